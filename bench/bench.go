@@ -66,12 +66,12 @@ func (c contender) starts() []contender {
 	return starts
 }
 
-// serves tells whether the load is for this start of the server.
+// serves reports whether the load is for this start of the server.
 func (c contender) serves(l load) bool {
 	return l.way == c.way && (c.load == "" || c.load == l.name)
 }
 
-// knows tells whether the load is for any start of the server.
+// knows reports whether the load is for any start of the server.
 func (s subject) knows(l load) bool {
 	return slices.ContainsFunc(contender{subject: s}.starts(), func(c contender) bool { return c.serves(l) })
 }

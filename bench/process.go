@@ -85,7 +85,7 @@ func startPinned(cmd *exec.Cmd, cpu int) error {
 // pid is the process's number.
 func (p *process) pid() int { return p.cmd.Process.Pid }
 
-// exited tells whether the process has ended.
+// exited reports whether the process has ended.
 func (p *process) exited() bool {
 	select {
 	case <-p.done:

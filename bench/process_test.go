@@ -198,7 +198,7 @@ func awaitPID(t *testing.T, path string) int {
 	return 0
 }
 
-// running tells whether a process exists and is no zombie.
+// running reports whether a process exists and is no zombie.
 func running(pid int) bool {
 	if syscall.Kill(pid, 0) != nil {
 		return false

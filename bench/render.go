@@ -88,7 +88,7 @@ func loadTable(rep report, l load) string {
 	return table(header, rows)
 }
 
-// known tells whether the load is for the server called name.
+// known reports whether the load is for the server called name.
 func known(name string, l load) bool {
 	return slices.ContainsFunc(subjects(), func(s subject) bool { return s.name == name && s.knows(l) })
 }

@@ -112,7 +112,7 @@ func walkTree(pid int, visit func(pid int) error) error {
 	return nil
 }
 
-// gone tells whether an error of /proc means that the process has ended.
+// gone reports whether an error of /proc means that the process has ended.
 func gone(err error) bool {
 	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ESRCH)
 }

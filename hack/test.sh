@@ -70,7 +70,7 @@ set_up() {
 # ---- suites: each prints go test -json events -----------------------------------------------------------------
 
 packages() { # every package but the suites that run by themselves
-  go list ./... | grep -vE "/(test/(e2e|scenario|cluster|node|upstream|pressure|kernel|manifests|install)|internal/(kubetest|kubenode|nodelab|play|promtest)|pkg/($rules))(/|\$)"
+  go list ./... | grep -vE "/(test/(e2e|scenario|cluster|node|upstream|pressure|kernel|manifests|install)|internal/(kubetest|kubenode|nodetest|play|promtest)|pkg/($rules))(/|\$)"
 }
 rules='intercept|iptables|nftables|netif' # packages whose tests write rules and links of the kernel
 
@@ -153,7 +153,7 @@ suite_pressure() { go test -json -count=1 -timeout="$limit" ./test/pressure; }
 # The node in network namespaces: pods, a real agent and its faults, make play.
 suite_node() {
   [[ $(id -u) == 0 ]] || { cannot node "network namespaces need root"; return; }
-  go test -json -count=1 -p=1 ${soak:+-parallel=1} -timeout="$limit" ./test/node/... ./internal/nodelab/... ./internal/play/...
+  go test -json -count=1 -p=1 ${soak:+-parallel=1} -timeout="$limit" ./test/node/... ./internal/nodetest/... ./internal/play/...
 }
 
 # What talks to the kernel, in Debian's, which an emulated machine boots.

@@ -61,7 +61,7 @@ func restrictedImports() []restrictedImport {
 			why: "one package talks to Kubernetes",
 		},
 		{
-			imported: "os/exec", owners: []string{"pkg/iptables", "bench", "internal/kubetest", "internal/kubenode", "internal/proctest", "internal/nodelab", "internal/play", "hack/image"},
+			imported: "os/exec", owners: []string{"pkg/iptables", "bench", "internal/kubetest", "internal/kubenode", "internal/proctest", "internal/nodetest", "internal/play", "hack/image"},
 			why: "the agent runs no programs but iptables",
 		},
 		{

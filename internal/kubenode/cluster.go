@@ -266,7 +266,7 @@ func (c *Cluster) hosts() []*Host {
 	return all
 }
 
-// waitUntil asks again and again until something is so, and tells why it is not when ctx or the limit ends first.
+// waitUntil polls until something is so, and tells why it is not when ctx or the limit ends first.
 func (c *Cluster) waitUntil(ctx context.Context, what string, condition func(context.Context) error) error {
 	ctx, cancel := context.WithTimeout(ctx, startLimit)
 	defer cancel()

@@ -139,7 +139,7 @@ func texts(head dns.RR_Header) []dns.RR {
 	return all
 }
 
-// reverse tells whether a name is the reverse one of an address that the names of the zone have.
+// reverse reports whether a name is the reverse one of an address that the names of the zone have.
 func reverse(name string) bool {
 	for _, addr := range []string{InternetAddr, InternetAddr6} {
 		if is, err := dns.ReverseAddr(addr); err == nil && is == name {

@@ -97,7 +97,7 @@ func (c *Cluster) checkReady(ctx context.Context) error {
 	return err
 }
 
-// StopAPIServer asks the API server to end, which closes its watches in good order, and waits until it has.
+// StopAPIServer asks the API server to end, which closes its watches gracefully, and waits until it has.
 func (c *Cluster) StopAPIServer() { c.endAPIServer((*process).stop) }
 
 // KillAPIServer kills the API server: its connections are reset.

@@ -229,7 +229,7 @@ func TestPreload(t *testing.T) {
 	}
 }
 
-// services follows the services of namespace shop and returns a function that tells whether one is known.
+// services follows the services of namespace shop and returns a function that reports whether one is known.
 func services(t *testing.T, config *rest.Config) func(name string) bool {
 	t.Helper()
 	factory := informers.NewSharedInformerFactory(kubernetes.NewForConfigOrDie(config), 0)

@@ -94,7 +94,7 @@ func (p *process) kill() {
 	<-p.done
 }
 
-// exited tells whether the process has ended.
+// exited reports whether the process has ended.
 func (p *process) exited() bool {
 	select {
 	case <-p.done:

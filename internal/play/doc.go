@@ -2,7 +2,7 @@
 
 // Command play builds a node with two pods on this machine, without Kubernetes, and leaves its user in a shell of a pod.
 //
-// The hosts are network namespaces (see [github.com/nodecache/node-cache/internal/nodelab]); their processes live in a
+// The hosts are network namespaces (see [github.com/nodecache/node-cache/internal/nodetest]); their processes live in a
 // namespace of process IDs, their files in a file system of their own. So everything ends with the program, however it
 // ends: when the first process of a namespace of process IDs dies, the kernel kills all others there, and what nobody
 // uses any more is gone.

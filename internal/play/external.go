@@ -15,7 +15,7 @@ import (
 
 	"github.com/miekg/dns"
 
-	"github.com/nodecache/node-cache/internal/nodelab"
+	"github.com/nodecache/node-cache/internal/nodetest"
 )
 
 const (
@@ -32,7 +32,7 @@ type external struct {
 }
 
 // serveExternal starts the server on a host.
-func serveExternal(ctx context.Context, h *nodelab.Host, logFile string) (*external, error) {
+func serveExternal(ctx context.Context, h *nodetest.Host, logFile string) (*external, error) {
 	log, err := os.Create(logFile)
 	if err != nil {
 		return nil, fmt.Errorf("making a log: %w", err)

@@ -13,7 +13,7 @@ import (
 	"path/filepath"
 	"text/template"
 
-	"github.com/nodecache/node-cache/internal/nodelab"
+	"github.com/nodecache/node-cache/internal/nodetest"
 )
 
 //go:embed files
@@ -67,8 +67,8 @@ func (p *play) writeFiles(o options) error {
 }
 
 // hosts are the hosts by the names that a person gives them.
-func (p *play) hosts() map[string]*nodelab.Host {
-	return map[string]*nodelab.Host{"pod1": p.network.Pods[1], "pod2": p.network.Pods[2], "node": p.network.Node, "upstream": p.network.Upstream}
+func (p *play) hosts() map[string]*nodetest.Host {
+	return map[string]*nodetest.Host{"pod1": p.network.Pods[1], "pod2": p.network.Pods[2], "node": p.network.Node, "upstream": p.network.Upstream}
 }
 
 // expandTemplate is one of the embedded files with what it leaves open.
@@ -80,7 +80,7 @@ func (p *play) expandTemplate(name string) ([]byte, error) {
 	var text bytes.Buffer
 	err = t.Execute(&text, map[string]any{
 		"AgentName": agentName, "AgentIPv4": agentIPv4(), "AgentIPv6": agentIPv6(),
-		"CentralName": centralName, "CentralIPv4": nodelab.ServiceIPv4(), "CentralIPv6": nodelab.ServiceIPv6(),
+		"CentralName": centralName, "CentralIPv4": nodetest.ServiceIPv4(), "CentralIPv6": nodetest.ServiceIPv6(),
 		"Dir": p.dir, "PID": p.agentPID, "Pod1": p.network.Pods[1], "Pod2": p.network.Pods[2], "Node": p.network.Node, "Upstream": p.network.Upstream,
 		"NoDig": missing("dig"),
 	})

@@ -16,7 +16,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/nodecache/node-cache/internal/nodelab"
+	"github.com/nodecache/node-cache/internal/nodetest"
 )
 
 const (
@@ -66,7 +66,7 @@ func awaitOuter(ended func()) {
 // A play is a node with its surroundings.
 type play struct {
 	dir      string // with configuration, logs and the commands of the shell
-	network  *nodelab.Lab
+	network  *nodetest.Network
 	external *external
 	reaper   *reaper
 	agentPID int
@@ -75,7 +75,7 @@ type play struct {
 // build makes the hosts and starts what runs there, the agent last.
 func (p *play) build(ctx context.Context, o options) (err error) {
 	// Pod 0 stays empty, so that the pods, their links on the node and their addresses have the same numbers.
-	if p.network, err = nodelab.New(nodelab.Options{Pods: 3}); err != nil {
+	if p.network, err = nodetest.New(nodetest.Options{Pods: 3}); err != nil {
 		return err
 	}
 	if err := p.writeFiles(o); err != nil {
@@ -132,7 +132,7 @@ func (p *play) startCentral(ctx context.Context) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, startTime)
 	defer cancel()
-	if err := awaitServer(ctx, p.network.Node.Dial, centralName, nodelab.ServiceIPv4(), nodelab.ServiceIPv6()); err != nil {
+	if err := awaitServer(ctx, p.network.Node.Dial, centralName, nodetest.ServiceIPv4(), nodetest.ServiceIPv6()); err != nil {
 		return fmt.Errorf("waiting for the central resolver: %w", err)
 	}
 	return nil

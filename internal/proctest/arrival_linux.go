@@ -9,9 +9,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Arrival is when the kernel got a datagram, in Unix time in ns, by the control messages of a socket with
-// SO_TIMESTAMPNS; without such a message it is now.
-func Arrival(oob []byte) int64 {
+// ArrivalTime returns when the kernel received a datagram, in ns of Unix time, from the control messages of a socket
+// with SO_TIMESTAMPNS. Without such a message it returns the present time.
+func ArrivalTime(oob []byte) int64 {
 	for len(oob) >= unix.SizeofCmsghdr {
 		h := (*unix.Cmsghdr)(unsafe.Pointer(&oob[0]))
 		if h.Level == unix.SOL_SOCKET && h.Type == unix.SO_TIMESTAMPNS && len(oob) >= unix.CmsgLen(int(unsafe.Sizeof(unix.Timespec{}))) {

@@ -12,8 +12,7 @@ import (
 	"testing"
 )
 
-// Build compiles node-cache to path, as version "test". With E2E_RACE in the
-// environment the program has the race detector.
+// Build compiles node-cache to path, as version "test". E2E_RACE in the environment adds the race detector.
 func Build(path string) error {
 	args := []string{"build", "-buildvcs=false", "-trimpath", "-ldflags", "-X main.version=test", "-o", path}
 	if os.Getenv("E2E_RACE") != "" {
@@ -26,11 +25,11 @@ func Build(path string) error {
 	return nil
 }
 
-// BinaryEnv names a binary that is there already, in the environment.
+// BinaryEnv is the environment variable that names a prebuilt binary.
 const BinaryEnv = "E2E_BINARY"
 
-// Main runs the tests of a package against the binary at *path, and returns their exit status: the one that E2E_BINARY
-// names, or one that is built for them and removed after them. Every user may start it.
+// Main runs a package's tests against the binary at *path and returns their exit status. The binary is the one that
+// E2E_BINARY names, or one that is built now and removed afterwards. Every user may start it.
 func Main(m *testing.M, path *string) int {
 	if *path = os.Getenv(BinaryEnv); *path != "" {
 		return m.Run()
@@ -48,8 +47,8 @@ func Main(m *testing.M, path *string) int {
 	return m.Run()
 }
 
-// Program finds a program, also where Debian keeps servers, and skips the test where it is not installed.
-func Program(t *testing.T, name, debianPackage string) string {
+// FindProgram finds a program on PATH and in the sbin folders. It skips the test if the program is not installed.
+func FindProgram(t *testing.T, name, debianPackage string) string {
 	t.Helper()
 	for _, candidate := range []string{name, "/usr/sbin/" + name, "/sbin/" + name} {
 		if found, err := exec.LookPath(candidate); err == nil {

@@ -10,13 +10,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ownCPU is the agent's own in Apart.
+// ownCPU is the CPU that ReserveCPU reserves for the agent.
 const ownCPU = 0
 
-// Apart leaves a CPU to the agent, if there are others for this process and the servers that it starts: those that ask an
-// agent and those that it asks are other machines, and on one CPU with them a reply waits for its turn longer than for all
-// else.
-func Apart(t *testing.T) {
+// ReserveCPU reserves one CPU for the agent if this process may use others. Clients and upstreams of the agent stand
+// for other machines: on the same CPU they would delay its replies.
+func ReserveCPU(t *testing.T) {
 	t.Helper()
 	var all, others unix.CPUSet
 	if err := unix.SchedGetaffinity(0, &all); err != nil {
@@ -31,16 +30,16 @@ func Apart(t *testing.T) {
 	t.Cleanup(func() { pin(t, &all) })
 }
 
-// Alone is the command line of a program that has the CPU which Apart leaves to it, and no other. It goes before others there
-// as far as this user may say so.
-func Alone(name string, args ...string) []string {
+// ReservedCPUCommand returns the command line that runs a program on the reserved CPU only, with a higher priority if
+// this user may set one.
+func ReservedCPUCommand(name string, args ...string) []string {
 	return append([]string{"nice", "-n", "-10", "taskset", "-c", strconv.Itoa(ownCPU), name}, args...)
 }
 
-// pin has every thread of this process, and with them those that come, run on the CPUs.
+// pin restricts all threads of this process, and those they start, to the CPUs.
 func pin(t *testing.T, cpus *unix.CPUSet) {
 	t.Helper()
-	for range 2 { // a thread that begins meanwhile has the CPUs of the one that began it
+	for range 2 { // a thread that starts meanwhile inherits the CPUs of its parent
 		threads, err := os.ReadDir("/proc/self/task")
 		if err != nil {
 			t.Fatalf("listing threads: %v", err)

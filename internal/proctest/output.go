@@ -7,8 +7,7 @@ import (
 	"sync"
 )
 
-// Output collects what a program writes while a test reads it. The zero value is
-// ready.
+// Output collects the output of a program while a test reads it. The zero value is ready to use.
 type Output struct {
 	mu  sync.Mutex // guards buf
 	buf bytes.Buffer
@@ -21,14 +20,14 @@ func (o *Output) Write(b []byte) (int, error) {
 	return o.buf.Write(b)
 }
 
-// String is all that was written so far.
+// String returns all output so far.
 func (o *Output) String() string {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return o.buf.String()
 }
 
-// tail is the end of the output, which is where a failure stands.
+// tail returns the end of the output, where a failure is reported.
 func (o *Output) tail() string {
 	const most = 16 << 10
 	text := o.String()

@@ -15,18 +15,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Ports are taken from below the range that kernels give to clients: one of the many
-// sockets of a load could otherwise take a port before its server does, or while that
-// one is down.
+// Ports lie below the kernel's ephemeral range. Otherwise a client socket of a load could take a port before its
+// server starts, or while the server is down.
 const (
 	firstPort  = 10000
 	ports      = 22000
 	portsTried = 1000
 )
 
-// ReservePort finds a port of 127.0.0.1 that is free for UDP and for TCP. It gives no
-// port twice, in this process or in another one that reserves ports and still runs:
-// between the look at a port and its server's start there is always a moment.
+// ReservePort returns a port of 127.0.0.1 that is free for UDP and TCP. It never returns a port twice, neither in
+// this process nor in another running process that reserves ports.
 func ReservePort(ctx context.Context) (netip.AddrPort, error) {
 	var last error
 	for range portsTried {
@@ -38,10 +36,9 @@ func ReservePort(ctx context.Context) (netip.AddrPort, error) {
 	return netip.AddrPort{}, fmt.Errorf("looking for a free port, %d times: %w", portsTried, last)
 }
 
-// reserve claims a port and looks whether anybody else has it. The claim is an abstract
-// unix socket with the port in its name: only one process of a network namespace can
-// have it, and nobody closes it but the kernel, when that process ends. (It keeps a
-// namespace alive in which it is made: ports are reserved outside of those.)
+// reserve claims a port and checks that it is free. The claim is an abstract unix socket with the port in its name:
+// one process of a network namespace can bind it, and the kernel releases it when that process ends. The socket keeps
+// its network namespace alive, so reserve ports outside of short-lived namespaces.
 func reserve(ctx context.Context, addr netip.AddrPort) error {
 	claim, err := unix.Socket(unix.AF_UNIX, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -49,7 +46,7 @@ func reserve(ctx context.Context, addr netip.AddrPort) error {
 	}
 	err = unix.Bind(claim, &unix.SockaddrUnix{Name: fmt.Sprintf("@node-cache-test-port-%d", addr.Port())})
 	if err == nil {
-		// A child has this process's sockets between its fork and its exec.
+		// Between fork and exec a child has this process's sockets.
 		syscall.ForkLock.RLock()
 		err = bindable(ctx, addr.String())
 		syscall.ForkLock.RUnlock()
@@ -60,7 +57,7 @@ func reserve(ctx context.Context, addr netip.AddrPort) error {
 	return nil
 }
 
-// bindable opens an address both ways and closes it again.
+// bindable binds an address over UDP and TCP and closes both sockets.
 func bindable(ctx context.Context, addr string) error {
 	var lc net.ListenConfig
 	udp, err := lc.ListenPacket(ctx, "udp4", addr)
@@ -74,7 +71,7 @@ func bindable(ctx context.Context, addr string) error {
 	return errors.Join(udp.Close(), tcp.Close())
 }
 
-// FreeAddr is [ReservePort] for a test, which it ends on an error.
+// FreeAddr calls [ReservePort] and fails the test on an error.
 func FreeAddr(t *testing.T) netip.AddrPort {
 	t.Helper()
 	addr, err := ReservePort(t.Context())

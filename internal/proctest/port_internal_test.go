@@ -13,7 +13,7 @@ import (
 	"testing"
 )
 
-// reserveEnv has this test reserve one port, in another process, and say how that went.
+// reserveEnv makes this test reserve one port in another process and print the result.
 const reserveEnv = "PROCTEST_RESERVE"
 
 func TestReservePort(t *testing.T) {
@@ -47,7 +47,7 @@ func TestReservePort(t *testing.T) {
 	}
 }
 
-// TestReservePortInUse has somebody else listen, over one transport only.
+// TestReservePortInUse binds the port over one transport only.
 func TestReservePortInUse(t *testing.T) {
 	t.Parallel()
 	tcp, err := net.Listen("tcp4", FreeAddr(t).String())

@@ -11,8 +11,7 @@ import (
 	"time"
 )
 
-// A Process is a started program in a process group of its own, whose members die
-// with the test.
+// A Process is a started program in its own process group, which ends with the test.
 type Process struct {
 	Name   string
 	Stdout Output
@@ -23,7 +22,7 @@ type Process struct {
 	err  error         // how it ended; to be read once done is closed
 }
 
-// Start starts cmd and calls it name. Its output is shown if the test fails.
+// Start starts cmd under a name. A failing test shows its output.
 func Start(t *testing.T, name string, cmd *exec.Cmd) *Process {
 	t.Helper()
 	p := &Process{Name: name, cmd: cmd, done: make(chan struct{})}
@@ -35,15 +34,15 @@ func Start(t *testing.T, name string, cmd *exec.Cmd) *Process {
 	cmd.SysProcAttr.Pdeathsig = syscall.SIGKILL
 	started := make(chan error)
 	go func() { // joined by Kill
-		// The kernel kills the program when the thread that started it ends, so that thread is kept for it: others
-		// may end with a goroutine that took them into a network namespace.
+		// The kernel kills the program when the thread that started it ends. This goroutine keeps its thread: others
+		// may end with a goroutine that entered a network namespace.
 		runtime.LockOSThread()
 		defer runtime.UnlockOSThread()
 		err := cmd.Start()
 		started <- err
 		if err == nil {
 			p.err = cmd.Wait()
-			// Those it has forked end with it: later its number may be another's.
+			// Kill its children too: later their group ID may belong to others.
 			_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL)
 			close(p.done)
 		}
@@ -63,18 +62,18 @@ func Start(t *testing.T, name string, cmd *exec.Cmd) *Process {
 // PID is the program's process ID.
 func (p *Process) PID() int { return p.cmd.Process.Pid }
 
-// Signal sends a signal to the whole group, because servers fork. A group that has
-// ended needs none. After SIGSTOP the program itself runs no more.
+// Signal sends a signal to the whole group, because servers fork. It does nothing after the group has ended. After
+// SIGSTOP it returns once the program is stopped.
 func (p *Process) Signal(s syscall.Signal) {
 	if p.Ended() {
 		return
 	}
 	if syscall.Kill(-p.PID(), s) == nil && s == syscall.SIGSTOP {
-		_ = paused(p.PID()) // what it could say is of the call, not of the program
+		_ = paused(p.PID()) // its error concerns the wait, not the program
 	}
 }
 
-// Kill ends the group at once, stopped or not, and waits for it.
+// Kill ends the group at once, even if it is stopped, and waits for it.
 func (p *Process) Kill() {
 	p.Signal(syscall.SIGKILL)
 	<-p.done
@@ -90,7 +89,7 @@ func (p *Process) Ended() bool {
 	}
 }
 
-// Err is how a program ended that has; nil while it runs.
+// Err returns how the program ended; nil while it runs.
 func (p *Process) Err() error {
 	if !p.Ended() {
 		return nil
@@ -98,8 +97,7 @@ func (p *Process) Err() error {
 	return p.err
 }
 
-// Wait waits for the program to end by itself and returns how it did. After limit
-// the test has failed.
+// Wait waits for the program to exit and returns its error. It fails the test after limit.
 func (p *Process) Wait(t *testing.T, limit time.Duration) error {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), limit) // also in a clean-up

@@ -40,12 +40,12 @@ func TestKillEndsTheGroup(t *testing.T) {
 		t.Errorf("it ended with %v", err)
 	}
 	if err := syscall.Kill(-p.PID(), 0); err == nil {
-		// Members that init has not yet collected are still there for a moment.
+		// Init may not have collected the members yet.
 		t.Log("a member of the group awaits collection")
 	}
 }
 
-// TestPause needs the wait after SIGSTOP: without it threads are seen running within a few rounds.
+// TestPause checks the wait after SIGSTOP: without it threads are seen running within a few rounds.
 func TestPause(t *testing.T) {
 	t.Parallel()
 	p := proctest.Start(t, "busy", busy())
@@ -69,7 +69,7 @@ func TestPause(t *testing.T) {
 	}
 }
 
-// threadStates has a letter for each of a program's threads, as /proc shows them.
+// threadStates returns one letter for each of a program's threads, as in /proc.
 func threadStates(t *testing.T, glob string) string {
 	t.Helper()
 	files, err := filepath.Glob(glob)
@@ -88,7 +88,7 @@ func threadStates(t *testing.T, glob string) string {
 	return states.String()
 }
 
-// busyEnv has the test's own binary keep busyThreads threads running, and do nothing else.
+// busyEnv makes the test binary keep busyThreads threads running, and do nothing else.
 const (
 	busyEnv     = "PROCTEST_BUSY"
 	busyThreads = 4

@@ -26,19 +26,19 @@ func Eventually(t *testing.T, limit time.Duration, what string, condition func()
 	return time.Since(began)
 }
 
-// Soak reports whether tests take the times and rates of the figures in docs/reliability.md and demand those figures.
-// Such a run needs hours and a machine for itself: SOAK=1 asks for it.
+// Soak reports whether tests run for as long, and at the rates, that docs/reliability.md quotes, and demand its
+// figures. Such a run takes hours on an otherwise idle machine. SOAK=1 enables it.
 func Soak() bool { return os.Getenv("SOAK") != "" }
 
-// Takes is how long, how often or at which rate a test loads the agent.
-func Takes[T any](ordinary, soak T) T {
+// OrdinaryOrSoak returns the duration, count or rate of a load for the present mode.
+func OrdinaryOrSoak[T any](ordinary, soak T) T {
 	if Soak() {
 		return soak
 	}
 	return ordinary
 }
 
-// Figure prints what docs/reliability.md may quote.
+// Figure records a measured value that docs/reliability.md may quote.
 func Figure(t *testing.T, format string, args ...any) {
 	t.Helper()
 	t.Attr("seen", fmt.Sprintf(format, args...))

@@ -25,7 +25,7 @@ import (
 // TestPrometheus has a real Prometheus scrape a real agent and evaluate every alert and every query of the dashboard.
 func TestPrometheus(t *testing.T) {
 	t.Parallel()
-	program := proctest.Program(t, "prometheus", "prometheus")
+	program := proctest.FindProgram(t, "prometheus", "prometheus")
 	agent := startAgent(t)
 	folder, listen := t.TempDir(), proctest.FreeAddr(t)
 	pods := []Pod{

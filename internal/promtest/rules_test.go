@@ -160,7 +160,7 @@ func TestProblems(t *testing.T) {
 // TestPromtoolCheck has promtool read the alerts with their texts.
 func TestPromtoolCheck(t *testing.T) {
 	t.Parallel()
-	promtool := proctest.Program(t, "promtool", "prometheus")
+	promtool := proctest.FindProgram(t, "promtool", "prometheus")
 	rules, err := RuleFile(root)
 	if err != nil {
 		t.Fatal(err)

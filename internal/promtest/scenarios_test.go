@@ -28,7 +28,7 @@ type scenario struct {
 // TestAlertsFire has promtool evaluate each alert over series that make it fire and over such that do not.
 func TestAlertsFire(t *testing.T) {
 	t.Parallel()
-	promtool := proctest.Program(t, "promtool", "prometheus")
+	promtool := proctest.FindProgram(t, "promtool", "prometheus")
 	var scenarios map[string]scenario
 	if err := yaml.UnmarshalStrict([]byte(mustRead(t, "testdata/alerts.yaml")), &scenarios); err != nil {
 		t.Fatal(err)

@@ -24,7 +24,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
-	"github.com/nodecache/node-cache/internal/nodelab"
+	"github.com/nodecache/node-cache/internal/nodetest"
 	"github.com/nodecache/node-cache/pkg/doctor"
 	"github.com/nodecache/node-cache/pkg/intercept"
 	"github.com/nodecache/node-cache/pkg/iptables"
@@ -76,7 +76,7 @@ func examine(ctx context.Context) error {
 }
 
 // see has a doctor examine a host, and returns the lines of its report without times.
-func see(t *testing.T, h *nodelab.Host, c doctor.Config) []string {
+func see(t *testing.T, h *nodetest.Host, c doctor.Config) []string {
 	t.Helper()
 	before := state(t, h)
 	cmd := start(t, h, c)
@@ -104,7 +104,7 @@ func see(t *testing.T, h *nodelab.Host, c doctor.Config) []string {
 	return lines
 }
 
-func start(t *testing.T, h *nodelab.Host, c doctor.Config) *exec.Cmd {
+func start(t *testing.T, h *nodetest.Host, c doctor.Config) *exec.Cmd {
 	t.Helper()
 	self, err := os.Executable()
 	if err != nil {
@@ -124,7 +124,7 @@ func start(t *testing.T, h *nodelab.Host, c doctor.Config) *exec.Cmd {
 }
 
 // state is what a doctor might change on a host.
-func state(t *testing.T, h *nodelab.Host) string {
+func state(t *testing.T, h *nodetest.Host) string {
 	t.Helper()
 	var all strings.Builder
 	for _, line := range [][]string{
@@ -171,7 +171,7 @@ func expect(t *testing.T, lines []string, want [][2]string) {
 
 // An agentNode is a node with rules of an agent, which is played by the test.
 type agentNode struct {
-	lab    *nodelab.Lab
+	lab    *nodetest.Network
 	config doctor.Config
 	stop   func() // the agent, but not its lease
 
@@ -181,19 +181,19 @@ type agentNode struct {
 // newAgentNode makes a node whose link is a bridge, and whose lease outlasts the test.
 func newAgentNode(t *testing.T, m rules.Mode, open func() (intercept.Backend, error)) *agentNode {
 	t.Helper()
-	lab := nodelab.ForTest(t, nodelab.Options{Pods: 1})
+	lab := nodetest.Start(t, nodetest.Options{Pods: 1})
 	n := &agentNode{lab: lab, config: configured(m)}
 	n.config.Rules.Owner = token
 	n.config.Admin = netip.AddrPort{}
 	n.config.Timeout = 300 * time.Millisecond
 	if m == rules.Transparent {
 		n.config.Rules.Addresses = append(n.config.Rules.Addresses, local6)
-		n.config.Rules.Services = []netip.Addr{nodelab.ServiceIPv4(), nodelab.ServiceIPv6()}
+		n.config.Rules.Services = []netip.Addr{nodetest.ServiceIPv4(), nodetest.ServiceIPv6()}
 	} else {
 		fallback := netip.AddrPortFrom(lab.Upstream.IPv4, 53)
 		n.config.Rules.Fallback = []netip.AddrPort{fallback, netip.AddrPortFrom(lab.Upstream.IPv6, 53)}
 		for _, f := range n.config.Rules.Fallback {
-			server, err := nodelab.Serve(lab.Upstream, f, "fallback")
+			server, err := nodetest.Serve(lab.Upstream, f, "fallback")
 			if err != nil {
 				t.Fatal(err)
 			}

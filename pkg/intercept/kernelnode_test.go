@@ -13,7 +13,7 @@ import (
 	"github.com/miekg/dns"
 	"golang.org/x/sys/unix"
 
-	"github.com/nodecache/node-cache/internal/nodelab"
+	"github.com/nodecache/node-cache/internal/nodetest"
 	"github.com/nodecache/node-cache/pkg/intercept"
 	"github.com/nodecache/node-cache/pkg/intercept/intercepttest"
 	"github.com/nodecache/node-cache/pkg/iptables"
@@ -59,21 +59,21 @@ func flushIptables(variant string) [][]string {
 
 // A kernelNode is a node in a real kernel, with the servers of a Node.
 type kernelNode struct {
-	lab    *nodelab.Lab
+	lab    *nodetest.Network
 	layout intercepttest.Layout
 	open   func() (intercept.Backend, error)
 	flush  [][]string
-	agents []*nodelab.Server // at the Addresses
-	wait   time.Duration     // of a client for its answer
+	agents []*nodetest.Server // at the Addresses
+	wait   time.Duration      // of a client for its answer
 }
 
 func newKernelNode(t *testing.T, open func() (intercept.Backend, error), flush [][]string) *kernelNode {
 	t.Helper()
-	w := &kernelNode{lab: nodelab.ForTest(t, nodelab.Options{Pods: 1}), open: open, flush: flush, wait: clientTimeout}
+	w := &kernelNode{lab: nodetest.Start(t, nodetest.Options{Pods: 1}), open: open, flush: flush, wait: clientTimeout}
 	up4, up6 := w.lab.Upstream.IPv4, w.lab.Upstream.IPv6
 	w.layout = intercepttest.Layout{
 		Addresses: []netip.Addr{netip.MustParseAddr("169.254.20.10"), netip.MustParseAddr("fd00:20::10")},
-		Services:  []netip.Addr{nodelab.ServiceIPv4(), nodelab.ServiceIPv6()},
+		Services:  []netip.Addr{nodetest.ServiceIPv4(), nodetest.ServiceIPv6()},
 		Fallbacks: []netip.AddrPort{
 			netip.AddrPortFrom(up4, 5301), netip.AddrPortFrom(up4, 5302),
 			netip.AddrPortFrom(up6, 5301), netip.AddrPortFrom(up6, 5302),
@@ -96,9 +96,9 @@ func newKernelNode(t *testing.T, open func() (intercept.Backend, error), flush [
 	return w
 }
 
-func serve(t *testing.T, h *nodelab.Host, addr netip.AddrPort, name string) *nodelab.Server {
+func serve(t *testing.T, h *nodetest.Host, addr netip.AddrPort, name string) *nodetest.Server {
 	t.Helper()
-	s, err := nodelab.Serve(h, addr, name)
+	s, err := nodetest.Serve(h, addr, name)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -133,7 +133,7 @@ func (w *kernelNode) Flush(tb testing.TB) {
 
 func (w *kernelNode) Tracked(tb testing.TB, to netip.AddrPort) int {
 	tb.Helper()
-	flows, err := nodelab.ConntrackOf(w.lab.Node, to)
+	flows, err := nodetest.ConntrackOf(w.lab.Node, to)
 	if err != nil {
 		tb.Fatalf("reading conntrack: %v", err)
 	}
@@ -186,7 +186,7 @@ func (c *kernelConn) Ask() string {
 		return intercepttest.NoAnswer
 	}
 	q := new(dns.Msg)
-	q.SetQuestion("who.nodelab.test.", dns.TypeTXT)
+	q.SetQuestion("who.nodetest.test.", dns.TypeTXT)
 	_ = c.conn.SetDeadline(time.Now().Add(c.wait)) // an error shows in the write
 	err := c.conn.WriteMsg(q)
 	var a *dns.Msg

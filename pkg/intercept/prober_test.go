@@ -19,7 +19,7 @@ import (
 	"github.com/miekg/dns"
 	"golang.org/x/sys/unix"
 
-	"github.com/nodecache/node-cache/internal/nodelab"
+	"github.com/nodecache/node-cache/internal/nodetest"
 	"github.com/nodecache/node-cache/pkg/intercept"
 	"github.com/nodecache/node-cache/pkg/rules"
 	"github.com/nodecache/node-cache/pkg/upstream/upstreamtest"
@@ -230,7 +230,7 @@ func TestProbeCauses(t *testing.T) {
 // is their destination, or there are none.
 func TestProbeOnTheWire(t *testing.T) {
 	t.Parallel()
-	lab := nodelab.ForTest(t, nodelab.Options{Pods: 1})
+	lab := nodetest.Start(t, nodetest.Options{Pods: 1})
 	node := lab.Node
 	count := fmt.Sprintf(`table inet seen {
 		counter marked {}
@@ -288,7 +288,7 @@ func TestProbeOnTheWire(t *testing.T) {
 // the node.
 func TestForgedOwnAddress(t *testing.T) {
 	t.Parallel()
-	lab := nodelab.ForTest(t, nodelab.Options{Pods: 1})
+	lab := nodetest.Start(t, nodetest.Options{Pods: 1})
 	for _, tt := range []struct {
 		addr          netip.Addr
 		level, option int
@@ -321,7 +321,7 @@ func TestForgedOwnAddress(t *testing.T) {
 		if _, err := forger.WriteToUDPAddrPort(q, to); err != nil {
 			t.Fatal(err)
 		}
-		if who, err := nodelab.Ask(lab.Pods[0], to, "udp"); err != nil || who != token { // after the forged one, by the same path
+		if who, err := nodetest.Ask(lab.Pods[0], to, "udp"); err != nil || who != token { // after the forged one, by the same path
 			t.Fatalf("%s answers, %v", who, err)
 		}
 		if n, _ := s.Queries(); n != 1+tt.arrive {

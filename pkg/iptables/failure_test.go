@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nodecache/node-cache/internal/nodelab"
+	"github.com/nodecache/node-cache/internal/nodetest"
 )
 
 // Without ip6tables the rules of IPv4 are there, and the error says what is not.
@@ -38,7 +38,7 @@ func TestOneFamilyFails(t *testing.T) {
 // On a read-only root the lock cannot be made where it usually is.
 func TestLockFileCannotBeMade(t *testing.T) {
 	t.Parallel()
-	lab := nodelab.ForTest(t, nodelab.Options{Pods: 1})
+	lab := nodetest.Start(t, nodetest.Options{Pods: 1})
 	b := open(t, lab, Config{Variant: Legacy, Now: time.Now})
 	for _, p := range b.own.programs {
 		p.env = []string{"XTABLES_LOCKFILE=/proc/no/xtables.lock"}
@@ -89,7 +89,7 @@ func TestForeignSet(t *testing.T) {
 
 func TestNewRefusesAnOddVariant(t *testing.T) {
 	t.Parallel()
-	lab := nodelab.ForTest(t, nodelab.Options{Pods: 1})
+	lab := nodetest.Start(t, nodetest.Options{Pods: 1})
 	err := lab.Node.Do(func() error {
 		_, err := New(Config{Variant: "odd"})
 		return err

@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nodecache/node-cache/internal/nodelab"
+	"github.com/nodecache/node-cache/internal/nodetest"
 	"github.com/nodecache/node-cache/pkg/intercept"
 	"github.com/nodecache/node-cache/pkg/rules"
 )
@@ -20,14 +20,14 @@ var _ intercept.Backend = (*Backend)(nil)
 func variants() []Variant { return []Variant{Nft, Legacy} }
 
 // openLab makes a node with one pod, and a backend in the node.
-func openLab(tb testing.TB, v Variant) (*nodelab.Lab, *Backend) {
+func openLab(tb testing.TB, v Variant) (*nodetest.Network, *Backend) {
 	tb.Helper()
-	lab := nodelab.ForTest(tb, nodelab.Options{Pods: 1})
+	lab := nodetest.Start(tb, nodetest.Options{Pods: 1})
 	return lab, open(tb, lab, Config{Variant: v, Now: time.Now, LockWait: time.Second})
 }
 
 // open makes one more backend in the node, one with the node's own lock.
-func open(tb testing.TB, lab *nodelab.Lab, cfg Config) *Backend {
+func open(tb testing.TB, lab *nodetest.Network, cfg Config) *Backend {
 	tb.Helper()
 	var b *Backend
 	err := lab.Node.Do(func() (err error) {
@@ -83,7 +83,7 @@ func (b *Backend) runs() (n int64) {
 }
 
 // run runs a program in the node.
-func run(t *testing.T, lab *nodelab.Lab, command string) string {
+func run(t *testing.T, lab *nodetest.Network, command string) string {
 	t.Helper()
 	f := strings.Fields(command)
 	out, err := lab.Node.Output(context.Background(), f[0], f[1:]...)
@@ -94,10 +94,10 @@ func run(t *testing.T, lab *nodelab.Lab, command string) string {
 }
 
 // servers has the agent answer at its addresses, and each fallback as "fallback".
-func servers(t *testing.T, lab *nodelab.Lab, r rules.Rules) {
+func servers(t *testing.T, lab *nodetest.Network, r rules.Rules) {
 	t.Helper()
-	serve := func(h *nodelab.Host, a netip.AddrPort, name string) {
-		s, err := nodelab.Serve(h, a, name)
+	serve := func(h *nodetest.Host, a netip.AddrPort, name string) {
+		s, err := nodetest.Serve(h, a, name)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -118,7 +118,7 @@ func servers(t *testing.T, lab *nodelab.Lab, r rules.Rules) {
 var counters = regexp.MustCompile(`\[\d+:\d+\]`)
 
 // tablesOf prints everything that is in a node's tables and sets, but for dates and counters.
-func tablesOf(t *testing.T, lab *nodelab.Lab) string {
+func tablesOf(t *testing.T, lab *nodetest.Network) string {
 	t.Helper()
 	var b strings.Builder
 	for _, command := range []string{

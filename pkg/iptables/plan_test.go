@@ -13,7 +13,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/nodecache/node-cache/internal/nodelab"
+	"github.com/nodecache/node-cache/internal/nodetest"
 	"github.com/nodecache/node-cache/pkg/rules"
 )
 
@@ -46,7 +46,7 @@ func linkLocal() rules.Rules {
 func transparent() rules.Rules {
 	r := linkLocal()
 	r.Mode, r.Fallback = rules.Transparent, nil
-	r.Services = []netip.Addr{nodelab.ServiceIPv4(), nodelab.ServiceIPv6()}
+	r.Services = []netip.Addr{nodetest.ServiceIPv4(), nodetest.ServiceIPv6()}
 	return r
 }
 

@@ -10,7 +10,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/nodecache/node-cache/internal/nodelab"
+	"github.com/nodecache/node-cache/internal/nodetest"
 	"github.com/nodecache/node-cache/pkg/rules"
 )
 
@@ -83,7 +83,7 @@ COMMIT
 `
 
 // restore writes rules into both variants' tables of a node, or into one's.
-func restore(tb testing.TB, lab *nodelab.Lab, text string, programs ...string) {
+func restore(tb testing.TB, lab *nodetest.Network, text string, programs ...string) {
 	tb.Helper()
 	for _, p := range programs {
 		cmd := lab.Node.Command(tb.Context(), p, "--noflush")
@@ -254,7 +254,7 @@ func TestVariantOfNode(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
-			lab := nodelab.ForTest(t, nodelab.Options{Pods: 1})
+			lab := nodetest.Start(t, nodetest.Options{Pods: 1})
 			restore(t, lab, tc.nft, restorers(Nft)[0])
 			restore(t, lab, tc.old, restorers(Legacy)[0])
 			b := open(t, lab, Config{})

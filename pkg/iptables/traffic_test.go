@@ -14,20 +14,20 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/nodecache/node-cache/internal/nodelab"
+	"github.com/nodecache/node-cache/internal/nodetest"
 	"github.com/nodecache/node-cache/pkg/rules"
 )
 
 // meters ask at all addresses, from the pod and from the node, over UDP and TCP, 600 times a second in all.
-func meters(t *testing.T, lab *nodelab.Lab, r rules.Rules) (stop func() nodelab.Report) {
+func meters(t *testing.T, lab *nodetest.Network, r rules.Rules) (stop func() nodetest.Report) {
 	t.Helper()
 	const rate = 100
-	var all []*nodelab.Meter
+	var all []*nodetest.Meter
 	for _, a := range r.Addresses {
-		for _, h := range []*nodelab.Host{lab.Node, lab.Pods[0]} {
-			m, err := nodelab.StartMeter(nodelab.MeterConfig{
+		for _, h := range []*nodetest.Host{lab.Node, lab.Pods[0]} {
+			m, err := nodetest.StartMeter(nodetest.MeterConfig{
 				Host: h, Target: netip.AddrPortFrom(a, r.Port), Timeout: 3 * time.Second,
-				Loads: []nodelab.Load{{Network: "udp", Rate: rate}, {Network: "udp", Fresh: true, Rate: rate / 4}, {Network: "tcp", Fresh: true, Rate: rate / 4}},
+				Loads: []nodetest.Load{{Network: "udp", Rate: rate}, {Network: "udp", Fresh: true, Rate: rate / 4}, {Network: "tcp", Fresh: true, Rate: rate / 4}},
 			})
 			if err != nil {
 				t.Fatal(err)
@@ -35,8 +35,8 @@ func meters(t *testing.T, lab *nodelab.Lab, r rules.Rules) (stop func() nodelab.
 			all = append(all, m)
 		}
 	}
-	return func() nodelab.Report {
-		var sum nodelab.Report
+	return func() nodetest.Report {
+		var sum nodetest.Report
 		var group sync.WaitGroup
 		for _, m := range all {
 			group.Go(func() { m.Stop() })
@@ -50,7 +50,7 @@ func meters(t *testing.T, lab *nodelab.Lab, r rules.Rules) (stop func() nodelab.
 }
 
 // expectAll checks that each query was answered, and by one server only.
-func expectAll(t *testing.T, report nodelab.Report, who string) {
+func expectAll(t *testing.T, report nodetest.Report, who string) {
 	t.Helper()
 	t.Logf("%d queries, by %v", report.Sent(), report.By())
 	if report.Sent() == 0 || report.Lost() > 0 || report.By()[who] != report.Sent() {
@@ -76,7 +76,7 @@ func TestRenewalsLeakNothing(t *testing.T) {
 			renew(t, b, time.Minute) // of the last queries
 			expectAll(t, stop(), "agent")
 			for _, a := range r.Addresses {
-				flows, err := nodelab.ConntrackOf(lab.Node, netip.AddrPortFrom(a, r.Port))
+				flows, err := nodetest.ConntrackOf(lab.Node, netip.AddrPortFrom(a, r.Port))
 				if err != nil || len(flows) != 0 {
 					t.Errorf("%d connections of %s are tracked, %v; want none", len(flows), a, err)
 				}
@@ -172,7 +172,7 @@ func TestFlushIsHealed(t *testing.T) {
 			if took > 10*time.Second { // 0.5 to 0.7 s on a machine that does little else
 				t.Errorf("it took %s, want at most 10 s", took)
 			}
-			if report.Count(nodelab.Lost) > 0 {
+			if report.Count(nodetest.Lost) > 0 {
 				t.Errorf("queries were lost: %s", report)
 			}
 			if err := b.Release(t.Context(), r.Addresses, 0); err != nil {
@@ -261,9 +261,9 @@ func TestServiceAddressOnALink(t *testing.T) {
 			apply(t, b, r)
 			renew(t, b, time.Minute)
 			for _, s := range r.Services {
-				for _, h := range []*nodelab.Host{lab.Node, lab.Pods[0]} {
+				for _, h := range []*nodetest.Host{lab.Node, lab.Pods[0]} {
 					for _, network := range []string{"udp", "tcp"} {
-						if who, err := nodelab.Ask(h, netip.AddrPortFrom(s, r.Port), network); who != "agent" {
+						if who, err := nodetest.Ask(h, netip.AddrPortFrom(s, r.Port), network); who != "agent" {
 							t.Errorf("%s asks %s over %s: %q answers, %v", h.Name, s, network, who, err)
 						}
 					}
@@ -274,7 +274,7 @@ func TestServiceAddressOnALink(t *testing.T) {
 }
 
 // lock takes the lock of the node's iptables-legacy.
-func lock(t *testing.T, lab *nodelab.Lab) (release func()) {
+func lock(t *testing.T, lab *nodetest.Network) (release func()) {
 	t.Helper()
 	file, err := os.OpenFile(lab.Node.XtablesLock(), os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
@@ -299,8 +299,8 @@ func TestSessionsEnd(t *testing.T) {
 				servers(t, lab, r)
 				apply(t, b, r)
 				renew(t, b, time.Minute)
-				m, err := nodelab.StartMeter(nodelab.MeterConfig{
-					Host: lab.Pods[0], Target: netip.AddrPortFrom(r.Leases()[0].Key, r.Port), Loads: []nodelab.Load{{Network: "tcp", Rate: 100}},
+				m, err := nodetest.StartMeter(nodetest.MeterConfig{
+					Host: lab.Pods[0], Target: netip.AddrPortFrom(r.Leases()[0].Key, r.Port), Loads: []nodetest.Load{{Network: "tcp", Rate: 100}},
 				})
 				if err != nil {
 					t.Fatal(err)
@@ -313,10 +313,10 @@ func TestSessionsEnd(t *testing.T) {
 					t.Fatal(err)
 				}
 				eventually(t, 5*time.Second, "a session ended", func() bool {
-					return m.Report().Count(nodelab.Reset)+m.Report().Count(nodelab.Refused) > 0
+					return m.Report().Count(nodetest.Reset)+m.Report().Count(nodetest.Refused) > 0
 				})
 				report := m.Stop()
-				if report.Count(nodelab.Lost) > 0 {
+				if report.Count(nodetest.Lost) > 0 {
 					t.Errorf("queries were lost, want them refused: %s", report)
 				}
 			})
@@ -379,7 +379,7 @@ func TestMissingCapability(t *testing.T) {
 		for _, v := range variants() {
 			t.Run(right+" "+string(v), func(t *testing.T) {
 				t.Parallel()
-				lab := nodelab.ForTest(t, nodelab.Options{Pods: 1})
+				lab := nodetest.Start(t, nodetest.Options{Pods: 1})
 				name := "-" + strings.ToLower(right)
 				cmd := lab.Node.Command(t.Context(), "setpriv", "--bounding-set", name, "--inh-caps", name, "--",
 					os.Args[0], "-test.run=^TestMissingCapability$", "-test.v")

@@ -19,7 +19,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
 
-	"github.com/nodecache/node-cache/internal/nodelab"
+	"github.com/nodecache/node-cache/internal/nodetest"
 	"github.com/nodecache/node-cache/pkg/intercept"
 	"github.com/nodecache/node-cache/pkg/rules"
 )
@@ -33,7 +33,7 @@ const applyCount = 1_000
 // program changes a table of its own.
 func TestApplyAgain(t *testing.T) {
 	t.Parallel()
-	lab := nodelab.ForTest(t, nodelab.Options{Pods: 1})
+	lab := nodetest.Start(t, nodetest.Options{Pods: 1})
 	b := newBackend(t, lab.Node)
 	r := linkLocalRules(central4())
 	apply(t, b, r)
@@ -85,7 +85,7 @@ func TestApplyKeepsLeases(t *testing.T) {
 
 func TestRenewNeedsRules(t *testing.T) {
 	t.Parallel()
-	lab := nodelab.ForTest(t, nodelab.Options{Pods: 1})
+	lab := nodetest.Start(t, nodetest.Options{Pods: 1})
 	if err := newBackend(t, lab.Node).Renew(t.Context(), []netip.Addr{agent4()}, time.Second); err == nil {
 		t.Error("a lease was renewed before there were rules")
 	}
@@ -161,7 +161,7 @@ func TestWatch(t *testing.T) {
 // table all the time, also while Apply reads what it wrote.
 func TestFallbackRemovedMeanwhile(t *testing.T) {
 	t.Parallel()
-	lab := nodelab.ForTest(t, nodelab.Options{Pods: 1})
+	lab := nodetest.Start(t, nodetest.Options{Pods: 1})
 	b, other := newBackend(t, lab.Node), newBackend(t, lab.Node)
 	r := linkLocalRules(central4())
 	for round := range 5 {
@@ -193,7 +193,7 @@ func TestFallbackRemovedMeanwhile(t *testing.T) {
 // TestRemove checks that the node is as before, several times.
 func TestRemove(t *testing.T) {
 	t.Parallel()
-	lab := nodelab.ForTest(t, nodelab.Options{Pods: 1})
+	lab := nodetest.Start(t, nodetest.Options{Pods: 1})
 	if out, err := lab.Node.Output(t.Context(), "nft", "table inet firewall { chain c { type filter hook input priority 0; ct state new counter accept; }; }"); err != nil {
 		t.Fatalf("nft: %v\n%s", err, out)
 	}
@@ -299,7 +299,7 @@ func TestWithoutOwnedTables(t *testing.T) {
 // TestMissingCapability runs all methods with NET_ADMIN only, and with no capability.
 func TestMissingCapability(t *testing.T) {
 	t.Parallel()
-	lab := nodelab.ForTest(t, nodelab.Options{Pods: 1})
+	lab := nodetest.Start(t, nodetest.Options{Pods: 1})
 	tests := []struct {
 		name         string
 		capabilities uint32
@@ -356,7 +356,7 @@ func fullLifecycle(ctx context.Context) (err error) {
 // TestClosed checks that Close ends waiting calls.
 func TestClosed(t *testing.T) {
 	t.Parallel()
-	lab := nodelab.ForTest(t, nodelab.Options{Pods: 1})
+	lab := nodetest.Start(t, nodetest.Options{Pods: 1})
 	b := newBackend(t, lab.Node)
 	r := linkLocalRules(central4())
 	apply(t, b, r)
@@ -375,7 +375,7 @@ func TestClosed(t *testing.T) {
 // TestRenewDoesNotWait renews while an Apply waits.
 func TestRenewDoesNotWait(t *testing.T) {
 	t.Parallel()
-	lab := nodelab.ForTest(t, nodelab.Options{Pods: 1})
+	lab := nodetest.Start(t, nodetest.Options{Pods: 1})
 	b := newBackend(t, lab.Node)
 	r := linkLocalRules(central4())
 	apply(t, b, r)
@@ -409,7 +409,7 @@ func BenchmarkApplyChanged(b *testing.B) {
 
 func bench(b *testing.B, do func(*Backend, rules.Rules) error) {
 	b.Helper()
-	lab := nodelab.ForTest(b, nodelab.Options{Pods: 1})
+	lab := nodetest.Start(b, nodetest.Options{Pods: 1})
 	var backend *Backend
 	err := lab.Node.Do(func() (err error) {
 		backend, err = New(Config{})

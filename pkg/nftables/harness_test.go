@@ -18,7 +18,7 @@ import (
 	"github.com/miekg/dns"
 	"golang.org/x/sys/unix"
 
-	"github.com/nodecache/node-cache/internal/nodelab"
+	"github.com/nodecache/node-cache/internal/nodetest"
 	"github.com/nodecache/node-cache/pkg/rules"
 )
 
@@ -34,7 +34,7 @@ func agent4() netip.Addr { return netip.MustParseAddr("169.254.20.10") }
 func agent6() netip.Addr { return netip.MustParseAddr("fd00::a:1") }
 
 // newBackend opens a Backend in the network namespace of a host.
-func newBackend(t *testing.T, h *nodelab.Host) *Backend {
+func newBackend(t *testing.T, h *nodetest.Host) *Backend {
 	t.Helper()
 	var b *Backend
 	err := h.Do(func() (err error) {
@@ -58,7 +58,7 @@ func linkLocalRules(fallback ...netip.AddrPort) rules.Rules {
 
 func transparentRules() rules.Rules {
 	r := linkLocalRules()
-	r.Mode, r.Services = rules.Transparent, []netip.Addr{nodelab.ServiceIPv4(), nodelab.ServiceIPv6()}
+	r.Mode, r.Services = rules.Transparent, []netip.Addr{nodetest.ServiceIPv4(), nodetest.ServiceIPv6()}
 	return r
 }
 
@@ -89,7 +89,7 @@ func keys(r rules.Rules) []netip.Addr {
 }
 
 // ruleset returns the output of nft list ruleset in a host.
-func ruleset(t *testing.T, h *nodelab.Host, args ...string) string {
+func ruleset(t *testing.T, h *nodetest.Host, args ...string) string {
 	t.Helper()
 	out, err := h.Output(context.Background(), "nft", append(args, "list", "ruleset")...)
 	if err != nil {
@@ -104,7 +104,7 @@ type session struct {
 	name string
 }
 
-func dialSession(t *testing.T, h *nodelab.Host, addr netip.AddrPort) *session {
+func dialSession(t *testing.T, h *nodetest.Host, addr netip.AddrPort) *session {
 	t.Helper()
 	c, err := h.Dial(t.Context(), "tcp", addr.String())
 	if err != nil {
@@ -124,7 +124,7 @@ func (s *session) ask() (string, error) {
 }
 
 // askMarked sends a query with the agent's mark from an address.
-func askMarked(h *nodelab.Host, from netip.Addr, to netip.AddrPort, network string) (who string, err error) {
+func askMarked(h *nodetest.Host, from netip.Addr, to netip.AddrPort, network string) (who string, err error) {
 	err = h.Do(func() error {
 		d := net.Dialer{Timeout: time.Second, Control: func(_, _ string, c syscall.RawConn) (failed error) {
 			err := c.Control(func(fd uintptr) { failed = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_MARK, rules.Mark) })
@@ -192,7 +192,7 @@ const setChecksums = 0x17
 
 // computeChecksums disables checksum offload in a host. Otherwise the kernel does not
 // compute or verify checksums between namespaces.
-func computeChecksums(t *testing.T, h *nodelab.Host) {
+func computeChecksums(t *testing.T, h *nodetest.Host) {
 	t.Helper()
 	err := h.Do(func() error {
 		links, err := net.Interfaces()

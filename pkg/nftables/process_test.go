@@ -20,7 +20,7 @@ import (
 
 	"github.com/miekg/dns"
 
-	"github.com/nodecache/node-cache/internal/nodelab"
+	"github.com/nodecache/node-cache/internal/nodetest"
 	"github.com/nodecache/node-cache/pkg/rules"
 )
 
@@ -150,10 +150,10 @@ func TestKilled(t *testing.T) {
 	ask := func(i int) {
 		begin := time.Now()
 		pod, to := s.Pods[i/2%2], netip.AddrPortFrom([]netip.Addr{agent4(), agent6()}[i%2], dnsPort)
-		who, err := nodelab.Ask(pod, to, "udp")
+		who, err := nodetest.Ask(pod, to, "udp")
 		o := query{begin: begin, end: time.Now(), who: who, err: err}
 		if err != nil {
-			o.again, _ = nodelab.Ask(pod, to, "udp")
+			o.again, _ = nodetest.Ask(pod, to, "udp")
 		}
 		mu.Lock()
 		defer mu.Unlock()

@@ -17,7 +17,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
 
-	"github.com/nodecache/node-cache/internal/nodelab"
+	"github.com/nodecache/node-cache/internal/nodetest"
 	"github.com/nodecache/node-cache/pkg/rules"
 )
 
@@ -49,7 +49,7 @@ func TestGolden(t *testing.T) {
 	for _, s := range shapes() {
 		t.Run(s.name, func(t *testing.T) {
 			t.Parallel()
-			lab := nodelab.ForTest(t, nodelab.Options{Pods: 1})
+			lab := nodetest.Start(t, nodetest.Options{Pods: 1})
 			b := newBackend(t, lab.Node)
 			if !apply(t, b, s.rules) {
 				t.Error("the first Apply changed nothing")

@@ -12,7 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 
-	"github.com/nodecache/node-cache/internal/nodelab"
+	"github.com/nodecache/node-cache/internal/nodetest"
 )
 
 // TestTrace traces queries that rules of other programs drop.
@@ -63,7 +63,7 @@ func TestTrace(t *testing.T) {
 			var got []Drop
 			err := s.Node.Do(func() (err error) {
 				got, err = Trace(t.Context(), client, func(context.Context) error {
-					_, failed := nodelab.Ask(s.Pods[0], netip.AddrPortFrom(server, dnsPort), "udp")
+					_, failed := nodetest.Ask(s.Pods[0], netip.AddrPortFrom(server, dnsPort), "udp")
 					if (failed != nil) != (tt.want != nil) {
 						t.Errorf("the query: %v", failed)
 					}

@@ -17,7 +17,7 @@ import (
 
 	"github.com/miekg/dns"
 
-	"github.com/nodecache/node-cache/internal/nodelab"
+	"github.com/nodecache/node-cache/internal/nodetest"
 	"github.com/nodecache/node-cache/pkg/rules"
 )
 
@@ -27,15 +27,15 @@ func central4() netip.AddrPort { return netip.MustParseAddrPort("10.201.0.2:53")
 
 // A harness is a node with an agent and a central resolver behind it.
 type harness struct {
-	*nodelab.Lab
+	*nodetest.Network
 	backend *Backend
-	agent   []*nodelab.Server
+	agent   []*nodetest.Server
 }
 
 // newHarness starts a harness. Conntrack is active on its node, as on every node.
 func newHarness(t *testing.T, r rules.Rules) *harness {
 	t.Helper()
-	s := &harness{Lab: nodelab.ForTest(t, nodelab.Options{Pods: 2})}
+	s := &harness{Network: nodetest.Start(t, nodetest.Options{Pods: 2})}
 	track := "table inet others { chain c { type filter hook prerouting priority 0; ct state new counter; }; }"
 	if out, err := s.Node.Output(t.Context(), "nft", track); err != nil {
 		t.Fatalf("nft: %v\n%s", err, out)
@@ -46,16 +46,16 @@ func newHarness(t *testing.T, r rules.Rules) *harness {
 		}
 		s.agent = append(s.agent, serve(t, s.Node, netip.AddrPortFrom(a, r.Port), agentName))
 	}
-	for _, a := range []netip.Addr{s.Upstream.IPv4, s.Upstream.IPv6, nodelab.ServiceIPv4(), nodelab.ServiceIPv6()} {
+	for _, a := range []netip.Addr{s.Upstream.IPv4, s.Upstream.IPv6, nodetest.ServiceIPv4(), nodetest.ServiceIPv6()} {
 		serve(t, s.Upstream, netip.AddrPortFrom(a, dnsPort), centralName)
 	}
 	s.backend = newBackend(t, s.Node)
 	return s
 }
 
-func serve(t *testing.T, h *nodelab.Host, addr netip.AddrPort, name string) *nodelab.Server {
+func serve(t *testing.T, h *nodetest.Host, addr netip.AddrPort, name string) *nodetest.Server {
 	t.Helper()
-	s, err := nodelab.Serve(h, addr, name)
+	s, err := nodetest.Serve(h, addr, name)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -72,10 +72,10 @@ func (s *harness) central() []netip.AddrPort {
 // from the node. It expects all answers from want.
 func (s *harness) expectAnswers(t *testing.T, r rules.Rules, want string) {
 	t.Helper()
-	for _, h := range []*nodelab.Host{s.Pods[0], s.Node} {
+	for _, h := range []*nodetest.Host{s.Pods[0], s.Node} {
 		for _, l := range r.Leases() {
 			for _, network := range []string{"udp", "tcp"} {
-				got, err := nodelab.Ask(h, netip.AddrPortFrom(l.Key, r.Port), network)
+				got, err := nodetest.Ask(h, netip.AddrPortFrom(l.Key, r.Port), network)
 				if err != nil || got != want {
 					t.Errorf("%s, %s over %s: %q, %v, want %q", h.Name, l.Key, network, got, err, want)
 				}
@@ -85,12 +85,12 @@ func (s *harness) expectAnswers(t *testing.T, r rules.Rules, want string) {
 }
 
 // flows returns the node's conntrack entries of queries to r's addresses.
-func (s *harness) flows(t *testing.T, r rules.Rules) []nodelab.Flow {
+func (s *harness) flows(t *testing.T, r rules.Rules) []nodetest.Flow {
 	t.Helper()
-	var all []nodelab.Flow
+	var all []nodetest.Flow
 	for _, l := range r.Leases() {
 		for _, a := range []netip.Addr{l.Key, l.Probe} {
-			flows, err := nodelab.ConntrackOf(s.Node, netip.AddrPortFrom(a, r.Port))
+			flows, err := nodetest.ConntrackOf(s.Node, netip.AddrPortFrom(a, r.Port))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -198,7 +198,7 @@ func TestDrain(t *testing.T) {
 			apply(t, s.backend, r)
 			renew(t, s.backend, r, longLease)
 			var open []*session
-			for _, h := range []*nodelab.Host{s.Pods[0], s.Node} {
+			for _, h := range []*nodetest.Host{s.Pods[0], s.Node} {
 				for _, key := range keys(r) {
 					open = append(open, dialSession(t, h, netip.AddrPortFrom(key, r.Port)))
 				}
@@ -257,7 +257,7 @@ func TestOwnPackets(t *testing.T) {
 							t.Errorf("leased %t, %s over %s: %q, %v, want the service", leased, l.Key, network, got, err)
 						}
 					}
-					flows, err := nodelab.ConntrackOf(s.Node, netip.AddrPortFrom(l.Probe, r.Port))
+					flows, err := nodetest.ConntrackOf(s.Node, netip.AddrPortFrom(l.Probe, r.Port))
 					if err != nil || len(flows) > 0 {
 						t.Errorf("leased %t: conntrack knows %v, %v", leased, flows, err)
 					}
@@ -273,7 +273,7 @@ func TestFallbackDistribution(t *testing.T) {
 	const queries = 600
 	r := linkLocalRules()
 	s := newHarness(t, r)
-	var servers []*nodelab.Server
+	var servers []*nodetest.Server
 	for _, a := range []string{"10.201.0.2:5301", "10.201.0.2:5302", "10.201.0.2:5303"} {
 		addr := netip.MustParseAddrPort(a)
 		r.Fallback = append(r.Fallback, addr)
@@ -282,7 +282,7 @@ func TestFallbackDistribution(t *testing.T) {
 	apply(t, s.backend, r)
 	for i := range queries {
 		network := []string{"udp", "tcp"}[i%2]
-		if _, err := nodelab.Ask(s.Pods[0], netip.AddrPortFrom(agent4(), dnsPort), network); err != nil {
+		if _, err := nodetest.Ask(s.Pods[0], netip.AddrPortFrom(agent4(), dnsPort), network); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -330,10 +330,10 @@ func TestFallbackChanges(t *testing.T) {
 	for i := range 400 {
 		queries++
 		pod, network := s.Pods[i%2], []string{"udp", "tcp"}[i%4/2]
-		got, err := nodelab.Ask(pod, netip.AddrPortFrom(agent4(), dnsPort), network)
+		got, err := nodetest.Ask(pod, netip.AddrPortFrom(agent4(), dnsPort), network)
 		if err != nil && network == "udp" {
 			lost++
-			got, err = nodelab.Ask(pod, netip.AddrPortFrom(agent4(), dnsPort), network)
+			got, err = nodetest.Ask(pod, netip.AddrPortFrom(agent4(), dnsPort), network)
 		}
 		if err != nil || got == agentName {
 			t.Errorf("query %d: %q, %v", i, got, err)
@@ -372,7 +372,7 @@ func TestFallbackLeavesInOrder(t *testing.T) {
 	}
 	answers := make(chan answer, 1)
 	go func() {
-		who, err := nodelab.Ask(s.Pods[0], netip.AddrPortFrom(agent4(), dnsPort), "udp")
+		who, err := nodetest.Ask(s.Pods[0], netip.AddrPortFrom(agent4(), dnsPort), "udp")
 		answers <- answer{who, err}
 	}()
 	buf := make([]byte, 512)
@@ -486,7 +486,7 @@ func TestRenewals(t *testing.T) {
 			}()
 			queries := 0
 			for ; queries < 1000; queries++ {
-				got, err := nodelab.Ask(s.Pods[0], netip.AddrPortFrom(keys(r)[0], dnsPort), []string{"udp", "tcp"}[queries%2])
+				got, err := nodetest.Ask(s.Pods[0], netip.AddrPortFrom(keys(r)[0], dnsPort), []string{"udp", "tcp"}[queries%2])
 				if err != nil || got != agentName {
 					t.Errorf("query %d: %q, %v", queries, got, err)
 				}

@@ -12,7 +12,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/nodecache/node-cache/internal/nodelab"
+	"github.com/nodecache/node-cache/internal/nodetest"
 	"github.com/nodecache/node-cache/pkg/server"
 	"github.com/nodecache/node-cache/pkg/server/servertest"
 )
@@ -20,7 +20,7 @@ import (
 // A pod forges "fragmentation needed" (ICMP) from the path to itself: the answers that follow are sent in one piece.
 func TestForgedPathMTU(t *testing.T) {
 	t.Parallel()
-	lab := nodelab.ForTest(t, nodelab.Options{Pods: 1, NoIPv6: true})
+	lab := nodetest.Start(t, nodetest.Options{Pods: 1, NoIPv6: true})
 	node, pod := netip.AddrPortFrom(lab.Node.IPv4, 53), lab.Pods[0]
 	u, err := server.NewUDP(server.UDPConfig{Addr: node, Readers: 1, Handler: servertest.New(map[string]servertest.Rule{"large.test": {Size: 1232}})})
 	if err != nil {
@@ -90,7 +90,7 @@ func fragmentationNeeded(from, to netip.AddrPort, mtu uint16) []byte {
 }
 
 // fragments is how many fragments a host has made.
-func fragments(t *testing.T, host *nodelab.Host) string {
+func fragments(t *testing.T, host *nodetest.Host) string {
 	t.Helper()
 	var data []byte
 	if err := host.Do(func() (err error) {

@@ -56,7 +56,7 @@ func (l *stateHistory) next(from int, said string) int {
 	return -1
 }
 
-// A nameWatcher asks for a name again and again, one query after the other, and sees that no answer is older than the one before.
+// A nameWatcher asks for a name repeatedly, one query after the other, and sees that no answer is older than the one before.
 type nameWatcher struct {
 	quit  chan struct{}
 	tasks sync.WaitGroup

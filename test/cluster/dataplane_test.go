@@ -14,11 +14,11 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/nodecache/node-cache/internal/kubetest"
-	"github.com/nodecache/node-cache/internal/nodelab"
+	"github.com/nodecache/node-cache/internal/nodetest"
 	"github.com/nodecache/node-cache/pkg/dataplane"
 )
 
-// TestDetectKubeProxy has a look at nodes with kube-proxy, while it answers and when it does not.
+// TestDetectKubeProxy inspects nodes with kube-proxy, while it answers and when it does not.
 func TestDetectKubeProxy(t *testing.T) {
 	t.Parallel()
 	if os.Geteuid() != 0 {
@@ -56,7 +56,7 @@ func TestDetectKubeProxy(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			network := nodelab.ForTest(whole, nodelab.Options{Pods: 1})
+			network := nodetest.Start(whole, nodetest.Options{Pods: 1})
 			k, err := c.LaunchKubeProxyWith(t.Context(), t.TempDir(), kubetest.KubeProxyOptions{
 				Mode: tt.mode, Programs: xtables(t, tt.tools), Enter: network.Node.Enter,
 			})
@@ -76,7 +76,7 @@ func TestDetectKubeProxy(t *testing.T) {
 }
 
 // expectFound waits until what is found is right: kube-proxy says that it is well before it has written a rule.
-func expectFound(t *testing.T, h *nodelab.Host, want dataplane.Found) {
+func expectFound(t *testing.T, h *nodetest.Host, want dataplane.Found) {
 	t.Helper()
 	diff := ""
 	for limit := time.Now().Add(30 * time.Second); time.Now().Before(limit); time.Sleep(50 * time.Millisecond) {

@@ -24,7 +24,7 @@ type transport struct {
 	do      bool
 }
 
-// limit is the most octets of an answer.
+// limit is the most bytes of an answer.
 func (t *transport) limit() int {
 	switch {
 	case t.network == "tcp":
@@ -180,7 +180,7 @@ func (p serverPair) compareAll(questions []question) ([]comparison, error) {
 	return append(results, wholes...), err
 }
 
-// truncated tells whether one of the answers is not whole.
+// truncated reports whether one of the answers is not whole.
 func (c *comparison) truncated() bool { return c.coredns.msg.Truncated || c.nodeCache.msg.Truncated }
 
 // askAll asks both servers everything and returns the comparisons in the order of the questions.
@@ -238,7 +238,7 @@ func compareOne(them, us *client, q *question) (comparison, error) {
 	return c, err
 }
 
-// askTargets asks each server for the targets that only its own PTR records have. It tells whether CoreDNS denies all
+// askTargets asks each server for the targets that only its own PTR records have. It reports whether CoreDNS denies all
 // of its, and node-cache knows all of ours.
 func (c *comparison) askTargets(them, us *client) (bool, error) {
 	for _, side := range []struct {

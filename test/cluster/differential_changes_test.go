@@ -99,7 +99,7 @@ func listServices(t *testing.T, c *kubetest.Cluster, namespace string) []string 
 	return names
 }
 
-// isRemoved tells whether the object does not outlive the change.
+// isRemoved reports whether the object does not outlive the change.
 func isRemoved(o runtime.Object) bool {
 	object, err := meta.Accessor(o)
 	if err != nil {
@@ -117,7 +117,7 @@ func isRemoved(o runtime.Object) bool {
 	}
 }
 
-// isReplaced tells whether the changes hold another object in place of this one.
+// isReplaced reports whether the changes hold another object in place of this one.
 func isReplaced(o runtime.Object) bool {
 	return slices.ContainsFunc(changes(), func(other runtime.Object) bool { return identity(o) == identity(other) })
 }

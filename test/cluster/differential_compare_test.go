@@ -45,7 +45,7 @@ func (f facets) String() string {
 // A view is a message in a form that can be compared.
 type view struct {
 	msg        *dns.Msg
-	size       int // octets on the wire
+	size       int // bytes on the wire
 	answer     []string
 	authority  []string
 	additional []string // without the OPT record
@@ -85,7 +85,7 @@ func texts(rrs []dns.RR) []string {
 	return list
 }
 
-// isCluster tells whether the name is one that the servers answer by themselves.
+// isCluster reports whether the name is one that the servers answer by themselves.
 func isCluster(name string) bool {
 	for _, zone := range []string{domain, "in-addr.arpa.", "ip6.arpa."} {
 		if dns.IsSubDomain(zone, dns.CanonicalName(name)) {

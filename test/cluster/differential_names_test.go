@@ -298,7 +298,7 @@ func (g *generator) junk() {
 		"@", "web.shop.svc\\.cluster", "web\\.shop.svc", "web.shop\\.svc", "-", "_", "__", "0", "web .shop.svc", "wéb.shop.svc", "xn--wb-cja.shop.svc", "%00.shop.svc",
 		"\\000web.shop.svc", "web\\000.shop.svc", "db-0\\.db.shop.svc", "\\255\\254.web.shop.svc", "_\\000._tcp.web.shop.svc", "'or'1.shop.svc", "../web.shop.svc", "web/shop.shop.svc")
 	for _, tail := range []string{"web.shop.svc." + domain, "nothing.shop.svc." + domain, "shop.pod." + domain, "1.1.96.10.in-addr.arpa."} {
-		name := tail // as long as a name can be: 255 octets on the wire
+		name := tail // as long as a name can be: 255 bytes on the wire
 		for room := 254 - len(tail) - 1; room > 1; room = 254 - len(name) - 1 {
 			name = strings.Repeat("y", min(63, room)) + "." + name
 		}

@@ -18,7 +18,7 @@ import (
 	"github.com/nodecache/node-cache/internal/kubetest"
 )
 
-// longLabel is a label of the most octets a label can have.
+// longLabel is a label of the most bytes a label can have.
 var longLabel = strings.Repeat("long-", 12) + "end"
 
 // picked is the label that the runs with selectors choose by.

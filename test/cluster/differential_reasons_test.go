@@ -339,17 +339,17 @@ func when(condition bool, f facets) facets {
 	return facetNone
 }
 
-// rcodes tells whether those are the rcodes of CoreDNS and of node-cache.
+// rcodes reports whether those are the rcodes of CoreDNS and of node-cache.
 func (c *comparison) rcodes(them, us int) bool {
 	return c.coredns.msg.Rcode == them && c.nodeCache.msg.Rcode == us
 }
 
-// nodeCacheDenies tells whether node-cache says no with the rcode and a SOA record.
+// nodeCacheDenies reports whether node-cache says no with the rcode and a SOA record.
 func (c *comparison) nodeCacheDenies(rcode int) bool {
 	return c.nodeCache.msg.Rcode == rcode && len(c.nodeCache.answer) == 0 && len(c.nodeCache.authority) == 1
 }
 
-// emptyNode tells whether CoreDNS says that the name does not exist, and node-cache that it has nothing.
+// emptyNode reports whether CoreDNS says that the name does not exist, and node-cache that it has nothing.
 func (c *comparison) emptyNode() bool {
 	return c.coredns.msg.Rcode == dns.RcodeNameError && c.nodeCacheDenies(dns.RcodeSuccess)
 }
@@ -365,7 +365,7 @@ func (c *comparison) label(i int) string {
 
 func (c *comparison) labels() int { return dns.CountLabel(c.name) }
 
-// sameInZone tells whether the records are the same but for the TTL of names that neither server holds.
+// sameInZone reports whether the records are the same but for the TTL of names that neither server holds.
 func sameInZone(c *comparison) bool {
 	inZone := func(list []string) []string {
 		return slices.DeleteFunc(folded(list), func(text string) bool {
@@ -377,7 +377,7 @@ func sameInZone(c *comparison) bool {
 		slices.Equal(inZone(c.coredns.additional), inZone(c.nodeCache.additional))
 }
 
-// isFollowed tells whether our answer is the alias and all that our answer for its target is.
+// isFollowed reports whether our answer is the alias and all that our answer for its target is.
 func isFollowed(c *comparison) bool {
 	us, tail := c.nodeCache.msg, c.followed.msg
 	if us.Rcode != tail.Rcode {
@@ -402,7 +402,7 @@ func isFollowed(c *comparison) bool {
 		slices.Equal(withoutTTL(folded(c.nodeCache.additional)), withoutTTL(folded(c.followed.additional)))
 }
 
-// isTruncatedCorrectly tells whether our answer is a part of the whole one, within the limit, and not less than it must be.
+// isTruncatedCorrectly reports whether our answer is a part of the whole one, within the limit, and not less than it must be.
 func isTruncatedCorrectly(c *comparison) bool {
 	if c.nodeCache.msg.Rcode != c.whole.msg.Rcode || c.nodeCache.size > c.via.limit() {
 		return false

@@ -21,7 +21,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 
 	"github.com/nodecache/node-cache/internal/kubetest"
-	"github.com/nodecache/node-cache/internal/nodelab"
+	"github.com/nodecache/node-cache/internal/nodetest"
 	"github.com/nodecache/node-cache/internal/proctest"
 )
 
@@ -41,7 +41,7 @@ func TestKubeProxy(t *testing.T) {
 		t.Skip("making network namespaces needs root")
 	}
 	c := kubetest.Start(t, kubetest.Options{Programs: programs})
-	first := nodelab.ForTest(t, nodelab.Options{}) // whose addresses are every lab's
+	first := nodetest.Start(t, nodetest.Options{}) // whose addresses are every lab's
 	kubetest.Apply(t, c, append(dnsService(first.Upstream), kubetest.Namespace("kube-system"))...)
 	for _, tt := range []struct{ name, mode, backend string }{
 		{"nftables", "nftables", "nftables"},
@@ -84,7 +84,7 @@ func iptablesPrograms(t *testing.T, backend string) string {
 }
 
 // dnsService are the service and its endpoints at the upstream host.
-func dnsService(upstream *nodelab.Host) []runtime.Object {
+func dnsService(upstream *nodetest.Host) []runtime.Object {
 	meta := func(name string) metav1.ObjectMeta { return metav1.ObjectMeta{Namespace: "kube-system", Name: name} }
 	both := corev1.IPFamilyPolicyRequireDualStack
 	objects := []runtime.Object{&corev1.Service{ObjectMeta: meta("kube-dns"), Spec: corev1.ServiceSpec{
@@ -108,19 +108,19 @@ func dnsService(upstream *nodelab.Host) []runtime.Object {
 
 // proxied is a node with kube-proxy.
 type proxied struct {
-	network *nodelab.Lab
+	network *nodetest.Network
 	config  string
 }
 
 func newProxied(t *testing.T) *proxied {
 	t.Helper()
-	p := &proxied{network: nodelab.ForTest(t, nodelab.Options{}), config: filepath.Join(t.TempDir(), "node-cache.yaml")}
+	p := &proxied{network: nodetest.Start(t, nodetest.Options{}), config: filepath.Join(t.TempDir(), "node-cache.yaml")}
 	up := p.network.Upstream
 	for addr, name := range map[netip.AddrPort]string{
 		netip.AddrPortFrom(up.IPv4, endpointPort): "central", netip.AddrPortFrom(up.IPv6, endpointPort): "central",
 		netip.AddrPortFrom(up.IPv4, 5300): "agent",
 	} {
-		s, err := nodelab.Serve(up, addr, name)
+		s, err := nodetest.Serve(up, addr, name)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -158,12 +158,12 @@ func (p *proxied) test(t *testing.T, backend string) {
 }
 
 // meter has a pod ask in both families, from a new port every 20 ms, so that no query waits for the one before.
-func (p *proxied) meter(t *testing.T) []*nodelab.Meter {
+func (p *proxied) meter(t *testing.T) []*nodetest.Meter {
 	t.Helper()
-	var meters []*nodelab.Meter
+	var meters []*nodetest.Meter
 	for _, a := range []netip.Addr{dnsIPv4, dnsIPv6} {
-		m, err := nodelab.StartMeter(nodelab.MeterConfig{
-			Host: p.network.Pods[0], Target: netip.AddrPortFrom(a, 53), Loads: []nodelab.Load{{Network: "udp", Fresh: true, Rate: 50}},
+		m, err := nodetest.StartMeter(nodetest.MeterConfig{
+			Host: p.network.Pods[0], Target: netip.AddrPortFrom(a, 53), Loads: []nodetest.Load{{Network: "udp", Fresh: true, Rate: 50}},
 		})
 		if err != nil {
 			t.Fatal(err)
@@ -177,7 +177,7 @@ func (p *proxied) meter(t *testing.T) []*nodelab.Meter {
 // passesTo waits until who answers each of the meters, stops them, and gives how long after the agent's end the first of
 // these queries was sent. A lease of 3 s and half a second after that end none may go without an answer. What counts is
 // when a query was sent: how long it was waited for says nothing about the kernel.
-func passesTo(t *testing.T, meters []*nodelab.Meter, who string, end time.Time) (took time.Duration) {
+func passesTo(t *testing.T, meters []*nodetest.Meter, who string, end time.Time) (took time.Duration) {
 	t.Helper()
 	const lapse = 3500 * time.Millisecond
 	for _, m := range meters {
@@ -188,8 +188,8 @@ func passesTo(t *testing.T, meters []*nodelab.Meter, who string, end time.Time) 
 	}
 	for _, m := range meters {
 		report := m.Stop()
-		first := slices.IndexFunc(report.Outcomes, func(o nodelab.Outcome) bool {
-			return o.Result == nodelab.Answered && o.Who == who && !o.Sent.Before(end)
+		first := slices.IndexFunc(report.Outcomes, func(o nodetest.Outcome) bool {
+			return o.Result == nodetest.Answered && o.Who == who && !o.Sent.Before(end)
 		})
 		sent := report.Outcomes[first].Sent
 		if late := report.Between(end.Add(lapse), sent); late.Sent() > 0 {
@@ -214,7 +214,7 @@ func (p *proxied) await(t *testing.T, who string, limit time.Duration) {
 	deadline := time.Now().Add(limit)
 	for _, a := range []netip.Addr{dnsIPv4, dnsIPv6} {
 		for {
-			got, err := nodelab.Ask(p.network.Pods[0], netip.AddrPortFrom(a, 53), "udp")
+			got, err := nodetest.Ask(p.network.Pods[0], netip.AddrPortFrom(a, 53), "udp")
 			if got == who {
 				break
 			}
@@ -229,10 +229,10 @@ func (p *proxied) await(t *testing.T, who string, limit time.Duration) {
 // all asks from every pod and the node.
 func (p *proxied) all(t *testing.T, who string) {
 	t.Helper()
-	for _, from := range append([]*nodelab.Host{p.network.Node}, p.network.Pods...) {
+	for _, from := range append([]*nodetest.Host{p.network.Node}, p.network.Pods...) {
 		for _, a := range []netip.Addr{dnsIPv4, dnsIPv6} {
 			for _, network := range []string{"udp", "tcp"} {
-				if got, err := nodelab.Ask(from, netip.AddrPortFrom(a, 53), network); got != who || err != nil {
+				if got, err := nodetest.Ask(from, netip.AddrPortFrom(a, 53), network); got != who || err != nil {
 					t.Errorf("%s asks %s over %s: answered by %q, %v; want %s", from.Name, a, network, got, err, who)
 				}
 			}

@@ -248,7 +248,7 @@ func (n *node) answerText(name string, qtype uint16) string {
 	return answerText(n.settings.addr, name, qtype)
 }
 
-// awaitAnswer asks for the IPv4 addresses again and again until the answer is as wanted.
+// awaitAnswer asks for the IPv4 addresses repeatedly until the answer is as wanted.
 func (n *node) awaitAnswer(t *testing.T, name, want string) {
 	t.Helper()
 	var got string

@@ -70,7 +70,7 @@ func (n *node) order(t *testing.T, name string) (list []string) {
 	return list
 }
 
-// comesFirst tells whether an answer begins with these addresses in any order.
+// comesFirst reports whether an answer begins with these addresses in any order.
 func (n *node) comesFirst(t *testing.T, name string, near []string) bool {
 	t.Helper()
 	list := n.order(t, name)

@@ -24,7 +24,7 @@ func testOddObjects(t *testing.T, c *kubetest.Cluster) {
 	slice.Labels[corev1.IsHeadlessService] = ""
 	strayed := inNamespace("odd", newSlice("nowhere", "nowhere-1", nil, endpoint("10.1.4.3")))
 	strayed.Labels[corev1.IsHeadlessService] = ""
-	far := strings.Repeat("a23456789.", 24) + "example.com" // 251 octets
+	far := strings.Repeat("a23456789.", 24) + "example.com" // 251 bytes
 	kubetest.Apply(t, c, kubetest.Namespace("odd"))
 	kubetest.Apply(t, c,
 		odd("self", aliasOf("self.odd.svc.cluster.local")),

@@ -68,7 +68,7 @@ func testPermissions(t *testing.T, c *kubetest.Cluster) {
 	}
 }
 
-// namesProblem tells whether a problem of the part is listed with a hint about the resource.
+// namesProblem reports whether a problem of the part is listed with a hint about the resource.
 func namesProblem(s status, where, resource string) bool {
 	for _, p := range s.Problems {
 		if p.Where == where && strings.HasPrefix(p.What, "not synced: forbidden") && strings.Contains(p.Hint, resource) {

@@ -172,7 +172,7 @@ func (r *restarted) fillCaches(t *testing.T) {
 	}
 }
 
-// testRestoredZone looks at the agents that have the zone, of which nobody can tell whether it is right still.
+// testRestoredZone looks at the agents that have the zone, of which nobody can report whether it is right still.
 func (r *restarted) testRestoredZone(t *testing.T) {
 	t.Helper()
 	for _, n := range []*node{r.alone, r.backed} {

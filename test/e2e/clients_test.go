@@ -57,8 +57,8 @@ func TestGoResolver(t *testing.T) {
 // Most lookups walk the list through names that do not exist, with A and AAAA asked at once from one socket.
 func TestLibcResolvers(t *testing.T) {
 	t.Parallel()
-	gcc, musl := proctest.Program(t, "gcc", "gcc"), proctest.Program(t, "musl-gcc", "musl-tools")
-	proctest.Program(t, "nsd", "nsd")
+	gcc, musl := proctest.FindProgram(t, "gcc", "gcc"), proctest.FindProgram(t, "musl-gcc", "musl-tools")
+	proctest.FindProgram(t, "nsd", "nsd")
 	if !inNamespace(t) {
 		return
 	}

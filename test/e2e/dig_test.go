@@ -42,7 +42,7 @@ func dig(t *testing.T, server string, args ...string) digReply {
 		t.Fatal(err)
 	}
 	args = append([]string{"@" + host, "-p", port, "+tries=1", "+time=5"}, args...)
-	out, err := exec.CommandContext(t.Context(), proctest.Program(t, "dig", "bind9-dnsutils"), args...).CombinedOutput()
+	out, err := exec.CommandContext(t.Context(), proctest.FindProgram(t, "dig", "bind9-dnsutils"), args...).CombinedOutput()
 	if err != nil {
 		t.Fatalf("dig %s: %v\n%s", strings.Join(args, " "), err, out)
 	}

@@ -48,7 +48,7 @@ func mixedNames(t *testing.T) string {
 func dnsperf(t *testing.T, server, names string, length time.Duration) load {
 	t.Helper()
 	host, port := splitPort(t, server)
-	cmd := exec.CommandContext(t.Context(), proctest.Program(t, "dnsperf", "dnsperf"), "-s", host, "-p", strconv.Itoa(port),
+	cmd := exec.CommandContext(t.Context(), proctest.FindProgram(t, "dnsperf", "dnsperf"), "-s", host, "-p", strconv.Itoa(port),
 		"-d", names, "-l", strconv.Itoa(int(length.Seconds())), "-c", "8", "-T", "1", "-q", "200", "-t", "5")
 	out, err := cmd.CombinedOutput()
 	if err != nil {

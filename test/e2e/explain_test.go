@@ -95,7 +95,7 @@ func TestQueryExplain(t *testing.T) {
 // TestCacheFromPod asks as a pod does, from another network namespace: it sees nothing of the cache, changes nothing, and
 // is told nothing of how its replies come about.
 func TestCacheFromPod(t *testing.T) {
-	nsenter := proctest.Program(t, "nsenter", "util-linux")
+	nsenter := proctest.FindProgram(t, "nsenter", "util-linux")
 	if !inNamespace(t) {
 		return
 	}

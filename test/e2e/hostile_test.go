@@ -24,7 +24,7 @@ const (
 // TestHostilePackets sends random and mutated packets over UDP and TCP. The agent lives, its memory stays bounded
 // and a normal client is answered throughout.
 func TestHostilePackets(t *testing.T) {
-	length := proctest.Takes(5*time.Second, 30*time.Second)
+	length := proctest.OrdinaryOrSoak(5*time.Second, 30*time.Second)
 	nsd := startNSD(t)
 	a := startAgent(t, settings{to: []string{nsd.addr}, more: "cache: {size: 8Mi}"})
 	ctx, cancel := context.WithTimeout(t.Context(), length)

@@ -27,8 +27,8 @@ func inNamespace(t *testing.T) bool {
 		}
 		return true
 	}
-	proctest.Program(t, "ip", "iproute2")
-	unshare := proctest.Program(t, "unshare", "util-linux")
+	proctest.FindProgram(t, "ip", "iproute2")
+	unshare := proctest.FindProgram(t, "unshare", "util-linux")
 	flags := "-nm"
 	if os.Geteuid() != 0 {
 		flags = "-rnm" // root of a user namespace is enough

@@ -36,7 +36,7 @@ func startTagged(t *testing.T, address string) *nameServer {
 // startNSDWith serves the given text as e2e.test at the address, and the other zones beside it.
 func startNSDWith(t *testing.T, address string, port int, zone string) *nameServer {
 	t.Helper()
-	nsd := proctest.Program(t, "nsd", "nsd")
+	nsd := proctest.FindProgram(t, "nsd", "nsd")
 	dir := t.TempDir()
 	var conf strings.Builder
 	fmt.Fprintf(&conf, `server:
@@ -69,7 +69,7 @@ remote-control:
 // startUnbound runs unbound on a free port as a resolver that forwards everything to the given server.
 func startUnbound(t *testing.T, forwardTo string) *nameServer {
 	t.Helper()
-	unbound := proctest.Program(t, "unbound", "unbound")
+	unbound := proctest.FindProgram(t, "unbound", "unbound")
 	port := freePort(t)
 	file := writeFile(t, filepath.Join(t.TempDir(), "unbound.conf"), fmt.Sprintf(`server:
   interface: 127.0.0.1@%d

@@ -94,8 +94,8 @@ func watchAnswers(a *agent, stop <-chan struct{}) (asked int, problems []string)
 // TestReloadUnderLoad runs dnsperf at full load twice, first with the configuration left alone, then with it
 // swapped every second between good and broken files. The reloads lose no query.
 func TestReloadUnderLoad(t *testing.T) {
-	length := proctest.Takes(10*time.Second, time.Minute)
-	proctest.Program(t, "dnsperf", "dnsperf")
+	length := proctest.OrdinaryOrSoak(10*time.Second, time.Minute)
+	proctest.FindProgram(t, "dnsperf", "dnsperf")
 	nsd, other := startNSD(t), startNSD(t)
 	a := startAgent(t, settings{to: []string{nsd.addr}})
 	names := mixedNames(t)

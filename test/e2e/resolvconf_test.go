@@ -30,8 +30,8 @@ func freshTag(t *testing.T, a *agent) string {
 // TestResolvConfFollowed edits the resolv.conf under a running agent, in place and by renaming.
 func TestResolvConfFollowed(t *testing.T) {
 	t.Parallel()
-	proctest.Program(t, "nsd", "nsd")
-	proctest.Program(t, "dig", "bind9-dnsutils")
+	proctest.FindProgram(t, "nsd", "nsd")
+	proctest.FindProgram(t, "dig", "bind9-dnsutils")
 	if !inNamespace(t) {
 		return
 	}
@@ -65,8 +65,8 @@ func TestResolvConfFollowed(t *testing.T) {
 // TestOwnAddressLeftOut gives the agent a resolv.conf that names the agent itself: it says so and asks the others.
 func TestOwnAddressLeftOut(t *testing.T) {
 	t.Parallel()
-	proctest.Program(t, "nsd", "nsd")
-	proctest.Program(t, "dig", "bind9-dnsutils")
+	proctest.FindProgram(t, "nsd", "nsd")
+	proctest.FindProgram(t, "dig", "bind9-dnsutils")
 	if !inNamespace(t) {
 		return
 	}
@@ -95,8 +95,8 @@ func TestOwnAddressLeftOut(t *testing.T) {
 // own resolv.conf, and a query to the address it prints.
 func TestWithoutConfiguration(t *testing.T) {
 	t.Parallel()
-	proctest.Program(t, "nsd", "nsd")
-	proctest.Program(t, "dig", "bind9-dnsutils")
+	proctest.FindProgram(t, "nsd", "nsd")
+	proctest.FindProgram(t, "dig", "bind9-dnsutils")
 	if !inNamespace(t) {
 		return
 	}

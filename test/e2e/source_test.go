@@ -198,8 +198,8 @@ func TestKubeDNSFolder(t *testing.T) {
 // TestMountsUnderLoad runs dnsperf at full load while both folders are swapped as the kubelet does, by turns between good
 // and broken files, and with the last good configuration written each time. No query is lost.
 func TestMountsUnderLoad(t *testing.T) {
-	length := proctest.Takes(5*time.Second, 15*time.Second)
-	proctest.Program(t, "dnsperf", "dnsperf")
+	length := proctest.OrdinaryOrSoak(5*time.Second, 15*time.Second)
+	proctest.FindProgram(t, "dnsperf", "dnsperf")
 	nsd, other := startNSD(t), startNSD(t)
 	s := localSettings(t, nsd.addr)
 	m, dns := newConfigMapMount(t), newConfigMapMount(t)

@@ -80,7 +80,7 @@ func transfer(addr string) (serial uint32, records []dns.RR, err error) {
 	return soa.Serial, records[1 : len(records)-1], nil
 }
 
-// noTransferSlot tells whether a pull met others that had all the places. One that has left may hold its place for some moments.
+// noTransferSlot reports whether a pull met others that had all the places. One that has left may hold its place for some moments.
 func noTransferSlot(err error) bool {
 	return err != nil && strings.Contains(err.Error(), fmt.Sprintf("bad xfr rcode: %d", dns.RcodeServerFailure))
 }
@@ -201,7 +201,7 @@ func TestTransferByAddress(t *testing.T) {
 // startSecondary runs NSD as a secondary that asks every second for what is newer.
 func startSecondary(t *testing.T, primary string) *nameServer {
 	t.Helper()
-	nsd, dir, port := proctest.Program(t, "nsd", "nsd"), t.TempDir(), freePort(t)
+	nsd, dir, port := proctest.FindProgram(t, "nsd", "nsd"), t.TempDir(), freePort(t)
 	conf := writeFile(t, filepath.Join(dir, "nsd.conf"), fmt.Sprintf(`server:
   ip-address: 127.0.0.1@%d
   server-count: 1

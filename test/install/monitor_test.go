@@ -27,7 +27,7 @@ const prometheusAddr = "127.0.0.1:9090"
 // the dashboard.
 func (b *harness) testMonitoring(t *testing.T) {
 	t.Helper()
-	prometheus := proctest.Program(t, "prometheus", "prometheus")
+	prometheus := proctest.FindProgram(t, "prometheus", "prometheus")
 	b.kubectl(t, "apply", "-k", kustomization(t, "daemonset/base", "daemonset/components/metrics"))
 	b.kubectl(t, "-n", "kube-system", "rollout", "restart", "daemonset/node-cache")
 	b.kubectl(t, "-n", "kube-system", "rollout", "status", "daemonset/node-cache", "--timeout=2m")

@@ -64,7 +64,7 @@ type loopbackAgent struct {
 	asked         atomic.Int64 // names of floods so far: each is another
 }
 
-// configure writes a configuration with a cache of so many octets, and tells its path.
+// configure writes a configuration with a cache of so many bytes, and tells its path.
 func (l *loopbackAgent) configure(t *testing.T, up *upstream, size int64) string {
 	t.Helper()
 	l.listen, l.admin = proctest.FreeAddr(t), proctest.FreeAddr(t)

@@ -80,7 +80,7 @@ func (c cgroup) make(t *testing.T) {
 
 func (c cgroup) file(name string) string { return filepath.Join(string(c), name) }
 
-// set writes a number of octets to a file of the cgroup.
+// set writes a number of bytes to a file of the cgroup.
 func (c cgroup) set(t *testing.T, file string, n int64) {
 	t.Helper()
 	if err := os.WriteFile(c.file(file), strconv.AppendInt(nil, n, 10), 0o644); err != nil {

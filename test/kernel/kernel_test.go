@@ -20,7 +20,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
-	"github.com/nodecache/node-cache/internal/nodelab"
+	"github.com/nodecache/node-cache/internal/nodetest"
 	"github.com/nodecache/node-cache/internal/proctest"
 )
 
@@ -37,13 +37,13 @@ func addresses() []netip.Addr {
 
 // node is a lab with a server that the agent asks and one that is its fallback.
 type node struct {
-	*nodelab.Lab
+	*nodetest.Network
 	program, config string
 }
 
 func newNode(t *testing.T) *node {
 	t.Helper()
-	n := &node{Lab: nodelab.ForTest(t, nodelab.Options{})}
+	n := &node{Network: nodetest.Start(t, nodetest.Options{})}
 	var err error
 	if n.program, err = exec.LookPath("node-cache"); err != nil {
 		t.Skip("no node-cache in the path: hack/test-kernel.sh brings one")
@@ -59,8 +59,8 @@ func newNode(t *testing.T) *node {
 		t.Fatal(err)
 	}
 	n.serve(t, n.Upstream.IPv4, byAgent)
-	n.serve(t, nodelab.ServiceIPv4(), byOthers)
-	n.serve(t, nodelab.ServiceIPv6(), byOthers)
+	n.serve(t, nodetest.ServiceIPv4(), byOthers)
+	n.serve(t, nodetest.ServiceIPv6(), byOthers)
 	n.config = filepath.Join(t.TempDir(), "node-cache.yaml")
 	text := fmt.Appendf(nil, `
 listen: {addresses: [%q, %q], port: 53}
@@ -69,7 +69,7 @@ intercept: {manage: true, fallback: [%q, %q]}
 cluster: {resolver: none}
 forward: [{zone: ".", to: [%q]}]
 admin: {address: "127.0.0.1:9253"}
-`, addresses()[0], addresses()[1], nodelab.ServiceIPv4(), nodelab.ServiceIPv6(), n.Upstream.IPv4)
+`, addresses()[0], addresses()[1], nodetest.ServiceIPv4(), nodetest.ServiceIPv6(), n.Upstream.IPv4)
 	if err := os.WriteFile(n.config, text, 0o644); err != nil {
 		t.Fatal(err)
 	}
@@ -78,7 +78,7 @@ admin: {address: "127.0.0.1:9253"}
 
 func (n *node) serve(t *testing.T, at netip.Addr, name string) {
 	t.Helper()
-	s, err := nodelab.Serve(n.Upstream, netip.AddrPortFrom(at, 53), name)
+	s, err := nodetest.Serve(n.Upstream, netip.AddrPortFrom(at, 53), name)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -103,11 +103,11 @@ func (n *node) start(t *testing.T) *proctest.Process {
 
 // tracked are the connections to the agent's addresses that the node's connection tracking knows. Those in which the
 // agent asks itself before there are rules are among them.
-func (n *node) tracked(t *testing.T) map[nodelab.Flow]bool {
+func (n *node) tracked(t *testing.T) map[nodetest.Flow]bool {
 	t.Helper()
-	known := map[nodelab.Flow]bool{}
+	known := map[nodetest.Flow]bool{}
 	for _, addr := range addresses() {
-		flows, err := nodelab.ConntrackOf(n.Node, netip.AddrPortFrom(addr, 53))
+		flows, err := nodetest.ConntrackOf(n.Node, netip.AddrPortFrom(addr, 53))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -154,10 +154,10 @@ func (n *node) checkLeases(t *testing.T) error {
 func (n *node) awaitServer(t *testing.T, who string) time.Duration {
 	t.Helper()
 	return poll(t, who+" answers", func() error {
-		for _, from := range []*nodelab.Host{n.Pods[0], n.Node} {
+		for _, from := range []*nodetest.Host{n.Pods[0], n.Node} {
 			for _, addr := range addresses() {
 				for _, network := range []string{"udp", "tcp"} {
-					got, err := nodelab.Ask(from, netip.AddrPortFrom(addr, 53), network)
+					got, err := nodetest.Ask(from, netip.AddrPortFrom(addr, 53), network)
 					if err != nil || got != who {
 						return fmt.Errorf("%s asked %s over %s, answered by %q: %w", from.Name, addr, network, got, err)
 					}

@@ -60,7 +60,7 @@ func TestMemoryLimitIsSeen(t *testing.T) {
 	}
 }
 
-// expectLimits wants the agent to have shared out a limit in octets, of which the cache has size; 0: none.
+// expectLimits wants the agent to have shared out a limit in bytes, of which the cache has size; 0: none.
 func (l *loopbackAgent) expectLimits(t *testing.T, limit, size int64) {
 	t.Helper()
 	m := l.status(t).Memory
@@ -78,7 +78,7 @@ func (l *loopbackAgent) expectLimits(t *testing.T, limit, size int64) {
 	}
 }
 
-// What TestMemoryHoldsUnified has, in octets: 28 MiB beside the cache are just not too little. The limit is lowered to that
+// What TestMemoryHoldsUnified has, in bytes: 28 MiB beside the cache are just not too little. The limit is lowered to that
 // while the agent runs.
 const (
 	heldCache = 8 * mib
@@ -141,7 +141,7 @@ func TestMemoryUnseen(t *testing.T) {
 	}
 }
 
-// floodSockets stops the agent and floods it until no more goes into its sockets, which hold the octets that it tells, and floods
+// floodSockets stops the agent and floods it until no more goes into its sockets, which hold the bytes that it tells, and floods
 // it on while its upstream is silent.
 func (l *loopbackAgent) floodSockets(t *testing.T, up *upstream, c cgroup) (sockets int64) {
 	t.Helper()

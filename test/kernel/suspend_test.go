@@ -81,7 +81,7 @@ func (n *node) ttl(t *testing.T) uint32 {
 	conn := dns.Conn{Conn: c}
 	defer func() { _ = conn.Close() }()
 	_ = conn.SetDeadline(time.Now().Add(limit))
-	if err := conn.WriteMsg(new(dns.Msg).SetQuestion("held.nodelab.test.", dns.TypeTXT)); err != nil {
+	if err := conn.WriteMsg(new(dns.Msg).SetQuestion("held.nodetest.test.", dns.TypeTXT)); err != nil {
 		t.Fatal(err)
 	}
 	r, err := conn.ReadMsg()

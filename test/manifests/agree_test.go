@@ -110,7 +110,7 @@ func checkSnapshot(t *testing.T, spec *corev1.PodSpec, v *corev1.Volume, cfg *co
 	}
 }
 
-// inside tells whether a file is in a folder, or the folder itself.
+// inside reports whether a file is in a folder, or the folder itself.
 func inside(folder, file string) bool {
 	return strings.HasPrefix(path.Clean(file)+"/", path.Clean(folder)+"/")
 }
@@ -152,7 +152,7 @@ func checkProbes(t *testing.T, spec *corev1.PodSpec, c *corev1.Container, cfg *c
 	}
 }
 
-// serves tells whether a server at an address, which may stand for all, is asked at a host that is this node's alone.
+// serves reports whether a server at an address, which may stand for all, is asked at a host that is this node's alone.
 func serves(at netip.Addr, host string, listen []netip.Addr) bool {
 	asked, err := netip.ParseAddr(host)
 	return err == nil && slices.Contains(listen, asked) && (at == asked || at.IsUnspecified() && (at.Is6() || asked.Is4()))

@@ -14,7 +14,7 @@ import (
 	"github.com/nodecache/node-cache/internal/proctest"
 )
 
-// TestStopRestoresNode starts and stops the agent again and again, and compares the node with what it was.
+// TestStopRestoresNode starts and stops the agent repeatedly, and compares the node with what it was.
 func TestStopRestoresNode(t *testing.T) {
 	t.Parallel()
 	for _, transparent := range []bool{false, true} {
@@ -23,7 +23,7 @@ func TestStopRestoresNode(t *testing.T) {
 				t.Parallel()
 				b := newHarness(t, options{backend: backend, transparent: transparent, onExit: "remove", lease: time.Second})
 				before := b.nodeState(t)
-				times := proctest.Takes(9, 100)
+				times := proctest.OrdinaryOrSoak(9, 100)
 				for i := range times {
 					if a := b.start(t); i%2 == 0 {
 						a.Signal(syscall.SIGTERM)

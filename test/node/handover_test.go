@@ -13,7 +13,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nodecache/node-cache/internal/nodelab"
+	"github.com/nodecache/node-cache/internal/nodetest"
 	"github.com/nodecache/node-cache/internal/proctest"
 )
 
@@ -69,7 +69,7 @@ func TestHandOver(t *testing.T) {
 			time.Sleep(500 * time.Millisecond)
 			times := *upgrades
 			if times == 0 {
-				times = proctest.Takes(tt.times, 50)
+				times = proctest.OrdinaryOrSoak(tt.times, 50)
 			}
 			var old []daemon
 			var slowest time.Duration
@@ -90,11 +90,11 @@ func TestHandOver(t *testing.T) {
 			time.Sleep(500 * time.Millisecond)
 			lasted := time.Since(l.began)
 			reports := l.stop()
-			sum := nodelab.Report{}
+			sum := nodetest.Report{}
 			for _, r := range reports {
 				sum.Outcomes = append(sum.Outcomes, r.Outcomes...)
 			}
-			slices.SortStableFunc(sum.Outcomes, func(a, b nodelab.Outcome) int { return a.Sent.Compare(b.Sent) })
+			slices.SortStableFunc(sum.Outcomes, func(a, b nodetest.Outcome) int { return a.Sent.Compare(b.Sent) })
 			// A machine that has no time for packets drops them before an agent has them, and counts each. What is lost with a
 			// socket that is closed is not among what it counts. Where answers take longer than six seconds nothing can be told.
 			if overflow, told := b.drops(t).since(dropped); sum.Lost() > 0 {
@@ -103,11 +103,11 @@ func TestHandOver(t *testing.T) {
 				t.Logf("%s; from %s to %s; dropped by the kernel: %d: %s", sum, logTime(at), logTime(last), overflow, told)
 				// What waits for an upstream whose answer was dropped fails. A session that the old agent has accepted, and
 				// whose client on a busy machine has not asked before it ended, is closed. The client asks again.
-				lost, late, cut := sum.Count(nodelab.Lost), sum.Count(nodelab.Late), sum.Count(nodelab.Reset)
+				lost, late, cut := sum.Count(nodetest.Lost), sum.Count(nodetest.Late), sum.Count(nodetest.Reset)
 				if lost > overflow+late || late+overflow == 0 && (sum.Lost() > cut || cut > 3*times) {
 					t.Errorf("%d of %d queries were lost, and the kernel has dropped %d", sum.Lost(), sum.Sent(), overflow)
 				}
-				if refused := sum.Count(nodelab.Refused); refused > 0 { // nothing that is dropped makes a refusal
+				if refused := sum.Count(nodetest.Refused); refused > 0 { // nothing that is dropped makes a refusal
 					t.Errorf("%d queries were refused: nobody had the socket", refused)
 				}
 			}
@@ -121,7 +121,7 @@ func TestHandOver(t *testing.T) {
 			}
 			rate := float64(sum.Sent()) / lasted.Seconds()
 			proctest.Figure(t, "handed over %d times, %s: %s at %.0f a second; %s over %d persistent sessions, opened %d times, %d asked again; slowest %s",
-				times, tt.name, sum, rate, nodelab.Thousands(answered), len(sessions), opened, again, ms(slowest))
+				times, tt.name, sum, rate, nodetest.Thousands(answered), len(sessions), opened, again, ms(slowest))
 		})
 	}
 }
@@ -130,19 +130,19 @@ func TestHandOver(t *testing.T) {
 func (b *harness) flood(t *testing.T) *load {
 	t.Helper()
 	l := &load{began: time.Now()}
-	udp := func(rate int) nodelab.Load { return nodelab.Load{Network: "udp", Rate: rate} }
-	freshUDP := func(rate int) nodelab.Load { return nodelab.Load{Network: "udp", Rate: rate, Fresh: true} }
-	freshTCP := nodelab.Load{Network: "tcp", Rate: 25, Fresh: true}
+	udp := func(rate int) nodetest.Load { return nodetest.Load{Network: "udp", Rate: rate} }
+	freshUDP := func(rate int) nodetest.Load { return nodetest.Load{Network: "udp", Rate: rate, Fresh: true} }
+	freshTCP := nodetest.Load{Network: "tcp", Rate: 25, Fresh: true}
 	const patient, longer = 6 * time.Second, 8 * time.Second // what is late is not lost; not so long that the IDs come again
-	for _, c := range []nodelab.MeterConfig{
-		{Host: b.Pods[0], Target: b.dnsAddrs[0], Loads: []nodelab.Load{udp(4000), udp(4000), freshUDP(300), freshTCP}},
-		{Host: b.Pods[1], Target: b.dnsAddrs[1], Loads: []nodelab.Load{udp(4000), udp(4000), freshUDP(300), freshTCP}},
-		{Host: b.Node, Target: b.dnsAddrs[0], Loads: []nodelab.Load{udp(3000), freshUDP(100), freshTCP}},
-		{Host: b.Node, Target: b.dnsAddrs[1], Loads: []nodelab.Load{udp(1000), freshUDP(100), freshTCP}},
-		{Host: b.Pods[0], Target: b.dnsAddrs[0], Loads: []nodelab.Load{udp(50)}, Names: 1 << 20},
+	for _, c := range []nodetest.MeterConfig{
+		{Host: b.Pods[0], Target: b.dnsAddrs[0], Loads: []nodetest.Load{udp(4000), udp(4000), freshUDP(300), freshTCP}},
+		{Host: b.Pods[1], Target: b.dnsAddrs[1], Loads: []nodetest.Load{udp(4000), udp(4000), freshUDP(300), freshTCP}},
+		{Host: b.Node, Target: b.dnsAddrs[0], Loads: []nodetest.Load{udp(3000), freshUDP(100), freshTCP}},
+		{Host: b.Node, Target: b.dnsAddrs[1], Loads: []nodetest.Load{udp(1000), freshUDP(100), freshTCP}},
+		{Host: b.Pods[0], Target: b.dnsAddrs[0], Loads: []nodetest.Load{udp(50)}, Names: 1 << 20},
 	} {
 		c.Timeout, c.Linger = patient, longer
-		m, err := nodelab.StartMeter(c)
+		m, err := nodetest.StartMeter(c)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nodecache/node-cache/internal/nodelab"
+	"github.com/nodecache/node-cache/internal/nodetest"
 	"github.com/nodecache/node-cache/internal/proctest"
 )
 
@@ -120,7 +120,7 @@ func TestHandOverOldStops(t *testing.T) {
 			// Without a view of the cluster the lease comes after ten seconds: the fallback answers until then, and sessions
 			// that are open when the old one's lease ends are reset.
 			sum := l.merge(l.stop()).Between(l.began, end)
-			if sum.Lost() > sum.Count(nodelab.Reset) || sum.Lost() > 20 {
+			if sum.Lost() > sum.Count(nodetest.Reset) || sum.Lost() > 20 {
 				t.Errorf("the old agent ends: %s", sum)
 			}
 			proctest.Figure(t, "hand-over, the old agent is told to end first, %s: %s", b.backend, sum)
@@ -347,13 +347,13 @@ func TestSecondAgentWithoutHandOver(t *testing.T) {
 		t.Errorf("the second agent ended with %v", err)
 	}
 	b.askAll(t, byAgent)
-	if who, err := nodelab.Ask(b.Pods[0], b.dnsAddrs[0], "tcp"); who != byAgent {
+	if who, err := nodetest.Ask(b.Pods[0], b.dnsAddrs[0], "tcp"); who != byAgent {
 		t.Errorf("%q answers, %v", who, err)
 	}
 }
 
 // fallbackAnswers tells when the fallback has answered.
-func fallbackAnswers(t *testing.T, reports []nodelab.Report) {
+func fallbackAnswers(t *testing.T, reports []nodetest.Report) {
 	t.Helper()
 	for i, r := range reports {
 		for kind := range kinds() {

@@ -12,7 +12,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nodecache/node-cache/internal/nodelab"
+	"github.com/nodecache/node-cache/internal/nodetest"
 	"github.com/nodecache/node-cache/internal/proctest"
 )
 
@@ -54,11 +54,11 @@ type options struct {
 
 // A harness is a node that an agent runs on.
 type harness struct {
-	*nodelab.Lab
+	*nodetest.Network
 	options
 	dnsAddrs       []netip.AddrPort // what pods ask, IPv4 and IPv6
-	forwardServer  *nodelab.Server  // that the agent asks
-	centralServers []*nodelab.Server
+	forwardServer  *nodetest.Server // that the agent asks
+	centralServers []*nodetest.Server
 	config         string
 }
 
@@ -70,10 +70,10 @@ func newHarness(t *testing.T, o options) *harness {
 	if o.lease == 0 {
 		o.lease = lease
 	}
-	b := &harness{Lab: nodelab.ForTest(t, nodelab.Options{Pods: o.pods}), options: o}
+	b := &harness{Network: nodetest.Start(t, nodetest.Options{Pods: o.pods}), options: o}
 	b.dnsAddrs = []netip.AddrPort{netip.AddrPortFrom(agentIPv4, 53), netip.AddrPortFrom(agentIPv6, 53)}
 	if o.transparent {
-		b.dnsAddrs = []netip.AddrPort{netip.AddrPortFrom(nodelab.ServiceIPv4(), 53), netip.AddrPortFrom(nodelab.ServiceIPv6(), 53)}
+		b.dnsAddrs = []netip.AddrPort{netip.AddrPortFrom(nodetest.ServiceIPv4(), 53), netip.AddrPortFrom(nodetest.ServiceIPv6(), 53)}
 	}
 	b.forwardServer = b.startServer(t, b.Upstream, netip.AddrPortFrom(b.Upstream.IPv4, 5300), byAgent)
 	if !o.noCentral {
@@ -91,9 +91,9 @@ func newHarness(t *testing.T, o options) *harness {
 	return b
 }
 
-func (b *harness) startServer(t *testing.T, h *nodelab.Host, addr netip.AddrPort, name string) *nodelab.Server {
+func (b *harness) startServer(t *testing.T, h *nodetest.Host, addr netip.AddrPort, name string) *nodetest.Server {
 	t.Helper()
-	s, err := nodelab.Serve(h, addr, name)
+	s, err := nodetest.Serve(h, addr, name)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -142,7 +142,7 @@ func (b *harness) configText() string {
 	configured, _, _ := strings.Cut(b.backend, "-")
 	fmt.Fprintf(&s, "intercept:\n  manage: %t\n  backend: %s\n  lease: %s\n", !b.unmanaged, configured, b.lease)
 	if b.transparent {
-		fmt.Fprintf(&s, "  mode: transparent\n  services: %s\n", family(nodelab.ServiceIPv4(), nodelab.ServiceIPv6()))
+		fmt.Fprintf(&s, "  mode: transparent\n  services: %s\n", family(nodetest.ServiceIPv4(), nodetest.ServiceIPv6()))
 	} else {
 		fmt.Fprintf(&s, "  fallback: %s\n", family(b.Upstream.IPv4, b.Upstream.IPv6))
 	}
@@ -189,13 +189,13 @@ func (b *harness) start(t *testing.T) daemon {
 
 func (b *harness) awaitAgent(t *testing.T, a daemon) {
 	t.Helper()
-	for _, from := range []*nodelab.Host{b.Pods[0], b.Node} {
+	for _, from := range []*nodetest.Host{b.Pods[0], b.Node} {
 		for _, addr := range b.dnsAddrs {
 			proctest.Eventually(t, 15*time.Second, fmt.Sprintf("the agent answers %s at %s", from.Name, addr), func() bool {
 				if a.Ended() {
 					t.Fatalf("the agent has ended: %v", a.Err())
 				}
-				who, _ := nodelab.Ask(from, addr, "udp")
+				who, _ := nodetest.Ask(from, addr, "udp")
 				return who == byAgent
 			})
 		}

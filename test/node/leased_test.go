@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nodecache/node-cache/internal/nodelab"
+	"github.com/nodecache/node-cache/internal/nodetest"
 	"github.com/nodecache/node-cache/internal/proctest"
 )
 
@@ -30,10 +30,10 @@ func TestLeased(t *testing.T) {
 					t.Errorf("%d of %d queries went to the central DNS", n, asked)
 				}
 				control := netip.AddrPortFrom(b.Upstream.IPv4, 5300)
-				if _, err := nodelab.Ask(b.Pods[0], control, "udp"); err != nil {
+				if _, err := nodetest.Ask(b.Pods[0], control, "udp"); err != nil {
 					t.Fatal(err)
 				}
-				if flows, err := nodelab.ConntrackOf(b.Node, control); err != nil || len(flows) == 0 {
+				if flows, err := nodetest.ConntrackOf(b.Node, control); err != nil || len(flows) == 0 {
 					t.Errorf("a connection through the node is not tracked, %v, so that the others say nothing", err)
 				}
 				tracked := b.tracked(t)
@@ -51,12 +51,12 @@ func TestLeased(t *testing.T) {
 // askAll asks from pods and node, over UDP and TCP, in both families, and wants who to answer.
 func (b *harness) askAll(t *testing.T, who string) (asked int) {
 	t.Helper()
-	for _, from := range append([]*nodelab.Host{b.Node}, b.Pods...) {
+	for _, from := range append([]*nodetest.Host{b.Node}, b.Pods...) {
 		for _, addr := range b.dnsAddrs {
 			for _, network := range []string{"udp", "tcp"} {
 				for range 5 {
 					asked++
-					if got, err := nodelab.Ask(from, addr, network); got != who || err != nil {
+					if got, err := nodetest.Ask(from, addr, network); got != who || err != nil {
 						if !t.Failed() {
 							t.Logf("at %s the rules are:\n%s", time.Now().UTC().Format(time.RFC3339Nano), b.rules(t))
 						}
@@ -70,11 +70,11 @@ func (b *harness) askAll(t *testing.T, who string) (asked int) {
 }
 
 // tracked lists the connections of clients that the node tracks.
-func (b *harness) tracked(t *testing.T) []nodelab.Flow {
+func (b *harness) tracked(t *testing.T) []nodetest.Flow {
 	t.Helper()
-	var tracked []nodelab.Flow
+	var tracked []nodetest.Flow
 	for _, addr := range b.dnsAddrs {
-		flows, err := nodelab.ConntrackOf(b.Node, addr)
+		flows, err := nodetest.ConntrackOf(b.Node, addr)
 		if err != nil {
 			t.Fatal(err)
 		}

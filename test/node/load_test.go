@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nodecache/node-cache/internal/nodelab"
+	"github.com/nodecache/node-cache/internal/nodetest"
 	"github.com/nodecache/node-cache/internal/proctest"
 )
 
@@ -17,7 +17,7 @@ import (
 // from new ones.
 type load struct {
 	began        time.Time
-	meters       []*nodelab.Meter
+	meters       []*nodetest.Meter
 	staleRoute   bool // one client may have gone astray, see isAstray
 	sessionsStay bool // a TCP session stays with the server that it was opened to
 }
@@ -25,16 +25,16 @@ type load struct {
 func (b *harness) load(t *testing.T) *load {
 	t.Helper()
 	l := &load{began: time.Now()}
-	udp := func(rate int) nodelab.Load { return nodelab.Load{Network: "udp", Rate: rate} }
-	freshUDP := func(rate int) nodelab.Load { return nodelab.Load{Network: "udp", Rate: rate, Fresh: true} }
-	tcp, freshTCP := nodelab.Load{Network: "tcp", Rate: 25}, nodelab.Load{Network: "tcp", Rate: 25, Fresh: true}
-	for _, c := range []nodelab.MeterConfig{
-		{Host: b.Pods[0], Target: b.dnsAddrs[0], Loads: []nodelab.Load{udp(1500), freshUDP(300), tcp, freshTCP}},
-		{Host: b.Pods[1], Target: b.dnsAddrs[1], Loads: []nodelab.Load{udp(1500), freshUDP(300), tcp, freshTCP}},
-		{Host: b.Node, Target: b.dnsAddrs[0], Loads: []nodelab.Load{udp(500), freshUDP(100), tcp, freshTCP}},
-		{Host: b.Node, Target: b.dnsAddrs[1], Loads: []nodelab.Load{udp(500), freshUDP(100), tcp, freshTCP}},
+	udp := func(rate int) nodetest.Load { return nodetest.Load{Network: "udp", Rate: rate} }
+	freshUDP := func(rate int) nodetest.Load { return nodetest.Load{Network: "udp", Rate: rate, Fresh: true} }
+	tcp, freshTCP := nodetest.Load{Network: "tcp", Rate: 25}, nodetest.Load{Network: "tcp", Rate: 25, Fresh: true}
+	for _, c := range []nodetest.MeterConfig{
+		{Host: b.Pods[0], Target: b.dnsAddrs[0], Loads: []nodetest.Load{udp(1500), freshUDP(300), tcp, freshTCP}},
+		{Host: b.Pods[1], Target: b.dnsAddrs[1], Loads: []nodetest.Load{udp(1500), freshUDP(300), tcp, freshTCP}},
+		{Host: b.Node, Target: b.dnsAddrs[0], Loads: []nodetest.Load{udp(500), freshUDP(100), tcp, freshTCP}},
+		{Host: b.Node, Target: b.dnsAddrs[1], Loads: []nodetest.Load{udp(500), freshUDP(100), tcp, freshTCP}},
 	} {
-		m, err := nodelab.StartMeter(c)
+		m, err := nodetest.StartMeter(c)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -44,7 +44,7 @@ func (b *harness) load(t *testing.T) *load {
 	return l
 }
 
-// usesStaleRoute tells whether it is the node's client that keeps its port, over IPv6. When the agent's address goes and
+// usesStaleRoute reports whether it is the node's client that keeps its port, over IPv6. When the agent's address goes and
 // comes back, the kernel may go on to use the way for that socket which it had taken in between, the default route: the
 // socket caches it, and no change in the table of local addresses tells it otherwise.
 func (l *load) usesStaleRoute(client, kind int) bool {
@@ -70,8 +70,8 @@ var (
 )
 
 // stop ends the load.
-func (l *load) stop() []nodelab.Report {
-	reports := make([]nodelab.Report, len(l.meters))
+func (l *load) stop() []nodetest.Report {
+	reports := make([]nodetest.Report, len(l.meters))
 	var stopped sync.WaitGroup
 	for i, m := range l.meters {
 		stopped.Go(func() { reports[i] = m.Stop() }) // each waits for its last answers
@@ -176,8 +176,8 @@ func (l *load) firstAnswerOf(kinds []int, who string, since time.Time) (last tim
 }
 
 // merge is one report of all clients, not in order.
-func (l *load) merge(reports []nodelab.Report) nodelab.Report {
-	var sum nodelab.Report
+func (l *load) merge(reports []nodetest.Report) nodetest.Report {
+	var sum nodetest.Report
 	for i, r := range reports {
 		for kind := range kinds() {
 			if !l.usesStaleRoute(i, kind) {
@@ -189,19 +189,19 @@ func (l *load) merge(reports []nodelab.Report) nodelab.Report {
 }
 
 // expectNoneLost fails the test if a client lost a query that it sent between two times.
-func (l *load) expectNoneLost(t *testing.T, reports []nodelab.Report, from, to time.Time, what string) {
+func (l *load) expectNoneLost(t *testing.T, reports []nodetest.Report, from, to time.Time, what string) {
 	t.Helper()
 	l.expectNoneLostExcept(t, reports, from, to, what, 0)
 }
 
 // expectNoneLostExcept is noneLost for when others take over: a TCP session that stays open, and is then another server's who
 // does not know it, is reset each time. So is one that was just opened when an agent took the lease after one of the times.
-func (l *load) expectNoneLostExcept(t *testing.T, reports []nodelab.Report, from, to time.Time, what string, takeovers int, leased ...time.Time) {
+func (l *load) expectNoneLostExcept(t *testing.T, reports []nodetest.Report, from, to time.Time, what string, takeovers int, leased ...time.Time) {
 	t.Helper()
 	for i, r := range reports {
 		for kind := range kinds() {
 			part := r.Of(kind).Between(from, to)
-			if part.Lost() == 0 || l.usesStaleRoute(i, kind) || kind == overOneSession && part.Lost() <= takeovers && part.Lost() == part.Count(nodelab.Reset) {
+			if part.Lost() == 0 || l.usesStaleRoute(i, kind) || kind == overOneSession && part.Lost() <= takeovers && part.Lost() == part.Count(nodetest.Reset) {
 				continue
 			}
 			if kind == overNewSessions && part.Lost() == sessionsResetByLease(r, part, leased) {
@@ -217,9 +217,9 @@ func (l *load) expectNoneLostExcept(t *testing.T, reports []nodelab.Report, from
 
 // sessionsResetByLease counts the sessions of part that were open when an agent took the lease of the client's address, after one of
 // the times: opened to the fallback, they are the agent's from then on, who does not know them.
-func sessionsResetByLease(all, part nodelab.Report, since []time.Time) (n int) {
+func sessionsResetByLease(all, part nodetest.Report, since []time.Time) (n int) {
 	for _, o := range part.Outcomes {
-		if o.Result == nodelab.Reset && slices.ContainsFunc(since, func(at time.Time) bool {
+		if o.Result == nodetest.Reset && slices.ContainsFunc(since, func(at time.Time) bool {
 			earliest, latest := leaseTaken(all, at)
 			return !o.Sent.After(latest) && !o.Sent.Add(o.Took).Before(earliest)
 		}) {
@@ -231,11 +231,11 @@ func sessionsResetByLease(all, part nodelab.Report, since []time.Time) (n int) {
 
 // leaseTaken is when an agent took the lease of a client's address, as the client knows it: not before it sent the last
 // query that the fallback answered, and not after it had the first answer from the agent.
-func leaseTaken(r nodelab.Report, since time.Time) (earliest, latest time.Time) {
+func leaseTaken(r nodetest.Report, since time.Time) (earliest, latest time.Time) {
 	earliest = since
 	latest, _ = r.FirstBy(byAgent, since)
 	for _, o := range r.Outcomes {
-		if o.Result == nodelab.Answered && o.Who == byCentral && o.Sent.After(earliest) && o.Sent.Before(latest) {
+		if o.Result == nodetest.Answered && o.Who == byCentral && o.Sent.After(earliest) && o.Sent.Before(latest) {
 			earliest = o.Sent
 		}
 	}
@@ -243,7 +243,7 @@ func leaseTaken(r nodelab.Report, since time.Time) (earliest, latest time.Time) 
 }
 
 // longestGap is the longest time for which any client had no answer.
-func (l *load) longestGap(reports []nodelab.Report) time.Duration {
+func (l *load) longestGap(reports []nodetest.Report) time.Duration {
 	var longest time.Duration
 	for i, r := range reports {
 		for kind := range kinds() {

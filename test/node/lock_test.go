@@ -9,7 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/nodecache/node-cache/internal/nodelab"
+	"github.com/nodecache/node-cache/internal/nodetest"
 	"github.com/nodecache/node-cache/internal/proctest"
 )
 
@@ -28,13 +28,13 @@ func TestLockHeld(t *testing.T) {
 		}
 	}
 	release := func() { _ = unix.Flock(int(lock.Fd()), unix.LOCK_UN) }
-	length := proctest.Takes(10*time.Second, time.Minute)
+	length := proctest.OrdinaryOrSoak(10*time.Second, time.Minute)
 
 	hold()
 	// Before the address is there, a client that keeps its port may be led astray for good: these do not.
-	var starts []*nodelab.Meter
+	var starts []*nodetest.Meter
 	for _, addr := range b.dnsAddrs {
-		m, err := nodelab.StartMeter(nodelab.MeterConfig{Host: b.Pods[0], Target: addr, Loads: []nodelab.Load{{Network: "udp", Rate: 100, Fresh: true}}})
+		m, err := nodetest.StartMeter(nodetest.MeterConfig{Host: b.Pods[0], Target: addr, Loads: []nodetest.Load{{Network: "udp", Rate: 100, Fresh: true}}})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -12,7 +12,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/nodecache/node-cache/internal/nodelab"
+	"github.com/nodecache/node-cache/internal/nodetest"
 	"github.com/nodecache/node-cache/internal/proctest"
 )
 
@@ -59,13 +59,13 @@ func TestConnectionTableFull(t *testing.T) {
 	if out, err := b.Node.Output(t.Context(), "conntrack", "--load-file", file); err == nil || !strings.Contains(out, "not enough memory") {
 		t.Fatalf("the table is not full: %v\n%s", err, out)
 	}
-	if who, err := nodelab.Ask(b.Pods[0], netip.AddrPortFrom(b.Upstream.IPv4, 5300), "udp"); err == nil {
+	if who, err := nodetest.Ask(b.Pods[0], netip.AddrPortFrom(b.Upstream.IPv4, 5300), "udp"); err == nil {
 		t.Errorf("%s answers through a node whose table is full", who)
 	}
 	asked := b.askAll(t, byAgent)
-	proctest.Figure(t, "connection table full with %s, %s: %d of %d answered by the agent", nodelab.Thousands(most), b.backend, asked, asked)
+	proctest.Figure(t, "connection table full with %s, %s: %d of %d answered by the agent", nodetest.Thousands(most), b.backend, asked, asked)
 	// The agent's own queries are tracked like everybody's, so that what it does not know it cannot find out.
-	if who, err := nodelab.AskName(b.Pods[0], b.dnsAddrs[0], "udp", "new.nodelab.test"); err == nil {
+	if who, err := nodetest.AskName(b.Pods[0], b.dnsAddrs[0], "udp", "new.nodetest.test"); err == nil {
 		t.Logf("a name that has to be forwarded: answered by %s", who)
 	} else {
 		t.Logf("a name that has to be forwarded: %v", err)

@@ -16,13 +16,13 @@ import (
 
 	"github.com/miekg/dns"
 
-	"github.com/nodecache/node-cache/internal/nodelab"
+	"github.com/nodecache/node-cache/internal/nodetest"
 )
 
 // A pipeline is a client that has several queries under way on one TCP session that it keeps open. When the server ends
 // the session it opens another and asks again what was not answered, as a resolver does.
 type pipeline struct {
-	host  *nodelab.Host
+	host  *nodetest.Host
 	to    netip.AddrPort
 	depth int
 	stop  chan struct{}
@@ -32,7 +32,7 @@ type pipeline struct {
 	failed                     error
 }
 
-func startPipeline(t *testing.T, host *nodelab.Host, to netip.AddrPort, depth int) *pipeline {
+func startPipeline(t *testing.T, host *nodetest.Host, to netip.AddrPort, depth int) *pipeline {
 	t.Helper()
 	p := &pipeline{host: host, to: to, depth: depth, stop: make(chan struct{})}
 	p.group.Go(p.run)
@@ -119,7 +119,7 @@ func (p *pipeline) round(conn net.Conn, open map[uint16]bool) error {
 	_ = conn.SetDeadline(time.Now().Add(5 * time.Second))
 	var out []byte
 	for id := range open {
-		q := new(dns.Msg).SetQuestion("who.nodelab.test.", dns.TypeTXT)
+		q := new(dns.Msg).SetQuestion("who.nodetest.test.", dns.TypeTXT)
 		q.Id = id
 		packed, err := q.Pack()
 		if err != nil {

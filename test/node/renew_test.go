@@ -13,7 +13,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nodecache/node-cache/internal/nodelab"
+	"github.com/nodecache/node-cache/internal/nodetest"
 	"github.com/nodecache/node-cache/internal/proctest"
 )
 
@@ -24,9 +24,9 @@ func TestRenewals(t *testing.T) {
 			if _, err := exec.LookPath("dnsperf"); err != nil {
 				t.Skip("no dnsperf: apt-get install dnsperf")
 			}
-			length := proctest.Takes(7*time.Second, time.Minute)
+			length := proctest.OrdinaryOrSoak(7*time.Second, time.Minute)
 			if backend == nftables {
-				length = proctest.Takes(20*time.Second, time.Minute)
+				length = proctest.OrdinaryOrSoak(20*time.Second, time.Minute)
 			}
 			b := newHarness(t, options{backend: backend})
 			b.start(t)
@@ -52,7 +52,7 @@ func TestRenewals(t *testing.T) {
 				t.Errorf("%d of %d queries went to the central DNS", leaked, sent)
 			}
 			proctest.Figure(t, "%d s of renewals at full load, %s: %d lost, %d to the fallback of %s queries", int(length.Seconds()), backend, lost,
-				b.fallbackQueries()-before, nodelab.Thousands(sent))
+				b.fallbackQueries()-before, nodetest.Thousands(sent))
 		})
 	}
 }

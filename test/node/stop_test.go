@@ -68,7 +68,7 @@ func TestNotReady(t *testing.T) {
 	proctest.Figure(t, "not ready yet, %s: %s", b.backend, l.merge(reports))
 }
 
-// TestCrashLoop kills the agent again and again, soon after it came back.
+// TestCrashLoop kills the agent repeatedly, soon after it came back.
 func TestCrashLoop(t *testing.T) {
 	t.Parallel()
 	b := newHarness(t, options{})
@@ -103,7 +103,7 @@ func TestSuccessor(t *testing.T) {
 			t.Parallel()
 			b := newHarness(t, options{backend: backend, onExit: "remove"})
 			last := b.start(t)
-			times := proctest.Takes(5, 50)
+			times := proctest.OrdinaryOrSoak(5, 50)
 			for range times {
 				last.Signal(syscall.SIGTERM)
 				next := b.launch(t)

@@ -42,7 +42,7 @@ func start(t *testing.T, s settings) *agent {
 	a.configure(t, s.rest)
 	line := []string{nodeCache, "agent", "--config", a.config}
 	if s.ownCPU {
-		line = proctest.Alone(line[0], line[1:]...)
+		line = proctest.ReservedCPUCommand(line[0], line[1:]...)
 	}
 	cmd := exec.Command(line[0], line[1:]...)
 	if s.memory != nil {

@@ -22,7 +22,7 @@ import (
 	"github.com/miekg/dns"
 	"golang.org/x/sys/unix"
 
-	"github.com/nodecache/node-cache/internal/nodelab"
+	"github.com/nodecache/node-cache/internal/nodetest"
 	"github.com/nodecache/node-cache/internal/proctest"
 )
 
@@ -42,10 +42,10 @@ type clientsOptions struct {
 	from   []netip.Addr // client addresses, in turn; all of 127.0.0.0/8 are this machine's
 	rate   int          // queries a second
 	name   func(i int) int
-	suffix string          // of the names
-	ports  int             // sockets; 0: one
-	hosts  []*nodelab.Host // that have one socket each, in place of ports
-	stream bool            // over TCP, by one session of each host
+	suffix string           // of the names
+	ports  int              // sockets; 0: one
+	hosts  []*nodetest.Host // that have one socket each, in place of ports
+	stream bool             // over TCP, by one session of each host
 }
 
 // clients ask over UDP at a steady rate and without asking again. What an answer took is what the kernel says: how busy
@@ -222,7 +222,7 @@ func (c *clients) receive(p *port) {
 		if err != nil || failed != nil || c.stream && n == 0 {
 			return // closed
 		}
-		at := proctest.Arrival(oob[:oobn])
+		at := proctest.ArrivalTime(oob[:oobn])
 		if !c.stream {
 			c.recordAnswer(p, msg[:n], at)
 			continue

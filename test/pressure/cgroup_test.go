@@ -145,7 +145,7 @@ func (c *cgroup) write(file string, value int64) error {
 // pages count as the cgroup's as they do in a container. It runs as [proctest.Alone] says.
 func (c *cgroup) command(t *testing.T, name string, args ...string) *exec.Cmd {
 	t.Helper()
-	line := c.enter(proctest.Alone(uncached(t, name), args...)...)
+	line := c.enter(proctest.ReservedCPUCommand(uncached(t, name), args...)...)
 	return exec.Command(line[0], line[1:]...)
 }
 
@@ -185,7 +185,7 @@ func copyUncached(to, from string) error {
 	return unix.Fadvise(int(f.Fd()), 0, 0, unix.FADV_DONTNEED)
 }
 
-// usage is what the cgroup uses now, in octets, with what the kernel holds for it and its sockets.
+// usage is what the cgroup uses now, in bytes, with what the kernel holds for it and its sockets.
 func (c *cgroup) usage(t *testing.T) int64 {
 	t.Helper()
 	if c.v2 {

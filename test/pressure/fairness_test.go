@@ -38,10 +38,10 @@ func TestFairness(t *testing.T) {
 	for _, n := range all {
 		n.start()
 	}
-	time.Sleep(proctest.Takes(time.Second, 10*time.Second))
+	time.Sleep(proctest.OrdinaryOrSoak(time.Second, 10*time.Second))
 	flood, busy := time.Now(), a.cpu(t)
-	f := startFlooder(t, a.listen, netip.MustParseAddr("127.0.0.2"), proctest.Takes(50_000, 0))
-	time.Sleep(proctest.Takes(3*time.Second, time.Minute))
+	f := startFlooder(t, a.listen, netip.MustParseAddr("127.0.0.2"), proctest.OrdinaryOrSoak(50_000, 0))
+	time.Sleep(proctest.OrdinaryOrSoak(3*time.Second, time.Minute))
 	f.end()
 	over, busy := time.Now(), a.cpu(t)-busy
 	for _, n := range all {

@@ -41,7 +41,7 @@ type kubeletProbe struct {
 type failure struct {
 	why   string
 	share float64 // of a CPU that it got, in percent
-	read  int64   // octets that it waited for, from disks
+	read  int64   // bytes that it waited for, from disks
 }
 
 // minCPUShare is the share of a CPU, in percent, below which an agent under load was kept from running by other programs.

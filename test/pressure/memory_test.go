@@ -54,7 +54,7 @@ type memoryRun struct {
 	dead, back time.Duration // when the upstream fell silent, and when it was back
 }
 
-// A sample is the memory at one moment, in octets.
+// A sample is the memory at one moment, in bytes.
 type sample struct {
 	at         time.Duration
 	rss, usage int64
@@ -68,23 +68,23 @@ func TestMemoryHolds(t *testing.T) {
 		half         time.Duration
 		plot         string
 	}{
-		{96, 64, proctest.Takes(4*time.Second, *halfTime), *plotFile},
-		{64, 32, proctest.Takes(3*time.Second, *halfTime/5), ""},
+		{96, 64, proctest.OrdinaryOrSoak(4*time.Second, *halfTime), *plotFile},
+		{64, 32, proctest.OrdinaryOrSoak(3*time.Second, *halfTime/5), ""},
 	}
 	for _, tt := range tests {
 		t.Run(fmt.Sprintf("limit %d MiB, cache %d MiB", tt.limit, tt.cache), func(t *testing.T) {
 			h := startMemoryRun(t, tt.limit*mib, tt.cache*mib, "")
-			h.takeSamples(t, proctest.Takes(time.Second, 5*time.Second))
+			h.takeSamples(t, proctest.OrdinaryOrSoak(time.Second, 5*time.Second))
 			h.nsd.Signal(syscall.SIGSTOP)
 			h.dead = time.Since(h.began)
 			h.flood = startClients(t, clientsOptions{
-				to: h.agent.listen, rate: proctest.Takes(20_000, *rate), suffix: proctest.Takes("large.test", "miss.test"), ports: 4, from: clientAddrs(64),
+				to: h.agent.listen, rate: proctest.OrdinaryOrSoak(20_000, *rate), suffix: proctest.OrdinaryOrSoak("large.test", "miss.test"), ports: 4, from: clientAddrs(64),
 				name: func(int) int { return hotNames + rand.IntN(floodNames) },
 			}, false)
 			h.takeSamples(t, tt.half)
 			h.nsd.Signal(syscall.SIGCONT)
 			h.back = time.Since(h.began)
-			h.takeSamples(t, tt.half+proctest.Takes(2*time.Second, 0)) // so that the large answers fill the cache
+			h.takeSamples(t, tt.half+proctest.OrdinaryOrSoak(2*time.Second, 0)) // so that the large answers fill the cache
 			end := time.Now()
 			h.flood.end()
 			h.hits.end()
@@ -102,7 +102,7 @@ func TestMemoryHolds(t *testing.T) {
 // startMemoryRun starts the agent, with more configuration, and asks for the hot names.
 func startMemoryRun(t *testing.T, limit, size int64, more string) *memoryRun {
 	t.Helper()
-	proctest.Apart(t)
+	proctest.ReserveCPU(t)
 	h := &memoryRun{memory: newCgroup(t, limit), limit: limit}
 	nsd, upstream := startNSD(t)
 	h.nsd = nsd
@@ -225,7 +225,7 @@ func TestMemoryTooLittle(t *testing.T) {
 	}
 }
 
-// rss is the agent's resident memory in octets.
+// rss is the agent's resident memory in bytes.
 func (a *agent) rss(t *testing.T) int64 {
 	t.Helper()
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", a.PID()))

@@ -22,7 +22,7 @@ import (
 // through its full cache, and scrapes. Public stories tell of what comes then: the liveness probe fails, and the kubelet
 // restarts a DNS server because it is busy. Here not one probe may fail.
 func TestProbesUnderLoad(t *testing.T) {
-	proctest.Apart(t)
+	proctest.ReserveCPU(t)
 	up := startSlowServer(t, time.Millisecond)
 	a := start(t, settings{ownCPU: true, rest: fmt.Sprintf("forward: [{zone: ., to: [%q]}]\ncache: {size: 64Mi}\n", up)})
 	fill(t, a)
@@ -35,9 +35,9 @@ func TestProbesUnderLoad(t *testing.T) {
 	crowd := startIdleConns(t, a, 200, 20)
 	pages := startPageReaders(t, a, "/cache/top?n=1000", "/cache/top?by=size&n=1000", "/metrics", "/status")
 	cold := startFlooder(t, a.listen, netip.MustParseAddr("127.0.0.2"), 0)
-	hot := startClients(t, clientsOptions{to: a.listen, rate: proctest.Takes(100_000, 200_000), suffix: "fill.test", name: func(i int) int { return i % hotNames }}, false)
+	hot := startClients(t, clientsOptions{to: a.listen, rate: proctest.OrdinaryOrSoak(100_000, 200_000), suffix: "fill.test", name: func(i int) int { return i % hotNames }}, false)
 	busy, from := a.cpu(t), time.Now()
-	time.Sleep(proctest.Takes(5*time.Second, time.Minute))
+	time.Sleep(proctest.OrdinaryOrSoak(5*time.Second, time.Minute))
 	share := 100 * float64(a.cpu(t)-busy) / float64(time.Since(from))
 	proctest.Figure(t, "the agent took %.0f %% of a CPU", share)
 	if share < minCPUShare && k.failures() > 0 {
@@ -59,7 +59,7 @@ func TestProbesUnderLoad(t *testing.T) {
 func fill(t *testing.T, a *agent) {
 	t.Helper()
 	c := startClients(t, clientsOptions{to: a.listen, rate: 30_000, suffix: "fill.test", name: func(i int) int { return i }, from: clientAddrs(64), ports: 4}, false)
-	time.Sleep(proctest.Takes(3*time.Second, 10*time.Second))
+	time.Sleep(proctest.OrdinaryOrSoak(3*time.Second, 10*time.Second))
 	c.end()
 	proctest.Figure(t, "to fill the cache: %s", c)
 }
@@ -104,7 +104,7 @@ func startIdleConns(t *testing.T, a *agent, idle, slow int) *idleConns {
 	return c
 }
 
-// idle makes one connection, sends a request and waits for its end. It tells whether to make another.
+// idle makes one connection, sends a request and waits for its end. It reports whether to make another.
 func (c *idleConns) idle(to netip.AddrPort, request string) bool {
 	d := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv4(127, 0, 0, 2)}, Timeout: time.Second}
 	conn, err := d.Dial("tcp", to.String())
@@ -152,7 +152,7 @@ func (c *idleConns) end() int64 {
 	return c.made.Load()
 }
 
-// pageReaders ask for pages again and again.
+// pageReaders ask for pages repeatedly.
 type pageReaders struct {
 	paths   []string
 	good    []atomic.Int64 // by path

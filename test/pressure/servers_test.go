@@ -20,7 +20,7 @@ import (
 // large.test has forty, and below huge.test as many as fit 60 KB. SIGSTOP makes it silent, SIGCONT brings it back.
 func startNSD(t *testing.T) (*proctest.Process, netip.AddrPort) {
 	t.Helper()
-	nsd := proctest.Program(t, "nsd", "nsd")
+	nsd := proctest.FindProgram(t, "nsd", "nsd")
 	addr, dir := proctest.FreeAddr(t), t.TempDir()
 	zone := "$TTL 3600\n@ SOA ns h 1 3600 600 86400 300\n@ NS ns\nns A 127.0.0.1\n*.miss A 192.0.2.1\n"
 	for i := range 40 {

@@ -47,7 +47,7 @@ func TestSessionsHold(t *testing.T) {
 			t.Fatalf("before: %v, %v", r, err)
 		}
 	}
-	h.takeSamples(t, proctest.Takes(time.Second, 5*time.Second))
+	h.takeSamples(t, proctest.OrdinaryOrSoak(time.Second, 5*time.Second))
 	attack, before := time.Now(), h.agent.cpu(t)
 	quit := make(chan struct{})
 	var clients sync.WaitGroup
@@ -60,7 +60,7 @@ func TestSessionsHold(t *testing.T) {
 		d := narrow(netip.AddrFrom4([4]byte{127, 2, 0, byte(i % 4)}))
 		clients.Go(func() { neverRead(&d, h.agent.listen, frame, quit) })
 	}
-	h.takeSamples(t, proctest.Takes(3*time.Second, *halfTime))
+	h.takeSamples(t, proctest.OrdinaryOrSoak(3*time.Second, *halfTime))
 	end := time.Now()
 	share := 100 * float64(h.agent.cpu(t)-before) / float64(end.Sub(attack))
 	close(quit)

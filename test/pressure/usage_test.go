@@ -36,7 +36,7 @@ func cpuOf(pid int) (time.Duration, error) {
 	return time.Duration(inUser+inSystem) * tick, errors.Join(err, err2)
 }
 
-// readOf is how many octets were read from disks for a process, those included that the kernel has read ahead.
+// readOf is how many bytes were read from disks for a process, those included that the kernel has read ahead.
 func readOf(pid int) (int64, error) {
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/io", pid))
 	if err != nil {
@@ -50,7 +50,7 @@ func readOf(pid int) (int64, error) {
 // A usage is what a process has taken so far.
 type usage struct {
 	cpu  time.Duration
-	read int64 // octets, from disks
+	read int64 // bytes, from disks
 }
 
 func usageOf(pid int) (u usage, err error) {

@@ -24,7 +24,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/yaml"
 
-	"github.com/nodecache/node-cache/internal/nodelab"
+	"github.com/nodecache/node-cache/internal/nodetest"
 	"github.com/nodecache/node-cache/internal/proctest"
 )
 
@@ -49,10 +49,10 @@ const (
 func TestWorstPod(t *testing.T) {
 	w := startWorstCase(t)
 	before := time.Now()
-	w.takeSamples(t, proctest.Takes(2*time.Second, 10*time.Second))
+	w.takeSamples(t, proctest.OrdinaryOrSoak(2*time.Second, 10*time.Second))
 	w.attack(t)
 	began := time.Now()
-	w.takeSamples(t, proctest.Takes(15*time.Second, 10*time.Minute))
+	w.takeSamples(t, proctest.OrdinaryOrSoak(15*time.Second, 10*time.Minute))
 	ended := time.Now()
 	w.attacker.Signal(syscall.SIGTERM)
 	if err := w.attacker.Wait(t, 30*time.Second); err != nil {
@@ -66,14 +66,14 @@ func TestWorstPod(t *testing.T) {
 
 // worstCase is a node with an agent, one pod that attacks and others that ask.
 type worstCase struct {
-	*nodelab.Lab
+	*nodetest.Network
 	agent    *agent
 	memory   *cgroup
 	limit    int64
-	central  *nodelab.Server
+	central  *nodetest.Server
 	upstream netip.AddrPort
 	hits     []*clients // over each of networks
-	sessions []*nodelab.Meter
+	sessions []*nodetest.Meter
 	attacker *proctest.Process
 
 	highest     int64 // bytes of its working set
@@ -84,7 +84,7 @@ type worstCase struct {
 // startWorstCase starts the agent, and the pods that ask.
 func startWorstCase(t *testing.T) *worstCase {
 	t.Helper()
-	w := &worstCase{Lab: nodelab.ForTest(t, nodelab.Options{Pods: 10, NoIPv6: true})}
+	w := &worstCase{Network: nodetest.Start(t, nodetest.Options{Pods: 10, NoIPv6: true})}
 	for _, key := range []string{"all", "default", "pod0"} { // no CNI that checks where packets come from
 		if err := w.Node.Sysctl("net/ipv4/conf/"+key+"/rp_filter", "0"); err != nil {
 			t.Fatal(err)
@@ -93,7 +93,7 @@ func startWorstCase(t *testing.T) *worstCase {
 	w.upstream = netip.AddrPortFrom(w.Upstream.IPv4, 5300)
 	w.startUpstream(t)
 	var err error
-	if w.central, err = nodelab.Serve(w.Upstream, netip.AddrPortFrom(w.Upstream.IPv4, 53), "central"); err != nil {
+	if w.central, err = nodetest.Serve(w.Upstream, netip.AddrPortFrom(w.Upstream.IPv4, 53), "central"); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(w.central.Close)
@@ -109,9 +109,9 @@ func startWorstCase(t *testing.T) *worstCase {
 	}
 	proctest.Eventually(t, 20*time.Second, "all names are in the cache", func() bool { return w.hits[0].answered() > hotNames*len(others) })
 	for _, pod := range others {
-		m, err := nodelab.StartMeter(nodelab.MeterConfig{
+		m, err := nodetest.StartMeter(nodetest.MeterConfig{
 			Host: pod, Target: w.agent.listen, Timeout: answerTimeout,
-			Loads: []nodelab.Load{{Network: "tcp", Rate: 5, Fresh: true}},
+			Loads: []nodetest.Load{{Network: "tcp", Rate: 5, Fresh: true}},
 		})
 		if err != nil {
 			t.Fatal(err)
@@ -180,7 +180,7 @@ func (w *worstCase) startAgent(t *testing.T) {
 		return w.leaseHeld()
 	})
 	proctest.Eventually(t, 20*time.Second, "pods are answered", func() bool {
-		_, err := nodelab.Ask(w.Pods[1], a.listen, "udp")
+		_, err := nodetest.Ask(w.Pods[1], a.listen, "udp")
 		return err == nil
 	})
 }
@@ -197,7 +197,7 @@ func (w *worstCase) manifests(t *testing.T) (folder string) {
 	folder = t.TempDir()
 	proctest.WriteFile(t, filepath.Join(folder, "namespaces.yaml"), "apiVersion: v1\nkind: Namespace\nmetadata: {name: kube-system}\n"+
 		"---\napiVersion: v1\nkind: Namespace\nmetadata: {name: hostile}\n")
-	central := service("kube-system", "kube-dns", nodelab.ServiceIPv4().String(), []string{fmt.Sprintf("addresses: [%s]", w.Upstream.IPv4)}, "{name: dns, port: 53, protocol: UDP}, {name: dns-tcp, port: 53, protocol: TCP}")
+	central := service("kube-system", "kube-dns", nodetest.ServiceIPv4().String(), []string{fmt.Sprintf("addresses: [%s]", w.Upstream.IPv4)}, "{name: dns, port: 53, protocol: UDP}, {name: dns-tcp, port: 53, protocol: TCP}")
 	proctest.WriteFile(t, filepath.Join(folder, "central.yaml"), central)
 	const onePort = "{name: web, port: 80, protocol: TCP}"
 	var b strings.Builder
@@ -295,7 +295,7 @@ func (w *worstCase) startUpstream(t *testing.T) {
 	})
 }
 
-// worstAnswer answers a query with one address, or the TXT record that a [nodelab.Meter] expects, unless its zone says
+// worstAnswer answers a query with one address, or the TXT record that a [nodetest.Meter] expects, unless its zone says
 // otherwise. It is nil for what is no query.
 func worstAnswer(q []byte, stream bool) []byte {
 	r := withAddress(q)
@@ -405,7 +405,7 @@ func (w *worstCase) check(t *testing.T, before, began, ended time.Time) {
 		w.checkTimes(t, networks()[i]+", before", hits.took(before, began))
 		w.checkTimes(t, networks()[i]+", under attack", hits.took(began, ended))
 	}
-	var sessions nodelab.Report
+	var sessions nodetest.Report
 	for _, m := range w.sessions {
 		sessions.Outcomes = append(sessions.Outcomes, m.Stop().Outcomes...)
 	}

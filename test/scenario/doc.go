@@ -9,7 +9,7 @@
 //	upstream ADDR zone FILE [DELAY]   the upstream answers from the zone, aliases followed, after DELAY
 //	upstream ADDR rcode NAME          it answers every query with this rcode
 //	upstream ADDR refused|silent      nobody listens there; it never answers
-//	upstream ADDR garbage             it answers octets that are no message
+//	upstream ADDR garbage             it answers bytes that are no message
 //	query NAME TYPE [FLAGS]           asks and waits; FLAGS of +tcp +do +cd +norec
 //	ask NAME TYPE                     asks and does not wait; `settle` does
 //	settle                            waits for all that was asked

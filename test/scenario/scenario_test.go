@@ -248,7 +248,7 @@ func zone(text string, delay time.Duration) (upstreamtest.Script, error) {
 	return upstreamtest.Always(upstreamtest.Action{Delay: delay, Raw: []upstreamtest.Raw{answer}}), parser.Err()
 }
 
-// follow adds the records of a name and type to the answer, with the aliases on the way, and tells whether the last name
+// follow adds the records of a name and type to the answer, with the aliases on the way, and reports whether the last name
 // has records at all, and of the type.
 func follow(records []dns.RR, name string, qtype uint16, r *dns.Msg) (exists, found bool) {
 	alias := ""

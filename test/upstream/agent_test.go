@@ -18,14 +18,14 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nodecache/node-cache/internal/nodelab"
+	"github.com/nodecache/node-cache/internal/nodetest"
 	"github.com/nodecache/node-cache/internal/proctest"
 )
 
 // settings are the parts of a configuration that tests choose.
 type settings struct {
 	command string         // agent when empty
-	host    *nodelab.Host  // where it runs; nil: on this machine's loopback
+	host    *nodetest.Host // where it runs; nil: on this machine's loopback
 	listen  netip.AddrPort // a spare loopback address when it is zero
 	admin   netip.AddrPort // a spare loopback address when it is zero
 	env     []string       // added to the environment
@@ -69,7 +69,7 @@ func start(t *testing.T, s settings) *agent {
 	proctest.WriteFile(t, a.config, s.yaml())
 	line := []string{nodeCache, s.command, "--config", a.config}
 	if s.ownCPU {
-		line = proctest.Alone(line[0], line[1:]...)
+		line = proctest.ReservedCPUCommand(line[0], line[1:]...)
 	}
 	cmd := command(s.host, line[0], line[1:]...)
 	cmd.Env = append(cmd.Environ(), s.env...)

@@ -12,7 +12,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nodecache/node-cache/internal/nodelab"
+	"github.com/nodecache/node-cache/internal/nodetest"
 	"github.com/nodecache/node-cache/internal/proctest"
 )
 
@@ -21,9 +21,9 @@ const podNames = "shop.pod.cluster.local"
 
 // A centralResolver is a cluster's central resolver: pods that come and go, behind a service that an agent follows.
 type centralResolver struct {
-	*nodelab.Lab
+	*nodetest.Network
 	folder  string // of the manifests
-	service *nodelab.Server
+	service *nodetest.Server
 	agent   *agent
 }
 
@@ -41,10 +41,10 @@ const (
 
 func newCentral(t *testing.T, endpoints ...endpoint) *centralResolver {
 	t.Helper()
-	c := &centralResolver{Lab: nodelab.ForTest(t, nodelab.Options{Pods: 5, NoIPv6: true}), folder: t.TempDir()}
+	c := &centralResolver{Network: nodetest.Start(t, nodetest.Options{Pods: 5, NoIPv6: true}), folder: t.TempDir()}
 	// What kube-proxy would hand to some endpoint comes here, to be counted.
 	var err error
-	if c.service, err = nodelab.Serve(c.Upstream, netip.AddrPortFrom(nodelab.ServiceIPv4(), 53), "service"); err != nil {
+	if c.service, err = nodetest.Serve(c.Upstream, netip.AddrPortFrom(nodetest.ServiceIPv4(), 53), "service"); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(c.service.Close)
@@ -74,7 +74,7 @@ metadata: {name: kube-dns-1, namespace: kube-system, labels: {kubernetes.io/serv
 addressType: IPv4
 ports: [{name: dns, port: 53, protocol: UDP}, {name: dns-tcp, port: 53, protocol: TCP}]
 endpoints:
-`, nodelab.ServiceIPv4())
+`, nodetest.ServiceIPv4())
 	for _, e := range endpoints {
 		fmt.Fprintf(&b, "- {addresses: [%s], conditions: %s}\n", c.Pods[e.pod].IPv4, e.state)
 	}
@@ -107,7 +107,7 @@ func (c *centralResolver) startResolver(t *testing.T, pod int) *agent {
 }
 
 // dropPackets has a host lose every packet that comes in from now on, until the rules are flushed.
-func dropPackets(t *testing.T, h *nodelab.Host) {
+func dropPackets(t *testing.T, h *nodetest.Host) {
 	t.Helper()
 	for _, rule := range []string{"add table inet hole", "add chain inet hole in { type filter hook prerouting priority -300; policy drop; }"} {
 		if _, err := h.Output(t.Context(), "nft", rule); err != nil {
@@ -158,17 +158,17 @@ type phase struct {
 // TestCentralEndpoints takes endpoints of the central resolver away in each way they can go, and adds one, under misses
 // that each need an endpoint. Who gave most answers is always the next to go.
 func TestCentralEndpoints(t *testing.T) {
-	proctest.Program(t, "nft", "nftables")
+	proctest.FindProgram(t, "nft", "nftables")
 	const next, added = 3, 4
 	c := newCentral(t, endpoint{0, ready}, endpoint{1, ready}, endpoint{2, ready})
 	first, second, third := c.startNSD(t, 0), c.startNSD(t, 1), c.startResolver(t, 2)
 	running := map[int]*proctest.Process{0: first, 1: second, 2: third.Process}
 	third.killed = true // maybe
 
-	span := proctest.Takes(3*time.Second, 10*time.Second)
+	span := proctest.OrdinaryOrSoak(3*time.Second, 10*time.Second)
 	l := startLoad(t, loadOptions{
 		addr: c.agent.settings.listen, dial: c.agent.settings.dial, suffix: podNames,
-		rate: proctest.Takes(3000, 20_000), length: time.Minute + 5*span,
+		rate: proctest.OrdinaryOrSoak(3000, 20_000), length: time.Minute + 5*span,
 	})
 	time.Sleep(time.Second) // connections are opened
 	var phases []phase
@@ -261,7 +261,7 @@ func (c *centralResolver) checkPhases(t *testing.T, l *load, phases []phase) {
 		if r.bad() > 0 {
 			t.Errorf("%s: %d lost, %v by rcode, want NOERROR for all", p.name, r.lost, r.rcodes)
 		}
-		if limit := proctest.Takes(300*time.Millisecond, 50*time.Millisecond); above > limit {
+		if limit := proctest.OrdinaryOrSoak(300*time.Millisecond, 50*time.Millisecond); above > limit {
 			t.Errorf("%s: p99 is %s above normal, want at most %s", p.name, ms(above), limit)
 		}
 		if p.strays > strays {

@@ -9,18 +9,18 @@ import (
 
 	"github.com/miekg/dns"
 
-	"github.com/nodecache/node-cache/internal/nodelab"
+	"github.com/nodecache/node-cache/internal/nodetest"
 	"github.com/nodecache/node-cache/internal/proctest"
 )
 
 // TestDeadUpstream floods an agent with misses while its only upstream is silent. Names in the cache are answered as
 // ever, memory is bounded, and misses are answered soon after the upstream is back.
 func TestDeadUpstream(t *testing.T) {
-	proctest.Program(t, "nft", "nftables")
+	proctest.FindProgram(t, "nft", "nftables")
 	if !proctest.Soak() { // what docs/reliability.md tells of is of a quiet machine, and the agent has all of it
-		proctest.Apart(t)
+		proctest.ReserveCPU(t)
 	}
-	network := nodelab.ForTest(t, nodelab.Options{Pods: 1, NoIPv6: true})
+	network := nodetest.Start(t, nodetest.Options{Pods: 1, NoIPv6: true})
 	server := netip.AddrPortFrom(network.Upstream.IPv4, 53)
 	startNSD(t, network.Upstream, server, "test", "miss", tag(0))
 	a := start(t, settings{
@@ -33,13 +33,13 @@ func TestDeadUpstream(t *testing.T) {
 			t.Fatalf("before: %s", dns.RcodeToString[r.Rcode])
 		}
 	}
-	rate, span := proctest.Takes(10_000, 50_000), proctest.Takes(5*time.Second, time.Minute)
+	rate, span := proctest.OrdinaryOrSoak(10_000, 50_000), proctest.OrdinaryOrSoak(5*time.Second, time.Minute)
 	hits := loadOptions{addr: a.settings.listen, dial: a.settings.dial, rate: hitRate, length: span + 20*time.Second, suffix: "miss.test", names: names}
 	misses := loadOptions{addr: a.settings.listen, dial: a.settings.dial, rate: rate, length: span + 20*time.Second, suffix: "miss.test", first: 10_000}
 
 	h := startLoad(t, hits)
 	calm := time.Now()
-	time.Sleep(proctest.Takes(time.Second, 5*time.Second))
+	time.Sleep(proctest.OrdinaryOrSoak(time.Second, 5*time.Second))
 	before, _ := a.rss(t)
 	dropPackets(t, network.Upstream)
 	flood := time.Now()
@@ -49,7 +49,7 @@ func TestDeadUpstream(t *testing.T) {
 	if _, err := network.Upstream.Output(t.Context(), "nft", "flush ruleset"); err != nil {
 		t.Fatal(err)
 	}
-	limit := proctest.Takes(3*time.Second, time.Second)
+	limit := proctest.OrdinaryOrSoak(3*time.Second, time.Second)
 	recovered := m.firstGood(t, back, 10*time.Second)
 	time.Sleep(limit + 2*time.Second)
 	m.end()
@@ -68,13 +68,13 @@ func TestDeadUpstream(t *testing.T) {
 	if loud.bad() > loud.asked/1000 { // under so many queries a buffer may overflow
 		t.Errorf("names in the cache: %s, want NOERROR for all", loud)
 	}
-	if most := proctest.Takes(20*time.Millisecond, time.Millisecond); loud.quantile(990) > most {
+	if most := proctest.OrdinaryOrSoak(20*time.Millisecond, time.Millisecond); loud.quantile(990) > most {
 		t.Errorf("names in the cache: p99 %s, want %s", ms(loud.quantile(990)), most)
 	}
 	if recovered > limit {
 		t.Errorf("the first answer came %s after the upstream, want %s", ms(recovered), limit)
 	}
-	if after.bad() > after.asked/proctest.Takes(4, 100) {
+	if after.bad() > after.asked/proctest.OrdinaryOrSoak(4, 100) {
 		t.Errorf("%s after the return: %s, want NOERROR for nearly all", limit, after)
 	}
 }

@@ -15,7 +15,7 @@ import (
 
 	"github.com/miekg/dns"
 
-	"github.com/nodecache/node-cache/internal/nodelab"
+	"github.com/nodecache/node-cache/internal/nodetest"
 	"github.com/nodecache/node-cache/internal/proctest"
 )
 
@@ -25,12 +25,12 @@ const serverName = "dns.upstream.test"
 // An encryptedServer is an unbound that answers over TLS and HTTPS, and in plain text for those who do not care.
 type encryptedServer struct {
 	*proctest.Process
-	host   *nodelab.Host
+	host   *nodetest.Host
 	folder string
 }
 
 // startEncrypted runs unbound in a host, with a certificate. It closes a connection that was idle for 300 ms.
-func startEncrypted(t *testing.T, h *nodelab.Host, ca *authority) *encryptedServer {
+func startEncrypted(t *testing.T, h *nodetest.Host, ca *authority) *encryptedServer {
 	t.Helper()
 	e := &encryptedServer{host: h, folder: t.TempDir()}
 	proctest.WriteFile(t, filepath.Join(e.folder, "unbound.conf"), fmt.Sprintf(`server:
@@ -68,7 +68,7 @@ remote-control:
 // startWithCertificate starts unbound, or starts it again, with a new certificate.
 func (e *encryptedServer) startWithCertificate(t *testing.T, ca *authority) {
 	t.Helper()
-	unbound := proctest.Program(t, "unbound", "unbound")
+	unbound := proctest.FindProgram(t, "unbound", "unbound")
 	ca.issue(t, e.folder, serverName)
 	if e.Process != nil {
 		e.Signal(syscall.SIGTERM)
@@ -84,7 +84,7 @@ func (e *encryptedServer) startWithCertificate(t *testing.T, ca *authority) {
 // statistics are the numbers that unbound has counted since the last call.
 func (e *encryptedServer) statistics(t *testing.T) map[string]int {
 	t.Helper()
-	out, err := exec.Command(proctest.Program(t, "unbound-control", "unbound"), "-c", filepath.Join(e.folder, "unbound.conf"), "stats").CombinedOutput()
+	out, err := exec.Command(proctest.FindProgram(t, "unbound-control", "unbound"), "-c", filepath.Join(e.folder, "unbound.conf"), "stats").CombinedOutput()
 	if err != nil {
 		t.Fatalf("asking unbound: %v: %s", err, out)
 	}
@@ -100,7 +100,7 @@ func (e *encryptedServer) statistics(t *testing.T) map[string]int {
 
 // encryptedHarness is a node with two servers that speak TLS and HTTPS.
 type encryptedHarness struct {
-	*nodelab.Lab
+	*nodetest.Network
 	ca      *authority
 	file    string // of certificates that the agent trusts
 	servers [2]*encryptedServer
@@ -108,10 +108,10 @@ type encryptedHarness struct {
 
 func newEncryptedHarness(t *testing.T) *encryptedHarness {
 	t.Helper()
-	proctest.Program(t, "unbound", "unbound")
-	b := &encryptedHarness{Lab: nodelab.ForTest(t, nodelab.Options{Pods: 1, NoIPv6: true}), ca: newAuthority(t, "first")}
+	proctest.FindProgram(t, "unbound", "unbound")
+	b := &encryptedHarness{Network: nodetest.Start(t, nodetest.Options{Pods: 1, NoIPv6: true}), ca: newAuthority(t, "first")}
 	b.file = proctest.WriteFile(t, filepath.Join(t.TempDir(), "ca.pem"), b.ca.pem)
-	for i, h := range []*nodelab.Host{b.Upstream, b.Pods[0]} {
+	for i, h := range []*nodetest.Host{b.Upstream, b.Pods[0]} {
 		b.servers[i] = startEncrypted(t, h, b.ca)
 	}
 	return b
@@ -145,7 +145,7 @@ func (e *encryptedServer) expectOnly(t *testing.T, key string) (n int) {
 func (a *agent) misses(t *testing.T, what string, first int, during func()) report {
 	t.Helper()
 	l := startLoad(t, loadOptions{
-		addr: a.settings.listen, dial: a.settings.dial, rate: proctest.Takes(500, 2000), length: time.Minute, suffix: "upstream.test", first: first,
+		addr: a.settings.listen, dial: a.settings.dial, rate: proctest.OrdinaryOrSoak(500, 2000), length: time.Minute, suffix: "upstream.test", first: first,
 	})
 	during()
 	l.end()
@@ -161,7 +161,7 @@ func (a *agent) misses(t *testing.T, what string, first int, during func()) repo
 func TestTLS(t *testing.T) {
 	b := newEncryptedHarness(t)
 	a := b.start(t, b.serverList("tls://"))
-	span := proctest.Takes(time.Second, 5*time.Second)
+	span := proctest.OrdinaryOrSoak(time.Second, 5*time.Second)
 	r := a.misses(t, "at rest", 0, func() { time.Sleep(span) })
 	asked := b.servers[0].expectOnly(t, "num.query.tls") + b.servers[1].expectOnly(t, "num.query.tls")
 	proctest.Figure(t, "over TLS: %s; %d queries at the servers, all over TLS", r, asked)
@@ -201,7 +201,7 @@ func TestTLS(t *testing.T) {
 // testResumption has the servers close idle connections, and expects later ones to resume their sessions.
 func (b *encryptedHarness) testResumption(t *testing.T, a *agent) {
 	t.Helper()
-	for i := range proctest.Takes(4, 20) {
+	for i := range proctest.OrdinaryOrSoak(4, 20) {
 		time.Sleep(700 * time.Millisecond)
 		for j := range 4 {
 			if r, took := a.ask(t, nameOf(3e6+10*i+j, "upstream.test")); addressOf(r) != tag(0).String() {
@@ -289,7 +289,7 @@ func TestHTTPS(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			a := b.start(t, tt.route)
-			r := a.misses(t, tt.name, 0, func() { time.Sleep(proctest.Takes(time.Second, 5*time.Second)) })
+			r := a.misses(t, tt.name, 0, func() { time.Sleep(proctest.OrdinaryOrSoak(time.Second, 5*time.Second)) })
 			asked := b.servers[0].expectOnly(t, "num.query.https") + b.servers[1].expectOnly(t, "num.query.https")
 			proctest.Figure(t, "%s; %d queries at the servers, all over HTTPS", r, asked)
 			if asked < r.asked*9/10 {

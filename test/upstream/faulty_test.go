@@ -58,7 +58,7 @@ func withoutEDNS(a upstreamtest.Action) upstreamtest.Script {
 // truncateAll is a script for UDP that cuts every answer.
 func truncateAll(upstreamtest.Query) upstreamtest.Action { return upstreamtest.Action{Truncate: true} }
 
-// garbage is a message of random octets, with the ID of the query.
+// garbage is a message of random bytes, with the ID of the query.
 func garbage(q []byte) []byte {
 	b := make([]byte, 40)
 	for i := range b {
@@ -183,7 +183,7 @@ func TestFaultyUpstream(t *testing.T) {
 			both := fmt.Sprintf("to: [%q, %q]", odd, upstreamtest.New(answerAddrInName).Listen(t).String())
 			a := start(t, settings{rest: fmt.Sprintf("forward: [{zone: ., %[1]s}, {zone: order.test, %[1]s, policy: sequential}, {zone: alone.test, to: [%[2]q]}]\n",
 				both, odd)})
-			options := loadOptions{addr: a.settings.listen, dial: a.settings.dial, rate: 100, length: proctest.Takes(2*time.Second, 10*time.Second), suffix: "fastest.test"}
+			options := loadOptions{addr: a.settings.listen, dial: a.settings.dial, rate: 100, length: proctest.OrdinaryOrSoak(2*time.Second, 10*time.Second), suffix: "fastest.test"}
 			fastest := startLoad(t, options)
 			options.suffix = "order.test"
 			ordered := startLoad(t, options)
@@ -210,7 +210,7 @@ func checkFaulty(t *testing.T, order string, l *load, lag time.Duration) {
 		t.Errorf("%s: %s, addresses %v, want the right one for each", order, all, all.by)
 	}
 	// Nobody waits for one that is of no use, but for the few who find out whether it still is none.
-	if all.quantile(1000) > 4*time.Second || then.quantile(proctest.Takes(500, 950)) > max(lag, 100*time.Millisecond) {
+	if all.quantile(1000) > 4*time.Second || then.quantile(proctest.OrdinaryOrSoak(500, 950)) > max(lag, 100*time.Millisecond) {
 		t.Errorf("%s: %s; of the second half: %s", order, all, then)
 	}
 }

@@ -13,7 +13,7 @@ import (
 
 	"github.com/miekg/dns"
 
-	"github.com/nodecache/node-cache/internal/nodelab"
+	"github.com/nodecache/node-cache/internal/nodetest"
 	"github.com/nodecache/node-cache/internal/proctest"
 )
 
@@ -152,7 +152,7 @@ func TestForgedReplies(t *testing.T) {
 	evil.otherAddress = listen(netip.AddrPortFrom(netip.MustParseAddr("127.0.0.66"), server.addr.Port()).String())
 	a := start(t, settings{rest: forwardTo(server.addr.String())})
 
-	rate, queries := proctest.Takes(200, 500), proctest.Takes(1000, 10_000)
+	rate, queries := proctest.OrdinaryOrSoak(200, 500), proctest.OrdinaryOrSoak(1000, 10_000)
 	l := startLoad(t, loadOptions{
 		addr: a.settings.listen, dial: a.settings.dial, rate: rate, suffix: "real.test",
 		length: time.Duration(queries) * time.Second / time.Duration(rate),
@@ -180,8 +180,8 @@ func TestForgedReplies(t *testing.T) {
 	}
 	counted := int64(a.metric(t, "nodecache_upstream_failures_total", "reason", "mismatch") + a.metric(t, "nodecache_upstream_failures_total", "reason", "malformed"))
 	tries := int64(a.upstreamQueries(t))
-	proctest.Figure(t, "%s forged replies of %d kinds to %s queries: %d accepted, %s counted; %s", nodelab.Thousands(int(all)), int(kinds),
-		nodelab.Thousands(int(tries)), r.by[forged()], nodelab.Thousands(int(counted)), r)
+	proctest.Figure(t, "%s forged replies of %d kinds to %s queries: %d accepted, %s counted; %s", nodetest.Thousands(int(all)), int(kinds),
+		nodetest.Thousands(int(tries)), r.by[forged()], nodetest.Thousands(int(counted)), r)
 	// Half of them come behind the answer, where a socket may be closed already.
 	if counted < near/4 {
 		t.Errorf("%d forged replies were counted, want most of %d", counted, near)

@@ -212,12 +212,12 @@ func (l *load) receive(p *loadPort) {
 		case err != nil && ended(err):
 			return
 		case err == nil && n >= headerLen:
-			l.recordAnswer(p, msg[:n], proctest.Arrival(oob[:oobn]))
+			l.recordAnswer(p, msg[:n], proctest.ArrivalTime(oob[:oobn]))
 		}
 	}
 }
 
-// ended tells whether a port is closed or out of time. Other errors are those of earlier queries.
+// ended reports whether a port is closed or out of time. Other errors are those of earlier queries.
 func ended(err error) bool {
 	netErr, ok := err.(net.Error) //nolint:errorlint // as the package net documents it
 	return !ok || netErr.Timeout() || strings.Contains(err.Error(), "closed")
@@ -267,7 +267,7 @@ func (l *load) finish() {
 	}
 }
 
-// allAnswered tells whether nothing is missing of the last seconds.
+// allAnswered reports whether nothing is missing of the last seconds.
 func (l *load) allAnswered() bool {
 	asked := int(l.asked.Load())
 	for i := asked - 1; i >= max(0, asked-int(answerTimeout.Seconds())*l.rate); i-- {

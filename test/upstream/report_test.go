@@ -13,7 +13,7 @@ import (
 
 	"github.com/miekg/dns"
 
-	"github.com/nodecache/node-cache/internal/nodelab"
+	"github.com/nodecache/node-cache/internal/nodetest"
 )
 
 // A report is what became of the queries of a load, or of those of some time.
@@ -101,9 +101,9 @@ func (r report) shares() string {
 // String is the report in a few words.
 func (r report) String() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "%s asked, %s lost", nodelab.Thousands(r.asked), nodelab.Thousands(r.lost))
+	fmt.Fprintf(&b, "%s asked, %s lost", nodetest.Thousands(r.asked), nodetest.Thousands(r.lost))
 	for _, code := range slices.Sorted(maps.Keys(r.rcodes)) {
-		fmt.Fprintf(&b, ", %s %s", nodelab.Thousands(r.rcodes[code]), dns.RcodeToString[code])
+		fmt.Fprintf(&b, ", %s %s", nodetest.Thousands(r.rcodes[code]), dns.RcodeToString[code])
 	}
 	fmt.Fprintf(&b, "; median %s, longest %s, p99 %s", ms(r.quantile(500)), ms(r.quantile(1000)), ms(r.quantile(990)))
 	return b.String()

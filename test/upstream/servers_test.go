@@ -13,12 +13,12 @@ import (
 
 	"github.com/miekg/dns"
 
-	"github.com/nodecache/node-cache/internal/nodelab"
+	"github.com/nodecache/node-cache/internal/nodetest"
 	"github.com/nodecache/node-cache/internal/proctest"
 )
 
 // command is a program that runs in a host, or on this machine if that is nil. It ends with the test.
-func command(h *nodelab.Host, name string, args ...string) *exec.Cmd {
+func command(h *nodetest.Host, name string, args ...string) *exec.Cmd {
 	if h == nil {
 		return exec.Command(name, args...)
 	}
@@ -26,9 +26,9 @@ func command(h *nodelab.Host, name string, args ...string) *exec.Cmd {
 }
 
 // startNSD serves a zone at an address of a host. Each name below a label of the zone has the address that is given as tag.
-func startNSD(t *testing.T, h *nodelab.Host, addr netip.AddrPort, zone, wild string, tag netip.Addr) *proctest.Process {
+func startNSD(t *testing.T, h *nodetest.Host, addr netip.AddrPort, zone, wild string, tag netip.Addr) *proctest.Process {
 	t.Helper()
-	nsd := proctest.Program(t, "nsd", "nsd")
+	nsd := proctest.FindProgram(t, "nsd", "nsd")
 	dir := t.TempDir()
 	proctest.WriteFile(t, filepath.Join(dir, "zone"), fmt.Sprintf("$TTL 300\n@ SOA ns h 1 3600 600 86400 300\n@ NS ns\nns A 127.0.0.1\n*.%s A %s\n", wild, tag))
 	conf := proctest.WriteFile(t, filepath.Join(dir, "nsd.conf"), fmt.Sprintf(`server:
@@ -56,7 +56,7 @@ zone:
 }
 
 // awaitServer waits until a server answers for the apex of a zone.
-func awaitServer(t *testing.T, h *nodelab.Host, p *proctest.Process, addr netip.AddrPort, zone string) {
+func awaitServer(t *testing.T, h *nodetest.Host, p *proctest.Process, addr netip.AddrPort, zone string) {
 	t.Helper()
 	proctest.Eventually(t, 10*time.Second, p.Name+" answers", func() bool {
 		if p.Ended() {
@@ -68,7 +68,7 @@ func awaitServer(t *testing.T, h *nodelab.Host, p *proctest.Process, addr netip.
 }
 
 // askOnce sends one query from a host, or from this machine if that is nil.
-func askOnce(h *nodelab.Host, addr netip.AddrPort, network string, q *dns.Msg, limit time.Duration) (*dns.Msg, error) {
+func askOnce(h *nodetest.Host, addr netip.AddrPort, network string, q *dns.Msg, limit time.Duration) (*dns.Msg, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	defer cancel()
 	s := settings{host: h}

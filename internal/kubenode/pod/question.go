@@ -51,7 +51,7 @@ func (q question) check(answer *dns.Msg) error {
 		dns.RcodeToString[answer.Rcode], len(answer.Answer), answer.Answer)
 }
 
-// matches tells whether a record is what is wanted.
+// matches reports whether a record is what is wanted.
 func (q question) matches(rr dns.RR) bool {
 	head := rr.Header()
 	return head.Rrtype == q.kind && (q.want == "" || strings.TrimPrefix(rr.String(), head.String()) == q.want)

@@ -219,7 +219,7 @@ func (c *client) fillCost(requests []kubetest.Request, begin time.Time) {
 	c.cost.cpu, c.cost.mib = cpu-c.cpu, m.now
 }
 
-// made tells whether a request was this client's. kube-proxy asks as an administrator, as others do.
+// made reports whether a request was this client's. kube-proxy asks as an administrator, as others do.
 func (c *client) made(r kubetest.Request) bool {
 	if r.Time.Before(c.began) || r.User != c.user {
 		return false

@@ -142,7 +142,7 @@ type answer struct {
 	asked, arrived time.Time
 }
 
-// A nameWatcher asks for one name again and again and keeps the answers in the order of the questions.
+// A nameWatcher asks for one name repeatedly and keeps the answers in the order of the questions.
 type nameWatcher struct {
 	conn   net.Conn
 	name   string

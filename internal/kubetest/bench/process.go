@@ -135,7 +135,7 @@ func pinChildren(pid, thread, cpu int) error {
 	return nil
 }
 
-// gone tells whether an error means that a process or a thread has ended.
+// gone reports whether an error means that a process or a thread has ended.
 func gone(err error) bool {
 	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ESRCH)
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package nodelab
+package nodetest
 
 import (
 	"context"
@@ -11,16 +11,16 @@ import (
 	"syscall"
 )
 
-// pending are the queries that one socket has sent, by ID.
+// pending holds the queries that one socket has sent, by ID.
 type pending struct {
 	mu     sync.Mutex // guards all below
 	byID   map[uint16]int
-	order  []int // indexes of queries; those before oldest are of no interest
+	order  []int // indexes of queries; entries before oldest are done
 	oldest int
-	sent   bool // no query follows
+	sent   bool // no further query follows
 }
 
-// add gives a query the next ID.
+// add assigns the next ID to a query.
 func (p *pending) add(query int) (id uint16) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -30,7 +30,7 @@ func (p *pending) add(query int) (id uint16) {
 	return id
 }
 
-// take removes the query that an answer with the ID belongs to. It is the last one if no query is left and none follows.
+// take removes the query with the ID of an answer. last reports that no query is left and none follows.
 func (p *pending) take(id uint16) (query int, ok, last bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -39,7 +39,7 @@ func (p *pending) take(id uint16) (query int, ok, last bool) {
 	return query, ok, p.sent && len(p.byID) == 0
 }
 
-// end notes that no query follows, and reports whether all are answered.
+// end records that no further query follows, and reports whether all are answered.
 func (p *pending) end() (answered bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -82,7 +82,7 @@ func (m *Meter) sendUDP(conn *net.UDPConn, load int, p *pending) {
 	id := p.add(i)
 	query := appendQuery(make([]byte, 0, 64), id, m.name(i))
 	_, err := conn.Write(query)
-	if errors.Is(err, syscall.ECONNREFUSED) { // of an earlier query; nothing was sent
+	if errors.Is(err, syscall.ECONNREFUSED) { // the error is that of an earlier query; nothing was sent
 		m.refuse(p)
 		_, err = conn.Write(query)
 	}
@@ -91,7 +91,7 @@ func (m *Meter) sendUDP(conn *net.UDPConn, load int, p *pending) {
 	}
 }
 
-// receive notes answers until the last one, or the socket's deadline.
+// receive records answers until the last one, or the socket's deadline.
 func (m *Meter) receive(conn *net.UDPConn, p *pending) {
 	msg := make([]byte, 4096)
 	for {
@@ -113,8 +113,7 @@ func (m *Meter) receive(conn *net.UDPConn, p *pending) {
 	}
 }
 
-// refuse notes that a host refused a query. The socket does not say which; it is taken to be the oldest that may
-// still be answered.
+// refuse records that a host refused a query. The socket does not say which: it takes the oldest unanswered one.
 func (m *Meter) refuse(p *pending) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -153,7 +152,7 @@ func (m *Meter) freshUDP(load, rate int) {
 	})
 }
 
-// askUDP asks query i over a socket of its own.
+// askUDP sends query i from a socket of its own.
 func (m *Meter) askUDP(conn *net.UDPConn, i int) {
 	defer func() { _ = conn.Close() }()
 	_ = conn.SetDeadline(now().Add(m.config.Timeout + m.config.Linger))

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package nodelab
+package nodetest
 
 import (
 	"fmt"
@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// killAll ends the processes that run in one of the hosts, but for this one.
+// killAll kills all processes in the hosts except this one.
 func killAll(hosts []*Host) error {
 	ours := map[uint64]bool{} // by inode
 	for _, h := range hosts {
@@ -37,7 +37,7 @@ func killAll(hosts []*Host) error {
 		}
 		pid, err := strconv.Atoi(filepath.Base(filepath.Dir(filepath.Dir(path))))
 		if err == nil && pid != os.Getpid() {
-			_ = syscall.Kill(pid, syscall.SIGKILL) // one that has ended meanwhile needs no signal
+			_ = syscall.Kill(pid, syscall.SIGKILL) // a process that has ended meanwhile needs no signal
 		}
 	}
 	return nil

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package nodelab
+package nodetest
 
 import (
 	"context"
@@ -16,8 +16,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A Server answers DNS over UDP and TCP. It tells who it is: TXT queries of any name and class are answered with its
-// name, A and AAAA queries with an address made of it, all others with no data.
+// A Server answers DNS over UDP and TCP. It answers a TXT query of any name and class with its own name, A and AAAA
+// queries with an address derived from it, and all others with no data.
 type Server struct {
 	name     string
 	udp      net.PacketConn
@@ -32,7 +32,7 @@ type Server struct {
 	closed   bool
 }
 
-// Serve starts a server in a host. The address need not be there yet. The caller closes it.
+// Serve starts a server in a host. The address may be added later. The caller closes the server.
 func Serve(h *Host, addr netip.AddrPort, name string) (*Server, error) {
 	s := &Server{name: name, sessions: map[net.Conn]struct{}{}}
 	lc := net.ListenConfig{Control: freeBind}
@@ -54,7 +54,7 @@ func Serve(h *Host, addr netip.AddrPort, name string) (*Server, error) {
 	return s, nil
 }
 
-// freeBind lets a socket listen at an address that no link has yet.
+// freeBind allows a socket to bind an address that no link has yet.
 func freeBind(network, _ string, c syscall.RawConn) error {
 	level, option := unix.IPPROTO_IP, unix.IP_FREEBIND
 	if network[len(network)-1] == '6' {
@@ -68,7 +68,7 @@ func freeBind(network, _ string, c syscall.RawConn) error {
 	return err
 }
 
-// setBuffer has a UDP socket hold all that comes while the test does not get to run: a loss is to be the node's.
+// setBuffer enlarges a UDP socket's buffers, so that a busy test does not lose packets that the node has delivered.
 func setBuffer(conn any) {
 	const size = 8 << 20
 	if raw, err := conn.(syscall.Conn).SyscallConn(); err == nil {
@@ -76,13 +76,13 @@ func setBuffer(conn any) {
 	}
 }
 
-// Queries is how many queries have come.
+// Queries returns the number of queries received.
 func (s *Server) Queries() (udp, tcp uint64) { return s.udpCount.Load(), s.tcpCount.Load() }
 
-// Pause has the server take queries and answer none, or answer again.
+// Pause makes the server drop all queries, or answer again.
 func (s *Server) Pause(on bool) { s.paused.Store(on) }
 
-// Close ends the server and its sessions.
+// Close closes the server and its connections.
 func (s *Server) Close() {
 	_ = s.udp.Close()
 	_ = s.tcp.Close()
@@ -162,7 +162,7 @@ func (s *Server) serveSession(c net.Conn) {
 	}
 }
 
-// readMessage reads a message with its length before it into b, which has room for the longest.
+// readMessage reads a length-prefixed message into b, which has room for the longest one.
 func readMessage(r io.Reader, b []byte) (int, error) {
 	var length [2]byte
 	if _, err := io.ReadFull(r, length[:]); err != nil {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package nodelab
+package nodetest
 
 import (
 	"testing"
@@ -8,7 +8,8 @@ import (
 	"github.com/miekg/dns"
 )
 
-// FuzzMessage answers any octets, and reads them as an answer. Another implementation must read what comes of it.
+// FuzzMessage answers arbitrary bytes, and reads them as an answer. Another implementation must be able to read the
+// result.
 func FuzzMessage(f *testing.F) {
 	f.Add(appendQuery(nil, 7, askName))
 	answer, err := appendAnswer(nil, appendQuery(nil, 7, askName), "agent")
@@ -25,28 +26,28 @@ func FuzzMessage(f *testing.F) {
 		}
 		var m dns.Msg
 		if err := m.Unpack(msg); err != nil {
-			return // what cannot be read is echoed
+			return // unreadable input is echoed
 		}
 		if err := m.Unpack(answer); err != nil {
 			t.Fatalf("the answer %x cannot be read: %v", answer, err)
 		}
-		if name, err := who(answer); m.Question[0].Qtype == dns.TypeTXT && (name != "server" || err != nil) {
+		if name, err := serverName(answer); m.Question[0].Qtype == dns.TypeTXT && (name != "server" || err != nil) {
 			t.Errorf("the answer is by %q, %v", name, err)
 		}
 	})
 }
 
-// read compares who answered with what the other implementation reads.
+// read compares the server name with what the other implementation reads.
 func read(t *testing.T, msg []byte) {
 	t.Helper()
-	name, err := who(msg)
+	name, err := serverName(msg)
 	var m dns.Msg
 	if err != nil || m.Unpack(msg) != nil {
 		return
 	}
 	for _, rr := range m.Answer {
 		if txt, ok := rr.(*dns.TXT); ok {
-			// The other implementation escapes what is not printable.
+			// The other implementation escapes bytes that are not printable.
 			if len(txt.Txt) == 0 || len(txt.Txt[0]) < len(name) {
 				t.Errorf("answered by %q, want %q", name, txt.Txt)
 			}

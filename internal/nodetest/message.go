@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package nodelab
+package nodetest
 
 import (
 	"encoding/binary"
@@ -9,7 +9,7 @@ import (
 	"strings"
 )
 
-// What the servers and clients here know of DNS.
+// The DNS constants that servers and clients use here.
 const (
 	typeA, typeTXT, typeAAAA = 1, 16, 28
 	classIN                  = 1
@@ -18,7 +18,7 @@ const (
 
 var errMessage = errors.New("not a DNS message")
 
-// appendQuery appends the question who answers at name to b.
+// appendQuery appends a TXT query for name to b.
 func appendQuery(b []byte, id uint16, name string) []byte {
 	b = binary.BigEndian.AppendUint16(b, id)
 	b = append(b, 1, 0, 0, 1, 0, 0, 0, 0, 0, 0) // recursion desired, one question
@@ -31,7 +31,7 @@ func appendQuery(b []byte, id uint16, name string) []byte {
 	return binary.BigEndian.AppendUint16(b, classIN)
 }
 
-// skipName returns what follows the name at off, or -1.
+// skipName returns the offset behind the name at off, or -1.
 func skipName(msg []byte, off int) int {
 	for off >= 0 && off < len(msg) {
 		switch n := int(msg[off]); {
@@ -46,7 +46,7 @@ func skipName(msg []byte, off int) int {
 	return -1
 }
 
-// question finds the end and the type of a message's only question.
+// question returns the end and the type of a message's only question.
 func question(msg []byte) (end int, qtype uint16, err error) {
 	if len(msg) < headerLen || binary.BigEndian.Uint16(msg[4:]) != 1 {
 		return 0, 0, errMessage
@@ -58,7 +58,7 @@ func question(msg []byte) (end int, qtype uint16, err error) {
 	return end + 4, binary.BigEndian.Uint16(msg[end:]), nil
 }
 
-// appendAnswer appends the answer of the server called name to a query.
+// appendAnswer appends the response of the server called name to a query.
 func appendAnswer(b, query []byte, name string) ([]byte, error) {
 	end, qtype, err := question(query)
 	if err != nil || query[2]&0x80 != 0 {
@@ -90,10 +90,10 @@ func appendAnswer(b, query []byte, name string) ([]byte, error) {
 	return append(b, data...), nil
 }
 
-// ttl of answers, in seconds: longer than any test.
+// ttl of answers, in seconds. It is longer than any test.
 const ttl = 3600
 
-// addressOf is an address that stands for a server's name.
+// addressOf derives an IPv4 address from a server's name.
 func addressOf(name string) []byte {
 	sum := byte(0)
 	for _, c := range []byte(name) {
@@ -102,8 +102,8 @@ func addressOf(name string) []byte {
 	return []byte{192, 0, 2, sum}
 }
 
-// who reads who answered: the first string of the first TXT record.
-func who(msg []byte) (string, error) {
+// serverName returns the first string of the first TXT record: the name of the server that answered.
+func serverName(msg []byte) (string, error) {
 	off, _, err := question(msg)
 	if err != nil || msg[2]&0x80 == 0 {
 		return "", errMessage

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package nodelab
+package nodetest
 
 import (
 	"context"
@@ -24,17 +24,17 @@ import (
 type Host struct {
 	Name string
 	IPv4 netip.Addr // its first address; of the node: the one towards the upstream host
-	IPv6 netip.Addr // the same; not valid in a lab without IPv6
+	IPv6 netip.Addr // the same; not valid in a network without IPv6
 
 	lock string       // the file that iptables-legacy locks
 	mu   sync.RWMutex // guards ns: written by close only
 	ns   netns.NsHandle
 }
 
-// errClosed says that the host is gone.
-var errClosed = errors.New("the lab is closed")
+// errClosed reports that the host's namespace is gone.
+var errClosed = errors.New("the network is closed")
 
-// open makes the namespace.
+// open creates the namespace.
 func (h *Host) open() error {
 	h.ns = netns.None()
 	restore, err := lockThread()
@@ -49,7 +49,7 @@ func (h *Host) open() error {
 	if err != nil {
 		return err
 	}
-	// Addresses are to be there at once, not when it is known that nobody else has them.
+	// Addresses must be usable at once, without duplicate address detection.
 	for _, key := range []string{"net/ipv6/conf/default/accept_dad", "net/ipv6/conf/all/accept_dad", "net/ipv6/conf/default/accept_ra"} {
 		if err := writeSysctl(key, "0"); err != nil {
 			return err
@@ -58,8 +58,8 @@ func (h *Host) open() error {
 	return netlink.LinkSetUp(lo)
 }
 
-// lockThread keeps the calling goroutine on its thread until restore is called, which also takes the thread back to
-// the namespace it is in now.
+// lockThread locks the calling goroutine to its thread. The function restore returns the thread to its present
+// namespace and unlocks it.
 func lockThread() (restore func(), err error) {
 	runtime.LockOSThread()
 	was, err := netns.Get()
@@ -68,7 +68,7 @@ func lockThread() (restore func(), err error) {
 		return nil, fmt.Errorf("opening the thread's network namespace: %w", err)
 	}
 	return func() {
-		// A thread that cannot go back is not given to others: it ends with this goroutine.
+		// A thread that cannot return to its namespace stays locked, so that it ends with this goroutine.
 		if netns.Set(was) == nil {
 			runtime.UnlockOSThread()
 		}
@@ -77,7 +77,7 @@ func lockThread() (restore func(), err error) {
 }
 
 // Do calls fn in the host's namespace, on the calling goroutine, which keeps its thread meanwhile. Sockets that fn
-// opens and processes that it starts belong to the host for good. Goroutines that fn starts do not run there.
+// opens and processes that it starts stay in the namespace. Goroutines that fn starts do not run there.
 func (h *Host) Do(fn func() error) error {
 	restore, err := lockThread()
 	if err != nil {
@@ -90,8 +90,8 @@ func (h *Host) Do(fn func() error) error {
 	return fn()
 }
 
-// Enter takes the calling thread into the host's namespace for good. The caller has locked its goroutine to the thread,
-// and lets both end together. Do is what most need.
+// Enter moves the calling thread into the host's namespace for good. The caller has locked its goroutine to the
+// thread and lets both end together. Most callers need Do.
 func (h *Host) Enter() error {
 	h.mu.RLock()
 	defer h.mu.RUnlock()
@@ -101,33 +101,34 @@ func (h *Host) Enter() error {
 	return netns.Set(h.ns)
 }
 
-// Path is a path of the host's namespace for other programs, nsenter --net=PATH say, while this process lives.
+// Path is a path of the host's namespace for other programs, for example nsenter --net=PATH. It is valid while this
+// process lives.
 func (h *Host) Path() string { return fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), int(h.ns)) }
 
-// Command is a program that runs in the host's namespace. It is killed when the thread that starts it ends, and so
-// with this process: start it from a goroutine that never calls [runtime.LockOSThread].
+// Command prepares a program that runs in the host's namespace. The kernel kills it when the thread that starts it
+// ends: start it from a goroutine that never calls [runtime.LockOSThread].
 func (h *Host) Command(ctx context.Context, name string, args ...string) *exec.Cmd {
-	cmd := exec.CommandContext(ctx, "nsenter", append([]string{"--net=" + h.Path(), "--", find(name)}, args...)...)
+	cmd := exec.CommandContext(ctx, "nsenter", append([]string{"--net=" + h.Path(), "--", findProgram(name)}, args...)...)
 	cmd.Env = append(os.Environ(), "XTABLES_LOCKFILE="+h.lock)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	return cmd
 }
 
-// XtablesLock is the file that iptables-legacy of this host locks when it is run by Command. The one that it would lock
-// otherwise is the machine's.
+// XtablesLock is the lock file of iptables-legacy for programs that Command starts. Without it they would lock the
+// machine's.
 func (h *Host) XtablesLock() string { return h.lock }
 
-// find looks for a program also where Debian keeps those of root.
-func find(name string) string {
+// findProgram looks for a program on PATH and in the sbin folders.
+func findProgram(name string) string {
 	for _, dir := range []string{"", "/usr/sbin", "/sbin"} {
 		if found, err := exec.LookPath(filepath.Join(dir, name)); err == nil {
 			return found
 		}
 	}
-	return name // whoever runs it is told that it is not there
+	return name // the caller's start then reports the missing program
 }
 
-// Output runs a program in the host and returns what it wrote, standard error included.
+// Output runs a program in the host and returns its standard output and standard error.
 func (h *Host) Output(ctx context.Context, name string, args ...string) (string, error) {
 	out, err := h.Command(ctx, name, args...).CombinedOutput()
 	if err != nil {
@@ -136,10 +137,10 @@ func (h *Host) Output(ctx context.Context, name string, args ...string) (string,
 	return string(out), nil
 }
 
-// Dial connects from the host. The address is a literal one: IP:port.
+// Dial connects from the host. The address is literal: IP:port.
 func (h *Host) Dial(ctx context.Context, network, addr string) (conn net.Conn, err error) {
 	if _, err := netip.ParseAddrPort(addr); err != nil {
-		return nil, err // a name would be looked up, and dialled, on other threads
+		return nil, err // other threads would resolve and dial a name, in another namespace
 	}
 	err = h.Do(func() error {
 		var d net.Dialer
@@ -149,12 +150,12 @@ func (h *Host) Dial(ctx context.Context, network, addr string) (conn net.Conn, e
 	return conn, err
 }
 
-// Sysctl sets a setting of the host's network, for instance net/netfilter/nf_conntrack_max.
+// Sysctl sets a kernel parameter of the host, for example net/netfilter/nf_conntrack_max.
 func (h *Host) Sysctl(key, value string) error {
 	return h.Do(func() error { return writeSysctl(key, value) })
 }
 
-// writeSysctl writes a setting of the namespace of the calling thread.
+// writeSysctl sets a kernel parameter in the namespace of the calling thread.
 func writeSysctl(key, value string) error {
 	if err := os.WriteFile("/proc/sys/"+key, []byte(value), 0o644); err != nil {
 		return fmt.Errorf("setting %s: %w", key, err)
@@ -162,7 +163,7 @@ func writeSysctl(key, value string) error {
 	return nil
 }
 
-// close takes the host's links away, whoever still holds the namespace, and gives it up.
+// close removes the host's links, even if other processes still hold the namespace, and releases the namespace.
 func (h *Host) close() error {
 	err := h.Do(removeLinks)
 	if errors.Is(err, errClosed) {
@@ -176,11 +177,11 @@ func (h *Host) close() error {
 	return errors.Join(err, h.ns.Close())
 }
 
-// removeLinks removes the cables of the calling thread's namespace.
+// removeLinks removes the veth pairs of the calling thread's namespace.
 func removeLinks() error {
 	links, err := netlink.LinkList()
 	for range 100 {
-		if !errors.Is(err, netlink.ErrDumpInterrupted) { // by a link that comes or goes
+		if !errors.Is(err, netlink.ErrDumpInterrupted) { // a link was added or removed meanwhile
 			break
 		}
 		links, err = netlink.LinkList()
@@ -190,7 +191,7 @@ func removeLinks() error {
 		if link.Type() != "veth" {
 			continue
 		}
-		// Its peer goes with it, so that the next host may find its own gone already.
+		// The peer goes with it, so the next host may have no link left.
 		if err := netlink.LinkDel(link); !errors.Is(err, unix.ENODEV) {
 			errs = append(errs, err)
 		}

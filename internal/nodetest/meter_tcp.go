@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package nodelab
+package nodetest
 
 import (
 	"context"
@@ -14,10 +14,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// oneTCP is a client that asks one query after the other over one session.
+// oneTCP is a client that sends one query after the other over one connection.
 func (m *Meter) oneTCP(load, rate int) {
 	var conn net.Conn
-	m.pace(rate, func(int) { // who waited for an answer has nothing to catch up
+	m.pace(rate, func(int) { // a client that waited for an answer does not catch up
 		i := m.begin(load)
 		var err error
 		if conn != nil && ended(conn) {
@@ -43,7 +43,7 @@ func (m *Meter) oneTCP(load, rate int) {
 	}
 }
 
-// freshTCP is a client that opens a session for each query.
+// freshTCP is a client that opens a connection for each query.
 func (m *Meter) freshTCP(load, rate int) {
 	var queries sync.WaitGroup
 	defer queries.Wait()
@@ -70,7 +70,7 @@ func (m *Meter) dialTCP() (net.Conn, error) {
 	return m.config.Host.Dial(ctx, "tcp", m.config.Target.String())
 }
 
-// askTCP asks query i over a session on which no other query waits.
+// askTCP sends query i over a connection on which no other query waits.
 func (m *Meter) askTCP(conn net.Conn, i int) error {
 	if err := conn.SetDeadline(now().Add(m.config.Timeout)); err != nil {
 		return err
@@ -92,7 +92,7 @@ func (m *Meter) askTCP(conn net.Conn, i int) error {
 	return nil
 }
 
-// ended tells whether the server has ended a session on which nothing waits, which it may do at any time.
+// ended reports whether the server has closed an idle connection, which it may do at any time.
 func ended(conn net.Conn) bool {
 	raw, err := conn.(syscall.Conn).SyscallConn()
 	if err != nil {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package nodelab
+package nodetest
 
 import (
 	"errors"
@@ -13,17 +13,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A cable is a pair of virtual links between the node and another host.
-type cable struct {
+// A vethPair is a pair of virtual links between the node and another host.
+type vethPair struct {
 	name                                 string // of the node's end; the other is eth0
 	nodeIPv4, farIPv4, nodeIPv6, farIPv6 netip.Prefix
 }
 
-func newCable(name string, network, i int, o Options) cable {
+func newVethPair(name string, network, i int, o Options) vethPair {
 	v4 := func(host byte) netip.Prefix {
 		return netip.PrefixFrom(netip.AddrFrom4([4]byte{10, byte(network), byte(i), host}), 24)
 	}
-	c := cable{name: name, nodeIPv4: v4(1), farIPv4: v4(2)}
+	c := vethPair{name: name, nodeIPv4: v4(1), farIPv4: v4(2)}
 	if o.NoIPv6 {
 		return c
 	}
@@ -34,8 +34,8 @@ func newCable(name string, network, i int, o Options) cable {
 	return c
 }
 
-// connect lays a cable from the node h to another host, whose way to everywhere is h from then on.
-func (h *Host) connect(far *Host, c cable) error {
+// connect adds a veth pair between the node h and another host. h becomes the default gateway of that host.
+func (h *Host) connect(far *Host, c vethPair) error {
 	err := h.Do(func() error {
 		attrs := netlink.NewLinkAttrs()
 		attrs.Name = c.name
@@ -43,26 +43,26 @@ func (h *Host) connect(far *Host, c cable) error {
 		if err := netlink.LinkAdd(veth); err != nil {
 			return fmt.Errorf("adding link %s: %w", c.name, err)
 		}
-		return raise(c.name, c.nodeIPv4, c.nodeIPv6)
+		return setLinkUp(c.name, c.nodeIPv4, c.nodeIPv6)
 	})
 	if err != nil {
 		return fmt.Errorf("connecting %s to %s: %w", h.Name, far.Name, err)
 	}
-	if err := far.Do(func() error { return raise("eth0", c.farIPv4, c.farIPv6) }); err != nil {
+	if err := far.Do(func() error { return setLinkUp("eth0", c.farIPv4, c.farIPv6) }); err != nil {
 		return fmt.Errorf("connecting %s to %s: %w", h.Name, far.Name, err)
 	}
 	if err := errors.Join(h.awaitLink(c.name), far.awaitLink("eth0")); err != nil {
 		return fmt.Errorf("connecting %s to %s: %w", h.Name, far.Name, err)
 	}
 	far.IPv4, far.IPv6 = c.farIPv4.Addr(), c.farIPv6.Addr()
-	if !h.IPv4.IsValid() { // the upstream host's cable is the first
+	if !h.IPv4.IsValid() { // the first link is the one to the upstream host
 		h.IPv4, h.IPv6 = c.nodeIPv4.Addr(), c.nodeIPv6.Addr()
 	}
 	return far.defaultRoute(c.nodeIPv4.Addr(), c.nodeIPv6.Addr())
 }
 
-// raise sets a link of the calling thread's namespace up with addresses. One that is not valid is left out.
-func raise(name string, prefixes ...netip.Prefix) error {
+// setLinkUp sets a link of the calling thread's namespace up with addresses. It skips invalid addresses.
+func setLinkUp(name string, prefixes ...netip.Prefix) error {
 	link, err := netlink.LinkByName(name)
 	if err != nil {
 		return err
@@ -89,7 +89,7 @@ func addAddress(link netlink.Link, p netip.Prefix) error {
 	return nil
 }
 
-// AddAddress gives the host one more address, on its loopback device.
+// AddAddress adds an address to the host's loopback device.
 func (h *Host) AddAddress(a netip.Addr) error {
 	err := h.Do(func() error {
 		lo, err := netlink.LinkByName("lo")
@@ -104,7 +104,7 @@ func (h *Host) AddAddress(a netip.Addr) error {
 	return h.awaitRoute(a)
 }
 
-// defaultRoute sends what the host does not know to gateways. One that is not valid is left out.
+// defaultRoute adds default routes by the gateways. It skips invalid addresses.
 func (h *Host) defaultRoute(gateways ...netip.Addr) error {
 	return h.Do(func() error {
 		for _, gw := range gateways {
@@ -119,7 +119,7 @@ func (h *Host) defaultRoute(gateways ...netip.Addr) error {
 	})
 }
 
-// forward has the host send packets on that are for others.
+// forward enables packet forwarding on the host.
 func (h *Host) forward() error {
 	for _, key := range []string{"net/ipv4/ip_forward", "net/ipv6/conf/all/forwarding"} {
 		if err := h.Sysctl(key, "1"); err != nil {
@@ -129,8 +129,8 @@ func (h *Host) forward() error {
 	return nil
 }
 
-// await calls ready until it says yes, in a host.
-func (h *Host) await(what string, ready func() (bool, error)) error {
+// waitUntil polls ready in the host's namespace until it returns true.
+func (h *Host) waitUntil(what string, ready func() (bool, error)) error {
 	return h.Do(func() error {
 		for range 2000 {
 			if yes, err := ready(); yes || err != nil {
@@ -142,18 +142,17 @@ func (h *Host) await(what string, ready func() (bool, error)) error {
 	})
 }
 
-// awaitLink waits until the kernel has taken in that a link is up, which shows in its link-local address, and answers
-// those who look for its IPv6 addresses, which shows in none being tentative. Who looks earlier is not answered, and
-// looks again a second later.
+// awaitLink waits until the link has a link-local address and no tentative address. Until then the kernel does not
+// answer neighbour solicitations, and the other side retries only after a second.
 func (h *Host) awaitLink(name string) error {
-	return h.await("link "+name, func() (bool, error) {
+	return h.waitUntil("link "+name, func() (bool, error) {
 		link, err := netlink.LinkByName(name)
 		if err != nil || link.Attrs().OperState != netlink.OperUp {
 			return false, err
 		}
 		addrs, err := netlink.AddrList(link, netlink.FAMILY_V6)
 		if errors.Is(err, netlink.ErrDumpInterrupted) {
-			return false, nil // an address came while they were listed
+			return false, nil // an address was added meanwhile
 		}
 		local, tentative := false, false
 		for _, a := range addrs {
@@ -164,10 +163,10 @@ func (h *Host) awaitLink(name string) error {
 	})
 }
 
-// awaitRoute waits until packets to the host's own address a are its own, which those to an IPv6 address become some
-// time after the address is there. Before that they are sent on.
+// awaitRoute waits until the host delivers packets to its own address a locally. For an IPv6 address that takes
+// effect some time after the address is added. Until then the host forwards them.
 func (h *Host) awaitRoute(a netip.Addr) error {
-	return h.await("address "+a.String(), func() (bool, error) {
+	return h.waitUntil("address "+a.String(), func() (bool, error) {
 		routes, err := netlink.RouteGet(a.AsSlice())
 		return err == nil && len(routes) == 1 && routes[0].Type == unix.RTN_LOCAL, nil
 	})

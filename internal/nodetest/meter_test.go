@@ -1,23 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package nodelab_test
+package nodetest_test
 
 import (
 	"net/netip"
 	"testing"
 	"time"
 
-	"github.com/nodecache/node-cache/internal/nodelab"
+	"github.com/nodecache/node-cache/internal/nodetest"
 )
 
 func TestMeter(t *testing.T) {
 	t.Parallel()
-	lab := nodelab.ForTest(t, nodelab.Options{Pods: 1})
-	addr := netip.AddrPortFrom(lab.Upstream.IPv6, 53)
-	first := serve(t, lab.Upstream, addr, "first")
-	m, err := nodelab.StartMeter(nodelab.MeterConfig{
-		Host: lab.Pods[0], Target: addr, Names: 3, Timeout: 300 * time.Millisecond,
-		Loads: []nodelab.Load{
+	network := nodetest.Start(t, nodetest.Options{Pods: 1})
+	addr := netip.AddrPortFrom(network.Upstream.IPv6, 53)
+	first := serve(t, network.Upstream, addr, "first")
+	m, err := nodetest.StartMeter(nodetest.MeterConfig{
+		Host: network.Pods[0], Target: addr, Names: 3, Timeout: 300 * time.Millisecond,
+		Loads: []nodetest.Load{
 			{Network: "udp", Rate: 1000},
 			{Network: "udp", Rate: 200, Fresh: true},
 			{Network: "tcp", Rate: 50},
@@ -40,7 +40,7 @@ func TestMeter(t *testing.T) {
 	first.Close()
 	time.Sleep(100 * time.Millisecond)
 	second := time.Now()
-	serve(t, lab.Upstream, addr, "second")
+	serve(t, network.Upstream, addr, "second")
 	if at, ok := m.Await("second", second, 5*time.Second); !ok || at.Before(second) {
 		t.Fatalf("the second server answers first at %s, %t", at, ok)
 	}
@@ -63,12 +63,12 @@ func TestMeter(t *testing.T) {
 		if part.Between(paused, closed).Lost() == 0 {
 			t.Errorf("load %d: a paused server answered all", load)
 		}
-		// Of what is refused over UDP, hosts say little: the kernel limits it.
-		if load >= 2 && part.Between(paused, second).Count(nodelab.Refused) == 0 {
+		// The kernel rate-limits ICMP errors, so few refusals over UDP are seen.
+		if load >= 2 && part.Between(paused, second).Count(nodetest.Refused) == 0 {
 			t.Errorf("load %d: nothing was refused: %s", load, part.Between(paused, second))
 		}
 	}
-	if n := r.Of(2).Count(nodelab.Lost); n < 1 || n > 2 {
+	if n := r.Of(2).Count(nodetest.Lost); n < 1 || n > 2 {
 		t.Errorf("%d queries lost over one session; want the one that waited when the server was paused", n)
 	}
 	gap := r.LongestGap()
@@ -82,8 +82,8 @@ func TestMeter(t *testing.T) {
 
 func TestMeterRefusesBadLoads(t *testing.T) {
 	t.Parallel()
-	for _, l := range []nodelab.Load{{Network: "udp"}, {Network: "ip", Rate: 1}} {
-		if m, err := nodelab.StartMeter(nodelab.MeterConfig{Loads: []nodelab.Load{l}}); err == nil {
+	for _, l := range []nodetest.Load{{Network: "udp"}, {Network: "ip", Rate: 1}} {
+		if m, err := nodetest.StartMeter(nodetest.MeterConfig{Loads: []nodetest.Load{l}}); err == nil {
 			m.Stop()
 			t.Errorf("%+v is taken", l)
 		}

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package nodelab
+package nodetest
 
 import (
 	"context"
@@ -10,19 +10,19 @@ import (
 	"time"
 )
 
-// askTimeout is how long Ask waits: a second is an age between namespaces.
+// askTimeout bounds one query. Round trips between namespaces take microseconds.
 const askTimeout = time.Second
 
-// askName is what clients ask for.
-const askName = "who.nodelab.test"
+// askName is the name that clients ask for.
+const askName = "who.nodetest.test"
 
-// Ask asks the server at addr from host h who it is, over "udp" or "tcp", once and from a new port. The error of a
-// query that nobody answered is a timeout (os.ErrDeadlineExceeded).
+// Ask sends one query from host h, from a new port, over "udp" or "tcp", and returns the name of the server that
+// answers. A lost query is a timeout (os.ErrDeadlineExceeded).
 func Ask(h *Host, addr netip.AddrPort, network string) (who string, err error) {
 	return AskName(h, addr, network, askName)
 }
 
-// AskName is Ask with a name of the caller's own.
+// AskName is [Ask] for a given name.
 func AskName(h *Host, addr netip.AddrPort, network, name string) (string, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), askTimeout)
 	defer cancel()
@@ -53,5 +53,5 @@ func AskName(h *Host, addr netip.AddrPort, network, name string) (string, error)
 	if n < headerLen || binary.BigEndian.Uint16(answer) != id {
 		return "", fmt.Errorf("asking %s from %s: %w", addr, h.Name, errMessage)
 	}
-	return who(answer[:n])
+	return serverName(answer[:n])
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package nodelab_test
+package nodetest_test
 
 import (
 	"testing"
@@ -8,23 +8,23 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/nodecache/node-cache/internal/nodelab"
+	"github.com/nodecache/node-cache/internal/nodetest"
 )
 
 func TestReport(t *testing.T) {
 	t.Parallel()
 	start := time.Unix(1000, 0)
 	at := func(ms int) time.Time { return start.Add(time.Duration(ms) * time.Millisecond) }
-	by := func(ms int, who string) nodelab.Outcome {
-		return nodelab.Outcome{Sent: at(ms), Took: 2 * time.Millisecond, Result: nodelab.Answered, Who: who}
+	by := func(ms int, who string) nodetest.Outcome {
+		return nodetest.Outcome{Sent: at(ms), Took: 2 * time.Millisecond, Result: nodetest.Answered, Who: who}
 	}
-	no := func(ms int, r nodelab.Result) nodelab.Outcome { return nodelab.Outcome{Sent: at(ms), Result: r} }
-	r := nodelab.Report{}
+	no := func(ms int, r nodetest.Result) nodetest.Outcome { return nodetest.Outcome{Sent: at(ms), Result: r} }
+	r := nodetest.Report{}
 	for range 1000 {
 		r.Outcomes = append(r.Outcomes, by(0, "agent"))
 	}
-	r.Outcomes = append(r.Outcomes, no(10, nodelab.Refused), by(20, "agent"), no(30, nodelab.Lost), no(40, nodelab.Reset),
-		by(70, "central"), by(80, "agent"), no(100, nodelab.Failed))
+	r.Outcomes = append(r.Outcomes, no(10, nodetest.Refused), by(20, "agent"), no(30, nodetest.Lost), no(40, nodetest.Reset),
+		by(70, "central"), by(80, "agent"), no(100, nodetest.Failed))
 	type figures struct {
 		Sent, Lost     int
 		By             map[string]int

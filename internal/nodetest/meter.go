@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package nodelab
+package nodetest
 
 import (
 	"context"
@@ -17,50 +17,50 @@ import (
 // A Load is one client of a [Meter].
 type Load struct {
 	Network string // "udp" or "tcp"
-	// Fresh has each query come from a new port. Otherwise all UDP queries come from one, and TCP queries go one after
-	// the other over one session, which is opened anew when it breaks.
+	// Fresh sends each query from a new port. Otherwise all UDP queries share one port, and TCP queries go one after
+	// the other over one connection, which is reopened when it breaks.
 	Fresh bool
 	Rate  int // queries a second
 }
 
-// MeterConfig says what a meter asks.
+// MeterConfig says what a meter asks, and from where.
 type MeterConfig struct {
 	Host    *Host
 	Target  netip.AddrPort
 	Loads   []Load
 	Timeout time.Duration // after which a query is lost; 0: 1 s
-	Linger  time.Duration // how much longer an answer over UDP is heard, which comes too late then
-	Names   int           // how many names are asked for; 0: 1
+	Linger  time.Duration // how much longer to wait for a late UDP answer
+	Names   int           // number of names to ask for; 0: 1
 }
 
-// A Result is what became of a query.
+// A Result is the outcome of a query.
 type Result uint8
 
 // The results.
 const (
-	Lost     Result = iota // nobody answered in time
-	Answered               // with a server's name
-	Refused                // by a host: nobody listens there
-	Reset                  // the TCP session ended
-	Failed                 // answered with an error or without data, or could not be sent
-	Late                   // answered, when that was of no use any more
+	Lost     Result = iota // no answer in time
+	Answered               // by a server, with its name
+	Refused                // ICMP port unreachable or a TCP reset on connect
+	Reset                  // the TCP connection ended
+	Failed                 // an error response, no data, or a send error
+	Late                   // answered after the timeout
 )
 
-// String names the result.
+// String returns the result's name.
 func (r Result) String() string {
 	return [...]string{"lost", "answered", "refused", "reset", "failed", "late"}[r]
 }
 
-// An Outcome is what became of one query.
+// An Outcome is the result of one query.
 type Outcome struct {
-	Load   int           // index of the client
+	Load   int           // index in MeterConfig.Loads
 	Sent   time.Time     // when
 	Took   time.Duration // until the answer or the error
 	Result Result
 	Who    string // name of the server that answered; if Failed: why
 }
 
-// A Meter asks a server who it is, at a steady rate and without asking again, and notes every outcome.
+// A Meter queries a server at a steady rate, without retries, and records every outcome.
 type Meter struct {
 	config MeterConfig
 	stop   chan struct{}
@@ -70,7 +70,7 @@ type Meter struct {
 	outcomes []Outcome  // in the order of sending
 }
 
-// StartMeter begins to ask. The caller stops it.
+// StartMeter starts a meter. The caller stops it.
 func StartMeter(c MeterConfig) (*Meter, error) {
 	if c.Timeout == 0 {
 		c.Timeout = time.Second
@@ -103,7 +103,7 @@ func StartMeter(c MeterConfig) (*Meter, error) {
 	return m, nil
 }
 
-// Stop asks no more, waits for the last answers and reports.
+// Stop stops sending, waits for the last answers and returns the report.
 func (m *Meter) Stop() Report {
 	select {
 	case <-m.stop:
@@ -114,21 +114,21 @@ func (m *Meter) Stop() Report {
 	return m.Report()
 }
 
-// Report tells what came out so far. Queries on their way count as lost.
+// Report returns the outcomes so far. Queries in flight count as lost.
 func (m *Meter) Report() Report {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return Report{Outcomes: append([]Outcome(nil), m.outcomes...)}
 }
 
-// FirstBy is when the first answer of the server called who came to a query that one client sent at or after a time.
+// FirstBy returns when the server called who first answered a query that one client sent at or after a time.
 func (m *Meter) FirstBy(load int, who string, after time.Time) (at time.Time, ok bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	start := sort.Search(len(m.outcomes), func(i int) bool { return !m.outcomes[i].Sent.Before(after) })
 	for _, o := range m.outcomes[start:] {
 		if ok && o.Sent.After(at) {
-			break // and so are its answer, and all that follow
+			break // later outcomes are not sent yet either
 		}
 		if o.Load != load || o.Result != Answered || o.Who != who {
 			continue
@@ -140,8 +140,8 @@ func (m *Meter) FirstBy(load int, who string, after time.Time) (at time.Time, ok
 	return at, ok
 }
 
-// Await waits until the server called who has answered a query that was sent at or after a time, and tells when the
-// first of these answers came. It reports false if there is none within the limit.
+// Await waits until the server called who has answered a query that was sent at or after a time, and returns when
+// that first answer came. It returns false after the limit.
 func (m *Meter) Await(who string, after time.Time, limit time.Duration) (time.Time, bool) {
 	for deadline := now().Add(limit); ; {
 		if at, ok := m.Report().FirstBy(who, after); ok {
@@ -154,13 +154,13 @@ func (m *Meter) Await(who string, after time.Time, limit time.Duration) (time.Ti
 	}
 }
 
-// now is the clock of everything that is measured.
+// now is the clock of all measurements.
 func now() time.Time {
 	return time.Now() //nolint:forbidigo // measures real servers
 }
 
-// pace calls send with how many queries are due, until the meter is stopped. A client that cannot keep up skips what
-// it should have sent a second ago.
+// pace calls send with the number of queries that are due, until the meter stops. A client that falls behind by more
+// than a second skips queries.
 func (m *Meter) pace(rate int, send func(n int)) {
 	tick := time.NewTicker(time.Millisecond)
 	defer tick.Stop()
@@ -183,7 +183,7 @@ func (m *Meter) pace(rate int, send func(n int)) {
 	}
 }
 
-// begin notes a query that is sent now and returns its index.
+// begin records a query that is sent now and returns its index.
 func (m *Meter) begin(load int) int {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -191,7 +191,7 @@ func (m *Meter) begin(load int) int {
 	return len(m.outcomes) - 1
 }
 
-// end notes what became of query i. Only the first end counts, and that it came too late.
+// end records the outcome of query i. Only the first call counts, except that a late answer is recorded as late.
 func (m *Meter) end(i int, r Result, who string) {
 	at := now()
 	m.mu.Lock()
@@ -206,16 +206,16 @@ func (m *Meter) end(i int, r Result, who string) {
 	}
 }
 
-// answer notes the answer to query i.
+// answer records the answer to query i.
 func (m *Meter) answer(i int, msg []byte) {
-	if name, err := who(msg); err != nil {
+	if name, err := serverName(msg); err != nil {
 		m.end(i, Failed, err.Error())
 	} else {
 		m.end(i, Answered, name)
 	}
 }
 
-// fail notes that query i met an error.
+// fail records the error of query i.
 func (m *Meter) fail(i int, err error) {
 	switch {
 	case errors.Is(err, os.ErrDeadlineExceeded), errors.Is(err, context.DeadlineExceeded): // lost
@@ -228,10 +228,10 @@ func (m *Meter) fail(i int, err error) {
 	}
 }
 
-// name is the name that the query with index i asks for.
+// name returns the name that query i asks for.
 func (m *Meter) name(i int) string {
 	if n := i % m.config.Names; n > 0 {
-		return fmt.Sprintf("who%d.nodelab.test", n)
+		return fmt.Sprintf("who%d.nodetest.test", n)
 	}
 	return askName
 }

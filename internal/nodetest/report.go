@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package nodelab
+package nodetest
 
 import (
 	"fmt"
@@ -10,12 +10,12 @@ import (
 	"time"
 )
 
-// A Report is what a [Meter] has seen.
+// A Report is what a [Meter] has recorded.
 type Report struct {
 	Outcomes []Outcome // in the order of sending
 }
 
-// Between is the part of the queries that were sent at or after one time and before another.
+// Between returns the part of the report that was sent in [from, to).
 func (r Report) Between(from, to time.Time) Report {
 	var part Report
 	for _, o := range r.Outcomes {
@@ -26,7 +26,7 @@ func (r Report) Between(from, to time.Time) Report {
 	return part
 }
 
-// Of is the part of the queries that one client has sent.
+// Of returns the part of the report that one client sent.
 func (r Report) Of(load int) Report {
 	var part Report
 	for _, o := range r.Outcomes {
@@ -37,13 +37,13 @@ func (r Report) Of(load int) Report {
 	return part
 }
 
-// Sent is how many queries were sent.
+// Sent returns the number of queries sent.
 func (r Report) Sent() int { return len(r.Outcomes) }
 
-// Lost is how many queries were not answered, whatever became of them.
+// Lost returns the number of queries without an answer, for any reason.
 func (r Report) Lost() int { return r.Sent() - r.Count(Answered) }
 
-// Count is how many queries came to a result.
+// Count returns the number of queries with a result.
 func (r Report) Count(result Result) int {
 	n := 0
 	for _, o := range r.Outcomes {
@@ -54,7 +54,7 @@ func (r Report) Count(result Result) int {
 	return n
 }
 
-// By is how many queries each server has answered.
+// By counts the answered queries by server.
 func (r Report) By() map[string]int {
 	by := map[string]int{}
 	for _, o := range r.Outcomes {
@@ -65,7 +65,7 @@ func (r Report) By() map[string]int {
 	return by
 }
 
-// FirstBy is when the first answer of a server came to a query that was sent at or after a time.
+// FirstBy returns when a server first answered a query that was sent at or after a time.
 func (r Report) FirstBy(who string, after time.Time) (at time.Time, ok bool) {
 	for _, o := range r.Outcomes {
 		if o.Result == Answered && o.Who == who && !o.Sent.Before(after) {
@@ -77,7 +77,7 @@ func (r Report) FirstBy(who string, after time.Time) (at time.Time, ok bool) {
 	return at, ok
 }
 
-// FirstLost is when the first query was sent that was not answered.
+// FirstLost returns when the first unanswered query was sent.
 func (r Report) FirstLost() (at time.Time, ok bool) {
 	for _, o := range r.Outcomes {
 		if o.Result != Answered {
@@ -87,7 +87,7 @@ func (r Report) FirstLost() (at time.Time, ok bool) {
 	return at, false
 }
 
-// LastLost is when the last query was sent that was not answered.
+// LastLost returns when the last unanswered query was sent.
 func (r Report) LastLost() (at time.Time, ok bool) {
 	for _, o := range slices.Backward(r.Outcomes) {
 		if o.Result != Answered {
@@ -97,8 +97,8 @@ func (r Report) LastLost() (at time.Time, ok bool) {
 	return at, false
 }
 
-// LongestGap is the longest time in which queries were sent and none of them was answered: from the first of these
-// to the next that was answered, or to the last query of all.
+// LongestGap returns the longest time in which no query sent was answered: from the first such query to the next that
+// was answered, or to the last query.
 func (r Report) LongestGap() time.Duration {
 	var longest time.Duration
 	var began time.Time
@@ -116,7 +116,7 @@ func (r Report) LongestGap() time.Duration {
 	return longest
 }
 
-// String is the report in a few words: "12 of 25,000 lost: 10 refused, 2 lost; answered by agent 20,000, central 4,988".
+// String summarizes the report: "12 of 25,000 lost: 10 refused, 2 lost; answered by agent 20,000, central 4,988".
 func (r Report) String() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s of %s lost", Thousands(r.Lost()), Thousands(r.Sent()))
@@ -136,7 +136,7 @@ func (r Report) String() string {
 	return b.String()
 }
 
-// Thousands writes a number with commas.
+// Thousands formats a number with commas.
 func Thousands(n int) string {
 	text := fmt.Sprint(n)
 	for i := len(text) - 3; i > 0; i -= 3 {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package nodelab
+package nodetest
 
 import (
 	"fmt"
@@ -10,20 +10,20 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A Flow is a connection that a host's connection tracking knows.
+// A Flow is an entry in a host's connection tracking table.
 type Flow struct {
 	Protocol           uint8          // IPPROTO_UDP, IPPROTO_TCP, …
-	Src, Dst           netip.AddrPort // of the packets in the direction of the first one
-	ReplySrc, ReplyDst netip.AddrPort // of those in the other direction
+	Src, Dst           netip.AddrPort // original direction
+	ReplySrc, ReplyDst netip.AddrPort // reply direction
 	Zone               uint16
 }
 
-// String is the flow as a test would print it.
+// String formats the flow for test output.
 func (f Flow) String() string {
 	return fmt.Sprintf("protocol %d, %s to %s, replies %s to %s, zone %d", f.Protocol, f.Src, f.Dst, f.ReplySrc, f.ReplyDst, f.Zone)
 }
 
-// Conntrack lists what the host's connection tracking knows, both families.
+// Conntrack lists the host's tracked connections of both IP families.
 func Conntrack(h *Host) ([]Flow, error) {
 	var flows []Flow
 	err := h.Do(func() error {
@@ -44,7 +44,7 @@ func Conntrack(h *Host) ([]Flow, error) {
 	return flows, err
 }
 
-// ConntrackOf lists what the host's connection tracking knows of one address and port, in either direction.
+// ConntrackOf lists the host's tracked connections from or to an address and port.
 func ConntrackOf(h *Host, addr netip.AddrPort) ([]Flow, error) {
 	all, err := Conntrack(h)
 	var flows []Flow
