@@ -25,7 +25,7 @@ import (
 	"github.com/nodecache/node-cache/internal/proctest"
 )
 
-// The DNS service of these tests, and the port of its endpoints, which are on the lab's upstream host.
+// The DNS service of these tests, and the port of its endpoints, on the upstream host.
 var (
 	dnsIPv4 = netip.MustParseAddr("10.96.0.10")
 	dnsIPv6 = netip.MustParseAddr("fd00:10:96::a")
@@ -41,7 +41,7 @@ func TestKubeProxy(t *testing.T) {
 		t.Skip("making network namespaces needs root")
 	}
 	c := kubetest.Start(t, kubetest.Options{Programs: programs})
-	first := nodetest.Start(t, nodetest.Options{}) // whose addresses are every lab's
+	first := nodetest.Start(t, nodetest.Options{}) // its addresses are those of every network
 	kubetest.Apply(t, c, append(dnsService(first.Upstream), kubetest.Namespace("kube-system"))...)
 	for _, tt := range []struct{ name, mode, backend string }{
 		{"nftables", "nftables", "nftables"},

@@ -35,7 +35,7 @@ func addresses() []netip.Addr {
 	return []netip.Addr{netip.AddrFrom4([4]byte{169, 254, 20, 10}), netip.MustParseAddr("fd00:169:254::10")}
 }
 
-// node is a lab with a server that the agent asks and one that is its fallback.
+// node is a network with an upstream of the agent and a fallback server.
 type node struct {
 	*nodetest.Network
 	program, config string

@@ -15,7 +15,7 @@ import (
 	"github.com/nodecache/node-cache/internal/proctest"
 )
 
-// startHandOver is a bed with an agent that can hand over.
+// startHandOver sets up a node with an agent that can hand over.
 func startHandOver(t *testing.T, o options) (*harness, daemon) {
 	t.Helper()
 	b := newHarness(t, o)

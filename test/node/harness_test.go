@@ -40,7 +40,7 @@ var (
 	agentIPv6 = netip.MustParseAddr("fd00:20::10")
 )
 
-// options say what a bed is like. The zero value is the default configuration with nftables.
+// options say what a harness is like. The zero value is the default configuration with nftables.
 type options struct {
 	backend     string
 	transparent bool
@@ -161,7 +161,7 @@ func (b *harness) writeConfig(t *testing.T, text string) {
 	}
 }
 
-// A daemon is an agent that runs on the node of a bed.
+// A daemon is an agent that runs on the node of a harness.
 type daemon struct {
 	*proctest.Process
 	started time.Time
