@@ -72,10 +72,10 @@ func readValue(d *json.Decoder) (value, error) {
 	return v, err
 }
 
-// empty tells whether there is nothing to show.
+// empty reports whether there is nothing to show.
 func (v value) empty() bool { return v.text == "" && len(v.items) == 0 }
 
-// flat tells whether v fits on one line beside its name: a scalar, a list of
+// flat reports whether v fits on one line beside its name: a scalar, a list of
 // scalars, or nothing.
 func (v value) flat() bool {
 	switch {
@@ -92,7 +92,7 @@ func (v value) flat() bool {
 	return true
 }
 
-// table tells whether v is a list of objects.
+// table reports whether v is a list of objects.
 func (v value) table() bool {
 	for _, item := range v.items {
 		if item.kind != object {

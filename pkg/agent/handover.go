@@ -272,7 +272,7 @@ func (h *socketHandover) requiredCapabilities() []capabilities.Capability {
 }
 
 // takeOver stops the predecessor, since this agent serves now, and allows link and rules to be maintained. An
-// agent told to stop before leaves sockets, link, and rules to the predecessor: its own rules would make the
+// agent that is stopped before leaves sockets, link, and rules to the predecessor: its own rules would make the
 // predecessor stand down. Once the request is sent, the takeover completes in any case.
 func (h *socketHandover) takeOver(ctx context.Context) {
 	if h == nil || h.predecessor != nil && ctx.Err() != nil {

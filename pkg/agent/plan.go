@@ -240,9 +240,9 @@ func (r *generation) resize(old *generation) error {
 
 func cacheConfig(cfg config.Cache) cache.Config {
 	return cache.Config{
-		Size:     cfg.Size,
-		Prefetch: cache.Prefetch{Hits: cfg.Prefetch.Hits, Remaining: cfg.Prefetch.Remaining},
-		ServeStale:    cache.ServeStale{Window: cfg.ServeStale.For, TTL: cfg.ServeStale.TTL},
+		Size:       cfg.Size,
+		Prefetch:   cache.Prefetch{Hits: cfg.Prefetch.Hits, Remaining: cfg.Prefetch.Remaining},
+		ServeStale: cache.ServeStale{Window: cfg.ServeStale.For, TTL: cfg.ServeStale.TTL},
 	}
 }
 

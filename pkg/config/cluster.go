@@ -50,7 +50,7 @@ type Cluster struct {
 	NodeZone string
 
 	// TransferTo are the clients that may transfer the zone (RFC 5936), unique; one
-	// address is a prefix of all its bits. Default empty: nobody.
+	// address is a prefix of all its bits. Default empty: no client.
 	TransferTo []netip.Prefix
 }
 
@@ -80,7 +80,7 @@ type ClusterResolver uint8
 
 // The resolvers of the cluster domain.
 const (
-	ResolverNone    ClusterResolver = iota // nobody here: they are forwarded like others
+	ResolverNone    ClusterResolver = iota // none: names of the cluster are forwarded like others
 	ResolverLocal                          // this process, from its own watch of the API
 	ResolverCentral                        // Central
 )

@@ -8,7 +8,7 @@ import (
 	"strconv"
 )
 
-// checkCluster reports what contradicts itself in the cluster's settings, whoever runs by them.
+// checkCluster reports settings of the cluster that contradict each other, of an agent or a central resolver.
 func checkCluster(c *Cluster, r *report) {
 	checkOneOf(r, "cluster.kubeconfig", "cluster.manifests", c.Kubeconfig != "", c.Manifests != "",
 		"objects come from an API server or from a folder")

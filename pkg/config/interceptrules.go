@@ -67,7 +67,7 @@ func checkMode(i *Intercept, r *report) {
 		"write remove, or leave it out: without the rules queries go where they are addressed to", i.OnExit == ExitFallback)
 }
 
-// checkTransparent reports service addresses that are missing, or that no listen address can stand in for.
+// checkTransparent reports service addresses that are missing, or of a family without a listen address.
 func checkTransparent(c *Config, r *report) {
 	if c.Listen.Port != 53 && r.clean("listen.port") {
 		r.add(Problem{
@@ -95,8 +95,8 @@ func checkTransparent(c *Config, r *report) {
 	}
 }
 
-// checkFallback reports a fallback that is not there, or is the agent itself, or nobody
-// that a pod's packet gets to.
+// checkFallback reports a fallback that is missing, is the agent itself, or is an address that packets of pods
+// cannot reach.
 func checkFallback(c *Config, r *report) {
 	if c.Intercept.Fallback.Central && !c.Cluster.Central.IsSet() && r.clean("cluster.central") {
 		r.add(Problem{

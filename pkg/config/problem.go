@@ -63,9 +63,9 @@ func (r *report) add(p Problem) {
 	r.problems = append(r.problems, p)
 }
 
-// clean reports whether nothing is wrong with any of the keys, nor below them. A rule
-// between keys is checked only when it is: what stands in for a bad value would
-// break it for no fault of the user.
+// clean reports whether no problem is at or below any of the keys. A rule between keys is
+// checked only then: the default that replaces a bad value could break the rule, and the
+// user would get a second problem for one mistake.
 func (r *report) clean(paths ...string) bool {
 	for _, p := range r.problems {
 		for _, path := range paths {

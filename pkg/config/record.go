@@ -79,7 +79,7 @@ func endless(n parse.Node) bool {
 	return false
 }
 
-// Make returns the record for a question. It is nil if the text comes to nothing. What the text comes to may depend on
+// Make returns the record for a question. It is nil if the template yields no text. The text may depend on
 // the name that a client asks for: it is one record, and never a directive, which could read files.
 func (r *Record) Make(q *TemplateData) (dns.RR, error) {
 	var b strings.Builder

@@ -135,7 +135,7 @@ func (n node) checkNamed(r *Route) {
 	}
 }
 
-// checkCertificates reports a file of certificates that nobody shows any for.
+// checkCertificates reports a file of certificates on a route without a server that presents one.
 func (n node) checkCertificates(r *Route) {
 	shown := slices.ContainsFunc(r.To, func(t Target) bool { return t.Kind == TLS || t.Kind == HTTPS })
 	if r.CA != "" && !shown {

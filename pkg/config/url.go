@@ -11,7 +11,7 @@ import (
 )
 
 // parseURL reads what stands behind a scheme: an address or, with HTTPS, a host name, then a port, a path and a
-// name, as far as the scheme has use for them. isURL tells whether the scheme was written.
+// name, as far as the scheme has use for them. isURL reports whether the scheme was written.
 func parseURL(s scheme, text string, isURL bool) (Target, flaw) {
 	t := Target{Kind: s.kind}
 	rest, name, named := strings.Cut(text, "#")

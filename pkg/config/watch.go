@@ -194,8 +194,8 @@ func stoppedTimer() *time.Timer {
 	return t
 }
 
-// look reads the file and tells of a new content. It reports false, and tells
-// nothing, when the file is suddenly gone or empty and that is not believed yet.
+// look reads the file and reports new content. It returns false, and reports
+// nothing, when the file has just become missing or empty: the next look confirms it.
 func (w *Watcher) look(believe bool) bool {
 	now := readContent(w.cfg.Path)
 	if now.equal(w.seen) {

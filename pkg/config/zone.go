@@ -85,7 +85,7 @@ func parseZone(text string) (string, flaw) {
 	return strings.ToLower(name) + ".", flaw{}
 }
 
-// isRoot tells whether a text stands for the root, in a way that is not its name, or for nothing.
+// isRoot reports whether a text means the root but is not its name ".", or is empty.
 func isRoot(text string) bool { return text != "." && strings.Trim(text, ".*") == "" }
 
 func isLetterOrDigit(c rune) bool {

@@ -19,7 +19,7 @@ type Backend interface {
 
 	// Apply makes the kernel hold r and no other rules of an agent. At any time a packet
 	// sees the old rules or the new ones. Apply reports whether anything had to change.
-	// Held leases stay held, whoever acquired them.
+	// Held leases stay held, also those of another agent.
 	Apply(ctx context.Context, r rules.Rules) (changed bool, err error)
 
 	// Prepare creates what holds r's leases, without effect on any packet. If a Renew

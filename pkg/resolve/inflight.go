@@ -178,7 +178,7 @@ func (l *Worker) start(f *inFlight, from *wire.Peer, now time.Time, to wire.Repl
 }
 
 // rejectQuery handles a query without room. The client gets the stale answer that the lookup found, or
-// SERVFAIL with the reason, or nothing if it was told too often.
+// SERVFAIL with the reason, or nothing if it has had too many SERVFAILs.
 func (l *Worker) rejectQuery(why Shed, silent bool, from *wire.Peer, now time.Time, to wire.Replier) {
 	switch {
 	case l.staleHeld && l.serveStaleOnShed(why, from, now, to):

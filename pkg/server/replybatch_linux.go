@@ -79,7 +79,7 @@ func (s *replyBatch) reset() {
 // A replyQueue gathers the resolved replies of one socket. While it is not empty, a flush of the
 // socket is pending.
 type replyQueue struct {
-	mu    sync.Mutex  // guards sheaf
+	mu    sync.Mutex  // guards batch
 	batch *replyBatch // nil: empty
 }
 

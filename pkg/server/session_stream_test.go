@@ -121,7 +121,7 @@ func TestTCPStreamLetsOthersThrough(t *testing.T) {
 	})
 }
 
-// A client that takes nothing is given up after WriteTimeout, one that takes an byte
+// A client that takes nothing is given up after WriteTimeout, one that takes a byte
 // now and then after ten of them for one message. What sends to it ends.
 func TestTCPStreamToSlowClient(t *testing.T) {
 	t.Parallel()
@@ -131,11 +131,11 @@ func TestTCPStreamToSlowClient(t *testing.T) {
 		want time.Duration
 	}{
 		{"that reads nothing", func(io.Reader) {}, 3 * time.Second},
-		{"that reads an byte every two seconds", func(r io.Reader) {
-			var byte [1]byte
+		{"that reads a byte every two seconds", func(r io.Reader) {
+			var one [1]byte
 			for {
 				time.Sleep(2 * time.Second)
-				if _, err := r.Read(byte[:]); err != nil {
+				if _, err := r.Read(one[:]); err != nil {
 					return
 				}
 			}

@@ -221,7 +221,7 @@ func TestTCPWriteTimeout(t *testing.T) {
 	}
 }
 
-// A client that takes an byte within each WriteTimeout gets everything.
+// A client that takes a byte within each WriteTimeout gets everything.
 func TestTCPSlowReader(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -231,11 +231,11 @@ func TestTCPSlowReader(t *testing.T) {
 		got := make([]byte, 0, 100)
 		for len(got) < 2+31+2+32 {
 			time.Sleep(2 * time.Second)
-			var byte [1]byte
-			if _, err := io.ReadFull(c, byte[:]); err != nil {
+			var one [1]byte
+			if _, err := io.ReadFull(c, one[:]); err != nil {
 				t.Fatalf("after %d bytes: %v", len(got), err)
 			}
-			got = append(got, byte[0])
+			got = append(got, one[0])
 		}
 		if got := w.Stats(); got.WriteTimeouts != 0 || got.Open != 1 {
 			t.Errorf("stats %+v, want the session open", got)

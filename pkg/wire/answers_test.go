@@ -42,7 +42,7 @@ func TestAnswers(t *testing.T) {
 		{"a query", with(2, 0x01), false},
 		{"opcode NOTIFY", with(2, 0xa1), false},
 		{"another name", with(13, 'x'), false},
-		{"an byte that is no letter, 0x20 apart", with(16, 0x27), false},
+		{"a byte that is no letter, 0x20 apart", with(16, 0x27), false},
 		{"a longer name", cat(header(flagsAnswer, 1, 0, 0, 0), question(labels("www", "example", "com"), wire.TypeA)), false},
 		{"a shorter name", cat(header(flagsAnswer, 1, 0, 0, 0), question(labels("www"), wire.TypeA), make([]byte, 30)), false},
 		{"a dot in place of a label's end", cat(header(flagsAnswer, 1, 0, 0, 0), question(labels("www.example"), wire.TypeA)), false},

@@ -31,7 +31,7 @@ func slowMix(name []byte, bits uint64) []byte {
 	return mixed
 }
 
-// FuzzMixCase holds RandomCase against an byte-by-byte reading, and Match against
+// FuzzMixCase holds RandomCase against a byte-by-byte reading, and Match against
 // what it must say of an answer in those letters and in others.
 func FuzzMixCase(f *testing.F) {
 	for _, q := range seedQueries(f) {

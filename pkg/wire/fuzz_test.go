@@ -198,7 +198,7 @@ func FuzzReply(f *testing.F) {
 	})
 }
 
-// FuzzLower holds the letter cases against an byte-by-byte reading.
+// FuzzLower holds the letter cases against a byte-by-byte reading.
 func FuzzLower(f *testing.F) {
 	f.Add([]byte("\x03WWW\x07eXAMPLE\x00"), []byte("\x03www\x07example\x00"))
 	f.Add([]byte("@AZ[`az{\x00\x7f\x80\xc1\xda\xff"), []byte("`az{@AZ[\x00\x7f\x80\xe1\xfa\xdf"))

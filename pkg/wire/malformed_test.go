@@ -121,8 +121,8 @@ func TestMessageParseNamesInRDATA(t *testing.T) {
 				{"pointer forward", data(pointer(last + 2)), false},
 				{"pointer to the header", data(pointer(4)), false},
 				{"label of 64", data(labels(strings.Repeat("a", 64))), false},
-				{"an byte behind", cat(data(labels("last")), []byte{0}), false},
-				{"an byte missing", data(labels("last"))[:len(data(labels("last")))-1], false},
+				{"a byte behind", cat(data(labels("last")), []byte{0}), false},
+				{"a byte missing", data(labels("last"))[:len(data(labels("last")))-1], false},
 				{"half a pointer", cat(make([]byte, l[0]), []byte{0xc0}), false},
 				{"nothing", nil, false},
 			}

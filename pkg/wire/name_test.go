@@ -76,7 +76,7 @@ func TestMessageSameOwner(t *testing.T) {
 		{"its child", cat([]byte{1, 'a'}, pointer(firstRecord)), false},
 		{"one label with a dot", labels("www.example"), false},
 		{"root", labels(), false},
-		{"an byte 0x20 apart that is no letter", labels("www", "\x45xampl\x25"), false},
+		{"a byte 0x20 apart that is no letter", labels("www", "\x45xampl\x25"), false},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {

@@ -127,7 +127,7 @@ func TestMessageNoName(t *testing.T) {
 		covered uint16
 	}{
 		{"HTTPS of nothing", wire.TypeHTTPS, nil, 0},
-		{"HTTPS of an byte", wire.TypeHTTPS, []byte{0}, 0},
+		{"HTTPS of a byte", wire.TypeHTTPS, []byte{0}, 0},
 		{"HTTPS without a name", wire.TypeHTTPS, []byte{0, 1}, 0},
 		{"HTTPS, name cut", wire.TypeHTTPS, []byte{0, 1, 3, 'a'}, 0},
 		{"HTTPS, name compressed", wire.TypeHTTPS, cat([]byte{0, 1}, pointer(12)), 0},

@@ -125,7 +125,7 @@ func (h *Handler) Peers() map[wire.Peer]int {
 	return maps.Clone(h.peers)
 }
 
-// Lanes returns how many workers were made.
+// Workers returns how many workers were made.
 func (h *Handler) Workers() int {
 	h.mu.Lock()
 	defer h.mu.Unlock()
