@@ -25,7 +25,7 @@ hint: write its address with the name behind it, like tls://192.0.2.1#dns.exampl
 node-cache: FILE: forward[0].policy: "fatest": not fastest, sequential or random
 hint: did you mean "fastest"?
 node-cache: FILE: forward[1].to[0]: "https://dns.example": needs forward[1].bootstrap
-hint: list the addresses of the host there: nobody could be asked for them
+hint: list the addresses of the host there: no server could be asked for them
 node-cache: FILE: forward[0].tls.ca: CA: no such file or directory
 hint: name a file that this user can read
 node-cache: FILE: forward[2].tls.ca: CA: no such file or directory

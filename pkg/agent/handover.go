@@ -31,9 +31,9 @@ const (
 	exitWait = 3 * time.Second
 	// sessionDrain is how long TCP sessions continue after a handover.
 	sessionDrain = 30 * time.Second
-	// orphanTimeout is how long the handover socket may be unserved before an agent that has handed over
-	// exits. The check runs every orphanCheckInterval.
-	orphanTimeout, orphanCheckInterval = 10 * time.Second, 2 * time.Second
+	// ownerTimeout is how long the handover socket may be unserved before an agent that has handed over
+	// exits. The check runs every ownerCheckInterval.
+	ownerTimeout, ownerCheckInterval = 10 * time.Second, 2 * time.Second
 )
 
 // A socketHandover takes over the sockets of a predecessor and hands them to a successor. A nil
@@ -86,7 +86,7 @@ func (h *socketHandover) findPredecessor(ctx context.Context) {
 		Path: h.path, Agent: a.token, Version: a.options.Version, Now: time.Now, Log: h.log, Recorder: &h.recorder,
 	})
 	if errors.Is(err, handover.ErrNoAgent) {
-		if time.Since(h.lastSeen) > orphanTimeout { // else a new agent may be about to listen
+		if time.Since(h.lastSeen) > ownerTimeout { // else a new agent may be about to listen
 			h.refusal = nil
 		}
 		return
@@ -474,7 +474,7 @@ func (h *socketHandover) successorLost(ctx context.Context) { h.agent.node.resto
 func (a *Agent) idle(ctx context.Context) error {
 	h := a.handover
 	h.log.InfoContext(ctx, "idle after handover", "agent", h.recorder.Stats().To)
-	look := time.NewTicker(orphanCheckInterval)
+	look := time.NewTicker(ownerCheckInterval)
 	defer look.Stop()
 	last := time.Now()
 	for {
@@ -485,7 +485,7 @@ func (a *Agent) idle(ctx context.Context) error {
 			if handover.Alive(ctx, h.path) {
 				last = time.Now() // not the tick's time: this process may have been stopped since
 			}
-			if time.Since(last) > orphanTimeout {
+			if time.Since(last) > ownerTimeout {
 				return &HintError{
 					Err:  fmt.Errorf("agent %s, which took over, ended without a successor", h.recorder.Stats().To),
 					Hint: "start an agent again",

@@ -135,7 +135,7 @@ func (n *node) yield(ctx context.Context, claim handover.Claim) {
 	n.leaseExpiry = time.Now().Add(min(n.config.Intercept.Lease, stopTimeout))
 	n.mu.Unlock()
 	if claim.Rules == "" {
-		n.removeUnkeptRules(ctx)
+		n.removeUnmaintainedRules(ctx)
 	}
 }
 
@@ -155,8 +155,8 @@ func (n *node) tookOver(from string, gone bool) {
 	n.leaseExpiry = time.Now().Add(min(n.config.Intercept.Lease, stopTimeout))
 }
 
-// removeUnkeptRules removes the rules that the successor does not maintain.
-func (n *node) removeUnkeptRules(ctx context.Context) {
+// removeUnmaintainedRules removes the rules that the successor does not maintain.
+func (n *node) removeUnmaintainedRules(ctx context.Context) {
 	keeper := n.currentKeeper()
 	if keeper == nil {
 		return
@@ -187,7 +187,7 @@ func (n *node) endAfterHandover(ctx context.Context) {
 	n.mu.Unlock()
 	sleep(time.Until(lapse))
 	if foreign {
-		n.removeUnkeptRules(ctx)
+		n.removeUnmaintainedRules(ctx)
 	}
 	n.close()
 }

@@ -34,7 +34,7 @@ func TestServerStatus(t *testing.T) {
 				Address: "tls://192.0.2.1:853", Name: "dns.example", State: "failing", Far: true, Last: true,
 				Requests: 1000, Outstanding: 3, Failures: map[string]uint64{"tls": 3}, Latency: "1.23ms",
 				Late: &LateStatus{After: "4.32ms", Hedged: 5, Won: 4}, Probes: 7,
-				Open: &OpenStatus{Sockets: 1, Connections: 2, Opened: 9, Resumed: 8}, Manners: []string{"no-edns"}, LastError: "certificate has expired",
+				Open: &OpenStatus{Sockets: 1, Connections: 2, Opened: 9, Resumed: 8}, Limitations: []string{"no-edns"}, LastError: "certificate has expired",
 			},
 		},
 		{

@@ -83,8 +83,8 @@ func (s *snapshots) load(r *generation) {
 
 // snapshotHint returns the hint of a snapshot error, "" if it has none.
 func snapshotHint(err error) string {
-	if told, ok := errors.AsType[*snapshot.Error](err); ok {
-		return told.Hint
+	if known, ok := errors.AsType[*snapshot.Error](err); ok {
+		return known.Hint
 	}
 	return ""
 }

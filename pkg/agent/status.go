@@ -211,7 +211,7 @@ type ServerStatus struct {
 	Late        *LateStatus       `json:"late,omitempty"` // nil: no data yet
 	Probes      uint64            `json:"probes,omitempty"`
 	Open        *OpenStatus       `json:"open,omitempty"`      // nil: nothing was ever opened
-	Manners     []string          `json:"manners,omitempty"`   // features that the server lacks
+	Limitations []string          `json:"limitations,omitempty"`   // features that the server lacks
 	LastError   string            `json:"lastError,omitempty"` // why the latest connection ended without an answer
 }
 
@@ -244,7 +244,7 @@ func serverStatus(server *upstream.ServerStats) ServerStatus {
 		Address: server.Network + "://" + server.Addr.String(), Name: server.Name, State: server.State().String(),
 		Last: server.LastResort, Far: server.Far,
 		Requests: server.Requests, Outstanding: server.Outstanding, Latency: roundTrip(server.SRTT),
-		Probes: server.Probes, Manners: server.Limitations, LastError: server.LastError,
+		Probes: server.Probes, Limitations: server.Limitations, LastError: server.LastError,
 	}
 	if server.P95 > 0 || server.Hedged > 0 || server.Won > 0 {
 		s.Late = &LateStatus{After: roundTrip(server.P95), Hedged: server.Hedged, Won: server.Won}

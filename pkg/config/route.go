@@ -125,7 +125,7 @@ func (n node) checkNamed(r *Route) {
 	case first >= 0 && len(r.Bootstrap) == 0:
 		n.report.add(Problem{
 			Path: n.upstream(first), What: quote(r.To[first].String()) + ": needs " + n.child("bootstrap"),
-			Hint: "list the addresses of the host there: nobody could be asked for them",
+			Hint: "list the addresses of the host there: no server could be asked for them",
 		})
 	case first < 0 && len(r.Bootstrap) > 0:
 		n.report.add(Problem{

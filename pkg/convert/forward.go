@@ -366,6 +366,6 @@ func (c *corefile) denyUnforwarded(s *server) {
 		if zone == "." || isServed {
 			continue
 		}
-		c.excepted = append(c.excepted, sourced[string]{zone, s.at, "nobody is asked for the other names of " + zone})
+		c.excepted = append(c.excepted, sourced[string]{zone, s.at, "no server is asked for the other names of " + zone})
 	}
 }

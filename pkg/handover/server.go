@@ -278,11 +278,11 @@ func (g *Server) admit(c *conn, hello *message) bool {
 			s.Mismatch++
 		}
 	})
-	told := g.cfg.Log.With("agent", hello.Agent, "version", hello.Version)
+	log := g.cfg.Log.With("agent", hello.Agent, "version", hello.Version)
 	if reason != "" {
-		told = told.With("refused", reason)
+		log = log.With("refused", reason)
 	}
-	told.Info("handover requested")
+	log.Info("handover requested")
 	err := c.send(answer)
 	if reason == "" && err != nil {
 		g.forget(c)

@@ -17,7 +17,7 @@ import (
 )
 
 const (
-	hostileRate = 2000      // packets a second of each sender, so that the test measures manners and not speed
+	hostileRate = 2000      // packets a second of each sender, so that the test measures behaviour and not speed
 	hostileRSS  = 128 << 20 // bytes; the cache of the test may hold 8 MiB
 )
 

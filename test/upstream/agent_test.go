@@ -141,13 +141,13 @@ type problem struct{ Where, What, Hint string }
 
 // server is an upstream, or an endpoint of the central resolver.
 type server struct {
-	Address   string
-	State     string
-	Requests  int
-	Failures  map[string]int
-	Open      struct{ Resumed int }
-	Manners   []string
-	LastError string
+	Address     string
+	State       string
+	Requests    int
+	Failures    map[string]int
+	Open        struct{ Resumed int }
+	Limitations []string
+	LastError   string
 }
 
 func (a *agent) status(t *testing.T) (s status) {
