@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # Lints the main module, the benchmarks' and the image's with the golangci-lint that tools/go.mod pins, and the words of
-# comments with vale.
+# comments and pages with vale.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -15,5 +15,7 @@ for module in bench hack/image; do
   (cd "$module" && go tool -modfile="$tools" golangci-lint run ./...)
 done
 
-# The words of comments. The list is tools/vale/NodeCache/Terms.yml.
-find cmd pkg -name '*.go' ! -name '*_test.go' -exec go run github.com/vale-cli/vale/v3/cmd/vale@v3.21.0 --output=line {} +
+# Words: the list is tools/vale/NodeCache/Terms.yml. Of Go files it reads the comments.
+find cmd pkg README.md CONTRIBUTING.md CHANGELOG.md docs examples daemonset \
+  \( -name '*.go' ! -name '*_test.go' -o -name '*.md' -o -name '*.yaml' \) ! -path '*/testdata/*' \
+  -exec go run github.com/vale-cli/vale/v3/cmd/vale@v3.21.0 --output=line {} +

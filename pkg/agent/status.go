@@ -210,9 +210,9 @@ type ServerStatus struct {
 	Latency     string            `json:"latency"`        // smoothed; "unknown" before the first answer
 	Late        *LateStatus       `json:"late,omitempty"` // nil: no data yet
 	Probes      uint64            `json:"probes,omitempty"`
-	Open        *OpenStatus       `json:"open,omitempty"`      // nil: nothing was ever opened
-	Limitations []string          `json:"limitations,omitempty"`   // features that the server lacks
-	LastError   string            `json:"lastError,omitempty"` // why the latest connection ended without an answer
+	Open        *OpenStatus       `json:"open,omitempty"`        // nil: nothing was ever opened
+	Limitations []string          `json:"limitations,omitempty"` // features that the server lacks
+	LastError   string            `json:"lastError,omitempty"`   // why the latest connection ended without an answer
 }
 
 // LateStatus describes hedging: a second server is asked when the first is slow.
