@@ -5,4 +5,4 @@
 package zone_test
 
 // raceEnabled reports whether the race detector is on, which allocates memory itself.
-const raced = true
+const raceEnabled = true
