@@ -106,7 +106,7 @@ func (w *Watcher) Run(ctx context.Context) (err error) {
 	}
 	source, err := open()
 	if err != nil {
-		w.cfg.Log.WarnContext(ctx, "no file events, polling the configuration", "path", w.cfg.Path, "error", err)
+		w.cfg.Log.WarnContext(ctx, "no file events, polling the configuration", "path", w.cfg.Path, "err", err)
 		none := func(string) error { return nil }
 		source = eventSource{add: none, remove: none, open: open}
 	}
@@ -174,7 +174,7 @@ func (w *Watcher) follow(ctx context.Context, source eventSource) {
 			}
 		case err := <-source.errors:
 			// Most often a full queue, that is, events that are lost.
-			w.cfg.Log.DebugContext(ctx, "lost file events", "path", w.cfg.Path, "error", err)
+			w.cfg.Log.DebugContext(ctx, "lost file events", "path", w.cfg.Path, "err", err)
 			wake()
 		case <-settle.C:
 			look(false)
@@ -243,7 +243,7 @@ func (w *Watcher) watchFolders(ctx context.Context, source eventSource) {
 		w.relevant[step.folder] = true // its own removal
 		w.folders[step.folder] = true
 		if err := source.add(step.folder); err != nil {
-			w.cfg.Log.DebugContext(ctx, "no file events for a folder", "folder", step.folder, "error", err)
+			w.cfg.Log.DebugContext(ctx, "no file events for a folder", "folder", step.folder, "err", err)
 		}
 	}
 	for folder := range before {
@@ -251,7 +251,7 @@ func (w *Watcher) watchFolders(ctx context.Context, source eventSource) {
 			continue
 		}
 		if err := source.remove(folder); err != nil && !errors.Is(err, fsnotify.ErrNonExistentWatch) {
-			w.cfg.Log.DebugContext(ctx, "keeping the file events of a folder", "folder", folder, "error", err)
+			w.cfg.Log.DebugContext(ctx, "keeping the file events of a folder", "folder", folder, "err", err)
 		}
 	}
 }

@@ -97,7 +97,7 @@ func (w *watcher) run(ctx context.Context) {
 			onEvent()
 			continue
 		case err := <-w.source.errors: // usually a full queue, so that events are lost
-			w.Log.DebugContext(ctx, "file events lost", "files", w.Paths, "error", err)
+			w.Log.DebugContext(ctx, "file events lost", "files", w.Paths, "err", err)
 			onEvent()
 			continue
 		case <-next.C:
@@ -163,7 +163,7 @@ func (w *watcher) openSource(ctx context.Context) bool {
 		return true
 	}
 	if !w.warned {
-		w.Log.WarnContext(ctx, "no file events, polling the files", "files", w.Paths, "interval", pollInterval, "error", err)
+		w.Log.WarnContext(ctx, "no file events, polling the files", "files", w.Paths, "interval", pollInterval, "err", err)
 		w.warned = true
 	}
 	return false

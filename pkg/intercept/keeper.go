@@ -339,7 +339,7 @@ func (k *Keeper) recordPass(ctx context.Context, err error) {
 	switch was := k.status.setProblem(problem); {
 	case was == problem:
 	case err != nil:
-		k.log.WarnContext(ctx, "interception rules not in place", "backend", k.cfg.Backend.String(), "error", err)
+		k.log.WarnContext(ctx, "interception rules not in place", "backend", k.cfg.Backend.String(), "err", err)
 	default:
 		k.log.InfoContext(ctx, "interception rules in place again", "backend", k.cfg.Backend.String())
 	}

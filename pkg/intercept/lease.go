@@ -159,9 +159,9 @@ func (k *Keeper) recordRenewal(ctx context.Context, l *lease, cause Cause, err e
 	case taken:
 		k.log.InfoContext(ctx, "lease acquired", "address", l.Key, "backend", k.cfg.Backend.String())
 	case lapsed:
-		k.log.WarnContext(ctx, "lease lapsed", "address", l.Key, "cause", cause.String(), "error", err)
+		k.log.WarnContext(ctx, "lease lapsed", "address", l.Key, "cause", cause.String(), "err", err)
 	case news:
-		k.log.WarnContext(ctx, "lease not acquired", "address", l.Key, "cause", cause.String(), "error", err)
+		k.log.WarnContext(ctx, "lease not acquired", "address", l.Key, "cause", cause.String(), "err", err)
 	}
 }
 

@@ -65,7 +65,7 @@ func (k *Keeper) awaitLeases(ctx context.Context) {
 	err := k.recoverPanic(ctx, "preparing the leases", func() error { return k.cfg.Backend.Prepare(ctx, k.cfg.Rules) })
 	k.rules.leave()
 	if err != nil {
-		k.log.DebugContext(ctx, "leases not acquired before the rules", "error", err)
+		k.log.DebugContext(ctx, "leases not acquired before the rules", "err", err)
 		return // the passes over the rules meet the same problem and report it
 	}
 	for _, l := range k.leases {
@@ -91,7 +91,7 @@ func (k *Keeper) watch(ctx context.Context) {
 			return
 		}
 		k.count.watchFailures.Add(1)
-		k.log.DebugContext(ctx, "watch of the rules ended", "error", err)
+		k.log.DebugContext(ctx, "watch of the rules ended", "err", err)
 		if k.cfg.Now().Sub(begun) > maxBackoff { // it worked for a while
 			p = backoff{}
 		}

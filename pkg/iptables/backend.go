@@ -200,7 +200,7 @@ func (b *Backend) clearOther(ctx context.Context) (changed bool, err error) {
 			return changed, err // the next Apply tries again
 		}
 		if err != nil { // our own rules do not depend on this
-			b.log.WarnContext(ctx, "rules of the other variant not read", "variant", b.other.variant, "ipv6", v6, "error", err)
+			b.log.WarnContext(ctx, "rules of the other variant not read", "variant", b.other.variant, "ipv6", v6, "err", err)
 		}
 	}
 	b.otherCleared = true
@@ -254,7 +254,7 @@ func (b *Backend) State(ctx context.Context) (rules.State, error) {
 		case s == b.own || ctx.Err() != nil:
 			return state, err
 		default:
-			b.log.DebugContext(ctx, "rules of the other variant not read", "variant", s.variant, "error", err)
+			b.log.DebugContext(ctx, "rules of the other variant not read", "variant", s.variant, "err", err)
 		}
 	}
 	state.Present = state.Present || state.Count > 0
@@ -272,7 +272,7 @@ func (b *Backend) addRules(ctx context.Context, s *variantTables, state *rules.S
 			state.Count += have.count(v6)
 			state.Fallback = append(state.Fallback, have.fallback()...)
 		case v6 && ctx.Err() == nil:
-			b.log.DebugContext(ctx, "IPv6 rules not read", "error", err)
+			b.log.DebugContext(ctx, "IPv6 rules not read", "err", err)
 		default:
 			return err
 		}

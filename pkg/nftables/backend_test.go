@@ -249,7 +249,7 @@ func TestTwoAgents(t *testing.T) {
 	if err != nil || state.Owner != r2.Owner || len(state.Leases) != 2 {
 		t.Errorf("State: %+v, %v", state, err)
 	}
-	if err := newer.Remove(t.Context(), ""); !errors.Is(err, unix.EPERM) || !strings.Contains(err.Error(), "still runs") {
+	if err := newer.Remove(t.Context(), ""); !errors.Is(err, unix.EPERM) || !strings.Contains(err.Error(), "its agent is running") {
 		t.Errorf("Remove of what belongs to a running agent: %v", err)
 	}
 	if err := s.backend.Remove(t.Context(), r.Owner); !errors.Is(err, rules.ErrOwned) {
@@ -264,7 +264,7 @@ func TestTwoAgents(t *testing.T) {
 		t.Errorf("State: %+v, %v", state, err)
 	}
 	same := newBackend(t, s.Node)
-	if _, err := same.Apply(t.Context(), r2); err == nil || !strings.Contains(err.Error(), "belongs to another process") {
+	if _, err := same.Apply(t.Context(), r2); err == nil || !strings.Contains(err.Error(), "another process owns it") {
 		t.Errorf("Apply under the name of an agent that runs: %v", err)
 	}
 }

@@ -53,6 +53,6 @@ func (d *dialer) setMark(ctx context.Context, raw syscall.RawConn, err error) {
 		err = setSocketMark(raw, d.mark)
 	}
 	if err != nil && !d.warned.Swap(true) {
-		d.log.ErrorContext(ctx, "cannot mark upstream sockets", "error", err)
+		d.log.ErrorContext(ctx, "cannot mark upstream sockets", "err", err)
 	}
 }

@@ -50,7 +50,7 @@ func (f *resolvConf) reload(ctx context.Context) bool {
 	text, err := filewatch.ReadFile(f.path, maxConfSize)
 	if err != nil {
 		if !f.unreadable {
-			f.log.WarnContext(ctx, "resolv.conf unreadable, keeping its last servers", "error", err)
+			f.log.WarnContext(ctx, "resolv.conf unreadable, keeping its last servers", "err", err)
 		}
 		f.unreadable = true
 		return false

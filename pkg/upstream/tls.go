@@ -123,7 +123,7 @@ func (t *tlsClient) warnOnce(ctx context.Context, seen fileVersion, err error) {
 	t.badVersion = &seen
 	t.mu.Unlock()
 	if !warned {
-		t.log.WarnContext(ctx, "CA file unusable, keeping the previous one", "file", t.caFile, "error", err)
+		t.log.WarnContext(ctx, "CA file unusable, keeping the previous one", "file", t.caFile, "err", err)
 	}
 }
 

@@ -35,7 +35,7 @@ func (m *Manifests) Run(ctx context.Context) error {
 	}
 	notify, err := fsnotify.NewWatcher()
 	if err != nil {
-		m.cfg.Log.WarnContext(ctx, "no file events, polling the manifests", "folder", m.cfg.Folder, "error", err)
+		m.cfg.Log.WarnContext(ctx, "no file events, polling the manifests", "folder", m.cfg.Folder, "err", err)
 		m.watchFolder(ctx, folderEvents{watch: func([]string) {}})
 		return nil
 	}
@@ -119,7 +119,7 @@ func (m *Manifests) watchFolder(ctx context.Context, source folderEvents) {
 			continue
 		case err := <-source.errors:
 			// The usual cause is a full queue, which loses events.
-			m.cfg.Log.DebugContext(ctx, "lost file events", "folder", m.cfg.Folder, "error", err)
+			m.cfg.Log.DebugContext(ctx, "lost file events", "folder", m.cfg.Folder, "err", err)
 			timers.onEvent(m.cfg.Now())
 			continue
 		case <-timers.quiet.C:

@@ -225,7 +225,7 @@ func TestSocketTaken(t *testing.T) {
 	path := strings.TrimPrefix(socket, "unix:")
 	stderr := failToStart(t, agentCommand(t, fmt.Sprintf(
 		"listen: {port: %d}\nforward: [{zone: \".\", to: [127.0.0.1:1]}]\nadmin: {address: 127.0.0.1:%d, socket: %q}\n", freePort(t), freePort(t), path)))
-	checkOneProblem(t, stderr, "admin server: listening on unix socket "+path+": another process listens there", "hint: each agent needs a path of its own")
+	checkOneProblem(t, stderr, "admin server: listening on unix socket "+path+": another process listens there", "hint: another agent uses this admin.socket: set a different path for each agent")
 	if got := cacheCommand(t, socket, "top"); got.Code != 3 || got.Stderr != "" {
 		t.Errorf("the first agent's cache: %+v", got)
 	}

@@ -136,7 +136,7 @@ func TestNothingGoodAtStart(t *testing.T) {
 	t.Parallel()
 	file := writeFile(t, filepath.Join(t.TempDir(), "config.yaml"), "cache: {sise: 1Mi}\n")
 	stderr := failToStart(t, exec.Command(nodeCache, "agent", "--config", file, "--last-good", t.TempDir()))
-	if !strings.Contains(stderr, "node-cache: "+file+": cache.sise: unknown key\nhint: did you mean") || !strings.Contains(stderr, "no last good configuration") {
+	if !strings.Contains(stderr, "node-cache: "+file+": cache.sise: unknown key\nhint: did you mean") || !strings.Contains(stderr, "no usable last good configuration") {
 		t.Errorf("stderr:\n%s", stderr)
 	}
 }

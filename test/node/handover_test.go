@@ -39,7 +39,7 @@ func (b *harness) awaitHandOver(t *testing.T, a daemon) {
 		}
 		log := a.Stderr.String()
 		return strings.Contains(log, `"taken over"`) && strings.Contains(log, "handover socket listening") &&
-			(b.unmanaged || strings.Count(log, "lease taken") >= len(b.dnsAddrs))
+			(b.unmanaged || strings.Count(log, "lease acquired") >= len(b.dnsAddrs))
 	})
 }
 

@@ -119,7 +119,7 @@ func TestSuccessor(t *testing.T) {
 				// Without rules the agent answers too: that it does is no sign that all is done.
 				proctest.Eventually(t, 10*time.Second, "the next agent has rules and leases", func() bool {
 					log := next.Stderr.String()
-					return strings.Contains(log, "rules written") && strings.Count(log, "lease taken") >= len(b.dnsAddrs)
+					return strings.Contains(log, "rules written") && strings.Count(log, "lease acquired") >= len(b.dnsAddrs)
 				})
 				time.Sleep(600 * time.Millisecond) // until the next renewal, if what was taken went with the last agent's rules
 				proctest.Eventually(t, 10*time.Second, "the rules are as they should be, and the leases are held", func() bool { return b.ready(t) })
