@@ -54,7 +54,7 @@ func (b *harness) testFamilies(t *testing.T, folder, backend string) {
 	began := time.Now()
 	b.runShell(t, "kubectl apply -k "+folder)
 	b.kubectl(t, "-n", "kube-system", "rollout", "status", "daemonset/node-cache", "--timeout=2m")
-	b.expectAgentsReady(t)
+	b.awaitAgentsReady(t)
 	proctest.Figure(t, "2 agents ready %s after kubectl apply", since(began))
 	b.expectLeases(t, backend)
 	b.setDNS(t, agentAddr, agentAddr6)
@@ -72,7 +72,7 @@ func (b *harness) testFamilies(t *testing.T, folder, backend string) {
 	b.kubectl(t, "-n", "kube-system", "rollout", "status", "daemonset/node-cache", "--timeout=3m")
 	b.eventually(t, "the old agents are gone", func() bool { return len(b.agents(t)) == 2 })
 	both.expectAnswered(t, "2 agents replaced in "+since(began).String(), true)
-	b.expectAgentsReady(t)
+	b.awaitAgentsReady(t)
 	b.expectLeases(t, backend)
 
 	b.runShell(t, "kubectl delete -k "+folder)

@@ -142,19 +142,24 @@ func (b *harness) pods(t *testing.T, namespace, selector string) []corev1.Pod {
 	return list.Items
 }
 
-// expectAgentsReady fails the test unless there is a ready agent on each node that was never restarted.
-func (b *harness) expectAgentsReady(t *testing.T) {
+// awaitAgentsReady waits until a ready agent is on each node, and fails the test if one was restarted. "kubectl rollout
+// status" may return before: between the start of a container and its first readiness probe a kubelet can report the pod as
+// ready for a moment.
+func (b *harness) awaitAgentsReady(t *testing.T) {
 	t.Helper()
-	var on []string
-	for _, pod := range b.agents(t) {
-		status := pod.Status.ContainerStatuses
-		if len(status) == 1 && status[0].Ready && status[0].RestartCount == 0 && pod.DeletionTimestamp == nil {
-			on = append(on, pod.Spec.NodeName)
+	b.eventually(t, "a ready agent on each node", func() bool {
+		var on []string
+		for _, pod := range b.agents(t) {
+			status := pod.Status.ContainerStatuses
+			if len(status) == 1 && status[0].RestartCount > 0 {
+				t.Fatalf("%s on %s was restarted\n%s", pod.Name, pod.Spec.NodeName, b.state(t))
+			}
+			if len(status) == 1 && status[0].Ready && pod.DeletionTimestamp == nil {
+				on = append(on, pod.Spec.NodeName)
+			}
 		}
-	}
-	if !slices.Equal(on, []string{"node1", "node2"}) {
-		t.Fatalf("ready agents without a restart: on %v, want one on each node\n%s", on, b.state(t))
-	}
+		return slices.Equal(on, []string{"node1", "node2"})
+	})
 }
 
 // status is a part of an agent's /status, which its own client shows.

@@ -44,7 +44,7 @@ func (b *harness) testHelm(t *testing.T) {
 	b.applyStubDomains(t, b.startCompanyDNS(t))
 	began := time.Now()
 	h.run(t, "install node-cache daemonset/chart -n kube-system --set config.watch=api --set config.kubeDNS=kube-dns --wait --timeout=3m")
-	b.expectAgentsReady(t)
+	b.awaitAgentsReady(t)
 	proctest.Figure(t, "2 agents ready %s after helm install", since(began))
 	clients := b.startClients(t, "helm", "-server=169.254.20.10")
 	got := measure(t, clients, 2*time.Second, "installed by helm")
@@ -104,7 +104,7 @@ func (b *harness) testUpgrades(t *testing.T, h helm, clients []client) {
 	got = takeCounts(t, clients)
 	proctest.Figure(t, "2 agents replaced in %s by helm upgrade: %s", took, got)
 	expectNoLoss(t, map[string]tally{"UDP": got.UDP})
-	b.expectAgentsReady(t)
+	b.awaitAgentsReady(t)
 	for i, c := range b.configs(t) {
 		if c.Cache.Capacity >= before[i].Cache.Capacity {
 			t.Errorf("the cache's size after helm upgrade: %d, and before %d", c.Cache.Capacity, before[i].Cache.Capacity)

@@ -25,7 +25,7 @@ func TestInstall(t *testing.T) {
 		t.Helper()
 		began := time.Now()
 		b.runBlock(t, blocks[stepAgents])
-		b.expectAgentsReady(t)
+		b.awaitAgentsReady(t)
 		proctest.Figure(t, "2 agents ready %s after kubectl apply", since(began))
 	})
 	ok("a pod that asks it", func(t *testing.T) {

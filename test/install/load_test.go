@@ -21,7 +21,7 @@ func (b *harness) testProbesUnderFlood(t *testing.T) {
 	if unhealthy := b.events(t, "Unhealthy", began); len(unhealthy) > 0 {
 		t.Errorf("probes failed:\n%s", strings.Join(unhealthy, "\n"))
 	}
-	b.expectAgentsReady(t)
+	b.awaitAgentsReady(t)
 	proctest.Figure(t, "0 restarts, 0 failed probes")
 }
 
@@ -35,7 +35,7 @@ func (b *harness) testRollingUpdate(t *testing.T) {
 	b.eventually(t, "the old agents are gone", func() bool { return len(b.agents(t)) == 2 })
 	took := since(began)
 	got := takeCounts(t, clients)
-	b.expectAgentsReady(t)
+	b.awaitAgentsReady(t)
 	proctest.Figure(t, "2 agents replaced in %s: %s", took, got)
 	expectNoLoss(t, map[string]tally{"UDP": got.UDP, "TCP": got.TCP, "flood": got.Flood})
 	for _, pod := range b.agents(t) {
@@ -61,7 +61,7 @@ func (b *harness) testDelete(t *testing.T) {
 	expectNoLoss(t, map[string]tally{"UDP": got.UDP, "TCP": got.TCP})
 	b.runShell(t, "kubectl apply -k daemonset/base")
 	b.runShell(t, "kubectl -n kube-system rollout status daemonset/node-cache --timeout=3m")
-	b.expectAgentsReady(t)
+	b.awaitAgentsReady(t)
 	got = takeCounts(t, clients)
 	proctest.Figure(t, "while agents come again: %s", got)
 	expectNoLoss(t, map[string]tally{"UDP": got.UDP})

@@ -109,7 +109,7 @@ func (b *harness) testTransparent(t *testing.T) {
 	resetCounts(t, clients)
 	b.kubectl(t, "apply", "-k", repository+"/daemonset/overlays/transparent")
 	b.kubectl(t, "-n", "kube-system", "rollout", "status", "daemonset/node-cache", "--timeout=2m")
-	b.expectAgentsReady(t)
+	b.awaitAgentsReady(t)
 	got := takeCounts(t, clients)
 	proctest.Figure(t, "while the agents start: %s", got)
 	expectNoLoss(t, map[string]tally{"UDP": got.UDP}) // TCP sessions with kube-dns are reset then: docs/node.md

@@ -50,7 +50,7 @@ func (b *harness) testCentral(t *testing.T) {
 	b.kubectl(t, "apply", "-k", repository+"/daemonset/overlays/central")
 	b.kubectl(t, "-n", "kube-system", "rollout", "status", "deployment/node-cache-resolver", "--timeout=2m")
 	b.kubectl(t, "-n", "kube-system", "rollout", "status", "daemonset/node-cache", "--timeout=2m")
-	b.expectAgentsReady(t)
+	b.awaitAgentsReady(t)
 	for _, n := range b.Nodes {
 		if err := n.SetDNS(t.Context(), netip.MustParseAddr("169.254.20.10")); err != nil {
 			t.Fatal(err)
@@ -72,7 +72,7 @@ func (b *harness) testCentral(t *testing.T) {
 	got = takeCounts(t, clients)
 	proctest.Figure(t, "2 resolvers replaced in %s: %s", took, got)
 	expectNoLoss(t, map[string]tally{"UDP": got.UDP, "TCP": got.TCP})
-	b.expectAgentsReady(t)
+	b.awaitAgentsReady(t)
 }
 
 // testComponents has the agents follow the ConfigMap by the API in place of a folder, which takes no kubelet, follow a ConfigMap
@@ -83,7 +83,7 @@ func (b *harness) testComponents(t *testing.T) {
 	b.kubectl(t, "apply", "-k", kustomization(t, "daemonset/base",
 		"daemonset/components/config-map", "daemonset/components/kube-dns", "daemonset/components/metrics"))
 	b.kubectl(t, "-n", "kube-system", "rollout", "status", "daemonset/node-cache", "--timeout=2m")
-	b.expectAgentsReady(t)
+	b.awaitAgentsReady(t)
 	for _, n := range b.Nodes {
 		if status, text := b.httpDo(t, http.MethodGet, "http://"+n.Addr.String()+":9253/metrics"); status != http.StatusOK || !strings.Contains(text, "nodecache_build_info{") {
 			t.Errorf("the metrics of %s from another machine: %d\n%s", n.Name, status, text)
@@ -107,7 +107,7 @@ func (b *harness) testComponents(t *testing.T) {
 		return b.lookupFromNode(t, b.Nodes[0], name) == companyAddr && b.lookupFromNode(t, b.Nodes[1], name) == companyAddr
 	})
 	proctest.Figure(t, "both agents answer for a stub domain %s after a ConfigMap of kube-dns is made", took.Round(time.Millisecond))
-	b.expectAgentsReady(t)
+	b.awaitAgentsReady(t)
 	b.kubectl(t, "delete", "-k", repository+"/daemonset/base", "--ignore-not-found")
 	b.awaitNoAgents(t)
 }

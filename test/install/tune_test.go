@@ -38,7 +38,7 @@ func (b *harness) testTuning(t *testing.T, block []string) {
 		}
 		return true
 	})
-	b.expectAgentsReady(t)
+	b.awaitAgentsReady(t)
 	proctest.Figure(t, "both agents run with the change %s after the edit", since(began))
 	got := takeCounts(t, clients)
 	proctest.Figure(t, "meanwhile: %s", got)
@@ -76,7 +76,7 @@ func (b *harness) testRefusedConfig(t *testing.T) {
 	expectNoLoss(t, map[string]tally{"UDP": got.UDP, "TCP": got.TCP})
 	b.runShell(t, edit, "KUBE_EDITOR=sed -i 's/size: plenty/size: 64Mi/'")
 	b.eventually(t, "both agents take what is right", func() bool { return len(b.events(t, "ConfigApplied", began)) == 2 })
-	b.expectAgentsReady(t)
+	b.awaitAgentsReady(t)
 }
 
 // events are the messages of events about agents, of a reason and since then. Some have times in seconds only.
