@@ -130,8 +130,8 @@ func oddPackets(t *testing.T) []odd {
 		{"QDCOUNT of 0", [][]byte{counted(t, 4, 0)}, "FORMERR header"},
 		{"QDCOUNT of 2", [][]byte{counted(t, 4, 2)}, "FORMERR header"},
 		{"question cut", [][]byte{header, plain[:14], plain[:len(plain)-1]}, "FORMERR header"},
-		{"label over 63 octets, or a pointer in the question", [][]byte{raw(64, 'a', 0, 0, 1, 0, 1), raw(0xc0, 12, 0, 1, 0, 1), raw(0x80, 0, 0, 1, 0, 1)}, "FORMERR header"},
-		{"name over 255 octets", [][]byte{raw(append(long, 0, 0, 1, 0, 1)...)}, "FORMERR header"},
+		{"label over 63 bytes, or a pointer in the question", [][]byte{raw(64, 'a', 0, 0, 1, 0, 1), raw(0xc0, 12, 0, 1, 0, 1), raw(0x80, 0, 0, 1, 0, 1)}, "FORMERR header"},
+		{"name over 255 bytes", [][]byte{raw(append(long, 0, 0, 1, 0, 1)...)}, "FORMERR header"},
 		{"answer or authority records in a query", [][]byte{pack(t, withAnswer), pack(t, withAuthority), counted(t, 6, 1), counted(t, 8, 1)}, "FORMERR header"},
 		{"more than two additional records", [][]byte{pack(t, three), counted(t, 10, 65535)}, "FORMERR header"},
 		{"two OPT records", [][]byte{twoOPTs}, "FORMERR header"},
@@ -161,7 +161,7 @@ func oddPackets(t *testing.T) []odd {
 		{"EDNS size under 512", [][]byte{pack(t, small)}, "NOERROR question [A 192.0.2.1] OPT(version=0)"},
 		{"cookie", [][]byte{pack(t, withOPT(&dns.EDNS0_COOKIE{Code: 10, Cookie: "0011223344556677"}))}, "NOERROR question [A 192.0.2.1] OPT(version=0 cookie)"},
 		{"client subnet", [][]byte{pack(t, withOPT(&dns.EDNS0_SUBNET{Code: 8, Family: 1, SourceNetmask: 24, Address: []byte{10, 1, 2, 0}}))}, "NOERROR question [A 192.0.2.1] OPT(version=0)"},
-		{"octets after the last record", [][]byte{append(slices.Clone(plain), "and more"...)}, "NOERROR question [A 192.0.2.1]"},
+		{"bytes after the last record", [][]byte{append(slices.Clone(plain), "and more"...)}, "NOERROR question [A 192.0.2.1]"},
 	}
 }
 
