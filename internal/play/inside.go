@@ -54,7 +54,7 @@ func runInner(ctx context.Context, o options, stdout io.Writer) (code int, err e
 	return p.shell(ctx)
 }
 
-// awaitOuter waits for the end of the outer process, which says nothing when it is killed. Nobody waits for it: it
+// awaitOuter waits for the end of the outer process, which says nothing when it is killed. No process waits for it: it
 // ends with this process at the latest.
 func awaitOuter(ended func()) {
 	const pipe = 3 // the first after standard error

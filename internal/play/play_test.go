@@ -49,7 +49,7 @@ func namespaces(t *testing.T, text string) []string {
 	return found
 }
 
-// expectCleanedUp waits until nobody uses the namespaces any more, which is when they end, and wants an empty folder.
+// expectCleanedUp waits until no process uses the namespaces, which is when they end, and wants an empty folder.
 func expectCleanedUp(t *testing.T, spaces []string, tmp string) {
 	t.Helper()
 	var left []string

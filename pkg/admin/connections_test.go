@@ -199,7 +199,7 @@ func TestProfilesAtOnce(t *testing.T) {
 	})
 }
 
-// TestCachePagesWaitInTurn has somebody wait for a walk through the cache and go: the walk is not made for nobody.
+// TestCachePagesWaitInTurn has a client wait for a walk through the cache and leave: the walk is not made.
 func TestCachePagesWaitInTurn(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

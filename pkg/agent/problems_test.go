@@ -192,7 +192,7 @@ func TestHitRatio(t *testing.T) {
 	}
 }
 
-// TestAdminProblem shows what a person is told about a socket that cannot be had.
+// TestAdminProblem checks the problem of a socket that cannot be opened.
 func TestAdminProblem(t *testing.T) {
 	t.Parallel()
 	folder := t.TempDir()

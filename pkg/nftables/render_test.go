@@ -160,7 +160,7 @@ func TestTargets(t *testing.T) {
 		}
 	}
 	if got, ok := parseTarget([]byte{1, 2, 3}); ok {
-		t.Errorf("three octets are read as %s", got)
+		t.Errorf("three bytes are read as %s", got)
 	}
 }
 

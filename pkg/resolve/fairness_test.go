@@ -65,7 +65,7 @@ func addressFor(q []byte) []byte {
 type pod struct {
 	worker *resolve.Worker
 	from   wire.Peer
-	pkt    []byte // of which the eight octets from the 13th on number the name
+	pkt    []byte // of which the eight bytes from the 13th on number the name
 	next   uint32
 
 	good, failed, shed, ignored atomic.Int64

@@ -155,7 +155,7 @@ func TestLongPath(t *testing.T) {
 	for _, path := range []string{filepath.Join(deep, "h.s"), filepath.Join(dir, strings.Repeat("s", unixsock.MaxPath-len(dir)-1))} {
 		mustListen(t, "unixpacket", path)
 		if !heard("unixpacket", path) {
-			t.Errorf("%d bytes: nobody is heard there", len(path))
+			t.Errorf("%d bytes: no server listens there", len(path))
 		}
 	}
 	if _, err := unixsock.Listen(t.Context(), "unix", filepath.Join(deep, "h.sock")); !errors.Is(err, syscall.EINVAL) {

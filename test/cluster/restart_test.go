@@ -172,7 +172,7 @@ func (r *restarted) fillCaches(t *testing.T) {
 	}
 }
 
-// testRestoredZone looks at the agents that have the zone, of which nobody can report whether it is right still.
+// testRestoredZone checks the agents that have the zone while no server can confirm it.
 func (r *restarted) testRestoredZone(t *testing.T) {
 	t.Helper()
 	for _, n := range []*node{r.alone, r.backed} {

@@ -231,7 +231,7 @@ func TestSocketTaken(t *testing.T) {
 	}
 }
 
-// TestFlushUnderLoad flushes all, and looks inside, repeatedly while clients ask. Nobody misses a reply, and every
+// TestFlushUnderLoad flushes all, and reads the cache, repeatedly while clients ask. No client misses a reply, and every
 // reply is right.
 func TestFlushUnderLoad(t *testing.T) {
 	t.Parallel()

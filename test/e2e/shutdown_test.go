@@ -96,7 +96,7 @@ func splitPort(t *testing.T, addr string) (host string, port int) {
 	return host, port
 }
 
-// TestLogReaderExits has whoever reads the log end: the agent serves on.
+// TestLogReaderExits ends the process that reads the log: the agent goes on serving.
 func TestLogReaderExits(t *testing.T) {
 	t.Parallel()
 	folder := t.TempDir()

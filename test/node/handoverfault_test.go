@@ -55,7 +55,7 @@ func awaitLog(t *testing.T, a daemon, what string) {
 	proctest.Eventually(t, 20*time.Second, "the log says: "+what, func() bool { return strings.Contains(a.Stderr.String(), what) })
 }
 
-// expectAllAnswered stops the load: nothing was lost, and nobody but the agents has answered.
+// expectAllAnswered stops the load: nothing was lost, and only the agents have answered.
 func (b *harness) expectAllAnswered(t *testing.T, l *load, what string, sessionsCut int, fallbackBefore uint64) {
 	t.Helper()
 	time.Sleep(500 * time.Millisecond)

@@ -201,7 +201,7 @@ func TestFaultyUpstream(t *testing.T) {
 	}
 }
 
-// checkFaulty expects that the odd upstream cost nobody an answer, and few any time once it was known.
+// checkFaulty expects that the faulty upstream cost no answer, and little time once it was known.
 func checkFaulty(t *testing.T, order string, l *load, lag time.Duration) {
 	t.Helper()
 	all, then := l.all(), l.between(l.began.Add(l.length/2), time.Now())
