@@ -37,7 +37,7 @@ test: ## install what the tests need, then run every suite
 	hack/test.sh
 
 soak: ## before a release, for hours: the long forms of the suites that have one
-	SOAK=1 hack/test.sh race fuzz e2e upstream pressure node
+	SOAK=1 hack/test.sh race fuzz e2e upstream pressure node install
 
 e2e: ## root: install it on a real cluster of two nodes, as the README says
 	hack/test.sh install
@@ -52,12 +52,12 @@ fuzz: ## run every fuzz target for FUZZTIME (60s)
 	hack/fuzz.sh $(FUZZTIME)
 
 bench: build ## measure against other servers and write docs/performance.md
-	cd bench && $(GO) build -buildvcs=false -o ../bin/bench .
-	bin/bench --node-cache bin/node-cache --src bench --out docs/performance.md $(ARGS)
+	$(GO) build -buildvcs=false -o bin/bench ./bench
+	bin/bench servers --out docs/performance.md $(ARGS)
 
 bench-cluster: build ## measure a large cluster's zone and write its part of docs/performance.md
-	$(GO) build -buildvcs=false -o bin/bench-cluster ./internal/kubetest/bench
-	bin/bench-cluster -node-cache bin/node-cache -out docs/performance.md
+	$(GO) build -buildvcs=false -o bin/bench ./bench
+	bin/bench cluster --out docs/performance.md $(ARGS)
 
 clean: ## remove what the other targets built
 	rm -rf bin dist

@@ -7,9 +7,6 @@ import (
 	"strconv"
 )
 
-// loopback is the address of every server and of the upstream.
-const loopback = "127.0.0.1"
-
 // The configurations: one thread, a cache that holds every name of the hit lists, one upstream, no validation,
 // no query log, and where a server has a bound on misses in flight or on those of a client, one above the load's 400.
 
@@ -54,7 +51,7 @@ func corefileWith(s site, options string) string {
     forward . %[1]s:%[3]d%[5]s
     prometheus %[1]s:%[4]d
 }
-`, loopback, s.port, s.upstream, s.metrics, options)
+`, loopback, s.port, s.upstream, s.admin, options)
 }
 
 func unboundConfig(s site) string { return unboundWith(s, "") }
@@ -130,6 +127,43 @@ func recursorArgs(s site) []string {
 		"--threads=1", "--distributor-threads=0", "--pdns-distributes-queries=no", "--max-mthreads=4096",
 		"--forward-zones-recurse=.=" + loopback + ":" + strconv.Itoa(s.upstream), "--dont-query=", "--dnssec=off",
 	}
+}
+
+// nodeCacheInCluster answers the zone locally; there is no other server to ask.
+func nodeCacheInCluster(s site, endpoints string) string {
+	return fmt.Sprintf(`apiVersion: node-cache.io/v1alpha1
+kind: Config
+listen: {addresses: [%[1]s], port: %[2]d}
+forward:
+- {zone: ".", to: ["%[1]s:9"]}
+cluster: {resolver: local, kubeconfig: %[3]q, endpoints: %[4]s}
+admin: {address: "%[1]s:%[5]d"}
+log: {level: warn, format: text}
+`, loopback, s.port, s.kubeconfig, endpoints, s.admin)
+}
+
+// corefileInCluster is what kubeadm gives to CoreDNS, without what only observes: health, loop, loadbalance, prometheus and
+// reload.
+func corefileInCluster(s site) string {
+	return fmt.Sprintf(`.:%[2]d {
+    errors
+    bind %[1]s
+    ready %[1]s:%[3]d
+    kubernetes cluster.local in-addr.arpa ip6.arpa {
+        kubeconfig %[4]s
+        pods insecure
+        fallthrough in-addr.arpa ip6.arpa
+        ttl 30
+    }
+    forward . %[1]s:9 {
+        max_concurrent 1000
+    }
+    cache 30 {
+        disable success cluster.local
+        disable denial cluster.local
+    }
+}
+`, loopback, s.port, s.admin, s.kubeconfig)
 }
 
 // upstreamConfig is NSD's: one process, no rate limit, everything it writes in the run's folder.

@@ -3,11 +3,9 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
-	"os/exec"
 	"strconv"
 	"strings"
 	"time"
@@ -36,8 +34,8 @@ func (p perf) wrong(rcode string) int64 {
 	return n
 }
 
-// A volley is one run of dnsperf.
-type volley struct {
+// A dnsperfRun is one run of dnsperf.
+type dnsperfRun struct {
 	list    string // path of the queries
 	port    int
 	seconds int // 0: the list once, from its start to its end
@@ -45,36 +43,39 @@ type volley struct {
 }
 
 // args is dnsperf's command line: 8 clients in one thread, 400 queries in flight, lost after 2 s.
-func (v volley) args() []string {
-	args := []string{"-s", loopback, "-p", strconv.Itoa(v.port), "-d", v.list, "-c", "8", "-T", "1", "-q", "400", "-t", "2"}
-	if v.seconds > 0 {
-		args = append(args, "-l", strconv.Itoa(v.seconds))
+func (r dnsperfRun) args() []string {
+	args := []string{"dnsperf", "-s", loopback, "-p", strconv.Itoa(r.port), "-d", r.list, "-c", "8", "-T", "1", "-q", "400", "-t", "2"}
+	if r.seconds > 0 {
+		args = append(args, "-l", strconv.Itoa(r.seconds))
 	} else {
 		args = append(args, "-n", "1")
 	}
-	if v.tcp {
+	if r.tcp {
 		args = append(args, "-m", "tcp")
 	}
 	return args
 }
 
-// fire runs dnsperf on the load's CPU and waits for its figures.
-func (v volley) fire(ctx context.Context) (perf, error) {
+// run runs dnsperf on the other CPU and waits for its figures.
+func (r dnsperfRun) run(ctx context.Context) (perf, error) {
+	p, err := launch(ctx, otherCPU, "", "dnsperf", r.args())
+	if err != nil {
+		return perf{}, err
+	}
+	defer p.Kill()
 	// A list that is run once ends by itself; a server that answers nothing must not hold up the run.
-	ctx, cancel := context.WithTimeout(ctx, time.Duration(v.seconds)*time.Second+time.Minute)
+	ctx, cancel := context.WithTimeout(ctx, time.Duration(r.seconds)*time.Second+time.Minute)
 	defer cancel()
-	cmd := exec.CommandContext(ctx, "dnsperf", v.args()...)
-	var stdout, stderr bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &stdout, &stderr
-	dieWithUs(cmd)
-	if err := startPinned(cmd, loadCPU); err != nil {
-		return perf{}, fmt.Errorf("starting dnsperf: %w", err)
+	select {
+	case <-p.Done():
+	case <-ctx.Done():
+		return perf{}, fmt.Errorf("running dnsperf: %w", ctx.Err())
 	}
-	if err := cmd.Wait(); err != nil {
-		return perf{}, fmt.Errorf("running dnsperf: %w: %s", err, lastLine(stderr.String()))
+	if err := p.Err(); err != nil {
+		return perf{}, fmt.Errorf("running dnsperf: %w: %s", err, lastLine(p.Stderr.String()))
 	}
-	result, err := parsePerf(stdout.String())
-	result.cpu = cmd.ProcessState.UserTime() + cmd.ProcessState.SystemTime()
+	result, err := parsePerf(p.Stdout.String())
+	result.cpu = p.CPUTime()
 	return result, err
 }
 

@@ -1,16 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Command bench measures node-cache beside other DNS caches on one machine.
+// Command bench measures node-cache on one machine.
 //
-// One server at a time runs on the first CPU; the load generator (dnsperf) and the upstream (NSD) share the second.
-// What a server costs is read from the kernel's own account of its processes, so the load generator's speed does not
-// enter it. Loopback only: no name leaves the machine.
+// It has two sections, each of which writes its part of docs/performance.md:
 //
-// Parts of a run are chosen on the command line, as in
+//   - servers: node-cache beside other DNS caches, with one upstream (NSD)
+//   - cluster: node-cache and CoreDNS as servers of the zone of one large cluster, which a real API server holds
+//
+// One server at a time runs on the first CPU. The load generator (dnsperf) and everything else share the second. What a
+// server costs is what the kernel counts for its processes, so the load generator's speed has no part in it. Loopback
+// only: no name leaves the machine.
+//
+// Flags choose parts of a run, as in
 //
 //	make bench ARGS="--loads miss,misstcp --only node-cache,dnsdist --out="
 //
-// which measures misses of two servers and writes no file. bench --help has the rest.
+// which measures misses of two servers and writes no file. bench servers --help and bench cluster --help list them.
 //
-// A query's way through the program: main → bench (the run) → trial (one server, one round) → dnsperf → report.
+// A query's way through the program: main → servers, cluster (the runs) → trials (one server, one start) → harness
+// (start, load) → dnsperf → report.
 package main

@@ -10,27 +10,28 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
+
+	"github.com/nodecache/node-cache/internal/proctest"
 )
 
-// A report is everything one run found; it is what --json writes.
-type report struct {
-	Machine machine  `json:"machine"`
-	Seconds int      `json:"seconds"` // of each load
-	Rounds  int      `json:"rounds"`
-	Loads   []string `json:"loads"`
-	Binary  binary   `json:"binary"`
-	Results []result `json:"results"`
+// A report is everything one run found.
+type report interface {
+	render() (string, error) // the part of the page
+	summary() string         // for the terminal
 }
 
-// A binary is the stripped size of node-cache, or why it is not known.
-type binary struct {
-	Bytes   int64  `json:"bytes"`
-	Skipped string `json:"skipped,omitempty"`
+// results is what the reports of both sections hold; it is what --json writes.
+type results struct {
+	Machine machine   `json:"machine"`
+	Seconds int       `json:"seconds"` // of each load
+	Rounds  int       `json:"rounds"`
+	Results []*result `json:"results"`
 }
 
-// A result is one subject's row.
+// A result is one server's row.
 type result struct {
 	Name    string              `json:"name"`
 	Version string              `json:"version,omitempty"`
@@ -55,6 +56,20 @@ func (n note) String() string {
 	return fmt.Sprintf("round %d, %s: %s", n.Round, n.Load, n.Why)
 }
 
+// note keeps and shows what went wrong.
+func (h *harness) note(row *result, round int, load string, err error) {
+	n := note{Round: round + 1, Load: load, Why: oneLine(err)}
+	row.Notes = append(row.Notes, n)
+	printf(h.progress, "%-18s %s\n", row.Name, n)
+}
+
+// sample keeps and shows a sample.
+func (h *harness) sample(row *result, round int, load string, s sample) {
+	row.Samples[load] = append(row.Samples[load], s)
+	printf(h.progress, "round %d %-18s %-12s %8.0f q/s  %6.2f us CPU/query  core %3.0f %%  latency %6.0f us  lost %d  wrong %d  %.0f MiB\n",
+		round+1, row.Name, load, s.QPS, s.CPU, 100*s.Busy, s.Latency, s.Lost, s.Wrong, s.MiB)
+}
+
 // oneLine is an error's text for a table: joined errors have a line each.
 func oneLine(err error) string {
 	return strings.ReplaceAll(err.Error(), "\n", "; ")
@@ -74,7 +89,7 @@ type sample struct {
 }
 
 // The least CPU time that makes a sample: the kernel counts in ticks of 10 ms.
-const leastCPU = 10 * tick
+const leastCPU = 10 * proctest.Tick
 
 // newSample puts dnsperf's figures and the server's CPU time together.
 func newSample(p perf, cpu time.Duration, mib float64, rcode string) (sample, error) {
@@ -96,7 +111,7 @@ func newSample(p perf, cpu time.Duration, mib float64, rcode string) (sample, er
 	}, nil
 }
 
-// A figure is the medians of one subject under one load; what was lost or wrong is summed over the rounds.
+// A figure is the medians of one server under one load; what was lost or wrong is summed over the rounds.
 type figure struct {
 	sample
 
@@ -104,24 +119,17 @@ type figure struct {
 }
 
 // figure returns the medians of a load, and false where there is no sample.
-func (r result) figure(load string) (figure, bool) {
+func (r *result) figure(load string) (figure, bool) {
 	samples := r.Samples[load]
 	if len(samples) == 0 {
 		return figure{}, false
 	}
-	mid := func(of func(sample) float64) float64 {
-		values := make([]float64, 0, len(samples))
-		for _, s := range samples {
-			values = append(values, of(s))
-		}
-		return median(values)
-	}
 	f := figure{minCPU: math.Inf(1)}
-	f.QPS = mid(func(s sample) float64 { return s.QPS })
-	f.CPU = mid(func(s sample) float64 { return s.CPU })
-	f.Busy = mid(func(s sample) float64 { return s.Busy })
-	f.Latency = mid(func(s sample) float64 { return s.Latency })
-	f.MiB = mid(func(s sample) float64 { return s.MiB })
+	f.QPS = medianOf(samples, func(s sample) float64 { return s.QPS })
+	f.CPU = medianOf(samples, func(s sample) float64 { return s.CPU })
+	f.Busy = medianOf(samples, func(s sample) float64 { return s.Busy })
+	f.Latency = medianOf(samples, func(s sample) float64 { return s.Latency })
+	f.MiB = medianOf(samples, func(s sample) float64 { return s.MiB })
 	for _, s := range samples {
 		f.Completed += s.Completed
 		f.Lost += s.Lost
@@ -131,17 +139,25 @@ func (r result) figure(load string) (figure, bool) {
 	return f, true
 }
 
-// find returns the row of a name.
-func (r report) find(name string) (result, bool) {
-	i := slices.IndexFunc(r.Results, func(row result) bool { return row.Name == name })
+// find returns the row of a name, nil where there is none.
+func (r *results) find(name string) *result {
+	i := slices.IndexFunc(r.Results, func(row *result) bool { return row.Name == name })
 	if i < 0 {
-		return result{}, false
+		return nil
 	}
-	return r.Results[i], true
+	return r.Results[i]
 }
 
-// others is the share of both CPUs that went to strangers: the median of all samples and the worst of them.
-func (r report) others() (mid, worst float64) {
+// figureOf returns the medians of a server under a load, and false where they were not measured.
+func (r *results) figureOf(name, load string) (figure, bool) {
+	if row := r.find(name); row != nil {
+		return row.figure(load)
+	}
+	return figure{}, false
+}
+
+// others is the share of both CPUs that went to other programs: the median of all samples and the worst of them.
+func (r *results) others() (mid, worst float64) {
 	var shares []float64
 	for _, row := range r.Results {
 		for _, samples := range row.Samples {
@@ -156,11 +172,18 @@ func (r report) others() (mid, worst float64) {
 	return median(shares), slices.Max(shares)
 }
 
-// peers are the rows that are neither the floor nor node-cache.
-func (r report) peers() []result {
-	return slices.DeleteFunc(slices.Clone(r.Results), func(row result) bool {
-		return row.Name == floorName || row.Name == oursName
-	})
+// The share of both CPUs used by others above which the report warns.
+const mostNoise = 0.05
+
+// notes lists what went wrong in single rounds.
+func (r *results) notes() string {
+	var out strings.Builder
+	for _, row := range r.Results {
+		for _, note := range row.Notes {
+			fmt.Fprintf(&out, "- %s, %s\n", row.Name, note)
+		}
+	}
+	return out.String()
 }
 
 // median is the middle value, or the mean of the two in the middle; values is not empty.
@@ -168,6 +191,65 @@ func median(values []float64) float64 {
 	sorted := slices.Sorted(slices.Values(values))
 	n := len(sorted)
 	return (sorted[(n-1)/2] + sorted[n/2]) / 2
+}
+
+// medianOf is the median of one value of each item.
+func medianOf[T any](items []T, of func(T) float64) float64 {
+	values := make([]float64, len(items))
+	for i, item := range items {
+		values[i] = of(item)
+	}
+	return median(values)
+}
+
+// The verdicts on budgets, and what stands for a figure that is missing.
+const (
+	met         = "met"
+	notMet      = "**not met**"
+	notMeasured = "not measured"
+)
+
+// A judgement is one budget beside the figure of this run.
+type judgement struct {
+	what, budget, figure, verdict string
+}
+
+func budgetTable(judged []judgement) string {
+	rows := make([][]string, len(judged))
+	for i, j := range judged {
+		rows[i] = []string{j.what, j.budget, j.figure, j.verdict}
+	}
+	return table([]string{"what", "budget", "this run", "verdict"}, rows)
+}
+
+// table renders Markdown; short rows are filled up with empty cells.
+func table(header []string, rows [][]string) string {
+	var out strings.Builder
+	line := func(cells []string) {
+		for i := range header {
+			cell := ""
+			if i < len(cells) {
+				cell = strings.ReplaceAll(cells[i], "|", `\|`)
+			}
+			out.WriteString("| " + cell + " ")
+		}
+		out.WriteString("|\n")
+	}
+	line(header)
+	out.WriteString(strings.Repeat("|---", len(header)) + "|\n")
+	for _, row := range rows {
+		line(row)
+	}
+	return out.String()
+}
+
+// thousands writes a number without fraction, its digits in groups of three.
+func thousands[N int | int64 | float64](n N) string {
+	digits := strconv.FormatFloat(float64(n), 'f', 0, 64)
+	for at := len(digits) - 3; at > 0; at -= 3 {
+		digits = digits[:at] + "," + digits[at:]
+	}
+	return digits
 }
 
 // writeJSON writes the report with every sample.

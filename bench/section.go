@@ -20,26 +20,26 @@ type section struct {
 	text string // with both markers
 }
 
-// readSections reads the sections of a file that may not exist yet.
-func readSections(path string) ([]section, error) {
+// readReport reads a file and its sections. There may be no such file yet.
+func readReport(path string) (string, []section, error) {
 	if path == "" {
-		return nil, nil
+		return "", nil, nil
 	}
 	text, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil
+		return "", nil, nil
 	}
 	if err != nil {
-		return nil, fmt.Errorf("reading the old report: %w", err)
+		return "", nil, fmt.Errorf("reading the old report: %w", err)
 	}
 	sections, err := findSections(string(text))
 	if err != nil {
-		return nil, fmt.Errorf("reading the sections of %s: %w", filepath.Base(path), err)
+		return "", nil, fmt.Errorf("reading the sections of %s: %w", filepath.Base(path), err)
 	}
-	return sections, nil
+	return string(text), sections, nil
 }
 
-// findSections returns the sections in order. Text whose markers do not pair is an error: rewriting it would lose somebody's work.
+// findSections returns the sections in order. Text whose markers do not pair is an error: rewriting it would lose a section.
 func findSections(text string) ([]section, error) {
 	var (
 		found []section
@@ -93,7 +93,7 @@ func marker(line string) (verb, name string) {
 func keepSections(text string, old []section) string {
 	places, err := findSections(text)
 	if err != nil {
-		places = nil // the frame is ours and tested; without places every section goes to the end
+		places = nil // checked before; without places every section goes to the end
 	}
 	for _, s := range old {
 		placed := false
@@ -104,7 +104,7 @@ func keepSections(text string, old []section) string {
 			}
 		}
 		if !placed {
-			text = strings.TrimRight(text, "\n") + "\n\n" + strings.TrimRight(s.text, "\n") + "\n"
+			text = strings.TrimLeft(strings.TrimRight(text, "\n")+"\n\n"+strings.TrimRight(s.text, "\n")+"\n", "\n")
 		}
 	}
 	return text

@@ -50,6 +50,7 @@ func TestFindSections(t *testing.T) {
 
 func TestKeepSections(t *testing.T) {
 	t.Parallel()
+	const mine = "<!-- begin cluster -->\nnew\n<!-- end cluster -->\n"
 	frame := "# New\n\n<!-- begin cluster -->\n<!-- end cluster -->\n\nlast\n"
 	tests := []struct {
 		name string
@@ -67,6 +68,9 @@ func TestKeepSections(t *testing.T) {
 			old:  []section{{name: "other", text: "<!-- begin other -->\nmine\n<!-- end other -->\n"}},
 			want: frame + "\n<!-- begin other -->\nmine\n<!-- end other -->\n",
 		},
+	}
+	if got := keepSections("", []section{{name: "cluster", text: mine}}); got != mine {
+		t.Errorf("a section without a file: %q, want the section", got)
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -86,11 +90,11 @@ func TestRewrite(t *testing.T) {
 	if err := os.WriteFile(path, []byte("stale figures\n"+mine), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	old, err := readSections(path)
+	_, old, err := readReport(path)
 	if err != nil {
 		t.Fatal(err)
 	}
-	text, err := render(sampleReport())
+	text, err := serversSample().render()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -117,10 +121,10 @@ func TestReadSectionsRefuses(t *testing.T) {
 	if err := os.WriteFile(path, []byte("<!-- begin cluster -->\nlong work\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := readSections(path); err == nil {
-		t.Error("readSections accepted a section without an end")
+	if _, _, err := readReport(path); err == nil {
+		t.Error("readReport accepted a section without an end")
 	}
-	if got, err := readSections(filepath.Join(t.TempDir(), "absent.md")); got != nil || err != nil {
-		t.Errorf("readSections of an absent file = %v, %v, want nothing", got, err)
+	if text, got, err := readReport(filepath.Join(t.TempDir(), "absent.md")); text != "" || got != nil || err != nil {
+		t.Errorf("readReport of an absent file = %v, %v, want nothing", got, err)
 	}
 }

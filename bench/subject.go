@@ -4,14 +4,13 @@ package main
 
 import (
 	"context"
-	"errors"
-	"fmt"
-	"os"
 	"os/exec"
-	"path/filepath"
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/nodecache/node-cache/internal/kubetest"
+	"github.com/nodecache/node-cache/internal/proctest"
 )
 
 // Names of the subjects that the report treats apart from the peers.
@@ -20,58 +19,62 @@ const (
 	oursName  = "node-cache"
 )
 
-// A site is where one start of a subject happens.
-type site struct {
-	dir      string // its folder, empty at the start
-	conf     string // path of its configuration
-	port     int    // to listen on
-	upstream int    // port of the upstream
-	metrics  int    // a second port, for those that have no other way to be idle but to export
-	cluster  string // folder of a cluster's manifests
-}
+// A way is how a server is started for some of the loads.
+type way uint8
+
+// The ways.
+const (
+	plain   way = iota // as a cache whose upstream is asked over UDP
+	inZone             // as a server of a cluster's zone too
+	overTCP            // as a cache whose upstream is asked over TCP
+)
 
 // A subject is a server that is measured.
 type subject struct {
-	name    string
-	find    func(b builder, ctx context.Context) (path string, err error)
-	version []string              // arguments that make it print its version; none: find's own
-	config  func(s site) string   // its configuration; nil: it takes flags only
-	zone    func(s site) string   // its configuration as a server of a cluster's zone; nil: it is none without an API server
-	overTCP func(s site) string   // its configuration with the upstream asked over TCP; nil: it keeps no connections for many queries
-	args    func(s site) []string // its command line without the program
-	load    string                // the one load that it can serve; empty: all of them, as far as it can be started for them
+	server
+
+	find    func(ctx context.Context, b *serversBench) (path string, err error)
+	version []string            // arguments that make it print its version; none: it has none
+	zone    func(s site) string // its configuration as a server of a cluster's zone; nil: it is none without an API server
+	overTCP func(s site) string // its configuration with the upstream asked over TCP; nil: it keeps no connections for many queries
+	load    string              // the one load that it can serve; empty: all of them, as far as it can be started for them
+	way     way                 // of which its config is
 }
 
 // subjects returns every server, in the order in which they run and are reported.
 func subjects() []subject {
 	return []subject{
 		{
-			name: floorName, find: builder.floor,
-			args: func(s site) []string { return []string{loopback, strconv.Itoa(s.port)} },
-			load: "hit", // it has one fixed answer, over UDP
+			server: server{name: floorName, args: func(s site) []string { return []string{loopback, strconv.Itoa(s.port)} }},
+			find:   func(ctx context.Context, b *serversBench) (string, error) { return b.buildFloor(ctx) },
+			load:   "hit", // it has one fixed answer, over UDP
 		},
 		{
-			name: oursName, find: builder.given, version: []string{"version"}, config: nodeCacheConfig, zone: zoneConfig, overTCP: nodeCacheOverTCP,
-			args: func(s site) []string { return []string{"agent", "--config", s.conf} },
+			server: server{name: oursName, config: nodeCacheConfig, args: func(s site) []string { return []string{"agent", "--config", s.conf} }},
+			find: func(_ context.Context, b *serversBench) (string, error) {
+				return proctest.LookProgram(b.opts.nodeCache)
+			},
+			zone: zoneConfig, overTCP: nodeCacheOverTCP, version: []string{"version"},
 		},
 		{
-			name: "coredns", find: builder.coredns, version: []string{"-version"}, config: corefile, overTCP: corefileOverTCP,
-			args: func(s site) []string { return []string{"-quiet", "-conf", s.conf} },
+			server:  server{name: "coredns", config: corefile, args: func(s site) []string { return []string{"-quiet", "-conf", s.conf} }},
+			find:    func(ctx context.Context, _ *serversBench) (string, error) { return kubetest.Program(ctx, "coredns") },
+			overTCP: corefileOverTCP, version: []string{"-version"},
 		},
 		{
-			name: "unbound", find: installed("unbound"), version: []string{"-V"}, config: unboundConfig, overTCP: unboundOverTCP,
-			args: func(s site) []string { return []string{"-d", "-c", s.conf} },
+			server: server{name: "unbound", config: unboundConfig, args: func(s site) []string { return []string{"-d", "-c", s.conf} }},
+			find:   installed("unbound"), overTCP: unboundOverTCP, version: []string{"-V"},
 		},
 		{
-			name: "dnsdist", find: installed("dnsdist"), version: []string{"--version"}, config: dnsdistConfig, overTCP: dnsdistOverTCP,
-			args: func(s site) []string { return []string{"--supervised", "--disable-syslog", "-C", s.conf} },
+			server: server{name: "dnsdist", config: dnsdistConfig, args: func(s site) []string { return []string{"--supervised", "--disable-syslog", "-C", s.conf} }},
+			find:   installed("dnsdist"), overTCP: dnsdistOverTCP, version: []string{"--version"},
 		},
 		{
-			name: "kresd", find: installed("kresd"), version: []string{"--version"}, config: kresdConfig,
-			args: func(s site) []string { return []string{"-n", "-q", "-c", s.conf, s.dir} },
+			server: server{name: "kresd", config: kresdConfig, args: func(s site) []string { return []string{"-n", "-q", "-c", s.conf, s.dir} }},
+			find:   installed("kresd"), version: []string{"--version"},
 		},
-		{name: "dnsmasq", find: installed("dnsmasq"), version: []string{"--version"}, args: dnsmasqArgs},
-		{name: "pdns_recursor", find: installed("pdns_recursor"), version: []string{"--version"}, args: recursorArgs},
+		{server: server{name: "dnsmasq", args: dnsmasqArgs}, find: installed("dnsmasq"), version: []string{"--version"}},
+		{server: server{name: "pdns_recursor", args: recursorArgs}, find: installed("pdns_recursor"), version: []string{"--version"}},
 	}
 }
 
@@ -84,76 +87,37 @@ func subjectNames() []string {
 	return names
 }
 
-// A builder gets the programs that Debian does not have.
-type builder struct {
-	dir       string // for what it builds
-	source    string // folder of the bench module
-	nodeCache string // path of the node-cache binary, or empty
+// installed finds a program of the distribution.
+func installed(program string) func(context.Context, *serversBench) (string, error) {
+	return func(context.Context, *serversBench) (string, error) { return proctest.LookProgram(program) }
 }
 
-// floor compiles the C program that this binary carries.
-func (b builder) floor(ctx context.Context) (string, error) {
-	source, path := filepath.Join(b.dir, "floor.c"), filepath.Join(b.dir, floorName)
-	if err := os.WriteFile(source, []byte(floorSource), 0o600); err != nil {
-		return "", fmt.Errorf("writing the floor's source: %w", err)
-	}
-	return path, output(exec.CommandContext(ctx, "cc", "-O2", "-o", path, source))
-}
-
-// coredns builds CoreDNS at the version of the bench module's go.mod.
-func (b builder) coredns(ctx context.Context) (string, error) {
-	path := filepath.Join(b.dir, "coredns")
-	return path, output(exec.CommandContext(ctx, "go", "build", "-C", b.source, "-trimpath", "-o", path, "./coredns"))
-}
-
-// given checks the binary named on the command line.
-func (b builder) given(context.Context) (string, error) {
-	if b.nodeCache == "" {
-		return "", errors.New("no --node-cache given")
-	}
-	path, err := filepath.Abs(b.nodeCache)
-	if err != nil {
-		return "", fmt.Errorf("resolving --node-cache: %w", err)
-	}
-	if _, err := exec.LookPath(path); err != nil {
-		return "", fmt.Errorf("%s cannot be run", filepath.Base(path))
-	}
-	return path, nil
-}
-
-// installed finds a program of the distribution, also where the folders of daemons are not on the PATH.
-func installed(program string) func(builder, context.Context) (string, error) {
-	return func(builder, context.Context) (string, error) {
-		return lookProgram(program)
-	}
-}
-
-func lookProgram(program string) (string, error) {
-	for _, path := range []string{program, "/usr/sbin/" + program, "/sbin/" + program, "/usr/local/sbin/" + program} {
-		if found, err := exec.LookPath(path); err == nil {
-			return found, nil
+// starts are the ways in which a round starts the server.
+func (s *subject) starts() []subject {
+	starts := []subject{*s}
+	for _, other := range []struct {
+		way    way
+		config func(site) string
+	}{{inZone, s.zone}, {overTCP, s.overTCP}} {
+		if other.config != nil {
+			start := *s
+			start.config, start.way = other.config, other.way
+			starts = append(starts, start)
 		}
 	}
-	return "", errors.New("not installed")
+	return starts
 }
 
-// output runs a build and makes its last line the error.
-func output(cmd *exec.Cmd) error {
-	dieWithUs(cmd)
-	text, err := cmd.CombinedOutput()
-	if err != nil {
-		return fmt.Errorf("building with %s: %w: %s", filepath.Base(cmd.Path), err, lastLine(string(text)))
-	}
-	return nil
+// serves reports whether the load is for this start of the server.
+func (s *subject) serves(l load) bool {
+	return l.way == s.way && (s.load == "" || s.load == l.name)
 }
 
-// programVersion asks a program for its version; one that does not tell has the version "unknown".
+// programVersion asks a program for its version; one that does not print it has the version "unknown".
 func programVersion(ctx context.Context, path string, args []string) string {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
-	cmd := exec.CommandContext(ctx, path, args...)
-	dieWithUs(cmd)
-	text, err := cmd.CombinedOutput()
+	text, err := exec.CommandContext(ctx, path, args...).CombinedOutput()
 	if err != nil && len(text) == 0 {
 		return "unknown"
 	}

@@ -10,6 +10,8 @@ import (
 	"testing"
 
 	"github.com/miekg/dns"
+
+	"github.com/nodecache/node-cache/internal/proctest"
 )
 
 func TestParseVersion(t *testing.T) {
@@ -40,7 +42,7 @@ func TestParseVersion(t *testing.T) {
 // TestConfigsPoint checks that each server listens where it is asked and forwards to the upstream.
 func TestConfigsPoint(t *testing.T) {
 	t.Parallel()
-	at := site{dir: "/run/x", conf: "/run/x/conf", port: 5999, upstream: 5888, metrics: 5777, cluster: "/run/x/manifests"}
+	at := site{dir: "/run/x", conf: "/run/x/conf", port: 5999, upstream: 5888, admin: 5777, cluster: "/run/x/manifests"}
 	for _, s := range subjects() {
 		if s.name == floorName {
 			continue
@@ -79,21 +81,18 @@ func TestFloorAnswers(t *testing.T) {
 	if _, err := exec.LookPath("cc"); err != nil {
 		t.Skip("no C compiler")
 	}
-	dir := t.TempDir()
-	path, err := builder{dir: dir}.floor(t.Context())
+	h := &harness{dir: t.TempDir()}
+	path, err := h.buildFloor(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
-	port, err := (&portFinder{next: 25300}).free(t.Context())
+	port := int(proctest.FreeAddr(t).Port())
+	p, err := launch(t.Context(), serverCPU, h.dir, floorName, []string{path, loopback, strconv.Itoa(port)})
 	if err != nil {
 		t.Fatal(err)
 	}
-	p, err := start(t.Context(), serverCPU, dir, []string{path, loopback, strconv.Itoa(port)})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer p.stop()
-	if err := awaitAnswer(t.Context(), p, port, upstreamHost); err != nil {
+	defer p.Kill()
+	if err := h.awaitAnswer(t.Context(), p, port, upstreamHost); err != nil {
 		t.Fatal(err)
 	}
 	query := new(dns.Msg).SetQuestion("Some.Name.example.", dns.TypeA).SetEdns0(1232, true)
@@ -117,17 +116,17 @@ func TestFloorReportsABadAddress(t *testing.T) {
 	if _, err := exec.LookPath("cc"); err != nil {
 		t.Skip("no C compiler")
 	}
-	dir := t.TempDir()
-	path, err := builder{dir: dir}.floor(t.Context())
+	h := &harness{dir: t.TempDir()}
+	path, err := h.buildFloor(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
-	p, err := start(t.Context(), serverCPU, dir, []string{path, "192.0.2.1", "53"}) // RFC 5737: nobody's address
+	p, err := launch(t.Context(), serverCPU, h.dir, floorName, []string{path, "192.0.2.1", "53"}) // for documentation (RFC 5737)
 	if err != nil {
 		t.Fatal(err)
 	}
-	<-p.done
-	if got, want := p.lastWords(), "floor: binding: Cannot assign requested address"; got != want {
-		t.Errorf("lastWords = %q, want %q", got, want)
+	<-p.Done()
+	if got, want := h.lastLine(p), "floor: binding: Cannot assign requested address"; got != want {
+		t.Errorf("lastLine = %q, want %q", got, want)
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 )
 
@@ -19,22 +20,20 @@ const (
 	missPerSec = 250_000 // names made for each second of the miss load: more than one core can ask
 )
 
+// The cluster of the zone's loads: services with one address each, in a folder of YAML objects.
+const (
+	manifestsDir = "manifests"
+	namespaces   = 20
+
+	upstreamSuffix = ".bench.test"
+	clusterSuffix  = ".svc.cluster.local"
+)
+
 // Names that exist, for the question whether a server answers.
 const (
 	upstreamHost = "svc-0.ns-0.bench.test"
 	zoneHost     = "svc-0.ns-0" + clusterSuffix
 )
-
-// A load is one way to query: which list, by which transport, and what every answer has to be.
-type load struct {
-	name  string // on the command line and in files
-	title string // in the report
-	list  string // file of queries in the run's folder
-	rcode string // of a right answer
-	tcp   bool
-	once  bool // a query asked twice would spoil the load
-	way   way  // of the servers' start; with inZone the names are the cluster's
-}
 
 // loads returns every load, in the order in which they run. The misses come last: they fill a cache, and one that
 // takes nothing new while it is full (dnsdist's, which keeps answers for TCP apart) would forward the hits of the next load.
@@ -113,24 +112,36 @@ func (w *workload) zone() []string {
 	}, addresses...)
 }
 
-// hits asks for the hosts by a Zipf law with exponent 1: what clients of a cluster ask is skewed.
+// hits asks for the hosts by Zipf's law: what clients of a cluster ask is skewed.
 func (w *workload) hits() []string {
-	cumulative := make([]float64, len(w.names))
-	sum := 0.0
-	for i := range cumulative {
-		sum += 1 / float64(i+1)
-		cumulative[i] = sum
-	}
+	draw := newZipf(w.rand, len(w.names))
 	names := make([]string, zipfLines)
 	for i := range names {
-		at := w.rand.Float64() * sum
-		k := 0
-		for k < len(cumulative)-1 && cumulative[k] < at {
-			k++
-		}
-		names[i] = w.names[k]
+		names[i] = w.names[draw.rank()]
 	}
 	return names
+}
+
+// A zipf draws ranks from 0 by Zipf's law with exponent 1.
+type zipf struct {
+	random     *rand.Rand
+	cumulative []float64
+}
+
+func newZipf(random *rand.Rand, n int) *zipf {
+	z := &zipf{random: random, cumulative: make([]float64, n)}
+	sum := 0.0
+	for i := range z.cumulative {
+		sum += 1 / float64(i+1)
+		z.cumulative[i] = sum
+	}
+	return z
+}
+
+func (z *zipf) rank() int {
+	last := len(z.cumulative) - 1
+	i, _ := slices.BinarySearch(z.cumulative, z.random.Float64()*z.cumulative[last])
+	return min(i, last)
 }
 
 // denials asks for external names with a cluster's search suffix behind them: what ndots:5 makes of every look-up.
@@ -143,9 +154,63 @@ func (w *workload) denials() []string {
 }
 
 // external is a name that clients of a cluster ask with a search suffix.
-func (w *workload) external() string { return fmt.Sprintf("h%d.example.net", w.rand.IntN(externals)) }
+func (w *workload) external() string { return external(w.rand) }
 
-// writeMisses writes n names that no one asked before.
+func external(random *rand.Rand) string {
+	return fmt.Sprintf("h%d.example.net", random.IntN(externals))
+}
+
+// services turns the hosts of hit queries into the services of the same rank: the skew stays.
+func (w *workload) services(hits []string) []string {
+	names := make([]string, len(hits))
+	for i, name := range hits {
+		names[i] = strings.TrimSuffix(name, upstreamSuffix) + clusterSuffix
+	}
+	return names
+}
+
+// searches asks for external names behind each of the three suffixes that a pod's search list has, in turn: what one
+// look-up of an external name brings to a server of the cluster's zone.
+func (w *workload) searches() []string {
+	names := make([]string, 0, zipfLines)
+	for len(names) < zipfLines {
+		external := w.external()
+		for _, suffix := range []string{".default.svc.cluster.local", ".svc.cluster.local", ".cluster.local"} {
+			names = append(names, external+suffix)
+		}
+	}
+	return names
+}
+
+// writeManifests writes a file for each namespace, with its services.
+func writeManifests(dir string) error {
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		return fmt.Errorf("creating a folder: %w", err)
+	}
+	for n := range namespaces {
+		documents := []string{fmt.Sprintf("apiVersion: v1\nkind: Namespace\nmetadata: {name: ns-%d}\n", n)}
+		for i := n; i < hosts; i += namespaces {
+			documents = append(documents, service(i))
+		}
+		path := filepath.Join(dir, fmt.Sprintf("ns-%d.yaml", n))
+		if err := os.WriteFile(path, []byte(strings.Join(documents, "---\n")), 0o600); err != nil {
+			return fmt.Errorf("writing a manifest: %w", err)
+		}
+	}
+	return nil
+}
+
+func service(i int) string {
+	return fmt.Sprintf(`apiVersion: v1
+kind: Service
+metadata: {name: svc-%d, namespace: ns-%d}
+spec:
+  clusterIP: 10.96.%d.%d
+  ports: [{name: http, port: 80}, {name: metrics, port: 9090}]
+`, i, i%namespaces, i>>8, i&255)
+}
+
+// writeMisses writes n names that were never asked before.
 func (w *workload) writeMisses(path string, n int) error {
 	return writeTo(path, func(out *bufio.Writer) error {
 		for i := range n {

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Lints the main module, the benchmarks' and the image's with the golangci-lint that tools/go.mod pins, and the words of
+# Lints the main module and the image's with the golangci-lint that tools/go.mod pins, and the words of
 # comments and pages with vale.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -11,9 +11,7 @@ tools=$PWD/tools/go.mod
 
 go tool -modfile="$tools" golangci-lint config verify
 go tool -modfile="$tools" golangci-lint run ./...
-for module in bench hack/image; do
-  (cd "$module" && go tool -modfile="$tools" golangci-lint run ./...)
-done
+(cd hack/image && go tool -modfile="$tools" golangci-lint run ./...)
 
 # Words: the list is tools/vale/NodeCache/Terms.yml. Of Go files it reads the comments.
 find cmd pkg README.md CONTRIBUTING.md CHANGELOG.md docs examples daemonset \

@@ -18,11 +18,11 @@ nsd:nsd unbound:unbound dnsperf:dnsperf dig:bind9-dnsutils nft:nftables iptables
 conntrack:conntrack qemu-system-x86_64:qemu-system-x86 busybox:busybox-static cpio:cpio
 runc:runc /usr/lib/cni/bridge:containernetworking-plugins prometheus:prometheus promtool:prometheus"
 # In this order, one after the other: each keeps both cores of a small machine busy, and many tests use real sockets.
-suites="lint bench-module image-module unit race fuzz scenarios rules e2e upstream pressure node kernel cluster manifests install"
+suites="lint image-module unit race fuzz scenarios rules e2e upstream pressure node kernel cluster manifests install"
 race=-race # empty where there is no C compiler, which the race detector needs
-concurrent='admin|agent|cache|follow|handover|resolve|server|snapshot|source|static|unixsock|upstream|watch|zone'
-bulky='TestEndless.*|TestPointersAreBounded|TestPartsRotate|TestWorst|TestRestoredWorld|TestSetsThatNoMessageHolds|TestTransfer(Huge|BigZone)'
-bulky+='|TestIndexesForget|TestTenant|TestLimit|TestResidentMemory|TestResizedMemory|TestDumpOfLarge.*|TestSnapshotOfMuch|TestCapacity|TestSocketsBounds'
+concurrent='admin|agent|cache|filewatch|handover|resolve|server|snapshot|source|static|task|unixsock|upstream|watch|zone'
+bulky='TestEndless.*|TestPTRsAreBounded|TestTruncatedSetsRotate|TestWorst|TestRestoreMatchesOriginal|TestSetsThatNoMessageHolds|TestTransferHuge|TestTransferBigZone'
+bulky+='|TestIndexRemoval|TestNamespaceLimit|TestLimit|TestResidentMemory|TestResizedMemory|TestDumpOfLarge.*|TestSnapshotLarge|TestCapacity|TestSocketPoolBounds'
 soak=${SOAK:-}
 limit=${soak:+6h}
 limit=${limit:-20m} # of one package's tests
@@ -70,7 +70,7 @@ set_up() {
 # ---- suites: each prints go test -json events -----------------------------------------------------------------
 
 packages() { # every package but the suites that run by themselves
-  go list ./... | grep -vE "/(test/(e2e|scenario|cluster|node|upstream|pressure|kernel|manifests|install)|internal/(kubetest|kubenode|nodetest|play|promtest)|pkg/($rules))(/|\$)"
+  go list ./... | grep -vE "/(test/(e2e|scenario|cluster|node|upstream|pressure|kernel|manifests|install)|bench|internal/(kubetest|kubenode|nodetest|play|promtest)|pkg/($rules))(/|\$)"
 }
 rules='intercept|iptables|nftables|netif' # packages whose tests write rules and links of the kernel
 
@@ -92,8 +92,7 @@ cannot() { # cannot SUITE REASON
 }
 
 suite_lint() {
-  check golangci-lint hack/lint.sh
-  check vet go vet ./...
+  check golangci-lint hack/lint.sh # with govet's analyzers
   check go.mod-tidy go mod tidy -diff
   local script
   for script in .ci/run hack/*.sh; do check "bash-$(basename "$script")" bash -n "$script"; done
@@ -121,13 +120,13 @@ suite_unit() {
 }
 
 # What starts goroutines. The tests that are left out handle much data: they take minutes with the detector, and others
-# take the same ways. A soak leaves out none.
+# take the same ways. A soak leaves out none. The scenarios run with the detector here, and without it in their own suite.
 suite_race() {
   [[ -n $race ]] || { cannot race "no C compiler"; return; }
   local skip="^($bulky)\$"
   [[ -z $soak ]] || skip='^$'
   # shellcheck disable=SC2046 # a list of words
-  go test -json -count=1 -timeout="$limit" -race -skip "$skip" $(go list ./pkg/... | grep -E "/pkg/($concurrent)(/|\$)")
+  go test -json -count=1 -timeout="$limit" -race -skip "$skip" $(go list ./pkg/... | grep -E "/pkg/($concurrent)(/|\$)") ./test/scenario
 }
 
 # What writes rules, links and leases of the kernel, in network namespaces: traffic flows while they change, so nothing
@@ -140,7 +139,14 @@ suite_rules() {
 # A count and no time: at the end of a time the go command sometimes takes its own deadline for a failure of the target.
 suite_fuzz() { hack/fuzz.sh "${soak:+100}2000x" -json; }
 
-suite_scenarios() { go test -json -count=1 -timeout=10m $race ./test/scenario/...; }
+suite_scenarios() { go test -json -count=1 -timeout=10m ./test/scenario/...; }
+
+# The binary that the suites below start, built once for all of them.
+binary() {
+  [[ -n ${E2E_BINARY:-} || -n ${E2E_RACE:-} ]] && return
+  chmod 755 "$work" # one test starts it as an ordinary user
+  go build -trimpath -ldflags '-X main.version=test' -o "$work/node-cache" ./cmd/node-cache >&2 && export E2E_BINARY=$work/node-cache
+}
 
 suite_e2e() { go test -json -count=1 -timeout="$limit" ./test/e2e/...; }
 
@@ -163,7 +169,7 @@ suite_kernel() { hack/test-kernel.sh; }
 suite_cluster() {
   echo "building kube-apiserver, etcd and CoreDNS: minutes the first time, seconds later" >&3
   go test -json -count=1 -timeout=40m -run '^$' ./internal/kubetest >"$work/programs" || { cat "$work/programs"; return 1; }
-  go test -json -count=1 -timeout="$limit" ./test/cluster/... ./internal/kubetest/...
+  go test -json -count=1 -timeout="$limit" ./test/cluster/... ./internal/kubetest/... ./bench/...
 }
 
 # What is installed: every kustomization and the chart, rendered, compared, and shown to a real API server; alerts and
@@ -182,16 +188,15 @@ suite_install() {
 # The variant with iptables is made of Debian's packages, which come the way that the tests' own do.
 suite_image-module() (
   [[ $(id -u) != 0 ]] || ! command -v apt-get >/dev/null || export IMAGE_IPTABLES=1
-  cd hack/image && check vet go vet ./... && go test -json -count=1 ./...
+  cd hack/image && go test -json -count=1 ./...
 )
-
-suite_bench-module() { (cd bench && check vet go vet ./... && go test -json -count=1 ./...); }
 
 # ---- running -------------------------------------------------------------------------------------------------
 
 # run prints a suite's report, then its line, and leaves its tally in a file.
 run() { # run SUITE
   local name=$1 start=$SECONDS passed=0 failed=0 skipped=0 verdict=ok status
+  [[ ! $name =~ ^(e2e|upstream|pressure|node|cluster)$ ]] || binary
   "suite_$name" 2>"$work/$name.err" | "$work/suite" "$work/$name.tally"
   status=("${PIPESTATUS[@]}")
   read -r passed failed skipped <"$work/$name.tally" || failed=1
@@ -211,7 +216,7 @@ run() { # run SUITE
 
 summary() {
   if [[ -n $(missing) ]]; then echo "not installed, so tests that need them were skipped: $(missing)"; fi
-  [[ -n $race ]] || echo "unit and scenarios ran without the race detector: no C compiler"
+  [[ -n $race ]] || echo "suite race did not run: no C compiler"
   cat "$work"/*.tally | awk '{ p += $1; f += $2; s += $3 }
     END { printf "%d passed, %d failed, %d skipped\n", p, f, s; exit f > 0 || p == 0 }'
 }

@@ -15,7 +15,7 @@ import (
 	"github.com/miekg/dns"
 	"github.com/spf13/cobra"
 
-	"github.com/nodecache/node-cache/pkg/agent"
+	"github.com/nodecache/node-cache/pkg/status"
 )
 
 // cacheFlags are the common flags of the cache commands.
@@ -58,7 +58,7 @@ Exit code 0: there is an entry; 3: there is none; 1: the agent did not respond.`
 			}
 			parameters := url.Values{"name": {name}}
 			if len(args) == 2 {
-				if _, err := agent.RecordType(args[1]); err != nil {
+				if _, err := status.RecordType(args[1]); err != nil {
 					return &usageError{err}
 				}
 				parameters.Set("type", strings.ToUpper(args[1]))
@@ -168,7 +168,7 @@ func (l *cacheFlags) client() (*adminClient, error) {
 }
 
 // show prints a page of entries, as JSON or formatted by text.
-func (l *cacheFlags) show(cmd *cobra.Command, path string, parameters url.Values, text func([]agent.CacheEntry) string) error {
+func (l *cacheFlags) show(cmd *cobra.Command, path string, parameters url.Values, text func([]status.CacheEntry) string) error {
 	c, err := l.client()
 	if err != nil {
 		return err
@@ -177,7 +177,7 @@ func (l *cacheFlags) show(cmd *cobra.Command, path string, parameters url.Values
 	if err != nil {
 		return err
 	}
-	var view agent.CacheView
+	var view status.CacheView
 	if err := json.Unmarshal(page, &view); err != nil {
 		return fmt.Errorf("reading %s of the agent at %s: %w", path, l.admin, err)
 	}
@@ -204,7 +204,7 @@ func (l *cacheFlags) flush(cmd *cobra.Command, parameters url.Values) error {
 	if err != nil {
 		return err
 	}
-	var done agent.CacheFlushed
+	var done status.CacheFlushed
 	if err := json.Unmarshal(page, &done); err != nil {
 		return fmt.Errorf("reading /cache/flush of the agent at %s: %w", l.admin, err)
 	}
@@ -220,7 +220,7 @@ func (l *cacheFlags) flush(cmd *cobra.Command, parameters url.Values) error {
 }
 
 // entriesText formats the entries of a name: a line for each entry, and its records.
-func entriesText(list []agent.CacheEntry) string {
+func entriesText(list []status.CacheEntry) string {
 	if len(list) == 0 {
 		return "no entries\n"
 	}
@@ -242,7 +242,7 @@ func entriesText(list []agent.CacheEntry) string {
 }
 
 // topText formats entries as a table.
-func topText(list []agent.CacheEntry) string {
+func topText(list []status.CacheEntry) string {
 	if len(list) == 0 {
 		return "the cache is empty\n"
 	}
@@ -258,7 +258,7 @@ func topText(list []agent.CacheEntry) string {
 }
 
 // kind returns the type of an entry and its other distinguishing marks.
-func kind(e *agent.CacheEntry) string {
+func kind(e *status.CacheEntry) string {
 	parts := append([]string{e.Type}, e.Flags...)
 	if e.Subnet != "" {
 		parts = append(parts, "subnet "+e.Subnet)

@@ -16,12 +16,12 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/nodecache/node-cache/pkg/admin"
-	"github.com/nodecache/node-cache/pkg/agent"
+	"github.com/nodecache/node-cache/pkg/status"
 )
 
 // held is what the fake agent's cache holds.
-func held() []agent.CacheEntry {
-	return []agent.CacheEntry{
+func held() []status.CacheEntry {
+	return []status.CacheEntry{
 		{
 			Name: "www.example.com.", Type: "A", State: "fresh", Rcode: "NOERROR", Age: 12, Left: 48, Hits: 1, Bytes: 144,
 			Records: []string{"www.example.com. 48 IN CNAME web.example.net.", "web.example.net. 48 IN A 192.0.2.1"},
@@ -34,12 +34,12 @@ func held() []agent.CacheEntry {
 	}
 }
 
-// fakeAgent is an admin server that shows what is held of the names of held, and says in asked what it was asked.
+// fakeAgent is an admin server whose cache has the entries of held. It lists the requests in asked.
 func fakeAgent(t *testing.T) (addr string, asked *[]string) {
 	t.Helper()
 	asked = new([]string)
 	note := func(words ...string) { *asked = append(*asked, strings.Join(words, " ")) }
-	pick := func(fits func(e *agent.CacheEntry) bool) (view agent.CacheView) {
+	pick := func(fits func(e *status.CacheEntry) bool) (view status.CacheView) {
 		for _, e := range held() {
 			if fits(&e) {
 				view.Entries = append(view.Entries, e)
@@ -53,16 +53,16 @@ func fakeAgent(t *testing.T) (addr string, asked *[]string) {
 			if name == "refused." {
 				return nil, errors.New("not today")
 			}
-			return pick(func(e *agent.CacheEntry) bool { return e.Name == name && (rrtype == "" || e.Type == rrtype) }), nil
+			return pick(func(e *status.CacheEntry) bool { return e.Name == name && (rrtype == "" || e.Type == rrtype) }), nil
 		},
 		Top: func(n int, by string) (any, error) {
 			note("top", by)
-			return pick(func(e *agent.CacheEntry) bool { return n > 1 || e.Type == "A" }), nil
+			return pick(func(e *status.CacheEntry) bool { return n > 1 || e.Type == "A" }), nil
 		},
 		Flush: func(f admin.Flush) (any, error) {
 			text, _ := json.Marshal(f)
 			note("flush", string(text))
-			return agent.CacheFlushed{Flushed: len(f.Name) % 2}, nil
+			return status.CacheFlushed{Flushed: len(f.Name) % 2}, nil
 		},
 	}
 	s, err := admin.New(admin.Config{
@@ -150,7 +150,7 @@ www.example.com. TXT DO CD subnet 192.0.2.0/24
 	}
 }
 
-// TestCacheUsage shows that a command line that cannot be followed asks nobody.
+// TestCacheUsage checks that an invalid command line sends no request.
 func TestCacheUsage(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
@@ -188,8 +188,8 @@ func TestCacheUsage(t *testing.T) {
 	}
 }
 
-// TestCacheNobodyThere holds the form of what a person sees when no agent answers.
-func TestCacheNobodyThere(t *testing.T) {
+// TestCacheNoAgent checks the messages when no agent answers.
+func TestCacheNoAgent(t *testing.T) {
 	t.Parallel()
 	const noAgent = "hint: no agent listens there; set --admin or NODE_CACHE_ADMIN to its admin.address, or to unix: and its admin.socket\n"
 	folder := t.TempDir()
@@ -205,9 +205,9 @@ func TestCacheNobodyThere(t *testing.T) {
 	text := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("<html>")) }))
 	t.Cleanup(text.Close)
 	for _, tt := range []struct{ name, admin, want string }{
-		{"nobody listens", "127.0.0.1:1", `^node-cache: asking the agent at 127\.0\.0\.1:1: .*connection refused\n` + noAgent},
+		{"no listener", "127.0.0.1:1", `^node-cache: asking the agent at 127\.0\.0\.1:1: .*connection refused\n` + noAgent},
 		{"no socket", "unix:" + folder + "/none", `^node-cache: asking the agent at unix:.*/none: .*no such file or directory\n` + noAgent},
-		{"a socket of nobody", "unix:" + stale, `^node-cache: asking the agent at unix:.*/stale: .*connection refused\n` + noAgent},
+		{"a socket without a listener", "unix:" + stale, `^node-cache: asking the agent at unix:.*/stale: .*connection refused\n` + noAgent},
 		{"another server", other.Listener.Addr().String(), `^node-cache: asking the agent at \S+ for /cache/top: no such page\nhint: the server is not an agent, `},
 		{"a server of pages", text.Listener.Addr().String(), `^node-cache: reading /cache/top of the agent at \S+: invalid character '<'`},
 	} {

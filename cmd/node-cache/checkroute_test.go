@@ -13,22 +13,22 @@ import (
 	"github.com/nodecache/node-cache/pkg/config"
 )
 
-// TestCheckForward has what is wrong with upstreams said before any is asked, files that are named included.
+// TestCheckForward reports problems of upstreams, and of the files that they name, before any upstream is queried.
 func TestCheckForward(t *testing.T) {
 	t.Parallel()
 	path := file(t, "forward:\n"+
 		"- {zone: ., to: ['tls://dns.example'], policy: fatest, tls: {ca: nowhere.pem}}\n"+
 		"- {zone: a, to: ['https://dns.example']}\n- {zone: b, to: ['tls://192.0.2.1'], tls: {ca: nowhere.pem}}\n")
 	want := strings.NewReplacer("FILE", path).Replace(
-		`node-cache: FILE: forward[0].to[0]: "tls://dns.example": not a URL of an IP address
+		`node-cache: FILE:2:18: forward[0].to[0]: "tls://dns.example": not a URL of an IP address
 hint: write its address with the name behind it, like tls://192.0.2.1#dns.example
-node-cache: FILE: forward[0].policy: "fatest": not fastest, sequential or random
+node-cache: FILE:2:48: forward[0].policy: "fatest": not fastest, sequential or random
 hint: did you mean "fastest"?
-node-cache: FILE: forward[1].to[0]: "https://dns.example": needs forward[1].bootstrap
-hint: list the addresses of the host there: no server could be asked for them
-node-cache: FILE: forward[0].tls.ca: CA: no such file or directory
+node-cache: FILE:2:66: forward[0].tls.ca: CA: no such file or directory
 hint: name a file that this user can read
-node-cache: FILE: forward[2].tls.ca: CA: no such file or directory
+node-cache: FILE:3:18: forward[1].to[0]: "https://dns.example": needs forward[1].bootstrap
+hint: list the addresses of the host there: no server could be asked for them
+node-cache: FILE:4:48: forward[2].tls.ca: CA: no such file or directory
 hint: name a file that this user can read
 `)
 	got := command("check", path)

@@ -13,8 +13,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/nodecache/node-cache/pkg/agent"
 	"github.com/nodecache/node-cache/pkg/config"
+	"github.com/nodecache/node-cache/pkg/node"
 )
 
 func cleanupCommand() *cobra.Command {
@@ -41,7 +41,7 @@ Exit code 0: nothing of an agent is left; 1: something is.`,
 					return err
 				}
 			}
-			removed, err := agent.Cleanup(cmd.Context(), &cfg, force)
+			removed, err := node.Cleanup(cmd.Context(), &cfg, force)
 			if err == nil {
 				var files []string
 				files, err = removeFiles(folders)

@@ -38,7 +38,7 @@ func TestConvert(t *testing.T) {
 				lossy + ":5: health :8080: the page is /livez at admin.address, where metrics are too (differs)\n  hint: point the probe there\n",
 		}},
 		{"a block without an end", []string{"convert", bad}, result{
-			1, "", "node-cache: converting: reading the Corefile: " + bad + ":1 - Syntax error: Unexpected token '{', expecting '}'\n",
+			1, "", "node-cache: converting: reading the Corefile: " + bad + ":1: a closing brace is missing after .:53 {\n",
 		}},
 		{"no file", []string{"convert", filepath.Join(folder, "none")}, result{
 			1, "", "node-cache: reading the input: open " + filepath.Join(folder, "none") + ": no such file or directory\n" +

@@ -103,7 +103,7 @@ func TestDoctorConfig(t *testing.T) {
 	}
 }
 
-// TestDoctorSeesNoAgent has a doctor look where nobody listens.
+// TestDoctorSeesNoAgent runs the doctor for an address without a listener.
 func TestDoctorSeesNoAgent(t *testing.T) {
 	t.Parallel()
 	name := file(t, fmt.Sprintf("listen: {port: %d}\nadmin: {address: ''}\n", proctest.FreeAddr(t).Port()))

@@ -13,18 +13,18 @@ import (
 	"github.com/nodecache/node-cache/pkg/wire"
 )
 
-// TestQueryExplain asks servers that explain, do not, and try to write to the terminal.
+// TestQueryExplain queries a server that explains, one that does not, and one that sends control characters.
 func TestQueryExplain(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
 		name    string
 		explain bool
-		told    []byte // nil: nothing
+		option  []byte // data of the option in the reply; nil: no option
 		want    string // the lines between the records and the last
 	}{
 		{"an agent here", true, []byte("source=cache state=fresh age=12s left=48s route=."), "; explained: source=cache state=fresh age=12s left=48s route=.\n"},
 		{"another server", true, nil, "; not explained: only an agent does that, and only to clients on its own machine\n"},
-		{"a server with a sense of humour", true, []byte("\x1b[2Jhi\n\xff"), "; explained: ?[2Jhi??\n"},
+		{"a server that sends control characters", true, []byte("\x1b[2Jhi\n\xff"), "; explained: ?[2Jhi??\n"},
 		{"not asked", false, []byte("source=cache"), ""},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -43,8 +43,8 @@ func TestQueryExplain(t *testing.T) {
 					t.Errorf("asked to explain: %t, want %t", asked, tt.explain)
 				}
 				r := new(dns.Msg).SetReply(q).SetEdns0(1232, false)
-				if asked && tt.told != nil {
-					r.IsEdns0().Option = []dns.EDNS0{&dns.EDNS0_LOCAL{Code: wire.OptionExplain, Data: tt.told}}
+				if asked && tt.option != nil {
+					r.IsEdns0().Option = []dns.EDNS0{&dns.EDNS0_LOCAL{Code: wire.OptionExplain, Data: tt.option}}
 				}
 				_ = w.WriteMsg(r)
 			})}

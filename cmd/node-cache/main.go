@@ -12,13 +12,14 @@ import (
 	"log/slog"
 	"os"
 	"os/signal"
+	"runtime"
 	"syscall"
 
 	"github.com/spf13/cobra"
 	"k8s.io/klog/v2"
 
-	"github.com/nodecache/node-cache/pkg/agent"
 	"github.com/nodecache/node-cache/pkg/config"
+	"github.com/nodecache/node-cache/pkg/status"
 )
 
 // version is set by the linker.
@@ -93,7 +94,7 @@ func report(err error, stderr io.Writer) int {
 		code    exitError
 		usage   *usageError
 		bad     *config.Error
-		problem *agent.HintError
+		problem *status.HintError
 
 		unreadable *fs.PathError
 	)
@@ -121,7 +122,7 @@ func report(err error, stderr io.Writer) int {
 func printProblems(stderr io.Writer, bad *config.Error) {
 	explained := true
 	for _, p := range bad.Problems {
-		printError(stderr, location(bad.Path, p.Path)+p.What, p.Hint)
+		printError(stderr, bad.Describe(p), p.Hint)
 		explained = explained && p.Hint != ""
 	}
 	if !explained {
@@ -142,20 +143,21 @@ func fileHint(err error) string {
 	return "check the file with `node-cache check FILE`"
 }
 
-// location returns the file and the key of a problem, as far as they are known.
-func location(file, key string) string {
-	if file != "" {
-		file += ": "
-	}
-	if key != "" {
-		key += ": "
-	}
-	return file + key
-}
-
 func printError(stderr io.Writer, what, hint string) {
 	_, _ = fmt.Fprintf(stderr, "node-cache: %s\n", what)
 	if hint != "" {
 		_, _ = fmt.Fprintf(stderr, "hint: %s\n", hint)
+	}
+}
+
+func versionCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "version",
+		Short: "Print the version",
+		Args:  usageArgs(cobra.NoArgs),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			_, err := fmt.Fprintf(cmd.OutOrStdout(), "node-cache %s %s %s/%s\n", version, runtime.Version(), runtime.GOOS, runtime.GOARCH)
+			return err
+		},
 	}
 }

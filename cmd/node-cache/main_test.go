@@ -73,11 +73,11 @@ func TestCheck(t *testing.T) {
 	}
 	bad := file(t, "listen: {port: 99999, addresses: [nowhere]}\ncache: {size: 1, maxTTL: 1}\nfoo: 1\n")
 	got := command("check", bad)
-	want := strings.ReplaceAll(`node-cache: FILE: listen.addresses[0]: "nowhere": not an IP address
-node-cache: FILE: listen.port: 99999: not between 1 and 65535
-node-cache: FILE: cache.size: 1: not between 1Mi and 1Ti
-node-cache: FILE: cache.maxTTL: 1: not a duration
-node-cache: FILE: foo: unknown key`, "FILE", bad)
+	want := strings.ReplaceAll(`node-cache: FILE:1:16: listen.port: 99999: not between 1 and 65535
+node-cache: FILE:1:35: listen.addresses[0]: "nowhere": not an IP address
+node-cache: FILE:2:15: cache.size: 1: not between 1Mi and 1Ti
+node-cache: FILE:2:26: cache.maxTTL: 1: not a duration
+node-cache: FILE:3:1: foo: unknown key`, "FILE", bad)
 	var lines []string
 	for line := range strings.Lines(got.Stderr) {
 		if !strings.HasPrefix(line, "hint: ") {
@@ -177,7 +177,7 @@ func TestQuery(t *testing.T) {
 	}
 }
 
-func TestQueryNobodyThere(t *testing.T) {
+func TestQueryNoServer(t *testing.T) {
 	t.Parallel()
 	got := command("query", "--server", "127.0.0.1:1", "www.test")
 	if got.Code != exitFailed || !regexp.MustCompile(`^node-cache: asking 127\.0\.0\.1:1 for www\.test\.: .*connection refused\nhint: nothing listens there;`).MatchString(got.Stderr) {

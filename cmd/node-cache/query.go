@@ -14,8 +14,8 @@ import (
 	"github.com/miekg/dns"
 	"github.com/spf13/cobra"
 
-	"github.com/nodecache/node-cache/pkg/agent"
 	"github.com/nodecache/node-cache/pkg/config"
+	"github.com/nodecache/node-cache/pkg/status"
 	"github.com/nodecache/node-cache/pkg/wire"
 )
 
@@ -72,7 +72,7 @@ func (q *question) parse(server string, args []string) error {
 	}
 	q.rrtype = dns.TypeA
 	if len(args) == 2 {
-		q.rrtype, err = agent.RecordType(args[1])
+		q.rrtype, err = status.RecordType(args[1])
 	}
 	return err
 }
@@ -133,7 +133,7 @@ func (q *question) exchangeError(err error) error {
 	case errors.As(err, &timeout) && timeout.Timeout():
 		hint = "check that the address is an agent's and that no firewall drops the packets"
 	}
-	return &agent.HintError{Err: fmt.Errorf("asking %s for %s: %w", q.server, q.name, err), Hint: hint}
+	return &status.HintError{Err: fmt.Errorf("asking %s for %s: %w", q.server, q.name, err), Hint: hint}
 }
 
 // extendedErrors returns the RFC 8914 errors in a response, as comments.

@@ -16,11 +16,11 @@ import (
 	"github.com/nodecache/node-cache/pkg/admin"
 )
 
-// readiness serves /readyz with what is said of it, nil: ready.
-func readiness(t *testing.T, said error) (addr string) {
+// readiness serves /readyz with the reason why it is not ready; nil: it is ready.
+func readiness(t *testing.T, reason error) (addr string) {
 	t.Helper()
 	s, err := admin.New(admin.Config{
-		Socket: "unused", Metrics: http.NotFoundHandler(), Ready: func() error { return said }, Status: func() any { return nil },
+		Socket: "unused", Metrics: http.NotFoundHandler(), Ready: func() error { return reason }, Status: func() any { return nil },
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -34,7 +34,7 @@ func TestReady(t *testing.T) {
 	t.Parallel()
 	other := httptest.NewServer(http.NotFoundHandler())
 	t.Cleanup(other.Close)
-	silent := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() })) // until nobody waits
+	silent := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() })) // until the client gives up
 	t.Cleanup(silent.Close)
 	for _, tt := range []struct {
 		name, admin string
@@ -44,7 +44,7 @@ func TestReady(t *testing.T) {
 	}{
 		{"ready", readiness(t, nil), nil, exitOK, "^ready\n$"},
 		{"not ready", readiness(t, errors.New("the cluster zone is not synced")), nil, exitFailed, "^node-cache: not ready: the cluster zone is not synced\n$"},
-		{"nobody there", "unix:" + filepath.Join(t.TempDir(), "none"), nil, exitFailed, "^node-cache: asking the agent at unix:.*no such file or directory\nhint: no agent listens there; "},
+		{"no agent", "unix:" + filepath.Join(t.TempDir(), "none"), nil, exitFailed, "^node-cache: asking the agent at unix:.*no such file or directory\nhint: no agent listens there; "},
 		{"another server", other.Listener.Addr().String(), nil, exitFailed, "^node-cache: asking the agent at .* for /readyz: no such page\nhint: "},
 		{"a silent one", silent.Listener.Addr().String(), []string{"--timeout", "200ms"}, exitFailed, "^node-cache: asking the agent at .*Timeout exceeded"},
 		{"nothing to ask", "localhost", nil, exitUsage, "^node-cache: --admin \"localhost\": neither IP:PORT nor unix:/path\nhint: "},
@@ -74,6 +74,6 @@ func TestAdminOfEnvironment(t *testing.T) {
 	}
 	t.Setenv("NODE_CACHE_ADMIN", "")
 	if got := command("cache", "--help"); !strings.Contains(got.Stdout, "127.0.0.1:9253") {
-		t.Errorf("without it the default is not told:\n%s", got.Stdout)
+		t.Errorf("without it the default is missing:\n%s", got.Stdout)
 	}
 }

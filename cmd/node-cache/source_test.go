@@ -24,9 +24,9 @@ func TestSourceFlags(t *testing.T) {
 		{"two places", "--config FILE --config-map kube-system/node-cache", "--config and --config-map exclude each other"},
 		{"no namespace", "--config-map node-cache", `--config-map: "node-cache": not NAMESPACE/NAME`},
 		{"too many parts", "--config-map a/b/c", `--config-map: "a/b/c": not NAMESPACE/NAME`},
-		{"credentials for nobody", "--config FILE --kubeconfig FILE", "--kubeconfig is for --config-map, which is missing"},
-		{"nothing to lay it over", "--kube-dns FOLDER", "--kube-dns is laid over a configuration"},
-		{"nothing that goes bad", "--last-good FOLDER", "--last-good is for a configuration that may go bad"},
+		{"credentials without a ConfigMap", "--config FILE --kubeconfig FILE", "--kubeconfig is for --config-map, which is missing"},
+		{"no configuration to merge into", "--kube-dns FOLDER", "--kube-dns is laid over a configuration"},
+		{"no configuration that may go bad", "--last-good FOLDER", "--last-good is for a configuration that may go bad"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()

@@ -7,6 +7,7 @@ import (
 	"path"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"unicode"
@@ -92,5 +93,41 @@ func TestChangelog(t *testing.T) {
 	section := regexp.MustCompile(`(?m)^## \[?Unreleased\]?`)
 	if !section.Match(content(t, "CHANGELOG.md")) {
 		t.Error("CHANGELOG.md: no section Unreleased, want one for the changes since the last release")
+	}
+}
+
+// TestNamedTestsExist holds the names of tests in pages and scripts against the tests. A name may be a prefix, as of -run.
+func TestNamedTestsExist(t *testing.T) {
+	t.Parallel()
+	declared := regexp.MustCompile(`(?m)^func (Test\w+)\(`)
+	var tests []string
+	for _, name := range filesWith(t, "_test.go") {
+		for _, m := range declared.FindAllStringSubmatch(string(content(t, name)), -1) {
+			tests = append(tests, m[1])
+		}
+	}
+	named := regexp.MustCompile(`\bTest[A-Z]\w+`)
+	for _, name := range append(filesWith(t, ".md"), filesWith(t, ".sh")...) {
+		for _, test := range named.FindAllString(string(content(t, name)), -1) {
+			if !slices.ContainsFunc(tests, func(have string) bool { return strings.HasPrefix(have, test) }) {
+				t.Errorf("%s names %s, and there is no such test", name, test)
+			}
+		}
+	}
+}
+
+// TestSuitesNamePackages holds the packages that hack/test.sh names against those of pkg.
+func TestSuitesNamePackages(t *testing.T) {
+	t.Parallel()
+	lists := regexp.MustCompile(`(?m)^(?:concurrent|rules)='([^']*)'`).FindAllStringSubmatch(string(content(t, "hack/test.sh")), -1)
+	if len(lists) != 2 {
+		t.Fatalf("%d lists of packages in hack/test.sh, want 2", len(lists))
+	}
+	for _, list := range lists {
+		for name := range strings.SplitSeq(list[1], "|") {
+			if _, err := os.Stat(filepath.Join(root, "pkg", name)); err != nil {
+				t.Errorf("hack/test.sh names pkg/%s: %v", name, err)
+			}
+		}
 	}
 }

@@ -16,18 +16,18 @@ import (
 
 // Bounds of the shape. They only go down; a package that needs more lines says why in the commit that raises its bound.
 const (
-	mostLines = 53200
-	mostFiles = 405
-	mostTypes = 710
+	mostLines = 48100
+	mostFiles = 266
+	mostTypes = 660
 )
 
 // packageLines are the most lines of a package, in hundreds, where it may have more than 1,000.
 func packageLines() map[string]int {
 	return map[string]int{
-		"pkg/agent": 56, "pkg/upstream": 50, "pkg/config": 42, "pkg/zone": 37, "pkg/watch": 36,
-		"pkg/convert": 35, "pkg/resolve": 32, "pkg/server": 25, "pkg/nftables": 22, "pkg/doctor": 20,
-		"pkg/cache": 18, "pkg/iptables": 18, "pkg/wire": 18, "pkg/source": 16, "pkg/metrics": 16,
-		"pkg/intercept": 15, "cmd/node-cache": 14, "pkg/netif": 13, "pkg/admin": 13,
+		"pkg/agent": 36, "pkg/upstream": 43, "pkg/config": 34, "pkg/zone": 37, "pkg/watch": 29,
+		"pkg/resolve": 32, "pkg/convert": 29, "pkg/server": 24, "pkg/nftables": 19, "pkg/doctor": 21,
+		"pkg/cache": 18, "pkg/iptables": 17, "pkg/wire": 18, "pkg/source": 15,
+		"pkg/intercept": 11, "cmd/node-cache": 13, "pkg/netif": 13, "pkg/admin": 13,
 	}
 }
 
@@ -37,11 +37,9 @@ type spread struct{ methods, files int }
 // largeTypes have more than 30 methods, or have them in more than 4 files.
 func largeTypes() map[string]spread {
 	return map[string]spread{
-		"pkg/admin.Server": {30, 6}, "pkg/agent.Agent": {87, 21}, "pkg/agent.generation": {30, 5}, "pkg/agent.node": {34, 5},
-		"pkg/cache.Cache": {30, 8}, "pkg/cache.entry": {30, 6}, "pkg/cache.shard": {32, 6}, "pkg/config.node": {35, 14},
-		"pkg/convert.corefile": {115, 11}, "pkg/doctor.checker": {34, 4}, "pkg/iptables.Backend": {30, 5}, "pkg/nftables.Backend": {31, 6},
-		"pkg/resolve.Resolver": {30, 7}, "pkg/resolve.Worker": {51, 11}, "pkg/server.udpSocket": {30, 5}, "pkg/upstream.Pool": {30, 6},
-		"pkg/upstream.endpoint": {30, 5}, "pkg/wire.Message": {32, 4}, "pkg/zone.Store": {50, 8}, "pkg/zone.reply": {69, 9},
+		"pkg/admin.Server": {30, 6}, "pkg/agent.Agent": {72, 12}, "pkg/node.Node": {36, 4}, "pkg/cache.Cache": {30, 6},
+		"pkg/cache.entry": {30, 5}, "pkg/cache.shard": {32, 5}, "pkg/doctor.checker": {34, 2}, "pkg/resolve.Resolver": {30, 7},
+		"pkg/resolve.Worker": {51, 9}, "pkg/wire.Message": {32, 4}, "pkg/zone.Store": {50, 7}, "pkg/zone.reply": {69, 7},
 	}
 }
 

@@ -124,7 +124,7 @@ func TestNoInit(t *testing.T) {
 
 func TestNoMachinePaths(t *testing.T) {
 	t.Parallel()
-	// A path into somebody's home or checkout means nothing on another machine.
+	// A path in a home directory or a checkout does not exist on another machine.
 	machine := regexp.MustCompile(`(?m)(^|[^a-zA-Z0-9_./$}*-])/(?:home|root|Users|work|farm)/[\w.-]+`)
 	for _, name := range files(t) {
 		data := content(t, name)

@@ -8,6 +8,7 @@ import (
 	"go/token"
 	"path"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -16,8 +17,13 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// TestTerms checks the names and strings of the code that ships, and the names of its files, against the words that vale
-// refuses in its comments.
+// checkedFolders are the folders whose Go files TestTerms checks, with those below them.
+var checkedFolders = []string{
+	"cmd/", "internal/", "pkg/", "test/e2e/", "test/kernel/", "test/node/", "test/pressure/", "test/scenario/",
+}
+
+// TestTerms checks the names and strings of code and tests, and the names of their files, against the words that vale
+// refuses in comments.
 func TestTerms(t *testing.T) {
 	t.Parallel()
 	const list = "tools/vale/NodeCache/Terms.yml"
@@ -37,7 +43,7 @@ func TestTerms(t *testing.T) {
 		}
 	}
 	for _, f := range goFiles(t) {
-		if f.test || !strings.HasPrefix(f.name, "pkg/") && !strings.HasPrefix(f.name, "cmd/") {
+		if !slices.ContainsFunc(checkedFolders, func(folder string) bool { return strings.HasPrefix(f.name, folder) }) {
 			continue
 		}
 		check(f.name, apart(path.Base(f.name)))

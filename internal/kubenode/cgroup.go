@@ -114,7 +114,7 @@ func removeTree(path string) error {
 		if err = syscall.Rmdir(path); !errors.Is(err, syscall.EBUSY) {
 			break
 		}
-		time.Sleep(10 * time.Millisecond) //nolint:forbidigo // nobody says when the kernel is done
+		time.Sleep(10 * time.Millisecond) //nolint:forbidigo // the kernel sends no event when it is done
 	}
 	if err != nil && !errors.Is(err, syscall.ENOENT) {
 		return fmt.Errorf("removing control group %s: %w", path, err)

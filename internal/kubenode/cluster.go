@@ -75,7 +75,7 @@ func Start(tb testing.TB, o Options) *Cluster {
 	return c
 }
 
-// Missing says why no cluster can run here; it is empty when one can.
+// Missing is why no cluster can run here; it is empty when one can.
 func Missing() string {
 	if os.Geteuid() != 0 {
 		return "a cluster needs root"
@@ -266,7 +266,7 @@ func (c *Cluster) hosts() []*Host {
 	return all
 }
 
-// waitUntil polls until something is so, and tells why it is not when ctx or the limit ends first.
+// waitUntil polls until something is so, and returns why it is not when ctx or the limit ends first.
 func (c *Cluster) waitUntil(ctx context.Context, what string, condition func(context.Context) error) error {
 	ctx, cancel := context.WithTimeout(ctx, startLimit)
 	defer cancel()

@@ -27,7 +27,7 @@ const apiServer = "https://" + controlAddr + ":6443"
 
 // startControl starts the control plane up to its API server, which serves when startControl returns.
 func (c *Cluster) startControl(ctx context.Context) error {
-	keys, err := kubetest.WriteKeys(c.dir, time.Now(), netip.MustParseAddr(controlAddr)) //nolint:forbidigo // nobody passes a clock to real programs
+	keys, err := kubetest.WriteKeys(c.dir, time.Now(), netip.MustParseAddr(controlAddr)) //nolint:forbidigo // real programs use the system's clock
 	if err != nil {
 		return err
 	}

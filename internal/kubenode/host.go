@@ -39,24 +39,24 @@ type Host struct {
 // newHost starts a machine without links.
 func newHost(ctx context.Context, name, logs string) (*Host, error) {
 	m := &Host{Name: name, logs: logs, done: make(chan struct{}), network: netns.None()}
-	ready, told, err := os.Pipe()
+	ready, write, err := os.Pipe()
 	if err != nil {
 		return nil, fmt.Errorf("making a pipe: %w", err)
 	}
 	defer func() { _ = ready.Close() }()
 	out, err := os.Create(m.log(initName))
 	if err != nil {
-		return nil, errors.Join(fmt.Errorf("creating a log: %w", err), told.Close())
+		return nil, errors.Join(fmt.Errorf("creating a log: %w", err), write.Close())
 	}
 	m.cmd = exec.CommandContext(context.WithoutCancel(ctx), "/proc/self/exe")
 	m.cmd.Args = []string{initName, name}
-	m.cmd.Stdout, m.cmd.Stderr, m.cmd.ExtraFiles = out, out, []*os.File{told}
+	m.cmd.Stdout, m.cmd.Stderr, m.cmd.ExtraFiles = out, out, []*os.File{write}
 	m.cmd.SysProcAttr = &syscall.SysProcAttr{
 		Cloneflags: unix.CLONE_NEWNET | unix.CLONE_NEWNS | unix.CLONE_NEWPID | unix.CLONE_NEWUTS | unix.CLONE_NEWIPC,
 		Pdeathsig:  syscall.SIGKILL, Setpgid: true,
 	}
 	err = m.launch()
-	err = errors.Join(err, told.Close(), out.Close())
+	err = errors.Join(err, write.Close(), out.Close())
 	if err != nil {
 		return nil, fmt.Errorf("starting machine %s: %w", name, err)
 	}

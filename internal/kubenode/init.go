@@ -16,7 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// initName is what the first process of a machine is called, and how the test binary knows that it is one.
+// initName is what the first process of a machine is called, by which the test binary recognizes it.
 const initName = "kubenode-init"
 
 // On every machine, in a file system of its own.
@@ -48,8 +48,8 @@ func Main() (status int, mine bool) {
 	return 0, true
 }
 
-// runInit is the first process of a machine. It says that it is ready by a line in file 3, then starts and ends services
-// for who asks, and never returns but with an error.
+// runInit is the first process of a machine. It reports that it is ready by a line in file 3, then starts and ends services
+// on request, and returns only with an error.
 func runInit() error {
 	if os.Getpid() != 1 {
 		return errors.New("this is no process to be started by hand")
@@ -63,7 +63,7 @@ func runInit() error {
 		return fmt.Errorf("listening for requests: %w", err)
 	}
 	if _, err := fmt.Fprintln(ready, "ready"); err != nil {
-		return fmt.Errorf("telling the test: %w", err)
+		return fmt.Errorf("notifying the test: %w", err)
 	}
 	if err := ready.Close(); err != nil {
 		return err
@@ -114,7 +114,7 @@ func mountAll() error {
 			return fmt.Errorf("mounting %s: %w", folder, err)
 		}
 	}
-	// Whoever wants something of another machine there finds it made.
+	// The folders that later steps and the services need.
 	folders := []string{
 		binFolder, stateFolder + "/etc", stateFolder + "/work", stateFolder + "/sysctl", "/run/lock", "/var/lib/kubelet",
 	}

@@ -14,7 +14,7 @@ import (
 	"github.com/miekg/dns"
 )
 
-// InternetZone is the zone whose names the Internet's DNS knows, all of them. It denies every other name.
+// InternetZone is the zone of all names in the Internet's DNS. It denies every other name.
 const InternetZone = "example.com."
 
 // All names of [InternetZone] have these addresses, whose reverse names lead to www in it.
@@ -99,10 +99,10 @@ func (i *Internet) ServeDNS(w dns.ResponseWriter, q *dns.Msg) {
 		}
 		m.Truncate(size)
 	}
-	_ = w.WriteMsg(m) // who asked may have gone
+	_ = w.WriteMsg(m) // the client may have gone
 }
 
-// records are what the Internet knows of a question.
+// records are the Internet's records for a question.
 func records(q dns.Question) []dns.RR {
 	head := dns.RR_Header{Name: q.Name, Rrtype: q.Qtype, Class: dns.ClassINET, Ttl: 30}
 	name := strings.ToLower(q.Name)

@@ -64,7 +64,7 @@ func (o Options) podsOf(i int) []netip.Prefix {
 	return pods
 }
 
-// network is the pods' network on node i, as its CNI plugins are told of it.
+// network is the pods' network on node i, as its CNI plugins are configured.
 func (o Options) network(i int) string {
 	pods, all := o.podsOf(i), o.defaultRoutes()
 	ranges, routes := make([]string, len(pods)), make([]string, len(all))
@@ -189,7 +189,7 @@ func setLinkUp(name string, addrs ...netip.Prefix) error {
 	for _, a := range addrs {
 		addr := &netlink.Addr{IPNet: ipNet(a)}
 		if a.Addr().Is6() {
-			addr.Flags = unix.IFA_F_NODAD // nobody else has it, and programs bind to it at once
+			addr.Flags = unix.IFA_F_NODAD // no other host has it, and programs bind to it at once
 		}
 		if err := netlink.AddrAdd(link, addr); err != nil {
 			return fmt.Errorf("adding %s to %s: %w", a, name, err)

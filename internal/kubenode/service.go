@@ -28,7 +28,7 @@ type request struct {
 	Log  string   `json:"log,omitempty"`  // path of the file for its output
 }
 
-// An answer says how a request ended.
+// An answer is the result of a request.
 type answer struct {
 	Error string `json:"error,omitempty"` // empty: well
 }
@@ -93,7 +93,7 @@ func (s *services) serve(conn net.Conn) {
 	if err != nil {
 		a.Error = err.Error()
 	}
-	_ = json.NewEncoder(conn).Encode(a) // who asked has gone if this fails
+	_ = json.NewEncoder(conn).Encode(a) // the client has gone if this fails
 }
 
 func (s *services) do(r request) error {

@@ -21,10 +21,10 @@ const (
 	serviceIP        = "10.96.0.1"
 )
 
-const apiServerName = "kube-apiserver"
-
-// readyPoll is how often the API server is asked whether it is ready.
-const readyPoll = 50 * time.Millisecond
+const (
+	readyPoll = 50 * time.Millisecond // how often the API server is asked whether it is ready
+	grace     = 10 * time.Second      // how long it may take to end after SIGTERM before it is killed
+)
 
 // The store listens on sockets in the cluster's folder, which both programs run in. It wants host and port in a
 // URL; for the scheme unix they are the name of the file.
@@ -75,14 +75,14 @@ func (c *Cluster) StartAPIServer(ctx context.Context) error {
 	defer c.mu.Unlock()
 	ctx, cancel := context.WithTimeout(ctx, startLimit)
 	defer cancel()
-	if c.apiserver == nil || c.apiserver.exited() {
-		p, err := startProcess(ctx, c.dir, apiServerName, nil, c.apiServerCommand()...)
+	if c.apiserver == nil || c.apiserver.Ended() {
+		p, err := c.start(ctx, "kube-apiserver", c.apiServerCommand()...)
 		if err != nil {
 			return err
 		}
 		c.apiserver = p
 	}
-	return c.apiserver.waitUntil(ctx, readyPoll, c.checkReady)
+	return c.apiserver.Await(ctx, readyPoll, c.checkReady)
 }
 
 // checkReady asks the API server whether it is ready. Only after it says so does it make default/kubernetes, of which
@@ -98,30 +98,33 @@ func (c *Cluster) checkReady(ctx context.Context) error {
 }
 
 // StopAPIServer asks the API server to end, which closes its watches gracefully, and waits until it has.
-func (c *Cluster) StopAPIServer() { c.endAPIServer((*process).stop) }
+func (c *Cluster) StopAPIServer() {
+	c.withAPIServer(func(p *proctest.Process) {
+		p.Stop(grace)
+		c.apiserver = nil
+	})
+}
 
 // KillAPIServer kills the API server: its connections are reset.
-func (c *Cluster) KillAPIServer() { c.endAPIServer((*process).kill) }
-
-func (c *Cluster) endAPIServer(end func(*process)) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.apiserver != nil {
-		end(c.apiserver)
+func (c *Cluster) KillAPIServer() {
+	c.withAPIServer(func(p *proctest.Process) {
+		p.Kill()
 		c.apiserver = nil
-	}
+	})
 }
 
 // PauseAPIServer makes the API server do nothing, with its connections open, until ResumeAPIServer.
 func (c *Cluster) PauseAPIServer() {
-	c.withAPIServer(func(p *process) { _ = proctest.Pause(p.cmd.Process.Pid) }) // one that has ended is as quiet
+	c.withAPIServer(func(p *proctest.Process) { p.Signal(syscall.SIGSTOP) })
 }
 
 // ResumeAPIServer ends a pause.
-func (c *Cluster) ResumeAPIServer() { c.withAPIServer(func(p *process) { p.signal(syscall.SIGCONT) }) }
+func (c *Cluster) ResumeAPIServer() {
+	c.withAPIServer(func(p *proctest.Process) { p.Signal(syscall.SIGCONT) })
+}
 
-// withAPIServer does something to the API server, if there is one.
-func (c *Cluster) withAPIServer(do func(*process)) {
+// withAPIServer calls do with the API server, if it runs.
+func (c *Cluster) withAPIServer(do func(*proctest.Process)) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.apiserver != nil {
@@ -131,12 +134,9 @@ func (c *Cluster) withAPIServer(do func(*process)) {
 
 // APIServerPID returns the API server's process number, 0 when it does not run.
 func (c *Cluster) APIServerPID() int {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.apiserver == nil {
-		return 0
-	}
-	return c.apiserver.cmd.Process.Pid
+	pid := 0
+	c.withAPIServer(func(p *proctest.Process) { pid = p.PID() })
+	return pid
 }
 
 func (c *Cluster) controllersCommand() []string {

@@ -7,7 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -47,17 +47,17 @@ type Options struct {
 
 // A Cluster is a running control plane. Its methods may be called by several goroutines.
 type Cluster struct {
-	options  Options
-	dir      string
-	address  netip.AddrPort
-	users    []user
-	config   *rest.Config // Admin's
-	client   *kubernetes.Clientset
-	etcd     *process
-	managers []*process // the controller manager, if there is one
+	options Options
+	dir     string
+	address netip.AddrPort
+	users   []user
+	config  *rest.Config // Admin's
+	client  *kubernetes.Clientset
+	etcd    *proctest.Process
 
-	mu        sync.Mutex // guards apiserver; held while it starts or ends, so that these do not overlap
-	apiserver *process   // nil when it does not run
+	mu        sync.Mutex          // guards the fields below; held while the API server starts or ends, so that these do not overlap
+	apiserver *proctest.Process   // nil when it does not run
+	started   []*proctest.Process // every program so far
 }
 
 // Start runs a cluster for a test and ends it with the test. When the test has failed, the log has the end of what
@@ -119,7 +119,7 @@ func (c *Cluster) prepare(ctx context.Context) error {
 	if c.users, err = newUsers(c.options.Users); err != nil {
 		return err
 	}
-	if err := writeKeys(c.dir, time.Now()); err != nil { //nolint:forbidigo // nobody passes a clock to real programs
+	if err := writeKeys(c.dir, time.Now()); err != nil { //nolint:forbidigo // real programs use the system's clock
 		return err
 	}
 	if err := writeTokens(c.path(tokenFile), c.users); err != nil {
@@ -145,32 +145,40 @@ func (c *Cluster) prepare(ctx context.Context) error {
 // launch starts the programs, each when what it needs is there.
 func (c *Cluster) launch(ctx context.Context) error {
 	var err error
-	if c.etcd, err = startProcess(ctx, c.dir, "etcd", nil, c.etcdCommand()...); err != nil {
+	if c.etcd, err = c.start(ctx, "etcd", c.etcdCommand()...); err != nil {
 		return err
 	}
 	// The API server waits for its store by itself.
-	if err := c.StartAPIServer(ctx); err != nil {
+	if err := c.StartAPIServer(ctx); err != nil || !c.options.Controllers {
 		return err
 	}
-	if !c.options.Controllers {
-		return nil
+	_, err = c.start(ctx, "kube-controller-manager", c.controllersCommand()...)
+	return err
+}
+
+// start starts a program in the cluster's folder. ctx lends its values only.
+func (c *Cluster) start(ctx context.Context, name string, argv ...string) (*proctest.Process, error) {
+	cmd := command(ctx, name, c.dir, argv...)
+	p, err := proctest.Launch(name, cmd)
+	if err == nil {
+		c.started = append(c.started, p)
 	}
-	manager, err := startProcess(ctx, c.dir, "kube-controller-manager", nil, c.controllersCommand()...)
-	if err != nil {
-		return err
-	}
-	c.managers = append(c.managers, manager)
-	return nil
+	return p, err
+}
+
+// command is a program that runs until it is stopped, under the name by which programs of Kubernetes call themselves to
+// the API server.
+func command(ctx context.Context, name, dir string, argv ...string) *exec.Cmd {
+	cmd := exec.CommandContext(context.WithoutCancel(ctx), argv[0], argv[1:]...)
+	cmd.Args[0], cmd.Dir = name, dir
+	return cmd
 }
 
 // Close ends every program. The state stays in the cluster's folder.
 func (c *Cluster) Close() {
-	for _, m := range c.managers {
-		m.kill()
-	}
 	c.KillAPIServer()
-	if c.etcd != nil {
-		c.etcd.kill() // nobody reads the data again
+	for _, p := range c.started {
+		p.Kill()
 	}
 }
 
@@ -228,12 +236,9 @@ func (c *Cluster) path(name string) string { return filepath.Join(c.dir, name) }
 
 // logTails is the end of what each program wrote.
 func (c *Cluster) logTails() string {
-	var words strings.Builder
-	for _, name := range []string{"etcd", apiServerName, "kube-controller-manager"} {
-		p := process{name: name, log: c.path(name + ".log")}
-		if _, err := os.Stat(p.log); err == nil {
-			words.WriteString(p.logTail() + "\n")
-		}
+	var text strings.Builder
+	for _, p := range c.started {
+		text.WriteString(p.Name + ": " + p.Tail(12) + "\n")
 	}
-	return words.String()
+	return text.String()
 }

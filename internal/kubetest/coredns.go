@@ -4,16 +4,13 @@ package kubetest
 
 import (
 	"context"
+	"errors"
 	"fmt"
-	"io"
-	"net"
-	"net/http"
 	"net/netip"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/nodecache/node-cache/internal/proctest"
 )
@@ -21,7 +18,7 @@ import (
 // A CoreDNS is a running CoreDNS.
 type CoreDNS struct {
 	addr    netip.AddrPort
-	process *process
+	process *proctest.Process
 }
 
 // StartCoreDNS runs CoreDNS for a test and returns where it answers, over UDP and TCP. [Cluster.LaunchCoreDNS] says
@@ -35,7 +32,7 @@ func StartCoreDNS(tb testing.TB, c *Cluster, corefile string) netip.AddrPort {
 	tb.Cleanup(func() {
 		s.Close()
 		if tb.Failed() {
-			tb.Log(s.process.logTail())
+			tb.Logf("CoreDNS: %s", s.process.Tail(12))
 		}
 	})
 	return s.addr
@@ -71,83 +68,30 @@ func (c *Cluster) LaunchCoreDNS(ctx context.Context, dir, corefile string) (*Cor
 	if err := os.WriteFile(path, []byte(corefile), 0o600); err != nil {
 		return nil, fmt.Errorf("writing a Corefile: %w", err)
 	}
-	env := []string{"READY=" + ready.String(), "KUBECONFIG=" + c.Kubeconfig(Admin)}
-	p, err := startProcess(ctx, dir, "coredns", env,
-		c.options.Programs.CoreDNS, "-conf", path, "-dns.port", fmt.Sprint(addr.Port()))
+	cmd := command(ctx, "coredns", dir, c.options.Programs.CoreDNS, "-conf", path, "-dns.port", fmt.Sprint(addr.Port()))
+	cmd.Env = append(os.Environ(), "READY="+ready.String(), "KUBECONFIG="+c.Kubeconfig(Admin))
+	p, err := proctest.Launch("coredns", cmd)
 	if err != nil {
 		return nil, err
 	}
 	ctx, cancel := context.WithTimeout(ctx, startLimit)
 	defer cancel()
 	// It can be ready before it listens.
-	for _, condition := range []func(context.Context) error{get("http://" + ready.String() + "/ready"), answers(addr)} {
-		if err := p.waitUntil(ctx, readyPoll, condition); err != nil {
-			p.kill()
-			return nil, err
-		}
+	err = p.Await(ctx, readyPoll, func(ctx context.Context) error {
+		return errors.Join(proctest.Get(ctx, "http://"+ready.String()+"/ready"), proctest.Ask(ctx, "udp", addr), proctest.Ask(ctx, "tcp", addr))
+	})
+	if err != nil {
+		p.Kill()
+		return nil, err
 	}
 	return &CoreDNS{addr: addr, process: p}, nil
-}
-
-// get is the condition that a GET of the URL answers with status 200.
-func get(url string) func(context.Context) error {
-	return func(ctx context.Context) error {
-		ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
-		defer cancel()
-		q, err := http.NewRequestWithContext(ctx, http.MethodGet, url, http.NoBody)
-		if err != nil {
-			return err
-		}
-		r, err := http.DefaultClient.Do(q)
-		if err != nil {
-			return err
-		}
-		defer func() { _ = r.Body.Close() }()
-		text, err := io.ReadAll(r.Body)
-		if err == nil && r.StatusCode != http.StatusOK {
-			err = fmt.Errorf("answered %d %s", r.StatusCode, text)
-		}
-		return err
-	}
-}
-
-// answers is the condition that a DNS query gets any answer, over UDP and over TCP.
-func answers(addr netip.AddrPort) func(context.Context) error {
-	const query = "\x00\x01\x00\x00\x00\x01\x00\x00\x00\x00\x00\x00\x00\x00\x02\x00\x01" // . NS IN
-	return func(ctx context.Context) error {
-		if err := exchange(ctx, "udp4", addr, query); err != nil {
-			return err
-		}
-		return exchange(ctx, "tcp4", addr, "\x00\x11"+query) // its length goes ahead
-	}
-}
-
-// exchange sends something and waits for the beginning of an answer.
-func exchange(ctx context.Context, network string, addr netip.AddrPort, query string) error {
-	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
-	defer cancel()
-	var d net.Dialer
-	conn, err := d.DialContext(ctx, network, addr.String())
-	if err != nil {
-		return err
-	}
-	defer func() { _ = conn.Close() }()
-	deadline, _ := ctx.Deadline()
-	if err := conn.SetDeadline(deadline); err != nil {
-		return err
-	}
-	if _, err := io.WriteString(conn, query); err != nil {
-		return err
-	}
-	_, err = conn.Read(make([]byte, 512))
-	return err
 }
 
 // Addr returns where it answers, over UDP and TCP.
 func (s *CoreDNS) Addr() netip.AddrPort { return s.addr }
 
 // PID returns its process number.
-func (s *CoreDNS) PID() int { return s.process.cmd.Process.Pid }
+func (s *CoreDNS) PID() int { return s.process.PID() }
 
 // Close ends it.
-func (s *CoreDNS) Close() { s.process.kill() }
+func (s *CoreDNS) Close() { s.process.Kill() }

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"os"
 	"runtime"
 	"strings"
 	"time"
@@ -15,6 +16,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/nodecache/node-cache/internal/proctest"
 )
 
 // kubeProxyNode is the node that kube-proxy says it runs on.
@@ -34,7 +37,7 @@ type KubeProxyOptions struct {
 // A KubeProxy is a running kube-proxy. It cannot touch the machine's rules: its network namespace is another.
 type KubeProxy struct {
 	proxy   *Proxy
-	process *process
+	process *proctest.Process
 }
 
 // LaunchKubeProxy runs kube-proxy with nftables, its files in dir, and waits until it has its first rules in place.
@@ -60,13 +63,13 @@ func (c *Cluster) LaunchKubeProxyWith(ctx context.Context, dir string, o KubePro
 	k := &KubeProxy{}
 	started := make(chan error, 1)
 	go func() { // ends with the process: joined by Close
-		// The thread is not unlocked, so that it ends with this goroutine: nobody else may run in its namespace.
+		// The thread is not unlocked, so that it ends with this goroutine: no other goroutine may run in its namespace.
 		// The process lives in the namespace of the thread that starts it, and dies with that thread.
 		runtime.LockOSThread()
 		err := k.launch(ctx, c, dir, &o)
 		started <- err
 		if err == nil {
-			<-k.process.done
+			<-k.process.Done()
 		}
 	}()
 	if err := <-started; err != nil {
@@ -97,15 +100,17 @@ func (k *KubeProxy) launch(ctx context.Context, c *Cluster, dir string, o *KubeP
 		k.proxy.Close()
 		return err
 	}
-	if k.process, err = startHere(ctx, dir, "kube-proxy", []string{"PATH=" + strings.TrimPrefix(o.Programs+":/usr/sbin:/sbin:/usr/bin:/bin", ":")},
+	cmd := command(ctx, "kube-proxy", dir,
 		c.options.Programs.Kube, "kube-proxy", "--kubeconfig="+kubeconfig, "--proxy-mode="+o.Mode,
 		"--hostname-override="+kubeProxyNode, "--cluster-cidr=10.128.0.0/9", "--healthz-bind-address="+kubeProxyHealth,
 		"--conntrack-max-per-core=0", "--conntrack-tcp-timeout-established=0", "--conntrack-tcp-timeout-close-wait=0",
-	); err != nil {
+	)
+	cmd.Env = append(os.Environ(), "PATH="+strings.TrimPrefix(o.Programs+":/usr/sbin:/sbin:/usr/bin:/bin", ":"))
+	if k.process, err = proctest.LaunchHere("kube-proxy", cmd); err != nil {
 		k.proxy.Close()
 		return err
 	}
-	if err := k.process.waitUntil(ctx, readyPoll, kubeProxySynced); err != nil {
+	if err := k.process.Await(ctx, readyPoll, kubeProxySynced); err != nil {
 		k.Close()
 		return err
 	}
@@ -155,10 +160,10 @@ func kubeProxySynced(ctx context.Context) error {
 func (k *KubeProxy) Traffic() Traffic { return k.proxy.Traffic() }
 
 // PID returns its process number.
-func (k *KubeProxy) PID() int { return k.process.cmd.Process.Pid }
+func (k *KubeProxy) PID() int { return k.process.PID() }
 
 // Close ends it. Its namespace goes with it, and its rules with that.
 func (k *KubeProxy) Close() {
-	k.process.kill()
+	k.process.Kill()
 	k.proxy.Close()
 }

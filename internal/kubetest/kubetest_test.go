@@ -168,15 +168,15 @@ func TestUsersHaveTheRightsThatAreGranted(t *testing.T) {
 			RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "reader"},
 			Subjects:   []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: "kube-system", Name: "node-cache"}},
 		})
-	proctest.Eventually(t, limit, "the right is granted", func() bool {
+	proctest.Eventually(t, limit, "the permission is granted", func() bool {
 		_, err := client.CoreV1().Services("").List(t.Context(), metav1.ListOptions{})
 		return err == nil
 	})
 	if _, err := client.CoreV1().Pods("").List(t.Context(), metav1.ListOptions{}); !apierrors.IsForbidden(err) {
 		t.Errorf("a resource that was not granted: got %v, want forbidden", err)
 	}
-	if _, err := c.KubeconfigAt("nobody", c.Address()); err == nil {
-		t.Error("a kubeconfig for a user that is not known")
+	if _, err := c.KubeconfigAt("unknown", c.Address()); err == nil {
+		t.Error("a kubeconfig for an unknown user was written")
 	}
 }
 

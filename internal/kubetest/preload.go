@@ -64,7 +64,7 @@ func fillStore(ctx context.Context, p Programs, objects []runtime.Object, path s
 		return err
 	}
 	c.KillAPIServer()
-	c.etcd.stop() // gracefully: its data is what we came for
+	c.etcd.Stop(grace) // it writes its data
 	if err := os.Rename(c.path(storeFolder), path); err != nil {
 		return fmt.Errorf("keeping a store: %w", err)
 	}

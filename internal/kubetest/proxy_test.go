@@ -45,9 +45,9 @@ func TestProxyFreezes(t *testing.T) {
 		t.Fatal(err)
 	}
 	p.Freeze()
-	during := dial(t, p) // opens all the same
+	during := dial(t, p) // it opens nevertheless
 	for name, c := range map[string]net.Conn{"a connection from before": before, "a new connection": during} {
-		if _, err := fmt.Fprintln(c, "anybody?"); err != nil {
+		if _, err := fmt.Fprintln(c, "hello again"); err != nil {
 			t.Fatal(err)
 		}
 		if got, err := readLine(c, silence); !timedOut(err) {
@@ -56,7 +56,7 @@ func TestProxyFreezes(t *testing.T) {
 	}
 	p.Resume()
 	for name, c := range map[string]net.Conn{"a connection from before": before, "a new connection": during} {
-		if got, err := readLine(c, limit); got != "anybody?" || err != nil {
+		if got, err := readLine(c, limit); got != "hello again" || err != nil {
 			t.Errorf("%s, resumed: got %q, %v, want what was held back", name, got, err)
 		}
 	}
@@ -70,12 +70,12 @@ func TestProxyCuts(t *testing.T) {
 		t.Fatal(err)
 	}
 	p.Cut()
-	if got, err := exchangeLine(before, "anybody?"); err == nil || timedOut(err) {
+	if got, err := exchangeLine(before, "hello again"); err == nil || timedOut(err) {
 		t.Errorf("a connection from before: got %q, %v, want its end", got, err)
 	}
-	if c, err := net.DialTimeout("tcp4", p.Addr().String(), limit); err == nil { // it may end before it is told of
+	if c, err := net.DialTimeout("tcp4", p.Addr().String(), limit); err == nil { // it may end before the dial returns
 		defer func() { _ = c.Close() }()
-		if got, err := exchangeLine(c, "anybody?"); err == nil || timedOut(err) {
+		if got, err := exchangeLine(c, "hello again"); err == nil || timedOut(err) {
 			t.Errorf("a new connection: got %q, %v, want its end", got, err)
 		}
 	}
@@ -102,8 +102,8 @@ func TestFrozenProxyCloses(t *testing.T) {
 	}
 }
 
-// echoProxy is a proxy in front of a server that says every line, and the line's length in blanks to tell the
-// directions apart.
+// echoProxy is a proxy in front of a server that returns every line, and the line's length in blanks to distinguish
+// the directions.
 func echoProxy(t *testing.T) *kubetest.Proxy {
 	t.Helper()
 	l, err := net.Listen("tcp4", "127.0.0.1:0")
@@ -157,8 +157,8 @@ func exchangeLine(c net.Conn, line string) (string, error) {
 }
 
 // readLine reads a line.
-func readLine(c net.Conn, patience time.Duration) (string, error) {
-	if err := c.SetReadDeadline(time.Now().Add(patience)); err != nil {
+func readLine(c net.Conn, timeout time.Duration) (string, error) {
+	if err := c.SetReadDeadline(time.Now().Add(timeout)); err != nil {
 		return "", err
 	}
 	line, err := bufio.NewReader(c).ReadString('\n')

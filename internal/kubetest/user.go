@@ -3,11 +3,22 @@
 package kubetest
 
 import (
+	"crypto"
+	"crypto/ecdsa"
+	"crypto/elliptic"
 	"crypto/rand"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
 	"fmt"
+	"math/big"
+	"net"
+	"net/netip"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
+	"time"
 )
 
 // Admin is the user who may do everything.
@@ -19,7 +30,7 @@ const controllersUser = "controllers"
 // tokenFile lists the users for the API server, in the cluster's folder.
 const tokenFile = "tokens.csv"
 
-// A user is somebody the API server knows by a token.
+// A user is an account that the API server identifies by a token.
 type user struct {
 	name, token, groups string
 }
@@ -55,7 +66,7 @@ func writeTokens(path string, users []user) error {
 	return nil
 }
 
-// WriteKubeconfig writes a file with which somebody who has a token reaches the API server at a URL.
+// WriteKubeconfig writes a file with which the owner of a token reaches the API server at a URL.
 func WriteKubeconfig(path, ca, server, name, token string) error {
 	return writeKubeconfig(path, ca, server, user{name: name, token: token})
 }
@@ -79,4 +90,110 @@ current-context: kubetest
 		return fmt.Errorf("writing a kubeconfig: %w", err)
 	}
 	return nil
+}
+
+// The files of a cluster's keys, in its folder.
+const (
+	caFile         = "ca.crt"        // what clients trust
+	serverCertFile = "apiserver.crt" // signed by the authority
+	serverKeyFile  = "apiserver.key"
+	accountKeyFile = "sa.key" // signs tokens of service accounts
+	accountPubFile = "sa.pub" // verifies them
+)
+
+// Keys are the paths of the files that a control plane needs.
+type Keys struct {
+	CA                     string // the certificate that clients trust
+	ServerCert, ServerKey  string // of the API server
+	AccountKey, AccountPub string // sign and verify tokens of service accounts
+}
+
+// WriteKeys makes keys in a folder for an API server at addresses of its own and at its Service's.
+func WriteKeys(dir string, now time.Time, addresses ...netip.Addr) (Keys, error) {
+	if err := writeKeys(dir, now, addresses...); err != nil {
+		return Keys{}, err
+	}
+	return Keys{
+		CA: filepath.Join(dir, caFile), ServerCert: filepath.Join(dir, serverCertFile), ServerKey: filepath.Join(dir, serverKeyFile),
+		AccountKey: filepath.Join(dir, accountKeyFile), AccountPub: filepath.Join(dir, accountPubFile),
+	}, nil
+}
+
+// writeKeys makes a certificate authority, the API server's certificate and the keys of service account tokens.
+func writeKeys(dir string, now time.Time, addresses ...netip.Addr) error {
+	ca, caKey, err := newCertificate("kubetest", now, nil, nil)
+	if err != nil {
+		return err
+	}
+	server, serverKey, err := newCertificate("kube-apiserver", now, ca, caKey, addresses...)
+	if err != nil {
+		return err
+	}
+	_, accountKey, err := newCertificate("service-accounts", now, nil, nil)
+	if err != nil {
+		return err
+	}
+	for _, file := range []struct {
+		name, kind string
+		encode     func() ([]byte, error)
+	}{
+		{caFile, "CERTIFICATE", func() ([]byte, error) { return ca.Raw, nil }},
+		{serverCertFile, "CERTIFICATE", func() ([]byte, error) { return server.Raw, nil }},
+		{serverKeyFile, "EC PRIVATE KEY", func() ([]byte, error) { return x509.MarshalECPrivateKey(serverKey) }},
+		{accountKeyFile, "EC PRIVATE KEY", func() ([]byte, error) { return x509.MarshalECPrivateKey(accountKey) }},
+		{accountPubFile, "PUBLIC KEY", func() ([]byte, error) { return x509.MarshalPKIXPublicKey(accountKey.Public()) }},
+	} {
+		der, err := file.encode()
+		if err != nil {
+			return fmt.Errorf("encoding %s: %w", file.name, err)
+		}
+		text := pem.EncodeToMemory(&pem.Block{Type: file.kind, Bytes: der})
+		if err := os.WriteFile(filepath.Join(dir, file.name), text, 0o600); err != nil {
+			return fmt.Errorf("writing a key: %w", err)
+		}
+	}
+	return nil
+}
+
+// newCertificate makes a key and a certificate for it: an authority's when there is no parent, else a server's for
+// every name an API server goes by on a loopback address, and for addresses.
+func newCertificate(
+	name string, now time.Time, parent *x509.Certificate, signer crypto.Signer, addresses ...netip.Addr,
+) (*x509.Certificate, *ecdsa.PrivateKey, error) {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return nil, nil, fmt.Errorf("making a key: %w", err)
+	}
+	serial, err := rand.Int(rand.Reader, new(big.Int).Lsh(big.NewInt(1), 127))
+	if err != nil {
+		return nil, nil, fmt.Errorf("making a serial number: %w", err)
+	}
+	template := &x509.Certificate{
+		SerialNumber: serial,
+		Subject:      pkix.Name{CommonName: name},
+		NotBefore:    now.Add(-time.Hour), // tests move clocks
+		NotAfter:     now.AddDate(1, 0, 0),
+		KeyUsage:     x509.KeyUsageDigitalSignature,
+	}
+	if parent == nil {
+		parent, signer = template, key
+		template.IsCA, template.BasicConstraintsValid = true, true
+		template.KeyUsage |= x509.KeyUsageCertSign
+	} else {
+		template.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}
+		template.DNSNames = []string{"localhost", "kubernetes", "kubernetes.default", "kubernetes.default.svc"}
+		template.IPAddresses = []net.IP{net.IPv4(127, 0, 0, 1), net.IPv6loopback, net.ParseIP(serviceIP)}
+		for _, a := range addresses {
+			template.IPAddresses = append(template.IPAddresses, a.AsSlice())
+		}
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, parent, key.Public(), signer)
+	if err != nil {
+		return nil, nil, fmt.Errorf("signing a certificate: %w", err)
+	}
+	cert, err := x509.ParseCertificate(der)
+	if err != nil {
+		return nil, nil, fmt.Errorf("reading a certificate back: %w", err)
+	}
+	return cert, key, nil
 }

@@ -136,7 +136,7 @@ func (h *Host) waitUntil(what string, ready func() (bool, error)) error {
 			if yes, err := ready(); yes || err != nil {
 				return err
 			}
-			time.Sleep(2 * time.Millisecond) //nolint:forbidigo // nobody else is there to wait
+			time.Sleep(2 * time.Millisecond) //nolint:forbidigo // no event to wait for
 		}
 		return fmt.Errorf("%s of host %s does not come up", what, h.Name)
 	})

@@ -54,5 +54,5 @@ func read(t *testing.T, msg []byte) {
 			return
 		}
 	}
-	t.Errorf("answered by %q, want nobody", name)
+	t.Errorf("answered by %q, want no server", name)
 }

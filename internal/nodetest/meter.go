@@ -23,7 +23,7 @@ type Load struct {
 	Rate  int // queries a second
 }
 
-// MeterConfig says what a meter asks, and from where.
+// MeterConfig configures a meter: what it queries, and from where.
 type MeterConfig struct {
 	Host    *Host
 	Target  netip.AddrPort

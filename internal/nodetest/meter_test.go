@@ -29,7 +29,7 @@ func TestMeter(t *testing.T) {
 	}
 	began := time.Now()
 	if _, ok := m.Await("first", began, 5*time.Second); !ok {
-		t.Fatal("the first server answers nobody")
+		t.Fatal("the first server answers no query")
 	}
 	time.Sleep(200 * time.Millisecond)
 	paused := time.Now()

@@ -4,11 +4,11 @@
 //
 // The hosts are network namespaces (see [github.com/nodecache/node-cache/internal/nodetest]); their processes live in a
 // namespace of process IDs, their files in a file system of their own. So everything ends with the program, however it
-// ends: when the first process of a namespace of process IDs dies, the kernel kills all others there, and what nobody
-// uses any more is gone.
+// ends: when the first process of a namespace of process IDs dies, the kernel kills all others there, and the
+// kernel frees what is no longer in use.
 //
 //	make, or a person ── play              waits, and passes signals on
-//	                      └─ play inside   process 1: builds the hosts, serves the external DNS, collects who ends
+//	                      └─ play inside   process 1: builds the hosts, serves the external DNS, collects children
 //	                          ├─ node-cache resolver    in the host "upstream"
 //	                          ├─ node-cache agent       in the host "node", started by the command "agent"
 //	                          └─ the shell              in the host "pod1"

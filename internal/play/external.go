@@ -83,11 +83,11 @@ func logged(log *slog.Logger) dns.Handler {
 			log.Info("query", "name", q.Question[0].Name, "type", dns.TypeToString[q.Question[0].Qtype],
 				"from", w.RemoteAddr().String(), "network", w.RemoteAddr().Network())
 		}
-		_ = w.WriteMsg(answer(q)) // who has gone meanwhile needs no answer
+		_ = w.WriteMsg(answer(q)) // a client that has gone meanwhile needs no answer
 	})
 }
 
-// answer is what the external DNS says to a query.
+// answer is the external DNS's reply to a query.
 func answer(q *dns.Msg) *dns.Msg {
 	m := new(dns.Msg).SetReply(q)
 	m.Authoritative, m.RecursionAvailable = true, true
@@ -112,7 +112,7 @@ func answer(q *dns.Msg) *dns.Msg {
 	if len(m.Answer) == 0 {
 		m.Ns = []dns.RR{&dns.SOA{
 			Hdr: dns.RR_Header{Name: ".", Rrtype: dns.TypeSOA, Class: dns.ClassINET, Ttl: externalTTL},
-			Ns:  "external.", Mbox: "nobody.external.", Serial: 1, Refresh: 3600, Retry: 600, Expire: 86400, Minttl: externalTTL,
+			Ns:  "external.", Mbox: "hostmaster.external.", Serial: 1, Refresh: 3600, Retry: 600, Expire: 86400, Minttl: externalTTL,
 		}}
 	}
 	return m

@@ -39,7 +39,7 @@ func command(t *testing.T) (cmd *exec.Cmd, tmp string) {
 // listNamespaces has the shell say which network namespaces there are.
 const listNamespaces = "for h in pod1 pod2 node upstream; do $h readlink /proc/self/ns/net; done; echo cou''nted\n" // a terminal's echo does not look like it
 
-// namespaces reads what the census said.
+// namespaces reads the output of listNamespaces.
 func namespaces(t *testing.T, text string) []string {
 	t.Helper()
 	found := regexp.MustCompile(`net:\[\d+\]`).FindAllString(text, -1)
@@ -49,7 +49,7 @@ func namespaces(t *testing.T, text string) []string {
 	return found
 }
 
-// expectCleanedUp waits until no process uses the namespaces, which is when they end, and wants an empty folder.
+// expectCleanedUp waits until no process uses the namespaces, which is when they end, and checks that the folder is empty.
 func expectCleanedUp(t *testing.T, spaces []string, tmp string) {
 	t.Helper()
 	var left []string
@@ -90,7 +90,7 @@ func TestScript(t *testing.T) {
 	}
 	cmd.Stdin = strings.NewReader(listNamespaces + `
 		until_says() { until who-answers | sort -u -k 3 | grep -q "$1"; do sleep 0.05; done; who-answers | cut -c 24- | sort -u; }
-		ask() { dig +short +tries=1 "$@" web.shop.svc.cluster.local || echo nobody; }
+		ask() { dig +short +tries=1 "$@" web.shop.svc.cluster.local || echo no answer; }
 		echo "== leased"; ask; ask +tcp; pod2 dig +short -x 10.96.10.1; dig +short www.example.com TXT; who-answers | cut -c 24- | sort -u
 		echo "== killed"; kill -9 $(cat $PLAY/agent.pid); until_says "central resolver"; ask; ask +tcp
 		echo "== again"; agent start >/dev/null; ask; ask +tcp; who-answers | cut -c 24- | sort -u
@@ -158,7 +158,7 @@ func TestKilled(t *testing.T) {
 			proctest.Eventually(t, limit, "the shell counts", func() bool { return strings.Contains(p.Stdout.String(), "counted\n") || p.Ended() })
 			spaces := namespaces(t, p.Stdout.String())
 			if len(namespaceUsers(spaces)) < 4 {
-				t.Error("nobody is in the namespaces: this test would not see them left")
+				t.Error("no process is in the namespaces: this test could not detect them left")
 			}
 			pid := p.PID()
 			if tt.inner {
@@ -251,7 +251,7 @@ func TestTerminal(t *testing.T) {
 	expectCleanedUp(t, spaces, tmp)
 }
 
-// TestNotRoot wants to be told, and what to do.
+// TestNotRoot checks that the error names the cause and the remedy.
 func TestNotRoot(t *testing.T) {
 	t.Parallel()
 	cmd := exec.Command(filepath.Join(binaries, "play"))

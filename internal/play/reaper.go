@@ -23,7 +23,7 @@ type reaper struct {
 	changed chan struct{} // closed, and replaced, with each one that ends
 }
 
-// newReaper starts a reaper. From then on nobody else may wait for a child.
+// newReaper starts a reaper. From then on no other code may wait for a child.
 func newReaper() *reaper {
 	r := &reaper{signals: make(chan os.Signal, 1), ended: map[int]syscall.WaitStatus{}, changed: make(chan struct{})}
 	signal.Notify(r.signals, unix.SIGCHLD)

@@ -70,7 +70,7 @@ func awaitServer(ctx context.Context, dial dialer, name string, addrs ...netip.A
 	}
 }
 
-// checkServers says where not name answers.
+// checkServers returns an error with the addresses where name does not answer.
 func checkServers(ctx context.Context, dial dialer, name string, addrs []netip.Addr) error {
 	var errs []error
 	for _, addr := range addrs {
@@ -106,7 +106,7 @@ func whoAnswers(ctx context.Context, args []string, stdout, stderr io.Writer) (c
 		for _, network := range []string{"udp", "tcp"} {
 			who, err := ask(ctx, dial, network, addr)
 			if err != nil {
-				who, code = "nobody: "+err.Error(), 1
+				who, code = "no answer: "+err.Error(), 1
 			}
 			if _, err := fmt.Fprintf(stdout, "%-17s %s  %s\n", addr, network, who); err != nil {
 				return 0, err

@@ -38,7 +38,7 @@ func Main(m *testing.M, path *string) int {
 	if err == nil {
 		defer func() { _ = os.RemoveAll(dir) }()
 		*path = filepath.Join(dir, "node-cache")
-		err = errors.Join(os.Chmod(dir, 0o755), Build(*path)) //nolint:gosec // one test starts it as nobody
+		err = errors.Join(os.Chmod(dir, 0o755), Build(*path)) //nolint:gosec // one test starts it as another user
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
@@ -47,14 +47,22 @@ func Main(m *testing.M, path *string) int {
 	return m.Run()
 }
 
-// FindProgram finds a program on PATH and in the sbin folders. It skips the test if the program is not installed.
+// FindProgram finds a program with [LookProgram]. It skips the test if the program is not installed.
 func FindProgram(t *testing.T, name, debianPackage string) string {
 	t.Helper()
-	for _, candidate := range []string{name, "/usr/sbin/" + name, "/sbin/" + name} {
-		if found, err := exec.LookPath(candidate); err == nil {
-			return found
+	path, err := LookProgram(name)
+	if err != nil {
+		t.Skipf("no %s: apt-get install %s", name, debianPackage)
+	}
+	return path
+}
+
+// LookProgram returns the absolute path of a program on PATH or in the folders of daemons.
+func LookProgram(name string) (string, error) {
+	for _, folder := range []string{"", "/usr/sbin/", "/sbin/", "/usr/local/sbin/"} {
+		if found, err := exec.LookPath(folder + name); err == nil {
+			return filepath.Abs(found)
 		}
 	}
-	t.Skipf("no %s: apt-get install %s", name, debianPackage)
-	return ""
+	return "", fmt.Errorf("%s is not installed", name)
 }

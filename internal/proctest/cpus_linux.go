@@ -3,6 +3,7 @@
 package proctest
 
 import (
+	"fmt"
 	"os"
 	"strconv"
 	"testing"
@@ -36,19 +37,26 @@ func ReservedCPUCommand(name string, args ...string) []string {
 	return append([]string{"nice", "-n", "-10", "taskset", "-c", strconv.Itoa(ownCPU), name}, args...)
 }
 
-// pin restricts all threads of this process, and those they start, to the CPUs.
+// pin restricts this process to the CPUs.
 func pin(t *testing.T, cpus *unix.CPUSet) {
 	t.Helper()
+	if err := Pin(os.Getpid(), cpus); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// Pin restricts all threads of a process, and those they start, to the CPUs.
+func Pin(pid int, cpus *unix.CPUSet) error {
 	for range 2 { // a thread that starts meanwhile inherits the CPUs of its parent
-		threads, err := os.ReadDir("/proc/self/task")
+		threads, err := os.ReadDir(fmt.Sprintf("/proc/%d/task", pid))
 		if err != nil {
-			t.Fatalf("listing threads: %v", err)
+			return fmt.Errorf("listing threads: %w", err)
 		}
 		for _, thread := range threads {
-			id, err := strconv.Atoi(thread.Name())
-			if err == nil {
+			if id, err := strconv.Atoi(thread.Name()); err == nil {
 				_ = unix.SchedSetaffinity(id, cpus) // it may have ended
 			}
 		}
 	}
+	return nil
 }

@@ -26,7 +26,7 @@ type panelLayout struct {
 	} `json:"fieldConfig"`
 }
 
-// TestDashboard asks for panels that can be told apart, lie beside each other and name the labels that their series have.
+// TestDashboard checks that each panel has a number and a title, that no two overlap, and that their labels exist.
 func TestDashboard(t *testing.T) {
 	t.Parallel()
 	var board struct {

@@ -58,7 +58,7 @@ func TestAlertsFire(t *testing.T) {
 	}
 }
 
-// withoutAnnotations is a file of one alert without its texts, which promtool would want to be told.
+// withoutAnnotations is a file of one alert without its texts, which promtool would otherwise expect in the test.
 func withoutAnnotations(a *Alert) groups {
 	return groups{Groups: []group{{Name: "one", Rules: []rule{{Alert: a.Name, Expr: a.Expr, For: a.For.String(), Labels: a.Labels}}}}}
 }

@@ -26,9 +26,9 @@ type Cache struct {
 }
 
 // A Flush selects the entries to remove by one of its fields.
-type Flush struct { // all types of one name
-	Name string // that name and all names below it
-	Zone string // that name and every one below it
+type Flush struct {
+	Name string // all types of that name
+	Zone string // that name and all names below it
 	All  bool
 }
 

@@ -19,23 +19,23 @@ import (
 	"github.com/nodecache/node-cache/pkg/admin"
 )
 
-// An echo is a cache whose pages say what they were asked.
+// An echo is the page of a cache that returns its parameters.
 type echo struct {
 	Asked string `json:"asked"`
 }
 
-// echoing is a cache for the pages to show. It knows the names that do not begin with "bad".
+// echoing gives c a cache whose pages return their parameters. It refuses names that begin with "bad".
 func echoing(c *admin.Config) {
-	say := func(name, format string, args ...any) (any, error) {
+	page := func(name, format string, args ...any) (any, error) {
 		if strings.HasPrefix(name, "bad") {
 			return nil, errors.New(name + ": not a domain name\x1b[2J")
 		}
 		return echo{fmt.Sprintf(format, args...)}, nil
 	}
 	c.Cache = &admin.Cache{
-		Get:   func(name, rrtype string) (any, error) { return say(name, "get %s %s", name, rrtype) },
-		Top:   func(n int, by string) (any, error) { return say("", "top %d %s", n, by) },
-		Flush: func(f admin.Flush) (any, error) { return say(f.Name, "flush %+v", f) },
+		Get:   func(name, rrtype string) (any, error) { return page(name, "get %s %s", name, rrtype) },
+		Top:   func(n int, by string) (any, error) { return page("", "top %d %s", n, by) },
+		Flush: func(f admin.Flush) (any, error) { return page(f.Name, "flush %+v", f) },
 	}
 }
 
@@ -49,37 +49,37 @@ func post(path string, header ...string) *http.Request {
 func TestCachePages(t *testing.T) {
 	t.Parallel()
 	const text, js = "text/plain; charset=utf-8", "application/json"
-	said := func(what string) reply { return reply{200, js, "{\n  \"asked\": \"" + what + "\"\n}\n"} }
+	asked := func(what string) reply { return reply{200, js, "{\n  \"asked\": \"" + what + "\"\n}\n"} }
 	wrong := func(what string) reply { return reply{400, text, what + "\n"} }
 	for _, tc := range []struct {
 		name    string
 		request *http.Request
 		want    reply
 	}{
-		{"get", get("/cache/get?name=a.example."), said("get a.example. ")},
-		{"get a type", get("/cache/get?name=a.example.&type=AAAA"), said("get a.example. AAAA")},
+		{"get", get("/cache/get?name=a.example."), asked("get a.example. ")},
+		{"get a type", get("/cache/get?name=a.example.&type=AAAA"), asked("get a.example. AAAA")},
 		{"get as text", get("/cache/get?name=a.example.&format=text"), reply{200, text, "asked  get a.example.\n"}},
 		{"get accepting text", get("/cache/get?name=a", "Accept", "text/plain"), reply{200, text, "asked  get a\n"}},
 		{"get nothing", get("/cache/get"), wrong("name: missing")},
 		{"get a bad name", get("/cache/get?name=bad"), wrong("bad: not a domain name\ufffd[2J")},
 		{"get two names", get("/cache/get?name=a&name=b"), wrong(`parameter "name": given more than once`)},
-		{"get by an unknown word", get("/cache/get?names=a"), wrong(`parameter "names": unknown`)},
+		{"get by an unknown parameter", get("/cache/get?names=a"), wrong(`parameter "names": unknown`)},
 		{"get by a bad escape", get("/cache/get?name=%zz"), wrong(`parameters: invalid URL escape "%zz"`)},
 		{"get in an unknown format", get("/cache/get?name=a&format=xml"), wrong(`format "xml": neither text nor json`)},
 		{"get by POST", post("/cache/get?name=a"), reply{405, text, "Method Not Allowed\n"}},
 
-		{"top", get("/cache/top"), said("top 20 hits")},
-		{"top by size", get("/cache/top?by=size&n=3"), said("top 3 size")},
-		{"top of most", get("/cache/top?n=1000"), said("top 1000 hits")},
+		{"top", get("/cache/top"), asked("top 20 hits")},
+		{"top by size", get("/cache/top?by=size&n=3"), asked("top 3 size")},
+		{"top of most", get("/cache/top?n=1000"), asked("top 1000 hits")},
 		{"top of too many", get("/cache/top?n=1001"), wrong(`n "1001": not a number from 1 to 1000`)},
 		{"top of none", get("/cache/top?n=0"), wrong(`n "0": not a number from 1 to 1000`)},
 		{"top of what is no number", get("/cache/top?n=many"), wrong(`n "many": not a number from 1 to 1000`)},
 		{"top by age", get("/cache/top?by=age"), wrong(`by "age": neither hits nor size`)},
 		{"top by nothing", get("/cache/top?by="), wrong(`by "": neither hits nor size`)},
 
-		{"flush a name", post("/cache/flush?name=a."), said("flush {Name:a. Zone: All:false}")},
-		{"flush a zone", post("/cache/flush?zone=b."), said("flush {Name: Zone:b. All:false}")},
-		{"flush all", post("/cache/flush?all=1"), said("flush {Name: Zone: All:true}")},
+		{"flush a name", post("/cache/flush?name=a."), asked("flush {Name:a. Zone: All:false}")},
+		{"flush a zone", post("/cache/flush?zone=b."), asked("flush {Name: Zone:b. All:false}")},
+		{"flush all", post("/cache/flush?all=1"), asked("flush {Name: Zone: All:true}")},
 		{"flush a bad name", post("/cache/flush?name=bad"), wrong("bad: not a domain name\ufffd[2J")},
 		{"flush nothing", post("/cache/flush"), wrong("give exactly one of name, zone, and all=1")},
 		{"flush a name and a zone", post("/cache/flush?name=a&zone=b"), wrong("give exactly one of name, zone, and all=1")},
@@ -140,8 +140,8 @@ func TestWithoutCache(t *testing.T) {
 	}
 }
 
-// TestWhoMaySeeTheCache asks as clients near and far, and as browsers do that a site leads here.
-func TestWhoMaySeeTheCache(t *testing.T) {
+// TestCacheAccess sends requests as clients on the node and elsewhere, and as a browser that another site directs here.
+func TestCacheAccess(t *testing.T) {
 	t.Parallel()
 	type client struct {
 		name   string
@@ -161,7 +161,7 @@ func TestWhoMaySeeTheCache(t *testing.T) {
 		{name: "no host, HTTP/1.0", from: "127.0.0.1:4", get: 200, post: 200},
 		{name: "the node to its own address", from: "169.254.20.10:4", to: tcp("169.254.20.10:9253"), host: "169.254.20.10:9253", get: 200, post: 200},
 		{name: "a pod", from: "10.244.1.7:4", to: tcp("169.254.20.10:9253"), host: "169.254.20.10:9253", get: 403, post: 403},
-		{name: "a pod that says it is not", from: "10.244.1.7:4", to: tcp("10.0.0.1:9253"), host: "localhost", header: []string{"X-Forwarded-For", "127.0.0.1"}, get: 403, post: 403},
+		{name: "a pod that claims another address", from: "10.244.1.7:4", to: tcp("10.0.0.1:9253"), host: "localhost", header: []string{"X-Forwarded-For", "127.0.0.1"}, get: 403, post: 403},
 		{name: "over the socket", from: "@", to: &net.UnixAddr{Name: "/run/x", Net: "unix"}, host: "any.name", get: 200, post: 200},
 		{name: "a name that was pointed here", from: "127.0.0.1:4", host: "evil.example:9253", get: 403, post: 403},
 		{name: "a name like an address", from: "127.0.0.1:4", host: "127.0.0.1.evil.example:9253", get: 403, post: 403},

@@ -8,6 +8,8 @@ import (
 	"net/http"
 	"net/netip"
 	"sync"
+
+	"golang.org/x/sys/unix"
 )
 
 // connections tracks the connections of a server. Their number is bounded, but a new one is usually accepted:
@@ -206,4 +208,12 @@ func address(end net.Addr) netip.Addr {
 		return netip.Addr{}
 	}
 	return tcp.AddrPort().Addr().Unmap()
+}
+
+// setFreeBind allows a socket to bind an address that no link has.
+func setFreeBind(fd int, addr netip.Addr) error {
+	if addr.Is4() {
+		return unix.SetsockoptInt(fd, unix.IPPROTO_IP, unix.IP_FREEBIND, 1)
+	}
+	return unix.SetsockoptInt(fd, unix.IPPROTO_IPV6, unix.IPV6_FREEBIND, 1)
 }

@@ -15,7 +15,7 @@ import (
 	"github.com/nodecache/node-cache/pkg/admin"
 )
 
-// ended tells whether the far side has closed a connection, once everything has come to rest.
+// ended reports whether the far side has closed a connection, once all goroutines are blocked.
 func ended(c net.Conn) bool {
 	synctest.Wait()
 	_ = c.SetReadDeadline(time.Now())
@@ -32,23 +32,23 @@ func served(t *testing.T, c net.Conn, path string) int {
 	return code
 }
 
-// TestConnectionLimit fills the server with idle connections. Whoever comes next is served all the same: one goes for it.
+// TestConnectionLimit fills the server with idle connections. The next client is still served: one idle connection is closed for it.
 func TestConnectionLimit(t *testing.T) {
 	t.Parallel()
 	const pod, other, node, loopback = "10.244.0.7", "10.244.0.8", "10.0.0.1", "127.0.0.1"
 	for _, tc := range []struct {
 		name string
-		from func(i int) string // of those that idle
-		used []int              // of them those that were used once all were there
-		who  string             // comes then
-		want int                // the one that goes
+		from func(i int) string // the clients of the idle connections
+		used []int              // the connections used once all are open
+		next string             // the client that connects then
+		want int                // the connection that is closed
 	}{
-		{"all from one pod: the oldest goes", func(int) string { return pod }, nil, pod, 0},
+		{"all from one pod: the oldest is closed", func(int) string { return pod }, nil, pod, 0},
 		{"one that was used is newer", func(int) string { return pod }, []int{0, 1}, node, 2},
-		{"who has more goes before who is older", func(i int) string { return []string{other, pod}[min(i, 1)] }, nil, node, 1},
-		{"who is here goes after who is not", func(i int) string { return []string{node, pod}[i/100] }, nil, other, 100},
-		{"loopback is here", func(i int) string { return []string{loopback, pod}[i/127] }, nil, other, 127},
-		{"all are here", func(int) string { return node }, nil, pod, 0},
+		{"the client with more connections before the older one", func(i int) string { return []string{other, pod}[min(i, 1)] }, nil, node, 1},
+		{"a client on the node after one elsewhere", func(i int) string { return []string{node, pod}[i/100] }, nil, other, 100},
+		{"loopback is on the node", func(i int) string { return []string{loopback, pod}[i/127] }, nil, other, 127},
+		{"all are on the node", func(int) string { return node }, nil, pod, 0},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
@@ -65,8 +65,8 @@ func TestConnectionLimit(t *testing.T) {
 						t.Fatalf("connection %d: %d", i, code)
 					}
 				}
-				if code := served(t, l.dialFrom(t, tc.who), "/readyz"); code != 200 {
-					t.Errorf("who came last: %d, want 200", code)
+				if code := served(t, l.dialFrom(t, tc.next), "/readyz"); code != 200 {
+					t.Errorf("the last client: %d, want 200", code)
 				}
 				for i, c := range held {
 					if ended(c) != (i == tc.want) {
@@ -133,7 +133,7 @@ func TestConnectionBeingServed(t *testing.T) {
 	})
 }
 
-// TestSlowReaders has clients that ask for pages and do not take them: others get theirs.
+// TestSlowReaders has clients that request pages and do not read them: other clients are served.
 func TestSlowReaders(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -240,7 +240,7 @@ func TestCachePagesWaitInTurn(t *testing.T) {
 func TestChecks(t *testing.T) {
 	t.Parallel()
 	down := func() []admin.Check {
-		return []admin.Check{{Label: "cluster"}, {Label: "outside", Err: errors.New("SERVFAIL\nfrom\x1b nobody")}}
+		return []admin.Check{{Label: "cluster"}, {Label: "outside", Err: errors.New("SERVFAIL\nfrom\x1b upstream")}}
 	}
 	up := func() []admin.Check { return down()[:1] }
 	none := func() []admin.Check { return nil }
@@ -252,9 +252,9 @@ func TestChecks(t *testing.T) {
 		want   reply
 	}{
 		{"one that is well", down, "/healthcheck/cluster", reply{200, text, "ok\n"}},
-		{"one that is not", down, "/healthcheck/outside", reply{503, text, "SERVFAIL\nfrom\ufffd nobody\n"}},
+		{"one that is not", down, "/healthcheck/outside", reply{503, text, "SERVFAIL\nfrom\ufffd upstream\n"}},
 		{"one that is not known", down, "/healthcheck/other", reply{404, text, "no probe has this label; see /healthcheck/\n"}},
-		{"all", down, "/healthcheck/", reply{503, text, "cluster: ok\noutside: SERVFAIL from\ufffd nobody\n"}},
+		{"all", down, "/healthcheck/", reply{503, text, "cluster: ok\noutside: SERVFAIL from\ufffd upstream\n"}},
 		{"all well", up, "/healthcheck/", reply{200, text, "cluster: ok\n"}},
 		{"none configured", none, "/healthcheck/", reply{200, text, ""}},
 		{"below one", down, "/healthcheck/cluster/x", reply{404, text, "404 page not found\n"}},

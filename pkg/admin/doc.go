@@ -8,5 +8,4 @@
 // Clients of the port are not trusted. Requests have a small header, no body, and a time limit. The number of
 // connections is bounded. Profiles are for clients on this host only. A handler that panics fails only its
 // own request.
-// this machine only, and a handler that panics costs its own request only.
 package admin

@@ -25,7 +25,7 @@ func (s *Server) Use(l net.Listener) {
 	s.listener.open()
 }
 
-// Guard is what every request goes through.
+// Guard wraps the handler of every request.
 func (s *Server) Guard(next http.Handler) http.Handler { return s.guard(next) }
 
 // RenderText is renderText.

@@ -33,12 +33,12 @@ func descriptor(t *testing.T, s *admin.Server) (f *os.File) {
 	return f
 }
 
-// says makes a server that is not ready for a reason, which tells it from others.
-func says(t *testing.T, addr netip.AddrPort, socket string, who error) *admin.Server {
+// notReady makes a server that is not ready for a reason, which identifies the server.
+func notReady(t *testing.T, addr netip.AddrPort, socket string, reason error) *admin.Server {
 	t.Helper()
 	return server(t, func(c *admin.Config) {
 		c.Addr, c.Socket = addr, socket
-		c.Ready = func() error { return who }
+		c.Ready = func() error { return reason }
 	})
 }
 
@@ -54,12 +54,12 @@ func TestHandOver(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
-	first := says(t, netip.MustParseAddrPort("127.0.0.1:0"), filepath.Join(dir, "1"), name("first"))
+	first := notReady(t, netip.MustParseAddrPort("127.0.0.1:0"), filepath.Join(dir, "1"), name("first"))
 	if err := first.Listen(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	stopFirst := run(t, first)
-	second := says(t, first.Addr(), filepath.Join(dir, "2"), name("second"))
+	second := notReady(t, first.Addr(), filepath.Join(dir, "2"), name("second"))
 	if err := second.Adopt(descriptor(t, first)); err != nil {
 		t.Fatal(err)
 	}
@@ -132,12 +132,12 @@ func overUnix(t *testing.T, path string) func() string {
 // TestAdoptUnopened ends a server that has adopted a socket and never accepted from it.
 func TestAdoptUnopened(t *testing.T) {
 	t.Parallel()
-	first := says(t, netip.MustParseAddrPort("127.0.0.1:0"), "", name("first"))
+	first := notReady(t, netip.MustParseAddrPort("127.0.0.1:0"), "", name("first"))
 	if err := first.Listen(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	stopFirst := run(t, first)
-	second := says(t, first.Addr(), "", name("second"))
+	second := notReady(t, first.Addr(), "", name("second"))
 	if err := second.Adopt(descriptor(t, first)); err != nil {
 		t.Fatal(err)
 	}

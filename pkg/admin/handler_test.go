@@ -96,7 +96,7 @@ func TestNewRejects(t *testing.T) {
 }
 
 // TestHosts serves every page under addresses, localhost and the names of the configuration, and under no other name:
-// any site can point one here. See TestWhoMaySeeTheCache for the pages with a guard of their own.
+// any site can point one here. See TestCacheAccess for the pages with a guard of their own.
 func TestHosts(t *testing.T) {
 	t.Parallel()
 	h := server(t, func(c *admin.Config) { c.Hosts = []string{"node-cache.example"} }).Handler()
@@ -223,7 +223,8 @@ func TestProfiles(t *testing.T) {
 	}
 }
 
-// TestProfilesAreLocal asks from near and far. A profile tells much about the process, and may take its time.
+// TestProfilesAreLocal requests profiles from the node and from elsewhere. A profile reveals much about the process, and
+// may take long.
 func TestProfilesAreLocal(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct {
@@ -240,8 +241,8 @@ func TestProfilesAreLocal(t *testing.T) {
 		{"a pod", "10.244.1.7:40000", "10.96.0.10:9253", 403},
 		{"a pod with IPv6", "[2001:db8::7]:40000", "[2001:db8::10]:9253", 403},
 		{"a pod, the listener's address unknown", "10.244.1.7:40000", "", 403},
-		{"what is no address", "pipe", "127.0.0.1:9253", 403},
-		{"nobody", "", "", 403},
+		{"not an address", "pipe", "127.0.0.1:9253", 403},
+		{"no address", "", "", 403},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()

@@ -30,7 +30,7 @@ func localOnly(page http.HandlerFunc) http.HandlerFunc {
 // checkLocal returns why a request may not access a page for local clients, and a hint.
 func checkLocal(r *http.Request) error {
 	if isSocket(r) { // browsers cannot open it, and its mode controls access
-		return nil // no browser opens one, and its mode says who may
+		return nil
 	}
 	if !isLocal(r) {
 		return errors.New("this page is for clients on this host\nhint: run the request on the node, or through `kubectl port-forward`")

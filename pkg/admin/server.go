@@ -234,7 +234,6 @@ func (s *Server) listeners() (list []net.Listener) {
 }
 
 // serve serves one listener until the server stops.
-// serve serves what comes on one listener until the server stops.
 func (s *Server) serve(l net.Listener) error {
 	if err := s.http.Serve(l); !errors.Is(err, http.ErrServerClosed) {
 		return fmt.Errorf("serving http on %s: %w", l.Addr(), err)
@@ -243,7 +242,6 @@ func (s *Server) serve(l net.Listener) error {
 }
 
 // join waits for all listeners and returns their errors.
-// join waits for every listener to end and gives their errors.
 func (s *Server) join(ended <-chan error) error {
 	var err error
 	for range cap(ended) {
@@ -253,14 +251,12 @@ func (s *Server) join(ended <-chan error) error {
 }
 
 // Close closes the listeners of a server that does not run.
-// Close gives up the listeners of a server that does not run.
 func (s *Server) Close() {
 	for _, l := range s.listeners() {
 		_ = l.Close()
 	}
 }
 
-// Stats may be called at any time.
 // Stats may be called at any time.
 func (s *Server) Stats() Stats {
 	refused, busy := s.connections.stats()

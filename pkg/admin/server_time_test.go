@@ -86,7 +86,7 @@ func response(c net.Conn) (code int, body []byte, err error) {
 	return r.StatusCode, body, err
 }
 
-// closedAfter reads until the far side closes and says how long that took.
+// closedAfter reads until the far side closes and returns how long that took.
 func closedAfter(t *testing.T, c net.Conn) time.Duration {
 	t.Helper()
 	start := time.Now()

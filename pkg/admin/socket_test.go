@@ -119,7 +119,7 @@ func TestSocketRemains(t *testing.T) {
 		make func(t *testing.T, path string)
 		want error // nil: it is replaced
 	}{
-		{"a socket that nobody listens on", func(t *testing.T, path string) {
+		{"a socket without a listener", func(t *testing.T, path string) {
 			t.Helper()
 			l, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
 			if err != nil {
@@ -212,7 +212,7 @@ func TestSocketRemains(t *testing.T) {
 	}
 }
 
-// TestSocketOfSuccessor shows that a server takes away only its own socket.
+// TestSocketOfSuccessor checks that a server removes only its own socket.
 func TestSocketOfSuccessor(t *testing.T) {
 	t.Parallel()
 	path := socketPath(t)
@@ -220,7 +220,7 @@ func TestSocketOfSuccessor(t *testing.T) {
 	if err := first.Listen(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.Remove(path); err != nil { // somebody tidies up
+	if err := os.Remove(path); err != nil { // by another process
 		t.Fatal(err)
 	}
 	second := server(t, onSocket(path))
@@ -273,7 +273,7 @@ func TestSocketRace(t *testing.T) {
 	}
 }
 
-// TestSocketLocked has somebody hold the folder's lock, as whoever may read it can: the server listens all the same.
+// TestSocketLocked has another process hold the folder's lock, as any that may read it can: the server listens nevertheless.
 func TestSocketLocked(t *testing.T) {
 	t.Parallel()
 	path := socketPath(t)

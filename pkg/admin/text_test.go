@@ -56,7 +56,7 @@ func TestText(t *testing.T) {
 	}
 }
 
-func TestTextOfOtherThanObjects(t *testing.T) {
+func TestTextOfNonObjects(t *testing.T) {
 	t.Parallel()
 	long := strings.Repeat("long ", 24) + "."
 	for _, tc := range []struct {

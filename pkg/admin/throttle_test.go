@@ -13,7 +13,7 @@ import (
 )
 
 // TestThrottle has a pod ask for pages without end, over as many connections as there may be: they take a tenth of a CPU, a
-// probe of the pod's network waits for a moment, and one of this machine for none.
+// probe from the pod's network waits briefly, and one from this machine does not wait.
 func TestThrottle(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

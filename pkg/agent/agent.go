@@ -19,11 +19,15 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/nodecache/node-cache/pkg/admin"
+	"github.com/nodecache/node-cache/pkg/cache"
 	"github.com/nodecache/node-cache/pkg/capabilities"
 	"github.com/nodecache/node-cache/pkg/config"
+	"github.com/nodecache/node-cache/pkg/metrics"
+	"github.com/nodecache/node-cache/pkg/node"
 	"github.com/nodecache/node-cache/pkg/resolve"
 	"github.com/nodecache/node-cache/pkg/server"
 	origin "github.com/nodecache/node-cache/pkg/source"
+	"github.com/nodecache/node-cache/pkg/status"
 	"github.com/nodecache/node-cache/pkg/upstream"
 )
 
@@ -52,16 +56,16 @@ type Agent struct {
 	log            *slog.Logger
 	started        time.Time
 	token          string // identifies this agent, also in the kernel objects that it creates
-	host           host
+	host           node.Host
 	memory         *memory
 	loops          *upstream.LoopDetector // shared by all pools
-	node           *node                  // nil: the agent manages neither link nor interception
+	node           *node.Node
 	snapshots      *snapshots
 	handover       *socketHandover // nil: handover is off
 	resolver       *resolve.Resolver
 	udp            []*server.UDP
 	tcp            []*server.TCP
-	foreignSockets *foreignSockets
+	foreignSockets *node.ForeignSockets
 	admin          *admin.Server // nil: not configured
 	ready          chan struct{}
 	source         *origin.Source // of the configuration; nil: built in
@@ -82,12 +86,12 @@ func New(o Options) (*Agent, error) { return NewContext(context.Background(), o)
 
 // NewContext is New with a context. Reading a configuration from the API may take 30 s.
 func NewContext(ctx context.Context, o Options) (*Agent, error) {
-	return newAgent(ctx, localHost{}, o)
+	return newAgent(ctx, node.LocalHost{}, o)
 }
 
-func newOnHost(m host, o Options) (*Agent, error) { return newAgent(context.Background(), m, o) }
+func newOnHost(m node.Host, o Options) (*Agent, error) { return newAgent(context.Background(), m, o) }
 
-func newAgent(ctx context.Context, m host, o Options) (*Agent, error) {
+func newAgent(ctx context.Context, m node.Host, o Options) (*Agent, error) {
 	a := &Agent{
 		options: o, started: time.Now(), token: newToken(), host: m,
 		loops: upstream.NewLoopDetector(nil, time.Now),
@@ -127,7 +131,10 @@ func newAgent(ctx context.Context, m host, o Options) (*Agent, error) {
 func (a *Agent) buildFirst(ctx context.Context, cfg config.Config) (r *generation, plan *resolve.Plan, err error) {
 	a.memory = newMemory(a.log)
 	a.memory.update(ctx, &cfg)
-	if a.node, err = a.newNode(cfg); err != nil {
+	a.node, err = node.New(node.Config{
+		Config: cfg, Token: a.token, Host: a.host, LongestBatch: a.longestBatch, Target: a.interceptTarget, Log: a.log,
+	})
+	if err != nil {
 		return nil, nil, err
 	}
 	if r, err = a.build(cfg, nil); err != nil { //nolint:contextcheck // it reads files and never blocks
@@ -184,11 +191,11 @@ func (a *Agent) makeServers(cfg config.Config) error {
 		}
 		a.udp, a.tcp = append(a.udp, udp), append(a.tcp, tcp)
 	}
-	a.foreignSockets = &foreignSockets{udp: a.udp, tcp: a.tcp, log: a.log}
+	a.foreignSockets = &node.ForeignSockets{UDP: a.udp, TCP: a.tcp, Log: a.log}
 	if !cfg.Admin.Address.IsValid() && cfg.Admin.Socket == "" {
 		return nil
 	}
-	series, err := a.metricsHandler()
+	series, err := metrics.Handler(metrics.New(a.sample), a.log)
 	if err != nil {
 		return err
 	}
@@ -201,7 +208,7 @@ func (a *Agent) makeServers(cfg config.Config) error {
 		Ready:    a.notReady,
 		Live:     a.notAlive,
 		Status:   func() any { return a.Status() },
-		Cache:    a.cachePages(),
+		Cache:    status.CachePages(func() *cache.Cache { return a.running.Load().cache }, a.log),
 		Checks:   a.checks,
 		Log:      a.log,
 	})
@@ -219,12 +226,12 @@ func (a *Agent) Listen(ctx context.Context) (err error) {
 		}
 		a.handover.close()
 		a.close()
-		a.node.close()
+		a.node.Close()
 		if ctx.Err() != nil {
 			err = fmt.Errorf("stopped before serving: %w", ctx.Err())
 		}
 	}()
-	if err := a.node.open(ctx); err != nil {
+	if err := a.node.Open(ctx); err != nil {
 		return err
 	}
 	err = a.listen(ctx, &cfg)
@@ -325,7 +332,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	var err error
 	maySetUp := func() bool { return !a.handover.takesOver() || ctx.Err() == nil } // else the predecessor continues
 	if maySetUp() {
-		err = a.node.setup(ctx, a.handover.takesOver())
+		err = a.node.Setup(ctx, a.handover.takesOver())
 	}
 	if err == nil && maySetUp() {
 		a.dropCapabilities(ctx)
@@ -336,7 +343,7 @@ func (a *Agent) Run(ctx context.Context) error {
 			if !a.handover.awaitClear(keeping) {
 				return nil
 			}
-			err := a.node.run(keeping)
+			err := a.node.Run(keeping)
 			if err != nil {
 				fail() // an orderly stop: link and rules are no longer maintained
 			}
@@ -354,7 +361,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	}
 	err = errors.Join(err, tasks.Wait())
 	a.saveLast(ctx)
-	a.node.end(ctx)
+	a.node.End(ctx)
 	if idle {
 		err = errors.Join(err, a.idle(ctx), stopAdmin())
 	}
@@ -371,7 +378,7 @@ func (a *Agent) serve(ctx context.Context, stopWatch func(), watchEnded func() e
 	drain := a.Config().Limits.Deadline + time.Second
 	defer context.AfterFunc(ctx, func() {
 		a.handover.announceExit(ctx)
-		a.node.leave(ctx, drain)
+		a.node.Leave(ctx, drain)
 		stop()
 	})()
 	serving, running := errgroup.WithContext(answering)
@@ -405,7 +412,7 @@ func (a *Agent) serve(ctx context.Context, stopWatch func(), watchEnded func() e
 		return nil
 	})
 	serving.Go(func() error {
-		a.foreignSockets.run(running, a.handover.handedOver())
+		a.foreignSockets.Run(running, a.handover.handedOver())
 		return nil
 	})
 	serving.Go(func() error {
@@ -427,7 +434,7 @@ func (a *Agent) serve(ctx context.Context, stopWatch func(), watchEnded func() e
 	a.log.InfoContext(running, "serving", "addresses", a.Addrs(), "version", a.options.Version)
 	close(a.ready)
 	err := serving.Wait()
-	a.node.leave(running, 0) // if a part has failed
+	a.node.Leave(running, 0) // if a part has failed
 	a.log.InfoContext(running, "stopped serving")
 	return err
 }
@@ -437,7 +444,7 @@ func (a *Agent) dropCapabilities(ctx context.Context) {
 	if a.options.DropCapabilities == nil {
 		return
 	}
-	keep := append(a.node.requiredCapabilities(), a.handover.requiredCapabilities()...)
+	keep := append(a.node.RequiredCapabilities(), a.handover.requiredCapabilities()...)
 	if err := a.options.DropCapabilities(keep); err != nil {
 		a.log.WarnContext(ctx, "capabilities not dropped", "err", err)
 		return
@@ -445,13 +452,18 @@ func (a *Agent) dropCapabilities(ctx context.Context) {
 	a.log.DebugContext(ctx, "capabilities dropped", "kept", keep)
 }
 
+// zoneWait bounds the lease's wait for the first cluster sync while a fallback answers. After it the agent
+// takes the queries and forwards the names that it does not know: other names must not wait for an API
+// server.
+const zoneWait = 10 * time.Second
+
 // takeLease takes the lease once the zone is known, if only from a snapshot, or after zoneWait without it.
 // Until then the fallback answers the node's queries. Without a fallback they arrive here, lease or not.
 func (a *Agent) takeLease(ctx context.Context) {
-	if c := a.running.Load().cluster; a.node != nil && !c.restored() {
+	if c := a.running.Load().cluster; a.node.Managed() && !c.restored() {
 		_ = c.awaitSync(ctx, zoneWait)
 	}
 	if ctx.Err() == nil {
-		a.node.serve()
+		a.node.Serve()
 	}
 }

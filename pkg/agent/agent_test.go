@@ -22,6 +22,7 @@ import (
 	"github.com/nodecache/node-cache/internal/proctest"
 	"github.com/nodecache/node-cache/pkg/agent"
 	"github.com/nodecache/node-cache/pkg/config"
+	"github.com/nodecache/node-cache/pkg/status"
 	"github.com/nodecache/node-cache/pkg/upstream/upstreamtest"
 )
 
@@ -72,14 +73,14 @@ func ask(t *testing.T, a *agent.Agent, network, name string) *dns.Msg {
 	return r
 }
 
-func status(t *testing.T, a *agent.Agent) agent.Status {
+func statusOf(t *testing.T, a *agent.Agent) status.Status {
 	t.Helper()
 	r, err := http.Get("http://" + a.AdminAddr().String() + "/status")
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer func() { _ = r.Body.Close() }()
-	var s agent.Status
+	var s status.Status
 	if err := json.NewDecoder(r.Body).Decode(&s); err != nil {
 		t.Fatal(err)
 	}
@@ -88,10 +89,10 @@ func status(t *testing.T, a *agent.Agent) agent.Status {
 
 // counted is the status once so many queries are counted: a batch is, after its
 // replies were sent.
-func counted(t *testing.T, a *agent.Agent, queries uint64) (s agent.Status) {
+func counted(t *testing.T, a *agent.Agent, queries uint64) (s status.Status) {
 	t.Helper()
 	eventually(t, "not all queries are counted", func() bool {
-		s = status(t, a)
+		s = statusOf(t, a)
 		return s.Queries.Total >= queries
 	})
 	return s
@@ -159,26 +160,26 @@ func TestFollowsTheFile(t *testing.T) {
 	if got := ask(t, a, "udp", "www.test.").Answer[0].(*dns.A).A.String(); got != "192.0.2.1" {
 		t.Fatalf("before: %s", got)
 	}
-	await := func(what string, reached func(agent.ConfigStatus) bool) {
+	await := func(what string, reached func(status.Config) bool) {
 		t.Helper()
 		for deadline := time.Now().Add(20 * time.Second); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
-			if reached(status(t, a).Config) {
+			if reached(statusOf(t, a).Config) {
 				return
 			}
 		}
-		t.Fatalf("%s: not seen; status %+v", what, status(t, a).Config)
+		t.Fatalf("%s: not seen; status %+v", what, statusOf(t, a).Config)
 	}
 
 	cfg.Forward[0].To[0].Addr = two.Listen(t)
 	cfg.Listen.Port++
 	cfg.Admin.Hosts = []string{"dns"}
-	cfg.Handover.Socket = "/run/node-cache-of-nobody/handover.sock"
+	cfg.Handover.Socket = "/run/node-cache-without-agent/handover.sock"
 	text, err = config.Marshal(cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
 	write(text)
-	await("the new upstream", func(s agent.ConfigStatus) bool { return s.Generation == 2 && s.LastOK })
+	await("the new upstream", func(s status.Config) bool { return s.Generation == 2 && s.LastOK })
 	if got := ask(t, a, "udp", "new.test.").Answer[0].(*dns.A).A.String(); got != "192.0.2.2" {
 		t.Errorf("new name: %s, want the new upstream's answer", got)
 	}
@@ -190,7 +191,7 @@ func TestFollowsTheFile(t *testing.T) {
 	}
 
 	write([]byte("cache: {size: 1, maxTTL: 1}\nfoo: 1\n"))
-	await("the bad file", func(s agent.ConfigStatus) bool { return !s.LastOK && s.Refused == 1 && s.Generation == 2 })
+	await("the bad file", func(s status.Config) bool { return !s.LastOK && s.Refused == 1 && s.Generation == 2 })
 	for _, key := range []string{"cache.size", "cache.maxTTL", "foo"} {
 		if !strings.Contains(log.String(), `"key":"`+key+`"`) {
 			t.Errorf("the log does not name %s:\n%s", key, log)
@@ -199,7 +200,7 @@ func TestFollowsTheFile(t *testing.T) {
 	ask(t, a, "tcp", "new.test.")
 
 	write(text)
-	await("the good file again", func(s agent.ConfigStatus) bool { return s.LastOK && s.Generation == 3 })
+	await("the good file again", func(s status.Config) bool { return s.LastOK && s.Generation == 3 })
 }
 
 // TestListenGivesUp holds that after a socket that cannot be had none stays open.
@@ -217,7 +218,7 @@ func TestListenGivesUp(t *testing.T) {
 		t.Fatal(err)
 	}
 	err = a.Listen(t.Context())
-	var hint *agent.HintError
+	var hint *status.HintError
 	if err == nil || !errors.As(err, &hint) || !strings.HasPrefix(hint.Hint, "another program uses the port") {
 		t.Errorf("Listen: %v", err)
 	}
@@ -229,9 +230,9 @@ func TestListenGivesUp(t *testing.T) {
 	}
 }
 
-// TestLeftOut gives an agent its own address beside another upstream: it is left
-// out, named, and the other serves.
-func TestLeftOut(t *testing.T) {
+// TestOwnAddressLeftOut configures the agent's own address beside another upstream: the agent
+// leaves it out, logs it, and uses the other.
+func TestOwnAddressLeftOut(t *testing.T) {
 	t.Parallel()
 	up := upstreamtest.New(upstreamtest.Zone("www.test. 300 IN A 192.0.2.1"))
 	cfg := local(t, up.Listen(t))
@@ -246,7 +247,7 @@ func TestLeftOut(t *testing.T) {
 		t.Errorf("the log does not name the upstream:\n%s", log)
 	}
 	var upstreams []string
-	for _, u := range status(t, a).Upstreams {
+	for _, u := range statusOf(t, a).Upstreams {
 		upstreams = append(upstreams, u.Address)
 	}
 	if diff := cmp.Diff([]string{"udp://" + cfg.Forward[0].To[1].Addr.String()}, upstreams); diff != "" {
@@ -266,7 +267,7 @@ func TestStatusDocumented(t *testing.T) {
 		t.Fatal("docs/status.md has no example in JSON")
 	}
 	example, _, _ = strings.Cut(example, "```")
-	var s agent.Status
+	var s status.Status
 	decoder := json.NewDecoder(strings.NewReader(example))
 	decoder.DisallowUnknownFields()
 	if err := decoder.Decode(&s); err != nil {
@@ -277,6 +278,6 @@ func TestStatusDocumented(t *testing.T) {
 		t.Fatal(err)
 	}
 	if diff := cmp.Diff(strings.TrimSpace(example), string(again)); diff != "" {
-		t.Errorf("docs/status.md and agent.Status (-documented +type):\n%s", diff)
+		t.Errorf("docs/status.md and status.Status (-documented +type):\n%s", diff)
 	}
 }

@@ -16,6 +16,8 @@ import (
 	"time"
 
 	"github.com/nodecache/node-cache/pkg/config"
+	"github.com/nodecache/node-cache/pkg/node"
+	"github.com/nodecache/node-cache/pkg/status"
 	"github.com/nodecache/node-cache/pkg/upstream"
 	"github.com/nodecache/node-cache/pkg/watch"
 	"github.com/nodecache/node-cache/pkg/zone"
@@ -135,7 +137,7 @@ func (a *Agent) watchCentral(c *cluster, service config.ServiceName) *watch.Serv
 			c.centralEndpoints.set(servers, own)
 			ready := addresses(servers)
 			c.service.Store(&serviceState{ready: ready, own: slices.Clone(own)})
-			a.node.targetChanged()
+			a.node.TargetChanged()
 			log.Info("central endpoints updated", "count", len(ready), "ready", ready[:min(len(ready), maxLogged)], "service_addresses", own)
 		},
 	}
@@ -171,7 +173,7 @@ func (a *Agent) makeCentral(c *cluster, cfg *config.Config) (err error) {
 		Self: func(addr netip.AddrPort) bool { return isOwnListener(addr, cfg.Listen) },
 	})
 	if errors.Is(err, upstream.ErrNoUpstream) {
-		return &HintError{
+		return &status.HintError{
 			Err:  fmt.Errorf("cluster.central.addresses: %w", err),
 			Hint: "all these addresses are node-cache's own; set those of the central resolver",
 		}
@@ -183,7 +185,7 @@ func manifestsProblem(err error) error {
 	if err == nil {
 		return nil
 	}
-	return &HintError{Err: fmt.Errorf("cluster.manifests: %w", err), Hint: "set a folder of YAML manifests that this user can read"}
+	return &status.HintError{Err: fmt.Errorf("cluster.manifests: %w", err), Hint: "set a folder of YAML manifests that this user can read"}
 }
 
 func sourceProblem(err error, kubeconfig string) error {
@@ -197,7 +199,7 @@ func sourceProblem(err error, kubeconfig string) error {
 	case kubeconfig != "":
 		hint = "fix the kubeconfig; test it with `kubectl --kubeconfig FILE get services`"
 	}
-	return &HintError{Err: fmt.Errorf("cluster: %w", err), Hint: hint}
+	return &status.HintError{Err: fmt.Errorf("cluster: %w", err), Hint: hint}
 }
 
 // newZone returns the zone as cfg configures it; nil if another server answers cluster names.
@@ -309,7 +311,7 @@ func (c *cluster) awaitSync(ctx context.Context, patience time.Duration) error {
 	case <-c.source.Ready():
 		return nil
 	case <-limit.C:
-		return &HintError{
+		return &status.HintError{
 			Err:  fmt.Errorf("cluster: the new source is not synced after %s: %s", patience, c.syncProblem()),
 			Hint: "check that the API server is reachable and grants this process list and watch",
 		}
@@ -368,4 +370,144 @@ func reverseZone(addr []byte, step, parts, n int) string {
 		name = strconv.FormatInt(int64(value), base) + "." + name
 	}
 	return name
+}
+
+// interceptTarget returns the part of the interception that may change: from the running configuration and
+// the cluster.
+func (a *Agent) interceptTarget() node.Target {
+	r := a.running.Load()
+	var w node.Target
+	var known serviceState
+	if r.cluster != nil && r.cluster.service != nil {
+		if state := r.cluster.service.Load(); state != nil {
+			known = *state
+		}
+	}
+	w.Services = r.config.Intercept.Services
+	if len(w.Services) == 0 {
+		w.Services = serviceAddresses(known.own, r.config.Listen)
+	}
+	if r.config.Intercept.Mode == config.ModeTransparent {
+		return w // kube-proxy is the fallback
+	}
+	to := r.config.Intercept.Fallback
+	w.From, w.None = to.String(), !to.Central && len(to.Addresses) == 0
+	switch {
+	case !to.Central:
+		w.Fallback = to.Addresses
+	case r.config.Cluster.Central.Service != config.ServiceName{}:
+		w.Fallback = known.ready
+	default:
+		w.Fallback = r.config.Cluster.Central.Addresses
+	}
+	return w
+}
+
+// serviceAddresses returns the first address in own for each family that the agent listens on.
+func serviceAddresses(own []netip.AddrPort, listen config.Listen) []netip.Addr {
+	var addrs []netip.Addr
+	for _, o := range own {
+		sameFamily := func(a netip.Addr) bool { return a.Is4() == o.Addr().Is4() }
+		if slices.ContainsFunc(listen.Addresses, sameFamily) && !slices.ContainsFunc(addrs, sameFamily) {
+			addrs = append(addrs, o.Addr())
+		}
+	}
+	return addrs
+}
+
+// makeStore makes the store that the cluster's source fills. Names are answered from it; with
+// cluster.invalidate it holds services only, for the notification of changes. The observer is registered
+// before the store is filled.
+func (a *Agent) makeStore(c *cluster, cfg *config.Cluster) {
+	switch {
+	case cfg.Resolver == config.ResolverLocal:
+		c.store = zone.NewStore()
+		c.events = c.store
+		a.limitNames(c)
+	case cfg.Resolver == config.ResolverCentral && cfg.Invalidate:
+		c.events = zone.NewStore()
+	default:
+	}
+	a.observe(c)
+}
+
+// limitNames bounds the bytes of one namespace to its share of the memory.
+func (a *Agent) limitNames(c *cluster) {
+	if c != nil && c.store != nil {
+		c.store.Limit(a.memory.share.Load().namespace())
+	}
+}
+
+// observe makes changes in the cluster purge the cached answers below c's domain. The domain may differ from
+// the one that the store was made for.
+func (a *Agent) observe(c *cluster) {
+	if c != nil && c.events != nil {
+		c.events.Observe(c.domain, a.purge)
+	}
+}
+
+// purge drops the cached answers of owner, from the cache in use now: a reload may have replaced it. Sources
+// call purge from their own goroutines.
+func (a *Agent) purge(owner []byte) {
+	if r := a.running.Load(); r != nil {
+		r.cache.OwnerChanged(owner, time.Now())
+	}
+}
+
+// owner returns the function that maps a name to the owner whose changes invalidate its answer. It is nil if
+// no changes are watched.
+func (c *cluster) owner() func(name []byte) []byte {
+	if c == nil || c.events == nil {
+		return nil
+	}
+	domain := c.domain
+	return func(name []byte) []byte { return zone.Owner(name, domain) }
+}
+
+// purgeNoCache removes the zones from the cache that r's configuration excludes from it and old's did not.
+// old may be nil. The resolver must have r's plan already: then answers in flight are not stored either.
+func purgeNoCache(r, old *generation) {
+	for _, forward := range r.config.Forward {
+		if !forward.NoCache || old != nil && old.excludes(forward.Zone) {
+			continue
+		}
+		if zone, err := wireName(forward.Zone); err == nil { // an invalid zone would have failed the plan
+			r.cache.Flush(zone)
+		}
+	}
+}
+
+// purgeRerouted removes the zones from the cache that have a route in either r or old but not in both.
+// Another upstream answers for them now, and cached denials of the old one would hide its names. A route that
+// changes only its upstreams keeps its entries, since servers of one zone should agree. With a nil old it
+// does nothing.
+func purgeRerouted(r, old *generation) {
+	if old == nil {
+		return
+	}
+	for _, pair := range [2][2]*generation{{r, old}, {old, r}} {
+		for _, forward := range pair[0].config.Forward {
+			if pair[1].hasRoute(forward.Zone) {
+				continue
+			}
+			if zone, err := wireName(forward.Zone); err == nil {
+				r.cache.Flush(zone)
+			}
+		}
+	}
+}
+
+// hasRoute reports whether a zone has a route of its own.
+func (r *generation) hasRoute(zone string) bool {
+	return slices.ContainsFunc(r.config.Forward, func(f config.Route) bool { return f.Zone == zone })
+}
+
+// excludes reports whether r caches nothing of a zone.
+func (r *generation) excludes(zone string) bool {
+	for _, forward := range r.config.Forward {
+		if forward.Zone == zone {
+			return forward.NoCache
+		}
+	}
+	return false
 }

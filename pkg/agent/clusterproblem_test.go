@@ -12,9 +12,10 @@ import (
 
 	"github.com/nodecache/node-cache/pkg/agent"
 	"github.com/nodecache/node-cache/pkg/config"
+	"github.com/nodecache/node-cache/pkg/status"
 )
 
-// TestSourceProblems has sources that no agent can start with. Each says what is wrong and what to do about it.
+// TestSourceProblems has sources that no agent can start with. Each error names the cause and the remedy.
 func TestSourceProblems(t *testing.T) {
 	t.Parallel()
 	garbage := filepath.Join(t.TempDir(), "garbage")
@@ -49,7 +50,7 @@ func TestSourceProblems(t *testing.T) {
 			cfg.Cluster.Resolver = config.ResolverLocal
 			tt.change(&cfg.Cluster)
 			_, err := agent.New(agent.Options{Config: &cfg, Log: &journal{}})
-			var problem *agent.HintError
+			var problem *status.HintError
 			if !errors.As(err, &problem) {
 				t.Fatalf("New: %v, want an error with a hint", err)
 			}

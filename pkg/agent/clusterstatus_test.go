@@ -12,36 +12,38 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/nodecache/node-cache/pkg/config"
+	"github.com/nodecache/node-cache/pkg/node"
+	"github.com/nodecache/node-cache/pkg/status"
 	"github.com/nodecache/node-cache/pkg/upstream"
 	"github.com/nodecache/node-cache/pkg/watch"
 	"github.com/nodecache/node-cache/pkg/zone"
 )
 
-// A teller is a source that says what a test has it say.
-type teller struct {
+// A fakeSource is a source with the status that the test sets.
+type fakeSource struct {
 	ready chan struct{}
 	stats watch.Stats
 }
 
-func (t *teller) Run(ctx context.Context) error {
+func (s *fakeSource) Run(ctx context.Context) error {
 	<-ctx.Done()
 	return nil
 }
 
-func (t *teller) Ready() <-chan struct{} { return t.ready }
+func (s *fakeSource) Ready() <-chan struct{} { return s.ready }
 
-func (t *teller) Stats() watch.Stats { return t.stats }
+func (s *fakeSource) Stats() watch.Stats { return s.stats }
 
-// after is a source that has told all there is, and says this of itself now.
-func after(kinds ...watch.KindStats) *teller {
-	t := &teller{ready: make(chan struct{}), stats: watch.Stats{Kinds: kinds}}
-	close(t.ready)
-	return t
+// after is a source that has reported the first state, with the status of kinds.
+func after(kinds ...watch.KindStats) *fakeSource {
+	s := &fakeSource{ready: make(chan struct{}), stats: watch.Stats{Kinds: kinds}}
+	close(s.ready)
+	return s
 }
 
-// before is a source that has not told all yet.
-func before(kinds ...watch.KindStats) *teller {
-	return &teller{ready: make(chan struct{}), stats: watch.Stats{Kinds: kinds}}
+// before is a source that has not reported the first state yet.
+func before(kinds ...watch.KindStats) *fakeSource {
+	return &fakeSource{ready: make(chan struct{}), stats: watch.Stats{Kinds: kinds}}
 }
 
 func TestReadiness(t *testing.T) {
@@ -56,7 +58,7 @@ func TestReadiness(t *testing.T) {
 		{name: "starting, in sync already", starting: true, cluster: &cluster{source: after()}, want: "starting"},
 		{name: "no cluster"},
 		{name: "nothing to follow", cluster: &cluster{}},
-		{name: "nothing heard", cluster: &cluster{source: before()}, want: "the cluster zone is not synced: no response yet"},
+		{name: "no response", cluster: &cluster{source: before()}, want: "the cluster zone is not synced: no response yet"},
 		{
 			name: "a kind that waits", want: "the cluster zone is not synced: endpointslice: unreachable: dial tcp",
 			cluster: &cluster{source: before(
@@ -78,7 +80,7 @@ func TestReadiness(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			a := &Agent{ready: make(chan struct{})}
+			a := &Agent{node: new(node.Node), ready: make(chan struct{})}
 			if !tt.starting {
 				close(a.ready)
 			}
@@ -122,21 +124,21 @@ func TestClusterStatus(t *testing.T) {
 		}},
 		cluster: &cluster{store: store, events: store, source: source, endpoints: endpoints, central: pool},
 	}
-	status := func() *ClusterStatus {
-		told := r.cluster.sourceStats()
-		return clusterStatus(r, &told)
+	current := func() *status.Cluster {
+		stats := r.cluster.sourceStats()
+		return clusterStatus(r, &stats)
 	}
-	want := &ClusterStatus{
+	want := &status.Cluster{
 		Domain: "cluster.local.", Resolver: "local", Source: "API server of /etc/kubeconfig",
 		WaitsFor: "endpointslice: forbidden: not yours", NodeZone: "zone-a",
 		Serial: held.Serial, IndexBytes: held.Index, Requests: 7,
-		Kinds: []KindStatus{
+		Kinds: []status.Kind{
 			{Kind: "service", Synced: true, Age: "12.3s", Objects: 2, Bytes: held.Kinds[zone.Services].Bytes, Events: 2, Restarts: 1},
 			{Kind: "endpointslice", Age: "unknown", Failures: 3, LastError: "forbidden: not yours"},
 		},
-		Central: &CentralStatus{Service: "kube-system/kube-dns"},
+		Central: &status.Central{Service: "kube-system/kube-dns"},
 	}
-	if diff := cmp.Diff(want, status(), cmpopts.EquateEmpty()); diff != "" {
+	if diff := cmp.Diff(want, current(), cmpopts.EquateEmpty()); diff != "" {
 		t.Errorf("before the endpoints are known (-want +got):\n%s", diff)
 	}
 
@@ -145,13 +147,13 @@ func TestClusterStatus(t *testing.T) {
 	source.stats.Kinds[1] = watch.KindStats{Kind: zone.Slices, Synced: true, Failures: 3}
 	close(source.ready)
 	want.InSync, want.WaitsFor = true, ""
-	want.Kinds[1] = KindStatus{Kind: "endpointslice", Synced: true, Age: "0s", Failures: 3}
+	want.Kinds[1] = status.Kind{Kind: "endpointslice", Synced: true, Age: "0s", Failures: 3}
 	want.Central.InSync = true
-	want.Central.Endpoints = []ServerStatus{
+	want.Central.Endpoints = []status.Server{
 		{Address: "tcp://10.244.0.2:53", State: "good", Latency: "unknown"},
 		{Address: "tcp://10.96.0.10:53", State: "good", Last: true, Latency: "unknown"},
 	}
-	if diff := cmp.Diff(want, status(), cmpopts.EquateEmpty()); diff != "" {
+	if diff := cmp.Diff(want, current(), cmpopts.EquateEmpty()); diff != "" {
 		t.Errorf("once all is known (-want +got):\n%s", diff)
 	}
 }
@@ -163,7 +165,7 @@ func TestSourceName(t *testing.T) {
 		cfg        config.Cluster
 		want       string
 	}{
-		{name: "nobody", cfg: config.Cluster{Manifests: "/m"}},
+		{name: "no source", cfg: config.Cluster{Manifests: "/m"}},
 		{name: "a folder", cluster: cluster{source: after()}, cfg: config.Cluster{Manifests: "/m"}, want: "folder /m"},
 		{name: "a kubeconfig", cluster: cluster{source: after()}, cfg: config.Cluster{Kubeconfig: "/k"}, want: "API server of /k"},
 		{name: "a pod", host: "10.96.0.1", cluster: cluster{source: after()}, want: "API server https://10.96.0.1:443"},
@@ -179,15 +181,12 @@ func TestSourceName(t *testing.T) {
 	}
 }
 
-// TestNoCluster shows that there is nothing to say, rather than something that is wrong.
+// TestNoCluster checks that an agent without a cluster reports no cluster status.
 func TestNoCluster(t *testing.T) {
 	t.Parallel()
 	r := &generation{}
-	told := r.cluster.sourceStats()
-	if got := clusterStatus(r, &told); got != nil {
+	stats := r.cluster.sourceStats()
+	if got := clusterStatus(r, &stats); got != nil {
 		t.Errorf("status %+v, want none", got)
-	}
-	if got := problems(r, &told, &Status{Config: ConfigStatus{LastOK: true}}); len(got) > 0 {
-		t.Errorf("problems %+v, want none", got)
 	}
 }

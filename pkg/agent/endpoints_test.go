@@ -13,7 +13,7 @@ import (
 	"github.com/nodecache/node-cache/pkg/watch"
 )
 
-// farOf tells of each server of a pool whether it is far.
+// farOf reports for each server of a pool whether it is far.
 func farOf(p *upstream.Pool) map[string]bool {
 	list := map[string]bool{}
 	for _, s := range p.Stats().Servers {
@@ -22,8 +22,8 @@ func farOf(p *upstream.Pool) map[string]bool {
 	return list
 }
 
-// TestNeighbours learns endpoints and zone in either order, and has both change.
-func TestNeighbours(t *testing.T) {
+// TestCentralEndpoints sets endpoints and zone in either order, and changes both.
+func TestCentralEndpoints(t *testing.T) {
 	t.Parallel()
 	ready := []watch.Server{
 		{Addr: netip.MustParseAddrPort("10.244.0.1:53"), Zone: "a"},
@@ -77,11 +77,11 @@ func TestNeighbours(t *testing.T) {
 		})
 	}
 	var none *centralEndpoints
-	none.setZone("a") // nobody is followed
+	none.setZone("a") // no endpoints are watched
 }
 
-// TestNeighboursAtOnce has endpoints and zone told by two goroutines: the last word of both must count.
-func TestNeighboursAtOnce(t *testing.T) {
+// TestCentralEndpointsConcurrent sets endpoints and zone from two goroutines: the last value of each must count.
+func TestCentralEndpointsConcurrent(t *testing.T) {
 	t.Parallel()
 	n := &centralEndpoints{endpoints: new(upstream.Endpoints)}
 	pool, err := upstream.New(upstream.Config{Endpoints: n.endpoints})

@@ -17,7 +17,7 @@ import (
 )
 
 // TestEventsInLocalMode has a zone that was never in sync, so that the central resolver is asked for what the zone does
-// not hold. What it said of a service is dropped when the zone hears of that service, and of no other.
+// not hold. Its cached answer for a service is dropped when the zone receives that service, and no other answer is.
 func TestEventsInLocalMode(t *testing.T) {
 	t.Parallel()
 	say := func(addr string) upstreamtest.Script {
@@ -50,7 +50,7 @@ func TestEventsInLocalMode(t *testing.T) {
 		late, other string
 	}{
 		{"at first", func() {}, "192.0.2.1", "192.0.2.1"},
-		{"the central resolver says something else", func() { central.SetScript(say("192.0.2.2")) }, "192.0.2.1", "192.0.2.1"},
+		{"the central resolver has another answer", func() { central.SetScript(say("192.0.2.2")) }, "192.0.2.1", "192.0.2.1"},
 		{"the service comes and goes", func() {
 			now := time.Now()
 			store.PutService(zone.Service{Namespace: "shop", Name: "late", TTL: -1}, now)

@@ -21,7 +21,7 @@ import (
 // outcomes counts the answers to queries and the failures.
 type outcomes struct{ good, failed atomic.Int32 }
 
-func (a *outcomes) Answered(_ []byte, err error, _ *wire.SendBatch) {
+func (a *outcomes) Answered(_ *wire.Message, err error, _ *wire.SendBatch) {
 	if err == nil {
 		a.good.Add(1)
 	} else {

@@ -18,6 +18,7 @@ import (
 	"github.com/nodecache/node-cache/pkg/config"
 	"github.com/nodecache/node-cache/pkg/handover"
 	"github.com/nodecache/node-cache/pkg/server"
+	"github.com/nodecache/node-cache/pkg/status"
 )
 
 const (
@@ -285,10 +286,10 @@ func (h *socketHandover) takeOver(ctx context.Context) {
 	}
 	ctx = context.WithoutCancel(ctx)
 	claim := handover.Claim{Agent: h.agent.token, Version: h.agent.options.Version, Serves: h.adopted}
-	claim.Link, claim.Rules = h.agent.node.keptResources()
+	claim.Link, claim.Rules = h.agent.node.Kept()
 	err := h.predecessor.TakeOver(ctx, claim)
 	gone := handover.PredecessorEnded(err)
-	h.agent.node.tookOver(h.predecessor.Predecessor, gone)
+	h.agent.node.TookOver(h.predecessor.Predecessor, gone)
 	outcome := handover.OutcomeTaken
 	if gone {
 		outcome = handover.OutcomeOrphaned
@@ -310,7 +311,7 @@ func (h *socketHandover) takeOver(ctx context.Context) {
 		if u.MissingReaders() == 0 {
 			continue
 		}
-		err := h.agent.foreignSockets.conflict(u)
+		err := h.agent.foreignSockets.Conflict(u)
 		if err == nil {
 			err = u.AddReaders(ctx)
 		}
@@ -424,7 +425,7 @@ func (h *socketHandover) saveSnapshot(ctx context.Context) error {
 // yield leaves what the claim names to the successor.
 func (h *socketHandover) yield(ctx context.Context, claim handover.Claim) {
 	a := h.agent
-	defer a.node.yield(ctx, claim) // also after a panic: link and rules are the successor's
+	defer a.node.Yield(ctx, claim) // also after a panic: link and rules are the successor's
 	defer h.stopKeeping()
 	var quiet sync.WaitGroup
 	for i := range a.udp {
@@ -467,7 +468,7 @@ func (h *socketHandover) stopKeeping() {
 }
 
 // successorLost is called when a successor ends before it takes over.
-func (h *socketHandover) successorLost(ctx context.Context) { h.agent.node.restoreLink(ctx) }
+func (h *socketHandover) successorLost(ctx context.Context) { h.agent.node.RestoreLink(ctx) }
 
 // idle waits for ctx to end after a handover: the kubelet would restart a process that exits by itself. If no
 // agent serves any more, idle returns an error.
@@ -486,11 +487,50 @@ func (a *Agent) idle(ctx context.Context) error {
 				last = time.Now() // not the tick's time: this process may have been stopped since
 			}
 			if time.Since(last) > ownerTimeout {
-				return &HintError{
+				return &status.HintError{
 					Err:  fmt.Errorf("agent %s, which took over, ended without a successor", h.recorder.Stats().To),
 					Hint: "start an agent again",
 				}
 			}
 		}
 	}
+}
+
+// status returns nil if handover.socket is not set.
+func (h *socketHandover) status(now time.Time) *status.Handover {
+	if h == nil {
+		return nil
+	}
+	stats := h.recorder.Stats()
+	return status.HandoverOf(h.path, h.waiting(), &stats, now)
+}
+
+// handoverStats returns the handover's metrics; nil: handover.socket is not set.
+func (a *Agent) handoverStats() *handover.Stats {
+	if a.handover == nil {
+		return nil
+	}
+	stats := a.handover.recorder.Stats()
+	return &stats
+}
+
+// waiting returns what the start waits for; empty: nothing.
+func (h *socketHandover) waiting() string {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.waitsFor
+}
+
+// notReady returns an error if this agent does not serve yet or has handed over.
+func (h *socketHandover) notReady() error {
+	if h == nil {
+		return nil
+	}
+	if stats := h.recorder.Stats(); stats.Given {
+		return errors.New("handed over to agent " + stats.To)
+	}
+	if what := h.waiting(); what != "" {
+		return errors.New("starting: waits for " + what)
+	}
+	return nil
 }

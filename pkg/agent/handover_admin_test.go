@@ -10,8 +10,8 @@ import (
 	"github.com/nodecache/node-cache/internal/proctest"
 )
 
-// TestHandOverWithAnotherAdminAddress has the next agent's admin server listen everywhere, on the same port: who still asks
-// at the first one's address, as the kubelet's probes do, must not get that one's word.
+// TestHandOverWithAnotherAdminAddress has the next agent's admin server listen on all addresses, on the same port: a request
+// to the first one's address, such as the kubelet's probes, must not be answered by the first one.
 func TestHandOverWithAnotherAdminAddress(t *testing.T) {
 	t.Parallel()
 	cfg := handingConfig(t)

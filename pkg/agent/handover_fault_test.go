@@ -14,9 +14,9 @@ import (
 	"github.com/nodecache/node-cache/pkg/config"
 )
 
-// TestHandOverOfMoreThanIsWanted takes over from an agent that has another address: its socket is not kept open by one
-// that does not read it.
-func TestHandOverOfMoreThanIsWanted(t *testing.T) {
+// TestHandOverOfUnusedAddress takes over from an agent that has another address: an agent that does not read its
+// socket does not keep it open.
+func TestHandOverOfUnusedAddress(t *testing.T) {
 	t.Parallel()
 	cfg := handingConfig(t)
 	kept, other := netip.MustParseAddr("127.0.0.1"), netip.MustParseAddr("127.0.0.2")
@@ -29,17 +29,17 @@ func TestHandOverOfMoreThanIsWanted(t *testing.T) {
 	}
 	conn, err := net.ListenUDP("udp4", net.UDPAddrFromAddrPort(netip.AddrPortFrom(other, cfg.Listen.Port)))
 	if err != nil {
-		t.Fatalf("an address that nobody serves is in use: %v", err)
+		t.Fatalf("an address that no agent serves is in use: %v", err)
 	}
 	_ = conn.Close()
 	if !answers(t, second) {
-		t.Error("nobody answers")
+		t.Error("no agent answers")
 	}
 }
 
-// TestHandOverToldToEnd has the next agent be told to end when it has set up the link: it leaves the rules alone, which
-// the first one would stand down for.
-func TestHandOverToldToEnd(t *testing.T) {
+// TestHandOverStoppedAfterLink stops the next agent when it has set up the link: it writes no rules, and the first one
+// goes on to serve.
+func TestHandOverStoppedAfterLink(t *testing.T) {
 	t.Parallel()
 	cfg := handingConfig(t)
 	m1, m2 := newFakeHost(), newFakeHost()
@@ -58,35 +58,33 @@ func TestHandOverToldToEnd(t *testing.T) {
 	if slices.Contains(m2.lines(), "rules") {
 		t.Errorf("it wrote rules: %v", m2.lines())
 	}
-	until(t, "the first one knows", func() bool { return first.handover.status(time.Now()).Abandoned == 1 })
+	until(t, "the first one counts it as abandoned", func() bool { return first.handover.status(time.Now()).Abandoned == 1 })
 	if st := first.handover.status(time.Now()); st.Given != "" || first.notReady() != nil || !answers(t, first) {
 		t.Errorf("the first one: %q, %+v", notAnswered(first), st)
 	}
 }
 
-// TestHandOverEndsSoon has the next agent be told to end as soon as it serves: it answers until what the first one had
-// renewed is at an end, which leads queries to it and which it cannot give back.
+// TestHandOverEndsSoon stops the next agent as soon as it serves: it answers until the lease that the first one renewed
+// has expired, because that lease leads queries to it and it cannot release it.
 func TestHandOverEndsSoon(t *testing.T) {
 	t.Parallel()
 	cfg := handingConfig(t)
 	m1, m2 := newFakeHost(), newFakeHost()
 	m2.kernel = m1.kernel
-	startHanding(t, m1, cfg)
-	second, stop := startHanding(t, m2, cfg)
-	second.node.mu.Lock()
-	lapse := second.node.leaseExpiry
-	second.node.mu.Unlock()
+	first, _ := startHanding(t, m1, cfg)
+	_, stop := startHanding(t, m2, cfg)
+	lapse := first.handover.recorder.Stats().GivenAt.Add(cfg.Intercept.Lease)
 	if err := stop(); err != nil {
 		t.Errorf("the second one ended with %v", err)
 	}
-	if early := time.Until(lapse); lapse.IsZero() || early > 0 {
+	if early := time.Until(lapse); early > 0 {
 		t.Errorf("it has ended %s before that, %v", early, lapse)
 	}
 }
 
-// TestHandOverNobodyForAMoment has nobody be at the socket for a time while an agent waits for the addresses: it goes on
-// to wait.
-func TestHandOverNobodyForAMoment(t *testing.T) {
+// TestHandOverSocketGoneForATime removes the socket for a time while an agent waits for the addresses: the agent keeps
+// waiting.
+func TestHandOverSocketGoneForATime(t *testing.T) {
 	t.Parallel()
 	cfg := handingConfig(t)
 	startHanding(t, newFakeHost(), cfg)
@@ -113,8 +111,8 @@ func TestHandOverNobodyForAMoment(t *testing.T) {
 	}
 }
 
-// TestHandOverWaitsForOtherAddress waits for an address that is in the way of its own, and does not ask for sockets again
-// and again that are not what it wants.
+// TestHandOverWaitsForOtherAddress waits for an address that conflicts with its own, and does not request sockets again
+// and again that it cannot use.
 func TestHandOverWaitsForOtherAddress(t *testing.T) {
 	t.Parallel()
 	cfg := handingConfig(t)

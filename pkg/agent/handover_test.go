@@ -16,6 +16,7 @@ import (
 
 	"github.com/nodecache/node-cache/pkg/config"
 	"github.com/nodecache/node-cache/pkg/handover"
+	"github.com/nodecache/node-cache/pkg/status"
 )
 
 // handingConfig is nodeConfig with a socket for hand-overs.
@@ -42,7 +43,7 @@ func startHanding(t *testing.T, m *fakeHost, cfg config.Config) (a *Agent, stop 
 	return a, stop
 }
 
-// notAnswered tells why an agent does not serve any more, or not yet.
+// notAnswered is the reason why an agent does not serve any more, or not yet.
 func notAnswered(a *Agent) string {
 	if err := a.notReady(); err != nil {
 		return err.Error()
@@ -58,14 +59,14 @@ func TestHandOver(t *testing.T) {
 	m2.kernel = m1.kernel // both are on one node
 	first, stopFirst := startHanding(t, m1, cfg)
 	held := func() bool {
-		return len(m1.kernel.Rules().Addresses) > 0 && first.node.currentKeeper().Stats().NotHeldFor == 0
+		return len(m1.kernel.Rules().Addresses) > 0 && first.node.InterceptStats().NotHeldFor == 0
 	}
 	if !held() {
 		t.Error("the first one does not hold the lease")
 	}
 	m2.do["rules"] = func() {
 		if got := notAnswered(first); got != "handed over to agent "+first.handover.recorder.Stats().To {
-			t.Errorf("the next one writes rules while the first one says %q", got)
+			t.Errorf("the next one writes rules while the first one reports %q", got)
 		}
 	}
 	second, stopSecond := startHanding(t, m2, cfg)
@@ -73,10 +74,10 @@ func TestHandOver(t *testing.T) {
 		t.Errorf("no snapshot: %+v", second.snapshots.read().Loaded)
 	}
 	if !answers(t, second) {
-		t.Error("nobody answers")
+		t.Error("no agent answers")
 	}
 	if got := notAnswered(first); got != "handed over to agent "+second.token {
-		t.Errorf("the first one says %q", got)
+		t.Errorf("the first one reports %q", got)
 	}
 	st := first.Status()
 	if st.Handover.To != second.token || st.Handover.Given == "" || st.Handover.Listening || len(st.Problems) > 0 {
@@ -92,7 +93,7 @@ func TestHandOver(t *testing.T) {
 		t.Errorf("what the first one did to the node (-want +got):\n%s", diff)
 	}
 	if m1.closed != 1 {
-		t.Errorf("the way to the rules was closed %d times", m1.closed)
+		t.Errorf("the backend was closed %d times", m1.closed)
 	}
 	if !answers(t, second) || second.notReady() != nil {
 		t.Errorf("when the first one has ended: %q", notAnswered(second))
@@ -101,7 +102,7 @@ func TestHandOver(t *testing.T) {
 		t.Errorf("the second one ended with %v", err)
 	}
 	want, got := []string{"link", "lease", "rules", "released", "rules removed", "link removed"}, m2.lines()
-	if m2.outwaited() && slices.Index(got, "rules") < slices.Index(got, "lease") { // the agent was too slow to ask itself
+	if m2.lateLease() && slices.Index(got, "rules") < slices.Index(got, "lease") { // the agent was too slow to ask itself
 		want[1], want[2] = want[2], want[1]
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
@@ -109,7 +110,7 @@ func TestHandOver(t *testing.T) {
 	}
 }
 
-// TestHandOverToOneThatFails has the next agent fail at the link: the first one takes that back and goes on.
+// TestHandOverToOneThatFails has the next agent fail at the link: the first one reverts that and goes on.
 func TestHandOverToOneThatFails(t *testing.T) {
 	t.Parallel()
 	cfg := handingConfig(t)
@@ -131,8 +132,8 @@ func TestHandOverToOneThatFails(t *testing.T) {
 	}
 }
 
-// TestHandOverToWhoDoesNotRun has agents end before they ran: at each point the next one can take over.
-func TestHandOverToWhoDoesNotRun(t *testing.T) {
+// TestHandOverToOneThatNeverRuns ends agents before they run: at each point the next one can take over.
+func TestHandOverToOneThatNeverRuns(t *testing.T) {
 	t.Parallel()
 	cfg := handingConfig(t)
 	first, _ := startHanding(t, newFakeHost(), cfg)
@@ -150,7 +151,7 @@ func TestHandOverToWhoDoesNotRun(t *testing.T) {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
-	cancel() // told to end before it serves
+	cancel() // stopped before it serves
 	if err := other.Run(ctx); err != nil {
 		t.Errorf("one that was stopped before serving ended with %v", err)
 	}
@@ -159,12 +160,12 @@ func TestHandOverToWhoDoesNotRun(t *testing.T) {
 	}
 	last, _ := startHanding(t, newFakeHost(), cfg)
 	if !answers(t, last) {
-		t.Error("nobody answers")
+		t.Error("no agent answers")
 	}
 }
 
-// TestHandOverWaitEnds tells agents to end that wait for addresses which nobody hands over, or that have not begun to: that
-// is no failure, and the first one goes on.
+// TestHandOverWaitEnds stops agents that wait for addresses which are never handed over, or that have not begun to wait:
+// that is no failure, and the first one goes on.
 func TestHandOverWaitEnds(t *testing.T) {
 	t.Parallel()
 	cfg := handingConfig(t)
@@ -193,8 +194,8 @@ func TestHandOverWaitEnds(t *testing.T) {
 	}
 }
 
-// TestHandOverElsewhere starts an agent at another port with the same socket: it is no successor.
-func TestHandOverElsewhere(t *testing.T) {
+// TestHandOverOtherPort starts an agent at another port with the same socket: it is no successor.
+func TestHandOverOtherPort(t *testing.T) {
 	t.Parallel()
 	cfg := handingConfig(t)
 	first, _ := startHanding(t, newFakeHost(), cfg)
@@ -206,8 +207,8 @@ func TestHandOverElsewhere(t *testing.T) {
 	if !answers(t, first) || !answers(t, second) || first.notReady() != nil {
 		t.Errorf("both should answer: %q", notAnswered(first))
 	}
-	until(t, "it says that nobody can take over from it", func() bool {
-		return len(handoverProblems(second.Status().Handover)) == 1
+	until(t, "it reports that no agent can take over from it", func() bool {
+		return second.Status().Handover.LastError != "" && slices.ContainsFunc(second.Status().Problems, func(p status.Problem) bool { return p.Where == "handover" })
 	})
 	if st := first.handover.status(time.Now()); !st.Listening || st.Given != "" {
 		t.Errorf("the first one: %+v", st)
@@ -233,6 +234,6 @@ func TestHandOverWithoutRules(t *testing.T) {
 		t.Errorf("what the first one did to the node (-want +got):\n%s", diff)
 	}
 	if !answers(t, second) {
-		t.Error("nobody answers")
+		t.Error("no agent answers")
 	}
 }

@@ -29,8 +29,8 @@ func save(t *testing.T, path string, cfg config.Config, more string) {
 	}
 }
 
-// nobodysCluster is a kubeconfig of an API server that is not there.
-func nobodysCluster(t *testing.T) string {
+// unreachableCluster is a kubeconfig of an API server that is not there.
+func unreachableCluster(t *testing.T) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "kubeconfig")
 	text := `{apiVersion: v1, kind: Config, current-context: c, contexts: [{name: c, context: {cluster: c, user: u}}],
@@ -42,8 +42,8 @@ func nobodysCluster(t *testing.T) string {
 }
 
 // TestHandOverWaitsAndFollows has the next agent wait for a cluster that it cannot get to. A bad change to its
-// configuration is refused, one that is as wrong leaves it waiting, and one that mends it has it take over. What it
-// did not serve by is not kept as the last good one.
+// configuration is refused, another wrong one leaves it waiting, and a good one has it take over. A configuration that it
+// did not serve with is not kept as the last good one.
 func TestHandOverWaitsAndFollows(t *testing.T) {
 	t.Parallel()
 	cfg := handingConfig(t)
@@ -52,7 +52,7 @@ func TestHandOverWaitsAndFollows(t *testing.T) {
 	first, _ := startHanding(t, newFakeHost(), cfg)
 
 	wrong := cfg
-	wrong.Cluster.Resolver, wrong.Cluster.Kubeconfig = config.ResolverLocal, nobodysCluster(t)
+	wrong.Cluster.Resolver, wrong.Cluster.Kubeconfig = config.ResolverLocal, unreachableCluster(t)
 	file, kept := filepath.Join(t.TempDir(), "node-cache.yaml"), t.TempDir()
 	save(t, file, wrong, "")
 	second, err := newOnHost(newFakeHost(), Options{File: file, Source: Source{LastGood: kept}, Log: t.Output()})
@@ -63,17 +63,17 @@ func TestHandOverWaitsAndFollows(t *testing.T) {
 	until(t, "it waits for the cluster", func() bool { return second.handover.waiting() != "" })
 
 	save(t, file, wrong, "nonsense: true\n")
-	until(t, "what is bad is refused", func() bool { return second.reloads.bad.Load() == 1 })
+	until(t, "a bad one is refused", func() bool { return second.reloads.bad.Load() == 1 })
 	other := wrong
-	other.Cluster.Kubeconfig = nobodysCluster(t)
+	other.Cluster.Kubeconfig = unreachableCluster(t)
 	save(t, file, other, "")
-	until(t, "what is as wrong is taken", func() bool { return second.reloads.generation.Load() == 2 })
+	until(t, "another wrong one is taken", func() bool { return second.reloads.generation.Load() == 2 })
 	time.Sleep(50 * time.Millisecond) // for what should not happen
 	if st := second.handover.status(time.Now()); st.WaitsFor == "" || st.Taken != handover.OutcomeNone || first.notReady() != nil {
 		t.Errorf("it does not wait any more: %+v", st)
 	}
 	if entries, err := os.ReadDir(kept); err != nil || len(entries) > 0 {
-		t.Errorf("a configuration is kept as good that nobody was served by: %v, %v", entries, err)
+		t.Errorf("a configuration that was never served is kept as the last good one: %v, %v", entries, err)
 	}
 
 	save(t, file, cfg, "")
@@ -82,7 +82,7 @@ func TestHandOverWaitsAndFollows(t *testing.T) {
 		t.Error("the second one does not answer")
 	}
 	if got := notAnswered(first); got != "handed over to agent "+second.token {
-		t.Errorf("the first one says %q", got)
+		t.Errorf("the first one reports %q", got)
 	}
 	until(t, "the last good one is kept", func() bool {
 		entries, err := os.ReadDir(kept)
@@ -94,7 +94,7 @@ func TestHandOverWaitsAndFollows(t *testing.T) {
 }
 
 // TestHandOverWaitsAfterLastGood has an agent that began with the last good configuration wait with another one: that one
-// is what it says is in use, and the last good one stays what it was.
+// is reported as in use, and the last good one stays what it was.
 func TestHandOverWaitsAfterLastGood(t *testing.T) {
 	t.Parallel()
 	cfg := handingConfig(t)
@@ -103,7 +103,7 @@ func TestHandOverWaitsAfterLastGood(t *testing.T) {
 	startHanding(t, newFakeHost(), cfg)
 
 	wrong := cfg
-	wrong.Cluster.Resolver, wrong.Cluster.Kubeconfig = config.ResolverLocal, nobodysCluster(t)
+	wrong.Cluster.Resolver, wrong.Cluster.Kubeconfig = config.ResolverLocal, unreachableCluster(t)
 	file, folder := filepath.Join(t.TempDir(), "node-cache.yaml"), t.TempDir()
 	kept := filepath.Join(folder, "last-good.yaml")
 	save(t, kept, wrong, "")
@@ -118,14 +118,14 @@ func TestHandOverWaitsAfterLastGood(t *testing.T) {
 	}
 	stop := runNode(t, second)
 	until(t, "it waits for the cluster", func() bool { return second.handover.waiting() != "" })
-	if !second.sourceStatus().LastGood.InUse {
-		t.Error("it does not say that the last good one is in use")
+	if !second.configStatus().LastGood.InUse {
+		t.Error("it does not report that the last good one is in use")
 	}
 	other := wrong
-	other.Cluster.Kubeconfig = nobodysCluster(t)
+	other.Cluster.Kubeconfig = unreachableCluster(t)
 	save(t, file, other, "")
-	until(t, "the other one is in use, and said to be", func() bool {
-		return second.reloads.generation.Load() == 2 && !second.sourceStatus().LastGood.InUse
+	until(t, "the other one is in use, and reported as such", func() bool {
+		return second.reloads.generation.Load() == 2 && !second.configStatus().LastGood.InUse
 	})
 	if second.handover.waiting() == "" {
 		t.Error("it does not wait any more")
@@ -138,9 +138,9 @@ func TestHandOverWaitsAfterLastGood(t *testing.T) {
 	}
 }
 
-// A swapping source is in sync the moment that somebody waits for it. In that moment something is done.
+// A swapping source runs do and is in sync when Ready is called for the second time, which is when the agent waits for it.
 type swapping struct {
-	*teller
+	*fakeSource
 	asked int
 	do    func()
 }
@@ -153,13 +153,13 @@ func (s *swapping) Ready() <-chan struct{} {
 	return s.ready
 }
 
-// TestHandOverAwaitsWhatRuns has another configuration take the place of one that comes to know the cluster: what counts is
-// whether that one knows it.
-func TestHandOverAwaitsWhatRuns(t *testing.T) {
+// TestHandOverAwaitsReplacedSource replaces a configuration whose source is about to be in sync by another one: the agent waits
+// for the source of that one.
+func TestHandOverAwaitsReplacedSource(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		a, next := new(Agent), before()
-		a.running.Store(&generation{cluster: &cluster{source: &swapping{teller: before(), do: func() {
+		a.running.Store(&generation{cluster: &cluster{source: &swapping{fakeSource: before(), do: func() {
 			a.running.Store(&generation{cluster: &cluster{source: next}})
 		}}}})
 		h := &socketHandover{agent: a, predecessor: &handover.Client{Predecessor: "another"}, newConfig: make(chan struct{}, 1), log: slog.New(slog.DiscardHandler)}

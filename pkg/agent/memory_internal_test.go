@@ -20,7 +20,7 @@ import (
 
 const mib = 1 << 20
 
-func TestShareOut(t *testing.T) {
+func TestDivideMemory(t *testing.T) {
 	t.Parallel()
 	type want struct {
 		Go, Snapshot      int64
@@ -133,8 +133,8 @@ func TestMemorySessions(t *testing.T) {
 	}
 }
 
-// A heap that fills what there is for it is a problem, too: the cluster's names, say.
-func TestCrowded(t *testing.T) {
+// A heap near its limit is a problem, too, such as one filled by the cluster's names.
+func TestHeapNearLimit(t *testing.T) {
 	t.Parallel()
 	cfg := config.Default(config.Agent)
 	cfg.Cache.Size = 64 * mib
@@ -156,7 +156,7 @@ func TestCrowded(t *testing.T) {
 	}
 }
 
-// What a hint says makes the problem go away.
+// Following a hint fixes the problem.
 func TestMemoryHints(t *testing.T) {
 	t.Parallel()
 	cfg := config.Default(config.Agent)
@@ -196,7 +196,7 @@ func whole(t *testing.T, text string) int64 {
 	return n
 }
 
-// An early log notes whether it was written to once what it tells of was known.
+// An early log notes whether it was written to after the state that it reports was published.
 type early struct {
 	bytes.Buffer
 	known  func() *share
@@ -260,7 +260,7 @@ func TestMemoryUse(t *testing.T) {
 				log.before = m.share.Load()
 				changed := m.update(t.Context(), &cfg)
 				if log.late {
-					t.Errorf("step %d: /status could tell of it before the log did", i)
+					t.Errorf("step %d: /status could report it before the log did", i)
 				}
 				if changed == (s.same || i == 0) || set != s.set {
 					t.Errorf("step %d: changed %t, the runtime's limit set to %d, want %d", i, changed, set, s.set)

@@ -23,32 +23,35 @@ import (
 	"github.com/nodecache/node-cache/pkg/config"
 	"github.com/nodecache/node-cache/pkg/dataplane"
 	"github.com/nodecache/node-cache/pkg/intercept"
+	"github.com/nodecache/node-cache/pkg/intercept/intercepttest"
 	"github.com/nodecache/node-cache/pkg/netif"
+	"github.com/nodecache/node-cache/pkg/node"
 	"github.com/nodecache/node-cache/pkg/rules"
+	"github.com/nodecache/node-cache/pkg/status"
 )
 
-// A fakeHost is a node in memory whose journal tells what was done to it, in order.
+// A fakeHost is a node in memory whose journal lists what was done to it, in order.
 type fakeHost struct {
-	kernel   *intercept.Fake
-	former   map[string]*intercept.Fake // what other backends than the agent's see
+	kernel   *intercepttest.Fake
+	others   map[string]*intercepttest.Fake // the kernel as the backends other than the agent's see it
 	found    dataplane.Found
 	lacks    []string
 	setupErr error
 	linkErr  error // of Remove
 
-	mu      sync.Mutex // guards what follows
-	journal []string
-	held    []netip.Addr
-	closed  int               // times that a backend was closed
-	do      map[string]func() // when a line is written, once
-	patient time.Time         // until when rules are to wait for the lease; zero: not at all
-	written time.Time         // the first rules
+	mu        sync.Mutex // guards what follows
+	journal   []string
+	held      []netip.Addr
+	closed    int               // times that a backend was closed
+	do        map[string]func() // when a line is written, once
+	waitUntil time.Time         // until when rules are to wait for the lease; zero: not at all
+	written   time.Time         // of the first rules
 }
 
 func newFakeHost() *fakeHost {
 	return &fakeHost{
-		kernel: intercept.NewFake(time.Now), do: map[string]func(){},
-		found: dataplane.Found{Proxy: dataplane.NFTables, Backend: dataplane.BackendNFTables, Reason: "the test says so"},
+		kernel: intercepttest.NewFake(time.Now), do: map[string]func(){},
+		found: dataplane.Found{Proxy: dataplane.NFTables, Backend: dataplane.BackendNFTables, Reason: "set by the test"},
 	}
 }
 
@@ -71,29 +74,29 @@ func (m *fakeHost) lines() []string {
 	return slices.Clone(m.journal)
 }
 
-// outwaited tells whether the first rules came once their patience with the lease was at an end.
-func (m *fakeHost) outwaited() bool {
+// lateLease reports whether the first rules were written after their wait for the lease had timed out.
+func (m *fakeHost) lateLease() bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return !m.patient.IsZero() && !m.written.Before(m.patient)
+	return !m.waitUntil.IsZero() && !m.written.Before(m.waitUntil)
 }
 
-func (m *fakeHost) missingCapabilities() []string { return m.lacks }
+func (m *fakeHost) MissingCapabilities() []string { return m.lacks }
 
-func (m *fakeHost) detectDataPlane(context.Context) (dataplane.Found, error) { return m.found, nil }
+func (m *fakeHost) DetectDataPlane(context.Context) (dataplane.Found, error) { return m.found, nil }
 
-func (m *fakeHost) openBackend(name string, _ *slog.Logger) (intercept.Backend, error) {
-	if f := m.former[name]; f != nil {
+func (m *fakeHost) OpenBackend(name string, _ *slog.Logger) (intercept.Backend, error) {
+	if f := m.others[name]; f != nil {
 		return f.Open(), nil
 	}
 	return &notedBackend{m.kernel.Open(), m}, nil
 }
 
-func (m *fakeHost) mayHaveRules(name string) bool { return m.former[name] != nil }
+func (m *fakeHost) MayHaveRules(name string) bool { return m.others[name] != nil }
 
-func (m *fakeHost) newLink(c netif.Config) (link, error) { return &fakeLink{m, c}, nil }
+func (m *fakeHost) NewLink(c netif.Config) (node.Link, error) { return &fakeLink{m, c}, nil }
 
-func (m *fakeHost) selfQueryDialer() func(context.Context, string, netip.AddrPort) (net.Conn, error) {
+func (m *fakeHost) SelfQueryDialer() func(context.Context, string, netip.AddrPort) (net.Conn, error) {
 	return func(ctx context.Context, network string, addr netip.AddrPort) (net.Conn, error) {
 		return new(net.Dialer).DialContext(ctx, network, addr.String())
 	}
@@ -107,7 +110,7 @@ type notedBackend struct {
 
 func (b *notedBackend) Prepare(ctx context.Context, r rules.Rules) error {
 	b.m.mu.Lock()
-	b.m.patient, _ = ctx.Deadline()
+	b.m.waitUntil, _ = ctx.Deadline()
 	b.m.mu.Unlock()
 	return b.Backend.Prepare(ctx, r)
 }
@@ -271,7 +274,7 @@ func TestNodeOrder(t *testing.T) {
 				}
 			}
 			m.do["lease"] = func() { answered["queries are answered before the lease is taken"] = answers(t, a) }
-			m.do["released"] = func() { answered["queries are answered after the lease was given back"] = answers(t, a) }
+			m.do["released"] = func() { answered["queries are answered after the lease was released"] = answers(t, a) }
 			stop := runNode(t, a)
 			until(t, "the agent is ready", func() bool { return a.notReady() == nil })
 			if err := stop(); err != nil {
@@ -298,12 +301,12 @@ func TestNodeOrder(t *testing.T) {
 func TestNodeNotReadyBeforeTheLease(t *testing.T) {
 	t.Parallel()
 	m := newFakeHost()
-	m.kernel.Fail(intercept.CallRenew, 1_000_000, errors.New("the kernel has no such set"))
+	m.kernel.Fail(intercepttest.CallRenew, 1_000_000, errors.New("the kernel has no such set"))
 	a := agentOnHost(t, m, nodeConfig(t))
 	runNode(t, a)
 	<-a.Ready()
 	until(t, "the status names the lease", func() bool {
-		return slices.ContainsFunc(a.Status().Problems, func(p Problem) bool {
+		return slices.ContainsFunc(a.Status().Problems, func(p status.Problem) bool {
 			return p.Where == "intercept" && strings.Contains(p.What, "no such set")
 		})
 	})
@@ -313,7 +316,7 @@ func TestNodeNotReadyBeforeTheLease(t *testing.T) {
 	if !answers(t, a) {
 		t.Error("an agent without a lease does not answer")
 	}
-	m.kernel.Fail(intercept.CallRenew, 0, nil)
+	m.kernel.Fail(intercepttest.CallRenew, 0, nil)
 	until(t, "the agent is ready", func() bool { return a.notReady() == nil })
 }
 
@@ -322,16 +325,16 @@ func TestNodeReleaseFailing(t *testing.T) {
 	t.Parallel()
 	m, cfg := newFakeHost(), nodeConfig(t)
 	cfg.Intercept.Lease = time.Second
-	m.kernel.Fail(intercept.CallRelease, 10, errors.New("no memory"))
+	m.kernel.Fail(intercepttest.CallRelease, 10, errors.New("no memory"))
 	a := agentOnHost(t, m, cfg)
 	stop := runNode(t, a)
 	until(t, "the agent is ready", func() bool { return a.notReady() == nil })
 	ended := make(chan error, 1)
 	go func() { ended <- stop() }()
-	packet := intercept.Packet{Network: "udp", To: netip.AddrPortFrom(cfg.Listen.Addresses[0], cfg.Listen.Port)}
+	packet := intercepttest.Packet{Network: "udp", To: netip.AddrPortFrom(cfg.Listen.Addresses[0], cfg.Listen.Port)}
 	until(t, "the lease has ended", func() bool {
 		answered := answers(t, a)
-		leased := m.kernel.Route(packet).Decision == intercept.ToAgent // still, after the answer
+		leased := m.kernel.Route(packet).Decision == intercepttest.ToAgent // still, after the answer
 		if leased && !answered {
 			t.Error("a query that comes to the agent is not answered")
 		}
@@ -345,7 +348,7 @@ func TestNodeReleaseFailing(t *testing.T) {
 func TestNodeRulesFailing(t *testing.T) {
 	t.Parallel()
 	m := newFakeHost()
-	unblock := m.kernel.Block(intercept.CallApply) // somebody holds a lock
+	unblock := m.kernel.Block(intercepttest.CallApply) // another process holds a lock
 	a := agentOnHost(t, m, nodeConfig(t))
 	runNode(t, a)
 	<-a.Ready()
@@ -389,7 +392,7 @@ func TestNodeStartFails(t *testing.T) {
 		m.lacks = []string{"NET_ADMIN"}
 		a := agentOnHost(t, m, nodeConfig(t))
 		err := a.Listen(t.Context())
-		var hint *HintError
+		var hint *status.HintError
 		if !errors.As(err, &hint) || !strings.Contains(err.Error(), "NET_ADMIN") || !strings.Contains(hint.Hint, "capabilities") {
 			t.Errorf("Listen() = %v, want the missing right and a hint", err)
 		}
@@ -410,7 +413,7 @@ func TestNodeStartFails(t *testing.T) {
 		addr := a.Addrs()[0]
 		err := a.Run(t.Context())
 		if err == nil || !strings.Contains(err.Error(), "interface: no kind of link") {
-			t.Errorf("Run() = %v, want what Setup said", err)
+			t.Errorf("Run() = %v, want the error of Setup", err)
 		}
 		if conn, err := net.Dial("tcp4", addr.String()); err == nil {
 			_ = conn.Close()
@@ -469,7 +472,7 @@ func TestNodeTransparent(t *testing.T) {
 		if err := a.notReady(); err == nil || !strings.Contains(err.Error(), "data plane") {
 			t.Errorf("notReady() = %v, want the data plane named", err)
 		}
-		if !slices.ContainsFunc(a.Status().Problems, func(p Problem) bool { return strings.Contains(p.What, "Cilium") }) {
+		if !slices.ContainsFunc(a.Status().Problems, func(p status.Problem) bool { return strings.Contains(p.What, "Cilium") }) {
 			t.Errorf("no problem names Cilium: %v", a.Status().Problems)
 		}
 		if slices.Contains(m.lines(), "rules") {
@@ -478,9 +481,9 @@ func TestNodeTransparent(t *testing.T) {
 	})
 }
 
-// TestNodeWithoutAView has an API server that is away. Others, or the tracked path, have
-// the queries meanwhile.
-func TestNodeWithoutAView(t *testing.T) {
+// TestNodeWithoutAPIServer has no API server. Meanwhile the fallback, or the tracked path, gets
+// the queries.
+func TestNodeWithoutAPIServer(t *testing.T) {
 	t.Parallel()
 	for _, mode := range []config.InterceptMode{config.ModeLinkLocal, config.ModeTransparent} {
 		t.Run(mode.String(), func(t *testing.T) {
@@ -495,7 +498,7 @@ func TestNodeWithoutAView(t *testing.T) {
 			a := agentOnHost(t, m, cfg)
 			runNode(t, a)
 			until(t, "the rules are there", func() bool { return slices.Contains(m.lines(), "rules") })
-			time.Sleep(2 * renewInterval)
+			time.Sleep(time.Second) // two renewals
 			if slices.Contains(m.lines(), "lease") {
 				t.Error("the lease was taken though nothing is known of the cluster")
 			}
@@ -504,7 +507,7 @@ func TestNodeWithoutAView(t *testing.T) {
 	}
 }
 
-// awayKubeconfig leads to an API server that is not there.
+// awayKubeconfig is a kubeconfig of an unreachable API server.
 func awayKubeconfig(t *testing.T) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "kubeconfig")

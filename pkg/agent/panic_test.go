@@ -14,7 +14,7 @@ import (
 	"github.com/nodecache/node-cache/pkg/upstream/upstreamtest"
 )
 
-// A trap is a log that panics, while it is set, when it is told of a resolv.conf without a server.
+// A trap is a log that panics, while it is set, on the message about a resolv.conf without a server.
 type trap struct {
 	journal
 	set atomic.Bool
@@ -28,8 +28,8 @@ func (l *trap) Write(p []byte) (int, error) {
 	return l.journal.Write(p)
 }
 
-// TestDefectInReload has a configuration whose building panics: it is refused, and the next is taken.
-func TestDefectInReload(t *testing.T) {
+// TestPanicInReload loads a configuration whose building panics: it is refused, and the next is taken.
+func TestPanicInReload(t *testing.T) {
 	t.Parallel()
 	up := upstreamtest.New(upstreamtest.Zone(zoneOf(2)...))
 	cfg := local(t, up.Listen(t))
@@ -44,7 +44,7 @@ func TestDefectInReload(t *testing.T) {
 	more.Forward[1].To = []config.Target{{Kind: config.ResolvConf, Path: path}}
 	log.set.Store(true)
 	a.Reload(more, nil)
-	if s := status(t, a).Config; s.LastOK || !strings.Contains(s.LastError, "internal error") || s.Generation != 1 {
+	if s := statusOf(t, a).Config; s.LastOK || !strings.Contains(s.LastError, "internal error") || s.Generation != 1 {
 		t.Errorf("%+v, want it refused", s)
 	}
 	if !strings.Contains(log.String(), "recovered from a panic") {
@@ -55,7 +55,7 @@ func TestDefectInReload(t *testing.T) {
 	}
 	log.set.Store(false)
 	a.Reload(more, nil)
-	if s := status(t, a).Config; !s.LastOK || s.Generation != 2 {
+	if s := statusOf(t, a).Config; !s.LastOK || s.Generation != 2 {
 		t.Errorf("%+v, want the next one taken", s)
 	}
 }

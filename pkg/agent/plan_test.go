@@ -13,9 +13,9 @@ import (
 	"github.com/nodecache/node-cache/pkg/config"
 )
 
-// TestLeadsBack looks at which nameservers of a resolv.conf are left out because
-// a query to them would come back.
-func TestLeadsBack(t *testing.T) {
+// TestLoopingNameservers checks which nameservers of a resolv.conf are left out because
+// a query to them would loop back.
+func TestLoopingNameservers(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
 		name               string

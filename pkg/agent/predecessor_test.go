@@ -11,20 +11,20 @@ import (
 
 	"github.com/nodecache/node-cache/pkg/config"
 	"github.com/nodecache/node-cache/pkg/dataplane"
-	"github.com/nodecache/node-cache/pkg/intercept"
+	"github.com/nodecache/node-cache/pkg/intercept/intercepttest"
 	"github.com/nodecache/node-cache/pkg/rules"
 )
 
-// left is a kernel with the rules of a former agent.
-func left(t *testing.T, fallback ...netip.AddrPort) *intercept.Fake {
+// left is a kernel with the rules of a predecessor.
+func left(t *testing.T, fallback ...netip.AddrPort) *intercepttest.Fake {
 	t.Helper()
-	f := intercept.NewFake(time.Now)
-	f.Overwrite(rules.Rules{Owner: "former", Addresses: []netip.Addr{netip.MustParseAddr("127.0.0.1")}, Port: 53, Fallback: fallback})
+	f := intercepttest.NewFake(time.Now)
+	f.Overwrite(rules.Rules{Owner: "predecessor", Addresses: []netip.Addr{netip.MustParseAddr("127.0.0.1")}, Port: 53, Fallback: fallback})
 	return f
 }
 
 // renew has an agent renew a lease on key.
-func renew(t *testing.T, f *intercept.Fake, key netip.Addr) {
+func renew(t *testing.T, f *intercepttest.Fake, key netip.Addr) {
 	t.Helper()
 	b := f.Open()
 	if _, err := b.Apply(t.Context(), *f.Rules()); err != nil {
@@ -55,31 +55,31 @@ func renew(t *testing.T, f *intercept.Fake, key netip.Addr) {
 	})
 }
 
-func TestRulesOfAFormerAgent(t *testing.T) {
+func TestRulesOfPredecessor(t *testing.T) {
 	t.Parallel()
 	fallback := netip.MustParseAddrPort("10.0.0.7:53")
 	for _, test := range []struct {
 		name   string
 		change func(*config.Config)
-		former string
+		old    string
 		stay   bool
-		other  netip.Addr // whose lease somebody renews
+		other  netip.Addr // whose lease another agent renews
 	}{
-		{name: "of another backend", change: func(*config.Config) {}, former: backendIPTables},
+		{name: "of another backend", change: func(*config.Config) {}, old: "iptables"},
 		{
-			name: "of a backend that is not used any more", former: dataplane.BackendNFTables,
+			name: "of a backend that is not used any more", old: dataplane.BackendNFTables,
 			change: func(c *config.Config) { c.Intercept.Manage = false },
 		},
 		{
-			name: "of iptables, with no rules wanted", former: backendIPTables,
+			name: "of iptables, with no rules wanted", old: "iptables",
 			change: func(c *config.Config) { c.Intercept.Manage = false },
 		},
 		{
-			name: "of one that lives at another address", former: dataplane.BackendNFTables, stay: true,
+			name: "of an agent that runs at another address", old: dataplane.BackendNFTables, stay: true,
 			change: func(c *config.Config) { c.Intercept.Manage = false }, other: netip.MustParseAddr("169.254.20.11"),
 		},
 		{
-			name: "with a lease on an address that this one has", former: dataplane.BackendNFTables,
+			name: "with a lease on an address of this agent", old: dataplane.BackendNFTables,
 			change: func(c *config.Config) { c.Intercept.Manage = false }, other: netip.MustParseAddr("127.0.0.1"),
 		},
 	} {
@@ -88,55 +88,55 @@ func TestRulesOfAFormerAgent(t *testing.T) {
 			m, cfg := newFakeHost(), nodeConfig(t)
 			cfg.Listen.Addresses = []netip.Addr{netip.MustParseAddr("127.0.0.1")}
 			test.change(&cfg)
-			former := left(t, fallback)
-			m.former = map[string]*intercept.Fake{test.former: former}
+			old := left(t, fallback)
+			m.others = map[string]*intercepttest.Fake{test.old: old}
 			if test.other.IsValid() {
-				renew(t, former, test.other)
+				renew(t, old, test.other)
 			}
 			a := agentOnHost(t, m, cfg)
 			runNode(t, a)
 			until(t, "the agent is ready", func() bool { return a.notReady() == nil })
 			if !test.stay {
-				until(t, "the former agent's rules are gone", func() bool { return former.Rules() == nil })
-			} else if former.Rules() == nil {
-				t.Error("the rules of an agent that lives are gone")
+				until(t, "the predecessor's rules are gone", func() bool { return old.Rules() == nil })
+			} else if old.Rules() == nil {
+				t.Error("the rules of a running agent are gone")
 			}
 		})
 	}
 }
 
-// TestFormerRulesStayUntilThereAreNew has a crash in between leave the node with some.
-func TestFormerRulesStayUntilThereAreNew(t *testing.T) {
+// TestOldRulesStayUntilThereAreNew checks that a crash in between leaves the node with rules.
+func TestOldRulesStayUntilThereAreNew(t *testing.T) {
 	t.Parallel()
-	m, former := newFakeHost(), left(t, netip.MustParseAddrPort("10.0.0.7:53"))
-	m.former = map[string]*intercept.Fake{backendIPTables: former}
-	unblock := m.kernel.Block(intercept.CallApply)
+	m, old := newFakeHost(), left(t, netip.MustParseAddrPort("10.0.0.7:53"))
+	m.others = map[string]*intercepttest.Fake{"iptables": old}
+	unblock := m.kernel.Block(intercepttest.CallApply)
 	a := agentOnHost(t, m, nodeConfig(t))
 	runNode(t, a)
-	until(t, "rules are being written", func() bool { return m.kernel.Calls().Started[intercept.CallApply] > 0 })
+	until(t, "rules are being written", func() bool { return m.kernel.Calls().Started[intercepttest.CallApply] > 0 })
 	if !answers(t, a) {
 		t.Error("an agent that waits for a lock does not answer")
 	}
-	if former.Rules() == nil {
-		t.Error("the former rules are gone before there are others")
+	if old.Rules() == nil {
+		t.Error("the old rules are gone before the new ones are written")
 	}
-	former.Fail(intercept.CallRemove, 1, errors.New("somebody holds the lock"))
+	old.Fail(intercepttest.CallRemove, 1, errors.New("another process holds the lock"))
 	unblock()
-	until(t, "removing was tried", func() bool { return former.Calls().Started[intercept.CallRemove] == 1 })
+	until(t, "removing was tried", func() bool { return old.Calls().Started[intercepttest.CallRemove] == 1 })
 	m.kernel.Flush() // a reason to write rules again
-	until(t, "the former rules are gone", func() bool { return former.Rules() == nil })
+	until(t, "the old rules are gone", func() bool { return old.Rules() == nil })
 }
 
-// TestFallbackOfAnotherBackend is good until a newer one is known.
+// TestFallbackOfAnotherBackend uses the fallback of another backend's rules until a newer one is known.
 func TestFallbackOfAnotherBackend(t *testing.T) {
 	t.Parallel()
 	fallback := netip.MustParseAddrPort("10.0.0.7:53")
 	m, cfg := newFakeHost(), nodeConfig(t)
 	cfg.Intercept.Fallback = config.Fallback{Central: true}
-	m.former = map[string]*intercept.Fake{backendIPTables: left(t, fallback)}
+	m.others = map[string]*intercepttest.Fake{"iptables": left(t, fallback)}
 	a := agentOnHost(t, m, cfg)
 	runNode(t, a)
-	until(t, "rules with the former fallback", func() bool {
+	until(t, "rules with the old fallback", func() bool {
 		r := m.kernel.Rules()
 		return r != nil && slices.Equal(r.Fallback, []netip.AddrPort{fallback})
 	})

@@ -9,11 +9,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/miekg/dns"
-
 	"github.com/nodecache/node-cache/pkg/admin"
 	"github.com/nodecache/node-cache/pkg/config"
-	"github.com/nodecache/node-cache/pkg/metrics"
 	"github.com/nodecache/node-cache/pkg/probe"
 )
 
@@ -131,66 +128,6 @@ func (a *Agent) checks() []admin.Check {
 	list := make([]admin.Check, 0, len(probes))
 	for _, p := range probes {
 		list = append(list, admin.Check{Label: p.Label, Err: p.Result()})
-	}
-	return list
-}
-
-// probeStats returns the metrics of the probes.
-func (a *Agent) probeStats() []metrics.Probe {
-	probes := a.running.Load().probes
-	list := make([]metrics.Probe, 0, len(probes))
-	for _, p := range probes {
-		list = append(list, metrics.Probe{Label: p.Label, Stats: p.Stats()})
-	}
-	return list
-}
-
-// ProbeStatus is one configured probe.
-type ProbeStatus struct {
-	Label     string            `json:"label"`
-	Server    string            `json:"server"`
-	Question  string            `json:"question"`
-	State     string            `json:"state"`              // "good", "bad", or "unknown" before the first result
-	Latency   string            `json:"latency"`            // of the latest good answer; "unknown" before the first
-	Failures  map[string]uint64 `json:"failures,omitempty"` // by probe.Reason
-	Row       uint64            `json:"inARow,omitempty"`   // failures since the latest good answer
-	LastError string            `json:"lastError,omitempty"`
-}
-
-// probeStatuses returns the probes for /status.
-func probeStatuses(probes []*configuredProbe) (list []ProbeStatus) {
-	for _, p := range probes {
-		st := p.Stats()
-		s := ProbeStatus{
-			Label: p.Label, Server: p.network + "://" + p.addr.String(), Question: p.Name + " " + dns.Type(p.Type).String(),
-			State: "unknown", Latency: roundTrip(st.Last), Row: st.Row, LastError: st.LastError,
-		}
-		if st.Known {
-			s.State = map[bool]string{true: "good", false: "bad"}[st.Up]
-		}
-		for reason, n := range st.Failures {
-			if n == 0 {
-				continue
-			}
-			if s.Failures == nil {
-				s.Failures = map[string]uint64{}
-			}
-			s.Failures[probe.Reason(reason).String()] = n
-		}
-		list = append(list, s)
-	}
-	return list
-}
-
-// probeProblems reports the failing probes. A single failure may be a lost packet, so it is not reported.
-func probeProblems(probes []ProbeStatus) (list []Problem) {
-	for i := range probes {
-		if p := &probes[i]; p.Row > 1 {
-			list = append(list, Problem{
-				Where: "probe " + p.Label, What: fmt.Sprintf("%s for %s from %s, %d times in a row", p.LastError, p.Question, p.Server, p.Row),
-				Hint: "check that server; the probe continues by itself",
-			})
-		}
 	}
 	return list
 }

@@ -25,7 +25,7 @@ func TestProbingEnds(t *testing.T) {
 			Interval: time.Second, Timeout: time.Second, Now: time.Now,
 			Dial: func(ctx context.Context, _ string, _ netip.AddrPort) (net.Conn, error) {
 				<-ctx.Done()
-				return nil, errors.New("nobody is there")
+				return nil, errors.New("no server")
 			},
 		})
 		if err != nil {

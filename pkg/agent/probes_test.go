@@ -14,6 +14,7 @@ import (
 
 	"github.com/nodecache/node-cache/pkg/agent"
 	"github.com/nodecache/node-cache/pkg/config"
+	"github.com/nodecache/node-cache/pkg/status"
 	"github.com/nodecache/node-cache/pkg/upstream/upstreamtest"
 )
 
@@ -24,7 +25,7 @@ func probed(label, server string) config.Probe {
 	return p
 }
 
-// holds tells whether a page has each of the texts.
+// holds reports whether a page has each of the texts.
 func holds(page string, texts []string) bool {
 	return !slices.ContainsFunc(texts, func(text string) bool { return !strings.Contains(page, text) })
 }
@@ -53,10 +54,10 @@ func TestProbes(t *testing.T) {
 	check("", http.StatusServiceUnavailable, "self: ok\nup: ok\nstream: ok\nbad: SERVFAIL")
 	check("none", http.StatusNotFound, "no probe")
 
-	// What a probe says is of the last time it asked: one of a good server's may be late, and the next is not.
-	var s agent.Status
+	// A probe's result is that of its last query: a good server may miss one deadline, and answers the next.
+	var s status.Status
 	eventually(t, "/status does not say which probe is good and which is bad", func() bool {
-		s = status(t, a)
+		s = statusOf(t, a)
 		return len(s.Probes) == 4 && s.Probes[0].Server == "udp://"+a.Addrs()[0].String() && s.Probes[0].State == "good" && s.Probes[0].Latency != "unknown" &&
 			s.Probes[3].State == "bad" && s.Probes[3].Failures["servfail"] >= 2 && s.Probes[3].LastError == "SERVFAIL" && s.Probes[3].Latency == "unknown" &&
 			len(s.Problems) == 1 && s.Problems[0].Where == "probe bad" && strings.HasPrefix(s.Problems[0].What, "SERVFAIL for www.test. A from ")
@@ -76,7 +77,7 @@ func TestProbes(t *testing.T) {
 	a.Reload(cfg, nil)
 	check("up", http.StatusServiceUnavailable, "SERVFAIL")
 	check("self", http.StatusNotFound, "no probe")
-	if got := status(t, a).Probes; len(got) != 2 || got[0].Failures["servfail"] < failed {
+	if got := statusOf(t, a).Probes; len(got) != 2 || got[0].Failures["servfail"] < failed {
 		t.Errorf("after a reload: %+v, want that the one that stays has its counts of before, %d or more", got, failed)
 	}
 	cfg.Probes = nil

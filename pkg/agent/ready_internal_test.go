@@ -3,72 +3,62 @@
 package agent
 
 import (
-	"net/netip"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"regexp"
 	"testing"
 	"time"
 
-	"github.com/nodecache/node-cache/pkg/intercept"
-	"github.com/nodecache/node-cache/pkg/netif"
+	"github.com/nodecache/node-cache/internal/proctest"
 )
 
-// text is an error's, empty for none.
-func text(err error) string {
-	if err == nil {
-		return ""
+// readiness is the status code of /readyz and the series nodecache_ready of /metrics, from one admin server.
+func readiness(t *testing.T, a *Agent) (code int, series string) {
+	t.Helper()
+	pages := a.admin.Handler()
+	get := func(path string) *httptest.ResponseRecorder {
+		reply := httptest.NewRecorder()
+		pages.ServeHTTP(reply, httptest.NewRequest(http.MethodGet, "http://localhost"+path, http.NoBody))
+		return reply
 	}
-	return err.Error()
+	if m := regexp.MustCompile(`(?m)^nodecache_ready (.+)$`).FindStringSubmatch(get("/metrics").Body.String()); m != nil {
+		series = m[1]
+	}
+	return get("/readyz").Code, series
 }
 
-func TestReadyWithLease(t *testing.T) {
+// TestReadySeries has one agent take over from another: of each that serves /metrics says what /readyz does, and the one that
+// waits for its turn is not ready, nor the one that has had it.
+func TestReadySeries(t *testing.T) {
 	t.Parallel()
-	for _, tt := range []struct {
-		name  string
-		stats intercept.Stats
-		want  string
-	}{
-		{"held", intercept.Stats{Renewals: 7}, ""},
-		{"held for one family, the other never", intercept.Stats{Renewals: 7, NotHeldFor: time.Hour}, ""},
-		{"never held", intercept.Stats{NotHeldFor: time.Second, NoneHeldFor: time.Second}, "no lease is held"},
-		{"lost a moment ago", intercept.Stats{Renewals: 7, NotHeldFor: 29 * time.Second, NoneHeldFor: 29 * time.Second}, ""},
-		{"lost for long", intercept.Stats{Renewals: 7, NotHeldFor: 31 * time.Second, NoneHeldFor: 31 * time.Second}, "no lease has been held for 31s"},
-		{"given up", intercept.Stats{Renewals: 7, NotHeldFor: time.Second, NoneHeldFor: time.Second, Released: true}, "the leases are released"},
-		{"a newer agent", intercept.Stats{Renewals: 7, StoodDown: true, NewOwner: "416155b7"}, "the newer agent 416155b7 receives the node's queries"},
-	} {
-		t.Run(tt.name, func(t *testing.T) {
-			t.Parallel()
-			if got := text(leaseError(tt.stats)); got != tt.want {
-				t.Errorf("got %q, want %q", got, tt.want)
-			}
-		})
+	cfg := handingConfig(t)
+	cfg.Admin.Address = proctest.FreeAddr(t)
+	m1, m2 := newFakeHost(), newFakeHost()
+	m2.kernel = m1.kernel
+	want := func(when string, a *Agent, wantCode int, wantSeries string) {
+		t.Helper()
+		if code, series := readiness(t, a); code != wantCode || series != wantSeries {
+			t.Errorf("%s: /readyz %d and nodecache_ready %q, want %d and %q", when, code, series, wantCode, wantSeries)
+		}
 	}
-}
-
-func TestReadyWithLink(t *testing.T) {
-	t.Parallel()
-	for _, tt := range []struct {
-		name  string
-		stats netif.Stats
-		want  string
-	}{
-		{"at first", netif.Stats{}, "no listen address is on a link: starting"},
-		{"failing", netif.Stats{LastError: "no right"}, "no listen address is on a link: no right"},
-		{"one of two", netif.Stats{Held: []netip.Addr{netip.IPv6Loopback()}, LastError: "no IPv4"}, ""},
-	} {
-		t.Run(tt.name, func(t *testing.T) {
-			t.Parallel()
-			if got := text(linkError(tt.stats)); got != tt.want {
-				t.Errorf("got %q, want %q", got, tt.want)
-			}
-		})
-	}
+	first, _ := startHanding(t, m1, cfg)
+	want("serving", first, http.StatusOK, "1")
+	second := agentOnHost(t, m2, cfg)
+	want("waiting to take over", second, http.StatusServiceUnavailable, "0")
+	want("while another one waits", first, http.StatusOK, "1")
+	runNode(t, second)
+	until(t, "the second one is ready", func() bool { return second.notReady() == nil })
+	want("having taken over", second, http.StatusOK, "1")
+	want("having handed over", first, http.StatusServiceUnavailable, "0")
 }
 
 func TestAlive(t *testing.T) {
 	t.Parallel()
 	for busy, want := range map[time.Duration]string{
-		0: "", 59 * time.Second: "", 61400 * time.Millisecond: "a reader hangs: it has spent 1m1s on one batch of queries",
+		0: "<nil>", 59 * time.Second: "<nil>", 61400 * time.Millisecond: "a reader hangs: it has spent 1m1s on one batch of queries",
 	} {
-		if got := text(hangError(busy)); got != want {
+		if got := fmt.Sprint(hangError(busy)); got != want {
 			t.Errorf("%s: got %q, want %q", busy, got, want)
 		}
 	}

@@ -5,13 +5,19 @@ package agent
 import (
 	"context"
 	"errors"
+	"io"
+	"log/slog"
 	"slices"
 	"sync/atomic"
 	"time"
 
+	"golang.org/x/sync/errgroup"
+
 	"github.com/nodecache/node-cache/pkg/cache"
 	"github.com/nodecache/node-cache/pkg/config"
 	"github.com/nodecache/node-cache/pkg/resolve"
+	origin "github.com/nodecache/node-cache/pkg/source"
+	"github.com/nodecache/node-cache/pkg/status"
 )
 
 // reloadState counts applied and refused configurations. A counter is incremented last, after the change and
@@ -121,7 +127,7 @@ func (a *Agent) apply(ctx context.Context, parts *taskSet, cfg config.Config) er
 	purgeNoCache(r, old)
 	purgeRerouted(r, old)
 	parts.stopUnused(r)
-	a.node.targetChanged()
+	a.node.TargetChanged()
 	a.snapshots.configChanged()
 	if len(fixed) > 0 {
 		a.log.WarnContext(ctx, "configuration keys need a restart", "keys", fixed)
@@ -222,6 +228,175 @@ func (a *Agent) logRefused(ctx context.Context, err error) {
 		return
 	}
 	for _, p := range bad.Problems {
-		a.log.ErrorContext(ctx, "configuration refused", "file", file, "key", p.Path, "err", p.What, "hint", p.Hint)
+		a.log.ErrorContext(ctx, "configuration refused",
+			"file", file, "line", p.Line, "column", p.Column, "key", p.Path, "err", p.What, "hint", p.Hint)
 	}
+}
+
+// A Source is where the configuration comes from, besides a file, and where its last good version is kept.
+type Source struct {
+	ConfigMap  origin.Object // watched through the API instead of a file; zero: none
+	Kubeconfig string        // for the ConfigMap and for events; empty: the pod's service account
+	KubeDNS    string        // folder of a mounted kube-dns ConfigMap, merged into the routes; empty: none
+	LastGood   string        // folder for the last good configuration; empty: not kept
+	Pod        origin.Pod    // the agent's pod, for events; zero: no events
+}
+
+// load reads the configuration and sets up the log. Later changes are not missed.
+func (a *Agent) load(ctx context.Context) (config.Config, error) {
+	cfg := config.Default(a.options.Role)
+	if a.options.Config != nil {
+		cfg = *a.options.Config
+	}
+	a.logHandler = newReloadableHandler(a.options.Log, cfg.Log)
+	a.log = slog.New(a.logHandler)
+	if a.options.File == "" && a.options.Source.ConfigMap == (origin.Object{}) {
+		return cfg, nil
+	}
+	var err error
+	from := &a.options.Source
+	a.source, err = origin.New(origin.Config{
+		File: a.options.File, ConfigMap: from.ConfigMap, Kubeconfig: from.Kubeconfig,
+		KubeDNS: from.KubeDNS, LastGood: from.LastGood, Role: a.options.Role, Pod: from.Pod,
+		UserAgent: "node-cache/" + a.options.Version,
+		Changed:   a.Reload, Log: a.log, Now: time.Now,
+	})
+	if err != nil {
+		return cfg, withHint(err)
+	}
+	if cfg, a.startError, err = a.source.Load(ctx); err != nil {
+		return cfg, withHint(err)
+	}
+	a.logHandler.set(a.options.Log, cfg.Log)
+	return cfg, nil
+}
+
+// useLastGood returns the last good configuration in place of one that cannot be applied, and records why.
+func (a *Agent) useLastGood(ctx context.Context, why error) (config.Config, error) {
+	cfg, err := a.source.Fallback(ctx, why)
+	if err != nil {
+		return cfg, err
+	}
+	a.startError = why
+	a.logHandler.set(a.options.Log, cfg.Log)
+	return cfg, nil
+}
+
+// watchConfig applies reloads and watches the configuration's source until stop is called or ctx ends. wait
+// returns only after that, since the source does not end by itself; its error is the source's.
+func (a *Agent) watchConfig(ctx context.Context, parts *taskSet) (stop func(), wait func() error) {
+	ctx, stop = context.WithCancel(ctx)
+	if a.startError == nil {
+		cfg := a.Config()
+		a.applied = &cfg
+	}
+	var group errgroup.Group
+	group.Go(func() error {
+		a.applyReloads(ctx, parts)
+		return nil
+	})
+	if a.source != nil {
+		group.Go(func() error { return a.source.Run(ctx) })
+	}
+	return stop, group.Wait
+}
+
+// sourceApplied notes an applied configuration. The source learns that it is good only once the agent serves:
+// a configuration that prevents serving must not become the last good one.
+func (a *Agent) sourceApplied(cfg *config.Config) {
+	a.applied = cfg
+	switch {
+	case a.source == nil:
+	case a.serves:
+		a.source.Applied(*cfg, a.reloads.generation.Load())
+	default:
+		a.source.AppliedProvisionally()
+	}
+}
+
+// sourceServes notes that the agent serves.
+func (a *Agent) sourceServes() {
+	a.serves = true
+	if a.applied != nil {
+		a.sourceApplied(a.applied)
+	}
+}
+
+// sourceRefused notifies the source of a refused configuration.
+func (a *Agent) sourceRefused(err error) {
+	if a.source != nil {
+		a.source.Refused(err)
+	}
+}
+
+// sourceName returns the name of the configuration's source.
+func (a *Agent) sourceName() string {
+	if a.source == nil {
+		return ""
+	}
+	return a.source.Name()
+}
+
+// withHint turns a source error with a hint into a [status.HintError].
+func withHint(err error) error {
+	if hint := hintFor(err); hint != "" {
+		return &status.HintError{Err: err, Hint: hint}
+	}
+	return err
+}
+
+// hintFor returns the hint of an error, "" if it has none.
+func hintFor(err error) string {
+	if wrong := (*origin.Error)(nil); errors.As(err, &wrong) {
+		return wrong.Hint
+	}
+	if wrong := (*status.HintError)(nil); errors.As(err, &wrong) {
+		return wrong.Hint
+	}
+	return ""
+}
+
+// A reloadableHandler is a log handler whose level and format a reload can change. All loggers derived from
+// it follow the change.
+type reloadableHandler struct {
+	current *atomic.Pointer[currentHandler]
+	derive  func(slog.Handler) slog.Handler // adds the attributes and groups of derived loggers
+}
+
+// handlers holds the handler in use. Each configuration has its own.
+type currentHandler struct{ slog.Handler }
+
+func newReloadableHandler(out io.Writer, cfg config.Log) *reloadableHandler {
+	s := &reloadableHandler{current: new(atomic.Pointer[currentHandler]), derive: func(h slog.Handler) slog.Handler { return h }}
+	s.set(out, cfg)
+	return s
+}
+
+func (s *reloadableHandler) set(out io.Writer, cfg config.Log) {
+	options := &slog.HandlerOptions{Level: cfg.Level}
+	var h slog.Handler = slog.NewJSONHandler(out, options)
+	if cfg.Format == "text" {
+		h = slog.NewTextHandler(out, options)
+	}
+	s.current.Store(&currentHandler{h})
+}
+
+// Enabled implements [slog.Handler].
+func (s *reloadableHandler) Enabled(ctx context.Context, level slog.Level) bool {
+	return s.current.Load().Enabled(ctx, level)
+}
+
+// Handle implements [slog.Handler].
+func (s *reloadableHandler) Handle(ctx context.Context, r slog.Record) error {
+	return s.derive(s.current.Load().Handler).Handle(ctx, r)
+}
+
+// WithAttrs implements [slog.Handler].
+func (s *reloadableHandler) WithAttrs(attrs []slog.Attr) slog.Handler {
+	return &reloadableHandler{current: s.current, derive: func(h slog.Handler) slog.Handler { return s.derive(h).WithAttrs(attrs) }}
+}
+
+// WithGroup implements [slog.Handler].
+func (s *reloadableHandler) WithGroup(name string) slog.Handler {
+	return &reloadableHandler{current: s.current, derive: func(h slog.Handler) slog.Handler { return s.derive(h).WithGroup(name) }}
 }

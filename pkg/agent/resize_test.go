@@ -4,11 +4,17 @@ package agent_test
 
 import (
 	"fmt"
+	"net/netip"
 	"path/filepath"
+	"slices"
+	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/miekg/dns"
+
 	"github.com/nodecache/node-cache/pkg/agent"
+	"github.com/nodecache/node-cache/pkg/config"
 	"github.com/nodecache/node-cache/pkg/upstream/upstreamtest"
 )
 
@@ -24,14 +30,14 @@ func TestResizeByReload(t *testing.T) {
 	up := upstreamtest.New(numbered(time.Hour, list...))
 	cfg := local(t, up.Listen(t))
 	a, _ := start(t, agent.Options{Config: &cfg, Log: &journal{}})
-	told := map[string]string{}
+	last := map[string]string{}
 	changed := func() (anew int) {
 		for _, name := range list {
 			got := addresses(ask(t, a, "udp", name))
-			if told[name] != got {
+			if last[name] != got {
 				anew++
 			}
-			told[name] = got
+			last[name] = got
 		}
 		return anew
 	}
@@ -49,7 +55,7 @@ func TestResizeByReload(t *testing.T) {
 		{what: "refused, larger", size: 256 << 20, refuse: true},
 		{what: "as at first", size: 64 << 20},
 	} {
-		before := status(t, a).Cache.Capacity
+		before := statusOf(t, a).Cache.Capacity
 		next := cfg
 		next.Cache.Size = step.size
 		if step.refuse {
@@ -57,7 +63,7 @@ func TestResizeByReload(t *testing.T) {
 			next.Cluster.Manifests = filepath.Join(t.TempDir(), "none")
 		}
 		a.Reload(next, nil)
-		s := status(t, a)
+		s := statusOf(t, a)
 		if s.Config.LastOK == step.refuse {
 			t.Errorf("%s: applied %t: %s", step.what, s.Config.LastOK, s.Config.LastError)
 		}
@@ -74,6 +80,18 @@ func TestResizeByReload(t *testing.T) {
 	}
 }
 
+// TestTemplatesRefused reloads templates that a configuration file could not have.
+func TestTemplatesRefused(t *testing.T) {
+	t.Parallel()
+	cfg := local(t, upstreamtest.New(upstreamtest.Zone()).Listen(t))
+	a, _ := start(t, agent.Options{Config: &cfg, Log: &journal{}})
+	cfg.Templates = []config.Template{{Zone: "made.", Match: []string{"("}}}
+	a.Reload(cfg, nil)
+	if statusOf(t, a).Config.LastOK {
+		t.Error("a template with an invalid expression is taken")
+	}
+}
+
 func nameOf(i int) string { return fmt.Sprintf("n%d.example.", i) }
 
 func zoneOf(names int) (records []string) {
@@ -81,4 +99,18 @@ func zoneOf(names int) (records []string) {
 		records = append(records, fmt.Sprintf("%s 3600 IN A 192.0.2.%d", nameOf(i), i%250+1))
 	}
 	return records
+}
+
+// numbered answers each query for one of the names by another address: an answer shows whether it was asked for anew. How
+// many queries came would not: one that is not answered in time is sent once more.
+func numbered(ttl time.Duration, names ...string) upstreamtest.Script {
+	var number atomic.Uint32
+	return func(q upstreamtest.Query) upstreamtest.Action {
+		if !slices.Contains(names, q.Name) {
+			return upstreamtest.Action{Rcode: dns.RcodeNameError}
+		}
+		n := number.Add(1)
+		addr := netip.AddrFrom4([4]byte{198, 18, byte(n >> 8), byte(n)})
+		return upstreamtest.Action{Records: []string{fmt.Sprintf("%s %d IN A %s", q.Name, int(ttl.Seconds()), addr)}}
+	}
 }

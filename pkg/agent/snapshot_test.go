@@ -21,38 +21,40 @@ import (
 
 	"github.com/nodecache/node-cache/pkg/cache"
 	"github.com/nodecache/node-cache/pkg/config"
+	"github.com/nodecache/node-cache/pkg/node"
 	"github.com/nodecache/node-cache/pkg/snapshot"
+	"github.com/nodecache/node-cache/pkg/snapshot/snapshottest"
 	"github.com/nodecache/node-cache/pkg/watch"
 	"github.com/nodecache/node-cache/pkg/zone"
 )
 
-// A troubled folder is one that has, at times, no room.
-type troubled struct {
-	*snapshot.FakeDisk
+// A failingDisk is a folder whose Create fails, or hangs, when the test sets it so.
+type failingDisk struct {
+	*snapshottest.Disk
 
-	mu      sync.Mutex // guards what follows
-	trouble error      // of making files; nil: none
-	hangs   chan struct{}
+	mu        sync.Mutex // guards what follows
+	createErr error      // of Create; nil: none
+	hangs     chan struct{}
 }
 
 // Create implements [snapshot.Folder].
-func (d *troubled) Create(name string) (snapshot.File, error) {
+func (d *failingDisk) Create(name string) (snapshot.File, error) {
 	d.mu.Lock()
-	trouble, hangs := d.trouble, d.hangs
+	createErr, hangs := d.createErr, d.hangs
 	d.mu.Unlock()
 	if hangs != nil {
 		<-hangs
 	}
-	if trouble != nil {
-		return nil, trouble
+	if createErr != nil {
+		return nil, createErr
 	}
-	return d.FakeDisk.Create(name)
+	return d.Disk.Create(name)
 }
 
-func (d *troubled) set(trouble error) {
+func (d *failingDisk) set(createErr error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.trouble = trouble
+	d.createErr = createErr
 }
 
 // notes is a log that can be read while it is written.
@@ -94,8 +96,8 @@ func keeping(f snapshot.Folder, log *notes) *snapshots {
 	return s
 }
 
-// knowing is a configuration at work with an empty cache and an empty store.
-func knowing(t *testing.T) *generation {
+// emptyGeneration is a generation with an empty cache and an empty store.
+func emptyGeneration(t *testing.T) *generation {
 	t.Helper()
 	cfg := config.Default(config.Agent)
 	cfg.Snapshot.Folder = "/disk"
@@ -112,7 +114,7 @@ func knowing(t *testing.T) *generation {
 	return r
 }
 
-// learn has r know an answer and a service.
+// learn adds an answer and a service to r.
 func learn(t *testing.T, r *generation) {
 	t.Helper()
 	now := time.Now()
@@ -137,18 +139,18 @@ func learn(t *testing.T, r *generation) {
 
 func wwwKey() []byte { return []byte("\x03www\x04test\x00\x00\x01\x00") }
 
-// knows tells whether r has what learn gave.
-func knows(r *generation) (answer, object bool) {
+// holdsLearned reports whether r has the answer and the service of learn.
+func holdsLearned(r *generation) (answer, object bool) {
 	_, found := r.cache.Lookup(wwwKey(), time.Now(), nil)
 	return found == cache.Fresh, r.cluster.store.Stats().Kinds[zone.Services].Objects == 1
 }
 
-// TestSnapshotRoundTrip has the next agent know what this one did.
+// TestSnapshotRoundTrip checks that the next agent restores what this one saved.
 func TestSnapshotRoundTrip(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		disk, log := snapshot.NewFakeDisk(), new(notes)
-		r, s := knowing(t), keeping(disk, log)
+		disk, log := snapshottest.NewDisk(), new(notes)
+		r, s := emptyGeneration(t), keeping(disk, log)
 		s.load(r)
 		learn(t, r)
 		s.attempt(t.Context(), time.Second, r)
@@ -157,7 +159,7 @@ func TestSnapshotRoundTrip(t *testing.T) {
 			t.Errorf("saved: %+v", saved)
 		}
 		time.Sleep(20 * time.Second)
-		next, s := knowing(t), keeping(disk, log)
+		next, s := emptyGeneration(t), keeping(disk, log)
 		s.clocks = func() snapshot.ClockState { return snapshot.ClockState{Wall: time.Now().Add(10 * time.Second)} }
 		s.load(next)
 		want := snapshot.Loaded{Outcome: snapshot.OutcomeLoaded, Entries: 1, Objects: 1, Age: 30 * time.Second}
@@ -165,60 +167,60 @@ func TestSnapshotRoundTrip(t *testing.T) {
 		if diff := cmp.Diff(want, got); diff != "" {
 			t.Errorf("loaded (-want +got):\n%s", diff)
 		}
-		if answer, object := knows(next); !answer || !object {
-			t.Errorf("the next one knows the answer: %t, the service: %t", answer, object)
+		if answer, object := holdsLearned(next); !answer || !object {
+			t.Errorf("the next one has the answer: %t, the service: %t", answer, object)
 		}
 		if !next.cluster.restored() || !strings.Contains(next.cluster.restoredNote(time.Now()), "from a snapshot") {
-			t.Errorf("the zone is not said to be restored: %q", next.cluster.restoredNote(time.Now()))
+			t.Errorf("the zone is not reported as restored: %q", next.cluster.restoredNote(time.Now()))
 		}
 		next.cluster.store.SetSynced(zone.Services)
 		if next.cluster.restored() || next.cluster.restoredNote(time.Now()) != "" {
-			t.Error("the zone is said to be restored once it is in sync")
+			t.Error("the zone is reported as restored once it is in sync")
 		}
 	})
 }
 
-// TestSnapshotRefused starts cold, says why, and replaces what it refused.
+// TestSnapshotRefused starts with an empty cache, logs why, and replaces the refused snapshot.
 func TestSnapshotRefused(t *testing.T) {
 	t.Parallel()
 	now := time.Date(2026, 11, 22, 12, 0, 0, 0, time.UTC)
-	good := snapshot.NewFakeDisk()
-	r, s := knowing(t), keeping(good, new(notes))
+	good := snapshottest.NewDisk()
+	r, s := emptyGeneration(t), keeping(good, new(notes))
 	s.clocks = func() snapshot.ClockState { return snapshot.ClockState{Wall: now} }
 	learn(t, r)
 	s.attempt(t.Context(), time.Second, r)
-	octets := good.Content(snapshot.Name)
-	newer := bytes.Clone(octets)
+	data := good.Content(snapshot.Name)
+	newer := bytes.Clone(data)
 	newer[8] = 2
-	damaged := bytes.Clone(octets)
+	damaged := bytes.Clone(data)
 	damaged[len(damaged)/2] ^= 1
 	tests := []struct {
-		name   string
-		octets []byte
-		later  time.Duration
-		want   string
+		name  string
+		data  []byte
+		later time.Duration
+		want  string
 	}{
 		{"damaged", damaged, 0, "corrupt: checksum mismatch"},
-		{"cut", octets[:len(octets)-1], 0, "truncated"},
+		{"cut", data[:len(data)-1], 0, "truncated"},
 		{"foreign", []byte("hello"), 0, "not a node-cache snapshot"},
 		{"newer", newer, 0, "version 2 is from a newer node-cache: this one reads version 1"},
-		{"future", octets, -time.Second, "created in the future"},
-		{"old", octets, 25 * time.Hour, "age 25h0m0s exceeds snapshot.maxAge, 24h0m0s"},
+		{"future", data, -time.Second, "created in the future"},
+		{"old", data, 25 * time.Hour, "age 25h0m0s exceeds snapshot.maxAge, 24h0m0s"},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			disk, log := snapshot.NewFakeDisk(), new(notes)
-			disk.WriteFile(snapshot.Name, tt.octets)
-			r, s := knowing(t), keeping(disk, log)
+			disk, log := snapshottest.NewDisk(), new(notes)
+			disk.WriteFile(snapshot.Name, tt.data)
+			r, s := emptyGeneration(t), keeping(disk, log)
 			s.clocks = func() snapshot.ClockState { return snapshot.ClockState{Wall: now.Add(tt.later)} }
 			s.load(r)
 			loaded := s.read().Loaded
 			if loaded.Outcome != snapshot.OutcomeRefused || !strings.Contains(loaded.Reason, "snapshot /disk/node-cache.snapshot: ") || !strings.Contains(loaded.Reason, tt.want) {
 				t.Errorf("%+v, want %q", loaded, tt.want)
 			}
-			if answer, object := knows(r); answer || object || r.cluster.restored() {
-				t.Errorf("it knows the answer: %t, the service: %t", answer, object)
+			if answer, object := holdsLearned(r); answer || object || r.cluster.restored() {
+				t.Errorf("it has the answer: %t, the service: %t", answer, object)
 			}
 			if lines := log.take(); len(lines) != 1 || !strings.Contains(lines[0], "level=WARN") || !strings.Contains(lines[0], "hint=\"no action needed") {
 				t.Errorf("log %q", lines)
@@ -226,7 +228,7 @@ func TestSnapshotRefused(t *testing.T) {
 			s.attempt(t.Context(), time.Second, r)
 			again := keeping(disk, log)
 			again.clocks = s.clocks
-			again.load(knowing(t))
+			again.load(emptyGeneration(t))
 			if got := again.read().Loaded.Outcome; got != snapshot.OutcomeLoaded {
 				t.Errorf("the next snapshot: %s", got)
 			}
@@ -239,7 +241,7 @@ func TestSnapshotOddRecord(t *testing.T) {
 	t.Parallel()
 	whole := func(t *testing.T, r *generation, edit func(kind snapshot.Kind, record []byte) []byte) snapshot.Folder {
 		t.Helper()
-		disk := snapshot.NewFakeDisk()
+		disk := snapshottest.NewDisk()
 		_, err := snapshot.Save(t.Context(), snapshot.Job{
 			Folder: disk, Writer: "w", At: readClocks(), MaxSize: 1 << 20,
 			Fill: func(w *snapshot.Writer) error {
@@ -258,7 +260,7 @@ func TestSnapshotOddRecord(t *testing.T) {
 	for _, kind := range []snapshot.Kind{0, snapshot.Cache, snapshot.Zone} {
 		t.Run(kind.String(), func(t *testing.T) {
 			t.Parallel()
-			r := knowing(t)
+			r := emptyGeneration(t)
 			learn(t, r)
 			disk := whole(t, r, func(k snapshot.Kind, record []byte) []byte {
 				if k == kind && !bytes.HasPrefix(record, []byte("source")) {
@@ -266,11 +268,11 @@ func TestSnapshotOddRecord(t *testing.T) {
 				}
 				return record
 			})
-			next, s := knowing(t), keeping(disk, new(notes))
+			next, s := emptyGeneration(t), keeping(disk, new(notes))
 			s.load(next)
-			answer, object := knows(next)
+			answer, object := holdsLearned(next)
 			if want := kind == 0; answer != want || object != want {
-				t.Errorf("it knows the answer: %t, the service: %t; want %t: %+v", answer, object, want, s.read().Loaded)
+				t.Errorf("it has the answer: %t, the service: %t; want %t: %+v", answer, object, want, s.read().Loaded)
 			}
 			if want := fmt.Sprintf("section %q: invalid record", kind); kind != 0 && !strings.Contains(s.read().Loaded.Reason, want) {
 				t.Errorf("why %q, want %q", s.read().Loaded.Reason, want)
@@ -282,8 +284,8 @@ func TestSnapshotOddRecord(t *testing.T) {
 // TestSnapshotScope leaves the view of the cluster out when other objects are asked for now, and takes the answers.
 func TestSnapshotScope(t *testing.T) {
 	t.Parallel()
-	disk, log := snapshot.NewFakeDisk(), new(notes)
-	r, s := knowing(t), keeping(disk, log)
+	disk, log := snapshottest.NewDisk(), new(notes)
+	r, s := emptyGeneration(t), keeping(disk, log)
 	learn(t, r)
 	s.attempt(t.Context(), time.Second, r)
 	for name, edit := range map[string]func(c *config.Cluster){
@@ -293,12 +295,12 @@ func TestSnapshotScope(t *testing.T) {
 		"source":     func(c *config.Cluster) { c.Kubeconfig = "/other" },
 		"pods":       func(c *config.Cluster) { c.Pods = config.PodsVerified },
 	} {
-		next := knowing(t)
+		next := emptyGeneration(t)
 		edit(&next.config.Cluster)
 		s := keeping(disk, log)
 		s.load(next)
-		if answer, object := knows(next); !answer || object || next.cluster.restored() || s.read().Loaded.Outcome != snapshot.OutcomeLoaded {
-			t.Errorf("%s: it knows the answer: %t, the service: %t: %+v", name, answer, object, s.read().Loaded)
+		if answer, object := holdsLearned(next); !answer || object || next.cluster.restored() || s.read().Loaded.Outcome != snapshot.OutcomeLoaded {
+			t.Errorf("%s: it has the answer: %t, the service: %t: %+v", name, answer, object, s.read().Loaded)
 		}
 	}
 }
@@ -309,15 +311,19 @@ func TestSnapshotBeforeSync(t *testing.T) {
 	for _, known := range []bool{true, false} {
 		t.Run(fmt.Sprint("known ", known), func(t *testing.T) {
 			t.Parallel()
-			disk := snapshot.NewFakeDisk()
-			before := knowing(t)
+			disk := snapshottest.NewDisk()
+			before := emptyGeneration(t)
 			if known {
 				learn(t, before)
 			}
 			keeping(disk, new(notes)).attempt(t.Context(), time.Second, before)
-			r := knowing(t)
+			r := emptyGeneration(t)
 			keeping(disk, new(notes)).load(r)
-			n := new(node)
+			managed := config.Config{Intercept: config.Intercept{Manage: true}}
+			n, err := node.New(node.Config{Config: managed, Host: newFakeHost(), Log: slog.New(slog.DiscardHandler)})
+			if err != nil {
+				t.Fatal(err)
+			}
 			a := &Agent{node: n, ready: make(chan struct{})}
 			close(a.ready)
 			a.running.Store(r)
@@ -326,16 +332,16 @@ func TestSnapshotBeforeSync(t *testing.T) {
 			began := time.Now()
 			if known {
 				a.takeLease(ctx)
-				if took := time.Since(began); took > 4*time.Second || !n.serving {
-					t.Errorf("serving: %t, after %s", n.serving, took)
+				if took := time.Since(began); took > 4*time.Second {
+					t.Errorf("the lease was allowed after %s", took)
 				}
 			}
-			err := a.notReady()
+			err = a.notReady()
 			if err == nil || strings.Contains(err.Error(), "from a snapshot") != known {
 				t.Errorf("not ready: %v", err)
 			}
-			told := watch.Stats{Kinds: []watch.KindStats{{Kind: zone.Services}}}
-			s := clusterStatus(r, &told)
+			stats := watch.Stats{Kinds: []watch.KindStats{{Kind: zone.Services}}}
+			s := clusterStatus(r, &stats)
 			if s.Kinds[0].Restored != known || (s.Kinds[0].Age == "unknown") == known {
 				t.Errorf("%+v", s.Kinds[0])
 			}

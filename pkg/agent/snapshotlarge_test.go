@@ -14,10 +14,10 @@ import (
 	"github.com/nodecache/node-cache/pkg/zone"
 )
 
-// knowingMuch knows 11,000 services, 100,000 endpoints, and as many answers as a cache of 64 MiB holds.
-func knowingMuch(t *testing.T) *generation {
+// largeGeneration holds 11,000 services, 100,000 endpoints, and as many answers as a cache of 64 MiB holds.
+func largeGeneration(t *testing.T) *generation {
 	t.Helper()
-	r, now := knowing(t), time.Now()
+	r, now := emptyGeneration(t), time.Now()
 	var err error
 	if r.cache, err = cache.New(cache.Config{Size: 64 << 20}, now); err != nil {
 		t.Fatal(err)
@@ -54,15 +54,15 @@ func knowingMuch(t *testing.T) *generation {
 	return r
 }
 
-// TestSnapshotOfMuch measures a whole snapshot of 16 MiB on a real file system. The bounds are for a machine that has much
-// else to do.
-func TestSnapshotOfMuch(t *testing.T) {
-	r := knowingMuch(t)
+// TestSnapshotLarge measures a whole snapshot of 16 MiB on a real file system. The bounds are for a machine under
+// load.
+func TestSnapshotLarge(t *testing.T) {
+	r := largeGeneration(t)
 	log := new(notes)
 	s := keeping(snapshot.Dir(t.TempDir()), log)
 	s.attempt(t.Context(), time.Minute, r)
 	saved := s.read()
-	next := knowing(t)
+	next := emptyGeneration(t)
 	var err error
 	if next.cache, err = cache.New(cache.Config{Size: 64 << 20}, time.Now()); err != nil {
 		t.Fatal(err)

@@ -18,17 +18,19 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/nodecache/node-cache/pkg/config"
+	"github.com/nodecache/node-cache/pkg/node"
 	"github.com/nodecache/node-cache/pkg/snapshot"
+	"github.com/nodecache/node-cache/pkg/snapshot/snapshottest"
 	"github.com/nodecache/node-cache/pkg/upstream"
 	"github.com/nodecache/node-cache/pkg/watch"
 	"github.com/nodecache/node-cache/pkg/zone"
 )
 
-// TestSnapshotCentral asks the central resolver where it was, until the source tells, if that is not too long ago.
+// TestSnapshotCentral uses the saved endpoints of the central resolver until the source reports them, if they are not too old.
 func TestSnapshotCentral(t *testing.T) {
 	t.Parallel()
-	knowingCentral := func() *generation {
-		r := knowing(t)
+	withCentral := func() *generation {
+		r := emptyGeneration(t)
 		r.config.Cluster.Central.Service = config.ServiceName{Namespace: "kube-system", Name: "kube-dns"}
 		endpoints := new(upstream.Endpoints)
 		r.cluster.endpoints, r.cluster.centralEndpoints = endpoints, &centralEndpoints{endpoints: endpoints}
@@ -43,16 +45,16 @@ func TestSnapshotCentral(t *testing.T) {
 	}
 	ready := []watch.Server{{Addr: netip.MustParseAddrPort("10.1.0.1:53"), Zone: "a b"}, {Addr: netip.MustParseAddrPort("[fd00::1]:5353")}}
 	own := []netip.AddrPort{netip.MustParseAddrPort("10.96.0.10:53")}
-	before := knowingCentral()
+	before := withCentral()
 	before.cluster.centralEndpoints.set(ready, own)
 	now := time.Now()
-	var disk *snapshot.FakeDisk
+	var disk *snapshottest.Disk
 	next := func(from *generation, later time.Duration) *generation {
-		disk = snapshot.NewFakeDisk()
+		disk = snapshottest.NewDisk()
 		s := keeping(disk, new(notes))
 		s.clocks = func() snapshot.ClockState { return snapshot.ClockState{Wall: now} }
 		s.attempt(t.Context(), time.Second, from)
-		r := knowingCentral()
+		r := withCentral()
 		s.clocks = func() snapshot.ClockState { return snapshot.ClockState{Wall: now.Add(later)} }
 		s.load(r)
 		if got := s.read().Loaded.Outcome; got != snapshot.OutcomeLoaded {
@@ -66,38 +68,38 @@ func TestSnapshotCentral(t *testing.T) {
 		t.Errorf("(-want +got):\n%s%v", diff, gotOwn)
 	}
 	if age < 10*time.Hour || age > 10*time.Hour+time.Minute || r.cluster.central.Empty() {
-		t.Errorf("age %s, nobody to ask: %t", age, r.cluster.central.Empty())
+		t.Errorf("age %s, no server: %t", age, r.cluster.central.Empty())
 	}
 	if r := next(r, 13*time.Hour); r.cluster.central.Empty() {
-		t.Error("after 23 hours in all there is nobody to ask")
+		t.Error("after 23 hours in all there is no server")
 	}
 	if r := next(r, 15*time.Hour); !r.cluster.central.Empty() {
-		t.Error("after 25 hours in all, of two agents, there is somebody to ask")
+		t.Error("after 25 hours in all, of two agents, there is a server")
 	}
 	r.cluster.centralEndpoints.set(ready[:1], own)
 	if r = next(r, 15*time.Hour); r.cluster.central.Empty() {
-		t.Error("told anew, there is nobody to ask")
+		t.Error("after a new report there is no server")
 	}
 	r.cluster.centralEndpoints.restore(nil, nil, now)
 	if r.cluster.central.Empty() {
-		t.Error("what was told is replaced")
+		t.Error("the reported endpoints are replaced by the restored ones")
 	}
 }
 
-// TestSnapshotTrouble counts what goes wrong, says it once, and serves on.
-func TestSnapshotTrouble(t *testing.T) {
+// TestSnapshotWriteErrors counts each failed write, logs the first of a row, and serves on.
+func TestSnapshotWriteErrors(t *testing.T) {
 	t.Parallel()
-	disk, log := &troubled{FakeDisk: snapshot.NewFakeDisk()}, new(notes)
-	r, s := knowing(t), keeping(disk, log)
-	attempt := func(trouble error) []string {
-		disk.set(trouble)
+	disk, log := &failingDisk{Disk: snapshottest.NewDisk()}, new(notes)
+	r, s := emptyGeneration(t), keeping(disk, log)
+	attempt := func(createErr error) []string {
+		disk.set(createErr)
 		s.attempt(t.Context(), time.Second, r)
 		return log.take()
 	}
 	steps := []struct {
-		trouble error
-		want    string // of the log
-		hint    string
+		createErr error
+		want      string // of the log
+		hint      string
 	}{
 		{nil, "", ""},
 		{syscall.ENOSPC, "no space left on device", "twice snapshot.size"},
@@ -110,11 +112,11 @@ func TestSnapshotTrouble(t *testing.T) {
 		{syscall.EROFS, "read-only file system", "without readOnly"},
 	}
 	for i, step := range steps {
-		lines := strings.Join(attempt(step.trouble), "\n")
+		lines := strings.Join(attempt(step.createErr), "\n")
 		if (lines == "") != (step.want == "") || !strings.Contains(lines, step.want) || !strings.Contains(lines, step.hint) {
 			t.Errorf("step %d: log %q, want %q with %q", i, lines, step.want, step.hint)
 		}
-		if got := s.read().LastError; (got == "") != (step.trouble == nil) {
+		if got := s.read().LastError; (got == "") != (step.createErr == nil) {
 			t.Errorf("step %d: last error %q", i, got)
 		}
 	}
@@ -127,8 +129,8 @@ func TestSnapshotTrouble(t *testing.T) {
 func TestSnapshotHangs(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		disk, log := &troubled{FakeDisk: snapshot.NewFakeDisk(), hangs: make(chan struct{})}, new(notes)
-		r, s := knowing(t), keeping(disk, log)
+		disk, log := &failingDisk{Disk: snapshottest.NewDisk(), hangs: make(chan struct{})}, new(notes)
+		r, s := emptyGeneration(t), keeping(disk, log)
 		for i := range 3 {
 			began := time.Now()
 			s.attempt(t.Context(), lastSaveTimeout, r)
@@ -152,7 +154,7 @@ func TestSnapshotHangs(t *testing.T) {
 func TestSnapshotDefect(t *testing.T) {
 	t.Parallel()
 	log := new(notes)
-	r, s := knowing(t), keeping(snapshot.NewFakeDisk(), log)
+	r, s := emptyGeneration(t), keeping(snapshottest.NewDisk(), log)
 	good := s.folder
 	s.folder = func(string) snapshot.Folder { panic("a trap") }
 	s.load(r)
@@ -161,7 +163,7 @@ func TestSnapshotDefect(t *testing.T) {
 		t.Errorf("%+v, want two counted, one of a snapshot refused and one of one not saved", got)
 	}
 	if n := strings.Count(strings.Join(log.take(), "\n"), "recovered from a panic"); n != 2 {
-		t.Errorf("said %d times, want twice", n)
+		t.Errorf("logged %d times, want twice", n)
 	}
 	s.folder = good
 	s.attempt(t.Context(), time.Second, r)
@@ -170,11 +172,11 @@ func TestSnapshotDefect(t *testing.T) {
 	}
 }
 
-// TestSnapshotTooLarge leaves a view of the cluster out that does not fit whole, and says so once.
+// TestSnapshotTooLarge leaves the cluster zone out if it does not fit whole, and logs that once.
 func TestSnapshotTooLarge(t *testing.T) {
 	t.Parallel()
-	disk, log := snapshot.NewFakeDisk(), new(notes)
-	r, s := knowing(t), keeping(disk, log)
+	disk, log := snapshottest.NewDisk(), new(notes)
+	r, s := emptyGeneration(t), keeping(disk, log)
 	learn(t, r)
 	for i := range 3000 {
 		r.cluster.store.PutService(zone.Service{Namespace: "shop", Name: fmt.Sprint("web-", i), TTL: -1}, time.Now())
@@ -187,23 +189,23 @@ func TestSnapshotTooLarge(t *testing.T) {
 		t.Errorf("log %q", lines)
 	}
 	if got := len(disk.Content(snapshot.Name)); got > 40<<10 {
-		t.Errorf("%d octets", got)
+		t.Errorf("%d bytes", got)
 	}
-	next := knowing(t)
+	next := emptyGeneration(t)
 	keeping(disk, log).load(next)
-	if answer, _ := knows(next); !answer || next.cluster.restored() {
-		t.Errorf("the next one knows the answer: %t, the cluster: %t", answer, next.cluster.restored())
+	if answer, _ := holdsLearned(next); !answer || next.cluster.restored() {
+		t.Errorf("the next one has the answer: %t, the cluster: %t", answer, next.cluster.restored())
 	}
 }
 
-// TestSnapshotPeriod saves once a period while the agent serves, by the configuration of the moment, and at the end.
+// TestSnapshotPeriod saves once a period while the agent serves, by the current configuration, and at the end.
 func TestSnapshotPeriod(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		disk := snapshot.NewFakeDisk()
-		a := &Agent{snapshots: keeping(disk, new(notes)), ready: make(chan struct{})}
+		disk := snapshottest.NewDisk()
+		a := &Agent{node: new(node.Node), snapshots: keeping(disk, new(notes)), ready: make(chan struct{})}
 		use := func(folder string, period time.Duration) {
-			r := knowing(t)
+			r := emptyGeneration(t)
 			r.config.Snapshot.Folder, r.config.Snapshot.Period = folder, period
 			a.running.Store(r)
 			a.snapshots.configChanged()
@@ -243,7 +245,7 @@ func TestSnapshotPeriod(t *testing.T) {
 	})
 }
 
-func TestMoment(t *testing.T) {
+func TestClockState(t *testing.T) {
 	t.Parallel()
 	a := readClocks()
 	time.Sleep(time.Millisecond)

@@ -17,6 +17,7 @@ import (
 
 	"github.com/nodecache/node-cache/internal/proctest"
 	"github.com/nodecache/node-cache/pkg/agent"
+	"github.com/nodecache/node-cache/pkg/status"
 	"github.com/nodecache/node-cache/pkg/upstream/upstreamtest"
 )
 
@@ -35,8 +36,8 @@ func page(t *testing.T, a *agent.Agent, path string) (code int, body string) {
 	return r.StatusCode, string(text)
 }
 
-// nobody is an address where nothing listens.
-func nobody(t *testing.T) netip.AddrPort {
+// unusedAddr is an address where nothing listens.
+func unusedAddr(t *testing.T) netip.AddrPort {
 	t.Helper()
 	return proctest.FreeAddr(t)
 }
@@ -46,7 +47,7 @@ func TestStatusOfFailures(t *testing.T) {
 	t.Parallel()
 	cfg := local(t, upstreamtest.New(upstreamtest.Always(upstreamtest.Action{Rcode: dns.RcodeRefused})).Listen(t))
 	a, _ := start(t, agent.Options{Config: &cfg, Log: &journal{}})
-	if got := status(t, a); got.Queries.HitRatio != "unknown" || got.State != "ready" || got.Cluster != nil {
+	if got := statusOf(t, a); got.Queries.HitRatio != "unknown" || got.State != "ready" || got.Cluster != nil {
 		t.Errorf("at first: %+v", got)
 	}
 	if r := ask(t, a, "udp", "www.test."); r.Rcode != dns.RcodeServerFailure {
@@ -64,7 +65,7 @@ func TestStatusOfManifests(t *testing.T) {
 	dir := folder(t)
 	putManifest(t, dir, "api", serviceYAML("api", "{clusterIP: 10.96.0.8, ports: [{port: 80}]}"))
 	putManifest(t, dir, "bad", "apiVersion: v1\nkind: Service\nmetadata: {name: web\n")
-	cfg := clusterConfig(t, dir, nobody(t))
+	cfg := clusterConfig(t, dir, unusedAddr(t))
 	a, _ := start(t, agent.Options{Config: &cfg, Log: &journal{}})
 	eventually(t, "the agent is not ready", func() bool {
 		code, _ := page(t, a, "/readyz")
@@ -120,43 +121,43 @@ func TestStatusOfManifests(t *testing.T) {
 	if r := ask(t, a, "udp", "web.shop.svc.cluster.local."); len(r.Answer) != 1 {
 		t.Errorf("without the folder, got\n%s", r)
 	}
-	if p := status(t, a).Problems; len(p) != 1 || p[0].Where != "cluster.manifests" {
+	if p := statusOf(t, a).Problems; len(p) != 1 || p[0].Where != "cluster.manifests" {
 		t.Errorf("problems %+v, want the folder", p)
 	}
 }
 
-// TestNotReady has an API server that is not there: the agent lives and serves, and says what it waits for.
+// TestNotReady has no API server: the agent is live and serves, and /readyz reports what it waits for.
 func TestNotReady(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "kubeconfig")
 	text := `{apiVersion: v1, kind: Config, current-context: c, contexts: [{name: c, context: {cluster: c, user: u}}],
-  users: [{name: u, user: {token: t}}], clusters: [{name: c, cluster: {server: "https://` + nobody(t).String() + `"}}]}`
+  users: [{name: u, user: {token: t}}], clusters: [{name: c, cluster: {server: "https://` + unusedAddr(t).String() + `"}}]}`
 	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	cfg := clusterConfig(t, "", nobody(t))
+	cfg := clusterConfig(t, "", unusedAddr(t))
 	cfg.Cluster.Kubeconfig = path
 	a, _ := start(t, agent.Options{Config: &cfg, Log: &journal{}})
-	eventually(t, "/readyz does not say what it waits for", func() bool {
+	eventually(t, "/readyz does not report what it waits for", func() bool {
 		code, body := page(t, a, "/readyz")
 		return code == http.StatusServiceUnavailable && strings.Contains(body, "connection refused")
 	})
 	_, why := page(t, a, "/readyz")
 	if !strings.HasPrefix(why, "the cluster zone is not synced: ") {
-		t.Errorf("/readyz says %q", why)
+		t.Errorf("/readyz: %q", why)
 	}
 	if _, body := page(t, a, "/metrics"); !strings.Contains(body, "\nnodecache_ready 0\n") {
 		t.Error("/metrics has no nodecache_ready 0")
 	}
 	if code, body := page(t, a, "/livez"); code != http.StatusOK {
-		t.Errorf("/livez: %d %s, want 200: a restart would mend nothing", code, body)
+		t.Errorf("/livez: %d %s, want 200: a restart would fix nothing", code, body)
 	}
-	s := status(t, a)
+	s := statusOf(t, a)
 	if !strings.HasPrefix(s.State, "not ready: the cluster zone is not synced: ") || s.Cluster == nil || s.Cluster.InSync ||
 		!strings.Contains(s.Cluster.WaitsFor, "connection refused") || s.Cluster.Source != "API server of "+path {
 		t.Errorf("status %+v, cluster %+v", s, s.Cluster)
 	}
-	if !slices.ContainsFunc(s.Problems, func(p agent.Problem) bool {
+	if !slices.ContainsFunc(s.Problems, func(p status.Problem) bool {
 		return strings.HasPrefix(p.What, "not synced: ") && strings.Contains(p.What, "connection refused") && strings.Contains(p.Hint, "API server")
 	}) {
 		t.Errorf("problems %+v", s.Problems)
@@ -177,7 +178,7 @@ func TestStatusFieldsDocumented(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, path := range fieldPaths(reflect.TypeFor[agent.Status](), "") {
+	for _, path := range fieldPaths(reflect.TypeFor[status.Status](), "") {
 		list, _, _ := strings.Cut(path, "[]") // a row may explain all of a list
 		if !strings.Contains(string(page), "\n| `"+path+"` |") && !strings.Contains(string(page), "\n| `"+list+"` |") {
 			t.Errorf("docs/status.md does not explain %s", path)

@@ -4,7 +4,14 @@ package agent
 
 import (
 	"context"
+	"encoding/hex"
+	"os"
+	"strings"
 	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/nodecache/node-cache/pkg/snapshot"
 )
 
 // suspendInterval is the time between two checks for a suspend. After a resume, TTLs and the cluster's age
@@ -45,4 +52,33 @@ func (a *Agent) addSuspend(d time.Duration) {
 		c.events.AddSuspend(d)
 	}
 	a.log.Info("host was suspended", "for", d.Round(time.Millisecond).String())
+}
+
+// suspendedTime returns how long the host was suspended since boot. Other processes may run between the two
+// clock reads, so it takes the longest of three: a value may be too short but never too long.
+func suspendedTime() (longest time.Duration) {
+	for range 3 {
+		var boot, awake unix.Timespec
+		if unix.ClockGettime(unix.CLOCK_BOOTTIME, &boot) != nil || unix.ClockGettime(unix.CLOCK_MONOTONIC, &awake) != nil {
+			return 0
+		}
+		longest = max(longest, time.Duration(boot.Nano()-awake.Nano()))
+	}
+	return longest
+}
+
+// readClocks reads the host's clocks.
+func readClocks() snapshot.ClockState {
+	m := snapshot.ClockState{Wall: time.Now()}
+	var up unix.Timespec
+	text, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	if err != nil || unix.ClockGettime(unix.CLOCK_BOOTTIME, &up) != nil {
+		return m // the wall clock alone
+	}
+	id, err := hex.DecodeString(strings.ReplaceAll(strings.TrimSpace(string(text)), "-", ""))
+	if err == nil && len(id) == len(m.BootID) {
+		copy(m.BootID[:], id)
+		m.Uptime = time.Duration(up.Nano())
+	}
+	return m
 }

@@ -10,6 +10,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // MinSize is the smallest budget in bytes: one shard that can hold the largest answer.
@@ -125,9 +127,6 @@ func (c *Cache) SetPrefetch(p Prefetch) {
 	c.prefetchRemaining.Store(uint32(min(1, max(0, p.Remaining)) * prefetchUnit))
 }
 
-// nanos converts now to ns since the epoch, suspended time included.
-func (sh *shared) nanos(now time.Time) int64 { return int64(now.Sub(sh.epoch)) + sh.suspended.Load() }
-
 // AddSuspend adds the length d of a suspend to the age of every entry, because the monotonic clock of
 // [time.Time] (CLOCK_MONOTONIC) stops during a suspend. Answers queried before the suspend count as
 // queried before every owner change.
@@ -139,20 +138,6 @@ func (c *Cache) AddSuspend(d time.Duration) {
 		}
 	}
 	c.suspended.Add(int64(d))
-}
-
-// lockShard returns the locked shard for a name's hash bits. If c was resized it follows the
-// successors.
-func (c *Cache) lockShard(low uint64) *shard {
-	for {
-		s := c.shards[low&uint64(len(c.shards)-1)]
-		s.mu.Lock()
-		if s.successor == nil {
-			return s
-		}
-		c = s.successor
-		s.mu.Unlock()
-	}
 }
 
 // eachShard calls f for each shard, locked, of c or of its successors.
@@ -214,3 +199,59 @@ func (c *Cache) Stats() Stats {
 	})
 	return sum
 }
+
+// ownerSlots is the size of the owner table. Owners that share a slot invalidate each other's answers,
+// which costs an upstream query.
+const ownerSlots = 4096
+
+// propagationDelay is how long after a change upstream may still answer from before it, because its
+// own watch can lag behind ours.
+const propagationDelay = time.Second
+
+// queryAgeUnit is the precision of an entry's query age, rounded up.
+const queryAgeUnit = 100 * time.Millisecond
+
+// owners holds the time of each owner's last change, in ns since the epoch, by the hash of its name.
+// Readers take no lock.
+type owners [ownerSlots]atomic.Int64
+
+// ownersLen is the size of the table in bytes. It counts against the budget.
+const ownersLen = 8 * ownerSlots
+
+func (o *owners) init() {
+	for i := range o {
+		o[i].Store(math.MinInt64)
+	}
+}
+
+// outdated reports whether an answer queried at asked may predate the last change of the owner.
+func (o *owners) outdated(tag uint16, asked int64) bool {
+	return asked < o[tag-1].Load()+int64(propagationDelay)
+}
+
+// tag returns the owner's slot plus one.
+func (sh *shared) tag(owner []byte) uint16 {
+	return uint16(maphash.Bytes(sh.seed, owner)%ownerSlots) + 1
+}
+
+// OwnerChanged invalidates all answers of owner. It also keeps Put from storing answers that were
+// queried before now, or within propagationDelay after it.
+func (c *Cache) OwnerChanged(owner []byte, now time.Time) {
+	moment, at := &c.owners[c.tag(owner)-1], c.nanos(now)
+	for {
+		last := moment.Load()
+		if at <= last || moment.CompareAndSwap(last, at) {
+			return
+		}
+	}
+}
+
+// ChangedSince reports whether owner changed after since.
+func (c *Cache) ChangedSince(owner []byte, since time.Time) bool {
+	return c.owners[c.tag(owner)-1].Load() > c.nanos(since)
+}
+
+// disableHugePages makes the kernel back m with small pages. With transparent huge pages enabled for
+// all processes, a nearly empty cache would take all its memory at once. A kernel without huge pages
+// returns an error, which is fine.
+func disableHugePages(m []byte) { _ = unix.Madvise(m, unix.MADV_NOHUGEPAGE) }

@@ -211,7 +211,7 @@ func TestLookupCut(t *testing.T) {
 		{name: "NODATA", said: []upstreamAnswer{{0, "nodata", keyOf("example.", 1, 0)}}, asked: deep},
 		{name: "a chain", said: []upstreamAnswer{{0, "chain", keyOf("example.", 1, 0)}}, asked: deep},
 		{name: "denied for its type only", said: []upstreamAnswer{{0, "data", keyOf("example.", 1, 0)}, {0, "nxdomain", keyOf("example.", 28, 0)}}, asked: deep},
-		{name: "taken away by data", said: []upstreamAnswer{{0, "nxdomain", keyOf("example.", 28, 0)}, {0, "data", keyOf("example.", 1, 0)}}, asked: deep},
+		{name: "removed by data", said: []upstreamAnswer{{0, "nxdomain", keyOf("example.", 28, 0)}, {0, "data", keyOf("example.", 1, 0)}}, asked: deep},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {

@@ -13,5 +13,5 @@
 // docs/adr/0008-what-a-cache-may-say.md gives the reasons for that order.
 //
 // An answer may have an owner, such as a Service. [Cache.OwnerChanged] invalidates all answers that
-// were queried before the owner's last change, see owners.go.
+// were queried before the owner's last change.
 package cache

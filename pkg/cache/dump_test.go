@@ -110,7 +110,7 @@ func TestDumpKeepsMostUsed(t *testing.T) {
 	}
 }
 
-func int64Count(octets, each int64) int { return int(octets / each) }
+func int64Count(buf, each int64) int { return int(buf / each) }
 
 // TestDumpError ends with the first error of emit.
 func TestDumpError(t *testing.T) {
@@ -243,11 +243,11 @@ func TestDumpOfLargeCache(t *testing.T) {
 	var took time.Duration
 	go func() {
 		defer close(done)
-		octets := make([]byte, 0, 16<<20)
+		buf := make([]byte, 0, 16<<20)
 		began := time.Now()
 		_, err := c.Dump(16<<20, epoch, func(record []byte) error {
-			octets = append(octets, record...)
-			records = append(records, octets[len(octets)-len(record):])
+			buf = append(buf, record...)
+			records = append(records, buf[len(buf)-len(record):])
 			return nil
 		})
 		took = time.Since(began)

@@ -232,6 +232,32 @@ const hashMultiplier = 0x9e3779b97f4a7c15
 // plainTailLen is the length after the name in nearly every key: type and flags, no subnet.
 const plainTailLen = 3
 
+// An origin says whom an entry belongs to and when it was queried.
+type origin struct {
+	tag      uint16 // of the owner; 0: none
+	queryAge uint8  // time from the upstream query to storing, in queryAgeUnit
+}
+
+// origin returns the origin of an entry for a, stored at the time at. It returns false if the answer
+// may predate its owner's last change.
+func (sh *shared) origin(a *Answer, at int64) (origin, bool) {
+	if a.Owner == nil {
+		return origin{}, true
+	}
+	b := origin{tag: sh.tag(a.Owner)}
+	if !a.QueriedAt.IsZero() {
+		took := (at - sh.nanos(a.QueriedAt) + int64(queryAgeUnit) - 1) / int64(queryAgeUnit)
+		if took > math.MaxUint8 {
+			return b, false // longer than any upstream query takes
+		}
+		b.queryAge = uint8(max(0, took))
+	}
+	return b, !sh.owners.outdated(b.tag, at-int64(b.queryAge)*int64(queryAgeUnit))
+}
+
+// nanos converts now to ns since the epoch, suspended time included.
+func (sh *shared) nanos(now time.Time) int64 { return int64(now.Sub(sh.epoch)) + sh.suspended.Load() }
+
 // key parses a key of the public interface, which must be complete.
 func (sh *shared) key(raw []byte) key {
 	n := 0

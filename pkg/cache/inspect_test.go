@@ -33,7 +33,7 @@ func denialOf(key []byte, life time.Duration) *cache.Answer {
 func TestInspectStates(t *testing.T) {
 	t.Parallel()
 	owner := name(keyOf("svc.example.", 0))
-	type told struct {
+	type view struct {
 		Type      uint16
 		State     string
 		Rcode     int
@@ -46,7 +46,7 @@ func TestInspectStates(t *testing.T) {
 		name string
 		do   func(c *cache.Cache)
 		at   time.Duration
-		want []told
+		want []view
 	}{
 		{"nothing", func(*cache.Cache) {}, 0, nil},
 		{"another name", func(c *cache.Cache) {
@@ -55,48 +55,48 @@ func TestInspectStates(t *testing.T) {
 		}, 0, nil},
 		{"just stored", func(c *cache.Cache) {
 			c.Put(key, plain(key, time.Minute, 4), epoch)
-		}, 0, []told{{1, "fresh", 0, 0, time.Minute, 0, []uint32{60}}}},
+		}, 0, []view{{1, "fresh", 0, 0, time.Minute, 0, []uint32{60}}}},
 		{"asked for", func(c *cache.Cache) {
 			c.Put(key, plain(key, time.Minute, 4), epoch)
 			c.Lookup(key, after(time.Second), nil)
-		}, 12 * time.Second, []told{{1, "fresh", 0, 12 * time.Second, 48 * time.Second, 1, []uint32{48}}}},
+		}, 12 * time.Second, []view{{1, "fresh", 0, 12 * time.Second, 48 * time.Second, 1, []uint32{48}}}},
 		{"due", func(c *cache.Cache) {
 			c.Put(key, plain(key, time.Minute, 4), epoch)
 			c.Lookup(key, after(time.Second), nil)
 			c.Lookup(key, after(58*time.Second), nil)
-		}, 58 * time.Second, []told{{1, "due", 0, 58 * time.Second, 2 * time.Second, 2, []uint32{2}}}},
+		}, 58 * time.Second, []view{{1, "due", 0, 58 * time.Second, 2 * time.Second, 2, []uint32{2}}}},
 		{"stale", func(c *cache.Cache) {
 			c.Put(key, plain(key, time.Minute, 4), epoch)
-		}, 70 * time.Second, []told{{1, "stale", 0, 70 * time.Second, -10 * time.Second, 0, []uint32{0}}}},
+		}, 70 * time.Second, []view{{1, "stale", 0, 70 * time.Second, -10 * time.Second, 0, []uint32{0}}}},
 		{"resting", func(c *cache.Cache) {
 			c.Put(key, plain(key, time.Minute, 4), epoch)
 			c.DelayRefresh(key, after(80*time.Second), after(70*time.Second))
-		}, 71 * time.Second, []told{{1, "resting", 0, 71 * time.Second, -11 * time.Second, 0, []uint32{0}}}},
+		}, 71 * time.Second, []view{{1, "resting", 0, 71 * time.Second, -11 * time.Second, 0, []uint32{0}}}},
 		{"too old to be of use", func(c *cache.Cache) {
 			c.Put(key, plain(key, time.Minute, 4), epoch)
-		}, 2 * time.Hour, []told{{1, "expired", 0, 2 * time.Hour, time.Minute - 2*time.Hour, 0, []uint32{0}}}},
+		}, 2 * time.Hour, []view{{1, "expired", 0, 2 * time.Hour, time.Minute - 2*time.Hour, 0, []uint32{0}}}},
 		{"a failure", func(c *cache.Cache) {
 			a := answerTo(key, time.Second)
 			a.Msg[3] |= wire.RcodeServFail
 			c.PutFailure(key, a.Msg, time.Second, time.Minute, epoch)
-		}, 500 * time.Millisecond, []told{{1, "failed", 2, 500 * time.Millisecond, 500 * time.Millisecond, 0, nil}}},
+		}, 500 * time.Millisecond, []view{{1, "failed", 2, 500 * time.Millisecond, 500 * time.Millisecond, 0, nil}}},
 		{"a failure that is over", func(c *cache.Cache) {
 			c.PutFailure(key, answerTo(key, time.Second).Msg, time.Second, time.Minute, epoch)
-		}, 2 * time.Second, []told{{1, "expired", 0, 2 * time.Second, -time.Second, 0, nil}}},
+		}, 2 * time.Second, []view{{1, "expired", 0, 2 * time.Second, -time.Second, 0, nil}}},
 		{"changed by its owner", func(c *cache.Cache) {
 			a := plain(key, time.Minute, 4)
 			a.Owner, a.QueriedAt = owner, epoch
 			c.Put(key, a, epoch)
 			c.OwnerChanged(owner, after(time.Second))
-		}, 2 * time.Second, []told{{1, "outdated", 0, 2 * time.Second, 58 * time.Second, 0, []uint32{58}}}},
+		}, 2 * time.Second, []view{{1, "outdated", 0, 2 * time.Second, 58 * time.Second, 0, []uint32{58}}}},
 		{"a name that does not exist", func(c *cache.Cache) {
 			c.Put(key, denialOf(key, time.Minute), epoch)
-		}, time.Second, []told{{0, "fresh", 3, time.Second, 59 * time.Second, 0, []uint32{59}}}},
+		}, time.Second, []view{{0, "fresh", 3, time.Second, 59 * time.Second, 0, []uint32{59}}}},
 		{"two types", func(c *cache.Cache) {
 			six := keyOf("a.svc.example.", wire.TypeAAAA, 0)
 			c.Put(six, plain(six, 30*time.Second, 16), epoch)
 			c.Put(key, plain(key, time.Minute, 4), epoch)
-		}, time.Second, []told{
+		}, time.Second, []view{
 			{1, "fresh", 0, time.Second, 59 * time.Second, 0, []uint32{59}},
 			{28, "fresh", 0, time.Second, 29 * time.Second, 0, []uint32{29}},
 		}},
@@ -107,14 +107,14 @@ func TestInspectStates(t *testing.T) {
 			c.SetServeStale(cache.ServeStale{Window: time.Hour, TTL: 30 * time.Second})
 			tc.do(c)
 			before := c.Stats()
-			var got []told
+			var got []view
 			for range 2 { // it changes nothing
 				got = nil
 				for _, e := range c.Inspect(name(key), after(tc.at)) {
 					if !bytes.Equal(e.Name, name(key)) || e.Size < len(e.Msg) {
 						t.Errorf("name %q, %d bytes for a message of %d", e.Name, e.Size, len(e.Msg))
 					}
-					got = append(got, told{e.Type, e.State.String(), e.Rcode, e.Age, e.Left, e.Hits, ttlsIn(e.Msg)})
+					got = append(got, view{e.Type, e.State.String(), e.Rcode, e.Age, e.Left, e.Hits, ttlsIn(e.Msg)})
 				}
 			}
 			if diff := gocmp.Diff(tc.want, got); diff != "" {
@@ -148,15 +148,15 @@ func TestInspectKeys(t *testing.T) {
 		key := keyOf("a.example.", wire.TypeA, tail...)
 		c.Put(key, plain(key, time.Minute, 4), epoch)
 	}
-	type told struct {
+	type view struct {
 		DO, CD bool
 		Subnet []byte
 	}
-	var got []told
+	var got []view
 	for _, e := range c.Inspect(name(keyOf("a.example.", 0)), epoch) {
-		got = append(got, told{e.DO, e.CD, e.Subnet})
+		got = append(got, view{e.DO, e.CD, e.Subnet})
 	}
-	want := []told{{}, {CD: true}, {DO: true}, {DO: true, Subnet: subnet}, {DO: true, CD: true}}
+	want := []view{{}, {CD: true}, {DO: true}, {DO: true, Subnet: subnet}, {DO: true, CD: true}}
 	if diff := gocmp.Diff(want, got); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}

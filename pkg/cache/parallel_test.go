@@ -83,7 +83,7 @@ func TestParallel(t *testing.T) {
 				return
 			}
 			current.Store(d)
-			runtime.GC() // so that logs of caches that nobody has any more are given back
+			runtime.GC() // so that logs of unused caches are released
 		}
 	})
 	group.Go(func() {
@@ -100,7 +100,7 @@ func TestParallel(t *testing.T) {
 	check(t, current.Load())
 }
 
-// isAnswerTo tells whether msg is what TestParallel puts under key.
+// isAnswerTo reports whether msg is what TestParallel puts under key.
 func isAnswerTo(key, msg []byte, found cache.Freshness) bool {
 	if found == cache.Absent || found == cache.Stale && len(msg) == 0 {
 		return len(msg) == 0

@@ -227,8 +227,8 @@ func TestStoredAgain(t *testing.T) {
 	t.Parallel()
 	c := newTiny(t, 1<<15)
 	key, neighbours := keyOf("a.", 1, 0), [][]byte{keyOf("b.", 1, 0), keyOf("c.", 1, 0)}
-	full := func(key []byte, n int, octet byte) *cache.Answer {
-		return answerTo(key, time.Minute, rr{rrtype: 16, ttl: 60, rdata: bytes.Repeat([]byte{octet}, n)})
+	full := func(key []byte, n int, fill byte) *cache.Answer {
+		return answerTo(key, time.Minute, rr{rrtype: 16, ttl: 60, rdata: bytes.Repeat([]byte{fill}, n)})
 	}
 	for i := range 100 {
 		n := i

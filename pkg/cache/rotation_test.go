@@ -30,7 +30,7 @@ func TestRotation(t *testing.T) {
 		name         string
 		records      []rr
 		first, count int
-		want         []string // the first octet of every record's RDATA, by lookup
+		want         []string // the first byte of every record's RDATA, by lookup
 	}{
 		{name: "none", records: set(1, 3, 4), want: []string{"abc", "abc"}},
 		{name: "a count of one is none", records: set(1, 1, 4), count: 1, want: []string{"a", "a"}},

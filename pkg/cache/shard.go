@@ -67,6 +67,20 @@ func newShard(sh *shared, size int) (*shard, error) {
 // fixedBytes returns the size of index and ghosts.
 func (s *shard) fixedBytes() int { return 8*len(s.index.slots) + 4*len(s.ghosts) }
 
+// lockShard returns the locked shard for a name's hash bits. If c was resized it follows the
+// successors.
+func (c *Cache) lockShard(low uint64) *shard {
+	for {
+		s := c.shards[low&uint64(len(c.shards)-1)]
+		s.mu.Lock()
+		if s.successor == nil {
+			return s
+		}
+		c = s.successor
+		s.mu.Unlock()
+	}
+}
+
 func (s *shard) entryAt(off int) entry {
 	e := entry(s.arena[off:])
 	return e[:e.size()]

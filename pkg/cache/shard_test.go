@@ -119,7 +119,7 @@ func TestFewHashes(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	s := testShard(t, 4096)
 	keyOf := hashed(s, func(raw []byte) uint64 { return uint64(raw[1]%4)<<32 | 7 })
-	told := map[string]byte{} // the mark last stored under each key
+	stored := map[string]byte{} // the mark last stored under each key
 	for i := range 20_000 {
 		question := []byte{1, byte('a' + r.IntN(26)), 0, 0, byte(1 + r.IntN(2))}
 		key := append(bytes.Clone(question), make([]byte, r.IntN(3))...)
@@ -129,11 +129,11 @@ func TestFewHashes(t *testing.T) {
 			a.Msg[0] = byte(i)
 			s.now = int64(i) * int64(time.Millisecond)
 			s.store(&k, k.rrtype, a, 0, origin{})
-			told[string(key)] = byte(i)
+			stored[string(key)] = byte(i)
 		}
 		if e, _, ok := s.find(&k, k.rrtype); ok {
 			e[offFreq] = min(maxFreq, e[offFreq]+1)
-			if want, got := told[string(key)], e.msg()[0]; got != want || !bytes.Equal(e.key(), key) {
+			if want, got := stored[string(key)], e.msg()[0]; got != want || !bytes.Equal(e.key(), key) {
 				t.Fatalf("%q finds answer %d to %q, want %d", key, got, e.key(), want)
 			}
 		}

@@ -2,6 +2,14 @@
 
 package capabilities
 
+import (
+	"fmt"
+	"strings"
+
+	"golang.org/x/sys/unix"
+	"kernel.org/pub/linux/libs/security/libcap/cap"
+)
+
 // A Capability is the upper-case name of a Linux capability without the prefix CAP_,
 // as in a Kubernetes securityContext.
 type Capability string
@@ -15,7 +23,26 @@ const (
 
 // Missing returns the names of the capabilities in needs that are not in the effective
 // set of this thread, in the same order. An unknown capability counts as missing.
-func Missing(needs ...Capability) []string { return missing(needs) }
+func Missing(needs ...Capability) []string {
+	names, _ := MissingOf(0, needs...) // 0: this thread; all of needs, if they cannot be read
+	return names
+}
+
+// MissingOf is Missing for another process. It returns an error if there is no such process.
+func MissingOf(pid int, needs ...Capability) (names []string, err error) {
+	has, err := cap.GetPID(pid)
+	for _, need := range needs {
+		v, unknown := value(need)
+		usable := false
+		if err == nil && unknown == nil {
+			usable, _ = has.GetFlag(cap.Effective, v)
+		}
+		if !usable {
+			names = append(names, string(need))
+		}
+	}
+	return names, err
+}
 
 // Drop irrevocably removes all capabilities except keep from every thread of this
 // process. A capability in keep that the process does not have is ignored.
@@ -29,3 +56,73 @@ func Missing(needs ...Capability) []string { return missing(needs) }
 // users' files only if they are world-readable. After an error some of the capabilities
 // may be gone.
 func Drop(keep ...Capability) error { return drop(keep) }
+
+// value returns the kernel's number of c.
+func value(c Capability) (cap.Value, error) {
+	return cap.FromName("cap_" + strings.ToLower(string(c)))
+}
+
+func drop(keep []Capability) error {
+	kept := make(map[cap.Value]bool, len(keep))
+	for _, c := range keep {
+		v, err := value(c)
+		if err != nil {
+			return fmt.Errorf("keeping the capability %s: %w", c, err)
+		}
+		kept[v] = true
+	}
+	had, err := cap.GetPID(0)
+	if err != nil {
+		return fmt.Errorf("reading the capabilities of this process: %w", err)
+	}
+	if err := reduceBounding(had, kept); err != nil {
+		return err
+	}
+	left, err := intersect(had, kept)
+	if err != nil {
+		return fmt.Errorf("choosing the capabilities to keep: %w", err)
+	}
+	if err := left.SetProc(); err != nil {
+		return fmt.Errorf("dropping capabilities: %w", err)
+	}
+	if _, err := cap.Prctlw(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
+		return fmt.Errorf("setting no_new_privs: %w", err)
+	}
+	return nil
+}
+
+// reduceBounding drops all but kept from the bounding set if this process has SETPCAP.
+func reduceBounding(had *cap.Set, kept map[cap.Value]bool) error {
+	if allowed, err := had.GetFlag(cap.Effective, cap.SETPCAP); err != nil || !allowed {
+		return nil //nolint:nilerr // a kernel that does not know SETPCAP does not allow it
+	}
+	for v := range cap.MaxBits() {
+		if bound, err := cap.GetBound(v); kept[v] || err != nil || !bound {
+			continue
+		}
+		if err := cap.DropBound(v); err != nil {
+			return fmt.Errorf("dropping the capability %s from the bounding set: %w", v, err)
+		}
+	}
+	return nil
+}
+
+// intersect returns the part of had that is in kept. It keeps no ambient capabilities
+// that are not inheritable as well.
+func intersect(had *cap.Set, kept map[cap.Value]bool) (*cap.Set, error) {
+	left := cap.NewSet()
+	for v := range kept {
+		for to, from := range map[cap.Flag]cap.Flag{
+			cap.Permitted: cap.Permitted, cap.Effective: cap.Permitted, cap.Inheritable: cap.Inheritable,
+		} {
+			has, err := had.GetFlag(from, v)
+			if err != nil {
+				return nil, err
+			}
+			if err := left.SetFlag(to, has, v); err != nil {
+				return nil, err
+			}
+		}
+	}
+	return left, nil
+}

@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -145,7 +146,7 @@ func TestDrop(t *testing.T) {
 	}
 	admin, bind := spell(unix.CAP_NET_ADMIN), spell(unix.CAP_NET_BIND_SERVICE)
 	both, none := spell(unix.CAP_NET_ADMIN, unix.CAP_NET_BIND_SERVICE), spell()
-	nobody := func(ambient ...uintptr) *syscall.SysProcAttr {
+	unprivileged := func(ambient ...uintptr) *syscall.SysProcAttr {
 		return &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}, AmbientCaps: ambient}
 	}
 	for _, tt := range []struct {
@@ -170,18 +171,18 @@ func TestDrop(t *testing.T) {
 		},
 		{
 			name: "another user, without SETPCAP", keep: "NET_ADMIN",
-			attr:   nobody(unix.CAP_NET_ADMIN, unix.CAP_NET_BIND_SERVICE),
+			attr:   unprivileged(unix.CAP_NET_ADMIN, unix.CAP_NET_BIND_SERVICE),
 			before: []string{"NET_RAW"}, after: []string{"NET_BIND_SERVICE", "NET_RAW"},
 			want: status{admin, admin, admin, own.Bnd, admin, "1"}, program: status{admin, admin, admin, own.Bnd, admin, "1"},
 		},
 		{
 			name: "another user, with SETPCAP", keep: "NET_BIND_SERVICE",
-			attr:   nobody(unix.CAP_NET_BIND_SERVICE, unix.CAP_SETPCAP),
+			attr:   unprivileged(unix.CAP_NET_BIND_SERVICE, unix.CAP_SETPCAP),
 			before: []string{"NET_ADMIN", "NET_RAW"}, after: []string{"NET_ADMIN", "NET_RAW"},
 			want: status{bind, bind, bind, bind, bind, "1"}, program: status{bind, bind, bind, bind, bind, "1"},
 		},
 		{
-			name: "another user, a capability that it never had", keep: "NET_RAW", attr: nobody(),
+			name: "another user, a capability that it never had", keep: "NET_RAW", attr: unprivileged(),
 			before: []string{"NET_ADMIN", "NET_BIND_SERVICE", "NET_RAW"}, after: []string{"NET_ADMIN", "NET_BIND_SERVICE", "NET_RAW"},
 			want: status{none, none, none, own.Bnd, none, "1"}, program: status{none, none, none, own.Bnd, none, "1"},
 		},
@@ -233,6 +234,24 @@ func runChild(t *testing.T, keep string, attr *syscall.SysProcAttr) (r report) {
 		t.Fatalf("%q: %v", out, err)
 	}
 	return r
+}
+
+// TestMissingOf reads the capabilities of another process, and returns an error if there is none.
+func TestMissingOf(t *testing.T) {
+	t.Parallel()
+	other := exec.CommandContext(t.Context(), "sleep", "60")
+	if err := other.Start(); err != nil {
+		t.Fatal(err)
+	}
+	want := capabilities.Missing(capabilities.NetAdmin, "NO_SUCH")
+	if got, err := capabilities.MissingOf(other.Process.Pid, capabilities.NetAdmin, "NO_SUCH"); err != nil || !slices.Equal(got, want) {
+		t.Errorf("a child lacks %v, %v; want %v as this process", got, err, want)
+	}
+	_ = other.Process.Kill()
+	_ = other.Wait()
+	if got, err := capabilities.MissingOf(other.Process.Pid, capabilities.NetAdmin); err == nil {
+		t.Errorf("a process that has ended lacks %v, without an error", got)
+	}
 }
 
 func TestMissingUnknown(t *testing.T) {

@@ -3,52 +3,217 @@
 package config
 
 import (
+	"fmt"
 	"net/netip"
+	"reflect"
 	"slices"
 	"strings"
+
+	"go.yaml.in/yaml/v3"
 )
 
-// addresses reads a list of IP addresses to listen on.
-func addresses(dst *[]netip.Addr) func(node) {
-	return func(n node) {
-		items, ok := n.items()
-		if !ok {
-			return
-		}
-		if len(items) == 0 {
-			n.report.add(Problem{Path: n.path, What: "empty", Hint: "name at least one address"})
-			return
-		}
-		list := make([]netip.Addr, 0, len(items))
-		seen := map[netip.Addr]node{}
-		for _, item := range items {
-			a, ok := item.address()
-			if !ok {
-				continue
-			}
-			if first, again := seen[a]; again {
-				item.reject("already at "+first.path, "")
-				continue
-			}
-			seen[a] = item
-			list = append(list, a)
-		}
-		rejectCovered(list, seen)
-		*dst = list
+const portHint = "a port is a number from 1 to 65535"
+
+// ServiceName names a Service. Both parts are DNS labels in lower case (RFC 1123), or both are empty.
+type ServiceName struct{ Namespace, Name string }
+
+// String returns "namespace/name", the empty string for the zero value.
+func (s ServiceName) String() string {
+	if s == (ServiceName{}) {
+		return ""
 	}
+	return s.Namespace + "/" + s.Name
 }
 
-// rejectCovered reports each address that another one of the list stands for.
-func rejectCovered(list []netip.Addr, nodes map[netip.Addr]node) {
-	wides := slices.DeleteFunc(slices.Clone(list), func(a netip.Addr) bool { return !a.IsUnspecified() })
-	for _, a := range list {
-		for _, wide := range wides {
-			if a != wide && covers(wide, a) {
-				nodes[a].reject("already covered by "+wide.String(), "list single addresses, or the unspecified one alone")
-				break
-			}
+// parseService reads a namespace and a name. The empty string is the zero value.
+func parseService(text string) (ServiceName, *Problem) {
+	namespace, name, _ := strings.Cut(text, "/")
+	switch {
+	case text == "", isLabel(namespace) && isLabel(name):
+		return ServiceName{Namespace: namespace, Name: name}, nil
+	case isLabel(text):
+		return ServiceName{}, problem("not a service with its namespace", "write it like kube-system/"+text)
+	}
+	return ServiceName{}, problem("not a service with its namespace", "write it like kube-system/kube-dns, in lower case")
+}
+
+// Fallback says where the queries go that the agent does not take. The zero value: nowhere.
+type Fallback struct {
+	Central   bool             // to the cluster's central resolver; Addresses is empty then
+	Addresses []netip.AddrPort // unique, the port is never 0
+}
+
+// String returns the spelling of f in a configuration: central, none, or a list.
+func (f Fallback) String() string {
+	switch {
+	case f.Central:
+		return "central"
+	case len(f.Addresses) == 0:
+		return "none"
+	}
+	return flowList(f.Addresses)
+}
+
+// decode implements [decoded]: central, none, or a list of addresses with or without a port.
+func (f *Fallback) decode(d *decoder, path string, n *yaml.Node) bool {
+	const what = "not central, none or a list of addresses"
+	switch {
+	case n.Kind == yaml.SequenceNode:
+		*f = Fallback{}
+		servers := field{tag: `required:"write none, or name at least one address"`, format: textFormat(parseServer, netip.AddrPort.String)}
+		d.decode(path, n, reflect.ValueOf(&f.Addresses).Elem(), &servers)
+	case isString(n) && (n.Value == "central" || n.Value == "none"):
+		*f = Fallback{Central: n.Value == "central"}
+	case isString(n):
+		hint := didYouMean(n.Value, []string{"central", "none"})
+		if _, err := parseEndpoint(n.Value, dnsPort); err == nil {
+			hint = "write [" + quote(n.Value) + "]"
+		}
+		d.reject(path, n, problem(what, hint))
+	default:
+		d.reject(path, n, problem(what, ""))
+	}
+	return true
+}
+
+// spellAddress returns the text of an address, a prefix, or an address and a port: the empty string for the zero value.
+func spellAddress[T interface {
+	IsValid() bool
+	String() string
+}](v T) string {
+	if !v.IsValid() {
+		return ""
+	}
+	return v.String()
+}
+
+// parseListenAddress reads an address without a port.
+func parseListenAddress(text string) (netip.Addr, *Problem) {
+	return parseHostAddr(text, "the port is listen.port")
+}
+
+// parseServiceAddress reads the address of the DNS service.
+func parseServiceAddress(text string) (netip.Addr, *Problem) {
+	a, p := parseListenAddress(text)
+	if p == nil && (a.IsUnspecified() || a.IsLoopback() || a.Zone() != "") {
+		p = problem("not the address of a service", "")
+	}
+	return a, p
+}
+
+// parseBootstrap reads the address of a host that an upstream's URL names.
+func parseBootstrap(text string) (netip.Addr, *Problem) {
+	a, p := parseHostAddr(text, "the port is that of the URL")
+	if p == nil && a.IsUnspecified() {
+		p = problem("not the address of one host", "")
+	}
+	return a, p
+}
+
+// parseHostAddress reads more than the address of one host: 0.0.0.0 is how lists of hosts say nowhere.
+func parseHostAddress(text string) (netip.Addr, *Problem) {
+	a, p := parseAddr(text, "leave out the port: a record has none")
+	switch {
+	case p != nil:
+	case a.Zone() != "":
+		p = problem("an address with a zone, which no record has", "write "+a.WithZone("").String())
+	case a.Is4In6():
+		p = hostProblem(a)
+	}
+	return a, p
+}
+
+// parseHostAddr reads an address that can be one end of a connection.
+func parseHostAddr(text, portHint string) (netip.Addr, *Problem) {
+	a, p := parseAddr(text, portHint)
+	if p == nil {
+		p = hostProblem(a)
+	}
+	return a, p
+}
+
+// parseAddr reads an address, with a hint for one with a port.
+func parseAddr(text, portHint string) (netip.Addr, *Problem) {
+	a, err := netip.ParseAddr(text)
+	if err == nil {
+		return a, nil
+	}
+	if _, err := netip.ParseAddrPort(text); err != nil {
+		portHint = ""
+	}
+	return netip.Addr{}, problem("not an IP address", portHint)
+}
+
+// hostProblem says what keeps an address from being one end of a connection.
+func hostProblem(a netip.Addr) *Problem {
+	switch {
+	case a.Is4In6():
+		return problem("an IPv4 address in IPv6 form", "write the address as "+a.Unmap().String())
+	case a.IsMulticast(), a == netip.AddrFrom4([4]byte{255, 255, 255, 255}):
+		return problem("not the address of one host", "")
+	}
+	return nil
+}
+
+// parseOptionalEndpoint reads an address with its port. The empty string is the zero value.
+func parseOptionalEndpoint(text string) (netip.AddrPort, *Problem) {
+	if text == "" {
+		return netip.AddrPort{}, nil
+	}
+	a, err := netip.ParseAddrPort(text)
+	switch port, found := strings.CutPrefix(text, ":"); {
+	case found && isDigits(port):
+		return a, problem("not an IP address and a port", "write 127.0.0.1:"+port+", or 0.0.0.0:"+port+" for every IPv4 address")
+	case err != nil:
+		return a, problem("not an IP address and a port", `write it like 127.0.0.1:9253, or "" for none`)
+	case a.Port() == 0:
+		return a, problem("port 0", portHint)
+	}
+	return a, hostProblem(a.Addr())
+}
+
+// parseServer reads the address of a server that is asked over TCP, with or without a port.
+func parseServer(text string) (netip.AddrPort, *Problem) {
+	a, err := parseEndpoint(text, dnsPort)
+	if err == nil {
+		return a, serverProblem(a)
+	}
+	p := notATarget(text, false)
+	p.What = "not an IP address with or without a port"
+	if strings.Contains(text, "://") {
+		p.Hint = "write the address alone: it is always asked over TCP"
+	}
+	return a, p
+}
+
+// serverProblem says what keeps an address and a port from being those of a server.
+func serverProblem(a netip.AddrPort) *Problem {
+	switch {
+	case a.Port() == 0:
+		return problem("port 0", portHint)
+	case a.Addr().IsUnspecified():
+		return problem("not the address of one host", "")
+	}
+	return hostProblem(a.Addr())
+}
+
+// parseEndpoint reads an address with or without a port, in brackets or not.
+func parseEndpoint(text string, port uint16) (netip.AddrPort, error) {
+	if inner, found := strings.CutPrefix(text, "["); found && strings.HasSuffix(inner, "]") {
+		if a, err := netip.ParseAddr(inner[:len(inner)-1]); err == nil && a.Is6() {
+			return netip.AddrPortFrom(a, port), nil
 		}
 	}
+	if a, err := netip.ParseAddrPort(text); err == nil {
+		return a, nil
+	}
+	a, err := netip.ParseAddr(text)
+	return netip.AddrPortFrom(a, port), err
+}
+
+func isAddress(text string) bool {
+	_, err := netip.ParseAddr(text)
+	return err == nil
 }
 
 // covers reports whether a socket on wide takes what is sent to a. One on [::] takes IPv4 as well.
@@ -56,57 +221,77 @@ func covers(wide, a netip.Addr) bool {
 	return wide == a || (wide.IsUnspecified() && (wide.Is6() || a.Is4()))
 }
 
-// address returns the value of n when it is an IP address to listen on, and reports anything else.
-func (n node) address() (netip.Addr, bool) {
-	text, ok := n.str()
-	if !ok {
-		n.reject("not an IP address", "")
-		return netip.Addr{}, false
+// parsePrefix reads a prefix without host bits.
+func parsePrefix(text string) (netip.Prefix, *Problem) {
+	p, err := netip.ParsePrefix(text)
+	if err == nil {
+		return p, prefixProblem(p)
+	}
+	hint := "write it like 10.96.0.0/12"
+	if a, err := netip.ParseAddr(text); err == nil {
+		hint = fmt.Sprintf("write %s/%d for one address", a.WithZone("").Unmap(), a.Unmap().BitLen())
+	}
+	return p, problem("not a prefix", hint)
+}
+
+// prefixProblem says what keeps a prefix from being the only spelling of its addresses.
+func prefixProblem(p netip.Prefix) *Problem {
+	if a := p.Addr(); a.Is4In6() {
+		bad := problem("an IPv4 prefix in IPv6 form", "")
+		if short, err := a.Unmap().Prefix(p.Bits() - (a.BitLen() - a.Unmap().BitLen())); err == nil {
+			bad.Hint = "write " + short.String()
+		}
+		return bad
+	}
+	if p != p.Masked() {
+		return problem("an address with bits beyond the prefix length", "write "+p.Masked().String())
+	}
+	return nil
+}
+
+// parseClient reads a prefix or one address, as a prefix of all its bits.
+func parseClient(text string) (netip.Prefix, *Problem) {
+	if p, err := netip.ParsePrefix(text); err == nil {
+		return p, prefixProblem(p)
 	}
 	a, err := netip.ParseAddr(text)
 	if err != nil {
-		hint := ""
+		bad := problem("not an IP address or a prefix", "")
 		if _, err := netip.ParseAddrPort(text); err == nil {
-			hint = "the port is listen.port"
+			bad.Hint = "leave out the port: a client comes from any"
 		}
-		n.reject("not an IP address", hint)
-		return netip.Addr{}, false
+		return netip.Prefix{}, bad
 	}
-	return a, n.rejectFlaw(addressFlaw(a))
-}
-
-// addressFlaw says what keeps an address from being one end of a connection.
-func addressFlaw(a netip.Addr) flaw {
+	bad := hostProblem(a)
 	switch {
-	case a.Is4In6():
-		return flaw{what: "an IPv4 address in IPv6 form", hint: "write the address as " + a.Unmap().String()}
-	case a.IsMulticast(), a == netip.AddrFrom4([4]byte{255, 255, 255, 255}):
-		return flaw{what: "not the address of one host"}
+	case bad != nil:
+	case a.IsUnspecified():
+		bad = problem("not the address of one host", fmt.Sprintf("write %s/0 for every address of the family", a.WithZone("")))
+	case a.Zone() != "":
+		bad = problem("an address with a zone", "write "+a.WithZone("").String())
 	}
-	return flaw{}
+	return netip.PrefixFrom(a, a.BitLen()), bad
 }
 
-// optionalEndpoint reads an address with its port. The empty string is the zero value.
-func optionalEndpoint(dst *netip.AddrPort) func(node) {
-	return func(n node) {
-		text, ok := n.str()
-		if ok && text == "" {
-			*dst = netip.AddrPort{}
-			return
-		}
-		a, err := netip.ParseAddrPort(text)
-		f := addressFlaw(a.Addr())
-		switch {
-		case !ok || err != nil:
-			hint := `write it like 127.0.0.1:9253, or "" for none`
-			if port, found := strings.CutPrefix(text, ":"); found && isDigits(port) {
-				hint = "write 127.0.0.1:" + port + ", or 0.0.0.0:" + port + " for every IPv4 address"
-			}
-			n.reject("not an IP address and a port", hint)
-		case a.Port() == 0:
-			n.reject("port 0", portHint)
-		case n.rejectFlaw(f):
-			*dst = a
-		}
+// parseNAT64 reads a prefix of RFC 6052. The empty string is the zero value.
+func parseNAT64(text string) (netip.Prefix, *Problem) {
+	if text == "" {
+		return netip.Prefix{}, nil
 	}
+	p, err := netip.ParsePrefix(text)
+	if err != nil {
+		return p, problem("not a prefix", `write it like 64:ff9b::/96, or "" for none`)
+	}
+	if bad := prefixProblem(p); bad != nil {
+		return p, bad
+	}
+	switch {
+	case p.Addr().Is4():
+		return p, problem("not a prefix of IPv6", "write it like 64:ff9b::/96")
+	case !slices.Contains([]int{32, 40, 48, 56, 64, 96}, p.Bits()):
+		return p, problem(fmt.Sprintf("a prefix of %d bits", p.Bits()), "an IPv4 address follows 32, 40, 48, 56, 64 or 96 bits (RFC 6052 section 2.2)")
+	case p.Addr().As16()[8] != 0:
+		return p, problem("a prefix whose bits 64 to 71 are not zero", "they must be (RFC 6052 section 2.2)")
+	}
+	return p, nil
 }

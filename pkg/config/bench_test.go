@@ -25,7 +25,7 @@ func BenchmarkParse(b *testing.B) {
 		name, text string
 		good       bool
 	}{
-		{name: "reference", good: true, text: string(config.Reference())},
+		{name: "reference", good: true, text: string(reference(b))},
 		{
 			name: "addresses", good: true,
 			text: "listen: {addresses: [" + fill(func(i int) string { return fmt.Sprintf("'2001:db8::%x:%x',", i>>16, i&0xFFFF) }) + "]}",

@@ -34,7 +34,7 @@ func certificate(t *testing.T) string {
 	return string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}))
 }
 
-// TestLoadCertificates has what may stand where a file of certificates should: it is said before an upstream is asked.
+// TestLoadCertificates has paths that are no file of certificates: the load reports them, not the first query to an upstream.
 func TestLoadCertificates(t *testing.T) {
 	t.Parallel()
 	good := certificate(t)
@@ -81,7 +81,7 @@ func TestLoadCertificates(t *testing.T) {
 				shown += "..."
 			}
 			want := &config.Error{Path: file, Problems: []config.Problem{
-				{Path: "forward[0].tls.ca", What: shown + ": " + tt.want, Hint: tt.hint},
+				{Line: 1, Column: 56, Path: "forward[0].tls.ca", What: shown + ": " + tt.want, Hint: tt.hint},
 			}}
 			problems, ok := errors.AsType[*config.Error](err)
 			if !ok {
@@ -113,9 +113,12 @@ func TestLoadCertificatesBesideOtherProblems(t *testing.T) {
 		t.Fatalf("Load: error %v, want a *config.Error", err)
 	}
 	want := []config.Problem{
-		{Path: "listen.port", What: "0: not between 1 and 65535"},
-		{Path: "forward[0].tls.ca", What: "7: not a string", Hint: "put it in quotes"},
-		{Path: "forward[1].tls.ca", What: `"/nowhere/ca.pem": no such file or directory`, Hint: "name a file that this user can read"},
+		{Line: 2, Column: 48, Path: "forward[0].tls.ca", What: "7: not a string", Hint: "put it in quotes"},
+		{
+			Line: 3, Column: 48, Path: "forward[1].tls.ca",
+			What: `"/nowhere/ca.pem": no such file or directory`, Hint: "name a file that this user can read",
+		},
+		{Line: 4, Column: 16, Path: "listen.port", What: "0: not between 1 and 65535", Hint: "the default is 1053"},
 	}
 	if diff := cmp.Diff(want, problems.Problems); diff != "" {
 		t.Errorf("problems (-want +got):\n%s", diff)

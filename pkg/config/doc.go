@@ -1,15 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package config turns a YAML file into a typed, validated plan that can be watched.
+// Package config reads a YAML file into a typed, validated [Config], and watches the file.
 //
-// [Parse] reports every problem of a file at once, each with the path of its
+// [Parse] reports every problem of a file at once, each with its line and column and the path of its
 // key: unknown keys, wrong types, values out of range, values that contradict
 // each other. A key that is absent or null keeps the value of [Default], so an
 // empty file is a complete configuration. What the defaults are, and what
 // contradicts them, depends on the [Role] of the program. What Parse returns needs no more
 // checks, and [Marshal] writes it so that Parse reads the same again.
 //
-// Parsing has steps: the text becomes one JSON document, the document
-// is walked along tables of the known keys (one per section, see fields.go),
-// each key's reader checks its own value, and the rules between keys come last.
+// The structs in config.go are the only list of keys: their tags say how a value is written and what its bounds are, and
+// their comments what it means. The decoder and the writer walk them by reflection; reference.yaml,
+// docs/configuration.md and docs/configuration.schema.json are made of them. A new key is a field with its tags, its
+// comment and its default; a new form of values is an entry of formats. The rules between keys are in rules.go.
 package config

@@ -34,6 +34,6 @@ cache: {sise: 64Mi}
 		}
 	}
 	// Output:
-	// listen.port: 70000: not between 1 and 65535 ()
+	// listen.port: 70000: not between 1 and 65535 (the default is 1053)
 	// cache.sise: unknown key (did you mean "size"?)
 }

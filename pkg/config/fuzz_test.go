@@ -13,7 +13,7 @@ import (
 	"github.com/nodecache/node-cache/pkg/config"
 )
 
-// FuzzParse holds Parse to its contract: a plan that survives Marshal, or an [config.Error] that says something.
+// FuzzParse holds Parse to its contract: a plan that survives Marshal, or a [config.Error] with a text.
 func FuzzParse(f *testing.F) {
 	all, err := config.Marshal(config.Default(config.Agent)) // not the reference: comments only make inputs long
 	if err != nil {
@@ -65,7 +65,7 @@ func holdContract(t *testing.T, data []byte, role config.Role) {
 	}
 	for _, p := range problems.Problems {
 		if p.What == "" {
-			t.Errorf("problem %+v says nothing", p)
+			t.Errorf("problem %+v has no text", p)
 		}
 	}
 	if diff := cmp.Diff(config.Config{}, c, plain()); diff != "" {

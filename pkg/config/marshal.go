@@ -3,10 +3,10 @@
 package config
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"reflect"
-	"strconv"
 	"strings"
 )
 
@@ -14,45 +14,31 @@ import (
 // reads c again, in any role that could have given c. A Config that Parse could
 // not have returned is an error.
 func Marshal(c Config) ([]byte, error) {
-	var w writer
-	w.config(&c)
-	return written(&w, &c, Agent) // no key is absent, and an agent may be all that a resolver may
+	return checkWritten(writeConfig(&c), &c, Agent) // no key is absent, and an agent may be all that a resolver may
 }
 
 // MarshalChanges is [Marshal] without the keys that have the value of [Default] in a role. A key for whose path, such as
 // "cache.size" or "forward[0]", note has a text that is not empty gets it as a comment of one line; a nil note has none.
 func MarshalChanges(c Config, role Role, note func(path string) string) ([]byte, error) {
-	w := writer{usual: usual(&c, role), note: note}
 	standard := Default(role)
 	for i := range standard.Forward {
 		standard.Forward[i].MinTTL, standard.Forward[i].MaxTTL, standard.Forward[i].NegativeTTL = c.Cache.MinTTL, c.Cache.MaxTTL, c.Cache.NegativeTTL
 	}
-	w.noForward = reflect.DeepEqual(c.Forward, standard.Forward)
-	w.config(&c)
-	return written(&w, &c, role)
+	w := writer{changes: true, cache: &c.Cache, note: note}
+	w.mapping(reflect.ValueOf(document{apiVersion, kind, c}), reflect.ValueOf(document{Config: standard}), 0, "")
+	return checkWritten(w.Bytes(), &c, role)
 }
 
-// usual has the values that the keys of c would have if they were absent. Those that cannot be are left out.
-func usual(c *Config, role Role) map[string]string {
-	standard := Default(role)
-	item := DefaultRoute("")
-	item.MinTTL, item.MaxTTL, item.NegativeTTL = c.Cache.MinTTL, c.Cache.MaxTTL, c.Cache.NegativeTTL
-	standard.Forward = []Route{item}
-	standard.Templates = []Template{{}}
-	standard.Probes = []Probe{DefaultProbe("", "")}
-	w := writer{written: map[string]string{}}
-	w.config(&standard)
-	for _, key := range []string{"apiVersion", "kind", "forward[].to", "probes[].name"} {
-		delete(w.written, key)
-	}
-	w.written["templates"], w.written["probes"] = "[]", "[]"
-	return w.written
+// writeConfig writes every key of c.
+func writeConfig(c *Config) []byte {
+	var w writer
+	w.mapping(reflect.ValueOf(document{apiVersion, kind, *c}), reflect.Value{}, 0, "")
+	return w.Bytes()
 }
 
-// written returns the text when it is read as c again.
-func written(w *writer, c *Config, role Role) ([]byte, error) {
-	text := []byte(w.String())
-	again, err := Parse(text, role)
+// checkWritten returns the text when it is read as c again.
+func checkWritten(text []byte, c *Config, role Role) ([]byte, error) {
+	again, err := parseWritten(text, role)
 	if err != nil {
 		return nil, fmt.Errorf("writing the configuration: %w", err)
 	}
@@ -62,24 +48,111 @@ func written(w *writer, c *Config, role Role) ([]byte, error) {
 	return text, nil
 }
 
-// text quotes a string. The escapes of Go are escapes of YAML as well.
-func text(s string) string { return strconv.QuoteToASCII(s) }
+// writer writes a document.
+type writer struct {
+	bytes.Buffer
 
-// onOffText quotes the word, which YAML 1.1 would read as a boolean.
-func onOffText(on bool) string { return text(map[bool]string{false: "off", true: "on"}[on]) }
+	changes bool                     // without the keys that have their defaults
+	cache   *Cache                   // where routes have their TTLs from
+	isItem  bool                     // it writes an item of a list
+	note    func(path string) string // the comment for a path such as forward[0].to; nil: there are none
+}
+
+// mapping writes the keys of a struct. Those that have the value of standard, which may be invalid, can be left out.
+func (w *writer) mapping(v, standard reflect.Value, indent int, path string) {
+	for _, f := range fieldsOf(v.Type()) {
+		value, byDefault := f.value(v), reflect.Value{}
+		if standard.IsValid() {
+			byDefault = f.value(standard)
+		}
+		isNil := value.Kind() == reflect.Pointer && value.IsNil()
+		if isNil || w.changes && byDefault.IsValid() && reflect.DeepEqual(value.Interface(), byDefault.Interface()) {
+			continue
+		}
+		w.key(&f, value, byDefault, indent, childPath(path, f.key))
+	}
+}
+
+// key writes a key with its value.
+func (w *writer) key(f *field, v, standard reflect.Value, indent int, path string) {
+	margin := strings.Repeat(" ", indent)
+	line := func(value string) {
+		if value != "" {
+			value = " " + value
+		}
+		w.WriteString(margin + f.key + ":" + value + "\n")
+	}
+	if v.Kind() == reflect.Pointer {
+		v = v.Elem()
+	}
+	isScalar := f.format.parse != nil || v.Type() == reflect.TypeFor[Fallback]()
+	if isScalar {
+		w.remark(path, margin)
+	}
+	switch list, isTable := reflect.TypeAssert[HostTable](v); {
+	case isTable && len(list) == 0:
+		line("{}")
+	case isTable:
+		line("")
+		for _, h := range list {
+			w.WriteString(margin + "  " + quoteYAML(h.Name) + ": " + flowList(h.Addresses) + "\n")
+		}
+	case isScalar && v.Kind() == reflect.Slice:
+		items := make([]string, v.Len())
+		for i := range items {
+			items[i] = f.format.print(v.Index(i))
+		}
+		line("[" + strings.Join(items, ", ") + "]")
+	case v.Type() == reflect.TypeFor[Fallback]():
+		line(fmt.Sprint(v))
+	case isScalar:
+		line(f.format.print(v))
+	case v.Kind() != reflect.Slice:
+		line("")
+		w.mapping(v, standard, indent+2, path)
+	case v.Len() == 0:
+		line("[]")
+	default:
+		line("")
+		for i := range v.Len() {
+			w.item(v.Index(i), indent, fmt.Sprintf("%s[%d]", path, i))
+		}
+	}
+}
+
+// item writes an item of a list of mappings.
+func (w *writer) item(v reflect.Value, indent int, path string) {
+	w.remark(path, strings.Repeat(" ", indent))
+	standard := newItem(v.Type())
+	if r, is := reflect.TypeAssert[*Route](standard.Addr()); is && w.changes {
+		r.MinTTL, r.MaxTTL, r.NegativeTTL = w.cache.MinTTL, w.cache.MaxTTL, w.cache.NegativeTTL
+	}
+	if r, is := reflect.TypeAssert[Rewrite](v); is {
+		v, standard = reflect.ValueOf(*newRewriteRule(&r)), reflect.Value{}
+	}
+	part := writer{changes: w.changes, cache: w.cache, note: w.note, isItem: true}
+	part.mapping(v, standard, indent+2, path)
+	text := part.String()
+	if text == "" {
+		text = strings.Repeat(" ", indent+2) + "{}\n"
+	}
+	w.WriteString(text[:indent] + "- " + text[indent+2:])
+}
+
+// remark writes the comment of a path, if it has one.
+func (w *writer) remark(path, margin string) {
+	if w.note == nil || w.isItem && w.Len() == 0 { // the comment of an item is that of its first line
+		return
+	}
+	if text := w.note(path); text != "" {
+		w.WriteString(margin + "# " + text + "\n")
+	}
+}
 
 func flowList[T fmt.Stringer](values []T) string {
 	list := make([]string, len(values))
 	for i, v := range values {
-		list[i] = v.String()
-	}
-	return flowTexts(list)
-}
-
-func flowTexts(values []string) string {
-	list := make([]string, len(values))
-	for i, v := range values {
-		list[i] = text(v)
+		list[i] = quoteYAML(v.String())
 	}
 	return "[" + strings.Join(list, ", ") + "]"
 }

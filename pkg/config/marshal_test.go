@@ -25,7 +25,8 @@ func TestMarshal(t *testing.T) {
 				{Kind: config.HTTPS, Addr: netip.AddrPortFrom(netip.Addr{}, 443), Name: "dns.example", Path: "/dns-query"},
 			},
 			Bootstrap: []netip.Addr{netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("2001:db8::1")},
-			Policy:    config.PolicyRandom, Connections: 16, Rate: 500, PlainCase: true, TrustAD: true, CA: "ca.pem", Method: config.MethodGet,
+			Policy:    config.PolicyRandom, Connections: 16, Rate: 500, PlainCase: true, TrustAD: true,
+			RouteTLS: config.RouteTLS{CA: "ca.pem"}, RouteHTTPS: config.RouteHTTPS{Method: config.MethodGet},
 			MinTTL: 0, MaxTTL: 90 * time.Second, NegativeTTL: time.Second, NoCache: true,
 		})
 		c.ClusterDomain = "k8s.example."
@@ -82,7 +83,7 @@ func TestMarshalRefusesWhatParseCannotReturn(t *testing.T) {
 	}{
 		{
 			name: "out of range", change: func(c *config.Config) { c.Listen.UDPSize = 1 },
-			want: "writing the configuration: listen.udpSize: 1: not between 512 and 4096",
+			want: "writing the configuration: listen.udpSize: 1: not between 512 and 4096\n  hint: the default is 1232",
 		},
 		{
 			name: "no root zone", change: func(c *config.Config) { c.Forward[0].Zone = "example.com." },
@@ -104,7 +105,7 @@ func TestMarshalRefusesWhatParseCannotReturn(t *testing.T) {
 		},
 		{
 			name: "a route without bounds", change: func(c *config.Config) { c.Forward[0] = config.Route{Zone: ".", To: c.Forward[0].To, Connections: 2} },
-			want: "writing the configuration: forward[0].maxTTL: \"0s\": not between 1s and 168h\nforward[0].negativeTTL: \"0s\": not between 1s and 24h",
+			want: "writing the configuration: forward[0].maxTTL: \"0s\": not between 1s and 168h\n  hint: the default is the value of cache.maxTTL\nforward[0].negativeTTL: \"0s\": not between 1s and 24h\n  hint: the default is the value of cache.negativeTTL",
 		},
 		{
 			name: "a socket that is not clean", change: func(c *config.Config) { c.Admin.Socket = "/run//a.sock" },
@@ -132,11 +133,11 @@ func TestMarshalRefusesWhatParseCannotReturn(t *testing.T) {
 		},
 		{
 			name: "a level of its own", change: func(c *config.Config) { c.Log.Level = slog.LevelInfo + 1 },
-			want: "writing the configuration: log.level: \"info+1\": not debug, info, warn or error\n  hint: did you mean \"info\"?",
+			want: "writing the configuration: log.level: \"value 1\": not debug, info, warn or error",
 		},
 		{
 			name: "a code that no template has", change: func(c *config.Config) { c.Templates = []config.Template{{Zone: ".", Rcode: 6}} },
-			want: "writing the configuration: templates[0].rcode: \"code 6\": not NOERROR, FORMERR, SERVFAIL, NXDOMAIN, NOTIMP or REFUSED",
+			want: "writing the configuration: templates[0].rcode: \"value 6\": not NOERROR, FORMERR, SERVFAIL, NXDOMAIN, NOTIMP or REFUSED",
 		},
 		{
 			name: "hosts out of order", change: func(c *config.Config) {

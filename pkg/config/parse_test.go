@@ -5,11 +5,13 @@ package config_test
 import (
 	"errors"
 	"flag"
+	"fmt"
 	"io/fs"
 	"log/slog"
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -305,20 +307,24 @@ func TestParseBadText(t *testing.T) {
 	for _, tt := range []struct {
 		name, text, want string
 	}{
-		{name: "not UTF-8", text: "listen:\n  port: \xff\n", want: "line 2: not UTF-8 text"},
-		{name: "UTF-16", text: "\xff\xfea\x00:\x00", want: "line 1: not UTF-8 text"},
-		{name: "control character", text: "a: 1\r\n\x00", want: "line 2: control character U+0000"},
+		{name: "not UTF-8", text: "listen:\n  port: \xff\n", want: "line 2:9: not UTF-8 text"},
+		{name: "UTF-16", text: "\xff\xfea\x00:\x00", want: "line 1:1: not UTF-8 text"},
+		{name: "control character", text: "a: 1\r\n\x00", want: "line 2:1: control character U+0000"},
 		{name: "too large", text: strings.Repeat("#", 1<<20+1), want: "larger than 1Mi"},
-		{name: "too deep", text: "a: " + strings.Repeat("[", 10000) + strings.Repeat("]", 10000), want: "nested too deeply"},
-		{name: "separator of YAML 1.1", text: "a: 1\u2028---\u2028b: 1\n", want: "line 3: a second document\n  hint: one file holds one configuration"},
-		{name: "second document after an end", text: "kind: Config\n...\nb: 1\n", want: "line 3: a second document\n  hint: one file holds one configuration"},
-		{name: "second document on its marker", text: "--- {}\n--- {}\n", want: "line 2: a second document\n  hint: one file holds one configuration"},
-		{name: "a mistake in the first line", text: "listen: }", want: "line 1: YAML: did not find expected node content\n  hint: check the indentation and the brackets, and quote an IPv6 address"},
-		{name: "a longer name than fits", text: "forward: [{zone: " + strings.Repeat("a.", 126) + "bb, to: [192.0.2.1]}, {zone: ., to: [192.0.2.1]}]", want: `forward[0].zone: "` + strings.Repeat("a.", 32) + `"...: not a zone: longer than 255 bytes`},
-		{name: "a long key", text: strings.Repeat("k", 100) + ": 1", want: `["` + strings.Repeat("k", 64) + `"...]: unknown key`},
+		{name: "deep", text: "a: " + strings.Repeat("[", 9999) + strings.Repeat("]", 9999), want: "line 1:1: a: unknown key"},
+		{
+			name: "too deep", text: "a: " + strings.Repeat("[", 10001),
+			want: "line 1:10004: YAML: exceeded max depth of 10000\n  hint: check the indentation and the brackets, and quote an IPv6 address",
+		},
+		{name: "separator of YAML 1.1", text: "a: 1\u2028---\u2028b: 1\n", want: "line 3:1: a second document\n  hint: one file holds one configuration"},
+		{name: "second document after an end", text: "kind: Config\n...\nb: 1\n", want: "line 3:1: YAML: did not find expected <document start>\n  hint: one file holds one configuration"},
+		{name: "second document on its marker", text: "--- {}\n--- {}\n", want: "line 2:5: a second document\n  hint: one file holds one configuration"},
+		{name: "a mistake in the first line", text: "listen: }", want: "line 1:9: YAML: did not find expected node content\n  hint: check the indentation and the brackets, and quote an IPv6 address"},
+		{name: "a longer name than fits", text: "forward: [{zone: " + strings.Repeat("a.", 126) + "bb, to: [192.0.2.1]}, {zone: ., to: [192.0.2.1]}]", want: `line 1:18: forward[0].zone: "` + strings.Repeat("a.", 32) + `"...: not a zone: longer than 255 bytes`},
+		{name: "a long key", text: strings.Repeat("k", 100) + ": 1", want: `line 1:1: ["` + strings.Repeat("k", 64) + `"...]: unknown key`},
 		{
 			name: "a long value is cut between letters", text: "log: {format: " + strings.Repeat("x", 63) + "éé}",
-			want: `log.format: "` + strings.Repeat("x", 63) + `"...: not json or text`,
+			want: `line 1:15: log.format: "` + strings.Repeat("x", 63) + `"...: not json or text`,
 		},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -347,6 +353,42 @@ func TestParseReportIsBounded(t *testing.T) {
 	}
 }
 
+// TestParseBoundsAliases has aliases of a few bytes each that stand for much.
+func TestParseBoundsAliases(t *testing.T) {
+	t.Parallel()
+	for name, text := range map[string]string{
+		"in a list":  "listen: &a [" + strings.Repeat("x, ", 2000) + "]\nforward: [" + strings.Repeat("*a, ", 2000) + "]",
+		"in mergers": "listen: &a {" + strings.Repeat("port: 1, ", 2000) + "}\nforward: [" + strings.Repeat("{<<: [*a, *a]}, ", 1000) + "]",
+	} {
+		_, err := config.Parse([]byte(text), config.Agent)
+		problems, ok := errors.AsType[*config.Error](err)
+		if !ok || !slices.ContainsFunc(problems.Problems, func(p config.Problem) bool { return p.What == "too many aliases" }) {
+			t.Errorf("%s: error %.200v, want one about aliases", name, err)
+		}
+	}
+}
+
+// TestParseMerges has merge keys: a mapping gets the keys of others that it does not have itself.
+func TestParseMerges(t *testing.T) {
+	t.Parallel()
+	got, err := config.Parse([]byte("forward:\n- &a {zone: a, to: [192.0.2.1], rate: 7, connections: 3}\n- {<<: *a, zone: b, rate: 8}\n- {<<: [{zone: .}, *a]}\n"), config.Agent)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var shown []string
+	for _, r := range got.Forward {
+		shown = append(shown, fmt.Sprint(r.Zone, r.To, r.Rate, r.Connections))
+	}
+	if diff := cmp.Diff([]string{"a.[192.0.2.1] 7 3", "b.[192.0.2.1] 8 3", ".[192.0.2.1] 7 3"}, shown); diff != "" {
+		t.Errorf("routes (-want +got):\n%s", diff)
+	}
+	for name, text := range map[string]string{"itself": "listen: &a {<<: *a}", "a scalar": "listen: {<<: 7}"} {
+		if _, err := config.Parse([]byte(text), config.Agent); err == nil || !strings.Contains(err.Error(), "listen: cannot be merged") {
+			t.Errorf("%s: error %v, want one about merging", name, err)
+		}
+	}
+}
+
 func TestLoad(t *testing.T) {
 	t.Parallel()
 	file := filepath.Join(t.TempDir(), "config.yaml")
@@ -370,8 +412,8 @@ func TestLoadNamesTheFile(t *testing.T) {
 	}
 	_, err := config.Load(file, config.Agent)
 	want := &config.Error{Path: file, Problems: []config.Problem{
-		{Path: "listen.port", What: "0: not between 1 and 65535"},
-		{Path: "cach", What: "unknown key", Hint: `did you mean "cache"?`},
+		{Line: 1, Column: 16, Path: "listen.port", What: "0: not between 1 and 65535", Hint: "the default is 1053"},
+		{Line: 2, Column: 1, Path: "cach", What: "unknown key", Hint: `did you mean "cache"?`},
 	}}
 	got, ok := errors.AsType[*config.Error](err)
 	if !ok {
@@ -380,7 +422,7 @@ func TestLoadNamesTheFile(t *testing.T) {
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("Load (-want +got):\n%s", diff)
 	}
-	text := file + ": listen.port: 0: not between 1 and 65535\n" + file + ": cach: unknown key\n  hint: did you mean \"cache\"?"
+	text := file + ":1:16: listen.port: 0: not between 1 and 65535\n  hint: the default is 1053\n" + file + ":2:1: cach: unknown key\n  hint: did you mean \"cache\"?"
 	if diff := cmp.Diff(text, err.Error()); diff != "" {
 		t.Errorf("message (-want +got):\n%s", diff)
 	}

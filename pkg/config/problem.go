@@ -3,21 +3,28 @@
 package config
 
 import (
+	"cmp"
 	"fmt"
+	"slices"
+	"strconv"
 	"strings"
+
+	"go.yaml.in/yaml/v3"
 )
 
 // Error holds everything that is wrong with one configuration.
 type Error struct {
 	Path     string    // of the file; empty for text that was given to Parse
-	Problems []Problem // never empty; in the order of the sections, text before keys
+	Problems []Problem // never empty; in the order of the text, those of unknown place last
 }
 
 // Problem is one thing that is wrong.
 type Problem struct {
-	Path string // a key such as "forward[1].to[0]", or "line 3" where no key can be named; empty: the whole text
-	What string // what is wrong; begins with the value, quoted, where there is one
-	Hint string // what to write in its place; empty: there is nothing to add
+	Line   int    // counted from 1; 0: unknown
+	Column int    // in characters, counted from 1; 0: unknown
+	Path   string // a key such as "forward[1].to[0]"; empty: the whole text, or what is between keys
+	What   string // what is wrong; begins with the value, quoted, where there is one
+	Hint   string // what to write in its place; empty: there is nothing to add
 }
 
 // maxProblems bounds a report: the file may be a megabyte of something else.
@@ -30,10 +37,7 @@ func (e *Error) Error() string {
 		if i > 0 {
 			b.WriteByte('\n')
 		}
-		if e.Path != "" {
-			b.WriteString(e.Path + ": ")
-		}
-		b.WriteString(p.String())
+		b.WriteString(e.Describe(p))
 		if p.Hint != "" {
 			b.WriteString("\n  hint: " + p.Hint)
 		}
@@ -41,7 +45,22 @@ func (e *Error) Error() string {
 	return b.String()
 }
 
-// String returns the problem on one line, without its hint.
+// Describe returns a problem on one line, with its place in the file as compilers write it, without its hint.
+func (e *Error) Describe(p Problem) string {
+	place := e.Path
+	switch {
+	case p.Line > 0 && e.Path != "":
+		place += fmt.Sprintf(":%d:%d", p.Line, p.Column)
+	case p.Line > 0:
+		place = fmt.Sprintf("line %d:%d", p.Line, p.Column)
+	}
+	if place != "" {
+		place += ": "
+	}
+	return place + p.String()
+}
+
+// String returns the key of a problem, where it has one, and what is wrong.
 func (p Problem) String() string {
 	if p.Path == "" {
 		return p.What
@@ -49,25 +68,49 @@ func (p Problem) String() string {
 	return p.Path + ": " + p.What
 }
 
-// report collects the problems of one text.
-type report struct {
-	problems []Problem
-	more     int // found after the report was full
+// problem returns what is wrong with a value. The decoder adds its path and the value itself.
+func problem(what, hint string) *Problem { return &Problem{What: what, Hint: hint} }
+
+// of returns a problem of a value that is in no file as an error.
+func (p *Problem) of(value string) error {
+	if p == nil {
+		return nil
+	}
+	return &Error{Problems: []Problem{{What: quote(value) + ": " + p.What, Hint: p.Hint}}}
 }
 
-func (r *report) add(p Problem) {
-	if len(r.problems) == maxProblems {
-		r.more++
+// add reports a problem at the value of its path, or of the closest path around it that has one.
+func (d *decoder) add(p Problem) {
+	at, path := position{}, p.Path
+	for {
+		var known bool
+		if at, known = d.set[path]; known || path == "" {
+			break
+		}
+		path = path[:max(0, strings.LastIndexAny(path, ".["))]
+	}
+	d.addAt(at, p)
+}
+
+func (d *decoder) addAt(at position, p Problem) {
+	if len(d.problems) >= maxProblems {
+		d.more++
 		return
 	}
-	r.problems = append(r.problems, p)
+	p.Line, p.Column = at.line, at.column
+	d.problems = append(d.problems, p)
+}
+
+// reject reports what is wrong with the value of a node.
+func (d *decoder) reject(path string, n *yaml.Node, p *Problem) {
+	d.addAt(positionOf(n), Problem{Path: path, What: shown(n) + ": " + p.What, Hint: p.Hint})
 }
 
 // clean reports whether no problem is at or below any of the keys. A rule between keys is
 // checked only then: the default that replaces a bad value could break the rule, and the
 // user would get a second problem for one mistake.
-func (r *report) clean(paths ...string) bool {
-	for _, p := range r.problems {
+func (d *decoder) clean(paths ...string) bool {
+	for _, p := range d.problems {
 		for _, path := range paths {
 			below, found := strings.CutPrefix(p.Path, path)
 			if found && (below == "" || below[0] == '.' || below[0] == '[') {
@@ -78,16 +121,61 @@ func (r *report) clean(paths ...string) bool {
 	return true
 }
 
-// err returns the report as an error, nil when it is empty.
-func (r *report) err(path string) error {
-	if len(r.problems) == 0 {
+// err returns the problems as an error, nil if there are none.
+func (d *decoder) err(path string) error {
+	if len(d.problems) == 0 {
 		return nil
 	}
-	if r.more > 0 {
-		r.problems = append(r.problems, Problem{What: fmt.Sprintf("%d more problems", r.more)})
+	slices.SortStableFunc(d.problems, func(a, b Problem) int {
+		if a.Line == 0 || b.Line == 0 {
+			return cmp.Compare(b.Line, a.Line)
+		}
+		return cmp.Or(cmp.Compare(a.Line, b.Line), cmp.Compare(a.Column, b.Column))
+	})
+	if d.more > 0 {
+		d.problems = append(d.problems, Problem{What: fmt.Sprintf("%d more problems", d.more)})
 	}
-	return &Error{Path: path, Problems: r.problems}
+	return &Error{Path: path, Problems: d.problems}
 }
 
-// flaw is what is wrong with a scalar; the zero value: nothing. It becomes a Problem where the path is known.
-type flaw struct{ what, hint string }
+// didYouMean is the hint that names the word closest to a mistyped one, empty
+// when none is close: at most a third of it wrong, and no more than two letters.
+func didYouMean(typed string, words []string) string {
+	if len(typed) > maxShown {
+		return ""
+	}
+	best, least := "", min(2, max(1, len(typed)/3))+1
+	for _, word := range words {
+		if d := distance(strings.ToLower(typed), strings.ToLower(word)); d < least {
+			best, least = word, d
+		}
+	}
+	if best == "" {
+		return ""
+	}
+	return "did you mean " + strconv.Quote(best) + "?"
+}
+
+// distance counts the letters to insert, remove, replace or swap with their
+// neighbour that turn a into b (optimal string alignment).
+func distance(a, b string) int {
+	before, last, row := make([]int, len(b)+1), make([]int, len(b)+1), make([]int, len(b)+1)
+	for j := range row {
+		row[j] = j
+	}
+	for i := range len(a) {
+		before, last, row = last, row, before
+		row[0] = i + 1
+		for j := range len(b) {
+			row[j+1] = last[j]
+			if a[i] == b[j] {
+				continue
+			}
+			row[j+1] = 1 + min(last[j], last[j+1], row[j])
+			if i > 0 && j > 0 && a[i] == b[j-1] && a[i-1] == b[j] {
+				row[j+1] = min(row[j+1], before[j-1]+1)
+			}
+		}
+	}
+	return row[len(b)]
+}

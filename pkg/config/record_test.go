@@ -16,9 +16,9 @@ import (
 	"github.com/nodecache/node-cache/pkg/config"
 )
 
-// TestRecordIsOne refuses texts of records that are, or come to, anything else than one record: directives of zone files
-// when they are read, wherever they stand, and when an action makes them.
-func TestRecordIsOne(t *testing.T) {
+// TestRecordIsSingle refuses texts of records that are, or expand to, anything but one record: directives of zone files,
+// both in the text when it is parsed and in the output of an action.
+func TestRecordIsSingle(t *testing.T) {
 	t.Parallel()
 	const read, made, taken = "reading the template of a record: it has a directive", "reading the record: ", ""
 	for _, tt := range []struct{ name, text, want string }{

@@ -60,7 +60,7 @@ func TestParseRoute(t *testing.T) {
 			text: "to: ['tls://192.0.2.1'], policy: sequential, connections: 16, rate: 1000000, case: off, trustAD: on, tls: {ca: a/../ca.pem}, https: {method: get}, clientSubnet: pass, minTTL: 0s, maxTTL: 168h, negativeTTL: 24h, cache: off",
 			want: config.Route{
 				Zone: ".", To: []config.Target{tls("192.0.2.1:853", "")}, Policy: config.PolicySequential, Connections: 16, Rate: 1_000_000,
-				PlainCase: true, TrustAD: true, CA: "ca.pem", Method: config.MethodGet, ClientSubnet: true,
+				PlainCase: true, TrustAD: true, RouteTLS: config.RouteTLS{CA: "ca.pem"}, RouteHTTPS: config.RouteHTTPS{Method: config.MethodGet}, ClientSubnet: true,
 				MinTTL: 0, MaxTTL: 168 * time.Hour, NegativeTTL: 24 * time.Hour, NoCache: true,
 			},
 		},

@@ -50,7 +50,7 @@ func matching(zone, text string, typ uint16) []TemplateData {
 		m.write(tree, 0)
 		name := underZone(strings.ToLower(m.b.String()), zone)
 		groups := e.FindStringSubmatch(name)
-		if _, f := parseZone(name); f.what != "" || groups == nil {
+		if _, p := parseZone(name); p != nil || groups == nil {
 			continue
 		}
 		q := TemplateData{Name: name, Zone: zone, Type: spellType(typ), Class: "IN", Match: groups, Group: map[string]string{}}

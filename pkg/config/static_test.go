@@ -144,7 +144,7 @@ func TestLoadHostsFiles(t *testing.T) {
 	}
 }
 
-// TestParseRecordIsBounded holds the actions of a record to those that come to an end soon.
+// TestParseRecordIsBounded refuses actions of a record that would run for long.
 func TestParseRecordIsBounded(t *testing.T) {
 	t.Parallel()
 	for _, text := range []string{
@@ -216,7 +216,7 @@ func TestMarshalChanges(t *testing.T) {
 			text:  "forward: [{zone: a.example, to: [192.0.2.1], maxTTL: 1m}, {zone: ., to: [/etc/resolv.conf], tls: {}}]\nhosts: {names: {a.b: ['::1']}}\nrewrite: [{prefix: a, to: ''}]\ntemplates: [{zone: x}]\nprobes: [{label: a, name: b, type: SRV}]",
 			notes: map[string]string{"forward[1]": "the second", "forward[1].to": "whom", "rewrite[0]": "rule", "hosts.names": "never"},
 			want: "forward:\n- zone: \"a.example.\"\n  to: [\"192.0.2.1\"]\n  maxTTL: 1m\n# the second\n- zone: \".\"\n  # whom\n  to: [\"/etc/resolv.conf\"]\n" +
-				"hosts:\n  names:\n    \"a.b.\": [\"::1\"]\nrewrite:\n# rule\n- prefix: \"a\"\n  to: \"\"\ntemplates:\n- zone: \"x.\"\nprobes:\n- label: \"a\"\n  name: \"b.\"\n  type: SRV\n",
+				"hosts:\n  names:\n    \"a.b.\": [\"::1\"]\nrewrite:\n# rule\n- prefix: \"a\"\n  to: \"\"\ntemplates:\n- zone: \"x.\"\nprobes:\n- label: \"a\"\n  name: \"b.\"\n  type: \"SRV\"\n",
 		},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -263,7 +263,7 @@ func TestParseTarget(t *testing.T) {
 		"a b": "hint: letters, digits",
 	} {
 		if _, err := config.ParseZone(text); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("ParseZone of %q: error %v, want that it says %q", text, err, want)
+			t.Errorf("ParseZone of %q: error %v, want %q in it", text, err, want)
 		}
 	}
 }

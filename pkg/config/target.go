@@ -3,7 +3,9 @@
 package config
 
 import (
+	"fmt"
 	"net/netip"
+	"net/url"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -45,8 +47,6 @@ const (
 
 // dnsQuery is the path of a target over HTTPS that names none, as most servers have it.
 const dnsQuery = "/dns-query"
-
-const portHint = "a port is a number from 1 to 65535"
 
 // scheme is how a target over a kind of transport begins.
 type scheme struct {
@@ -101,33 +101,8 @@ func (t Target) authority(usual uint16) string {
 	return addr.String()
 }
 
-// targets reads the list of upstreams of a route.
-func targets(dst *[]Target) func(node) {
-	return func(n node) {
-		items, ok := n.items()
-		if !ok {
-			return
-		}
-		if len(items) == 0 {
-			n.report.add(Problem{Path: n.path, What: "empty", Hint: "name at least one upstream"})
-			return
-		}
-		*dst = unique(items, node.target)
-	}
-}
-
-// target returns the value of n when it is an upstream, and reports anything else.
-func (n node) target() (Target, bool) {
-	text, ok := n.stringOnly()
-	if !ok {
-		return Target{}, false
-	}
-	t, f := parseTarget(text)
-	return t, n.rejectFlaw(f)
-}
-
 // parseTarget reads IP or IP:port, with one of the schemes before it or none, or an absolute path.
-func parseTarget(text string) (Target, flaw) {
+func parseTarget(text string) (Target, *Problem) {
 	if strings.HasPrefix(text, "/") {
 		return parsePath(text)
 	}
@@ -140,56 +115,149 @@ func parseTarget(text string) (Target, flaw) {
 			return parseURL(s, rest, true)
 		}
 	}
-	return Target{}, flaw{what: "not a scheme that is known", hint: "write udp://, tcp://, tls:// or https://"}
+	return Target{}, problem("not a scheme that is known", "write udp://, tcp://, tls:// or https://")
 }
 
 // parsePath reads the path of a resolv.conf.
-func parsePath(text string) (Target, flaw) {
+func parsePath(text string) (Target, *Problem) {
 	path := filepath.Clean(text)
 	if strings.HasSuffix(text, "/") || path == "/" || strings.ContainsRune(text, 0) {
-		return Target{}, flaw{what: "not the path of a file"}
+		return Target{}, problem("not the path of a file", "")
 	}
-	return Target{Kind: ResolvConf, Path: path}, flaw{}
+	return Target{Kind: ResolvConf, Path: path}, nil
 }
 
-// parseEndpoint reads an address with or without a port, in brackets or not.
-func parseEndpoint(text string, port uint16) (netip.AddrPort, error) {
-	if inner, found := strings.CutPrefix(text, "["); found && strings.HasSuffix(inner, "]") {
-		if a, err := netip.ParseAddr(inner[:len(inner)-1]); err == nil && a.Is6() {
-			return netip.AddrPortFrom(a, port), nil
+// parseURL reads what stands behind a scheme: an address or, with HTTPS, a host name, then a port, a path and a
+// name, as far as the scheme has use for them. isURL reports whether the scheme was written.
+func parseURL(s scheme, text string, isURL bool) (Target, *Problem) {
+	t := Target{Kind: s.kind}
+	rest, name, named := strings.Cut(text, "#")
+	if named {
+		var p *Problem
+		if t.Name, p = parseFragment(s, name); p != nil {
+			return Target{}, p
 		}
 	}
-	if a, err := netip.ParseAddrPort(text); err == nil {
-		return a, nil
+	if s.kind == HTTPS {
+		host, path, _ := strings.Cut(rest, "/")
+		var p *Problem
+		if t.Path, p = parseURLPath(strings.TrimPrefix(rest, host), path); p != nil {
+			return Target{}, p
+		}
+		rest = host
 	}
-	a, err := netip.ParseAddr(text)
-	return netip.AddrPortFrom(a, port), err
+	var err error
+	t.Addr, err = parseEndpoint(rest, s.port)
+	switch {
+	case err == nil:
+		return t, serverProblem(t.Addr)
+	case s.kind == HTTPS:
+		return parseNamed(t, rest)
+	}
+	p := notATarget(rest, isURL)
+	if host, _, _ := strings.Cut(rest, ":"); s.kind == TLS && !named && hostNameProblem(host) == nil {
+		p.Hint = "write its address with the name behind it, like tls://192.0.2.1#" + hostName(host)
+	}
+	return Target{}, p
 }
 
-func isAddress(text string) bool {
-	_, err := netip.ParseAddr(text)
-	return err == nil
+// parseFragment reads the name behind an address.
+func parseFragment(s scheme, name string) (string, *Problem) {
+	withName := s.kind == TLS || s.kind == HTTPS
+	switch {
+	case !withName && isDigits(name):
+		return "", problem("a # behind the address", "write the port behind a colon")
+	case !withName:
+		return "", problem("a name behind the address", "only tls:// and https:// have a certificate that it could be in")
+	case name == "":
+		return "", problem("no name behind the #", "leave out the #: then the certificate must be for the address")
+	case isAddress(name):
+		return "", problem("an address behind the #", "leave it out: then the certificate must be for the address that is asked")
+	}
+	return hostName(name), hostNameProblem(name)
+}
+
+// parseURLPath reads the path of a URL, with its first slash and without it.
+func parseURLPath(path, tail string) (string, *Problem) {
+	odd := func(c rune) bool { return c <= ' ' || c >= 0x7f || strings.ContainsRune("\"<>\\^`{|}", c) }
+	_, err := url.PathUnescape(path)
+	switch {
+	case strings.ContainsAny(tail, "?{"):
+		return "", problem("more than a path", "leave out what begins with ? or {: forward[].https.method says how is asked")
+	case err != nil, strings.ContainsFunc(path, odd):
+		return "", problem("a path with a character that no URL has", "write it as % and two hexadecimal digits")
+	case len(path) > maxURLPath:
+		return "", problem(fmt.Sprintf("a path longer than %d bytes", maxURLPath), "")
+	case path == "":
+		return dnsQuery, nil
+	}
+	return path, nil
+}
+
+// maxURLPath leaves room for a query in the line of a GET request.
+const maxURLPath = 255
+
+// parseNamed reads the host name and port of an HTTPS target without an address of its own.
+func parseNamed(t Target, text string) (Target, *Problem) {
+	host, number, hasPort := strings.Cut(text, ":")
+	port := uint64(httpsPort)
+	if hasPort {
+		var err error
+		if port, err = strconv.ParseUint(number, 10, 16); err != nil || port == 0 || !isDigits(number) {
+			return Target{}, problem("not a port behind the host", portHint)
+		}
+	}
+	if p := hostNameProblem(host); p != nil {
+		return Target{}, p
+	}
+	if t.Name != "" {
+		return Target{}, problem("two names", "write https://name, or https:// and an address with #name behind it")
+	}
+	t.Name, t.Addr = hostName(host), netip.AddrPortFrom(netip.Addr{}, uint16(port))
+	return t, nil
 }
 
 // notATarget guesses what a text that is no target was meant to be.
-func notATarget(text string, isURL bool) flaw {
-	f := flaw{what: "not an IP address, a URL or a path"}
+func notATarget(text string, isURL bool) *Problem {
+	p := problem("not an IP address, a URL or a path", "")
 	if isURL {
-		f.what = "not a URL of an IP address"
+		p.What = "not a URL of an IP address"
 	}
 	host, _, _ := strings.Cut(text, ":")
 	last := host[strings.LastIndexByte(host, '.')+1:]
 	switch {
 	case strings.HasSuffix(text, "/") && text != "/":
 		if _, err := parseEndpoint(strings.TrimSuffix(text, "/"), dnsPort); err == nil {
-			f.hint = "leave out the slash at the end"
+			p.Hint = "leave out the slash at the end"
 		}
 	case strings.HasPrefix(text, "./"), strings.HasPrefix(text, "../"), strings.HasSuffix(text, ".conf"):
-		f.hint = "a path begins with a slash"
+		p.Hint = "a path begins with a slash"
 	case isAddress(host):
-		f.hint = portHint
+		p.Hint = portHint
 	case last != "" && !isDigits(last) && !strings.ContainsAny(text, "/[]"):
-		f.hint = "a host name would have to be resolved first: write its address"
+		p.Hint = "a host name would have to be resolved first: write its address"
 	}
-	return f
+	return p
+}
+
+// parseProbeServer reads an address with or without a port, with udp:// or tcp:// before it or neither. The empty string
+// is the program itself.
+func parseProbeServer(text string) (string, *Problem) {
+	if text == "" {
+		return "", nil
+	}
+	t, p := parseTarget(text)
+	switch {
+	case p != nil:
+		return "", p
+	case t.Kind == ResolvConf:
+		return "", problem("a path", "write the address of a server")
+	case t.Kind != Plain && t.Kind != TCP:
+		return "", problem("not asked over UDP or TCP", "a probe asks as a client would: write its address alone, or tcp:// before it")
+	case strings.ContainsAny(t.Addr.Addr().Zone(), "/#"):
+		return "", problem("an address with an odd zone", "")
+	case t.Kind == TCP:
+		return "tcp://" + t.Addr.String(), nil
+	}
+	return t.Addr.String(), nil
 }

@@ -18,7 +18,7 @@ import (
 	"github.com/nodecache/node-cache/pkg/config"
 )
 
-// change is one call of a watcher's Changed: the port that tells the plans of these tests apart, or the error.
+// change is one call of a watcher's Changed: the port, which identifies the plan, or the error.
 type change struct {
 	Port uint16
 	Err  string
@@ -91,7 +91,7 @@ func TestWatcherKeepsTheRole(t *testing.T) {
 	}
 }
 
-// kind is what the tests tell errors apart by.
+// kind is the text by which the tests compare errors.
 func kind(err error) string {
 	if problems, ok := errors.AsType[*config.Error](err); ok {
 		return problems.Problems[0].String()
@@ -134,7 +134,7 @@ func swap(t *testing.T, target, link string) {
 	must(t, os.Rename(link+"_tmp", link))
 }
 
-// Each test ends with a change that must be told of next: a call too many before it would be seen in its place.
+// Each test ends with a change that must be the next one reported: an extra call before it would be received in its place.
 
 func TestWatcherRename(t *testing.T) {
 	t.Parallel()
@@ -203,7 +203,7 @@ func TestWatcherLinkToElsewhere(t *testing.T) {
 	write(t, filepath.Join(here, "own.yaml"), file(4))
 	swap(t, "own.yaml", path)
 	expect(t, calls, change{Port: 4})
-	write(t, target, file(5)) // nobody's file now
+	write(t, target, file(5)) // no longer linked to
 	write(t, filepath.Join(here, "own.yaml"), file(6))
 	expect(t, calls, change{Port: 6})
 }
@@ -232,7 +232,7 @@ func TestWatcherDeleteAndCreate(t *testing.T) {
 	must(t, os.Remove(path))
 	expect(t, calls, change{Err: "missing"})
 	write(t, path, file(1))
-	expect(t, calls, change{Port: 1}) // the content of before, told of because the error was
+	expect(t, calls, change{Port: 1}) // the content of before, reported because the error was
 	must(t, os.Remove(path))
 	write(t, path, file(2))
 	expect(t, calls, change{Port: 2})
@@ -275,7 +275,7 @@ func TestWatcherHalfWritten(t *testing.T) {
 	must(t, err)
 	_, err = f.WriteString("listen: {port: ")
 	must(t, err)
-	expect(t, calls, change{Err: "line 1: YAML: did not find expected node content"})
+	expect(t, calls, change{Err: "YAML: did not find expected node content"})
 	_, err = f.WriteString("2}\n")
 	must(t, err)
 	must(t, f.Close())

@@ -68,7 +68,7 @@ func TestFiles(t *testing.T) {
 	}
 }
 
-// TestOnNode fits what was converted to the DaemonSet.
+// TestForDaemonSet fits what was converted to the DaemonSet.
 func TestForDaemonSet(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct{ name, input string }{
@@ -92,7 +92,7 @@ func TestForDaemonSet(t *testing.T) {
 	}
 }
 
-// TestOnNodeTellsOfPod says of a configuration that the DaemonSet has to be changed for it.
+// TestForDaemonSetNotesPod notes what the DaemonSet needs for a configuration.
 func TestForDaemonSetNotesPod(t *testing.T) {
 	t.Parallel()
 	const rights, memory = "no permission to list pods", "its memory limit is 144Mi, and 162Mi are needed"
@@ -123,7 +123,7 @@ func TestForDaemonSetNotesPod(t *testing.T) {
 	}
 }
 
-// TestOnNodeRefuses holds a configuration back that the agents of the DaemonSet could not have.
+// TestForDaemonSetRefuses refuses a configuration that the agents of the DaemonSet cannot have.
 func TestForDaemonSetRefuses(t *testing.T) {
 	t.Parallel()
 	r, err := convert.Corefile("Corefile", []byte(".:9253 {\n bind 169.254.20.10\n forward . 192.0.2.1\n}\n"))
@@ -131,7 +131,7 @@ func TestForDaemonSetRefuses(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := r.ForDaemonSet(); err == nil || !strings.Contains(err.Error(), "taken by listen") {
-		t.Errorf("OnNode: error %v, want one about the port", err)
+		t.Errorf("ForDaemonSet: error %v, want one about the port", err)
 	}
 }
 
@@ -214,13 +214,14 @@ func TestFilesErrors(t *testing.T) {
 		{name: "a program", in: []string{"\x7fELF\x02\x01\x00"}, want: "reading file0: not UTF-8 text"},
 		{name: "a comment alone", in: []string{"# nothing yet\n"}, want: "reading the Corefile: file0: no server block"},
 		{name: "more than a configuration holds", in: []string{". {\n" + strings.Repeat("template IN A {\nanswer \"{{ .Name }} 60 IN A 192.0.2.1\"\n}\n", 12_000) + "}\n"}, want: "checking the converted configuration: larger than 1Mi: name a file with the names in hosts.files, or run more than one agent"},
-		{name: "a brace too few", in: []string{".:53 {\n  errors\n"}, want: "reading the Corefile: file0:2 - Syntax error: Unexpected token 'errors', expecting '}'"},
+		{name: "a brace too few", in: []string{".:53 {\n  errors\n"}, want: "reading the Corefile: file0:1: a closing brace is missing after .:53 {"},
 		{name: "too large", in: []string{strings.Repeat("a", 1<<20+1)}, want: "reading file0: larger than 1 MiB"},
-		{name: "snippets that double", in: []string{doubleImports(20)}, want: "reading the Corefile: file0:62: more than 200000 words with what is imported"},
-		{name: "import beside others", in: []string{". { import a\n}\n"}, want: "reading the Corefile: file0:1: import shares its line: write it on a line of its own"},
+		{name: "snippets that double", in: []string{doubleImports(20)}, want: "reading the Corefile: file0:9: more than 200000 words with what is imported"},
+		{name: "import of two", in: []string{". {\nimport a b\n}\n"}, want: "reading the Corefile: file0:2: import takes one name"},
+		{name: "a snippet without an end", in: []string{"(a) {\nlog\n"}, want: "reading the Corefile: file0: no server block"},
 		{name: "import without a name", in: []string{". {\nimport\n}\n"}, want: "reading the Corefile: file0:2: import without a name"},
 		{name: "bad kube-dns", in: []string{"kind: ConfigMap\ndata: {stubDomains: '['}\n"}, want: "reading stubDomains: not a JSON object of lists, like {\"example.com\": [\"192.0.2.1\"]}: unexpected end of JSON input"},
-		{name: "files that import each other", in: []string{"import a.server\n", "kind: ConfigMap\ndata: {a.server: \"import a.server\\n\"}\n"}, want: "reading the Corefile: files that import each other"},
+		{name: "files that import each other", in: []string{"import a.server\n", "kind: ConfigMap\ndata: {a.server: \"import a.server\\n\"}\n"}, want: "reading the Corefile: file1 a.server:1: files or snippets that import each other"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
@@ -239,12 +240,12 @@ func TestFilesErrors(t *testing.T) {
 	}
 }
 
-// TestOtherKeys tells keys of a ConfigMap that mean something from those that mean nothing.
+// TestOtherKeys notes the keys of a ConfigMap that no part of a configuration uses.
 func TestOtherKeys(t *testing.T) {
 	t.Parallel()
 	const corefile = "kind: ConfigMap\ndata:\n  Corefile: \". {\\n forward . 192.0.2.1\\n hosts /etc/coredns/Hosts\\n}\"\n"
 	for _, tt := range []struct{ name, more, want string }{
-		{name: "a part that nobody imports", more: "  x.conf: whoami\n", want: "key x.conf"},
+		{name: "a part without an import", more: "  x.conf: whoami\n", want: "key x.conf"},
 		{name: "the one before an upgrade", more: "  Corefile-backup: whoami\n"},
 		{name: "a file of names", more: "  Hosts: 192.0.2.2 a\n"},
 		{name: "a part beside kube-dns", more: "  stubDomains: '{}'\n---\nkind: ConfigMap\ndata: {a.server: x}\n", want: "a.server"},
@@ -269,7 +270,67 @@ func TestOtherKeys(t *testing.T) {
 	}
 }
 
-// TestManyAreWrong leaves the good ones of many rules, of which the checks report a part at a time.
+// TestZoneWithoutUpstreams answers SERVFAIL for the names of a zone whose servers cannot be queried: they must not go to the upstreams of
+// the root.
+func TestZoneWithoutUpstreams(t *testing.T) {
+	t.Parallel()
+	const root = ". {\n forward . 192.0.2.1\n}\n"
+	for _, tt := range []struct{ name, text string }{
+		{"a forward to names alone", root + "corp.example {\n forward . ns.corp.example\n}\n"},
+		{"a plugin that is not supported", root + "corp.example {\n etcd\n}\n"},
+		{"a route that is refused", root + "corp.example {\n forward . 192.0.2.2 {\n  tls a.pem\n }\n}\n"},
+		{"a stub domain with names alone", "kind: ConfigMap\ndata:\n  stubDomains: '{\"corp.example\": [\"ns.corp.example\"]}'\n"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			r, err := convert.Files([]convert.Input{{Name: "file", Text: []byte(tt.text)}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if !r.Lost() {
+				t.Error("no note reports that something is lost")
+			}
+			for _, route := range r.Config.Forward {
+				if route.Zone == "corp.example." {
+					t.Errorf("there is a route to %v", route.To)
+				}
+			}
+			if text := string(yamlOf(t, r)); !strings.Contains(text, "- zone: \"corp.example.\"\n  rcode: SERVFAIL\n") {
+				t.Errorf("the names of corp.example do not get SERVFAIL:\n%s", text)
+			}
+		})
+	}
+}
+
+// TestImports reads imports where CoreDNS does, and from the given files alone.
+func TestImports(t *testing.T) {
+	t.Parallel()
+	const parts = "kind: ConfigMap\ndata:\n  a.server: \"(b) {\\n debug\\n}\\n\"\n  c.override: \"forward . 192.0.2.1\\n\"\n"
+	for _, tt := range []struct{ name, text, want string }{
+		{"a snippet", "(a) {\n debug\n}\n. {\n import a\n}\n", "debug"},
+		{"a snippet on one line", "(a) { debug }\n. { import a }\n", "debug"},
+		{"a snippet in a snippet", "(a) {\n debug\n}\n(b) {\n import a\n}\n. {\n import b\n}\n", "debug"},
+		{"a snippet of a file", "import a.server\n. {\n import b\n}\n", "debug"},
+		{"a snippet within a plugin", "(a) {\n except lan\n}\n. {\n forward . 192.0.2.1 {\n  import a\n }\n}\n", "lan."},
+		{"files of a folder", ". {\n import /etc/coredns/custom/*.override\n}\n", "192.0.2.1"},
+		{"a server without braces", "example.com\nforward . 192.0.2.1\ndebug\n", "debug"},
+		{"keys on two lines", "example.com,\nexample.org {\n forward . 192.0.2.1\n}\n", "example.org."},
+		{"an argument that is no import", ". {\n forward . 192.0.2.1\n rewrite name import example.org\n}\n", "exact: \"import\""},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			r, err := convert.Files([]convert.Input{{Name: "Corefile", Text: []byte(tt.text)}, {Name: "parts", Text: []byte(parts)}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if text := string(yamlOf(t, r)); !strings.Contains(text, tt.want) {
+				t.Errorf("no %q in\n%s", tt.want, text)
+			}
+		})
+	}
+}
+
+// TestManyProblems keeps the valid ones of many rules. The checks report a part of the problems at a time.
 func TestManyProblems(t *testing.T) {
 	t.Parallel()
 	text := ". {\n rewrite name a.example b.example\n" + strings.Repeat(" rewrite name a.example c.example\n", 250) + " forward . 192.0.2.1\n}\n"
@@ -282,12 +343,12 @@ func TestManyProblems(t *testing.T) {
 	}
 	for _, n := range r.Notes {
 		if n.What == "" || n.Line == 0 && n.Kept == false {
-			t.Errorf("note %+v says nothing, or nowhere", n)
+			t.Errorf("note %+v has no text, or no line", n)
 		}
 	}
 }
 
-// doubling is a Corefile of snippets each of which imports the one before it twice.
+// doubleImports is a Corefile of snippets each of which imports the one before it twice.
 func doubleImports(n int) string {
 	var b strings.Builder
 	b.WriteString("(s0) {\n log\n}\n")

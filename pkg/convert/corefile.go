@@ -3,344 +3,352 @@
 package convert
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
+	"os"
 	"path"
+	"regexp"
 	"slices"
 	"strings"
 
-	"github.com/nodecache/node-cache/pkg/config"
+	"github.com/coredns/caddy/caddyfile"
 )
 
-// Result is a configuration, with notes about what it does not contain.
-type Result struct {
-	Config config.Config // of an agent; valid
-	Notes  []Note        // in the order of the files and their lines
-
-	sources map[string]string // by path of a key: the source line
+// place is a line of an input file.
+type place struct {
+	file string
+	line int // from 1; 0: the whole file
 }
 
-// YAML returns the configuration as a file: the keys that differ from the defaults, each with its source line as a
-// comment. The error is that of [config.MarshalChanges].
-func (r *Result) YAML() ([]byte, error) {
-	text, err := config.MarshalChanges(r.Config, config.Agent, func(path string) string { return r.sources[path] })
-	if err != nil { // the comments may make it too large
-		text, err = config.MarshalChanges(r.Config, config.Agent, func(string) string { return "" })
+func (p place) String() string {
+	if p.line == 0 {
+		return p.file
 	}
-	if err != nil {
-		return nil, fmt.Errorf("encoding the converted configuration: %w", err)
-	}
-	return text, nil
+	return fmt.Sprintf("%s:%d", p.file, p.line)
 }
 
-// Lost reports whether something could not be converted.
-func (r *Result) Lost() bool {
-	return slices.ContainsFunc(r.Notes, func(n Note) bool { return !n.Kept })
+// document is the text of a Corefile or of a part of one.
+type document struct {
+	name       string // in notes
+	first      int    // first line of the text in the file
+	text       string
+	unknownKey place // of an unknown key; zero: the key is known
 }
 
-// Corefile converts the text of a Corefile. file is its name in notes, comments and errors. It fails only if the text is
-// not a Corefile; every valid part becomes configuration or a note.
-func Corefile(file string, text []byte) (*Result, error) {
-	return convert([]document{{name: file, first: 1, text: string(text)}}, nil, nil)
-}
-
-// corefile is a running conversion.
-type corefile struct {
-	cfg     config.Config
-	notes   []Note
-	sources map[string]string // by path of a key
-
-	routes    []route
-	templates []sourced[config.Template]
-	aliases   []sourced[config.Template] // for rules with expressions, placed before all others
-	rewrites  []sourced[config.Rewrite]
-
-	excepted []sourced[string] // zones without an upstream
-
-	wild         []sourced[string] // names below which hosts answers every other name
-	denied       []sourced[string] // zones whose other names do not exist
-	disabled     map[string]string // what is kept out of the cache, by server and zones: success or denial
-	halfDisabled []sourced[string] // those that are only one of the two
-
-	servers           []*server
-	upstreams         []config.Target  // of __PILLAR__UPSTREAM__SERVERS__
-	listenAddrs       map[string]place // the listen addresses with their source lines
-	listensEverywhere bool             // a server listens on every address
-	cluster           clusterState
-	keys              map[string]keySet   // by path: where it was set first, and its value
-	firstFile         place               // the first file
-	noted             map[string]bool     // notes that are given once
-	shared            map[string]document // other files, by base name
-	otherPorts        []*otherPort        // server blocks on other ports
-	mentioned         map[string]bool     // base names of the files in Corefiles
-	unknownKeys       map[string]place    // keys of ConfigMaps that no Corefile imports
-	hostAt            map[string]int      // indexes of names in hosts.names
-}
-
-// sourced is a list item with its source line.
-type sourced[T any] struct {
-	value T
+// statement is a line of a Corefile with its block in braces.
+type statement struct {
 	at    place
-	text  string // of the line
+	words []string // never empty
+	body  []statement
 }
 
-// route is a route with its source line.
-type route struct {
-	config.Route
-	ttls // those not inherited from the cache
+// args returns the words after the first.
+func (s *statement) args() []string { return s.words[1:] }
 
+// maxQuoted bounds the part of a Corefile that a note repeats, in characters.
+const maxQuoted = 80
+
+// text returns the line as written, without its block and without control characters.
+func (s *statement) text() string {
+	text := []rune(strings.Map(func(c rune) rune {
+		if c < ' ' || c == 0x7f {
+			return ' '
+		}
+		return c
+	}, strings.ToValidUTF8(strings.Join(s.words, " "), "?")))
+	if len(text) > maxQuoted {
+		return string(text[:maxQuoted]) + "..."
+	}
+	return string(text)
+}
+
+// block is a server block: its keys and its plugins.
+type block struct {
+	at      place
+	keys    []string
+	plugins []statement
+}
+
+// all returns the statements of a plugin, in the order of the file.
+func (b *block) all(name string) []statement {
+	return slices.DeleteFunc(slices.Clone(b.plugins), func(s statement) bool { return s.words[0] != name })
+}
+
+// Bounds on a Corefile with its imports.
+const (
+	maxImportDepth = 100
+	maxTokens      = 200_000
+)
+
+// token is a word of a Corefile.
+type token struct {
 	at    place
 	text  string
-	early bool // of the kube-dns ConfigMap, and not in a Corefile so far
+	first bool // of its line
 }
 
-// keySet is the value of a key with its source line.
-type keySet struct {
-	at    place
-	value string
+// parser parses a Corefile. It reads imports from the given files, and none from this host.
+type parser struct {
+	files    map[string]document // by base name
+	used     map[string]bool     // the files that were imported
+	noted    map[string]bool     // placeholders with a note
+	forms    *regexp.Regexp      // of placeholders
+	notes    []Note
+	snippets map[string][]token
+
+	words  int     // so far, with imports
+	tokens []token // with imports expanded
+	next   int     // index of the next token
 }
 
-// server is a server block with its zones.
-type server struct {
-	*block
-
-	zones []string
-	own   []string // zones at or below them that a plugin answers or forwards
-}
-
-// convert converts Corefiles and a kube-dns ConfigMap to one configuration.
-func convert(docs []document, shared map[string]document, kubeDNS map[string]string) (*Result, error) {
-	c := &corefile{
-		cfg: config.Default(config.Agent), sources: map[string]string{}, listenAddrs: map[string]place{}, keys: map[string]keySet{}, noted: map[string]bool{},
-		unknownKeys: map[string]place{}, hostAt: map[string]int{}, mentioned: map[string]bool{},
+// parse returns the server blocks of a Corefile.
+func (p *parser) parse(d document) ([]block, error) {
+	p.snippets, p.tokens, p.next = map[string][]token{}, nil, 0
+	words, err := p.lex(d)
+	if err == nil {
+		err = p.expand(words, 0)
 	}
-	if len(docs) > 0 {
-		c.firstFile.file = docs[0].name
+	if err != nil {
+		return nil, fmt.Errorf("reading the Corefile: %w", err)
 	}
-	if err := c.read(docs, shared); err != nil {
-		return nil, err
-	}
-	if err := c.kubeDNS(kubeDNS); err != nil {
-		return nil, err
-	}
-	if len(docs) > 0 {
-		c.listen()
-		c.clusterDomain()
-		for _, s := range c.servers {
-			c.server(s)
+	var blocks []block
+	for p.next < len(p.tokens) {
+		b := block{at: p.tokens[p.next].at}
+		b.keys = p.keys()
+		inBraces, closed := p.take("{"), false
+		if b.plugins, closed = p.statements(); inBraces && !closed {
+			return nil, fmt.Errorf("reading the Corefile: %s: a closing brace is missing after %s", b.at, strings.Join(append(b.keys, "{"), " "))
 		}
-		c.noteUnmatchedNames()
-		c.noteUnusedPorts()
-		c.aliasesFirst()
-		c.denialTemplates()
-		c.exceptTemplates()
-		c.noteHalfDisabled()
-	}
-	c.noteUnknownKeys()
-	return c.result()
-}
-
-// read parses the Corefiles, and collects the server blocks that can be served.
-func (c *corefile) read(docs []document, shared map[string]document) error {
-	c.shared = shared
-	used := map[string]bool{}
-	var all []block
-	for _, d := range docs {
-		e := expander{shared: shared, used: used, snippets: map[string]int{}, unfilled: map[string]bool{}, forms: placeholders()}
-		if err := e.expand(d, 0); err != nil {
-			return err
-		}
-		blocks, err := parse(d.name, strings.Join(e.lines, "\n"), e.places)
-		c.notes = append(c.notes, e.notes...)
-		if err != nil {
-			return err
-		}
-		all = append(all, blocks...)
-	}
-	c.usualPort(all)
-	for i := range all {
-		c.addServer(&all[i])
-		c.collectFileNames(&all[i])
-	}
-	if len(docs) > 0 && len(c.servers) == 0 && len(c.notes) == 0 {
-		return fmt.Errorf("reading the Corefile: %s: no server block", docs[0].name)
-	}
-	for _, name := range sortedNames(shared) {
-		if !used[name] {
-			c.noteUnusedKey(name, shared[name])
+		if len(b.keys) > 0 {
+			blocks = append(blocks, b)
 		}
 	}
-	return nil
+	return blocks, nil
 }
 
-// collectFileNames collects the possible file names in a server block.
-func (c *corefile) collectFileNames(b *block) {
-	for _, st := range b.plugins {
-		for _, word := range st.args() {
-			c.mentioned[path.Base(word)] = true
+// keys parses the keys of a server block, which are on one line, or on several that end in a comma.
+func (p *parser) keys() (list []string) {
+	for more := true; p.next < len(p.tokens); p.next++ {
+		t := p.tokens[p.next]
+		if t.text == "{" || t.first && !more {
+			break
+		}
+		key, comma := strings.CutSuffix(t.text, ",")
+		if more = comma; key != "" {
+			list = append(list, key)
 		}
 	}
+	return list
 }
 
-// noteUnusedKey notes a key of a ConfigMap that no Corefile imports.
-func (c *corefile) noteUnusedKey(name string, d document) {
-	if d.unknownKey != (place{}) { // a Corefile may read it
-		c.unknownKeys[name] = d.unknownKey
-		return
+// take skips the next token if it is this one, and reports whether it was.
+func (p *parser) take(text string) bool {
+	found := p.next < len(p.tokens) && p.tokens[p.next].text == text
+	if found {
+		p.next++
 	}
-	c.noteLost(place{file: d.name}, name, "no Corefile imports it", "give the Corefile that does, or leave this out")
+	return found
 }
 
-// noteUnknownKeys notes the unknown keys of ConfigMaps.
-func (c *corefile) noteUnknownKeys() {
-	for name, at := range c.unknownKeys {
-		if !c.mentioned[name] { // otherwise there is a note where it is mentioned
-			c.noteLost(at, "key "+name, "no Corefile imports it, and it is no key of kube-dns", "")
+// statements parses lines until the closing brace of the block, or the end. closed reports whether there was a brace.
+func (p *parser) statements() (list []statement, closed bool) {
+	for p.next < len(p.tokens) {
+		if p.take("}") {
+			return list, true
 		}
+		t := p.tokens[p.next]
+		s := statement{at: t.at, words: []string{t.text}}
+		for p.next++; p.next < len(p.tokens); p.next++ {
+			t := p.tokens[p.next]
+			if t.first || t.text == "{" || t.text == "}" {
+				break
+			}
+			s.words = append(s.words, t.text)
+		}
+		if p.take("{") {
+			if s.body, closed = p.statements(); !closed {
+				return list, false
+			}
+		}
+		list = append(list, s)
 	}
+	return list, false
 }
 
-// addServer adds a server block, unless its port or transport is unsupported.
-func (c *corefile) addServer(b *block) {
-	s := &server{block: b}
-	for _, key := range b.keys {
-		a := parseAddress(fillPlaceholders(key))
-		what := "server " + key
+// expand appends words to the tokens, with imports replaced by what they name, and without the snippets.
+func (p *parser) expand(words []token, depth int) error {
+	open := 0 // braces
+	for i := 0; i < len(words); i++ {
+		t := words[i]
+		if p.words++; p.words > maxTokens {
+			return fmt.Errorf("%s: more than %d words with what is imported", t.at, maxTokens)
+		}
+		name, isSnippet := strings.CutPrefix(t.text, "(")
+		name, closed := strings.CutSuffix(name, ")")
 		switch {
-		case a.transport != "dns":
-			c.noteLost(b.at, what, "only UDP and TCP are supported", "leave it to a server beside this one, such as the central resolver")
+		case isSnippet && closed && t.first && open == 0:
+			end := blockEnd(words, i+1)
+			p.snippets[name] = words[min(i+2, end):end]
+			p.words += end - i
+			i = end
 			continue
-		case !c.port(b, a, what):
-			continue
-		}
-		list, err := zones(a.host)
-		if err != nil {
-			c.noteLost(b.at, what, oneLine(err), "")
-			continue
-		}
-		for _, zone := range list {
-			if c.serverOf(zone) != nil {
-				c.noteLost(b.at, what, "the zone "+zone+" already has a server", "leave one of them out")
-				continue
+		case t.text == "import" && (t.first || words[i-1].text == "{"):
+			if err := checkImport(words[i:]); err != nil {
+				return err
 			}
-			s.zones = append(s.zones, zone)
+			i++
+			if err := p.imported(words[i], depth+1); err != nil {
+				return err
+			}
+			continue
+		case t.text == "{":
+			open++
+		case t.text == "}":
+			open--
 		}
+		p.tokens = append(p.tokens, t)
 	}
-	if len(s.zones) == 0 {
-		return
-	}
-	if len(b.plugins) == 0 {
-		c.noteLost(b.at, "server "+strings.Join(b.keys, " "), "its block has no plugins, so its names have no upstream",
-			"plugins stand in braces: a line without them is a server by itself")
-	}
-	c.servers = append(c.servers, s)
+	return nil
 }
 
-// serverOf returns the server block with this very zone, or nil.
-func (c *corefile) serverOf(zone string) *server {
-	for _, s := range c.servers {
-		if slices.Contains(s.zones, zone) {
-			return s
+// checkImport returns an error unless one name follows the import that the words begin with.
+func checkImport(words []token) error {
+	at := words[0].at
+	if len(words) == 1 || words[1].first {
+		return fmt.Errorf("%s: import without a name", at)
+	}
+	if len(words) > 2 && !words[2].first && words[2].text != "}" {
+		return fmt.Errorf("%s: import takes one name", at)
+	}
+	return nil
+}
+
+// blockEnd returns the index of the brace that closes the block that begins at i.
+func blockEnd(words []token, i int) int {
+	open := 0
+	for ; i < len(words); i++ {
+		switch words[i].text {
+		case "{":
+			open++
+		case "}":
+			open--
+		}
+		if open <= 0 {
+			break
+		}
+	}
+	return i
+}
+
+// imported expands a snippet, or the files that a pattern selects.
+func (p *parser) imported(pattern token, depth int) error {
+	if depth > maxImportDepth {
+		return fmt.Errorf("%s: files or snippets that import each other", pattern.at)
+	}
+	if words, known := p.snippets[pattern.text]; known {
+		if len(words) > 0 {
+			words = slices.Clone(words)
+			words[0].first = true
+		}
+		return p.expand(words, depth)
+	}
+	names := slices.DeleteFunc(sortedNames(p.files), func(name string) bool {
+		matched, err := path.Match(path.Base(pattern.text), name)
+		return err != nil || !matched
+	})
+	if len(names) == 0 {
+		p.note(pattern.at, "import "+pattern.text, "the imported files were not given", "give them, or the ConfigMap that they are keys of, beside this one")
+	}
+	for _, name := range names {
+		p.used[name] = true
+		words, err := p.lex(p.files[name])
+		if err == nil {
+			err = p.expand(words, depth)
+		}
+		if err != nil {
+			return err
 		}
 	}
 	return nil
 }
 
-// serverFor returns the server block whose zones contain a name, or nil.
-func (c *corefile) serverFor(name string) *server {
-	var best *server
-	longest := -1
-	for _, s := range c.servers {
-		for _, zone := range s.zones {
-			if below(name, zone) && len(zone) > longest {
-				best, longest = s, len(zone)
+func (p *parser) note(at place, what, why, hint string) {
+	p.notes = append(p.notes, Note{File: at.file, Line: at.line, What: what, Why: why, Hint: hint})
+}
+
+// lex splits a document into words, and replaces environment variables.
+func (p *parser) lex(d document) ([]token, error) {
+	if err := unfilledError(d.text, d.first); err != nil {
+		return nil, fmt.Errorf("%s: %w", d.name, err)
+	}
+	var words []token
+	first, end := "", 0 // the first word of the line, and the line in which the last word ends
+	for l := caddyfile.NewDispenser(d.name, strings.NewReader(d.text)); l.Next(); {
+		t := token{at: place{d.name, d.first + l.Line() - 1}, first: len(words) == 0 || l.Line() != end}
+		end = l.Line() + strings.Count(l.Val(), "\n") // a quoted word may span lines
+		if t.first {
+			first = l.Val()
+		}
+		p.placeholder(first, l.Val(), t.at)
+		if t.text = p.environment(l.Val(), t.at); t.text == "" && t.first {
+			t.text = l.Val() // for the note about it
+		}
+		words = append(words, t)
+		if len(words) > maxTokens {
+			return nil, fmt.Errorf("%s: more than %d words with what is imported", t.at, maxTokens)
+		}
+	}
+	return words, nil
+}
+
+// environment replaces environment variables, and notes those that are not set here.
+func (p *parser) environment(word string, at place) string {
+	for _, brackets := range [][2]string{{"{%", "%}"}, {"{$", "}"}} {
+		rest := word
+		for word = ""; ; {
+			before, after, found := strings.Cut(rest, brackets[0])
+			name, tail, closed := strings.Cut(after, brackets[1])
+			if !found || !closed || name == "" {
+				word += rest
+				break
+			}
+			value, set := os.LookupEnv(name)
+			if word, rest = word+before+value, tail; !set {
+				p.note(at, brackets[0]+name+brackets[1], "the variable is not set here, so there is nothing in its place",
+					"run the conversion with "+name+" set as it is for the server")
 			}
 		}
 	}
-	return best
+	return word
 }
 
-// noteLost notes something that could not be converted.
-func (c *corefile) noteLost(at place, what, why, hint string) {
-	c.notes = append(c.notes, Note{File: at.file, Line: at.line, What: what, Why: why, Hint: hint})
-}
-
-// noteDiffers notes something that works differently.
-func (c *corefile) noteDiffers(at place, what, why, hint string) {
-	c.notes = append(c.notes, Note{File: at.file, Line: at.line, What: what, Why: why, Hint: hint, Kept: true})
-}
-
-// firstTime reports whether the text is new, so that its note is given once.
-func (c *corefile) firstTime(what string) bool {
-	again := c.noted[what]
-	c.noted[what] = true
-	return !again
-}
-
-// setKey records the source of a key's value, and reports whether the key has this value. The first server block to set a
-// key of the whole program wins; a different later value is noted.
-func (c *corefile) setKey(path string, s *statement, value string) bool {
-	before, again := c.keys[path]
-	if again && before.value != value {
-		c.noteLost(s.at, s.text(), fmt.Sprintf("%s is one for all zones, and already %s by %s", path, before.value, before.at), "")
+// placeholder notes each placeholder once. Records of templates may contain such marks as well.
+func (p *parser) placeholder(plugin, word string, at place) {
+	found := placeholder(p.forms, word)
+	if found == "" || p.noted[found] || slices.Contains([]string{"answer", "authority", "additional"}, plugin) {
+		return
 	}
-	if again {
-		return false
+	p.noted[found] = true
+	p.note(at, found, "it is a placeholder without a value", "fill it in first, or convert what the cluster has: kubectl get configmap -o yaml")
+}
+
+// placeholders returns an expression for words of a Corefile that are placeholders.
+func placeholders() *regexp.Regexp {
+	return regexp.MustCompile(`__[A-Z][A-Z0-9_]*__|^\$\{?[A-Za-z_][A-Za-z0-9_]*\}?$|^<[A-Za-z][^<>]*>$|^\{\{.*|^(?:CLUSTER_DOMAIN|REVERSE_CIDRS|UPSTREAMNAMESERVER)$`)
+}
+
+// placeholder returns the placeholder in a word, except those of NodeLocal DNSCache.
+func placeholder(forms *regexp.Regexp, word string) string {
+	return forms.FindString(strings.NewReplacer(clusterIP, "", centralServers, "", upstreams, "", localDNS, "", dnsDomain, "").Replace(word))
+}
+
+// unfilledError returns an error if the text has a line for a template tool, such as Helm or Ansible, which is not a line
+// of a Corefile. first is the line of the file where the text begins.
+func unfilledError(text string, first int) error {
+	at := regexp.MustCompile(`(?m)^[^"#\n]*\{(?:%|\{-?\s*(?:if|else|end|range|with|include|template|toYaml|tpl|define|default)\b).*$`).FindStringIndex(text)
+	if at == nil {
+		return nil
 	}
-	c.keys[path] = keySet{s.at, value}
-	c.sources[path] = s.at.String() + ": " + s.text()
-	return true
-}
-
-// result completes the lists and validates the configuration.
-func (c *corefile) result() (*Result, error) {
-	c.finishRoutes()
-	c.listSources()
-	for range maxRemoved {
-		normal, err := config.Normalize(c.cfg, config.Agent)
-		if err == nil {
-			c.cfg = normal
-			return &Result{Config: c.cfg, Notes: inOrder(c.notes), sources: c.sources}, nil
-		}
-		var bad *config.Error
-		if !errors.As(err, &bad) {
-			return nil, fmt.Errorf("checking the converted configuration: %w", err)
-		}
-		located := slices.DeleteFunc(slices.Clone(bad.Problems), func(p config.Problem) bool { return p.Path == "" })
-		if len(located) == 0 {
-			return nil, fmt.Errorf("checking the converted configuration: %s: name a file with the names in hosts.files, or run more than one agent", bad.Problems[0].What)
-		}
-		c.remove(located)
-	}
-	return nil, errors.New("checking the converted configuration: too many problems")
-}
-
-// Note is about a part that could not be converted, or works differently.
-type Note struct {
-	File string // as given; for a kube-dns ConfigMap its key
-	Line int    // from 1; 0: the whole file
-	What string // the part as written
-	Why  string // why it is missing, or what differs
-	Hint string // what to do instead; empty: nothing
-
-	// Kept reports whether the part was converted and differs as Why says. False: it was not.
-	Kept bool
-}
-
-// String returns the note on one line, without its hint: Corefile:12: what: why.
-func (n Note) String() string {
-	place := n.File
-	if n.Line > 0 {
-		place = fmt.Sprintf("%s:%d", n.File, n.Line)
-	}
-	return place + ": " + n.What + ": " + n.Why
-}
-
-// inOrder sorts notes by position, stably.
-func inOrder(notes []Note) []Note {
-	slices.SortStableFunc(notes, func(a, b Note) int {
-		return cmp.Or(cmp.Compare(a.File, b.File), cmp.Compare(a.Line, b.Line))
-	})
-	return notes
+	const hint = " has {{ … }} or {% … %}, which a tool is to fill in: render the template first (helm template, ansible), or convert what the cluster has: kubectl get configmap -o yaml"
+	return errors.New("line " + fmt.Sprint(first+strings.Count(text[:at[0]], "\n")) + hint)
 }

@@ -4,15 +4,19 @@ package convert
 
 import (
 	"bytes"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"maps"
+	"net/netip"
 	"regexp"
 	"slices"
 	"strings"
 
 	yaml "go.yaml.in/yaml/v3"
+
+	"github.com/nodecache/node-cache/pkg/config"
 )
 
 // Input is one file to convert.
@@ -28,47 +32,45 @@ const maxInput = 1 << 20
 // List, or among other objects. It converts a ConfigMap's Corefile, kube-dns keys, and keys that end in .override or
 // .server, which a Corefile may import. It fails if an input is none of these.
 func Files(inputs []Input) (*Result, error) {
-	var f inputSet
+	f := inputSet{files: map[string]document{}}
 	for _, in := range inputs {
-		if len(in.Text) > maxInput {
-			return nil, fmt.Errorf("reading %s: larger than 1 MiB", in.Name)
-		}
 		if err := f.add(in); err != nil {
-			return nil, err
+			return nil, fmt.Errorf("reading %s: %w", in.Name, err)
 		}
 	}
 	if len(f.corefiles) == 0 && f.kubeDNS == nil {
 		what := "there is nothing to convert: neither a Corefile nor the ConfigMap of one, or of kube-dns"
-		if len(f.shared) > 0 {
-			what += ": give the Corefile that imports " + f.imported() + " beside it: kubectl -n kube-system get configmap coredns coredns-custom -o yaml has both"
+		if names := sortedNames(f.files); len(names) > 0 {
+			isPart := func(name string) bool { return f.files[name].unknownKey == (place{}) }
+			what += ": give the Corefile that imports " + names[max(0, slices.IndexFunc(names, isPart))] +
+				" beside it: kubectl -n kube-system get configmap coredns coredns-custom -o yaml has both"
 		}
 		return nil, errors.New(what)
 	}
-	return convert(f.corefiles, f.shared, f.kubeDNS)
+	return convert(f.corefiles, f.files, f.kubeDNS)
 }
 
-// imported returns the name of a file that a Corefile is meant to import.
-func (f *inputSet) imported() string {
-	all := sortedNames(f.shared)
-	isPart := func(name string) bool { return f.shared[name].unknownKey == (place{}) }
-	return all[max(0, slices.IndexFunc(all, isPart))]
-}
+// sortedNames returns the sorted names of files.
+func sortedNames(files map[string]document) []string { return slices.Sorted(maps.Keys(files)) }
 
 // inputSet is the content of the inputs.
 type inputSet struct {
 	corefiles []document
-	shared    map[string]document // files for imports, by name
+	files     map[string]document // for imports, by name
 	kubeDNS   map[string]string
 }
 
 // add adds one input.
 func (f *inputSet) add(in Input) error {
-	if strings.TrimSpace(string(in.Text)) == "" {
-		return fmt.Errorf("reading %s: empty", in.Name)
+	switch {
+	case len(in.Text) > maxInput:
+		return errors.New("larger than 1 MiB")
+	case len(bytes.TrimSpace(in.Text)) == 0:
+		return errors.New("empty")
 	}
 	objects, err := objects(in.Text)
 	if err != nil {
-		return fmt.Errorf("reading %s: %w", in.Name, err)
+		return err
 	}
 	if objects == nil {
 		f.corefiles = append(f.corefiles, document{name: in.Name, first: 1, text: string(in.Text)})
@@ -76,27 +78,26 @@ func (f *inputSet) add(in Input) error {
 	}
 	found := false
 	for _, o := range objects {
-		if value(o, "kind") == nil || value(o, "kind").Value != "ConfigMap" {
+		data := value(o, "data")
+		if kind := value(o, "kind"); kind == nil || kind.Value != "ConfigMap" || data == nil || data.Kind != yaml.MappingNode {
 			continue
 		}
-		took, err := f.configMap(in.Name, value(o, "data"))
+		known, err := f.configMap(in.Name, data)
 		if err != nil {
 			return err
 		}
-		found = found || took
+		found = found || known
 	}
 	if !found {
-		return fmt.Errorf("reading %s: no ConfigMap in it has a Corefile or the keys of kube-dns", in.Name)
+		return errors.New("no ConfigMap in it has a Corefile or the keys of kube-dns")
 	}
 	return nil
 }
 
 // objects returns the mappings in a YAML text, including those of a List. A Corefile has none, without an error.
-func objects(text []byte) ([]*yaml.Node, error) {
-	var list []*yaml.Node
+func objects(text []byte) (list []*yaml.Node, err error) {
 	isYAML := false
-	decoder := yaml.NewDecoder(bytes.NewReader(text))
-	for {
+	for decoder := yaml.NewDecoder(bytes.NewReader(text)); ; {
 		var doc yaml.Node
 		err := decoder.Decode(&doc)
 		switch {
@@ -106,26 +107,24 @@ func objects(text []byte) ([]*yaml.Node, error) {
 			return nil, notCorefile(text, isYAML, errors.New("no object with a kind is in it"))
 		case err != nil:
 			return nil, notCorefile(text, false, err)
-		}
-		if len(doc.Content) == 0 || doc.Content[0].Kind != yaml.MappingNode {
+		case len(doc.Content) == 0 || doc.Content[0].Kind != yaml.MappingNode:
 			continue
 		}
-		root := doc.Content[0]
-		if value(root, "kind") == nil {
+		items := value(doc.Content[0], "items")
+		switch {
+		case value(doc.Content[0], "kind") == nil:
 			isYAML = true
-			continue
-		}
-		if items := value(root, "items"); items != nil && items.Kind == yaml.SequenceNode {
+		case items != nil && items.Kind == yaml.SequenceNode:
 			list = append(list, items.Content...)
-			continue
+		default:
+			list = append(list, doc.Content[0])
 		}
-		list = append(list, root)
 	}
 }
 
 // notCorefile returns the error for a text without objects that is no Corefile: invalid YAML, or not a text.
 func notCorefile(text []byte, isYAML bool, problem error) error {
-	if err := unfilledError(string(text), 1); err != nil && problem != nil {
+	if err := unfilledError(string(text), 1); err != nil {
 		return err
 	}
 	meant := regexp.MustCompile(`(?m)\A\s*\{|^(?:apiVersion|kind|metadata|data|items):(?:\s|$)`)
@@ -141,84 +140,207 @@ func notCorefile(text []byte, isYAML bool, problem error) error {
 
 // value returns the value of a key of a mapping, or nil.
 func value(mapping *yaml.Node, key string) *yaml.Node {
-	if mapping == nil || mapping.Kind != yaml.MappingNode {
-		return nil
-	}
-	for i := 0; i+1 < len(mapping.Content); i += 2 {
-		if mapping.Content[i].Value == key {
-			return mapping.Content[i+1]
+	if mapping.Kind == yaml.MappingNode {
+		for i := 0; i+1 < len(mapping.Content); i += 2 {
+			if mapping.Content[i].Value == key {
+				return mapping.Content[i+1]
+			}
 		}
 	}
 	return nil
 }
 
 // configMap adds the keys of a ConfigMap, and reports whether it has known ones.
-func (f *inputSet) configMap(file string, data *yaml.Node) (bool, error) {
-	if data == nil || data.Kind != yaml.MappingNode {
-		return false, nil
-	}
-	took, odd := false, map[string]document{}
+func (f *inputSet) configMap(file string, data *yaml.Node) (known bool, err error) {
+	unknown := map[string]document{}
 	for i := 0; i+1 < len(data.Content); i += 2 {
 		key, text := data.Content[i].Value, data.Content[i+1]
+		d := document{name: file + " " + key, first: 1, text: text.Value}
+		if text.Style&yaml.LiteralStyle != 0 { // its lines are lines of the file
+			d.name, d.first = file, text.Line+1
+		}
+		isKnown, again := f.addKey(key, d)
 		switch {
-		case key == "Corefile":
-			took = true
-			f.corefiles = append(f.corefiles, embeddedDocument(file, key, text))
-		case strings.HasSuffix(key, ".override"), strings.HasSuffix(key, ".server"):
-			took = true
-			if err := setOnce(&f.shared, file, key, embeddedDocument(file, key, text)); err != nil {
-				return false, err
-			}
-		case key == stubDomains, key == upstreamNameservers, key == federations:
-			took = true
-			if err := setOnce(&f.kubeDNS, file, key, text.Value); err != nil {
-				return false, err
-			}
-		case key == "Corefile-backup": // a backup of kubeadm's upgrade
-		default:
-			d := embeddedDocument(file, key, text)
+		case again:
+			return true, fmt.Errorf("the key %s is in two ConfigMaps", key)
+		case isKnown:
+			known = true
+		case key != "Corefile-backup": // a backup of kubeadm's upgrade
 			d.unknownKey = place{file, data.Content[i].Line}
-			odd[key] = d
+			unknown[key] = d
 		}
 	}
-	if took { // otherwise it is not about DNS
-		f.addUnknown(odd)
-	}
-	return took, nil
-}
-
-// addUnknown adds other keys of a ConfigMap, which a Corefile may import or read. Known keys take precedence.
-func (f *inputSet) addUnknown(odd map[string]document) {
-	for key, d := range odd {
-		if _, again := f.shared[key]; again {
-			continue
+	for key, d := range unknown { // a Corefile may import or read them
+		if _, again := f.files[key]; known && !again { // without known keys it is not about DNS
+			f.files[key] = d
 		}
-		if f.shared == nil {
-			f.shared = map[string]document{}
+	}
+	return known, nil
+}
+
+// addKey adds the value of a known key. It reports whether the key is known, and whether another ConfigMap had it.
+func (f *inputSet) addKey(key string, d document) (known, again bool) {
+	switch {
+	case key == "Corefile":
+		f.corefiles = append(f.corefiles, d)
+	case strings.HasSuffix(key, ".override"), strings.HasSuffix(key, ".server"):
+		_, again = f.files[key]
+		f.files[key] = d
+	case key == stubDomains, key == upstreamNameservers, key == federations:
+		_, again = f.kubeDNS[key]
+		if f.kubeDNS == nil {
+			f.kubeDNS = map[string]string{}
 		}
-		f.shared[key] = d
+		f.kubeDNS[key] = d.text
+	default:
+		return false, false
+	}
+	return true, again
+}
+
+// Keys of the kube-dns ConfigMap.
+const (
+	stubDomains         = "stubDomains"
+	upstreamNameservers = "upstreamNameservers"
+	federations         = "federations"
+)
+
+// KubeDNS converts the keys of a kube-dns ConfigMap to routes: those of stubDomains in the order of their zones, then that
+// of the root, if there are upstreamNameservers. A missing or empty key gives no route. The other keys of a route have
+// their defaults.
+//
+// The error has a line for each invalid value; there are no routes then. The notes are about values that are valid in
+// kube-dns but not in a route; their File is the key.
+func KubeDNS(data map[string]string) (routes []config.Route, notes []Note, err error) {
+	k := parseKubeDNS(data)
+	if len(k.errs) > 0 {
+		return nil, k.notes, errors.Join(k.errs...)
+	}
+	return k.routes, k.notes, nil
+}
+
+// parseKubeDNS converts the keys of a kube-dns ConfigMap.
+func parseKubeDNS(data map[string]string) (k kubeDNS) {
+	var stubs map[string][]string
+	var upstreams []string
+	k.unmarshal(stubDomains, data, &stubs, `not a JSON object of lists, like {"example.com": ["192.0.2.1"]}`)
+	k.unmarshal(upstreamNameservers, data, &upstreams, `not a JSON list of addresses, like ["192.0.2.1"]`)
+	seen := map[string]string{} // by zone: its text
+	for _, text := range slices.Sorted(maps.Keys(stubs)) {
+		zone, err := config.ParseZone(text)
+		first, again := seen[zone]
+		switch {
+		case err != nil:
+			k.fail(stubDomains, "%s", oneLine(err))
+		case again:
+			k.fail(stubDomains, "%q: the same zone as %q", text, first)
+		default:
+			seen[zone] = text
+			k.route(stubDomains, zone, text, stubs[text])
+		}
+	}
+	if first, again := seen["."]; again && len(upstreams) > 0 {
+		k.fail(upstreamNameservers, "the zone %q of %s has servers already", first, stubDomains)
+	} else if len(upstreams) > 0 {
+		k.route(upstreamNameservers, ".", "the list", upstreams)
+	}
+	for _, key := range slices.Sorted(maps.Keys(data)) {
+		switch {
+		case key == stubDomains, key == upstreamNameservers:
+		case key == federations && strings.TrimSpace(data[key]) != "":
+			k.note(key, "the domains of a federation", "federation is not supported", "Kubernetes has dropped them: leave the key out")
+		case key != federations:
+			k.note(key, "key", "unknown key", "")
+		}
+	}
+	return k
+}
+
+// kubeDNS is a running conversion of a kube-dns ConfigMap.
+type kubeDNS struct {
+	routes   []config.Route
+	unrouted []string // zones without a server
+	notes    []Note
+	errs     []error
+}
+
+func (k *kubeDNS) fail(key, format string, args ...any) {
+	k.errs = append(k.errs, fmt.Errorf("reading "+key+": "+format, args...))
+}
+
+func (k *kubeDNS) note(key, what, why, hint string) {
+	k.notes = append(k.notes, Note{File: key, What: what, Why: why, Hint: hint})
+}
+
+// unmarshal parses the JSON of a key.
+func (k *kubeDNS) unmarshal(key string, data map[string]string, to any, otherwise string) {
+	if strings.TrimSpace(data[key]) == "" {
+		return
+	}
+	if err := json.Unmarshal([]byte(data[key]), to); err != nil {
+		k.fail(key, otherwise+": %w", err)
 	}
 }
 
-// setOnce sets a key that only one ConfigMap may have.
-func setOnce[T any](all *map[string]T, file, key string, v T) error {
-	if *all == nil {
-		*all = map[string]T{}
+// route adds a route to the servers of one zone, without duplicates.
+func (k *kubeDNS) route(key, zone, what string, servers []string) {
+	var to []config.Target
+	for _, server := range servers {
+		t, err := kubeDNSServer(server)
+		switch {
+		case err == nil && !slices.Contains(to, t):
+			to = append(to, t)
+		case err == nil:
+		case isHostName(server):
+			k.note(key, what+": "+server, "a server needs an address, not a name", "write the address of the server; where it is a Service, its cluster IP")
+		default:
+			k.fail(key, "%s: %s", what, oneLine(err))
+		}
 	}
-	if _, again := (*all)[key]; again {
-		return fmt.Errorf("reading %s: the key %s is in two ConfigMaps", file, key)
+	if len(to) > 0 {
+		k.routes = append(k.routes, config.DefaultRoute(zone, to...))
+	} else if len(k.errs) == 0 {
+		k.unrouted = append(k.unrouted, zone)
+		k.note(key, what, "no server with an address is left, so there is no route for it", "name at least one server by its address")
 	}
-	(*all)[key] = v
-	return nil
 }
 
-// embeddedDocument returns a text in a YAML value. In a literal block, its lines are lines of the file; in quotes they are not.
-func embeddedDocument(file, key string, text *yaml.Node) document {
-	if text.Style&yaml.LiteralStyle != 0 {
-		return document{name: file, first: text.Line + 1, text: text.Value}
+// kubeDNSServer parses an address with an optional port: after a colon or, as in dnsmasq, after a #.
+func kubeDNSServer(text string) (config.Target, error) {
+	address, port, found := strings.Cut(strings.TrimSpace(text), "#")
+	if found {
+		if a, err := netip.ParseAddr(address); err == nil && a.Is6() {
+			address = "[" + address + "]"
+		}
+		address += ":" + port
 	}
-	return document{name: file + " " + key, first: 1, text: text.Value}
+	t, err := config.ParseTarget(address)
+	if err == nil && t.Kind != config.Plain {
+		return t, fmt.Errorf("%q: not an IP address with or without a port", text)
+	}
+	return t, err
 }
 
-// sortedNames returns the sorted names of the files for imports.
-func sortedNames(shared map[string]document) []string { return slices.Sorted(maps.Keys(shared)) }
+// isHostName reports whether the text is a host name, with or without a port.
+func isHostName(text string) bool {
+	host, _, _ := strings.Cut(strings.TrimSpace(text), ":")
+	name, err := config.ParseZone(host)
+	return err == nil && strings.ContainsAny(name, "abcdefghijklmnopqrstuvwxyz") && !strings.ContainsAny(text, "/#[]")
+}
+
+// oneLine formats a configuration error and its hint on one line.
+func oneLine(err error) string {
+	var e *config.Error
+	if !errors.As(err, &e) {
+		return err.Error()
+	}
+	parts := make([]string, 0, len(e.Problems))
+	for _, p := range e.Problems {
+		text := p.String()
+		if p.Hint != "" {
+			text += " (" + p.Hint + ")"
+		}
+		parts = append(parts, text)
+	}
+	return strings.Join(parts, "; ")
+}

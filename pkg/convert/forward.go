@@ -7,111 +7,110 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/nodecache/node-cache/pkg/config"
 )
 
 // forward converts a route.
-func (c *corefile) forward(s *server, st *statement) {
-	if len(st.args()) < 2 {
-		c.noteLost(st.at, st.text(), "the zone or the upstream is missing", "")
+func forward(l *line) {
+	c := l.c
+	if len(l.args()) < 2 {
+		l.lost("the zone or the upstream is missing", "")
 		return
 	}
-	from, err := zones(fillPlaceholders(st.args()[0]))
-	if err != nil {
-		c.noteLost(st.at, st.text(), oneLine(err), "")
-		return
+	from := l.zones(l.args()[:1])
+	routed := overlap(l.s.zones, from)
+	if len(from) > 0 && len(routed) == 0 {
+		l.lost("it does not apply to any zone of this server", "")
 	}
-	routed := overlap(s.zones, from)
 	if len(routed) == 0 {
-		c.noteLost(st.at, st.text(), "it does not apply to any zone of this server", "")
 		return
 	}
-	options := c.forwardOptions(st)
-	to, made := []config.Target(nil), false
+	options := parseForward(l)
+	var to []config.Target
+	made := false
 	for _, zone := range routed {
-		s.own = append(s.own, zone)
-		if c.isCentral(zone, st.args()[1:]) {
+		if c.cluster.isCentral(zone, l.args()[1:]) {
+			l.s.own = append(l.s.own, zone)
 			continue
 		}
 		if !made {
-			to, made = c.targets(st, options), true
+			to, made = targets(l, options), true
 		}
 		if len(to) == 0 {
-			c.noteLost(st.at, st.text(), "no upstream is left, so there is no route for "+zone, "")
+			l.lost("no upstream is left, so there is no route for "+zone, "")
 			continue
 		}
+		l.s.own = append(l.s.own, zone)
 		r := config.DefaultRoute(zone, to...)
 		r.Policy, r.Method, r.CA = options.policy, options.method, options.ca
-		c.route(r, st)
+		c.route(r, l)
 	}
-	c.except(st, options.except)
+	addExcepted(l, options.except)
 }
+
+// addExcepted adds the zones that a forward excepts: they get SERVFAIL, as from a server without an upstream.
+func addExcepted(l *line, hosts []string) {
+	c := l.c
+	for _, host := range hosts {
+		list, err := zones(fillPlaceholders(host))
+		if err != nil {
+			c.lost(l.at, "forward: except "+host, oneLine(err), "")
+		}
+		for _, zone := range list {
+			c.excepted = append(c.excepted, sourced[string]{zone, origin{at: l.at, text: "except " + host}})
+		}
+	}
+}
+
+const (
+	ownTimers  = "node-cache judges upstreams by their answers and probes failed ones, with its own timers"
+	timersHint = "docs/upstreams.md has the times"
+)
 
 // proxy converts CoreDNS's predecessor of forward.
-func (c *corefile) proxy(s *server, st *statement) {
-	as := statement{at: st.at, words: st.words}
-	for _, option := range st.body {
-		text := option.text()
-		switch {
+func proxy(l *line) {
+	as := &line{&statement{at: l.at, words: l.words}, l.c, l.s, ""}
+	for _, st := range l.body {
+		option := l.option(&st)
+		switch text := option.text(); {
 		case text == "protocol dns":
 		case text == "protocol dns force_tcp":
-			as.body = append(as.body, statement{at: option.at, words: []string{"force_tcp"}})
-		case option.words[0] == "protocol":
-			c.noteLost(st.at, st.text()+", "+text, "upstreams support UDP, TCP, TLS and HTTPS only", "write a route to a server with one of these: {zone: …, to: […]}")
+			as.body = append(as.body, statement{at: st.at, words: []string{"force_tcp"}})
+		case st.words[0] == "protocol":
+			l.c.lost(l.at, l.what()+", "+text, "upstreams support UDP, TCP, TLS and HTTPS only", "write a route to a server with one of these: {zone: …, to: […]}")
 			return
-		case option.words[0] == "fail_timeout", option.words[0] == "spray":
-			c.optionDiffers(st, &option, "node-cache judges upstreams by their answers and probes failed ones, with its own timers", "docs/upstreams.md has the times")
+		case st.words[0] == "fail_timeout", st.words[0] == "spray":
+			option.differs(ownTimers, timersHint)
 		case text == "policy least_conn":
-			c.optionDiffers(st, &option, "the fastest upstream is used", "")
+			option.differs("the fastest upstream is used", "")
 		default:
-			as.body = append(as.body, option)
+			as.body = append(as.body, st)
 		}
 	}
-	c.forward(s, &as)
-}
-
-// overlap returns the zones of a server that are in those of a plugin, and vice versa.
-func overlap(served, from []string) []string {
-	var list []string
-	add := func(zone string) {
-		if !slices.Contains(list, zone) {
-			list = append(list, zone)
-		}
-	}
-	for _, zone := range served {
-		for _, f := range from {
-			switch {
-			case below(zone, f):
-				add(zone)
-			case below(f, zone):
-				add(f)
-			}
-		}
-	}
-	return list
+	forward(as)
 }
 
 // route adds a route unless its zone has one.
-func (c *corefile) route(r config.Route, st *statement) {
+func (c *converter) route(r config.Route, l *line) {
 	if c.cluster.domain == r.Zone {
-		c.noteLost(st.at, st.text(), "the cluster domain cannot be forwarded", "names below it may have a route of their own")
+		l.lost("the cluster domain cannot be forwarded", "names below it may have a route of their own")
 		return
 	}
 	i := slices.IndexFunc(c.routes, func(other route) bool { return other.Zone == r.Zone })
 	switch {
 	case i < 0:
-		c.routes = append(c.routes, route{Route: r, at: st.at, text: st.text()})
-	case c.routes[i].early && (r.Zone != "." || slices.Contains(st.args(), upstreams)):
+		c.routes = append(c.routes, route{Route: r, origin: l.origin()})
+	case c.routes[i].early && (r.Zone != "." || slices.Contains(l.args(), upstreams)):
 		// NodeLocal DNSCache prefers these servers to those of the Corefile.
 		r.To = c.routes[i].To
 		c.routes[i].Route, c.routes[i].early = r, false
 	case c.routes[i].early:
-		c.routes[i] = route{Route: r, at: st.at, text: st.text()}
-		c.noteLost(place{file: upstreamNameservers}, "the list", fmt.Sprintf("%s has other upstreams for all names", st.at), "")
+		c.routes[i] = route{Route: r, origin: l.origin()}
+		c.lost(place{file: upstreamNameservers}, "the list", l.at.String()+" has other upstreams for all names", "")
 	default:
-		c.noteLost(st.at, st.text(), fmt.Sprintf("%s already has a route, by %s", r.Zone, c.routes[i].at),
-			"a zone has one route: list all upstreams in it, in order and with policy sequential")
+		l.lost(fmt.Sprintf("%s already has a route, by %s", r.Zone, c.routes[i].at), "a zone has one route: list all upstreams in it, in order and with policy sequential")
 	}
 }
 
@@ -125,146 +124,117 @@ type forwardOptions struct {
 	method     config.HTTPMethod
 }
 
-func (c *corefile) forwardOptions(st *statement) forwardOptions {
-	var o forwardOptions
-	for _, option := range st.body {
-		args := option.args()
-		switch option.words[0] {
-		case "except":
-			o.except = append(o.except, args...)
-		case "force_tcp":
-			o.tcp = true
-		case "prefer_udp": // the default
-		case "failover":
-			c.failover(st, &option)
-		case "tls_servername":
-			o.serverName = strings.Join(args, " ")
-		case "doh_method":
-			if strings.EqualFold(strings.Join(args, " "), "get") {
+// parseForward parses the options of a forward.
+func parseForward(l *line) (o forwardOptions) {
+	l.options(
+		directive{names: "except", take: func(l *line) { o.except = append(o.except, l.args()...) }},
+		flag("force_tcp", &o.tcp),
+		directive{names: "prefer_udp"}, // the default
+		text("tls_servername", &o.serverName),
+		directive{names: "doh_method", take: func(l *line) {
+			if strings.EqualFold(l.all(), "get") {
 				o.method = config.MethodGet
 			}
-		case "policy":
-			o.policy = c.policy(st, &option)
-		case "tls":
-			o.ca = c.certificates(st, &option)
-		case "max_concurrent":
-			c.maxConcurrent(&option)
-		default:
-			c.forwardNone(st, &option)
-		}
-	}
+		}},
+		directive{names: "policy", take: func(l *line) { o.policy = policy(l) }},
+		directive{names: "tls", take: func(l *line) { o.ca = certificates(l) }},
+		directive{names: "max_concurrent", take: maxConcurrent},
+		directive{names: "failover", take: func(l *line) {
+			isOther := func(code string) bool {
+				return !slices.Contains([]string{"SERVFAIL", "REFUSED", "FORMERR", "NOTIMP"}, strings.ToUpper(code))
+			}
+			if i := slices.IndexFunc(l.args(), isOther); i >= 0 {
+				l.lost("no failover for answers with "+l.args()[i], "SERVFAIL, REFUSED and missing answers cause a failover to the next upstream")
+			}
+		}},
+		directive{names: "max_fails health_check failfast_all_unhealthy_upstreams", kept: true, why: ownTimers, hint: timersHint},
+		directive{
+			names: "expire max_idle_conns max_age", kept: true, why: "node-cache keeps and renews connections with its own timers",
+			hint: "forward[].connections says how many there are",
+		},
+		directive{
+			names: "max_connect_attempts read_timeout", kept: true, why: "the timeout depends on the upstream's usual response time",
+			hint: "limits.deadline bounds each query",
+		},
+		directive{
+			names: "next next_on_nodata", why: "the content of an answer does not cause a failover",
+			hint: "SERVFAIL and REFUSED cause a failover to the next upstream",
+		},
+		directive{names: "source_address", why: "the kernel chooses the address that upstreams see", hint: "set a route with a source address: ip route add … src …"},
+		directive{names: "resolver", why: "upstreams have addresses"},
+	)
 	return o
 }
 
-// failover notes rcodes that do not cause a failover here.
-func (c *corefile) failover(st, option *statement) {
-	for _, code := range option.args() {
-		if !slices.Contains([]string{"SERVFAIL", "REFUSED", "FORMERR", "NOTIMP"}, strings.ToUpper(code)) {
-			c.option(st, option, "no failover for answers with "+code, "SERVFAIL, REFUSED and missing answers cause a failover to the next upstream")
-			return
-		}
-	}
-}
-
-func (c *corefile) policy(st, option *statement) config.Policy {
-	switch strings.Join(option.args(), " ") {
+func policy(l *line) config.Policy {
+	switch l.all() {
 	case "sequential":
 		return config.PolicySequential
+	case "round_robin":
+		l.differs("upstreams are drawn, each as often as the others, and do not take turns", "")
+		return config.PolicyRandom
 	case "random":
 		return config.PolicyRandom
-	case "round_robin":
-		c.noteDiffers(option.at, st.words[0]+": "+option.text(), "upstreams are drawn, each as often as the others, and do not take turns", "")
-		return config.PolicyRandom
 	}
-	c.unknown(st, option)
+	l.unknown()
 	return config.PolicyFastest
 }
 
 // certificates converts the arguments of tls: none, the CA, the client's certificate, or both.
-func (c *corefile) certificates(st, option *statement) string {
-	args := option.args()
+func certificates(l *line) string {
+	args := l.args()
 	if len(args) >= 2 {
-		c.option(st, option, "client certificates are not supported", "let the upstream identify this client by its address")
+		l.lost("client certificates are not supported", "let the upstream identify this client by its address")
 	}
-	if len(args) == 1 || len(args) == 3 {
-		c.noteDiffers(option.at, st.words[0]+": "+option.text(), "the file is read where the agent runs, and the configuration is refused where it is not there",
-			"mount a Secret with it into the agents' pods, and write its path there into tls.ca")
-		return args[len(args)-1]
+	if len(args) != 1 && len(args) != 3 {
+		return ""
 	}
-	return ""
+	l.differs("the file is read where the agent runs, and the configuration is refused where it is not there",
+		"mount a Secret with it into the agents' pods, and write its path there into tls.ca")
+	return args[len(args)-1]
 }
 
 // maxConcurrent bounds the in-flight queries of all upstreams together.
-func (c *corefile) maxConcurrent(option *statement) {
-	n, err := strconv.Atoi(strings.Join(option.args(), ""))
+func maxConcurrent(l *line) {
+	n, err := strconv.Atoi(l.all())
 	if err != nil || n < 0 {
-		c.noteLost(option.at, "forward: "+option.text(), "not a number", "")
-		return
-	}
-	if n == 0 { // no limit
+		l.lost("not a number", "")
 		return
 	}
 	n = min(n, 1<<20)
-	if c.setKey("limits.inflight", option, strconv.Itoa(n)) {
-		c.cfg.Limits.Inflight = n
-		c.cfg.Limits.Waiting = max(c.cfg.Limits.Waiting, n)
-		c.noteDiffers(option.at, "forward: "+option.text(), "the bound is on all upstreams together, and identical queries count once", "see limits.inflight")
-	}
-}
-
-// forwardNone notes an unsupported option.
-func (c *corefile) forwardNone(st, option *statement) {
-	const (
-		judged      = "node-cache judges upstreams by their answers and probes failed ones, with its own timers"
-		connections = "node-cache keeps and renews connections with its own timers"
-	)
-	switch option.words[0] {
-	case "max_fails", "health_check", "failfast_all_unhealthy_upstreams":
-		c.optionDiffers(st, option, judged, "docs/upstreams.md has the times")
-	case "expire", "max_idle_conns", "max_age":
-		c.optionDiffers(st, option, connections, "forward[].connections says how many there are")
-	case "max_connect_attempts", "read_timeout":
-		c.optionDiffers(st, option, "the timeout depends on the upstream's usual response time", "limits.deadline bounds each query")
-	case "next", "next_on_nodata":
-		c.option(st, option, "the content of an answer does not cause a failover", "SERVFAIL and REFUSED cause a failover to the next upstream")
-	case "source_address":
-		c.option(st, option, "the kernel chooses the address that upstreams see", "set a route with a source address: ip route add … src …")
-	case "resolver":
-		c.option(st, option, "upstreams have addresses", "")
-	default:
-		c.unknown(st, option)
+	if limits := &l.c.cfg.Limits; n > 0 && l.set("limits.inflight", strconv.Itoa(n)) { // 0: no limit
+		limits.Inflight, limits.Waiting = n, max(limits.Waiting, n)
+		l.differs("the bound is on all upstreams together, and identical queries count once", "see limits.inflight")
 	}
 }
 
 // targets returns the upstreams with an address, without duplicates.
-func (c *corefile) targets(st *statement, o forwardOptions) []config.Target {
+func targets(l *line, o forwardOptions) []config.Target {
 	var to []config.Target
-	for _, word := range st.args()[1:] {
-		for _, t := range c.wordTargets(st, word, o.serverName) {
+	for _, word := range l.args()[1:] {
+		for _, t := range wordTargets(l, word, o.serverName) {
 			if o.tcp && t.Kind == config.Plain {
 				t.Kind = config.TCP
 			}
-			if !slices.Contains(to, t) {
-				to = append(to, t)
-			}
+			to = appendNew(to, t)
 		}
 	}
 	if o.tcp && slices.ContainsFunc(to, func(t config.Target) bool { return t.Kind == config.ResolvConf }) {
-		c.noteDiffers(st.at, st.words[0]+": force_tcp", "the servers of a resolv.conf are queried over UDP, and over TCP after truncation",
+		l.c.differs(l.at, l.words[0]+": force_tcp", "the servers of a resolv.conf are queried over UDP, and over TCP after truncation",
 			"write tcp:// and their addresses in place of the file where UDP must not be used")
 	}
 	return to
 }
 
 // wordTargets returns the upstreams of one argument of a forward.
-func (c *corefile) wordTargets(st *statement, word, serverName string) []config.Target {
+func wordTargets(l *line, word, serverName string) []config.Target {
 	switch {
-	case word == upstreams && len(c.upstreams) == 0:
+	case word == upstreams && len(l.c.upstreams) == 0:
 		return []config.Target{{Kind: config.ResolvConf, Path: "/etc/resolv.conf"}}
 	case word == upstreams:
-		return c.upstreams
+		return l.c.upstreams
 	case isDNSService(word):
-		c.noteLost(st.at, word, "the endpoints of the DNS service are used for cluster names only", "write the addresses of a server that knows the zone")
+		l.c.lost(l.at, word, "the endpoints of the DNS service are used for cluster names only", "write the addresses of a server that knows the zone")
 		return nil
 	}
 	t, err := target(word, serverName)
@@ -272,10 +242,10 @@ func (c *corefile) wordTargets(st *statement, word, serverName string) []config.
 	case err != nil && placeholder(placeholders(), word) != "": // noted before
 		return nil
 	case err != nil:
-		c.noteLost(st.at, st.words[0]+": "+word, oneLine(err), "")
+		l.c.lost(l.at, l.words[0]+": "+word, oneLine(err), "")
 		return nil
 	}
-	if to, ok := c.otherPortUpstreams(st, t); ok {
+	if to, ok := l.c.otherPortUpstreams(l, t); ok {
 		return to
 	}
 	return []config.Target{t}
@@ -283,10 +253,7 @@ func (c *corefile) wordTargets(st *statement, word, serverName string) []config.
 
 // target parses an upstream with the server name of its certificate.
 func target(word, serverName string) (config.Target, error) {
-	scheme, rest, isURL := strings.Cut(word, "://")
-	if !isURL {
-		return config.ParseTarget(word)
-	}
+	scheme, rest, _ := strings.Cut(word, "://")
 	switch scheme {
 	case "dns":
 		return config.ParseTarget(rest)
@@ -311,61 +278,214 @@ func target(word, serverName string) (config.Target, error) {
 	return config.ParseTarget(scheme + "://" + rest + path)
 }
 
-// except makes names without forwarding get SERVFAIL, as from a server without an upstream.
-func (c *corefile) except(st *statement, hosts []string) {
-	for _, host := range hosts {
-		list, err := zones(fillPlaceholders(host))
-		if err != nil {
-			c.noteLost(st.at, "forward: except "+host, oneLine(err), "")
-			continue
+// Bounds and sizes of the cache.
+const (
+	day             = 24 * time.Hour
+	maxTTL          = 7 * day
+	maxNegative     = day
+	defaultCapacity = 9984 // of CoreDNS, in answers
+	answerSize      = 512  // a generous size of an answer, in bytes
+)
+
+// ttls are bounds on TTLs; nil: not set.
+type ttls struct{ min, max, negative *time.Duration }
+
+// cache converts the TTL bounds for the zones of a server, and the options of the whole cache.
+func cache(l *line) {
+	cfg, bounds, zones := &l.c.cfg.Cache, ttls{}, l.s.zones
+	hosts := l.args()
+	if n, err := strconv.Atoi(l.arg(0, "")); err == nil {
+		if d, ok := l.duration(strconv.Itoa(n), time.Second, maxTTL); ok {
+			negative := min(d, maxNegative)
+			bounds.max, bounds.negative = &d, &negative
 		}
-		for _, zone := range list {
-			c.excepted = append(c.excepted, sourced[string]{zone, st.at, "except " + host})
+		hosts = hosts[1:]
+	}
+	if len(hosts) > 0 {
+		zones = overlap(zones, l.zones(hosts))
+	}
+	// ttl sets a bound to an argument after the capacity.
+	ttl := func(l *line, i int, least, most time.Duration, to **time.Duration) {
+		if i < len(l.args()) {
+			if d, ok := l.duration(l.args()[i], least, most); ok {
+				*to = &d
+			}
 		}
+	}
+	l.options(
+		directive{names: "success", take: func(l *line) {
+			capacity(l)
+			ttl(l, 1, time.Second, maxTTL, &bounds.max)
+			ttl(l, 2, 0, time.Hour, &bounds.min)
+		}},
+		directive{names: "denial", take: func(l *line) {
+			capacity(l)
+			ttl(l, 1, time.Second, maxNegative, &bounds.negative)
+			if len(l.args()) > 2 {
+				l.lost("answers and denials have one shortest TTL", "see cache.minTTL")
+			}
+		}},
+		directive{names: "prefetch", take: prefetch},
+		directive{names: "serve_stale", take: serveStale},
+		duration("servfail", "cache.failureTTL", time.Second, 5*time.Minute, &cfg.FailureTTL),
+		directive{names: "disable", take: disable},
+		directive{names: "keepttl", why: "TTLs count down while an answer is kept"},
+		directive{names: "serve_stale_policy", why: "the latest answer that is known is given, also when it is a denial"},
+	)
+	if bounds != (ttls{}) {
+		limitZoneTTLs(l, zones, bounds)
 	}
 }
 
-// exceptTemplates writes templates for the zones that are not forwarded, unless they have a route.
-func (c *corefile) exceptTemplates() {
-	for _, e := range c.excepted {
+// limitZoneTTLs sets the bounds of zones: the root's are those of the cache, the others' those of a route.
+func limitZoneTTLs(l *line, zones []string, bounds ttls) {
+	c := l.c
+	for _, zone := range zones {
+		isCluster := c.cluster.domain == zone || c.cluster.central != nil && isReverse(zone)
 		switch {
-		case c.isServed(e.value), c.isAnswered(e.value):
-			continue
-		case c.isServedBelow(e.value):
-			c.noteDiffers(e.at, e.text, "there is a route in "+e.value+", so its other names go to the route above it", "write a route for the zone, or templates that deny these names")
-			continue
+		case zone == ".": // the cache itself; routes without own bounds inherit them
+			limitCacheTTLs(l, bounds)
+		case isCluster && !c.firstTime("cluster's bounds"):
+		case isCluster && c.cluster.local:
+			l.differs("the names of the cluster come from the API and are not cached", "cluster.ttl sets the TTL for clients")
+		case isCluster:
+			l.differs("the names of the cluster have the bounds of the whole cache", "cluster.invalidate removes names that change in the cluster")
+		default:
+			c.changeRoute(zone, l, func(r *route) { r.ttls = bounds })
 		}
-		c.templates = append(c.templates, sourced[config.Template]{config.Template{Zone: e.value, Rcode: rcodeServFail}, e.at, e.text})
 	}
 }
 
-// isAnswered reports whether a template answers all questions for the zone.
-func (c *corefile) isAnswered(zone string) bool {
-	return slices.ContainsFunc(c.templates, func(t sourced[config.Template]) bool {
-		return t.value.Zone == zone && len(t.value.Types) == 0 && len(t.value.Match) == 0
-	})
-}
-
-// isServed reports whether this very zone has a route or is the cluster's.
-func (c *corefile) isServed(zone string) bool {
-	return c.cluster.domain == zone || slices.ContainsFunc(c.routes, func(r route) bool { return r.Zone == zone })
-}
-
-// isServedBelow reports whether the zone, or one below it, has a route or is the cluster's.
-func (c *corefile) isServedBelow(zone string) bool {
-	if c.cluster.domain != "" && below(c.cluster.domain, zone) {
-		return true
-	}
-	return slices.ContainsFunc(c.routes, func(r route) bool { return below(r.Zone, zone) })
-}
-
-// denyUnforwarded answers SERVFAIL for the names of a server without an upstream, so that no other upstream gets them.
-func (c *corefile) denyUnforwarded(s *server) {
-	for _, zone := range s.zones {
-		isServed := slices.ContainsFunc(s.own, func(own string) bool { return below(zone, own) })
-		if zone == "." || isServed {
-			continue
+// limitCacheTTLs sets the bounds of the cache.
+func limitCacheTTLs(l *line, b ttls) {
+	cache := &l.c.cfg.Cache
+	for _, key := range []struct {
+		path      string
+		to, value *time.Duration
+	}{
+		{"cache.minTTL", &cache.MinTTL, b.min}, {"cache.maxTTL", &cache.MaxTTL, b.max}, {"cache.negativeTTL", &cache.NegativeTTL, b.negative},
+	} {
+		if key.value != nil && l.set(key.path, key.value.String()) {
+			*key.to = *key.value
 		}
-		c.excepted = append(c.excepted, sourced[string]{zone, s.at, "no server is asked for the other names of " + zone})
 	}
+	cache.MinTTL = min(cache.MinTTL, cache.MaxTTL)
+}
+
+// fill sets the bounds that a route does not have itself.
+func (t *ttls) fill(r *config.Route, cache *config.Cache) {
+	or := func(own *time.Duration, inherited time.Duration) time.Duration {
+		if own != nil {
+			return *own
+		}
+		return inherited
+	}
+	r.MaxTTL, r.NegativeTTL = or(t.max, cache.MaxTTL), or(t.negative, cache.NegativeTTL)
+	r.MinTTL = min(or(t.min, cache.MinTTL), r.MaxTTL)
+}
+
+// capacity enlarges the cache if the default is too small for that many answers.
+func capacity(l *line) {
+	n, err := strconv.ParseInt(l.arg(0, ""), 10, 32)
+	if err != nil || n == defaultCapacity {
+		return
+	}
+	size := min(n*answerSize, 1<<40)
+	size = (size + 1<<20 - 1) &^ (1<<20 - 1) // whole MiB
+	if size > l.c.cfg.Cache.Size {
+		l.c.cfg.Cache.Size, l.c.origins["cache.size"] = size, l.origin()
+	}
+	l.differs("the cache is one for all zones and bounded in bytes", "docs/memory.md says what to choose for cache.size")
+}
+
+func prefetch(l *line) {
+	args, to := l.args(), &l.c.cfg.Cache.Prefetch
+	if len(args) == 0 {
+		l.lost("the number is missing", "")
+		return
+	}
+	hits, err := strconv.Atoi(args[0])
+	if err != nil || hits < 0 || hits > 1_000_000 {
+		l.lost("not a number of lookups between 0 and 1000000", "")
+		return
+	}
+	if l.set("cache.prefetch.hits", args[0]) {
+		to.Hits = hits
+	}
+	if len(args) > 1 {
+		l.differs("lookups count while the answer is held, with gaps or without", "")
+	}
+	percent, err := strconv.Atoi(strings.TrimSuffix(l.arg(2, ""), "%"))
+	if err == nil && percent >= 1 && percent <= 90 && l.set("cache.prefetch.remaining", args[2]) {
+		to.Remaining = float64(percent) / 100
+	}
+}
+
+// serveStale converts how long stale answers are given. They are always refreshed first, for a moment.
+func serveStale(l *line) {
+	stale := &l.c.cfg.Cache.ServeStale
+	set := func(i int, path string, least, most time.Duration, to *time.Duration) {
+		if i < len(l.args()) {
+			l.setDuration(l.args()[i], path, least, most, to)
+		}
+	}
+	set(0, "cache.serveStale.for", 0, 3*day, &stale.For)
+	ttl := 2
+	if l.arg(1, "") != "verify" {
+		l.differs("upstreams have a moment to answer before a stale answer is given", "cache.serveStale.after is that time")
+	} else if ttl = 3; l.arg(2, "0") != "0" {
+		set(2, "cache.serveStale.after", 10*time.Millisecond, 3*time.Second, &stale.After)
+	}
+	set(ttl, "cache.serveStale.ttl", time.Second, 5*time.Minute, &stale.TTL)
+	stale.For, stale.TTL = stale.For.Truncate(time.Second), stale.TTL.Truncate(time.Second)
+}
+
+// disable keeps zones out of the cache. This is possible only for answers and denials together.
+func disable(l *line) {
+	c, args := l.c, l.args()
+	if len(args) == 0 {
+		l.lost("it says neither success nor denial", "")
+		return
+	}
+	key := strings.Join(append([]string{l.s.zones[0]}, args[1:]...), " ")
+	isOther := func(h sourced[string]) bool { return h.origin.value == key && h.value != args[0] }
+	if !slices.ContainsFunc(c.halfDisabled, isOther) {
+		c.halfDisabled = append(c.halfDisabled, sourced[string]{args[0], origin{at: l.at, text: l.what(), value: key}})
+		return
+	}
+	c.halfDisabled = slices.DeleteFunc(c.halfDisabled, func(h sourced[string]) bool { return h.origin.value == key })
+	zones := l.zones(args[1:])
+	if len(args) == 1 {
+		zones = l.s.zones
+	}
+	for _, zone := range zones {
+		c.changeRoute(zone, l, func(r *route) { r.NoCache = true })
+	}
+}
+
+// changeRoute changes the route of a zone. A zone without a route gets a copy of the one that its names use.
+func (c *converter) changeRoute(zone string, l *line, how func(*route)) {
+	if c.cluster.domain != "" && below(zone, c.cluster.domain) {
+		if !c.cluster.local { // otherwise nothing of it is cached
+			l.lost("the names of the cluster are cached like all others", "cluster.invalidate removes names that change in the cluster")
+		}
+		return
+	}
+	best := -1
+	for i, r := range c.routes {
+		if below(zone, r.Zone) && (best < 0 || len(r.Zone) > len(c.routes[best].Zone)) {
+			best = i
+		}
+	}
+	if best < 0 {
+		l.lost("there is no route for "+zone, "")
+		return
+	}
+	if c.routes[best].Zone != zone {
+		r := c.routes[best]
+		r.Zone, r.origin, r.early, r.To = zone, l.origin(), false, slices.Clone(r.To)
+		c.routes = append(c.routes, r)
+		best = len(c.routes) - 1
+	}
+	how(&c.routes[best])
 }

@@ -48,7 +48,7 @@ func FuzzFiles(f *testing.F) {
 		lines := max(strings.Count(first, "\n"), strings.Count(second, "\n")) + 2
 		for _, n := range r.Notes {
 			if n.File == "" || n.What == "" || n.Why == "" || n.Line < 0 || n.Line > lines && !strings.Contains(n.File, " ") {
-				t.Errorf("note %+v says nothing, or nowhere", n)
+				t.Errorf("note %+v has no text, or no line", n)
 			}
 		}
 	})

@@ -3,8 +3,11 @@
 package convert
 
 import (
+	"cmp"
 	"fmt"
+	"math"
 	"net/netip"
+	"path"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -16,109 +19,78 @@ import (
 	"github.com/nodecache/node-cache/pkg/config"
 )
 
-// Rcodes of the templates.
-const (
-	rcodeServFail = dns.RcodeServerFailure
-	rcodeNXDomain = dns.RcodeNameError
-)
-
 // hosts converts names with addresses: those of a file, and those in the block.
-func (c *corefile) hosts(s *server, st *statement) {
-	file, served := "", s.zones
-	if args := st.args(); len(args) > 0 {
-		file = args[0]
-		if len(args) > 1 {
-			served = overlap(s.zones, c.namedZones(st, args[1:]))
+func hosts(l *line) {
+	c, served, inline, onward := l.c, l.s.zones, false, false
+	if len(l.args()) > 1 {
+		served = overlap(l.s.zones, l.zones(l.args()[1:]))
+	}
+	for _, st := range l.body {
+		if st.words[0] == "ttl" && len(st.words) > 1 { // wildcards contain it
+			l.option(&st).setDuration(st.words[1], "hosts.ttl", 0, time.Hour, &c.cfg.Hosts.TTL)
+			c.cfg.Hosts.TTL = c.cfg.Hosts.TTL.Truncate(time.Second)
 		}
 	}
-	ttl := statement{words: []string{"ttl"}}
-	for _, option := range st.body {
-		if option.words[0] == "ttl" {
-			ttl = option
-		}
-	}
-	c.hostsTTL(&ttl)
-	var inline, onward bool
-	for _, option := range st.body {
-		args := option.args()
-		switch option.words[0] {
-		case "fallthrough":
-			onward = true
-			if len(args) > 0 {
-				c.noteDiffers(option.at, "hosts: "+option.text(), "unknown names are always looked up, in all zones", "")
+	options := []directive{
+		{names: "fallthrough", take: func(l *line) {
+			if onward = true; len(l.args()) > 0 {
+				l.differs("unknown names are always looked up, in all zones", "")
 			}
-		case "ttl": // read before: wildcards contain it
-		case "no_reverse":
-			c.cfg.Hosts.NoReverse = true
-		case "reload", "fallthrough_unsupported": // files are always watched
-		default:
+		}},
+		{names: "ttl reload"}, // read before; files are always watched
+		flag("no_reverse", &c.cfg.Hosts.NoReverse),
+	}
+	for _, st := range l.body {
+		if i := slices.IndexFunc(options, func(d directive) bool { return d.is(st.words[0]) }); i >= 0 {
+			options[i].apply(l.option(&st))
+		} else {
 			inline = true
-			c.hostsLine(s, st, &option, served)
+			hostsLine(l, l.option(&st), served)
 		}
 	}
-	c.hostsFile(s, st, file, inline)
-	if !onward {
-		c.denyOthers(st, served)
-	}
-}
-
-func (c *corefile) hostsTTL(option *statement) {
-	if len(option.args()) == 0 {
-		return
-	}
-	if d, ok := c.span(option, option.args()[0], 0, time.Hour); ok && c.setKey("hosts.ttl", option, d.String()) {
-		c.cfg.Hosts.TTL = d.Truncate(time.Second)
-	}
-}
-
-// namedZones returns the zones in the arguments of a plugin.
-func (c *corefile) namedZones(st *statement, hosts []string) []string {
-	var list []string
-	for _, host := range hosts {
-		named, err := zones(fillPlaceholders(host))
-		if err != nil {
-			c.noteLost(st.at, st.text(), oneLine(err), "")
-			continue
+	hostsFile(l, inline)
+	for _, zone := range served { // unknown names of the root have other answers
+		switch {
+		case onward:
+		case zone == ".":
+			l.lost("unknown names are looked up, not denied: fallthrough is always on", "")
+		default:
+			c.denied = append(c.denied, sourced[string]{zone, origin{at: l.at, text: l.text() + ", without fallthrough"}})
 		}
-		list = append(list, named...)
 	}
-	return list
 }
 
 // hostsLine converts an address and its names, as in hosts(5).
-func (c *corefile) hostsLine(s *server, st, line *statement, served []string) {
-	address, err := netip.ParseAddr(line.words[0])
+func hostsLine(hosts, l *line, served []string) {
+	address, err := netip.ParseAddr(l.words[0])
 	if err != nil {
-		c.unknown(st, line)
+		l.unknown()
 		return
 	}
 	address = address.Unmap().WithZone("")
-	for _, name := range line.args() {
+	for _, name := range l.args() {
 		lower := strings.ToLower(strings.TrimSuffix(name, ".")) + "."
-		if !slices.ContainsFunc(served, func(zone string) bool { return below(lower, zone) }) {
-			c.noteLost(line.at, "hosts: "+line.text(), name+" is in no zone of the server, so it is not answered there either", "")
+		parent, isWildcard := strings.CutPrefix(lower, "*.")
+		_, err := config.ParseZone(name)
+		switch {
+		case !slices.ContainsFunc(served, func(zone string) bool { return below(lower, zone) }):
+			l.lost(name+" is in no zone of the server, so it is not answered there either", "")
 			continue
-		}
-		if parent, found := strings.CutPrefix(lower, "*."); found {
-			c.wildcard(line, parent, address)
+		case isWildcard:
+			wildcard(l, parent, address)
 			continue
-		}
-		if _, err := config.ParseZone(name); err != nil || lower == "." {
-			c.noteLost(line.at, "hosts: "+line.text(), "not a name that can be asked for: "+name, "")
+		case err != nil || lower == ".":
+			l.lost("not a name that can be asked for: "+name, "")
 			continue
+		case l.c.serverFor(lower) != l.s:
+			l.differs("another server is asked for "+name+" there, and it is answered here", "leave it out")
 		}
-		if c.serverFor(lower) != s {
-			c.noteDiffers(line.at, "hosts: "+line.text(), "another server is asked for "+name+" there, and it is answered here", "leave it out")
-		}
-		c.host(lower, address)
-		if _, set := c.sources["hosts.names"]; !set {
-			c.sources["hosts.names"] = line.at.String() + ": " + st.text()
-		}
+		l.c.host(origin{at: l.at, text: hosts.text()}, lower, address)
 	}
 }
 
-// host adds an address to a name, without duplicates.
-func (c *corefile) host(name string, address netip.Addr) {
+// host adds addresses to a name, without duplicates.
+func (c *converter) host(from origin, name string, addresses ...netip.Addr) {
 	names := &c.cfg.Hosts.Names
 	i, again := c.hostAt[name]
 	if !again {
@@ -126,181 +98,182 @@ func (c *corefile) host(name string, address netip.Addr) {
 		c.hostAt[name] = i
 		*names = append(*names, config.Host{Name: name})
 	}
-	if have := &(*names)[i].Addresses; !slices.Contains(*have, address) {
-		*have = append(*have, address)
+	for _, a := range addresses {
+		(*names)[i].Addresses = appendNew((*names)[i].Addresses, a)
+	}
+	if _, set := c.origins["hosts.names"]; !set {
+		c.origins["hosts.names"] = from
 	}
 }
 
 // wildcard answers all names one label below a name, with a template for each family.
-func (c *corefile) wildcard(line *statement, parent string, address netip.Addr) {
-	t := config.Template{Zone: parent, Types: []uint16{dns.TypeA}, Match: []string{oneLabelBelow(parent)}}
-	record := "A"
+func wildcard(l *line, parent string, address netip.Addr) {
+	c, match := l.c, []string{oneLabelBelow(parent)}
+	rrtype := dns.TypeA
 	if address.Is6() {
-		t.Types, record = []uint16{dns.TypeAAAA}, "AAAA"
+		rrtype = dns.TypeAAAA
 	}
-	text := fmt.Sprintf("{{ .Name }} %d IN ", int(c.cfg.Hosts.TTL.Seconds())) + record + " " + address.String()
+	record := c.addressRecord(rrtype, address)
 	for i := range c.templates {
-		if have := &c.templates[i].value; have.Zone == t.Zone && slices.Equal(have.Types, t.Types) && slices.Equal(have.Match, t.Match) {
-			have.Answer = append(have.Answer, text)
+		if have := &c.templates[i].value; have.Zone == parent && slices.Equal(have.Types, []uint16{rrtype}) && slices.Equal(have.Match, match) {
+			have.Answer = append(have.Answer, record)
 			return
 		}
 	}
-	t.Answer = []string{text}
+	from := origin{at: l.at, text: l.what()}
 	if last := len(c.wild) - 1; last < 0 || c.wild[last].value != parent {
-		c.wild = append(c.wild, sourced[string]{parent, line.at, "hosts: " + line.text() + ", other types"})
+		c.wild = append(c.wild, sourced[string]{parent, origin{at: l.at, text: from.text + ", other types"}})
 	}
-	c.templates = append(c.templates, sourced[config.Template]{t, line.at, "hosts: " + line.text()})
-	c.noteDiffers(line.at, "hosts: "+line.text(), "a template answers the names; names in hosts take precedence", "")
+	c.templates = append(c.templates, sourced[config.Template]{config.Template{Zone: parent, Types: []uint16{rrtype}, Match: match, Answer: []string{record}}, from})
+	l.differs("a template answers the names; names in hosts take precedence", "")
 }
 
 // oneLabelBelow returns an expression for the names one label below another.
 func oneLabelBelow(parent string) string { return `^[^.]+\.` + regexp.QuoteMeta(parent) + `$` }
 
+// addressRecord returns the record of a template with an address.
+func (c *converter) addressRecord(rrtype uint16, a netip.Addr) string {
+	return fmt.Sprintf("{{ .Name }} %d IN %s %s", int(c.cfg.Hosts.TTL.Seconds()), dns.TypeToString[rrtype], a)
+}
+
 // hostsFile converts the file, by default /etc/hosts.
-func (c *corefile) hostsFile(s *server, st *statement, file string, inline bool) {
-	switch {
-	case file == "" && inline:
-		c.noteDiffers(st.at, st.text(), "/etc/hosts is not read in addition to inline names", "write files: [/etc/hosts] into hosts if needed")
+func hostsFile(l *line, inline bool) {
+	c := l.c
+	if len(l.args()) == 0 && inline {
+		l.differs("/etc/hosts is not read in addition to inline names", "write files: [/etc/hosts] into hosts if needed")
 		return
-	case file == "":
-		file = "/etc/hosts"
 	}
-	if roots := s.all("root"); !filepath.IsAbs(file) && len(roots) > 0 && len(roots[0].args()) == 1 {
+	file := l.arg(0, "/etc/hosts")
+	if roots := l.s.all("root"); !filepath.IsAbs(file) && len(roots) > 0 && len(roots[0].args()) == 1 {
 		file = filepath.Join(roots[0].args()[0], file)
 	}
-	if slices.Contains(c.cfg.Hosts.Files, filepath.Clean(file)) {
+	file = filepath.Clean(file)
+	if slices.Contains(c.cfg.Hosts.Files, file) {
 		return
 	}
-	c.cfg.Hosts.Files = append(c.cfg.Hosts.Files, filepath.Clean(file))
-	c.sources["hosts.files"] = st.at.String() + ": " + st.text()
-	c.keys["hosts"] = keySet{at: st.at}
-	if filepath.Clean(file) != "/etc/hosts" {
-		c.noteDiffers(st.at, st.text(), "the file is read on the agent's host and must exist there",
+	c.cfg.Hosts.Files = append(c.cfg.Hosts.Files, file)
+	c.origins["hosts.files"], c.origins["hosts"] = l.origin(), origin{at: l.at}
+	if file != "/etc/hosts" {
+		l.differs("the file is read on the agent's host and must exist there",
 			"mount what has it into the agents' pods and write its path there into hosts.files, or list the names in hosts.names")
 	}
-	if len(c.servers) > 1 || !slices.Equal(s.zones, []string{"."}) {
-		c.noteDiffers(st.at, st.text(), "the names of a file are answered in all zones", "")
+	if len(c.servers) > 1 || !slices.Equal(l.s.zones, []string{"."}) {
+		l.differs("the names of a file are answered in all zones", "")
 	}
 }
 
-// denyOthers denies the other names of zones that only hosts answers. Names of the root zone have other answers.
-func (c *corefile) denyOthers(st *statement, served []string) {
-	for _, zone := range served {
-		if zone == "." {
-			c.noteLost(st.at, st.text(), "unknown names are looked up, not denied: fallthrough is always on", "")
-			continue
-		}
-		c.denied = append(c.denied, sourced[string]{zone, st.at, st.text() + ", without fallthrough"})
+// local converts the names of the host itself.
+func local(l *line) {
+	if _, again := l.c.hostAt["localhost."]; !again {
+		l.c.origins["hosts.names"] = l.origin()
+		l.c.host(l.origin(), "localhost.", netip.AddrFrom4([4]byte{127, 0, 0, 1}), netip.IPv6Loopback())
 	}
+	l.differs("localhost is answered, and not the names below a search domain that begin with it", "")
 }
 
-// denialTemplates writes templates that deny the zones of hosts, and the types without data at wildcard names.
-func (c *corefile) denialTemplates() {
-	for _, w := range c.wild {
-		c.templates = append(c.templates, sourced[config.Template]{config.Template{Zone: w.value, Match: []string{oneLabelBelow(w.value)}}, w.at, w.text})
+// dns64 converts the prefix of a NAT64.
+func dns64(l *line) {
+	prefix, all, v4 := l.arg(0, "64:ff9b::/96"), false, false
+	l.options(text("prefix", &prefix), flag("translate_all", &all), flag("allow_ipv4", &v4))
+	p, err := netip.ParsePrefix(prefix)
+	if err != nil {
+		l.lost("not a prefix: "+prefix, "")
+		return
 	}
-	for _, d := range c.denied {
-		if c.isServedBelow(d.value) {
-			c.noteLost(d.at, d.text, "unknown names are looked up, not denied: there is a route in "+d.value, "")
-			continue
-		}
-		c.templates = append(c.templates, sourced[config.Template]{config.Template{Zone: d.value, Rcode: rcodeNXDomain}, d.at, d.text})
+	if !l.set("dns64.prefix", p.Masked().String()) {
+		return
+	}
+	l.c.cfg.DNS64 = config.DNS64{Prefix: p.Masked(), TranslateAll: all}
+	if v4 {
+		l.c.cfg.DNS64.Clients = config.DNS64All
+	}
+	if len(l.c.servers) > 1 {
+		l.differs("it applies to the names of all servers", "")
 	}
 }
 
 // template converts answers by pattern.
-func (c *corefile) template(s *server, st *statement) {
-	args := st.args()
-	if len(args) < 2 {
-		c.noteLost(st.at, st.text(), "class and type are missing", "")
-		return
-	}
-	if class := strings.ToUpper(args[0]); class != "IN" && class != "ANY" {
-		c.noteLost(st.at, st.text(), "only questions of class IN are answered", "")
-		return
-	}
+func template(l *line) {
+	c := l.c
+	class, typ := strings.ToUpper(l.arg(0, "")), strings.ToUpper(l.arg(1, ""))
 	var t config.Template
-	if typ := strings.ToUpper(args[1]); typ != "ANY" {
-		value, known := dns.StringToType[typ]
-		if !known {
-			c.noteLost(st.at, st.text(), args[1]+" is not a type", "")
-			return
-		}
-		t.Types = []uint16{value}
+	rrtype, known := dns.StringToType[typ]
+	switch {
+	case typ == "":
+		l.lost("class and type are missing", "")
+		return
+	case class != "IN" && class != "ANY":
+		l.lost("only questions of class IN are answered", "")
+		return
+	case typ != "ANY" && !known:
+		l.lost(l.args()[1]+" is not a type", "")
+		return
+	case typ != "ANY":
+		t.Types = []uint16{rrtype}
 	}
-	zones := s.zones
-	if len(args) > 2 {
-		zones = overlap(s.zones, c.namedZones(st, args[2:]))
+	zones := l.s.zones
+	if len(l.args()) > 2 {
+		zones = overlap(l.s.zones, l.zones(l.args()[2:]))
 	}
-	onward := c.templateBody(st, &t)
+	onward := templateBody(l, &t)
 	for _, zone := range zones {
-		if other := c.otherServerBelow(s, zone); other != "" && matchesAll(t.Match) && !isEmpty(&t) {
-			c.noteLost(st.at, st.text(), "it would also answer for "+other+", which has its own server: templates come before routes",
+		if other := c.otherServerBelow(l.s, zone); other != "" && matchesAll(t.Match) && !isEmpty(&t) {
+			l.lost("it would also answer for "+other+", which has its own server: templates come before routes",
 				"write a route for "+zone+" to a name server")
 			continue
 		}
 		one := t
 		one.Zone = zone
-		c.templates = append(c.templates, sourced[config.Template]{one, st.at, st.text()})
-		c.noteTemplateScope(s, st, zone)
+		c.templates = append(c.templates, sourced[config.Template]{one, l.origin()})
+		noteScope(l, zone)
 		if len(t.Match) > 0 && !onward {
 			c.templates = append(c.templates, sourced[config.Template]{
-				config.Template{Zone: zone, Types: t.Types, Rcode: rcodeServFail}, st.at, st.text() + ", without fallthrough",
+				config.Template{Zone: zone, Types: t.Types, Rcode: dns.RcodeServerFailure}, origin{at: l.at, text: l.text() + ", without fallthrough"},
 			})
 		}
 	}
 }
 
 // templateBody parses the block, and reports whether it has fallthrough.
-func (c *corefile) templateBody(st *statement, t *config.Template) (onward bool) {
-	for _, option := range st.body {
-		args := option.args()
-		switch option.words[0] {
-		case "match":
-			t.Match = append(t.Match, slices.DeleteFunc(slices.Clone(args), func(m string) bool { return slices.Contains(t.Match, m) })...)
-		case "answer":
-			t.Answer = append(t.Answer, args...)
-		case "authority":
-			t.Authority = append(t.Authority, args...)
-		case "additional":
-			t.Additional = append(t.Additional, args...)
-		case "rcode":
-			code, known := dns.StringToRcode[strings.ToUpper(strings.Join(args, " "))]
+func templateBody(l *line, t *config.Template) (onward bool) {
+	appendTo := func(name string, to *[]string) directive {
+		return directive{names: name, take: func(l *line) { *to = append(*to, l.args()...) }}
+	}
+	l.options(
+		directive{names: "match", take: func(l *line) {
+			t.Match = append(t.Match, slices.DeleteFunc(slices.Clone(l.args()), func(m string) bool { return slices.Contains(t.Match, m) })...)
+		}},
+		appendTo("answer", &t.Answer), appendTo("authority", &t.Authority), appendTo("additional", &t.Additional),
+		directive{names: "rcode", take: func(l *line) {
+			code, known := dns.StringToRcode[strings.ToUpper(l.all())]
 			if !known || code > dns.RcodeRefused {
-				c.option(st, &option, "an answer has one of the first six codes", "")
-				continue
+				l.lost("an answer has one of the first six codes", "")
+				return
 			}
 			t.Rcode = code
-		case "fallthrough":
-			onward = true
-			if len(args) > 0 {
-				c.noteDiffers(option.at, "template: "+option.text(), "names that do not match are always looked up, in all zones", "")
+		}},
+		directive{names: "fallthrough", take: func(l *line) {
+			if onward = true; len(l.args()) > 0 {
+				l.differs("names that do not match are always looked up, in all zones", "")
 			}
-		case "ederror":
-			c.option(st, &option, "templates do not support Extended DNS Errors", "")
-		case "upstream": // CoreDNS ignores it as well
-		default:
-			c.unknown(st, &option)
-		}
-	}
+		}},
+		directive{names: "ederror", why: "templates do not support Extended DNS Errors"},
+		directive{names: "upstream"}, // CoreDNS ignores it as well
+	)
 	return onward
 }
 
-// noteTemplateScope notes a template that applies to another server's names.
-func (c *corefile) noteTemplateScope(s *server, st *statement, zone string) {
-	if other := c.otherServerBelow(s, zone); other != "" {
-		c.noteDiffers(st.at, st.text(), "templates apply to all names of their zone, including those of another server: "+other,
-			"check that the expressions do not match these")
+// noteScope notes a template that applies to another server's names.
+func noteScope(l *line, zone string) {
+	if other := l.c.otherServerBelow(l.s, zone); other != "" {
+		l.differs("templates apply to all names of their zone, including those of another server: "+other, "check that the expressions do not match these")
 	}
 }
 
 // otherServerBelow returns a zone below another that a different server has, or "".
-func (c *corefile) otherServerBelow(s *server, zone string) string {
+func (c *converter) otherServerBelow(s *server, zone string) string {
 	for _, other := range c.servers {
-		if other == s {
-			continue
-		}
-		if i := slices.IndexFunc(other.zones, func(z string) bool { return z != zone && below(z, zone) }); i >= 0 {
+		if i := slices.IndexFunc(other.zones, func(z string) bool { return z != zone && below(z, zone) }); other != s && i >= 0 {
 			return other.zones[i]
 		}
 	}
@@ -312,49 +285,144 @@ func isEmpty(t *config.Template) bool {
 	return t.Rcode == dns.RcodeSuccess && len(t.Answer)+len(t.Additional) == 0
 }
 
-// dns64 converts the prefix of a NAT64.
-func (c *corefile) dns64(_ *server, st *statement) {
-	prefix := "64:ff9b::/96"
-	if len(st.args()) > 0 {
-		prefix = st.args()[0]
+// maxRecords bounds the records of a zone file.
+const maxRecords = 10_000
+
+// zoneFile converts a zone whose text is in the Corefile's ConfigMap: names with addresses go to hosts.
+func zoneFile(l *line) {
+	c := l.c
+	text, known := c.files[path.Base(l.arg(0, ""))]
+	if !known {
+		l.lost(noZones, listZone)
+		return
 	}
-	all, v4 := false, false
-	for _, option := range st.body {
-		switch option.words[0] {
-		case "prefix":
-			prefix = strings.Join(option.args(), " ")
-		case "translate_all":
-			all = true
-		case "allow_ipv4":
-			v4 = true
-		default:
-			c.unknown(st, &option)
+	served, onward := l.s.zones, false
+	if len(l.args()) > 1 {
+		served = overlap(l.s.zones, l.zones(l.args()[1:]))
+	}
+	l.options(flag("fallthrough", &onward), directive{names: "reload upstream"}) // the converted zone does not change by itself
+	for _, zone := range served {
+		records, err := zoneRecords(text.text, zone)
+		if err != nil {
+			l.lost("the file is not read as that of "+zone+": "+err.Error(), "list the addresses of the zone in hosts.names")
+			continue
 		}
-	}
-	p, err := netip.ParsePrefix(prefix)
-	if err != nil {
-		c.noteLost(st.at, st.text(), "not a prefix: "+prefix, "")
-		return
-	}
-	if !c.setKey("dns64.prefix", st, p.Masked().String()) {
-		return
-	}
-	c.cfg.DNS64 = config.DNS64{Prefix: p.Masked(), TranslateAll: all}
-	if v4 {
-		c.cfg.DNS64.Clients = config.DNS64All
-	}
-	if len(c.servers) > 1 {
-		c.noteDiffers(st.at, st.text(), "it applies to the names of all servers", "")
+		convertZone(l, zone, records)
+		l.s.own = append(l.s.own, zone)
+		if !onward {
+			apex := config.Template{Zone: zone, Match: []string{"^" + regexp.QuoteMeta(zone) + "$"}} // the apex always exists
+			c.templates = append(c.templates, sourced[config.Template]{apex, l.origin()})
+			c.denied = append(c.denied, sourced[string]{zone, origin{at: l.at, text: l.text() + ", its other names"}})
+		}
+		l.differs("the addresses of "+zone+" are in hosts, with one TTL and with their reverse names, and without its SOA and NS records", "")
 	}
 }
 
-// local converts the names of the host itself.
-func (c *corefile) local(_ *server, st *statement) {
-	const name = "localhost."
-	if _, again := c.hostAt[name]; !again {
-		c.host(name, netip.AddrFrom4([4]byte{127, 0, 0, 1}))
-		c.host(name, netip.IPv6Loopback())
-		c.sources["hosts.names"] = st.at.String() + ": " + st.text()
+// zoneRecords parses the records of a zone. Records of other zones are an error.
+func zoneRecords(text, zone string) ([]dns.RR, error) {
+	parser := dns.NewZoneParser(strings.NewReader(text), zone, "")
+	parser.SetDefaultTTL(3600)
+	var list []dns.RR
+	for rr, ok := parser.Next(); ok; rr, ok = parser.Next() {
+		rr.Header().Name = dns.CanonicalName(rr.Header().Name)
+		switch {
+		case !below(rr.Header().Name, zone):
+			return nil, fmt.Errorf("%s is not in the zone", rr.Header().Name)
+		case len(list) == maxRecords:
+			return nil, fmt.Errorf("more than %d records", maxRecords)
+		}
+		list = append(list, rr)
 	}
-	c.noteDiffers(st.at, st.text(), "localhost is answered, and not the names below a search domain that begin with it", "")
+	if err := parser.Err(); err != nil {
+		return nil, fmt.Errorf("reading the zone: %w", err)
+	}
+	return list, nil
+}
+
+// convertZone moves the addresses of a zone into hosts, and those of its wildcards into templates, the longest names first.
+func convertZone(l *line, zone string, records []dns.RR) {
+	addresses, aliases, order := map[string][]netip.Addr{}, map[string]string{}, make([]string, 0, len(records))
+	for _, rr := range records {
+		name := rr.Header().Name
+		order = append(order, name)
+		switch rr := rr.(type) {
+		case *dns.A:
+			a, _ := netip.AddrFromSlice(rr.A.To4())
+			addresses[name] = append(addresses[name], a)
+		case *dns.AAAA:
+			a, _ := netip.AddrFromSlice(rr.AAAA.To16())
+			addresses[name] = append(addresses[name], a.Unmap())
+		case *dns.CNAME:
+			aliases[name] = dns.CanonicalName(rr.Target)
+		case *dns.SOA, *dns.NS:
+			if name != zone {
+				l.c.lost(l.at, "file: "+name, "delegations are not followed", "write a route for it: {zone: …, to: […]}")
+			}
+		default:
+			l.c.lost(l.at, "file: "+name+" "+dns.TypeToString[rr.Header().Rrtype], "hosts has only addresses", "a template can have the record")
+		}
+	}
+	rank := func(name string) int { // a wildcard has lower precedence than other names and longer wildcards
+		if strings.HasPrefix(name, "*.") {
+			return dns.CountLabel(name)
+		}
+		return math.MaxInt
+	}
+	slices.SortFunc(order, func(a, b string) int { return cmp.Or(cmp.Compare(rank(b), rank(a)), cmp.Compare(a, b)) })
+	for _, name := range slices.Compact(order) {
+		end := name // of the chain of aliases in the zone
+		for range len(aliases) {
+			if target, isAlias := aliases[end]; isAlias && below(end, zone) {
+				end = target
+			}
+		}
+		zoneName(l, zone, name, end, addresses[end], aliases[end] != "")
+	}
+}
+
+// zoneName converts one name of a zone: with its addresses, or with those of the end of its chain of aliases. endless: the
+// chain has no end.
+func zoneName(l *line, zone, name, end string, addresses []netip.Addr, endless bool) {
+	expression := "^" + regexp.QuoteMeta(name) + "$"
+	parent, isWildcard := strings.CutPrefix(name, "*.")
+	if isWildcard {
+		expression = `^.+\.` + regexp.QuoteMeta(parent) + "$"
+	}
+	switch {
+	case len(addresses) > 0 && isWildcard:
+		hostTemplates(l, parent, expression, addresses)
+	case len(addresses) > 0:
+		l.c.host(l.origin(), name, addresses...)
+	case end != name && !endless && !below(end, zone):
+		l.alias(config.Template{Zone: parent, Match: []string{expression}, Answer: []string{aliasRecord(end)}})
+	case end != name:
+		l.c.lost(l.at, "file: "+name+" CNAME", "it has no address", "")
+	}
+}
+
+// alias adds a template that comes before all others.
+func (l *line) alias(t config.Template) {
+	l.c.aliases = append(l.c.aliases, sourced[config.Template]{t, l.origin()})
+}
+
+// aliasRecord returns the record of a template that makes names aliases.
+func aliasRecord(target string) string { return "{{ .Name }} 30 IN CNAME " + target }
+
+// hostTemplates answers the names that match an expression by templates: with the addresses, and without data for other types.
+func hostTemplates(l *line, zone, expression string, addresses []netip.Addr) {
+	add := func(types []uint16, answer []string) {
+		l.alias(config.Template{Zone: zone, Match: []string{expression}, Types: types, Answer: answer})
+	}
+	for _, rrtype := range []uint16{dns.TypeA, dns.TypeAAAA} {
+		var answer []string
+		for _, a := range addresses {
+			if a.Is4() == (rrtype == dns.TypeA) {
+				answer = append(answer, l.c.addressRecord(rrtype, a))
+			}
+		}
+		if len(answer) > 0 {
+			add([]uint16{rrtype}, answer)
+		}
+	}
+	add(nil, nil)
 }

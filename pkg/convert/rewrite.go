@@ -3,142 +3,206 @@
 package convert
 
 import (
+	"regexp"
 	"regexp/syntax"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/nodecache/node-cache/pkg/config"
 )
 
-// Notes about a rule with continue.
+// The note about a rule with continue.
 const (
-	noMore     = "a name is rewritten once; no further rule applies to the result"
-	noMoreHint = "write one rule with the combined result"
+	rewrittenOnce = "a name is rewritten once; no further rule applies to the result"
+	onceHint      = "write one rule with the combined result"
 )
 
 // rewrite converts a rule for names.
-func (c *corefile) rewrite(s *server, st *statement) {
-	words := st.args()
-	goesOn := len(words) > 0 && words[0] == "continue"
-	if len(words) > 0 && (words[0] == "continue" || words[0] == "stop") {
+func rewrite(l *line) {
+	words, answers := l.args(), []string(nil)
+	goesOn := l.arg(0, "") == "continue"
+	if goesOn || l.arg(0, "") == "stop" {
 		words = words[1:]
 	}
-	var answers []statement
-	if len(words) == 0 && len(st.body) > 0 {
-		words = st.body[0].words
-		answers = st.body[1:]
+	if len(words) == 0 && len(l.body) > 0 {
+		words = l.body[0].words
+		for _, st := range l.body[1:] {
+			answers = append(answers, st.words...)
+		}
 	}
 	if len(words) == 0 {
-		c.noteLost(st.at, st.text(), "the rule is empty", "")
+		l.lost("the rule is empty", "")
 		return
 	}
-	line := statement{at: st.at, words: append([]string{"rewrite"}, words...)}
-	if len(words) > 3 && words[0] == "name" && strings.EqualFold(words[1], "regex") && !isSuffixRule(words[2], words[3]) {
-		c.alias(s, &line, words[2], words[3])
-		c.aliasAnswers(&line, words[4:], answers)
-		if goesOn {
-			c.noteDiffers(st.at, line.text(), noMore, noMoreHint)
-		}
-		return
-	}
-	if words[0] != "name" {
-		why, hint := rewriteNone(words[0])
-		c.noteLost(st.at, line.text(), why, hint)
-		return
-	}
-	rule, rest, ok := c.rule(&line, words[1:])
-	if !ok {
-		return
-	}
-	c.answers(&line, rest, answers)
-	if goesOn {
-		c.noteDiffers(st.at, line.text(), noMore, noMoreHint)
-	}
-	c.rewrites = append(c.rewrites, sourced[config.Rewrite]{rule, st.at, line.text()})
-	c.noteRewriteScope(s, &line, rule)
-}
-
-// rewriteNone returns why a field cannot be rewritten.
-func rewriteNone(field string) (why, hint string) {
-	switch field {
-	case "type":
-		return "the type of a question is not changed", "ANY is answered with HINFO as it is; templates can answer a type"
-	case "class":
-		return "the class of a question is not changed", ""
-	case "ttl":
-		return "TTLs are not changed by name", "minTTL and maxTTL of a route bound those of a zone"
-	case "edns0":
-		return "no options are added to queries", "clientSubnet: pass in a route hands on that of the client"
-	case "cname":
-		return "the targets of aliases are not changed", "a rule for the name that is asked, or hosts, changes the target"
-	case "rcode":
-		return "the rcode of an answer is not changed", ""
-	}
-	return "unknown field", "see rewrite in docs/configuration.md"
-}
-
-// rule parses how a name is rewritten, and returns the remaining words.
-func (c *corefile) rule(st *statement, words []string) (rule config.Rewrite, rest []string, ok bool) {
-	kind := "exact"
+	l = &line{&statement{at: l.at, words: append([]string{"rewrite"}, words...)}, l.c, l.s, ""}
 	switch {
-	case len(words) > 2:
-		kind, words = strings.ToLower(words[0]), words[1:]
-	case len(words) < 2:
-		c.noteLost(st.at, st.text(), "it needs two names", "")
-		return rule, nil, false
+	case words[0] != "name":
+		rewriteField(l)
+		return
+	case len(words) > 3 && strings.EqualFold(words[1], "regex") && !isSuffixRule(words[2], words[3]):
+		alias(l, words[2], words[3])
+		if slices.Contains(append(words[4:], answers...), "value") {
+			l.c.lost(l.at, l.text()+", answer value", "targets in the answer are given as they are", "")
+		}
+		if goesOn {
+			l.differs(rewrittenOnce, onceHint)
+		}
+	case len(words) < 3:
+		l.lost("it needs two names", "")
+		return
+	default:
+		rule(l, words[1:], answers, goesOn)
 	}
-	from, to := words[0], words[1]
+}
+
+// rewriteField notes why a field other than the name cannot be rewritten.
+func rewriteField(l *line) {
+	fields := []directive{
+		{names: "type", why: "the type of a question is not changed", hint: "ANY is answered with HINFO as it is; templates can answer a type"},
+		{names: "class", why: "the class of a question is not changed"},
+		{names: "ttl", why: "TTLs are not changed by name", hint: "minTTL and maxTTL of a route bound those of a zone"},
+		{names: "edns0", why: "no options are added to queries", hint: "clientSubnet: pass in a route hands on that of the client"},
+		{names: "cname", why: "the targets of aliases are not changed", hint: "a rule for the name that is asked, or hosts, changes the target"},
+		{names: "rcode", why: "the rcode of an answer is not changed"},
+	}
+	if i := slices.IndexFunc(fields, func(d directive) bool { return d.is(l.words[1]) }); i >= 0 {
+		fields[i].apply(l)
+		return
+	}
+	l.lost("unknown field", "see rewrite in docs/configuration.md")
+}
+
+// rule adds a rule that rewrites a name: the kind, unless it is exact, the two names, and what becomes of the answer.
+func rule(l *line, words, answers []string, goesOn bool) {
+	c, kind := l.c, "exact"
+	if len(words) > 2 {
+		kind, words = strings.ToLower(words[0]), words[1:]
+	}
 	// CoreDNS adds a trailing dot to everything except expressions.
 	dotted := func(text string) string { return strings.ToLower(strings.TrimSuffix(text, ".")) }
-	rule = config.Rewrite{From: dotted(from), To: dotted(to)}
+	r := config.Rewrite{Kind: config.RewriteSuffix, From: dotted(words[0]), To: dotted(words[1])}
 	switch kind {
 	case "exact":
-		rule.Kind = config.RewriteExact
+		r.Kind = config.RewriteExact
 	case "suffix":
-		rule.Kind = config.RewriteSuffix
 	case "prefix":
-		rule = config.Rewrite{Kind: config.RewritePrefix, From: dotted(from) + ".", To: dotted(to) + "."}
+		r = config.Rewrite{Kind: config.RewritePrefix, From: r.From + ".", To: r.To + "."}
 	case "substring":
-		rule.Kind = config.RewriteSuffix
-		c.noteDiffers(st.at, st.text(), "only names that end in it are rewritten, not those that have it elsewhere", "write a rule with prefix for those that begin with it")
+		l.differs("only names that end in it are rewritten, not those that have it elsewhere", "write a rule with prefix for those that begin with it")
 	case "regex":
-		suffix, _ := suffixOf(from)
-		rule = config.Rewrite{Kind: config.RewriteSuffix, From: dotted(suffix), To: dotted(strings.TrimPrefix(to, "{1}"))}
+		suffix, _ := suffixOf(words[0])
+		r.From, r.To = dotted(suffix), dotted(strings.TrimPrefix(words[1], "{1}"))
 	default:
-		c.noteLost(st.at, st.text(), "names are matched by exact, prefix and suffix", "")
-		return rule, nil, false
-	}
-	return rule, words[2:], true
-}
-
-// answers notes rewrites of the answer that differ from restoring the name.
-func (c *corefile) answers(st *statement, rest []string, lines []statement) {
-	words := slices.Clone(rest)
-	for _, line := range lines {
-		words = append(words, line.words...)
-	}
-	for _, word := range words {
-		switch word {
-		case "name":
-			c.noteDiffers(st.at, st.text(), "the answer always has the original name, whatever the rule says", "")
-			return
-		case "value":
-			c.noteDiffers(st.at, st.text(), "targets in the answer are restored if they equal or end in the replacement", "")
-			return
-		}
-	}
-}
-
-// noteRewriteScope notes a rule that applies to another server's names.
-func (c *corefile) noteRewriteScope(s *server, st *statement, rule config.Rewrite) {
-	if rule.Kind == config.RewriteExact {
-		if heard := c.serverFor(rule.From + "."); heard != s {
-			c.noteDiffers(st.at, st.text(), "the name belongs to another server there, and is rewritten here", "leave the rule out")
-		}
+		l.lost("names are matched by exact, prefix and suffix", "")
 		return
 	}
-	if len(c.servers) > 1 {
-		c.noteDiffers(st.at, st.text(), "rules apply to the names of all servers", "")
+	switch answers := append(words[2:], answers...); {
+	case slices.Contains(answers, "name"):
+		l.differs("the answer always has the original name, whatever the rule says", "")
+	case slices.Contains(answers, "value"):
+		l.differs("targets in the answer are restored if they equal or end in the replacement", "")
+	}
+	if goesOn {
+		l.differs(rewrittenOnce, onceHint)
+	}
+	if r.Kind == config.RewriteExact && c.serverFor(r.From+".") != l.s {
+		l.differs("the name belongs to another server there, and is rewritten here", "leave the rule out")
+	} else if r.Kind != config.RewriteExact && len(c.servers) > 1 {
+		l.differs("rules apply to the names of all servers", "")
+	}
+	c.rewrites = append(c.rewrites, sourced[config.Rewrite]{r, l.origin()})
+}
+
+// alias converts a rule that rewrites names by expression. The names become aliases, whose targets are looked up. If the
+// rule has one target with addresses in hosts, the names get these addresses.
+func alias(l *line, from, to string) {
+	c := l.c
+	const hint = "write a rule with exact, prefix or suffix for each group of names that is meant"
+	expression, err := regexp.Compile(from)
+	if err != nil {
+		l.lost("not a Go regular expression: "+err.Error(), hint)
+		return
+	}
+	target, ok := groupTemplate(to, expression.NumSubexp())
+	if !ok {
+		l.lost("not a name: "+strconv.Quote(to), hint)
+		return
+	}
+	for _, zone := range l.s.zones {
+		if other := c.otherServerBelow(l.s, zone); other != "" && matchesAll([]string{from}) {
+			l.lost("it would also match all names of "+other+", which have another server", hint)
+			return
+		}
+	}
+	name := strings.ToLower(strings.TrimSuffix(to, ".")) + "."
+	i, listed := c.hostAt[name]
+	if listed {
+		l.differs("a template gives the addresses that hosts has for "+name, "")
+	} else {
+		l.differs("the names are aliases: what is looked up is the same, and the answer begins with a CNAME record", "")
+	}
+	for _, zone := range l.s.zones {
+		if listed {
+			hostTemplates(l, zone, from, c.cfg.Hosts.Names[i].Addresses)
+			continue
+		}
+		l.alias(config.Template{Zone: zone, Match: []string{from}, Answer: []string{aliasRecord(target)}})
+		noteScope(l, zone)
+	}
+}
+
+// groupTemplate converts a replacement to the action of a template, with a trailing dot: {1} is the first group of the
+// expression. It reports false if the result cannot be a name.
+func groupTemplate(to string, groups int) (text string, ok bool) {
+	sample := to
+	text = strings.ToLower(to)
+	for i := range groups + 1 {
+		mark := "{" + strconv.Itoa(i) + "}"
+		sample = strings.ReplaceAll(sample, mark, "x")
+		text = strings.ReplaceAll(text, mark, "\x00"+strconv.Itoa(i)+"\x01")
+	}
+	if _, err := config.ParseZone(sample); err != nil || strings.ContainsAny(sample, "{}") || strings.Trim(sample, ".") == "" {
+		return "", false
+	}
+	text = strings.NewReplacer("\x00", `{{ index .Group "`, "\x01", `" }}`).Replace(text)
+	if strings.HasSuffix(to, "}") { // the group may end with the name's dot, and none is needed
+		return text, true
+	}
+	return strings.TrimSuffix(text, ".") + ".", true
+}
+
+// matchesAll reports whether a template with these expressions applies to all names of its zone.
+func matchesAll(match []string) bool {
+	return len(match) == 0 || slices.ContainsFunc(match, func(m string) bool {
+		parts := partsOf(m)
+		return parts != nil && !slices.ContainsFunc(parts, func(e *syntax.Regexp) bool { return !matchesAnything(e) })
+	})
+}
+
+// partsOf returns the parts that an expression is a sequence of; nil: it is none.
+func partsOf(expression string) []*syntax.Regexp {
+	tree, err := syntax.Parse(expression, syntax.Perl)
+	if err != nil {
+		return nil
+	}
+	if tree.Op == syntax.OpConcat {
+		return tree.Sub
+	}
+	return []*syntax.Regexp{tree}
+}
+
+// matchesAnything reports whether a part of an expression matches every text.
+func matchesAnything(e *syntax.Regexp) bool {
+	switch e.Op {
+	case syntax.OpStar:
+		return e.Sub[0].Op == syntax.OpAnyCharNotNL
+	case syntax.OpCapture, syntax.OpPlus:
+		return matchesAnything(e.Sub[0])
+	case syntax.OpEmptyMatch, syntax.OpBeginText, syntax.OpEndText, syntax.OpQuest, syntax.OpAnyCharNotNL, syntax.OpAnyChar:
+		return true
+	default:
+		return false
 	}
 }
 
@@ -151,17 +215,7 @@ func isSuffixRule(from, to string) bool {
 
 // suffixOf returns the suffix that an expression matches: .old.example for (.*)\.old\.example.
 func suffixOf(text string) (string, bool) {
-	tree, err := syntax.Parse(text, syntax.Perl)
-	if err != nil || tree.Op != syntax.OpConcat {
-		return "", false
-	}
-	parts := tree.Sub
-	if parts[0].Op == syntax.OpBeginText {
-		parts = parts[1:]
-	}
-	if last := len(parts) - 1; last >= 0 && parts[last].Op == syntax.OpEndText {
-		parts = parts[:last]
-	}
+	parts := slices.DeleteFunc(slices.Clone(partsOf(text)), func(e *syntax.Regexp) bool { return e.Op == syntax.OpBeginText || e.Op == syntax.OpEndText })
 	if len(parts) < 2 || !isAnything(parts[0]) {
 		return "", false
 	}

@@ -4,406 +4,310 @@ package convert
 
 import (
 	"cmp"
+	"fmt"
+	"net"
 	"net/netip"
 	"slices"
 	"strconv"
 	"strings"
-	"time"
 
 	"github.com/nodecache/node-cache/pkg/config"
 )
 
-// handler converts one statement of a server block.
-type handler func(c *corefile, s *server, st *statement)
-
-// handlers returns the supported plugins in the order of their conversion: those that add routes come before those that
-// change them.
-func handlers() []struct {
-	plugin string
-	take   handler
-} {
-	same := func(*corefile, *server, *statement) {} // node-cache always does that
-	return []struct {
-		plugin string
-		take   handler
-	}{
-		{"bind", same}, // read first
-		{"kubernetes", (*corefile).kubernetes},
-		{"transfer", (*corefile).transfer},
-		{"template", (*corefile).template},
-		{"hosts", (*corefile).hosts},
-		{"file", (*corefile).file},
-		{"local", (*corefile).local},
-		{"rewrite", (*corefile).rewrite},
-		{"dns64", (*corefile).dns64},
-		{"forward", (*corefile).forward},
-		{"proxy", (*corefile).proxy},
-		{"cache", (*corefile).cache},
-		{"prometheus", (*corefile).prometheus},
-		{"health", (*corefile).health},
-		{"ready", (*corefile).ready},
-		{"log", (*corefile).log},
-		{"errors", (*corefile).errors},
-		{"debug", (*corefile).debug},
-		{"chaos", (*corefile).chaos},
-		{"bufsize", (*corefile).bufsize},
-		{"cancel", (*corefile).cancel},
-		{"timeouts", (*corefile).timeouts},
-		{"loadbalance", (*corefile).loadbalance},
-		{"any", same},
-		{"loop", same},
-		{"metadata", same}, // for other plugins only, without effect on clients
-		{"reload", same},
-		{"root", same}, // read with each path
-	}
-}
-
-// server converts all statements of a server block.
-func (c *corefile) server(s *server) {
-	known := map[string]bool{}
-	for _, h := range handlers() {
-		known[h.plugin] = true
-		for _, st := range s.all(h.plugin) {
-			h.take(c, s, &st)
-		}
-	}
-	for _, st := range s.plugins {
-		if !known[st.words[0]] {
-			why, hint := unsupported(st.words[0])
-			c.noteLost(st.at, st.text(), why, hint)
-		}
-	}
-	c.denyUnforwarded(s)
-}
-
-// option notes an unsupported option of a plugin.
-func (c *corefile) option(st, option *statement, why, hint string) {
-	c.noteLost(option.at, st.words[0]+": "+option.text(), why, hint)
-}
-
-// optionDiffers notes an option of a plugin that works differently.
-func (c *corefile) optionDiffers(st, option *statement, why, hint string) {
-	c.noteDiffers(option.at, st.words[0]+": "+option.text(), why, hint)
-}
-
-// unknown notes an unknown option of a plugin.
-func (c *corefile) unknown(st, option *statement) {
-	c.option(st, option, "unknown option", "check docs/configuration.md for a matching key")
-}
-
-// noBind is the subject of the note about a server without its own address.
-const noBind = "no bind"
-
-// kubeletHint is the hint for pods that do not use the address of the DNS service.
-const kubeletHint = "where the kubelets' clusterDNS is the link-local address, write intercept.mode: link-local, and no intercept.services"
+// The note about the address of the DNS service, with a hint for pods that do not use it.
+const (
+	intercepted = "the address of the DNS service is not listened on, its queries are intercepted"
+	kubeletHint = "where the kubelets' clusterDNS is the link-local address, write intercept.mode: link-local, and no intercept.services"
+)
 
 // listen converts the addresses of bind.
-func (c *corefile) listen() {
-	var addresses []netip.Addr
-	for _, s := range c.servers {
-		binds := s.all("bind")
-		c.listensEverywhere = c.listensEverywhere || len(binds) == 0
-		for _, st := range binds {
-			addresses = c.bind(&st, addresses)
-		}
-	}
-	if c.listensEverywhere || len(addresses) == 0 {
-		c.cfg.Listen.Addresses = []netip.Addr{netip.IPv6Unspecified()}
+func (c *converter) listen() {
+	addresses := c.boundAddresses()
+	listensEverywhere := func(s *server) bool { return len(s.all("bind")) == 0 }
+	any4, any6 := netip.IPv4Unspecified(), netip.IPv6Unspecified()
+	switch {
+	case len(addresses) == 0 || slices.ContainsFunc(c.servers, listensEverywhere):
+		c.cfg.Listen.Addresses = []netip.Addr{any6}
 		if len(addresses) > 0 {
-			c.noteLost(c.listenAddrs[addresses[0].String()], "bind", "one server listens on every address, so all do", "list the addresses in listen.addresses")
+			c.lost(c.listenAddrs[addresses[0]], "bind", "one server listens on every address, so all do", "list the addresses in listen.addresses")
 		}
 		if c.cfg.Listen.Port == 53 && len(c.servers) > 0 {
-			c.noteDiffers(c.firstFile, noBind, "it listens on every address, where a node may have other servers",
+			c.differs(c.firstFile, noBind, "it listens on every address, where a node may have other servers",
 				"on a node listen on an address of its own, like 169.254.20.10, with interface.manage; convert --daemonset does that")
 		}
 		return
-	}
-	if len(addresses) > 1 && slices.ContainsFunc(addresses, netip.Addr.IsUnspecified) {
-		addresses = []netip.Addr{c.unspecifiedAddress(addresses)}
-		c.listenAddrs[addresses[0].String()] = c.keys["listen.port"].at
+	case len(addresses) > 1 && slices.ContainsFunc(addresses, netip.Addr.IsUnspecified):
+		only := any4
+		if slices.ContainsFunc(addresses, netip.Addr.Is6) {
+			if only = any6; !slices.Contains(addresses, any6) {
+				c.differs(c.listenAddrs[any4], "bind 0.0.0.0", "it listens on every address, including IPv6, since IPv6 addresses are listed", "list single addresses to avoid that")
+			}
+		}
+		c.listenAddrs[only] = c.listenAddrs[addresses[slices.IndexFunc(addresses, netip.Addr.IsUnspecified)]]
+		addresses = []netip.Addr{only}
 	}
 	c.splitAddresses(addresses)
 }
 
-// unspecifiedAddress returns the one unspecified address that replaces a list.
-func (c *corefile) unspecifiedAddress(addresses []netip.Addr) netip.Addr {
-	if !slices.ContainsFunc(addresses, netip.Addr.Is6) {
-		return netip.IPv4Unspecified()
-	}
-	if !slices.Contains(addresses, netip.IPv6Unspecified()) {
-		c.noteDiffers(c.listenAddrs[netip.IPv4Unspecified().String()], "bind 0.0.0.0", "it listens on every address, including IPv6, since IPv6 addresses are listed", "list single addresses to avoid that")
-	}
-	return netip.IPv6Unspecified()
-}
-
-// bind adds the addresses of one bind.
-func (c *corefile) bind(st *statement, addresses []netip.Addr) []netip.Addr {
-	for _, word := range st.args() {
-		if word == "lo" {
-			c.noteDiffers(st.at, "bind lo", "it listens on the usual addresses of the link, 127.0.0.1 and ::1", "add others that it has to listen.addresses")
-			for _, a := range []netip.Addr{netip.AddrFrom4([4]byte{127, 0, 0, 1}), netip.IPv6Loopback()} {
+// boundAddresses returns the addresses of bind in all servers, and records the place of each.
+func (c *converter) boundAddresses() []netip.Addr {
+	var addresses []netip.Addr
+	for _, s := range c.servers {
+		for _, st := range s.all("bind") {
+			for _, a := range bind(&line{&st, c, s, ""}) {
 				if !slices.Contains(addresses, a) {
 					addresses = append(addresses, a)
-					c.listenAddrs[a.String()] = st.at
+					c.listenAddrs[a] = st.at
 				}
 			}
-			continue
 		}
-		if a, ok := c.bindAddress(st, word); ok && !slices.Contains(addresses, a) {
-			addresses = append(addresses, a)
-			c.listenAddrs[a.String()] = st.at
-		}
-	}
-	for _, option := range st.body {
-		c.option(st, &option, "it listens on all listed addresses", "list only the wanted addresses, without except")
 	}
 	return addresses
 }
 
-// bindAddress parses a word of bind.
-func (c *corefile) bindAddress(st *statement, word string) (netip.Addr, bool) {
-	word = fillPlaceholders(word)
-	if word == clusterIP {
-		c.cfg.Interface.Manage, c.cfg.Intercept.Manage, c.cfg.Intercept.Mode = true, true, config.ModeTransparent
-		if c.firstTime(clusterIP) {
-			c.noteDiffers(st.at, "bind "+clusterIP, "the address of the DNS service is not listened on, its queries are intercepted",
-				"the address is that of cluster.central.service; "+kubeletHint)
+// bind returns the addresses of one bind.
+func bind(l *line) (addresses []netip.Addr) {
+	for _, word := range l.args() {
+		a, err := netip.ParseAddr(fillPlaceholders(word))
+		switch {
+		case word == "lo":
+			l.c.differs(l.at, "bind lo", "it listens on the usual addresses of the link, 127.0.0.1 and ::1", "add others that it has to listen.addresses")
+			addresses = append(addresses, netip.AddrFrom4([4]byte{127, 0, 0, 1}), netip.IPv6Loopback())
+		case word == clusterIP:
+			l.c.cfg.Interface.Manage, l.c.cfg.Intercept.Manage, l.c.cfg.Intercept.Mode = true, true, config.ModeTransparent
+			if l.c.firstTime(clusterIP) {
+				l.c.differs(l.at, "bind "+clusterIP, intercepted, "the address is that of cluster.central.service; "+kubeletHint)
+			}
+		case err != nil && placeholder(placeholders(), word) != "": // noted before
+		case err != nil:
+			l.c.lost(l.at, "bind "+word, "links cannot be given by name", "list the addresses of the link in listen.addresses")
+		default:
+			addresses = append(addresses, a.Unmap())
 		}
-		return netip.Addr{}, false
 	}
-	a, err := netip.ParseAddr(word)
-	switch {
-	case err != nil && placeholder(placeholders(), word) != "": // noted before
-		return a, false
-	case err != nil:
-		c.noteLost(st.at, "bind "+word, "links cannot be given by name", "list the addresses of the link in listen.addresses")
-		return a, false
+	for _, st := range l.body {
+		l.option(&st).lost("it listens on all listed addresses", "list only the wanted addresses, without except")
 	}
-	return a.Unmap(), true
+	return addresses
 }
 
 // splitAddresses separates the node's own addresses from that of the DNS service, as NodeLocal DNSCache binds both.
-func (c *corefile) splitAddresses(addresses []netip.Addr) {
-	own := slices.DeleteFunc(slices.Clone(addresses), func(a netip.Addr) bool { return !a.IsLinkLocalUnicast() || a.Zone() != "" })
-	others := slices.DeleteFunc(slices.Clone(addresses), func(a netip.Addr) bool { return slices.Contains(own, a) })
-	at := c.listenAddrs[addresses[0].String()]
-	c.sources["listen.addresses"] = at.String() + ": bind"
-	c.keys["listen"] = keySet{at: at}
-	if len(own) == 0 {
+func (c *converter) splitAddresses(addresses []netip.Addr) {
+	isOwn := func(a netip.Addr) bool { return a.IsLinkLocalUnicast() && a.Zone() == "" }
+	others := slices.DeleteFunc(slices.Clone(addresses), isOwn)
+	at := c.listenAddrs[addresses[0]]
+	c.origins["listen"], c.origins["listen.addresses"] = origin{at: at}, origin{at: at, text: "bind"}
+	if len(others) == len(addresses) {
 		c.cfg.Listen.Addresses = addresses
 		return
 	}
-	c.cfg.Listen.Addresses = own
+	c.cfg.Listen.Addresses = slices.DeleteFunc(slices.Clone(addresses), func(a netip.Addr) bool { return !isOwn(a) })
 	c.cfg.Interface.Manage = true
-	c.sources["interface.manage"] = "NodeLocal DNSCache makes the link as well"
+	c.origins["interface.manage"] = origin{text: "NodeLocal DNSCache makes the link as well"}
 	if len(others) > 0 {
 		c.cfg.Intercept.Manage, c.cfg.Intercept.Mode, c.cfg.Intercept.Services = true, config.ModeTransparent, others
-		c.noteDiffers(c.listenAddrs[others[0].String()], "bind "+others[0].String(), "the address of the DNS service is not listened on, its queries are intercepted", kubeletHint)
-		c.sources["intercept.services"] = c.listenAddrs[others[0].String()].String() + ": bind, the address of the DNS service"
+		c.differs(c.listenAddrs[others[0]], "bind "+others[0].String(), intercepted, kubeletHint)
+		c.origins["intercept.services"] = origin{at: c.listenAddrs[others[0]], text: "bind, the address of the DNS service"}
 	}
 }
 
-// endpoint parses an HTTP listen address with optional parts.
-func (c *corefile) endpoint(st *statement, usual string) (netip.AddrPort, bool) {
-	text := usual
-	if len(st.args()) > 0 {
-		text = fillPlaceholders(st.args()[0])
-	}
-	host, port, found := strings.Cut(text, ":")
-	switch {
-	case found && host == "":
-		text = "[::]:" + port
-	case found && host == "localhost":
-		text = "127.0.0.1:" + port
-	}
-	a, err := netip.ParseAddrPort(text)
-	if err != nil || a.Port() == 0 {
-		c.noteLost(st.at, st.text(), "not an IP address and a port", "write both into admin.address")
-		return a, false
-	}
-	return netip.AddrPortFrom(a.Addr().Unmap(), a.Port()), true
+// address is one key of a server block.
+type address struct {
+	transport string // dns by default
+	host      string // a zone, or a prefix for reverse zones
+	port      string // 53 by default
 }
 
-func (c *corefile) prometheus(_ *server, st *statement) {
-	if a, ok := c.endpoint(st, "localhost:9153"); ok && c.setKey("admin.address", st, a.String()) {
-		c.cfg.Admin.Address = a
+// parseAddress parses a key: a zone or a prefix, with an optional transport and port.
+func parseAddress(key string) address {
+	a := address{transport: "dns", host: key, port: "53"}
+	if transport, rest, found := strings.Cut(key, "://"); found {
+		a.transport, a.host = strings.ToLower(transport), rest
 	}
-	for _, option := range st.body {
-		switch option.words[0] {
-		case "tls":
-			c.option(st, &option, "metrics are served without TLS", "restrict access with a NetworkPolicy, or put a proxy before admin.address")
-		case "runtime_metrics":
-			c.optionDiffers(st, &option, "the metrics of the runtime are those of docs/metrics.md", "")
-		default:
-			c.unknown(st, &option)
-		}
+	if host, port, err := net.SplitHostPort(a.host); err == nil {
+		a.host, a.port = host, cmp.Or(port, a.port)
 	}
+	a.host = cmp.Or(a.host, ".")
+	return a
 }
 
-// adminPage notes a page that the admin server has at another address.
-func (c *corefile) adminPage(st *statement, page, usual string) {
-	a, ok := c.endpoint(st, usual)
-	if !ok {
-		return
-	}
-	if _, set := c.keys["admin.address"]; !set && c.setKey("admin.address", st, a.String()) {
-		c.cfg.Admin.Address = a
-	}
-	c.noteDiffers(st.at, st.text(), "the page is "+page+" at admin.address, where metrics are too", "point the probe there")
-}
-
-func (c *corefile) health(_ *server, st *statement) {
-	c.adminPage(st, "/livez", ":8080")
-	for _, option := range st.body {
-		if option.words[0] == "lameduck" {
-			c.noteDiffers(option.at, "health: "+option.text(), "pending queries are answered before the exit, without a configured delay", "")
-			continue
-		}
-		c.unknown(st, &option)
-	}
-}
-
-func (c *corefile) ready(_ *server, st *statement) {
-	c.adminPage(st, "/readyz", ":8181")
-	for _, option := range st.body {
-		c.option(st, &option, "/readyz checks all parts of the program each time", "")
-	}
-}
-
-func (c *corefile) log(_ *server, st *statement) {
-	mode, classes := config.QueriesAll, []string{}
-	for _, option := range st.body {
-		if option.words[0] != "class" {
-			c.unknown(st, &option)
-			continue
-		}
-		classes = append(classes, option.args()...)
-	}
-	if len(classes) > 0 && !slices.ContainsFunc(classes, func(class string) bool { return class != "error" }) {
-		mode = config.QueriesErrors
-	}
-	if i := slices.IndexFunc(c.servers, func(s *server) bool { return len(s.all("log")) == 0 }); i >= 0 && mode == config.QueriesAll && c.firstTime("log of some") {
-		c.noteDiffers(st.at, st.text(), "the queries for all zones are logged, those of "+c.servers[i].zones[0]+" too", "log.queries: off, slow or a sample writes less")
-	}
-	query := config.QueryLog{Mode: mode}
-	if c.setKey("log.queries", st, query.String()) {
-		c.cfg.Log.Queries = query
-	}
-	if len(st.args()) > 0 && !slices.Equal(st.args(), []string{"."}) || len(classes) > 0 && mode == config.QueriesAll && !slices.Contains(classes, "all") {
-		c.noteDiffers(st.at, st.text(), "lines have a format of their own, for all zones, and errors are the only class", "see log.queries, which has a sample too")
-	}
-}
-
-func (c *corefile) errors(_ *server, st *statement) {
-	for _, option := range st.body {
-		switch option.words[0] {
-		case "consolidate", "stacktrace":
-			c.optionDiffers(st, &option, "failures of single queries are counted and not logged, so there are no lines to consolidate", "log.queries: errors logs them: see docs/metrics.md for the counts")
-		default:
-			c.unknown(st, &option)
-		}
-	}
-}
-
-func (c *corefile) debug(_ *server, st *statement) {
-	if c.setKey("log.level", st, "debug") {
-		c.cfg.Log.Level = -4 // slog.LevelDebug
-	}
-}
-
-func (c *corefile) chaos(_ *server, st *statement) {
-	version := ""
-	if len(st.args()) > 0 {
-		version = st.args()[0]
-	}
-	if c.setKey("identity.version", st, version) {
-		c.cfg.Identity.Version = version
-		c.cfg.Identity.Hostname = "auto"
-	}
-	if len(st.args()) > 1 {
-		c.noteLost(st.at, st.text(), "authors.bind is refused", "")
-	}
-}
-
-func (c *corefile) bufsize(_ *server, st *statement) {
-	size := 1232
-	if len(st.args()) > 0 {
-		n, err := strconv.Atoi(st.args()[0])
-		if err != nil || n < 512 || n > 4096 {
-			c.noteLost(st.at, st.text(), "not between 512 and 4096", "")
-			return
-		}
-		size = n
-	}
-	if c.setKey("listen.udpSize", st, strconv.Itoa(size)) {
-		c.cfg.Listen.UDPSize = size
-	}
-}
-
-func (c *corefile) cancel(_ *server, st *statement) {
-	if len(st.args()) == 0 {
-		return // 5.001 s, the default
-	}
-	if d, ok := c.span(st, st.args()[0], 250*time.Millisecond, time.Minute); ok && c.setKey("limits.deadline", st, d.String()) {
-		c.cfg.Limits.Deadline = d
-	}
-}
-
-func (c *corefile) timeouts(_ *server, st *statement) {
-	for _, option := range st.body {
-		if option.words[0] != "idle" || len(option.args()) != 1 {
-			c.option(st, &option, "a TCP session has one limit, on the time without a query", "see limits.tcpIdle")
-			continue
-		}
-		if d, ok := c.span(&option, option.args()[0], time.Second, time.Hour); ok && c.setKey("limits.tcpIdle", &option, d.String()) {
-			c.cfg.Limits.TCPIdle = d
-		}
-	}
-}
-
-func (c *corefile) loadbalance(_ *server, st *statement) {
-	if len(st.args()) > 0 && st.args()[0] != "round_robin" {
-		c.noteLost(st.at, st.text(), "addresses rotate, without weights", "")
-	}
-	for _, option := range st.body {
-		c.option(st, &option, "addresses rotate, without weights", "cluster.nodeZone puts the endpoints of the node's own zone first")
-	}
-}
-
-// span parses a duration, or a number of seconds, and clamps it to the range.
-func (c *corefile) span(st *statement, text string, least, most time.Duration) (time.Duration, bool) {
-	d, err := time.ParseDuration(text)
-	if n, numErr := strconv.Atoi(text); numErr == nil && n >= 0 && n < 1<<31 {
-		d, err = time.Duration(n)*time.Second, nil
-	}
+// number returns the port number, or 0.
+func (a *address) number() uint16 {
+	n, err := strconv.ParseUint(a.port, 10, 16)
 	if err != nil {
-		c.noteLost(st.at, st.text(), strconv.Quote(text)+" is not a duration", "")
-		return 0, false
+		return 0
 	}
-	if near := min(max(d, least), most); near != d {
-		c.noteDiffers(st.at, st.text(), "it is "+near.String()+" here, the nearest valid value", "")
-		d = near
-	}
-	return d, true
+	return uint16(n)
 }
 
-// noteUnmatchedNames notes what happens to names without a server block.
-func (c *corefile) noteUnmatchedNames() {
-	const hint = `the route of the zone "." says who is asked for them`
-	if slices.ContainsFunc(c.routes, func(r route) bool { return r.Zone == "." }) {
-		return
+// usualPort uses the port of most server blocks for all, on a tie the first.
+func (c *converter) usualPort(blocks []block) {
+	count := map[string]int{}
+	var all []origin
+	for _, b := range blocks {
+		for _, key := range b.keys {
+			if a := parseAddress(fillPlaceholders(key)); a.number() > 0 && a.transport == "dns" {
+				count[a.port]++
+				all = append(all, origin{at: b.at, value: a.port})
+			}
+		}
 	}
-	if s := c.serverOf("."); s != nil {
-		c.noteDiffers(s.at, "server .", "it forwards nothing there; other names go to /etc/resolv.conf here", hint)
-		return
+	for _, o := range all {
+		if most := c.origins["listen.port"].value; most == "" || count[o.value] > count[most] {
+			c.origins["listen.port"] = o
+			c.cfg.Listen.Port = (&address{port: o.value}).number()
+		}
 	}
-	c.noteDiffers(c.firstFile, cmp.Or(strings.Join(c.servedZones(), " "), "no zones"), "names without a server are refused there, and go to /etc/resolv.conf here", hint)
 }
 
-func (c *corefile) servedZones() []string {
-	list := make([]string, 0, len(c.servers))
-	for _, s := range c.servers {
-		list = append(list, s.zones[0])
+// otherPort is a server block on a port of its own, which other blocks may forward to.
+type otherPort struct {
+	*block
+
+	what, zone, port string
+	forwardedTo      bool // a forward uses it
+	inlined          bool // its upstreams replace it in the forward
+	to               []config.Target
+}
+
+// port reports whether a server block has the listen port. Blocks on other ports are collected.
+func (c *converter) port(b *block, a address, what string) bool {
+	if a.number() == 0 {
+		c.lost(b.at, what, "not a port number", "")
+		return false
 	}
-	return list[:min(len(list), 5)]
+	if c.origins["listen.port"].value == a.port {
+		return true
+	}
+	zone, err := config.ParseZone(a.host)
+	if err != nil {
+		zone = "" // not a zone of a route
+	}
+	c.otherPorts = append(c.otherPorts, &otherPort{block: b, what: what, zone: zone, port: a.port})
+	return false
+}
+
+// noteUnusedPorts notes the server blocks on other ports that no forward uses.
+func (c *converter) noteUnusedPorts() {
+	for _, b := range c.otherPorts {
+		hint := "put the zone under that port, or run another agent for it"
+		if b.forwardedTo {
+			hint = "a route leads to it: run another agent, or a CoreDNS, with this block at that address"
+		}
+		if !b.inlined {
+			c.lost(b.at, b.what, "the agent listens on one port: "+c.origins["listen.port"].value, hint)
+		}
+	}
+}
+
+// otherPortOf returns the server block of this host on the port of an upstream, first that of the root, or nil.
+func (c *converter) otherPortOf(t config.Target) (found *otherPort) {
+	if t.Kind == config.Plain || t.Kind == config.TCP {
+		for _, b := range c.otherPorts {
+			if t.Addr.Addr().IsLoopback() && b.port == strconv.Itoa(int(t.Addr.Port())) && (found == nil || b.zone == "." && found.zone != ".") {
+				found = b
+			}
+		}
+	}
+	return found
+}
+
+// otherPortUpstreams returns the upstreams of the server block on another port of this host that a forward uses. Such
+// blocks serve for upstreams with several TLS names. It reports false if there is none, or if it does more than forward.
+func (c *converter) otherPortUpstreams(l *line, t config.Target) (to []config.Target, ok bool) {
+	b := c.otherPortOf(t)
+	if b == nil || b.zone != "." {
+		return nil, false
+	}
+	if b.forwardedTo = true; !c.onlyForwards(b) {
+		return nil, false
+	}
+	if !b.inlined {
+		inner := &line{&b.all("forward")[0], c, l.s, ""}
+		b.inlined, b.to = true, targets(inner, parseForward(inner))
+		c.differs(b.at, b.what, "its upstreams are used directly by the route to it, at "+l.at.String(), "")
+	}
+	return b.to, true
+}
+
+// onlyForwards reports whether a server block only forwards all queries, without options that a route does not have, and
+// not to another such block.
+func (c *converter) onlyForwards(b *otherPort) bool {
+	asWell := strings.Fields("forward bind errors log cache loop reload any debug loadbalance bufsize prometheus health ready")
+	if slices.ContainsFunc(b.plugins, func(st statement) bool { return !slices.Contains(asWell, st.words[0]) }) {
+		return false
+	}
+	all := b.all("forward")
+	if len(all) != 1 || len(all[0].args()) < 2 || all[0].args()[0] != "." {
+		return false
+	}
+	more := func(option statement) bool {
+		return slices.Contains([]string{"except", "tls", "doh_method"}, option.words[0])
+	}
+	loops := func(word string) bool {
+		t, err := target(word, "")
+		return err == nil && c.otherPortOf(t) != nil
+	}
+	return !slices.ContainsFunc(all[0].body, more) && !slices.ContainsFunc(all[0].args()[1:], loops)
+}
+
+// zones returns the zones of a host: itself, or the reverse zones of a prefix.
+func zones(host string) ([]string, error) {
+	if p, err := netip.ParsePrefix(host); err == nil {
+		return reverseZones(p.Masked()), nil
+	}
+	zone, err := config.ParseZone(host)
+	if err != nil {
+		return nil, err
+	}
+	return []string{zone}, nil
+}
+
+// reverseZones returns the zones with exactly the reverse names of a prefix.
+func reverseZones(p netip.Prefix) []string {
+	step, suffix, format := 8, "in-addr.arpa.", "%d.%s"
+	labels := p.Addr().AsSlice() // the numbers in a reverse name, the most significant first
+	if p.Addr().Is6() {
+		step, suffix, format, labels = 4, "ip6.arpa.", "%x.%s", nil
+		for _, b := range p.Addr().AsSlice() {
+			labels = append(labels, b>>4, b&15)
+		}
+	}
+	whole := (p.Bits() + step - 1) / step // labels of each zone
+	list := make([]string, 1<<(whole*step-p.Bits()))
+	for i := range list {
+		list[i] = suffix
+		for j, label := range labels[:whole] {
+			if j == whole-1 {
+				label += byte(i)
+			}
+			list[i] = fmt.Sprintf(format, label, list[i])
+		}
+	}
+	return list
+}
+
+// isReverse reports whether a zone is a reverse zone.
+func isReverse(zone string) bool { return below(zone, "in-addr.arpa.") || below(zone, "ip6.arpa.") }
+
+// below reports whether name is zone or below it. Both are absolute and in lower case.
+func below(name, zone string) bool {
+	return zone == "." || name == zone || strings.HasSuffix(name, "."+zone)
+}
+
+// overlap returns the zones of a server that are in those of a plugin, and vice versa.
+func overlap(served, from []string) []string {
+	var list []string
+	for _, zone := range served {
+		for _, f := range from {
+			both := zone
+			if below(f, zone) {
+				both = f
+			}
+			if below(both, f) && !slices.Contains(list, both) {
+				list = append(list, both)
+			}
+		}
+	}
+	return list
 }

@@ -6,7 +6,6 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"time"
 )
 
 // A Proxy is a data plane for Services.
@@ -34,9 +33,6 @@ const (
 // Config configures Find. The zero value reads the node: the network namespace of the
 // calling thread.
 type Config struct {
-	// Timeout bounds the request for kube-proxy's mode; 0: 500 ms.
-	Timeout time.Duration
-
 	// Usable returns why a backend is not available, for example a missing program.
 	// Nil: all are available.
 	Usable func(backend string) error
@@ -62,11 +58,11 @@ type Found struct {
 // Find detects the data plane for Services on this node. What it cannot read, for example
 // for lack of a capability, is in Evidence. It returns an error only when ctx ends.
 func Find(ctx context.Context, c Config) (Found, error) {
-	look := c.ReadTraces
-	if look == nil {
-		look = node{timeout: c.Timeout}.readTraces
+	read := c.ReadTraces
+	if read == nil {
+		read = readTraces
 	}
-	t := look(ctx)
+	t := read(ctx)
 	if err := ctx.Err(); err != nil {
 		return Found{}, err
 	}
@@ -111,6 +107,14 @@ func preferredBackend(p Proxy, t Traces) (backend, why string) {
 	default:
 		return BackendNFTables, "kube-proxy has no rules, and it needs no program"
 	}
+}
+
+// Variant returns the variant of iptables that this node uses, [BackendIPTablesNFT] or
+// [BackendIPTablesLegacy], and its description with the reason.
+func Variant() (backend, shown string) {
+	var t Traces
+	t.readChains()
+	return variant(t)
 }
 
 // variant returns the variant of iptables that this node uses, and its description. The

@@ -37,7 +37,7 @@ func TestFind(t *testing.T) {
 			want: dataplane.Found{Backend: "nftables", Reason: "there is no kube-proxy, and it needs no program"},
 		},
 		{
-			name: "kube-proxy says iptables, with rules in iptables-nft",
+			name: "kube-proxy reports iptables, with rules in iptables-nft",
 			traces: dataplane.Traces{
 				ProxyMode: "iptables", NFT: []dataplane.Chain{services(false), services(true), hint()}, Links: []string{"eth0", "lo"}, IPVS: -1,
 			},
@@ -63,7 +63,7 @@ func TestFind(t *testing.T) {
 			},
 		},
 		{
-			name:   "kube-proxy before its first rules, where only tables tell",
+			name:   "kube-proxy before its first rules, where only tables are evidence",
 			traces: dataplane.Traces{ProxyMode: "iptables", LegacyTables: []string{"nat"}},
 			want: dataplane.Found{
 				Proxy: dataplane.IPTables, Backend: "iptables-legacy",
@@ -72,7 +72,7 @@ func TestFind(t *testing.T) {
 			},
 		},
 		{
-			name:   "kube-proxy before its first rules, where nothing tells",
+			name:   "kube-proxy before its first rules, without evidence",
 			traces: dataplane.Traces{ProxyMode: "iptables"},
 			want: dataplane.Found{
 				Proxy: dataplane.IPTables, Backend: "iptables-nft",
@@ -81,7 +81,7 @@ func TestFind(t *testing.T) {
 			},
 		},
 		{
-			name:   "rules of a former kube-proxy do not outweigh what the present one says",
+			name:   "rules of an earlier kube-proxy count less than the reported mode",
 			traces: dataplane.Traces{ProxyMode: "nftables", Legacy: []dataplane.Chain{services(false)}, NFT: []dataplane.Chain{{Table: "kube-proxy"}, {V6: true, Table: "kube-proxy"}}},
 			want: dataplane.Found{
 				Proxy: dataplane.NFTables, Backend: "nftables", Reason: "kube-proxy uses it",
@@ -108,7 +108,7 @@ func TestFind(t *testing.T) {
 			},
 		},
 		{
-			name:   "IPVS without services is nobody's",
+			name:   "IPVS without services",
 			traces: dataplane.Traces{IPVS: 0},
 			want:   dataplane.Found{Backend: "nftables", Reason: "there is no kube-proxy, and it needs no program"},
 		},
@@ -130,7 +130,7 @@ func TestFind(t *testing.T) {
 			},
 		},
 		{
-			name:   "what a former Cilium left",
+			name:   "remains of an earlier Cilium",
 			traces: dataplane.Traces{Pins: []string{"/sys/fs/bpf/tc/globals/cilium_lb4_services_v2"}, NFT: []dataplane.Chain{{Table: "kube-proxy"}}},
 			want: dataplane.Found{
 				Proxy: dataplane.NFTables, Backend: "nftables", Reason: "kube-proxy uses it",
@@ -175,7 +175,7 @@ func TestFind(t *testing.T) {
 			},
 		},
 		{
-			name:   "a program that nobody knows, and nothing else",
+			name:   "an unknown program, and nothing else",
 			traces: dataplane.Traces{Sockets: []string{"77"}},
 			want: dataplane.Found{
 				Proxy: dataplane.EBPF, Early: true, Note: "An eBPF program on the sockets of this node handles" + takes,
@@ -184,7 +184,7 @@ func TestFind(t *testing.T) {
 			},
 		},
 		{
-			name:   "a program that nobody knows beside kube-proxy",
+			name:   "an unknown program beside kube-proxy",
 			traces: dataplane.Traces{Sockets: []string{"observe"}, NFT: []dataplane.Chain{services(true)}},
 			want: dataplane.Found{
 				Proxy: dataplane.IPTables, Note: perhaps, Backend: "iptables-nft", Reason: "kube-proxy uses iptables-nft",
@@ -192,7 +192,7 @@ func TestFind(t *testing.T) {
 			},
 		},
 		{
-			name:   "nothing may be looked at",
+			name:   "nothing can be read",
 			traces: dataplane.Traces{NFTErr: denied, LegacyErr: denied, SocketsErr: denied},
 			want: dataplane.Found{
 				Backend: "iptables-legacy", Reason: "nftables is not available: operation not permitted",

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"net/http"
 	"os"
 	"path/filepath"
 	"slices"
@@ -35,28 +36,24 @@ const proxyModeAddr = "127.0.0.1:10249"
 // may be in another network namespace.
 const proc = "/proc/thread-self"
 
-// A node reads traces from the kernel.
-type node struct {
-	timeout time.Duration // for kube-proxy; 0: 500 ms
-}
-
-// readTraces reads all traces. It has to stay on one thread, so it starts no goroutine.
-func (n node) readTraces(ctx context.Context) Traces {
-	t := Traces{ProxyMode: n.proxyMode(ctx), Links: links(), IPVS: ipvs(proc + "/net/ip_vs"), Pins: pins("/sys/fs/bpf")}
-	t.NFT, t.NFTErr = nftChains()
-	t.Legacy, t.LegacyTables, t.LegacyErr = legacyChains()
+// readTraces reads all traces from the kernel. It has to stay on one thread, so it starts no
+// goroutine.
+func readTraces(ctx context.Context) Traces {
+	t := Traces{ProxyMode: proxyMode(ctx), Links: links(), IPVS: ipvs(proc + "/net/ip_vs"), Pins: pins("/sys/fs/bpf")}
+	t.readChains()
 	t.Sockets, t.SocketsErr = socketPrograms(proc)
 	return t
 }
 
-// proxyMode requests kube-proxy's mode without net/http: an HTTP client would connect from
-// another goroutine, and so from a thread in another namespace.
-func (n node) proxyMode(ctx context.Context) string {
-	timeout := n.timeout
-	if timeout == 0 {
-		timeout = 500 * time.Millisecond
-	}
-	ctx, cancel := context.WithTimeout(ctx, timeout)
+func (t *Traces) readChains() {
+	t.NFT, t.NFTErr = nftChains()
+	t.Legacy, t.LegacyTables, t.LegacyErr = legacyChains()
+}
+
+// proxyMode requests kube-proxy's mode. It uses no http.Client, which would connect from
+// another goroutine, and so from a thread that may be in another namespace.
+func proxyMode(ctx context.Context) string {
+	ctx, cancel := context.WithTimeout(ctx, 500*time.Millisecond)
 	defer cancel()
 	conn, err := (&net.Dialer{}).DialContext(ctx, "tcp4", proxyModeAddr)
 	if err != nil {
@@ -69,21 +66,16 @@ func (n node) proxyMode(ctx context.Context) string {
 	if _, err := io.WriteString(conn, "GET /proxyMode HTTP/1.0\r\nHost: localhost\r\n\r\n"); err != nil {
 		return ""
 	}
-	answer, err := io.ReadAll(io.LimitReader(conn, 4096))
+	answer, err := http.ReadResponse(bufio.NewReader(conn), nil)
 	if err != nil {
 		return ""
 	}
-	return parseMode(string(answer))
-}
-
-// parseMode returns the body of an HTTP response; "" unless its status is 200.
-func parseMode(answer string) string {
-	head, body, ok := strings.Cut(answer, "\r\n\r\n")
-	status, _, _ := strings.Cut(head, "\r\n")
-	if !ok || !strings.HasPrefix(status, "HTTP/1") || !strings.Contains(status, " 200 ") {
+	defer func() { _ = answer.Body.Close() }()
+	mode, err := io.ReadAll(io.LimitReader(answer.Body, 64))
+	if err != nil || answer.StatusCode != http.StatusOK {
 		return ""
 	}
-	return strings.TrimSpace(body)
+	return strings.TrimSpace(string(mode))
 }
 
 func links() []string {

@@ -176,7 +176,7 @@ func TestAskKubeProxy(t *testing.T) {
 					_ = conn.Close()
 					asked <- line
 				}()
-				got := node{}.proxyMode(context.Background())
+				got := proxyMode(context.Background())
 				_ = l.Close()
 				if line := <-asked; line != "GET /proxyMode HTTP/1.0\r\n" {
 					t.Errorf("kube-proxy was asked %q", line)

@@ -50,7 +50,7 @@ func serveOn(t *testing.T, tcp bool, handler dns.HandlerFunc) netip.AddrPort {
 	return netip.MustParseAddrPort(at.String())
 }
 
-func TestAsk(t *testing.T) {
+func TestProbe(t *testing.T) {
 	t.Parallel()
 	header := func(q *dns.Msg) dns.RR_Header {
 		return dns.RR_Header{Name: q.Question[0].Name, Rrtype: q.Question[0].Qtype, Class: q.Question[0].Qclass}
@@ -120,13 +120,13 @@ func TestAsk(t *testing.T) {
 			}
 			tt.want.Probe, tt.want.Error = p, tt.error
 			if diff := cmp.Diff(tt.want, got, plain(), cmpopts.IgnoreFields(Outcome{}, "From", "Took")); diff != "" {
-				t.Errorf("ask (-want +got):\n%s", diff)
+				t.Errorf("outcome (-want +got):\n%s", diff)
 			}
 		})
 	}
 }
 
-func TestAskNobody(t *testing.T) {
+func TestProbeWithoutServer(t *testing.T) {
 	t.Parallel()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -138,7 +138,7 @@ func TestAskNobody(t *testing.T) {
 	}
 	got := prober{timeout: time.Minute, now: time.Now}.probe(t.Context(), Probe{To: to, TCP: true})
 	if !got.Refused || got.Error != "connection refused" || got.Answer != "" {
-		t.Errorf("asked nobody: %+v", got)
+		t.Errorf("a probe without a server: %+v", got)
 	}
 }
 
@@ -146,7 +146,7 @@ func TestInPodEnds(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct{ name, in, out, problem string }{
 		{name: "nothing to do", in: ""},
-		{name: "nobody to ask", in: "{}\n{}\n", out: "{\"outcomes\":[],\"error\":\"\"}\n{\"outcomes\":[],\"error\":\"\"}\n"},
+		{name: "no probes", in: "{}\n{}\n", out: "{\"outcomes\":[],\"error\":\"\"}\n{\"outcomes\":[],\"error\":\"\"}\n"},
 		{name: "nonsense", in: "{}x", out: "{\"outcomes\":[],\"error\":\"\"}\n", problem: "reading a command"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

@@ -27,7 +27,7 @@ func TestChecks(t *testing.T) {
 		want   []string // the lines that are not in the healthy report, without their fix
 	}{
 		{
-			name:   "the agent has no right",
+			name:   "the agent lacks a capability",
 			change: func(_ *doctor.Config, f *doctor.Facts) { f.Capabilities.AgentMissing = []string{"NET_ADMIN"} },
 			want:   []string{"fail agent capabilities: process 4711 lacks NET_ADMIN"},
 		},
@@ -70,7 +70,7 @@ func TestChecks(t *testing.T) {
 			want:   []string{"warn fd00::a: on link nodelocaldns (dummy): not created by an agent"},
 		},
 		{
-			name: "an address on a link that is not for the agent to make",
+			name: "an address on a link that the agent does not manage",
 			change: func(c *doctor.Config, f *doctor.Facts) {
 				c.ManageLink, f.Addresses = false, []doctor.Address{{Addr: local4, Link: "eth0", Kind: "device"}}
 			},
@@ -89,7 +89,7 @@ func TestChecks(t *testing.T) {
 			want:   []string{"skip addresses: unknown: operation not permitted"},
 		},
 		{
-			name: "nobody listens over TCP",
+			name: "no process listens over TCP",
 			change: func(_ *doctor.Config, f *doctor.Facts) {
 				f.Sockets = slices.DeleteFunc(f.Sockets, func(s sockets.Socket) bool { return s.TCP && s.Local.Addr() == local4 })
 			},
@@ -187,7 +187,7 @@ func TestChecks(t *testing.T) {
 			},
 		},
 		{
-			name: "whoever serves the Service does not know this pod", mode: rules.Transparent,
+			name: "the data plane does not have this pod's address", mode: rules.Transparent,
 			change: func(_ *doctor.Config, f *doctor.Facts) {
 				f.Backends[0].State.Leases = nil
 				other := doctor.Outcome{Answer: "REFUSED", Took: time.Millisecond}
@@ -251,7 +251,7 @@ func TestChecks(t *testing.T) {
 			},
 		},
 		{
-			name:   "who drops is not known",
+			name:   "the dropping rule is unknown",
 			change: func(_ *doctor.Config, f *doctor.Facts) { f.DropErr = errSeen },
 			want:   []string{"skip dropped by: unknown: operation not permitted"},
 		},

@@ -4,11 +4,18 @@ package doctor
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
+	"fmt"
+	"io"
 	"net/netip"
+	"strings"
 	"time"
+	"unicode/utf8"
 
+	"github.com/nodecache/node-cache/pkg/dataplane"
 	"github.com/nodecache/node-cache/pkg/rules"
+	"github.com/nodecache/node-cache/pkg/sockets"
 )
 
 // Config is the configuration of this node's agent.
@@ -62,4 +69,188 @@ func (d *Doctor) Run(ctx context.Context) (Report, error) {
 		return Report{}, err
 	}
 	return Examine(c, f), nil
+}
+
+// Facts are the observations on a node. The error beside a fact says why it is missing.
+type Facts struct {
+	Capabilities Capabilities
+	Addresses    []Address // those of Rules.Addresses that are on a link
+	AddressErr   error
+	Sockets      []sockets.Socket // that receive packets to Rules.Addresses and Rules.Port
+	SocketsErr   error
+	Backends     []BackendState // each backend that holds anything of an agent
+	BackendErrs  []error
+
+	Node    []Outcome // of probes from the node
+	Pod     []Outcome // of probes from the pod
+	PodErr  error
+	Drops   []Drop // of the pod's packets; nil if none were lost
+	DropErr error
+
+	Fallback []Outcome // of a query to each fallback
+
+	Status    string // from the agent's status page: "ready", or why not
+	StatusErr error
+
+	Conntrack Conntrack
+
+	DataPlane    dataplane.Found
+	DataPlaneErr error
+
+	Kubelet Kubelet
+	Pods    map[string]int // how many pods have a nameserver in their resolv.conf
+	PodsErr error
+}
+
+// Capabilities are those of the doctor, and of the agent if it is visible.
+type Capabilities struct {
+	Missing      []string // those the doctor uses and lacks
+	AgentPID     int      // the process that listens; 0: unknown
+	AgentMissing []string // those the agent needs and lacks
+}
+
+// An Address is an address on a link.
+type Address struct {
+	Addr  netip.Addr
+	Link  string
+	Kind  string // "dummy", "bridge", "device" for lo, …
+	Alias string
+}
+
+// BackendState is what a backend holds.
+type BackendState struct {
+	Backend string
+	State   rules.State
+}
+
+// A Probe is one query.
+type Probe struct {
+	To    netip.AddrPort `json:"to"`
+	TCP   bool           `json:"tcp"`
+	Own   bool           `json:"own"`   // with the agent's mark: no rule redirects it
+	Name  string         `json:"name"`  // to query, of type A; empty: the self-query
+	Agent string         `json:"agent"` // the token that the self-query asks to confirm; empty: none, which works only from the node
+}
+
+// An Outcome is the result of a probe.
+type Outcome struct {
+	Probe
+	From    netip.AddrPort `json:"from"`    // of the query
+	Answer  string         `json:"answer"`  // name of the rcode; empty: no answer
+	Records int            `json:"records"` // in the answer
+	Token   string         `json:"token"`   // of the agent that answered the self-query; empty: none
+	Took    time.Duration  `json:"took"`
+	Error   string         `json:"error"` // why there is no answer
+	Refused bool           `json:"refused"`
+
+	Tracked    bool   `json:"-"` // the node has a conntrack entry for it
+	TrackedErr string `json:"-"` // why Tracked is unknown
+}
+
+// Conntrack is the fill level of the conntrack table.
+type Conntrack struct {
+	Count, Max int
+	Err        error
+}
+
+// Kubelet is the DNS configuration of the node's kubelet for pods.
+type Kubelet struct {
+	DNS  []string // nameservers; empty with From: none configured
+	From string   // where it is configured; empty: no kubelet visible
+	Err  error
+}
+
+// A Drop is a rule or policy of the node that dropped packets of the pod.
+type Drop struct {
+	Where  string // table and chain
+	Rule   string // in the syntax of its program; empty: the chain's policy
+	Policy bool
+}
+
+// A Verdict is the outcome of one check.
+type Verdict uint8
+
+// The verdicts.
+const (
+	OK   Verdict = iota
+	Skip         // it could not be checked, or need not be
+	Warn
+	Fail
+)
+
+// String returns "ok", "skip", "warn" or "fail".
+func (v Verdict) String() string { return [...]string{"ok", "skip", "warn", "fail"}[v] }
+
+// MarshalText returns String.
+func (v Verdict) MarshalText() ([]byte, error) { return []byte(v.String()), nil }
+
+// A Line is one check.
+type Line struct {
+	Part    string  `json:"part"`  // the section: "This node", "Asked from a pod", …
+	Check   string  `json:"check"` // the subject, such as "lease 169.254.20.10"
+	Verdict Verdict `json:"verdict"`
+	What    string  `json:"what"`          // the observation
+	Fix     string  `json:"fix,omitempty"` // what to do; set for Warn and Fail, mostly for Skip
+}
+
+// A Report has all checks, in reading order.
+type Report struct {
+	Title string `json:"title"`
+	Lines []Line `json:"lines"`
+}
+
+// Failed reports whether any check failed.
+func (r Report) Failed() bool { return r.count(Fail) > 0 }
+
+func (r Report) count(v Verdict) int {
+	n := 0
+	for _, l := range r.Lines {
+		if l.Verdict == v {
+			n++
+		}
+	}
+	return n
+}
+
+// JSON writes r as one object, indented.
+func (r Report) JSON(w io.Writer) error {
+	e := json.NewEncoder(w)
+	e.SetEscapeHTML(false)
+	e.SetIndent("", "  ")
+	return e.Encode(struct {
+		Report
+		Summary map[string]int `json:"summary"`
+	}{r, map[string]int{"ok": r.count(OK), "skip": r.count(Skip), "warn": r.count(Warn), "fail": r.count(Fail)}})
+}
+
+// Text writes r for humans, with colors on a terminal. The last of several adjacent lines
+// with the same fix shows it.
+func (r Report) Text(w io.Writer, colours bool) error {
+	width := 0
+	for _, l := range r.Lines {
+		width = max(width, utf8.RuneCountInString(l.Check))
+	}
+	var b strings.Builder
+	fmt.Fprintf(&b, "%s\n", r.Title)
+	for i, l := range r.Lines {
+		if i == 0 || l.Part != r.Lines[i-1].Part {
+			fmt.Fprintf(&b, "\n%s\n", l.Part)
+		}
+		fmt.Fprintf(&b, "  %s  %-*s  %s\n", paint(fmt.Sprintf("%-4s", l.Verdict), l.Verdict, colours), width, l.Check, l.What)
+		again := i+1 < len(r.Lines) && r.Lines[i+1].Part == l.Part && r.Lines[i+1].Fix == l.Fix
+		if l.Fix != "" && !again {
+			fmt.Fprintf(&b, "  %*s  %s\n", 4+2+width, "", "fix: "+l.Fix)
+		}
+	}
+	fmt.Fprintf(&b, "\n%d ok, %d skipped, %d warnings, %d failed\n", r.count(OK), r.count(Skip), r.count(Warn), r.count(Fail))
+	_, err := io.WriteString(w, b.String())
+	return err
+}
+
+// paint wraps text in the color of v (ECMA-48 SGR): green, gray, yellow, red.
+func paint(text string, v Verdict, colours bool) string {
+	if !colours {
+		return text
+	}
+	return fmt.Sprintf("\x1b[%dm%s\x1b[0m", [...]int{32, 90, 33, 31}[v], text)
 }

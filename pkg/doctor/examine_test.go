@@ -46,7 +46,7 @@ func configured(m rules.Mode) doctor.Config {
 	return c
 }
 
-// well are the facts of a node on which all is as c wants it.
+// well are the facts of a node whose state matches c.
 func well(c *doctor.Config) doctor.Facts {
 	f := doctor.Facts{
 		Capabilities: doctor.Capabilities{AgentPID: 4711},
@@ -93,7 +93,7 @@ func byAgent(p doctor.Probe) doctor.Outcome {
 	return doctor.Outcome{Probe: p, Answer: "NOERROR", Records: 1, Token: token, Took: 210 * time.Microsecond}
 }
 
-// become makes all outcomes but those to the agent's own sockets like o.
+// become sets all outcomes to o, except those to the agent's own sockets.
 func become(list []doctor.Outcome, o doctor.Outcome) []doctor.Outcome {
 	list = slices.Clone(list)
 	for i := range list {
@@ -107,7 +107,7 @@ func become(list []doctor.Outcome, o doctor.Outcome) []doctor.Outcome {
 
 func silent() doctor.Outcome { return doctor.Outcome{Error: "no answer in 1s", Took: time.Second} }
 
-// unserved makes the facts those of a node whose agent has gone.
+// unserved makes the facts those of a node whose agent has ended.
 func unserved(f *doctor.Facts) {
 	f.Capabilities.AgentPID, f.Sockets, f.StatusErr = 0, nil, errors.New("connection refused")
 	for i := range f.Node {

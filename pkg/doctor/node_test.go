@@ -57,7 +57,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// examine is a doctor who reads its configuration and writes its report.
+// examine runs a doctor with the configuration in stdin, and writes its report.
 func examine(ctx context.Context) error {
 	c := doctor.Config{}
 	if err := json.NewDecoder(os.Stdin).Decode(&c); err != nil {
@@ -75,7 +75,7 @@ func examine(ctx context.Context) error {
 	return r.JSON(os.Stdout)
 }
 
-// see has a doctor examine a host, and returns the lines of its report without times.
+// see runs a doctor on a host, and returns the lines of its report without times.
 func see(t *testing.T, h *nodetest.Host, c doctor.Config) []string {
 	t.Helper()
 	before := state(t, h)
@@ -86,7 +86,7 @@ func see(t *testing.T, h *nodetest.Host, c doctor.Config) []string {
 		t.Fatalf("doctor: %v: %s", err, problems.String())
 	}
 	if problems.Len() > 0 {
-		t.Errorf("the doctor complains: %s", problems.String())
+		t.Errorf("the doctor writes to stderr: %s", problems.String())
 	}
 	if diff := cmp.Diff(before, state(t, h)); diff != "" {
 		t.Errorf("the node, before and after (-before +after):\n%s", diff)
@@ -145,12 +145,12 @@ func state(t *testing.T, h *nodetest.Host) string {
 	return strings.Join(slices.DeleteFunc(lines, leased), "\n")
 }
 
-// leased knows what changes by itself: what is left of leases and of addresses.
+// leased reports whether a line changes by itself: the time left of leases and of addresses.
 func leased(line string) bool {
 	return strings.Contains(line, "expires") || strings.Contains(line, "elements = {")
 }
 
-// has tells whether a line begins, and goes on, so.
+// has reports whether a line has this beginning and contains the rest.
 func has(lines []string, beginning, rest string) bool {
 	return slices.ContainsFunc(lines, func(l string) bool { return strings.HasPrefix(l, beginning) && strings.Contains(l, rest) })
 }
@@ -171,7 +171,7 @@ func expect(t *testing.T, lines []string, want [][2]string) {
 
 // An agentNode is a node with rules of an agent, which is played by the test.
 type agentNode struct {
-	lab    *nodetest.Network
+	hosts  *nodetest.Network
 	config doctor.Config
 	stop   func() // the agent, but not its lease
 
@@ -181,8 +181,8 @@ type agentNode struct {
 // newAgentNode makes a node whose link is a bridge, and whose lease outlasts the test.
 func newAgentNode(t *testing.T, m rules.Mode, open func() (intercept.Backend, error)) *agentNode {
 	t.Helper()
-	lab := nodetest.Start(t, nodetest.Options{Pods: 1})
-	n := &agentNode{lab: lab, config: configured(m)}
+	hosts := nodetest.Start(t, nodetest.Options{Pods: 1})
+	n := &agentNode{hosts: hosts, config: configured(m)}
 	n.config.Rules.Owner = token
 	n.config.Admin = netip.AddrPort{}
 	n.config.Timeout = 300 * time.Millisecond
@@ -190,17 +190,17 @@ func newAgentNode(t *testing.T, m rules.Mode, open func() (intercept.Backend, er
 		n.config.Rules.Addresses = append(n.config.Rules.Addresses, local6)
 		n.config.Rules.Services = []netip.Addr{nodetest.ServiceIPv4(), nodetest.ServiceIPv6()}
 	} else {
-		fallback := netip.AddrPortFrom(lab.Upstream.IPv4, 53)
-		n.config.Rules.Fallback = []netip.AddrPort{fallback, netip.AddrPortFrom(lab.Upstream.IPv6, 53)}
+		fallback := netip.AddrPortFrom(hosts.Upstream.IPv4, 53)
+		n.config.Rules.Fallback = []netip.AddrPort{fallback, netip.AddrPortFrom(hosts.Upstream.IPv6, 53)}
 		for _, f := range n.config.Rules.Fallback {
-			server, err := nodetest.Serve(lab.Upstream, f, "fallback")
+			server, err := nodetest.Serve(hosts.Upstream, f, "fallback")
 			if err != nil {
 				t.Fatal(err)
 			}
 			t.Cleanup(server.Close)
 		}
 	}
-	if err := lab.Node.Do(func() error { return n.link() }); err != nil {
+	if err := hosts.Node.Do(func() error { return n.link() }); err != nil {
 		t.Fatal(err)
 	}
 	n.serve(t)
@@ -229,7 +229,7 @@ func (n *agentNode) link() error {
 func (n *agentNode) serve(t *testing.T) {
 	t.Helper()
 	var servers []*dns.Server
-	err := n.lab.Node.Do(func() error {
+	err := n.hosts.Node.Do(func() error {
 		for _, a := range n.config.Rules.Addresses {
 			at := netip.AddrPortFrom(a, 53).String()
 			conn, err := net.ListenPacket("udp", at)
@@ -275,7 +275,7 @@ func reply(w dns.ResponseWriter, q *dns.Msg) {
 
 func (n *agentNode) lease(t *testing.T, open func() (intercept.Backend, error)) {
 	t.Helper()
-	err := n.lab.Node.Do(func() error {
+	err := n.hosts.Node.Do(func() error {
 		b, err := open()
 		if err != nil {
 			return err
@@ -305,7 +305,7 @@ func byIPTables() (intercept.Backend, error) {
 func TestLinkLocal(t *testing.T) {
 	t.Parallel()
 	n := newAgentNode(t, rules.LinkLocal, byNFT)
-	lines := see(t, n.lab.Node, n.config)
+	lines := see(t, n.hosts.Node, n.config)
 	want := [][2]string{
 		{"This node: ok data plane: ", "backend auto is nftables"},
 		{"This node: ok 169.254.20.10: ", `on link nodelocaldns (bridge), alias "node-cache 0badcafe"`},
@@ -329,7 +329,7 @@ func TestLinkLocal(t *testing.T) {
 	expect(t, lines, want)
 }
 
-func TestDead(t *testing.T) {
+func TestDeadAgent(t *testing.T) {
 	t.Parallel()
 	n := newAgentNode(t, rules.LinkLocal, byNFT)
 	n.stop()
@@ -338,8 +338,8 @@ func TestDead(t *testing.T) {
 		want = append(want, [2]string{part + ": fail 169.254.20.10: no server answers: connection refused (udp, tcp)", ""},
 			[2]string{part + ": skip conntrack: the agent answered nothing", ""})
 	}
-	// It holds its lease still, as one does that was killed a moment ago.
-	expect(t, see(t, n.lab.Node, n.config), append(want,
+	// It still holds its lease, like an agent that was just killed.
+	expect(t, see(t, n.hosts.Node, n.config), append(want,
 		[2]string{"This node: fail listener fd00::a: no process listens on port 53", ""},
 		[2]string{"Asked from the node: fail socket fd00::a: connection refused (udp, tcp)", ""}))
 
@@ -354,7 +354,7 @@ func TestDead(t *testing.T) {
 				[2]string{part + ": ok name at " + a + ": ", ""})
 		}
 	}
-	expect(t, see(t, n.lab.Node, n.config), append(want, [2]string{"This node: fail lease 169.254.20.10: not held", ""}))
+	expect(t, see(t, n.hosts.Node, n.config), append(want, [2]string{"This node: fail lease 169.254.20.10: not held", ""}))
 }
 
 func TestTransparent(t *testing.T) {
@@ -371,7 +371,7 @@ func TestTransparent(t *testing.T) {
 			t.Parallel()
 			n := newAgentNode(t, rules.Transparent, tt.backend)
 			n.config.Rules.Services = nil // an agent may find them out itself
-			expect(t, see(t, n.lab.Node, n.config), [][2]string{
+			expect(t, see(t, n.hosts.Node, n.config), [][2]string{
 				tt.want,
 				{"This node: ok lease 10.96.0.10: held", tt.name},
 				{"Asked from the node: ok 10.96.0.10: agent 0badcafe (udp ", ""},
@@ -414,6 +414,23 @@ func TestPolicy(t *testing.T) {
 			},
 		},
 		{
+			name: "a rule of a chain below, for IPv4",
+			set: [][]string{{"nft", "add table ip fw; add chain ip fw dns; add rule ip fw dns udp dport 53 ip saddr 198.0.0.0/8 counter reject comment \"odd\";" +
+				"add chain ip fw in { type filter hook input priority 0; }; add rule ip fw in jump dns"}},
+			want: [][2]string{
+				{"Asked from a pod: ok fd00::a: ", ""},
+				{"Asked from a pod: fail dropped by: ip fw dns: ", `meta l4proto udp dport 53 ip saddr 198.0.0.0/8 reject comment "odd"`},
+			},
+		},
+		{
+			name: "a policy for IPv6",
+			set:  [][]string{{"nft", "add table ip6 fw; add chain ip6 fw in { type filter hook input priority 0; policy drop; }; add rule ip6 fw in iif lo accept"}},
+			want: [][2]string{
+				{"Asked from a pod: ok 169.254.20.10: ", ""},
+				{"Asked from a pod: fail dropped by: ip6 fw in: its policy", ""},
+			},
+		},
+		{
 			name: "iptables-nft",
 			set:  [][]string{{"iptables-nft", "-A", "INPUT", "!", "-i", "lo", "-m", "conntrack", "--ctstate", "UNTRACKED", "-j", "DROP"}},
 			want: [][2]string{{
@@ -438,35 +455,35 @@ func TestPolicy(t *testing.T) {
 				if _, err := exec.LookPath(line[0]); err != nil {
 					t.Skipf("needs the program %s", line[0])
 				}
-				if _, err := n.lab.Node.Output(t.Context(), line[0], line[1:]...); err != nil {
+				if _, err := n.hosts.Node.Output(t.Context(), line[0], line[1:]...); err != nil {
 					t.Fatal(err)
 				}
 			}
-			expect(t, see(t, n.lab.Node, n.config), tt.want)
+			expect(t, see(t, n.hosts.Node, n.config), tt.want)
 		})
 	}
 }
 
-// TestTwoDoctors has two of them at one node, one of whom is interrupted.
+// TestTwoDoctors runs two doctors on one node, and interrupts one of them.
 func TestTwoDoctors(t *testing.T) {
 	t.Parallel()
 	n := newAgentNode(t, rules.LinkLocal, byNFT)
-	before := state(t, n.lab.Node)
+	before := state(t, n.hosts.Node)
 	slow := n.config
 	slow.Rules.Port, slow.Timeout = 54, time.Minute // where packets vanish, so that it waits
 	for _, args := range [][]string{{"nft", "add table inet fw; add chain inet fw in { type filter hook input priority 10; }; add rule inet fw in iifname != lo th dport 54 drop"}} {
-		if _, err := n.lab.Node.Output(t.Context(), args[0], args[1:]...); err != nil {
+		if _, err := n.hosts.Node.Output(t.Context(), args[0], args[1:]...); err != nil {
 			t.Fatal(err)
 		}
 	}
 	for _, how := range []os.Signal{os.Interrupt, syscall.SIGKILL} {
-		first, second := start(t, n.lab.Node, slow), start(t, n.lab.Node, slow)
+		first, second := start(t, n.hosts.Node, slow), start(t, n.hosts.Node, slow)
 		for _, cmd := range []*exec.Cmd{first, second} {
 			if err := cmd.Start(); err != nil {
 				t.Fatal(err)
 			}
 		}
-		await(t, "two veths of doctors", func() bool { return strings.Count(state(t, n.lab.Node), "198.1") >= 4 })
+		await(t, "two veths of doctors", func() bool { return strings.Count(state(t, n.hosts.Node), "198.1") >= 4 })
 		for _, cmd := range []*exec.Cmd{first, second} {
 			if err := cmd.Process.Signal(how); err != nil {
 				t.Fatal(err)
@@ -474,13 +491,13 @@ func TestTwoDoctors(t *testing.T) {
 			_ = cmd.Wait()
 		}
 		await(t, "the node as before", func() bool {
-			return !strings.Contains(state(t, n.lab.Node), "ncdr")
+			return !strings.Contains(state(t, n.hosts.Node), "ncdr")
 		})
 	}
-	if _, err := n.lab.Node.Output(t.Context(), "nft", "delete table inet fw"); err != nil {
+	if _, err := n.hosts.Node.Output(t.Context(), "nft", "delete table inet fw"); err != nil {
 		t.Fatal(err)
 	}
-	if diff := cmp.Diff(before, state(t, n.lab.Node)); diff != "" {
+	if diff := cmp.Diff(before, state(t, n.hosts.Node)); diff != "" {
 		t.Errorf("the node, before and after (-before +after):\n%s", diff)
 	}
 }

@@ -12,7 +12,6 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
-	"golang.org/x/sys/unix"
 )
 
 // plain compares addresses by what they are.
@@ -39,22 +38,7 @@ func tree(t *testing.T, files map[string]string) string {
 	return root
 }
 
-func TestLacks(t *testing.T) {
-	t.Parallel()
-	proc := tree(t, map[string]string{"1/status": "Name:\tx\nCapPrm:\t0\nCapEff:\t0000000000001400\n", "2/status": "CapEff:\t0000000000000400\n", "3/status": "Name:\tx\n"})
-	for _, tt := range []struct {
-		pid  string
-		want bool
-		bad  bool
-	}{{pid: "1"}, {pid: "2", want: true}, {pid: "3", bad: true}, {pid: "4", bad: true}} {
-		got, err := process{dir: filepath.Join(proc, tt.pid)}.isMissing(unix.CAP_NET_ADMIN)
-		if got != tt.want || (err != nil) != tt.bad {
-			t.Errorf("process %s lacks NET_ADMIN: %t, %v; want %t, an error: %t", tt.pid, got, err, tt.want, tt.bad)
-		}
-	}
-}
-
-func TestFindKubelet(t *testing.T) {
+func TestReadKubelet(t *testing.T) {
 	t.Parallel()
 	const config = "kind: KubeletConfiguration\nclusterDNS: [169.254.20.10, 'fd00::a']\n"
 	for _, tt := range []struct {
@@ -92,7 +76,7 @@ func TestFindKubelet(t *testing.T) {
 			}
 			got.Err = nil
 			if diff := cmp.Diff(tt.want, got); diff != "" {
-				t.Errorf("findKubelet (-want +got):\n%s", diff)
+				t.Errorf("readKubelet (-want +got):\n%s", diff)
 			}
 		})
 	}
@@ -124,7 +108,7 @@ func TestPodResolvers(t *testing.T) {
 		t.Errorf("podResolvers (-want +got):\n%s", diff)
 	}
 	if _, err := podResolvers(proc, filepath.Join(proc, "gone")); err == nil {
-		t.Error("podResolvers of nobody: no error")
+		t.Error("podResolvers without /proc: no error")
 	}
 }
 
@@ -195,7 +179,7 @@ func TestUntracked(t *testing.T) {
 func TestOfIPTables(t *testing.T) {
 	t.Parallel()
 	for where, want := range map[string]bool{
-		"ip filter INPUT": true, "ip6 raw PREROUTING": true, "inet filter input": false, "ip mine in": false, "iptables-nft": false,
+		"ip filter INPUT": true, "ip6 raw PREROUTING": true, "inet filter input": false, "ip other in": false, "iptables-nft": false,
 	} {
 		if got := (Drop{Where: where}).ofIPTables(); got != want {
 			t.Errorf("%q is of iptables: %t, want %t", where, got, want)

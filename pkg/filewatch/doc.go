@@ -4,5 +4,5 @@
 //
 // It watches folders, not files: the folder of each path, and the folder of each symbolic link's target. So it notices
 // a file that is written in place, renamed, removed and created again, or swapped behind links as in a mounted
-// ConfigMap. It also polls every five seconds, for file systems that send no events.
+// ConfigMap. A whole folder can be watched too. It also polls every five seconds, for file systems that send no events.
 package filewatch

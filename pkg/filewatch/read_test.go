@@ -14,7 +14,7 @@ import (
 	"github.com/nodecache/node-cache/pkg/filewatch"
 )
 
-// Only regular files within the limit are read: others may block for ever.
+// Only regular files within the limit are read: others may block forever.
 func TestReadFile(t *testing.T) {
 	t.Parallel()
 	text := func(size int) func(string) error {

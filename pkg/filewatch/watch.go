@@ -5,7 +5,9 @@ package filewatch
 import (
 	"cmp"
 	"context"
+	"io/fs"
 	"log/slog"
+	"os"
 	"path/filepath"
 	"runtime/debug"
 	"time"
@@ -19,9 +21,10 @@ const (
 	pollInterval = 5 * time.Second        // without events: network mounts and links further up the path send none
 )
 
-// Config names the files and the functions to call.
+// Config names the files and the functions to call. Paths, Folder or both are set.
 type Config struct {
-	Paths []string // of files, or of symbolic links to files; they need not exist
+	Paths  []string // of files, or of symbolic links to files; they need not exist
+	Folder string   // of which all files matter, and the targets of links in it; it need not exist; empty: none
 
 	// Check is called at once, soon after a file may have changed, and every five seconds, one call at a time. notified is
 	// false if the call is only a poll. If pause is not zero, the next call comes after pause, regardless of events: for
@@ -97,7 +100,7 @@ func (w *watcher) run(ctx context.Context) {
 			onEvent()
 			continue
 		case err := <-w.source.errors: // usually a full queue, so that events are lost
-			w.Log.DebugContext(ctx, "file events lost", "files", w.Paths, "err", err)
+			w.Log.DebugContext(ctx, "file events lost", "files", w.Paths, "folder", w.Folder, "err", err)
 			onEvent()
 			continue
 		case <-next.C:
@@ -133,14 +136,36 @@ func (w *watcher) updateWatches(ctx context.Context) {
 	w.folders = map[string]bool{}
 	for _, path := range w.Paths {
 		w.watchFolder(filepath.Dir(path))
-		if target, err := filepath.EvalSymlinks(path); err == nil {
-			w.watchFolder(filepath.Dir(target))
-		}
+		w.watchTarget(path)
+	}
+	if w.Folder != "" {
+		w.watchAll(w.Folder)
 	}
 	for folder := range before {
 		if !w.folders[folder] {
 			_ = w.source.remove(folder) // the watch may have ended with the folder
 		}
+	}
+}
+
+// watchAll watches a folder, the folders of the targets of its links, and, if it is a link, the folder that it is in.
+func (w *watcher) watchAll(folder string) {
+	w.watchFolder(folder)
+	if info, err := os.Lstat(folder); err == nil && info.Mode()&fs.ModeSymlink != 0 {
+		w.watchFolder(filepath.Dir(folder))
+	}
+	entries, _ := os.ReadDir(folder) // Check reports an error
+	for _, entry := range entries {
+		if entry.Type()&fs.ModeSymlink != 0 {
+			w.watchTarget(filepath.Join(folder, entry.Name()))
+		}
+	}
+}
+
+// watchTarget watches the folder of a link's target.
+func (w *watcher) watchTarget(link string) {
+	if target, err := filepath.EvalSymlinks(link); err == nil {
+		w.watchFolder(filepath.Dir(target))
 	}
 }
 
@@ -163,7 +188,7 @@ func (w *watcher) openSource(ctx context.Context) bool {
 		return true
 	}
 	if !w.warned {
-		w.Log.WarnContext(ctx, "no file events, polling the files", "files", w.Paths, "interval", pollInterval, "err", err)
+		w.Log.WarnContext(ctx, "no file events, polling the files", "files", w.Paths, "folder", w.Folder, "interval", pollInterval, "err", err)
 		w.warned = true
 	}
 	return false

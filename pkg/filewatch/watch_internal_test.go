@@ -56,9 +56,10 @@ func (k *fakeEvents) open() (eventSource, error) {
 // harness runs a watcher in virtual time.
 type harness struct {
 	*fakeEvents
-	pause func(n int) time.Duration
-	log   bytes.Buffer
-	stop  func()
+	folder string
+	pause  func(n int) time.Duration
+	log    bytes.Buffer
+	stop   func()
 
 	mu     sync.Mutex // guards checks
 	checks []string   // when, since the start, and whether notified
@@ -79,7 +80,7 @@ func start(t *testing.T, h *harness, paths ...string) {
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan struct{})
 	w := watcher{open: h.open, Config: Config{
-		Paths: paths, Log: slog.New(slog.NewTextHandler(&h.log, nil)),
+		Paths: paths, Folder: h.folder, Log: slog.New(slog.NewTextHandler(&h.log, nil)),
 		Check: func(notified bool) time.Duration {
 			return h.pause(h.record(fmt.Sprintf("%s %t", time.Since(began), notified)))
 		},
@@ -204,7 +205,7 @@ func TestCheckPanicsInBusyFolder(t *testing.T) {
 	})
 }
 
-// If adding a watch panics, Check is called all the same, and the watches are added at the next call.
+// If adding a watch panics, Check is called nevertheless, and the watches are added at the next call.
 func TestPanicInWatching(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -240,7 +241,40 @@ func TestNoEvents(t *testing.T) {
 	})
 }
 
-// The targets of links are watched, and former targets are not.
+// Of a folder, the targets of its links are watched, and if it is a link, the folder that it is in.
+func TestWholeFolder(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	for _, name := range []string{"links/v1", "files"} {
+		if err := os.MkdirAll(filepath.Join(dir, name), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write(t, filepath.Join(dir, "links", "v1", "own"), "own")
+	write(t, filepath.Join(dir, "files", "other"), "other")
+	for link, target := range map[string]string{"links/current": "v1", "links/v1/other": "../../files/other"} {
+		if err := os.Symlink(target, filepath.Join(dir, link)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	synctest.Test(t, func(t *testing.T) {
+		h := newHarness()
+		h.folder = filepath.Join(dir, "links", "current")
+		start(t, h)
+		if err := os.Remove(filepath.Join(dir, "links", "v1", "other")); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(pollInterval)
+		synctest.Wait()
+		h.stop()
+		want := []string{"add v1", "add links", "add files", "add v1", "add links", "remove files", "close"}
+		if diff := cmp.Diff(want, h.calls); diff != "" {
+			t.Errorf("calls (-want +got):\n%s", diff)
+		}
+	})
+}
+
+// The targets of links are watched, and previous targets are not.
 func TestFolders(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -285,7 +319,7 @@ func write(t *testing.T, path, text string) {
 	}
 }
 
-// Every way to change a file leads to an event of the real kernel.
+// Every way to change a file causes an event of the real kernel.
 func TestWatch(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -325,7 +359,7 @@ func TestWatch(t *testing.T) {
 					return
 				}
 			case <-late:
-				t.Fatalf("no event led to %q", want)
+				t.Fatalf("no event caused %q", want)
 			}
 		}
 	}

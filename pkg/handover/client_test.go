@@ -14,7 +14,7 @@ import (
 	"github.com/nodecache/node-cache/pkg/unixsock"
 )
 
-// TestAliveAndBusy hears that somebody is there though no connection is accepted any more.
+// TestAliveAndBusy finds the listener alive though its backlog is full.
 func TestAliveAndBusy(t *testing.T) {
 	t.Parallel()
 	path := socketPath(t)
@@ -31,16 +31,16 @@ func TestAliveAndBusy(t *testing.T) {
 	}
 	for i := range 3 { // more than wait to be accepted
 		if !Alive(t.Context(), path) {
-			t.Errorf("look %d: nobody is there", i)
+			t.Errorf("check %d: not alive", i)
 		}
 	}
 }
 
-// TestNobody meets nobody where no file is, and where one is that nobody listens on.
-func TestNobody(t *testing.T) {
+// TestConnectNoAgent returns ErrNoAgent where there is no socket file, and where no process listens on it.
+func TestConnectNoAgent(t *testing.T) {
 	t.Parallel()
 	path := socketPath(t)
-	if _, err := meet(t, path, "new"); !errors.Is(err, ErrNoAgent) {
+	if _, err := connect(t, path, "new"); !errors.Is(err, ErrNoAgent) {
 		t.Errorf("no file: %v", err)
 	}
 	l, err := unixsock.Listen(t.Context(), network, path)
@@ -51,16 +51,16 @@ func TestNobody(t *testing.T) {
 	if _, err := os.Lstat(path); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := meet(t, path, "new"); !errors.Is(err, ErrNoAgent) {
+	if _, err := connect(t, path, "new"); !errors.Is(err, ErrNoAgent) {
 		t.Errorf("a file that is left: %v", err)
 	}
 }
 
-// TestMutePeer gives up on one that says nothing.
-func TestMutePeer(t *testing.T) {
+// TestSilentPeer gives up on a peer that sends nothing.
+func TestSilentPeer(t *testing.T) {
 	t.Parallel()
 	path := socketPath(t)
-	l, err := unixsock.Listen(t.Context(), network, path) // accepts, says nothing
+	l, err := unixsock.Listen(t.Context(), network, path) // accepts, sends nothing
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -68,6 +68,6 @@ func TestMutePeer(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
 	if _, err := Connect(ctx, ClientConfig{Path: path, Agent: "new", Now: time.Now}); err == nil {
-		t.Error("met one that is mute")
+		t.Error("connected to a silent peer")
 	}
 }

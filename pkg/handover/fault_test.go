@@ -42,7 +42,7 @@ func TestAbandoned(t *testing.T) {
 			if err := n.conn.send(&message{Type: "nonsense"}); err != nil {
 				t.Error(err)
 			}
-			eventually(t, "it is told off", func() bool { return closed(n.PredecessorLeaving()) })
+			eventually(t, "the server asks it to hurry", func() bool { return closed(n.PredecessorLeaving()) })
 		}},
 		{name: "after a take without a claim", lost: 1, do: func(t *testing.T, n *Client) {
 			t.Helper()
@@ -50,7 +50,7 @@ func TestAbandoned(t *testing.T) {
 			if err := n.conn.send(&message{Type: typeTake}); err != nil {
 				t.Error(err)
 			}
-			eventually(t, "it is told off", func() bool { return closed(n.PredecessorLeaving()) })
+			eventually(t, "the server asks it to hurry", func() bool { return closed(n.PredecessorLeaving()) })
 		}},
 		{name: "after a take without the sockets", do: func(t *testing.T, n *Client) {
 			t.Helper()
@@ -58,7 +58,7 @@ func TestAbandoned(t *testing.T) {
 				t.Error(err)
 			}
 			if _, _, err := n.conn.receive(sendTimeout); err == nil {
-				t.Error("it was given them")
+				t.Error("the server sent a reply")
 			}
 		}},
 	} {
@@ -67,11 +67,11 @@ func TestAbandoned(t *testing.T) {
 			path := socketPath(t)
 			o := newOld(t, path, "old", 2)
 			send(t, o.addr(), 0, 50)
-			n := mustMeet(t, path, "new")
+			n := mustConnect(t, path, "new")
 			tt.do(t, n)
 			n.Close()
-			eventually(t, "the place is free again", func() bool {
-				next, err := meet(t, path, "next")
+			eventually(t, "the server admits a client again", func() bool {
+				next, err := connect(t, path, "next")
 				if err == nil {
 					next.Close()
 				}
@@ -98,7 +98,7 @@ func TestAbandonedUnread(t *testing.T) {
 	t.Parallel()
 	path := socketPath(t)
 	o := newOld(t, path, "old", 1)
-	n := mustMeet(t, path, "new")
+	n := mustConnect(t, path, "new")
 	if err := n.conn.send(&message{Type: typeSockets}); err != nil {
 		t.Fatal(err)
 	}
@@ -114,8 +114,8 @@ func TestAbandonedUnread(t *testing.T) {
 	}
 }
 
-// TestFilesNobodyAskedFor closes what comes with messages of an agent that sends files, in whatever message.
-func TestFilesNobodyAskedFor(t *testing.T) {
+// TestUnexpectedFiles closes the files that an agent sends without a request, in any message.
+func TestUnexpectedFiles(t *testing.T) {
 	t.Parallel()
 	hello := &message{Type: typeHello, Protocol: Protocol, Agent: "new"}
 	for _, tt := range []struct {
@@ -125,7 +125,7 @@ func TestFilesNobodyAskedFor(t *testing.T) {
 		files    int
 	}{
 		{name: "with the greeting", messages: []*message{hello}, files: 1},
-		{name: "with each word", messages: []*message{hello, {Type: typeSnapshot}, {Type: typeSockets}, {Type: "nonsense"}}, files: maxFiles},
+		{name: "with each message", messages: []*message{hello, {Type: typeSnapshot}, {Type: typeSockets}, {Type: "nonsense"}}, files: maxFiles},
 		{name: "more than are taken", messages: []*message{hello}, files: 200},
 		{name: "half a message", text: []byte(`{"type":"he`), files: 3},
 		{name: "too long a message", text: make([]byte, 2*maxMessage), files: 3},
@@ -181,17 +181,17 @@ func TestLostBeforeTheNext(t *testing.T) {
 		<-undone
 	}
 	o.mu.Unlock()
-	n := mustMeet(t, path, "new")
+	n := mustConnect(t, path, "new")
 	mustSockets(t, n)
 	n.Close()
 	<-undoing
-	_, err := meet(t, path, "next")
+	_, err := connect(t, path, "next")
 	if refused, ok := errors.AsType[*RefusedError](err); !ok || refused.Reason != ReasonBusy {
-		t.Errorf("meeting meanwhile: %v", err)
+		t.Errorf("connecting meanwhile: %v", err)
 	}
 	close(undone)
-	eventually(t, "the place is free again", func() bool {
-		_, err := meet(t, path, "next")
+	eventually(t, "the server admits a client again", func() bool {
+		_, err := connect(t, path, "next")
 		return err == nil
 	})
 }
@@ -212,14 +212,14 @@ func TestOldEnds(t *testing.T) {
 		t.Parallel()
 		path := socketPath(t)
 		o := newOld(t, path, "old", 1)
-		n := mustMeet(t, path, "new")
+		n := mustConnect(t, path, "new")
 		o.stop()
 		<-o.ended
 		if _, err := n.Sockets(t.Context()); err == nil {
-			t.Error("sockets came")
+			t.Error("got sockets")
 		}
-		if _, err := meet(t, path, "new"); !errors.Is(err, ErrNoAgent) {
-			t.Errorf("meeting: %v, want nobody", err)
+		if _, err := connect(t, path, "new"); !errors.Is(err, ErrNoAgent) {
+			t.Errorf("connecting: %v, want ErrNoAgent", err)
 		}
 	})
 	t.Run("after the sockets", func(t *testing.T) {
@@ -227,7 +227,7 @@ func TestOldEnds(t *testing.T) {
 		path := socketPath(t)
 		o := newOld(t, path, "old", 2)
 		send(t, o.addr(), 0, 50)
-		n := mustMeet(t, path, "new")
+		n := mustConnect(t, path, "new")
 		sockets := mustSockets(t, n)
 		conns := packetConns(t, sockets)
 		o.stop()
@@ -250,27 +250,27 @@ func TestOneAtATime(t *testing.T) {
 	t.Parallel()
 	path := socketPath(t)
 	o := newOld(t, path, "old", 1)
-	n := mustMeet(t, path, "new")
-	_, err := meet(t, path, "other")
+	n := mustConnect(t, path, "new")
+	_, err := connect(t, path, "other")
 	if refused, ok := errors.AsType[*RefusedError](err); !ok || refused.Reason != ReasonBusy || refused.Agent != "old" {
-		t.Errorf("meeting a second time: %v", err)
+		t.Errorf("connecting a second time: %v", err)
 	}
 	mustSockets(t, n)
 	if err := n.TakeOver(t.Context(), Claim{Agent: "new"}); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := meet(t, path, "other"); !errors.Is(err, ErrNoAgent) {
-		t.Errorf("meeting one that has handed over: %v", err)
+	if _, err := connect(t, path, "other"); !errors.Is(err, ErrNoAgent) {
+		t.Errorf("connecting to an agent that has handed over: %v", err)
 	}
 	next := newOld(t, path, "new", 1) // which listens in its place
 	<-o.ended
 	if !Alive(t.Context(), path) {
-		t.Error("the old one took the path away")
+		t.Error("the old one removed the path")
 	}
 	if st := o.recorder.Stats(); st.Asked != 2 || st.Busy != 1 {
 		t.Errorf("stats %+v", st)
 	}
-	mustMeet(t, next.path, "third")
+	mustConnect(t, next.path, "third")
 }
 
 // TestRace has several agents ask at once.
@@ -294,20 +294,20 @@ func TestRace(t *testing.T) {
 			case ok && refused.Reason == ReasonBusy:
 				busy++
 			default:
-				t.Errorf("meeting: %v", err)
+				t.Errorf("connecting: %v", err)
 			}
 		})
 	}
 	group.Wait()
 	if won != 1 || busy != 5 {
-		t.Errorf("%d won, %d were told to wait", won, busy)
+		t.Errorf("%d were admitted, %d refused as busy", won, busy)
 	}
 	if st := o.recorder.Stats(); st.Asked != 6 || st.Busy != 5 {
 		t.Errorf("stats %+v", st)
 	}
 }
 
-// TestOtherProtocol refuses an agent of another protocol, and tells it which is spoken.
+// TestOtherProtocol refuses an agent of another protocol version, and sends its own version.
 func TestOtherProtocol(t *testing.T) {
 	t.Parallel()
 	path := socketPath(t)
@@ -331,29 +331,29 @@ func TestOtherProtocol(t *testing.T) {
 	if st := o.recorder.Stats(); st.Mismatch != 1 {
 		t.Errorf("stats %+v", st)
 	}
-	mustMeet(t, path, "another")
+	mustConnect(t, path, "another")
 }
 
-// TestLeave has the old agent be told to end while another one has its sockets.
-func TestLeave(t *testing.T) {
+// TestShutdown shuts the old agent down while another one has its sockets.
+func TestShutdown(t *testing.T) {
 	t.Parallel()
-	t.Run("nobody", func(t *testing.T) {
+	t.Run("no successor", func(t *testing.T) {
 		t.Parallel()
 		path := socketPath(t)
 		o := newOld(t, path, "old", 1)
 		if o.Shutdown(t.Context(), time.Minute) {
-			t.Error("handed over to nobody")
+			t.Error("handed over without a successor")
 		}
-		_, err := meet(t, path, "new")
+		_, err := connect(t, path, "new")
 		if refused, ok := errors.AsType[*RefusedError](err); !ok || refused.Reason != ReasonLeaving {
-			t.Errorf("meeting: %v", err)
+			t.Errorf("connecting: %v", err)
 		}
 	})
 	t.Run("taken", func(t *testing.T) {
 		t.Parallel()
 		path := socketPath(t)
 		o := newOld(t, path, "old", 1)
-		n := mustMeet(t, path, "new")
+		n := mustConnect(t, path, "new")
 		mustSockets(t, n)
 		left := make(chan bool, 1)
 		go func() { left <- o.Shutdown(t.Context(), time.Minute) }()
@@ -369,7 +369,7 @@ func TestLeave(t *testing.T) {
 		t.Parallel()
 		path := socketPath(t)
 		o := newOld(t, path, "old", 1)
-		n := mustMeet(t, path, "new")
+		n := mustConnect(t, path, "new")
 		left := make(chan bool, 1)
 		go func() { left <- o.Shutdown(t.Context(), time.Minute) }()
 		eventually(t, "it leaves", func() bool {
@@ -393,7 +393,7 @@ func TestLeave(t *testing.T) {
 		t.Parallel()
 		path := socketPath(t)
 		o := newOld(t, path, "old", 1)
-		n := mustMeet(t, path, "new")
+		n := mustConnect(t, path, "new")
 		mustSockets(t, n)
 		left := make(chan bool, 1)
 		go func() { left <- o.Shutdown(t.Context(), time.Minute) }()
@@ -407,7 +407,7 @@ func TestLeave(t *testing.T) {
 		t.Parallel()
 		path := socketPath(t)
 		o := newOld(t, path, "old", 1)
-		n := mustMeet(t, path, "new")
+		n := mustConnect(t, path, "new")
 		mustSockets(t, n)
 		if o.Shutdown(t.Context(), time.Millisecond) {
 			t.Error("handed over to one that did not take")
@@ -415,7 +415,7 @@ func TestLeave(t *testing.T) {
 	})
 }
 
-// TestSnapshotFails tells why there is no snapshot, and goes on.
+// TestSnapshotFails reports why there is no snapshot, and goes on.
 func TestSnapshotFails(t *testing.T) {
 	t.Parallel()
 	path := socketPath(t)
@@ -423,15 +423,15 @@ func TestSnapshotFails(t *testing.T) {
 	o.mu.Lock()
 	o.snapErr = errors.New("the disk is full")
 	o.mu.Unlock()
-	n := mustMeet(t, path, "new")
+	n := mustConnect(t, path, "new")
 	if err := n.Snapshot(t.Context()); err == nil || err.Error() != "the disk is full" {
 		t.Errorf("snapshot: %v", err)
 	}
 	mustSockets(t, n)
 }
 
-// TestElsewhere refuses the sockets of an agent in another network namespace.
-func TestElsewhere(t *testing.T) {
+// TestOtherNamespace refuses the sockets of an agent in another network namespace.
+func TestOtherNamespace(t *testing.T) {
 	t.Parallel()
 	path := socketPath(t)
 	o := newOld(t, path, "old", 1)
@@ -446,26 +446,26 @@ func TestElsewhere(t *testing.T) {
 		opened <- err
 	}()
 	if err := <-opened; errors.Is(err, unix.EPERM) {
-		t.Skip("needs the right to make network namespaces")
+		t.Skip("needs the capability to create network namespaces")
 	} else if err != nil {
 		t.Fatal(err)
 	}
 	defer func() { _ = there.Close() }()
 	o.offers(func() ([]Offer, error) { return []Offer{{Listen{KindUDP, o.addr()}, raw(t, there)}}, nil })
-	if _, err := mustMeet(t, path, "new").Sockets(t.Context()); err == nil {
+	if _, err := mustConnect(t, path, "new").Sockets(t.Context()); err == nil {
 		t.Error("sockets of another namespace were taken")
 	}
 }
 
-// TestOffersFail ends the conversation when there are no sockets to be had.
+// TestOffersFail ends the conversation when the agent offers no sockets.
 func TestOffersFail(t *testing.T) {
 	t.Parallel()
 	path := socketPath(t)
 	o := newOld(t, path, "old", 1)
 	o.offers(func() ([]Offer, error) { return nil, errors.New("not now") })
-	n := mustMeet(t, path, "new")
+	n := mustConnect(t, path, "new")
 	if _, err := n.Sockets(t.Context()); err == nil {
-		t.Error("sockets came")
+		t.Error("got sockets")
 	}
-	eventually(t, "it is told", func() bool { return o.recorder.Stats().LastError == "not now" })
+	eventually(t, "the error is recorded", func() bool { return o.recorder.Stats().LastError == "not now" })
 }

@@ -12,8 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestTake hands over sockets that hold datagrams and a session, and counts what comes out.
-func TestTake(t *testing.T) {
+// TestTakeOver hands over sockets that hold datagrams and a session, and counts what comes out.
+func TestTakeOver(t *testing.T) {
 	t.Parallel()
 	path := socketPath(t)
 	o := newOld(t, path, "old", 3)
@@ -24,7 +24,7 @@ func TestTake(t *testing.T) {
 	}
 	defer func() { _ = session.Close() }()
 
-	n := mustMeet(t, path, "new")
+	n := mustConnect(t, path, "new")
 	if n.Predecessor != "old" || n.PredecessorVersion != "v1" {
 		t.Errorf("met %q %q", n.Predecessor, n.PredecessorVersion)
 	}
@@ -84,7 +84,7 @@ func TestStillNonblocking(t *testing.T) {
 	t.Parallel()
 	path := socketPath(t)
 	o := newOld(t, path, "old", 1)
-	n := mustMeet(t, path, "new")
+	n := mustConnect(t, path, "new")
 	conns := packetConns(t, mustSockets(t, n))
 	_ = conns
 	for _, c := range []syscall.Conn{o.udp[0], o.tcp} {
@@ -106,7 +106,7 @@ func TestManySockets(t *testing.T) {
 	const sockets = maxFiles + 17
 	o := newOld(t, path, "old", sockets)
 	send(t, o.addr(), 0, 500)
-	got := mustSockets(t, mustMeet(t, path, "new"))
+	got := mustSockets(t, mustConnect(t, path, "new"))
 	if len(got) != sockets+1 {
 		t.Fatalf("%d sockets, want %d", len(got), sockets+1)
 	}

@@ -154,22 +154,22 @@ func raw(t *testing.T, c syscall.Conn) syscall.RawConn {
 	return r
 }
 
-func meet(t *testing.T, path, name string) (*Client, error) {
+func connect(t *testing.T, path, name string) (*Client, error) {
 	t.Helper()
-	taker, err := Connect(t.Context(), ClientConfig{Path: path, Agent: name, Version: "v2", Now: time.Now})
+	client, err := Connect(t.Context(), ClientConfig{Path: path, Agent: name, Version: "v2", Now: time.Now})
 	if err == nil {
-		t.Cleanup(taker.Close)
+		t.Cleanup(client.Close)
 	}
-	return taker, err
+	return client, err
 }
 
-func mustMeet(t *testing.T, path, name string) *Client {
+func mustConnect(t *testing.T, path, name string) *Client {
 	t.Helper()
-	taker, err := meet(t, path, name)
+	client, err := connect(t, path, name)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return taker
+	return client
 }
 
 func mustSockets(t *testing.T, n *Client) []Socket {

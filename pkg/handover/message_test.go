@@ -62,10 +62,10 @@ func TestRefusedError(t *testing.T) {
 	}
 }
 
-func TestNewGiver(t *testing.T) {
+func TestNewServer(t *testing.T) {
 	t.Parallel()
 	if _, err := NewServer(ServerConfig{Path: "/x", Agent: "a", Now: time.Now}); err == nil {
-		t.Error("a giver that can do nothing")
+		t.Error("a server without callbacks was accepted")
 	}
 }
 

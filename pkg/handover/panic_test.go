@@ -16,15 +16,15 @@ import (
 	"github.com/nodecache/node-cache/internal/proctest"
 )
 
-// TestGiverDefects has each thing that a giver is configured with panic once: the agent goes on, and hands over to
-// the next that asks. A panic while it yields does not keep it from handing over.
-func TestGiverDefects(t *testing.T) {
+// TestServerPanics has each function of a server's configuration panic once: the agent goes on, and hands over to the next
+// client. A panic in Release does not keep it from handing over.
+func TestServerPanics(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
 		name string
 		on   func(c *ServerConfig, panics func())
 		do   func(t *testing.T, n *Client) // up to the panic
-		took bool                          // n takes over all the same
+		took bool                          // n takes over nevertheless
 	}{
 		{name: "snapshot", on: func(c *ServerConfig, panics func()) {
 			c.Snapshot = func(context.Context) error { panics(); return nil }
@@ -53,7 +53,7 @@ func TestGiverDefects(t *testing.T) {
 			mustSockets(t, n)
 			n.Close()
 		}},
-		{name: "yield", took: true, on: func(c *ServerConfig, panics func()) {
+		{name: "release", took: true, on: func(c *ServerConfig, panics func()) {
 			c.Release = func(context.Context, Claim) { panics() }
 		}, do: func(t *testing.T, n *Client) {
 			t.Helper()
@@ -82,13 +82,13 @@ func TestGiverDefects(t *testing.T) {
 					}
 				})
 			})
-			n, err := meet(t, path, "new")
+			n, err := connect(t, path, "new")
 			if err != nil {
 				t.Fatal(err)
 			}
 			armed.Store(true)
 			if tt.name == "clock" { // it is asked for the next time that there is a limit
-				_, _ = meet(t, path, "other")
+				_, _ = connect(t, path, "other")
 			}
 			tt.do(t, n)
 			eventually(t, "the defect is counted", func() bool { return o.recorder.Stats().Panics == 1 })
@@ -101,7 +101,7 @@ func TestGiverDefects(t *testing.T) {
 			}
 			var next *Client
 			eventually(t, "the next one is admitted", func() bool {
-				next, err = meet(t, path, "next")
+				next, err = connect(t, path, "next")
 				return err == nil
 			})
 			mustSockets(t, next)
@@ -127,19 +127,19 @@ func (h panickyHandler) Handle(ctx context.Context, r slog.Record) error {
 	return h.Handler.Handle(ctx, r)
 }
 
-// panickyAt has the giver panic as it logs a message for the first time.
+// panickyAt has the server panic as it logs a message for the first time.
 func panickyAt(message string) func(*ServerConfig) {
 	return func(c *ServerConfig) {
 		c.Log = slog.New(panickyHandler{slog.NewTextHandler(io.Discard, nil), message, new(atomic.Int32)}) //nolint:sloglint // the handler that discards is not asked
 	}
 }
 
-// TestListeningDefect has a panic when the giver has begun to listen: it hears who asks all the same.
-func TestListeningDefect(t *testing.T) {
+// TestListeningPanic has a panic when the server has begun to listen: it accepts clients nevertheless.
+func TestListeningPanic(t *testing.T) {
 	t.Parallel()
 	path := socketPath(t)
 	o := newOldWith(t, path, "old", 1, panickyAt("handover socket listening"))
-	n := mustMeet(t, path, "new")
+	n := mustConnect(t, path, "new")
 	mustSockets(t, n)
 	if err := n.TakeOver(t.Context(), Claim{Agent: "new"}); err != nil {
 		t.Error(err)
@@ -149,8 +149,8 @@ func TestListeningDefect(t *testing.T) {
 	}
 }
 
-// TestTakerDefect has a panic in what follows the other agent's words: the next of them is heard.
-func TestTakerDefect(t *testing.T) {
+// TestClientPanic has a panic as the client receives a message: it receives the next one.
+func TestClientPanic(t *testing.T) {
 	t.Parallel()
 	path := socketPath(t)
 	o := newOld(t, path, "old", 1)
@@ -166,39 +166,39 @@ func TestTakerDefect(t *testing.T) {
 	var calls atomic.Int32
 	n.receive = func(limit time.Duration) (*message, []*os.File, error) {
 		if calls.Add(1) == 1 {
-			panic("a defect of hearing")
+			panic("a defect of receiving")
 		}
 		return n.conn.receive(limit)
 	}
 	mustSockets(t, n)
 	eventually(t, "the defect is counted", func() bool { return recorder.Stats().Panics == 1 })
 	if closed(n.PredecessorLeaving()) {
-		t.Error("it is to hurry")
+		t.Error("it is asked to hurry")
 	}
 	leaving := make(chan bool, 1)
 	go func() { leaving <- o.Shutdown(context.WithoutCancel(t.Context()), 10*time.Second) }()
 	select {
 	case <-n.PredecessorLeaving():
 	case <-time.After(10 * time.Second):
-		t.Fatal("it does not hear any more")
+		t.Fatal("it does not receive any more")
 	}
 	if err := n.TakeOver(t.Context(), Claim{Agent: "new"}); err != nil || errors.Is(err, errPredecessorEnded) {
 		t.Errorf("taking over: %v", err)
 	}
 	if !<-leaving {
-		t.Error("the old one does not know that it has handed over")
+		t.Error("the old one does not report that it has handed over")
 	}
-	if !strings.Contains(log.String(), "a defect of hearing") {
-		t.Errorf("the log does not tell:\n%s", log.String())
+	if !strings.Contains(log.String(), "a defect of receiving") {
+		t.Errorf("the log has no panic:\n%s", log.String())
 	}
 }
 
-// TestGivenDefect has a panic once the sockets are another's: this agent still ends its part.
-func TestGivenDefect(t *testing.T) {
+// TestPanicAfterHandover has a panic once the sockets are handed over: this agent still ends its part.
+func TestPanicAfterHandover(t *testing.T) {
 	t.Parallel()
 	path := socketPath(t)
 	o := newOldWith(t, path, "old", 1, panickyAt("handed over"))
-	n := mustMeet(t, path, "new")
+	n := mustConnect(t, path, "new")
 	mustSockets(t, n)
 	if err := n.TakeOver(t.Context(), Claim{Agent: "new"}); err != nil && !PredecessorEnded(err) {
 		t.Errorf("taking over: %v", err)
@@ -206,12 +206,12 @@ func TestGivenDefect(t *testing.T) {
 	select {
 	case <-o.ended:
 	case <-time.After(10 * time.Second):
-		t.Fatal("it does not know that it has handed over")
+		t.Fatal("it does not report that it has handed over")
 	}
 }
 
-// TestDeafTaker has each word of the other agent's panic: it is given up, and not waited for.
-func TestDeafTaker(t *testing.T) {
+// TestClientPanicsAlways has a panic at each message of the other agent: the client gives up, and Close does not wait.
+func TestClientPanicsAlways(t *testing.T) {
 	t.Parallel()
 	path := socketPath(t)
 	newOld(t, path, "old", 1)
@@ -220,7 +220,7 @@ func TestDeafTaker(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	n.receive = func(time.Duration) (*message, []*os.File, error) { panic("a defect of hearing") }
+	n.receive = func(time.Duration) (*message, []*os.File, error) { panic("a defect of receiving") }
 	mustSockets(t, n)
 	done := make(chan struct{})
 	go func() {
@@ -230,7 +230,7 @@ func TestDeafTaker(t *testing.T) {
 	select {
 	case <-done:
 	case <-time.After(10 * time.Second):
-		t.Fatal("the end of it is still waited for")
+		t.Fatal("Close still waits")
 	}
 	if got := recorder.Stats().Panics; got != maxPanics {
 		t.Errorf("%d defects are counted, want %d", got, maxPanics)

@@ -9,12 +9,13 @@ import (
 	"time"
 
 	"github.com/nodecache/node-cache/pkg/intercept"
+	"github.com/nodecache/node-cache/pkg/intercept/intercepttest"
 	"github.com/nodecache/node-cache/pkg/rules"
 )
 
 func ExampleKeeper() {
 	address := netip.MustParseAddr("169.254.20.10")
-	kernel := intercept.NewFake(time.Now) // on a node: nftables.New or iptables.New
+	kernel := intercepttest.NewFake(time.Now) // on a node: nftables.New or iptables.New
 	k, err := intercept.New(intercept.Config{
 		Backend: kernel.Open(),
 		Rules: rules.Rules{
@@ -36,8 +37,8 @@ func ExampleKeeper() {
 	for !k.Stats().Held[address] {
 		time.Sleep(time.Millisecond)
 	}
-	query := intercept.Packet{Network: "udp", To: netip.AddrPortFrom(address, 53)}
-	fmt.Println("to the agent:", kernel.Route(query).Decision == intercept.ToAgent)
+	query := intercepttest.Packet{Network: "udp", To: netip.AddrPortFrom(address, 53)}
+	fmt.Println("to the agent:", kernel.Route(query).Decision == intercepttest.ToAgent)
 
 	if err := k.Release(ctx, 5*time.Second); err != nil { // the agent is about to stop
 		fmt.Println(err)

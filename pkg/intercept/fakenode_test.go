@@ -22,7 +22,7 @@ func TestFake(t *testing.T) {
 
 // A fakeNode is a node with a fake kernel and its own clock.
 type fakeNode struct {
-	kernel *intercept.Fake
+	kernel *intercepttest.Fake
 
 	mu  sync.Mutex // guards now
 	now time.Time
@@ -30,7 +30,7 @@ type fakeNode struct {
 
 func newFakeNode() *fakeNode {
 	w := &fakeNode{now: time.Unix(1_800_000_000, 0)}
-	w.kernel = intercept.NewFake(w.clock)
+	w.kernel = intercepttest.NewFake(w.clock)
 	return w
 }
 
@@ -49,6 +49,8 @@ func (w *fakeNode) Elapse(d time.Duration) {
 func (w *fakeNode) Open(testing.TB) intercept.Backend { return w.kernel.Open() }
 func (w *fakeNode) Flush(testing.TB)                  { w.kernel.Flush() }
 
+func (*fakeNode) AddToLink(testing.TB, []netip.Addr) {} // the rules decide before the routing
+
 func (w *fakeNode) Layout() intercepttest.Layout {
 	return intercepttest.Layout{
 		Addresses: []netip.Addr{netip.MustParseAddr("169.254.20.10"), netip.MustParseAddr("fd00:20::10")},
@@ -64,7 +66,7 @@ func (w *fakeNode) Layout() intercepttest.Layout {
 // Tracked returns what the fake would track of a query now.
 func (w *fakeNode) Tracked(_ testing.TB, to netip.AddrPort) int {
 	for _, network := range []string{"udp", "tcp"} {
-		if w.kernel.Route(intercept.Packet{Network: network, To: to}).Tracked && (network == "tcp" || to.Port() == w.Layout().Port) {
+		if w.kernel.Route(intercepttest.Packet{Network: network, To: to}).Tracked && (network == "tcp" || to.Port() == w.Layout().Port) {
 			return 1
 		}
 	}
@@ -72,7 +74,7 @@ func (w *fakeNode) Tracked(_ testing.TB, to netip.AddrPort) int {
 }
 
 func (w *fakeNode) Dial(_ testing.TB, q intercepttest.Query) intercepttest.Conn {
-	c := &fakeConn{world: w, packet: intercept.Packet{Network: q.Network, To: q.To, Marked: q.Marked}}
+	c := &fakeConn{node: w, packet: intercepttest.Packet{Network: q.Network, To: q.To, Marked: q.Marked}}
 	if q.Network == "tcp" {
 		c.session = w.server(c.packet)
 		c.packet.Established = true
@@ -82,11 +84,11 @@ func (w *fakeNode) Dial(_ testing.TB, q intercepttest.Query) intercepttest.Conn 
 }
 
 // server returns the name of the server that a packet reaches.
-func (w *fakeNode) server(p intercept.Packet) string {
+func (w *fakeNode) server(p intercepttest.Packet) string {
 	l := w.Layout()
 	r := w.kernel.Route(p)
 	switch i := slices.Index(l.Fallbacks, r.To); {
-	case r.Decision == intercept.Rejected:
+	case r.Decision == intercepttest.Rejected:
 		return intercepttest.NoAnswer
 	case i >= 0:
 		return intercepttest.Fallback(i)
@@ -101,19 +103,19 @@ func (w *fakeNode) server(p intercept.Packet) string {
 }
 
 type fakeConn struct {
-	world   *fakeNode
-	packet  intercept.Packet
+	node    *fakeNode
+	packet  intercepttest.Packet
 	session string // the server that has it
 }
 
 func (c *fakeConn) Ask() string {
-	who := c.world.server(c.packet)
+	server := c.node.server(c.packet)
 	if c.packet.Network == "udp" {
-		return who
+		return server
 	}
-	kept := c.world.kernel.Route(c.packet).Decision == intercept.SameAsFirst
-	if who != c.session && !kept {
-		c.session = intercepttest.NoAnswer // a server that does not know the session resets it
+	kept := c.node.kernel.Route(c.packet).Decision == intercepttest.SameAsFirst
+	if server != c.session && !kept {
+		c.session = intercepttest.NoAnswer // a server without the session resets it
 	}
 	return c.session
 }

@@ -7,7 +7,6 @@ import (
 	"hash/maphash"
 	"net/netip"
 	"slices"
-	"sync"
 
 	"github.com/nodecache/node-cache/pkg/rules"
 )
@@ -17,23 +16,24 @@ import (
 // Keeper selects its own, so that every endpoint is used by some node.
 const maxFallback = 16
 
-// A fallback is the list of endpoints that get queries while a lease is not held.
-type fallback struct {
-	seed maphash.Seed // of the selection
-
-	mu      sync.Mutex // guards the fields below
-	list    []netip.AddrPort
-	omitted int
-	cleared bool // there is to be no fallback, not even the one in the kernel
-}
-
 // SetFallback sets the endpoints that get queries while a lease is not held. A list that
 // is empty or has no usable endpoint changes nothing: the last good list is better than
 // none. In transparent mode, which has no fallback, it does nothing. SetFallback does not
 // wait for the kernel; of several calls in quick succession only the last may get there.
 // The caller keeps the list.
 func (k *Keeper) SetFallback(endpoints []netip.AddrPort) {
-	if k.cfg.Rules.Mode == rules.LinkLocal && k.fallback.set(endpoints, k.cfg.Rules.Addresses) {
+	if k.cfg.Rules.Mode != rules.LinkLocal {
+		return
+	}
+	list, omitted := usable(endpoints, k.cfg.Rules.Addresses, k.seed)
+	if len(list) == 0 {
+		return
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.omitted, k.fallbackCleared = omitted, false
+	if !slices.Equal(list, k.fallback) {
+		k.fallback = list
 		k.requestPass()
 	}
 }
@@ -42,56 +42,26 @@ func (k *Keeper) SetFallback(endpoints []netip.AddrPort) {
 // the fallback that an earlier agent left in the kernel. SetFallback sets a new one.
 // ClearFallback does not wait for the kernel.
 func (k *Keeper) ClearFallback() {
-	if k.fallback.clear() {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if !k.fallbackCleared {
+		k.fallback, k.omitted, k.fallbackCleared = nil, 0, true
 		k.requestPass()
 	}
 }
 
-// clear reports whether anything changed.
-func (f *fallback) clear() bool {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if f.cleared {
-		return false
-	}
-	f.list, f.omitted, f.cleared = nil, 0, true
-	return true
-}
-
-// set reports whether anything changed.
-func (f *fallback) set(endpoints []netip.AddrPort, own []netip.Addr) bool {
-	list, omitted := usable(endpoints, own, f.seed)
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if len(list) == 0 {
-		return false
-	}
-	f.omitted, f.cleared = omitted, false
-	if slices.Equal(list, f.list) {
-		return false
-	}
-	f.list = list
-	return true
-}
-
-// adopt returns the list for the rules r. It adopts the list that a predecessor left in
-// the kernel until SetFallback or ClearFallback is called.
-func (f *fallback) adopt(state rules.State, r *rules.Rules) []netip.AddrPort {
-	if r.Mode != rules.LinkLocal {
+// wantedFallback returns the endpoints for the rules. Until SetFallback or ClearFallback is
+// called, they are those that a predecessor left in the kernel.
+func (k *Keeper) wantedFallback(state rules.State) []netip.AddrPort {
+	if k.cfg.Rules.Mode != rules.LinkLocal {
 		return nil
 	}
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if len(f.list) == 0 && !f.cleared {
-		f.list, f.omitted = usable(state.Fallback, r.Addresses, f.seed)
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if len(k.fallback) == 0 && !k.fallbackCleared {
+		k.fallback, k.omitted = usable(state.Fallback, k.cfg.Rules.Addresses, k.seed)
 	}
-	return slices.Clone(f.list)
-}
-
-func (f *fallback) read() (list []netip.AddrPort, omitted int) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	return slices.Clone(f.list), f.omitted
+	return slices.Clone(k.fallback)
 }
 
 // usable returns the endpoints that rules can use. They are sorted, so that another order

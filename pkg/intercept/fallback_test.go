@@ -14,6 +14,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/nodecache/node-cache/pkg/intercept"
+	"github.com/nodecache/node-cache/pkg/intercept/intercepttest"
 	"github.com/nodecache/node-cache/pkg/rules"
 )
 
@@ -147,7 +148,7 @@ func TestFallbackManyChanges(t *testing.T) {
 	run(t, nil, func(s *harness) {
 		t := s.t
 		s.waitHeld()
-		before := s.kernel.Calls().Started[intercept.CallApply]
+		before := s.kernel.Calls().Started[intercepttest.CallApply]
 		var group sync.WaitGroup
 		for range 4 {
 			group.Go(func() {
@@ -159,7 +160,7 @@ func TestFallbackManyChanges(t *testing.T) {
 		}
 		s.staysHeld(10 * time.Second)
 		group.Wait()
-		if n := s.kernel.Calls().Started[intercept.CallApply] - before; n > 110 {
+		if n := s.kernel.Calls().Started[intercepttest.CallApply] - before; n > 110 {
 			t.Errorf("rules were written %d times in 10 s, want ten times a second at most", n)
 		}
 		last := endpoints(false, 3)
@@ -173,7 +174,7 @@ func TestFallbackManyChanges(t *testing.T) {
 func TestFallbackOfPredecessor(t *testing.T) {
 	t.Parallel()
 	prepare := func(cfg *intercept.Config, s *harness) {
-		r := nodeRules("former")
+		r := nodeRules("predecessor")
 		r.Fallback = endpoints(false, 2)
 		s.kernel.Overwrite(r)
 		cfg.Rules.Fallback = nil
@@ -183,12 +184,12 @@ func TestFallbackOfPredecessor(t *testing.T) {
 		s.SetFallback(nil)
 		s.waitHeld()
 		if got := s.kernel.Rules().Fallback; !slices.Equal(got, endpoints(false, 2)) {
-			t.Errorf("fallback is %v, want the former agent's", got)
+			t.Errorf("fallback is %v, want the predecessor's", got)
 		}
 		s.kernel.Flush() // the Keeper has the list
-		s.waitFor("healed", func() bool { return s.kernel.Rules() != nil })
+		s.waitFor("restored", func() bool { return s.kernel.Rules() != nil })
 		if got := s.kernel.Rules().Fallback; !slices.Equal(got, endpoints(false, 2)) {
-			t.Errorf("fallback is %v after a flush, want the former agent's", got)
+			t.Errorf("fallback is %v after a flush, want the predecessor's", got)
 		}
 		s.SetFallback(endpoints(true, 1))
 		s.waitFor("changed", func() bool { return slices.Equal(s.kernel.Rules().Fallback, endpoints(true, 1)) })
@@ -199,7 +200,7 @@ func TestFallbackOfPredecessor(t *testing.T) {
 func TestClearFallback(t *testing.T) {
 	t.Parallel()
 	prepare := func(cfg *intercept.Config, s *harness) {
-		s.kernel.Overwrite(nodeRules("former"))
+		s.kernel.Overwrite(nodeRules("predecessor"))
 		cfg.Rules.Fallback = nil
 	}
 	run(t, prepare, func(s *harness) {
@@ -217,21 +218,21 @@ func TestTransparentHasNoFallback(t *testing.T) {
 	t.Parallel()
 	service := netip.MustParseAddr("10.96.0.10")
 	prepare := func(cfg *intercept.Config, s *harness) {
-		s.kernel.Overwrite(nodeRules("former"))
+		s.kernel.Overwrite(nodeRules("predecessor"))
 		cfg.Rules.Mode, cfg.Rules.Services = rules.Transparent, []netip.Addr{service}
 	}
 	run(t, prepare, func(s *harness) {
 		t := s.t
-		s.waitFor("leased", func() bool { return s.decision(service) == intercept.ToAgent })
+		s.waitFor("leased", func() bool { return s.decision(service) == intercepttest.ToAgent })
 		s.SetFallback(endpoints(false, 1))
-		s.stays("leased", 5*time.Second, func() bool { return s.decision(service) == intercept.ToAgent })
+		s.stays("leased", 5*time.Second, func() bool { return s.decision(service) == intercepttest.ToAgent })
 		if got := s.kernel.Rules(); len(got.Fallback) != 0 || len(s.Stats().Fallback) != 0 {
 			t.Errorf("fallback is %v, want none", got.Fallback)
 		}
 		if err := s.Release(t.Context(), 0); err != nil {
 			t.Fatal(err)
 		}
-		if way := s.decision(service); way != intercept.Direct {
+		if way := s.decision(service); way != intercepttest.Direct {
 			t.Errorf("a packet goes way %d, want to the service", way)
 		}
 	})

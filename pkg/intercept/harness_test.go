@@ -22,6 +22,7 @@ import (
 	"github.com/miekg/dns"
 
 	"github.com/nodecache/node-cache/pkg/intercept"
+	"github.com/nodecache/node-cache/pkg/intercept/intercepttest"
 	"github.com/nodecache/node-cache/pkg/rules"
 )
 
@@ -49,7 +50,7 @@ func nodeRules(owner string) rules.Rules {
 type harness struct {
 	*intercept.Keeper
 	t      *testing.T
-	kernel *intercept.Fake
+	kernel *intercepttest.Fake
 	agent  *fakeAgent
 	log    *logBuffer
 	stop   func()      // ends Run and waits for it
@@ -60,7 +61,7 @@ type harness struct {
 func run(t *testing.T, prepare func(*intercept.Config, *harness), run func(s *harness)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		kernel := intercept.NewFake(time.Now)
+		kernel := intercepttest.NewFake(time.Now)
 		s := newHarness(t, kernel, "ours", prepare)
 		s.Start()
 		run(s)
@@ -68,7 +69,7 @@ func run(t *testing.T, prepare func(*intercept.Config, *harness), run func(s *ha
 	})
 }
 
-func newHarness(t *testing.T, kernel *intercept.Fake, owner string, prepare func(*intercept.Config, *harness)) *harness {
+func newHarness(t *testing.T, kernel *intercepttest.Fake, owner string, prepare func(*intercept.Config, *harness)) *harness {
 	t.Helper()
 	s := &harness{t: t, kernel: kernel, agent: &fakeAgent{token: owner}, log: &logBuffer{}}
 	prober := intercept.NewProber(intercept.ProberConfig{Port: 53, Token: owner, Dial: s.agent.Dial})
@@ -102,15 +103,15 @@ func newHarness(t *testing.T, kernel *intercept.Fake, owner string, prepare func
 }
 
 // decision returns where a pod's UDP packet to the address goes now.
-func (s *harness) decision(a netip.Addr) intercept.Decision {
-	return s.kernel.Route(intercept.Packet{Network: "udp", To: netip.AddrPortFrom(a, 53)}).Decision
+func (s *harness) decision(a netip.Addr) intercepttest.Decision {
+	return s.kernel.Route(intercepttest.Packet{Network: "udp", To: netip.AddrPortFrom(a, 53)}).Decision
 }
 
 // held reports whether the kernel holds the leases on all addresses, or on none.
 func (s *harness) held() (all, none bool) {
 	n := 0
 	for _, a := range []netip.Addr{addr4, addr6} {
-		if s.decision(a) == intercept.ToAgent {
+		if s.decision(a) == intercepttest.ToAgent {
 			n++
 		}
 	}

@@ -9,13 +9,13 @@ import (
 	"hash/maphash"
 	"log/slog"
 	"net/netip"
-	"runtime/debug"
 	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/nodecache/node-cache/pkg/rules"
+	"github.com/nodecache/node-cache/pkg/task"
 )
 
 const (
@@ -105,8 +105,14 @@ type Keeper struct {
 	start     sync.Once
 	running   atomic.Bool
 	count     counters
-	fallback  fallback
-	status    status
+	seed      maphash.Seed // of the selection of fallback endpoints
+
+	mu              sync.Mutex       // guards the fields below
+	problem         string           // of the last pass over the rules
+	newOwner        string           // the owner of the rules since this Keeper stood down
+	fallback        []netip.AddrPort // see SetFallback
+	omitted         int              // endpoints that are not in fallback
+	fallbackCleared bool             // there is to be no fallback, not even the one in the kernel
 
 	// The rules loop owns the fields below.
 	predecessors []string // Config.Predecessors, and owners found before the first Apply
@@ -133,10 +139,10 @@ func New(cfg Config) (*Keeper, error) {
 		started:      make(chan struct{}),
 		predecessors: slices.Clone(cfg.Predecessors),
 		made:         cfg.Now(),
+		seed:         seed,
 	}
-	k.fallback.seed = seed
 	if cfg.Rules.Mode == rules.LinkLocal {
-		k.fallback.list, k.fallback.omitted = known, omitted
+		k.fallback, k.omitted = known, omitted
 	}
 	for _, l := range cfg.Rules.Leases() {
 		k.leases = append(k.leases, newLease(l, k.made))
@@ -181,7 +187,10 @@ func (k *Keeper) Release(ctx context.Context, drain time.Duration) error {
 		again = again || l.gate.busy()
 		keys[i] = l.Key
 	}
-	if k.status.stoodDown() {
+	k.mu.Lock()
+	stoodDown := k.newOwner != ""
+	k.mu.Unlock()
+	if stoodDown {
 		return nil
 	}
 	first := k.releaseKeys(ctx, keys, drain)
@@ -197,7 +206,7 @@ func (k *Keeper) Release(ctx context.Context, drain time.Duration) error {
 }
 
 func (k *Keeper) releaseKeys(ctx context.Context, keys []netip.Addr, drain time.Duration) error {
-	err := k.recoverPanic(ctx, "releasing the leases", func() error { return k.cfg.Backend.Release(ctx, keys, drain) })
+	err := k.guard(ctx, "releasing the leases", func() error { return k.cfg.Backend.Release(ctx, keys, drain) })
 	if err != nil {
 		return fmt.Errorf("releasing the leases: %w", err)
 	}
@@ -220,7 +229,7 @@ func (k *Keeper) Remove(ctx context.Context) error {
 			return fmt.Errorf("waiting for a running renewal of %s: %w", l.Key, err)
 		}
 	}
-	err := k.recoverPanic(ctx, "removing the rules", func() error { return k.cfg.Backend.Remove(ctx, k.cfg.Rules.Owner) })
+	err := k.guard(ctx, "removing the rules", func() error { return k.cfg.Backend.Remove(ctx, k.cfg.Rules.Owner) })
 	if err != nil {
 		return fmt.Errorf("removing the rules: %w", err)
 	}
@@ -296,38 +305,6 @@ func (g *gate) context(ctx context.Context, group *sync.WaitGroup) context.Conte
 	return ctx
 }
 
-// A status is the result of the rules loop.
-type status struct {
-	mu       sync.Mutex // guards the fields below
-	problem  string     // of the last pass over the rules
-	newOwner string     // the owner of the rules since this Keeper stood down
-}
-
-func (n *status) read() (problem, newOwner string) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	return n.problem, n.newOwner
-}
-
-// setProblem returns the previous problem.
-func (n *status) setProblem(problem string) (was string) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	was, n.problem = n.problem, problem
-	return was
-}
-
-func (n *status) setStoodDown(newOwner string) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	n.newOwner = newOwner
-}
-
-func (n *status) stoodDown() bool {
-	_, newOwner := n.read()
-	return newOwner != ""
-}
-
 // recordPass counts a failed pass over the rules. It logs the error unless the previous
 // pass failed with the same one.
 func (k *Keeper) recordPass(ctx context.Context, err error) {
@@ -336,7 +313,11 @@ func (k *Keeper) recordPass(ctx context.Context, err error) {
 		k.count.applyFailures.Add(1)
 		problem = err.Error()
 	}
-	switch was := k.status.setProblem(problem); {
+	k.mu.Lock()
+	was := k.problem
+	k.problem = problem
+	k.mu.Unlock()
+	switch {
 	case was == problem:
 	case err != nil:
 		k.log.WarnContext(ctx, "interception rules not in place", "backend", k.cfg.Backend.String(), "err", err)
@@ -345,17 +326,10 @@ func (k *Keeper) recordPass(ctx context.Context, err error) {
 	}
 }
 
-// recoverPanic calls fn and turns a panic into an error. The agent can answer without
-// rules; if it crashed, it could not.
-func (k *Keeper) recoverPanic(ctx context.Context, what string, fn func() error) (err error) {
-	defer func() {
-		if r := recover(); r != nil {
-			k.count.panics.Add(1)
-			k.log.ErrorContext(ctx, "recovered from a panic", "while", what, "panic", r, "stack", string(debug.Stack()))
-			err = fmt.Errorf("recovered from a panic: %v", r)
-		}
-	}()
-	return fn()
+// guard calls fn and turns a panic into an error. The agent can answer without rules; if it
+// crashed, it could not.
+func (k *Keeper) guard(ctx context.Context, what string, fn func() error) error {
+	return task.Guard{Where: what, Log: k.log, Count: &k.count.panics}.Do(ctx, fn)
 }
 
 // A Cause says why a lease was not renewed.
@@ -459,8 +433,10 @@ func (k *Keeper) Stats() Stats {
 			s.LeaseErrors[l.Key] = problem
 		}
 	}
-	s.Fallback, s.FallbackOmitted = k.fallback.read()
-	s.LastError, s.NewOwner = k.status.read()
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	s.Fallback, s.FallbackOmitted = slices.Clone(k.fallback), k.omitted
+	s.LastError, s.NewOwner = k.problem, k.newOwner
 	s.StoodDown = s.NewOwner != ""
 	return s
 }

@@ -50,7 +50,7 @@ func testKeeper(t *testing.T, w *kernelNode) {
 	prober := intercept.NewProber(intercept.ProberConfig{
 		Port: l.Port, Token: intercepttest.Agent, // the servers answer with their names
 		Dial: func(ctx context.Context, network string, addr netip.AddrPort) (conn net.Conn, err error) {
-			err = w.lab.Node.Do(func() error {
+			err = w.hosts.Node.Do(func() error {
 				conn, err = intercept.DialMarked(ctx, network, addr)
 				return err
 			})

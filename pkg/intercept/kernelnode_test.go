@@ -9,6 +9,7 @@ import (
 	"syscall"
 	"testing"
 	"time"
+	"unsafe"
 
 	"github.com/miekg/dns"
 	"golang.org/x/sys/unix"
@@ -59,7 +60,7 @@ func flushIptables(variant string) [][]string {
 
 // A kernelNode is a node in a real kernel, with the servers of a Node.
 type kernelNode struct {
-	lab    *nodetest.Network
+	hosts  *nodetest.Network
 	layout intercepttest.Layout
 	open   func() (intercept.Backend, error)
 	flush  [][]string
@@ -69,8 +70,8 @@ type kernelNode struct {
 
 func newKernelNode(t *testing.T, open func() (intercept.Backend, error), flush [][]string) *kernelNode {
 	t.Helper()
-	w := &kernelNode{lab: nodetest.Start(t, nodetest.Options{Pods: 1}), open: open, flush: flush, wait: clientTimeout}
-	up4, up6 := w.lab.Upstream.IPv4, w.lab.Upstream.IPv6
+	w := &kernelNode{hosts: nodetest.Start(t, nodetest.Options{Pods: 1}), open: open, flush: flush, wait: clientTimeout}
+	up4, up6 := w.hosts.Upstream.IPv4, w.hosts.Upstream.IPv6
 	w.layout = intercepttest.Layout{
 		Addresses: []netip.Addr{netip.MustParseAddr("169.254.20.10"), netip.MustParseAddr("fd00:20::10")},
 		Services:  []netip.Addr{nodetest.ServiceIPv4(), nodetest.ServiceIPv6()},
@@ -80,18 +81,19 @@ func newKernelNode(t *testing.T, open func() (intercept.Backend, error), flush [
 		},
 		Port: 53, Admin: 9253, Lease: 2 * time.Second, // an ipset counts whole seconds
 	}
+	for _, host := range w.hosts.Hosts() {
+		computeChecksums(t, host)
+	}
+	w.AddToLink(t, w.layout.Addresses)
 	for _, a := range w.layout.Addresses {
-		if err := w.lab.Node.AddAddress(a); err != nil {
-			t.Fatalf("giving the node the address %s: %v", a, err)
-		}
-		w.agents = append(w.agents, serve(t, w.lab.Node, netip.AddrPortFrom(a, w.layout.Port), intercepttest.Agent))
-		serve(t, w.lab.Node, netip.AddrPortFrom(a, w.layout.Admin), intercepttest.Admin)
+		w.agents = append(w.agents, serve(t, w.hosts.Node, netip.AddrPortFrom(a, w.layout.Port), intercepttest.Agent))
+		serve(t, w.hosts.Node, netip.AddrPortFrom(a, w.layout.Admin), intercepttest.Admin)
 	}
 	for _, s := range w.layout.Services {
-		serve(t, w.lab.Upstream, netip.AddrPortFrom(s, w.layout.Port), intercepttest.Service)
+		serve(t, w.hosts.Upstream, netip.AddrPortFrom(s, w.layout.Port), intercepttest.Service)
 	}
 	for i, f := range w.layout.Fallbacks {
-		serve(t, w.lab.Upstream, f, intercepttest.Fallback(i))
+		serve(t, w.hosts.Upstream, f, intercepttest.Fallback(i))
 	}
 	return w
 }
@@ -112,7 +114,7 @@ func (w *kernelNode) Elapse(d time.Duration)       { time.Sleep(d) }
 func (w *kernelNode) Open(tb testing.TB) intercept.Backend {
 	tb.Helper()
 	var b intercept.Backend
-	err := w.lab.Node.Do(func() (err error) {
+	err := w.hosts.Node.Do(func() (err error) {
 		b, err = w.open()
 		return err
 	})
@@ -122,10 +124,19 @@ func (w *kernelNode) Open(tb testing.TB) intercept.Backend {
 	return b
 }
 
+func (w *kernelNode) AddToLink(tb testing.TB, addrs []netip.Addr) {
+	tb.Helper()
+	for _, a := range addrs {
+		if err := w.hosts.Node.AddAddress(a); err != nil {
+			tb.Fatalf("adding the address %s to the node: %v", a, err)
+		}
+	}
+}
+
 func (w *kernelNode) Flush(tb testing.TB) {
 	tb.Helper()
 	for _, command := range w.flush {
-		if out, err := w.lab.Node.Output(tb.Context(), command[0], command[1:]...); err != nil {
+		if out, err := w.hosts.Node.Output(tb.Context(), command[0], command[1:]...); err != nil {
 			tb.Fatalf("flushing: %v\n%s", err, out)
 		}
 	}
@@ -133,7 +144,7 @@ func (w *kernelNode) Flush(tb testing.TB) {
 
 func (w *kernelNode) Tracked(tb testing.TB, to netip.AddrPort) int {
 	tb.Helper()
-	flows, err := nodetest.ConntrackOf(w.lab.Node, to)
+	flows, err := nodetest.ConntrackOf(w.hosts.Node, to)
 	if err != nil {
 		tb.Fatalf("reading conntrack: %v", err)
 	}
@@ -145,9 +156,9 @@ const clientTimeout = 5 * time.Second
 
 func (w *kernelNode) Dial(tb testing.TB, q intercepttest.Query) intercepttest.Conn {
 	tb.Helper()
-	from := w.lab.Node
+	from := w.hosts.Node
 	if q.From == intercepttest.Pod {
-		from = w.lab.Pods[0]
+		from = w.hosts.Pods[0]
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), w.wait)
 	defer cancel()
@@ -214,4 +225,44 @@ func (c *kernelConn) Close() {
 		_ = c.conn.Close()
 	}
 	c.conn = nil
+}
+
+// setChecksums is ETHTOOL_STXCSUM: whether a link offloads checksums.
+const setChecksums = 0x17
+
+// computeChecksums disables checksum offload in a host. Otherwise the kernel does not
+// compute or verify checksums between namespaces.
+func computeChecksums(t *testing.T, h *nodetest.Host) {
+	t.Helper()
+	err := h.Do(func() error {
+		links, err := net.Interfaces()
+		if err != nil {
+			return err
+		}
+		fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+		if err != nil {
+			return err
+		}
+		defer func() { _ = unix.Close(fd) }()
+		for _, l := range links {
+			if l.Flags&net.FlagLoopback != 0 {
+				continue // lo has no such setting
+			}
+			value := struct{ cmd, data uint32 }{cmd: setChecksums}
+			var request struct {
+				name [unix.IFNAMSIZ]byte
+				data unsafe.Pointer
+				_    [16]byte
+			}
+			copy(request.name[:], l.Name)
+			request.data = unsafe.Pointer(&value)
+			if _, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), unix.SIOCETHTOOL, uintptr(unsafe.Pointer(&request))); errno != 0 {
+				return errno
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatalf("having %s compute checksums: %v", h.Name, err)
+	}
 }

@@ -91,7 +91,7 @@ func (k *Keeper) renew(ctx context.Context, l *lease) (Cause, error) {
 	begun := k.cfg.Now()
 	ctx, cancel := context.WithTimeout(ctx, k.cfg.Lease/2) // a later answer is of no use
 	defer cancel()
-	err := k.recoverPanic(ctx, "probing the agent", func() error { return k.cfg.Probe(ctx, l.Probe) })
+	err := k.guard(ctx, "probing the agent", func() error { return k.cfg.Probe(ctx, l.Probe) })
 	if err != nil {
 		if errors.Is(err, errForeignAnswer) {
 			l.foreignAt = begun
@@ -118,7 +118,7 @@ func (k *Keeper) renew(ctx context.Context, l *lease) (Cause, error) {
 		return StaleProbe, fmt.Errorf("the probe took %s", age)
 	}
 	left := k.cfg.Lease - age
-	err = k.recoverPanic(ctx, "renewing the lease", func() error {
+	err = k.guard(ctx, "renewing the lease", func() error {
 		return k.cfg.Backend.Renew(ctx, []netip.Addr{l.Key}, left)
 	})
 	if err != nil {

@@ -14,15 +14,16 @@ import (
 	"time"
 
 	"github.com/nodecache/node-cache/pkg/intercept"
+	"github.com/nodecache/node-cache/pkg/intercept/intercepttest"
 )
 
 func TestLeaseAfterStart(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		s := newHarness(t, intercept.NewFake(time.Now), "ours", nil)
+		s := newHarness(t, intercepttest.NewFake(time.Now), "ours", nil)
 		s.waitFor("rules written", func() bool { return s.kernel.Rules() != nil })
 		s.staysLapsed(10 * time.Second)
-		if way := s.decision(addr4); way != intercept.ToFallback {
+		if way := s.decision(addr4); way != intercepttest.ToFallback {
 			t.Errorf("before Start a packet goes way %d, want to the fallback", way)
 		}
 		if got := s.Stats(); got.Renewals != 0 || got.NotHeldFor < 10*time.Second || got.NoneHeldFor < 10*time.Second {
@@ -51,20 +52,20 @@ func TestLeaseBeforeRules(t *testing.T) {
 		spoil   func(*harness)
 		unasked bool // Start is not called
 		after   time.Duration
-		way     intercept.Decision // after the rules are written
+		way     intercepttest.Decision // after the rules are written
 	}{
-		{name: "both at once", way: intercept.ToAgent},
-		{name: "the agent is not to take leases", unasked: true, after: await, way: intercept.ToFallback},
-		{name: "the agent does not answer", spoil: func(s *harness) { s.agent.silence(addr4, addr6) }, after: await, way: intercept.ToFallback},
-		{name: "it does not at one address", spoil: func(s *harness) { s.agent.silence(addr6) }, after: await, way: intercept.ToAgent},
-		{name: "renewals fail", spoil: func(s *harness) { s.kernel.Fail(intercept.CallRenew, 4, errLocked) }, after: renew, way: intercept.ToAgent},
-		{name: "nothing can be prepared", spoil: func(s *harness) { s.kernel.Fail(intercept.CallPrepare, 1, errLocked) }, way: intercept.ToAgent},
-		{name: "a defect in preparing", spoil: func(s *harness) { s.kernel.Panic(intercept.CallPrepare, 1) }, way: intercept.ToAgent},
+		{name: "both at once", way: intercepttest.ToAgent},
+		{name: "the agent is not to take leases", unasked: true, after: await, way: intercepttest.ToFallback},
+		{name: "the agent does not answer", spoil: func(s *harness) { s.agent.silence(addr4, addr6) }, after: await, way: intercepttest.ToFallback},
+		{name: "it does not at one address", spoil: func(s *harness) { s.agent.silence(addr6) }, after: await, way: intercepttest.ToAgent},
+		{name: "renewals fail", spoil: func(s *harness) { s.kernel.Fail(intercepttest.CallRenew, 4, errLocked) }, after: renew, way: intercepttest.ToAgent},
+		{name: "nothing can be prepared", spoil: func(s *harness) { s.kernel.Fail(intercepttest.CallPrepare, 1, errLocked) }, way: intercepttest.ToAgent},
+		{name: "a defect in preparing", spoil: func(s *harness) { s.kernel.Panic(intercepttest.CallPrepare, 1) }, way: intercepttest.ToAgent},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				s := newHarness(t, intercept.NewFake(time.Now), "ours", func(cfg *intercept.Config, s *harness) {
+				s := newHarness(t, intercepttest.NewFake(time.Now), "ours", func(cfg *intercept.Config, s *harness) {
 					cfg.AwaitLease = await
 					if tt.spoil != nil {
 						tt.spoil(s)
@@ -91,12 +92,12 @@ func TestLeaseBeforeRules(t *testing.T) {
 // TestLeaseWithoutRules checks that a lease does not count as held if its rules cannot be written.
 func TestLeaseWithoutRules(t *testing.T) {
 	t.Parallel()
-	t.Run("another's rules look at it", func(t *testing.T) {
+	t.Run("rules of another agent use it", func(t *testing.T) {
 		t.Parallel()
 		run(t, func(cfg *intercept.Config, s *harness) {
-			s.kernel.Overwrite(nodeRules("former"))
+			s.kernel.Overwrite(nodeRules("predecessor"))
 			cfg.AwaitLease = time.Second
-			s.kernel.Fail(intercept.CallApply, 1<<30, errLocked)
+			s.kernel.Fail(intercepttest.CallApply, 1<<30, errLocked)
 		}, func(s *harness) {
 			t := s.t
 			s.waitHeld()
@@ -109,7 +110,7 @@ func TestLeaseWithoutRules(t *testing.T) {
 	})
 	prepare := func(cfg *intercept.Config, s *harness) {
 		cfg.AwaitLease = time.Second
-		s.kernel.Fail(intercept.CallApply, 1<<30, errLocked)
+		s.kernel.Fail(intercepttest.CallApply, 1<<30, errLocked)
 	}
 	run(t, prepare, func(s *harness) {
 		t := s.t
@@ -117,7 +118,7 @@ func TestLeaseWithoutRules(t *testing.T) {
 		if st := s.Stats(); st.Held[addr4] || st.NotHeldFor < time.Minute || st.NoneHeldFor < time.Minute || st.Renewals > 0 {
 			t.Errorf("stats: %+v, want no lease held", st)
 		}
-		s.kernel.Fail(intercept.CallApply, 0, nil)
+		s.kernel.Fail(intercepttest.CallApply, 0, nil)
 		checkDuration(t, "taking the lease", s.waitHeld(), 5*time.Second+renew)
 		if st := s.Stats(); !st.Held[addr4] || st.NoneHeldFor != 0 || st.Renewals == 0 {
 			t.Errorf("stats: %+v, want leases held", st)
@@ -130,7 +131,7 @@ func TestReleaseBeforeRules(t *testing.T) {
 	t.Parallel()
 	for _, removed := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
-			s := newHarness(t, intercept.NewFake(time.Now), "ours", func(cfg *intercept.Config, s *harness) {
+			s := newHarness(t, intercepttest.NewFake(time.Now), "ours", func(cfg *intercept.Config, s *harness) {
 				cfg.AwaitLease = time.Second
 				s.agent.silence(addr4)
 			})
@@ -160,7 +161,7 @@ func TestReleaseBeforeRules(t *testing.T) {
 func TestNoWarningBeforeFirstRules(t *testing.T) {
 	t.Parallel()
 	prepare := func(_ *intercept.Config, s *harness) {
-		s.kernel.Fail(intercept.CallApply, 1, errLocked)
+		s.kernel.Fail(intercepttest.CallApply, 1, errLocked)
 	}
 	run(t, prepare, func(s *harness) {
 		s.waitHeld()
@@ -218,7 +219,7 @@ func TestWedgedAndRecovered(t *testing.T) {
 		},
 		{
 			name: "another agent answers", cause: intercept.Wrong,
-			begin: func(a *fakeAgent) { a.set(func(a *fakeAgent) { a.other = func(string) string { return "theirs" } }) },
+			begin: func(a *fakeAgent) { a.set(func(a *fakeAgent) { a.other = func(string) string { return "other" } }) },
 			end:   func(a *fakeAgent) { a.set(func(a *fakeAgent) { a.other = nil }) },
 		},
 	}
@@ -261,7 +262,7 @@ func TestSharedPort(t *testing.T) {
 	run(t, nil, func(s *harness) {
 		t := s.t
 		s.agent.set(func(a *fakeAgent) {
-			a.other = func(string) string { return []string{"", "theirs"}[rand.N(2)] }
+			a.other = func(string) string { return []string{"", "other"}[rand.N(2)] }
 		})
 		checkDuration(t, "taking the lease", s.waitHeld(), time.Second)
 		s.staysHeld(10 * time.Minute)
@@ -316,9 +317,9 @@ func TestLeasesAreIndependent(t *testing.T) {
 		t := s.t
 		s.waitHeld()
 		s.agent.silence(addr6)
-		s.waitFor("lapsed for IPv6", func() bool { return s.decision(addr6) == intercept.ToFallback })
+		s.waitFor("lapsed for IPv6", func() bool { return s.decision(addr6) == intercepttest.ToFallback })
 		s.stays("held for IPv4 only", time.Minute, func() bool {
-			return s.decision(addr4) == intercept.ToAgent && s.decision(addr6) == intercept.ToFallback
+			return s.decision(addr4) == intercepttest.ToAgent && s.decision(addr6) == intercepttest.ToFallback
 		})
 		st := s.Stats()
 		if !st.Held[addr4] || st.Held[addr6] || st.LeaseErrors[addr6] == "" || st.LeaseErrors[addr4] != "" || st.NotHeldFor == 0 || st.NoneHeldFor != 0 {
@@ -385,12 +386,12 @@ func TestRenewalsFail(t *testing.T) {
 	run(t, nil, func(s *harness) {
 		t := s.t
 		s.waitHeld()
-		s.kernel.Fail(intercept.CallRenew, 4, errors.New("no buffer space")) // about two renewals of each lease
+		s.kernel.Fail(intercepttest.CallRenew, 4, errors.New("no buffer space")) // about two renewals of each lease
 		s.staysHeld(time.Minute)
 		if got := s.Stats().RenewalFailures[intercept.RenewFailed]; got != 4 {
 			t.Errorf("%d renewals failed in the kernel, want 4", got)
 		}
-		s.kernel.Panic(intercept.CallRenew, 2)
+		s.kernel.Panic(intercepttest.CallRenew, 2)
 		s.staysHeld(time.Minute)
 		if got := s.Stats().Panics; got != 2 {
 			t.Errorf("%d panics, want 2", got)

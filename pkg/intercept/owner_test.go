@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/nodecache/node-cache/pkg/intercept"
+	"github.com/nodecache/node-cache/pkg/intercept/intercepttest"
 	"github.com/nodecache/node-cache/pkg/rules"
 )
 
@@ -33,7 +34,7 @@ func TestStandDown(t *testing.T) {
 			t.Errorf("Release: %v", err)
 		}
 		after := s.kernel.Calls().Started
-		for _, call := range []intercept.Call{intercept.CallApply, intercept.CallRenew, intercept.CallRelease, intercept.CallState} {
+		for _, call := range []intercepttest.Call{intercepttest.CallApply, intercepttest.CallRenew, intercepttest.CallRelease, intercepttest.CallState} {
 			if after[call] != before[call] {
 				t.Errorf("%d calls of %s after standing down", after[call]-before[call], call)
 			}
@@ -53,18 +54,18 @@ func TestStandDown(t *testing.T) {
 // TestPredecessorAppliesLast: the predecessor's last Apply comes after our first one.
 func TestPredecessorAppliesLast(t *testing.T) {
 	t.Parallel()
-	prepare := func(_ *intercept.Config, s *harness) { s.kernel.Overwrite(nodeRules("former")) }
+	prepare := func(_ *intercept.Config, s *harness) { s.kernel.Overwrite(nodeRules("predecessor")) }
 	run(t, prepare, func(s *harness) {
 		t := s.t
 		s.waitHeld()
-		s.kernel.Overwrite(nodeRules("former"))
+		s.kernel.Overwrite(nodeRules("predecessor"))
 		time.Sleep(time.Second)
 		if r := s.kernel.Rules(); r.Owner != "ours" || s.Stats().StoodDown {
 			t.Errorf("the rules are %s's, want taken back", r.Owner)
 		}
 		s.staysHeld(time.Minute)
 		s.kernel.Flush() // missing rules do not belong to a newer agent
-		checkDuration(t, "healing", s.waitHeld(), 200*time.Millisecond)
+		checkDuration(t, "restoring the rules", s.waitHeld(), 200*time.Millisecond)
 		s.staysHeld(time.Minute)
 	})
 }
@@ -75,7 +76,7 @@ func TestUnseenPredecessorAppliesLast(t *testing.T) {
 	t.Parallel()
 	prepare := func(cfg *intercept.Config, s *harness) {
 		cfg.Predecessors = []string{"between"}
-		s.kernel.Overwrite(nodeRules("former"))
+		s.kernel.Overwrite(nodeRules("predecessor"))
 	}
 	run(t, prepare, func(s *harness) {
 		t := s.t
@@ -99,7 +100,7 @@ func TestUpgrade(t *testing.T) {
 	for _, onExit := range []string{"fallback", "remove"} {
 		for range 20 {
 			synctest.Test(t, func(t *testing.T) {
-				kernel := intercept.NewFake(time.Now)
+				kernel := intercepttest.NewFake(time.Now)
 				old := newHarness(t, kernel, "old", nil)
 				old.Start()
 				old.waitHeld()
@@ -118,7 +119,7 @@ func TestUpgrade(t *testing.T) {
 				}
 				old.stop()
 				checkDuration(t, "the newer agent's lease", newer.waitHeld(), renew+50*time.Millisecond)
-				newer.staysHeld(5 * time.Minute)
+				newer.staysHeld(2 * time.Minute) // with a pass of each minute
 				if st := newer.Stats(); st.StoodDown || kernel.Rules().Owner != "newer" {
 					t.Errorf("the rules are %s's, want the newer agent's", kernel.Rules().Owner)
 				}
@@ -130,18 +131,18 @@ func TestUpgrade(t *testing.T) {
 func TestRestartAfterKill(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		kernel := intercept.NewFake(time.Now)
+		kernel := intercepttest.NewFake(time.Now)
 		first := newHarness(t, kernel, "first", nil)
 		first.Start()
 		first.waitHeld()
 		first.stop() // as after SIGKILL: nothing is removed
 		checkDuration(t, "standing aside", first.waitLapsed(), lease)
 		next := newHarness(t, kernel, "next", func(cfg *intercept.Config, _ *harness) { cfg.Rules.Fallback = nil })
-		next.stays("with the fallback until it is ready", time.Minute, func() bool { return next.decision(addr4) == intercept.ToFallback })
+		next.stays("with the fallback until it is ready", time.Minute, func() bool { return next.decision(addr4) == intercepttest.ToFallback })
 		next.Start()
 		checkDuration(t, "taking the lease", next.waitHeld(), 50*time.Millisecond)
 		if got := next.Stats().Fallback; len(got) != 2 {
-			t.Errorf("fallback is %v, want the former agent's", got)
+			t.Errorf("fallback is %v, want the predecessor's", got)
 		}
 	})
 }

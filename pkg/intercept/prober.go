@@ -4,7 +4,6 @@ package intercept
 
 import (
 	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
@@ -16,10 +15,13 @@ import (
 	"time"
 
 	"github.com/miekg/dns"
+	"golang.org/x/sys/unix"
+
+	"github.com/nodecache/node-cache/pkg/rules"
 )
 
 const (
-	probeTimeout = time.Second
+	probeTimeout = time.Second           // of one probe with all attempts
 	udpInterval  = 60 * time.Millisecond // between attempts: the kernel may give the next to another reader
 	tcpInterval  = 80 * time.Millisecond // well below the second after which the kernel repeats a lost SYN
 	maxAttempts  = 12                    // per transport and probe
@@ -28,9 +30,8 @@ const (
 
 // ProberConfig configures a Prober.
 type ProberConfig struct {
-	Port    uint16        // of the agent
-	Token   string        // in the agent's answer, see [SelfName]
-	Timeout time.Duration // of one probe with all attempts; 0: 1 s
+	Port  uint16 // of the agent
+	Token string // in the agent's answer, see [SelfName]
 
 	// Dial connects to the agent. Nil: from the queried address itself, over a socket with
 	// [rules.Mark], which needs CAP_NET_ADMIN.
@@ -44,9 +45,6 @@ type Prober struct {
 
 // NewProber returns a prober. It opens nothing.
 func NewProber(cfg ProberConfig) *Prober {
-	if cfg.Timeout == 0 {
-		cfg.Timeout = probeTimeout
-	}
 	if cfg.Dial == nil {
 		cfg.Dial = dialMarked
 	}
@@ -56,7 +54,7 @@ func NewProber(cfg ProberConfig) *Prober {
 // A ProbeError is the cause of a failed probe: that of its last attempt that got a reply or an error.
 type ProbeError struct {
 	Network string // "udp" or "tcp"
-	Cause   Cause  // Silent, Refused, Wrong, Unsent or NoProof
+	Cause   Cause  // Silent, Refused, Wrong, Unsent or ProbeFailed
 	Err     error  // never nil
 }
 
@@ -66,8 +64,8 @@ func (e *ProbeError) Error() string { return fmt.Sprintf("%s: %s: %v", e.Network
 // Unwrap returns Err.
 func (e *ProbeError) Unwrap() error { return e.Err }
 
-// Probe returns nil if the agent answered at addr over UDP and over TCP, within the
-// prober's timeout and before ctx ended. Otherwise it returns a [*ProbeError].
+// Probe returns nil if the agent answered at addr over UDP and over TCP, within a
+// second and before ctx ended. Otherwise it returns a [*ProbeError].
 //
 // It queries over both at once, and repeats the query while there is no answer: queries
 // may be lost under load, and other attempts reach other readers. Over UDP there are
@@ -77,7 +75,7 @@ func (e *ProbeError) Unwrap() error { return e.Err }
 // open until the probe is decided. A TCP session that is accepted and closed does not
 // count: clients would get no answer either. The agent always accepts this session.
 func (p *Prober) Probe(ctx context.Context, addr netip.Addr) error {
-	ctx, cancel := context.WithTimeout(ctx, p.cfg.Timeout)
+	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
 	defer cancel()
 	to := netip.AddrPortFrom(addr, p.cfg.Port)
 	var byUDP, byTCP error
@@ -187,6 +185,34 @@ func (p *Prober) attempt(ctx context.Context, network string, to netip.AddrPort)
 	return err
 }
 
+// dialMarked connects to addr from that same address, over a socket with the agent's
+// mark, whose packets no rule redirects.
+func dialMarked(ctx context.Context, network string, addr netip.AddrPort) (net.Conn, error) {
+	d := net.Dialer{Control: setMark}
+	from := netip.AddrPortFrom(addr.Addr(), 0)
+	switch network {
+	case "udp":
+		return d.DialUDP(ctx, network, from, addr)
+	case "tcp":
+		return d.DialTCP(ctx, network, from, addr)
+	}
+	return nil, fmt.Errorf("network %q: %w", network, net.UnknownNetworkError(network))
+}
+
+func setMark(_, _ string, raw syscall.RawConn) error {
+	var failed error
+	err := raw.Control(func(fd uintptr) {
+		failed = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_MARK, rules.Mark)
+	})
+	if err == nil {
+		err = failed
+	}
+	if err != nil {
+		return fmt.Errorf("setting SO_MARK (needs the capability NET_ADMIN): %w", err)
+	}
+	return nil
+}
+
 // causeOfAttempt returns the cause of a failed attempt.
 func causeOfAttempt(err error) Cause {
 	timeout, ok := errors.AsType[net.Error](err)
@@ -241,48 +267,32 @@ func sendQuery(conn net.Conn, network, token string) error {
 	if err != nil {
 		return fmt.Errorf("packing the query: %w", err)
 	}
+	messages := io.ReadWriter(conn)
 	if network == "tcp" {
-		return queryTCP(conn, q, packed, token)
+		messages = &dns.Conn{Conn: conn} // adds and reads the length of each message
 	}
-	if _, err := conn.Write(packed); err != nil {
+	if _, err := messages.Write(packed); err != nil {
 		return fmt.Errorf("sending the query: %w", err)
 	}
 	buf := make([]byte, maxAnswer)
 	for {
-		n, err := conn.Read(buf)
+		n, err := messages.Read(buf)
+		if errors.Is(err, io.ErrShortBuffer) {
+			return fmt.Errorf("more than %d bytes: %w", maxAnswer, errForeignAnswer)
+		}
 		if err != nil {
 			return fmt.Errorf("waiting for the answer: %w", err)
 		}
 		a := new(dns.Msg)
-		if a.Unpack(buf[:n]) != nil || a.Id != q.Id || !a.Response {
+		err = a.Unpack(buf[:n])
+		switch {
+		case network == "udp" && (err != nil || a.Id != q.Id || !a.Response):
 			continue
+		case err != nil:
+			return fmt.Errorf("reading the answer: %w", errors.Join(err, errForeignAnswer))
 		}
 		return checkAnswer(q, a, token)
 	}
-}
-
-func queryTCP(conn net.Conn, q *dns.Msg, packed []byte, token string) error {
-	framed := binary.BigEndian.AppendUint16(nil, uint16(len(packed)))
-	if _, err := conn.Write(append(framed, packed...)); err != nil {
-		return fmt.Errorf("sending the query: %w", err)
-	}
-	var head [2]byte
-	if _, err := io.ReadFull(conn, head[:]); err != nil {
-		return fmt.Errorf("waiting for the answer: %w", err)
-	}
-	size := int(binary.BigEndian.Uint16(head[:]))
-	if size > maxAnswer {
-		return fmt.Errorf("%d bytes: %w", size, errForeignAnswer)
-	}
-	buf := make([]byte, size)
-	if _, err := io.ReadFull(conn, buf); err != nil {
-		return fmt.Errorf("reading the answer: %w", err)
-	}
-	a := new(dns.Msg)
-	if err := a.Unpack(buf); err != nil {
-		return fmt.Errorf("reading the answer: %w", errors.Join(err, errForeignAnswer))
-	}
-	return checkAnswer(q, a, token)
 }
 
 // checkAnswer returns an error unless a is the answer to q by the agent with this token.

@@ -166,7 +166,7 @@ func TestProbeQuery(t *testing.T) {
 func TestProbeIsBounded(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		s := upstreamtest.New(upstreamtest.Always(upstreamtest.Action{Records: []string{intercept.SelfName + ` 0 CH TXT "theirs"`}}))
+		s := upstreamtest.New(upstreamtest.Always(upstreamtest.Action{Records: []string{intercept.SelfName + ` 0 CH TXT "other"`}}))
 		if _, err := probe(t, s); err == nil {
 			t.Error("another token proved something")
 		}
@@ -220,7 +220,7 @@ func TestProbeCauses(t *testing.T) {
 			}})
 			var failed *intercept.ProbeError
 			if err := p.Probe(t.Context(), addr4); !errors.As(err, &failed) || failed.Cause != tt.want {
-				t.Errorf("%v: probe says %v, want cause %s", tt.err, err, tt.want)
+				t.Errorf("%v: probe: %v, want cause %s", tt.err, err, tt.want)
 			}
 		})
 	}
@@ -230,8 +230,8 @@ func TestProbeCauses(t *testing.T) {
 // is their destination, or there are none.
 func TestProbeOnTheWire(t *testing.T) {
 	t.Parallel()
-	lab := nodetest.Start(t, nodetest.Options{Pods: 1})
-	node := lab.Node
+	hosts := nodetest.Start(t, nodetest.Options{Pods: 1})
+	node := hosts.Node
 	count := fmt.Sprintf(`table inet seen {
 		counter marked {}
 		counter other {}
@@ -288,22 +288,22 @@ func TestProbeOnTheWire(t *testing.T) {
 // the node.
 func TestForgedOwnAddress(t *testing.T) {
 	t.Parallel()
-	lab := nodetest.Start(t, nodetest.Options{Pods: 1})
+	hosts := nodetest.Start(t, nodetest.Options{Pods: 1})
 	for _, tt := range []struct {
 		addr          netip.Addr
 		level, option int
 		arrive        uint64
 	}{{addr4, unix.IPPROTO_IP, unix.IP_TRANSPARENT, 0}, {addr6, unix.IPPROTO_IPV6, unix.IPV6_TRANSPARENT, 1}} {
-		if err := lab.Node.AddAddress(tt.addr); err != nil {
+		if err := hosts.Node.AddAddress(tt.addr); err != nil {
 			t.Fatal(err)
 		}
 		to := netip.AddrPortFrom(tt.addr, 53)
-		s := serve(t, lab.Node, to, token)
+		s := serve(t, hosts.Node, to, token)
 		lc := net.ListenConfig{Control: func(_, _ string, raw syscall.RawConn) (err error) {
 			return errors.Join(raw.Control(func(fd uintptr) { err = unix.SetsockoptInt(int(fd), tt.level, tt.option, 1) }), err)
 		}}
 		var forger *net.UDPConn
-		err := lab.Pods[0].Do(func() error {
+		err := hosts.Pods[0].Do(func() error {
 			conn, err := lc.ListenPacket(t.Context(), "udp", netip.AddrPortFrom(tt.addr, 0).String())
 			if err == nil {
 				forger = conn.(*net.UDPConn)
@@ -321,7 +321,7 @@ func TestForgedOwnAddress(t *testing.T) {
 		if _, err := forger.WriteToUDPAddrPort(q, to); err != nil {
 			t.Fatal(err)
 		}
-		if who, err := nodetest.Ask(lab.Pods[0], to, "udp"); err != nil || who != token { // after the forged one, by the same path
+		if who, err := nodetest.Ask(hosts.Pods[0], to, "udp"); err != nil || who != token { // after the forged one, by the same path
 			t.Fatalf("%s answers, %v", who, err)
 		}
 		if n, _ := s.Queries(); n != 1+tt.arrive {

@@ -5,30 +5,33 @@ package intercept
 import (
 	"context"
 	"fmt"
-	"math/rand/v2"
 	"net/netip"
 	"slices"
 	"time"
 
 	"github.com/nodecache/node-cache/pkg/rules"
+	"github.com/nodecache/node-cache/pkg/task"
 )
 
 const (
 	passInterval    = time.Minute            // for changes that Watch does not report
 	passGap         = 100 * time.Millisecond // after a pass; changes meanwhile cause one more pass
-	minBackoff      = 100 * time.Millisecond // after a failure; doubled with each
-	maxBackoff      = 5 * time.Second
-	passTimeout     = time.Minute // of State and Apply together; a backend's own limits are far shorter
-	maxWritesLogged = 20          // per minute
-	maxPredecessors = 8           // there are never more agents at one start
+	passTimeout     = time.Minute            // of State and Apply together; a backend's own limits are far shorter
+	maxWritesLogged = 20                     // per minute
+	maxPredecessors = 8                      // there are never more agents at one start
 )
+
+// retries are the delays after failures, at most 5 s with their random part.
+func retries() task.Backoff {
+	return task.Backoff{First: 100 * time.Millisecond, Last: 3300 * time.Millisecond}
+}
 
 // reconcile makes the kernel hold the rules until ctx ends.
 func (k *Keeper) reconcile(ctx context.Context) {
 	every := time.NewTicker(passInterval)
 	defer every.Stop()
 	k.awaitLeases(ctx)
-	var p backoff
+	retry := retries()
 	for ctx.Err() == nil {
 		select {
 		case <-k.wake: // this pass covers it
@@ -40,11 +43,11 @@ func (k *Keeper) reconcile(ctx context.Context) {
 		}
 		k.recordPass(ctx, err)
 		if err != nil {
-			sleep(ctx, p.next())
+			_ = task.Sleep(ctx, retry.Next()) // the loop checks ctx
 			continue
 		}
-		p = backoff{}
-		sleep(ctx, passGap)
+		retry.Reset()
+		_ = task.Sleep(ctx, passGap)
 		select {
 		case <-ctx.Done():
 		case <-k.wake:
@@ -62,7 +65,7 @@ func (k *Keeper) awaitLeases(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, k.cfg.AwaitLease)
 	defer cancel()
 	k.leaseOnly.Store(true)
-	err := k.recoverPanic(ctx, "preparing the leases", func() error { return k.cfg.Backend.Prepare(ctx, k.cfg.Rules) })
+	err := k.guard(ctx, "preparing the leases", func() error { return k.cfg.Backend.Prepare(ctx, k.cfg.Rules) })
 	k.rules.leave()
 	if err != nil {
 		k.log.DebugContext(ctx, "leases not acquired before the rules", "err", err)
@@ -83,19 +86,19 @@ func (k *Keeper) awaitLeases(ctx context.Context) {
 
 // watch requests a pass whenever the backend reports that rules may be gone.
 func (k *Keeper) watch(ctx context.Context) {
-	var p backoff
+	retry := retries()
 	for ctx.Err() == nil {
 		begun := k.cfg.Now()
-		err := k.recoverPanic(ctx, "watching the rules", func() error { return k.cfg.Backend.Watch(ctx, k.requestPass) })
+		err := k.guard(ctx, "watching the rules", func() error { return k.cfg.Backend.Watch(ctx, k.requestPass) })
 		if ctx.Err() != nil {
 			return
 		}
 		k.count.watchFailures.Add(1)
 		k.log.DebugContext(ctx, "watch of the rules ended", "err", err)
-		if k.cfg.Now().Sub(begun) > maxBackoff { // it worked for a while
-			p = backoff{}
+		if k.cfg.Now().Sub(begun) > retry.Last { // it worked for a while
+			retry.Reset()
 		}
-		sleep(ctx, p.next())
+		_ = task.Sleep(ctx, retry.Next())
 		k.requestPass() // for changes while there was no watch
 	}
 }
@@ -116,7 +119,7 @@ func (k *Keeper) pass(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, passTimeout)
 	defer cancel()
 	var state rules.State
-	err := k.recoverPanic(ctx, "reading the rules", func() (err error) {
+	err := k.guard(ctx, "reading the rules", func() (err error) {
 		state, err = k.cfg.Backend.State(ctx)
 		return err
 	})
@@ -131,9 +134,9 @@ func (k *Keeper) pass(ctx context.Context) error {
 		return nil
 	}
 	want := k.cfg.Rules
-	want.Fallback = k.fallback.adopt(state, &k.cfg.Rules)
+	want.Fallback = k.wantedFallback(state)
 	changed := false
-	err = k.recoverPanic(ctx, "writing the rules", func() (err error) {
+	err = k.guard(ctx, "writing the rules", func() (err error) {
 		changed, err = k.cfg.Backend.Apply(ctx, want)
 		return err
 	})
@@ -187,30 +190,12 @@ func (k *Keeper) ownedByNewer(owner string) bool {
 
 // standDown leaves rules and leases to the newer agent.
 func (k *Keeper) standDown(ctx context.Context, owner string) {
-	k.status.setStoodDown(owner)
+	k.mu.Lock()
+	k.newOwner = owner
+	k.mu.Unlock()
 	k.rules.close()
 	for _, l := range k.leases {
 		l.release(k.cfg.Now())
 	}
 	k.log.InfoContext(ctx, "interception left to a newer agent", "owner", owner, "own", k.cfg.Rules.Owner)
-}
-
-// A backoff is a delay that grows with each failure.
-type backoff struct{ last time.Duration }
-
-// next returns the delay after one more failure, reduced by up to half at random, so that
-// agents that fail for the same cause do not retry at the same time.
-func (p *backoff) next() time.Duration {
-	p.last = min(max(2*p.last, minBackoff), maxBackoff)
-	return p.last - rand.N(p.last/2)
-}
-
-// sleep waits for d or until ctx ends.
-func sleep(ctx context.Context, d time.Duration) {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-	case <-ctx.Done():
-	}
 }

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/nodecache/node-cache/pkg/intercept"
+	"github.com/nodecache/node-cache/pkg/intercept/intercepttest"
 )
 
 func TestRulesRestored(t *testing.T) {
@@ -18,7 +19,7 @@ func TestRulesRestored(t *testing.T) {
 		s.waitHeld()
 		for range 5 {
 			s.kernel.Flush()
-			checkDuration(t, "healing", s.waitHeld(), 200*time.Millisecond)
+			checkDuration(t, "restoring the rules", s.waitHeld(), 200*time.Millisecond)
 			time.Sleep(time.Second)
 		}
 		if got := s.kernel.Calls().Changed; got != 6 {
@@ -31,19 +32,19 @@ func TestRulesRestored(t *testing.T) {
 func TestUnnoticedFlush(t *testing.T) {
 	t.Parallel()
 	prepare := func(_ *intercept.Config, s *harness) {
-		s.kernel.Fail(intercept.CallWatch, 1<<30, errors.New("no such group"))
+		s.kernel.Fail(intercepttest.CallWatch, 1<<30, errors.New("no such group"))
 	}
 	run(t, prepare, func(s *harness) {
 		t := s.t
 		s.waitHeld()
 		s.kernel.Flush()
-		checkDuration(t, "healing", s.waitHeld(), 61*time.Second)
+		checkDuration(t, "restoring the rules", s.waitHeld(), 61*time.Second)
 		if s.Stats().WatchFailures == 0 {
 			t.Error("no watch failed, want all")
 		}
 		begun := s.kernel.Calls().Started
 		time.Sleep(10 * time.Minute)
-		if n := s.kernel.Calls().Started[intercept.CallWatch] - begun[intercept.CallWatch]; n > 300 {
+		if n := s.kernel.Calls().Started[intercepttest.CallWatch] - begun[intercepttest.CallWatch]; n > 300 {
 			t.Errorf("a watch that always fails was begun %d times in ten minutes", n)
 		}
 	})
@@ -64,7 +65,7 @@ func TestContestedRulesLogging(t *testing.T) {
 			t.Errorf("%d lines about rules in half a minute of flushes, want 20 in a minute at most", n)
 		}
 		if n := s.log.count("rewritten repeatedly"); n < 1 || n > 2 {
-			t.Errorf("told %d times that somebody undoes the rules, want once in a minute", n)
+			t.Errorf("logged %d times that another program undoes the rules, want once in a minute", n)
 		}
 		time.Sleep(time.Minute)
 		before := s.log.count("msg=\"interception rules written\"")
@@ -84,8 +85,8 @@ func TestQuietNode(t *testing.T) {
 		before := s.kernel.Calls()
 		time.Sleep(time.Hour)
 		after := s.kernel.Calls()
-		if n := after.Started[intercept.CallApply] - before.Started[intercept.CallApply]; n < 59 || n > 62 {
-			t.Errorf("rules were looked at %d times in an hour, want each minute", n)
+		if n := after.Started[intercepttest.CallApply] - before.Started[intercepttest.CallApply]; n < 59 || n > 62 {
+			t.Errorf("rules were checked %d times in an hour, want each minute", n)
 		}
 		if after.Changed != before.Changed {
 			t.Errorf("rules changed %d times in a quiet hour", after.Changed-before.Changed)
@@ -98,12 +99,12 @@ func TestQuietNode(t *testing.T) {
 func TestLockHeldAtStart(t *testing.T) {
 	t.Parallel()
 	prepare := func(_ *intercept.Config, s *harness) {
-		s.kernel.Overwrite(nodeRules("former"))
-		s.kernel.Fail(intercept.CallApply, 1<<30, errLocked)
+		s.kernel.Overwrite(nodeRules("predecessor"))
+		s.kernel.Fail(intercepttest.CallApply, 1<<30, errLocked)
 	}
 	run(t, prepare, func(s *harness) {
 		t := s.t
-		s.stays("with the fallback", time.Minute, func() bool { return s.decision(addr4) == intercept.ToFallback })
+		s.stays("with the fallback", time.Minute, func() bool { return s.decision(addr4) == intercepttest.ToFallback })
 		st := s.Stats()
 		if st.ApplyFailures < 10 || st.ApplyFailures > 40 {
 			t.Errorf("%d attempts in a minute, want them 5 s apart at last", st.ApplyFailures)
@@ -111,7 +112,7 @@ func TestLockHeldAtStart(t *testing.T) {
 		if st.LastError == "" || s.log.count("rules not in place") != 1 {
 			t.Errorf("last error %q, log:\n%s\nwant one line of it", st.LastError, s.log)
 		}
-		s.kernel.Fail(intercept.CallApply, 0, nil)
+		s.kernel.Fail(intercepttest.CallApply, 0, nil)
 		checkDuration(t, "taking the lease", s.waitHeld(), 5*time.Second+renew)
 		if st := s.Stats(); st.LastError != "" || s.kernel.Rules().Owner != "ours" {
 			t.Errorf("last error %q, want none", st.LastError)
@@ -125,13 +126,13 @@ func TestBlockedApply(t *testing.T) {
 	run(t, nil, func(s *harness) {
 		t := s.t
 		s.waitHeld()
-		unblock := s.kernel.Block(intercept.CallApply)
+		unblock := s.kernel.Block(intercepttest.CallApply)
 		s.kernel.Notify()
 		s.staysHeld(10 * time.Minute)
-		before := s.kernel.Calls().Started[intercept.CallApply]
+		before := s.kernel.Calls().Started[intercepttest.CallApply]
 		unblock()
 		s.kernel.Flush()
-		checkDuration(t, "healing", s.waitHeld(), 6*time.Second)
+		checkDuration(t, "restoring the rules", s.waitHeld(), 6*time.Second)
 		if before > 5 {
 			t.Errorf("%d Applies were begun while one hung", before)
 		}
@@ -143,7 +144,7 @@ func TestApplyPanics(t *testing.T) {
 	run(t, nil, func(s *harness) {
 		t := s.t
 		s.waitHeld()
-		for _, call := range []intercept.Call{intercept.CallApply, intercept.CallState, intercept.CallWatch} {
+		for _, call := range []intercepttest.Call{intercepttest.CallApply, intercepttest.CallState, intercepttest.CallWatch} {
 			s.kernel.Panic(call, 3)
 			s.kernel.Notify()
 			s.staysHeld(time.Minute)
@@ -182,7 +183,7 @@ func TestConfigCheck(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		good := func() intercept.Config {
 			return intercept.Config{
-				Backend: intercept.NewFake(time.Now).Open(), Rules: nodeRules("ours"), Now: time.Now,
+				Backend: intercepttest.NewFake(time.Now).Open(), Rules: nodeRules("ours"), Now: time.Now,
 				Probe: intercept.NewProber(intercept.ProberConfig{Port: 53}).Probe,
 			}
 		}

@@ -12,15 +12,16 @@ import (
 	"time"
 
 	"github.com/nodecache/node-cache/pkg/intercept"
+	"github.com/nodecache/node-cache/pkg/intercept/intercepttest"
 	"github.com/nodecache/node-cache/pkg/rules"
 )
 
 // checkReleased checks that no lease is acquired any more.
 func checkReleased(t *testing.T, s *harness) {
 	t.Helper()
-	before := s.kernel.Calls().Started[intercept.CallRenew]
+	before := s.kernel.Calls().Started[intercepttest.CallRenew]
 	s.staysLapsed(time.Minute)
-	if n := s.kernel.Calls().Started[intercept.CallRenew]; n != before {
+	if n := s.kernel.Calls().Started[intercepttest.CallRenew]; n != before {
 		t.Errorf("%d renewals after the release", n-before)
 	}
 	st := s.Stats()
@@ -34,18 +35,18 @@ func TestRelease(t *testing.T) {
 	run(t, nil, func(s *harness) {
 		t := s.t
 		s.waitHeld()
-		session := intercept.Packet{Network: "tcp", To: netip.AddrPortFrom(addr4, 53), Established: true}
+		session := intercepttest.Packet{Network: "tcp", To: netip.AddrPortFrom(addr4, 53), Established: true}
 		if err := s.Release(t.Context(), 5*time.Second); err != nil {
 			t.Fatal(err)
 		}
 		if _, none := s.held(); !none {
 			t.Error("a lease is held after Release")
 		}
-		if way := s.kernel.Route(session).Decision; way != intercept.ToAgent {
+		if way := s.kernel.Route(session).Decision; way != intercepttest.ToAgent {
 			t.Errorf("a session goes way %d while it drains, want to the agent", way)
 		}
 		time.Sleep(5 * time.Second)
-		if way := s.kernel.Route(session).Decision; way != intercept.Rejected {
+		if way := s.kernel.Route(session).Decision; way != intercepttest.Rejected {
 			t.Errorf("a session goes way %d when it was drained, want rejected", way)
 		}
 		checkReleased(t, s)
@@ -63,7 +64,7 @@ func TestRelease(t *testing.T) {
 func TestReleaseBeforeRun(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		s := newHarness(t, intercept.NewFake(time.Now), "ours", nil)
+		s := newHarness(t, intercepttest.NewFake(time.Now), "ours", nil)
 		if err := s.Release(t.Context(), 0); err != nil {
 			t.Fatal(err)
 		}
@@ -103,7 +104,7 @@ func TestReleaseWithRenewalsInFlight(t *testing.T) {
 	run(t, nil, func(s *harness) {
 		t := s.t
 		s.waitHeld()
-		unblock := s.kernel.Block(intercept.CallRenew)
+		unblock := s.kernel.Block(intercepttest.CallRenew)
 		time.Sleep(2 * renew)
 		var group sync.WaitGroup
 		group.Go(func() {
@@ -153,7 +154,7 @@ func TestReleaseOvertaken(t *testing.T) {
 	}
 	run(t, prepare, func(s *harness) {
 		s.waitHeld()
-		backend.then = s.kernel.Block(intercept.CallRenew)
+		backend.then = s.kernel.Block(intercepttest.CallRenew)
 		time.Sleep(2 * renew)
 		if err := s.Release(s.t.Context(), 0); err != nil {
 			s.t.Fatal(err)
@@ -171,12 +172,12 @@ func TestReleaseTimeout(t *testing.T) {
 	run(t, nil, func(s *harness) {
 		t := s.t
 		s.waitHeld()
-		unblock := s.kernel.Block(intercept.CallRenew)
+		unblock := s.kernel.Block(intercepttest.CallRenew)
 		time.Sleep(2 * renew)
 		ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 		defer cancel()
 		if err := s.Release(ctx, 0); !errors.Is(err, context.DeadlineExceeded) {
-			t.Errorf("Release: %v, want what its context says", err)
+			t.Errorf("Release: %v, want the error of its context", err)
 		}
 		unblock()
 		synctest.Wait() // the renewals reach the kernel
@@ -190,7 +191,7 @@ func TestReleaseDuringBlockedApply(t *testing.T) {
 	run(t, nil, func(s *harness) {
 		t := s.t
 		s.waitHeld()
-		unblock := s.kernel.Block(intercept.CallApply)
+		unblock := s.kernel.Block(intercepttest.CallApply)
 		defer unblock()
 		s.kernel.Notify()
 		time.Sleep(time.Second)
@@ -214,7 +215,7 @@ func TestReleaseFails(t *testing.T) {
 		t := s.t
 		s.waitHeld()
 		broken := errors.New("broken")
-		s.kernel.Fail(intercept.CallRelease, 1, broken)
+		s.kernel.Fail(intercepttest.CallRelease, 1, broken)
 		if err := s.Release(t.Context(), 0); !errors.Is(err, broken) {
 			t.Errorf("Release: %v, want the kernel's error", err)
 		}
@@ -237,7 +238,7 @@ func TestRemove(t *testing.T) {
 		if err := s.Remove(t.Context()); err != nil {
 			t.Errorf("once more: %v", err)
 		}
-		if way := s.decision(addr4); way != intercept.Direct {
+		if way := s.decision(addr4); way != intercepttest.Direct {
 			t.Errorf("a packet goes way %d without rules, want where it is addressed to", way)
 		}
 	})
@@ -249,7 +250,7 @@ func TestRemoveWaitsForApply(t *testing.T) {
 	run(t, nil, func(s *harness) {
 		t := s.t
 		s.waitHeld()
-		unblock := s.kernel.Block(intercept.CallApply)
+		unblock := s.kernel.Block(intercepttest.CallApply)
 		s.kernel.Notify()
 		time.Sleep(time.Second)
 		var group sync.WaitGroup

@@ -16,8 +16,10 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
 
+	"github.com/nodecache/node-cache/pkg/dataplane"
 	"github.com/nodecache/node-cache/pkg/rules"
 )
 
@@ -43,7 +45,7 @@ type Config struct {
 type Backend struct {
 	own, other   *variantTables // other is nil if only one variant is installed
 	reason       string
-	netns        *netns
+	namespace    netns.NsHandle
 	sets         *sets
 	now          func() time.Time
 	log          *slog.Logger
@@ -58,7 +60,7 @@ type Backend struct {
 // New locates the programs and opens sockets in the network namespace of the calling
 // thread. It changes nothing. The caller has to close the Backend.
 func New(cfg Config) (*Backend, error) {
-	b := &Backend{now: cfg.Now, log: cfg.Log, writeLock: newSemaphore()}
+	b := &Backend{namespace: netns.None(), now: cfg.Now, log: cfg.Log, writeLock: newSemaphore()}
 	if b.log == nil {
 		b.log = slog.New(slog.DiscardHandler)
 	}
@@ -69,8 +71,8 @@ func New(cfg Config) (*Backend, error) {
 }
 
 func (b *Backend) open(cfg Config) (err error) {
-	if b.netns, err = currentNetns(); err != nil {
-		return err
+	if b.namespace, err = netns.Get(); err != nil {
+		return fmt.Errorf("reading the network namespace: %w", err)
 	}
 	if err := rawSocket(); err != nil {
 		return err
@@ -79,6 +81,34 @@ func (b *Backend) open(cfg Config) (err error) {
 		return err
 	}
 	return b.openVariants(cfg.Variant, cmp.Or(cfg.LockWait, 5*time.Second))
+}
+
+// openVariants opens the wanted variant, or the one that the node uses, and the other one
+// for its cleanup.
+func (b *Backend) openVariants(wanted Variant, wait time.Duration) error {
+	if wanted != "" && wanted != Nft && wanted != Legacy {
+		return fmt.Errorf("variant %q is neither %s nor %s", wanted, Nft, Legacy)
+	}
+	nft, errNft := openTables(Nft, wait, b.namespace)
+	legacy, errLegacy := openTables(Legacy, wait, b.namespace)
+	b.own, b.other = nft, legacy
+	switch {
+	case nft == nil && legacy == nil, wanted == Nft && nft == nil, wanted == Legacy && legacy == nil:
+		return errors.Join(errNft, errLegacy)
+	case nft == nil, legacy == nil:
+		b.own, b.other = cmp.Or(nft, legacy), nil
+		b.reason = fmt.Sprintf("iptables-%s is the only variant", b.own.variant)
+		return nil
+	case wanted != "":
+		b.reason = "it is configured"
+	default:
+		backend, shown := dataplane.Variant()
+		wanted, b.reason = Variant(strings.TrimPrefix(backend, "iptables-")), "this node uses "+shown
+	}
+	if wanted == Legacy {
+		b.own, b.other = legacy, nft
+	}
+	return nil
 }
 
 // rawSocket tests whether a raw socket can be opened: iptables needs one to find a set,
@@ -142,7 +172,7 @@ func (b *Backend) applyFamily(ctx context.Context, r *rules.Rules, v6 bool) (boo
 	part, p := r.Family(v6), b.own.program(v6)
 	wanted := len(part.Addresses) > 0
 	switch {
-	case v6 && !hasIPv6(b.netns):
+	case v6 && !hasIPv6(b.namespace):
 		if wanted && !b.warnedIPv6.Swap(true) {
 			b.log.WarnContext(ctx, "IPv6 rules skipped, the kernel has no IPv6", "addresses", part.Addresses)
 		}
@@ -163,24 +193,16 @@ func (b *Backend) applyFamily(ctx context.Context, r *rules.Rules, v6 bool) (boo
 // recordBases stores which tables and built-in chains Apply is about to create, so that
 // Remove, by any agent, deletes them.
 func (b *Backend) recordBases(v6 bool, chains []chain) error {
-	made, err := b.own.bases(v6, chains)
-	if err != nil || len(made) == 0 {
+	missing, err := b.own.missingBases(v6, chains)
+	if err != nil || len(missing) == 0 {
 		return err
-	}
-	n := noteBase4
-	if v6 {
-		n = noteBase6
 	}
 	notes, err := b.sets.readNotes()
 	if err != nil {
 		return err
 	}
-	for base := range strings.FieldsSeq(notes[n]) {
-		if !slices.Contains(made, base) {
-			made = append(made, base)
-		}
-	}
-	return b.sets.writeNote(n, strings.Join(made, " "))
+	all := slices.Sorted(slices.Values(append(strings.Fields(notes[baseNote(v6)]), missing...)))
+	return b.sets.writeNote(baseNote(v6), strings.Join(slices.Compact(all), " "))
 }
 
 func noop() error { return nil }
@@ -207,6 +229,144 @@ func (b *Backend) clearOther(ctx context.Context) (changed bool, err error) {
 	return changed, nil
 }
 
+// Remove removes the rules, chains and sets of the agent called owner, or, if owner is
+// empty, of any agent. If they belong to another agent, it leaves all and returns
+// [rules.ErrOwned]. It also deletes tables and built-in chains of iptables-nft that an
+// agent created and that no program uses now. An empty table of iptables-legacy stays: the
+// kernel cannot delete it.
+func (b *Backend) Remove(ctx context.Context, owner string) error {
+	if err := b.writeLock.enter(ctx); err != nil {
+		return err
+	}
+	defer b.writeLock.leave()
+	notes, err := b.sets.readNotes()
+	if err != nil {
+		return err
+	}
+	if now := notes[noteOwner]; owner != "" && now != "" && now != owner {
+		return fmt.Errorf("removing rules of %s: %w: of %s", owner, rules.ErrOwned, now)
+	}
+	var errs []error
+	for _, s := range []*variantTables{b.own, b.other} {
+		if s != nil {
+			errs = append(errs, b.removeFrom(ctx, s, notes))
+		}
+	}
+	if err := errors.Join(errs...); err != nil {
+		return err // the sets stay: the rules need them, and they hold the owner
+	}
+	return b.sets.destroy(ctx)
+}
+
+func (b *Backend) removeFrom(ctx context.Context, s *variantTables, notes map[note]string) error {
+	for _, v6 := range []bool{false, true} {
+		if s.program(v6) == nil {
+			continue
+		}
+		if _, err := s.write(ctx, v6, plan(&rules.Rules{}, v6, false), noop, b.now); err != nil {
+			return fmt.Errorf("removing rules from iptables-%s: %w", s.variant, err)
+		}
+		if err := s.deleteEmpty(ctx, v6, strings.Fields(notes[baseNote(v6)])); err != nil {
+			return fmt.Errorf("removing empty tables of iptables-%s: %w", s.variant, err)
+		}
+	}
+	return nil
+}
+
+// errNoRules says that there is nothing yet that holds leases, or could look at one.
+var errNoRules = errors.New("renewing a lease before any rules were applied or prepared")
+
+// Prepare creates the sets for r's leases. No rule of this agent matches them yet, but
+// rules of another agent may, because all agents share the sets. It waits for no lock and
+// does not change the owner of the rules.
+func (b *Backend) Prepare(ctx context.Context, r rules.Rules) error {
+	if err := r.Check(); err != nil {
+		return fmt.Errorf("checking rules: %w", err)
+	}
+	for _, v6 := range []bool{false, true} {
+		if part := r.Family(v6); len(part.Addresses) == 0 || v6 && !hasIPv6(b.namespace) {
+			continue
+		}
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		if err := b.sets.create(v6); err != nil {
+			return err
+		}
+	}
+	b.prepared.Store(&r)
+	return nil
+}
+
+// currentRules returns the rules whose leases are in use; nil: none yet.
+func (b *Backend) currentRules() *rules.Rules {
+	if r := b.applied.Load(); r != nil {
+		return r
+	}
+	return b.prepared.Load()
+}
+
+// Renew sets the leases on keys to end d from now, rounded up to seconds. It waits for no
+// lock. It needs an earlier Prepare, or an Apply, which may have failed.
+func (b *Backend) Renew(_ context.Context, keys []netip.Addr, d time.Duration) error {
+	r := b.currentRules()
+	if r == nil {
+		return errNoRules
+	}
+	var errs []error
+	for _, key := range keys {
+		// The drain entry comes first, so that no session is reset that has just begun.
+		if target := drainKey(r, key); target != key {
+			errs = append(errs, b.sets.addEntry("drain", target, d))
+		}
+		errs = append(errs, b.sets.addEntry("lease", key, d))
+	}
+	return errors.Join(errs...)
+}
+
+// drainKey returns the destination of a session's packets at the rule that may reset them:
+// in transparent mode that is the agent's address already.
+func drainKey(r *rules.Rules, key netip.Addr) netip.Addr {
+	if r.Mode == rules.Transparent {
+		if target := r.Target(key); target.IsValid() {
+			return target
+		}
+	}
+	return key
+}
+
+// Release ends the leases on keys at once. Packets of open TCP sessions reach the agent
+// for the time drain, rounded up to seconds. If the rules belong to another agent, so do
+// the leases, and Release leaves them. It waits for no lock.
+func (b *Backend) Release(_ context.Context, keys []netip.Addr, drain time.Duration) error {
+	r := b.currentRules()
+	if r == nil {
+		return nil // this agent has no lease
+	}
+	notes, err := b.sets.readNotes()
+	if err != nil {
+		return err
+	}
+	// Before the first Apply the leases are this agent's and the rules are its predecessor's.
+	if now := notes[noteOwner]; b.applied.Load() != nil && now != "" && now != r.Owner {
+		return nil
+	}
+	var errs []error
+	for _, key := range keys {
+		// The drain entry comes first, so that no session is reset in between.
+		if drain > 0 {
+			err = b.sets.addEntry("drain", drainKey(r, key), drain)
+		} else {
+			err = b.sets.deleteEntry("drain", drainKey(r, key))
+		}
+		if !isNotExist(err) {
+			errs = append(errs, err)
+		}
+		errs = append(errs, b.sets.deleteEntry("lease", key))
+	}
+	return errors.Join(errs...)
+}
+
 // Close closes the sockets. Rules and leases stay.
 func (b *Backend) Close() (err error) {
 	b.closeOnce.Do(func() { err = b.close() })
@@ -223,8 +383,8 @@ func (b *Backend) close() error {
 	if b.sets != nil {
 		b.sets.handle.Close()
 	}
-	if b.netns != nil {
-		errs = append(errs, b.netns.close())
+	if b.namespace.IsOpen() {
+		errs = append(errs, b.namespace.Close())
 	}
 	return errors.Join(errs...)
 }

@@ -31,8 +31,8 @@ func kubeProxy(services int) string {
 // BenchmarkBesideKubeProxy is what a reconcile costs on a node with 20,000 rules in nat.
 func BenchmarkBesideKubeProxy(b *testing.B) {
 	for _, v := range variants() {
-		lab, backend := openLab(b, v)
-		restore(b, lab, kubeProxy(5000), restorers(v)[0])
+		hosts, backend := openNode(b, v)
+		restore(b, hosts, kubeProxy(5000), restorers(v)[0])
 		r, shorter := linkLocal(), linkLocal()
 		shorter.Fallback = r.Fallback[:2]
 		b.Run(string(v)+"/changed", func(b *testing.B) {
@@ -47,10 +47,10 @@ func BenchmarkBesideKubeProxy(b *testing.B) {
 				apply(b, backend, r)
 			}
 		})
-		b.Run(string(v)+"/unchanged, full look", func(b *testing.B) {
+		b.Run(string(v)+"/unchanged, full read", func(b *testing.B) {
 			defer func(now func() time.Time) { backend.now = now }(backend.now)
 			at := time.Now()
-			backend.now = func() time.Time { at = at.Add(20 * time.Second); return at } // a look per two
+			backend.now = func() time.Time { at = at.Add(20 * time.Second); return at } // a read per two
 			for b.Loop() {
 				apply(b, backend, r)
 			}

@@ -18,7 +18,7 @@ func (b *Backend) Drops(ctx context.Context) (map[string]uint64, error) {
 	drops := map[string]uint64{}
 	for _, v6 := range []bool{false, true} {
 		p := b.own.program(v6)
-		if p == nil || (v6 && !hasIPv6(b.netns)) {
+		if p == nil || (v6 && !hasIPv6(b.namespace)) {
 			continue
 		}
 		out, err := p.run(ctx, "-save", "", "-c")

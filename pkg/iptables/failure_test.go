@@ -11,19 +11,19 @@ import (
 	"github.com/nodecache/node-cache/internal/nodetest"
 )
 
-// Without ip6tables the rules of IPv4 are there, and the error says what is not.
+// TestOneFamilyFails: without ip6tables the rules of IPv4 are written, and the error names the missing program.
 func TestOneFamilyFails(t *testing.T) {
 	t.Parallel()
 	for _, v := range variants() {
 		t.Run(string(v), func(t *testing.T) {
 			t.Parallel()
-			lab, b := openLab(t, v)
+			hosts, b := openNode(t, v)
 			b.own.programs[1] = nil
 			changed, err := b.Apply(t.Context(), linkLocal())
 			if !changed || err == nil || !strings.Contains(err.Error(), "ip6tables is not installed") {
 				t.Errorf("changed %t, error %v; want the missing program named", changed, err)
 			}
-			if out := run(t, lab, "iptables-"+string(v)+"-save"); strings.Count(out, "-j NODE-CACHE-") != 7 {
+			if out := run(t, hosts, "iptables-"+string(v)+"-save"); strings.Count(out, "-j NODE-CACHE-") != 7 {
 				t.Errorf("the rules of IPv4 are not there:\n%s", out)
 			}
 			only4 := linkLocal()
@@ -35,11 +35,11 @@ func TestOneFamilyFails(t *testing.T) {
 	}
 }
 
-// On a read-only root the lock cannot be made where it usually is.
+// TestLockFileCannotBeMade: on a read-only root the lock file cannot be created at its usual path.
 func TestLockFileCannotBeMade(t *testing.T) {
 	t.Parallel()
-	lab := nodetest.Start(t, nodetest.Options{Pods: 1})
-	b := open(t, lab, Config{Variant: Legacy, Now: time.Now})
+	hosts := nodetest.Start(t, nodetest.Options{Pods: 1})
+	b := open(t, hosts, Config{Variant: Legacy, Now: time.Now})
 	for _, p := range b.own.programs {
 		p.env = []string{"XTABLES_LOCKFILE=/proc/no/xtables.lock"}
 	}
@@ -52,45 +52,45 @@ func TestLockFileCannotBeMade(t *testing.T) {
 	}
 }
 
-// What a former agent left in the other variant's tables goes when the rules of this one
-// are there, not before.
-func TestOtherVariantStaysUntilThen(t *testing.T) {
+// TestOtherVariantStaysUntilReplaced: the rules of the predecessor in the other variant are removed once the rules of this agent
+// are written, not before.
+func TestOtherVariantStaysUntilReplaced(t *testing.T) {
 	t.Parallel()
-	lab, former := openLab(t, Nft)
-	apply(t, former, linkLocal())
-	b := open(t, lab, Config{Variant: Legacy, Now: time.Now, LockWait: time.Second})
-	release := lock(t, lab)
+	hosts, predecessor := openNode(t, Nft)
+	apply(t, predecessor, linkLocal())
+	b := open(t, hosts, Config{Variant: Legacy, Now: time.Now, LockWait: time.Second})
+	release := lock(t, hosts)
 	if _, err := b.Apply(t.Context(), linkLocal()); !errors.Is(err, ErrLocked) {
 		t.Errorf("error %v, want ErrLocked", err)
 	}
-	if out := run(t, lab, "iptables-nft-save"); strings.Count(out, "-j NODE-CACHE-") != 7 {
-		t.Errorf("the former rules are gone, and no others there:\n%s", out)
+	if out := run(t, hosts, "iptables-nft-save"); strings.Count(out, "-j NODE-CACHE-") != 7 {
+		t.Errorf("the predecessor's rules are gone before there are others:\n%s", out)
 	}
 	release()
 	apply(t, b, linkLocal())
-	if out := run(t, lab, "iptables-nft-save"); strings.Contains(out, "NODE-CACHE") {
-		t.Errorf("the former rules are still there:\n%s", out)
+	if out := run(t, hosts, "iptables-nft-save"); strings.Contains(out, "NODE-CACHE") {
+		t.Errorf("the predecessor's rules are still there:\n%s", out)
 	}
 }
 
-// A set of that name which is another's is left alone and named.
+// TestForeignSet: a different set with the name of ours stays, and the error names it.
 func TestForeignSet(t *testing.T) {
 	t.Parallel()
-	lab, b := openLab(t, Nft)
-	run(t, lab, "ipset create node-cache-lease4 hash:net")
+	hosts, b := openNode(t, Nft)
+	run(t, hosts, "ipset create node-cache-lease4 hash:net")
 	_, err := b.Apply(t.Context(), linkLocal())
 	if err == nil || !strings.Contains(err.Error(), "run `ipset destroy node-cache-lease4`") {
 		t.Errorf("error %v, want the set named", err)
 	}
-	if out := run(t, lab, "ip6tables-nft-save"); !strings.Contains(out, "NODE-CACHE") {
+	if out := run(t, hosts, "ip6tables-nft-save"); !strings.Contains(out, "NODE-CACHE") {
 		t.Errorf("the rules of IPv6 are not there:\n%s", out)
 	}
 }
 
 func TestNewRefusesAnOddVariant(t *testing.T) {
 	t.Parallel()
-	lab := nodetest.Start(t, nodetest.Options{Pods: 1})
-	err := lab.Node.Do(func() error {
+	hosts := nodetest.Start(t, nodetest.Options{Pods: 1})
+	err := hosts.Node.Do(func() error {
 		_, err := New(Config{Variant: "odd"})
 		return err
 	})

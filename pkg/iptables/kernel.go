@@ -13,6 +13,7 @@ import (
 	"unsafe"
 
 	"github.com/mdlayher/netlink"
+	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
 
 	"github.com/nodecache/node-cache/pkg/rules"
@@ -31,9 +32,8 @@ type kernelTables interface {
 // legacyKernel reads the tables of iptables-legacy with socket options. It never names a
 // table that does not exist: the kernel would create it.
 type legacyKernel struct {
-	space *netns
-	fd4   int
-	fd6   int // -1 without IPv6
+	namespace netns.NsHandle
+	fd4, fd6  int // fd6: -1 without IPv6
 }
 
 // The socket options of x_tables, the same of both families.
@@ -43,7 +43,7 @@ const (
 	infoLen     = 84 // struct ipt_getinfo
 )
 
-func openLegacy(in *netns) (*legacyKernel, error) {
+func openLegacy(in netns.NsHandle) (*legacyKernel, error) {
 	fd4, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		return nil, fmt.Errorf("opening a socket: %w", err)
@@ -52,7 +52,7 @@ func openLegacy(in *netns) (*legacyKernel, error) {
 	if err != nil {
 		fd6 = -1
 	}
-	return &legacyKernel{space: in, fd4: fd4, fd6: fd6}, nil
+	return &legacyKernel{namespace: in, fd4: fd4, fd6: fd6}, nil
 }
 
 func (k *legacyKernel) close() error {
@@ -69,7 +69,7 @@ func (k *legacyKernel) tableNames(v6 bool) ([]string, error) {
 		path = "/proc/thread-self/net/ip6_tables_names"
 	}
 	var names []string
-	err := k.space.do(func() error {
+	err := inNamespace(k.namespace, func() error {
 		text, err := os.ReadFile(path)
 		names = strings.Fields(string(text))
 		return err
@@ -131,7 +131,7 @@ func tableInfo(fd, level int, table string) ([]byte, error) {
 // nftKernel reads the tables of iptables-nft over netlink.
 type nftKernel struct {
 	conn *netlink.Conn
-	last struct { // guarded by stack.looking
+	last struct { // guarded by variantTables.readLock
 		generation uint32
 		marks      [2]string
 	}

@@ -6,16 +6,16 @@ import (
 	"testing"
 )
 
-// Left tells without a program, before the first Apply and after a Remove.
+// TestLeft: Left is right before the first Apply, after it and after a Remove.
 func TestLeft(t *testing.T) {
 	t.Parallel()
 	for _, v := range variants() {
 		t.Run(string(v), func(t *testing.T) {
 			t.Parallel()
-			lab, b := openLab(t, v)
+			hosts, b := openNode(t, v)
 			left := func() (there bool) {
 				t.Helper()
-				if err := lab.Node.Do(func() (err error) {
+				if err := hosts.Node.Do(func() (err error) {
 					there, err = Left()
 					return err
 				}); err != nil {

@@ -95,7 +95,7 @@ func TestPlan(t *testing.T) {
 
 func render(r *rules.Rules) string {
 	s := &variantTables{}
-	return "# ipv4\n" + s.changes(content{}, plan(r, false, true)) + "# ipv6\n" + s.changes(content{}, plan(r, true, true))
+	return "# ipv4\n" + s.changes(false, content{}, plan(r, false, true)) + "# ipv6\n" + s.changes(true, content{}, plan(r, true, true))
 }
 
 // The kernel must print rules in our words: comparing is then a matter of text, and a
@@ -106,7 +106,7 @@ func TestPlanIsWhatTheKernelPrints(t *testing.T) {
 		for _, v := range []Variant{Nft, Legacy} {
 			t.Run(name+" "+string(v), func(t *testing.T) {
 				t.Parallel()
-				_, b := openLab(t, v)
+				_, b := openNode(t, v)
 				apply(t, b, r)
 				for i, v6 := range []bool{false, true} {
 					for _, c := range plan(&r, v6, true) {

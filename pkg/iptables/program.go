@@ -10,12 +10,14 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"sync/atomic"
 	"time"
 
 	goiptables "github.com/coreos/go-iptables/iptables"
+	"github.com/vishvananda/netns"
 )
 
 // A program is the iptables program of one family and variant, with its -save and -restore.
@@ -25,15 +27,15 @@ type program struct {
 	path        string // of iptables; -save and -restore are in the same directory
 	randomFully bool   // it supports --random-fully
 	lister      *goiptables.IPTables
-	wait        string       // seconds
-	space       *netns       // where it runs
-	env         []string     // added to the agent's own; tests only
-	runs        atomic.Int64 // of programs
+	wait        string         // seconds
+	namespace   netns.NsHandle // where it runs
+	env         []string       // added to the agent's own; tests only
+	runs        atomic.Int64   // of programs
 }
 
 // findProgram locates the program of a variant and family by its own name, or by the
 // common name if that is the variant.
-func findProgram(variant Variant, v6 bool, wait time.Duration, in *netns) (*program, error) {
+func findProgram(variant Variant, v6 bool, wait time.Duration, in netns.NsHandle) (*program, error) {
 	common, proto := "iptables", goiptables.ProtocolIPv4
 	if v6 {
 		common, proto = "ip6tables", goiptables.ProtocolIPv6
@@ -53,7 +55,7 @@ func findProgram(variant Variant, v6 bool, wait time.Duration, in *netns) (*prog
 		}
 		p := &program{
 			variant: variant, v6: v6, path: path, lister: lister, randomFully: lister.HasRandomFully(),
-			wait: fmt.Sprint(seconds), space: in,
+			wait: fmt.Sprint(seconds), namespace: in,
 		}
 		mode, err := modeOf(path)
 		if err == nil && mode == variant {
@@ -90,7 +92,7 @@ func modeOf(path string) (Variant, error) {
 
 // list returns the rules of one existing chain. It may wait for the lock.
 func (p *program) list(table, name string) (lines []string, err error) {
-	err = p.space.do(func() error {
+	err = inNamespace(p.namespace, func() error {
 		p.runs.Add(1)
 		lines, err = p.lister.List(table, name)
 		return err
@@ -101,14 +103,9 @@ func (p *program) list(table, name string) (lines []string, err error) {
 	return lines, nil
 }
 
-// save returns the rules of a table, with packet counters if counted is set. It waits for
-// no lock.
-func (p *program) save(ctx context.Context, table string, counted bool) ([]string, error) {
-	args := []string{"-t", table}
-	if counted {
-		args = append(args, "-c")
-	}
-	out, err := p.run(ctx, "-save", "", args...)
+// save returns the rules of a table. It waits for no lock.
+func (p *program) save(ctx context.Context, table string) ([]string, error) {
+	out, err := p.run(ctx, "-save", "", "-t", table)
 	return strings.Split(out, "\n"), err
 }
 
@@ -120,7 +117,7 @@ func (p *program) restore(ctx context.Context, changes string) error {
 
 func (p *program) run(ctx context.Context, suffix, input string, args ...string) (string, error) {
 	var out, complaint bytes.Buffer
-	err := p.space.do(func() error {
+	err := inNamespace(p.namespace, func() error {
 		p.runs.Add(1)
 		cmd := exec.CommandContext(ctx, p.path+suffix, args...)
 		cmd.Stdin, cmd.Stdout, cmd.Stderr = strings.NewReader(input), &out, &complaint
@@ -138,6 +135,32 @@ func (p *program) run(ctx context.Context, suffix, input string, args ...string)
 	}
 	text := strings.Join(strings.Fields(complaint.String()), " ")
 	return "", withHint(fmt.Errorf("running %s%s %s: %w: %s", filepath.Base(p.path), suffix, strings.Join(args, " "), err, text))
+}
+
+// inNamespace calls fn on a thread in a network namespace. Programs that fn runs are in it
+// too. The agent has one namespace; tests have several. A thread that cannot return to its
+// own namespace ends with its goroutine.
+func inNamespace(ns netns.NsHandle, fn func() error) error {
+	runtime.LockOSThread()
+	before, err := netns.Get()
+	if err != nil {
+		runtime.UnlockOSThread()
+		return fmt.Errorf("reading the network namespace: %w", err)
+	}
+	defer func() { _ = before.Close() }()
+	if before.Equal(ns) {
+		runtime.UnlockOSThread()
+		return fn()
+	}
+	defer func() {
+		if netns.Set(before) == nil {
+			runtime.UnlockOSThread()
+		}
+	}()
+	if err := netns.Set(ns); err != nil {
+		return fmt.Errorf("entering the network namespace: %w", err)
+	}
+	return fn()
 }
 
 // ErrLocked means that another program held the xtables lock for longer than

@@ -19,12 +19,12 @@ func TestManyReconciles(t *testing.T) {
 	for _, v := range variants() {
 		t.Run(string(v), func(t *testing.T) {
 			t.Parallel()
-			lab, b := openLab(t, v)
+			hosts, b := openNode(t, v)
 			r := linkLocal()
 			if !apply(t, b, r) {
 				t.Error("the first Apply changed nothing")
 			}
-			want := tablesOf(t, lab)
+			want := tablesOf(t, hosts)
 
 			before, begin := b.runs(), time.Now()
 			const many = 10_000
@@ -35,12 +35,12 @@ func TestManyReconciles(t *testing.T) {
 			}
 			took, ran := time.Since(begin), b.runs()-before
 			t.Logf("%d reconciles: %s each, %d programs in all", many, took/many, ran)
-			// One full look each half minute, of 26 programs at most.
+			// One full read each half minute, of 26 programs at most.
 			if most := 26 * int64(took/maxReadAge+1); ran > most {
 				t.Errorf("%d programs were run, want at most %d", ran, most)
 			}
 
-			b.now = nil // each look is a full one
+			b.now = nil // each read is a full one
 			before, begin = b.runs(), time.Now()
 			const full = 20
 			for range full {
@@ -48,8 +48,8 @@ func TestManyReconciles(t *testing.T) {
 					t.Fatal("the same rules again were a change")
 				}
 			}
-			t.Logf("%d full looks: %s and %d programs each", full, time.Since(begin)/full, (b.runs()-before)/full)
-			if diff := cmp.Diff(want, tablesOf(t, lab)); diff != "" {
+			t.Logf("%d full reads: %s and %d programs each", full, time.Since(begin)/full, (b.runs()-before)/full)
+			if diff := cmp.Diff(want, tablesOf(t, hosts)); diff != "" {
 				t.Errorf("tables (-before +after):\n%s", diff)
 			}
 		})
@@ -83,10 +83,10 @@ COMMIT
 `
 
 // restore writes rules into both variants' tables of a node, or into one's.
-func restore(tb testing.TB, lab *nodetest.Network, text string, programs ...string) {
+func restore(tb testing.TB, hosts *nodetest.Network, text string, programs ...string) {
 	tb.Helper()
 	for _, p := range programs {
-		cmd := lab.Node.Command(tb.Context(), p, "--noflush")
+		cmd := hosts.Node.Command(tb.Context(), p, "--noflush")
 		cmd.Stdin = strings.NewReader(text)
 		if out, err := cmd.CombinedOutput(); err != nil {
 			tb.Fatalf("%s: %v\n%s", p, err, out)
@@ -98,8 +98,8 @@ func restorers(v Variant) []string {
 	return []string{"iptables-" + string(v) + "-restore", "ip6tables-" + string(v) + "-restore"}
 }
 
-// Rules come and go many times, by agents that remove them and by agents that are
-// killed: the node is as it was.
+// TestRemoveRestoresTheNode writes and removes rules many times, by agents that remove them and by agents that are
+// killed. The node is then as before.
 func TestRemoveRestoresTheNode(t *testing.T) {
 	t.Parallel()
 	times := 100
@@ -110,32 +110,32 @@ func TestRemoveRestoresTheNode(t *testing.T) {
 		for name, prepare := range map[string]string{"of others' rules": foreign, "bare": ""} {
 			t.Run(string(v)+" "+name, func(t *testing.T) {
 				t.Parallel()
-				lab, b := openLab(t, v)
-				restore(t, lab, prepare, restorers(v)...)
+				hosts, b := openNode(t, v)
+				restore(t, hosts, prepare, restorers(v)...)
 				if v == Legacy && prepare == "" {
 					// The kernel makes an old table when it is first named, and
 					// never takes it away: they are there from the beginning.
-					restore(t, lab, "*raw\nCOMMIT\n*nat\nCOMMIT\n*filter\nCOMMIT\n", restorers(v)...)
+					restore(t, hosts, "*raw\nCOMMIT\n*nat\nCOMMIT\n*filter\nCOMMIT\n", restorers(v)...)
 				}
-				want := tablesOf(t, lab)
+				want := tablesOf(t, hosts)
 				for i := range times {
 					r := linkLocal()
 					if i%2 == 1 {
 						r = transparent()
 					}
 					apply(t, b, r)
-					renew(t, b, time.Minute)
+					renew(t, b)
 					owner := r.Owner
 					if i%4 > 1 { // another program cleans up after one that was killed
-						b, owner = open(t, lab, Config{Variant: v, Now: time.Now, LockWait: time.Second}), ""
+						b, owner = open(t, hosts, Config{Variant: v, Now: time.Now, LockWait: time.Second}), ""
 					}
 					if err := b.Remove(t.Context(), owner); err != nil {
 						t.Fatalf("removing, time %d: %v", i, err)
 					}
 					if i > 2 && i < times-3 {
-						continue // looking takes longer than all else
+						continue // the comparison takes longer than all else
 					}
-					if diff := cmp.Diff(want, tablesOf(t, lab)); diff != "" {
+					if diff := cmp.Diff(want, tablesOf(t, hosts)); diff != "" {
 						t.Fatalf("tables after time %d (-before +after):\n%s", i, diff)
 					}
 				}
@@ -144,15 +144,15 @@ func TestRemoveRestoresTheNode(t *testing.T) {
 	}
 }
 
-// What others have stays as it is, also while our rules are there.
+// TestForeignRulesStay: rules of other programs stay unchanged while our rules exist.
 func TestForeignRulesStay(t *testing.T) {
 	t.Parallel()
 	for _, v := range variants() {
 		t.Run(string(v), func(t *testing.T) {
 			t.Parallel()
-			lab, b := openLab(t, v)
-			restore(t, lab, foreign, restorers(v)...)
-			save := func() string { return run(t, lab, "iptables-"+string(v)+"-save") }
+			hosts, b := openNode(t, v)
+			restore(t, hosts, foreign, restorers(v)...)
+			save := func() string { return run(t, hosts, "iptables-"+string(v)+"-save") }
 			others := func(text string) (list []string) {
 				for line := range strings.Lines(text) {
 					if !strings.HasPrefix(line, "#") && !strings.Contains(line, "NODE-CACHE") {
@@ -174,16 +174,16 @@ func TestForeignRulesStay(t *testing.T) {
 	}
 }
 
-// kube-proxy may put its jump in front of ours: then ours goes back. A jump that is
-// there twice is one too many.
+// TestJumpsAreRepaired: if kube-proxy inserts its jump before ours, ours moves to the front again. A duplicate jump is
+// removed.
 func TestJumpsAreRepaired(t *testing.T) {
 	t.Parallel()
 	for _, v := range variants() {
 		t.Run(string(v), func(t *testing.T) {
 			t.Parallel()
-			lab, b := openLab(t, v)
+			hosts, b := openNode(t, v)
 			apply(t, b, transparent())
-			restore(t, lab, "*nat\n:KUBE-SERVICES - [0:0]\n-I PREROUTING 1 -j KUBE-SERVICES\n-A OUTPUT -j NODE-CACHE-DNAT\n-A OUTPUT -j NODE-CACHE-DNAT\nCOMMIT\n"+
+			restore(t, hosts, "*nat\n:KUBE-SERVICES - [0:0]\n-I PREROUTING 1 -j KUBE-SERVICES\n-A OUTPUT -j NODE-CACHE-DNAT\n-A OUTPUT -j NODE-CACHE-DNAT\nCOMMIT\n"+
 				"*raw\n-I PREROUTING 1 -p tcp -m tcp --dport 9 -j DROP\nCOMMIT\n", restorers(v)...)
 			if !apply(t, b, transparent()) {
 				t.Error("nothing had to change")
@@ -191,7 +191,7 @@ func TestJumpsAreRepaired(t *testing.T) {
 			want := map[chainID][]string{
 				{"nat", "PREROUTING"}: {"-j NODE-CACHE-DNAT", "-j KUBE-SERVICES"},
 				{"nat", "OUTPUT"}:     {"-j NODE-CACHE-DNAT"},
-				{"raw", "PREROUTING"}: {"-p tcp -m tcp --dport 9 -j DROP", "-j NODE-CACHE-PRE"}, // not fought for
+				{"raw", "PREROUTING"}: {"-p tcp -m tcp --dport 9 -j DROP", "-j NODE-CACHE-PRE"}, // it may stay in front
 			}
 			for at, rules := range want {
 				for i := range b.own.lastRead {
@@ -201,34 +201,34 @@ func TestJumpsAreRepaired(t *testing.T) {
 				}
 			}
 			if apply(t, b, transparent()) {
-				t.Error("it does not come to rest")
+				t.Error("the second Apply changed something")
 			}
 		})
 	}
 }
 
-// An agent that begins with the other variant leaves nothing of its former self.
+// TestOtherVariantIsCleared: an agent with the other variant removes the rules of its predecessor.
 func TestOtherVariantIsCleared(t *testing.T) {
 	t.Parallel()
 	for _, v := range variants() {
 		t.Run(string(v), func(t *testing.T) {
 			t.Parallel()
-			lab, b := openLab(t, v)
+			hosts, b := openNode(t, v)
 			apply(t, b, linkLocal())
 			other := Legacy
 			if v == Legacy {
 				other = Nft
 			}
-			next := open(t, lab, Config{Variant: other, Now: time.Now})
+			next := open(t, hosts, Config{Variant: other, Now: time.Now})
 			if s, err := next.State(t.Context()); err != nil || s.Count == 0 || len(s.Fallback) != 4 {
 				t.Errorf("the next agent reads %+v, %v; want the rules of the other variant", s, err)
 			}
 			apply(t, next, linkLocal())
 			for _, program := range []string{"iptables-", "ip6tables-"} {
-				if out := run(t, lab, program+string(v)+"-save"); strings.Contains(out, "NODE-CACHE") {
+				if out := run(t, hosts, program+string(v)+"-save"); strings.Contains(out, "NODE-CACHE") {
 					t.Errorf("left behind:\n%s", out)
 				}
-				if out := run(t, lab, program+string(other)+"-save"); !strings.Contains(out, "NODE-CACHE") {
+				if out := run(t, hosts, program+string(other)+"-save"); !strings.Contains(out, "NODE-CACHE") {
 					t.Errorf("%s%s has no rules", program, other)
 				}
 			}
@@ -244,20 +244,20 @@ func TestVariantOfNode(t *testing.T) {
 		want       Variant
 		wantReason string
 	}{
-		{"bare", "", "", Nft, "/iptables is iptables-nft"}, // Debian's
-		{"kube-proxy in legacy", "", "*nat\n:KUBE-SERVICES - [0:0]\nCOMMIT\n", Legacy, "KUBE-SERVICES is in iptables-legacy"},
-		{"kube-proxy in nft", "*nat\n:KUBE-SERVICES - [0:0]\nCOMMIT\n", "", Nft, "KUBE-SERVICES is in iptables-nft"},
-		{"kubelet in legacy", "", "*mangle\n:KUBE-KUBELET-CANARY - [0:0]\nCOMMIT\n", Legacy, "KUBE-KUBELET-CANARY is in iptables-legacy"},
-		{"hint in nft", "*mangle\n:KUBE-IPTABLES-HINT - [0:0]\nCOMMIT\n", "", Nft, "KUBE-IPTABLES-HINT is in iptables-nft"},
-		{"kube-proxy weighs more than a hint", "*mangle\n:KUBE-IPTABLES-HINT - [0:0]\nCOMMIT\n", "*nat\n:KUBE-SERVICES - [0:0]\nCOMMIT\n", Legacy, "KUBE-SERVICES is in iptables-legacy"},
-		{"others' rules say nothing", "", "*nat\n:DOCKER - [0:0]\nCOMMIT\n", Nft, "/iptables is iptables-nft"},
+		{"bare", "", "", Nft, "with no sign of iptables-legacy"},
+		{"kube-proxy in legacy", "", "*nat\n:KUBE-SERVICES - [0:0]\nCOMMIT\n", Legacy, "this node uses iptables-legacy"},
+		{"kube-proxy in nft", "*nat\n:KUBE-SERVICES - [0:0]\nCOMMIT\n", "", Nft, "this node uses iptables-nft"},
+		{"kubelet in legacy", "", "*mangle\n:KUBE-KUBELET-CANARY - [0:0]\nCOMMIT\n", Legacy, "this node uses iptables-legacy"},
+		{"hint in nft", "*mangle\n:KUBE-IPTABLES-HINT - [0:0]\nCOMMIT\n", "", Nft, "this node uses iptables-nft"},
+		{"kube-proxy weighs more than a hint", "*mangle\n:KUBE-IPTABLES-HINT - [0:0]\nCOMMIT\n", "*nat\n:KUBE-SERVICES - [0:0]\nCOMMIT\n", Legacy, "this node uses iptables-legacy"},
+		{"a table in legacy", "", "*nat\n:DOCKER - [0:0]\nCOMMIT\n", Legacy, "because of its tables"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
-			lab := nodetest.Start(t, nodetest.Options{Pods: 1})
-			restore(t, lab, tc.nft, restorers(Nft)[0])
-			restore(t, lab, tc.old, restorers(Legacy)[0])
-			b := open(t, lab, Config{})
+			hosts := nodetest.Start(t, nodetest.Options{Pods: 1})
+			restore(t, hosts, tc.nft, restorers(Nft)[0])
+			restore(t, hosts, tc.old, restorers(Legacy)[0])
+			b := open(t, hosts, Config{})
 			if b.String() != "iptables-"+string(tc.want) || !strings.HasSuffix(b.Reason(), tc.wantReason) {
 				t.Errorf("%s because %q, want %s because %q", b, b.Reason(), tc.want, tc.wantReason)
 			}
@@ -265,14 +265,14 @@ func TestVariantOfNode(t *testing.T) {
 	}
 }
 
-// The stop of an old agent takes nothing from the newer one.
+// TestReleaseLeavesTheNewerAgentsLease: an old agent that stops removes nothing of the newer one.
 func TestReleaseLeavesTheNewerAgentsLease(t *testing.T) {
 	t.Parallel()
-	lab, old := openLab(t, Nft)
-	newer := open(t, lab, Config{Variant: Nft})
+	hosts, old := openNode(t, Nft)
+	newer := open(t, hosts, Config{Variant: Nft})
 	r := linkLocal()
 	apply(t, old, r)
-	renew(t, old, time.Minute)
+	renew(t, old)
 	r.Owner = "second"
 	apply(t, newer, r)
 	if err := old.Release(t.Context(), r.Addresses, time.Second); err != nil {

@@ -10,9 +10,10 @@ import (
 	"os"
 	"slices"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/vishvananda/netns"
 
 	"github.com/nodecache/node-cache/pkg/rules"
 )
@@ -25,12 +26,11 @@ type variantTables struct {
 	readLock semaphore
 	lastRead [2]atomic.Pointer[reading] // of IPv4 and of IPv6
 
-	mu       sync.Mutex        // guards accepted
-	accepted map[string]string // how the kernel prints a chain that we wrote in other words
+	// The chains of the last write, and how iptables printed them right after it. Versions of
+	// iptables print some rules in other words. Guarded by Backend.writeLock.
+	written [2][]chain
+	printed [2]content
 }
-
-// maxAccepted bounds accepted: the chains of both families, for several fallback lists.
-const maxAccepted = 64
 
 // A semaphore is a mutex whose wait ends with a context.
 type semaphore chan struct{}
@@ -49,8 +49,8 @@ func (s semaphore) enter(ctx context.Context) error {
 func (s semaphore) leave() { <-s }
 
 // openTables opens a variant. IPv6 is optional.
-func openTables(variant Variant, wait time.Duration, in *netns) (*variantTables, error) {
-	s := &variantTables{variant: variant, readLock: newSemaphore(), accepted: map[string]string{}}
+func openTables(variant Variant, wait time.Duration, in netns.NsHandle) (*variantTables, error) {
+	s := &variantTables{variant: variant, readLock: newSemaphore()}
 	var err error
 	if s.programs[0], err = findProgram(variant, false, wait, in); err != nil {
 		return nil, err
@@ -75,7 +75,7 @@ func (s *variantTables) program(v6 bool) *program {
 
 // changes returns the input for iptables-restore that makes the kernel hold chains and no
 // other rules of an agent. Empty: nothing has to change.
-func (s *variantTables) changes(have content, chains []chain) string {
+func (s *variantTables) changes(v6 bool, have content, chains []chain) string {
 	var all strings.Builder
 	for _, table := range tables() {
 		var lines, removals []string
@@ -84,7 +84,7 @@ func (s *variantTables) changes(have content, chains []chain) string {
 				continue
 			}
 			if len(c.rules) > 0 {
-				lines = append(lines, s.chainChanges(have, c)...)
+				lines = append(lines, s.chainChanges(v6, have, c)...)
 			} else if _, there := have[chainID{table, c.name}]; there {
 				lines = append(lines, removeJumps(have, c)...)
 				removals = append(removals, "-F "+c.name, "-X "+c.name)
@@ -98,9 +98,9 @@ func (s *variantTables) changes(have content, chains []chain) string {
 }
 
 // chainChanges returns the lines that correct a chain and the jumps to it.
-func (s *variantTables) chainChanges(have content, c chain) []string {
+func (s *variantTables) chainChanges(v6 bool, have content, c chain) []string {
 	var lines []string
-	if there, ok := have[chainID{c.table, c.name}]; !ok || !s.same(there, c.rules) {
+	if there, ok := have[chainID{c.table, c.name}]; !ok || !s.same(v6, there, c) {
 		lines = append(lines, ":"+c.name+" - [0:0]") // also flushes it, in the same step
 		for _, rule := range c.rules {
 			lines = append(lines, "-A "+c.name+" "+rule)
@@ -138,32 +138,16 @@ func isBehindKubeProxy(table string, hook []string, at int) bool {
 	})
 }
 
-// same reports whether a chain holds the wanted rules, possibly printed differently.
-func (s *variantTables) same(have, want []string) bool {
-	if slices.Equal(have, want) {
+// same reports whether a chain holds the wanted rules, possibly printed in other words.
+func (s *variantTables) same(v6 bool, have []string, want chain) bool {
+	if slices.Equal(have, want.rules) {
 		return true
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	printed, ok := s.accepted[strings.Join(want, "\n")]
-	return ok && printed == strings.Join(have, "\n")
-}
-
-// accept records how the kernel prints the chains that were just written: another version
-// of iptables may print them differently.
-func (s *variantTables) accept(have content, chains []chain) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for _, c := range chains {
-		there := have[chainID{c.table, c.name}]
-		if len(c.rules) == 0 || len(there) != len(c.rules) || slices.Equal(there, c.rules) {
-			continue
-		}
-		if len(s.accepted) >= maxAccepted {
-			clear(s.accepted) // chains in use are written once more
-		}
-		s.accepted[strings.Join(c.rules, "\n")] = strings.Join(there, "\n")
-	}
+	i := family(v6)
+	return len(have) == len(want.rules) && slices.Equal(have, s.printed[i][chainID{want.table, want.name}]) &&
+		slices.ContainsFunc(s.written[i], func(c chain) bool {
+			return c.table == want.table && c.name == want.name && slices.Equal(c.rules, want.rules)
+		})
 }
 
 // errNotWritten means that the kernel does not hold the rules that were written.
@@ -176,7 +160,7 @@ func (s *variantTables) write(ctx context.Context, v6 bool, chains []chain, firs
 	if err != nil {
 		return false, err
 	}
-	changes := s.changes(have, chains)
+	changes := s.changes(v6, have, chains)
 	if changes == "" {
 		return false, nil
 	}
@@ -191,43 +175,38 @@ func (s *variantTables) write(ctx context.Context, v6 bool, chains []chain, firs
 	if have, err = s.cachedRead(ctx, v6, now); err != nil {
 		return true, err
 	}
-	s.accept(have, chains)
-	if s.changes(have, chains) != "" {
+	s.written[family(v6)], s.printed[family(v6)] = chains, have
+	if s.changes(v6, have, chains) != "" {
 		return true, errNotWritten
 	}
 	return true, nil
 }
 
-// bases returns the tables and built-in chains that iptables-nft would create for chains,
-// as "TABLE" and "TABLE/CHAIN". Those of iptables-legacy cannot be deleted.
-func (s *variantTables) bases(v6 bool, chains []chain) ([]string, error) {
+// missingBases returns the tables and built-in chains that iptables-nft will create for
+// chains, as "TABLE" and "TABLE/CHAIN". Those of iptables-legacy cannot be deleted.
+func (s *variantTables) missingBases(v6 bool, chains []chain) (missing []string, err error) {
 	k, ok := s.kernel.(*nftKernel)
 	if !ok {
 		return nil, nil
-	}
-	var list []string
-	add := func(name string, there bool) {
-		if !there && !slices.Contains(list, name) {
-			list = append(list, name)
-		}
 	}
 	for _, c := range chains {
 		if len(c.rules) == 0 {
 			continue
 		}
-		there, err := k.tableExists(v6, c.table)
-		if err != nil {
+		if there, err := k.tableExists(v6, c.table); err != nil {
 			return nil, err
+		} else if !there {
+			missing = append(missing, c.table)
 		}
-		add(c.table, there)
 		for _, hook := range c.hooks {
-			if there, err = k.chainExists(v6, c.table, hook); err != nil {
+			if there, err := k.chainExists(v6, c.table, hook); err != nil {
 				return nil, err
+			} else if !there {
+				missing = append(missing, c.table+"/"+hook)
 			}
-			add(c.table+"/"+hook, there)
 		}
 	}
-	return list, nil
+	return missing, nil
 }
 
 // deleteEmpty deletes bases that no program uses.
@@ -253,8 +232,8 @@ func (s *variantTables) deleteEmpty(ctx context.Context, v6 bool, bases []string
 }
 
 // hasIPv6 reports whether the kernel supports IPv6.
-func hasIPv6(in *netns) bool {
-	err := in.do(func() error {
+func hasIPv6(in netns.NsHandle) bool {
+	err := inNamespace(in, func() error {
 		_, err := os.Stat("/proc/thread-self/net/if_inet6")
 		return err
 	})
@@ -300,7 +279,7 @@ func (s *variantTables) read(ctx context.Context, v6 bool) (content, error) {
 // the whole table, and all but -save wait for the lock.
 func (s *variantTables) readTable(ctx context.Context, p *program, table string, names []string, have content) error {
 	if s.variant == Legacy {
-		lines, err := p.save(ctx, table, false)
+		lines, err := p.save(ctx, table)
 		have.add(table, lines, names)
 		return err
 	}

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/vishvananda/netns"
 )
 
 func TestContent(t *testing.T) {
@@ -101,37 +102,43 @@ func TestChanges(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
-			if diff := cmp.Diff(tc.text, (&variantTables{}).changes(tc.have, tc.want)); diff != "" {
+			if diff := cmp.Diff(tc.text, (&variantTables{}).changes(false, tc.have, tc.want)); diff != "" {
 				t.Errorf("changes (-want +got):\n%s", diff)
 			}
 		})
 	}
 }
 
-// Another iptables may print a rule in its own words. What it printed right after we
-// wrote is ours from then on, and only that.
-func TestOtherWordsAreAccepted(t *testing.T) {
+// TestPrintedDifferently: another version of iptables may print a rule in other words. What it
+// printed right after a write equals what was written, and nothing else does.
+func TestPrintedDifferently(t *testing.T) {
 	t.Parallel()
-	s := &variantTables{accepted: map[string]string{}}
+	s := &variantTables{}
 	chains := []chain{{table: "raw", name: "OURS", rules: []string{"-j CT --notrack"}}}
 	have := content{{"raw", "OURS"}: {"-j NOTRACK"}}
-	if s.changes(have, chains) == "" {
-		t.Error("other words were taken for ours unseen")
+	if s.changes(false, have, chains) == "" {
+		t.Error("other words before the first write are no change")
 	}
-	s.accept(have, chains)
-	if got := s.changes(have, chains); got != "" {
-		t.Errorf("other words are a change after they were accepted:\n%s", got)
+	s.written[0], s.printed[0] = chains, content{{"raw", "OURS"}: {"-j NOTRACK"}}
+	if got := s.changes(false, have, chains); got != "" {
+		t.Errorf("the words printed after the write are a change:\n%s", got)
+	}
+	if s.changes(true, have, chains) == "" {
+		t.Error("the words of the other family are no change")
 	}
 	have[chainID{"raw", "OURS"}] = []string{"-j ACCEPT"}
-	if s.changes(have, chains) == "" {
+	if s.changes(false, have, chains) == "" {
 		t.Error("another rule is no change")
+	}
+	if s.printed[0] = (content{{"raw", "OURS"}: {}}); s.changes(false, content{{"raw", "OURS"}: {}}, chains) == "" {
+		t.Error("a chain that was empty right after the write is no change")
 	}
 }
 
-// What programs said when something was missing, and what we make of it.
-func TestProblem(t *testing.T) {
+// TestHints: the errors of programs get a hint at what is missing.
+func TestHints(t *testing.T) {
 	t.Parallel()
-	for _, tc := range []struct{ said, want string }{
+	for _, tc := range []struct{ message, want string }{
 		{"Can't lock /run/xtables.lock: Resource temporarily unavailable Another app is currently holding the xtables lock. Stopped waiting after 1s.", ErrLocked.Error()},
 		{"Fatal: can't open lock file /run/xtables.lock: Read-only file system", "XTABLES_LOCKFILE"},
 		{"iptables v1.8.9 (nf_tables): Can't open socket to ipset.", "NET_RAW"},
@@ -142,12 +149,12 @@ func TestProblem(t *testing.T) {
 		{"iptables v1.8.9 (nf_tables): RULE_APPEND failed (No such file or directory): rule in chain OUTPUT", "xt_set"},
 		{"iptables-restore: line 9 failed: No chain/target/match by that name.", "xt_set"},
 	} {
-		err := withHint(errors.New(tc.said))
-		if !strings.Contains(err.Error(), tc.want) || !strings.Contains(err.Error(), tc.said) {
-			t.Errorf("%q becomes %q, want it to name %s", tc.said, err, tc.want)
+		err := withHint(errors.New(tc.message))
+		if !strings.Contains(err.Error(), tc.want) || !strings.Contains(err.Error(), tc.message) {
+			t.Errorf("%q becomes %q, want it to name %s", tc.message, err, tc.want)
 		}
-		if locked := strings.Contains(tc.said, "Another app"); errors.Is(err, ErrLocked) != locked {
-			t.Errorf("%q is ErrLocked: %t", tc.said, !locked)
+		if locked := strings.Contains(tc.message, "Another app"); errors.Is(err, ErrLocked) != locked {
+			t.Errorf("%q is ErrLocked: %t", tc.message, !locked)
 		}
 	}
 	if err := withHint(errors.New("odd")); err.Error() != "odd" {
@@ -157,7 +164,7 @@ func TestProblem(t *testing.T) {
 
 func TestMissingProgram(t *testing.T) {
 	t.Parallel()
-	_, err := findProgram("other", false, 0, nil)
+	_, err := findProgram("other", false, 0, netns.None())
 	if err == nil || !strings.Contains(err.Error(), "iptables-other not found") || !errors.Is(err, errNoProgram) {
 		t.Errorf("error %v, want it to say which program is missing", err)
 	}

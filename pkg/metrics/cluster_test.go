@@ -64,14 +64,14 @@ func sourceChanges() map[string]watch.Stats {
 // TestEventLatency adds up the histograms of two kinds.
 func TestEventLatency(t *testing.T) {
 	t.Parallel()
-	told := watch.Stats{Kinds: []watch.KindStats{{Kind: zone.Services}, {Kind: zone.Slices}}}
-	for i := range told.Kinds[0].Arrival.Counts {
-		told.Kinds[0].Arrival.Counts[i] = 1
-		told.Kinds[1].Arrival.Counts[i] = uint64(i)
+	stats := watch.Stats{Kinds: []watch.KindStats{{Kind: zone.Services}, {Kind: zone.Slices}}}
+	for i := range stats.Kinds[0].Arrival.Counts {
+		stats.Kinds[0].Arrival.Counts[i] = 1
+		stats.Kinds[1].Arrival.Counts[i] = uint64(i)
 	}
-	told.Kinds[0].Arrival.Sum, told.Kinds[1].Arrival.Sum = time.Second, 250*time.Millisecond
-	told.Kinds[1].Change.Counts[9], told.Kinds[1].Change.Sum = 3, 300*time.Millisecond
-	cfg := metrics.Config{Cluster: func() metrics.Cluster { return metrics.Cluster{Source: &told} }}
+	stats.Kinds[0].Arrival.Sum, stats.Kinds[1].Arrival.Sum = time.Second, 250*time.Millisecond
+	stats.Kinds[1].Change.Counts[9], stats.Kinds[1].Change.Sum = 3, 300*time.Millisecond
+	sample := metrics.Sample{Watch: &stats}
 	want := `
 # HELP nodecache_event_to_answer_seconds Time until answers reflect a change of an object: since the event's arrival, or since the change itself, if the object has a timestamp; the latter includes clock skew.
 # TYPE nodecache_event_to_answer_seconds histogram
@@ -110,7 +110,7 @@ nodecache_event_to_answer_seconds_bucket{from="change",le="+Inf"} 3
 nodecache_event_to_answer_seconds_sum{from="change"} 0.3
 nodecache_event_to_answer_seconds_count{from="change"} 3
 `
-	if err := testutil.CollectAndCompare(metrics.New(cfg), strings.NewReader(want), "nodecache_event_to_answer_seconds"); err != nil {
+	if err := testutil.CollectAndCompare(collector(sample), strings.NewReader(want), "nodecache_event_to_answer_seconds"); err != nil {
 		t.Error(err)
 	}
 }
@@ -118,17 +118,17 @@ nodecache_event_to_answer_seconds_count{from="change"} 3
 // TestClusterParts leaves out the series of what is not there.
 func TestClusterParts(t *testing.T) {
 	t.Parallel()
-	whole := distinct().Cluster()
 	behind := watch.Stats{Kinds: []watch.KindStats{{Kind: zone.Slices, Failures: 1}, {Kind: zone.Services, Synced: true}}}
 	for _, tc := range []struct {
-		name    string
-		cluster metrics.Cluster
-		routes  []metrics.Route
-		want    []string // of the cluster's
+		name   string
+		zone   *zone.Stats
+		watch  *watch.Stats
+		routes []metrics.Route
+		want   []string // of the cluster's
 	}{
 		{name: "no cluster"},
 		{
-			name: "a zone", cluster: metrics.Cluster{Zone: whole.Zone},
+			name: "a zone", zone: distinct().Zone,
 			want: []string{
 				`zone_bytes{kind="endpointslice"}`, `zone_bytes{kind="namespace"}`, `zone_bytes{kind="pod"}`, `zone_bytes{kind="service"}`,
 				`zone_changes_told_total`, `zone_index_bytes`,
@@ -139,17 +139,17 @@ func TestClusterParts(t *testing.T) {
 			},
 		},
 		{
-			name: "a service followed, which was not told yet", cluster: metrics.Cluster{Source: &watch.Stats{}},
+			name: "a watched service without a report yet", watch: &watch.Stats{},
 			routes: []metrics.Route{{Zone: ".", Stats: upstream.Stats{}}, {Zone: "cluster.local.", Service: "kube-system/kube-dns"}},
 			want:   []string{`central_endpoints{state="far"}`, `central_endpoints{state="last_resort"}`, `central_endpoints{state="ready"}`, `central_synced`, `watch_requests_total`},
 		},
 		{
-			name: "configured addresses", cluster: metrics.Cluster{Source: &watch.Stats{}},
+			name: "configured addresses", watch: &watch.Stats{},
 			routes: []metrics.Route{{Zone: "cluster.local."}},
 			want:   []string{`watch_requests_total`},
 		},
 		{
-			name: "two kinds, one of them not in sync", cluster: metrics.Cluster{Source: &behind},
+			name: "two kinds, one of them not in sync", watch: &behind,
 			want: []string{
 				`watch_age_seconds{kind="service"}`,
 				`watch_events_total{kind="endpointslice"}`, `watch_events_total{kind="service"}`,
@@ -162,12 +162,9 @@ func TestClusterParts(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
-			found := series(gather(t, metrics.Config{
-				Cluster:  func() metrics.Cluster { return tc.cluster },
-				Upstream: func() []metrics.Route { return tc.routes },
-			}))
+			found := series(gather(t, metrics.Sample{Zone: tc.zone, Watch: tc.watch, Routes: tc.routes}))
 			got := slices.DeleteFunc(slices.Sorted(maps.Keys(found)), func(name string) bool {
-				return !strings.HasPrefix(name, "zone_") && !strings.HasPrefix(name, "watch_") && !strings.HasPrefix(name, "central_")
+				return name == "zone_short_total" || !strings.HasPrefix(name, "zone_") && !strings.HasPrefix(name, "watch_") && !strings.HasPrefix(name, "central_")
 			})
 			if !slices.Equal(tc.want, got) {
 				t.Errorf("series %q, want %q", got, tc.want)

@@ -4,6 +4,7 @@ package metrics
 
 import (
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -11,37 +12,55 @@ import (
 	"github.com/nodecache/node-cache/pkg/admin"
 	"github.com/nodecache/node-cache/pkg/cache"
 	"github.com/nodecache/node-cache/pkg/handover"
+	"github.com/nodecache/node-cache/pkg/intercept"
+	"github.com/nodecache/node-cache/pkg/netif"
+	"github.com/nodecache/node-cache/pkg/probe"
 	"github.com/nodecache/node-cache/pkg/resolve"
 	"github.com/nodecache/node-cache/pkg/server"
 	"github.com/nodecache/node-cache/pkg/snapshot"
 	"github.com/nodecache/node-cache/pkg/source"
 	"github.com/nodecache/node-cache/pkg/static"
 	"github.com/nodecache/node-cache/pkg/upstream"
+	"github.com/nodecache/node-cache/pkg/watch"
+	"github.com/nodecache/node-cache/pkg/zone"
 )
 
-// Config holds the functions that read the values. Each is called once per scrape, maybe by concurrent
-// scrapes, and must not block. A nil function removes the families of its section.
-type Config struct {
-	Ready    func() error // as for /readyz; a nil error means ready
-	Resolve  func() resolve.Stats
-	Cache    func() cache.Stats
-	Snapshot func() *snapshot.Stats // nil result: snapshots are off
-	Memory   func() Memory
-	Upstream func() []Route // zones are distinct
-	Cluster  func() Cluster
-	Node     func() Node
-	Static   func() *static.Stats // nil result: no hosts and no templates
-	Probes   func() []Probe       // labels are distinct
-	Foreign  func() int           // sockets of other processes at the server's addresses
-	UDP      func() []server.UDPStats
-	TCP      func() []server.TCPStats
-	Admin    func() admin.Stats
-	Config   func() ConfigState
-	Source   func() source.Stats    // of the configuration
-	Handover func() *handover.Stats // nil result: handover is off
+// prefix starts the name of every family.
+const prefix = "nodecache_"
 
-	Version string
-	Commit  string // empty: unknown
+// A Sample holds what one scrape shows. A part that is nil is not configured and has no series.
+type Sample struct {
+	Version, Commit string // Commit is empty if unknown
+	NotReady        error  // as for /readyz; nil: ready
+	Resolve         resolve.Stats
+	Cache           cache.Stats
+	Static          *static.Stats // hosts and templates
+	Snapshot        *snapshot.Stats
+	Memory          Memory
+	Routes          []Route          // zones are distinct
+	Zone            *zone.Stats      // the names of the cluster
+	Watch           *watch.Stats     // watches of objects and of the central resolver's endpoints
+	Link            *netif.Stats     // the link of the listen addresses
+	Intercept       *intercept.Stats // lease and rules
+	Mode            string           // of Intercept, as configured
+	Probes          []Probe          // labels are distinct
+	Foreign         int              // sockets of other processes at the server's addresses
+	UDP             []server.UDPStats
+	TCP             []server.TCPStats
+	Config          Config
+	Source          source.Stats // of the configuration
+	Handover        *handover.Stats
+	Admin           admin.Stats
+}
+
+// Memory describes the memory of the process in bytes.
+type Memory struct {
+	Container int64 // limit of the container; 0: none
+	GoLimit   int64 // limit of the Go runtime; 0: none
+	GoUsed    int64 // used by the Go runtime
+	Snapshot  int64 // used by snapshots if their folder is in memory
+
+	Inflight, Waiting int // bounds in use: the configured ones, or less if the memory is too low
 }
 
 // A Route holds the upstreams of one zone.
@@ -51,8 +70,14 @@ type Route struct {
 	Stats   upstream.Stats
 }
 
-// ConfigState describes the configurations so far.
-type ConfigState struct { // of the one in use
+// A Probe is a configured probe.
+type Probe struct {
+	Label string
+	Stats probe.Stats
+}
+
+// Config describes the configurations so far.
+type Config struct {
 	Generation  uint64    // of the one in use
 	LastOK      bool      // the configuration read last is in use
 	Succeeded   uint64    // applied
@@ -61,136 +86,122 @@ type ConfigState struct { // of the one in use
 	Panics      uint64    // recovered panics while building a configuration, which is then refused
 }
 
-// A Collector reads all Stats on each scrape. It implements [prometheus.Collector].
+// A Collector reads a sample on each scrape. It implements [prometheus.Collector].
 type Collector struct {
-	cfg      Config
-	families []describedFamily
-	history  counterHistory
+	descs map[string]*prometheus.Desc // by name without the prefix
+
+	mu      sync.Mutex // guards the fields below, and orders the reads: a later sample has later counters
+	read    func() Sample
+	history counterHistory
 }
 
-// A describedFamily is a family with its Prometheus description.
-type describedFamily struct {
-	family
-	desc *prometheus.Desc
-}
-
-// New returns a collector.
-func New(cfg Config) *Collector {
-	c := &Collector{cfg: cfg}
-	for _, s := range sections() {
-		if !s.enabled(&cfg) {
-			continue
+// New returns a collector. It calls read once per scrape; read must not block.
+func New(read func() Sample) *Collector {
+	c := &Collector{read: read, descs: map[string]*prometheus.Desc{}}
+	for _, f := range families() {
+		names := make([]string, len(f.labels))
+		for i, l := range f.labels {
+			names[i] = l.name
 		}
-		for _, f := range s.families {
-			names := make([]string, len(f.labels))
-			for i, l := range f.labels {
-				names[i] = l.name
-			}
-			desc := prometheus.NewDesc(prefix+f.name, f.help, names, nil)
-			c.families = append(c.families, describedFamily{family: f, desc: desc})
-		}
+		c.descs[f.name] = prometheus.NewDesc(prefix+f.name, f.help, names, nil)
 	}
 	return c
 }
 
+// families lists all families, in the order of docs/metrics.md.
+func families() []family {
+	t := &table{}
+	t.addAll(&Sample{
+		Static: &static.Stats{}, Snapshot: &snapshot.Stats{}, Zone: &zone.Stats{}, Watch: &watch.Stats{},
+		Link: &netif.Stats{}, Intercept: &intercept.Stats{}, Handover: &handover.Stats{},
+	}, nil)
+	return t.families
+}
+
 // Describe implements [prometheus.Collector].
 func (c *Collector) Describe(ch chan<- *prometheus.Desc) {
-	for _, f := range c.families {
-		ch <- f.desc
+	for _, desc := range c.descs {
+		ch <- desc
 	}
 }
 
 // Collect implements [prometheus.Collector].
 func (c *Collector) Collect(ch chan<- prometheus.Metric) {
-	s := c.sample()
-	for _, f := range c.families {
-		f.read(s, &sink{ch: ch, desc: f.desc, kind: f.kind})
-	}
+	s, upstreams := c.sample()
+	t := &table{ch: ch, descs: c.descs}
+	t.addAll(&s, upstreams)
 }
 
-// A sample holds all Stats of one scrape.
-type sample struct {
-	notReady error
-	resolve  resolve.Stats
-	cache    cache.Stats
-	routes   []Route
-	foreign  int
-	udp      []server.UDPStats
-	tcp      []server.TCPStats
-	admin    admin.Stats
-	config   ConfigState
-	source   source.Stats
-	static   *static.Stats
-	handover *handover.Stats
-	snapshot *snapshot.Stats
-	memory   Memory
-	cluster  Cluster
-	node     Node
-	probes   []Probe
-	version  string
-	commit   string
-
-	upstreams []upstreamSeries // of routes
+func (c *Collector) sample() (Sample, []upstreamSeries) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	s := c.read()
+	return s, c.history.upstreams(s.Routes)
 }
 
-func (c *Collector) sample() *sample {
-	cfg := &c.cfg
-	s := &sample{
-		notReady: call(cfg.Ready),
-		resolve:  call(cfg.Resolve),
-		cache:    call(cfg.Cache),
-		foreign:  call(cfg.Foreign),
-		udp:      call(cfg.UDP),
-		tcp:      call(cfg.TCP),
-		admin:    call(cfg.Admin),
-		config:   call(cfg.Config),
-		source:   call(cfg.Source),
-		static:   call(cfg.Static),
-		handover: call(cfg.Handover),
-		snapshot: call(cfg.Snapshot),
-		memory:   call(cfg.Memory),
-		cluster:  call(cfg.Cluster),
-		node:     call(cfg.Node),
-		probes:   call(cfg.Probes),
-		version:  cfg.Version,
-		commit:   cfg.Commit,
-	}
-	s.routes, s.upstreams = c.history.read(cfg.Upstream)
-	return s
+// A kind is a Prometheus metric type.
+type kind string
+
+const (
+	counter   kind = "counter"
+	gauge     kind = "gauge"
+	histogram kind = "histogram"
+)
+
+// A label is a label of a family.
+type label struct {
+	name   string
+	values []string // nil: from the configuration or the build
 }
 
-// call returns f's value, or the zero value if f is nil.
-func call[T any](f func() T) (v T) {
-	if f != nil {
-		v = f()
-	}
-	return v
+// A family is a metric: all series of one name.
+type family struct {
+	section string // its heading in docs/metrics.md
+	name    string // without the prefix
+	kind    kind
+	help    string
+	labels  []label
 }
 
-// A sink emits the series of one family.
-type sink struct {
-	ch   chan<- prometheus.Metric
+// A table writes the series of one scrape, family by family. Without a channel it lists the families.
+type table struct {
+	section  string
+	families []family
+	ch       chan<- prometheus.Metric // nil: only families is filled
+	descs    map[string]*prometheus.Desc
+}
+
+// A series writes the series of one family. Label values are in the order of the family's labels.
+type series struct {
+	ch   chan<- prometheus.Metric // nil: the series are left out
 	desc *prometheus.Desc
-	kind kind
+	kind prometheus.ValueType
 }
 
-// put emits a series with these label values, in the order of the family's labels.
-func (s *sink) put(value float64, labels ...string) {
-	fixUTF8(labels)
-	as := prometheus.GaugeValue
-	if s.kind == counter {
-		as = prometheus.CounterValue
+// add begins a family.
+func (t *table) add(k kind, name, help string, labels ...label) series {
+	if t.ch == nil {
+		t.families = append(t.families, family{t.section, name, k, help, labels})
+		return series{}
 	}
-	s.ch <- prometheus.MustNewConstMetric(s.desc, as, value, labels...)
+	value := prometheus.GaugeValue
+	if k == counter {
+		value = prometheus.CounterValue
+	}
+	return series{ch: t.ch, desc: t.descs[name], kind: value}
 }
 
-// count emits a series as put does.
-func (s *sink) count(value uint64, labels ...string) { s.put(float64(value), labels...) }
+func (s series) put(value float64, labels ...string) {
+	if s.ch != nil {
+		s.ch <- prometheus.MustNewConstMetric(s.desc, s.kind, value, validUTF8(labels)...)
+	}
+}
 
-// durations emits a histogram from the counts between the bounds; the last count is for longer durations.
-// labels is as for put.
-func (s *sink) durations(counts []uint64, bounds []time.Duration, total time.Duration, labels ...string) {
-	fixUTF8(labels)
+// durations writes a histogram from the counts between the bounds; the last count is for longer durations.
+func (s series) durations(counts []uint64, bounds []time.Duration, total time.Duration, labels ...string) {
+	if s.ch == nil {
+		return
+	}
 	var sum uint64
 	buckets := make(map[float64]uint64, len(bounds))
 	for i, n := range counts {
@@ -199,12 +210,70 @@ func (s *sink) durations(counts []uint64, bounds []time.Duration, total time.Dur
 			buckets[bounds[i].Seconds()] = sum
 		}
 	}
-	s.ch <- prometheus.MustNewConstHistogram(s.desc, sum, total.Seconds(), buckets, labels...)
+	s.ch <- prometheus.MustNewConstHistogram(s.desc, sum, total.Seconds(), buckets, validUTF8(labels)...)
 }
 
-// fixUTF8 makes labels valid UTF-8: the IPv6 zone of an upstream's address may be any bytes.
-func fixUTF8(labels []string) {
+// validUTF8 makes labels valid UTF-8: the IPv6 zone of an upstream's address may be any bytes.
+func validUTF8(labels []string) []string {
 	for i, l := range labels {
 		labels[i] = strings.ToValidUTF8(l, "\ufffd")
 	}
+	return labels
 }
+
+type number interface {
+	int | int64 | uint32 | uint64 | float64
+}
+
+// total adds a counter with one series.
+func (t *table) total(name, help string, n uint64) { t.add(counter, name, help).put(float64(n)) }
+
+// value adds a gauge with one series.
+func (t *table) value(name, help string, v float64) { t.add(gauge, name, help).put(v) }
+
+// truth adds a gauge with one series: 1 if yes, else 0.
+func (t *table) truth(name, help string, yes bool) { t.value(name, help, boolValue(yes)) }
+
+// state adds a gauge with a series for each value of its label: 1 for the current one, else 0.
+func (t *table) state(name, help string, l label, current string) {
+	s := t.add(gauge, name, help, l)
+	for _, value := range l.values {
+		s.put(boolValue(value == current), value)
+	}
+}
+
+// by adds a family with a series for each value of its label, in order.
+func by[N number](t *table, k kind, name, help string, l label, values ...N) {
+	s := t.add(k, name, help, l)
+	for i, v := range values {
+		s.put(float64(v), l.values[i])
+	}
+}
+
+// column returns one value of each element.
+func column[S any, N number](list []S, of func(*S) N) []N {
+	values := make([]N, len(list))
+	for i := range list {
+		values[i] = of(&list[i])
+	}
+	return values
+}
+
+// sum adds up one value of each element.
+func sum[S any](list []S, of func(*S) uint64) (n uint64) {
+	for i := range list {
+		n += of(&list[i])
+	}
+	return n
+}
+
+// boolValue returns 1 for true, else 0.
+func boolValue(yes bool) float64 {
+	if yes {
+		return 1
+	}
+	return 0
+}
+
+// unixSeconds returns t as Unix time. A float64 cannot hold nanoseconds exactly.
+func unixSeconds(t time.Time) float64 { return float64(t.UnixMicro()) / 1e6 }

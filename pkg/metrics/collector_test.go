@@ -46,7 +46,7 @@ func series(families []*dto.MetricFamily) map[string]float64 {
 	return found
 }
 
-// arrays adds what the arrays of resolve.Stats become, and says what the fields after them begin with. They are numbered
+// arrays adds the series of the arrays of resolve.Stats, and returns the first value of the fields after them. They are numbered
 // from 1000: two by two by nine queries, eight responses for each source, 17 durations and their sum.
 func arrays(want map[string]float64) (next float64) {
 	n := 1000.0
@@ -185,13 +185,10 @@ func TestValues(t *testing.T) {
 
 func TestDurations(t *testing.T) {
 	t.Parallel()
-	cfg := distinct()
-	cfg.Resolve = func() resolve.Stats {
-		s := resolve.Stats{Total: 1500 * time.Millisecond}
-		for i := range s.Durations {
-			s.Durations[i] = uint64(i + 1)
-		}
-		return s
+	sample := distinct()
+	sample.Resolve = resolve.Stats{Total: 1500 * time.Millisecond}
+	for i := range sample.Resolve.Durations {
+		sample.Resolve.Durations[i] = uint64(i + 1)
 	}
 	want := `
 # HELP nodecache_request_duration_seconds Time from a query's arrival to its response. Responses from memory are timed per batch.
@@ -216,7 +213,7 @@ nodecache_request_duration_seconds_bucket{le="+Inf"} 153
 nodecache_request_duration_seconds_sum 1.5
 nodecache_request_duration_seconds_count 153
 `
-	err := testutil.CollectAndCompare(metrics.New(cfg), strings.NewReader(want), "nodecache_request_duration_seconds")
+	err := testutil.CollectAndCompare(collector(sample), strings.NewReader(want), "nodecache_request_duration_seconds")
 	if err != nil {
 		t.Error(err)
 	}
@@ -225,11 +222,11 @@ nodecache_request_duration_seconds_count 153
 // TestSeveralListeners adds up what a second listener counted.
 func TestSeveralListeners(t *testing.T) {
 	t.Parallel()
-	cfg := distinct()
-	one := series(gather(t, cfg))
-	udp, tcp := cfg.UDP()[0], cfg.TCP()[0]
-	cfg.UDP = func() []server.UDPStats { return []server.UDPStats{udp, udp} }
-	cfg.TCP = func() []server.TCPStats { return []server.TCPStats{tcp, tcp} }
+	sample := distinct()
+	one := series(gather(t, sample))
+	udp, tcp := sample.UDP[0], sample.TCP[0]
+	sample.UDP = []server.UDPStats{udp, udp}
+	sample.TCP = []server.TCPStats{tcp, tcp}
 	want := maps.Clone(one)
 	for name, value := range one {
 		if strings.HasPrefix(name, "udp_") || strings.HasPrefix(name, "tcp_") ||
@@ -237,7 +234,7 @@ func TestSeveralListeners(t *testing.T) {
 			want[name] = 2 * value
 		}
 	}
-	if diff := cmp.Diff(want, series(gather(t, cfg))); diff != "" {
+	if diff := cmp.Diff(want, series(gather(t, sample))); diff != "" {
 		t.Errorf("series with twice the listeners (-want +got):\n%s", diff)
 	}
 }
@@ -252,17 +249,15 @@ func render(families []*dto.MetricFamily) string {
 	return b.String()
 }
 
-// TestUnknown leaves out what is not known yet, and says so of what is known to be bad.
+// TestUnknown checks that an unknown value has no series, and that a value known to be bad has one.
 func TestUnknown(t *testing.T) {
 	t.Parallel()
-	cfg := distinct()
-	cfg.Upstream = func() []metrics.Route {
-		u := upstreamNamed("udp", "192.0.2.1:53", 1)
-		u.SRTT, u.P95 = 0, 0
-		return []metrics.Route{{Zone: ".", Stats: upstream.Stats{Servers: []upstream.ServerStats{u}}}}
-	}
-	cfg.Config = func() metrics.ConfigState { return metrics.ConfigState{} }
-	got := series(gather(t, cfg))
+	sample := distinct()
+	u := upstreamNamed("udp", "192.0.2.1:53", 1)
+	u.SRTT, u.P95 = 0, 0
+	sample.Routes = []metrics.Route{{Zone: ".", Stats: upstream.Stats{Servers: []upstream.ServerStats{u}}}}
+	sample.Config = metrics.Config{}
+	got := series(gather(t, sample))
 	for name := range got {
 		if strings.HasPrefix(name, "upstream_lat") || strings.HasPrefix(name, "config_last_reload_success_timestamp") {
 			t.Errorf("%s is %v, want no such series", name, got[name])
@@ -276,26 +271,24 @@ func TestUnknown(t *testing.T) {
 // TestInvalidUTF8Labels has an IPv6 zone that is no UTF-8, as a resolv.conf may.
 func TestInvalidUTF8Labels(t *testing.T) {
 	t.Parallel()
-	cfg := distinct()
-	cfg.Upstream = func() []metrics.Route {
-		u := upstreamNamed("udp", "[fe80::1%\xff]:53", 1)
-		return []metrics.Route{{Zone: ".", Stats: upstream.Stats{Servers: []upstream.ServerStats{u}}}}
-	}
+	sample := distinct()
+	u := upstreamNamed("udp", "[fe80::1%\xff]:53", 1)
+	sample.Routes = []metrics.Route{{Zone: ".", Stats: upstream.Stats{Servers: []upstream.ServerStats{u}}}}
 	name := "upstream_requests_total{upstream=\"udp://[fe80::1%\ufffd]:53\",zone=\".\"}"
-	if got := series(gather(t, cfg))[name]; got != 1 {
+	if got := series(gather(t, sample))[name]; got != 1 {
 		t.Errorf("%s is %v, want 1", name, got)
 	}
 }
 
-// TestNoSources has no function at all.
-func TestNoSources(t *testing.T) {
+// TestNoParts has a process in which nothing is configured: optional parts have no series.
+func TestNoParts(t *testing.T) {
 	t.Parallel()
-	var got []string
-	for _, f := range gather(t, metrics.Config{}) {
-		got = append(got, f.GetName())
-	}
-	if diff := cmp.Diff([]string{"nodecache_build_info", "nodecache_panics_total"}, got); diff != "" {
-		t.Errorf("families (-want +got):\n%s", diff)
+	for _, f := range gather(t, metrics.Sample{}) {
+		for _, part := range []string{"static", "snapshot", "zone_objects", "watch", "central", "interface", "intercept", "handover", "upstream", "probe"} {
+			if strings.HasPrefix(f.GetName(), "nodecache_"+part) {
+				t.Errorf("%s has series", f.GetName())
+			}
+		}
 	}
 }
 
@@ -306,7 +299,7 @@ func TestFamilies(t *testing.T) {
 	for _, c := range metrics.Chapters() {
 		for _, r := range c.Rows {
 			if _, twice := want[r.Name]; twice {
-				t.Errorf("%s stands in the table twice", r.Name)
+				t.Errorf("%s is in the table twice", r.Name)
 			}
 			want[r.Name] = r
 		}
@@ -354,7 +347,7 @@ func columns(f *dto.MetricFamily, row metrics.Row) []metrics.Column {
 
 func TestLint(t *testing.T) {
 	t.Parallel()
-	problems, err := testutil.GatherAndLint(registered(t, distinct()))
+	problems, err := testutil.GatherAndLint(registered(t, distinct))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -372,10 +365,9 @@ func TestConcurrentScrapes(t *testing.T) {
 		t.Fatal(err)
 	}
 	var done atomic.Uint64
-	cfg := distinct()
-	cfg.Cache = held.Stats
-	cfg.Config = func() metrics.ConfigState { return metrics.ConfigState{Generation: done.Load()} }
-	registry := registered(t, cfg)
+	registry := registered(t, func() metrics.Sample {
+		return metrics.Sample{Cache: held.Stats(), Config: metrics.Config{Generation: done.Load()}}
+	})
 	const workers, rounds = 4, 50
 	var all sync.WaitGroup
 	for range workers {

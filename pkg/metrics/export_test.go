@@ -23,16 +23,16 @@ type Chapter struct {
 // Chapters is the table.
 func Chapters() []Chapter {
 	var list []Chapter
-	for _, s := range sections() {
-		c := Chapter{Title: s.title}
-		for _, f := range s.families {
-			r := Row{Name: prefix + f.name, Kind: string(f.kind), Help: f.help}
-			for _, l := range f.labels {
-				r.Labels = append(r.Labels, Column{Name: l.name, Values: l.values})
-			}
-			c.Rows = append(c.Rows, r)
+	for _, f := range families() {
+		if len(list) == 0 || list[len(list)-1].Title != f.section {
+			list = append(list, Chapter{Title: f.section})
 		}
-		list = append(list, c)
+		r := Row{Name: prefix + f.name, Kind: string(f.kind), Help: f.help}
+		for _, l := range f.labels {
+			r.Labels = append(r.Labels, Column{Name: l.name, Values: l.values})
+		}
+		c := &list[len(list)-1]
+		c.Rows = append(c.Rows, r)
 	}
 	return list
 }

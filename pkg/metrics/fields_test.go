@@ -11,15 +11,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/nodecache/node-cache/pkg/admin"
-	"github.com/nodecache/node-cache/pkg/cache"
-	"github.com/nodecache/node-cache/pkg/handover"
 	"github.com/nodecache/node-cache/pkg/metrics"
-	"github.com/nodecache/node-cache/pkg/resolve"
 	"github.com/nodecache/node-cache/pkg/server"
-	"github.com/nodecache/node-cache/pkg/snapshot"
-	"github.com/nodecache/node-cache/pkg/source"
-	"github.com/nodecache/node-cache/pkg/static"
 	"github.com/nodecache/node-cache/pkg/upstream"
 	"github.com/nodecache/node-cache/pkg/zone"
 )
@@ -29,138 +22,136 @@ import (
 func TestEveryFieldIsASeries(t *testing.T) {
 	t.Parallel()
 	base := gather(t, distinct())
-	try := func(name string, cfg metrics.Config) {
-		if cmp.Equal(render(base), render(gather(t, cfg))) {
+	try := func(name string, sample metrics.Sample) {
+		if cmp.Equal(render(base), render(gather(t, sample))) {
 			t.Errorf("%s: no series changes with it", name)
 		}
 	}
 	unready := distinct()
-	unready.Ready = func() error { return errors.New("starting") }
-	try("Ready", unready)
-	for name, change := range changes(distinct().Resolve()) {
-		cfg := distinct()
-		cfg.Resolve = func() resolve.Stats { return change }
-		try("resolve.Stats."+name, cfg)
+	unready.NotReady = errors.New("starting")
+	try("NotReady", unready)
+	for name, change := range changes(distinct().Resolve) {
+		sample := distinct()
+		sample.Resolve = change
+		try("resolve.Stats."+name, sample)
 	}
-	for name, change := range changes(distinct().Cache()) {
-		cfg := distinct()
-		cfg.Cache = func() cache.Stats { return change }
-		try("cache.Stats."+name, cfg)
+	for name, change := range changes(distinct().Cache) {
+		sample := distinct()
+		sample.Cache = change
+		try("cache.Stats."+name, sample)
 	}
-	for name, change := range changes(*distinct().Snapshot()) {
+	for name, change := range changes(*distinct().Snapshot) {
 		if name == "LastError" || name == "Loaded" { // a text for /status; below
 			continue
 		}
-		cfg := distinct()
-		cfg.Snapshot = func() *snapshot.Stats { return &change }
-		try("snapshot.Stats."+name, cfg)
+		sample := distinct()
+		sample.Snapshot = &change
+		try("snapshot.Stats."+name, sample)
 	}
-	for name, change := range changes(distinct().Snapshot().Loaded) {
+	for name, change := range changes(distinct().Snapshot.Loaded) {
 		if name == "Reason" { // a text for /status
 			continue
 		}
-		kept := *distinct().Snapshot()
+		kept := *distinct().Snapshot
 		kept.Loaded = change
-		cfg := distinct()
-		cfg.Snapshot = func() *snapshot.Stats { return &kept }
-		try("snapshot.Loaded."+name, cfg)
+		sample := distinct()
+		sample.Snapshot = &kept
+		try("snapshot.Loaded."+name, sample)
 	}
-	for name, change := range changes(distinct().Memory()) {
-		cfg := distinct()
-		cfg.Memory = func() metrics.Memory { return change }
-		try("Memory."+name, cfg)
+	for name, change := range changes(distinct().Memory) {
+		sample := distinct()
+		sample.Memory = change
+		try("Memory."+name, sample)
 	}
 	restored := distinct()
-	restored.Cluster = func() metrics.Cluster {
-		held := *distinct().Cluster().Zone
-		held.Kinds[zone.Slices].Restored = true
-		return metrics.Cluster{Zone: &held, Source: distinct().Cluster().Source}
-	}
+	restored.Zone.Kinds[zone.Slices].Restored = true
 	try("zone.KindStats.Restored", restored)
-	for name, change := range changes(distinct().UDP()[0]) {
-		cfg := distinct()
-		cfg.UDP = func() []server.UDPStats { return []server.UDPStats{change} }
-		try("server.UDPStats."+name, cfg)
+	for name, change := range changes(distinct().UDP[0]) {
+		sample := distinct()
+		sample.UDP = []server.UDPStats{change}
+		try("server.UDPStats."+name, sample)
 	}
-	for name, change := range changes(distinct().TCP()[0]) {
-		cfg := distinct()
-		cfg.TCP = func() []server.TCPStats { return []server.TCPStats{change} }
-		try("server.TCPStats."+name, cfg)
+	for name, change := range changes(distinct().TCP[0]) {
+		sample := distinct()
+		sample.TCP = []server.TCPStats{change}
+		try("server.TCPStats."+name, sample)
 	}
-	for name, change := range changes(distinct().Admin()) {
-		cfg := distinct()
-		cfg.Admin = func() admin.Stats { return change }
-		try("admin.Stats."+name, cfg)
+	for name, change := range changes(distinct().Admin) {
+		sample := distinct()
+		sample.Admin = change
+		try("admin.Stats."+name, sample)
 	}
-	for name, change := range changes(distinct().Upstream()[1].Stats.Servers[0]) {
+	for name, change := range changes(distinct().Routes[1].Stats.Servers[0]) {
 		switch name {
 		case "LastResort", "Far": // only servers of a service are
 			continue
 		case "Name", "Limitations", "LastError": // open sets: they are in /status
 			continue
 		}
-		cfg := distinct()
-		routes := cfg.Upstream()
-		routes[1].Stats.Servers = []upstream.ServerStats{change}
-		cfg.Upstream = func() []metrics.Route { return routes }
-		try("upstream.ServerStats."+name, cfg)
+		sample := distinct()
+		sample.Routes[1].Stats.Servers = []upstream.ServerStats{change}
+		try("upstream.ServerStats."+name, sample)
 	}
-	for name, change := range changes(*distinct().Cluster().Zone) {
-		cfg := distinct()
-		c := cfg.Cluster()
-		c.Zone = &change
-		cfg.Cluster = func() metrics.Cluster { return c }
-		try("zone.Stats."+name, cfg)
+	for name, change := range changes(*distinct().Zone) {
+		sample := distinct()
+		sample.Zone = &change
+		try("zone.Stats."+name, sample)
 	}
 	for name, change := range sourceChanges() {
-		cfg := distinct()
-		c := cfg.Cluster()
-		c.Source = &change
-		cfg.Cluster = func() metrics.Cluster { return c }
-		try("watch."+name, cfg)
+		sample := distinct()
+		sample.Watch = &change
+		try("watch."+name, sample)
 	}
-	for name, change := range nodeChanges() {
-		cfg := distinct()
-		cfg.Node = func() metrics.Node { return change }
-		try("Node."+name, cfg)
+	for name, change := range changesBut(linked(), "Reason") { // a text for /status
+		sample := distinct()
+		sample.Link = &change
+		try("netif.Stats."+name, sample)
 	}
-	for name, change := range changes(distinct().Probes()[0].Stats) {
+	for name, change := range changesBut(intercepted(), "LeaseErrors", "NewOwner", "NoneHeldFor") { // for /status and /readyz
+		sample := distinct()
+		sample.Intercept = &change
+		try("intercept.Stats."+name, sample)
+	}
+	transparent := distinct()
+	transparent.Mode = "transparent"
+	try("Mode", transparent)
+	for name, change := range changes(distinct().Probes[0].Stats) {
 		if name == "Last" || name == "Row" || name == "LastError" { // for /status
 			continue
 		}
-		cfg := distinct()
-		cfg.Probes = func() []metrics.Probe { return []metrics.Probe{{Label: "cluster", Stats: change}, {Label: "outside"}} }
-		try("probe.Stats."+name, cfg)
+		sample := distinct()
+		sample.Probes = []metrics.Probe{{Label: "cluster", Stats: change}, {Label: "outside"}}
+		try("probe.Stats."+name, sample)
 	}
-	for name, change := range changes(distinct().Source()) {
-		cfg := distinct()
-		cfg.Source = func() source.Stats { return change }
-		try("source.Stats."+name, cfg)
+	for name, change := range changes(distinct().Source) {
+		sample := distinct()
+		sample.Source = change
+		try("source.Stats."+name, sample)
 	}
-	for name, change := range changesBut(*distinct().Static(), "Files") { // below
-		cfg := distinct()
-		cfg.Static = func() *static.Stats { return &change }
-		try("static.Stats."+name, cfg)
+	for name, change := range changesBut(*distinct().Static, "Files") { // below
+		sample := distinct()
+		sample.Static = &change
+		try("static.Stats."+name, sample)
 	}
-	for name, change := range changes(distinct().Static().Files[0]) {
-		cfg := distinct()
-		held := *cfg.Static()
+	for name, change := range changes(distinct().Static.Files[0]) {
+		sample := distinct()
+		held := *sample.Static
 		held.Files[0] = change
-		cfg.Static = func() *static.Stats { return &held }
+		sample.Static = &held
 		if name == "Err" { // of another kind than the rest
 			held.Files[0].Err = errors.New("lost")
 		}
-		try("static.FileStats."+name, cfg)
+		try("static.FileStats."+name, sample)
 	}
-	for name, change := range changesBut(*distinct().Handover(), "From", "Why", "To", "GivenAt", "LastError") { // for /status
-		cfg := distinct()
-		cfg.Handover = func() *handover.Stats { return &change }
-		try("handover.Stats."+name, cfg)
+	for name, change := range changesBut(*distinct().Handover, "From", "Why", "To", "GivenAt", "LastError") { // for /status
+		sample := distinct()
+		sample.Handover = &change
+		try("handover.Stats."+name, sample)
 	}
-	for name, change := range changes(distinct().Config()) {
-		cfg := distinct()
-		cfg.Config = func() metrics.ConfigState { return change }
-		try("ConfigState."+name, cfg)
+	for name, change := range changes(distinct().Config) {
+		sample := distinct()
+		sample.Config = change
+		try("Config."+name, sample)
 	}
 }
 

@@ -10,14 +10,13 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/nodecache/node-cache/pkg/cache"
 	"github.com/nodecache/node-cache/pkg/metrics"
 )
 
-// scrape asks a handler for cfg with a header's name and value, if given.
-func scrape(t *testing.T, cfg metrics.Config, log *slog.Logger, header ...string) *httptest.ResponseRecorder {
+// scrape asks the handler of a collector with a header's name and value, if given.
+func scrape(t *testing.T, c *metrics.Collector, log *slog.Logger, header ...string) *httptest.ResponseRecorder {
 	t.Helper()
-	h, err := metrics.Handler(metrics.New(cfg), log)
+	h, err := metrics.Handler(c, log)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -32,7 +31,7 @@ func scrape(t *testing.T, cfg metrics.Config, log *slog.Logger, header ...string
 
 func TestHandler(t *testing.T) {
 	t.Parallel()
-	w := scrape(t, distinct(), nil)
+	w := scrape(t, collector(distinct()), nil)
 	if w.Code != http.StatusOK {
 		t.Errorf("status %d, want 200", w.Code)
 	}
@@ -59,7 +58,7 @@ func TestHandlerEncodings(t *testing.T) {
 		t.Run(tc.accept, func(t *testing.T) {
 			t.Parallel()
 			var log bytes.Buffer
-			w := scrape(t, distinct(), slog.New(slog.NewTextHandler(&log, nil)), "Accept-Encoding", tc.accept)
+			w := scrape(t, collector(distinct()), slog.New(slog.NewTextHandler(&log, nil)), "Accept-Encoding", tc.accept)
 			if got := w.Header().Get("Content-Encoding"); w.Code != http.StatusOK || got != tc.want {
 				t.Errorf("status %d, encoding %q, want 200 and %q", w.Code, got, tc.want)
 			}
@@ -70,24 +69,22 @@ func TestHandlerEncodings(t *testing.T) {
 	}
 }
 
-// TestHandlerSurvivesPanic has a defect in one of the functions.
+// TestHandlerSurvivesPanic has a defect in the function that reads the sample.
 func TestHandlerSurvivesPanic(t *testing.T) {
 	t.Parallel()
-	cfg := distinct()
-	cfg.Cache = func() cache.Stats { panic("no stats today") }
 	var log bytes.Buffer
-	w := scrape(t, cfg, slog.New(slog.NewTextHandler(&log, nil)))
+	w := scrape(t, metrics.New(func() metrics.Sample { panic("no stats today") }), slog.New(slog.NewTextHandler(&log, nil)))
 	if w.Code != http.StatusOK || !strings.Contains(w.Body.String(), "\ngo_goroutines ") {
 		t.Errorf("status %d, want 200 with the other collectors' series", w.Code)
 	}
 	if !strings.Contains(log.String(), "no stats today") {
-		t.Errorf("the log does not tell of it:\n%s", log.String())
+		t.Errorf("the log lacks the panic:\n%s", log.String())
 	}
 }
 
 func TestTwoHandlers(t *testing.T) {
 	t.Parallel()
-	c := metrics.New(metrics.Config{Version: "a"})
+	c := collector(metrics.Sample{Version: "a"})
 	if _, err := metrics.Handler(c, nil); err != nil {
 		t.Fatal(err)
 	}

@@ -5,188 +5,115 @@ package metrics
 import (
 	"github.com/nodecache/node-cache/pkg/intercept"
 	"github.com/nodecache/node-cache/pkg/netif"
+	"github.com/nodecache/node-cache/pkg/watch"
+	"github.com/nodecache/node-cache/pkg/zone"
 )
 
-// A Node holds the stats of the agent's link and interception. A nil part is not managed and has no series.
-type Node struct {
-	Link      *netif.Stats
-	Intercept *intercept.Stats
-	Mode      string // of Intercept, as configured
+func (t *table) addZone(z *zone.Stats) {
+	t.section = "Cluster zone"
+	kinds := label{"kind", zone.Kinds()}
+	by(t, gauge, "zone_objects", "Objects that the cluster zone holds.", kinds,
+		column(z.Kinds[:], func(k *zone.KindStats) int64 { return k.Objects })...)
+	by(t, gauge, "zone_bytes", "Memory of their records, without the indexes.", kinds,
+		column(z.Kinds[:], func(k *zone.KindStats) int64 { return k.Bytes })...)
+	by(t, gauge, "zone_refused_objects", "Objects over the memory limit of one namespace; only their names are held.", kinds,
+		column(z.Kinds[:], func(k *zone.KindStats) int64 { return k.Refused })...)
+	t.value("zone_index_bytes", "Memory of the zone's indexes, by name and by address.", float64(z.Index))
+	t.value("zone_serial", "Serial of the zone's SOA record. Each change of an object increases it.", float64(z.Serial))
+	t.total("zone_changes_told_total", "Changes of services and namespaces passed to the cache, which then drops older answers.", z.Notified)
+	by(t, gauge, "zone_restored", "1 while the objects of the kind come from a snapshot and are not synced yet, else 0.", kinds,
+		column(z.Kinds[:], func(k *zone.KindStats) float64 { return boolValue(k.Restored) })...)
 }
 
-func linkFamilies() []family {
-	return []family{
-		{
-			"interface_info", gauge, "Always 1. The label shows the link of the listen addresses: a dummy link, a bridge without ports, or the loopback link. " +
-				"Absent until the link is set up.",
-			[]label{{name: "kind"}},
-			func(s *sample, out *sink) {
-				if l := s.node.Link; l != nil && l.Kind != "" {
-					out.put(1, l.Kind)
-				}
-			},
-		},
-		{
-			"interface_addresses", gauge, "Listen addresses present on the link, missing from it, or present on another link as well.",
-			[]label{{"state", []string{"held", "missing", "elsewhere"}}},
-			func(s *sample, out *sink) {
-				if l := s.node.Link; l != nil {
-					out.put(float64(len(l.Held)), "held")
-					out.put(float64(len(l.Missing)), "missing")
-					out.put(float64(len(l.Duplicates)), "elsewhere")
-				}
-			},
-		},
-		{
-			"interface_repairs_total", counter, "Repairs of the link or its addresses.",
-			nil, readLink(func(l *netif.Stats) float64 { return float64(l.Repairs) }),
-		},
-		{
-			"interface_right", gauge, "1 if link and addresses were correct at the last check, else 0. /status shows the reason.",
-			nil, readLink(func(l *netif.Stats) float64 { return boolValue(l.LastError == "") }),
-		},
-		{
-			"interface_contested", gauge, "1 while another program undoes the repairs, which are made less often then, else 0.",
-			nil, readLink(func(l *netif.Stats) float64 { return boolValue(l.Contested) }),
-		},
-		{
-			"interface_stood_down", gauge, "1 once a newer agent owns the link and this one no longer changes it, else 0.",
-			nil, readLink(func(l *netif.Stats) float64 { return boolValue(l.StoodDown) }),
-		},
-	}
-}
-
-func leaseFamilies() []family {
-	return []family{
-		{
-			"intercept_info", gauge, "Always 1. The labels show which queries the rules redirect, and the backend of the rules.",
-			[]label{{name: "mode"}, {name: "backend"}},
-			func(s *sample, out *sink) {
-				if i := s.node.Intercept; i != nil {
-					out.put(1, s.node.Mode, i.Backend)
-				}
-			},
-		},
-		{
-			"intercept_lease_held", gauge, "1 while the agent holds the lease on all its addresses of the IP family, else 0: their queries go to the fallback. " +
-				"Absent for a family without an address.",
-			[]label{{"family", ipFamilies()}},
-			readHeld,
-		},
-		{
-			"intercept_lease_lost_seconds", gauge, "Time since the agent last held the lease on all its addresses, or since its start; 0 while it holds them.",
-			nil, readIntercept(func(i *intercept.Stats) float64 { return i.NotHeldFor.Seconds() }),
-		},
-		{
-			"intercept_lease_renewals_total", counter, "Lease renewals after a successful self-query, of all addresses.",
-			nil, readIntercept(func(i *intercept.Stats) float64 { return float64(i.Renewals) }),
-		},
-		{
-			"intercept_lease_failures_total", counter, "Failed lease renewals: the self-query timed out, was refused, was answered by another server, " +
-				"could not be sent, or failed otherwise; a reader hangs; the answer came too late; the kernel refused the renewal.",
-			[]label{{"reason", leaseCauses()}},
-			readLeaseFailures,
-		},
-		{
-			"intercept_released", gauge, "1 once the agent has released its leases because it stops, else 0.",
-			nil, readIntercept(func(i *intercept.Stats) float64 { return boolValue(i.Released) }),
-		},
-		{
-			"intercept_stood_down", gauge, "1 once a newer agent owns the rules and this one no longer changes them, else 0.",
-			nil, readIntercept(func(i *intercept.Stats) float64 { return boolValue(i.StoodDown) }),
-		},
-	}
-}
-
-func ruleFamilies() []family {
-	return []family{
-		{
-			"intercept_rules_right", gauge, "1 if the rules were correct at the last check, else 0. /status shows the reason.",
-			nil, readIntercept(func(i *intercept.Stats) float64 { return boolValue(i.LastError == "") }),
-		},
-		{
-			"intercept_rule_checks_total", counter, "Successful checks of the rules.",
-			nil, readIntercept(func(i *intercept.Stats) float64 { return float64(i.Applies) }),
-		},
-		{
-			"intercept_rule_repairs_total", counter, "Checks that changed the rules: at the start, for another fallback, or because another program had changed them.",
-			nil, readIntercept(func(i *intercept.Stats) float64 { return float64(i.Changes) }),
-		},
-		{
-			"intercept_rule_failures_total", counter, "Failed checks of the rules, for example while another program holds their lock.",
-			nil, readIntercept(func(i *intercept.Stats) float64 { return float64(i.ApplyFailures) }),
-		},
-		{
-			"intercept_watch_failures_total", counter, "Restarts of the rules' watch after it failed.",
-			nil, readIntercept(func(i *intercept.Stats) float64 { return float64(i.WatchFailures) }),
-		},
-		{
-			"intercept_fallback_targets", gauge, "Fallback servers while no lease is held: used, and known but unused because there are enough. " +
-				"Both are 0 in transparent mode, where queries go to their original destination.",
-			[]label{{"state", []string{"used", "unused"}}},
-			func(s *sample, out *sink) {
-				if i := s.node.Intercept; i != nil {
-					out.put(float64(len(i.Fallback)), "used")
-					out.put(float64(i.FallbackOmitted), "unused")
-				}
-			},
-		},
-	}
-}
-
-// leaseCauses returns the reasons of failed renewals.
-func leaseCauses() []string {
-	list := make([]string, intercept.NumCauses)
-	for i := range list {
-		list[i] = intercept.Cause(i).String()
-	}
-	return list
-}
-
-// readLink reads the only series of a link family.
-func readLink(of func(*netif.Stats) float64) func(*sample, *sink) {
-	return func(s *sample, out *sink) {
-		if s.node.Link != nil {
-			out.put(of(s.node.Link))
+func (t *table) addWatch(w *watch.Stats) {
+	t.section = "Cluster source"
+	kinds := label{"kind", zone.Kinds()}
+	synced := t.add(gauge, "watch_synced", "1 once the objects of the kind are synced, else 0. It stays 1 when they become stale.", kinds)
+	age := t.add(gauge, "watch_age_seconds", "Time since the objects of the kind were last confirmed fresh, by an event or a bookmark. "+
+		"Absent before the first sync; 0 for manifests.", kinds)
+	events := t.add(counter, "watch_events_total", "Objects added, updated, or deleted, including those of lists.", kinds)
+	restarts := t.add(counter, "watch_restarts_total", "Watches started after the first.", kinds)
+	failures := t.add(counter, "watch_failures_total", "Requests and watches that failed or were aborted. /status shows the last error.", kinds)
+	var arrival, change watch.Histogram
+	for i := range w.Kinds {
+		k := &w.Kinds[i]
+		name := kinds.values[k.Kind]
+		synced.put(boolValue(k.Synced), name)
+		if k.Synced {
+			age.put(k.Age.Seconds(), name)
 		}
+		events.put(float64(k.Events), name)
+		restarts.put(float64(k.Restarts), name)
+		failures.put(float64(k.Failures), name)
+		merge(&arrival, &k.Arrival)
+		merge(&change, &k.Change)
 	}
+	t.total("watch_requests_total", "Requests sent to the API server, of every kind; 0 for manifests.", w.Requests)
+	latency := t.add(histogram, "event_to_answer_seconds", "Time until answers reflect a change of an object: since the event's arrival, "+
+		"or since the change itself, if the object has a timestamp; the latter includes clock skew.", label{"from", []string{"arrival", "change"}})
+	bounds := watch.Buckets()
+	latency.durations(arrival.Counts[:], bounds[:], arrival.Sum, "arrival")
+	latency.durations(change.Counts[:], bounds[:], change.Sum, "change")
 }
 
-// readIntercept reads the only series of an interception family.
-func readIntercept(of func(*intercept.Stats) float64) func(*sample, *sink) {
-	return func(s *sample, out *sink) {
-		if s.node.Intercept != nil {
-			out.put(of(s.node.Intercept))
-		}
+// merge adds one histogram to another.
+func merge(to, from *watch.Histogram) {
+	for bucket, n := range from.Counts {
+		to.Counts[bucket] += n
 	}
+	to.Sum += from.Sum
 }
 
-func readHeld(s *sample, out *sink) {
-	if s.node.Intercept == nil {
-		return
+func (t *table) addLink(l *netif.Stats) {
+	t.section = "Interface"
+	info := t.add(gauge, "interface_info", "Always 1. The label shows the link of the listen addresses: a dummy link, a bridge without ports, or the loopback link. "+
+		"Absent until the link is set up.", label{name: "kind"})
+	if l.Kind != "" {
+		info.put(1, l.Kind)
 	}
-	var known, lost [2]bool // IPv4, IPv6
-	for key, held := range s.node.Intercept.Held {
-		family := 0
-		if key.Is6() {
-			family = 1
-		}
-		known[family] = true
-		lost[family] = lost[family] || !held
-	}
-	for family, name := range ipFamilies() {
-		if known[family] {
-			out.put(boolValue(!lost[family]), name)
-		}
-	}
+	by(t, gauge, "interface_addresses", "Listen addresses present on the link, missing from it, or present on another link as well.",
+		label{"state", []string{"held", "missing", "elsewhere"}}, len(l.Held), len(l.Missing), len(l.Duplicates))
+	t.total("interface_repairs_total", "Repairs of the link or its addresses.", l.Repairs)
+	t.truth("interface_right", "1 if link and addresses were correct at the last check, else 0. /status shows the reason.", l.LastError == "")
+	t.truth("interface_contested", "1 while another program undoes the repairs, which are made less often then, else 0.", l.Contested)
+	t.truth("interface_stood_down", "1 once a newer agent owns the link and this one no longer changes it, else 0.", l.StoodDown)
 }
 
-func readLeaseFailures(s *sample, out *sink) {
-	if s.node.Intercept == nil {
-		return
+func (t *table) addLease(i *intercept.Stats, mode string) {
+	t.section = "Lease"
+	t.add(gauge, "intercept_info", "Always 1. The labels show which queries the rules redirect, and the backend of the rules.",
+		label{name: "mode"}, label{name: "backend"}).put(1, mode, i.Backend)
+	held := t.add(gauge, "intercept_lease_held", "1 while the agent holds the lease on all its addresses of the IP family, else 0: their queries go to the fallback. "+
+		"Absent for a family without an address.", label{"family", ipFamilies()})
+	families := map[string]bool{} // whether all are held
+	for addr, yes := range i.Held {
+		name := ipFamilies()[0]
+		if addr.Is6() {
+			name = ipFamilies()[1]
+		}
+		all, known := families[name]
+		families[name] = yes && (all || !known)
 	}
-	reasons := leaseCauses()
-	for cause, n := range s.node.Intercept.RenewalFailures {
-		out.count(n, reasons[cause])
+	for name, all := range families {
+		held.put(boolValue(all), name)
 	}
+	t.value("intercept_lease_lost_seconds", "Time since the agent last held the lease on all its addresses, or since its start; 0 while it holds them.", i.NotHeldFor.Seconds())
+	t.total("intercept_lease_renewals_total", "Lease renewals after a successful self-query, of all addresses.", i.Renewals)
+	by(t, counter, "intercept_lease_failures_total", "Failed lease renewals: the self-query timed out, was refused, was answered by another server, "+
+		"could not be sent, or failed otherwise; a reader hangs; the answer came too late; the kernel refused the renewal.",
+		label{"reason", names[intercept.Cause](intercept.NumCauses)}, i.RenewalFailures[:]...)
+	t.truth("intercept_released", "1 once the agent has released its leases because it stops, else 0.", i.Released)
+	t.truth("intercept_stood_down", "1 once a newer agent owns the rules and this one no longer changes them, else 0.", i.StoodDown)
+}
+
+func (t *table) addRules(i *intercept.Stats) {
+	t.section = "Rules"
+	t.truth("intercept_rules_right", "1 if the rules were correct at the last check, else 0. /status shows the reason.", i.LastError == "")
+	t.total("intercept_rule_checks_total", "Successful checks of the rules.", i.Applies)
+	t.total("intercept_rule_repairs_total", "Checks that changed the rules: at the start, for another fallback, or because another program had changed them.", i.Changes)
+	t.total("intercept_rule_failures_total", "Failed checks of the rules, for example while another program holds their lock.", i.ApplyFailures)
+	t.total("intercept_watch_failures_total", "Restarts of the rules' watch after it failed.", i.WatchFailures)
+	by(t, gauge, "intercept_fallback_targets", "Fallback servers while no lease is held: used, and known but unused because there are enough. "+
+		"Both are 0 in transparent mode, where queries go to their original destination.",
+		label{"state", []string{"used", "unused"}}, len(i.Fallback), i.FallbackOmitted)
 }

@@ -13,7 +13,6 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/nodecache/node-cache/pkg/intercept"
-	"github.com/nodecache/node-cache/pkg/metrics"
 	"github.com/nodecache/node-cache/pkg/netif"
 )
 
@@ -73,22 +72,6 @@ func node(want map[string]float64) {
 	}
 }
 
-// nodeChanges is the Node of distinct with another value in one place after the other.
-func nodeChanges() map[string]metrics.Node {
-	list := map[string]metrics.Node{}
-	for name, change := range changesBut(linked(), "Reason") { // a text for /status
-		rules := intercepted()
-		list["Link."+name] = metrics.Node{Link: &change, Intercept: &rules, Mode: "link-local"}
-	}
-	for name, change := range changesBut(intercepted(), "LeaseErrors", "NewOwner", "NoneHeldFor") { // as well, or for /readyz
-		link := linked()
-		list["Intercept."+name] = metrics.Node{Link: &link, Intercept: &change, Mode: "link-local"}
-	}
-	link, rules := linked(), intercepted()
-	list["Mode"] = metrics.Node{Link: &link, Intercept: &rules, Mode: "transparent"}
-	return list
-}
-
 // changesBut is changes without the fields of some names.
 func changesBut[T any](v T, without ...string) map[string]T {
 	list := changes(v)
@@ -103,21 +86,22 @@ func TestNodeParts(t *testing.T) {
 	t.Parallel()
 	link, rules := linked(), intercepted()
 	for _, tt := range []struct {
-		name string
-		node metrics.Node
-		want map[string]float64 // those of the node
+		name  string
+		link  *netif.Stats
+		rules *intercept.Stats
+		want  map[string]float64 // those of the node
 	}{
 		{name: "neither", want: map[string]float64{}},
 		{
-			name: "a link that is not there yet", node: metrics.Node{Link: &netif.Stats{}}, want: map[string]float64{
+			name: "a link that is not there yet", link: &netif.Stats{}, want: map[string]float64{
 				`interface_addresses{state="held"}`: 0, `interface_addresses{state="missing"}`: 0, `interface_addresses{state="elsewhere"}`: 0,
 				"interface_repairs_total": 0, "interface_right": 1, "interface_contested": 0, "interface_stood_down": 0,
 			},
 		},
-		{name: "rules of one family", node: metrics.Node{Intercept: &intercept.Stats{
+		{name: "rules of one family", rules: &intercept.Stats{
 			Held: map[netip.Addr]bool{own6: true}, NotHeldFor: time.Minute,
-		}}, want: map[string]float64{`intercept_lease_held{family="ipv6"}`: 1}},
-		{name: "both", node: metrics.Node{Link: &link, Intercept: &rules, Mode: "link-local"}, want: func() map[string]float64 {
+		}, want: map[string]float64{`intercept_lease_held{family="ipv6"}`: 1}},
+		{name: "both", link: &link, rules: &rules, want: func() map[string]float64 {
 			all := map[string]float64{}
 			node(all)
 			delete(all, `panics_total{where="intercept"}`)
@@ -126,10 +110,10 @@ func TestNodeParts(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			cfg := distinct()
-			cfg.Node = func() metrics.Node { return tt.node }
+			sample := distinct()
+			sample.Link, sample.Intercept = tt.link, tt.rules
 			got := map[string]float64{}
-			for name, value := range series(gather(t, cfg)) {
+			for name, value := range series(gather(t, sample)) {
 				switch {
 				case tt.name == "rules of one family" && !strings.HasPrefix(name, "intercept_lease_held"):
 				case strings.HasPrefix(name, "interface_"), strings.HasPrefix(name, "intercept_"):

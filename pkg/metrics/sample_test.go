@@ -81,96 +81,88 @@ func watched() watch.Stats {
 	return s
 }
 
-// distinct is a configuration in which no two numbers are the same.
-func distinct() metrics.Config {
-	return metrics.Config{
-		Ready: func() error { return nil },
-		Resolve: func() resolve.Stats {
-			s := numbered[resolve.Stats](1000)
-			s.Total = 1500 * time.Millisecond
-			return s
-		},
-		Cache: func() cache.Stats { return numbered[cache.Stats](2000) },
-		Snapshot: func() *snapshot.Stats {
-			return &snapshot.Stats{
-				Saved: 2101, Failed: 2102, LastSaved: time.Unix(1600000000, 500e6), Bytes: 2103, Duration: 2104, Panics: 2108,
-				Loaded: snapshot.Loaded{Outcome: snapshot.OutcomeLoaded, Entries: 2105, Objects: 2106, Age: 2107},
-			}
-		},
-		Memory: func() metrics.Memory { return numbered[metrics.Memory](2200) },
-		Upstream: func() []metrics.Route {
-			return []metrics.Route{
-				{Zone: ".", Stats: upstream.Stats{Panics: 3001, Servers: []upstream.ServerStats{
-					upstreamNamed("udp", "192.0.2.1:53", 3100), upstreamNamed("tcp", "192.0.2.1:53", 3200),
-				}}},
-				{Zone: "example.com.", Stats: upstream.Stats{Panics: 3002, Servers: []upstream.ServerStats{
-					upstreamNamed("udp", "[2001:db8::1]:5353", 3300),
-				}}},
-				{Zone: "cluster.local.", Service: "kube-system/kube-dns", Stats: upstream.Stats{Panics: 3003, Servers: []upstream.ServerStats{
-					upstreamNamed("tcp", "10.244.0.2:53", 3400), lastResort(upstreamNamed("tcp", "10.244.1.2:53", 3500)),
-				}}},
-			}
-		},
-		Cluster: func() metrics.Cluster {
-			held, told := numbered[zone.Stats](8000), watched()
-			return metrics.Cluster{Zone: &held, Source: &told}
-		},
-		Node: func() metrics.Node {
-			link, rules := linked(), intercepted()
-			return metrics.Node{Link: &link, Intercept: &rules, Mode: "link-local"}
-		},
-		Probes: func() []metrics.Probe {
-			up := numbered[probe.Stats](8600)
-			up.Known, up.Up = true, true
-			return []metrics.Probe{{Label: "cluster", Stats: up}, {Label: "outside"}}
-		},
-		Foreign: func() int { return 9500 },
-		UDP:     func() []server.UDPStats { return []server.UDPStats{numbered[server.UDPStats](4000)} },
-		TCP:     func() []server.TCPStats { return []server.TCPStats{numbered[server.TCPStats](5000)} },
-		Admin:   func() admin.Stats { return numbered[admin.Stats](6000) },
-		Config: func() metrics.ConfigState {
-			return metrics.ConfigState{
-				Generation: 7001, LastOK: true, Succeeded: 7002, Failed: 7003, LastSuccess: time.Unix(1700000000, 250e6), Panics: 7004,
-			}
-		},
-		Static: func() *static.Stats {
-			s := numbered[static.Stats](7300)
-			for i, path := range []string{"/etc/hosts", "/etc/more"} {
-				f := numbered[static.FileStats](7310 + 10*int64(i))
-				f.Path = path
-				s.Files = append(s.Files, f)
-			}
-			s.Files[1].Err = errors.New("no such file")
-			return &s
-		},
-		Source: func() source.Stats {
-			s := numbered[source.Stats](7100)
-			s.Kind, s.KubeDNS, s.LastGood, s.Reachable = source.KindConfigMap, true, true, true
-			return s
-		},
-		Handover: func() *handover.Stats {
-			s := numbered[handover.Stats](7200)
-			s.Taken, s.Listening, s.Given = handover.OutcomeTaken, true, true
-			return &s
-		},
+// distinct is a sample in which no two numbers are the same.
+func distinct() metrics.Sample {
+	held, source, link, rules := numbered[zone.Stats](8000), watched(), linked(), intercepted()
+	s := metrics.Sample{
 		Version: "v1.2.3", Commit: "0123abc",
+		Resolve: numbered[resolve.Stats](1000),
+		Cache:   numbered[cache.Stats](2000),
+		Snapshot: &snapshot.Stats{
+			Saved: 2101, Failed: 2102, LastSaved: time.Unix(1600000000, 500e6), Bytes: 2103, Duration: 2104, Panics: 2108,
+			Loaded: snapshot.Loaded{Outcome: snapshot.OutcomeLoaded, Entries: 2105, Objects: 2106, Age: 2107},
+		},
+		Memory: numbered[metrics.Memory](2200),
+		Routes: []metrics.Route{
+			{Zone: ".", Stats: upstream.Stats{Panics: 3001, Servers: []upstream.ServerStats{
+				upstreamNamed("udp", "192.0.2.1:53", 3100), upstreamNamed("tcp", "192.0.2.1:53", 3200),
+			}}},
+			{Zone: "example.com.", Stats: upstream.Stats{Panics: 3002, Servers: []upstream.ServerStats{
+				upstreamNamed("udp", "[2001:db8::1]:5353", 3300),
+			}}},
+			{Zone: "cluster.local.", Service: "kube-system/kube-dns", Stats: upstream.Stats{Panics: 3003, Servers: []upstream.ServerStats{
+				upstreamNamed("tcp", "10.244.0.2:53", 3400), lastResort(upstreamNamed("tcp", "10.244.1.2:53", 3500)),
+			}}},
+		},
+		Zone: &held, Watch: &source,
+		Link: &link, Intercept: &rules, Mode: "link-local",
+		Probes:  []metrics.Probe{{Label: "cluster", Stats: numbered[probe.Stats](8600)}, {Label: "outside"}},
+		Foreign: 9500,
+		UDP:     []server.UDPStats{numbered[server.UDPStats](4000)},
+		TCP:     []server.TCPStats{numbered[server.TCPStats](5000)},
+		Admin:   numbered[admin.Stats](6000),
+		Config: metrics.Config{
+			Generation: 7001, LastOK: true, Succeeded: 7002, Failed: 7003, LastSuccess: time.Unix(1700000000, 250e6), Panics: 7004,
+		},
+		Source: configured(),
+		Static: answers(),
 	}
+	s.Resolve.Total = 1500 * time.Millisecond
+	s.Probes[0].Stats.Known, s.Probes[0].Stats.Up = true, true
+	h := numbered[handover.Stats](7200)
+	h.Taken, h.Listening, h.Given = handover.OutcomeTaken, true, true
+	s.Handover = &h
+	return s
 }
 
-// registered is a registry with a collector for cfg.
-func registered(t *testing.T, cfg metrics.Config) *prometheus.Registry {
+// answers is the Stats of two hosts files, the second unreadable.
+func answers() *static.Stats {
+	s := numbered[static.Stats](7300)
+	for i, path := range []string{"/etc/hosts", "/etc/more"} {
+		f := numbered[static.FileStats](7310 + 10*int64(i))
+		f.Path = path
+		s.Files = append(s.Files, f)
+	}
+	s.Files[1].Err = errors.New("no such file")
+	return &s
+}
+
+// configured is the Stats of a configuration's source.
+func configured() source.Stats {
+	s := numbered[source.Stats](7100)
+	s.Kind, s.KubeDNS, s.LastGood, s.Reachable = source.KindConfigMap, true, true, true
+	return s
+}
+
+// collector is a collector that always reads the same sample.
+func collector(s metrics.Sample) *metrics.Collector {
+	return metrics.New(func() metrics.Sample { return s })
+}
+
+// registered is a registry with a collector that reads a sample.
+func registered(t *testing.T, read func() metrics.Sample) *prometheus.Registry {
 	t.Helper()
 	r := prometheus.NewPedanticRegistry()
-	if err := r.Register(metrics.New(cfg)); err != nil {
+	if err := r.Register(metrics.New(read)); err != nil {
 		t.Fatal(err)
 	}
 	return r
 }
 
-// gather collects the families of a collector for cfg.
-func gather(t *testing.T, cfg metrics.Config) []*dto.MetricFamily {
+// gather collects the families of a sample.
+func gather(t *testing.T, s metrics.Sample) []*dto.MetricFamily {
 	t.Helper()
-	families, err := registered(t, cfg).Gather()
+	families, err := registered(t, func() metrics.Sample { return s }).Gather()
 	if err != nil {
 		t.Fatal(err)
 	}

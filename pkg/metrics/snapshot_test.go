@@ -37,10 +37,10 @@ func TestSnapshotAndMemory(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			cfg := distinct()
-			cfg.Snapshot, cfg.Memory = func() *snapshot.Stats { return tt.kept }, func() metrics.Memory { return tt.memory }
+			sample := distinct()
+			sample.Snapshot, sample.Memory = tt.kept, tt.memory
 			var got []string
-			for name, value := range series(gather(t, cfg)) {
+			for name, value := range series(gather(t, sample)) {
 				if strings.HasPrefix(name, "snapshot_") || strings.HasPrefix(name, "memory_") {
 					got = append(got, fmt.Sprint(name, " ", value))
 				}

@@ -10,7 +10,6 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/nodecache/node-cache/pkg/handover"
-	"github.com/nodecache/node-cache/pkg/static"
 )
 
 // probes adds what the probes of distinct become: one that is well, and one of which nothing is known.
@@ -71,18 +70,18 @@ func sources(want map[string]float64) {
 // TestUnconfiguredSource has no series, and a hand-over that has not begun an outcome.
 func TestUnconfiguredSource(t *testing.T) {
 	t.Parallel()
-	cfg := distinct()
-	cfg.Handover = func() *handover.Stats { return nil }
-	cfg.Static = func() *static.Stats { return nil }
-	for name := range series(gather(t, cfg)) {
+	sample := distinct()
+	sample.Handover = nil
+	sample.Static = nil
+	for name := range series(gather(t, sample)) {
 		for _, of := range []string{"handover_", "static_"} {
 			if strings.HasPrefix(name, of) {
 				t.Errorf("%s is there", name)
 			}
 		}
 	}
-	cfg.Handover = func() *handover.Stats { return new(handover.Stats) }
-	if diff := cmp.Diff(1.0, series(gather(t, cfg))[`handover_taken{outcome="none"}`]); diff != "" {
+	sample.Handover = new(handover.Stats)
+	if diff := cmp.Diff(1.0, series(gather(t, sample))[`handover_taken{outcome="none"}`]); diff != "" {
 		t.Errorf("before it (-want +got):\n%s", diff)
 	}
 }

@@ -5,10 +5,10 @@ package metrics
 import (
 	"net/netip"
 	"slices"
-	"sync"
 	"time"
 
 	"github.com/nodecache/node-cache/pkg/upstream"
+	"github.com/nodecache/node-cache/pkg/watch"
 )
 
 // An upstreamSeries is an upstream as the metrics show it.
@@ -24,7 +24,6 @@ type upstreamSeries struct {
 // each rollout, on every node. So all endpoints are one upstream with the service's name. A counter must not
 // decrease: the last known counts of removed endpoints stay in the sum.
 type counterHistory struct {
-	mu        sync.Mutex                     // guards endpoints
 	endpoints map[[2]string]*endpointHistory // by zone and service
 }
 
@@ -34,12 +33,8 @@ type endpointHistory struct {
 	lastSeen map[netip.AddrPort]upstream.ServerStats
 }
 
-// read returns the current routes and their upstreams. It reads the routes under the lock, so that of two
-// concurrent scrapes the later one sees later counters.
-func (r *counterHistory) read(of func() []Route) (routes []Route, list []upstreamSeries) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	routes = call(of)
+// upstreams returns the upstreams of the routes.
+func (r *counterHistory) upstreams(routes []Route) (list []upstreamSeries) {
 	kept := make(map[[2]string]*endpointHistory)
 	for i := range routes {
 		route := &routes[i]
@@ -64,7 +59,7 @@ func (r *counterHistory) read(of func() []Route) (routes []Route, list []upstrea
 		list = append(list, u)
 	}
 	r.endpoints = kept
-	return routes, list
+	return list
 }
 
 // sum adds up the current and the removed endpoints.
@@ -118,108 +113,100 @@ func addCounters(to, from *upstream.ServerStats) {
 	to.Resumed += from.Resumed
 }
 
-func upstreamFamilies() []family {
-	each := []label{{name: "zone"}, {name: "upstream"}}
-	with := func(name string, values []string) []label { return append(slices.Clone(each), label{name, values}) }
-	total := func(name, help string, of func(*upstream.ServerStats) uint64) family {
-		return family{name, counter, help, each, readUpstreams(func(u *upstream.ServerStats) (float64, bool) { return float64(of(u)), true })}
-	}
-	level := func(name, help string, of func(*upstream.ServerStats) int) family {
-		return family{name, gauge, help, each, readUpstreams(func(u *upstream.ServerStats) (float64, bool) { return float64(of(u)), true })}
-	}
-	known := func(name, help string, of func(*upstream.ServerStats) time.Duration) family {
-		return family{name, gauge, help, each, readUpstreams(func(u *upstream.ServerStats) (float64, bool) { return of(u).Seconds(), of(u) > 0 })}
-	}
-	return []family{
-		total("upstream_requests_total", "Exchanges with the upstream. A retry over TCP after a truncated answer belongs to its exchange.",
-			func(u *upstream.ServerStats) uint64 { return u.Requests }),
-		{
-			"upstream_failures_total", counter, "Failures of exchanges, by reason. One exchange may have several, and may still succeed.",
-			with("reason", causes()), readFailures,
-		},
-		{"upstream_request_duration_seconds", histogram, "Time from the start of an exchange to its good answer.", each, readRTTs},
-		total("upstream_truncated_total", "Truncated UDP answers, retried over TCP.",
-			func(u *upstream.ServerStats) uint64 { return u.Truncated }),
-		total("upstream_hedges_total", "Slow exchanges for which another upstream was asked as well.",
-			func(u *upstream.ServerStats) uint64 { return u.Hedged }),
-		total("upstream_hedges_won_total", "Good answers to exchanges started because an earlier one was slow or had failed.",
-			func(u *upstream.ServerStats) uint64 { return u.Won }),
-		known("upstream_latency_seconds", "Smoothed response time, including penalties for failures; for a service, that of its fastest endpoint. "+
-			"Absent until the first answer or failure.",
-			func(u *upstream.ServerStats) time.Duration { return u.SRTT }),
-		known("upstream_late_seconds", "95th percentile of recent response times. An exchange that takes 25 % longer, and at least 5 ms longer, is hedged. "+
-			"For a service, that of its fastest endpoint. Absent until it is known.",
-			func(u *upstream.ServerStats) time.Duration { return u.P95 }),
-		level("upstream_outstanding", "Exchanges in flight.", func(u *upstream.ServerStats) int { return u.Outstanding }),
-		{
-			"upstream_servers", gauge, "Servers of an upstream (one, or a service's endpoints), by state. Each is in the last state that applies: " +
-				"recent failures (failing), probes only (down), or it forwards queries back to this agent (looped).",
-			with("state", states()), readStates,
-		},
-		total("upstream_probes_total", "Queries sent only to check whether a failing upstream has recovered.",
-			func(u *upstream.ServerStats) uint64 { return u.Probes }),
-		level("upstream_udp_sockets", "UDP sockets open.", func(u *upstream.ServerStats) int { return u.Sockets }),
-		level("upstream_connections", "Connections over TCP, TLS, and HTTPS, including those being opened.",
-			func(u *upstream.ServerStats) int { return u.Open }),
-		total("upstream_connections_opened_total", "Connections opened.", func(u *upstream.ServerStats) uint64 { return u.Opened }),
-		total("upstream_tls_resumptions_total", "Connections that resumed a TLS session.",
-			func(u *upstream.ServerStats) uint64 { return u.Resumed }),
-	}
-}
-
-// states returns the names of the server states.
-func states() []string {
-	list := make([]string, upstream.NumStates)
-	for i := range list {
-		list[i] = upstream.State(i).String()
-	}
-	return list
-}
-
-// causes returns the names of the failure causes.
-func causes() []string {
-	list := make([]string, upstream.NumCauses)
-	for i := range list {
-		list[i] = upstream.Cause(i).String()
-	}
-	return list
-}
-
-// readUpstreams reads a family with a series for each upstream that has a value.
-func readUpstreams(of func(*upstream.ServerStats) (value float64, ok bool)) func(*sample, *sink) {
-	return func(s *sample, out *sink) {
-		for i := range s.upstreams {
-			u := &s.upstreams[i]
-			if value, ok := of(&u.stats); ok {
-				out.put(value, u.zone, u.name)
-			}
+func (t *table) addUpstreams(list []upstreamSeries) {
+	t.section = "Upstreams"
+	zone, name := label{name: "zone"}, label{name: "upstream"}
+	each := func(k kind, family, help string, of func(*upstream.ServerStats) float64) {
+		s := t.add(k, family, help, zone, name)
+		for i := range list {
+			s.put(of(&list[i].stats), list[i].zone, list[i].name)
 		}
 	}
-}
+	total := func(family, help string, of func(*upstream.ServerStats) uint64) {
+		each(counter, family, help, func(u *upstream.ServerStats) float64 { return float64(of(u)) })
+	}
+	level := func(family, help string, of func(*upstream.ServerStats) int) {
+		each(gauge, family, help, func(u *upstream.ServerStats) float64 { return float64(of(u)) })
+	}
+	causes, states := names[upstream.Cause](int(upstream.NumCauses)), names[upstream.State](int(upstream.NumStates))
 
-func readFailures(s *sample, out *sink) {
-	reasons := causes()
-	for i := range s.upstreams {
-		u := &s.upstreams[i]
+	total("upstream_requests_total", "Exchanges with the upstream. A retry over TCP after a truncated answer belongs to its exchange.",
+		func(u *upstream.ServerStats) uint64 { return u.Requests })
+	failures := t.add(counter, "upstream_failures_total", "Failures of exchanges, by reason. One exchange may have several, and may still succeed.",
+		zone, name, label{"reason", causes})
+	rtts := t.add(histogram, "upstream_request_duration_seconds", "Time from the start of an exchange to its good answer.", zone, name)
+	total("upstream_truncated_total", "Truncated UDP answers, retried over TCP.", func(u *upstream.ServerStats) uint64 { return u.Truncated })
+	total("upstream_hedges_total", "Slow exchanges for which another upstream was asked as well.", func(u *upstream.ServerStats) uint64 { return u.Hedged })
+	total("upstream_hedges_won_total", "Good answers to exchanges started because an earlier one was slow or had failed.",
+		func(u *upstream.ServerStats) uint64 { return u.Won })
+	latency := t.add(gauge, "upstream_latency_seconds", "Smoothed response time, including penalties for failures; for a service, that of its fastest endpoint. "+
+		"Absent until the first answer or failure.", zone, name)
+	late := t.add(gauge, "upstream_late_seconds", "95th percentile of recent response times. An exchange that takes 25 % longer, and at least 5 ms longer, is hedged. "+
+		"For a service, that of its fastest endpoint. Absent until it is known.", zone, name)
+	level("upstream_outstanding", "Exchanges in flight.", func(u *upstream.ServerStats) int { return u.Outstanding })
+	servers := t.add(gauge, "upstream_servers", "Servers of an upstream (one, or a service's endpoints), by state. Each is in the last state that applies: "+
+		"recent failures (failing), probes only (down), or it forwards queries back to this agent (looped).", zone, name, label{"state", states})
+	total("upstream_probes_total", "Queries sent only to check whether a failing upstream has recovered.", func(u *upstream.ServerStats) uint64 { return u.Probes })
+	level("upstream_udp_sockets", "UDP sockets open.", func(u *upstream.ServerStats) int { return u.Sockets })
+	level("upstream_connections", "Connections over TCP, TLS, and HTTPS, including those being opened.", func(u *upstream.ServerStats) int { return u.Open })
+	total("upstream_connections_opened_total", "Connections opened.", func(u *upstream.ServerStats) uint64 { return u.Opened })
+	total("upstream_tls_resumptions_total", "Connections that resumed a TLS session.", func(u *upstream.ServerStats) uint64 { return u.Resumed })
+
+	for i := range list {
+		u := &list[i]
 		for cause, n := range u.stats.Failures {
-			out.count(n, u.zone, u.name, reasons[cause])
+			failures.put(float64(n), u.zone, u.name, causes[cause])
+		}
+		rtts.durations(u.stats.RTTs[:], upstream.RTTBounds(), u.stats.RTTSum, u.zone, u.name)
+		if u.stats.SRTT > 0 {
+			latency.put(u.stats.SRTT.Seconds(), u.zone, u.name)
+		}
+		if u.stats.P95 > 0 {
+			late.put(u.stats.P95.Seconds(), u.zone, u.name)
+		}
+		for state, n := range u.servers {
+			servers.put(float64(n), u.zone, u.name, states[state])
 		}
 	}
 }
 
-func readRTTs(s *sample, out *sink) {
-	bounds := upstream.RTTBounds()
-	for i := range s.upstreams {
-		u := &s.upstreams[i]
-		out.durations(u.stats.RTTs[:], bounds, u.stats.RTTSum, u.zone, u.name)
+// names returns the names of the first n values of an enumeration.
+func names[E interface {
+	~int | ~uint8
+	String() string
+}](n int) []string {
+	list := make([]string, n)
+	for i := range list {
+		list[i] = E(i).String()
 	}
+	return list
 }
 
-func readStates(s *sample, out *sink) {
-	for i := range s.upstreams {
-		u := &s.upstreams[i]
-		for state, name := range states() {
-			out.put(float64(u.servers[state]), u.zone, u.name, name)
+// addCentral adds the families of the central resolver's service.
+func (t *table) addCentral(w *watch.Stats, routes []Route) {
+	t.section = "Central resolver"
+	synced := t.add(gauge, "central_synced",
+		"1 once the endpoints of the central resolver's service are synced, else 0. Absent unless a service is watched.")
+	endpoints := t.add(gauge, "central_endpoints", "Servers of the central resolver's service: its ready endpoints, those of them in another topology zone (far), "+
+		"and its cluster IPs (last_resort). Absent unless a service is watched.", label{"state", []string{"ready", "far", "last_resort"}})
+	i := slices.IndexFunc(routes, func(r Route) bool { return r.Service != "" })
+	if i < 0 {
+		return
+	}
+	var ready, far, last float64
+	for _, s := range routes[i].Stats.Servers {
+		switch {
+		case s.LastResort:
+			last++
+		case s.Far:
+			far++
+			ready++
+		default:
+			ready++
 		}
 	}
+	synced.put(boolValue(w.ServiceWatch.Synced))
+	endpoints.put(ready, "ready")
+	endpoints.put(far, "far")
+	endpoints.put(last, "last_resort")
 }

@@ -42,12 +42,12 @@ func TestEndpointChanges(t *testing.T) {
 		return s
 	}
 	var now metrics.Route
-	registry := registered(t, metrics.Config{Upstream: func() []metrics.Route {
+	registry := registered(t, func() metrics.Sample {
 		if now.Service == "" {
-			return nil
+			return metrics.Sample{}
 		}
-		return []metrics.Route{now}
-	}})
+		return metrics.Sample{Routes: []metrics.Route{now}}
+	})
 	central := func(servers ...upstream.ServerStats) metrics.Route {
 		return metrics.Route{Zone: "cluster.local.", Service: "kube-system/kube-dns", Stats: upstream.Stats{Servers: servers}}
 	}
@@ -61,7 +61,7 @@ func TestEndpointChanges(t *testing.T) {
 		{"the first has left", central(server("10.244.1.2:53", 700), server("10.244.2.2:53", 100)), 1900},
 		{"it is back with counters of its own", central(server("10.244.1.2:53", 700), server("10.244.2.2:53", 100), server("10.244.0.2:53", 200)), 2100},
 		{"another has the address of the second", central(server("10.244.1.2:53", 300), server("10.244.0.2:53", 200)), 2400},
-		{"nobody is left", central(), 2400},
+		{"none is left", central(), 2400},
 		{"one comes", central(server("10.244.3.2:53", 100)), 2500},
 		{"a reload leaves no central resolver", metrics.Route{}, 0},
 		{"a reload brings it back", central(server("10.244.3.2:53", 100)), 100},
@@ -97,14 +97,16 @@ func TestConcurrentUpstreamScrapes(t *testing.T) {
 	t.Parallel()
 	var mu sync.Mutex // guards requests
 	requests := uint64(0)
-	registry := registered(t, metrics.Config{Upstream: func() []metrics.Route {
+	registry := registered(t, func() metrics.Sample {
 		mu.Lock()
 		defer mu.Unlock()
 		requests++
 		s := upstreamNamed("tcp", "10.244.0.2:53", 0)
 		s.Requests = requests
-		return []metrics.Route{{Zone: "cluster.local.", Service: "kube-system/kube-dns", Stats: upstream.Stats{Servers: []upstream.ServerStats{s}}}}
-	}})
+		return metrics.Sample{Routes: []metrics.Route{
+			{Zone: "cluster.local.", Service: "kube-system/kube-dns", Stats: upstream.Stats{Servers: []upstream.ServerStats{s}}},
+		}}
+	})
 	var scrapers sync.WaitGroup
 	for range 4 {
 		scrapers.Go(func() {
@@ -136,13 +138,11 @@ func TestUpstreamDurations(t *testing.T) {
 		}
 		return s
 	}
-	cfg := metrics.Config{Upstream: func() []metrics.Route {
-		return []metrics.Route{
-			{Zone: ".", Stats: upstream.Stats{Servers: []upstream.ServerStats{server("udp", "[fe80::1%\xff]:53", 1)}}},
-			{Zone: "cluster.local.", Service: "kube-system/kube-dns", Stats: upstream.Stats{Servers: []upstream.ServerStats{
-				server("tcp", "10.244.0.2:53", 1), server("tcp", "10.244.0.3:53", 2),
-			}}},
-		}
+	sample := metrics.Sample{Routes: []metrics.Route{
+		{Zone: ".", Stats: upstream.Stats{Servers: []upstream.ServerStats{server("udp", "[fe80::1%\xff]:53", 1)}}},
+		{Zone: "cluster.local.", Service: "kube-system/kube-dns", Stats: upstream.Stats{Servers: []upstream.ServerStats{
+			server("tcp", "10.244.0.2:53", 1), server("tcp", "10.244.0.3:53", 2),
+		}}},
 	}}
 	var want strings.Builder
 	want.WriteString("# HELP nodecache_upstream_request_duration_seconds Time from the start of an exchange to its good answer.\n" +
@@ -158,7 +158,7 @@ func TestUpstreamDurations(t *testing.T) {
 		}
 		_, _ = fmt.Fprintf(&want, "nodecache_upstream_request_duration_seconds_sum{%[1]s} %[2]d\nnodecache_upstream_request_duration_seconds_count{%[1]s} %[3]d\n", labels, times, sum)
 	}
-	err := testutil.CollectAndCompare(metrics.New(cfg), strings.NewReader(want.String()), "nodecache_upstream_request_duration_seconds")
+	err := testutil.CollectAndCompare(collector(sample), strings.NewReader(want.String()), "nodecache_upstream_request_duration_seconds")
 	if err != nil {
 		t.Error(err)
 	}
@@ -180,14 +180,12 @@ func TestUpstreamStates(t *testing.T) {
 		server("10.244.0.5:53", func(s *upstream.ServerStats) { s.Looped, s.Far = true, true }),
 		server("10.244.0.6:53", func(s *upstream.ServerStats) { s.Far, s.LastResort = true, true }),
 	}
-	got := series(gather(t, metrics.Config{
-		Upstream: func() []metrics.Route {
-			return []metrics.Route{
-				{Zone: ".", Stats: upstream.Stats{Servers: servers[:4]}},
-				{Zone: "cluster.local.", Service: "kube-system/kube-dns", Stats: upstream.Stats{Servers: servers}},
-			}
+	got := series(gather(t, metrics.Sample{
+		Routes: []metrics.Route{
+			{Zone: ".", Stats: upstream.Stats{Servers: servers[:4]}},
+			{Zone: "cluster.local.", Service: "kube-system/kube-dns", Stats: upstream.Stats{Servers: servers}},
 		},
-		Cluster: func() metrics.Cluster { return metrics.Cluster{Source: &watch.Stats{}} },
+		Watch: &watch.Stats{},
 	}))
 	want := map[string]float64{
 		`central_endpoints{state="ready"}`: 5, `central_endpoints{state="far"}`: 1, `central_endpoints{state="last_resort"}`: 1,

@@ -15,19 +15,19 @@ import (
 
 // A fakeKernel models the links and addresses of a node. All opened kernels share it.
 type fakeKernel struct {
-	mu       sync.Mutex // guards the fields below
-	links    map[int]*device
-	addrs    []address
-	next     int
-	lacks    map[Kind]bool
-	noRights bool
-	noIPv6   bool
-	deaf     bool  // events are lost
-	broken   error // the error of open
-	streams  []*fakeEvents
-	reads    int              // calls of addresses
-	puts     int              // addresses added
-	onPut    func(netip.Addr) // called when an address is added
+	mu           sync.Mutex // guards the fields below
+	links        map[int]*device
+	addrs        []address
+	next         int
+	lacks        map[Kind]bool
+	noCapability bool
+	noIPv6       bool
+	lossy        bool  // events are lost
+	broken       error // the error of open
+	streams      []*fakeEvents
+	reads        int              // calls of addresses
+	puts         int              // addresses added
+	onPut        func(netip.Addr) // called when an address is added
 }
 
 func newFake(lacks ...Kind) *fakeKernel {
@@ -84,10 +84,10 @@ func (f *fakeKernel) portCount(index int) (n int, err error) {
 
 func (f *fakeKernel) createLink(name string, kind Kind) error {
 	f.mu.Lock()
-	noRights, lacks := f.noRights, f.lacks[kind]
+	noCapability, lacks := f.noCapability, f.lacks[kind]
 	f.mu.Unlock()
 	switch {
-	case noRights:
+	case noCapability:
 		return ErrNotPermitted
 	case lacks:
 		return ErrUnsupported
@@ -117,7 +117,7 @@ func (f *fakeKernel) change(index int, do func(*device)) error {
 	switch {
 	case d == nil:
 		return errLinkGone
-	case f.noRights:
+	case f.noCapability:
 		return ErrNotPermitted
 	}
 	do(d)
@@ -185,7 +185,7 @@ func (f *fakeKernel) addPrefix(index int, p netip.Prefix, mark uint32, replace b
 	defer f.mu.Unlock()
 	f.puts++
 	switch {
-	case f.noRights:
+	case f.noCapability:
 		return ErrNotPermitted
 	case f.links[index] == nil:
 		return errLinkGone
@@ -212,7 +212,7 @@ func (f *fakeKernel) addPrefix(index int, p netip.Prefix, mark uint32, replace b
 func (f *fakeKernel) removeAddress(index int, p netip.Prefix) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.noRights {
+	if f.noCapability {
 		return ErrNotPermitted
 	}
 	before := len(f.addrs)
@@ -272,7 +272,7 @@ func (f *fakeKernel) events(string, []netip.Addr) (events, error) {
 
 // notify wakes all subscriptions. The caller holds mu.
 func (f *fakeKernel) notify() {
-	if f.deaf {
+	if f.lossy {
 		return
 	}
 	for _, e := range f.streams {

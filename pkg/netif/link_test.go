@@ -14,7 +14,7 @@ import (
 )
 
 // waitLimit bounds waits that normally take milliseconds. The tests log the real time.
-const waitLimit = 5 * time.Second
+const waitLimit = 30 * time.Second
 
 func TestSetupAndRemove(t *testing.T) {
 	t.Parallel()
@@ -258,7 +258,7 @@ func newerOwnerWins(g *harness, onLo bool) {
 	}
 	older := g.setup(t, first)
 	stopOlder := g.run(t, older)
-	waitFor(t, waitLimit, "first look", func() bool { return len(older.Stats().Held) == len(addrs) })
+	waitFor(t, waitLimit, "first check", func() bool { return len(older.Stats().Held) == len(addrs) })
 	newer := g.setup(t, second)
 	stopNewer := g.run(t, newer)
 	waitFor(t, waitLimit, "older stands down", func() bool { return older.Stats().StoodDown })
@@ -270,7 +270,7 @@ func newerOwnerWins(g *harness, onLo bool) {
 	}
 	g.unchanged(t, "the older's removal", held)
 	must(t, g.removeAddress(g.device(t, name).index, host(ip4)))
-	waitFor(t, waitLimit, "the newer heals", func() bool { return g.complete(t, name) })
+	waitFor(t, waitLimit, "repaired by the newer agent", func() bool { return g.complete(t, name) })
 	stopNewer()
 	must(t, newer.Remove(t.Context()))
 	g.unchanged(t, "the newer's removal", before)
@@ -293,13 +293,13 @@ func TestCleanupAfterDeadAgent(t *testing.T) {
 	t.Parallel()
 	onFakeAndKernel(t, func(g *harness) {
 		t := g.t
-		theirs := netip.MustParsePrefix("10.1.2.3/32")
-		must(t, g.addPrefix(loIndex, theirs, 0, false))
+		foreign := netip.MustParsePrefix("10.1.2.3/32")
+		must(t, g.addPrefix(loIndex, foreign, 0, false))
 		before := g.snapshot(t)
 		g.setup(t, g.config("dead")) // never stopped cleanly
 		onLo := g.config("dead")
 		onLo.Kind = Loopback
-		onLo.Addresses = []netip.Addr{netip.MustParseAddr("169.254.20.11"), theirs.Addr()}
+		onLo.Addresses = []netip.Addr{netip.MustParseAddr("169.254.20.11"), foreign.Addr()}
 		onLo.Name = "other"
 		g.setup(t, onLo)
 		removed, err := cleanup(g.node, linkName, append(addrs, onLo.Addresses...))
@@ -347,13 +347,13 @@ func TestSetupRemovesOldConfiguration(t *testing.T) {
 			t.Errorf("after setup on lo:\n%s", g.snapshot(t))
 		}
 		renamed := g.config("d")
-		renamed.Name = "former"
+		renamed.Name = "old"
 		g.setup(t, renamed)
 		elsewhere := g.config("e")
 		elsewhere.Name, elsewhere.Addresses = "elsewhere", []netip.Addr{netip.MustParseAddr("169.254.20.12")}
 		other := g.setup(t, elsewhere)
 		last := g.setup(t, g.config("f"))
-		if _, err := g.node.link("former"); !errors.Is(err, errNoLink) {
+		if _, err := g.node.link("old"); !errors.Is(err, errNoLink) {
 			t.Errorf("a link of another name still has the addresses:\n%s", g.snapshot(t))
 		}
 		if !g.has(t, "elsewhere", host(elsewhere.Addresses[0])) {
@@ -372,9 +372,9 @@ func TestFamiliesAreIndependent(t *testing.T) {
 	t.Parallel()
 	onFakeAndKernel(t, func(g *harness) {
 		t := g.t
-		former := g.config("zero")
-		former.Addresses = []netip.Addr{netip.MustParseAddr("169.254.20.11")}
-		g.setup(t, former)
+		predecessor := g.config("zero")
+		predecessor.Addresses = []netip.Addr{netip.MustParseAddr("169.254.20.11")}
+		g.setup(t, predecessor)
 		must(t, g.setIPv6(false))
 		config := g.config("one")
 		config.Poll = 500 * time.Millisecond // a sysctl causes no event
@@ -388,7 +388,7 @@ func TestFamiliesAreIndependent(t *testing.T) {
 		if want := "IPv6 address fd00:53::a is missing"; !strings.Contains(err.Error(), want) {
 			t.Errorf("error %q does not contain %q", err, want)
 		}
-		if g.has(t, linkName, host(former.Addresses[0])) {
+		if g.has(t, linkName, host(predecessor.Addresses[0])) {
 			t.Errorf("a predecessor's address is still there:\n%s", g.snapshot(t))
 		}
 		s := l.Stats()

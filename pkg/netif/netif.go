@@ -127,8 +127,10 @@ func (l *Link) Remove(ctx context.Context) error {
 		return err
 	}
 	defer k.close()
-	_, err = removeOwned(k, l.config.Name, func(owner string) bool { return owner == l.config.Owner },
-		func(a address) bool { return a.mark == l.mark && slices.Contains(l.config.Addresses, a.prefix.Addr()) })
+	_, err = removeLink(k, l.config.Name, l.config.Owner)
+	if err == nil {
+		_, err = removeMarked(k, func(a address) bool { return a.mark == l.mark && slices.Contains(l.config.Addresses, a.prefix.Addr()) })
+	}
 	if err == nil {
 		err = l.checkLoopback(k)
 	}

@@ -19,7 +19,10 @@ func (l *Link) reconcile(ctx context.Context, k kernel, takeOver bool) (changes 
 		return nil, err
 	}
 	defer l.release()
-	if l.isRemoved() {
+	l.mu.Lock()
+	removed := l.removed
+	l.mu.Unlock()
+	if removed {
 		return nil, nil
 	}
 	p := &pass{Link: l, k: k, takeOver: takeOver}
@@ -65,12 +68,6 @@ func (l *Link) record(p *pass, err error) {
 			s.Missing[m.Addr] = m.Err.Error()
 		}
 	}
-}
-
-func (l *Link) isRemoved() bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.removed
 }
 
 // A pass is one run of reconcile.
@@ -129,26 +126,21 @@ func (p *pass) useLoopback() error {
 // createLink creates the link. Auto tries the next kind if the kernel does not support
 // one or does not permit it: the addresses may be on lo already.
 func (p *pass) createLink() error {
-	kinds := []Kind{p.config.Kind}
-	if chosen := p.currentKind(); p.config.Kind == Auto && chosen != Auto {
-		kinds = []Kind{chosen} // trying the others again would make the kernel look for modules each time
-	} else if p.config.Kind == Auto {
-		kinds = []Kind{Dummy, Bridge, Loopback}
-	}
 	var reasons []string
 	var failed error
-	for _, kind := range kinds {
+	for _, kind := range p.kindsToTry() {
 		if kind == Loopback {
 			p.reason = strings.Join(reasons, "; ")
 			return p.useLoopback()
 		}
 		err := p.k.createLink(p.config.Name, kind)
+		if errors.Is(err, errExists) { // another program was faster: treat its link like an existing one
+			return p.adoptCreated()
+		}
 		if err == nil {
 			p.changed("created %s %s", kind, p.config.Name)
 			p.reason = strings.Join(reasons, "; ")
-		}
-		if err == nil || errors.Is(err, errExists) { // another program was faster: treat its link like an existing one
-			return p.adoptByName()
+			return p.adoptCreated()
 		}
 		failed = fmt.Errorf("creating %s %s: %w", kind, p.config.Name, err)
 		if !errors.Is(err, ErrUnsupported) && !errors.Is(err, ErrNotPermitted) {
@@ -159,7 +151,19 @@ func (p *pass) createLink() error {
 	return failed
 }
 
-func (p *pass) adoptByName() error {
+// kindsToTry returns the kinds of link that createLink may create, in the order of preference.
+func (p *pass) kindsToTry() []Kind {
+	if p.config.Kind != Auto {
+		return []Kind{p.config.Kind}
+	}
+	if chosen := p.currentKind(); chosen != Auto {
+		return []Kind{chosen} // trying the others again would make the kernel look for modules each time
+	}
+	return []Kind{Dummy, Bridge, Loopback}
+}
+
+// adoptCreated adopts the link that this agent or another program has just created.
+func (p *pass) adoptCreated() error {
 	dev, err := p.k.link(p.config.Name)
 	if errors.Is(err, errNoLink) {
 		err = errLinkGone
@@ -343,14 +347,12 @@ func (p *pass) pruneAddresses(have []address) error {
 // removeLeftovers removes what agents left on links that the configuration no longer
 // names: on lo, or on a link of another name.
 func (p *pass) removeLeftovers() error {
-	all := func(string) bool { return true }
-	none := func(address) bool { return false }
 	var removed []string
 	var err error
 	if p.dev.index == loIndex {
-		removed, err = removeOwned(p.k, p.config.Name, all, none)
+		removed, err = removeLink(p.k, p.config.Name, "")
 	} else {
-		removed, err = removeOwned(p.k, "", nil, func(address) bool { return true })
+		removed, err = removeMarked(p.k, func(address) bool { return true })
 	}
 	if err == nil {
 		var renamed []string

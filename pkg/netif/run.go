@@ -10,11 +10,15 @@ import (
 	"slices"
 	"sync"
 	"time"
+
+	"golang.org/x/time/rate"
+
+	"github.com/nodecache/node-cache/pkg/task"
 )
 
 const (
 	minInterval    = 10 * time.Millisecond  // between two checks, whatever the events
-	firstRetry     = 100 * time.Millisecond // after a check that left something missing; doubles up to Poll
+	firstRetry     = 100 * time.Millisecond // after a check that left something missing; grows up to Poll
 	repairBurst    = 20                     // repairs in a burst
 	repairInterval = 500 * time.Millisecond // between repairs after the burst
 )
@@ -23,41 +27,27 @@ const (
 // repairs it, until ctx ends. It then leaves everything in place and returns nil.
 // If another program undoes the repairs, Run makes at most 2 a second.
 func (l *Link) Run(ctx context.Context) error {
-	r := &runner{Link: l, wake: make(chan struct{}, 1), repairs: bucket{burst: repairBurst, refill: repairInterval}}
+	r := &runner{Link: l, wake: make(chan struct{}, 1), repairs: rate.NewLimiter(rate.Every(repairInterval), repairBurst)}
 	defer r.disconnect()
 	timer := time.NewTimer(0)
 	defer timer.Stop()
-	for retry := firstRetry; ; {
+	retry := task.Backoff{First: firstRetry, Last: l.config.Poll * 2 / 3} // at most Poll, with the random part
+	for {
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-r.wake:
 		case <-timer.C:
 		}
-		if err := r.reconcile(ctx); ctx.Err() != nil {
-			return nil
-		} else if err == nil {
-			retry = firstRetry
+		if err := r.reconcile(ctx); err == nil {
+			retry.Reset()
 			timer.Reset(l.config.Poll)
 		} else {
-			timer.Reset(retry)
-			retry = min(2*retry, l.config.Poll)
+			timer.Reset(retry.Next())
 		}
-		if err := sleep(ctx, max(minInterval, r.repairs.wait(l.config.Now()))); err != nil {
+		if err := task.Sleep(ctx, max(minInterval, r.untilRepair(l.config.Now()))); err != nil {
 			return nil
 		}
-	}
-}
-
-// sleep waits for d or until ctx ends.
-func sleep(ctx context.Context, d time.Duration) error {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-timer.C:
-		return nil
 	}
 }
 
@@ -82,7 +72,7 @@ type runner struct {
 	watching       sync.WaitGroup
 	eventsEnded    chan struct{} // closed when events failed
 	wake           chan struct{}
-	repairs        bucket
+	repairs        *rate.Limiter
 	duplicatesRead time.Time // last time that all links were read
 	lastLogged     string    // the last error that was logged
 }
@@ -97,7 +87,7 @@ func (r *runner) reconcile(ctx context.Context) error {
 	now := r.config.Now()
 	changes, err := r.Link.reconcile(ctx, r.kernel, false)
 	if len(changes) > 0 {
-		r.repairs.take(now)
+		r.repairs.ReserveN(now, 1) // also below zero
 		r.update(func(s *Stats) { s.Repairs++ })
 	}
 	r.logRepairs(ctx, now, changes)
@@ -109,10 +99,15 @@ func (r *runner) reconcile(ctx context.Context) error {
 	return err
 }
 
+// untilRepair returns the time until the rate limit allows a repair.
+func (r *runner) untilRepair(now time.Time) time.Duration {
+	return max(0, time.Duration((1-r.repairs.TokensAt(now))*float64(repairInterval)))
+}
+
 // logRepairs logs repairs, and when another program starts or stops undoing them.
 func (r *runner) logRepairs(ctx context.Context, now time.Time, changes []string) {
 	was := r.Stats()
-	contested := r.repairs.wait(now) > 0 || was.Contested && !r.repairs.full(now)
+	contested := r.untilRepair(now) > 0 || was.Contested && r.repairs.TokensAt(now) < repairBurst
 	if contested != was.Contested {
 		r.update(func(s *Stats) { s.Contested = contested })
 	}
@@ -229,26 +224,3 @@ func (l *Link) findDuplicates(ctx context.Context, k kernel) {
 		l.config.Log.WarnContext(ctx, "address also on another link", "addr", a, "link", name)
 	}
 }
-
-// A bucket is a token bucket that bounds repairs: burst at once, then one per refill.
-type bucket struct {
-	burst  int
-	refill time.Duration
-	fullAt time.Time // when all tokens are back
-}
-
-// take removes one token.
-func (p *bucket) take(now time.Time) {
-	if p.fullAt.Before(now) {
-		p.fullAt = now
-	}
-	p.fullAt = p.fullAt.Add(p.refill)
-}
-
-// wait returns the time until a token is available.
-func (p *bucket) wait(now time.Time) time.Duration {
-	return max(0, p.fullAt.Add(-time.Duration(p.burst-1)*p.refill).Sub(now))
-}
-
-// full reports whether all tokens are available.
-func (p *bucket) full(now time.Time) bool { return !p.fullAt.After(now) }

@@ -67,7 +67,7 @@ func TestWithoutNetAdmin(t *testing.T) {
 		t := g.t
 		config := g.config("one")
 		config.Kind = Auto
-		f.set(func() { f.noRights = true })
+		f.set(func() { f.noCapability = true })
 		l := g.link(t, config)
 		err := l.Setup(t.Context())
 		if !errors.Is(err, ErrNotPermitted) || !strings.Contains(err.Error(), "NET_ADMIN") {
@@ -75,10 +75,10 @@ func TestWithoutNetAdmin(t *testing.T) {
 		}
 
 		// A link that another program maintains works, and stays that program's.
-		f.set(func() { f.noRights = false })
+		f.set(func() { f.noCapability = false })
 		g.setup(t, g.config("installer"))
 		must(t, g.setAlias(g.device(t, linkName).index, ""))
-		f.set(func() { f.noRights = true })
+		f.set(func() { f.noCapability = true })
 		before := g.snapshot(t)
 		must(t, l.Setup(t.Context()))
 		must(t, l.Remove(t.Context()))
@@ -107,7 +107,7 @@ func TestPollFindsMissedChanges(t *testing.T) {
 		l := g.setup(t, g.config("one"))
 		g.run(t, l)
 		time.Sleep(time.Second)
-		f.set(func() { f.deaf = true })
+		f.set(func() { f.lossy = true })
 		must(t, g.deleteLink(g.device(t, linkName).index))
 		if took := waitFor(t, 11*time.Second, "link", func() bool { return g.complete(t, linkName) }); took < time.Second {
 			t.Errorf("repaired after %s without an event", took)
@@ -197,7 +197,7 @@ func TestRetryBackoff(t *testing.T) {
 		g.run(t, l)
 		before := f.count(&f.puts)
 		time.Sleep(10 * time.Minute)
-		if n := f.count(&f.puts) - before; n < 60 || n > 75 {
+		if n := f.count(&f.puts) - before; n < 60 || n > 90 {
 			t.Errorf("tried %d times in 10 minutes", n)
 		}
 		if n := g.logs.count("link not as configured"); n != 1 {

@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 
-//go:build linux
-
 package nftables
 
 import (
@@ -74,14 +72,14 @@ func (b *Backend) readContents(r *rules.Rules) (*contents, error) {
 	w := &contents{rules: clone(r)}
 	var err error
 	var more int
-	if w.leases, w.count, err = b.tableContents(leaseTable(r.Owner)); err != nil {
+	if w.leases, w.count, err = b.reader.tableContents(leaseTable(r.Owner)); err != nil {
 		return nil, err
 	}
-	if w.fallback, more, err = b.tableContents(fallbackTable); err != nil {
+	if w.fallback, more, err = b.reader.tableContents(fallbackTable); err != nil {
 		return nil, err
 	}
 	w.count += more
-	all, err := b.listTables()
+	all, err := b.reader.listTables()
 	if err != nil {
 		return nil, err
 	}
@@ -103,10 +101,10 @@ func (b *Backend) staleTables(all []kernelTable, own string) ([]string, error) {
 	var names []string
 	for _, t := range all {
 		mine := t.ownerPort == b.writer.conn.PID() // of an earlier owner name of this agent
-		if t.name == own || t.name == fallbackTable || t.name == traceTable || t.ownerPort != 0 && !mine {
+		if t.name == own || t.name == fallbackTable || t.name == TraceTable || t.ownerPort != 0 && !mine {
 			continue
 		}
-		used, err := b.hasLeases(t.name)
+		used, err := b.reader.hasLeases(t.name)
 		if err != nil {
 			return nil, err
 		}
@@ -117,34 +115,13 @@ func (b *Backend) staleTables(all []kernelTable, own string) ([]string, error) {
 	return names, nil
 }
 
-// hasLeases reports whether a lease table has any lease or drain.
-func (b *Backend) hasLeases(table string) (bool, error) {
-	sets, err := b.listSets(table)
-	if err != nil {
-		return false, err
-	}
-	for _, set := range sets {
-		if !strings.HasPrefix(set, leaseSet) && !strings.HasPrefix(set, drainSet) {
-			continue
-		}
-		elements, err := b.listElements(table, set)
-		if err != nil {
-			return false, err
-		}
-		if len(elements) > 0 {
-			return true, nil
-		}
-	}
-	return false, nil
-}
-
 // write replaces the tables with those of r.
 func (b *Backend) write(ctx context.Context, r *rules.Rules) error {
 	leases, fallback := render(r)
 	if err := b.ensureLeaseTable(leases.name); err != nil {
 		return err
 	}
-	all, err := b.listTables()
+	all, err := b.reader.listTables()
 	if err != nil {
 		return err
 	}
@@ -152,12 +129,12 @@ func (b *Backend) write(ctx context.Context, r *rules.Rules) error {
 	if err != nil {
 		return err
 	}
-	chains, _, err := b.listChains(leases.name)
+	chains, _, err := b.reader.listChains(leases.name)
 	if err != nil {
 		return err
 	}
 
-	before, err := b.fallbackTargets()
+	before, err := b.reader.fallbackTargets()
 	if err != nil {
 		return err
 	}
@@ -200,7 +177,7 @@ func (b *Backend) write(ctx context.Context, r *rules.Rules) error {
 // ensureLeaseTable creates the lease table, owned by this process if the kernel supports
 // that.
 func (b *Backend) ensureLeaseTable(name string) error {
-	all, err := b.listTables()
+	all, err := b.reader.listTables()
 	if err != nil {
 		return err
 	}
@@ -257,26 +234,16 @@ func (b *Backend) Remove(ctx context.Context, owner string) error {
 }
 
 func (b *Backend) remove(owner string) error {
-	all, err := b.listTables()
+	all, err := b.reader.listTables()
 	if err != nil {
 		return err
 	}
-	last, err := b.fallbackOwner()
+	last, err := b.reader.fallbackOwner()
 	if err != nil {
 		return err
 	}
-	// The kernel removes the hooks one by one: those of the fallback go first.
-	slices.SortStableFunc(all, func(a, b kernelTable) int {
-		switch {
-		case a.name == b.name:
-			return 0
-		case a.name == fallbackTable:
-			return -1
-		case b.name == fallbackTable:
-			return 1
-		}
-		return 0
-	})
+	// The kernel removes the hooks one by one: those of the fallback go first, by name.
+	slices.SortFunc(all, func(a, b kernelTable) int { return strings.Compare(a.name, b.name) })
 	var tx batch
 	var owned error
 	for _, t := range all {
@@ -286,7 +253,7 @@ func (b *Backend) remove(owner string) error {
 			continue
 		case owner != "" && t.name != fallbackTable && t.name != leaseTable(owner):
 			continue
-		case t.name == traceTable && t.ownerPort != 0: // a running doctor uses it
+		case t.name == TraceTable && t.ownerPort != 0: // a running doctor uses it
 			continue
 		case t.ownerPort != 0 && t.ownerPort != b.writer.conn.PID():
 			return fmt.Errorf("removing table %s: %w: its agent is running, at netlink port %d", t.name, unix.EPERM, t.ownerPort)

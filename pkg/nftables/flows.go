@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 
-//go:build linux
-
 package nftables
 
 import (
@@ -17,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/nodecache/node-cache/pkg/rules"
+	"github.com/nodecache/node-cache/pkg/task"
 )
 
 // Names of ctnetlink (linux/netfilter/nfnetlink_conntrack.h).
@@ -51,12 +50,7 @@ func (b *Backend) deleteStaleFlows(ctx context.Context, r *rules.Rules) error {
 	if strays, err := b.staleFlows(r); len(strays) == 0 {
 		return err
 	}
-	wait := time.NewTimer(b.flowGrace)
-	defer wait.Stop()
-	select {
-	case <-wait.C:
-	case <-ctx.Done():
-	}
+	_ = task.Sleep(ctx, b.flowGrace)
 	strays, unlisted := b.staleFlows(r)
 	b.reader.mu.Lock()
 	defer b.reader.mu.Unlock()
@@ -79,7 +73,7 @@ func (b *Backend) staleFlows(r *rules.Rules) (staleFlows []flow, err error) {
 		if len(part.Fallback) == 0 {
 			continue
 		}
-		flows, err := b.listFlows(a, r.Port)
+		flows, err := b.reader.listFlows(a, r.Port)
 		if err != nil {
 			errs = append(errs, fmt.Errorf("listing conntrack entries: %w", err))
 		}
@@ -102,7 +96,7 @@ type flow struct {
 
 // listFlows lists the UDP flows to a and port. Kernels before 5.8 return all entries:
 // these may be many, so they are read one by one.
-func (b *Backend) listFlows(a netip.Addr, port uint16) ([]flow, error) {
+func (s *socket) listFlows(a netip.Addr, port uint16) ([]flow, error) {
 	dest, by := uint16(2), uint32(filterByPort|filterByIP) // CTA_IP_V4_DST
 	if a.Is6() {
 		dest, by = 4, filterByPort // kernels up to 6.18 at least get the IPv6 address filter wrong
@@ -114,11 +108,11 @@ func (b *Backend) listFlows(a netip.Addr, port uint16) ([]flow, error) {
 	filter := nested(flowFilter,
 		netlink.Attribute{Type: filterForward, Data: binary.NativeEndian.AppendUint32(nil, by)},
 		netlink.Attribute{Type: filterBack, Data: []byte{0, 0, 0, 0}})
-	if _, err := b.reader.conn.Send(flowMessage(flowGet, netlink.Dump, a, peer, filter)); err != nil {
+	if _, err := s.conn.Send(flowMessage(flowGet, netlink.Dump, a, peer, filter)); err != nil {
 		return nil, err
 	}
 	var flows []flow
-	for m, err := range b.reader.conn.ReceiveIter() {
+	for m, err := range s.conn.ReceiveIter() {
 		if err != nil {
 			return nil, err
 		}

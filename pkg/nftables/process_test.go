@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 
-//go:build linux
-
 package nftables
 
 import (
@@ -114,7 +112,7 @@ func (s *harness) startAgent(t *testing.T, fallback []netip.AddrPort) *exec.Cmd 
 	}
 	t.Cleanup(func() { _, _ = cmd.Process.Kill(), cmd.Wait() })
 	if line, err := bufio.NewReader(out).ReadString('\n'); line != "leased\n" {
-		t.Fatalf("the agent says %q, %v", line, err)
+		t.Fatalf("the agent printed %q, %v", line, err)
 	}
 	return cmd
 }
@@ -122,7 +120,7 @@ func (s *harness) startAgent(t *testing.T, fallback []netip.AddrPort) *exec.Cmd 
 // A query is a query with its outcome.
 type query struct {
 	begin, end time.Time
-	who        string
+	server     string
 	err        error
 	again      string // the server that answered a repetition, if the query was lost
 }
@@ -150,8 +148,8 @@ func TestKilled(t *testing.T) {
 	ask := func(i int) {
 		begin := time.Now()
 		pod, to := s.Pods[i/2%2], netip.AddrPortFrom([]netip.Addr{agent4(), agent6()}[i%2], dnsPort)
-		who, err := nodetest.Ask(pod, to, "udp")
-		o := query{begin: begin, end: time.Now(), who: who, err: err}
+		server, err := nodetest.Ask(pod, to, "udp")
+		o := query{begin: begin, end: time.Now(), server: server, err: err}
 		if err != nil {
 			o.again, _ = nodetest.Ask(pod, to, "udp")
 		}
@@ -159,7 +157,7 @@ func TestKilled(t *testing.T) {
 		defer mu.Unlock()
 		seen = append(seen, o)
 	}
-	var killed time.Time
+	var killed, ended time.Time
 	ticks := time.NewTicker(time.Second / queriesPerSecond)
 	defer ticks.Stop()
 	for i := range 2 * queriesPerSecond { // without waiting for the last answer
@@ -168,6 +166,8 @@ func TestKilled(t *testing.T) {
 			if err := agent.Process.Kill(); err != nil {
 				t.Fatal(err)
 			}
+			_, _ = agent.Process.Wait() // the kernel closes the sockets of a process before its end
+			ended = time.Now()
 		}
 		<-ticks.C
 		wg.Go(func() { ask(i) })
@@ -180,29 +180,29 @@ func TestKilled(t *testing.T) {
 		when := "before"
 		switch {
 		case o.end.Before(killed):
-		case !o.begin.After(killed): // sent before or after the kill
+		case !o.begin.After(ended): // sent before or after the end
 			when = "around"
 		default:
 			when = "after"
-			if o.who == centralName && (first == 0 || o.begin.Sub(killed) < first) {
+			if o.server == centralName && (first == 0 || o.begin.Sub(killed) < first) {
 				first = o.begin.Sub(killed)
 			}
 			// On a busy host one query may be lost at any time. If the lease stayed, all would be.
-			if o.who != centralName && o.again != centralName {
+			if o.server != centralName && o.again != centralName {
 				lastBad = max(lastBad, o.begin.Sub(killed))
 			}
 		}
 		if o.err != nil {
 			counts[when+" lost"]++
 		} else {
-			counts[when+" "+o.who]++
+			counts[when+" "+o.server]++
 		}
 	}
-	t.Logf("%v; after the kill, the first query that the fallback answered began at %v, the last that it did not at %v", counts, first, lastBad)
+	t.Logf("%v; the process ended %v after the kill; the first query that the fallback answered began at %v, the last that it did not at %v", counts, ended.Sub(killed), first, lastBad)
 	if counts["before central"] > 0 || counts["before agent"] == 0 || first == 0 {
 		t.Error("the lease did not hold before, or the fallback did not answer after")
 	}
-	if first > time.Second || lastBad > time.Second {
+	if lastBad > 0 {
 		t.Error("a lease of an hour outlived its process")
 	}
 	state, err := s.backend.State(t.Context())

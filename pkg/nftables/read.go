@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 
-//go:build linux
-
 package nftables
 
 import (
@@ -27,8 +25,8 @@ type kernelTable struct {
 }
 
 // listTables lists the tables of agents.
-func (b *Backend) listTables() ([]kernelTable, error) {
-	messages, err := b.reader.dump(unix.NFT_MSG_GETTABLE)
+func (s *socket) listTables() ([]kernelTable, error) {
+	messages, err := s.dump(unix.NFT_MSG_GETTABLE)
 	if err != nil {
 		return nil, fmt.Errorf("listing tables: %w", err)
 	}
@@ -46,7 +44,7 @@ func (b *Backend) listTables() ([]kernelTable, error) {
 		if err != nil {
 			return nil, fmt.Errorf("listing tables: %w", err)
 		}
-		if isAgentTable(t.name) || t.name == traceTable {
+		if isAgentTable(t.name) || t.name == TraceTable {
 			all = append(all, t)
 		}
 	}
@@ -84,8 +82,8 @@ func tableOf(data []byte) string {
 // listChains lists the names of a table's chains, and their attributes. It omits the
 // message headers: they contain the generation of the ruleset, which every change of any
 // table and each renewal of a lease increments.
-func (b *Backend) listChains(table string) (names []string, content []byte, err error) {
-	messages, err := b.reader.dump(unix.NFT_MSG_GETCHAIN, text(unix.NFTA_CHAIN_TABLE, table))
+func (s *socket) listChains(table string) (names []string, content []byte, err error) {
+	messages, err := s.dump(unix.NFT_MSG_GETCHAIN, text(unix.NFTA_CHAIN_TABLE, table))
 	if err != nil {
 		return nil, nil, fmt.Errorf("listing the chains of %s: %w", table, err)
 	}
@@ -107,8 +105,8 @@ func (b *Backend) listChains(table string) (names []string, content []byte, err 
 }
 
 // listRules counts a table's rules, and returns their attributes.
-func (b *Backend) listRules(table string) (count int, content []byte, err error) {
-	messages, err := b.reader.dump(unix.NFT_MSG_GETRULE, text(unix.NFTA_RULE_TABLE, table))
+func (s *socket) listRules(table string) (count int, content []byte, err error) {
+	messages, err := s.dump(unix.NFT_MSG_GETRULE, text(unix.NFTA_RULE_TABLE, table))
 	if err != nil {
 		return 0, nil, fmt.Errorf("listing the rules of %s: %w", table, err)
 	}
@@ -122,8 +120,8 @@ func (b *Backend) listRules(table string) (count int, content []byte, err error)
 }
 
 // listSets lists the names of a table's sets.
-func (b *Backend) listSets(table string) ([]string, error) {
-	messages, err := b.reader.dump(unix.NFT_MSG_GETSET, text(unix.NFTA_SET_TABLE, table))
+func (s *socket) listSets(table string) ([]string, error) {
+	messages, err := s.dump(unix.NFT_MSG_GETSET, text(unix.NFTA_SET_TABLE, table))
 	if errors.Is(err, unix.ENOENT) {
 		return nil, nil // no such table; the other dumps return no error for that
 	}
@@ -146,8 +144,8 @@ func (b *Backend) listSets(table string) ([]string, error) {
 }
 
 // listElements lists the elements of a set, with their remaining timeouts.
-func (b *Backend) listElements(table, set string) ([]element, error) {
-	messages, err := b.reader.dump(unix.NFT_MSG_GETSETELEM,
+func (s *socket) listElements(table, set string) ([]element, error) {
+	messages, err := s.dump(unix.NFT_MSG_GETSETELEM,
 		text(unix.NFTA_SET_ELEM_LIST_TABLE, table), text(unix.NFTA_SET_ELEM_LIST_SET, set))
 	if errors.Is(err, unix.ENOENT) {
 		return nil, nil // it was deleted after it was listed
@@ -204,79 +202,110 @@ func (e *element) read(ad *netlink.AttributeDecoder) error {
 // tableContents returns the parts of a table that only a change of its rules changes:
 // chains, rules with their handles, names of sets, and elements of maps. It counts no
 // rules if the table does not exist.
-func (b *Backend) tableContents(table string) (text string, rules int, err error) {
-	_, chains, err := b.listChains(table)
+func (s *socket) tableContents(table string) (text string, rules int, err error) {
+	_, chains, err := s.listChains(table)
 	if err != nil {
 		return "", 0, err
 	}
-	rules, list, err := b.listRules(table)
+	rules, list, err := s.listRules(table)
 	if err != nil {
 		return "", 0, err
 	}
-	sets, err := b.listSets(table)
+	sets, err := s.listSets(table)
 	if err != nil {
 		return "", 0, err
 	}
-	var s strings.Builder
-	fmt.Fprintf(&s, "%s%s%q", chains, list, sets)
+	var content strings.Builder
+	fmt.Fprintf(&content, "%s%s%q", chains, list, sets)
 	for _, name := range sets {
 		if !strings.HasPrefix(name, targetMap) {
 			continue
 		}
-		elements, err := b.listElements(table, name)
+		elements, err := s.listElements(table, name)
 		if err != nil {
 			return "", 0, err
 		}
 		slices.SortFunc(elements, func(a, b element) int { return strings.Compare(string(a.key), string(b.key)) })
 		for _, e := range elements {
-			fmt.Fprintf(&s, "%x:%x ", e.key, e.data)
+			fmt.Fprintf(&content, "%x:%x ", e.key, e.data)
 		}
 	}
-	return s.String(), rules, nil
+	return content.String(), rules, nil
 }
 
 // State reads the tables of all agents.
 func (b *Backend) State(ctx context.Context) (rules.State, error) {
 	s := rules.State{Leases: map[netip.Addr]time.Duration{}}
-	all, err := b.listTables()
+	all, err := b.reader.listTables()
 	if err != nil {
 		return rules.State{}, err
 	}
+	own := ""
+	if table := b.table.Load(); table != nil {
+		own = *table
+	}
 	for _, t := range all {
-		if t.name == traceTable {
+		if t.name == TraceTable {
 			continue
 		}
 		if err := ctx.Err(); err != nil {
 			return rules.State{}, err
 		}
-		s.Present = true
-		count, _, err := b.listRules(t.name)
-		if err != nil {
-			return rules.State{}, err
-		}
-		s.Count += count
-		s.LeasesInUse = s.LeasesInUse || count > 0 && b.isOwn(t.name)
-		if t.name != fallbackTable {
-			err = b.addLeases(t.name, s.Leases)
-		} else if s.Owner, err = b.fallbackOwner(); err == nil {
-			s.Fallback, err = b.fallbackTargets()
-		}
-		if err != nil {
+		if err := b.reader.addTable(t.name, own, &s); err != nil {
 			return rules.State{}, err
 		}
 	}
 	return s, nil
 }
 
-// isOwn reports whether Renew writes leases to the table.
-func (b *Backend) isOwn(table string) bool {
-	own := b.table.Load()
-	return own != nil && *own == table
+// addTable adds what a table of an agent says to the state. own is the name of this agent's table, or "".
+func (s *socket) addTable(table, own string, into *rules.State) error {
+	into.Present = true
+	count, _, err := s.listRules(table)
+	if err != nil {
+		return err
+	}
+	into.Count += count
+	into.LeasesInUse = into.LeasesInUse || count > 0 && table == own
+	if table != fallbackTable {
+		return s.addLeases(table, into.Leases)
+	}
+	if into.Owner, err = s.fallbackOwner(); err != nil {
+		return err
+	}
+	into.Fallback, err = s.fallbackTargets()
+	return err
+}
+
+// addLeases adds the remaining time of each lease in a table.
+func (s *socket) addLeases(table string, into map[netip.Addr]time.Duration) error {
+	for _, set := range []string{leaseSet + "4", leaseSet + "6"} {
+		elements, err := s.listElements(table, set)
+		if err != nil {
+			return err
+		}
+		for _, e := range elements {
+			if a, ok := netip.AddrFromSlice(e.key); ok {
+				into[a] = max(into[a], e.timeout)
+			}
+		}
+	}
+	return nil
+}
+
+// hasLeases reports whether a lease table has any lease or drain.
+func (s *socket) hasLeases(table string) (bool, error) {
+	for _, set := range []string{leaseSet + "4", leaseSet + "6", drainSet + "4", drainSet + "6"} {
+		if elements, err := s.listElements(table, set); err != nil || len(elements) > 0 {
+			return len(elements) > 0, err
+		}
+	}
+	return false, nil
 }
 
 // fallbackOwner returns the name of the agent that wrote the fallback table, or "".
-func (b *Backend) fallbackOwner() (string, error) {
-	chains, _, err := b.listChains(fallbackTable)
+func (s *socket) fallbackOwner() (string, error) {
+	chains, _, err := s.listChains(fallbackTable)
 	for _, name := range chains {
 		if owner, ok := strings.CutPrefix(name, ownerPrefix); ok {
 			return owner, err
@@ -286,14 +315,14 @@ func (b *Backend) fallbackOwner() (string, error) {
 }
 
 // fallbackTargets returns the targets in the fallback table, in the order of the rules.
-func (b *Backend) fallbackTargets() ([]netip.AddrPort, error) {
-	sets, err := b.listSets(fallbackTable)
+func (s *socket) fallbackTargets() ([]netip.AddrPort, error) {
+	sets, err := s.listSets(fallbackTable)
 	if err != nil {
 		return nil, err
 	}
 	var list []netip.AddrPort
 	for _, set := range sets {
-		elements, err := b.listElements(fallbackTable, set)
+		elements, err := s.listElements(fallbackTable, set)
 		if err != nil {
 			return nil, err
 		}

@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 
-//go:build linux
-
 package nftables
 
 import (
@@ -20,9 +18,9 @@ import (
 // The names of tables. The lease table of an agent has the agent's name after the
 // prefix. The name of an agent has no dot.
 const (
+	TraceTable    = "node-cache.doctor" // of a running doctor
 	fallbackTable = "node-cache"
 	leasePrefix   = "node-cache-"
-	traceTable    = "node-cache.doctor"
 )
 
 // The names of sets, maps and chains in the tables.

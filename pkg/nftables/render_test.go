@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 
-//go:build linux
-
 package nftables
 
 import (
@@ -49,12 +47,12 @@ func TestGolden(t *testing.T) {
 	for _, s := range shapes() {
 		t.Run(s.name, func(t *testing.T) {
 			t.Parallel()
-			lab := nodetest.Start(t, nodetest.Options{Pods: 1})
-			b := newBackend(t, lab.Node)
+			hosts := nodetest.Start(t, nodetest.Options{Pods: 1})
+			b := newBackend(t, hosts.Node)
 			if !apply(t, b, s.rules) {
 				t.Error("the first Apply changed nothing")
 			}
-			golden(t, s.name+".nft", ruleset(t, lab.Node))
+			golden(t, s.name+".nft", ruleset(t, hosts.Node))
 		})
 	}
 }
@@ -76,7 +74,7 @@ func TestRender(t *testing.T) {
 					fmt.Fprintf(&got, "  chain %s %s %d %d\n", c.name, c.kind, c.hook, c.priority)
 					for _, r := range tb.rules {
 						if r.chain == c.name {
-							fmt.Fprintf(&got, "    %s # %s\n", describe(r.exprs, nil), r.comment)
+							fmt.Fprintf(&got, "    %s # %s\n", Describe(r.exprs, nil), r.comment)
 						}
 					}
 				}
@@ -124,7 +122,7 @@ func TestRenderChains(t *testing.T) {
 				if at < 0 {
 					t.Errorf("%s: a rule in %s, which is not there", s.name, r.chain)
 				}
-				_, to, ok := strings.Cut(describe(r.exprs, nil), "goto ")
+				_, to, ok := strings.Cut(Describe(r.exprs, nil), "goto ")
 				if ok && !slices.ContainsFunc(tb.chains[:max(at, 0)], func(c chain) bool { return c.name == to }) {
 					t.Errorf("%s: %s goes to %s, which does not come before it", s.name, r.chain, to)
 				}
@@ -156,7 +154,7 @@ func TestTargets(t *testing.T) {
 			t.Errorf("%s is read as %s, %t", want, got, ok)
 		}
 		if len(s.elements[0].data) != int(s.dataLen) {
-			t.Errorf("%s takes %d octets, want %d", want, len(s.elements[0].data), s.dataLen)
+			t.Errorf("%s takes %d bytes, want %d", want, len(s.elements[0].data), s.dataLen)
 		}
 	}
 	if got, ok := parseTarget([]byte{1, 2, 3}); ok {
@@ -178,7 +176,7 @@ func TestBatchSize(t *testing.T) {
 	}
 	for i, m := range tx.messages {
 		if len(m.Data) > unix.NLA_ALIGNTO<<14 {
-			t.Errorf("%s: %d octets", tx.names[i], len(m.Data))
+			t.Errorf("%s: %d bytes", tx.names[i], len(m.Data))
 		}
 	}
 }

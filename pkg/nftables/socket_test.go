@@ -1,13 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 
-//go:build linux
-
 package nftables
 
 import (
 	"encoding/binary"
 	"errors"
-	"fmt"
 	"net/netip"
 	"strings"
 	"syscall"
@@ -19,7 +16,7 @@ import (
 
 // failureReply is the kernel's reply to message seq with an error text, which follows the
 // first repeated bytes of the message.
-func failureReply(errno unix.Errno, seq uint32, word string, repeated int) syscall.NetlinkMessage {
+func failureReply(errno unix.Errno, seq uint32, message string, repeated int) syscall.NetlinkMessage {
 	m := syscall.NetlinkMessage{Header: syscall.NlMsghdr{Type: unix.NLMSG_ERROR, Seq: seq}}
 	m.Data = binary.NativeEndian.AppendUint32(nil, uint32(-int32(errno)))
 	if errno == 0 {
@@ -27,12 +24,12 @@ func failureReply(errno unix.Errno, seq uint32, word string, repeated int) sysca
 	}
 	m.Data = binary.NativeEndian.AppendUint32(m.Data, uint32(unix.SizeofNlMsghdr+repeated))
 	m.Data = append(m.Data, make([]byte, unix.SizeofNlMsghdr-4+(repeated+3)&^3)...)
-	if word != "" {
+	if message != "" {
 		m.Header.Flags = unix.NLM_F_ACK_TLVS
 		if repeated == 0 {
 			m.Header.Flags |= unix.NLM_F_CAPPED
 		}
-		m.Data = append(m.Data, nested(0, text(unix.NLMSGERR_ATTR_MSG, word)).Data...)
+		m.Data = append(m.Data, nested(0, text(unix.NLMSGERR_ATTR_MSG, message)).Data...)
 	}
 	return m
 }
@@ -55,8 +52,8 @@ func TestFirstFailure(t *testing.T) {
 		{name: "no inet", replies: []syscall.NetlinkMessage{failureReply(unix.EOPNOTSUPP, 1, "", 0)}, is: unix.EOPNOTSUPP, want: "CONFIG_NF_TABLES_INET"},
 		{name: "no NAT, after what went well", replies: []syscall.NetlinkMessage{failureReply(0, 1, "", 0), failureReply(unix.ENOENT, 2, "", 0)}, is: unix.ENOENT, want: "adding chain fallback-output: no such file or directory: the kernel lacks NAT"},
 		{name: "no reject", replies: []syscall.NetlinkMessage{failureReply(unix.ENOENT, 3, "", 0)}, is: unix.ENOENT, want: "CONFIG_NFT_REJECT_INET"},
-		{name: "the kernel's word", replies: []syscall.NetlinkMessage{failureReply(unix.EBUSY, 4, "it is in use", 0)}, is: unix.EBUSY, want: "filling set lease4: device or resource busy (it is in use)"},
-		{name: "the kernel's word behind our own", replies: []syscall.NetlinkMessage{failureReply(unix.EBUSY, 4, "it is in use", 37)}, is: unix.EBUSY, want: "filling set lease4: device or resource busy (it is in use)"},
+		{name: "the kernel's message", replies: []syscall.NetlinkMessage{failureReply(unix.EBUSY, 4, "it is in use", 0)}, is: unix.EBUSY, want: "filling set lease4: device or resource busy (it is in use)"},
+		{name: "the kernel's message behind our own", replies: []syscall.NetlinkMessage{failureReply(unix.EBUSY, 4, "it is in use", 37)}, is: unix.EBUSY, want: "filling set lease4: device or resource busy (it is in use)"},
 		{name: "the first of several", replies: []syscall.NetlinkMessage{failureReply(unix.EBUSY, 4, "", 0), failureReply(unix.EPERM, 1, "", 0)}, is: unix.EBUSY, want: "filling set lease4"},
 	}
 	for _, tt := range tests {
@@ -92,14 +89,14 @@ func TestWithHint(t *testing.T) {
 
 // FuzzExtendedAck parses arbitrary replies of the kernel.
 func FuzzExtendedAck(f *testing.F) {
-	for _, word := range []string{"", "it is in use"} {
-		m := failureReply(unix.EBUSY, 1, word, 5)
+	for _, message := range []string{"", "it is in use"} {
+		m := failureReply(unix.EBUSY, 1, message, 5)
 		f.Add(m.Header.Flags, m.Data)
 	}
 	f.Fuzz(func(t *testing.T, flags uint16, data []byte) {
 		m := syscall.NetlinkMessage{Header: syscall.NlMsghdr{Type: unix.NLMSG_ERROR, Flags: flags}, Data: data}
-		if word := extendedAck(m); word != "" && !strings.Contains(string(data), word) {
-			t.Errorf("%q is not what was said", word)
+		if message := extendedAck(m); message != "" && !strings.Contains(string(data), message) {
+			t.Errorf("%q is not the kernel's message", message)
 		}
 		_ = firstFailure([]syscall.NetlinkMessage{m}, nil)
 	})
@@ -130,46 +127,12 @@ func FuzzElement(f *testing.F) {
 	})
 }
 
-// FuzzTrace parses arbitrary data as a trace and as a conntrack entry.
-func FuzzTrace(f *testing.F) {
-	f.Add(traceMessage(unix.NFT_TRACETYPE_RULE, verdictDrop, 7))
-	f.Add(traceMessage(unix.NFT_TRACETYPE_POLICY, verdictDrop, 0))
+// FuzzFlow parses arbitrary data as a conntrack entry.
+func FuzzFlow(f *testing.F) {
+	f.Add([]byte{unix.AF_INET, 0, 0, 0, 4, 0, 1, 0x80})
 	f.Fuzz(func(t *testing.T, data []byte) {
-		if d, ok := parseDrop(data); ok && d.Policy && d.Handle != 0 {
-			t.Errorf("a policy with a handle: %+v", d)
-		}
 		if c, err := parseFlow(data); err == nil && c.to.Addr() != (netip.Addr{}) && !c.to.Addr().IsValid() {
 			t.Errorf("a flow to %s", c.to)
 		}
 	})
-}
-
-func traceMessage(kind, verdict uint32, handle uint64) []byte {
-	attrs := nested(0,
-		text(unix.NFTA_TRACE_TABLE, "fw"), text(unix.NFTA_TRACE_CHAIN, "in"), number(unix.NFTA_TRACE_TYPE, kind),
-		netlink.Attribute{Type: unix.NFTA_TRACE_RULE_HANDLE, Data: binary.BigEndian.AppendUint64(nil, handle)},
-		nested(unix.NFTA_TRACE_VERDICT, number(unix.NFTA_VERDICT_CODE, verdict)), number(unix.NFTA_TRACE_POLICY, verdict))
-	return append([]byte{unix.NFPROTO_INET, 0, 0, 0}, attrs.Data...)
-}
-
-func TestParseDrop(t *testing.T) {
-	t.Parallel()
-	goTo, accept := int32(-4), uint32(verdictAccept) // NFT_GOTO
-	tests := []struct {
-		data []byte
-		want string
-	}{
-		{data: traceMessage(unix.NFT_TRACETYPE_RULE, verdictDrop, 7), want: "{inet fw in 7 false } true"},
-		{data: traceMessage(unix.NFT_TRACETYPE_POLICY, verdictDrop, 0), want: "{inet fw in 0 true } true"},
-		{data: traceMessage(unix.NFT_TRACETYPE_RULE, accept, 7), want: "{     0 false } false"},
-		{data: traceMessage(unix.NFT_TRACETYPE_RULE, uint32(goTo), 7), want: "{     0 false } false"},
-		{data: traceMessage(unix.NFT_TRACETYPE_RETURN, verdictDrop, 7), want: "{     0 false } false"},
-		{data: []byte{1}, want: "{     0 false } false"},
-	}
-	for _, tt := range tests {
-		d, ok := parseDrop(tt.data)
-		if got := fmt.Sprint(d, ok); strings.Join(strings.Fields(got), " ") != strings.Join(strings.Fields(tt.want), " ") {
-			t.Errorf("got %s, want %s", got, tt.want)
-		}
-	}
 }

@@ -24,7 +24,7 @@ type server struct {
 	over   []string // the network of each
 	answer func(network string, q *dns.Msg) *dns.Msg
 	takes  time.Duration
-	refuse error // of who connects
+	refuse error // of connecting
 }
 
 // records is a good answer.

@@ -108,7 +108,7 @@ func TestFailures(t *testing.T) {
 				stop()
 				for line, n := range map[string]int{"probe failed": 1, "reason=" + tc.reason.String(): 1, "probe recovered": 1} {
 					if got := strings.Count(log.String(), line); got != n {
-						t.Errorf("the log says %q %d times, want %d:\n%s", line, got, n, log.String())
+						t.Errorf("the log has %q %d times, want %d:\n%s", line, got, n, log.String())
 					}
 				}
 			})
@@ -116,8 +116,8 @@ func TestFailures(t *testing.T) {
 	}
 }
 
-// TestCutAnswer asks again over TCP, as a client would.
-func TestCutAnswer(t *testing.T) {
+// TestTruncatedAnswer repeats the query over TCP, as a client does.
+func TestTruncatedAnswer(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := &server{answer: func(network string, q *dns.Msg) *dns.Msg {
@@ -156,8 +156,8 @@ func TestStop(t *testing.T) {
 	})
 }
 
-// TestDefect has what reads the answer panic.
-func TestDefect(t *testing.T) {
+// TestPanic has a panic in the function that reads the answer.
+func TestPanic(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		cfg := config(&server{})
@@ -186,7 +186,7 @@ func TestRealSockets(t *testing.T) {
 		{"tcp", "tcp", up, 0, probe.Reason(probe.NumReasons)},
 		{"marked", "udp", up, 0x1000, probe.Reason(probe.NumReasons)},
 		{"marked tcp", "tcp", up, 0x1000, probe.Reason(probe.NumReasons)},
-		{"nobody", "udp", proctest.FreeAddr(t), 0, probe.Unreachable},
+		{"no server", "udp", proctest.FreeAddr(t), 0, probe.Unreachable},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()

@@ -18,7 +18,7 @@ type Reason uint8
 // The reasons, a closed set.
 const (
 	Timeout     Reason = iota // no answer in time
-	Unreachable               // SERVFAIL be reached, or closed the connection
+	Unreachable               // the server could not be reached, or closed the connection
 	Malformed                 // the message is not an answer to the question
 	ServFail                  // SERVFAIL
 	NXDomain                  // the name does not exist

@@ -40,7 +40,7 @@ func TestAdmit(t *testing.T) {
 		joins   bool // what he asks is under way
 		want    Shed
 	}{
-		{"nobody waits", Plan{Inflight: 1, Waiting: 1}, nil, 0, false, admitted},
+		{"no query waits", Plan{Inflight: 1, Waiting: 1}, nil, 0, false, admitted},
 		{"no place at all", Plan{}, nil, 0, false, ShedWaiting},
 		{"below its own bound", Plan{Inflight: 100, Waiting: 100, PerClient: 4}, []held{{3, 0}}, 0, false, admitted},
 		{"at its own bound", Plan{Inflight: 100, Waiting: 100, PerClient: 4}, []held{{4, 0}}, 0, false, ShedClient},
@@ -59,12 +59,12 @@ func TestAdmit(t *testing.T) {
 		{"a newcomer beside two greedy ones", Plan{Inflight: 9, Waiting: 100}, []held{{0, 0}, {4, 0}, {4, 0}}, 0, false, admitted},
 		{"a newcomer when all is full", Plan{Inflight: 9, Waiting: 100}, []held{{0, 0}, {5, 0}, {4, 0}}, 0, false, ShedInflight},
 		{"a newcomer who joins when all is full", Plan{Inflight: 9, Waiting: 100}, []held{{0, 0}, {5, 0}, {4, 0}}, 0, true, admitted},
-		{"refreshes take nobody's place", Plan{Inflight: 9, Waiting: 100}, []held{{0, 0}, {4, 0}, {4, 0}}, 9, false, admitted},
+		{"refreshes take no client's place", Plan{Inflight: 9, Waiting: 100}, []held{{0, 0}, {4, 0}, {4, 0}}, 9, false, admitted},
 		{"below five sixths of the waiting", Plan{Inflight: 96, Waiting: 96}, []held{{0, 79}}, 0, true, admitted},
 		{"five sixths of the waiting", Plan{Inflight: 96, Waiting: 96}, []held{{0, 80}}, 0, true, ShedClient},
 		{"five sixths of the waiting, beginning", Plan{Inflight: 96, Waiting: 96}, []held{{0, 80}}, 0, false, ShedClient},
-		{"a newcomer when nobody may wait", Plan{Inflight: 8, Waiting: 8}, []held{{0, 0}, {2, 6}}, 0, true, ShedWaiting},
-		{"flights of whom nobody waits for", Plan{Inflight: 96, Waiting: 100, PerClient: 4}, []held{{80, -80}}, 0, false, ShedClient},
+		{"a newcomer when none may wait", Plan{Inflight: 8, Waiting: 8}, []held{{0, 0}, {2, 6}}, 0, true, ShedWaiting},
+		{"in-flight queries without waiters", Plan{Inflight: 96, Waiting: 100, PerClient: 4}, []held{{80, -80}}, 0, false, ShedClient},
 		{"bounds that were lowered", Plan{Inflight: 2, Waiting: 2}, []held{{0, 0}, {8, 8}}, 0, false, ShedWaiting},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -297,7 +297,7 @@ func TestFloods(t *testing.T) {
 		if !silent || news != (second == first || second == first+floodPause) {
 			t.Errorf("second %d: after %d it floods: %t, and is logged: %t", second, floodSheds, silent, news)
 		}
-		for n := 2; n < 3000; n++ { // the slots are few, but nobody is taken for another
+		for n := 2; n < 3000; n++ { // the slots are few, but no client is taken for another
 			if silent, _ := fs.floodLocked(address(n), time.Unix(second, 1e9-1)); silent {
 				t.Fatalf("second %d: client %d floods with one query", second, n)
 			}
@@ -305,8 +305,8 @@ func TestFloods(t *testing.T) {
 	}
 }
 
-// TestHitIsNoneOfIt has a query for what is held be answered while somebody else has
-// the account of clients: no hit waits for it.
+// TestHitsAreNotLimited checks that a hit is answered while the lock of the clients' accounts is
+// held: no hit waits for it.
 func TestHitsAreNotLimited(t *testing.T) {
 	t.Parallel()
 	c, err := cache.New(cache.Config{Size: 1 << 20}, time.Now())

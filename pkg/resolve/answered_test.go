@@ -43,10 +43,10 @@ func addressed(tb testing.TB, q []byte, address string) []byte {
 func TestAnsweredTwice(t *testing.T) {
 	t.Parallel()
 	good := func(q []byte, to wire.AnswerReceiver, batch *wire.SendBatch) {
-		to.Answered(addressed(t, q, "192.0.2.1"), nil, batch)
+		respond(to, addressed(t, q, "192.0.2.1"), nil, batch)
 	}
 	bad := func(q []byte, to wire.AnswerReceiver, batch *wire.SendBatch) {
-		to.Answered(addressed(t, q, "203.0.113.66"), nil, batch)
+		respond(to, addressed(t, q, "203.0.113.66"), nil, batch)
 	}
 	for _, tt := range []struct {
 		name   string
@@ -127,7 +127,7 @@ func TestFlushOrder(t *testing.T) {
 		name := unpack(t, q).Question[0].Name
 		log = append(log, "ask "+name)
 		if name == "held.test." {
-			to.Answered(addressed(t, q, "192.0.2.1"), nil, batch)
+			respond(to, addressed(t, q, "192.0.2.1"), nil, batch)
 			return
 		}
 		batch.Add(recorder{name, &log})
@@ -152,14 +152,14 @@ func TestFlushOrder(t *testing.T) {
 	}
 }
 
-// TestRefreshIsPutOff has an answer refreshed, whose query leaves with the batch.
+// TestRefreshIsBatched checks that the query of a refresh is sent at the end of the batch.
 func TestRefreshIsBatched(t *testing.T) {
 	t.Parallel()
 	var log []string
 	refreshing := false
 	p := plan(t, asker(func(q []byte, _ time.Time, to wire.AnswerReceiver, batch *wire.SendBatch) {
 		if !refreshing {
-			to.Answered(addressed(t, q, "192.0.2.1"), nil, batch)
+			respond(to, addressed(t, q, "192.0.2.1"), nil, batch)
 			return
 		}
 		batch.Add(recorder{"refresh", &log})

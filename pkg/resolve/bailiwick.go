@@ -61,17 +61,8 @@ type bailiwick struct {
 	sift    wire.RecordFilter
 }
 
-// sanitize removes unrelated records from m and sorts the aliases. It returns an error if that is not
-// enough.
-func (b *bailiwick) sanitize(m *wire.Message) error {
-	switch {
-	case m.IsReferral():
-		return errReferral
-	case len(m.Records) > maxRecords:
-		return errExcess
-	case isPlain(m):
-		return nil
-	}
+// keepRelated is sanitize for an answer that is not plain.
+func (b *bailiwick) keepRelated(m *wire.Message) error {
 	if err := b.followChain(m); err != nil {
 		return err
 	}
@@ -91,21 +82,6 @@ func (b *bailiwick) sanitize(m *wire.Message) error {
 		return errReferral
 	}
 	return nil
-}
-
-// isPlain reports whether the answer has only data of the queried name and type, which is the usual
-// case. Answers with aliases are not plain.
-func isPlain(m *wire.Message) bool {
-	want := m.QuestionType()
-	if isAlias(want) {
-		return false
-	}
-	for _, r := range m.Records {
-		if r.Section != wire.Answer || r.Type != want || r.Class != wire.ClassIN || !m.SameName(int(r.Owner), wire.QuestionNameOffset) {
-			return false
-		}
-	}
-	return true
 }
 
 // unrelated reports whether nothing in the answer section is about the query name. Data of another

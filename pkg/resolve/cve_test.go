@@ -155,8 +155,8 @@ func replyText(m *dns.Msg) string {
 	return strings.TrimSpace(dns.RcodeToString[m.Rcode] + " " + strings.Join(parts, " | "))
 }
 
-// TestEvil says each of them, and looks at what the client gets, then at what he
-// gets from the cache, and asks for what was spoken of without right.
+// TestMaliciousAnswers has an upstream send each of them. It checks the client's reply, the cached
+// one, and queries the names that the answer had no authority for.
 func TestMaliciousAnswers(t *testing.T) {
 	t.Parallel()
 	for _, tt := range evils() {

@@ -5,7 +5,7 @@
 // # Path of a query
 //
 //	packet ─ Worker.AnswerFromMemory
-//	   ├─ odd.go          malformed, other opcodes, class CH, ANY: answered or dropped
+//	   ├─ answerOdd       malformed, other opcodes, class CH, ANY: answered or dropped
 //	   ├─ transfer.go     AXFR and IXFR: refused, or sent by a goroutine of its own
 //	   ├─ redirect.go     only if the configuration has one of these:
 //	   │   ├─ rewrite.go  another name is looked up
@@ -13,7 +13,7 @@
 //	   │   └─ dns64.go    reverse name of a NAT64 address: an alias of the IPv4 reverse name
 //	   ├─ zone            cluster name: an answer, a denial, or an alias of an external name
 //	   ├─ cache           fresh, in backoff, or a cached failure: answered
-//	   ├─ nxdomaincut.go  a cached denial of a parent name: answered NXDOMAIN
+//	   ├─ answerFromCut   a cached denial of a parent name: answered NXDOMAIN
 //	   └─ Worker.Resolve ─ inflight.go  identical misses share one upstream query
 //	                        ├─ admission.go  a client with too many queries is shed
 //	                        ├─ route         longest matching suffix

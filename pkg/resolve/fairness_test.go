@@ -46,7 +46,7 @@ func (s *slowUpstream) Ask(q []byte, until time.Time, to wire.AnswerReceiver, _ 
 		time.AfterFunc(until.Sub(now), func() { to.Answered(nil, context.DeadlineExceeded, &batch) })
 		return
 	}
-	time.AfterFunc(at.Sub(now), func() { to.Answered(addressFor(q), nil, &batch) })
+	time.AfterFunc(at.Sub(now), func() { respond(to, addressFor(q), nil, &batch) })
 }
 
 // addressFor answers q with an address.
@@ -215,8 +215,8 @@ func TestIdleNode(t *testing.T) {
 	}
 }
 
-// TestReturnsPlaces has a client take all places that it can get before a second one asks. The first gets
-// none of those that become free until the second has its share.
+// TestPlacesAreReleased has a client take all places that it can get before a second one sends queries. The first gets
+// none of the places that become free until the second has its share.
 func TestPlacesAreReleased(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -305,7 +305,7 @@ func packWithCookie(tb testing.TB, r *resolve.Resolver, from wire.Peer, name str
 }
 
 // TestFlood has a client go on when it was shed: a thousand times a second it
-// is told, and then no more, but over TCP. What is held it gets all the time.
+// gets a reply, and then none, but over TCP. What is held it gets all the time.
 func TestFlood(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -346,7 +346,7 @@ func TestFlood(t *testing.T) {
 		q := question("cold.test.", dns.TypeA)
 		q.SetEdns0(1232, false)
 		if m := unpack(t, stream.exchange(t, pack(t, q))); m.Rcode != dns.RcodeServerFailure || !strings.Contains(m.String(), "EDE: 0") {
-			t.Errorf("over TCP one who floods is told, want SERVFAIL with EDE 0\n%s", m)
+			t.Errorf("over TCP a client that floods got, want SERVFAIL with EDE 0\n%s", m)
 		}
 		s := r.Stats()
 		if s.Shed[resolve.ShedClient] != 1001 || s.Shed[resolve.ShedFlood] != 500 || s.Dropped != 500 {
@@ -355,7 +355,7 @@ func TestFlood(t *testing.T) {
 		time.Sleep(time.Second)
 		over.ask(1)
 		if over.shed.Load() != 1001 {
-			t.Errorf("%s, want it to be told in the next second", over)
+			t.Errorf("%s, want a reply in the next second", over)
 		}
 		time.Sleep(10 * time.Second)
 		over.ask(1)

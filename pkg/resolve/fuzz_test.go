@@ -29,7 +29,7 @@ func (p *fuzzUpstream) Ask(q []byte, _ time.Time, to wire.AnswerReceiver, batch 
 	dst = append(dst, q[12:end]...)
 	dst = append(dst, p.rest...)
 	p.sent = bytes.Clone(dst)
-	to.Answered(dst, nil, batch)
+	respond(to, dst, nil, batch)
 }
 
 // FuzzAnswer returns arbitrary bytes as the upstream's answer, for small and large clients.

@@ -6,6 +6,7 @@ import (
 	"context"
 	"crypto/rand"
 	"net/netip"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -51,7 +52,7 @@ func (u *upstream) Ask(q []byte, until time.Time, to wire.AnswerReceiver, batch 
 	gate := u.gate
 	u.mu.Unlock()
 	if gate == nil {
-		to.Answered(answer, err, batch)
+		respond(to, answer, err, batch)
 		return
 	}
 	go func() {
@@ -61,7 +62,7 @@ func (u *upstream) Ask(q []byte, until time.Time, to wire.AnswerReceiver, batch 
 		defer deadline.Stop()
 		select {
 		case <-gate:
-			to.Answered(answer, err, &batch)
+			respond(to, answer, err, &batch)
 		case <-deadline.C:
 			to.Answered(nil, context.DeadlineExceeded, &batch)
 		}
@@ -194,4 +195,16 @@ func unpack(tb testing.TB, reply []byte) *dns.Msg {
 
 func question(name string, rrtype uint16) *dns.Msg {
 	return new(dns.Msg).SetQuestion(name, rrtype)
+}
+
+// respond passes an upstream's bytes on as an upstream pool does: parsed, or as an error.
+func respond(to wire.AnswerReceiver, answer []byte, err error, batch *wire.SendBatch) {
+	m := new(wire.Message)
+	if err == nil {
+		err = m.Parse(slices.Clone(answer)) // what receives it may change it
+	}
+	if err != nil {
+		m = nil
+	}
+	to.Answered(m, err, batch)
 }

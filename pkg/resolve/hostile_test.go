@@ -19,7 +19,7 @@ import (
 	"github.com/nodecache/node-cache/pkg/wire"
 )
 
-// TestDetourOdd sends every odd packet where all that leads aside is configured: they get what they get elsewhere.
+// TestRedirectOdd sends every odd packet to a plan with all kinds of redirects: the replies are the same as without them.
 func TestRedirectOdd(t *testing.T) {
 	t.Parallel()
 	p := plan(t, newUpstream(t, "www.test. 300 IN A 192.0.2.1", `www.test. 300 IN TYPE65280 \# 2 abcd`))
@@ -44,7 +44,7 @@ func TestRedirectOdd(t *testing.T) {
 	}
 }
 
-// TestDetourFlags asks for what every part answers with all bits, classes and sizes that a query may have: each gets a
+// TestRedirectFlags queries each source of answers with all bits, classes and sizes that a query may have: each gets a
 // reply to its own question that fits, and only those that are for addresses have some made.
 func TestRedirectFlags(t *testing.T) {
 	t.Parallel()
@@ -94,7 +94,7 @@ func TestRedirectFlags(t *testing.T) {
 func TestRedirectLongest(t *testing.T) {
 	t.Parallel()
 	label := strings.Repeat("a", 62)
-	fill := strings.Repeat(label+".", 3) // 189 octets
+	fill := strings.Repeat(label+".", 3) // 189 bytes
 	longest := func(end string) string { return fill + strings.Repeat("b", 64-len(end)) + "." + end }
 	u := newUpstream(t)
 	u.mangle = func(m *dns.Msg) {
@@ -131,8 +131,8 @@ func TestRedirectLongest(t *testing.T) {
 	}
 }
 
-// TestDetourHuge leads to a set that fills a message, from everywhere: what does not fit any more behind the way there,
-// by longer names, or as longer addresses, is left out, and the reply says so.
+// TestRedirectHuge redirects each way to a set that fills a message: records that no longer fit behind the chain, because
+// of longer names or longer addresses, are left out, and the reply is marked as truncated.
 func TestRedirectHuge(t *testing.T) {
 	t.Parallel()
 	s := shop(time.Now())
@@ -176,8 +176,8 @@ func TestRedirectHuge(t *testing.T) {
 					dns.RcodeToString[got.Rcode], got.Truncated, len(got.Answer), least)
 			}
 			got.Compress = true
-			if octets := got.Len(); octets > most {
-				t.Errorf("%s, stream %t: %d bytes", tt.ask, stream, octets)
+			if size := got.Len(); size > most {
+				t.Errorf("%s, stream %t: %d bytes", tt.ask, stream, size)
 			}
 		}
 	}
@@ -224,8 +224,8 @@ func TestRedirectFirstAnswer(t *testing.T) {
 		for i, c := range clients {
 			got := unpack(t, <-c.got)
 			got.Compress = true
-			if octets := got.Len(); !got.Truncated || octets > 4200 || len(got.Answer) < 140 {
-				t.Errorf("client %d: TC %t, %d bytes, %d records", i, got.Truncated, octets, len(got.Answer))
+			if size := got.Len(); !got.Truncated || size > 4200 || len(got.Answer) < 140 {
+				t.Errorf("client %d: TC %t, %d bytes, %d records", i, got.Truncated, size, len(got.Answer))
 			}
 		}
 		c := newClient6(r) // both are held now

@@ -85,7 +85,9 @@ func (fs *queryTable) remove(f *inFlight) (joined []waiter) {
 	fs.mu.Lock()
 	defer fs.mu.Unlock()
 	f.completed = true
-	fs.staleQueue.removeLocked(f)
+	if f.inStaleQueue {
+		fs.staleQueue.removeLocked(f)
+	}
 	if at := fs.byHash[f.hash]; at != f {
 		for at.next != f {
 			at = at.next
@@ -317,7 +319,7 @@ func (f *inFlight) send(until time.Time, batch *wire.SendBatch) {
 
 // Answered implements [wire.AnswerReceiver]. It stores the answer, if allowed, and replies to all
 // waiters. Only the first call counts.
-func (f *inFlight) Answered(answer []byte, err error, batch *wire.SendBatch) {
+func (f *inFlight) Answered(answer *wire.Message, err error, batch *wire.SendBatch) {
 	if f.answered.Swap(true) {
 		return
 	}
@@ -325,6 +327,7 @@ func (f *inFlight) Answered(answer []byte, err error, batch *wire.SendBatch) {
 	now := f.r.now()
 	d.process(f, answer, err, now)
 	f.complete(&d.result, now, batch)
+	d.result = outcome{} // the message is the upstream's
 	builderPool.Put(d)
 }
 
@@ -356,14 +359,14 @@ type responseBuilder struct {
 	validator
 
 	q      wire.Query
-	buf    []byte // of result.msg
+	buf    []byte // of result.msg, unless that is an upstream's
 	result outcome
 }
 
 var builderPool = sync.Pool{New: func() any { return new(responseBuilder) }} //nolint:gochecknoglobals // a pool is shared by design and holds no state
 
 // process sets d.result from the upstream answer or the error.
-func (d *responseBuilder) process(f *inFlight, answer []byte, err error, now time.Time) {
+func (d *responseBuilder) process(f *inFlight, answer *wire.Message, err error, now time.Time) {
 	d.result = outcome{source: SourceUpstream, ede: wire.EDEOther}
 	defer func() {
 		if defect := recover(); defect != nil {
@@ -380,13 +383,12 @@ func (d *responseBuilder) process(f *inFlight, answer []byte, err error, now tim
 }
 
 // validateAndStore validates the answer and caches it for as long as allowed.
-func (d *responseBuilder) validateAndStore(f *inFlight, answer []byte, now time.Time) error {
-	d.buf = append(d.buf[:0], answer...) // validate modifies it
-	msg, life, err := d.validate(f.route, d.buf)
+func (d *responseBuilder) validateAndStore(f *inFlight, answer *wire.Message, now time.Time) error {
+	life, err := d.validate(f.route, answer)
 	if err != nil {
 		return err
 	}
-	d.result.msg = msg
+	d.result.msg = answer.Raw
 	d.store(f, life, now)
 	return nil
 }
@@ -435,6 +437,16 @@ type replySender struct {
 
 // replyBuffers are buffers for one reply each.
 var replyBuffers = sync.Pool{New: func() any { b := make([]byte, 0, 1232); return &b }} //nolint:gochecknoglobals // a pool is shared by design and holds no state
+
+// deliverAll replies to the first client, if it waits, and to those that joined.
+func (h *replySender) deliverAll(first *waiter, joined []waiter) {
+	if first.to != nil {
+		h.deliver(first)
+	}
+	for i := range joined {
+		h.deliver(&joined[i])
+	}
+}
 
 // deliver replies to one waiter. A panic, which the bytes of that client's query may have caused, does
 // not affect other waiters.

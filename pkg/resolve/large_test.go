@@ -37,7 +37,7 @@ func large(q []byte, _ time.Time, to wire.AnswerReceiver, batch *wire.SendBatch)
 		msg = append(msg, 0xc0, 12, 0, 1, 0, 1, 0, 0, 1, 44, 0, 4, 192, 0, byte(i>>8), byte(i))
 	}
 	binary.BigEndian.PutUint16(msg[6:], uint16(n))
-	to.Answered(msg, nil, batch)
+	respond(to, msg, nil, batch)
 }
 
 // A largeCase is a query with a large answer to restore.

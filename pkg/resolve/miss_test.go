@@ -18,6 +18,8 @@ import (
 type fixedUpstream struct {
 	reply []byte // an answer to the longest name, whose question is written over
 	err   error  // not nil: comes in place of an answer
+	buf   []byte
+	m     wire.Message
 }
 
 // newCanned makes an upstream for names as long as missName.
@@ -45,16 +47,18 @@ func (c *fixedUpstream) Ask(q []byte, _ time.Time, to wire.AnswerReceiver, batch
 		end += 1 + int(q[end])
 	}
 	copy(c.reply[12:end], q[12:end])
-	to.Answered(c.reply, nil, batch)
+	c.buf = append(c.buf[:0], c.reply...)
+	err := c.m.Parse(c.buf)
+	to.Answered(&c.m, err, batch)
 }
 
 // A counter takes replies and remembers how many.
-type counter struct{ replies, octets int }
+type counter struct{ replies, bytes int }
 
 // Reply implements wire.Replier.
 func (c *counter) Reply(msg []byte, _ *wire.SendBatch) {
 	c.replies++
-	c.octets += len(msg)
+	c.bytes += len(msg)
 }
 
 // A misser asks for a new name each time.

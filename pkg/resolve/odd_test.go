@@ -100,7 +100,7 @@ func oddPackets(t *testing.T) []odd {
 	})
 	cutOption := edit(t, withOPT(), func(pkt []byte) []byte {
 		pkt[len(pkt)-1] = 5
-		return append(pkt, 0, 10, 0, 8, 1) // says eight octets, has one
+		return append(pkt, 0, 10, 0, 8, 1) // says eight bytes, has one
 	})
 	var subnets [][]byte
 	for _, data := range []string{"", "\x00\x01\x18", "\x00\x01\x18\x00\x0a\x01", "\x00\x01\x18\x00\x0a\x01\x02\x03", "\x00\x01\x21\x00\x0a\x01\x02\x03\x04", "\x00\x01\x00\x08", "\x00\x03\x00\x00"} {

@@ -10,8 +10,8 @@ import (
 	"github.com/nodecache/node-cache/pkg/resolve"
 )
 
-// TestReturned has queries with loop names come in: one that went out from here goes no further, one that did not is
-// like any other.
+// TestLoop sends queries with loop names: one that this process sent is not forwarded, any other is handled like a
+// usual query.
 func TestLoop(t *testing.T) {
 	t.Parallel()
 	const name = "000102030405060708090a0b0c0d0e0f.loop.node-cache.example."
@@ -24,17 +24,17 @@ func TestLoop(t *testing.T) {
 		{name: "our own", asked: name, loop: func([]byte) bool { return true }, rcode: dns.RcodeRefused},
 		{name: "our own in other letters", asked: "000102030405060708090A0B0C0D0E0F.Loop.Node-Cache.Example.", loop: func([]byte) bool { return true }, rcode: dns.RcodeRefused},
 		{name: "another's", asked: name, loop: func([]byte) bool { return false }, upstream: 1},
-		{name: "nobody knows", asked: name, upstream: 1},
+		{name: "unknown to all", asked: name, upstream: 1},
 		{name: "a name below", asked: "a." + name, loop: func([]byte) bool { return true }, upstream: 1},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			u := newUpstream(t)
 			p := plan(t, u)
-			var told []byte
+			var found []byte
 			if tt.loop != nil {
 				p.Loop = func(name []byte) bool {
-					told = append(told, name...)
+					found = append(found, name...)
 					return tt.loop(name)
 				}
 			}
@@ -44,8 +44,8 @@ func TestLoop(t *testing.T) {
 			if m.Rcode != tt.rcode || u.count() != tt.upstream {
 				t.Errorf("rcode %d and %d queries upstream, want %d and %d", m.Rcode, u.count(), tt.rcode, tt.upstream)
 			}
-			if got, _, err := dns.UnpackDomainName(told, 0); len(told) > 0 && (err != nil || got != name) {
-				t.Errorf("told of %q, error %v, want %q", got, err, name)
+			if got, _, err := dns.UnpackDomainName(found, 0); len(found) > 0 && (err != nil || got != name) {
+				t.Errorf("found %q, error %v, want %q", got, err, name)
 			}
 			if n := r.Stats().Responses[resolve.SourceRefused][dns.RcodeRefused]; n != uint64(1-tt.upstream) {
 				t.Errorf("%d refused, want %d", n, 1-tt.upstream)

@@ -14,7 +14,6 @@ import (
 	"github.com/miekg/dns"
 
 	"github.com/nodecache/node-cache/pkg/resolve"
-	"github.com/nodecache/node-cache/pkg/static"
 	"github.com/nodecache/node-cache/pkg/zone"
 )
 
@@ -59,79 +58,6 @@ func putDB(s *zone.Store, addrs ...string) {
 		slice.Endpoints = append(slice.Endpoints, zone.Endpoint{Addrs: []netip.Addr{netip.MustParseAddr(a)}, Ready: true})
 	}
 	s.PutSlice(slice, now)
-}
-
-// TestRewrite asks for names that rules are for, of the cluster and outside, from every place an answer comes from.
-func TestRewrite(t *testing.T) {
-	t.Parallel()
-	s := shop(time.Now())
-	putDB(s, "10.1.0.1")
-	inSync(s)
-	p, _ := clusterPlan(t, s, true)
-	rewriting(t, p,
-		"exact db.example db.shop.svc.cluster.local", "exact outer.example www.test", "exact chain.example alias.test",
-		"exact mail.example mail.shop.svc.cluster.local", "exact gone.example gone.test",
-		"exact apex.test www.apex.test", "exact bad.example failing.test", "exact hosted.example one.hosts",
-		"prefix old- new-", "suffix .shop.example .shop.svc.cluster.local", "suffix .short ", "suffix -x.test -y.test",
-		"exact www.test db.shop.svc.cluster.local",
-	)
-	var err error
-	p.Static, err = static.New(static.Config{TTL: 30 * time.Second, Names: []static.Host{{Name: "one.hosts", Addresses: []netip.Addr{netip.MustParseAddr("192.0.2.77")}}}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	u := newUpstream(t,
-		"www.test. 300 IN A 192.0.2.1", "alias.test. 300 IN A 192.0.2.2", "new-web.test. 300 IN A 192.0.2.3",
-		"a.test. 300 IN A 192.0.2.4", "name-y.test. 300 IN A 192.0.2.5", "mail.example.com. 300 IN A 192.0.2.6",
-	)
-	soa, _ := dns.NewRR("test. 600 IN SOA ns.test. host.test. 1 3600 600 86400 30")
-	u.mangle = func(m *dns.Msg) {
-		switch name := m.Question[0].Name; {
-		case name == "alias.test.":
-			cname, _ := dns.NewRR("alias.test. 300 IN CNAME x.alias.test.")
-			a, _ := dns.NewRR("x.alias.test. 300 IN A 192.0.2.2")
-			m.Answer = []dns.RR{cname, a}
-		case name == "www.apex.test.":
-			cname, _ := dns.NewRR("www.apex.test. 300 IN CNAME apex.test.")
-			a, _ := dns.NewRR("apex.test. 300 IN A 192.0.2.8")
-			m.Answer = []dns.RR{cname, a}
-		case name == "failing.test.":
-			m.Rcode = dns.RcodeServerFailure
-		case len(m.Answer) == 0:
-			m.Rcode, m.Ns = dns.RcodeNameError, []dns.RR{soa}
-		}
-	}
-	p.Routes = []resolve.Route{{Suffix: []byte{0}, Upstream: u, TTL: bounds()}}
-	r := newResolver(t, p)
-	for _, tt := range []struct {
-		name, ask string
-		rrtype    uint16
-		want      string
-	}{
-		{"to the cluster", "DB.Example.", dns.TypeA, "NOERROR DB.Example.; DB.Example. A 10.1.0.1"},
-		{"to another name", "Outer.example.", dns.TypeA, "NOERROR Outer.example.; Outer.example. A 192.0.2.1"},
-		{"with an alias below", "chain.Example.", dns.TypeA, "NOERROR chain.Example.; chain.Example. CNAME x.chain.Example.; x.chain.Example. A 192.0.2.2"},
-		{"to an alias of its own name", "Apex.test.", dns.TypeA, "NOERROR Apex.test.; apex.test. A 192.0.2.8"},
-		{"a prefix", "old-web.test.", dns.TypeA, "NOERROR old-web.test.; old-web.test. A 192.0.2.3"},
-		{"a suffix that ends within a label", "name-x.test.", dns.TypeA, "NOERROR name-x.test.; name-x.test. A 192.0.2.5"},
-		{"denied", "gone.example.", dns.TypeA, "NXDOMAIN gone.example.; test. SOA ns.test. host.test. 1 3600 600 86400 30"},
-		{"failing", "bad.example.", dns.TypeA, "SERVFAIL bad.example."},
-		{"to a host of the configuration", "hosted.example.", dns.TypeA, "NOERROR hosted.example.; hosted.example. A 192.0.2.77"},
-		{"to a host, another type", "hosted.example.", dns.TypeMX, "NOERROR hosted.example."},
-		{"a rule that makes no name", "short.", dns.TypeA, "NXDOMAIN short."},
-		{"no rule", "a.test.", dns.TypeA, "NOERROR a.test.; a.test. A 192.0.2.4"},
-		{"what a rule made is for no other rule", "outer.example.", dns.TypeA, "NOERROR outer.example.; outer.example. A 192.0.2.1"},
-	} {
-		t.Run(tt.name, func(t *testing.T) {
-			t.Parallel()
-			for range 2 { // asked for, and held
-				got := unpack(t, newClient(r, false).exchange(t, pack(t, question(tt.ask, tt.rrtype))))
-				if diff := cmp.Diff(tt.want, gist(got)); diff != "" {
-					t.Errorf("(-want +got):\n%s", diff)
-				}
-			}
-		})
-	}
 }
 
 // TestRewriteCluster asks by other names for what the cluster has, and compares with the answers to its own names.
@@ -180,35 +106,6 @@ func sortedGist(text string) []string {
 	parts := strings.Split(text, "; ")
 	slices.Sort(parts[1:])
 	return parts
-}
-
-// TestRewriteSharesQueries has clients of a name and of its rewritten name wait for one query.
-func TestRewriteSharesQueries(t *testing.T) {
-	t.Parallel()
-	u := newUpstream(t, "www.test. 300 IN A 192.0.2.1")
-	u.gate = make(chan struct{})
-	p := plan(t, u)
-	p.PerClient = 2
-	rewriting(t, p, "exact a.example www.test", "prefix p- ")
-	r := newResolver(t, p)
-	names := []string{"www.test.", "A.example.", "p-www.test."}
-	clients := make([]*client, len(names))
-	for i, name := range names {
-		clients[i] = newClient(r, false)
-		clients[i].send(pack(t, question(name, dns.TypeA)))
-	}
-	if got := unpack(t, <-clients[2].got); got.Rcode != dns.RcodeServerFailure || got.Question[0].Name != names[2] {
-		t.Errorf("the third of one client: %s", gist(got))
-	}
-	close(u.gate)
-	for i, name := range names[:2] {
-		if got := gist(unpack(t, <-clients[i].got)); got != "NOERROR "+name+"; "+name+" A 192.0.2.1" {
-			t.Errorf("%s: %s", name, got)
-		}
-	}
-	if u.count() != 1 || r.Stats().Joined != 1 {
-		t.Errorf("%d asked upstream, %d joined; want 1 each", u.count(), r.Stats().Joined)
-	}
 }
 
 // TestRewriteFits restores names in answers that fit before and do not fit afterwards.

@@ -58,7 +58,8 @@ func TestSelf(t *testing.T) {
 	}
 }
 
-// TestSelfOfOthers is counted as any CHAOS name is: a client elsewhere does not get the agent's name, but can have it confirmed.
+// TestSelfRemoteClients queries the agent's own name from elsewhere: a remote client does not get the name, but can have it
+// confirmed. The query is counted like any other in class CHAOS.
 func TestSelfRemoteClients(t *testing.T) {
 	t.Parallel()
 	p := plan(t, newUpstream(t))

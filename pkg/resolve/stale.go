@@ -86,11 +86,8 @@ func (r *Resolver) setStaleTimerLocked(at time.Duration, now time.Time) {
 	}
 }
 
-// removeLocked removes f if it is in the queue.
+// removeLocked removes f, which is in the queue.
 func (ls *staleQueue) removeLocked(f *inFlight) {
-	if !f.inStaleQueue {
-		return
-	}
 	f.inStaleQueue = false
 	if f.prevStale == nil {
 		ls.first = f.nextStale
@@ -192,16 +189,6 @@ func (r *Resolver) detachWaiters(f *inFlight) (first waiter, joined []waiter, ok
 	}
 	r.pending.Add(1)
 	return first, joined, true
-}
-
-// deliverAll replies to the first client, if it waits, and to those that joined.
-func (h *replySender) deliverAll(first *waiter, joined []waiter) {
-	if first.to != nil {
-		h.deliver(first)
-	}
-	for i := range joined {
-		h.deliver(&joined[i])
-	}
 }
 
 // useFallback sets the outcome from the zone fallback or the stale answer. It returns false and leaves

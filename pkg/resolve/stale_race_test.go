@@ -119,7 +119,7 @@ func TestStaleRaces(t *testing.T) {
 			case 0:
 				to.Answered(nil, errors.New("refused"), &batch)
 			default:
-				to.Answered(addressed(t, q, "192.0.2.9"), nil, &batch)
+				respond(to, addressed(t, q, "192.0.2.9"), nil, &batch)
 			}
 		})
 	})

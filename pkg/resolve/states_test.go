@@ -49,7 +49,7 @@ func (u *scriptedUpstream) Ask(q []byte, until time.Time, to wire.AnswerReceiver
 	put := func(wait time.Duration, answer []byte, err error) {
 		time.AfterFunc(wait, func() {
 			var batch wire.SendBatch
-			to.Answered(answer, err, &batch)
+			respond(to, answer, err, &batch)
 			batch.Flush()
 		})
 	}
@@ -61,9 +61,9 @@ func (u *scriptedUpstream) Ask(q []byte, until time.Time, to wire.AnswerReceiver
 	case "failing":
 		to.Answered(nil, errors.New("refused"), batch)
 	case "garbage":
-		to.Answered([]byte("garbage, and no message at all"), nil, batch)
+		respond(to, []byte("garbage, and no message at all"), nil, batch)
 	default:
-		to.Answered(u.answer(q, mood), nil, batch)
+		respond(to, u.answer(q, mood), nil, batch)
 	}
 }
 

@@ -608,12 +608,12 @@ func TestTransferShutdown(t *testing.T) {
 func BenchmarkTransfer(b *testing.B) {
 	r := newResolver(b, transferPlan(b, bigCluster(11_000, 10_000, time.Now())))
 	b.ReportAllocs()
-	var octets int
+	var size int
 	for b.Loop() {
 		f := newFar()
-		octets = 0
+		size = 0
 		f.more = func(msg []byte) bool {
-			octets += len(msg)
+			size += len(msg)
 			f.msgs = nil
 			return true
 		}
@@ -623,5 +623,5 @@ func BenchmarkTransfer(b *testing.B) {
 			b.Fatal("no transfer")
 		}
 	}
-	b.ReportMetric(float64(octets), "octets/op")
+	b.ReportMetric(float64(size), "bytes/op")
 }

@@ -69,15 +69,19 @@ func testRoute() *Route {
 	return &Route{TTL: TTLs{Min: 5 * time.Second, Max: time.Hour, Negative: 30 * time.Second}}
 }
 
-// TestJudgeAllocations cannot run beside other tests: the count is the process's.
+// TestValidatorAllocations cannot run beside other tests: the count is the process's.
 func TestValidatorAllocations(t *testing.T) {
 	for name, msg := range honest(t) {
 		p, j := testRoute(), new(validator)
-		buf := make([]byte, len(msg))
+		buf, m := make([]byte, len(msg)), new(wire.Message)
 		got := testing.AllocsPerRun(100, func() {
 			copy(buf, msg)
-			if left, _, err := j.validate(p, buf); err != nil || len(left) != len(msg) {
-				t.Errorf("%s: %d bytes of %d are left, error %v", name, len(left), len(msg), err)
+			err := m.Parse(buf)
+			if err == nil {
+				_, err = j.validate(p, m)
+			}
+			if err != nil || len(m.Raw) != len(msg) {
+				t.Errorf("%s: %d bytes of %d are left, error %v", name, len(m.Raw), len(msg), err)
 			}
 		})
 		if got != 0 {
@@ -109,11 +113,14 @@ func BenchmarkValidator(b *testing.B) {
 	for name, msg := range honest(b) {
 		b.Run(name, func(b *testing.B) {
 			p, j := testRoute(), new(validator)
-			buf := make([]byte, len(msg))
+			buf, m := make([]byte, len(msg)), new(wire.Message)
 			b.ReportAllocs()
 			for b.Loop() {
 				copy(buf, msg)
-				if _, _, err := j.validate(p, buf); err != nil {
+				if err := m.Parse(buf); err != nil {
+					b.Fatal(err)
+				}
+				if _, err := j.validate(p, m); err != nil {
 					b.Fatal(err)
 				}
 			}

@@ -10,8 +10,6 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/miekg/dns"
-
-	"github.com/nodecache/node-cache/pkg/wire"
 )
 
 // TestStoredAnswer checks which answers are cached, and for how long.
@@ -130,55 +128,5 @@ func TestRotation(t *testing.T) {
 				}
 			})
 		}
-	}
-}
-
-// TestLimits asks for a large set by every means: what fits is sent whole, what
-// does not is sent with as many addresses as fit, and with TC.
-func TestLimits(t *testing.T) {
-	t.Parallel()
-	var records []string
-	for i := range 60 {
-		records = append(records, fmt.Sprintf("big.test. 300 IN A 10.0.0.%d", i))
-		records = append(records, fmt.Sprintf("large.test. 300 IN AAAA fd00::%x", i+1))
-	}
-	r := newResolver(t, plan(t, newUpstream(t, records...)))
-	for _, tt := range []struct {
-		name      string
-		size      uint16 // 0: no EDNS
-		stream    bool
-		limit     int
-		truncated bool // of 60 A records, some 990 octets
-	}{
-		{"no EDNS", 0, false, 512, true},
-		{"tiny EDNS", 100, false, 512, true},
-		{"EDNS 700", 700, false, 700, true},
-		{"EDNS 1232", 1232, false, wire.SafeUDP, false},
-		{"EDNS 65535", 65535, false, wire.SafeUDP, false},
-		{"TCP", 0, true, wire.MaxMessage, false},
-	} {
-		t.Run(tt.name, func(t *testing.T) {
-			t.Parallel()
-			for _, question := range []*dns.Msg{question("big.test.", dns.TypeA), question("large.test.", dns.TypeAAAA)} {
-				if tt.size > 0 {
-					question.SetEdns0(tt.size, false)
-				}
-				truncated := tt.truncated || question.Question[0].Qtype == dns.TypeAAAA && !tt.stream // 60 × 28 octets
-				for range 2 {
-					reply := newClient(r, tt.stream).exchange(t, pack(t, question))
-					m := unpack(t, reply)
-					if len(reply) > tt.limit || m.Truncated != truncated {
-						t.Errorf("%d bytes, TC=%t; want at most %d, TC=%t", len(reply), m.Truncated, tt.limit, truncated)
-					}
-					want := 60
-					if truncated { // one address less for the OPT record at most
-						want = (tt.limit - len(question.Question[0].Name) - 1 - 4 - wire.HeaderLen) / map[uint16]int{dns.TypeA: 16, dns.TypeAAAA: 28}[question.Question[0].Qtype]
-					}
-					if got := len(m.Answer); got != want && (got != want-1 || !truncated) {
-						t.Errorf("%d records with TC=%t, want %d", got, m.Truncated, want)
-					}
-				}
-			}
-		})
 	}
 }

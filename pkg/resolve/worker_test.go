@@ -15,7 +15,6 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/miekg/dns"
 
-	"github.com/nodecache/node-cache/pkg/cache"
 	"github.com/nodecache/node-cache/pkg/resolve"
 	"github.com/nodecache/node-cache/pkg/wire"
 )
@@ -108,33 +107,6 @@ func BenchmarkAnswerFromMemory(b *testing.B) {
 				worker.AnswerFromMemory(q, &from, now, dst)
 			}
 		})
-	}
-}
-
-// TestPrefetch checks that a due answer is returned at once and refreshed.
-func TestPrefetch(t *testing.T) {
-	t.Parallel()
-	u := newUpstream(t, "www.test. 100 IN A 192.0.2.1")
-	p := plan(t, u)
-	p.Cache.SetPrefetch(cache.Prefetch{Hits: 2, Remaining: 0.1})
-	r := newResolver(t, p)
-	c := newClient(r, false)
-	q := pack(t, question("www.test.", dns.TypeA))
-	c.exchange(t, q)
-	u.gate = make(chan struct{}) // what is not there yet cannot be due again
-	at := time.Now().Add(95 * time.Second)
-	for range 10 {
-		if _, verdict := c.worker.AnswerFromMemory(q, &c.from, at, nil); verdict != wire.Answered {
-			t.Fatalf("verdict %d, want answered", verdict)
-		}
-	}
-	close(u.gate)
-	deadline := time.Now().Add(10 * time.Second)
-	for u.count() < 2 && time.Now().Before(deadline) {
-		time.Sleep(time.Millisecond)
-	}
-	if got, s := u.count(), r.Stats(); got != 2 || s.Prefetches != 1 {
-		t.Errorf("%d queries upstream, %d prefetches; want 2 and 1", got, s.Prefetches)
 	}
 }
 

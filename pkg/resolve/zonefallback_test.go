@@ -15,9 +15,9 @@ import (
 	"github.com/nodecache/node-cache/pkg/zone"
 )
 
-// TestLastWord has an old view, and a central resolver that fails: what is not held
-// is denied all the same, at once, from memory, and without asking it when that is
-// known to be in vain.
+// TestZoneFallback has a zone that is not confirmed fresh, and a central resolver that fails: a name
+// that the zone does not hold is denied nevertheless, at once, and without a query to a central resolver
+// that is down.
 func TestZoneFallback(t *testing.T) {
 	t.Parallel()
 	tests := []struct {
@@ -31,7 +31,7 @@ func TestZoneFallback(t *testing.T) {
 		{name: "web.shop.svc.cluster.local.", want: [2]string{
 			"NOERROR aa | web.shop.svc.cluster.local. 5 10.96.0.7 ede=3", "NOERROR aa | web.shop.svc.cluster.local. 5 10.96.0.7 ede=3",
 		}},
-		// The central resolver's to know, and nobody else's.
+		// Only the central resolver has it.
 		{name: "x.cluster.local.", want: [2]string{"SERVFAIL ede=22", "SERVFAIL ede=13"}, asked: 1},
 		{name: "x.cluster.local.", unreachable: true, want: [2]string{"SERVFAIL ede=22", "SERVFAIL ede=13"}, asked: 1},
 	}

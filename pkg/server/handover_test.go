@@ -41,55 +41,50 @@ func files(t *testing.T, raws ...syscall.RawConn) (list []*os.File) {
 // TestUDPHandsOver has one server take the sockets of another again and again, under load, and counts the replies.
 func TestUDPHandsOver(t *testing.T) {
 	t.Parallel()
-	for _, r := range readers {
-		t.Run(r.name, func(t *testing.T) {
-			t.Parallel()
-			h := servertest.New(map[string]servertest.Rule{"later": {Action: servertest.Delay, After: 30 * time.Millisecond}})
-			u, stop := serveUDP(t, h, "127.0.0.1:0", r.portable)
-			addr := u.Addr()
-			flood := startUDPFlood(t, addr)
-			for range 10 {
-				time.Sleep(30 * time.Millisecond)
-				next, err := server.NewUDP(server.UDPConfig{Addr: addr, Handler: h, Readers: 1, Portable: r.portable})
-				if err != nil {
-					t.Fatal(err)
-				}
-				if err := next.Adopt(files(t, u.RawConns()...)); err != nil {
-					t.Fatal(err)
-				}
-				if got := len(next.RawConns()); got != 2 {
-					t.Fatalf("%d sockets, want both", got)
-				}
-				ctx, cancel := context.WithCancel(context.Background())
-				ended := make(chan error, 1)
-				go func() { ended <- next.Run(ctx) }()
-				u.HandOver(t.Context())
-				before := u.Stats().Received
-				time.Sleep(10 * time.Millisecond)
-				if after := u.Stats().Received; after != before {
-					t.Errorf("%d queries were read after the sockets were given", after-before)
-				}
-				if err := stop(); err != nil {
-					t.Errorf("Run: %v", err)
-				}
-				u, stop = next, sync.OnceValue(func() error {
-					cancel()
-					return <-ended
-				})
-				t.Cleanup(func() { _ = stop() })
-			}
-			sent, answered := flood()
-			if sent != answered {
-				t.Errorf("%d of %d queries were answered", answered, sent)
-			}
-			if err := stop(); err != nil {
-				t.Errorf("Run: %v", err)
-			}
+	h := servertest.New(map[string]servertest.Rule{"later": {Action: servertest.Delay, After: 30 * time.Millisecond}})
+	u, stop := serveUDP(t, h, "127.0.0.1:0")
+	addr := u.Addr()
+	flood := startUDPFlood(t, addr)
+	for range 10 {
+		time.Sleep(30 * time.Millisecond)
+		next, err := server.NewUDP(server.UDPConfig{Addr: addr, Handler: h, Readers: 1})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := next.Adopt(files(t, u.RawConns()...)); err != nil {
+			t.Fatal(err)
+		}
+		if got := len(next.RawConns()); got != 2 {
+			t.Fatalf("%d sockets, want both", got)
+		}
+		ctx, cancel := context.WithCancel(context.Background())
+		ended := make(chan error, 1)
+		go func() { ended <- next.Run(ctx) }()
+		u.HandOver(t.Context())
+		before := u.Stats().Received
+		time.Sleep(10 * time.Millisecond)
+		if after := u.Stats().Received; after != before {
+			t.Errorf("%d queries were read after the sockets were given", after-before)
+		}
+		if err := stop(); err != nil {
+			t.Errorf("Run: %v", err)
+		}
+		u, stop = next, sync.OnceValue(func() error {
+			cancel()
+			return <-ended
 		})
+		t.Cleanup(func() { _ = stop() })
+	}
+	sent, answered := flood()
+	if sent != answered {
+		t.Errorf("%d of %d queries were answered", answered, sent)
+	}
+	if err := stop(); err != nil {
+		t.Errorf("Run: %v", err)
 	}
 }
 
-// startUDPFlood asks from several ports until it is told to stop, and counts.
+// startUDPFlood asks from several ports until it is stopped, and counts.
 func startUDPFlood(t *testing.T, addr netip.AddrPort) (stop func() (sent, answered int)) {
 	t.Helper()
 	const clients = 8
@@ -140,8 +135,8 @@ func startUDPFlood(t *testing.T, addr netip.AddrPort) (stop func() (sent, answer
 	}
 }
 
-// TestUDPGivesWhatIsQueued leaves what the sockets hold to the next server.
-func TestUDPGivesWhatIsQueued(t *testing.T) {
+// TestUDPHandsOverQueuedDatagrams leaves the datagrams in the sockets' queues to the next server.
+func TestUDPHandsOverQueuedDatagrams(t *testing.T) {
 	t.Parallel()
 	h := servertest.New(nil)
 	u, err := server.NewUDP(server.UDPConfig{Addr: netip.MustParseAddrPort("127.0.0.1:0"), Handler: h, Readers: 3})
@@ -184,11 +179,11 @@ func TestUDPGivesWhatIsQueued(t *testing.T) {
 	}
 }
 
-// TestUDPWidens opens the sockets that are missing once the server reads, under load.
-func TestUDPWidens(t *testing.T) {
+// TestUDPOpensMissingSockets opens the sockets that are missing once the server reads, under load.
+func TestUDPOpensMissingSockets(t *testing.T) {
 	t.Parallel()
 	h := servertest.New(nil)
-	u, stop := serveUDP(t, h, "127.0.0.1:0", false)
+	u, stop := serveUDP(t, h, "127.0.0.1:0")
 	next, err := server.NewUDP(server.UDPConfig{Addr: u.Addr(), Handler: h, Readers: 5})
 	if err != nil {
 		t.Fatal(err)
@@ -310,7 +305,7 @@ func TestTCPHandsOver(t *testing.T) {
 	ctx, stop := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
 	go func() { ended <- next.Run(ctx) }()
-	w.HandOver(t.Context(), patience)
+	w.HandOver(t.Context(), testTimeout)
 	for i := range 5 {
 		c := dialTCP(t, addr)
 		exchange(t, c, uint16(i))
@@ -330,14 +325,14 @@ func TestTCPHandsOver(t *testing.T) {
 	}
 }
 
-// TestTCPGivenStays ends the sessions of a server that has given its socket when their time is over, or when it is to end.
-func TestTCPGivenStays(t *testing.T) {
+// TestTCPHandedOverSessionsEnd checks that a server that has handed over its socket ends its sessions when they time out, or when it stops.
+func TestTCPHandedOverSessionsEnd(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
 		name string
 		stay time.Duration
 		stop bool
-	}{{"over", 50 * time.Millisecond, false}, {"told to end", time.Hour, true}} {
+	}{{"over", 50 * time.Millisecond, false}, {"ended", time.Hour, true}} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			w := serveTCP(t, server.TCPConfig{}, nil)
@@ -364,7 +359,7 @@ func dialTCP(t *testing.T, addr netip.AddrPort) net.Conn {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = c.Close() })
-	_ = c.SetDeadline(time.Now().Add(patience))
+	_ = c.SetDeadline(time.Now().Add(testTimeout))
 	return c
 }
 

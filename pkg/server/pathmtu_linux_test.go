@@ -20,13 +20,13 @@ import (
 // A pod forges "fragmentation needed" (ICMP) from the path to itself: the answers that follow are sent in one piece.
 func TestForgedPathMTU(t *testing.T) {
 	t.Parallel()
-	lab := nodetest.Start(t, nodetest.Options{Pods: 1, NoIPv6: true})
-	node, pod := netip.AddrPortFrom(lab.Node.IPv4, 53), lab.Pods[0]
+	hosts := nodetest.Start(t, nodetest.Options{Pods: 1, NoIPv6: true})
+	node, pod := netip.AddrPortFrom(hosts.Node.IPv4, 53), hosts.Pods[0]
 	u, err := server.NewUDP(server.UDPConfig{Addr: node, Readers: 1, Handler: servertest.New(map[string]servertest.Rule{"large.test": {Size: 1232}})})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := lab.Node.Do(func() error { return u.Listen(t.Context()) }); err != nil {
+	if err := hosts.Node.Do(func() error { return u.Listen(t.Context()) }); err != nil {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
@@ -50,7 +50,7 @@ func TestForgedPathMTU(t *testing.T) {
 	}); err != nil {
 		t.Fatal(err)
 	}
-	before := fragments(t, lab.Node)
+	before := fragments(t, hosts.Node)
 	conn, err := pod.Dial(t.Context(), "udp", node.String())
 	if err != nil {
 		t.Fatal(err)
@@ -62,7 +62,7 @@ func TestForgedPathMTU(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if after := fragments(t, lab.Node); n != 1232 || after != before {
+	if after := fragments(t, hosts.Node); n != 1232 || after != before {
 		t.Errorf("an answer of %d bytes in %s fragments, before it %s, want 1232 bytes and none", n, after, before)
 	}
 }

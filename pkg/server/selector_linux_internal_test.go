@@ -22,7 +22,7 @@ func TestSelectorSpreads(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			const readers, ports = 3, 600
-			u, err := NewUDP(UDPConfig{Addr: netip.MustParseAddrPort(tt.at), Handler: noLanes{}, Readers: readers})
+			u, err := NewUDP(UDPConfig{Addr: netip.MustParseAddrPort(tt.at), Handler: noWorkers{}, Readers: readers})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -86,7 +86,7 @@ func took(t *testing.T, u *UDP) (counts []int) {
 func BenchmarkSelector(b *testing.B) {
 	for _, selects := range []bool{false, true} {
 		b.Run(map[bool]string{false: "kernel", true: "selector"}[selects], func(b *testing.B) {
-			u, err := NewUDP(UDPConfig{Addr: netip.MustParseAddrPort("127.0.0.1:0"), Handler: noLanes{}, Readers: 2})
+			u, err := NewUDP(UDPConfig{Addr: netip.MustParseAddrPort("127.0.0.1:0"), Handler: noWorkers{}, Readers: 2})
 			if err != nil {
 				b.Fatal(err)
 			}

@@ -89,7 +89,7 @@ func TestUDPSelectsOwn(t *testing.T) {
 		t.Run(at, func(t *testing.T) {
 			t.Parallel()
 			h := servertest.New(nil)
-			u, stop := serveUDP(t, h, at, false)
+			u, stop := serveUDP(t, h, at)
 			targets := []netip.AddrPort{u.Addr()}
 			if ip := u.Addr().Addr(); ip.IsUnspecified() {
 				targets[0] = netip.AddrPortFrom(netip.MustParseAddr("127.0.0.1"), u.Addr().Port())
@@ -178,8 +178,8 @@ func TestTCPSelectsOwn(t *testing.T) {
 	}
 }
 
-// TestListensAlone binds an address that a socket with SO_REUSEPORT has.
-func TestListensAlone(t *testing.T) {
+// TestBindWithoutReusePort binds an address that a socket with SO_REUSEPORT has.
+func TestBindWithoutReusePort(t *testing.T) {
 	t.Parallel()
 	for _, at := range []string{"127.0.0.1:0", "0.0.0.0:0"} { // the address itself, and one that covers it
 		other := shareUDP(t, netip.MustParseAddrPort(at))
@@ -208,10 +208,10 @@ func TestListensAlone(t *testing.T) {
 	}
 }
 
-// TestSelectOwnAgain has a process with a socket at the address send all queries to itself, until the server undoes that.
-func TestSelectOwnAgain(t *testing.T) {
+// TestSelectorRestored has a process with a socket at the address send all queries to itself, until the server undoes that.
+func TestSelectorRestored(t *testing.T) {
 	t.Parallel()
-	u, _ := serveUDP(t, servertest.New(nil), "127.0.0.1:0", false)
+	u, _ := serveUDP(t, servertest.New(nil), "127.0.0.1:0")
 	other := shareUDP(t, u.Addr())
 	raw, err := other.SyscallConn()
 	if err != nil {

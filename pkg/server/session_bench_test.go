@@ -22,21 +22,21 @@ type constantHandler struct{}
 
 const constantSize = 64
 
-func (constantHandler) NewWorker() server.Worker { return constantLane{} }
+func (constantHandler) NewWorker() server.Worker { return constantWorker{} }
 
-type constantLane struct{}
+type constantWorker struct{}
 
-func (constantLane) AnswerFromMemory(pkt []byte, _ *wire.Peer, _ time.Time, dst []byte) ([]byte, wire.Verdict) {
+func (constantWorker) AnswerFromMemory(pkt []byte, _ *wire.Peer, _ time.Time, dst []byte) ([]byte, wire.Verdict) {
 	var reply [constantSize]byte
 	copy(reply[:], pkt)
 	return append(dst, reply[:]...), wire.Answered
 }
 
-func (constantLane) Resolve(_ *wire.Peer, _ time.Time, to wire.Replier) {
+func (constantWorker) Resolve(_ *wire.Peer, _ time.Time, to wire.Replier) {
 	to.Reply(nil, new(wire.SendBatch))
 }
 
-func (constantLane) Flush(time.Time) {}
+func (constantWorker) Flush(time.Time) {}
 
 // A pipeline is a client that sends depth queries at a time and reads the answers.
 type pipeline struct {

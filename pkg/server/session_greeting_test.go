@@ -12,7 +12,7 @@ import (
 	"github.com/nodecache/node-cache/pkg/server/servertest"
 )
 
-// TestTCPDrainGreeted stops a server whose clients have connected and not asked yet: for a moment it hears them still.
+// TestTCPDrainGreeted stops a server whose clients have connected and not sent a query yet: it reads from them for a short time.
 func TestTCPDrainGreeted(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
@@ -23,8 +23,8 @@ func TestTCPDrainGreeted(t *testing.T) {
 	}{
 		{name: "it asks at once", after: time.Millisecond, lasts: time.Millisecond},
 		{name: "it asks in time", age: 20 * time.Millisecond, after: 70 * time.Millisecond, lasts: 70 * time.Millisecond},
-		{name: "it says nothing", age: 20 * time.Millisecond, lasts: 80 * time.Millisecond},
-		{name: "it has said nothing for long", age: time.Second},
+		{name: "it sends nothing", age: 20 * time.Millisecond, lasts: 80 * time.Millisecond},
+		{name: "it has sent nothing for long", age: time.Second},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
@@ -48,8 +48,8 @@ func TestTCPDrainGreeted(t *testing.T) {
 	}
 }
 
-// TestTCPDrainHeard stops a server whose client has asked before: it is heard no more.
-func TestTCPDrainHeard(t *testing.T) {
+// TestTCPDrainUsed stops a server whose client has sent a query before: it reads no more from it.
+func TestTCPDrainUsed(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		w := servePipes(t, server.TCPConfig{}, nil)
@@ -91,7 +91,7 @@ func TestTCPDrainHalfAFrame(t *testing.T) {
 	}
 }
 
-// A lateListener has the server told to stop just before its first session sets a deadline, which then undoes that of the
+// A lateListener stops the server just before its first session sets a deadline, which then undoes that of the
 // stop.
 type lateListener struct {
 	net.Listener

@@ -18,7 +18,7 @@ import (
 )
 
 // dialNarrow opens a session whose client's kernel takes little that the client does not read.
-func (w *tcpWorld) dialNarrow(addr string) *tcpClient {
+func (w *tcpHarness) dialNarrow(addr string) *tcpClient {
 	w.t.Helper()
 	d := net.Dialer{
 		LocalAddr: net.TCPAddrFromAddrPort(netip.AddrPortFrom(netip.MustParseAddr(addr), 0)),

@@ -103,7 +103,7 @@ func TestTCPSplitAtEveryOffset(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
 		name  string
-		serve func(*testing.T, server.TCPConfig, map[string]servertest.Rule) *tcpWorld
+		serve func(*testing.T, server.TCPConfig, map[string]servertest.Rule) *tcpHarness
 	}{{"loopback", serveTCP}, {"pipe", servePipes}} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
@@ -241,7 +241,7 @@ func TestTCPCutByFIN(t *testing.T) {
 	}
 }
 
-func TestTCPResetHarmsNobody(t *testing.T) {
+func TestTCPResetHarmsNoOther(t *testing.T) {
 	t.Parallel()
 	w := serveTCP(t, server.TCPConfig{}, map[string]servertest.Rule{"slow.example": {Action: servertest.Hold}})
 	other := w.dial()
@@ -386,8 +386,8 @@ func TestTCPPeer(t *testing.T) {
 	}
 }
 
-// Lanes belong to batches at work and not to sessions.
-func TestTCPLanesAreReused(t *testing.T) {
+// Workers belong to batches in progress and not to sessions.
+func TestTCPWorkersAreReused(t *testing.T) {
 	t.Parallel()
 	w := serveTCP(t, server.TCPConfig{}, nil)
 	for range 50 {
@@ -397,9 +397,9 @@ func TestTCPLanesAreReused(t *testing.T) {
 	}
 	w.stop()
 	// A batch gives its worker back just after its answer left, so the next
-	// session may come a moment too early and get a second one.
+	// session may come slightly too early and get a second one.
 	if got := w.handler.Workers(); got > 5 {
-		t.Errorf("%d lanes for 50 sessions that asked one after the other", got)
+		t.Errorf("%d workers for 50 sessions that sent queries one after the other", got)
 	}
 	if got := w.handler.Flushes(); got != 50 {
 		t.Errorf("%d flushes for 50 batches", got)

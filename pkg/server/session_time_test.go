@@ -29,26 +29,26 @@ func TestTCPIdle(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
 		name string
-		use  func(*tcpWorld, *tcpClient)
+		use  func(*tcpHarness, *tcpClient)
 	}{
-		{"never used", func(*tcpWorld, *tcpClient) {}},
-		{"used", func(_ *tcpWorld, c *tcpClient) {
+		{"never used", func(*tcpHarness, *tcpClient) {}},
+		{"used", func(_ *tcpHarness, c *tcpClient) {
 			for range 5 {
 				time.Sleep(9 * time.Second)
 				c.ask(1, "a.example")
 				c.wantReplies(reply{1, "a.example"})
 			}
 		}},
-		{"waiting for an answer", func(w *tcpWorld, c *tcpClient) {
+		{"waiting for an answer", func(w *tcpHarness, c *tcpClient) {
 			c.ask(1, "slow.example")
 			time.Sleep(35 * time.Second)
 			w.handler.Release("slow.example")
 			c.wantReplies(reply{1, "slow.example"})
 		}},
-		{"waiting for an answer that never comes", func(_ *tcpWorld, c *tcpClient) {
+		{"waiting for an answer that never comes", func(_ *tcpHarness, c *tcpClient) {
 			c.ask(1, "silence.example")
 		}},
-		{"after a frame in two halves", func(_ *tcpWorld, c *tcpClient) {
+		{"after a frame in two halves", func(_ *tcpHarness, c *tcpClient) {
 			query := queries(1, "a.example")
 			c.send(query[:20])
 			time.Sleep(2 * time.Second)

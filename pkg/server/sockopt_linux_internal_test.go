@@ -13,7 +13,7 @@ import (
 // TestBoundSession reads what the kernel keeps for a session at most.
 func TestBoundSession(t *testing.T) {
 	t.Parallel()
-	s, err := NewTCP(TCPConfig{Addr: netip.MustParseAddrPort("127.0.0.1:0"), Handler: noLanes{}})
+	s, err := NewTCP(TCPConfig{Addr: netip.MustParseAddrPort("127.0.0.1:0"), Handler: noWorkers{}})
 	if err != nil {
 		t.Fatal(err)
 	}

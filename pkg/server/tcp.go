@@ -14,6 +14,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/nodecache/node-cache/pkg/task"
 	"golang.org/x/sys/unix"
 )
 
@@ -288,8 +289,8 @@ func (t *TCP) accept(ctx context.Context) error {
 			}
 		}
 		pause = min(max(2*pause, minAcceptPause), maxAcceptPause)
-		if !sleep(ctx, pause) {
-			return nil
+		if task.Sleep(ctx, pause) != nil {
+			return nil //nolint:nilerr // it was asked to end
 		}
 	}
 }
@@ -325,18 +326,6 @@ func (t *TCP) shed(client netip.Addr, own bool) bool {
 	t.count.shedIdle.Add(1)
 	s.out.closeOrAbort()
 	return true
-}
-
-// sleep waits for d and returns true, or returns false if ctx ends first.
-func sleep(ctx context.Context, d time.Duration) bool {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-		return false
-	case <-timer.C:
-		return true
-	}
 }
 
 // TCPStats are the counters of a TCP server. All but Open only grow.

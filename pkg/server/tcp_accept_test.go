@@ -33,7 +33,7 @@ func TestTCPMaxPerClient(t *testing.T) {
 }
 
 // A session that ended makes room again.
-func TestTCPPlacesAreFreed(t *testing.T) {
+func TestTCPEndedSessionsFreeRoom(t *testing.T) {
 	t.Parallel()
 	w := serveTCP(t, server.TCPConfig{MaxSessions: 1, MaxPerClient: 1}, nil)
 	for id := range uint16(20) {
@@ -185,7 +185,7 @@ func TestTCPShedsIdleOverLoopback(t *testing.T) {
 	busy.wantReplies(reply{1, "slow.example"})
 }
 
-// A hundred clients that began a frame and say no more slow down nobody, and are
+// A hundred clients that began a frame and say no more slow down no other, and are
 // gone after FrameTimeout.
 func TestTCPHalfOpenFrames(t *testing.T) {
 	t.Parallel()

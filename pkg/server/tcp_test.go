@@ -67,7 +67,7 @@ func TestTCPListensBesideSessions(t *testing.T) {
 	c := first.dial()
 	c.ask(1, "a.example")
 	c.wantReplies(reply{1, "a.example"})
-	first.HandOver(t.Context(), patience)
+	first.HandOver(t.Context(), testTimeout)
 	second := serveTCP(t, server.TCPConfig{Addr: first.Addr()}, nil)
 	for id := range uint16(10) {
 		c := first.dial() // the same address
@@ -142,8 +142,8 @@ func TestTCPDrain(t *testing.T) {
 	}()
 	idle.wantEnd() // so the drain has begun
 	_ = idle.Close()
-	w.eventually("only the busy session is left, and is told to end too", func(s server.TCPStats) bool {
-		return s.Open == 1 && listener.looks.Load() == 2 // they are told one by one, in any order
+	w.eventually("only the busy session is left, and is ended too", func(s server.TCPStats) bool {
+		return s.Open == 1 && listener.looks.Load() == 2 // they are ended one by one, in any order
 	})
 	c.ask(4, "late.example")
 	w.handler.Release("slow.example")

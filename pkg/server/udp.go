@@ -4,14 +4,12 @@ package server
 
 import (
 	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"log/slog"
 	"net"
 	"net/netip"
 	"runtime"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -27,8 +25,6 @@ const (
 	// maxQuery is the largest query accepted over UDP. An EDNS query with every option of a stub
 	// has about 400 bytes.
 	maxQuery = 2048
-	// maxUDPReply is the largest reply over UDP, whatever is configured.
-	maxUDPReply = 4096
 	// receiveBuffer is the default receive buffer of a socket: about 10 ms of queries at a million
 	// a second. The kernel may give less.
 	receiveBuffer = 4 << 20
@@ -47,8 +43,6 @@ type UDPConfig struct {
 	// FreeBind lets Listen bind an address that no link has yet, and that may come and go while the
 	// server runs. Linux only.
 	FreeBind bool
-	// Portable selects the reader that does not need recvmmsg.
-	Portable bool
 	Log      *slog.Logger // nil: silent
 }
 
@@ -239,7 +233,7 @@ func (u *UDP) Run(ctx context.Context) error {
 	g, reading := errgroup.WithContext(base) // one reader's failure ends the others
 	defer context.AfterFunc(reading, u.wake)()
 	for _, s := range u.sockets.all() {
-		g.Go(func() error { return s.run(reading) })
+		g.Go(func() error { return s.readBatches(reading) })
 	}
 	failed := make(chan error, 1)
 	go func() { failed <- g.Wait() }()
@@ -247,7 +241,7 @@ func (u *UDP) Run(ctx context.Context) error {
 	for serving := true; serving; {
 		select {
 		case s := <-u.added:
-			g.Go(func() error { return s.run(reading) })
+			g.Go(func() error { return s.readBatches(reading) })
 			if reading.Err() != nil { // the readers were woken before this one was in the list
 				u.wake()
 			}
@@ -295,99 +289,6 @@ func (u *UDP) Close() {
 	for _, s := range u.sockets.all() {
 		_ = s.conn.Close()
 	}
-}
-
-// run reads until ctx ends.
-func (s *udpSocket) run(ctx context.Context) error {
-	if s.server.cfg.Portable {
-		return s.readPortable(ctx)
-	}
-	return s.readBatches(ctx)
-}
-
-// recoverPanic, deferred while packets are handled, keeps a panic from ending the process: the
-// packet gets no answer, and the reader continues with a new worker.
-func (s *udpSocket) recoverPanic(ctx context.Context) {
-	defect := recover()
-	if defect == nil {
-		return
-	}
-	s.server.stats.panics.Add(1)
-	logPanic(ctx, s.server.cfg.Log, "udp", defect)
-	if s.resolving != nil {
-		s.resolving.Reply(nil, new(wire.SendBatch)) // no effect if Reply was called before
-		s.resolving = nil
-	}
-	broken := s.worker
-	s.worker = s.server.cfg.Handler.NewWorker()
-	flushAfterPanic(broken)
-}
-
-// flushWorker ends a batch.
-func (s *udpSocket) flushWorker(ctx context.Context) {
-	defer s.recoverPanic(ctx)
-	s.worker.Flush(time.Now())
-}
-
-// resolve passes the query that the worker just missed to Resolve.
-func (s *udpSocket) resolve(peer *wire.Peer, to wire.Replier, now time.Time) {
-	s.server.repliesDue.Add(1)
-	s.resolving = to
-	s.worker.Resolve(peer, now, to)
-	s.resolving = nil
-}
-
-// A batchStart records when a reader began its current batch. It costs the reader one atomic store
-// at each end of the batch.
-type batchStart struct{ at atomic.Int64 } // by UDP.clock; 0: waiting for packets
-
-func (b *batchStart) begin(at int64) { b.at.Store(at) }
-
-func (b *batchStart) end() { b.at.Store(0) }
-
-// BusyFor returns the longest time that any reader has been inside one batch, or zero if all wait
-// for packets. A batch takes some microseconds, unless the worker blocks: a blocked reader answers
-// no client.
-func (u *UDP) BusyFor(now time.Time) time.Duration {
-	var longest int64
-	for _, s := range u.sockets.all() {
-		if since := s.busy.at.Load(); since > 0 {
-			longest = max(longest, u.clock(now)-since)
-		}
-	}
-	return time.Duration(longest)
-}
-
-// clock returns now as nanoseconds since the server was created, starting at 1.
-func (u *UDP) clock(now time.Time) int64 { return int64(now.Sub(u.born)) + 1 }
-
-// controlLen is the buffer size in bytes for one packet-info control message of either family.
-const controlLen = 64
-
-// clearInterface turns a received packet-info message into one to send. It keeps the address and
-// clears the interface, so that the reply follows the route to its client. A link-local IPv6
-// address keeps its interface, which it needs.
-func clearInterface(control []byte) {
-	const header = unix.SizeofCmsghdr
-	if len(control) < header+unix.SizeofInet4Pktinfo {
-		return
-	}
-	level := binary.NativeEndian.Uint32(control[header-8:])
-	data := control[header:]
-	switch {
-	case level == unix.IPPROTO_IP:
-		clear(data[:4])
-	case level == unix.IPPROTO_IPV6 && len(data) >= unix.SizeofInet6Pktinfo && (data[0] != 0xfe || data[1]&0xc0 != 0x80):
-		clear(data[16:20])
-	}
-}
-
-// sourceControl returns a copy of the received control message that makes a reply leave from the
-// address the query was sent to.
-func sourceControl(received []byte) []byte {
-	control := slices.Clone(received)
-	clearInterface(control)
-	return control
 }
 
 // udpCounters are the atomic counters behind UDPStats.

@@ -4,9 +4,9 @@ package server_test
 
 import (
 	"context"
-	"fmt"
 	"net"
 	"net/netip"
+	"strconv"
 	"testing"
 	"time"
 
@@ -18,23 +18,23 @@ import (
 // A slowHandler misses every query, and replies to a batch at its end.
 type slowHandler struct{}
 
-func (slowHandler) NewWorker() server.Worker { return new(slowLane) }
+func (slowHandler) NewWorker() server.Worker { return new(slowWorker) }
 
-type slowLane struct {
+type slowWorker struct {
 	batch wire.SendBatch
 	reply [constantSize]byte
 	ids   [][2]byte
 	to    []wire.Replier
 }
 
-func (l *slowLane) AnswerFromMemory(pkt []byte, _ *wire.Peer, _ time.Time, dst []byte) ([]byte, wire.Verdict) {
+func (l *slowWorker) AnswerFromMemory(pkt []byte, _ *wire.Peer, _ time.Time, dst []byte) ([]byte, wire.Verdict) {
 	l.ids = append(l.ids, [2]byte(pkt))
 	return dst, wire.Missed
 }
 
-func (l *slowLane) Resolve(_ *wire.Peer, _ time.Time, to wire.Replier) { l.to = append(l.to, to) }
+func (l *slowWorker) Resolve(_ *wire.Peer, _ time.Time, to wire.Replier) { l.to = append(l.to, to) }
 
-func (l *slowLane) Flush(time.Time) {
+func (l *slowWorker) Flush(time.Time) {
 	for i, to := range l.to {
 		copy(l.reply[:], l.ids[i][:])
 		to.Reply(l.reply[:], &l.batch)
@@ -47,18 +47,16 @@ func (l *slowLane) Flush(time.Time) {
 // BenchmarkUDPMisses is queries and their replies over loopback by the slow path,
 // so many at a time, client included: his share is two system calls a query.
 func BenchmarkUDPMisses(b *testing.B) {
-	for _, reader := range readers {
-		for _, burst := range []int{1, 8, 64} {
-			b.Run(fmt.Sprintf("%s/%d", reader.name, burst), func(b *testing.B) {
-				benchmarkMisses(b, reader.portable, burst)
-			})
-		}
+	for _, burst := range []int{1, 8, 64} {
+		b.Run(strconv.Itoa(burst), func(b *testing.B) {
+			benchmarkMisses(b, burst)
+		})
 	}
 }
 
-func benchmarkMisses(b *testing.B, portable bool, burst int) {
+func benchmarkMisses(b *testing.B, burst int) {
 	b.Helper()
-	u, err := server.NewUDP(server.UDPConfig{Addr: netip.MustParseAddrPort("127.0.0.1:0"), Handler: slowHandler{}, Portable: portable, Readers: 1})
+	u, err := server.NewUDP(server.UDPConfig{Addr: netip.MustParseAddrPort("127.0.0.1:0"), Handler: slowHandler{}, Readers: 1})
 	if err != nil {
 		b.Fatal(err)
 	}

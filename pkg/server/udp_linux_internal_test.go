@@ -11,9 +11,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestRests tells when a reader waits for the poller. After a full batch it must
-// not: there may be more, of which the poller would not tell again.
-func TestRests(t *testing.T) {
+// TestReaderWaits checks when a reader waits for the poller. After a full batch it must
+// not wait: there may be more datagrams, which the poller would not report again.
+func TestReaderWaits(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
 		received int
@@ -38,8 +38,8 @@ func TestRests(t *testing.T) {
 	}
 }
 
-// TestSheafKeepsNothing sends a sheaf and looks what it still points to.
-func TestSheafKeepsNothing(t *testing.T) {
+// TestBatchKeepsNothing sends a batch and looks what it still points to.
+func TestBatchKeepsNothing(t *testing.T) {
 	t.Parallel()
 	s := newReplyBatch()
 	for range 2 {
@@ -47,7 +47,7 @@ func TestSheafKeepsNothing(t *testing.T) {
 			s.add(&pendingReply{source: []byte("source")}, []byte("reply"))
 		}
 		if s.fits(nil) {
-			t.Error("there is room in a full sheaf")
+			t.Error("there is room in a full batch")
 		}
 		s.reset()
 		for i := range s.out {
@@ -67,7 +67,7 @@ func TestSheafKeepsNothing(t *testing.T) {
 func TestReceiveBuffer(t *testing.T) {
 	t.Parallel()
 	const asked = 96 << 10
-	u, err := NewUDP(UDPConfig{Addr: netip.MustParseAddrPort("127.0.0.1:0"), Handler: noLanes{}, Readers: 3, ReceiveBuffer: asked})
+	u, err := NewUDP(UDPConfig{Addr: netip.MustParseAddrPort("127.0.0.1:0"), Handler: noWorkers{}, Readers: 3, ReceiveBuffer: asked})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -85,7 +85,7 @@ func TestReceiveBuffer(t *testing.T) {
 	}
 }
 
-// noLanes is a handler of nothing.
-type noLanes struct{}
+// noWorkers is a handler of nothing.
+type noWorkers struct{}
 
-func (noLanes) NewWorker() Worker { return nil }
+func (noWorkers) NewWorker() Worker { return nil }

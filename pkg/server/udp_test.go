@@ -18,16 +18,10 @@ import (
 	"github.com/nodecache/node-cache/pkg/server/servertest"
 )
 
-// readers are the ways a UDP server reads; every test runs over both.
-var readers = []struct {
-	name     string
-	portable bool
-}{{"batches", false}, {"portable", true}}
-
 // serveUDP runs a server and stops it, orderly, when the test ends.
-func serveUDP(t *testing.T, h server.Handler, addr string, portable bool) (u *server.UDP, stop func() error) {
+func serveUDP(t *testing.T, h server.Handler, addr string) (u *server.UDP, stop func() error) {
 	t.Helper()
-	u, err := server.NewUDP(server.UDPConfig{Addr: netip.MustParseAddrPort(addr), Handler: h, Readers: 2, Portable: portable, DrainTimeout: 5 * time.Second})
+	u, err := server.NewUDP(server.UDPConfig{Addr: netip.MustParseAddrPort(addr), Handler: h, Readers: 2, DrainTimeout: 5 * time.Second})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -59,7 +53,7 @@ func serveUDP(t *testing.T, h server.Handler, addr string, portable bool) (u *se
 }
 
 // dialUDP connects a client's socket, which fails the test instead of waiting
-// for ever.
+// forever.
 func dialUDP(t *testing.T, addr netip.AddrPort) *net.UDPConn {
 	t.Helper()
 	c, err := net.DialUDP("udp", nil, net.UDPAddrFromAddrPort(addr))
@@ -99,149 +93,132 @@ func TestUDPAnswersFromTheAddressAsked(t *testing.T) {
 		{"wildcard of both, IPv6 client", "[::]:0", "::1"},
 		{"wildcard of both, IPv4 client on another address", "[::]:0", "127.0.0.43"},
 	} {
-		for _, reader := range readers {
-			t.Run(tt.name+", "+reader.name, func(t *testing.T) {
-				t.Parallel()
-				h := servertest.New(map[string]servertest.Rule{"slow.test": {Action: servertest.Delay, After: 20 * time.Millisecond}})
-				u, _ := serveUDP(t, h, tt.listen, reader.portable)
-				c := dialUDP(t, netip.AddrPortFrom(netip.MustParseAddr(tt.ask), u.Addr().Port()))
-				for id, name := range []string{"fast.test", "slow.test", "fast.test"} {
-					q := servertest.Query(uint16(id), name)
-					write(t, c, q)
-					if got := read(t, c); servertest.ID(got) != uint16(id) || servertest.Name(got) != name {
-						t.Errorf("asked %s id %d, got %s id %d", name, id, servertest.Name(got), servertest.ID(got))
-					}
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			h := servertest.New(map[string]servertest.Rule{"slow.test": {Action: servertest.Delay, After: 20 * time.Millisecond}})
+			u, _ := serveUDP(t, h, tt.listen)
+			c := dialUDP(t, netip.AddrPortFrom(netip.MustParseAddr(tt.ask), u.Addr().Port()))
+			for id, name := range []string{"fast.test", "slow.test", "fast.test"} {
+				q := servertest.Query(uint16(id), name)
+				write(t, c, q)
+				if got := read(t, c); servertest.ID(got) != uint16(id) || servertest.Name(got) != name {
+					t.Errorf("asked %s id %d, got %s id %d", name, id, servertest.Name(got), servertest.ID(got))
 				}
-				for peer := range h.Peers() {
-					if want := c.LocalAddr().(*net.UDPAddr).AddrPort(); peer.Addr != netip.AddrPortFrom(want.Addr().Unmap(), want.Port()) || peer.Stream {
-						t.Errorf("peer %+v, want %s", peer, want)
-					}
+			}
+			for peer := range h.Peers() {
+				if want := c.LocalAddr().(*net.UDPAddr).AddrPort(); peer.Addr != netip.AddrPortFrom(want.Addr().Unmap(), want.Port()) || peer.Stream {
+					t.Errorf("peer %+v, want %s", peer, want)
 				}
-				if b := h.Violations(); len(b) > 0 {
-					t.Errorf("breaches of the lane's contract: %q", b)
-				}
-			})
-		}
+			}
+			if b := h.Violations(); len(b) > 0 {
+				t.Errorf("violations of the Worker's contract: %q", b)
+			}
+		})
 	}
 }
 
 func TestUDPManyAtOnce(t *testing.T) {
 	t.Parallel()
-	for _, reader := range readers {
-		t.Run(reader.name, func(t *testing.T) {
-			t.Parallel()
-			h := servertest.New(map[string]servertest.Rule{
-				"big.test":  {Size: 1232},
-				"huge.test": {Size: 4096}, // more than the room of a batch's replies
-				"slow.test": {Action: servertest.Delay, After: time.Millisecond},
-			})
-			u, stop := serveUDP(t, h, "127.0.0.1:0", reader.portable)
-			names := []string{"small.test", "big.test", "huge.test", "slow.test"}
-			const rounds, inFlight = 120, 24 // what a client's socket has room for
-			for range rounds {
-				c := dialUDP(t, u.Addr())
-				want := map[uint16]string{}
-				for id := range uint16(inFlight) {
-					want[id] = names[int(id)%len(names)]
-					write(t, c, servertest.Query(id, want[id]))
-				}
-				for len(want) > 0 {
-					got := read(t, c)
-					if name := want[servertest.ID(got)]; name != servertest.Name(got) {
-						t.Fatalf("id %d: got %q, want %q", servertest.ID(got), servertest.Name(got), name)
-					}
-					delete(want, servertest.ID(got))
-				}
+	h := servertest.New(map[string]servertest.Rule{
+		"big.test":  {Size: 1232},
+		"huge.test": {Size: 4096}, // more than the room of a batch's replies
+		"slow.test": {Action: servertest.Delay, After: time.Millisecond},
+	})
+	u, stop := serveUDP(t, h, "127.0.0.1:0")
+	names := []string{"small.test", "big.test", "huge.test", "slow.test"}
+	const rounds, inFlight = 120, 24 // what a client's socket has room for
+	for range rounds {
+		c := dialUDP(t, u.Addr())
+		want := map[uint16]string{}
+		for id := range uint16(inFlight) {
+			want[id] = names[int(id)%len(names)]
+			write(t, c, servertest.Query(id, want[id]))
+		}
+		for len(want) > 0 {
+			got := read(t, c)
+			if name := want[servertest.ID(got)]; name != servertest.Name(got) {
+				t.Fatalf("id %d: got %q, want %q", servertest.ID(got), servertest.Name(got), name)
 			}
-			if err := stop(); err != nil { // a reply is counted after it is sent
-				t.Error(err)
-			}
-			if got := u.Stats(); got.Received != inFlight*rounds || got.Sent != inFlight*rounds || got.Unsent != 0 {
-				t.Errorf("stats %+v, want %d received and sent", got, inFlight*rounds)
-			}
-			if b := h.Violations(); len(b) > 0 {
-				t.Errorf("breaches of the lane's contract: %q", b)
-			}
-		})
+			delete(want, servertest.ID(got))
+		}
+	}
+	if err := stop(); err != nil { // a reply is counted after it is sent
+		t.Error(err)
+	}
+	if got := u.Stats(); got.Received != inFlight*rounds || got.Sent != inFlight*rounds || got.Unsent != 0 {
+		t.Errorf("stats %+v, want %d received and sent", got, inFlight*rounds)
+	}
+	if b := h.Violations(); len(b) > 0 {
+		t.Errorf("violations of the Worker's contract: %q", b)
 	}
 }
 
-// TestUDPSurvives sends what must harm nobody beside it.
+// TestUDPSurvives sends what must not harm other queries.
 func TestUDPSurvives(t *testing.T) {
 	t.Parallel()
-	for _, reader := range readers {
-		t.Run(reader.name, func(t *testing.T) {
-			t.Parallel()
-			h := servertest.New(map[string]servertest.Rule{
-				"panic.test": {Action: servertest.Panic},
-				"later.test": {Action: servertest.PanicResolve},
-				"drop.test":  {Action: servertest.Drop},
-				"mute.test":  {Action: servertest.NoReply},
-				"":           {Action: servertest.Drop}, // the empty datagram
-			})
-			u, stop := serveUDP(t, h, "127.0.0.1:0", reader.portable)
-			c := dialUDP(t, u.Addr())
-			for range 20 {
-				write(t, c, servertest.Query(1, "panic.test"))
-				write(t, c, servertest.Query(2, "later.test"))
-				write(t, c, servertest.Query(3, "drop.test"))
-				write(t, c, servertest.Query(4, "mute.test"))
-				write(t, c, bytes.Repeat([]byte{7}, 3000))
-				write(t, c, nil)
-				write(t, c, servertest.Query(5, "good.test"))
-			}
-			for range 20 {
-				if got := read(t, c); servertest.ID(got) != 5 {
-					t.Fatalf("got id %d, want 5", servertest.ID(got))
-				}
-			}
-			start := time.Now()
-			if err := stop(); err != nil {
-				t.Error(err)
-			}
-			if took := time.Since(start); took > 4*time.Second {
-				t.Errorf("stopping took %s: a query that panicked is waited for", took)
-			}
-			if got := u.Stats(); got.Panics != 40 || got.Oversize != 20 {
-				t.Errorf("stats %+v, want 40 panics and 20 oversize", got)
-			}
-		})
+	h := servertest.New(map[string]servertest.Rule{
+		"panic.test": {Action: servertest.Panic},
+		"later.test": {Action: servertest.PanicResolve},
+		"drop.test":  {Action: servertest.Drop},
+		"mute.test":  {Action: servertest.NoReply},
+		"":           {Action: servertest.Drop}, // the empty datagram
+	})
+	u, stop := serveUDP(t, h, "127.0.0.1:0")
+	c := dialUDP(t, u.Addr())
+	for range 20 {
+		write(t, c, servertest.Query(1, "panic.test"))
+		write(t, c, servertest.Query(2, "later.test"))
+		write(t, c, servertest.Query(3, "drop.test"))
+		write(t, c, servertest.Query(4, "mute.test"))
+		write(t, c, bytes.Repeat([]byte{7}, 3000))
+		write(t, c, nil)
+		write(t, c, servertest.Query(5, "good.test"))
+	}
+	for range 20 {
+		if got := read(t, c); servertest.ID(got) != 5 {
+			t.Fatalf("got id %d, want 5", servertest.ID(got))
+		}
+	}
+	start := time.Now()
+	if err := stop(); err != nil {
+		t.Error(err)
+	}
+	if took := time.Since(start); took > 4*time.Second {
+		t.Errorf("stopping took %s: a query that panicked is waited for", took)
+	}
+	if got := u.Stats(); got.Panics != 40 || got.Oversize != 20 {
+		t.Errorf("stats %+v, want 40 panics and 20 oversize", got)
 	}
 }
 
 func TestUDPDrains(t *testing.T) {
 	t.Parallel()
-	for _, reader := range readers {
-		t.Run(reader.name, func(t *testing.T) {
-			t.Parallel()
-			h := servertest.New(map[string]servertest.Rule{"held.test": {Action: servertest.Hold}})
-			u, stop := serveUDP(t, h, "127.0.0.1:0", reader.portable)
-			c := dialUDP(t, u.Addr())
-			const n = 100
-			for id := range uint16(n) {
-				write(t, c, servertest.Query(id, "held.test"))
-			}
-			h.AwaitHeld("held.test", n)
-			stopped := make(chan error, 1)
-			go func() { stopped <- stop() }()
-			select {
-			case err := <-stopped:
-				t.Fatalf("Run ended with %d replies due: %v", n, err)
-			case <-time.After(50 * time.Millisecond):
-			}
-			late := dialUDP(t, u.Addr())
-			write(t, late, servertest.Query(1, "late.test"))
-			read(t, late) // while replies are due, what arrives is answered
-			if got := h.Release("held.test"); got != n {
-				t.Errorf("%d held, want %d", got, n)
-			}
-			for range n {
-				read(t, c)
-			}
-			if err := <-stopped; err != nil {
-				t.Error(err)
-			}
-		})
+	h := servertest.New(map[string]servertest.Rule{"held.test": {Action: servertest.Hold}})
+	u, stop := serveUDP(t, h, "127.0.0.1:0")
+	c := dialUDP(t, u.Addr())
+	const n = 100
+	for id := range uint16(n) {
+		write(t, c, servertest.Query(id, "held.test"))
+	}
+	h.AwaitHeld("held.test", n)
+	stopped := make(chan error, 1)
+	go func() { stopped <- stop() }()
+	select {
+	case err := <-stopped:
+		t.Fatalf("Run ended with %d replies due: %v", n, err)
+	case <-time.After(50 * time.Millisecond):
+	}
+	late := dialUDP(t, u.Addr())
+	write(t, late, servertest.Query(1, "late.test"))
+	read(t, late) // while replies are due, what arrives is answered
+	if got := h.Release("held.test"); got != n {
+		t.Errorf("%d held, want %d", got, n)
+	}
+	for range n {
+		read(t, c)
+	}
+	if err := <-stopped; err != nil {
+		t.Error(err)
 	}
 }
 
@@ -252,7 +229,7 @@ func TestUDPListen(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = taken.Close() })
-	other, _ := serveUDP(t, servertest.New(nil), "127.0.0.1:0", false)
+	other, _ := serveUDP(t, servertest.New(nil), "127.0.0.1:0")
 	for _, tt := range []struct {
 		name, addr string
 		want       error
@@ -277,36 +254,32 @@ func TestUDPListen(t *testing.T) {
 
 // BenchmarkUDPHits is a query and its reply over loopback, client included.
 func BenchmarkUDPHits(b *testing.B) {
-	for _, reader := range readers {
-		b.Run(reader.name, func(b *testing.B) {
-			u, err := server.NewUDP(server.UDPConfig{Addr: netip.MustParseAddrPort("127.0.0.1:0"), Handler: servertest.New(nil), Portable: reader.portable})
-			if err != nil {
-				b.Fatal(err)
-			}
-			if err := u.Listen(b.Context()); err != nil {
-				b.Fatal(err)
-			}
-			ctx, cancel := context.WithCancel(context.Background())
-			ended := make(chan error, 1)
-			go func() { ended <- u.Run(ctx) }()
-			c, err := net.DialUDP("udp", nil, net.UDPAddrFromAddrPort(u.Addr()))
-			if err != nil {
-				b.Fatal(err)
-			}
-			q, buf := servertest.Query(1, "hit.test"), make([]byte, 512)
-			for b.Loop() {
-				if _, err := c.Write(q); err != nil {
-					b.Fatal(err)
-				}
-				if _, err := c.Read(buf); err != nil {
-					b.Fatal(err)
-				}
-			}
-			_ = c.Close()
-			cancel()
-			if err := <-ended; err != nil {
-				b.Fatal(err)
-			}
-		})
+	u, err := server.NewUDP(server.UDPConfig{Addr: netip.MustParseAddrPort("127.0.0.1:0"), Handler: servertest.New(nil)})
+	if err != nil {
+		b.Fatal(err)
+	}
+	if err := u.Listen(b.Context()); err != nil {
+		b.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- u.Run(ctx) }()
+	c, err := net.DialUDP("udp", nil, net.UDPAddrFromAddrPort(u.Addr()))
+	if err != nil {
+		b.Fatal(err)
+	}
+	q, buf := servertest.Query(1, "hit.test"), make([]byte, 512)
+	for b.Loop() {
+		if _, err := c.Write(q); err != nil {
+			b.Fatal(err)
+		}
+		if _, err := c.Read(buf); err != nil {
+			b.Fatal(err)
+		}
+	}
+	_ = c.Close()
+	cancel()
+	if err := <-ended; err != nil {
+		b.Fatal(err)
 	}
 }

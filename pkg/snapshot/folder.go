@@ -22,7 +22,7 @@ const Name = "node-cache.snapshot"
 // writers of one folder never share a file.
 const tempPrefix = Name + ".tmp-"
 
-// A Folder is the part of a file system that snapshots need. [Dir] is the real one, [FakeDisk] a fake.
+// A Folder is the part of a file system that snapshots need. [Dir] is the real one.
 type Folder interface {
 	// Make creates the folder if it does not exist. It fails if other users could replace files in it.
 	Make() error

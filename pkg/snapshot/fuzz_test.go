@@ -11,13 +11,14 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/nodecache/node-cache/pkg/snapshot"
+	"github.com/nodecache/node-cache/pkg/snapshot/snapshottest"
 )
 
 // FuzzLoad loads arbitrary bytes, with their checksums as they are or corrected. Saving a loaded
 // snapshot again gives the same content.
 func FuzzLoad(f *testing.F) {
 	for _, c := range []content{{}, before(), after()} {
-		disk := snapshot.NewFakeDisk()
+		disk := snapshottest.NewDisk()
 		if _, err := snapshot.Save(f.Context(), c.job(disk)); err != nil {
 			f.Fatal(err)
 		}
@@ -36,7 +37,7 @@ func FuzzLoad(f *testing.F) {
 			data = bytes.Clone(data)
 			snapshot.FixChecksums(data)
 		}
-		disk := snapshot.NewFakeDisk()
+		disk := snapshottest.NewDisk()
 		disk.WriteFile(snapshot.Name, data)
 		s, err := snapshot.Load(disk, plenty)
 		if err != nil {
@@ -47,7 +48,7 @@ func FuzzLoad(f *testing.F) {
 		}
 		_, _ = s.Age(at(time.Hour), time.Hour)
 		_ = s.CheckVersion(snapshot.Cache, 1)
-		again := snapshot.NewFakeDisk()
+		again := snapshottest.NewDisk()
 		job := read(s).job(again)
 		job.MaxSize = plenty
 		if _, err := snapshot.Save(t.Context(), job); err != nil {

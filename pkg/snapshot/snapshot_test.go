@@ -18,6 +18,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/nodecache/node-cache/pkg/snapshot"
+	"github.com/nodecache/node-cache/pkg/snapshot/snapshottest"
 )
 
 // plenty is a size limit for tests that are not about the size.
@@ -94,7 +95,7 @@ func TestSaveLoad(t *testing.T) {
 	t.Parallel()
 	long := content{snapshot.Zone: {strings.Repeat("z", 1<<14)}, snapshot.Cache: slices.Repeat([]string{"answer"}, 9000)}
 	for name, want := range map[string]content{"nothing": {}, "some": before(), "more than a buffer": long} {
-		for folder, f := range map[string]snapshot.Folder{"fake": snapshot.NewFakeDisk(), "real": snapshot.Dir(t.TempDir() + "/new")} {
+		for folder, f := range map[string]snapshot.Folder{"fake": snapshottest.NewDisk(), "real": snapshot.Dir(t.TempDir() + "/new")} {
 			t.Run(name+"/"+folder, func(t *testing.T) {
 				t.Parallel()
 				n, err := snapshot.Save(t.Context(), want.job(f))
@@ -121,11 +122,11 @@ func TestSaveLoad(t *testing.T) {
 func TestKilled(t *testing.T) {
 	t.Parallel()
 	for _, start := range []content{nil, before()} {
-		disk := snapshot.NewFakeDisk()
+		disk := snapshottest.NewDisk()
 		if start != nil {
 			save(t, disk, start)
 		}
-		whole := disk.Reopen(snapshot.LoseNothing)
+		whole := disk.Reopen(snapshottest.LoseNothing)
 		save(t, whole, after())
 		steps := whole.Steps()
 		if steps < 300 {
@@ -133,13 +134,13 @@ func TestKilled(t *testing.T) {
 		}
 		outcomes := map[string]int{}
 		for step := 1; step <= steps; step++ {
-			dying := disk.Reopen(snapshot.LoseNothing)
+			dying := disk.Reopen(snapshottest.LoseNothing)
 			dying.StopAt(step)
 			_, err := snapshot.Save(t.Context(), after().job(dying))
-			if !errors.Is(err, snapshot.ErrStopped) {
+			if !errors.Is(err, snapshottest.ErrStopped) {
 				t.Fatalf("step %d of %d: %v, want ErrStopped", step, steps, err)
 			}
-			for _, loss := range snapshot.CrashLosses() {
+			for _, loss := range snapshottest.CrashLosses() {
 				next := dying.Reopen(loss)
 				got, err := load(next)
 				switch {
@@ -172,13 +173,13 @@ func TestKilled(t *testing.T) {
 // TestFailedSteps makes every step fail once with ENOSPC.
 func TestFailedSteps(t *testing.T) {
 	t.Parallel()
-	disk := snapshot.NewFakeDisk()
+	disk := snapshottest.NewDisk()
 	save(t, disk, before())
-	whole := disk.Reopen(snapshot.LoseNothing)
+	whole := disk.Reopen(snapshottest.LoseNothing)
 	save(t, whole, after())
 	steps, failed := whole.Steps(), 0
 	for step := 1; step <= steps; step++ {
-		d := disk.Reopen(snapshot.LoseNothing)
+		d := disk.Reopen(snapshottest.LoseNothing)
 		d.FailAt(step, syscall.ENOSPC)
 		_, saveErr := snapshot.Save(t.Context(), after().job(d))
 		got, err := load(d)
@@ -212,7 +213,7 @@ func TestFailedSteps(t *testing.T) {
 // TestCorrupt changes, removes and inserts every byte, and truncates the file everywhere.
 func TestCorrupt(t *testing.T) {
 	t.Parallel()
-	disk := snapshot.NewFakeDisk()
+	disk := snapshottest.NewDisk()
 	save(t, disk, before())
 	good := disk.Content(snapshot.Name)
 	refused := func(data []byte, what string, i int) {
@@ -253,7 +254,7 @@ func TestMixedFiles(t *testing.T) {
 	t.Parallel()
 	var files [2][]byte
 	for i := range files {
-		disk := snapshot.NewFakeDisk()
+		disk := snapshottest.NewDisk()
 		save(t, disk, content{snapshot.Zone: {fmt.Sprint("service", i)}, snapshot.Cache: {fmt.Sprint("answer", i)}})
 		files[i] = disk.Content(snapshot.Name)
 	}
@@ -264,7 +265,7 @@ func TestMixedFiles(t *testing.T) {
 			continue
 		}
 		differ++
-		disk := snapshot.NewFakeDisk()
+		disk := snapshottest.NewDisk()
 		disk.WriteFile(snapshot.Name, mixed)
 		if got, err := load(disk); err == nil {
 			t.Errorf("the first %d bytes of one, the rest of another: %v", i, got)
@@ -277,7 +278,7 @@ func TestMixedFiles(t *testing.T) {
 
 func TestLoadErrors(t *testing.T) {
 	t.Parallel()
-	disk := snapshot.NewFakeDisk()
+	disk := snapshottest.NewDisk()
 	save(t, disk, before())
 	good := disk.Content(snapshot.Name)
 	with := func(at int, b ...byte) []byte {
@@ -305,7 +306,7 @@ func TestLoadErrors(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			d := snapshot.NewFakeDisk()
+			d := snapshottest.NewDisk()
 			d.WriteFile(snapshot.Name, tt.data)
 			_, err := snapshot.Load(d, int64(len(good)))
 			if want := "snapshot /disk/node-cache.snapshot: " + tt.want; err == nil || err.Error() != want {
@@ -340,19 +341,19 @@ func TestAge(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			disk := snapshot.NewFakeDisk()
+			disk := snapshottest.NewDisk()
 			save(t, disk, before())
 			s, err := snapshot.Load(disk, plenty)
 			if err != nil {
 				t.Fatal(err)
 			}
 			got, err := s.Age(tt.now, 24*time.Hour)
-			told := ""
+			text := ""
 			if err != nil {
-				told = strings.TrimPrefix(err.Error(), "snapshot /disk/node-cache.snapshot: ")
+				text = strings.TrimPrefix(err.Error(), "snapshot /disk/node-cache.snapshot: ")
 			}
-			if got != tt.want || told != tt.err {
-				t.Errorf("age %s, error %q, want %s, %q", got, told, tt.want, tt.err)
+			if got != tt.want || text != tt.err {
+				t.Errorf("age %s, error %q, want %s, %q", got, text, tt.want, tt.err)
 			}
 		})
 	}
@@ -362,7 +363,7 @@ func TestAge(t *testing.T) {
 func TestMaxSize(t *testing.T) {
 	t.Parallel()
 	for maxSize := int64(1); maxSize < 400; maxSize++ {
-		disk := snapshot.NewFakeDisk()
+		disk := snapshottest.NewDisk()
 		job := content{}.job(disk)
 		job.MaxSize = maxSize
 		full := false
@@ -391,7 +392,7 @@ func TestMaxSize(t *testing.T) {
 // TestCanceled keeps the previous snapshot when the context ends.
 func TestCanceled(t *testing.T) {
 	t.Parallel()
-	disk := snapshot.NewFakeDisk()
+	disk := snapshottest.NewDisk()
 	save(t, disk, before())
 	ctx, cancel := context.WithCancel(t.Context())
 	job := after().job(disk)
@@ -414,7 +415,7 @@ func TestCanceled(t *testing.T) {
 // TestTwoWriters has two agents save to one folder while a third reads.
 func TestTwoWriters(t *testing.T) {
 	t.Parallel()
-	disk := snapshot.NewFakeDisk()
+	disk := snapshottest.NewDisk()
 	disk.SetTime(time.Now())
 	for name, f := range map[string]snapshot.Folder{"fake": disk, "real": snapshot.Dir(t.TempDir())} {
 		t.Run(name, func(t *testing.T) {
@@ -456,7 +457,7 @@ func TestTwoWriters(t *testing.T) {
 
 func TestCheckVersion(t *testing.T) {
 	t.Parallel()
-	disk := snapshot.NewFakeDisk()
+	disk := snapshottest.NewDisk()
 	save(t, disk, before())
 	s, err := snapshot.Load(disk, plenty)
 	if err != nil {

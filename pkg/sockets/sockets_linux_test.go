@@ -13,11 +13,12 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/nodecache/node-cache/internal/proctest"
 	"github.com/nodecache/node-cache/pkg/sockets"
 )
 
-// TestOn opens sockets of all kinds at one port, and one at another.
-func TestOn(t *testing.T) {
+// TestAtPort opens sockets of all kinds at one port, and one at another.
+func TestAtPort(t *testing.T) {
 	t.Parallel()
 	conn := func(network, at string) syscall.Conn {
 		t.Helper()
@@ -28,8 +29,8 @@ func TestOn(t *testing.T) {
 		t.Cleanup(func() { _ = c.Close() })
 		return c.(syscall.Conn)
 	}
-	first := conn("udp4", "127.0.0.1:0")
-	at := first.(net.PacketConn).LocalAddr().(*net.UDPAddr).AddrPort()
+	at := proctest.FreeAddr(t) // of UDP and TCP
+	first := conn("udp4", at.String())
 	conn("udp4", "127.0.0.1:0") // of another port
 	six := conn("udp6", fmt.Sprintf("[::1]:%d", at.Port()))
 	two := conn("udp4", fmt.Sprintf("127.0.0.2:%d", at.Port()))

@@ -3,46 +3,39 @@
 package source
 
 import (
-	"bytes"
-	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
-	"net/http"
 	"net/url"
-	"strconv"
-	"strings"
 	"sync"
 	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
+	"github.com/nodecache/node-cache/pkg/task"
+	"github.com/nodecache/node-cache/pkg/watch"
 )
 
-// An api sends requests to the API server. For two kinds of objects, client-go would link too much.
+// An api has the client of the API server, as soon as there are credentials.
 type api struct {
 	dial                  dialFunc
 	kubeconfig, userAgent string
 
-	mu     sync.Mutex // guards what follows
-	client *http.Client
-	server *url.URL
+	mu     sync.Mutex // guards client
+	client *watch.Client
 }
 
-// maxErrorBody bounds the body that is read of an error response.
-const maxErrorBody = 64 << 10
-
-// open reads the credentials, unless that was done.
-func (a *api) open() error {
+// open returns the client. It reads the credentials, unless that was done.
+func (a *api) open() (*watch.Client, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if a.client != nil {
-		return nil
+	if a.client == nil {
+		client, err := a.dial(a.kubeconfig, a.userAgent)
+		if err != nil {
+			return nil, err
+		}
+		a.client = client
 	}
-	client, server, err := a.dial(a.kubeconfig, a.userAgent)
-	if err != nil {
-		return err
-	}
-	a.client, a.server = client, server
-	return nil
+	return a.client, nil
 }
 
 // close closes the idle connections.
@@ -50,89 +43,8 @@ func (a *api) close() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.client != nil {
-		a.client.CloseIdleConnections()
+		a.client.Client.CloseIdleConnections()
 	}
-}
-
-// A call is one request.
-type call struct {
-	method string
-	path   []string // below /api/v1
-	query  url.Values
-	kind   string // content type of body
-	body   any    // encoded as JSON; nil: none
-}
-
-// do sends a request. It returns a successful response, whose body the caller closes, or an error.
-func (a *api) do(ctx context.Context, c call) (*http.Response, error) {
-	if err := a.open(); err != nil {
-		return nil, err
-	}
-	var body io.Reader
-	if c.body != nil {
-		text, err := json.Marshal(c.body)
-		if err != nil {
-			return nil, fmt.Errorf("encoding a request: %w", err)
-		}
-		body = bytes.NewReader(text)
-	}
-	target := a.server.JoinPath(append([]string{"api", "v1"}, c.path...)...)
-	target.RawQuery = c.query.Encode()
-	req, err := http.NewRequestWithContext(ctx, c.method, target.String(), body)
-	if err != nil {
-		return nil, fmt.Errorf("creating a request: %w", err)
-	}
-	req.Header.Set("Accept", "application/json")
-	if body != nil {
-		req.Header.Set("Content-Type", c.kind)
-	}
-	resp, err := a.client.Do(req)
-	if err != nil {
-		return nil, withoutURL(err)
-	}
-	if resp.StatusCode/100 == 2 {
-		return resp, nil
-	}
-	defer func() { _ = resp.Body.Close() }()
-	return nil, readStatusError(resp)
-}
-
-// withoutURL returns err without the long URL that it contains.
-func withoutURL(err error) error {
-	if long := (*url.Error)(nil); errors.As(err, &long) {
-		return long.Err
-	}
-	return err
-}
-
-// A statusError is an error response of the API server.
-type statusError struct {
-	Code    int
-	Reason  string
-	Message string
-	after   time.Duration // requested by Retry-After
-}
-
-// Error returns the server's message.
-func (r *statusError) Error() string {
-	if r.Message == "" {
-		return "status " + strconv.Itoa(r.Code)
-	}
-	return r.Message
-}
-
-// readStatusError reads an error response.
-func readStatusError(resp *http.Response) *statusError {
-	r := &statusError{}
-	text, err := io.ReadAll(io.LimitReader(resp.Body, maxErrorBody))
-	if err != nil || json.Unmarshal(text, r) != nil {
-		*r = statusError{} // possibly from a proxy
-	}
-	r.Code = resp.StatusCode
-	if seconds, err := strconv.Atoi(resp.Header.Get("Retry-After")); err == nil && seconds > 0 {
-		r.after = min(time.Duration(seconds)*time.Second, maxRetryAfter)
-	}
-	return r
 }
 
 // Reasons for failed requests.
@@ -153,23 +65,38 @@ var (
 
 // reasonOf classifies an error of a request.
 func reasonOf(err error) string {
-	no := (*statusError)(nil)
 	switch {
-	case errors.Is(err, errUnreadable):
+	case errors.Is(err, errUnreadable), apierrors.HasStatusCause(err, "ClientWatchDecoding"):
 		return reasonUnreadable
-	case !errors.As(err, &no):
+	case statusCode(err) == 0:
 		return reasonUnreachable
-	case no.Code == http.StatusForbidden:
+	case apierrors.IsForbidden(err):
 		return reasonForbidden
-	case no.Code == http.StatusUnauthorized:
+	case apierrors.IsUnauthorized(err):
 		return reasonUnauthorized
-	case no.Code == http.StatusGone:
+	case apierrors.IsGone(err), apierrors.IsResourceExpired(err):
 		return reasonHistory
-	case no.Code == http.StatusTooManyRequests, no.Code == http.StatusServiceUnavailable:
+	case apierrors.IsTooManyRequests(err), apierrors.IsServiceUnavailable(err):
 		return reasonBusy
 	default:
 		return reasonServer
 	}
+}
+
+// statusCode returns the code of an error response of the API server; 0: err is none.
+func statusCode(err error) int {
+	if status := apierrors.APIStatus(nil); errors.As(err, &status) {
+		return max(1, int(status.Status().Code))
+	}
+	return 0
+}
+
+// withoutURL returns err without the long URL that it contains.
+func withoutURL(err error) error {
+	if long := (*url.Error)(nil); errors.As(err, &long) {
+		return long.Err
+	}
+	return err
 }
 
 // requestError returns the error of a request with a hint.
@@ -184,17 +111,32 @@ func requestError(err error, o Object) *Error {
 	case reasonUnreachable:
 		hint = "check that this host can reach the API server; the agent retries by itself"
 	}
-	return &Error{Err: fmt.Errorf("reading ConfigMap %s: %s: %w", o, word, err), Hint: hint, reason: word}
+	return &Error{Err: fmt.Errorf("reading ConfigMap %s: %s: %w", o, word, withoutURL(err)), Hint: hint, reason: word}
 }
 
-// decode decodes one JSON value.
-func decode(d *json.Decoder, into any) error {
-	err := d.Decode(into)
-	var syntax *json.SyntaxError
-	var kind *json.UnmarshalTypeError
-	switch {
-	case errors.As(err, &syntax), errors.As(err, &kind), err != nil && strings.HasPrefix(err.Error(), "json: "):
-		return fmt.Errorf("%w: %w", errUnreadable, err)
+const (
+	// The pauses between attempts double from the first to the last. The last pause is short, as for the watches of the
+	// cluster, so that an edit made during an outage is applied soon after it.
+	firstBackoff = 500 * time.Millisecond
+	lastBackoff  = 5 * time.Second
+
+	// deniedBackoff is the last pause if the server denies the request: permissions change at any time, but rarely. A server
+	// that has just started also denies requests for a moment.
+	deniedBackoff = 20 * time.Second
+
+	maxRetryAfter = 30 * time.Second // the longest pause that a server may request
+)
+
+// pauseAfter returns the pause after an error: at least as long as the server requests.
+func pauseAfter(p *task.Backoff, err error) time.Duration {
+	p.First, p.Last = firstBackoff, lastBackoff
+	if word := reasonOf(err); word == reasonForbidden || word == reasonUnauthorized {
+		p.Last = deniedBackoff
 	}
-	return err
+	d := p.Next()
+	if seconds, ok := apierrors.SuggestsClientDelay(err); ok {
+		requested := task.Backoff{First: min(time.Duration(seconds)*time.Second, maxRetryAfter), Last: maxRetryAfter}
+		d = max(d, requested.Next())
+	}
+	return d
 }

@@ -4,21 +4,23 @@ package source
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"maps"
 	"math/rand/v2"
-	"net/http"
-	"net/url"
 	"slices"
-	"strconv"
 	"strings"
 	"sync/atomic"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	apiwatch "k8s.io/apimachinery/pkg/watch"
+
 	"github.com/nodecache/node-cache/pkg/config"
+	"github.com/nodecache/node-cache/pkg/task"
+	"github.com/nodecache/node-cache/pkg/watch"
 )
 
 // Key is the key of the configuration in a ConfigMap.
@@ -37,10 +39,6 @@ const (
 	watchEndGrace      = 10 * time.Second
 
 	minWatchInterval = time.Second // from one watch to the next, if they end at once
-
-	// maxAnswer bounds a list and each event of a watch: a ConfigMap of 1 MiB may take six times that in JSON, plus its
-	// managed fields.
-	maxAnswer = 16 << 20
 )
 
 // A configMap reads the configuration from a ConfigMap. It has at most one request in flight.
@@ -54,29 +52,8 @@ type configMap struct {
 	version string // to watch from; empty: list first
 	exists  bool
 	text    string // of the key; an object without it is known by its error
-	pause   backoff
+	pause   task.Backoff
 }
-
-// The relevant parts of API objects.
-type (
-	meta struct {
-		Name            string `json:"name"`
-		ResourceVersion string `json:"resourceVersion"`
-	}
-	item struct {
-		Metadata   meta              `json:"metadata"`
-		Data       map[string]string `json:"data"`
-		BinaryData map[string]string `json:"binaryData"`
-	}
-	list struct {
-		Metadata meta   `json:"metadata"`
-		Items    []item `json:"items"`
-	}
-	event struct {
-		Type   string          `json:"type"`
-		Object json.RawMessage `json:"object"`
-	}
-)
 
 func newConfigMap(s *Source, a *api) *configMap {
 	return &configMap{source: s, api: a, object: s.cfg.ConfigMap}
@@ -95,10 +72,10 @@ func (m *configMap) load(ctx context.Context) (content, error) {
 		if err == nil && !c.transient {
 			return c, nil
 		}
-		if limited.Err() == nil && sleep(limited, m.pause.after(err)) {
+		if limited.Err() == nil && task.Sleep(limited, pauseAfter(&m.pause, err)) == nil {
 			continue
 		}
-		m.pause.reset()
+		m.pause.Reset()
 		return c, err
 	}
 }
@@ -113,11 +90,11 @@ func (m *configMap) run(ctx context.Context) error {
 			break
 		}
 		if err != nil {
-			sleep(ctx, m.pause.after(err))
+			_ = task.Sleep(ctx, pauseAfter(&m.pause, err))
 			continue
 		}
 		if m.source.cfg.Now().Sub(began) < minWatchInterval {
-			sleep(ctx, minWatchInterval)
+			_ = task.Sleep(ctx, minWatchInterval)
 		}
 	}
 	return nil
@@ -142,11 +119,9 @@ func (m *configMap) listAndWatch(ctx context.Context) error {
 	if ctx.Err() != nil || err == nil {
 		return err
 	}
-	if asStatusError(err) != nil || errors.Is(err, errUnreadable) {
-		m.version = "" // the start of the watch may be the cause
-	}
-	if reasonOf(err) == reasonHistory {
-		return err // a restarting server causes this
+	if statusCode(err) > 0 || errors.Is(err, errUnreadable) {
+		m.version = "" // the start of the watch may be the cause; the list reports what is wrong
+		return err
 	}
 	m.unreadable(ctx, err)
 	return err
@@ -161,31 +136,32 @@ func (m *configMap) unreadable(ctx context.Context, err error) {
 
 // readable reports that the object can be read.
 func (m *configMap) readable(ctx context.Context) {
-	m.pause.reset()
+	m.pause.Reset()
 	m.source.setReadError(ctx, nil)
 }
 
-// request requests the object.
-func (m *configMap) request(ctx context.Context, query url.Values) (*http.Response, error) {
+// request returns a request for the object.
+func (m *configMap) request(opts metav1.ListOptions) (*watch.Request, error) {
 	m.requests.Add(1)
-	query.Set("fieldSelector", "metadata.name="+m.object.Name)
-	return m.api.do(ctx, call{
-		method: http.MethodGet, path: []string{"namespaces", m.object.Namespace, "configmaps"}, query: query,
-	})
+	client, err := m.api.open()
+	if err != nil {
+		return nil, err
+	}
+	opts.FieldSelector = "metadata.name=" + m.object.Name
+	return client.Get().Namespace(m.object.Namespace).Resource("configmaps").VersionedParams(&opts, metav1.ParameterCodec).MaxRetries(0), nil
 }
 
 // list reads the newest state.
 func (m *configMap) list(ctx context.Context) (content, error) {
 	limited, cancel := context.WithTimeout(ctx, answerLimit)
 	defer cancel()
-	var all list
-	resp, err := m.request(limited, url.Values{})
+	var all corev1.ConfigMapList
+	req, err := m.request(metav1.ListOptions{})
 	if err == nil {
-		defer func() { _ = resp.Body.Close() }()
-		err = decode(json.NewDecoder(io.LimitReader(resp.Body, maxAnswer)), &all)
-		if err == nil && all.Metadata.ResourceVersion == "" {
-			err = fmt.Errorf("%w: list without a version", errUnreadable)
-		}
+		err = req.Do(limited).Into(&all)
+	}
+	if err == nil && all.ResourceVersion == "" {
+		err = fmt.Errorf("%w: list without a version", errUnreadable)
 	}
 	if err != nil {
 		if limited.Err() != nil {
@@ -196,8 +172,8 @@ func (m *configMap) list(ctx context.Context) (content, error) {
 		return content{}, requestError(err, m.object)
 	}
 	m.readable(ctx)
-	m.version = all.Metadata.ResourceVersion
-	i := slices.IndexFunc(all.Items, func(o item) bool { return o.Metadata.Name == m.object.Name })
+	m.version = all.ResourceVersion
+	i := slices.IndexFunc(all.Items, func(o corev1.ConfigMap) bool { return o.Name == m.object.Name })
 	if i < 0 {
 		return m.missing(), nil
 	}
@@ -208,76 +184,56 @@ func (m *configMap) list(ctx context.Context) (content, error) {
 func (m *configMap) watch(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	seconds := watchMinSeconds + rand.IntN(watchJitterSeconds)
+	seconds := int64(watchMinSeconds + rand.IntN(watchJitterSeconds))
 	late := time.AfterFunc(answerLimit, cancel)
 	defer late.Stop()
-	resp, err := m.request(ctx, url.Values{
-		"watch": {"true"}, "allowWatchBookmarks": {"true"},
-		"resourceVersion": {m.version}, "timeoutSeconds": {strconv.Itoa(seconds)},
-	})
+	req, err := m.request(metav1.ListOptions{Watch: true, AllowWatchBookmarks: true, ResourceVersion: m.version, TimeoutSeconds: &seconds})
+	if err != nil {
+		return err
+	}
+	events, err := req.Watch(ctx)
 	if err != nil {
 		return m.timeoutError(ctx, err)
 	}
-	defer func() { _ = resp.Body.Close() }()
+	defer events.Stop()
 	late.Reset(time.Duration(seconds)*time.Second + watchEndGrace)
 	m.readable(ctx)
-	return m.timeoutError(ctx, m.readEvents(resp.Body))
+	for e := range events.ResultChan() {
+		if err := m.apply(&e); err != nil {
+			return m.timeoutError(ctx, err)
+		}
+	}
+	return m.timeoutError(ctx, nil)
 }
 
 // timeoutError returns errNoAnswer if this process ended the wait, and err otherwise.
 func (m *configMap) timeoutError(ctx context.Context, err error) error {
-	if err != nil && ctx.Err() != nil {
+	if ctx.Err() != nil {
 		m.api.close()
 		return errNoAnswer
 	}
 	return err
 }
 
-// readEvents reads the events of a watch.
-func (m *configMap) readEvents(body io.Reader) error {
-	bounded := &io.LimitedReader{R: body}
-	events := json.NewDecoder(bounded)
-	for {
-		bounded.N = maxAnswer
-		var e event
-		err := decode(events, &e)
-		switch {
-		case err != nil && bounded.N == 0:
-			return fmt.Errorf("%w: event larger than %d MiB", errUnreadable, maxAnswer>>20)
-		case errors.Is(err, io.EOF):
-			return nil
-		case err != nil:
-			return err
-		}
-		if err := m.apply(&e); err != nil {
-			return err
-		}
-	}
-}
-
 // apply applies one event.
-func (m *configMap) apply(e *event) error {
-	if e.Type == "ERROR" {
-		no := &statusError{}
-		if err := json.Unmarshal(e.Object, no); err != nil {
-			return fmt.Errorf("%w: %w", errUnreadable, err)
-		}
-		return no
+func (m *configMap) apply(e *apiwatch.Event) error {
+	if e.Type == apiwatch.Error {
+		return apierrors.FromObject(e.Object)
 	}
-	var o item
-	if err := json.Unmarshal(e.Object, &o); err != nil || o.Metadata.ResourceVersion == "" {
+	o, ok := e.Object.(*corev1.ConfigMap)
+	if !ok || o.ResourceVersion == "" {
 		return fmt.Errorf("%w: event without an object with a version", errUnreadable)
 	}
-	m.version = o.Metadata.ResourceVersion
+	m.version = o.ResourceVersion
 	there, text := m.exists, m.text
 	var c content
 	switch {
-	case e.Type == "BOOKMARK", o.Metadata.Name != m.object.Name:
+	case e.Type == apiwatch.Bookmark, o.Name != m.object.Name:
 		return nil
-	case e.Type == "DELETED":
+	case e.Type == apiwatch.Deleted:
 		c = m.missing()
 	default:
-		c = m.content(&o)
+		c = m.content(o)
 	}
 	if c.err != nil || m.exists != there || m.text != text {
 		m.source.report(&m.source.mainContent, c)
@@ -295,7 +251,7 @@ func (m *configMap) missing() content {
 }
 
 // content returns the object's content. A missing or empty text is an error, not a configuration of defaults.
-func (m *configMap) content(o *item) content {
+func (m *configMap) content(o *corev1.ConfigMap) content {
 	text, ok := o.Data[Key]
 	m.exists, m.text = true, text
 	switch _, binary := o.BinaryData[Key]; {
@@ -314,11 +270,4 @@ func (m *configMap) content(o *item) content {
 // invalid returns the content of an object without a configuration.
 func (m *configMap) invalid(what, hint string) content {
 	return content{err: &Error{Err: fmt.Errorf("ConfigMap %s: %s", m.object, what), Hint: hint}}
-}
-
-// asStatusError returns the API server's error response in err, or nil.
-func asStatusError(err error) *statusError {
-	no := (*statusError)(nil)
-	errors.As(err, &no)
-	return no
 }

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"io"
 	"net/http"
-	"net/url"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -15,6 +14,7 @@ import (
 	"time"
 
 	"github.com/nodecache/node-cache/pkg/config"
+	"github.com/nodecache/node-cache/pkg/watch"
 )
 
 // TestConfigMapWatched edits a ConfigMap repeatedly.
@@ -35,7 +35,7 @@ func TestConfigMapWatched(t *testing.T) {
 		w.expect(t, "after an edit", "applied 4")
 		w.api.putText("cache: {sise: 1Mi}\n")
 		synctest.Wait()
-		w.expect(t, "after a mistake", `refused configmap kube-system/node-cache: cache.sise: unknown key`+"\n"+`  hint: did you mean "size"?`)
+		w.expect(t, "after a mistake", `refused configmap kube-system/node-cache:1:9: cache.sise: unknown key`+"\n"+`  hint: did you mean "size"?`)
 		w.api.putText(size(4))
 		synctest.Wait()
 		w.expect(t, "after it was taken back", "applied 4")
@@ -57,7 +57,7 @@ func TestConfigMapLastWins(t *testing.T) {
 		w.api.putText(size(3))
 		w.busy = 10 * time.Second
 		defer w.begin(t)()
-		w.tales()
+		w.reports()
 		for n := range 10 {
 			w.api.putText(size(10 + n))
 			synctest.Wait()
@@ -86,7 +86,7 @@ func TestConfigMapGone(t *testing.T) {
 		w := newHarness(t, Config{})
 		w.api.putText(size(3))
 		defer w.begin(t)()
-		w.tales()
+		w.reports()
 		w.api.remove()
 		time.Sleep(time.Second)
 		w.api.putText(size(4))
@@ -120,7 +120,7 @@ func TestConfigMapEmpty(t *testing.T) {
 				w := newHarness(t, Config{})
 				w.api.putText(size(3))
 				defer w.begin(t)()
-				w.tales()
+				w.reports()
 				w.api.put(tt.data)
 				synctest.Wait()
 				w.expect(t, tt.name, "refused ConfigMap kube-system/node-cache: "+tt.want)
@@ -158,7 +158,7 @@ func TestConfigMapResumed(t *testing.T) {
 		w := newHarness(t, Config{})
 		w.api.putText(size(3))
 		defer w.begin(t)()
-		w.tales()
+		w.reports()
 		synctest.Wait()
 		w.api.cut(io.ErrUnexpectedEOF)
 		w.api.putText(size(4)) // while no watch is open
@@ -206,7 +206,7 @@ func TestConfigMapLoadTimeout(t *testing.T) {
 				t.Errorf("alone, hangs %v: %v after %s, want an error after %s", hangs, err, took, loadTimeoutNoFallback)
 			}
 			if wrong := (*Error)(nil); !errors.As(err, &wrong) || !strings.HasPrefix(err.Error(), "reading ConfigMap kube-system/node-cache: unreachable: ") || wrong.Hint == "" {
-				t.Errorf("alone: %v, want an error that says it is unreachable, with a hint", err)
+				t.Errorf("alone: %v, want an error that reports it as unreachable, with a hint", err)
 			}
 		}
 		w := newHarness(t, Config{LastGood: keepGood(t)})
@@ -228,14 +228,14 @@ func TestConfigMapLoadTimeout(t *testing.T) {
 			t.Errorf("status %+v, want the last good one in use and the server unreachable", st)
 		}
 		if n := strings.Count(w.logged(), "configuration source unreadable"); n != 1 {
-			t.Errorf("said %d times that it is unreachable, want once:\n%s", n, w.logged())
+			t.Errorf("logged %d times that it is unreachable, want once:\n%s", n, w.logged())
 		}
 		w.api.putText(size(8))
 		w.api.set(func() { w.api.away = false })
 		time.Sleep(lastBackoff + lastBackoff/2)
 		w.expect(t, "once it is back", "applied 8")
 		if st := w.Status(); st.LastGoodInUse || st.Problem != nil {
-			t.Errorf("status %+v, want no trouble", st)
+			t.Errorf("status %+v, want no problem", st)
 		}
 		if !strings.Contains(w.logged(), "configuration source recovered") {
 			t.Error("the log does not say that it is back")
@@ -248,7 +248,7 @@ func TestConfigMapCredentials(t *testing.T) {
 	t.Parallel()
 	api := newFakeAPI()
 	api.putText(size(4))
-	none := func(string, string) (*http.Client, *url.URL, error) { return nil, nil, errors.New("no token") }
+	none := func(string, string) (*watch.Client, error) { return nil, errors.New("no token") }
 	cfg := Config{ConfigMap: Object{"kube-system", "node-cache"}, Changed: func(config.Config, error) {}, Now: time.Now}
 	_, err := newSource(cfg, none)
 	if wrong := (*Error)(nil); !errors.As(err, &wrong) || err.Error() != "reading ConfigMap kube-system/node-cache: no token" || wrong.Hint == "" {
@@ -311,7 +311,7 @@ func TestConfigMapDenied(t *testing.T) {
 				w := newHarness(t, Config{})
 				w.api.putText(size(3))
 				defer w.begin(t)()
-				w.tales()
+				w.reports()
 				w.api.set(func() { w.api.deny, w.api.denyWith = tt.code, "sorry" })
 				w.api.cut(nil)
 				time.Sleep(10 * time.Minute)
@@ -320,13 +320,13 @@ func TestConfigMapDenied(t *testing.T) {
 					t.Fatalf("problem %+v, want %q", p, tt.want)
 				}
 				if log := w.logged(); strings.Count(log, "sorry") != 1 {
-					t.Errorf("the log does not say so once:\n%s", log)
+					t.Errorf("the log does not have it once:\n%s", log)
 				}
-				w.expect(t, "while it says no", "")
+				w.expect(t, "while the request is forbidden", "")
 				w.api.putText(size(4))
 				w.api.set(func() { w.api.deny = 0 })
 				time.Sleep(tt.most)
-				w.expect(t, "once it says yes", "applied 4")
+				w.expect(t, "once the request is allowed", "applied 4")
 			})
 		})
 	}
@@ -351,7 +351,7 @@ func TestConfigMapQuiet(t *testing.T) {
 		w.api.set(func() { w.api.hangs = false })
 		w.api.putText(size(4))
 		time.Sleep(30 * time.Second)
-		if got := w.tales(); !strings.HasSuffix(got, "applied 4") {
+		if got := w.reports(); !strings.HasSuffix(got, "applied 4") {
 			t.Errorf("reported %q, want the change", got)
 		}
 		if w.api.most > 1 {

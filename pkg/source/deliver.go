@@ -5,10 +5,14 @@ package source
 import (
 	"cmp"
 	"context"
+	"errors"
+	"fmt"
+	"runtime/debug"
 	"sync"
 	"time"
 
 	"github.com/nodecache/node-cache/pkg/config"
+	"github.com/nodecache/node-cache/pkg/task"
 )
 
 // goneDelay is how long a missing file or object is ignored: most are replaced.
@@ -178,4 +182,50 @@ func stoppedTimer() *time.Timer {
 	t := time.NewTimer(time.Hour)
 	t.Stop()
 	return t
+}
+
+// After a panic, a part restarts: soon, since the cause may be fixed, and then less and less often.
+const (
+	firstRestartDelay = 5 * time.Second
+	lastRestartDelay  = time.Minute
+)
+
+var errPanic = errors.New("internal error, the log has its stack trace")
+
+// panicError counts and logs a recovered panic, and returns it as an error.
+func (s *Source) panicError(doing string, panicked any, stack []byte) error {
+	s.panics.Add(1)
+	s.cfg.Log.Error("recovered from a panic", "where", "source", "doing", doing, "panic", fmt.Sprint(panicked), "stack", string(stack))
+	return &Error{Err: fmt.Errorf("%s: %w", doing, errPanic), Hint: "the agent retries by itself; the running configuration stays"}
+}
+
+// recovering runs do. A panic in it becomes its error.
+func (s *Source) recovering(doing string, do func() error) (err error) {
+	defer func() {
+		if panicked := recover(); panicked != nil {
+			err = s.panicError(doing, panicked, debug.Stack())
+		}
+	}()
+	return do()
+}
+
+// runWithRestarts runs a part until ctx ends. After each panic, it calls broke with the error and restarts the part after
+// a pause.
+func (s *Source) runWithRestarts(ctx context.Context, doing string, run func(context.Context) error, broke func(why error)) error {
+	rest := firstRestartDelay
+	for {
+		began := s.cfg.Now()
+		err := s.recovering(doing, func() error { return run(ctx) })
+		if !errors.Is(err, errPanic) {
+			return err
+		}
+		broke(err)
+		if s.cfg.Now().Sub(began) > lastRestartDelay {
+			rest = firstRestartDelay
+		}
+		if task.Sleep(ctx, rest) != nil {
+			return nil //nolint:nilerr // it was asked to end
+		}
+		rest = min(2*rest, lastRestartDelay)
+	}
 }

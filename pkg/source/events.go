@@ -13,8 +13,13 @@ import (
 	"time"
 
 	"golang.org/x/time/rate"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/nodecache/node-cache/pkg/config"
+	"github.com/nodecache/node-cache/pkg/task"
 )
 
 // Reasons of Events.
@@ -115,10 +120,7 @@ func (e *events) post(n notice) {
 func summarize(begin string, err error) string {
 	text := err.Error()
 	if bad := (*config.Error)(nil); errors.As(err, &bad) {
-		text = bad.Problems[0].String()
-		if bad.Path != "" {
-			text = bad.Path + ": " + text
-		}
+		text = bad.Describe(bad.Problems[0])
 		if hint := bad.Problems[0].Hint; hint != "" {
 			text += " (hint: " + hint + ")"
 		}
@@ -145,8 +147,9 @@ func (e *events) run(ctx context.Context) error {
 			continue
 		}
 		now := e.source.cfg.Now()
-		if wait := e.limit.ReserveN(now, 1).DelayFrom(now); !sleep(ctx, wait) {
-			return nil
+		wait := e.limit.ReserveN(now, 1).DelayFrom(now)
+		if task.Sleep(ctx, wait) != nil {
+			return nil //nolint:nilerr // it was asked to end
 		}
 		e.mu.Lock()
 		n := e.pending
@@ -167,7 +170,7 @@ func (e *events) hasPending() bool {
 
 // deliver writes one notice, with a few attempts.
 func (e *events) deliver(ctx context.Context, n *notice) {
-	var p backoff
+	var p task.Backoff
 	for try := 1; ; try++ {
 		err := e.source.recovering("writing an event", func() error { return e.write(ctx, n) })
 		switch {
@@ -181,7 +184,7 @@ func (e *events) deliver(ctx context.Context, n *notice) {
 			e.failed.Add(1)
 			if e.failureLogged {
 				hint := "check that this host can reach the API server"
-				if asStatusError(err) != nil {
+				if statusCode(err) > 0 {
 					hint = "grant create and patch of events in namespace " + e.source.cfg.Pod.Namespace + " to this process"
 				}
 				e.source.cfg.Log.WarnContext(ctx, "writing event failed", "reason", n.reason, "err", err, "hint", hint)
@@ -189,7 +192,7 @@ func (e *events) deliver(ctx context.Context, n *notice) {
 			e.failureLogged = false
 			return
 		}
-		if !sleep(ctx, p.after(err)) {
+		if task.Sleep(ctx, pauseAfter(&p, err)) != nil {
 			return
 		}
 	}
@@ -197,65 +200,48 @@ func (e *events) deliver(ctx context.Context, n *notice) {
 
 // denied reports whether a further attempt is useless.
 func denied(err error) bool {
-	no := asStatusError(err)
-	return no != nil && no.Code/100 == 4 && no.Code != http.StatusTooManyRequests
+	code := statusCode(err)
+	return code/100 == 4 && code != http.StatusTooManyRequests
 }
 
 // write writes a notice as a new Event, or updates the count of the last one.
 func (e *events) write(ctx context.Context, n *notice) error {
+	ctx, cancel := context.WithTimeout(ctx, eventLimit)
+	defer cancel()
+	client, err := e.api.open()
+	if err != nil {
+		return err
+	}
+	pod := &e.source.cfg.Pod
 	if n.reason == e.last.reason && n.message == e.last.message && n.at.Sub(e.begun) < eventLife {
-		err := e.send(ctx, call{
-			method: http.MethodPatch, path: []string{"namespaces", e.source.cfg.Pod.Namespace, "events", e.name},
-			kind: "application/merge-patch+json",
-			body: map[string]any{"count": e.count + 1, "lastTimestamp": formatTime(n.at)},
-		})
+		patch := fmt.Sprintf(`{"count": %d, "lastTimestamp": %q}`, e.count+1, n.at.UTC().Format(time.RFC3339))
+		err := client.Patch(types.MergePatchType).Namespace(pod.Namespace).Resource("events").Name(e.name).
+			MaxRetries(0).Body([]byte(patch)).Do(ctx).Error()
 		if err == nil {
 			e.count++
 			return nil
 		}
-		if no := asStatusError(err); no == nil || no.Code != http.StatusNotFound {
-			return err
+		if !apierrors.IsNotFound(err) {
+			return withoutURL(err)
 		}
 	}
-	pod := &e.source.cfg.Pod
 	name := fmt.Sprintf("%s.%x", pod.Name, n.at.UnixNano())
-	err := e.send(ctx, call{
-		method: http.MethodPost, path: []string{"namespaces", pod.Namespace, "events"},
-		kind: "application/json", body: eventBody(pod, n, name),
-	})
-	if no := asStatusError(err); err != nil && (no == nil || no.Code != http.StatusConflict) { // a conflict: it was written, and the response was lost
-		return err
+	err = client.Post().Namespace(pod.Namespace).Resource("events").MaxRetries(0).Body(newEvent(pod, n, name)).Do(ctx).Error()
+	if err != nil && !apierrors.IsConflict(err) && !apierrors.IsAlreadyExists(err) { // it was written, and the response was lost
+		return withoutURL(err)
 	}
 	e.last, e.name, e.count, e.begun = *n, name, 1, n.at
 	return nil
 }
 
-// send sends a request and ignores the response.
-func (e *events) send(ctx context.Context, c call) error {
-	ctx, cancel := context.WithTimeout(ctx, eventLimit)
-	defer cancel()
-	resp, err := e.api.do(ctx, c)
-	if err != nil {
-		return err
-	}
-	return resp.Body.Close()
-}
-
-// eventBody returns an Event of the core group, which `kubectl describe pod` shows.
-func eventBody(pod *Pod, n *notice, name string) map[string]any {
-	about := map[string]any{"apiVersion": "v1", "kind": "Pod", "namespace": pod.Namespace, "name": pod.Name}
-	if pod.UID != "" {
-		about["uid"] = pod.UID
-	}
-	return map[string]any{
-		"apiVersion": "v1", "kind": "Event",
-		"metadata":       map[string]any{"namespace": pod.Namespace, "name": name},
-		"involvedObject": about,
-		"type":           n.kind, "reason": n.reason, "message": n.message,
-		"firstTimestamp": formatTime(n.at), "lastTimestamp": formatTime(n.at), "count": 1,
-		"source": map[string]any{"component": "node-cache", "host": pod.Node},
+// newEvent returns an Event of the core group, which `kubectl describe pod` shows.
+func newEvent(pod *Pod, n *notice, name string) *corev1.Event {
+	at := metav1.NewTime(n.at)
+	return &corev1.Event{
+		ObjectMeta:     metav1.ObjectMeta{Namespace: pod.Namespace, Name: name},
+		InvolvedObject: corev1.ObjectReference{APIVersion: "v1", Kind: "Pod", Namespace: pod.Namespace, Name: pod.Name, UID: types.UID(pod.UID)},
+		Type:           n.kind, Reason: n.reason, Message: n.message,
+		FirstTimestamp: at, LastTimestamp: at, Count: 1,
+		Source: corev1.EventSource{Component: "node-cache", Host: pod.Node},
 	}
 }
-
-// formatTime formats a time for the API.
-func formatTime(t time.Time) string { return t.UTC().Format(time.RFC3339) }

@@ -50,7 +50,7 @@ func TestEvents(t *testing.T) {
 		w.api.putText(size(6))
 		synctest.Wait()
 		want := []string{
-			"Warning ConfigRefused ×1: the running configuration stays: configmap kube-system/node-cache: cache.minTTL: 5: not a duration (hint: write it with a unit: 5s) (and 1 more)",
+			"Warning ConfigRefused ×1: the running configuration stays: configmap kube-system/node-cache:1:9: cache.sise: unknown key (hint: did you mean \"size\"?) (and 1 more)",
 			"Normal ConfigApplied ×1: configuration applied, generation 3",
 		}
 		if diff := cmp.Diff(want, eventTexts(w.api.written())); diff != "" {

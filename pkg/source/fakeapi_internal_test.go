@@ -15,13 +15,19 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/nodecache/node-cache/pkg/watch"
 )
 
 // A fakeAPI is an API server in memory, with one ConfigMap and the written Events. It is its own transport.
 type fakeAPI struct {
 	mu       sync.Mutex // guards the following fields
 	version  int
-	object   *item
+	object   *corev1.ConfigMap
 	history  []change // since the oldest version
 	oldest   int
 	watches  map[*io.PipeWriter]bool
@@ -47,10 +53,21 @@ func newFakeAPI() *fakeAPI {
 	return &fakeAPI{version: 10, watches: map[*io.PipeWriter]bool{}}
 }
 
-// dial replaces watch.NewHTTPClient.
-func (f *fakeAPI) dial(string, string) (*http.Client, *url.URL, error) {
-	return &http.Client{Transport: f}, &url.URL{Scheme: "https", Host: "api.test", Path: "/base"}, nil
+// dial replaces watch.NewClient.
+func (f *fakeAPI) dial(string, string) (*watch.Client, error) {
+	return watch.ClientOver(&http.Client{Transport: f}, "https://api.test/base")
 }
+
+// newObject returns the ConfigMap in a version.
+func newObject(name, version string, data map[string]string) *corev1.ConfigMap {
+	return &corev1.ConfigMap{
+		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "ConfigMap"},
+		ObjectMeta: metav1.ObjectMeta{Name: name, ResourceVersion: version}, Data: data,
+	}
+}
+
+// jsonHeader returns the header of an answer.
+func jsonHeader() http.Header { return http.Header{"Content-Type": {"application/json"}} }
 
 func (f *fakeAPI) event(kind string, o any) string {
 	text, err := json.Marshal(map[string]any{"type": kind, "object": o})
@@ -69,8 +86,8 @@ func (f *fakeAPI) put(data map[string]string) {
 	if f.object == nil {
 		kind = "ADDED"
 	}
-	f.object = &item{Metadata: meta{Name: "node-cache", ResourceVersion: strconv.Itoa(f.version)}, Data: data}
-	f.tellLocked(f.event(kind, f.object))
+	f.object = newObject("node-cache", strconv.Itoa(f.version), data)
+	f.notifyLocked(f.event(kind, f.object))
 }
 
 func (f *fakeAPI) putText(text string) { f.put(map[string]string{Key: text}) }
@@ -81,9 +98,9 @@ func (f *fakeAPI) remove() {
 	defer f.mu.Unlock()
 	f.version++
 	gone := *f.object
-	gone.Metadata.ResourceVersion = strconv.Itoa(f.version)
+	gone.ResourceVersion = strconv.Itoa(f.version)
 	f.object = nil
-	f.tellLocked(f.event("DELETED", gone))
+	f.notifyLocked(f.event("DELETED", gone))
 }
 
 // bookmark sends a bookmark of a version.
@@ -91,10 +108,10 @@ func (f *fakeAPI) bookmark() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.version++
-	f.tellLocked(f.event("BOOKMARK", map[string]any{"metadata": meta{ResourceVersion: strconv.Itoa(f.version)}}))
+	f.notifyLocked(f.event("BOOKMARK", newObject("", strconv.Itoa(f.version), nil)))
 }
 
-func (f *fakeAPI) tellLocked(text string) {
+func (f *fakeAPI) notifyLocked(text string) {
 	f.history = append(f.history, change{f.version, text})
 	for w := range f.watches {
 		_, _ = io.WriteString(w, text)
@@ -175,7 +192,7 @@ func (f *fakeAPI) serve(req *http.Request) (*http.Response, error) {
 	case f.deny != 0:
 		return f.answerLocked(f.deny, f.denyWith), nil
 	case !watching:
-		all := list{Metadata: meta{ResourceVersion: strconv.Itoa(f.version)}}
+		all := corev1.ConfigMapList{ListMeta: metav1.ListMeta{ResourceVersion: strconv.Itoa(f.version)}}
 		if f.object != nil {
 			all.Items = append(all.Items, *f.object)
 		}
@@ -192,7 +209,7 @@ func (f *fakeAPI) watchLocked(req *http.Request, q url.Values) (*http.Response, 
 		return nil, err
 	}
 	if from < f.oldest {
-		return f.bodyLocked(http.StatusOK, f.event("ERROR", map[string]any{"code": 410, "reason": "Expired", "message": "too old"})), nil
+		return f.bodyLocked(http.StatusOK, f.event("ERROR", apierrors.NewResourceExpired("too old").Status())), nil
 	}
 	r, w := io.Pipe()
 	var missed strings.Builder
@@ -221,17 +238,17 @@ func (f *fakeAPI) watchLocked(req *http.Request, q url.Values) (*http.Response, 
 		delete(f.watches, w)
 		f.open--
 	})}
-	return &http.Response{StatusCode: http.StatusOK, Header: http.Header{}, Body: body}, nil
+	return &http.Response{StatusCode: http.StatusOK, Header: jsonHeader(), Body: body}, nil
 }
 
 // answerLocked writes an error response.
 func (f *fakeAPI) answerLocked(code int, message string) *http.Response {
-	text := fmt.Sprintf(`{"kind":"Status","code":%d,"message":%q}`, code, message)
+	text := fmt.Sprintf(`{"apiVersion":"v1","kind":"Status","status":"Failure","code":%d,"message":%q}`, code, message)
 	return f.bodyLocked(code, text)
 }
 
 func (f *fakeAPI) bodyLocked(code int, text string) *http.Response {
-	return &http.Response{StatusCode: code, Header: http.Header{}, Body: &closing{Reader: strings.NewReader(text), close: sync.OnceFunc(func() {
+	return &http.Response{StatusCode: code, Header: jsonHeader(), Body: &closing{Reader: strings.NewReader(text), close: sync.OnceFunc(func() {
 		f.mu.Lock()
 		defer f.mu.Unlock()
 		f.open--

@@ -4,13 +4,16 @@ package source
 
 import (
 	"bytes"
-	"errors"
 	"io"
+	"net/http"
 	"strings"
 	"testing"
 	"time"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
 	"github.com/nodecache/node-cache/pkg/config"
+	"github.com/nodecache/node-cache/pkg/watch"
 )
 
 // FuzzReadEvents reads arbitrary events of a watch. Only an event about the one object with a text under the key gives a
@@ -18,11 +21,11 @@ import (
 func FuzzReadEvents(f *testing.F) {
 	api := newFakeAPI()
 	for _, text := range []string{
-		api.event("ADDED", item{Metadata: meta{"node-cache", "12"}, Data: map[string]string{Key: size(4)}}),
-		api.event("DELETED", item{Metadata: meta{"node-cache", "13"}, Data: map[string]string{Key: size(4)}}),
-		api.event("BOOKMARK", item{Metadata: meta{"", "14"}}),
-		api.event("ERROR", statusError{Code: 410, Message: "too old"}),
-		api.event("MODIFIED", item{Metadata: meta{"other", "15"}, Data: map[string]string{Key: size(4)}}),
+		api.event("ADDED", newObject("node-cache", "12", map[string]string{Key: size(4)})),
+		api.event("DELETED", newObject("node-cache", "13", map[string]string{Key: size(4)})),
+		api.event("BOOKMARK", newObject("", "14", nil)),
+		api.event("ERROR", apierrors.NewResourceExpired("too old").Status()),
+		api.event("MODIFIED", newObject("other", "15", map[string]string{Key: size(4)})),
 		`{"type":"ADDED","object":null}`, `{"type":"ADDED"}`, `[]`, `{"type":1}`, "<html>", `{"type":"ADDED","object":{"metadata":{"name":"node-cache","resourceVersion":"1"},"data":{"node-cache.yaml":3}}}`,
 	} {
 		f.Add(text)
@@ -33,8 +36,9 @@ func FuzzReadEvents(f *testing.F) {
 			t.Fatal(err)
 		}
 		m := s.main.(*configMap)
-		m.version = "11"
-		err = m.readEvents(strings.NewReader(text))
+		m.version, m.api.client = "11", nil
+		m.api.dial = bodies(strings.NewReader(text))
+		err = m.watch(t.Context())
 		if m.version == "" {
 			t.Error("the version was lost")
 		}
@@ -53,9 +57,25 @@ func TestReadEventsBounded(t *testing.T) {
 	w := newHarness(t, Config{})
 	m := w.main.(*configMap)
 	endless := io.MultiReader(strings.NewReader(`{"type":"ADDED","object":"`), &repeated{})
-	if err := m.readEvents(endless); !errors.Is(err, errUnreadable) {
-		t.Errorf("got %v, want errUnreadable", err)
+	m.api.client, m.api.dial = nil, bodies(endless)
+	if err := m.watch(t.Context()); reasonOf(err) != reasonUnreadable {
+		t.Errorf("got %v, want that it is unreadable", err)
 	}
+}
+
+// bodies returns a dial function whose requests all have this answer.
+func bodies(body io.Reader) dialFunc {
+	return func(string, string) (*watch.Client, error) {
+		return watch.ClientOver(&http.Client{Transport: answer{body}}, "https://api.test")
+	}
+}
+
+// An answer is the body of every response.
+type answer struct{ io.Reader }
+
+// RoundTrip implements [http.RoundTripper].
+func (a answer) RoundTrip(*http.Request) (*http.Response, error) {
+	return &http.Response{StatusCode: http.StatusOK, Header: jsonHeader(), Body: io.NopCloser(a)}, nil
 }
 
 // repeated is an endless text.

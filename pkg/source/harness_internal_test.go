@@ -94,11 +94,11 @@ func (w *harness) changed(cfg config.Config, err error) {
 	generation := w.generation
 	w.mu.Unlock()
 	if err != nil {
-		w.tell("refused " + err.Error())
+		w.report("refused " + err.Error())
 		w.Refused(err)
 		return
 	}
-	w.tell(fmt.Sprintf("applied %d", mib))
+	w.report(fmt.Sprintf("applied %d", mib))
 	if w.doubts {
 		w.AppliedProvisionally()
 		return
@@ -106,7 +106,7 @@ func (w *harness) changed(cfg config.Config, err error) {
 	w.Applied(cfg, generation)
 }
 
-func (w *harness) tell(what string) {
+func (w *harness) report(what string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.reported = append(w.reported, what)
@@ -136,8 +136,8 @@ func eventually(t *testing.T, what string, is func() bool) {
 	}
 }
 
-// tales returns the reports since the last call.
-func (w *harness) tales() string {
+// reports returns the reports since the last call.
+func (w *harness) reports() string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	all := strings.Join(w.reported, "; ")
@@ -153,11 +153,11 @@ func (w *harness) begin(t *testing.T) (stop func()) {
 	case err != nil:
 		t.Fatal(err)
 	case why != nil:
-		w.tell("last good " + fmt.Sprint(cfg.Cache.Size>>20))
+		w.report("last good " + fmt.Sprint(cfg.Cache.Size>>20))
 		w.Refused(why)
 	default:
 		w.generation = 1
-		w.tell(fmt.Sprintf("loaded %d", cfg.Cache.Size>>20))
+		w.report(fmt.Sprintf("loaded %d", cfg.Cache.Size>>20))
 		w.Applied(cfg, 1)
 	}
 	return w.follow(t)
@@ -182,7 +182,7 @@ func (w *harness) follow(t *testing.T) (stop func()) {
 // expect compares the reports since the last call.
 func (w *harness) expect(t *testing.T, when, want string) {
 	t.Helper()
-	if got := w.tales(); got != want {
+	if got := w.reports(); got != want {
 		t.Errorf("%s: reported %q, want %q", when, got, want)
 	}
 }

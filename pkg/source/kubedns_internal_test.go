@@ -31,14 +31,14 @@ func swap(t *testing.T, folder, version string, files map[string]string) {
 			t.Fatal(err)
 		}
 	}
-	former, _ := os.Readlink(filepath.Join(folder, dataLink))
+	previous, _ := os.Readlink(filepath.Join(folder, dataLink))
 	if err := os.Symlink(version, filepath.Join(folder, "..data_tmp")); err != nil {
 		t.Fatal(err)
 	}
 	if err := os.Rename(filepath.Join(folder, "..data_tmp"), filepath.Join(folder, dataLink)); err != nil {
 		t.Fatal(err)
 	}
-	if former == "" {
+	if previous == "" {
 		return
 	}
 	for _, name := range kubeDNSFiles() {
@@ -46,7 +46,7 @@ func swap(t *testing.T, folder, version string, files map[string]string) {
 			_ = os.Remove(filepath.Join(folder, name))
 		}
 	}
-	if err := os.RemoveAll(filepath.Join(folder, former)); err != nil {
+	if err := os.RemoveAll(filepath.Join(folder, previous)); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -193,7 +193,7 @@ func TestKubeDNSWatched(t *testing.T) {
 			swap(t, folder, "..2", map[string]string{"stubDomains": `{"a.example": ["192.0.2.10"]}`})
 		}},
 		{"a mistake", "refused kube-dns folder", func() { swap(t, folder, "..3", map[string]string{"stubDomains": `{"a.example"`}) }},
-		{"mended", "applied 3", func() { swap(t, folder, "..4", map[string]string{"stubDomains": `{"a.example": ["192.0.2.10"]}`}) }},
+		{"corrected", "applied 3", func() { swap(t, folder, "..4", map[string]string{"stubDomains": `{"a.example": ["192.0.2.10"]}`}) }},
 		{"the file", "applied 4", func() { write(t, file, size(4)) }},
 		{"no keys any more", "applied 4", func() { swap(t, folder, "..5", nil) }},
 		{"written in place", "applied 4", func() {
@@ -219,7 +219,7 @@ func TestKubeDNSWatched(t *testing.T) {
 				t.Fatalf("%s: nothing was reported", step.name)
 			}
 		}
-		if got := w.tales(); !strings.HasPrefix(got, step.want) {
+		if got := w.reports(); !strings.HasPrefix(got, step.want) {
 			t.Errorf("%d %s: reported %q, want %q", n, step.name, got, step.want)
 		}
 		t.Logf("%s: reported after %s", step.name, time.Since(began).Round(time.Millisecond))

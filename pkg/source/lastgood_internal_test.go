@@ -80,7 +80,7 @@ func TestLastGood(t *testing.T) {
 		w.expect(t, "later", "")
 		w.api.putText(size(4))
 		synctest.Wait()
-		w.expect(t, "mended", "applied 4")
+		w.expect(t, "corrected", "applied 4")
 	})
 }
 
@@ -127,11 +127,11 @@ func TestLastGoodReplaced(t *testing.T) {
 		time.Sleep(2*retryInterval + time.Second)
 		w.expect(t, "refused", "refused a cache of 2 MiB; refused a cache of 2 MiB")
 		if !w.Status().LastGoodInUse {
-			t.Error("what was refused is said to be in use")
+			t.Error("the refused configuration is reported as in use")
 		}
 		w.api.putText(size(4))
 		time.Sleep(time.Hour)
-		w.expect(t, "mended", "applied 4")
+		w.expect(t, "corrected", "applied 4")
 		if st, now := w.Stats(), w.Status(); st.LastGood || now.LastGoodInUse || st.Saves != 0 {
 			t.Errorf("stats %+v, status %+v, want neither the last good one nor another one kept", st, now)
 		}
@@ -196,13 +196,13 @@ func TestLastGoodDamaged(t *testing.T) {
 		damaged[n] ^= 1
 		write(t, w.lastGood.path(), string(damaged))
 		if _, _, err := w.lastGood.read(); err == nil {
-			t.Errorf("octet %d of %d, %q for %q: no error", n, len(whole), damaged[n], whole[n])
+			t.Errorf("byte %d of %d, %q for %q: no error", n, len(whole), damaged[n], whole[n])
 		}
 	}
 	for _, text := range []string{string(whole) + "\n", string(whole) + string(whole), strings.TrimSuffix(string(whole), "\n")} {
 		write(t, w.lastGood.path(), text)
 		if _, _, err := w.lastGood.read(); err == nil {
-			t.Errorf("%d octets after %d: no error", len(text), len(whole))
+			t.Errorf("%d bytes after %d: no error", len(text), len(whole))
 		}
 	}
 }
@@ -230,7 +230,7 @@ func TestLastGoodUnwritable(t *testing.T) {
 			t.Error("the status does not say so")
 		}
 		if n := strings.Count(w.logged(), "saving last good configuration failed"); n != 1 {
-			t.Errorf("said %d times, want once:\n%s", n, w.logged())
+			t.Errorf("logged %d times, want once:\n%s", n, w.logged())
 		}
 	})
 }
@@ -259,7 +259,7 @@ func TestLastGoodLater(t *testing.T) {
 			t.Errorf("stats %+v, want a failure at once and one each minute", st)
 		}
 		if n := strings.Count(w.logged(), "saving last good configuration failed"); n != 1 {
-			t.Errorf("said %d times, want once:\n%s", n, w.logged())
+			t.Errorf("logged %d times, want once:\n%s", n, w.logged())
 		}
 		if err := os.Remove(inTheWay); err != nil {
 			t.Fatal(err)
@@ -303,8 +303,8 @@ func TestLastGoodRemovesTemporary(t *testing.T) {
 	}
 }
 
-// TestFileNowhere watches a file whose path could not be completed, as in a removed working directory.
-func TestFileNowhere(t *testing.T) {
+// TestFileRelativePath watches a file whose path could not be completed, as in a removed working directory.
+func TestFileRelativePath(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()

@@ -21,9 +21,9 @@ func mount(t *testing.T, text string) (folder, path string) {
 	return folder, filepath.Join(folder, Key)
 }
 
-// TestStorm swaps the folder of the configuration and the kube-dns keys as fast as possible: no state in between is
+// TestRapidSwaps swaps the folder of the configuration and the kube-dns keys as fast as possible: no state in between is
 // invalid, and the last one is applied.
-func TestStorm(t *testing.T) {
+func TestRapidSwaps(t *testing.T) {
 	t.Parallel()
 	folder, path := mount(t, size(3))
 	w := newHarness(t, Config{File: path, KubeDNS: folder, LastGood: t.TempDir()})
@@ -34,15 +34,15 @@ func TestStorm(t *testing.T) {
 	}
 	swap(t, folder, "..last", map[string]string{Key: size(200)})
 	eventually(t, "the last one", func() bool { return strings.HasSuffix(w.saying(), "applied 200") })
-	said := w.tales()
-	if strings.Contains(said, "refused") {
-		t.Errorf("reported %s", said)
+	got := w.reports()
+	if strings.Contains(got, "refused") {
+		t.Errorf("reported %s", got)
 	}
 	eventually(t, "the last one is kept", func() bool {
 		cfg, _, err := w.lastGood.read()
 		return err == nil && cfg.Cache.Size == 200<<20
 	})
-	t.Logf("%d swaps, %d reported", n, strings.Count(said, ";")+1)
+	t.Logf("%d swaps, %d reported", n, strings.Count(got, ";")+1)
 }
 
 // TestOddFiles replaces the file by invalid ones: each is refused, and the next good one is applied.
@@ -83,7 +83,7 @@ func TestOddFiles(t *testing.T) {
 		{"no UTF-8", holding("cache: {size: 4Mi} # \xff\xfe\n"), "not UTF-8"},
 		{"NULs", holding(strings.Repeat("\x00", 4096)), "control character"},
 		{"too deep", holding(strings.Repeat("[", 1<<20-1)), "max depth"},
-		{"aliases of aliases", holding(bomb()), "aliasing"},
+		{"aliases of aliases", holding(bomb()), "unknown key"},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -94,7 +94,7 @@ func TestOddFiles(t *testing.T) {
 			w.expect(t, "at the start", "loaded 3")
 			tt.make(t, folder, path)
 			eventually(t, "reported", func() bool { return w.saying() != "" })
-			if got := w.tales(); !strings.HasPrefix(got, "refused") || !strings.Contains(got, tt.want) {
+			if got := w.reports(); !strings.HasPrefix(got, "refused") || !strings.Contains(got, tt.want) {
 				t.Errorf("reported %.300s, want a refusal: %s", got, tt.want)
 			}
 			_ = os.RemoveAll(path)

@@ -8,8 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"net/http"
-	"net/url"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -95,11 +93,11 @@ type content struct {
 	number    uint64         // differs from that of the previous content
 }
 
-// dialFunc returns a client of the API server and its URL.
-type dialFunc func(kubeconfig, userAgent string) (*http.Client, *url.URL, error)
+// dialFunc returns a client of the API server.
+type dialFunc func(kubeconfig, userAgent string) (*watch.Client, error)
 
 // New checks its configuration. It reads only credentials and starts nothing.
-func New(cfg Config) (*Source, error) { return newSource(cfg, watch.NewHTTPClient) }
+func New(cfg Config) (*Source, error) { return newSource(cfg, watch.NewClient) }
 
 func newSource(cfg Config, dial dialFunc) (*Source, error) {
 	switch {
@@ -123,7 +121,7 @@ func newSource(cfg Config, dial dialFunc) (*Source, error) {
 		s.main = &file{source: s}
 	} else {
 		// With a last good configuration, credentials are retried like a server that is down.
-		if err := api.open(); err != nil && (s.lastGood == nil || !s.lastGood.exists()) {
+		if _, err := api.open(); err != nil && (s.lastGood == nil || !s.lastGood.exists()) {
 			return nil, &Error{Err: fmt.Errorf("reading ConfigMap %s: %w", cfg.ConfigMap, err), Hint: credentialsHint}
 		}
 		s.main = newConfigMap(s, api)

@@ -40,8 +40,8 @@ func mustListen(t *testing.T, network, path string) *unixsock.Listener {
 	return l
 }
 
-// heard reports whether somebody listens.
-func heard(network, path string) bool {
+// listens reports whether a process listens at path.
+func listens(network, path string) bool {
 	c, err := net.Dial(network, path)
 	if err == nil {
 		_ = c.Close()
@@ -86,7 +86,7 @@ func TestPath(t *testing.T) {
 		if first.OwnsPath() || !second.OwnsPath() {
 			t.Errorf("%s: the file is the first one's: %t, the second one's: %t", network, first.OwnsPath(), second.OwnsPath())
 		}
-		if _ = first.Close(); !second.OwnsPath() || !heard(network, path) {
+		if _ = first.Close(); !second.OwnsPath() || !listens(network, path) {
 			t.Errorf("%s: the first took the second's file away", network)
 		}
 		if _ = second.Close(); names(t, dir) != "" {
@@ -99,8 +99,8 @@ func TestPath(t *testing.T) {
 	}
 }
 
-// TestNoVacancy finds what must stay.
-func TestNoVacancy(t *testing.T) {
+// TestPathTaken refuses paths whose file must not be replaced.
+func TestPathTaken(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
 		name string
@@ -122,13 +122,13 @@ func TestNoVacancy(t *testing.T) {
 			t.Errorf("%s: got %v, want %v", tt.name, err, tt.want)
 		}
 		if after, _ := os.Lstat(path); before != nil && !os.SameFile(before, after) {
-			t.Errorf("%s: it is not there any more", tt.name)
+			t.Errorf("%s: it was removed", tt.name)
 		}
 	}
 }
 
-// TestHalfMade goes on where somebody was killed who had made a socket and not put it in its place.
-func TestHalfMade(t *testing.T) {
+// TestStaleTemporary removes the remains of a process that was killed between the creation of its socket and the rename.
+func TestStaleTemporary(t *testing.T) {
 	t.Parallel()
 	dir := folder(t)
 	path := filepath.Join(dir, "s")
@@ -154,7 +154,7 @@ func TestLongPath(t *testing.T) {
 	}
 	for _, path := range []string{filepath.Join(deep, "h.s"), filepath.Join(dir, strings.Repeat("s", unixsock.MaxPath-len(dir)-1))} {
 		mustListen(t, "unixpacket", path)
-		if !heard("unixpacket", path) {
+		if !listens("unixpacket", path) {
 			t.Errorf("%d bytes: no server listens there", len(path))
 		}
 	}
@@ -163,7 +163,7 @@ func TestLongPath(t *testing.T) {
 	}
 }
 
-// TestRace has many take over the same remains at once: one gets them.
+// TestRace replaces the same stale socket from many goroutines at once: one succeeds.
 func TestRace(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(folder(t), "s")
@@ -192,8 +192,8 @@ func TestRace(t *testing.T) {
 	}
 }
 
-// TestNoLock has many make the socket at once while somebody else holds the folder's lock. Several may come to listen, but
-// the path is that of one who does.
+// TestNoLock makes the socket from many goroutines at once while another process holds the folder's lock. Several may
+// listen, but the path belongs to one of them.
 func TestNoLock(t *testing.T) {
 	t.Parallel()
 	dir := folder(t)
@@ -224,11 +224,11 @@ func TestNoLock(t *testing.T) {
 			owners++
 		}
 		if l != nil && l.UnixListener.Addr().String() == filepath.Join(dir, ".s~") {
-			t.Error("it was made at a place that is for who has the lock")
+			t.Error("it was made at the path that only the holder of the lock may use")
 		}
 	}
-	if owners != 1 || !heard("unixpacket", path) || names(t, dir) != "s" {
-		t.Errorf("%d think that the path is theirs, somebody is heard there: %t, files %s", owners, heard("unixpacket", path), names(t, dir))
+	if owners != 1 || !listens("unixpacket", path) || names(t, dir) != "s" {
+		t.Errorf("%d listeners own the path, a process listens there: %t, files %s", owners, listens("unixpacket", path), names(t, dir))
 	}
 	for _, l := range got {
 		if l != nil {

@@ -34,7 +34,7 @@ func TestCapabilities(t *testing.T) {
 		script upstreamtest.Script
 		first  int    // queries until it is learned
 		asked  string // the queries of one exchange after that
-		knows  string
+		limits string // learned limitations
 	}{
 		{
 			name: "no EDNS",
@@ -44,24 +44,24 @@ func TestCapabilities(t *testing.T) {
 				}
 				return good
 			},
-			first: 1, asked: "udp 0", knows: "no-edns",
+			first: 1, asked: "udp 0", limits: "no-edns",
 		},
 		{
-			name: "no EDNS, and says so with a header alone",
+			name: "no EDNS, and replies FORMERR with a header alone",
 			script: func(q upstreamtest.Query) upstreamtest.Action {
 				if q.EDNS {
 					return upstreamtest.Action{Raw: []upstreamtest.Raw{headerAlone}}
 				}
 				return good
 			},
-			first: 3, asked: "udp 0", knows: "no-edns",
+			first: 3, asked: "udp 0", limits: "no-edns",
 		},
 		{
 			name: "case changed",
 			script: upstreamtest.By(func(upstreamtest.Query) upstreamtest.Action {
 				return upstreamtest.Action{Raw: []upstreamtest.Raw{lowerCase}}
 			}, upstreamtest.Always(good)),
-			first: 3, asked: "udp 1232", knows: "no-case",
+			first: 3, asked: "udp 1232", limits: "no-case",
 		},
 		{
 			name: "silent to all but the smallest",
@@ -71,7 +71,7 @@ func TestCapabilities(t *testing.T) {
 				}
 				return good
 			},
-			first: 4, asked: "udp 512", knows: "small-udp",
+			first: 4, asked: "udp 512", limits: "small-udp",
 		},
 		{
 			name: "truncates answers, takes no connections",
@@ -81,7 +81,7 @@ func TestCapabilities(t *testing.T) {
 				}
 				return good
 			}, upstreamtest.Always(upstreamtest.Action{Close: true})),
-			first: 1, asked: "udp 1400", knows: "no-tcp",
+			first: 1, asked: "udp 1400", limits: "no-tcp",
 		},
 	}
 	for _, tt := range tests {
@@ -93,8 +93,8 @@ func TestCapabilities(t *testing.T) {
 				for range tt.first {
 					ask(t, p)
 				}
-				if got := strings.Join(p.Stats().Servers[0].Limitations, " "); got != tt.knows {
-					t.Errorf("known %q, want %q", got, tt.knows)
+				if got := strings.Join(p.Stats().Servers[0].Limitations, " "); got != tt.limits {
+					t.Errorf("known %q, want %q", got, tt.limits)
 				}
 				exchange := func() string {
 					before := len(s.Queries())

@@ -3,15 +3,19 @@
 package upstream
 
 import (
+	"bufio"
 	"cmp"
+	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"io"
-	"net/netip"
+	"math"
+	"net"
 	"slices"
 	"sync"
 	"time"
+
+	"golang.org/x/time/rate"
 
 	"github.com/nodecache/node-cache/pkg/wire"
 )
@@ -19,12 +23,26 @@ import (
 // Bounds of the connections to one upstream.
 const (
 	maxConnections  = 16              // the most that a configuration may ask for
-	maxInflight     = 1024            // queries on one connection
-	maxOutbox       = 1 << 18         // bytes waiting to be written on one connection
+	maxInflight     = 1024            // queries on one connection; over HTTPS, on all of them
 	maxBatchPerConn = 16              // queries of a batch on one connection before the next one is used
 	dialTimeout     = 3 * time.Second // for the handshakes of TCP and TLS together
 	writeTimeout    = 3 * time.Second // for one write; a peer that does not read is gone
 	dropSilentAfter = 3 * time.Second // a connection that owes an answer and is silent for so long may be replaced
+)
+
+// How often connections are opened. Neither clients nor upstreams can cause connections to be opened faster.
+const (
+	openInterval   = 50 * time.Millisecond // between two connections in the long run
+	openBurst      = 3 * maxConnections    // connections at once
+	preopenReserve = openBurst / 2         // of the burst, reserved for queries that wait
+)
+
+// Lifetime of a connection.
+const (
+	connAge      = 60 * time.Second       // then it gets no more queries; up to half as much again is added at random
+	replaceRetry = 5 * time.Second        // between attempts to open the replacement of an aged connection
+	idleTimeout  = 10 * time.Second       // without a pending query
+	stallAfter   = 800 * time.Millisecond // a connection that owes an answer and is silent for so long gets no new queries
 )
 
 var (
@@ -41,44 +59,53 @@ var (
 	errSilent    = errors.New("peer does not answer")
 )
 
-// A connPool holds the connections to one upstream over TCP (RFC 7766) or TLS (RFC 7858). Many queries share each
-// connection.
+// A connPool holds the connections to one upstream over TCP (RFC 7766), TLS (RFC 7858) or HTTPS (RFC 8484). Many
+// queries share each connection.
 //
-//	send ─ assign: an ID on a connection ─ outbox ─ Flush: one write per batch ─► upstream
-//	                                                                                 │
-//	attempt.deliver, for each ◄─ unlocked ─ match ID and question of one read ◄──────┘
+//	send ─ assign: an ID on a connection ─ conn.link ─ Flush: stream.go or https.go ─► upstream
+//	                                                                                      │
+//	attempt.deliver, for each ◄─ unlocked ─ match ID and question ◄───────────────────────┘
 //
-// One lock guards all of it. It is never held during I/O or callbacks. A query costs no goroutine, timer or channel.
-// A connection has one goroutine that reads, one that writes what the kernel did not accept at once, and one timer.
+// One lock guards all of it. It is never held during I/O or callbacks. A query over TCP or TLS costs no goroutine,
+// timer or channel.
 type connPool struct {
 	*common
-	addr      netip.AddrPort
-	count     *counters
-	tlsClient *tlsClient // nil: plain TCP
-	keepOpen  bool       // keep all connections open while queries come
+	target      Target
+	count       *counters
+	tlsClient   *tlsClient // nil: plain TCP
+	keepOpen    bool       // keep all connections open while queries come
+	maxYoung    int        // connections that have not aged, while no usable one is left
+	maxPending  int        // queries on all connections
+	openLimiter *rate.Limiter
 
-	mu          sync.Mutex    // guards the fields below, and those of streamConn where it says so
-	conns       []*streamConn // opening or open, without those that failed
-	opened      uint64        // connections ever opened; numbers them
-	uses        uint64        // queries ever assigned; orders connections by last use
-	lastQuery   time.Time     // when a query last came
-	openLimiter openLimiter
-	ids         idSource
-	lastErr     error // of the latest connection that ended before an answer came on it; nil once one has come
-	noIdle      bool  // close connections after their last query
-	closed      bool  // the upstream was removed: refuse queries
-	running     int   // connections whose goroutines run
-	cond        sync.Cond
+	mu        sync.Mutex // guards the fields below, and those of conn where it says so
+	conns     []*conn    // opening or open, without those that failed
+	pending   int        // queries on all connections
+	opened    uint64     // connections ever opened; numbers them
+	uses      uint64     // queries ever assigned; orders connections by last use
+	lastQuery time.Time  // when a query last came
+	random    *bufio.Reader
+	lastErr   error // of the latest connection that ended before an answer came on it; nil once one has come
+	noIdle    bool  // close connections after their last query
+	closed    bool  // the upstream was removed: refuse queries
+	running   int   // goroutines of connections and of requests
+	cond      sync.Cond
 }
 
-// newConnPool makes the transport for TCP or, if the target says so, TLS. For a UDP target it serves truncated
-// answers only and opens no connections in advance. It opens nothing yet.
+// newConnPool makes the transport for TCP, TLS or HTTPS. For a UDP target it serves truncated answers only and opens
+// no connections in advance. It opens nothing yet.
 func newConnPool(c *common, t Target, count *counters) *connPool {
-	p := &connPool{common: c, addr: t.Addr, count: count, keepOpen: t.Network != "udp"}
+	p := &connPool{
+		common: c, target: t, count: count, keepOpen: t.Network != "udp", maxYoung: c.connections + 1, maxPending: math.MaxInt,
+		openLimiter: rate.NewLimiter(rate.Every(openInterval), openBurst), random: bufio.NewReaderSize(c.rand, randomBuffer),
+	}
 	p.cond.L = &p.mu
-	p.ids.random = c.rand
-	if t.Network == "tls" {
+	switch t.Network {
+	case "tls":
 		p.tlsClient = newTLSClient(c, t, count, "dot")
+	case "https":
+		p.tlsClient = newTLSClient(c, t, count, "h2")
+		p.maxYoung, p.maxPending = 2*c.connections+2, maxInflight // the peer may allow few requests on each
 	}
 	return p
 }
@@ -95,16 +122,19 @@ func (p *connPool) send(a *attempt, batch *wire.SendBatch) error {
 
 // assignLocked assigns the query to a connection numbered above after.
 func (p *connPool) assignLocked(now time.Time, a *attempt, after uint64, batch *wire.SendBatch) error {
-	if p.closed {
+	switch {
+	case p.closed:
 		return errRemoved
+	case p.pending >= p.maxPending:
+		return fmt.Errorf("starting a request: %w", errLimit)
 	}
-	c := p.pickLocked(now, after, len(a.query)+maxPadding, batch)
+	c := p.pickLocked(now, after, len(a.query)+wire.MaxPadding, batch)
 	if (c == nil || c.stalledLocked(now)) && p.dropSilentLocked(now) {
-		c = p.pickLocked(now, after, len(a.query)+maxPadding, batch)
+		c = p.pickLocked(now, after, len(a.query)+wire.MaxPadding, batch)
 	}
 	var refused error
 	if p.countYoungLocked() < p.targetConnsLocked(now, c) {
-		var opened *streamConn
+		var opened *conn
 		if opened, refused = p.openForQueryLocked(now, a); opened != nil {
 			c = opened
 		}
@@ -115,38 +145,18 @@ func (p *connPool) assignLocked(now time.Time, a *attempt, after uint64, batch *
 	return c.addLocked(now, a, batch)
 }
 
-// targetConnsLocked returns how many connections there may be, including a new one for a query that could use c; c
-// may be nil. An idle connection is always used, and so is an aged one, whose replacement is being opened. If no
-// connection is usable there may be one more than configured.
-func (p *connPool) targetConnsLocked(now time.Time, c *streamConn) int {
-	switch {
-	case c == nil || c.stalledLocked(now):
-		return p.connections + 1
-	case c.queries.n > 0 && !c.aged:
-		return p.connections
-	}
-	return 0
-}
-
-// countYoungLocked counts the connections that have not aged.
-func (p *connPool) countYoungLocked() int {
-	n := 0
-	for _, c := range p.conns {
-		if !c.aged {
-			n++
-		}
-	}
-	return n
-}
-
 // pickLocked returns the best connection with room for a query of size bytes, nil if there is none. Within the best
 // rank it prefers fewer queries, then the one unused for longest, so that no connection is idle while others work.
 // The first few queries of a batch stay together, to share a write.
-func (p *connPool) pickLocked(now time.Time, after uint64, size int, batch *wire.SendBatch) *streamConn {
-	var best *streamConn
+func (p *connPool) pickLocked(now time.Time, after uint64, size int, batch *wire.SendBatch) (best *conn) {
 	bestRank := rankNone
+	var finished *conn
 	for _, c := range p.conns {
-		if c.number <= after || c.queries.n >= maxInflight || len(c.outbox)+2+size > maxOutbox {
+		switch {
+		case c.open && c.queries.n == 0 && c.link.blocked(): // the peer accepts no more queries
+			finished = c
+			continue
+		case c.number <= after || c.link.fullLocked(size):
 			continue
 		}
 		rank := c.rankLocked(now)
@@ -157,13 +167,14 @@ func (p *connPool) pickLocked(now time.Time, after uint64, size int, batch *wire
 			best, bestRank = c, rank
 		}
 	}
+	if finished != nil {
+		finished.failLocked(errAged)
+	}
 	return best
 }
 
-func (c *streamConn) rankLocked(now time.Time) int { return c.rank(c.stalledLocked(now)) }
-
 // lessUsedLocked reports whether c, of two connections of one rank, takes the query.
-func (c *streamConn) lessUsedLocked(other *streamConn) bool {
+func (c *conn) lessUsedLocked(other *conn) bool {
 	if c.queries.n != other.queries.n {
 		return c.queries.n < other.queries.n
 	}
@@ -185,172 +196,350 @@ func (p *connPool) dropSilentLocked(now time.Time) (dropped bool) {
 	return dropped
 }
 
-// cancel removes the query from its connection. A malformed answer ends an attempt over TCP, so there is none to
-// return.
-func (p *connPool) cancel(a *attempt) error {
+// targetConnsLocked returns how many connections there may be, including a new one for a query that could use c; c
+// may be nil. An idle connection is always used, and so is an aged one, whose replacement is being opened. If no
+// connection is usable there may be more than configured.
+func (p *connPool) targetConnsLocked(now time.Time, c *conn) int {
+	switch {
+	case c == nil || c.stalledLocked(now):
+		return p.maxYoung
+	case c.queries.n > 0 && !c.aged:
+		return p.connections
+	}
+	return 0
+}
+
+// countYoungLocked counts the connections that have not aged.
+func (p *connPool) countYoungLocked() int {
+	n := 0
+	for _, c := range p.conns {
+		if !c.aged {
+			n++
+		}
+	}
+	return n
+}
+
+// openForQueryLocked opens a connection for a waiting query. The error says why it may not.
+func (p *connPool) openForQueryLocked(now time.Time, a *attempt) (*conn, error) {
+	if len(p.conns) >= 2*p.connections+2 {
+		return nil, errLimit
+	}
+	if !p.openLimiter.AllowN(now, 1) {
+		if p.lastErr != nil { // the upstream ends connections too often
+			return nil, fmt.Errorf("opening a connection: rate limited after failures: %w", p.lastErr)
+		}
+		return nil, errLimit
+	}
+	if a.connsOpened != nil && a.connsOpened.Add(1) > maxConnsPerQuery {
+		return nil, errLimit
+	}
+	return p.openLocked(now), nil
+}
+
+// preopenLocked opens the missing connections of a pool that keeps them open, so that no query has to wait for them.
+func (p *connPool) preopenLocked(now time.Time) {
+	if !p.keepOpen || p.noIdle || now.Sub(p.lastQuery) >= idleTimeout {
+		return
+	}
+	for p.countYoungLocked() < p.connections && len(p.conns) < 2*p.connections+1 &&
+		p.openLimiter.TokensAt(now) > preopenReserve && p.openLimiter.AllowN(now, 1) {
+		p.openLocked(now).preopened = true
+	}
+}
+
+// openLocked adds a connection and starts its goroutine, which ends when the connection ends.
+func (p *connPool) openLocked(now time.Time) *conn {
+	p.opened++
+	c := &conn{pool: p, number: p.opened, lastRead: now, idleSince: p.lastQuery}
+	if p.target.Network == "https" {
+		c.link = &httpsConn{conn: c}
+	} else {
+		c.link = &streamConn{conn: c, wake: make(chan struct{}, 1)}
+	}
+	p.conns = append(p.conns, c)
+	p.running++
+	go c.run() // joined by wait
+	return c
+}
+
+// A conn is one connection and the queries on it. It is in connPool.conns until it fails.
+type conn struct {
+	pool    *connPool
+	number  uint64 // counted from 1 per upstream
+	link    link
+	rawConn net.Conn // under TLS; the connection itself without TLS. Set before open
+
+	// Guarded by connPool.mu:
+	queries    idTable
+	open       bool      // the handshake is complete
+	preopened  bool      // opened before a query had to wait for it
+	aged       bool      // to be replaced: takes a query only if there is no better one
+	answered   bool      // an answer has come on it
+	owesAnswer bool      // a query was canceled on it since the last answer
+	lastUse    uint64    // sequence number of the latest query
+	lastRead   time.Time // when something last came, or when the first unanswered query was sent
+	idleSince  time.Time // when its last query ended
+	agesAt     time.Time // when it ages; zero: not open yet
+	timer      lazyTimer
+	err        error              // why it ended; nil: it has not
+	cancel     context.CancelFunc // ends run; nil: run has not begun
+	batch      *wire.SendBatch    // whose queries stay together on it until the next flush
+	batchCount int                // number of these queries
+}
+
+// A link is the protocol of a connection: streamConn or httpsConn.
+type link interface {
+	wire.Flusher // sends the queued queries, once the connection is open
+	// fullLocked reports whether there is no room for one more query of size bytes.
+	fullLocked(size int) bool
+	// blocked reports whether a query would wait until the peer accepts it. The connection is open.
+	blocked() bool
+	// queueLocked queues the query that was added. It reports whether it is the first one since the last flush.
+	queueLocked(a *attempt, batch *wire.SendBatch) (first bool)
+	// start prepares the protocol on a new connection.
+	start(ctx context.Context, nc net.Conn) error
+	// serve handles the connection until it fails or ctx ends.
+	serve(ctx context.Context, nc net.Conn) error
+}
+
+// The ranks of connections for a query, best first.
+const (
+	rankGood      = iota
+	rankAged      // use only until another one is open
+	rankPreopened // opening, and no query has waited for it yet
+	rankStalled   // use only if there is no other
+	rankNone
+)
+
+// rankLocked compares the connection with others.
+func (c *conn) rankLocked(now time.Time) int {
+	switch {
+	case c.stalledLocked(now):
+		return rankStalled
+	case c.preopened && !c.open:
+		return rankPreopened
+	case c.aged:
+		return rankAged
+	}
+	return rankGood
+}
+
+// stalledLocked reports whether a query on the connection would wait: the peer accepts no more, or the connection owes
+// an answer and has been silent for stallAfter. Its path may be broken.
+func (c *conn) stalledLocked(now time.Time) bool {
+	return c.silentLocked(now, stallAfter) || c.open && c.link.blocked()
+}
+
+// silentLocked reports whether the connection owes an answer and has received none for so long.
+func (c *conn) silentLocked(now time.Time, long time.Duration) bool {
+	return c.queries.n > 0 && now.Sub(c.lastRead) >= long
+}
+
+// addLocked adds a query to the connection.
+func (c *conn) addLocked(now time.Time, a *attempt, batch *wire.SendBatch) error {
+	p, r := c.pool, &a.pending
+	if c.queries.n == 0 && !c.owesAnswer {
+		c.lastRead = now
+	}
+	if err := c.queries.add(a, p.random); err != nil {
+		return err
+	}
+	p.pending++
+	r.conn, r.reused, r.newestConn = c, c.open, p.opened
+	r.sent = append(r.inline[:0], a.query...)
+	p.uses++
+	c.lastUse = p.uses
+	if c.link.queueLocked(a, batch) && c.open { // otherwise it is sent once the connection opens
+		batch.Add(c.link)
+	}
+	return nil
+}
+
+// removeLocked removes a query of this connection.
+func (c *conn) removeLocked(now time.Time, a *attempt) {
+	c.queries.remove(a)
+	c.pool.pending--
+	a.pending.conn = nil
+	if c.queries.n == 0 {
+		c.idleSince = now
+	}
+}
+
+// run opens the connection and serves it until it fails.
+func (c *conn) run() {
+	p := c.pool
+	defer p.goroutineEnded()
+	ctx, cancel := context.WithCancel(context.Background()) // not a query's context: many queries share the connection
+	defer cancel()
+	defer c.requeueOrFail()
+	defer p.recoverPanic(ctx, func() { c.fail(errPanic) })
+	if !c.setCancel(cancel) {
+		return
+	}
+	nc, err := c.connect(ctx)
+	if err != nil {
+		c.fail(fmt.Errorf("connecting: %w", err))
+		return
+	}
+	defer func() { _ = nc.Close() }() // possibly a second time
+	defer context.AfterFunc(ctx, func() { c.closeConn(nc) })()
+	c.fail(c.link.serve(ctx, nc))
+}
+
+// goroutineEnded counts the end of a goroutine that wait waits for.
+func (p *connPool) goroutineEnded() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.running--; p.running == 0 {
+		p.cond.Broadcast()
+	}
+}
+
+// setCancel sets the function to call when the connection fails. It returns false if it has failed already.
+func (c *conn) setCancel(cancel context.CancelFunc) bool {
+	c.pool.mu.Lock()
+	defer c.pool.mu.Unlock()
+	c.cancel = cancel
+	return c.err == nil
+}
+
+// connect opens the connection, including handshakes. The user timeout is set even if Config.Dial made the socket.
+func (c *conn) connect(ctx context.Context) (net.Conn, error) {
+	p := c.pool
+	ctx, cancel := context.WithTimeout(ctx, dialTimeout)
+	defer cancel()
+	nc, err := p.dial(ctx, "tcp", p.target.Addr)
+	if err != nil {
+		return nil, err
+	}
+	c.rawConn = nc
+	if raw := rawTCP(nc); raw != nil {
+		_ = setUserTimeout(raw) // if it fails, stallAfter and dropSilentAfter remain
+	}
+	if p.tlsClient != nil {
+		secured, err := p.tlsClient.handshake(ctx, nc)
+		if err != nil {
+			_ = nc.Close()
+			return nil, err
+		}
+		nc = secured
+	}
+	if err := c.link.start(ctx, nc); err != nil {
+		_ = c.rawConn.Close()
+		return nil, err
+	}
 	now := p.now()
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if c := a.pending.conn; c != nil {
-		c.removeLocked(now, a)
-		c.owesAnswer = true
-		c.checkIdleLocked(now)
+	if c.err != nil {
+		_ = nc.Close()
+		return nil, c.err
 	}
-	return nil
+	c.markOpenLocked(now)
+	return nc, nil
 }
 
-// shutdown implements transport.
-func (p *connPool) shutdown() {
-	p.mu.Lock()
-	p.closed = true
-	p.mu.Unlock()
-	p.closeIdle()
-}
-
-// closeIdle implements transport.
-func (p *connPool) closeIdle() {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.noIdle = true
-	for _, c := range slices.Clone(p.conns) {
-		if c.queries.n == 0 {
-			c.failLocked(errShutdown)
+// markOpenLocked records that the connection is open.
+func (c *conn) markOpenLocked(now time.Time) {
+	p := c.pool
+	if c.queries.n == 0 {
+		c.lastRead = now
+	}
+	age := connAge
+	if drawn, err := draw(p.random, 2); err == nil {
+		age += time.Duration(binary.BigEndian.Uint16(drawn)) * (connAge / 2) / (1 << 16)
+	}
+	c.open, c.agesAt = true, now.Add(age)
+	c.timer.set(now, c.agesAt, c.onTimer)
+	c.checkIdleLocked(now)
+	for _, old := range slices.Clone(p.conns) {
+		if old.aged {
+			old.checkIdleLocked(now)
 		}
 	}
 }
 
-// wait implements transport.
-func (p *connPool) wait() {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	for p.running > 0 {
-		p.cond.Wait()
-	}
-}
-
-// openCount implements transport.
-func (p *connPool) openCount() (now int, ever uint64) {
+// onTimer ages the connection, applies the idle policy and sets the timer again.
+func (c *conn) onTimer() {
+	p := c.pool
+	now := p.now()
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return len(p.conns), p.opened
-}
-
-// lastError returns why the latest connection ended before an answer came on it. It is empty once an answer has come
-// on any connection.
-func (p *connPool) lastError() string {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.lastErr == nil {
-		return ""
+	c.timer.fired()
+	if c.err != nil {
+		return
 	}
-	return p.lastErr.Error()
-}
-
-// An idTable holds the queries on one connection by ID. The low bits of an ID select the slot. At least half of the
-// slots are free, and an ID whose slot is taken is not used.
-type idTable struct {
-	slots []*attempt // a power of two, at least twice n
-	n     int
-}
-
-const minSlots = 32
-
-// lookup returns the query with the ID, or nil.
-func (q *idTable) lookup(id uint16) *attempt {
-	if len(q.slots) == 0 {
-		return nil
+	next := c.agesAt
+	if !now.Before(c.agesAt) {
+		c.aged = true
+		p.preopenLocked(now)
+		next = now.Add(replaceRetry)
 	}
-	a := q.slots[int(id)&(len(q.slots)-1)]
-	if a == nil || a.pending.id != id {
-		return nil
-	}
-	return a
-}
-
-// add adds a query under a random ID.
-func (q *idTable) add(a *attempt, ids *idSource) error {
-	if 2*(q.n+1) > len(q.slots) {
-		q.grow()
-	}
-	id := uint16(0)
-	for range 4 { // all four taken: a chance of 1 in 16 at worst
-		var err error
-		if id, err = ids.next(); err != nil {
-			return err
-		}
-		if q.slots[int(id)&(len(q.slots)-1)] == nil {
-			break
-		}
-	}
-	for q.slots[int(id)&(len(q.slots)-1)] != nil {
-		id++
-	}
-	a.pending.id = id
-	q.slots[int(id)&(len(q.slots)-1)] = a
-	q.n++
-	return nil
-}
-
-// grow doubles the slots. IDs in different slots stay in different slots.
-func (q *idTable) grow() {
-	before := q.slots
-	q.slots = make([]*attempt, max(2*len(before), minSlots))
-	for _, a := range before {
-		if a != nil {
-			q.slots[int(a.pending.id)&(len(q.slots)-1)] = a
-		}
+	c.checkIdleLocked(now)
+	if c.err == nil {
+		c.timer.set(now, next, c.onTimer)
 	}
 }
 
-// remove removes a query that is in the table.
-func (q *idTable) remove(a *attempt) {
-	q.slots[int(a.pending.id)&(len(q.slots)-1)] = nil
-	q.n--
+// answeredLocked records that an answer came on the connection.
+func (c *conn) answeredLocked(now time.Time) {
+	c.answered = true
+	c.pool.lastErr = nil
+	c.pool.preopenLocked(now)
 }
 
-// An idSource returns random numbers. It reads many from its source at once, as each read is expensive.
-type idSource struct {
-	random io.Reader
-	buf    [256]byte
-	unused []byte // part of buf
-}
-
-// next returns 16 random bits.
-func (d *idSource) next() (uint16, error) {
-	if len(d.unused) < 2 {
-		if _, err := io.ReadFull(d.random, d.buf[:]); err != nil {
-			return 0, fmt.Errorf("reading random numbers: %w", err)
-		}
-		d.unused = d.buf[:]
+// checkIdleLocked applies the idle policy to a connection without queries.
+func (c *conn) checkIdleLocked(now time.Time) {
+	if c.err != nil || c.queries.n > 0 {
+		return
 	}
-	bits := binary.BigEndian.Uint16(d.unused)
-	d.unused = d.unused[2:]
-	return bits, nil
+	checkAt, end := c.idlePolicyLocked(now)
+	switch {
+	case end != nil:
+		c.failLocked(end)
+	case !checkAt.IsZero():
+		c.timer.set(now, checkAt, c.onTimer)
+	}
 }
 
-// How often connections are opened.
-const (
-	openInterval   = 50 * time.Millisecond // between two connections in the long run
-	openBurst      = 3 * maxConnections    // connections at once
-	preopenReserve = openBurst / 2         // of the burst, reserved for queries that wait
-)
-
-// An openLimiter is a token bucket for opening connections. Neither clients nor upstreams can cause connections to be
-// opened faster.
-type openLimiter struct {
-	fullAt time.Time // when the whole burst is available again
+// idlePolicyLocked decides about a connection without queries: end it with the error, check again at the time, or keep
+// it if both are zero.
+//
+// A connection that stays silent after its queries were canceled is closed soon. Its path may be broken, or an
+// unfinished frame or answer may block all that would follow.
+func (c *conn) idlePolicyLocked(now time.Time) (checkAt time.Time, end error) {
+	p, quiet := c.pool, c.idleSince
+	if p.keepOpen && p.lastQuery.After(quiet) {
+		quiet = p.lastQuery
+	}
+	switch {
+	case p.noIdle:
+		return checkAt, errShutdown
+	case !c.open && !c.preopened:
+		return checkAt, errAbandoned
+	case !c.open:
+		return checkAt, nil
+	case c.owesAnswer && now.Sub(c.lastRead) >= stallAfter:
+		return checkAt, errSilent
+	case c.owesAnswer:
+		return c.lastRead.Add(stallAfter), nil
+	case c.aged && p.hasFreshLocked(now):
+		return checkAt, errAged
+	case now.Sub(quiet) >= idleTimeout:
+		return checkAt, errIdle
+	}
+	return quiet.Add(idleTimeout), nil
 }
 
-// allow reports whether a connection may be opened now so that keep tokens are left, and if so takes one.
-func (l *openLimiter) allow(now time.Time, keep int) bool {
-	full := l.fullAt
-	if full.Before(now) {
-		full = now
-	}
-	full = full.Add(openInterval)
-	if full.Sub(now) > time.Duration(openBurst-keep)*openInterval {
-		return false
-	}
-	l.fullAt = full
-	return true
+// hasFreshLocked reports whether a connection that has not aged is open and answers.
+func (p *connPool) hasFreshLocked(now time.Time) bool {
+	return slices.ContainsFunc(p.conns, func(c *conn) bool { return c.open && c.rankLocked(now) == rankGood })
+}
+
+// A received is what came for an attempt.
+type received struct {
+	attempt *attempt
+	frame   []byte
+	err     error
 }

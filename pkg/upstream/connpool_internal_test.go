@@ -3,6 +3,7 @@
 package upstream
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"crypto/rand"
@@ -349,12 +350,12 @@ func TestIDTable(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			var q idTable
-			ids := idSource{random: source}
+			random := bufio.NewReaderSize(source, randomBuffer)
 			in := map[uint16]*attempt{}
 			for round := range 5000 {
 				if len(in) < maxInflight && round%5 != 4 {
 					added := new(attempt)
-					if err := q.add(added, &ids); err != nil {
+					if err := q.add(added, random); err != nil {
 						t.Fatal(err)
 					}
 					if in[added.pending.id] != nil {

@@ -80,7 +80,7 @@ func TestConnPoolSlowPeer(t *testing.T) {
 		p := h.transport.(*connPool)
 		p.mu.Lock()
 		defer p.mu.Unlock()
-		return p.conns[0].open && p.conns[0].writing
+		return p.conns[0].open && p.conns[0].link.(*streamConn).writing
 	}
 	for deadline := time.Now().Add(10 * time.Second); !keeps(); time.Sleep(time.Millisecond) {
 		if time.Now().After(deadline) {

@@ -11,7 +11,7 @@
 //	             ╎  six at most                                           ▼
 //	             ╎                               wire.SendBatch.Flush sends all queries of a batch at once
 //	             ▼                                                        ┊
-//	exchange.go ◄─ endpoint: health.go ◄─ attempt.deliver ◄─ the transport's reader, with all answers of one read
+//	exchange.go ◄─ endpoint.go: health ◄─ attempt.deliver ◄─ the transport's reader, with all answers of one read
 //	   │
 //	AnswerReceiver.Answered   the first good answer, or the most specific [Failure]
 //
@@ -25,9 +25,10 @@
 //
 // An endpoint is one upstream: its latency, health, learned capabilities, rate limit and transports. The transports:
 //
-//	udp*.go                    UDP; each batch gets a random socket, each query a random ID and random case (0x20)
-//	connpool.go, stream*.go    TCP and TLS connections that many queries share
-//	https*.go                  HTTP/2 connections, with one request per query
+//	udp.go                     UDP; each batch gets a random socket, each query a random ID and random case (0x20)
+//	connpool.go                connections that many queries share: opened, chosen, aged, replaced and closed
+//	stream.go                  what they carry over TCP and TLS: messages with a length
+//	https.go                   what they carry over HTTPS: HTTP/2 requests, one per query
 //
 // If a UDP answer is truncated or its name has another case, the same attempt asks again over TCP.
 //
@@ -37,7 +38,7 @@
 // # Health
 //
 // Client queries measure an upstream's health. After a timeout or a network error it is failing: it is asked after all
-// others, and probed (probe.go). If it goes on failing it is down, and gets only probes. An attempt that lost to a
+// others, and probed (endpoint.go). If it goes on failing it is down, and gets only probes. An attempt that lost to a
 // hedge stays pending until its timeout: otherwise hedges would hide that an upstream does not answer.
 //
 // An upstream that leads back to this process (loop.go) gets only loop probes.
@@ -48,7 +49,7 @@
 // loopMonitor come last, and nothing is called with them held. No lock is held during callbacks. Opening a UDP socket,
 // which never blocks, happens under the locks of the exchange and, for a probe, of the endpoint.
 //
-// A UDP socket has a reading goroutine. A stream connection has a reader, and a writer for what the kernel did not
-// accept at once. An HTTPS connection and an HTTPS request have one goroutine each. They end with what they serve, and
+// A UDP socket has a reading goroutine. A connection has one too. Over TCP and TLS it also has a writer for what the
+// kernel did not accept at once; over HTTPS each request has its own goroutine. They end with what they serve, and
 // their transport's wait joins them. A panic in a goroutine or timer is counted and fails only the queries it handled.
 package upstream

@@ -136,7 +136,7 @@ func TestOneDown(t *testing.T) {
 		before := len(a.Queries())
 		start := time.Now()
 		if got := ask(t, p); got != "rcode REFUSED" {
-			t.Errorf("outcome %q, want what B says", got)
+			t.Errorf("outcome %q, want the answer of B", got)
 		}
 		if took := time.Since(start); took > 0 || len(a.Queries()) > before {
 			t.Errorf("it took %v and %d queries to A, want none", took, len(a.Queries())-before)
@@ -167,7 +167,7 @@ func TestPoolAllDown(t *testing.T) {
 		time.Sleep(time.Second)
 		note()
 		if diff := cmp.Diff([]bool{false, false, false, true, true, false}, got); diff != "" {
-			t.Errorf("hopeless (-want +got):\n%s", diff)
+			t.Errorf("all down (-want +got):\n%s", diff)
 		}
 	})
 }

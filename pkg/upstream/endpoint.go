@@ -3,6 +3,7 @@
 package upstream
 
 import (
+	"context"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -15,10 +16,11 @@ import (
 // An endpoint is one upstream: its address, its transports, and what was learned about it.
 type endpoint struct {
 	*common
-	endpointKey
+	Target
 	count       counters
-	primary     transport     // takes queries
-	tcpFallback transport     // repeats over TCP what primary could not deliver whole; nil: none
+	sockets     *socketPool   // takes queries over UDP; nil: conns takes them
+	conns       *connPool     // beside sockets, it repeats over TCP what they could not deliver whole
+	primary     transport     // sockets or conns
 	limiter     *rate.Limiter // nil: no limit
 	outstanding atomic.Int32  // pending attempts
 	failing     atomic.Bool   // the latest attempts failed
@@ -31,24 +33,23 @@ type endpoint struct {
 	lastQuery    time.Time
 	lastPenalty  time.Time // when a failure last counted
 	lastAnswer   time.Time // when an answer last came
-	failureRun   failureRun
+	failures     int       // in a row
+	failingSince time.Time // when the first of them was
 	capabilities capabilities
 	prober       prober
 }
 
-func newEndpoint(c *common, k endpointKey) *endpoint {
-	e := &endpoint{common: c, endpointKey: k}
-	switch k.network {
-	case "udp":
-		e.primary, e.tcpFallback = newSocketPool(c, k.addr, &e.count), newConnPool(c, k.target("udp"), &e.count)
-	case "https":
-		e.primary = newHTTPSPool(c, k.target(k.network), &e.count)
-	default:
-		e.primary = newConnPool(c, k.target(k.network), &e.count)
+func newEndpoint(c *common, t Target) *endpoint {
+	e := &endpoint{common: c, Target: t}
+	e.conns = newConnPool(c, t, &e.count)
+	e.primary = e.conns
+	if t.Network == "udp" {
+		e.sockets = newSocketPool(c, t.Addr, &e.count)
+		e.primary = e.sockets
 	}
 	if c.loopDetector != nil {
 		e.loopMonitor = &loopMonitor{
-			common: c, detector: c.loopDetector, zone: c.zone, network: k.network, addr: k.addr,
+			common: c, detector: c.loopDetector, zone: c.zone, network: t.Network, addr: t.Addr,
 			send: e.sendLoopProbe,
 		}
 	}
@@ -60,10 +61,10 @@ func newEndpoint(c *common, k endpointKey) *endpoint {
 
 // transports lists the endpoint's transports.
 func (e *endpoint) transports() []transport {
-	if e.tcpFallback == nil {
-		return []transport{e.primary}
+	if e.sockets == nil {
+		return []transport{e.conns}
 	}
-	return []transport{e.primary, e.tcpFallback}
+	return []transport{e.sockets, e.conns}
 }
 
 // shutdown refuses new queries.
@@ -134,7 +135,7 @@ func (e *endpoint) prepare(a *attempt) {
 	if a.sentAt.After(e.lastQuery) {
 		e.lastQuery = a.sentAt
 	}
-	e.capabilities.apply(a, e.network == "udp", e.randomCase)
+	e.capabilities.apply(a, e.sockets != nil, e.randomCase)
 }
 
 // handleReply processes the reply to an attempt. final is false if the attempt goes on: an answer that was truncated
@@ -184,9 +185,286 @@ func (e *endpoint) retryOverTCP(a *attempt, in *reply, now time.Time, batch *wir
 	if !a.tcpRetry {
 		return e.recordFailure(a, errNoTCP, now)
 	}
-	a.transport = e.tcpFallback
+	a.transport = e.conns
 	if err := a.transport.send(a, batch); err != nil {
 		return e.recordFailure(a, err, now)
 	}
 	return outcome{}
+}
+
+// recordAnswer records an answer.
+func (e *endpoint) recordAnswer(a *attempt, m *wire.Message, now time.Time) outcome {
+	rcode := m.Rcode()
+	switch {
+	case rcode != wire.RcodeSuccess && rcode != wire.RcodeNXDomain:
+		return e.recordBadAnswer(a, now, outcome{cause: rcodeCause(rcode), rcode: rcode, edns: m.HasOPT(), err: errRcode})
+	case m.IsReferral():
+		return e.recordBadAnswer(a, now, outcome{cause: CauseLame, rcode: wire.RcodeServFail, edns: true, err: errLame})
+	}
+	if !e.trustAD && e.Network != "tls" && e.Network != "https" {
+		m.ClearAuthentic()
+	}
+	rtt := a.udpRTT
+	if rtt == 0 {
+		rtt = now.Sub(a.sentAt)
+	}
+	e.count.observeRTT(rtt)
+	if a.index > 0 {
+		e.count.won.Add(1)
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.markAliveLocked()
+	e.lastAnswer = a.sentAt.Add(rtt)
+	e.latency.observe(rtt, a.latencyStale)
+	e.capabilities.learnFromAnswer(a, now)
+	return outcome{}
+}
+
+// recordBadAnswer records an answer with a bad response code. It does not count as a latency sample: a server that
+// refuses everything does so quickly.
+func (e *endpoint) recordBadAnswer(a *attempt, now time.Time, out outcome) outcome {
+	e.count.failures[out.cause].Add(1)
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.markAliveLocked()
+	e.capabilities.learnFromRefusal(now, wire.QueryType(a.query), out.cause)
+	return out
+}
+
+// recordFailure records that an attempt ended with an error.
+func (e *endpoint) recordFailure(a *attempt, err error, now time.Time) outcome {
+	cause := errorCause(err)
+	if cause != CauseMalformed && (cause != CauseTimeout || !a.timeoutCounted) { // those are counted already
+		e.count.failures[cause].Add(1)
+	}
+	out := outcome{cause: cause, err: err}
+	if cause == CauseLimit {
+		return out
+	}
+	e.lastReason.Store(uint32(out.reason()))
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.recordFaultLocked(a, now)
+	return out
+}
+
+// recordFaultLocked records that an attempt got no answer or a network error. An upstream that answered over UDP
+// stays healthy even if its TCP connections fail.
+func (e *endpoint) recordFaultLocked(a *attempt, now time.Time) {
+	if a.udpRTT > 0 {
+		if a.transport == e.conns { // otherwise TCP was not tried
+			e.capabilities.tcpRetryFailed(a, now)
+		}
+		return
+	}
+	e.penalizeLocked(a.sentAt, now)
+}
+
+// recordTimeout records that an attempt timed out. An answer may still come.
+func (e *endpoint) recordTimeout(a *attempt, now time.Time) {
+	if a.timeoutCounted {
+		return
+	}
+	a.timeoutCounted = true
+	e.count.failures[CauseTimeout].Add(1)
+	e.lastReason.Store(uint32(Timeout))
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.recordFaultLocked(a, now)
+}
+
+// cancel abandons an attempt because another one had an answer or the deadline has passed. It returns the error of a
+// malformed answer that came for it, nil if there was none.
+func (e *endpoint) cancel(a *attempt, now time.Time) (malformed error) {
+	malformed = a.transport.cancel(a)
+	e.release(a)
+	if now.Sub(a.sentAt) >= a.timeout {
+		e.recordTimeout(a, now)
+	}
+	return malformed
+}
+
+// recordLateReply records the reply to an attempt whose exchange has ended.
+func (e *endpoint) recordLateReply(a *attempt, in reply, now time.Time) {
+	e.release(a)
+	switch {
+	case in.err != nil:
+		e.recordFailure(a, in.err, now)
+	case in.m != nil:
+		e.recordAnswer(a, in.m, now)
+	default:
+		e.mu.Lock()
+		defer e.mu.Unlock()
+		e.markAliveLocked()
+	}
+}
+
+// markAliveLocked records that the upstream sends something.
+func (e *endpoint) markAliveLocked() {
+	e.failing.Store(false)
+	if e.down.Swap(false) {
+		e.loopMonitor.recheck() // the address may now belong to another server
+	}
+	e.failures = 0
+	e.prober.stopLocked()
+}
+
+// penalizeLocked raises the latency after an attempt, sent at start, that got no answer or a network error. Parallel
+// attempts see the same fault, which counts once.
+func (e *endpoint) penalizeLocked(start, now time.Time) {
+	if start.Before(e.lastPenalty) {
+		return
+	}
+	e.latency.penalize()
+	e.lastPenalty = now
+	if start.Before(e.lastAnswer) {
+		return // an answer came since: only this query failed
+	}
+	e.failing.Store(true)
+	if e.failures == 0 {
+		e.failingSince = now
+	}
+	if e.failures++; e.failures >= downFailures && now.Sub(e.failingSince) >= downAfter {
+		e.down.Store(true)
+	}
+	e.prober.startLocked(e)
+}
+
+// When an upstream counts as down. It then gets only probes.
+const (
+	downFailures = 3
+	downAfter    = 800 * time.Millisecond // longer than a path needs to show that it has only become slower
+)
+
+// A failing upstream is probed, so that no client query has to find out that it has recovered.
+const (
+	firstProbeDelay = 200 * time.Millisecond // after the failure
+	probeInterval   = 500 * time.Millisecond // between probes
+	slowProbeEvery  = 10                     // probes, one of which is slow
+)
+
+// The probes. A quick probe is answered before the next one is sent, or abandoned with its socket or connection. It
+// detects recovery soon. That is too short for an upstream with a long round trip or slow handshakes, so a slow probe
+// may take until the next slow one. It asks another question, as some filters drop that of the quick one.
+const (
+	// quickProbe asks for the name servers of the root, which every server answers in some way. The answer itself
+	// does not matter.
+	quickProbe = "\x00\x00\x01\x00\x00\x01\x00\x00\x00\x00\x00\x01\x00\x00\x02\x00\x01" + probeOPT
+	// probeOPT is the OPT record that client queries have too: an upstream that does not answer those has not
+	// recovered.
+	probeOPT = "\x00\x00\x29\x04\xd0\x00\x00\x00\x00\x00\x00"
+	// slowProbe asks for the SOA record of the root.
+	slowProbe = "\x00\x00\x01\x00\x00\x01\x00\x00\x00\x00\x00\x01\x00\x00\x06\x00\x01" + probeOPT
+)
+
+// A prober sends probes while its upstream fails. endpoint.mu guards it.
+type prober struct {
+	timer   *time.Timer // nil until first needed
+	running bool
+	stopped bool     // the upstream was removed
+	sent    int      // probes since the start
+	quick   *attempt // pending; nil: none
+	slow    *attempt // pending; nil: none
+}
+
+// startLocked starts probing unless it is running.
+func (p *prober) startLocked(e *endpoint) {
+	if p.running || p.stopped {
+		return
+	}
+	p.running, p.sent = true, 0
+	if p.timer == nil {
+		p.timer = time.AfterFunc(firstProbeDelay, e.probe)
+		return
+	}
+	p.timer.Reset(firstProbeDelay)
+}
+
+// stopLocked stops probing.
+func (p *prober) stopLocked() {
+	if p.running {
+		p.running = false
+		p.timer.Stop()
+	}
+	cancelProbe(&p.quick)
+	cancelProbe(&p.slow)
+}
+
+// cancelProbe cancels a probe, if there is one.
+func cancelProbe(probe **attempt) {
+	if a := *probe; a != nil {
+		_ = a.transport.cancel(a)
+		*probe = nil
+	}
+}
+
+// probe sends the next probe and cancels the previous one of its kind.
+func (e *endpoint) probe() {
+	defer e.recoverPanic(context.Background(), func() {})
+	var batch wire.SendBatch
+	defer batch.Flush()
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	p := &e.prober
+	if !p.running {
+		return
+	}
+	p.timer.Reset(probeInterval)
+	kind, query := &p.quick, quickProbe
+	if p.sent%slowProbeEvery == 0 {
+		kind, query = &p.slow, slowProbe
+	}
+	p.sent++
+	cancelProbe(kind)
+	a := &attempt{query: []byte(query), transport: e.primary, sentAt: e.now(), endpoint: e}
+	a.onReply = func(r reply, _ *wire.SendBatch) { e.handleProbeReply(a, r) }
+	e.count.probes.Add(1)
+	if a.transport.send(a, &batch) == nil { // on error the next probe may succeed
+		*kind = a
+	}
+}
+
+// handleProbeReply handles the reply to a probe.
+func (e *endpoint) handleProbeReply(a *attempt, r reply) {
+	now := e.now()
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	switch a {
+	case e.prober.quick:
+		e.prober.quick = nil
+	case e.prober.slow:
+		e.prober.slow = nil
+	default:
+		return
+	}
+	if r.err != nil {
+		return
+	}
+	e.lastAnswer = now
+	e.latency.srtt = max(now.Sub(a.sentAt), 1) // values and penalties from before the failure no longer apply
+	e.markAliveLocked()
+}
+
+// loopProbeReplyTime is how long the answer to a loop probe is still recognized.
+const loopProbeReplyTime = 2 * time.Second
+
+// sendLoopProbe sends a query and ignores its answer.
+func (e *endpoint) sendLoopProbe(query []byte) {
+	var batch wire.SendBatch
+	defer batch.Flush()
+	a := &attempt{query: query, transport: e.primary, sentAt: e.now(), endpoint: e, onReply: func(reply, *wire.SendBatch) {}}
+	if a.transport.send(a, &batch) == nil {
+		time.AfterFunc(loopProbeReplyTime, func() { _ = a.transport.cancel(a) })
+	}
+}
+
+// observeRTT counts a good answer.
+func (c *counters) observeRTT(rtt time.Duration) {
+	i := 0
+	for i < len(rttBounds) && rtt > rttBounds[i] {
+		i++
+	}
+	c.rtts[i].Add(1)
+	c.rttSum.Add(int64(rtt))
 }

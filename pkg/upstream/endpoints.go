@@ -7,6 +7,9 @@ import (
 	"net/netip"
 	"slices"
 	"sync/atomic"
+	"time"
+
+	"github.com/nodecache/node-cache/pkg/filewatch"
 )
 
 // maxEndpoints is how many servers of one Endpoints are used.
@@ -84,12 +87,12 @@ func (p *Pool) refreshSnapshot() *snapshot {
 		return old
 	}
 	next := &snapshot{members: m}
-	others := func(servers []Server) []endpointKey {
-		list := make([]endpointKey, 0, len(servers))
+	others := func(servers []Server) []Target {
+		list := make([]Target, 0, len(servers))
 		for _, s := range servers {
 			switch {
 			case !p.self(s.Addr):
-				list = append(list, endpointKey{network: "tcp", addr: s.Addr, near: !s.Far})
+				list = append(list, Target{Network: "tcp", Addr: s.Addr, far: s.Far})
 				continue
 			case !slices.Contains(old.selfAddrs, s.Addr):
 				p.log.Warn("upstream excluded", "reason", "own address", "upstream", s.Addr)
@@ -100,6 +103,48 @@ func (p *Pool) refreshSnapshot() *snapshot {
 	}
 	p.publishLocked(next, others(m.ready), others(m.lastResort))
 	return next
+}
+
+// watchFiles reloads the resolv.conf files on every change until ctx ends.
+func (p *Pool) watchFiles(ctx context.Context) {
+	var files []*resolvConf
+	var paths []string
+	for _, src := range p.sources {
+		if f := src.resolvConf; f != nil {
+			files = append(files, f)
+			paths = append(paths, f.path, f.systemdPath)
+		}
+	}
+	if len(files) == 0 {
+		<-ctx.Done()
+		return
+	}
+	interrupted := false // a panic interrupted the last reload
+	filewatch.Watch(ctx, filewatch.Config{
+		Paths: paths, Log: p.log,
+		Check: func(bool) time.Duration {
+			changed := interrupted
+			interrupted = true
+			p.reload(ctx, files, changed)
+			interrupted = false
+			return 0
+		},
+		OnPanic: func(panicked any, stack []byte) { p.logPanic(ctx, panicked, stack) },
+	})
+}
+
+// reload reads the files and publishes a new list if one has changed, or if changed is set.
+func (p *Pool) reload(ctx context.Context, files []*resolvConf, changed bool) {
+	for _, f := range files {
+		if f.reload(ctx) {
+			changed = true
+			p.log.InfoContext(ctx, "resolv.conf changed", "path", f.path, "upstreams", f.servers)
+		}
+	}
+	p.reapDrained()
+	if changed {
+		p.publishSources()
+	}
 }
 
 // watchEndpoints applies every change until ctx ends, so that connections to removed servers close without waiting
@@ -113,5 +158,108 @@ func (p *Pool) watchEndpoints(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		}
+	}
+}
+
+// A snapshot is the list of a pool's upstreams at one time. A published snapshot is immutable.
+type snapshot struct {
+	all        []*endpoint      // in order, last resorts at the end
+	lastResort []*endpoint      // the end of all: used only while no other upstream is healthy
+	members    *memberList      // that it was made from; nil without Endpoints
+	selfAddrs  []netip.AddrPort // members excluded as this process's own addresses
+}
+
+// Empty reports whether the pool has no upstream. It costs an atomic load, except for the first call after a change.
+func (p *Pool) Empty() bool { return len(p.currentSnapshot().all) == 0 }
+
+// AllDown reports whether a query would most likely fail: each upstream failed when it was last asked, and no probe
+// has been answered since.
+func (p *Pool) AllDown() bool {
+	return !slices.ContainsFunc(p.currentSnapshot().all, (*endpoint).healthy)
+}
+
+// downReason returns the most specific reason why all upstreams are down.
+func (s *snapshot) downReason() Reason {
+	why := Network
+	for _, e := range s.all {
+		why = max(why, Reason(e.lastReason.Load()))
+	}
+	return why
+}
+
+// publishSources publishes the current list of the sources.
+func (p *Pool) publishSources() {
+	var entries []Target
+	for _, src := range p.sources {
+		if src.resolvConf == nil {
+			entries = append(entries, src.target)
+			continue
+		}
+		for _, addr := range src.resolvConf.servers {
+			entries = append(entries, Target{Network: "udp", Addr: addr})
+		}
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.publishLocked(&snapshot{}, entries, nil)
+}
+
+// publishLocked fills next and replaces the snapshot. An upstream in both keeps its endpoint, with latency, counters
+// and connections. A removed upstream gets no more queries.
+func (p *Pool) publishLocked(next *snapshot, entries, last []Target) {
+	known := map[Target]*endpoint{}
+	for _, e := range p.snapshot.Load().all {
+		known[e.Target] = e
+	}
+	seen := map[Target]bool{}
+	add := func(entries []Target) {
+		for _, k := range entries {
+			if !seen[k] {
+				seen[k] = true
+				next.all = append(next.all, p.endpointLocked(known, k))
+			}
+		}
+	}
+	add(entries)
+	primary := len(next.all)
+	add(last)
+	next.lastResort = next.all[primary:]
+	p.snapshot.Store(next)
+	for _, e := range known {
+		e.shutdown()
+		if !p.runEnded {
+			p.draining = append(p.draining, e)
+		}
+	}
+}
+
+// endpointLocked takes the endpoint out of known, or makes a new one.
+func (p *Pool) endpointLocked(known map[Target]*endpoint, k Target) *endpoint {
+	if e := known[k]; e != nil {
+		delete(known, k)
+		e.loopMonitor.recheck() // the server behind it may have changed too
+		return e
+	}
+	e := newEndpoint(p.common, k)
+	if p.runEnded {
+		e.closeIdle()
+	}
+	return e
+}
+
+// reapDrained forgets the removed upstreams without open connections.
+func (p *Pool) reapDrained() {
+	p.mu.Lock()
+	var closed []*endpoint
+	p.draining = slices.DeleteFunc(p.draining, func(e *endpoint) bool {
+		if e.openCount() > 0 {
+			return false
+		}
+		closed = append(closed, e)
+		return true
+	})
+	p.mu.Unlock()
+	for _, e := range closed {
+		e.wait() // its goroutines are about to end
 	}
 }

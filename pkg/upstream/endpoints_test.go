@@ -30,7 +30,7 @@ func TestEndpointsRollout(t *testing.T) {
 	}{
 		{name: "orderly", end: func(*harness) {}},
 		{name: "closing its connections", end: func(h *harness) { h.end(addrA) }},
-		{name: "without a word", end: func(h *harness) { h.vanish(addrA) }},
+		{name: "without a FIN or RST", end: func(h *harness) { h.vanish(addrA) }},
 	}
 	for _, tt := range ends {
 		t.Run(tt.name, func(t *testing.T) {

@@ -293,7 +293,7 @@ func TestExchangeCancelled(t *testing.T) {
 			t.Errorf("outcome %q, want timeout", got)
 		}
 		if !errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, context.Canceled) {
-			t.Errorf("error %v, want one that tells of the context", err)
+			t.Errorf("error %v, want the error of the context", err)
 		}
 		if got := failures(p); got != "" {
 			t.Errorf("failures %q, want none", got)

@@ -41,17 +41,13 @@ const (
 
 // String returns the reason as a lower-case word.
 func (r Reason) String() string {
-	switch r {
-	case Network:
-		return "network"
-	case Timeout:
-		return "timeout"
-	case Malformed:
-		return "malformed"
-	case Rcode:
-		return "rcode"
-	case NoUpstream:
-		return "no-upstream"
+	return label(int(r), "network", "timeout", "malformed", "rcode", "no-upstream")
+}
+
+// label returns the label with the index, or "unknown".
+func label(i int, labels ...string) string {
+	if i < len(labels) {
+		return labels[i]
 	}
 	return "unknown"
 }
@@ -99,36 +95,8 @@ const (
 
 // String returns the cause as a metric label.
 func (c Cause) String() string {
-	switch c {
-	case CauseTimeout:
-		return "timeout"
-	case CauseConnRefused:
-		return "conn_refused"
-	case CauseNetwork:
-		return "network"
-	case CauseLimit:
-		return "limit"
-	case CauseMalformed:
-		return "malformed"
-	case CauseMismatch:
-		return "mismatch"
-	case CauseServFail:
-		return "servfail"
-	case CauseRefused:
-		return "refused"
-	case CauseFormErr:
-		return "formerr"
-	case CauseNotImp:
-		return "notimp"
-	case CauseRcode:
-		return "rcode"
-	case CauseTLS:
-		return "tls"
-	case CauseLame:
-		return "lame"
-	default:
-		return "unknown"
-	}
+	return label(int(c), "timeout", "conn_refused", "network", "limit", "malformed", "mismatch", "servfail", "refused", "formerr",
+		"notimp", "rcode", "tls", "lame")
 }
 
 // errorCause classifies the error of an attempt.

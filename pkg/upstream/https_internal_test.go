@@ -67,7 +67,7 @@ func TestHTTPSRequest(t *testing.T) {
 					if diff := cmp.Diff(tt.want, got); diff != "" {
 						t.Errorf("request (-want +got):\n%s", diff)
 					}
-					if q.ID != 0 || len(q.Raw)%padBlock != 0 || q.Conn != 1 {
+					if q.ID != 0 || len(q.Raw)%128 != 0 || q.Conn != 1 {
 						t.Errorf("ID %d, %d bytes, connection %d, want 0, a multiple of 128, 1", q.ID, len(q.Raw), q.Conn)
 					}
 				}
@@ -240,9 +240,9 @@ func TestHTTPSCancel(t *testing.T) {
 			}
 		}
 		synctest.Wait()
-		pool := h.transport.(*httpsPool)
+		pool := h.transport.(*connPool)
 		pool.mu.Lock()
-		flying := pool.inFlight
+		flying := pool.pending
 		pool.mu.Unlock()
 		if flying != 0 {
 			t.Errorf("%d requests are under way, want none", flying)

@@ -119,7 +119,7 @@ func TestEndpointsBlackHole(t *testing.T) {
 	}
 }
 
-// One slow name says nothing about the health of a server that answers others.
+// One slow name does not change the health of a server that answers others.
 func TestEndpointsSlowQuery(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

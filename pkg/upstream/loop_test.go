@@ -23,10 +23,10 @@ func TestPoolExcludesLoop(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
 				loops := upstream.NewLoopDetector(nil, nil)
-				var mended atomic.Bool
+				var recovered atomic.Bool
 				a := upstreamtest.New(func(q upstreamtest.Query) upstreamtest.Action {
 					switch {
-					case mended.Load():
+					case recovered.Load():
 						return after(time.Millisecond, one("192.0.2.10"))
 					case strings.Contains(q.Name, ".loop.node-cache."):
 						name := q.Raw[wire.HeaderLen : len(q.Raw)-4]
@@ -56,10 +56,10 @@ func TestPoolExcludesLoop(t *testing.T) {
 				if got := p.Stats().Servers; !got[0].Looped || got[1].Looped || len(a.Queries()) != 1 {
 					t.Errorf("looped %v and %v after %d queries to the first, want it excluded after one", got[0].Looped, got[1].Looped, len(a.Queries()))
 				}
-				mended.Store(true)
+				recovered.Store(true)
 				time.Sleep(90 * time.Second)
 				if got := ask(t, p); got != "192.0.2.10" || p.Stats().Servers[0].Looped {
-					t.Errorf("answer %q, looped %v a while after it was mended", got, p.Stats().Servers[0].Looped)
+					t.Errorf("answer %q, looped %v 90 s after the loop ended", got, p.Stats().Servers[0].Looped)
 				}
 				want := "upstream loop detected upstream=" + network + "://192.0.2.1:53"
 				if log := lines(); len(log) != 2 || !strings.Contains(log[0], want) || !strings.Contains(log[1], "upstream loop cleared") {

@@ -20,10 +20,10 @@ import (
 	"github.com/nodecache/node-cache/pkg/wire"
 )
 
-// firstPatience is the timeout of an upstream without latency samples.
-const firstPatience = timeoutSRTTs * initialSRTT
+// firstTimeout is the timeout of an upstream without latency samples.
+const firstTimeout = timeoutSRTTs * initialSRTT
 
-// A hop is the upstream of one resolver: another resolver, or, if nil, a server that knows every name.
+// A hop is the upstream of one resolver: another resolver, or, if nil, a server with every name.
 type hop struct {
 	monitor *loopMonitor
 
@@ -45,7 +45,8 @@ func (r *hopReply) Reply(msg []byte, batch *wire.SendBatch) {
 	case rcode != 0 && rcode != 3:
 		r.to.Answered(nil, errRcode, batch)
 	default:
-		r.to.Answered(msg, nil, batch)
+		m := new(wire.Message)
+		r.to.Answered(m, m.Parse(msg), batch)
 	}
 }
 
@@ -67,7 +68,7 @@ func (h *hop) Ask(q []byte, until time.Time, to wire.AnswerReceiver, _ *wire.Sen
 		go r.fail(errLoop)
 		return
 	}
-	time.AfterFunc(firstPatience, func() { // when an exchange checks for loops
+	time.AfterFunc(firstTimeout, func() { // when an exchange checks for loops
 		if h.monitor.looped() {
 			r.fail(errLoop)
 		}
@@ -183,7 +184,7 @@ func TestLoopThroughTwoResolvers(t *testing.T) {
 			if rcode != dns.RcodeServerFailure {
 				t.Fatalf("query %d: rcode %d, want SERVFAIL", i, rcode)
 			}
-			if took > firstPatience+10*time.Millisecond {
+			if took > firstTimeout+10*time.Millisecond {
 				t.Errorf("query %d took %s, want the timeout at most", i, took)
 			}
 			if took > 100*time.Millisecond {
@@ -211,7 +212,7 @@ func TestLoopThroughTwoResolvers(t *testing.T) {
 		b.mu.Unlock()
 		b.monitor.recheck()
 		time.Sleep(time.Minute + 2*loopProbeTimeout)
-		if rcode, _ := client(t, first, "mended.example."); rcode != dns.RcodeSuccess {
+		if rcode, _ := client(t, first, "recovered.example."); rcode != dns.RcodeSuccess {
 			t.Errorf("rcode %d a minute after the loop ended, want NOERROR", rcode)
 		}
 		if a.monitor.looped() || b.monitor.looped() {
@@ -229,7 +230,7 @@ func TestLoopToItself(t *testing.T) {
 		defer h.monitor.stop()
 		for i := range 60 {
 			rcode, took := client(t, r, string([]byte{'a' + byte(i%26), 'a' + byte(i/26)})+".example.")
-			if rcode != dns.RcodeServerFailure || took > firstPatience+10*time.Millisecond || i > 0 && took > 100*time.Millisecond {
+			if rcode != dns.RcodeServerFailure || took > firstTimeout+10*time.Millisecond || i > 0 && took > 100*time.Millisecond {
 				t.Errorf("query %d: rcode %d after %s, want SERVFAIL, and at once but for the first", i, rcode, took)
 			}
 			time.Sleep(time.Second)

@@ -34,7 +34,7 @@ func newThreeServers(t *testing.T, policy upstream.Policy, actions ...upstreamte
 	return tr
 }
 
-// asked sends n queries, with a pause after each, and returns who was asked.
+// asked sends n queries, with a pause after each, and returns the servers that were asked.
 func (tr *threeServers) asked(t *testing.T, n int, pause time.Duration) string {
 	t.Helper()
 	var b strings.Builder

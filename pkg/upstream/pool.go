@@ -73,6 +73,7 @@ type Target struct {
 	Path       string // HTTPS: of the URL; empty: /dns-query
 	Method     string // HTTPS: "GET" or "POST"; empty: POST
 	ResolvConf string // path of a resolv.conf with the nameservers to use
+	far        bool   // [Server].Far
 }
 
 // A Pool asks the upstreams of a route. Its methods are safe for concurrent use.
@@ -269,7 +270,10 @@ func (p *Pool) start(q []byte, deadline time.Time, to wire.AnswerReceiver, batch
 	}
 	snap := p.currentSnapshot()
 	if len(snap.all) == 0 {
-		return nil, p.noUpstreamFailure()
+		if p.endpoints != nil {
+			return nil, &Failure{Reason: NoUpstream, Err: errNoEndpoint}
+		}
+		return nil, &Failure{Reason: NoUpstream, Err: ErrNoUpstream}
 	}
 	now := p.now()
 	x := &exchange{pool: p, query: q, deadline: deadline, receiver: to, snapshot: snap, candidates: p.selectCandidates(snap, q, now)}
@@ -281,14 +285,6 @@ func (p *Pool) start(q []byte, deadline time.Time, to wire.AnswerReceiver, batch
 		return nil, &x.failure
 	}
 	return x, nil
-}
-
-// noUpstreamFailure returns the failure of a query to a pool without upstreams.
-func (p *Pool) noUpstreamFailure() *Failure {
-	if p.endpoints != nil {
-		return &Failure{Reason: NoUpstream, Err: errNoEndpoint}
-	}
-	return &Failure{Reason: NoUpstream, Err: ErrNoUpstream}
 }
 
 // Exchange is a blocking Ask. It appends the answer to dst, with the question in the case of q. It ends with ctx,
@@ -328,8 +324,10 @@ type waiter struct {
 }
 
 // Answered implements [wire.AnswerReceiver].
-func (w *waiter) Answered(answer []byte, err error, _ *wire.SendBatch) {
-	w.answer, w.err = append(w.answer, answer...), err
+func (w *waiter) Answered(answer *wire.Message, err error, _ *wire.SendBatch) {
+	if w.err = err; err == nil {
+		w.answer = append(w.answer, answer.Raw...)
+	}
 	close(w.done)
 }
 
@@ -356,10 +354,7 @@ func (t Target) check() error {
 	default:
 		return fmt.Errorf("network %q: %w", t.Network, errors.ErrUnsupported)
 	}
-	if t.CAFile == "" {
-		return nil
-	}
-	_, err := readCAFile(t.CAFile)
+	_, _, err := readCAFile(t.CAFile)
 	return err
 }
 
@@ -372,4 +367,13 @@ func (t Target) checkHTTPS() error {
 		return fmt.Errorf("path %q: must begin with / and have no query", t.Path)
 	}
 	return nil
+}
+
+// currentSnapshot returns the current list.
+func (p *Pool) currentSnapshot() *snapshot {
+	snap := p.snapshot.Load()
+	if p.endpoints == nil || snap.members == p.endpoints.load() {
+		return snap
+	}
+	return p.refreshSnapshot()
 }

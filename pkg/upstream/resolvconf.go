@@ -8,7 +8,6 @@ import (
 	"log/slog"
 	"net/netip"
 	"slices"
-	"time"
 
 	"github.com/miekg/dns"
 
@@ -115,46 +114,4 @@ func nameservers(text []byte) []string {
 		return nil // cannot happen for bytes in memory
 	}
 	return conf.Servers
-}
-
-// watchFiles reloads the resolv.conf files on every change until ctx ends.
-func (p *Pool) watchFiles(ctx context.Context) {
-	var files []*resolvConf
-	var paths []string
-	for _, src := range p.sources {
-		if f := src.resolvConf; f != nil {
-			files = append(files, f)
-			paths = append(paths, f.path, f.systemdPath)
-		}
-	}
-	if len(files) == 0 {
-		<-ctx.Done()
-		return
-	}
-	interrupted := false // a panic interrupted the last reload
-	filewatch.Watch(ctx, filewatch.Config{
-		Paths: paths, Log: p.log,
-		Check: func(bool) time.Duration {
-			changed := interrupted
-			interrupted = true
-			p.reload(ctx, files, changed)
-			interrupted = false
-			return 0
-		},
-		OnPanic: func(panicked any, stack []byte) { p.logPanic(ctx, panicked, stack) },
-	})
-}
-
-// reload reads the files and publishes a new list if one has changed, or if changed is set.
-func (p *Pool) reload(ctx context.Context, files []*resolvConf, changed bool) {
-	for _, f := range files {
-		if f.reload(ctx) {
-			changed = true
-			p.log.InfoContext(ctx, "resolv.conf changed", "path", f.path, "upstreams", f.servers)
-		}
-	}
-	p.reapDrained()
-	if changed {
-		p.publishSources()
-	}
 }

@@ -3,8 +3,8 @@
 package upstream
 
 import (
-	"fmt"
 	"math/rand/v2"
+	"sync/atomic"
 	"time"
 
 	"github.com/nodecache/node-cache/pkg/wire"
@@ -21,36 +21,7 @@ const (
 )
 
 // String returns the policy as it is configured.
-func (p Policy) String() string {
-	switch p {
-	case Fastest:
-		return "fastest"
-	case Sequential:
-		return "sequential"
-	case Random:
-		return "random"
-	}
-	return fmt.Sprintf("policy %d", uint8(p))
-}
-
-// A candidate is an upstream that an exchange may ask.
-type candidate struct {
-	endpoint    *endpoint
-	timeout     time.Duration
-	hedgeDelay  time.Duration // after which an answer counts as late; 0: unknown
-	nextHealthy bool          // the next candidate is healthy: hedging makes sense
-	lastResort  bool          // used only if no other candidate is healthy
-	attempts    int
-	noOPT       bool // it does not support EDNS: ask without an OPT record
-	timedOut    bool // maybe because its answers are too large for the path
-	excluded    bool // it refused: do not ask again
-}
-
-// candidates are the upstreams of an exchange, best first.
-type candidates struct {
-	list  [maxCandidates]candidate
-	count int
-}
+func (p Policy) String() string { return label(int(p), "fastest", "sequential", "random") }
 
 // A class ranks above the score.
 type class uint8
@@ -62,105 +33,86 @@ const (
 	classExcluded         // never asked
 )
 
-// A standing is the rank of an upstream for a query.
-type standing struct {
-	class      class
-	score      time.Duration // rank within the class, lower is better
-	timeout    time.Duration // of an attempt, after which the next one starts
-	hedgeDelay time.Duration
+// A candidate is an upstream that an exchange may ask.
+type candidate struct {
+	endpoint    *endpoint
+	class       class
+	nextHealthy bool          // the next candidate is healthy: hedging makes sense
+	noOPT       bool          // it does not support EDNS: ask without an OPT record
+	timedOut    bool          // maybe because its answers are too large for the path
+	excluded    bool          // it refused: do not ask again
+	attempts    int           // so far
+	score       time.Duration // rank within the class, lower is better
+	timeout     time.Duration // of an attempt, after which the next one starts
+	hedgeDelay  time.Duration // after which an answer counts as late; 0: unknown
 }
 
-// standing returns the upstream's rank. One without queries so far has the best score, so that each upstream is
-// measured. The score improves with the time since the last query.
-func (e *endpoint) standing(now time.Time, rrtype uint16) standing {
-	if e.down.Load() || e.loopMonitor.looped() {
-		return standing{class: classExcluded}
-	}
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	s := standing{timeout: e.latency.timeout(), hedgeDelay: e.latency.hedgeDelay()}
-	if !e.lastQuery.IsZero() {
-		s.score = e.latency.srtt
-		if s.score == 0 {
-			s.score = initialSRTT
-		}
-		s.score >>= decaySteps(now, e.lastQuery)
-	}
-	if e.failing.Load() || e.capabilities.isTypeRefused(now, rrtype) {
-		s.class = classFailing
-	}
-	return s
+// candidates are the upstreams of an exchange, best first.
+type candidates struct {
+	list  [maxCandidates]candidate
+	count int
 }
 
 // selectCandidates selects the upstreams for one exchange.
 //
 // Last resorts come after all others while one of those is healthy. If all others fail, last resorts are ranked like
 // them.
-func (p *Pool) selectCandidates(snap *snapshot, q []byte, now time.Time) candidates {
+func (p *Pool) selectCandidates(snap *snapshot, q []byte, now time.Time) (r candidates) {
 	rrtype := wire.QueryType(q)
-	r := ranking{limit: p.maxCandidates}
 	primary := snap.all[:len(snap.all)-len(snap.lastResort)]
 	if p.endpoints != nil {
-		r.insertSample(primary, now, rrtype)
+		r.insertSample(primary, now, rrtype, p.maxCandidates)
 	} else {
 		for i, e := range primary {
-			s := e.standing(now, rrtype)
+			c := e.candidate(now, rrtype)
 			switch p.policy {
 			case Sequential:
-				s.score = time.Duration(i)
+				c.score = time.Duration(i)
 			case Random:
-				s.score = time.Duration(rand.Int64N(1 << 30)) //nolint:gosec // not security relevant
+				c.score = time.Duration(rand.Int64N(1 << 30)) //nolint:gosec // not security relevant
 			case Fastest:
 			}
-			r.insert(e, s)
+			r.insert(c, p.maxCandidates)
 		}
 	}
 	lastClass := classHealthy
-	if r.count > 0 && r.standings[0].class == classHealthy {
+	if r.count > 0 && r.list[0].class == classHealthy {
 		lastClass = classLastResort
 	}
 	for _, e := range snap.lastResort {
-		s := e.standing(now, rrtype)
-		s.class = max(s.class, lastClass)
-		r.insert(e, s)
+		c := e.candidate(now, rrtype)
+		c.class = max(c.class, lastClass)
+		r.insert(c, p.maxCandidates)
 	}
 	if r.count > 1 {
 		// Little may be known of the first one, or it is being measured again. Do not wait longer for it than for the
 		// second.
 		r.list[0].timeout = min(r.list[0].timeout, r.list[1].timeout)
 	}
-	if r.count == 1 || r.standings[1].class == classFailing {
+	if r.count == 1 || r.list[1].class == classFailing {
 		r.list[0].hedgeDelay = 0 // no other one is better
 	}
 	for i := range max(r.count-1, 0) {
-		r.list[i].nextHealthy = r.standings[i+1].class == classHealthy
+		r.list[i].nextHealthy = r.list[i+1].class == classHealthy
 	}
-	return r.candidates
+	return r
 }
 
-// A ranking holds the best upstreams so far.
-type ranking struct {
-	candidates
-	standings [maxCandidates]standing
-	limit     int
-}
-
-// insert adds an upstream in order, and drops the last one beyond the limit.
-func (r *ranking) insert(e *endpoint, s standing) {
-	if s.class == classExcluded {
+// insert adds a candidate in order, and drops the last one beyond the limit.
+func (r *candidates) insert(c candidate, limit int) {
+	if c.class == classExcluded {
 		return
 	}
 	at := r.count
-	for at > 0 && (s.class < r.standings[at-1].class || s.class == r.standings[at-1].class && s.score < r.standings[at-1].score) {
+	for at > 0 && (c.class < r.list[at-1].class || c.class == r.list[at-1].class && c.score < r.list[at-1].score) {
 		at--
 	}
-	if at == r.limit {
+	if at == limit {
 		return
 	}
-	r.count = min(r.count+1, r.limit)
+	r.count = min(r.count+1, limit)
 	copy(r.list[at+1:r.count], r.list[at:])
-	copy(r.standings[at+1:r.count], r.standings[at:])
-	r.list[at], r.standings[at] = candidate{endpoint: e, timeout: s.timeout, hedgeDelay: s.hedgeDelay, lastResort: s.class == classLastResort}, s
+	r.list[at] = c
 }
 
 // How the load of Endpoints is scored.
@@ -173,7 +125,7 @@ const (
 
 // insertSample adds random endpoints, scored by pending queries times latency. The less busy of a random sample is
 // almost as good as the least busy of all (Mitzenmacher 2001, the power of two choices).
-func (r *ranking) insertSample(list []*endpoint, now time.Time, rrtype uint16) {
+func (r *candidates) insertSample(list []*endpoint, now time.Time, rrtype uint16, limit int) {
 	if len(list) == 0 {
 		return
 	}
@@ -185,25 +137,147 @@ func (r *ranking) insertSample(list []*endpoint, now time.Time, rrtype uint16) {
 	near := false
 	for range min(len(list), sampleSize) {
 		e := list[at]
-		near = near || e.near
-		r.insert(e, e.loadStanding(now, rrtype))
+		near = near || !e.far
+		r.insert(e.loadCandidate(now, rrtype), limit)
 		at = (at + step) % len(list)
 	}
 	for i := 0; !near && i < len(list); i++ { // few of many may be near
-		if e := list[(at+i)%len(list)]; e.near {
-			r.insert(e, e.loadStanding(now, rrtype))
+		if e := list[(at+i)%len(list)]; !e.far {
+			r.insert(e.loadCandidate(now, rrtype), limit)
 			near = true
 		}
 	}
 }
 
-// loadStanding returns the rank of a server of Endpoints.
-func (e *endpoint) loadStanding(now time.Time, rrtype uint16) standing {
-	s := e.standing(now, rrtype)
-	waiting := int64(e.outstanding.Load()) + 1
-	s.score = time.Duration(waiting * int64(max(s.score, minScoreSRTT)))
-	if !e.near {
-		s.score = s.score*otherZoneFactor + otherZoneExtra
+// loadCandidate returns the rank of a server of Endpoints.
+func (e *endpoint) loadCandidate(now time.Time, rrtype uint16) candidate {
+	c := e.candidate(now, rrtype)
+	pending := int64(e.outstanding.Load()) + 1
+	c.score = time.Duration(pending * int64(max(c.score, minScoreSRTT)))
+	if e.far {
+		c.score = c.score*otherZoneFactor + otherZoneExtra
 	}
-	return s
+	return c
+}
+
+// candidate returns the upstream's rank for a query. One without queries so far has the best score, so that each
+// upstream is measured. The score improves with the time since the last query.
+func (e *endpoint) candidate(now time.Time, rrtype uint16) candidate {
+	c := candidate{endpoint: e}
+	if e.down.Load() || e.loopMonitor.looped() {
+		c.class = classExcluded
+		return c
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	c.timeout, c.hedgeDelay = e.latency.timeout(), e.latency.hedgeDelay()
+	if !e.lastQuery.IsZero() {
+		c.score = e.latency.srtt
+		if c.score == 0 {
+			c.score = initialSRTT
+		}
+		c.score >>= decaySteps(now, e.lastQuery)
+	}
+	if e.failing.Load() || e.capabilities.isTypeRefused(now, rrtype) {
+		c.class = classFailing
+	}
+	return c
+}
+
+// How latency becomes a score, a timeout and a hedge delay.
+const (
+	decayInterval = 5 * time.Second        // without a query for so long, the score halves
+	minPenalty    = 100 * time.Millisecond // added at least by a failure
+	maxPenalty    = time.Second            // of the latency after failures
+	initialSRTT   = 100 * time.Millisecond // queried, but without an answer yet
+	minTimeout    = 150 * time.Millisecond
+	maxTimeout    = 800 * time.Millisecond
+	timeoutSRTTs  = 4
+	minHedgeDelay = 5 * time.Millisecond // lower bound for fast upstreams
+	minSamples    = 16                   // before the p95 is used
+)
+
+// A latency holds what is known of an upstream's round trips.
+type latency struct {
+	srtt    time.Duration // smoothed, including penalties; 0: unknown
+	p95     time.Duration // approximate p95 of recent round trips; 0: unknown
+	samples uint8         // up to minSamples
+}
+
+// observe adds a round trip (RFC 6298 section 2.3). stale says that the previous value is too old to be used.
+func (l *latency) observe(rtt time.Duration, stale bool) {
+	rtt = max(rtt, 1) // 0 means unknown
+	if l.srtt == 0 || stale {
+		l.srtt = rtt
+	} else {
+		l.srtt = max(l.srtt+(rtt-l.srtt)/8, 1)
+	}
+	if l.samples < minSamples {
+		l.samples++
+		l.p95 = max(l.p95, rtt)
+		return
+	}
+	l.trackP95(rtt)
+}
+
+// trackP95 moves the p95 estimate: up by nineteen steps for a sample above it, down by one step for one below.
+func (l *latency) trackP95(rtt time.Duration) {
+	step := max(l.p95/256, 1)
+	if rtt > l.p95 {
+		l.p95 = min(l.p95+19*step, rtt)
+		return
+	}
+	l.p95 -= step
+}
+
+// penalize raises the latency after a failure.
+func (l *latency) penalize() {
+	l.srtt = max(l.srtt, min(max(2*l.srtt, minPenalty), maxPenalty))
+}
+
+// timeout returns how long to wait for an answer before the next attempt starts.
+func (l *latency) timeout() time.Duration {
+	srtt := l.srtt
+	if srtt == 0 {
+		srtt = initialSRTT
+	}
+	return min(max(timeoutSRTTs*srtt, minTimeout), maxTimeout)
+}
+
+// hedgeDelay returns after which time an answer is late; 0: unknown yet.
+func (l *latency) hedgeDelay() time.Duration {
+	if l.samples < minSamples {
+		return 0
+	}
+	return max(l.p95+l.p95/4, minHedgeDelay) // a quarter more, for upstreams with a constant latency
+}
+
+// decaySteps returns how often the score of an upstream last queried then is halved.
+func decaySteps(now, asked time.Time) int {
+	return int(min(max(now.Sub(asked), 0)/decayInterval, 40)) // 40 leaves almost nothing of any duration
+}
+
+// Hedges are extra queries. They are a small share, so that a slow upstream does not get twice the load.
+const (
+	hedgePercent   = 3    // of all queries
+	maxHedgeBudget = 3200 // in hundredths of a hedge
+)
+
+// A hedgeBudget is the number of hedges that may be sent, in hundredths.
+type hedgeBudget struct{ hundredths atomic.Int64 }
+
+// earn is called for each query.
+func (h *hedgeBudget) earn() {
+	if h.hundredths.Load() < maxHedgeBudget {
+		h.hundredths.Add(hedgePercent)
+	}
+}
+
+// spend takes one hedge and reports whether there was one.
+func (h *hedgeBudget) spend() bool {
+	if h.hundredths.Add(-100) >= 0 {
+		return true
+	}
+	h.hundredths.Add(100)
+	return false
 }

@@ -56,20 +56,7 @@ const (
 )
 
 // String returns the state as a metric label.
-func (s State) String() string {
-	switch s {
-	case StateGood:
-		return "good"
-	case StateFailing:
-		return "failing"
-	case StateDown:
-		return "down"
-	case StateLooped:
-		return "looped"
-	default:
-		return "unknown"
-	}
-}
+func (s State) String() string { return label(int(s), "good", "failing", "down", "looped") }
 
 // State returns the state of the upstream.
 func (s *ServerStats) State() State {
@@ -107,16 +94,6 @@ var rttBounds = [...]time.Duration{ //nolint:gochecknoglobals // a constant in a
 // RTTBounds returns the upper bounds of [ServerStats].RTTs.
 func RTTBounds() []time.Duration { return rttBounds[:] }
 
-// observeRTT counts a good answer.
-func (c *counters) observeRTT(rtt time.Duration) {
-	i := 0
-	for i < len(rttBounds) && rtt > rttBounds[i] {
-		i++
-	}
-	c.rtts[i].Add(1)
-	c.rttSum.Add(int64(rtt))
-}
-
 // Stats returns the counters of the current upstreams.
 func (p *Pool) Stats() Stats {
 	snap := p.currentSnapshot()
@@ -131,7 +108,7 @@ func (p *Pool) Stats() Stats {
 
 func (e *endpoint) stats() ServerStats {
 	s := ServerStats{
-		Network: e.network, Name: e.name, Addr: e.addr, Far: !e.near,
+		Network: e.Network, Name: e.Name, Addr: e.Addr, Far: e.far,
 		Requests: e.count.requests.Load(), Truncated: e.count.truncated.Load(),
 		Hedged: e.count.hedged.Load(), Won: e.count.won.Load(), Probes: e.count.probes.Load(),
 		RTTSum: time.Duration(e.count.rttSum.Load()), Outstanding: int(e.outstanding.Load()),
@@ -143,16 +120,11 @@ func (e *endpoint) stats() ServerStats {
 	for cause := range s.Failures {
 		s.Failures[cause] = e.count.failures[cause].Load()
 	}
-	streams := e.primary
-	if e.tcpFallback != nil {
-		s.Sockets, _ = e.primary.openCount()
-		streams = e.tcpFallback
+	if e.sockets != nil {
+		s.Sockets, _ = e.sockets.openCount()
 	}
-	s.Open, s.Opened = streams.openCount()
-	s.Resumed = e.count.resumed.Load()
-	if pool, ok := streams.(interface{ lastError() string }); ok {
-		s.LastError = pool.lastError()
-	}
+	s.Open, s.Opened = e.conns.openCount()
+	s.Resumed, s.LastError = e.count.resumed.Load(), e.conns.lastError()
 	now := e.now()
 	e.mu.Lock()
 	s.SRTT, s.P95 = e.latency.srtt, e.latency.p95

@@ -221,9 +221,10 @@ func TestTCPConnectionsPerQuery(t *testing.T) {
 				t.Errorf("outcome %q, want network", got)
 			}
 			stats := p.Stats().Servers
-			opened := stats[0].Opened + stats[1].Opened
-			if accepted := a.Connections() + b.Connections(); accepted != 3 || opened != 3 {
-				t.Errorf("%d connections accepted, %d opened, want 3", accepted, opened)
+			opened := int(stats[0].Opened + stats[1].Opened)
+			probes := int(stats[0].Probes + stats[1].Probes) // on a slow machine they begin before the query ends
+			if accepted := a.Connections() + b.Connections(); min(accepted, opened) < 3 || max(accepted, opened) > 3+probes {
+				t.Errorf("%d connections accepted, %d opened, want 3, and one for each of %d probes at most", accepted, opened, probes)
 			}
 			for _, s := range []*upstreamtest.Server{a, b} {
 				udp := 0
@@ -232,8 +233,8 @@ func TestTCPConnectionsPerQuery(t *testing.T) {
 						udp++
 					}
 				}
-				if udp != tt.udp {
-					t.Errorf("%d queries over UDP, want %d", udp, tt.udp)
+				if udp < tt.udp || udp > tt.udp+probes {
+					t.Errorf("%d queries over UDP, want %d, and %d probes at most", udp, tt.udp, probes)
 				}
 			}
 		}

@@ -3,6 +3,7 @@
 package upstream
 
 import (
+	"container/heap"
 	"context"
 	"sync"
 	"time"
@@ -19,29 +20,22 @@ const timerBatch = 64
 type timerHeap struct {
 	*common
 
-	mu      sync.Mutex   // guards the fields below, and exchange.heapIndex
-	entries []timerEntry // a binary heap by time; the children of i are 2i+1 and 2i+2
+	mu      sync.Mutex  // guards the fields below, and exchange.callAt and heapIndex
+	entries []*exchange // a heap by callAt
 	timer   lazyTimer
 	running bool // a goroutine runs expired timers, and sets the timer when it is done
-}
-
-// A timerEntry is an exchange with the time of its next call.
-type timerEntry struct {
-	at       time.Time
-	exchange *exchange
 }
 
 // set schedules the exchange, and replaces the time that was set before.
 func (h *timerHeap) set(x *exchange, now, at time.Time) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	x.callAt = at
 	if x.heapIndex == 0 {
-		h.entries = append(h.entries, timerEntry{exchange: x})
-		x.heapIndex = len(h.entries)
+		heap.Push(h, x)
+	} else {
+		heap.Fix(h, x.heapIndex-1)
 	}
-	i := x.heapIndex - 1
-	h.entries[i].at = at
-	h.siftLocked(i)
 	if !h.running {
 		h.armLocked(now)
 	}
@@ -50,7 +44,7 @@ func (h *timerHeap) set(x *exchange, now, at time.Time) {
 // armLocked sets the timer for the earliest entry.
 func (h *timerHeap) armLocked(now time.Time) {
 	if len(h.entries) > 0 {
-		h.timer.set(now, h.entries[0].at, h.run)
+		h.timer.set(now, h.entries[0].callAt, h.run)
 	}
 }
 
@@ -59,54 +53,39 @@ func (h *timerHeap) remove(x *exchange) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if x.heapIndex != 0 {
-		h.removeLocked(x.heapIndex - 1)
+		heap.Remove(h, x.heapIndex-1)
 	}
 }
 
-func (h *timerHeap) removeLocked(i int) {
+// Len implements [heap.Interface], like the next four methods. The caller holds the lock.
+func (h *timerHeap) Len() int { return len(h.entries) }
+
+// Less implements [heap.Interface].
+func (h *timerHeap) Less(i, j int) bool { return h.entries[i].callAt.Before(h.entries[j].callAt) }
+
+// Swap implements [heap.Interface].
+func (h *timerHeap) Swap(i, j int) {
+	h.entries[i], h.entries[j] = h.entries[j], h.entries[i]
+	h.entries[i].heapIndex, h.entries[j].heapIndex = i+1, j+1
+}
+
+// Push implements [heap.Interface].
+func (h *timerHeap) Push(x any) {
+	h.entries = append(h.entries, x.(*exchange))
+	x.(*exchange).heapIndex = len(h.entries)
+}
+
+// Pop implements [heap.Interface].
+func (h *timerHeap) Pop() any {
 	last := len(h.entries) - 1
-	h.entries[i].exchange.heapIndex = 0
-	if i != last {
-		h.putLocked(i, h.entries[last])
-	}
-	h.entries[last] = timerEntry{}
+	x := h.entries[last]
+	x.heapIndex = 0
+	h.entries[last] = nil
 	h.entries = h.entries[:last]
-	if i < last {
-		h.siftLocked(i)
-	}
 	if last < cap(h.entries)/4 && cap(h.entries) > timerBatch { // release the memory of a burst
-		h.entries = append(make([]timerEntry, 0, cap(h.entries)/2), h.entries...)
+		h.entries = append(make([]*exchange, 0, cap(h.entries)/2), h.entries...)
 	}
-}
-
-func (h *timerHeap) putLocked(i int, d timerEntry) {
-	h.entries[i] = d
-	d.exchange.heapIndex = i + 1
-}
-
-// siftLocked restores the heap order for entry i.
-func (h *timerHeap) siftLocked(i int) {
-	d := h.entries[i]
-	for i > 0 {
-		parent := (i - 1) / 2
-		if !d.at.Before(h.entries[parent].at) {
-			break
-		}
-		h.putLocked(i, h.entries[parent])
-		i = parent
-	}
-	for {
-		child := 2*i + 1
-		if child+1 < len(h.entries) && h.entries[child+1].at.Before(h.entries[child].at) {
-			child++
-		}
-		if child >= len(h.entries) || !h.entries[child].at.Before(d.at) {
-			break
-		}
-		h.putLocked(i, h.entries[child])
-		i = child
-	}
-	h.putLocked(i, d)
+	return x
 }
 
 // run calls the exchanges that are due. The timer calls it.
@@ -143,9 +122,8 @@ func (h *timerHeap) popDue(batch []*exchange, fired bool) (n int) {
 		}
 	}
 	h.running = true
-	for n < len(batch) && len(h.entries) > 0 && !now.Before(h.entries[0].at) {
-		batch[n] = h.entries[0].exchange
-		h.removeLocked(0)
+	for n < len(batch) && len(h.entries) > 0 && !now.Before(h.entries[0].callAt) {
+		batch[n] = heap.Pop(h).(*exchange)
 		n++
 	}
 	if n == 0 {

@@ -38,7 +38,7 @@ func TestTimerHeapOrder(t *testing.T) {
 				takeDue(t, &table, now, want)
 			}
 			if len(table.entries) != len(want) {
-				t.Fatalf("%d races are in the table, want %d", len(table.entries), len(want))
+				t.Fatalf("%d entries are in the table, want %d", len(table.entries), len(want))
 			}
 		}
 		now = now.Add(time.Hour)
@@ -74,7 +74,7 @@ func takeDue(t *testing.T, table *timerHeap, now time.Time, want map[*exchange]t
 // busiest records the highest number of goroutines at the end of an exchange.
 type busiest struct{ asked, goroutines int }
 
-func (b *busiest) Answered([]byte, error, *wire.SendBatch) {
+func (b *busiest) Answered(*wire.Message, error, *wire.SendBatch) {
 	b.asked--
 	b.goroutines = max(b.goroutines, runtime.NumGoroutine())
 }

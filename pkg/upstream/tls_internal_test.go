@@ -18,6 +18,7 @@ import (
 	"github.com/miekg/dns"
 
 	"github.com/nodecache/node-cache/pkg/upstream/upstreamtest"
+	"github.com/nodecache/node-cache/pkg/wire"
 )
 
 // secure gives the server a certificate for the hosts and returns the CA file.
@@ -81,7 +82,7 @@ func TestTLSClient(t *testing.T) {
 					if got := len(s.Queries()); got != asked {
 						t.Errorf("the server was asked %d times, want %d", got, asked)
 					}
-					last := h.transport.(interface{ lastError() string }).lastError()
+					last := h.transport.(*connPool).lastError()
 					if tt.want == "" && last != "" || !strings.Contains(last, tt.want) {
 						t.Errorf("last error %q, want %q in it", last, tt.want)
 					}
@@ -119,7 +120,7 @@ func TestTLSClientCARotation(t *testing.T) {
 			t.Helper()
 			// Connections opened in advance may have used the previous CA file.
 			h.transport.(*connPool).mu.Lock()
-			for _, c := range append([]*streamConn(nil), h.transport.(*connPool).conns...) {
+			for _, c := range append([]*conn(nil), h.transport.(*connPool).conns...) {
 				c.failLocked(errAged)
 			}
 			h.transport.(*connPool).mu.Unlock()
@@ -203,7 +204,7 @@ func checkPadding(t *testing.T, m *dns.Msg, padded bool) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	got := appendPadded([]byte("before"), q)[len("before"):]
+	got := wire.AppendPadded([]byte("before"), q)[len("before"):]
 	if !padded {
 		if string(got) != string(q) {
 			t.Errorf("%s: changed, want it left as it is", m.Question[0].Name)
@@ -230,7 +231,7 @@ func FuzzPadding(f *testing.F) {
 	f.Add(askFor(f, "www.example."))
 	f.Add([]byte{0, 0, 1, 0, 0, 1, 0, 0, 0, 0, 0, 1, 0, 0, 1, 0, 1, 0, 0, 41})
 	f.Fuzz(func(t *testing.T, q []byte) {
-		got := appendPadded(nil, q)
+		got := wire.AppendPadded(nil, q)
 		if string(got) == string(q) {
 			return
 		}
@@ -261,7 +262,7 @@ func TestTLSPads(t *testing.T) {
 			}
 		}
 		for _, q := range s.Queries() {
-			if len(q.Raw)%padBlock != 0 || q.Network != "tls" {
+			if len(q.Raw)%128 != 0 || q.Network != "tls" {
 				t.Errorf("%s: %d bytes over %s, want a multiple of 128 over tls", q.Name, len(q.Raw), q.Network)
 			}
 		}

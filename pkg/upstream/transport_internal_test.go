@@ -21,7 +21,6 @@ import (
 var (
 	_ transport = (*socketPool)(nil)
 	_ transport = (*connPool)(nil)
-	_ transport = (*httpsPool)(nil)
 )
 
 // A harness is one transport with its counters, without a pool.
@@ -43,11 +42,7 @@ func newHarness(tb testing.TB, target Target, connections int, dial func(context
 	h := &harness{common: &common{
 		dial: dial, rand: rand.Reader, now: time.Now, log: slog.New(slog.DiscardHandler), connections: connections,
 	}}
-	if target.Network == "https" {
-		h.transport = newHTTPSPool(h.common, target, &h.count)
-	} else {
-		h.transport = newConnPool(h.common, target, &h.count)
-	}
+	h.transport = newConnPool(h.common, target, &h.count)
 	tb.Cleanup(func() {
 		h.closeIdle()
 		if tb.Failed() {

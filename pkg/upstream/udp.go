@@ -3,11 +3,11 @@
 package upstream
 
 import (
+	"bufio"
 	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"net/netip"
 	"runtime"
@@ -50,34 +50,23 @@ type socketPool struct {
 	readers  chan struct{} // limits the inboxes in use, which are large
 	outboxes sync.Pool     // of *outbox
 
-	mu          sync.Mutex // guards the fields below, and those of socket and datagramState where they say so
+	mu          sync.Mutex // guards the fields below, and those of socket and pendingQuery where they say so
 	cond        *sync.Cond // signaled when a socket is closed
 	outboxQueue *outbox    // that Flush sends; the first one takes more queries
 	slots       [socketSlots]*socket
-	openSockets int       // open or opening
-	opened      uint64    // sockets ever opened
-	noIdle      bool      // close sockets after their last query
-	closed      bool      // the upstream was removed: refuse queries
-	randBuf     [512]byte // from common.rand
-	randUsed    int       // bytes of randBuf used up
-}
-
-// A datagramState is what a socketPool stores about an attempt, guarded by its lock.
-type datagramState struct {
-	socket    *socket // that has it in its table; nil: none
-	id        uint16
-	sent      []byte    // the query as sent
-	inline    [104]byte // memory of sent, except for long names
-	malformed error     // error of the last answer that could not be parsed
+	openSockets int    // open or opening
+	opened      uint64 // sockets ever opened
+	noIdle      bool   // close sockets after their last query
+	closed      bool   // the upstream was removed: refuse queries
+	random      *bufio.Reader
 }
 
 func newSocketPool(c *common, addr netip.AddrPort, count *counters) *socketPool {
-	p := &socketPool{common: c, addr: addr, count: count}
+	p := &socketPool{common: c, addr: addr, count: count, random: bufio.NewReaderSize(c.rand, randomBuffer)}
 	p.readers = make(chan struct{}, 2*runtime.GOMAXPROCS(0)) // one may go on while another waits for a lock
 	p.cond = sync.NewCond(&p.mu)
 	p.inboxes.New = func() any { return newInbox() }
 	p.outboxes.New = func() any { return newOutbox() }
-	p.randUsed = len(p.randBuf)
 	return p
 }
 
@@ -112,7 +101,7 @@ func (p *socketPool) addLocked(a *attempt, o *outbox) error {
 	}
 	var caseBits uint64
 	if a.randomCase {
-		drawn, err := p.randomLocked(8)
+		drawn, err := draw(p.random, 8)
 		if err != nil {
 			return err
 		}
@@ -122,7 +111,7 @@ func (p *socketPool) addLocked(a *attempt, o *outbox) error {
 	if a.randomCase {
 		wire.RandomCase(msg, caseBits)
 	}
-	d := &a.pending.datagram
+	d := &a.pending
 	d.socket, d.id, d.malformed = o.socket, id, nil
 	d.sent = append(d.inline[:0], msg...)
 	o.socket.attempts[id] = a
@@ -132,7 +121,7 @@ func (p *socketPool) addLocked(a *attempt, o *outbox) error {
 // freeIDLocked returns a random ID that is free on the socket.
 func (p *socketPool) freeIDLocked(s *socket) (uint16, error) {
 	for range idDraws {
-		b, err := p.randomLocked(2)
+		b, err := draw(p.random, 2)
 		if err != nil {
 			return 0, err
 		}
@@ -144,18 +133,6 @@ func (p *socketPool) freeIDLocked(s *socket) (uint16, error) {
 	return 0, fmt.Errorf("finding a free ID: %w", errLimit)
 }
 
-// randomLocked returns n random bytes, 8 at most, valid until the next call.
-func (p *socketPool) randomLocked(n int) ([]byte, error) {
-	if p.randUsed+n > len(p.randBuf) {
-		if _, err := io.ReadFull(p.rand, p.randBuf[:]); err != nil {
-			return nil, fmt.Errorf("reading random numbers: %w", err)
-		}
-		p.randUsed = 0
-	}
-	p.randUsed += n
-	return p.randBuf[p.randUsed-n : p.randUsed], nil
-}
-
 // socketBuffer is the receive buffer of a socket in bytes: 64 datagrams of 1,232 bytes, each of which the kernel
 // counts as a page.
 const socketBuffer = 256 << 10
@@ -165,7 +142,7 @@ func (p *socketPool) drawSocketLocked() (*socket, error) {
 	if p.closed {
 		return nil, errRemoved
 	}
-	drawn, err := p.randomLocked(2)
+	drawn, err := draw(p.random, 2)
 	if err != nil {
 		return nil, err
 	}
@@ -265,7 +242,7 @@ func (p *socketPool) connect() (conn net.Conn, err error) {
 
 // randomAgeLocked returns how long a socket takes queries.
 func (p *socketPool) randomAgeLocked() (time.Duration, error) {
-	drawn, err := p.randomLocked(1)
+	drawn, err := draw(p.random, 1)
 	if err != nil {
 		return 0, err
 	}
@@ -316,8 +293,8 @@ func (p *socketPool) release() {
 
 // removeLocked removes an attempt from its socket's table.
 func (p *socketPool) removeLocked(s *socket, a *attempt) {
-	delete(s.attempts, a.pending.datagram.id)
-	a.pending.datagram.socket = nil
+	delete(s.attempts, a.pending.id)
+	a.pending.socket = nil
 	p.checkIdleLocked(s)
 }
 
@@ -325,11 +302,11 @@ func (p *socketPool) removeLocked(s *socket, a *attempt) {
 func (p *socketPool) cancel(a *attempt) (malformed error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if s := a.pending.datagram.socket; s != nil {
+	if s := a.pending.socket; s != nil {
 		s.retiring = true
 		p.removeLocked(s, a)
 	}
-	return a.pending.datagram.malformed
+	return a.pending.malformed
 }
 
 // shutdown implements transport.
@@ -367,3 +344,179 @@ func (p *socketPool) openCount() (now int, ever uint64) {
 	defer p.mu.Unlock()
 	return p.openSockets, p.opened
 }
+
+// datagramSize is how many bytes of a datagram are read: the largest EDNS size of a query here.
+const datagramSize = 4096
+
+// A socket is a UDP socket that is connected to the upstream, so that the kernel drops packets from other addresses.
+// Only its reader closes it.
+type socket struct {
+	pool     *socketPool
+	conn     net.Conn
+	raw      syscall.RawConn // nil: no batches for this kind of socket or system
+	ageTimer *time.Timer     // calls onAge
+
+	// Guarded by socketPool.mu:
+	attempts map[uint16]*attempt // by ID
+	slot     int                 // in socketPool.slots; -1: in none
+	batches  int                 // assigned to it
+	retiring bool                // too old, or without an answer: used only if there is no other
+	ended    bool                // about to be closed
+}
+
+// run reads until the socket is ended or fails, and closes it.
+func (s *socket) run() {
+	defer s.pool.release()
+	defer s.pool.recoverPanic(context.Background(), func() {})
+	err := s.read()
+	pending := s.fail()
+	_ = s.conn.Close() // everything of interest has been read
+	s.pool.deliverError(pending, fmt.Errorf("receiving: %w", err))
+}
+
+// read reads until there is an error, and returns it.
+func (s *socket) read() (err error) {
+	defer s.pool.recoverPanic(context.Background(), func() { err = errPanic })
+	if s.raw != nil {
+		return s.readBatches()
+	}
+	return s.readEach()
+}
+
+// readEach reads one datagram at a time.
+func (s *socket) readEach() error {
+	var (
+		buf   [datagramSize]byte
+		msg   wire.Message
+		batch wire.SendBatch
+	)
+	for {
+		n, err := s.conn.Read(buf[:])
+		if err != nil {
+			return err
+		}
+		s.deliver(1, func(int) []byte { return buf[:n] }, &msg, &batch)
+	}
+}
+
+// fail ends the socket and returns its pending attempts.
+func (s *socket) fail() (pending []*attempt) {
+	p := s.pool
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, a := range s.attempts {
+		a.pending.socket = nil
+		pending = append(pending, a)
+	}
+	clear(s.attempts)
+	p.endLocked(s)
+	return pending
+}
+
+// deliverError delivers the error to each attempt, even if one of the callbacks panics.
+func (p *socketPool) deliverError(attempts []*attempt, err error) {
+	var batch wire.SendBatch
+	for _, a := range attempts {
+		p.deliverReply(a, reply{err: err}, &batch)
+	}
+	batch.Flush()
+}
+
+func (p *socketPool) deliverReply(a *attempt, r reply, batch *wire.SendBatch) {
+	defer p.recoverPanic(context.Background(), func() {})
+	a.deliver(r, batch)
+}
+
+// deliver handles n datagrams received together, and then sends the queries that follow from them.
+func (s *socket) deliver(n int, datagram func(i int) []byte, msg *wire.Message, batch *wire.SendBatch) {
+	for i := 0; i < n; {
+		i = s.deliverFrom(i, n, datagram, msg, batch)
+	}
+	batch.Flush()
+}
+
+// deliverFrom handles the datagrams from i on. It returns the index to go on with: after a panic the one behind,
+// otherwise n.
+func (s *socket) deliverFrom(i, n int, datagram func(i int) []byte, msg *wire.Message, batch *wire.SendBatch) (next int) {
+	defer s.pool.recoverPanic(context.Background(), func() {})
+	for next = i; next < n; {
+		i, next = next, next+1
+		s.handleDatagram(datagram(i), msg, batch)
+	}
+	return next
+}
+
+// handleDatagram delivers a datagram to the attempt that it answers. It counts and drops datagrams that answer none
+// or cannot be parsed; otherwise any sender could end an attempt (RFC 5452 section 9.1). Of a truncated answer only the
+// header and the question are read, as TCP repeats all of it.
+func (s *socket) handleDatagram(r []byte, msg *wire.Message, batch *wire.SendBatch) {
+	var (
+		p          = s.pool
+		a, matched = s.match(r)
+		out        reply
+	)
+	switch {
+	case matched == wire.NoMatch:
+		p.count.failures[CauseMismatch].Add(1)
+		return
+	case matched == wire.CaseMismatch:
+		out.caseChanged = true
+	case matched == wire.NoEDNS:
+		out.headerOnlyRcode = uint16(r[3] & 0x0f)
+	case isTruncated(r):
+		out.truncated = true
+	default:
+		if err := msg.Parse(r); err != nil {
+			p.count.failures[CauseMalformed].Add(1)
+			s.noteMalformed(a, wire.ID(r), fmt.Errorf("%w: %w", errMalformed, err))
+			return
+		}
+		out.m = msg
+	}
+	if !s.claim(a, wire.ID(r)) {
+		p.count.failures[CauseMismatch].Add(1) // another answer came first
+		return
+	}
+	a.deliver(out, batch)
+}
+
+// match returns the attempt with the ID of a datagram, and how well the question matches.
+func (s *socket) match(r []byte) (*attempt, wire.MatchResult) {
+	if len(r) < wire.HeaderLen {
+		return nil, wire.NoMatch
+	}
+	s.pool.mu.Lock()
+	defer s.pool.mu.Unlock()
+	a := s.attempts[wire.ID(r)]
+	if a == nil {
+		return nil, wire.NoMatch
+	}
+	matched := wire.Match(a.pending.sent, r)
+	if matched == wire.CaseMismatch && !a.randomCase {
+		matched = wire.ExactMatch // random case was not requested
+	}
+	return a, matched
+}
+
+// claim removes an attempt from the socket, and reports whether it was there.
+func (s *socket) claim(a *attempt, id uint16) bool {
+	s.pool.mu.Lock()
+	defer s.pool.mu.Unlock()
+	if s.attempts[id] != a {
+		return false
+	}
+	s.pool.removeLocked(s, a)
+	return true
+}
+
+// noteMalformed stores the error of an answer, in case no better answer comes.
+func (s *socket) noteMalformed(a *attempt, id uint16, err error) {
+	s.pool.mu.Lock()
+	defer s.pool.mu.Unlock()
+	if s.attempts[id] == a {
+		a.pending.malformed = err
+	}
+}
+
+// isTruncated returns the TC bit of a message of at least a header.
+func isTruncated(r []byte) bool { return r[2]&0x02 != 0 }

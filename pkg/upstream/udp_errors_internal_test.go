@@ -160,8 +160,8 @@ func TestSocketPoolCannotOpen(t *testing.T) {
 	for _, tt := range tests { // in sequence, on the same transport
 		dial = tt.dial
 		h.mu.Lock()
-		if h.rand = rand.Reader; tt.rand != nil {
-			h.rand, h.randUsed = tt.rand, len(h.randBuf)
+		if h.random.Reset(rand.Reader); tt.rand != nil {
+			h.random.Reset(tt.rand)
 		}
 		h.mu.Unlock()
 		var batch wire.SendBatch

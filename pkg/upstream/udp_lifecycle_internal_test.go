@@ -29,7 +29,7 @@ func TestSocketPoolLeavesSilentPort(t *testing.T) {
 			upstreamtest.Action{Raw: []upstreamtest.Raw{upstreamtest.Forged}},
 		))
 		h := newSocketHarness(t, inMemory, upstreamtest.Network{inMemory: s}.Dial)
-		h.rand = fixedRandom{}
+		h.random.Reset(fixedRandom{})
 		q := questionFor(t, "www.example.")
 		for range 2 {
 			h.ask(t, 1, q, false)
@@ -57,7 +57,7 @@ func TestSocketPoolRetiresSockets(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := upstreamtest.New(upstreamtest.Always(upstreamtest.Action{Raw: []upstreamtest.Raw{upstreamtest.Forged}}))
 		h := newSocketHarness(t, inMemory, upstreamtest.Network{inMemory: s}.Dial)
-		h.rand = fixedRandom{}
+		h.random.Reset(fixedRandom{})
 		for range 2*socketBatches + 1 {
 			h.ask(t, 1, questionFor(t, "www.example."), false)
 			h.came.Wait()
@@ -240,7 +240,7 @@ func TestSocketPoolConcurrent(t *testing.T) {
 				for i := range attempts {
 					tr, first := &attempts[i], true
 					*tr = attempt{query: q, randomCase: true, onReply: func(r reply, _ *wire.SendBatch) {
-						if r.m == nil || wire.Match(tr.pending.datagram.sent, r.m.Raw) != wire.ExactMatch || !first {
+						if r.m == nil || wire.Match(tr.pending.sent, r.m.Raw) != wire.ExactMatch || !first {
 							strange.Add(1)
 						}
 						first = false

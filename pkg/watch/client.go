@@ -3,13 +3,10 @@
 package watch
 
 import (
-	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"net"
 	"net/http"
-	"net/url"
 	"sync/atomic"
 
 	corev1 "k8s.io/api/core/v1"
@@ -28,7 +25,7 @@ import (
 type clients struct {
 	core, discovery rest.Interface
 	http            *http.Client
-	requests        *atomic.Uint64 // sent
+	requests        atomic.Uint64 // sent
 }
 
 // newClients reads the credentials. It opens no connection.
@@ -37,18 +34,17 @@ func newClients(kubeconfig, userAgent string, maxList int64, l *connTracker) (*c
 	if err != nil {
 		return nil, err
 	}
-	c := &clients{requests: new(atomic.Uint64)}
+	c := &clients{}
 	cfg.UserAgent = userAgent
 	cfg.ContentType = runtime.ContentTypeProtobuf
 	cfg.AcceptContentTypes = runtime.ContentTypeProtobuf + "," + runtime.ContentTypeJSON
 	cfg.QPS = -1 // each feed has its own limit
 	cfg.WarningHandlerWithContext = rest.NoWarnings{}
 	cfg.Dial = l.dialContext
-	cfg.Wrap(func(next http.RoundTripper) http.RoundTripper { return countedTripper{next, c.requests} })
 	if c.http, err = rest.HTTPClientFor(cfg); err != nil {
 		return nil, fmt.Errorf("creating a client of the API server: %w", err)
 	}
-	c.http.Transport = cancelTripper{boundedTripper{c.http.Transport, maxList}, new(atomic.Int64)}
+	c.http.Transport = cancelTripper{boundedTripper{c.http.Transport, maxList, &c.requests}, new(atomic.Int64)}
 	codecs := boundedCodecs{serializer.NewCodecFactory(newScheme()).WithoutConversion()}
 	if c.core, err = newClient(cfg, c.http, codecs, "/api", corev1.SchemeGroupVersion); err != nil {
 		return nil, err
@@ -110,72 +106,53 @@ func newScheme() *runtime.Scheme {
 		&corev1.Service{}, &corev1.ServiceList{},
 		&corev1.Namespace{}, &corev1.NamespaceList{},
 		&corev1.Pod{}, &corev1.PodList{},
-		&corev1.Node{})
+		&corev1.Node{},
+		&corev1.ConfigMap{}, &corev1.ConfigMapList{},
+		&corev1.Event{})
 	metav1.AddToGroupVersion(s, corev1.SchemeGroupVersion)
 	s.AddKnownTypes(discoveryv1.SchemeGroupVersion, &discoveryv1.EndpointSlice{}, &discoveryv1.EndpointSliceList{})
 	metav1.AddToGroupVersion(s, discoveryv1.SchemeGroupVersion)
 	return s
 }
 
-// A countedTripper counts the requests that it sends.
-type countedTripper struct {
-	next  http.RoundTripper
-	count *atomic.Uint64
-}
+type (
+	// A Client sends requests for objects of the core group, as JSON.
+	Client = rest.RESTClient
 
-// RoundTrip implements [http.RoundTripper].
-func (t countedTripper) RoundTrip(req *http.Request) (*http.Response, error) {
-	t.count.Add(1)
-	return t.next.RoundTrip(req)
-}
+	// A Request is a request of a Client.
+	Request = rest.Request
+)
 
-// WrappedRoundTripper lets client-go reach the wrapped transport.
-func (t countedTripper) WrappedRoundTripper() http.RoundTripper { return t.next }
-
-// NewHTTPClient returns a client of the API server for callers with few requests, and the server's URL. The credentials
-// come from the kubeconfig or, if it is empty, from the pod's service account. NewHTTPClient opens no connection. A
-// request ends with its context.
-func NewHTTPClient(kubeconfig, userAgent string) (*http.Client, *url.URL, error) {
+// NewClient returns a client of the API server for callers with few requests. The credentials come from the kubeconfig
+// or, if it is empty, from the pod's service account. NewClient opens no connection. A request ends with its context.
+func NewClient(kubeconfig, userAgent string) (*Client, error) {
 	cfg, err := restConfig(kubeconfig)
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	cfg.UserAgent = userAgent
 	cfg.Dial = (&net.Dialer{Timeout: dialTimeout, KeepAlive: keepAlive}).DialContext
-	client, err := rest.HTTPClientFor(cfg)
+	hc, err := rest.HTTPClientFor(cfg)
 	if err != nil {
-		return nil, nil, fmt.Errorf("creating a client of the API server: %w", err)
+		return nil, fmt.Errorf("creating a client of the API server: %w", err)
 	}
-	client.Transport = cancelTripper{client.Transport, new(atomic.Int64)}
+	hc.Transport = cancelTripper{boundedTripper{hc.Transport, maxObject, new(atomic.Uint64)}, new(atomic.Int64)}
 	server, _, err := rest.DefaultServerUrlFor(cfg)
 	if err != nil {
-		return nil, nil, fmt.Errorf("reading the URL of the API server: %w", err)
+		return nil, fmt.Errorf("reading the URL of the API server: %w", err)
 	}
-	return client, server, nil
+	return ClientOver(hc, server.String())
 }
 
-// A debugHandler lowers everything that client-go logs to debug level, because this package logs the relevant events
-// itself, once. Client-go's few messages without a logger (slow list, changed certificate) go where klog's global
-// settings send them, which belong to the program.
-type debugHandler struct {
-	to slog.Handler
+// ClientOver returns a client of the API server at a URL that sends its requests through hc.
+func ClientOver(hc *http.Client, server string) (*Client, error) {
+	cfg := &rest.Config{Host: server, APIPath: "/api", QPS: -1, WarningHandlerWithContext: rest.NoWarnings{}}
+	cfg.GroupVersion = &corev1.SchemeGroupVersion
+	cfg.ContentType = runtime.ContentTypeJSON
+	cfg.NegotiatedSerializer = boundedCodecs{serializer.NewCodecFactory(newScheme()).WithoutConversion()}
+	c, err := rest.RESTClientForConfigAndClient(cfg, hc)
+	if err != nil {
+		return nil, fmt.Errorf("creating a client of %s: %w", server, err)
+	}
+	return c, nil
 }
-
-// Enabled implements [slog.Handler].
-func (h debugHandler) Enabled(ctx context.Context, level slog.Level) bool {
-	return level >= slog.LevelDebug && h.to.Enabled(ctx, slog.LevelDebug)
-}
-
-// Handle implements [slog.Handler].
-func (h debugHandler) Handle(ctx context.Context, r slog.Record) error {
-	r.Level = slog.LevelDebug
-	return h.to.Handle(ctx, r)
-}
-
-// WithAttrs implements [slog.Handler].
-func (h debugHandler) WithAttrs(attrs []slog.Attr) slog.Handler {
-	return debugHandler{h.to.WithAttrs(attrs)}
-}
-
-// WithGroup implements [slog.Handler].
-func (h debugHandler) WithGroup(name string) slog.Handler { return debugHandler{h.to.WithGroup(name)} }

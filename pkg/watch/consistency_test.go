@@ -34,8 +34,8 @@ func (f *forward) pass(d time.Duration) {
 	}
 }
 
-// TestNeverOlder switches to a server whose cache is behind, in every possible way.
-func TestNeverOlder(t *testing.T) {
+// TestNeverBackInTime switches to a server whose cache is behind, in every possible way.
+func TestNeverBackInTime(t *testing.T) {
 	t.Parallel()
 	tests := []struct {
 		name   string

@@ -78,9 +78,9 @@ func TestServerAway(t *testing.T) {
 	}
 }
 
-// TestQuiet checks that the state stays confirmed while none of its objects changes, and counts the requests: in an idle
+// TestUnchangedStaysConfirmed checks that the state stays confirmed while none of its objects changes, and counts the requests: in an idle
 // cluster, and in one where other objects change.
-func TestQuiet(t *testing.T) {
+func TestUnchangedStaysConfirmed(t *testing.T) {
 	t.Parallel()
 	tests := []struct {
 		staleAfter time.Duration
@@ -261,8 +261,8 @@ func TestRefused(t *testing.T) {
 	}
 }
 
-// TestBroken breaks the open watches, and expects a change made at that moment soon, with few requests.
-func TestBroken(t *testing.T) {
+// TestBrokenWatches breaks the open watches, and expects a change made at that moment soon, with few requests.
+func TestBrokenWatches(t *testing.T) {
 	t.Parallel()
 	tests := []struct {
 		name    string

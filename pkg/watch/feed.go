@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"log/slog"
 	"reflect"
-	"runtime/debug"
 	"strconv"
 	"sync/atomic"
 	"time"
@@ -21,15 +20,16 @@ import (
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
+
+	"github.com/nodecache/node-cache/pkg/task"
 )
 
 const (
 	// The pauses between attempts double from firstPause to lastPause, each with up to half of it added. The last pause is
 	// short so that changes flow again within 8 s of a long outage. It costs 5,000 agents with three kinds
 	// 2,400 attempts a second in total: a server that is down does not see them, and one that is up sees each once.
-	firstPause  = 800 * time.Millisecond
-	lastPause   = 5 * time.Second
-	pauseJitter = 0.5
+	firstPause = 800 * time.Millisecond
+	lastPause  = 5 * time.Second
 
 	// refusedPause follows a refusal by the server. Permissions can change at any time, but rarely do.
 	refusedPause = 30 * time.Second
@@ -50,7 +50,7 @@ type feed struct {
 	timing     confirmTiming
 	maxList    int64 // bytes
 	conns      *connTracker
-	panics     *atomic.Uint64
+	guard      task.Guard
 	onSynced   func() // called once: the first list is complete, or the server forbids it
 	log        *slog.Logger
 	now        func() time.Time
@@ -79,50 +79,35 @@ type feed struct {
 
 // run feeds the target until ctx ends.
 func (f *feed) run(ctx context.Context) {
-	logger := logr.FromSlogHandler(debugHandler{f.log.Handler()})
+	logger := logr.Discard() // this package logs the relevant events itself, once
 	ctx = klog.NewContext(ctx, logger)
-	backoff := wait.Backoff{Duration: firstPause, Factor: 2, Jitter: pauseJitter, Cap: lastPause, Steps: 10}
 	lw := &cache.ListWatch{ListWithContextFunc: f.list, WatchFuncWithContext: f.openWatch}
 	r := cache.NewReflectorWithOptions(lw, f.query.example, sink{f}, cache.ReflectorOptions{
 		Logger:          &logger,
 		Name:            f.query.resource,
 		TypeDescription: f.query.resource,
-		Backoff:         &backoff,
+		Backoff:         &wait.Backoff{Duration: firstPause, Factor: 2, Jitter: 0.5, Cap: lastPause, Steps: 10},
 		Clock:           cancelableClock{done: ctx.Done()},
 	})
-	pause := backoff.DelayFunc()
+	pause := task.Backoff{First: firstPause, Last: lastPause}
+	refused := task.Backoff{First: refusedPause, Last: refusedPause}
 	for {
 		began := f.now()
-		err := f.attempt(ctx, r)
+		err := f.guard.Do(ctx, func() error { return r.ListAndWatchWithContext(ctx) }) // it recorded other failures itself
+		if errors.Is(err, task.ErrPanic) {
+			f.failed(ctx, err)
+		}
 		if f.now().Sub(began) > lastPause {
-			pause = backoff.DelayFunc() // the server's pause replaces the backoff
+			pause.Reset() // the server's pause replaces the backoff
 		}
-		rest := pause()
+		rest := pause.Next()
 		if reason := reasonOf(err); err != nil && (reason == reasonForbidden || reason == reasonUnauthorized) {
-			rest = jittered(refusedPause)
+			rest = refused.Next()
 		}
-		if !sleep(ctx, rest) {
+		if task.Sleep(ctx, rest) != nil {
 			return
 		}
 	}
-}
-
-// attempt lists and watches until something fails. The failure was recorded where it happened.
-func (f *feed) attempt(ctx context.Context, r *cache.Reflector) (err error) {
-	defer func() {
-		if p := recover(); p != nil {
-			err = f.panicked(ctx, p)
-		}
-	}()
-	return r.ListAndWatchWithContext(ctx)
-}
-
-// panicked records a recovered panic.
-func (f *feed) panicked(ctx context.Context, p any) error {
-	f.panics.Add(1)
-	f.log.ErrorContext(ctx, "panic in a watch", "resource", f.query.resource, "panic", p, "stack", string(debug.Stack()))
-	f.failed(ctx, errPanic)
-	return errPanic
 }
 
 // failed records an error, and logs it if its reason is new.
@@ -201,7 +186,6 @@ var (
 	errListEnded   = errors.New("the server closed the watch before its first list was complete")
 	errUnconfirmed = errors.New("the server sent no bookmark, or its history was rolled back")
 	errUnrequested = errors.New("the server sent an object that was not requested")
-	errPanic       = errors.New("recovered from a panic")
 )
 
 // Reasons that KindStats.LastError begins with.
@@ -234,7 +218,7 @@ func reasonOf(err error) string {
 		return reasonBusy
 	case errors.Is(err, errSilent), errors.Is(err, errUnconfirmed):
 		return reasonSilent
-	case errors.Is(err, errPanic):
+	case errors.Is(err, task.ErrPanic):
 		return reasonInternal
 	case apierrors.HasStatusCause(err, causeUnreadable), errors.Is(err, errLongList), errors.Is(err, errUnrequested):
 		return reasonUnreadable

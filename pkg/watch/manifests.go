@@ -3,6 +3,7 @@
 package watch
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -15,8 +16,14 @@ import (
 
 	"k8s.io/apimachinery/pkg/labels"
 
+	"github.com/nodecache/node-cache/pkg/filewatch"
+	"github.com/nodecache/node-cache/pkg/task"
 	"github.com/nodecache/node-cache/pkg/zone"
 )
+
+// manifestRemoveDelay is how long an object must be missing before it is removed: a file that is being rewritten lacks
+// objects for a while.
+const manifestRemoveDelay = 500 * time.Millisecond
 
 // ManifestsConfig configures Manifests.
 type ManifestsConfig struct {
@@ -39,38 +46,42 @@ type ManifestsConfig struct {
 
 // Manifests keep a store equal to the objects in a folder of YAML and JSON files, instead of an API server.
 //
-// They read the files *.yaml, *.yml and *.json of the folder itself, as "kubectl apply -f FOLDER" does. They skip
-// subfolders, hidden files and kustomization.yaml, and follow links to files, so a mounted ConfigMap works like any
-// other folder. They use the documents of kind Service, EndpointSlice, Endpoints, Namespace and Pod, also in lists, and
-// skip other kinds. There is no API server to fill in defaults: a Service needs its clusterIP, EndpointSlices or
-// Endpoints list the ready pods, and a Pod has a name only through its status.
+// They read the files *.yaml, *.yml and *.json of the folder itself. They skip subfolders, hidden files and
+// kustomization.yaml, and follow links to files, so a mounted ConfigMap works like any other folder. They use the
+// documents of kind Service, EndpointSlice, Endpoints, Namespace and Pod, also in lists, and skip other kinds. There is
+// no API server to fill in defaults: a Service needs its clusterIP, EndpointSlices or Endpoints list the ready pods, and
+// a Pod has a name only through its status.
 //
-// [Manifests.Problems] reports what is wrong; the rest is served. A document that becomes unusable removes nothing: its
-// last good objects stay until it is fixed or removed, so that a typo does not take a name out of service. An unknown
-// field is reported and ignored. If the folder itself cannot be read, everything stays.
+// [Manifests.Problems] reports what is wrong; the rest is served. While a file has an unusable document, nothing is
+// removed that the file held before, so that a typo does not take a name out of service. An unknown field is reported
+// and ignored. If the folder itself cannot be read, everything stays.
 //
-// New and changed objects are served once the folder has been unchanged for 50 ms. A missing object is removed after
-// another 500 ms without a change, because a file that is being rewritten lacks objects for a while.
+// New and changed objects are served once the folder has been unchanged for 50 ms. A missing object is removed half a
+// second later.
 type Manifests struct {
 	cfg            ManifestsConfig
 	folder         manifestFolder // used only by Run after NewManifests
-	filter         manifestFilter
-	kinds          []zone.Kind
-	store          manifestStore   // its store is nil if no store is filled
+	selection      manifestSelection
 	serviceWatcher *serviceWatcher // nil: none
 	ready          chan struct{}
-
-	counts   map[zone.Kind]*manifestCounts // set by NewManifests, not changed later
-	failures atomic.Uint64
-	panics   atomic.Uint64
+	sets           []*manifestSet // in the order of puts; removals have the opposite order
+	kinds          []zone.Kind    // of the store
+	missing        bool           // objects of the sets are missing in the folder
+	failures       atomic.Uint64
+	panics         atomic.Uint64
 
 	mu       sync.Mutex // guards the following fields
 	problems []Problem
 	broken   string // why the folder cannot be read; empty: it can
 }
 
-// manifestCounts are the counters of one kind.
-type manifestCounts struct {
+// A manifestSet is what one target gets of the folder: the objects of one kind.
+type manifestSet struct {
+	target
+	kind    zone.Kind
+	all     bool               // not only the selected objects
+	present map[objectKey]bool // put and not removed; false: missing in the folder
+
 	events  atomic.Uint64
 	arrival histogram
 }
@@ -84,62 +95,49 @@ func NewManifests(cfg ManifestsConfig) (*Manifests, error) {
 	if cfg.Now == nil {
 		return nil, errors.New("manifests: no clock set")
 	}
-	if cfg.Log == nil {
-		cfg.Log = slog.New(slog.DiscardHandler)
-	}
+	cfg.Log = cmp.Or(cfg.Log, slog.New(slog.DiscardHandler))
 	path, err := filepath.Abs(cfg.Folder)
 	if err != nil {
 		return nil, fmt.Errorf("resolving %s: %w", cfg.Folder, err)
 	}
 	cfg.Folder = path
-	m := &Manifests{
-		cfg: cfg, folder: manifestFolder{path: path}, ready: make(chan struct{}),
-		store:  manifestStore{store: cfg.Store, present: map[recordKey]bool{}},
-		filter: manifestFilter{namespaces: cfg.Namespaces, endpoints: cfg.Endpoints, pods: cfg.Pods},
-		counts: map[zone.Kind]*manifestCounts{},
-	}
-	if m.filter.services, err = labels.Parse(cfg.ServiceSelector); err != nil {
+	m := &Manifests{cfg: cfg, ready: make(chan struct{}), selection: manifestSelection{namespaces: cfg.Namespaces, endpoints: cfg.Endpoints}}
+	m.folder = manifestFolder{path: path, guard: task.Guard{Where: "manifests", Log: cfg.Log, Count: &m.panics}}
+	if m.selection.services, err = labels.Parse(cfg.ServiceSelector); err != nil {
 		return nil, fmt.Errorf("parsing the service selector: %w", err)
 	}
-	if m.filter.namespaceSelector, err = labels.Parse(cfg.NamespaceSelector); err != nil {
+	if m.selection.namespaceLabels, err = labels.Parse(cfg.NamespaceSelector); err != nil {
 		return nil, fmt.Errorf("parsing the namespace selector: %w", err)
 	}
-	if cfg.ServicesOnly {
-		m.filter.endpoints, m.filter.pods = EndpointsNone, false
-	}
-	m.folder.recordPanic = m.recordPanic
-	m.folder.scan()
-	if m.folder.err != nil {
+	if m.folder.scan(context.Background()); m.folder.err != nil {
 		return nil, fmt.Errorf("reading manifests: %w", m.folder.err)
 	}
-	_, m.problems = m.folder.all()
-	if cfg.ServiceWatch != nil {
-		m.serviceWatcher = newServiceWatcher(*cfg.ServiceWatch)
-	}
-	if cfg.Store != nil {
-		m.kinds = m.filled()
-		cfg.Store.Expect(m.kinds...)
-	}
-	for _, kind := range m.kinds {
-		m.counts[kind] = &manifestCounts{}
-	}
+	_, m.problems = m.folder.objects()
+	m.addSets()
 	return m, nil
 }
 
-// filled returns the kinds that the folder fills.
-func (m *Manifests) filled() []zone.Kind {
-	kinds := []zone.Kind{zone.Services}
-	if m.cfg.ServicesOnly {
-		return kinds
+// addSets adds the sets of the service watch and of the store. In the store, a Service that becomes headless already has
+// its endpoints, and a name disappears with its Service, not with its endpoints before that.
+func (m *Manifests) addSets() {
+	add := func(t target, kind zone.Kind, all bool) {
+		m.sets = append(m.sets, &manifestSet{target: t, kind: kind, all: all, present: map[objectKey]bool{}})
 	}
-	if m.cfg.Endpoints != EndpointsNone {
-		kinds = append(kinds, zone.Slices)
+	if m.cfg.ServiceWatch != nil {
+		m.serviceWatcher = newServiceWatcher(*m.cfg.ServiceWatch)
+		add(serviceTarget{m.serviceWatcher, zone.Slices}, zone.Slices, true)
+		add(serviceTarget{m.serviceWatcher, zone.Services}, zone.Services, true)
 	}
-	kinds = append(kinds, zone.Namespaces)
-	if m.cfg.Pods {
-		kinds = append(kinds, zone.Pods)
+	if m.cfg.Store == nil {
+		return
 	}
-	return kinds
+	m.kinds = storeKinds(m.cfg.ServicesOnly, m.cfg.Endpoints, m.cfg.Pods)
+	m.cfg.Store.Expect(m.kinds...)
+	for _, kind := range []zone.Kind{zone.Namespaces, zone.Slices, zone.Pods, zone.Services} {
+		if slices.Contains(m.kinds, kind) {
+			add(zoneTarget{m.cfg.Store, kind}, kind, false)
+		}
+	}
 }
 
 // String names the task in logs.
@@ -148,92 +146,137 @@ func (m *Manifests) String() string { return "manifests" }
 // Ready is closed once the store holds the folder's first state and that state was reported to ServiceWatch.
 func (m *Manifests) Ready() <-chan struct{} { return m.ready }
 
-// Problems returns the folder's current problems, by file and document. It is safe for concurrent use.
-func (m *Manifests) Problems() []Problem {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return slices.Clone(m.problems)
+// Run watches the folder until ctx ends, and then returns nil. If the kernel provides no events, it polls every 5 seconds.
+// Run can be called once.
+func (m *Manifests) Run(ctx context.Context) error {
+	var tasks sync.WaitGroup
+	if m.serviceWatcher != nil {
+		tasks.Go(func() { m.serviceWatcher.run(ctx) })
+	}
+	started := false
+	filewatch.Watch(ctx, filewatch.Config{
+		Folder: m.cfg.Folder, Log: m.cfg.Log,
+		Check: func(bool) time.Duration {
+			if !started {
+				m.start(ctx)
+				started = true
+				return 0
+			}
+			return m.check(ctx)
+		},
+		OnPanic: func(panicked any, _ []byte) { _ = m.folder.guard.Recovered(ctx, panicked) },
+	})
+	tasks.Wait()
+	return nil
 }
 
-// Stats returns the counters. Age is always 0: the folder is on this host. Failures counts the scans that could not
-// read the folder. Stats is safe for concurrent use.
-func (m *Manifests) Stats() Stats {
-	synced := m.isReady()
-	m.mu.Lock()
-	broken := m.broken
-	m.mu.Unlock()
-	s := Stats{Panics: m.panics.Load()}
-	if m.serviceWatcher != nil {
-		s.ServiceWatch = ServiceWatchStats{Synced: synced, LastError: broken}
+// start applies the folder's first state. It removes other objects from the store: another source may have filled it.
+func (m *Manifests) start(ctx context.Context) {
+	m.folder.scan(ctx) // it may have changed since NewManifests
+	m.apply(ctx, time.Time{})
+	for _, set := range m.sets {
+		set.retain(func(namespace, name string) bool { return set.present[objectKey{namespace, name}] }, m.cfg.Now())
 	}
 	for _, kind := range m.kinds {
-		c := m.counts[kind]
-		s.Kinds = append(s.Kinds, KindStats{
-			Kind: kind, Synced: synced, Events: c.events.Load(), Failures: m.failures.Load(),
-			LastError: broken, Arrival: c.arrival.read(),
-		})
+		m.cfg.Store.SetSynced(kind)
+		m.cfg.Store.SetAlwaysFresh(kind)
 	}
-	return s
+	if m.serviceWatcher == nil {
+		close(m.ready)
+		return
+	}
+	m.serviceWatcher.markSynced(func() { close(m.ready) })
 }
 
-// apply brings the store and the service watcher in line with the folder. event is the time of the event that caused
-// it, or zero. Unless remove is set, missing objects stay, and apply reports whether there are any.
-func (m *Manifests) apply(ctx context.Context, event time.Time, remove bool) (left bool) {
-	objects, problems := m.folder.all()
+// check applies the folder's changes. Missing objects are removed if the folder is unchanged at the next call, which is
+// to come after the returned pause.
+func (m *Manifests) check(ctx context.Context) (pause time.Duration) {
+	began := m.cfg.Now()
+	changed := m.folder.scan(ctx)
+	if m.folder.err != nil {
+		m.failures.Add(1)
+	}
+	switch {
+	case changed:
+		m.apply(ctx, began)
+	case m.missing:
+		m.remove(ctx)
+	}
+	if m.missing {
+		return manifestRemoveDelay
+	}
+	return 0
+}
+
+// apply puts the folder's objects. began is when the check began that found a change; zero: it is the first one.
+func (m *Manifests) apply(ctx context.Context, began time.Time) {
+	objects, problems := m.folder.objects()
 	m.report(ctx, problems)
-	if m.serviceWatcher != nil {
-		left = m.applyServiceWatch(objects, remove)
-	}
-	if m.store.store == nil {
-		return left
-	}
-	records := m.filter.records(objects)
-	if m.cfg.ServicesOnly {
-		records.namespaces = nil
-	}
-	changed := m.store.put(records, m.cfg.Now())
-	gone := m.store.removed(records)
-	if remove {
-		changed = append(changed, m.store.remove(gone, m.cfg.Now())...)
-		gone = nil
-	}
-	now := m.cfg.Now()
-	for _, kind := range changed {
-		c := m.counts[kind]
-		c.events.Add(1)
-		if !event.IsZero() {
-			c.arrival.observe(now.Sub(event))
+	all, selected := m.selection.split(objects)
+	m.missing = false
+	changes := 0
+	for _, set := range m.sets {
+		list := selected[set.kind]
+		if set.all {
+			list = all[set.kind]
 		}
+		changes += m.putObjects(set, list, began)
+		m.missing = m.missing || set.lacksObjects()
 	}
-	if len(changed) > 0 {
-		m.cfg.Log.InfoContext(ctx, "manifests applied", "folder", m.cfg.Folder, "objects", len(objects), "changes", len(changed))
+	if changes > 0 {
+		m.cfg.Log.InfoContext(ctx, "manifests applied", "folder", m.cfg.Folder, "objects", len(objects), "changes", changes)
 	}
-	return left || len(gone) > 0
 }
 
-// applyServiceWatch passes all objects to the service watcher, which picks its own.
-func (m *Manifests) applyServiceWatch(objects []manifest, remove bool) (left bool) {
-	services, endpoints := map[string]bool{}, map[string]bool{} // by name, in the watched namespace
-	for i := range objects {
-		o := &objects[i]
-		if o.id.namespace != m.cfg.ServiceWatch.Namespace {
+// putObjects puts the objects in the set, marks its others as missing, and returns how many objects of the store changed.
+func (m *Manifests) putObjects(set *manifestSet, list []object, began time.Time) (changes int) {
+	for key := range set.present {
+		set.present[key] = false
+	}
+	for _, o := range list {
+		set.present[objectKey{o.GetNamespace(), o.GetName()}] = true
+		now := m.cfg.Now()
+		if !set.put(o, now) || set.all {
 			continue
 		}
-		if o.service != nil {
-			services[o.id.name] = true
-			m.serviceWatcher.putService(o.service)
-		}
-		for _, slice := range o.slices {
-			endpoints[slice.Name] = true
-			m.serviceWatcher.putSlice(slice)
+		changes++
+		set.events.Add(1)
+		if !began.IsZero() {
+			set.arrival.observe(now.Sub(began))
 		}
 	}
-	if !remove {
-		return true // only the service watcher knows whether an object is missing
+	return changes
+}
+
+// lacksObjects reports whether an object of the set is missing in the folder.
+func (s *manifestSet) lacksObjects() bool {
+	for _, there := range s.present {
+		if !there {
+			return true
+		}
 	}
-	m.serviceWatcher.retain(zone.Services, func(_, name string) bool { return services[name] })
-	m.serviceWatcher.retain(zone.Slices, func(_, name string) bool { return endpoints[name] })
 	return false
+}
+
+// remove removes the missing objects.
+func (m *Manifests) remove(ctx context.Context) {
+	changes := 0
+	for _, set := range slices.Backward(m.sets) {
+		for key, there := range set.present {
+			if there {
+				continue
+			}
+			delete(set.present, key)
+			if set.remove(key.namespace, key.name, m.cfg.Now()) {
+				set.events.Add(1)
+				changes++
+			}
+		}
+	}
+	m.missing = false
+	if changes > 0 {
+		m.cfg.Log.InfoContext(ctx, "manifests removed", "folder", m.cfg.Folder, "changes", changes)
+	}
 }
 
 // report publishes the problems, and logs the new ones.
@@ -266,8 +309,32 @@ func (m *Manifests) isReady() bool {
 	}
 }
 
-// recordPanic counts and logs a panic that a file caused.
-func (m *Manifests) recordPanic(file string, panicked any, stack []byte) {
-	m.panics.Add(1)
-	m.cfg.Log.Error("recovered from a panic", "where", "manifests", "file", file, "panic", fmt.Sprint(panicked), "stack", string(stack))
+// Problems returns the folder's current problems, by file and document. It is safe for concurrent use.
+func (m *Manifests) Problems() []Problem {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return slices.Clone(m.problems)
+}
+
+// Stats returns the counters. Age is always 0: the folder is on this host. Failures counts the scans that could not
+// read the folder. Stats is safe for concurrent use.
+func (m *Manifests) Stats() Stats {
+	synced := m.isReady()
+	m.mu.Lock()
+	broken := m.broken
+	m.mu.Unlock()
+	s := Stats{Panics: m.panics.Load()}
+	if m.serviceWatcher != nil {
+		s.ServiceWatch = ServiceWatchStats{Synced: synced, LastError: broken}
+	}
+	for _, set := range m.sets {
+		if !set.all {
+			s.Kinds = append(s.Kinds, KindStats{
+				Kind: set.kind, Synced: synced, Events: set.events.Load(), Failures: m.failures.Load(),
+				LastError: broken, Arrival: set.arrival.read(),
+			})
+		}
+	}
+	slices.SortFunc(s.Kinds, func(a, b KindStats) int { return cmp.Compare(a.Kind, b.Kind) })
+	return s
 }

@@ -3,79 +3,213 @@
 package watch
 
 import (
+	"bytes"
+	"cmp"
 	stdjson "encoding/json"
 	"errors"
 	"fmt"
+	"io"
+	"path/filepath"
 	"regexp"
 	"strconv"
 	"strings"
 
+	"go.yaml.in/yaml/v3"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/util/validation"
 	"sigs.k8s.io/json"
-	"sigs.k8s.io/yaml"
+	k8syaml "sigs.k8s.io/yaml"
 )
 
-// defaultNamespace is the namespace of an object that sets none.
-const defaultNamespace = metav1.NamespaceDefault
+// Problem is one problem in a folder of manifests.
+type Problem struct {
+	File     string // name in the folder; empty: the folder itself
+	Document int    // of the file, from 1, without documents that hold only comments; 0: the whole file
+	Line     int    // of the file, from 1; 0: unknown
+	What     string // begins with the object and the field's path, if known
+	Hint     string // what to write instead; empty: no hint
+}
+
+// String returns the problem on one line, without its hint.
+func (p Problem) String() string {
+	text := p.File
+	if p.Document > 0 {
+		text += fmt.Sprintf(": document %d", p.Document)
+	}
+	if p.Line > 0 {
+		text += fmt.Sprintf(", line %d", p.Line)
+	}
+	return strings.TrimPrefix(text+": "+p.What, ": ")
+}
 
 // manifestID identifies an object.
 type manifestID struct{ kind, namespace, name string }
 
-// String returns the object as "Service shop/web". An invalid name is quoted.
+// String returns the object as "Service shop/web". An odd name is quoted.
 func (id manifestID) String() string {
-	shown := func(name string) string {
-		if len(validation.IsDNS1123Subdomain(strings.ToLower(name))) > 0 {
-			return quoted(name)
-		}
-		return name
+	name := strings.Trim(id.namespace+"/"+id.name, "/")
+	if !regexp.MustCompile(`^[\w./-]{0,320}$`).MatchString(name) {
+		name = quoted(name)
 	}
-	switch {
-	case id.name == "":
-		return id.kind
-	case id.namespace == "":
-		return id.kind + " " + shown(id.name)
-	}
-	return id.kind + " " + shown(id.namespace) + "/" + shown(id.name)
+	return strings.TrimSpace(id.kind + " " + name)
 }
 
-// manifest is one usable object of a file. Of service, slices, namespace and pod, the field of its kind is set.
+// quoted quotes a value of a file. It shows only the beginning of a long value.
+func quoted(text string) string {
+	const most = 80
+	if len(text) > most {
+		return strconv.Quote(text[:most]) + "…"
+	}
+	return strconv.Quote(text)
+}
+
+// manifest is what one usable document, or one item of a list, gives to the zone.
 type manifest struct {
-	id        manifestID
-	file      string
-	document  int
-	line      int
-	service   *corev1.Service
-	slices    []*discoveryv1.EndpointSlice // one for an EndpointSlice; one per subset for Endpoints
-	namespace *corev1.Namespace
-	pod       *corev1.Pod
+	id       manifestID
+	file     string
+	document int
+	line     int
+	objects  []object // one; for Endpoints an EndpointSlice for each subset
 }
 
 // manifestReader decodes the documents of one file into objects and problems.
 type manifestReader struct {
 	file     string
 	doc      manifestDocument
-	lines    lineFinder
+	root     *yaml.Node // of the document; nil: not parsed, since most documents have no problem
 	objects  []manifest
-	broken   []manifestID // named by a document that is too invalid to be served
-	nameless bool         // a document is so invalid that its object is unknown
+	broken   bool // a document is unusable
 	problems []Problem
 }
 
-// readDocument decodes one document. Documents of unused kinds are skipped, whatever they contain.
-func (r *manifestReader) readDocument(doc manifestDocument) {
-	r.doc, r.lines = doc, lineFinder{doc: doc}
-	text := doc.text
-	if !doc.json {
-		var ok bool
-		if text, ok = r.toJSON(); !ok {
-			r.nameless = true
-			return
+// manifestDocument is one document of a file.
+type manifestDocument struct {
+	number int    // from 1, without documents that hold only comments
+	first  int    // line of the file where text begins, from 1
+	line   int    // line of the file where its content begins, from 1
+	text   []byte // with its mark and comments; shares memory with the file
+}
+
+// readFile decodes all documents of a file. A JSON file holds objects, one after the other.
+func (r *manifestReader) readFile(data []byte) {
+	data = bytes.TrimPrefix(data, []byte("\ufeff"))
+	if filepath.Ext(r.file) == ".json" {
+		r.readJSON(data)
+		return
+	}
+	for _, doc := range splitManifest(data) {
+		r.doc, r.root = doc, nil
+		if text, ok := r.toJSON(); ok {
+			r.readObject(text, "", manifestHead{})
 		}
 	}
-	r.readObject(text, "", "", "")
+}
+
+// readJSON decodes the objects of a JSON file.
+func (r *manifestReader) readJSON(data []byte) {
+	pos, line := 0, 1
+	lineAt := func(at int) int {
+		line += bytes.Count(data[pos:at], []byte("\n"))
+		pos = at
+		return line
+	}
+	reader := stdjson.NewDecoder(bytes.NewReader(data))
+	for number := 1; ; number++ {
+		var value stdjson.RawMessage
+		err := reader.Decode(&value)
+		if errors.Is(err, io.EOF) {
+			return
+		}
+		r.doc, r.root = manifestDocument{number: number, text: value}, nil
+		if err != nil {
+			at := len(data)
+			if syntax, ok := errors.AsType[*stdjson.SyntaxError](err); ok {
+				at = max(pos, min(int(syntax.Offset), at))
+			}
+			r.broken = true
+			r.mistake(lineAt(at), "JSON: "+err.Error(), "the file holds JSON objects, one after the other")
+			return
+		}
+		r.doc.line = lineAt(int(reader.InputOffset()) - len(value))
+		r.doc.first = r.doc.line
+		r.readObject(value, "", manifestHead{})
+	}
+}
+
+// splitManifest splits a YAML file at the lines that begin with "---" or "..." and end or continue with white space
+// there (YAML 1.2, section 9.1.2). It drops directives, and documents that hold only comments. Splitting before parsing
+// keeps a mistake in one document from hiding the others.
+func splitManifest(data []byte) (docs []manifestDocument) {
+	doc, start, pos, line := manifestDocument{first: 1}, 0, 0, 0
+	end := func() {
+		if doc.line > 0 {
+			doc.number, doc.text = len(docs)+1, data[start:pos]
+			docs = append(docs, doc)
+		}
+		doc, start = manifestDocument{first: line}, pos
+	}
+	for text := range bytes.Lines(data) {
+		line++
+		content := text
+		switch markOf(text) {
+		case "---":
+			end()
+			content = text[3:]
+		case "...":
+			end()
+			doc.first, start, content = line+1, pos+len(text), nil
+		}
+		if content = bytes.TrimSpace(content); doc.line == 0 && len(content) > 0 && content[0] != '#' && text[0] != '%' {
+			doc.line = line
+		}
+		pos += len(text)
+	}
+	end()
+	return docs
+}
+
+// markOf returns the document mark that a line begins with, or "".
+func markOf(line []byte) string {
+	if len(line) < 3 || len(line) > 3 && !strings.ContainsRune(" \t\r\n", rune(line[3])) {
+		return ""
+	}
+	if mark := string(line[:3]); mark == "---" || mark == "..." {
+		return mark
+	}
+	return ""
+}
+
+// toJSON converts the YAML document to JSON. A key that is set twice is a problem; its last value counts.
+func (r *manifestReader) toJSON() (text []byte, ok bool) {
+	text, err := k8syaml.YAMLToJSONStrict(r.doc.text)
+	if err == nil {
+		return text, true
+	}
+	about, hint := "", ""
+	text, fatal := k8syaml.YAMLToJSON(r.doc.text)
+	if fatal != nil {
+		err, about, hint = fatal, "YAML: ", "check the indentation, which must not have tabs, the quotes and the brackets"
+		r.broken = true
+	}
+	found := regexp.MustCompile(`line (\d+): (.*)`).FindAllStringSubmatch(err.Error(), -1)
+	parser := regexp.MustCompile(`^(did not find expected (<|node content|'-'|key|',')|found undefined tag handle)`)
+	for _, m := range found {
+		line, _ := strconv.Atoi(m[1])
+		if parser.MatchString(m[2]) {
+			line++ // the YAML reader's scanner counts from 1, its parser from 0
+		}
+		r.mistake(r.fileLine(line), about+strings.Replace(m[2], "already set in map", "is set twice", 1), hint)
+	}
+	if len(found) == 0 {
+		r.mistake(r.doc.line, about+strings.TrimPrefix(err.Error(), "yaml: "), hint)
+	}
+	return text, fatal == nil
+}
+
+// mistake adds a problem of the document.
+func (r *manifestReader) mistake(line int, what, hint string) {
+	r.problems = append(r.problems, Problem{File: r.file, Document: r.doc.number, Line: line, What: what, Hint: hint})
 }
 
 // problem adds a problem with the object at path in the document. field is relative to path.
@@ -87,127 +221,191 @@ func (r *manifestReader) problem(id manifestID, path, field, what, hint string) 
 	if id.kind != "" {
 		what = id.String() + ": " + what
 	}
-	r.problems = append(r.problems, Problem{
-		File: r.file, Document: r.doc.number, Line: r.lines.lineOf(at), What: what, Hint: hint,
-	})
+	r.mistake(r.lineOf(at), what, hint)
 }
 
-// readObject decodes one object or the objects of a list. path is empty, or the path of a list item, which inherits the
-// list's apiVersion and kind if it sets none.
-func (r *manifestReader) readObject(text []byte, path, apiVersion, kind string) {
-	head := struct {
-		APIVersion string `json:"apiVersion"`
-		Kind       string `json:"kind"`
-	}{apiVersion, kind}
-	if err := json.UnmarshalCaseSensitivePreserveInts(text, &head); err != nil {
-		r.nameless = true
-		what, field := decodingMistake(err)
-		r.problem(manifestID{}, path, field, what, "a manifest is an object with apiVersion, kind and metadata")
+// lineOf returns the file's line of the field with that path, such as "spec.ports[1].name". For a missing field, it
+// returns the line of its nearest parent, at worst the document's first line.
+func (r *manifestReader) lineOf(path string) int {
+	node, line := r.content(), r.doc.line
+	for step := range strings.FieldsFuncSeq(path, func(c rune) bool { return strings.ContainsRune(".[]", c) }) {
+		child, counted := childOf(node, step)
+		if child == nil {
+			return line
+		}
+		node, line = child, r.fileLine(counted)
+	}
+	return line
+}
+
+// content returns the top node of the document, which it parses if no problem needed it before.
+func (r *manifestReader) content() *yaml.Node {
+	if r.root == nil {
+		r.root = &yaml.Node{}
+		if yaml.Unmarshal(r.doc.text, r.root) != nil || len(r.root.Content) == 0 {
+			r.root = &yaml.Node{Content: []*yaml.Node{{}}} // this parser is stricter than the decoder: its fields have no lines
+		}
+	}
+	return r.root.Content[0]
+}
+
+// childOf returns the field or the list item of node that a step of a path names, nil if it is missing, and the line of
+// the document where it begins.
+func childOf(node *yaml.Node, step string) (child *yaml.Node, line int) {
+	if node.Kind == yaml.AliasNode {
+		node = node.Alias
+	}
+	if node.Kind == yaml.MappingNode {
+		for i := 1; i < len(node.Content); i += 2 {
+			if key := node.Content[i-1]; key.Value == step {
+				return node.Content[i], key.Line
+			}
+		}
+		return nil, 0
+	}
+	i, err := strconv.Atoi(step)
+	if err != nil || i < 0 || i >= len(node.Content) {
+		return nil, 0
+	}
+	return node.Content[i], node.Content[i].Line
+}
+
+// fileLine returns the line of the file, from 1, for a line that a YAML reader counted in the document, from 1. The
+// reader also treats a lone carriage return and the line separators of Unicode as line breaks (YAML 1.1, section 4.1.4),
+// which editors do not. The result is at most the document's last line.
+func (r *manifestReader) fileLine(counted int) int {
+	last := r.doc.first + bytes.Count(bytes.TrimRight(r.doc.text, "\n"), []byte("\n"))
+	return min(r.doc.first+counted-1, last)
+}
+
+// A manifestHead is what every object has, and the items of a list.
+type manifestHead struct {
+	APIVersion string `json:"apiVersion"`
+	Kind       string `json:"kind"`
+	Metadata   struct {
+		Name      string `json:"name"`
+		Namespace string `json:"namespace"`
+	} `json:"metadata"`
+	Items []stdjson.RawMessage `json:"items"`
+}
+
+// readObject decodes one object or the objects of a list. path is empty, or the path of a list item. The items of an API
+// list have its kind and apiVersion, in head; those of a "kubectl get" list have any, and set it themselves. Objects of
+// unused kinds are skipped, whatever they contain.
+func (r *manifestReader) readObject(text []byte, path string, head manifestHead) {
+	wrong := json.UnmarshalCaseSensitivePreserveInts(text, &head)
+	written, isList := strings.CutSuffix(head.Kind, "List")
+	kind, version, used := usedKind(written)
+	if group, _, grouped := strings.Cut(head.APIVersion, "/"); !used || head.Kind != "" && grouped && group != "discovery.k8s.io" {
+		return // another API group has a kind of the same name
+	}
+	id := manifestID{}
+	if head.APIVersion == version && kind == written {
+		id.kind = head.Kind
+	}
+	if what, field, hint := head.mistake(wrong, kind, version, path); what != "" {
+		r.broken = true
+		r.problem(id, path, field, what, hint)
 		return
 	}
-	switch ours, wrong, hint := parseKind(head.APIVersion, head.Kind); {
-	case wrong != "":
-		r.nameless = true
-		r.problem(manifestID{}, path, "", wrong, hint)
-	case ours == "List" && path != "":
-		r.nameless = true
-		r.problem(manifestID{}, path, "", "a list in a list", "")
-	case ours == "List":
-		r.readList(text, head.APIVersion, strings.TrimSuffix(head.Kind, "List"))
-	case ours != "":
-		r.readKind(text, path, ours)
-	}
-}
-
-// readList decodes the items of a list. The items of a "kubectl get" list have any kind and set it themselves. The items
-// of an API list have one kind, which the list sets.
-func (r *manifestReader) readList(text []byte, apiVersion, kind string) {
-	var list struct {
-		Items []stdjson.RawMessage `json:"items"`
-	}
-	if err := json.UnmarshalCaseSensitivePreserveInts(text, &list); err != nil {
-		r.nameless = true
-		what, field := decodingMistake(err)
-		r.problem(manifestID{kind: kind + "List"}, "", field, what, "")
+	if isList {
+		r.readItems(head.Items, kind, version)
 		return
 	}
-	if kind == "" {
-		apiVersion = ""
+	id.name = head.Metadata.Name
+	if kind != "Namespace" {
+		id.namespace = cmp.Or(head.Metadata.Namespace, metav1.NamespaceDefault)
 	}
-	for i, item := range list.Items {
-		r.readObject(item, fmt.Sprintf("items[%d]", i), apiVersion, kind)
-	}
+	r.readKind(text, path, id)
 }
 
-// parseKind returns the kind of a used object, List for any list of those, and "" for other objects. wrong is set if a
-// document was probably meant to be used and is not.
-func parseKind(apiVersion, kind string) (ours, wrong, hint string) {
-	const core, discovery = "v1", "discovery.k8s.io/v1"
-	if kind == "" {
-		return "", "no kind", "a manifest begins with apiVersion and kind"
+// usedKind returns the kind that is written so, in its own case, and its apiVersion. Without a kind, as in a "kubectl get"
+// list, the apiVersion is that of the list.
+func usedKind(written string) (kind, version string, used bool) {
+	versions := map[string]string{
+		"": "v1", "Service": "v1", "Endpoints": "v1", "Namespace": "v1", "Pod": "v1", "EndpointSlice": "discovery.k8s.io/v1",
 	}
-	want := ""
-	single := strings.TrimSuffix(kind, "List")
-	for _, known := range []string{"", "Service", "Endpoints", "Namespace", "Pod", "EndpointSlice"} {
-		if !strings.EqualFold(single, known) {
-			continue
-		}
-		want = core
-		if known == "EndpointSlice" {
-			want = discovery
-		}
-		if group, _, grouped := strings.Cut(apiVersion, "/"); grouped && group != "discovery.k8s.io" {
-			return "", "", "" // another API group's kind of the same name
-		}
-		if single != known {
-			return "", "kind: " + quoted(kind) + ": not a kind", "did you mean " + quoted(known) + "?"
+	for kind, version := range versions {
+		if strings.EqualFold(written, kind) {
+			return kind, version, true
 		}
 	}
+	return written, "", false
+}
+
+// mistake describes what is wrong with the head of the object at path, and its field; without a mistake, all are empty.
+// wrong is its decoding error, and kind and version are what it must have.
+func (h *manifestHead) mistake(wrong error, kind, version, path string) (what, field, hint string) {
+	written, isList := strings.CutSuffix(h.Kind, "List")
 	switch {
-	case want == "":
-		return "", "", ""
-	case apiVersion == "":
-		return "", "apiVersion: missing", "write apiVersion: " + want
-	case apiVersion != want:
-		return "", "apiVersion: " + quoted(apiVersion) + ": not that of kind " + kind, "write apiVersion: " + want
-	case kind != single:
-		return "List", "", ""
+	case written != kind:
+		return quoted(h.Kind) + ": not a kind", "kind", "did you mean " + quoted(kind) + "?"
+	case wrong != nil:
+		what, field, hint = decodingMistake(wrong)
+		if h.Kind == "" || h.APIVersion != version {
+			hint = "a manifest is an object with apiVersion, kind and metadata"
+		}
+		return what, field, hint
+	case h.Kind == "":
+		return "no kind", "", "a manifest begins with apiVersion and kind"
+	case h.APIVersion == "":
+		return "missing", "apiVersion", "write apiVersion: " + version
+	case h.APIVersion != version:
+		return quoted(h.APIVersion) + ": not that of kind " + h.Kind, "apiVersion", "write apiVersion: " + version
+	case isList && path != "":
+		return "a list in a list", "", ""
+	case !isList && h.Metadata.Name == "":
+		return "missing", "metadata.name", "give it a name; there is no API server to make one up"
 	}
-	return kind, "", ""
+	return "", "", ""
 }
 
-// readKind decodes an object of a used kind.
-func (r *manifestReader) readKind(text []byte, path, kind string) {
-	m := manifest{
-		id: r.identify(text, path, kind), file: r.file, document: r.doc.number, line: r.doc.line,
+// readItems decodes the items of a list. Those of an API list, which has a kind, inherit kind and version.
+func (r *manifestReader) readItems(items []stdjson.RawMessage, kind, version string) {
+	inherited := manifestHead{Kind: kind}
+	if kind != "" {
+		inherited.APIVersion = version
 	}
-	if m.id.name == "" {
-		r.nameless = true
+	for i, item := range items {
+		r.readObject(item, fmt.Sprintf("items[%d]", i), inherited)
+	}
+}
+
+// readKind decodes an object of a used kind as the API server does: field names are case-sensitive. Unknown fields are
+// reported and ignored.
+func (r *manifestReader) readKind(text []byte, path string, id manifestID) {
+	o := newObject(id.kind)
+	strict, err := json.UnmarshalStrict(text, o)
+	for _, mistake := range strict {
+		field := ""
+		if named, ok := mistake.(json.FieldError); ok { //nolint:errorlint // the list holds them unwrapped
+			field = named.FieldPath()
+		}
+		what := "unknown field"
+		if strings.HasPrefix(mistake.Error(), "duplicate field") {
+			what = "set twice"
+		}
+		r.problem(id, path, field, what, "")
+	}
+	if err != nil {
+		what, field, hint := decodingMistake(err)
+		r.broken = true
+		r.problem(id, path, field, what, hint)
 		return
 	}
+	o.SetNamespace(id.namespace)
+	c := manifestCheck{report: func(field, what, hint string) { r.problem(id, path, field, what, hint) }}
+	m := manifest{id: id, file: r.file, document: r.doc.number, line: r.doc.line, objects: c.check(id, o)}
 	if path != "" {
-		m.line = r.lines.lineOf(path)
+		m.line = r.lineOf(path)
 	}
-	c := manifestCheck{}
-	object := newObject(kind)
-	if r.decode(text, path, m.id, object) {
-		object.SetNamespace(m.id.namespace)
-		m.set(object, &c)
-	} else {
-		c.fatal = true
+	if r.broken = r.broken || c.fatal; !c.fatal {
+		r.objects = append(r.objects, m)
 	}
-	for _, f := range c.findings {
-		r.problem(m.id, path, f.field, f.what, f.hint)
-	}
-	if c.fatal {
-		r.broken = append(r.broken, m.id)
-		return
-	}
-	r.objects = append(r.objects, m)
 }
 
 // newObject returns an empty object of a used kind.
-func newObject(kind string) metav1.Object {
+func newObject(kind string) object {
 	switch kind {
 	case "Service":
 		return &corev1.Service{}
@@ -222,167 +420,16 @@ func newObject(kind string) metav1.Object {
 	}
 }
 
-// set stores a decoded object in its field and checks it.
-func (m *manifest) set(object metav1.Object, c *manifestCheck) {
-	c.names(m.id)
-	switch o := object.(type) {
-	case *corev1.Service:
-		m.service = o
-		c.service(o)
-	case *discoveryv1.EndpointSlice:
-		m.slices = []*discoveryv1.EndpointSlice{o}
-		c.slice(o)
-	case *corev1.Endpoints: //nolint:staticcheck // see newObject
-		m.slices = mirrorEndpoints(o)
-		c.endpoints(o)
-	case *corev1.Namespace:
-		m.namespace = o
-	case *corev1.Pod:
-		m.pod = o
-		c.pod(o)
-	}
-}
-
-// identify decodes the identity of an object. It reports a problem if there is no name.
-func (r *manifestReader) identify(text []byte, path, kind string) manifestID {
-	var head struct {
-		Metadata struct {
-			Name      string `json:"name"`
-			Namespace string `json:"namespace"`
-		} `json:"metadata"`
-	}
-	id := manifestID{kind: kind}
-	if err := json.UnmarshalCaseSensitivePreserveInts(text, &head); err != nil {
-		what, field := decodingMistake(err)
-		r.problem(id, path, field, what, quoteHint(what))
-		return id
-	}
-	if head.Metadata.Name == "" {
-		r.problem(id, path, "metadata.name", "missing", "give it a name; there is no API server to make one up")
-		return id
-	}
-	id.name = head.Metadata.Name
-	if kind != "Namespace" {
-		id.namespace = head.Metadata.Namespace
-		if id.namespace == "" {
-			id.namespace = defaultNamespace
-		}
-	}
-	return id
-}
-
-// decode decodes an object as the API server does: field names are case-sensitive, and unknown fields are reported and
-// ignored. It reports whether the object is usable.
-func (r *manifestReader) decode(text []byte, path string, id manifestID, into any) bool {
-	strict, err := json.UnmarshalStrict(text, into)
-	for _, mistake := range strict {
-		field := ""
-		if named, ok := mistake.(json.FieldError); ok { //nolint:errorlint // the list holds them unwrapped
-			field = named.FieldPath()
-		}
-		if strings.HasPrefix(mistake.Error(), "duplicate field") {
-			r.problem(id, path, field, "set twice", "")
-			continue
-		}
-		r.problem(id, path, field, "unknown field", "")
-	}
-	if err != nil {
-		what, field := decodingMistake(err)
-		r.problem(id, path, field, what, quoteHint(what))
-		return false
-	}
-	return true
-}
-
 // decodingMistake describes a JSON decoding error and its field.
-func decodingMistake(err error) (what, field string) {
+func decodingMistake(err error) (what, field, hint string) {
 	mistake, ok := errors.AsType[*stdjson.UnmarshalTypeError](err)
 	if !ok {
-		return strings.TrimPrefix(err.Error(), "json: "), ""
+		return strings.TrimPrefix(err.Error(), "json: "), "", ""
 	}
-	return "a " + typeName(mistake.Value) + " where a " + typeName(mistake.Type.Kind().String()) + " is wanted", mistake.Field
-}
-
-// typeName returns the YAML name of a JSON or Go type.
-func typeName(text string) string {
-	switch {
-	case strings.HasPrefix(text, "number"), strings.HasPrefix(text, "int"), strings.HasPrefix(text, "uint"):
-		return "number"
-	case text == "object", text == "struct", text == "map":
-		return "mapping"
-	case text == "array", text == "slice":
-		return "list"
-	case text == "bool":
-		return "boolean"
-	default:
-		return text
+	wanted := mistake.Type.Kind().String()
+	if wanted == "string" && mistake.Value != "object" && mistake.Value != "array" {
+		hint = "put it in quotes"
 	}
-}
-
-// quoteHint returns the hint for a text that YAML decoded as another type, such as a name made of digits.
-func quoteHint(what string) string {
-	if strings.HasSuffix(what, "where a string is wanted") {
-		return "put it in quotes"
-	}
-	return ""
-}
-
-// toJSON converts the YAML document to JSON. A duplicate key is reported; its last value counts.
-func (r *manifestReader) toJSON() ([]byte, bool) {
-	text, err := yaml.YAMLToJSONStrict(r.doc.text)
-	if err == nil {
-		return text, true
-	}
-	if list, found := strings.CutPrefix(err.Error(), "yaml: unmarshal errors:\n"); found {
-		repeated := regexp.MustCompile(`(?m)^  line (\d+): key (.*) already set in map$`)
-		for _, m := range repeated.FindAllStringSubmatch(list, -1) {
-			r.syntax(m[1], 0, "key "+m[2]+" is set twice", "")
-		}
-		if text, err = yaml.YAMLToJSON(r.doc.text); err == nil {
-			return text, true
-		}
-	}
-	what := strings.TrimPrefix(err.Error(), "yaml: ")
-	line := ""
-	if m := regexp.MustCompile(`^line (\d+): `).FindStringSubmatch(what); m != nil {
-		line, what = m[1], what[len(m[0]):]
-	}
-	r.syntax(line, parserLine(what), "YAML: "+what, syntaxHint(what))
-	return nil, false
-}
-
-// syntax adds a syntax problem. The YAML reader counted line within the document.
-func (r *manifestReader) syntax(line string, more int, what, hint string) {
-	at := r.doc.line
-	if n, err := strconv.Atoi(line); err == nil {
-		at = r.doc.fileLine(n + more)
-	}
-	r.problems = append(r.problems, Problem{File: r.file, Document: r.doc.number, Line: at, What: what, Hint: hint})
-}
-
-// parserLine is the correction for a syntax error's line: the YAML reader's scanner counts from 1, its parser from 0.
-func parserLine(what string) int {
-	for _, start := range []string{
-		"did not find expected <", "did not find expected node content", "did not find expected '-' indicator",
-		"did not find expected key", "did not find expected ',' or", "found undefined tag handle",
-	} {
-		if strings.HasPrefix(what, start) {
-			return 1
-		}
-	}
-	return 0
-}
-
-func syntaxHint(what string) string {
-	switch {
-	case strings.HasPrefix(what, "found character that cannot start any token"):
-		return "indent with spaces, not with tabs, and quote a value that begins with @ or `"
-	case strings.HasPrefix(what, "mapping values are not allowed"):
-		return "quote a value that holds a colon and a space, and check the indentation"
-	case strings.HasPrefix(what, "found unexpected end of stream"):
-		return "close the quotes"
-	case parserLine(what) > 0:
-		return "check the indentation and the brackets"
-	}
-	return ""
+	names := strings.NewReplacer("object", "mapping", "struct", "mapping", "map", "mapping", "array", "list", "slice", "list", "int32", "number", "int64", "number", "bool", "boolean")
+	return "a " + names.Replace(mistake.Value) + " where a " + names.Replace(wanted) + " is wanted", mistake.Field, hint
 }

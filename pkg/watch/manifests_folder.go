@@ -3,38 +3,45 @@
 package watch
 
 import (
+	"context"
 	"crypto/sha256"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
-	"runtime/debug"
 	"slices"
 	"strings"
 	"syscall"
 
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+
 	"github.com/nodecache/node-cache/pkg/filewatch"
+	"github.com/nodecache/node-cache/pkg/task"
+	"github.com/nodecache/node-cache/pkg/zone"
 )
 
-// maxManifestFile bounds the size of a file. A list of 11,000 Services takes 10 MB.
-const maxManifestFile = 32 << 20
+const (
+	// maxManifestFile bounds the size of a file. A list of 11,000 Services takes 10 MB.
+	maxManifestFile = 32 << 20
 
-// manifestFolder is the content of a folder. It keeps the last good objects of a file that becomes invalid.
-//
-// An unusable document removes nothing. If it still names its object, that object stays as it was. If not, every object
-// of its file stays as it was, since it may name any of them. Kept objects are dropped once the file defines them again
-// in a valid document, or no longer contains an invalid one.
+	// maxProblems bounds the problems reported for one folder: it may contain other kinds of files.
+	maxProblems = 100
+)
+
+// manifestFolder is the content of a folder.
 type manifestFolder struct {
 	path  string
+	guard task.Guard
 	files []*manifestFile // by name
 	err   error           // why the folder cannot be read
-
-	// recordPanic is called with a panic that a file caused. The file counts as invalid.
-	recordPanic func(file string, panicked any, stack []byte)
 }
 
-// manifestFile is the content of one file.
+// manifestFile is the content of one file. While it has an unusable document, it keeps the objects that it had before,
+// since that document may name any of them.
 type manifestFile struct {
 	name     string
 	sum      [sha256.Size]byte // of its content
@@ -45,7 +52,7 @@ type manifestFile struct {
 }
 
 // scan reads the files again and reports whether anything changed.
-func (f *manifestFolder) scan() bool {
+func (f *manifestFolder) scan(ctx context.Context) bool {
 	entries, err := os.ReadDir(f.path)
 	if err != nil {
 		// A folder that is missing or unreadable says nothing about its objects.
@@ -65,29 +72,21 @@ func (f *manifestFolder) scan() bool {
 		if errors.Is(err, syscall.EISDIR) {
 			continue
 		}
-		err = withoutPath(err)
-		before := f.file(name)
-		if before != nil && before.same(data, err) {
-			files = append(files, before)
-			continue
+		next := &manifestFile{name: name, sum: sha256.Sum256(data), err: withoutPath(err)}
+		before := &manifestFile{}
+		if i := slices.IndexFunc(f.files, func(file *manifestFile) bool { return file.name == name }); i >= 0 {
+			before = f.files[i]
 		}
-		changed = true
-		files = append(files, f.decode(name, data, err, before))
+		if before.name == "" || before.sum != next.sum || fmt.Sprint(before.err) != fmt.Sprint(next.err) {
+			changed = true
+			f.decode(ctx, next, slices.Concat(before.objects, before.kept), func(r *manifestReader) { r.readFile(data) })
+			before = next
+		}
+		files = append(files, before)
 	}
 	changed = changed || len(files) != len(f.files)
 	f.files = files
 	return changed
-}
-
-// file returns the file of that name, or nil.
-func (f *manifestFolder) file(name string) *manifestFile {
-	i, found := slices.BinarySearchFunc(f.files, name, func(file *manifestFile, name string) int {
-		return strings.Compare(file.name, name)
-	})
-	if !found {
-		return nil
-	}
-	return f.files[i]
 }
 
 // isManifest reports whether the name is that of a manifest file. It excludes hidden files, and thus the folders behind a
@@ -108,85 +107,33 @@ func withoutPath(err error) error {
 	return err
 }
 
-// same reports whether a file is unchanged.
-func (f *manifestFile) same(data []byte, err error) bool {
-	if err != nil || f.err != nil {
-		return err != nil && f.err != nil && err.Error() == f.err.Error()
+// decode decodes a file with read. last are the objects that it had before. A panic becomes a problem of the file.
+func (f *manifestFolder) decode(ctx context.Context, file *manifestFile, last []manifest, read func(*manifestReader)) {
+	r := manifestReader{file: file.name}
+	if file.err != nil {
+		r.broken = true
+		r.problems = []Problem{{File: file.name, What: "reading the file: " + file.err.Error()}}
+	} else if err := f.guard.Do(ctx, func() error {
+		read(&r)
+		return nil
+	}); err != nil {
+		r.broken = true
+		r.mistake(r.doc.line, err.Error(), "")
 	}
-	return sha256.Sum256(data) == f.sum
-}
-
-// decode decodes a file. The objects that its mistakes keep come from before, its previous state.
-func (f *manifestFolder) decode(name string, data []byte, err error, before *manifestFile) *manifestFile {
-	file := &manifestFile{name: name, err: err}
-	var last []manifest
-	if before != nil {
-		last = slices.Concat(before.objects, before.kept)
-	}
-	if err != nil {
-		file.kept = last
-		file.problems = []Problem{{File: name, What: "reading the file: " + err.Error()}}
-		return file
-	}
-	file.sum = sha256.Sum256(data)
-	r := manifestReader{file: name}
-	f.recovering(&r, func() { r.readFile(data) })
 	file.objects, file.problems = r.objects, r.problems
-	good, broken := map[manifestID]bool{}, map[manifestID]bool{}
+	if !r.broken {
+		return
+	}
+	good := map[manifestID]bool{}
 	for i := range file.objects {
 		good[file.objects[i].id] = true
 	}
-	for _, id := range r.broken {
-		broken[id] = true
-	}
-	for i := range last {
-		if id := last[i].id; (r.nameless || broken[id]) && !good[id] {
-			file.kept = append(file.kept, last[i])
-		}
-	}
-	return file
+	file.kept = slices.DeleteFunc(last, func(o manifest) bool { return good[o.id] })
 }
 
-// recovering runs read. A panic of the decoders becomes a problem of the file.
-func (f *manifestFolder) recovering(r *manifestReader, read func()) {
-	defer func() {
-		if panicked := recover(); panicked != nil {
-			r.nameless = true
-			r.problems = append(r.problems, Problem{
-				File: r.file, Document: r.doc.number, Line: r.doc.line, What: fmt.Sprintf("internal error: %v", panicked),
-			})
-			f.recordPanic(r.file, panicked, debug.Stack())
-		}
-	}()
-	read()
-}
-
-// readFile decodes all documents of a file.
-func (r *manifestReader) readFile(data []byte) {
-	if filepath.Ext(r.file) != ".json" {
-		for _, doc := range splitManifest(data) {
-			r.readDocument(doc)
-		}
-		return
-	}
-	docs, line, err := splitJSON(data)
-	for _, doc := range docs {
-		r.readDocument(doc)
-	}
-	if err != nil {
-		r.nameless = true
-		r.problems = append(r.problems, Problem{
-			File: r.file, Document: len(docs) + 1, Line: line, What: "JSON: " + err.Error(),
-			Hint: "the file holds JSON objects, one after the other",
-		})
-	}
-}
-
-// all returns the objects of the folder, each once, and all problems. Of objects with the same name, the first by file
-// name and position wins. An object kept because of a mistake comes last.
-func (f *manifestFolder) all() ([]manifest, []Problem) {
-	var objects []manifest
-	var problems []Problem
+// objects returns the objects of the folder, each once, and all problems. Of objects with the same name, the first by
+// file name and position wins. An object kept because of a mistake comes last.
+func (f *manifestFolder) objects() (list []manifest, problems []Problem) {
 	if f.err != nil {
 		problems = append(problems, Problem{
 			What: "reading the folder: " + withoutPath(f.err).Error(), Hint: "what it gave is served until it can be read again",
@@ -196,26 +143,120 @@ func (f *manifestFolder) all() ([]manifest, []Problem) {
 	for _, file := range f.files {
 		problems = append(problems, file.problems...)
 		for _, o := range file.objects {
-			other, taken := first[o.id]
-			if !taken {
-				first[o.id] = o
-				objects = append(objects, o)
+			if other, taken := first[o.id]; taken {
+				problems = append(problems, Problem{
+					File: o.file, Document: o.document, Line: o.line,
+					What: fmt.Sprintf("%s: already defined in %s, document %d, line %d", o.id, other.file, other.document, other.line),
+					Hint: "remove one of the two; the first one is served",
+				})
 				continue
 			}
-			problems = append(problems, Problem{
-				File: o.file, Document: o.document, Line: o.line,
-				What: fmt.Sprintf("%s: already defined in %s, document %d, line %d", o.id, other.file, other.document, other.line),
-				Hint: "remove one of the two; the first one is served",
-			})
+			first[o.id] = o
+			list = append(list, o)
 		}
 	}
 	for _, file := range f.files {
 		for _, o := range file.kept {
 			if _, taken := first[o.id]; !taken {
 				first[o.id] = o
-				objects = append(objects, o)
+				list = append(list, o)
 			}
 		}
 	}
-	return objects, boundProblems(problems)
+	if more := len(problems) - maxProblems; more > 0 {
+		problems = append(problems[:maxProblems:maxProblems], Problem{What: fmt.Sprintf("%d more problems", more)})
+	}
+	return list, problems
+}
+
+// manifestSelection selects the objects that the zone sees, as the API server's selectors and CoreDNS's options do.
+type manifestSelection struct {
+	namespaces                []string // empty: all
+	services, namespaceLabels labels.Selector
+	endpoints                 Endpoints
+}
+
+// split returns the objects by kind: all of them, and the selected ones. A namespace exists if an object is in it.
+func (s *manifestSelection) split(objects []manifest) (all, selected map[zone.Kind][]object) {
+	all, selected = map[zone.Kind][]object{}, map[zone.Kind][]object{}
+	exposed := s.exposed(objects)
+	for name := range exposed {
+		selected[zone.Namespaces] = append(selected[zone.Namespaces], &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}})
+	}
+	services := servicesOf(objects)
+	for i := range objects {
+		for _, o := range objects[i].objects {
+			kind, wanted := zone.Namespaces, false
+			switch o := o.(type) {
+			case *corev1.Service:
+				kind, wanted = zone.Services, s.services.Matches(labels.Set(o.Labels))
+			case *discoveryv1.EndpointSlice:
+				kind, wanted = zone.Slices, s.wantsSlice(o, services[objectKey{o.Namespace, o.Labels[discoveryv1.LabelServiceName]}])
+			case *corev1.Pod:
+				kind, wanted = zone.Pods, true
+			default:
+			}
+			all[kind] = append(all[kind], o)
+			if wanted && exposed[o.GetNamespace()] {
+				selected[kind] = append(selected[kind], o)
+			}
+		}
+	}
+	return all, selected
+}
+
+// servicesOf returns the Services among the objects.
+func servicesOf(objects []manifest) map[objectKey]*corev1.Service {
+	services := map[objectKey]*corev1.Service{}
+	for i := range objects {
+		for _, o := range objects[i].objects {
+			if svc, ok := o.(*corev1.Service); ok {
+				services[objectKey{svc.Namespace, svc.Name}] = svc
+			}
+		}
+	}
+	return services
+}
+
+// exposed returns the namespaces that the zone sees.
+func (s *manifestSelection) exposed(objects []manifest) map[string]bool {
+	exposed := map[string]bool{}
+	for name, set := range labelsByNamespace(objects) {
+		if (len(s.namespaces) == 0 || slices.Contains(s.namespaces, name)) && s.namespaceLabels.Matches(set) {
+			exposed[name] = true
+		}
+	}
+	return exposed
+}
+
+// labelsByNamespace returns the labels of each namespace that has an object: those of its own document and the one that
+// the API server gives each namespace.
+func labelsByNamespace(objects []manifest) map[string]labels.Set {
+	labelled := map[string]labels.Set{}
+	for i := range objects {
+		for _, o := range objects[i].objects {
+			name := o.GetNamespace()
+			document, ok := o.(*corev1.Namespace)
+			if ok {
+				name = document.Name
+			}
+			if labelled[name] == nil {
+				labelled[name] = labels.Set{corev1.LabelMetadataName: name}
+			}
+			if ok {
+				labelled[name] = labels.Merge(document.Labels, labelled[name])
+			}
+		}
+	}
+	return labelled
+}
+
+// wantsSlice reports whether the zone needs a slice. svc is its Service, nil if the folder has none. An EndpointSlice has
+// the labels of its Service: in a cluster, a controller copies them.
+func (s *manifestSelection) wantsSlice(slice *discoveryv1.EndpointSlice, svc *corev1.Service) bool {
+	set := labels.Set(slice.Labels)
+	if svc != nil {
+		set = svc.Labels
+	}
+	return s.services.Matches(set) && (s.endpoints == EndpointsAll || s.endpoints == EndpointsHeadless && svc != nil && headless(svc))
 }

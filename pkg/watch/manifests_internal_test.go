@@ -4,18 +4,19 @@ package watch
 
 import (
 	"bytes"
-	"fmt"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
-	corev1 "k8s.io/api/core/v1"
-	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"sigs.k8s.io/yaml"
+
+	"github.com/nodecache/node-cache/pkg/task"
 )
 
 // cut is a document in short form.
@@ -40,10 +41,9 @@ func TestSplitManifest(t *testing.T) {
 		{name: "empty ones between", text: "a: 1\n---\n---\n# c\n---\nb: 2\n", want: []cut{{1, 1, "a: 1\n"}, {5, 6, "---\nb: 2\n"}}},
 		{name: "content after the mark", text: "--- {a: 1}\n--- # c\nb: 2\n", want: []cut{{1, 1, "--- {a: 1}\n"}, {2, 3, "--- # c\nb: 2\n"}}},
 		{name: "end marks", text: "a: 1\n...\nb: 2\n... # c\n", want: []cut{{1, 1, "a: 1\n"}, {3, 3, "b: 2\n"}}},
-		{name: "directive", text: "%YAML 1.1\n# c\n---\na: 1\n---\nb: 2\n", want: []cut{{1, 4, "%YAML 1.1\n# c\n---\na: 1\n"}, {5, 6, "---\nb: 2\n"}}},
+		{name: "directive", text: "%YAML 1.1\n# c\n---\na: 1\n---\nb: 2\n", want: []cut{{3, 4, "---\na: 1\n"}, {5, 6, "---\nb: 2\n"}}},
 		{name: "no marks", text: "a: |\n  ---\n  b\nc: ----\n---d: 1\n", want: []cut{{1, 1, "a: |\n  ---\n  b\nc: ----\n---d: 1\n"}}},
 		{name: "line ends of Windows", text: "a: 1\r\n---\r\nb: 2\r\n", want: []cut{{1, 1, "a: 1\r\n"}, {2, 3, "---\r\nb: 2\r\n"}}},
-		{name: "byte order mark", text: "\ufeff---\na: 1", want: []cut{{1, 2, "---\na: 1"}}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
@@ -61,53 +61,23 @@ func TestSplitManifest(t *testing.T) {
 	}
 }
 
-func TestSplitJSON(t *testing.T) {
-	t.Parallel()
-	for _, tt := range []struct {
-		name  string
-		text  string
-		want  []cut
-		line  int
-		wrong bool
-	}{
-		{name: "nothing", text: " \n", line: 1},
-		{name: "one", text: "\n{\"a\":\n1}\n", want: []cut{{2, 2, "{\"a\":\n1}"}}, line: 3},
-		{name: "two", text: "{}\n\n[1,\n2] 3", want: []cut{{1, 1, "{}"}, {3, 3, "[1,\n2]"}, {4, 4, "3"}}, line: 4},
-		{name: "broken after one", text: "{}\n{\n\n,}", want: []cut{{1, 1, "{}"}}, line: 4, wrong: true},
-		{name: "cut", text: "{\n", line: 2, wrong: true},
-	} {
-		t.Run(tt.name, func(t *testing.T) {
-			t.Parallel()
-			docs, line, err := splitJSON([]byte(tt.text))
-			var got []cut
-			for _, doc := range docs {
-				got = append(got, cut{doc.first, doc.line, string(doc.text)})
-			}
-			if diff := cmp.Diff(tt.want, got); diff != "" {
-				t.Errorf("documents (-want +got):\n%s", diff)
-			}
-			if line != tt.line || (err != nil) != tt.wrong {
-				t.Errorf("line %d, error %v; want line %d, an error: %t", line, err, tt.line, tt.wrong)
-			}
-		})
-	}
-}
-
 // TestManifestsPanic checks that a panic in a decoder is reported and counts as a mistake in the file.
 func TestManifestsPanic(t *testing.T) {
 	t.Parallel()
-	var told []string
-	f := manifestFolder{recordPanic: func(file string, panicked any, stack []byte) {
-		told = append(told, fmt.Sprint(file, " ", panicked, " ", len(stack) > 0))
-	}}
-	r := manifestReader{file: "web.yaml", doc: manifestDocument{number: 2, line: 7}}
-	f.recovering(&r, func() { panic("index out of range") })
-	if diff := cmp.Diff([]string{"web.yaml index out of range true"}, told); diff != "" {
-		t.Errorf("recorded (-want +got):\n%s", diff)
+	var log bytes.Buffer
+	f := manifestFolder{guard: task.Guard{Where: "manifests", Log: slog.New(slog.NewTextHandler(&log, nil)), Count: new(atomic.Uint64)}}
+	file := &manifestFile{name: "web.yaml"}
+	kept := manifest{id: manifestID{kind: "Service", name: "web"}}
+	f.decode(t.Context(), file, []manifest{kept}, func(r *manifestReader) {
+		r.doc = manifestDocument{number: 2, line: 7}
+		panic("index out of range")
+	})
+	want := []Problem{{File: "web.yaml", Document: 2, Line: 7, What: task.ErrPanic.Error()}}
+	if diff := cmp.Diff(want, file.problems); diff != "" || len(file.kept) != 1 || f.guard.Count.Load() != 1 {
+		t.Errorf("kept %v, counted %d, problems (-want +got):\n%s", file.kept, f.guard.Count.Load(), diff)
 	}
-	want := []Problem{{File: "web.yaml", Document: 2, Line: 7, What: "internal error: index out of range"}}
-	if diff := cmp.Diff(want, r.problems); diff != "" || !r.nameless {
-		t.Errorf("problems (-want +got):\n%s", diff)
+	if got := log.String(); !strings.Contains(got, "index out of range") {
+		t.Errorf("log %q, want the panic", got)
 	}
 }
 
@@ -144,8 +114,8 @@ func FuzzManifests(f *testing.F) {
 		if !isJSON {
 			checkDecoded(t, data, &r, faulty)
 		}
-		view := manifestFilter{services: labels.Everything(), namespaceSelector: labels.Everything(), endpoints: EndpointsAll, pods: true}
-		view.records(r.objects)
+		selection := manifestSelection{services: labels.Everything(), namespaceLabels: labels.Everything(), endpoints: EndpointsAll}
+		selection.split(r.objects)
 	})
 }
 
@@ -167,30 +137,15 @@ func checkDecoded(t *testing.T, data []byte, r *manifestReader, faulty map[int]b
 
 func compareObject(t *testing.T, text []byte, o *manifest) {
 	t.Helper()
-	var got, want any
-	switch {
-	case o.service != nil:
-		plain := &corev1.Service{}
-		if err := yaml.Unmarshal(text, plain); err != nil {
-			t.Fatalf("%s decodes here, but not with sigs.k8s.io/yaml: %v", o.id, err)
-		}
-		c := manifestCheck{} // which sets the API server's defaults
-		plain.Namespace = o.id.namespace
-		c.service(plain)
-		got, want = o.service, plain
-	case o.id.kind == "EndpointSlice":
-		plain := &discoveryv1.EndpointSlice{}
-		if err := yaml.Unmarshal(text, plain); err != nil {
-			t.Fatalf("%s decodes here, but not with sigs.k8s.io/yaml: %v", o.id, err)
-		}
-		c := manifestCheck{}
-		plain.Namespace = o.id.namespace
-		c.slice(plain)
-		got, want = o.slices[0], plain
-	default:
+	if len(o.objects) != 1 || o.id.kind == "Endpoints" {
 		return
 	}
-	if diff := cmp.Diff(want, got); diff != "" {
+	plain := newObject(o.id.kind)
+	if err := yaml.Unmarshal(text, plain); err != nil {
+		t.Fatalf("%s decodes here, but not with sigs.k8s.io/yaml: %v", o.id, err)
+	}
+	plain.SetNamespace(o.id.namespace)
+	if diff := cmp.Diff(plain, o.objects[0]); diff != "" {
 		t.Errorf("%s (-want +got):\n%s", o.id, diff)
 	}
 }

@@ -162,9 +162,9 @@ func TestManifestsMistakes(t *testing.T) {
 	w.expect("app.shop.svc", "10.96.0.4")
 	w.expect("new.shop.svc", "NXDOMAIN")
 
-	w.write("all.yaml", noAddress) // it names web, so app is removed and web stays
+	w.write("all.yaml", noAddress) // web and the missing app stay
 	w.expectProblems(address)
-	w.expect("app.shop.svc", "NXDOMAIN")
+	w.expect("app.shop.svc", "10.96.0.4")
 	w.expect("web.shop.svc", "10.96.0.1")
 	w.write("other.yaml", serviceYAML("web", "10.96.0.5")) // a valid object wins over a kept one
 	w.expect("web.shop.svc", "10.96.0.5")
@@ -214,7 +214,7 @@ func TestManifestsNoGap(t *testing.T) {
 // TestManifestsServiceWatch checks the reported endpoints, which do not depend on what the zone sees.
 func TestManifestsServiceWatch(t *testing.T) {
 	t.Parallel()
-	type told struct{ Ready, Service string }
+	type call struct{ Ready, Service string }
 	words := func(list []netip.AddrPort) string {
 		var texts []string
 		for _, a := range list {
@@ -231,30 +231,30 @@ func TestManifestsServiceWatch(t *testing.T) {
 			"metadata: {name: kube-dns-1, namespace: kube-system, labels: {kubernetes.io/service-name: kube-dns}}\naddressType: IPv4\n" +
 			"ports: [{name: dns-tcp, port: 5353}]\nendpoints: [{addresses: [10.244.0.1]}, {addresses: [10.244.0.2], conditions: {" + conditions + "}}]\n"
 	}
-	calls := make(chan told, 16)
+	calls := make(chan call, 16)
 	w := newFolderHarness(t, map[string]string{"dns.yaml": dns("10.96.0.10") + ends("ready: true"), "web.yaml": serviceYAML("web", "10.96.0.1")})
 	w.cfg.Store, w.cfg.Namespaces, w.cfg.Endpoints = nil, []string{"shop"}, watch.EndpointsNone
 	w.cfg.ServiceWatch = &watch.ServiceWatch{
 		Namespace: "kube-system", Service: "kube-dns",
-		Changed: func(ready []watch.Server, service []netip.AddrPort) { calls <- told{servers(ready), words(service)} },
+		Changed: func(ready []watch.Server, service []netip.AddrPort) { calls <- call{servers(ready), words(service)} },
 	}
 	w.start(zone.Config{})
 	for _, step := range []struct {
 		name   string
 		change func()
-		want   told
+		want   call
 	}{
-		{name: "first", change: func() {}, want: told{"10.244.0.1:5353 10.244.0.2:5353", "10.96.0.10:53"}},
+		{name: "first", change: func() {}, want: call{"10.244.0.1:5353 10.244.0.2:5353", "10.96.0.10:53"}},
 		{
 			name: "terminating", change: func() { w.write("dns.yaml", dns("10.96.0.10")+ends("ready: true, terminating: true")) },
-			want: told{"10.244.0.1:5353", "10.96.0.10:53"},
+			want: call{"10.244.0.1:5353", "10.96.0.10:53"},
 		},
 		{
 			name: "another address", change: func() { w.write("dns.yaml", dns("10.96.0.11")+ends("")) },
-			want: told{"10.244.0.1:5353 10.244.0.2:5353", "10.96.0.11:53"},
+			want: call{"10.244.0.1:5353 10.244.0.2:5353", "10.96.0.11:53"},
 		},
-		{name: "slice gone", change: func() { w.write("dns.yaml", dns("10.96.0.11")) }, want: told{"", "10.96.0.11:53"}},
-		{name: "service gone", change: func() { require(t, os.Remove(w.path("dns.yaml"))) }, want: told{}},
+		{name: "slice gone", change: func() { w.write("dns.yaml", dns("10.96.0.11")) }, want: call{"", "10.96.0.11:53"}},
+		{name: "service gone", change: func() { require(t, os.Remove(w.path("dns.yaml"))) }, want: call{}},
 	} {
 		step.change()
 		if diff := cmp.Diff(step.want, <-calls); diff != "" {

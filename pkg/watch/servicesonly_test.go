@@ -15,30 +15,30 @@ import (
 
 // ownersOf returns the owners that the store notifies from now on: their labels below the domain x, with dots.
 func ownersOf(store *zone.Store) *syncBuffer {
-	told := new(syncBuffer)
+	reports := new(syncBuffer)
 	store.Observe([]byte("\x01x\x00"), func(owner []byte) {
 		var text []byte
 		for ; owner[0] != 0; owner = owner[1+owner[0]:] {
 			text = append(append(text, owner[1:1+owner[0]]...), '.')
 		}
-		_, _ = told.Write(append(text, '\n'))
+		_, _ = reports.Write(append(text, '\n'))
 	})
-	return told
+	return reports
 }
 
 // TestServicesOnly checks that only services are watched, and that Ready waits for no server.
 func TestServicesOnly(t *testing.T) {
 	withHarness(t, func(w *harness) {
 		w.config.ServicesOnly, w.config.Pods = true, true
-		told := ownersOf(w.store)
+		reports := ownersOf(w.store)
 		w.server.Put(serviceObject("web", "10.0.0.1"))
 		w.server.Kill()
 		w.start()
 		if !w.isReady() {
 			t.Error("not ready without a server")
 		}
-		if k := w.kind(zone.Services); k.Synced || told.String() != "" {
-			t.Errorf("without a server: %+v, notified %q", k, told)
+		if k := w.kind(zone.Services); k.Synced || reports.String() != "" {
+			t.Errorf("without a server: %+v, notified %q", k, reports)
 		}
 		w.server.Revive()
 		w.wantSoon("web.shop.svc", "10.0.0.1", 20*time.Second)
@@ -49,7 +49,7 @@ func TestServicesOnly(t *testing.T) {
 		const want = "web.shop.svc.x.\n1.0.0.10.in-addr.arpa.\nshop.svc.x.\nshop.pod.x.\n" +
 			"web.shop.svc.x.\n1.0.0.10.in-addr.arpa.\n2.0.0.10.in-addr.arpa.\n" +
 			"web.shop.svc.x.\n2.0.0.10.in-addr.arpa.\nshop.svc.x.\nshop.pod.x.\n"
-		if diff := cmp.Diff(want, told.String()); diff != "" {
+		if diff := cmp.Diff(want, reports.String()); diff != "" {
 			t.Errorf("notified (-want +got)\n%s", diff)
 		}
 		for _, r := range w.server.Requests("") {
@@ -67,7 +67,7 @@ func TestServicesOnly(t *testing.T) {
 func TestServicesOnlyWithServiceWatch(t *testing.T) {
 	withHarness(t, func(w *harness) {
 		w.config.ServicesOnly, w.config.Namespaces = true, []string{"default", "shop"}
-		told := w.watchService()
+		reports := w.watchService()
 		w.server.Kill()
 		w.start()
 		if w.isReady() {
@@ -75,8 +75,8 @@ func TestServicesOnlyWithServiceWatch(t *testing.T) {
 		}
 		w.server.Revive()
 		w.pass(20 * time.Second)
-		if told.String() == "" || !w.isReady() {
-			t.Errorf("ready: %t, reported %q, want both", w.isReady(), told)
+		if reports.String() == "" || !w.isReady() {
+			t.Errorf("ready: %t, reported %q, want both", w.isReady(), reports)
 		}
 	})
 }
@@ -89,12 +89,12 @@ func TestManifestsServicesOnly(t *testing.T) {
 		"shop.yaml": "apiVersion: v1\nkind: Namespace\nmetadata: {name: shop}\n",
 	})
 	w.cfg.ServicesOnly, w.cfg.Endpoints, w.cfg.Pods = true, watch.EndpointsAll, true
-	told := ownersOf(w.cfg.Store)
+	reports := ownersOf(w.cfg.Store)
 	w.start(zone.Config{})
 	w.write("web.yaml", serviceYAML("web", "10.96.0.2"))
 	const want = "web.shop.svc.x.\n1.0.96.10.in-addr.arpa.\nshop.svc.x.\nshop.pod.x.\n" +
 		"web.shop.svc.x.\n1.0.96.10.in-addr.arpa.\n2.0.96.10.in-addr.arpa.\n"
-	w.eventually("told", []string{want}, func() []string { return []string{told.String()} })
+	w.eventually("reported", []string{want}, func() []string { return []string{reports.String()} })
 	held := w.cfg.Store.Stats().Kinds
 	if held[zone.Services].Objects != 1 || slices.ContainsFunc(held[1:], func(k zone.KindStats) bool { return k.Objects != 0 }) {
 		t.Errorf("the store holds %+v, want one service", held)

@@ -5,6 +5,7 @@ package watch
 import (
 	"cmp"
 	"context"
+	"maps"
 	"net/netip"
 	"slices"
 	"sync"
@@ -12,7 +13,9 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 
+	"github.com/nodecache/node-cache/pkg/task"
 	"github.com/nodecache/node-cache/pkg/zone"
 )
 
@@ -80,7 +83,7 @@ func (f *serviceWatcher) run(ctx context.Context) {
 			return
 		case <-f.wake:
 		}
-		if reported && !sleep(ctx, batchDelay) {
+		if reported && task.Sleep(ctx, batchDelay) != nil {
 			return
 		}
 		r, s, settled := f.snapshot()
@@ -100,33 +103,53 @@ func (f *serviceWatcher) markSynced(onSynced func()) {
 	f.change(func() { f.onSynced = onSynced })
 }
 
-// putService stores the Service if it is the watched one.
-func (f *serviceWatcher) putService(svc *corev1.Service) {
-	if f.isWatched(svc.Namespace, svc.Name) {
-		record := serviceOf(svc)
-		f.change(func() { f.service = record })
-	}
+// A serviceTarget passes the objects of one kind to a serviceWatcher, which keeps those of its service.
+type serviceTarget struct {
+	watcher *serviceWatcher
+	kind    zone.Kind
 }
 
-// deleteService removes the Service if it is the watched one.
-func (f *serviceWatcher) deleteService(namespace, name string) {
-	if f.isWatched(namespace, name) {
-		f.change(func() { f.service = zone.Service{} })
+// put implements [target].
+func (t serviceTarget) put(obj runtime.Object, now time.Time) bool {
+	f := t.watcher
+	switch o := obj.(type) {
+	case *corev1.Service:
+		if f.isWatched(o.Namespace, o.Name) {
+			record := serviceOf(o)
+			f.change(func() { f.service = record })
+		}
+	case *discoveryv1.EndpointSlice:
+		record, ok := sliceOf(o)
+		if !ok || !f.isWatched(record.Namespace, record.Service) {
+			return t.remove(o.Namespace, o.Name, now) // it may have been one of the service's before
+		}
+		s := sliceEndpoints{ports: record.Ports}
+		for i := range o.Endpoints {
+			s.add(&o.Endpoints[i])
+		}
+		f.change(func() { f.slices[o.Name] = s })
+	default:
 	}
+	return true
 }
 
-// putSlice stores the EndpointSlice if it belongs to the watched service, and removes it otherwise.
-func (f *serviceWatcher) putSlice(es *discoveryv1.EndpointSlice) {
-	record, ok := sliceOf(es)
-	if !ok || !f.isWatched(record.Namespace, record.Service) {
-		f.deleteSlice(es.Namespace, es.Name)
-		return
-	}
-	s := sliceEndpoints{ports: record.Ports}
-	for i := range es.Endpoints {
-		s.add(&es.Endpoints[i])
-	}
-	f.change(func() { f.slices[es.Name] = s })
+// remove implements [target].
+func (t serviceTarget) remove(namespace, name string, now time.Time) bool {
+	t.retain(func(otherNamespace, other string) bool { return otherNamespace != namespace || other != name }, now)
+	return true
+}
+
+// retain implements [target].
+func (t serviceTarget) retain(keep func(namespace, name string) bool, _ time.Time) {
+	f := t.watcher
+	f.change(func() {
+		if t.kind == zone.Services && !keep(f.cfg.Namespace, f.cfg.Service) {
+			f.service = zone.Service{}
+		}
+		if t.kind == zone.Slices {
+			maps.DeleteFunc(f.slices, func(name string, _ sliceEndpoints) bool { return !keep(f.cfg.Namespace, name) })
+		}
+	})
 }
 
 // add adds an endpoint that serves or may serve. Unknown counts as ready, and an unset serving condition equals ready,
@@ -147,32 +170,6 @@ func (s *sliceEndpoints) add(ep *discoveryv1.Endpoint) {
 	for _, addr := range addrsOf(ep.Addresses) {
 		*to = append(*to, zonedAddr{addr, orZero(ep.Zone)})
 	}
-}
-
-// deleteSlice removes an EndpointSlice.
-func (f *serviceWatcher) deleteSlice(namespace, name string) {
-	if namespace == f.cfg.Namespace {
-		f.change(func() { delete(f.slices, name) })
-	}
-}
-
-// retain removes the service, or the slices, for which keep is false.
-func (f *serviceWatcher) retain(kind zone.Kind, keep func(namespace, name string) bool) {
-	f.change(func() {
-		switch kind {
-		case zone.Services:
-			if !keep(f.cfg.Namespace, f.cfg.Service) {
-				f.service = zone.Service{}
-			}
-		case zone.Slices:
-			for name := range f.slices {
-				if !keep(f.cfg.Namespace, name) {
-					delete(f.slices, name)
-				}
-			}
-		default:
-		}
-	})
 }
 
 func (f *serviceWatcher) isWatched(namespace, name string) bool {

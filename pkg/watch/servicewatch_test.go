@@ -19,17 +19,17 @@ import (
 
 // watchService watches the service dns, and returns the reports, one line each.
 func (w *harness) watchService() *syncBuffer {
-	told := new(syncBuffer)
+	reports := new(syncBuffer)
 	w.config.ServiceWatch = &watch.ServiceWatch{
 		Namespace: "shop", Service: "dns",
 		Changed: func(ready []watch.Server, service []netip.AddrPort) {
-			if told.String() == "" && w.isReady() {
+			if reports.String() == "" && w.isReady() {
 				w.t.Error("ready before the endpoints were reported")
 			}
-			_, _ = fmt.Fprintf(told, "[%s] %v\n", servers(ready), service)
+			_, _ = fmt.Fprintf(reports, "[%s] %v\n", servers(ready), service)
 		},
 	}
-	return told
+	return reports
 }
 
 // servers formats addresses, each with its zone if it is known.
@@ -45,9 +45,9 @@ func servers(list []watch.Server) string {
 	return strings.Join(texts, " ")
 }
 
-func (w *harness) wantReports(told *syncBuffer, want ...string) {
+func (w *harness) wantReports(reports *syncBuffer, want ...string) {
 	w.t.Helper()
-	if diff := cmp.Diff(want, strings.Split(strings.TrimSuffix(told.String(), "\n"), "\n")); diff != "" {
+	if diff := cmp.Diff(want, strings.Split(strings.TrimSuffix(reports.String(), "\n"), "\n")); diff != "" {
 		w.t.Errorf("reports (-want +got)\n%s", diff)
 	}
 }
@@ -74,7 +74,7 @@ func dnsSlice(name string, ports map[string]int32, addrs ...string) *discoveryv1
 
 func TestServiceWatch(t *testing.T) {
 	withHarness(t, func(w *harness) {
-		told := w.watchService()
+		reports := w.watchService()
 		udp := corev1.ServicePort{Name: "dns", Protocol: corev1.ProtocolUDP, Port: 53}
 		tcp := corev1.ServicePort{Name: "dns-over-tcp", Protocol: corev1.ProtocolTCP, Port: 53}
 		ports := map[string]int32{"dns": 5353, "dns-over-tcp": 5354, "http": 8080}
@@ -82,7 +82,7 @@ func TestServiceWatch(t *testing.T) {
 		w.server.Put(dnsSlice("dns-1", ports, "10.1.0.2", "10.1.0.1"))
 		w.server.Put(sliceObject("web-1", "web", false, "10.1.0.99"))
 		w.start()
-		w.wantReports(told, "[10.1.0.1:5354 10.1.0.2:5354] [10.0.0.10:53]")
+		w.wantReports(reports, "[10.1.0.1:5354 10.1.0.2:5354] [10.0.0.10:53]")
 
 		es := dnsSlice("dns-1", ports, "10.1.0.2", "10.1.0.1", "10.1.0.3")
 		es.Endpoints[0].Conditions = discoveryv1.EndpointConditions{Ready: new(true), Terminating: new(true)}
@@ -100,7 +100,7 @@ func TestServiceWatch(t *testing.T) {
 		w.pass(settleTime)
 		w.server.Put(dnsService("10.0.0.11", udp, corev1.ServicePort{Name: "dns-over-tcp", Port: 53}))
 		w.pass(settleTime)
-		w.wantReports(told,
+		w.wantReports(reports,
 			"[10.1.0.1:5354 10.1.0.2:5354] [10.0.0.10:53]",
 			"[10.1.0.3:5354] [10.0.0.10:53]",
 			"[10.1.0.3:5354 10.1.0.4:5354] [10.0.0.10:53]",
@@ -121,19 +121,19 @@ func TestServiceWatchConditions(t *testing.T) {
 		ends []is // of 10.1.0.1 and so on
 		want string
 	}{
-		{name: "nothing said", ends: []is{{}, {}}, want: "10.1.0.1:5354 10.1.0.2:5354"},
+		{name: "no conditions", ends: []is{{}, {}}, want: "10.1.0.1:5354 10.1.0.2:5354"},
 		{name: "ready or not", ends: []is{{Ready: yes}, {Ready: no}}, want: "10.1.0.1:5354"},
 		{name: "ready without serving", ends: []is{{Ready: yes, Serving: no}}, want: "10.1.0.1:5354"},
 		{name: "serving, and neither ready nor ending", ends: []is{{Ready: no, Serving: yes, Terminating: no}}, want: ""},
 		{name: "one ends", ends: []is{{Ready: no, Serving: yes, Terminating: yes}, {Ready: yes, Serving: yes, Terminating: no}}, want: "10.1.0.2:5354"},
 		{name: "one ends, and is published all the same", ends: []is{{Ready: yes, Serving: yes, Terminating: yes}, {Ready: yes}}, want: "10.1.0.2:5354"},
 		{name: "all end", ends: []is{{Ready: no, Serving: yes, Terminating: yes}, {Ready: no, Serving: no, Terminating: yes}}, want: "10.1.0.1:5354"},
-		{name: "all end, and nothing is said of serving", ends: []is{{Ready: no, Terminating: yes}, {Ready: yes, Terminating: yes}}, want: "10.1.0.2:5354"},
+		{name: "all terminate, and the condition serving is missing", ends: []is{{Ready: no, Terminating: yes}, {Ready: yes, Terminating: yes}}, want: "10.1.0.2:5354"},
 		{name: "one ends, the other is not ready", ends: []is{{Ready: no, Serving: yes, Terminating: yes}, {Ready: no}}, want: "10.1.0.1:5354"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			withHarness(t, func(w *harness) {
-				told := w.watchService()
+				reports := w.watchService()
 				w.config.Store = nil
 				es := dnsSlice("dns-1", map[string]int32{"dns-tcp": 5354})
 				for i, conditions := range tt.ends {
@@ -144,7 +144,7 @@ func TestServiceWatchConditions(t *testing.T) {
 				w.server.Put(dnsService("10.0.0.10", corev1.ServicePort{Name: "dns-tcp", Port: 53}))
 				w.server.Put(es)
 				w.start()
-				w.wantReports(told, "["+tt.want+"] [10.0.0.10:53]")
+				w.wantReports(reports, "["+tt.want+"] [10.0.0.10:53]")
 			})
 		})
 	}
@@ -153,7 +153,7 @@ func TestServiceWatchConditions(t *testing.T) {
 // TestServiceWatchZones checks an endpoint's topology zone and a change of it.
 func TestServiceWatchZones(t *testing.T) {
 	withHarness(t, func(w *harness) {
-		told := w.watchService()
+		reports := w.watchService()
 		w.config.Store = nil
 		slice := func(name string, ends ...discoveryv1.Endpoint) *discoveryv1.EndpointSlice {
 			es := dnsSlice(name, map[string]int32{"dns-tcp": 5354})
@@ -169,7 +169,7 @@ func TestServiceWatchZones(t *testing.T) {
 		w.pass(settleTime)
 		w.server.Put(slice("dns-2", in("10.1.0.2", new("c"))))
 		w.pass(settleTime)
-		w.wantReports(told,
+		w.wantReports(reports,
 			"[10.1.0.1:5354@b 10.1.0.2:5354 10.1.0.3:5354] []",
 			"[10.1.0.1:5354@b 10.1.0.2:5354@a 10.1.0.3:5354] []",
 			"[10.1.0.1:5354@b 10.1.0.2:5354@c 10.1.0.3:5354] []",
@@ -197,12 +197,12 @@ func TestServiceWatchPort(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			withHarness(t, func(w *harness) {
-				told := w.watchService()
+				reports := w.watchService()
 				w.config.Store = nil
 				w.server.Put(dnsService("10.0.0.10", tt.ports...))
 				w.server.Put(dnsSlice("dns-1", tt.targets, "10.1.0.1"))
 				w.start()
-				w.wantReports(told, tt.want)
+				w.wantReports(reports, tt.want)
 				if !w.isReady() || !w.watch.Stats().ServiceWatch.Synced {
 					t.Errorf("not ready: %+v", w.watch.Stats())
 				}
@@ -214,23 +214,23 @@ func TestServiceWatchPort(t *testing.T) {
 // TestServiceWatchForbidden checks the reports from the slices alone when the Service is forbidden, and none while the server is down.
 func TestServiceWatchForbidden(t *testing.T) {
 	withHarness(t, func(w *harness) {
-		told := w.watchService()
+		reports := w.watchService()
 		w.server.Refuse("services", http.StatusForbidden)
 		w.server.Put(dnsSlice("dns-1", map[string]int32{"dns-tcp": 5354}, "10.1.0.1"))
 		w.server.Kill()
 		w.start()
 		w.pass(time.Minute)
-		if told.String() != "" {
-			t.Errorf("reported %q before the first state", told.String())
+		if reports.String() != "" {
+			t.Errorf("reported %q before the first state", reports.String())
 		}
 		w.server.Revive()
 		w.pass(2 * resumeTime)
-		w.wantReports(told, "[10.1.0.1:5354] []")
+		w.wantReports(reports, "[10.1.0.1:5354] []")
 		if s := w.watch.Stats().ServiceWatch; s.Synced || !strings.HasPrefix(s.LastError, "forbidden: ") {
 			t.Errorf("counts %+v", s)
 		}
 		w.server.Kill()
 		w.pass(time.Hour)
-		w.wantReports(told, "[10.1.0.1:5354] []")
+		w.wantReports(reports, "[10.1.0.1:5354] []")
 	})
 }

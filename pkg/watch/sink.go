@@ -185,7 +185,7 @@ var (
 // A target receives the objects of one kind.
 type target interface {
 	put(obj runtime.Object, now time.Time) (changed bool)
-	remove(namespace, name string, now time.Time)
+	remove(namespace, name string, now time.Time) (changed bool)
 	retain(keep func(namespace, name string) bool, now time.Time)
 }
 
@@ -216,41 +216,12 @@ func (t zoneTarget) put(obj runtime.Object, now time.Time) bool {
 	}
 }
 
-func (t zoneTarget) remove(namespace, name string, now time.Time) {
-	t.store.Delete(t.kind, namespace, name, now)
+func (t zoneTarget) remove(namespace, name string, now time.Time) bool {
+	return t.store.Delete(t.kind, namespace, name, now)
 }
 
 func (t zoneTarget) retain(keep func(namespace, name string) bool, now time.Time) {
 	t.store.Retain(t.kind, keep, now)
-}
-
-// A serviceTarget passes the objects of one kind to a serviceWatcher.
-type serviceTarget struct {
-	watcher *serviceWatcher
-	kind    zone.Kind
-}
-
-func (t serviceTarget) put(obj runtime.Object, _ time.Time) bool {
-	switch o := obj.(type) {
-	case *corev1.Service:
-		t.watcher.putService(o)
-	case *discoveryv1.EndpointSlice:
-		t.watcher.putSlice(o)
-	default:
-	}
-	return true
-}
-
-func (t serviceTarget) remove(namespace, name string, _ time.Time) {
-	if t.kind == zone.Services {
-		t.watcher.deleteService(namespace, name)
-	} else {
-		t.watcher.deleteSlice(namespace, name)
-	}
-}
-
-func (t serviceTarget) retain(keep func(namespace, name string) bool, _ time.Time) {
-	t.watcher.retain(t.kind, keep)
 }
 
 // changedAt returns the time of the change that led to obj, if obj has one. Only EndpointSlices have a time finer than

@@ -16,6 +16,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	apiwatch "k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/rest"
+
+	"github.com/nodecache/node-cache/pkg/task"
 )
 
 const (
@@ -252,8 +254,8 @@ func (f *feed) waitForLimit(ctx context.Context) error {
 	if err := f.limiter.Wait(ctx); err != nil {
 		return fmt.Errorf("waiting for the request limit of %s: %w", f.query.resource, err)
 	}
-	if wait := f.notBefore.Sub(f.now()); wait > 0 && !sleep(ctx, wait) {
-		return ctx.Err()
+	if wait := f.notBefore.Sub(f.now()); wait > 0 {
+		return task.Sleep(ctx, wait)
 	}
 	return nil
 }

@@ -71,7 +71,7 @@ func (s *stream) pump(ctx context.Context) {
 	defer s.end()
 	defer func() {
 		if p := recover(); p != nil {
-			_ = s.feed.panicked(ctx, p) // the end of the stream makes the reflector start another
+			s.feed.failed(ctx, s.feed.guard.Recovered(ctx, p)) // the end of the stream makes the reflector start another
 		}
 	}()
 	for {

@@ -3,8 +3,6 @@
 package watch
 
 import (
-	"context"
-	"math/rand/v2"
 	"time"
 
 	"k8s.io/utils/clock"
@@ -77,21 +75,4 @@ func (c cancelableClock) After(d time.Duration) <-chan time.Time {
 		}
 	}()
 	return out
-}
-
-// sleep waits for d. It reports false if ctx ends first.
-func sleep(ctx context.Context, d time.Duration) bool {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return true
-	case <-ctx.Done():
-		return false
-	}
-}
-
-// jittered returns d plus a random part of up to d/2.
-func jittered(d time.Duration) time.Duration {
-	return d + time.Duration(float64(d)*pauseJitter*rand.Float64())
 }

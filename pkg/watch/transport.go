@@ -21,6 +21,10 @@ const (
 	// maxEvent bounds one watch event, in bytes. kube-apiserver accepts no object of more than 3 MiB.
 	maxEvent = 8 << 20
 
+	// maxObject bounds a list of one object, in bytes. A ConfigMap of 1 MiB may take six times that in JSON, plus its
+	// managed fields.
+	maxObject = 16 << 20
+
 	// defaultMaxList bounds one list, in bytes, unless Config.MaxList is set.
 	defaultMaxList = 1 << 30
 
@@ -53,14 +57,16 @@ func (r boundedReader) Read(p []byte) (int, error) {
 // listBudget is a context key. Its value is a *int64 that requests share: the bytes that they may still read.
 type listBudget struct{}
 
-// A boundedTripper bounds the decompressed bodies that client-go reads whole: all except those of watches.
+// A boundedTripper counts the requests, and bounds the decompressed bodies that client-go reads whole: all except those of watches.
 type boundedTripper struct {
-	next http.RoundTripper
-	most int64 // bytes per request without a budget in its context
+	next  http.RoundTripper
+	most  int64 // bytes per request without a budget in its context
+	count *atomic.Uint64
 }
 
 // RoundTrip implements [http.RoundTripper].
 func (t boundedTripper) RoundTrip(req *http.Request) (*http.Response, error) {
+	t.count.Add(1)
 	resp, err := t.next.RoundTrip(req)
 	if err != nil || resp.StatusCode == http.StatusOK && req.URL.Query().Get("watch") == "true" {
 		return resp, err

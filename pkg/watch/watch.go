@@ -17,6 +17,7 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	"k8s.io/apimachinery/pkg/labels"
 
+	"github.com/nodecache/node-cache/pkg/task"
 	"github.com/nodecache/node-cache/pkg/zone"
 )
 
@@ -142,7 +143,8 @@ func (w *Watch) addKinds() {
 		settled = func() {}
 		w.idle = len(spaces)
 	}
-	for _, kind := range w.kinds() {
+	kinds := storeKinds(w.cfg.ServicesOnly, w.cfg.Endpoints, w.cfg.Pods)
+	for _, kind := range kinds {
 		v := &kindStatus{kind: kind, store: w.cfg.Store}
 		w.statuses = append(w.statuses, v)
 		for _, space := range spaces {
@@ -155,20 +157,20 @@ func (w *Watch) addKinds() {
 			w.addFeed(v, q, zoneTarget{w.cfg.Store, kind}, settled)
 		}
 	}
-	w.cfg.Store.Expect(w.kinds()...)
+	w.cfg.Store.Expect(kinds...)
 }
 
-// kinds returns the kinds that the store gets, in their order.
-func (w *Watch) kinds() []zone.Kind {
+// storeKinds returns the kinds that a store gets, in the order of zone.Kind.
+func storeKinds(servicesOnly bool, endpoints Endpoints, pods bool) []zone.Kind {
 	kinds := []zone.Kind{zone.Services}
-	if w.cfg.ServicesOnly {
+	if servicesOnly {
 		return kinds
 	}
-	if w.cfg.Endpoints != EndpointsNone {
+	if endpoints != EndpointsNone {
 		kinds = append(kinds, zone.Slices)
 	}
 	kinds = append(kinds, zone.Namespaces)
-	if w.cfg.Pods {
+	if pods {
 		kinds = append(kinds, zone.Pods)
 	}
 	return kinds
@@ -223,8 +225,8 @@ func (w *Watch) addServiceWatch() {
 func (w *Watch) addFeed(v *kindStatus, q query, t target, settled func()) {
 	w.feeds = append(w.feeds, &feed{
 		query: q, target: t, status: v, feedStatus: v.add(), onSynced: settled,
-		timing: newConfirmTiming(w.cfg.StaleAfter), maxList: w.cfg.MaxList, conns: w.conns, panics: &w.panics,
-		log: w.cfg.Log, now: w.cfg.Now,
+		timing: newConfirmTiming(w.cfg.StaleAfter), maxList: w.cfg.MaxList, conns: w.conns,
+		guard: task.Guard{Where: "watch of " + q.resource, Log: w.cfg.Log, Count: &w.panics}, log: w.cfg.Log, now: w.cfg.Now,
 	})
 }
 

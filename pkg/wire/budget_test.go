@@ -107,7 +107,7 @@ func most(tb testing.TB, head []byte, n int, next []byte) []byte {
 }
 
 // TestMessageParseWorstCase fills 64 KiB with what is dearest to walk. The work is
-// counted in labels and pointers, not in time, as whoever reads all names meets
+// counted in labels and pointers, not in time, as a reader of all names meets
 // them: there is a bound on what is behind pointers.
 func TestMessageParseWorstCase(t *testing.T) {
 	t.Parallel()

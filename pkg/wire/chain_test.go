@@ -19,9 +19,9 @@ func head(name, target []byte) (msg []byte, offset int) {
 	return msg, len(msg) - len(target)
 }
 
-// TestMessageGraft joins an alias to answers of its target, and reads with the
-// oracle that nothing but the question went.
-func TestMessageGraft(t *testing.T) {
+// TestAppendToChain joins an alias to answers of its target, and reads with the
+// oracle that only the question is left out.
+func TestAppendToChain(t *testing.T) {
 	t.Parallel()
 	const target = "www.example."
 	soa := records(t, "example. 60 IN SOA ns.example. host.www.example. 1 2 3 4 5")
@@ -51,7 +51,7 @@ func TestMessageGraft(t *testing.T) {
 			start, offset := head(labels("ext", "ns", "svc", "cluster", "local"), labels("www", "example"))
 			buf, ok := m.AppendToChain(append([]byte("before"), start...), len("before"), offset)
 			if !ok || string(buf[:6]) != "before" {
-				t.Fatalf("grafted %t, %q", ok, buf[:6])
+				t.Fatalf("appended %t, %q", ok, buf[:6])
 			}
 			if string(m.Raw) != before {
 				t.Error("the tail has changed")
@@ -73,9 +73,9 @@ func TestMessageGraft(t *testing.T) {
 	}
 }
 
-// TestMessageGraftTooLong is an answer whose compression pointers do not reach
+// TestAppendToChainTooLong is an answer whose compression pointers do not reach
 // their labels behind a long head.
-func TestMessageGraftTooLong(t *testing.T) {
+func TestAppendToChainTooLong(t *testing.T) {
 	t.Parallel()
 	start, offset := head(longName(255), labels("w"))
 	owner := labels("w")
@@ -90,12 +90,12 @@ func TestMessageGraftTooLong(t *testing.T) {
 	m := parseMessage(t, far)
 	buf, ok := m.AppendToChain(append([]byte(nil), start...), 0, offset)
 	if ok || string(buf) != string(start) {
-		t.Errorf("grafted %t, %d bytes of %d", ok, len(buf), len(start))
+		t.Errorf("appended %t, %d bytes of %d", ok, len(buf), len(start))
 	}
 }
 
-// TestMessageGraftCut grafts what a message has no room for, or was cut before: the whole says that it is not all.
-func TestMessageGraftCut(t *testing.T) {
+// TestAppendToChainTruncated appends an answer that does not fit, or that was truncated before: the result has TC set.
+func TestAppendToChainTruncated(t *testing.T) {
 	t.Parallel()
 	start, offset := head(longName(255), labels("w"))
 	asked, small := question(labels("w"), wire.TypeA), record(pointer(12), wire.TypeA, make([]byte, 4))
@@ -118,7 +118,7 @@ func TestMessageGraftCut(t *testing.T) {
 			buf, ok := m.AppendToChain(append([]byte(nil), start...), 0, offset)
 			whole := parseMessage(t, buf)
 			if !ok || len(whole.Records) != 1+tt.records || len(whole.Raw) != len(buf) || whole.Truncated() != tt.cut {
-				t.Errorf("grafted %t, %d records, TC %t; want %d, %t", ok, len(whole.Records)-1, whole.Truncated(), tt.records, tt.cut)
+				t.Errorf("appended %t, %d records, TC %t; want %d, %t", ok, len(whole.Records)-1, whole.Truncated(), tt.records, tt.cut)
 			}
 		})
 	}

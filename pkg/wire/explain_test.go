@@ -58,8 +58,8 @@ func TestAppendExplanation(t *testing.T) {
 					t.Errorf("%s: %d bytes more, room for %d", name, len(got)-len(reply), wire.ExplanationRoom)
 				}
 				m := unpack(t, got[len(before):])
-				if told, ok := explained(m); told != want || !ok {
-					t.Errorf("%s: told %q, %t; want %q", name, told, ok, want)
+				if explanation, ok := explained(m); explanation != want || !ok {
+					t.Errorf("%s: got %q, %t; want %q", name, explanation, ok, want)
 				}
 				if diff := cmp.Diff(whole.String(), m.String()); diff != "" {
 					t.Errorf("%s: the rest (-want +got):\n%s", name, diff)
@@ -130,9 +130,9 @@ func FuzzExplanation(f *testing.F) {
 			return // the oracle refuses a name or a type for reasons of its own
 		}
 		m := unpack(t, q.AppendExplanation(bytes.Clone(reply), &opts, text))
-		told, ok := explained(m)
-		if ok != q.EDNS || ok && told != string(text[:min(len(text), wire.MaxExplanation)]) {
-			t.Fatalf("told %q, %t; EDNS %t", told, ok, q.EDNS)
+		explanation, ok := explained(m)
+		if ok != q.EDNS || ok && explanation != string(text[:min(len(text), wire.MaxExplanation)]) {
+			t.Fatalf("got %q, %t; EDNS %t", explanation, ok, q.EDNS)
 		}
 		if diff := cmp.Diff(whole.String(), m.String()); diff != "" {
 			t.Fatalf("the rest (-want +got):\n%s", diff)

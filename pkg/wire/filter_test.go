@@ -27,8 +27,8 @@ func sections(tb testing.TB, m *wire.Message, order []uint16) [4][]string {
 	return list
 }
 
-// TestSifter leaves of an answer of every kind of name each subset of its records.
-func TestSifter(t *testing.T) {
+// TestRecordFilter leaves of an answer of every kind of name each subset of its records.
+func TestRecordFilter(t *testing.T) {
 	t.Parallel()
 	var s wire.RecordFilter
 	for n, msg := range seedAnswers(t) {
@@ -62,8 +62,8 @@ func TestSifter(t *testing.T) {
 	}
 }
 
-// TestSifterOrder puts an alias before what it leads to.
-func TestSifterOrder(t *testing.T) {
+// TestRecordFilterOrder puts an alias before its target.
+func TestRecordFilterOrder(t *testing.T) {
 	t.Parallel()
 	target := cat(labels("www"), nil)
 	a := record(target, wire.TypeA, []byte{10, 0, 0, 1})
@@ -79,10 +79,10 @@ func TestSifterOrder(t *testing.T) {
 	}
 }
 
-// TestSifterTooLong takes out the one record that spells a long name, behind so
+// TestRecordFilterTooLong takes out the one record that spells a long name, behind so
 // much that the others, of which each then has to spell it, cannot point at one
 // another.
-func TestSifterTooLong(t *testing.T) {
+func TestRecordFilterTooLong(t *testing.T) {
 	t.Parallel()
 	name := longName(250)
 	filler := record(pointer(12), wire.TypeTXT, make([]byte, 16_200))

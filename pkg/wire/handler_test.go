@@ -10,7 +10,7 @@ import (
 	"github.com/nodecache/node-cache/pkg/wire"
 )
 
-// A flushed notes when it is flushed, and then does what it is told to.
+// A flushed notes when it is flushed, and then does what the test says.
 type flushed struct {
 	name string
 	log  *[]string

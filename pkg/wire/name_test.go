@@ -24,8 +24,8 @@ func slowLower(b []byte) []byte {
 	return out
 }
 
-// TestLowerEveryOctet puts every byte at every place of a word.
-func TestLowerEveryOctet(t *testing.T) {
+// TestLowerEveryByte puts every byte at every place of a word.
+func TestLowerEveryByte(t *testing.T) {
 	t.Parallel()
 	for size := range 18 {
 		for at := range size {

@@ -4,6 +4,7 @@ package wire
 
 import (
 	"encoding/binary"
+	"net/netip"
 )
 
 // ReplyOptions are the parts of a reply that do not come from the stored answer. Without an OPT
@@ -197,4 +198,148 @@ func (q *Question) AppendExplanation(buf []byte, s *ReplyOptions, text []byte) [
 	binary.BigEndian.PutUint16(length, uint16(options+4+len(text)))
 	buf = append(buf, byte(OptionExplain>>8), byte(OptionExplain&0xff), 0, byte(len(text)))
 	return append(buf, text...)
+}
+
+// Truncate cuts msg, a parsed answer without OPT record, to at most limit bytes in place, as
+// [Question.Reply] does. It removes whole RRsets, but single addresses of the answer section. It
+// sets TC unless only additional records are removed. limit must leave room for the question.
+func Truncate(msg []byte, limit int) []byte {
+	if len(msg) <= limit {
+		return msg
+	}
+	return msg[:truncate(msg, limit)]
+}
+
+// truncate cuts msg, a parsed answer without OPT record, to at most limit bytes at the end of an
+// RRset and corrects the counts. It sets TC if it removes an answer or authority record, but not
+// for additional records (RFC 2181 section 9). It returns the new length.
+//
+// Of an address RRset in the answer section it keeps what fits, which RFC 2181 allows with TC.
+// Clients that never retry over TCP (musl before 1.2.4) then get some addresses of a large service
+// instead of none.
+func truncate(msg []byte, limit int) int {
+	question := plainNameEnd(msg, HeaderLen) + 4
+	c := truncator{end: question, boundary: question}
+	for section := range Additional + 1 {
+		if c.section(msg, section, limit) {
+			continue
+		}
+		for i, n := range c.kept {
+			binary.BigEndian.PutUint16(msg[6+2*i:], n)
+		}
+		if section < Additional {
+			msg[2] |= bitTC
+		}
+		return c.boundary
+	}
+	return c.end
+}
+
+// A truncator walks the records of a message and finds where it may be cut.
+type truncator struct {
+	end      int       // end of the records read
+	counts   [3]uint16 // records read, by section
+	boundary int       // last valid cut at or before end
+	kept     [3]uint16 // records before boundary, by section
+}
+
+// section reads a section. It returns false at the first record that ends beyond limit.
+func (c *truncator) section(msg []byte, section uint8, limit int) bool {
+	previous := -1
+	for range binary.BigEndian.Uint16(msg[6+2*section:]) {
+		fixed := anyNameEnd(msg, c.end)
+		if previous < 0 || section == Answer && isAddress(msg, fixed) || !sameSet(msg, previous, c.end) {
+			c.boundary, c.kept = c.end, c.counts
+		}
+		previous = c.end
+		c.end = fixed + 10 + int(binary.BigEndian.Uint16(msg[fixed+8:]))
+		c.counts[section]++
+		if c.end > limit {
+			return false
+		}
+	}
+	return true
+}
+
+// isAddress reports whether the record whose owner ends at off is an A or AAAA record.
+func isAddress(msg []byte, off int) bool {
+	rrtype := binary.BigEndian.Uint16(msg[off:])
+	return rrtype == TypeA || rrtype == TypeAAAA
+}
+
+// sameSet reports whether the records at a and b belong to the same RRset.
+func sameSet(msg []byte, a, b int) bool {
+	x, y := anyNameEnd(msg, a), anyNameEnd(msg, b)
+	return string(msg[x:x+4]) == string(msg[y:y+4]) && sameName(msg, a, b)
+}
+
+// A Peer is the client that sent a query: its address and its transport.
+type Peer struct {
+	Addr   netip.AddrPort // IPv4 addresses in 4-byte form
+	Stream bool           // TCP: no size limit below 64 KiB
+}
+
+// A Verdict is the outcome of an attempt to answer a query from memory.
+type Verdict uint8
+
+// The verdicts.
+const (
+	Answered Verdict = iota // a reply was appended
+	Missed                  // the answer is not in memory: call Resolve
+	Dropped                 // no reply is due
+)
+
+// A Replier sends the one reply of a query that could not be answered from memory.
+type Replier interface {
+	// Reply sends msg, which is valid only during the call. It is called exactly once, from any
+	// goroutine, and does not wait for the client. A nil msg means that no reply is sent. The reply
+	// may be queued until batch is flushed. batch is never nil.
+	Reply(msg []byte, batch *SendBatch)
+}
+
+// An AnswerReceiver receives the result of one upstream query.
+type AnswerReceiver interface {
+	// Answered is called exactly once, from any goroutine, possibly before the call that sent the
+	// query returns. answer was parsed, and may be changed; it is valid only during the call. It is
+	// nil if and only if err is not. batch is never nil; the caller flushes it afterwards.
+	Answered(answer *Message, err error, batch *SendBatch)
+}
+
+// A Stream is a Replier that can send several messages for one query, as a zone transfer needs (RFC
+// 5936). The Replier of a query that came over TCP is a Stream.
+type Stream interface {
+	Replier
+	// SendMessage sends msg, which is valid only during the call, before later messages. It blocks
+	// while the client reads slowly. It returns false when the client accepts no more. The caller
+	// must still call Reply, with the last message or nil.
+	SendMessage(msg []byte) bool
+}
+
+// A Flusher queues work until the end of a batch.
+type Flusher interface {
+	// Flush sends what is queued. It may be called from any goroutine, also when nothing is queued.
+	Flush()
+}
+
+// A SendBatch collects what is sent at the end of a batch, so that one system call serves many
+// queries: upstream queries and replies. It belongs to one goroutine. The zero value is ready for
+// use.
+type SendBatch struct {
+	due  []Flusher
+	next int // index of the first entry of due that is not flushed yet
+}
+
+// Add has f flushed at the end of the batch. The goroutine that queues the first item in f calls
+// Add; items that others queue before the flush go with it.
+func (l *SendBatch) Add(f Flusher) { l.due = append(l.due, f) }
+
+// Flush ends the batch. It flushes the added Flushers in order, and those added meanwhile. If one
+// of them panics, the next Flush continues after it.
+func (l *SendBatch) Flush() {
+	for l.next < len(l.due) {
+		l.next++
+		l.due[l.next-1].Flush()
+	}
+	clear(l.due)
+	l.due, l.next = l.due[:0], 0
 }

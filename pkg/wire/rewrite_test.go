@@ -158,7 +158,7 @@ func compareTexts(tb testing.TB, m *wire.Message, want *dns.Msg, out []byte) {
 	}
 }
 
-// isWalked tells of types in whose data pointers are followed, or that have none.
+// isWalked reports types in whose data pointers are followed, or that have none.
 func isWalked(rrtype uint16) bool {
 	switch rrtype {
 	case 1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 14, 15, 17, 18, 21, 26, 28, 33, 36, 39:

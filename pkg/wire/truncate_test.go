@@ -102,7 +102,7 @@ func TestQueryReplyTruncatesExactly(t *testing.T) {
 		{"second set goes", reply(2, 0, 0, text(self, 463), text(other, 0)), 512, result{true, 1, 0, 0, 500}},
 		{"whole set goes, other spelling", reply(3, 0, 0, text(self, 250), text(other, 80), text(upper, 112)), 512, result{true, 1, 0, 0, 287}},
 		{"authority goes with TC", reply(1, 2, 0, text(self, 200), set(other)), 400, result{true, 1, 0, 0, 237}},
-		{"additional goes without TC", reply(1, 0, 2, text(self, 200), set(other)), 400, result{false, 1, 0, 0, 237}},
+		{"additional is left out without TC", reply(1, 0, 2, text(self, 200), set(other)), 400, result{false, 1, 0, 0, 237}},
 		{"some additional stays", reply(1, 0, 3, text(self, 200), text(other, 10), set(labels("x"))), 300, result{false, 1, 0, 1, 264}},
 		{"same set in two sections is two", reply(1, 0, 1, text(self, 400), text(self, 200)), 512, result{false, 1, 0, 0, 437}},
 		{"same set in answer and authority", reply(1, 1, 0, text(self, 400), text(self, 200)), 512, result{true, 1, 0, 0, 437}},

@@ -116,16 +116,16 @@ func TestRestoreDoesNotNotify(t *testing.T) {
 	s, now := zone.NewStore(), epoch()
 	small(s)
 	freshen(s, now)
-	other, told := zone.NewStore(), 0
-	other.Observe([]byte("\x05local\x00"), func([]byte) { told++ })
+	other, notified := zone.NewStore(), 0
+	other.Observe([]byte("\x05local\x00"), func([]byte) { notified++ })
 	if _, err := other.Restore(slices.Values(dump(t, s, now)), 0, time.Hour, now); err != nil {
 		t.Fatal(err)
 	}
-	if told != 0 {
-		t.Errorf("notified %d times", told)
+	if notified != 0 {
+		t.Errorf("notified %d times", notified)
 	}
 	other.Delete(zone.Services, "shop", "web", now)
-	if told == 0 {
+	if notified == 0 {
 		t.Error("not notified of later changes")
 	}
 }

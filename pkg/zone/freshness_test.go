@@ -142,7 +142,7 @@ func TestUnwatchedKinds(t *testing.T) {
 		{"a zonal node without slices", []zone.Kind{zone.Services, zone.Namespaces}, false, "_zone.empty.shop.svc", [2]summary{nx, elsewhere}},
 		{"below a ClusterIP service with headless slices only", []zone.Kind{zone.Services, zone.Slices, zone.Namespaces}, false, "x.web.shop.svc", [2]summary{nx, elsewhere}},
 		{"below a ClusterIP service with all slices", []zone.Kind{zone.Services, zone.Slices, zone.Namespaces}, true, "x.web.shop.svc", [2]summary{nx, nx}},
-		{"a namespace that nobody tells of", []zone.Kind{zone.Services, zone.Slices}, false, "none.svc", [2]summary{nx, elsewhere}},
+		{"a namespace without an object", []zone.Kind{zone.Services, zone.Slices}, false, "none.svc", [2]summary{nx, elsewhere}},
 		{"a namespace with a service", []zone.Kind{zone.Services, zone.Slices}, false, "shop.svc", [2]summary{{zone.Answered, "NOERROR", none, 0}, {zone.Answered, "NOERROR", none, 0}}},
 	}
 	for _, tt := range tests {

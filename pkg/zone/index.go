@@ -53,6 +53,21 @@ func (t *indexTable) next(hash uint64, pos int) (id uint32, after int, ok bool) 
 	}
 }
 
+// find returns the first record that matches among the candidates for hash, and its number, or nil.
+func find[T any](x *hashIndex, from *records[T], hash uint64, match func(*T) bool) (*T, uint32) {
+	t := x.table.Load()
+	for pos := t.home(hash); ; {
+		id, after, ok := t.next(hash, pos)
+		if !ok {
+			return nil, 0
+		}
+		if record := from.load(id); record != nil && match(record) {
+			return record, id
+		}
+		pos = after
+	}
+}
+
 // maxChain bounds the candidates for one hash that a rotating walk counts.
 const maxChain = 1 << 10
 

@@ -130,7 +130,7 @@ func TestRefusedIsNotDumped(t *testing.T) {
 	}
 }
 
-// TestTenant has a tenant put odd Services and EndpointSlices of every kind into one namespace, valid or not. The names of
+// TestNamespaceLimit has a tenant put odd Services and EndpointSlices of every kind into one namespace, valid or not. The names of
 // other namespaces, of the zone itself and of Services' addresses are answered as before. The tenant can only add PTR
 // records for the addresses of others' endpoints, and for addresses outside of the cluster.
 func TestNamespaceLimit(t *testing.T) {

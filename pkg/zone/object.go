@@ -3,7 +3,9 @@
 package zone
 
 import (
+	"cmp"
 	"net/netip"
+	"slices"
 	"time"
 )
 
@@ -95,4 +97,113 @@ type Endpoint struct {
 type Pod struct {
 	Namespace, Name string
 	Addrs           []netip.Addr
+}
+
+// A portList holds packed ports, sorted by number. Each port has two bytes of number, one of protocol, and the name as a
+// label in wire form, whose length is 0 for a port without a name.
+type portList string
+
+// portFixed is the size of a port before its name, in bytes.
+const portFixed = 3
+
+// maxPorts bounds the ports of a service or slice.
+const maxPorts = 1 << 12
+
+// packPorts appends the ports to dst. An invalid label counts as no name.
+func packPorts(dst []byte, ports []Port) []byte {
+	sorted := slices.Clone(ports)
+	for i := range sorted {
+		sorted[i].Name = asLabel(sorted[i].Name)
+	}
+	slices.SortFunc(sorted, func(a, b Port) int {
+		return cmp.Or(cmp.Compare(a.Number, b.Number), cmp.Compare(a.Protocol, b.Protocol), cmp.Compare(a.Name, b.Name))
+	})
+	for _, p := range sorted[:min(len(sorted), maxPorts)] {
+		dst = append(dst, byte(p.Number>>8), byte(p.Number), byte(p.Protocol))
+		dst = appendLabel(dst, p.Name)
+	}
+	return dst
+}
+
+// number returns the first port's number.
+func (l portList) number() uint16 { return uint16(l[0])<<8 | uint16(l[1]) }
+
+func (l portList) protocol() Protocol { return Protocol(l[2]) }
+
+func (l portList) name() string { return string(l[portFixed+1 : portFixed+1+int(l[portFixed])]) }
+
+// rest returns the list without its first port.
+func (l portList) rest() portList { return l[portFixed+1+int(l[portFixed]):] }
+
+// A portFilter selects ports. The zero value selects all.
+type portFilter struct {
+	byName   bool // only ports with this name and protocol
+	name     []byte
+	protocol Protocol
+}
+
+// match reports whether the list's first port matches.
+func (f *portFilter) match(l portList) bool {
+	return !f.byName || l.protocol() == f.protocol && l.name() != "" && l.name() == string(f.name)
+}
+
+// count returns the number of matching ports. An empty list counts as one port without name and number, as in CoreDNS.
+func (f *portFilter) count(l portList) int {
+	if l == "" && !f.byName {
+		return 1
+	}
+	n := 0
+	for ; l != ""; l = l.rest() {
+		if f.match(l) {
+			n++
+		}
+	}
+	return n
+}
+
+// selectFrom returns the list from its first matching port on, and the number of matching ports.
+func (f *portFilter) selectFrom(l portList) (first portList, n int) {
+	if !f.byName {
+		return l, f.count(l)
+	}
+	for ; l != ""; l = l.rest() {
+		if f.match(l) {
+			if n == 0 {
+				first = l
+			}
+			n++
+		}
+	}
+	return first, n
+}
+
+// protocols returns the protocols of the named ports, one bit each.
+func (l portList) protocols() (set uint8) {
+	for ; l != ""; l = l.rest() {
+		if l.name() != "" {
+			set |= 1 << l.protocol()
+		}
+	}
+	return set
+}
+
+// portName returns a port or protocol label without its underscore, which is optional. A bare underscore is invalid.
+func portName(label []byte) []byte {
+	if len(label) > 1 && label[0] == '_' {
+		return label[1:]
+	}
+	return label
+}
+
+// protocolOf parses the label of a protocol.
+func protocolOf(label []byte) (Protocol, bool) {
+	switch string(portName(label)) {
+	case "tcp":
+		return TCP, true
+	case "udp":
+		return UDP, true
+	case "sctp":
+		return SCTP, true
+	}
+	return 0, false
 }

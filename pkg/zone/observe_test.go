@@ -117,8 +117,8 @@ func TestObserve(t *testing.T) {
 			t.Errorf("%s (-want +got):\n%s", tt.name, diff)
 		}
 	}
-	if told := s.Stats().Notified; told != l.total || told == 0 {
-		t.Errorf("%d notifications counted, %d recorded", told, l.total)
+	if notified := s.Stats().Notified; notified != l.total || notified == 0 {
+		t.Errorf("%d notifications counted, %d recorded", notified, l.total)
 	}
 	s.Observe(canonical(t, "other.test."), func(owner []byte) { l.owners = append(l.owners, presented(t, owner)) })
 	s.PutService(db, now)
@@ -172,9 +172,9 @@ func (w *harness) contested(name string) bool {
 	return holders > 1
 }
 
-// TestObserverIsToldOfEveryChange has random changes, and looks at each name whose
-// answer is another one after: its owner was told, and who looked when told saw
-// what is true now.
+// TestObserverCoversEveryChange makes random changes, and checks each name whose
+// answer differs afterwards: its owner was reported, and an observer that queried the name then got
+// the new answer.
 func TestObserverCoversEveryChange(t *testing.T) {
 	t.Parallel()
 	configs := []zone.Config{
@@ -198,7 +198,7 @@ func TestObserverCoversEveryChange(t *testing.T) {
 func (w *harness) observeSteps(steps int) {
 	w.t.Helper()
 	domain := canonical(w.t, "cluster.local.")
-	seen := map[string]fact{} // by owner: what one who was told found
+	seen := map[string]fact{} // by owner: what an observer found
 	w.store.Observe(domain, func(owner []byte) {
 		name := presented(w.t, owner)
 		seen[name] = w.factOf(name, kindOf(name))
@@ -212,10 +212,10 @@ func (w *harness) observeSteps(steps int) {
 		for _, name := range list {
 			now, owner := w.factOf(name, kindOf(name)), presented(w.t, zone.Owner(canonical(w.t, name), domain))
 			diff := cmp.Diff(before[name], now)
-			_, told := seen[owner]
+			_, notified := seen[owner]
 			skip := contested[name]
 			contested[name] = w.contested(name)
-			if skip = skip || contested[name]; step > 0 && diff != "" && !told && !skip {
+			if skip = skip || contested[name]; step > 0 && diff != "" && !notified && !skip {
 				w.t.Fatalf("step %d: %s changed, but its owner %q was not notified: %v\n%s", step, name, owner, seen, diff)
 			}
 			if diff != "" {
@@ -267,10 +267,10 @@ func BenchmarkObserve(b *testing.B) {
 		}
 	}
 	for _, observed := range []bool{false, true} {
-		told := 0
+		notified := 0
 		listen := func(s *zone.Store) {
 			if observed {
-				s.Observe(domain, func([]byte) { told++ })
+				s.Observe(domain, func([]byte) { notified++ })
 			}
 		}
 		b.Run(fmt.Sprintf("11000 services/observed=%t", observed), func(b *testing.B) {

@@ -97,18 +97,8 @@ func (z *Zone) exposes(n *node) bool {
 
 // serviceAt returns the node of the service with the address, or nil.
 func (s *Store) serviceAt(addr []byte, z *Zone) *node {
-	hash := s.hash(addr)
-	t := s.nodesByAddr.table.Load()
-	for pos := t.home(hash); ; {
-		id, after, ok := t.next(hash, pos)
-		if !ok {
-			return nil
-		}
-		if n := s.nodes.load(id); n != nil && n.svc != nil && n.svc.hasAddr(addr) && z.exposes(n) {
-			return n
-		}
-		pos = after
-	}
+	n, _ := find(&s.nodesByAddr, &s.nodes, s.hash(addr), func(n *node) bool { return n.svc != nil && n.svc.hasAddr(addr) && z.exposes(n) })
+	return n
 }
 
 // maxPTRs bounds the PTR records of one address: about 2 KiB with usual names. Any user who can write slices can give an

@@ -147,10 +147,10 @@ func TestSetsThatNoMessageHolds(t *testing.T) {
 	s.PutService(wide, epoch())
 	z := zoneOf(t, s, zone.Config{})
 	tests := []struct {
-		question       string
-		rrtype         uint16
-		least, most    int
-		whole, anybody int // total records, and rotations after which each was in some answer
+		question     string
+		rrtype       uint16
+		least, most  int
+		whole, turns int // total records, and rotations after which each was in some answer
 	}{
 		{"huge.shop.svc.cluster.local.", dns.TypeA, 4000, 5999, 6000, 60},
 		{"huge.shop.svc.cluster.local.", dns.TypeSRV, 500, 5999, 0, 1},
@@ -158,7 +158,7 @@ func TestSetsThatNoMessageHolds(t *testing.T) {
 	}
 	for _, tt := range tests {
 		seen := map[string]bool{}
-		for turn := range uint32(tt.anybody) {
+		for turn := range uint32(tt.turns) {
 			list, m := order(t, z, tt.question, tt.rrtype, turn)
 			for _, a := range list {
 				seen[a] = true
@@ -168,7 +168,7 @@ func TestSetsThatNoMessageHolds(t *testing.T) {
 			}
 		}
 		if len(seen) != tt.whole {
-			t.Errorf("%s: %d addresses seen in %d turns, want %d", tt.question, len(seen), tt.anybody, tt.whole)
+			t.Errorf("%s: %d addresses seen in %d turns, want %d", tt.question, len(seen), tt.turns, tt.whole)
 		}
 	}
 }
@@ -176,7 +176,7 @@ func TestSetsThatNoMessageHolds(t *testing.T) {
 func TestNamesTooLongForATarget(t *testing.T) {
 	t.Parallel()
 	s := zone.NewStore()
-	domain := strings.Repeat(strings.Repeat("d", 61)+".", 3) // 187 octets in wire form
+	domain := strings.Repeat(strings.Repeat("d", 61)+".", 3) // 187 bytes in wire form
 	ns, name := strings.Repeat("n", 20), "db"
 	s.PutService(zone.Service{Namespace: ns, Name: name, Type: zone.Headless, TTL: -1}, epoch())
 	s.PutSlice(zone.Slice{Namespace: ns, Name: "s", Service: name, Ports: []zone.Port{{Name: "p", Number: 7}}, Endpoints: []zone.Endpoint{

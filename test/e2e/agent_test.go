@@ -7,10 +7,8 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"os"
 	"os/exec"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -114,7 +112,7 @@ func (a *agent) get(path string) (status int, body string, err error) {
 	return reply.StatusCode, string(text), err
 }
 
-// awaitPage fetches a page of the admin server until it is as wanted. What it tells of may be a moment behind what the
+// awaitPage fetches a page of the admin server until it is as wanted. What it shows may be a moment behind what the
 // agent does.
 func (a *agent) awaitPage(t *testing.T, path, what string, wanted func(page string) bool) {
 	t.Helper()
@@ -165,14 +163,9 @@ func (a *agent) statusNumber(t *testing.T, part, key string) int {
 // rss is the agent's resident memory in bytes.
 func (a *agent) rss(t *testing.T) int64 {
 	t.Helper()
-	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", a.PID()))
+	used, err := proctest.UsageOf(a.PID())
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, rest, _ := strings.Cut(string(text), "VmRSS:")
-	kib, err := strconv.ParseInt(strings.Fields(rest)[0], 10, 64)
-	if err != nil {
-		t.Fatalf("reading VmRSS: %v", err)
-	}
-	return kib << 10
+	return used.RSS
 }

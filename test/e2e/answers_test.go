@@ -41,7 +41,7 @@ func TestDigAnswers(t *testing.T) {
 		{name: "NXDOMAIN", args: []string{"absent.e2e.test", "A"}, want: "NXDOMAIN", wantAuthority: soa},
 		{name: "NODATA", args: []string{"v4only.e2e.test", "AAAA"}, want: "NOERROR", wantAuthority: soa},
 		{
-			name: "a type nobody knows", args: []string{"odd.e2e.test", "TYPE65280"}, want: "NOERROR",
+			name: "an unknown type", args: []string{"odd.e2e.test", "TYPE65280"}, want: "NOERROR",
 			wantAnswer: []string{`odd.e2e.test. IN TYPE65280 \# 4 0A000001`},
 		},
 		{name: "ANY", args: []string{"host.e2e.test", "ANY", "+notcp"}, want: "NOERROR", wantAnswer: []string{`host.e2e.test. IN HINFO "RFC8482" ""`}},
@@ -137,7 +137,7 @@ func TestDigQuestionCase(t *testing.T) {
 }
 
 // TestDigCopiedNames asks a server that copies the name it is asked for into its records: the letters that it was asked
-// with over UDP, which are mixed, are nobody's business.
+// with over UDP, which are mixed, do not matter.
 func TestDigCopiedNames(t *testing.T) {
 	t.Parallel()
 	a := startAgent(t, settings{to: []string{startScripted(t, answerA).addr}})

@@ -121,9 +121,9 @@ func TestBadStartWithoutCapabilities(t *testing.T) {
 	s := settings{address: "0.0.0.0", port: 53, admin: freePort(t), to: []string{"192.0.2.1"}}
 	cmd := agentCommand(t, s.yaml())
 	if os.Geteuid() == 0 {
-		const nobody = 65534
+		const unprivileged = 65534
 		cmd.SysProcAttr = &syscall.SysProcAttr{
-			Credential: &syscall.Credential{Uid: nobody, Gid: nobody},
+			Credential: &syscall.Credential{Uid: unprivileged, Gid: unprivileged},
 			Cloneflags: syscall.CLONE_NEWNET,
 		}
 		for dir := filepath.Dir(cmd.Args[3]); strings.HasPrefix(dir, os.TempDir()+"/"); dir = filepath.Dir(dir) {

@@ -111,7 +111,7 @@ func TestCacheCommands(t *testing.T) {
 	a, tcp, socket := startSeen(t)
 	nothing := output{3, "no entries\n", ""}
 	if diff := cmp.Diff(nothing, cacheCommand(t, tcp, "get", "www.seen.test")); diff != "" {
-		t.Errorf("before anybody asked (-want +got):\n%s", diff)
+		t.Errorf("before any query (-want +got):\n%s", diff)
 	}
 	askNames(t, a, "www.seen.test.", "www.seen.test.", "www.seen.test.", "www.seen.test.", "deep.seen.test.", "a.deep.seen.test.", "deep.seen.test.", "deep.seen.test.", "sleep.seen.test.")
 	for range 2 {
@@ -174,7 +174,7 @@ func TestCacheCommands(t *testing.T) {
 	}
 }
 
-// TestCachePages asks for the pages of the cache as a program does, and as a browser that somebody else's site leads.
+// TestCachePages asks for the pages of the cache as a program does, and as a browser led by a foreign site.
 func TestCachePages(t *testing.T) {
 	t.Parallel()
 	a, _, _ := startSeen(t)

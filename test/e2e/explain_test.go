@@ -93,7 +93,7 @@ func TestQueryExplain(t *testing.T) {
 }
 
 // TestCacheFromPod asks as a pod does, from another network namespace: it sees nothing of the cache, changes nothing, and
-// is told nothing of how its replies come about.
+// gets no explanation of its replies.
 func TestCacheFromPod(t *testing.T) {
 	nsenter := proctest.FindProgram(t, "nsenter", "util-linux")
 	if !inNamespace(t) {
@@ -130,15 +130,15 @@ func TestCacheFromPod(t *testing.T) {
 		t.Helper()
 		return explained(t, command...)
 	}
-	const notTold = "; not explained: only an agent does that, and only to clients on its own machine"
+	const notExplained = "; not explained: only an agent does that, and only to clients on its own machine"
 	for _, tt := range []struct {
 		name    string
 		command []string
 		want    string
 	}{
-		{"the pod, first", asPod(ask...), notTold},
+		{"the pod, first", asPod(ask...), notExplained},
 		{"the node", ask, "source=cache state=fresh age left route=."},
-		{"the pod, of what is held", asPod(ask...), notTold},
+		{"the pod, of what is held", asPod(ask...), notExplained},
 	} {
 		if got := query(tt.command); got != tt.want {
 			t.Errorf("%s: %q, want %q", tt.name, got, tt.want)

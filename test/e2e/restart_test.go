@@ -160,14 +160,14 @@ func TestDamagedSnapshot(t *testing.T) {
 	upstream.Kill()
 	tests := []struct {
 		name string
-		edit func(octets []byte) []byte
+		edit func(data []byte) []byte
 		want string
 	}{
 		{"damaged", func(o []byte) []byte { o[len(o)/2] ^= 4; return o }, "corrupt: checksum mismatch"},
 		{"cut", func(o []byte) []byte { return o[:len(o)/2] }, "truncated"},
 		{"empty", func([]byte) []byte { return nil }, "truncated"},
 		{"newer", func(o []byte) []byte { o[8]++; return o }, "from a newer node-cache"},
-		{"foreign", func([]byte) []byte { return []byte("not a snapshot, but somebody's notes") }, "not a node-cache snapshot"},
+		{"foreign", func([]byte) []byte { return []byte("not a snapshot, but a note") }, "not a node-cache snapshot"},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {

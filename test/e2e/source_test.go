@@ -117,11 +117,11 @@ func TestLastGoodAtStart(t *testing.T) {
 		})
 		a.awaitLog(t, "running on the last good configuration", "configuration refused")
 		if name == "a mistake" {
-			mended := s
-			mended.to = []string{second.addr}
-			m.mustPublish(t, map[string]string{"node-cache.yaml": mended.yaml()})
-			proctest.Eventually(t, 10*time.Second, "the mended one is used", func() bool { return freshTag(t, a) == "192.0.2.3" })
-			a.awaitPage(t, "/status?format=text", "mended: no word of the last good one", func(page string) bool {
+			fixed := s
+			fixed.to = []string{second.addr}
+			m.mustPublish(t, map[string]string{"node-cache.yaml": fixed.yaml()})
+			proctest.Eventually(t, 10*time.Second, "the fixed one is used", func() bool { return freshTag(t, a) == "192.0.2.3" })
+			a.awaitPage(t, "/status?format=text", "fixed: no word of the last good one", func(page string) bool {
 				return !strings.Contains(page, "in use, from")
 			})
 			m.mustPublish(t, map[string]string{"node-cache.yaml": s.yaml()})
@@ -131,12 +131,12 @@ func TestLastGoodAtStart(t *testing.T) {
 	}
 }
 
-// TestNothingGoodAtStart has nothing to begin with: one problem is told, that of the file.
+// TestNothingGoodAtStart has nothing to begin with: one problem is reported, that of the file.
 func TestNothingGoodAtStart(t *testing.T) {
 	t.Parallel()
 	file := writeFile(t, filepath.Join(t.TempDir(), "config.yaml"), "cache: {sise: 1Mi}\n")
 	stderr := failToStart(t, exec.Command(nodeCache, "agent", "--config", file, "--last-good", t.TempDir()))
-	if !strings.Contains(stderr, "node-cache: "+file+": cache.sise: unknown key\nhint: did you mean") || !strings.Contains(stderr, "no usable last good configuration") {
+	if !strings.Contains(stderr, "node-cache: "+file+":1:9: cache.sise: unknown key\nhint: did you mean") || !strings.Contains(stderr, "no usable last good configuration") {
 		t.Errorf("stderr:\n%s", stderr)
 	}
 }
@@ -181,7 +181,7 @@ func TestKubeDNSFolder(t *testing.T) {
 	proctest.Eventually(t, 10*time.Second, "the stub domain is used", func() bool { return freshTag(t, a) == "192.0.2.3" })
 	before := a.reloads(t)
 	dns.mustPublish(t, map[string]string{"stubDomains": "e2e.test=" + second.addr})
-	proctest.Eventually(t, 10*time.Second, "the mistake is told", func() bool { return a.reloads(t).refused > before.refused })
+	proctest.Eventually(t, 10*time.Second, "the mistake is reported", func() bool { return a.reloads(t).refused > before.refused })
 	if got := freshTag(t, a); got != "192.0.2.3" {
 		t.Errorf("after a mistake: %s, want the answers of before", got)
 	}

@@ -334,7 +334,7 @@ func TestTransferClients(t *testing.T) {
 		t.Fatal(err)
 	}
 	if n, err := io.Copy(io.Discard, silent); errors.Is(err, os.ErrDeadlineExceeded) {
-		t.Errorf("its connection is still open after %d octets", n)
+		t.Errorf("its connection is still open after %d bytes", n)
 	}
 	proctest.Eventually(t, 5*time.Second, "four may transfer again", func() bool {
 		var four sync.WaitGroup

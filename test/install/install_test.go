@@ -54,6 +54,9 @@ func TestInstall(t *testing.T) {
 		b.awaitClean(t, before)
 		b.expectNoFiles(t)
 	})
+	if !proctest.Soak() {
+		return // TestOverlays has the same steps with kube-proxy's other mode
+	}
 	ok("transparent", b.testTransparent)
 	ok("transparent leaves nothing", func(t *testing.T) {
 		t.Helper()

@@ -144,7 +144,7 @@ func (l *loopbackAgent) answers(t *testing.T, name string) {
 	})
 }
 
-// ask sends queries for names that nobody has asked for over a socket of its own, until it is over. Before each it calls
+// ask sends queries for new names over a socket of its own, until it is over. Before each it calls
 // next, with the socket.
 func (l *loopbackAgent) ask(t *testing.T, over *atomic.Bool, next func(net.Conn)) {
 	t.Helper()
@@ -189,7 +189,7 @@ func (l *loopbackAgent) fill(t *testing.T) {
 		}
 		s, err := l.fetch(t)
 		if err == nil && s.Cache.Evictions == 0 {
-			err = fmt.Errorf("it has %d of %d octets", s.Cache.Bytes, s.Cache.Capacity)
+			err = fmt.Errorf("it has %d of %d bytes", s.Cache.Bytes, s.Cache.Capacity)
 		}
 		return err
 	})

@@ -137,7 +137,7 @@ func (c cgroup) containerCommand(t *testing.T, mount, name string, args ...strin
 	return cmd
 }
 
-// What contain mounts: version 2 as a container runtime does, and nothing, so that nobody knows of a limit.
+// What contain mounts: version 2 as a container runtime does, and nothing, so that no limit is known.
 const (
 	mountUnified = "mount -t cgroup2 cgroup2 " + cgroups
 	mountNothing = "true"

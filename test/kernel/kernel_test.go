@@ -241,7 +241,7 @@ func (n *node) removeAndAwaitRepair(t *testing.T, what string, do func(netlink.L
 	took := n.awaitRepair(t)
 	t.Attr("removed-"+what+"-back-after", took.Round(100*time.Microsecond).String())
 	// 200 ms are promised, and an emulated machine may take its time. But the agent looks by itself every 10 s only:
-	// sooner means that it was told.
+	// sooner means that it was notified.
 	if took > 2*time.Second {
 		t.Errorf("the %s was back after %s", what, took)
 	}

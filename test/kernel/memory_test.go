@@ -100,9 +100,9 @@ func TestMemoryHoldsUnified(t *testing.T) {
 	c.set(t, "memory.max", heldLimit)
 	l.fill(t)
 	sockets := l.floodSockets(t, up, c)
-	t.Attr("held", fmt.Sprintf("%d of %d octets in sockets, %d in the process", sockets, int64(heldLimit), c.field(t, "memory.stat", "anon")))
+	t.Attr("held", fmt.Sprintf("%d of %d bytes in sockets, %d in the process", sockets, int64(heldLimit), c.field(t, "memory.stat", "anon")))
 	if sockets > heldSockets {
-		t.Errorf("%d octets lie in sockets, want %d at most", sockets, int64(heldSockets))
+		t.Errorf("%d bytes lie in sockets, want %d at most", sockets, int64(heldSockets))
 	}
 	l.answers(t, "new.test.")
 	if kills := c.kills(t); kills != 0 || l.Ended() {
@@ -135,9 +135,9 @@ func TestMemoryUnseen(t *testing.T) {
 		t.Errorf("the log does not tell that the limit is not known:\n%s", log)
 	}
 	sockets := l.floodSockets(t, up, c)
-	t.Attr("held", fmt.Sprintf("%d octets in sockets", sockets))
+	t.Attr("held", fmt.Sprintf("%d bytes in sockets", sockets))
 	if sockets <= heldSockets {
-		t.Errorf("%d octets lie in the sockets of an agent that takes what it likes, no more than in those of another", sockets)
+		t.Errorf("%d bytes lie in the sockets of an agent that takes what it likes, no more than in those of another", sockets)
 	}
 }
 

@@ -6,22 +6,19 @@ import (
 	"bytes"
 	"encoding/json"
 	"flag"
-	"fmt"
 	"os"
 	"path/filepath"
-	"regexp"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
-	"go.yaml.in/yaml/v3"
 
 	"github.com/nodecache/node-cache/pkg/config"
 )
 
 var update = flag.Bool("update", false, "write what is made from other files")
 
-// TestValuesSchema checks that the schema's definition of a configuration is what the reference of the configuration says.
+// TestValuesSchema checks that the schema's definition of a configuration is that of docs/configuration.schema.json.
 func TestValuesSchema(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(folder, "chart/values.schema.json")
@@ -52,87 +49,20 @@ func TestValuesSchema(t *testing.T) {
 	}
 }
 
-// definition makes a schema of the reference: the keys there are, and of which kind their values are.
+// definition is the schema of a configuration, which pkg/config makes.
 func definition(t *testing.T) map[string]any {
 	t.Helper()
-	var document yaml.Node
-	if err := yaml.Unmarshal(withItems(config.Reference()), &document); err != nil {
-		t.Fatalf("reading the reference: %v", err)
+	text, err := os.ReadFile("../../docs/configuration.schema.json")
+	if err != nil {
+		t.Fatal(err)
 	}
-	return schemaOf(document.Content[0])
-}
-
-// withItems puts the items that stand as comments below an empty list of the reference into that list.
-func withItems(reference []byte) []byte {
-	empty := regexp.MustCompile(`(?m)^(\w+): \[\]\n((?:#(?:-|  ).*\n)+)`)
-	return empty.ReplaceAllFunc(reference, func(found []byte) []byte {
-		part := empty.FindSubmatch(found)
-		items := regexp.MustCompile(`(?m)^#`).ReplaceAll(part[2], nil)
-		return fmt.Appendf(nil, "%s:\n%s", part[1], items)
-	})
-}
-
-// schemaOf gives the schema of values like this one. But for ports, nothing is said of which values are good: the
-// program's own check does that.
-func schemaOf(node *yaml.Node) map[string]any {
-	switch node.Kind {
-	case yaml.MappingNode:
-		if len(node.Content) == 0 {
-			return map[string]any{"type": "object"} // its keys are the user's
-		}
-		properties := map[string]any{}
-		addProperties(properties, node)
-		return map[string]any{"type": "object", "additionalProperties": false, "properties": properties}
-	case yaml.SequenceNode:
-		return map[string]any{"type": "array", "items": itemsOf(node)}
-	default:
-		return map[string]any{"type": scalarTypes(node)}
+	var schema map[string]any
+	if err := json.Unmarshal(text, &schema); err != nil {
+		t.Fatal(err)
 	}
-}
-
-func addProperties(properties map[string]any, node *yaml.Node) {
-	for i := 0; i < len(node.Content); i += 2 {
-		key, value := node.Content[i].Value, node.Content[i+1]
-		if value.Tag == "!!null" || key == "fallback" { // of the kind of another key; a word or a list
-			properties[key] = map[string]any{}
-			continue
-		}
-		properties[key] = schemaOf(value)
-		if key == "port" {
-			properties[key] = map[string]any{"type": "integer", "minimum": 1, "maximum": 65535}
-		}
-	}
-}
-
-// itemsOf gives the schema of a list's items: those that are mappings have each key that one of them has.
-func itemsOf(node *yaml.Node) map[string]any {
-	properties := map[string]any{}
-	for _, item := range node.Content {
-		if item.Kind == yaml.MappingNode {
-			addProperties(properties, item)
-		}
-	}
-	if len(properties) == 0 {
-		return map[string]any{"type": "string"}
-	}
-	return map[string]any{"type": "object", "additionalProperties": false, "properties": properties}
-}
-
-// scalarTypes tells how such a value may be written.
-func scalarTypes(node *yaml.Node) any {
-	size := regexp.MustCompile(`^[0-9]+([KMGT]i?|k)$`)
-	switch {
-	case node.Tag == "!!int":
-		return "integer"
-	case node.Tag == "!!bool":
-		return "boolean"
-	case node.Value == "on" || node.Value == "off": // which Helm takes for a boolean
-		return []string{"string", "boolean"}
-	case size.MatchString(node.Value): // without a unit it is a number
-		return []string{"string", "integer"}
-	default:
-		return "string"
-	}
+	delete(schema, "$schema")
+	delete(schema, "title")
+	return schema
 }
 
 // TestValuesRefused plants mistakes of the kind that people make.

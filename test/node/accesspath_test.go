@@ -83,7 +83,7 @@ func roundTripTime(t *testing.T, conn net.Conn, length time.Duration) time.Durat
 			t.Fatal(err)
 		}
 		if size, err := conn.Read(reply); err != nil || size <= len(query) {
-			t.Fatalf("a reply of %d octets: %v", size, err)
+			t.Fatalf("a reply of %d bytes: %v", size, err)
 		}
 		n++
 	}

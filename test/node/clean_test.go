@@ -53,7 +53,7 @@ func (b *harness) nodeState(t *testing.T) map[string]string {
 		"ip addr", "ip route show table all", "ip -6 route show table all", "ip rule", "ipset list",
 	} {
 		words := strings.Fields(command)
-		// Times and the counters of built-in chains tell of traffic, not of rules.
+		// Times and the counters of built-in chains show traffic, not rules.
 		text := regexp.MustCompile(`(?m)^#.*\n| \[\d+:\d+\]$|packets \d+ bytes \d+`).ReplaceAllString(b.run(t, words[0], words[1:]...), "")
 		state[command] = fmt.Sprint(text)
 	}

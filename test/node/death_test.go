@@ -88,7 +88,7 @@ func (b *harness) outage(t *testing.T, what string, away func(), back func() tim
 	gone := time.Now()
 	away()
 	fallback := l.awaitServer(t, byCentral, gone, 2*fallbackLimit)
-	// A client that waits for a session that nobody answers waits for a second, whoever answers by then. What it asks after
+	// A client that waits for a session without an answer waits for a second, also if another server answers by then. What it asks after
 	// the time that is granted is looked at below.
 	if at, _ := l.firstAnswerOf([]int{0, 1, overNewSessions}, byCentral, gone); at.Sub(gone) > fallbackLimit {
 		t.Errorf("the last client was answered by the fallback after %s, want %s", ms(at.Sub(gone)), fallbackLimit)

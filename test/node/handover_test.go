@@ -96,11 +96,11 @@ func TestHandOver(t *testing.T) {
 			}
 			slices.SortStableFunc(sum.Outcomes, func(a, b nodetest.Outcome) int { return a.Sent.Compare(b.Sent) })
 			// A machine that has no time for packets drops them before an agent has them, and counts each. What is lost with a
-			// socket that is closed is not among what it counts. Where answers take longer than six seconds nothing can be told.
-			if overflow, told := b.drops(t).since(dropped); sum.Lost() > 0 {
+			// socket that is closed is not among what it counts. Where answers take longer than six seconds nothing can be said.
+			if overflow, reasons := b.drops(t).since(dropped); sum.Lost() > 0 {
 				at, _ := sum.FirstLost()
 				last, _ := sum.LastLost()
-				t.Logf("%s; from %s to %s; dropped by the kernel: %d: %s", sum, logTime(at), logTime(last), overflow, told)
+				t.Logf("%s; from %s to %s; dropped by the kernel: %d: %s", sum, logTime(at), logTime(last), overflow, reasons)
 				// What waits for an upstream whose answer was dropped fails. A session that the old agent has accepted, and
 				// whose client on a busy machine has not asked before it ended, is closed. The client asks again.
 				lost, late, cut := sum.Count(nodetest.Lost), sum.Count(nodetest.Late), sum.Count(nodetest.Reset)
@@ -108,7 +108,7 @@ func TestHandOver(t *testing.T) {
 					t.Errorf("%d of %d queries were lost, and the kernel has dropped %d", sum.Lost(), sum.Sent(), overflow)
 				}
 				if refused := sum.Count(nodetest.Refused); refused > 0 { // nothing that is dropped makes a refusal
-					t.Errorf("%d queries were refused: nobody had the socket", refused)
+					t.Errorf("%d queries were refused: no process had the socket", refused)
 				}
 			}
 			if leaked := b.fallbackQueries() - before; leaked > 0 || sum.By()[byCentral] > 0 {

@@ -24,7 +24,7 @@ func startHandOver(t *testing.T, o options) (*harness, daemon) {
 	return b, b.start(t)
 }
 
-// launchWaiting starts an agent that gets the sockets and then waits for the cluster, which nobody tells it about.
+// launchWaiting starts an agent that gets the sockets and then waits for the cluster, which never answers.
 func (b *harness) launchWaiting(t *testing.T) daemon {
 	t.Helper()
 	next, _ := b.launchWaitingOn(t)
@@ -101,7 +101,7 @@ func TestHandOverNewKilled(t *testing.T) {
 	}
 }
 
-// TestHandOverOldStops has the old agent told to end while the next one still waits for the cluster.
+// TestHandOverOldStops has the old agent stopped while the next one still waits for the cluster.
 func TestHandOverOldStops(t *testing.T) {
 	t.Parallel()
 	for _, backend := range []string{nftables, iptablesNFT} {
@@ -123,7 +123,7 @@ func TestHandOverOldStops(t *testing.T) {
 			if sum.Lost() > sum.Count(nodetest.Reset) || sum.Lost() > 20 {
 				t.Errorf("the old agent ends: %s", sum)
 			}
-			proctest.Figure(t, "hand-over, the old agent is told to end first, %s: %s", b.backend, sum)
+			proctest.Figure(t, "hand-over, the old agent ends first, %s: %s", b.backend, sum)
 			next.Signal(syscall.SIGTERM)
 			if err := next.Wait(t, 20*time.Second); err != nil {
 				t.Errorf("the next agent ended with %v", err)
@@ -199,7 +199,7 @@ func TestHandOverConcurrent(t *testing.T) {
 	b.expectAllAnswered(t, l, fmt.Sprintf("%d agents at once", together), together, before)
 }
 
-// TestHandOverConfigFixed has the next agent wait for a cluster that there is not, until its configuration is mended.
+// TestHandOverConfigFixed has the next agent wait for a cluster that there is not, until its configuration is fixed.
 func TestHandOverConfigFixed(t *testing.T) {
 	t.Parallel()
 	b, old := startHandOver(t, options{})
@@ -214,10 +214,10 @@ func TestHandOverConfigFixed(t *testing.T) {
 	if err := old.Wait(t, 20*time.Second); err != nil {
 		t.Errorf("the old agent ended with %v", err)
 	}
-	b.expectAllAnswered(t, l, "mended while the next one waits", 1, before)
+	b.expectAllAnswered(t, l, "fixed while the next one waits", 1, before)
 }
 
-// TestHandOverHung has the old agent hang when the next one comes, which waits until it does not, or is told to end.
+// TestHandOverHung has the old agent hang when the next one comes, which waits until it does not, or is stopped.
 func TestHandOverHung(t *testing.T) {
 	t.Parallel()
 	b, old := startHandOver(t, options{})
@@ -235,8 +235,8 @@ func TestHandOverHung(t *testing.T) {
 	b.askAll(t, byAgent)
 }
 
-// TestHandOverNewKilledLater kills the agent that has taken over: the fallback answers, and the old one ends when nobody
-// comes, for whoever started it to start it again.
+// TestHandOverNewKilledLater kills the agent that has taken over: the fallback answers, and the old one ends when no other
+// comes, so that it is started again.
 func TestHandOverNewKilledLater(t *testing.T) {
 	t.Parallel()
 	b, old := startHandOver(t, options{})
@@ -261,7 +261,7 @@ func TestHandOverOtherConfig(t *testing.T) {
 		first, second options
 		env           [2]string // of each
 		between       uint64    // queries that may be between two hooks when the rules come: the first had no rule, the second has
-		gap           bool      // the kernel takes away rules one after the other: a few queries may meet half of them
+		gap           bool      // the kernel removes rules one after the other: a few queries may meet half of them
 	}{
 		{name: "rules by another backend", first: options{backend: nftables}, second: options{backend: iptablesNFT}},
 		{name: "and back", first: options{backend: iptablesNFT}, second: options{backend: nftables}},

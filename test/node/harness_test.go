@@ -109,7 +109,7 @@ func (b *harness) addKubeProxyChains(t *testing.T) {
 	}
 	for _, program := range b.programs() {
 		if b.backend == iptablesLegacy {
-			b.run(t, program, "-t", "raw", "-L") // whoever reads a table of the old kind makes it, for as long as the machine is up
+			b.run(t, program, "-t", "raw", "-L") // a reader of a table of the old kind makes it, for as long as the machine is up
 		}
 		b.run(t, program, "-t", "nat", "-N", "KUBE-SERVICES")
 		b.run(t, program, "-t", "nat", "-A", "PREROUTING", "-j", "KUBE-SERVICES")

@@ -132,7 +132,7 @@ func (l *load) explain(t *testing.T, who string, since time.Time) {
 	}
 }
 
-// awaitAnyServer waits until each client was answered by anybody, of what it asked since a time, and says when the last was.
+// awaitAnyServer waits until each client was answered by any server, of what it asked since a time, and says when the last was.
 // A session that stays open is not asked over while it waits for an answer, and left out.
 func (l *load) awaitAnyServer(t *testing.T, since time.Time, limit time.Duration) (last time.Time) {
 	t.Helper()

@@ -55,13 +55,13 @@ func TestLockHeld(t *testing.T) {
 	l := b.load(t)
 	time.Sleep(length / 2)
 	if rules := b.normalizedRules(t); rules != "" {
-		t.Errorf("the lock keeps nobody from writing rules:\n%s", rules)
+		t.Errorf("the lock does not keep others from writing rules:\n%s", rules)
 	}
 	released := time.Now()
 	release()
 	proctest.Eventually(t, 15*time.Second, "the rules are there", func() bool { return len(b.normalizedRules(t)) > 0 })
 	written := time.Since(released)
-	// With its rules in place the agent is to renew its lease whoever holds the lock.
+	// With its rules in place the agent is to renew its lease also while another process holds the lock.
 	time.Sleep(lease)
 	before := b.fallbackQueries()
 	held := time.Now()
@@ -78,6 +78,6 @@ func TestLockHeld(t *testing.T) {
 	reports := l.stop()
 	l.expectNoneLost(t, reports, l.began, released.Add(-100*time.Millisecond), "the lock is held at the start")
 	l.expectNoneLost(t, reports, held, end.Add(-200*time.Millisecond), "the lock is held later")
-	proctest.Figure(t, "xtables lock held for %d s: answers %s after the start, rules %s after the lock was given back, %s", int(length.Seconds()),
+	proctest.Figure(t, "xtables lock held for %d s: answers %s after the start, rules %s after the lock was released, %s", int(length.Seconds()),
 		ms(answered), ms(written), l.merge(reports))
 }

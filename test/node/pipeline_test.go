@@ -109,7 +109,7 @@ func (p *pipeline) run() {
 	}
 }
 
-// An answerError tells of an answer that no client should get.
+// An answerError describes an answer that no client should get.
 type answerError struct{ text string }
 
 func (e *answerError) Error() string { return e.text }

@@ -13,7 +13,7 @@ import (
 	"github.com/vishvananda/netlink"
 )
 
-// damage is what somebody does to a node, and how soon it must be undone.
+// damage is what another program does to a node, and how soon it must be undone.
 type damage struct {
 	name       string
 	apply      func()

@@ -68,7 +68,7 @@ type stall struct {
 func (s *stall) NewWorker() server.Worker {
 	l := &stallWorker{Worker: s.Handler.NewWorker(), gate: &s.gate}
 	if s.workers.Add(1) > 1 && s.only {
-		l.gate = new(sync.RWMutex) // which nobody closes
+		l.gate = new(sync.RWMutex) // never closed
 	}
 	return l
 }

@@ -51,7 +51,7 @@ func TestNotReady(t *testing.T) {
 	if err := a.Wait(t, 10*time.Second); err != nil {
 		t.Errorf("the agent ended with %v", err)
 	}
-	// Nobody answers at the API server's address.
+	// No server answers at the API server's address.
 	b.writeConfig(t, b.configText()+"cluster: {resolver: local, kubeconfig: kubeconfig}\n")
 	writeKubeconfig(t, b.config, "https://10.201.0.2:6443")
 	l := b.load(t)
@@ -94,7 +94,7 @@ func TestCrashLoop(t *testing.T) {
 	proctest.Figure(t, "killed %d times in a row, %s: %s, longest gap %s", times, b.backend, sum, ms(gap))
 }
 
-// TestSuccessor starts the next agent as soon as the last one has given up its sockets, while that takes away what is the
+// TestSuccessor starts the next agent as soon as the last one has given up its sockets, while that removes what is the
 // next one's by then.
 func TestSuccessor(t *testing.T) {
 	t.Parallel()

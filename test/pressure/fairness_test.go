@@ -49,7 +49,7 @@ func TestFairness(t *testing.T) {
 	}
 	dropped := drops(t, a.listen.Port())
 	proctest.Figure(t, "the flood: %s in %s, for which the agent took %s of processor time", f, over.Sub(flood).Round(time.Millisecond), busy)
-	proctest.Figure(t, "turned away: %.0f told, %.0f not; %d packets found a full buffer", a.shed(t, "client"), a.shed(t, "flood"), dropped)
+	proctest.Figure(t, "shed: %.0f with a reply, %.0f without; %d packets found a full buffer", a.shed(t, "client"), a.shed(t, "flood"), dropped)
 	for _, kind := range []string{"cold", "hot"} {
 		proctest.Figure(t, "%s names before: %s", kind, summarize(all, kind == "hot", time.Time{}, flood))
 		proctest.Figure(t, "%s names in the flood: %s", kind, summarize(all, kind == "hot", flood, over))
@@ -63,8 +63,8 @@ func TestFairness(t *testing.T) {
 			}
 		}
 	}
-	if told, not := a.shed(t, "client"), a.shed(t, "flood"); told == 0 || not == 0 {
-		t.Errorf("%.0f of the flood's queries were turned away, and %.0f without a word: it is none", told, not)
+	if replied, not := a.shed(t, "client"), a.shed(t, "flood"); replied == 0 || not == 0 {
+		t.Errorf("%.0f of the flood's queries were shed with a reply, and %.0f without", replied, not)
 	}
 	if got := a.shed(t, "inflight") + a.shed(t, "waiting"); got != 0 {
 		t.Errorf("%.0f queries found no place at all", got)
@@ -280,7 +280,7 @@ func summarize(all []*steadyClient, hot bool, from, to time.Time) (s summary) {
 	return s
 }
 
-// A flooder asks for names that nobody has asked for, over UDP without waiting for answers, and over TCP as fast as they
+// A flooder asks for new names, over UDP without waiting for answers, and over TCP as fast as they
 // come.
 type flooder struct {
 	udp     []net.Conn

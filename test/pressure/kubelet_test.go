@@ -72,17 +72,17 @@ func (k *kubelet) ask(p *kubeletProbe) {
 			return
 		case <-time.After(time.Until(next)):
 		}
-		before, noStart := usageOf(k.agent.PID())
+		before, noStart := proctest.UsageOf(k.agent.PID())
 		begun := time.Now()
 		err := p.probe(k.agent.admin)
 		took := time.Since(begun)
-		after, noEnd := usageOf(k.agent.PID())
+		after, noEnd := proctest.UsageOf(k.agent.PID())
 		p.mu.Lock()
 		p.took = append(p.took, took)
 		if err != nil {
 			p.failed = append(p.failed, failure{
 				why:   fmt.Sprintf("after %s: %v", took.Round(time.Millisecond), errors.Join(err, noStart, noEnd)),
-				share: 100 * float64(after.cpu-before.cpu) / float64(took), read: after.read - before.read,
+				share: 100 * float64(after.CPU-before.CPU) / float64(took), read: after.DiskRead - before.DiskRead,
 			})
 		}
 		p.mu.Unlock()
@@ -164,10 +164,10 @@ func (k *kubelet) check(t *testing.T, excused func(f failure) bool) {
 			ms(quantile(p.took, 500)), ms(quantile(p.took, 990)), ms(quantile(p.took, 1000)))
 		for _, f := range p.failed {
 			if excused != nil && excused(f) {
-				proctest.Figure(t, "%s failed, which is excused, %s, with %.0f %% of a CPU and %d octets read", p.path, f.why, f.share, f.read)
+				proctest.Figure(t, "%s failed, which is excused, %s, with %.0f %% of a CPU and %d bytes read", p.path, f.why, f.share, f.read)
 				continue
 			}
-			t.Errorf("%s failed %s; meanwhile the agent had %.0f %% of a CPU and %d octets read", p.path, f.why, f.share, f.read)
+			t.Errorf("%s failed %s; meanwhile the agent had %.0f %% of a CPU and %d bytes read", p.path, f.why, f.share, f.read)
 		}
 		if len(p.took) == 0 {
 			t.Errorf("%s was never asked for", p.path)

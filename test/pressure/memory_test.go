@@ -8,7 +8,6 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -48,8 +47,8 @@ type memoryRun struct {
 	kubelet    *kubelet
 	flood      *clients
 	began      time.Time
-	faults     int64 // of pages that had to be read, until it began
-	before     usage // of the agent, until it began
+	faults     int64          // of pages that had to be read, until it began
+	before     proctest.Usage // of the agent, until it began
 	samples    []sample
 	dead, back time.Duration // when the upstream fell silent, and when it was back
 }
@@ -115,7 +114,7 @@ func startMemoryRun(t *testing.T, limit, size int64, more string) *memoryRun {
 	}
 	h.kubelet = startKubelet(t, h.agent)
 	var err error
-	if h.before, err = usageOf(h.agent.PID()); err != nil {
+	if h.before, err = proctest.UsageOf(h.agent.PID()); err != nil {
 		t.Fatal(err)
 	}
 	h.began, h.faults = time.Now(), h.memory.field(t, "memory.stat", "pgmajfault")
@@ -147,13 +146,13 @@ func (h *memoryRun) check(t *testing.T, end time.Time) {
 	}
 	proctest.Figure(t, "resident %.1f MiB at most, %.1f MiB at the end; the cgroup %.1f of %d MiB at most", inMiB(rss), inMiB(h.agent.rss(t)), inMiB(usage), h.limit/mib)
 	faults := h.memory.field(t, "memory.stat", "pgmajfault") - h.faults
-	now, err := usageOf(h.agent.PID())
+	now, err := proctest.UsageOf(h.agent.PID())
 	if err != nil {
 		t.Fatal(err)
 	}
-	read := now.read - h.before.read
+	read := now.DiskRead - h.before.DiskRead
 	proctest.Figure(t, "pages of the program that were read again: %d, which is %.1f MiB", faults, inMiB(read))
-	share := 100 * float64(now.cpu-h.before.cpu) / float64(time.Since(h.began))
+	share := 100 * float64(now.CPU-h.before.CPU) / float64(time.Since(h.began))
 	proctest.Figure(t, "the agent took %.0f %% of a CPU", share)
 	proctest.Figure(t, "the flood: %s", h.flood)
 	proctest.Figure(t, "hits: %s", h.hits)
@@ -228,16 +227,11 @@ func TestMemoryTooLittle(t *testing.T) {
 // rss is the agent's resident memory in bytes.
 func (a *agent) rss(t *testing.T) int64 {
 	t.Helper()
-	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", a.PID()))
+	used, err := proctest.UsageOf(a.PID())
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, rest, _ := strings.Cut(string(text), "VmRSS:")
-	kib, err := strconv.ParseInt(strings.Fields(rest + " none")[0], 10, 64)
-	if err != nil {
-		t.Fatalf("reading VmRSS: %v", err)
-	}
-	return kib << 10
+	return used.RSS
 }
 
 func inMiB(n int64) float64 { return float64(n) / mib }

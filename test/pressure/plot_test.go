@@ -22,8 +22,8 @@ func (h *memoryRun) plot() string {
 	x := func(at time.Duration) float64 {
 		return plotLeft + float64(plotRight-plotLeft)*float64(at)/float64(last)
 	}
-	y := func(octets int64) float64 {
-		return plotBottom - float64(plotBottom-plotTop)*float64(octets)/float64(most)
+	y := func(size int64) float64 {
+		return plotBottom - float64(plotBottom-plotTop)*float64(size)/float64(most)
 	}
 	var b strings.Builder
 	fmt.Fprintf(&b, `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %d %d" font-family="sans-serif" font-size="12" fill="#333">`+"\n", plotWidth, plotHeight)

@@ -19,7 +19,7 @@ import (
 
 // TestProbesUnderLoad has an agent on one CPU do as much as it can, and far more than that asked of it: cold names and hot
 // ones over UDP and TCP, connections to its admin server that idle, others that do not take what they asked for, walks
-// through its full cache, and scrapes. Public stories tell of what comes then: the liveness probe fails, and the kubelet
+// through its full cache, and scrapes. Public reports describe what follows: the liveness probe fails, and the kubelet
 // restarts a DNS server because it is busy. Here not one probe may fail.
 func TestProbesUnderLoad(t *testing.T) {
 	proctest.ReserveCPU(t)

@@ -10,9 +10,7 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
-	"os"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -188,17 +186,9 @@ func (a *agent) upstreamQueries(t *testing.T) int {
 // rss is the agent's resident memory in MiB: now, and the most it ever was.
 func (a *agent) rss(t *testing.T) (now, peak int) {
 	t.Helper()
-	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", a.PID()))
+	used, err := proctest.UsageOf(a.PID())
 	if err != nil {
 		t.Fatal(err)
 	}
-	field := func(name string) int {
-		_, rest, _ := strings.Cut(string(text), name+":")
-		kib, err := strconv.Atoi(strings.Fields(rest + " none")[0])
-		if err != nil {
-			t.Fatalf("reading %s: %v", name, err)
-		}
-		return kib >> 10
-	}
-	return field("VmRSS"), field("VmHWM")
+	return int(used.RSS >> 20), int(used.Peak >> 20)
 }

@@ -136,7 +136,7 @@ func (a *client) flood(ctx context.Context, i int) {
 	}
 }
 
-// begin begins a query, whose end is to be told to the epoch.
+// begin begins a query, whose end is to be reported to the epoch.
 func (a *client) begin() *epoch {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -156,7 +156,7 @@ func (a *client) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if r.Method == http.MethodPost {
 		e.inFlight.Wait()
 	}
-	_ = json.NewEncoder(w).Encode(e.tallies()) // who asked may have gone
+	_ = json.NewEncoder(w).Encode(e.tallies()) // the client may have gone
 }
 
 // nameserver is the first of a resolv.conf.

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// mostFailures is how many failures are told of in full.
+// mostFailures is how many failures are reported in full.
 const mostFailures = 10
 
 // A tally is what has become of queries.

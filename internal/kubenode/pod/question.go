@@ -11,7 +11,7 @@ import (
 	"github.com/miekg/dns"
 )
 
-// A question is what a client asks, and what it has to be told.
+// A question is what a client asks, with the answer that it expects.
 type question struct {
 	name string // absolute
 	kind uint16

@@ -132,13 +132,13 @@ func (n harness) dial(q Query) Conn {
 	return c
 }
 
-// expect sends each query a few times from new ports. Each answer must come from who.
-func (n harness) expect(when string, queries []Query, who string) {
+// expect sends each query a few times from new ports. Each answer must come from server.
+func (n harness) expect(when string, queries []Query, server string) {
 	n.t.Helper()
 	for _, q := range queries {
 		for range 3 {
-			if got := n.ask(q); got != who {
-				n.t.Errorf("%s: %s: %s answered, want %s", when, q, got, who)
+			if got := n.ask(q); got != server {
+				n.t.Errorf("%s: %s: %s answered, want %s", when, q, got, server)
 				break
 			}
 		}

@@ -100,3 +100,30 @@ func transparent(n harness) {
 	n.waitFor("without any lease", func() bool { return len(n.state(b).Leases) == 0 })
 	n.expect("lapsed", n.queries(l.Services), Service)
 }
+
+// renewedRepeatedly renews leases while clients query: no query reaches a fallback.
+func renewedRepeatedly(n harness) {
+	l := n.Layout()
+	b := n.agent()
+	n.apply(b, n.linkLocal("first"))
+	n.renew(b, l.Addresses, time.Minute)
+	stop := n.queryLoop(n.queries(l.Addresses), func(Query) []string { return []string{Agent} })
+	defer stop()
+	for range 500 {
+		n.renew(b, l.Addresses, time.Minute)
+		n.Elapse(2 * time.Millisecond)
+	}
+	n.t.Logf("%d queries during 500 renewals", stop())
+	n.untracked("leased", l.Addresses)
+}
+
+// serviceOnLink puts the Service's addresses on a link of the node, as kube-proxy with IPVS
+// does.
+func serviceOnLink(n harness) {
+	l := n.Layout()
+	b := n.agent()
+	n.AddToLink(n.t, l.Services)
+	n.apply(b, n.transparent("first"))
+	n.renew(b, l.Services, time.Minute)
+	n.expect("leased", n.queries(l.Services), Agent)
+}

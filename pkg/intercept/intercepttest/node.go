@@ -78,6 +78,9 @@ type Node interface {
 	// Elapse lets time pass.
 	Elapse(d time.Duration)
 
+	// AddToLink adds addresses to a link of the node.
+	AddToLink(tb testing.TB, addrs []netip.Addr)
+
 	// Flush removes all rules, as another program may.
 	Flush(tb testing.TB)
 }

@@ -21,7 +21,7 @@ func newerOwnerTransparent(n harness) {
 	n.takeOver(n.transparent, n.Layout().Services)
 }
 
-// takeOver lets a newer agent take over the rules of an older one, which does not know it
+// takeOver lets a newer agent take over the rules of an older one, which is not notified
 // and stops normally. Then the newer one stops too.
 func (n harness) takeOver(of func(owner string) rules.Rules, keys []netip.Addr) {
 	n.t.Helper()

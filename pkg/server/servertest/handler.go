@@ -30,7 +30,7 @@ const (
 	PanicResolve               // missed, then Resolve panics
 )
 
-// A Rule says what becomes of the queries for one name.
+// A Rule is how the queries for one name are handled.
 type Rule struct {
 	Action Action
 	After  time.Duration // of Later

@@ -18,7 +18,7 @@ import (
 	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 )
 
-// A codec writes objects as the client wants them.
+// A codec writes objects in the format that the client accepts.
 type codec struct {
 	factory serializer.CodecFactory
 }
@@ -73,7 +73,7 @@ func (c codec) fail(w http.ResponseWriter, r *http.Request, code int, reason met
 	_, _ = w.Write(c.encode(info, failure(code, reason, message)))
 }
 
-// tooLarge answers that the server has not come to the version asked for.
+// tooLarge answers that the server has not reached the requested version.
 func (c codec) tooLarge(w http.ResponseWriter, r *http.Request) {
 	info := c.media(r)
 	w.Header().Set("Content-Type", info.MediaType)

@@ -19,7 +19,7 @@ type faults struct {
 	cutLists    int // a first list ends before so many objects; 0: it does not
 	pauseLists  bool
 	closeAfter  time.Duration    // watches end after that; 0: when they should
-	lag         uint64           // version that the cache has come to; 0: the newest
+	lag         uint64           // version that the cache has reached; 0: the newest
 	answered    string           // resource
 	answer      http.HandlerFunc // in place of the server; nil: none
 }
@@ -67,7 +67,7 @@ func (s *Server) PauseLists(pause bool) { s.set(func() { s.faults.pauseLists = p
 // CloseAfter ends each watch that begins from now on after d. 0 ends that.
 func (s *Server) CloseAfter(d time.Duration) { s.set(func() { s.faults.closeAfter = d }) }
 
-// Lag has the server answer from a cache that has come to this version only. 0 ends that.
+// Lag has the server answer from a cache that has reached only this version. 0 ends that.
 func (s *Server) Lag(version uint64) { s.set(func() { s.faults.lag = version }) }
 
 // Answer has answer reply to each request for the resource in the place of the server. nil ends that.
@@ -139,7 +139,7 @@ func (s *Server) set(do func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	do()
-	s.tellLocked()
+	s.notifyLocked()
 }
 
 func (s *Server) injectLocked(n injection) {

@@ -33,7 +33,7 @@ type Server struct {
 
 	mu       sync.Mutex        // guards the following fields
 	version  uint64            // of the database
-	progress map[string]uint64 // that the cache of a resource knows to have come to
+	progress map[string]uint64 // the version that the cache of a resource has reached
 	history  []change
 	oldest   uint64 // watches that resume before this version get 410 Gone
 	changed  chan struct{}
@@ -91,12 +91,12 @@ func (s *Server) change(o Object, there bool) uint64 {
 	}
 	s.history = append(s.history, c)
 	s.progress[c.resource] = s.version
-	s.tellLocked()
+	s.notifyLocked()
 	return s.version
 }
 
-// tellLocked wakes every watch.
-func (s *Server) tellLocked() {
+// notifyLocked wakes every watch.
+func (s *Server) notifyLocked() {
 	close(s.changed)
 	s.changed = make(chan struct{})
 }
@@ -228,13 +228,13 @@ func (s *Server) servedLocked(sel *selection) (uint64, bool) {
 		}
 		return s.version, true
 	}
-	at := s.cameToLocked(sel.resource)
+	at := s.reachedLocked(sel.resource)
 	n, err := strconv.ParseUint(sel.version, 10, 64)
 	return at, err == nil && n <= at
 }
 
-// cameToLocked returns the version that the cache of the resource has come to.
-func (s *Server) cameToLocked(resource string) uint64 {
+// reachedLocked returns the version that the cache of the resource has reached.
+func (s *Server) reachedLocked(resource string) uint64 {
 	if s.faults.lag > 0 {
 		return min(s.faults.lag, s.progress[resource])
 	}

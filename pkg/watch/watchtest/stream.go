@@ -170,7 +170,7 @@ func (s *Server) news(st *stream) (news []injection, changed <-chan struct{}) {
 		st.cursor = c.version
 	}
 	// As kube-apiserver, it sends no bookmark of a version that the watch has seen.
-	if version := s.cameToLocked(st.sel.resource); st.markDue && !s.faults.noBookmarks && version > st.cursor {
+	if version := s.reachedLocked(st.sel.resource); st.markDue && !s.faults.noBookmarks && version > st.cursor {
 		news = append(news, injection{event: "BOOKMARK", object: bookmark(st.sel.resource, version, false)})
 		st.cursor = version
 	}

@@ -1,0 +1,195 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"sync/atomic"
+	"time"
+
+	"github.com/miekg/dns"
+
+	"github.com/nodecache/node-cache/internal/kubetest"
+	"github.com/nodecache/node-cache/internal/proctest"
+	"github.com/nodecache/node-cache/pkg/task"
+)
+
+const (
+	startTimeout = 2 * time.Minute
+	readyPoll    = 5 * time.Millisecond // how often a server is asked whether it is ready
+	tracePoll    = time.Millisecond     // how often the proxy's count is read
+	settleTime   = 5 * time.Second      // from ready until memory counts as being at rest
+	// Bytes from the API server above which it has begun to send objects: more than a TLS handshake.
+	firstObjects = 8 << 10
+)
+
+// A startResult is one start of a server.
+type startResult struct {
+	first, last, ready time.Duration // since its start: the first and the last byte of the objects, and ready
+	traffic            kubetest.Traffic
+	peak, rest, loaded float64 // MiB: at most until ready, some seconds later, and after the loads
+}
+
+// trial starts one server, measures it, and stops it.
+func (b *clusterBench) trial(ctx context.Context, round int, c contender, row *clusterResult) error {
+	proxy, err := kubetest.NewProxy(ctx, b.cluster.Address())
+	if err != nil {
+		return err
+	}
+	defer proxy.Close()
+	p, at, err := b.startBehind(ctx, c, proxy)
+	if err != nil {
+		return err
+	}
+	defer p.Stop(grace)
+	l, err := b.awaitReady(ctx, p, c, at, proxy)
+	if err != nil {
+		return err
+	}
+	if err := b.runLoads(ctx, round, p, row.result, at.port); err != nil {
+		return err
+	}
+	used, err := proctest.UsageOf(p.PID())
+	if err != nil {
+		return err
+	}
+	l.loaded = float64(used.RSS) / mib
+	row.starts = append(row.starts, l)
+	printf(b.progress, "round %d %-18s first byte %s, last %s, ready %s, %d KiB; peak %.0f MiB, at rest %.0f, after loads %.0f\n", round+1, c.name,
+		l.first.Round(time.Millisecond), l.last.Round(time.Millisecond), l.ready.Round(time.Millisecond), l.traffic.ToClient>>10, l.peak, l.rest, l.loaded)
+	if round == 0 && b.opts.events > 0 {
+		return b.measureEvents(ctx, row, at.port)
+	}
+	return nil
+}
+
+// startBehind starts a contender that reaches the API server through a proxy.
+func (b *clusterBench) startBehind(ctx context.Context, c contender, proxy *kubetest.Proxy) (*proctest.Process, site, error) {
+	if c.path = b.opts.nodeCache; !c.ours {
+		c.path = b.programs.CoreDNS
+	}
+	kubeconfig, err := b.cluster.KubeconfigAt(c.user, proxy.Addr())
+	if err != nil {
+		return nil, site{}, err
+	}
+	at, err := b.place(ctx, c.server, site{kubeconfig: kubeconfig})
+	if err != nil {
+		return nil, site{}, err
+	}
+	p, err := b.start(ctx, c.server, at)
+	return p, at, err
+}
+
+// runLoads runs every load.
+func (b *clusterBench) runLoads(ctx context.Context, round int, p *proctest.Process, row *result, port int) error {
+	for _, l := range clusterLoads() {
+		s, err := b.runLoad(ctx, p, l, port)
+		if err := errors.Join(ctx.Err(), b.ended(p)); err != nil {
+			return fmt.Errorf("load %s: %w", l.name, err)
+		}
+		if err != nil {
+			b.note(row, round, l.name, err)
+			continue
+		}
+		b.sample(row, round, l.name, s)
+	}
+	return nil
+}
+
+// awaitReady waits until the server says that it is ready and knows the zone, and some time more for its memory to
+// settle.
+func (b *clusterBench) awaitReady(ctx context.Context, p *proctest.Process, c contender, at site, proxy *kubetest.Proxy) (startResult, error) {
+	ctx, cancel := context.WithTimeout(ctx, startTimeout)
+	defer cancel()
+	trace := follow(p.Started, proxy)
+	url := "http://" + loopback + ":" + strconv.Itoa(at.admin) + c.ready
+	err := p.Await(ctx, readyPoll, func(ctx context.Context) error {
+		if err := proctest.Get(ctx, url); err != nil {
+			return err
+		}
+		return b.servesZone(ctx, at.port)
+	})
+	ready := time.Since(p.Started)
+	first, last := trace.stop()
+	if err != nil {
+		return startResult{}, err
+	}
+	l := startResult{first: first, last: last, ready: ready, traffic: proxy.Traffic()}
+	early, err := proctest.UsageOf(p.PID())
+	if err != nil {
+		return startResult{}, err
+	}
+	if err := task.Sleep(ctx, settleTime); err != nil {
+		return startResult{}, err
+	}
+	used, err := proctest.UsageOf(p.PID())
+	l.peak, l.rest = float64(max(early.Peak, used.Peak))/mib, float64(used.RSS)/mib
+	return l, err
+}
+
+// servesZone asks for a headless set, and for a name that is denied only once everything has been received.
+func (b *clusterBench) servesZone(ctx context.Context, port int) error {
+	s := b.services(true)[0]
+	for _, q := range []struct {
+		name  string
+		rcode int
+	}{
+		{s.Name + "." + s.Namespace, dns.RcodeSuccess},
+		{"no-such-service." + s.Namespace, dns.RcodeNameError},
+	} {
+		client := &dns.Client{Timeout: time.Second}
+		m := new(dns.Msg).SetQuestion(q.name+".svc."+domain+".", dns.TypeA)
+		reply, _, err := client.ExchangeContext(ctx, m, loopback+":"+strconv.Itoa(port))
+		if err != nil {
+			return err
+		}
+		if reply.Rcode != q.rcode {
+			return fmt.Errorf("%s answered with %s", q.name, dns.RcodeToString[reply.Rcode])
+		}
+	}
+	return nil
+}
+
+// A trace notes when a proxy carried the first and the last bytes of what its client asked for.
+type trace struct {
+	end         chan struct{}
+	ended       chan struct{}
+	first, last atomic.Int64 // since the client's start
+}
+
+// follow begins a trace, which ends with stop.
+func follow(started time.Time, proxy *kubetest.Proxy) *trace {
+	t := &trace{end: make(chan struct{}), ended: make(chan struct{})}
+	go func() { // joined by stop
+		defer close(t.ended)
+		ticker := time.NewTicker(tracePoll)
+		defer ticker.Stop()
+		var seen int64
+		for {
+			select {
+			case <-t.end:
+				return
+			case <-ticker.C:
+			}
+			now := proxy.Traffic().ToClient
+			if now == seen {
+				continue
+			}
+			seen = now
+			t.last.Store(int64(time.Since(started)))
+			if now >= firstObjects {
+				t.first.CompareAndSwap(0, t.last.Load())
+			}
+		}
+	}()
+	return t
+}
+
+func (t *trace) stop() (first, last time.Duration) {
+	close(t.end)
+	<-t.ended
+	return time.Duration(t.first.Load()), time.Duration(t.last.Load())
+}

@@ -1,0 +1,285 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	_ "embed"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"time"
+
+	"github.com/prometheus/procfs"
+	"golang.org/x/sys/unix"
+
+	"github.com/nodecache/node-cache/internal/proctest"
+)
+
+// The one CPU is for the server under test, the other for everything around it.
+const (
+	serverCPU = 0
+	otherCPU  = 1
+)
+
+// loopback is the address of every server.
+const loopback = "127.0.0.1"
+
+// How long a server may take to end after SIGTERM before it is killed.
+const grace = 5 * time.Second
+
+//go:embed floor/floor.c
+var floorSource string
+
+// A harness starts servers and puts loads on them.
+type harness struct {
+	dir       string // removed at the end
+	progress  io.Writer
+	seconds   int               // of each load
+	starts    int               // servers started so far, for the names of their folders
+	upstream  *proctest.Process // nil: none
+	generator string            // the load generator and its version
+}
+
+// newHarness checks what every run needs.
+func newHarness(seconds int, progress io.Writer) (*harness, error) {
+	if err := needTwoCPUs(); err != nil {
+		return nil, err
+	}
+	if _, err := proctest.LookProgram("dnsperf"); err != nil {
+		return nil, fmt.Errorf("looking for the load generator: %w (on Debian: apt-get install dnsperf)", err)
+	}
+	dir, err := os.MkdirTemp("", "dns-bench-")
+	if err != nil {
+		return nil, fmt.Errorf("creating a folder: %w", err)
+	}
+	return &harness{dir: dir, progress: progress, seconds: seconds, generator: "dnsperf"}, nil
+}
+
+// needTwoCPUs checks that this program may use both CPUs.
+func needTwoCPUs() error {
+	var set unix.CPUSet
+	if err := unix.SchedGetaffinity(0, &set); err != nil {
+		return fmt.Errorf("reading the affinity: %w", err)
+	}
+	if !set.IsSet(serverCPU) || !set.IsSet(otherCPU) {
+		return fmt.Errorf("pinning: CPUs %d and %d are needed, one for the server and one for the rest", serverCPU, otherCPU)
+	}
+	return nil
+}
+
+func (h *harness) close() { discard(h.dir) }
+
+// discard removes a folder of this run. One that stays behind changes no figure.
+func discard(dir string) { _ = os.RemoveAll(dir) }
+
+// A server is a program under test.
+type server struct {
+	name   string
+	path   string                // of the program
+	config func(s site) string   // its configuration; nil: it takes flags only
+	args   func(s site) []string // its command line without the program
+}
+
+// A site is where one start of a server happens.
+type site struct {
+	dir        string // its folder, empty at the start
+	conf       string // path of its configuration
+	port       int    // for queries
+	admin      int    // for readiness or metrics
+	upstream   int    // port of the upstream
+	cluster    string // folder of a cluster's manifests
+	kubeconfig string // leads to the API server through a proxy
+}
+
+// place completes the site of one start and writes the configuration. The folder is a new one each time: a cache kept on
+// disk would turn a later round's misses into hits.
+func (h *harness) place(ctx context.Context, s server, at site) (site, error) {
+	h.starts++
+	at.dir = filepath.Join(h.dir, fmt.Sprintf("%s-%d", s.name, h.starts))
+	at.conf = filepath.Join(at.dir, "conf")
+	for _, port := range []*int{&at.port, &at.admin} {
+		addr, err := proctest.ReservePort(ctx)
+		if err != nil {
+			return site{}, err
+		}
+		*port = int(addr.Port())
+	}
+	if err := os.Mkdir(at.dir, 0o700); err != nil {
+		return site{}, fmt.Errorf("creating a folder: %w", err)
+	}
+	if s.config == nil {
+		return at, nil
+	}
+	if err := os.WriteFile(at.conf, []byte(s.config(at)), 0o600); err != nil {
+		return site{}, fmt.Errorf("writing a configuration: %w", err)
+	}
+	return at, nil
+}
+
+// start runs a server on its CPU. The caller stops it.
+func (h *harness) start(ctx context.Context, s server, at site) (*proctest.Process, error) {
+	return launch(ctx, serverCPU, at.dir, s.name, append([]string{s.path}, s.args(at)...))
+}
+
+// launch runs a program on one CPU from its first instruction on: Go sets GOMAXPROCS by it.
+func launch(ctx context.Context, cpu int, dir, name string, argv []string) (*proctest.Process, error) {
+	cmd := exec.CommandContext(context.WithoutCancel(ctx), "taskset", append([]string{"-c", fmt.Sprint(cpu)}, argv...)...)
+	cmd.Dir = dir
+	return proctest.Launch(name, cmd)
+}
+
+// lastLine is the last line that a program wrote, for a reason why it did not serve.
+func (h *harness) lastLine(p *proctest.Process) string {
+	line := lastLine(p.Tail(1))
+	if line == "" {
+		return "no output"
+	}
+	return strings.ReplaceAll(line, h.dir+"/", "")
+}
+
+// ended returns an error with the last line of a program that has ended.
+func (h *harness) ended(p *proctest.Process) error {
+	if !p.Ended() {
+		return nil
+	}
+	return fmt.Errorf("ended: %s", h.lastLine(p))
+}
+
+// lastLine is the last line of text, cut to what fits into a table.
+func lastLine(text string) string {
+	text = strings.TrimSpace(text)
+	line := []rune(strings.TrimSpace(text[strings.LastIndexByte(text, '\n')+1:]))
+	if len(line) > 160 {
+		line = append(line[:160], '…')
+	}
+	return string(line)
+}
+
+// buildFloor compiles the C program that this binary carries.
+func (h *harness) buildFloor(ctx context.Context) (string, error) {
+	source, path := filepath.Join(h.dir, "floor.c"), filepath.Join(h.dir, floorName)
+	if err := os.WriteFile(source, []byte(floorSource), 0o600); err != nil {
+		return "", fmt.Errorf("writing the floor's source: %w", err)
+	}
+	if text, err := exec.CommandContext(ctx, "cc", "-O2", "-o", path, source).CombinedOutput(); err != nil {
+		return "", fmt.Errorf("building the floor: %w: %s", err, lastLine(string(text)))
+	}
+	return path, nil
+}
+
+// A load is one way to query: which list, by which transport, and what every answer has to be.
+type load struct {
+	name  string // on the command line and in files
+	title string // in the report
+	list  string // file of queries in the run's folder
+	rcode string // of a right answer
+	tcp   bool
+	once  bool // a query asked twice would spoil the load
+	way   way  // of the servers' start; with inZone the names are the cluster's
+}
+
+// runLoad runs one load and takes its sample.
+func (h *harness) runLoad(ctx context.Context, p *proctest.Process, l load, port int) (sample, error) {
+	before, _, err := h.clocks(p)
+	if err != nil {
+		return sample{}, err
+	}
+	got, err := dnsperfRun{list: filepath.Join(h.dir, l.list), port: port, seconds: h.seconds, tcp: l.tcp}.run(ctx)
+	if err != nil {
+		return sample{}, err
+	}
+	after, used, err := h.clocks(p)
+	if err != nil {
+		return sample{}, err
+	}
+	h.generator = "dnsperf " + got.version
+	if l.once && got.completed+got.lost >= int64(missLines(h.seconds)) {
+		return sample{}, errors.New("the list of new names was too short for this server")
+	}
+	s, err := newSample(got, after.server-before.server, float64(used.RSS)/mib, l.rcode)
+	s.Others = after.othersSince(before, got.cpu)
+	return s, err
+}
+
+const mib = 1 << 20
+
+// clocks is the CPU time that was used up to one moment.
+type clocks struct {
+	server   time.Duration // by the server under test
+	upstream time.Duration
+	busy     time.Duration // by all programs, on all CPUs, time stolen by a hypervisor included
+	all      time.Duration // busy or idle
+}
+
+// clocks reads the CPU time of the server, the upstream and the machine, and what else the server uses.
+func (h *harness) clocks(p *proctest.Process) (clocks, proctest.Usage, error) {
+	used, err := proctest.UsageOf(p.PID())
+	c := clocks{server: used.CPU}
+	if h.upstream != nil && err == nil {
+		var upstream proctest.Usage
+		upstream, err = proctest.UsageOf(h.upstream.PID())
+		c.upstream = upstream.CPU
+	}
+	if err != nil {
+		return clocks{}, proctest.Usage{}, err
+	}
+	c.busy, c.all, err = proctest.MachineTime()
+	return c, used, err
+}
+
+// othersSince is the share of all CPU time since before that went to neither server, upstream nor load generator.
+//
+// The kernel counts the machine's time and a process's by different means: the difference is good to a few percent.
+func (c clocks) othersSince(before clocks, generator time.Duration) float64 {
+	all := c.all - before.all
+	if all <= 0 {
+		return 0
+	}
+	ours := c.server - before.server + c.upstream - before.upstream + generator
+	return max(0, float64(c.busy-before.busy-ours)/float64(all))
+}
+
+// A machine is where a run happened. A fact that the system does not give is "unknown".
+type machine struct {
+	CPU       string `json:"cpu"`
+	Cores     int    `json:"cores"`
+	Virtual   bool   `json:"virtual"`
+	Kernel    string `json:"kernel"`
+	System    string `json:"system"`
+	LoadStart string `json:"load_average_at_start"` // over one minute
+	Go        string `json:"go"`                    // that built this program and CoreDNS
+	Upstream  string `json:"upstream,omitempty"`
+	Generator string `json:"generator"`
+}
+
+func describeMachine() machine {
+	m := machine{CPU: "unknown", Cores: runtime.NumCPU(), Kernel: "unknown", System: "unknown", LoadStart: "unknown", Go: runtime.Version(), Generator: "dnsperf"}
+	system, err := procfs.NewDefaultFS()
+	if err != nil {
+		return m
+	}
+	if cpus, err := system.CPUInfo(); err == nil && len(cpus) > 0 {
+		m.CPU, m.Cores = cpus[0].ModelName, len(cpus)
+		m.Virtual = strings.Contains(strings.Join(cpus[0].Flags, " "), "hypervisor")
+	}
+	if average, err := system.LoadAvg(); err == nil {
+		m.LoadStart = fmt.Sprintf("%.2f", average.Load1)
+	}
+	release, _ := os.ReadFile("/etc/os-release")
+	for line := range strings.Lines(string(release)) {
+		if name, ok := strings.CutPrefix(line, "PRETTY_NAME="); ok {
+			m.System = strings.Trim(name, "\"\n")
+		}
+	}
+	var name unix.Utsname
+	if unix.Uname(&name) == nil {
+		m.Kernel = unix.ByteSliceToString(name.Release[:]) + " " + unix.ByteSliceToString(name.Machine[:])
+	}
+	return m
+}

@@ -1,0 +1,222 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net"
+	"net/http"
+	"net/netip"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/nodecache/node-cache/pkg/config"
+	"github.com/nodecache/node-cache/pkg/status"
+)
+
+// maxPage bounds the bytes read of a page. A thousand entries with the longest names are smaller.
+const maxPage = 16 << 20
+
+// pageTimeout bounds the time for a page. The agent's own limit is 30 s.
+const pageTimeout = 40 * time.Second
+
+// adminVariable is the environment variable with the default of --admin.
+const adminVariable = "NODE_CACHE_ADMIN"
+
+// adminUsage is the help text of --admin.
+const adminUsage = "the agent's admin server, `IP:PORT` or unix:/path; " + adminVariable + " sets the default"
+
+// defaultAdmin returns the default of --admin.
+func defaultAdmin() string {
+	return cmp.Or(os.Getenv(adminVariable), config.Default(config.Agent).Admin.Address.String())
+}
+
+// An adminClient requests pages from an agent's admin server.
+type adminClient struct {
+	where string // as given by the user
+	base  string // prefix of URLs
+	http  http.Client
+}
+
+// newAdminClient returns a client of the server at where: IP:PORT, or unix: and a path.
+func newAdminClient(where string) (*adminClient, error) {
+	c := &adminClient{where: where, http: http.Client{Timeout: pageTimeout}}
+	// No proxy: the agent shows its cache only to clients on its own host.
+	transport := &http.Transport{DisableKeepAlives: true}
+	c.http.Transport = transport
+	if path, ok := strings.CutPrefix(where, "unix:"); ok {
+		if !filepath.IsAbs(path) {
+			return nil, fmt.Errorf("--admin %q: the path of the socket must start with /", where)
+		}
+		transport.DialContext = func(ctx context.Context, _, _ string) (net.Conn, error) {
+			var d net.Dialer
+			return d.DialContext(ctx, "unix", path)
+		}
+		c.base = "http://localhost"
+		return c, nil
+	}
+	addr, err := netip.ParseAddrPort(where)
+	if err != nil || addr.Port() == 0 {
+		return nil, fmt.Errorf("--admin %q: neither IP:PORT nor unix:/path", where)
+	}
+	c.base = "http://" + addr.String()
+	return c, nil
+}
+
+// do sends a request without a body and returns the page. If the server refuses, the error has the server's
+// hint.
+func (c *adminClient) do(ctx context.Context, method, path string, parameters url.Values) ([]byte, error) {
+	r, err := http.NewRequestWithContext(ctx, method, c.base+path+"?"+parameters.Encode(), nil)
+	if err != nil {
+		return nil, err
+	}
+	r.Header.Set("Accept", "application/json")
+	reply, err := c.http.Do(r)
+	if err != nil {
+		return nil, c.connectError(err)
+	}
+	defer func() { _ = reply.Body.Close() }()
+	body, err := io.ReadAll(io.LimitReader(reply.Body, maxPage+1))
+	switch {
+	case err != nil:
+		return nil, fmt.Errorf("reading %s of the agent at %s: %w", path, c.where, err)
+	case len(body) > maxPage:
+		return nil, fmt.Errorf("reading %s of the agent at %s: longer than %d bytes", path, c.where, maxPage)
+	case reply.StatusCode != http.StatusOK:
+		return nil, c.refusedError(path, reply, string(body))
+	}
+	return body, nil
+}
+
+// notReady returns why the agent is not ready, "" if it is. The error means that the agent did not respond.
+func (c *adminClient) notReady(ctx context.Context) (why string, err error) {
+	r, err := http.NewRequestWithContext(ctx, http.MethodGet, c.base+"/readyz", nil)
+	if err != nil {
+		return "", err
+	}
+	reply, err := c.http.Do(r)
+	if err != nil {
+		return "", c.connectError(err)
+	}
+	defer func() { _ = reply.Body.Close() }()
+	body, err := io.ReadAll(io.LimitReader(reply.Body, maxPage))
+	switch {
+	case err != nil:
+		return "", fmt.Errorf("reading /readyz of the agent at %s: %w", c.where, err)
+	case reply.StatusCode == http.StatusOK:
+		return "", nil
+	case reply.StatusCode != http.StatusServiceUnavailable:
+		return "", c.refusedError("/readyz", reply, string(body))
+	}
+	return cmp.Or(plain(bytes.TrimSpace(body)), "no reason given"), nil
+}
+
+// refusedError returns the error of a request that the server refused.
+func (c *adminClient) refusedError(path string, reply *http.Response, text string) error {
+	why, hint, _ := strings.Cut(strings.TrimSpace(text), "\nhint: ")
+	if reply.StatusCode == http.StatusNotFound {
+		why, hint = "no such page", "the server is not an agent, or older than this program"
+	}
+	return &status.HintError{Err: fmt.Errorf("asking the agent at %s for %s: %s", c.where, path, why), Hint: hint}
+}
+
+// connectError adds a hint to the error of a request without a response.
+func (c *adminClient) connectError(err error) error {
+	if wrapped, ok := errors.AsType[*url.Error](err); ok {
+		err = wrapped.Err // without the URL: the error below names it
+	}
+	hint := "check the agent's log"
+	var timeout interface{ Timeout() bool }
+	switch {
+	case errors.Is(err, syscall.ECONNREFUSED), errors.Is(err, fs.ErrNotExist):
+		hint = "no agent listens there; set --admin or " + adminVariable + " to its admin.address, or to unix: and its admin.socket"
+	case errors.Is(err, fs.ErrPermission):
+		hint = "run the command as the user of the agent, who owns the socket"
+	case errors.As(err, &timeout) && timeout.Timeout():
+		hint = "check that the address is an agent's and that no firewall drops the packets"
+	}
+	return &status.HintError{Err: fmt.Errorf("asking the agent at %s: %w", c.where, err), Hint: hint}
+}
+
+func statusCommand() *cobra.Command {
+	var admin, output string
+	cmd := &cobra.Command{
+		Use:   "status [--output text|json]",
+		Short: "Show the status of an agent",
+		Long: `Show the status of an agent, problems first. It is the agent's page /status.
+
+Exit code 0: the agent responded, in any state; 1: it did not.`,
+		Args: usageArgs(cobra.NoArgs),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if output != "text" && output != "json" {
+				return &usageError{fmt.Errorf("--output %q: not text or json", output)}
+			}
+			c, err := newAdminClient(admin)
+			if err != nil {
+				return &usageError{err}
+			}
+			page, err := c.do(cmd.Context(), http.MethodGet, "/status", url.Values{"format": {output}})
+			if err != nil {
+				return err
+			}
+			for line := range strings.Lines(string(page)) {
+				if _, err := fmt.Fprintln(cmd.OutOrStdout(), plain([]byte(strings.TrimSuffix(line, "\n")))); err != nil {
+					return err
+				}
+			}
+			return nil
+		},
+	}
+	cmd.Flags().StringVar(&admin, "admin", defaultAdmin(), adminUsage)
+	cmd.Flags().StringVar(&output, "output", "text", "`FORMAT` of the output: text or json")
+	return cmd
+}
+
+func readyCommand() *cobra.Command {
+	var admin string
+	var timeout time.Duration
+	cmd := &cobra.Command{
+		Use:   "ready [--admin IP:PORT|unix:/path]",
+		Short: "Report whether an agent is ready",
+		Long: `Report whether an agent is ready, as its page /readyz does. The command uses the
+agent's admin server. While one agent takes over from another, both share the address:
+use the unix socket to ask one of them.
+
+Exit code 0: ready; 1: not ready or no response, with the reason.`,
+		Args: usageArgs(cobra.NoArgs),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if timeout <= 0 {
+				return &usageError{fmt.Errorf("--timeout %s: not more than nothing", timeout)}
+			}
+			c, err := newAdminClient(admin)
+			if err != nil {
+				return &usageError{err}
+			}
+			c.http.Timeout = timeout
+			why, err := c.notReady(cmd.Context())
+			switch {
+			case err != nil:
+				return err
+			case why != "":
+				return errors.New("not ready: " + why)
+			}
+			_, err = fmt.Fprintln(cmd.OutOrStdout(), "ready")
+			return err
+		},
+	}
+	cmd.Flags().StringVar(&admin, "admin", defaultAdmin(), adminUsage)
+	cmd.Flags().DurationVar(&timeout, "timeout", 5*time.Second, "timeout")
+	return cmd
+}

@@ -1,0 +1,151 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"github.com/spf13/cobra"
+
+	"github.com/nodecache/node-cache/pkg/agent"
+	"github.com/nodecache/node-cache/pkg/capabilities"
+	"github.com/nodecache/node-cache/pkg/config"
+	"github.com/nodecache/node-cache/pkg/source"
+)
+
+func agentCommand() *cobra.Command {
+	var from sourceFlags
+	cmd := &cobra.Command{
+		Use:   "agent [--config FILE | --config-map NAMESPACE/NAME]",
+		Short: "Serve DNS on this node",
+		Long: `Serve DNS on this node until SIGTERM or SIGINT.
+
+Without a file the agent uses built-in defaults, which need no privileges: port 1053 of
+127.0.0.1, and upstreams from /etc/resolv.conf. A file is watched: valid changes apply
+at once, an invalid file is refused and the running configuration stays. The same
+holds for a ConfigMap, read through the API or mounted as a folder. If the pod's
+identity is set (POD_NAME, POD_NAMESPACE, POD_UID), a refusal is also an Event.
+
+Logs go to standard error.`,
+		Args: usageArgs(cobra.NoArgs),
+		RunE: func(cmd *cobra.Command, _ []string) error { return serve(cmd, config.Agent, &from) },
+	}
+	from.add(cmd)
+	return cmd
+}
+
+func resolverCommand() *cobra.Command {
+	var from sourceFlags
+	cmd := &cobra.Command{
+		Use:   "resolver [--config FILE | --config-map NAMESPACE/NAME]",
+		Short: "Serve DNS for the whole cluster",
+		Long: `Serve DNS for the whole cluster until SIGTERM or SIGINT: cluster names from the API
+server, all other names through the configured routes. It is the agent with other
+defaults: it listens on every address, serves the cluster zone with all endpoints, and
+serves the admin pages on every address. It is ready once the cluster zone is synced.
+Without a file it uses the pod's service account. Logs go to standard error.`,
+		Args: usageArgs(cobra.NoArgs),
+		RunE: func(cmd *cobra.Command, _ []string) error { return serve(cmd, config.Resolver, &from) },
+	}
+	from.add(cmd)
+	return cmd
+}
+
+// serve runs an agent or a resolver until the command's context ends.
+func serve(cmd *cobra.Command, role config.Role, from *sourceFlags) error {
+	ctx := cmd.Context()
+	ignoreSIGPIPE()
+	options := agent.Options{Role: role, Version: version, Log: cmd.ErrOrStderr(), DropCapabilities: dropCapabilities}
+	if err := from.options(&options); err != nil {
+		return err
+	}
+	a, err := agent.NewContext(ctx, options)
+	if err == nil {
+		err = a.Listen(ctx)
+	}
+	if errors.Is(err, context.Canceled) {
+		return nil // stopped while it waited for its configuration or its sockets
+	}
+	if err != nil {
+		return err
+	}
+	if role == config.Agent && !from.given() {
+		printWelcome(cmd.OutOrStdout(), a)
+	}
+	return a.Run(ctx)
+}
+
+// ignoreSIGPIPE lets this process continue when the reader of its log is gone. Without it the next log line
+// would end the process.
+func ignoreSIGPIPE() { signal.Ignore(syscall.SIGPIPE) }
+
+// dropCapabilities drops all capabilities of this process except keep.
+func dropCapabilities(keep []capabilities.Capability) error { return capabilities.Drop(keep...) }
+
+// printWelcome prints what to type next, for a user who starts the agent without a file.
+func printWelcome(out io.Writer, a *agent.Agent) {
+	addr, program := a.Addrs()[0], os.Args[0]
+	_, _ = fmt.Fprintf(out, "node-cache %s answers DNS on %s, UDP and TCP. In another terminal:\n", version, addr)
+	_, _ = fmt.Fprintf(out, "  dig @%s -p %d example.com\n", addr.Addr(), addr.Port())
+	_, _ = fmt.Fprintf(out, "  %s query --server %s example.com\n", program, addr)
+	if admin := a.AdminAddr(); admin.IsValid() {
+		_, _ = fmt.Fprintf(out, "  curl 'http://%s/status?format=text'    shows its status\n", admin)
+		_, _ = fmt.Fprintf(out, "  curl http://%s/metrics                 shows its metrics\n", admin)
+	}
+	_, _ = fmt.Fprintf(out, "It uses built-in defaults; `%s check --print` shows them. Ctrl-C stops it.\n", program)
+}
+
+// sourceFlags say where the configuration comes from.
+type sourceFlags struct {
+	file, configMap, kubeconfig, kubeDNS, lastGood string
+}
+
+// add adds the flags to the command of an agent or a resolver.
+func (f *sourceFlags) add(cmd *cobra.Command) {
+	flags, who := cmd.Flags(), cmd.Name()
+	flags.StringVar(&f.file, "config", "", "configuration `FILE`, watched while the "+who+" runs")
+	flags.StringVar(&f.configMap, "config-map", "", "ConfigMap `NAMESPACE/NAME` with the configuration in its key "+source.Key+", watched through the API instead of a file")
+	flags.StringVar(&f.kubeconfig, "kubeconfig", "", "kubeconfig `FILE` for --config-map; default: the pod's service account")
+	flags.StringVar(&f.kubeDNS, "kube-dns", "", "mounted kube-dns ConfigMap; `FOLDER` is watched, its stub domains and nameservers replace those of the configuration")
+	flags.StringVar(&f.lastGood, "last-good", "", "save the last applied configuration in `FOLDER`, and start with it if there is no valid one")
+}
+
+// given reports whether a flag names a configuration.
+func (f *sourceFlags) given() bool { return f.file != "" || f.configMap != "" }
+
+// options sets the options from the flags and the pod's environment.
+func (f *sourceFlags) options(o *agent.Options) error {
+	switch {
+	case f.file != "" && f.configMap != "":
+		return &usageError{errors.New("--config and --config-map exclude each other: the configuration is in one place")}
+	case f.kubeconfig != "" && f.configMap == "":
+		return &usageError{errors.New("--kubeconfig is for --config-map, which is missing; the configuration has cluster.kubeconfig for the cluster's names")}
+	case f.kubeDNS != "" && !f.given():
+		return &usageError{errors.New("--kube-dns is laid over a configuration: --config or --config-map is missing")}
+	case f.lastGood != "" && !f.given():
+		return &usageError{errors.New("--last-good is for a configuration that may go bad: --config or --config-map is missing")}
+	}
+	o.File = f.file
+	o.Source = agent.Source{
+		Kubeconfig: f.kubeconfig, KubeDNS: f.kubeDNS, LastGood: f.lastGood,
+		Pod: source.Pod{
+			Namespace: os.Getenv("POD_NAMESPACE"), Name: os.Getenv("POD_NAME"), UID: os.Getenv("POD_UID"),
+			Node: os.Getenv("NODE_NAME"),
+		},
+	}
+	if f.configMap == "" {
+		return nil
+	}
+	object, err := source.ParseObject(f.configMap)
+	if err != nil {
+		return &usageError{fmt.Errorf("--config-map: %w", err)}
+	}
+	o.Source.ConfigMap = object
+	return nil
+}

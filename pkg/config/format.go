@@ -1,0 +1,447 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package config
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"math"
+	"reflect"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+	"unicode"
+
+	"go.yaml.in/yaml/v3"
+)
+
+// maxShown bounds what of a wrong value is repeated, in bytes.
+const maxShown = 64
+
+// format is how the scalars of a field are written. The zero value: they are no scalars.
+type format struct {
+	parse  func(*yaml.Node) (any, *Problem) // the problem has no path
+	print  func(reflect.Value) string       // as YAML
+	schema map[string]any                   // what JSON Schema says of them
+}
+
+// formats are the formats that a tag can name.
+func formats() map[string]format {
+	return map[string]format{
+		"zone":           stringFormat(parseZone),
+		"domain":         stringFormat(parseDomain),
+		"name":           stringFormat(parseProbeName),
+		"host":           stringFormat(parseHost),
+		"label":          stringFormat(parseProbeLabel),
+		"link":           stringFormat(parseLink),
+		"namespace":      stringFormat(parseNamespace),
+		"topologyZone":   stringFormat(parseTopologyZone),
+		"selector":       stringFormat(parseSelector),
+		"path":           stringFormat(parseLocation),
+		"file":           stringFormat(parseFileName),
+		"socket":         stringFormat(parseSocket),
+		"text":           stringFormat(parseText),
+		"part":           stringFormat(func(text string) (string, *Problem) { return text, nil }), // Rewrite.decode checks it
+		"expression":     stringFormat(parseExpression),
+		"record":         stringFormat(parseRecordText),
+		"probeServer":    stringFormat(parseProbeServer),
+		"type":           textFormat(parseType, spellType),
+		"service":        textFormat(parseService, ServiceName.String),
+		"queryLog":       queryLogFormat(),
+		"target":         textFormat(parseTarget, Target.String),
+		"listenAddress":  textFormat(parseListenAddress, spellAddress),
+		"serviceAddress": textFormat(parseServiceAddress, spellAddress),
+		"bootstrap":      textFormat(parseBootstrap, spellAddress),
+		"server":         textFormat(parseServer, spellAddress),
+		"endpoint":       textFormat(parseOptionalEndpoint, spellAddress),
+		"prefix":         textFormat(parsePrefix, spellAddress),
+		"client":         textFormat(parseClient, spellAddress),
+		"nat64":          textFormat(parseNAT64, spellAddress),
+		"size":           {parse: parseSize, print: func(v reflect.Value) string { return formatSize(v.Int()) }, schema: jsonType("string", "integer")},
+		"percent":        {parse: parsePercent, print: func(v reflect.Value) string { return formatPercent(v.Float()) }, schema: jsonType("string")},
+		"ttl":            durationFormat(time.Second),
+	}
+}
+
+// formatOf returns the format of a field, or of the items of its list.
+func formatOf(f *field, t reflect.Type, named map[string]format) format {
+	if name := f.tag.Get("format"); name != "" {
+		return named[name]
+	}
+	if v, is := reflect.TypeAssert[interface{ words() []string }](reflect.Zero(t)); is {
+		f.words = v.words()
+	}
+	switch {
+	case f.words != nil:
+		return wordFormat(f.words, t)
+	case t == reflect.TypeFor[time.Duration]():
+		return durationFormat(1)
+	case t.Kind() == reflect.Bool:
+		return format{parse: parseBoolean, print: func(v reflect.Value) string { return strconv.FormatBool(v.Bool()) }, schema: jsonType("boolean")}
+	case t.Kind() == reflect.Int, t.Kind() == reflect.Uint16:
+		return format{parse: parseWhole, print: func(v reflect.Value) string { return fmt.Sprint(v) }, schema: jsonType("integer")}
+	}
+	return format{}
+}
+
+func jsonType(names ...string) map[string]any {
+	if len(names) == 1 {
+		return map[string]any{"type": names[0]}
+	}
+	return map[string]any{"type": names}
+}
+
+// textFormat is the format of strings that mean something else.
+func textFormat[T any](parse func(string) (T, *Problem), spell func(T) string) format {
+	return format{
+		parse: func(n *yaml.Node) (any, *Problem) {
+			if n.Kind != yaml.ScalarNode || isNull(n) {
+				return nil, notString(n)
+			}
+			return parse(n.Value)
+		},
+		print:  func(v reflect.Value) string { return quoteYAML(spell(v.Interface().(T))) }, //nolint:forcetypeassert // the tag says so
+		schema: jsonType("string"),
+	}
+}
+
+// stringFormat is the format of strings. A number is none, which YAML may write in other ways.
+func stringFormat(parse func(string) (string, *Problem)) format {
+	f := textFormat(parse, func(text string) string { return text })
+	parseText := f.parse
+	f.parse = func(n *yaml.Node) (any, *Problem) {
+		if !isString(n) {
+			return nil, notString(n)
+		}
+		return parseText(n)
+	}
+	return f
+}
+
+// notString returns what is wrong with a value that should be a string.
+func notString(n *yaml.Node) *Problem {
+	_, isBool := boolOf(n)
+	switch {
+	case isBool:
+		return problem("not a string", "put it in quotes: YAML takes yes, no, on and off for booleans")
+	case n.Kind == yaml.ScalarNode && !isNull(n):
+		return problem("not a string", "put it in quotes")
+	}
+	return problem("not a string", "")
+}
+
+// wordFormat is the format of a field that is one of some words.
+func wordFormat(words []string, t reflect.Type) format {
+	return format{
+		parse: func(n *yaml.Node) (any, *Problem) {
+			word := wordOf(n, words)
+			i := slices.Index(words, word)
+			switch {
+			case i < 0 && len(words) == 1:
+				return nil, problem("not "+words[0], "the key may be left out")
+			case i < 0:
+				return nil, problem("not "+strings.Replace(orList(words), "off or on", "on or off", 1), didYouMean(word, words))
+			}
+			switch {
+			case t.Kind() == reflect.String:
+				return word, nil
+			case t.Kind() == reflect.Bool:
+				return i == 1, nil
+			case t == reflect.TypeFor[slog.Level]():
+				return slog.Level(4 * (i - 1)), nil // debug, info, warn, error
+			}
+			return i, nil
+		},
+		print:  func(v reflect.Value) string { return printWord(words, v) },
+		schema: map[string]any{"enum": jsonWords(words)},
+	}
+}
+
+// wordOf returns the text of a word. YAML 1.1, which Helm reads, has booleans that are spelled on and off.
+func wordOf(n *yaml.Node, words []string) string {
+	on, isBool := boolOf(n)
+	switch {
+	case isBool && on && slices.Contains(words, "on"):
+		return "on"
+	case isBool && !on && slices.Contains(words, "off"):
+		return "off"
+	case n.Kind != yaml.ScalarNode || isNull(n) || isBool:
+		return ""
+	}
+	return n.Value
+}
+
+func printWord(words []string, v reflect.Value) string {
+	var i int
+	switch {
+	case v.Kind() == reflect.Bool && v.Bool():
+		i = 1
+	case v.Kind() == reflect.Bool:
+	case v.Kind() == reflect.String:
+		i = slices.Index(words, v.String())
+	case v.Type() != reflect.TypeFor[slog.Level]():
+		i = int(numberOf(v))
+	case v.Int()%4 == 0:
+		i = int(v.Int()/4) + 1
+	default:
+		i = -1
+	}
+	switch {
+	case i < 0 || i >= len(words):
+		return quoteYAML(fmt.Sprintf("value %d", int(numberOf(v))))
+	case words[i] == "on" || words[i] == "off": // which YAML 1.1 would read as a boolean
+		return quoteYAML(words[i])
+	}
+	return words[i]
+}
+
+// jsonWords are words as JSON Schema has them. Helm takes on and off for booleans.
+func jsonWords(words []string) []any {
+	list := make([]any, 0, len(words))
+	for _, word := range words {
+		list = append(list, word)
+		switch word {
+		case "on":
+			list = append(list, true)
+		case "off":
+			list = append(list, false)
+		}
+	}
+	return list
+}
+
+// orList joins words as a sentence does.
+func orList(words []string) string {
+	last := len(words) - 1
+	return strings.Join(words[:last], ", ") + " or " + words[last]
+}
+
+// parseBoolean reads true or false.
+func parseBoolean(n *yaml.Node) (any, *Problem) {
+	v, isBool := boolOf(n)
+	switch {
+	case isBool:
+		return v, nil
+	case isString(n) && (n.Value == "true" || n.Value == "false"):
+		return nil, problem("not true or false", "write "+n.Value+", without the quotes")
+	}
+	return nil, problem("not true or false", "")
+}
+
+// parseWhole reads a whole number. One that is too large to count is the largest number, and likewise the smallest.
+func parseWhole(n *yaml.Node) (any, *Problem) {
+	v, err := strconv.ParseInt(strings.ReplaceAll(n.Value, "_", ""), 0, 64)
+	switch {
+	case err != nil && !errors.Is(err, strconv.ErrRange), n.Kind != yaml.ScalarNode:
+		return nil, problem("not a whole number", "")
+	case isString(n):
+		return nil, problem("not a whole number", "write "+n.Value+", without the quotes")
+	}
+	return v, nil
+}
+
+// durationFormat is the format of time spans that are multiples of a step.
+func durationFormat(step time.Duration) format {
+	return format{
+		parse: func(n *yaml.Node) (any, *Problem) {
+			hint := "write it like 500ms, 5s, 1m30s or 24h"
+			naked := isDigits(strings.TrimLeft(n.Value, "+-")) // which Go lets pass for a zero
+			if naked && len(n.Value) < 10 {
+				hint = "write it with a unit: " + n.Value + "s"
+			}
+			v, err := time.ParseDuration(n.Value)
+			switch {
+			case err != nil || naked:
+				return nil, problem("not a duration", hint)
+			case v%step != 0:
+				return nil, problem("not whole seconds", "")
+			}
+			return v, nil
+		},
+		print:  func(v reflect.Value) string { return formatDuration(time.Duration(v.Int())) },
+		schema: jsonType("string"),
+	}
+}
+
+// formatDuration spells d without the zeros that Go puts after hours and minutes.
+func formatDuration(d time.Duration) string {
+	s := d.String()
+	if strings.HasSuffix(s, "m0s") {
+		s = strings.TrimSuffix(s, "0s")
+	}
+	if strings.HasSuffix(s, "h0m") {
+		s = strings.TrimSuffix(s, "0m")
+	}
+	return s
+}
+
+// unit is a suffix of a size.
+type unit struct {
+	suffix string
+	bytes  int64
+}
+
+// units lists the suffixes, the larger binary ones first.
+func units() []unit {
+	return []unit{
+		{"Ti", 1 << 40},
+		{"Gi", 1 << 30},
+		{"Mi", 1 << 20},
+		{"Ki", 1 << 10},
+		{"T", 1e12},
+		{"G", 1e9},
+		{"M", 1e6},
+		{"k", 1e3},
+		{"", 1},
+	}
+}
+
+// parseSize reads digits and a unit, such as 64Mi. A size too large to count is the largest number.
+func parseSize(n *yaml.Node) (any, *Problem) {
+	digits := strings.TrimRight(n.Value, "KMGTkmgtiBb ")
+	if !isDigits(digits) || len(digits) > 20 {
+		return nil, problem("not a size", "write a whole number with Ki, Mi, Gi, k, M, G or no unit")
+	}
+	for _, u := range units() {
+		if n.Value[len(digits):] != u.suffix {
+			continue
+		}
+		v, err := strconv.ParseInt(digits, 10, 64)
+		if err != nil || v > math.MaxInt64/u.bytes {
+			v, u.bytes = math.MaxInt64, 1
+		}
+		return v * u.bytes, nil
+	}
+	return nil, problem("not a size", "write "+digits+nearestUnit(n.Value[len(digits):]))
+}
+
+// nearestUnit spells a unit of others in ours: MB is M, everything else with an m is Mi.
+func nearestUnit(typed string) string {
+	typed = strings.ToLower(strings.TrimSpace(typed))
+	for _, u := range units() {
+		letter := strings.ToLower(strings.TrimSuffix(u.suffix, "i"))
+		binary := strings.HasSuffix(u.suffix, "i")
+		if letter != "" && strings.HasPrefix(typed, letter) && binary != (typed == letter+"b") {
+			return u.suffix
+		}
+	}
+	return ""
+}
+
+func isDigits(text string) bool { return text != "" && strings.Trim(text, "0123456789") == "" }
+
+// formatSize spells a size with the largest binary unit that divides it.
+func formatSize(bytes int64) string {
+	for _, u := range units() {
+		if strings.HasSuffix(u.suffix, "i") && bytes >= u.bytes && bytes%u.bytes == 0 {
+			return strconv.FormatInt(bytes/u.bytes, 10) + u.suffix
+		}
+	}
+	return strconv.FormatInt(bytes, 10)
+}
+
+// parsePercent reads a percentage as a part of one, to a hundredth of a percent: so few digits come back from the
+// float64 as they went in.
+func parsePercent(n *yaml.Node) (any, *Problem) {
+	digits, marked := strings.CutSuffix(n.Value, "%")
+	whole, fraction, _ := strings.Cut(digits, ".")
+	hundredths, err := strconv.Atoi(whole + (fraction + "00")[:2])
+	switch {
+	case n.Kind == yaml.ScalarNode && !isString(n):
+		return nil, problem("not a percentage", "write it like 10%")
+	case !marked, err != nil, len(fraction) > 2, !isDigits(whole + fraction):
+		return nil, problem("not a percentage", "write it like 10%, with at most two decimals")
+	}
+	return float64(hundredths) / 10000, nil
+}
+
+// formatPercent is the inverse of parsePercent.
+func formatPercent(part float64) string {
+	return strconv.FormatFloat(math.Round(part*10000)/100, 'f', -1, 64) + "%"
+}
+
+// parseText reads the text of a TXT record with one string (RFC 1035 section 3.3).
+func parseText(text string) (string, *Problem) {
+	switch {
+	case len(text) > 255:
+		return "", problem("longer than 255 bytes", "")
+	case strings.ContainsFunc(text, unicode.IsControl):
+		return "", problem("holds a control character", "")
+	}
+	return text, nil
+}
+
+func isNull(n *yaml.Node) bool { return n.Kind == yaml.ScalarNode && n.ShortTag() == "!!null" }
+
+// isString reports whether a value is a string in YAML 1.1 as well as in YAML 1.2.
+func isString(n *yaml.Node) bool {
+	if n.Kind != yaml.ScalarNode {
+		return false
+	}
+	switch n.ShortTag() {
+	case "!!null", "!!int", "!!float", "!!bool":
+		return false
+	}
+	_, isBool := boolOf(n)
+	return !isBool
+}
+
+// boolOf returns the value of a boolean. YAML 1.1 has yes, no, on and off as well, which other programs that read the
+// file may take for booleans.
+func boolOf(n *yaml.Node) (value, isBool bool) {
+	const quoted = yaml.DoubleQuotedStyle | yaml.SingleQuotedStyle | yaml.LiteralStyle | yaml.FoldedStyle | yaml.TaggedStyle
+	tag := n.ShortTag()
+	if n.Kind != yaml.ScalarNode || tag != "!!bool" && (tag != "!!str" || n.Style&quoted != 0) {
+		return false, false
+	}
+	switch n.Value {
+	case "y", "Y", "yes", "Yes", "YES", "true", "True", "TRUE", "on", "On", "ON":
+		return true, true
+	case "n", "N", "no", "No", "NO", "false", "False", "FALSE", "off", "Off", "OFF":
+		return false, true
+	}
+	return false, false
+}
+
+// shown is a value in a message: a scalar as it is written, the kind of anything else.
+func shown(n *yaml.Node) string {
+	switch {
+	case n.Kind == yaml.MappingNode:
+		return "a mapping"
+	case n.Kind == yaml.SequenceNode:
+		return "a list"
+	case isNull(n):
+		return "empty"
+	case isString(n):
+		return quote(n.Value)
+	case len(n.Value) > maxShown:
+		return n.Value[:maxShown] + "..." // a number
+	}
+	return n.Value
+}
+
+// quote quotes s, or the start of a long one.
+func quote(s string) string {
+	if len(s) <= maxShown {
+		return strconv.Quote(s)
+	}
+	end := maxShown
+	for end > 0 && s[end]&0xC0 == 0x80 { // within a letter
+		end--
+	}
+	return strconv.Quote(s[:end]) + "..."
+}
+
+// quoteYAML quotes a string. The escapes of Go are escapes of YAML as well.
+func quoteYAML(s string) string { return strconv.QuoteToASCII(s) }
+
+// queryLogFormat is the format of a query log.
+func queryLogFormat() format {
+	return format{
+		parse:  func(n *yaml.Node) (any, *Problem) { return parseQueryLog(wordOf(n, []string{"off"})) },
+		print:  func(v reflect.Value) string { return quoteYAML(fmt.Sprint(v)) },
+		schema: jsonType("string", "boolean"),
+	}
+}

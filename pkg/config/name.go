@@ -1,0 +1,304 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package config
+
+import (
+	"fmt"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"unicode"
+
+	"github.com/miekg/dns"
+	"k8s.io/apimachinery/pkg/labels"
+)
+
+// Sizes of names, RFC 1035 section 2.3.4.
+const (
+	maxLabel = 63
+	maxName  = 255 // with the length byte of each label and the root's
+)
+
+// maxClusterDomain leaves room for the names that the zone has of its own, of which hostmaster is the longest.
+const maxClusterDomain = maxName - len("hostmaster") - 1
+
+// parseDomain reads a domain name that is not the root.
+func parseDomain(text string) (string, *Problem) {
+	name, p := parseZone(text)
+	if name == "." || isRoot(text) {
+		p = problem("not the name of a domain", "write the domain of the cluster, like cluster.local")
+	}
+	if len(name)+1 > maxClusterDomain {
+		p = problem(fmt.Sprintf("longer than %d bytes, which leaves no room for names in it", maxClusterDomain), "")
+	}
+	return name, p
+}
+
+// parseZone returns the name in lower case (RFC 4343) with a dot at its end.
+func parseZone(text string) (string, *Problem) {
+	switch {
+	case text == ".":
+		return text, nil
+	case isRoot(text):
+		return "", problem("not a zone", `write "." for the root`)
+	case strings.HasPrefix(text, "*."):
+		return "", problem("not a zone", fmt.Sprintf("a zone holds all names below it: write %s", quote(text[2:])))
+	case strings.HasPrefix(text, ".") && text[1] != '.':
+		return "", problem("not a zone: an empty label", "write "+quote(text[1:]))
+	}
+	name := strings.TrimSuffix(text, ".")
+	if len(name)+2 > maxName {
+		return "", problem(fmt.Sprintf("not a zone: longer than %d bytes", maxName), "")
+	}
+	for label := range strings.SplitSeq(name, ".") {
+		switch {
+		case label == "":
+			return "", problem("not a zone: an empty label", "write one dot between labels")
+		case len(label) > maxLabel:
+			return "", problem(fmt.Sprintf("not a zone: a label longer than %d bytes", maxLabel), "")
+		}
+	}
+	for _, c := range name {
+		if c >= 0x80 {
+			return "", problem(fmt.Sprintf("not a zone: holds %q", c), "write an international name in its xn-- form")
+		}
+		if !strings.ContainsRune(".-_/", c) && !isLetterOrDigit(c) {
+			return "", problem(fmt.Sprintf("not a zone: holds %q", c), "letters, digits, -, _ and / make a label")
+		}
+	}
+	return strings.ToLower(name) + ".", nil
+}
+
+// isRoot reports whether a text means the root but is not its name ".", or is empty.
+func isRoot(text string) bool { return text != "." && strings.Trim(text, ".*") == "" }
+
+func isLetterOrDigit(c rune) bool {
+	return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9')
+}
+
+// parseName returns the name in lower case (RFC 4343) with a dot at its end. It is not the root.
+func parseName(text string) (string, *Problem) {
+	const what = "not a name"
+	switch {
+	case strings.Trim(text, ".") == "":
+		return "", problem(what, "")
+	case strings.Contains(text, "*"):
+		return "", problem(what+": holds '*'", "answer the names below a zone by one of the templates")
+	}
+	name, p := parseZone(text)
+	if p != nil {
+		p.What = strings.Replace(p.What, "not a zone", what, 1)
+	}
+	return name, p
+}
+
+// parseProbeName reads the name that a probe asks for. The root is one: every resolver has its servers.
+func parseProbeName(text string) (string, *Problem) {
+	if text == "." {
+		return text, nil
+	}
+	return parseName(text)
+}
+
+// hostName is a name as certificates are compared with it.
+func hostName(text string) string { return strings.ToLower(strings.TrimSuffix(text, ".")) }
+
+// parseHost reads the name of a host.
+func parseHost(text string) (string, *Problem) {
+	p := hostNameProblem(text)
+	if p != nil {
+		p.What = "not the name of a host"
+	}
+	return hostName(text), p
+}
+
+// hostNameProblem says what keeps a text from being a host name that a certificate can be for.
+func hostNameProblem(text string) *Problem {
+	const what = "not an address or the name of a host"
+	name := hostName(text)
+	if len(name)+2 > maxName {
+		return problem("a name longer than 255 bytes", "")
+	}
+	for _, c := range name {
+		switch {
+		case c >= 0x80:
+			return problem(what, "write an international name in its xn-- form")
+		case !strings.ContainsRune(".-_", c) && !isLetterOrDigit(c):
+			return problem(what, fmt.Sprintf("no name of a host holds %q", c))
+		}
+	}
+	for label := range strings.SplitSeq(name, ".") {
+		if label == "" || len(label) > maxLabel || strings.HasPrefix(label, "-") {
+			return problem(what, "")
+		}
+	}
+	if isDigits(name[strings.LastIndexByte(name, '.')+1:]) {
+		return problem(what, "") // programs read 10.0.0 as an address
+	}
+	return nil
+}
+
+// isLabel reports whether text is a DNS label as the API takes it for a name: RFC 1123, in lower case.
+func isLabel(text string) bool {
+	return isBounded(text) && strings.Trim(text, "abcdefghijklmnopqrstuvwxyz0123456789-") == ""
+}
+
+// isBounded reports whether text is as long as a label may be, with a letter or a digit at both ends.
+func isBounded(text string) bool {
+	return text != "" && len(text) <= maxLabel &&
+		isLetterOrDigit(rune(text[0])) && isLetterOrDigit(rune(text[len(text)-1]))
+}
+
+// maxProbeLabel bounds the label of a probe, which is in each of its series.
+const maxProbeLabel = 32
+
+func parseProbeLabel(text string) (string, *Problem) {
+	if len(text) > maxProbeLabel || !isLabel(text) {
+		return "", problem("not a label", fmt.Sprintf("lower-case letters, digits and -, a letter or a digit at both ends, %d bytes at most", maxProbeLabel))
+	}
+	return text, nil
+}
+
+// parseNamespace reads the name of a namespace.
+func parseNamespace(text string) (string, *Problem) {
+	lower, p := strings.ToLower(text), problem("not the name of a namespace", "")
+	switch {
+	case isLabel(text):
+		return text, nil
+	case text == "*", text == "":
+		p.Hint = "leave the list empty for all namespaces"
+	case isLabel(lower):
+		p.Hint = "write " + lower
+	default:
+		p.Hint = "lower-case letters, digits and -, a letter or a digit at both ends, 63 bytes at most"
+	}
+	return "", p
+}
+
+// isOddInLabel reports whether a letter is in no value of a label, and in no name of a link that is taken here.
+func isOddInLabel(c rune) bool { return !strings.ContainsRune("-_.", c) && !isLetterOrDigit(c) }
+
+// parseTopologyZone reads the value of a node's label topology.kubernetes.io/zone. The empty string is one as well.
+func parseTopologyZone(text string) (string, *Problem) {
+	if text != "" && (!isBounded(text) || strings.ContainsFunc(text, isOddInLabel)) {
+		return "", problem("not a topology zone", "letters, digits, -, _ and ., a letter or a digit at both ends, 63 bytes at most")
+	}
+	return text, nil
+}
+
+// parseSelector reads a label selector with the code that the API server reads it
+// with: a grammar of our own could pass what the server refuses in every request.
+func parseSelector(text string) (string, *Problem) {
+	if _, err := labels.Parse(text); err != nil {
+		return "", problem("not a label selector"+selectorDetail(err), "write it like app=web, tier!=cache or env in (a, b)")
+	}
+	return text, nil
+}
+
+// selectorDetail is what an error of the selector's reader says, without what
+// leads to it and without the expressions and examples that follow. What it says
+// repeats the text, so it is left out when it is long or no plain text.
+func selectorDetail(err error) string {
+	what := strings.TrimPrefix(err.Error(), "unable to parse requirement: ")
+	if _, value, found := strings.Cut(what, "Invalid value: "); found {
+		what = value
+	}
+	for _, end := range []string{" (e.g.", ", regex used"} {
+		what, _, _ = strings.Cut(what, end)
+	}
+	if len(what) > 4*maxShown || strings.ContainsFunc(what, func(c rune) bool { return !unicode.IsPrint(c) }) {
+		return ""
+	}
+	return ": " + what
+}
+
+// parseLink reads the name of a link that the agent may make. It is stricter than the kernel, which takes every byte but
+// the slash, the colon and white space: other programs read some of them as patterns.
+func parseLink(text string) (string, *Problem) {
+	const most = 15 // IFNAMSIZ without the zero byte at its end
+	switch {
+	case len(text) > most:
+		return "", problem("longer than 15 bytes, the most a link's name can have", "")
+	case text == "lo":
+		return "", problem("the name of the loopback link", "write kind: lo to have the addresses there")
+	case text == "all", text == "default": // of /proc/sys/net/ipv4/conf
+		return "", problem("stands for other links", "choose another name")
+	case strings.Trim(text, ".") == "", strings.HasPrefix(text, "-"), strings.ContainsFunc(text, isOddInLabel):
+		return "", problem("not the name of a link", "letters, digits, -, _ and ., 1 to 15 bytes")
+	}
+	return text, nil
+}
+
+// parseType reads the type of records that can be asked for.
+func parseType(text string) (uint16, *Problem) {
+	word := strings.ToUpper(text)
+	t, known := dns.StringToType[word]
+	if number, found := strings.CutPrefix(word, "TYPE"); !known && found && isDigits(number) { // RFC 3597
+		value, err := strconv.ParseUint(number, 10, 16)
+		t, known = uint16(value), err == nil
+	}
+	if !known || t == 0 || t == dns.TypeOPT || t >= 128 && t < 256 || t == dns.TypeReserved { // RFC 6895 section 3.1
+		return 0, problem("not the type of a record", "write it like A, AAAA or TYPE65")
+	}
+	return t, nil
+}
+
+// spellType is the inverse of parseType.
+func spellType(t uint16) string { return dns.Type(t).String() }
+
+// parseLocation reads the path of a file or a folder. The empty string is none.
+func parseLocation(text string) (string, *Problem) {
+	switch {
+	case strings.ContainsRune(text, 0):
+		return "", problem("not a path", "")
+	case text == "":
+		return "", nil
+	}
+	return filepath.Clean(text), nil
+}
+
+// parseFileName reads the path of a file.
+func parseFileName(text string) (string, *Problem) {
+	if text == "" || strings.ContainsRune(text, 0) || strings.HasSuffix(text, "/") {
+		return "", problem("not the path of a file", "")
+	}
+	return filepath.Clean(text), nil
+}
+
+// parseSocket reads the path of a unix socket. It is not taken as relative to the configuration file: other programs
+// must have it as it is written. The empty string is none.
+func parseSocket(text string) (string, *Problem) {
+	const most = 107 // unix(7) has 108 bytes for it with a zero at its end
+	const hint = "write it like /run/node-cache/node-cache.sock"
+	switch path := filepath.Clean(text); {
+	case text == "":
+		return "", nil
+	case strings.ContainsRune(text, 0), strings.HasSuffix(text, "/"):
+		return "", problem("not the path of a socket", hint)
+	case !filepath.IsAbs(text):
+		return "", problem("not an absolute path", hint)
+	case len(path) > most:
+		return "", problem(fmt.Sprintf("longer than %d bytes, which the path of a socket cannot be", most), "")
+	default:
+		return path, nil
+	}
+}
+
+// parseQueryLog reads a query log.
+func parseQueryLog(text string) (QueryLog, *Problem) {
+	for _, mode := range []QueryLogMode{QueriesOff, QueriesErrors, QueriesSlow, QueriesAll} {
+		if q := (QueryLog{Mode: mode}); q.String() == text {
+			return q, nil
+		}
+	}
+	number, found := strings.CutPrefix(text, "sample=")
+	if !found {
+		words := []string{"off", "errors", "slow", "sample=N", "all"}
+		return QueryLog{}, problem("not "+orList(words), didYouMean(text, words))
+	}
+	sample, err := strconv.Atoi(number)
+	if err != nil || sample < 1 || sample > maxSample || !isDigits(number) {
+		return QueryLog{}, problem(fmt.Sprintf("not a sample between 1 and %d", maxSample), "sample=100 logs one query in a hundred")
+	}
+	return QueryLog{Mode: QueriesSample, Sample: sample}, nil
+}

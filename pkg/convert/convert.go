@@ -1,0 +1,569 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package convert
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"maps"
+	"net/netip"
+	"path"
+	"reflect"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/miekg/dns"
+
+	"github.com/nodecache/node-cache/pkg/config"
+)
+
+// Result is a configuration, with notes about what it does not contain.
+type Result struct {
+	Config config.Config // of an agent; valid
+	Notes  []Note        // in the order of the files and their lines
+
+	origins map[string]origin // by path of a key
+}
+
+// Note is about a part that could not be converted, or works differently.
+type Note struct {
+	File string // as given; for a kube-dns ConfigMap its key
+	Line int    // from 1; 0: the whole file
+	What string // the part as written
+	Why  string // why it is missing, or what differs
+	Hint string // what to do instead; empty: nothing
+
+	// Kept reports whether the part was converted and differs as Why says. False: it was not.
+	Kept bool
+}
+
+// String returns the note on one line, without its hint: Corefile:12: what: why.
+func (n Note) String() string { return place{n.File, n.Line}.String() + ": " + n.What + ": " + n.Why }
+
+// sortNotes sorts notes by position, stably.
+func sortNotes(notes []Note) {
+	slices.SortStableFunc(notes, func(a, b Note) int { return cmp.Or(cmp.Compare(a.File, b.File), cmp.Compare(a.Line, b.Line)) })
+}
+
+// YAML returns the configuration as a file: the keys that differ from the defaults, each with its source line as a
+// comment. The error is that of [config.MarshalChanges].
+func (r *Result) YAML() ([]byte, error) {
+	text, err := config.MarshalChanges(r.Config, config.Agent, func(path string) string { return r.origins[path].String() })
+	if err != nil { // the comments may make it too large
+		text, err = config.MarshalChanges(r.Config, config.Agent, func(string) string { return "" })
+	}
+	if err != nil {
+		return nil, fmt.Errorf("encoding the converted configuration: %w", err)
+	}
+	return text, nil
+}
+
+// Lost reports whether something could not be converted.
+func (r *Result) Lost() bool {
+	return slices.ContainsFunc(r.Notes, func(n Note) bool { return !n.Kept })
+}
+
+// Settings of the DaemonSet in daemonset/base.
+const (
+	adminSocket    = "/run/pod/admin.sock"
+	handoverSocket = "/run/node-cache/handover.sock"
+	snapshotFolder = "/run/node-cache"
+	adminPort      = 9253
+	memoryLimit    = 144 // MiB
+)
+
+// noBind is the subject of the note about a server without its own address.
+const noBind = "no bind"
+
+// ForDaemonSet adds what the agents of daemonset/base need: an address of their own on the node, interception of its
+// queries, the sockets and folders of the pod, and the address of the probes. It keeps converted values if possible. It
+// fails if the result is not a valid configuration.
+func (r *Result) ForDaemonSet() error {
+	c, own := r.Config, netip.AddrFrom4([4]byte{169, 254, 20, 10})
+	set := func(path string) { r.origins[path] = origin{text: "as daemonset/base has it"} }
+	if !slices.ContainsFunc(c.Listen.Addresses, netip.Addr.IsLinkLocalUnicast) {
+		c.Listen.Addresses, c.Listen.Port = []netip.Addr{own}, 53
+		set("listen.addresses")
+	}
+	c.Interface.Manage, c.Intercept.Manage = true, true
+	if c.Cluster.Resolver == config.ResolverNone {
+		c.Cluster.Resolver = config.ResolverLocal
+		set("cluster.resolver")
+	}
+	if !c.Cluster.Central.IsSet() {
+		c.Cluster.Central.Service = config.ServiceName{Namespace: "kube-system", Name: "kube-dns"}
+		set("cluster.central.service")
+	}
+	c.Snapshot.Folder, c.Handover.Socket, c.Admin.Socket = snapshotFolder, handoverSocket, adminSocket
+	set("snapshot.folder")
+	set("handover.socket")
+	set("admin.socket")
+	if at := c.Admin.Address; at.Port() != adminPort || !at.Addr().IsUnspecified() {
+		c.Admin.Address = netip.AddrPortFrom(c.Listen.Addresses[0], adminPort)
+		set("admin.address")
+	}
+	c, err := config.Normalize(c, config.Agent)
+	if err != nil {
+		return fmt.Errorf("fitting the configuration to the DaemonSet: %w", err)
+	}
+	r.Config = c
+	r.Notes = slices.DeleteFunc(r.Notes, func(n Note) bool { return n.What == noBind })
+	r.notePodChanges(own)
+	sortNotes(r.Notes)
+	return nil
+}
+
+// notePodChanges notes the changes that the DaemonSet needs for the configuration. Its HTTP probes use the address probed.
+func (r *Result) notePodChanges(probed netip.Addr) {
+	c := &r.Config
+	note := func(what, why, hint string) {
+		r.Notes = append(r.Notes, Note{File: "daemonset/base", What: what, Why: why, Hint: hint, Kept: true})
+	}
+	if first := c.Listen.Addresses[0]; first != probed {
+		note("listen.addresses: "+first.String(), "its HTTP probes use "+probed.String()+", and restart agents that do not listen there",
+			"patch both: {op: replace, path: /spec/template/spec/containers/0/livenessProbe/httpGet/host, value: "+strconv.Quote(first.String())+"}, and readinessProbe")
+	}
+	if c.Cluster.Resolver == config.ResolverLocal && c.Cluster.Pods == config.PodsVerified {
+		note("cluster.pods: verified", "its agents have no permission to list pods, and are not ready without it",
+			`add {apiGroups: [""], resources: [pods], verbs: [list, watch]} to the ClusterRole node-cache: daemonset/README.md`)
+	}
+	const mib = 1 << 20
+	if need := (c.Cache.Size+2*c.Snapshot.Size+mib-1)/mib + 32; need > memoryLimit {
+		note(fmt.Sprintf("cache.size: %dMi", c.Cache.Size/mib), fmt.Sprintf("its memory limit is %dMi, and %dMi are needed", memoryLimit, need),
+			"patch the limit, or write a smaller cache.size: docs/memory.md")
+	}
+}
+
+// origin is where a value comes from.
+type origin struct {
+	at    place
+	text  string // of the line, or without a place the reason
+	value string
+}
+
+func (o origin) String() string {
+	if o.at.file == "" || o.text == "" {
+		return o.text
+	}
+	return o.at.String() + ": " + o.text
+}
+
+// sourced is a list item with its origin.
+type sourced[T any] struct {
+	value T
+	origin
+}
+
+// route is a route with its origin.
+type route struct {
+	config.Route
+	ttls // those not inherited from the cache
+	origin
+	early bool // of the kube-dns ConfigMap, and not in a Corefile so far
+}
+
+// server is a server block with its zones.
+type server struct {
+	*block
+
+	zones []string
+	own   []string // zones at or below them that a plugin answers or forwards
+}
+
+// converter is a running conversion.
+type converter struct {
+	cfg     config.Config
+	notes   []Note
+	origins map[string]origin // by path of a key: where it was set first
+	noted   map[string]bool   // notes that are given once
+
+	routes    []route
+	templates []sourced[config.Template]
+	aliases   []sourced[config.Template] // for rules with expressions, placed before all others
+	rewrites  []sourced[config.Rewrite]
+
+	wild         []sourced[string] // names below which hosts answers every other name
+	denied       []sourced[string] // zones whose other names do not exist
+	excepted     []sourced[string] // zones without an upstream
+	halfDisabled []sourced[string] // what keeps only answers, or only denials, out of the cache, by server and zones
+
+	firstFile   place // the first file
+	servers     []*server
+	otherPorts  []*otherPort        // server blocks on other ports
+	files       map[string]document // for imports, by base name
+	hostAt      map[string]int      // indexes of names in hosts.names
+	listenAddrs map[netip.Addr]place
+	cluster     clusterState
+	upstreams   []config.Target // of __PILLAR__UPSTREAM__SERVERS__
+}
+
+// Corefile converts the text of a Corefile. file is its name in notes, comments and errors. It fails only if the text is
+// not a Corefile; every valid part becomes configuration or a note.
+func Corefile(file string, text []byte) (*Result, error) {
+	return convert([]document{{name: file, first: 1, text: string(text)}}, nil, nil)
+}
+
+// convert converts Corefiles and a kube-dns ConfigMap to one configuration.
+func convert(docs []document, files map[string]document, kubeDNS map[string]string) (*Result, error) {
+	c := &converter{
+		cfg: config.Default(config.Agent), origins: map[string]origin{}, noted: map[string]bool{},
+		files: files, hostAt: map[string]int{}, listenAddrs: map[netip.Addr]place{},
+	}
+	blocks, err := c.read(docs)
+	if err == nil {
+		err = c.kubeDNS(kubeDNS)
+	}
+	if err != nil {
+		return nil, err
+	}
+	if len(docs) > 0 {
+		c.firstFile.file = docs[0].name
+		c.usualPort(blocks)
+		for i := range blocks {
+			c.addServer(&blocks[i])
+		}
+		if len(c.servers) == 0 && len(c.notes) == 0 {
+			return nil, fmt.Errorf("reading the Corefile: %s: no server block", docs[0].name)
+		}
+		c.listen()
+		c.clusterDomain()
+		for _, s := range c.servers {
+			c.server(s)
+		}
+		c.noteUnmatchedNames()
+		c.noteUnusedPorts()
+		for _, h := range c.halfDisabled {
+			c.lost(h.at, h.text, "answers and denials of a zone are kept, or neither", "cache: off in the route of the zone keeps neither; negativeTTL bounds denials")
+		}
+	}
+	c.lastTemplates()
+	return c.result()
+}
+
+// read parses the Corefiles, and notes the files that none of them uses.
+func (c *converter) read(docs []document) ([]block, error) {
+	p := parser{files: c.files, used: map[string]bool{}, noted: map[string]bool{}, forms: placeholders()}
+	var all []block
+	for _, d := range docs {
+		blocks, err := p.parse(d)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, blocks...)
+	}
+	c.notes = p.notes
+	mentioned := map[string]bool{} // a plugin that reads the file has a note of its own
+	for _, b := range all {
+		for _, st := range b.plugins {
+			for _, word := range st.args() {
+				mentioned[path.Base(word)] = true
+			}
+		}
+	}
+	for _, name := range sortedNames(c.files) {
+		switch d := c.files[name]; {
+		case p.used[name]:
+		case d.unknownKey == place{}:
+			c.lost(place{file: d.name}, name, "no Corefile imports it", "give the Corefile that does, or leave this out")
+		case !mentioned[name]:
+			c.lost(d.unknownKey, "key "+name, "no Corefile imports it, and it is no key of kube-dns", "")
+		}
+	}
+	return all, nil
+}
+
+// kubeDNS converts the routes of a kube-dns ConfigMap, as NodeLocal DNSCache does. Zones without a server get SERVFAIL: their
+// names must not go to the upstreams of the root.
+func (c *converter) kubeDNS(data map[string]string) error {
+	k := parseKubeDNS(data)
+	c.notes = append(c.notes, k.notes...)
+	for _, zone := range k.unrouted {
+		if zone != "." {
+			c.excepted = append(c.excepted, sourced[string]{zone, origin{at: place{file: "kube-dns"}, text: stubDomains}})
+		}
+	}
+	for _, r := range k.routes {
+		key := stubDomains
+		if r.Zone == "." {
+			c.upstreams, key = r.To, upstreamNameservers
+		}
+		c.routes = append(c.routes, route{Route: r, origin: origin{at: place{file: "kube-dns"}, text: key}, early: true})
+	}
+	return errors.Join(k.errs...)
+}
+
+// addServer adds a server block, unless its port or transport is unsupported.
+func (c *converter) addServer(b *block) {
+	s := &server{block: b}
+	for _, key := range b.keys {
+		a, what := parseAddress(fillPlaceholders(key)), "server "+key
+		if a.transport != "dns" {
+			c.lost(b.at, what, "only UDP and TCP are supported", "leave it to a server beside this one, such as the central resolver")
+			continue
+		}
+		if !c.port(b, a, what) {
+			continue
+		}
+		list, err := zones(a.host)
+		if err != nil {
+			c.lost(b.at, what, oneLine(err), "")
+		}
+		for _, zone := range list {
+			if slices.ContainsFunc(c.servers, func(s *server) bool { return slices.Contains(s.zones, zone) }) {
+				c.lost(b.at, what, "the zone "+zone+" already has a server", "leave one of them out")
+			} else {
+				s.zones = appendNew(s.zones, zone)
+			}
+		}
+	}
+	if len(s.zones) == 0 {
+		return
+	}
+	if len(b.plugins) == 0 {
+		c.lost(b.at, "server "+strings.Join(b.keys, " "), "its block has no plugins, so its names have no upstream",
+			"plugins stand in braces: a line without them is a server by itself")
+	}
+	c.servers = append(c.servers, s)
+}
+
+// clusterDomain finds out whether the cluster's names are forwarded, as in NodeLocal DNSCache.
+func (c *converter) clusterDomain() {
+	c.cluster.local = slices.ContainsFunc(c.servers, func(s *server) bool { return len(s.all("kubernetes")) > 0 })
+	for _, s := range c.servers {
+		for _, st := range s.all("forward") {
+			if !c.cluster.local && len(st.args()) > 1 && central(&line{&st, c, s, ""}) {
+				return
+			}
+		}
+	}
+}
+
+// server converts all statements of a server block, in the order of the table.
+func (c *converter) server(s *server) {
+	table := plugins(c)
+	for _, d := range table {
+		for _, st := range s.plugins {
+			if d.is(st.words[0]) {
+				d.apply(&line{&st, c, s, ""})
+			}
+		}
+	}
+	for _, st := range s.plugins {
+		if !slices.ContainsFunc(table, func(d directive) bool { return d.is(st.words[0]) }) {
+			c.lost(st.at, st.text(), "unknown plugin", "check docs/configuration.md for a matching key")
+		}
+	}
+	for _, zone := range s.zones { // its names must not go to the upstreams of the root
+		if zone != "." && !slices.ContainsFunc(s.own, func(own string) bool { return below(zone, own) }) {
+			c.excepted = append(c.excepted, sourced[string]{zone, origin{at: s.at, text: "no server is asked for the other names of " + zone}})
+		}
+	}
+}
+
+// serverFor returns the server block whose zones contain a name, or nil.
+func (c *converter) serverFor(name string) (best *server) {
+	longest := -1
+	for _, s := range c.servers {
+		for _, zone := range s.zones {
+			if below(name, zone) && len(zone) > longest {
+				best, longest = s, len(zone)
+			}
+		}
+	}
+	return best
+}
+
+// note adds a note. kept: it is about something that works differently, not something that could not be converted.
+func (c *converter) note(at place, kept bool, what, why, hint string) {
+	c.notes = append(c.notes, Note{File: at.file, Line: at.line, What: what, Why: why, Hint: hint, Kept: kept})
+}
+
+func (c *converter) lost(at place, what, why, hint string) { c.note(at, false, what, why, hint) }
+
+func (c *converter) differs(at place, what, why, hint string) { c.note(at, true, what, why, hint) }
+
+// firstTime reports whether the text is new, so that its note is given once.
+func (c *converter) firstTime(what string) bool {
+	again := c.noted[what]
+	c.noted[what] = true
+	return !again
+}
+
+// noteUnmatchedNames notes what happens to names without a server block.
+func (c *converter) noteUnmatchedNames() {
+	const hint = `the route of the zone "." says who is asked for them`
+	if slices.ContainsFunc(c.routes, func(r route) bool { return r.Zone == "." }) {
+		return
+	}
+	first := make([]string, 0, len(c.servers))
+	for _, s := range c.servers {
+		if slices.Contains(s.zones, ".") {
+			c.differs(s.at, "server .", "it forwards nothing there; other names go to /etc/resolv.conf here", hint)
+			return
+		}
+		first = append(first, s.zones[0])
+	}
+	c.differs(c.firstFile, cmp.Or(strings.Join(first[:min(len(first), 5)], " "), "no zones"), "names without a server are refused there, and go to /etc/resolv.conf here", hint)
+}
+
+// lastTemplates puts the aliases before all templates except those that drop a type for all names, which apply to
+// rewritten names too. It adds the templates that deny names, which depend on the routes.
+func (c *converter) lastTemplates() {
+	if len(c.aliases) > 0 {
+		c.templates = aliasesFirst(c.aliases, c.templates)
+	}
+	add := func(s sourced[string], t config.Template) {
+		t.Zone = s.value
+		c.templates = append(c.templates, sourced[config.Template]{t, s.origin})
+	}
+	for _, w := range c.wild {
+		add(w, config.Template{Match: []string{oneLabelBelow(w.value)}})
+	}
+	isServedBelow := func(zone string) bool {
+		return c.cluster.domain != "" && below(c.cluster.domain, zone) || slices.ContainsFunc(c.routes, func(r route) bool { return below(r.Zone, zone) })
+	}
+	for _, d := range c.denied {
+		if isServedBelow(d.value) {
+			c.lost(d.at, d.text, "unknown names are looked up, not denied: there is a route in "+d.value, "")
+			continue
+		}
+		add(d, config.Template{Rcode: dns.RcodeNameError})
+	}
+	for _, e := range c.excepted {
+		isServed := c.cluster.domain == e.value || slices.ContainsFunc(c.routes, func(r route) bool { return r.Zone == e.value })
+		isAnswered := slices.ContainsFunc(c.templates, func(t sourced[config.Template]) bool {
+			return t.value.Zone == e.value && len(t.value.Types) == 0 && len(t.value.Match) == 0
+		})
+		switch {
+		case isServed, isAnswered:
+		case isServedBelow(e.value):
+			c.differs(e.at, e.text, "there is a route in "+e.value+", so its other names go to the route above it", "write a route for the zone, or templates that deny these names")
+		default:
+			add(e, config.Template{Rcode: dns.RcodeServerFailure})
+		}
+	}
+}
+
+// aliasesFirst returns the templates that drop a type for all names, then the aliases, then the other templates.
+func aliasesFirst(aliases, templates []sourced[config.Template]) []sourced[config.Template] {
+	var types, others []sourced[config.Template]
+	for _, t := range templates {
+		if matchesAll(t.value.Match) && isEmpty(&t.value) && len(t.value.Types) > 0 {
+			types = append(types, t)
+		} else {
+			others = append(others, t)
+		}
+	}
+	return slices.Concat(types, aliases, others)
+}
+
+// maxRemoved bounds the validation rounds.
+const maxRemoved = 25
+
+// result completes the lists and validates the configuration.
+func (c *converter) result() (*Result, error) {
+	for range maxRemoved {
+		c.lists()
+		normal, err := config.Normalize(c.cfg, config.Agent)
+		if err == nil {
+			sortNotes(c.notes)
+			return &Result{Config: normal, Notes: c.notes, origins: c.origins}, nil
+		}
+		var bad *config.Error
+		if !errors.As(err, &bad) {
+			return nil, fmt.Errorf("checking the converted configuration: %w", err)
+		}
+		located := slices.DeleteFunc(slices.Clone(bad.Problems), func(p config.Problem) bool { return p.Path == "" })
+		if len(located) == 0 {
+			return nil, fmt.Errorf("checking the converted configuration: %s: name a file with the names in hosts.files, or run more than one agent", bad.Problems[0].What)
+		}
+		c.remove(located)
+	}
+	return nil, errors.New("checking the converted configuration: too many problems")
+}
+
+// lists moves the lists into the configuration, with the comments of their items.
+func (c *converter) lists() {
+	maps.DeleteFunc(c.origins, func(path string, _ origin) bool { return strings.Contains(path, "[") })
+	if !slices.ContainsFunc(c.routes, func(r route) bool { return r.Zone == "." }) {
+		c.routes = append(c.routes, route{Route: config.Default(config.Agent).Forward[0]})
+	}
+	c.cfg.Forward, c.cfg.Rewrite, c.cfg.Templates = nil, nil, nil
+	for i, r := range c.routes {
+		r.fill(&r.Route, &c.cfg.Cache)
+		c.cfg.Forward = append(c.cfg.Forward, r.Route)
+		c.origins[fmt.Sprintf("forward[%d]", i)] = r.origin
+	}
+	for i, r := range c.rewrites {
+		c.cfg.Rewrite = append(c.cfg.Rewrite, r.value)
+		c.origins[fmt.Sprintf("rewrite[%d]", i)] = r.origin
+	}
+	for i, t := range c.templates {
+		c.cfg.Templates = append(c.cfg.Templates, t.value)
+		c.origins[fmt.Sprintf("templates[%d]", i)] = t.origin
+	}
+}
+
+// remove removes what the validation refuses, and notes each item. Names of a refused route get SERVFAIL: they must not go
+// to the upstreams of the root.
+func (c *converter) remove(problems []config.Problem) {
+	gone := map[string]bool{} // paths of list items
+	for _, p := range problems {
+		item, _, isItem := strings.Cut(p.Path, "]")
+		item += "]"
+		from, listed := c.origins[item]
+		if !isItem || !listed {
+			c.reset(p)
+		} else if !gone[item] {
+			gone[item] = true
+			c.lost(from.at, cmp.Or(from.text, p.Path), p.What, p.Hint)
+		}
+	}
+	for i, r := range c.routes {
+		if gone[fmt.Sprintf("forward[%d]", i)] && r.Zone != "." {
+			c.templates = append(c.templates, sourced[config.Template]{config.Template{Zone: r.Zone, Rcode: dns.RcodeServerFailure}, r.origin})
+		}
+	}
+	c.routes = without(c.routes, func(i int) bool { return gone[fmt.Sprintf("forward[%d]", i)] })
+	c.rewrites = without(c.rewrites, func(i int) bool { return gone[fmt.Sprintf("rewrite[%d]", i)] })
+	c.templates = without(c.templates, func(i int) bool { return gone[fmt.Sprintf("templates[%d]", i)] })
+}
+
+// without returns list without the items whose index is gone.
+func without[T any](list []T, gone func(int) bool) []T {
+	var kept []T
+	for i, v := range list {
+		if !gone(i) {
+			kept = append(kept, v)
+		}
+	}
+	return kept
+}
+
+// reset resets a section to its default, and notes the reason.
+func (c *converter) reset(p config.Problem) {
+	head, _, _ := strings.Cut(p.Path, ".")
+	head, _, _ = strings.Cut(head, "[")
+	at := c.firstFile
+	for _, path := range slices.Sorted(maps.Keys(c.origins)) {
+		if strings.HasPrefix(p.Path, path) || strings.HasPrefix(path, p.Path) {
+			at = cmp.Or(c.origins[path].at, at)
+		}
+	}
+	c.lost(at, p.Path, p.What+"; the section "+head+" stays at its defaults", p.Hint)
+	standard := config.Default(config.Agent)
+	known := false
+	for _, name := range []string{head, strings.TrimSuffix(head, "Domain"), head + "Domain"} { // cluster and clusterDomain go together
+		isName := func(field string) bool { return strings.EqualFold(field, name) }
+		if field := reflect.ValueOf(&c.cfg).Elem().FieldByNameFunc(isName); field.IsValid() {
+			field.Set(reflect.ValueOf(standard).FieldByNameFunc(isName))
+			known = true
+		}
+	}
+	if !known {
+		c.cfg, c.routes, c.rewrites, c.templates = standard, nil, nil, nil
+	}
+	maps.DeleteFunc(c.origins, func(path string, _ origin) bool { return strings.HasPrefix(path, head) })
+}

@@ -1,0 +1,353 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package convert
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/nodecache/node-cache/pkg/config"
+)
+
+// directive is what becomes of plugins, or of options of a plugin: a note, a conversion, both, or nothing.
+type directive struct {
+	names     string // separated by spaces
+	why, hint string // of the note; empty: none
+	kept      bool   // the note is about a difference: the directive is converted, or needs no conversion
+	take      func(l *line)
+}
+
+func (d *directive) is(name string) bool { return slices.Contains(strings.Fields(d.names), name) }
+
+func (d *directive) apply(l *line) {
+	if d.why != "" {
+		l.c.note(l.at, d.kept, l.what(), d.why, d.hint)
+	}
+	if d.take != nil {
+		d.take(l)
+	}
+}
+
+// line is a statement under conversion.
+type line struct {
+	*statement
+
+	c  *converter
+	s  *server
+	of string // the plugin that it is an option of; empty: it is a plugin
+}
+
+// what returns the line for notes.
+func (l *line) what() string {
+	if l.of == "" {
+		return l.text()
+	}
+	return l.of + ": " + l.text()
+}
+
+func (l *line) lost(why, hint string) { l.c.lost(l.at, l.what(), why, hint) }
+
+func (l *line) differs(why, hint string) { l.c.differs(l.at, l.what(), why, hint) }
+
+func (l *line) unknown() { l.lost("unknown option", "check docs/configuration.md for a matching key") }
+
+// arg returns an argument, or a default if there is none.
+func (l *line) arg(i int, otherwise string) string {
+	if i < len(l.args()) {
+		return l.args()[i]
+	}
+	return otherwise
+}
+
+// all returns the arguments as one text.
+func (l *line) all() string { return strings.Join(l.args(), " ") }
+
+// option returns the line of an option.
+func (l *line) option(st *statement) *line { return &line{st, l.c, l.s, l.words[0]} }
+
+// options converts the options in the block of a plugin.
+func (l *line) options(table ...directive) {
+	for _, st := range l.body {
+		if i := slices.IndexFunc(table, func(d directive) bool { return d.is(st.words[0]) }); i >= 0 {
+			table[i].apply(l.option(&st))
+		} else {
+			l.option(&st).unknown()
+		}
+	}
+}
+
+// set records the origin of a key's value, and reports whether the key has this value. The first server block to set a key
+// of the whole program wins; a different later value is noted.
+func (l *line) set(path, value string) bool {
+	before, again := l.c.origins[path]
+	if again && before.value != value {
+		l.lost(fmt.Sprintf("%s is one for all zones, and already %s by %s", path, before.value, before.at), "")
+	}
+	if !again {
+		l.c.origins[path] = origin{l.at, l.text(), value}
+	}
+	return !again
+}
+
+// origin returns the line as an origin.
+func (l *line) origin() origin { return origin{at: l.at, text: l.text()} }
+
+// duration parses a duration, or a number of seconds, and clamps it to the range.
+func (l *line) duration(text string, least, most time.Duration) (time.Duration, bool) {
+	d, err := time.ParseDuration(text)
+	if n, numErr := strconv.Atoi(text); numErr == nil && n >= 0 && n < 1<<31 {
+		d, err = time.Duration(n)*time.Second, nil
+	}
+	if err != nil {
+		l.lost(strconv.Quote(text)+" is not a duration", "")
+		return 0, false
+	}
+	near := min(max(d, least), most)
+	if near != d {
+		l.differs("it is "+near.String()+" here, the nearest valid value", "")
+	}
+	return near, true
+}
+
+// setDuration sets a key to a duration.
+func (l *line) setDuration(text, path string, least, most time.Duration, to *time.Duration) {
+	if d, ok := l.duration(text, least, most); ok && l.set(path, d.String()) {
+		*to = d
+	}
+}
+
+// zones returns the zones of arguments.
+func (l *line) zones(hosts []string) []string {
+	var list []string
+	for _, host := range hosts {
+		named, err := zones(fillPlaceholders(host))
+		if err != nil {
+			l.lost(oneLine(err), "")
+		}
+		list = append(list, named...)
+	}
+	return list
+}
+
+// duration returns an option that is a key: a duration in a range.
+func duration(name, path string, least, most time.Duration, to *time.Duration) directive {
+	return directive{names: name, take: func(l *line) { l.setDuration(l.all(), path, least, most, to) }}
+}
+
+// text returns an option that is a key: a text.
+func text(name string, to *string) directive {
+	return directive{names: name, take: func(l *line) { *to = l.all() }}
+}
+
+// flag returns an option that is a key: true if it is there.
+func flag(name string, to *bool) directive {
+	return directive{names: name, take: func(*line) { *to = true }}
+}
+
+// Notes about the plugins for zones.
+const (
+	noZones  = "node-cache serves no zones of its own"
+	routeIt  = "write a route for the zone to a name server: {zone: …, to: […]}"
+	listZone = "list its addresses in hosts.names if they are few; else " + routeIt
+)
+
+// plugins returns what becomes of each plugin, in the order of their conversion: those that add routes come before those
+// that change them.
+func plugins(c *converter) []directive {
+	return []directive{
+		{names: "bind"}, // read first
+		{names: "kubernetes", take: kubernetes},
+		{names: "transfer", take: transfer},
+		{names: "template", take: template},
+		{names: "hosts", take: hosts},
+		{names: "file", take: zoneFile},
+		{names: "local", take: local},
+		{names: "rewrite", take: rewrite},
+		{names: "dns64", take: dns64},
+		{names: "forward", take: forward},
+		{names: "proxy", take: proxy},
+		{names: "cache", take: cache},
+		{names: "prometheus", take: prometheus},
+		{names: "health", take: func(l *line) {
+			l.adminPage("/livez", ":8080")
+			l.options(directive{names: "lameduck", kept: true, why: "pending queries are answered before the exit, without a configured delay"})
+		}},
+		{names: "ready", take: func(l *line) {
+			l.adminPage("/readyz", ":8181")
+			for _, st := range l.body {
+				l.option(&st).lost("/readyz checks all parts of the program each time", "")
+			}
+		}},
+		{names: "log", take: queryLog},
+		{names: "errors", take: func(l *line) {
+			l.options(directive{
+				names: "consolidate stacktrace", kept: true, why: "failures of single queries are counted and not logged, so there are no lines to consolidate",
+				hint: "log.queries: errors logs them: see docs/metrics.md for the counts",
+			})
+		}},
+		{names: "debug", take: func(l *line) {
+			if l.set("log.level", "debug") {
+				c.cfg.Log.Level = -4 // slog.LevelDebug
+			}
+		}},
+		{names: "chaos", take: chaos},
+		{names: "bufsize", take: bufsize},
+		{names: "cancel", take: func(l *line) {
+			if len(l.args()) > 0 { // else 5.001 s, the default
+				l.setDuration(l.args()[0], "limits.deadline", 250*time.Millisecond, time.Minute, &c.cfg.Limits.Deadline)
+			}
+		}},
+		{names: "timeouts", take: func(l *line) {
+			l.options(
+				duration("idle", "limits.tcpIdle", time.Second, time.Hour, &c.cfg.Limits.TCPIdle),
+				directive{names: "read write", why: "a TCP session has one limit, on the time without a query", hint: "see limits.tcpIdle"})
+		}},
+		{names: "loadbalance", take: loadbalance},
+		{names: "any loop reload"}, // node-cache always does that
+		{names: "metadata"},        // for other plugins only, without effect on clients
+		{names: "root"},            // read with each path
+
+		{names: "acl", why: "answers do not depend on the client's address", hint: "restrict clients with a NetworkPolicy or the node's firewall"},
+		{
+			names: "autopath", why: "search lists are not expanded on the server",
+			hint: "denials are kept and quick, also below a denied name; a dot at the end of a name, or a lower ndots, saves the walk",
+		},
+		{names: "auto", why: noZones, hint: listZone},
+		{names: "secondary sign dnssec", why: noZones, hint: routeIt},
+		{
+			names: "etcd route53 azure clouddns nomad k8s_external", why: noZones + ", and does not read those of this service",
+			hint: "write a route for the zone to the server that has it",
+		},
+		{
+			names: "consul docker k8s_gateway mdns mysql netbox pdsql records redis sqlite tailscale traefik",
+			why:   noZones + ", and does not read those of this plugin", hint: "write a route for the zone to a CoreDNS with the plugin",
+		},
+		{names: "recursor unbound", why: "node-cache is not a recursive resolver", hint: `write a route to such a server: {zone: ".", to: […]}`},
+		{
+			names: "ads blocker blocklist", why: "lists of names to block are not fetched",
+			hint: "templates deny zones, and hosts.files has names; or write a route to a server that blocks",
+		},
+		{
+			names: "fanout alternate kubernetai", why: "the plugin is not one of CoreDNS itself, and its lines are not read",
+			hint: "write forward, or kubernetes, in its place, and convert again",
+		},
+		{
+			names: "ocp_dnsnameresolver", why: "address lookups are not published",
+			hint: "leave the names that an EgressFirewall has to the central resolver, and write a route for them",
+		},
+		{names: "rrl", why: "responses are not rate-limited by content", hint: "limits.perClient bounds the in-flight queries of a client"},
+		{names: "multicluster", why: "names of a cluster set are not supported", hint: "write a route for the zone to the central resolver"},
+		{names: "federation", why: "federation is not supported", hint: "Kubernetes has dropped them"},
+		{names: "tls https https3 quic grpc_server", why: "only UDP and TCP are supported for clients", hint: "upstreams may be asked over TLS and HTTPS: see forward[].to"},
+		{names: "grpc", why: "gRPC upstreams are not supported", hint: "use the same server over tcp:// or tls://"},
+		{names: "nsid", why: "NSID is not supported", hint: "identity.hostname answers queries for hostname.bind in class CH"},
+		{names: "minimal", why: "authority and additional records are passed on unchanged", hint: "they cost no lookup; cached answers hold them once"},
+		{names: "header", why: "the flags of an answer are what the protocol asks for"},
+		{names: "view", why: "answers do not depend on the client", hint: "run another agent for clients with other answers"},
+		{names: "geoip", why: "answers do not depend on the client's location"},
+		{names: "erratic whoami", why: "a plugin for tests", hint: "templates make answers by pattern"},
+		{names: "trace", why: "queries are not traced", hint: "metrics have latencies by source; node-cache query --explain explains one query"},
+		{names: "dnstap", why: "dnstap is not supported", hint: "log.queries logs them: all, a sample, the slow or those that fail"},
+		{names: "pprof", why: "profiles over HTTP are not supported", hint: "/status has counts and sizes of all parts"},
+		{names: "shed proxyproto multisocket", why: "socket options cannot be set", hint: "what goes beyond the limits is shed, and counted: see limits"},
+		{names: "tsig", why: "queries and transfers are not signed"},
+		{names: "on", why: "programs are not run"},
+	}
+}
+
+// prometheus converts the address of the metrics.
+func prometheus(l *line) {
+	if a, ok := l.endpoint("localhost:9153"); ok && l.set("admin.address", a.String()) {
+		l.c.cfg.Admin.Address = a
+	}
+	l.options(
+		directive{names: "tls", why: "metrics are served without TLS", hint: "restrict access with a NetworkPolicy, or put a proxy before admin.address"},
+		directive{names: "runtime_metrics", kept: true, why: "the metrics of the runtime are those of docs/metrics.md"})
+}
+
+// chaos converts the answer to version.bind. With it, hostname.bind is answered too.
+func chaos(l *line) {
+	identity := &l.c.cfg.Identity
+	if version := l.arg(0, ""); l.set("identity.version", version) {
+		identity.Version, identity.Hostname = version, "auto"
+	}
+	if len(l.args()) > 1 {
+		l.lost("authors.bind is refused", "")
+	}
+}
+
+// bufsize converts the largest UDP response.
+func bufsize(l *line) {
+	size, err := strconv.Atoi(l.arg(0, "1232"))
+	if err != nil || size < 512 || size > 4096 {
+		l.lost("not between 512 and 4096", "")
+		return
+	}
+	if l.set("listen.udpSize", strconv.Itoa(size)) {
+		l.c.cfg.Listen.UDPSize = size
+	}
+}
+
+// loadbalance notes what differs from a rotation of the addresses.
+func loadbalance(l *line) {
+	const rotate = "addresses rotate, without weights"
+	if l.arg(0, "round_robin") != "round_robin" {
+		l.lost(rotate, "")
+	}
+	for _, st := range l.body {
+		l.option(&st).lost(rotate, "cluster.nodeZone puts the endpoints of the node's own zone first")
+	}
+}
+
+// endpoint parses an HTTP listen address with optional parts.
+func (l *line) endpoint(usual string) (netip.AddrPort, bool) {
+	text := fillPlaceholders(l.arg(0, usual))
+	if host, port, _ := strings.Cut(text, ":"); host == "" {
+		text = "[::]:" + port
+	} else if host == "localhost" {
+		text = "127.0.0.1:" + port
+	}
+	a, err := netip.ParseAddrPort(text)
+	if err != nil || a.Port() == 0 {
+		l.lost("not an IP address and a port", "write both into admin.address")
+		return a, false
+	}
+	return netip.AddrPortFrom(a.Addr().Unmap(), a.Port()), true
+}
+
+// adminPage notes a page that the admin server has at another address.
+func (l *line) adminPage(page, usual string) {
+	a, ok := l.endpoint(usual)
+	if !ok {
+		return
+	}
+	if _, set := l.c.origins["admin.address"]; !set {
+		l.set("admin.address", a.String())
+		l.c.cfg.Admin.Address = a
+	}
+	l.differs("the page is "+page+" at admin.address, where metrics are too", "point the probe there")
+}
+
+// queryLog converts the plugin log.
+func queryLog(l *line) {
+	c, mode, classes := l.c, config.QueriesAll, []string(nil)
+	l.options(directive{names: "class", take: func(o *line) { classes = append(classes, o.args()...) }})
+	if len(classes) > 0 && !slices.ContainsFunc(classes, func(class string) bool { return class != "error" }) {
+		mode = config.QueriesErrors
+	}
+	i := slices.IndexFunc(c.servers, func(s *server) bool { return len(s.all("log")) == 0 })
+	if i >= 0 && mode == config.QueriesAll && c.firstTime("log of some") {
+		l.differs("the queries for all zones are logged, those of "+c.servers[i].zones[0]+" too", "log.queries: off, slow or a sample writes less")
+	}
+	query := config.QueryLog{Mode: mode}
+	if l.set("log.queries", query.String()) {
+		c.cfg.Log.Queries = query
+	}
+	if l.arg(0, ".") != "." || len(l.args()) > 1 || len(classes) > 0 && mode == config.QueriesAll && !slices.Contains(classes, "all") {
+		l.differs("lines have a format of their own, for all zones, and errors are the only class", "see log.queries, which has a sample too")
+	}
+}

@@ -1,0 +1,179 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package doctor
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/google/nftables"
+	"github.com/google/nftables/expr"
+	"github.com/mdlayher/netlink"
+	"golang.org/x/sys/unix"
+
+	agent "github.com/nodecache/node-cache/pkg/nftables"
+)
+
+// A tracePlace is where nftables decided on a traced packet. It is comparable.
+type tracePlace struct {
+	family       nftables.TableFamily
+	table, chain string
+	handle       uint64 // of the rule; 0: the policy of the chain
+}
+
+// trace traces the packets from and to the client src through the nftables of this network namespace while send runs.
+// It returns the places that dropped or rejected them, each once, in order. It does not see drops by iptables-legacy or
+// by the kernel itself. It needs the capability NET_ADMIN.
+//
+// While send runs, the table [agent.TraceTable] exists. The kernel deletes it when this process ends.
+func trace(ctx context.Context, src netip.Addr, send func(context.Context) error, now func() time.Time) (drops []Drop, err error) {
+	events, err := netlink.Dial(unix.NETLINK_NETFILTER, nil)
+	if err != nil {
+		return nil, fmt.Errorf("opening a netlink socket: %w", err)
+	}
+	defer func() { _ = events.Close() }()
+	_ = events.SetReadBuffer(4 << 20) // best effort: lost traces are not needed
+	if err := events.JoinGroup(unix.NFNLGRP_NFTRACE); err != nil {
+		return nil, fmt.Errorf("subscribing to traces: %w", err)
+	}
+	writer, err := nftables.New(nftables.AsLasting()) // the kernel deletes a table with the socket that owns it
+	if err != nil {
+		return nil, fmt.Errorf("opening a netlink socket: %w", err)
+	}
+	defer func() { _ = writer.CloseLasting() }()
+	const owned = 0x2 // NFT_TABLE_F_OWNER, since Linux 5.12
+	table, err := startTrace(writer, src, owned)
+	if errors.Is(err, unix.EOPNOTSUPP) {
+		table, err = startTrace(writer, src, 0)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("tracing packets: %w", err)
+	}
+	err = send(ctx)
+	writer.DelTable(table)
+	err = errors.Join(err, writer.Flush())
+	places, failed := readTraces(events, now)
+	if failed != nil {
+		return nil, errors.Join(err, failed)
+	}
+	for _, p := range places {
+		drops = append(drops, p.drop(writer))
+	}
+	return drops, err
+}
+
+// readTraces returns the places of the drops that the kernel has reported to the socket, each once.
+func readTraces(events *netlink.Conn, now func() time.Time) (places []tracePlace, err error) {
+	for { // the kernel has sent the traces before the packets were dropped
+		_ = events.SetReadDeadline(now().Add(50 * time.Millisecond))
+		messages, err := events.Receive()
+		for _, m := range messages {
+			if p, ok := parseTrace(&m); ok && !slices.Contains(places, p) {
+				places = append(places, p)
+			}
+		}
+		if errors.Is(err, os.ErrDeadlineExceeded) || errors.Is(err, unix.ENOBUFS) { // ENOBUFS: the other traces are enough
+			return places, nil
+		}
+		if err != nil {
+			return nil, fmt.Errorf("reading traces: %w", err)
+		}
+	}
+}
+
+// startTrace adds a table that traces the packets from and to src, before all chains that decide, and after the
+// reassembly of fragments.
+func startTrace(conn *nftables.Conn, src netip.Addr, flags uint32) (*nftables.Table, error) {
+	proto, from, to := byte(unix.NFPROTO_IPV4), uint32(12), uint32(16) // offsets in an IP header
+	if src.Is6() {
+		proto, from, to = unix.NFPROTO_IPV6, 8, 24
+	}
+	t := conn.AddTable(&nftables.Table{Name: agent.TraceTable, Family: nftables.TableFamilyINet, Flags: flags})
+	for name, hook := range map[string]*nftables.ChainHook{"arriving": nftables.ChainHookPrerouting, "sent": nftables.ChainHookOutput} {
+		c := conn.AddChain(&nftables.Chain{Name: name, Table: t, Type: nftables.ChainTypeFilter, Hooknum: hook, Priority: nftables.ChainPriorityRef(-399)})
+		for _, offset := range []uint32{from, to} {
+			conn.AddRule(&nftables.Rule{Table: t, Chain: c, Exprs: []expr.Any{
+				&expr.Meta{Key: expr.MetaKeyNFPROTO, Register: 1},
+				&expr.Cmp{Register: 1, Data: []byte{proto}},
+				&expr.Payload{DestRegister: 1, Base: expr.PayloadBaseNetworkHeader, Offset: offset, Len: uint32(src.BitLen() / 8)},
+				&expr.Cmp{Register: 1, Data: src.AsSlice()},
+				&expr.Immediate{Register: 1, Data: []byte{1}},
+				&expr.Meta{Key: expr.MetaKeyNFTRACE, SourceRegister: true, Register: 1},
+			}})
+		}
+	}
+	return t, conn.Flush()
+}
+
+// parseTrace parses a trace message. It reports whether that is a drop.
+func parseTrace(m *netlink.Message) (p tracePlace, dropped bool) {
+	const header, drop, accept = 4, 0, 1 // struct nfgenmsg, NF_DROP, NF_ACCEPT
+	if m.Header.Type != unix.NFNL_SUBSYS_NFTABLES<<8|unix.NFT_MSG_TRACE || len(m.Data) < header {
+		return p, false
+	}
+	ad, err := netlink.NewAttributeDecoder(m.Data[header:])
+	if err != nil {
+		return p, false
+	}
+	ad.ByteOrder = binary.BigEndian
+	p.family = nftables.TableFamily(m.Data[0])
+	kind, policy, verdict := uint32(0), uint32(accept), uint32(accept)
+	for ad.Next() {
+		switch ad.Type() {
+		case unix.NFTA_TRACE_TABLE:
+			p.table = ad.String()
+		case unix.NFTA_TRACE_CHAIN:
+			p.chain = ad.String()
+		case unix.NFTA_TRACE_RULE_HANDLE:
+			p.handle = ad.Uint64()
+		case unix.NFTA_TRACE_TYPE:
+			kind = ad.Uint32()
+		case unix.NFTA_TRACE_POLICY:
+			policy = ad.Uint32()
+		case unix.NFTA_TRACE_VERDICT:
+			ad.Nested(func(ad *netlink.AttributeDecoder) error { return parseVerdict(ad, &verdict) })
+		}
+	}
+	switch {
+	case ad.Err() != nil:
+		return p, false
+	case kind == unix.NFT_TRACETYPE_POLICY:
+		p.handle = 0
+		return p, policy == drop
+	}
+	return p, kind == unix.NFT_TRACETYPE_RULE && verdict&0xff == drop && int32(verdict) >= 0
+}
+
+// parseVerdict sets code to that of a verdict, if it has one.
+func parseVerdict(ad *netlink.AttributeDecoder, code *uint32) error {
+	for ad.Next() {
+		if ad.Type() == unix.NFTA_VERDICT_CODE {
+			*code = ad.Uint32()
+		}
+	}
+	return ad.Err()
+}
+
+// drop describes the place. The rule is empty if it cannot be read.
+func (p *tracePlace) drop(conn *nftables.Conn) Drop {
+	family := map[nftables.TableFamily]string{
+		unix.NFPROTO_INET: "inet", unix.NFPROTO_IPV4: "ip", unix.NFPROTO_IPV6: "ip6", unix.NFPROTO_ARP: "arp", unix.NFPROTO_BRIDGE: "bridge", unix.NFPROTO_NETDEV: "netdev",
+	}[p.family]
+	d := Drop{Where: strings.Join([]string{family, p.table, p.chain}, " "), Policy: p.handle == 0}
+	if d.Policy {
+		return d
+	}
+	t := &nftables.Table{Name: p.table, Family: p.family}
+	list, _ := conn.GetRules(t, &nftables.Chain{Name: p.chain, Table: t})
+	if i := slices.IndexFunc(list, func(r *nftables.Rule) bool { return r.Handle == p.handle }); i >= 0 {
+		d.Rule = agent.Describe(list[i].Exprs, list[i].UserData)
+	}
+	return d
+}

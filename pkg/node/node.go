@@ -1,0 +1,483 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"slices"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/nodecache/node-cache/pkg/capabilities"
+	"github.com/nodecache/node-cache/pkg/config"
+	"github.com/nodecache/node-cache/pkg/dataplane"
+	"github.com/nodecache/node-cache/pkg/handover"
+	"github.com/nodecache/node-cache/pkg/intercept"
+	"github.com/nodecache/node-cache/pkg/netif"
+	"github.com/nodecache/node-cache/pkg/rules"
+	"github.com/nodecache/node-cache/pkg/status"
+	"github.com/nodecache/node-cache/pkg/task"
+)
+
+// The lease is renewed often enough that some self-queries may be lost on an overloaded host.
+const (
+	renewInterval = 500 * time.Millisecond
+	minRenewals   = 6 // at least, within one lease
+)
+
+// maxLeaseWait bounds how long the rules of an agent that has taken over wait for its first lease, so that no
+// query goes elsewhere in between. With a short lease the bound is a third of it, which is less than what is
+// left of the predecessor's lease. The agent answers already, so a self-query takes milliseconds.
+const maxLeaseWait = time.Second
+
+// Config configures a [Node].
+type Config struct {
+	Config       config.Config        // interface and intercept change only at a restart
+	Token        string               // identifies the agent in the kernel
+	Host         Host                 // the kernel
+	LongestBatch func() time.Duration // longest time that a reader has spent on its current batch
+	Target       func() Target        // what the running configuration and the cluster ask for now
+	Log          *slog.Logger
+}
+
+// Target is the part of the interception that may change while the agent runs.
+type Target struct {
+	Fallback []netip.AddrPort
+	From     string       // intercept.fallback as configured
+	None     bool         // no fallback is configured: the one of a predecessor must go as well
+	Services []netip.Addr // addresses of the DNS service; empty: not known yet
+}
+
+// A Node is the agent's state in the kernel: the link that holds its addresses, and the interception that
+// redirects queries to them. A node that manages neither does nothing.
+//
+// The calls come in this order: Open (kernel errors are fatal), Setup (the sockets are open, so the addresses
+// may be added), Run, Serve (queries are answered, so the lease may be taken), Leave (the lease is released,
+// late queries are answered), End (link and rules are removed).
+type Node struct {
+	cfg    Config
+	config *config.Config // of cfg
+	log    *slog.Logger
+
+	link         Link              // nil: not managed
+	backend      intercept.Backend // nil: not managed
+	dataPlane    dataplane.Found   // set by Open
+	oldBackends  []string          // other backends that hold rules of a predecessor; set by Setup
+	oldFallback  []netip.AddrPort  // fallback of the old rules; set by Setup
+	leaseWait    time.Duration     // wait for leases before the first rules; set by Setup and TookOver
+	predecessors []string          // tokens of the agents that handed over to this one; set by TookOver
+	changed      chan struct{}     // Target returns something else
+	closing      sync.Once         // of backend
+
+	leaveOnce sync.Once // of Leave: later callers wait for the first
+
+	mu      sync.Mutex // guards the fields below
+	serving bool
+	left    bool
+	keeper  *intercept.Keeper // nil: not created yet, or not managed
+
+	handedOver   bool      // another agent has taken over
+	leaseExpiry  time.Time // when the leases of the agent that handed over, this one or the predecessor, have expired
+	otherBackend bool      // the successor uses another backend
+}
+
+// New returns the node of a configuration. It changes nothing in the kernel.
+func New(c Config) (*Node, error) {
+	n := &Node{cfg: c, config: &c.Config, log: c.Log, changed: make(chan struct{}, 1)}
+	if !n.config.Interface.Manage {
+		return n, nil
+	}
+	var err error
+	n.link, err = c.Host.NewLink(netif.Config{
+		Name: n.config.Interface.Name, Kind: linkKind(n.config.Interface.Kind), Addresses: n.config.Listen.Addresses,
+		Owner: c.Token, Log: c.Log, Now: time.Now,
+	})
+	if err != nil {
+		return nil, fmt.Errorf("interface: %w", err)
+	}
+	return n, nil
+}
+
+// Managed reports whether the agent manages link or interception.
+func (n *Node) Managed() bool { return n.config.Interface.Manage || n.config.Intercept.Manage }
+
+func linkKind(k config.LinkKind) netif.Kind {
+	return map[config.LinkKind]netif.Kind{
+		config.LinkAuto: netif.Auto, config.LinkDummy: netif.Dummy, config.LinkBridge: netif.Bridge, config.LinkLoopback: netif.Loopback,
+	}[k]
+}
+
+// Open detects the data plane and opens the backend of the rules. It changes nothing in the kernel.
+func (n *Node) Open(ctx context.Context) error {
+	if !n.Managed() {
+		return nil
+	}
+	if missing := n.cfg.Host.MissingCapabilities(); len(missing) > 0 {
+		return &status.HintError{
+			Err:  fmt.Errorf("interface and intercept: missing capability: %s", missing),
+			Hint: "run as root, or give the container securityContext.capabilities.add: [NET_ADMIN, NET_BIND_SERVICE]",
+		}
+	}
+	if !n.config.Intercept.Manage {
+		return nil
+	}
+	var err error
+	if n.dataPlane, err = n.cfg.Host.DetectDataPlane(ctx); err != nil {
+		return fmt.Errorf("intercept: detecting the data plane: %w", err)
+	}
+	name, why := n.dataPlane.Backend, n.dataPlane.Reason
+	switch n.config.Intercept.Backend {
+	case config.BackendNftables:
+		name, why = dataplane.BackendNFTables, "set by intercept.backend"
+	case config.BackendIptables:
+		if name == dataplane.BackendNFTables {
+			name = "" // the backend detects the variant
+		}
+		why = "set by intercept.backend"
+	default:
+	}
+	if n.backend, err = n.cfg.Host.OpenBackend(name, n.log); err != nil {
+		return &status.HintError{
+			Err:  fmt.Errorf("intercept: %w", err),
+			Hint: "set intercept.backend to nftables or iptables; `node-cache doctor` shows what this node supports",
+		}
+	}
+	if chosen, ok := n.backend.(interface{ Reason() string }); ok && name == "" {
+		why += ", and " + chosen.Reason()
+	}
+	n.log.InfoContext(ctx, "interception set up", "mode", n.config.Intercept.Mode.String(), "backend", n.backend.String(), "why", why,
+		"data_plane", n.dataPlane.Proxy, "evidence", n.dataPlane.Evidence)
+	if n.bypassed() {
+		n.log.ErrorContext(ctx, "service address cannot be intercepted on this node", "why", n.dataPlane.Note)
+	}
+	return nil
+}
+
+// RequiredCapabilities returns the capabilities that n needs while it runs.
+func (n *Node) RequiredCapabilities() []capabilities.Capability {
+	switch {
+	case !n.Managed():
+		return nil
+	case n.backend != nil && n.backend.String() != dataplane.BackendNFTables, slices.Contains(n.oldBackends, backendIPTables):
+		return []capabilities.Capability{capabilities.NetAdmin, capabilities.NetRaw} // both variants open a raw socket, one of them for ipsets
+	default:
+		return []capabilities.Capability{capabilities.NetAdmin}
+	}
+}
+
+// bypassed reports whether the data plane rewrites packets to the service's address before netfilter rules
+// see them.
+func (n *Node) bypassed() bool {
+	return n.dataPlane.Early && n.config.Intercept.Mode == config.ModeTransparent
+}
+
+// Setup adds the addresses to the link. The sockets must be open: an address without a listener is better
+// than no address, but worse than a fallback. With takeover the predecessor still answers until takeOver.
+func (n *Node) Setup(ctx context.Context, handed bool) error {
+	if !n.Managed() {
+		return nil
+	}
+	if handed {
+		n.leaseWait = min(maxLeaseWait, n.config.Intercept.Lease/3)
+	}
+	n.findOldRules(ctx, handed)
+	if n.link == nil {
+		return nil
+	}
+	err := n.link.Setup(ctx)
+	if err != nil && ctx.Err() != nil {
+		return nil //nolint:nilerr // the agent stops before it served: no failure
+	}
+	var partly *netif.MissingError
+	if errors.As(err, &partly) && partly.Held > 0 { // such as a node without IPv6: Run tries again
+		n.log.WarnContext(ctx, "adding addresses to the link failed", "err", err)
+		err = nil
+	}
+	if err != nil {
+		return &status.HintError{
+			Err:  fmt.Errorf("interface: %w", err),
+			Hint: "set another interface.kind or interface.name; `ip address` shows which link has the address",
+		}
+	}
+	return nil
+}
+
+// Run maintains link and rules until ctx ends.
+func (n *Node) Run(ctx context.Context) error {
+	g, ctx := errgroup.WithContext(ctx)
+	if n.link != nil {
+		g.Go(func() error { return n.link.Run(ctx) })
+	}
+	if n.backend != nil && !n.bypassed() {
+		g.Go(func() error { return n.intercept(ctx, g) })
+	}
+	return g.Wait()
+}
+
+// intercept creates the keeper of the rules once the service addresses are known, and passes changes on to
+// it.
+func (n *Node) intercept(ctx context.Context, g *errgroup.Group) error {
+	for {
+		now := n.cfg.Target()
+		keeper := n.currentKeeper()
+		if keeper == nil && (n.config.Intercept.Mode == config.ModeLinkLocal || len(now.Services) > 0) {
+			var err error
+			if keeper, err = n.newKeeper(now); err != nil {
+				return fmt.Errorf("intercept: %w", err)
+			}
+			setFallback(keeper, &now)
+			g.Go(func() error { return keeper.Run(ctx) })
+		}
+		if keeper != nil {
+			setFallback(keeper, &now)
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-n.changed:
+		}
+	}
+}
+
+// setFallback sets the fallback of the rules.
+func setFallback(keeper *intercept.Keeper, now *Target) {
+	if now.None {
+		keeper.ClearFallback()
+	} else {
+		keeper.SetFallback(now.Fallback)
+	}
+}
+
+func (n *Node) newKeeper(now Target) (*intercept.Keeper, error) {
+	if len(now.Fallback) == 0 && !now.None {
+		now.Fallback = n.oldFallback
+	}
+	r := rules.Rules{
+		Owner: n.cfg.Token, Addresses: n.config.Listen.Addresses, Port: n.config.Listen.Port, Fallback: now.Fallback,
+	}
+	if n.config.Intercept.Mode == config.ModeTransparent {
+		r.Mode, r.Services = rules.Transparent, now.Services
+	}
+	if admin := n.config.Admin.Address; slices.Contains(r.Addresses, admin.Addr()) {
+		r.Admin = admin.Port()
+	}
+	prober := intercept.NewProber(intercept.ProberConfig{Port: r.Port, Token: n.cfg.Token, Dial: n.cfg.Host.SelfQueryDialer()})
+	keeper, err := intercept.New(intercept.Config{
+		Backend: n.wrapBackend(), Rules: r, Lease: n.config.Intercept.Lease, Renew: min(renewInterval, n.config.Intercept.Lease/minRenewals),
+		AwaitLease: n.leaseWait, Predecessors: n.predecessors, Probe: prober.Probe, Busy: n.cfg.LongestBatch, Log: n.log, Now: time.Now,
+	})
+	if err != nil {
+		return nil, err
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.keeper = keeper
+	if n.serving && !n.left {
+		keeper.Start()
+	}
+	return keeper, nil
+}
+
+// TargetChanged notifies intercept that target returns something else.
+func (n *Node) TargetChanged() {
+	select {
+	case n.changed <- struct{}{}:
+	default:
+	}
+}
+
+// Serve allows the lease to be taken: the agent answers.
+func (n *Node) Serve() {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.serving = true
+	if n.keeper != nil && !n.left {
+		n.keeper.Start()
+	}
+}
+
+// currentKeeper returns the keeper, nil while there is none.
+func (n *Node) currentKeeper() *intercept.Keeper {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.keeper
+}
+
+// drainDelay is how long the servers continue after the lease is released: packets that the rules let through
+// just before are still on their way to the sockets.
+const drainDelay = 20 * time.Millisecond
+
+// stopTimeout bounds the kernel changes during a stop. A lock of another process must not keep a pod from
+// ending.
+const stopTimeout = 5 * time.Second
+
+// Leave releases the lease and returns once no more queries arrive, or after a bounded time. TCP sessions
+// stay with the agent for the time drain.
+func (n *Node) Leave(ctx context.Context, drain time.Duration) {
+	n.leaveOnce.Do(func() { n.release(ctx, drain) })
+}
+
+func (n *Node) release(ctx context.Context, drain time.Duration) {
+	n.mu.Lock()
+	n.left = true
+	theirs := time.Until(n.leaseExpiry)
+	n.mu.Unlock()
+	keeper := n.currentKeeper()
+	if keeper == nil {
+		_ = task.Sleep(context.WithoutCancel(ctx), theirs)
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopTimeout)
+	defer cancel()
+	more := drainDelay
+	if err := keeper.Release(ctx, drain); err != nil {
+		n.log.WarnContext(ctx, "releasing lease failed", "err", err, "expires_within", n.config.Intercept.Lease)
+		more = min(n.config.Intercept.Lease, stopTimeout) // queries arrive until the lease expires
+	}
+	_ = task.Sleep(context.WithoutCancel(ctx), max(more, theirs))
+}
+
+// End leaves the node as intercept.onExit says. No task of the node may run.
+func (n *Node) End(ctx context.Context) {
+	if n.isHandedOver() {
+		n.endAfterHandover(ctx)
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopTimeout)
+	defer cancel()
+	if !n.config.Intercept.Manage || n.config.Intercept.Exit() == config.ExitRemove {
+		n.remove(ctx)
+	}
+	n.Close()
+}
+
+// remove removes first the rules, then the link: queries redirected to a missing address would each run into
+// a timeout.
+func (n *Node) remove(ctx context.Context) {
+	if keeper := n.currentKeeper(); keeper != nil { // without a keeper there are no rules
+		err := keeper.Remove(ctx)
+		switch {
+		case errors.Is(err, rules.ErrOwned):
+			n.log.InfoContext(ctx, "rules left to the newer agent")
+			return // and the link with them
+		case err != nil:
+			n.log.ErrorContext(ctx, "removing rules failed", "err", err, "hint", "run `node-cache cleanup` on the node")
+		}
+	}
+	if n.link == nil {
+		return
+	}
+	// Rules that could not be removed in time are no reason to keep the link.
+	switch err := n.link.Remove(context.WithoutCancel(ctx)); {
+	case errors.Is(err, netif.ErrOwned):
+		n.log.InfoContext(ctx, "link left to the newer agent")
+	case err != nil:
+		n.log.ErrorContext(ctx, "removing link failed", "err", err, "hint", "run `node-cache cleanup` on the node")
+	}
+}
+
+// Close closes the backend. It may be called again.
+func (n *Node) Close() {
+	if n.backend == nil {
+		return
+	}
+	n.closing.Do(func() {
+		if err := n.backend.Close(); err != nil {
+			n.log.Warn("closing rules backend failed", "err", err)
+		}
+	})
+}
+
+// Kept returns what this agent maintains: the link, and the backend of the rules.
+func (n *Node) Kept() (link bool, rules string) {
+	if n.backend != nil && !n.bypassed() {
+		rules = n.backend.String()
+	}
+	return n.link != nil, rules
+}
+
+// Yield leaves the node to the agent that has taken over. The lease stays, because the successor renews it,
+// and so do link and rules. Rules that the successor does not maintain would redirect its queries, so they
+// are removed. The tasks of link and rules are ending when yield is called.
+func (n *Node) Yield(ctx context.Context, claim handover.Claim) {
+	n.leaveOnce.Do(func() {}) // the lease stays
+	_, rules := n.Kept()
+	n.mu.Lock()
+	n.left, n.handedOver, n.otherBackend = true, true, claim.Rules != rules
+	n.leaseExpiry = n.leaseEnd()
+	n.mu.Unlock()
+	if claim.Rules == "" {
+		n.removeUnmaintainedRules(ctx)
+	}
+}
+
+// TookOver notes that the agent of that token has handed the node over, or has ended (gone). Its leases
+// remain and cannot be released. If it has ended, its rules redirect queries to the fallback already, so
+// there is no reason to wait for a lease.
+func (n *Node) TookOver(from string, gone bool) {
+	n.predecessors = []string{from} // the keeper is created later
+	if gone {
+		n.leaseWait = 0
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.leaseExpiry = n.leaseEnd()
+}
+
+// leaseEnd returns when a lease that is renewed now has expired.
+func (n *Node) leaseEnd() time.Time {
+	if !n.Managed() {
+		return time.Time{}
+	}
+	return time.Now().Add(min(n.config.Intercept.Lease, stopTimeout))
+}
+
+// removeUnmaintainedRules removes the rules that the successor does not maintain.
+func (n *Node) removeUnmaintainedRules(ctx context.Context) {
+	keeper := n.currentKeeper()
+	if keeper == nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopTimeout)
+	defer cancel()
+	if err := keeper.Remove(ctx); err != nil {
+		n.log.ErrorContext(ctx, "removing rules after handover failed", "err", err,
+			"hint", "they may redirect queries; stop all agents on the node, then run `node-cache cleanup`")
+	}
+}
+
+// RestoreLink sets up the link again after an agent that had set it up ended without taking over.
+func (n *Node) RestoreLink(ctx context.Context) {
+	if n.link == nil {
+		return
+	}
+	if err := n.link.Setup(ctx); err != nil {
+		n.log.WarnContext(ctx, "restoring link failed", "err", err)
+	}
+}
+
+// endAfterHandover ends a node that another agent has taken over. The kernel removes nftables leases together
+// with their set, so the backend is closed only once the successor has had time to take its own lease.
+func (n *Node) endAfterHandover(ctx context.Context) {
+	n.mu.Lock()
+	lapse, foreign := n.leaseExpiry, n.otherBackend
+	n.mu.Unlock()
+	_ = task.Sleep(context.WithoutCancel(ctx), time.Until(lapse))
+	if foreign {
+		n.removeUnmaintainedRules(ctx)
+	}
+	n.Close()
+}
+
+// isHandedOver reports whether another agent has taken over.
+func (n *Node) isHandedOver() bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.handedOver
+}

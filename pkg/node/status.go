@@ -1,0 +1,155 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package node
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/nodecache/node-cache/pkg/config"
+	"github.com/nodecache/node-cache/pkg/intercept"
+	"github.com/nodecache/node-cache/pkg/netif"
+	"github.com/nodecache/node-cache/pkg/status"
+)
+
+// leaseGrace is how long the agent stays ready after it has lost all leases. Under a flood self-queries are
+// lost like others, and so are leases; the next self-query that succeeds takes them again. Replacing the pod
+// would only remove an agent.
+const leaseGrace = 30 * time.Second
+
+// Status returns nil if the agent manages neither link nor interception.
+func (n *Node) Status() *status.Node {
+	if !n.Managed() {
+		return nil
+	}
+	s := &status.Node{Token: n.cfg.Token}
+	if n.link != nil {
+		s.Link = linkStatus(n.config, n.link.Stats())
+	}
+	if n.backend != nil {
+		s.Intercept = n.interceptStatus()
+	}
+	return s
+}
+
+func linkStatus(cfg *config.Config, stats netif.Stats) *status.Link {
+	s := &status.Link{
+		Name: cfg.Interface.Name, Kind: stats.Kind, Why: stats.Reason, Held: []string{}, Missing: []string{}, Elsewhere: []string{},
+		Repairs: stats.Repairs, Contested: stats.Contested, StoodDown: stats.StoodDown, LastError: stats.LastError,
+	}
+	if stats.Kind == netif.Loopback.String() {
+		s.Name = "lo"
+	}
+	for _, addr := range cfg.Listen.Addresses {
+		if slices.Contains(stats.Held, addr) {
+			s.Held = append(s.Held, addr.String())
+		} else {
+			s.Missing = append(s.Missing, fmt.Sprintf("%s: %s", addr, cmp.Or(stats.Missing[addr], "it is being added")))
+		}
+		if other := stats.Duplicates[addr]; other != "" {
+			s.Elsewhere = append(s.Elsewhere, fmt.Sprintf("%s: %s", addr, other))
+		}
+	}
+	return s
+}
+
+func (n *Node) interceptStatus() *status.Intercept {
+	s := &status.Intercept{
+		Mode: n.config.Intercept.Mode.String(), Backend: n.backend.String(), DataPlane: cmp.Or(string(n.dataPlane.Proxy), "none"),
+		Note: n.dataPlane.Note, Leases: []status.Lease{}, Fallback: []string{},
+	}
+	if n.config.Intercept.Mode == config.ModeLinkLocal {
+		s.From = n.cfg.Target().From
+	}
+	keeper := n.currentKeeper()
+	if keeper == nil {
+		s.Waiting = n.waitsFor()
+		return s
+	}
+	stats := keeper.Stats()
+	for _, addr := range slices.SortedFunc(maps.Keys(stats.Held), netip.Addr.Compare) {
+		s.Leases = append(s.Leases, status.Lease{Address: addr.String(), Held: stats.Held[addr], Problem: stats.LeaseErrors[addr]})
+	}
+	for _, to := range stats.Fallback {
+		s.Fallback = append(s.Fallback, to.String())
+	}
+	s.Renewals, s.Repairs, s.LastError = stats.Renewals, repairs(&stats), stats.LastError
+	s.StoodDown, s.NewOwner = stats.StoodDown, stats.NewOwner
+	return s
+}
+
+// waitsFor returns what must be known before there is a keeper.
+func (n *Node) waitsFor() string {
+	if n.bypassed() {
+		return "a data plane whose packets pass netfilter"
+	}
+	return "the cluster IP of cluster.central.service"
+}
+
+// repairs counts the changes after the first, which created the rules.
+func repairs(stats *intercept.Stats) uint64 {
+	return max(stats.Changes, 1) - 1
+}
+
+// LinkStats returns the link's metrics; nil: there is no link.
+func (n *Node) LinkStats() *netif.Stats {
+	if n.link == nil {
+		return nil
+	}
+	stats := n.link.Stats()
+	return &stats
+}
+
+// InterceptStats returns the interception's metrics; nil: there is none, or not yet.
+func (n *Node) InterceptStats() *intercept.Stats {
+	if n.currentKeeper() == nil {
+		return nil
+	}
+	stats := n.currentKeeper().Stats()
+	return &stats
+}
+
+// NotReady returns why the node's queries do not arrive here.
+func (n *Node) NotReady() error {
+	if n.link != nil {
+		if err := linkError(n.link.Stats()); err != nil {
+			return err
+		}
+	}
+	if n.backend == nil {
+		return nil
+	}
+	keeper := n.currentKeeper()
+	if keeper == nil {
+		return fmt.Errorf("interception is waiting for %s", n.waitsFor())
+	}
+	return leaseError(keeper.Stats())
+}
+
+func linkError(stats netif.Stats) error {
+	if len(stats.Held) > 0 {
+		return nil
+	}
+	return fmt.Errorf("no listen address is on a link: %s", cmp.Or(stats.LastError, "starting"))
+}
+
+func leaseError(stats intercept.Stats) error {
+	switch {
+	case stats.StoodDown:
+		return fmt.Errorf("the newer agent %s receives the node's queries", stats.NewOwner)
+	case stats.NoneHeldFor == 0:
+		return nil
+	case stats.Renewals == 0:
+		return errors.New("no lease is held")
+	case stats.Released:
+		return errors.New("the leases are released")
+	case stats.NoneHeldFor < leaseGrace:
+		return nil
+	}
+	return fmt.Errorf("no lease has been held for %s", stats.NoneHeldFor.Round(time.Second))
+}

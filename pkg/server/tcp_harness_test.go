@@ -1,0 +1,224 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package server_test
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"io"
+	"net"
+	"net/netip"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/nodecache/node-cache/pkg/server"
+	"github.com/nodecache/node-cache/pkg/server/servertest"
+)
+
+// testTimeout bounds the wait of a test for an event that must come. No expected value depends on it.
+const testTimeout = 20 * time.Second
+
+// A tcpHarness is a running server with the handler behind it.
+type tcpHarness struct {
+	*server.TCP
+	t       *testing.T
+	handler *servertest.Handler
+	pipes   *servertest.Listener // nil: a loopback socket
+	stop    func()               // ends the server and waits for it; may be called twice
+}
+
+// serveTCP starts a server of cfg on a loopback socket.
+func serveTCP(t *testing.T, cfg server.TCPConfig, rules map[string]servertest.Rule) *tcpHarness {
+	t.Helper()
+	if !cfg.Addr.IsValid() {
+		cfg.Addr = netip.MustParseAddrPort("127.0.0.1:0")
+	}
+	return startTCP(t, cfg, rules, nil)
+}
+
+// servePipes starts a server of cfg on connections in memory, for virtual time.
+func servePipes(t *testing.T, cfg server.TCPConfig, rules map[string]servertest.Rule) *tcpHarness {
+	t.Helper()
+	pipes := servertest.NewListener()
+	cfg.Listener = pipes
+	return startTCP(t, cfg, rules, pipes)
+}
+
+func startTCP(t *testing.T, cfg server.TCPConfig, rules map[string]servertest.Rule, pipes *servertest.Listener) *tcpHarness {
+	t.Helper()
+	w := &tcpHarness{t: t, handler: servertest.New(rules), pipes: pipes}
+	cfg.Handler = w.handler
+	var err error
+	if w.TCP, err = server.NewTCP(cfg); err != nil {
+		t.Fatal(err)
+	}
+	if err := w.Listen(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
+	done := make(chan error, 1)
+	go func() { done <- w.Run(ctx) }()
+	w.stop = sync.OnceFunc(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Errorf("Run: %v", err)
+		}
+		if open := w.Stats().Open; open != 0 {
+			t.Errorf("%d sessions are open after Run", open)
+		}
+		if diff := cmp.Diff([]string(nil), w.handler.Violations()); diff != "" {
+			t.Errorf("violations of the Worker's contract (-want +got):\n%s", diff)
+		}
+	})
+	t.Cleanup(w.stop)
+	return w
+}
+
+// eventually waits until cond holds.
+func (w *tcpHarness) eventually(what string, cond func(server.TCPStats) bool) {
+	w.t.Helper()
+	for deadline := time.Now().Add(testTimeout); !cond(w.Stats()); time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			w.t.Fatalf("%s: not after %v; stats %+v", what, testTimeout, w.Stats())
+		}
+	}
+}
+
+// A tcpClient is the far side of a session.
+type tcpClient struct {
+	net.Conn
+	t *testing.T
+}
+
+// dial opens a session from 127.0.0.2, or from 192.0.2.1 over a pipe.
+func (w *tcpHarness) dial() *tcpClient {
+	w.t.Helper()
+	return w.dialFrom("")
+}
+
+// dialFrom opens a session from an address.
+func (w *tcpHarness) dialFrom(addr string) *tcpClient {
+	w.t.Helper()
+	var conn net.Conn
+	var err error
+	if w.pipes != nil {
+		from := netip.MustParseAddr("192.0.2.1")
+		if addr != "" {
+			from = netip.MustParseAddr(addr)
+		}
+		conn, err = w.pipes.Dial(netip.AddrPortFrom(from, 4000))
+	} else {
+		d := net.Dialer{Timeout: testTimeout}
+		if addr == "" && w.Addr().Addr().Is4() {
+			addr = "127.0.0.2" // not the served address itself, which has a place always
+		}
+		if addr != "" {
+			d.LocalAddr = net.TCPAddrFromAddrPort(netip.AddrPortFrom(netip.MustParseAddr(addr), 0))
+		}
+		conn, err = d.DialContext(w.t.Context(), "tcp", w.Addr().String())
+	}
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	w.t.Cleanup(func() { _ = conn.Close() })
+	if w.pipes == nil {
+		if err := conn.SetDeadline(time.Now().Add(testTimeout)); err != nil {
+			w.t.Fatal(err)
+		}
+	}
+	return &tcpClient{Conn: conn, t: w.t}
+}
+
+// queries returns framed queries for names, with IDs counted from id.
+func queries(id uint16, names ...string) []byte {
+	out := make([]byte, 0, 64*len(names))
+	for i, name := range names {
+		out = append(out, servertest.Frame(servertest.Query(id+uint16(i), name))...)
+	}
+	return out
+}
+
+// send writes b in one call.
+func (c *tcpClient) send(b []byte) {
+	c.t.Helper()
+	if _, err := c.Write(b); err != nil {
+		c.t.Fatalf("sending: %v", err)
+	}
+}
+
+// ask sends queries for names with IDs counted from id.
+func (c *tcpClient) ask(id uint16, names ...string) {
+	c.t.Helper()
+	c.send(queries(id, names...))
+}
+
+// receive reads one framed message.
+func (c *tcpClient) receive() []byte {
+	c.t.Helper()
+	var size [2]byte
+	if _, err := io.ReadFull(c, size[:]); err != nil {
+		c.t.Fatalf("receiving a length: %v", err)
+	}
+	msg := make([]byte, binary.BigEndian.Uint16(size[:]))
+	if _, err := io.ReadFull(c, msg); err != nil {
+		c.t.Fatalf("receiving a message of %d bytes: %v", len(msg), err)
+	}
+	return msg
+}
+
+// An answered query, as a test wants it.
+type reply struct {
+	ID   uint16
+	Name string
+}
+
+// wantReplies reads as many replies as wanted and compares them in order.
+func (c *tcpClient) wantReplies(want ...reply) {
+	c.t.Helper()
+	got := make([]reply, len(want))
+	for i := range want {
+		msg := c.receive()
+		got[i] = reply{ID: servertest.ID(msg), Name: servertest.Name(msg)}
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		c.t.Fatalf("replies (-want +got):\n%s", diff)
+	}
+}
+
+// wantEnd reads on and wants the server to have closed, with nothing more sent.
+func (c *tcpClient) wantEnd() {
+	c.t.Helper()
+	rest, err := io.ReadAll(c)
+	if err != nil || len(rest) > 0 {
+		c.t.Fatalf("wanted the end, got %d bytes and error %v", len(rest), err)
+	}
+}
+
+// wantClosed is wantEnd for a close that may lose data: a reset is as good.
+func (c *tcpClient) wantClosed() {
+	c.t.Helper()
+	if _, err := io.Copy(io.Discard, c); err != nil && !errors.Is(err, syscall.ECONNRESET) {
+		c.t.Fatalf("wanted the connection closed, got error %v", err)
+	}
+}
+
+// closeWrite sends FIN.
+func (c *tcpClient) closeWrite() {
+	c.t.Helper()
+	if err := c.Conn.(*net.TCPConn).CloseWrite(); err != nil {
+		c.t.Fatal(err)
+	}
+}
+
+// wantStats compares the counts, with those of no interest taken out by the test.
+func (w *tcpHarness) wantStats(want server.TCPStats) {
+	w.t.Helper()
+	if diff := cmp.Diff(want, w.Stats()); diff != "" {
+		w.t.Errorf("stats (-want +got):\n%s", diff)
+	}
+}

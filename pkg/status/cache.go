@@ -1,0 +1,200 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package status
+
+import (
+	"encoding/binary"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/miekg/dns"
+
+	"github.com/nodecache/node-cache/pkg/admin"
+	"github.com/nodecache/node-cache/pkg/cache"
+)
+
+// A CacheView is the response of /cache/get and /cache/top.
+type CacheView struct {
+	Entries []CacheEntry `json:"entries"`
+}
+
+// A CacheEntry is one entry of the cache.
+type CacheEntry struct {
+	Name    string   `json:"name"`
+	Type    string   `json:"type"`             // "*": all types, because the name does not exist
+	Flags   []string `json:"flags,omitempty"`  // "DO", "CD": of the queries that the entry answers
+	Subnet  string   `json:"subnet,omitempty"` // client subnet of the entry, if its route stores answers by subnet
+	State   string   `json:"state"`            // a cache.State
+	Rcode   string   `json:"rcode"`
+	Age     int64    `json:"ageSeconds"`        // since it was stored
+	Left    int64    `json:"leftSeconds"`       // until it expires; negative: since it expired
+	Hits    int      `json:"hits"`              // since it was stored; 65535: that many or more
+	Bytes   int      `json:"bytes"`             // memory used
+	Records []string `json:"records,omitempty"` // in presentation form, with remaining TTLs; only in /cache/get
+}
+
+// A CacheFlushed is the response of /cache/flush.
+type CacheFlushed struct {
+	Flushed int `json:"flushed"` // entries removed
+}
+
+// allTypes is the type of an NXDOMAIN entry.
+const allTypes = "*"
+
+// CachePages returns the handlers of the cache pages. current returns the cache in use.
+func CachePages(current func() *cache.Cache, log *slog.Logger) *admin.Cache {
+	p := &cachePages{current, log}
+	return &admin.Cache{Get: p.get, Top: p.top, Flush: p.flush}
+}
+
+type cachePages struct {
+	current func() *cache.Cache
+	log     *slog.Logger
+}
+
+// get returns the entries of a name, of one type if rrtype is set.
+func (p *cachePages) get(name, rrtype string) (any, error) {
+	wireForm, err := parseName(name)
+	if err != nil {
+		return nil, err
+	}
+	var only uint16
+	if rrtype != "" {
+		if only, err = RecordType(rrtype); err != nil {
+			return nil, err
+		}
+	}
+	view := CacheView{Entries: []CacheEntry{}}
+	held := p.current().Inspect(wireForm, time.Now())
+	for i := range held {
+		if e := &held[i]; only == 0 || e.Type == only || e.Type == 0 {
+			view.Entries = append(view.Entries, entryView(e))
+		}
+	}
+	return view, nil
+}
+
+// top returns the n entries with the most hits or bytes.
+func (p *cachePages) top(n int, by string) (any, error) {
+	rank := cache.ByHits
+	if by == "size" {
+		rank = cache.BySize
+	}
+	top := p.current().Top(n, rank, time.Now())
+	view := CacheView{Entries: make([]CacheEntry, 0, len(top))}
+	for i := range top {
+		view.Entries = append(view.Entries, entryView(&top[i]))
+	}
+	return view, nil
+}
+
+// flush removes entries from the cache.
+func (p *cachePages) flush(what admin.Flush) (any, error) {
+	held := p.current()
+	var flushed int
+	switch {
+	case what.All:
+		flushed = held.Flush([]byte{0})
+	case what.Zone != "":
+		zone, err := parseName(what.Zone)
+		if err != nil {
+			return nil, err
+		}
+		flushed = held.Flush(zone)
+	default:
+		name, err := parseName(what.Name)
+		if err != nil {
+			return nil, err
+		}
+		flushed = held.FlushName(name)
+	}
+	p.log.Info("cache flushed", "name", what.Name, "zone", what.Zone, "all", what.All, "entries", flushed)
+	return CacheFlushed{Flushed: flushed}, nil
+}
+
+// parseName returns the canonical wire form of a name that a user typed.
+func parseName(text string) ([]byte, error) {
+	if _, ok := dns.IsDomainName(text); !ok {
+		return nil, fmt.Errorf("%q: not a domain name", text)
+	}
+	name := make([]byte, 256)
+	n, err := dns.PackDomainName(dns.CanonicalName(text), name, 0, nil, false)
+	if err != nil {
+		return nil, fmt.Errorf("%q: not a domain name", text)
+	}
+	return name[:n], nil
+}
+
+// RecordType parses a record type: a mnemonic in any case, or TYPE and a number (RFC 3597 section 5).
+func RecordType(text string) (uint16, error) {
+	upper := strings.ToUpper(text)
+	if t, known := dns.StringToType[upper]; known {
+		return t, nil
+	}
+	if number, ok := strings.CutPrefix(upper, "TYPE"); ok {
+		if n, err := strconv.ParseUint(number, 10, 16); err == nil && n > 0 {
+			return uint16(n), nil
+		}
+	}
+	return 0, fmt.Errorf("%q: not a record type", text)
+}
+
+// entryView formats a cache entry.
+func entryView(e *cache.Entry) CacheEntry {
+	v := CacheEntry{
+		Type: allTypes, Subnet: subnetText(e.Subnet), State: e.State.String(), Rcode: dns.RcodeToString[e.Rcode],
+		Age: int64(e.Age / time.Second), Left: secondsLeft(e.Left), Hits: e.Hits, Bytes: e.Size,
+	}
+	v.Name, _, _ = dns.UnpackDomainName(e.Name, 0)
+	if e.Type != 0 {
+		v.Type = dns.Type(e.Type).String()
+	}
+	if e.DO {
+		v.Flags = append(v.Flags, "DO")
+	}
+	if e.CD {
+		v.Flags = append(v.Flags, "CD")
+	}
+	var m dns.Msg
+	if len(e.Msg) > 0 && m.Unpack(e.Msg) == nil {
+		for _, section := range [][]dns.RR{m.Answer, m.Ns, m.Extra} {
+			for _, rr := range section {
+				v.Records = append(v.Records, strings.ReplaceAll(rr.String(), "\t", " "))
+			}
+		}
+	}
+	return v
+}
+
+// secondsLeft rounds up, like the TTLs of the records.
+func secondsLeft(d time.Duration) int64 {
+	if d > 0 {
+		d += time.Second - 1
+	}
+	return int64(d / time.Second)
+}
+
+// subnetText formats the client subnet of option data (RFC 7871 section 6), "" for none.
+func subnetText(data []byte) string {
+	if len(data) < 4 {
+		return ""
+	}
+	var addr netip.Addr
+	switch binary.BigEndian.Uint16(data) {
+	case 1:
+		var a [4]byte
+		copy(a[:], data[4:])
+		addr = netip.AddrFrom4(a)
+	case 2:
+		var a [16]byte
+		copy(a[:], data[4:])
+		addr = netip.AddrFrom16(a)
+	default:
+		return "none"
+	}
+	return netip.PrefixFrom(addr, int(data[2])).String()
+}

@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package status
+
+import (
+	"time"
+
+	"github.com/nodecache/node-cache/pkg/watch"
+	"github.com/nodecache/node-cache/pkg/zone"
+)
+
+// Cluster is the agent's knowledge of the cluster.
+type Cluster struct {
+	Domain     string            `json:"domain"`
+	Resolver   string            `json:"resolver"` // cluster.resolver
+	Source     string            `json:"source"`   // where the cluster data comes from; empty: not needed
+	InSync     bool              `json:"inSync"`   // the source has delivered a full list at least once
+	WaitsFor   string            `json:"waitsFor,omitempty"`
+	NodeZone   string            `json:"nodeZone"` // topology zone whose endpoints are preferred; empty: none
+	Serial     uint32            `json:"serial"`   // of the zone's SOA record
+	IndexBytes int64             `json:"indexBytes"`
+	Requests   uint64            `json:"requests"` // to the API server
+	Kinds      []Kind            `json:"kinds"`    // kinds watched
+	Manifests  []ManifestProblem `json:"manifestProblems,omitempty"`
+	Central    *Central          `json:"central,omitempty"` // nil: there is no central resolver
+}
+
+// Kind is the state of one kind of objects.
+type Kind struct {
+	Kind      string `json:"kind"`
+	Synced    bool   `json:"synced"`
+	Age       string `json:"age"` // since the objects were last confirmed fresh; "unknown" before the first list
+	Objects   int64  `json:"objects"`
+	Bytes     int64  `json:"bytes"`
+	Refused   int64  `json:"refused,omitempty"` // objects over their namespace's memory limit
+	Last      string `json:"lastRefused,omitempty"`
+	Events    uint64 `json:"events"`
+	Restarts  uint64 `json:"restarts"`
+	Failures  uint64 `json:"failures"`
+	LastError string `json:"lastError,omitempty"` // empty once the objects are confirmed fresh again
+	Restored  bool   `json:"restored,omitempty"`  // from a snapshot and not synced yet: Age includes the snapshot's
+}
+
+// A ManifestProblem is one problem in the folder of manifests.
+type ManifestProblem struct {
+	File     string `json:"file"`
+	Document int    `json:"document"` // from 1; 0: the whole file
+	Line     int    `json:"line"`     // from 1; 0: unknown
+	What     string `json:"what"`
+	Hint     string `json:"hint,omitempty"`
+}
+
+// Central is the central resolver.
+type Central struct {
+	Service   string   `json:"service"` // whose endpoints are watched; empty: the addresses are configured
+	InSync    bool     `json:"inSync"`  // the endpoints are known or configured
+	Endpoints []Server `json:"endpoints"`
+}
+
+// KindOf describes the objects of one kind, as watched and as held.
+func KindOf(stats *watch.KindStats, held zone.KindStats) Kind {
+	s := Kind{
+		Kind: zone.Kinds()[stats.Kind], Synced: stats.Synced, Age: "unknown", Restored: held.Restored,
+		Objects: held.Objects, Bytes: held.Bytes, Refused: held.Refused, Last: held.LastRefused,
+		Events: stats.Events, Restarts: stats.Restarts, Failures: stats.Failures, LastError: stats.LastError,
+	}
+	if stats.Synced {
+		s.Age = stats.Age.Round(100 * time.Millisecond).String()
+	}
+	return s
+}

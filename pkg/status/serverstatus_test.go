@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package status
+
+import (
+	"net/netip"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/nodecache/node-cache/pkg/upstream"
+)
+
+func TestServerStatus(t *testing.T) {
+	t.Parallel()
+	addr := netip.MustParseAddrPort("192.0.2.1:853")
+	for _, tt := range []struct {
+		name  string
+		stats upstream.ServerStats
+		want  Server
+	}{
+		{
+			name: "not asked yet", stats: upstream.ServerStats{Network: "udp", Addr: addr},
+			want: Server{Address: "udp://192.0.2.1:853", State: "good", Latency: "unknown"},
+		},
+		{
+			name: "everything",
+			stats: upstream.ServerStats{
+				Network: "tls", Addr: addr, Name: "dns.example", Far: true, LastResort: true, Requests: 1000, Failures: [upstream.NumCauses]uint64{upstream.CauseTLS: 3},
+				SRTT: 1234567, P95: 4321987, Hedged: 5, Won: 4, Outstanding: 3, Failing: true, Probes: 7,
+				Limitations: []string{"no-edns"}, Sockets: 1, Open: 2, Opened: 9, Resumed: 8, LastError: "certificate has expired",
+			},
+			want: Server{
+				Address: "tls://192.0.2.1:853", Name: "dns.example", State: "failing", Far: true, Last: true,
+				Requests: 1000, Outstanding: 3, Failures: map[string]uint64{"tls": 3}, Latency: "1.23ms",
+				Late: &Late{After: "4.32ms", Hedged: 5, Won: 4}, Probes: 7,
+				Open: &Open{Sockets: 1, Connections: 2, Opened: 9, Resumed: 8}, Limitations: []string{"no-edns"}, LastError: "certificate has expired",
+			},
+		},
+		{
+			name: "down", stats: upstream.ServerStats{Network: "tcp", Addr: addr, Failing: true, Down: true, Hedged: 1, Opened: 1},
+			want: Server{
+				Address: "tcp://192.0.2.1:853", State: "down", Latency: "unknown",
+				Late: &Late{After: "unknown", Hedged: 1}, Open: &Open{Opened: 1},
+			},
+		},
+		{
+			name: "looped and down", stats: upstream.ServerStats{Network: "tcp", Addr: addr, Failing: true, Down: true, Looped: true},
+			want: Server{Address: "tcp://192.0.2.1:853", State: "looped", Latency: "unknown"},
+		},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			if diff := cmp.Diff(tt.want, serverOf(&tt.stats)); diff != "" {
+				t.Errorf("status (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestServerProblems(t *testing.T) {
+	t.Parallel()
+	const again = "; the agent retries by itself"
+	got := serverProblems("forward .", []Server{
+		{Address: "udp://192.0.2.1:53", State: "good", LastError: "an old one"},
+		{Address: "udp://192.0.2.2:53", State: "failing"},
+		{Address: "udp://192.0.2.3:53", State: "down"},
+		{Address: "tls://192.0.2.6:853", State: "failing", LastError: "certificate is for another name"},
+		{Address: "tls://192.0.2.4:853", State: "down", LastError: "certificate has expired"},
+		{Address: "udp://192.0.2.5:53", State: "looped", LastError: "an old one"},
+	})
+	want := []Problem{
+		{"forward .", "udp://192.0.2.3:53 is down: its latest queries timed out", "check that it runs and is reachable from this pod" + again},
+		{
+			"forward .", "tls://192.0.2.6:853 is failing: certificate is for another name",
+			"check that it is reachable and that its certificate matches the configured name" + again,
+		},
+		{
+			"forward .", "tls://192.0.2.4:853 is down: certificate has expired",
+			"check that it is reachable and that its certificate matches the configured name" + again,
+		},
+		{"forward .", "udp://192.0.2.5:53 is left out: it forwards queries back to this agent", "check where it forwards to" + again},
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("problems (-want +got):\n%s", diff)
+	}
+}

@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package status
+
+import (
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	origin "github.com/nodecache/node-cache/pkg/source"
+)
+
+// TestSourceProblems puts what can be wrong with the source into the order of a page.
+func TestSourceProblems(t *testing.T) {
+	t.Parallel()
+	unread := &SourceProblem{What: "reading ConfigMap a/b: unreachable: no route", Hint: "see"}
+	inUse := &LastGood{Folder: "/kept", InUse: true}
+	tests := []struct {
+		name string
+		s    Config
+		want []string
+	}{
+		{"nothing", Config{LastOK: true, Source: Source{Source: origin.KindFile, File: "/f", LastGood: &LastGood{}}}, nil},
+		{"a bad file", Config{LastError: "key: bad\nother: bad", Source: Source{File: "/f"}}, []string{"the last file was refused: key: bad"}},
+		{"a bad ConfigMap", Config{LastError: "key: bad", Source: Source{Object: "a/b"}}, []string{"the last configuration was refused: key: bad"}},
+		{"the API away", Config{LastOK: true, Source: Source{Object: "a/b", Unread: unread}}, []string{unread.What}},
+		{
+			"the API away, and a bad ConfigMap before",
+			Config{LastError: "key: bad", Source: Source{Object: "a/b", Unread: unread}},
+			[]string{unread.What, "the last configuration was refused: key: bad"},
+		},
+		{
+			"the API away at the start",
+			Config{LastError: unread.What, Source: Source{Object: "a/b", Unread: unread, LastGood: inUse}},
+			[]string{unread.What, "the last good configuration of a/b is in use, from /kept"},
+		},
+		{
+			"a bad file at the start",
+			Config{LastError: "key: bad", Source: Source{File: "/f", LastGood: inUse}},
+			[]string{"the last file was refused: key: bad", "the last good configuration of /f is in use, from /kept"},
+		},
+		{
+			"a full disk",
+			Config{LastOK: true, Source: Source{File: "/f", LastGood: &LastGood{LastError: "no space"}}},
+			[]string{"the last good configuration is not saved: no space"},
+		},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			var got []string
+			for _, p := range sourceProblems(&tt.s) {
+				got = append(got, p.What)
+				if p.Where != "config" || p.Hint == "" {
+					t.Errorf("%+v: want a hint, and config", p)
+				}
+			}
+			if diff := cmp.Diff(tt.want, got); diff != "" {
+				t.Errorf("problems (-want +got):\n%s", diff)
+			}
+		})
+	}
+}

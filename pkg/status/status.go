@@ -1,0 +1,319 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package status
+
+import (
+	"cmp"
+	"fmt"
+	"time"
+
+	"github.com/nodecache/node-cache/pkg/cache"
+	"github.com/nodecache/node-cache/pkg/handover"
+	"github.com/nodecache/node-cache/pkg/probe"
+	"github.com/nodecache/node-cache/pkg/resolve"
+	"github.com/nodecache/node-cache/pkg/snapshot"
+	"github.com/nodecache/node-cache/pkg/source"
+	"github.com/nodecache/node-cache/pkg/static"
+)
+
+// A Status is the response of /status.
+type Status struct {
+	State     string     `json:"state"` // "ready", or "not ready: " and the reason
+	Version   string     `json:"version"`
+	Up        string     `json:"up"` // time since the start
+	Addresses []string   `json:"addresses"`
+	Foreign   []Socket   `json:"foreignSockets,omitempty"` // of other processes at these addresses
+	Problems  []Problem  `json:"problems,omitempty"`       // problems for the operator
+	Config    Config     `json:"config"`
+	Queries   Queries    `json:"queries"`
+	Cache     Cache      `json:"cache"`
+	Static    *Static    `json:"static,omitempty"`   // nil: there are neither hosts nor templates
+	Snapshot  *Snapshot  `json:"snapshot,omitempty"` // nil: snapshot.folder is not set
+	Memory    Memory     `json:"memory"`
+	Upstreams []Upstream `json:"upstreams"`
+	Probes    []Probe    `json:"probes,omitempty"`
+	Handover  *Handover  `json:"handover,omitempty"` // nil: handover.socket is not set
+	Node      *Node      `json:"node,omitempty"`     // nil: neither link nor interception is managed
+	Cluster   *Cluster   `json:"cluster,omitempty"`  // nil: cluster.resolver is none
+}
+
+// Config describes the configuration in use and the latest reload.
+type Config struct {
+	Source
+	Generation uint64 `json:"generation"`
+	Applied    string `json:"applied"` // RFC 3339
+	LastOK     bool   `json:"lastOk"`
+	Refused    uint64 `json:"refused"`             // configurations refused since the start
+	LastError  string `json:"lastError,omitempty"` // why the latest one was refused
+}
+
+// Source describes where the configuration comes from.
+type Source struct {
+	Source   string         `json:"source"`             // one of source.Kinds
+	File     string         `json:"file"`               // path; empty: not in a file
+	Object   string         `json:"object,omitempty"`   // the ConfigMap, as namespace/name
+	KubeDNS  string         `json:"kubeDNS,omitempty"`  // folder of a kube-dns ConfigMap that is merged into it
+	Unread   *SourceProblem `json:"unread,omitempty"`   // why the source is unreadable now; nil: it is readable
+	LastGood *LastGood      `json:"lastGood,omitempty"` // nil: not kept
+}
+
+// A SourceProblem is a problem of the configuration's source.
+type SourceProblem struct {
+	What string `json:"what"`
+	Hint string `json:"hint"`
+}
+
+// LastGood describes the last good configuration.
+type LastGood struct {
+	Folder    string `json:"folder"`
+	InUse     bool   `json:"inUse"` // it runs now: the source had no good one at the start
+	Kept      string `json:"kept"`  // when it was last saved, RFC 3339; "not yet" since the start
+	LastError string `json:"lastError,omitempty"`
+}
+
+// SourceOf describes the source of the configuration.
+func SourceOf(st source.Status) Source {
+	s := Source{Source: st.Kind, KubeDNS: st.KubeDNS}
+	if st.Kind == source.KindFile {
+		s.File = st.Name
+	} else {
+		s.Object = st.Name
+	}
+	if st.Problem != nil {
+		s.Unread = &SourceProblem{What: st.Problem.Error(), Hint: st.Problem.Hint}
+	}
+	if st.LastGood != "" {
+		s.LastGood = &LastGood{Folder: st.LastGood, InUse: st.LastGoodInUse, Kept: "not yet", LastError: st.SaveError}
+		if !st.Saved.IsZero() {
+			s.LastGood.Kept = st.Saved.UTC().Format(time.RFC3339)
+		}
+	}
+	return s
+}
+
+// Queries summarizes queries and answers.
+type Queries struct {
+	Total    uint64            `json:"total"`
+	HitRatio string            `json:"hitRatio"` // answers given without an upstream; "unknown" before the first answer
+	BySource map[string]uint64 `json:"bySource"`
+	ByRcode  map[string]uint64 `json:"byRcode"`
+	Inflight int               `json:"inflight"`
+	Waiting  int               `json:"waiting"`
+	Shed     uint64            `json:"shed"`
+	ShedBy   map[string]uint64 `json:"shedBy,omitempty"` // by reason
+}
+
+// QueriesOf summarizes the resolver's counters.
+func QueriesOf(st resolve.Stats) Queries {
+	s := Queries{BySource: map[string]uint64{}, ByRcode: map[string]uint64{}, Inflight: st.Inflight, Waiting: st.Waiting}
+	for _, families := range st.Queries {
+		for _, types := range families {
+			for _, n := range types {
+				s.Total += n
+			}
+		}
+	}
+	for source, rcodes := range st.Responses {
+		for rcode, n := range rcodes {
+			if n > 0 {
+				s.BySource[resolve.Sources()[source]] += n
+				s.ByRcode[resolve.Rcodes()[rcode]] += n
+			}
+		}
+	}
+	for reason, n := range st.Shed {
+		s.addShed(resolve.Sheds()[reason], n)
+	}
+	s.HitRatio = hitRatio(&st)
+	return s
+}
+
+// addShed adds n queries shed for a reason.
+func (s *Queries) addShed(reason string, n uint64) {
+	if n == 0 {
+		return
+	}
+	if s.ShedBy == nil {
+		s.ShedBy = map[string]uint64{}
+	}
+	s.Shed += n
+	s.ShedBy[reason] = n
+}
+
+// hitRatio returns the part of the answers that needed no upstream: those from the zone, the cache, and the
+// configuration. A stale answer is no hit, because it took a failed query to an upstream. A SERVFAIL is no
+// hit either.
+func hitRatio(st *resolve.Stats) string {
+	var hits, all uint64
+	for _, source := range []resolve.Source{
+		resolve.SourceZone, resolve.SourceCache, resolve.SourceStatic, resolve.SourceStale, resolve.SourceUpstream, resolve.SourceFailure,
+	} {
+		here := source <= resolve.SourceCache || source == resolve.SourceStatic
+		for rcode, n := range st.Responses[source] {
+			all += n
+			if here && resolve.Rcodes()[rcode] != "SERVFAIL" {
+				hits += n
+			}
+		}
+	}
+	if all == 0 {
+		return "unknown"
+	}
+	return fmt.Sprintf("%.1f %%", 100*float64(hits)/float64(all))
+}
+
+// Cache is the fill state of the cache.
+type Cache struct {
+	Entries   int64  `json:"entries"`
+	Bytes     int64  `json:"bytes"`
+	Capacity  int64  `json:"capacity"`
+	Evictions uint64 `json:"evictions"`
+}
+
+// CacheOf returns the fill state of a cache.
+func CacheOf(st cache.Stats) Cache {
+	return Cache{Entries: st.Entries, Bytes: st.Bytes + st.Fixed, Capacity: st.Capacity, Evictions: st.Evictions}
+}
+
+// Memory is the memory that the agent may use, in bytes, as in /status and the metrics.
+type Memory struct {
+	Cgroup   int64 `json:"cgroup,omitempty"`   // the container's limit; 0: none
+	GoLimit  int64 `json:"goLimit,omitempty"`  // the Go runtime's limit; 0: none
+	GoUsed   int64 `json:"goUsed"`             // used by the Go runtime
+	Cache    int64 `json:"cache"`              // cache.size
+	Snapshot int64 `json:"snapshot,omitempty"` // used by snapshots if their folder is in memory
+	// By names the origin of GoLimit: "cgroup", "GOMEMLIMIT" (the environment), or "no limit".
+	By string `json:"by"`
+	// Inflight and Waiting are the bounds in use: the configured ones if the memory allows.
+	Inflight int `json:"inflight"`
+	Waiting  int `json:"waiting"`
+}
+
+// NoLimit is the value of [Memory.By] without a limit.
+const NoLimit = "no limit"
+
+// Static describes the answers from the configuration.
+type Static struct {
+	Names     int         `json:"names"`     // in hosts
+	Addresses int         `json:"addresses"` // of those names
+	Templates int         `json:"templates"`
+	Failures  uint64      `json:"failures"` // queries that a template could not answer
+	Files     []HostsFile `json:"files,omitempty"`
+}
+
+// HostsFile is one hosts file.
+type HostsFile struct {
+	Path      string `json:"path"`
+	Names     int    `json:"names"`
+	Skipped   int    `json:"skipped,omitempty"` // invalid lines
+	Reads     uint64 `json:"reads"`             // versions loaded since the start
+	LastError string `json:"lastError,omitempty"`
+}
+
+// StaticOf returns nil if the configuration answers nothing.
+func StaticOf(st *static.Stats) *Static {
+	if st == nil {
+		return nil
+	}
+	s := &Static{Names: st.Names, Addresses: st.Addresses, Templates: st.Templates, Failures: st.Failures}
+	for i := range st.Files {
+		f := &st.Files[i]
+		file := HostsFile{Path: f.Path, Names: f.Names, Skipped: f.Skipped, Reads: f.Reads}
+		if f.Err != nil {
+			file.LastError = f.Err.Error()
+		}
+		s.Files = append(s.Files, file)
+	}
+	return s
+}
+
+// Snapshot describes the snapshots since the start.
+type Snapshot struct {
+	Loaded    string `json:"loaded"`            // a snapshot.Outcome
+	Refused   string `json:"refused,omitempty"` // why it was refused
+	Age       string `json:"age,omitempty"`     // age at the start of the loaded snapshot
+	Answers   int    `json:"answers"`           // answers restored
+	Objects   int    `json:"objects"`           // cluster objects restored
+	Saved     string `json:"saved"`             // time since the last save, or "never"
+	Bytes     int64  `json:"bytes"`             // size of the last one
+	Failed    uint64 `json:"failed"`            // failed saves since the start
+	LastError string `json:"lastError,omitempty"`
+}
+
+// SnapshotOf returns nil if there are no snapshots.
+func SnapshotOf(st *snapshot.Stats, now time.Time) *Snapshot {
+	if st == nil {
+		return nil
+	}
+	s := &Snapshot{
+		Loaded: cmp.Or(st.Loaded.Outcome, snapshot.OutcomeNone), Refused: st.Loaded.Reason,
+		Answers: st.Loaded.Entries, Objects: st.Loaded.Objects,
+		Saved: "never", Bytes: st.Bytes, Failed: st.Failed, LastError: st.LastError,
+	}
+	if s.Loaded == snapshot.OutcomeLoaded {
+		s.Age = st.Loaded.Age.Round(time.Second).String()
+	}
+	if !st.LastSaved.IsZero() {
+		s.Saved = now.Sub(st.LastSaved).Round(time.Second).String()
+	}
+	return s
+}
+
+// Handover describes the takeover at the start and the handover to a successor.
+type Handover struct {
+	Socket    string `json:"socket"`
+	Listening bool   `json:"listening"`          // a successor can request the sockets
+	Taken     string `json:"taken"`              // takeover at the start: a handover.Outcome
+	From      string `json:"from,omitempty"`     // token of the predecessor
+	Why       string `json:"why,omitempty"`      // why the predecessor refused
+	WaitsFor  string `json:"waitsFor,omitempty"` // what the start waits for
+	To        string `json:"to,omitempty"`       // token of the successor
+	Given     string `json:"given,omitempty"`    // time since the handover
+	Asked     uint64 `json:"asked"`              // agents that requested the sockets
+	Abandoned uint64 `json:"abandoned"`          // agents that received the sockets and ended before they took over
+	LastError string `json:"lastError,omitempty"`
+}
+
+// HandoverOf describes the handovers at the socket path. The start waits for waitsFor, or for nothing.
+func HandoverOf(path, waitsFor string, stats *handover.Stats, now time.Time) *Handover {
+	s := &Handover{
+		Socket: path, Listening: stats.Listening, Taken: cmp.Or(stats.Taken, handover.OutcomeNone), From: stats.From, Why: stats.Why,
+		WaitsFor: waitsFor, To: stats.To, Asked: stats.Asked, Abandoned: stats.Abandoned, LastError: stats.LastError,
+	}
+	if stats.Given {
+		s.Given = now.Sub(stats.GivenAt).Round(time.Second).String()
+	}
+	return s
+}
+
+// Probe is one configured probe.
+type Probe struct {
+	Label     string            `json:"label"`
+	Server    string            `json:"server"`
+	Question  string            `json:"question"`
+	State     string            `json:"state"`              // "good", "bad", or "unknown" before the first result
+	Latency   string            `json:"latency"`            // of the latest good answer; "unknown" before the first
+	Failures  map[string]uint64 `json:"failures,omitempty"` // by probe.Reason
+	Row       uint64            `json:"inARow,omitempty"`   // failures since the latest good answer
+	LastError string            `json:"lastError,omitempty"`
+}
+
+// ProbeOf describes a probe of a server for a question.
+func ProbeOf(label, server, question string, st *probe.Stats) Probe {
+	s := Probe{
+		Label: label, Server: server, Question: question, State: "unknown", Latency: roundTrip(st.Last), Row: st.Row, LastError: st.LastError,
+	}
+	if st.Known {
+		s.State = map[bool]string{true: "good", false: "bad"}[st.Up]
+	}
+	for reason, n := range st.Failures {
+		if n == 0 {
+			continue
+		}
+		if s.Failures == nil {
+			s.Failures = map[string]uint64{}
+		}
+		s.Failures[probe.Reason(reason).String()] = n
+	}
+	return s
+}

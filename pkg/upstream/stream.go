@@ -1,0 +1,387 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package upstream
+
+import (
+	"bufio"
+	"context"
+	"encoding/binary"
+	"fmt"
+	"net"
+	"sync"
+	"time"
+
+	"github.com/nodecache/node-cache/pkg/wire"
+)
+
+const (
+	maxOutbox       = 1 << 18  // bytes waiting to be written on one connection
+	maxDirectWrites = 4        // direct writes of one flush, before the writer takes over
+	maxSpareBuf     = 32 << 10 // bytes of memory kept for an outbox
+)
+
+// A streamConn is the link of a TCP or TLS connection: messages with a length prefix (RFC 1035 section 4.2.2). One
+// goroutine reads, one writes what the kernel did not accept at once.
+type streamConn struct {
+	*conn
+	wake   chan struct{} // wakes the writer; has room for one
+	socket *tcpSocket    // nil: not a TCP socket, or another system than Linux. Set before open
+
+	// Guarded by connPool.mu:
+	writing      bool   // a flush or the writer owns the sending side
+	flushPending bool   // a flush came while writing was set
+	outbox       []byte // frames to be written
+	spareBuf     []byte // a written outbox, kept for its memory; nil: none
+	unsent       []byte // rest of a direct write, for the writer
+}
+
+// fullLocked implements link.
+func (s *streamConn) fullLocked(size int) bool {
+	return s.queries.n >= maxInflight || len(s.outbox)+2+size > maxOutbox
+}
+
+// blocked implements link.
+func (s *streamConn) blocked() bool { return false }
+
+// queueLocked appends the query to the outbox, over TLS with padding.
+func (s *streamConn) queueLocked(a *attempt, batch *wire.SendBatch) (first bool) {
+	wire.SetID(a.pending.sent, a.pending.id)
+	if s.batch != batch {
+		s.batch, s.batchCount = batch, 0
+	}
+	s.batchCount++
+	first = len(s.outbox) == 0
+	s.outbox = append(s.outbox, 0, 0)
+	start := len(s.outbox)
+	if s.pool.tlsClient != nil {
+		s.outbox = wire.AppendPadded(s.outbox, a.pending.sent)
+	} else {
+		s.outbox = append(s.outbox, a.pending.sent...)
+	}
+	binary.BigEndian.PutUint16(s.outbox[start-2:], uint16(len(s.outbox)-start))
+	return first
+}
+
+// start implements link.
+func (s *streamConn) start(context.Context, net.Conn) error {
+	if raw := rawTCP(s.rawConn); raw != nil {
+		s.socket = newTCPSocket(raw)
+	}
+	return nil
+}
+
+// serve reads until the connection ends.
+func (s *streamConn) serve(ctx context.Context, nc net.Conn) error {
+	var writer sync.WaitGroup
+	writer.Go(func() { s.fail(s.write(ctx, nc)) })
+	s.Flush()          // queries that came while it opened
+	s.fail(s.read(nc)) //nolint:contextcheck // it may open the next connection, which outlives this one
+	s.requeueOrFail()  //nolint:contextcheck // so may this
+	writer.Wait()
+	return nil
+}
+
+// Flush sends the queries of a batch. If the kernel accepts them, they are written here and no goroutine wakes.
+//
+// The goroutine that sets writing owns the sending side until it clears writing. Any other one sets flushPending,
+// which the owner checks before it clears writing.
+func (s *streamConn) Flush() {
+	c, p := s.conn, s.pool
+	p.mu.Lock()
+	c.batch = nil
+	if !c.open || c.err != nil || len(s.outbox) == 0 || s.writing {
+		s.flushPending = true
+		p.mu.Unlock()
+		return
+	}
+	s.writing = true
+	for range maxDirectWrites {
+		if s.socket == nil || p.tlsClient != nil {
+			break
+		}
+		out := s.takeOutboxLocked()
+		p.mu.Unlock()
+		n, err := s.socket.write(out)
+		p.mu.Lock()
+		if err != nil {
+			c.failLocked(fmt.Errorf("sending: %w", err))
+			p.mu.Unlock()
+			return
+		}
+		if n < len(out) {
+			s.unsent = out[n:]
+			break
+		}
+		s.recycleLocked(out)
+		if !s.flushPending || len(s.outbox) == 0 {
+			s.writing = false
+			p.mu.Unlock()
+			return
+		}
+	}
+	p.mu.Unlock()
+	s.wake <- struct{}{} // does not block: only the owner sends, and the writer receives before it gives up the side
+}
+
+// takeOutboxLocked takes all queued frames.
+func (s *streamConn) takeOutboxLocked() []byte {
+	out := s.outbox
+	s.outbox, s.spareBuf, s.flushPending = s.spareBuf[:0], nil, false
+	return out
+}
+
+// recycleLocked keeps the memory of written frames.
+func (s *streamConn) recycleLocked(out []byte) {
+	if cap(out) <= maxSpareBuf {
+		s.spareBuf = out
+	}
+}
+
+// write writes what flushes leave, until ctx ends because the connection has failed.
+func (s *streamConn) write(ctx context.Context, nc net.Conn) (err error) {
+	defer s.pool.recoverPanic(ctx, func() { err = errPanic })
+	watchdog := time.AfterFunc(writeTimeout, func() { s.fail(errStuck) })
+	defer watchdog.Stop()
+	for {
+		watchdog.Stop()
+		select {
+		case <-s.wake:
+		case <-ctx.Done():
+			return nil // it has failed already
+		}
+		for out := s.nextWrite(nil); len(out) > 0; out = s.nextWrite(out) {
+			watchdog.Reset(writeTimeout)
+			if _, err := nc.Write(out); err != nil {
+				return fmt.Errorf("sending: %w", err)
+			}
+		}
+	}
+}
+
+// nextWrite returns what to write next, after sent was written. If there is nothing, it releases the sending side.
+func (s *streamConn) nextWrite(sent []byte) []byte {
+	s.pool.mu.Lock()
+	defer s.pool.mu.Unlock()
+	if sent != nil {
+		s.recycleLocked(sent)
+	}
+	if rest := s.unsent; rest != nil {
+		s.unsent = nil
+		return rest
+	}
+	if len(s.outbox) > 0 {
+		return s.takeOutboxLocked()
+	}
+	s.writing = false
+	return nil
+}
+
+// read reads frames until the connection ends.
+func (s *streamConn) read(nc net.Conn) (err error) {
+	p := s.pool
+	defer p.recoverPanic(context.Background(), func() { err = errPanic })
+	in := newFrameBuffer()
+	var (
+		msg   wire.Message
+		batch wire.SendBatch
+		came  []received
+	)
+	for {
+		n, err := nc.Read(in.space())
+		in.filled(n)
+		if n > 0 {
+			var more bool
+			if came, more = s.matchFrames(in, came[:0]); more {
+				s.socket.ackNow() // the peer may hold the other answers back until then
+			}
+			for _, f := range came {
+				p.deliver(f, &msg, &batch)
+			}
+			batch.Flush()
+			clear(came)
+		}
+		if err != nil {
+			return fmt.Errorf("receiving: %w", err)
+		}
+	}
+}
+
+// matchFrames appends the received whole frames, and removes their queries from the connection. A frame that answers
+// no query is counted and ignored. more reports whether answers are still pending.
+func (s *streamConn) matchFrames(in *frameBuffer, came []received) (_ []received, more bool) {
+	frame := in.next()
+	if frame == nil {
+		return came, true
+	}
+	c, p := s.conn, s.pool
+	now := p.now()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	c.lastRead, c.owesAnswer = now, false
+	for ; frame != nil; frame = in.next() {
+		var a *attempt
+		if len(frame) >= wire.HeaderLen {
+			a = c.queries.lookup(wire.ID(frame))
+		}
+		if a == nil || wire.Match(a.pending.sent, frame) == wire.NoMatch {
+			p.count.failures[CauseMismatch].Add(1)
+			continue
+		}
+		c.removeLocked(now, a)
+		came = append(came, received{attempt: a, frame: frame})
+	}
+	if len(came) > 0 {
+		c.answeredLocked(now)
+	}
+	c.checkIdleLocked(now)
+	return came, c.queries.n > 0
+}
+
+// deliver parses a frame and delivers it to its attempt.
+func (p *connPool) deliver(f received, msg *wire.Message, batch *wire.SendBatch) {
+	var r reply
+	switch err := msg.Parse(f.frame); {
+	case len(f.frame) == wire.HeaderLen: // a bare header
+		r.headerOnlyRcode = uint16(f.frame[3] & 0x0f)
+	case err != nil:
+		r.err = fmt.Errorf("%w: %w", errMalformed, err)
+	case msg.Truncated():
+		r.err = fmt.Errorf("%w: truncated over TCP", errMalformed)
+	default:
+		r.m = msg
+	}
+	if r.err != nil {
+		p.count.failures[CauseMalformed].Add(1)
+	}
+	f.attempt.deliver(r, batch)
+}
+
+// readBufferSize is how many bytes one read takes: a hundred answers or more. Each open connection holds such a
+// buffer.
+const readBufferSize = 16 << 10
+
+// A frameBuffer splits a stream into messages with a length prefix (RFC 1035 section 4.2.2).
+type frameBuffer struct {
+	fixed []byte
+	buf   []byte // fixed, or larger for a long frame
+	start int    // of unread bytes
+	end   int    // of received bytes
+}
+
+func newFrameBuffer() *frameBuffer {
+	small := make([]byte, readBufferSize)
+	return &frameBuffer{fixed: small, buf: small}
+}
+
+// next returns a whole frame, which is valid until the next call of space; nil: there is none.
+func (f *frameBuffer) next() []byte {
+	have := f.buf[f.start:f.end]
+	if len(have) < 2 {
+		return nil
+	}
+	n := 2 + int(binary.BigEndian.Uint16(have))
+	if len(have) < n {
+		return nil
+	}
+	f.start += n
+	return have[2:n:n]
+}
+
+// space returns the buffer for the next read. It is never empty: less than a frame is left, and the rest of it fits.
+func (f *frameBuffer) space() []byte {
+	have := f.buf[f.start:f.end]
+	need := 2
+	if len(have) >= 2 {
+		need += int(binary.BigEndian.Uint16(have))
+	}
+	to := f.fixed
+	switch {
+	case need <= len(f.fixed):
+	case need <= len(f.buf):
+		to = f.buf
+	default:
+		to = make([]byte, need)
+	}
+	f.end = copy(to, have) // the memory may overlap
+	f.buf, f.start = to, 0
+	return to[f.end:]
+}
+
+// filled records that n bytes were read into space.
+func (f *frameBuffer) filled(n int) { f.end += n }
+
+// An idTable holds the queries on one connection by ID. The low bits of an ID select the slot. At least half of the
+// slots are free, and an ID whose slot is taken is not used.
+type idTable struct {
+	slots []*attempt // a power of two, at least twice n
+	n     int
+}
+
+const minSlots = 32
+
+// lookup returns the query with the ID, or nil.
+func (q *idTable) lookup(id uint16) *attempt {
+	if len(q.slots) == 0 {
+		return nil
+	}
+	a := q.slots[int(id)&(len(q.slots)-1)]
+	if a == nil || a.pending.id != id {
+		return nil
+	}
+	return a
+}
+
+// add adds a query under a random ID.
+func (q *idTable) add(a *attempt, random *bufio.Reader) error {
+	if 2*(q.n+1) > len(q.slots) {
+		q.grow()
+	}
+	id := uint16(0)
+	for range 4 { // all four taken: a chance of 1 in 16 at worst
+		drawn, err := draw(random, 2)
+		if err != nil {
+			return err
+		}
+		id = binary.BigEndian.Uint16(drawn)
+		if q.slots[int(id)&(len(q.slots)-1)] == nil {
+			break
+		}
+	}
+	for q.slots[int(id)&(len(q.slots)-1)] != nil {
+		id++
+	}
+	a.pending.id = id
+	q.slots[int(id)&(len(q.slots)-1)] = a
+	q.n++
+	return nil
+}
+
+// grow doubles the slots. IDs in different slots stay in different slots.
+func (q *idTable) grow() {
+	before := q.slots
+	q.slots = make([]*attempt, max(2*len(before), minSlots))
+	for _, a := range before {
+		if a != nil {
+			q.slots[int(a.pending.id)&(len(q.slots)-1)] = a
+		}
+	}
+}
+
+// remove removes a query that is in the table.
+func (q *idTable) remove(a *attempt) {
+	q.slots[int(a.pending.id)&(len(q.slots)-1)] = nil
+	q.n--
+}
+
+// randomBuffer is how many random bytes are read at once, as each read is expensive.
+const randomBuffer = 512
+
+// draw returns n random bytes, which are valid until the next call.
+func draw(random *bufio.Reader, n int) ([]byte, error) {
+	drawn, err := random.Peek(n)
+	if err != nil {
+		return nil, fmt.Errorf("reading random numbers: %w", err)
+	}
+	_, _ = random.Discard(n)
+	return drawn, nil
+}

@@ -1,0 +1,348 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package zone
+
+import (
+	"github.com/nodecache/node-cache/pkg/wire"
+)
+
+// Labels of zonal names: <topology zone>.<directive>._zone.<service>.
+const (
+	labelZone   = "_zone"
+	labelPin    = "pin"    // only endpoints of the zone
+	labelPrefer = "prefer" // all endpoints, if the zone has none
+)
+
+// Number of labels left of the domain, in the tree of svc.
+const (
+	depthTree      = 1 // svc
+	depthNamespace = 2
+	depthService   = 3
+)
+
+// serviceTree answers a name at or below svc, or returns the service if the name is its alias.
+func (r *reply) serviceTree() (*service, Result) {
+	if r.labels == depthTree {
+		return nil, r.nodata(needsNothing)
+	}
+	if res, ok := r.hidden(); ok {
+		return nil, res
+	}
+	if r.labels == depthNamespace {
+		return nil, r.namespaceName()
+	}
+	first := r.labels - depthService // index of the service's label, and the number of labels left of it
+	if !r.possible(first) {
+		return nil, r.nxdomain(needsNothing)
+	}
+	n, _ := r.z.store.findNode(r.labelRange(first, r.labels-depthTree))
+	if n == nil || n.svc == nil {
+		return nil, r.nxdomain(needsServices)
+	}
+	return r.service(n)
+}
+
+// service answers a name at or below the service of the node, or returns the service if the name is its alias.
+func (r *reply) service(n *node) (*service, Result) {
+	if n.partial {
+		return nil, r.answerRefused()
+	}
+	left := r.labels - depthService
+	r.ttl = r.ttlOf(n.svc)
+	switch n.svc.typ {
+	case ExternalName:
+		if left > 0 || n.svc.data == "" {
+			return nil, r.nxdomain(needsServices)
+		}
+		return n.svc, Result{}
+	case Headless:
+		return nil, r.headless(n, left)
+	case ClusterIP:
+	}
+	return nil, r.clusterIP(n, left)
+}
+
+// hidden denies the names of a namespace that is not exposed.
+func (r *reply) hidden() (Result, bool) {
+	if r.z.namespaces == nil && !r.z.knownNamespaces {
+		return Result{}, false
+	}
+	label := r.labelRange(r.labels-depthNamespace, r.labels-depthTree)
+	if r.z.namespaces != nil {
+		if _, ok := r.z.namespaces[string(label)]; !ok {
+			return r.nxdomain(needsNothing), true
+		}
+	}
+	if r.z.knownNamespaces {
+		if n, _ := r.z.store.findNamespace(label); n == nil || !n.declared.Load() {
+			return r.nxdomain(needsNamespaces), true
+		}
+	}
+	return Result{}, false
+}
+
+// namespaceName answers <namespace>.svc and <namespace>.pod, which have no data.
+func (r *reply) namespaceName() Result {
+	if n, _ := r.z.store.findNamespace(r.labelRange(0, 1)); !n.exists() {
+		return r.nxdomain(needsNamespaces)
+	}
+	return r.nodata(needsNothing)
+}
+
+// possible reports whether any service could have a name with that many labels to its left.
+func (r *reply) possible(left int) bool {
+	switch left {
+	case 0, 1:
+		return true
+	case 2:
+		_, ok := protocolOf(r.label(1))
+		return ok || r.zonalNode(left)
+	}
+	return r.zonalNode(left)
+}
+
+// zonalNode reports whether the labels left of the service are those of a zonal name or of a node above one.
+func (r *reply) zonalNode(left int) bool {
+	if left == 0 || string(r.label(left-1)) != labelZone {
+		return false
+	}
+	if left == 1 {
+		return true
+	}
+	directive := string(r.label(left - 2))
+	return directive == labelPin || directive == labelPrefer
+}
+
+// clusterIP answers a name of a ClusterIP service.
+func (r *reply) clusterIP(n *node, left int) Result {
+	if r.z.skipEmpty && !n.hasPublished() && r.freshnessOf(needsSlices) != unwatched {
+		return r.nxdomain(needsEndpoints)
+	}
+	filter, ok := r.portFilter(left)
+	switch {
+	case left == 1:
+		return r.belowClusterIP(n)
+	case !ok:
+		return r.nxdomain(needsServices) // a zonal name
+	case left == 2 && filter.count(n.svc.ports()) == 0:
+		return r.nxdomain(needsServices)
+	}
+	before := r.answer
+	if addrLen := addrLenOf(r.q.Type); addrLen != 0 {
+		r.appendClusterIPs(n.svc, addrLen)
+	} else if r.q.Type == wire.TypeSRV {
+		r.appendServiceSRV(n.svc, left, &filter)
+	}
+	if r.answer == before && !r.truncated() {
+		return r.nodata(needsNothing)
+	}
+	return r.positive(needsServices)
+}
+
+// portFilter returns the filter for a name with that many labels left of the service: all ports, or those of
+// _port._proto. It reports false for other names.
+func (r *reply) portFilter(left int) (portFilter, bool) {
+	switch left {
+	case 0:
+		return portFilter{}, true
+	case 2:
+		protocol, ok := protocolOf(r.label(1))
+		return portFilter{byName: true, name: portName(r.label(0)), protocol: protocol}, ok
+	}
+	return portFilter{}, false
+}
+
+// belowClusterIP answers the names of endpoints of a ClusterIP service. The store may not have its slices.
+func (r *reply) belowClusterIP(n *node) Result {
+	if res, ok := r.endpoint(n); ok {
+		return res
+	}
+	if p, ok := protocolOf(r.label(0)); ok && n.svc.ports().protocols()>>p&1 != 0 {
+		return r.nodata(needsNothing)
+	}
+	if !r.z.allSlices {
+		return r.denyUnlessFallback(needsServices)
+	}
+	return r.nxdomain(needsEndpoints)
+}
+
+// endpoint answers the name of an endpoint in the store.
+func (r *reply) endpoint(n *node) (Result, bool) {
+	sel := r.selectAll(n).withLabel(r.label(0))
+	if !sel.notEmpty() {
+		return Result{}, false
+	}
+	return r.set(&sel, r.labels-depthService), true
+}
+
+// headless answers a name of a headless service.
+func (r *reply) headless(n *node, left int) Result {
+	if left == 1 {
+		return r.belowHeadless(n)
+	}
+	filter, ok := r.portFilter(left)
+	if !ok {
+		return r.zonal(n, left)
+	}
+	sel := r.selectAll(n)
+	sel.ports = filter
+	if !r.complete(needsSlices) || !sel.notEmpty() { // a partial set is not an answer
+		return r.nxdomain(needsEndpoints)
+	}
+	return r.set(&sel, left)
+}
+
+// belowHeadless answers a name one label below a headless service.
+func (r *reply) belowHeadless(n *node) Result {
+	if res, ok := r.endpoint(n); ok {
+		return res
+	}
+	if r.zonalNode(1) {
+		return r.zonalEmpty()
+	}
+	if p, ok := protocolOf(r.label(0)); ok && n.hasProtocol(p) {
+		return r.nodata(needsNothing)
+	}
+	return r.nxdomain(needsEndpoints)
+}
+
+// zonal answers a zonal name, or a node above one, of a headless service.
+func (r *reply) zonal(n *node, left int) Result {
+	if left == 2 {
+		return r.zonalEmpty()
+	}
+	if !r.complete(needsSlices) {
+		return r.nxdomain(needsEndpoints)
+	}
+	sel := r.selectAll(n)
+	sel.zone = r.labelRange(0, left-2)
+	if !sel.notEmpty() && string(r.label(left-2)) == labelPrefer {
+		sel.zone = nil
+	}
+	if !sel.notEmpty() {
+		return r.nodata(needsEndpoints)
+	}
+	return r.set(&sel, left)
+}
+
+// zonalEmpty answers for a node above zonal names. Every headless service has such names if slices are watched.
+func (r *reply) zonalEmpty() Result {
+	if r.freshnessOf(needsSlices) == unwatched {
+		return r.nxdomain(needsEndpoints)
+	}
+	return r.nodata(needsNothing)
+}
+
+// selectAll selects all published endpoints of the node.
+func (r *reply) selectAll(n *node) selection {
+	return selection{
+		store: r.z.store, node: n, publish: n.svc.publish, podNames: r.z.podNames, rotation: r.rotation, steps: r.steps,
+	}
+}
+
+// set answers with the selected endpoints, of which there is at least one. The name has that many labels left of the service.
+func (r *reply) set(sel *selection, left int) Result {
+	before := r.answer
+	addrLen := addrLenOf(r.q.Type)
+	switch {
+	case addrLen != 0:
+		r.appendEndpoints(sel, addrLen)
+	case r.q.Type == wire.TypeSRV:
+		r.appendEndpointSRV(sel, left)
+	default:
+		return r.nodata(needsNothing)
+	}
+	if r.answer == before && !r.truncated() {
+		return r.nodata(needsEndpoints)
+	}
+	return r.positive(needsEndpoints)
+}
+
+// podTree answers a name at or below pod.
+func (r *reply) podTree() Result {
+	if r.labels == depthTree {
+		return r.nodata(needsNothing)
+	}
+	if r.z.pods == PodsDisabled {
+		return r.nxdomain(needsNothing)
+	}
+	if res, ok := r.hidden(); ok {
+		return res
+	}
+	switch r.labels {
+	case depthNamespace:
+		return r.namespaceName()
+	case depthService:
+		return r.podName()
+	}
+	return r.nxdomain(needsNothing)
+}
+
+// podName answers <address>.<namespace>.pod.
+func (r *reply) podName() Result {
+	var buf [16]byte
+	addr := parseDashed(r.label(0), &buf)
+	if addr == nil {
+		return r.nxdomain(needsNothing)
+	}
+	if r.z.pods == PodsVerified {
+		if !r.z.store.hasPod(r.label(1), addr) {
+			return r.nxdomain(needsPods)
+		}
+	} else if n, _ := r.z.store.findNamespace(r.labelRange(1, 2)); !n.exists() {
+		return r.nxdomain(needsNamespaces)
+	}
+	if addrLenOf(r.q.Type) != len(addr) {
+		return r.nodata(needsNothing)
+	}
+	r.appendAddressBytes(addr)
+	if r.z.pods == PodsVerified {
+		return r.positive(needsPods)
+	}
+	return r.positive(needsNamespaces)
+}
+
+// appendAddressBytes appends the current name's address record.
+func (r *reply) appendAddressBytes(addr []byte) {
+	r.appendOwner(r.at)
+	r.appendFixed(r.q.Type, r.z.ttl, len(addr))
+	r.dst = append(r.dst, addr...)
+	r.answer++
+}
+
+// hasPod reports whether a pod of the namespace has the address.
+func (s *Store) hasPod(namespace, addr []byte) bool {
+	p, _ := find(&s.podsByAddr, &s.pods, s.hash(addr), func(p *pod) bool { return p.namespace == string(namespace) && p.hasAddr(addr) })
+	return p != nil
+}
+
+// A pod is a Pod object, packed. It is immutable.
+type pod struct {
+	namespace string // label
+	name      string
+	data      string // IPv4 addresses, IPv6 addresses
+	n4        int
+}
+
+func packPod(p Pod) *pod {
+	v4, v6 := packAddrs(p.Addrs)
+	return &pod{namespace: p.Namespace, name: p.Name, data: string(append(v4, v6...)), n4: len(v4) / 4}
+}
+
+// addrs returns the packed addresses of addrLen bytes each.
+func (p *pod) addrs(addrLen int) string {
+	if addrLen == 4 {
+		return p.data[:4*p.n4]
+	}
+	return p.data[4*p.n4:]
+}
+
+// hasAddr reports whether addr is one of the pod's.
+func (p *pod) hasAddr(addr []byte) bool {
+	for list := p.addrs(len(addr)); list != ""; list = list[len(addr):] {
+		if list[:len(addr)] == string(addr) {
+			return true
+		}
+	}
+	return false
+}
