@@ -8,6 +8,7 @@ import (
 	"io"
 	"log/slog"
 	"slices"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -116,7 +117,7 @@ func (a *Agent) apply(ctx context.Context, parts *taskSet, cfg config.Config) er
 		return err
 	}
 	plan.Cache = r.cache
-	a.logHandler.set(a.options.Log, cfg.Log)
+	a.logHandler.set(cfg.Log)
 	r.cache.SetPrefetch(cache.Prefetch{Hits: cfg.Cache.Prefetch.Hits, Remaining: cfg.Cache.Prefetch.Remaining})
 	r.cache.SetServeStale(cache.ServeStale{Window: cfg.Cache.ServeStale.For, TTL: cfg.Cache.ServeStale.TTL})
 	a.limitSessions(&cfg.Limits)
@@ -267,7 +268,7 @@ func (a *Agent) load(ctx context.Context) (config.Config, error) {
 	if cfg, a.startError, err = a.source.Load(ctx); err != nil {
 		return cfg, withHint(err)
 	}
-	a.logHandler.set(a.options.Log, cfg.Log)
+	a.logHandler.set(cfg.Log)
 	return cfg, nil
 }
 
@@ -278,7 +279,7 @@ func (a *Agent) useLastGood(ctx context.Context, why error) (config.Config, erro
 		return cfg, err
 	}
 	a.startError = why
-	a.logHandler.set(a.options.Log, cfg.Log)
+	a.logHandler.set(cfg.Log)
 	return cfg, nil
 }
 
@@ -359,24 +360,41 @@ func hintFor(err error) string {
 // A reloadableHandler is a log handler whose level and format a reload can change. All loggers derived from
 // it follow the change.
 type reloadableHandler struct {
+	out     *lockedWriter
 	current *atomic.Pointer[currentHandler]
 	derive  func(slog.Handler) slog.Handler // adds the attributes and groups of derived loggers
 }
 
-// handlers holds the handler in use. Each configuration has its own.
+// A lockedWriter keeps the records of an old and a new handler apart: each handler has a lock of its own.
+type lockedWriter struct {
+	mu  sync.Mutex
+	out io.Writer
+}
+
+// Write implements [io.Writer].
+func (w *lockedWriter) Write(p []byte) (int, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.out.Write(p)
+}
+
+// currentHandler is the handler in use. Each configuration has its own.
 type currentHandler struct{ slog.Handler }
 
 func newReloadableHandler(out io.Writer, cfg config.Log) *reloadableHandler {
-	s := &reloadableHandler{current: new(atomic.Pointer[currentHandler]), derive: func(h slog.Handler) slog.Handler { return h }}
-	s.set(out, cfg)
+	s := &reloadableHandler{
+		out: &lockedWriter{out: out}, current: new(atomic.Pointer[currentHandler]),
+		derive: func(h slog.Handler) slog.Handler { return h },
+	}
+	s.set(cfg)
 	return s
 }
 
-func (s *reloadableHandler) set(out io.Writer, cfg config.Log) {
+func (s *reloadableHandler) set(cfg config.Log) {
 	options := &slog.HandlerOptions{Level: cfg.Level}
-	var h slog.Handler = slog.NewJSONHandler(out, options)
+	var h slog.Handler = slog.NewJSONHandler(s.out, options)
 	if cfg.Format == "text" {
-		h = slog.NewTextHandler(out, options)
+		h = slog.NewTextHandler(s.out, options)
 	}
 	s.current.Store(&currentHandler{h})
 }
@@ -393,10 +411,14 @@ func (s *reloadableHandler) Handle(ctx context.Context, r slog.Record) error {
 
 // WithAttrs implements [slog.Handler].
 func (s *reloadableHandler) WithAttrs(attrs []slog.Attr) slog.Handler {
-	return &reloadableHandler{current: s.current, derive: func(h slog.Handler) slog.Handler { return s.derive(h).WithAttrs(attrs) }}
+	derived := *s
+	derived.derive = func(h slog.Handler) slog.Handler { return s.derive(h).WithAttrs(attrs) }
+	return &derived
 }
 
 // WithGroup implements [slog.Handler].
 func (s *reloadableHandler) WithGroup(name string) slog.Handler {
-	return &reloadableHandler{current: s.current, derive: func(h slog.Handler) slog.Handler { return s.derive(h).WithGroup(name) }}
+	derived := *s
+	derived.derive = func(h slog.Handler) slog.Handler { return s.derive(h).WithGroup(name) }
+	return &derived
 }

@@ -166,9 +166,11 @@ func TestConfigMapResumed(t *testing.T) {
 		w.expect(t, "after a connection that broke", "applied 4")
 		w.api.cut(nil)
 		time.Sleep(10 * time.Second)
-		w.api.cut(io.ErrUnexpectedEOF)
-		w.api.putText(size(5))
-		w.api.forget()
+		w.api.set(func() { // at once: the next watch begins without a delay
+			w.api.cutLocked(io.ErrUnexpectedEOF)
+			w.api.putLocked(map[string]string{Key: size(5)})
+			w.api.forgetLocked()
+		})
 		time.Sleep(10 * time.Second)
 		w.expect(t, "after a history that is lost", "applied 5")
 		w.api.set(func() {

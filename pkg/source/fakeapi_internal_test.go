@@ -78,9 +78,9 @@ func (f *fakeAPI) event(kind string, o any) string {
 }
 
 // put creates or changes the object.
-func (f *fakeAPI) put(data map[string]string) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
+func (f *fakeAPI) put(data map[string]string) { f.set(func() { f.putLocked(data) }) }
+
+func (f *fakeAPI) putLocked(data map[string]string) {
 	f.version++
 	kind := "MODIFIED"
 	if f.object == nil {
@@ -118,17 +118,15 @@ func (f *fakeAPI) notifyLocked(text string) {
 	}
 }
 
-// forget drops the history.
-func (f *fakeAPI) forget() {
-	f.mu.Lock()
-	defer f.mu.Unlock()
+// forgetLocked drops the history.
+func (f *fakeAPI) forgetLocked() {
 	f.history, f.oldest = nil, f.version
 }
 
 // cut ends every watch with an error, or normally for nil.
-func (f *fakeAPI) cut(err error) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
+func (f *fakeAPI) cut(err error) { f.set(func() { f.cutLocked(err) }) }
+
+func (f *fakeAPI) cutLocked(err error) {
 	for w := range f.watches {
 		_ = w.CloseWithError(err)
 		delete(f.watches, w)
