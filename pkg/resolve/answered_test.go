@@ -232,14 +232,17 @@ func TestNoRoute(t *testing.T) {
 	t.Parallel()
 	p := plan(t, newUpstream(t))
 	p.Routes = []resolve.Route{{Suffix: []byte("\x04test\x00"), Upstream: newUpstream(t), TTL: bounds()}}
+	local(p)
 	r := newResolver(t, p)
-	m := question("www.example.", dns.TypeA)
-	m.SetEdns0(1232, false)
 	for range 2 {
-		got := unpack(t, newClient(r, false).exchange(t, pack(t, m)))
+		got := unpack(t, newClient(r, false).exchange(t, pack(t, query("www.example.", dns.TypeA))))
 		if got.Rcode != dns.RcodeServerFailure || !strings.Contains(got.String(), "EDE: 22") {
 			t.Errorf("got, want SERVFAIL and EDE: 22:\n%s", got)
 		}
+	}
+	got := explanations(t, r, near, wish("www.example.", dns.TypeA))
+	if len(got) != 1 || !strings.HasPrefix(got[0], "source=failure took=") || !strings.HasSuffix(got[0], " route=none") {
+		t.Errorf("explained %q", got)
 	}
 	if s := r.Stats(); s.Failures != 0 || s.Panics != 0 || s.Inflight != 0 {
 		t.Errorf("failures %d, panics %d, in flight %d, want none", s.Failures, s.Panics, s.Inflight)

@@ -3,6 +3,7 @@
 package resolve_test
 
 import (
+	gocmp "cmp"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -16,7 +17,6 @@ import (
 	"github.com/miekg/dns"
 
 	"github.com/nodecache/node-cache/pkg/resolve"
-	"github.com/nodecache/node-cache/pkg/static"
 	"github.com/nodecache/node-cache/pkg/wire"
 )
 
@@ -133,16 +133,9 @@ func sixWorld(t *testing.T, change func(*resolve.DNS64Config)) (*resolve.Plan, *
 	p.Routes[0].Upstream = u
 	making(t, p, change)
 	rewriting(t, p, "exact other.example four.test", "exact db.example db.shop.svc.cluster.local", "exact only.example ipv4only.arpa")
-	var err error
-	p.Static, err = static.New(static.Config{TTL: 30 * time.Second, Names: []static.Host{
-		{Name: "four.hosts", Addresses: []netip.Addr{netip.MustParseAddr("192.0.2.77")}},
-		{Name: "blocked.hosts", Addresses: []netip.Addr{netip.IPv4Unspecified()}},
-		{Name: "own.hosts", Addresses: []netip.Addr{netip.MustParseAddr("127.0.0.1")}},
-		{Name: "six.hosts", Addresses: []netip.Addr{netip.MustParseAddr("192.0.2.78"), netip.MustParseAddr("fd00::78")}},
-	}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	p.Static = fixed(t, map[string]string{"four.hosts": "192.0.2.77", "blocked.hosts": "0.0.0.0", "own.hosts": "127.0.0.1", "six.hosts": "192.0.2.78 fd00::78"},
+		"made. A: {{ .Name }} 60 IN A 192.0.2.9", "alias. A: {{ .Name }} 60 IN CNAME four.test.", "alias-longer. AAAA: ", "alias-longer.: {{ .Name }} 60 IN CNAME four.test.",
+		"web. A: {{ .Name }} 60 IN CNAME web.shop.svc.cluster.local.", "gone. A: {{ .Name }} 60 IN CNAME two.test.", "bad. A: {{ .Name }} nonsense")
 	return p, u
 }
 
@@ -150,20 +143,23 @@ func sixWorld(t *testing.T, change func(*resolve.DNS64Config)) (*resolve.Plan, *
 func TestDNS64(t *testing.T) {
 	t.Parallel()
 	all := func(c *resolve.DNS64Config) { c.All = true }
-	validating := func(m *dns.Msg) { m.SetEdns0(1232, true); m.CheckingDisabled = true }
 	const own = "shop.svc.cluster.local."
+	reverse := func(addr string) string {
+		name, _ := dns.ReverseAddr(addr)
+		return name
+	}
+	host, cluster, known := reverse("64:ff9b::c000:24d"), reverse("64:ff9b::a60:7"), reverse("64:ff9b::c000:aa")
 	for _, tt := range []struct {
 		name   string
 		ask    string
+		rrtype uint16 // AAAA if it is zero
 		change func(*resolve.DNS64Config)
 		query  func(*dns.Msg)
 		from4  bool
 		want   string // with TTLs
 	}{
 		{name: "made", ask: "four.test.", want: "NOERROR | four.test. 30 64:ff9b::c000:201"},
-		{name: "TTL of the address", ask: "short.test.", want: "NOERROR | short.test. 20 64:ff9b::c000:206"},
 		{name: "no TTL for the denial", ask: "long.test.", want: "NOERROR | long.test. 600 64:ff9b::c000:205"},
-		{name: "there is one", ask: "both.test.", want: "NOERROR | both.test. 300 2001:db8::2"},
 		{name: "there is one, made all the same", ask: "both.test.", change: all, want: "NOERROR | both.test. 300 64:ff9b::c000:202"},
 		{name: "there is one, none to be made of", ask: "six.test.", change: all, want: "NOERROR | six.test. 300 2001:db8::6"},
 		{name: "one in the form of IPv4", ask: "mapped.test.", want: "NOERROR | mapped.test. 300 64:ff9b::c000:203"},
@@ -176,14 +172,10 @@ func TestDNS64(t *testing.T) {
 		{name: "one in the form of IPv4, a client over IPv4", ask: "mapped.test.", from4: true, want: "NOERROR | mapped.test. 300 ::ffff:192.0.2.3"},
 		{name: "some addresses blocked", ask: "halfblocked.test.", want: "NOERROR | halfblocked.test. 30 64:ff9b::c000:20a"},
 		{name: "an alias", ask: "alias.test.", want: "NOERROR | alias.test. 250 four.test. | four.test. 30 64:ff9b::c000:201"},
-		{name: "no name", ask: "none.test.", want: "NXDOMAIN / test."},
 		{name: "no address at all", ask: "empty.test.", want: "NOERROR / test."},
 		{name: "no answer for IPv6", ask: "nosix.test.", want: "NOERROR | nosix.test. 300 64:ff9b::c000:204"},
 		{name: "no answer for IPv4", ask: "nofour.test.", want: "SERVFAIL"},
 		{name: "no answer at all", ask: "dead.test.", want: "SERVFAIL"},
-		{name: "a client over IPv4", ask: "four.test.", from4: true, want: "NOERROR / test."},
-		{name: "a client over IPv4, for all", ask: "four.test.", from4: true, change: func(c *resolve.DNS64Config) { c.IPv4 = true }, want: "NOERROR | four.test. 30 64:ff9b::c000:201"},
-		{name: "a client that validates", ask: "four.test.", query: validating, want: "NOERROR / test."},
 		{name: "a client that knows of DNSSEC", ask: "four.test.", query: func(m *dns.Msg) { m.SetEdns0(1232, true) }, want: "NOERROR | four.test. 30 64:ff9b::c000:201"},
 		{name: "rewritten", ask: "Other.example.", want: "NOERROR | Other.example. 30 64:ff9b::c000:201"},
 		{name: "of the cluster", ask: "web." + own, want: "NOERROR aa | web." + own + " 5 64:ff9b::a60:7"},
@@ -195,17 +187,37 @@ func TestDNS64(t *testing.T) {
 		{name: "of the configuration, the client itself", ask: "own.hosts.", want: "NOERROR aa"},
 		{name: "no answer for IPv6, blocked", ask: "nosixblocked.test.", want: "SERVFAIL"},
 		{name: "of the configuration, with one", ask: "six.hosts.", want: "NOERROR aa | six.hosts. 30 fd00::78"},
-		{name: "the name that tells the prefix", ask: "ipv4only.arpa.", want: "NOERROR aa | ipv4only.arpa. 3600 64:ff9b::c000:aa | ipv4only.arpa. 3600 64:ff9b::c000:ab"},
 		{name: "the name that tells the prefix, made all the same", ask: "ipv4only.arpa.", change: all, want: "NOERROR aa | ipv4only.arpa. 600 64:ff9b::c000:aa | ipv4only.arpa. 600 64:ff9b::c000:ab"},
 		{name: "the name that tells the prefix, over IPv4", ask: "ipv4only.arpa.", from4: true, want: "NOERROR aa"},
+		{name: "the name that tells the prefix, rewritten", ask: "only.example.", want: "NOERROR aa | only.example. 3600 64:ff9b::c000:aa | only.example. 3600 64:ff9b::c000:ab"},
+		{name: "its IPv4 addresses", ask: "ipv4only.arpa.", rrtype: dns.TypeA, want: "NOERROR aa | ipv4only.arpa. 3600 192.0.0.170 | ipv4only.arpa. 3600 192.0.0.171"},
+		{name: "its other types", ask: "ipv4only.arpa.", rrtype: dns.TypeNS, want: "NOERROR aa"},
+		{name: "a name below it", ask: "www.IPv4only.arpa.", want: "NXDOMAIN aa"},
+		{name: "a name that only ends in its letters", ask: `\008ipv4only.arpa.`, rrtype: dns.TypeA, want: "NOERROR"},
+		{name: "its reverse name", ask: "171.0.0.192.in-addr.arpa.", rrtype: dns.TypePTR, want: "NOERROR aa | 171.0.0.192.in-addr.arpa. 3600 ipv4only.arpa."},
+		{name: "its other reverse name", ask: "170.0.0.192.in-addr.arpa.", rrtype: dns.TypePTR, want: "NOERROR aa | 170.0.0.192.in-addr.arpa. 3600 ipv4only.arpa."},
+		{name: "another type of its reverse name", ask: "170.0.0.192.in-addr.arpa.", rrtype: dns.TypeTXT, want: "NOERROR aa"},
+		{name: "a name below its reverse name", ask: "x.170.0.0.192.in-addr.arpa.", rrtype: dns.TypePTR, want: "NXDOMAIN aa"},
+		{name: "its reverse name in the prefix", ask: known, rrtype: dns.TypePTR, want: "NOERROR aa | " + known + " 600 170.0.0.192.in-addr.arpa. | 170.0.0.192.in-addr.arpa. 3600 ipv4only.arpa."},
+		{name: "a host's reverse name", ask: host, rrtype: dns.TypePTR, want: "NOERROR aa | " + host + " 600 77.2.0.192.in-addr.arpa. | 77.2.0.192.in-addr.arpa. 30 four.hosts."},
+		{name: "a cluster address's reverse name", ask: cluster, rrtype: dns.TypePTR, want: "NOERROR aa | " + cluster + " 600 7.0.96.10.in-addr.arpa. | 7.0.96.10.in-addr.arpa. 5 web.shop.svc.cluster.local."},
+		{name: "another type of a reverse name", ask: host, rrtype: dns.TypeTXT, want: "NOERROR"},
+		{name: "a reverse name outside the prefix", ask: reverse("64:ff9b:1::1"), rrtype: dns.TypePTR, want: "NOERROR"},
+		{name: "a reverse name with another letter", ask: strings.Replace(host, "d", "g", 1), rrtype: dns.TypePTR, want: "NOERROR"},
+		{name: "a template", ask: "x.made.", want: "NOERROR aa | x.made. 60 64:ff9b::c000:209"},
+		{name: "an alias of a template", ask: "x.alias.", want: "NOERROR aa | x.alias. 60 four.test. | four.test. 300 64:ff9b::c000:201"},
+		{name: "an alias of a template without IPv6", ask: "x.alias-longer.", want: "NOERROR aa | x.alias-longer. 60 four.test. | four.test. 300 64:ff9b::c000:201"},
+		{name: "an alias of a template, of the cluster", ask: "x.web.", want: "NOERROR aa | x.web. 60 web.shop.svc.cluster.local. | web.shop.svc.cluster.local. 5 64:ff9b::a60:7"},
+		{name: "an alias of a template, denied", ask: "x.gone.", want: "NOERROR aa | x.gone. 60 two.test. / test."},
+		{name: "a template that fails", ask: "x.bad.", want: "SERVFAIL"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				p, _ := sixWorld(t, tt.change)
+				p, u := sixWorld(t, tt.change)
 				r := newResolver(t, p)
 				for range 3 { // asked for, and held
-					m := question(tt.ask, dns.TypeAAAA)
+					m := question(tt.ask, gocmp.Or(tt.rrtype, dns.TypeAAAA))
 					m.AuthenticatedData = true
 					if tt.query != nil {
 						tt.query(m)
@@ -222,6 +234,11 @@ func TestDNS64(t *testing.T) {
 						t.Errorf("question %v, AD %t", got.Question[0], got.AuthenticatedData)
 					}
 				}
+				for _, asked := range u.asked {
+					if name := asked.Question[0].Name; strings.HasPrefix(name, "ipv4only") || strings.HasSuffix(name, ".192.in-addr.arpa.") {
+						t.Errorf("asked for %s", name)
+					}
+				}
 			})
 		})
 	}
@@ -230,53 +247,6 @@ func TestDNS64(t *testing.T) {
 // sortedSay is what say gives with its records in order.
 func sortedSay(text string) []string {
 	return sortedGist(strings.ReplaceAll(text, " | ", "; "))
-}
-
-// TestDNS64Reverse asks for what leads back from addresses.
-func TestDNS64Reverse(t *testing.T) {
-	t.Parallel()
-	p, u := sixWorld(t, nil)
-	r := newResolver(t, p)
-	reverse := func(addr string) string {
-		name, _ := dns.ReverseAddr(addr)
-		return name
-	}
-	host, cluster, known := reverse("64:ff9b::c000:24d"), reverse("64:ff9b::a60:7"), reverse("64:ff9b::c000:aa")
-	for _, tt := range []struct {
-		ask    string
-		rrtype uint16
-		want   string
-	}{
-		{host, dns.TypePTR, "NOERROR aa | " + host + " 600 77.2.0.192.in-addr.arpa. | 77.2.0.192.in-addr.arpa. 30 four.hosts."},
-		{known, dns.TypePTR, "NOERROR aa | " + known + " 600 170.0.0.192.in-addr.arpa. | 170.0.0.192.in-addr.arpa. 3600 ipv4only.arpa."},
-		{"171.0.0.192.in-addr.arpa.", dns.TypePTR, "NOERROR aa | 171.0.0.192.in-addr.arpa. 3600 ipv4only.arpa."},
-		{"x.170.0.0.192.in-addr.arpa.", dns.TypePTR, "NXDOMAIN aa"},
-		{"x.171.0.0.192.in-addr.arpa.", dns.TypeA, "NXDOMAIN aa"},
-		{"www.IPv4only.arpa.", dns.TypeAAAA, "NXDOMAIN aa"},
-		{`\008ipv4only.arpa.`, dns.TypeA, "NOERROR"}, // another name
-		{"only.example.", dns.TypeAAAA, "NOERROR aa | only.example. 3600 64:ff9b::c000:aa | only.example. 3600 64:ff9b::c000:ab"},
-		{"170.0.0.192.in-addr.arpa.", dns.TypePTR, "NOERROR aa | 170.0.0.192.in-addr.arpa. 3600 ipv4only.arpa."},
-		{"170.0.0.192.in-addr.arpa.", dns.TypeTXT, "NOERROR aa"},
-		{"ipv4only.arpa.", dns.TypeA, "NOERROR aa | ipv4only.arpa. 3600 192.0.0.170 | ipv4only.arpa. 3600 192.0.0.171"},
-		{"ipv4only.arpa.", dns.TypeNS, "NOERROR aa"},
-		{reverse("64:ff9b:1::1"), dns.TypePTR, "NOERROR"},
-		{host, dns.TypeTXT, "NOERROR"},
-		{strings.Replace(host, "d", "g", 1), dns.TypePTR, "NOERROR"},
-	} {
-		got := unpack(t, newClient6(r).exchange(t, pack(t, question(tt.ask, tt.rrtype))))
-		if diff := cmp.Diff(tt.want, say(got)); diff != "" {
-			t.Errorf("%s %s (-want +got):\n%s", tt.ask, dns.TypeToString[tt.rrtype], diff)
-		}
-	}
-	got := gist(unpack(t, newClient6(r).exchange(t, pack(t, question(cluster, dns.TypePTR)))))
-	if want := "7.0.96.10.in-addr.arpa. PTR web.shop.svc.cluster.local."; !strings.Contains(got, want) {
-		t.Errorf("an address of the cluster: %s, want %s", got, want)
-	}
-	for _, asked := range u.asked {
-		if name := asked.Question[0].Name; !strings.HasPrefix(name, `\`) && strings.Contains(name, "ipv4only") || strings.HasSuffix(name, ".192.in-addr.arpa.") {
-			t.Errorf("asked for %s", name)
-		}
-	}
 }
 
 // TestDNS64SharesQueries has clients wait for both queries. Each is sent once for all clients.

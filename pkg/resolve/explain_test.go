@@ -7,7 +7,6 @@ import (
 	"net/netip"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
@@ -88,29 +87,6 @@ func TestExplainZone(t *testing.T) {
 		if got := explanations(t, r, stranger, wish(tt.ask, dns.TypeA)); got != nil {
 			t.Errorf("%s: a remote client got %q", tt.name, got)
 		}
-	}
-}
-
-// TestExplainNoRoute explains the failure of a name without a route.
-func TestExplainNoRoute(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		p := plan(t, newUpstream(t))
-		p.Routes[0].Suffix = wireName(t, "example.")
-		local(p)
-		got := explanations(t, newResolver(t, p), near, wish("www.test.", dns.TypeA))
-		if diff := cmp.Diff([]string{"source=failure took=0.00ms route=none"}, got); diff != "" {
-			t.Errorf("(-want +got):\n%s", diff)
-		}
-	})
-}
-
-// TestExplainRemoteClients checks that no client gets an explanation without Plan.Local.
-func TestExplainRemoteClients(t *testing.T) {
-	t.Parallel()
-	r := newResolver(t, plan(t, newUpstream(t, "www.test. 60 IN A 192.0.2.1")))
-	if got := explanations(t, r, "127.0.0.1:1", wish("www.test.", dns.TypeA)); got != nil {
-		t.Errorf("explanation %q", got)
 	}
 }
 

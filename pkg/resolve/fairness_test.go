@@ -366,47 +366,6 @@ func TestFlood(t *testing.T) {
 	})
 }
 
-// TestNewcomer fills all places: as soon as one is free it is a newcomer's, not of
-// those who have many.
-func TestNewcomer(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		const places = 32
-		p := plan(t, &slowUpstream{delay: time.Second})
-		p.Inflight = places
-		r := newResolver(t, p)
-		greedy := newPod(t, r, 0)
-		greedy.ask(places)
-		const reserve = 5 // of which there are four for newcomers once one is not more than an eighth of 32
-		if greedy.shed.Load() != reserve {
-			t.Errorf("%s, want all of %d places but %d", greedy, places, reserve)
-		}
-		time.Sleep(500 * time.Millisecond)
-		for n := range reserve {
-			other := newPod(t, r, 1+n)
-			other.ask(1)
-			if other.shed.Load() > 0 {
-				t.Fatalf("newcomer %d: %s", n, other)
-			}
-		}
-		late := newPod(t, r, 1000)
-		late.ask(1)
-		if s := r.Stats(); late.shed.Load() != 1 || s.Shed[resolve.ShedInflight] != 1 || s.Inflight != places {
-			t.Errorf("with all of %d places taken: %s; %v", s.Inflight, late, s.Shed)
-		}
-		time.Sleep(501 * time.Millisecond) // the greedy one's answers are here, and it takes what it can
-		greedy.ask(places)
-		late.ask(1)
-		if late.shed.Load() != 1 {
-			t.Errorf("after places became free: %s; the greedy one: %s", late, greedy)
-		}
-		time.Sleep(5 * time.Second)
-		if s := r.Stats(); s.Inflight != 0 || s.Clients != 0 {
-			t.Errorf("in the end %d in flight, %d clients", s.Inflight, s.Clients)
-		}
-	})
-}
-
 // TestRefreshesGiveWay checks that prefetching stops while clients use half of the in-flight limit.
 func TestRefreshesGiveWay(t *testing.T) {
 	t.Parallel()

@@ -3,46 +3,17 @@
 package resolve_test
 
 import (
-	"bytes"
 	"fmt"
-	"log/slog"
 	"net/netip"
 	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/miekg/dns"
 
 	"github.com/nodecache/node-cache/pkg/resolve"
-	"github.com/nodecache/node-cache/pkg/wire"
 )
-
-// TestRedirectOdd sends every odd packet to a plan with all kinds of redirects: the replies are the same as without them.
-func TestRedirectOdd(t *testing.T) {
-	t.Parallel()
-	p := plan(t, newUpstream(t, "www.test. 300 IN A 192.0.2.1", `www.test. 300 IN TYPE65280 \# 2 abcd`))
-	p.Version, p.Hostname, p.Self = "v9", "node-7", "a1b2c3"
-	p.Loop = func([]byte) bool { return true }
-	detouring(t, p)
-	rewriting(t, p, "exact version.bind www.test", "prefix id www")
-	r := newResolver(t, p)
-	for _, tt := range oddPackets(t) {
-		for i, pkt := range tt.packets {
-			for _, stream := range []bool{false, true} {
-				c := newClient6(r)
-				c.from.Stream = stream
-				if diff := cmp.Diff(tt.want, describe(t, pkt, c.exchange(t, pkt))); diff != "" {
-					t.Errorf("%s, packet %d, %x, stream %t (-want +got):\n%s", tt.row, i, pkt, stream, diff)
-				}
-			}
-		}
-	}
-	if st := r.Stats(); st.Panics != 0 {
-		t.Errorf("%d panics", st.Panics)
-	}
-}
 
 // TestRedirectFlags queries each source of answers with all bits, classes and sizes that a query may have: each gets a
 // reply to its own question that fits, and only those that are for addresses have some made.
@@ -87,99 +58,6 @@ func TestRedirectFlags(t *testing.T) {
 	}
 	if st := r.Stats(); st.Panics != 0 || st.Synthesized == 0 {
 		t.Errorf("%d panics, %d made", st.Panics, st.Synthesized)
-	}
-}
-
-// TestRedirectLongest redirects names of 255 bytes, and names that become 255 or 256 bytes long.
-func TestRedirectLongest(t *testing.T) {
-	t.Parallel()
-	label := strings.Repeat("a", 62)
-	fill := strings.Repeat(label+".", 3) // 189 bytes
-	longest := func(end string) string { return fill + strings.Repeat("b", 64-len(end)) + "." + end }
-	u := newUpstream(t)
-	u.mangle = func(m *dns.Msg) {
-		if q := m.Question[0]; q.Qtype == dns.TypeA {
-			rr, _ := dns.NewRR(q.Name + " 300 IN A 192.0.2.1")
-			m.Answer = []dns.RR{rr}
-		}
-	}
-	p := plan(t, u)
-	detouring(t, p)
-	rewriting(t, p, "suffix .up.test .upper.test", "suffix .same.test .else.test", "prefix c cc", "suffix .down.test .d")
-	r := newResolver(t, p)
-	for _, tt := range []struct{ ask, want string }{
-		{longest("same.test."), longest("else.test.")},
-		{longest("up.test."), longest("up.test.")}, // there is no such name as the rule makes
-		{longest("up.test.")[3:], longest("upper.test.")[3:]},
-		{"c" + longest("d.")[1:], "c" + longest("d.")[1:]},
-		{longest("down.test."), strings.TrimSuffix(longest("down.test."), "down.test.") + "d."},
-	} {
-		if i := strings.Index(tt.want, ".upper."); i > 0 { // the label before is that of the question
-			tt.want = strings.TrimSuffix(tt.ask, ".up.test.") + ".upper.test."
-		}
-		for _, when := range []string{"asked for", "held"} {
-			got := unpack(t, newClient6(r).exchange(t, pack(t, query(tt.ask, dns.TypeAAAA))))
-			if want := "NOERROR | " + tt.ask + " 300 64:ff9b::c000:201"; say(got) != want {
-				t.Errorf("%s, %s: %s", tt.ask, when, say(got))
-			}
-		}
-		u.mu.Lock()
-		if asked := u.asked[len(u.asked)-1].Question[0].Name; asked != tt.want {
-			t.Errorf("%s: asked for %s, want %s", tt.ask, asked, tt.want)
-		}
-		u.mu.Unlock()
-	}
-}
-
-// TestRedirectHuge redirects each way to a set that fills a message: records that no longer fit behind the chain, because
-// of longer names or longer addresses, are left out, and the reply is marked as truncated.
-func TestRedirectHuge(t *testing.T) {
-	t.Parallel()
-	s := shop(time.Now())
-	addrs := make([]string, 5000)
-	for i := range addrs {
-		addrs[i] = fmt.Sprintf("10.1.%d.%d", i>>8, i&0xff)
-	}
-	putDB(s, addrs...)
-	inSync(s)
-	p, _ := clusterPlan(t, s, true)
-	label := strings.Repeat("a", 63) + "."
-	long := label + label + label + "example."
-	rewriting(t, p, "exact "+strings.TrimSuffix(long, ".")+" db.shop.svc.cluster.local")
-	p.Static = fixed(t, nil, "there.: {{ .Name }} 60 IN CNAME db.shop.svc.cluster.local.")
-	making(t, p, nil)
-	r := newResolver(t, p)
-	for _, tt := range []struct {
-		ask    string
-		rrtype uint16
-		stream int // records over TCP, at least
-		packet int // over UDP
-	}{
-		{"db.shop.svc.cluster.local.", dns.TypeA, 4000, 60},
-		{"db.shop.svc.cluster.local.", dns.TypeAAAA, 2300, 40},
-		{long, dns.TypeA, 4000, 50},
-		{long, dns.TypeAAAA, 2300, 30},
-		{"x.there.", dns.TypeA, 4000, 60},
-		{"x.there.", dns.TypeAAAA, 2300, 40},
-		{label + label + label + "there.", dns.TypeA, 4000, 40},
-	} {
-		for _, stream := range []bool{false, true} {
-			c := newClient6(r)
-			c.from.Stream = stream
-			got := unpack(t, c.exchange(t, pack(t, query(tt.ask, tt.rrtype))))
-			most, least := wire.MaxMessage, tt.stream
-			if !stream {
-				most, least = wire.SafeUDP, tt.packet
-			}
-			if got.Rcode != dns.RcodeSuccess || !got.Truncated || len(got.Answer) < least || got.Question[0].Name != tt.ask {
-				t.Errorf("%s %s, stream %t: %s, TC %t, %d records, want %d", tt.ask, dns.TypeToString[tt.rrtype], stream,
-					dns.RcodeToString[got.Rcode], got.Truncated, len(got.Answer), least)
-			}
-			got.Compress = true
-			if size := got.Len(); size > most {
-				t.Errorf("%s, stream %t: %d bytes", tt.ask, stream, size)
-			}
-		}
 	}
 }
 
@@ -234,22 +112,4 @@ func TestRedirectFirstAnswer(t *testing.T) {
 			t.Errorf("from memory: TC %t, %d records", got.Truncated, len(got.Answer))
 		}
 	})
-}
-
-// TestRedirectLogType checks the logged type if the A query fails.
-func TestRedirectLogType(t *testing.T) {
-	t.Parallel()
-	var log bytes.Buffer
-	p := plan(t, newUpstream(t))
-	p.Static = fixed(t, nil, "bad. A: {{ .Name }} nonsense")
-	making(t, p, nil)
-	p.QueryLog = &resolve.QueryLog{All: true, Log: slog.New(slog.NewTextHandler(&log, nil))}
-	r := newResolver(t, p)
-	for range 2 {
-		log.Reset()
-		newClient6(r).exchange(t, pack(t, question("x.bad.", dns.TypeAAAA)))
-		if !strings.Contains(log.String(), "name=x.bad. type=28 ") {
-			t.Errorf("logged %s", log.String())
-		}
-	}
 }

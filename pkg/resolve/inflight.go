@@ -304,7 +304,7 @@ func (f *inFlight) send(until time.Time, batch *wire.SendBatch) {
 	f.r.pending.Add(1)
 	defer func() {
 		if defect := recover(); defect != nil {
-			f.r.panicked("flight", defect)
+			f.r.panicked("sending a query", defect)
 			if !f.answered.Swap(true) {
 				f.complete(&outcome{ede: wire.EDEOther}, f.r.now(), batch)
 			}
@@ -370,7 +370,7 @@ func (d *responseBuilder) process(f *inFlight, answer *wire.Message, err error, 
 	d.result = outcome{source: SourceUpstream, ede: wire.EDEOther}
 	defer func() {
 		if defect := recover(); defect != nil {
-			f.r.panicked("flight", defect)
+			f.r.panicked("processing an answer", defect)
 			d.result = outcome{ede: wire.EDEOther}
 		}
 	}()

@@ -3,9 +3,7 @@
 package resolve_test
 
 import (
-	"errors"
 	"fmt"
-	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -58,40 +56,6 @@ type coded int
 
 func (c coded) Error() string { return "coded" }
 func (c coded) EDE() int      { return int(c) }
-
-func TestFailures(t *testing.T) {
-	t.Parallel()
-	for _, tt := range []struct {
-		name string
-		make func(*upstream)
-		ede  string
-	}{
-		{"an error that names itself", func(u *upstream) { u.err = coded(23) }, "EDE: 23"},
-		{"any other error", func(u *upstream) { u.err = errors.New("odd") }, "EDE: 22"},
-		{"no answer by the deadline", func(u *upstream) { u.gate = make(chan struct{}) }, "EDE: 22"},
-		{"an answer that is a failure", func(u *upstream) { u.mangle = func(m *dns.Msg) { m.Rcode = dns.RcodeRefused } }, "EDE: 22"},
-		{"a panic", func(u *upstream) { u.mangle = func(*dns.Msg) { panic("asked to") } }, "EDE: 0"},
-	} {
-		t.Run(tt.name, func(t *testing.T) {
-			t.Parallel()
-			synctest.Test(t, func(t *testing.T) {
-				u := newUpstream(t)
-				tt.make(u)
-				r := newResolver(t, plan(t, u))
-				start := time.Now()
-				m := question("www.test.", dns.TypeA)
-				m.SetEdns0(1232, false)
-				got := unpack(t, newClient(r, false).exchange(t, pack(t, m)))
-				if got.Rcode != dns.RcodeServerFailure || !strings.Contains(got.String(), tt.ede) {
-					t.Errorf("got, want SERVFAIL and %s:\n%s", tt.ede, got)
-				}
-				if took := time.Since(start); took > 4*time.Second {
-					t.Errorf("took %s, the deadline is 4 s", took)
-				}
-			})
-		})
-	}
-}
 
 // A breaker is a client whose reply cannot be sent.
 type panickingReplier struct{}

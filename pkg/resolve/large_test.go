@@ -97,8 +97,8 @@ func TestLarge(t *testing.T) {
 			if walked := udp.worker.Walked(); walked > 30 {
 				t.Errorf("%d records were walked for a reply of 512 bytes", walked)
 			}
-			if all := unpack(t, tcp.exchange(t, q)); len(all.Answer) != tt.records {
-				t.Errorf("over TCP: %d records, want %d", len(all.Answer), tt.records)
+			if all := unpack(t, tcp.exchange(t, q)); len(all.Answer) != tt.records || all.Truncated != (tt.name == "dns64") {
+				t.Errorf("over TCP: %d records, TC %t, want %d", len(all.Answer), all.Truncated, tt.records)
 			}
 		})
 	}

@@ -125,7 +125,7 @@ func BenchmarkMiss(b *testing.B) {
 }
 
 // TestMissAllocations is the budget of a whole miss without the upstream: the
-// flight, which has all of it.
+// pending query, which has all of it.
 func TestMissAllocations(t *testing.T) {
 	if raceEnabled {
 		t.Skip("the race detector's pools forget on purpose")

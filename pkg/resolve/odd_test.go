@@ -5,6 +5,7 @@ package resolve_test
 import (
 	"bytes"
 	"encoding/binary"
+	"fmt"
 	"os"
 	"slices"
 	"strings"
@@ -168,25 +169,28 @@ func oddPackets(t *testing.T) []odd {
 func TestOddPackets(t *testing.T) {
 	t.Parallel()
 	u := newUpstream(t, "www.test. 300 IN A 192.0.2.1", `www.test. 300 IN TYPE65280 \# 2 abcd`)
-	p := plan(t, u)
-	p.Version, p.Hostname, p.Self = "v9", "node-7", "a1b2c3"
-	p.Loop = func([]byte) bool { return true }
-	r := newResolver(t, p)
-	for _, tt := range oddPackets(t) {
-		for _, stream := range []bool{false, true} {
-			name := tt.row + ", UDP"
-			if stream {
-				name = tt.row + ", TCP"
-			}
-			t.Run(name, func(t *testing.T) {
-				t.Parallel()
-				for i, pkt := range tt.packets {
-					got := describe(t, pkt, newClient(r, stream).exchange(t, pkt))
-					if diff := cmp.Diff(tt.want, got); diff != "" {
-						t.Errorf("packet %d, %x (-want +got):\n%s", i, pkt, diff)
+	for _, redirecting := range []bool{false, true} {
+		p := plan(t, u)
+		p.Version, p.Hostname, p.Self = "v9", "node-7", "a1b2c3"
+		p.Loop = func([]byte) bool { return true }
+		if redirecting { // which changes no reply
+			detouring(t, p)
+			rewriting(t, p, "exact version.bind www.test", "prefix id www")
+		}
+		r := newResolver(t, p)
+		for _, tt := range oddPackets(t) {
+			for _, stream := range []bool{false, true} {
+				t.Run(fmt.Sprintf("%s, TCP %t, redirecting %t", tt.row, stream, redirecting), func(t *testing.T) {
+					t.Parallel()
+					for i, pkt := range tt.packets {
+						c := newClient6(r)
+						c.from.Stream = stream
+						if diff := cmp.Diff(tt.want, describe(t, pkt, c.exchange(t, pkt))); diff != "" {
+							t.Errorf("packet %d, %x (-want +got):\n%s", i, pkt, diff)
+						}
 					}
-				}
-			})
+				})
+			}
 		}
 	}
 	t.Cleanup(func() { // after the parallel rows

@@ -170,7 +170,7 @@ func slowRewrite(rules []resolve.Rewrite, name string) string {
 				to += r.To
 			}
 		}
-		if _, good := dns.IsDomainName(to); ok && good && to != "" && !strings.HasSuffix(to, ".") {
+		if _, err := dns.PackDomainName(to+".", make([]byte, 255), 0, nil, false); ok && err == nil && to != "" && !strings.HasSuffix(to, ".") {
 			return to
 		}
 	}
@@ -182,6 +182,9 @@ func FuzzRewrites(f *testing.F) {
 	f.Add("www.old.test", uint8(2), ".old.test", ".new.test", uint8(1), "www.", "w")
 	f.Add("p-a", uint8(1), "p-", "", uint8(0), "p-a", "b.c")
 	f.Add("a", uint8(2), "a", "", uint8(2), "a", ".b")
+	longest := strings.Repeat(strings.Repeat("a", 62)+".", 3) + strings.Repeat("b", 55) + ".up.test" // 255 bytes
+	f.Add(longest, uint8(2), ".up.test", ".else.test", uint8(2), ".up.test", ".no.test")
+	f.Add(longest[2:], uint8(2), ".up.test", ".else.test", uint8(1), "a", "")
 	f.Fuzz(func(t *testing.T, name string, kind1 uint8, from1, to1 string, kind2 uint8, from2, to2 string) {
 		rules := []resolve.Rewrite{
 			{Kind: resolve.RewriteKind(kind1 % 3), From: from1, To: to1}, {Kind: resolve.RewriteKind(kind2 % 3), From: from2, To: to2},

@@ -7,8 +7,8 @@ import (
 	"unsafe"
 )
 
-// TestFlightSize keeps an inFlight within a size class without a header, see inFlightBuffer.
-func TestFlightSize(t *testing.T) {
+// TestPendingQuerySize keeps an inFlight within a size class without a header, see inFlightBuffer.
+func TestPendingQuerySize(t *testing.T) {
 	t.Parallel()
 	if got := unsafe.Sizeof(inFlight{}); got > 512 {
 		t.Errorf("an in-flight query has %d bytes, at most 512 are cheap", got)

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -20,57 +19,6 @@ import (
 	"github.com/nodecache/node-cache/pkg/resolve"
 	"github.com/nodecache/node-cache/pkg/wire"
 )
-
-// TestStaleReplyOptions checks that stale answers obey the client's size limit and options.
-func TestStaleReplyOptions(t *testing.T) {
-	t.Parallel()
-	var records []string
-	for i := range 60 {
-		records = append(records, fmt.Sprintf("big.test. 100 IN A 10.0.0.%d", i))
-	}
-	for _, rests := range []bool{false, true} {
-		t.Run(fmt.Sprintf("rests %t", rests), func(t *testing.T) {
-			t.Parallel()
-			synctest.Test(t, func(t *testing.T) {
-				u := newUpstream(t, records...)
-				p := plan(t, u)
-				p.Cache.SetServeStale(cache.ServeStale{Window: time.Hour, TTL: 30 * time.Second})
-				r := newResolver(t, p)
-				newClient(r, true).exchange(t, pack(t, question("big.test.", dns.TypeA)))
-				time.Sleep(110 * time.Second)
-				u.err = errors.New("refused")
-				for _, tt := range []struct {
-					size      uint16
-					stream    bool
-					limit     int
-					truncated bool
-				}{{0, false, 512, true}, {700, false, 700, true}, {1232, false, 1232, false}, {0, true, wire.MaxMessage, false}} {
-					if !rests {
-						time.Sleep(time.Minute)
-					}
-					m := question("BIG.test.", dns.TypeA)
-					if tt.size > 0 {
-						m.SetEdns0(tt.size, false)
-						m.IsEdns0().Option = []dns.EDNS0{&dns.EDNS0_COOKIE{Code: dns.EDNS0COOKIE, Cookie: "0123456789abcdef"}}
-					}
-					reply := newClient(r, tt.stream).exchange(t, pack(t, m))
-					got := unpack(t, reply)
-					if len(reply) > tt.limit || got.Truncated != tt.truncated || got.Id != m.Id || got.Question[0].Name != "BIG.test." || len(got.Answer) < 28 {
-						t.Errorf("limit %d: %d bytes, TC=%t, %d records, question %v", tt.limit, len(reply), got.Truncated, len(got.Answer), got.Question)
-					}
-					for _, rr := range got.Answer {
-						if rr.Header().Ttl != 30 {
-							t.Fatalf("TTL %d, want 30 for all", rr.Header().Ttl)
-						}
-					}
-					if text := got.String(); tt.size > 0 && (!strings.Contains(text, "COOKIE: 0123456789abcdef") || !strings.Contains(text, "EDE: 3")) {
-						t.Errorf("limit %d: options of\n%s", tt.limit, got.IsEdns0())
-					}
-				}
-			})
-		})
-	}
-}
 
 // TestStaleAllocations requires that answers in backoff do not allocate.
 func TestStaleAllocations(t *testing.T) {

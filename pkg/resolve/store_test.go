@@ -3,7 +3,6 @@
 package resolve_test
 
 import (
-	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -15,13 +14,6 @@ import (
 	"github.com/nodecache/node-cache/pkg/wire"
 	"github.com/nodecache/node-cache/pkg/zone"
 )
-
-func zoneAlias(name, target string) zone.Service {
-	return zone.Service{Namespace: "shop", Name: name, TTL: -1, Type: zone.ExternalName, ExternalName: target}
-}
-
-// equalLine compares two lines, letter case aside.
-func equalLine(a, b string) bool { return strings.EqualFold(a, b) }
 
 // A pending upstream answers when, and in the order, the test says.
 type pending struct {
@@ -39,7 +31,7 @@ func (p *pending) Ask(q []byte, _ time.Time, to wire.AnswerReceiver, _ *wire.Sen
 	})
 }
 
-// answer lets flight n end with one address, whose TTL is given.
+// answer ends query n with one address, whose TTL is given.
 func (p *pending) answer(tb testing.TB, n int, ttl uint32, address string) {
 	tb.Helper()
 	m := unpack(tb, p.qs[n])

@@ -128,14 +128,14 @@ func TestUnsyncedZone(t *testing.T) {
 		{"web.shop.svc.cluster.local.", false, "NOERROR aa | web.shop.svc.cluster.local. 5 10.96.0.7"}, // what is held is right
 		{"new.shop.svc.cluster.local.", true, "NOERROR | new.shop.svc.cluster.local. 3 10.96.0.8"},
 		{"new.shop.svc.cluster.local.", false, "SERVFAIL ede=14"},
+		{"rewritten.example.", false, "SERVFAIL ede=14"},
 	}
 	for _, tt := range tests {
 		t.Run(fmt.Sprint(tt.name, tt.elsewhere), func(t *testing.T) {
 			t.Parallel()
 			p, _ := clusterPlan(t, shop(time.Now()), tt.elsewhere)
-			q := question(tt.name, dns.TypeA)
-			q.SetEdns0(1232, false)
-			got := unpack(t, newClient(newResolver(t, p), false).exchange(t, pack(t, q)))
+			rewriting(t, p, "exact rewritten.example none.shop.svc.cluster.local")
+			got := unpack(t, newClient(newResolver(t, p), false).exchange(t, pack(t, query(tt.name, dns.TypeA))))
 			if diff := cmp.Diff(tt.want, say(got)); diff != "" {
 				t.Errorf("(-want +got)\n%s", diff)
 			}
