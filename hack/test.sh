@@ -17,8 +17,10 @@ needs="gcc:gcc /usr/include/stdio.h:libc6-dev musl-gcc:musl-tools git:git ip:ipr
 nsd:nsd unbound:unbound dnsperf:dnsperf dig:bind9-dnsutils nft:nftables iptables:iptables ipset:ipset
 conntrack:conntrack qemu-system-x86_64:qemu-system-x86 busybox:busybox-static cpio:cpio
 runc:runc /usr/lib/cni/bridge:containernetworking-plugins prometheus:prometheus promtool:prometheus"
-# In this order, one after the other: each keeps both cores of a small machine busy, and many tests use real sockets.
-suites="lint image-module unit race fuzz scenarios rules e2e upstream pressure node kernel cluster manifests install"
+# One after the other, in this order: many tests use real sockets and take times.
+suites="unit race scenarios rules e2e upstream pressure node kernel cluster manifests install"
+# Beside them, in time that they leave: what compiles and computes, and takes no times.
+idle="lint image-module fuzz"
 race=-race # empty where there is no C compiler, which the race detector needs
 concurrent='admin|agent|cache|filewatch|handover|resolve|server|snapshot|source|static|task|unixsock|upstream|watch|zone'
 bulky='TestEndless.*|TestPTRsAreBounded|TestTruncatedSetsRotate|TestWorst|TestRestoreMatchesOriginal|TestSetsThatNoMessageHolds|TestTransferHuge|TestTransferBigZone'
@@ -145,7 +147,7 @@ suite_scenarios() { go test -json -count=1 -timeout=10m ./test/scenario/...; }
 binary() {
   [[ -n ${E2E_BINARY:-} || -n ${E2E_RACE:-} ]] && return
   chmod 755 "$work" # one test starts it as an ordinary user
-  go build -trimpath -ldflags '-X main.version=test' -o "$work/node-cache" ./cmd/node-cache >&2 && export E2E_BINARY=$work/node-cache
+  CGO_ENABLED=0 go build -trimpath -ldflags '-X main.version=test' -o "$work/node-cache" ./cmd/node-cache >&2 && export E2E_BINARY=$work/node-cache
 }
 
 suite_e2e() { go test -json -count=1 -timeout="$limit" ./test/e2e/...; }
@@ -165,10 +167,11 @@ suite_node() {
 # What talks to the kernel, in Debian's, which an emulated machine boots.
 suite_kernel() { hack/test-kernel.sh; }
 
-# A cold build takes longer than a test should, so it is done ahead and said on the terminal.
+# The programs of Kubernetes, which several suites start. A cold build takes minutes, more than a test should.
+programs() { go test -count=1 -timeout=60m -run '^$' ./internal/kubetest; }
+
 suite_cluster() {
-  echo "building kube-apiserver, etcd and CoreDNS: minutes the first time, seconds later" >&3
-  go test -json -count=1 -timeout=40m -run '^$' ./internal/kubetest >"$work/programs" || { cat "$work/programs"; return 1; }
+  programs >"$work/programs" 2>&1 || { cat "$work/programs"; return 1; }
   go test -json -count=1 -timeout="$limit" ./test/cluster/... ./internal/kubetest/... ./bench/...
 }
 
@@ -181,7 +184,7 @@ suite_install() {
   local iptables
   [[ $(id -u) == 0 ]] || { cannot install "network namespaces need root"; return; }
   iptables=$(command -v apt-get)
-  echo "building kubelet, containerd and helm: minutes the first time, seconds later" >&3
+  programs >"$work/programs" 2>&1 || { cat "$work/programs"; return 1; }
   IMAGE_IPTABLES=$iptables go test -json -count=1 -p=1 -timeout=25m ./test/install/... ./internal/kubenode/... # two cores are one cluster's
 }
 
@@ -214,6 +217,16 @@ run() { # run SUITE
   echo "suite $name: $((passed + failed)) tests, $((SECONDS - start)) s, $verdict"
 }
 
+# in_idle_time runs what is named in $idle, where no other process wants the processor. Each report is printed as a whole.
+in_idle_time() { # in_idle_time SUITE...
+  local name
+  chrt --idle --pid 0 "$BASHPID"
+  [[ ! " $* " =~ \ (e2e|node|cluster|manifests|install)\  ]] || programs >"$work/programs.ahead" 2>&1
+  for name in $idle; do
+    [[ " $* " != *" $name "* ]] || { run "$name" >"$work/$name.report" 2>&1; cat "$work/$name.report"; }
+  done
+}
+
 summary() {
   if [[ -n $(missing) ]]; then echo "not installed, so tests that need them were skipped: $(missing)"; fi
   [[ -n $race ]] || echo "suite race did not run: no C compiler"
@@ -223,9 +236,15 @@ summary() {
 
 exec 3>&1 # for lines that are shown at once, also from a suite whose output is read
 work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
+trap '[[ -z ${idle_group:-} ]] || kill -- "-$idle_group" 2>/dev/null; rm -rf "$work"' EXIT
 set_up
-for name in ${*:-$suites}; do
-  run "$name"
+read -ra names <<<"${*:-$suites $idle}"
+set -m # its own process group: at an interrupt all of it ends
+in_idle_time "${names[@]}" &
+idle_group=$!
+set +m
+for name in "${names[@]}"; do
+  [[ " $idle " == *" $name "* ]] || run "$name"
 done
+wait
 summary

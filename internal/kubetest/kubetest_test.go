@@ -32,9 +32,11 @@ const limit = 30 * time.Second
 
 func TestMain(m *testing.M) {
 	// Once for all tests, so that no test's time holds a compilation.
-	if _, err := kubetest.Build(context.Background()); err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		os.Exit(1)
+	for _, name := range []string{"etcd", "coredns", "kube", "containerd", "containerd/shim", "helm"} {
+		if _, err := kubetest.Program(context.Background(), name); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
 	}
 	os.Exit(m.Run())
 }

@@ -12,7 +12,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nodecache/node-cache/internal/kubenode"
 	"github.com/nodecache/node-cache/internal/proctest"
 )
 
@@ -22,16 +21,8 @@ const agentImage = "ghcr.io/nodecache/node-cache:v0.7.0"
 // images is the folder of what image makes; TestMain makes and removes it.
 var images string
 
-// image is the archive of the agent's image as make image makes it, once for all tests. Around a static binary that is
-// there already, if the environment names one, it makes the simplest.
-var image = sync.OnceValues(func() (string, error) {
-	if program := os.Getenv(proctest.BinaryEnv); program != "" {
-		archive := archiveOf(agentImage)
-		files := map[string]string{"node-cache": program}
-		return archive, kubenode.Image{Name: agentImage, Files: files, Entrypoint: []string{"/node-cache"}}.Archive(archive)
-	}
-	return makeImage()
-})
+// image is the archive of the agent's image as make image makes it, once for all tests.
+var image = sync.OnceValues(func() (string, error) { return makeImage() })
 
 // imageIPTables is the one for component iptables, made of packages of Debian's besides.
 var imageIPTables = sync.OnceValues(func() (string, error) { return makeImage("-iptables") })
