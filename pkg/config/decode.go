@@ -7,6 +7,7 @@ import (
 	"reflect"
 	"slices"
 	"strings"
+	"sync"
 
 	"go.yaml.in/yaml/v3"
 )
@@ -47,13 +48,54 @@ type decoder struct {
 	more     int                 // problems after maxProblems
 	set      map[string]position // where the value of each key and each item is; keys without a value are not in it
 	visits   int
-	fields   map[reflect.Type][]field
 }
 
 // isSet reports whether the file has a value for a key.
 func (d *decoder) isSet(path string) bool {
 	_, set := d.set[path]
 	return set
+}
+
+// add reports a problem at the value of its path, or of the closest path around it that has one.
+func (d *decoder) add(p Problem) {
+	at, path := position{}, p.Path
+	for {
+		var known bool
+		if at, known = d.set[path]; known || path == "" {
+			break
+		}
+		path = path[:max(0, strings.LastIndexAny(path, ".["))]
+	}
+	d.addAt(at, p)
+}
+
+func (d *decoder) addAt(at position, p Problem) {
+	if len(d.problems) >= maxProblems {
+		d.more++
+		return
+	}
+	p.Line, p.Column = at.line, at.column
+	d.problems = append(d.problems, p)
+}
+
+// reject reports what is wrong with the value of a node.
+func (d *decoder) reject(path string, n *yaml.Node, p *Problem) {
+	d.addAt(positionOf(n), Problem{Path: path, What: shown(n) + ": " + p.What, Hint: p.Hint})
+}
+
+// clean reports whether no problem is at or below any of the keys. A rule between keys is
+// checked only then: the default that replaces a bad value could break the rule, and the
+// user would get a second problem for one mistake.
+func (d *decoder) clean(paths ...string) bool {
+	for _, p := range d.problems {
+		for _, path := range paths {
+			below, found := strings.CutPrefix(p.Path, path)
+			if found && (below == "" || below[0] == '.' || below[0] == '[') {
+				return false
+			}
+		}
+	}
+	return true
 }
 
 // decoded is a value with a form of its own in YAML.
@@ -102,7 +144,7 @@ func (d *decoder) decodeMapping(path string, n *yaml.Node, v reflect.Value) bool
 		d.reject(path, n, problem("not a mapping", ""))
 		return false
 	}
-	fields := d.fieldsOf(v.Type())
+	fields := fieldsOf(v.Type())
 	for _, p := range d.pairs(path, n, 0) {
 		child := childPath(path, p.key)
 		i := slices.IndexFunc(fields, func(f field) bool { return f.key == p.key })
@@ -307,19 +349,10 @@ func numberOf(v reflect.Value) float64 {
 }
 
 // fieldsOf returns the keys of a struct in their order.
-func (d *decoder) fieldsOf(t reflect.Type) []field {
-	fields, known := d.fields[t]
-	if !known {
-		fields = fieldsOf(t)
-		if d.fields == nil {
-			d.fields = map[reflect.Type][]field{}
-		}
-		d.fields[t] = fields
-	}
-	return fields
-}
-
 func fieldsOf(t reflect.Type) []field {
+	if known, found := knownFields.Load(t); found {
+		return known.([]field)
+	}
 	var fields []field
 	named := formats()
 	for _, s := range reflect.VisibleFields(t) {
@@ -340,8 +373,12 @@ func fieldsOf(t reflect.Type) []field {
 		}
 		fields = append(fields, f)
 	}
+	knownFields.Store(t, fields)
 	return fields
 }
+
+// knownFields holds what fieldsOf has returned.
+var knownFields sync.Map //nolint:gochecknoglobals // it depends on the types alone
 
 // isInline reports whether the keys of the struct with the field are among those of t.
 func isInline(t reflect.Type, index []int) bool {

@@ -4,6 +4,7 @@ package config
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -11,6 +12,7 @@ import (
 	"path/filepath"
 	"reflect"
 	"regexp"
+	"slices"
 	"sort"
 	"strings"
 	"time"
@@ -99,6 +101,23 @@ func parseFile(path string, data []byte, role Role) (Config, error) {
 		return Config{}, err
 	}
 	return *c, nil
+}
+
+// err returns the problems as an error, nil if there are none.
+func (d *decoder) err(path string) error {
+	if len(d.problems) == 0 {
+		return nil
+	}
+	slices.SortStableFunc(d.problems, func(a, b Problem) int {
+		if a.Line == 0 || b.Line == 0 {
+			return cmp.Compare(b.Line, a.Line)
+		}
+		return cmp.Or(cmp.Compare(a.Line, b.Line), cmp.Compare(a.Column, b.Column))
+	})
+	if d.more > 0 {
+		d.problems = append(d.problems, Problem{What: fmt.Sprintf("%d more problems", d.more)})
+	}
+	return &Error{Path: path, Problems: d.problems}
 }
 
 // readFile reads at most one byte more than a configuration may have.

@@ -3,13 +3,9 @@
 package config
 
 import (
-	"cmp"
 	"fmt"
-	"slices"
 	"strconv"
 	"strings"
-
-	"go.yaml.in/yaml/v3"
 )
 
 // Error holds everything that is wrong with one configuration.
@@ -77,65 +73,6 @@ func (p *Problem) of(value string) error {
 		return nil
 	}
 	return &Error{Problems: []Problem{{What: quote(value) + ": " + p.What, Hint: p.Hint}}}
-}
-
-// add reports a problem at the value of its path, or of the closest path around it that has one.
-func (d *decoder) add(p Problem) {
-	at, path := position{}, p.Path
-	for {
-		var known bool
-		if at, known = d.set[path]; known || path == "" {
-			break
-		}
-		path = path[:max(0, strings.LastIndexAny(path, ".["))]
-	}
-	d.addAt(at, p)
-}
-
-func (d *decoder) addAt(at position, p Problem) {
-	if len(d.problems) >= maxProblems {
-		d.more++
-		return
-	}
-	p.Line, p.Column = at.line, at.column
-	d.problems = append(d.problems, p)
-}
-
-// reject reports what is wrong with the value of a node.
-func (d *decoder) reject(path string, n *yaml.Node, p *Problem) {
-	d.addAt(positionOf(n), Problem{Path: path, What: shown(n) + ": " + p.What, Hint: p.Hint})
-}
-
-// clean reports whether no problem is at or below any of the keys. A rule between keys is
-// checked only then: the default that replaces a bad value could break the rule, and the
-// user would get a second problem for one mistake.
-func (d *decoder) clean(paths ...string) bool {
-	for _, p := range d.problems {
-		for _, path := range paths {
-			below, found := strings.CutPrefix(p.Path, path)
-			if found && (below == "" || below[0] == '.' || below[0] == '[') {
-				return false
-			}
-		}
-	}
-	return true
-}
-
-// err returns the problems as an error, nil if there are none.
-func (d *decoder) err(path string) error {
-	if len(d.problems) == 0 {
-		return nil
-	}
-	slices.SortStableFunc(d.problems, func(a, b Problem) int {
-		if a.Line == 0 || b.Line == 0 {
-			return cmp.Compare(b.Line, a.Line)
-		}
-		return cmp.Or(cmp.Compare(a.Line, b.Line), cmp.Compare(a.Column, b.Column))
-	})
-	if d.more > 0 {
-		d.problems = append(d.problems, Problem{What: fmt.Sprintf("%d more problems", d.more)})
-	}
-	return &Error{Path: path, Problems: d.problems}
 }
 
 // didYouMean is the hint that names the word closest to a mistyped one, empty

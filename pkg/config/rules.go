@@ -28,8 +28,12 @@ func checkRules(d *decoder, c *Config, role Role) {
 	checkOrder(d, "limits.inflight", "limits.waiting", c.Limits.Inflight, c.Limits.Waiting, strconv.Itoa)
 	checkOrder(d, "limits.tcpPerClient", "limits.tcpSessions", c.Limits.TCPPerClient, c.Limits.TCPSessions, strconv.Itoa)
 	checkOrder(d, "snapshot.period", "snapshot.maxAge", c.Snapshot.Period, c.Snapshot.MaxAge, formatDuration)
-	checkRewrites(d, c.Rewrite)
-	checkTemplates(d, c.Templates)
+	if d.isSet("rewrite") {
+		checkRewrites(d, c.Rewrite)
+	}
+	if d.isSet("templates") {
+		checkTemplates(d, c.Templates)
+	}
 	checkServeStale(d, c)
 	checkAdmin(d, c)
 	checkSockets(d, c)
