@@ -158,32 +158,3 @@ log: {level: loud}
 		}
 	}
 }
-
-func TestCommands(t *testing.T) {
-	t.Parallel()
-	a := startAgent(t, settings{to: []string{startNSD(t).addr}})
-	tests := []struct {
-		name string
-		args []string
-		want []string // parts of stdout
-	}{
-		{name: "version", args: []string{"version"}, want: []string{"test"}},
-		{name: "check", args: []string{"check", a.config}, want: []string{a.config}},
-		{name: "query", args: []string{"query", "--server", a.addr, "host.e2e.test"}, want: []string{"192.0.2.10"}},
-		{name: "query over TCP", args: []string{"query", "--server", a.addr, "--tcp", "mail.e2e.test", "MX"}, want: []string{"mx1.e2e.test.", "mx2.e2e.test."}},
-	}
-	for _, tt := range tests {
-		t.Run(tt.name, func(t *testing.T) {
-			t.Parallel()
-			out, err := exec.CommandContext(t.Context(), nodeCache, tt.args...).CombinedOutput()
-			if err != nil {
-				t.Fatalf("ended with %v:\n%s", err, out)
-			}
-			for _, part := range tt.want {
-				if !strings.Contains(string(out), part) {
-					t.Errorf("output lacks %q:\n%s", part, out)
-				}
-			}
-		})
-	}
-}

@@ -7,7 +7,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -171,50 +170,6 @@ func TestCacheCommands(t *testing.T) {
 	a.stop(t)
 	if _, err := os.Lstat(strings.TrimPrefix(socket, "unix:")); err == nil {
 		t.Error("the socket is still there after the end")
-	}
-}
-
-// TestCachePages asks for the pages of the cache as a program does, and as a browser led by a foreign site.
-func TestCachePages(t *testing.T) {
-	t.Parallel()
-	a, _, _ := startSeen(t)
-	askNames(t, a, "www.seen.test.")
-	for _, tt := range []struct {
-		name, method, path, header, host string
-		code                             int
-		want                             string // a part of the reply
-	}{
-		{"a name", "GET", "/cache/get?name=www.seen.test", "", "", 200, `"state": "fresh"`},
-		{"as text", "GET", "/cache/get?name=www.seen.test&format=text", "", "", 200, "www.seen.test.  A     fresh"},
-		{"what is no name", "GET", "/cache/get?name=a..b", "", "", 400, `"a..b": not a domain name`},
-		{"what is no type", "GET", "/cache/get?name=a&type=BOGUS", "", "", 400, `"BOGUS": not a record type`},
-		{"what is no zone", "POST", "/cache/flush?zone=a..b", "", "", 400, `"a..b": not a domain name`},
-		{"a flush by GET", "GET", "/cache/flush?all=1", "", "", 405, "Method Not Allowed"},
-		{"a site's form", "POST", "/cache/flush?all=1", "Origin: https://evil.example", "", 403, "hint: "},
-		{"a site's name for this address", "GET", "/cache/top", "", "evil.example", 403, "hint: "},
-		{"the list of pages", "GET", "/", "", "", 200, "/cache/top"},
-	} {
-		r, err := http.NewRequestWithContext(t.Context(), tt.method, a.admin+tt.path, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if name, value, ok := strings.Cut(tt.header, ": "); ok {
-			r.Header.Set(name, value)
-		}
-		r.Host = tt.host
-		reply, err := http.DefaultClient.Do(r)
-		if err != nil {
-			t.Fatal(err)
-		}
-		var body strings.Builder
-		_ = reply.Write(&body)
-		_ = reply.Body.Close()
-		if reply.StatusCode != tt.code || !strings.Contains(body.String(), tt.want) {
-			t.Errorf("%s: %d, want %d with %q:\n%s", tt.name, reply.StatusCode, tt.code, tt.want, body.String())
-		}
-	}
-	if diff := cmp.Diff([]string{"www.seen.test. A fresh 0"}, cacheRows(t, strings.TrimPrefix(a.admin, "http://"), "top")); diff != "" {
-		t.Errorf("after it all (-want +got):\n%s", diff)
 	}
 }
 

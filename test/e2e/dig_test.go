@@ -15,21 +15,18 @@ import (
 
 // digReply is what dig printed, read back.
 type digReply struct {
-	opcode, status string
-	flags          []string
-	edns           string   // the line of the OPT record, empty without one
-	cookie         string   // the cookie as dig judges it, "… (good)"
-	question       string   // name as echoed
-	answer         []string // "name class type data" without the TTL, sorted
-	authority      []string // likewise
-	overTCP        bool
-	raw            string
+	status    string
+	flags     []string
+	cookie    string   // the cookie as dig judges it, "… (good)"
+	answer    []string // "name class type data" without the TTL, sorted
+	authority []string // likewise
+	overTCP   bool
+	raw       string
 }
 
 var (
-	digHeader = regexp.MustCompile(`opcode: (\w+), status: (\w+),`)
+	digStatus = regexp.MustCompile(`, status: (\w+),`)
 	digFlags  = regexp.MustCompile(`(?m)^;; flags:([^;]*);`)
-	digEDNS   = regexp.MustCompile(`(?m)^; EDNS: .*$`)
 	digCookie = regexp.MustCompile(`(?m)^; COOKIE: (.*)$`)
 	digServer = regexp.MustCompile(`(?m)^;; SERVER: .*\((TCP|UDP)\)$`)
 )
@@ -51,9 +48,9 @@ func dig(t *testing.T, server string, args ...string) digReply {
 
 // parseDig reads dig's usual output.
 func parseDig(text string) digReply {
-	r := digReply{raw: text, edns: digEDNS.FindString(text)}
-	if m := digHeader.FindStringSubmatch(text); m != nil {
-		r.opcode, r.status = m[1], m[2]
+	r := digReply{raw: text}
+	if m := digStatus.FindStringSubmatch(text); m != nil {
+		r.status = m[1]
 	}
 	if m := digFlags.FindStringSubmatch(text); m != nil {
 		r.flags = strings.Fields(m[1])
@@ -65,9 +62,6 @@ func parseDig(text string) digReply {
 		r.overTCP = m[1] == "TCP"
 	}
 	r.answer, r.authority = digSection(text, "ANSWER"), digSection(text, "AUTHORITY")
-	if _, rest, ok := strings.Cut(text, ";; QUESTION SECTION:\n;"); ok {
-		r.question = strings.Fields(rest)[0]
-	}
 	return r
 }
 

@@ -10,12 +10,10 @@ import (
 	"path/filepath"
 	"regexp"
 	"strings"
-	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
-	"github.com/miekg/dns"
 
 	"github.com/nodecache/node-cache/internal/proctest"
 )
@@ -32,64 +30,6 @@ func explained(t *testing.T, command ...string) string {
 	}
 	t.Errorf("%v explains nothing: %+v", command, got)
 	return ""
-}
-
-// TestQueryExplain asks for names whose answers come from everywhere.
-func TestQueryExplain(t *testing.T) {
-	t.Parallel()
-	var mute atomic.Bool
-	up := startScripted(t, func(w dns.ResponseWriter, q *dns.Msg) {
-		name := strings.ToLower(q.Question[0].Name)
-		r := new(dns.Msg).SetReply(q)
-		switch {
-		case mute.Load():
-			return
-		case strings.HasPrefix(name, "broken."):
-			r.Rcode = dns.RcodeServerFailure
-			_ = w.WriteMsg(r)
-		case strings.HasSuffix(name, "gone.test."):
-			r.Rcode = dns.RcodeNameError
-			soa, _ := dns.NewRR("gone.test. 60 IN SOA ns.gone.test. host.gone.test. 1 2 3 4 60")
-			r.Ns = []dns.RR{soa}
-			_ = w.WriteMsg(r)
-		default:
-			answerA(w, q)
-		}
-	})
-	more := clusterSection(copyExamples(t)) + "\ncache: {minTTL: 0s, maxTTL: 1s, failureTTL: 5s}\nlimits: {deadline: 1s}"
-	a := startAgent(t, settings{to: []string{up.addr}, more: more})
-	query := func(args ...string) string {
-		t.Helper()
-		return explained(t, append([]string{nodeCache, "query", "--explain", "--server", a.addr}, args...)...)
-	}
-	for _, tt := range []struct {
-		name string
-		args []string
-		want string
-	}{
-		{"the zone", []string{"kubernetes.default.svc.cluster.local"}, "source=zone state=fresh"},
-		{"upstream", []string{"www.test"}, "source=upstream left took route=."},
-		{"the cache, over TCP", []string{"--tcp", "www.test"}, "source=cache state=fresh age left route=."},
-		{"a denial", []string{"gone.test"}, "source=upstream left took route=."},
-		{"a denial of what is above", []string{"a.b.gone.test"}, "source=cache state=fresh age left below=gone.test. route=."},
-		{"a failure", []string{"broken.test"}, "source=failure state=failed age left took route=."},
-		{"made here", []string{"www.test", "ANY"}, "source=local"},
-		{"refused", []string{"www.test", "AXFR"}, "source=refused"},
-	} {
-		if tt.name == "the cache, over TCP" {
-			// On a slow machine what was asked for a moment ago may be over.
-			proctest.Eventually(t, 20*time.Second, "it is from the cache", func() bool { return query(tt.args...) == tt.want })
-			continue
-		}
-		if got := query(tt.args...); got != tt.want {
-			t.Errorf("%s: %q, want %q", tt.name, got, tt.want)
-		}
-	}
-	query("late.test")
-	mute.Store(true)
-	for _, want := range []string{"source=stale state=resting age left took route=.", "source=stale state=resting age left route=."} {
-		proctest.Eventually(t, 20*time.Second, "upstream is silent, and the reply explained as "+want, func() bool { return query("late.test") == want })
-	}
 }
 
 // TestCacheFromPod asks as a pod does, from another network namespace: it sees nothing of the cache, changes nothing, and

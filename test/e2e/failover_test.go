@@ -40,55 +40,6 @@ func extendedError(r *dns.Msg) int {
 	return -1
 }
 
-// TestTruncatedByUnbound has a resolver between the agent and NSD that cuts what is over 1232 bytes.
-func TestTruncatedByUnbound(t *testing.T) {
-	t.Parallel()
-	unbound := startUnbound(t, startNSD(t).addr)
-	for _, to := range []string{unbound.addr, "tcp://" + unbound.addr} {
-		a := startAgent(t, settings{to: []string{to}})
-		for _, source := range []string{"upstream", "cache"} {
-			if got := dig(t, a.addr, "big.e2e.test", "TXT", "+tcp"); len(got.answer) != bigTexts || got.has("tc") {
-				t.Errorf("%s, from the %s: status %s, flags %v, %d records, want %d", to, source, got.status, got.flags, len(got.answer), bigTexts)
-			}
-		}
-		if got := dig(t, a.addr, "c1.e2e.test", "A"); len(got.answer) != 4 {
-			t.Errorf("%s: %d records, want the whole CNAME chain\n%s", to, len(got.answer), got.raw)
-		}
-	}
-}
-
-// TestFailover takes the first upstream away in the two ways it can go: its port closed, or all silent.
-func TestFailover(t *testing.T) {
-	t.Parallel()
-	tests := []struct {
-		name   string
-		signal syscall.Signal
-	}{
-		{name: "killed", signal: syscall.SIGKILL},
-		{name: "silent", signal: syscall.SIGSTOP},
-	}
-	for _, tt := range tests {
-		t.Run(tt.name, func(t *testing.T) {
-			t.Parallel()
-			nsd := startNSD(t)
-			unbound := startUnbound(t, nsd.addr)
-			a := startAgent(t, settings{to: []string{unbound.addr, nsd.addr}})
-			for i := range 5 {
-				if r, _ := ask(t, a.addr, fmt.Sprintf("before%d.wild.e2e.test.", i)); r.Rcode != dns.RcodeSuccess {
-					t.Fatalf("with both upstreams: %s", dns.RcodeToString[r.Rcode])
-				}
-			}
-			unbound.Signal(tt.signal)
-			for i := range 20 {
-				r, took := ask(t, a.addr, fmt.Sprintf("after%d.wild.e2e.test.", i))
-				if r.Rcode != dns.RcodeSuccess || len(r.Answer) != 1 || took > 2*time.Second {
-					t.Errorf("query %d: %s after %s, want an answer of the second upstream within 2 s", i, dns.RcodeToString[r.Rcode], took)
-				}
-			}
-		})
-	}
-}
-
 // TestAllUpstreamsDead silences or kills every upstream. Cached names stay, others get SERVFAIL with the reason
 // before stub resolvers give up, and the first question after the return is answered again.
 func TestAllUpstreamsDead(t *testing.T) {

@@ -15,13 +15,13 @@ import (
 	"github.com/nodecache/node-cache/internal/proctest"
 )
 
-// nameServer is a running NSD or unbound.
+// nameServer is a running NSD.
 type nameServer struct {
 	*proctest.Process
 	addr string // IP:port, for UDP and TCP
 }
 
-// startNSD serves the main, the outside and the signed zone on a free port of 127.0.0.1.
+// startNSD serves the main and the outside zone on a free port of 127.0.0.1.
 func startNSD(t *testing.T) *nameServer {
 	t.Helper()
 	return startNSDWith(t, "127.0.0.1", freePort(t), mainZone())
@@ -55,42 +55,13 @@ func startNSDWith(t *testing.T, address string, port int, zone string) *nameServ
 remote-control:
   control-enable: no
 `, address, port, dir)
-	for name, text := range map[string]string{"e2e.test": zone, "outside.test": outsideZone(), "signed.test": signedZone(t)} {
+	for name, text := range map[string]string{"e2e.test": zone, "outside.test": outsideZone()} {
 		writeFile(t, filepath.Join(dir, name), text)
 		fmt.Fprintf(&conf, "zone:\n  name: %s\n  zonefile: %s\n", name, name)
 	}
 	file := writeFile(t, filepath.Join(dir, "nsd.conf"), conf.String())
 	s := &nameServer{addr: fmt.Sprintf("%s:%d", address, port)}
 	s.Process = proctest.Start(t, "nsd", exec.Command(nsd, "-d", "-c", file))
-	s.waitReady(t)
-	return s
-}
-
-// startUnbound runs unbound on a free port as a resolver that forwards everything to the given server.
-func startUnbound(t *testing.T, forwardTo string) *nameServer {
-	t.Helper()
-	unbound := proctest.FindProgram(t, "unbound", "unbound")
-	port := freePort(t)
-	file := writeFile(t, filepath.Join(t.TempDir(), "unbound.conf"), fmt.Sprintf(`server:
-  interface: 127.0.0.1@%d
-  do-daemonize: no
-  username: ""
-  chroot: ""
-  pidfile: ""
-  use-syslog: no
-  num-threads: 1
-  do-not-query-localhost: no
-  module-config: "iterator"
-  local-zone: "test." nodefault
-  max-udp-size: 1232
-forward-zone:
-  name: "."
-  forward-addr: %s
-remote-control:
-  control-enable: no
-`, port, strings.Replace(forwardTo, ":", "@", 1)))
-	s := &nameServer{addr: fmt.Sprintf("127.0.0.1:%d", port)}
-	s.Process = proctest.Start(t, "unbound", exec.Command(unbound, "-d", "-c", file))
 	s.waitReady(t)
 	return s
 }

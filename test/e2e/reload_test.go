@@ -5,7 +5,6 @@ package e2e
 import (
 	"fmt"
 	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -186,40 +185,4 @@ func TestReload(t *testing.T) {
 	proctest.Eventually(t, 10*time.Second, "the good file is used", func() bool { return freshTag(t, a) == "192.0.2.3" })
 	// Queries meet the new plan a moment before it counts as applied.
 	a.awaitPage(t, "/status", "the old problem no more", func(page string) bool { return !strings.Contains(page, "cache.sise") })
-}
-
-// TestReloadConfigMap swaps the configuration as the kubelet does: a new folder, and the link ..data moved to it.
-func TestReloadConfigMap(t *testing.T) {
-	t.Parallel()
-	first, second := startTagged(t, "192.0.2.2"), startTagged(t, "192.0.2.3")
-	dir := t.TempDir()
-	s := settings{address: "127.0.0.1", port: freePort(t), admin: freePort(t)}
-	publish := func(version string, to *nameServer) {
-		t.Helper()
-		s.to = []string{to.addr}
-		if err := os.Mkdir(filepath.Join(dir, version), 0o755); err != nil {
-			t.Fatal(err)
-		}
-		writeFile(t, filepath.Join(dir, version, "config.yaml"), s.yaml())
-		if err := os.Symlink(version, filepath.Join(dir, "..data_tmp")); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.Rename(filepath.Join(dir, "..data_tmp"), filepath.Join(dir, "..data")); err != nil {
-			t.Fatal(err)
-		}
-	}
-	publish("..1", first)
-	config := filepath.Join(dir, "config.yaml")
-	if err := os.Symlink(filepath.Join("..data", "config.yaml"), config); err != nil {
-		t.Fatal(err)
-	}
-	a := launchFile(t, s, config)
-	if got := freshTag(t, a); got != "192.0.2.2" {
-		t.Fatalf("before: %s", got)
-	}
-	publish("..2", second)
-	if err := os.RemoveAll(filepath.Join(dir, "..1")); err != nil {
-		t.Fatal(err)
-	}
-	proctest.Eventually(t, 10*time.Second, "the new folder is used", func() bool { return freshTag(t, a) == "192.0.2.3" })
 }

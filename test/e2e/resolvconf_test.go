@@ -4,7 +4,6 @@ package e2e
 
 import (
 	"fmt"
-	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
@@ -25,41 +24,6 @@ func freshTag(t *testing.T, a *agent) string {
 	}
 	fields := strings.Fields(got.answer[0])
 	return fields[len(fields)-1]
-}
-
-// TestResolvConfFollowed edits the resolv.conf under a running agent, in place and by renaming.
-func TestResolvConfFollowed(t *testing.T) {
-	t.Parallel()
-	proctest.FindProgram(t, "nsd", "nsd")
-	proctest.FindProgram(t, "dig", "bind9-dnsutils")
-	if !inNamespace(t) {
-		return
-	}
-	startNSDWith(t, "127.0.0.2", 53, taggedZone("192.0.2.2"))
-	startNSDWith(t, "127.0.0.3", 53, taggedZone("192.0.2.3"))
-	file := writeFile(t, filepath.Join(t.TempDir(), "resolv.conf"), "nameserver 127.0.0.2\n")
-	a := startAgent(t, settings{to: []string{file}})
-	uses := func(want, how string) {
-		t.Helper()
-		proctest.Eventually(t, 10*time.Second, how+" is followed to "+want, func() bool { return freshTag(t, a) == want })
-	}
-	uses("192.0.2.2", "the file as it was at start")
-
-	writeFile(t, file, "# edited\nnameserver 127.0.0.3\n")
-	uses("192.0.2.3", "an edit in place")
-
-	if err := os.Rename(writeFile(t, file+".new", "nameserver 127.0.0.2\n"), file); err != nil {
-		t.Fatal(err)
-	}
-	uses("192.0.2.2", "a renamed file")
-
-	// A file without a server keeps the last list: DNS that worked goes on working.
-	writeFile(t, file, "search e2e.test\n")
-	time.Sleep(time.Second)
-	uses("192.0.2.2", "an empty list")
-
-	writeFile(t, file, "nameserver 127.0.0.1\nnameserver 127.0.0.3\n")
-	uses("192.0.2.3", "an edit after an empty list")
 }
 
 // TestOwnAddressLeftOut gives the agent a resolv.conf that names the agent itself: it says so and asks the others.

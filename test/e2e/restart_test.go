@@ -3,14 +3,12 @@
 package e2e
 
 import (
-	"bytes"
 	"encoding/json"
 	"fmt"
 	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -36,24 +34,6 @@ func snapshotSettings(to, folder string) settings {
 		to:   []string{to},
 		more: fmt.Sprintf("cache: {minTTL: 0s}\nsnapshot: {folder: %s, period: 10s}\n", folder),
 	}
-}
-
-// askEDE asks for an address, with EDNS, and gives the reply's Extended DNS Error, -1 for none.
-func askEDE(t *testing.T, addr, name string) (r *dns.Msg, ede int) {
-	t.Helper()
-	q := new(dns.Msg).SetQuestion(name, dns.TypeA)
-	q.SetEdns0(1232, false)
-	r, _, err := (&dns.Client{Timeout: 10 * time.Second}).Exchange(q, addr)
-	if err != nil {
-		t.Fatalf("%s: %v", name, err)
-	}
-	ede = -1
-	for _, option := range r.IsEdns0().Option {
-		if e, ok := option.(*dns.EDNS0_EDE); ok {
-			ede = int(e.InfoCode)
-		}
-	}
-	return r, ede
 }
 
 // loaded is the part of /status on the snapshot that was found at start.
@@ -95,19 +75,19 @@ func TestWarmRestart(t *testing.T) {
 			if got := a.snapshot(t); got.Loaded != "loaded" || got.Answers < 2 {
 				t.Errorf("/status: %+v", got)
 			}
-			r, ede := askEDE(t, a.addr, "long.e2e.test.")
+			r, _ := ask(t, a.addr, "long.e2e.test.")
 			age := uint32(time.Since(asked) / time.Second)
 			switch {
-			case len(r.Answer) != 1 || ede != -1:
-				t.Errorf("the fresh answer: EDE %d\n%s", ede, r)
+			case len(r.Answer) != 1 || extendedError(r) != -1:
+				t.Errorf("the fresh answer: EDE %d\n%s", extendedError(r), r)
 			case r.Answer[0].Header().Ttl > 300-age+1 || r.Answer[0].Header().Ttl < 300-age-3:
 				t.Errorf("the fresh answer has TTL %d after %d s", r.Answer[0].Header().Ttl, age)
 			}
-			r, ede = askEDE(t, a.addr, "short.e2e.test.")
-			if len(r.Answer) != 1 || ede != int(dns.ExtendedErrorCodeStaleAnswer) || r.Answer[0].Header().Ttl != 30 {
-				t.Errorf("the expired answer: EDE %d\n%s", ede, r)
+			r, _ = ask(t, a.addr, "short.e2e.test.")
+			if len(r.Answer) != 1 || extendedError(r) != int(dns.ExtendedErrorCodeStaleAnswer) || r.Answer[0].Header().Ttl != 30 {
+				t.Errorf("the expired answer: EDE %d\n%s", extendedError(r), r)
 			}
-			if r, _ = askEDE(t, a.addr, "unknown.e2e.test."); r.Rcode != dns.RcodeServerFailure {
+			if r, _ = ask(t, a.addr, "unknown.e2e.test."); r.Rcode != dns.RcodeServerFailure {
 				t.Errorf("what is not known:\n%s", r)
 			}
 		})
@@ -127,8 +107,8 @@ func fillSnapshot(t *testing.T, upstream, folder string, signal syscall.Signal) 
 		r, _, err := (&dns.Client{Timeout: time.Second}).Exchange(new(dns.Msg).SetQuestion("long.e2e.test.", dns.TypeA), addr)
 		return err == nil && len(r.Answer) == 1
 	})
-	if r, ede := askEDE(t, addr, "short.e2e.test."); len(r.Answer) != 1 || ede != -1 {
-		t.Fatalf("the first answer: EDE %d\n%s", ede, r)
+	if r, _ := ask(t, addr, "short.e2e.test."); len(r.Answer) != 1 || extendedError(r) != -1 {
+		t.Fatalf("the first answer: EDE %d\n%s", extendedError(r), r)
 	}
 	asked = time.Now()
 	if signal == syscall.SIGKILL {
@@ -144,83 +124,4 @@ func fillSnapshot(t *testing.T, upstream, folder string, signal syscall.Signal) 
 		t.Fatalf("the agent ended with %v", err)
 	}
 	return asked
-}
-
-// TestDamagedSnapshot starts cold, by name, and has a good one again when it ends.
-func TestDamagedSnapshot(t *testing.T) {
-	t.Parallel()
-	upstream := startNSDWith(t, "127.0.0.1", freePort(t), restartZone)
-	folder := t.TempDir()
-	fillSnapshot(t, upstream.addr, folder, syscall.SIGTERM)
-	path := filepath.Join(folder, "node-cache.snapshot")
-	good, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	upstream.Kill()
-	tests := []struct {
-		name string
-		edit func(data []byte) []byte
-		want string
-	}{
-		{"damaged", func(o []byte) []byte { o[len(o)/2] ^= 4; return o }, "corrupt: checksum mismatch"},
-		{"cut", func(o []byte) []byte { return o[:len(o)/2] }, "truncated"},
-		{"empty", func([]byte) []byte { return nil }, "truncated"},
-		{"newer", func(o []byte) []byte { o[8]++; return o }, "from a newer node-cache"},
-		{"foreign", func([]byte) []byte { return []byte("not a snapshot, but a note") }, "not a node-cache snapshot"},
-	}
-	for _, tt := range tests {
-		t.Run(tt.name, func(t *testing.T) {
-			t.Parallel()
-			folder := t.TempDir()
-			path := filepath.Join(folder, "node-cache.snapshot")
-			if err := os.WriteFile(path, tt.edit(bytes.Clone(good)), 0o600); err != nil {
-				t.Fatal(err)
-			}
-			a := startAgent(t, snapshotSettings(upstream.addr, folder))
-			if got := a.snapshot(t); got.Loaded != "refused" || !strings.Contains(got.Refused, tt.want) {
-				t.Errorf("/status: %+v, want %q", got, tt.want)
-			}
-			if log := a.Stderr.String(); !strings.Contains(log, "snapshot refused") || !strings.Contains(log, path) || !strings.Contains(log, tt.want) {
-				t.Errorf("the log does not say so:\n%s", log)
-			}
-			if r, _ := askEDE(t, a.addr, "long.e2e.test."); r.Rcode != dns.RcodeServerFailure {
-				t.Errorf("an answer from a file that is refused:\n%s", r)
-			}
-			a.stop(t)
-			again := startAgent(t, snapshotSettings(upstream.addr, folder))
-			if got := again.snapshot(t); got.Loaded != "loaded" {
-				t.Errorf("the next one: %+v", got)
-			}
-			again.stop(t)
-		})
-	}
-}
-
-// TestSnapshotFolderUnwritable serves as ever while there is no room for snapshots, says so once, and makes one when there is.
-func TestSnapshotFolderUnwritable(t *testing.T) {
-	t.Parallel()
-	upstream := startNSDWith(t, "127.0.0.1", freePort(t), restartZone)
-	above := filepath.Join(t.TempDir(), "above")
-	a := startAgent(t, snapshotSettings(upstream.addr, filepath.Join(above, "snapshots")))
-	if got := a.snapshot(t); got.Loaded != "none" {
-		t.Errorf("/status: %+v", got)
-	}
-	proctest.Eventually(t, 30*time.Second, "a snapshot has failed", func() bool { return strings.Contains(a.Stderr.String(), "saving snapshot failed") })
-	if r, ede := askEDE(t, a.addr, "long.e2e.test."); len(r.Answer) != 1 || ede != -1 {
-		t.Errorf("EDE %d\n%s", ede, r)
-	}
-	if got := a.statusNumber(t, "snapshot", "failed"); got == 0 {
-		t.Error("/status does not count it")
-	}
-	if err := os.Mkdir(above, 0o700); err != nil {
-		t.Fatal(err)
-	}
-	a.stop(t)
-	if _, err := os.Stat(filepath.Join(above, "snapshots", "node-cache.snapshot")); err != nil {
-		t.Error(err)
-	}
-	if n := strings.Count(a.Stderr.String(), "saving snapshot failed"); n != 1 {
-		t.Errorf("said %d times", n)
-	}
 }

@@ -95,46 +95,6 @@ func lines(records []dns.RR) []string {
 	return list
 }
 
-// TestTransferAnswers transfers the sample cluster's zone, and asks for each of its records.
-func TestTransferAnswers(t *testing.T) {
-	t.Parallel()
-	a := startCluster(t, copyExamples(t))
-	_, records, err := transfer(a.addr)
-	if err != nil {
-		t.Fatal(err)
-	}
-	transferred, answered := lines(records), []string{}
-	asked := map[dns.Question]bool{}
-	client := dns.Client{Net: "tcp", Timeout: 5 * time.Second}
-	for _, rr := range records {
-		h := rr.Header()
-		q := dns.Question{Name: h.Name, Qtype: h.Rrtype, Qclass: dns.ClassINET}
-		if asked[q] {
-			continue
-		}
-		asked[q] = true
-		m, _, err := client.Exchange(&dns.Msg{MsgHdr: dns.MsgHdr{Id: dns.Id()}, Question: []dns.Question{q}}, a.addr)
-		if err != nil {
-			t.Fatalf("%s: %v", h.Name, err)
-		}
-		answered = append(answered, lines(m.Answer)...)
-	}
-	slices.Sort(answered)
-	if diff := cmp.Diff(answered, transferred); diff != "" {
-		t.Errorf("(-answered +transferred)\n%s", diff)
-	}
-	for _, want := range []string{
-		"web.shop.svc.cluster.local.\t5\tin\ta\t10.96.10.1",
-		"db-0.db.shop.svc.cluster.local.\t5\tin\ta\t10.244.1.10",
-		"_pg._tcp.db.shop.svc.cluster.local.\t5\tin\tsrv\t0 33 5432 db-0.db.shop.svc.cluster.local.",
-		"dns-version.cluster.local.\t28800\tin\ttxt\t\"1.1.0\"",
-	} {
-		if !slices.Contains(transferred, want) {
-			t.Errorf("not transferred: %s\n%s", want, strings.Join(transferred, "\n"))
-		}
-	}
-}
-
 // TestTransferWithDig transfers with dig, whole and what is newer.
 func TestTransferWithDig(t *testing.T) {
 	t.Parallel()
@@ -166,35 +126,6 @@ func TestTransferWithDig(t *testing.T) {
 				t.Errorf("%d records, want %d\n%s", n, tt.want, got.raw)
 			}
 		})
-	}
-}
-
-// TestTransferByAddress asks from addresses that may have the zone and that may not, before and after the
-// configuration changes.
-func TestTransferByAddress(t *testing.T) {
-	t.Parallel()
-	folder := copyExamples(t)
-	a := startCluster(t, folder)
-	from := func(source string) string {
-		dialer := net.Dialer{Timeout: 5 * time.Second, LocalAddr: &net.TCPAddr{IP: net.ParseIP(source)}}
-		client := dns.Client{Net: "tcp", Timeout: 5 * time.Second, Dialer: &dialer}
-		m, _, err := client.Exchange(new(dns.Msg).SetAxfr("cluster.local."), a.addr)
-		if err != nil {
-			return err.Error()
-		}
-		return dns.RcodeToString[m.Rcode]
-	}
-	for source, want := range map[string]string{"127.0.0.1": "NOERROR", "127.0.0.2": "REFUSED"} {
-		if got := from(source); got != want {
-			t.Errorf("from %s: %s, want %s", source, got, want)
-		}
-	}
-	changed := a.settings
-	changed.more = clusterSection(folder, "127.0.0.2", "192.0.2.0/24")
-	writeFile(t, a.config, changed.yaml())
-	proctest.Eventually(t, 10*time.Second, "127.0.0.2 may transfer", func() bool { return from("127.0.0.2") == "NOERROR" })
-	if got := from("127.0.0.1"); got != "REFUSED" {
-		t.Errorf("from 127.0.0.1, afterwards: %s, want REFUSED", got)
 	}
 }
 
@@ -345,40 +276,4 @@ func TestTransferClients(t *testing.T) {
 		four.Wait()
 		return errors.Join(errs...) == nil
 	})
-}
-
-// TestTransferAtStop stops the agent during two transfers. The client that reads gets all of it; the one that does not
-// does not keep the agent from stopping.
-func TestTransferAtStop(t *testing.T) {
-	t.Parallel()
-	a := startCluster(t, bigFolder(t))
-	_, records, err := transfer(a.addr)
-	if err != nil {
-		t.Fatal(err)
-	}
-	dialTransfer(t, a.addr)
-	reader := &dns.Conn{Conn: dialTransfer(t, a.addr)}
-	if err := reader.SetDeadline(time.Now().Add(20 * time.Second)); err != nil {
-		t.Fatal(err)
-	}
-	got, soas := 0, 0
-	for soas < 2 {
-		m, err := reader.ReadMsg()
-		if err != nil {
-			t.Fatalf("after %d of %d records: %v", got, len(records), err)
-		}
-		if got == 0 {
-			a.Signal(syscall.SIGTERM)
-		}
-		got += len(m.Answer)
-		for _, rr := range m.Answer {
-			if rr.Header().Rrtype == dns.TypeSOA {
-				soas++
-			}
-		}
-	}
-	if got != len(records)+2 {
-		t.Errorf("%d records, want %d", got, len(records)+2)
-	}
-	a.stop(t)
 }

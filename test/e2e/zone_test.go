@@ -3,13 +3,8 @@
 package e2e
 
 import (
-	"crypto"
 	"fmt"
 	"strings"
-	"testing"
-	"time"
-
-	"github.com/miekg/dns"
 )
 
 // bigTexts is the number of strings at big.e2e.test, too many for one UDP datagram.
@@ -59,41 +54,4 @@ www AAAA 2001:db8:1::1
 // taggedZone is a zone whose wildcard answers with an address that tells the servers apart.
 func taggedZone(address string) string {
 	return fmt.Sprintf("$ORIGIN e2e.test.\n$TTL 300\n@ SOA ns hostmaster 1 3600 600 86400 300\n@ NS ns\nns A 127.0.0.1\n*.tag A %s\n", address)
-}
-
-// signedZone is a zone of which the records that tests ask for are signed with a fresh key.
-func signedZone(t *testing.T) string {
-	t.Helper()
-	key := &dns.DNSKEY{
-		Hdr:   dns.RR_Header{Name: "signed.test.", Rrtype: dns.TypeDNSKEY, Class: dns.ClassINET, Ttl: 300},
-		Flags: dns.ZONE | dns.SEP, Protocol: 3, Algorithm: dns.ECDSAP256SHA256,
-	}
-	private, err := key.Generate(256)
-	if err != nil {
-		t.Fatalf("making a zone key: %v", err)
-	}
-	texts := []string{
-		"signed.test. 300 IN SOA ns.signed.test. hostmaster.signed.test. 1 3600 600 86400 300",
-		"signed.test. 300 IN NS ns.signed.test.",
-		"ns.signed.test. 300 IN A 127.0.0.1",
-		"host.signed.test. 300 IN A 192.0.2.30",
-		key.String(),
-	}
-	var zone strings.Builder
-	for _, text := range texts {
-		rr, err := dns.NewRR(text)
-		if err != nil {
-			t.Fatalf("reading a record: %v", err)
-		}
-		signature := &dns.RRSIG{
-			Hdr:       dns.RR_Header{Ttl: 300},
-			Algorithm: key.Algorithm, SignerName: key.Hdr.Name, KeyTag: key.KeyTag(),
-			Inception: uint32(time.Now().Add(-time.Hour).Unix()), Expiration: uint32(time.Now().Add(24 * time.Hour).Unix()),
-		}
-		if err := signature.Sign(private.(crypto.Signer), []dns.RR{rr}); err != nil {
-			t.Fatalf("signing %s: %v", rr, err)
-		}
-		fmt.Fprintf(&zone, "%s\n%s\n", rr, signature)
-	}
-	return zone.String()
 }
