@@ -26,6 +26,7 @@ concurrent='admin|agent|cache|filewatch|handover|resolve|server|snapshot|source|
 bulky='TestEndless.*|TestPTRsAreBounded|TestTruncatedSetsRotate|TestWorst|TestRestoreMatchesOriginal|TestSetsThatNoMessageHolds|TestTransferHuge|TestTransferBigZone'
 bulky+='|TestIndexRemoval|TestNamespaceLimit|TestLimit|TestResidentMemory|TestResizedMemory|TestDumpOfLarge.*|TestSnapshotLarge|TestCapacity|TestSocketPoolBounds'
 soak=${SOAK:-}
+[[ -z $soak ]] || { suites+=" $idle"; idle=; } # nothing runs beside a soak
 limit=${soak:+6h}
 limit=${limit:-20m} # of one package's tests
 
