@@ -59,9 +59,12 @@ func (h *httpsConn) start(ctx context.Context, nc net.Conn) (err error) {
 		Protocols:              new(http.Protocols),
 		HTTP2: &http.HTTP2Config{
 			StrictMaxConcurrentRequests: true, // otherwise excess requests fail
-			SendPingTimeout:             pingAfter,
-			PingTimeout:                 pingAfter,
-			WriteByteTimeout:            writeTimeout,
+			// An answer fits. By default a peer may send 4 MiB for each query, and 1 GiB in all, before they are read.
+			MaxReceiveBufferPerStream:     64 << 10,
+			MaxReceiveBufferPerConnection: 1 << 20,
+			SendPingTimeout:               pingAfter,
+			PingTimeout:                   pingAfter,
+			WriteByteTimeout:              writeTimeout,
 		},
 	}
 	transport.Protocols.SetHTTP2(true)

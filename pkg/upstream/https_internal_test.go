@@ -3,8 +3,16 @@
 package upstream
 
 import (
+	"bufio"
+	"context"
+	"crypto/tls"
+	"encoding/binary"
 	"fmt"
+	"io"
+	"net"
 	"net/http"
+	"net/netip"
+	"path/filepath"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -73,6 +81,52 @@ func TestHTTPSRequest(t *testing.T) {
 				}
 			})
 		})
+	}
+}
+
+// TestHTTPSReceiveWindows reads the windows that bound what a peer may send before it is read (RFC 9113 section 5.2).
+func TestHTTPSReceiveWindows(t *testing.T) {
+	t.Parallel()
+	authority := upstreamtest.NewAuthority(t, time.Now())
+	ca := filepath.Join(t.TempDir(), "ca.pem")
+	authority.Trust(t, ca)
+	config := &tls.Config{Certificates: []tls.Certificate{authority.Issue(t, time.Now().Add(time.Hour), "dns.example")}, NextProtos: []string{"h2"}}
+	windows := make(chan [2]uint32, 8) // of each connection
+	dial := func(context.Context, string, netip.AddrPort) (net.Conn, error) {
+		near, far := net.Pipe()
+		go func() {
+			defer func() { _ = far.Close() }()
+			var got [2]uint32 // of a stream, and of the connection
+			in := bufio.NewReader(tls.Server(far, config))
+			_, _ = in.Discard(len("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"))
+			for got[1] == 0 {
+				header := make([]byte, 9)
+				if _, err := io.ReadFull(in, header); err != nil {
+					break
+				}
+				payload := make([]byte, int(header[1])<<8+int(header[2]))
+				_, _ = io.ReadFull(in, payload)
+				switch header[3] {
+				case 4: // SETTINGS
+					for ; len(payload) >= 6; payload = payload[6:] {
+						if binary.BigEndian.Uint16(payload) == 4 { // SETTINGS_INITIAL_WINDOW_SIZE
+							got[0] = binary.BigEndian.Uint32(payload[2:])
+						}
+					}
+				case 8: // WINDOW_UPDATE, to what every connection begins with
+					got[1] = binary.BigEndian.Uint32(payload) + 65535
+				}
+			}
+			windows <- got
+		}()
+		return near, nil
+	}
+	h := newHarness(t, Target{Network: "https", Addr: peer, Name: "dns.example", CAFile: ca}, 1, dial)
+	if got := h.ask(t, "www.example."); got != "network" {
+		t.Errorf("got %q from a server that hangs up, want network", got)
+	}
+	if got := <-windows; got[0] > 64<<10 || got[0] == 0 || got[1] > 2<<20 {
+		t.Errorf("windows of %d bytes, want 64 KiB for a stream and about 1 MiB for the connection", got)
 	}
 }
 
