@@ -38,30 +38,6 @@ func TestReaderWaits(t *testing.T) {
 	}
 }
 
-// TestBatchKeepsNothing sends a batch and looks what it still points to.
-func TestBatchKeepsNothing(t *testing.T) {
-	t.Parallel()
-	s := newReplyBatch()
-	for range 2 {
-		for range batchSize {
-			s.add(&pendingReply{source: []byte("source")}, []byte("reply"))
-		}
-		if s.fits(nil) {
-			t.Error("there is room in a full batch")
-		}
-		s.reset()
-		for i := range s.out {
-			h := &s.out[i].header
-			if h.Name != nil || h.Namelen != 0 || h.Control != nil || h.Controllen != 0 || s.vec[i].Base != nil {
-				t.Fatalf("message %d: %+v", i, h)
-			}
-		}
-		if s.count != 0 || s.used != 0 || !s.fits(make([]byte, 65535)) {
-			t.Errorf("%d replies, %d bytes", s.count, s.used)
-		}
-	}
-}
-
 // TestReceiveBuffer reads what the kernel gives each socket, which is twice what was
 // asked for. The least that any system's limit allows is asked for here.
 func TestReceiveBuffer(t *testing.T) {

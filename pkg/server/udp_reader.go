@@ -18,6 +18,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/nodecache/node-cache/pkg/mmsg"
 	"github.com/nodecache/node-cache/pkg/task"
 	"github.com/nodecache/node-cache/pkg/wire"
 )
@@ -65,8 +66,6 @@ func (s *udpSocket) readReady(ctx context.Context, b *udpBatch, fd uintptr, left
 			s.answer(ctx, b, fd)
 		case unix.EAGAIN:
 			return false, nil
-		case unix.EINTR:
-			continue
 		default:
 			return true, errno
 		}
@@ -108,12 +107,8 @@ func (s *udpSocket) answer(ctx context.Context, b *udpBatch, fd uintptr) {
 	}
 	stats := &s.server.stats
 	stats.received.Add(uint64(b.received))
-	if b.pending > 0 {
-		unsent := b.flush(fd)
-		stats.sent.Add(uint64(b.pending - unsent))
-		if unsent > 0 {
-			stats.unsent.Add(uint64(unsent))
-		}
+	if b.out.Len() > 0 {
+		stats.send(fd, b.out)
 	}
 	s.flushWorker(ctx)
 	s.busy.end()
@@ -126,16 +121,15 @@ func (s *udpSocket) answerFrom(ctx context.Context, b *udpBatch, i int, now time
 	peer := &s.peer // the worker takes its address; a field does not allocate
 	for next = i; next < b.received; {
 		i, next = next, next+1
-		pkt := b.packet(i)
-		if pkt == nil {
+		if b.in.Truncated(i) {
 			s.server.stats.oversize.Add(1)
 			continue
 		}
 		peer.Addr = b.peer(i)
-		reply, verdict := s.worker.AnswerFromMemory(pkt, peer, now, b.replyBuffer())
+		reply, verdict := s.worker.AnswerFromMemory(b.in.Datagram(i), peer, now, b.out.Buffer())
 		switch verdict {
 		case wire.Answered:
-			b.queueReply(i, reply)
+			address(b.out.Add(reply), &b.from[i], b.source(i))
 		case wire.Missed:
 			s.resolve(peer, b.reply(i, s), now)
 		case wire.Dropped:
@@ -215,66 +209,34 @@ const (
 	// batchSize is the most datagrams of one system call. Above 64 the cost per datagram no longer
 	// falls.
 	batchSize = 64
-	// packetStride is the distance of packets in a batch. It is not a power of two: at 2048 bytes
-	// their first cache lines would share two sets of a cache.
-	packetStride = maxQuery + 64
 	// replyRoom is the buffer size in bytes for a batch's replies. A reply that does not fit is
 	// allocated.
 	replyRoom = batchSize * 1232
 )
 
-// message is the kernel's struct mmsghdr.
-type message struct {
-	header unix.Msghdr
-	length uint32
-	_      [4]byte
-}
-
-// The kernel depends on these layouts; a wrong size must not compile.
-const (
-	_ = uint(unsafe.Sizeof(message{}) - 64)
-	_ = uint(64 - unsafe.Sizeof(message{}))
-	_ = uint(unsafe.Sizeof(unix.Iovec{}) - 16)
-	_ = uint(16 - unsafe.Sizeof(unix.Iovec{}))
-	_ = uint(unsafe.Sizeof(unix.RawSockaddrInet6{}) - unix.SizeofSockaddrInet6)
-)
-
-// A udpBatch is the memory of one reader: datagrams as recvmmsg writes them, and replies as
-// sendmmsg reads them. A reply uses the sockaddr of its query, which is not copied.
+// A udpBatch is the memory of one reader: datagrams, and the replies from memory. A reply uses the
+// sockaddr of its query, which is not copied.
 type udpBatch struct {
-	in       [batchSize]message
-	inVec    [batchSize]unix.Iovec
+	in       *mmsg.Inbox
+	out      *mmsg.Outbox
 	from     [batchSize]unix.RawSockaddrInet6 // an IPv4 address uses the first 16 bytes
 	control  [batchSize][controlLen]byte
-	packets  [batchSize * packetStride]byte
-	out      [batchSize]message
-	outVec   [batchSize]unix.Iovec
-	replies  [replyRoom]byte
 	received int
-	pending  int // replies in out
-	used     int // bytes of replies in use
 	wildcard bool
 }
 
 func newUDPBatch(wildcard bool) *udpBatch {
-	b := &udpBatch{wildcard: wildcard}
-	for i := range b.in {
-		b.inVec[i].Base = &b.packets[i*packetStride]
-		b.inVec[i].SetLen(maxQuery)
-		h := &b.in[i].header
-		h.Name = (*byte)(unsafe.Pointer(&b.from[i]))
-		h.Iov = &b.inVec[i]
-		h.SetIovlen(1)
+	b := &udpBatch{wildcard: wildcard, in: mmsg.NewInbox(batchSize, maxQuery), out: mmsg.NewOutbox(batchSize, replyRoom)}
+	for i := range b.from {
+		b.in.Messages[i].Header.Name = (*byte)(unsafe.Pointer(&b.from[i]))
 		b.rearm(i)
-		b.out[i].header.Iov = &b.outVec[i]
-		b.out[i].header.SetIovlen(1)
 	}
 	return b
 }
 
 // rearm restores the fields of the i-th header that the kernel overwrote.
 func (b *udpBatch) rearm(i int) {
-	h := &b.in[i].header
+	h := &b.in.Messages[i].Header
 	h.Namelen = unix.SizeofSockaddrInet6
 	h.Flags = 0
 	if b.wildcard {
@@ -284,28 +246,13 @@ func (b *udpBatch) rearm(i int) {
 }
 
 // receive reads what the socket holds, without waiting.
-//
-// RawSyscall bypasses the scheduler: the call never blocks, and releasing the processor costs more
-// than the call.
-func (b *udpBatch) receive(fd uintptr) syscall.Errno {
+func (b *udpBatch) receive(fd uintptr) (errno syscall.Errno) {
 	for i := range b.received {
 		b.rearm(i)
 	}
-	n, _, errno := unix.RawSyscall6(unix.SYS_RECVMMSG, fd, uintptr(unsafe.Pointer(&b.in[0])), batchSize, unix.MSG_DONTWAIT, 0, 0)
-	b.received, b.pending, b.used = 0, 0, 0
-	if errno == 0 {
-		b.received = int(n)
-	}
+	b.out.Reset()
+	b.received, errno = b.in.Receive(fd)
 	return errno
-}
-
-// packet returns the i-th datagram, or nil if it was truncated.
-func (b *udpBatch) packet(i int) []byte {
-	if b.in[i].header.Flags&unix.MSG_TRUNC != 0 {
-		return nil
-	}
-	start := i * packetStride
-	return b.packets[start : start+int(b.in[i].length)]
 }
 
 // peer returns the source of the i-th datagram.
@@ -334,31 +281,9 @@ func (b *udpBatch) source(i int) []byte {
 	if !b.wildcard {
 		return nil
 	}
-	control := b.control[i][:b.in[i].header.Controllen]
+	control := b.control[i][:b.in.Messages[i].Header.Controllen]
 	clearInterface(control)
 	return control
-}
-
-// replyBuffer returns the free part of the buffer for replies.
-func (b *udpBatch) replyBuffer() []byte { return b.replies[b.used:b.used:replyRoom] }
-
-// queueReply adds the reply to the i-th datagram to those that flush sends. reply was appended to
-// replyBuffer, which may have reallocated it.
-func (b *udpBatch) queueReply(i int, reply []byte) {
-	if cap(reply) == replyRoom-b.used {
-		b.used += len(reply)
-	}
-	b.outVec[b.pending].Base = &reply[0]
-	b.outVec[b.pending].SetLen(len(reply))
-	h := &b.out[b.pending].header
-	h.Name, h.Namelen = b.in[i].header.Name, b.in[i].header.Namelen
-	h.Control = nil
-	h.SetControllen(0)
-	if source := b.source(i); len(source) > 0 {
-		h.Control = &source[0]
-		h.SetControllen(len(source))
-	}
-	b.pending++
 }
 
 // reply returns the Replier of the i-th datagram, for an answer that comes after this batch.
@@ -366,24 +291,31 @@ func (b *udpBatch) reply(i int, s *udpSocket) *pendingReply {
 	return &pendingReply{socket: s, to: b.from[i], source: slices.Clone(b.source(i))}
 }
 
-// flush sends the queued replies and returns how many the kernel refused.
-func (b *udpBatch) flush(fd uintptr) (unsent int) { return sendAll(fd, b.out[:b.pending]) }
-
-// sendAll sends messages and returns how many the kernel refused. A message that cannot be sent,
-// for example because the route to its client is gone, does not stop the others.
-func sendAll(fd uintptr, out []message) (unsent int) {
-	for len(out) > 0 {
-		n, _, errno := unix.RawSyscall6(unix.SYS_SENDMMSG, fd, uintptr(unsafe.Pointer(&out[0])), uintptr(len(out)), unix.MSG_DONTWAIT, 0, 0)
-		switch errno {
-		case 0:
-			out = out[n:]
-		case unix.EINTR:
-		default:
-			out = out[1:]
-			unsent++
-		}
+// address makes a message leave to a client, from the address that the control message source names
+// if there is one.
+func address(m *mmsg.Message, to *unix.RawSockaddrInet6, source []byte) {
+	h := &m.Header
+	h.Name, h.Namelen = (*byte)(unsafe.Pointer(to)), unix.SizeofSockaddrInet6
+	if to.Family == unix.AF_INET {
+		h.Namelen = unix.SizeofSockaddrInet4
 	}
-	return unsent
+	if len(source) > 0 {
+		h.Control = &source[0]
+		h.SetControllen(len(source))
+	}
+}
+
+// send sends replies and counts them. A reply that cannot be sent, for example because the route to
+// its client is gone, does not stop the others.
+func (c *udpCounters) send(fd uintptr, out *mmsg.Outbox) {
+	unsent := 0
+	for i, errno := out.Send(fd, 0); errno != 0; i, errno = out.Send(fd, i+1) {
+		unsent++
+	}
+	c.sent.Add(uint64(out.Len() - unsent))
+	if unsent > 0 {
+		c.unsent.Add(uint64(unsent))
+	}
 }
 
 // controlLen is the buffer size in bytes for one packet-info control message of either family.

@@ -5,10 +5,10 @@ package server
 import (
 	"sync"
 	"sync/atomic"
-	"unsafe"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/nodecache/node-cache/pkg/mmsg"
 	"github.com/nodecache/node-cache/pkg/wire"
 )
 
@@ -18,60 +18,23 @@ const replyBatchSize = batchSize * 512
 
 // A replyBatch holds resolved replies that one system call sends through a socket.
 type replyBatch struct {
-	out    [batchSize]message
-	vec    [batchSize]unix.Iovec
-	room   [replyBatchSize]byte
-	count  int
-	used   int              // bytes of room taken
-	unsent int              // replies that the kernel refused
-	send   func(fd uintptr) // made once: a closure for each call would allocate
+	*mmsg.Outbox
+	socket *udpSocket
+	flush  func(fd uintptr) // made once: a closure for each call would allocate
 }
 
 // replyBatches are the empty ones. There are as many as are being filled or sent, not as sockets.
 var replyBatches = sync.Pool{New: func() any { return newReplyBatch() }} //nolint:gochecknoglobals // a pool is shared by design and holds no state
 
 func newReplyBatch() *replyBatch {
-	s := new(replyBatch)
-	for i := range s.out {
-		s.out[i].header.Iov = &s.vec[i]
-		s.out[i].header.SetIovlen(1)
-	}
-	s.send = func(fd uintptr) { s.unsent = sendAll(fd, s.out[:s.count]) }
-	return s
+	b := &replyBatch{Outbox: mmsg.NewOutbox(batchSize, replyBatchSize)}
+	b.flush = func(fd uintptr) { b.socket.server.stats.send(fd, b.Outbox) }
+	return b
 }
 
-// fits reports whether msg fits. It always fits an empty batch.
-func (s *replyBatch) fits(msg []byte) bool {
-	return s.count == 0 || s.count < batchSize && s.used+len(msg) <= replyBatchSize
-}
-
-// add copies msg, which must fit and not be empty. It keeps references to the addresses in r.
-func (s *replyBatch) add(r *pendingReply, msg []byte) {
-	kept := append(s.room[s.used:s.used:replyBatchSize], msg...)
-	s.used = min(s.used+len(msg), replyBatchSize)
-	s.vec[s.count].Base = &kept[0]
-	s.vec[s.count].SetLen(len(kept))
-	h := &s.out[s.count].header
-	h.Name, h.Namelen = (*byte)(unsafe.Pointer(&r.to)), unix.SizeofSockaddrInet6
-	if r.to.Family == unix.AF_INET {
-		h.Namelen = unix.SizeofSockaddrInet4
-	}
-	if len(r.source) > 0 {
-		h.Control = &r.source[0]
-		h.SetControllen(len(r.source))
-	}
-	s.count++
-}
-
-// reset empties the batch and drops all references.
-func (s *replyBatch) reset() {
-	for i := range s.count {
-		h := &s.out[i].header
-		h.Name, h.Namelen, h.Control = nil, 0, nil
-		h.SetControllen(0)
-		s.vec[i].Base = nil
-	}
-	s.count, s.used, s.unsent = 0, 0, 0
+// add copies msg, which must not be empty. It keeps references to the addresses in r.
+func (b *replyBatch) add(r *pendingReply, msg []byte) {
+	address(b.Add(append(b.Buffer(), msg...)), &r.to, r.source)
 }
 
 // A replyQueue gathers the resolved replies of one socket. While it is not empty, a flush of the
@@ -87,13 +50,13 @@ func (o *replyQueue) add(r *pendingReply, msg []byte) (first bool, full *replyBa
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	first = o.batch == nil
-	if !first && !o.batch.fits(msg) {
+	if !first && !o.batch.Fits(len(msg)) {
 		full, o.batch = o.batch, nil
 	}
 	if o.batch == nil {
 		o.batch = replyBatches.Get().(*replyBatch)
 	}
-	o.batch.add(r, msg)
+	o.batch.add(r, msg) // even a message that does not fit an empty batch: it is allocated
 	return first, full
 }
 
@@ -115,16 +78,13 @@ func (s *udpSocket) Flush() {
 
 // send sends the replies of a batch, and returns the batch to the pool.
 func (s *udpSocket) send(full *replyBatch) {
-	n := full.count
-	if s.raw.Control(full.send) != nil { // the socket is closed
-		full.unsent = n
+	n := full.Len()
+	full.socket = s
+	if s.raw.Control(full.flush) != nil { // the socket is closed
+		s.server.stats.unsent.Add(uint64(n))
 	}
-	stats := &s.server.stats
-	stats.sent.Add(uint64(n - full.unsent))
-	if full.unsent > 0 {
-		stats.unsent.Add(uint64(full.unsent))
-	}
-	full.reset()
+	full.socket = nil
+	full.Reset()
 	replyBatches.Put(full)
 	s.server.repliesDue.Add(int64(-n))
 }

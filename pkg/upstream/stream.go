@@ -9,7 +9,11 @@ import (
 	"fmt"
 	"net"
 	"sync"
+	"syscall"
 	"time"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/nodecache/node-cache/pkg/wire"
 )
@@ -384,4 +388,57 @@ func draw(random *bufio.Reader, n int) ([]byte, error) {
 	}
 	_, _ = random.Discard(n)
 	return drawn, nil
+}
+
+// A tcpSocket makes system calls that package net has not. Only one goroutine may write.
+type tcpSocket struct {
+	raw      syscall.RawConn
+	sendFunc func(fd uintptr) bool // these are made once, to avoid an allocation per call
+	ackFunc  func(fd uintptr)
+	out      []byte
+	n        int
+	errno    syscall.Errno
+}
+
+func newTCPSocket(raw syscall.RawConn) *tcpSocket {
+	s := &tcpSocket{raw: raw}
+	s.sendFunc, s.ackFunc = s.send, quickAck
+	return s
+}
+
+// ackNow makes the kernel acknowledge at once what has been read. By default it waits up to 40 ms for data to send
+// along. A peer without TCP_NODELAY holds its next answers back until then. s may be nil.
+func (s *tcpSocket) ackNow() {
+	if s != nil {
+		_ = s.raw.Control(s.ackFunc)
+	}
+}
+
+func quickAck(fd uintptr) {
+	// TCP_QUICKACK does not last, and a failure only costs a delay.
+	_ = unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_QUICKACK, 1)
+}
+
+// write writes, without blocking, as much of out as the kernel accepts, and returns how much.
+func (s *tcpSocket) write(out []byte) (int, error) {
+	s.out = out
+	err := s.raw.Write(s.sendFunc)
+	s.out = nil
+	switch {
+	case err != nil:
+		return 0, err
+	case s.errno == syscall.EAGAIN || s.errno == syscall.EINTR:
+		return 0, nil
+	case s.errno != 0:
+		return 0, s.errno
+	}
+	return s.n, nil
+}
+
+// send makes one system call. RawSyscall bypasses the scheduler: the call never blocks.
+func (s *tcpSocket) send(fd uintptr) bool {
+	n, _, errno := unix.RawSyscall6(unix.SYS_SENDTO, fd, uintptr(unsafe.Pointer(&s.out[0])), uintptr(len(s.out)),
+		unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL, 0, 0)
+	s.n, s.errno = int(n), errno
+	return true
 }
