@@ -19,7 +19,6 @@ import (
 // (linux/netfilter_ipv4/ip_tables.h and netfilter_ipv6/ip6_tables.h).
 type family struct {
 	v6      bool
-	names   string // file with the names of the tables
 	domain  int
 	level   int
 	targets int // offset of target_offset in an entry, next_offset follows it
@@ -27,8 +26,8 @@ type family struct {
 
 func families46() []family {
 	return []family{
-		{names: "ip_tables_names", domain: unix.AF_INET, level: unix.SOL_IP, targets: 88},
-		{v6: true, names: "ip6_tables_names", domain: unix.AF_INET6, level: unix.SOL_IPV6, targets: 140},
+		{domain: unix.AF_INET, level: unix.SOL_IP, targets: 88},
+		{v6: true, domain: unix.AF_INET6, level: unix.SOL_IPV6, targets: 140},
 	}
 }
 
@@ -36,24 +35,51 @@ func families46() []family {
 const (
 	soGetInfo    = 64 // IPT_SO_GET_INFO
 	soGetEntries = 65 // IPT_SO_GET_ENTRIES
+	nameLength   = 32 // of a table's name, with a zero byte
+	infoLength   = 84 // struct ipt_getinfo
 )
 
 // tableLimit is the maximum size of a table in bytes. 64 MiB are 300,000 rules.
 const tableLimit = 64 << 20
+
+// LegacyTables returns the names of the tables of iptables-legacy in the calling thread's
+// network namespace; none if the kernel has no iptables-legacy.
+func LegacyTables(v6 bool) ([]string, error) {
+	file := proc + "/net/ip_tables_names"
+	if v6 {
+		file = proc + "/net/ip6_tables_names"
+	}
+	names, err := os.ReadFile(file)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil, nil
+	case errors.Is(err, fs.ErrPermission):
+		return nil, fmt.Errorf("listing tables: %w: it needs the user root", err)
+	case err != nil:
+		return nil, fmt.Errorf("listing tables: %w", err)
+	}
+	return strings.Fields(string(names)), nil
+}
+
+// LegacyTableInfo reads the number of rules of a table of iptables-legacy, their size and the
+// offsets of its built-in chains, over a socket of the level's family. The table must exist: the
+// kernel would create it.
+func LegacyTableInfo(fd, level int, table string) ([]byte, error) {
+	info := make([]byte, infoLength)
+	copy(info[:nameLength-1], table)
+	return info, getsockopt(fd, level, soGetInfo, info)
+}
 
 // legacyChains lists the known chains, and the names of all tables. It reads only existing
 // tables: the kernel creates a table on reading it, and other programs would conclude that
 // the node uses iptables-legacy.
 func legacyChains() (chains []Chain, tables []string, err error) {
 	for _, f := range families46() {
-		names, err := os.ReadFile(proc + "/net/" + f.names)
-		if errors.Is(err, fs.ErrNotExist) {
-			continue // the kernel has no iptables-legacy
-		}
+		names, err := LegacyTables(f.v6)
 		if err != nil {
-			return chains, tables, fmt.Errorf("reading the names of its tables: %w", err)
+			return chains, tables, err
 		}
-		for table := range strings.FieldsSeq(string(names)) {
+		for _, table := range names {
 			if !slices.Contains(tables, table) {
 				tables = append(tables, table)
 			}
@@ -94,9 +120,8 @@ func (f family) chains(table string) ([]string, error) {
 	}
 	defer func() { _ = unix.Close(fd) }()
 	for range 3 { // another program may change the table between the two calls
-		info := make([]byte, 84)
-		copy(info[:31], table)
-		if err := getsockopt(fd, f.level, soGetInfo, info); err != nil {
+		info, err := LegacyTableInfo(fd, f.level, table)
+		if err != nil {
 			return nil, err
 		}
 		size := binary.NativeEndian.Uint32(info[80:])
@@ -104,9 +129,9 @@ func (f family) chains(table string) ([]string, error) {
 			return nil, fmt.Errorf("%d bytes of rules exceed the limit", size)
 		}
 		entries := make([]byte, 40+int(size))
-		copy(entries[:31], table)
-		binary.NativeEndian.PutUint32(entries[32:], size)
-		err := getsockopt(fd, f.level, soGetEntries, entries)
+		copy(entries[:nameLength-1], table)
+		binary.NativeEndian.PutUint32(entries[nameLength:], size)
+		err = getsockopt(fd, f.level, soGetEntries, entries)
 		if errors.Is(err, unix.EAGAIN) {
 			continue
 		}

@@ -16,20 +16,69 @@ import (
 // Examine evaluates the facts for an agent with the configuration c.
 func Examine(c Config, f Facts) Report {
 	e := checker{Config: c, Facts: f}
-	return Report{Title: e.title(), Lines: slices.Concat(
-		e.part("This node", e.capabilities(), e.dataPlane(), e.links(), e.sockets(), e.status(), e.leases(), e.conntrackTable()),
-		e.part("Asked from the node", e.ownSockets(), e.paths(f.Node, "the node"), e.name(f.Node)),
-		e.part("Asked from a pod", e.pod()),
-		e.part("Central DNS", e.centralDNS()),
-		e.part("What pods ask", e.kubelet(), e.pods()),
-	)}
+	for _, part := range []struct {
+		name   string
+		checks []func()
+	}{
+		{"This node", []func(){
+			e.checkCapabilities, e.checkDataPlane, e.checkLinks, e.checkListeners, e.checkStatus, e.checkLeases, e.checkConntrackTable,
+		}},
+		{"Asked from the node", []func(){e.checkOwnSockets, e.checkNode}},
+		{"Asked from a pod", []func(){e.checkPod}},
+		{"Central DNS", []func(){e.checkFallback}},
+		{"What pods ask", []func(){e.checkKubelet, e.checkPods}},
+	} {
+		e.part = part.name
+		for _, check := range part.checks {
+			check()
+		}
+	}
+	return Report{Title: e.title(), Lines: e.lines}
 }
 
 // A checker evaluates the facts.
 type checker struct {
 	Config
 	Facts
+	part  string
+	lines []Line
 }
+
+// A row is a possible result of a check: it applies if when holds.
+type row struct {
+	when      bool
+	verdict   Verdict
+	what, fix string
+}
+
+// first returns the line of the first row that applies.
+func first(check string, rows ...row) Line {
+	r := rows[slices.IndexFunc(rows, func(r row) bool { return r.when })]
+	return Line{Check: check, Verdict: r.verdict, What: r.what, Fix: r.fix}
+}
+
+// add adds the first row that applies to the report.
+func (e *checker) add(check string, rows ...row) { e.addLine(first(check, rows...)) }
+
+func (e *checker) addLine(l Line) {
+	l.Part = e.part
+	e.lines = append(e.lines, l)
+}
+
+// unknown is the row for a fact that could not be read, because of err.
+func unknown(err error, fix string) row {
+	return row{err != nil, Skip, fmt.Sprint("unknown: ", err), fix}
+}
+
+// These are the fixes of several checks.
+const (
+	fixCapability = "run this command with the capability NET_ADMIN"
+	fixRoot       = "run it as root on the node, or in the agent's container"
+	fixVisible    = "run this command on the node, or in a pod with hostPID: true"
+	fixStart      = "start the agent; if it runs, its log has the cause"
+	fixListener   = "stop the program that `listener` names"
+	fixLease      = "pods have DNS, but not the agent's: see `lease` and the agent's log"
+)
 
 func (e *checker) title() string {
 	where := fmt.Sprintf("%s, port %d", joinAddrs(e.Rules.Addresses, " and "), e.Rules.Port)
@@ -37,19 +86,6 @@ func (e *checker) title() string {
 		return "node-cache at " + where + ", without interception"
 	}
 	return fmt.Sprintf("node-cache at %s, mode %s, backend %s", where, e.Rules.Mode, e.Backend)
-}
-
-func (e *checker) part(name string, groups ...[]Line) []Line {
-	lines := slices.Concat(groups...)
-	for i := range lines {
-		lines[i].Part = name
-	}
-	return lines
-}
-
-// singleLine returns one line.
-func singleLine(check string, v Verdict, what, fix string) []Line {
-	return []Line{{Check: check, Verdict: v, What: what, Fix: fix}}
 }
 
 // owner returns the token of the agent that owns the rules; empty: unknown.
@@ -72,14 +108,6 @@ func (e *checker) leased(key netip.Addr) (left time.Duration, backend string, ok
 	return 0, "", false
 }
 
-// transparentTracked reports whether this is the one configuration in which conntrack
-// tracks the agent's packets.
-func (e *checker) transparentTracked() bool {
-	return e.Rules.Mode == rules.Transparent && slices.ContainsFunc(e.Backends, func(h BackendState) bool {
-		return strings.HasPrefix(h.Backend, "iptables")
-	})
-}
-
 // keys returns the addresses that clients query, with those of the agent's sockets.
 func (c *Config) keys() []rules.Lease {
 	if c.Intercept {
@@ -97,15 +125,20 @@ func (c *Config) keys() []rules.Lease {
 func (c *Config) listening() []netip.Addr {
 	list := make([]netip.Addr, 0, len(c.Rules.Addresses))
 	for _, a := range c.Rules.Addresses {
-		switch {
-		case a.IsUnspecified() && a.Is4():
-			a = netip.AddrFrom4([4]byte{127, 0, 0, 1})
-		case a.IsUnspecified():
-			a = netip.IPv6Loopback()
-		}
-		list = append(list, a)
+		list = append(list, reachable(a))
 	}
 	return list
+}
+
+// reachable returns the loopback address for an unspecified one, or else a.
+func reachable(a netip.Addr) netip.Addr {
+	switch a {
+	case netip.IPv4Unspecified():
+		return netip.AddrFrom4([4]byte{127, 0, 0, 1})
+	case netip.IPv6Unspecified():
+		return netip.IPv6Loopback()
+	}
+	return a
 }
 
 func joinAddrs(addrs []netip.Addr, between string) string {
@@ -135,140 +168,6 @@ func count(n int, one, many string) string {
 	return fmt.Sprintf("%d %s", n, many)
 }
 
-// conntrackWarnRatio is the fill ratio of the conntrack table above which the doctor warns:
-// a burst of the remaining size then loses packets.
-const conntrackWarnRatio = 0.9
-
-func (e *checker) capabilities() []Line {
-	var lines []Line
-	if missing := strings.Join(e.Capabilities.Missing, ", "); missing != "" {
-		lines = singleLine("capabilities", Warn, "this command lacks "+missing+", so some checks are skipped",
-			"run it as root on the node, or in the agent's container")
-	} else {
-		lines = singleLine("capabilities", OK, "this command has all that it uses", "")
-	}
-	switch {
-	case !e.Intercept, e.Capabilities.AgentPID == 0:
-	case len(e.Capabilities.AgentMissing) > 0:
-		lines = append(lines, singleLine("agent capabilities", Fail, fmt.Sprintf("process %d lacks %s", e.Capabilities.AgentPID, strings.Join(e.Capabilities.AgentMissing, ", ")),
-			"add it to securityContext.capabilities.add of the agent's container")...)
-	default:
-		lines = append(lines, singleLine("agent capabilities", OK, fmt.Sprintf("process %d has NET_ADMIN", e.Capabilities.AgentPID), "")...)
-	}
-	return lines
-}
-
-func (e *checker) dataPlane() []Line {
-	const check = "data plane"
-	if e.DataPlaneErr != nil {
-		return singleLine(check, Skip, "unknown: "+e.DataPlaneErr.Error(), "")
-	}
-	p := e.DataPlane
-	what := "no data plane for Services found"
-	switch p.Proxy {
-	case dataplane.None:
-		if len(p.Evidence) > 0 && strings.HasPrefix(p.Evidence[0], "cannot read ") {
-			return singleLine(check, Skip, "none found, but "+p.Evidence[0], "run this command as root on the node, or in the agent's container")
-		}
-	case dataplane.IPTables, dataplane.NFTables, dataplane.IPVS:
-		what = "kube-proxy, " + string(p.Proxy)
-	case dataplane.Cilium, dataplane.Calico, dataplane.OVS, dataplane.EBPF:
-		what = string(p.Proxy) + ", before netfilter"
-	}
-	if len(p.Evidence) > 0 {
-		what += " (" + p.Evidence[0] + ")"
-	}
-	if e.Intercept && e.Backend == "auto" {
-		what += fmt.Sprintf("; backend auto is %s: %s", p.Backend, p.Reason)
-	}
-	switch {
-	case p.Early && e.Intercept && e.Rules.Mode == rules.Transparent:
-		return singleLine(check, Fail, what+". "+p.Note, "use intercept.mode: link-local, or the data plane's own redirection to a node-local DNS")
-	case p.Note != "" && e.Intercept:
-		return singleLine(check, Warn, what, p.Note)
-	}
-	return singleLine(check, OK, what, "")
-}
-
-// links checks for each address the link that has it, and the link's owner.
-func (e *checker) links() []Line {
-	if !e.Intercept && !e.ManageLink {
-		return nil
-	}
-	if e.AddressErr != nil {
-		return singleLine("addresses", Skip, "unknown: "+e.AddressErr.Error(), "")
-	}
-	var lines []Line
-	for _, a := range e.Rules.Addresses {
-		lines = append(lines, e.link(a)...)
-	}
-	return lines
-}
-
-func (e *checker) link(a netip.Addr) []Line {
-	there := slices.DeleteFunc(slices.Clone(e.Addresses), func(has Address) bool { return has.Addr != a })
-	switch {
-	case len(there) == 0 && !e.ManageLink:
-		return singleLine(a.String(), Fail, "on no link of this node", "add it to a link, or set interface.manage: true")
-	case len(there) == 0:
-		return singleLine(a.String(), Fail, "on no link of this node", "start the agent, which creates the link "+e.Link+"; if it runs, its log has the cause")
-	}
-	h := there[0]
-	what := fmt.Sprintf("on link %s (%s)", h.Link, h.Kind)
-	if h.Alias != "" {
-		what += fmt.Sprintf(", alias %q", h.Alias)
-	}
-	ours := strings.HasPrefix(h.Alias, "node-cache ")
-	switch {
-	case len(there) > 1:
-		return singleLine(a.String(), Warn, what+", and on link "+there[1].Link, "remove it from the link that is not the agent's: `ip addr del "+a.String()+" dev LINK`")
-	case h.Link == "lo", ours, !e.ManageLink:
-		return singleLine(a.String(), OK, what, "")
-	}
-	return singleLine(a.String(), Warn, what+": not created by an agent", "if another node-local DNS runs here, stop it; the agent then takes over the link")
-}
-
-// sockets checks which processes listen on the addresses.
-func (e *checker) sockets() []Line {
-	if e.SocketsErr != nil {
-		return singleLine("listener", Skip, "unknown: "+e.SocketsErr.Error(), "")
-	}
-	var lines []Line
-	for _, a := range e.listening() {
-		lines = append(lines, e.listeners(a)...)
-	}
-	return lines
-}
-
-func (e *checker) listeners(a netip.Addr) []Line {
-	check := "listener " + a.String()
-	var missing, who []string
-	for _, tcp := range []bool{false, true} {
-		n := 0
-		for _, s := range e.Sockets {
-			if s.TCP == tcp && s.Accepts(a) {
-				n++
-				if name := s.Owner(); !slices.Contains(who, name) {
-					who = append(who, name)
-				}
-			}
-		}
-		if n == 0 {
-			missing = append(missing, network(tcp))
-		}
-	}
-	list := strings.Join(who, " and ")
-	switch {
-	case len(who) == 0:
-		return singleLine(check, Fail, fmt.Sprintf("no process listens on port %d", e.Rules.Port), "start the agent; if it runs, its log has the cause")
-	case len(missing) > 0:
-		return singleLine(check, Fail, fmt.Sprintf("%s, but no process over %s", list, missing[0]), "restart the agent: it listens on both or exits")
-	case len(who) > 1:
-		return singleLine(check, Warn, list+": they share the address and port", "stop the wrong one, unless an upgrade is in progress")
-	}
-	return singleLine(check, OK, list, "")
-}
-
 func network(tcp bool) string {
 	if tcp {
 		return "tcp"
@@ -276,71 +175,193 @@ func network(tcp bool) string {
 	return "udp"
 }
 
-func (e *checker) status() []Line {
-	const check = "status page"
-	switch {
-	case !e.Admin.IsValid():
-		return singleLine(check, Skip, "admin.address is empty", "")
-	case e.StatusErr != nil:
-		return singleLine(check, Fail, fmt.Sprintf("http://%s/status: %v", e.Admin, e.StatusErr), "start the agent; if it runs, compare admin.address with its configuration")
-	case e.Status != "ready":
-		return singleLine(check, Fail, "the agent reports: "+e.Status, fmt.Sprintf("see `curl 'http://%s/status?format=text'`", e.Admin))
+// conntrackWarnRatio is the fill ratio of the conntrack table above which the doctor warns:
+// a burst of the remaining size then loses packets.
+const conntrackWarnRatio = 0.9
+
+func (e *checker) checkCapabilities() {
+	c := &e.Capabilities
+	missing := strings.Join(c.Missing, ", ")
+	e.add("capabilities",
+		row{missing != "", Warn, "this command lacks " + missing + ", so some checks are skipped", fixRoot},
+		row{true, OK, "this command has all that it uses", ""})
+	if !e.Intercept || c.AgentPID == 0 {
+		return
 	}
-	return singleLine(check, OK, "ready", "")
+	e.add("agent capabilities",
+		row{
+			len(c.AgentMissing) > 0, Fail, fmt.Sprintf("process %d lacks %s", c.AgentPID, strings.Join(c.AgentMissing, ", ")),
+			"add it to securityContext.capabilities.add of the agent's container",
+		},
+		row{true, OK, fmt.Sprintf("process %d has NET_ADMIN", c.AgentPID), ""})
 }
 
-// leases checks for each address that clients query whether the agent holds the lease.
-func (e *checker) leases() []Line {
+func (e *checker) checkDataPlane() {
+	p := e.DataPlane
+	evidence := strings.Join(p.Evidence[:min(1, len(p.Evidence))], "")
+	what := "no data plane for Services found"
+	switch p.Proxy {
+	case dataplane.None:
+	case dataplane.IPTables, dataplane.NFTables, dataplane.IPVS:
+		what = "kube-proxy, " + string(p.Proxy)
+	case dataplane.Cilium, dataplane.Calico, dataplane.OVS, dataplane.EBPF:
+		what = string(p.Proxy) + ", before netfilter"
+	}
+	if evidence != "" {
+		what += " (" + evidence + ")"
+	}
+	if e.Intercept && e.Backend == "auto" {
+		what += fmt.Sprintf("; backend auto is %s: %s", p.Backend, p.Reason)
+	}
+	e.add("data plane",
+		unknown(e.DataPlaneErr, ""),
+		row{
+			p.Proxy == dataplane.None && strings.HasPrefix(evidence, "cannot read "), Skip, "none found, but " + evidence,
+			"run this command as root on the node, or in the agent's container",
+		},
+		row{
+			p.Early && e.Intercept && e.Rules.Mode == rules.Transparent, Fail, what + ". " + p.Note,
+			"use intercept.mode: link-local, or the data plane's own redirection to a node-local DNS",
+		},
+		row{p.Note != "" && e.Intercept, Warn, what, p.Note},
+		row{true, OK, what, ""})
+}
+
+// checkLinks checks for each address the link that has it, and the link's owner.
+func (e *checker) checkLinks() {
+	switch {
+	case !e.Intercept && !e.ManageLink:
+	case e.AddressErr != nil:
+		e.add("addresses", unknown(e.AddressErr, ""))
+	default:
+		for _, a := range e.Rules.Addresses {
+			e.checkLink(a)
+		}
+	}
+}
+
+func (e *checker) checkLink(a netip.Addr) {
+	there := slices.DeleteFunc(slices.Clone(e.Addresses), func(has Address) bool { return has.Addr != a })
+	if len(there) == 0 {
+		const nowhere = "on no link of this node"
+		e.add(a.String(),
+			row{!e.ManageLink, Fail, nowhere, "add it to a link, or set interface.manage: true"},
+			row{true, Fail, nowhere, "start the agent, which creates the link " + e.Link + "; if it runs, its log has the cause"})
+		return
+	}
+	h, other := there[0], there[min(1, len(there)-1)]
+	what := fmt.Sprintf("on link %s (%s)", h.Link, h.Kind)
+	if h.Alias != "" {
+		what += fmt.Sprintf(", alias %q", h.Alias)
+	}
+	e.add(a.String(),
+		row{
+			len(there) > 1, Warn, what + ", and on link " + other.Link,
+			"remove it from the link that is not the agent's: `ip addr del " + a.String() + " dev LINK`",
+		},
+		row{h.Link == "lo" || strings.HasPrefix(h.Alias, "node-cache ") || !e.ManageLink, OK, what, ""},
+		row{
+			true, Warn, what + ": not created by an agent",
+			"if another node-local DNS runs here, stop it; the agent then takes over the link",
+		})
+}
+
+// checkListeners checks which processes listen on the addresses.
+func (e *checker) checkListeners() {
+	if e.SocketsErr != nil {
+		e.add("listener", unknown(e.SocketsErr, ""))
+		return
+	}
+	for _, a := range e.listening() {
+		var who []string
+		open := map[bool]bool{} // by Socket.TCP
+		for _, s := range e.Sockets {
+			if !s.Accepts(a) {
+				continue
+			}
+			if name := s.Owner(); !slices.Contains(who, name) {
+				who = append(who, name)
+			}
+			open[s.TCP] = true
+		}
+		list := strings.Join(who, " and ")
+		e.add("listener "+a.String(),
+			row{len(who) == 0, Fail, fmt.Sprintf("no process listens on port %d", e.Rules.Port), fixStart},
+			row{!open[false], Fail, list + ", but no process over udp", "restart the agent: it listens on both or exits"},
+			row{!open[true], Fail, list + ", but no process over tcp", "restart the agent: it listens on both or exits"},
+			row{len(who) > 1, Warn, list + ": they share the address and port", "stop the wrong one, unless an upgrade is in progress"},
+			row{true, OK, list, ""})
+	}
+}
+
+func (e *checker) checkStatus() {
+	e.add("status page",
+		row{!e.Admin.IsValid(), Skip, "admin.address is empty", ""},
+		row{
+			e.StatusErr != nil, Fail, fmt.Sprintf("http://%s/status: %v", e.Admin, e.StatusErr),
+			"start the agent; if it runs, compare admin.address with its configuration",
+		},
+		row{
+			e.Status != "ready", Fail, "the agent reports: " + e.Status,
+			fmt.Sprintf("see `curl 'http://%s/status?format=text'`", e.Admin),
+		},
+		row{true, OK, "ready", ""})
+}
+
+// checkLeases checks for each address that clients query whether the agent holds the lease.
+func (e *checker) checkLeases() {
 	if !e.Intercept {
-		return singleLine("lease", Skip, "interception is not configured", "")
+		e.add("lease", row{true, Skip, "interception is not configured", ""})
+		return
 	}
-	var lines []Line
-	for _, k := range e.keys() {
-		lines = append(lines, e.lease(k.Key)...)
+	keys := e.keys()
+	for _, k := range keys {
+		e.checkLease(k.Key)
 	}
-	if len(lines) == 0 {
-		lines = singleLine("lease", Fail, "neither a lease nor the configuration has the address of the DNS service",
-			"see the agent's log; pass the address with --service to test it")
+	if len(keys) == 0 {
+		e.add("lease", row{
+			true, Fail, "neither a lease nor the configuration has the address of the DNS service",
+			"see the agent's log; pass the address with --service to test it",
+		})
 	}
 	if len(e.Backends) > 1 {
-		lines = append(lines, singleLine("rules", Warn, fmt.Sprintf("in %s and in %s", e.Backends[0].Backend, e.Backends[1].Backend),
-			"stop the agent, run `node-cache cleanup`, and start it again")...)
+		e.add("rules", row{
+			true, Warn, fmt.Sprintf("in %s and in %s", e.Backends[0].Backend, e.Backends[1].Backend),
+			"stop the agent, run `node-cache cleanup`, and start it again",
+		})
 	}
-	return lines
 }
 
-func (e *checker) lease(key netip.Addr) []Line {
-	check := "lease " + key.String()
-	if left, backend, ok := e.leased(key); ok {
-		what := fmt.Sprintf("held, %s left (%s", formatDuration(left), backend)
-		if o := e.owner(); o != "" {
-			what += ", agent " + o
-		}
-		return singleLine(check, OK, what+")", "")
+func (e *checker) checkLease(key netip.Addr) {
+	left, backend, held := e.leased(key)
+	if owner := e.owner(); owner != "" {
+		backend += ", agent " + owner
 	}
-	switch {
-	case len(e.Backends) == 0 && len(e.BackendErrs) > 0:
-		return singleLine(check, Skip, "unknown: "+e.BackendErrs[0].Error(), "run this command with the capability NET_ADMIN")
-	case len(e.Backends) == 0:
-		return singleLine(check, Fail, "no agent has rules on this node", "start the agent; if it runs, its log has the cause")
+	var unread row
+	if len(e.Backends) == 0 && len(e.BackendErrs) > 0 {
+		unread = unknown(e.BackendErrs[0], fixCapability)
 	}
-	return singleLine(check, Fail, "not held: the agent does not answer its self-query, so other servers get the queries", "see the agent's log and status page")
+	e.add("lease "+key.String(),
+		row{held, OK, fmt.Sprintf("held, %s left (%s)", formatDuration(left), backend), ""},
+		unread,
+		row{len(e.Backends) == 0, Fail, "no agent has rules on this node", fixStart},
+		row{
+			true, Fail, "not held: the agent does not answer its self-query, so other servers get the queries",
+			"see the agent's log and status page",
+		})
 }
 
-// conntrackTable checks how full the conntrack table is. Queries to the agent need no
+// checkConntrackTable checks how full the conntrack table is. Queries to the agent need no
 // entries; queries to a fallback do.
-func (e *checker) conntrackTable() []Line {
-	const check = "conntrack table"
+func (e *checker) checkConntrackTable() {
 	c := e.Conntrack
-	switch {
-	case c.Err != nil:
-		return singleLine(check, Skip, "unknown: "+c.Err.Error(), "")
-	case c.Max == 0:
-		return singleLine(check, OK, fmt.Sprintf("%d entries, no limit", c.Count), "")
-	}
 	what := fmt.Sprintf("%d of %d entries", c.Count, c.Max)
-	if float64(c.Count) > conntrackWarnRatio*float64(c.Max) {
-		return singleLine(check, Warn, what+": new tracked connections may be dropped", "raise net.netfilter.nf_conntrack_max, or find the source of the connections")
-	}
-	return singleLine(check, OK, what, "")
+	e.add("conntrack table",
+		unknown(c.Err, ""),
+		row{c.Max == 0, OK, fmt.Sprintf("%d entries, no limit", c.Count), ""},
+		row{
+			float64(c.Count) > conntrackWarnRatio*float64(c.Max), Warn, what + ": new tracked connections may be dropped",
+			"raise net.netfilter.nf_conntrack_max, or find the source of the connections",
+		},
+		row{true, OK, what, ""})
 }

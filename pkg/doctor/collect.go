@@ -10,8 +10,6 @@ import (
 	"io"
 	"net/http"
 	"net/netip"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 
@@ -19,6 +17,7 @@ import (
 
 	"github.com/nodecache/node-cache/pkg/capabilities"
 	"github.com/nodecache/node-cache/pkg/dataplane"
+	"github.com/nodecache/node-cache/pkg/intercept"
 	"github.com/nodecache/node-cache/pkg/iptables"
 	"github.com/nodecache/node-cache/pkg/nftables"
 	"github.com/nodecache/node-cache/pkg/rules"
@@ -58,13 +57,11 @@ func collect(ctx context.Context, c *Config) Facts {
 
 // usable returns why a backend cannot be used, which is a missing program.
 func usable(backend string) error {
-	variant, ok := map[string]iptables.Variant{
-		dataplane.BackendIPTablesNFT: iptables.Nft, dataplane.BackendIPTablesLegacy: iptables.Legacy,
-	}[backend]
+	variant, ok := strings.CutPrefix(backend, "iptables-")
 	if !ok {
 		return nil
 	}
-	b, err := iptables.New(iptables.Config{Variant: variant})
+	b, err := iptables.New(iptables.Config{Variant: iptables.Variant(variant)})
 	if err != nil {
 		return err
 	}
@@ -123,73 +120,47 @@ func (f *Facts) agent(c *Config) {
 	}
 }
 
-// A stateReader is the part of a backend that the doctor uses.
-type stateReader interface {
-	fmt.Stringer
-	State(ctx context.Context) (rules.State, error)
-	Close() error
+// readableVariants returns the variants of iptables to read. Reading a table of iptables-legacy
+// creates it, so that variant is read only if it has tables.
+func readableVariants() []iptables.Variant {
+	v4, _ := dataplane.LegacyTables(false)
+	v6, _ := dataplane.LegacyTables(true)
+	if len(v4)+len(v6) == 0 {
+		return []iptables.Variant{iptables.Nft}
+	}
+	return []iptables.Variant{iptables.Nft, iptables.Legacy}
 }
 
 // readBackends reads the state of each backend. It returns an error only for the one that
 // the agent uses; with "auto" that is nftables, which sees most.
 func readBackends(ctx context.Context, backend string) (all []BackendState, errs []error) {
-	for _, open := range []struct {
-		name string
-		new  func() (stateReader, error)
-	}{
-		{dataplane.BackendNFTables, func() (stateReader, error) { return nftables.New(nftables.Config{}) }},
-		{dataplane.BackendIPTablesNFT, func() (stateReader, error) { return iptables.New(iptables.Config{Variant: iptables.Nft}) }},
-		{dataplane.BackendIPTablesLegacy, func() (stateReader, error) { return iptables.New(iptables.Config{Variant: iptables.Legacy}) }},
-	} {
-		if open.name == dataplane.BackendIPTablesLegacy && !legacyInUse(selfDir) {
-			continue
+	add := func(b intercept.Backend, err error, wanted bool) {
+		var state rules.State
+		if err == nil {
+			state, err = b.State(ctx)
+			_ = b.Close()
 		}
-		h, err := holds(ctx, open.new)
-		byIPTables := strings.HasPrefix(open.name, "iptables")
-		wanted := byIPTables && backend == "iptables" || !byIPTables && backend != "iptables"
 		switch {
 		case err != nil && wanted:
 			errs = append(errs, err)
-		case err == nil && h.State.Present:
-			all = append(all, h)
+		case err == nil && state.Present:
+			all = append(all, BackendState{Backend: b.String(), State: state})
 		}
+	}
+	b, err := nftables.New(nftables.Config{})
+	add(b, err, backend != "iptables")
+	for _, v := range readableVariants() {
+		b, err := iptables.New(iptables.Config{Variant: v}) //nolint:contextcheck // it takes none
+		add(b, err, backend == "iptables")
 	}
 	return all, errs
-}
-
-func holds(ctx context.Context, open func() (stateReader, error)) (BackendState, error) {
-	b, err := open()
-	if err != nil {
-		return BackendState{}, err
-	}
-	defer func() { _ = b.Close() }()
-	state, err := b.State(ctx)
-	return BackendState{Backend: b.String(), State: state}, err
-}
-
-// legacyInUse reports whether iptables-legacy has any table. Reading a table creates it, so
-// the doctor must not read one that does not exist.
-func legacyInUse(self string) bool {
-	for _, file := range []string{"ip_tables_names", "ip6_tables_names"} {
-		names, err := os.ReadFile(filepath.Join(self, "net", file))
-		if err == nil && len(names) > 0 {
-			return true
-		}
-	}
-	return false
 }
 
 // status reads the agent's status page.
 func status(ctx context.Context, c *Config) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, c.Timeout)
 	defer cancel()
-	at := c.Admin
-	switch {
-	case at.Addr().IsUnspecified() && at.Addr().Is4():
-		at = netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, 1}), at.Port())
-	case at.Addr().IsUnspecified():
-		at = netip.AddrPortFrom(netip.IPv6Loopback(), at.Port())
-	}
+	at := netip.AddrPortFrom(reachable(c.Admin.Addr()), c.Admin.Port())
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+at.String()+"/status?format=json", http.NoBody)
 	if err != nil {
 		return "", err
@@ -215,16 +186,10 @@ func status(ctx context.Context, c *Config) (string, error) {
 // ask sends the probes from the node, from a pod, and to the fallback.
 func (f *Facts) ask(ctx context.Context, c *Config) {
 	from := prober{timeout: c.Timeout, now: c.Now}
-	t, err := newTracker()
-	if err == nil {
-		defer t.close()
-	}
 	note := func(all []Outcome) []Outcome {
 		for i := range all {
-			if err != nil {
-				all[i].TrackedErr = err.Error()
-			} else if all[i].Token != "" {
-				t.note(&all[i])
+			if all[i].Token != "" {
+				all[i].noteTracked()
 			}
 		}
 		return all
@@ -388,10 +353,7 @@ type counters struct {
 
 func newCounters(ctx context.Context) counters {
 	var c counters
-	for _, v := range []iptables.Variant{iptables.Nft, iptables.Legacy} {
-		if v == iptables.Legacy && !legacyInUse(selfDir) {
-			continue
-		}
+	for _, v := range readableVariants() {
 		b, err := iptables.New(iptables.Config{Variant: v}) //nolint:contextcheck // it takes none
 		if err != nil {
 			continue

@@ -46,7 +46,7 @@ type Prober struct {
 // NewProber returns a prober. It opens nothing.
 func NewProber(cfg ProberConfig) *Prober {
 	if cfg.Dial == nil {
-		cfg.Dial = dialMarked
+		cfg.Dial = DialMarked
 	}
 	return &Prober{cfg: cfg}
 }
@@ -185,9 +185,9 @@ func (p *Prober) attempt(ctx context.Context, network string, to netip.AddrPort)
 	return err
 }
 
-// dialMarked connects to addr from that same address, over a socket with the agent's
+// DialMarked connects to addr from that same address, over a socket with the agent's
 // mark, whose packets no rule redirects.
-func dialMarked(ctx context.Context, network string, addr netip.AddrPort) (net.Conn, error) {
+func DialMarked(ctx context.Context, network string, addr netip.AddrPort) (net.Conn, error) {
 	d := net.Dialer{Control: setMark}
 	from := netip.AddrPortFrom(addr.Addr(), 0)
 	switch network {

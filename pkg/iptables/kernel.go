@@ -6,16 +6,14 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"os"
 	"slices"
-	"strings"
 	"syscall"
-	"unsafe"
 
 	"github.com/mdlayher/netlink"
 	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
 
+	"github.com/nodecache/node-cache/pkg/dataplane"
 	"github.com/nodecache/node-cache/pkg/rules"
 )
 
@@ -35,13 +33,6 @@ type legacyKernel struct {
 	namespace netns.NsHandle
 	fd4, fd6  int // fd6: -1 without IPv6
 }
-
-// The socket options of x_tables, the same of both families.
-const (
-	soGetInfo   = 64 // IPT_SO_GET_INFO
-	infoNameLen = 32
-	infoLen     = 84 // struct ipt_getinfo
-)
 
 func openLegacy(in netns.NsHandle) (*legacyKernel, error) {
 	fd4, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
@@ -63,27 +54,12 @@ func (k *legacyKernel) close() error {
 }
 
 // tableNames returns the existing tables.
-func (k *legacyKernel) tableNames(v6 bool) ([]string, error) {
-	path := "/proc/thread-self/net/ip_tables_names"
-	if v6 {
-		path = "/proc/thread-self/net/ip6_tables_names"
-	}
-	var names []string
-	err := inNamespace(k.namespace, func() error {
-		text, err := os.ReadFile(path)
-		names = strings.Fields(string(text))
+func (k *legacyKernel) tableNames(v6 bool) (names []string, err error) {
+	err = inNamespace(k.namespace, func() (err error) {
+		names, err = dataplane.LegacyTables(v6)
 		return err
 	})
-	if errors.Is(err, os.ErrNotExist) {
-		return nil, nil
-	}
-	if errors.Is(err, os.ErrPermission) {
-		return nil, fmt.Errorf("listing tables: %w: it needs the user root", err)
-	}
-	if err != nil {
-		return nil, fmt.Errorf("listing tables: %w", err)
-	}
-	return names, nil
+	return names, err
 }
 
 // chainExists checks only the table: each table has all its built-in chains.
@@ -105,27 +81,14 @@ func (k *legacyKernel) fingerprint() (marks [2]string, err error) {
 			if family.fd < 0 || !slices.Contains(names, table) {
 				continue
 			}
-			info, err := tableInfo(family.fd, family.level, table)
+			info, err := dataplane.LegacyTableInfo(family.fd, family.level, table)
 			if err != nil {
-				return marks, err
+				return marks, fmt.Errorf("reading the size of table %s: %w", table, err)
 			}
 			marks[i] += fmt.Sprintf("%s %x\n", table, info)
 		}
 	}
 	return marks, nil
-}
-
-// tableInfo returns a table's number of rules, their size and the offsets of the built-in chains.
-func tableInfo(fd, level int, table string) ([]byte, error) {
-	info := make([]byte, infoLen)
-	copy(info[:infoNameLen-1], table)
-	length := uint32(len(info))
-	_, _, errno := unix.Syscall6(unix.SYS_GETSOCKOPT, uintptr(fd), uintptr(level), soGetInfo,
-		uintptr(unsafe.Pointer(&info[0])), uintptr(unsafe.Pointer(&length)), 0)
-	if errno != 0 {
-		return nil, fmt.Errorf("reading the size of table %s: %w", table, errno)
-	}
-	return info[:length], nil
 }
 
 // nftKernel reads the tables of iptables-nft over netlink.
