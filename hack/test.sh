@@ -23,7 +23,7 @@ suites="unit race scenarios rules e2e upstream pressure node kernel cluster mani
 idle="lint image-module fuzz"
 race=-race # empty where there is no C compiler, which the race detector needs
 concurrent='admin|agent|cache|filewatch|handover|resolve|server|snapshot|source|static|task|unixsock|upstream|watch|zone'
-bulky='TestEndless.*|TestPTRsAreBounded|TestTruncatedSetsRotate|TestWorst|TestRestoreMatchesOriginal|TestSetsThatNoMessageHolds|TestTransferHuge|TestTransferBigZone'
+bulky='TestEndless.*|TestStoreAgainstModel|TestPTRsAreBounded|TestTruncatedSetsRotate|TestWorst|TestRestoreMatchesOriginal|TestSetsThatNoMessageHolds|TestTransferHuge|TestTransferBigZone'
 bulky+='|TestIndexRemoval|TestNamespaceLimit|TestLimit|TestResidentMemory|TestResizedMemory|TestDumpOfLarge.*|TestSnapshotLarge|TestCapacity|TestSocketPoolBounds'
 soak=${SOAK:-}
 [[ -z $soak ]] || { suites+=" $idle"; idle=; } # nothing runs beside a soak

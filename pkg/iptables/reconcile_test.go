@@ -102,7 +102,7 @@ func restorers(v Variant) []string {
 // killed. The node is then as before.
 func TestRemoveRestoresTheNode(t *testing.T) {
 	t.Parallel()
-	times := 100
+	times := 12 // every combination three times
 	if testing.Short() {
 		times = 4
 	}
