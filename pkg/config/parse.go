@@ -14,6 +14,7 @@ import (
 	"regexp"
 	"slices"
 	"sort"
+	"strconv"
 	"strings"
 	"time"
 	"unicode/utf8"
@@ -188,10 +189,21 @@ func (d *decoder) checkText(data []byte) bool {
 	return true
 }
 
+// maxSearched bounds the texts whose syntax errors are searched for, which takes up to 17 parses. All of them together cost
+// about as much as one parse of the largest text.
+const maxSearched = 64 << 10
+
 // addSyntax reports that a text is no YAML. The library's errors are texts with lines that may be wrong by one, so the
-// place is found by other means: it is the end of the shortest beginning of the text that gives the same error. An empty
-// hint is chosen by the line.
+// place is found by other means: it is the end of the shortest beginning of the text that gives the same error. A text
+// larger than maxSearched has the library's line. An empty hint is chosen by the line.
 func (d *decoder) addSyntax(data []byte, err error, hint string) {
+	head := regexp.MustCompile(`^(?:yaml: )?(?:line (\d+): )?`).FindStringSubmatch(err.Error())
+	what := "YAML: " + strings.TrimPrefix(err.Error(), head[0])
+	if len(data) > maxSearched {
+		line, _ := strconv.Atoi(head[1]) // 0 without a line: unknown
+		d.addAt(position{line, min(line, 1)}, Problem{What: what, Hint: cmp.Or(hint, "the line may be wrong by one")})
+		return
+	}
 	fails := func(length int) bool {
 		reader := yaml.NewDecoder(bytes.NewReader(data[:length]))
 		for {
@@ -209,8 +221,7 @@ func (d *decoder) addSyntax(data []byte, err error, hint string) {
 	if hint == "" {
 		hint = syntaxHint(string(line), string(data[end:min(length, len(data))]))
 	}
-	what := regexp.MustCompile(`^yaml: (line \d+: )?`).ReplaceAllString(err.Error(), "")
-	d.addAt(at, Problem{What: "YAML: " + what, Hint: hint})
+	d.addAt(at, Problem{What: what, Hint: hint})
 }
 
 // syntaxHint returns what to look for in a line that is no YAML, from the character that is in the way on.

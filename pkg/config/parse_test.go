@@ -368,6 +368,26 @@ func TestParseBoundsAliases(t *testing.T) {
 	}
 }
 
+// TestParseBoundsSearch has a syntax error at the end of a large text. Its place is not searched for by more parses: the error
+// takes fewer allocations than reading the text without the error.
+func TestParseBoundsSearch(t *testing.T) {
+	text := []byte("hosts:\n  names:\n" + strings.Repeat("  - {name: a.example, addresses: [192.0.2.1]}\n", 20_000))
+	var err error
+	valid := testing.AllocsPerRun(1, func() { _, err = config.Parse(text, config.Agent) })
+	if err == nil || strings.Contains(err.Error(), "YAML") {
+		t.Fatalf("error %v, want one about names that are there twice", err)
+	}
+	text = append(text, "listen: }\n"...)
+	failing := testing.AllocsPerRun(1, func() { _, err = config.Parse(text, config.Agent) })
+	const want = "line 20002:1: YAML: did not find expected node content\n  hint: the line may be wrong by one"
+	if err == nil || err.Error() != want {
+		t.Errorf("error %v, want %s", err, want)
+	}
+	if failing > valid {
+		t.Errorf("%.0f allocations, and %.0f without the syntax error", failing, valid)
+	}
+}
+
 // TestParseMerges has merge keys: a mapping gets the keys of others that it does not have itself.
 func TestParseMerges(t *testing.T) {
 	t.Parallel()
