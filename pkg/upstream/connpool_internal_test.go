@@ -83,68 +83,6 @@ func TestTransportsOverSockets(t *testing.T) {
 	}
 }
 
-// An answerGate holds its answers back until release, which sends the last one first.
-type answerGate struct {
-	mu    sync.Mutex // guards waits
-	waits []chan struct{}
-}
-
-func (g *answerGate) script(upstreamtest.Query) upstreamtest.Action {
-	return upstreamtest.Action{Raw: []upstreamtest.Raw{func(raw []byte) []byte {
-		wait := make(chan struct{})
-		g.mu.Lock()
-		g.waits = append(g.waits, wait)
-		g.mu.Unlock()
-		<-wait
-		return upstreamtest.Forged(raw)
-	}}}
-}
-
-func (g *answerGate) release() int {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	for _, wait := range slices.Backward(g.waits) {
-		close(wait)
-	}
-	n := len(g.waits)
-	g.waits = nil
-	return n
-}
-
-// Ten thousand queries are pending at once, and each gets its answer. A query above the limit fails at once.
-func TestConnPoolTenThousandOutstanding(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		var g answerGate
-		s := upstreamtest.New(answerOrRefuse)
-		h := newHarness(t, Target{Network: "tcp", Addr: peer}, 10, upstreamtest.Network{peer: s}.Dial)
-		h.ask(t, "www.example.")
-		synctest.Wait()
-		s.SetScript(g.script)
-		var batch wire.SendBatch
-		var all []*pendingAnswer
-		for range 11 * maxInflight {
-			all = append(all, h.queryInBatch(t, "www.example.", &batch))
-			if len(all)%64 == 0 {
-				batch.Flush()
-			}
-		}
-		refused := h.query(t, "www.example.").wait(1)
-		synctest.Wait()
-		if got := g.release(); got != 11*maxInflight {
-			t.Errorf("%d queries arrived, want %d", got, 11*maxInflight)
-		}
-		for _, p := range all {
-			if got := p.wait(1e9); got != "192.0.2.66" {
-				t.Fatalf("answer %q, want 192.0.2.66", got)
-			}
-		}
-		if refused != "refused: limit" {
-			t.Errorf("query above the limit: %q, want refused: limit", refused)
-		}
-	})
-}
-
 // If the peer closes a connection, its queries move to another one at once and without an error.
 func TestConnPoolQueriesMove(t *testing.T) {
 	t.Parallel()

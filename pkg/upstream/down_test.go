@@ -4,10 +4,8 @@ package upstream_test
 
 import (
 	"context"
-	"errors"
 	"net"
 	"net/netip"
-	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -17,55 +15,7 @@ import (
 
 	"github.com/nodecache/node-cache/pkg/upstream"
 	"github.com/nodecache/node-cache/pkg/upstream/upstreamtest"
-	"github.com/nodecache/node-cache/pkg/wire"
 )
-
-// If all upstreams are down each query fails at once and only probes are sent. Recovery takes less than a second.
-func TestAllDownFailsFast(t *testing.T) {
-	t.Parallel()
-	for _, network := range []string{"udp", "tcp"} {
-		t.Run(network, func(t *testing.T) {
-			t.Parallel()
-			synctest.Test(t, func(t *testing.T) {
-				a := upstreamtest.New(upstreamtest.Always(upstreamtest.Action{Drop: true}))
-				b := upstreamtest.New(upstreamtest.Always(upstreamtest.Action{Drop: true}))
-				p := memory(t, network, upstreamtest.Network{addrA: a, addrB: b}, addrA, addrB)
-				var clients sync.WaitGroup
-				for range 50 {
-					clients.Go(func() { ask(t, p) })
-				}
-				clients.Wait()
-				ask(t, p) // three failures over a longer time than one query
-				asked := len(a.Queries()) + len(b.Queries())
-				for range 1000 {
-					start := time.Now()
-					ctx, cancel := context.WithTimeout(t.Context(), 4*time.Second)
-					_, err := p.Exchange(ctx, question(t, "www.example."), nil)
-					cancel()
-					if took := time.Since(start); took > 0 || err == nil {
-						t.Fatalf("%v after %v, want a failure at once", err, took)
-					}
-					failure, _ := errors.AsType[*upstream.Failure](err)
-					if failure.EDE() != wire.EDENoReachableAuthority {
-						t.Fatalf("EDE %d, want %d", failure.EDE(), wire.EDENoReachableAuthority)
-					}
-					time.Sleep(time.Millisecond)
-				}
-				if more := len(a.Queries()) + len(b.Queries()) - asked; more > 0 {
-					t.Errorf("%d queries to upstreams that are down, want none", more)
-				}
-				if probes := a.Probes(); probes < 2 {
-					t.Errorf("%d probes, want them to go on", probes)
-				}
-				b.SetScript(healthy("192.0.2.20"))
-				time.Sleep(time.Second)
-				if got := ask(t, p); got != "192.0.2.20" {
-					t.Errorf("answer %q a second after its return, want 192.0.2.20", got)
-				}
-			})
-		})
-	}
-}
 
 // Recovery is noticed even if the upstream has become slower than a quick probe waits, or filters the quick probe's
 // question.

@@ -39,23 +39,6 @@ func TestHedge(t *testing.T) {
 	})
 }
 
-// An upstream that becomes slow for all queries does not double the load of the other one: only a small share is
-// hedged.
-func TestHedgeBudget(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		const ms = time.Millisecond
-		tr := newThreeServers(t, upstream.Sequential, after(6*ms, one("192.0.2.10")), after(3*ms, one("192.0.2.20")))
-		tr.asked(t, 2000, ms) // saves up the whole budget
-		const saved, n = 32, 1000
-		tr.servers[0].SetScript(upstreamtest.Always(after(100*ms, one("192.0.2.10"))))
-		tr.asked(t, n, ms)
-		if got := len(tr.servers[1].Queries()); got > saved+hedged(n) || got < saved {
-			t.Errorf("%d of %d queries were asked twice, want between %d and %d", got, n, saved, saved+hedged(n))
-		}
-	})
-}
-
 // A hedge goes only to a better upstream: not to the last resort, and not to the late one.
 func TestHedgeLoadOnOthers(t *testing.T) {
 	t.Parallel()

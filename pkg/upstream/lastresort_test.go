@@ -8,8 +8,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/nodecache/node-cache/pkg/upstream"
 	"github.com/nodecache/node-cache/pkg/upstream/upstreamtest"
 )
@@ -140,31 +138,6 @@ func TestEndpointsSlowQuery(t *testing.T) {
 		slow.Wait()
 		if got := len(h.l.Queries()); got != 1 {
 			t.Errorf("%d queries to the last resort, want the slow one", got)
-		}
-	})
-}
-
-// Retries do not keep a stalled connection open: the next attempt uses a new one.
-func TestEndpointsStuckConnection(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		h := newHarness()
-		p := h.pool(t, endpoints(list(addrA), list(addrL)))
-		ask(t, p)
-		h.a.SetScript(func(q upstreamtest.Query) upstreamtest.Action {
-			if q.Conn == 1 {
-				return upstreamtest.Action{Drop: true}
-			}
-			return one("192.0.2.10")
-		})
-		got := make([]string, 0, 3)
-		for range 3 {
-			got = append(got, ask(t, p))
-			time.Sleep(5 * time.Second)
-		}
-		want := []string{"192.0.2.99", "192.0.2.10", "192.0.2.10"}
-		if diff := cmp.Diff(want, got); diff != "" {
-			t.Errorf("answers (-want +got):\n%s", diff)
 		}
 	})
 }

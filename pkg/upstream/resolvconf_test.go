@@ -3,7 +3,6 @@
 package upstream_test
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"net"
@@ -12,7 +11,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"syscall"
 	"testing"
@@ -299,33 +297,6 @@ func TestResolvConfPanic(t *testing.T) {
 	}
 }
 
-// A ConfigMap is a link to a link that is swapped.
-func TestResolvConfInConfigMap(t *testing.T) {
-	t.Parallel()
-	dir := t.TempDir()
-	version := func(name, text string) {
-		t.Helper()
-		if err := os.Mkdir(filepath.Join(dir, name), 0o755); err != nil {
-			t.Fatal(err)
-		}
-		write(t, filepath.Join(dir, name, "resolv.conf"), text)
-		if err := os.Symlink(name, filepath.Join(dir, "..data_tmp")); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.Rename(filepath.Join(dir, "..data_tmp"), filepath.Join(dir, "..data")); err != nil {
-			t.Fatal(err)
-		}
-	}
-	version("..1", "nameserver 192.0.2.1\n")
-	path := filepath.Join(dir, "resolv.conf")
-	if err := os.Symlink(filepath.Join("..data", "resolv.conf"), path); err != nil {
-		t.Fatal(err)
-	}
-	f := follow(t, path, filepath.Join(dir, "none"))
-	version("..2", "nameserver 192.0.2.2\n")
-	f.becomes(t, "udp 192.0.2.2:53")
-}
-
 // A closeNotifier notifies when it is closed.
 type closeNotifier struct {
 	net.Conn
@@ -335,43 +306,4 @@ type closeNotifier struct {
 func (c *closeNotifier) Close() error {
 	c.onClose()
 	return c.Conn.Close()
-}
-
-// A removed server loses its connections after their last query.
-func TestResolvConfRemovedUpstreams(t *testing.T) {
-	t.Parallel()
-	path := filepath.Join(t.TempDir(), "resolv.conf")
-	write(t, path, "nameserver 192.0.2.1\n")
-	release := make(chan struct{})
-	a := upstreamtest.New(upstreamtest.By(upstreamtest.Always(upstreamtest.Action{Truncate: true}),
-		func(upstreamtest.Query) upstreamtest.Action {
-			<-release
-			return one("192.0.2.10")
-		}))
-	closed := make(chan struct{}, 8)
-	p := newPool(t, upstream.Config{
-		Targets: []upstream.Target{{ResolvConf: path}},
-		Dial: func(ctx context.Context, network string, addr netip.AddrPort) (net.Conn, error) {
-			conn, err := upstreamtest.Network{addrA: a}.Dial(ctx, network, addr)
-			if network == "tcp" && err == nil {
-				conn = &closeNotifier{Conn: conn, onClose: sync.OnceFunc(func() { closed <- struct{}{} })}
-			}
-			return conn, err
-		},
-	})
-	run(t, p)
-	answer := make(chan string, 1)
-	go func() { answer <- ask(t, p) }()
-	until(t, "a query over TCP", func() bool { return a.Connections() > 0 })
-	write(t, path, "nameserver 192.0.2.2\n")
-	until(t, "the other server", func() bool { return slices.Equal(servers(p), []string{"udp 192.0.2.2:53"}) })
-	close(release)
-	if got := <-answer; got != "192.0.2.10" {
-		t.Errorf("answer %q, want 192.0.2.10 from the server that has left", got)
-	}
-	select {
-	case <-closed:
-	case <-time.After(5 * time.Second): // half of the idle timeout
-		t.Error("the connection is still open, want it closed after its last query")
-	}
 }

@@ -3,10 +3,6 @@
 package upstream_test
 
 import (
-	"context"
-	"fmt"
-	"net"
-	"net/netip"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -15,68 +11,6 @@ import (
 	"github.com/nodecache/node-cache/pkg/upstream"
 	"github.com/nodecache/node-cache/pkg/upstream/upstreamtest"
 )
-
-// numbered answers n7.example. with 192.0.2.7, higher numbers first and in the smallest pieces.
-func numbered(q upstreamtest.Query) upstreamtest.Action {
-	var n int
-	_, _ = fmt.Sscanf(q.Name, "n%d.example.", &n)
-	return upstreamtest.Action{
-		Records: []string{fmt.Sprintf("%s 60 IN A 192.0.2.%d", q.Name, n)},
-		Delay:   time.Duration(100-n) * time.Millisecond,
-		Split:   1,
-	}
-}
-
-// askNumbered asks for that many names at a time and checks the answers.
-func askNumbered(t *testing.T, p *upstream.Pool, clients int) {
-	t.Helper()
-	var group sync.WaitGroup
-	for n := range clients {
-		group.Go(func() {
-			got := askName(t, p, fmt.Sprintf("n%d.example.", n))
-			if want := fmt.Sprintf("192.0.2.%d", n); got != want {
-				t.Errorf("answer %q, want %q", got, want)
-			}
-		})
-	}
-	group.Wait()
-}
-
-// Many queries share a connection with unique IDs, and get their own answers even out of order.
-func TestTCPPipelines(t *testing.T) {
-	t.Parallel()
-	const clients = 50
-	synctest.Test(t, func(t *testing.T) {
-		s := upstreamtest.New(numbered)
-		p := memory(t, "tcp", upstreamtest.Network{addrA: s}, addrA)
-		askNumbered(t, p, clients)
-		ids := map[uint16]bool{}
-		sequential := 0
-		for _, q := range s.Queries() {
-			if ids[q.ID] {
-				t.Errorf("ID %d twice", q.ID)
-			}
-			if ids[q.ID-1] {
-				sequential++
-			}
-			ids[q.ID] = true
-		}
-		if len(ids) != clients || sequential > 3 {
-			t.Errorf("%d IDs, %d of them one above another, want %d random ones", len(ids), sequential, clients)
-		}
-		if got := p.Stats().Servers[0]; s.Connections() != 1 || got.Open != 1 || got.Opened != 1 {
-			t.Errorf("%d connections, %d open, %d opened, want one", s.Connections(), got.Open, got.Opened)
-		}
-	})
-}
-
-// The same over real sockets, where pieces arrive separately.
-func TestTCPPipelinesOverSockets(t *testing.T) {
-	t.Parallel()
-	p := newPool(t, upstream.Config{Targets: []upstream.Target{target("tcp", upstreamtest.New(numbered).Listen(t))}})
-	run(t, p)
-	askNumbered(t, p, 50)
-}
 
 // Simultaneous queries spread evenly over the connections. Sequential queries use one, and the others are opened in
 // advance.
@@ -277,55 +211,6 @@ func TestTCPRetryOnNewConnection(t *testing.T) {
 	})
 }
 
-// The same after a reset, which needs a real socket.
-func TestTCPResetUnderQuery(t *testing.T) {
-	t.Parallel()
-	s := upstreamtest.New(upstreamtest.Sequence(one("192.0.2.10"), upstreamtest.Action{Reset: true}, one("192.0.2.10")))
-	p := newPool(t, upstream.Config{Targets: []upstream.Target{target("tcp", s.Listen(t))}})
-	run(t, p)
-	for range 3 {
-		if got := ask(t, p); got != "192.0.2.10" {
-			t.Errorf("answer %q, want 192.0.2.10", got)
-		}
-	}
-	if got := s.Connections(); got < 2 {
-		t.Errorf("%d connections, want a second one after the reset", got)
-	}
-}
-
-// If a connection ends, all its queries move to a new one at once.
-func TestTCPConnectionLostWithManyQueries(t *testing.T) {
-	t.Parallel()
-	const clients = 200
-	synctest.Test(t, func(t *testing.T) {
-		s := upstreamtest.New(upstreamtest.Always(one("192.0.2.10")))
-		p := memory(t, "tcp", upstreamtest.Network{addrA: s}, addrA)
-		ask(t, p)
-		s.SetScript(func(q upstreamtest.Query) upstreamtest.Action {
-			if q.Conn == 1 {
-				return upstreamtest.Action{Close: true, Delay: 100 * time.Millisecond}
-			}
-			return one("192.0.2.10")
-		})
-		var group sync.WaitGroup
-		start := time.Now()
-		for range clients {
-			group.Go(func() {
-				if got := ask(t, p); got != "192.0.2.10" {
-					t.Errorf("answer %q, want 192.0.2.10", got)
-				}
-			})
-		}
-		group.Wait()
-		if took := time.Since(start); took != 100*time.Millisecond {
-			t.Errorf("it took %v, want 100ms: the connection's end and no wait", took)
-		}
-		if got := p.Stats().Servers[0]; got.Requests != clients+1 || got.Opened != 2 {
-			t.Errorf("%d attempts, %d opened, want %d and 2", got.Requests, got.Opened, clients+1)
-		}
-	})
-}
-
 // The retry uses a newer connection: another old one may have ended too.
 func TestTCPRetryIsOnFreshConnection(t *testing.T) {
 	t.Parallel()
@@ -368,38 +253,4 @@ func TestTCPFreshConnectionLost(t *testing.T) {
 			t.Errorf("%d attempts, want 2", got)
 		}
 	})
-}
-
-// A frame with any length prefix, cut anywhere, is neither an answer nor a reason to wait.
-func TestTCPCutFrames(t *testing.T) {
-	t.Parallel()
-	for cut := range 20 {
-		t.Run(fmt.Sprintf("after %d bytes", cut), func(t *testing.T) {
-			t.Parallel()
-			synctest.Test(t, func(t *testing.T) {
-				p := newPool(t, upstream.Config{
-					Targets: []upstream.Target{target("tcp", addrA)},
-					Dial: func(context.Context, string, netip.AddrPort) (net.Conn, error) {
-						ours, peer := net.Pipe()
-						go func() {
-							defer func() { _ = peer.Close() }()
-							query := make([]byte, 512)
-							n, _ := peer.Read(query)
-							r := upstreamtest.Forged(query[2:n])
-							_, _ = peer.Write(append([]byte{0, byte(len(r))}, r...)[:cut])
-						}()
-						return ours, nil
-					},
-				})
-				run(t, p)
-				start := time.Now()
-				if got := ask(t, p); got != "network" {
-					t.Errorf("outcome %q, want network", got)
-				}
-				if took := time.Since(start); took != 0 {
-					t.Errorf("it took %v, want an end at once", took)
-				}
-			})
-		})
-	}
 }

@@ -27,28 +27,6 @@ func unusedAddr(t *testing.T) netip.AddrPort {
 	return proctest.FreeAddr(t)
 }
 
-// Without a listener all sent queries fail, and the next query uses another socket.
-func TestSocketPoolRefused(t *testing.T) {
-	t.Parallel()
-	h := newSocketHarness(t, unusedAddr(t), nil)
-	for range 3 {
-		h.ask(t, 50, questionFor(t, "www.example."), false)
-		h.came.Wait()
-	}
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	sum := 0
-	for what, n := range h.what {
-		if !strings.Contains(what, "refused") {
-			t.Errorf("%q %d times, want refusals only", what, n)
-		}
-		sum += n
-	}
-	if _, ever := h.openCount(); sum != 150 || ever != 3 {
-		t.Errorf("%d attempts got replies from %d sockets, want 150 of 3", sum, ever)
-	}
-}
-
 // A query that the kernel rejects fails; the others of the batch are sent.
 func TestSocketPoolTooLong(t *testing.T) {
 	t.Parallel()

@@ -4,17 +4,11 @@ package upstream
 
 import (
 	"bytes"
-	"context"
-	"errors"
-	"fmt"
-	"net"
-	"net/netip"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/nodecache/node-cache/pkg/upstream/upstreamtest"
-	"github.com/nodecache/node-cache/pkg/wire"
 )
 
 func TestSocketPoolSpreadsPorts(t *testing.T) {
@@ -56,72 +50,6 @@ func ports(queries []upstreamtest.Query) int {
 		seen[q.From.Port()] = true
 	}
 	return len(seen)
-}
-
-// Datagrams that are not the answer neither end an attempt nor delay it, in batches and one by one.
-func TestSocketPoolBadDatagramsFirst(t *testing.T) {
-	t.Parallel()
-	for _, real := range []bool{true, false} {
-		for _, shape := range upstreamtest.BadShapes() {
-			t.Run(fmt.Sprintf("%s/real=%v", shape.Name, real), func(t *testing.T) {
-				t.Parallel()
-				s := upstreamtest.New(upstreamtest.Always(upstreamtest.Action{Raw: []upstreamtest.Raw{shape.Make, upstreamtest.Forged}}))
-				h := newSocketHarness(t, inMemory, upstreamtest.Network{inMemory: s}.Dial)
-				if real {
-					h = newSocketHarness(t, s.Listen(t), nil)
-				}
-				tries := h.ask(t, 1, questionFor(t, "www.example."), false)
-				h.came.Wait()
-				h.want(t, map[string]int{"forged": 1})
-				cause := CauseMismatch
-				if shape.Reads {
-					cause = CauseMalformed
-				}
-				if got := h.count.failures[cause].Load(); got != 1 {
-					t.Errorf("%d counted as %s, want 1", got, cause)
-				}
-				if err := h.cancel(tries[0]); errors.Is(err, errMalformed) != shape.Reads {
-					t.Errorf("remembered %v", err)
-				}
-			})
-		}
-	}
-}
-
-// Answers with every wrong ID, and answers to other questions with the right ID, are rejected.
-func TestSocketPoolForged(t *testing.T) {
-	t.Parallel()
-	const others = 40_000
-	h := newSocketHarness(t, inMemory, func(context.Context, string, netip.AddrPort) (net.Conn, error) {
-		ours, theirs := net.Pipe()
-		go func() {
-			defer func() { _ = theirs.Close() }()
-			buf := make([]byte, 512)
-			n, _ := theirs.Read(buf)
-			r := upstreamtest.Forged(buf[:n])
-			r[len(r)-1] = 99
-			good := upstreamtest.Forged(buf[:n])
-			for id := range 1 << 16 {
-				if uint16(id) != wire.ID(good) {
-					wire.SetID(r, uint16(id))
-					_, _ = theirs.Write(r)
-				}
-			}
-			wire.SetID(r, wire.ID(good))
-			for i := range others {
-				r[13], r[14], r[15] = 'a'+byte(i%26), 'a'+byte(i/26%26), '0'+byte(i/26/26%10)
-				_, _ = theirs.Write(r)
-			}
-			_, _ = theirs.Write(good)
-		}()
-		return ours, nil
-	})
-	h.ask(t, 1, questionFor(t, "www.example."), false)
-	h.came.Wait()
-	h.want(t, map[string]int{"forged": 1}) // from the responder
-	if got, want := h.count.failures[CauseMismatch].Load(), uint64(1<<16-1+others); got != want {
-		t.Errorf("%d mismatches, want %d", got, want)
-	}
 }
 
 // The answer must repeat the random case, if there was one.
@@ -171,19 +99,6 @@ func TestSocketPoolRandomCase(t *testing.T) {
 			}
 		})
 	}
-}
-
-func TestSocketPoolTruncated(t *testing.T) {
-	t.Parallel()
-	s := upstreamtest.New(upstreamtest.Always(upstreamtest.Action{Raw: []upstreamtest.Raw{func(q []byte) []byte {
-		r := upstreamtest.Forged(q)
-		r[2] |= 2
-		return r[:len(r)-3]
-	}}}))
-	h := newSocketHarness(t, s.Listen(t), nil)
-	h.ask(t, 3, questionFor(t, "www.example."), true)
-	h.came.Wait()
-	h.want(t, map[string]int{"truncated": 3})
 }
 
 // A late or repeated answer is ignored.

@@ -95,27 +95,6 @@ func (h *socketHarness) fail(tb testing.TB) {
 	h.came.Wait()
 }
 
-// An idle upstream has no sockets.
-func TestSocketPoolIdle(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s := upstreamtest.New(upstreamtest.Always(upstreamtest.Action{Raw: []upstreamtest.Raw{upstreamtest.Forged}}))
-		h := newSocketHarness(t, inMemory, upstreamtest.Network{inMemory: s}.Dial)
-		for range 50 {
-			h.ask(t, 1, questionFor(t, "www.example."), false)
-			h.came.Wait()
-		}
-		if now, _ := h.openCount(); now < 30 {
-			t.Errorf("%d sockets after 50 queries, want at least 30", now)
-		}
-		time.Sleep(socketAge + socketAgeRange)
-		synctest.Wait()
-		if now, _ := h.openCount(); now != 0 {
-			t.Errorf("%d sockets are open, want none", now)
-		}
-	})
-}
-
 // Endless queries without answers need a bounded number of sockets and table entries.
 func TestSocketPoolBounds(t *testing.T) {
 	t.Parallel()
