@@ -204,18 +204,15 @@ func kubernetesOptions(c *converter, through *[]string) []directive {
 			*through = append(*through, l.zones(l.args())...)
 		}},
 		{names: "transfer", take: transferTo},
-		{
-			names: "endpoint tls", why: "the API server's address is in a kubeconfig",
-			hint: "write one, and name it in cluster.kubeconfig; in a pod the service account is enough",
-		},
-		{names: "apiserver_qps apiserver_burst apiserver_max_inflight", why: "the request rate cannot be set", hint: "objects are watched, so there are few"},
-		{
-			names: "startup_timeout", why: "the start and /readyz wait for the cluster's objects without a timeout",
-			hint: "a snapshot makes the start immediate: see snapshot.folder",
-		},
-		{names: "multicluster", why: "names of a cluster set are not supported", hint: "write a route for the zone to the central resolver"},
-		{names: "zonal", why: "names of endpoints by zone are not supported", hint: "cluster.nodeZone puts the endpoints of the node's own zone first"},
-		{names: "federation", why: "federation is not supported", hint: "Kubernetes has dropped them"},
+		lost("endpoint tls", "the API server's address is in a kubeconfig",
+			"write one, and name it in cluster.kubeconfig; in a pod the service account is enough"),
+		lost("apiserver_qps apiserver_burst apiserver_max_inflight", "the request rate cannot be set",
+			"objects are watched, so there are few"),
+		lost("startup_timeout", "the start and /readyz wait for the cluster's objects without a timeout",
+			"a snapshot makes the start immediate: see snapshot.folder"),
+		lost("multicluster", "names of a cluster set are not supported", "write a route for the zone to the central resolver"),
+		lost("zonal", "names of endpoints by zone are not supported", "cluster.nodeZone puts the endpoints of the node's own zone first"),
+		lost("federation", "federation is not supported", "Kubernetes has dropped them"),
 		{names: "resyncperiod upstream"}, // CoreDNS ignores them as well
 	}
 }

@@ -147,21 +147,16 @@ func parseForward(l *line) (o forwardOptions) {
 				l.lost("no failover for answers with "+l.args()[i], "SERVFAIL, REFUSED and missing answers cause a failover to the next upstream")
 			}
 		}},
-		directive{names: "max_fails health_check failfast_all_unhealthy_upstreams", kept: true, why: ownTimers, hint: timersHint},
-		directive{
-			names: "expire max_idle_conns max_age", kept: true, why: "node-cache keeps and renews connections with its own timers",
-			hint: "forward[].connections says how many there are",
-		},
-		directive{
-			names: "max_connect_attempts read_timeout", kept: true, why: "the timeout depends on the upstream's usual response time",
-			hint: "limits.deadline bounds each query",
-		},
-		directive{
-			names: "next next_on_nodata", why: "the content of an answer does not cause a failover",
-			hint: "SERVFAIL and REFUSED cause a failover to the next upstream",
-		},
-		directive{names: "source_address", why: "the kernel chooses the address that upstreams see", hint: "set a route with a source address: ip route add … src …"},
-		directive{names: "resolver", why: "upstreams have addresses"},
+		differs("max_fails health_check failfast_all_unhealthy_upstreams", ownTimers, timersHint),
+		differs("expire max_idle_conns max_age", "node-cache keeps and renews connections with its own timers",
+			"forward[].connections says how many there are"),
+		differs("max_connect_attempts read_timeout", "the timeout depends on the upstream's usual response time",
+			"limits.deadline bounds each query"),
+		lost("next next_on_nodata", "the content of an answer does not cause a failover",
+			"SERVFAIL and REFUSED cause a failover to the next upstream"),
+		lost("source_address", "the kernel chooses the address that upstreams see",
+			"set a route with a source address: ip route add … src …"),
+		lost("resolver", "upstreams have addresses", ""),
 	)
 	return o
 }
@@ -329,8 +324,8 @@ func cache(l *line) {
 		directive{names: "serve_stale", take: serveStale},
 		duration("servfail", "cache.failureTTL", time.Second, 5*time.Minute, &cfg.FailureTTL),
 		directive{names: "disable", take: disable},
-		directive{names: "keepttl", why: "TTLs count down while an answer is kept"},
-		directive{names: "serve_stale_policy", why: "the latest answer that is known is given, also when it is a denial"},
+		lost("keepttl", "TTLs count down while an answer is kept", ""),
+		lost("serve_stale_policy", "the latest answer that is known is given, also when it is a denial", ""),
 	)
 	if bounds != (ttls{}) {
 		limitZoneTTLs(l, zones, bounds)

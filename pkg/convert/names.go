@@ -257,7 +257,7 @@ func templateBody(l *line, t *config.Template) (onward bool) {
 				l.differs("names that do not match are always looked up, in all zones", "")
 			}
 		}},
-		directive{names: "ederror", why: "templates do not support Extended DNS Errors"},
+		lost("ederror", "templates do not support Extended DNS Errors", ""),
 		directive{names: "upstream"}, // CoreDNS ignores it as well
 	)
 	return onward

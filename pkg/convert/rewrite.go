@@ -59,12 +59,12 @@ func rewrite(l *line) {
 // rewriteField notes why a field other than the name cannot be rewritten.
 func rewriteField(l *line) {
 	fields := []directive{
-		{names: "type", why: "the type of a question is not changed", hint: "ANY is answered with HINFO as it is; templates can answer a type"},
-		{names: "class", why: "the class of a question is not changed"},
-		{names: "ttl", why: "TTLs are not changed by name", hint: "minTTL and maxTTL of a route bound those of a zone"},
-		{names: "edns0", why: "no options are added to queries", hint: "clientSubnet: pass in a route hands on that of the client"},
-		{names: "cname", why: "the targets of aliases are not changed", hint: "a rule for the name that is asked, or hosts, changes the target"},
-		{names: "rcode", why: "the rcode of an answer is not changed"},
+		lost("type", "the type of a question is not changed", "ANY is answered with HINFO as it is; templates can answer a type"),
+		lost("class", "the class of a question is not changed", ""),
+		lost("ttl", "TTLs are not changed by name", "minTTL and maxTTL of a route bound those of a zone"),
+		lost("edns0", "no options are added to queries", "clientSubnet: pass in a route hands on that of the client"),
+		lost("cname", "the targets of aliases are not changed", "a rule for the name that is asked, or hosts, changes the target"),
+		lost("rcode", "the rcode of an answer is not changed", ""),
 	}
 	if i := slices.IndexFunc(fields, func(d directive) bool { return d.is(l.words[1]) }); i >= 0 {
 		fields[i].apply(l)

@@ -143,6 +143,14 @@ func text(name string, to *string) directive {
 	return directive{names: name, take: func(l *line) { *to = l.all() }}
 }
 
+// lost returns directives without a counterpart.
+func lost(names, why, hint string) directive { return directive{names: names, why: why, hint: hint} }
+
+// differs returns directives whose effect differs, or that need no conversion.
+func differs(names, why, hint string) directive {
+	return directive{names: names, why: why, hint: hint, kept: true}
+}
+
 // flag returns an option that is a key: true if it is there.
 func flag(name string, to *bool) directive {
 	return directive{names: name, take: func(*line) { *to = true }}
@@ -174,7 +182,7 @@ func plugins(c *converter) []directive {
 		{names: "prometheus", take: prometheus},
 		{names: "health", take: func(l *line) {
 			l.adminPage("/livez", ":8080")
-			l.options(directive{names: "lameduck", kept: true, why: "pending queries are answered before the exit, without a configured delay"})
+			l.options(differs("lameduck", "pending queries are answered before the exit, without a configured delay", ""))
 		}},
 		{names: "ready", take: func(l *line) {
 			l.adminPage("/readyz", ":8181")
@@ -184,10 +192,8 @@ func plugins(c *converter) []directive {
 		}},
 		{names: "log", take: queryLog},
 		{names: "errors", take: func(l *line) {
-			l.options(directive{
-				names: "consolidate stacktrace", kept: true, why: "failures of single queries are counted and not logged, so there are no lines to consolidate",
-				hint: "log.queries: errors logs them: see docs/metrics.md for the counts",
-			})
+			l.options(differs("consolidate stacktrace", "failures of single queries are counted and not logged, so there are no lines to consolidate",
+				"log.queries: errors logs them: see docs/metrics.md for the counts"))
 		}},
 		{names: "debug", take: func(l *line) {
 			if l.set("log.level", "debug") {
@@ -204,58 +210,47 @@ func plugins(c *converter) []directive {
 		{names: "timeouts", take: func(l *line) {
 			l.options(
 				duration("idle", "limits.tcpIdle", time.Second, time.Hour, &c.cfg.Limits.TCPIdle),
-				directive{names: "read write", why: "a TCP session has one limit, on the time without a query", hint: "see limits.tcpIdle"})
+				lost("read write", "a TCP session has one limit, on the time without a query", "see limits.tcpIdle"))
 		}},
 		{names: "loadbalance", take: loadbalance},
 		{names: "any loop reload"}, // node-cache always does that
 		{names: "metadata"},        // for other plugins only, without effect on clients
 		{names: "root"},            // read with each path
 
-		{names: "acl", why: "answers do not depend on the client's address", hint: "restrict clients with a NetworkPolicy or the node's firewall"},
-		{
-			names: "autopath", why: "search lists are not expanded on the server",
-			hint: "denials are kept and quick, also below a denied name; a dot at the end of a name, or a lower ndots, saves the walk",
-		},
-		{names: "auto", why: noZones, hint: listZone},
-		{names: "secondary sign dnssec", why: noZones, hint: routeIt},
-		{
-			names: "etcd route53 azure clouddns nomad k8s_external", why: noZones + ", and does not read those of this service",
-			hint: "write a route for the zone to the server that has it",
-		},
-		{
-			names: "consul docker k8s_gateway mdns mysql netbox pdsql records redis sqlite tailscale traefik",
-			why:   noZones + ", and does not read those of this plugin", hint: "write a route for the zone to a CoreDNS with the plugin",
-		},
-		{names: "recursor unbound", why: "node-cache is not a recursive resolver", hint: `write a route to such a server: {zone: ".", to: […]}`},
-		{
-			names: "ads blocker blocklist", why: "lists of names to block are not fetched",
-			hint: "templates deny zones, and hosts.files has names; or write a route to a server that blocks",
-		},
-		{
-			names: "fanout alternate kubernetai", why: "the plugin is not one of CoreDNS itself, and its lines are not read",
-			hint: "write forward, or kubernetes, in its place, and convert again",
-		},
-		{
-			names: "ocp_dnsnameresolver", why: "address lookups are not published",
-			hint: "leave the names that an EgressFirewall has to the central resolver, and write a route for them",
-		},
-		{names: "rrl", why: "responses are not rate-limited by content", hint: "limits.perClient bounds the in-flight queries of a client"},
-		{names: "multicluster", why: "names of a cluster set are not supported", hint: "write a route for the zone to the central resolver"},
-		{names: "federation", why: "federation is not supported", hint: "Kubernetes has dropped them"},
-		{names: "tls https https3 quic grpc_server", why: "only UDP and TCP are supported for clients", hint: "upstreams may be asked over TLS and HTTPS: see forward[].to"},
-		{names: "grpc", why: "gRPC upstreams are not supported", hint: "use the same server over tcp:// or tls://"},
-		{names: "nsid", why: "NSID is not supported", hint: "identity.hostname answers queries for hostname.bind in class CH"},
-		{names: "minimal", why: "authority and additional records are passed on unchanged", hint: "they cost no lookup; cached answers hold them once"},
-		{names: "header", why: "the flags of an answer are what the protocol asks for"},
-		{names: "view", why: "answers do not depend on the client", hint: "run another agent for clients with other answers"},
-		{names: "geoip", why: "answers do not depend on the client's location"},
-		{names: "erratic whoami", why: "a plugin for tests", hint: "templates make answers by pattern"},
-		{names: "trace", why: "queries are not traced", hint: "metrics have latencies by source; node-cache query --explain explains one query"},
-		{names: "dnstap", why: "dnstap is not supported", hint: "log.queries logs them: all, a sample, the slow or those that fail"},
-		{names: "pprof", why: "profiles over HTTP are not supported", hint: "/status has counts and sizes of all parts"},
-		{names: "shed proxyproto multisocket", why: "socket options cannot be set", hint: "what goes beyond the limits is shed, and counted: see limits"},
-		{names: "tsig", why: "queries and transfers are not signed"},
-		{names: "on", why: "programs are not run"},
+		lost("acl", "answers do not depend on the client's address", "restrict clients with a NetworkPolicy or the node's firewall"),
+		lost("autopath", "search lists are not expanded on the server",
+			"denials are kept and quick, also below a denied name; a dot at the end of a name, or a lower ndots, saves the walk"),
+		lost("auto", noZones, listZone),
+		lost("secondary sign dnssec", noZones, routeIt),
+		lost("etcd route53 azure clouddns nomad k8s_external", noZones+", and does not read those of this service",
+			"write a route for the zone to the server that has it"),
+		lost("consul docker k8s_gateway mdns mysql netbox pdsql records redis sqlite tailscale traefik", noZones+", and does not read those of this plugin",
+			"write a route for the zone to a CoreDNS with the plugin"),
+		lost("recursor unbound", "node-cache is not a recursive resolver", `write a route to such a server: {zone: ".", to: […]}`),
+		lost("ads blocker blocklist", "lists of names to block are not fetched",
+			"templates deny zones, and hosts.files has names; or write a route to a server that blocks"),
+		lost("fanout alternate kubernetai", "the plugin is not one of CoreDNS itself, and its lines are not read",
+			"write forward, or kubernetes, in its place, and convert again"),
+		lost("ocp_dnsnameresolver", "address lookups are not published",
+			"leave the names that an EgressFirewall has to the central resolver, and write a route for them"),
+		lost("rrl", "responses are not rate-limited by content", "limits.perClient bounds the in-flight queries of a client"),
+		lost("multicluster", "names of a cluster set are not supported", "write a route for the zone to the central resolver"),
+		lost("federation", "federation is not supported", "Kubernetes has dropped them"),
+		lost("tls https https3 quic grpc_server", "only UDP and TCP are supported for clients",
+			"upstreams may be asked over TLS and HTTPS: see forward[].to"),
+		lost("grpc", "gRPC upstreams are not supported", "use the same server over tcp:// or tls://"),
+		lost("nsid", "NSID is not supported", "identity.hostname answers queries for hostname.bind in class CH"),
+		lost("minimal", "authority and additional records are passed on unchanged", "they cost no lookup; cached answers hold them once"),
+		lost("header", "the flags of an answer are what the protocol asks for", ""),
+		lost("view", "answers do not depend on the client", "run another agent for clients with other answers"),
+		lost("geoip", "answers do not depend on the client's location", ""),
+		lost("erratic whoami", "a plugin for tests", "templates make answers by pattern"),
+		lost("trace", "queries are not traced", "metrics have latencies by source; node-cache query --explain explains one query"),
+		lost("dnstap", "dnstap is not supported", "log.queries logs them: all, a sample, the slow or those that fail"),
+		lost("pprof", "profiles over HTTP are not supported", "/status has counts and sizes of all parts"),
+		lost("shed proxyproto multisocket", "socket options cannot be set", "what goes beyond the limits is shed, and counted: see limits"),
+		lost("tsig", "queries and transfers are not signed", ""),
+		lost("on", "programs are not run", ""),
 	}
 }
 
@@ -265,8 +260,8 @@ func prometheus(l *line) {
 		l.c.cfg.Admin.Address = a
 	}
 	l.options(
-		directive{names: "tls", why: "metrics are served without TLS", hint: "restrict access with a NetworkPolicy, or put a proxy before admin.address"},
-		directive{names: "runtime_metrics", kept: true, why: "the metrics of the runtime are those of docs/metrics.md"})
+		lost("tls", "metrics are served without TLS", "restrict access with a NetworkPolicy, or put a proxy before admin.address"),
+		differs("runtime_metrics", "the metrics of the runtime are those of docs/metrics.md", ""))
 }
 
 // chaos converts the answer to version.bind. With it, hostname.bind is answered too.
