@@ -85,10 +85,7 @@ const benchmarkNames = 1 << 14
 // benchmarkCache returns a cache with two addresses for every name but the last.
 func benchmarkCache(b *testing.B) (c *cache.Cache, keys [][]byte) {
 	b.Helper()
-	c, err := cache.New(cache.Config{Size: 64 << 20, Prefetch: cache.Prefetch{Hits: 2, Remaining: 0.1}}, epoch)
-	if err != nil {
-		b.Fatal(err)
-	}
+	c = newWith(b, cache.Config{Size: 64 << 20, Prefetch: cache.Prefetch{Hits: 2, Remaining: 0.1}})
 	for i := range benchmarkNames {
 		keys = append(keys, nth("host", i))
 		a := answerTo(keys[i], time.Hour, set(1, 2, 4)...)

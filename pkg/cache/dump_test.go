@@ -6,7 +6,6 @@ import (
 	"bytes"
 	"encoding/binary"
 	"errors"
-	"fmt"
 	"math/rand/v2"
 	"slices"
 	"sync"
@@ -56,11 +55,7 @@ func restart(tb testing.TB, records [][]byte, away time.Duration, now time.Time,
 // staleCache returns a cache with a stale window of one hour.
 func staleCache(tb testing.TB) *cache.Cache {
 	tb.Helper()
-	c, err := cache.New(cache.Config{Size: 4 * cache.MinSize, ServeStale: cache.ServeStale{Window: time.Hour, TTL: 30 * time.Second}}, epoch)
-	if err != nil {
-		tb.Fatal(err)
-	}
-	return c
+	return newWith(tb, cache.Config{Size: 4 * cache.MinSize, ServeStale: cache.ServeStale{Window: time.Hour, TTL: 30 * time.Second}})
 }
 
 // soaDenial returns the denial of key's name.
@@ -198,10 +193,7 @@ func TestDumpInParallel(t *testing.T) {
 // fullCache returns a full cache, with some entries used.
 func fullCache(tb testing.TB, size int64) *cache.Cache {
 	tb.Helper()
-	c, err := cache.New(cache.Config{Size: size, ServeStale: cache.ServeStale{Window: time.Hour, TTL: 30 * time.Second}}, epoch)
-	if err != nil {
-		tb.Fatal(err)
-	}
+	c := newWith(tb, cache.Config{Size: size, ServeStale: cache.ServeStale{Window: time.Hour, TTL: 30 * time.Second}})
 	for i := range int(size / 250) {
 		key := nth("n", i)
 		a := answerTo(key, time.Hour, rr{rrtype: wire.TypeA, ttl: 3600, rdata: []byte{1, 2, 3, 4}}, rr{rrtype: wire.TypeA, ttl: 3600, rdata: []byte{1, 2, 3, 5}})
@@ -212,60 +204,6 @@ func fullCache(tb testing.TB, size int64) *cache.Cache {
 		}
 	}
 	return c
-}
-
-// TestDumpOfLargeCache measures a dump and a restore of 16 MiB, and the longest lookup during the dump.
-func TestDumpOfLargeCache(t *testing.T) {
-	const size = 64 << 20
-	c := fullCache(t, size)
-	watch := func(until <-chan struct{}) string {
-		var took []time.Duration
-		dst := make([]byte, 0, 4096)
-		for i := 0; ; i++ {
-			select {
-			case <-until:
-				slices.Sort(took)
-				at := func(part float64) time.Duration { return took[int(part*float64(len(took)-1))] }
-				return fmt.Sprintf("%d lookups: %s (50 %%), %s (99 %%), %s (99.9 %%), %s (longest)", len(took), at(0.5), at(0.99), at(0.999), at(1))
-			default:
-			}
-			key := nth("n", i*7919%int(size/250))
-			began := time.Now()
-			dst, _ = c.Lookup(key, epoch, dst[:0])
-			took = append(took, time.Since(began))
-		}
-	}
-	quiet := make(chan struct{})
-	time.AfterFunc(300*time.Millisecond, func() { close(quiet) })
-	t.Logf("before: %s", watch(quiet))
-	done := make(chan struct{})
-	var records [][]byte
-	var took time.Duration
-	go func() {
-		defer close(done)
-		buf := make([]byte, 0, 16<<20)
-		began := time.Now()
-		_, err := c.Dump(16<<20, epoch, func(record []byte) error {
-			buf = append(buf, record...)
-			records = append(records, buf[len(buf)-len(record):])
-			return nil
-		})
-		took = time.Since(began)
-		if err != nil {
-			t.Error(err)
-		}
-	}()
-	t.Logf("during: %s", watch(done))
-	began := time.Now()
-	d, err := cache.New(cache.Config{Size: size}, epoch)
-	if err != nil {
-		t.Fatal(err)
-	}
-	n, err := d.Restore(slices.Values(records), 0, epoch, nil)
-	t.Logf("cache of %d MiB: %d of %d entries dumped in %s; %d restored in %s", size>>20, len(records), c.Stats().Entries, took, n, time.Since(began))
-	if err != nil || n < len(records)*9/10 {
-		t.Errorf("%d of %d restored: %v", n, len(records), err)
-	}
 }
 
 func BenchmarkDump(b *testing.B) {
@@ -288,10 +226,7 @@ func BenchmarkDump(b *testing.B) {
 	b.Run("restore", func(b *testing.B) {
 		b.ReportAllocs()
 		for b.Loop() {
-			d, err := cache.New(cache.Config{Size: 64 << 20}, epoch)
-			if err != nil {
-				b.Fatal(err)
-			}
+			d := newSized(b, 64<<20)
 			if _, err := d.Restore(slices.Values(records), 0, epoch, nil); err != nil {
 				b.Fatal(err)
 			}

@@ -74,15 +74,6 @@ func plain(key []byte, life time.Duration, n int) *cache.Answer {
 	return answerTo(key, life, rr{rrtype: 16, ttl: uint32(life / time.Second), rdata: make([]byte, n)})
 }
 
-// ttlsOf reads the TTLs of msg, an answer with the layout of a.
-func ttlsOf(a *cache.Answer, msg []byte) []uint32 {
-	var ttls []uint32
-	for _, off := range a.TTLs {
-		ttls = append(ttls, binary.BigEndian.Uint32(msg[off:]))
-	}
-	return ttls
-}
-
 // rdataOf reads the RDATA of msg, an answer with the layout of a.
 func rdataOf(a *cache.Answer, msg []byte) []string {
 	var rdata []string
@@ -96,7 +87,24 @@ func rdataOf(a *cache.Answer, msg []byte) []string {
 // newCache returns a cache of the minimum size.
 func newCache(tb testing.TB, p cache.Prefetch) *cache.Cache {
 	tb.Helper()
-	c, err := cache.New(cache.Config{Size: cache.MinSize, Prefetch: p}, epoch)
+	return newWith(tb, cache.Config{Size: cache.MinSize, Prefetch: p})
+}
+
+// newSized returns a cache of size bytes.
+func newSized(tb testing.TB, size int64) *cache.Cache {
+	tb.Helper()
+	return newWith(tb, cache.Config{Size: size})
+}
+
+// newStale returns a cache of the minimum size that serves stale answers.
+func newStale(tb testing.TB, s cache.ServeStale) *cache.Cache {
+	tb.Helper()
+	return newWith(tb, cache.Config{Size: cache.MinSize, ServeStale: s})
+}
+
+func newWith(tb testing.TB, cfg cache.Config) *cache.Cache {
+	tb.Helper()
+	c, err := cache.New(cfg, epoch)
 	if err != nil {
 		tb.Fatal(err)
 	}

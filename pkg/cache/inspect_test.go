@@ -8,7 +8,6 @@ import (
 	"encoding/binary"
 	"math/rand/v2"
 	"slices"
-	"sync"
 	"testing"
 	"time"
 
@@ -165,10 +164,7 @@ func TestInspectKeys(t *testing.T) {
 // TestInspectBounds inspects a name with many client subnets.
 func TestInspectBounds(t *testing.T) {
 	t.Parallel()
-	c, err := cache.New(cache.Config{Size: 64 << 20}, epoch)
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := newSized(t, 64<<20)
 	for i := range 300 {
 		key := keyOf("a.example.", wire.TypeTXT, 0, 0, 1, 32, 0, 192, 0, byte(i>>8), byte(i))
 		c.Put(key, plain(key, time.Minute, 60_000), epoch)
@@ -226,10 +222,7 @@ func TestPeek(t *testing.T) {
 func TestTop(t *testing.T) {
 	t.Parallel()
 	random := rand.New(rand.NewPCG(1, 2))
-	c, err := cache.New(cache.Config{Size: 4 << 20}, epoch)
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := newSized(t, 4<<20)
 	type row struct {
 		Name string
 		Rank int
@@ -275,66 +268,9 @@ func TestTop(t *testing.T) {
 	}
 }
 
-// TestInspectWhileResized inspects a cache while it is used and resized.
-func TestInspectWhileResized(t *testing.T) {
-	t.Parallel()
-	c, err := cache.New(cache.Config{Size: 2 << 20}, epoch)
-	if err != nil {
-		t.Fatal(err)
-	}
-	first := c
-	popular := keyOf("popular.example.", wire.TypeA, 0)
-	c.Put(popular, plain(popular, time.Hour, 4), epoch)
-	for range 1000 {
-		c.Lookup(popular, epoch, nil)
-	}
-	stop := make(chan struct{})
-	var all sync.WaitGroup
-	all.Go(func() {
-		for i := 0; ; i++ {
-			select {
-			case <-stop:
-				return
-			default:
-				key := nth("n", i%3000)
-				first.Put(key, plain(key, time.Hour, i%50), epoch)
-			}
-		}
-	})
-	all.Go(func() {
-		for {
-			select {
-			case <-stop:
-				return
-			default:
-			}
-			if top := first.Top(5, cache.ByHits, epoch); len(top) == 0 || !bytes.Equal(top[0].Name, name(popular)) {
-				t.Errorf("%d entries, the first is not the popular one", len(top))
-				return
-			}
-			if list := first.Inspect(name(popular), epoch); len(list) != 1 {
-				t.Errorf("%d entries of the popular name", len(list))
-				return
-			}
-		}
-	})
-	for i := range 20 {
-		c, err = c.Resize(cache.Config{Size: int64(1+i%4*3) << 20}, epoch)
-		if err != nil {
-			t.Fatal(err)
-		}
-	}
-	close(stop)
-	all.Wait()
-	check(t, c)
-}
-
 // BenchmarkTop scans a full cache of 64 MiB.
 func BenchmarkTop(b *testing.B) {
-	c, err := cache.New(cache.Config{Size: 64 << 20}, epoch)
-	if err != nil {
-		b.Fatal(err)
-	}
+	c := newSized(b, 64<<20)
 	for i := range 400_000 {
 		key := nth("n", i)
 		c.Put(key, plain(key, time.Minute, 4), epoch)

@@ -70,68 +70,6 @@ func TestOwners(t *testing.T) {
 	}
 }
 
-// TestOwnersStale changes the owner of a stale answer, one in backoff, a denial and one before a failure.
-// None of them is returned afterwards.
-func TestOwnersStale(t *testing.T) {
-	t.Parallel()
-	const s = time.Second
-	svc, key := []byte("\x03svc\x02ns\x00"), keyOf("svc.ns.", 1, 0)
-	put := func(denies bool) *cache.Cache {
-		c := newStale(t, hourly)
-		a := plain(key, 10*s, 4)
-		a.Owner, a.QueriedAt, a.NXDomain = svc, epoch, denies
-		c.Put(key, a, epoch)
-		return c
-	}
-	for _, denies := range []bool{false, true} {
-		c := put(denies)
-		c.DelayRefresh(key, after(30*s), after(20*s))
-		c.OwnerChanged(svc, after(20*s))
-		if got := freshness(c, key, after(21*s)); got != cache.Absent {
-			t.Errorf("denial %t: %d, want absent", denies, got)
-		}
-		if msg, ok := c.LookupStale(key, after(21*s), nil); ok {
-			t.Errorf("denial %t: LookupStale returned %x", denies, msg)
-		}
-		below := keyOf("x.svc.ns.", 1)
-		if msg, ok := c.LookupNXDomainCut(below[:len(below)-2], 1, 0, after(s), nil); ok {
-			t.Errorf("denial %t: denies names below: %x", denies, msg)
-		}
-		fail(c, key, after(22*s))
-		if got := freshness(c, key, after(22*s)); got != cache.Failed {
-			t.Errorf("denial %t, then a failure: %d, want failed", denies, got)
-		}
-		check(t, c)
-	}
-	// An outdated address does not contradict a denial.
-	c := put(false)
-	c.OwnerChanged(svc, after(s))
-	mx := keyOf("svc.ns.", 15, 0)
-	denial := authority(plain(mx, 100*s, 4), 3)
-	denial.NXDomain = true
-	c.Put(mx, denial, after(5*s))
-	if got := freshness(c, keyOf("svc.ns.", 28, 0), after(5*s)); got != cache.Fresh {
-		t.Errorf("denial of all types: %d, want fresh", got)
-	}
-}
-
-func TestChangedSince(t *testing.T) {
-	t.Parallel()
-	const s = time.Second
-	c := newStale(t, hourly)
-	svc := []byte("\x03svc\x02ns\x00")
-	if c.ChangedSince(svc, after(-time.Hour)) {
-		t.Error("outdated without a change")
-	}
-	c.OwnerChanged(svc, after(10*s))
-	c.OwnerChanged(svc, after(9*s))
-	for since, want := range map[time.Duration]bool{0: true, 10*s - 1: true, 10 * s: false, 11 * s: false} {
-		if got := c.ChangedSince(svc, after(since)); got != want {
-			t.Errorf("since %v: %t, want %t", since, got, want)
-		}
-	}
-}
-
 // TestOutdatedEvictions changes the owner of everything in a full cache. The entries are evicted without
 // a second chance, though they were used.
 func TestOutdatedEvictions(t *testing.T) {

@@ -94,6 +94,12 @@ func TestParallel(t *testing.T) {
 				t.Errorf("%+v", s)
 				return
 			}
+			for _, e := range c.Top(5, cache.ByHits, epoch) {
+				if len(c.Inspect(e.Name, epoch)) > 4 {
+					t.Errorf("%q has many entries", e.Name)
+					return
+				}
+			}
 		}
 	})
 	group.Wait()

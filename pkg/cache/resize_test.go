@@ -3,7 +3,6 @@
 package cache_test
 
 import (
-	"bytes"
 	"math"
 	"sync"
 	"sync/atomic"
@@ -48,10 +47,7 @@ func TestNewErrors(t *testing.T) {
 func TestCapacity(t *testing.T) {
 	t.Parallel()
 	for _, size := range []int64{cache.MinSize, cache.MinSize + 1, 2*cache.MinSize - 1, 3_333_333, 4 << 20} {
-		c, err := cache.New(cache.Config{Size: size}, epoch)
-		if err != nil {
-			t.Fatal(err)
-		}
+		c := newSized(t, size)
 		for i := range int(size / 100) {
 			key := nth("n", i)
 			c.Put(key, plain(key, time.Hour, 200+i%200), epoch)
@@ -61,127 +57,6 @@ func TestCapacity(t *testing.T) {
 			t.Errorf("size %d: %+v", size, s)
 		}
 		check(t, c)
-	}
-}
-
-// TestResizedState moves answers in every state to a larger cache. Only counters change.
-func TestResizedState(t *testing.T) {
-	t.Parallel()
-	p := cache.Prefetch{Hits: 2, Remaining: 0.5}
-	c := newCache(t, p)
-	keys := map[string][]byte{}
-	for _, name := range []string{"fresh", "once", "due", "said", "expired", "failed", "turned"} {
-		keys[name] = keyOf(name+".", 1, 0)
-		life := 100 * time.Second
-		if name == "expired" {
-			life = 20 * time.Second // to the instant
-		}
-		a := answerTo(keys[name], life, set(1, 3, 4)...)
-		if name == "turned" {
-			a.RotateCount = 3
-		}
-		c.Put(keys[name], a, epoch)
-	}
-	c.PutFailure(keys["failed"], answerTo(keys["failed"], 0).Msg, 8*time.Second, 60*time.Second, after(100*time.Second))
-	c.Lookup(keys["once"], epoch, nil)
-	c.Lookup(keys["due"], epoch, nil)
-	c.Lookup(keys["said"], epoch, nil)
-	c.Lookup(keys["said"], after(60*time.Second), nil)
-	c.Lookup(keys["turned"], epoch, nil)
-
-	d, err := c.Resize(cache.Config{Size: 4 << 20, Prefetch: p}, after(20*time.Second))
-	if err != nil {
-		t.Fatal(err)
-	}
-	check(t, d)
-	if diff := cmp.Diff(cache.Stats{Entries: 6}, d.Stats(), cmp.FilterPath(func(p cmp.Path) bool {
-		return p.Last().String() == ".Bytes" || p.Last().String() == ".Fixed" || p.Last().String() == ".Capacity"
-	}, cmp.Ignore())); diff != "" {
-		t.Errorf("stats (-want +got)\n%s", diff)
-	}
-	now := after(70 * time.Second)
-	want := map[string]cache.Freshness{
-		"fresh": cache.Fresh, "once": cache.PrefetchDue, "due": cache.PrefetchDue, "said": cache.Fresh, "expired": cache.Absent,
-		"turned": cache.PrefetchDue, "failed": cache.Failed,
-	}
-	got := map[string]cache.Freshness{}
-	for name, key := range keys {
-		at := now
-		if name == "failed" {
-			at = after(108*time.Second - 1)
-		}
-		var msg []byte
-		msg, got[name] = d.Lookup(key, at, nil)
-		if name == "turned" {
-			a := answerTo(key, time.Minute, set(1, 3, 4)...)
-			if diff := cmp.Diff([]uint32{0, 0, 0}, ttlsOf(a, msg)); diff != "" {
-				t.Errorf("TTLs of 60 after 70 s (-want +got)\n%s", diff)
-			}
-			if diff := cmp.Diff("bca", firsts(a, msg)); diff != "" {
-				t.Errorf("rotation (-want +got)\n%s", diff)
-			}
-		}
-	}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("(-want +got)\n%s", diff)
-	}
-}
-
-// TestResizedSizes resizes a full cache. A larger one keeps everything; a smaller one is full of used
-// entries. Shards that are merged move one after the other, so that the last one's answers evict the
-// first one's.
-func TestResizedSizes(t *testing.T) {
-	t.Parallel()
-	const n = 20_000
-	tests := []struct {
-		name     string
-		size     int64
-		atLeast  float64 // part of the answers that were asked for
-		complete bool
-	}{
-		{name: "larger", size: 8 << 20, atLeast: 1, complete: true},
-		{name: "the same", size: 4 << 20, atLeast: 0.95},
-		{name: "half", size: 2 << 20, atLeast: 0.45},
-		{name: "the least", size: cache.MinSize, atLeast: 0.2},
-	}
-	for _, tt := range tests {
-		t.Run(tt.name, func(t *testing.T) {
-			t.Parallel()
-			c, err := cache.New(cache.Config{Size: 4 << 20}, epoch)
-			if err != nil {
-				t.Fatal(err)
-			}
-			fill(c, "cold", n, epoch)
-			for i := range n / 2 {
-				key := nth("hot", i)
-				c.Put(key, plain(key, time.Hour, 100), epoch)
-				c.Lookup(key, epoch, nil)
-			}
-			hot, before := held(c, "hot", n/2), c.Stats()
-			proven := map[int]bool{}
-			for i := range n / 2 {
-				proven[i] = c.InMain(nth("hot", i))
-			}
-			d, err := c.Resize(cache.Config{Size: tt.size}, epoch)
-			if err != nil {
-				t.Fatal(err)
-			}
-			check(t, d)
-			if got := held(d, "hot", n/2); float64(got) < tt.atLeast*float64(hot) {
-				t.Errorf("%d of %d used answers are left, want %v of them", got, hot, tt.atLeast)
-			}
-			for i := range n / 2 {
-				if key := nth("hot", i); tt.complete && proven[i] && !d.InMain(key) {
-					t.Fatalf("%q was in the main log", key)
-				}
-			}
-			if after := d.Stats(); tt.complete && before.Entries != after.Entries {
-				t.Errorf("%d of %d answers are left", after.Entries, before.Entries)
-			}
-			if s := d.Stats(); s.Capacity > tt.size || !tt.complete && s.Bytes < tt.size*8/10 {
-				t.Errorf("size %d: %+v", tt.size, s)
-			}
-		})
 	}
 }
 
@@ -221,34 +96,6 @@ func TestResizedFullIndex(t *testing.T) {
 	}
 }
 
-// TestStoredAgain replaces an answer by ones of growing and shrinking length. The adjacent entries do
-// not change.
-func TestStoredAgain(t *testing.T) {
-	t.Parallel()
-	c := newTiny(t, 1<<15)
-	key, neighbours := keyOf("a.", 1, 0), [][]byte{keyOf("b.", 1, 0), keyOf("c.", 1, 0)}
-	full := func(key []byte, n int, fill byte) *cache.Answer {
-		return answerTo(key, time.Minute, rr{rrtype: 16, ttl: 60, rdata: bytes.Repeat([]byte{fill}, n)})
-	}
-	for i := range 100 {
-		n := i
-		if i > 50 {
-			n = 100 - i
-		}
-		c.Put(neighbours[0], full(neighbours[0], 30, 'b'), epoch)
-		c.Put(key, full(key, n, 'a'), epoch)
-		c.Put(neighbours[1], full(neighbours[1], 30, 'c'), epoch)
-		for _, want := range []*cache.Answer{full(key, n, 'a'), full(neighbours[0], 30, 'b'), full(neighbours[1], 30, 'c')} {
-			asked := append(bytes.Clone(want.Msg[12:17]), 0)
-			got, _ := c.Lookup(asked, epoch, nil)
-			if diff := cmp.Diff(want.Msg, got); diff != "" {
-				t.Fatalf("with %d bytes, %q (-want +got)\n%s", n, asked, diff)
-			}
-		}
-		check(t, c)
-	}
-}
-
 // TestResizedKeepsHot shrinks a full cache to a size with room for nearly all used entries. Almost none
 // of them is lost, though there are more unused ones and shards are merged.
 func TestResizedKeepsHot(t *testing.T) {
@@ -265,10 +112,7 @@ func TestResizedKeepsHot(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			c, err := cache.New(cache.Config{Size: 8 << 20}, epoch)
-			if err != nil {
-				t.Fatal(err)
-			}
+			c := newSized(t, 8<<20)
 			fill(c, "cold", 40_000, epoch)
 			for i := range tt.hot {
 				key := nth("hot", i)
@@ -297,10 +141,7 @@ func TestResizedKeepsHot(t *testing.T) {
 // the last.
 func TestResizedAgain(t *testing.T) {
 	t.Parallel()
-	first, err := cache.New(cache.Config{Size: 8 << 20}, epoch)
-	if err != nil {
-		t.Fatal(err)
-	}
+	first := newSized(t, 8<<20)
 	fill(first, "n", 1000, epoch)
 	svc := []byte("svc")
 	c := first

@@ -5,7 +5,6 @@ package wire_test
 import (
 	"bytes"
 	"encoding/binary"
-	"math/rand/v2"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -64,35 +63,6 @@ func FuzzMixCase(f *testing.F) {
 			t.Fatalf("other letters are %d, want %d", like, wantLike)
 		}
 	})
-}
-
-// TestMixCase looks whether every letter of a name comes in both cases, about as
-// often, and nothing else ever changes.
-func TestMixCase(t *testing.T) {
-	t.Parallel()
-	q := cat(header(flagsQuery, 1, 0, 0, 1), question(labels("www-1", "example", "com"), 0x4161), opt(1232, 0, 0))
-	random := rand.New(rand.NewPCG(1, 2))
-	const rounds = 1000
-	upper := make([]int, len(q))
-	for range rounds {
-		mixed := bytes.Clone(q)
-		wire.RandomCase(mixed, random.Uint64())
-		for i := range q {
-			switch mixed[i] {
-			case q[i]:
-			case q[i] - 0x20:
-				upper[i]++
-			default:
-				t.Fatalf("byte %d: %#x became %#x", i, q[i], mixed[i])
-			}
-		}
-	}
-	for i, c := range q {
-		letter := i > 12 && i < 30 && 'a' <= c && c <= 'z'
-		if letter && (upper[i] < rounds/3 || upper[i] > rounds*2/3) || !letter && upper[i] > 0 {
-			t.Errorf("byte %d, %q, was changed %d times of %d", i, c, upper[i], rounds)
-		}
-	}
 }
 
 // TestMixCaseMalformed leaves alone what is no query.

@@ -4,12 +4,10 @@ package wire_test
 
 import (
 	"bytes"
-	"encoding/binary"
 	"errors"
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/miekg/dns"
 
 	"github.com/nodecache/node-cache/pkg/wire"
@@ -56,61 +54,6 @@ func respelled() []byte {
 	copy(inner[97-68:], "\xc0A")
 	name := labels(strings.Repeat("x", 52), "q", string(inner))
 	return cat(header(flagsAnswer, 1, 1, 0, 0), question(name, 1), record(pointer(97), wire.TypeTXT, nil))
-}
-
-func TestMessageParse(t *testing.T) {
-	t.Parallel()
-	root, self := labels(), pointer(12)
-	a := record(self, wire.TypeA, []byte{10, 0, 0, 1})
-	signed := record(self, wire.TypeRRSIG, cat(make([]byte, 18), labels("signer"), []byte("sig")))
-	tests := []struct {
-		name string
-		msg  []byte
-		want int // records
-	}{
-		{"no record", reply(0, 0, 0), 0},
-		{"one", reply(1, 0, 0, a), 1},
-		{"one in each section", reply(1, 1, 1, a, record(self, wire.TypeNS, labels("ns")), a), 3},
-		{"OPT is not counted", reply(1, 0, 1, a, opt(1232, 0, 0)), 1},
-		{"OPT first", reply(1, 0, 2, a, opt(1232, 0, 0, option(3, 1)), a), 2},
-		{"OPT of version 3", reply(1, 0, 1, a, opt(1232, 3, 0)), 1},
-		{"trailing bytes", cat(reply(1, 0, 0, a), []byte("rubbish")), 1},
-		{"no RDATA in an unknown type", reply(1, 0, 0, record(self, 65280, nil)), 1},
-		{"pointer in an unknown type is no name", reply(1, 0, 0, record(self, 65280, pointer(0x3fff))), 1},
-		{"pointer into the question name", reply(1, 0, 0, record(pointer(20), wire.TypeTXT, nil)), 1},
-		{"pointer to a pointer", reply(2, 0, 0, a, record(pointer(firstRecord), wire.TypeA, make([]byte, 4))), 2},
-		{"pointer from RDATA to the owner of the record", reply(1, 0, 0, record(labels("x"), wire.TypeCNAME, pointer(firstRecord))), 1},
-		{"pointer to a name in RDATA", reply(2, 0, 0, record(root, wire.TypeMX, cat(u16(5), labels("m", "x"))),
-			record(pointer(firstRecord+1+10+2+2), wire.TypeA, make([]byte, 4))), 2},
-		{"pointer from one SOA name to the other", reply(0, 1, 0, record(root, wire.TypeSOA,
-			cat(labels("m"), pointer(firstRecord+11), make([]byte, 20)))), 1},
-		{"pointer to the signer of an RRSIG", reply(2, 0, 0, signed, record(pointer(firstRecord+12+18), wire.TypeA, make([]byte, 4))), 2},
-		{"pointer to a label of it, and again", reply(3, 0, 0, signed,
-			record(cat([]byte{1, 'w'}, pointer(firstRecord+12+18)), wire.TypeA, make([]byte, 4)),
-			record(pointer(firstRecord+12+25), wire.TypeA, make([]byte, 4))), 3},
-		{"122 labels with a pointer each", chain(122), 122},
-		{"126 bare pointers", bare(126), 126},
-		{"pointer of 14 bits", reply(3, 0, 0, record(self, wire.TypeTXT, make([]byte, 0x3fff-firstRecord-12)),
-			record(labels("far"), wire.TypeTXT, nil), record(pointer(0x3fff), wire.TypeTXT, nil)), 3},
-		{"owner of 255", reply(1, 0, 0, record(longName(255), wire.TypeTXT, nil)), 1},
-		{"owner of 255 by a pointer", reply(1, 0, 0, record(cat(longName(247)[:246], self), wire.TypeTXT, nil)), 1},
-		{"RDATA name of 255", reply(1, 0, 0, record(self, wire.TypeCNAME, longName(255))), 1},
-		{"class CH", reply(1, 0, 0, cat(self, u16(wire.TypeTXT, wire.ClassCH, 0, 0, 1, 0))), 1},
-	}
-	var m wire.Message // reused on purpose: nothing may be left of the one before
-	for _, tt := range tests {
-		if err := m.Parse(tt.msg); err != nil {
-			t.Errorf("%s: %v, by the slow reader %q", tt.name, err, explain(tt.msg))
-			continue
-		}
-		if got := len(m.Records); got != tt.want {
-			t.Errorf("%s: %d records, want %d", tt.name, got, tt.want)
-		}
-		if reason := explain(tt.msg); reason != "" {
-			t.Errorf("%s: the slow reader says %q", tt.name, reason)
-		}
-		compareRecords(t, &m)
-	}
 }
 
 // TestMessageParseForgets walks messages whose pointer leads to where the one
@@ -193,42 +136,5 @@ func TestMessageFields(t *testing.T) {
 	copy(m.Raw[m.Records[1].Data()+20:], []byte{0x80, 0, 0, 1})
 	if got := m.SOAMinimum(m.Records[1]); got != 0 {
 		t.Errorf("SOA minimum with its top bit set: %d, want 0", got)
-	}
-}
-
-func TestMessageRecordTTL(t *testing.T) {
-	t.Parallel()
-	for _, tt := range []struct {
-		name      string
-		ttl, want uint32
-	}{
-		{"zero", 0, 0},
-		{"a day", 86400, 86400},
-		{"the greatest", 1<<31 - 1, 1<<31 - 1},
-		{"top bit", 1 << 31, 0},
-		{"all bits", 1<<32 - 1, 0},
-	} {
-		t.Run(tt.name, func(t *testing.T) {
-			t.Parallel()
-			m := parseMessage(t, reply(1, 0, 0, record(pointer(12), wire.TypeA, make([]byte, 4))))
-			m.SetRecordTTL(m.Records[0], tt.ttl)
-			if got := m.RecordTTL(m.Records[0]); got != tt.want {
-				t.Errorf("got %d, want %d", got, tt.want)
-			}
-			if got := binary.BigEndian.Uint32(m.Raw[m.Records[0].TTL:]); got != tt.ttl {
-				t.Errorf("wrote %d, want %d", got, tt.ttl)
-			}
-		})
-	}
-}
-
-func TestMessageStoredQuestion(t *testing.T) {
-	t.Parallel()
-	msg := cat(header(flagsAnswer, 1, 1, 0, 0), question(labels("WwW", "\xc1\x00Z"), 0x4141), record(labels("UP"), 0x4141, []byte("UP")))
-	want := cat(header(flagsAnswer, 1, 1, 0, 0), question(labels("www", "\xc1\x00z"), 0x4141), record(labels("UP"), 0x4141, []byte("UP")))
-	m := parseMessage(t, msg)
-	m.CanonicalizeQuestion()
-	if diff := cmp.Diff(want, m.Raw); diff != "" {
-		t.Errorf("(-want +got)\n%s", diff)
 	}
 }

@@ -59,37 +59,6 @@ func TestEqualFoldEveryPair(t *testing.T) {
 	}
 }
 
-// TestMessageSameOwner compares owners that reach their labels in different ways.
-func TestMessageSameOwner(t *testing.T) {
-	t.Parallel()
-	first := record(cat([]byte{3}, []byte("www"), pointer(12)), wire.TypeTXT, nil)
-	tests := []struct {
-		name string
-		with []byte
-		want bool
-	}{
-		{"a pointer to it", pointer(firstRecord), true},
-		{"written out in full", labels("www", "example"), true},
-		{"other letter case", labels("WWW", "eXample"), true},
-		{"label and pointer", cat([]byte{3}, []byte("WwW"), pointer(12)), true},
-		{"its parent", pointer(12), false},
-		{"its child", cat([]byte{1, 'a'}, pointer(firstRecord)), false},
-		{"one label with a dot", labels("www.example"), false},
-		{"root", labels(), false},
-		{"a byte 0x20 apart that is no letter", labels("www", "\x45xampl\x25"), false},
-	}
-	for _, tt := range tests {
-		t.Run(tt.name, func(t *testing.T) {
-			t.Parallel()
-			m := parseMessage(t, reply(2, 0, 0, first, record(tt.with, wire.TypeTXT, nil)))
-			got := [2]bool{m.SameOwner(m.Records[0], m.Records[1]), m.SameOwner(m.Records[1], m.Records[0])}
-			if diff := cmp.Diff([2]bool{tt.want, tt.want}, got); diff != "" {
-				t.Errorf("(-want +got)\n%s", diff)
-			}
-		})
-	}
-}
-
 func TestAppendText(t *testing.T) {
 	t.Parallel()
 	every := make([]byte, 0, 256)

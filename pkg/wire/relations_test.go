@@ -18,6 +18,13 @@ func FuzzWithin(f *testing.F) {
 		f.Add(msg)
 	}
 	f.Add(reply(3, 0, 0, record(labels(), wire.TypeTXT, nil), record(labels("Sub", "example"), wire.TypeTXT, nil), record(labels("subexample"), wire.TypeTXT, nil)))
+	www := record(cat([]byte{3}, []byte("www"), pointer(12)), wire.TypeTXT, nil)
+	for _, owner := range [][]byte{
+		pointer(firstRecord), labels("WWW", "eXample"), cat([]byte{3}, []byte("WwW"), pointer(12)), cat([]byte{1, 'a'}, pointer(firstRecord)),
+		labels("www.example"), labels("www", "\x45xampl\x25"),
+	} {
+		f.Add(reply(2, 0, 0, www, record(owner, wire.TypeTXT, nil)))
+	}
 	f.Fuzz(func(t *testing.T, msg []byte) {
 		var m wire.Message
 		if m.Parse(msg) != nil {

@@ -4,7 +4,6 @@ package wire_test
 
 import (
 	"bytes"
-	"fmt"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -79,109 +78,6 @@ func replyTo(tb testing.TB, q *wire.Query, stored *wire.Message, s *wire.ReplyOp
 		unpack(tb, got)
 	}
 	return got
-}
-
-func TestQueryReply(t *testing.T) {
-	t.Parallel()
-	stored := answer(t, "www.example.", dns.TypeA, records(t, "www.example. 300 IN A 192.0.2.1"), nil, nil)
-	stored.Authoritative, stored.AuthenticatedData, stored.CheckingDisabled, stored.RecursionAvailable = true, true, true, false
-	name := labels("wWw", "eXample")
-	cookie := bytes.Repeat([]byte{5}, 24)
-	everything := wire.ReplyOptions{Limit: 1232, UDPSize: 1232, Cookie: cookie, Keepalive: 300, EDE: wire.EDENotReady}
-	nothing := wire.ReplyOptions{Limit: 1232, UDPSize: 1400, EDE: wire.EDENone}
-	tests := []struct {
-		name  string
-		pkt   []byte
-		opts  wire.ReplyOptions
-		flags string
-		opt   string // as the oracle says it, empty: none
-	}{
-		{"plain", ask(0, name), everything, "qr aa ra", ""},
-		{"RD", ask(0x0100, name), everything, "qr aa rd ra", ""},
-		{"CD", ask(0x0010, name), everything, "qr aa ra cd", ""},
-		{"AD asked for", ask(0x0020, name), everything, "qr aa ra ad", ""},
-		{"other bits are not copied", ask(0x06cf, name), everything, "qr aa ra", ""},
-		{"OPT of nothing", ask(0, name, opt(4096, 0, 0, option(10, make([]byte, 8)...))), nothing, "qr aa ra", "udp 1400"},
-		{"DO brings AD", ask(0, name, opt(4096, 0, 0x8000)), nothing, "qr aa ra ad", "udp 1400 do"},
-		{"unknown EDNS flags are not copied", ask(0, name, opt(4096, 0, 0x4001)), nothing, "qr aa ra", "udp 1400"},
-		{
-			"all options", ask(0x0130, name, opt(4096, 0, 0x8000)), everything, "qr aa rd ra ad cd",
-			fmt.Sprintf("udp 1232 do cookie %x keepalive 300 ede 14", cookie),
-		},
-		{"EDE 0", ask(0, name, opt(512, 0, 0)), wire.ReplyOptions{Limit: 512, UDPSize: 512}, "qr aa ra", "udp 512 ede 0"},
-		{"keepalive", ask(0, name, opt(512, 0, 0)), wire.ReplyOptions{Limit: 512, UDPSize: 512, Keepalive: 65535, EDE: -1}, "qr aa ra", "udp 512 keepalive 65535"},
-	}
-	for _, tt := range tests {
-		t.Run(tt.name, func(t *testing.T) {
-			t.Parallel()
-			m := parseMessage(t, pack(t, stored))
-			m.CanonicalizeQuestion()
-			got := unpack(t, replyTo(t, parseQuery(t, tt.pkt), m, &tt.opts))
-			if diff := cmp.Diff("wWw.eXample.", got.Question[0].Name); diff != "" {
-				t.Errorf("question (-want +got)\n%s", diff)
-			}
-			if len(got.Answer) != 1 || got.Id != 0x1234 || !got.Authoritative {
-				t.Errorf("answer %v, ID %#x, AA %t", got.Answer, got.Id, got.Authoritative)
-			}
-			if diff := cmp.Diff(tt.flags, flagsOf(got)); diff != "" {
-				t.Errorf("flags (-want +got)\n%s", diff)
-			}
-			if diff := cmp.Diff(tt.opt, optOf(got)); diff != "" {
-				t.Errorf("OPT (-want +got)\n%s", diff)
-			}
-		})
-	}
-}
-
-// flagsOf names the header bits that are set.
-func flagsOf(m *dns.Msg) string {
-	var b []byte
-	for _, f := range []struct {
-		set  bool
-		name string
-	}{
-		{m.Response, " qr"},
-		{m.Authoritative, " aa"},
-		{m.Truncated, " tc"},
-		{m.RecursionDesired, " rd"},
-		{m.RecursionAvailable, " ra"},
-		{m.Zero, " z"},
-		{m.AuthenticatedData, " ad"},
-		{m.CheckingDisabled, " cd"},
-	} {
-		if f.set {
-			b = append(b, f.name...)
-		}
-	}
-	return string(bytes.TrimPrefix(b, []byte(" ")))
-}
-
-// optOf says what the oracle reads in the OPT record.
-func optOf(m *dns.Msg) string {
-	o := m.IsEdns0()
-	if o == nil {
-		return ""
-	}
-	s := fmt.Sprintf("udp %d", o.UDPSize())
-	if o.Do() {
-		s += " do"
-	}
-	if o.Version() != 0 || o.Z() != 0 {
-		s += " version or flags"
-	}
-	for _, option := range o.Option {
-		switch option := option.(type) {
-		case *dns.EDNS0_COOKIE:
-			s += " cookie " + option.Cookie
-		case *dns.EDNS0_TCP_KEEPALIVE:
-			s += fmt.Sprintf(" keepalive %d", option.Timeout)
-		case *dns.EDNS0_EDE:
-			s += fmt.Sprintf(" ede %d", option.InfoCode)
-		default:
-			s += fmt.Sprintf(" option %d", option.Option())
-		}
-	}
-	return s
 }
 
 func TestAppendEmpty(t *testing.T) {
