@@ -128,6 +128,11 @@ func (s *session) read() endReason {
 		case err == nil:
 		case errors.Is(err, io.EOF):
 			return s.endWait(ticket, endEOF)
+		case errors.Is(err, syscall.ETIMEDOUT): // TCP_USER_TIMEOUT: the kernel gives the error to the first call, once
+			if s.out.abort() {
+				s.server.count.writeTimeouts.Add(1)
+			}
+			return s.endWait(ticket, endError)
 		case !errors.Is(err, os.ErrDeadlineExceeded):
 			return s.endWait(ticket, endError)
 		default:

@@ -242,6 +242,27 @@ func TestTCPClientsThatDoNotRead(t *testing.T) {
 	}
 }
 
+// A client whose kernel has no room for an answer, all of which the server's kernel holds, is closed like one that blocks
+// a write.
+func TestTCPUnreadInKernel(t *testing.T) {
+	t.Parallel()
+	w := serveTCP(t, server.TCPConfig{WriteTimeout: 200 * time.Millisecond}, map[string]servertest.Rule{
+		"large.example": {Action: servertest.Answer, Size: 20_000},
+	})
+	small := net.Dialer{Control: func(_, _ string, raw syscall.RawConn) error {
+		return raw.Control(func(fd uintptr) { _ = syscall.SetsockoptInt(int(fd), syscall.SOL_SOCKET, syscall.SO_RCVBUF, 1) })
+	}}
+	c, err := small.DialContext(t.Context(), "tcp", w.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = c.Close() }()
+	if _, err := c.Write(queries(0, "large.example")); err != nil {
+		t.Fatal(err)
+	}
+	w.eventually("the session is closed", func(s server.TCPStats) bool { return s.WriteTimeouts == 1 })
+}
+
 // Errors of accept are waited out, at first for 5 ms and never for more than a
 // second, and the wait starts small again after a success.
 func TestTCPAcceptErrors(t *testing.T) {
