@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nodecache/node-cache/internal/proctest"
 	"github.com/nodecache/node-cache/pkg/server"
 	"github.com/nodecache/node-cache/pkg/server/servertest"
 	"github.com/nodecache/node-cache/pkg/wire"
@@ -54,11 +55,5 @@ func TestUDPBusy(t *testing.T) {
 // awaitIdle waits until every reader waits.
 func awaitIdle(t *testing.T, u *server.UDP) {
 	t.Helper()
-	limit := time.Now().Add(testTimeout)
-	for u.BusyFor(time.Now().Add(time.Hour)) != 0 {
-		if time.Now().After(limit) {
-			t.Fatal("a reader without a packet is busy")
-		}
-		time.Sleep(time.Millisecond)
-	}
+	proctest.Eventually(t, testTimeout, "no reader is busy", func() bool { return u.BusyFor(time.Now().Add(time.Hour)) == 0 })
 }

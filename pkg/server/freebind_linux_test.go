@@ -74,14 +74,8 @@ func TestFreeBind(t *testing.T) {
 // refuseWithout has servers without FreeBind refuse the address.
 func refuseWithout(t *testing.T, addr netip.AddrPort) {
 	t.Helper()
-	u, err := server.NewUDP(server.UDPConfig{Addr: addr, Handler: servertest.New(nil)})
-	if err != nil {
-		t.Fatal(err)
-	}
-	w, err := server.NewTCP(server.TCPConfig{Addr: addr, Handler: servertest.New(nil)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	u := newUDP(t, server.UDPConfig{Addr: addr, Handler: servertest.New(nil)})
+	w := newTCP(t, server.TCPConfig{Addr: addr, Handler: servertest.New(nil)})
 	for name, err := range map[string]error{"udp": u.Listen(t.Context()), "tcp": w.Listen(t.Context())} {
 		if !errors.Is(err, unix.EADDRNOTAVAIL) {
 			t.Errorf("Listen of %s without FreeBind: %v, want %v", name, err, unix.EADDRNOTAVAIL)
@@ -92,33 +86,17 @@ func refuseWithout(t *testing.T, addr netip.AddrPort) {
 // serveFreely runs both servers until the test ends.
 func serveFreely(t *testing.T, addr netip.AddrPort) {
 	t.Helper()
-	u, err := server.NewUDP(server.UDPConfig{Addr: addr, FreeBind: true, Handler: servertest.New(nil), Readers: 2})
-	if err != nil {
-		t.Fatal(err)
-	}
-	w, err := server.NewTCP(server.TCPConfig{Addr: addr, FreeBind: true, Handler: servertest.New(nil)})
-	if err != nil {
-		t.Fatal(err)
-	}
-	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
-	ended := make(chan error, 2)
+	u := newUDP(t, server.UDPConfig{Addr: addr, FreeBind: true, Handler: servertest.New(nil), Readers: 2})
+	w := newTCP(t, server.TCPConfig{Addr: addr, FreeBind: true, Handler: servertest.New(nil)})
 	for _, s := range []interface {
-		Listen(context.Context) error
-		Run(context.Context) error
+		Listen(ctx context.Context) error
+		Run(ctx context.Context) error
 	}{u, w} {
 		if err := s.Listen(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		go func() { ended <- s.Run(ctx) }()
+		run(t, s)
 	}
-	t.Cleanup(func() {
-		cancel()
-		for range cap(ended) {
-			if err := <-ended; err != nil {
-				t.Errorf("Run: %v", err)
-			}
-		}
-	})
 }
 
 // askAt asks both servers, over UDP from enough ports that both readers are met.

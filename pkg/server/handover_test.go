@@ -47,41 +47,28 @@ func TestUDPHandsOver(t *testing.T) {
 	flood := startUDPFlood(t, addr)
 	for range 10 {
 		time.Sleep(30 * time.Millisecond)
-		next, err := server.NewUDP(server.UDPConfig{Addr: addr, Handler: h, Readers: 1})
-		if err != nil {
-			t.Fatal(err)
-		}
+		next := newUDP(t, server.UDPConfig{Addr: addr, Handler: h, Readers: 1})
 		if err := next.Adopt(files(t, u.RawConns()...)); err != nil {
 			t.Fatal(err)
 		}
 		if got := len(next.RawConns()); got != 2 {
 			t.Fatalf("%d sockets, want both", got)
 		}
-		ctx, cancel := context.WithCancel(context.Background())
-		ended := make(chan error, 1)
-		go func() { ended <- next.Run(ctx) }()
+		stopNext := run(t, next)
 		u.HandOver(t.Context())
 		before := u.Stats().Received
 		time.Sleep(10 * time.Millisecond)
 		if after := u.Stats().Received; after != before {
 			t.Errorf("%d queries were read after the sockets were given", after-before)
 		}
-		if err := stop(); err != nil {
-			t.Errorf("Run: %v", err)
-		}
-		u, stop = next, sync.OnceValue(func() error {
-			cancel()
-			return <-ended
-		})
-		t.Cleanup(func() { _ = stop() })
+		stop()
+		u, stop = next, stopNext
 	}
 	sent, answered := flood()
 	if sent != answered {
 		t.Errorf("%d of %d queries were answered", answered, sent)
 	}
-	if err := stop(); err != nil {
-		t.Errorf("Run: %v", err)
-	}
+	stop()
 }
 
 // startUDPFlood asks from several ports until it is stopped, and counts.
@@ -139,17 +126,8 @@ func startUDPFlood(t *testing.T, addr netip.AddrPort) (stop func() (sent, answer
 func TestUDPHandsOverQueuedDatagrams(t *testing.T) {
 	t.Parallel()
 	h := servertest.New(nil)
-	u, err := server.NewUDP(server.UDPConfig{Addr: netip.MustParseAddrPort("127.0.0.1:0"), Handler: h, Readers: 3})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := u.Listen(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	next, err := server.NewUDP(server.UDPConfig{Addr: u.Addr(), Handler: h})
-	if err != nil {
-		t.Fatal(err)
-	}
+	u := listenUDP(t, server.UDPConfig{Handler: h, Readers: 3})
+	next := newUDP(t, server.UDPConfig{Addr: u.Addr(), Handler: h})
 	if err := next.Adopt(files(t, u.RawConns()...)); err != nil {
 		t.Fatal(err)
 	}
@@ -164,9 +142,7 @@ func TestUDPHandsOverQueuedDatagrams(t *testing.T) {
 	if err := u.Run(t.Context()); err != nil {
 		t.Errorf("Run: %v", err)
 	}
-	ctx, stop := context.WithCancel(t.Context())
-	ended := make(chan error, 1)
-	go func() { ended <- next.Run(ctx) }()
+	stop := run(t, next)
 	for i, c := range clients {
 		buf := make([]byte, 512)
 		if _, err := c.Read(buf); err != nil || binary.BigEndian.Uint16(buf) != uint16(i) {
@@ -174,9 +150,6 @@ func TestUDPHandsOverQueuedDatagrams(t *testing.T) {
 		}
 	}
 	stop()
-	if err := <-ended; err != nil {
-		t.Errorf("Run: %v", err)
-	}
 }
 
 // TestUDPOpensMissingSockets opens the sockets that are missing once the server reads, under load.
@@ -184,21 +157,14 @@ func TestUDPOpensMissingSockets(t *testing.T) {
 	t.Parallel()
 	h := servertest.New(nil)
 	u, stop := serveUDP(t, h, "127.0.0.1:0")
-	next, err := server.NewUDP(server.UDPConfig{Addr: u.Addr(), Handler: h, Readers: 5})
-	if err != nil {
-		t.Fatal(err)
-	}
+	next := newUDP(t, server.UDPConfig{Addr: u.Addr(), Handler: h, Readers: 5})
 	if err := next.Adopt(files(t, u.RawConns()...)); err != nil {
 		t.Fatal(err)
 	}
 	flood := startUDPFlood(t, u.Addr())
-	ctx, cancel := context.WithCancel(context.Background())
-	ended := make(chan error, 1)
-	go func() { ended <- next.Run(ctx) }()
+	cancel := run(t, next)
 	u.HandOver(t.Context())
-	if err := stop(); err != nil {
-		t.Errorf("Run: %v", err)
-	}
+	stop()
 	for range 2 { // the second has nothing to add
 		if err := next.AddReaders(t.Context()); err != nil {
 			t.Fatal(err)
@@ -212,9 +178,6 @@ func TestUDPOpensMissingSockets(t *testing.T) {
 		t.Errorf("%d of %d queries were answered", answered, sent)
 	}
 	cancel()
-	if err := <-ended; err != nil {
-		t.Errorf("Run: %v", err)
-	}
 	if err := next.AddReaders(t.Context()); err == nil {
 		if got := len(next.RawConns()); got != 5 {
 			t.Errorf("%d sockets after the end", got)
@@ -225,13 +188,7 @@ func TestUDPOpensMissingSockets(t *testing.T) {
 // TestAdoptAfterListening takes the sockets of another server after sockets of one's own were given up again.
 func TestAdoptAfterListening(t *testing.T) {
 	t.Parallel()
-	u, err := server.NewUDP(server.UDPConfig{Addr: netip.MustParseAddrPort("127.0.0.1:0"), Handler: servertest.New(nil), Readers: 2})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := u.Listen(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	u := listenUDP(t, server.UDPConfig{Handler: servertest.New(nil), Readers: 2})
 	u.Close()
 	other, err := net.ListenUDP("udp4", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)})
 	if err != nil {
@@ -266,19 +223,13 @@ func TestAdoptOther(t *testing.T) {
 	udpRaw, _ := udp.SyscallConn()
 	tcpRaw, _ := tcp.SyscallConn()
 	elsewhere := netip.MustParseAddrPort("127.0.0.1:1")
-	u, err := server.NewUDP(server.UDPConfig{Addr: elsewhere, Handler: servertest.New(nil)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	u := newUDP(t, server.UDPConfig{Addr: elsewhere, Handler: servertest.New(nil)})
 	for name, raws := range map[string][]syscall.RawConn{"nothing": nil, "another port": {udpRaw}, "another kind": {tcpRaw}} {
 		if err := u.Adopt(files(t, raws...)); err == nil {
 			t.Errorf("%s was adopted", name)
 		}
 	}
-	s, err := server.NewTCP(server.TCPConfig{Addr: elsewhere, Handler: servertest.New(nil)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := newTCP(t, server.TCPConfig{Addr: elsewhere, Handler: servertest.New(nil)})
 	if err := s.Adopt(files(t, udpRaw)[0]); err == nil {
 		t.Error("a UDP socket was adopted for TCP")
 	}
@@ -292,19 +243,14 @@ func TestTCPHandsOver(t *testing.T) {
 	first := dialTCP(t, addr)
 	exchange(t, first, 1)
 
-	next, err := server.NewTCP(server.TCPConfig{Addr: addr, Handler: servertest.New(nil)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	next := newTCP(t, server.TCPConfig{Addr: addr, Handler: servertest.New(nil)})
 	if err := next.Adopt(files(t, w.RawConn())[0]); err != nil {
 		t.Fatal(err)
 	}
 	if next.Addr() != addr {
 		t.Errorf("adopted %s, want %s", next.Addr(), addr)
 	}
-	ctx, stop := context.WithCancel(context.Background())
-	ended := make(chan error, 1)
-	go func() { ended <- next.Run(ctx) }()
+	stop := run(t, next)
 	w.HandOver(t.Context(), testTimeout)
 	for i := range 5 {
 		c := dialTCP(t, addr)
@@ -320,9 +266,6 @@ func TestTCPHandsOver(t *testing.T) {
 	_ = first.Close()
 	w.stop()
 	stop()
-	if err := <-ended; err != nil {
-		t.Errorf("Run: %v", err)
-	}
 }
 
 // TestTCPHandedOverSessionsEnd checks that a server that has handed over its socket ends its sessions when they time out, or when it stops.

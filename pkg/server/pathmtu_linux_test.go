@@ -3,7 +3,6 @@
 package server_test
 
 import (
-	"context"
 	"encoding/binary"
 	"fmt"
 	"net"
@@ -22,22 +21,11 @@ func TestForgedPathMTU(t *testing.T) {
 	t.Parallel()
 	hosts := nodetest.Start(t, nodetest.Options{Pods: 1, NoIPv6: true})
 	node, pod := netip.AddrPortFrom(hosts.Node.IPv4, 53), hosts.Pods[0]
-	u, err := server.NewUDP(server.UDPConfig{Addr: node, Readers: 1, Handler: servertest.New(map[string]servertest.Rule{"large.test": {Size: 1232}})})
-	if err != nil {
-		t.Fatal(err)
-	}
+	u := newUDP(t, server.UDPConfig{Addr: node, Readers: 1, Handler: servertest.New(map[string]servertest.Rule{"large.test": {Size: 1232}})})
 	if err := hosts.Node.Do(func() error { return u.Listen(t.Context()) }); err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithCancel(context.Background())
-	ended := make(chan error)
-	go func() { ended <- u.Run(ctx) }()
-	t.Cleanup(func() {
-		cancel()
-		if err := <-ended; err != nil {
-			t.Error(err)
-		}
-	})
+	run(t, u)
 
 	if err := pod.Do(func() error {
 		raw, err := net.Dial("ip4:icmp", node.Addr().String())

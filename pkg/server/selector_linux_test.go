@@ -3,7 +3,6 @@
 package server_test
 
 import (
-	"context"
 	"encoding/binary"
 	"errors"
 	"net"
@@ -112,25 +111,15 @@ func TestUDPSelectsOwn(t *testing.T) {
 			check("two others", a, b)
 			_ = a.Close()
 			check("one of them left", b)
-			next, err := server.NewUDP(server.UDPConfig{Addr: u.Addr(), Handler: h, Readers: 1})
-			if err != nil {
-				t.Fatal(err)
-			}
+			next := newUDP(t, server.UDPConfig{Addr: u.Addr(), Handler: h, Readers: 1})
 			if err := next.Adopt(files(t, u.RawConns()...)); err != nil {
 				t.Fatal(err)
 			}
-			ctx, cancel := context.WithCancel(context.Background())
-			ended := make(chan error, 1)
-			go func() { ended <- next.Run(ctx) }()
+			cancel := run(t, next)
 			u.HandOver(t.Context())
-			if err := stop(); err != nil {
-				t.Error(err)
-			}
+			stop()
 			check("handed over", b, shareUDP(t, u.Addr()))
 			cancel()
-			if err := <-ended; err != nil {
-				t.Error(err)
-			}
 		})
 	}
 }
@@ -156,22 +145,11 @@ func TestTCPSelectsOwn(t *testing.T) {
 			share()
 			share()
 			askFromPorts(t, "tcp", target, "two others")
-			next, err := server.NewTCP(server.TCPConfig{Addr: first.Addr(), Handler: servertest.New(nil)})
-			if err != nil {
-				t.Fatal(err)
-			}
+			next := newTCP(t, server.TCPConfig{Addr: first.Addr(), Handler: servertest.New(nil)})
 			if err := next.Adopt(files(t, first.RawConn())[0]); err != nil {
 				t.Fatal(err)
 			}
-			ctx, cancel := context.WithCancel(context.Background())
-			ended := make(chan error, 1)
-			go func() { ended <- next.Run(ctx) }()
-			defer func() {
-				cancel()
-				if err := <-ended; err != nil {
-					t.Error(err)
-				}
-			}()
+			run(t, next)
 			first.HandOver(t.Context(), 0)
 			askFromPorts(t, "tcp", target, "handed over")
 		})
@@ -191,17 +169,11 @@ func TestBindWithoutReusePort(t *testing.T) {
 		port := func(addr net.Addr) netip.AddrPort {
 			return netip.AddrPortFrom(netip.MustParseAddr("127.0.0.1"), netip.MustParseAddrPort(addr.String()).Port())
 		}
-		u, err := server.NewUDP(server.UDPConfig{Addr: port(other.LocalAddr()), Handler: servertest.New(nil)})
-		if err != nil {
-			t.Fatal(err)
-		}
+		u := newUDP(t, server.UDPConfig{Addr: port(other.LocalAddr()), Handler: servertest.New(nil)})
 		if err := u.Listen(t.Context()); !errors.Is(err, unix.EADDRINUSE) {
 			t.Errorf("UDP beside %s: %v, want %v", at, err, unix.EADDRINUSE)
 		}
-		s, err := server.NewTCP(server.TCPConfig{Addr: port(ln.Addr()), Handler: servertest.New(nil)})
-		if err != nil {
-			t.Fatal(err)
-		}
+		s := newTCP(t, server.TCPConfig{Addr: port(ln.Addr()), Handler: servertest.New(nil)})
 		if err := s.Listen(t.Context()); !errors.Is(err, unix.EADDRINUSE) {
 			t.Errorf("TCP beside %s: %v, want %v", at, err, unix.EADDRINUSE)
 		}

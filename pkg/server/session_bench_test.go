@@ -3,11 +3,9 @@
 package server_test
 
 import (
-	"context"
 	"fmt"
 	"io"
 	"net"
-	"net/netip"
 	"syscall"
 	"testing"
 	"time"
@@ -47,27 +45,13 @@ type pipeline struct {
 
 func newPipeline(tb testing.TB, depth int) *pipeline {
 	tb.Helper()
-	s, err := server.NewTCP(server.TCPConfig{Addr: netip.MustParseAddrPort("127.0.0.1:0"), Handler: constantHandler{}})
-	if err != nil {
-		tb.Fatal(err)
-	}
-	if err := s.Listen(tb.Context()); err != nil {
-		tb.Fatal(err)
-	}
-	ctx, cancel := context.WithCancel(context.WithoutCancel(tb.Context()))
-	done := make(chan error, 1)
-	go func() { done <- s.Run(ctx) }()
+	s := listenTCP(tb, server.TCPConfig{Handler: constantHandler{}})
+	run(tb, s)
 	conn, err := net.Dial("tcp", s.Addr().String())
 	if err != nil {
 		tb.Fatal(err)
 	}
-	tb.Cleanup(func() {
-		_ = conn.Close()
-		cancel()
-		if err := <-done; err != nil {
-			tb.Error(err)
-		}
-	})
+	tb.Cleanup(func() { _ = conn.Close() })
 	p := &pipeline{conn: conn, answers: make([]byte, depth*(2+constantSize))}
 	for id := range depth {
 		p.asked = append(p.asked, servertest.Frame(servertest.Query(uint16(id), "kubernetes.default"))...)

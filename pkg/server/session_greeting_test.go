@@ -48,23 +48,6 @@ func TestTCPDrainGreeted(t *testing.T) {
 	}
 }
 
-// TestTCPDrainUsed stops a server whose client has sent a query before: it reads no more from it.
-func TestTCPDrainUsed(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		w := servePipes(t, server.TCPConfig{}, nil)
-		c := w.dial()
-		c.ask(1, "a.example")
-		c.wantReplies(reply{1, "a.example"})
-		stopped := time.Now()
-		go w.stop()
-		c.wantEnd()
-		if lasted := time.Since(stopped); lasted != 0 {
-			t.Errorf("the session lasted for %s, want it to end at once", lasted)
-		}
-	})
-}
-
 // TestTCPDrainHalfAFrame stops a server while its client has sent half of its first query.
 func TestTCPDrainHalfAFrame(t *testing.T) {
 	t.Parallel()

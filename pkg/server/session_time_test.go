@@ -75,16 +75,6 @@ func TestTCPIdle(t *testing.T) {
 	}
 }
 
-// The same over a socket, in real time.
-func TestTCPIdleOverLoopback(t *testing.T) {
-	t.Parallel()
-	w := serveTCP(t, server.TCPConfig{IdleTimeout: 50 * time.Millisecond}, nil)
-	c := w.dial()
-	c.wantEnd()
-	w.eventually("the session is gone", func(s server.TCPStats) bool { return s.Open == 0 })
-	w.wantStats(server.TCPStats{Accepted: 1, IdleClosed: 1})
-}
-
 // One byte a second: what counts is when the frame began.
 func TestTCPSlowLoris(t *testing.T) {
 	t.Parallel()

@@ -45,22 +45,6 @@ func TestTCPEndedSessionsFreeRoom(t *testing.T) {
 	}
 }
 
-func TestTCPFullOfBusySessions(t *testing.T) {
-	t.Parallel()
-	w := serveTCP(t, server.TCPConfig{MaxSessions: 2}, map[string]servertest.Rule{"slow.example": {Action: servertest.Hold}})
-	waiting, partial := w.dial(), w.dial()
-	waiting.ask(1, "slow.example")
-	partial.ask(1, "slow.example")
-	w.handler.AwaitHeld("slow.example", 2)
-	w.dial().wantClosed()
-	w.handler.Release("slow.example")
-	waiting.wantReplies(reply{1, "slow.example"})
-	partial.wantReplies(reply{1, "slow.example"})
-	if got := w.Stats(); got.RefusedSessions != 1 || got.ShedIdle != 0 {
-		t.Errorf("stats %+v, want one session refused and none shed", got)
-	}
-}
-
 // On a full table the session idle the longest makes room, never one that waits
 // for an answer or has begun a frame.
 func TestTCPShedsIdleLongest(t *testing.T) {
@@ -162,27 +146,6 @@ func TestTCPShedsOfLargestClient(t *testing.T) {
 			})
 		})
 	}
-}
-
-// The same over sockets. When the server has noted that a session is idle cannot be
-// seen from outside, so new sessions are tried until one gets in.
-func TestTCPShedsIdleOverLoopback(t *testing.T) {
-	t.Parallel()
-	w := serveTCP(t, server.TCPConfig{MaxSessions: 2}, map[string]servertest.Rule{"slow.example": {Action: servertest.Hold}})
-	busy, idle := w.dial(), w.dial()
-	busy.ask(1, "slow.example")
-	idle.ask(1, "a.example")
-	idle.wantReplies(reply{1, "a.example"})
-	w.handler.AwaitHeld("slow.example", 1)
-	w.eventually("the idle session is shed", func(s server.TCPStats) bool {
-		if s.ShedIdle == 0 {
-			w.dial()
-		}
-		return s.ShedIdle > 0
-	})
-	idle.wantClosed()
-	w.handler.Release("slow.example")
-	busy.wantReplies(reply{1, "slow.example"})
 }
 
 // A hundred clients that began a frame and say no more slow down no other, and are
@@ -327,10 +290,7 @@ func TestTCPListenerClosedByAnother(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		pipes := servertest.NewListener()
-		s, err := server.NewTCP(server.TCPConfig{Listener: pipes, Handler: servertest.New(nil)})
-		if err != nil {
-			t.Fatal(err)
-		}
+		s := newTCP(t, server.TCPConfig{Listener: pipes, Handler: servertest.New(nil)})
 		_ = pipes.Close()
 		if err := s.Run(t.Context()); !errors.Is(err, net.ErrClosed) {
 			t.Errorf("got error %v, want net.ErrClosed", err)

@@ -3,9 +3,9 @@
 package server_test
 
 import (
-	"context"
 	"encoding/binary"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"net/netip"
@@ -16,6 +16,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/nodecache/node-cache/internal/proctest"
 	"github.com/nodecache/node-cache/pkg/server"
 	"github.com/nodecache/node-cache/pkg/server/servertest"
 )
@@ -32,12 +33,32 @@ type tcpHarness struct {
 	stop    func()               // ends the server and waits for it; may be called twice
 }
 
-// serveTCP starts a server of cfg on a loopback socket.
-func serveTCP(t *testing.T, cfg server.TCPConfig, rules map[string]servertest.Rule) *tcpHarness {
-	t.Helper()
+// newTCP makes a server, by default on a free port of 127.0.0.1.
+func newTCP(tb testing.TB, cfg server.TCPConfig) *server.TCP {
+	tb.Helper()
 	if !cfg.Addr.IsValid() {
 		cfg.Addr = netip.MustParseAddrPort("127.0.0.1:0")
 	}
+	s, err := server.NewTCP(cfg)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return s
+}
+
+// listenTCP makes a server that has its socket.
+func listenTCP(tb testing.TB, cfg server.TCPConfig) *server.TCP {
+	tb.Helper()
+	s := newTCP(tb, cfg)
+	if err := s.Listen(tb.Context()); err != nil {
+		tb.Fatal(err)
+	}
+	return s
+}
+
+// serveTCP starts a server of cfg on a loopback socket.
+func serveTCP(t *testing.T, cfg server.TCPConfig, rules map[string]servertest.Rule) *tcpHarness {
+	t.Helper()
 	return startTCP(t, cfg, rules, nil)
 }
 
@@ -53,21 +74,10 @@ func startTCP(t *testing.T, cfg server.TCPConfig, rules map[string]servertest.Ru
 	t.Helper()
 	w := &tcpHarness{t: t, handler: servertest.New(rules), pipes: pipes}
 	cfg.Handler = w.handler
-	var err error
-	if w.TCP, err = server.NewTCP(cfg); err != nil {
-		t.Fatal(err)
-	}
-	if err := w.Listen(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
-	done := make(chan error, 1)
-	go func() { done <- w.Run(ctx) }()
+	w.TCP = listenTCP(t, cfg)
+	end := run(t, w)
 	w.stop = sync.OnceFunc(func() {
-		cancel()
-		if err := <-done; err != nil {
-			t.Errorf("Run: %v", err)
-		}
+		end()
 		if open := w.Stats().Open; open != 0 {
 			t.Errorf("%d sessions are open after Run", open)
 		}
@@ -82,11 +92,7 @@ func startTCP(t *testing.T, cfg server.TCPConfig, rules map[string]servertest.Ru
 // eventually waits until cond holds.
 func (w *tcpHarness) eventually(what string, cond func(server.TCPStats) bool) {
 	w.t.Helper()
-	for deadline := time.Now().Add(testTimeout); !cond(w.Stats()); time.Sleep(time.Millisecond) {
-		if time.Now().After(deadline) {
-			w.t.Fatalf("%s: not after %v; stats %+v", what, testTimeout, w.Stats())
-		}
-	}
+	proctest.Eventually(w.t, testTimeout, what, func() bool { return cond(w.Stats()) }, func() string { return fmt.Sprintf("%+v", w.Stats()) })
 }
 
 // A tcpClient is the far side of a session.

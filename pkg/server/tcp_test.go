@@ -47,10 +47,7 @@ func TestTCPListenErrors(t *testing.T) {
 	}
 	t.Cleanup(func() { _ = taken.Close() })
 	addr := taken.Addr().(*net.TCPAddr).AddrPort()
-	s, err := server.NewTCP(server.TCPConfig{Addr: addr, Handler: servertest.New(nil)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := newTCP(t, server.TCPConfig{Addr: addr, Handler: servertest.New(nil)})
 	err = s.Listen(t.Context())
 	if want := "listening on tcp " + addr.String() + ": bind: address already in use"; err == nil || err.Error() != want {
 		t.Errorf("got error %v, want %s", err, want)

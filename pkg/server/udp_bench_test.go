@@ -3,9 +3,7 @@
 package server_test
 
 import (
-	"context"
 	"net"
-	"net/netip"
 	"strconv"
 	"testing"
 	"time"
@@ -56,16 +54,8 @@ func BenchmarkUDPMisses(b *testing.B) {
 
 func benchmarkMisses(b *testing.B, burst int) {
 	b.Helper()
-	u, err := server.NewUDP(server.UDPConfig{Addr: netip.MustParseAddrPort("127.0.0.1:0"), Handler: slowHandler{}, Readers: 1})
-	if err != nil {
-		b.Fatal(err)
-	}
-	if err := u.Listen(b.Context()); err != nil {
-		b.Fatal(err)
-	}
-	ctx, cancel := context.WithCancel(context.Background())
-	ended := make(chan error, 1)
-	go func() { ended <- u.Run(ctx) }()
+	u := listenUDP(b, server.UDPConfig{Handler: slowHandler{}, Readers: 1})
+	cancel := run(b, u)
 	c, err := net.DialUDP("udp", nil, net.UDPAddrFromAddrPort(u.Addr()))
 	if err != nil {
 		b.Fatal(err)
@@ -91,7 +81,4 @@ func benchmarkMisses(b *testing.B, burst int) {
 	b.ReportMetric(float64(cpuTime(b)-before)/float64(b.N), "cpu-ns/op")
 	_ = c.Close()
 	cancel()
-	if err := <-ended; err != nil {
-		b.Fatal(err)
-	}
 }

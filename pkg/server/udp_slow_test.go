@@ -3,11 +3,9 @@
 package server_test
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"net"
-	"net/netip"
 	"os"
 	"slices"
 	"sync"
@@ -125,11 +123,8 @@ func TestUDPGathersSlowReplies(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			h := newLeaver()
-			u, err := server.NewUDP(server.UDPConfig{Addr: netip.MustParseAddrPort("127.0.0.1:0"), Handler: h, Readers: 1})
-			if err != nil {
-				t.Fatal(err)
-			}
-			stop := runUDP(t, u)
+			u := listenUDP(t, server.UDPConfig{Handler: h, Readers: 1})
+			stop := run(t, u)
 			var clients []*net.UDPConn
 			want := map[string]bool{}
 			for id := range tt.queries {
@@ -159,25 +154,9 @@ func TestUDPGathersSlowReplies(t *testing.T) {
 				}
 				delete(want, key)
 			}
-			if err := stop(); err != nil {
-				t.Error(err)
-			}
+			stop()
 		})
 	}
-}
-
-// runUDP listens and serves. What it returns stops it, at the latest at the end.
-func runUDP(t *testing.T, u *server.UDP) (stop func() error) {
-	t.Helper()
-	if err := u.Listen(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
-	ended := make(chan error, 1)
-	go func() { ended <- u.Run(ctx) }()
-	stop = sync.OnceValue(func() error { cancel(); return <-ended })
-	t.Cleanup(func() { _ = stop() })
-	return stop
 }
 
 // TestUDPLateReplies replies when the server has ended: nothing is sent, and
@@ -185,21 +164,14 @@ func runUDP(t *testing.T, u *server.UDP) (stop func() error) {
 func TestUDPLateReplies(t *testing.T) {
 	t.Parallel()
 	h := newLeaver()
-	u, err := server.NewUDP(server.UDPConfig{
-		Addr: netip.MustParseAddrPort("127.0.0.1:0"), Handler: h, DrainTimeout: 20 * time.Millisecond,
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	stop := runUDP(t, u)
+	u := listenUDP(t, server.UDPConfig{Handler: h, DrainTimeout: 20 * time.Millisecond})
+	stop := run(t, u)
 	c := dialUDP(t, u.Addr())
 	for id := range 3 {
 		write(t, c, servertest.Query(uint16(id), "left.test"))
 	}
 	queries := h.take(3)
-	if err := stop(); err != nil {
-		t.Error(err)
-	}
+	stop()
 	var batch wire.SendBatch
 	for _, q := range queries {
 		q.to.Reply(q.query, &batch)
@@ -215,28 +187,23 @@ func TestUDPLateReplies(t *testing.T) {
 func TestUDPDrainsWhatIsGathered(t *testing.T) {
 	t.Parallel()
 	h := newLeaver()
-	u, err := server.NewUDP(server.UDPConfig{Addr: netip.MustParseAddrPort("127.0.0.1:0"), Handler: h})
-	if err != nil {
-		t.Fatal(err)
-	}
-	stop := runUDP(t, u)
+	u := listenUDP(t, server.UDPConfig{Handler: h})
+	stop := run(t, u)
 	c := dialUDP(t, u.Addr())
 	write(t, c, servertest.Query(1, "left.test"))
 	var batch wire.SendBatch
 	q := h.take(1)[0]
 	q.to.Reply(q.query, &batch)
-	stopped := make(chan error, 1)
-	go func() { stopped <- stop() }()
+	stopped := make(chan struct{})
+	go func() { stop(); close(stopped) }()
 	select {
-	case err := <-stopped:
-		t.Fatalf("Run ended with a reply held back: %v", err)
+	case <-stopped:
+		t.Fatal("Run ended with a reply held back")
 	case <-time.After(30 * time.Millisecond):
 	}
 	batch.Flush()
 	read(t, c)
-	if err := <-stopped; err != nil {
-		t.Error(err)
-	}
+	<-stopped
 }
 
 // TestPanicAtTheEndOfABatch breaks workers where they let go what they put off. The
@@ -246,11 +213,8 @@ func TestPanicAtTheEndOfABatch(t *testing.T) {
 	t.Run("udp", func(t *testing.T) {
 		t.Parallel()
 		h := newLeaver()
-		u, err := server.NewUDP(server.UDPConfig{Addr: netip.MustParseAddrPort("127.0.0.1:0"), Handler: h})
-		if err != nil {
-			t.Fatal(err)
-		}
-		stop := runUDP(t, u)
+		u := listenUDP(t, server.UDPConfig{Handler: h})
+		stop := run(t, u)
 		c := dialUDP(t, u.Addr())
 		for id := range 20 {
 			write(t, c, servertest.Query(uint16(id), "break.test"))
@@ -263,9 +227,7 @@ func TestPanicAtTheEndOfABatch(t *testing.T) {
 				t.Fatalf("got id %d of %s, want id %d of left.test", servertest.ID(got), servertest.Name(got), id)
 			}
 		}
-		if err := stop(); err != nil {
-			t.Error(err)
-		}
+		stop()
 		if panics := u.Stats().Panics; panics == 0 || panics > 20 || h.flushes() != 40 {
 			t.Errorf("%d panics, %d queries let go, want 1 to 20, as batches were cut, and 40", panics, h.flushes())
 		}
@@ -273,16 +235,8 @@ func TestPanicAtTheEndOfABatch(t *testing.T) {
 	t.Run("tcp", func(t *testing.T) {
 		t.Parallel()
 		h := newLeaver()
-		s, err := server.NewTCP(server.TCPConfig{Addr: netip.MustParseAddrPort("127.0.0.1:0"), Handler: h})
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := s.Listen(t.Context()); err != nil {
-			t.Fatal(err)
-		}
-		ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
-		ended := make(chan error, 1)
-		go func() { ended <- s.Run(ctx) }()
+		s := listenTCP(t, server.TCPConfig{Handler: h})
+		cancel := run(t, s)
 		for range 3 {
 			c, err := net.Dial("tcp", s.Addr().String())
 			if err != nil {
@@ -296,9 +250,6 @@ func TestPanicAtTheEndOfABatch(t *testing.T) {
 			_ = c.Close()
 		}
 		cancel()
-		if err := <-ended; err != nil {
-			t.Error(err)
-		}
 		if panics := s.Stats().Panics; panics != 3 || h.flushes() != 3 {
 			t.Errorf("%d panics, %d queries let go, want 3 and 3", panics, h.flushes())
 		}

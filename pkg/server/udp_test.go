@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/netip"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -18,38 +19,56 @@ import (
 	"github.com/nodecache/node-cache/pkg/server/servertest"
 )
 
-// serveUDP runs a server and stops it, orderly, when the test ends.
-func serveUDP(t *testing.T, h server.Handler, addr string) (u *server.UDP, stop func() error) {
-	t.Helper()
-	u, err := server.NewUDP(server.UDPConfig{Addr: netip.MustParseAddrPort(addr), Handler: h, Readers: 2, DrainTimeout: 5 * time.Second})
+// newUDP makes a server, by default on a free port of 127.0.0.1.
+func newUDP(tb testing.TB, cfg server.UDPConfig) *server.UDP {
+	tb.Helper()
+	if !cfg.Addr.IsValid() {
+		cfg.Addr = netip.MustParseAddrPort("127.0.0.1:0")
+	}
+	u, err := server.NewUDP(cfg)
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
-	err = u.Listen(t.Context())
-	if noFamily := errors.Is(err, unix.EADDRNOTAVAIL) || errors.Is(err, unix.EAFNOSUPPORT); noFamily && netip.MustParseAddrPort(addr).Addr().Is6() {
-		t.Skipf("this machine has no IPv6: %v", err)
+	return u
+}
+
+// listenUDP makes a server that has its sockets.
+func listenUDP(tb testing.TB, cfg server.UDPConfig) *server.UDP {
+	tb.Helper()
+	u := newUDP(tb, cfg)
+	err := u.Listen(tb.Context())
+	if noFamily := errors.Is(err, unix.EADDRNOTAVAIL) || errors.Is(err, unix.EAFNOSUPPORT); noFamily && cfg.Addr.Addr().Is6() {
+		tb.Skipf("this machine has no IPv6: %v", err)
 	}
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
-	ctx, cancel := context.WithCancel(context.Background())
+	return u
+}
+
+// run runs a server until stop is called, at the latest until the test ends.
+func run(tb testing.TB, s interface {
+	Run(ctx context.Context) error
+}) (stop func()) {
+	tb.Helper()
+	ctx, cancel := context.WithCancel(context.WithoutCancel(tb.Context()))
 	ended := make(chan error, 1)
-	go func() { ended <- u.Run(ctx) }()
-	stopped := false
-	stop = func() error {
-		if stopped {
-			return nil
-		}
-		stopped = true
+	go func() { ended <- s.Run(ctx) }()
+	stop = sync.OnceFunc(func() {
 		cancel()
-		return <-ended
-	}
-	t.Cleanup(func() {
-		if err := stop(); err != nil {
-			t.Errorf("Run: %v", err)
+		if err := <-ended; err != nil {
+			tb.Errorf("Run: %v", err)
 		}
 	})
-	return u, stop
+	tb.Cleanup(stop)
+	return stop
+}
+
+// serveUDP runs a server with two sockets.
+func serveUDP(t *testing.T, h server.Handler, addr string) (u *server.UDP, stop func()) {
+	t.Helper()
+	u = listenUDP(t, server.UDPConfig{Addr: netip.MustParseAddrPort(addr), Handler: h, Readers: 2})
+	return u, run(t, u)
 }
 
 // dialUDP connects a client's socket, which fails the test instead of waiting
@@ -142,9 +161,7 @@ func TestUDPManyAtOnce(t *testing.T) {
 			delete(want, servertest.ID(got))
 		}
 	}
-	if err := stop(); err != nil { // a reply is counted after it is sent
-		t.Error(err)
-	}
+	stop() // a reply is counted after it is sent
 	if got := u.Stats(); got.Received != inFlight*rounds || got.Sent != inFlight*rounds || got.Unsent != 0 {
 		t.Errorf("stats %+v, want %d received and sent", got, inFlight*rounds)
 	}
@@ -180,9 +197,7 @@ func TestUDPSurvives(t *testing.T) {
 		}
 	}
 	start := time.Now()
-	if err := stop(); err != nil {
-		t.Error(err)
-	}
+	stop()
 	if took := time.Since(start); took > 4*time.Second {
 		t.Errorf("stopping took %s: a query that panicked is waited for", took)
 	}
@@ -201,11 +216,11 @@ func TestUDPDrains(t *testing.T) {
 		write(t, c, servertest.Query(id, "held.test"))
 	}
 	h.AwaitHeld("held.test", n)
-	stopped := make(chan error, 1)
-	go func() { stopped <- stop() }()
+	stopped := make(chan struct{})
+	go func() { stop(); close(stopped) }()
 	select {
-	case err := <-stopped:
-		t.Fatalf("Run ended with %d replies due: %v", n, err)
+	case <-stopped:
+		t.Fatalf("Run ended with %d replies due", n)
 	case <-time.After(50 * time.Millisecond):
 	}
 	late := dialUDP(t, u.Addr())
@@ -217,9 +232,7 @@ func TestUDPDrains(t *testing.T) {
 	for range n {
 		read(t, c)
 	}
-	if err := <-stopped; err != nil {
-		t.Error(err)
-	}
+	<-stopped
 }
 
 func TestUDPListen(t *testing.T) {
@@ -240,10 +253,7 @@ func TestUDPListen(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			u, err := server.NewUDP(server.UDPConfig{Addr: netip.MustParseAddrPort(tt.addr), Handler: servertest.New(nil)})
-			if err != nil {
-				t.Fatal(err)
-			}
+			u := newUDP(t, server.UDPConfig{Addr: netip.MustParseAddrPort(tt.addr), Handler: servertest.New(nil)})
 			err = u.Listen(t.Context())
 			if err == nil || !strings.HasPrefix(err.Error(), "listening on udp "+tt.addr+": ") || !errors.Is(err, tt.want) {
 				t.Errorf("Listen: %v, want %v", err, tt.want)
@@ -254,16 +264,8 @@ func TestUDPListen(t *testing.T) {
 
 // BenchmarkUDPHits is a query and its reply over loopback, client included.
 func BenchmarkUDPHits(b *testing.B) {
-	u, err := server.NewUDP(server.UDPConfig{Addr: netip.MustParseAddrPort("127.0.0.1:0"), Handler: servertest.New(nil)})
-	if err != nil {
-		b.Fatal(err)
-	}
-	if err := u.Listen(b.Context()); err != nil {
-		b.Fatal(err)
-	}
-	ctx, cancel := context.WithCancel(context.Background())
-	ended := make(chan error, 1)
-	go func() { ended <- u.Run(ctx) }()
+	u := listenUDP(b, server.UDPConfig{Handler: servertest.New(nil)})
+	stop := run(b, u)
 	c, err := net.DialUDP("udp", nil, net.UDPAddrFromAddrPort(u.Addr()))
 	if err != nil {
 		b.Fatal(err)
@@ -278,8 +280,5 @@ func BenchmarkUDPHits(b *testing.B) {
 		}
 	}
 	_ = c.Close()
-	cancel()
-	if err := <-ended; err != nil {
-		b.Fatal(err)
-	}
+	stop()
 }

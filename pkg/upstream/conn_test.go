@@ -114,7 +114,7 @@ func TestTCPPeerThatDoesNotRead(t *testing.T) {
 		run(t, p)
 		ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
 		defer cancel()
-		if _, err := p.Exchange(ctx, question(t, "www.example."), nil); outcome(t, nil, err) != "timeout" {
+		if _, err := p.Exchange(ctx, upstreamtest.Question(t, "www.example."), nil); outcome(t, nil, err) != "timeout" {
 			t.Errorf("error %v, want a timeout", err)
 		}
 		time.Sleep(3 * time.Second)
@@ -147,7 +147,7 @@ func TestTCPOutboxIsBounded(t *testing.T) {
 			},
 		})
 		run(t, p)
-		q := question(t, "www.example.")
+		q := upstreamtest.Question(t, "www.example.")
 		for range 25 { // 1.1 MB of queries in 1.25 s
 			var group sync.WaitGroup
 			for range 1000 {
@@ -258,7 +258,7 @@ func askFor(t *testing.T, p *upstream.Pool, long time.Duration) string {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), long)
 	defer cancel()
-	r, err := p.Exchange(ctx, question(t, "www.example."), nil)
+	r, err := p.Exchange(ctx, upstreamtest.Question(t, "www.example."), nil)
 	return outcome(t, r, err)
 }
 

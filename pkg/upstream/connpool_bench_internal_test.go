@@ -33,7 +33,7 @@ func benchmarkConnPool(b *testing.B, network string, depth int) {
 	if got := h.ask(b, "www.example."); got != "192.0.2.66" {
 		b.Fatalf("answer %q", got)
 	}
-	q := askFor(b, "www.example.")
+	q := upstreamtest.Question(b, "www.example.")
 	free := make(chan *attempt, depth)
 	var bad atomic.Int64
 	var running sync.WaitGroup

@@ -284,7 +284,7 @@ func TestFrameBuffer(t *testing.T) {
 // IDs on a connection are random, unique and can be looked up.
 func TestIDTable(t *testing.T) {
 	t.Parallel()
-	for name, source := range map[string]io.Reader{"random": rand.Reader, "always the same": zeros{}} {
+	for name, source := range map[string]io.Reader{"random": rand.Reader, "always the same": fixedRandom{}} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			var q idTable
@@ -318,12 +318,4 @@ func TestIDTable(t *testing.T) {
 			}
 		})
 	}
-}
-
-// zeros is a random source that returns only zeros.
-type zeros struct{}
-
-func (zeros) Read(p []byte) (int, error) {
-	clear(p)
-	return len(p), nil
 }

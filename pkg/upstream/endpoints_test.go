@@ -15,6 +15,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/nodecache/node-cache/internal/proctest"
 	"github.com/nodecache/node-cache/pkg/upstream"
 	"github.com/nodecache/node-cache/pkg/upstream/upstreamtest"
 	"github.com/nodecache/node-cache/pkg/wire"
@@ -105,7 +106,7 @@ func TestEndpointsEmpty(t *testing.T) {
 			}
 			start := time.Now()
 			ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
-			r, err := p.Exchange(ctx, question(t, "www.example."), nil)
+			r, err := p.Exchange(ctx, upstreamtest.Question(t, "www.example."), nil)
 			cancel()
 			if got := outcome(t, r, err); got != step.want {
 				t.Errorf("Set(%v, %v): outcome %q, want %q", step.ready, step.last, got, step.want)
@@ -228,7 +229,7 @@ func TestEndpointsDropCounters(t *testing.T) {
 		p.Empty()
 	}
 	// 100 bytes each would be 2 MB.
-	until(t, "less than 1 MB more on the heap", func() bool { return heap() < before+1<<20 })
+	proctest.Eventually(t, 10*time.Second, "less than 1 MB more on the heap", func() bool { return heap() < before+1<<20 })
 }
 
 // Two pools may share one Endpoints, as before and after a reload. A pool whose Run has ended still answers, and

@@ -26,7 +26,7 @@ func TestExchangeEarlyTimer(t *testing.T) {
 		}
 		w := waiter{done: make(chan struct{})}
 		var batch wire.SendBatch
-		x, failure := p.start(askFor(t, "www.example."), time.Now().Add(4*time.Second), &w, &batch)
+		x, failure := p.start(upstreamtest.Question(t, "www.example."), time.Now().Add(4*time.Second), &w, &batch)
 		if failure != nil {
 			t.Fatal(failure)
 		}
@@ -57,7 +57,7 @@ func TestExchangeLateReplies(t *testing.T) {
 		ep := p.snapshot.Load().all[0]
 		defer ep.closeIdle()
 		now := time.Now()
-		x := &exchange{pool: p, query: askFor(t, "www.example."), deadline: now.Add(4 * time.Second), snapshot: p.snapshot.Load()}
+		x := &exchange{pool: p, query: upstreamtest.Question(t, "www.example."), deadline: now.Add(4 * time.Second), snapshot: p.snapshot.Load()}
 		var batch wire.SendBatch
 		for i, timeout := range []time.Duration{400e6, 200e6} {
 			tr := &attempt{exchange: x, endpoint: ep, query: x.query, index: i, sentAt: now, timeout: timeout, hedgeDelay: time.Millisecond}

@@ -270,7 +270,7 @@ func TestExchangeRefused(t *testing.T) {
 			run(t, p)
 			ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
 			defer cancel()
-			r, err := p.Exchange(ctx, question(t, "www.example."), nil)
+			r, err := p.Exchange(ctx, upstreamtest.Question(t, "www.example."), nil)
 			if got := outcome(t, r, err); got != "network" {
 				t.Errorf("outcome %q, want network", got)
 			}
@@ -288,7 +288,7 @@ func TestExchangeCancelled(t *testing.T) {
 		p := memory(t, "udp", upstreamtest.Network{addrA: nil}, addrA)
 		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 		defer cancel()
-		_, err := p.Exchange(ctx, question(t, "www.example."), nil)
+		_, err := p.Exchange(ctx, upstreamtest.Question(t, "www.example."), nil)
 		if got := outcome(t, nil, err); got != "timeout" {
 			t.Errorf("outcome %q, want timeout", got)
 		}

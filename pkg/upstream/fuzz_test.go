@@ -19,7 +19,7 @@ import (
 // FuzzDatagram sends arbitrary bytes, then the good answer, which is accepted unless the bytes were an answer
 // themselves.
 func FuzzDatagram(f *testing.F) {
-	q := question(f, "www.example.")
+	q := upstreamtest.Question(f, "www.example.")
 	for _, shape := range upstreamtest.BadShapes() {
 		f.Add(shape.Make(q))
 	}
@@ -73,7 +73,7 @@ func FuzzDatagram(f *testing.F) {
 // FuzzStream sends arbitrary bytes over TCP and closes. The query ends at once, and finds the answer if a plain
 // splitter does.
 func FuzzStream(f *testing.F) {
-	q := question(f, "www.example.")
+	q := upstreamtest.Question(f, "www.example.")
 	copy(q, []byte{1, 1}) // the ID from fixed, which the seeds answer
 	frame := func(msg []byte) []byte { return append(binary.BigEndian.AppendUint16(nil, uint16(len(msg))), msg...) }
 	for _, shape := range upstreamtest.BadShapes() {

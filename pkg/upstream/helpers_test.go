@@ -101,17 +101,6 @@ func run(tb testing.TB, p *upstream.Pool) {
 	})
 }
 
-// question builds a query as the resolver sends it: RD, and EDNS with 1232 bytes.
-func question(tb testing.TB, name string) []byte {
-	tb.Helper()
-	m := new(dns.Msg).SetQuestion(name, dns.TypeA).SetEdns0(1232, false)
-	q, err := m.Pack()
-	if err != nil {
-		tb.Fatalf("packing the query: %v", err)
-	}
-	return q
-}
-
 // ask asks for www.example. within 4.5 s. It returns the first address of the answer, or the failure in a few words.
 func ask(tb testing.TB, p *upstream.Pool) string {
 	tb.Helper()
@@ -122,7 +111,7 @@ func askName(tb testing.TB, p *upstream.Pool, name string) string {
 	tb.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), 4500*time.Millisecond)
 	defer cancel()
-	r, err := p.Exchange(ctx, question(tb, name), nil)
+	r, err := p.Exchange(ctx, upstreamtest.Question(tb, name), nil)
 	return outcome(tb, r, err)
 }
 

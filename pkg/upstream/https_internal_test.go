@@ -308,36 +308,6 @@ func TestHTTPSCancel(t *testing.T) {
 	})
 }
 
-// Connections are opened in advance, replaced when they age without a query waiting, and closed when idle.
-func TestHTTPSConnAge(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s := upstreamtest.New(answerOrRefuse)
-		target := Target{Network: "https", Addr: peer, CAFile: secure(t, s, peer.Addr().String())}
-		h := newHarness(t, target, 2, slowDial(upstreamtest.Network{peer: s}, time.Second))
-		h.ask(t, "www.example.")
-		time.Sleep(2 * time.Second)
-		if now, _ := h.openCount(); now != 2 {
-			t.Errorf("%d open after a query, want 2", now)
-		}
-		for range 5 * 60 {
-			start := time.Now()
-			if got := h.ask(t, "www.example."); got != "192.0.2.10" || time.Since(start) != 0 {
-				t.Errorf("got %q after %v, want an answer at once", got, time.Since(start))
-			}
-			time.Sleep(time.Second)
-		}
-		if _, ever := h.openCount(); ever < 6 || ever > 12 {
-			t.Errorf("%d connections in five minutes, want 6 to 12", ever)
-		}
-		time.Sleep(idleTimeout)
-		synctest.Wait()
-		if now, _ := h.openCount(); now != 0 {
-			t.Errorf("%d open without a query for long, want none", now)
-		}
-	})
-}
-
 // A connection without responses is replaced.
 func TestHTTPSSilence(t *testing.T) {
 	t.Parallel()

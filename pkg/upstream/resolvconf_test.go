@@ -19,6 +19,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 
+	"github.com/nodecache/node-cache/internal/proctest"
 	"github.com/nodecache/node-cache/pkg/upstream"
 	"github.com/nodecache/node-cache/pkg/upstream/upstreamtest"
 )
@@ -193,24 +194,14 @@ func follow(t *testing.T, path, systemd string) watchedPool {
 	return watchedPool{Pool: p, path: path, systemd: systemd, lines: lines}
 }
 
-// until waits up to 10 s for a condition.
-func until(t *testing.T, what string, done func() bool) {
-	t.Helper()
-	for deadline := time.Now().Add(10 * time.Second); !done(); time.Sleep(5 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("after 10 s still not: %s", what)
-		}
-	}
-}
-
 func (f watchedPool) becomes(t *testing.T, want ...string) {
 	t.Helper()
-	until(t, fmt.Sprintf("servers %v", want), func() bool { return slices.Equal(servers(f.Pool), want) })
+	proctest.Eventually(t, 10*time.Second, fmt.Sprintf("servers %v", want), func() bool { return slices.Equal(servers(f.Pool), want) })
 }
 
 func (f watchedPool) warns(t *testing.T, about string) {
 	t.Helper()
-	until(t, "a warning: "+about, func() bool { return strings.Contains(strings.Join(f.lines(), "\n"), about) })
+	proctest.Eventually(t, 10*time.Second, "a warning: "+about, func() bool { return strings.Contains(strings.Join(f.lines(), "\n"), about) })
 }
 
 func TestResolvConfReload(t *testing.T) {
@@ -287,7 +278,7 @@ func TestResolvConfPanic(t *testing.T) {
 	run(t, p)
 	trap.Store(true)
 	write(t, path, "nameserver 192.0.2.2\n")
-	until(t, "a panic", func() bool { return p.Stats().Panics > 0 })
+	proctest.Eventually(t, 10*time.Second, "a panic", func() bool { return p.Stats().Panics > 0 })
 	f := watchedPool{Pool: p, path: path, lines: lines}
 	f.becomes(t, "udp 192.0.2.1:53")
 	trap.Store(false)

@@ -125,7 +125,7 @@ func TestPenalty(t *testing.T) {
 				clients.Go(func() {
 					ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 					defer cancel()
-					_, _ = p.Exchange(ctx, question(t, "www.example."), nil)
+					_, _ = p.Exchange(ctx, upstreamtest.Question(t, "www.example."), nil)
 				})
 			}
 			clients.Wait()

@@ -88,7 +88,7 @@ func TestTimerHeapGoroutines(t *testing.T) { //nolint:paralleltest // it counts 
 		if err != nil {
 			t.Fatal(err)
 		}
-		q := askFor(t, "www.example.")
+		q := upstreamtest.Question(t, "www.example.")
 		b := busiest{asked: queries}
 		before := runtime.NumGoroutine()
 		var batch wire.SendBatch

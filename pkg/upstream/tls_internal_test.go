@@ -15,10 +15,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/miekg/dns"
-
 	"github.com/nodecache/node-cache/pkg/upstream/upstreamtest"
-	"github.com/nodecache/node-cache/pkg/wire"
 )
 
 // secure gives the server a certificate for the hosts and returns the CA file.
@@ -175,96 +172,4 @@ func TestTLSClientWarnsOnce(t *testing.T) {
 			t.Errorf("%d complaints after %q, want %d", got, text, i)
 		}
 	}
-}
-
-// Padded queries have a size that is a multiple of 128 bytes, and the same content.
-func TestPadding(t *testing.T) {
-	t.Parallel()
-	for labels := range 60 {
-		name := strings.Repeat("abc.", labels) + strings.Repeat("x", labels%5+1) + "."
-		q := new(dns.Msg).SetQuestion(name, dns.TypeAAAA)
-		q.SetEdns0(1232, labels%2 == 0)
-		if labels%3 == 0 {
-			q.IsEdns0().Option = append(q.IsEdns0().Option, &dns.EDNS0_SUBNET{
-				Code: dns.EDNS0SUBNET, Family: 1, SourceNetmask: 24, Address: netip.MustParseAddr("192.0.2.0").AsSlice(),
-			})
-		}
-		checkPadding(t, q, true)
-		q.Extra = nil
-		checkPadding(t, q, false)
-		q.SetEdns0(1232, false)
-		q.IsEdns0().Option = []dns.EDNS0{&dns.EDNS0_PADDING{Padding: make([]byte, 3)}}
-		checkPadding(t, q, false)
-	}
-}
-
-func checkPadding(t *testing.T, m *dns.Msg, padded bool) {
-	t.Helper()
-	q, err := m.Pack()
-	if err != nil {
-		t.Fatal(err)
-	}
-	got := wire.AppendPadded([]byte("before"), q)[len("before"):]
-	if !padded {
-		if string(got) != string(q) {
-			t.Errorf("%s: changed, want it left as it is", m.Question[0].Name)
-		}
-		return
-	}
-	var back dns.Msg
-	if err := back.Unpack(got); err != nil {
-		t.Fatalf("reading the padded query: %v", err)
-	}
-	options := &back.IsEdns0().Option
-	last := len(*options) - 1
-	if _, ok := (*options)[last].(*dns.EDNS0_PADDING); !ok || len(got)%128 != 0 || len(got)-len(q) >= 128+4 {
-		t.Errorf("%d bytes became %d, with the option last %t, want the next multiple of 128", len(q), len(got), ok)
-	}
-	*options = (*options)[:last]
-	if back.String() != m.String() {
-		t.Errorf("without the padding it is\n%s\nwant\n%s", &back, m)
-	}
-}
-
-// FuzzPadding pads arbitrary bytes: the result parses like the query, or is unchanged.
-func FuzzPadding(f *testing.F) {
-	f.Add(askFor(f, "www.example."))
-	f.Add([]byte{0, 0, 1, 0, 0, 1, 0, 0, 0, 0, 0, 1, 0, 0, 1, 0, 1, 0, 0, 41})
-	f.Fuzz(func(t *testing.T, q []byte) {
-		got := wire.AppendPadded(nil, q)
-		if string(got) == string(q) {
-			return
-		}
-		var before, after dns.Msg
-		if before.Unpack(q) != nil || before.IsEdns0() == nil {
-			return // it looks like a query but is still invalid
-		}
-		if err := after.Unpack(got); err != nil || len(got)%128 != 0 {
-			t.Fatalf("%d bytes, %v", len(got), err)
-		}
-		options := &after.IsEdns0().Option
-		*options = (*options)[:len(*options)-1]
-		if before.String() != after.String() {
-			t.Errorf("%s\nbecame\n%s", &before, &after)
-		}
-	})
-}
-
-// Queries to a TLS upstream are padded on the wire.
-func TestTLSPads(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s := upstreamtest.New(answerOrRefuse)
-		h := newHarness(t, Target{Network: "tls", Addr: peer, CAFile: secure(t, s, peer.Addr().String())}, 1, upstreamtest.Network{peer: s}.Dial)
-		for _, name := range []string{"a.", "www.example.", strings.Repeat("abcdefg.", 12)} {
-			if got := h.ask(t, name); got != "192.0.2.10" {
-				t.Errorf("%s: got %q, want 192.0.2.10", name, got)
-			}
-		}
-		for _, q := range s.Queries() {
-			if len(q.Raw)%128 != 0 || q.Network != "tls" {
-				t.Errorf("%s: %d bytes over %s, want a multiple of 128 over tls", q.Name, len(q.Raw), q.Network)
-			}
-		}
-	})
 }

@@ -76,7 +76,7 @@ func (h *harness) query(tb testing.TB, name string, change ...func(*attempt)) *p
 func (h *harness) queryInBatch(tb testing.TB, name string, batch *wire.SendBatch, change ...func(*attempt)) *pendingAnswer {
 	tb.Helper()
 	p := &pendingAnswer{harness: h, result: make(chan string, 1)}
-	p.query = askFor(tb, name)
+	p.query = upstreamtest.Question(tb, name)
 	p.onReply = func(r reply, _ *wire.SendBatch) { p.result <- outcomeOf(r) }
 	for _, c := range change {
 		c(&p.attempt)
@@ -104,15 +104,6 @@ func (p *pendingAnswer) wait(long time.Duration) string {
 func (h *harness) ask(tb testing.TB, name string) string {
 	tb.Helper()
 	return h.query(tb, name).wait(4500 * time.Millisecond)
-}
-
-func askFor(tb testing.TB, name string) []byte {
-	tb.Helper()
-	q, err := new(dns.Msg).SetQuestion(name, dns.TypeA).SetEdns0(1232, false).Pack()
-	if err != nil {
-		tb.Fatal(err)
-	}
-	return q
 }
 
 // outcomeOf describes a reply in a word.

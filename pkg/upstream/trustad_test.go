@@ -54,7 +54,7 @@ func TestTrustAD(t *testing.T) {
 					Targets: []upstream.Target{to}, Dial: upstreamtest.Network{addrA: s}.Dial, TrustAD: tt.trust,
 				})
 				run(t, p)
-				r, err := p.Exchange(t.Context(), question(t, "www.example."), nil)
+				r, err := p.Exchange(t.Context(), upstreamtest.Question(t, "www.example."), nil)
 				if err != nil {
 					t.Fatal(err)
 				}

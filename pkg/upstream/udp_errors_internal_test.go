@@ -31,7 +31,7 @@ func unusedAddr(t *testing.T) netip.AddrPort {
 func TestSocketPoolTooLong(t *testing.T) {
 	t.Parallel()
 	h := newSocketHarness(t, responder(t), nil)
-	q := questionFor(t, "www.example.")
+	q := upstreamtest.Question(t, "www.example.")
 	var batch wire.SendBatch
 	for _, q := range [][]byte{q, append(slices.Clip(q), make([]byte, 65_500)...), q} {
 		if err := h.send(h.newAttempt(q, false), &batch); err != nil {
@@ -68,8 +68,8 @@ func TestSocketPoolSendErrors(t *testing.T) {
 		t.Run(tt.errno.Error(), func(t *testing.T) {
 			t.Parallel()
 			o := newOutbox()
-			o.add(questionFor(t, "www.example."), 1)
-			o.add(questionFor(t, "www.example."), 2)
+			o.add(upstreamtest.Question(t, "www.example."), 1)
+			o.add(upstreamtest.Question(t, "www.example."), 2)
 			err := o.classifySendError(1, os.NewSyscallError("write", tt.errno))
 			if tt.socket {
 				if !errors.Is(err, tt.errno) || len(o.failed) != 0 {
@@ -99,14 +99,14 @@ func TestSocketPoolWithoutDescriptors(t *testing.T) {
 			}
 			return upstreamtest.Network{inMemory: s}.Dial(ctx, network, addr)
 		})
-		err := h.send(h.newAttempt(questionFor(t, "www.example."), false), new(wire.SendBatch))
+		err := h.send(h.newAttempt(upstreamtest.Question(t, "www.example."), false), new(wire.SendBatch))
 		h.came.Done()
 		if !errors.Is(err, errLimit) || !errors.Is(err, syscall.EMFILE) {
 			t.Errorf("error %v, want EMFILE and the limit", err)
 		}
 		dials, room = 0, 2
 		for range 100 {
-			h.ask(t, 1, questionFor(t, "www.example."), false)
+			h.ask(t, 1, upstreamtest.Question(t, "www.example."), false)
 			h.came.Wait()
 		}
 		h.want(t, map[string]int{"forged": 100})
@@ -143,7 +143,7 @@ func TestSocketPoolCannotOpen(t *testing.T) {
 		}
 		h.mu.Unlock()
 		var batch wire.SendBatch
-		if err := h.send(&attempt{query: questionFor(t, "www.example.")}, &batch); !errors.Is(err, tt.want) {
+		if err := h.send(&attempt{query: upstreamtest.Question(t, "www.example.")}, &batch); !errors.Is(err, tt.want) {
 			t.Errorf("%s: error %v, want %v", tt.name, err, tt.want)
 		}
 		batch.Flush()
@@ -160,7 +160,7 @@ func TestSocketPoolContainsPanics(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			h := newSocketHarness(t, addr, nil)
-			q := questionFor(t, "www.example.")
+			q := upstreamtest.Question(t, "www.example.")
 			var batch wire.SendBatch
 			for i := range 30 {
 				tr := h.newAttempt(q, false)

@@ -18,6 +18,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/miekg/dns"
 
+	"github.com/nodecache/node-cache/pkg/upstream/upstreamtest"
 	"github.com/nodecache/node-cache/pkg/wire"
 )
 
@@ -54,16 +55,6 @@ func newSocketHarness(tb testing.TB, addr netip.AddrPort, dial socketDial) *sock
 		}
 	})
 	return h
-}
-
-// questionFor builds a query as the resolver sends it.
-func questionFor(tb testing.TB, name string) []byte {
-	tb.Helper()
-	q, err := new(dns.Msg).SetQuestion(name, dns.TypeA).SetEdns0(1232, false).Pack()
-	if err != nil {
-		tb.Fatal(err)
-	}
-	return q
 }
 
 // newAttempt makes an attempt whose outcome is counted in what.
@@ -186,7 +177,7 @@ func BenchmarkSocketPool(b *testing.B) {
 			b.Run(fmt.Sprintf("depth=%d/mixed=%v", depth, mixed), func(b *testing.B) {
 				s := newSocketHarness(b, responder(b), nil)
 				var (
-					q        = questionFor(b, "www.service.namespace.svc.cluster.local.")
+					q        = upstreamtest.Question(b, "www.service.namespace.svc.cluster.local.")
 					left     atomic.Int64
 					woken    = make(chan struct{}, 1)
 					batch    wire.SendBatch

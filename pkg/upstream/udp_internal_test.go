@@ -16,14 +16,14 @@ func TestSocketPoolSpreadsPorts(t *testing.T) {
 	s := upstreamtest.New(upstreamtest.Always(upstreamtest.Action{Records: []string{"www.example. 60 IN A 192.0.2.10"}}))
 	h := newSocketHarness(t, s.Listen(t), nil)
 	for range 60 {
-		h.ask(t, 1, questionFor(t, "www.example."), false)
+		h.ask(t, 1, upstreamtest.Question(t, "www.example."), false)
 		h.came.Wait()
 	}
 	alone := s.Queries()
 	if got := ports(alone); got < 45 {
 		t.Errorf("%d ports for 60 queries one after the other, want at least 45", got)
 	}
-	h.ask(t, outboxSize, questionFor(t, "www.example."), false)
+	h.ask(t, outboxSize, upstreamtest.Question(t, "www.example."), false)
 	h.came.Wait()
 	together := s.Queries()[len(alone):]
 	if got := ports(together); got != 1 {
@@ -36,7 +36,7 @@ func TestSocketPoolSpreadsPorts(t *testing.T) {
 	if len(ids) != outboxSize {
 		t.Errorf("%d IDs on one port for %d queries", len(ids), outboxSize)
 	}
-	h.ask(t, 4*outboxSize, questionFor(t, "www.example."), false)
+	h.ask(t, 4*outboxSize, upstreamtest.Question(t, "www.example."), false)
 	h.came.Wait()
 	if got := ports(s.Queries()[len(alone)+len(together):]); got < 2 || got > 4 {
 		t.Errorf("%d ports for four batches, want 2 at least and 4 at most", got)
@@ -82,7 +82,7 @@ func TestSocketPoolRandomCase(t *testing.T) {
 			t.Parallel()
 			s := upstreamtest.New(upstreamtest.Always(upstreamtest.Action{Raw: []upstreamtest.Raw{tt.answer}}))
 			h := newSocketHarness(t, s.Listen(t), nil)
-			q := questionFor(t, name)
+			q := upstreamtest.Question(t, name)
 			before := string(q)
 			h.ask(t, 20, q, tt.mixed)
 			h.came.Wait()
@@ -110,12 +110,12 @@ func TestSocketPoolLateAnswer(t *testing.T) {
 			upstreamtest.Action{Raw: []upstreamtest.Raw{upstreamtest.Forged, upstreamtest.Forged}},
 		))
 		h := newSocketHarness(t, inMemory, upstreamtest.Network{inMemory: s}.Dial)
-		late := h.ask(t, 1, questionFor(t, "www.example."), false)[0]
+		late := h.ask(t, 1, upstreamtest.Question(t, "www.example."), false)[0]
 		time.Sleep(50 * time.Millisecond)
 		_ = h.cancel(late)
 		_ = h.cancel(late) // no effect
 		h.came.Done()
-		h.ask(t, 1, questionFor(t, "www.example."), false)
+		h.ask(t, 1, upstreamtest.Question(t, "www.example."), false)
 		h.came.Wait()
 		time.Sleep(100 * time.Millisecond)
 		h.want(t, map[string]int{"forged": 1})

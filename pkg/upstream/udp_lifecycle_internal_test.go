@@ -30,7 +30,7 @@ func TestSocketPoolLeavesSilentPort(t *testing.T) {
 		))
 		h := newSocketHarness(t, inMemory, upstreamtest.Network{inMemory: s}.Dial)
 		h.random.Reset(fixedRandom{})
-		q := questionFor(t, "www.example.")
+		q := upstreamtest.Question(t, "www.example.")
 		for range 2 {
 			h.ask(t, 1, q, false)
 			h.came.Wait()
@@ -59,7 +59,7 @@ func TestSocketPoolRetiresSockets(t *testing.T) {
 		h := newSocketHarness(t, inMemory, upstreamtest.Network{inMemory: s}.Dial)
 		h.random.Reset(fixedRandom{})
 		for range 2*socketBatches + 1 {
-			h.ask(t, 1, questionFor(t, "www.example."), false)
+			h.ask(t, 1, upstreamtest.Question(t, "www.example."), false)
 			h.came.Wait()
 		}
 		synctest.Wait()
@@ -67,10 +67,10 @@ func TestSocketPoolRetiresSockets(t *testing.T) {
 			t.Errorf("%d sockets of %d are open, want 1 of 3", now, ever)
 		}
 		s.SetScript(upstreamtest.Always(upstreamtest.Action{Drop: true}))
-		waits := h.ask(t, 1, questionFor(t, "www.example."), false)[0]
+		waits := h.ask(t, 1, upstreamtest.Question(t, "www.example."), false)[0]
 		time.Sleep(socketAge + socketAgeRange)
 		synctest.Wait()
-		h.ask(t, 1, questionFor(t, "www.example."), false)
+		h.ask(t, 1, upstreamtest.Question(t, "www.example."), false)
 		if now, ever := h.openCount(); now != 2 || ever != 4 {
 			t.Errorf("%d sockets of %d are open, want 2 of 4: the old one has a query", now, ever)
 		}
@@ -100,7 +100,7 @@ func TestSocketPoolBounds(t *testing.T) {
 	t.Parallel()
 	var dials atomic.Int32
 	h := newSocketHarness(t, inMemory, silentDial(&dials))
-	q := questionFor(t, "www.example.")
+	q := upstreamtest.Question(t, "www.example.")
 	var (
 		batch    wire.SendBatch
 		attempts []*attempt
@@ -143,13 +143,13 @@ func TestSocketPoolShutdown(t *testing.T) {
 				s := upstreamtest.New(upstreamtest.Always(upstreamtest.Action{Delay: time.Second, Raw: []upstreamtest.Raw{upstreamtest.Forged}}))
 				h := newSocketHarness(t, inMemory, upstreamtest.Network{inMemory: s}.Dial)
 				start := time.Now()
-				h.ask(t, 10, questionFor(t, "www.example."), false)
+				h.ask(t, 10, upstreamtest.Question(t, "www.example."), false)
 				want := map[string]int{"forged": 11}
 				if h.closeIdle(); leave {
 					h.shutdown()
 					want = map[string]int{"forged": 10, errRemoved.Error(): 1}
 				}
-				h.ask(t, 1, questionFor(t, "www.example."), false)
+				h.ask(t, 1, upstreamtest.Question(t, "www.example."), false)
 				h.wait()
 				if took := time.Since(start); took != time.Second {
 					t.Errorf("the last socket was closed after %v, want 1s", took)
@@ -179,7 +179,7 @@ func TestSocketPoolReleasesDescriptors(t *testing.T) {
 		return conn, err
 	})
 	for range 100 {
-		h.ask(t, 3, questionFor(t, "www.example."), true)
+		h.ask(t, 3, upstreamtest.Question(t, "www.example."), true)
 		h.came.Wait()
 	}
 	h.closeIdle()
@@ -208,7 +208,7 @@ func TestSocketPoolConcurrent(t *testing.T) {
 	)
 	for a := range askers {
 		group.Go(func() {
-			q := questionFor(t, fmt.Sprintf("asker-%d.example.", a))
+			q := upstreamtest.Question(t, fmt.Sprintf("asker-%d.example.", a))
 			for range batches {
 				var (
 					batch    wire.SendBatch

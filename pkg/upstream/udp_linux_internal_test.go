@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nodecache/node-cache/pkg/upstream/upstreamtest"
 	"github.com/nodecache/node-cache/pkg/wire"
 )
 
@@ -17,7 +18,7 @@ import (
 func TestSocketPoolInboxes(t *testing.T) {
 	t.Parallel()
 	h := newSocketHarness(t, responder(t), nil)
-	q := questionFor(t, "www.example.")
+	q := upstreamtest.Question(t, "www.example.")
 	most := int32(cap(h.readers))
 	var reading, ever atomic.Int32
 	var counting sync.Mutex

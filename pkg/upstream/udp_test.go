@@ -166,7 +166,7 @@ func TestExchangeAppends(t *testing.T) {
 		return append(upstreamtest.Forged(q), "trailing"...)
 	}}}))
 	p := newPool(t, upstream.Config{Targets: []upstream.Target{target("udp", s.Listen(t))}})
-	q := question(t, "www.example.")
+	q := upstreamtest.Question(t, "www.example.")
 	q[0], q[1] = 0xab, 0xcd
 	sent := string(q)
 	got, err := p.Exchange(t.Context(), q, []byte("before"))

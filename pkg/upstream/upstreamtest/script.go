@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"strings"
 	"sync/atomic"
+	"testing"
 	"time"
 
 	"github.com/miekg/dns"
@@ -145,6 +146,16 @@ func parse(raw []byte) Query {
 		q.ID = m.Id
 		q.EDNS = m.IsEdns0() != nil
 		q.Probe = q.Name == "." || strings.Contains(q.Name, ".loop.node-cache.")
+	}
+	return q
+}
+
+// Question builds a query for the addresses of a name as the resolver sends it: RD, and EDNS with 1232 bytes.
+func Question(tb testing.TB, name string) []byte {
+	tb.Helper()
+	q, err := new(dns.Msg).SetQuestion(name, dns.TypeA).SetEdns0(1232, false).Pack()
+	if err != nil {
+		tb.Fatal(err)
 	}
 	return q
 }
