@@ -52,10 +52,7 @@ func TestConnectionLimit(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
-			synctest.Test(t, func(t *testing.T) {
-				s, l := server(t, nil), newPipes()
-				s.Use(l)
-				stop := run(t, s)
+			serve(t, nil, func(t *testing.T, s *admin.Server, l *pipes) {
 				var held []net.Conn
 				for i := range admin.MaxConns {
 					held = append(held, l.dialFrom(t, tc.from(i)))
@@ -76,9 +73,6 @@ func TestConnectionLimit(t *testing.T) {
 				if got := s.Stats().Refused; got != 1 {
 					t.Errorf("%d connections refused, want 1", got)
 				}
-				if err := stop(); err != nil {
-					t.Error(err)
-				}
 			})
 		})
 	}
@@ -87,12 +81,12 @@ func TestConnectionLimit(t *testing.T) {
 // TestConnectionBeingServed has the server full of requests for pages under way, none of which is closed for another.
 func TestConnectionBeingServed(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		leave := make(chan struct{})
-		s := server(t, func(c *admin.Config) { c.Status = func() any { <-leave; return "done" } })
-		l := newPipes()
-		s.Use(l)
-		stop := run(t, s)
+	var leave chan struct{}
+	statusWaits := func(c *admin.Config) {
+		leave = make(chan struct{})
+		c.Status = func() any { <-leave; return "done" }
+	}
+	serve(t, statusWaits, func(t *testing.T, s *admin.Server, l *pipes) {
 		var working, idle []net.Conn
 		for range admin.MaxPages {
 			c := l.dialFrom(t, "10.244.0.7")
@@ -127,24 +121,18 @@ func TestConnectionBeingServed(t *testing.T) {
 		if got := s.Stats().Busy; got != 1 {
 			t.Errorf("%d requests found too many pages, want 1", got)
 		}
-		if err := stop(); err != nil {
-			t.Error(err)
-		}
 	})
 }
 
 // TestSlowReaders has clients that request pages and do not read them: other clients are served.
 func TestSlowReaders(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s := server(t, func(c *admin.Config) {
-			c.Metrics = http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-				_, _ = io.WriteString(w, strings.Repeat("a_total 1\n", 10_000))
-			})
+	largePage := func(c *admin.Config) {
+		c.Metrics = http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			_, _ = io.WriteString(w, strings.Repeat("a_total 1\n", 10_000))
 		})
-		l := newPipes()
-		s.Use(l)
-		stop := run(t, s)
+	}
+	serve(t, largePage, func(t *testing.T, s *admin.Server, l *pipes) {
 		var slow []net.Conn
 		for range admin.MaxPages {
 			c := l.dialFrom(t, "10.244.0.7")
@@ -166,19 +154,13 @@ func TestSlowReaders(t *testing.T) {
 		if got := s.Stats().Busy; got != 1 {
 			t.Errorf("%d requests found too many pages, want 1", got)
 		}
-		if err := stop(); err != nil {
-			t.Error(err)
-		}
 	})
 }
 
 // TestProfilesAtOnce asks for more profiles than there may be, and then for a probe's page.
 func TestProfilesAtOnce(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s, l := server(t, nil), newPipes()
-		s.Use(l)
-		stop := run(t, s)
+	serve(t, nil, func(t *testing.T, _ *admin.Server, l *pipes) {
 		for range admin.MaxProfiles {
 			request(t, l.dial(t), "/debug/pprof/goroutine?seconds=60")
 		}
@@ -193,24 +175,20 @@ func TestProfilesAtOnce(t *testing.T) {
 		if code := served(t, l.dial(t), "/debug/pprof/cmdline"); code != 200 {
 			t.Errorf("once they are done: %d, want 200", code)
 		}
-		if err := stop(); err != nil {
-			t.Error(err)
-		}
 	})
 }
 
 // TestCachePagesWaitInTurn has a client wait for a walk through the cache and leave: the walk is not made.
 func TestCachePagesWaitInTurn(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		leave, walks := make(chan struct{}), 0
-		s := server(t, func(c *admin.Config) {
-			echoing(c)
-			c.Cache.Top = func(int, string) (any, error) { walks++; <-leave; return echo{}, nil }
-		})
-		l := newPipes()
-		s.Use(l)
-		stop := run(t, s)
+	var leave chan struct{}
+	walks := 0
+	walkWaits := func(c *admin.Config) {
+		leave = make(chan struct{})
+		echoing(c)
+		c.Cache.Top = func(int, string) (any, error) { walks++; <-leave; return echo{}, nil }
+	}
+	serve(t, walkWaits, func(t *testing.T, _ *admin.Server, l *pipes) {
 		first, second := l.dial(t), l.dial(t)
 		request(t, first, "/cache/top")
 		synctest.Wait()
@@ -230,9 +208,6 @@ func TestCachePagesWaitInTurn(t *testing.T) {
 		synctest.Wait()
 		if walks != 1 {
 			t.Errorf("%d walks, want 1", walks)
-		}
-		if err := stop(); err != nil {
-			t.Error(err)
 		}
 	})
 }

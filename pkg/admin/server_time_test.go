@@ -94,6 +94,20 @@ func closedAfter(t *testing.T, c net.Conn) time.Duration {
 	return time.Since(start)
 }
 
+// serve runs test beside a server with virtual time, which test reaches over l.
+func serve(t *testing.T, change func(*admin.Config), test func(t *testing.T, s *admin.Server, l *pipes)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		s, l := server(t, change), newPipes()
+		s.Use(l)
+		stop := run(t, s)
+		test(t, s, l)
+		if err := stop(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
 func TestIdleConnectionsAreClosed(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct {
@@ -107,19 +121,13 @@ func TestIdleConnectionsAreClosed(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
-			synctest.Test(t, func(t *testing.T) {
-				s, l := server(t, nil), newPipes()
-				s.Use(l)
-				stop := run(t, s)
+			serve(t, nil, func(t *testing.T, _ *admin.Server, l *pipes) {
 				c := l.dial(t)
 				if _, err := io.WriteString(c, tc.sent); err != nil {
 					t.Fatal(err)
 				}
 				if got := closedAfter(t, c); got != tc.want {
 					t.Errorf("closed after %s, want %s", got, tc.want)
-				}
-				if err := stop(); err != nil {
-					t.Error(err)
 				}
 			})
 		})
@@ -128,10 +136,7 @@ func TestIdleConnectionsAreClosed(t *testing.T) {
 
 func TestLongHeader(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s, l := server(t, nil), newPipes()
-		s.Use(l)
-		stop := run(t, s)
+	serve(t, nil, func(t *testing.T, _ *admin.Server, l *pipes) {
 		c := l.dial(t)
 		sent := make(chan struct{})
 		go func() {
@@ -143,19 +148,13 @@ func TestLongHeader(t *testing.T) {
 		}
 		_ = c.Close()
 		<-sent
-		if err := stop(); err != nil {
-			t.Error(err)
-		}
 	})
 }
 
 // TestLongProfile asks for a profile that takes longer than any other page may.
 func TestLongProfile(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s, l := server(t, nil), newPipes()
-		s.Use(l)
-		stop := run(t, s)
+	serve(t, nil, func(t *testing.T, _ *admin.Server, l *pipes) {
 		c := l.dial(t)
 		start := time.Now()
 		request(t, c, "/debug/pprof/goroutine?seconds=120")
@@ -165,9 +164,6 @@ func TestLongProfile(t *testing.T) {
 		}
 		if got := time.Since(start); got != 2*time.Minute || got < admin.WriteTimeout {
 			t.Errorf("it took %s, want 2m0s", got)
-		}
-		if err := stop(); err != nil {
-			t.Error(err)
 		}
 	})
 }
