@@ -61,9 +61,7 @@ func TestSetFallback(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			run(t, nil, func(s *harness) {
-				t := s.t
-				s.waitHeld()
+			runHeld(t, nil, func(t *testing.T, s *harness) {
 				time.Sleep(time.Second)
 				given := slices.Clone(tt.set)
 				s.SetFallback(given)
@@ -100,9 +98,7 @@ func TestTooManyEndpoints(t *testing.T) {
 	const most, all = 16, 100
 	chosen := map[netip.AddrPort]bool{}
 	for range 10 {
-		run(t, nil, func(s *harness) {
-			t := s.t
-			s.waitHeld()
+		runHeld(t, nil, func(t *testing.T, s *harness) {
 			many := append(endpoints(true, all), endpoints(false, all)...)
 			s.SetFallback(many)
 			s.waitFor("chosen", func() bool { return len(s.kernel.Rules().Fallback) == 2*most })
@@ -129,9 +125,7 @@ func TestTooManyEndpoints(t *testing.T) {
 // TestEmptyFallbackAndFlush sets an empty list when the kernel has none either.
 func TestEmptyFallbackAndFlush(t *testing.T) {
 	t.Parallel()
-	run(t, nil, func(s *harness) {
-		t := s.t
-		s.waitHeld()
+	runHeld(t, nil, func(t *testing.T, s *harness) {
 		time.Sleep(time.Second)
 		s.SetFallback([]netip.AddrPort{})
 		s.kernel.Flush()
@@ -145,9 +139,7 @@ func TestEmptyFallbackAndFlush(t *testing.T) {
 // TestFallbackManyChanges changes the list from several goroutines a thousand times a second.
 func TestFallbackManyChanges(t *testing.T) {
 	t.Parallel()
-	run(t, nil, func(s *harness) {
-		t := s.t
-		s.waitHeld()
+	runHeld(t, nil, func(t *testing.T, s *harness) {
 		before := s.kernel.Calls().Started[intercepttest.CallApply]
 		var group sync.WaitGroup
 		for range 4 {
@@ -179,8 +171,7 @@ func TestFallbackOfPredecessor(t *testing.T) {
 		s.kernel.Overwrite(r)
 		cfg.Rules.Fallback = nil
 	}
-	run(t, prepare, func(s *harness) {
-		t := s.t
+	run(t, prepare, func(t *testing.T, s *harness) {
 		s.SetFallback(nil)
 		s.waitHeld()
 		if got := s.kernel.Rules().Fallback; !slices.Equal(got, endpoints(false, 2)) {
@@ -203,7 +194,7 @@ func TestClearFallback(t *testing.T) {
 		s.kernel.Overwrite(nodeRules("predecessor"))
 		cfg.Rules.Fallback = nil
 	}
-	run(t, prepare, func(s *harness) {
+	run(t, prepare, func(t *testing.T, s *harness) {
 		s.ClearFallback()
 		s.waitHeld()
 		s.stays("without a fallback", 5*time.Second, func() bool { return len(s.kernel.Rules().Fallback) == 0 })
@@ -221,8 +212,7 @@ func TestTransparentHasNoFallback(t *testing.T) {
 		s.kernel.Overwrite(nodeRules("predecessor"))
 		cfg.Rules.Mode, cfg.Rules.Services = rules.Transparent, []netip.Addr{service}
 	}
-	run(t, prepare, func(s *harness) {
-		t := s.t
+	run(t, prepare, func(t *testing.T, s *harness) {
 		s.waitFor("leased", func() bool { return s.decision(service) == intercepttest.ToAgent })
 		s.SetFallback(endpoints(false, 1))
 		s.stays("leased", 5*time.Second, func() bool { return s.decision(service) == intercepttest.ToAgent })

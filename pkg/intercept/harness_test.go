@@ -58,14 +58,23 @@ type harness struct {
 }
 
 // run runs a test in a bubble. The Keeper runs and is started, unless prepare prevents it.
-func run(t *testing.T, prepare func(*intercept.Config, *harness), run func(s *harness)) {
+func run(t *testing.T, prepare func(*intercept.Config, *harness), test func(t *testing.T, s *harness)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		kernel := intercepttest.NewFake(time.Now)
-		s := newHarness(t, kernel, "ours", prepare)
+		s := newHarness(t, intercepttest.NewFake(time.Now), "ours", prepare)
 		s.Start()
-		run(s)
+		test(t, s)
 		s.stop()
+	})
+}
+
+// runHeld is run once the leases are held.
+func runHeld(t *testing.T, prepare func(*intercept.Config, *harness), test func(t *testing.T, s *harness)) {
+	t.Helper()
+	run(t, prepare, func(t *testing.T, s *harness) {
+		t.Helper()
+		s.waitHeld()
+		test(t, s)
 	})
 }
 

@@ -94,13 +94,11 @@ func TestLeaseWithoutRules(t *testing.T) {
 	t.Parallel()
 	t.Run("rules of another agent use it", func(t *testing.T) {
 		t.Parallel()
-		run(t, func(cfg *intercept.Config, s *harness) {
+		runHeld(t, func(cfg *intercept.Config, s *harness) {
 			s.kernel.Overwrite(nodeRules("predecessor"))
 			cfg.AwaitLease = time.Second
 			s.kernel.Fail(intercepttest.CallApply, 1<<30, errLocked)
-		}, func(s *harness) {
-			t := s.t
-			s.waitHeld()
+		}, func(t *testing.T, s *harness) {
 			time.Sleep(2 * time.Second)
 			s.staysHeld(time.Minute)
 			if st := s.Stats(); !st.Held[addr4] || st.NoneHeldFor != 0 || st.Renewals == 0 {
@@ -112,8 +110,7 @@ func TestLeaseWithoutRules(t *testing.T) {
 		cfg.AwaitLease = time.Second
 		s.kernel.Fail(intercepttest.CallApply, 1<<30, errLocked)
 	}
-	run(t, prepare, func(s *harness) {
-		t := s.t
+	run(t, prepare, func(t *testing.T, s *harness) {
 		time.Sleep(time.Minute)
 		if st := s.Stats(); st.Held[addr4] || st.NotHeldFor < time.Minute || st.NoneHeldFor < time.Minute || st.Renewals > 0 {
 			t.Errorf("stats: %+v, want no lease held", st)
@@ -163,10 +160,9 @@ func TestNoWarningBeforeFirstRules(t *testing.T) {
 	prepare := func(_ *intercept.Config, s *harness) {
 		s.kernel.Fail(intercepttest.CallApply, 1, errLocked)
 	}
-	run(t, prepare, func(s *harness) {
-		s.waitHeld()
+	runHeld(t, prepare, func(t *testing.T, s *harness) {
 		if n := s.log.count("lease not acquired"); n != 0 {
-			s.t.Errorf("warned %d times of a lease at a start that went well:\n%s", n, s.log)
+			t.Errorf("warned %d times of a lease at a start that went well:\n%s", n, s.log)
 		}
 	})
 }
@@ -174,8 +170,7 @@ func TestNoWarningBeforeFirstRules(t *testing.T) {
 // TestFullLoad loses half of all attempts, as an overloaded host does.
 func TestFullLoad(t *testing.T) {
 	t.Parallel()
-	run(t, nil, func(s *harness) {
-		t := s.t
+	run(t, nil, func(t *testing.T, s *harness) {
 		s.agent.set(func(a *fakeAgent) {
 			a.lost = func(string) bool { return rand.N(2) == 0 }
 			a.delay = func() time.Duration { return rand.N(40 * time.Millisecond) }
@@ -226,9 +221,7 @@ func TestWedgedAndRecovered(t *testing.T) {
 	for _, f := range faults {
 		t.Run(f.name, func(t *testing.T) {
 			t.Parallel()
-			run(t, nil, func(s *harness) {
-				t := s.t
-				s.waitHeld()
+			runHeld(t, nil, func(t *testing.T, s *harness) {
 				for range 3 {
 					time.Sleep(time.Duration(rand.Int64N(int64(time.Second))))
 					f.begin(s.agent)
@@ -259,8 +252,7 @@ func TestWedgedAndRecovered(t *testing.T) {
 func TestSharedPort(t *testing.T) {
 	t.Parallel()
 	// While a predecessor still reads, each attempt reaches one of the two agents.
-	run(t, nil, func(s *harness) {
-		t := s.t
+	run(t, nil, func(t *testing.T, s *harness) {
 		s.agent.set(func(a *fakeAgent) {
 			a.other = func(string) string { return []string{"", "other"}[rand.N(2)] }
 		})
@@ -284,9 +276,7 @@ func TestForeignProcess(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			run(t, nil, func(s *harness) {
-				t := s.t
-				s.waitHeld()
+			runHeld(t, nil, func(t *testing.T, s *harness) {
 				s.agent.set(func(a *fakeAgent) {
 					a.other = func(network string) string {
 						if network == tt.network && rand.N(100) < tt.of100 {
@@ -313,9 +303,7 @@ func TestForeignProcess(t *testing.T) {
 
 func TestLeasesAreIndependent(t *testing.T) {
 	t.Parallel()
-	run(t, nil, func(s *harness) {
-		t := s.t
-		s.waitHeld()
+	runHeld(t, nil, func(t *testing.T, s *harness) {
 		s.agent.silence(addr6)
 		s.waitFor("lapsed for IPv6", func() bool { return s.decision(addr6) == intercepttest.ToFallback })
 		s.stays("held for IPv4 only", time.Minute, func() bool {
@@ -342,8 +330,7 @@ func TestLeaseStartsWithProbe(t *testing.T) {
 			}
 		}
 	}
-	run(t, probe, func(s *harness) {
-		t := s.t
+	run(t, probe, func(t *testing.T, s *harness) {
 		slow.Store(int64(1200 * time.Millisecond))
 		s.waitHeld()
 		state, err := s.kernel.Open().State(t.Context())
@@ -372,8 +359,7 @@ func TestStaleProbe(t *testing.T) {
 			return nil
 		}
 	}
-	run(t, prepare, func(s *harness) {
-		t := s.t
+	run(t, prepare, func(t *testing.T, s *harness) {
 		s.staysLapsed(time.Minute)
 		if got := s.Stats(); got.Renewals != 0 || got.RenewalFailures[intercept.StaleProbe] < 70 {
 			t.Errorf("%d renewals, failures %v, want all late", got.Renewals, got.RenewalFailures)
@@ -383,9 +369,7 @@ func TestStaleProbe(t *testing.T) {
 
 func TestRenewalsFail(t *testing.T) {
 	t.Parallel()
-	run(t, nil, func(s *harness) {
-		t := s.t
-		s.waitHeld()
+	runHeld(t, nil, func(t *testing.T, s *harness) {
 		s.kernel.Fail(intercepttest.CallRenew, 4, errors.New("no buffer space")) // about two renewals of each lease
 		s.staysHeld(time.Minute)
 		if got := s.Stats().RenewalFailures[intercept.RenewFailed]; got != 4 {

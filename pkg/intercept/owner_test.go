@@ -16,9 +16,7 @@ import (
 
 func TestStandDown(t *testing.T) {
 	t.Parallel()
-	run(t, nil, func(s *harness) {
-		t := s.t
-		s.waitHeld()
+	runHeld(t, nil, func(t *testing.T, s *harness) {
 		s.kernel.Overwrite(nodeRules("newer"))
 		s.waitFor("standing down", func() bool { return s.Stats().StoodDown })
 		if all, _ := s.held(); !all {
@@ -55,9 +53,7 @@ func TestStandDown(t *testing.T) {
 func TestPredecessorAppliesLast(t *testing.T) {
 	t.Parallel()
 	prepare := func(_ *intercept.Config, s *harness) { s.kernel.Overwrite(nodeRules("predecessor")) }
-	run(t, prepare, func(s *harness) {
-		t := s.t
-		s.waitHeld()
+	runHeld(t, prepare, func(t *testing.T, s *harness) {
 		s.kernel.Overwrite(nodeRules("predecessor"))
 		time.Sleep(time.Second)
 		if r := s.kernel.Rules(); r.Owner != "ours" || s.Stats().StoodDown {
@@ -78,9 +74,7 @@ func TestUnseenPredecessorAppliesLast(t *testing.T) {
 		cfg.Predecessors = []string{"between"}
 		s.kernel.Overwrite(nodeRules("predecessor"))
 	}
-	run(t, prepare, func(s *harness) {
-		t := s.t
-		s.waitHeld()
+	runHeld(t, prepare, func(t *testing.T, s *harness) {
 		time.Sleep(time.Second)
 		s.kernel.Overwrite(nodeRules("between"))
 		time.Sleep(time.Second)

@@ -14,9 +14,7 @@ import (
 
 func TestRulesRestored(t *testing.T) {
 	t.Parallel()
-	run(t, nil, func(s *harness) {
-		t := s.t
-		s.waitHeld()
+	runHeld(t, nil, func(t *testing.T, s *harness) {
 		for range 5 {
 			s.kernel.Flush()
 			checkDuration(t, "restoring the rules", s.waitHeld(), 200*time.Millisecond)
@@ -34,9 +32,7 @@ func TestUnnoticedFlush(t *testing.T) {
 	prepare := func(_ *intercept.Config, s *harness) {
 		s.kernel.Fail(intercepttest.CallWatch, 1<<30, errors.New("no such group"))
 	}
-	run(t, prepare, func(s *harness) {
-		t := s.t
-		s.waitHeld()
+	runHeld(t, prepare, func(t *testing.T, s *harness) {
 		s.kernel.Flush()
 		checkDuration(t, "restoring the rules", s.waitHeld(), 61*time.Second)
 		if s.Stats().WatchFailures == 0 {
@@ -53,9 +49,7 @@ func TestUnnoticedFlush(t *testing.T) {
 // TestContestedRulesLogging flushes the rules all the time.
 func TestContestedRulesLogging(t *testing.T) {
 	t.Parallel()
-	run(t, nil, func(s *harness) {
-		t := s.t
-		s.waitHeld()
+	runHeld(t, nil, func(t *testing.T, s *harness) {
 		time.Sleep(2 * time.Minute)
 		for range 600 {
 			s.kernel.Flush()
@@ -79,9 +73,7 @@ func TestContestedRulesLogging(t *testing.T) {
 
 func TestQuietNode(t *testing.T) {
 	t.Parallel()
-	run(t, nil, func(s *harness) {
-		t := s.t
-		s.waitHeld()
+	runHeld(t, nil, func(t *testing.T, s *harness) {
 		before := s.kernel.Calls()
 		time.Sleep(time.Hour)
 		after := s.kernel.Calls()
@@ -102,8 +94,7 @@ func TestLockHeldAtStart(t *testing.T) {
 		s.kernel.Overwrite(nodeRules("predecessor"))
 		s.kernel.Fail(intercepttest.CallApply, 1<<30, errLocked)
 	}
-	run(t, prepare, func(s *harness) {
-		t := s.t
+	run(t, prepare, func(t *testing.T, s *harness) {
 		s.stays("with the fallback", time.Minute, func() bool { return s.decision(addr4) == intercepttest.ToFallback })
 		st := s.Stats()
 		if st.ApplyFailures < 10 || st.ApplyFailures > 40 {
@@ -123,9 +114,7 @@ func TestLockHeldAtStart(t *testing.T) {
 // TestBlockedApply checks that a hanging Apply does not delay renewals.
 func TestBlockedApply(t *testing.T) {
 	t.Parallel()
-	run(t, nil, func(s *harness) {
-		t := s.t
-		s.waitHeld()
+	runHeld(t, nil, func(t *testing.T, s *harness) {
 		unblock := s.kernel.Block(intercepttest.CallApply)
 		s.kernel.Notify()
 		s.staysHeld(10 * time.Minute)
@@ -141,9 +130,7 @@ func TestBlockedApply(t *testing.T) {
 
 func TestApplyPanics(t *testing.T) {
 	t.Parallel()
-	run(t, nil, func(s *harness) {
-		t := s.t
-		s.waitHeld()
+	runHeld(t, nil, func(t *testing.T, s *harness) {
 		for _, call := range []intercepttest.Call{intercepttest.CallApply, intercepttest.CallState, intercepttest.CallWatch} {
 			s.kernel.Panic(call, 3)
 			s.kernel.Notify()
@@ -160,9 +147,7 @@ func TestApplyPanics(t *testing.T) {
 
 func TestRunLeavesRules(t *testing.T) {
 	t.Parallel()
-	run(t, nil, func(s *harness) {
-		t := s.t
-		s.waitHeld()
+	runHeld(t, nil, func(t *testing.T, s *harness) {
 		s.stop()
 		if s.kernel.Rules() == nil {
 			t.Error("the end of Run took the rules away")

@@ -32,9 +32,7 @@ func checkReleased(t *testing.T, s *harness) {
 
 func TestRelease(t *testing.T) {
 	t.Parallel()
-	run(t, nil, func(s *harness) {
-		t := s.t
-		s.waitHeld()
+	runHeld(t, nil, func(t *testing.T, s *harness) {
 		session := intercepttest.Packet{Network: "tcp", To: netip.AddrPortFrom(addr4, 53), Established: true}
 		if err := s.Release(t.Context(), 5*time.Second); err != nil {
 			t.Fatal(err)
@@ -86,9 +84,7 @@ func TestReleaseWithProbesInFlight(t *testing.T) {
 				return nil
 			}
 		}
-		run(t, prepare, func(s *harness) {
-			t := s.t
-			s.waitHeld()
+		runHeld(t, prepare, func(t *testing.T, s *harness) {
 			time.Sleep(after)
 			if err := s.Release(t.Context(), 0); err != nil {
 				t.Fatal(err)
@@ -101,9 +97,7 @@ func TestReleaseWithProbesInFlight(t *testing.T) {
 // TestReleaseWithRenewalsInFlight runs renewals that reach the kernel after the release.
 func TestReleaseWithRenewalsInFlight(t *testing.T) {
 	t.Parallel()
-	run(t, nil, func(s *harness) {
-		t := s.t
-		s.waitHeld()
+	runHeld(t, nil, func(t *testing.T, s *harness) {
 		unblock := s.kernel.Block(intercepttest.CallRenew)
 		time.Sleep(2 * renew)
 		var group sync.WaitGroup
@@ -152,26 +146,23 @@ func TestReleaseOvertaken(t *testing.T) {
 		backend.Backend = cfg.Backend
 		cfg.Backend = backend
 	}
-	run(t, prepare, func(s *harness) {
-		s.waitHeld()
+	runHeld(t, prepare, func(t *testing.T, s *harness) {
 		backend.then = s.kernel.Block(intercepttest.CallRenew)
 		time.Sleep(2 * renew)
-		if err := s.Release(s.t.Context(), 0); err != nil {
-			s.t.Fatal(err)
+		if err := s.Release(t.Context(), 0); err != nil {
+			t.Fatal(err)
 		}
 		if _, none := s.held(); !none {
-			s.t.Error("Release returned while a lease was held")
+			t.Error("Release returned while a lease was held")
 		}
-		checkReleased(s.t, s)
+		checkReleased(t, s)
 	})
 }
 
 // TestReleaseTimeout does not wait for hanging calls; the lease ends by itself.
 func TestReleaseTimeout(t *testing.T) {
 	t.Parallel()
-	run(t, nil, func(s *harness) {
-		t := s.t
-		s.waitHeld()
+	runHeld(t, nil, func(t *testing.T, s *harness) {
 		unblock := s.kernel.Block(intercepttest.CallRenew)
 		time.Sleep(2 * renew)
 		ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
@@ -188,9 +179,7 @@ func TestReleaseTimeout(t *testing.T) {
 
 func TestReleaseDuringBlockedApply(t *testing.T) {
 	t.Parallel()
-	run(t, nil, func(s *harness) {
-		t := s.t
-		s.waitHeld()
+	runHeld(t, nil, func(t *testing.T, s *harness) {
 		unblock := s.kernel.Block(intercepttest.CallApply)
 		defer unblock()
 		s.kernel.Notify()
@@ -211,9 +200,7 @@ func TestReleaseDuringBlockedApply(t *testing.T) {
 
 func TestReleaseFails(t *testing.T) {
 	t.Parallel()
-	run(t, nil, func(s *harness) {
-		t := s.t
-		s.waitHeld()
+	runHeld(t, nil, func(t *testing.T, s *harness) {
 		broken := errors.New("broken")
 		s.kernel.Fail(intercepttest.CallRelease, 1, broken)
 		if err := s.Release(t.Context(), 0); !errors.Is(err, broken) {
@@ -226,9 +213,7 @@ func TestReleaseFails(t *testing.T) {
 
 func TestRemove(t *testing.T) {
 	t.Parallel()
-	run(t, nil, func(s *harness) {
-		t := s.t
-		s.waitHeld()
+	runHeld(t, nil, func(t *testing.T, s *harness) {
 		if err := s.Remove(t.Context()); err != nil {
 			t.Fatal(err)
 		}
@@ -247,9 +232,7 @@ func TestRemove(t *testing.T) {
 // TestRemoveWaitsForApply: an Apply that ends after Remove would write the rules again.
 func TestRemoveWaitsForApply(t *testing.T) {
 	t.Parallel()
-	run(t, nil, func(s *harness) {
-		t := s.t
-		s.waitHeld()
+	runHeld(t, nil, func(t *testing.T, s *harness) {
 		unblock := s.kernel.Block(intercepttest.CallApply)
 		s.kernel.Notify()
 		time.Sleep(time.Second)
@@ -268,9 +251,7 @@ func TestRemoveWaitsForApply(t *testing.T) {
 
 func TestRemoveLeavesOtherRules(t *testing.T) {
 	t.Parallel()
-	run(t, nil, func(s *harness) {
-		t := s.t
-		s.waitHeld()
+	runHeld(t, nil, func(t *testing.T, s *harness) {
 		s.kernel.Overwrite(nodeRules("newer"))
 		if err := s.Remove(t.Context()); !errors.Is(err, rules.ErrOwned) {
 			t.Errorf("Remove: %v, want ErrOwned", err)

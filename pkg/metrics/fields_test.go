@@ -11,8 +11,18 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/nodecache/node-cache/pkg/admin"
+	"github.com/nodecache/node-cache/pkg/cache"
+	"github.com/nodecache/node-cache/pkg/handover"
+	"github.com/nodecache/node-cache/pkg/intercept"
 	"github.com/nodecache/node-cache/pkg/metrics"
+	"github.com/nodecache/node-cache/pkg/netif"
+	"github.com/nodecache/node-cache/pkg/probe"
+	"github.com/nodecache/node-cache/pkg/resolve"
 	"github.com/nodecache/node-cache/pkg/server"
+	"github.com/nodecache/node-cache/pkg/snapshot"
+	"github.com/nodecache/node-cache/pkg/source"
+	"github.com/nodecache/node-cache/pkg/static"
 	"github.com/nodecache/node-cache/pkg/upstream"
 	"github.com/nodecache/node-cache/pkg/zone"
 )
@@ -30,128 +40,56 @@ func TestEveryFieldIsASeries(t *testing.T) {
 	unready := distinct()
 	unready.NotReady = errors.New("starting")
 	try("NotReady", unready)
-	for name, change := range changes(distinct().Resolve) {
-		sample := distinct()
-		sample.Resolve = change
-		try("resolve.Stats."+name, sample)
-	}
-	for name, change := range changes(distinct().Cache) {
-		sample := distinct()
-		sample.Cache = change
-		try("cache.Stats."+name, sample)
-	}
-	for name, change := range changes(*distinct().Snapshot) {
-		if name == "LastError" || name == "Loaded" { // a text for /status; below
-			continue
-		}
-		sample := distinct()
-		sample.Snapshot = &change
-		try("snapshot.Stats."+name, sample)
-	}
-	for name, change := range changes(distinct().Snapshot.Loaded) {
-		if name == "Reason" { // a text for /status
-			continue
-		}
-		kept := *distinct().Snapshot
-		kept.Loaded = change
-		sample := distinct()
-		sample.Snapshot = &kept
-		try("snapshot.Loaded."+name, sample)
-	}
-	for name, change := range changes(distinct().Memory) {
-		sample := distinct()
-		sample.Memory = change
-		try("Memory."+name, sample)
-	}
 	restored := distinct()
 	restored.Zone.Kinds[zone.Slices].Restored = true
 	try("zone.KindStats.Restored", restored)
-	for name, change := range changes(distinct().UDP[0]) {
-		sample := distinct()
-		sample.UDP = []server.UDPStats{change}
-		try("server.UDPStats."+name, sample)
-	}
-	for name, change := range changes(distinct().TCP[0]) {
-		sample := distinct()
-		sample.TCP = []server.TCPStats{change}
-		try("server.TCPStats."+name, sample)
-	}
-	for name, change := range changes(distinct().Admin) {
-		sample := distinct()
-		sample.Admin = change
-		try("admin.Stats."+name, sample)
-	}
-	for name, change := range changes(distinct().Routes[1].Stats.Servers[0]) {
-		switch name {
-		case "LastResort", "Far": // only servers of a service are
-			continue
-		case "Name", "Limitations", "LastError": // open sets: they are in /status
-			continue
-		}
-		sample := distinct()
-		sample.Routes[1].Stats.Servers = []upstream.ServerStats{change}
-		try("upstream.ServerStats."+name, sample)
-	}
-	for name, change := range changes(*distinct().Zone) {
-		sample := distinct()
-		sample.Zone = &change
-		try("zone.Stats."+name, sample)
-	}
+	transparent := distinct()
+	transparent.Mode = "transparent"
+	try("Mode", transparent)
 	for name, change := range sourceChanges() {
 		sample := distinct()
 		sample.Watch = &change
 		try("watch."+name, sample)
 	}
-	for name, change := range changesBut(linked(), "Reason") { // a text for /status
+	d := distinct()
+	// Texts and open sets are in /status and have no series.
+	tryFields(try, "resolve.Stats", d.Resolve, func(s *metrics.Sample, v resolve.Stats) { s.Resolve = v })
+	tryFields(try, "cache.Stats", d.Cache, func(s *metrics.Sample, v cache.Stats) { s.Cache = v })
+	tryFields(try, "snapshot.Stats", *d.Snapshot, func(s *metrics.Sample, v snapshot.Stats) { s.Snapshot = &v }, "LastError", "Loaded")
+	tryFields(try, "snapshot.Loaded", d.Snapshot.Loaded, func(s *metrics.Sample, v snapshot.Loaded) { s.Snapshot.Loaded = v }, "Reason")
+	tryFields(try, "Memory", d.Memory, func(s *metrics.Sample, v metrics.Memory) { s.Memory = v })
+	tryFields(try, "server.UDPStats", d.UDP[0], func(s *metrics.Sample, v server.UDPStats) { s.UDP = []server.UDPStats{v} })
+	tryFields(try, "server.TCPStats", d.TCP[0], func(s *metrics.Sample, v server.TCPStats) { s.TCP = []server.TCPStats{v} })
+	tryFields(try, "admin.Stats", d.Admin, func(s *metrics.Sample, v admin.Stats) { s.Admin = v })
+	tryFields(try, "upstream.ServerStats", d.Routes[1].Stats.Servers[0], func(s *metrics.Sample, v upstream.ServerStats) {
+		s.Routes[1].Stats.Servers = []upstream.ServerStats{v}
+	}, "LastResort", "Far", "Name", "Limitations", "LastError") // the first two: only servers of a service
+	tryFields(try, "zone.Stats", *d.Zone, func(s *metrics.Sample, v zone.Stats) { s.Zone = &v })
+	tryFields(try, "netif.Stats", linked(), func(s *metrics.Sample, v netif.Stats) { s.Link = &v }, "Reason")
+	tryFields(try, "intercept.Stats", intercepted(), func(s *metrics.Sample, v intercept.Stats) { s.Intercept = &v },
+		"LeaseErrors", "NewOwner", "NoneHeldFor")
+	tryFields(try, "probe.Stats", d.Probes[0].Stats, func(s *metrics.Sample, v probe.Stats) {
+		s.Probes = []metrics.Probe{{Label: "cluster", Stats: v}, {Label: "outside"}}
+	}, "Last", "Row", "LastError")
+	tryFields(try, "source.Stats", d.Source, func(s *metrics.Sample, v source.Stats) { s.Source = v })
+	tryFields(try, "static.Stats", *d.Static, func(s *metrics.Sample, v static.Stats) { s.Static = &v }, "Files")
+	tryFields(try, "static.FileStats", d.Static.Files[0], func(s *metrics.Sample, v static.FileStats) { s.Static.Files[0] = v }, "Err")
+	unread := distinct()
+	unread.Static.Files[0].Err = errors.New("lost")
+	try("static.FileStats.Err", unread)
+	tryFields(try, "handover.Stats", *d.Handover, func(s *metrics.Sample, v handover.Stats) { s.Handover = &v },
+		"From", "Why", "To", "GivenAt", "LastError")
+	tryFields(try, "Config", d.Config, func(s *metrics.Sample, v metrics.Config) { s.Config = v })
+}
+
+// tryFields tries a sample for each field of v but some, in which set has put v with another value there.
+func tryFields[T any](
+	try func(string, metrics.Sample), name string, v T, set func(*metrics.Sample, T), without ...string,
+) {
+	for field, change := range changesBut(v, without...) {
 		sample := distinct()
-		sample.Link = &change
-		try("netif.Stats."+name, sample)
-	}
-	for name, change := range changesBut(intercepted(), "LeaseErrors", "NewOwner", "NoneHeldFor") { // for /status and /readyz
-		sample := distinct()
-		sample.Intercept = &change
-		try("intercept.Stats."+name, sample)
-	}
-	transparent := distinct()
-	transparent.Mode = "transparent"
-	try("Mode", transparent)
-	for name, change := range changes(distinct().Probes[0].Stats) {
-		if name == "Last" || name == "Row" || name == "LastError" { // for /status
-			continue
-		}
-		sample := distinct()
-		sample.Probes = []metrics.Probe{{Label: "cluster", Stats: change}, {Label: "outside"}}
-		try("probe.Stats."+name, sample)
-	}
-	for name, change := range changes(distinct().Source) {
-		sample := distinct()
-		sample.Source = change
-		try("source.Stats."+name, sample)
-	}
-	for name, change := range changesBut(*distinct().Static, "Files") { // below
-		sample := distinct()
-		sample.Static = &change
-		try("static.Stats."+name, sample)
-	}
-	for name, change := range changes(distinct().Static.Files[0]) {
-		sample := distinct()
-		held := *sample.Static
-		held.Files[0] = change
-		sample.Static = &held
-		if name == "Err" { // of another kind than the rest
-			held.Files[0].Err = errors.New("lost")
-		}
-		try("static.FileStats."+name, sample)
-	}
-	for name, change := range changesBut(*distinct().Handover, "From", "Why", "To", "GivenAt", "LastError") { // for /status
-		sample := distinct()
-		sample.Handover = &change
-		try("handover.Stats."+name, sample)
-	}
-	for name, change := range changes(distinct().Config) {
-		sample := distinct()
-		sample.Config = change
-		try("Config."+name, sample)
+		set(&sample, change)
+		try(name+"."+field, sample)
 	}
 }
 

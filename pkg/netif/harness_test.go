@@ -41,7 +41,6 @@ type node interface {
 // the real kernel.
 type harness struct {
 	node
-	t      *testing.T
 	opener func() (kernel, error)
 	enter  func() // moves the calling goroutine's thread into the node's namespace
 	kind   Kind   // of the node's links: Dummy or Bridge
@@ -49,23 +48,22 @@ type harness struct {
 }
 
 // onFakeAndKernel runs the same test on the fake and on the real kernel.
-func onFakeAndKernel(t *testing.T, test func(*harness)) {
+func onFakeAndKernel(t *testing.T, test func(*testing.T, *harness)) {
 	t.Helper()
 	t.Run("fake", func(t *testing.T) {
 		t.Parallel()
-		synctest.Test(t, func(t *testing.T) { test(newFakeHarness(t, newFake())) })
+		synctest.Test(t, func(t *testing.T) { test(t, newFakeHarness(newFake())) })
 	})
 	for _, kind := range []Kind{Dummy, Bridge} {
 		t.Run("kernel with "+kind.String(), func(t *testing.T) {
 			t.Parallel()
-			test(newKernelHarness(t, kind))
+			test(t, newKernelHarness(t, kind))
 		})
 	}
 }
 
-func newFakeHarness(t *testing.T, f *fakeKernel) *harness {
-	t.Helper()
-	return &harness{node: f, t: t, opener: f.open, enter: func() {}, kind: Dummy, logs: &logBuffer{}}
+func newFakeHarness(f *fakeKernel) *harness {
+	return &harness{node: f, opener: f.open, enter: func() {}, kind: Dummy, logs: &logBuffer{}}
 }
 
 // config returns the configuration of an agent with links of the harness's kind.

@@ -18,50 +18,39 @@ const waitLimit = 30 * time.Second
 
 func TestSetupAndRemove(t *testing.T) {
 	t.Parallel()
-	onFakeAndKernel(t, func(g *harness) {
-		t := g.t
-		before, printed := g.snapshot(t), g.ipOutput()
-		for range 100 {
-			l := g.setup(t, g.config("one"))
-			if !g.complete(t, linkName) {
-				t.Fatalf("after setup:\n%s", g.snapshot(t))
-			}
-			dev := g.device(t, linkName)
-			if want := "node-cache one"; dev.alias != want || dev.kind != g.kind.String() {
-				t.Fatalf("link is a %s with alias %q, want a %s with %q", dev.kind, dev.alias, g.kind, want)
-			}
-			want := Stats{Kind: g.kind.String(), Held: addrs, Duplicates: map[netip.Addr]string{}}
-			if d := diff(want, l.Stats()); d != "" {
-				t.Fatalf("stats (-want +got):\n%s", d)
-			}
-			must(t, l.Remove(t.Context()))
-			g.unchanged(t, "removal", before)
-		}
-		if d := diff(printed, g.ipOutput()); d != "" {
-			t.Errorf("printed by ip (-before +after):\n%s", d)
-		}
-	})
+	for _, onLo := range []bool{false, true} {
+		t.Run(fmt.Sprintf("lo %t", onLo), func(t *testing.T) {
+			t.Parallel()
+			onFakeAndKernel(t, func(t *testing.T, g *harness) { setupAndRemove(t, g, onLo) })
+		})
+	}
 }
 
-func TestSetupAndRemoveLoopback(t *testing.T) {
-	t.Parallel()
-	onFakeAndKernel(t, func(g *harness) {
-		t := g.t
-		config := g.config("one")
-		config.Kind = Loopback
-		before, printed := g.snapshot(t), g.ipOutput()
-		for range 100 {
-			l := g.setup(t, config)
-			if !g.complete(t, "lo") || l.Stats().Kind != "lo" {
-				t.Fatalf("after setup: %+v\n%s", l.Stats(), g.snapshot(t))
-			}
-			must(t, l.Remove(t.Context()))
-			g.unchanged(t, "removal", before)
+func setupAndRemove(t *testing.T, g *harness, onLo bool) {
+	t.Helper()
+	config, name, kind, alias := g.config("one"), linkName, g.kind.String(), "node-cache one"
+	if onLo {
+		config.Kind, name, kind, alias = Loopback, "lo", "lo", ""
+	}
+	before, printed := g.snapshot(t), g.ipOutput()
+	for range 100 {
+		l := g.setup(t, config)
+		if !g.complete(t, name) {
+			t.Fatalf("after setup:\n%s", g.snapshot(t))
 		}
-		if d := diff(printed, g.ipOutput()); d != "" {
-			t.Errorf("printed by ip (-before +after):\n%s", d)
+		if dev := g.device(t, name); dev.alias != alias || dev.kind != kind {
+			t.Fatalf("link is a %s with alias %q, want a %s with %q", dev.kind, dev.alias, kind, alias)
 		}
-	})
+		want := Stats{Kind: kind, Held: addrs, Duplicates: map[netip.Addr]string{}}
+		if d := diff(want, l.Stats()); d != "" {
+			t.Fatalf("stats (-want +got):\n%s", d)
+		}
+		must(t, l.Remove(t.Context()))
+		g.unchanged(t, "removal", before)
+	}
+	if d := diff(printed, g.ipOutput()); d != "" {
+		t.Errorf("printed by ip (-before +after):\n%s", d)
+	}
 }
 
 func TestRunRepairs(t *testing.T) {
@@ -83,8 +72,7 @@ func TestRunRepairs(t *testing.T) {
 			return err
 		}},
 	}
-	onFakeAndKernel(t, func(g *harness) {
-		t := g.t
+	onFakeAndKernel(t, func(t *testing.T, g *harness) {
 		l := g.setup(t, g.config("one"))
 		g.run(t, l)
 		var worst time.Duration
@@ -112,8 +100,7 @@ func TestRunRepairs(t *testing.T) {
 
 func TestRunRepairsLoopback(t *testing.T) {
 	t.Parallel()
-	onFakeAndKernel(t, func(g *harness) {
-		t := g.t
+	onFakeAndKernel(t, func(t *testing.T, g *harness) {
 		config := g.config("one")
 		config.Kind = Loopback
 		l := g.setup(t, config)
@@ -131,8 +118,7 @@ func TestRunRepairsLoopback(t *testing.T) {
 
 func TestAdoptExistingLink(t *testing.T) {
 	t.Parallel()
-	onFakeAndKernel(t, func(g *harness) {
-		t := g.t
+	onFakeAndKernel(t, func(t *testing.T, g *harness) {
 		before := g.snapshot(t)
 		must(t, g.createOther(linkName, g.kind.String()))
 		dev := g.device(t, linkName)
@@ -153,8 +139,7 @@ func TestAdoptExistingLink(t *testing.T) {
 
 func TestForeignPrefixLengthIsHeld(t *testing.T) {
 	t.Parallel()
-	onFakeAndKernel(t, func(g *harness) {
-		t := g.t
+	onFakeAndKernel(t, func(t *testing.T, g *harness) {
 		wide4, wide6 := netip.PrefixFrom(ip4, 24), netip.PrefixFrom(ip6, 64)
 		config := g.config("one")
 		config.Kind = Loopback
@@ -175,33 +160,30 @@ func TestForeignLinksStay(t *testing.T) {
 	t.Parallel()
 	cases := []struct {
 		name string
-		make func(g *harness) error
+		make func(t *testing.T, g *harness) error
 		want string
 	}{
 		{
 			name: "veth", want: "it is a link of kind veth",
-			make: func(g *harness) error { return g.createOther(linkName, "veth") },
+			make: func(_ *testing.T, g *harness) error { return g.createOther(linkName, "veth") },
 		},
 		{
 			name: "alias", want: `its alias is "uplink of bob"`,
-			make: func(g *harness) error {
-				t := g.t
+			make: func(t *testing.T, g *harness) error {
 				must(t, g.createOther(linkName, g.kind.String()))
 				return g.setAlias(g.device(t, linkName).index, "uplink of bob")
 			},
 		},
 		{
 			name: "another program's address", want: "it has the address 10.9.9.1/24",
-			make: func(g *harness) error {
-				t := g.t
+			make: func(t *testing.T, g *harness) error {
 				must(t, g.createOther(linkName, g.kind.String()))
 				return g.addPrefix(g.device(t, linkName).index, netip.MustParsePrefix("10.9.9.1/24"), 0, false)
 			},
 		},
 		{
 			name: "bridge with ports", want: "it is a bridge with 1 ports",
-			make: func(g *harness) error {
-				t := g.t
+			make: func(t *testing.T, g *harness) error {
 				must(t, g.createOther(linkName, "bridge"))
 				must(t, g.createOther("port", "veth"))
 				return g.enslave(g.device(t, "port").index, g.device(t, linkName).index)
@@ -211,9 +193,8 @@ func TestForeignLinksStay(t *testing.T) {
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
-			onFakeAndKernel(t, func(g *harness) {
-				t := g.t
-				if err := c.make(g); errors.Is(err, ErrUnsupported) || errors.Is(err, errors.ErrUnsupported) {
+			onFakeAndKernel(t, func(t *testing.T, g *harness) {
+				if err := c.make(t, g); errors.Is(err, ErrUnsupported) || errors.Is(err, errors.ErrUnsupported) {
 					t.Skipf("this kernel has no such link: %v", err)
 				} else if err != nil {
 					t.Fatal(err)
@@ -243,13 +224,12 @@ func TestNewerOwnerWins(t *testing.T) {
 	for _, onLo := range []bool{false, true} {
 		t.Run(fmt.Sprintf("lo %t", onLo), func(t *testing.T) {
 			t.Parallel()
-			onFakeAndKernel(t, func(g *harness) { newerOwnerWins(g, onLo) })
+			onFakeAndKernel(t, func(t *testing.T, g *harness) { newerOwnerWins(t, g, onLo) })
 		})
 	}
 }
 
-func newerOwnerWins(g *harness, onLo bool) {
-	t := g.t
+func newerOwnerWins(t *testing.T, g *harness, onLo bool) {
 	t.Helper()
 	before := g.snapshot(t)
 	first, second, name := g.config("first"), g.config("second"), linkName
@@ -278,8 +258,7 @@ func newerOwnerWins(g *harness, onLo bool) {
 
 func TestRunAfterRemoveDoesNothing(t *testing.T) {
 	t.Parallel()
-	onFakeAndKernel(t, func(g *harness) {
-		t := g.t
+	onFakeAndKernel(t, func(t *testing.T, g *harness) {
 		before := g.snapshot(t)
 		l := g.setup(t, g.config("one"))
 		g.run(t, l)
@@ -291,8 +270,7 @@ func TestRunAfterRemoveDoesNothing(t *testing.T) {
 
 func TestCleanupAfterDeadAgent(t *testing.T) {
 	t.Parallel()
-	onFakeAndKernel(t, func(g *harness) {
-		t := g.t
+	onFakeAndKernel(t, func(t *testing.T, g *harness) {
 		foreign := netip.MustParsePrefix("10.1.2.3/32")
 		must(t, g.addPrefix(loIndex, foreign, 0, false))
 		before := g.snapshot(t)
@@ -316,8 +294,7 @@ func TestCleanupAfterDeadAgent(t *testing.T) {
 
 func TestCleanupWithOtherName(t *testing.T) {
 	t.Parallel()
-	onFakeAndKernel(t, func(g *harness) {
-		t := g.t
+	onFakeAndKernel(t, func(t *testing.T, g *harness) {
 		before := g.snapshot(t)
 		g.setup(t, g.config("dead"))
 		removed, err := cleanup(g.node, "other", nil)
@@ -330,8 +307,7 @@ func TestCleanupWithOtherName(t *testing.T) {
 
 func TestSetupRemovesOldConfiguration(t *testing.T) {
 	t.Parallel()
-	onFakeAndKernel(t, func(g *harness) {
-		t := g.t
+	onFakeAndKernel(t, func(t *testing.T, g *harness) {
 		before := g.snapshot(t)
 		g.setup(t, g.config("a"))
 		fewer := g.config("b")
@@ -370,8 +346,7 @@ func TestSetupRemovesOldConfiguration(t *testing.T) {
 
 func TestFamiliesAreIndependent(t *testing.T) {
 	t.Parallel()
-	onFakeAndKernel(t, func(g *harness) {
-		t := g.t
+	onFakeAndKernel(t, func(t *testing.T, g *harness) {
 		predecessor := g.config("zero")
 		predecessor.Addresses = []netip.Addr{netip.MustParseAddr("169.254.20.11")}
 		g.setup(t, predecessor)
@@ -406,8 +381,7 @@ func TestFamiliesAreIndependent(t *testing.T) {
 
 func TestReportsDuplicateAddress(t *testing.T) {
 	t.Parallel()
-	onFakeAndKernel(t, func(g *harness) {
-		t := g.t
+	onFakeAndKernel(t, func(t *testing.T, g *harness) {
 		must(t, g.createOther("kube-ipvs0", g.kind.String()))
 		must(t, g.addPrefix(g.device(t, "kube-ipvs0").index, host(ip4), 0, false))
 		must(t, g.addPrefix(loIndex, netip.PrefixFrom(ip6, 64), 0, false))

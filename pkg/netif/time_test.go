@@ -13,9 +13,9 @@ import (
 )
 
 // inVirtualTime runs a test on a fake node in virtual time.
-func inVirtualTime(t *testing.T, f *fakeKernel, test func(*harness, *fakeKernel)) {
+func inVirtualTime(t *testing.T, f *fakeKernel, test func(*testing.T, *harness, *fakeKernel)) {
 	t.Helper()
-	synctest.Test(t, func(t *testing.T) { test(newFakeHarness(t, f), f) })
+	synctest.Test(t, func(t *testing.T) { test(t, newFakeHarness(f), f) })
 }
 
 func TestAutoUsesFirstSupportedKind(t *testing.T) {
@@ -33,8 +33,7 @@ func TestAutoUsesFirstSupportedKind(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
-			inVirtualTime(t, newFake(c.lacks...), func(g *harness, _ *fakeKernel) {
-				t := g.t
+			inVirtualTime(t, newFake(c.lacks...), func(t *testing.T, g *harness, _ *fakeKernel) {
 				config := g.config("one")
 				config.Kind = Auto
 				l := g.setup(t, config)
@@ -52,8 +51,7 @@ func TestAutoUsesFirstSupportedKind(t *testing.T) {
 
 func TestUnsupportedKind(t *testing.T) {
 	t.Parallel()
-	inVirtualTime(t, newFake(Dummy), func(g *harness, _ *fakeKernel) {
-		t := g.t
+	inVirtualTime(t, newFake(Dummy), func(t *testing.T, g *harness, _ *fakeKernel) {
 		err := g.link(t, g.config("one")).Setup(t.Context())
 		if want := "creating dummy nodelocaldns: this kernel does not support it"; !errors.Is(err, ErrUnsupported) || err.Error() != want {
 			t.Errorf("setup: %v, want %q", err, want)
@@ -63,8 +61,7 @@ func TestUnsupportedKind(t *testing.T) {
 
 func TestWithoutNetAdmin(t *testing.T) {
 	t.Parallel()
-	inVirtualTime(t, newFake(), func(g *harness, f *fakeKernel) {
-		t := g.t
+	inVirtualTime(t, newFake(), func(t *testing.T, g *harness, f *fakeKernel) {
 		config := g.config("one")
 		config.Kind = Auto
 		f.set(func() { f.noCapability = true })
@@ -88,8 +85,7 @@ func TestWithoutNetAdmin(t *testing.T) {
 
 func TestIdleRunCost(t *testing.T) {
 	t.Parallel()
-	inVirtualTime(t, newFake(), func(g *harness, f *fakeKernel) {
-		t := g.t
+	inVirtualTime(t, newFake(), func(t *testing.T, g *harness, f *fakeKernel) {
 		l := g.setup(t, g.config("one"))
 		stop := g.run(t, l)
 		time.Sleep(time.Hour)
@@ -102,8 +98,7 @@ func TestIdleRunCost(t *testing.T) {
 
 func TestPollFindsMissedChanges(t *testing.T) {
 	t.Parallel()
-	inVirtualTime(t, newFake(), func(g *harness, f *fakeKernel) {
-		t := g.t
+	inVirtualTime(t, newFake(), func(t *testing.T, g *harness, f *fakeKernel) {
 		l := g.setup(t, g.config("one"))
 		g.run(t, l)
 		time.Sleep(time.Second)
@@ -117,8 +112,7 @@ func TestPollFindsMissedChanges(t *testing.T) {
 
 func TestEventStreamReopened(t *testing.T) {
 	t.Parallel()
-	inVirtualTime(t, newFake(), func(g *harness, f *fakeKernel) {
-		t := g.t
+	inVirtualTime(t, newFake(), func(t *testing.T, g *harness, f *fakeKernel) {
 		l := g.setup(t, g.config("one"))
 		g.run(t, l)
 		time.Sleep(time.Second)
@@ -140,8 +134,7 @@ func TestEventStreamReopened(t *testing.T) {
 // A daemon removes the address each time it is added.
 func TestContestedRepairsAreBoundedAndLogged(t *testing.T) {
 	t.Parallel()
-	inVirtualTime(t, newFake(), func(g *harness, f *fakeKernel) {
-		t := g.t
+	inVirtualTime(t, newFake(), func(t *testing.T, g *harness, f *fakeKernel) {
 		l := g.setup(t, g.config("one"))
 		index := g.device(t, linkName).index
 		f.set(func() { f.onPut = func(a netip.Addr) { _ = f.removeAddress(index, host(a)) } })
@@ -170,8 +163,7 @@ func TestContestedRepairsAreBoundedAndLogged(t *testing.T) {
 // A flag flips constantly, but nothing needs a repair.
 func TestEventStormIsRateLimited(t *testing.T) {
 	t.Parallel()
-	inVirtualTime(t, newFake(), func(g *harness, f *fakeKernel) {
-		t := g.t
+	inVirtualTime(t, newFake(), func(t *testing.T, g *harness, f *fakeKernel) {
 		l := g.setup(t, g.config("one"))
 		g.run(t, l)
 		before := f.count(&f.reads)
@@ -187,8 +179,7 @@ func TestEventStormIsRateLimited(t *testing.T) {
 
 func TestRetryBackoff(t *testing.T) {
 	t.Parallel()
-	inVirtualTime(t, newFake(), func(g *harness, f *fakeKernel) {
-		t := g.t
+	inVirtualTime(t, newFake(), func(t *testing.T, g *harness, f *fakeKernel) {
 		f.set(func() { f.noIPv6 = true })
 		l := g.link(t, g.config("one"))
 		if err := l.Setup(t.Context()); !errors.Is(err, ErrDisabled) {
@@ -208,8 +199,7 @@ func TestRetryBackoff(t *testing.T) {
 
 func TestFailedDuplicateDetectionIsRepaired(t *testing.T) {
 	t.Parallel()
-	inVirtualTime(t, newFake(), func(g *harness, f *fakeKernel) {
-		t := g.t
+	inVirtualTime(t, newFake(), func(t *testing.T, g *harness, f *fakeKernel) {
 		must(t, g.createOther(linkName, "dummy"))
 		must(t, g.addPrefix(g.device(t, linkName).index, host(ip6), 0, false))
 		f.set(func() { f.addrs[len(f.addrs)-1].failed, f.addrs[len(f.addrs)-1].tentative = true, true })
@@ -222,8 +212,7 @@ func TestFailedDuplicateDetectionIsRepaired(t *testing.T) {
 
 func TestPortOfAnotherLinkIsForeign(t *testing.T) {
 	t.Parallel()
-	inVirtualTime(t, newFake(), func(g *harness, _ *fakeKernel) {
-		t := g.t
+	inVirtualTime(t, newFake(), func(t *testing.T, g *harness, _ *fakeKernel) {
 		must(t, g.createOther(linkName, "dummy"))
 		must(t, g.createOther("vrf", "vrf"))
 		must(t, g.enslave(g.device(t, linkName).index, g.device(t, "vrf").index))
@@ -237,8 +226,7 @@ func TestPortOfAnotherLinkIsForeign(t *testing.T) {
 
 func TestTentativeAddressIsReported(t *testing.T) {
 	t.Parallel()
-	inVirtualTime(t, newFake(), func(g *harness, f *fakeKernel) {
-		t := g.t
+	inVirtualTime(t, newFake(), func(t *testing.T, g *harness, f *fakeKernel) {
 		must(t, g.createOther(linkName, "dummy"))
 		must(t, g.addPrefix(g.device(t, linkName).index, host(ip6), 0, false))
 		f.set(func() { f.addrs[len(f.addrs)-1].tentative = true })
