@@ -210,7 +210,7 @@ func TestTCPClientsThatDoNotRead(t *testing.T) {
 func TestTCPUnreadInKernel(t *testing.T) {
 	t.Parallel()
 	w := serveTCP(t, server.TCPConfig{WriteTimeout: 200 * time.Millisecond}, map[string]servertest.Rule{
-		"large.example": {Action: servertest.Answer, Size: 20_000},
+		"large.example": {Action: servertest.Answer, Size: 8_000},
 	})
 	small := net.Dialer{Control: func(_, _ string, raw syscall.RawConn) error {
 		return raw.Control(func(fd uintptr) { _ = syscall.SetsockoptInt(int(fd), syscall.SOL_SOCKET, syscall.SO_RCVBUF, 1) })
