@@ -71,28 +71,27 @@ func (s *DNS64) embed(to *[16]byte, from *[4]byte) bool {
 		return false
 	}
 	*to = s.base
-	at := s.prefix.Bits() / 8
-	for _, b := range from {
-		if at == reservedByte {
-			at++
-		}
-		to[at] = b
-		at++
+	for i, b := range from {
+		to[s.position(i)] = b
 	}
 	return true
 }
 
 // extract returns the IPv4 address embedded in an address of the prefix.
 func (s *DNS64) extract(addr *[16]byte) (v4 [4]byte) {
-	at := s.prefix.Bits() / 8
 	for i := range v4 {
-		if at == reservedByte {
-			at++
-		}
-		v4[i] = addr[at]
-		at++
+		v4[i] = addr[s.position(i)]
 	}
 	return v4
+}
+
+// position returns the index in an address of the prefix of byte i of the IPv4 address.
+func (s *DNS64) position(i int) int {
+	first := s.prefix.Bits() / 8
+	if first <= reservedByte && first+i >= reservedByte {
+		i++
+	}
+	return first + i
 }
 
 // defaultTTL is the maximum TTL, in seconds, of synthesized addresses if the AAAA denial has no SOA
@@ -160,7 +159,7 @@ func (w *restorer) isBetter(answer []byte, useless bool) bool {
 // 6147 section 5.1.4). It may modify w.tail.
 func (w *restorer) withoutMapped() restoreState {
 	m := &w.tail
-	if hasMapped(m) {
+	if slices.ContainsFunc(m.Records, func(r wire.Record) bool { return isMapped(m, r) }) {
 		w.order = w.order[:0]
 		for i, r := range m.Records {
 			if isMapped(m, r) || r.Section == wire.Answer && r.Type == wire.TypeRRSIG && m.TypeCovered(r) == wire.TypeAAAA {
@@ -215,11 +214,6 @@ func hasAddress(m *wire.Message, rrtype uint16) bool {
 	return false
 }
 
-// hasMapped reports whether the answer has an IPv4-mapped address.
-func hasMapped(m *wire.Message) bool {
-	return slices.ContainsFunc(m.Records, func(r wire.Record) bool { return isMapped(m, r) })
-}
-
 // isUsable4 reports whether a NAT64 may translate an IPv4 address: not 0.0.0.0, which block lists use,
 // nor loopback.
 func isUsable4(addr []byte) bool { return addr[0] != 0 && addr[0] != 127 }
@@ -232,28 +226,28 @@ func isMapped(m *wire.Message, r wire.Record) bool {
 }
 
 // answerFromPrefix answers queries about the prefix itself, or redirects them.
-func (l *Worker) answerFromPrefix(x *extras, from *wire.Peer, now time.Time, dst []byte) ([]byte, bool) {
+func (l *Worker) answerFromPrefix(p *Plan, from *wire.Peer, now time.Time, dst []byte) ([]byte, bool) {
 	q, start := &l.q, len(dst)
 	if q.DO && q.CD {
 		return dst, false
 	}
 	if q.Type == wire.TypePTR && !l.redirect.hasAlias() {
-		out, target := x.dns64.appendReverse(q, dst)
-		if dst = out[:start]; target > 0 && l.followAlias(out, start, target) && x.static != nil {
+		out, target := p.DNS64.appendReverse(q, dst)
+		if dst = out[:start]; target > 0 && l.followAlias(out, start, target) && p.Static != nil {
 			var done bool
 			if dst, done = l.answerFromStatic(from, now, dst); done {
 				return dst, true
 			}
 		}
 	}
-	out, ok := x.dns64.answerWellKnown(q, l.redirect.active && l.redirect.dns64 != nil, dst)
+	out, ok := p.DNS64.answerWellKnown(q, l.redirect.active && l.redirect.dns64 != nil, dst)
 	if !ok {
 		return dst, false
 	}
 	if out, done := l.restoreAndReply(SourceLocal, from, now, out, start); done {
 		return out, true
 	}
-	return l.answerFromPrefix(x, from, now, out[:start])
+	return l.answerFromPrefix(p, from, now, out[:start])
 }
 
 const (

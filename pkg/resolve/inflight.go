@@ -105,6 +105,11 @@ func (fs *queryTable) remove(f *inFlight) (joined []waiter) {
 	if f.client != nil {
 		fs.removeQueryLocked(f.client)
 	}
+	return fs.detachLocked(f)
+}
+
+// detachLocked removes the waiters of f from their clients' accounts. It returns those that joined.
+func (fs *queryTable) detachLocked(f *inFlight) (joined []waiter) {
 	if f.first.client != nil {
 		fs.removeWaiterLocked(f.first.client)
 	}
@@ -146,6 +151,20 @@ func (l *Worker) join(from *wire.Peer, now time.Time, to wire.Replier) {
 		fs.mu.Unlock()
 		l.start(f, from, now, to)
 	}
+}
+
+// joinableLocked returns the in-flight query for key that the current query may join, nil if there is
+// none. A query that began before the owner's last change may return an outdated answer, so a new one
+// starts next to it.
+func (l *Worker) joinableLocked(hash uint64, key []byte) *inFlight {
+	f := l.r.queries.findLocked(hash, key)
+	if f == nil {
+		return nil
+	}
+	if owner := l.plan.owner(l.q.Name()); owner != nil && l.plan.Cache.ChangedSince(owner, l.r.epoch.Add(f.begunAt)) {
+		return nil
+	}
+	return f
 }
 
 // timeout returns the time that upstream has for the current query: what is left of the client's
@@ -252,17 +271,6 @@ func (l *Worker) replyShed(reason Shed, from *wire.Peer, now time.Time, to wire.
 	l.r.replyShed(reason, &w, l.plan, &l.batch)
 }
 
-// shedWaiter returns the client of the current query as a waiter whose reply is sent before this
-// returns.
-func (l *Worker) shedWaiter(from *wire.Peer, now time.Time, to wire.Replier) waiter {
-	w := waiter{ask: l.q.Question, opts: l.opts, from: from, since: now.Add(-l.elapsed), to: to}
-	if l.redirect.active {
-		w.redirect = &l.redirect
-		w.ask.Type = w.ask.OriginalType()
-	}
-	return w
-}
-
 // inFlightBuffer holds the key, the query and the first client's question for names of about 40 bytes,
 // and a cookie. Longer ones are allocated. With this size an inFlight has 512 bytes; the next size
 // class would make a miss a fifth slower.
@@ -293,6 +301,15 @@ type inFlight struct {
 	first  waiter // that started it, unless it is a refresh
 	joined []waiter
 	buf    [inFlightBuffer]byte
+}
+
+// name returns the canonical query name.
+func (f *inFlight) name() []byte {
+	end := 0
+	for f.key[end] != 0 {
+		end += 1 + int(f.key[end])
+	}
+	return f.key[:end+1]
 }
 
 // errNoRoute is the failure of a query without a route.
@@ -424,6 +441,42 @@ type waiter struct {
 	since    time.Time
 	to       wire.Replier // nil after the reply
 	client   *client      // as which it is counted; nil once it is not, see leaveLocked
+}
+
+// waiter returns the client of the current query as a waiter. It copies what it needs of the packet,
+// appended to room as far as there is space.
+func (l *Worker) waiter(room []byte, from *wire.Peer, now time.Time, to wire.Replier) waiter {
+	w := waiter{opts: l.opts, since: now.Add(-l.elapsed), to: to}
+	if l.plan.QueryLog != nil {
+		peer := *from
+		w.from = &peer
+	}
+	if room == nil {
+		room = make([]byte, 0, len(l.q.QuestionSection())+len(l.opts.Cookie))
+	}
+	w.ask, room = l.q.CloneTo(room)
+	if l.opts.Cookie != nil {
+		start := len(room)
+		room = append(room, l.opts.Cookie...)
+		w.opts.Cookie = room[start:]
+	}
+	if l.redirect.active {
+		w.redirect = l.redirect.clone()
+		w.redirect.addrProven = l.addrProven
+		w.ask.Type = w.ask.OriginalType()
+	}
+	return w
+}
+
+// shedWaiter returns the client of the current query as a waiter whose reply is sent before this
+// returns.
+func (l *Worker) shedWaiter(from *wire.Peer, now time.Time, to wire.Replier) waiter {
+	w := waiter{ask: l.q.Question, opts: l.opts, from: from, since: now.Add(-l.elapsed), to: to}
+	if l.redirect.active {
+		w.redirect = &l.redirect
+		w.ask.Type = w.ask.OriginalType()
+	}
+	return w
 }
 
 // A replySender sends the outcome of a query to its waiters.

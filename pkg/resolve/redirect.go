@@ -131,17 +131,21 @@ func (w *restorer) restore(d *redirect, ask *wire.Question, limit int, failure b
 // prependAlias inserts the alias message before dst[start:]. It returns false if the compression
 // pointers of one cannot reach into the other any more.
 func (w *restorer) prependAlias(d *redirect, dst []byte, start int) ([]byte, bool) {
-	w.held = append(w.held[:0], dst[start:]...)
-	if w.tail.Parse(w.held) != nil {
+	if !w.hold(dst[start:]) {
 		return dst, false
 	}
 	return w.tail.AppendToChain(append(dst[:start], d.aliasMsg...), start, d.target)
 }
 
+// hold copies msg to w.held and parses it into w.tail.
+func (w *restorer) hold(msg []byte) bool {
+	w.held = append(w.held[:0], msg...)
+	return w.tail.Parse(w.held) == nil
+}
+
 // rename turns dst[start:] into the answer for the client's name.
 func (w *restorer) rename(rule *rewriteRule, ask *wire.Question, dst []byte, start int) ([]byte, restoreState) {
-	w.held = append(w.held[:0], dst[start:]...)
-	if w.tail.Parse(w.held) != nil {
+	if !w.hold(dst[start:]) {
 		return dst[:start], failed
 	}
 	asked := canonical(&w.name, ask)
@@ -173,20 +177,20 @@ func (l *Worker) answerWithExtras(from *wire.Peer, now time.Time, dst []byte) ([
 
 // answerFromExtras answers from the extras, or redirects the query.
 func (l *Worker) answerFromExtras(from *wire.Peer, now time.Time, dst []byte) (_ []byte, done bool) {
-	x := l.plan.extras
-	if x.rewrites != nil {
-		l.applyRewrites(x.rewrites)
+	p := l.plan
+	if p.Rewrites != nil {
+		l.applyRewrites(p.Rewrites)
 	}
-	if x.dns64 != nil {
-		l.enableDNS64(x.dns64, from)
+	if p.DNS64 != nil {
+		l.enableDNS64(p.DNS64, from)
 	}
-	if x.static != nil {
+	if p.Static != nil {
 		if dst, done = l.answerFromStatic(from, now, dst); done {
 			return dst, true
 		}
 	}
-	if x.dns64 != nil {
-		return l.answerFromPrefix(x, from, now, dst)
+	if p.DNS64 != nil {
+		return l.answerFromPrefix(p, from, now, dst)
 	}
 	return dst, false
 }
@@ -258,10 +262,17 @@ func (l *Worker) followAlias(dst []byte, start, target int) bool {
 func (l *Worker) restoreAndReply(source Source, from *wire.Peer, now time.Time, dst []byte, start int) ([]byte, bool) {
 	if l.redirect.active {
 		var next restoreState
-		if dst, next = l.restorer.restore(&l.redirect, &l.q.Question, l.opts.Limit, source == SourceFailure, dst, start); next != restored {
-			return l.continueOrFail(next, from, now, dst, start)
+		dst, next = l.restorer.restore(&l.redirect, &l.q.Question, l.opts.Limit, source == SourceFailure, dst, start)
+		if next == needsRetry {
+			l.opts.EDE = wire.EDENone
+			l.q.SetType(wire.TypeA)
+			return dst[:start], false
 		}
 		l.q.Type = l.q.OriginalType()
+		if next == failed {
+			dst, _ = l.answerEmpty(SourceFailure, wire.RcodeServFail, from, now, dst[:start])
+			return dst, true
+		}
 		if l.redirect.synthesized {
 			l.tally.synthesized++
 		}
@@ -285,18 +296,6 @@ func (l *Worker) answerRetry(from *wire.Peer, now time.Time, dst []byte) ([]byte
 		}
 	}
 	return l.answerFromCache(from, now, dst)
-}
-
-// continueOrFail prepares the A query, or replies SERVFAIL.
-func (l *Worker) continueOrFail(next restoreState, from *wire.Peer, now time.Time, dst []byte, start int) ([]byte, bool) {
-	if next == failed {
-		l.q.Type = l.q.OriginalType()
-		dst, _ = l.answerEmpty(SourceFailure, wire.RcodeServFail, from, now, dst[:start])
-		return dst, true
-	}
-	l.opts.EDE = wire.EDENone
-	l.q.SetType(wire.TypeA)
-	return dst[:start], false
 }
 
 // retryWithA answers the A query of a waiter after its AAAA query: from memory, or by an in-flight

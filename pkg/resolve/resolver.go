@@ -104,14 +104,6 @@ type TTLs struct {
 	Negative time.Duration // maximum of denials
 }
 
-// extras are the features of a plan that few configurations use. Plans without them cost a query one
-// pointer check.
-type extras struct {
-	rewrites *Rewrites
-	static   *static.Static
-	dns64    *DNS64
-}
-
 // A Plan is everything a configuration says about answers. It is immutable; each query uses one plan.
 type Plan struct {
 	Zone      *zone.Zone // the cluster zone; nil: none
@@ -156,8 +148,8 @@ type Plan struct {
 	Static   *static.Static // nil: none
 	DNS64    *DNS64         // nil: off
 
-	extras    *extras // nil: queries go straight to Zone and Cache
-	self      []byte  // Self as RDATA of a TXT record; empty if Self is
+	hasExtras bool   // one of the optional features is used
+	self      []byte // Self as RDATA of a TXT record; empty if Self is
 	routes    map[string]*Route
 	anySubnet bool
 	longest   int // bytes of the longest suffix
@@ -169,10 +161,7 @@ func (p *Plan) compile() {
 		text := p.Self[:min(len(p.Self), 255)]
 		p.self = append([]byte{byte(len(text))}, text...)
 	}
-	p.extras = nil
-	if p.Rewrites != nil || p.Static != nil || p.DNS64 != nil {
-		p.extras = &extras{rewrites: p.Rewrites, static: p.Static, dns64: p.DNS64}
-	}
+	p.hasExtras = p.Rewrites != nil || p.Static != nil || p.DNS64 != nil
 	p.routes = make(map[string]*Route, len(p.Routes))
 	for i := range p.Routes {
 		r := &p.Routes[i]
@@ -195,4 +184,12 @@ func (p *Plan) route(name []byte) *Route {
 		}
 		name = name[1+name[0]:]
 	}
+}
+
+// owner returns the owner of a name, nil for none.
+func (p *Plan) owner(name []byte) []byte {
+	if p.Owner == nil {
+		return nil
+	}
+	return p.Owner(name)
 }

@@ -5,6 +5,7 @@ package resolve
 import (
 	"time"
 
+	"github.com/nodecache/node-cache/pkg/cache"
 	"github.com/nodecache/node-cache/pkg/wire"
 )
 
@@ -179,14 +180,8 @@ func (r *Resolver) detachWaiters(f *inFlight) (first waiter, joined []waiter, ok
 	if f.completed {
 		return first, nil, false
 	}
+	joined = fs.detachLocked(f)
 	first, f.first = f.first, waiter{}
-	joined, f.joined = f.joined, nil
-	if first.client != nil {
-		fs.removeWaiterLocked(first.client)
-	}
-	for i := range joined {
-		fs.removeWaiterLocked(joined[i].client)
-	}
 	r.pending.Add(1)
 	return first, joined, true
 }
@@ -207,16 +202,16 @@ func (d *responseBuilder) useFallback(f *inFlight, now time.Time) (found bool) {
 			return true
 		}
 	}
-	msg, ok := f.plan.Cache.LookupStale(f.key, now, d.buf[:0])
-	if ok {
-		d.buf, d.result = msg, staleOutcome(msg)
-	}
-	return ok
+	return d.useStale(f.plan.Cache, f.key, now)
 }
 
-// staleOutcome returns the outcome of a stale answer.
-func staleOutcome(msg []byte) outcome {
-	return outcome{msg: msg, source: SourceStale, ede: staleEDE(msg)}
+// useStale sets the outcome from the stale answer for key, and reports whether there is one.
+func (d *responseBuilder) useStale(c *cache.Cache, key []byte, now time.Time) bool {
+	msg, ok := c.LookupStale(key, now, d.buf[:0])
+	if ok {
+		d.buf, d.result = msg, outcome{msg: msg, source: SourceStale, ede: staleEDE(msg)}
+	}
+	return ok
 }
 
 // staleEDE returns the Extended DNS Error of a stale answer (RFC 8914 sections 4.4 and 4.20).
@@ -232,12 +227,9 @@ func staleEDE(msg []byte) int {
 func (l *Worker) serveStaleOnShed(why Shed, from *wire.Peer, now time.Time, to wire.Replier) bool {
 	d := builderPool.Get().(*responseBuilder)
 	defer builderPool.Put(d)
-	if hasAlias := l.redirect.hasAlias(); hasAlias || !d.useZoneFallback(l.plan.Zone, &l.q, now) { // the zone was asked for the alias already
-		msg, ok := l.plan.Cache.LookupStale(l.q.Key(), now, d.buf[:0])
-		if !ok {
-			return false
-		}
-		d.buf, d.result = msg, staleOutcome(msg)
+	// The zone was asked for an alias already.
+	if (l.redirect.hasAlias() || !d.useZoneFallback(l.plan.Zone, &l.q, now)) && !d.useStale(l.plan.Cache, l.q.Key(), now) {
+		return false
 	}
 	if why != ShedClient { // a client over its limit must not delay the refresh for others
 		l.plan.Cache.DelayRefresh(l.q.Key(), now.Add(shedBackoff), now)

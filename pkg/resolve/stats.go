@@ -182,21 +182,11 @@ func (t *tally) flush(c *counters, now time.Time) {
 	for source := range t.responses {
 		addAll(c.responses[source][:], t.responses[source][:])
 	}
-	if t.dropped > 0 {
-		c.dropped.Add(uint64(t.dropped))
-	}
-	if t.malformed > 0 {
-		c.malformed.Add(uint64(t.malformed))
-	}
-	if t.rewritten > 0 {
-		c.rewritten.Add(uint64(t.rewritten))
-	}
-	if t.synthesized > 0 {
-		c.synthesized.Add(uint64(t.synthesized))
-	}
-	if t.zoneShort > 0 {
-		c.zoneShort.Add(uint64(t.zoneShort))
-	}
+	add(&c.dropped, t.dropped)
+	add(&c.malformed, t.malformed)
+	add(&c.rewritten, t.rewritten)
+	add(&c.synthesized, t.synthesized)
+	add(&c.zoneShort, t.zoneShort)
 	if t.replies > 0 {
 		took := now.Sub(t.start)
 		c.durations[bucket(took)].Add(t.replies)
@@ -207,9 +197,13 @@ func (t *tally) flush(c *counters, now time.Time) {
 
 func addAll(to []atomic.Uint64, from []uint32) {
 	for i, n := range from {
-		if n > 0 {
-			to[i].Add(uint64(n))
-		}
+		add(&to[i], n)
+	}
+}
+
+func add(to *atomic.Uint64, n uint32) {
+	if n > 0 {
+		to.Add(uint64(n))
 	}
 }
 

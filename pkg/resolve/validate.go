@@ -165,9 +165,7 @@ func (d *responseBuilder) store(f *inFlight, life time.Duration, now time.Time) 
 		return
 	}
 	c := f.plan.Cache
-	if d.answer.Owner = nil; f.plan.Owner != nil {
-		d.answer.Owner, d.answer.QueriedAt = f.plan.Owner(f.name()), f.r.epoch.Add(f.begunAt)
-	}
+	d.answer.Owner, d.answer.QueriedAt = f.plan.owner(f.name()), f.r.epoch.Add(f.begunAt)
 	if life <= 0 {
 		// An answer from before its owner's last change does not outdate a later one.
 		if d.answer.Owner == nil || !c.ChangedSince(d.answer.Owner, d.answer.QueriedAt) {
@@ -180,64 +178,12 @@ func (d *responseBuilder) store(f *inFlight, life time.Duration, now time.Time) 
 	if d.answer.NXDomain {
 		f.r.cuts.add(f.name(), f.r.sinceStart(now)+life)
 	}
-	if plan := f.r.plan.Load(); plan != f.plan && plan.noStore(f.name()) {
-		// A reload set NoStore, and may have flushed the cache before this answer arrived.
-		c.Remove(f.key)
-	}
-}
-
-// name returns the canonical query name.
-func (f *inFlight) name() []byte {
-	end := 0
-	for f.key[end] != 0 {
-		end += 1 + int(f.key[end])
-	}
-	return f.key[:end+1]
-}
-
-// owner returns the owner of a name, nil for none.
-func (p *Plan) owner(name []byte) []byte {
-	if p.Owner == nil {
-		return nil
-	}
-	return p.Owner(name)
-}
-
-// noStore reports whether the name's route forbids caching.
-func (p *Plan) noStore(name []byte) bool {
-	route := p.route(name)
-	return route != nil && route.NoStore
-}
-
-// joinableLocked returns the in-flight query for key that the current query may join, nil if there is
-// none. A query that began before the owner's last change may return an outdated answer, so a new one
-// starts next to it.
-func (l *Worker) joinableLocked(hash uint64, key []byte) *inFlight {
-	f := l.r.queries.findLocked(hash, key)
-	if f == nil {
-		return nil
-	}
-	if owner := l.plan.owner(l.q.Name()); owner != nil && l.plan.Cache.ChangedSince(owner, l.r.epoch.Add(f.begunAt)) {
-		return nil
-	}
-	return f
-}
-
-// handleMiss handles a query without a usable cache entry. It denies the name if a cached denial of a
-// parent covers it, and refuses queries that must not go upstream.
-func (l *Worker) handleMiss(found cache.Freshness, from *wire.Peer, now time.Time, dst []byte) (_ []byte, _ wire.Verdict, denied bool) {
-	l.staleHeld = found == cache.Stale
-	loop := l.isLoop()
-	if !l.staleHeld && !loop {
-		if dst, denied = l.answerFromCut(now, dst); denied {
-			return dst, wire.Answered, true
+	if plan := f.r.plan.Load(); plan != f.plan {
+		if route := plan.route(f.name()); route != nil && route.NoStore {
+			// A reload set NoStore, and may have flushed the cache before this answer arrived.
+			c.Remove(f.key)
 		}
 	}
-	if !l.q.RD || loop { // no recursion desired, or a loop
-		dst, verdict := l.answerEmpty(SourceRefused, wire.RcodeRefused, from, now, dst)
-		return dst, verdict, false
-	}
-	return dst, wire.Missed, false
 }
 
 // answerFromCut appends the denial of the name that follows from a cached denial of a parent name (RFC
@@ -283,8 +229,7 @@ func (l *Worker) answerFromCutAt(parent, child []byte, now time.Time, dst []byte
 	if !ok {
 		return dst, false
 	}
-	l.restorer.held = append(l.restorer.held[:0], held[start:]...)
-	if l.restorer.tail.Parse(l.restorer.held) != nil {
+	if !l.restorer.hold(held[start:]) {
 		return dst, false
 	}
 	return l.restorer.tail.AppendDenial(held[:start], name, l.q.Type)

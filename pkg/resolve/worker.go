@@ -56,7 +56,7 @@ func (l *Worker) AnswerFromMemory(pkt []byte, from *wire.Peer, now time.Time, ds
 	if l.q.Class != wire.ClassIN || oddType(l.q.Type) {
 		return l.answerOdd(from, now, dst)
 	}
-	if l.plan.extras != nil {
+	if l.plan.hasExtras {
 		return l.answerWithExtras(from, now, dst)
 	}
 	if l.plan.Zone != nil {
@@ -103,6 +103,30 @@ func (l *Worker) answerFromCache(from *wire.Peer, now time.Time, dst []byte) ([]
 	}
 	dst = l.q.Reply(dst, start, &l.opts)
 	return l.finishReply(source, dst, start, from, now), wire.Answered
+}
+
+// handleMiss handles a query without a usable cache entry. It denies the name if a cached denial of a
+// parent covers it, and refuses queries that must not go upstream.
+func (l *Worker) handleMiss(found cache.Freshness, from *wire.Peer, now time.Time, dst []byte) (_ []byte, _ wire.Verdict, denied bool) {
+	l.staleHeld = found == cache.Stale
+	loop := l.isLoop()
+	if !l.staleHeld && !loop {
+		if dst, denied = l.answerFromCut(now, dst); denied {
+			return dst, wire.Answered, true
+		}
+	}
+	if !l.q.RD || loop { // no recursion desired, or a loop
+		dst, verdict := l.answerEmpty(SourceRefused, wire.RcodeRefused, from, now, dst)
+		return dst, verdict, false
+	}
+	return dst, wire.Missed, false
+}
+
+// isLoop reports whether the query was sent to an upstream by this process and came back. It must not
+// be sent again.
+func (l *Worker) isLoop() bool {
+	name := l.q.Name()
+	return wire.IsLoopName(name) && l.plan.Loop != nil && l.plan.Loop(name)
 }
 
 // initReplyOptions sets the options of the reply.
@@ -161,31 +185,6 @@ func (l *Worker) Resolve(from *wire.Peer, now time.Time, to wire.Replier) {
 	}
 	l.addrProven = from.Stream || l.r.cookies.isValid(l.q.Cookie, from.Addr.Addr(), now)
 	l.join(from, now, to)
-}
-
-// waiter returns the client of the current query as a waiter. It copies what it needs of the packet,
-// appended to room as far as there is space.
-func (l *Worker) waiter(room []byte, from *wire.Peer, now time.Time, to wire.Replier) waiter {
-	w := waiter{opts: l.opts, since: now.Add(-l.elapsed), to: to}
-	if l.plan.QueryLog != nil {
-		peer := *from
-		w.from = &peer
-	}
-	if room == nil {
-		room = make([]byte, 0, len(l.q.QuestionSection())+len(l.opts.Cookie))
-	}
-	w.ask, room = l.q.CloneTo(room)
-	if l.opts.Cookie != nil {
-		start := len(room)
-		room = append(room, l.opts.Cookie...)
-		w.opts.Cookie = room[start:]
-	}
-	if l.redirect.active {
-		w.redirect = l.redirect.clone()
-		w.redirect.addrProven = l.addrProven
-		w.ask.Type = w.ask.OriginalType()
-	}
-	return w
 }
 
 // Flush ends the batch at the time now: it sends the collected queries and replies, and adds the
@@ -385,13 +384,6 @@ func (l *Worker) isSelfIdentity() bool {
 	name := l.q.Name()
 	n := len(l.plan.self)
 	return n > 1 && len(name) == n+len(selfName) && string(name[n:]) == selfName && string(name[:n]) == string(l.plan.self)
-}
-
-// isLoop reports whether the query was sent to an upstream by this process and came back. It must not
-// be sent again.
-func (l *Worker) isLoop() bool {
-	name := l.q.Name()
-	return wire.IsLoopName(name) && l.plan.Loop != nil && l.plan.Loop(name)
 }
 
 // Cookie layout (RFC 9018 section 4): client cookie, version, reserved, time, hash. Lengths in bytes.
