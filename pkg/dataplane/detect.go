@@ -36,39 +36,45 @@ func earlyNote(p Proxy) string {
 	return who + " packets to a Service's address before netfilter: transparent interception cannot work here. Link-local can, if network policies let pods reach the node."
 }
 
+// A tally is the first data plane that a trace shows, with all evidence.
+type tally struct {
+	proxy    Proxy
+	evidence []string
+}
+
+func (t *tally) add(p Proxy, what string) {
+	if t.proxy == None {
+		t.proxy = p
+	}
+	t.evidence = append(t.evidence, what)
+}
+
 // earlyProxy returns the data plane that handles packets before netfilter, if any.
 func earlyProxy(t Traces) (Proxy, []string) {
-	var evidence []string
-	found := None
-	take := func(p Proxy, what string) {
-		if found == None {
-			found = p
-		}
-		evidence = append(evidence, what)
-	}
+	var found tally
 	for _, name := range t.Links {
 		if p := proxyOfLink(name); p != None {
-			take(p, "link "+name)
+			found.add(p, "link "+name)
 		}
 	}
 	for _, name := range t.Sockets {
 		p := proxyOfProgram(name)
-		if p == EBPF && found != None {
+		if p == EBPF && found.proxy != None {
 			continue // most likely of the data plane that is already known
 		}
-		take(p, "program "+name+" on the sockets of this node")
+		found.add(p, "program "+name+" on the sockets of this node")
 	}
 	for _, pin := range t.Pins {
 		switch {
 		case strings.Contains(pin, "/cali"):
-			take(Calico, "map "+pin)
+			found.add(Calico, "map "+pin)
 		case slices.Contains(t.Links, "cilium_host"):
-			take(Cilium, "map "+pin)
+			found.add(Cilium, "map "+pin)
 		default: // Cilium's pins outlive it until the next boot
-			evidence = append(evidence, "map "+pin+", but no link of Cilium")
+			found.evidence = append(found.evidence, "map "+pin+", but no link of Cilium")
 		}
 	}
-	return found, evidence
+	return found.proxy, found.evidence
 }
 
 // proxyOfLink identifies a data plane by the name of a link that only it creates.
@@ -99,39 +105,32 @@ func proxyOfProgram(name string) Proxy {
 // kubeProxy returns the mode of kube-proxy, or IPVS if another program uses that. The mode
 // that kube-proxy reports counts more than traces, which may be old.
 func kubeProxy(t Traces) (Proxy, []string) {
-	var evidence []string
-	found := None
-	take := func(p Proxy, what string) {
-		if found == None {
-			found = p
-		}
-		evidence = append(evidence, what)
-	}
+	var found tally
 	if p := Proxy(t.ProxyMode); p == IPTables || p == NFTables || p == IPVS {
-		take(p, "kube-proxy reports mode "+t.ProxyMode)
+		found.add(p, "kube-proxy reports mode "+t.ProxyMode)
 	}
 	for _, name := range t.Links {
 		if name == "kube-ipvs0" || name == "kube-dummy-if" {
-			take(IPVS, "link "+name)
+			found.add(IPVS, "link "+name)
 		}
 	}
 	if t.IPVS > 0 {
-		take(IPVS, fmt.Sprintf("%d IPVS virtual services", t.IPVS))
+		found.add(IPVS, fmt.Sprintf("%d IPVS virtual services", t.IPVS))
 	}
 	if where := families(t.NFT, func(c Chain) bool { return c.Table == tableKubeProxy }); where != "" {
-		take(NFTables, "table "+tableKubeProxy+" of nftables"+where)
+		found.add(NFTables, "table "+tableKubeProxy+" of nftables"+where)
 	}
 	for _, v := range []struct {
 		name   string
 		chains []Chain
 	}{{BackendIPTablesNFT, t.NFT}, {BackendIPTablesLegacy, t.Legacy}} {
 		if where := families(v.chains, isServices); where != "" {
-			take(IPTables, "chain "+chainServices+" of "+v.name+where)
+			found.add(IPTables, "chain "+chainServices+" of "+v.name+where)
 		} else if where := families(v.chains, isHint); where != "" {
-			evidence = append(evidence, "a chain of the kubelet in "+v.name+where)
+			found.evidence = append(found.evidence, "a chain of the kubelet in "+v.name+where)
 		}
 	}
-	return found, evidence
+	return found.proxy, found.evidence
 }
 
 func isServices(c Chain) bool { return c.Table == "nat" && c.Name == chainServices }

@@ -100,7 +100,6 @@ func TestCentralProblem(t *testing.T) {
 		want    string // what; empty: none
 		hint    string
 	}{
-		{name: "none"},
 		{name: "addresses", central: &Central{InSync: true, Endpoints: one}},
 		{name: "endpoints", central: &Central{Service: "a/b", InSync: true, Endpoints: one}, follow: watch.ServiceWatchStats{Synced: true}},
 		{

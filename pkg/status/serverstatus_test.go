@@ -61,7 +61,8 @@ func TestServerStatus(t *testing.T) {
 func TestServerProblems(t *testing.T) {
 	t.Parallel()
 	const again = "; the agent retries by itself"
-	got := serverProblems("forward .", []Server{
+	var got problems
+	got.addServers("forward .", []Server{
 		{Address: "udp://192.0.2.1:53", State: "good", LastError: "an old one"},
 		{Address: "udp://192.0.2.2:53", State: "failing"},
 		{Address: "udp://192.0.2.3:53", State: "down"},
@@ -69,7 +70,7 @@ func TestServerProblems(t *testing.T) {
 		{Address: "tls://192.0.2.4:853", State: "down", LastError: "certificate has expired"},
 		{Address: "udp://192.0.2.5:53", State: "looped", LastError: "an old one"},
 	})
-	want := []Problem{
+	want := problems{
 		{"forward .", "udp://192.0.2.3:53 is down: its latest queries timed out", "check that it runs and is reachable from this pod" + again},
 		{
 			"forward .", "tls://192.0.2.6:853 is failing: certificate is for another name",

@@ -49,7 +49,7 @@ func TestSourceProblems(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			var got []string
-			for _, p := range sourceProblems(&tt.s) {
+			for _, p := range Problems(&Status{Config: tt.s}, Details{}) {
 				got = append(got, p.What)
 				if p.Where != "config" || p.Hint == "" {
 					t.Errorf("%+v: want a hint, and config", p)

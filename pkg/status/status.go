@@ -306,14 +306,24 @@ func ProbeOf(label, server, question string, st *probe.Stats) Probe {
 	if st.Known {
 		s.State = map[bool]string{true: "good", false: "bad"}[st.Up]
 	}
-	for reason, n := range st.Failures {
+	s.Failures = counted[probe.Reason](st.Failures[:])
+	return s
+}
+
+// counted returns the counts above 0 by the text of their index; nil: there are none.
+func counted[Index interface {
+	~uint8
+	String() string
+}](counts []uint64) map[string]uint64 {
+	var list map[string]uint64
+	for i, n := range counts {
 		if n == 0 {
 			continue
 		}
-		if s.Failures == nil {
-			s.Failures = map[string]uint64{}
+		if list == nil {
+			list = map[string]uint64{}
 		}
-		s.Failures[probe.Reason(reason).String()] = n
+		list[Index(i).String()] = n
 	}
-	return s
+	return list
 }

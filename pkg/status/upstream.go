@@ -80,15 +80,7 @@ func serverOf(server *upstream.ServerStats) Server {
 	if server.Sockets > 0 || server.Open > 0 || server.Opened > 0 {
 		s.Open = &Open{Sockets: server.Sockets, Connections: server.Open, Opened: server.Opened, Resumed: server.Resumed}
 	}
-	for cause, n := range server.Failures {
-		if n == 0 {
-			continue
-		}
-		if s.Failures == nil {
-			s.Failures = map[string]uint64{}
-		}
-		s.Failures[upstream.Cause(cause).String()] = n
-	}
+	s.Failures = counted[upstream.Cause](server.Failures[:])
 	return s
 }
 
