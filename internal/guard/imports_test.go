@@ -16,12 +16,14 @@ type layer struct {
 
 // leaves are the packages that import nothing but the listed paths. Each may import pkg/task.
 func leaves() []layer {
-	const wire, rules, mmsg = modulePath + "/pkg/wire", modulePath + "/pkg/rules", modulePath + "/pkg/mmsg"
+	const wire, rules = modulePath + "/pkg/wire", modulePath + "/pkg/rules"
+	const mmsg, frame = modulePath + "/pkg/mmsg", modulePath + "/pkg/frame"
 	return []layer{
 		{folder: "pkg/wire"},
 		{folder: "pkg/cache", allow: []string{wire, "golang.org/x/sys"}},
 		{folder: "pkg/mmsg", allow: []string{"golang.org/x/sys"}},
-		{folder: "pkg/server", allow: []string{wire, mmsg, "golang.org/x/sys", "golang.org/x/sync"}},
+		{folder: "pkg/frame", allow: []string{wire}},
+		{folder: "pkg/server", allow: []string{wire, mmsg, frame, "golang.org/x/sys", "golang.org/x/sync"}},
 		{folder: "pkg/resolve", allow: []string{wire, modulePath + "/pkg/cache", modulePath + "/pkg/zone", modulePath + "/pkg/static", "github.com/dchest/siphash"}},
 		{folder: "pkg/filewatch", allow: []string{"github.com/fsnotify/fsnotify"}},
 		{folder: "pkg/static", allow: []string{wire, modulePath + "/pkg/filewatch", "github.com/miekg/dns"}},
@@ -30,7 +32,7 @@ func leaves() []layer {
 		{folder: "pkg/convert", allow: []string{modulePath + "/pkg/config", "github.com/coredns/caddy/caddyfile", "github.com/miekg/dns", "go.yaml.in/yaml"}},
 		{folder: "pkg/task"},
 		{folder: "pkg/watch", allow: []string{modulePath + "/pkg/filewatch", modulePath + "/pkg/zone", "k8s.io", "sigs.k8s.io", "github.com/go-logr/logr", "go.yaml.in/yaml/v3", "golang.org/x/time/rate"}},
-		{folder: "pkg/upstream", allow: []string{wire, mmsg, modulePath + "/pkg/filewatch", "github.com/miekg/dns", "golang.org/x/net", "golang.org/x/sync", "golang.org/x/sys/unix", "golang.org/x/time/rate"}},
+		{folder: "pkg/upstream", allow: []string{wire, mmsg, frame, modulePath + "/pkg/filewatch", "github.com/miekg/dns", "golang.org/x/net", "golang.org/x/sync", "golang.org/x/sys/unix", "golang.org/x/time/rate"}},
 		{folder: "pkg/unixsock", allow: []string{"golang.org/x/sys"}},
 		{folder: "pkg/admin", allow: []string{modulePath + "/pkg/unixsock", "golang.org/x/sys"}},
 		{folder: "pkg/handover", allow: []string{modulePath + "/pkg/unixsock", "golang.org/x/sys"}},

@@ -14,8 +14,12 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/nodecache/node-cache/pkg/frame"
 	"github.com/nodecache/node-cache/pkg/wire"
 )
+
+// frameBuffer is the buffer of every session: about a hundred queries.
+const frameBuffer = 4 << 10
 
 const (
 	ticketBusy int64 = 0  // processing queries
@@ -56,7 +60,7 @@ type session struct {
 	server *TCP
 	conn   net.Conn
 	peer   wire.Peer
-	in     frames
+	in     frame.Reader
 	out    outbox
 
 	opened   time.Time
@@ -94,7 +98,7 @@ func (s *session) run(ctx context.Context) {
 			logPanic(ctx, s.server.cfg.Log, "tcp", defect)
 		}
 	}()
-	s.in = newFrames() // only here: a refused connection costs no buffer
+	s.in = frame.NewReader(frameBuffer) // only here: a refused connection costs no buffer
 	end := s.read()
 	for end == endNone {
 		if end = s.answer(); end == endNone {
@@ -121,7 +125,7 @@ func (s *session) read() endReason {
 			return s.endWait(ticket, s.readBuffered())
 		}
 		n, err := s.conn.Read(s.readBuffer())
-		s.in.advance(n)
+		s.in.Advance(n)
 		switch {
 		case n > 0:
 			return s.endWait(ticket, endNone)
@@ -147,8 +151,8 @@ func (s *session) read() endReason {
 // readBuffer returns where the next read goes. It counts growth of the buffer as memory of the
 // session.
 func (s *session) readBuffer() []byte {
-	room := s.in.readBuffer()
-	if more := len(s.in.buf) - frameBuffer - s.extraBytes; more != 0 {
+	room := s.in.Buffer()
+	if more := s.in.Size() - frameBuffer - s.extraBytes; more != 0 {
 		s.extraBytes += more
 		s.out.usage.add(more)
 		s.server.shedMemory()
@@ -197,7 +201,7 @@ func (s *session) readBuffered() endReason {
 	}
 	switch {
 	case failed == nil && n > 0:
-		s.in.advance(n)
+		s.in.Advance(n)
 		return endNone
 	case failed == nil:
 		return endEOF
@@ -214,7 +218,7 @@ func (s *session) beginWait(now time.Time) int64 {
 	fresh := s.framesRead > 0 || s.frameStart.IsZero()
 	s.waitingSince, s.framesRead = now, 0
 	switch {
-	case !s.in.partial():
+	case !s.in.Partial():
 		s.frameStart = time.Time{}
 		ticket := s.server.clock(now)
 		s.idle.Store(ticket)
@@ -301,8 +305,8 @@ func (s *session) answerBatch() (more bool, end endReason) {
 	}()
 	before := s.framesRead
 	for {
-		pkt, err := s.in.next()
-		if err != nil {
+		pkt, ok := s.in.Next(wire.HeaderLen)
+		if !ok { // the stream cannot be parsed after it
 			s.server.count.shortFrames.Add(1)
 			end = endShortFrame
 			break
@@ -331,10 +335,10 @@ func (s *session) answerBatch() (more bool, end endReason) {
 // answerQuery answers or resolves one query. It reports whether the batch must end.
 func (s *session) answerQuery(k *batchWorker, pkt []byte, now time.Time) bool {
 	at := len(k.out)
-	out, verdict := k.worker.AnswerFromMemory(pkt, &s.peer, now, frameOpen(k.out))
+	out, verdict := k.worker.AnswerFromMemory(pkt, &s.peer, now, frame.Open(k.out))
 	switch verdict {
 	case wire.Answered:
-		framed, ok := frameSeal(out, at)
+		framed, ok := frame.Seal(out, at)
 		if !ok {
 			s.server.count.oversized.Add(1)
 		}

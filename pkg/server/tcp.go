@@ -14,8 +14,9 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/nodecache/node-cache/pkg/task"
 	"golang.org/x/sys/unix"
+
+	"github.com/nodecache/node-cache/pkg/task"
 )
 
 // TCPConfig configures a TCP server. Zero values mean the default.

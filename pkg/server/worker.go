@@ -10,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/nodecache/node-cache/pkg/frame"
 	"github.com/nodecache/node-cache/pkg/wire"
 )
 
@@ -42,7 +43,7 @@ const (
 	maxGathered = 32 << 10
 	// gatherBuffer fits any batch, which ends at the answer that exceeds maxGathered. A
 	// smaller buffer would grow and leave garbage for each large answer.
-	gatherBuffer = maxGathered + frameHeader + wire.MaxMessage
+	gatherBuffer = maxGathered + frame.Header + wire.MaxMessage
 	// maxIdleBuffers bounds the buffers that the pool keeps.
 	maxIdleBuffers = 32
 )

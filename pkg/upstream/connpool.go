@@ -540,6 +540,6 @@ func (p *connPool) hasFreshLocked(now time.Time) bool {
 // A received is what came for an attempt.
 type received struct {
 	attempt *attempt
-	frame   []byte
+	msg     []byte
 	err     error
 }

@@ -4,10 +4,8 @@ package upstream
 
 import (
 	"bufio"
-	"bytes"
 	"context"
 	"crypto/rand"
-	"encoding/binary"
 	"fmt"
 	"io"
 	"net"
@@ -249,36 +247,6 @@ func TestConnPoolReconnectStorm(t *testing.T) {
 			t.Errorf("afterwards %q, last error %q, want an answer and none", got, h.transport.(*connPool).lastError())
 		}
 	})
-}
-
-// Frames are split correctly, wherever reads end.
-func TestFrameBuffer(t *testing.T) {
-	t.Parallel()
-	var stream []byte
-	var want [][]byte
-	for i, n := range []int{0, 1, 12, 500, 65535, 3, 16384, 16382, 0, 0, 65535, 65534, 40} {
-		frame := bytes.Repeat([]byte{byte(i + 1)}, n)
-		want = append(want, frame)
-		stream = append(binary.BigEndian.AppendUint16(stream, uint16(n)), frame...)
-	}
-	for _, piece := range []int{1, 2, 3, 511, 16384, 1 << 20} {
-		in := newFrameBuffer()
-		var got [][]byte
-		for rest := stream; len(rest) > 0; {
-			n := copy(in.space(), rest[:min(piece, len(rest))])
-			in.filled(n)
-			rest = rest[n:]
-			for frame := in.next(); frame != nil; frame = in.next() {
-				got = append(got, bytes.Clone(frame))
-			}
-		}
-		if !slices.EqualFunc(got, want, bytes.Equal) {
-			t.Errorf("in pieces of %d: %d frames, want %d as they were", piece, len(got), len(want))
-		}
-		if in.space(); cap(in.buf) != readBufferSize {
-			t.Errorf("in pieces of %d: buffer of %d bytes, want %d", piece, cap(in.buf), readBufferSize)
-		}
-	}
 }
 
 // IDs on a connection are random, unique and can be looked up.

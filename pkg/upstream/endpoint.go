@@ -26,7 +26,7 @@ type endpoint struct {
 	failing     atomic.Bool   // the latest attempts failed
 	lastReason  atomic.Uint32 // Reason of the latest failure
 	down        atomic.Bool   // failing for so long that it gets only probes
-	loopMonitor *loopMonitor  // nil: no loop detection
+	loopMonitor *loopMonitor
 
 	mu           sync.Mutex // guards the fields below
 	latency      latency
@@ -47,12 +47,7 @@ func newEndpoint(c *common, t Target) *endpoint {
 		e.sockets = newSocketPool(c, t.Addr, &e.count)
 		e.primary = e.sockets
 	}
-	if c.loopDetector != nil {
-		e.loopMonitor = &loopMonitor{
-			common: c, detector: c.loopDetector, zone: c.zone, network: t.Network, addr: t.Addr,
-			send: e.sendLoopProbe,
-		}
-	}
+	e.loopMonitor = newLoopMonitor(c, t.Network+"://"+t.Addr.String(), e.sendLoopProbe)
 	if c.rate > 0 {
 		e.limiter = rate.NewLimiter(rate.Limit(c.rate), max(int(c.rate/10), 1))
 	}
@@ -109,7 +104,7 @@ func (e *endpoint) stopProbes() {
 }
 
 // healthy reports whether the upstream is expected to answer a query.
-func (e *endpoint) healthy() bool { return !e.failing.Load() && !e.loopMonitor.looped() }
+func (e *endpoint) healthy() bool { return !e.failing.Load() && !e.loopMonitor.looping.Load() }
 
 // send starts an attempt. An error is final.
 func (e *endpoint) send(a *attempt, batch *wire.SendBatch) error {
@@ -117,7 +112,9 @@ func (e *endpoint) send(a *attempt, batch *wire.SendBatch) error {
 		return errRate
 	}
 	e.count.requests.Add(1)
-	e.loopMonitor.onQuery(a.sentAt)
+	if a.sentAt.UnixNano() >= e.loopMonitor.nextProbe.Load() {
+		e.loopMonitor.probeDue(a.sentAt)
+	}
 	e.prepare(a)
 	a.transport = e.primary
 	if err := a.transport.send(a, batch); err != nil {

@@ -186,7 +186,7 @@ func (x *exchange) startNext(now time.Time, batch *wire.SendBatch) (over bool) {
 // depend on this very exchange.
 func (x *exchange) cancelLooping(now time.Time) {
 	for _, a := range x.attempts[:x.numStarted] {
-		if a.done || !a.endpoint.loopMonitor.looped() {
+		if a.done || !a.endpoint.loopMonitor.looping.Load() {
 			continue
 		}
 		_ = a.endpoint.cancel(a, now)

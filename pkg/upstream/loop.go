@@ -6,8 +6,8 @@ import (
 	"context"
 	"crypto/rand"
 	"io"
+	"math"
 	mathrand "math/rand/v2"
-	"net/netip"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -106,17 +106,13 @@ const (
 )
 
 // A loopMonitor finds out whether one upstream leads back to this process. No query waits for it: until the first
-// probe has returned, the query's deadline bounds the loop. A nil loopMonitor does nothing. Its methods are safe for
-// concurrent use.
+// probe has returned, the query's deadline bounds the loop. Its methods are safe for concurrent use.
 type loopMonitor struct {
 	*common
-	detector *LoopDetector
-	zone     []byte // that the upstream is asked for, canonical
-	network  string // of the upstream, for the log
-	addr     netip.AddrPort
+	upstream string             // for the log
 	send     func(query []byte) // sends a probe to the upstream, whatever its state, and ignores the answer
 
-	nextProbe atomic.Int64 // when onQuery starts a probe, in Unix ns
+	nextProbe atomic.Int64 // when a query starts a probe, in Unix ns
 	looping   atomic.Bool  // the upstream leads back here
 
 	mu       sync.Mutex // guards the fields below, and changes of looping
@@ -126,12 +122,15 @@ type loopMonitor struct {
 	stopped  bool
 }
 
-// onQuery is called before each query to the upstream, and starts a probe if one is due. Otherwise it costs one
-// atomic load.
-func (m *loopMonitor) onQuery(now time.Time) {
-	if m == nil || now.UnixNano() < m.nextProbe.Load() {
-		return
-	}
+// newLoopMonitor makes a monitor, which never probes without a LoopDetector.
+func newLoopMonitor(c *common, upstream string, send func(query []byte)) *loopMonitor {
+	m := &loopMonitor{common: c, upstream: upstream, send: send}
+	m.recheck()
+	return m
+}
+
+// probeDue starts a probe. A query calls it when nextProbe is over.
+func (m *loopMonitor) probeDue(now time.Time) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if now.UnixNano() < m.nextProbe.Load() || m.looping.Load() || m.stopped {
@@ -143,19 +142,15 @@ func (m *loopMonitor) onQuery(now time.Time) {
 
 // recheck makes the next query start a probe: the server behind the address may have changed.
 func (m *loopMonitor) recheck() {
-	if m != nil {
-		m.nextProbe.Store(0)
+	if m.loopDetector == nil {
+		m.nextProbe.Store(math.MaxInt64)
+		return
 	}
+	m.nextProbe.Store(0)
 }
-
-// looped reports whether the upstream is known to lead back here.
-func (m *loopMonitor) looped() bool { return m != nil && m.looping.Load() }
 
 // stop ends all probing. Probes under way have no effect any more.
 func (m *loopMonitor) stop() {
-	if m == nil {
-		return
-	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.stopped = true
@@ -188,7 +183,7 @@ func (m *loopMonitor) probe() {
 		m.scheduleLocked(loopProbeTimeout, func() { m.probeExpired(number) })
 	}
 	m.mu.Unlock()
-	if query := m.detector.probe(m.zone, func() { m.probeReturned(number) }); query != nil {
+	if query := m.loopDetector.probe(m.zone, func() { m.probeReturned(number) }); query != nil {
 		m.send(query)
 	}
 }
@@ -205,7 +200,7 @@ func (m *loopMonitor) probeReturned(number uint64) {
 	m.scheduleLocked(jitter(loopRecheckInterval, 3), m.probe)
 	m.mu.Unlock()
 	if found {
-		m.log.Warn("upstream loop detected", "upstream", m.network+"://"+m.addr.String())
+		m.log.Warn("upstream loop detected", "upstream", m.upstream)
 	}
 }
 
@@ -219,7 +214,7 @@ func (m *loopMonitor) probeExpired(number uint64) {
 	}
 	m.mu.Unlock()
 	if cleared {
-		m.log.Info("upstream loop cleared", "upstream", m.network+"://"+m.addr.String())
+		m.log.Info("upstream loop cleared", "upstream", m.upstream)
 	}
 }
 

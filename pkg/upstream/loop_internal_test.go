@@ -9,7 +9,6 @@ import (
 	"errors"
 	"io"
 	"log/slog"
-	"net/netip"
 	"sync"
 	"testing"
 	"testing/iotest"
@@ -149,12 +148,10 @@ func (f *fakeLoop) sent() (probes, found int) {
 
 // newFakeLoopMonitor makes a monitor of the fake upstream.
 func newFakeLoopMonitor(f *fakeLoop) *loopMonitor {
-	c := &common{rand: rand.Reader, now: time.Now, log: slog.New(warnings{slog.DiscardHandler, f})}
 	f.detector = NewLoopDetector(nil, time.Now)
-	return &loopMonitor{
-		common: c, detector: f.detector, zone: []byte(rootZone), network: "udp", addr: netip.MustParseAddrPort("192.0.2.1:53"),
-		send: f.send,
-	}
+	return newLoopMonitor(&common{
+		rand: rand.Reader, now: time.Now, log: slog.New(warnings{slog.DiscardHandler, f}), loopDetector: f.detector, zone: []byte(rootZone),
+	}, "udp://192.0.2.1:53", f.send)
 }
 
 // warnings is a log handler that counts warnings.
@@ -175,10 +172,17 @@ func (w warnings) Handle(context.Context, slog.Record) error {
 	return nil
 }
 
+// onQuery does what a query to the upstream does.
+func onQuery(m *loopMonitor, now time.Time) {
+	if now.UnixNano() >= m.nextProbe.Load() {
+		m.probeDue(now)
+	}
+}
+
 // useFor queries the upstream ten times a second.
 func useFor(m *loopMonitor, d time.Duration) {
 	for end := time.Now().Add(d); time.Now().Before(end); time.Sleep(100 * time.Millisecond) {
-		m.onQuery(time.Now())
+		onQuery(m, time.Now())
 	}
 	synctest.Wait()
 }
@@ -193,7 +197,7 @@ func TestLoopMonitorInterval(t *testing.T) {
 		if n, _ := f.sent(); n != 0 {
 			t.Fatalf("%d probes before it is used", n)
 		}
-		m.onQuery(time.Now())
+		onQuery(m, time.Now())
 		synctest.Wait()
 		if n, _ := f.sent(); n != 1 {
 			t.Fatalf("%d probes at the first use, want 1", n)
@@ -217,7 +221,7 @@ func TestLoopMonitorInterval(t *testing.T) {
 		if n, _ := f.sent(); n != before {
 			t.Errorf("%d probes while unused", n-before)
 		}
-		if m.looped() {
+		if m.looping.Load() {
 			t.Error("looped without a returned probe")
 		}
 	})
@@ -229,20 +233,20 @@ func TestLoopMonitorDetectsAndClears(t *testing.T) {
 		f := &fakeLoop{looping: true}
 		m := newFakeLoopMonitor(f)
 		defer m.stop()
-		m.onQuery(time.Now())
+		onQuery(m, time.Now())
 		synctest.Wait()
-		if n, found := f.sent(); !m.looped() || n != 1 || found != 1 {
-			t.Fatalf("after the first use: looped %v, %d probes, found %d times, want once", m.looped(), n, found)
+		if n, found := f.sent(); !m.looping.Load() || n != 1 || found != 1 {
+			t.Fatalf("after the first use: looped %v, %d probes, found %d times, want once", m.looping.Load(), n, found)
 		}
 		useFor(m, 10*time.Minute)
 		n, found := f.sent()
-		if !m.looped() || found != 1 || n < 1+10 || n > 1+20 {
-			t.Errorf("after 10 minutes: looped %v, found %d times, %d probes more, want 10 to 20", m.looped(), found, n-1)
+		if !m.looping.Load() || found != 1 || n < 1+10 || n > 1+20 {
+			t.Errorf("after 10 minutes: looped %v, found %d times, %d probes more, want 10 to 20", m.looping.Load(), found, n-1)
 		}
 		f.set(false)
 		time.Sleep(time.Minute + loopProbeTimeout + time.Second) // unused: the timer must probe
 		synctest.Wait()
-		if m.looped() {
+		if m.looping.Load() {
 			t.Error("still excluded after a probe did not return")
 		}
 		before, _ := f.sent()
@@ -253,8 +257,8 @@ func TestLoopMonitorDetectsAndClears(t *testing.T) {
 		f.set(true)
 		m.recheck()
 		useFor(m, time.Second)
-		if _, found := f.sent(); !m.looped() || found != 2 {
-			t.Errorf("new loop: looped %v, found %d times, want 2", m.looped(), found)
+		if _, found := f.sent(); !m.looping.Load() || found != 2 {
+			t.Errorf("new loop: looped %v, found %d times, want 2", m.looping.Load(), found)
 		}
 	})
 }
@@ -267,11 +271,11 @@ func TestLoopMonitorLateProbe(t *testing.T) {
 		m := newFakeLoopMonitor(f)
 		var query []byte
 		m.send = func(q []byte) { query = q }
-		m.onQuery(time.Now())
+		onQuery(m, time.Now())
 		synctest.Wait()
 		time.Sleep(20 * time.Second)
 		name := probeName(t, query)
-		if !f.detector.Detected(name) || !m.looped() {
+		if !f.detector.Detected(name) || !m.looping.Load() {
 			t.Error("a probe that came back after 20 s is not known")
 		}
 		for range 80 { // the same one repeatedly must not postpone the next
@@ -279,19 +283,19 @@ func TestLoopMonitorLateProbe(t *testing.T) {
 			f.detector.Detected(name)
 		}
 		synctest.Wait()
-		if m.looped() {
+		if m.looping.Load() {
 			t.Error("excluded because of an old probe")
 		}
-		m.onQuery(time.Now())
+		onQuery(m, time.Now())
 		synctest.Wait()
 		m.stop()
 		if !f.detector.Detected(probeName(t, query)) {
 			t.Error("a probe of an upstream that has left is not known: it would be sent on")
 		}
-		if _, found := f.sent(); m.looped() || found != 1 {
-			t.Errorf("after the end: looped %v, found %d times, want once", m.looped(), found)
+		if _, found := f.sent(); m.looping.Load() || found != 1 {
+			t.Errorf("after the end: looped %v, found %d times, want once", m.looping.Load(), found)
 		}
-		m.onQuery(time.Now().Add(time.Hour))
+		onQuery(m, time.Now().Add(time.Hour))
 		synctest.Wait()
 	})
 }
@@ -303,7 +307,7 @@ func TestLoopMonitorRecoversPanic(t *testing.T) {
 		m := newFakeLoopMonitor(f)
 		defer m.stop()
 		m.send = func([]byte) { panic(errors.New("any")) }
-		m.onQuery(time.Now())
+		onQuery(m, time.Now())
 		synctest.Wait()
 		if n := m.panics.Load(); n != 1 {
 			t.Errorf("%d panics recovered, want 1", n)
@@ -311,21 +315,10 @@ func TestLoopMonitorRecoversPanic(t *testing.T) {
 		m.send = f.send
 		f.set(true)
 		m.recheck()
-		m.onQuery(time.Now())
+		onQuery(m, time.Now())
 		synctest.Wait()
-		if !m.looped() {
+		if !m.looping.Load() {
 			t.Error("no probe after a panic")
 		}
 	})
-}
-
-func TestNilLoopMonitor(t *testing.T) {
-	t.Parallel()
-	var m *loopMonitor
-	m.onQuery(time.Now())
-	m.recheck()
-	m.stop()
-	if m.looped() {
-		t.Error("a nil monitor reports a loop")
-	}
 }

@@ -164,7 +164,7 @@ func (e *endpoint) loadCandidate(now time.Time, rrtype uint16) candidate {
 // upstream is measured. The score improves with the time since the last query.
 func (e *endpoint) candidate(now time.Time, rrtype uint16) candidate {
 	c := candidate{endpoint: e}
-	if e.down.Load() || e.loopMonitor.looped() {
+	if e.down.Load() || e.loopMonitor.looping.Load() {
 		c.class = classExcluded
 		return c
 	}

@@ -112,7 +112,7 @@ func (e *endpoint) stats() ServerStats {
 		Requests: e.count.requests.Load(), Truncated: e.count.truncated.Load(),
 		Hedged: e.count.hedged.Load(), Won: e.count.won.Load(), Probes: e.count.probes.Load(),
 		RTTSum: time.Duration(e.count.rttSum.Load()), Outstanding: int(e.outstanding.Load()),
-		Failing: e.failing.Load(), Down: e.down.Load(), Looped: e.loopMonitor.looped(),
+		Failing: e.failing.Load(), Down: e.down.Load(), Looped: e.loopMonitor.looping.Load(),
 	}
 	for i := range s.RTTs {
 		s.RTTs[i] = e.count.rtts[i].Load()

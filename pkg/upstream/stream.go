@@ -15,6 +15,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/nodecache/node-cache/pkg/frame"
 	"github.com/nodecache/node-cache/pkg/wire"
 )
 
@@ -41,7 +42,7 @@ type streamConn struct {
 
 // fullLocked implements link.
 func (s *streamConn) fullLocked(size int) bool {
-	return s.queries.n >= maxInflight || len(s.outbox)+2+size > maxOutbox
+	return s.queries.n >= maxInflight || len(s.outbox)+frame.Header+size > maxOutbox
 }
 
 // blocked implements link.
@@ -55,14 +56,14 @@ func (s *streamConn) queueLocked(a *attempt, batch *wire.SendBatch) (first bool)
 	}
 	s.batchCount++
 	first = len(s.outbox) == 0
-	s.outbox = append(s.outbox, 0, 0)
-	start := len(s.outbox)
+	at := len(s.outbox)
+	s.outbox = frame.Open(s.outbox)
 	if s.pool.tlsClient != nil {
 		s.outbox = wire.AppendPadded(s.outbox, a.pending.sent)
 	} else {
 		s.outbox = append(s.outbox, a.pending.sent...)
 	}
-	binary.BigEndian.PutUint16(s.outbox[start-2:], uint16(len(s.outbox)-start))
+	s.outbox, _ = frame.Seal(s.outbox, at) // a query is neither empty nor too long
 	return first
 }
 
@@ -184,18 +185,18 @@ func (s *streamConn) nextWrite(sent []byte) []byte {
 func (s *streamConn) read(nc net.Conn) (err error) {
 	p := s.pool
 	defer p.recoverPanic(context.Background(), func() { err = errPanic })
-	in := newFrameBuffer()
+	in := frame.NewReader(readBufferSize)
 	var (
 		msg   wire.Message
 		batch wire.SendBatch
 		came  []received
 	)
 	for {
-		n, err := nc.Read(in.space())
-		in.filled(n)
+		n, err := nc.Read(in.Buffer())
+		in.Advance(n)
 		if n > 0 {
 			var more bool
-			if came, more = s.matchFrames(in, came[:0]); more {
+			if came, more = s.matchFrames(&in, came[:0]); more {
 				s.socket.ackNow() // the peer may hold the other answers back until then
 			}
 			for _, f := range came {
@@ -212,9 +213,9 @@ func (s *streamConn) read(nc net.Conn) (err error) {
 
 // matchFrames appends the received whole frames, and removes their queries from the connection. A frame that answers
 // no query is counted and ignored. more reports whether answers are still pending.
-func (s *streamConn) matchFrames(in *frameBuffer, came []received) (_ []received, more bool) {
-	frame := in.next()
-	if frame == nil {
+func (s *streamConn) matchFrames(in *frame.Reader, came []received) (_ []received, more bool) {
+	msg, _ := in.Next(0)
+	if msg == nil {
 		return came, true
 	}
 	c, p := s.conn, s.pool
@@ -222,17 +223,17 @@ func (s *streamConn) matchFrames(in *frameBuffer, came []received) (_ []received
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	c.lastRead, c.owesAnswer = now, false
-	for ; frame != nil; frame = in.next() {
+	for ; msg != nil; msg, _ = in.Next(0) {
 		var a *attempt
-		if len(frame) >= wire.HeaderLen {
-			a = c.queries.lookup(wire.ID(frame))
+		if len(msg) >= wire.HeaderLen {
+			a = c.queries.lookup(wire.ID(msg))
 		}
-		if a == nil || wire.Match(a.pending.sent, frame) == wire.NoMatch {
+		if a == nil || wire.Match(a.pending.sent, msg) == wire.NoMatch {
 			p.count.failures[CauseMismatch].Add(1)
 			continue
 		}
 		c.removeLocked(now, a)
-		came = append(came, received{attempt: a, frame: frame})
+		came = append(came, received{attempt: a, msg: msg})
 	}
 	if len(came) > 0 {
 		c.answeredLocked(now)
@@ -244,9 +245,9 @@ func (s *streamConn) matchFrames(in *frameBuffer, came []received) (_ []received
 // deliver parses a frame and delivers it to its attempt.
 func (p *connPool) deliver(f received, msg *wire.Message, batch *wire.SendBatch) {
 	var r reply
-	switch err := msg.Parse(f.frame); {
-	case len(f.frame) == wire.HeaderLen: // a bare header
-		r.headerOnlyRcode = uint16(f.frame[3] & 0x0f)
+	switch err := msg.Parse(f.msg); {
+	case len(f.msg) == wire.HeaderLen: // a bare header
+		r.headerOnlyRcode = uint16(f.msg[3] & 0x0f)
 	case err != nil:
 		r.err = fmt.Errorf("%w: %w", errMalformed, err)
 	case msg.Truncated():
@@ -263,56 +264,6 @@ func (p *connPool) deliver(f received, msg *wire.Message, batch *wire.SendBatch)
 // readBufferSize is how many bytes one read takes: a hundred answers or more. Each open connection holds such a
 // buffer.
 const readBufferSize = 16 << 10
-
-// A frameBuffer splits a stream into messages with a length prefix (RFC 1035 section 4.2.2).
-type frameBuffer struct {
-	fixed []byte
-	buf   []byte // fixed, or larger for a long frame
-	start int    // of unread bytes
-	end   int    // of received bytes
-}
-
-func newFrameBuffer() *frameBuffer {
-	small := make([]byte, readBufferSize)
-	return &frameBuffer{fixed: small, buf: small}
-}
-
-// next returns a whole frame, which is valid until the next call of space; nil: there is none.
-func (f *frameBuffer) next() []byte {
-	have := f.buf[f.start:f.end]
-	if len(have) < 2 {
-		return nil
-	}
-	n := 2 + int(binary.BigEndian.Uint16(have))
-	if len(have) < n {
-		return nil
-	}
-	f.start += n
-	return have[2:n:n]
-}
-
-// space returns the buffer for the next read. It is never empty: less than a frame is left, and the rest of it fits.
-func (f *frameBuffer) space() []byte {
-	have := f.buf[f.start:f.end]
-	need := 2
-	if len(have) >= 2 {
-		need += int(binary.BigEndian.Uint16(have))
-	}
-	to := f.fixed
-	switch {
-	case need <= len(f.fixed):
-	case need <= len(f.buf):
-		to = f.buf
-	default:
-		to = make([]byte, need)
-	}
-	f.end = copy(to, have) // the memory may overlap
-	f.buf, f.start = to, 0
-	return to[f.end:]
-}
-
-// filled records that n bytes were read into space.
-func (f *frameBuffer) filled(n int) { f.end += n }
 
 // An idTable holds the queries on one connection by ID. The low bits of an ID select the slot. At least half of the
 // slots are free, and an ID whose slot is taken is not used.

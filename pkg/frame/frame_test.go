@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package server
+package frame
 
 import (
 	"bytes"
@@ -14,6 +14,11 @@ import (
 	"github.com/nodecache/node-cache/pkg/wire"
 )
 
+// frameBuffer is the size of the buffer in most tests.
+const frameBuffer = 4 << 10
+
+var errShort = errors.New("frame shorter than a DNS header")
+
 // framed returns a frame of size bytes, all of them fill, with its length in front.
 func framed(size int, fill byte) []byte {
 	out := binary.BigEndian.AppendUint16(nil, uint16(size))
@@ -25,7 +30,7 @@ func splitAll(stream []byte) (messages [][]byte, rest int, err error) {
 	for len(stream) >= 2 {
 		size := int(stream[0])<<8 | int(stream[1])
 		if size < 12 {
-			return messages, len(stream), errFrameShort
+			return messages, len(stream), errShort
 		}
 		if len(stream)-2 < size {
 			break
@@ -39,10 +44,10 @@ func splitAll(stream []byte) (messages [][]byte, rest int, err error) {
 // splitInPieces feeds stream to frames in pieces of the given sizes, over and over.
 func splitInPieces(t *testing.T, stream []byte, sizes []byte) (messages [][]byte, rest int, err error) {
 	t.Helper()
-	f := newFrames()
+	f := NewReader(frameBuffer)
 	for i := 0; len(stream) > 0; i++ {
-		room := f.readBuffer()
-		if len(room) == 0 || len(f.buf) > frameHeader+wire.MaxMessage {
+		room := f.Buffer()
+		if len(room) == 0 || len(f.buf) > Header+wire.MaxMessage {
 			t.Fatalf("room of %d bytes in a buffer of %d", len(room), len(f.buf))
 		}
 		piece := len(stream)
@@ -51,11 +56,11 @@ func splitInPieces(t *testing.T, stream []byte, sizes []byte) (messages [][]byte
 		}
 		n := copy(room[:min(len(room), piece)], stream)
 		stream = stream[n:]
-		f.advance(n)
+		f.Advance(n)
 		for {
-			msg, err := f.next()
-			if err != nil {
-				return messages, f.end - f.start + len(stream), err
+			msg, ok := f.Next(wire.HeaderLen)
+			if !ok {
+				return messages, f.end - f.start + len(stream), errShort
 			}
 			if msg == nil {
 				break
@@ -63,13 +68,13 @@ func splitInPieces(t *testing.T, stream []byte, sizes []byte) (messages [][]byte
 			messages = append(messages, bytes.Clone(msg))
 		}
 	}
-	if f.partial() != (f.end > f.start) {
-		t.Fatalf("partial is %v with %d bytes left", f.partial(), f.end-f.start)
+	if f.Partial() != (f.end > f.start) {
+		t.Fatalf("partial is %v with %d bytes left", f.Partial(), f.end-f.start)
 	}
 	return messages, f.end - f.start, nil
 }
 
-func TestFrames(t *testing.T) {
+func TestReader(t *testing.T) {
 	t.Parallel()
 	tests := []struct {
 		name   string
@@ -82,9 +87,9 @@ func TestFrames(t *testing.T) {
 		{name: "half a length", stream: []byte{0}, rest: 1},
 		{name: "a length alone", stream: []byte{0, 12}, rest: 2},
 		{name: "smallest", stream: framed(12, 1), want: []int{12}},
-		{name: "zero length", stream: []byte{0, 0}, rest: 2, err: errFrameShort},
-		{name: "one byte short of a header", stream: framed(11, 1), rest: 13, err: errFrameShort},
-		{name: "short after whole", stream: append(framed(12, 1), 0, 5), want: []int{12}, rest: 2, err: errFrameShort},
+		{name: "zero length", stream: []byte{0, 0}, rest: 2, err: errShort},
+		{name: "one byte short of a header", stream: framed(11, 1), rest: 13, err: errShort},
+		{name: "short after whole", stream: append(framed(12, 1), 0, 5), want: []int{12}, rest: 2, err: errShort},
 		{name: "two", stream: append(framed(30, 1), framed(31, 2)...), want: []int{30, 31}},
 		{name: "two and a half", stream: append(append(framed(30, 1), framed(31, 2)...), 0, 20, 9), want: []int{30, 31}, rest: 3},
 		{name: "fills the buffer", stream: append(framed(frameBuffer-2, 1), framed(12, 2)...), want: []int{frameBuffer - 2, 12}},
@@ -110,17 +115,17 @@ func TestFrames(t *testing.T) {
 
 // The buffer follows the bytes that came, not the lengths that were claimed, and
 // shrinks again.
-func TestFramesBufferSize(t *testing.T) {
+func TestBufferSize(t *testing.T) {
 	t.Parallel()
-	f := newFrames()
+	f := NewReader(frameBuffer)
 	feed := func(b []byte) {
 		for len(b) > 0 {
-			n := copy(f.readBuffer(), b)
-			f.advance(n)
+			n := copy(f.Buffer(), b)
+			f.Advance(n)
 			b = b[n:]
 		}
 	}
-	size := func() int { f.readBuffer(); return len(f.buf) }
+	size := func() int { f.Buffer(); return len(f.buf) }
 
 	large := framed(65535, 7)
 	feed(large[:2])
@@ -132,20 +137,20 @@ func TestFramesBufferSize(t *testing.T) {
 		t.Errorf("after 5000 bytes: %d bytes of buffer, want %d", got, 2*frameBuffer)
 	}
 	feed(large[5000:])
-	if msg, err := f.next(); len(msg) != 65535 || err != nil {
-		t.Fatalf("got a message of %d bytes and error %v", len(msg), err)
+	if msg, ok := f.Next(wire.HeaderLen); len(msg) != 65535 || !ok {
+		t.Fatalf("got a message of %d bytes, %v", len(msg), ok)
 	}
 	feed(framed(20, 1)[:10])
 	if got := size(); got != frameBuffer {
 		t.Errorf("after the large message: %d bytes of buffer, want %d", got, frameBuffer)
 	}
 	feed(framed(20, 1)[10:])
-	if msg, err := f.next(); !bytes.Equal(msg, framed(20, 1)[2:]) || err != nil {
-		t.Errorf("after shrinking: message %v, error %v", msg, err)
+	if msg, ok := f.Next(0); !bytes.Equal(msg, framed(20, 1)[2:]) || !ok {
+		t.Errorf("after shrinking: message %v, %v", msg, ok)
 	}
 }
 
-func TestFrameSeal(t *testing.T) {
+func TestSeal(t *testing.T) {
 	t.Parallel()
 	tests := []struct {
 		name string
@@ -161,7 +166,7 @@ func TestFrameSeal(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			before := []byte("before")
-			got, ok := frameSeal(append(frameOpen(before), make([]byte, tt.size)...), len(before))
+			got, ok := Seal(append(Open(before), make([]byte, tt.size)...), len(before))
 			want := before
 			if tt.want {
 				want = append(bytes.Clone(before), framed(tt.size, 0)...)
@@ -173,7 +178,7 @@ func TestFrameSeal(t *testing.T) {
 	}
 }
 
-func FuzzFrames(f *testing.F) {
+func FuzzReader(f *testing.F) {
 	f.Add([]byte{}, []byte{})
 	f.Add(append(framed(12, 1), framed(40, 2)...), []byte{0})
 	f.Add(append(framed(5000, 1), framed(40, 2)...), []byte{3, 9, 61})
