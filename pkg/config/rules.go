@@ -222,7 +222,8 @@ func checkCluster(d *decoder, c *Cluster) {
 
 // checkCentral reports a central resolver that is missing or named twice.
 func checkCentral(d *decoder, c *Cluster) {
-	checkTogether(d, "cluster.central.service", "cluster.central.addresses", c.Central.Service != ServiceName{}, len(c.Central.Addresses) > 0,
+	checkTogether(d, "cluster.central.service", "cluster.central.addresses",
+		c.Central.Service != ServiceName{}, len(c.Central.Addresses) > 0,
 		"the endpoints of the service are followed: keep the addresses only where there is no service")
 	d.check(c.Resolver == ResolverCentral && !c.Central.IsSet(), "cluster.resolver",
 		`"central": needs cluster.central.service or cluster.central.addresses`,
@@ -239,7 +240,8 @@ func checkResolver(d *decoder, c *Cluster) {
 	}
 	refuse(c.Central.Service != ServiceName{}, "service", quote(c.Central.Service.String()))
 	refuse(len(c.Central.Addresses) > 0, "addresses", "a list")
-	refuse(c.Central.Connections != Default(Resolver).Cluster.Central.Connections, "connections", strconv.Itoa(c.Central.Connections))
+	standard := Default(Resolver).Cluster.Central
+	refuse(c.Central.Connections != standard.Connections, "connections", strconv.Itoa(c.Central.Connections))
 }
 
 // checkNoNode reports link, rules and handover in the configuration of a central resolver.
