@@ -5,7 +5,6 @@ package kubetest
 import (
 	"context"
 	"fmt"
-	"syscall"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -111,16 +110,6 @@ func (c *Cluster) KillAPIServer() {
 		p.Kill()
 		c.apiserver = nil
 	})
-}
-
-// PauseAPIServer makes the API server do nothing, with its connections open, until ResumeAPIServer.
-func (c *Cluster) PauseAPIServer() {
-	c.withAPIServer(func(p *proctest.Process) { p.Signal(syscall.SIGSTOP) })
-}
-
-// ResumeAPIServer ends a pause.
-func (c *Cluster) ResumeAPIServer() {
-	c.withAPIServer(func(p *proctest.Process) { p.Signal(syscall.SIGCONT) })
 }
 
 // withAPIServer calls do with the API server, if it runs.

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net/netip"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -17,13 +18,13 @@ import (
 
 // A CoreDNS is a running CoreDNS.
 type CoreDNS struct {
-	addr    netip.AddrPort
-	process *proctest.Process
+	addr, ready netip.AddrPort
+	process     *proctest.Process
+	command     func(context.Context) *exec.Cmd
 }
 
-// StartCoreDNS runs CoreDNS for a test and returns where it answers, over UDP and TCP. [Cluster.LaunchCoreDNS] says
-// what belongs into the Corefile.
-func StartCoreDNS(tb testing.TB, c *Cluster, corefile string) netip.AddrPort {
+// StartCoreDNS runs CoreDNS for a test. [Cluster.LaunchCoreDNS] says what belongs into the Corefile.
+func StartCoreDNS(tb testing.TB, c *Cluster, corefile string) *CoreDNS {
 	tb.Helper()
 	s, err := c.LaunchCoreDNS(tb.Context(), tb.TempDir(), corefile)
 	if err != nil {
@@ -35,7 +36,7 @@ func StartCoreDNS(tb testing.TB, c *Cluster, corefile string) netip.AddrPort {
 			tb.Logf("CoreDNS: %s", s.process.Tail(12))
 		}
 	})
-	return s.addr
+	return s
 }
 
 // LaunchCoreDNS runs CoreDNS with its output in dir and waits until every plugin is ready, which for the plugin
@@ -68,23 +69,32 @@ func (c *Cluster) LaunchCoreDNS(ctx context.Context, dir, corefile string) (*Cor
 	if err := os.WriteFile(path, []byte(corefile), 0o600); err != nil {
 		return nil, fmt.Errorf("writing a Corefile: %w", err)
 	}
-	cmd := command(ctx, "coredns", dir, c.options.Programs.CoreDNS, "-conf", path, "-dns.port", fmt.Sprint(addr.Port()))
-	cmd.Env = append(os.Environ(), "READY="+ready.String(), "KUBECONFIG="+c.Kubeconfig(Admin))
-	p, err := proctest.Launch("coredns", cmd)
-	if err != nil {
+	s := &CoreDNS{addr: addr, ready: ready, command: func(ctx context.Context) *exec.Cmd {
+		cmd := command(ctx, "coredns", dir, c.options.Programs.CoreDNS, "-conf", path, "-dns.port", fmt.Sprint(addr.Port()))
+		cmd.Env = append(os.Environ(), "READY="+ready.String(), "KUBECONFIG="+c.Kubeconfig(Admin))
+		return cmd
+	}}
+	if err := s.Start(ctx); err != nil {
 		return nil, err
+	}
+	return s, nil
+}
+
+// Start starts it again after Close, at the same address, and waits until every plugin is ready.
+func (s *CoreDNS) Start(ctx context.Context) (err error) {
+	if s.process, err = proctest.Launch("coredns", s.command(ctx)); err != nil {
+		return err
 	}
 	ctx, cancel := context.WithTimeout(ctx, startLimit)
 	defer cancel()
 	// It can be ready before it listens.
-	err = p.Await(ctx, readyPoll, func(ctx context.Context) error {
-		return errors.Join(proctest.Get(ctx, "http://"+ready.String()+"/ready"), proctest.Ask(ctx, "udp", addr), proctest.Ask(ctx, "tcp", addr))
+	err = s.process.Await(ctx, readyPoll, func(ctx context.Context) error {
+		return errors.Join(proctest.Get(ctx, "http://"+s.ready.String()+"/ready"), proctest.Ask(ctx, "udp", s.addr), proctest.Ask(ctx, "tcp", s.addr))
 	})
 	if err != nil {
-		p.Kill()
-		return nil, err
+		s.process.Kill()
 	}
-	return &CoreDNS{addr: addr, process: p}, nil
+	return err
 }
 
 // Addr returns where it answers, over UDP and TCP.

@@ -29,7 +29,7 @@ func TestCoreDNSAnswers(t *testing.T) {
 	set := service("db")
 	set.Spec.ClusterIP, set.Spec.Selector = corev1.ClusterIPNone, map[string]string{"app": "db"}
 	kubetest.Apply(t, c, kubetest.Namespace("shop"), kubetest.Node("node-1", "zone-a"), set, pod(0))
-	server := kubetest.StartCoreDNS(t, c, corefile)
+	server := kubetest.StartCoreDNS(t, c, corefile).Addr()
 
 	tests := []struct {
 		name  string

@@ -77,21 +77,6 @@ func TestWatchHealsOverRestarts(t *testing.T) {
 	}
 }
 
-func TestPause(t *testing.T) {
-	t.Parallel()
-	c := kubetest.Start(t, kubetest.Options{})
-	c.PauseAPIServer()
-	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
-	defer cancel()
-	if _, err := c.Client().CoreV1().Nodes().List(ctx, metav1.ListOptions{}); err == nil {
-		t.Error("a paused API server answers")
-	}
-	c.ResumeAPIServer()
-	if _, err := c.Client().CoreV1().Nodes().List(t.Context(), metav1.ListOptions{}); err != nil {
-		t.Errorf("after the pause: %v", err)
-	}
-}
-
 func TestControllersMakeSlices(t *testing.T) {
 	t.Parallel()
 	c := kubetest.Start(t, kubetest.Options{Controllers: true})

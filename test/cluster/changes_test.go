@@ -4,8 +4,8 @@ package cluster
 
 import (
 	"fmt"
-	"net/netip"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -23,6 +23,31 @@ const (
 	atLatest = 5 * time.Second // of any: a machine may stand still for a moment, for which nobody here is to blame
 )
 
+// times are how long things took.
+type times struct {
+	mu   sync.Mutex // guards list
+	list []time.Duration
+}
+
+func (s *times) add(d time.Duration) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.list = append(s.list, d)
+}
+
+// percentile gives the time within which so many of a hundred were done.
+func (s *times) percentile(percent int) time.Duration {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	slices.Sort(s.list)
+	return s.list[(len(s.list)-1)*percent/100].Round(time.Millisecond)
+}
+
+// spread is the distribution in words.
+func (s *times) spread() string {
+	return fmt.Sprintf("%s (median), %s (90 %%), %s (longest)", s.percentile(50), s.percentile(90), s.percentile(100))
+}
+
 // expectInTime judges how long changes took to count.
 func (s *times) expectInTime(t *testing.T) {
 	t.Helper()
@@ -34,94 +59,83 @@ func (s *times) expectInTime(t *testing.T) {
 	}
 }
 
-// A stateHistory is what is true of a name, one state after the other.
-type stateHistory struct {
-	mu     sync.Mutex // guards states
-	states []string   // answers in words
-}
-
-func (l *stateHistory) begin(state string) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.states = append(l.states, state)
-}
-
-// next gives the first state from the given one on with that answer, and -1 if there is none.
-func (l *stateHistory) next(from int, said string) int {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if i := slices.Index(l.states[from:], said); i >= 0 {
-		return from + i
-	}
-	return -1
-}
-
-// A nameWatcher asks for a name repeatedly, one query after the other, and sees that no answer is older than the one before.
+// A nameWatcher asks for a name 100 times a second until end, and checks that no answer is older than the one before.
 type nameWatcher struct {
+	name  string
+	ask   func() string
 	quit  chan struct{}
 	tasks sync.WaitGroup
-	seen  chan int // the state after each answer; holds the newest
-	wrong []string // may be read once tasks are done
-	asked int      // as above
+	seen  chan int // the state of each answer; holds the newest
+	asked int      // read it after end
+
+	mu     sync.Mutex // guards the following fields
+	states []string   // the right answers, one after the other
+	wrong  []string
 }
 
-// watchName asks for the name's IPv4 addresses until end.
-func watchName(addr netip.AddrPort, name string, l *stateHistory) *nameWatcher {
-	return watchAnswers(name, l, func() string { return answerText(addr, name, dns.TypeA) })
-}
-
-// watchAnswers asks for a name until end.
-func watchAnswers(name string, l *stateHistory, ask func() string) *nameWatcher {
-	w := &nameWatcher{quit: make(chan struct{}), seen: make(chan int, 1)}
-	w.tasks.Go(func() {
-		ticker := time.NewTicker(time.Second / perSecond)
-		defer ticker.Stop()
-		for state := 0; ; {
-			said := ask()
-			w.asked++
-			if next := l.next(state, said); next >= 0 {
-				state = next
-			} else {
-				w.wrong = append(w.wrong, fmt.Sprintf("%s: %q after state %d of %q", name, said, state, l.states))
-			}
-			select { // only the newest counts
-			case <-w.seen:
-			default:
-			}
-			w.seen <- state
-			select {
-			case <-w.quit:
-				return
-			case <-ticker.C:
-			}
-		}
-	})
+// watch asks for the name, which does not exist yet, whether or not an answer is stale: the machine is slow at times.
+func (n *node) watch(name string, qtype uint16) *nameWatcher {
+	w := &nameWatcher{name: name, quit: make(chan struct{}), seen: make(chan int, 1), states: []string{"NXDOMAIN"}}
+	w.ask = func() string {
+		said, _, _ := strings.Cut(n.answerText(name, qtype), " ede=")
+		return said
+	}
+	w.tasks.Go(w.run)
 	return w
 }
 
-// awaitState waits until the witness has seen the state, and returns how long that took.
-func (w *nameWatcher) awaitState(t *testing.T, state int) time.Duration {
-	t.Helper()
-	took, ok := w.until(state)
-	if !ok {
-		t.Fatalf("state %d was not seen", state)
+func (w *nameWatcher) run() {
+	ticker := time.NewTicker(time.Second / perSecond)
+	defer ticker.Stop()
+	for state := 0; ; w.asked++ {
+		state = w.judge(state, w.ask())
+		select { // only the newest counts
+		case <-w.seen:
+		default:
+		}
+		w.seen <- state
+		select {
+		case <-w.quit:
+			return
+		case <-ticker.C:
+		}
 	}
-	return took
 }
 
-// until waits until the witness has seen the state, and returns how long that took; false if it did not in time.
-func (w *nameWatcher) until(state int) (time.Duration, bool) {
-	began := time.Now()
+// judge returns the first state from the given one on with that answer.
+func (w *nameWatcher) judge(from int, said string) int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	i := slices.Index(w.states[from:], said)
+	if i < 0 {
+		w.wrong = append(w.wrong, fmt.Sprintf("%s: %q after state %d of %q", w.name, said, from, w.states))
+		return from
+	}
+	return from + i
+}
+
+// begin adds the answer that is right from now on.
+func (w *nameWatcher) begin(state string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.states = append(w.states, state)
+}
+
+// await waits until the newest state is seen, and adds to took how long after the change that was.
+func (w *nameWatcher) await(t *testing.T, took *times, changed time.Time) {
+	t.Helper()
 	limit := time.NewTimer(30 * time.Second)
 	defer limit.Stop()
 	for {
 		select {
-		case got := <-w.seen:
-			if got >= state {
-				return time.Since(began), true
+		case state := <-w.seen:
+			if state == len(w.states)-1 {
+				took.add(time.Since(changed))
+				return
 			}
 		case <-limit.C:
-			return 0, false
+			t.Errorf("%s: the last state of %q was not seen", w.name, w.states)
+			return
 		}
 	}
 }
@@ -148,28 +162,28 @@ func testChanges(t *testing.T, c *kubetest.Cluster) {
 	var took times
 	asked := 0
 	for i := range services {
-		first, second := fmt.Sprintf("10.97.%d.1", i), fmt.Sprintf("10.97.%d.2", i)
 		name := fmt.Sprintf("s-%d", i)
-		truth := &stateHistory{states: []string{"NXDOMAIN"}}
-		w := watchName(n.settings.addr, name+".busy.svc.cluster.local.", truth)
-		for state, change := range []struct {
-			said string
-			do   func() error
-		}{
-			{"NOERROR " + first, func() error { return c.Load(t.Context(), newService("busy", name, at(first), ports("http:80"))) }},
-			{"NXDOMAIN", func() error {
-				return c.Client().CoreV1().Services("busy").Delete(t.Context(), name, metav1.DeleteOptions{})
-			}},
-			{"NOERROR " + second, func() error { return c.Load(t.Context(), newService("busy", name, at(second), ports("http:80"))) }},
-		} {
-			truth.begin(change.said)
-			if err := change.do(); err != nil {
+		w := n.watch(name+".busy.svc.cluster.local.", dns.TypeA)
+		for state := range 3 {
+			var err error
+			if state == 1 {
+				w.begin("NXDOMAIN")
+				err = c.Client().CoreV1().Services("busy").Delete(t.Context(), name, metav1.DeleteOptions{})
+			} else {
+				address := fmt.Sprintf("10.97.%d.%d", i, 1+state)
+				w.begin("NOERROR " + address)
+				err = c.Load(t.Context(), newService("busy", name, at(address), ports("http:80")))
+			}
+			if err != nil {
 				t.Fatal(err)
 			}
-			took.add(w.awaitState(t, state+1))
+			w.await(t, &took, time.Now())
 		}
 		w.end(t)
 		asked += w.asked
+		if t.Failed() {
+			return
+		}
 	}
 	others.end(t)
 	t.Logf("%d changes, %d queries for their names, right after %s (median), %s (99 %%), %s (longest)", len(took.list), asked,

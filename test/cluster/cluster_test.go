@@ -29,7 +29,6 @@ func TestCluster(t *testing.T) {
 		{"frozen connection", testFrozenConnection},
 		{"changes", testChanges},
 		{"reload", testReload},
-		{"odd objects", testOddObjects},
 		{"node zone", testNodeZone},
 	}
 	for _, tt := range tests {

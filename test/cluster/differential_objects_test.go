@@ -66,6 +66,8 @@ func clusterServices() []runtime.Object {
 		newService("shop", "by-hand", at("10.96.1.12"), ports("http:80")),
 		newService("shop", "no-slices", at("10.96.1.13"), ports("http:80"), annotated("example.com/ttl", "30s")),
 		newService("shop", "patient", at("10.96.1.14"), ports("http:80"), selects("web"), annotated("node-cache.io/ttl", "30s")),
+		newService("shop", "wrong", at("10.96.1.15"), ports("http:80"), annotated("node-cache.io/ttl", "forever")),
+		newService("shop", "too-long", at("10.96.1.16"), ports("http:80"), annotated("node-cache.io/ttl", "2h")),
 		newService("other", "web", at("10.96.2.1"), ports("http:80"), selects("web")),
 		newService("other", "picked", at("10.96.2.2"), ports("http:80"), selects("web"), labelled(picked)),
 		newService("other", "stuck", at("10.96.2.3"), ports("http:80"), finalized),
@@ -130,7 +132,8 @@ func aliases() []runtime.Object {
 	targets := map[string]string{
 		"out": "www.example.test", "out-dot": "www.example.test.", "out-alias": "alias.example.test",
 		"out-missing": "missing.example.test", "out-empty": "empty.example.test", "out-failing": "broken.example.test",
-		"out-far": "chain.example.test", "out-large": "large.example.test",
+		"out-longest": strings.Repeat("a23456789.", 24) + "example.com", // 251 bytes
+		"out-far":     "chain.example.test", "out-large": "large.example.test",
 		"out-back": "back.example.test", "out-root": "test", "out-reverse": "1.1.96.10.in-addr.arpa",
 		"ip": "192.0.2.7", "ip-like": "192.0.2.700", "number": "1", "short": "web",
 		"to-web": "web.shop.svc.cluster.local", "to-web-dot": "web.shop.svc.cluster.local.",

@@ -111,10 +111,10 @@ type differential struct {
 // start runs both servers in the variant until the test ends.
 func (d *differential) start(t *testing.T, v *variant) serverPair {
 	t.Helper()
-	return serverPair{
-		coredns:   startCoreDNS(t, d.cluster, v.coredns, d.upstream),
-		nodeCache: startResolver(t, d.cluster, v.settings, d.upstream),
-	}
+	resolver := startReady(t, settings{
+		command: "resolver", root: d.upstream, cluster: append(v.settings, kubeconfig(d.cluster.Kubeconfig(kubetest.Admin))),
+	})
+	return serverPair{coredns: startCoreDNS(t, d.cluster, d.upstream, v.coredns...).Addr(), nodeCache: resolver.settings.addr}
 }
 
 // compare asks both servers for all names, of every type or of few.

@@ -43,7 +43,7 @@ func testFrozenWatch(t *testing.T, c *kubetest.Cluster) {
 	n.expect(t, expectedAnswer{absentName, dns.TypeA, "NXDOMAIN"})
 }
 
-// testFrozenConnection has every connection to the API server fall silent, new ones too.
+// testFrozenConnection has every connection to the API server fall silent, new ones too, as if the server had stopped.
 func testFrozenConnection(t *testing.T, c *kubetest.Cluster) {
 	t.Helper()
 	proxy := kubetest.StartProxy(t, c)

@@ -3,11 +3,9 @@
 package cluster
 
 import (
-	"context"
 	"fmt"
 	"net/netip"
 	"slices"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -30,15 +28,7 @@ func TestInvalidate(t *testing.T) { //nolint:tparallel // the API server is gone
 	i := &invalidation{cluster: kubetest.Start(t, kubetest.Options{Programs: programs, Users: []string{account}})}
 	openShop(t, i.cluster)
 	grant(t, i.cluster, rule("", "services"))
-	coredns := kubetest.StartCoreDNS(t, i.cluster, `. {
-	bind 127.0.0.1
-	ready {$READY}
-	kubernetes cluster.local in-addr.arpa ip6.arpa {
-		kubeconfig {$KUBECONFIG}
-	}
-}
-`)
-	i.lines = []string{"resolver: central", central(coredns), "ranges: [10.96.0.0/12]"}
+	i.lines = []string{"resolver: central", central(startCoreDNS(t, i.cluster, netip.AddrPort{}).Addr()), "ranges: [10.96.0.0/12]"}
 	i.without = startReady(t, settings{cluster: i.lines})
 	i.with = startReady(t, settings{cluster: i.asUser(account)})
 	proctest.Eventually(t, limit, "services are in sync", func() bool { return i.with.status(t).kind(t, "service").Synced })
@@ -64,29 +54,6 @@ type invalidation struct {
 // asUser are the lines of one that hears of services as this user.
 func (i *invalidation) asUser(name string) []string {
 	return append(slices.Clone(i.lines), "invalidate: true", kubeconfig(i.cluster.Kubeconfig(name)))
-}
-
-// ask is one question in words, with no regard to whether the answer is past its time: a machine that runs all of this
-// is slow at times.
-func (n *node) ask(name string, qtype uint16) func() string {
-	return func() string {
-		said, _, _ := strings.Cut(n.answerText(name, qtype), " ede=")
-		return said
-	}
-}
-
-// A watched is a name whose answer a change may give another.
-type watched struct {
-	name  string
-	truth *stateHistory
-	*nameWatcher
-}
-
-// watch asks for the name, which does not exist yet, until end.
-func (n *node) watch(name string, qtype uint16) *watched {
-	w := &watched{name: name, truth: &stateHistory{states: []string{"NXDOMAIN"}}}
-	w.nameWatcher = watchAnswers(name, w.truth, n.ask(name, qtype))
-	return w
 }
 
 // testServices makes services, deletes them and makes them again with another address, at each of which their names and the
@@ -117,47 +84,6 @@ func (i *invalidation) testServices(t *testing.T) {
 	}
 }
 
-// times are how long things took.
-type times struct {
-	mu   sync.Mutex // guards list
-	list []time.Duration
-}
-
-func (s *times) add(d time.Duration) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.list = append(s.list, d)
-}
-
-// percentile gives the time within which so many of a hundred were done.
-func (s *times) percentile(percent int) time.Duration {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	slices.Sort(s.list)
-	return s.list[(len(s.list)-1)*percent/100].Round(time.Millisecond)
-}
-
-// spread is the distribution in words.
-func (s *times) spread() string {
-	return fmt.Sprintf("%s (median), %s (90 %%), %s (longest)", s.percentile(50), s.percentile(90), s.percentile(100))
-}
-
-// awaitStates waits until every one of the names has seen its state, and takes down how long each took.
-func awaitStates(t *testing.T, took *times, states map[*watched]int) {
-	t.Helper()
-	var tasks sync.WaitGroup
-	for w, state := range states {
-		tasks.Go(func() {
-			d, ok := w.until(state)
-			if !ok {
-				t.Errorf("%s: state %d of %q was not seen", w.name, state, w.truth.states)
-			}
-			took.add(d)
-		})
-	}
-	tasks.Wait()
-}
-
 // serviceLife is the life of a service with this number, as an agent tells of it, with pauses between the changes.
 func (i *invalidation) serviceLife(t *testing.T, n *node, took *times, pause time.Duration, number int) {
 	t.Helper()
@@ -165,37 +91,27 @@ func (i *invalidation) serviceLife(t *testing.T, n *node, took *times, pause tim
 	name := fmt.Sprintf("s-%d", number)
 	full := name + ".shop.svc.cluster.local."
 	forward := n.watch(full, dns.TypeA)
-	reverse := []*watched{n.watch(reverseOf(first), dns.TypePTR), n.watch(reverseOf(second), dns.TypePTR)}
-	services := i.cluster.Client().CoreV1().Services("shop")
-	put := func(addr netip.Addr) func(context.Context) error {
-		return func(ctx context.Context) error {
-			return i.cluster.Load(ctx, newService("shop", name, at(addr.String()), ports("http:80")))
-		}
-	}
-	remove := func(ctx context.Context) error { return services.Delete(ctx, name, metav1.DeleteOptions{}) }
-	for state, change := range []struct {
-		do   func(context.Context) error
-		says string
-		addr int // whose reverse name changes with it
-	}{
-		{put(first), "NOERROR " + first.String(), 0},
-		{remove, "NXDOMAIN", 0},
-		{put(second), "NOERROR " + second.String(), 1},
-		{remove, "NXDOMAIN", 1},
-	} {
-		time.Sleep(pause) // until answers are kept, and for some while then
-		pointer := reverse[change.addr]
-		forward.truth.begin(change.says)
-		if change.says == "NXDOMAIN" {
-			pointer.truth.begin("NXDOMAIN")
+	reverse := []*nameWatcher{n.watch(reverseOf(first), dns.TypePTR), n.watch(reverseOf(second), dns.TypePTR)}
+	for state := range 4 {
+		time.Sleep(pause)                                                       // until answers are kept, and for some while then
+		addr, pointer := []netip.Addr{first, second}[state/2], reverse[state/2] // the reverse name that changes too
+		var err error
+		if state%2 == 0 {
+			forward.begin("NOERROR " + addr.String())
+			pointer.begin("NOERROR " + full)
+			err = i.cluster.Load(t.Context(), newService("shop", name, at(addr.String()), ports("http:80")))
 		} else {
-			pointer.truth.begin("NOERROR " + full)
+			forward.begin("NXDOMAIN")
+			pointer.begin("NXDOMAIN")
+			err = i.cluster.Client().CoreV1().Services("shop").Delete(t.Context(), name, metav1.DeleteOptions{})
 		}
-		if err := change.do(t.Context()); err != nil {
+		if err != nil {
 			t.Error(err)
 			break
 		}
-		awaitStates(t, took, map[*watched]int{forward: state + 1, pointer: 1 + state%2})
+		changed := time.Now()
+		forward.await(t, took, changed)
+		pointer.await(t, took, changed)
 	}
 	for _, w := range append(reverse, forward) {
 		w.end(t)
@@ -217,20 +133,22 @@ func (i *invalidation) testNamespace(t *testing.T) {
 	client := i.cluster.Client().CoreV1()
 	itself, service := i.with.watch(space, dns.TypeA), i.with.watch(name, dns.TypeA)
 	time.Sleep(settled)
-	itself.truth.begin("NOERROR")
-	service.truth.begin("NOERROR 10.98.200.1")
+	itself.begin("NOERROR")
+	service.begin("NOERROR 10.98.200.1")
 	kubetest.Apply(t, i.cluster, kubetest.Namespace("born"))
 	kubetest.Apply(t, i.cluster, newService("born", "web", at("10.98.200.1"), ports("http:80")))
 	var made, gone times
-	awaitStates(t, &made, map[*watched]int{itself: 1, service: 1})
+	changed := time.Now()
+	itself.await(t, &made, changed)
+	service.await(t, &made, changed)
 	time.Sleep(settled)
-	service.truth.begin("NXDOMAIN")
+	service.begin("NXDOMAIN")
 	if err := client.Services("born").Delete(t.Context(), "web", metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	awaitStates(t, &gone, map[*watched]int{service: 2})
+	service.await(t, &gone, time.Now())
 	proctest.Figure(t, "a namespace with a service: both are known after %s, and the service is gone after %s", made.percentile(100), gone.percentile(100))
-	itself.truth.begin("NXDOMAIN")
+	itself.begin("NXDOMAIN")
 	if err := client.Namespaces().Delete(t.Context(), "born", metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
@@ -238,7 +156,7 @@ func (i *invalidation) testNamespace(t *testing.T) {
 	if _, err := client.Namespaces().Finalize(t.Context(), born, metav1.UpdateOptions{}); err != nil { // as a controller does
 		t.Fatal(err)
 	}
-	awaitStates(t, &gone, map[*watched]int{itself: 2}) // no service tells of that: it takes the TTL of what was kept
+	itself.await(t, &gone, time.Now()) // no service tells of that: it takes the TTL of what was kept
 	itself.end(t)
 	service.end(t)
 }
@@ -287,18 +205,7 @@ func TestEventsOfLocalZone(t *testing.T) {
 	grant(t, c, rule("", "services"))
 	var last atomic.Int32
 	last.Store(1)
-	addr := proctest.FreeAddr(t)
-	serve(t, addr, func(q *dns.Msg) *dns.Msg {
-		m := new(dns.Msg).SetReply(q)
-		if q.Question[0].Qtype == dns.TypeA {
-			rr, err := dns.NewRR(fmt.Sprintf("%s 300 IN A 192.0.2.%d", q.Question[0].Name, last.Load()))
-			if err != nil {
-				panic(err) // the name was parsed already
-			}
-			m.Answer = []dns.RR{rr}
-		}
-		return m
-	})
+	addr := serveAddress(t, func() string { return fmt.Sprintf("300 IN A 192.0.2.%d", last.Load()) })
 	n := startReady(t, settings{cluster: local(kubeconfig(c.Kubeconfig(account)), central(addr))})
 	time.Sleep(settled) // the events of the first list
 	const nobody = "nobody.svc.cluster.local."

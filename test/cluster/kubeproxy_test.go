@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -23,6 +24,7 @@ import (
 	"github.com/nodecache/node-cache/internal/kubetest"
 	"github.com/nodecache/node-cache/internal/nodetest"
 	"github.com/nodecache/node-cache/internal/proctest"
+	"github.com/nodecache/node-cache/pkg/dataplane"
 )
 
 // The DNS service of these tests, and the port of its endpoints, on the upstream host.
@@ -34,7 +36,7 @@ var (
 const endpointPort = 5353
 
 // TestKubeProxy has pods ask the address of the DNS service on a node with kube-proxy, with and without an agent in
-// transparent mode.
+// transparent mode, and inspects the node while kube-proxy answers and when it does not.
 func TestKubeProxy(t *testing.T) {
 	t.Parallel()
 	if os.Geteuid() != 0 {
@@ -43,12 +45,15 @@ func TestKubeProxy(t *testing.T) {
 	c := kubetest.Start(t, kubetest.Options{Programs: programs})
 	first := nodetest.Start(t, nodetest.Options{}) // its addresses are those of every network
 	kubetest.Apply(t, c, append(dnsService(first.Upstream), kubetest.Namespace("kube-system"))...)
-	for _, tt := range []struct{ name, mode, backend string }{
-		{"nftables", "nftables", "nftables"},
-		{"iptables-nft", "iptables", "iptables-nft"},
-		{"iptables-legacy", "iptables", "iptables-legacy"},
+	for _, tt := range []struct {
+		mode, backend string
+		rules         string // as the evidence describes them
+	}{
+		{"nftables", "nftables", "table kube-proxy of nftables"},
+		{"iptables", "iptables-nft", "chain KUBE-SERVICES of iptables-nft"},
+		{"iptables", "iptables-legacy", "chain KUBE-SERVICES of iptables-legacy"},
 	} {
-		t.Run(tt.name, func(t *testing.T) {
+		t.Run(tt.backend, func(t *testing.T) {
 			t.Parallel()
 			p := newProxied(t)
 			o := kubetest.KubeProxyOptions{Mode: tt.mode, Enter: p.network.Node.Enter}
@@ -61,8 +66,37 @@ func TestKubeProxy(t *testing.T) {
 			}
 			t.Cleanup(k.Close)
 			p.test(t, tt.backend)
+			want := dataplane.Found{
+				Proxy: dataplane.Proxy(tt.mode), Backend: tt.backend, Reason: "kube-proxy uses " + tt.backend,
+				Evidence: []string{"kube-proxy reports mode " + tt.mode, tt.rules + " for IPv4 and IPv6"},
+			}
+			if tt.mode == tt.backend {
+				want.Reason = "kube-proxy uses it"
+			}
+			p.expectFound(t, want)
+			if err := syscall.Kill(k.PID(), syscall.SIGSTOP); err != nil {
+				t.Fatal(err)
+			}
+			want.Evidence = want.Evidence[1:] // only its rules are left
+			p.expectFound(t, want)
 		})
 	}
+}
+
+// expectFound waits until what is found on the node is right: kube-proxy reports that it is healthy before it has written a rule.
+func (p *proxied) expectFound(t *testing.T, want dataplane.Found) {
+	t.Helper()
+	diff := ""
+	proctest.Eventually(t, limit, "kube-proxy is found", func() bool {
+		if err := p.network.Node.Do(func() error {
+			got, err := dataplane.Find(t.Context(), dataplane.Config{})
+			diff = cmp.Diff(want, got)
+			return err
+		}); err != nil {
+			t.Fatal(err)
+		}
+		return diff == ""
+	}, func() string { return "found (-want +got):\n" + diff })
 }
 
 // iptablesPrograms is a folder in which iptables is the given variant.
@@ -139,10 +173,10 @@ admin: {address: "169.254.20.10:9253"}
 // test has the agent come, go and die.
 func (p *proxied) test(t *testing.T, backend string) {
 	t.Helper()
-	p.await(t, "central", 15*time.Second)
+	p.await(t, "central")
 	for _, kill := range []bool{false, true} {
 		a := proctest.Start(t, "node-cache agent", p.network.Node.Command(t.Context(), nodeCache, "agent", "--config", p.config))
-		p.await(t, "agent", 15*time.Second)
+		p.await(t, "agent")
 		proctest.Eventually(t, limit, "the agent says that it uses "+backend, func() bool { return strings.Contains(a.Stderr.String(), backend) })
 		p.all(t, "agent")
 		meter := p.meter(t)
@@ -209,20 +243,14 @@ func (p *proxied) interrupt(t *testing.T, a *proctest.Process) {
 }
 
 // await waits until who answers in both families.
-func (p *proxied) await(t *testing.T, who string, limit time.Duration) {
+func (p *proxied) await(t *testing.T, who string) {
 	t.Helper()
-	deadline := time.Now().Add(limit)
 	for _, a := range []netip.Addr{dnsIPv4, dnsIPv6} {
-		for {
-			got, err := nodetest.Ask(p.network.Pods[0], netip.AddrPortFrom(a, 53), "udp")
-			if got == who {
-				break
-			}
-			if time.Now().After(deadline) {
-				t.Fatalf("%s is answered by %q, %v after %s; want %s", a, got, err, limit, who)
-			}
-			time.Sleep(20 * time.Millisecond)
-		}
+		var got string
+		proctest.Eventually(t, limit, who+" answers at "+a.String(), func() bool {
+			got, _ = nodetest.Ask(p.network.Pods[0], netip.AddrPortFrom(a, 53), "udp") // no answer yet
+			return got == who
+		}, func() string { return fmt.Sprintf("the answer is from %q", got) })
 	}
 }
 

@@ -56,7 +56,7 @@ func readFile(t *testing.T, path string) string {
 	return string(text)
 }
 
-// TestExamples types what the example's README says, and compares what it says comes of it.
+// TestExamples runs the commands of the example's README and compares their output. Then it edits a file, also wrongly.
 func TestExamples(t *testing.T) {
 	t.Parallel()
 	if _, err := exec.LookPath("dig"); err != nil {
@@ -132,81 +132,21 @@ func (n *node) editShop(t *testing.T, file string) {
 	}
 	t.Logf("%d edits of a file: right after %s", edits, took.spread())
 	took.expectInTime(t)
+	proctest.WriteFile(t, file, strings.ReplaceAll(text, "10.96.10.1", "10.96.10.x"))
+	proctest.Eventually(t, limit, "the slip is named", func() bool { return len(n.status(t).Problems) > 0 })
+	s := n.status(t)
+	if s.Problems[0].Where != "cluster.manifests" || len(s.Cluster.ManifestProblems) == 0 || s.Cluster.ManifestProblems[0].File != "shop.yaml" {
+		t.Errorf("/status names the problems %+v and %+v", s.Problems, s.Cluster.ManifestProblems)
+	}
+	n.expect(t, expectedAnswer{webName, dns.TypeA, "NOERROR 10.96.10.1"})
+	proctest.Eventually(t, limit, "the log names the file", func() bool { return strings.Contains(n.Stderr.String(), "shop.yaml") })
+	if !n.ready() {
+		t.Error("not ready with a slip in one file")
+	}
 	if err := os.Remove(file); err != nil {
 		t.Fatal(err)
 	}
 	n.awaitAnswer(t, webName, "NXDOMAIN")
 	proctest.WriteFile(t, file, text)
 	n.awaitAnswer(t, webName, "NOERROR 10.96.10.1")
-}
-
-// TestManifestProblems breaks files beside good ones.
-func TestManifestProblems(t *testing.T) {
-	t.Parallel()
-	n, folder := startExamples(t)
-	held := startLoad(t, n.settings.addr, inTurn(
-		expectedQuery{"db.shop.svc.cluster.local.", dns.TypeA, []string{"NOERROR 10.244.1.10 10.244.2.10 10.244.3.10"}},
-		expectedQuery{webName, dns.TypeA, []string{"NOERROR 10.96.10.1"}},
-	))
-	for name, text := range map[string]string{
-		"garbage.yaml": "{ this is : [ no YAML\n",
-		"mixed.yaml": `apiVersion: v1
-kind: Service
-metadata: {name: good, namespace: shop}
-spec: {clusterIP: 10.96.20.1}
----
-apiVersion: v1
-kind: Service
-metadata: {name: bad, namespace: shop}
-spec: {clusterIP: 10.96.20.300}
----
-apiVersion: v1
-kind: Service
-metadata: {name: good-too, namespace: shop}
-spec: {clusterIP: 10.96.20.2}
-`,
-		"binary.yaml": "\x00\xff\xfe",
-	} {
-		proctest.WriteFile(t, filepath.Join(folder, name), text)
-	}
-	// A slip in a file that was good takes nothing away.
-	shop := readFile(t, filepath.Join(folder, "shop.yaml"))
-	proctest.WriteFile(t, filepath.Join(folder, "shop.yaml"), strings.ReplaceAll(shop, "10.96.10.1", "10.96.10.x"))
-	n.awaitAnswer(t, "good.shop.svc.cluster.local.", "NOERROR 10.96.20.1")
-	n.awaitAnswer(t, "good-too.shop.svc.cluster.local.", "NOERROR 10.96.20.2")
-	n.expect(t, expectedAnswer{"bad.shop.svc.cluster.local.", dns.TypeA, "NXDOMAIN"})
-	files := map[string]int{"garbage.yaml": 1, "mixed.yaml": 2, "binary.yaml": 1, "shop.yaml": 2}
-	proctest.Eventually(t, limit, "each broken file is named", func() bool { return len(n.problemFiles(t)) == len(files) },
-		func() string { return fmt.Sprintf("named are %v", n.problemFiles(t)) })
-	if diff := cmp.Diff(files, n.problemFiles(t)); diff != "" {
-		t.Errorf("files and documents with problems (-want +got):\n%s", diff)
-	}
-	if s := n.status(t); len(s.Problems) != 1 || s.Problems[0].Where != "cluster.manifests" {
-		t.Errorf("/status names the problems %+v, want that there are some with the manifests", s.Problems)
-	}
-	for file := range files { // what it wrote is on its way through a pipe
-		proctest.Eventually(t, limit, "the log names "+file, func() bool { return strings.Contains(n.Stderr.String(), file) })
-	}
-	if !n.ready() {
-		t.Error("not ready with problems in some files")
-	}
-	for _, name := range []string{"garbage.yaml", "mixed.yaml", "binary.yaml"} {
-		if err := os.Remove(filepath.Join(folder, name)); err != nil {
-			t.Fatal(err)
-		}
-	}
-	proctest.WriteFile(t, filepath.Join(folder, "shop.yaml"), shop)
-	proctest.Eventually(t, limit, "no problem is left", func() bool { return len(n.status(t).Problems) == 0 })
-	n.awaitAnswer(t, "good.shop.svc.cluster.local.", "NXDOMAIN")
-	held.end(t)
-}
-
-// problemFiles gives the document of each file that has a problem.
-func (n *node) problemFiles(t *testing.T) map[string]int {
-	t.Helper()
-	files := map[string]int{}
-	for _, p := range n.status(t).Cluster.ManifestProblems {
-		files[p.File] = p.Document
-	}
-	return files
 }

@@ -39,8 +39,7 @@ func TestModes(t *testing.T) { //nolint:tparallel // they count the queries of t
 	kubetest.Apply(t, m.cluster,
 		inNamespace("kube-system", newSlice("kube-dns", "kube-dns-old", nil)), // one without a port says nothing
 		newSlice("web", "web-1", slicePorts("http:8080"), endpoint("10.1.3.1")))
-	m.corp = proctest.FreeAddr(t)
-	serve(t, m.corp, corpAnswer)
+	m.corp = serveAddress(t, func() string { return "1 IN A 192.0.2.9" })
 	m.api = kubeconfig(m.cluster.Kubeconfig(kubetest.Admin))
 	m.resolvers = map[string]*node{}
 	for _, pod := range []string{firstPod, secondPod, lastPod} {
@@ -58,19 +57,6 @@ type modes struct {
 	api       string         // line of the cluster section
 	corp      netip.AddrPort // serves corp.cluster.local
 	resolvers map[string]*node
-}
-
-// corpAnswer gives every name the address 192.0.2.9.
-func corpAnswer(q *dns.Msg) *dns.Msg {
-	m := new(dns.Msg).SetReply(q)
-	rr, err := dns.NewRR(q.Question[0].Name + " 1 IN A 192.0.2.9")
-	if err != nil {
-		panic(err) // the name was parsed already
-	}
-	if q.Question[0].Qtype == dns.TypeA {
-		m.Answer = []dns.RR{rr}
-	}
-	return m
 }
 
 // startResolver runs a central resolver that knows more of the domain than the API server does.

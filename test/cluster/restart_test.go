@@ -4,13 +4,10 @@ package cluster
 
 import (
 	"fmt"
-	"io"
-	"net"
 	"net/http"
 	"net/netip"
 	"path/filepath"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -26,62 +23,11 @@ const (
 	freshName = "fresh.shop.svc.cluster.local."
 )
 
-// A relay is one address that leads to another over TCP, while it is open.
-type relay struct {
-	addr netip.AddrPort
-
-	listener net.Listener
-	tasks    sync.WaitGroup
-}
-
-// open lets connections through to an address.
-func (d *relay) open(t *testing.T, to netip.AddrPort) {
-	t.Helper()
-	var err error
-	if d.listener, err = net.Listen("tcp", d.addr.String()); err != nil {
-		t.Fatal(err)
-	}
-	d.tasks.Go(func() {
-		for {
-			in, err := d.listener.Accept()
-			if err != nil {
-				return // it is closed
-			}
-			d.tasks.Go(func() { pass(in, to) })
-		}
-	})
-}
-
-// pass copies both ways until either end has had enough.
-func pass(in net.Conn, to netip.AddrPort) {
-	defer func() { _ = in.Close() }()
-	out, err := net.Dial("tcp", to.String())
-	if err != nil {
-		return
-	}
-	var back sync.WaitGroup
-	back.Go(func() {
-		_, _ = io.Copy(in, out)
-		_ = in.Close()
-	})
-	_, _ = io.Copy(out, in)
-	_ = out.Close()
-	back.Wait()
-}
-
-// close lets no connection through. Those that are open end with the server behind.
-func (d *relay) close() {
-	if d.listener != nil {
-		_ = d.listener.Close()
-	}
-}
-
 // restarted is a cluster whose agents are ended, and that loses its API server and its central resolver before they
 // start again.
 type restarted struct {
 	cluster *kubetest.Cluster
 	coredns *kubetest.CoreDNS
-	door    relay // to CoreDNS
 
 	alone   *node // has the zone and knows nobody else
 	backed  *node // has the zone and asks CoreDNS about what it cannot know
@@ -94,9 +40,8 @@ func TestWarmRestart(t *testing.T) {
 	t.Parallel()
 	r := &restarted{cluster: kubetest.Start(t, kubetest.Options{Programs: programs})}
 	openShop(t, r.cluster)
-	r.door.addr = proctest.FreeAddr(t)
-	r.startCoreDNS(t)
-	direct, resolver := kubeconfig(r.cluster.Kubeconfig(kubetest.Admin)), central(r.door.addr)
+	r.coredns = startCoreDNS(t, r.cluster, netip.AddrPort{})
+	direct, resolver := kubeconfig(r.cluster.Kubeconfig(kubetest.Admin)), central(r.coredns.Addr())
 	asking := []string{"resolver: central", resolver, "ranges: [10.96.0.0/12]"}
 	r.alone = startReady(t, keeping(t, local("ranges: [10.96.0.0/12]", direct)))
 	r.backed = startReady(t, keeping(t, local(direct, resolver)))
@@ -112,7 +57,6 @@ func TestWarmRestart(t *testing.T) {
 	deleteService(t, r.cluster, "old")
 	kubetest.Apply(t, r.cluster, shopService("fresh", "10.96.1.3"))
 	r.cluster.KillAPIServer()
-	r.door.close()
 	r.coredns.Close()
 	for _, n := range []**node{&r.alone, &r.backed, &r.central, &r.events} {
 		*n = startNode(t, (*n).settings)
@@ -135,28 +79,6 @@ func keeping(t *testing.T, cluster []string) settings {
 }
 
 func (r *restarted) all() []*node { return []*node{r.alone, r.backed, r.central, r.events} }
-
-func (r *restarted) startCoreDNS(t *testing.T) {
-	t.Helper()
-	var err error
-	r.coredns, err = r.cluster.LaunchCoreDNS(t.Context(), t.TempDir(), `. {
-	bind 127.0.0.1
-	ready {$READY}
-	kubernetes cluster.local in-addr.arpa ip6.arpa {
-		kubeconfig {$KUBECONFIG}
-	}
-}
-`)
-	if err != nil {
-		t.Fatal(err)
-	}
-	r.door.open(t, r.coredns.Addr())
-	t.Cleanup(func() {
-		r.door.close()
-		r.coredns.Close()
-		r.door.tasks.Wait()
-	})
-}
 
 // fillCaches asks every agent for all that it is to know.
 func (r *restarted) fillCaches(t *testing.T) {
@@ -222,7 +144,9 @@ func (r *restarted) testRecovery(t *testing.T) {
 	if err := r.cluster.StartAPIServer(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	r.startCoreDNS(t)
+	if err := r.coredns.Start(t.Context()); err != nil {
+		t.Fatal(err)
+	}
 	began := time.Now()
 	for _, n := range r.all() {
 		n.awaitReady(t)
