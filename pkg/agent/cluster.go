@@ -102,23 +102,19 @@ func (a *Agent) makeSource(c *cluster, cfg *config.Cluster) (err error) {
 		config.EndpointsAll:      watch.EndpointsAll,
 		config.EndpointsNone:     watch.EndpointsNone,
 	}[cfg.Endpoints]
-	if cfg.Manifests != "" {
-		c.source, err = watch.NewManifests(watch.ManifestsConfig{
-			Folder: cfg.Manifests, Store: c.events, ServiceWatch: follow,
-			Endpoints: endpoints, Pods: cfg.Pods == config.PodsVerified, ServicesOnly: slim,
-			Namespaces: cfg.Namespaces, ServiceSelector: cfg.ServiceSelector, NamespaceSelector: cfg.NamespaceSelector,
-			Log: a.log, Now: time.Now,
-		})
-		return manifestsProblem(err)
-	}
-	c.source, err = watch.New(watch.Config{
-		Kubeconfig: cfg.Kubeconfig, Store: c.events, ServiceWatch: follow,
+	source := watch.Config{
+		Kubeconfig: cfg.Kubeconfig, Folder: cfg.Manifests, Store: c.events, ServiceWatch: follow,
 		Endpoints: endpoints, Pods: cfg.Pods == config.PodsVerified, ServicesOnly: slim,
 		Namespaces: cfg.Namespaces, ServiceSelector: cfg.ServiceSelector, NamespaceSelector: cfg.NamespaceSelector,
 		StaleAfter: cfg.StaleAfter, MaxList: a.memory.share.Load().list(), NodeName: os.Getenv("NODE_NAME"),
 		UserAgent: "node-cache/" + a.options.Version,
 		Log:       a.log, Now: time.Now,
-	})
+	}
+	if cfg.Manifests != "" {
+		c.source, err = watch.NewManifests(source)
+		return manifestsProblem(err)
+	}
+	c.source, err = watch.New(source)
 	return sourceProblem(err, cfg.Kubeconfig)
 }
 

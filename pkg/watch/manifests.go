@@ -7,14 +7,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"path/filepath"
 	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
-
-	"k8s.io/apimachinery/pkg/labels"
 
 	"github.com/nodecache/node-cache/pkg/filewatch"
 	"github.com/nodecache/node-cache/pkg/task"
@@ -24,25 +21,6 @@ import (
 // manifestRemoveDelay is how long an object must be missing before it is removed: a file that is being rewritten lacks
 // objects for a while.
 const manifestRemoveDelay = 500 * time.Millisecond
-
-// ManifestsConfig configures Manifests.
-type ManifestsConfig struct {
-	Folder     string      // required
-	Store      *zone.Store // nil: fill no store, only serve ServiceWatch
-	Namespaces []string    // only these are exposed; empty: all
-
-	// Label selectors in kubectl syntax; empty selects all. EndpointSlices follow their Service. A namespace has the
-	// labels of its document, if there is one, and kubernetes.io/metadata.name.
-	ServiceSelector, NamespaceSelector string
-
-	Endpoints    Endpoints
-	Pods         bool          // use Pods too
-	ServicesOnly bool          // fill the store with Services only, whatever Endpoints and Pods are
-	ServiceWatch *ServiceWatch // nil: none; Namespaces and the selectors do not apply to it
-
-	Log *slog.Logger // nil: silent
-	Now func() time.Time
-}
 
 // Manifests keep a store equal to the objects in a folder of YAML and JSON files, instead of an API server.
 //
@@ -59,7 +37,7 @@ type ManifestsConfig struct {
 // New and changed objects are served once the folder has been unchanged for 50 ms. A missing object is removed half a
 // second later.
 type Manifests struct {
-	cfg            ManifestsConfig
+	cfg            Config
 	folder         manifestFolder // used only by Run after NewManifests
 	selection      manifestSelection
 	serviceWatcher *serviceWatcher // nil: none
@@ -88,27 +66,19 @@ type manifestSet struct {
 
 // NewManifests reads the folder once. It fails if the configuration is invalid or the folder cannot be read;
 // [Manifests.Problems] reports problems in its files. Before Run, it changes only the store's expected kinds.
-func NewManifests(cfg ManifestsConfig) (*Manifests, error) {
+func NewManifests(cfg Config) (*Manifests, error) {
 	if cfg.Folder == "" {
 		return nil, errors.New("manifests: no folder set")
 	}
-	if cfg.Now == nil {
-		return nil, errors.New("manifests: no clock set")
-	}
-	cfg.Log = cmp.Or(cfg.Log, slog.New(slog.DiscardHandler))
-	path, err := filepath.Abs(cfg.Folder)
+	services, namespaces, err := cfg.selectors()
 	if err != nil {
-		return nil, fmt.Errorf("resolving %s: %w", cfg.Folder, err)
+		return nil, err
 	}
-	cfg.Folder = path
-	m := &Manifests{cfg: cfg, ready: make(chan struct{}), selection: manifestSelection{namespaces: cfg.Namespaces, endpoints: cfg.Endpoints}}
-	m.folder = manifestFolder{path: path, guard: task.Guard{Where: "manifests", Log: cfg.Log, Count: &m.panics}}
-	if m.selection.services, err = labels.Parse(cfg.ServiceSelector); err != nil {
-		return nil, fmt.Errorf("parsing the service selector: %w", err)
+	if cfg.Folder, err = filepath.Abs(cfg.Folder); err != nil {
+		return nil, fmt.Errorf("resolving the folder of manifests: %w", err)
 	}
-	if m.selection.namespaceLabels, err = labels.Parse(cfg.NamespaceSelector); err != nil {
-		return nil, fmt.Errorf("parsing the namespace selector: %w", err)
-	}
+	m := &Manifests{cfg: cfg, ready: make(chan struct{}), selection: manifestSelection{cfg.Namespaces, services, namespaces, cfg.Endpoints}}
+	m.folder = manifestFolder{path: cfg.Folder, guard: task.Guard{Where: "manifests", Log: cfg.Log, Count: &m.panics}}
 	if m.folder.scan(context.Background()); m.folder.err != nil {
 		return nil, fmt.Errorf("reading manifests: %w", m.folder.err)
 	}

@@ -4,6 +4,7 @@ package watch_test
 
 import (
 	"context"
+	"log/slog"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -24,7 +25,7 @@ import (
 type folderHarness struct {
 	t         *testing.T
 	dir       string
-	cfg       watch.ManifestsConfig
+	cfg       watch.Config
 	manifests *watch.Manifests
 	zone      *zone.Zone
 }
@@ -34,7 +35,7 @@ func newFolderHarness(t *testing.T, files map[string]string) *folderHarness {
 	t.Helper()
 	w := &folderHarness{t: t, dir: filepath.Join(t.TempDir(), "manifests")}
 	require(t, os.Mkdir(w.dir, 0o700))
-	w.cfg = watch.ManifestsConfig{Folder: w.dir, Store: zone.NewStore(), Endpoints: watch.EndpointsHeadless, Now: time.Now}
+	w.cfg = watch.Config{Folder: w.dir, Store: zone.NewStore(), Endpoints: watch.EndpointsHeadless, Now: time.Now, Log: slog.New(slog.DiscardHandler)}
 	for name, text := range files {
 		w.write(name, text)
 	}

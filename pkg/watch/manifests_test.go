@@ -134,26 +134,25 @@ func TestNewManifests(t *testing.T) {
 	require(t, os.WriteFile(file, nil, 0o600))
 	for _, tt := range []struct {
 		name string
-		cfg  watch.ManifestsConfig
+		cfg  watch.Config
 		want string
 	}{
-		{name: "no folder", cfg: watch.ManifestsConfig{Now: time.Now}, want: "manifests: no folder set"},
-		{name: "no clock", cfg: watch.ManifestsConfig{Folder: dir}, want: "manifests: no clock set"},
+		{name: "no folder", cfg: watch.Config{Now: time.Now}, want: "manifests: no folder set"},
 		{
-			name: "missing folder", cfg: watch.ManifestsConfig{Folder: filepath.Join(dir, "none"), Now: time.Now},
+			name: "missing folder", cfg: watch.Config{Folder: filepath.Join(dir, "none"), Now: time.Now},
 			want: "reading manifests: open " + filepath.Join(dir, "none") + ": no such file or directory",
 		},
 		{
-			name: "a file", cfg: watch.ManifestsConfig{Folder: file, Now: time.Now},
+			name: "a file", cfg: watch.Config{Folder: file, Now: time.Now},
 			want: "reading manifests: open " + file + ": not a directory",
 		},
 		{
-			name: "service selector", cfg: watch.ManifestsConfig{Folder: dir, Now: time.Now, ServiceSelector: "a in"},
-			want: "parsing the service selector: ",
+			name: "service selector", cfg: watch.Config{Folder: dir, Now: time.Now, ServiceSelector: "a in"},
+			want: `parsing the service selector "a in": `,
 		},
 		{
-			name: "namespace selector", cfg: watch.ManifestsConfig{Folder: dir, Now: time.Now, NamespaceSelector: "!"},
-			want: "parsing the namespace selector: ",
+			name: "namespace selector", cfg: watch.Config{Folder: dir, Now: time.Now, NamespaceSelector: "!"},
+			want: `parsing the namespace selector "!": `,
 		},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -179,7 +178,7 @@ func TestManifestsSelection(t *testing.T) {
 	type answers map[string]string
 	for _, tt := range []struct {
 		name   string
-		change func(*watch.ManifestsConfig)
+		change func(*watch.Config)
 		want   answers
 	}{
 		{
@@ -190,40 +189,40 @@ func TestManifestsSelection(t *testing.T) {
 			},
 		},
 		{
-			name: "all slices", change: func(c *watch.ManifestsConfig) { c.Endpoints = watch.EndpointsAll },
+			name: "all slices", change: func(c *watch.Config) { c.Endpoints = watch.EndpointsAll },
 			want: answers{
 				"db.shop.svc": "10.244.0.1", "10-244-0-2.web.shop.svc": "10.244.0.2",
 				"2.0.244.10.in-addr.arpa. PTR": "10-244-0-2.web.shop.svc.cluster.local.",
 			},
 		},
 		{
-			name: "no slices", change: func(c *watch.ManifestsConfig) { c.Endpoints = watch.EndpointsNone },
+			name: "no slices", change: func(c *watch.Config) { c.Endpoints = watch.EndpointsNone },
 			want: answers{"web.shop.svc": "10.96.0.1", "db.shop.svc": "NXDOMAIN", "1.0.244.10.in-addr.arpa. PTR": "NXDOMAIN"},
 		},
 		{
-			name: "pods", change: func(c *watch.ManifestsConfig) { c.Pods = true },
+			name: "pods", change: func(c *watch.Config) { c.Pods = true },
 			want: answers{"10-244-0-9.shop.pod": "10.244.0.9", "10-244-0-8.shop.pod": "NXDOMAIN"},
 		},
 		{
-			name: "namespaces", change: func(c *watch.ManifestsConfig) { c.Namespaces = []string{"default"} },
+			name: "namespaces", change: func(c *watch.Config) { c.Namespaces = []string{"default"} },
 			want: answers{"web.shop.svc": "NXDOMAIN", "shop.svc": "NXDOMAIN", "web.default.svc": "10.96.0.2", "db.shop.svc": "NXDOMAIN"},
 		},
 		{
-			name: "namespace selector", change: func(c *watch.ManifestsConfig) { c.NamespaceSelector = "team=a" },
+			name: "namespace selector", change: func(c *watch.Config) { c.NamespaceSelector = "team=a" },
 			want: answers{"web.shop.svc": "10.96.0.1", "db.shop.svc": "10.244.0.1", "web.default.svc": "NXDOMAIN", "default.svc": "NXDOMAIN"},
 		},
 		{
 			name:   "namespace without a document by its name",
-			change: func(c *watch.ManifestsConfig) { c.NamespaceSelector = "kubernetes.io/metadata.name=default" },
+			change: func(c *watch.Config) { c.NamespaceSelector = "kubernetes.io/metadata.name=default" },
 			want:   answers{"web.shop.svc": "NXDOMAIN", "web.default.svc": "10.96.0.2"},
 		},
 		{
-			name: "service selector", change: func(c *watch.ManifestsConfig) { c.ServiceSelector = "tier=front" },
+			name: "service selector", change: func(c *watch.Config) { c.ServiceSelector = "tier=front" },
 			want: answers{"web.shop.svc": "10.96.0.1", "web.default.svc": "NXDOMAIN", "db.shop.svc": "NXDOMAIN", "default.svc": "NODATA"},
 		},
 		{
 			name:   "slices go with their services",
-			change: func(c *watch.ManifestsConfig) { c.Endpoints, c.ServiceSelector = watch.EndpointsAll, "tier=front" },
+			change: func(c *watch.Config) { c.Endpoints, c.ServiceSelector = watch.EndpointsAll, "tier=front" },
 			want: answers{
 				"10-244-0-2.web.shop.svc": "10.244.0.2", "1.0.244.10.in-addr.arpa. PTR": "NXDOMAIN", "3.0.244.10.in-addr.arpa. PTR": "NXDOMAIN",
 			},

@@ -3,6 +3,7 @@
 package watch
 
 import (
+	"log/slog"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -43,7 +44,7 @@ func TestManifestsPause(t *testing.T) {
 	store := zone.NewStore()
 	z, err := zone.New(zone.Config{Store: store, Domain: "cluster.local."})
 	must(err)
-	m, err := NewManifests(ManifestsConfig{Folder: dir, Store: store, Now: time.Now})
+	m, err := NewManifests(Config{Folder: dir, Store: store, Now: time.Now, Log: slog.New(slog.DiscardHandler)})
 	must(err)
 	m.start(t.Context())
 	for _, step := range []struct {

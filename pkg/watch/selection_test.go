@@ -265,7 +265,7 @@ func TestNew(t *testing.T) {
 	}{
 		{name: "nothing to do", change: func(cfg *watch.Config) { cfg.Store = nil }, want: "watch: neither a store nor a service to watch is set"},
 		{name: "too strict", change: func(cfg *watch.Config) { cfg.StaleAfter = time.Second }, want: "stale after 1s: must be at least 5s"},
-		{name: "selector", change: func(cfg *watch.Config) { cfg.ServiceSelector = "a in" }, want: `parsing label selector "a in": `},
+		{name: "selector", change: func(cfg *watch.Config) { cfg.ServiceSelector = "a in" }, want: `parsing the service selector "a in": `},
 		{name: "absent kubeconfig", change: func(cfg *watch.Config) { cfg.Kubeconfig = absent }, want: "reading kubeconfig " + absent + ": ", is: fs.ErrNotExist},
 		{name: "garbage for kubeconfig", change: func(cfg *watch.Config) { cfg.Kubeconfig = garbage }, want: "reading kubeconfig " + garbage + ": "},
 		{name: "pipe for kubeconfig", change: func(cfg *watch.Config) { cfg.Kubeconfig = pipe }, want: "reading kubeconfig " + pipe + ": not a regular file"},

@@ -57,14 +57,8 @@ type serviceWatcher struct {
 // sliceEndpoints are the relevant parts of one EndpointSlice.
 type sliceEndpoints struct {
 	ports       []zone.Port
-	ready       []zonedAddr // and not terminating
-	terminating []zonedAddr // terminating, and still serving
-}
-
-// A zonedAddr is an address with its topology zone.
-type zonedAddr struct {
-	addr netip.Addr
-	zone string
+	ready       []Server // and not terminating; without a port
+	terminating []Server // terminating, and still serving
 }
 
 // newServiceWatcher returns a serviceWatcher without objects.
@@ -168,7 +162,7 @@ func (s *sliceEndpoints) add(ep *discoveryv1.Endpoint) {
 		return
 	}
 	for _, addr := range addrsOf(ep.Addresses) {
-		*to = append(*to, zonedAddr{addr, orZero(ep.Zone)})
+		*to = append(*to, Server{netip.AddrPortFrom(addr, 0), orZero(ep.Zone)})
 	}
 }
 
@@ -215,9 +209,9 @@ func (f *serviceWatcher) snapshot() (ready []Server, service []netip.AddrPort, s
 }
 
 // appendServers appends the endpoints of a slice with their port.
-func appendServers(dst []Server, endpoints []zonedAddr, port uint16) []Server {
+func appendServers(dst, endpoints []Server, port uint16) []Server {
 	for _, ep := range endpoints {
-		dst = append(dst, Server{netip.AddrPortFrom(ep.addr, port), ep.zone})
+		dst = append(dst, Server{netip.AddrPortFrom(ep.Addr.Addr(), port), ep.Zone})
 	}
 	return dst
 }

@@ -31,9 +31,10 @@ const (
 	EndpointsNone
 )
 
-// Config configures a Watch.
+// Config configures a Watch or Manifests.
 type Config struct {
-	Kubeconfig string      // a file; empty: the pod's service account
+	Kubeconfig string      // of a Watch: a file; empty: the pod's service account
+	Folder     string      // of Manifests; required there
 	Store      *zone.Store // nil: none is filled, only ServiceWatch counts
 	Endpoints  Endpoints
 	Pods       bool // watch Pods too
@@ -42,12 +43,20 @@ type Config struct {
 	// only, whatever Endpoints and Pods are, and Ready does not wait for them.
 	ServicesOnly bool
 
-	Namespaces []string // only these are watched, each with its own watches; empty: all
+	Namespaces []string // only these, each with its own watches; empty: all. ServiceWatch may name another
 
 	// ServiceSelector is a label selector for Services and, as in CoreDNS, for EndpointSlices and Pods: the controller
-	// copies a Service's labels to its slices. NamespaceSelector selects Namespaces: the store gets no others, and the zone
-	// must hide the contents of those ([zone.Config] KnownNamespaces). Empty selects all.
+	// copies a Service's labels to its slices. In Manifests, EndpointSlices follow their Service and Pods are not selected.
+	// NamespaceSelector selects Namespaces: the store gets no others, and the zone must hide the contents of those
+	// ([zone.Config] KnownNamespaces). In Manifests, a namespace has the labels of its document, if there is one, and
+	// kubernetes.io/metadata.name. Empty selects all.
 	ServiceSelector, NamespaceSelector string
+
+	ServiceWatch *ServiceWatch // nil: none
+	Log          *slog.Logger  // required
+	Now          func() time.Time
+
+	// The rest is for a Watch.
 
 	// StaleAfter is the zone's staleness limit. A state that was quiet for most of it is confirmed actively, with a new
 	// watch if needed. At least 5 s; 0: 90 s. Below 75 s, the minute between bookmarks is too long, and each kind
@@ -58,11 +67,8 @@ type Config struct {
 	// of a watch, whose objects come one by one. 0: 1 GiB.
 	MaxList int64
 
-	ServiceWatch *ServiceWatch // nil: none
-	NodeName     string        // the node of NodeZone
-	UserAgent    string        // empty: node-cache
-	Log          *slog.Logger
-	Now          func() time.Time
+	NodeName  string // the node of NodeZone
+	UserAgent string // empty: node-cache
 
 	dial dialFunc // for tests; nil: the network
 }
@@ -121,15 +127,22 @@ func (cfg *Config) check() error {
 	if cfg.MaxList == 0 {
 		cfg.MaxList = defaultMaxList
 	}
-	for _, s := range []string{cfg.ServiceSelector, cfg.NamespaceSelector} {
-		if _, err := labels.Parse(s); err != nil {
-			return fmt.Errorf("parsing label selector %q: %w", s, err)
-		}
-	}
 	if cfg.UserAgent == "" {
 		cfg.UserAgent = "node-cache"
 	}
-	return nil
+	_, _, err := cfg.selectors()
+	return err
+}
+
+// selectors parses the label selectors.
+func (cfg *Config) selectors() (services, namespaces labels.Selector, err error) {
+	if services, err = labels.Parse(cfg.ServiceSelector); err != nil {
+		return nil, nil, fmt.Errorf("parsing the service selector %q: %w", cfg.ServiceSelector, err)
+	}
+	if namespaces, err = labels.Parse(cfg.NamespaceSelector); err != nil {
+		return nil, nil, fmt.Errorf("parsing the namespace selector %q: %w", cfg.NamespaceSelector, err)
+	}
+	return services, namespaces, nil
 }
 
 // addKinds adds the feeds of the store.
