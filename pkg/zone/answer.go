@@ -168,8 +168,7 @@ func (r *reply) apexName() Result {
 		r.dst = append(r.dst, labelsNS...)
 		r.appendOwner(r.apex)
 		r.answer++
-		r.appendNameservers(server, 4, &r.extra)
-		r.appendNameservers(server, 16, &r.extra)
+		r.extra += r.appendAddrs(server, r.z.ns4, 4, r.z.ttl) + r.appendAddrs(server, r.z.ns6, 16, r.z.ttl)
 		return r.finish(wire.RcodeSuccess, 0)
 	}
 	return r.nodata(needsNothing)
@@ -193,14 +192,14 @@ func (r *reply) ownName() Result {
 	case labelsDNS:
 		return r.nodata(needsNothing) // ns.dns exists
 	case labelsNS:
-		addrLen := addrLenOf(r.q.Type)
-		before := r.answer // the aliases before it
-		if addrLen != 0 {
-			at := len(r.dst)
-			r.appendNameservers(r.at, addrLen, &r.answer)
-			r.rotate(at, r.answer-before, addrLen)
+		n := 0
+		switch r.q.Type {
+		case wire.TypeA:
+			n = r.appendRotated(r.z.ns4, 4, r.z.ttl)
+		case wire.TypeAAAA:
+			n = r.appendRotated(r.z.ns6, 16, r.z.ttl)
 		}
-		if r.answer == before {
+		if n == 0 {
 			return r.nodata(needsNothing)
 		}
 		return r.finish(wire.RcodeSuccess, 0)
@@ -215,16 +214,4 @@ func (r *reply) ownName() Result {
 		return r.finish(wire.RcodeSuccess, 0)
 	}
 	return r.denyUnlessFallback(needsNothing)
-}
-
-// appendNameservers appends the addresses of ns.dns, whose name is at the offset.
-func (r *reply) appendNameservers(at, addrLen int, count *int) {
-	list := r.z.ns4
-	if addrLen == 16 {
-		list = r.z.ns6
-	}
-	for ; list != "" && !r.full(addressRecordLen(addrLen)); list = list[addrLen:] {
-		r.appendAddress(at, list[:addrLen], r.z.ttl)
-		*count++
-	}
 }

@@ -324,25 +324,23 @@ func (r *recordReader) number(most uint64) uint64 {
 // length reads the length of a text or list. Each item takes at least one byte.
 func (r *recordReader) length() int { return int(r.number(uint64(len(r.rest)))) }
 
-func (r *recordReader) text() string {
+// bytes reads a text or a packed address.
+func (r *recordReader) bytes() []byte {
 	n := r.length()
 	if r.malformed || n > len(r.rest) {
 		r.malformed = true
-		return ""
+		return nil
 	}
-	s := string(r.rest[:n])
+	b := r.rest[:n]
 	r.rest = r.rest[n:]
-	return s
+	return b
 }
 
+func (r *recordReader) text() string { return string(r.bytes()) }
+
 func (r *recordReader) addr() netip.Addr {
-	n := r.length()
-	if r.malformed || n > len(r.rest) {
-		r.malformed = true
-		return netip.Addr{}
-	}
-	a, ok := netip.AddrFromSlice(r.rest[:n])
-	r.rest, r.malformed = r.rest[n:], r.malformed || !ok
+	a, ok := netip.AddrFromSlice(r.bytes())
+	r.malformed = r.malformed || !ok
 	return a
 }
 

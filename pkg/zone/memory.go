@@ -104,9 +104,7 @@ func (s *Store) Stats() Stats {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	index := 0
-	for _, x := range []*hashIndex{
-		&s.nodesByName, &s.nodesByAddr, &s.slicesByAddr, &s.slicesByLabel, &s.podsByAddr, &s.namespacesByName, &s.slicesByName, &s.podsByName,
-	} {
+	for _, x := range s.indexes() {
 		index += x.size()
 	}
 	index += 8 * (len(*s.nodes.table.Load()) + len(*s.slices.table.Load()) + len(*s.pods.table.Load()) + len(*s.namespaces.table.Load()))

@@ -170,16 +170,3 @@ func (s *service) addrs(addrLen int) string {
 func (s *service) portsAt() int { return 4*int(s.n4) + 16*int(s.n6) }
 
 func (s *service) ports() portList { return portList(s.data[s.portsAt():]) }
-
-// hasAddr reports whether addr is one of the service's.
-func (s *service) hasAddr(addr []byte) bool {
-	if s.typ != ClusterIP {
-		return false
-	}
-	for list := s.addrs(len(addr)); list != ""; list = list[len(addr):] {
-		if list[:len(addr)] == string(addr) {
-			return true
-		}
-	}
-	return false
-}

@@ -4,6 +4,7 @@ package zone
 
 import (
 	"bytes"
+	"cmp"
 
 	"github.com/nodecache/node-cache/pkg/wire"
 )
@@ -101,23 +102,13 @@ func (o *observer) notifyAddrs(a, b string, addrLen int) {
 func (o *observer) notifySlice(old, sl *slice) {
 	switch {
 	case o.notify == nil:
-	case old == nil || sl == nil || old.key == sl.key:
-		o.notifySliceOwner(old, sl)
-		o.notifyEntries(old, sl)
+	case old != nil && sl != nil && old.key != sl.key:
+		o.notifySlice(old, nil)
+		o.notifySlice(nil, sl)
 	default:
-		o.notifySliceOwner(old, nil)
-		o.notifyEntries(old, nil)
-		o.notifySliceOwner(sl, nil)
-		o.notifyEntries(sl, nil)
+		o.notifyName(cmp.Or(sl, old).key, treeService)
+		o.notifyEntries(old, sl)
 	}
-}
-
-// notifySliceOwner notifies of the service of a slice; either may be nil.
-func (o *observer) notifySliceOwner(a, b *slice) {
-	if a == nil {
-		a = b
-	}
-	o.notifyName(a.key, treeService)
 }
 
 // notifyEntries notifies of the addresses whose reverse names differ between two versions of a slice; either may be nil.

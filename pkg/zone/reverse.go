@@ -79,25 +79,33 @@ func (r *reply) appendPTR(label []byte, key string) bool {
 	return true
 }
 
-// exposes reports whether the node's namespace is exposed and its name is not excluded.
-func (z *Zone) exposes(n *node) bool {
-	label := keyNamespace(n.key)
+// exposes reports whether the configuration exposes the namespace, whose label is in wire form, and the kinds that the
+// answer depends on.
+func (z *Zone) exposes(label []byte) (ok bool, on kindSet) {
 	if z.namespaces != nil {
-		if _, ok := z.namespaces[label]; !ok {
-			return false
+		if _, ok := z.namespaces[string(label)]; !ok {
+			return false, needsNothing
 		}
 	}
 	if !z.knownNamespaces {
-		return true
+		return true, needsNothing
 	}
-	var buf [64]byte
-	space, _ := z.store.findNamespace(buf[:copy(buf[:], label)])
-	return space != nil && space.declared.Load()
+	n, _ := z.store.findNamespace(label)
+	return n != nil && n.declared.Load(), needsNamespaces
+}
+
+// exposesNode reports whether the node's namespace is exposed.
+func (z *Zone) exposesNode(n *node) bool {
+	var buf [1 + wire.MaxLabel]byte
+	ok, _ := z.exposes(buf[:copy(buf[:], keyNamespace(n.key))])
+	return ok
 }
 
 // serviceAt returns the node of the service with the address, or nil.
 func (s *Store) serviceAt(addr []byte, z *Zone) *node {
-	n, _ := find(&s.nodesByAddr, &s.nodes, s.hash(addr), func(n *node) bool { return n.svc != nil && n.svc.hasAddr(addr) && z.exposes(n) })
+	n, _ := find(&s.nodesByAddr, &s.nodes, s.hash(addr), func(n *node) bool {
+		return n.svc != nil && containsAddr(clusterIPs(n.svc, len(addr)), addr) && z.exposesNode(n)
+	})
 	return n
 }
 
@@ -132,7 +140,7 @@ func (r *reply) appendSlicePTRs(sl *slice, addr []byte) bool {
 	}
 	var buf [2 * (1 + wire.MaxLabel)]byte
 	n, _ := r.z.store.findNode(buf[:copy(buf[:], sl.key)])
-	if n == nil || n.svc == nil || n.svc.typ == ExternalName || !r.z.exposes(n) {
+	if n == nil || n.svc == nil || n.svc.typ == ExternalName || !r.z.exposesNode(n) {
 		return true
 	}
 	sel := r.selectAll(n)

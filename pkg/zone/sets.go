@@ -11,15 +11,23 @@ import (
 	"github.com/nodecache/node-cache/pkg/wire"
 )
 
-// appendClusterIPs appends the service's addresses of addrLen bytes each.
-func (r *reply) appendClusterIPs(svc *service, addrLen int) {
-	n, at := 0, len(r.dst)
-	for list := svc.addrs(addrLen); list != "" && !r.full(addressRecordLen(addrLen)); list = list[addrLen:] {
-		r.appendAddress(r.at, list[:addrLen], r.ttl)
+// appendAddrs appends the records of packed addresses of addrLen bytes each, whose owner is at the offset, and returns
+// their number.
+func (r *reply) appendAddrs(at int, list string, addrLen int, ttl uint32) (n int) {
+	for ; list != "" && !r.full(addressRecordLen(addrLen)); list = list[addrLen:] {
+		r.appendAddress(at, list[:addrLen], ttl)
 		n++
 	}
+	return n
+}
+
+// appendRotated appends the current name's addresses to the answer, rotated, and returns their number.
+func (r *reply) appendRotated(list string, addrLen int, ttl uint32) int {
+	at := len(r.dst)
+	n := r.appendAddrs(r.at, list, addrLen, ttl)
 	r.rotate(at, n, addrLen)
 	r.answer += n
+	return n
 }
 
 // appendEndpoints appends the addresses of the selection without duplicates, those of the node's topology zone first.

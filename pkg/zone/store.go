@@ -47,12 +47,16 @@ func NewStore() *Store {
 	s.slices.init()
 	s.pods.init()
 	s.namespaces.init()
-	for _, x := range []*hashIndex{
-		&s.nodesByName, &s.nodesByAddr, &s.slicesByAddr, &s.slicesByLabel, &s.podsByAddr, &s.namespacesByName, &s.slicesByName, &s.podsByName,
-	} {
+	for _, x := range s.indexes() {
 		x.init()
 	}
 	return s
+}
+
+func (s *Store) indexes() []*hashIndex {
+	return []*hashIndex{
+		&s.nodesByName, &s.nodesByAddr, &s.slicesByAddr, &s.slicesByLabel, &s.podsByAddr, &s.namespacesByName, &s.slicesByName, &s.podsByName,
+	}
 }
 
 // PutService stores or replaces the service, and reports whether that changed anything. It ignores a service whose name or
@@ -234,11 +238,11 @@ func (s *Store) setService(key []byte, svc *service, now time.Time) bool {
 	s.count(Services, old != nil, -serviceSize(n.key, old))
 	s.count(Services, svc != nil, serviceSize(n.key, svc))
 	if svc != nil && svc.typ == ClusterIP {
-		s.addAddrs(&s.nodesByAddr, id, svc.addrs(4), svc.addrs(16))
+		s.eachAddr(svc.addrs(4), svc.addrs(16), id, s.nodesByAddr.add)
 	}
 	s.setNode(id, n.withService(svc))
 	if old != nil && old.typ == ClusterIP {
-		s.removeAddrs(&s.nodesByAddr, id, old.addrs(4), old.addrs(16))
+		s.eachAddr(old.addrs(4), old.addrs(16), id, s.nodesByAddr.remove)
 	}
 	space := keyNamespace(n.key)
 	spaceMoved := (old == nil) != (svc == nil) && s.countServices(space, svc != nil)
@@ -269,11 +273,9 @@ func (s *Store) setSlice(namespace, name string, sl *slice, now time.Time) bool 
 	s.count(Slices, old != nil, -sliceSize(old))
 	s.count(Slices, sl != nil, sliceSize(sl))
 	if sl != nil {
-		s.addAddrs(&s.slicesByAddr, id, sl.distinctAddrs(4), sl.distinctAddrs(16))
+		s.eachAddr(sl.distinctAddrs(4), sl.distinctAddrs(16), id, s.slicesByAddr.add)
 		s.eachLabel(sl, func(hash uint64) { s.slicesByLabel.add(hash, id) })
 		s.slices.set(id, sl)
-	}
-	if sl != nil {
 		s.replaceSlice(sl.key, id, sl)
 	}
 	if old != nil && (sl == nil || old.key != sl.key) {
@@ -284,7 +286,7 @@ func (s *Store) setSlice(namespace, name string, sl *slice, now time.Time) bool 
 		s.slices.drop(id)
 	}
 	if old != nil {
-		s.removeAddrs(&s.slicesByAddr, id, old.distinctAddrs(4), old.distinctAddrs(16))
+		s.eachAddr(old.distinctAddrs(4), old.distinctAddrs(16), id, s.slicesByAddr.remove)
 		s.eachLabel(old, func(hash uint64) { s.slicesByLabel.remove(hash, id) })
 	}
 	s.bumpSerial(now)
@@ -334,14 +336,14 @@ func (s *Store) setPod(namespace, name string, p *pod, now time.Time) bool {
 	s.count(Pods, old != nil, -podSize(old))
 	s.count(Pods, p != nil, podSize(p))
 	if p != nil {
-		s.addAddrs(&s.podsByAddr, id, p.addrs(4), p.addrs(16))
+		s.eachAddr(p.addrs(4), p.addrs(16), id, s.podsByAddr.add)
 		s.pods.set(id, p)
 	} else {
 		s.podsByName.remove(hash, id)
 		s.pods.drop(id)
 	}
 	if old != nil {
-		s.removeAddrs(&s.podsByAddr, id, old.addrs(4), old.addrs(16))
+		s.eachAddr(old.addrs(4), old.addrs(16), id, s.podsByAddr.remove)
 	}
 	s.bumpSerial(now)
 	return true
@@ -411,25 +413,17 @@ func (s *Store) findPod(hash uint64, namespace, name string) (*pod, uint32) {
 	return find(&s.podsByName, &s.pods, hash, func(p *pod) bool { return p.name == name && p.namespace == namespace })
 }
 
-// addAddrs makes id a candidate for each of the packed addresses. For a while, id may be there twice, if the old version
-// of its record has the address too.
-func (s *Store) addAddrs(x *hashIndex, id uint32, v4, v6 string) {
-	s.eachAddr(v4, v6, func(hash uint64) { x.add(hash, id) })
-}
-
-func (s *Store) removeAddrs(x *hashIndex, id uint32, v4, v6 string) {
-	s.eachAddr(v4, v6, func(hash uint64) { x.remove(hash, id) })
-}
-
-func (s *Store) eachAddr(v4, v6 string, f func(hash uint64)) {
+// eachAddr calls do with the hash of each of the packed addresses, and id. For a while, an index may have id twice for an
+// address, if the old version of its record has the address too.
+func (s *Store) eachAddr(v4, v6 string, id uint32, do func(hash uint64, id uint32)) {
 	var buf [16]byte
 	for ; v4 != ""; v4 = v4[4:] {
 		copy(buf[:], v4)
-		f(s.hash(buf[:4]))
+		do(s.hash(buf[:4]), id)
 	}
 	for ; v6 != ""; v6 = v6[16:] {
 		copy(buf[:], v6)
-		f(s.hash(buf[:]))
+		do(s.hash(buf[:]), id)
 	}
 }
 

@@ -78,7 +78,7 @@ func (t *transfer) soa() Record {
 func (t *transfer) nodes() []*node {
 	var nodes []*node
 	t.z.store.nodes.each(func(_ uint32, n *node) bool {
-		if n.svc != nil && t.z.exposes(n) {
+		if n.svc != nil && t.z.exposesNode(n) {
 			nodes = append(nodes, n)
 		}
 		return true

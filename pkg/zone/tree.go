@@ -64,19 +64,8 @@ func (r *reply) service(n *node) (*service, Result) {
 
 // hidden denies the names of a namespace that is not exposed.
 func (r *reply) hidden() (Result, bool) {
-	if r.z.namespaces == nil && !r.z.knownNamespaces {
-		return Result{}, false
-	}
-	label := r.labelRange(r.labels-depthNamespace, r.labels-depthTree)
-	if r.z.namespaces != nil {
-		if _, ok := r.z.namespaces[string(label)]; !ok {
-			return r.nxdomain(needsNothing), true
-		}
-	}
-	if r.z.knownNamespaces {
-		if n, _ := r.z.store.findNamespace(label); n == nil || !n.declared.Load() {
-			return r.nxdomain(needsNamespaces), true
-		}
+	if ok, on := r.z.exposes(r.labelRange(r.labels-depthNamespace, r.labels-depthTree)); !ok {
+		return r.nxdomain(on), true
 	}
 	return Result{}, false
 }
@@ -129,7 +118,7 @@ func (r *reply) clusterIP(n *node, left int) Result {
 	}
 	before := r.answer
 	if addrLen := addrLenOf(r.q.Type); addrLen != 0 {
-		r.appendClusterIPs(n.svc, addrLen)
+		r.appendRotated(n.svc.addrs(addrLen), addrLen, r.ttl)
 	} else if r.q.Type == wire.TypeSRV {
 		r.appendServiceSRV(n.svc, left, &filter)
 	}
@@ -295,24 +284,17 @@ func (r *reply) podName() Result {
 	if addrLenOf(r.q.Type) != len(addr) {
 		return r.nodata(needsNothing)
 	}
-	r.appendAddressBytes(addr)
+	r.appendAddress(r.at, string(addr), r.z.ttl)
+	r.answer++
 	if r.z.pods == PodsVerified {
 		return r.positive(needsPods)
 	}
 	return r.positive(needsNamespaces)
 }
 
-// appendAddressBytes appends the current name's address record.
-func (r *reply) appendAddressBytes(addr []byte) {
-	r.appendOwner(r.at)
-	r.appendFixed(r.q.Type, r.z.ttl, len(addr))
-	r.dst = append(r.dst, addr...)
-	r.answer++
-}
-
 // hasPod reports whether a pod of the namespace has the address.
 func (s *Store) hasPod(namespace, addr []byte) bool {
-	p, _ := find(&s.podsByAddr, &s.pods, s.hash(addr), func(p *pod) bool { return p.namespace == string(namespace) && p.hasAddr(addr) })
+	p, _ := find(&s.podsByAddr, &s.pods, s.hash(addr), func(p *pod) bool { return p.namespace == string(namespace) && containsAddr(p.addrs(len(addr)), addr) })
 	return p != nil
 }
 
@@ -337,9 +319,9 @@ func (p *pod) addrs(addrLen int) string {
 	return p.data[4*p.n4:]
 }
 
-// hasAddr reports whether addr is one of the pod's.
-func (p *pod) hasAddr(addr []byte) bool {
-	for list := p.addrs(len(addr)); list != ""; list = list[len(addr):] {
+// containsAddr reports whether addr is one of the packed addresses.
+func containsAddr(list string, addr []byte) bool {
+	for ; list != ""; list = list[len(addr):] {
 		if list[:len(addr)] == string(addr) {
 			return true
 		}
