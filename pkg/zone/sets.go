@@ -65,14 +65,16 @@ func (r *reply) appendGroup(sel *selection, addrLen int, spread, onlyFar bool) i
 				continue
 			}
 		}
-		if r.full(addressRecordLen(addrLen)) {
-			break
-		}
 		at := len(r.dst)
 		r.appendAddress(r.at, c.slice.addr(c.entry), r.ttl)
-		if !r.dropDuplicate(sel, at) {
-			n++
+		if r.dropDuplicate(sel, at) {
+			continue
 		}
+		if r.tooLong(at) {
+			r.dst[r.start+2] |= bitTruncated
+			break
+		}
+		n++
 	}
 	r.endWalk(sel.steps)
 	return n
@@ -169,16 +171,21 @@ func (r *reply) appendEntrySRV(c *cursor, weight uint16, suffix []byte) bool {
 		if l.number() == last {
 			continue
 		}
-		if !c.sel.spend(stepsEntry) || r.full(2+fixedLen+srvFixed+size) {
+		if !c.sel.spend(stepsEntry) {
 			return false
 		}
 		last = l.number()
 		at := len(r.dst)
 		r.appendSRV(weight, last, size)
 		r.dst = append(append(r.dst, label...), suffix...)
-		if !r.dropDuplicate(c.sel, at) {
-			r.answer++
+		if r.dropDuplicate(c.sel, at) {
+			continue
 		}
+		if r.tooLong(at) {
+			r.dst[r.start+2] |= bitTruncated
+			return false
+		}
+		r.answer++
 	}
 	return true
 }
@@ -195,15 +202,26 @@ func (r *reply) appendTarget(c *cursor, at, rest int) bool {
 		return true
 	}
 	addr := c.slice.addr(c.entry)
-	if r.fullExtra(len(label) + addressRecordLen(len(addr))) {
-		return false
-	}
 	begin := len(r.dst)
 	r.dst = append(r.dst, label...)
 	r.appendAddress(at, addr, r.ttl)
-	if !r.dropDuplicate(c.sel, begin) {
-		r.extra++
+	if r.dropDuplicate(c.sel, begin) {
+		return true
 	}
+	if r.tooLong(begin) {
+		return false
+	}
+	r.extra++
+	return true
+}
+
+// tooLong reports whether the message has no room for the record from the offset to the end of dst, and then removes it. It
+// is for records that may be duplicates: one that is dropped needs no room.
+func (r *reply) tooLong(at int) bool {
+	if len(r.dst)-r.start <= r.maxSize {
+		return false
+	}
+	r.dst = r.dst[:at]
 	return true
 }
 

@@ -173,6 +173,31 @@ func TestSetsThatNoMessageHolds(t *testing.T) {
 	}
 }
 
+// TestDuplicateNeedsNoRoom has an endpoint in two slices and a message that holds its records once.
+func TestDuplicateNeedsNoRoom(t *testing.T) {
+	t.Parallel()
+	s := zone.NewStore()
+	s.PutService(zone.Service{Namespace: "shop", Name: "db", Type: zone.Headless, TTL: -1}, epoch())
+	for _, name := range []string{"db-1", "db-2"} {
+		s.PutSlice(zone.Slice{Namespace: "shop", Name: name, Service: "db", Ports: []zone.Port{{Name: "p", Number: 1}}, Endpoints: []zone.Endpoint{
+			{Addrs: []netip.Addr{netip.MustParseAddr("10.0.0.1")}, Ready: true}, {Addrs: []netip.Addr{netip.MustParseAddr("10.0.0.2")}, Ready: true},
+		}}, epoch())
+	}
+	z := zoneOf(t, s, zone.Config{})
+	for _, rrtype := range []uint16{dns.TypeA, dns.TypeSRV} {
+		var q wire.Query
+		q.Parse(packet(t, "db.shop.svc.cluster.local.", rrtype))
+		whole, _ := z.Answer(&q, zone.Client{MaxSize: wire.MaxMessage}, epoch(), nil)
+		for size := len(whole); size > 0; size-- {
+			dst, _ := z.Answer(&q, zone.Client{MaxSize: size}, epoch(), nil)
+			m := parse(t, dst)
+			if len(dst) > max(size, 12+len(q.Name())+4) || m.Truncated != (len(m.Answer) < 2) {
+				t.Fatalf("%s in %d bytes: %d records in %d bytes, TC %t", dns.TypeToString[rrtype], size, len(m.Answer), len(dst), m.Truncated)
+			}
+		}
+	}
+}
+
 func TestNamesTooLongForATarget(t *testing.T) {
 	t.Parallel()
 	s := zone.NewStore()
