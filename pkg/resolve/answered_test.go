@@ -30,10 +30,7 @@ func addressed(tb testing.TB, q []byte, address string) []byte {
 	tb.Helper()
 	m := unpack(tb, q)
 	r := new(dns.Msg).SetReply(m)
-	rr, err := dns.NewRR(m.Question[0].Name + " 300 IN A " + address)
-	if err != nil {
-		tb.Fatal(err)
-	}
+	rr := record(tb, m.Question[0].Name+" 300 IN A "+address)
 	r.Answer = []dns.RR{rr}
 	return pack(tb, r)
 }

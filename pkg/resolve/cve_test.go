@@ -201,10 +201,7 @@ func (e *maliciousAnswer) say(tb testing.TB) func(*dns.Msg) {
 	read := func(lines []string) []dns.RR {
 		list := make([]dns.RR, 0, len(lines))
 		for _, line := range lines {
-			rr, err := dns.NewRR(line)
-			if err != nil {
-				tb.Fatalf("%q: %v", line, err)
-			}
+			rr := record(tb, line)
 			list = append(list, rr)
 		}
 		return list

@@ -41,11 +41,8 @@ func FuzzAnswer(f *testing.F) {
 	} {
 		m := question("www.test.", dns.TypeA)
 		for _, rr := range text {
-			record, err := dns.NewRR(rr)
-			if err != nil {
-				f.Fatal(err)
-			}
-			m.Answer = append(m.Answer, record)
+			one := record(f, rr)
+			m.Answer = append(m.Answer, one)
 		}
 		m.Compress = true
 		m.SetEdns0(4096, true)

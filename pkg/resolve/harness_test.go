@@ -33,10 +33,7 @@ func newUpstream(tb testing.TB, records ...string) *upstream {
 	tb.Helper()
 	u := &upstream{records: map[dns.Question][]dns.RR{}}
 	for _, text := range records {
-		rr, err := dns.NewRR(text)
-		if err != nil {
-			tb.Fatal(err)
-		}
+		rr := record(tb, text)
 		h := rr.Header()
 		q := dns.Question{Name: h.Name, Qtype: h.Rrtype, Qclass: dns.ClassINET}
 		u.records[q] = append(u.records[q], rr)
@@ -207,4 +204,28 @@ func respond(to wire.AnswerReceiver, answer []byte, err error, batch *wire.SendB
 		m = nil
 	}
 	to.Answered(m, err, batch)
+}
+
+// wantNoAllocations answers pkt from memory, which must not allocate.
+func wantNoAllocations(t *testing.T, worker *resolve.Worker, from *wire.Peer, pkt []byte, now time.Time) {
+	t.Helper()
+	dst := make([]byte, 0, 4096)
+	if got := testing.AllocsPerRun(1000, func() {
+		if _, verdict := worker.AnswerFromMemory(pkt, from, now, dst); verdict == wire.Missed {
+			t.Fatal("a miss")
+		}
+		worker.Flush(now)
+	}); got != 0 {
+		t.Errorf("%v allocations, want 0", got)
+	}
+}
+
+// record reads a record.
+func record(tb testing.TB, text string) dns.RR {
+	tb.Helper()
+	rr, err := dns.NewRR(text)
+	if err != nil {
+		tb.Fatalf("%q: %v", text, err)
+	}
+	return rr
 }

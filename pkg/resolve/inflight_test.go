@@ -3,8 +3,6 @@
 package resolve_test
 
 import (
-	"fmt"
-	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -87,34 +85,4 @@ func TestPanicWhileReplying(t *testing.T) {
 			t.Errorf("panics %d, in flight %d, waiting %d, want 1, 0, 0", s.Panics, s.Inflight, s.Waiting)
 		}
 	})
-}
-
-// TestEveryWaiterGetsAReply swaps plans under many clients: each gets one reply.
-func TestEveryWaiterGetsAReply(t *testing.T) {
-	t.Parallel()
-	u := newUpstream(t, "www.test. 300 IN A 192.0.2.1")
-	u.gate = make(chan struct{})
-	close(u.gate) // answers come from goroutines
-	p := plan(t, u)
-	p.Inflight = 8
-	r := newResolver(t, p)
-	var clients sync.WaitGroup
-	for n := range 8 {
-		clients.Go(func() {
-			c := newClient(r, false)
-			for i := range 300 {
-				c.send(pack(t, question(fmt.Sprintf("n%d.test.", (i+n)%50), dns.TypeA)))
-				<-c.got
-			}
-		})
-	}
-	for range 100 {
-		next := plan(t, u)
-		next.Inflight = 8
-		r.Swap(next)
-	}
-	clients.Wait()
-	if s := r.Stats(); s.Inflight != 0 || s.Waiting != 0 || s.Clients != 0 {
-		t.Errorf("in flight %d, waiting %d, clients %d after all replies", s.Inflight, s.Waiting, s.Clients)
-	}
 }

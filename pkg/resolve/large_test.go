@@ -103,19 +103,3 @@ func TestLarge(t *testing.T) {
 		})
 	}
 }
-
-// BenchmarkLarge is a hit over UDP of what TestLarge asks for.
-func BenchmarkLarge(b *testing.B) {
-	for _, tt := range largeCases() {
-		b.Run(tt.name, func(b *testing.B) {
-			c := newClient6(tt.resolver(b))
-			pkt, now, dst := pack(b, question(tt.asked, tt.rrtype)), time.Now(), make([]byte, 0, 1<<16)
-			c.exchange(b, pkt)
-			for b.Loop() {
-				if _, verdict := c.worker.AnswerFromMemory(pkt, &c.from, now, dst); verdict != wire.Answered {
-					b.Fatal("not held")
-				}
-			}
-		})
-	}
-}

@@ -27,10 +27,7 @@ func newCanned(tb testing.TB) *fixedUpstream {
 	tb.Helper()
 	m := question(missName, dns.TypeA)
 	m.Response, m.RecursionAvailable, m.Compress = true, true, true
-	rr, err := dns.NewRR(missName + " 300 IN A 192.0.2.1")
-	if err != nil {
-		tb.Fatal(err)
-	}
+	rr := record(tb, missName+" 300 IN A 192.0.2.1")
 	m.Answer = []dns.RR{rr}
 	m.SetEdns0(1232, false)
 	return &fixedUpstream{reply: pack(tb, m)}

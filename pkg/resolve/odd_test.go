@@ -63,10 +63,7 @@ func raw(question ...byte) []byte {
 func oddPackets(t *testing.T) []odd {
 	t.Helper()
 	rr := func(text string) dns.RR {
-		r, err := dns.NewRR(text)
-		if err != nil {
-			t.Fatal(err)
-		}
+		r := record(t, text)
 		return r
 	}
 	plain := pack(t, question("www.test.", dns.TypeA))

@@ -10,7 +10,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/miekg/dns"
 
 	"github.com/nodecache/node-cache/pkg/resolve"
@@ -58,47 +57,6 @@ func putDB(s *zone.Store, addrs ...string) {
 		slice.Endpoints = append(slice.Endpoints, zone.Endpoint{Addrs: []netip.Addr{netip.MustParseAddr(a)}, Ready: true})
 	}
 	s.PutSlice(slice, now)
-}
-
-// TestRewriteCluster asks by other names for what the cluster has, and compares with the answers to its own names.
-func TestRewriteCluster(t *testing.T) {
-	t.Parallel()
-	s := shop(time.Now())
-	putDB(s, "10.1.0.1", "10.1.0.2")
-	inSync(s)
-	p, _ := clusterPlan(t, s, true)
-	rewriting(t, p, "exact db.example db.shop.svc.cluster.local", "suffix .shop.example .shop.svc.cluster.local", "exact mail.example mail.shop.svc.cluster.local")
-	r := newResolver(t, p)
-	const own, other = ".shop.svc.cluster.local.", ".shop.example."
-	for _, tt := range []struct {
-		ask, instead string // by what name, and for which
-		rrtype       uint16
-		from, to     string // names that are led back
-	}{
-		{"web.shop.example.", "web" + own, dns.TypeA, own, other},
-		{"db.shop.example.", "db" + own, dns.TypeA, own, other},
-		{"_x._tcp.db.shop.example.", "_x._tcp.db" + own, dns.TypeSRV, own, other},
-		{"db.shop.example.", "db" + own, dns.TypeSRV, own, other},
-		{"none.shop.example.", "none" + own, dns.TypeA, own, other},
-		{"web.shop.example.", "web" + own, dns.TypeTXT, own, other},
-		{"db.example.", "db" + own, dns.TypeSRV, "db" + own, "db.example."},
-		{"mail.example.", "mail" + own, dns.TypeA, "mail" + own, "mail.example."},
-		{"mail.shop.example.", "mail" + own, dns.TypeA, own, other},
-	} {
-		for range 2 {
-			want := unpack(t, newClient(r, true).exchange(t, pack(t, question(tt.instead, tt.rrtype))))
-			got := unpack(t, newClient(r, true).exchange(t, pack(t, question(tt.ask, tt.rrtype))))
-			if diff := cmp.Diff(sortedGist(strings.ReplaceAll(gist(want), tt.from, tt.to)), sortedGist(gist(got))); diff != "" {
-				t.Errorf("%s %s (-want +got):\n%s", tt.ask, dns.TypeToString[tt.rrtype], diff)
-			}
-			if want.Authoritative != got.Authoritative || len(want.Answer) == 0 && tt.rrtype != dns.TypeTXT && want.Rcode == 0 {
-				t.Errorf("%s: AA %t, want %t; %d records", tt.ask, got.Authoritative, want.Authoritative, len(want.Answer))
-			}
-		}
-	}
-	if got := r.Stats().Rewritten; got != 18 {
-		t.Errorf("%d counted as rewritten, want 18", got)
-	}
 }
 
 // sortedGist is a gist whose records are in order: the zone rotates them.

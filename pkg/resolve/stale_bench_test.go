@@ -22,23 +22,6 @@ func needsRetry(tb testing.TB, stale time.Duration) (ask func(), m *misser) {
 	}, m
 }
 
-// BenchmarkStaleMiss is a miss of a name with a stale answer.
-func BenchmarkStaleMiss(b *testing.B) {
-	for _, tt := range []struct {
-		name  string
-		stale time.Duration
-	}{{"expired", 0}, {"late", time.Hour}} {
-		b.Run(tt.name, func(b *testing.B) {
-			ask, m := needsRetry(b, tt.stale)
-			b.ReportAllocs()
-			for b.Loop() {
-				ask()
-			}
-			m.worker.Flush(time.Now())
-		})
-	}
-}
-
 // TestStaleMissAllocations limits the allocations of a miss with a stale answer to those of any
 // miss.
 func TestStaleMissAllocations(t *testing.T) {

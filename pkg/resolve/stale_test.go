@@ -80,48 +80,60 @@ func TestStaleGone(t *testing.T) {
 	}
 }
 
-// TestStaleClusterNames prefers the zone fallback to a stale answer of the central resolver.
-func TestStaleClusterNames(t *testing.T) {
+// TestZoneFallback asks a central resolver that fails for cluster names, of which some were answered before. The zone
+// precedes a stale answer, and a central resolver that is known to be down gets no query for a name that the zone denies.
+func TestZoneFallback(t *testing.T) {
 	t.Parallel()
-	const gone = "none.shop.svc.cluster.local."
+	const (
+		gone, mail = "none.shop.svc.cluster.local.", "mail.shop.svc.cluster.local."
+		denied     = "NXDOMAIN aa / cluster.local. ede=19, zone after "
+		held       = "NOERROR aa | web.shop.svc.cluster.local. 5 10.96.0.7 ede=3, zone after 0s"
+		stale      = "NOERROR | x.cluster.local. 30 192.0.2.1 ede=3, stale after 0s"
+		aliased    = "NOERROR aa | mail.shop.svc.cluster.local. 5 mail.example.com. | mail.example.com. 30 192.0.2.1 ede=3, stale after "
+	)
 	for _, tt := range []struct {
-		name  string
-		stale bool // the view
-		mood  string
-		want  []string
+		name        string
+		confirmed   bool   // the zone is fresh
+		mood        string // of the central resolver
+		before      bool   // it answered the query before
+		unreachable bool
+		want        [2]string
+		asked       int
 	}{
-		{gone, true, "crowded", []string{"NXDOMAIN aa / cluster.local. ede=19, zone after 0s", "NXDOMAIN aa / cluster.local. ede=19, zone after 0s"}},
-		{gone, true, "failing", []string{"NXDOMAIN aa / cluster.local. ede=19, zone after 0s", "NXDOMAIN aa / cluster.local. ede=19, zone after 0s"}},
-		{gone, true, "silent", []string{"NXDOMAIN aa / cluster.local. ede=19, zone after 200ms", "NXDOMAIN aa / cluster.local. ede=19, zone after 0s"}},
-		{"x.cluster.local.", true, "failing", []string{"NOERROR | x.cluster.local. 30 192.0.2.1 ede=3, stale after 0s", "NOERROR | x.cluster.local. 30 192.0.2.1 ede=3, stale after 0s"}},
-		{"mail.shop.svc.cluster.local.", false, "failing", []string{
-			"NOERROR aa | mail.shop.svc.cluster.local. 5 mail.example.com. | mail.example.com. 30 192.0.2.1 ede=3, stale after 0s",
-			"NOERROR aa | mail.shop.svc.cluster.local. 5 mail.example.com. | mail.example.com. 30 192.0.2.1 ede=3, stale after 0s",
-		}},
-		{"mail.shop.svc.cluster.local.", false, "silent", []string{
-			"NOERROR aa | mail.shop.svc.cluster.local. 5 mail.example.com. | mail.example.com. 30 192.0.2.1 ede=3, stale after 200ms",
-			"NOERROR aa | mail.shop.svc.cluster.local. 5 mail.example.com. | mail.example.com. 30 192.0.2.1 ede=3, stale after 0s",
-		}},
+		{name: gone, mood: "failing", want: [2]string{denied + "0s", denied + "0s"}, asked: 1},
+		{name: gone, mood: "failing", unreachable: true, want: [2]string{denied + "0s", denied + "0s"}},
+		{name: gone, mood: "failing", before: true, want: [2]string{denied + "0s", denied + "0s"}, asked: 1},
+		{name: gone, mood: "crowded", before: true, want: [2]string{denied + "0s", denied + "0s"}, asked: 1},
+		{name: gone, mood: "silent", before: true, want: [2]string{denied + "200ms", denied + "0s"}, asked: 1},
+		{name: "web.shop.svc.cluster.local.", mood: "failing", want: [2]string{held, held}},
+		{name: "x.cluster.local.", mood: "failing", want: [2]string{"SERVFAIL ede=22, failure after 0s", "SERVFAIL ede=13, failure after 0s"}, asked: 1},
+		{name: "x.cluster.local.", mood: "failing", unreachable: true, want: [2]string{"SERVFAIL ede=22, failure after 0s", "SERVFAIL ede=13, failure after 0s"}, asked: 1},
+		{name: "x.cluster.local.", mood: "failing", before: true, want: [2]string{stale, stale}, asked: 1},
+		{name: mail, confirmed: true, mood: "failing", before: true, want: [2]string{aliased + "0s", aliased + "0s"}, asked: 1},
+		{name: mail, confirmed: true, mood: "silent", before: true, want: [2]string{aliased + "200ms", aliased + "0s"}, asked: 1},
 	} {
-		t.Run(fmt.Sprint(tt.name, tt.mood), func(t *testing.T) {
+		t.Run(fmt.Sprint(tt.name, tt.mood, tt.before, tt.unreachable), func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
 				y, s := newPlay(t), shop(time.Now())
 				for _, kind := range []zone.Kind{zone.Services, zone.Slices, zone.Namespaces} {
 					s.SetSynced(kind)
-					if tt.stale {
-						s.ConfirmFresh(kind, time.Now().Add(-time.Hour))
-					} else {
+					if tt.confirmed {
 						s.SetAlwaysFresh(kind)
+					} else {
+						s.ConfirmFresh(kind, time.Now().Add(-time.Hour))
 					}
 				}
 				y.p.Zone = view(t, s, true)
 				y.p.Routes = append(y.p.Routes, resolve.Route{Suffix: wireName(t, "cluster.local."), Upstream: y.u, TTL: bounds(), Exact: true})
 				y.p.Inflight = 1
+				y.p.Unreachable = func() bool { return tt.unreachable }
 				y.r = newResolver(t, y.p)
 				m := query(tt.name, dns.TypeA)
-				y.ask(t, m)
-				time.Sleep(110 * time.Second)
+				if tt.before {
+					y.ask(t, m)
+					time.Sleep(110 * time.Second)
+				}
 				if y.u.be(tt.mood); tt.mood == "crowded" { // there is no room but for another
 					y.u.be("silent")
 					newClient(y.r, false).send(pack(t, query("busy.test.", dns.TypeA)))
@@ -131,8 +143,8 @@ func TestStaleClusterNames(t *testing.T) {
 						t.Errorf("reply %d (-want +got)\n%s", i, diff)
 					}
 				}
-				if got := y.u.count(); got != 1 {
-					t.Errorf("%d queries upstream, want 1", got)
+				if got := y.u.count(); got != tt.asked {
+					t.Errorf("%d queries upstream, want %d", got, tt.asked)
 				}
 			})
 		})

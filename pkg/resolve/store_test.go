@@ -36,10 +36,7 @@ func (p *pending) answer(tb testing.TB, n int, ttl uint32, address string) {
 	tb.Helper()
 	m := unpack(tb, p.qs[n])
 	r := new(dns.Msg).SetReply(m)
-	rr, err := dns.NewRR(m.Question[0].Name + " 1 IN A " + address)
-	if err != nil {
-		tb.Fatal(err)
-	}
+	rr := record(tb, m.Question[0].Name+" 1 IN A "+address)
 	rr.Header().Ttl = ttl
 	r.Answer = []dns.RR{rr}
 	p.asks[n](pack(tb, r))

@@ -140,25 +140,6 @@ func TestValidatorAllocations(t *testing.T) {
 	}
 }
 
-// BenchmarkClean is the part of judging that looks for what does not belong.
-func BenchmarkClean(b *testing.B) {
-	for name, msg := range honest(b) {
-		b.Run(name, func(b *testing.B) {
-			var m wire.Message
-			var bw bailiwick
-			if err := m.Parse(msg); err != nil {
-				b.Fatal(err)
-			}
-			b.ReportAllocs()
-			for b.Loop() {
-				if err := bw.sanitize(&m); err != nil {
-					b.Fatal(err)
-				}
-			}
-		})
-	}
-}
-
 func BenchmarkValidator(b *testing.B) {
 	for name, msg := range honest(b) {
 		b.Run(name, func(b *testing.B) {
@@ -171,20 +152,6 @@ func BenchmarkValidator(b *testing.B) {
 					b.Fatal(err)
 				}
 				if _, err := j.validate(p, m); err != nil {
-					b.Fatal(err)
-				}
-			}
-		})
-	}
-}
-
-func BenchmarkParse(b *testing.B) {
-	for name, msg := range honest(b) {
-		b.Run(name, func(b *testing.B) {
-			var m wire.Message
-			b.ReportAllocs()
-			for b.Loop() {
-				if err := m.Parse(msg); err != nil {
 					b.Fatal(err)
 				}
 			}

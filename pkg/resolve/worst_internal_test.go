@@ -153,20 +153,3 @@ func TestWorst(t *testing.T) {
 		})
 	}
 }
-
-func BenchmarkWorst(b *testing.B) {
-	for name, msg := range worst() {
-		b.Run(name, func(b *testing.B) {
-			p, j := testRoute(), new(validator)
-			buf, m := make([]byte, len(msg)), new(wire.Message)
-			b.ReportAllocs()
-			for b.Loop() {
-				copy(buf, msg)
-				if err := m.Parse(buf); err != nil {
-					b.Fatal(err)
-				}
-				_, _ = j.validate(p, m) // some are refused
-			}
-		})
-	}
-}
