@@ -31,13 +31,20 @@ func file(port int) []byte { return fmt.Appendf(nil, "listen: {port: %d}\n", por
 func watch(t *testing.T, path string) <-chan change {
 	t.Helper()
 	calls := make(chan change, 16)
-	w, err := config.NewWatcher(config.WatcherConfig{Path: path, Changed: func(c config.Config, err error) {
+	runWatcher(t, config.WatcherConfig{Path: path, Changed: func(c config.Config, err error) {
 		got := change{Port: c.Listen.Port}
 		if err != nil {
 			got.Err = kind(err)
 		}
 		calls <- got
 	}})
+	return calls
+}
+
+// runWatcher runs a watcher until the test ends.
+func runWatcher(t *testing.T, c config.WatcherConfig) {
+	t.Helper()
+	w, err := config.NewWatcher(c)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -51,7 +58,6 @@ func watch(t *testing.T, path string) <-chan change {
 		}
 	})
 	<-w.Ready()
-	return calls
 }
 
 func TestWatcherKeepsTheRole(t *testing.T) {
@@ -61,22 +67,12 @@ func TestWatcherKeepsTheRole(t *testing.T) {
 		t.Fatal(err)
 	}
 	calls := make(chan config.Config, 1)
-	w, err := config.NewWatcher(config.WatcherConfig{
-		Path: path, Role: config.Resolver,
-		Changed: func(c config.Config, err error) {
-			if err != nil {
-				t.Error(err)
-			}
-			calls <- c
-		},
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	ctx, cancel := context.WithCancel(t.Context())
-	ended := make(chan error, 1)
-	go func() { ended <- w.Run(ctx) }()
-	<-w.Ready()
+	runWatcher(t, config.WatcherConfig{Path: path, Role: config.Resolver, Changed: func(c config.Config, err error) {
+		if err != nil {
+			t.Error(err)
+		}
+		calls <- c
+	}})
 	if err := os.WriteFile(path, []byte("cluster: {manifests: objects}\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -84,10 +80,6 @@ func TestWatcherKeepsTheRole(t *testing.T) {
 	want.Cluster.Manifests = filepath.Join(filepath.Dir(path), "objects")
 	if diff := cmp.Diff(want, <-calls, plain()); diff != "" {
 		t.Errorf("plan (-want +got):\n%s", diff)
-	}
-	cancel()
-	if err := <-ended; err != nil {
-		t.Errorf("Run: %v", err)
 	}
 }
 

@@ -282,7 +282,7 @@ func (f *Facts) askFromPod(ctx context.Context, c *Config, probes []Probe, note 
 		f.PodErr = err
 		return
 	}
-	all, err := p.ask(ctx, probes, c.Timeout)
+	all, err := p.do(ctx, podCommand{Probes: probes, Timeout: c.Timeout})
 	f.Pod = note(all)
 	if lost := f.lost(); err == nil && len(lost) > 0 {
 		f.Drops, f.DropErr = p.drops(ctx, lost, c)
@@ -309,14 +309,14 @@ func (f *Facts) lost() []Probe {
 func (p *pod) drops(ctx context.Context, lost []Probe, c *Config) ([]Drop, error) {
 	var drops []Drop
 	var errs []error
-	counters := newCounters(ctx)
+	risen := dropCounters(ctx)
 	for _, own := range p.net.Own {
 		mine := slices.DeleteFunc(slices.Clone(lost), func(l Probe) bool { return l.To.Addr().Is4() != own.Addr().Is4() })
 		if len(mine) == 0 {
 			continue
 		}
 		send := func(ctx context.Context) error {
-			_, err := p.ask(ctx, mine, c.Timeout)
+			_, err := p.do(ctx, podCommand{Probes: mine, Timeout: c.Timeout})
 			return err
 		}
 		found, err := trace(ctx, own.Addr(), send, c.Now)
@@ -329,7 +329,7 @@ func (p *pod) drops(ctx context.Context, lost []Probe, c *Config) ([]Drop, error
 			}
 		}
 	}
-	if counted := counters.risen(ctx); len(counted) > 0 {
+	if counted := risen(ctx); len(counted) > 0 {
 		drops = append(slices.DeleteFunc(drops, Drop.ofIPTables), counted...)
 	}
 	if len(drops) > 0 {
@@ -345,44 +345,35 @@ func (d Drop) ofIPTables() bool {
 		slices.Contains([]string{"raw", "mangle", "nat", "filter", "security"}, where[1])
 }
 
-// counters holds the counters of iptables rules that drop packets, of both variants.
-type counters struct {
-	backends []*iptables.Backend
-	before   []map[string]uint64
-}
-
-func newCounters(ctx context.Context) counters {
-	var c counters
+// dropCounters reads the counters of the iptables rules that drop packets. The function that it returns reads them again,
+// and returns the rules that dropped packets meanwhile.
+func dropCounters(ctx context.Context) (risen func(context.Context) []Drop) {
+	before := map[*iptables.Backend]map[string]uint64{}
 	for _, v := range readableVariants() {
 		b, err := iptables.New(iptables.Config{Variant: v}) //nolint:contextcheck // it takes none
 		if err != nil {
 			continue
 		}
-		before, err := b.Drops(ctx)
-		if err != nil {
+		if before[b], err = b.Drops(ctx); err != nil {
+			delete(before, b)
 			_ = b.Close()
-			continue
 		}
-		c.backends, c.before = append(c.backends, b), append(c.before, before)
 	}
-	return c
-}
-
-// risen returns the rules that dropped packets since c was read, and closes c.
-func (c counters) risen(ctx context.Context) []Drop {
-	var drops []Drop
-	for i, b := range c.backends {
-		after, err := b.Drops(ctx)
-		_ = b.Close()
-		if err != nil {
-			continue
-		}
-		for rule, n := range after {
-			if n > c.before[i][rule] {
-				drops = append(drops, Drop{Where: b.String(), Rule: rule, Policy: strings.Contains(rule, " -P ")})
+	return func(ctx context.Context) []Drop {
+		var drops []Drop
+		for b, counts := range before {
+			after, err := b.Drops(ctx)
+			_ = b.Close()
+			if err != nil {
+				continue
+			}
+			for rule, n := range after {
+				if n > counts[rule] {
+					drops = append(drops, Drop{Where: b.String(), Rule: rule, Policy: strings.Contains(rule, " -P ")})
+				}
 			}
 		}
+		slices.SortFunc(drops, func(a, b Drop) int { return strings.Compare(a.Where+a.Rule, b.Where+b.Rule) })
+		return drops
 	}
-	slices.SortFunc(drops, func(a, b Drop) int { return strings.Compare(a.Where+a.Rule, b.Where+b.Rule) })
-	return drops
 }

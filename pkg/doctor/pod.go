@@ -207,30 +207,21 @@ func isUp(name string, own []netip.Addr) (bool, error) {
 	return true, nil
 }
 
-// probe sends probes from the pod.
-func (p *pod) ask(ctx context.Context, probes []Probe, timeout time.Duration) ([]Outcome, error) {
-	r, err := p.do(ctx, podCommand{Probes: probes, Timeout: timeout})
-	if err != nil {
-		return nil, err
-	}
-	return r.Outcomes, nil
-}
-
-// do sends a command to the pod. If ctx ends first, the pod can no longer be used.
-func (p *pod) do(ctx context.Context, o podCommand) (podResult, error) {
+// do sends a command to the pod and returns the outcomes of its probes. If ctx ends first, the pod can no longer be used.
+func (p *pod) do(ctx context.Context, c podCommand) ([]Outcome, error) {
 	defer context.AfterFunc(ctx, func() { _ = p.process.Kill() })()
 	var r podResult
-	err := json.NewEncoder(p.in).Encode(o)
+	err := json.NewEncoder(p.in).Encode(c)
 	if err == nil {
 		err = p.answers.Decode(&r)
 	}
 	if err != nil {
-		return podResult{}, errors.Join(ctx.Err(), fmt.Errorf("communicating with the pod: %w", err))
+		return nil, errors.Join(ctx.Err(), fmt.Errorf("communicating with the pod: %w", err))
 	}
 	if r.Error != "" {
-		return podResult{}, errors.New("in the pod: " + r.Error)
+		return nil, errors.New("in the pod: " + r.Error)
 	}
-	return r, nil
+	return r.Outcomes, nil
 }
 
 // close ends the pod and waits until its veth is gone.
@@ -267,20 +258,20 @@ type podResult struct {
 func InPod(ctx context.Context, in io.Reader, out io.Writer, now func() time.Time) error {
 	working, cancel := context.WithCancel(ctx)
 	defer cancel()
-	orders, ended := make(chan podCommand), error(nil)
+	commands, ended := make(chan podCommand), error(nil)
 	go func() { // ends with in: nothing else unblocks the read
-		defer close(orders)
+		defer close(commands)
 		defer cancel()
-		ended = readCommands(working, in, orders)
+		ended = readCommands(working, in, commands)
 	}()
 	results := json.NewEncoder(out)
 	for {
 		select {
-		case o, ok := <-orders:
+		case c, ok := <-commands:
 			if !ok {
 				return ended
 			}
-			if err := results.Encode(o.run(working, now)); err != nil {
+			if err := results.Encode(c.run(working, now)); err != nil {
 				return fmt.Errorf("answering: %w", err)
 			}
 		case <-ctx.Done():
@@ -290,30 +281,30 @@ func InPod(ctx context.Context, in io.Reader, out io.Writer, now func() time.Tim
 }
 
 // readCommands passes on the commands from in, until it or ctx ends.
-func readCommands(ctx context.Context, in io.Reader, orders chan<- podCommand) error {
+func readCommands(ctx context.Context, in io.Reader, commands chan<- podCommand) error {
 	for d := json.NewDecoder(in); ; {
-		var o podCommand
-		if err := d.Decode(&o); errors.Is(err, io.EOF) {
+		var c podCommand
+		if err := d.Decode(&c); errors.Is(err, io.EOF) {
 			return nil
 		} else if err != nil {
 			return fmt.Errorf("reading a command: %w", err)
 		}
 		select {
-		case orders <- o:
+		case commands <- c:
 		case <-ctx.Done():
 			return nil
 		}
 	}
 }
 
-func (o *podCommand) run(ctx context.Context, now func() time.Time) podResult {
+func (c *podCommand) run(ctx context.Context, now func() time.Time) podResult {
 	var r podResult
-	if o.Net != nil {
-		if err := o.Net.setup(ctx); err != nil {
+	if c.Net != nil {
+		if err := c.Net.setup(ctx); err != nil {
 			r.Error = err.Error()
 		}
 	}
-	r.Outcomes = prober{timeout: o.Timeout, now: now}.probeAll(ctx, o.Probes)
+	r.Outcomes = prober{timeout: c.Timeout, now: now}.probeAll(ctx, c.Probes)
 	return r
 }
 
