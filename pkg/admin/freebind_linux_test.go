@@ -31,10 +31,7 @@ func TestFreeBind(t *testing.T) {
 			if err := strict.Listen(t.Context()); !errors.Is(err, unix.EADDRNOTAVAIL) {
 				t.Errorf("Listen without FreeBind: %v, want %v", err, unix.EADDRNOTAVAIL)
 			}
-			s := server(t, func(c *admin.Config) { c.Addr, c.FreeBind = addr, true })
-			if err := s.Listen(t.Context()); err != nil {
-				t.Fatal(err)
-			}
+			s := listening(t, func(c *admin.Config) { c.Addr, c.FreeBind = addr, true })
 			stop := run(t, s)
 			bits := addr.Addr().BitLen()
 			held := &netlink.Addr{IPNet: &net.IPNet{IP: addr.Addr().AsSlice(), Mask: net.CIDRMask(bits, bits)}, Flags: unix.IFA_F_NODAD}
@@ -49,9 +46,7 @@ func TestFreeBind(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			if err := stop(); err != nil {
-				t.Errorf("Run ended with %v, want nil", err)
-			}
+			stop()
 		})
 	}
 }

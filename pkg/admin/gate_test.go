@@ -3,13 +3,10 @@
 package admin_test
 
 import (
-	"context"
 	"io"
-	"net"
 	"net/http"
 	"net/netip"
 	"os"
-	"path/filepath"
 	"testing"
 	"time"
 
@@ -49,17 +46,13 @@ func (n name) Error() string { return string(n) }
 // TestHandOver has one server serve on the socket of another, which goes on to serve on its own unix socket.
 func TestHandOver(t *testing.T) {
 	t.Parallel()
-	dir, err := os.MkdirTemp("", "admin") //nolint:usetesting // t.TempDir is too long for a socket
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = os.RemoveAll(dir) })
-	first := notReady(t, netip.MustParseAddrPort("127.0.0.1:0"), filepath.Join(dir, "1"), name("first"))
+	firstSocket, secondSocket := socketPath(t), socketPath(t)
+	first := notReady(t, netip.MustParseAddrPort("127.0.0.1:0"), firstSocket, name("first"))
 	if err := first.Listen(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	stopFirst := run(t, first)
-	second := notReady(t, first.Addr(), filepath.Join(dir, "2"), name("second"))
+	second := notReady(t, first.Addr(), secondSocket, name("second"))
 	if err := second.Adopt(descriptor(t, first)); err != nil {
 		t.Fatal(err)
 	}
@@ -80,6 +73,15 @@ func TestHandOver(t *testing.T) {
 		_, body := fetch(t, second, "/readyz")
 		return body
 	}
+	overUnix := func(path string) func() string {
+		return func() string {
+			_, body, err := over(t, path, "GET", "/readyz")
+			if err != nil {
+				t.Error(err)
+			}
+			return body
+		}
+	}
 	kept := &http.Client{Transport: new(http.Transport)} // one that keeps its connection
 	overKept := func() string {
 		r, err := kept.Get("http://" + first.Addr().String() + "/readyz")
@@ -92,41 +94,16 @@ func TestHandOver(t *testing.T) {
 	}
 	expect(overTCP, "first", "before")
 	expect(overKept, "first", "before")
-	expect(overUnix(t, filepath.Join(dir, "2")), "second", "before")
+	expect(overUnix(secondSocket), "second", "before")
 	second.Open()
 	first.Give()
 	expect(overTCP, "second", "after")
 	_ = overKept() // may be the last on the old connection
 	expect(overKept, "second", "after, over a connection that was kept")
-	expect(overUnix(t, filepath.Join(dir, "1")), "first", "after")
-	if err := stopFirst(); err != nil {
-		t.Errorf("the first ended with %v", err)
-	}
+	expect(overUnix(firstSocket), "first", "after")
+	stopFirst()
 	expect(overTCP, "second", "when the first has ended")
-	if err := stopSecond(); err != nil {
-		t.Errorf("the second ended with %v", err)
-	}
-}
-
-func overUnix(t *testing.T, path string) func() string {
-	t.Helper()
-	client := &http.Client{Transport: &http.Transport{
-		DisableKeepAlives: true,
-		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-			var d net.Dialer
-			return d.DialContext(ctx, "unix", path)
-		},
-	}}
-	return func() string {
-		r, err := client.Get("http://node-cache/readyz")
-		if err != nil {
-			t.Error(err)
-			return ""
-		}
-		defer func() { _ = r.Body.Close() }()
-		body, _ := io.ReadAll(r.Body)
-		return string(body)
-	}
+	stopSecond()
 }
 
 // TestAdoptUnopened ends a server that has adopted a socket and never accepted from it.
@@ -143,15 +120,11 @@ func TestAdoptUnopened(t *testing.T) {
 	}
 	stopSecond := run(t, second)
 	time.Sleep(10 * time.Millisecond)
-	if err := stopSecond(); err != nil {
-		t.Errorf("the second ended with %v", err)
-	}
+	stopSecond()
 	if _, body := fetch(t, first, "/readyz"); body != "first\n" {
 		t.Errorf("%q answers, want the first", body)
 	}
-	if err := stopFirst(); err != nil {
-		t.Errorf("the first ended with %v", err)
-	}
+	stopFirst()
 	pipe, _, err := os.Pipe()
 	if err != nil {
 		t.Fatal(err)

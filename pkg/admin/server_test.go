@@ -16,16 +16,29 @@ import (
 	"github.com/nodecache/node-cache/pkg/admin"
 )
 
-// run starts s and returns what stops it and gives Run's error.
-func run(t *testing.T, s *admin.Server) (stop func() error) {
+// run starts s and returns what stops it and checks that Run had no error.
+func run(t *testing.T, s *admin.Server) (stop func()) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- s.Run(ctx) }()
-	return func() error {
+	return func() {
+		t.Helper()
 		cancel()
-		return <-ended
+		if err := <-ended; err != nil {
+			t.Errorf("Run ended with %v, want nil", err)
+		}
 	}
+}
+
+// listening is a server whose sockets are open.
+func listening(t *testing.T, change func(*admin.Config)) *admin.Server {
+	t.Helper()
+	s := server(t, change)
+	if err := s.Listen(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	return s
 }
 
 // fetch gets a page of a server on a socket.
@@ -64,9 +77,7 @@ func TestServe(t *testing.T) {
 			if code, body := fetch(t, s, "/readyz"); code != 200 || body != "ok\n" {
 				t.Errorf("/readyz: %d %q, want 200 ok", code, body)
 			}
-			if err := stop(); err != nil {
-				t.Errorf("Run ended with %v, want nil", err)
-			}
+			stop()
 			if conn, err := net.Dial("tcp", s.Addr().String()); err == nil {
 				_ = conn.Close()
 				t.Error("the port still takes connections after Run")
@@ -78,22 +89,14 @@ func TestServe(t *testing.T) {
 // TestTwoListen shows that a successor can listen before its predecessor stops.
 func TestTwoListen(t *testing.T) {
 	t.Parallel()
-	first := server(t, nil)
-	if err := first.Listen(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	second := server(t, func(c *admin.Config) { c.Addr = first.Addr() })
-	if err := second.Listen(t.Context()); err != nil {
-		t.Fatalf("beside %s: %v", first.Addr(), err)
-	}
+	first := listening(t, nil)
+	second := listening(t, func(c *admin.Config) { c.Addr = first.Addr() })
 	first.Close()
 	stop := run(t, second)
 	if code, _ := fetch(t, second, "/livez"); code != 200 {
 		t.Errorf("/livez of the second: %d, want 200", code)
 	}
-	if err := stop(); err != nil {
-		t.Error(err)
-	}
+	stop()
 }
 
 func TestListenError(t *testing.T) {
@@ -114,10 +117,7 @@ func TestListenError(t *testing.T) {
 
 func TestRunError(t *testing.T) {
 	t.Parallel()
-	s := server(t, nil)
-	if err := s.Listen(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	s := listening(t, nil)
 	s.Close()
 	if err := s.Run(t.Context()); !errors.Is(err, net.ErrClosed) {
 		t.Errorf("got %v, want that the socket is closed", err)

@@ -72,10 +72,7 @@ func TestSocket(t *testing.T) {
 		{"alone", onSocket(path)},
 		{"beside an address", func(c *admin.Config) { echoing(c); c.Socket = path }},
 	} {
-		s := server(t, tc.change)
-		if err := s.Listen(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		s := listening(t, tc.change)
 		if info, err := os.Lstat(path); err != nil || info.Mode() != fs.ModeSocket|0o600 {
 			t.Errorf("%s: the file is %v, %v; want a socket of mode 0600", tc.name, info.Mode(), err)
 		}
@@ -101,9 +98,7 @@ func TestSocket(t *testing.T) {
 				t.Errorf("%s: /readyz over TCP: %d", tc.name, code)
 			}
 		}
-		if err := stop(); err != nil {
-			t.Errorf("%s: Run ended with %v, want nil", tc.name, err)
-		}
+		stop()
 		if _, err := os.Lstat(path); !errors.Is(err, fs.ErrNotExist) {
 			t.Errorf("%s: after Run: %v, want that the socket is gone", tc.name, err)
 		}
@@ -130,10 +125,7 @@ func TestSocketRemains(t *testing.T) {
 		}, nil},
 		{"another agent's socket", func(t *testing.T, path string) {
 			t.Helper()
-			other := server(t, onSocket(path))
-			if err := other.Listen(t.Context()); err != nil {
-				t.Fatal(err)
-			}
+			other := listening(t, onSocket(path))
 			run(t, other)
 		}, admin.ErrSocketTaken},
 		{"a socket whose owner accepts nothing", func(t *testing.T, path string) {
@@ -194,9 +186,7 @@ func TestSocketRemains(t *testing.T) {
 				if code, _, err := over(t, path, "GET", "/readyz"); code != 200 {
 					t.Errorf("/readyz: %d, %v", code, err)
 				}
-				if err := stop(); err != nil {
-					t.Error(err)
-				}
+				stop()
 				return
 			}
 			if !errors.Is(err, tc.want) || !strings.HasPrefix(err.Error(), "listening on unix socket "+path+": ") {
@@ -216,26 +206,18 @@ func TestSocketRemains(t *testing.T) {
 func TestSocketOfSuccessor(t *testing.T) {
 	t.Parallel()
 	path := socketPath(t)
-	first := server(t, onSocket(path))
-	if err := first.Listen(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	first := listening(t, onSocket(path))
 	if err := os.Remove(path); err != nil { // by another process
 		t.Fatal(err)
 	}
-	second := server(t, onSocket(path))
-	if err := second.Listen(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	second := listening(t, onSocket(path))
 	stop := run(t, second)
 	first.Close()
 	first.Close()
 	if code, _, err := over(t, path, "GET", "/readyz"); code != 200 {
 		t.Errorf("/readyz after the first has gone: %d, %v", code, err)
 	}
-	if err := stop(); err != nil {
-		t.Error(err)
-	}
+	stop()
 }
 
 // TestSocketRace has many take over the same remains at once: one gets it.
@@ -285,17 +267,12 @@ func TestSocketLocked(t *testing.T) {
 	if err := syscall.Flock(int(folder.Fd()), syscall.LOCK_EX); err != nil {
 		t.Fatal(err)
 	}
-	s := server(t, onSocket(path))
-	if err := s.Listen(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	s := listening(t, onSocket(path))
 	stop := run(t, s)
 	if code, _, err := over(t, path, "GET", "/readyz"); code != 200 {
 		t.Errorf("/readyz: %d, %v", code, err)
 	}
-	if err := stop(); err != nil {
-		t.Error(err)
-	}
+	stop()
 }
 
 // TestSocketKeepsNoAddress shows that nothing stays open after an error.
