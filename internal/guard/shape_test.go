@@ -24,7 +24,7 @@ const (
 // packageLines are the most lines of a package, in hundreds, where it may have more than 1,000.
 func packageLines() map[string]int {
 	return map[string]int{
-		"pkg/agent": 36, "pkg/upstream": 42, "pkg/config": 34, "pkg/zone": 37, "pkg/watch": 29,
+		"pkg/agent": 36, "pkg/upstream": 42, "pkg/config": 33, "pkg/zone": 37, "pkg/watch": 29,
 		"pkg/resolve": 32, "pkg/convert": 29, "pkg/server": 22, "pkg/nftables": 19, "pkg/doctor": 19,
 		"pkg/cache": 18, "pkg/iptables": 17, "pkg/wire": 18, "pkg/source": 15,
 		"pkg/intercept": 11, "cmd/node-cache": 13, "pkg/netif": 13, "pkg/admin": 13,
