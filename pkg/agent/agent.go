@@ -6,17 +6,13 @@ import (
 	"context"
 	"crypto/rand"
 	"encoding/hex"
-	"errors"
 	"fmt"
 	"io"
 	"log/slog"
 	"net"
 	"net/netip"
-	"sync"
 	"sync/atomic"
 	"time"
-
-	"golang.org/x/sync/errgroup"
 
 	"github.com/nodecache/node-cache/pkg/admin"
 	"github.com/nodecache/node-cache/pkg/cache"
@@ -61,7 +57,7 @@ type Agent struct {
 	loops          *upstream.LoopDetector // shared by all pools
 	node           *node.Node
 	snapshots      *snapshots
-	handover       *socketHandover // nil: handover is off
+	handover       *socketHandover
 	resolver       *resolve.Resolver
 	udp            []*server.UDP
 	tcp            []*server.TCP
@@ -71,13 +67,10 @@ type Agent struct {
 	source         *origin.Source // of the configuration; nil: built in
 	startError     error          // why the source's configuration was refused at the start; nil: it is in use
 	running        atomic.Pointer[generation]
-	requests       chan request // reloads; applyReloads handles one at a time
+	requests       chan *request // reloads; applyReloads handles one at a time
 	stopped        chan struct{}
 	reloads        reloadState
 	panics         atomic.Uint64 // while building a configuration
-
-	serves  bool           // the source may be notified of the configuration in use; owned by applyReloads
-	applied *config.Config // the configuration in use, nil if it is not the source's; owned by applyReloads
 }
 
 // New reads the configuration and builds the agent. It starts no goroutine, and opens no socket except the
@@ -95,7 +88,7 @@ func newAgent(ctx context.Context, m node.Host, o Options) (*Agent, error) {
 	a := &Agent{
 		options: o, started: time.Now(), token: newToken(), host: m,
 		loops: upstream.NewLoopDetector(nil, time.Now),
-		ready: make(chan struct{}), requests: make(chan request), stopped: make(chan struct{}),
+		ready: make(chan struct{}), requests: make(chan *request), stopped: make(chan struct{}),
 	}
 	cfg, err := a.load(ctx)
 	if err != nil {
@@ -140,8 +133,7 @@ func (a *Agent) buildFirst(ctx context.Context, cfg config.Config) (r *generatio
 	if r, err = a.build(cfg, nil); err != nil { //nolint:contextcheck // it reads files and never blocks
 		return nil, nil, err
 	}
-	a.handover.close() // of the refused configuration
-	if a.handover, err = a.newHandover(&cfg); err != nil {
+	if a.handover, err = newHandover(a, cfg.Handover.Socket); err != nil {
 		return nil, nil, err
 	}
 	a.handover.findPredecessor(ctx)
@@ -288,182 +280,4 @@ func (a *Agent) AdminAddr() netip.AddrPort {
 		return netip.AddrPort{}
 	}
 	return a.admin.Addr()
-}
-
-// firstSyncWait bounds the wait for the first cluster sync before the agent serves. It is long enough for a
-// folder or a small cluster, and shorter than a client's retry.
-const firstSyncWait = 200 * time.Millisecond
-
-// Run serves until ctx ends. Listen must have been called.
-//
-// Run stops in this order: queries go to the fallback, readers stop, accepted queries are answered, and then
-// upstream pools, admin server, link, and rules end. An agent that has handed over leaves link and rules,
-// stops all parts except the admin server, and waits for the end of ctx.
-func (a *Agent) Run(ctx context.Context) error {
-	ctx, fail := context.WithCancel(ctx)
-	defer fail()
-	// The servers need these tasks while they drain, so the tasks outlive ctx.
-	tasksCtx, stopTasks := context.WithCancel(context.WithoutCancel(ctx))
-	defer stopTasks()
-	var tasks errgroup.Group
-	parts := newTaskSet(tasksCtx, tasks.Go)
-	first := a.running.Load()
-	parts.start(first) //nolint:contextcheck // the set holds the context of its tasks
-	tasks.Go(func() error { return a.resolver.Run(tasksCtx) })
-	tasks.Go(func() error {
-		a.keepSnapshots(tasksCtx)
-		return nil
-	})
-	tasks.Go(func() error {
-		watchSuspends(tasksCtx, suspendedTime, a.addSuspend)
-		return nil
-	})
-	stopAdmin := a.runAdmin(ctx)
-	stopWatch, watchEnded := a.watchConfig(tasksCtx, parts)
-	defer stopWatch()
-
-	if a.handover.takesOver() {
-		a.handover.awaitSync(ctx)
-	} else {
-		// Meanwhile queries wait in the socket buffers. The delay is better than a SERVFAIL for a cluster
-		// name that is known shortly after.
-		_ = first.cluster.awaitSync(ctx, firstSyncWait)
-	}
-	var err error
-	maySetUp := func() bool { return !a.handover.takesOver() || ctx.Err() == nil } // else the predecessor continues
-	if maySetUp() {
-		err = a.node.Setup(ctx, a.handover.takesOver())
-	}
-	if err == nil && maySetUp() {
-		a.dropCapabilities(ctx)
-		keeping, stopKeeping := context.WithCancel(tasksCtx)
-		defer stopKeeping()
-		a.handover.setStopKeeping(stopKeeping)
-		tasks.Go(func() error {
-			if !a.handover.awaitClear(keeping) {
-				return nil
-			}
-			err := a.node.Run(keeping)
-			if err != nil {
-				fail() // an orderly stop: link and rules are no longer maintained
-			}
-			return err
-		})
-		err = a.serve(ctx, stopWatch, watchEnded)
-	}
-	a.handover.close() // drops a takeover that did not complete
-	stopWatch()
-	_ = watchEnded() // serve has returned the error; an agent that never serves needs no configuration
-	stopTasks()
-	idle := err == nil && a.handover.hasHandedOver()
-	if !idle {
-		err = errors.Join(err, stopAdmin())
-	}
-	err = errors.Join(err, tasks.Wait())
-	a.saveLast(ctx)
-	a.node.End(ctx)
-	if idle {
-		err = errors.Join(err, a.idle(ctx), stopAdmin())
-	}
-	a.close() // parts that never ran
-	return err
-}
-
-// serve answers queries until ctx ends or a part fails, and then drains. The configuration is watched until
-// stopWatch is called; watchEnded waits for the end of the watch.
-func (a *Agent) serve(ctx context.Context, stopWatch func(), watchEnded func() error) error {
-	// The servers stop after the queries go to the fallback.
-	answering, stop := context.WithCancel(context.WithoutCancel(ctx))
-	defer stop()
-	drain := a.Config().Limits.Deadline + time.Second
-	defer context.AfterFunc(ctx, func() {
-		a.handover.announceExit(ctx)
-		a.node.Leave(ctx, drain)
-		stop()
-	})()
-	serving, running := errgroup.WithContext(answering)
-	defer context.AfterFunc(running, stopWatch)()
-	serving.Go(watchEnded)
-	var servers sync.WaitGroup
-	for i := range a.udp {
-		servers.Add(2)
-		serving.Go(func() error {
-			defer servers.Done()
-			return a.udp[i].Run(running)
-		})
-		serving.Go(func() error {
-			defer servers.Done()
-			return a.tcp[i].Run(running)
-		})
-	}
-	a.handover.takeOver(ctx)
-	if a.admin != nil {
-		a.admin.Open()
-	}
-	serving.Go(func() error { return a.handover.run(running) })
-	serving.Go(func() error {
-		select {
-		case <-a.handover.handedOver():
-			stopWatch()
-			servers.Wait() // TCP sessions continue for a while
-			stop()
-		case <-running.Done():
-		}
-		return nil
-	})
-	serving.Go(func() error {
-		a.foreignSockets.Run(running, a.handover.handedOver())
-		return nil
-	})
-	serving.Go(func() error {
-		a.watchNodeZone(running)
-		return nil
-	})
-	serving.Go(func() error {
-		a.takeLease(running)
-		return nil
-	})
-	serving.Go(func() error {
-		a.watchMemoryLimit(running)
-		return nil
-	})
-	serving.Go(func() error {
-		a.request(request{serving: true})
-		return nil
-	})
-	a.log.InfoContext(running, "serving", "addresses", a.Addrs(), "version", a.options.Version)
-	close(a.ready)
-	err := serving.Wait()
-	a.node.Leave(running, 0) // if a part has failed
-	a.log.InfoContext(running, "stopped serving")
-	return err
-}
-
-// dropCapabilities drops the capabilities that the agent no longer needs.
-func (a *Agent) dropCapabilities(ctx context.Context) {
-	if a.options.DropCapabilities == nil {
-		return
-	}
-	keep := append(a.node.RequiredCapabilities(), a.handover.requiredCapabilities()...)
-	if err := a.options.DropCapabilities(keep); err != nil {
-		a.log.WarnContext(ctx, "capabilities not dropped", "err", err)
-		return
-	}
-	a.log.DebugContext(ctx, "capabilities dropped", "kept", keep)
-}
-
-// zoneWait bounds the lease's wait for the first cluster sync while a fallback answers. After it the agent
-// takes the queries and forwards the names that it does not know: other names must not wait for an API
-// server.
-const zoneWait = 10 * time.Second
-
-// takeLease takes the lease once the zone is known, if only from a snapshot, or after zoneWait without it.
-// Until then the fallback answers the node's queries. Without a fallback they arrive here, lease or not.
-func (a *Agent) takeLease(ctx context.Context) {
-	if c := a.running.Load().cluster; a.node.Managed() && !c.restored() {
-		_ = c.awaitSync(ctx, zoneWait)
-	}
-	if ctx.Err() == nil {
-		a.node.Serve()
-	}
 }

@@ -113,7 +113,7 @@ func (a *Agent) watchNodeZone(ctx context.Context) {
 			if err == nil {
 				r.cluster.nodeZone.Store(&name)
 				a.log.InfoContext(ctx, "topology zone found", "zone", cmp.Or(name, "none"))
-				a.request(request{replan: true})
+				_, _ = a.request(ctx, &request{replan: true}) // an error is logged
 				wait = zoneRetry
 			} else {
 				a.log.DebugContext(ctx, "reading topology zone failed", "err", err)

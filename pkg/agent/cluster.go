@@ -25,7 +25,7 @@ import (
 
 // A clusterSource delivers the cluster's objects: watches of the API server, or a folder of manifests.
 type clusterSource interface {
-	task
+	part
 	Ready() <-chan struct{}
 	Stats() watch.Stats
 }

@@ -15,7 +15,6 @@ import (
 	"time"
 
 	"github.com/nodecache/node-cache/pkg/capabilities"
-	"github.com/nodecache/node-cache/pkg/config"
 	"github.com/nodecache/node-cache/pkg/handover"
 	"github.com/nodecache/node-cache/pkg/server"
 	"github.com/nodecache/node-cache/pkg/status"
@@ -37,16 +36,16 @@ const (
 	ownerTimeout, ownerCheckInterval = 10 * time.Second, 2 * time.Second
 )
 
-// A socketHandover takes over the sockets of a predecessor and hands them to a successor. A nil
-// socketHandover does neither.
+// A socketHandover takes over the sockets of a predecessor and hands them to a successor. Without a path it
+// does neither.
 type socketHandover struct {
 	agent     *Agent
-	path      string
+	path      string // of the handover socket; empty: none
 	log       *slog.Logger
 	recorder  handover.Recorder
-	server    *handover.Server
-	cleared   chan struct{} // closed once no other agent maintains link and rules
-	newConfig chan struct{} // signals a new configuration
+	server    *handover.Server // nil: there is no path
+	cleared   chan struct{}    // closed once no other agent maintains link and rules
+	newConfig chan struct{}    // signals a new configuration
 
 	predecessor *handover.Client  // nil: there is no predecessor
 	sockets     []handover.Socket // received and not adopted; owned by Listen
@@ -55,21 +54,21 @@ type socketHandover struct {
 	lastSeen    time.Time         // last time that an agent served the handover socket; owned by Listen
 	received    time.Time         // when the sockets arrived
 
-	mu       sync.Mutex // guards the fields below
+	stopNode func() // stops maintaining link and rules; written before run
+
+	mu       sync.Mutex // guards waitsFor
 	waitsFor string     // what the start waits for; empty: nothing
-	stopKeep func()     // stops maintaining link and rules; nil: not started
 }
 
-// newHandover returns nil if cfg sets no handover socket.
-func (a *Agent) newHandover(cfg *config.Config) (*socketHandover, error) {
-	if cfg.Handover.Socket == "" {
-		return nil, nil //nolint:nilnil // handover is optional
+// newHandover opens nothing.
+func newHandover(a *Agent, path string) (h *socketHandover, err error) {
+	h = &socketHandover{agent: a, path: path, log: a.log, cleared: make(chan struct{}), newConfig: make(chan struct{}, 1)}
+	if path == "" {
+		return h, nil
 	}
-	h := &socketHandover{agent: a, path: cfg.Handover.Socket, log: a.log, cleared: make(chan struct{}), newConfig: make(chan struct{}, 1)}
-	var err error
 	h.server, err = handover.NewServer(handover.ServerConfig{
 		Path: h.path, Agent: a.token, Version: a.options.Version,
-		Snapshot: h.saveSnapshot, Offers: h.offeredSockets, Release: h.yield, SuccessorLost: h.successorLost,
+		Snapshot: h.saveSnapshot, Offers: h.offeredSockets, Release: h.yield, SuccessorLost: a.node.RestoreLink,
 		Now: time.Now, Log: a.log, Recorder: &h.recorder,
 	})
 	return h, err
@@ -77,7 +76,7 @@ func (a *Agent) newHandover(cfg *config.Config) (*socketHandover, error) {
 
 // findPredecessor connects to the agent that serves, if there is one.
 func (h *socketHandover) findPredecessor(ctx context.Context) {
-	if h == nil {
+	if h.path == "" {
 		return
 	}
 	ctx, cancel := context.WithTimeout(ctx, handoverTimeout)
@@ -104,7 +103,7 @@ func (h *socketHandover) findPredecessor(ctx context.Context) {
 
 // requestSnapshot asks the predecessor to write a snapshot.
 func (h *socketHandover) requestSnapshot(ctx context.Context, folder string) {
-	if h == nil || h.predecessor == nil || folder == "" {
+	if h.predecessor == nil || folder == "" {
 		return
 	}
 	ctx, cancel := context.WithTimeout(ctx, handoverTimeout)
@@ -129,9 +128,6 @@ func (h *socketHandover) recordRefusal(ctx context.Context, err error) {
 
 // close ends a takeover that did not complete.
 func (h *socketHandover) close() {
-	if h == nil {
-		return
-	}
 	h.discardSockets()
 	if h.predecessor != nil {
 		h.predecessor.Close()
@@ -141,9 +137,6 @@ func (h *socketHandover) close() {
 
 // discardSockets closes the sockets that were not adopted.
 func (h *socketHandover) discardSockets() {
-	if h == nil {
-		return
-	}
 	handover.Discard(h.sockets)
 	h.sockets = nil
 }
@@ -151,7 +144,7 @@ func (h *socketHandover) discardSockets() {
 // receiveSockets receives the predecessor's sockets. If the predecessor serves none of the wanted addresses,
 // the takeover ends.
 func (h *socketHandover) receiveSockets(ctx context.Context, wanted []netip.AddrPort) {
-	if h == nil || h.predecessor == nil {
+	if h.predecessor == nil {
 		return
 	}
 	sockets, err := h.predecessor.Sockets(ctx)
@@ -175,9 +168,6 @@ var errOtherAddresses = errors.New("it serves other addresses")
 
 // adopt removes and returns the files of the named socket, nil if there are none.
 func (h *socketHandover) adopt(kind string, addr netip.AddrPort) (files []*os.File) {
-	if h == nil || len(h.sockets) == 0 {
-		return nil
-	}
 	name := handover.Listen{Kind: kind, Addr: addr}
 	h.sockets = slices.DeleteFunc(h.sockets, func(s handover.Socket) bool {
 		if s.Listen == name {
@@ -194,7 +184,7 @@ func (h *socketHandover) adopt(kind string, addr netip.AddrPort) (files []*os.Fi
 // retryListen waits and reports whether to listen again after an error. Addresses of an agent that does not
 // hand over are free once it ends.
 func (h *socketHandover) retryListen(ctx context.Context, err error) bool {
-	if h == nil || h.refusal == nil || !errors.Is(err, syscall.EADDRINUSE) {
+	if h.refusal == nil || !errors.Is(err, syscall.EADDRINUSE) {
 		return false
 	}
 	if h.setWaiting("the addresses of another agent") {
@@ -227,7 +217,7 @@ func (h *socketHandover) setWaiting(what string) bool {
 }
 
 // takesOver reports whether this agent has sockets that a predecessor still reads.
-func (h *socketHandover) takesOver() bool { return h != nil && h.predecessor != nil }
+func (h *socketHandover) takesOver() bool { return h.predecessor != nil }
 
 // awaitSync waits for the first cluster sync while the predecessor serves. A new configuration, such as a
 // fixed one, restarts the wait.
@@ -254,9 +244,6 @@ func (h *socketHandover) awaitSync(ctx context.Context) {
 
 // configChanged signals a new configuration to awaitSync.
 func (h *socketHandover) configChanged() {
-	if h == nil {
-		return
-	}
 	select {
 	case h.newConfig <- struct{}{}:
 	default: // a signal is pending
@@ -276,7 +263,7 @@ func (h *socketHandover) requiredCapabilities() []capabilities.Capability {
 // agent that is stopped before leaves sockets, link, and rules to the predecessor: its own rules would make the
 // predecessor stand down. Once the request is sent, the takeover completes in any case.
 func (h *socketHandover) takeOver(ctx context.Context) {
-	if h == nil || h.predecessor != nil && ctx.Err() != nil {
+	if h.takesOver() && ctx.Err() != nil {
 		return
 	}
 	defer close(h.cleared)
@@ -323,9 +310,6 @@ func (h *socketHandover) takeOver(ctx context.Context) {
 
 // awaitClear waits until no other agent maintains link and rules, and reports whether that is so.
 func (h *socketHandover) awaitClear(ctx context.Context) bool {
-	if h == nil {
-		return true
-	}
 	select {
 	case <-h.cleared:
 		return true
@@ -336,7 +320,7 @@ func (h *socketHandover) awaitClear(ctx context.Context) bool {
 
 // run serves handover requests until ctx ends.
 func (h *socketHandover) run(ctx context.Context) error {
-	if h == nil {
+	if h.path == "" {
 		return nil
 	}
 	return h.server.Run(ctx)
@@ -344,7 +328,7 @@ func (h *socketHandover) run(ctx context.Context) error {
 
 // handedOver returns a channel that is closed once a successor has taken over; nil: never.
 func (h *socketHandover) handedOver() <-chan struct{} {
-	if h == nil {
+	if h.path == "" {
 		return nil
 	}
 	return h.server.HandedOver()
@@ -360,19 +344,9 @@ func (h *socketHandover) hasHandedOver() bool {
 	}
 }
 
-// setStopKeeping records the function that stops maintaining link and rules.
-func (h *socketHandover) setStopKeeping(stop func()) {
-	if h == nil {
-		return
-	}
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	h.stopKeep = stop
-}
-
 // announceExit notifies a successor that has the sockets: it takes over now.
 func (h *socketHandover) announceExit(ctx context.Context) {
-	if h != nil {
+	if h.path != "" {
 		h.server.Shutdown(context.WithoutCancel(ctx), exitWait)
 	}
 }
@@ -426,19 +400,24 @@ func (h *socketHandover) saveSnapshot(ctx context.Context) error {
 func (h *socketHandover) yield(ctx context.Context, claim handover.Claim) {
 	a := h.agent
 	defer a.node.Yield(ctx, claim) // also after a panic: link and rules are the successor's
-	defer h.stopKeeping()
+	defer h.stopNode()
+	guard := h.recorder.Guard(h.log) // after a panic, this process must still answer what it has read
 	var quiet sync.WaitGroup
 	for i := range a.udp {
 		if claim.Has(handover.Listen{Kind: handover.KindUDP, Addr: unmapped(a.udp[i].Addr())}) {
 			quiet.Go(func() {
-				defer h.recoverPanic()
-				a.udp[i].HandOver(ctx)
+				_ = guard.Do(ctx, func() error {
+					a.udp[i].HandOver(ctx)
+					return nil
+				})
 			})
 		}
 		if claim.Has(handover.Listen{Kind: handover.KindTCP, Addr: a.tcp[i].Addr()}) {
 			quiet.Go(func() {
-				defer h.recoverPanic()
-				a.tcp[i].HandOver(ctx, sessionDrain)
+				_ = guard.Do(ctx, func() error {
+					a.tcp[i].HandOver(ctx, sessionDrain)
+					return nil
+				})
 			})
 		}
 	}
@@ -450,30 +429,12 @@ func (h *socketHandover) yield(ctx context.Context, claim handover.Claim) {
 	quiet.Wait()
 }
 
-// recoverPanic, deferred, recovers a panic of a goroutine: this process must still answer what it has read.
-func (h *socketHandover) recoverPanic() {
-	if defect := recover(); defect != nil {
-		handover.LogPanic(h.log, &h.recorder, defect)
-	}
-}
-
-// stopKeeping stops maintaining link and rules.
-func (h *socketHandover) stopKeeping() {
-	h.mu.Lock()
-	stop := h.stopKeep
-	h.mu.Unlock()
-	if stop != nil {
-		stop()
-	}
-}
-
-// successorLost is called when a successor ends before it takes over.
-func (h *socketHandover) successorLost(ctx context.Context) { h.agent.node.RestoreLink(ctx) }
-
-// idle waits for ctx to end after a handover: the kubelet would restart a process that exits by itself. If no
+// idle waits for the end of ctx if this agent has handed over: the kubelet would restart a process that exits by itself. If no
 // agent serves any more, idle returns an error.
-func (a *Agent) idle(ctx context.Context) error {
-	h := a.handover
+func (h *socketHandover) idle(ctx context.Context) error {
+	if !h.hasHandedOver() {
+		return nil
+	}
 	h.log.InfoContext(ctx, "idle after handover", "agent", h.recorder.Stats().To)
 	look := time.NewTicker(ownerCheckInterval)
 	defer look.Stop()
@@ -498,19 +459,19 @@ func (a *Agent) idle(ctx context.Context) error {
 
 // status returns nil if handover.socket is not set.
 func (h *socketHandover) status(now time.Time) *status.Handover {
-	if h == nil {
+	if h.path == "" {
 		return nil
 	}
 	stats := h.recorder.Stats()
 	return status.HandoverOf(h.path, h.waiting(), &stats, now)
 }
 
-// handoverStats returns the handover's metrics; nil: handover.socket is not set.
-func (a *Agent) handoverStats() *handover.Stats {
-	if a.handover == nil {
+// stats returns nil if handover.socket is not set.
+func (h *socketHandover) stats() *handover.Stats {
+	if h.path == "" {
 		return nil
 	}
-	stats := a.handover.recorder.Stats()
+	stats := h.recorder.Stats()
 	return &stats
 }
 
@@ -523,9 +484,6 @@ func (h *socketHandover) waiting() string {
 
 // notReady returns an error if this agent does not serve yet or has handed over.
 func (h *socketHandover) notReady() error {
-	if h == nil {
-		return nil
-	}
 	if stats := h.recorder.Stats(); stats.Given {
 		return errors.New("handed over to agent " + stats.To)
 	}

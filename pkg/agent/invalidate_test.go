@@ -112,9 +112,8 @@ func TestInvalidateReloaded(t *testing.T) {
 	for _, step := range steps {
 		if step.change != nil {
 			step.change(&cfg)
-			a.Reload(cfg, nil)
-			if s := statusOf(t, a).Config; !s.LastOK {
-				t.Fatalf("%s: %s", step.what, s.LastError)
+			if _, err := a.Reload(cfg, nil); err != nil {
+				t.Fatalf("%s: %s", step.what, err)
 			}
 		}
 		if got, want := statusOf(t, a).Cluster.Source, step.dir; (got != "") != (want != "") {

@@ -84,20 +84,6 @@ func (a *Agent) closeDNS() {
 	}
 }
 
-// runAdmin runs the admin server, if there is one, until stop is called.
-func (a *Agent) runAdmin(ctx context.Context) (stop func() error) {
-	if a.admin == nil {
-		return func() error { return nil }
-	}
-	ctx, end := context.WithCancel(context.WithoutCancel(ctx))
-	ended := make(chan error, 1)
-	go func() { ended <- a.admin.Run(ctx) }() // joined by stop
-	return func() error {
-		end()
-		return <-ended
-	}
-}
-
 // listenProblem adds a hint to an error of opening a socket.
 func listenProblem(err error, port uint16) error {
 	hint := ""

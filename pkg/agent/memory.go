@@ -113,7 +113,7 @@ func (a *Agent) watchMemoryLimit(ctx context.Context) {
 		case <-ticker.C:
 			cfg := a.Config()
 			if a.memory.update(ctx, &cfg) {
-				a.request(request{replan: true})
+				_, _ = a.request(ctx, &request{replan: true}) // an error is logged
 			}
 		}
 	}

@@ -527,7 +527,9 @@ func TestNodeFollowsTheFallback(t *testing.T) {
 	until(t, "the agent is ready", func() bool { return a.notReady() == nil })
 	cfg.Intercept.Fallback.Addresses = []netip.AddrPort{netip.MustParseAddrPort("10.0.0.9:5353")}
 	cfg.Intercept.Lease = time.Minute
-	a.Reload(cfg, nil)
+	if _, err := a.Reload(cfg, nil); err != nil {
+		t.Fatal(err)
+	}
 	until(t, "the rules have the new fallback", func() bool {
 		r := m.kernel.Rules()
 		return r != nil && slices.Equal(r.Fallback, cfg.Intercept.Fallback.Addresses)

@@ -11,7 +11,6 @@ import (
 	"net/netip"
 	"os"
 	"reflect"
-	"runtime/debug"
 	"slices"
 	"time"
 
@@ -23,6 +22,7 @@ import (
 	"github.com/nodecache/node-cache/pkg/rules"
 	"github.com/nodecache/node-cache/pkg/static"
 	"github.com/nodecache/node-cache/pkg/status"
+	"github.com/nodecache/node-cache/pkg/task"
 	"github.com/nodecache/node-cache/pkg/upstream"
 )
 
@@ -56,10 +56,9 @@ func samePool(a, b config.Route) bool {
 // a failure, even a panic, leaves old as it is.
 func (a *Agent) build(cfg config.Config, old *generation) (r *generation, err error) {
 	defer func() {
-		if defect := recover(); defect != nil {
-			a.panics.Add(1)
-			a.log.Error("recovered from a panic", "where", "config", "panic", fmt.Sprint(defect), "stack", string(debug.Stack()))
-			r, err = nil, fmt.Errorf("building what the configuration asks for: %w", errPanic)
+		if panicked := recover(); panicked != nil {
+			guard := task.Guard{Where: "config", Log: a.log, Count: &a.panics}
+			r, err = nil, fmt.Errorf("building what the configuration asks for: %w", guard.Recovered(context.Background(), panicked))
 		}
 	}()
 	r = &generation{config: cfg}
@@ -351,14 +350,14 @@ func (a *Agent) queryLog(q config.QueryLog) *resolve.QueryLog {
 	return l
 }
 
-// A task runs in the background while a configuration uses it.
-type task interface {
+// A part runs in the background while a configuration uses it.
+type part interface {
 	Run(ctx context.Context) error
 }
 
-// tasks returns the tasks of r.
-func (r *generation) tasks() []task {
-	var list []task
+// parts returns the parts of r that run.
+func (r *generation) parts() []part {
+	var list []part
 	for _, route := range r.routes {
 		list = append(list, route.pool)
 	}
@@ -378,40 +377,6 @@ func (r *generation) tasks() []task {
 		list = append(list, p)
 	}
 	return list
-}
-
-// A taskSet runs tasks and stops those that no configuration uses.
-type taskSet struct {
-	ctx   context.Context //nolint:containedctx // of all tasks: it outlives each call
-	spawn func(func() error)
-	stop  map[task]context.CancelFunc
-}
-
-func newTaskSet(ctx context.Context, begin func(func() error)) *taskSet {
-	return &taskSet{ctx: ctx, spawn: begin, stop: make(map[task]context.CancelFunc)}
-}
-
-// start runs the tasks of r that do not run yet.
-func (s *taskSet) start(r *generation) {
-	for _, t := range r.tasks() {
-		if s.stop[t] != nil {
-			continue
-		}
-		ctx, cancel := context.WithCancel(s.ctx)
-		s.stop[t] = cancel
-		s.spawn(func() error { return t.Run(ctx) })
-	}
-}
-
-// stopUnused ends every task that r does not use. Queries in flight on an ended pool are still answered.
-func (s *taskSet) stopUnused(r *generation) {
-	used := r.tasks()
-	for t, cancel := range s.stop {
-		if !slices.Contains(used, t) {
-			cancel()
-			delete(s.stop, t)
-		}
-	}
 }
 
 // staticAnswers are the configured answers and their configuration. They survive a reload that does not

@@ -155,9 +155,13 @@ func TestFallbackNone(t *testing.T) {
 	}
 	until(t, "rules without a fallback", none)
 	cfg.Intercept.Fallback.Addresses = []netip.AddrPort{netip.MustParseAddrPort("10.0.0.9:53")}
-	a.Reload(cfg, nil)
+	if _, err := a.Reload(cfg, nil); err != nil {
+		t.Fatal(err)
+	}
 	until(t, "a reload gives one", func() bool { return slices.Equal(m.kernel.Rules().Fallback, cfg.Intercept.Fallback.Addresses) })
 	cfg.Intercept.Fallback = config.Fallback{}
-	a.Reload(cfg, nil)
+	if _, err := a.Reload(cfg, nil); err != nil {
+		t.Fatal(err)
+	}
 	until(t, "a reload takes it", none)
 }

@@ -74,14 +74,18 @@ func TestProbes(t *testing.T) {
 
 	failed := s.Probes[3].Failures["servfail"]
 	cfg.Probes = []config.Probe{probed("bad", bad.String()), probed("up", bad.String())}
-	a.Reload(cfg, nil)
+	if _, err := a.Reload(cfg, nil); err != nil {
+		t.Fatal(err)
+	}
 	check("up", http.StatusServiceUnavailable, "SERVFAIL")
 	check("self", http.StatusNotFound, "no probe")
 	if got := statusOf(t, a).Probes; len(got) != 2 || got[0].Failures["servfail"] < failed {
 		t.Errorf("after a reload: %+v, want that the one that stays has its counts of before, %d or more", got, failed)
 	}
 	cfg.Probes = nil
-	a.Reload(cfg, nil)
+	if _, err := a.Reload(cfg, nil); err != nil {
+		t.Fatal(err)
+	}
 	if code, body := page(t, a, "/healthcheck/"); code != http.StatusOK || body != "" {
 		t.Errorf("without probes: %d %q", code, body)
 	}

@@ -12,8 +12,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"golang.org/x/sync/errgroup"
-
 	"github.com/nodecache/node-cache/pkg/cache"
 	"github.com/nodecache/node-cache/pkg/config"
 	"github.com/nodecache/node-cache/pkg/resolve"
@@ -49,31 +47,40 @@ const syncTimeout = 10 * time.Second
 // A request asks applyReloads to apply a configuration, or to record why there is none.
 type request struct {
 	cfg    config.Config
-	err    error
-	replan bool // only rebuild the plan: something outside the configuration has changed
+	err    error // why there is no configuration; then why it was refused
+	replan bool  // only rebuild the plan: something outside the configuration has changed
+	inUse  origin.InUse
 	done   chan struct{}
-
-	serving bool // only note that the agent serves
 }
 
-// Reload applies cfg. If err is not nil, Reload records it and keeps the running configuration. It returns
-// when that is done or the agent stops. The agent must run.
-func (a *Agent) Reload(cfg config.Config, err error) {
-	a.request(request{cfg: cfg, err: err})
+// Reload applies cfg and returns the configuration in use. If err is not nil, Reload records it as the reason
+// why there is no configuration. After an error the running configuration stays. The agent must run.
+func (a *Agent) Reload(cfg config.Config, err error) (origin.InUse, error) {
+	return a.request(context.Background(), &request{cfg: cfg, err: err})
 }
 
-// request passes r to applyReloads and waits for it.
-func (a *Agent) request(r request) {
+var errStopped = errors.New("the agent stops")
+
+// request passes r to applyReloads and waits for it, or for the end of ctx.
+func (a *Agent) request(ctx context.Context, r *request) (origin.InUse, error) {
 	r.done = make(chan struct{})
 	select {
 	case a.requests <- r:
-		<-r.done
 	case <-a.stopped:
+		return origin.InUse{}, errStopped
+	case <-ctx.Done():
+		return origin.InUse{}, ctx.Err()
+	}
+	select {
+	case <-r.done:
+		return r.inUse, r.err
+	case <-ctx.Done():
+		return origin.InUse{}, ctx.Err()
 	}
 }
 
-// applyReloads handles requests until ctx ends. It starts the tasks of each new configuration in parts.
-func (a *Agent) applyReloads(ctx context.Context, parts *taskSet) {
+// applyReloads handles requests until ctx ends. It starts the parts of each new configuration in parts.
+func (a *Agent) applyReloads(ctx context.Context, parts *partSet) {
 	defer close(a.stopped)
 	for {
 		select {
@@ -81,8 +88,6 @@ func (a *Agent) applyReloads(ctx context.Context, parts *taskSet) {
 			return
 		case r := <-a.requests:
 			switch {
-			case r.serving:
-				a.sourceServes()
 			case r.replan:
 				r.err = a.replan()
 			case r.err == nil:
@@ -91,6 +96,7 @@ func (a *Agent) applyReloads(ctx context.Context, parts *taskSet) {
 			if r.err != nil {
 				a.refuse(ctx, r.err)
 			}
+			r.inUse = origin.InUse{Config: a.Config(), Generation: a.reloads.generation.Load()}
 			close(r.done)
 		}
 	}
@@ -98,7 +104,7 @@ func (a *Agent) applyReloads(ctx context.Context, parts *taskSet) {
 
 // apply applies cfg. It builds all parts, waits for the sync of a new cluster source, swaps the resolver's
 // plan in one step, and then stops unused parts. A query sees either the old plan or the new one.
-func (a *Agent) apply(ctx context.Context, parts *taskSet, cfg config.Config) error {
+func (a *Agent) apply(ctx context.Context, parts *partSet, cfg config.Config) error {
 	old := a.running.Load()
 	fixed := revertRestartKeys(&cfg, &old.config)
 	r, err := a.build(cfg, old) //nolint:contextcheck // it reads files and never blocks
@@ -135,7 +141,6 @@ func (a *Agent) apply(ctx context.Context, parts *taskSet, cfg config.Config) er
 	}
 	a.reloads.succeeded(time.Now())
 	a.log.InfoContext(ctx, "configuration applied", "generation", a.reloads.generation.Load())
-	a.sourceApplied(&r.config)
 	a.handover.configChanged()
 	return nil
 }
@@ -216,7 +221,6 @@ func sameIntercept(a, b *config.Intercept) bool {
 // refuse keeps the running configuration and records why.
 func (a *Agent) refuse(ctx context.Context, err error) {
 	a.logRefused(ctx, err)
-	a.sourceRefused(err)
 	a.reloads.failed(err)
 }
 
@@ -260,7 +264,7 @@ func (a *Agent) load(ctx context.Context) (config.Config, error) {
 		File: a.options.File, ConfigMap: from.ConfigMap, Kubeconfig: from.Kubeconfig,
 		KubeDNS: from.KubeDNS, LastGood: from.LastGood, Role: a.options.Role, Pod: from.Pod,
 		UserAgent: "node-cache/" + a.options.Version,
-		Changed:   a.Reload, Log: a.log, Now: time.Now,
+		Apply:     a.Reload, Serving: a.ready, Log: a.log, Now: time.Now,
 	})
 	if err != nil {
 		return cfg, withHint(err)
@@ -281,53 +285,6 @@ func (a *Agent) useLastGood(ctx context.Context, why error) (config.Config, erro
 	a.startError = why
 	a.logHandler.set(cfg.Log)
 	return cfg, nil
-}
-
-// watchConfig applies reloads and watches the configuration's source until stop is called or ctx ends. wait
-// returns only after that, since the source does not end by itself; its error is the source's.
-func (a *Agent) watchConfig(ctx context.Context, parts *taskSet) (stop func(), wait func() error) {
-	ctx, stop = context.WithCancel(ctx)
-	if a.startError == nil {
-		cfg := a.Config()
-		a.applied = &cfg
-	}
-	var group errgroup.Group
-	group.Go(func() error {
-		a.applyReloads(ctx, parts)
-		return nil
-	})
-	if a.source != nil {
-		group.Go(func() error { return a.source.Run(ctx) })
-	}
-	return stop, group.Wait
-}
-
-// sourceApplied notes an applied configuration. The source learns that it is good only once the agent serves:
-// a configuration that prevents serving must not become the last good one.
-func (a *Agent) sourceApplied(cfg *config.Config) {
-	a.applied = cfg
-	switch {
-	case a.source == nil:
-	case a.serves:
-		a.source.Applied(*cfg, a.reloads.generation.Load())
-	default:
-		a.source.AppliedProvisionally()
-	}
-}
-
-// sourceServes notes that the agent serves.
-func (a *Agent) sourceServes() {
-	a.serves = true
-	if a.applied != nil {
-		a.sourceApplied(a.applied)
-	}
-}
-
-// sourceRefused notifies the source of a refused configuration.
-func (a *Agent) sourceRefused(err error) {
-	if a.source != nil {
-		a.source.Refused(err)
-	}
 }
 
 // sourceName returns the name of the configuration's source.

@@ -62,10 +62,10 @@ func TestResizeByReload(t *testing.T) {
 			next.Cluster.Resolver = clusterConfig(t, t.TempDir(), up.Listen(t)).Cluster.Resolver
 			next.Cluster.Manifests = filepath.Join(t.TempDir(), "none")
 		}
-		a.Reload(next, nil)
+		_, err := a.Reload(next, nil)
 		s := statusOf(t, a)
-		if s.Config.LastOK == step.refuse {
-			t.Errorf("%s: applied %t: %s", step.what, s.Config.LastOK, s.Config.LastError)
+		if (err == nil) == step.refuse {
+			t.Errorf("%s: applied %t: %v", step.what, err == nil, err)
 		}
 		low, high := step.size*9/10, step.size
 		if step.refuse {
@@ -86,8 +86,7 @@ func TestTemplatesRefused(t *testing.T) {
 	cfg := local(t, upstreamtest.New(upstreamtest.Zone()).Listen(t))
 	a, _ := start(t, agent.Options{Config: &cfg, Log: &journal{}})
 	cfg.Templates = []config.Template{{Zone: "made.", Match: []string{"("}}}
-	a.Reload(cfg, nil)
-	if statusOf(t, a).Config.LastOK {
+	if _, err := a.Reload(cfg, nil); err == nil {
 		t.Error("a template with an invalid expression is taken")
 	}
 }

@@ -15,11 +15,13 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/nodecache/node-cache/pkg/cache"
 	"github.com/nodecache/node-cache/pkg/config"
 	"github.com/nodecache/node-cache/pkg/snapshot"
+	"github.com/nodecache/node-cache/pkg/task"
 	"github.com/nodecache/node-cache/pkg/watch"
 	"github.com/nodecache/node-cache/pkg/zone"
 )
@@ -32,8 +34,9 @@ type snapshots struct {
 	clocks  func() snapshot.ClockState
 	changed chan struct{} // signals a new configuration
 	busy    chan struct{} // semaphore: holds a value while a save runs
+	panics  atomic.Uint64
 
-	mu           sync.Mutex // guards stats
+	mu           sync.Mutex // guards the fields below
 	stats        snapshot.Stats
 	zoneTooLarge bool // the zone did not fit into the last snapshot
 }
@@ -50,7 +53,9 @@ func newSnapshots(writer string, log *slog.Logger) *snapshots {
 func (s *snapshots) read() snapshot.Stats {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.stats
+	stats := s.stats
+	stats.Panics = s.panics.Load()
+	return stats
 }
 
 // load fills r, which is not in use yet, from the snapshot of an earlier agent, if there is a valid one.
@@ -91,14 +96,18 @@ func snapshotHint(err error) string {
 
 // restore does the work of load. After an error r is unchanged.
 func (s *snapshots) restore(r *generation) (loaded snapshot.Loaded, err error) {
-	defer func() {
-		if defect := recover(); defect != nil {
-			err = s.recordPanic("reading a snapshot", defect, debug.Stack())
-		}
-		if err != nil {
-			r.cache.Flush([]byte{0})
-		}
-	}()
+	err = s.guard("reading a snapshot").Do(context.Background(), func() error {
+		loaded, err = s.fillFrom(r)
+		return err
+	})
+	if err != nil {
+		r.cache.Flush([]byte{0})
+	}
+	return loaded, err
+}
+
+// fillFrom fills r, maybe in part only if there is an error.
+func (s *snapshots) fillFrom(r *generation) (loaded snapshot.Loaded, err error) {
 	cfg := &r.config.Snapshot
 	snap, err := snapshot.Load(s.folder(cfg.Folder), cfg.Size)
 	if err != nil {
@@ -127,15 +136,9 @@ func (s *snapshots) restore(r *generation) (loaded snapshot.Loaded, err error) {
 	return loaded, nil
 }
 
-var errPanic = errors.New("internal error: the log has the stack trace")
-
-// recordPanic counts and logs a recovered panic and returns the error for the caller.
-func (s *snapshots) recordPanic(doing string, panicked any, stack []byte) error {
-	s.mu.Lock()
-	s.stats.Panics++
-	s.mu.Unlock()
-	s.log.Error("recovered from a panic", "where", "snapshot", "doing", doing, "panic", fmt.Sprint(panicked), "stack", string(stack))
-	return errPanic
+// guard recovers panics: a defect costs a snapshot, not the agent.
+func (s *snapshots) guard(doing string) task.Guard {
+	return task.Guard{Where: "snapshot", Log: s.log.With("doing", doing), Count: &s.panics}
 }
 
 // restoreZone restores the cluster objects, unless they are too old or the configuration selects other
@@ -357,7 +360,7 @@ func (s *snapshots) attempt(ctx context.Context, limit time.Duration, r *generat
 	defer cancel()
 	done := make(chan error, 1)
 	go func() {
-		err := s.save(ctx, r)
+		err := s.guard("making a snapshot").Do(ctx, func() error { return s.save(ctx, r) })
 		<-s.busy
 		done <- err
 	}()
@@ -387,12 +390,7 @@ func (s *snapshots) ended(ctx context.Context, err error) {
 var errHangs = errors.New("the file system does not respond")
 
 // save saves a snapshot of r.
-func (s *snapshots) save(ctx context.Context, r *generation) (err error) {
-	defer func() {
-		if defect := recover(); defect != nil {
-			err = s.recordPanic("making a snapshot", defect, debug.Stack())
-		}
-	}()
+func (s *snapshots) save(ctx context.Context, r *generation) error {
 	cfg := &r.config.Snapshot
 	began := time.Now()
 	n, err := snapshot.Save(ctx, snapshot.Job{

@@ -324,7 +324,7 @@ func TestSnapshotBeforeSync(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			a := &Agent{node: n, ready: make(chan struct{})}
+			a := &Agent{node: n, handover: new(socketHandover), ready: make(chan struct{})}
 			close(a.ready)
 			a.running.Store(r)
 			ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)

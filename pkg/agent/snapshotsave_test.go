@@ -203,7 +203,7 @@ func TestSnapshotPeriod(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		disk := snapshottest.NewDisk()
-		a := &Agent{node: new(node.Node), snapshots: keeping(disk, new(notes)), ready: make(chan struct{})}
+		a := &Agent{node: new(node.Node), snapshots: keeping(disk, new(notes)), handover: new(socketHandover), ready: make(chan struct{})}
 		use := func(folder string, period time.Duration) {
 			r := emptyGeneration(t)
 			r.config.Snapshot.Folder, r.config.Snapshot.Period = folder, period

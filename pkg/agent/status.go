@@ -117,7 +117,7 @@ func (a *Agent) sample() metrics.Sample {
 			Panics:      a.panics.Load(),
 		},
 		Source:   origin.Stats{Kind: origin.KindNone, Reachable: true},
-		Handover: a.handoverStats(),
+		Handover: a.handover.stats(),
 		Admin:    a.admin.Stats(),
 	}
 	if c := r.cluster; c != nil && c.events != nil {

@@ -21,13 +21,16 @@ const suspendInterval = time.Second
 // minSuspend is the shortest suspend that counts.
 const minSuspend = 100 * time.Millisecond
 
-// watchSuspends calls report with the length of each suspend until ctx ends. asleep returns how long the host
+// watchSuspends ages the cache and the cluster's objects by each suspend until ctx ends.
+func (a *Agent) watchSuspends(ctx context.Context) { followSuspends(ctx, suspendedTime, a.addSuspend) }
+
+// followSuspends calls report with the length of each suspend until ctx ends. asleep returns how long the host
 // has been suspended since boot, at least.
 //
 // Go reads CLOCK_MONOTONIC, which stops during a suspend. Reading CLOCK_BOOTTIME for each batch of queries
-// would cost a system call, because the runtime has no vDSO call for it. So watchSuspends compares the two
+// would cost a system call, because the runtime has no vDSO call for it. So followSuspends compares the two
 // clocks once a second.
-func watchSuspends(ctx context.Context, asleep func() time.Duration, report func(time.Duration)) {
+func followSuspends(ctx context.Context, asleep func() time.Duration, report func(time.Duration)) {
 	known := asleep()
 	ticker := time.NewTicker(suspendInterval)
 	defer ticker.Stop()

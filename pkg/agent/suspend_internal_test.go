@@ -20,7 +20,7 @@ func TestWatchSuspends(t *testing.T) {
 		var asleep atomic.Int64
 		asleep.Store(int64(time.Hour)) // before this process
 		var found []time.Duration
-		go watchSuspends(ctx, func() time.Duration { return time.Duration(asleep.Load()) }, func(d time.Duration) { found = append(found, d) })
+		go followSuspends(ctx, func() time.Duration { return time.Duration(asleep.Load()) }, func(d time.Duration) { found = append(found, d) })
 		time.Sleep(suspendInterval / 2) // between two readings
 		for _, d := range []time.Duration{0, 8 * time.Hour, time.Microsecond, -time.Microsecond, time.Minute, 0} {
 			asleep.Add(int64(d))

@@ -186,7 +186,7 @@ const maxPanics = 10
 func (t *Client) receiveOne(hurry func()) (last, defect bool) {
 	defer func() {
 		if panicked := recover(); panicked != nil {
-			LogPanic(t.cfg.Log, t.cfg.Recorder, panicked)
+			_ = t.cfg.Recorder.Guard(t.cfg.Log).Recovered(context.Background(), panicked)
 			<-time.NewTimer(retryDelay).C
 			defect = true
 		}

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/nodecache/node-cache/internal/proctest"
+	"github.com/nodecache/node-cache/pkg/task"
 )
 
 // TestServerPanics has each function of a server's configuration panic once: the agent goes on, and hands over to the next
@@ -30,7 +31,7 @@ func TestServerPanics(t *testing.T) {
 			c.Snapshot = func(context.Context) error { panics(); return nil }
 		}, do: func(t *testing.T, n *Client) {
 			t.Helper()
-			if err := n.Snapshot(t.Context()); err == nil || err.Error() != errPanic.Error() {
+			if err := n.Snapshot(t.Context()); err == nil || err.Error() != task.ErrPanic.Error() {
 				t.Errorf("a snapshot: %v", err)
 			}
 			mustSockets(t, n) // the conversation goes on

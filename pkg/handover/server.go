@@ -10,11 +10,11 @@ import (
 	"log/slog"
 	"net"
 	"os"
-	"runtime/debug"
 	"sync"
 	"syscall"
 	"time"
 
+	"github.com/nodecache/node-cache/pkg/task"
 	"github.com/nodecache/node-cache/pkg/unixsock"
 )
 
@@ -61,6 +61,7 @@ type ServerConfig struct {
 // concurrent use.
 type Server struct {
 	cfg   ServerConfig
+	guard task.Guard
 	given chan struct{} // closed once another agent has taken over
 
 	mu         sync.Mutex         // guards what follows
@@ -83,7 +84,7 @@ func NewServer(cfg ServerConfig) (*Server, error) {
 	if cfg.Recorder == nil {
 		cfg.Recorder = new(Recorder)
 	}
-	return &Server{cfg: cfg, given: make(chan struct{})}, nil
+	return &Server{cfg: cfg, guard: cfg.Recorder.Guard(cfg.Log), given: make(chan struct{})}, nil
 }
 
 // String names the task.
@@ -114,7 +115,7 @@ func (g *Server) Run(ctx context.Context) error {
 		if l := g.ensureListening(ctx); l != nil {
 			group.Go(func() {
 				for done := false; !done; { // a panic ends accept early
-					done = g.accept(ctx, l, heard) || !pause(ctx, retryDelay)
+					done = g.accept(ctx, l, heard) || task.Sleep(ctx, retryDelay) != nil
 				}
 			})
 		}
@@ -125,7 +126,7 @@ func (g *Server) Run(ctx context.Context) error {
 // ensureListening makes sure that this agent listens at the path. It returns the listener if it is
 // a new one.
 func (g *Server) ensureListening(ctx context.Context) (made *unixsock.Listener) {
-	defer g.recoverPanic()
+	defer g.recoverPanic(ctx)
 	g.mu.Lock()
 	has, over := g.listener, g.released
 	g.mu.Unlock()
@@ -186,7 +187,7 @@ type connections struct {
 
 // accept serves connections until the listener is closed or ctx ends, and then returns true.
 func (g *Server) accept(ctx context.Context, l *unixsock.Listener, heard *connections) (done bool) {
-	defer g.recoverPanic()
+	defer g.recoverPanic(ctx)
 	for {
 		c, err := l.AcceptUnix()
 		if errors.Is(err, net.ErrClosed) {
@@ -194,7 +195,7 @@ func (g *Server) accept(ctx context.Context, l *unixsock.Listener, heard *connec
 		}
 		if err != nil {
 			g.problem(ctx, "handover accept failed", err)
-			if !pause(ctx, retryDelay) { // out of file descriptors, for example
+			if task.Sleep(ctx, retryDelay) != nil { // out of file descriptors, for example
 				return true
 			}
 			continue
@@ -212,21 +213,9 @@ func (g *Server) accept(ctx context.Context, l *unixsock.Listener, heard *connec
 	}
 }
 
-// pause waits for d and returns true, or returns false if ctx ends first.
-func pause(ctx context.Context, d time.Duration) bool {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-		return false
-	case <-timer.C:
-		return true
-	}
-}
-
 // serveConn serves one agent until the connection ends.
 func (g *Server) serveConn(ctx context.Context, raw *net.UnixConn) {
-	defer g.recoverPanic()
+	defer g.recoverPanic(ctx)
 	c, err := newConn(raw, g.cfg.Now)
 	if err != nil {
 		g.problem(ctx, "handover client rejected", err)
@@ -345,7 +334,7 @@ func (g *Server) serveRequests(ctx context.Context, c *conn) error {
 		case typeSnapshot:
 			err = g.snapshot(ctx, c)
 		case typeSockets:
-			err = g.sendSockets(c)
+			err = g.sendSockets(ctx, c)
 			limit = 0 // it prepares to serve; until it ends no other agent is served
 		case typeTake:
 			return g.release(ctx, c, m.Claim)
@@ -362,7 +351,7 @@ func (g *Server) snapshot(ctx context.Context, c *conn) error {
 	ctx, cancel := context.WithTimeout(ctx, snapshotTimeout)
 	defer cancel()
 	answer := &message{Type: typeSnapshot}
-	if err := g.withRecovery(func() error { return g.cfg.Snapshot(ctx) }); err != nil {
+	if err := g.guard.Do(ctx, func() error { return g.cfg.Snapshot(ctx) }); err != nil {
 		answer.Problem = err.Error()
 		answer.Problem = answer.Problem[:min(len(answer.Problem), 1024)]
 	}
@@ -370,9 +359,9 @@ func (g *Server) snapshot(ctx context.Context, c *conn) error {
 }
 
 // sendSockets sends the sockets. This agent keeps reading them.
-func (g *Server) sendSockets(c *conn) error {
+func (g *Server) sendSockets(ctx context.Context, c *conn) error {
 	var offers []Offer
-	err := g.withRecovery(func() (err error) {
+	err := g.guard.Do(ctx, func() (err error) {
 		offers, err = g.cfg.Offers()
 		return err
 	})
@@ -428,7 +417,7 @@ func (g *Server) release(ctx context.Context, c *conn, claim *Claim) error {
 	within, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopTimeout)
 	defer cancel()
 	// Errors do not matter: the successor already serves.
-	_ = g.withRecovery(func() error {
+	_ = g.guard.Do(ctx, func() error {
 		g.cfg.Release(within, *claim)
 		return nil
 	})
@@ -468,30 +457,9 @@ func (g *Server) Shutdown(ctx context.Context, timeout time.Duration) bool {
 	}
 }
 
-// errPanic is the error sent to the peer after a panic.
-var errPanic = errors.New("internal error: see the log for the stack")
-
-// LogPanic logs and counts a recovered panic. A panic during a handover must not end an agent that
-// serves a node.
-func LogPanic(log *slog.Logger, recorder *Recorder, defect any) {
-	log.Error("recovered from a panic", "where", "handover", "panic", fmt.Sprint(defect), "stack", string(debug.Stack()))
-	recorder.Update(func(s *Stats) { s.Panics++ })
-}
-
-// recoverPanic, deferred, logs a panic and ends the current step.
-func (g *Server) recoverPanic() {
-	if defect := recover(); defect != nil {
-		LogPanic(g.cfg.Log, g.cfg.Recorder, defect)
+// recoverPanic, deferred, recovers a panic and ends the current step.
+func (g *Server) recoverPanic(ctx context.Context) {
+	if panicked := recover(); panicked != nil {
+		_ = g.guard.Recovered(ctx, panicked)
 	}
-}
-
-// withRecovery calls a configured function. A panic in it becomes an error.
-func (g *Server) withRecovery(do func() error) (err error) {
-	defer func() {
-		if defect := recover(); defect != nil {
-			LogPanic(g.cfg.Log, g.cfg.Recorder, defect)
-			err = errPanic
-		}
-	}()
-	return do()
 }

@@ -3,8 +3,12 @@
 package handover
 
 import (
+	"log/slog"
 	"sync"
+	"sync/atomic"
 	"time"
+
+	"github.com/nodecache/node-cache/pkg/task"
 )
 
 // Outcomes of a takeover at start: the closed set of Stats.Taken.
@@ -46,6 +50,8 @@ type Stats struct {
 // A Recorder holds the Stats of an agent, which may both take over and hand over. The zero value is
 // ready for use.
 type Recorder struct {
+	panics atomic.Uint64
+
 	mu    sync.Mutex // guards stats
 	stats Stats
 }
@@ -54,7 +60,15 @@ type Recorder struct {
 func (t *Recorder) Stats() Stats {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return t.stats
+	stats := t.stats
+	stats.Panics = t.panics.Load()
+	return stats
+}
+
+// Guard returns a guard that counts panics in the stats. A panic during a handover must not end an agent that
+// serves a node.
+func (t *Recorder) Guard(log *slog.Logger) task.Guard {
+	return task.Guard{Where: "handover", Log: log, Count: &t.panics}
 }
 
 // Update changes the stats under the lock.

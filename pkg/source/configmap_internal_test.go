@@ -72,9 +72,9 @@ func TestReportsOnlyChanges(t *testing.T) {
 	t.Parallel()
 	w := newHarness(t, Config{})
 	w.setContent(&w.mainContent, content{})
-	first := w.combined()
+	first := w.combined(t.Context())
 	w.setContent(&w.mainContent, content{})
-	if !w.markReported(first.reportedState) || !w.markReported(w.combined().reportedState) || w.markReported(w.combined().reportedState) {
+	if !w.markReported(first.reportedState) || !w.markReported(w.combined(t.Context()).reportedState) || w.markReported(w.combined(t.Context()).reportedState) {
 		t.Error("want each content reported, once")
 	}
 }
@@ -251,7 +251,7 @@ func TestConfigMapCredentials(t *testing.T) {
 	api := newFakeAPI()
 	api.putText(size(4))
 	none := func(string, string) (*watch.Client, error) { return nil, errors.New("no token") }
-	cfg := Config{ConfigMap: Object{"kube-system", "node-cache"}, Changed: func(config.Config, error) {}, Now: time.Now}
+	cfg := Config{ConfigMap: Object{"kube-system", "node-cache"}, Apply: func(config.Config, error) (InUse, error) { return InUse{}, nil }, Now: time.Now}
 	_, err := newSource(cfg, none)
 	if wrong := (*Error)(nil); !errors.As(err, &wrong) || err.Error() != "reading ConfigMap kube-system/node-cache: no token" || wrong.Hint == "" {
 		t.Errorf("alone: %v, want why, with a hint", err)

@@ -7,7 +7,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"runtime/debug"
 	"sync"
 	"time"
 
@@ -21,7 +20,7 @@ const goneDelay = 2 * time.Second
 // retryInterval is the pause between attempts with a configuration that was unusable at the start.
 const retryInterval = time.Minute
 
-// reportedState is the last report to Changed.
+// reportedState is the last outcome passed to Apply.
 type reportedState struct {
 	main, overlay uint64 // numbers of the contents
 	why           string // the error; empty: there is a configuration
@@ -58,7 +57,7 @@ type outcome struct {
 }
 
 // combined merges the parts.
-func (s *Source) combined() outcome {
+func (s *Source) combined(ctx context.Context) outcome {
 	s.mu.Lock()
 	main, over := s.mainContent, s.overlay
 	s.mu.Unlock()
@@ -67,7 +66,7 @@ func (s *Source) combined() outcome {
 		reportedState: reportedState{main: main.number, overlay: over.number},
 	}
 	if v.err == nil {
-		v.err = s.recovering("merging the kube-dns folder into the configuration", func() (err error) {
+		v.err = s.recovering(ctx, "merging the kube-dns folder into the configuration", func() (err error) {
 			v.config, err = merged(main.config, over.routes, s.cfg.KubeDNS)
 			return err
 		})
@@ -78,7 +77,7 @@ func (s *Source) combined() outcome {
 	return v
 }
 
-// markReported records a report to Changed, and reports whether it differs from the last one. t is not read from the
+// markReported records an outcome passed to Apply, and reports whether it differs from the last one. t is not read from the
 // parts, which may have changed again.
 func (s *Source) markReported(t reportedState) bool {
 	s.mu.Lock()
@@ -91,7 +90,7 @@ func (s *Source) markReported(t reportedState) bool {
 	return t != before
 }
 
-// Run watches the source until ctx ends. Load must have been called before. Errors are reported to Changed and do not end
+// Run watches the source until ctx ends. Load must have been called before. Errors are passed to Apply and do not end
 // Run. The returned error is from closing the source.
 func (s *Source) Run(ctx context.Context) error {
 	var tasks sync.WaitGroup
@@ -126,7 +125,7 @@ func (s *Source) forgetReported() {
 	s.notify()
 }
 
-// deliver reports changes to Changed.
+// deliver applies changes.
 func (s *Source) deliver(ctx context.Context) error {
 	settled, retry := stoppedTimer(), time.NewTimer(retryInterval)
 	defer settled.Stop()
@@ -146,7 +145,7 @@ func (s *Source) deliver(ctx context.Context) error {
 				continue
 			}
 		}
-		v := s.combined()
+		v := s.combined(ctx)
 		switch {
 		case !v.confirmed && !expired:
 			if !waiting {
@@ -159,8 +158,32 @@ func (s *Source) deliver(ctx context.Context) error {
 			waiting = false
 		}
 		if s.markReported(v.reportedState) {
-			s.cfg.Changed(v.config, v.err)
+			s.apply(ctx, &v)
 		}
+	}
+}
+
+// apply passes an outcome to the agent, and saves and reports the result.
+func (s *Source) apply(ctx context.Context, v *outcome) {
+	now, err := s.cfg.Apply(v.config, v.err)
+	switch {
+	case err == nil:
+		s.lastGoodInUse.Store(false)
+		if s.lastGood != nil {
+			s.lastGood.save(now)
+		}
+		if s.events != nil {
+			s.events.applied(now.Generation)
+		}
+	case ctx.Err() == nil: // else the agent stops
+		s.refused(err)
+	}
+}
+
+// refused writes an Event about a refused configuration.
+func (s *Source) refused(err error) {
+	if s.events != nil {
+		s.events.refused(err)
 	}
 }
 
@@ -190,23 +213,22 @@ const (
 	lastRestartDelay  = time.Minute
 )
 
-var errPanic = errors.New("internal error, the log has its stack trace")
+// panicError returns the error of a part that panicked.
+func panicError(doing string, err error) error {
+	return &Error{Err: fmt.Errorf("%s: %w", doing, err), Hint: "the agent retries by itself; the running configuration stays"}
+}
 
-// panicError counts and logs a recovered panic, and returns it as an error.
-func (s *Source) panicError(doing string, panicked any, stack []byte) error {
-	s.panics.Add(1)
-	s.cfg.Log.Error("recovered from a panic", "where", "source", "doing", doing, "panic", fmt.Sprint(panicked), "stack", string(stack))
-	return &Error{Err: fmt.Errorf("%s: %w", doing, errPanic), Hint: "the agent retries by itself; the running configuration stays"}
+func (s *Source) guard(doing string) task.Guard {
+	return task.Guard{Where: "source", Log: s.cfg.Log.With("doing", doing), Count: &s.panics}
 }
 
 // recovering runs do. A panic in it becomes its error.
-func (s *Source) recovering(doing string, do func() error) (err error) {
-	defer func() {
-		if panicked := recover(); panicked != nil {
-			err = s.panicError(doing, panicked, debug.Stack())
-		}
-	}()
-	return do()
+func (s *Source) recovering(ctx context.Context, doing string, do func() error) error {
+	err := s.guard(doing).Do(ctx, do)
+	if errors.Is(err, task.ErrPanic) {
+		return panicError(doing, err)
+	}
+	return err
 }
 
 // runWithRestarts runs a part until ctx ends. After each panic, it calls broke with the error and restarts the part after
@@ -215,8 +237,8 @@ func (s *Source) runWithRestarts(ctx context.Context, doing string, run func(con
 	rest := firstRestartDelay
 	for {
 		began := s.cfg.Now()
-		err := s.recovering(doing, func() error { return run(ctx) })
-		if !errors.Is(err, errPanic) {
+		err := s.recovering(ctx, doing, func() error { return run(ctx) })
+		if !errors.Is(err, task.ErrPanic) {
 			return err
 		}
 		broke(err)

@@ -172,7 +172,7 @@ func (e *events) hasPending() bool {
 func (e *events) deliver(ctx context.Context, n *notice) {
 	var p task.Backoff
 	for try := 1; ; try++ {
-		err := e.source.recovering("writing an event", func() error { return e.write(ctx, n) })
+		err := e.source.recovering(ctx, "writing an event", func() error { return e.write(ctx, n) })
 		switch {
 		case err == nil:
 			e.written.Add(1)

@@ -74,7 +74,7 @@ func TestEventsAgain(t *testing.T) {
 		w.api.putText(size(3))
 		defer w.begin(t)()
 		for range 3 {
-			w.Refused(errors.New("bad"))
+			w.refused(errors.New("bad"))
 			time.Sleep(time.Minute)
 		}
 		want := "Warning ConfigRefused ×3: the running configuration stays: bad"
@@ -82,13 +82,13 @@ func TestEventsAgain(t *testing.T) {
 			t.Errorf("events %q, want %q", got, want)
 		}
 		w.api.set(func() { w.api.events = nil }) // as if its hour were over
-		w.Refused(errors.New("bad"))
+		w.refused(errors.New("bad"))
 		time.Sleep(time.Minute)
 		if got := strings.Join(eventTexts(w.api.written()), "; "); got != strings.Replace(want, "×3", "×1", 1) {
 			t.Errorf("events %q, want one, anew", got)
 		}
 		time.Sleep(time.Hour)
-		w.Refused(errors.New("bad"))
+		w.refused(errors.New("bad"))
 		synctest.Wait()
 		if n := len(w.api.written()); n != 2 {
 			t.Errorf("%d events, want a second after an hour", n)
@@ -105,7 +105,7 @@ func TestEventsLimit(t *testing.T) {
 		defer w.begin(t)()
 		for n := range 1000 {
 			before := time.Now()
-			w.Refused(fmt.Errorf("bad %d", n))
+			w.refused(fmt.Errorf("bad %d", n))
 			if took := time.Since(before); took > 0 {
 				t.Fatalf("waited %s", took)
 			}
@@ -130,13 +130,13 @@ func TestEventsFail(t *testing.T) {
 		w.api.putText(size(3))
 		defer w.begin(t)()
 		w.api.set(func() { w.api.noEvents = http.StatusForbidden })
-		w.Refused(errors.New("bad"))
+		w.refused(errors.New("bad"))
 		synctest.Wait()
 		if st := w.Stats(); st.EventsFailed != 1 || !strings.Contains(w.logged(), "grant create and patch of events in namespace kube-system") {
 			t.Errorf("stats %+v, want one failure at once and a hint:\n%s", st, w.logged())
 		}
 		w.api.set(func() { w.api.noEvents = http.StatusInternalServerError })
-		w.Refused(errors.New("worse"))
+		w.refused(errors.New("worse"))
 		time.Sleep(time.Second)
 		w.api.set(func() { w.api.noEvents = 0 })
 		time.Sleep(time.Minute)
@@ -144,7 +144,7 @@ func TestEventsFail(t *testing.T) {
 			t.Errorf("stats %+v, want the second written after a while", st)
 		}
 		w.api.set(func() { w.api.away = true })
-		w.Refused(errors.New("worst"))
+		w.refused(errors.New("worst"))
 		time.Sleep(time.Minute)
 		if st := w.Stats(); st.EventsFailed != 2 {
 			t.Errorf("stats %+v, want a second failure", st)
@@ -156,7 +156,7 @@ func TestEventsFail(t *testing.T) {
 func TestMessageLength(t *testing.T) {
 	t.Parallel()
 	w := newHarness(t, Config{Pod: Pod{Namespace: "kube-system", Name: "node-cache-1"}})
-	w.Refused(errors.New(strings.Repeat("x", 2000)))
+	w.refused(errors.New(strings.Repeat("x", 2000)))
 	if got := len(w.events.pending.message); got != maxMessage {
 		t.Errorf("%d bytes, want %d", got, maxMessage)
 	}

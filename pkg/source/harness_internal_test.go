@@ -23,8 +23,7 @@ type harness struct {
 	api *fakeAPI
 	log *bytes.Buffer
 
-	busy   time.Duration // time that the agent takes for each configuration
-	doubts bool          // the agent does not serve yet
+	busy time.Duration // time that the agent takes for each configuration
 
 	mu         sync.Mutex // guards the following fields
 	reported   []string   // "applied SIZE", "refused WHY", in order
@@ -44,7 +43,12 @@ func newHarness(t *testing.T, cfg Config) *harness {
 	if cfg.File == "" {
 		cfg.ConfigMap = Object{"kube-system", "node-cache"}
 	}
-	cfg.Now, cfg.Changed = time.Now, w.changed
+	cfg.Now, cfg.Apply = time.Now, w.apply
+	if cfg.Serving == nil {
+		serving := make(chan struct{})
+		close(serving)
+		cfg.Serving = serving
+	}
 	cfg.Log = slog.New(slog.NewTextHandler(&lockedWriter{w: w}, nil))
 	var err error
 	if w.Source, err = newSource(cfg, w.api.dial); err != nil {
@@ -72,8 +76,8 @@ func (w *harness) logged() string {
 	return w.log.String()
 }
 
-// changed is the agent's Changed.
-func (w *harness) changed(cfg config.Config, err error) {
+// apply is the agent's Apply.
+func (w *harness) apply(cfg config.Config, err error) (InUse, error) {
 	if w.busy > 0 {
 		time.Sleep(w.busy)
 	}
@@ -95,15 +99,10 @@ func (w *harness) changed(cfg config.Config, err error) {
 	w.mu.Unlock()
 	if err != nil {
 		w.report("refused " + err.Error())
-		w.Refused(err)
-		return
+	} else {
+		w.report(fmt.Sprintf("applied %d", mib))
 	}
-	w.report(fmt.Sprintf("applied %d", mib))
-	if w.doubts {
-		w.AppliedProvisionally()
-		return
-	}
-	w.Applied(cfg, generation)
+	return InUse{cfg, generation}, err
 }
 
 func (w *harness) report(what string) {
@@ -154,11 +153,9 @@ func (w *harness) begin(t *testing.T) (stop func()) {
 		t.Fatal(err)
 	case why != nil:
 		w.report("last good " + fmt.Sprint(cfg.Cache.Size>>20))
-		w.Refused(why)
 	default:
 		w.generation = 1
 		w.report(fmt.Sprintf("loaded %d", cfg.Cache.Size>>20))
-		w.Applied(cfg, 1)
 	}
 	return w.follow(t)
 }

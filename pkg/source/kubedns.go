@@ -118,9 +118,9 @@ func (k *kubeDNS) run(ctx context.Context) {
 			}
 			return 0
 		},
-		OnPanic: func(panicked any, stack []byte) {
+		OnPanic: func(panicked any, _ []byte) {
 			k.reset()
-			k.source.report(&k.source.overlay, content{err: k.source.panicError(k.action(), panicked, stack)})
+			k.source.report(&k.source.overlay, content{err: panicError(k.action(), k.source.guard(k.action()).Recovered(ctx, panicked))})
 		},
 	})
 }

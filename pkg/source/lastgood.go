@@ -49,9 +49,9 @@ type lastGoodStore struct {
 
 // A lastGoodEntry is a configuration to save.
 type lastGoodEntry struct {
-	config     config.Config
-	generation uint64
-	at         time.Time
+	InUse
+
+	at time.Time // when it was put to use
 }
 
 func newLastGoodStore(s *Source) *lastGoodStore {
@@ -113,10 +113,17 @@ func withTrailer(text string) string {
 	return fmt.Sprintf("%s%s%08x.\n", text, trailerPrefix, crc32.ChecksumIEEE([]byte(text)))
 }
 
-// save queues a configuration to be saved.
-func (k *lastGoodStore) save(cfg config.Config, generation uint64) {
+// drop removes the configuration that waits to be saved.
+func (k *lastGoodStore) drop() {
 	k.mu.Lock()
-	k.pending = &lastGoodEntry{config: cfg, generation: generation, at: k.source.cfg.Now()}
+	k.pending = nil
+	k.mu.Unlock()
+}
+
+// save queues a configuration to be saved once the agent serves.
+func (k *lastGoodStore) save(now InUse) {
+	k.mu.Lock()
+	k.pending = &lastGoodEntry{InUse: now, at: k.source.cfg.Now()}
 	k.mu.Unlock()
 	select {
 	case k.kick <- struct{}{}:
@@ -143,10 +150,15 @@ func (k *lastGoodStore) run(ctx context.Context) {
 
 // saveLoop is run without the final timeout.
 func (k *lastGoodStore) saveLoop(ctx context.Context) error {
+	select {
+	case <-ctx.Done():
+		return nil
+	case <-k.source.cfg.Serving:
+	}
 	retry := stoppedTimer()
 	defer retry.Stop()
 	for ctx.Err() == nil {
-		if !k.flush() {
+		if !k.flush(ctx) {
 			retry.Reset(retryInterval)
 		}
 		select {
@@ -155,12 +167,12 @@ func (k *lastGoodStore) saveLoop(ctx context.Context) error {
 		case <-retry.C:
 		}
 	}
-	k.flush()
+	k.flush(ctx)
 	return nil
 }
 
 // flush saves the pending configuration. It reports false if it is still pending.
-func (k *lastGoodStore) flush() (done bool) {
+func (k *lastGoodStore) flush(ctx context.Context) (done bool) {
 	select {
 	case <-k.kick: // this run handles it
 	default:
@@ -172,12 +184,12 @@ func (k *lastGoodStore) flush() (done bool) {
 	if p == nil {
 		return true
 	}
-	err := k.source.recovering("keeping the last good configuration", func() error { return k.write(p) })
+	err := k.source.recovering(ctx, "keeping the last good configuration", func() error { return k.write(p) })
 	before, why := k.noteResult(p, err)
 	log := k.source.cfg.Log
 	if err == nil {
 		k.saves.Add(1)
-		log.Debug("last good configuration saved", "file", k.path(), "generation", p.generation)
+		log.Debug("last good configuration saved", "file", k.path(), "generation", p.Generation)
 		return true
 	}
 	k.failures.Add(1)
@@ -206,7 +218,7 @@ func (k *lastGoodStore) noteResult(p *lastGoodEntry, err error) (before, why str
 
 // write writes the file atomically.
 func (k *lastGoodStore) write(p *lastGoodEntry) (err error) {
-	text, err := config.Marshal(p.config)
+	text, err := config.Marshal(p.Config)
 	if err != nil {
 		return err
 	}
@@ -246,7 +258,7 @@ func (k *lastGoodStore) writeError(err error) error {
 func (k *lastGoodStore) header(p *lastGoodEntry) string {
 	return fmt.Sprintf(headerPrefix+" at %s as generation %d,\n# from %s, with every key.\n"+
 		"# It is used at a start when there is none, or only a bad one. Changes made here are lost.\n",
-		p.at.UTC().Format(time.RFC3339), p.generation, strings.ReplaceAll(k.source.Name(), "\n", " "))
+		p.at.UTC().Format(time.RFC3339), p.Generation, strings.ReplaceAll(k.source.Name(), "\n", " "))
 }
 
 // removeTemporary removes the files of killed processes.

@@ -108,14 +108,13 @@ func TestLastGoodUnusable(t *testing.T) {
 	})
 }
 
-// TestLastGoodReplaced has an agent that starts with the last good configuration apply others before they are proven good:
+// TestLastGoodReplaced has an agent that starts with the last good configuration apply others before it serves:
 // each is reported once, and none is saved.
 func TestLastGoodReplaced(t *testing.T) {
 	t.Parallel()
 	folder := keepGood(t)
 	synctest.Test(t, func(t *testing.T) {
-		w := newHarness(t, Config{LastGood: folder})
-		w.doubts = true
+		w := newHarness(t, Config{LastGood: folder, Serving: make(chan struct{})})
 		w.api.putText(size(2))
 		if _, why, err := w.Load(t.Context()); why != nil || err != nil {
 			t.Fatal(why, err)
@@ -164,7 +163,7 @@ func TestLastGoodDamaged(t *testing.T) {
 	folder := t.TempDir()
 	w := newHarness(t, Config{File: filepath.Join(t.TempDir(), "none.yaml"), LastGood: folder})
 	cfg := config.Default(config.Agent)
-	if err := w.lastGood.write(&lastGoodEntry{config: cfg, generation: 1}); err != nil {
+	if err := w.lastGood.write(&lastGoodEntry{InUse: InUse{Config: cfg, Generation: 1}}); err != nil {
 		t.Fatal(err)
 	}
 	whole, err := os.ReadFile(w.lastGood.path())

@@ -12,6 +12,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/nodecache/node-cache/pkg/task"
 )
 
 // defects checks the number of panics, each with a stack in the log.
@@ -40,7 +42,7 @@ func TestPanicInWatch(t *testing.T) {
 		w.expect(t, "while the watch lasts", "applied 4")
 		w.api.cut(nil)
 		time.Sleep(time.Second + firstRestartDelay + 2*firstRestartDelay + time.Second) // each watch is followed by a second
-		w.expect(t, "panics", "refused reading configmap kube-system/node-cache: internal error, the log has its stack trace")
+		w.expect(t, "panics", "refused reading configmap kube-system/node-cache: internal error: the log has its stack trace")
 		w.defects(t, 3)
 		w.api.putText(size(5))
 		w.api.set(func() { w.api.trap = nil })
@@ -50,7 +52,7 @@ func TestPanicInWatch(t *testing.T) {
 		synctest.Wait()
 		w.expect(t, "from then on", "applied 6")
 		w.defects(t, 3)
-		if got := strings.Join(eventTexts(w.api.written()), "; "); !strings.Contains(got, "internal error, the log has its stack trace") {
+		if got := strings.Join(eventTexts(w.api.written()), "; "); !strings.Contains(got, "internal error: the log has its stack trace") {
 			t.Errorf("events %s, want one about it", got)
 		}
 	})
@@ -76,7 +78,7 @@ func TestPanicAtStart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newHarness(t, Config{})
 		w.api.set(func() { w.api.trap = func(*http.Request) bool { return true } })
-		if _, _, err := w.Load(t.Context()); !errors.Is(err, errPanic) {
+		if _, _, err := w.Load(t.Context()); !errors.Is(err, task.ErrPanic) {
 			t.Errorf("without a last good one: %v, want a defect", err)
 		}
 	})
@@ -91,23 +93,23 @@ func TestPanicInEvents(t *testing.T) {
 		w.api.putText(size(3))
 		defer w.begin(t)()
 		w.api.set(func() { w.api.trap = func(r *http.Request) bool { return r.Method == http.MethodPost } })
-		w.Refused(errors.New("bad"))
+		w.refused(errors.New("bad"))
 		time.Sleep(time.Minute)
 		w.defects(t, eventTries)
 		w.api.set(func() { w.api.trap = nil })
-		w.Refused(errors.New("worse"))
+		w.refused(errors.New("worse"))
 		time.Sleep(time.Minute)
 		if st := w.Stats(); st.EventsFailed != 1 || st.EventsWritten != 1 {
 			t.Errorf("stats %+v, want one failed and one written", st)
 		}
 		w.api.set(func() { w.api.noEvents = http.StatusForbidden })
 		w.setTrap("writing event failed")
-		w.Refused(errors.New("worst"))
+		w.refused(errors.New("worst"))
 		synctest.Wait()
 		w.defects(t, eventTries+1)
 		w.setTrap("")
 		w.api.set(func() { w.api.noEvents = 0 })
-		w.Refused(errors.New("the end"))
+		w.refused(errors.New("the end"))
 		time.Sleep(time.Minute)
 		if st := w.Stats(); st.EventsWritten != 2 {
 			t.Errorf("stats %+v, want another written", st)

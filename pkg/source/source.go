@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/nodecache/node-cache/pkg/config"
+	"github.com/nodecache/node-cache/pkg/task"
 	"github.com/nodecache/node-cache/pkg/watch"
 )
 
@@ -28,13 +29,22 @@ type Config struct {
 	Pod        Pod    // subject of Events; zero: none are written
 	UserAgent  string // empty: node-cache
 
-	// Changed receives a new configuration, or an error if there is none; the running configuration then stays. Run calls
-	// it, never twice at a time. Changes during a call are reported afterwards, the latest only. The caller reports the
-	// result to Applied, AppliedProvisionally or Refused. Required.
-	Changed func(config.Config, error)
+	// Apply puts a configuration to use. Its error argument is why there is none. After an error that it returns, the running
+	// configuration stays. Run calls it, never twice at a time. Of the changes during a call, only the latest follows. Required.
+	Apply func(config.Config, error) (InUse, error)
+
+	// Serving is closed once the agent serves. Before that no configuration is saved as the last good one, since it may be
+	// what prevents serving.
+	Serving <-chan struct{}
 
 	Log *slog.Logger     // nil: silent
 	Now func() time.Time // required
+}
+
+// InUse is the configuration in use. It may differ from the one applied: some keys need a restart.
+type InUse struct {
+	Config     config.Config
+	Generation uint64 // 1 at the start, and one more after each change
 }
 
 // An Object is a namespace and a name.
@@ -103,8 +113,8 @@ func newSource(cfg Config, dial dialFunc) (*Source, error) {
 	switch {
 	case (cfg.File == "") == (cfg.ConfigMap == Object{}):
 		return nil, errors.New("source: set either a file or a ConfigMap")
-	case cfg.Changed == nil:
-		return nil, errors.New("source: no Changed function set")
+	case cfg.Apply == nil:
+		return nil, errors.New("source: no Apply function set")
 	case cfg.Now == nil:
 		return nil, errors.New("source: no clock set")
 	}
@@ -156,6 +166,9 @@ func (s *Source) readAction() string { return "reading " + s.Name() }
 // seconds for an API server that is down, and longer without a last good configuration.
 func (s *Source) Load(ctx context.Context) (cfg config.Config, why, err error) {
 	cfg, err = s.loadParts(ctx)
+	if err == nil && s.lastGood != nil {
+		s.lastGood.save(InUse{Config: cfg, Generation: 1})
+	}
 	if err == nil || ctx.Err() != nil {
 		return cfg, nil, err
 	}
@@ -167,7 +180,7 @@ func (s *Source) Load(ctx context.Context) (cfg config.Config, why, err error) {
 // loadParts reads every part.
 func (s *Source) loadParts(ctx context.Context) (config.Config, error) {
 	var base, over content
-	err := s.recovering(s.readAction(), func() (err error) {
+	err := s.recovering(ctx, s.readAction(), func() (err error) {
 		base, err = s.main.load(ctx)
 		return err
 	})
@@ -177,12 +190,12 @@ func (s *Source) loadParts(ctx context.Context) (config.Config, error) {
 	if err != nil {
 		base = content{err: err}
 	}
-	if errors.Is(err, errPanic) {
+	if errors.Is(err, task.ErrPanic) {
 		s.main.reset()
 	}
 	s.setContent(&s.mainContent, base)
 	if s.dns != nil {
-		if err := s.recovering(s.dns.action(), func() error {
+		if err := s.recovering(ctx, s.dns.action(), func() error {
 			over, _ = s.dns.readIfChanged()
 			return nil
 		}); err != nil {
@@ -191,20 +204,20 @@ func (s *Source) loadParts(ctx context.Context) (config.Config, error) {
 		}
 		s.setContent(&s.overlay, over)
 	}
-	v := s.combined()
+	v := s.combined(ctx)
 	s.markReported(v.reportedState)
 	return v.config, v.err
 }
 
 // Fallback returns the last good configuration instead of one that is unusable. Without one, it returns why, and logs the
-// cause.
+// cause. It must be called before Run.
 func (s *Source) Fallback(ctx context.Context, why error) (config.Config, error) {
 	if s.lastGood == nil {
 		return config.Config{}, why
 	}
 	var cfg config.Config
 	var at time.Time
-	err := s.recovering("reading the last good configuration", func() (err error) {
+	err := s.recovering(ctx, "reading the last good configuration", func() (err error) {
 		cfg, at, err = s.lastGood.read()
 		return err
 	})
@@ -213,6 +226,8 @@ func (s *Source) Fallback(ctx context.Context, why error) (config.Config, error)
 		return config.Config{}, why
 	}
 	s.lastGoodInUse.Store(true)
+	s.lastGood.drop()
+	s.refused(why)
 	s.cfg.Log.ErrorContext(ctx, "running on the last good configuration", "file", s.lastGood.path(), "kept", at.UTC().Format(time.RFC3339), "source", s.Name())
 	return cfg, nil
 }
@@ -228,28 +243,6 @@ func (s *Source) setReadError(ctx context.Context, wrong *Error) {
 		s.cfg.Log.InfoContext(ctx, "configuration source recovered", "source", s.Name())
 	case wrong != nil && (before == nil || before.reason != wrong.reason):
 		s.cfg.Log.ErrorContext(ctx, "configuration source unreadable", "source", s.Name(), "err", wrong.Err, "hint", wrong.Hint)
-	}
-}
-
-// Applied reports that a configuration of the source was applied. It is then saved as the last good one.
-func (s *Source) Applied(cfg config.Config, generation uint64) {
-	s.lastGoodInUse.Store(false)
-	if s.lastGood != nil {
-		s.lastGood.save(cfg, generation)
-	}
-	if s.events != nil {
-		s.events.applied(generation)
-	}
-}
-
-// AppliedProvisionally reports that a configuration of the source is in use, but not proven good: it is not saved. Applied
-// may follow.
-func (s *Source) AppliedProvisionally() { s.lastGoodInUse.Store(false) }
-
-// Refused reports that a configuration was refused.
-func (s *Source) Refused(err error) {
-	if s.events != nil {
-		s.events.refused(err)
 	}
 }
 

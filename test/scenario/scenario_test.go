@@ -205,17 +205,13 @@ func elapse(args []string) error {
 
 func (s *scenarioRun) reload(args []string) error {
 	cfg, err := s.config(args[0])
-	s.agent.Reload(cfg, err)
-	if status := s.agent.Status().Config; !status.LastOK {
-		return fmt.Errorf("refused: %s", status.LastError)
-	}
-	return nil
+	_, err = s.agent.Reload(cfg, err)
+	return err
 }
 
 func (s *scenarioRun) refused(args []string) error {
 	cfg, err := s.config(args[0])
-	s.agent.Reload(cfg, err)
-	if s.agent.Status().Config.LastOK {
+	if _, err := s.agent.Reload(cfg, err); err == nil {
 		return errors.New("taken")
 	}
 	return nil
