@@ -6,10 +6,13 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"iter"
 	"net/netip"
 	"os"
 	"reflect"
 	"slices"
+	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -45,11 +48,8 @@ func (n *centralEndpoints) set(ready []watch.Server, own []netip.AddrPort) {
 	n.setLocked()
 }
 
-// setZone stores the zone of this node. n may be nil.
+// setZone stores the zone of this node.
 func (n *centralEndpoints) setZone(zone string) {
-	if n == nil {
-		return
-	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if n.zone == zone {
@@ -83,6 +83,103 @@ func addresses(servers []watch.Server) []netip.AddrPort {
 		list = append(list, s.Addr)
 	}
 	return list
+}
+
+// centralVersion is the version of the records of dumpCentral. The records are text: the service's name, the
+// age of the data in ns, and then addresses. An endpoint's address is followed by a space and its topology
+// zone; a service address stands alone.
+const centralVersion = 1
+
+var errCentral = errors.New("invalid record")
+
+// dumpCentral emits the last known addresses of the central resolver's service, nothing if there are none.
+func dumpCentral(r *generation, now time.Time, emit func([]byte) error) error {
+	if r.cluster.centralEndpoints == nil {
+		return nil
+	}
+	ready, own, age, known := r.cluster.centralEndpoints.lastKnown(now)
+	if !known {
+		return nil
+	}
+	records := []string{centralScope(r), strconv.FormatInt(int64(age), 10)}
+	for _, s := range ready {
+		records = append(records, s.Addr.String()+" "+s.Zone)
+	}
+	for _, addr := range own {
+		records = append(records, addr.String())
+	}
+	for _, record := range records {
+		if err := emit([]byte(record)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// centralScope names the service and its cluster.
+func centralScope(r *generation) string {
+	c := &r.config.Cluster
+	return c.Central.Service.String() + " of " + r.cluster.sourceName(c)
+}
+
+// readCentral reads the records of dumpCentral. The returned function makes the central resolver's pool use
+// them until the watch reports endpoints. It does nothing if the records are of another service or older than
+// most.
+func readCentral(r *generation, records iter.Seq[[]byte], passed, most time.Duration, now time.Time) (use func(), err error) {
+	use = func() {}
+	lines := make([]string, 0, 8)
+	for record := range records {
+		lines = append(lines, string(record))
+	}
+	if len(lines) == 0 || r.cluster.centralEndpoints == nil || lines[0] != centralScope(r) {
+		return use, nil
+	}
+	if len(lines) == 1 {
+		return nil, errCentral
+	}
+	age, err := strconv.ParseUint(lines[1], 10, 62)
+	if err != nil {
+		return nil, errCentral
+	}
+	var ready []watch.Server
+	var own []netip.AddrPort
+	for _, line := range lines[2:] {
+		text, zone, endpoint := strings.Cut(line, " ")
+		addr, err := netip.ParseAddrPort(text)
+		switch {
+		case err != nil:
+			return nil, errCentral
+		case endpoint:
+			ready = append(ready, watch.Server{Addr: addr, Zone: zone})
+		default:
+			own = append(own, addr)
+		}
+	}
+	if time.Duration(age) > most-passed {
+		return use, nil
+	}
+	return func() { r.cluster.centralEndpoints.restore(ready, own, now.Add(-time.Duration(age)-passed)) }, nil
+}
+
+// lastKnown returns the latest endpoints and their age. The age is zero once the watch has confirmed them.
+func (n *centralEndpoints) lastKnown(now time.Time) (ready []watch.Server, own []netip.AddrPort, age time.Duration, known bool) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if !n.restoredAt.IsZero() {
+		age = max(0, now.Sub(n.restoredAt))
+	}
+	return slices.Clone(n.ready), slices.Clone(n.own), age, n.known
+}
+
+// restore stores the endpoints of a snapshot, unless the watch has reported some.
+func (n *centralEndpoints) restore(ready []watch.Server, own []netip.AddrPort, since time.Time) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.known {
+		return
+	}
+	n.known, n.ready, n.own, n.restoredAt = true, ready, own, since
+	n.setLocked()
 }
 
 // topologyZone returns the zone of this node, "" if it is unknown.
@@ -131,7 +228,7 @@ func (a *Agent) watchNodeZone(ctx context.Context) {
 // zoneWatch returns the watch that can read this node's topology zone, if the zone is needed.
 func (r *generation) zoneWatch() (*watch.Watch, bool) {
 	c := r.cluster
-	if c == nil || r.config.Cluster.NodeZone != "auto" || os.Getenv("NODE_ZONE") != "" || os.Getenv("NODE_NAME") == "" {
+	if r.config.Cluster.NodeZone != "auto" || os.Getenv("NODE_ZONE") != "" || os.Getenv("NODE_NAME") == "" {
 		return nil, false
 	}
 	w, ok := c.source.(*watch.Watch)
@@ -168,7 +265,7 @@ func (a *Agent) fallbackFor(r, old *generation) (*fallbackPool, error) {
 		for _, addr := range cfg.Intercept.Fallback.Addresses {
 			c.Targets = append(c.Targets, upstream.Target{Network: "tcp", Addr: addr})
 		}
-	case r.cluster != nil && r.cluster.endpoints != nil:
+	case r.cluster.endpoints != nil:
 		c.Endpoints, f.service = r.cluster.endpoints, cfg.Cluster.Central.Service.String()
 	default:
 		for _, addr := range cfg.Cluster.Central.Addresses {
@@ -178,7 +275,7 @@ func (a *Agent) fallbackFor(r, old *generation) (*fallbackPool, error) {
 	if c.Endpoints == nil && len(c.Targets) == 0 {
 		return nil, nil //nolint:nilnil // likewise
 	}
-	if old != nil && old.fallback != nil && sameFallback(r, old) {
+	if old.fallback != nil && sameFallback(r, old) {
 		return old.fallback, nil
 	}
 	c.LoopDetector, c.Zone, c.Dial, c.Mark, c.Log = a.loops, []byte{0}, a.options.Dial, mark(cfg), a.log.With("zone", status.FallbackZone)
@@ -194,24 +291,19 @@ func (a *Agent) fallbackFor(r, old *generation) (*fallbackPool, error) {
 
 // sameFallback reports whether old's fallback asks the same servers as r's.
 func sameFallback(r, old *generation) bool {
-	endpoints := func(r *generation) *upstream.Endpoints {
-		if r.cluster == nil {
-			return nil
-		}
-		return r.cluster.endpoints
-	}
 	return reflect.DeepEqual(r.config.Intercept.Fallback, old.config.Intercept.Fallback) &&
-		reflect.DeepEqual(r.config.Cluster.Central, old.config.Cluster.Central) && endpoints(r) == endpoints(old)
+		reflect.DeepEqual(r.config.Cluster.Central, old.config.Cluster.Central) && r.cluster.endpoints == old.cluster.endpoints
 }
 
-// behind returns the upstream of a route: its pool, and f while all of the pool's upstreams are down. A route
-// over TLS has no fallback: an attacker who cuts connections must not get the queries in plain text.
-func (f *fallbackPool) behind(route route) resolve.Asker {
+// upstreamOf returns the upstream of a route: its pool, and the fallback while all of the pool's upstreams are
+// down. A route over TLS has no fallback: an attacker who cuts connections must not get the queries in plain
+// text.
+func (r *generation) upstreamOf(route route) resolve.Asker {
 	encrypted := func(to config.Target) bool { return to.Kind == config.TLS || to.Kind == config.HTTPS }
-	if f == nil || route.NoFallback || slices.ContainsFunc(route.To, encrypted) {
+	if r.fallback == nil || route.NoFallback || slices.ContainsFunc(route.To, encrypted) {
 		return route.pool
 	}
-	return &backedPool{Pool: route.pool, fallback: f}
+	return &backedPool{Pool: route.pool, fallback: r.fallback}
 }
 
 // A backedPool is a route's pool with a fallback.

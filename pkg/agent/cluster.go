@@ -31,31 +31,30 @@ type clusterSource interface {
 }
 
 // A cluster is the agent's knowledge of its Kubernetes cluster, and the central resolver for the rest. It
-// survives a reload that does not change its settings.
+// survives a reload that does not change its settings. Without a cluster it is zero.
 type cluster struct {
-	domain           []byte              // canonical wire form
-	store            *zone.Store         // nil: this process answers no cluster names
-	events           *zone.Store         // its changes purge answers: store, or a store of services only; nil: none
-	source           clusterSource       // nil: nothing of the cluster is watched
-	endpoints        *upstream.Endpoints // of the central resolver's service; nil: not watched
-	centralEndpoints *centralEndpoints   // fills endpoints; nil if endpoints is
-	service          *atomic.Pointer[serviceState]
-	central          *upstream.Pool // nil: there is no central resolver
+	domain           []byte                        // canonical wire form
+	store            *zone.Store                   // nil: this process answers no cluster names
+	events           *zone.Store                   // its changes purge answers: store, or a store of services only; nil: none
+	source           clusterSource                 // nil: nothing of the cluster is watched
+	endpoints        *upstream.Endpoints           // of the central resolver's service; nil: not watched
+	centralEndpoints *centralEndpoints             // fills endpoints; nil if endpoints is
+	service          *atomic.Pointer[serviceState] // set with endpoints
+	central          *upstream.Pool                // nil: there is no central resolver
 	nodeZone         *atomic.Pointer[string]
 }
 
-// clusterFor returns the cluster of cfg and reuses unchanged parts of old's. It is nil if there is no
-// cluster.
+// clusterFor returns the cluster of cfg and reuses unchanged parts of old's.
 func (a *Agent) clusterFor(cfg *config.Config, old *generation) (*cluster, error) {
 	if cfg.Cluster.Resolver == config.ResolverNone && !interceptNeedsService(cfg) {
-		return nil, nil //nolint:nilnil // the cluster is optional
+		return new(cluster), nil
 	}
 	c := &cluster{nodeZone: new(atomic.Pointer[string]), service: new(atomic.Pointer[serviceState])}
 	var err error
 	if c.domain, err = wireName(cfg.ClusterDomain); err != nil {
 		return nil, err
 	}
-	kept := old != nil && old.cluster != nil
+	kept := old.cluster.domain != nil
 	if kept && sameSource(&cfg.Cluster, &old.config.Cluster) {
 		c.store, c.source, c.nodeZone = old.cluster.store, old.cluster.source, old.cluster.nodeZone
 		c.events = old.cluster.events
@@ -200,7 +199,7 @@ func sourceProblem(err error, kubeconfig string) error {
 
 // newZone returns the zone as cfg configures it; nil if another server answers cluster names.
 func (c *cluster) newZone(cfg *config.Config) (*zone.Zone, error) {
-	if c == nil || c.store == nil {
+	if c.store == nil {
 		return nil, nil //nolint:nilnil // the zone is optional
 	}
 	settings := zone.Config{
@@ -254,7 +253,7 @@ func nameservers(listen []netip.Addr) []netip.Addr {
 
 // centralRoutes returns the zones that the central resolver answers, except those with a configured route.
 func (c *cluster) centralRoutes(cfg *config.Config) []string {
-	if c == nil || c.central == nil {
+	if c.central == nil {
 		return nil
 	}
 	zones := []string{cfg.ClusterDomain}
@@ -272,7 +271,7 @@ func (c *cluster) centralRoutes(cfg *config.Config) []string {
 
 // synced reports whether the source, if there is one, has delivered a full list.
 func (c *cluster) synced() bool {
-	if c == nil || c.source == nil {
+	if c.source == nil {
 		return true
 	}
 	select {
@@ -285,7 +284,7 @@ func (c *cluster) synced() bool {
 
 // restored reports whether cluster names are answered from a snapshot, because the source has not synced yet.
 func (c *cluster) restored() bool {
-	return c != nil && c.store != nil && c.store.Restored(zone.Services)
+	return c.store != nil && c.store.Restored(zone.Services)
 }
 
 // restoredNote describes the answers from a snapshot, "" if there are none.
@@ -298,7 +297,7 @@ func (c *cluster) restoredNote(now time.Time) string {
 
 // awaitSync waits for the first sync of a new source, so that no known name is denied meanwhile.
 func (c *cluster) awaitSync(ctx context.Context, patience time.Duration) error {
-	if c == nil || c.source == nil {
+	if c.source == nil {
 		return nil
 	}
 	limit := time.NewTimer(patience)
@@ -374,7 +373,7 @@ func (a *Agent) interceptTarget() node.Target {
 	r := a.running.Load()
 	var w node.Target
 	var known serviceState
-	if r.cluster != nil && r.cluster.service != nil {
+	if r.cluster.service != nil {
 		if state := r.cluster.service.Load(); state != nil {
 			known = *state
 		}
@@ -429,7 +428,7 @@ func (a *Agent) makeStore(c *cluster, cfg *config.Cluster) {
 
 // limitNames bounds the bytes of one namespace to its share of the memory.
 func (a *Agent) limitNames(c *cluster) {
-	if c != nil && c.store != nil {
+	if c.store != nil {
 		c.store.Limit(a.memory.share.Load().namespace())
 	}
 }
@@ -437,7 +436,7 @@ func (a *Agent) limitNames(c *cluster) {
 // observe makes changes in the cluster purge the cached answers below c's domain. The domain may differ from
 // the one that the store was made for.
 func (a *Agent) observe(c *cluster) {
-	if c != nil && c.events != nil {
+	if c.events != nil {
 		c.events.Observe(c.domain, a.purge)
 	}
 }
@@ -453,57 +452,9 @@ func (a *Agent) purge(owner []byte) {
 // owner returns the function that maps a name to the owner whose changes invalidate its answer. It is nil if
 // no changes are watched.
 func (c *cluster) owner() func(name []byte) []byte {
-	if c == nil || c.events == nil {
+	if c.events == nil {
 		return nil
 	}
 	domain := c.domain
 	return func(name []byte) []byte { return zone.Owner(name, domain) }
-}
-
-// purgeNoCache removes the zones from the cache that r's configuration excludes from it and old's did not.
-// old may be nil. The resolver must have r's plan already: then answers in flight are not stored either.
-func purgeNoCache(r, old *generation) {
-	for _, forward := range r.config.Forward {
-		if !forward.NoCache || old != nil && old.excludes(forward.Zone) {
-			continue
-		}
-		if zone, err := wireName(forward.Zone); err == nil { // an invalid zone would have failed the plan
-			r.cache.Flush(zone)
-		}
-	}
-}
-
-// purgeRerouted removes the zones from the cache that have a route in either r or old but not in both.
-// Another upstream answers for them now, and cached denials of the old one would hide its names. A route that
-// changes only its upstreams keeps its entries, since servers of one zone should agree. With a nil old it
-// does nothing.
-func purgeRerouted(r, old *generation) {
-	if old == nil {
-		return
-	}
-	for _, pair := range [2][2]*generation{{r, old}, {old, r}} {
-		for _, forward := range pair[0].config.Forward {
-			if pair[1].hasRoute(forward.Zone) {
-				continue
-			}
-			if zone, err := wireName(forward.Zone); err == nil {
-				r.cache.Flush(zone)
-			}
-		}
-	}
-}
-
-// hasRoute reports whether a zone has a route of its own.
-func (r *generation) hasRoute(zone string) bool {
-	return slices.ContainsFunc(r.config.Forward, func(f config.Route) bool { return f.Zone == zone })
-}
-
-// excludes reports whether r caches nothing of a zone.
-func (r *generation) excludes(zone string) bool {
-	for _, forward := range r.config.Forward {
-		if forward.Zone == zone {
-			return forward.NoCache
-		}
-	}
-	return false
 }

@@ -76,8 +76,6 @@ func TestCentralEndpoints(t *testing.T) {
 			}
 		})
 	}
-	var none *centralEndpoints
-	none.setZone("a") // no endpoints are watched
 }
 
 // TestCentralEndpointsConcurrent sets endpoints and zone from two goroutines: the last value of each must count.

@@ -69,7 +69,7 @@ func TestFallbackBounds(t *testing.T) {
 				go func() { ended <- a.Run(ctx) }()
 				<-a.Ready()
 				r := a.running.Load()
-				pool := r.fallback.behind(r.routes[0])
+				pool := r.upstreamOf(r.routes[0])
 				query, err := new(dns.Msg).SetQuestion("www.example.", dns.TypeA).SetEdns0(1232, false).Pack()
 				if err != nil {
 					t.Fatal(err)

@@ -39,13 +39,12 @@ const (
 // A socketHandover takes over the sockets of a predecessor and hands them to a successor. Without a path it
 // does neither.
 type socketHandover struct {
-	agent     *Agent
-	path      string // of the handover socket; empty: none
-	log       *slog.Logger
-	recorder  handover.Recorder
-	server    *handover.Server // nil: there is no path
-	cleared   chan struct{}    // closed once no other agent maintains link and rules
-	newConfig chan struct{}    // signals a new configuration
+	agent    *Agent
+	path     string // of the handover socket; empty: none
+	log      *slog.Logger
+	recorder handover.Recorder
+	server   *handover.Server // nil: there is no path
+	cleared  chan struct{}    // closed once no other agent maintains link and rules
 
 	predecessor *handover.Client  // nil: there is no predecessor
 	sockets     []handover.Socket // received and not adopted; owned by Listen
@@ -62,7 +61,7 @@ type socketHandover struct {
 
 // newHandover opens nothing.
 func newHandover(a *Agent, path string) (h *socketHandover, err error) {
-	h = &socketHandover{agent: a, path: path, log: a.log, cleared: make(chan struct{}), newConfig: make(chan struct{}, 1)}
+	h = &socketHandover{agent: a, path: path, log: a.log, cleared: make(chan struct{})}
 	if path == "" {
 		return h, nil
 	}
@@ -223,30 +222,22 @@ func (h *socketHandover) takesOver() bool { return h.predecessor != nil }
 // fixed one, restarts the wait.
 func (h *socketHandover) awaitSync(ctx context.Context) {
 	for {
-		c := h.agent.running.Load().cluster
-		if c.synced() {
+		r := h.agent.running.Load()
+		if r.cluster.synced() {
 			return
 		}
 		h.setWaiting("the cluster sync, before taking over from agent " + h.predecessor.Predecessor)
 		h.log.InfoContext(ctx, "waiting for cluster sync", "agent", h.predecessor.Predecessor)
 		select {
-		case <-c.source.Ready(): // a newer configuration may count by now
+		case <-r.cluster.source.Ready(): // a newer configuration may count by now
 			continue
-		case <-h.newConfig:
+		case <-r.replaced:
 			continue
 		case <-h.predecessor.PredecessorLeaving():
 			h.log.InfoContext(ctx, "taking over before cluster sync: predecessor stops", "agent", h.predecessor.Predecessor)
 		case <-ctx.Done():
 		}
 		return
-	}
-}
-
-// configChanged signals a new configuration to awaitSync.
-func (h *socketHandover) configChanged() {
-	select {
-	case h.newConfig <- struct{}{}:
-	default: // a signal is pending
 	}
 }
 

@@ -162,7 +162,7 @@ func TestHandOverAwaitsReplacedSource(t *testing.T) {
 		a.running.Store(&generation{cluster: &cluster{source: &swapping{fakeSource: before(), do: func() {
 			a.running.Store(&generation{cluster: &cluster{source: next}})
 		}}}})
-		h := &socketHandover{agent: a, predecessor: &handover.Client{Predecessor: "another"}, newConfig: make(chan struct{}, 1), log: slog.New(slog.DiscardHandler)}
+		h := &socketHandover{agent: a, predecessor: &handover.Client{Predecessor: "another"}, log: slog.New(slog.DiscardHandler)}
 		took := make(chan struct{})
 		go func() {
 			defer close(took)

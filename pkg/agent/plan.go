@@ -30,12 +30,13 @@ import (
 type generation struct {
 	config  config.Config
 	cache   *cache.Cache
-	routes  []route  // in the order of the configuration
-	cluster *cluster // nil: there is none
+	routes  []route // in the order of the configuration
+	cluster *cluster
 	// fallback is asked while all upstreams of a route are down; nil: there is none.
 	fallback *fallbackPool
 	probes   []*configuredProbe
 	static   *staticAnswers // nil: there are no hosts and no templates
+	replaced chan struct{}  // closed once another configuration is in use
 }
 
 // A route is a configured route and its pool. The pool, with what it has learned, survives a reload that does
@@ -52,6 +53,9 @@ func samePool(a, b config.Route) bool {
 	return reflect.DeepEqual(a, b)
 }
 
+// noGeneration is what the first generation follows.
+func noGeneration() *generation { return &generation{cluster: new(cluster)} }
+
 // build makes the parts that cfg asks for and reuses unchanged parts of old. It opens and starts nothing, so
 // a failure, even a panic, leaves old as it is.
 func (a *Agent) build(cfg config.Config, old *generation) (r *generation, err error) {
@@ -61,7 +65,7 @@ func (a *Agent) build(cfg config.Config, old *generation) (r *generation, err er
 			r, err = nil, fmt.Errorf("building what the configuration asks for: %w", guard.Recovered(context.Background(), panicked))
 		}
 	}()
-	r = &generation{config: cfg}
+	r = &generation{config: cfg, replaced: make(chan struct{})}
 	for i, forward := range cfg.Forward {
 		pool, err := a.poolFor(cfg, forward, old)
 		if err != nil {
@@ -99,11 +103,9 @@ func poolProblem(err error) error {
 
 // poolFor returns old's pool if the route's upstreams are unchanged, else a new one.
 func (a *Agent) poolFor(cfg config.Config, forward config.Route, old *generation) (*upstream.Pool, error) {
-	if old != nil {
-		for _, r := range old.routes {
-			if samePool(r.Route, forward) {
-				return r.pool, nil
-			}
+	for _, r := range old.routes {
+		if samePool(r.Route, forward) {
+			return r.pool, nil
 		}
 	}
 	upstreams := forward.Upstreams()
@@ -219,7 +221,7 @@ func localAddrs() []netip.Addr {
 // cacheFor returns old's cache if there is one, else a new one. resize changes its size later, when nothing
 // can fail any more.
 func (a *Agent) cacheFor(cfg config.Cache, old *generation) (*cache.Cache, error) {
-	if old != nil {
+	if old.cache != nil {
 		return old.cache, nil
 	}
 	return cache.New(cacheConfig(cfg), time.Now())
@@ -285,8 +287,10 @@ func (a *Agent) plan(r *generation) (*resolve.Plan, error) {
 		return nil, fmt.Errorf("making the cluster zone: %w", err)
 	}
 	p.Owner = r.cluster.owner()
-	if r.cluster != nil && r.cluster.central != nil {
+	if r.cluster.central != nil {
 		p.Unreachable = r.cluster.central.AllDown
+	}
+	if r.cluster.centralEndpoints != nil {
 		r.cluster.centralEndpoints.setZone(r.cluster.topologyZone(cfg.Cluster.NodeZone))
 	}
 	if p.Routes, err = r.planRoutes(); err != nil {
@@ -306,7 +310,7 @@ func (r *generation) planRoutes() (list []resolve.Route, err error) {
 			return nil, err
 		}
 		list = append(list, resolve.Route{
-			Suffix: suffix, Upstream: r.fallback.behind(route), Subnet: route.ClientSubnet, NoStore: route.NoCache,
+			Suffix: suffix, Upstream: r.upstreamOf(route), Subnet: route.ClientSubnet, NoStore: route.NoCache,
 			TTL: resolve.TTLs{Min: route.MinTTL, Max: route.MaxTTL, Negative: route.NegativeTTL},
 		})
 	}
@@ -361,10 +365,10 @@ func (r *generation) parts() []part {
 	for _, route := range r.routes {
 		list = append(list, route.pool)
 	}
-	if c := r.cluster; c != nil && c.source != nil {
+	if c := r.cluster; c.source != nil {
 		list = append(list, c.source)
 	}
-	if c := r.cluster; c != nil && c.central != nil {
+	if c := r.cluster; c.central != nil {
 		list = append(list, c.central)
 	}
 	if r.fallback != nil {
@@ -393,11 +397,11 @@ func (a *Agent) staticFor(cfg *config.Config, old *generation) (*staticAnswers, 
 		return nil, nil //nolint:nilnil // hosts and templates are optional
 	}
 	f := &staticAnswers{hosts: cfg.Hosts, templates: cfg.Templates}
-	if old != nil && old.static != nil && reflect.DeepEqual(old.static.hosts, f.hosts) && reflect.DeepEqual(old.static.templates, f.templates) {
+	if old.static != nil && reflect.DeepEqual(old.static.hosts, f.hosts) && reflect.DeepEqual(old.static.templates, f.templates) {
 		return old.static, nil
 	}
 	s := static.Config{Files: f.hosts.Files, TTL: f.hosts.TTL, NoReverse: f.hosts.NoReverse, Log: a.log}
-	if old != nil && old.static != nil {
+	if old.static != nil {
 		s.Predecessor = old.static.answers
 	}
 	for _, h := range f.hosts.Names {

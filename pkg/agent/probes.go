@@ -98,11 +98,8 @@ func reachableAddr(addr netip.Addr) netip.Addr {
 	return addr
 }
 
-// findProbe returns r's probe with this target, nil if there is none. r may be nil.
+// findProbe returns r's probe with this target, nil if there is none.
 func (r *generation) findProbe(t probeTarget) *configuredProbe {
-	if r == nil {
-		return nil
-	}
 	for _, p := range r.probes {
 		if p.probeTarget == t {
 			return p

@@ -135,13 +135,12 @@ func (a *Agent) apply(ctx context.Context, parts *partSet, cfg config.Config) er
 	purgeRerouted(r, old)
 	parts.stopUnused(r)
 	a.node.TargetChanged()
-	a.snapshots.configChanged()
 	if len(fixed) > 0 {
 		a.log.WarnContext(ctx, "configuration keys need a restart", "keys", fixed)
 	}
 	a.reloads.succeeded(time.Now())
 	a.log.InfoContext(ctx, "configuration applied", "generation", a.reloads.generation.Load())
-	a.handover.configChanged()
+	close(old.replaced)
 	return nil
 }
 
@@ -166,6 +165,50 @@ func (a *Agent) replan() error {
 	a.limitNames(r.cluster)
 	a.resolver.Swap(plan)
 	return nil
+}
+
+// purgeNoCache removes the zones from the cache that r's configuration excludes from it and old's did not.
+// The resolver must have r's plan already: then answers in flight are not stored either.
+func purgeNoCache(r, old *generation) {
+	for _, forward := range r.config.Forward {
+		if !forward.NoCache || old.excludes(forward.Zone) {
+			continue
+		}
+		if zone, err := wireName(forward.Zone); err == nil { // an invalid zone would have failed the plan
+			r.cache.Flush(zone)
+		}
+	}
+}
+
+// purgeRerouted removes the zones from the cache that have a route in either r or old but not in both.
+// Another upstream answers for them now, and cached denials of the old one would hide its names. A route that
+// changes only its upstreams keeps its entries, since servers of one zone should agree.
+func purgeRerouted(r, old *generation) {
+	for _, pair := range [2][2]*generation{{r, old}, {old, r}} {
+		for _, forward := range pair[0].config.Forward {
+			if pair[1].hasRoute(forward.Zone) {
+				continue
+			}
+			if zone, err := wireName(forward.Zone); err == nil {
+				r.cache.Flush(zone)
+			}
+		}
+	}
+}
+
+// hasRoute reports whether a zone has a route of its own.
+func (r *generation) hasRoute(zone string) bool {
+	return slices.ContainsFunc(r.config.Forward, func(f config.Route) bool { return f.Zone == zone })
+}
+
+// excludes reports whether r caches nothing of a zone.
+func (r *generation) excludes(zone string) bool {
+	for _, forward := range r.config.Forward {
+		if forward.Zone == zone {
+			return forward.NoCache
+		}
+	}
+	return false
 }
 
 // limitSessions bounds the TCP sessions by cfg and by the memory.

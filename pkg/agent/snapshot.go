@@ -9,11 +9,7 @@ import (
 	"io/fs"
 	"iter"
 	"log/slog"
-	"net/netip"
 	"runtime/debug"
-	"slices"
-	"strconv"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -22,19 +18,17 @@ import (
 	"github.com/nodecache/node-cache/pkg/config"
 	"github.com/nodecache/node-cache/pkg/snapshot"
 	"github.com/nodecache/node-cache/pkg/task"
-	"github.com/nodecache/node-cache/pkg/watch"
 	"github.com/nodecache/node-cache/pkg/zone"
 )
 
 // snapshots saves the agent's state for the next start.
 type snapshots struct {
-	writer  string // identifies this agent's files
-	log     *slog.Logger
-	folder  func(path string) snapshot.Folder
-	clocks  func() snapshot.ClockState
-	changed chan struct{} // signals a new configuration
-	busy    chan struct{} // semaphore: holds a value while a save runs
-	panics  atomic.Uint64
+	writer string // identifies this agent's files
+	log    *slog.Logger
+	folder func(path string) snapshot.Folder
+	clocks func() snapshot.ClockState
+	busy   chan struct{} // semaphore: holds a value while a save runs
+	panics atomic.Uint64
 
 	mu           sync.Mutex // guards the fields below
 	stats        snapshot.Stats
@@ -44,8 +38,8 @@ type snapshots struct {
 func newSnapshots(writer string, log *slog.Logger) *snapshots {
 	return &snapshots{
 		writer: writer, log: log, clocks: readClocks,
-		folder:  func(path string) snapshot.Folder { return snapshot.Dir(path) },
-		changed: make(chan struct{}, 1), busy: make(chan struct{}, 1),
+		folder: func(path string) snapshot.Folder { return snapshot.Dir(path) },
+		busy:   make(chan struct{}, 1),
 	}
 }
 
@@ -123,7 +117,7 @@ func (s *snapshots) fillFrom(r *generation) (loaded snapshot.Loaded, err error) 
 	if err != nil {
 		return loaded, snap.RecordError(snapshot.Cache, err)
 	}
-	purgeNoCache(r, nil)
+	purgeNoCache(r, noGeneration())
 	useCentral, err := readCentral(r, snap.Records(snapshot.Central), loaded.Age, cfg.MaxAge, time.Now())
 	if err != nil {
 		return loaded, snap.RecordError(snapshot.Central, err)
@@ -144,7 +138,7 @@ func (s *snapshots) guard(doing string) task.Guard {
 // restoreZone restores the cluster objects, unless they are too old or the configuration selects other
 // objects now.
 func (s *snapshots) restoreZone(r *generation, snap *snapshot.Snapshot, passed time.Duration) (objects int, err error) {
-	if r.cluster == nil || r.cluster.events == nil {
+	if r.cluster.events == nil {
 		return 0, nil
 	}
 	next, stop := iter.Pull(snap.Records(snapshot.Zone))
@@ -185,103 +179,6 @@ func zoneScope(r *generation) string {
 		r.cluster.sourceName(c), c.Resolver, c.Endpoints, c.Pods == config.PodsVerified, c.Namespaces, c.ServiceSelector, c.NamespaceSelector)
 }
 
-// centralVersion is the version of the records of dumpCentral. The records are text: the service's name, the
-// age of the data in ns, and then addresses. An endpoint's address is followed by a space and its topology
-// zone; a service address stands alone.
-const centralVersion = 1
-
-var errCentral = errors.New("invalid record")
-
-// dumpCentral emits the last known addresses of the central resolver's service, nothing if there are none.
-func dumpCentral(r *generation, now time.Time, emit func([]byte) error) error {
-	if r.cluster == nil || r.cluster.centralEndpoints == nil {
-		return nil
-	}
-	ready, own, age, known := r.cluster.centralEndpoints.lastKnown(now)
-	if !known {
-		return nil
-	}
-	records := []string{centralScope(r), strconv.FormatInt(int64(age), 10)}
-	for _, s := range ready {
-		records = append(records, s.Addr.String()+" "+s.Zone)
-	}
-	for _, addr := range own {
-		records = append(records, addr.String())
-	}
-	for _, record := range records {
-		if err := emit([]byte(record)); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// centralScope names the service and its cluster.
-func centralScope(r *generation) string {
-	c := &r.config.Cluster
-	return c.Central.Service.String() + " of " + r.cluster.sourceName(c)
-}
-
-// readCentral reads the records of dumpCentral. The returned function makes the central resolver's pool use
-// them until the watch reports endpoints. It does nothing if the records are of another service or older than
-// most.
-func readCentral(r *generation, records iter.Seq[[]byte], passed, most time.Duration, now time.Time) (use func(), err error) {
-	use = func() {}
-	lines := make([]string, 0, 8)
-	for record := range records {
-		lines = append(lines, string(record))
-	}
-	if len(lines) == 0 || r.cluster == nil || r.cluster.centralEndpoints == nil || lines[0] != centralScope(r) {
-		return use, nil
-	}
-	if len(lines) == 1 {
-		return nil, errCentral
-	}
-	age, err := strconv.ParseUint(lines[1], 10, 62)
-	if err != nil {
-		return nil, errCentral
-	}
-	var ready []watch.Server
-	var own []netip.AddrPort
-	for _, line := range lines[2:] {
-		text, zone, endpoint := strings.Cut(line, " ")
-		addr, err := netip.ParseAddrPort(text)
-		switch {
-		case err != nil:
-			return nil, errCentral
-		case endpoint:
-			ready = append(ready, watch.Server{Addr: addr, Zone: zone})
-		default:
-			own = append(own, addr)
-		}
-	}
-	if time.Duration(age) > most-passed {
-		return use, nil
-	}
-	return func() { r.cluster.centralEndpoints.restore(ready, own, now.Add(-time.Duration(age)-passed)) }, nil
-}
-
-// lastKnown returns the latest endpoints and their age. The age is zero once the watch has confirmed them.
-func (n *centralEndpoints) lastKnown(now time.Time) (ready []watch.Server, own []netip.AddrPort, age time.Duration, known bool) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	if !n.restoredAt.IsZero() {
-		age = max(0, now.Sub(n.restoredAt))
-	}
-	return slices.Clone(n.ready), slices.Clone(n.own), age, n.known
-}
-
-// restore stores the endpoints of a snapshot, unless the watch has reported some.
-func (n *centralEndpoints) restore(ready []watch.Server, own []netip.AddrPort, since time.Time) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	if n.known {
-		return
-	}
-	n.known, n.ready, n.own, n.restoredAt = true, ready, own, since
-	n.setLocked()
-}
-
 // snapshotStats returns nil if there are no snapshots.
 func (a *Agent) snapshotStats() *snapshot.Stats {
 	if a.Config().Snapshot.Folder == "" {
@@ -300,32 +197,23 @@ const (
 // keepSnapshots saves a snapshot every period until ctx ends. An agent that waits to take over leaves the
 // folder to its predecessor, which knows more.
 func (a *Agent) keepSnapshots(ctx context.Context) {
-	s := a.snapshots
 	for {
-		cfg := &a.running.Load().config.Snapshot
-		period := time.NewTimer(cfg.Period)
-		if cfg.Folder == "" {
+		r := a.running.Load()
+		period := time.NewTimer(r.config.Snapshot.Period)
+		if r.config.Snapshot.Folder == "" {
 			period.Stop()
 		}
 		select {
 		case <-ctx.Done():
 			period.Stop()
 			return
-		case <-s.changed:
+		case <-r.replaced:
 		case <-period.C:
 			if a.ownsSnapshot() {
-				s.attempt(ctx, saveTimeout, a.running.Load())
+				a.snapshots.attempt(ctx, saveTimeout, r)
 			}
 		}
 		period.Stop()
-	}
-}
-
-// configChanged signals a new configuration.
-func (s *snapshots) configChanged() {
-	select {
-	case s.changed <- struct{}{}:
-	default:
 	}
 }
 
@@ -420,7 +308,7 @@ func (s *snapshots) fill(ctx context.Context, w *snapshot.Writer, r *generation,
 
 // fillZone writes the cluster objects, if they fit.
 func (s *snapshots) fillZone(ctx context.Context, w *snapshot.Writer, r *generation, now time.Time) error {
-	if r.cluster == nil || r.cluster.events == nil {
+	if r.cluster.events == nil {
 		return nil
 	}
 	size := int64(0)

@@ -207,8 +207,10 @@ func TestSnapshotPeriod(t *testing.T) {
 		use := func(folder string, period time.Duration) {
 			r := emptyGeneration(t)
 			r.config.Snapshot.Folder, r.config.Snapshot.Period = folder, period
-			a.running.Store(r)
-			a.snapshots.configChanged()
+			r.replaced = make(chan struct{})
+			if old := a.running.Swap(r); old != nil {
+				close(old.replaced)
+			}
 		}
 		expect := func(saved uint64, what string) {
 			t.Helper()

@@ -120,11 +120,11 @@ func (a *Agent) sample() metrics.Sample {
 		Handover: a.handover.stats(),
 		Admin:    a.admin.Stats(),
 	}
-	if c := r.cluster; c != nil && c.events != nil {
+	if c := r.cluster; c.events != nil {
 		held := c.events.Stats()
 		s.Zone = &held
 	}
-	if c := r.cluster; c != nil && c.source != nil {
+	if c := r.cluster; c.source != nil {
 		watched := c.source.Stats()
 		s.Watch = &watched
 	}
@@ -146,7 +146,7 @@ func routeStats(r *generation) []metrics.Route {
 	for _, route := range r.routes {
 		stats = append(stats, metrics.Route{Zone: route.Zone, Stats: route.pool.Stats()})
 	}
-	if c := r.cluster; c != nil && c.central != nil { // no route has this zone too
+	if c := r.cluster; c.central != nil { // no route has this zone too
 		stats = append(stats, metrics.Route{
 			Zone: r.config.ClusterDomain, Service: r.config.Cluster.Central.Service.String(), Stats: c.central.Stats(),
 		})
@@ -159,7 +159,7 @@ func routeStats(r *generation) []metrics.Route {
 
 // sourceStats returns the stats of the cluster's source.
 func (c *cluster) sourceStats() watch.Stats {
-	if c == nil || c.source == nil {
+	if c.source == nil {
 		return watch.Stats{}
 	}
 	return c.source.Stats()
@@ -168,7 +168,7 @@ func (c *cluster) sourceStats() watch.Stats {
 // clusterStatus returns nil without a cluster.
 func clusterStatus(r *generation, stats *watch.Stats) *status.Cluster {
 	c := r.cluster
-	if c == nil {
+	if c.domain == nil {
 		return nil
 	}
 	s := &status.Cluster{

@@ -51,7 +51,7 @@ func followSuspends(ctx context.Context, asleep func() time.Duration, report fun
 func (a *Agent) addSuspend(d time.Duration) {
 	r := a.running.Load()
 	r.cache.AddSuspend(d)
-	if c := r.cluster; c != nil && c.events != nil {
+	if c := r.cluster; c.events != nil {
 		c.events.AddSuspend(d)
 	}
 	a.log.Info("host was suspended", "for", d.Round(time.Millisecond).String())
