@@ -319,31 +319,22 @@ func TestDNS64Deadline(t *testing.T) {
 				var untils []time.Time
 				p := plan(t, asker(func(q []byte, until time.Time, to wire.AnswerReceiver, _ *wire.SendBatch) {
 					untils = append(untils, until)
-					took := tt.six
-					if unpack(t, q).Question[0].Qtype == dns.TypeA {
-						took = tt.four
+					m, took, fails := new(dns.Msg).SetReply(unpack(t, q)), tt.six, tt.fails
+					if m.Question[0].Qtype == dns.TypeA {
+						took, fails = tt.four, false
+						m.Answer = []dns.RR{record(t, "four.test. 300 IN A 192.0.2.1")}
+					} else {
+						m.Ns = []dns.RR{record(t, "test. 600 IN SOA ns.test. host.test. 1 2 3 4 600")}
 					}
-					q = append([]byte(nil), q...)
-					go func() {
+					var err error
+					if left := time.Until(until); fails || took > left {
+						took, err = min(took, left), errors.New("silence")
+					}
+					time.AfterFunc(took, func() {
 						var batch wire.SendBatch
-						defer batch.Flush()
-						left := time.Until(until)
-						time.Sleep(min(took, left))
-						switch {
-						case took > left, tt.fails && took == tt.six && len(untils) == 1:
-							to.Answered(nil, errors.New("silence"), &batch)
-						default:
-							answer := new(dns.Msg).SetReply(unpack(t, q))
-							if answer.Question[0].Qtype == dns.TypeA {
-								rr, _ := dns.NewRR("four.test. 300 IN A 192.0.2.1")
-								answer.Answer = []dns.RR{rr}
-							} else {
-								soa, _ := dns.NewRR("test. 600 IN SOA ns.test. host.test. 1 2 3 4 600")
-								answer.Ns = []dns.RR{soa}
-							}
-							respond(to, pack(t, answer), nil, &batch)
-						}
-					}()
+						respond(to, pack(t, m), err, &batch)
+						batch.Flush()
+					})
 				}))
 				making(t, p, nil)
 				r := newResolver(t, p)

@@ -32,7 +32,7 @@ func TestAskClone(t *testing.T) {
 			q := parseQuery(t, tt.pkt)
 			want := askedBy(q)
 			wantQuestion, wantReply := bytes.Clone(q.QuestionSection()), q.AppendEmpty(nil, wire.RcodeRefused, opts)
-			clone := q.Clone()
+			clone, _ := q.CloneTo(nil)
 			for i := range tt.pkt {
 				tt.pkt[i] = 0xff
 			}
@@ -65,7 +65,7 @@ func TestAskCloneWithoutQuestion(t *testing.T) {
 	if fault := q.Parse(header(flagsQuery, 0, 0, 0, 0)); fault != wire.FaultFormErr {
 		t.Fatalf("fault %d", fault)
 	}
-	clone := q.Clone()
+	clone, _ := q.CloneTo(nil)
 	got := clone.AppendEmpty(nil, wire.RcodeFormErr, &wire.ReplyOptions{EDE: wire.EDENone})
 	if diff := cmp.Diff(header(0x8181, 0, 0, 0, 0), got); diff != "" {
 		t.Errorf("(-want +got)\n%s", diff)
@@ -109,7 +109,7 @@ func TestResume(t *testing.T) {
 		if got := string(q.AppendQuestion(nil)); q.Class < 0x80 && got != want {
 			t.Errorf("query %d: looks for %x, want %x", i, got, want)
 		}
-		kept := q.Clone()
+		kept, _ := q.CloneTo(nil)
 		if kept.OriginalType() != asked {
 			t.Errorf("query %d: type %d, want %d", i, kept.OriginalType(), asked)
 		}

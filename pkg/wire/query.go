@@ -320,12 +320,6 @@ func (q *Question) Limit(stream bool, udpMax int) int {
 	return min(int(q.UDPSize), udpMax)
 }
 
-// Clone returns a Question that owns its bytes.
-func (q *Question) Clone() Question {
-	a, _ := q.CloneTo(make([]byte, 0, len(q.question)))
-	return a
-}
-
 // CloneTo returns a Question whose bytes are appended to room, and the grown room.
 func (q *Question) CloneTo(room []byte) (Question, []byte) {
 	a := *q
