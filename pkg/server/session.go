@@ -132,12 +132,8 @@ func (s *session) read() endReason {
 		case err == nil:
 		case errors.Is(err, io.EOF):
 			return s.endWait(ticket, endEOF)
-		case errors.Is(err, syscall.ETIMEDOUT): // TCP_USER_TIMEOUT: the kernel gives the error to the first call, once
-			if s.out.abort() {
-				s.server.count.writeTimeouts.Add(1)
-			}
-			return s.endWait(ticket, endError)
 		case !errors.Is(err, os.ErrDeadlineExceeded):
+			s.failed(err)
 			return s.endWait(ticket, endError)
 		default:
 			if end := s.timeoutReason(); end != endNone {
@@ -145,6 +141,14 @@ func (s *session) read() endReason {
 			}
 			s.readDeadline = time.Time{} // it expired for an earlier wait
 		}
+	}
+}
+
+// failed ends a session whose client left answers unread for TCP_USER_TIMEOUT. The kernel gives that error once, to the
+// first call.
+func (s *session) failed(err error) {
+	if errors.Is(err, syscall.ETIMEDOUT) && s.out.abort() {
+		s.server.count.writeTimeouts.Add(1)
 	}
 }
 
