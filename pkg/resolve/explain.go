@@ -113,8 +113,11 @@ func (l *Worker) explain(source Source, dst []byte, now time.Time) []byte {
 
 // explain appends the explanation to a reply of the slow path.
 func (w *waiter) explain(plan *Plan, source Source, msg []byte, now time.Time) []byte {
-	var name [wire.MaxName]byte
-	sought := w.lookupName(name[:0])
+	var room, name [wire.MaxName]byte
+	sought := canonical(&room, &w.ask)
+	if w.redirect != nil { // the name that was looked up
+		sought = w.redirect.lookupName(name[:0], sought)
+	}
 	a := explanation{}
 	a.word("source", Sources()[source])
 	if w.redirect != nil {
@@ -156,17 +159,6 @@ func (w *waiter) explainShed(reason Shed, msg []byte) []byte {
 	a.word("source", Sources()[SourceShed])
 	a.word("reason", Sheds()[reason])
 	return w.ask.AppendExplanation(msg, &w.opts, a.text())
-}
-
-// lookupName appends the canonical name that was looked up for the waiter: its query name, or the name
-// it was redirected to.
-func (w *waiter) lookupName(dst []byte) []byte {
-	var room [wire.MaxName]byte
-	asked := canonical(&room, &w.ask)
-	if w.redirect == nil {
-		return append(dst, asked...)
-	}
-	return w.redirect.lookupName(dst, asked)
 }
 
 // redirect adds how the question was redirected.

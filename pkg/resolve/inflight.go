@@ -205,9 +205,13 @@ func (l *Worker) rejectQuery(why Shed, silent bool, from *wire.Peer, now time.Ti
 	case l.staleHeld && l.serveStaleOnShed(why, from, now, to):
 		l.r.counts.shed[why].Add(1)
 	case silent:
-		l.dropQuery(to)
+		l.r.counts.shed[ShedFlood].Add(1)
+		l.tally.dropped++
+		to.Reply(nil, &l.batch)
 	default:
-		l.replyShed(why, from, now, to)
+		l.r.counts.shed[why].Add(1)
+		w := l.shedWaiter(from, now, to)
+		l.r.replyShed(why, &w, l.plan, &l.batch)
 	}
 }
 
@@ -255,20 +259,6 @@ func (l *Worker) prepareQuery(f *inFlight) {
 	start := len(f.key)
 	query := l.q.AppendUpstream(f.key, f.route != nil && f.route.Subnet)
 	f.query = query[start:]
-}
-
-// dropQuery sends no reply to a flooding client.
-func (l *Worker) dropQuery(to wire.Replier) {
-	l.r.counts.shed[ShedFlood].Add(1)
-	l.tally.dropped++
-	to.Reply(nil, &l.batch)
-}
-
-// replyShed replies SERVFAIL to a client without room.
-func (l *Worker) replyShed(reason Shed, from *wire.Peer, now time.Time, to wire.Replier) {
-	l.r.counts.shed[reason].Add(1)
-	w := l.shedWaiter(from, now, to)
-	l.r.replyShed(reason, &w, l.plan, &l.batch)
 }
 
 // inFlightBuffer holds the key, the query and the first client's question for names of about 40 bytes,

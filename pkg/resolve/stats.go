@@ -158,16 +158,6 @@ func (t *tally) response(source Source, rcode int) {
 	t.replies++
 }
 
-func (t *tally) fault(f wire.Fault) {
-	switch f {
-	case wire.FaultDrop:
-		t.dropped++
-	case wire.FaultFormErr:
-		t.malformed++
-	case wire.FaultNone, wire.FaultNotImp, wire.FaultBadVers:
-	}
-}
-
 // flush adds the counts of the batch, done at now, to c. The replies of a batch are sent together, so
 // all of them took as long as the batch.
 func (t *tally) flush(c *counters, now time.Time) {

@@ -292,22 +292,24 @@ func (d *responseBuilder) useZoneFallback(z *zone.Zone, q *wire.Query, now time.
 //	a name of our own loop probes         REFUSED, see upstream.LoopDetector
 
 // answerFault replies to a malformed or unsupported packet.
-func (l *Worker) answerFault(answerFault wire.Fault, pkt []byte, from *wire.Peer, dst []byte) ([]byte, wire.Verdict) {
-	l.tally.fault(answerFault)
-	switch answerFault {
+func (l *Worker) answerFault(fault wire.Fault, pkt []byte, from *wire.Peer, dst []byte) ([]byte, wire.Verdict) {
+	var rcode byte
+	switch fault {
 	case wire.FaultFormErr:
-		l.tally.response(SourceRefused, wire.RcodeFormErr)
-		return wire.AppendFault(dst, pkt, wire.RcodeFormErr), wire.Answered
+		l.tally.malformed++
+		rcode = wire.RcodeFormErr
 	case wire.FaultNotImp:
-		l.tally.response(SourceRefused, wire.RcodeNotImp)
-		return wire.AppendFault(dst, pkt, wire.RcodeNotImp), wire.Answered
+		rcode = wire.RcodeNotImp
 	case wire.FaultBadVers:
 		opts := wire.ReplyOptions{Limit: l.q.Limit(from.Stream, l.plan.UDPSize), UDPSize: l.plan.UDPSize, EDE: wire.EDENone}
 		l.tally.response(SourceRefused, wire.RcodeBadVers)
 		return l.q.AppendEmpty(dst, wire.RcodeBadVers, &opts), wire.Answered
 	case wire.FaultNone, wire.FaultDrop:
+		l.tally.dropped++
+		return dst, wire.Dropped
 	}
-	return dst, wire.Dropped
+	l.tally.response(SourceRefused, int(rcode))
+	return wire.AppendFault(dst, pkt, rcode), wire.Answered
 }
 
 // oddType reports whether a query type does not ask for records.
