@@ -45,7 +45,7 @@ type outbox struct {
 	drained      sync.Cond  // the writer wrote its chunk, or closed, or a stream timed out; streams wait
 	pending      []byte     // framed answers queued for the writer
 	spare        []byte     // replaces pending when the writer takes it
-	inFlight     int        // bytes of resolved answers that the writer is sending
+	sending      int        // bytes of resolved answers that the writer is sending
 	misses       int        // queries passed to Resolve and not answered yet
 	answered     time.Time  // when the last miss was answered
 	writing      bool       // a goroutine is the writer
@@ -130,7 +130,7 @@ func (o *outbox) awaitSpaceLocked(msg []byte) bool {
 
 // fullLocked reports whether a stream's message has to wait.
 func (o *outbox) fullLocked(msg []byte) bool {
-	held := len(o.pending) + o.inFlight
+	held := len(o.pending) + o.sending
 	return !o.closed && held > 0 && held+frame.Header+len(msg) > maxStreamPending
 }
 
@@ -139,7 +139,7 @@ func (o *outbox) appendLocked(msg []byte) (overflow bool) {
 	if o.closed || len(msg) == 0 {
 		return false
 	}
-	if len(o.pending)+o.inFlight+frame.Header+len(msg) > maxPending {
+	if len(o.pending)+o.sending+frame.Header+len(msg) > maxPending {
 		return true
 	}
 	at := len(o.pending)
@@ -203,11 +203,11 @@ func (o *outbox) writePendingLocked() {
 	}
 	chunk := o.pending
 	o.pending, o.spare = o.spare, nil
-	o.inFlight = len(chunk)
+	o.sending = len(chunk)
 	o.mu.Unlock()
 	o.write(chunk)
 	o.mu.Lock()
-	o.inFlight = 0
+	o.sending = 0
 	if cap(chunk) <= maxSpare {
 		o.spare = chunk[:0]
 	}

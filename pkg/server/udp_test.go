@@ -145,11 +145,11 @@ func TestUDPManyAtOnce(t *testing.T) {
 	})
 	u, stop := serveUDP(t, h, "127.0.0.1:0")
 	names := []string{"small.test", "big.test", "huge.test", "slow.test"}
-	const rounds, inFlight = 120, 24 // what a client's socket has room for
+	const rounds, outstanding = 120, 24 // what a client's socket has room for
 	for range rounds {
 		c := dialUDP(t, u.Addr())
 		want := map[uint16]string{}
-		for id := range uint16(inFlight) {
+		for id := range uint16(outstanding) {
 			want[id] = names[int(id)%len(names)]
 			write(t, c, servertest.Query(id, want[id]))
 		}
@@ -162,8 +162,8 @@ func TestUDPManyAtOnce(t *testing.T) {
 		}
 	}
 	stop() // a reply is counted after it is sent
-	if got := u.Stats(); got.Received != inFlight*rounds || got.Sent != inFlight*rounds || got.Unsent != 0 {
-		t.Errorf("stats %+v, want %d received and sent", got, inFlight*rounds)
+	if got := u.Stats(); got.Received != outstanding*rounds || got.Sent != outstanding*rounds || got.Unsent != 0 {
+		t.Errorf("stats %+v, want %d received and sent", got, outstanding*rounds)
 	}
 	if b := h.Violations(); len(b) > 0 {
 		t.Errorf("violations of the Worker's contract: %q", b)

@@ -199,7 +199,7 @@ func TestTCPRunEnds(t *testing.T) {
 		var group sync.WaitGroup
 		group.Go(func() {
 			if got := ask(t, p); got != "192.0.2.10" {
-				t.Errorf("in flight: answer %q, want 192.0.2.10", got)
+				t.Errorf("pending: answer %q, want 192.0.2.10", got)
 			}
 		})
 		time.Sleep(100 * time.Millisecond)

@@ -5,12 +5,9 @@ package upstream
 import (
 	"bufio"
 	"cmp"
-	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"math"
-	"net"
 	"slices"
 	"sync"
 	"time"
@@ -35,14 +32,6 @@ const (
 	openInterval   = 50 * time.Millisecond // between two connections in the long run
 	openBurst      = 3 * maxConnections    // connections at once
 	preopenReserve = openBurst / 2         // of the burst, reserved for queries that wait
-)
-
-// Lifetime of a connection.
-const (
-	connAge      = 60 * time.Second       // then it gets no more queries; up to half as much again is added at random
-	replaceRetry = 5 * time.Second        // between attempts to open the replacement of an aged connection
-	idleTimeout  = 10 * time.Second       // without a pending query
-	stallAfter   = 800 * time.Millisecond // a connection that owes an answer and is silent for so long gets no new queries
 )
 
 var (
@@ -173,14 +162,6 @@ func (p *connPool) pickLocked(now time.Time, after uint64, size int, batch *wire
 	return best
 }
 
-// lessUsedLocked reports whether c, of two connections of one rank, takes the query.
-func (c *conn) lessUsedLocked(other *conn) bool {
-	if c.queries.n != other.queries.n {
-		return c.queries.n < other.queries.n
-	}
-	return c.lastUse < other.lastUse
-}
-
 // dropSilentLocked makes room if all connections are taken: it closes those that have been silent for too long, and
 // reports whether there were any. Continuous queries would otherwise keep a connection whose peer hangs.
 func (p *connPool) dropSilentLocked(now time.Time) (dropped bool) {
@@ -263,130 +244,6 @@ func (p *connPool) openLocked(now time.Time) *conn {
 	return c
 }
 
-// A conn is one connection and the queries on it. It is in connPool.conns until it fails.
-type conn struct {
-	pool    *connPool
-	number  uint64 // counted from 1 per upstream
-	link    link
-	rawConn net.Conn // under TLS; the connection itself without TLS. Set before open
-
-	// Guarded by connPool.mu:
-	queries    idTable
-	open       bool      // the handshake is complete
-	preopened  bool      // opened before a query had to wait for it
-	aged       bool      // to be replaced: takes a query only if there is no better one
-	answered   bool      // an answer has come on it
-	owesAnswer bool      // a query was canceled on it since the last answer
-	lastUse    uint64    // sequence number of the latest query
-	lastRead   time.Time // when something last came, or when the first unanswered query was sent
-	idleSince  time.Time // when its last query ended
-	agesAt     time.Time // when it ages; zero: not open yet
-	timer      lazyTimer
-	err        error              // why it ended; nil: it has not
-	cancel     context.CancelFunc // ends run; nil: run has not begun
-	batch      *wire.SendBatch    // whose queries stay together on it until the next flush
-	batchCount int                // number of these queries
-}
-
-// A link is the protocol of a connection: streamConn or httpsConn.
-type link interface {
-	wire.Flusher // sends the queued queries, once the connection is open
-	// fullLocked reports whether there is no room for one more query of size bytes.
-	fullLocked(size int) bool
-	// blocked reports whether a query would wait until the peer accepts it. The connection is open.
-	blocked() bool
-	// queueLocked queues the query that was added. It reports whether it is the first one since the last flush.
-	queueLocked(a *attempt, batch *wire.SendBatch) (first bool)
-	// start prepares the protocol on a new connection.
-	start(ctx context.Context, nc net.Conn) error
-	// serve handles the connection until it fails or ctx ends.
-	serve(ctx context.Context, nc net.Conn) error
-}
-
-// The ranks of connections for a query, best first.
-const (
-	rankGood      = iota
-	rankAged      // use only until another one is open
-	rankPreopened // opening, and no query has waited for it yet
-	rankStalled   // use only if there is no other
-	rankNone
-)
-
-// rankLocked compares the connection with others.
-func (c *conn) rankLocked(now time.Time) int {
-	switch {
-	case c.stalledLocked(now):
-		return rankStalled
-	case c.preopened && !c.open:
-		return rankPreopened
-	case c.aged:
-		return rankAged
-	}
-	return rankGood
-}
-
-// stalledLocked reports whether a query on the connection would wait: the peer accepts no more, or the connection owes
-// an answer and has been silent for stallAfter. Its path may be broken.
-func (c *conn) stalledLocked(now time.Time) bool {
-	return c.silentLocked(now, stallAfter) || c.open && c.link.blocked()
-}
-
-// silentLocked reports whether the connection owes an answer and has received none for so long.
-func (c *conn) silentLocked(now time.Time, long time.Duration) bool {
-	return c.queries.n > 0 && now.Sub(c.lastRead) >= long
-}
-
-// addLocked adds a query to the connection.
-func (c *conn) addLocked(now time.Time, a *attempt, batch *wire.SendBatch) error {
-	p, r := c.pool, &a.pending
-	if c.queries.n == 0 && !c.owesAnswer {
-		c.lastRead = now
-	}
-	if err := c.queries.add(a, p.random); err != nil {
-		return err
-	}
-	p.pending++
-	r.conn, r.reused, r.newestConn = c, c.open, p.opened
-	r.sent = append(r.inline[:0], a.query...)
-	p.uses++
-	c.lastUse = p.uses
-	if c.link.queueLocked(a, batch) && c.open { // otherwise it is sent once the connection opens
-		batch.Add(c.link)
-	}
-	return nil
-}
-
-// removeLocked removes a query of this connection.
-func (c *conn) removeLocked(now time.Time, a *attempt) {
-	c.queries.remove(a)
-	c.pool.pending--
-	a.pending.conn = nil
-	if c.queries.n == 0 {
-		c.idleSince = now
-	}
-}
-
-// run opens the connection and serves it until it fails.
-func (c *conn) run() {
-	p := c.pool
-	defer p.goroutineEnded()
-	ctx, cancel := context.WithCancel(context.Background()) // not a query's context: many queries share the connection
-	defer cancel()
-	defer c.requeueOrFail()
-	defer p.recoverPanic(ctx, func() { c.fail(errPanic) })
-	if !c.setCancel(cancel) {
-		return
-	}
-	nc, err := c.connect(ctx)
-	if err != nil {
-		c.fail(fmt.Errorf("connecting: %w", err))
-		return
-	}
-	defer func() { _ = nc.Close() }() // possibly a second time
-	defer context.AfterFunc(ctx, func() { c.closeConn(nc) })()
-	c.fail(c.link.serve(ctx, nc))
-}
-
 // goroutineEnded counts the end of a goroutine that wait waits for.
 func (p *connPool) goroutineEnded() {
 	p.mu.Lock()
@@ -396,150 +253,71 @@ func (p *connPool) goroutineEnded() {
 	}
 }
 
-// setCancel sets the function to call when the connection fails. It returns false if it has failed already.
-func (c *conn) setCancel(cancel context.CancelFunc) bool {
-	c.pool.mu.Lock()
-	defer c.pool.mu.Unlock()
-	c.cancel = cancel
-	return c.err == nil
-}
-
-// connect opens the connection, including handshakes. The user timeout is set even if Config.Dial made the socket.
-func (c *conn) connect(ctx context.Context) (net.Conn, error) {
-	p := c.pool
-	ctx, cancel := context.WithTimeout(ctx, dialTimeout)
-	defer cancel()
-	nc, err := p.dial(ctx, "tcp", p.target.Addr)
-	if err != nil {
-		return nil, err
-	}
-	c.rawConn = nc
-	if raw := rawTCP(nc); raw != nil {
-		_ = setUserTimeout(raw) // if it fails, stallAfter and dropSilentAfter remain
-	}
-	if p.tlsClient != nil {
-		secured, err := p.tlsClient.handshake(ctx, nc)
-		if err != nil {
-			_ = nc.Close()
-			return nil, err
-		}
-		nc = secured
-	}
-	if err := c.link.start(ctx, nc); err != nil {
-		_ = c.rawConn.Close()
-		return nil, err
-	}
-	now := p.now()
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if c.err != nil {
-		_ = nc.Close()
-		return nil, c.err
-	}
-	c.markOpenLocked(now)
-	return nc, nil
-}
-
-// markOpenLocked records that the connection is open.
-func (c *conn) markOpenLocked(now time.Time) {
-	p := c.pool
-	if c.queries.n == 0 {
-		c.lastRead = now
-	}
-	age := connAge
-	if drawn, err := draw(p.random, 2); err == nil {
-		age += time.Duration(binary.BigEndian.Uint16(drawn)) * (connAge / 2) / (1 << 16)
-	}
-	c.open, c.agesAt = true, now.Add(age)
-	c.timer.set(now, c.agesAt, c.onTimer)
-	c.checkIdleLocked(now)
-	for _, old := range slices.Clone(p.conns) {
-		if old.aged {
-			old.checkIdleLocked(now)
-		}
-	}
-}
-
-// onTimer ages the connection, applies the idle policy and sets the timer again.
-func (c *conn) onTimer() {
-	p := c.pool
-	now := p.now()
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	c.timer.fired()
-	if c.err != nil {
-		return
-	}
-	next := c.agesAt
-	if !now.Before(c.agesAt) {
-		c.aged = true
-		p.preopenLocked(now)
-		next = now.Add(replaceRetry)
-	}
-	c.checkIdleLocked(now)
-	if c.err == nil {
-		c.timer.set(now, next, c.onTimer)
-	}
-}
-
-// answeredLocked records that an answer came on the connection.
-func (c *conn) answeredLocked(now time.Time) {
-	c.answered = true
-	c.pool.lastErr = nil
-	c.pool.preopenLocked(now)
-}
-
-// checkIdleLocked applies the idle policy to a connection without queries.
-func (c *conn) checkIdleLocked(now time.Time) {
-	if c.err != nil || c.queries.n > 0 {
-		return
-	}
-	checkAt, end := c.idlePolicyLocked(now)
-	switch {
-	case end != nil:
-		c.failLocked(end)
-	case !checkAt.IsZero():
-		c.timer.set(now, checkAt, c.onTimer)
-	}
-}
-
-// idlePolicyLocked decides about a connection without queries: end it with the error, check again at the time, or keep
-// it if both are zero.
-//
-// A connection that stays silent after its queries were canceled is closed soon. Its path may be broken, or an
-// unfinished frame or answer may block all that would follow.
-func (c *conn) idlePolicyLocked(now time.Time) (checkAt time.Time, end error) {
-	p, quiet := c.pool, c.idleSince
-	if p.keepOpen && p.lastQuery.After(quiet) {
-		quiet = p.lastQuery
-	}
-	switch {
-	case p.noIdle:
-		return checkAt, errShutdown
-	case !c.open && !c.preopened:
-		return checkAt, errAbandoned
-	case !c.open:
-		return checkAt, nil
-	case c.owesAnswer && now.Sub(c.lastRead) >= stallAfter:
-		return checkAt, errSilent
-	case c.owesAnswer:
-		return c.lastRead.Add(stallAfter), nil
-	case c.aged && p.hasFreshLocked(now):
-		return checkAt, errAged
-	case now.Sub(quiet) >= idleTimeout:
-		return checkAt, errIdle
-	}
-	return quiet.Add(idleTimeout), nil
-}
-
 // hasFreshLocked reports whether a connection that has not aged is open and answers.
 func (p *connPool) hasFreshLocked(now time.Time) bool {
 	return slices.ContainsFunc(p.conns, func(c *conn) bool { return c.open && c.rankLocked(now) == rankGood })
 }
 
-// A received is what came for an attempt.
-type received struct {
-	attempt *attempt
-	msg     []byte
-	err     error
+// cancel removes the query from its connection. A malformed answer ends an attempt on a connection, so there is none
+// to return.
+func (p *connPool) cancel(a *attempt) error {
+	now := p.now()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if c := a.pending.conn; c != nil {
+		c.removeLocked(now, a)
+		c.owesAnswer = true
+		c.checkIdleLocked(now)
+	}
+	if a.pending.stop != nil {
+		a.pending.stop()
+	}
+	return nil
+}
+
+// shutdown implements transport.
+func (p *connPool) shutdown() {
+	p.mu.Lock()
+	p.closed = true
+	p.mu.Unlock()
+	p.closeIdle()
+}
+
+// closeIdle implements transport.
+func (p *connPool) closeIdle() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.noIdle = true
+	for _, c := range slices.Clone(p.conns) {
+		if c.queries.n == 0 {
+			c.failLocked(errShutdown)
+		}
+	}
+}
+
+// wait implements transport.
+func (p *connPool) wait() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for p.running > 0 {
+		p.cond.Wait()
+	}
+}
+
+// openCount implements transport.
+func (p *connPool) openCount() (now int, ever uint64) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return len(p.conns), p.opened
+}
+
+// lastError returns why the latest connection ended before an answer came on it. It is empty once an answer has come
+// on any connection.
+func (p *connPool) lastError() string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.lastErr == nil {
+		return ""
+	}
+	return p.lastErr.Error()
 }

@@ -26,7 +26,7 @@
 // An endpoint is one upstream: its latency, health, learned capabilities, rate limit and transports. The transports:
 //
 //	udp.go                     UDP; each batch gets a random socket, each query a random ID and random case (0x20)
-//	connpool.go                connections that many queries share: opened, chosen, aged, replaced and closed
+//	connpool.go, conn.go       connections that many queries share: opened, chosen, aged, replaced and closed
 //	stream.go                  what they carry over TCP and TLS: messages with a length
 //	https.go                   what they carry over HTTPS: HTTP/2 requests, one per query
 //

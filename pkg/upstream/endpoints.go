@@ -107,15 +107,13 @@ func (p *Pool) refreshSnapshot() *snapshot {
 
 // watchFiles reloads the resolv.conf files on every change until ctx ends.
 func (p *Pool) watchFiles(ctx context.Context) {
-	var files []*resolvConf
 	var paths []string
 	for _, src := range p.sources {
-		if f := src.resolvConf; f != nil {
-			files = append(files, f)
-			paths = append(paths, f.path, f.systemdPath)
+		if src.isFile() {
+			paths = append(paths, src.target.ResolvConf, p.systemdPath)
 		}
 	}
-	if len(files) == 0 {
+	if len(paths) == 0 {
 		<-ctx.Done()
 		return
 	}
@@ -125,7 +123,7 @@ func (p *Pool) watchFiles(ctx context.Context) {
 		Check: func(bool) time.Duration {
 			changed := interrupted
 			interrupted = true
-			p.reload(ctx, files, changed)
+			p.reload(ctx, changed)
 			interrupted = false
 			return 0
 		},
@@ -134,11 +132,11 @@ func (p *Pool) watchFiles(ctx context.Context) {
 }
 
 // reload reads the files and publishes a new list if one has changed, or if changed is set.
-func (p *Pool) reload(ctx context.Context, files []*resolvConf, changed bool) {
-	for _, f := range files {
-		if f.reload(ctx) {
+func (p *Pool) reload(ctx context.Context, changed bool) {
+	for _, f := range p.sources {
+		if f.isFile() && f.reload(ctx) {
 			changed = true
-			p.log.InfoContext(ctx, "resolv.conf changed", "path", f.path, "upstreams", f.servers)
+			p.log.InfoContext(ctx, "resolv.conf changed", "path", f.target.ResolvConf, "upstreams", f.servers)
 		}
 	}
 	p.reapDrained()
@@ -191,13 +189,7 @@ func (s *snapshot) downReason() Reason {
 func (p *Pool) publishSources() {
 	var entries []Target
 	for _, src := range p.sources {
-		if src.resolvConf == nil {
-			entries = append(entries, src.target)
-			continue
-		}
-		for _, addr := range src.resolvConf.servers {
-			entries = append(entries, Target{Network: "udp", Addr: addr})
-		}
+		entries = append(entries, src.targets()...)
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -47,26 +47,26 @@ func TestEndpointsRollout(t *testing.T) {
 				}
 
 				var answer string
-				var inFlight sync.WaitGroup // with A when it is removed
+				var pending sync.WaitGroup // with A when it is removed
 				h.b.SetScript(upstreamtest.Always(after(3*time.Millisecond, one("192.0.2.20"))))
 				during(t, p, time.Second)
 				e.Set(list(addrA, addrB, addrC), list(addrL))
 				got = during(t, p, time.Second)
 				got.only(t, "three", "192.0.2.10", "192.0.2.20", "192.0.2.30")
-				inFlight.Go(func() { answer = ask(t, p) })
+				pending.Go(func() { answer = ask(t, p) })
 				synctest.Wait()
 				tt.end(h)
 				e.Set(list(addrB, addrC), list(addrL))
 				asked := len(h.a.Queries())
 				got = during(t, p, 12*time.Second)
-				inFlight.Wait()
+				pending.Wait()
 
 				got.only(t, "after", "192.0.2.20", "192.0.2.30")
 				if got.late > 0 {
 					t.Errorf("after: %d late, longest %v, want none", got.late, got.longest)
 				}
 				if !strings.HasPrefix(answer, "192.0.2.") {
-					t.Errorf("in flight: %q, want an answer", answer)
+					t.Errorf("pending: %q, want an answer", answer)
 				}
 				if more := len(h.a.Queries()) - asked; more > 0 {
 					t.Errorf("%d queries to the one that left, want none", more)

@@ -148,6 +148,89 @@ type reply struct {
 	err             error         // wraps errMalformed, errLimit or errDied, or is a system error
 }
 
+// Ask sends q, a whole query with any ID and an EDNS size of at most 4096. It calls to.Answered once, at the latest
+// at deadline and possibly before Ask returns: with a whole answer or with a [*Failure]. The answer has q's ID, the
+// response code NOERROR or NXDOMAIN, and AD only as [Config.TrustAD] permits.
+//
+// The question in the answer has the case that was sent, which may be random. The case shows which other names the
+// server copied from it, see [wire.Message.CanonicalizeQuestion].
+//
+// Ask keeps q, which must not change any more, not even after Answered: a losing attempt may still be sending it.
+// Queries leave when batch is flushed at the latest.
+func (p *Pool) Ask(q []byte, deadline time.Time, to wire.AnswerReceiver, batch *wire.SendBatch) {
+	if _, failure := p.start(q, deadline, to, batch); failure != nil {
+		to.Answered(nil, failure, batch)
+	}
+}
+
+// start starts an exchange, or returns why it failed at once.
+func (p *Pool) start(q []byte, deadline time.Time, to wire.AnswerReceiver, batch *wire.SendBatch) (*exchange, *Failure) {
+	if len(q) < wire.HeaderLen {
+		return nil, &Failure{Reason: Malformed, Err: errShortQuery}
+	}
+	snap := p.currentSnapshot()
+	if len(snap.all) == 0 {
+		if p.endpoints != nil {
+			return nil, &Failure{Reason: NoUpstream, Err: errNoEndpoint}
+		}
+		return nil, &Failure{Reason: NoUpstream, Err: ErrNoUpstream}
+	}
+	now := p.now()
+	x := &exchange{pool: p, query: q, deadline: deadline, receiver: to, snapshot: snap, candidates: p.selectCandidates(snap, q, now)}
+	if x.candidates.count == 0 {
+		return nil, &Failure{Reason: snap.downReason(), Err: errAllDown}
+	}
+	p.hedgeBudget.earn()
+	if x.start(now, batch) {
+		return nil, &x.failure
+	}
+	return x, nil
+}
+
+// Exchange is a blocking Ask. It appends the answer to dst, with the question in the case of q. It ends with ctx,
+// which should have a deadline. On error, a [*Failure], it returns dst unchanged. It does not change q, and keeps
+// neither q nor dst.
+func (p *Pool) Exchange(ctx context.Context, q, dst []byte) ([]byte, error) {
+	deadline, limited := ctx.Deadline()
+	if !limited {
+		deadline = p.now().Add(time.Hour)
+	}
+	var batch wire.SendBatch
+	w := waiter{answer: dst, done: make(chan struct{})}
+	x, failure := p.start(append([]byte(nil), q...), deadline, &w, &batch) //nolint:contextcheck // ctx is used below
+	batch.Flush()
+	if failure != nil {
+		return dst, failure
+	}
+	select {
+	case <-w.done:
+	case <-ctx.Done():
+		if x.abort(ctx.Err()) {
+			return dst, &x.failure
+		}
+		<-w.done
+	}
+	if w.err == nil {
+		wire.CopyQuestion(w.answer[len(dst):], q)
+	}
+	return w.answer, w.err
+}
+
+// A waiter waits for the answer of an exchange.
+type waiter struct {
+	answer []byte // begins with the caller's bytes
+	err    error
+	done   chan struct{} // closed when the fields above are final
+}
+
+// Answered implements [wire.AnswerReceiver].
+func (w *waiter) Answered(answer *wire.Message, err error, _ *wire.SendBatch) {
+	if w.err = err; err == nil {
+		w.answer = append(w.answer, answer.Raw...)
+	}
+	close(w.done)
+}
+
 // start starts the first attempt. It reports whether the exchange is over because all attempts failed at once.
 func (x *exchange) start(now time.Time, batch *wire.SendBatch) (over bool) {
 	x.mu.Lock()

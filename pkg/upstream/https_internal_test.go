@@ -296,10 +296,10 @@ func TestHTTPSCancel(t *testing.T) {
 		synctest.Wait()
 		pool := h.transport.(*connPool)
 		pool.mu.Lock()
-		flying := pool.pending
+		pending := pool.pending
 		pool.mu.Unlock()
-		if flying != 0 {
-			t.Errorf("%d requests are under way, want none", flying)
+		if pending != 0 {
+			t.Errorf("%d requests are under way, want none", pending)
 		}
 		s.SetScript(answerOrRefuse)
 		if got := h.ask(t, "www.example."); got != "192.0.2.10" {

@@ -17,8 +17,6 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
-
-	"github.com/nodecache/node-cache/pkg/wire"
 )
 
 // Config configures a pool.
@@ -79,7 +77,8 @@ type Target struct {
 // A Pool asks the upstreams of a route. Its methods are safe for concurrent use.
 type Pool struct {
 	*common
-	sources       []source   // one per target, in order; after New only Run uses them
+	sources       []*source  // one per target, in order; after New only Run uses them
+	systemdPath   string     // Config.SystemdResolvConf
 	endpoints     *Endpoints // nil: sources
 	policy        Policy     // for sources
 	hedgeBudget   hedgeBudget
@@ -108,12 +107,6 @@ type common struct {
 	panics       atomic.Uint64
 }
 
-// A source provides a part of the list: one address, or the addresses of a file.
-type source struct {
-	target     Target
-	resolvConf *resolvConf // nil: the target's address
-}
-
 // New makes a pool. It reads the resolv.conf files, but opens no socket and starts no goroutine. It fails if a target
 // is invalid or a file cannot be read. It fails with [ErrNoUpstream] if there are only addresses and all were
 // excluded. Endpoints may be empty.
@@ -125,7 +118,7 @@ func New(cfg Config) (*Pool, error) {
 	if cfg.Endpoints != nil && len(cfg.Targets) > 0 {
 		return nil, fmt.Errorf("endpoints together with targets: %w", errors.ErrUnsupported)
 	}
-	p := &Pool{endpoints: cfg.Endpoints, policy: cfg.Policy, self: cfg.Self, maxCandidates: targetCandidates, common: &common{
+	p := &Pool{endpoints: cfg.Endpoints, policy: cfg.Policy, self: cfg.Self, systemdPath: cfg.SystemdResolvConf, maxCandidates: targetCandidates, common: &common{
 		dial: cfg.Dial, rand: cfg.Rand, now: cfg.Now, log: cfg.Log, connections: cfg.Connections,
 		rate: cfg.Rate, randomCase: !cfg.NoRandomCase, trustAD: cfg.TrustAD, loopDetector: cfg.LoopDetector, zone: cfg.Zone,
 	}}
@@ -147,13 +140,16 @@ func (p *Pool) readTargets(cfg Config) error {
 	files := 0
 	var left []netip.AddrPort
 	for i, t := range cfg.Targets {
-		src, err := newSource(cfg, t)
-		if err != nil {
+		src := &source{target: t, pool: p}
+		check := t.check
+		if src.isFile() {
+			check = src.load
+			files++
+		}
+		if err := check(); err != nil {
 			return fmt.Errorf("target %d: %w", i, err)
 		}
-		if src.resolvConf != nil {
-			files++
-		} else if cfg.Self(t.Addr) {
+		if !src.isFile() && p.self(t.Addr) {
 			left = append(left, t.Addr)
 			continue
 		}
@@ -197,17 +193,6 @@ func withDefaults(cfg Config) Config {
 	return cfg
 }
 
-func newSource(cfg Config, t Target) (source, error) {
-	if t.ResolvConf != "" {
-		f := &resolvConf{path: t.ResolvConf, systemdPath: cfg.SystemdResolvConf, self: cfg.Self, log: cfg.Log}
-		return source{resolvConf: f}, f.load()
-	}
-	if err := t.check(); err != nil {
-		return source{}, err
-	}
-	return source{target: t}, nil
-}
-
 // Run watches the resolv.conf files or endpoints until ctx ends. Then it closes each socket and connection after its
 // last query, and returns nil when all are closed. Ask and Exchange work before, during and after Run; afterwards
 // they keep nothing open.
@@ -248,89 +233,6 @@ func (c *common) logPanic(ctx context.Context, panicked any, stack []byte) {
 	c.log.ErrorContext(ctx, "panic recovered", "panic", panicked, "stack", string(stack))
 }
 
-// Ask sends q, a whole query with any ID and an EDNS size of at most 4096. It calls to.Answered once, at the latest
-// at deadline and possibly before Ask returns: with a whole answer or with a [*Failure]. The answer has q's ID, the
-// response code NOERROR or NXDOMAIN, and AD only as [Config.TrustAD] permits.
-//
-// The question in the answer has the case that was sent, which may be random. The case shows which other names the
-// server copied from it, see [wire.Message.CanonicalizeQuestion].
-//
-// Ask keeps q, which must not change any more, not even after Answered: a losing attempt may still be sending it.
-// Queries leave when batch is flushed at the latest.
-func (p *Pool) Ask(q []byte, deadline time.Time, to wire.AnswerReceiver, batch *wire.SendBatch) {
-	if _, failure := p.start(q, deadline, to, batch); failure != nil {
-		to.Answered(nil, failure, batch)
-	}
-}
-
-// start starts an exchange, or returns why it failed at once.
-func (p *Pool) start(q []byte, deadline time.Time, to wire.AnswerReceiver, batch *wire.SendBatch) (*exchange, *Failure) {
-	if len(q) < wire.HeaderLen {
-		return nil, &Failure{Reason: Malformed, Err: errShortQuery}
-	}
-	snap := p.currentSnapshot()
-	if len(snap.all) == 0 {
-		if p.endpoints != nil {
-			return nil, &Failure{Reason: NoUpstream, Err: errNoEndpoint}
-		}
-		return nil, &Failure{Reason: NoUpstream, Err: ErrNoUpstream}
-	}
-	now := p.now()
-	x := &exchange{pool: p, query: q, deadline: deadline, receiver: to, snapshot: snap, candidates: p.selectCandidates(snap, q, now)}
-	if x.candidates.count == 0 {
-		return nil, &Failure{Reason: snap.downReason(), Err: errAllDown}
-	}
-	p.hedgeBudget.earn()
-	if x.start(now, batch) {
-		return nil, &x.failure
-	}
-	return x, nil
-}
-
-// Exchange is a blocking Ask. It appends the answer to dst, with the question in the case of q. It ends with ctx,
-// which should have a deadline. On error, a [*Failure], it returns dst unchanged. It does not change q, and keeps
-// neither q nor dst.
-func (p *Pool) Exchange(ctx context.Context, q, dst []byte) ([]byte, error) {
-	deadline, limited := ctx.Deadline()
-	if !limited {
-		deadline = p.now().Add(time.Hour)
-	}
-	var batch wire.SendBatch
-	w := waiter{answer: dst, done: make(chan struct{})}
-	x, failure := p.start(append([]byte(nil), q...), deadline, &w, &batch) //nolint:contextcheck // ctx is used below
-	batch.Flush()
-	if failure != nil {
-		return dst, failure
-	}
-	select {
-	case <-w.done:
-	case <-ctx.Done():
-		if x.abort(ctx.Err()) {
-			return dst, &x.failure
-		}
-		<-w.done
-	}
-	if w.err == nil {
-		wire.CopyQuestion(w.answer[len(dst):], q)
-	}
-	return w.answer, w.err
-}
-
-// A waiter waits for the answer of an exchange.
-type waiter struct {
-	answer []byte // begins with the caller's bytes
-	err    error
-	done   chan struct{} // closed when the fields above are final
-}
-
-// Answered implements [wire.AnswerReceiver].
-func (w *waiter) Answered(answer *wire.Message, err error, _ *wire.SendBatch) {
-	if w.err = err; err == nil {
-		w.answer = append(w.answer, answer.Raw...)
-	}
-	close(w.done)
-}
-
 // check validates a target with an address. It reads the CA file, so that a wrong path is reported before the first
 // query.
 func (t Target) check() error {
@@ -369,11 +271,127 @@ func (t Target) checkHTTPS() error {
 	return nil
 }
 
-// currentSnapshot returns the current list.
-func (p *Pool) currentSnapshot() *snapshot {
-	snap := p.snapshot.Load()
-	if p.endpoints == nil || snap.members == p.endpoints.load() {
-		return snap
+// Stats are the counters of a pool since it was made.
+type Stats struct {
+	Servers []ServerStats // in the order of the configuration
+	Panics  uint64        // recovered; each is also logged with its stack
+}
+
+// ServerStats are the counters of one upstream.
+type ServerStats struct {
+	Network     string // "udp", "tcp", "tls" or "https"
+	Name        string // in the server's certificate, if configured
+	Addr        netip.AddrPort
+	Far         bool                       // in another zone
+	LastResort  bool                       // used only while no other upstream is healthy
+	Requests    uint64                     // attempts; TCP after a truncated answer is part of its attempt
+	Failures    [NumCauses]uint64          // by Cause; one attempt may count several
+	Truncated   uint64                     // UDP answers with TC set
+	SRTT        time.Duration              // smoothed round trip, including penalties; 0: unknown
+	P95         time.Duration              // of recent round trips, approximate; 0: unknown
+	RTTs        [len(rttBounds) + 1]uint64 // good answers by round trip, see RTTBounds; the last bucket has no bound
+	RTTSum      time.Duration              // sum of these round trips
+	Hedged      uint64                     // late attempts that were hedged
+	Won         uint64                     // good answers to hedges and to retries
+	Outstanding int                        // pending attempts
+	Failing     bool                       // the latest attempts failed; it is being probed
+	Down        bool                       // failing for so long that it gets no queries
+	Looped      bool                       // queries to it come back here; it gets none
+	Probes      uint64                     // sent while it failed
+	Limitations []string                   // what it is known not to support
+	Sockets     int                        // open UDP sockets
+	Open        int                        // connections open or opening
+	Opened      uint64                     // connections ever opened
+	Resumed     uint64                     // of them, resumed TLS sessions
+	LastError   string                     // why the latest connection ended before an answer came on it; empty once one has come
+}
+
+// A State summarizes the health of an upstream.
+type State uint8
+
+// The states, a closed set. The last one that applies counts.
+const (
+	StateGood    State = iota
+	StateFailing       // its latest attempts failed: it is asked after all others, and probed
+	StateDown          // failing for so long that it gets only probes
+	StateLooped        // queries to it come back here: it gets only probes
+	NumStates          // number of states
+)
+
+// String returns the state as a metric label.
+func (s State) String() string { return label(int(s), "good", "failing", "down", "looped") }
+
+// State returns the state of the upstream.
+func (s *ServerStats) State() State {
+	switch {
+	case s.Looped:
+		return StateLooped
+	case s.Down:
+		return StateDown
+	case s.Failing:
+		return StateFailing
 	}
-	return p.refreshSnapshot()
+	return StateGood
+}
+
+// counters are the counters of one upstream.
+type counters struct {
+	requests  atomic.Uint64
+	failures  [NumCauses]atomic.Uint64
+	truncated atomic.Uint64
+	resumed   atomic.Uint64 // TLS sessions
+	hedged    atomic.Uint64
+	won       atomic.Uint64
+	probes    atomic.Uint64
+	rtts      [len(rttBounds) + 1]atomic.Uint64
+	rttSum    atomic.Int64 // ns
+}
+
+// rttBounds are the upper bounds of the round trip histogram.
+var rttBounds = [...]time.Duration{ //nolint:gochecknoglobals // a constant in all but name
+	250 * time.Microsecond, 500 * time.Microsecond, time.Millisecond, 2500 * time.Microsecond, 5 * time.Millisecond,
+	10 * time.Millisecond, 25 * time.Millisecond, 50 * time.Millisecond, 100 * time.Millisecond, 250 * time.Millisecond,
+	500 * time.Millisecond, time.Second, 2500 * time.Millisecond,
+}
+
+// RTTBounds returns the upper bounds of [ServerStats].RTTs.
+func RTTBounds() []time.Duration { return rttBounds[:] }
+
+// Stats returns the counters of the current upstreams.
+func (p *Pool) Stats() Stats {
+	snap := p.currentSnapshot()
+	s := Stats{Servers: make([]ServerStats, 0, len(snap.all)), Panics: p.panics.Load()}
+	for i, e := range snap.all {
+		server := e.stats()
+		server.LastResort = i >= len(snap.all)-len(snap.lastResort)
+		s.Servers = append(s.Servers, server)
+	}
+	return s
+}
+
+func (e *endpoint) stats() ServerStats {
+	s := ServerStats{
+		Network: e.Network, Name: e.Name, Addr: e.Addr, Far: e.far,
+		Requests: e.count.requests.Load(), Truncated: e.count.truncated.Load(),
+		Hedged: e.count.hedged.Load(), Won: e.count.won.Load(), Probes: e.count.probes.Load(),
+		RTTSum: time.Duration(e.count.rttSum.Load()), Outstanding: int(e.outstanding.Load()),
+		Failing: e.failing.Load(), Down: e.down.Load(), Looped: e.loopMonitor.looping.Load(),
+	}
+	for i := range s.RTTs {
+		s.RTTs[i] = e.count.rtts[i].Load()
+	}
+	for cause := range s.Failures {
+		s.Failures[cause] = e.count.failures[cause].Load()
+	}
+	if e.sockets != nil {
+		s.Sockets, _ = e.sockets.openCount()
+	}
+	s.Open, s.Opened = e.conns.openCount()
+	s.Resumed, s.LastError = e.count.resumed.Load(), e.conns.lastError()
+	now := e.now()
+	e.mu.Lock()
+	s.SRTT, s.P95 = e.latency.srtt, e.latency.p95
+	s.Limitations = e.capabilities.limitations(now)
+	e.mu.Unlock()
+	return s
 }

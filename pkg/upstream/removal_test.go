@@ -19,7 +19,7 @@ import (
 )
 
 // A query is pending with A when A is removed, 100 ms after it came.
-func TestEndpointsInFlight(t *testing.T) {
+func TestEndpointsRemovedWhilePending(t *testing.T) {
 	t.Parallel()
 	const ms = time.Millisecond
 	tests := []struct {

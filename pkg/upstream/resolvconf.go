@@ -5,7 +5,6 @@ package upstream
 import (
 	"bytes"
 	"context"
-	"log/slog"
 	"net/netip"
 	"slices"
 
@@ -20,21 +19,35 @@ const (
 	maxNameservers = 16
 )
 
-// A resolvConf is a watched resolv.conf(5).
-type resolvConf struct {
-	path        string
-	systemdPath string // read instead if path names only the stub of systemd-resolved
-	self        func(netip.AddrPort) bool
-	log         *slog.Logger
+// A source provides a part of the list: one address, or the addresses of a watched resolv.conf(5).
+type source struct {
+	target Target // the address, or the path of the file
+	pool   *Pool
 
+	// Of a file:
 	servers    []netip.AddrPort // the last valid list
 	text       []byte           // from which servers was read
 	unreadable bool             // at the last attempt
 }
 
+// isFile reports whether the source is a file.
+func (f *source) isFile() bool { return f.target.ResolvConf != "" }
+
+// targets returns the current upstreams.
+func (f *source) targets() []Target {
+	if !f.isFile() {
+		return []Target{f.target}
+	}
+	list := make([]Target, 0, len(f.servers))
+	for _, addr := range f.servers {
+		list = append(list, Target{Network: "udp", Addr: addr})
+	}
+	return list
+}
+
 // load reads the file for the first time. A file without servers is no error.
-func (f *resolvConf) load() error {
-	text, err := filewatch.ReadFile(f.path, maxConfSize)
+func (f *source) load() error {
+	text, err := filewatch.ReadFile(f.target.ResolvConf, maxConfSize)
 	if err != nil {
 		return err
 	}
@@ -45,11 +58,11 @@ func (f *resolvConf) load() error {
 
 // reload reads the file again and reports whether its servers have changed. A file that is missing or names no server
 // changes nothing.
-func (f *resolvConf) reload(ctx context.Context) bool {
-	text, err := filewatch.ReadFile(f.path, maxConfSize)
+func (f *source) reload(ctx context.Context) bool {
+	text, err := filewatch.ReadFile(f.target.ResolvConf, maxConfSize)
 	if err != nil {
 		if !f.unreadable {
-			f.log.WarnContext(ctx, "resolv.conf unreadable, keeping its last servers", "err", err)
+			f.pool.log.WarnContext(ctx, "resolv.conf unreadable, keeping its last servers", "err", err)
 		}
 		f.unreadable = true
 		return false
@@ -62,7 +75,7 @@ func (f *resolvConf) reload(ctx context.Context) bool {
 	servers := f.usableServers(ctx, text)
 	f.text = text
 	if len(servers) == 0 {
-		f.log.WarnContext(ctx, "resolv.conf names no usable server, keeping its last servers", "path", f.path)
+		f.pool.log.WarnContext(ctx, "resolv.conf names no usable server, keeping its last servers", "path", f.target.ResolvConf)
 		return false
 	}
 	changed := !slices.Equal(servers, f.servers)
@@ -72,14 +85,14 @@ func (f *resolvConf) reload(ctx context.Context) bool {
 
 // effectiveText returns systemd's list of real servers if text names only the stub, otherwise text. The stub would
 // cost a hop and has its own cache. It is used if systemd's list cannot be read.
-func (f *resolvConf) effectiveText(text []byte) []byte {
+func (f *source) effectiveText(text []byte) []byte {
 	servers := nameservers(text)
 	if len(servers) == 0 || slices.ContainsFunc(servers, func(s string) bool {
 		return s != "127.0.0.53" && s != "127.0.0.54"
 	}) {
 		return text
 	}
-	behind, err := filewatch.ReadFile(f.systemdPath, maxConfSize)
+	behind, err := filewatch.ReadFile(f.pool.systemdPath, maxConfSize)
 	if err != nil || len(nameservers(behind)) == 0 {
 		return text
 	}
@@ -87,19 +100,19 @@ func (f *resolvConf) effectiveText(text []byte) []byte {
 }
 
 // usableServers returns the servers in text that can be asked, and logs the others.
-func (f *resolvConf) usableServers(ctx context.Context, text []byte) []netip.AddrPort {
+func (f *source) usableServers(ctx context.Context, text []byte) []netip.AddrPort {
 	var list []netip.AddrPort
 	for _, s := range nameservers(text) {
 		ip, err := netip.ParseAddr(s)
 		addr := netip.AddrPortFrom(ip.Unmap(), 53)
 		switch {
 		case err != nil:
-			f.log.WarnContext(ctx, "nameserver excluded", "reason", "not an address", "path", f.path, "upstream", s)
+			f.pool.log.WarnContext(ctx, "nameserver excluded", "reason", "not an address", "path", f.target.ResolvConf, "upstream", s)
 		case slices.Contains(list, addr):
-		case f.self(addr):
-			f.log.WarnContext(ctx, "nameserver excluded", "reason", "own address", "path", f.path, "upstream", addr)
+		case f.pool.self(addr):
+			f.pool.log.WarnContext(ctx, "nameserver excluded", "reason", "own address", "path", f.target.ResolvConf, "upstream", addr)
 		case len(list) == maxNameservers:
-			f.log.WarnContext(ctx, "nameserver excluded", "reason", "too many", "path", f.path, "upstream", addr)
+			f.pool.log.WarnContext(ctx, "nameserver excluded", "reason", "too many", "path", f.target.ResolvConf, "upstream", addr)
 		default:
 			list = append(list, addr)
 		}

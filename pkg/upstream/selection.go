@@ -53,6 +53,15 @@ type candidates struct {
 	count int
 }
 
+// currentSnapshot returns the current list.
+func (p *Pool) currentSnapshot() *snapshot {
+	snap := p.snapshot.Load()
+	if p.endpoints == nil || snap.members == p.endpoints.load() {
+		return snap
+	}
+	return p.refreshSnapshot()
+}
+
 // selectCandidates selects the upstreams for one exchange.
 //
 // Last resorts come after all others while one of those is healthy. If all others fail, last resorts are ranked like
