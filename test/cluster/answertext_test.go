@@ -4,7 +4,6 @@ package cluster
 
 import (
 	"fmt"
-	"net"
 	"net/netip"
 	"slices"
 	"strings"
@@ -59,9 +58,4 @@ func staleText(said string) string {
 		return said + " ede=19"
 	}
 	return said + " ede=3"
-}
-
-// dialerFrom connects from this address over TCP.
-func dialerFrom(client string) *net.Dialer {
-	return &net.Dialer{Timeout: clientTimeout, LocalAddr: &net.TCPAddr{IP: net.ParseIP(client)}}
 }

@@ -157,7 +157,6 @@ func (n *node) get(path string) (code int, body string, err error) {
 
 // status is what tests read of /status.
 type status struct {
-	State    string
 	Problems []struct{ Where, What, Hint string }
 	Config   struct {
 		Generation, Refused int
@@ -165,30 +164,21 @@ type status struct {
 		LastError           string
 	}
 	Queries struct {
-		Total             int
-		BySource, ByRcode map[string]int
+		Total    int
+		BySource map[string]int
 	}
 	Cluster struct {
 		InSync           bool
-		WaitsFor         string
 		Requests         int
 		Kinds            []kindStatus
-		ManifestProblems []struct {
-			File           string
-			Document, Line int
-			What, Hint     string
-		}
-		Central struct {
-			InSync    bool
-			Endpoints []endpointStatus
+		ManifestProblems []struct{ File string }
+		Central          struct {
+			Endpoints []struct {
+				Address  string
+				Requests int
+			}
 		}
 	}
-}
-
-type endpointStatus struct {
-	Address          string
-	Requests, Probes int
-	Failures         map[string]int
 }
 
 type kindStatus struct {
@@ -229,18 +219,6 @@ func (s status) tries() map[string]int {
 		tries[strings.TrimPrefix(e.Address, "tcp://")] = e.Requests
 	}
 	return tries
-}
-
-// endpoint is what /status says of the endpoint of the central resolver at an IP address.
-func (s status) endpoint(t *testing.T, ip string) endpointStatus {
-	t.Helper()
-	for _, e := range s.Cluster.Central.Endpoints {
-		if strings.Contains(e.Address, "://"+ip+":") {
-			return e
-		}
-	}
-	t.Fatalf("/status has no endpoint %s: %+v", ip, s.Cluster.Central.Endpoints)
-	return endpointStatus{}
 }
 
 // answerText asks over UDP and puts the answer in words: see [inWords].
