@@ -25,7 +25,7 @@ func (f *forward) pass(d time.Duration) {
 	f.w.t.Helper()
 	for range d / settleTime {
 		f.w.pass(settleTime)
-		got := strings.TrimSuffix(f.w.ask(f.name), " stale")
+		got := strings.TrimSuffix(askZone(f.w.t, f.w.zone, f.name), " stale")
 		i := slices.Index(f.addrs[f.at:], got)
 		if i < 0 {
 			f.w.t.Fatalf("%s: %q after %q\n%+v", f.name, got, f.addrs[f.at], f.w.server.Requests("services"))

@@ -4,8 +4,8 @@ package watch_test
 
 import (
 	"bytes"
+	"cmp"
 	"context"
-	"fmt"
 	"log/slog"
 	"net/netip"
 	"slices"
@@ -93,43 +93,39 @@ func (w *harness) start() {
 	synctest.Wait()
 }
 
-// ask returns the addresses of a name below the cluster domain, or why there are none.
-func (w *harness) ask(name string) string {
-	w.t.Helper()
-	m := new(dns.Msg)
-	m.SetQuestion(name+".cluster.local.", dns.TypeA)
-	pkt, err := m.Pack()
-	if err != nil {
-		w.t.Fatal(err)
+// askZone returns the sorted data of the answer to a question such as "web.shop.svc AAAA" below the cluster domain, or why
+// there is none: NODATA, an rcode or a verdict. A name with a trailing dot is absolute, and the type is A without one.
+func askZone(t *testing.T, z *zone.Zone, question string) string {
+	t.Helper()
+	name, kind, _ := strings.Cut(question, " ")
+	if !strings.HasSuffix(name, ".") {
+		name += ".cluster.local."
 	}
+	m := new(dns.Msg).SetQuestion(name, dns.StringToType[cmp.Or(kind, "A")])
+	packet, err := m.Pack()
+	require(t, err)
 	var q wire.Query
-	if fault := q.Parse(pkt); fault != wire.FaultNone {
-		w.t.Fatalf("query for %s: fault %d", name, fault)
+	if fault := q.Parse(packet); fault != wire.FaultNone {
+		t.Fatalf("%s: fault %d in the query", question, fault)
 	}
-	msg, result := w.zone.Answer(&q, zone.Client{MaxSize: wire.MaxMessage, Rotation: 0}, time.Now(), nil)
-	switch result.Verdict {
-	case zone.Answered:
-	case zone.NotReady:
-		return "not ready"
-	default:
-		return fmt.Sprintf("verdict %d", result.Verdict)
+	answer, result := z.Answer(&q, zone.Client{MaxSize: wire.MaxMessage}, time.Now(), nil)
+	if result.Verdict != zone.Answered && result.Verdict != zone.Alias {
+		return map[zone.Verdict]string{zone.NotInZone: "not in zone", zone.UseFallback: "fallback", zone.NotReady: "not ready"}[result.Verdict]
 	}
-	if err := m.Unpack(msg); err != nil {
-		w.t.Fatal(err)
+	require(t, m.Unpack(answer))
+	var data []string
+	for _, record := range m.Answer {
+		data = append(data, strings.TrimPrefix(record.String(), record.Header().String()))
 	}
-	var addrs []string
-	for _, rr := range m.Answer {
-		if a, ok := rr.(*dns.A); ok {
-			addrs = append(addrs, a.A.String())
-		}
-	}
-	slices.Sort(addrs)
-	text := strings.Join(addrs, " ")
-	if text == "" {
+	slices.Sort(data)
+	text := strings.Join(data, " ")
+	switch {
+	case m.Rcode != dns.RcodeSuccess:
 		text = dns.RcodeToString[m.Rcode]
+	case text == "":
+		text = "NODATA"
 	}
-	// Stale Answer and Stale NXDOMAIN Answer, RFC 8914 sections 4.4 and 4.20.
-	if result.EDE == 3 || result.EDE == 19 {
+	if result.EDE == wire.EDEStaleAnswer || result.EDE == wire.EDEStaleNXDomain {
 		text += " stale"
 	}
 	return text
@@ -138,7 +134,7 @@ func (w *harness) ask(name string) string {
 // want checks the answer for a name.
 func (w *harness) want(name, want string) {
 	w.t.Helper()
-	if got := w.ask(name); got != want {
+	if got := askZone(w.t, w.zone, name); got != want {
 		w.t.Errorf("%s: got %q, want %q\n%s", name, got, want, w.log.String())
 	}
 }
@@ -148,7 +144,7 @@ func (w *harness) wantSoon(name, want string, limit time.Duration) time.Duration
 	w.t.Helper()
 	began := time.Now()
 	for {
-		got := w.ask(name)
+		got := askZone(w.t, w.zone, name)
 		if got == want {
 			return time.Since(began)
 		}

@@ -8,16 +8,12 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
-	"slices"
-	"strings"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
-	"github.com/miekg/dns"
 
 	"github.com/nodecache/node-cache/pkg/watch"
-	"github.com/nodecache/node-cache/pkg/wire"
 	"github.com/nodecache/node-cache/pkg/zone"
 )
 
@@ -73,54 +69,16 @@ func (w *folderHarness) write(name, text string) {
 	require(w.t, os.WriteFile(w.path(name), []byte(text), 0o600))
 }
 
-// ask returns the sorted answer to a question such as "web.shop.svc AAAA" below the cluster domain; a name with a trailing
-// dot is absolute. An answer without records is NODATA or the name of an rcode.
-func (w *folderHarness) ask(question string) []string {
+// ask is askZone for the zone that the folder fills.
+func (w *folderHarness) ask(question string) string {
 	w.t.Helper()
 	return askZone(w.t, w.zone, question)
 }
 
-func askZone(t *testing.T, z *zone.Zone, question string) []string {
-	t.Helper()
-	name, kind, _ := strings.Cut(question, " ")
-	if kind == "" {
-		kind = "A"
-	}
-	if !strings.HasSuffix(name, ".") {
-		name += ".cluster.local."
-	}
-	request := new(dns.Msg)
-	request.SetQuestion(name, dns.StringToType[kind])
-	packet, err := request.Pack()
-	require(t, err)
-	var q wire.Query
-	if fault := q.Parse(packet); fault != wire.FaultNone {
-		t.Fatalf("%s: fault %d in the query", question, fault)
-	}
-	answer, result := z.Answer(&q, zone.Client{MaxSize: wire.MaxMessage, Rotation: 0}, time.Now(), nil)
-	if result.Verdict != zone.Answered && result.Verdict != zone.Alias {
-		return []string{map[zone.Verdict]string{zone.NotInZone: "not in zone", zone.UseFallback: "fallback", zone.NotReady: "not ready"}[result.Verdict]}
-	}
-	reply := new(dns.Msg)
-	require(t, reply.Unpack(answer))
-	var list []string
-	for _, record := range reply.Answer {
-		list = append(list, strings.TrimPrefix(record.String(), record.Header().String()))
-	}
-	switch {
-	case reply.Rcode != dns.RcodeSuccess:
-		return []string{dns.RcodeToString[reply.Rcode]}
-	case len(list) == 0:
-		return []string{"NODATA"}
-	}
-	slices.Sort(list)
-	return list
-}
-
 // expect waits for an answer. The timeout is long, because only a failing test reaches it.
-func (w *folderHarness) expect(question string, want ...string) {
+func (w *folderHarness) expect(question, want string) {
 	w.t.Helper()
-	w.eventually(question, want, func() []string { return w.ask(question) })
+	w.eventually(question, []string{want}, func() []string { return []string{w.ask(question)} })
 }
 
 // expectProblems waits for a list of problems.

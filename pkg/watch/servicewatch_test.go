@@ -110,41 +110,76 @@ func TestServiceWatch(t *testing.T) {
 	})
 }
 
-// TestServiceWatchConditions covers all conditions of an endpoint. A terminating endpoint is not reported unless no other
-// is left; then it is reported while it serves, instead of the service's own address.
-func TestServiceWatchConditions(t *testing.T) {
+// TestServiceWatchEndpoints has all conditions of an endpoint, and ports of all kinds. A terminating endpoint is not reported
+// unless no other is left; then it is reported while it serves, instead of the service's own address.
+func TestServiceWatchEndpoints(t *testing.T) {
 	t.Parallel()
 	type is = discoveryv1.EndpointConditions
 	yes, no := new(true), new(false)
+	port := func(name string, number int32, protocol corev1.Protocol) corev1.ServicePort {
+		return corev1.ServicePort{Name: name, Port: number, Protocol: protocol}
+	}
 	for _, tt := range []struct {
-		name string
-		ends []is // of 10.1.0.1 and so on
-		want string
+		name  string
+		ports []corev1.ServicePort // of the service; none: 53/TCP
+		ends  []is                 // of 10.1.0.1 and so on
+		want  string
 	}{
-		{name: "no conditions", ends: []is{{}, {}}, want: "10.1.0.1:5354 10.1.0.2:5354"},
-		{name: "ready or not", ends: []is{{Ready: yes}, {Ready: no}}, want: "10.1.0.1:5354"},
-		{name: "ready without serving", ends: []is{{Ready: yes, Serving: no}}, want: "10.1.0.1:5354"},
-		{name: "serving, and neither ready nor ending", ends: []is{{Ready: no, Serving: yes, Terminating: no}}, want: ""},
-		{name: "one ends", ends: []is{{Ready: no, Serving: yes, Terminating: yes}, {Ready: yes, Serving: yes, Terminating: no}}, want: "10.1.0.2:5354"},
-		{name: "one ends, and is published all the same", ends: []is{{Ready: yes, Serving: yes, Terminating: yes}, {Ready: yes}}, want: "10.1.0.2:5354"},
-		{name: "all end", ends: []is{{Ready: no, Serving: yes, Terminating: yes}, {Ready: no, Serving: no, Terminating: yes}}, want: "10.1.0.1:5354"},
-		{name: "all terminate, and the condition serving is missing", ends: []is{{Ready: no, Terminating: yes}, {Ready: yes, Terminating: yes}}, want: "10.1.0.2:5354"},
-		{name: "one ends, the other is not ready", ends: []is{{Ready: no, Serving: yes, Terminating: yes}, {Ready: no}}, want: "10.1.0.1:5354"},
+		{name: "no conditions", ends: []is{{}, {}}, want: "[10.1.0.1:2 10.1.0.2:2] [10.0.0.10:53]"},
+		{name: "ready or not", ends: []is{{Ready: yes}, {Ready: no}}, want: "[10.1.0.1:2] [10.0.0.10:53]"},
+		{name: "ready without serving", ends: []is{{Ready: yes, Serving: no}}, want: "[10.1.0.1:2] [10.0.0.10:53]"},
+		{name: "serving, and neither ready nor ending", ends: []is{{Ready: no, Serving: yes, Terminating: no}}, want: "[] [10.0.0.10:53]"},
+		{
+			name: "one ends", ends: []is{{Ready: no, Serving: yes, Terminating: yes}, {Ready: yes, Serving: yes, Terminating: no}},
+			want: "[10.1.0.2:2] [10.0.0.10:53]",
+		},
+		{
+			name: "one ends, and is published all the same", ends: []is{{Ready: yes, Serving: yes, Terminating: yes}, {Ready: yes}},
+			want: "[10.1.0.2:2] [10.0.0.10:53]",
+		},
+		{
+			name: "all end", ends: []is{{Ready: no, Serving: yes, Terminating: yes}, {Ready: no, Serving: no, Terminating: yes}},
+			want: "[10.1.0.1:2] [10.0.0.10:53]",
+		},
+		{
+			name: "all terminate, and the condition serving is missing", ends: []is{{Ready: no, Terminating: yes}, {Ready: yes, Terminating: yes}},
+			want: "[10.1.0.2:2] [10.0.0.10:53]",
+		},
+		{
+			name: "one ends, the other is not ready", ends: []is{{Ready: no, Serving: yes, Terminating: yes}, {Ready: no}},
+			want: "[10.1.0.1:2] [10.0.0.10:53]",
+		},
+		{
+			name: "53/TCP whatever its name", ports: []corev1.ServicePort{port("dns-tcp", 5300, "TCP"), port("other", 53, "TCP")},
+			ends: []is{{}}, want: "[10.1.0.1:3] [10.0.0.10:53]",
+		},
+		{
+			name: "a port by name", ports: []corev1.ServicePort{port("other", 53, "UDP"), port("dns-tcp", 5300, "TCP")},
+			ends: []is{{}}, want: "[10.1.0.1:2] [10.0.0.10:5300]",
+		},
+		{name: "no port", ports: []corev1.ServicePort{port("dns", 53, "UDP")}, ends: []is{{}}, want: "[] []"},
+		{name: "a port not in the slice", ports: []corev1.ServicePort{port("gone", 53, "TCP")}, ends: []is{{}}, want: "[] [10.0.0.10:53]"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			withHarness(t, func(w *harness) {
 				reports := w.watchService()
 				w.config.Store = nil
-				es := dnsSlice("dns-1", map[string]int32{"dns-tcp": 5354})
+				es := dnsSlice("dns-1", map[string]int32{"http": 1, "dns-tcp": 2, "other": 3})
 				for i, conditions := range tt.ends {
 					es.Endpoints = append(es.Endpoints, discoveryv1.Endpoint{
 						Addresses: []string{fmt.Sprintf("10.1.0.%d", i+1)}, Conditions: conditions,
 					})
 				}
-				w.server.Put(dnsService("10.0.0.10", corev1.ServicePort{Name: "dns-tcp", Port: 53}))
+				if tt.ports == nil {
+					tt.ports = []corev1.ServicePort{port("dns-tcp", 53, "")}
+				}
+				w.server.Put(dnsService("10.0.0.10", tt.ports...))
 				w.server.Put(es)
 				w.start()
-				w.wantReports(reports, "["+tt.want+"] [10.0.0.10:53]")
+				w.wantReports(reports, tt.want)
+				if !w.isReady() || !w.watch.Stats().ServiceWatch.Synced {
+					t.Errorf("not ready: %+v", w.watch.Stats())
+				}
 			})
 		})
 	}
@@ -175,40 +210,6 @@ func TestServiceWatchZones(t *testing.T) {
 			"[10.1.0.1:5354@b 10.1.0.2:5354@c 10.1.0.3:5354] []",
 		)
 	})
-}
-
-func TestServiceWatchPort(t *testing.T) {
-	t.Parallel()
-	port := func(name string, number int32, protocol corev1.Protocol) corev1.ServicePort {
-		return corev1.ServicePort{Name: name, Port: number, Protocol: protocol}
-	}
-	all := map[string]int32{"http": 1, "dns-tcp": 2, "other": 3}
-	tests := []struct {
-		name    string
-		ports   []corev1.ServicePort
-		targets map[string]int32
-		want    string
-	}{
-		{name: "53/TCP whatever its name", ports: []corev1.ServicePort{port("dns-tcp", 5300, "TCP"), port("other", 53, "TCP")}, targets: all, want: "[10.1.0.1:3] [10.0.0.10:53]"},
-		{name: "by name", ports: []corev1.ServicePort{port("other", 53, "UDP"), port("dns-tcp", 5300, "TCP")}, targets: all, want: "[10.1.0.1:2] [10.0.0.10:5300]"},
-		{name: "none", ports: []corev1.ServicePort{port("dns", 53, "UDP")}, targets: all, want: "[] []"},
-		{name: "not in the slice", ports: []corev1.ServicePort{port("gone", 53, "TCP")}, targets: all, want: "[] [10.0.0.10:53]"},
-	}
-	for _, tt := range tests {
-		t.Run(tt.name, func(t *testing.T) {
-			withHarness(t, func(w *harness) {
-				reports := w.watchService()
-				w.config.Store = nil
-				w.server.Put(dnsService("10.0.0.10", tt.ports...))
-				w.server.Put(dnsSlice("dns-1", tt.targets, "10.1.0.1"))
-				w.start()
-				w.wantReports(reports, tt.want)
-				if !w.isReady() || !w.watch.Stats().ServiceWatch.Synced {
-					t.Errorf("not ready: %+v", w.watch.Stats())
-				}
-			})
-		})
-	}
 }
 
 // TestServiceWatchForbidden checks the reports from the slices alone when the Service is forbidden, and none while the server is down.
