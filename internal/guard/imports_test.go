@@ -26,7 +26,7 @@ func leaves() []layer {
 		{folder: "pkg/server", allow: []string{wire, mmsg, frame, "golang.org/x/sys", "golang.org/x/sync"}},
 		{folder: "pkg/resolve", allow: []string{wire, modulePath + "/pkg/cache", modulePath + "/pkg/zone", modulePath + "/pkg/static", "github.com/dchest/siphash"}},
 		{folder: "pkg/filewatch", allow: []string{"github.com/fsnotify/fsnotify"}},
-		{folder: "pkg/static", allow: []string{wire, modulePath + "/pkg/filewatch", "github.com/miekg/dns"}},
+		{folder: "pkg/static", allow: []string{wire, modulePath + "/pkg/filewatch", modulePath + "/pkg/task", "github.com/miekg/dns"}},
 		{folder: "pkg/zone", allow: []string{wire}},
 		{folder: "pkg/config", allow: []string{modulePath + "/pkg/filewatch", "go.yaml.in/yaml", "github.com/miekg/dns", "k8s.io/apimachinery/pkg/labels"}},
 		{folder: "pkg/convert", allow: []string{modulePath + "/pkg/config", "github.com/coredns/caddy/caddyfile", "github.com/miekg/dns", "go.yaml.in/yaml"}},

@@ -6,18 +6,17 @@ import (
 	"bufio"
 	"bytes"
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"net/netip"
 	"os"
 	"reflect"
-	"runtime/debug"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/nodecache/node-cache/pkg/filewatch"
+	"github.com/nodecache/node-cache/pkg/task"
 )
 
 // hostsConfig is the part of a Config that Hosts depend on.
@@ -62,9 +61,14 @@ func newHosts(cfg hostsConfig, predecessor *Hosts, log *slog.Logger) (*Hosts, er
 		h.files = append(h.files, predecessor.hostsFile(path))
 	}
 	// Without a predecessor, the hosts of the configuration are better than none.
-	if err := h.readInitial(); err != nil && predecessor != nil {
+	h.tableOutdated = len(h.files) > 0
+	err := h.guard().Do(context.Background(), func() error {
+		h.reload(true)
+		return nil
+	})
+	if err != nil && predecessor != nil {
 		predecessor.panics.Add(h.panics.Load()) // h is discarded, and its counters with it
-		return nil, err
+		return nil, fmt.Errorf("reading the hosts files: %w", err)
 	}
 	return h, nil
 }
@@ -92,7 +96,10 @@ func (h *Hosts) Run(ctx context.Context) error {
 		<-ctx.Done()
 		return nil
 	}
-	filewatch.Watch(ctx, filewatch.Config{Paths: h.cfg.Files, Check: h.reload, OnPanic: h.recordPanic, Log: h.log})
+	filewatch.Watch(ctx, filewatch.Config{
+		Paths: h.cfg.Files, Check: h.reload, Log: h.log,
+		OnPanic: func(panicked any, _ []byte) { _ = h.guard().Recovered(ctx, panicked) },
+	})
 	return nil
 }
 
@@ -190,26 +197,8 @@ const (
 	maxChanges = 120                    // checks, settleTime apart, after which a changing file is read nevertheless
 )
 
-var errPanic = errors.New("reading the hosts files: recovered from a panic, see the log for its stack")
-
-// readInitial reads the files for the first time.
-func (h *Hosts) readInitial() (err error) {
-	defer func() {
-		if panicked := recover(); panicked != nil {
-			h.recordPanic(panicked, debug.Stack())
-			err = errPanic
-		}
-	}()
-	h.tableOutdated = len(h.files) > 0
-	h.reload(true)
-	return nil
-}
-
-// recordPanic counts and logs a recovered panic.
-func (h *Hosts) recordPanic(panicked any, stack []byte) {
-	h.panics.Add(1)
-	h.log.Error("recovered from a panic", "where", "static", "panic", fmt.Sprint(panicked), "stack", string(stack))
-}
+// guard recovers panics while files are read.
+func (h *Hosts) guard() task.Guard { return task.Guard{Where: "static", Log: h.log, Count: &h.panics} }
 
 // reload checks the files, with all set also those that seem unchanged, and rebuilds the table if one
 // has changed. It returns the time after which the caller must call it again, 0 for none.
