@@ -17,16 +17,16 @@ needs="gcc:gcc /usr/include/stdio.h:libc6-dev musl-gcc:musl-tools git:git ip:ipr
 nsd:nsd unbound:unbound dnsperf:dnsperf dig:bind9-dnsutils nft:nftables iptables:iptables ipset:ipset
 conntrack:conntrack qemu-system-x86_64:qemu-system-x86 busybox:busybox-static cpio:cpio
 runc:runc /usr/lib/cni/bridge:containernetworking-plugins prometheus:prometheus promtool:prometheus"
-# One after the other, in this order: many tests use real sockets and take times.
-suites="unit race scenarios rules e2e upstream pressure node kernel cluster manifests install"
-# Beside them, in time that they leave: what compiles and computes, and takes no times.
-idle="lint image-module fuzz"
+# Three lanes run at a time. In each, one suite follows the other.
+suites="scenarios rules e2e upstream pressure node cluster manifests install" # they take times: processors are theirs first
+nice="unit race kernel"                                                        # they wait for events: nice 10
+idle="lint image-module fuzz"                                                  # they compile and compute: SCHED_IDLE
 race=-race # empty where there is no C compiler, which the race detector needs
 concurrent='admin|agent|cache|filewatch|handover|resolve|server|snapshot|source|static|task|unixsock|upstream|watch|zone'
 bulky='TestEndless.*|TestStoreAgainstModel|TestPTRsAreBounded|TestTruncatedSetsRotate|TestWorst|TestRestoreMatchesOriginal|TestSetsThatNoMessageHolds|TestTransferHuge|TestTransferBigZone'
 bulky+='|TestIndexRemoval|TestNamespaceLimit|TestLimit|TestResidentMemory|TestResizedMemory|TestDumpOfLarge.*|TestSnapshotLarge|TestCapacity|TestSocketPoolBounds'
 soak=${SOAK:-}
-[[ -z $soak ]] || { suites+=" $idle"; idle=; } # nothing runs beside a soak
+[[ -z $soak ]] || { suites="$nice $idle $suites"; nice=; idle=; } # nothing runs beside a soak
 limit=${soak:+6h}
 limit=${limit:-20m} # of one package's tests
 
@@ -218,14 +218,18 @@ run() { # run SUITE
   echo "suite $name: $((passed + failed)) tests, $((SECONDS - start)) s, $verdict"
 }
 
-# in_idle_time runs what is named in $idle, where no other process wants the processor. Each report is printed as a whole.
-in_idle_time() { # in_idle_time SUITE...
+# lane runs the suites of a lane that are asked for. Each report is printed as a whole.
+lane() { # lane "SUITE..." "ASKED FOR..."
   local name
-  chrt --idle --pid 0 "$BASHPID"
-  [[ ! " $* " =~ \ (e2e|node|cluster|manifests|install)\  ]] || programs >"$work/programs.ahead" 2>&1
-  for name in $idle; do
-    [[ " $* " != *" $name "* ]] || { run "$name" >"$work/$name.report" 2>&1; cat "$work/$name.report"; }
+  for name in $1; do
+    [[ " $2 " != *" $name "* ]] || { run "$name" >"$work/$name.report" 2>&1; cat "$work/$name.report"; }
   done
+}
+
+in_idle_time() { # in_idle_time "ASKED FOR..."
+  chrt --idle --pid 0 "$BASHPID"
+  [[ ! " $1 " =~ \ (e2e|node|cluster|manifests|install)\  ]] || programs >"$work/programs.ahead" 2>&1
+  lane "$idle" "$1"
 }
 
 summary() {
@@ -237,15 +241,17 @@ summary() {
 
 exec 3>&1 # for lines that are shown at once, also from a suite whose output is read
 work=$(mktemp -d)
-trap '[[ -z ${idle_group:-} ]] || kill -- "-$idle_group" 2>/dev/null; rm -rf "$work"' EXIT
+groups=()
+trap 'for group in "${groups[@]}"; do kill -- "-$group" 2>/dev/null; done; rm -rf "$work"' EXIT
 set_up
-read -ra names <<<"${*:-$suites $idle}"
-set -m # its own process group: at an interrupt all of it ends
-in_idle_time "${names[@]}" &
-idle_group=$!
+names=${*:-$suites $nice $idle}
+set -m # a process group for each lane: at an interrupt all of it ends
+in_idle_time "$names" & groups+=($!)
+{ renice -n 10 "$BASHPID" >/dev/null; lane "$nice" "$names"; } & groups+=($!)
 set +m
-for name in "${names[@]}"; do
-  [[ " $idle " == *" $name "* ]] || run "$name"
-done
+lane "$suites" "$names"
 wait
+for name in $names; do
+  [[ -e $work/$name.tally ]] || { echo "suite $name: no such suite, or it did not end"; echo '0 1 0' >"$work/$name.tally"; }
+done
 summary
