@@ -34,23 +34,22 @@ func whyNoQuery(pkt []byte, m *dns.Msg) string {
 			return "OPT out of place"
 		}
 	}
-	return whyNoOPT(pkt, m)
+	return whyNoOPT(pkt)
 }
 
 // whyNoOPT is the part of whyNoQuery that reads the OPT record's bytes.
-func whyNoOPT(pkt []byte, m *dns.Msg) string {
+func whyNoOPT(pkt []byte) string {
 	off := questionEndOf(pkt)
-	if len(m.Ns) == 1 {
-		off = ownerEndOf(pkt, off)
-		off += 10 + int(m.Ns[0].Header().Rdlength)
-	}
-	for _, rr := range m.Extra {
-		_, end, err := dns.UnpackDomainName(pkt, off)
-		if err != nil {
+	for range int(binary.BigEndian.Uint16(pkt[8:])) + int(binary.BigEndian.Uint16(pkt[10:])) {
+		end := ownerEndOf(pkt, off)
+		if end < 0 || end+10 > len(pkt) {
 			return "owner cut"
 		}
-		next := end + 10 + int(rr.Header().Rdlength)
-		if rr.Header().Rrtype == dns.TypeOPT {
+		next := end + 10 + int(binary.BigEndian.Uint16(pkt[end+8:]))
+		if next > len(pkt) {
+			return "record cut"
+		}
+		if binary.BigEndian.Uint16(pkt[end:]) == dns.TypeOPT {
 			if pkt[off] != 0 {
 				return "OPT out of place"
 			}
