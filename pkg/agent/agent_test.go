@@ -75,13 +75,9 @@ func ask(t *testing.T, a *agent.Agent, network, name string) *dns.Msg {
 
 func statusOf(t *testing.T, a *agent.Agent) status.Status {
 	t.Helper()
-	r, err := http.Get("http://" + a.AdminAddr().String() + "/status")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = r.Body.Close() }()
+	_, body := page(t, a, "/status")
 	var s status.Status
-	if err := json.NewDecoder(r.Body).Decode(&s); err != nil {
+	if err := json.Unmarshal([]byte(body), &s); err != nil {
 		t.Fatal(err)
 	}
 	return s
@@ -117,14 +113,9 @@ func TestServes(t *testing.T) {
 	if up := s.Upstreams[0]; up.Requests < 1 || up.Requests > 1+up.Failures["timeout"] {
 		t.Errorf("%d requests upstream, failures %v, want one beside those that got no answer in time", up.Requests, up.Failures)
 	}
-	for _, page := range []string{"/readyz", "/livez", "/metrics", "/debug/pprof/", "/"} {
-		r, err := http.Get("http://" + a.AdminAddr().String() + page)
-		if err != nil {
-			t.Fatal(err)
-		}
-		_ = r.Body.Close()
-		if r.StatusCode != http.StatusOK {
-			t.Errorf("%s: %s", page, r.Status)
+	for _, path := range []string{"/readyz", "/livez", "/metrics", "/debug/pprof/", "/"} {
+		if code, _ := page(t, a, path); code != http.StatusOK {
+			t.Errorf("%s: %d", path, code)
 		}
 	}
 	stop()
@@ -162,12 +153,7 @@ func TestFollowsTheFile(t *testing.T) {
 	}
 	await := func(what string, reached func(status.Config) bool) {
 		t.Helper()
-		for deadline := time.Now().Add(20 * time.Second); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
-			if reached(statusOf(t, a).Config) {
-				return
-			}
-		}
-		t.Fatalf("%s: not seen; status %+v", what, statusOf(t, a).Config)
+		eventually(t, what+" is not seen", func() bool { return reached(statusOf(t, a).Config) })
 	}
 
 	cfg.Forward[0].To[0].Addr = two.Listen(t)

@@ -5,8 +5,6 @@ package agent_test
 import (
 	"context"
 	"fmt"
-	"io"
-	"net/http"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -137,45 +135,6 @@ func TestReloadUnderLoad(t *testing.T) {
 	<-done
 	if n := wrong.Load(); n > 0 {
 		t.Errorf("%d of %d queries during the reloads got no right answer", n, asked.Load())
-	}
-}
-
-// TestUnreadyZone starts without an API server to reach: cluster names are not
-// denied, others are answered, and /readyz reports what is missing.
-func TestUnreadyZone(t *testing.T) {
-	t.Parallel()
-	up := upstreamtest.New(upstreamtest.Zone("www.test. 300 IN A 192.0.2.1"))
-	kubeconfig := filepath.Join(t.TempDir(), "kubeconfig")
-	text := "apiVersion: v1\nkind: Config\nclusters: [{name: c, cluster: {server: 'https://127.0.0.1:1'}}]\n" +
-		"users: [{name: u, user: {token: t}}]\ncontexts: [{name: x, context: {cluster: c, user: u}}]\ncurrent-context: x\n"
-	if err := os.WriteFile(kubeconfig, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	cfg := local(t, up.Listen(t))
-	cfg.Cluster.Resolver = config.ResolverLocal
-	cfg.Cluster.Kubeconfig = kubeconfig
-	a, _ := start(t, agent.Options{Config: &cfg, Log: &journal{}})
-	for name, want := range map[string]string{
-		"web.shop.svc.cluster.local.":           "SERVFAIL",
-		"a.www.test.shop.svc.cluster.local.":    "NXDOMAIN", // no object can make it
-		"www.test.":                             "192.0.2.1",
-		"dns-version.cluster.local.":            "NOERROR",
-		"7.0.96.10.in-addr.arpa.":               "NXDOMAIN", // from the upstream
-		"db-0.db.shop.svc.cluster.local.":       "SERVFAIL",
-		"a.b.c.d.e.f.g.shop.svc.cluster.local.": "NXDOMAIN",
-	} {
-		if diff := cmp.Diff(want, addresses(ask(t, a, "udp", name))); diff != "" {
-			t.Errorf("%s (-want +got)\n%s", name, diff)
-		}
-	}
-	r, err := http.Get("http://" + a.AdminAddr().String() + "/readyz")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = r.Body.Close() }()
-	body, err := io.ReadAll(r.Body)
-	if err != nil || r.StatusCode != http.StatusServiceUnavailable || !strings.Contains(string(body), "not synced") {
-		t.Errorf("/readyz: %s %q %v", r.Status, body, err)
 	}
 }
 

@@ -36,11 +36,26 @@ func handingConfig(t *testing.T) config.Config {
 // startHanding runs an agent that a successor can take over from.
 func startHanding(t *testing.T, m *fakeHost, cfg config.Config) (a *Agent, stop func() error) {
 	t.Helper()
-	a = agentOnHost(t, m, cfg)
-	stop = runNode(t, a)
-	until(t, "the agent is ready", func() bool { return a.notReady() == nil })
+	a, stop = serveOnHost(t, m, cfg)
 	until(t, "a successor can ask", func() bool { return a.handover.status(time.Now()).Listening })
 	return a, stop
+}
+
+// continues checks that an agent has not handed over and serves.
+func continues(t *testing.T, a *Agent) {
+	t.Helper()
+	if st := a.handover.status(time.Now()); a.notReady() != nil || !answers(t, a) || st.Given != "" {
+		t.Errorf("the first one: %q, %+v", notAnswered(a), st)
+	}
+}
+
+// waitToListen calls Listen, and waits until the agent waits for addresses.
+func waitToListen(ctx context.Context, t *testing.T, a *Agent) (ended <-chan error) {
+	t.Helper()
+	listening := make(chan error, 1)
+	go func() { listening <- a.Listen(ctx) }()
+	until(t, "it waits", func() bool { return a.handover.waiting() != "" })
+	return listening
 }
 
 // notAnswered is the reason why an agent does not serve any more, or not yet.
@@ -127,8 +142,9 @@ func TestHandOverToOneThatFails(t *testing.T) {
 	if err := stop(); err == nil || !strings.Contains(err.Error(), "no link today") {
 		t.Errorf("the second one ended with %v", err)
 	}
-	if st := first.handover.status(time.Now()); first.notReady() != nil || !answers(t, first) || st.Abandoned != 1 || st.Given != "" {
-		t.Errorf("the first one: %q, %+v", notAnswered(first), st)
+	continues(t, first)
+	if n := first.handover.status(time.Now()).Abandoned; n != 1 {
+		t.Errorf("%d successors are counted as abandoned, want 1", n)
 	}
 }
 
@@ -143,9 +159,7 @@ func TestHandOverToOneThatNeverRuns(t *testing.T) {
 	if got := other.handover.status(time.Now()); got.Taken != handover.OutcomeRefused || !strings.Contains(got.Why, handover.ReasonBusy) {
 		t.Errorf("while another one is about to take over: %+v", got)
 	}
-	listening := make(chan error, 1)
-	go func() { listening <- other.Listen(t.Context()) }()
-	until(t, "it waits", func() bool { return other.handover.waiting() != "" })
+	listening := waitToListen(t.Context(), t, other)
 	met.handover.close()
 	if err := <-listening; err != nil {
 		t.Fatal(err)
@@ -155,9 +169,7 @@ func TestHandOverToOneThatNeverRuns(t *testing.T) {
 	if err := other.Run(ctx); err != nil {
 		t.Errorf("one that was stopped before serving ended with %v", err)
 	}
-	if st := first.handover.status(time.Now()); first.notReady() != nil || st.Given != "" {
-		t.Errorf("the first one: %q, %+v", notAnswered(first), st)
-	}
+	continues(t, first)
 	last, _ := startHanding(t, newFakeHost(), cfg)
 	if !answers(t, last) {
 		t.Error("no agent answers")
@@ -172,26 +184,17 @@ func TestHandOverWaitEnds(t *testing.T) {
 	first, _ := startHanding(t, newFakeHost(), cfg)
 	met := agentOnHost(t, newFakeHost(), cfg)
 	defer met.handover.close()
-	for _, waits := range []bool{true, false} {
-		other := agentOnHost(t, newFakeHost(), cfg)
-		ctx, cancel := context.WithCancel(t.Context())
-		defer cancel()
-		if !waits {
-			cancel()
-		}
-		listening := make(chan error, 1)
-		go func() { listening <- other.Listen(ctx) }()
-		if waits {
-			until(t, "it waits", func() bool { return other.handover.waiting() != "" })
-		}
-		cancel()
-		if err := <-listening; !errors.Is(err, context.Canceled) {
-			t.Errorf("it waits: %t: Listen: %v", waits, err)
-		}
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	listening := waitToListen(ctx, t, agentOnHost(t, newFakeHost(), cfg))
+	cancel()
+	if err := <-listening; !errors.Is(err, context.Canceled) {
+		t.Errorf("it waits: Listen: %v", err)
 	}
-	if !answers(t, first) || first.notReady() != nil {
-		t.Errorf("the first one: %q", notAnswered(first))
+	if err := agentOnHost(t, newFakeHost(), cfg).Listen(ctx); !errors.Is(err, context.Canceled) {
+		t.Errorf("it does not wait yet: Listen: %v", err)
 	}
+	continues(t, first)
 }
 
 // TestHandOverOtherPort starts an agent at another port with the same socket: it is no successor.

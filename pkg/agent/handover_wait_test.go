@@ -29,18 +29,6 @@ func save(t *testing.T, path string, cfg config.Config, more string) {
 	}
 }
 
-// unreachableCluster is a kubeconfig of an API server that is not there.
-func unreachableCluster(t *testing.T) string {
-	t.Helper()
-	path := filepath.Join(t.TempDir(), "kubeconfig")
-	text := `{apiVersion: v1, kind: Config, current-context: c, contexts: [{name: c, context: {cluster: c, user: u}}],
-  clusters: [{name: c, cluster: {server: "http://127.0.0.1:1"}}], users: [{name: u, user: {}}]}`
-	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	return path
-}
-
 // TestHandOverWaitsAndFollows has the next agent wait for a cluster that it cannot get to. A bad change to its
 // configuration is refused, another wrong one leaves it waiting, and a good one has it take over. A configuration that it
 // did not serve with is not kept as the last good one.
@@ -52,7 +40,7 @@ func TestHandOverWaitsAndFollows(t *testing.T) {
 	first, _ := startHanding(t, newFakeHost(), cfg)
 
 	wrong := cfg
-	wrong.Cluster.Resolver, wrong.Cluster.Kubeconfig = config.ResolverLocal, unreachableCluster(t)
+	wrong.Cluster.Resolver, wrong.Cluster.Kubeconfig = config.ResolverLocal, awayKubeconfig(t)
 	file, kept := filepath.Join(t.TempDir(), "node-cache.yaml"), t.TempDir()
 	save(t, file, wrong, "")
 	second, err := newOnHost(newFakeHost(), Options{File: file, Source: Source{LastGood: kept}, Log: t.Output()})
@@ -65,7 +53,7 @@ func TestHandOverWaitsAndFollows(t *testing.T) {
 	save(t, file, wrong, "nonsense: true\n")
 	until(t, "a bad one is refused", func() bool { return second.reloads.bad.Load() == 1 })
 	other := wrong
-	other.Cluster.Kubeconfig = unreachableCluster(t)
+	other.Cluster.Kubeconfig = awayKubeconfig(t)
 	save(t, file, other, "")
 	until(t, "another wrong one is taken", func() bool { return second.reloads.generation.Load() == 2 })
 	time.Sleep(50 * time.Millisecond) // for what should not happen
@@ -103,7 +91,7 @@ func TestHandOverWaitsAfterLastGood(t *testing.T) {
 	startHanding(t, newFakeHost(), cfg)
 
 	wrong := cfg
-	wrong.Cluster.Resolver, wrong.Cluster.Kubeconfig = config.ResolverLocal, unreachableCluster(t)
+	wrong.Cluster.Resolver, wrong.Cluster.Kubeconfig = config.ResolverLocal, awayKubeconfig(t)
 	file, folder := filepath.Join(t.TempDir(), "node-cache.yaml"), t.TempDir()
 	kept := filepath.Join(folder, "last-good.yaml")
 	save(t, kept, wrong, "")
@@ -122,7 +110,7 @@ func TestHandOverWaitsAfterLastGood(t *testing.T) {
 		t.Error("it does not report that the last good one is in use")
 	}
 	other := wrong
-	other.Cluster.Kubeconfig = unreachableCluster(t)
+	other.Cluster.Kubeconfig = awayKubeconfig(t)
 	save(t, file, other, "")
 	until(t, "the other one is in use, and reported as such", func() bool {
 		return second.reloads.generation.Load() == 2 && !second.configStatus().LastGood.InUse

@@ -223,6 +223,22 @@ func runNode(t *testing.T, a *Agent) (stop func() error) {
 	return stop
 }
 
+// serveOnHost runs an agent of cfg on m and waits until it is ready.
+func serveOnHost(t *testing.T, m *fakeHost, cfg config.Config) (a *Agent, stop func() error) {
+	t.Helper()
+	a = agentOnHost(t, m, cfg)
+	stop = runNode(t, a)
+	until(t, "the agent is ready", func() bool { return a.notReady() == nil })
+	return a, stop
+}
+
+func reload(t *testing.T, a *Agent, cfg config.Config) {
+	t.Helper()
+	if _, err := a.Reload(cfg, nil); err != nil {
+		t.Fatal(err)
+	}
+}
+
 // until waits for a condition.
 func until(t *testing.T, what string, reached func() bool) {
 	t.Helper()
@@ -326,9 +342,7 @@ func TestNodeReleaseFailing(t *testing.T) {
 	m, cfg := newFakeHost(), nodeConfig(t)
 	cfg.Intercept.Lease = time.Second
 	m.kernel.Fail(intercepttest.CallRelease, 10, errors.New("no memory"))
-	a := agentOnHost(t, m, cfg)
-	stop := runNode(t, a)
-	until(t, "the agent is ready", func() bool { return a.notReady() == nil })
+	a, stop := serveOnHost(t, m, cfg)
 	ended := make(chan error, 1)
 	go func() { ended <- stop() }()
 	packet := intercepttest.Packet{Network: "udp", To: netip.AddrPortFrom(cfg.Listen.Addresses[0], cfg.Listen.Port)}
@@ -363,9 +377,7 @@ func TestNodeOfANewerAgent(t *testing.T) {
 	t.Parallel()
 	m, cfg := newFakeHost(), nodeConfig(t)
 	cfg.Intercept.OnExit = config.ExitRemove
-	a := agentOnHost(t, m, cfg)
-	stop := runNode(t, a)
-	until(t, "the agent is ready", func() bool { return a.notReady() == nil })
+	a, stop := serveOnHost(t, m, cfg)
 	newer := *m.kernel.Rules()
 	newer.Owner = "newer1"
 	m.kernel.Overwrite(newer)
@@ -437,9 +449,7 @@ func TestNodeTransparent(t *testing.T) {
 		t.Parallel()
 		m, cfg := newFakeHost(), transparent(t)
 		cfg.Intercept.Services = []netip.Addr{netip.MustParseAddr("10.96.0.10")}
-		a := agentOnHost(t, m, cfg)
-		stop := runNode(t, a)
-		until(t, "the agent is ready", func() bool { return a.notReady() == nil })
+		_, stop := serveOnHost(t, m, cfg)
 		r := m.kernel.Rules()
 		if r.Mode != rules.Transparent || !slices.Equal(r.Services, cfg.Intercept.Services) || len(r.Fallback) > 0 {
 			t.Errorf("the rules are %+v", r)
@@ -522,14 +532,10 @@ func awayKubeconfig(t *testing.T) string {
 func TestNodeFollowsTheFallback(t *testing.T) {
 	t.Parallel()
 	m, cfg := newFakeHost(), nodeConfig(t)
-	a := agentOnHost(t, m, cfg)
-	runNode(t, a)
-	until(t, "the agent is ready", func() bool { return a.notReady() == nil })
+	a, _ := serveOnHost(t, m, cfg)
 	cfg.Intercept.Fallback.Addresses = []netip.AddrPort{netip.MustParseAddrPort("10.0.0.9:5353")}
 	cfg.Intercept.Lease = time.Minute
-	if _, err := a.Reload(cfg, nil); err != nil {
-		t.Fatal(err)
-	}
+	reload(t, a, cfg)
 	until(t, "the rules have the new fallback", func() bool {
 		r := m.kernel.Rules()
 		return r != nil && slices.Equal(r.Fallback, cfg.Intercept.Fallback.Addresses)

@@ -93,9 +93,7 @@ func TestRulesOfPredecessor(t *testing.T) {
 			if test.other.IsValid() {
 				renew(t, old, test.other)
 			}
-			a := agentOnHost(t, m, cfg)
-			runNode(t, a)
-			until(t, "the agent is ready", func() bool { return a.notReady() == nil })
+			serveOnHost(t, m, cfg)
 			if !test.stay {
 				until(t, "the predecessor's rules are gone", func() bool { return old.Rules() == nil })
 			} else if old.Rules() == nil {
@@ -155,13 +153,9 @@ func TestFallbackNone(t *testing.T) {
 	}
 	until(t, "rules without a fallback", none)
 	cfg.Intercept.Fallback.Addresses = []netip.AddrPort{netip.MustParseAddrPort("10.0.0.9:53")}
-	if _, err := a.Reload(cfg, nil); err != nil {
-		t.Fatal(err)
-	}
+	reload(t, a, cfg)
 	until(t, "a reload gives one", func() bool { return slices.Equal(m.kernel.Rules().Fallback, cfg.Intercept.Fallback.Addresses) })
 	cfg.Intercept.Fallback = config.Fallback{}
-	if _, err := a.Reload(cfg, nil); err != nil {
-		t.Fatal(err)
-	}
+	reload(t, a, cfg)
 	until(t, "a reload takes it", none)
 }

@@ -7,7 +7,6 @@ import (
 	"net/http"
 	"net/netip"
 	"os"
-	"path/filepath"
 	"reflect"
 	"slices"
 	"strings"
@@ -126,16 +125,12 @@ func TestStatusOfManifests(t *testing.T) {
 	}
 }
 
-// TestNotReady has no API server: the agent is live and serves, and /readyz reports what it waits for.
+// TestNotReady has no API server: the agent is live and serves, cluster names are not denied, and /readyz reports what it
+// waits for.
 func TestNotReady(t *testing.T) {
 	t.Parallel()
-	path := filepath.Join(t.TempDir(), "kubeconfig")
-	text := `{apiVersion: v1, kind: Config, current-context: c, contexts: [{name: c, context: {cluster: c, user: u}}],
-  users: [{name: u, user: {token: t}}], clusters: [{name: c, cluster: {server: "https://` + unusedAddr(t).String() + `"}}]}`
-	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	cfg := clusterConfig(t, "", unusedAddr(t))
+	path := nowhere(t)
+	cfg := clusterConfig(t, "", upstreamtest.New(upstreamtest.Zone("www.test. 300 IN A 192.0.2.1")).Listen(t))
 	cfg.Cluster.Kubeconfig = path
 	a, _ := start(t, agent.Options{Config: &cfg, Log: &journal{}})
 	eventually(t, "/readyz does not report what it waits for", func() bool {
@@ -162,12 +157,25 @@ func TestNotReady(t *testing.T) {
 	}) {
 		t.Errorf("problems %+v", s.Problems)
 	}
-	r := ask(t, a, "udp", "web.shop.svc.cluster.local.")
-	if r.Rcode != dns.RcodeServerFailure {
-		t.Errorf("got\n%s\nwant SERVFAIL, never a denial", r)
+	names := []struct{ name, want string }{
+		{"web.shop.svc.cluster.local.", "SERVFAIL"}, // never a denial
+		{"db-0.db.shop.svc.cluster.local.", "SERVFAIL"},
+		{"a.www.test.shop.svc.cluster.local.", "NXDOMAIN"}, // no object can make it
+		{"a.b.c.d.e.f.g.shop.svc.cluster.local.", "NXDOMAIN"},
+		{"www.test.", "192.0.2.1"},
+		{"dns-version.cluster.local.", "NOERROR"},
+		{"7.0.96.10.in-addr.arpa.", "NXDOMAIN"}, // from the upstream
 	}
-	if got := counted(t, a, 1).Queries.HitRatio; got != "0.0 %" {
-		t.Errorf("hit ratio %s after one SERVFAIL of the zone, want 0.0 %%", got)
+	for i, tt := range names {
+		if got := addresses(ask(t, a, "udp", tt.name)); got != tt.want {
+			t.Errorf("%s: %s, want %s", tt.name, got, tt.want)
+		}
+		if i > 0 {
+			continue
+		}
+		if got := counted(t, a, 1).Queries.HitRatio; got != "0.0 %" {
+			t.Errorf("hit ratio %s after one SERVFAIL of the zone, want 0.0 %%", got)
+		}
 	}
 }
 

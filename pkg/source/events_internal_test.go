@@ -152,19 +152,12 @@ func TestEventsFail(t *testing.T) {
 	})
 }
 
-// TestMessageLength has an event with a long reason.
-func TestMessageLength(t *testing.T) {
-	t.Parallel()
-	w := newHarness(t, Config{Pod: Pod{Namespace: "kube-system", Name: "node-cache-1"}})
-	w.refused(errors.New(strings.Repeat("x", 2000)))
-	if got := len(w.events.pending.message); got != maxMessage {
-		t.Errorf("%d bytes, want %d", got, maxMessage)
-	}
-}
-
 // TestSummarize cuts messages to the length that the API accepts.
 func TestSummarize(t *testing.T) {
 	t.Parallel()
+	if got := summarize("", errors.New(strings.Repeat("x", 2000))); len(got) != maxMessage {
+		t.Errorf("%d bytes, want %d", len(got), maxMessage)
+	}
 	long := &config.Error{Path: "file", Problems: []config.Problem{{Path: "key", What: strings.Repeat("ä", 600)}}}
 	if got := summarize("", long); len(got) > maxMessage || len(got) < maxMessage-2 || !strings.HasSuffix(got, "ä") {
 		t.Errorf("%d bytes, ending in %q", len(got), got[len(got)-4:])

@@ -206,34 +206,6 @@ func TestLastGoodDamaged(t *testing.T) {
 	}
 }
 
-// TestLastGoodUnwritable has a file in the folder's place.
-func TestLastGoodUnwritable(t *testing.T) {
-	t.Parallel()
-	file := filepath.Join(t.TempDir(), "file")
-	if err := os.WriteFile(file, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	synctest.Test(t, func(t *testing.T) {
-		w := newHarness(t, Config{LastGood: file})
-		w.api.putText(size(3))
-		stop := w.begin(t)
-		for n := range 3 {
-			w.api.putText(size(4 + n))
-			synctest.Wait()
-		}
-		stop()
-		if st := w.Stats(); st.Saves != 0 || st.SaveFailures == 0 {
-			t.Errorf("stats %+v, want failures", st)
-		}
-		if st := w.Status(); st.SaveError == "" {
-			t.Error("the status does not say so")
-		}
-		if n := strings.Count(w.logged(), "saving last good configuration failed"); n != 1 {
-			t.Errorf("logged %d times, want once:\n%s", n, w.logged())
-		}
-	})
-}
-
 // blocked returns a folder where something blocks the last good configuration.
 func blocked(t *testing.T) (folder, inTheWay string) {
 	t.Helper()
@@ -245,33 +217,43 @@ func blocked(t *testing.T) (folder, inTheWay string) {
 	return folder, inTheWay
 }
 
-// TestLastGoodLater has an obstacle at the start that disappears later.
+// TestLastGoodLater has an obstacle at the start, in place of the file or of its folder, that disappears later.
 func TestLastGoodLater(t *testing.T) {
 	t.Parallel()
 	folder, inTheWay := blocked(t)
-	synctest.Test(t, func(t *testing.T) {
-		w := newHarness(t, Config{LastGood: folder})
-		w.api.putText(size(3))
-		defer w.begin(t)()
-		time.Sleep(3*retryInterval + time.Second)
-		if st := w.Stats(); st.Saves != 0 || st.SaveFailures != 4 {
-			t.Errorf("stats %+v, want a failure at once and one each minute", st)
-		}
-		if n := strings.Count(w.logged(), "saving last good configuration failed"); n != 1 {
-			t.Errorf("logged %d times, want once:\n%s", n, w.logged())
-		}
-		if err := os.Remove(inTheWay); err != nil {
-			t.Fatal(err)
-		}
-		time.Sleep(retryInterval)
-		if st, now := w.Stats(), w.Status(); st.Saves != 1 || now.SaveError != "" {
-			t.Errorf("stats %+v, status %+v, want it kept", st, now)
-		}
-		time.Sleep(time.Hour)
-		if st := w.Stats(); st.Saves != 1 || st.SaveFailures != 4 {
-			t.Errorf("stats %+v, want no more of it", st)
-		}
-	})
+	file := filepath.Join(t.TempDir(), "file")
+	write(t, file, "")
+	for _, tt := range []struct{ name, folder, inTheWay string }{
+		{"a folder for the file", folder, inTheWay},
+		{"a file for the folder", file, file},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				w := newHarness(t, Config{LastGood: tt.folder})
+				w.api.putText(size(3))
+				defer w.begin(t)()
+				time.Sleep(3*retryInterval + time.Second)
+				if st, now := w.Stats(), w.Status(); st.Saves != 0 || st.SaveFailures != 4 || now.SaveError == "" {
+					t.Errorf("stats %+v, status %+v, want a failure at once and one each minute", st, now)
+				}
+				if n := strings.Count(w.logged(), "saving last good configuration failed"); n != 1 {
+					t.Errorf("logged %d times, want once:\n%s", n, w.logged())
+				}
+				if err := os.Remove(tt.inTheWay); err != nil {
+					t.Fatal(err)
+				}
+				time.Sleep(retryInterval)
+				if st, now := w.Stats(), w.Status(); st.Saves != 1 || now.SaveError != "" {
+					t.Errorf("stats %+v, status %+v, want it kept", st, now)
+				}
+				time.Sleep(time.Hour)
+				if st := w.Stats(); st.Saves != 1 || st.SaveFailures != 4 {
+					t.Errorf("stats %+v, want no more of it", st)
+				}
+			})
+		})
+	}
 }
 
 // TestLastGoodRemovesTemporary has files of a killed process.
