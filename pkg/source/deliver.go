@@ -104,8 +104,10 @@ func (s *Source) Run(ctx context.Context) error {
 	if s.dns != nil {
 		tasks.Go(func() { s.dns.run(ctx) })
 	}
+	saving, stopSaving := context.WithCancel(context.WithoutCancel(ctx))
+	defer stopSaving()
 	if s.lastGood != nil {
-		tasks.Go(func() { s.lastGood.run(ctx) })
+		tasks.Go(func() { s.lastGood.run(saving) })
 	}
 	if s.events != nil {
 		tasks.Go(func() {
@@ -113,6 +115,7 @@ func (s *Source) Run(ctx context.Context) error {
 		})
 	}
 	_ = s.runWithRestarts(ctx, "reporting a configuration", s.deliver, func(error) { s.forgetReported() })
+	stopSaving() // only now: a configuration that was being applied is saved
 	tasks.Wait()
 	return runErr
 }

@@ -256,6 +256,26 @@ func TestLastGoodLater(t *testing.T) {
 	}
 }
 
+// TestLastGoodSavedAtStop stops while the agent applies a configuration.
+func TestLastGoodSavedAtStop(t *testing.T) {
+	t.Parallel()
+	folder := t.TempDir()
+	synctest.Test(t, func(t *testing.T) {
+		w := newHarness(t, Config{LastGood: folder})
+		w.api.putText(size(3))
+		stop := w.begin(t)
+		time.Sleep(time.Second)
+		w.busy = time.Minute
+		w.api.putText(size(4))
+		time.Sleep(time.Second)
+		stop()
+		cfg, _, err := w.lastGood.read()
+		if err != nil || cfg.Cache.Size != 4<<20 {
+			t.Errorf("saved cache.size %d, %v, want 4 MiB", cfg.Cache.Size, err)
+		}
+	})
+}
+
 // TestLastGoodRemovesTemporary has files of a killed process.
 func TestLastGoodRemovesTemporary(t *testing.T) {
 	t.Parallel()
