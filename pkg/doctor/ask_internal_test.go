@@ -3,7 +3,10 @@
 package doctor
 
 import (
+	"io"
 	"net"
+	"net/http"
+	"net/http/httptest"
 	"net/netip"
 	"strings"
 	"testing"
@@ -14,6 +17,7 @@ import (
 	"github.com/miekg/dns"
 
 	"github.com/nodecache/node-cache/pkg/intercept"
+	"github.com/nodecache/node-cache/pkg/rules"
 )
 
 // serveOn answers on a port of the loopback address, over one transport.
@@ -139,6 +143,66 @@ func TestProbeWithoutServer(t *testing.T) {
 	got := prober{timeout: time.Minute, now: time.Now}.probe(t.Context(), Probe{To: to, TCP: true})
 	if !got.Refused || got.Error != "connection refused" || got.Answer != "" {
 		t.Errorf("a probe without a server: %+v", got)
+	}
+}
+
+// TestStatus reads the status page of an agent that listens on all addresses.
+func TestStatus(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		name, page string
+		code       int
+		want, bad  string
+	}{
+		{name: "ready", code: 200, page: `{"state": "ready"}`, want: "ready"},
+		{name: "another program", code: 404, bad: "404 Not Found"},
+		{name: "no page of an agent", code: 200, page: "<html>", bad: "reading the page: "},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				if r.URL.String() != "/status?format=json" {
+					t.Errorf("request for %s", r.URL)
+				}
+				w.WriteHeader(tt.code)
+				_, _ = io.WriteString(w, tt.page)
+			}))
+			t.Cleanup(s.Close)
+			at := netip.MustParseAddrPort(s.Listener.Addr().String())
+			c := Config{Admin: netip.AddrPortFrom(netip.IPv4Unspecified(), at.Port()), Timeout: time.Minute}
+			got, err := status(t.Context(), &c)
+			if got != tt.want || (err != nil) != (tt.bad != "") || err != nil && !strings.HasPrefix(err.Error(), tt.bad) {
+				t.Errorf("status %q, error %v; want %q, %q", got, err, tt.want, tt.bad)
+			}
+		})
+	}
+}
+
+// TestNoPod has reasons for which no pod is started.
+func TestNoPod(t *testing.T) {
+	t.Parallel()
+	addrs := func(list ...string) (all []netip.Addr) {
+		for _, a := range list {
+			all = append(all, netip.MustParseAddr(a))
+		}
+		return all
+	}
+	for _, tt := range []struct {
+		addresses []netip.Addr
+		command   []string
+		missing   []string
+		want      string
+	}{
+		{want: "there is no address to query"},
+		{addresses: addrs("169.254.20.10", "0.0.0.0"), want: "127.0.0.1 is local to the node: pods cannot query it"},
+		{addresses: addrs("169.254.20.10"), want: "not requested"},
+		{addresses: addrs("fd00::a"), command: []string{"self"}, missing: []string{"NET_ADMIN"}, want: "needs the capability NET_ADMIN"},
+	} {
+		f := Facts{Capabilities: Capabilities{Missing: tt.missing}}
+		f.askFromPod(t.Context(), &Config{Rules: rules.Rules{Addresses: tt.addresses, Port: 53}, PodCommand: tt.command}, nil, nil)
+		if f.PodErr == nil || f.PodErr.Error() != tt.want {
+			t.Errorf("%v: %v, want %s", tt.addresses, f.PodErr, tt.want)
+		}
 	}
 }
 
