@@ -39,7 +39,7 @@ func largeTypes() map[string]spread {
 	return map[string]spread{
 		"pkg/admin.Server": {30, 6}, "pkg/agent.Agent": {72, 12}, "pkg/node.Node": {36, 4}, "pkg/cache.Cache": {30, 6},
 		"pkg/cache.entry": {30, 5}, "pkg/cache.shard": {32, 5}, "pkg/resolve.Resolver": {30, 7},
-		"pkg/resolve.Worker": {51, 9}, "pkg/wire.Message": {32, 4}, "pkg/zone.Store": {49, 7}, "pkg/zone.reply": {69, 7},
+		"pkg/resolve.Worker": {48, 9}, "pkg/wire.Message": {32, 4}, "pkg/zone.Store": {49, 7}, "pkg/zone.reply": {69, 7},
 	}
 }
 
