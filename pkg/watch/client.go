@@ -41,10 +41,9 @@ func newClients(kubeconfig, userAgent string, maxList int64, l *connTracker) (*c
 	cfg.QPS = -1 // each feed has its own limit
 	cfg.WarningHandlerWithContext = rest.NoWarnings{}
 	cfg.Dial = l.dialContext
-	if c.http, err = rest.HTTPClientFor(cfg); err != nil {
-		return nil, fmt.Errorf("creating a client of the API server: %w", err)
+	if c.http, err = boundedClient(cfg, maxList, &c.requests); err != nil {
+		return nil, err
 	}
-	c.http.Transport = cancelTripper{boundedTripper{c.http.Transport, maxList, &c.requests}, new(atomic.Int64)}
 	codecs := boundedCodecs{serializer.NewCodecFactory(newScheme()).WithoutConversion()}
 	if c.core, err = newClient(cfg, c.http, codecs, "/api", corev1.SchemeGroupVersion); err != nil {
 		return nil, err
@@ -52,6 +51,16 @@ func newClients(kubeconfig, userAgent string, maxList int64, l *connTracker) (*c
 	if c.discovery, err = newClient(cfg, c.http, codecs, "/apis", discoveryv1.SchemeGroupVersion); err != nil {
 		return nil, err
 	}
+	return c, nil
+}
+
+// boundedClient returns an HTTP client whose lists have at most that many bytes and whose requests are counted.
+func boundedClient(cfg *rest.Config, maxList int64, count *atomic.Uint64) (*http.Client, error) {
+	c, err := rest.HTTPClientFor(cfg)
+	if err != nil {
+		return nil, fmt.Errorf("creating a client of the API server: %w", err)
+	}
+	c.Transport = cancelTripper{boundedTripper{c.Transport, maxList, count}, new(atomic.Int64)}
 	return c, nil
 }
 
@@ -132,11 +141,10 @@ func NewClient(kubeconfig, userAgent string) (*Client, error) {
 	}
 	cfg.UserAgent = userAgent
 	cfg.Dial = (&net.Dialer{Timeout: dialTimeout, KeepAlive: keepAlive}).DialContext
-	hc, err := rest.HTTPClientFor(cfg)
+	hc, err := boundedClient(cfg, maxObject, new(atomic.Uint64))
 	if err != nil {
-		return nil, fmt.Errorf("creating a client of the API server: %w", err)
+		return nil, err
 	}
-	hc.Transport = cancelTripper{boundedTripper{hc.Transport, maxObject, new(atomic.Uint64)}, new(atomic.Int64)}
 	server, _, err := rest.DefaultServerUrlFor(cfg)
 	if err != nil {
 		return nil, fmt.Errorf("reading the URL of the API server: %w", err)

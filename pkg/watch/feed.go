@@ -116,8 +116,8 @@ func (f *feed) failed(ctx context.Context, err error) {
 		return // this process stopped the request
 	}
 	reason := reasonOf(err)
-	news := f.status.failed(f.feedStatus, reason, fmt.Sprintf("%s: %v", reason, err))
-	if reason == reasonForbidden && f.status.refused(f.feedStatus) {
+	news, settled := f.status.failed(f.feedStatus, reason, fmt.Sprintf("%s: %v", reason, err))
+	if settled {
 		f.onSynced()
 	}
 	if news {

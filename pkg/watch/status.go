@@ -56,23 +56,14 @@ func (v *kindStatus) confirmed(p *feedStatus, at time.Time) (settled, healed boo
 	return settled, healed
 }
 
-// failed records an error, and reports whether its reason is new.
-func (v *kindStatus) failed(p *feedStatus, reason, text string) (news bool) {
+// failed records an error. It reports whether its reason is new, and whether it synced the feed: a forbidden feed gets no list.
+func (v *kindStatus) failed(p *feedStatus, reason, text string) (news, settled bool) {
 	v.failures.Add(1)
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	news = reason != p.reason
-	p.reason, p.lastError = reason, text
-	return news
-}
-
-// refused records that the server forbids the feed. It reports whether this synced the feed.
-func (v *kindStatus) refused(p *feedStatus) (settled bool) {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	settled = !p.synced
-	p.synced = true
-	return settled
+	news, settled = reason != p.reason, reason == reasonForbidden && !p.synced
+	p.reason, p.lastError, p.synced = reason, text, p.synced || settled
+	return news, settled
 }
 
 // age returns the time since the feed's last confirmation, and false if there was none.
