@@ -39,6 +39,24 @@ type summary struct {
 	Records int
 }
 
+// storeIn returns the small store and a time at which it is unsynced, restored, stale or fresh.
+func storeIn(t *testing.T, state string) (*zone.Store, time.Time) {
+	t.Helper()
+	s, now := zone.NewStore(), epoch()
+	s.Expect(zone.Services, zone.Slices, zone.Namespaces, zone.Pods)
+	small(s)
+	if state != "unsynced" {
+		freshen(s, now)
+	}
+	switch state {
+	case "restored":
+		s = restored(t, dump(t, s, now), now)
+	case "stale":
+		now = now.Add(91 * time.Second)
+	}
+	return s, now
+}
+
 func TestDenials(t *testing.T) {
 	t.Parallel()
 	const (
@@ -89,18 +107,7 @@ func TestDenials(t *testing.T) {
 			t.Parallel()
 			for state, want := range map[string][2]summary{"unsynced": tt.unsynced, "restored": tt.stale, "stale": tt.stale, "fresh": tt.fresh} {
 				for i, others := range []bool{false, true} {
-					s, now := zone.NewStore(), epoch()
-					s.Expect(zone.Services, zone.Slices, zone.Namespaces, zone.Pods)
-					small(s)
-					if state != "unsynced" {
-						freshen(s, now)
-					}
-					if state == "restored" {
-						s = restored(t, dump(t, s, now), now)
-					}
-					if state == "stale" {
-						now = now.Add(91 * time.Second)
-					}
+					s, now := storeIn(t, state)
 					have := summaryOf(t, zone.Config{
 						Store: s, Pods: zone.PodsVerified, AllSlices: true, HasFallback: func() bool { return others },
 					}, tt.name+".cluster.local.", tt.rrtype, now)
@@ -254,18 +261,7 @@ func TestAnswerStale(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			for state, want := range map[string]summary{"unsynced": tt.unsynced, "restored": tt.stale, "stale": tt.stale, "fresh": tt.fresh} {
-				s, now := zone.NewStore(), epoch()
-				s.Expect(zone.Services, zone.Slices, zone.Namespaces, zone.Pods)
-				small(s)
-				if state != "unsynced" {
-					freshen(s, now)
-				}
-				if state == "restored" {
-					s = restored(t, dump(t, s, now), now)
-				}
-				if state == "stale" {
-					now = now.Add(91 * time.Second)
-				}
+				s, now := storeIn(t, state)
 				z, err := zone.New(zone.Config{Store: s, Domain: "cluster.local.", Pods: zone.PodsInsecure, HasFallback: func() bool { return true }})
 				if err != nil {
 					t.Fatal(err)
