@@ -53,6 +53,7 @@ func TestConnectionLimit(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
 			serve(t, nil, func(t *testing.T, s *admin.Server, l *pipes) {
+				t.Helper()
 				var held []net.Conn
 				for i := range admin.MaxConns {
 					held = append(held, l.dialFrom(t, tc.from(i)))
@@ -87,6 +88,7 @@ func TestConnectionBeingServed(t *testing.T) {
 		c.Status = func() any { <-leave; return "done" }
 	}
 	serve(t, statusWaits, func(t *testing.T, s *admin.Server, l *pipes) {
+		t.Helper()
 		var working, idle []net.Conn
 		for range admin.MaxPages {
 			c := l.dialFrom(t, "10.244.0.7")
@@ -133,6 +135,7 @@ func TestSlowReaders(t *testing.T) {
 		})
 	}
 	serve(t, largePage, func(t *testing.T, s *admin.Server, l *pipes) {
+		t.Helper()
 		var slow []net.Conn
 		for range admin.MaxPages {
 			c := l.dialFrom(t, "10.244.0.7")
@@ -161,6 +164,7 @@ func TestSlowReaders(t *testing.T) {
 func TestProfilesAtOnce(t *testing.T) {
 	t.Parallel()
 	serve(t, nil, func(t *testing.T, _ *admin.Server, l *pipes) {
+		t.Helper()
 		for range admin.MaxProfiles {
 			request(t, l.dial(t), "/debug/pprof/goroutine?seconds=60")
 		}
@@ -189,6 +193,7 @@ func TestCachePagesWaitInTurn(t *testing.T) {
 		c.Cache.Top = func(int, string) (any, error) { walks++; <-leave; return echo{}, nil }
 	}
 	serve(t, walkWaits, func(t *testing.T, _ *admin.Server, l *pipes) {
+		t.Helper()
 		first, second := l.dial(t), l.dial(t)
 		request(t, first, "/cache/top")
 		synctest.Wait()

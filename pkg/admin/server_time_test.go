@@ -120,6 +120,7 @@ func TestIdleConnectionsAreClosed(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
 			serve(t, nil, func(t *testing.T, _ *admin.Server, l *pipes) {
+				t.Helper()
 				c := l.dial(t)
 				if _, err := io.WriteString(c, tc.sent); err != nil {
 					t.Fatal(err)
@@ -135,6 +136,7 @@ func TestIdleConnectionsAreClosed(t *testing.T) {
 func TestLongHeader(t *testing.T) {
 	t.Parallel()
 	serve(t, nil, func(t *testing.T, _ *admin.Server, l *pipes) {
+		t.Helper()
 		c := l.dial(t)
 		sent := make(chan struct{})
 		go func() {
@@ -153,6 +155,7 @@ func TestLongHeader(t *testing.T) {
 func TestLongProfile(t *testing.T) {
 	t.Parallel()
 	serve(t, nil, func(t *testing.T, _ *admin.Server, l *pipes) {
+		t.Helper()
 		c := l.dial(t)
 		start := time.Now()
 		request(t, c, "/debug/pprof/goroutine?seconds=120")

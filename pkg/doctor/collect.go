@@ -364,16 +364,21 @@ func dropCounters(ctx context.Context) (risen func(context.Context) []Drop) {
 		for b, counts := range before {
 			after, err := b.Drops(ctx)
 			_ = b.Close()
-			if err != nil {
-				continue
-			}
-			for rule, n := range after {
-				if n > counts[rule] {
-					drops = append(drops, Drop{Where: b.String(), Rule: rule, Policy: strings.Contains(rule, " -P ")})
-				}
+			if err == nil {
+				drops = append(drops, risenDrops(b.String(), counts, after)...)
 			}
 		}
 		slices.SortFunc(drops, func(a, b Drop) int { return strings.Compare(a.Where+a.Rule, b.Where+b.Rule) })
 		return drops
 	}
+}
+
+// risenDrops returns the rules whose counters have risen.
+func risenDrops(where string, before, after map[string]uint64) (drops []Drop) {
+	for rule, n := range after {
+		if n > before[rule] {
+			drops = append(drops, Drop{Where: where, Rule: rule, Policy: strings.Contains(rule, " -P ")})
+		}
+	}
+	return drops
 }

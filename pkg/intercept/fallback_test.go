@@ -62,6 +62,7 @@ func TestSetFallback(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			runHeld(t, nil, func(t *testing.T, s *harness) {
+				t.Helper()
 				time.Sleep(time.Second)
 				given := slices.Clone(tt.set)
 				s.SetFallback(given)
@@ -99,6 +100,7 @@ func TestTooManyEndpoints(t *testing.T) {
 	chosen := map[netip.AddrPort]bool{}
 	for range 10 {
 		runHeld(t, nil, func(t *testing.T, s *harness) {
+			t.Helper()
 			many := append(endpoints(true, all), endpoints(false, all)...)
 			s.SetFallback(many)
 			s.waitFor("chosen", func() bool { return len(s.kernel.Rules().Fallback) == 2*most })
@@ -126,6 +128,7 @@ func TestTooManyEndpoints(t *testing.T) {
 func TestEmptyFallbackAndFlush(t *testing.T) {
 	t.Parallel()
 	runHeld(t, nil, func(t *testing.T, s *harness) {
+		t.Helper()
 		time.Sleep(time.Second)
 		s.SetFallback([]netip.AddrPort{})
 		s.kernel.Flush()
@@ -140,6 +143,7 @@ func TestEmptyFallbackAndFlush(t *testing.T) {
 func TestFallbackManyChanges(t *testing.T) {
 	t.Parallel()
 	runHeld(t, nil, func(t *testing.T, s *harness) {
+		t.Helper()
 		before := s.kernel.Calls().Started[intercepttest.CallApply]
 		var group sync.WaitGroup
 		for range 4 {
@@ -172,6 +176,7 @@ func TestFallbackOfPredecessor(t *testing.T) {
 		cfg.Rules.Fallback = nil
 	}
 	run(t, prepare, func(t *testing.T, s *harness) {
+		t.Helper()
 		s.SetFallback(nil)
 		s.waitHeld()
 		if got := s.kernel.Rules().Fallback; !slices.Equal(got, endpoints(false, 2)) {
@@ -195,6 +200,7 @@ func TestClearFallback(t *testing.T) {
 		cfg.Rules.Fallback = nil
 	}
 	run(t, prepare, func(t *testing.T, s *harness) {
+		t.Helper()
 		s.ClearFallback()
 		s.waitHeld()
 		s.stays("without a fallback", 5*time.Second, func() bool { return len(s.kernel.Rules().Fallback) == 0 })
@@ -213,6 +219,7 @@ func TestTransparentHasNoFallback(t *testing.T) {
 		cfg.Rules.Mode, cfg.Rules.Services = rules.Transparent, []netip.Addr{service}
 	}
 	run(t, prepare, func(t *testing.T, s *harness) {
+		t.Helper()
 		s.waitFor("leased", func() bool { return s.decision(service) == intercepttest.ToAgent })
 		s.SetFallback(endpoints(false, 1))
 		s.stays("leased", 5*time.Second, func() bool { return s.decision(service) == intercepttest.ToAgent })

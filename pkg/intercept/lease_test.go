@@ -99,6 +99,7 @@ func TestLeaseWithoutRules(t *testing.T) {
 			cfg.AwaitLease = time.Second
 			s.kernel.Fail(intercepttest.CallApply, 1<<30, errLocked)
 		}, func(t *testing.T, s *harness) {
+			t.Helper()
 			time.Sleep(2 * time.Second)
 			s.staysHeld(time.Minute)
 			if st := s.Stats(); !st.Held[addr4] || st.NoneHeldFor != 0 || st.Renewals == 0 {
@@ -111,6 +112,7 @@ func TestLeaseWithoutRules(t *testing.T) {
 		s.kernel.Fail(intercepttest.CallApply, 1<<30, errLocked)
 	}
 	run(t, prepare, func(t *testing.T, s *harness) {
+		t.Helper()
 		time.Sleep(time.Minute)
 		if st := s.Stats(); st.Held[addr4] || st.NotHeldFor < time.Minute || st.NoneHeldFor < time.Minute || st.Renewals > 0 {
 			t.Errorf("stats: %+v, want no lease held", st)
@@ -161,6 +163,7 @@ func TestNoWarningBeforeFirstRules(t *testing.T) {
 		s.kernel.Fail(intercepttest.CallApply, 1, errLocked)
 	}
 	runHeld(t, prepare, func(t *testing.T, s *harness) {
+		t.Helper()
 		if n := s.log.count("lease not acquired"); n != 0 {
 			t.Errorf("warned %d times of a lease at a start that went well:\n%s", n, s.log)
 		}
@@ -171,6 +174,7 @@ func TestNoWarningBeforeFirstRules(t *testing.T) {
 func TestFullLoad(t *testing.T) {
 	t.Parallel()
 	run(t, nil, func(t *testing.T, s *harness) {
+		t.Helper()
 		s.agent.set(func(a *fakeAgent) {
 			a.lost = func(string) bool { return rand.N(2) == 0 }
 			a.delay = func() time.Duration { return rand.N(40 * time.Millisecond) }
@@ -222,6 +226,7 @@ func TestWedgedAndRecovered(t *testing.T) {
 		t.Run(f.name, func(t *testing.T) {
 			t.Parallel()
 			runHeld(t, nil, func(t *testing.T, s *harness) {
+				t.Helper()
 				for range 3 {
 					time.Sleep(time.Duration(rand.Int64N(int64(time.Second))))
 					f.begin(s.agent)
@@ -253,6 +258,7 @@ func TestSharedPort(t *testing.T) {
 	t.Parallel()
 	// While a predecessor still reads, each attempt reaches one of the two agents.
 	run(t, nil, func(t *testing.T, s *harness) {
+		t.Helper()
 		s.agent.set(func(a *fakeAgent) {
 			a.other = func(string) string { return []string{"", "other"}[rand.N(2)] }
 		})
@@ -277,6 +283,7 @@ func TestForeignProcess(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			runHeld(t, nil, func(t *testing.T, s *harness) {
+				t.Helper()
 				s.agent.set(func(a *fakeAgent) {
 					a.other = func(network string) string {
 						if network == tt.network && rand.N(100) < tt.of100 {
@@ -304,6 +311,7 @@ func TestForeignProcess(t *testing.T) {
 func TestLeasesAreIndependent(t *testing.T) {
 	t.Parallel()
 	runHeld(t, nil, func(t *testing.T, s *harness) {
+		t.Helper()
 		s.agent.silence(addr6)
 		s.waitFor("lapsed for IPv6", func() bool { return s.decision(addr6) == intercepttest.ToFallback })
 		s.stays("held for IPv4 only", time.Minute, func() bool {
@@ -331,6 +339,7 @@ func TestLeaseStartsWithProbe(t *testing.T) {
 		}
 	}
 	run(t, probe, func(t *testing.T, s *harness) {
+		t.Helper()
 		slow.Store(int64(1200 * time.Millisecond))
 		s.waitHeld()
 		state, err := s.kernel.Open().State(t.Context())
@@ -360,6 +369,7 @@ func TestStaleProbe(t *testing.T) {
 		}
 	}
 	run(t, prepare, func(t *testing.T, s *harness) {
+		t.Helper()
 		s.staysLapsed(time.Minute)
 		if got := s.Stats(); got.Renewals != 0 || got.RenewalFailures[intercept.StaleProbe] < 70 {
 			t.Errorf("%d renewals, failures %v, want all late", got.Renewals, got.RenewalFailures)
@@ -370,6 +380,7 @@ func TestStaleProbe(t *testing.T) {
 func TestRenewalsFail(t *testing.T) {
 	t.Parallel()
 	runHeld(t, nil, func(t *testing.T, s *harness) {
+		t.Helper()
 		s.kernel.Fail(intercepttest.CallRenew, 4, errors.New("no buffer space")) // about two renewals of each lease
 		s.staysHeld(time.Minute)
 		if got := s.Stats().RenewalFailures[intercept.RenewFailed]; got != 4 {

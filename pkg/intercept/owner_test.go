@@ -17,6 +17,7 @@ import (
 func TestStandDown(t *testing.T) {
 	t.Parallel()
 	runHeld(t, nil, func(t *testing.T, s *harness) {
+		t.Helper()
 		s.kernel.Overwrite(nodeRules("newer"))
 		s.waitFor("standing down", func() bool { return s.Stats().StoodDown })
 		if all, _ := s.held(); !all {
@@ -54,6 +55,7 @@ func TestPredecessorAppliesLast(t *testing.T) {
 	t.Parallel()
 	prepare := func(_ *intercept.Config, s *harness) { s.kernel.Overwrite(nodeRules("predecessor")) }
 	runHeld(t, prepare, func(t *testing.T, s *harness) {
+		t.Helper()
 		s.kernel.Overwrite(nodeRules("predecessor"))
 		time.Sleep(time.Second)
 		if r := s.kernel.Rules(); r.Owner != "ours" || s.Stats().StoodDown {
@@ -75,6 +77,7 @@ func TestUnseenPredecessorAppliesLast(t *testing.T) {
 		s.kernel.Overwrite(nodeRules("predecessor"))
 	}
 	runHeld(t, prepare, func(t *testing.T, s *harness) {
+		t.Helper()
 		time.Sleep(time.Second)
 		s.kernel.Overwrite(nodeRules("between"))
 		time.Sleep(time.Second)

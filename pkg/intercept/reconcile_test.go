@@ -15,6 +15,7 @@ import (
 func TestRulesRestored(t *testing.T) {
 	t.Parallel()
 	runHeld(t, nil, func(t *testing.T, s *harness) {
+		t.Helper()
 		for range 5 {
 			s.kernel.Flush()
 			checkDuration(t, "restoring the rules", s.waitHeld(), 200*time.Millisecond)
@@ -33,6 +34,7 @@ func TestUnnoticedFlush(t *testing.T) {
 		s.kernel.Fail(intercepttest.CallWatch, 1<<30, errors.New("no such group"))
 	}
 	runHeld(t, prepare, func(t *testing.T, s *harness) {
+		t.Helper()
 		s.kernel.Flush()
 		checkDuration(t, "restoring the rules", s.waitHeld(), 61*time.Second)
 		if s.Stats().WatchFailures == 0 {
@@ -50,6 +52,7 @@ func TestUnnoticedFlush(t *testing.T) {
 func TestContestedRulesLogging(t *testing.T) {
 	t.Parallel()
 	runHeld(t, nil, func(t *testing.T, s *harness) {
+		t.Helper()
 		time.Sleep(2 * time.Minute)
 		for range 600 {
 			s.kernel.Flush()
@@ -74,6 +77,7 @@ func TestContestedRulesLogging(t *testing.T) {
 func TestQuietNode(t *testing.T) {
 	t.Parallel()
 	runHeld(t, nil, func(t *testing.T, s *harness) {
+		t.Helper()
 		before := s.kernel.Calls()
 		time.Sleep(time.Hour)
 		after := s.kernel.Calls()
@@ -95,6 +99,7 @@ func TestLockHeldAtStart(t *testing.T) {
 		s.kernel.Fail(intercepttest.CallApply, 1<<30, errLocked)
 	}
 	run(t, prepare, func(t *testing.T, s *harness) {
+		t.Helper()
 		s.stays("with the fallback", time.Minute, func() bool { return s.decision(addr4) == intercepttest.ToFallback })
 		st := s.Stats()
 		if st.ApplyFailures < 10 || st.ApplyFailures > 40 {
@@ -115,6 +120,7 @@ func TestLockHeldAtStart(t *testing.T) {
 func TestBlockedApply(t *testing.T) {
 	t.Parallel()
 	runHeld(t, nil, func(t *testing.T, s *harness) {
+		t.Helper()
 		unblock := s.kernel.Block(intercepttest.CallApply)
 		s.kernel.Notify()
 		s.staysHeld(10 * time.Minute)
@@ -131,6 +137,7 @@ func TestBlockedApply(t *testing.T) {
 func TestApplyPanics(t *testing.T) {
 	t.Parallel()
 	runHeld(t, nil, func(t *testing.T, s *harness) {
+		t.Helper()
 		for _, call := range []intercepttest.Call{intercepttest.CallApply, intercepttest.CallState, intercepttest.CallWatch} {
 			s.kernel.Panic(call, 3)
 			s.kernel.Notify()
@@ -148,6 +155,7 @@ func TestApplyPanics(t *testing.T) {
 func TestRunLeavesRules(t *testing.T) {
 	t.Parallel()
 	runHeld(t, nil, func(t *testing.T, s *harness) {
+		t.Helper()
 		s.stop()
 		if s.kernel.Rules() == nil {
 			t.Error("the end of Run took the rules away")

@@ -33,6 +33,7 @@ func checkReleased(t *testing.T, s *harness) {
 func TestRelease(t *testing.T) {
 	t.Parallel()
 	runHeld(t, nil, func(t *testing.T, s *harness) {
+		t.Helper()
 		session := intercepttest.Packet{Network: "tcp", To: netip.AddrPortFrom(addr4, 53), Established: true}
 		if err := s.Release(t.Context(), 5*time.Second); err != nil {
 			t.Fatal(err)
@@ -85,6 +86,7 @@ func TestReleaseWithProbesInFlight(t *testing.T) {
 			}
 		}
 		runHeld(t, prepare, func(t *testing.T, s *harness) {
+			t.Helper()
 			time.Sleep(after)
 			if err := s.Release(t.Context(), 0); err != nil {
 				t.Fatal(err)
@@ -98,6 +100,7 @@ func TestReleaseWithProbesInFlight(t *testing.T) {
 func TestReleaseWithRenewalsInFlight(t *testing.T) {
 	t.Parallel()
 	runHeld(t, nil, func(t *testing.T, s *harness) {
+		t.Helper()
 		unblock := s.kernel.Block(intercepttest.CallRenew)
 		time.Sleep(2 * renew)
 		var group sync.WaitGroup
@@ -147,6 +150,7 @@ func TestReleaseOvertaken(t *testing.T) {
 		cfg.Backend = backend
 	}
 	runHeld(t, prepare, func(t *testing.T, s *harness) {
+		t.Helper()
 		backend.then = s.kernel.Block(intercepttest.CallRenew)
 		time.Sleep(2 * renew)
 		if err := s.Release(t.Context(), 0); err != nil {
@@ -163,6 +167,7 @@ func TestReleaseOvertaken(t *testing.T) {
 func TestReleaseTimeout(t *testing.T) {
 	t.Parallel()
 	runHeld(t, nil, func(t *testing.T, s *harness) {
+		t.Helper()
 		unblock := s.kernel.Block(intercepttest.CallRenew)
 		time.Sleep(2 * renew)
 		ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
@@ -180,6 +185,7 @@ func TestReleaseTimeout(t *testing.T) {
 func TestReleaseDuringBlockedApply(t *testing.T) {
 	t.Parallel()
 	runHeld(t, nil, func(t *testing.T, s *harness) {
+		t.Helper()
 		unblock := s.kernel.Block(intercepttest.CallApply)
 		defer unblock()
 		s.kernel.Notify()
@@ -201,6 +207,7 @@ func TestReleaseDuringBlockedApply(t *testing.T) {
 func TestReleaseFails(t *testing.T) {
 	t.Parallel()
 	runHeld(t, nil, func(t *testing.T, s *harness) {
+		t.Helper()
 		broken := errors.New("broken")
 		s.kernel.Fail(intercepttest.CallRelease, 1, broken)
 		if err := s.Release(t.Context(), 0); !errors.Is(err, broken) {
@@ -214,6 +221,7 @@ func TestReleaseFails(t *testing.T) {
 func TestRemove(t *testing.T) {
 	t.Parallel()
 	runHeld(t, nil, func(t *testing.T, s *harness) {
+		t.Helper()
 		if err := s.Remove(t.Context()); err != nil {
 			t.Fatal(err)
 		}
@@ -233,6 +241,7 @@ func TestRemove(t *testing.T) {
 func TestRemoveWaitsForApply(t *testing.T) {
 	t.Parallel()
 	runHeld(t, nil, func(t *testing.T, s *harness) {
+		t.Helper()
 		unblock := s.kernel.Block(intercepttest.CallApply)
 		s.kernel.Notify()
 		time.Sleep(time.Second)
@@ -252,6 +261,7 @@ func TestRemoveWaitsForApply(t *testing.T) {
 func TestRemoveLeavesOtherRules(t *testing.T) {
 	t.Parallel()
 	runHeld(t, nil, func(t *testing.T, s *harness) {
+		t.Helper()
 		s.kernel.Overwrite(nodeRules("newer"))
 		if err := s.Remove(t.Context()); !errors.Is(err, rules.ErrOwned) {
 			t.Errorf("Remove: %v, want ErrOwned", err)

@@ -21,7 +21,10 @@ func TestSetupAndRemove(t *testing.T) {
 	for _, onLo := range []bool{false, true} {
 		t.Run(fmt.Sprintf("lo %t", onLo), func(t *testing.T) {
 			t.Parallel()
-			onFakeAndKernel(t, func(t *testing.T, g *harness) { setupAndRemove(t, g, onLo) })
+			onFakeAndKernel(t, func(t *testing.T, g *harness) {
+				t.Helper()
+				setupAndRemove(t, g, onLo)
+			})
 		})
 	}
 }
@@ -73,6 +76,7 @@ func TestRunRepairs(t *testing.T) {
 		}},
 	}
 	onFakeAndKernel(t, func(t *testing.T, g *harness) {
+		t.Helper()
 		l := g.setup(t, g.config("one"))
 		g.run(t, l)
 		var worst time.Duration
@@ -101,6 +105,7 @@ func TestRunRepairs(t *testing.T) {
 func TestRunRepairsLoopback(t *testing.T) {
 	t.Parallel()
 	onFakeAndKernel(t, func(t *testing.T, g *harness) {
+		t.Helper()
 		config := g.config("one")
 		config.Kind = Loopback
 		l := g.setup(t, config)
@@ -119,6 +124,7 @@ func TestRunRepairsLoopback(t *testing.T) {
 func TestAdoptExistingLink(t *testing.T) {
 	t.Parallel()
 	onFakeAndKernel(t, func(t *testing.T, g *harness) {
+		t.Helper()
 		before := g.snapshot(t)
 		must(t, g.createOther(linkName, g.kind.String()))
 		dev := g.device(t, linkName)
@@ -140,6 +146,7 @@ func TestAdoptExistingLink(t *testing.T) {
 func TestForeignPrefixLengthIsHeld(t *testing.T) {
 	t.Parallel()
 	onFakeAndKernel(t, func(t *testing.T, g *harness) {
+		t.Helper()
 		wide4, wide6 := netip.PrefixFrom(ip4, 24), netip.PrefixFrom(ip6, 64)
 		config := g.config("one")
 		config.Kind = Loopback
@@ -170,6 +177,7 @@ func TestForeignLinksStay(t *testing.T) {
 		{
 			name: "alias", want: `its alias is "uplink of bob"`,
 			make: func(t *testing.T, g *harness) error {
+				t.Helper()
 				must(t, g.createOther(linkName, g.kind.String()))
 				return g.setAlias(g.device(t, linkName).index, "uplink of bob")
 			},
@@ -177,6 +185,7 @@ func TestForeignLinksStay(t *testing.T) {
 		{
 			name: "another program's address", want: "it has the address 10.9.9.1/24",
 			make: func(t *testing.T, g *harness) error {
+				t.Helper()
 				must(t, g.createOther(linkName, g.kind.String()))
 				return g.addPrefix(g.device(t, linkName).index, netip.MustParsePrefix("10.9.9.1/24"), 0, false)
 			},
@@ -184,6 +193,7 @@ func TestForeignLinksStay(t *testing.T) {
 		{
 			name: "bridge with ports", want: "it is a bridge with 1 ports",
 			make: func(t *testing.T, g *harness) error {
+				t.Helper()
 				must(t, g.createOther(linkName, "bridge"))
 				must(t, g.createOther("port", "veth"))
 				return g.enslave(g.device(t, "port").index, g.device(t, linkName).index)
@@ -194,6 +204,7 @@ func TestForeignLinksStay(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			onFakeAndKernel(t, func(t *testing.T, g *harness) {
+				t.Helper()
 				if err := c.make(t, g); errors.Is(err, ErrUnsupported) || errors.Is(err, errors.ErrUnsupported) {
 					t.Skipf("this kernel has no such link: %v", err)
 				} else if err != nil {
@@ -224,7 +235,10 @@ func TestNewerOwnerWins(t *testing.T) {
 	for _, onLo := range []bool{false, true} {
 		t.Run(fmt.Sprintf("lo %t", onLo), func(t *testing.T) {
 			t.Parallel()
-			onFakeAndKernel(t, func(t *testing.T, g *harness) { newerOwnerWins(t, g, onLo) })
+			onFakeAndKernel(t, func(t *testing.T, g *harness) {
+				t.Helper()
+				newerOwnerWins(t, g, onLo)
+			})
 		})
 	}
 }
@@ -259,6 +273,7 @@ func newerOwnerWins(t *testing.T, g *harness, onLo bool) {
 func TestRunAfterRemoveDoesNothing(t *testing.T) {
 	t.Parallel()
 	onFakeAndKernel(t, func(t *testing.T, g *harness) {
+		t.Helper()
 		before := g.snapshot(t)
 		l := g.setup(t, g.config("one"))
 		g.run(t, l)
@@ -271,6 +286,7 @@ func TestRunAfterRemoveDoesNothing(t *testing.T) {
 func TestCleanupAfterDeadAgent(t *testing.T) {
 	t.Parallel()
 	onFakeAndKernel(t, func(t *testing.T, g *harness) {
+		t.Helper()
 		foreign := netip.MustParsePrefix("10.1.2.3/32")
 		must(t, g.addPrefix(loIndex, foreign, 0, false))
 		before := g.snapshot(t)
@@ -295,6 +311,7 @@ func TestCleanupAfterDeadAgent(t *testing.T) {
 func TestCleanupWithOtherName(t *testing.T) {
 	t.Parallel()
 	onFakeAndKernel(t, func(t *testing.T, g *harness) {
+		t.Helper()
 		before := g.snapshot(t)
 		g.setup(t, g.config("dead"))
 		removed, err := cleanup(g.node, "other", nil)
@@ -308,6 +325,7 @@ func TestCleanupWithOtherName(t *testing.T) {
 func TestSetupRemovesOldConfiguration(t *testing.T) {
 	t.Parallel()
 	onFakeAndKernel(t, func(t *testing.T, g *harness) {
+		t.Helper()
 		before := g.snapshot(t)
 		g.setup(t, g.config("a"))
 		fewer := g.config("b")
@@ -347,6 +365,7 @@ func TestSetupRemovesOldConfiguration(t *testing.T) {
 func TestFamiliesAreIndependent(t *testing.T) {
 	t.Parallel()
 	onFakeAndKernel(t, func(t *testing.T, g *harness) {
+		t.Helper()
 		predecessor := g.config("zero")
 		predecessor.Addresses = []netip.Addr{netip.MustParseAddr("169.254.20.11")}
 		g.setup(t, predecessor)
@@ -382,6 +401,7 @@ func TestFamiliesAreIndependent(t *testing.T) {
 func TestReportsDuplicateAddress(t *testing.T) {
 	t.Parallel()
 	onFakeAndKernel(t, func(t *testing.T, g *harness) {
+		t.Helper()
 		must(t, g.createOther("kube-ipvs0", g.kind.String()))
 		must(t, g.addPrefix(g.device(t, "kube-ipvs0").index, host(ip4), 0, false))
 		must(t, g.addPrefix(loIndex, netip.PrefixFrom(ip6, 64), 0, false))

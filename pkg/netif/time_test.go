@@ -34,6 +34,7 @@ func TestAutoUsesFirstSupportedKind(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			inVirtualTime(t, newFake(c.lacks...), func(t *testing.T, g *harness, _ *fakeKernel) {
+				t.Helper()
 				config := g.config("one")
 				config.Kind = Auto
 				l := g.setup(t, config)
@@ -52,6 +53,7 @@ func TestAutoUsesFirstSupportedKind(t *testing.T) {
 func TestUnsupportedKind(t *testing.T) {
 	t.Parallel()
 	inVirtualTime(t, newFake(Dummy), func(t *testing.T, g *harness, _ *fakeKernel) {
+		t.Helper()
 		err := g.link(t, g.config("one")).Setup(t.Context())
 		if want := "creating dummy nodelocaldns: this kernel does not support it"; !errors.Is(err, ErrUnsupported) || err.Error() != want {
 			t.Errorf("setup: %v, want %q", err, want)
@@ -62,6 +64,7 @@ func TestUnsupportedKind(t *testing.T) {
 func TestWithoutNetAdmin(t *testing.T) {
 	t.Parallel()
 	inVirtualTime(t, newFake(), func(t *testing.T, g *harness, f *fakeKernel) {
+		t.Helper()
 		config := g.config("one")
 		config.Kind = Auto
 		f.set(func() { f.noCapability = true })
@@ -86,6 +89,7 @@ func TestWithoutNetAdmin(t *testing.T) {
 func TestIdleRunCost(t *testing.T) {
 	t.Parallel()
 	inVirtualTime(t, newFake(), func(t *testing.T, g *harness, f *fakeKernel) {
+		t.Helper()
 		l := g.setup(t, g.config("one"))
 		stop := g.run(t, l)
 		time.Sleep(time.Hour)
@@ -99,6 +103,7 @@ func TestIdleRunCost(t *testing.T) {
 func TestPollFindsMissedChanges(t *testing.T) {
 	t.Parallel()
 	inVirtualTime(t, newFake(), func(t *testing.T, g *harness, f *fakeKernel) {
+		t.Helper()
 		l := g.setup(t, g.config("one"))
 		g.run(t, l)
 		time.Sleep(time.Second)
@@ -113,6 +118,7 @@ func TestPollFindsMissedChanges(t *testing.T) {
 func TestEventStreamReopened(t *testing.T) {
 	t.Parallel()
 	inVirtualTime(t, newFake(), func(t *testing.T, g *harness, f *fakeKernel) {
+		t.Helper()
 		l := g.setup(t, g.config("one"))
 		g.run(t, l)
 		time.Sleep(time.Second)
@@ -135,6 +141,7 @@ func TestEventStreamReopened(t *testing.T) {
 func TestContestedRepairsAreBoundedAndLogged(t *testing.T) {
 	t.Parallel()
 	inVirtualTime(t, newFake(), func(t *testing.T, g *harness, f *fakeKernel) {
+		t.Helper()
 		l := g.setup(t, g.config("one"))
 		index := g.device(t, linkName).index
 		f.set(func() { f.onPut = func(a netip.Addr) { _ = f.removeAddress(index, host(a)) } })
@@ -164,6 +171,7 @@ func TestContestedRepairsAreBoundedAndLogged(t *testing.T) {
 func TestEventStormIsRateLimited(t *testing.T) {
 	t.Parallel()
 	inVirtualTime(t, newFake(), func(t *testing.T, g *harness, f *fakeKernel) {
+		t.Helper()
 		l := g.setup(t, g.config("one"))
 		g.run(t, l)
 		before := f.count(&f.reads)
@@ -180,6 +188,7 @@ func TestEventStormIsRateLimited(t *testing.T) {
 func TestRetryBackoff(t *testing.T) {
 	t.Parallel()
 	inVirtualTime(t, newFake(), func(t *testing.T, g *harness, f *fakeKernel) {
+		t.Helper()
 		f.set(func() { f.noIPv6 = true })
 		l := g.link(t, g.config("one"))
 		if err := l.Setup(t.Context()); !errors.Is(err, ErrDisabled) {
@@ -200,6 +209,7 @@ func TestRetryBackoff(t *testing.T) {
 func TestFailedDuplicateDetectionIsRepaired(t *testing.T) {
 	t.Parallel()
 	inVirtualTime(t, newFake(), func(t *testing.T, g *harness, f *fakeKernel) {
+		t.Helper()
 		must(t, g.createOther(linkName, "dummy"))
 		must(t, g.addPrefix(g.device(t, linkName).index, host(ip6), 0, false))
 		f.set(func() { f.addrs[len(f.addrs)-1].failed, f.addrs[len(f.addrs)-1].tentative = true, true })
@@ -213,6 +223,7 @@ func TestFailedDuplicateDetectionIsRepaired(t *testing.T) {
 func TestPortOfAnotherLinkIsForeign(t *testing.T) {
 	t.Parallel()
 	inVirtualTime(t, newFake(), func(t *testing.T, g *harness, _ *fakeKernel) {
+		t.Helper()
 		must(t, g.createOther(linkName, "dummy"))
 		must(t, g.createOther("vrf", "vrf"))
 		must(t, g.enslave(g.device(t, linkName).index, g.device(t, "vrf").index))
@@ -227,6 +238,7 @@ func TestPortOfAnotherLinkIsForeign(t *testing.T) {
 func TestTentativeAddressIsReported(t *testing.T) {
 	t.Parallel()
 	inVirtualTime(t, newFake(), func(t *testing.T, g *harness, f *fakeKernel) {
+		t.Helper()
 		must(t, g.createOther(linkName, "dummy"))
 		must(t, g.addPrefix(g.device(t, linkName).index, host(ip6), 0, false))
 		f.set(func() { f.addrs[len(f.addrs)-1].tentative = true })

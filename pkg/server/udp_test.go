@@ -49,7 +49,8 @@ func listenUDP(tb testing.TB, cfg server.UDPConfig) *server.UDP {
 // run runs a server until stop is called, at the latest until the test ends.
 func run(tb testing.TB, s interface {
 	Run(ctx context.Context) error
-}) (stop func()) {
+},
+) (stop func()) {
 	tb.Helper()
 	ctx, cancel := context.WithCancel(context.WithoutCancel(tb.Context()))
 	ended := make(chan error, 1)

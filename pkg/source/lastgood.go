@@ -189,12 +189,12 @@ func (k *lastGoodStore) flush(ctx context.Context) (done bool) {
 	log := k.source.cfg.Log
 	if err == nil {
 		k.saves.Add(1)
-		log.Debug("last good configuration saved", "file", k.path(), "generation", p.Generation)
+		log.DebugContext(ctx, "last good configuration saved", "file", k.path(), "generation", p.Generation)
 		return true
 	}
 	k.failures.Add(1)
 	if before != why {
-		log.Error("saving last good configuration failed", "err", err, "hint", "check that the folder of --last-good is writable and has free space; the agent retries every minute, and the previous one stays")
+		log.ErrorContext(ctx, "saving last good configuration failed", "err", err, "hint", "check that the folder of --last-good is writable and has free space; the agent retries every minute, and the previous one stays")
 	}
 	return false
 }

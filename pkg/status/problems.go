@@ -43,7 +43,7 @@ type Details struct {
 
 // Problems lists what is wrong, the configuration first, because other problems may follow from it.
 func Problems(s *Status, d Details) []Problem {
-	var list problems
+	list := make(problems, 0, len(d.Memory))
 	list.addSource(&s.Config)
 	for _, zone := range d.Empty {
 		list.add("forward "+zone, "no upstream is configured",

@@ -148,7 +148,10 @@ func oddQueries() [][]byte {
 	cookie := func(n int) []byte { return option(10, bytes.Repeat([]byte{7}, n)...) }
 	for _, options := range [][]byte{
 		cat(option(65001, 1, 2, 3), option(3)), bytes.Repeat(option(65001), 64), bytes.Repeat(option(65001), 65),
-		{0, 3, 0}, {0, 3, 0, 1}, {0, 3, 0xff, 0xff}, cat(option(3), []byte{0}),
+		{0, 3, 0},
+		{0, 3, 0, 1},
+		{0, 3, 0xff, 0xff},
+		cat(option(3), []byte{0}),
 		cookie(0), cookie(7), cookie(8), cookie(9), cookie(15), cookie(16), cookie(40), cookie(41), cat(cookie(8), cookie(24)), cat(cookie(8), cookie(7)),
 		subnet(0, 1, 0, 0), subnet(append([]byte{0, 2, 128, 0}, make([]byte, 16)...)...), subnet(0, 0, 0, 0), cat(subnet(0, 1, 0, 0), subnet(0, 2, 0, 0)),
 		subnet(0, 1, 0), subnet(0, 3, 0, 0), subnet(0, 1, 33, 0, 1, 2, 3, 4, 5), subnet(0, 1, 8, 8, 10), subnet(0, 1, 24, 0, 10, 0), subnet(0, 1, 8, 0, 10, 0), subnet(make([]byte, 21)...),
