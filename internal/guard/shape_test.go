@@ -24,7 +24,7 @@ const (
 // packageLines are the most lines of a package, in hundreds, where it may have more than 1,000.
 func packageLines() map[string]int {
 	return map[string]int{
-		"pkg/agent": 36, "pkg/upstream": 42, "pkg/config": 33, "pkg/zone": 37, "pkg/watch": 29,
+		"pkg/agent": 35, "pkg/upstream": 42, "pkg/config": 33, "pkg/zone": 37, "pkg/watch": 29,
 		"pkg/resolve": 32, "pkg/convert": 29, "pkg/server": 22, "pkg/nftables": 19, "pkg/doctor": 19,
 		"pkg/cache": 18, "pkg/iptables": 17, "pkg/wire": 18, "pkg/source": 15,
 		"pkg/intercept": 11, "cmd/node-cache": 13, "pkg/netif": 13, "pkg/admin": 13,
@@ -37,7 +37,7 @@ type spread struct{ methods, files int }
 // largeTypes have more than 30 methods, or have them in more than 4 files.
 func largeTypes() map[string]spread {
 	return map[string]spread{
-		"pkg/admin.Server": {30, 6}, "pkg/agent.Agent": {72, 12}, "pkg/node.Node": {36, 4}, "pkg/cache.Cache": {30, 6},
+		"pkg/admin.Server": {30, 6}, "pkg/agent.Agent": {72, 11}, "pkg/node.Node": {36, 4}, "pkg/cache.Cache": {30, 6},
 		"pkg/cache.entry": {30, 5}, "pkg/cache.shard": {32, 5}, "pkg/resolve.Resolver": {30, 7},
 		"pkg/resolve.Worker": {48, 9}, "pkg/wire.Message": {32, 4}, "pkg/zone.Store": {49, 7}, "pkg/zone.reply": {69, 7},
 	}

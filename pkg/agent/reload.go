@@ -222,29 +222,22 @@ func (a *Agent) limitSessions(limits *config.Limits) {
 
 // revertRestartKeys resets the keys that need a restart to their old values, and returns them.
 func revertRestartKeys(cfg, old *config.Config) (keys []string) {
-	if !slices.Equal(cfg.Listen.Addresses, old.Listen.Addresses) {
-		keys = append(keys, "listen.addresses")
-	}
-	if cfg.Listen.Port != old.Listen.Port {
-		keys = append(keys, "listen.port")
-	}
-	if cfg.Admin.Address != old.Admin.Address {
-		keys = append(keys, "admin.address")
-	}
-	if cfg.Admin.Socket != old.Admin.Socket {
-		keys = append(keys, "admin.socket")
-	}
-	if !slices.Equal(cfg.Admin.Hosts, old.Admin.Hosts) {
-		keys = append(keys, "admin.hosts")
-	}
-	if cfg.Interface != old.Interface {
-		keys = append(keys, "interface")
-	}
-	if !sameIntercept(&cfg.Intercept, &old.Intercept) {
-		keys = append(keys, "intercept")
-	}
-	if cfg.Handover != old.Handover {
-		keys = append(keys, "handover")
+	for _, key := range []struct {
+		name string
+		same bool
+	}{
+		{"listen.addresses", slices.Equal(cfg.Listen.Addresses, old.Listen.Addresses)},
+		{"listen.port", cfg.Listen.Port == old.Listen.Port},
+		{"admin.address", cfg.Admin.Address == old.Admin.Address},
+		{"admin.socket", cfg.Admin.Socket == old.Admin.Socket},
+		{"admin.hosts", slices.Equal(cfg.Admin.Hosts, old.Admin.Hosts)},
+		{"interface", cfg.Interface == old.Interface},
+		{"intercept", sameIntercept(&cfg.Intercept, &old.Intercept)},
+		{"handover", cfg.Handover == old.Handover},
+	} {
+		if !key.same {
+			keys = append(keys, key.name)
+		}
 	}
 	cfg.Handover = old.Handover
 	cfg.Listen.Addresses, cfg.Listen.Port, cfg.Admin = old.Listen.Addresses, old.Listen.Port, old.Admin
