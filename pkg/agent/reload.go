@@ -111,7 +111,7 @@ func (a *Agent) apply(ctx context.Context, parts *partSet, cfg config.Config) er
 	if err != nil {
 		return err
 	}
-	parts.start(r) //nolint:contextcheck // the set holds the context of its tasks
+	parts.start(ctx, r)
 	a.memory.update(ctx, &cfg)
 	plan, err := a.preparedPlan(ctx, r, old)
 	if err == nil {

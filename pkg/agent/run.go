@@ -21,18 +21,17 @@ import (
 func (a *Agent) Run(ctx context.Context) (err error) {
 	group, ctx := errgroup.WithContext(ctx) // from here on, ctx also ends when a task fails
 	defer func() { err = errors.Join(err, group.Wait()) }()
-	tasks := &stages{ctx: context.WithoutCancel(ctx), group: group}
 	defer a.close() // parts that never ran
 	stopAdmin := a.runAdmin(ctx)
 	defer func() { err = errors.Join(err, a.handover.idle(ctx), stopAdmin()) }()
 	defer a.node.End(ctx)
 	defer a.saveLast(ctx)
 
-	parts := newPartSet(tasks)
+	parts := newPartSet(group)
 	defer parts.stopAll()
-	parts.start(a.running.Load())
-	defer tasks.start(a.resolver.Run, noError(a.keepSnapshots), noError(a.watchSuspends)).stop()
-	reloads := tasks.start(noError(func(ctx context.Context) { a.applyReloads(ctx, parts) }), a.runSource)
+	parts.start(ctx, a.running.Load())
+	defer startStage(ctx, group, a.resolver.Run, noError(a.keepSnapshots), noError(a.watchSuspends)).stop()
+	reloads := startStage(ctx, group, noError(func(ctx context.Context) { a.applyReloads(ctx, parts) }), a.runSource)
 	defer reloads.stop()
 
 	defer a.handover.close() // drops a takeover that did not complete
@@ -44,18 +43,18 @@ func (a *Agent) Run(ctx context.Context) (err error) {
 		return err
 	}
 	a.dropCapabilities(ctx)
-	keeper := tasks.start(a.runNode)
+	keeper := startStage(ctx, group, a.runNode)
 	defer keeper.stop()
 	a.handover.stopNode = keeper.cancel
 
 	defer a.log.InfoContext(ctx, "stopped serving")
-	servers := tasks.start(a.serverTasks()...)
+	servers := startStage(ctx, group, a.serverTasks()...)
 	defer servers.stop()
 	a.handover.takeOver(ctx)
 	if a.admin != nil {
 		a.admin.Open()
 	}
-	defer tasks.start(a.handover.run, noError(a.runForeignSockets), noError(a.watchNodeZone),
+	defer startStage(ctx, group, a.handover.run, noError(a.runForeignSockets), noError(a.watchNodeZone),
 		noError(a.takeLease), noError(a.watchMemoryLimit)).stop()
 	defer a.leave(ctx)
 	a.log.InfoContext(ctx, "serving", "addresses", a.Addrs(), "version", a.options.Version)
@@ -64,32 +63,26 @@ func (a *Agent) Run(ctx context.Context) (err error) {
 	return nil
 }
 
-// stages starts the tasks of Run. A task outlives the context of Run, until its stage is stopped. If a task
-// fails, Run ends.
-type stages struct {
-	ctx   context.Context //nolint:containedctx // of all tasks: it outlives each call
-	group *errgroup.Group
-}
-
 // A stage is a set of tasks that stop together.
 type stage struct {
 	cancel context.CancelFunc
 	ended  chan struct{} // closed once all tasks have ended
 }
 
-// start starts the tasks of a stage.
-func (s *stages) start(tasks ...func(context.Context) error) *stage {
-	ctx, cancel := context.WithCancel(s.ctx)
+// startStage starts the tasks of a stage. They outlive ctx, until the stage is stopped. If a task fails, the
+// group's context ends.
+func startStage(ctx context.Context, group *errgroup.Group, tasks ...func(context.Context) error) *stage {
+	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	st := &stage{cancel: cancel, ended: make(chan struct{})}
 	var running sync.WaitGroup
 	for _, run := range tasks {
 		running.Add(1)
-		s.group.Go(func() error {
+		group.Go(func() error {
 			defer running.Done()
 			return run(ctx)
 		})
 	}
-	s.group.Go(func() error {
+	group.Go(func() error {
 		running.Wait()
 		close(st.ended)
 		return nil
@@ -113,17 +106,19 @@ func noError(run func(context.Context)) func(context.Context) error {
 
 // A partSet runs parts, each in a stage of its own, and stops those that no configuration uses.
 type partSet struct {
-	stages  *stages
+	group   *errgroup.Group
 	running map[part]*stage
 }
 
-func newPartSet(s *stages) *partSet { return &partSet{stages: s, running: make(map[part]*stage)} }
+func newPartSet(group *errgroup.Group) *partSet {
+	return &partSet{group: group, running: make(map[part]*stage)}
+}
 
 // start runs the parts of r that do not run yet.
-func (s *partSet) start(r *generation) {
+func (s *partSet) start(ctx context.Context, r *generation) {
 	for _, p := range r.parts() {
 		if s.running[p] == nil {
-			s.running[p] = s.stages.start(p.Run)
+			s.running[p] = startStage(ctx, s.group, p.Run)
 		}
 	}
 }
