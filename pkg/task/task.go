@@ -64,12 +64,12 @@ func (g Guard) Do(ctx context.Context, do func() error) (err error) {
 	return do()
 }
 
-// Recovered counts and logs a panic that the caller has recovered, and returns [ErrPanic]. It must be called by the deferred
+// Recovered logs and counts a panic that the caller has recovered, and returns [ErrPanic]. It must be called by the deferred
 // function: the stack is that of the panic.
 func (g Guard) Recovered(ctx context.Context, panicked any) error {
-	if g.Count != nil {
-		g.Count.Add(1)
-	}
 	g.Log.ErrorContext(ctx, "recovered from a panic", "where", g.Where, "panic", fmt.Sprint(panicked), "stack", string(debug.Stack()))
+	if g.Count != nil {
+		g.Count.Add(1) // last: a reader of the counter finds the log
+	}
 	return ErrPanic
 }
