@@ -108,10 +108,10 @@ func (r *restarted) testRestoredZone(t *testing.T) {
 			expectedAnswer{"nobody.svc.cluster.local.", dns.TypeA, "NXDOMAIN ede=19"},
 			expectedAnswer{"www.example.com.shop.svc.cluster.local.", dns.TypeA, "NXDOMAIN"}, // no object can make it
 		)
-		code, body, err := n.get("/readyz")
-		if err != nil || code != http.StatusServiceUnavailable || !strings.Contains(body, "from a snapshot") {
-			t.Errorf("/readyz: %d %q %v", code, body, err)
-		}
+		proctest.Eventually(t, limit, "/readyz says 503 and why", func() bool { // it says that it starts at first
+			code, body, err := n.get("/readyz")
+			return err == nil && code == http.StatusServiceUnavailable && strings.Contains(body, "from a snapshot")
+		})
 		s := n.status(t)
 		for _, k := range s.Cluster.Kinds {
 			if k.Synced || !k.Restored {
