@@ -16,12 +16,12 @@ import (
 	"github.com/nodecache/node-cache/pkg/wire"
 )
 
-// near and far are a client on this machine and another.
-const near, stranger = "169.254.20.10:4567", "10.1.2.3:4567"
+// near is a client on this machine.
+const near = "169.254.20.10:4567"
 
-// wish is a query that asks how its reply comes about.
-func wish(name string, rrtype uint16) *dns.Msg {
-	m := query(name, rrtype)
+// wish is a query of type A that asks how its reply comes about.
+func wish(name string) *dns.Msg {
+	m := query(name, dns.TypeA)
 	m.IsEdns0().Option = []dns.EDNS0{&dns.EDNS0_LOCAL{Code: wire.OptionExplain}}
 	return m
 }
@@ -31,11 +31,11 @@ func local(p *resolve.Plan) {
 	p.Local = func(a netip.Addr) bool { return a == netip.MustParseAddrPort(near).Addr() }
 }
 
-// explanations sends q as a client and gives what the reply explains.
-func explanations(t *testing.T, r *resolve.Resolver, from string, q *dns.Msg) (list []string) {
+// explanations sends q as the client near and returns what the reply explains.
+func explanations(t *testing.T, r *resolve.Resolver, q *dns.Msg) (list []string) {
 	t.Helper()
 	c := newClient(r, false)
-	c.from.Addr = netip.MustParseAddrPort(from)
+	c.from.Addr = netip.MustParseAddrPort(near)
 	m := unpack(t, c.exchange(t, pack(t, q)))
 	if opt := m.IsEdns0(); opt != nil {
 		for _, o := range opt.Option {
@@ -55,7 +55,7 @@ func TestExplainUnready(t *testing.T) {
 	t.Parallel()
 	p, _ := clusterPlan(t, shop(time.Now()), false)
 	local(p)
-	got := explanations(t, newResolver(t, p), near, wish("none.shop.svc.cluster.local.", dns.TypeA))
+	got := explanations(t, newResolver(t, p), wish("none.shop.svc.cluster.local."))
 	if diff := cmp.Diff([]string{"source=zone state=unready"}, got); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
@@ -75,7 +75,7 @@ func TestExplainFits(t *testing.T) {
 	r := newResolver(t, p)
 	for range 2 { // from upstream, and from the cache
 		for _, size := range []uint16{512, 600, 1232} {
-			m := wish("many.test.", dns.TypeA)
+			m := wish("many.test.")
 			m.IsEdns0().SetUDPSize(size)
 			c := newClient(r, false)
 			c.from.Addr = netip.MustParseAddrPort(near)
@@ -83,11 +83,11 @@ func TestExplainFits(t *testing.T) {
 			if len(reply) > int(size) || len(unpack(t, reply).Answer) == 0 {
 				t.Errorf("%d bytes of %d, %d records", len(reply), size, len(unpack(t, reply).Answer))
 			}
-			if got := explanations(t, r, near, m); len(got) != 1 || !strings.HasPrefix(got[0], "source=") {
+			if got := explanations(t, r, m); len(got) != 1 || !strings.HasPrefix(got[0], "source=") {
 				t.Errorf("explanation %q", got)
 			}
 		}
-		got := explanations(t, r, near, wish(long, dns.TypeA))
+		got := explanations(t, r, wish(long))
 		if len(got) != 1 || strings.Contains(got[0], "route=") || len(got[0]) == 0 {
 			t.Errorf("explanation %q, want all but the route, for which there is no room", got)
 		}
@@ -100,7 +100,7 @@ func TestExplainCosts(t *testing.T) {
 	local(p)
 	r := newResolver(t, p)
 	c := newClient(r, false)
-	q := pack(t, wish("www.test.", dns.TypeA))
+	q := pack(t, wish("www.test."))
 	c.exchange(t, q)
 	wantNoAllocations(t, c.worker, &c.from, q, time.Now())
 }

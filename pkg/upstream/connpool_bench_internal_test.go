@@ -30,7 +30,7 @@ func benchmarkConnPool(b *testing.B, network string, depth int) {
 	b.Helper()
 	target := frameResponder(b, network)
 	h := newHarness(b, target, 1, nil)
-	if got := h.ask(b, "www.example."); got != "192.0.2.66" {
+	if got := h.ask(b); got != "192.0.2.66" {
 		b.Fatalf("answer %q", got)
 	}
 	q := upstreamtest.Question(b, "www.example.")

@@ -94,7 +94,7 @@ func TestConnPoolQueriesMove(t *testing.T) {
 					target.CAFile = secure(t, s, peer.Addr().String())
 				}
 				h := newHarness(t, target, 2, upstreamtest.Network{peer: s}.Dial)
-				h.ask(t, "www.example.")
+				h.ask(t)
 				synctest.Wait()
 				s.SetScript(func(q upstreamtest.Query) upstreamtest.Action {
 					if q.Conn <= 2 {
@@ -141,7 +141,7 @@ func TestConnPoolConnAge(t *testing.T) {
 					return a
 				})
 				h := newHarness(t, Target{Network: "tcp", Addr: peer}, connections, slowDial(upstreamtest.Network{peer: s}, time.Second))
-				h.ask(t, "www.example.")
+				h.ask(t)
 				time.Sleep(2 * time.Second)
 				const minutes = 10
 				var group sync.WaitGroup
@@ -197,11 +197,11 @@ func TestConnPoolPreopen(t *testing.T) {
 				}
 				open("before the first query", 0)
 				for range 5 {
-					h.ask(t, "www.example.")
+					h.ask(t)
 					open("after a query", want)
 					time.Sleep(9 * time.Second)
 				}
-				h.ask(t, "www.example.")
+				h.ask(t)
 				mu.Lock()
 				all := slices.Clone(theirs)
 				mu.Unlock()
@@ -228,8 +228,8 @@ func TestConnPoolReconnectStorm(t *testing.T) {
 		outcomes := map[string]int{}
 		const seconds = 10
 		for range seconds * 100 {
-			outcomes[h.ask(t, "www.example.")]++
-			outcomes[h.ask(t, "www.example.")]++
+			outcomes[h.ask(t)]++
+			outcomes[h.ask(t)]++
 			time.Sleep(10 * time.Millisecond)
 		}
 		if got, most := s.Connections(), openBurst+seconds*int(time.Second/openInterval)+1; got < openBurst || got > most {
@@ -243,7 +243,7 @@ func TestConnPoolReconnectStorm(t *testing.T) {
 		}
 		s.SetScript(answerOrRefuse)
 		time.Sleep(openInterval)
-		if got := h.ask(t, "www.example."); got != "192.0.2.10" || h.transport.(*connPool).lastError() != "" {
+		if got := h.ask(t); got != "192.0.2.10" || h.transport.(*connPool).lastError() != "" {
 			t.Errorf("afterwards %q, last error %q, want an answer and none", got, h.transport.(*connPool).lastError())
 		}
 	})

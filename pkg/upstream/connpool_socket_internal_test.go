@@ -23,7 +23,7 @@ func TestConnPoolReset(t *testing.T) {
 	t.Parallel()
 	s := upstreamtest.New(answerOrRefuse)
 	h := newHarness(t, Target{Network: "tcp", Addr: s.Listen(t)}, 1, nil)
-	h.ask(t, "www.example.")
+	h.ask(t)
 	s.SetScript(func(q upstreamtest.Query) upstreamtest.Action {
 		if q.Conn == 1 {
 			return upstreamtest.Action{Reset: true, Delay: 20 * time.Millisecond}

@@ -17,7 +17,7 @@ func TestHedge(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const ms = time.Millisecond
 		tr := newThreeServers(t, upstream.Sequential, after(20*ms, one("192.0.2.10")), after(3*ms, one("192.0.2.20")))
-		tr.asked(t, 100, ms)
+		tr.asked(t, 100)
 		if n := len(tr.servers[1].Queries()); n > 0 {
 			t.Fatalf("%d queries to the second, want none while the first is as always", n)
 		}
@@ -33,7 +33,7 @@ func TestHedge(t *testing.T) {
 		if s[0].Hedged != 1 || s[1].Won != 1 || s[0].Failing {
 			t.Errorf("hedged %d, won %d, failing %v, want one each and no blame", s[0].Hedged, s[1].Won, s[0].Failing)
 		}
-		if got, want := tr.asked(t, 3, ms), "A A A"; got != want {
+		if got, want := tr.asked(t, 3), "A A A"; got != want {
 			t.Errorf("asked %q afterwards, want %q", got, want)
 		}
 	})
@@ -59,11 +59,11 @@ func TestHedgeLoadOnOthers(t *testing.T) {
 		t.Parallel()
 		synctest.Test(t, func(t *testing.T) {
 			tr := newThreeServers(t, upstream.Random, after(6*ms, one("192.0.2.10")), after(6*ms, one("192.0.2.20")))
-			tr.asked(t, 100, ms)
+			tr.asked(t, 100)
 			for _, s := range tr.servers {
 				s.SetScript(upstreamtest.Always(after(100*ms, one("192.0.2.30"))))
 			}
-			if got := tr.asked(t, 1, ms); got != "AB" {
+			if got := tr.asked(t, 1); got != "AB" {
 				t.Errorf("asked %q, want each once", got)
 			}
 		})

@@ -63,7 +63,7 @@ func TestHTTPSRequest(t *testing.T) {
 				s := upstreamtest.New(answerOrRefuse)
 				h := newDoHHarness(t, s, 1, tt.change)
 				for range 3 {
-					if got := h.ask(t, "www.example."); got != "192.0.2.10" {
+					if got := h.ask(t); got != "192.0.2.10" {
 						t.Fatalf("got %q, want 192.0.2.10", got)
 					}
 				}
@@ -122,7 +122,7 @@ func TestHTTPSReceiveWindows(t *testing.T) {
 		return near, nil
 	}
 	h := newHarness(t, Target{Network: "https", Addr: peer, Name: "dns.example", CAFile: ca}, 1, dial)
-	if got := h.ask(t, "www.example."); got != "network" {
+	if got := h.ask(t); got != "network" {
 		t.Errorf("got %q from a server that hangs up, want network", got)
 	}
 	if got := <-windows; got[0] > 64<<10 || got[0] == 0 || got[1] > 2<<20 {
@@ -173,7 +173,7 @@ func TestHTTPSResponses(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				s := upstreamtest.New(upstreamtest.Always(tt.a))
 				h := newDoHHarness(t, s, 1, nil)
-				if got := h.ask(t, "www.example."); got != tt.want {
+				if got := h.ask(t); got != tt.want {
 					t.Errorf("got %q, want %q", got, tt.want)
 				}
 				for cause := range NumCauses {
@@ -249,7 +249,7 @@ func TestHTTPSConnectionsEnd(t *testing.T) {
 						return a
 					})
 					h := newDoHHarness(t, s, connections, nil)
-					h.ask(t, "www.example.")
+					h.ask(t)
 					synctest.Wait()
 					for range 50 {
 						var all []*pendingAnswer
@@ -278,13 +278,13 @@ func TestHTTPSCancel(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := upstreamtest.New(answerOrRefuse)
 		h := newDoHHarness(t, s, 4, nil)
-		h.ask(t, "www.example.")
+		h.ask(t)
 		s.SetScript(upstreamtest.Always(upstreamtest.Action{Drop: true}))
 		var all []*pendingAnswer
 		for range maxInflight {
 			all = append(all, h.query(t, "www.example."))
 		}
-		if got := h.ask(t, "www.example."); got != "refused: limit" {
+		if got := h.ask(t); got != "refused: limit" {
 			t.Errorf("query above the limit: %q, want refused: limit", got)
 		}
 		synctest.Wait()
@@ -302,7 +302,7 @@ func TestHTTPSCancel(t *testing.T) {
 			t.Errorf("%d requests are under way, want none", pending)
 		}
 		s.SetScript(answerOrRefuse)
-		if got := h.ask(t, "www.example."); got != "192.0.2.10" {
+		if got := h.ask(t); got != "192.0.2.10" {
 			t.Errorf("afterwards: %q, want 192.0.2.10", got)
 		}
 	})
@@ -321,7 +321,7 @@ func TestHTTPSSilence(t *testing.T) {
 		h := newDoHHarness(t, s, 1, nil)
 		first := h.query(t, "www.example.")
 		time.Sleep(stallAfter)
-		if got := h.ask(t, "www.example."); got != "192.0.2.10" {
+		if got := h.ask(t); got != "192.0.2.10" {
 			t.Errorf("got %q, want 192.0.2.10 on another connection", got)
 		}
 		if got := first.wait(time.Second); got != "timeout" {

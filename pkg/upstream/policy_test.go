@@ -33,8 +33,8 @@ func newThreeServers(t *testing.T, policy upstream.Policy, actions ...upstreamte
 	return tr
 }
 
-// asked sends n queries, with a pause after each, and returns the servers that were asked.
-func (tr *threeServers) asked(t *testing.T, n int, pause time.Duration) string {
+// asked sends n queries, with a pause of a millisecond after each, and returns the servers that were asked.
+func (tr *threeServers) asked(t *testing.T, n int) string {
 	t.Helper()
 	var b strings.Builder
 	for range n {
@@ -47,7 +47,7 @@ func (tr *threeServers) asked(t *testing.T, n int, pause time.Duration) string {
 			b.WriteString(strings.Repeat("ABC"[i:i+1], len(s.Queries())-before[i]))
 		}
 		b.WriteString(" ")
-		time.Sleep(pause)
+		time.Sleep(time.Millisecond)
 	}
 	return strings.TrimSpace(b.String())
 }

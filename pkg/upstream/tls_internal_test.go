@@ -73,7 +73,7 @@ func TestTLSClient(t *testing.T) {
 					if tt.want != "" {
 						want, asked = "tls", 0
 					}
-					if got := h.ask(t, "www.example."); got != want {
+					if got := h.ask(t); got != want {
 						t.Errorf("got %q, want %q", got, want)
 					}
 					if got := len(s.Queries()); got != asked {
@@ -123,7 +123,7 @@ func TestTLSClientCARotation(t *testing.T) {
 			h.transport.(*connPool).mu.Unlock()
 			synctest.Wait()
 			before := int(h.count.resumed.Load())
-			if got := h.ask(t, "www.example."); got != want {
+			if got := h.ask(t); got != want {
 				t.Errorf("%s: got %q, want %q", what, got, want)
 			}
 			synctest.Wait()
