@@ -144,7 +144,7 @@ func (a *Agent) buildFirst(ctx context.Context, cfg config.Config) (r *generatio
 	a.handover.findPredecessor(ctx)
 	a.handover.requestSnapshot(ctx, cfg.Snapshot.Folder)
 	a.snapshots = newSnapshots(a.token, a.log)
-	a.snapshots.load(r)
+	a.snapshots.load(ctx, r)
 	if plan, err = a.plan(r); err != nil {
 		a.handover.close()
 	}

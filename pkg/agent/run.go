@@ -204,7 +204,7 @@ func (a *Agent) runNode(ctx context.Context) error {
 
 // serverTasks returns the tasks that read queries.
 func (a *Agent) serverTasks() []func(context.Context) error {
-	var list []func(context.Context) error
+	list := make([]func(context.Context) error, 0, 2*len(a.udp))
 	for i := range a.udp {
 		list = append(list, a.udp[i].Run, a.tcp[i].Run)
 	}

@@ -53,26 +53,26 @@ func (s *snapshots) read() snapshot.Stats {
 }
 
 // load fills r, which is not in use yet, from the snapshot of an earlier agent, if there is a valid one.
-func (s *snapshots) load(r *generation) {
+func (s *snapshots) load(ctx context.Context, r *generation) {
 	cfg := &r.config.Snapshot
 	if cfg.Folder == "" {
 		return
 	}
 	began := time.Now()
-	loaded, err := s.restore(r)
+	loaded, err := s.restore(ctx, r)
 	if err == nil {
 		debug.FreeOSMemory() // releases the file's memory: an agent that answers from its cache may not collect garbage for minutes
 	}
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		loaded.Outcome = snapshot.OutcomeNone
-		s.log.Info("no snapshot", "folder", cfg.Folder)
+		s.log.InfoContext(ctx, "no snapshot", "folder", cfg.Folder)
 	case err != nil:
 		loaded = snapshot.Loaded{Outcome: snapshot.OutcomeRefused, Reason: err.Error()}
-		s.log.Warn("snapshot refused", "err", err, "hint", snapshotHint(err))
+		s.log.WarnContext(ctx, "snapshot refused", "err", err, "hint", snapshotHint(err))
 	default:
 		loaded.Outcome = snapshot.OutcomeLoaded
-		s.log.Info("snapshot loaded", "folder", cfg.Folder, "age", loaded.Age.Round(time.Second), "answers", loaded.Entries,
+		s.log.InfoContext(ctx, "snapshot loaded", "folder", cfg.Folder, "age", loaded.Age.Round(time.Second), "answers", loaded.Entries,
 			"objects", loaded.Objects, "took", time.Since(began).Round(time.Microsecond))
 	}
 	s.mu.Lock()
@@ -89,8 +89,8 @@ func snapshotHint(err error) string {
 }
 
 // restore does the work of load. After an error r is unchanged.
-func (s *snapshots) restore(r *generation) (loaded snapshot.Loaded, err error) {
-	err = s.guard("reading a snapshot").Do(context.Background(), func() error {
+func (s *snapshots) restore(ctx context.Context, r *generation) (loaded snapshot.Loaded, err error) {
+	err = s.guard("reading a snapshot").Do(ctx, func() error {
 		loaded, err = s.fillFrom(r)
 		return err
 	})

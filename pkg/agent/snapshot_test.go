@@ -151,7 +151,7 @@ func TestSnapshotRoundTrip(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		disk, log := snapshottest.NewDisk(), new(notes)
 		r, s := emptyGeneration(t), keeping(disk, log)
-		s.load(r)
+		s.load(t.Context(), r)
 		learn(t, r)
 		s.attempt(t.Context(), time.Second, r)
 		saved := s.read()
@@ -214,7 +214,7 @@ func TestSnapshotRefused(t *testing.T) {
 			disk.WriteFile(snapshot.Name, tt.data)
 			r, s := emptyGeneration(t), keeping(disk, log)
 			s.clocks = func() snapshot.ClockState { return snapshot.ClockState{Wall: now.Add(tt.later)} }
-			s.load(r)
+			s.load(t.Context(), r)
 			loaded := s.read().Loaded
 			if loaded.Outcome != snapshot.OutcomeRefused || !strings.Contains(loaded.Reason, "snapshot /disk/node-cache.snapshot: ") || !strings.Contains(loaded.Reason, tt.want) {
 				t.Errorf("%+v, want %q", loaded, tt.want)
@@ -318,7 +318,7 @@ func TestSnapshotBeforeSync(t *testing.T) {
 			}
 			keeping(disk, new(notes)).attempt(t.Context(), time.Second, before)
 			r := emptyGeneration(t)
-			keeping(disk, new(notes)).load(r)
+			keeping(disk, new(notes)).load(t.Context(), r)
 			managed := config.Config{Intercept: config.Intercept{Manage: true}}
 			n, err := node.New(node.Config{Config: managed, Host: newFakeHost(), Log: slog.New(slog.DiscardHandler)})
 			if err != nil {

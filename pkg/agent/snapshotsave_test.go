@@ -56,7 +56,7 @@ func TestSnapshotCentral(t *testing.T) {
 		s.attempt(t.Context(), time.Second, from)
 		r := withCentral()
 		s.clocks = func() snapshot.ClockState { return snapshot.ClockState{Wall: now.Add(later)} }
-		s.load(r)
+		s.load(t.Context(), r)
 		if got := s.read().Loaded.Outcome; got != snapshot.OutcomeLoaded {
 			t.Fatalf("%s", got)
 		}
@@ -157,7 +157,7 @@ func TestSnapshotDefect(t *testing.T) {
 	r, s := emptyGeneration(t), keeping(snapshottest.NewDisk(), log)
 	good := s.folder
 	s.folder = func(string) snapshot.Folder { panic("a trap") }
-	s.load(r)
+	s.load(t.Context(), r)
 	s.attempt(t.Context(), time.Second, r)
 	if got := s.read(); got.Panics != 2 || got.Failed != 1 || got.Loaded.Outcome != snapshot.OutcomeRefused {
 		t.Errorf("%+v, want two counted, one of a snapshot refused and one of one not saved", got)
