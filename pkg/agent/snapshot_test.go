@@ -161,7 +161,7 @@ func TestSnapshotRoundTrip(t *testing.T) {
 		time.Sleep(20 * time.Second)
 		next, s := emptyGeneration(t), keeping(disk, log)
 		s.clocks = func() snapshot.ClockState { return snapshot.ClockState{Wall: time.Now().Add(10 * time.Second)} }
-		s.load(next)
+		s.load(t.Context(), next)
 		want := snapshot.Loaded{Outcome: snapshot.OutcomeLoaded, Entries: 1, Objects: 1, Age: 30 * time.Second}
 		got := s.read().Loaded
 		if diff := cmp.Diff(want, got); diff != "" {
@@ -228,7 +228,7 @@ func TestSnapshotRefused(t *testing.T) {
 			s.attempt(t.Context(), time.Second, r)
 			again := keeping(disk, log)
 			again.clocks = s.clocks
-			again.load(emptyGeneration(t))
+			again.load(t.Context(), emptyGeneration(t))
 			if got := again.read().Loaded.Outcome; got != snapshot.OutcomeLoaded {
 				t.Errorf("the next snapshot: %s", got)
 			}
@@ -269,7 +269,7 @@ func TestSnapshotOddRecord(t *testing.T) {
 				return record
 			})
 			next, s := emptyGeneration(t), keeping(disk, new(notes))
-			s.load(next)
+			s.load(t.Context(), next)
 			answer, object := holdsLearned(next)
 			if want := kind == 0; answer != want || object != want {
 				t.Errorf("it has the answer: %t, the service: %t; want %t: %+v", answer, object, want, s.read().Loaded)
@@ -298,7 +298,7 @@ func TestSnapshotScope(t *testing.T) {
 		next := emptyGeneration(t)
 		edit(&next.config.Cluster)
 		s := keeping(disk, log)
-		s.load(next)
+		s.load(t.Context(), next)
 		if answer, object := holdsLearned(next); !answer || object || next.cluster.restored() || s.read().Loaded.Outcome != snapshot.OutcomeLoaded {
 			t.Errorf("%s: it has the answer: %t, the service: %t: %+v", name, answer, object, s.read().Loaded)
 		}

@@ -68,7 +68,7 @@ func TestSnapshotLarge(t *testing.T) {
 		t.Fatal(err)
 	}
 	began := time.Now()
-	s.load(next)
+	s.load(t.Context(), next)
 	took, loaded := time.Since(began), s.read().Loaded
 	t.Logf("saved %d bytes in %s; loaded %d answers and %d objects in %s", saved.Bytes, saved.Duration, loaded.Entries, loaded.Objects, took)
 	switch {

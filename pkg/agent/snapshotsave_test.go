@@ -192,7 +192,7 @@ func TestSnapshotTooLarge(t *testing.T) {
 		t.Errorf("%d bytes", got)
 	}
 	next := emptyGeneration(t)
-	keeping(disk, log).load(next)
+	keeping(disk, log).load(t.Context(), next)
 	if answer, _ := holdsLearned(next); !answer || next.cluster.restored() {
 		t.Errorf("the next one has the answer: %t, the cluster: %t", answer, next.cluster.restored())
 	}
