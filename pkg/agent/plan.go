@@ -101,6 +101,24 @@ func poolProblem(err error) error {
 	return err
 }
 
+// probesFor makes the probes of cfg and reuses unchanged ones of old.
+func (a *Agent) probesFor(cfg *config.Config, old *generation) (list []*configuredProbe, err error) {
+	for i, configured := range cfg.Probes {
+		target, err := targetOf(configured, cfg)
+		if err != nil {
+			return nil, fmt.Errorf("probes[%d]: %w", i, err)
+		}
+		p := old.findProbe(target)
+		if p == nil {
+			if p, err = a.newProbe(target); err != nil {
+				return nil, fmt.Errorf("probes[%d]: %w", i, err)
+			}
+		}
+		list = append(list, p)
+	}
+	return list, nil
+}
+
 // poolFor returns old's pool if the route's upstreams are unchanged, else a new one.
 func (a *Agent) poolFor(cfg config.Config, forward config.Route, old *generation) (*upstream.Pool, error) {
 	for _, r := range old.routes {

@@ -4,7 +4,6 @@ package agent
 
 import (
 	"context"
-	"fmt"
 	"net/netip"
 	"strings"
 	"time"
@@ -49,24 +48,6 @@ func (p *configuredProbe) Run(ctx context.Context) error {
 		}
 	}()
 	return p.Prober.Run(serving)
-}
-
-// probesFor makes the probes of cfg and reuses unchanged ones of old.
-func (a *Agent) probesFor(cfg *config.Config, old *generation) (list []*configuredProbe, err error) {
-	for i, configured := range cfg.Probes {
-		target, err := targetOf(configured, cfg)
-		if err != nil {
-			return nil, fmt.Errorf("probes[%d]: %w", i, err)
-		}
-		p := old.findProbe(target)
-		if p == nil {
-			if p, err = a.newProbe(target); err != nil {
-				return nil, fmt.Errorf("probes[%d]: %w", i, err)
-			}
-		}
-		list = append(list, p)
-	}
-	return list, nil
 }
 
 // targetOf returns the target of a probe. A configured server is asked directly, past this agent's rules.

@@ -121,12 +121,6 @@ func (sh *shared) build(n, size int) (*Cache, error) {
 	return c, nil
 }
 
-// SetPrefetch changes the prefetch settings from the next lookup on.
-func (c *Cache) SetPrefetch(p Prefetch) {
-	c.prefetchHits.Store(uint32(min(maxHits, max(0, p.Hits))))
-	c.prefetchRemaining.Store(uint32(min(1, max(0, p.Remaining)) * prefetchUnit))
-}
-
 // AddSuspend adds the length d of a suspend to the age of every entry, because the monotonic clock of
 // [time.Time] (CLOCK_MONOTONIC) stops during a suspend. Answers queried before the suspend count as
 // queried before every owner change.

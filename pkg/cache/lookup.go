@@ -196,6 +196,12 @@ const MaxStaleWindow = 30 * 24 * time.Hour
 // backoffUnit is the precision of an entry's backoff, rounded up.
 const backoffUnit = time.Millisecond
 
+// SetPrefetch changes the prefetch settings from the next lookup on.
+func (c *Cache) SetPrefetch(p Prefetch) {
+	c.prefetchHits.Store(uint32(min(maxHits, max(0, p.Hits))))
+	c.prefetchRemaining.Store(uint32(min(1, max(0, p.Remaining)) * prefetchUnit))
+}
+
 // SetServeStale changes the settings for stale answers from the next lookup on.
 func (c *Cache) SetServeStale(s ServeStale) {
 	c.staleWindow.Store(int64(min(MaxStaleWindow, max(0, s.Window))))

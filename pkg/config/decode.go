@@ -414,6 +414,10 @@ func (d *decoder) suggest(key string, fields []field) string {
 	return didYouMean(key, keys)
 }
 
+func isLetterOrDigit(c rune) bool {
+	return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9')
+}
+
 // childPath returns the path of a key in a mapping.
 func childPath(path, key string) string {
 	odd := func(c rune) bool { return c != '_' && c != '-' && !isLetterOrDigit(c) }

@@ -72,10 +72,6 @@ func parseZone(text string) (string, *Problem) {
 // isRoot reports whether a text means the root but is not its name ".", or is empty.
 func isRoot(text string) bool { return text != "." && strings.Trim(text, ".*") == "" }
 
-func isLetterOrDigit(c rune) bool {
-	return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9')
-}
-
 // parseName returns the name in lower case (RFC 4343) with a dot at its end. It is not the root.
 func parseName(text string) (string, *Problem) {
 	const what = "not a name"

@@ -45,6 +45,14 @@ func newSessionTable(limit, perClient int) sessionTable {
 	}
 }
 
+// SetLimits changes MaxSessions, MaxPerClient, MaxMemory and IdleTimeout while the server runs.
+// Sessions above a new limit stay. A session uses the new idle timeout after its next query.
+func (t *TCP) SetLimits(sessions, perClient int, held int64, idle time.Duration) {
+	t.table.setLimits(sessions, perClient)
+	t.memory.limit.Store(held)
+	t.idleTimeout.Store(int64(idle))
+}
+
 // setLimits changes the limits. Sessions above a new limit stay.
 func (t *sessionTable) setLimits(limit, perClient int) {
 	t.mu.Lock()

@@ -108,14 +108,6 @@ func NewTCP(cfg TCPConfig) (*TCP, error) {
 	return t, nil
 }
 
-// SetLimits changes MaxSessions, MaxPerClient, MaxMemory and IdleTimeout while the server runs.
-// Sessions above a new limit stay. A session uses the new idle timeout after its next query.
-func (t *TCP) SetLimits(sessions, perClient int, held int64, idle time.Duration) {
-	t.table.setLimits(sessions, perClient)
-	t.memory.limit.Store(held)
-	t.idleTimeout.Store(int64(idle))
-}
-
 // idle returns the current idle timeout.
 func (t *TCP) idle() time.Duration { return time.Duration(t.idleTimeout.Load()) }
 

@@ -65,7 +65,8 @@ func (s *Source) combined(ctx context.Context) outcome {
 		err: cmp.Or(main.err, over.err), confirmed: !main.transient && !over.transient,
 		reportedState: reportedState{main: main.number, overlay: over.number},
 	}
-	if v.err == nil {
+	v.config = main.config
+	if v.err == nil && len(over.routes) > 0 {
 		v.err = s.recovering(ctx, "merging the kube-dns folder into the configuration", func() (err error) {
 			v.config, err = merged(main.config, over.routes, s.cfg.KubeDNS)
 			return err

@@ -133,9 +133,6 @@ func (k *kubeDNS) action() string { return "reading the kube-dns folder " + k.fo
 // merged merges routes into the configuration: they replace the upstreams of the same zone's route and keep its other
 // keys. The result is a valid configuration.
 func merged(cfg config.Config, routes []config.Route, folder string) (config.Config, error) {
-	if len(routes) == 0 {
-		return cfg, nil
-	}
 	forward := make([]config.Route, len(cfg.Forward), len(cfg.Forward)+len(routes))
 	copy(forward, cfg.Forward)
 	for _, r := range routes {
