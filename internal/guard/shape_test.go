@@ -16,15 +16,17 @@ import (
 
 // Bounds of the shape. They only go down; a package that needs more lines says why in the commit that raises its bound.
 const (
-	mostLines = 48100
-	mostFiles = 266
-	mostTypes = 660
+	mostLines        = 47400
+	mostFiles        = 264
+	mostTypes        = 653
+	mostSupportLines = 14600
+	mostTestLines    = 79100
 )
 
 // packageLines are the most lines of a package, in hundreds, where it may have more than 1,000.
 func packageLines() map[string]int {
 	return map[string]int{
-		"pkg/agent": 35, "pkg/upstream": 42, "pkg/config": 33, "pkg/zone": 37, "pkg/watch": 29,
+		"pkg/agent": 35, "pkg/upstream": 42, "pkg/config": 33, "pkg/zone": 36, "pkg/watch": 29,
 		"pkg/resolve": 32, "pkg/convert": 29, "pkg/server": 22, "pkg/nftables": 19, "pkg/doctor": 19,
 		"pkg/cache": 18, "pkg/iptables": 17, "pkg/wire": 18, "pkg/source": 15,
 		"pkg/intercept": 11, "cmd/node-cache": 13, "pkg/netif": 13, "pkg/admin": 13,
@@ -70,6 +72,8 @@ func TestShape(t *testing.T) {
 	most(t, "lines that ship", shipped.lines, mostLines)
 	most(t, "files that ship", shipped.files, mostFiles)
 	most(t, "types that ship", shipped.types, mostTypes)
+	most(t, "lines of support code", support.lines, mostSupportLines)
+	most(t, "lines of tests", tests.lines, mostTestLines)
 	bySize := slices.SortedFunc(maps.Keys(packages), func(a, b string) int { return cmp.Compare(packages[b].lines, packages[a].lines) })
 	for _, name := range bySize {
 		p := packages[name]
