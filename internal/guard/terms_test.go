@@ -19,7 +19,7 @@ import (
 
 // checkedFolders are the folders whose Go files TestTerms checks, with those below them.
 var checkedFolders = []string{
-	"cmd/", "internal/", "pkg/", "test/e2e/", "test/kernel/", "test/node/", "test/pressure/", "test/scenario/",
+	"bench/", "cmd/", "hack/", "internal/", "pkg/", "test/",
 }
 
 // TestTerms checks the names and strings of code and tests, and the names of their files, against the words that vale

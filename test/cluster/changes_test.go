@@ -20,7 +20,7 @@ import (
 // this at once.
 const (
 	inTime   = time.Second     // of 99 changes in 100
-	atLatest = 5 * time.Second // of any: a machine may stand still for a moment, for which nobody here is to blame
+	atLatest = 5 * time.Second // of any: a machine may stand still for a moment, for which no program here is the cause
 )
 
 // times are how long things took.

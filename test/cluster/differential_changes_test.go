@@ -32,7 +32,7 @@ func changes() []runtime.Object {
 		kubetest.Namespace("late"),
 		newService("late", "web", at("10.96.5.1"), ports("http:80")),
 		newService("shop", "one-number", headless(corev1.IPv4Protocol), ports("sql:5432"), selects("db")), // had an address
-		newService("shop", "vacant", at("10.96.5.2"), ports("http:80"), selects("nobody")),                // was headless
+		newService("shop", "vacant", at("10.96.5.2"), ports("http:80"), selects("podless")),               // was headless
 		newService("shop", "to-other", at("10.96.5.3"), ports("http:80"), selects("web")),                 // was an alias
 		newService("shop", "signal", aliasOf("web.shop.svc.cluster.local")),                               // had an address
 		newService("shop", "web6", at("fd00:10:96::501", "10.96.5.4"), ports("other:81"), selects("db")),  // had others

@@ -175,7 +175,7 @@ func (c *comparison) String() string {
 		v   *view
 	}{{"CoreDNS", &c.coredns}, {"node-cache", &c.nodeCache}} {
 		m := side.v.msg
-		fmt.Fprintf(&b, "  %s: %s aa=%t tc=%t ra=%t opt=%q, %d octets\n", side.who, dns.RcodeToString[m.Rcode], m.Authoritative, m.Truncated,
+		fmt.Fprintf(&b, "  %s: %s aa=%t tc=%t ra=%t opt=%q, %d bytes\n", side.who, dns.RcodeToString[m.Rcode], m.Authoritative, m.Truncated,
 			m.RecursionAvailable, side.v.opt, side.v.size)
 		for _, section := range []struct {
 			name string

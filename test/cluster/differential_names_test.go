@@ -18,8 +18,8 @@ import (
 
 const domain = "cluster.local."
 
-// orphanName is the reverse name of the endpoint in the slice without a service.
-const orphanName = "9.5.2.10.in-addr.arpa."
+// ownerlessName is the reverse name of the endpoint in the slice without a service.
+const ownerlessName = "9.5.2.10.in-addr.arpa."
 
 // A shape is the kind of a generated name.
 type shape string
@@ -41,7 +41,7 @@ const (
 	shapeOwn      shape = "own"            // dns-version, ns.dns
 	shapeOutside  shape = "outside"        // in the zone, outside of all that
 	shapeReverse  shape = "reverse"        // an address of a service, an endpoint or a pod
-	shapeUnknown  shape = "reverse other"  // an address that nobody has
+	shapeUnknown  shape = "reverse other"  // an address that no object has
 	shapeBroken   shape = "reverse broken" // no address
 	shapeElse     shape = "elsewhere"      // outside the zone
 	shapeJunk     shape = "junk"           // no name of anything
@@ -95,7 +95,7 @@ func (g *generator) add(s shape, names ...string) {
 		if _, ok := dns.IsDomainName(name); ok && !g.seen[name] {
 			g.seen[name] = true
 			lower := strings.ToLower(name)
-			g.list = append(g.list, subject{name: name, shape: s, target: g.targets[lower], silent: lower == orphanName})
+			g.list = append(g.list, subject{name: name, shape: s, target: g.targets[lower], silent: lower == ownerlessName})
 		}
 	}
 }
@@ -197,7 +197,7 @@ func (g *generator) slice(s *discoveryv1.EndpointSlice) {
 }
 
 func (g *generator) pod(p *corev1.Pod) {
-	for _, service := range []string{"web", "db", "db6", "db46", "bare", "half", "half-told", "unready", "unready-told", "lasting"} {
+	for _, service := range []string{"web", "db", "db6", "db46", "bare", "half", "half-published", "unready", "unready-published", "lasting"} {
 		base := service + "." + p.Namespace + ".svc"
 		g.in(shapeEndpoint, p.Name+"."+base)
 		if p.Spec.Hostname != "" {
@@ -293,8 +293,8 @@ func (g *generator) reverse() {
 
 func (g *generator) junk() {
 	label := strings.Repeat("x", 63)
-	octets := strings.Repeat("1.", 60)
-	g.in(shapeJunk, label, label+"."+label+"."+label, octets+"svc", octets+"pod", "\\000\\001\\255", "\\032", "a\\.b", "\\\\", "\\\"", "\\(", "\\;", "\\@",
+	deep := strings.Repeat("1.", 60)
+	g.in(shapeJunk, label, label+"."+label+"."+label, deep+"svc", deep+"pod", "\\000\\001\\255", "\\032", "a\\.b", "\\\\", "\\\"", "\\(", "\\;", "\\@",
 		"@", "web.shop.svc\\.cluster", "web\\.shop.svc", "web.shop\\.svc", "-", "_", "__", "0", "web .shop.svc", "wéb.shop.svc", "xn--wb-cja.shop.svc", "%00.shop.svc",
 		"\\000web.shop.svc", "web\\000.shop.svc", "db-0\\.db.shop.svc", "\\255\\254.web.shop.svc", "_\\000._tcp.web.shop.svc", "'or'1.shop.svc", "../web.shop.svc", "web/shop.shop.svc")
 	for _, tail := range []string{"web.shop.svc." + domain, "nothing.shop.svc." + domain, "shop.pod." + domain, "1.1.96.10.in-addr.arpa."} {

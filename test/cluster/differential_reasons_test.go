@@ -234,8 +234,8 @@ func podDifferences() []difference {
 				if c.label(0) == unreadyEndpoint || strings.ToLower(c.name) == unreadyAddress {
 					return when(c.rcodes(dns.RcodeNameError, dns.RcodeSuccess), facetRcode|facetAA|facetsSections)
 				}
-				told := slices.Contains(dns.SplitDomainName(strings.ToLower(c.name)), "told") && c.nodeCache.msg.Rcode == dns.RcodeSuccess
-				return when(told && slices.Equal(withoutWeight(c.coredns.answer), withoutWeight(withoutUnready(c.nodeCache.answer))) &&
+				published := slices.Contains(dns.SplitDomainName(strings.ToLower(c.name)), "published") && c.nodeCache.msg.Rcode == dns.RcodeSuccess
+				return when(published && slices.Equal(withoutWeight(c.coredns.answer), withoutWeight(withoutUnready(c.nodeCache.answer))) &&
 					slices.Equal(folded(c.coredns.additional), withoutUnready(c.nodeCache.additional)), facetAnswer|facetAdditional)
 			},
 		},
@@ -282,7 +282,7 @@ func reverseDifferences() []difference {
 		},
 		{
 			name: "reverse names of no address",
-			why:  "They are nobody's in the cluster, and go to the routes as others do. CoreDNS serves in-addr.arpa and ip6.arpa whole.",
+			why:  "They are of no object of the cluster, and go to the routes as others do. CoreDNS serves in-addr.arpa and ip6.arpa whole.",
 			explains: func(c *comparison) facets {
 				forwarded := !c.nodeCache.msg.Authoritative && c.nodeCache.msg.Rcode == dns.RcodeNameError
 				return when(isReverse(c) && c.shape != shapeReverse && c.shape != shapeUnknown && forwarded, facetRcode|facetAA|facetsSections)
@@ -435,7 +435,7 @@ const (
 // withoutUnready leaves out the records of that endpoint.
 func withoutUnready(list []string) []string {
 	return slices.DeleteFunc(folded(list), func(text string) bool {
-		return strings.Contains(text, " "+unreadyEndpoint+".told.") || strings.HasSuffix(text, "\t10.2.8.2")
+		return strings.Contains(text, " "+unreadyEndpoint+".published.") || strings.HasSuffix(text, "\t10.2.8.2")
 	})
 }
 

@@ -36,7 +36,7 @@ func manualSlices() []runtime.Object {
 		newSlice("hand6", "hand6-1", slicePorts("sql:5432"),
 			endpoint("fd00:2::"), endpoint("fd00:2::1"), endpoint("fd00:2:0:1::"), endpoint("fd00:2:1:1:1:1:1:1", named("full")),
 			endpoint("2001:db8::a:b:c:d")),
-		newSlice("told", "told-1", slicePorts("sql:5432"), endpoint("10.2.8.1", named("first")), endpoint("10.2.8.2", named("second"), unready)),
+		newSlice("published", "published-1", slicePorts("sql:5432"), endpoint("10.2.8.1", named("first")), endpoint("10.2.8.2", named("second"), unready)),
 		newSlice("mixed", "mixed-4", slicePorts("sql:5432"), endpoint("10.2.2.1", named("one")), endpoint("10.2.2.2", named("two"))),
 		newSlice("mixed", "mixed-6", slicePorts("sql:5432"), endpoint("fd00:2::2:1", named("one")), endpoint("fd00:2::2:3", named("three"))),
 		newSlice("zones", "zones-1", slicePorts("sql:5432"),
@@ -53,8 +53,8 @@ func manualSlices() []runtime.Object {
 func oddSlices() []runtime.Object {
 	hosts := newSlice("hosts", "hosts-1", slicePorts("sql:5432"), endpoint("db.example.test", named("away")))
 	hosts.AddressType = discoveryv1.AddressTypeFQDN
-	orphan := newSlice("", "orphan", slicePorts("sql:5432"), endpoint("10.2.5.9", named("orphan")))
-	orphan.Labels = nil
+	ownerless := newSlice("", "ownerless", slicePorts("sql:5432"), endpoint("10.2.5.9", named("ownerless")))
+	ownerless.Labels = nil
 	return []runtime.Object{
 		newSlice("odd", "odd-1", slicePorts("sql:5432"),
 			endpoint("10.2.5.1", terminating), endpoint("10.2.5.2", unknown), endpoint("10.2.5.3", unready, named("down")),
@@ -64,7 +64,7 @@ func oddSlices() []runtime.Object {
 		newSlice("odd", "odd-2", slicePorts("sql:5432"), several("10.2.5.12", "10.2.5.13", "10.2.5.14")),
 		newSlice("odd", "odd-3", slicePorts("sql:5432"), endpoint("10.96.1.1", named("stolen"))), // the address of a service
 		newSlice("odd", "odd-4", slicePorts("sql:5432")),
-		hosts, orphan,
+		hosts, ownerless,
 		newSlice("never-made", "never-made-1", slicePorts("http:80"), endpoint("10.2.6.1", named("early"))),
 		inNamespace(longLabel, newSlice("long", "long-1", slicePorts(longLabel+":5432"), endpoint("10.2.7.1", named(longLabel)), endpoint("10.2.7.2"))),
 	}

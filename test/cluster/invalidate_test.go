@@ -208,10 +208,10 @@ func TestEventsOfLocalZone(t *testing.T) {
 	addr := serveAddress(t, func() string { return fmt.Sprintf("300 IN A 192.0.2.%d", last.Load()) })
 	n := startReady(t, settings{cluster: local(kubeconfig(c.Kubeconfig(account)), central(addr))})
 	time.Sleep(settled) // the events of the first list
-	const nobody = "nobody.svc.cluster.local."
-	n.expect(t, expectedAnswer{setName, dns.TypeA, "NOERROR 192.0.2.1"}, expectedAnswer{nobody, dns.TypeA, "NOERROR 192.0.2.1"})
+	const absent = "absent.svc.cluster.local."
+	n.expect(t, expectedAnswer{setName, dns.TypeA, "NOERROR 192.0.2.1"}, expectedAnswer{absent, dns.TypeA, "NOERROR 192.0.2.1"})
 	last.Store(2)
-	n.expect(t, expectedAnswer{setName, dns.TypeA, "NOERROR 192.0.2.1"}, expectedAnswer{nobody, dns.TypeA, "NOERROR 192.0.2.1"})
+	n.expect(t, expectedAnswer{setName, dns.TypeA, "NOERROR 192.0.2.1"}, expectedAnswer{absent, dns.TypeA, "NOERROR 192.0.2.1"})
 	db, err := c.Client().CoreV1().Services("shop").Get(t.Context(), "db", metav1.GetOptions{})
 	if err != nil {
 		t.Fatal(err)
@@ -223,5 +223,5 @@ func TestEventsOfLocalZone(t *testing.T) {
 	}
 	n.awaitAnswer(t, setName, "NOERROR 192.0.2.2")
 	proctest.Figure(t, "local mode: what a central resolver said of a service is dropped %s after the service changed", time.Since(began).Round(time.Millisecond))
-	n.expect(t, expectedAnswer{nobody, dns.TypeA, "NOERROR 192.0.2.1"})
+	n.expect(t, expectedAnswer{absent, dns.TypeA, "NOERROR 192.0.2.1"})
 }

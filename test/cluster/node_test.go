@@ -26,7 +26,7 @@ import (
 type settings struct {
 	command string         // agent when empty
 	addr    netip.AddrPort // where it listens; a spare loopback address when it is zero
-	root    netip.AddrPort // upstream of "."; one that nobody listens at when it is zero
+	root    netip.AddrPort // upstream of "."; one that no process listens at when it is zero
 	forward []string       // more routes, in flow style
 	cluster []string       // lines of the section
 	more    string         // another section, in flow style

@@ -15,7 +15,7 @@ import (
 	"github.com/nodecache/node-cache/internal/proctest"
 )
 
-// testNodeZone has an agent that asks the API server for its topology zone, and one that is told another.
+// testNodeZone has an agent that asks the API server for its topology zone, and one that is configured with another.
 func testNodeZone(t *testing.T, c *kubetest.Cluster) {
 	t.Helper()
 	const name = "near.zoned.svc.cluster.local."

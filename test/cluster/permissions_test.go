@@ -42,7 +42,7 @@ func testPermissions(t *testing.T, c *kubetest.Cluster) {
 		expectedAnswer{webReverse, dns.TypePTR, "NOERROR " + webName},
 		expectedAnswer{absentName, dns.TypeA, "NXDOMAIN"},
 		expectedAnswer{setName, dns.TypeA, "SERVFAIL ede=14"},
-		expectedAnswer{"nobody.svc.cluster.local.", dns.TypeA, "SERVFAIL ede=14"},
+		expectedAnswer{"absent.svc.cluster.local.", dns.TypeA, "SERVFAIL ede=14"},
 	)
 	s := n.status(t)
 	for kind, resource := range map[string]string{"endpointslice": "endpointslices", "namespace": "namespaces"} {
@@ -62,7 +62,7 @@ func testPermissions(t *testing.T, c *kubetest.Cluster) {
 	}
 	grant(t, c, rule("", "services", "namespaces"), rule("discovery.k8s.io", "endpointslices"))
 	n.awaitAnswer(t, setName, "NOERROR 10.1.2.1 10.1.2.2")
-	n.awaitAnswer(t, "nobody.svc.cluster.local.", "NXDOMAIN")
+	n.awaitAnswer(t, "absent.svc.cluster.local.", "NXDOMAIN")
 	if s := n.status(t); len(s.Problems) > 0 {
 		t.Errorf("/status after the grant: %+v, want no problems", s.Problems)
 	}

@@ -79,7 +79,7 @@ func (n *node) reloadTTL(t *testing.T) {
 	}
 }
 
-// reloadAway names an API server that nobody can reach.
+// reloadAway names an API server that cannot be reached.
 func (n *node) reloadAway(t *testing.T, c *kubetest.Cluster) {
 	t.Helper()
 	before := n.status(t)
@@ -103,7 +103,7 @@ func (n *node) reloadAway(t *testing.T, c *kubetest.Cluster) {
 	n.awaitAnswer(t, "reloaded.shop.svc.cluster.local.", "NOERROR 10.96.3.2")
 }
 
-// unreachable is a kubeconfig that leads to a port where nobody listens.
+// unreachable is a kubeconfig that leads to a port where no process listens.
 func unreachable(t *testing.T, c *kubetest.Cluster) string {
 	t.Helper()
 	path, err := c.KubeconfigAt(kubetest.Admin, proctest.FreeAddr(t))

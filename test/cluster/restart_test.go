@@ -17,7 +17,7 @@ import (
 	"github.com/nodecache/node-cache/internal/proctest"
 )
 
-// The names that change while nobody runs.
+// The names that change while no agent runs.
 const (
 	oldName   = "old.shop.svc.cluster.local."
 	freshName = "fresh.shop.svc.cluster.local."
@@ -29,7 +29,7 @@ type restarted struct {
 	cluster *kubetest.Cluster
 	coredns *kubetest.CoreDNS
 
-	alone   *node // has the zone and knows nobody else
+	alone   *node // has the zone and has no other agent
 	backed  *node // has the zone and asks CoreDNS about what it cannot know
 	central *node // asks CoreDNS
 	events  *node // asks CoreDNS and watches services
@@ -105,7 +105,7 @@ func (r *restarted) testRestoredZone(t *testing.T) {
 			expectedAnswer{webReverse, dns.TypePTR, "NOERROR " + webName + " ede=3"},
 			expectedAnswer{"_http._tcp." + webName, dns.TypeSRV, "NOERROR 0 100 80 " + webName + " ede=3"},
 			expectedAnswer{freshName, dns.TypeA, "NXDOMAIN ede=19"},
-			expectedAnswer{"nobody.svc.cluster.local.", dns.TypeA, "NXDOMAIN ede=19"},
+			expectedAnswer{"absent.svc.cluster.local.", dns.TypeA, "NXDOMAIN ede=19"},
 			expectedAnswer{"www.example.com.shop.svc.cluster.local.", dns.TypeA, "NXDOMAIN"}, // no object can make it
 		)
 		proctest.Eventually(t, limit, "/readyz says 503 and why", func() bool { // it says that it starts at first
@@ -129,7 +129,7 @@ func (r *restarted) testRestoredCache(t *testing.T) {
 		n.awaitAnswer(t, setName, "NOERROR 10.1.2.1 10.1.2.2 ede=3")
 		n.awaitAnswer(t, freshName, "NXDOMAIN ede=19")
 		if said := n.answerText("never.shop.svc.cluster.local.", dns.TypeA); !strings.HasPrefix(said, "SERVFAIL") {
-			t.Errorf("what nobody asked for before: %s", said)
+			t.Errorf("what no client asked for before: %s", said)
 		}
 	}
 }

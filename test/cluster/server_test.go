@@ -138,7 +138,7 @@ func TestServerFaults(t *testing.T) { //nolint:tparallel // the one server has i
 type serverFaults struct {
 	cluster *kubetest.Cluster
 	gateway *gateway
-	alone   *node // knows nobody else
+	alone   *node // has no other agent
 	backed  *node // has a central resolver
 	behind  *node // reaches the API server through the gateway
 }
@@ -166,7 +166,7 @@ func (f *serverFaults) testAbsentAtStart(t *testing.T) {
 			expectedAnswer{webName, dns.TypeA, "SERVFAIL ede=14"},
 			expectedAnswer{absentName, dns.TypeA, "SERVFAIL ede=14"},
 			expectedAnswer{setName, dns.TypeSRV, "SERVFAIL ede=14"},
-			expectedAnswer{"nobody.svc.cluster.local.", dns.TypeA, "SERVFAIL ede=14"},
+			expectedAnswer{"absent.svc.cluster.local.", dns.TypeA, "SERVFAIL ede=14"},
 			expectedAnswer{"www.example.com.shop.svc.cluster.local.", dns.TypeA, "NXDOMAIN"},
 			expectedAnswer{"dns-version.cluster.local.", dns.TypeTXT, `NOERROR "1.1.0"`},
 			expectedAnswer{"large.example.test.", dns.TypeMX, "NOERROR"},
@@ -216,7 +216,7 @@ func (f *serverFaults) testKilled(t *testing.T) {
 	killed := time.Now()
 	f.cluster.KillAPIServer()
 	time.Sleep(outage)
-	// Three kinds: services, slices and namespaces. An attempt that finds nobody counts too.
+	// Three kinds: services, slices and namespaces. An attempt that finds no server counts too.
 	if got, most := f.alone.status(t).Cluster.Requests-before, 3*(int(outage.Seconds())+2); got > most {
 		t.Errorf("%d requests in an outage of %s, want at most %d", got, outage, most)
 	}

@@ -212,8 +212,8 @@ func (a *configured) testRefused(t *testing.T) {
 	if s := a.status(t); len(s.Problems) == 0 || s.Problems[0].Where != "config" || !strings.Contains(s.Problems[0].Hint, "ConfigMap kube-system/node-cache") {
 		t.Errorf("/status: %+v", s.Problems)
 	}
-	a.edit(t, "mended")
-	a.awaitVersion(t, "mended")
+	a.edit(t, "fixed")
+	a.awaitVersion(t, "fixed")
 	if event := a.awaitEvent(t, "ConfigApplied"); event.Type != corev1.EventTypeNormal {
 		t.Errorf("event: %s %s", event.Type, event.Message)
 	}
@@ -245,13 +245,13 @@ func (a *configured) testDeleted(t *testing.T) {
 	if err := a.cluster.Client().CoreV1().ConfigMaps(systemSpace).Delete(t.Context(), agentName, metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	proctest.Eventually(t, limit, "that it is gone is told", func() bool { return strings.Contains(a.source(t).LastError, "does not exist") })
-	if got := a.version(); got != "mended" {
+	proctest.Eventually(t, limit, "its absence is reported", func() bool { return strings.Contains(a.source(t).LastError, "does not exist") })
+	if got := a.version(); got != "fixed" {
 		t.Errorf("without a ConfigMap the agent runs %q", got)
 	}
 	kubetest.Apply(t, a.cluster, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: systemSpace, Name: agentName}})
-	proctest.Eventually(t, limit, "that it is empty is told", func() bool { return strings.Contains(a.source(t).LastError, "no key node-cache.yaml") })
-	if got := a.version(); got != "mended" {
+	proctest.Eventually(t, limit, "the missing key is reported", func() bool { return strings.Contains(a.source(t).LastError, "no key node-cache.yaml") })
+	if got := a.version(); got != "fixed" {
 		t.Errorf("with an empty ConfigMap the agent runs %q", got)
 	}
 	a.edit(t, "anew")
@@ -265,7 +265,7 @@ func (a *configured) testDeleted(t *testing.T) {
 func (a *configured) testServerKilled(t *testing.T) {
 	t.Helper()
 	a.cluster.KillAPIServer()
-	proctest.Eventually(t, limit, "that it is away is told", func() bool { return a.source(t).Unread != nil })
+	proctest.Eventually(t, limit, "the failure to read is reported", func() bool { return a.source(t).Unread != nil })
 	s := a.source(t)
 	if !strings.Contains(s.Unread.What, "unreachable") || s.Unread.Hint == "" || !s.LastOk {
 		t.Errorf("/status: %+v, %+v", s, s.Unread)
@@ -277,7 +277,7 @@ func (a *configured) testServerKilled(t *testing.T) {
 	a.edit(t, "after")
 	took := a.awaitVersion(t, "after")
 	proctest.Figure(t, "an edit as soon as the API server is back is in use %s later", took.Round(time.Millisecond))
-	proctest.Eventually(t, limit, "that it is back is told", func() bool { return a.source(t).Unread == nil })
+	proctest.Eventually(t, limit, "the recovery is reported", func() bool { return a.source(t).Unread == nil })
 }
 
 func (a *configured) restart(t *testing.T) {

@@ -191,7 +191,7 @@ func (b *harness) expectLeases(t *testing.T, backend string) {
 	}
 }
 
-// questions are what clients ask by turns, with what they have to be told: names of the cluster and of the Internet, their
+// questions are what clients ask by turns, with the answers that they must get: names of the cluster and of the Internet, their
 // addresses of both families, services, and the reverse names of these addresses.
 func (b *harness) questions(t *testing.T) string {
 	t.Helper()

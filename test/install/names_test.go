@@ -99,7 +99,7 @@ func (c client) addressesOf(t *testing.T, name string) []string {
 }
 
 // testTransparent shows that pods that ask the Service's address are answered on their node, with nothing changed in them and
-// in the kubelets. Other than with kube-dns away that cannot be told from outside.
+// in the kubelets. It cannot be seen from outside, unless kube-dns is away.
 func (b *harness) testTransparent(t *testing.T) {
 	t.Helper()
 	clients := b.startClients(t, "transparent")

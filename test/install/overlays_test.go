@@ -89,7 +89,7 @@ func (b *harness) testComponents(t *testing.T) {
 			t.Errorf("the metrics of %s from another machine: %d\n%s", n.Name, status, text)
 		}
 		if addr := b.lookupFromNode(t, n, "early."+companyZone); addr != "" {
-			t.Errorf("%s knows %s before it is told of its server: %s", n.Name, companyZone, addr)
+			t.Errorf("%s knows %s before its server is configured: %s", n.Name, companyZone, addr)
 		}
 	}
 	before := []int{b.generation(t, b.Nodes[0]), b.generation(t, b.Nodes[1])}

@@ -148,7 +148,7 @@ func checkProbes(t *testing.T, spec *corev1.PodSpec, c *corev1.Container, cfg *c
 		t.Errorf("liveness: %d s for an answer, %d times every %d s: a busy node would lose its DNS", p.TimeoutSeconds, p.FailureThreshold, p.PeriodSeconds)
 	}
 	if spec.HostNetwork && (c.StartupProbe == nil || c.StartupProbe.Exec == nil) {
-		t.Error("of two pods at one address nobody tells which is ready")
+		t.Error("of two pods at one address it is unknown which is ready")
 	}
 }
 

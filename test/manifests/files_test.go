@@ -64,7 +64,7 @@ resolver:
 	}
 }
 
-// TestNumbersOfAFileRefused shows that they are compared, too, and told as they were written.
+// TestNumbersOfAFileRefused shows that they are compared too, and shown as they were written.
 func TestNumbersOfAFileRefused(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct{ name, text, want string }{

@@ -76,7 +76,7 @@ func TestPermissions(t *testing.T) {
 	}
 }
 
-// TestChartPermissions has what only the chart can be told.
+// TestChartPermissions has what only the chart can set.
 func TestChartPermissions(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
@@ -144,7 +144,7 @@ func permissions(t *testing.T, text []byte) map[string][]string {
 		grant(b.Namespace, b.RoleRef.Kind+" "+b.Namespace+"/"+b.RoleRef.Name, b.Subjects)
 	}
 	for role := range rules {
-		t.Errorf("%s is granted to nobody", role)
+		t.Errorf("%s is granted to no account", role)
 	}
 	for account := range granted {
 		granted[account] = sorted(granted[account])

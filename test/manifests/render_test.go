@@ -38,7 +38,7 @@ type rendering struct {
 	values     []string // arguments of helm template
 }
 
-// renderings are all that users are told of.
+// renderings are all that the pages list.
 func renderings() []rendering {
 	preset := func(name string) []string {
 		return []string{"-f", filepath.Join(folder, "chart/presets", name+".yaml")}

@@ -190,7 +190,7 @@ func TestCentralEndpoints(t *testing.T) {
 	delete(running, killed)
 	pass("one is killed, and still listed", began)
 
-	// As a Deployment does it: once the new pod is ready, the old one is told to end, and the list says so while it does.
+	// As a Deployment does it: once the new pod is ready, the old one is stopped, and the list says so while it does.
 	fresh := c.startResolver(t, next)
 	began = time.Now()
 	last := endpointLines(running, ready)[0]

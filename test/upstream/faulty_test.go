@@ -68,7 +68,7 @@ func garbage(q []byte) []byte {
 }
 
 func faultyServers() []faultyServer {
-	const nobody = "127.0.0.1:9"
+	const unused = "127.0.0.1:9"
 	always := upstreamtest.Always
 	return []faultyServer{
 		{name: "FORMERR to EDNS", alone: true, script: withoutEDNS(upstreamtest.Action{Rcode: dns.RcodeFormatError, NoEDNS: true})},
@@ -81,14 +81,14 @@ func faultyServers() []faultyServer {
 		{name: "SERVFAIL", script: always(upstreamtest.Action{Rcode: dns.RcodeServerFailure})},
 		{name: "garbage", script: always(upstreamtest.Action{Raw: []upstreamtest.Raw{garbage, garbage}})},
 		{name: "silent", script: always(upstreamtest.Action{Drop: true})},
-		{name: "nobody listens", addr: nobody},
+		{name: "no server listens", addr: unused},
 		{name: "letters not kept", alone: true, start: lowerCase},
 		{name: "slow, a fifth lost", maxDelay: 400 * time.Millisecond, script: func(q upstreamtest.Query) upstreamtest.Action {
 			a := answerAddrInName(q)
 			a.Delay, a.Drop = 300*time.Millisecond, rand.IntN(5) == 0
 			return a
 		}},
-		{name: "TCP refused", tcp: true, addr: nobody},
+		{name: "TCP refused", tcp: true, addr: unused},
 		{name: "TCP reset at once", tcp: true, start: resetting},
 		{name: "TCP reset at a query", tcp: true, script: always(upstreamtest.Action{Reset: true})},
 		{name: "TCP half open", tcp: true, start: halfOpen},
@@ -209,7 +209,7 @@ func checkFaulty(t *testing.T, order string, l *load, lag time.Duration) {
 	if all.by[ownAddr()] != all.asked {
 		t.Errorf("%s: %s, addresses %v, want the right one for each", order, all, all.by)
 	}
-	// Nobody waits for one that is of no use, but for the few who find out whether it still is none.
+	// No query waits for a server that does not answer, but for the few that probe it.
 	if all.quantile(1000) > 4*time.Second || then.quantile(proctest.OrdinaryOrSoak(500, 950)) > max(lag, 100*time.Millisecond) {
 		t.Errorf("%s: %s; of the second half: %s", order, all, then)
 	}

@@ -21,7 +21,7 @@ func TestSlowNames(t *testing.T) {
 	const slow = 2 * time.Second // of 4 s that a client query may take
 	for _, tt := range []struct {
 		name   string
-		beside upstreamtest.Script // nil: nobody
+		beside upstreamtest.Script // nil: no client
 	}{
 		{name: "alone"},
 		{name: "beside one that refuses", beside: upstreamtest.Always(upstreamtest.Action{Rcode: dns.RcodeRefused})},
