@@ -18,9 +18,9 @@ nsd:nsd unbound:unbound dnsperf:dnsperf dig:bind9-dnsutils nft:nftables iptables
 conntrack:conntrack qemu-system-x86_64:qemu-system-x86 busybox:busybox-static cpio:cpio
 runc:runc /usr/lib/cni/bridge:containernetworking-plugins prometheus:prometheus promtool:prometheus"
 # Three lanes run at a time. In each, one suite follows the other.
-suites="scenarios rules e2e upstream pressure node cluster manifests install" # they take times: processors are theirs first
-nice="unit race kernel"                                                        # they wait for events: nice 10
-idle="lint image-module fuzz"                                                  # they compile and compute: SCHED_IDLE
+suites="scenarios rules e2e upstream pressure node install" # they take times: processors are theirs first
+nice="unit race kernel cluster manifests"                    # they wait for events: nice 10
+idle="lint image-module fuzz"                                # they compile and compute: SCHED_IDLE
 race=-race # empty where there is no C compiler, which the race detector needs
 concurrent='admin|agent|cache|filewatch|handover|resolve|server|snapshot|source|static|task|unixsock|upstream|watch|zone'
 bulky='TestEndless.*|TestStoreAgainstModel|TestPTRsAreBounded|TestTruncatedSetsRotate|TestWorst|TestRestoreMatchesOriginal|TestSetsThatNoMessageHolds|TestTransferHuge|TestTransferBigZone'
@@ -144,7 +144,7 @@ suite_fuzz() { hack/fuzz.sh "${soak:+100}2000x" -json; }
 
 suite_scenarios() { go test -json -count=1 -timeout=10m ./test/scenario/...; }
 
-# The binary that the suites below start, built once for all of them.
+# The binary that the suites e2e, upstream, pressure, node and cluster start, built once for all of them.
 binary() {
   [[ -n ${E2E_BINARY:-} || -n ${E2E_RACE:-} ]] && return
   chmod 755 "$work" # one test starts it as an ordinary user
@@ -200,7 +200,6 @@ suite_image-module() (
 # run prints a suite's report, then its line, and leaves its tally in a file.
 run() { # run SUITE
   local name=$1 start=$SECONDS passed=0 failed=0 skipped=0 verdict=ok status
-  [[ ! $name =~ ^(e2e|upstream|pressure|node|cluster)$ ]] || binary
   "suite_$name" 2>"$work/$name.err" | "$work/suite" "$work/$name.tally"
   status=("${PIPESTATUS[@]}")
   read -r passed failed skipped <"$work/$name.tally" || failed=1
@@ -245,6 +244,7 @@ groups=()
 trap 'for group in "${groups[@]}"; do kill -- "-$group" 2>/dev/null; done; rm -rf "$work"' EXIT
 set_up
 names=${*:-$suites $nice $idle}
+[[ ! " $names " =~ \ (e2e|upstream|pressure|node|cluster)\  ]] || binary
 set -m # a process group for each lane: at an interrupt all of it ends
 in_idle_time "$names" & groups+=($!)
 { renice -n 10 "$BASHPID" >/dev/null; lane "$nice" "$names"; } & groups+=($!)
