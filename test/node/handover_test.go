@@ -51,8 +51,8 @@ func TestHandOver(t *testing.T) {
 		options options
 		times   int // in an ordinary run
 	}{
-		{name: nftables, options: options{backend: nftables}, times: 10},
-		{name: iptablesNFT, options: options{backend: iptablesNFT}, times: 5},
+		{name: nftables, options: options{backend: nftables}, times: 5},
+		{name: iptablesNFT, options: options{backend: iptablesNFT}, times: 3},
 		{name: iptablesLegacy, options: options{backend: iptablesLegacy}, times: 2},
 		{name: "transparent, " + nftables, options: options{backend: nftables, transparent: true}, times: 2},
 		{name: "transparent, " + iptablesNFT, options: options{backend: iptablesNFT, transparent: true}, times: 2},

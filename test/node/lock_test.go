@@ -28,7 +28,7 @@ func TestLockHeld(t *testing.T) {
 		}
 	}
 	release := func() { _ = unix.Flock(int(lock.Fd()), unix.LOCK_UN) }
-	length := proctest.OrdinaryOrSoak(10*time.Second, time.Minute)
+	length := proctest.OrdinaryOrSoak(5*time.Second, time.Minute)
 
 	hold()
 	// Before the address is there, a client that keeps its port may be led astray for good: these do not.

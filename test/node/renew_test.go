@@ -24,9 +24,9 @@ func TestRenewals(t *testing.T) {
 			if _, err := exec.LookPath("dnsperf"); err != nil {
 				t.Skip("no dnsperf: apt-get install dnsperf")
 			}
-			length := proctest.OrdinaryOrSoak(7*time.Second, time.Minute)
+			length := proctest.OrdinaryOrSoak(5*time.Second, time.Minute)
 			if backend == nftables {
-				length = proctest.OrdinaryOrSoak(20*time.Second, time.Minute)
+				length = proctest.OrdinaryOrSoak(10*time.Second, time.Minute)
 			}
 			b := newHarness(t, options{backend: backend})
 			b.start(t)

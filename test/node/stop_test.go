@@ -103,7 +103,7 @@ func TestSuccessor(t *testing.T) {
 			t.Parallel()
 			b := newHarness(t, options{backend: backend, onExit: "remove"})
 			last := b.start(t)
-			times := proctest.OrdinaryOrSoak(5, 50)
+			times := proctest.OrdinaryOrSoak(3, 50)
 			for range times {
 				last.Signal(syscall.SIGTERM)
 				next := b.launch(t)
