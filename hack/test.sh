@@ -18,9 +18,9 @@ nsd:nsd unbound:unbound dnsperf:dnsperf dig:bind9-dnsutils nft:nftables iptables
 conntrack:conntrack qemu-system-x86_64:qemu-system-x86 busybox:busybox-static cpio:cpio
 runc:runc /usr/lib/cni/bridge:containernetworking-plugins prometheus:prometheus promtool:prometheus"
 # Three lanes run at a time. In each, one suite follows the other.
-suites="scenarios rules e2e upstream pressure node install" # they take times: processors are theirs first
-nice="unit race kernel cluster manifests"                    # they wait for events: nice 10
-idle="lint image-module fuzz"                                # they compile and compute: SCHED_IDLE
+suites="rules upstream pressure node install"               # they take times: processors are theirs first
+nice="scenarios unit race e2e kernel cluster manifests" # they wait for events: nice 10
+idle="lint image-module fuzz"                           # they compile and compute: SCHED_IDLE
 race=-race # empty where there is no C compiler, which the race detector needs
 concurrent='admin|agent|cache|filewatch|handover|resolve|server|snapshot|source|static|task|unixsock|upstream|watch|zone'
 bulky='TestEndless.*|TestStoreAgainstModel|TestPTRsAreBounded|TestTruncatedSetsRotate|TestWorst|TestRestoreMatchesOriginal|TestSetsThatNoMessageHolds|TestTransferHuge|TestTransferBigZone'
