@@ -16,17 +16,23 @@ import (
 // waitLimit bounds waits that normally take milliseconds. The tests log the real time.
 const waitLimit = 30 * time.Second
 
-func TestSetupAndRemove(t *testing.T) {
-	t.Parallel()
+// onLinkAndLo runs a test on a link of its own and on lo, with the fake and the kernel.
+func onLinkAndLo(t *testing.T, run func(t *testing.T, g *harness, onLo bool)) {
+	t.Helper()
 	for _, onLo := range []bool{false, true} {
 		t.Run(fmt.Sprintf("lo %t", onLo), func(t *testing.T) {
 			t.Parallel()
 			onFakeAndKernel(t, func(t *testing.T, g *harness) {
 				t.Helper()
-				setupAndRemove(t, g, onLo)
+				run(t, g, onLo)
 			})
 		})
 	}
+}
+
+func TestSetupAndRemove(t *testing.T) {
+	t.Parallel()
+	onLinkAndLo(t, setupAndRemove)
 }
 
 func setupAndRemove(t *testing.T, g *harness, onLo bool) {
@@ -232,15 +238,7 @@ func TestForeignLinksStay(t *testing.T) {
 
 func TestNewerOwnerWins(t *testing.T) {
 	t.Parallel()
-	for _, onLo := range []bool{false, true} {
-		t.Run(fmt.Sprintf("lo %t", onLo), func(t *testing.T) {
-			t.Parallel()
-			onFakeAndKernel(t, func(t *testing.T, g *harness) {
-				t.Helper()
-				newerOwnerWins(t, g, onLo)
-			})
-		})
-	}
+	onLinkAndLo(t, newerOwnerWins)
 }
 
 func newerOwnerWins(t *testing.T, g *harness, onLo bool) {
