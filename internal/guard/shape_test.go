@@ -20,7 +20,7 @@ const (
 	mostFiles        = 264
 	mostTypes        = 653
 	mostSupportLines = 14600
-	mostTestLines    = 79100
+	mostTestLines    = 79200
 )
 
 // packageLines are the most lines of a package, in hundreds, where it may have more than 1,000.
