@@ -315,13 +315,8 @@ func (r *restorer) validate(msg []byte) error {
 func isStoredForm(msg []byte) bool {
 	const response, opcode = 0x80, 0x78
 	name := nameOf(msg)
-	for _, c := range name {
-		if c >= 'A' && c <= 'Z' { // label lengths are smaller
-			return false
-		}
-	}
 	class := binary.BigEndian.Uint16(msg[wire.HeaderLen+len(name)+2:])
-	return msg[2]&response != 0 && msg[2]&opcode == 0 && class == wire.ClassIN
+	return msg[2]&response != 0 && msg[2]&opcode == 0 && class == wire.ClassIN && wire.IsCanonical(name)
 }
 
 // nameOf returns the name in the question of a parsed message.

@@ -32,7 +32,7 @@ type DNS64 struct {
 	all         bool // synthesize even if there are AAAA records
 	ipv4Clients bool // synthesize also for clients over IPv4
 	base        [16]byte
-	embedder    wire.Embedder // embed
+	embedder    func(to *[16]byte, from *[4]byte) bool // embed
 }
 
 // DNS64Config configures a DNS64.
@@ -167,7 +167,7 @@ func (w *restorer) withoutMapped() restoreState {
 			}
 			w.order = append(w.order, uint16(i))
 		}
-		if w.sift.Keep(m, w.order) != nil {
+		if w.recaster.Keep(m, w.order) != nil {
 			return failed
 		}
 		m.ClearAuthentic()

@@ -88,9 +88,9 @@ type restorer struct {
 	denial   wire.Message
 	held     []byte
 	recaster wire.Rewriter
-	sift     wire.RecordFilter
 	order    []uint16 // reused
 	renamer  reverseRenamer
+	renames  func(dst, name []byte) ([]byte, bool)
 	name     [wire.MaxName]byte
 }
 
@@ -154,7 +154,10 @@ func (w *restorer) rename(rule *rewriteRule, ask *wire.Question, dst []byte, sta
 		end += 1 + int(w.held[end])
 	}
 	w.renamer = reverseRenamer{rule: rule, lookupName: w.held[wire.HeaderLen : end+1], asked: asked}
-	dst = w.recaster.Rename(dst[:start], &w.tail, asked, &w.renamer)
+	if w.renames == nil {
+		w.renames = w.renamer.rename // made once: a method value allocates
+	}
+	dst = w.recaster.Rename(dst[:start], &w.tail, asked, w.renames)
 	w.renamer.rule = nil
 	return dst, restored
 }

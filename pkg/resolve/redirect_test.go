@@ -229,7 +229,7 @@ func FuzzRedirect(f *testing.F) {
 			return
 		}
 		var q wire.Query
-		if q.Parse(pkt) != wire.FaultNone {
+		if q.Parse(pkt) != wire.RcodeSuccess {
 			return
 		}
 		if !stream && len(reply) > min(wire.SafeUDP, int(q.UDPSize)) {

@@ -180,8 +180,8 @@ type reverseRenamer struct {
 	lookupName, asked []byte
 }
 
-// Rename implements [wire.Renamer].
-func (r *reverseRenamer) Rename(dst, name []byte) ([]byte, bool) {
+// rename appends the original name of name, see [wire.Rewriter.Rename].
+func (r *reverseRenamer) rename(dst, name []byte) ([]byte, bool) {
 	if r.rule.Kind == RewriteSuffix && r.rule.To != "" {
 		var room [wire.MaxName]byte
 		text, ok := appendPlainText(room[:0], name)

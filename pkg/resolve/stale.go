@@ -197,7 +197,7 @@ func (d *responseBuilder) useFallback(f *inFlight, now time.Time) (found bool) {
 	if f.route == nil { // the configuration routes the name nowhere
 		return false
 	}
-	if f.plan.Zone != nil && d.q.Parse(f.query) == wire.FaultNone {
+	if f.plan.Zone != nil && d.q.Parse(f.query) == wire.RcodeSuccess {
 		if d.useZoneFallback(f.plan.Zone, &d.q, now) {
 			return true
 		}

@@ -147,7 +147,7 @@ func (y *stateTest) ask(t *testing.T, m *dns.Msg) string {
 func (y *stateTest) held(t *testing.T, m *dns.Msg) string {
 	t.Helper()
 	var q wire.Query
-	if q.Parse(pack(t, m)) != wire.FaultNone {
+	if q.Parse(pack(t, m)) != wire.RcodeSuccess {
 		t.Fatal("the query cannot be read")
 	}
 	msg, state := y.p.Cache.Lookup(q.Key(), time.Now(), nil)

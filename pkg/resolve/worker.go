@@ -44,8 +44,8 @@ func (r *Resolver) NewWorker() *Worker { return &Worker{r: r} }
 func (l *Worker) AnswerFromMemory(pkt []byte, from *wire.Peer, now time.Time, dst []byte) ([]byte, wire.Verdict) {
 	l.plan = l.r.plan.Load()
 	l.tally.begin(now)
-	if fault := l.q.Parse(pkt); fault != wire.FaultNone {
-		return l.answerFault(fault, pkt, from, dst)
+	if rcode := l.q.Parse(pkt); rcode != wire.RcodeSuccess {
+		return l.answerFault(rcode, pkt, from, dst)
 	}
 	if l.isSelfQuery(from) {
 		return l.answerSelf(from, now, dst), wire.Answered
@@ -292,24 +292,20 @@ func (d *responseBuilder) useZoneFallback(z *zone.Zone, q *wire.Query, now time.
 //	a name of our own loop probes         REFUSED, see upstream.LoopDetector
 
 // answerFault replies to a malformed or unsupported packet.
-func (l *Worker) answerFault(fault wire.Fault, pkt []byte, from *wire.Peer, dst []byte) ([]byte, wire.Verdict) {
-	var rcode byte
-	switch fault {
-	case wire.FaultFormErr:
-		l.tally.malformed++
-		rcode = wire.RcodeFormErr
-	case wire.FaultNotImp:
-		rcode = wire.RcodeNotImp
-	case wire.FaultBadVers:
-		opts := wire.ReplyOptions{Limit: l.q.Limit(from.Stream, l.plan.UDPSize), UDPSize: l.plan.UDPSize, EDE: wire.EDENone}
-		l.tally.response(SourceRefused, wire.RcodeBadVers)
-		return l.q.AppendEmpty(dst, wire.RcodeBadVers, &opts), wire.Answered
-	case wire.FaultNone, wire.FaultDrop:
+func (l *Worker) answerFault(rcode int, pkt []byte, from *wire.Peer, dst []byte) ([]byte, wire.Verdict) {
+	if rcode == wire.NoReply {
 		l.tally.dropped++
 		return dst, wire.Dropped
 	}
-	l.tally.response(SourceRefused, int(rcode))
-	return wire.AppendFault(dst, pkt, rcode), wire.Answered
+	l.tally.response(SourceRefused, rcode)
+	switch rcode {
+	case wire.RcodeFormErr:
+		l.tally.malformed++
+	case wire.RcodeBadVers:
+		opts := wire.ReplyOptions{Limit: l.q.Limit(from.Stream, l.plan.UDPSize), UDPSize: l.plan.UDPSize, EDE: wire.EDENone}
+		return l.q.AppendEmpty(dst, wire.RcodeBadVers, &opts), wire.Answered
+	}
+	return wire.AppendFault(dst, pkt, byte(rcode)), wire.Answered
 }
 
 // oddType reports whether a query type does not ask for records.

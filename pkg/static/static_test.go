@@ -29,7 +29,7 @@ func query(tb testing.TB, s *static.Static, name string, rrtype uint16) string {
 		tb.Fatal(err)
 	}
 	var q wire.Query
-	if q.Parse(pkt) != wire.FaultNone {
+	if q.Parse(pkt) != wire.RcodeSuccess {
 		tb.Fatal("Parse failed")
 	}
 	out, result := s.Answer(&q, []byte("before"))

@@ -105,7 +105,7 @@ func askZone(t *testing.T, z *zone.Zone, question string) string {
 	packet, err := m.Pack()
 	require(t, err)
 	var q wire.Query
-	if fault := q.Parse(packet); fault != wire.FaultNone {
+	if fault := q.Parse(packet); fault != wire.RcodeSuccess {
 		t.Fatalf("%s: fault %d in the query", question, fault)
 	}
 	answer, result := z.Answer(&q, zone.Client{MaxSize: wire.MaxMessage}, time.Now(), nil)

@@ -113,7 +113,7 @@ func unpack(tb testing.TB, b []byte) *dns.Msg {
 func parseQuery(tb testing.TB, b []byte) *wire.Query {
 	tb.Helper()
 	q := new(wire.Query)
-	if fault := q.Parse(b); fault != wire.FaultNone {
+	if fault := q.Parse(b); fault != wire.RcodeSuccess {
 		tb.Fatalf("fault %d in %x", fault, b)
 	}
 	return q

@@ -36,7 +36,7 @@ func TestAskClone(t *testing.T) {
 			for i := range tt.pkt {
 				tt.pkt[i] = 0xff
 			}
-			if fault := q.Parse(ask(0, labels("other"))); fault != wire.FaultNone {
+			if fault := q.Parse(ask(0, labels("other"))); fault != wire.RcodeSuccess {
 				t.Fatalf("fault %d", fault)
 			}
 			if diff := cmp.Diff(want, askedBy(&wire.Query{Question: clone}), cmp.FilterPath(isQuery, cmp.Ignore())); diff != "" {
@@ -62,7 +62,7 @@ func isQuery(p cmp.Path) bool {
 func TestAskCloneWithoutQuestion(t *testing.T) {
 	t.Parallel()
 	var q wire.Query
-	if fault := q.Parse(header(flagsQuery, 0, 0, 0, 0)); fault != wire.FaultFormErr {
+	if fault := q.Parse(header(flagsQuery, 0, 0, 0, 0)); fault != wire.RcodeFormErr {
 		t.Fatalf("fault %d", fault)
 	}
 	clone, _ := q.CloneTo(nil)
@@ -99,7 +99,7 @@ func TestResume(t *testing.T) {
 	t.Parallel()
 	for i, pkt := range seedQueries(t) {
 		var q, again wire.Query
-		if q.Parse(pkt) != wire.FaultNone {
+		if q.Parse(pkt) != wire.RcodeSuccess {
 			continue
 		}
 		key, asked := string(q.Key()), q.Type

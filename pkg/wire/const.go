@@ -79,7 +79,6 @@ const (
 	optionCookie    = 10 // RFC 7873
 	optionKeepalive = 11 // RFC 7828
 	optionEDE       = 15 // RFC 8914
-	optionExplain   = OptionExplain
 )
 
 // Bits of the header's third and fourth byte.

@@ -120,7 +120,7 @@ func FuzzExplanation(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, pkt, text []byte, ede, keepalive uint16) {
 		var q wire.Query
-		if q.Parse(pkt) != wire.FaultNone {
+		if q.Parse(pkt) != wire.RcodeSuccess {
 			return
 		}
 		opts := wire.ReplyOptions{Limit: q.Limit(false, 1232), UDPSize: 1232, EDE: int(ede) - 1, Keepalive: keepalive}

@@ -27,10 +27,10 @@ func sections(tb testing.TB, m *wire.Message, order []uint16) [4][]string {
 	return list
 }
 
-// TestRecordFilter leaves of an answer of every kind of name each subset of its records.
-func TestRecordFilter(t *testing.T) {
+// TestKeep leaves of an answer of every kind of name each subset of its records.
+func TestKeep(t *testing.T) {
 	t.Parallel()
-	var s wire.RecordFilter
+	var s wire.Rewriter
 	for n, msg := range seedAnswers(t) {
 		var full wire.Message
 		if full.Parse(slices.Clone(msg)) != nil {
@@ -62,14 +62,14 @@ func TestRecordFilter(t *testing.T) {
 	}
 }
 
-// TestRecordFilterOrder puts an alias before its target.
-func TestRecordFilterOrder(t *testing.T) {
+// TestKeepOrder puts an alias before its target.
+func TestKeepOrder(t *testing.T) {
 	t.Parallel()
 	target := cat(labels("www"), nil)
 	a := record(target, wire.TypeA, []byte{10, 0, 0, 1})
 	alias := record(pointer(12), wire.TypeCNAME, pointer(firstRecord))
 	m := parseMessage(t, reply(2, 0, 0, a, alias))
-	var s wire.RecordFilter
+	var s wire.Rewriter
 	if err := s.Keep(m, []uint16{1, 0}); err != nil {
 		t.Fatal(err)
 	}
@@ -79,10 +79,10 @@ func TestRecordFilterOrder(t *testing.T) {
 	}
 }
 
-// TestRecordFilterTooLong takes out the one record that spells a long name, behind so
+// TestKeepTooLong takes out the one record that spells a long name, behind so
 // much that the others, of which each then has to spell it, cannot point at one
 // another.
-func TestRecordFilterTooLong(t *testing.T) {
+func TestKeepTooLong(t *testing.T) {
 	t.Parallel()
 	name := longName(250)
 	filler := record(pointer(12), wire.TypeTXT, make([]byte, 16_200))
@@ -96,7 +96,7 @@ func TestRecordFilterTooLong(t *testing.T) {
 	for i := range order {
 		order[i] = uint16(i + 1)
 	}
-	var s wire.RecordFilter
+	var s wire.Rewriter
 	if err := s.Keep(m, order); err != nil {
 		t.Fatalf("all behind the first: %v", err)
 	}
@@ -140,7 +140,7 @@ func FuzzSifter(f *testing.F) {
 			}
 		}
 		want := sections(t, &m, order)
-		var s wire.RecordFilter
+		var s wire.Rewriter
 		if s.Keep(&m, order) != nil {
 			return // names that fit compressed only
 		}

@@ -30,23 +30,23 @@ func FuzzQuery(f *testing.F) {
 		err := m.Unpack(pkt)
 		switch {
 		case len(pkt) < 12 || pkt[2]&0x80 != 0:
-			if fault != wire.FaultDrop {
+			if fault != wire.NoReply {
 				t.Fatalf("fault %d of what is no query", fault)
 			}
 		case pkt[2]>>3&0xf != 0:
-			if fault != wire.FaultNotImp {
+			if fault != wire.RcodeNotImp {
 				t.Fatalf("fault %d of another opcode", fault)
 			}
-		case fault == wire.FaultDrop, fault == wire.FaultNotImp:
+		case fault == wire.NoReply, fault == wire.RcodeNotImp:
 			t.Fatalf("fault %d of a query", fault)
-		case fault == wire.FaultNone:
+		case fault == wire.RcodeSuccess:
 			compareQuery(t, pkt, &q, m, err)
 		case err == nil:
 			why := whyNoQuery(pkt, m)
-			if why == "" || why == "version" && fault != wire.FaultBadVers {
+			if why == "" || why == "version" && fault != wire.RcodeBadVers {
 				t.Fatalf("fault %d, but %q for %v", fault, why, m)
 			}
-			if o := m.IsEdns0(); fault == wire.FaultBadVers && (o == nil || o.Version() == 0) {
+			if o := m.IsEdns0(); fault == wire.RcodeBadVers && (o == nil || o.Version() == 0) {
 				t.Fatalf("BADVERS for %v", m)
 			}
 		}
@@ -189,7 +189,7 @@ func FuzzReply(f *testing.F) {
 	f.Fuzz(func(t *testing.T, pkt, head, tail []byte, limit uint16, ttl uint32, kind byte) {
 		var q wire.Query
 		var m wire.Message
-		if q.Parse(pkt) != wire.FaultNone || len(head) != 12 {
+		if q.Parse(pkt) != wire.RcodeSuccess || len(head) != 12 {
 			return
 		}
 		stored := cat(head[:4], u16(1), head[6:12], q.QuestionSection(), tail)

@@ -5,6 +5,7 @@ package wire
 import (
 	"encoding/binary"
 	"errors"
+	"slices"
 )
 
 // ErrMalformed reports that a message violates RFC 1035 and must not be used. It has no detail:
@@ -121,30 +122,25 @@ func optionsFit(data []byte) bool {
 	return true
 }
 
-// A layout describes where names are in the RDATA of a type.
-type layout struct {
-	before, names, after int // bytes before, number of names, bytes after
-}
-
-// nameLayout returns the layout of the types whose RDATA may hold compressed names (RFC 1035
-// section 3.3, RFC 3597 section 4), or false. NAPTR, SIG and NXT are copied unchanged: no server
-// compresses them.
-func nameLayout(rrtype uint16) (layout, bool) {
+// nameLayout returns where the RDATA of a type has names that may be compressed (RFC 1035 section
+// 3.3, RFC 3597 section 4): the number of names, and the bytes before and after them. NAPTR, SIG and
+// NXT have none here, because no server compresses them.
+func nameLayout(rrtype uint16) (before, names, after int) {
 	switch rrtype {
 	case TypeNS, 3, 4, TypeCNAME, 7, 8, 9, TypePTR, TypeDNAME: // 3 MD, 4 MF, 7 MB, 8 MG, 9 MR
-		return layout{0, 1, 0}, true
+		return 0, 1, 0
 	case TypeSOA:
-		return layout{0, 2, 20}, true
+		return 0, 2, 20
 	case 14, 17: // MINFO, RP
-		return layout{0, 2, 0}, true
+		return 0, 2, 0
 	case TypeMX, 18, 21, 36: // AFSDB, RT, KX
-		return layout{2, 1, 0}, true
+		return 2, 1, 0
 	case 26: // PX
-		return layout{2, 2, 0}, true
+		return 2, 2, 0
 	case TypeSRV:
-		return layout{6, 1, 0}, true
+		return 6, 1, 0
 	}
-	return layout{}, false
+	return 0, 0, 0
 }
 
 // dataFits checks the RDATA of r, which ends where msg ends.
@@ -155,17 +151,17 @@ func (m *Message) dataFits(msg []byte, r Record) bool {
 	case TypeAAAA:
 		return r.Size == 16
 	}
-	l, ok := nameLayout(r.Type)
-	if !ok {
+	before, names, after := nameLayout(r.Type)
+	if names == 0 {
 		return true
 	}
-	off := r.Data() + l.before
-	for range l.names {
+	off := r.Data() + before
+	for range names {
 		if off = m.nameEnd(msg, off); off < 0 {
 			return false
 		}
 	}
-	return off+l.after == len(msg)
+	return off+after == len(msg)
 }
 
 // Rcode returns the response code, including the upper bits from the OPT record.
@@ -189,12 +185,14 @@ func (m *Message) QuestionType() uint16 { return binary.BigEndian.Uint16(m.Raw[m
 
 // RecordTTL returns the record's TTL in seconds. A TTL with the top bit set counts as zero (RFC
 // 2181 section 8).
-func (m *Message) RecordTTL(r Record) uint32 {
-	ttl := binary.BigEndian.Uint32(m.Raw[r.TTL:])
-	if ttl > 1<<31-1 {
+func (m *Message) RecordTTL(r Record) uint32 { return seconds(m.Raw[r.TTL:]) }
+
+func seconds(field []byte) uint32 {
+	n := binary.BigEndian.Uint32(field)
+	if n > 1<<31-1 {
 		return 0
 	}
-	return ttl
+	return n
 }
 
 // SetRecordTTL writes the record's TTL, in seconds, into the message.
@@ -202,19 +200,8 @@ func (m *Message) SetRecordTTL(r Record, ttl uint32) {
 	binary.BigEndian.PutUint32(m.Raw[r.TTL:], ttl)
 }
 
-// SameOwner reports whether two records have the same owner name, ignoring case.
-func (m *Message) SameOwner(a, b Record) bool {
-	return sameName(m.Raw, int(a.Owner), int(b.Owner))
-}
-
 // SOAMinimum returns the MINIMUM field of the SOA record r, in seconds.
-func (m *Message) SOAMinimum(r Record) uint32 {
-	minimum := binary.BigEndian.Uint32(m.Raw[r.Data()+int(r.Size)-4:])
-	if minimum > 1<<31-1 {
-		return 0
-	}
-	return minimum
-}
+func (m *Message) SOAMinimum(r Record) uint32 { return seconds(m.Raw[r.Data()+int(r.Size)-4:]) }
 
 // ID returns the message's ID.
 func ID(msg []byte) uint16 { return binary.BigEndian.Uint16(msg) }
@@ -336,16 +323,10 @@ func (m *Message) IsReferral() bool {
 	if m.rcode != RcodeSuccess || m.Raw[2]&bitAA != 0 || binary.BigEndian.Uint16(m.Raw[6:]) != 0 {
 		return false
 	}
-	refers := false
-	for _, r := range m.Records {
-		if r.Section == Authority {
-			if r.Type == TypeSOA {
-				return false
-			}
-			refers = refers || r.Type == TypeNS
-		}
+	has := func(rrtype uint16) bool {
+		return slices.ContainsFunc(m.Records, func(r Record) bool { return r.Section == Authority && r.Type == rrtype })
 	}
-	return refers
+	return has(TypeNS) && !has(TypeSOA)
 }
 
 // AddressRun finds the first address RRset in the answer section: a run of two or more A or AAAA
@@ -369,7 +350,7 @@ func (m *Message) AddressRun() (first, count int) {
 
 func (m *Message) sameSet(a, b Record) bool {
 	return b.Section == a.Section && b.Type == a.Type && b.Class == a.Class && b.Size == a.Size &&
-		m.RecordTTL(a) == m.RecordTTL(b) && m.SameOwner(a, b)
+		m.RecordTTL(a) == m.RecordTTL(b) && sameName(m.Raw, int(a.Owner), int(b.Owner))
 }
 
 // StripOPT removes the OPT record in place: it is valid for one hop only and must not be stored
@@ -421,19 +402,22 @@ func (m *Message) AppendToChain(buf []byte, start, target int) ([]byte, bool) {
 		return label + by
 	}
 	head := len(buf)
-	fits, counts, end := m.recordsWithin(MaxMessage - by)
-	buf = append(buf, m.Raw[m.qend:end]...)
+	buf = append(buf, m.Raw[m.qend:]...)
 	msg := buf[start:]
-	for _, r := range m.Records[:fits] {
+	var counts sectionCounts
+	for _, r := range m.Records {
+		if r.Data()+int(r.Size)+by > MaxMessage {
+			setTruncated(msg, r.Section)
+			buf = buf[:start+int(r.Owner)+by]
+			break
+		}
 		r.Owner, r.TTL = uint16(int(r.Owner)+by), uint16(int(r.TTL)+by)
 		if !relocateRecord(msg, r, moved) {
 			return buf[:head], false
 		}
+		counts[r.Section]++
 	}
 	msg[2] |= m.Raw[2] & bitTC
-	if fits < len(m.Records) && m.Records[fits].Section < Additional { // RFC 2181 section 9
-		msg[2] |= bitTC
-	}
 	msg[3] = msg[3]&^rcodeMask | m.Raw[3]&rcodeMask
 	for section, n := range counts {
 		count := msg[6+2*section:]
@@ -442,30 +426,15 @@ func (m *Message) AppendToChain(buf []byte, start, target int) ([]byte, bool) {
 	return buf, true
 }
 
-// recordsWithin returns how many records end at or before limit, their number by section, and the
-// end of the last one.
-func (m *Message) recordsWithin(limit int) (fits int, counts [Additional + 1]uint16, end int) {
-	end = m.qend
-	for i, r := range m.Records {
-		next := r.Data() + int(r.Size)
-		if next > limit {
-			return i, counts, end
-		}
-		counts[r.Section]++
-		end = next
-	}
-	return len(m.Records), counts, end
-}
-
 // relocateRecord corrects the pointers of the record r of msg after labels have moved.
 func relocateRecord(msg []byte, r Record, moved func(int) int) bool {
 	off := relocateName(msg, int(r.Owner), moved)
-	l, ok := nameLayout(r.Type)
-	if off < 0 || !ok {
-		return off >= 0
+	if off < 0 {
+		return false
 	}
-	off = r.Data() + l.before
-	for range l.names {
+	before, names, _ := nameLayout(r.Type)
+	off = r.Data() + before
+	for range names {
 		if off = relocateName(msg, off, moved); off < 0 {
 			return false
 		}
@@ -476,22 +445,16 @@ func relocateRecord(msg []byte, r Record, moved func(int) int) bool {
 // relocateName corrects the pointer at the end of the name at off, if it has one. It returns the
 // offset after the name, or -1 if the pointer's label is gone.
 func relocateName(msg []byte, off int, moved func(int) int) int {
-	for {
-		n := int(msg[off])
-		switch {
-		case n == 0:
-			return off + 1
-		case n <= MaxLabel:
-			off += n + 1
-		default:
-			to := moved(pointer(msg, off))
-			if to < 0 || to >= pointerReach {
-				return -1
-			}
-			binary.BigEndian.PutUint16(msg[off:], uint16(0xc000|to))
-			return off + 2
-		}
+	off = labelsEnd(msg, off)
+	if msg[off] == 0 {
+		return off + 1
 	}
+	to := moved(pointer(msg, off))
+	if to < 0 || to >= pointerReach {
+		return -1
+	}
+	binary.BigEndian.PutUint16(msg[off:], uint16(0xc000|to))
+	return off + 2
 }
 
 // AppendDenial appends m, an NXDOMAIN answer, as the answer for name and rrtype: no name exists

@@ -185,7 +185,7 @@ func badVersions() [][]byte {
 func TestBadVersions(t *testing.T) {
 	t.Parallel()
 	for _, pkt := range badVersions() {
-		if fault := new(wire.Query).Parse(pkt); fault != wire.FaultFormErr {
+		if fault := new(wire.Query).Parse(pkt); fault != wire.RcodeFormErr {
 			t.Errorf("fault %d, want FORMERR: %x", fault, pkt)
 		}
 	}

@@ -7,6 +7,7 @@ import (
 	"encoding/binary"
 	"encoding/hex"
 	"sort"
+	"strconv"
 )
 
 // maxPointers is the most compression pointers that one name may follow. A name of 255 bytes has at
@@ -19,52 +20,39 @@ const maxPointers = 126
 // of walking all names of a parsed message.
 const maxLabelSteps = 1 << 18
 
-// plainNameEnd returns the offset after the uncompressed name at off, or -1.
-func plainNameEnd(msg []byte, off int) int {
-	start := off
-	for {
-		if off >= len(msg) {
-			return -1
-		}
+// labelsEnd skips the labels at off. It returns the offset of the root label or pointer that ends
+// them, or -1 if the message or the longest name ends first.
+func labelsEnd(msg []byte, off int) int {
+	for limit := min(len(msg), off+MaxName); off < limit; {
 		n := int(msg[off])
-		if n > MaxLabel {
-			return -1
-		}
-		off += n + 1
-		if off-start > MaxName {
-			return -1
-		}
-		if n == 0 {
+		if n == 0 || n > MaxLabel {
 			return off
 		}
+		off += n + 1
 	}
+	return -1
+}
+
+// plainNameEnd returns the offset after the uncompressed name at off, or -1.
+func plainNameEnd(msg []byte, off int) int {
+	if end := labelsEnd(msg, off); end >= 0 && msg[end] == 0 {
+		return end + 1
+	}
+	return -1
 }
 
 // anyNameEnd returns the offset after the name at off, or -1. A pointer at its end is not followed.
 func anyNameEnd(msg []byte, off int) int {
-	start := off
-	for {
-		if off >= len(msg) {
-			return -1
-		}
-		n := int(msg[off])
-		switch {
-		case n == 0:
-			return off + 1
-		case n <= MaxLabel:
-			off += n + 1
-		case n >= 0xc0:
-			if off+2 > len(msg) {
-				return -1
-			}
-			return off + 2
-		default:
-			return -1
-		}
-		if off-start >= MaxName { // the root label is still to come
-			return -1
-		}
+	end := labelsEnd(msg, off)
+	switch {
+	case end < 0:
+		return -1
+	case msg[end] == 0:
+		return end + 1
+	case msg[end] < 0xc0 || end+2 > len(msg):
+		return -1
 	}
+	return end + 2
 }
 
 // sameName compares the names at a and b, following pointers and ignoring case. Both must have
@@ -100,17 +88,9 @@ func follow(msg []byte, off int) int {
 // lower writes src to dst in lower case. Both have the same length. Length bytes are below 'A', so
 // src may be a whole wire-form name.
 func lower(dst, src []byte) {
-	const (
-		ones   = 0x0101010101010101
-		high   = 0x80 * ones
-		belowA = (0x80 - 'A') * ones
-		aboveZ = (0x7f - 'Z') * ones
-	)
 	for len(src) >= 8 && len(dst) >= 8 {
 		x := binary.LittleEndian.Uint64(src)
-		low := x &^ high
-		upper := ^x & high & ((low + belowA) ^ (low + aboveZ))
-		binary.LittleEndian.PutUint64(dst, x|upper>>2)
+		binary.LittleEndian.PutUint64(dst, x|letterBits(x)>>2)
 		src, dst = src[8:], dst[8:]
 	}
 	for i, c := range src {
@@ -191,24 +171,12 @@ func (s *labelSet) addLabels(msg []byte, off, stop int) {
 	s.add(stop)
 }
 
-// labelsEnd skips the labels at off. It returns the offset of the root label or pointer that ends
-// them, or -1 if the message ends first.
-func labelsEnd(msg []byte, off int) int {
-	for off < len(msg) && msg[off] != 0 && msg[off] <= MaxLabel {
-		off += int(msg[off]) + 1
-	}
-	if off >= len(msg) {
-		return -1
-	}
-	return off
-}
-
 // nameEnd returns the offset after the name at off. It checks that every pointer leads to a label
 // of an earlier name, and that the name has at most [MaxName] bytes. It returns -1 if the name is
 // malformed.
 func (m *Message) nameEnd(msg []byte, off int) int {
 	stop := labelsEnd(msg, off)
-	if stop < 0 || stop-off+1 > MaxName {
+	if stop < 0 {
 		return -1
 	}
 	m.labels.addLabels(msg, off, stop)
@@ -267,7 +235,7 @@ func (m *Message) isLabel(msg []byte, off int) bool {
 		return false
 	}
 	r := m.Records[i]
-	if _, walked := nameLayout(r.Type); walked || plainNameEnd(msg[:r.Data()+int(r.Size)], off) < 0 {
+	if _, names, _ := nameLayout(r.Type); names > 0 || plainNameEnd(msg[:r.Data()+int(r.Size)], off) < 0 {
 		return false
 	}
 	m.labels.addLabels(msg, off, labelsEnd(msg, off))
@@ -290,13 +258,10 @@ const LoopNonce = 16
 // loopHead is the length in bytes of a loop name before its zone.
 const loopHead = 1 + 2*LoopNonce + len(loopLabels)
 
-// maxName is the bytes of the longest name (RFC 1035 section 2.3.4).
-const maxName = 255
-
 // AppendLoopName appends the loop name for a nonce and a canonical zone name. It appends nothing if
 // the result would be too long for a name.
 func AppendLoopName(dst []byte, nonce [LoopNonce]byte, zone []byte) []byte {
-	if loopHead+len(zone) > maxName {
+	if loopHead+len(zone) > MaxName {
 		return dst
 	}
 	dst = append(dst, 2*LoopNonce)
@@ -404,7 +369,9 @@ func HexDigit(c byte) int {
 func AppendReverse[T string | []byte](dst []byte, addr T) []byte {
 	if len(addr) == 4 {
 		for i := len(addr) - 1; i >= 0; i-- {
-			dst = appendDecimalLabel(dst, addr[i])
+			length := len(dst)
+			dst = strconv.AppendUint(append(dst, 0), uint64(addr[i]), 10)
+			dst[length] = byte(len(dst) - length - 1)
 		}
 		return append(dst, reverseTree4...)
 	}
@@ -413,15 +380,4 @@ func AppendReverse[T string | []byte](dst []byte, addr T) []byte {
 		dst = append(dst, 1, digits[addr[i]&0xf], 1, digits[addr[i]>>4])
 	}
 	return append(dst, reverseTree6...)
-}
-
-// appendDecimalLabel appends n as a label of decimal digits.
-func appendDecimalLabel(dst []byte, n byte) []byte {
-	switch {
-	case n >= 100:
-		return append(dst, 3, '0'+n/100, '0'+n/10%10, '0'+n%10)
-	case n >= 10:
-		return append(dst, 2, '0'+n/10, '0'+n%10)
-	}
-	return append(dst, 1, '0'+n)
 }

@@ -7,17 +7,9 @@ import (
 	"slices"
 )
 
-// A Fault is the defect of a packet that should be a query.
-type Fault uint8
-
-// The faults and their answers.
-const (
-	FaultNone    Fault = iota // a valid query
-	FaultDrop                 // no answer: shorter than a header, or a response, which could start a loop between two servers
-	FaultFormErr              // FORMERR
-	FaultNotImp               // NOTIMP: an opcode other than QUERY
-	FaultBadVers              // BADVERS: an EDNS version above 0
-)
+// NoReply is the result of Parse for a packet that gets no answer: it is shorter than a header, or a
+// response, which could start a loop between two servers.
+const NoReply = -1
 
 // Bounds on what one query may carry.
 const (
@@ -64,26 +56,28 @@ type Query struct {
 	key        [MaxName + 3 + maxSubnet]byte
 }
 
-// Parse reads pkt in one pass and keeps references to it. With FaultNone it sets every field. With
-// FaultFormErr and FaultBadVers it sets the fields that precede the fault.
-func (q *Query) Parse(pkt []byte) Fault {
+// Parse reads pkt in one pass and keeps references to it. It returns RcodeSuccess and has set every
+// field, or it returns the rcode of the answer to a defective query, or NoReply. With RcodeFormErr
+// and RcodeBadVers (an EDNS version above 0) it has set the fields that precede the defect.
+// RcodeNotImp means an opcode other than QUERY.
+func (q *Query) Parse(pkt []byte) (rcode int) {
 	q.reset()
 	if len(pkt) < HeaderLen || pkt[2]&bitQR != 0 {
-		return FaultDrop
+		return NoReply
 	}
 	q.ID = binary.BigEndian.Uint16(pkt)
 	if pkt[2]&opcodeMask != 0 {
-		return FaultNotImp
+		return RcodeNotImp
 	}
 	q.RD = pkt[2]&bitRD != 0
 	q.AD = pkt[3]&bitAD != 0
 	q.CD = pkt[3]&bitCD != 0
 	if binary.BigEndian.Uint16(pkt[4:]) != 1 { // RFC 9619
-		return FaultFormErr
+		return RcodeFormErr
 	}
 	end := plainNameEnd(pkt, HeaderLen)
 	if end < 0 || end+4 > len(pkt) {
-		return FaultFormErr
+		return RcodeFormErr
 	}
 	q.nameLen = end - HeaderLen
 	q.question = pkt[HeaderLen : end+4]
@@ -94,15 +88,14 @@ func (q *Query) Parse(pkt []byte) Fault {
 	end += 4
 	if binary.BigEndian.Uint32(pkt[6:]) != 0 {
 		if end = q.parseIXFR(pkt, end); end < 0 {
-			return FaultFormErr
+			return RcodeFormErr
 		}
 	}
-	fault := FaultNone
 	if additional := binary.BigEndian.Uint16(pkt[10:]); additional != 0 {
-		fault = q.parseAdditional(pkt, end, int(additional))
+		rcode = q.parseAdditional(pkt, end, int(additional))
 	}
 	q.finishKey()
-	return fault
+	return rcode
 }
 
 // parseIXFR reads the records before the additional section, at off. Only an IXFR query has one:
@@ -140,39 +133,42 @@ func (q *Query) reset() {
 func (q *Query) finishKey() {
 	n := q.keyNameLen
 	binary.BigEndian.PutUint16(q.key[n:], q.Type)
-	var flags byte
+	q.key[n+2] = q.keyFlags()
+	q.keyLen = n + 3
+}
+
+// keyFlags returns the flags byte of a key.
+func (q *Question) keyFlags() (flags byte) {
 	if q.DO {
 		flags |= keyDO
 	}
 	if q.CD {
 		flags |= keyCD
 	}
-	q.key[n+2] = flags
-	q.keyLen = n + 3
+	return flags
 }
 
 // parseAdditional reads n records from off. It accepts one OPT record and skips all others.
-func (q *Query) parseAdditional(pkt []byte, off, n int) Fault {
+func (q *Query) parseAdditional(pkt []byte, off, n int) (rcode int) {
 	if n > maxAdditional {
-		return FaultFormErr
+		return RcodeFormErr
 	}
-	fault := FaultNone
 	for range n {
 		end, next := recordEnds(pkt, off)
 		if next > len(pkt) {
-			return FaultFormErr
+			return RcodeFormErr
 		}
 		if binary.BigEndian.Uint16(pkt[end:]) == TypeOPT {
 			if q.EDNS || pkt[off] != 0 {
-				return FaultFormErr
+				return RcodeFormErr
 			}
-			if fault = q.parseOPT(pkt[end+2 : next]); fault == FaultFormErr {
-				return fault
+			if rcode = q.parseOPT(pkt[end+2 : next]); rcode == RcodeFormErr {
+				return rcode
 			}
 		}
 		off = next
 	}
-	return fault // BADVERS only now: a record after the OPT may still be malformed
+	return rcode // BADVERS only now: a record after the OPT may still be malformed
 }
 
 // recordEnds returns the offset after the owner of the record at off, and the offset after the
@@ -186,29 +182,29 @@ func recordEnds(pkt []byte, off int) (owner, next int) {
 }
 
 // parseOPT reads an OPT record, beginning with its class field (RFC 6891 section 6.1).
-func (q *Query) parseOPT(opt []byte) Fault {
+func (q *Query) parseOPT(opt []byte) (rcode int) {
 	q.EDNS = true
 	q.UDPSize = max(binary.BigEndian.Uint16(opt), MinUDP)
 	q.DO = opt[4]&0x80 != 0
 	if opt[3] != 0 {
-		return FaultBadVers // the options of another version may have another shape
+		return RcodeBadVers // the options of another version may have another shape
 	}
 	options := opt[8:]
 	for n := 0; len(options) > 0; n++ {
 		if len(options) < 4 || n == maxOptions {
-			return FaultFormErr
+			return RcodeFormErr
 		}
 		code := binary.BigEndian.Uint16(options)
 		size := int(binary.BigEndian.Uint16(options[2:]))
 		if 4+size > len(options) {
-			return FaultFormErr
+			return RcodeFormErr
 		}
 		if !q.parseOption(code, options[4:4+size]) {
-			return FaultFormErr
+			return RcodeFormErr
 		}
 		options = options[4+size:]
 	}
-	return FaultNone
+	return RcodeSuccess
 }
 
 // parseOption reads one option and reports whether its length is valid. It ignores unknown options
@@ -231,7 +227,7 @@ func (q *Query) parseOption(code uint16, data []byte) bool {
 		}
 	case optionKeepalive:
 		q.Keepalive = true
-	case optionExplain:
+	case OptionExplain:
 		q.Explain = q.Explain || len(data) == 0
 	}
 	return true
@@ -243,18 +239,9 @@ func subnetFits(data []byte) bool {
 	if len(data) < 4 {
 		return false
 	}
-	bits := 32
-	switch binary.BigEndian.Uint16(data) {
-	case 0: // the client asks that no subnet is sent
-		bits = 0
-	case 1:
-	case 2:
-		bits = 128
-	default:
-		return false
-	}
-	source := int(data[2])
-	return source <= bits && data[3] == 0 && len(data) == 4+(source+7)/8
+	addressBits := [...]int{0, 32, 128} // by family; 0: the client asks that no subnet is sent
+	family, source := int(binary.BigEndian.Uint16(data)), int(data[2])
+	return family < len(addressBits) && source <= addressBits[family] && data[3] == 0 && len(data) == 4+(source+7)/8
 }
 
 // Name returns the canonical wire-form name to look up: the name in the question, or the one of the
@@ -336,14 +323,7 @@ func (q *Question) CloneTo(room []byte) (Question, []byte) {
 func (q *Question) AppendKey(dst, name []byte) []byte {
 	dst = append(dst, name...)
 	dst = binary.BigEndian.AppendUint16(dst, q.Type)
-	var flags byte
-	if q.DO {
-		flags |= keyDO
-	}
-	if q.CD {
-		flags |= keyCD
-	}
-	return append(dst, flags)
+	return append(dst, q.keyFlags())
 }
 
 // KeyFlags decodes the flags byte of a key, which follows name and type, into the DO and CD bits.
@@ -375,15 +355,24 @@ func CopyQuestion(r, q []byte) {
 	}
 }
 
+// optAfterQuestion returns the offset of the OPT record that follows the question of q, or -1.
+func optAfterQuestion(q []byte) int {
+	end := questionEnd(q)
+	if end < 0 || len(q) < end+optFixed || q[end] != 0 || binary.BigEndian.Uint16(q[end+1:]) != TypeOPT {
+		return -1
+	}
+	return end
+}
+
 // WithUDPSize returns a copy of q, a query that [Query.AppendUpstream] made, with another EDNS
 // size. It returns q itself if no OPT record follows the question.
 func WithUDPSize(q []byte, size uint16) []byte {
-	end := questionEnd(q)
-	if end < 0 || len(q) < end+11 || q[end] != 0 || binary.BigEndian.Uint16(q[end+1:]) != TypeOPT {
+	opt := optAfterQuestion(q)
+	if opt < 0 {
 		return q
 	}
 	q = slices.Clone(q)
-	binary.BigEndian.PutUint16(q[end+3:], size)
+	binary.BigEndian.PutUint16(q[opt+3:], size)
 	return q
 }
 
@@ -394,39 +383,24 @@ const (
 	MaxPadding    = 4 + padBlock - 1 // bytes that AppendPadded adds at most
 )
 
-// AppendPadded appends the query q with a padding option, so that its size reveals little about the name. A query
-// without an OPT record as its only record, or with padding, is appended unchanged.
+// AppendPadded appends the query q, which has no padding, with a padding option, so that its size reveals little about
+// the name. A query without an OPT record as its only record is appended unchanged.
 func AppendPadded(dst, q []byte) []byte {
-	end, start := questionEnd(q), len(dst)
+	opt, start := optAfterQuestion(q), len(dst)
 	dst = append(dst, q...)
-	if end < 0 || len(q) < end+11 || len(q)+MaxPadding > MaxMessage || binary.BigEndian.Uint64(q[4:]) != 1<<48|1 ||
-		q[end] != 0 || binary.BigEndian.Uint16(q[end+1:]) != TypeOPT || !lacksPadding(q[end+11:]) {
+	if opt < 0 || len(q)+MaxPadding > MaxMessage || binary.BigEndian.Uint64(q[4:]) != 1<<48|1 {
 		return dst
 	}
-	size := binary.BigEndian.Uint16(q[end+9:])
-	if end+11+int(size) != len(q) {
+	size := binary.BigEndian.Uint16(q[opt+9:])
+	if opt+optFixed+int(size) != len(q) {
 		return dst
 	}
 	var zeros [padBlock]byte
 	n := -(len(q) + 4) & (padBlock - 1)
 	dst = append(dst, 0, optionPadding, 0, byte(n))
 	dst = append(dst, zeros[:n]...)
-	binary.BigEndian.PutUint16(dst[start+end+9:], size+uint16(4+n))
+	binary.BigEndian.PutUint16(dst[start+opt+9:], size+uint16(4+n))
 	return dst
-}
-
-// lacksPadding reports whether the EDNS options are well formed, without padding among them.
-func lacksPadding(options []byte) bool {
-	if !optionsFit(options) {
-		return false
-	}
-	for len(options) > 0 {
-		if binary.BigEndian.Uint16(options) == optionPadding {
-			return false
-		}
-		options = options[4+int(binary.BigEndian.Uint16(options[2:])):]
-	}
-	return true
 }
 
 // RandomCase changes the case of the letters in the name of the query q: byte i by bit i modulo 64
@@ -529,7 +503,7 @@ func Answers(q, r []byte) bool {
 // owner names, and the targets of CNAME records that the server synthesized from a DNAME.
 func (m *Message) CanonicalizeQuestion() {
 	name := m.Raw[HeaderLen : m.qend-4]
-	if !hasCapital(name) {
+	if IsCanonical(name) {
 		return
 	}
 	lower(name, name)
@@ -565,18 +539,7 @@ func (m *Message) lowerCommonLabels(owner, target int) {
 	}
 }
 
-// hasCapital reports whether the name contains an upper-case letter.
-func hasCapital(name []byte) bool {
-	for ; len(name) >= 8; name = name[8:] {
-		x := binary.LittleEndian.Uint64(name)
-		if letterBits(x)>>2&^x != 0 {
-			return true
-		}
-	}
-	for _, c := range name {
-		if 'A' <= c && c <= 'Z' {
-			return true
-		}
-	}
-	return false
+// IsCanonical reports whether an uncompressed wire-form name has no upper-case letter.
+func IsCanonical(name []byte) bool {
+	return !slices.ContainsFunc(name, func(c byte) bool { return 'A' <= c && c <= 'Z' })
 }

@@ -38,8 +38,8 @@ func ask(flags uint16, name []byte, additional ...[]byte) []byte {
 func TestQueryParseKeepsWhatCameBefore(t *testing.T) {
 	t.Parallel()
 	var q wire.Query
-	if got := q.Parse(ask(flagsQuery|0x10, labels("A"), opt(4096, 1, 0x8000, []byte{1}))); got != wire.FaultBadVers {
-		t.Fatalf("fault %d, want %d", got, wire.FaultBadVers)
+	if got := q.Parse(ask(flagsQuery|0x10, labels("A"), opt(4096, 1, 0x8000, []byte{1}))); got != wire.RcodeBadVers {
+		t.Fatalf("fault %d, want %d", got, wire.RcodeBadVers)
 	}
 	want := asked{
 		ID: 0x1234, Type: wire.TypeA, Class: wire.ClassIN, UDPSize: 4096,

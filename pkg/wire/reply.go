@@ -31,10 +31,7 @@ func (q *Question) Reply(buf []byte, start int, s *ReplyOptions) []byte {
 	msg[2], msg[3] = q.flags(msg[3])
 	msg[2] |= kept
 	copy(msg[HeaderLen:], q.question)
-	room := s.Limit - q.optLen(s)
-	if len(msg) > room {
-		buf = buf[:start+truncate(msg, room)]
-	}
+	buf = buf[:start+len(Truncate(msg, s.Limit-q.optLen(s)))]
 	return q.appendOPT(buf, start, s, 0)
 }
 
@@ -58,10 +55,6 @@ func (q *Question) flags(stored byte) (third, fourth byte) {
 func (q *Question) AppendEmpty(dst []byte, rcode int, s *ReplyOptions) []byte {
 	start := len(dst)
 	dst = q.appendHeader(dst, rcode)
-	dst = append(dst, q.question...)
-	if q.question != nil {
-		dst[start+5] = 1
-	}
 	return q.appendOPT(dst, start, s, byte(rcode>>4))
 }
 
@@ -70,8 +63,7 @@ func (q *Question) AppendEmpty(dst []byte, rcode int, s *ReplyOptions) []byte {
 func (q *Question) AppendRecord(dst []byte, rrtype uint16, ttl uint32, data []byte, s *ReplyOptions) []byte {
 	start := len(dst)
 	dst = q.appendHeader(dst, RcodeSuccess)
-	dst = append(dst, q.question...)
-	dst[start+5], dst[start+7] = 1, 1
+	dst[start+7] = 1
 	dst = append(dst, 0xc0, HeaderLen)
 	dst = binary.BigEndian.AppendUint16(dst, rrtype)
 	dst = binary.BigEndian.AppendUint16(dst, q.Class)
@@ -81,10 +73,12 @@ func (q *Question) AppendRecord(dst []byte, rrtype uint16, ttl uint32, data []by
 	return q.appendOPT(dst, start, s, 0)
 }
 
+// appendHeader appends the header of a reply, and its question if q has one.
 func (q *Question) appendHeader(dst []byte, rcode int) []byte {
 	third, fourth := q.flags(byte(rcode) & rcodeMask)
 	dst = binary.BigEndian.AppendUint16(dst, q.ID)
-	return append(dst, third, fourth, 0, 0, 0, 0, 0, 0, 0, 0)
+	dst = append(dst, third, fourth, 0, byte(min(1, len(q.question))), 0, 0, 0, 0, 0, 0)
+	return append(dst, q.question...)
 }
 
 // AppendFault appends the answer to the faulty packet pkt, which has at least a header: a bare
@@ -200,65 +194,55 @@ func (q *Question) AppendExplanation(buf []byte, s *ReplyOptions, text []byte) [
 	return append(buf, text...)
 }
 
-// Truncate cuts msg, a parsed answer without OPT record, to at most limit bytes in place, as
-// [Question.Reply] does. It removes whole RRsets, but single addresses of the answer section. It
-// sets TC unless only additional records are removed. limit must leave room for the question.
-func Truncate(msg []byte, limit int) []byte {
-	if len(msg) <= limit {
-		return msg
-	}
-	return msg[:truncate(msg, limit)]
-}
-
-// truncate cuts msg, a parsed answer without OPT record, to at most limit bytes at the end of an
-// RRset and corrects the counts. It sets TC if it removes an answer or authority record, but not
-// for additional records (RFC 2181 section 9). It returns the new length.
+// Truncate cuts msg, a parsed answer without OPT record, to at most limit bytes in place, at the end
+// of an RRset. It corrects the counts and sets TC unless it removes additional records only. limit
+// must leave room for the question.
 //
 // Of an address RRset in the answer section it keeps what fits, which RFC 2181 allows with TC.
 // Clients that never retry over TCP (musl before 1.2.4) then get some addresses of a large service
 // instead of none.
-func truncate(msg []byte, limit int) int {
-	question := plainNameEnd(msg, HeaderLen) + 4
-	c := truncator{end: question, boundary: question}
+func Truncate(msg []byte, limit int) []byte {
+	if len(msg) <= limit {
+		return msg
+	}
+	end := plainNameEnd(msg, HeaderLen) + 4
+	boundary := end                // the last valid cut at or before end
+	var counts, kept sectionCounts // of the records before end, and before boundary
 	for section := range Additional + 1 {
-		if c.section(msg, section, limit) {
-			continue
-		}
-		for i, n := range c.kept {
-			binary.BigEndian.PutUint16(msg[6+2*i:], n)
-		}
-		if section < Additional {
-			msg[2] |= bitTC
-		}
-		return c.boundary
-	}
-	return c.end
-}
-
-// A truncator walks the records of a message and finds where it may be cut.
-type truncator struct {
-	end      int       // end of the records read
-	counts   [3]uint16 // records read, by section
-	boundary int       // last valid cut at or before end
-	kept     [3]uint16 // records before boundary, by section
-}
-
-// section reads a section. It returns false at the first record that ends beyond limit.
-func (c *truncator) section(msg []byte, section uint8, limit int) bool {
-	previous := -1
-	for range binary.BigEndian.Uint16(msg[6+2*section:]) {
-		fixed := anyNameEnd(msg, c.end)
-		if previous < 0 || section == Answer && isAddress(msg, fixed) || !sameSet(msg, previous, c.end) {
-			c.boundary, c.kept = c.end, c.counts
-		}
-		previous = c.end
-		c.end = fixed + 10 + int(binary.BigEndian.Uint16(msg[fixed+8:]))
-		c.counts[section]++
-		if c.end > limit {
-			return false
+		previous := -1
+		for range binary.BigEndian.Uint16(msg[6+2*section:]) {
+			fixed := anyNameEnd(msg, end)
+			if previous < 0 || section == Answer && isAddress(msg, fixed) || !sameSet(msg, previous, end) {
+				boundary, kept = end, counts
+			}
+			previous, end = end, fixed+10+int(binary.BigEndian.Uint16(msg[fixed+8:]))
+			counts[section]++
+			if end > limit {
+				kept.put(msg)
+				setTruncated(msg, section)
+				return msg[:boundary]
+			}
 		}
 	}
-	return true
+	return msg[:end]
+}
+
+// sectionCounts are the numbers of records by section.
+type sectionCounts [Additional + 1]uint16
+
+// put writes the counts into the header of msg.
+func (c *sectionCounts) put(msg []byte) {
+	for section, n := range c {
+		binary.BigEndian.PutUint16(msg[6+2*section:], n)
+	}
+}
+
+// setTruncated sets TC of msg, from which records of a section and all after it are removed, but not
+// for additional records (RFC 2181 section 9).
+func setTruncated(msg []byte, section uint8) {
+	if section < Additional {
+		msg[2] |= bitTC
+	}
 }
 
 // isAddress reports whether the record whose owner ends at off is an A or AAAA record.

@@ -19,8 +19,8 @@ import (
 // A below renames what is, or is below, one name to be below another.
 type below struct{ from, to []byte }
 
-// Rename implements wire.Renamer.
-func (b below) Rename(dst, name []byte) ([]byte, bool) {
+// rename appends the new name of name.
+func (b below) rename(dst, name []byte) ([]byte, bool) {
 	for off := 0; ; off += 1 + int(name[off]) {
 		if string(name[off:]) == string(b.from) && off+len(b.to) <= wire.MaxName {
 			return append(append(dst, name[:off]...), b.to...), true
@@ -39,7 +39,7 @@ func (b below) text(name string) string {
 	if err != nil {
 		return name
 	}
-	if out, ok := b.Rename(nil, buf[:n]); ok {
+	if out, ok := b.rename(nil, buf[:n]); ok {
 		text, _, _ := dns.UnpackDomainName(out, 0)
 		return text
 	}
@@ -239,7 +239,7 @@ func checkRename(tb testing.TB, msg []byte, question string) {
 	before := string(m.Raw)
 	var c wire.Rewriter
 	for range 2 { // what is left of the first time must not matter
-		out := c.Rename([]byte("before"), &m, b.to, b)
+		out := c.Rename([]byte("before"), &m, b.to, b.rename)
 		if string(m.Raw) != before || string(out[:6]) != "before" {
 			tb.Fatal("written to what was to stay")
 		}
@@ -380,7 +380,7 @@ func TestRecastTooLong(t *testing.T) {
 			var c wire.Rewriter
 			b := below{from: packed(t, "w."), to: packed(t, strings.Repeat("o", 63)+".")}
 			for name, out := range map[string][]byte{
-				"names":     c.Rename([]byte("x"), m, b.to, b),
+				"names":     c.Rename([]byte("x"), m, b.to, b.rename),
 				"addresses": c.SynthesizeAAAA([]byte("x"), m, embedding, 100),
 			} {
 				if name == "addresses" && tt.name != "answer" { // what is not an answer stays what it is
@@ -410,7 +410,7 @@ func TestRecastSize(t *testing.T) {
 		t.Fatal(err)
 	}
 	var c wire.Rewriter
-	out := c.Rename(nil, &m, packed(t, "web.old.example."), below{from: packed(t, "web.new.test."), to: packed(t, "web.old.example.")})
+	out := c.Rename(nil, &m, packed(t, "web.old.example."), below{from: packed(t, "web.new.test."), to: packed(t, "web.old.example.")}.rename)
 	if most := len(m.Raw) + 8; len(out) > most || len(out) < len(m.Raw) {
 		t.Errorf("%d bytes of %d, want at most %d", len(out), len(m.Raw), most)
 	}
@@ -437,7 +437,7 @@ func BenchmarkRename(b *testing.B) {
 				if m.Parse(msg) != nil {
 					b.Fatal("malformed")
 				}
-				c.Rename(dst, &m, to.to, to)
+				c.Rename(dst, &m, to.to, to.rename)
 			}
 		})
 	}

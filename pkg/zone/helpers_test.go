@@ -50,7 +50,7 @@ func ask(tb testing.TB, z *zone.Zone, name string, rrtype uint16, turn uint32, n
 func askPacket(tb testing.TB, z *zone.Zone, pkt []byte, turn uint32, now time.Time) got {
 	tb.Helper()
 	var q wire.Query
-	if fault := q.Parse(pkt); fault != wire.FaultNone {
+	if fault := q.Parse(pkt); fault != wire.RcodeSuccess {
 		tb.Fatalf("query %x: fault %d", pkt, fault)
 	}
 	const before = "before"
