@@ -251,7 +251,7 @@ func (r *generation) resize(old *generation) error {
 	if old.config.Cache.Size == r.config.Cache.Size {
 		return nil
 	}
-	resized, err := old.cache.Resize(cacheConfig(r.config.Cache), time.Now())
+	resized, err := old.cache.Resize(r.config.Cache.Size, time.Now())
 	if err != nil {
 		return fmt.Errorf("resizing the cache: %w", err)
 	}

@@ -10,8 +10,6 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
-
-	"golang.org/x/sys/unix"
 )
 
 // MinSize is the smallest budget in bytes: one shard that can hold the largest answer.
@@ -57,7 +55,9 @@ type shared struct {
 	staleTTL          atomic.Uint32 // ServeStale.TTL in seconds
 	staleWindow       atomic.Int64  // ServeStale.Window
 
-	owners owners
+	// owners holds the time of each owner's last change, in ns since the epoch, by the hash of its
+	// name. Readers take no lock.
+	owners [ownerSlots]atomic.Int64
 }
 
 // prefetchUnit is the precision of Prefetch.Remaining.
@@ -68,43 +68,42 @@ const maxHits = 1<<16 - 1
 
 // New returns an empty cache. It reserves the memory at once; the kernel backs it as it fills.
 func New(cfg Config, now time.Time) (*Cache, error) {
-	if err := cfg.check(); err != nil {
+	n, size, err := shardsOf(cfg.Size)
+	if err != nil {
 		return nil, err
 	}
-	c, err := newShared(now).build(cfg.shards())
+	c, err := newShared(now).build(n, size)
 	if err != nil {
-		return nil, fmt.Errorf("reserving %d bytes: %w", cfg.Size, err)
+		return nil, err
 	}
 	c.SetPrefetch(cfg.Prefetch)
 	c.SetServeStale(cfg.ServeStale)
 	return c, nil
 }
 
-func (cfg *Config) check() error {
-	if cfg.Size < MinSize {
-		return fmt.Errorf("cache size %d bytes is below the minimum of %d", cfg.Size, MinSize)
-	}
-	if cfg.Size > MaxSize {
-		return fmt.Errorf("cache size %d bytes is above the maximum of %d", cfg.Size, int64(MaxSize))
-	}
-	return nil
-}
-
 // pageBits is the number of offset bits within a memory page.
 const pageBits = 12
 
-// shards returns the number of shards and the size of each in bytes: an odd number of pages. Shards
-// are adjacent in memory. With a power of two as their distance, the same page of each would compete
-// for one TLB set, which costs a lookup a sixth of its time.
-func (cfg *Config) shards() (n, size int) {
-	n = min(maxShards, 1<<(bits.Len64(uint64(cfg.Size/MinSize))-1))
-	pages := int((cfg.Size-ownersLen)/int64(n)) >> pageBits
-	return n, (pages - 1 + pages&1) << pageBits
+// shardsOf returns the number of shards of a cache and the size of each in bytes: an odd number of
+// pages. Shards are adjacent in memory. With a power of two as their distance, the same page of each
+// would compete for one TLB set, which costs a lookup a sixth of its time.
+func shardsOf(budget int64) (n, size int, err error) {
+	if budget < MinSize {
+		return 0, 0, fmt.Errorf("cache size %d bytes is below the minimum of %d", budget, MinSize)
+	}
+	if budget > MaxSize {
+		return 0, 0, fmt.Errorf("cache size %d bytes is above the maximum of %d", budget, int64(MaxSize))
+	}
+	n = min(maxShards, 1<<(bits.Len64(uint64(budget/MinSize))-1))
+	pages := int((budget-ownersLen)/int64(n)) >> pageBits
+	return n, (pages - 1 + pages&1) << pageBits, nil
 }
 
 func newShared(epoch time.Time) *shared {
 	sh := &shared{seed: maphash.MakeSeed(), epoch: epoch}
-	sh.owners.init()
+	for i := range sh.owners {
+		sh.owners[i].Store(math.MinInt64)
+	}
 	return sh
 }
 
@@ -114,7 +113,7 @@ func (sh *shared) build(n, size int) (*Cache, error) {
 	for i := range c.shards {
 		s, err := newShard(sh, size)
 		if err != nil {
-			return nil, err
+			return nil, fmt.Errorf("reserving %d bytes: %w", n*size, err)
 		}
 		c.shards[i] = s
 	}
@@ -126,10 +125,7 @@ func (sh *shared) build(n, size int) (*Cache, error) {
 // queried before every owner change.
 func (c *Cache) AddSuspend(d time.Duration) {
 	for i := range c.owners {
-		moment := &c.owners[i]
-		for last := moment.Load(); last != math.MinInt64 && !moment.CompareAndSwap(last, last+int64(d)); {
-			last = moment.Load()
-		}
+		c.owners[i].Add(int64(d)) // the time of an owner that never changed stays long past
 	}
 	c.suspended.Add(int64(d))
 }
@@ -205,22 +201,12 @@ const propagationDelay = time.Second
 // queryAgeUnit is the precision of an entry's query age, rounded up.
 const queryAgeUnit = 100 * time.Millisecond
 
-// owners holds the time of each owner's last change, in ns since the epoch, by the hash of its name.
-// Readers take no lock.
-type owners [ownerSlots]atomic.Int64
-
 // ownersLen is the size of the table in bytes. It counts against the budget.
 const ownersLen = 8 * ownerSlots
 
-func (o *owners) init() {
-	for i := range o {
-		o[i].Store(math.MinInt64)
-	}
-}
-
-// outdated reports whether an answer queried at asked may predate the last change of the owner.
-func (o *owners) outdated(tag uint16, asked int64) bool {
-	return asked < o[tag-1].Load()+int64(propagationDelay)
+// predatesChange reports whether an answer queried at asked may predate the last change of the owner.
+func (sh *shared) predatesChange(tag uint16, asked int64) bool {
+	return asked < sh.owners[tag-1].Load()+int64(propagationDelay)
 }
 
 // tag returns the owner's slot plus one.
@@ -244,8 +230,3 @@ func (c *Cache) OwnerChanged(owner []byte, now time.Time) {
 func (c *Cache) ChangedSince(owner []byte, since time.Time) bool {
 	return c.owners[c.tag(owner)-1].Load() > c.nanos(since)
 }
-
-// disableHugePages makes the kernel back m with small pages. With transparent huge pages enabled for
-// all processes, a nearly empty cache would take all its memory at once. A kernel without huge pages
-// returns an error, which is fine.
-func disableHugePages(m []byte) { _ = unix.Madvise(m, unix.MADV_NOHUGEPAGE) }

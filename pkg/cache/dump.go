@@ -23,10 +23,8 @@ const (
 	dumpStaleUsed = 1 << 3  // was used after it expired
 )
 
-const (
-	dumpSlots = 256      // index slots visited under one lock
-	dumpBytes = 32 << 10 // bytes of answers copied under one lock, or one answer
-)
+// dumpBytes is the most bytes of answers copied under one lock, or those of one answer.
+const dumpBytes = 32 << 10
 
 // Dump passes the usable answers, fresh or stale, to emit as records for [Cache.Restore]. If they
 // would exceed maxBytes it emits the most used ones. Each record counts with its length prefix, an
@@ -39,30 +37,39 @@ func (c *Cache) Dump(maxBytes int64, now time.Time, emit func(record []byte) err
 	c = c.current()
 	d := dumper{at: c.nanos(now), room: maxBytes}
 	d.selectRanks(c)
-	err = c.roundRobin(func(s *shard, pos int) (int, error) {
-		pos = d.copyBatch(s, pos)
-		for _, r := range d.records {
-			if err := emit(d.buf[r.from:r.to]); err != nil {
-				return pos, err
+	err = c.eachUsable(d.at, d.copy, func() error {
+		from := 0
+		for _, to := range d.ends {
+			if err := emit(d.buf[from:to]); err != nil {
+				return err
 			}
+			from = to
 			n++
 		}
-		return pos, nil
+		d.buf, d.ends = d.buf[:0], d.ends[:0]
+		return nil
 	})
 	return n, err
 }
 
-// roundRobin calls f for each shard in turn, with the slot to continue from, until f has returned -1
-// for all. A goroutine that waits for a shard gets it while f visits the others.
-func (c *Cache) roundRobin(f func(s *shard, pos int) (int, error)) error {
+// eachUsable calls f for the usable entries of each shard in turn, some at a time under its lock, or
+// fewer if f returns false. It calls after without the lock. A goroutine that waits for a shard gets it
+// while f visits the others. An entry that moves in its index meanwhile may be missed.
+func (c *Cache) eachUsable(at int64, f func(e entry, rank int, inMain bool) bool, after func() error) error {
 	next := make([]int, len(c.shards))
 	for left := len(c.shards); left > 0; {
 		for i, s := range c.shards {
 			if next[i] < 0 {
 				continue
 			}
-			var err error
-			if next[i], err = f(s, next[i]); err != nil {
+			s.mu.Lock()
+			next[i] = s.walk(next[i], func(off int, e entry) bool {
+				state, inMain := s.state(e, at), off >= s.main.base
+				return state == Absent || state == Failed ||
+					f(e, e.worthClass(state, inMain)*dumpHits+bits.Len16(e.hits()), inMain)
+			})
+			s.mu.Unlock()
+			if err := after(); err != nil {
 				return err
 			}
 			if next[i] < 0 {
@@ -99,20 +106,16 @@ type dumper struct {
 	cutoffRank int    // the rank of which only a part fits
 	cutoffRoom int64  // bytes for records of cutoffRank
 	buf        []byte // of the records
-	records    []span // in buf
+	ends       []int  // of each record in buf
 }
-
-type span struct{ from, to int }
 
 // selectRanks determines which ranks fit.
 func (d *dumper) selectRanks(c *Cache) {
 	var bytes [ranks]int64
-	_ = c.roundRobin(func(s *shard, pos int) (int, error) {
-		return d.walk(s, pos, func(e entry, rank int, _ bool) bool {
-			bytes[rank] += recordLen(e)
-			return true
-		}), nil
-	})
+	_ = c.eachUsable(d.at, func(e entry, rank int, _ bool) bool {
+		bytes[rank] += recordLen(e)
+		return true
+	}, func() error { return nil })
 	d.cutoffRank, d.cutoffRoom = ranks-1, d.room
 	for d.cutoffRank > 0 && bytes[d.cutoffRank] <= d.cutoffRoom {
 		d.cutoffRoom -= bytes[d.cutoffRank]
@@ -120,58 +123,23 @@ func (d *dumper) selectRanks(c *Cache) {
 	}
 }
 
-// copyBatch creates records of some entries from a slot on. It returns the slot to continue from, -1
-// at the end.
-func (d *dumper) copyBatch(s *shard, pos int) int {
-	d.buf, d.records = d.buf[:0], d.records[:0]
-	return d.walk(s, pos, func(e entry, rank int, inMain bool) bool {
-		room := &d.room
-		switch {
-		case rank < d.cutoffRank:
-			return true
-		case rank == d.cutoffRank:
-			room = &d.cutoffRoom
-		}
-		from := len(d.buf)
-		d.buf = e.appendRecord(d.buf, inMain, d.at)
-		size := framedSize(len(d.buf) - from)
-		if size > *room || size > d.room {
-			d.buf = d.buf[:from]
-			return true
-		}
-		if d.room -= size; rank == d.cutoffRank {
-			d.cutoffRoom -= size
-		}
-		d.records = append(d.records, span{from, len(d.buf)})
-		return len(d.buf) < dumpBytes
-	})
-}
-
-// walk calls f for the usable entries in some slots from pos on, until f returns false. It returns the
-// slot to continue from, -1 at the end. An index never grows, and an entry changes its slot only when
-// another before it is removed; such an entry may be missed.
-func (d *dumper) walk(s *shard, pos int, f func(e entry, rank int, inMain bool) bool) int {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for end := pos + dumpSlots; pos < end; pos++ {
-		if pos >= len(s.index.slots) { // end of the index, or the shard was released
-			return -1
-		}
-		slot := s.index.slots[pos]
-		if slot == 0 {
-			continue
-		}
-		off := int(slot&0xffffffff-1) << 3
-		e, inMain := s.entryAt(off), off >= s.main.base
-		state := s.state(e, d.at)
-		if state == Absent || state == Failed {
-			continue
-		}
-		if !f(e, e.worthClass(state, inMain)*dumpHits+bits.Len16(e.hits()), inMain) {
-			return pos + 1
-		}
+// copy creates the record of an entry, if it is to be dumped. It returns false once the buffer is full.
+func (d *dumper) copy(e entry, rank int, inMain bool) bool {
+	if rank < d.cutoffRank {
+		return true
 	}
-	return pos
+	from := len(d.buf)
+	d.buf = e.appendRecord(d.buf, inMain, d.at)
+	size := framedSize(len(d.buf) - from)
+	if size > d.room || rank == d.cutoffRank && size > d.cutoffRoom {
+		d.buf = d.buf[:from]
+		return true
+	}
+	if d.room -= size; rank == d.cutoffRank {
+		d.cutoffRoom -= size
+	}
+	d.ends = append(d.ends, len(d.buf))
+	return len(d.buf) < dumpBytes
 }
 
 // recordLen estimates the bytes of the entry's record.
@@ -282,7 +250,7 @@ func (r *restorer) read(record []byte, class int) error {
 		return err
 	}
 	age := time.Duration(numbers[0]) * time.Millisecond
-	r.put(tail, origin{queryAge: queryAge}, flags, uint16(numbers[2]), r.at-int64(age)-int64(r.passed))
+	r.put(tail, queryAge, flags, uint16(numbers[2]), r.at-int64(age)-int64(r.passed))
 	return nil
 }
 
@@ -329,19 +297,11 @@ func nameOf(msg []byte) []byte {
 }
 
 // put stores r.answer with the given storing time, if it is usable and fits.
-func (r *restorer) put(tail []byte, b origin, recordFlags byte, hits uint16, stored int64) {
+func (r *restorer) put(tail []byte, queryAge, recordFlags byte, hits uint16, stored int64) {
 	c := r.cache
 	name := nameOf(r.answer.Msg)
 	k := c.denialKey(name, tail)
 	k.rrtype = r.m.QuestionType()
-	if r.owner != nil {
-		if owner := r.owner(name); owner != nil {
-			b.tag = c.tag(owner)
-		}
-	}
-	if b.tag == 0 {
-		b.queryAge = 0
-	}
 	flags := byte(0)
 	if r.answer.NXDomain {
 		flags |= flagDenial
@@ -355,16 +315,19 @@ func (r *restorer) put(tail []byte, b origin, recordFlags byte, hits uint16, sto
 	}
 	e := r.entry[:size]
 	clear(e)
-	e.encode(&k, k.rrtype, &r.answer, flags, b, stored)
+	e.encode(&k, k.rrtype, &r.answer, flags, stored)
+	if r.owner != nil {
+		if owner := r.owner(name); owner != nil {
+			e.setOwner(c.tag(owner), queryAge)
+		}
+	}
 	e[offFreq] = recordFlags & dumpFreq
 	e.setHits(hits)
 
 	s := c.lockShard(k.shardBits)
 	defer s.mu.Unlock()
-	if state := s.state(e, r.at); state == Absent {
-		return
-	}
-	if _, _, ok := s.find(&k, k.rrtype); !ok && s.insert(e, recordFlags&(dumpInMain|dumpFreq) != 0) {
+	_, _, found := s.find(&k, k.rrtype)
+	if s.state(e, r.at) != Absent && !found && s.insert(e, recordFlags&(dumpInMain|dumpFreq) != 0) {
 		r.entries++
 	}
 }
@@ -386,8 +349,6 @@ func (s *shard) insert(e entry, toMain bool) bool {
 	if !ok {
 		return false
 	}
-	copy(s.arena[off:], e)
-	s.index.add(e.hash(), off)
-	s.liveBytes += size
+	s.place(e, off)
 	return true
 }

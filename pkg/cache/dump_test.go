@@ -137,7 +137,7 @@ func TestDumpAfterResize(t *testing.T) {
 	c := staleCache(t)
 	key := nth("n", 1)
 	c.Put(key, plain(key, time.Minute, 10), epoch)
-	if _, err := c.Resize(cache.Config{Size: cache.MinSize}, epoch); err != nil {
+	if _, err := c.Resize(cache.MinSize, epoch); err != nil {
 		t.Fatal(err)
 	}
 	if got := len(dump(t, c, everything, epoch)); got != 1 {

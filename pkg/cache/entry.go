@@ -63,7 +63,7 @@ func entrySize(tail, ttls, msg int) int {
 
 // encode writes the whole entry. It is stored at the time at under k, with rrtype in place of k's
 // type.
-func (e entry) encode(k *key, rrtype uint16, a *Answer, flags byte, b origin, at int64) {
+func (e entry) encode(k *key, rrtype uint16, a *Answer, flags byte, at int64) {
 	clear(e[:headerLen])
 	binary.LittleEndian.PutUint64(e[offHash:], k.hash(rrtype))
 	binary.LittleEndian.PutUint64(e[offStored:], uint64(at))
@@ -73,8 +73,6 @@ func (e entry) encode(k *key, rrtype uint16, a *Answer, flags byte, b origin, at
 	binary.LittleEndian.PutUint16(e[offTTLs:], uint16(len(a.TTLs)))
 	binary.LittleEndian.PutUint16(e[offRotateFirst:], uint16(a.RotateFirst))
 	binary.LittleEndian.PutUint16(e[offRotateCount:], uint16(a.RotateCount))
-	binary.LittleEndian.PutUint16(e[offOwner:], b.tag)
-	e[offQueryAge] = b.queryAge
 	e[offTail] = byte(len(k.tail()))
 	e[offFlags] = flags
 	e[offName] = byte(k.nameLen - 1)
@@ -113,6 +111,13 @@ func (e entry) backoffEnd() int64 {
 func (e entry) setBackoff(at int64) {
 	units := (at - e.end() + int64(backoffUnit) - 1) / int64(backoffUnit)
 	binary.LittleEndian.PutUint32(e[offBackoff:], uint32(min(math.MaxUint32, max(0, units))))
+}
+
+// setOwner sets the tag of the entry's owner and the time from the upstream query to storing, in
+// queryAgeUnit.
+func (e entry) setOwner(tag uint16, queryAge uint8) {
+	binary.LittleEndian.PutUint16(e[offOwner:], tag)
+	e[offQueryAge] = queryAge
 }
 
 // owner returns the owner's tag, 0 for none.
@@ -232,27 +237,21 @@ const hashMultiplier = 0x9e3779b97f4a7c15
 // plainTailLen is the length after the name in nearly every key: type and flags, no subnet.
 const plainTailLen = 3
 
-// An origin says whom an entry belongs to and when it was queried.
-type origin struct {
-	tag      uint16 // of the owner; 0: none
-	queryAge uint8  // time from the upstream query to storing, in queryAgeUnit
-}
-
-// origin returns the origin of an entry for a, stored at the time at. It returns false if the answer
-// may predate its owner's last change.
-func (sh *shared) origin(a *Answer, at int64) (origin, bool) {
+// owner returns the owner's tag and the query age of an entry for a, stored at the time at. It returns
+// false if the answer may predate its owner's last change.
+func (sh *shared) owner(a *Answer, at int64) (tag uint16, queryAge uint8, ok bool) {
 	if a.Owner == nil {
-		return origin{}, true
+		return 0, 0, true
 	}
-	b := origin{tag: sh.tag(a.Owner)}
+	tag = sh.tag(a.Owner)
 	if !a.QueriedAt.IsZero() {
 		took := (at - sh.nanos(a.QueriedAt) + int64(queryAgeUnit) - 1) / int64(queryAgeUnit)
 		if took > math.MaxUint8 {
-			return b, false // longer than any upstream query takes
+			return tag, 0, false // longer than any upstream query takes
 		}
-		b.queryAge = uint8(max(0, took))
+		queryAge = uint8(max(0, took))
 	}
-	return b, !sh.owners.outdated(b.tag, at-int64(b.queryAge)*int64(queryAgeUnit))
+	return tag, queryAge, !sh.predatesChange(tag, at-int64(queryAge)*int64(queryAgeUnit))
 }
 
 // nanos converts now to ns since the epoch, suspended time included.

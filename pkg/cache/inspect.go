@@ -14,63 +14,24 @@ import (
 
 // Bounds on the lock time and size of an inspection.
 const (
-	walkStep    = 512     // index positions visited under one lock: about 50 µs
+	walkStep    = 256     // index positions visited under one lock: about 20 µs
 	maxInspect  = 256     // entries of one name; client subnets may create many
 	maxMessages = 1 << 20 // bytes of their messages
 )
 
-// A State is the state of an entry, as operators see it.
-type State uint8
-
-// The states. Unusable entries stay until they are overwritten.
-const (
-	StateFresh    State = iota // not expired
-	StateDue                   // fresh, and its prefetch was requested
-	StateStale                 // expired; used if upstream does not answer
-	StateBackoff               // stale and used at once: a refresh failed or timed out recently
-	StateFailed                // a cached failure
-	StateExpired               // unusable: expired for too long
-	StateOutdated              // unusable: older than its owner's last change
-)
-
-// String returns the word for the state in status pages and explanations.
-func (s State) String() string {
-	return [...]string{"fresh", "due", "stale", "resting", "failed", "expired", "outdated"}[s]
-}
-
-// Usable reports whether an entry in this state may be returned to clients.
-func (s State) Usable() bool { return s < StateExpired }
-
 // An Entry describes what is stored under one key, at one time.
 type Entry struct {
-	Name   []byte // canonical wire form
-	Type   uint16 // 0: all types, because the name does not exist
-	DO, CD bool   // flags of the questions it answers
-	Subnet []byte // RFC 7871 option data; nil: none
-	State  State
+	Name   []byte    // canonical wire form
+	Type   uint16    // 0: all types, because the name does not exist
+	DO, CD bool      // flags of the questions it answers
+	Subnet []byte    // RFC 7871 option data; nil: none
+	State  Freshness // PrefetchDue: its prefetch was requested; never Absent
 	Rcode  int
 	Age    time.Duration // since it was stored
 	Left   time.Duration // until expiry; negative: since expiry
 	Hits   int           // since it was stored, 65535 at most
 	Size   int           // bytes in its log
 	Msg    []byte        // whole message with current TTLs; nil from Peek and Top
-}
-
-// A Rank is the sort order of Top.
-type Rank uint8
-
-// The ranks.
-const (
-	ByHits Rank = iota
-	BySize
-)
-
-// value returns the sort value of an entry.
-func (r Rank) value(e entry) int {
-	if r == BySize {
-		return e.size()
-	}
-	return int(e.hits())
 }
 
 // Inspect returns the entries of name, which is canonical and in wire form, sorted by type and flags:
@@ -107,18 +68,36 @@ func (c *Cache) Peek(key []byte, now time.Time) (Entry, bool) {
 	return s.publicEntry(e, at), true
 }
 
-// Top returns the n highest-ranking entries in descending order. Entries stored or evicted during the
-// call may be missing. It counts no hit.
-func (c *Cache) Top(n int, by Rank, now time.Time) []Entry {
+// Top returns the n entries with the most hits, or with bySize the most bytes, in descending order,
+// equal ones by key. Entries stored or evicted during the call may be missing. It counts no hit.
+func (c *Cache) Top(n int, bySize bool, now time.Time) []Entry {
 	at := c.nanos(now)
+	rank := func(hits, size int) int {
+		if bySize {
+			return size
+		}
+		return hits
+	}
 	for {
 		c = c.current()
-		t := topHeap{limit: n, by: by}
+		list := []Entry{}
 		for i := range c.shards {
-			c.walk(uint64(i), func(s *shard, e entry) { t.add(s, e, at) })
+			c.walk(uint64(i), func(s *shard, e entry) {
+				if len(list) == n && (n == 0 || rank(int(e.hits()), e.size()) <= rank(list[n-1].Hits, list[n-1].Size)) {
+					return
+				}
+				seen := s.publicEntry(e, at)
+				if slices.ContainsFunc(list, func(other Entry) bool { return seen.compare(&other) == 0 }) {
+					return
+				}
+				place, _ := slices.BinarySearchFunc(list, &seen, func(a Entry, b *Entry) int {
+					return cmp.Or(cmp.Compare(rank(b.Hits, b.Size), rank(a.Hits, a.Size)), a.compare(b))
+				})
+				list = slices.Insert(list[:min(len(list), n-1)], place, seen)
+			})
 		}
 		if c.current() == c {
-			return t.sorted()
+			return list
 		}
 	}
 }
@@ -127,28 +106,36 @@ func (c *Cache) Top(n int, by Rank, now time.Time) []Entry {
 // visits every entry that stays, occasionally twice.
 func (c *Cache) walk(low uint64, f func(s *shard, e entry)) {
 	var in *shard
-	for pos, done := 0, false; !done; {
+	for pos := 0; pos >= 0; {
 		s := c.lockShard(low)
 		if s != in { // the entries moved: start over
 			in, pos = s, 0
 		}
-		pos, done = s.walk(pos, f)
+		pos = s.walk(pos, func(_ int, e entry) bool {
+			f(s, e)
+			return true
+		})
 		s.mu.Unlock()
 	}
 }
 
-// walk calls f for the entries of some index positions from pos on, and returns the position to
-// continue from. It stops only at a free position: no removal moves an entry across one.
-func (s *shard) walk(pos int, f func(s *shard, e entry)) (next int, done bool) {
-	for least := pos + walkStep; pos < len(s.index.slots); pos++ {
+// walk calls f for the entries of some index positions from pos on, until f returns false. It returns
+// the position to continue from, or -1 at the end. Unless f returns false it stops only at a free
+// position: no removal moves an entry across one.
+func (s *shard) walk(pos int, f func(off int, e entry) bool) (next int) {
+	for least := pos + walkStep; pos < len(s.index.slots); pos++ { // a released shard has none
 		slot := s.index.slots[pos]
-		if slot != 0 {
-			f(s, s.entryAt(int(slot&0xffffffff-1)<<3))
-		} else if pos >= least {
-			return pos, false
+		if slot == 0 {
+			if pos >= least {
+				return pos
+			}
+			continue
+		}
+		if off := int(slot&0xffffffff-1) << 3; !f(off, s.entryAt(off)) {
+			return pos + 1
 		}
 	}
-	return pos, true
+	return -1
 }
 
 // publicEntry describes e, without its message.
@@ -167,25 +154,16 @@ func (s *shard) publicEntry(e entry, at int64) Entry {
 }
 
 // stateOf returns the state of e for operators.
-func (s *shard) stateOf(e entry, at int64) State {
-	switch s.state(e, at) {
-	case Fresh, PrefetchDue:
-		if e[offFlags]&flagPrefetched != 0 {
-			return StateDue
-		}
-		return StateFresh
-	case Failed:
-		return StateFailed
-	case Stale:
-		return StateStale
-	case StaleBackoff:
-		return StateBackoff
-	case Absent:
+func (s *shard) stateOf(e entry, at int64) Freshness {
+	switch state := s.state(e, at); {
+	case state == Fresh && e[offFlags]&flagPrefetched != 0:
+		return PrefetchDue
+	case state != Absent:
+		return state
+	case s.outdated(e):
+		return Outdated
 	}
-	if s.outdated(e) {
-		return StateOutdated
-	}
-	return StateExpired
+	return Expired
 }
 
 // currentAnswer returns the answer as the next client would get it, without rotating its addresses.
@@ -208,81 +186,4 @@ func (e *Entry) compare(o *Entry) int {
 		bytes.Compare(e.Name, o.Name), cmp.Compare(e.Type, o.Type),
 		flag(e.DO)-flag(o.DO), flag(e.CD)-flag(o.CD), bytes.Compare(e.Subnet, o.Subnet),
 	)
-}
-
-// A topHeap collects the highest-ranking entries: a heap with the lowest of them first.
-type topHeap struct {
-	limit int
-	by    Rank
-	heap  []ranked
-}
-
-// A ranked is an entry and its sort value.
-type ranked struct {
-	Entry
-
-	rank int
-	hash uint64
-}
-
-// below reports whether heap element i ranks lower than element j.
-func (t *topHeap) below(i, j int) bool { return t.heap[i].rank < t.heap[j].rank }
-
-// add adds e if it ranks high enough.
-func (t *topHeap) add(s *shard, e entry, at int64) {
-	rank := t.by.value(e)
-	if len(t.heap) == t.limit && (t.limit == 0 || rank <= t.heap[0].rank) {
-		return
-	}
-	r := ranked{Entry: s.publicEntry(e, at), rank: rank, hash: e.hash()}
-	for i := range t.heap {
-		if t.heap[i].hash == r.hash && t.heap[i].compare(&r.Entry) == 0 {
-			return
-		}
-	}
-	if len(t.heap) < t.limit {
-		t.heap = append(t.heap, r)
-		t.siftUp(len(t.heap) - 1)
-		return
-	}
-	t.heap[0] = r
-	t.siftDown(0)
-}
-
-// siftUp restores the heap order upwards from element i.
-func (t *topHeap) siftUp(i int) {
-	for ; i > 0 && t.below(i, (i-1)/2); i = (i - 1) / 2 {
-		t.swap(i, (i-1)/2)
-	}
-}
-
-// siftDown restores the heap order downwards from element i.
-func (t *topHeap) siftDown(i int) {
-	for {
-		least := i
-		for _, child := range [...]int{2*i + 1, 2*i + 2} {
-			if child < len(t.heap) && t.below(child, least) {
-				least = child
-			}
-		}
-		if least == i {
-			return
-		}
-		t.swap(i, least)
-		i = least
-	}
-}
-
-func (t *topHeap) swap(i, j int) { t.heap[i], t.heap[j] = t.heap[j], t.heap[i] }
-
-// sorted returns the entries in descending order, those of equal rank by key.
-func (t *topHeap) sorted() []Entry {
-	slices.SortFunc(t.heap, func(a, b ranked) int {
-		return cmp.Or(cmp.Compare(b.rank, a.rank), a.compare(&b.Entry))
-	})
-	list := make([]Entry, len(t.heap))
-	for i := range t.heap {
-		list[i] = t.heap[i].Entry
-	}
-	return list
 }

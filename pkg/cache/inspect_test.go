@@ -207,7 +207,7 @@ func TestPeek(t *testing.T) {
 	c.Put(txt, plain(txt, 10*time.Second, 4), epoch)
 	c.Put(a, denialOf(a, time.Minute), epoch)
 	for _, key := range [][]byte{a, txt} {
-		want := cache.StateFresh
+		want := cache.Fresh
 		e, ok := c.Peek(key, after(20*time.Second))
 		if !ok || e.State != want || e.Type != 0 || e.Rcode != wire.RcodeNXDomain || e.Msg != nil {
 			t.Errorf("%q: %+v, %t; want the denial of the name", key, e, ok)
@@ -238,17 +238,17 @@ func TestTop(t *testing.T) {
 		hits = append(hits, row{string(name(key)), asked})
 		sizes = append(sizes, row{string(name(key)), c.Inspect(name(key), epoch)[0].Size})
 	}
-	for by, all := range map[cache.Rank][]row{cache.ByHits: hits, cache.BySize: sizes} {
+	for bySize, all := range map[bool][]row{false: hits, true: sizes} {
 		slices.SortFunc(all, func(a, b row) int { return cmp.Or(b.Rank-a.Rank, cmp.Compare(a.Name, b.Name)) })
 		for _, n := range []int{0, 1, 2, 3, 20, 999, 5000, 6000} {
-			top := c.Top(n, by, epoch)
+			top := c.Top(n, bySize, epoch)
 			want := all[:min(n, len(all))]
 			got := make([]int, 0, len(top))
 			ranks := make([]int, 0, len(want))
 			seen := map[string]bool{}
 			for i, e := range top {
 				rank := e.Hits
-				if by == cache.BySize {
+				if bySize {
 					rank = e.Size
 				}
 				got, ranks = append(got, rank), append(ranks, want[i].Rank)
@@ -258,11 +258,11 @@ func TestTop(t *testing.T) {
 				seen[string(e.Name)] = true
 				// Any entries of the last rank may be in the list.
 				if rank > want[len(want)-1].Rank && string(e.Name) != want[i].Name {
-					t.Errorf("rank %d, place %d of %d: %q, want %q", by, i, n, e.Name, want[i].Name)
+					t.Errorf("by size %t, place %d of %d: %q, want %q", bySize, i, n, e.Name, want[i].Name)
 				}
 			}
 			if diff := gocmp.Diff(ranks, got); diff != "" || len(top) != len(want) {
-				t.Errorf("%d by %d: %d entries, want %d (-want +got):\n%s", n, by, len(top), len(want), diff)
+				t.Errorf("%d by size %t: %d entries, want %d (-want +got):\n%s", n, bySize, len(top), len(want), diff)
 			}
 		}
 	}
@@ -277,6 +277,6 @@ func BenchmarkTop(b *testing.B) {
 	}
 	b.ReportMetric(float64(c.Stats().Entries), "entries")
 	for b.Loop() {
-		c.Top(20, cache.ByHits, epoch)
+		c.Top(20, false, epoch)
 	}
 }

@@ -10,7 +10,7 @@ import (
 	"github.com/nodecache/node-cache/pkg/wire"
 )
 
-// Freshness is the result of a lookup.
+// Freshness is the result of a lookup, and the state of an entry.
 type Freshness uint8
 
 // Results of a lookup.
@@ -21,7 +21,16 @@ const (
 	Failed                        // a cached failure (RFC 9520)
 	Stale                         // an expired answer, not appended: the caller should query upstream first
 	StaleBackoff                  // an expired answer, appended: a refresh failed or timed out recently
+
+	// States of unusable entries, which stay until they are overwritten. Lookup returns Absent for them.
+	Expired  // expired for too long
+	Outdated // older than its owner's last change
 )
+
+// String returns the word for the state of an entry in status pages and explanations.
+func (f Freshness) String() string {
+	return [...]string{"absent", "fresh", "due", "failed", "stale", "resting", "expired", "outdated"}[f]
+}
 
 // Lookup appends the answer stored under key to dst. It counts the TTLs down to now and rotates the
 // address records by one more place than last time. An answer in backoff gets the stale TTL. The
@@ -35,15 +44,11 @@ func (c *Cache) Lookup(key []byte, now time.Time, dst []byte) ([]byte, Freshness
 	start := len(dst)
 	e, found := s.selectEntry(&k, at)
 	switch found {
-	case Fresh:
+	case Fresh, Failed:
 		s.stats.Hits++
-		if hits := e.touch(); s.prefetchDue(e, hits, at) {
+		if hits := e.touch(); found == Fresh && s.prefetchDue(e, hits, at) {
 			found = PrefetchDue
 		}
-		dst = e.appendAnswer(dst, at)
-	case Failed:
-		s.stats.Hits++
-		e.touch()
 		dst = e.appendAnswer(dst, at)
 	case StaleBackoff:
 		s.stats.Stale++
@@ -130,7 +135,7 @@ func (s *shard) state(e entry, at int64) Freshness {
 // outdated reports whether e predates its owner's last change.
 func (s *shard) outdated(e entry) bool {
 	tag := e.owner()
-	return tag != 0 && s.owners.outdated(tag, e.queriedAt())
+	return tag != 0 && s.predatesChange(tag, e.queriedAt())
 }
 
 // touch counts a use of e and returns the uses since it was stored.
@@ -298,10 +303,11 @@ type Answer struct {
 // key. It counts and drops answers that no shard can hold and those whose owner changed too recently.
 func (c *Cache) Put(key []byte, a *Answer, now time.Time) {
 	k, at := c.key(key), c.nanos(now)
-	from, ok := c.origin(a, at)
+	tag, queryAge, ok := c.owner(a, at)
 	s := c.lockShard(k.shardBits)
 	defer s.mu.Unlock()
 	s.now = at
+	var e entry
 	switch {
 	case !ok:
 		s.stats.Outdated++
@@ -309,12 +315,15 @@ func (c *Cache) Put(key []byte, a *Answer, now time.Time) {
 		if k.rrtype != denialType {
 			s.remove(&k, k.rrtype)
 		}
-		s.store(&k, denialType, a, flagDenial, from)
+		e = s.store(&k, denialType, a, flagDenial)
 	case k.rrtype == denialType:
 		s.stats.Rejected++ // would be mistaken for a denial
 	default:
 		s.remove(&k, denialType)
-		s.store(&k, k.rrtype, a, 0, from)
+		e = s.store(&k, k.rrtype, a, 0)
+	}
+	if e != nil {
+		e.setOwner(tag, queryAge)
 	}
 }
 
@@ -356,7 +365,7 @@ func (c *Cache) PutFailure(key, msg []byte, first, limit time.Duration, now time
 	if e, _, ok := s.find(&k, k.rrtype); ok && e[offFlags]&flagFailure != 0 && at < e.end()+e.lifetime() {
 		a.Lifetime = min(2*time.Duration(e.lifetime()), limit)
 	}
-	s.store(&k, k.rrtype, &a, flagFailure, origin{})
+	s.store(&k, k.rrtype, &a, flagFailure)
 }
 
 // Remove removes the entry under key and the denial of its name.

@@ -104,7 +104,7 @@ func resizeOften(c *cache.Cache) (all []resized, err error) {
 		if err := os.WriteFile("/proc/self/clear_refs", []byte("5"), 0); err != nil {
 			return nil, err // 5 begins the peak anew
 		}
-		if c, err = c.Resize(cache.Config{Size: to}, after(time.Minute)); err != nil {
+		if c, err = c.Resize(to, after(time.Minute)); err != nil {
 			return nil, err
 		}
 		r := resized{From: from, To: to, Entries: c.Stats().Entries}

@@ -451,7 +451,7 @@ func (m *model) resize(choice int) {
 	var err error
 	switch choice % 8 {
 	case 0:
-		m.c, err = old.Resize(cache.Config{Size: cache.MinSize, Prefetch: m.prefetch, ServeStale: m.stale}, m.now)
+		m.c, err = old.Resize(cache.MinSize, m.now)
 	default:
 		m.c, err = old.ResizeTiny(1<<(10+choice%8), 1<<(choice/8%3), m.now)
 	}

@@ -77,7 +77,7 @@ func TestParallel(t *testing.T) {
 	group.Go(func() {
 		for i := range 40 {
 			c := current.Load()
-			d, err := c.Resize(cache.Config{Size: cache.MinSize << (i % 3), Prefetch: cache.Prefetch{Hits: 1 + i%3, Remaining: 0.5}, ServeStale: hourly}, epoch)
+			d, err := c.Resize(cache.MinSize<<(i%3), epoch)
 			if err != nil {
 				t.Error(err)
 				return
@@ -94,7 +94,7 @@ func TestParallel(t *testing.T) {
 				t.Errorf("%+v", s)
 				return
 			}
-			for _, e := range c.Top(5, cache.ByHits, epoch) {
+			for _, e := range c.Top(5, false, epoch) {
 				if len(c.Inspect(e.Name, epoch)) > 4 {
 					t.Errorf("%q has many entries", e.Name)
 					return

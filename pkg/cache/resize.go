@@ -3,7 +3,6 @@
 package cache
 
 import (
-	"fmt"
 	"math"
 	"slices"
 	"time"
@@ -18,18 +17,12 @@ import (
 //
 // When Resize returns, c is empty and forwards everything to the new cache. After an error c is
 // unchanged.
-func (c *Cache) Resize(cfg Config, now time.Time) (*Cache, error) {
-	if err := cfg.check(); err != nil {
+func (c *Cache) Resize(size int64, now time.Time) (*Cache, error) {
+	n, each, err := shardsOf(size)
+	if err != nil {
 		return nil, err
 	}
-	n, size := cfg.shards()
-	d, err := c.resize(n, size, now)
-	if err != nil {
-		return nil, fmt.Errorf("reserving %d bytes: %w", cfg.Size, err)
-	}
-	d.SetPrefetch(cfg.Prefetch)
-	d.SetServeStale(cfg.ServeStale)
-	return d, nil
+	return c.resize(n, each, now)
 }
 
 func (c *Cache) resize(n, size int, now time.Time) (*Cache, error) {
@@ -44,8 +37,7 @@ func (c *Cache) resize(n, size int, now time.Time) (*Cache, error) {
 	}
 	groups := min(len(c.shards), len(d.shards))
 	for i := range groups {
-		m := migration{from: everyNth(c.shards, i, groups), to: everyNth(d.shards, i, groups), next: d, at: c.nanos(now)}
-		m.run()
+		d.moveHere(everyNth(c.shards, i, groups), everyNth(d.shards, i, groups), c.nanos(now))
 	}
 	c.successor = d
 	return d, nil
@@ -57,15 +49,6 @@ func everyNth(shards []*shard, first, step int) (part []*shard) {
 		part = append(part, shards[i])
 	}
 	return part
-}
-
-// A migration moves the entries of some shards to the shards of the next cache with the same hash
-// bits. Other goroutines cannot reach those before the old shards are empty. Either from or to has one
-// element.
-type migration struct {
-	from, to []*shard
-	next     *Cache // the cache of to
-	at       int64
 }
 
 // worthClasses is the number of worth classes.
@@ -84,95 +67,88 @@ func (e entry) worthClass(state Freshness, inMain bool) int {
 	return w
 }
 
-// run moves the entries. If all fit it keeps the order of the logs. Otherwise it leaves out the least
-// valuable ones and moves the others in ascending order of worth, because a log evicts first what was
-// written first.
-func (m *migration) run() {
-	for _, s := range slices.Concat(m.from, m.to) {
+// worthList holds the usable entries of a shard by worth, each class in the order of the logs.
+type worthList [worthClasses]struct {
+	small, main []entry // by log
+	bytes       int
+}
+
+func (s *shard) listByWorth(at int64) (l worthList) {
+	s.each(func(_ int, e entry, inMain bool) {
+		state := s.state(e, at)
+		if state == Absent {
+			return
+		}
+		class := &l[e.worthClass(state, inMain)]
+		class.bytes += e.size()
+		if inMain {
+			class.main = append(class.main, e)
+		} else {
+			class.small = append(class.small, e)
+		}
+	})
+	return l
+}
+
+// moveHere moves the entries of shards of the previous cache to the shards of c with the same hash
+// bits. Other goroutines cannot reach those before the old shards are empty. Either from or to has one
+// element. It leaves out the least valuable entries if not all fit, and moves the others in ascending
+// order of worth, because a log evicts first what was written first.
+func (c *Cache) moveHere(from, to []*shard, at int64) {
+	for _, s := range slices.Concat(from, to) {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 	}
 	room := 0
-	for _, t := range m.to {
-		t.now = m.at
+	for _, t := range to {
+		t.now = at
 		room += t.small.size + t.main.size
 	}
 	var have [worthClasses]int
-	total := 0
-	for _, s := range m.from {
-		m.each(s, func(e entry, _ bool, worth int) {
-			have[worth] += e.size()
-			total += e.size()
-		})
-	}
-	if total <= room {
-		for _, s := range m.from {
-			m.each(s, func(e entry, inMain bool, _ int) { m.moveEntry(e, inMain) })
+	lists := make([]worthList, len(from))
+	for i, s := range from {
+		lists[i] = s.listByWorth(at)
+		for class := range lists[i] {
+			have[class] += lists[i][class].bytes
 		}
-	} else {
-		m.moveMostValuable(&have, room)
 	}
-	for _, s := range m.from {
-		s.release(m.next)
-	}
-}
-
-// moveMostValuable moves the most valuable entries that fit into room. have is the bytes per class.
-func (m *migration) moveMostValuable(have *[worthClasses]int, room int) {
 	least := worthClasses - 1 // the class of which only a part fits
-	for have[least] <= room {
+	for least >= 0 && have[least] <= room {
 		room -= have[least]
 		least--
 	}
 	for class := range worthClasses {
-		for _, s := range m.from {
+		for i := range lists {
 			leftOut := 0 // bytes of the class to leave out, oldest first
-			switch {
+			switch mine := &lists[i][class]; {
 			case class < least:
 				leftOut = math.MaxInt
 			case class == least:
-				mine := m.classBytes(s, class)
-				leftOut = mine - int(float64(mine)*float64(room)/float64(have[least]))
+				leftOut = mine.bytes - int(float64(mine.bytes)*float64(room)/float64(have[least]))
 			}
-			m.each(s, func(e entry, inMain bool, worth int) {
-				switch {
-				case worth != class:
-				case leftOut > 0:
-					leftOut -= e.size()
-					m.target(e).stats.Evictions++
-				default:
-					m.moveEntry(e, inMain)
-				}
-			})
+			leftOut = c.addMoved(lists[i][class].small, false, leftOut)
+			c.addMoved(lists[i][class].main, true, leftOut)
 		}
+	}
+	for _, s := range from {
+		s.release(c)
 	}
 }
 
-// classBytes returns the bytes of a class in s.
-func (m *migration) classBytes(s *shard, class int) (n int) {
-	m.each(s, func(e entry, _ bool, worth int) {
-		if worth == class {
-			n += e.size()
+// addMoved stores copies of entries of another cache, but the first ones of leftOut bytes. It returns
+// how many bytes are still to be left out.
+func (c *Cache) addMoved(entries []entry, inMain bool, leftOut int) int {
+	for _, e := range entries {
+		s := c.shards[e.hash()&uint64(len(c.shards)-1)]
+		if leftOut > 0 {
+			leftOut -= e.size()
+			s.stats.Evictions++
+			continue
 		}
-	})
-	return n
+		s.addMoved(e, inMain)
+	}
+	return leftOut
 }
-
-// each calls f for the usable entries of s.
-func (m *migration) each(s *shard, f func(e entry, inMain bool, worth int)) {
-	s.each(func(_ int, e entry, inMain bool) {
-		if state := s.state(e, m.at); state != Absent {
-			f(e, inMain, e.worthClass(state, inMain))
-		}
-	})
-}
-
-// target returns the shard that e moves to.
-func (m *migration) target(e entry) *shard {
-	return m.next.shards[e.hash()&uint64(len(m.next.shards)-1)]
-}
-
-func (m *migration) moveEntry(e entry, inMain bool) { m.target(e).addMoved(e, inMain) }
 
 // addMoved stores a copy of an entry of another cache. The caller does so once per entry. An entry
 // from a main log goes to the main log while that has room, otherwise to the small log, whose used
@@ -193,9 +169,7 @@ func (s *shard) addMoved(e entry, inMain bool) {
 	if !ok {
 		off, _ = s.allocate(e.hash(), size, false)
 	}
-	copy(s.arena[off:], e)
-	s.index.add(e.hash(), off)
-	s.liveBytes += size
+	s.place(e, off)
 }
 
 // release frees the memory of s, whose entries have moved to next.
@@ -203,5 +177,5 @@ func (s *shard) release(next *Cache) {
 	s.successor = next
 	s.unmap.Stop()
 	_ = unix.Munmap(s.mapped) // cannot fail for a mapping of this process
-	s.mapped, s.arena, s.index, s.ghosts, s.spare, s.liveBytes = nil, nil, index{}, nil, nil, 0
+	s.mapped, s.arena, s.index, s.ghosts, s.liveBytes = nil, nil, index{}, nil, 0
 }

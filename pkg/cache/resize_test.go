@@ -35,7 +35,7 @@ func TestNewErrors(t *testing.T) {
 				t.Errorf("got error %v, want %q", err, tt.want)
 			}
 			c := newCache(t, cache.Prefetch{})
-			if _, err := c.Resize(cache.Config{Size: tt.size}, epoch); err == nil || err.Error() != tt.want {
+			if _, err := c.Resize(tt.size, epoch); err == nil || err.Error() != tt.want {
 				t.Errorf("resized: got error %v, want %q", err, tt.want)
 			}
 		})
@@ -123,7 +123,7 @@ func TestResizedKeepsHot(t *testing.T) {
 			}
 			fill(c, "new", 10_000, epoch) // so that the logs turn
 			before := held(c, "hot", tt.hot)
-			d, err := c.Resize(cache.Config{Size: tt.size}, epoch)
+			d, err := c.Resize(tt.size, epoch)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -146,7 +146,7 @@ func TestResizedAgain(t *testing.T) {
 	svc := []byte("svc")
 	c := first
 	for _, size := range []int64{2 << 20, 16 << 20, 1 << 20, 8 << 20, 8 << 20, 3 << 20} {
-		d, err := c.Resize(cache.Config{Size: size}, epoch)
+		d, err := c.Resize(size, epoch)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -173,7 +173,7 @@ func TestResizedAgain(t *testing.T) {
 	if got := freshness(c, key, epoch); got != cache.Absent {
 		t.Errorf("events of the first: %d, want absent", got)
 	}
-	d, err := first.Resize(cache.Config{Size: 4 << 20}, epoch) // what is nothing any more
+	d, err := first.Resize(4<<20, epoch) // what is nothing any more
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -217,7 +217,7 @@ func TestResizedInParallel(t *testing.T) {
 	}
 	c := first
 	for i := range 30 {
-		d, err := c.Resize(cache.Config{Size: cache.MinSize << (i * 7 % 5)}, epoch)
+		d, err := c.Resize(cache.MinSize<<(i*7%5), epoch)
 		if err != nil {
 			t.Fatal(err)
 		}

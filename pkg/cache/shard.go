@@ -35,7 +35,6 @@ type shard struct {
 	ghosts    []uint32
 	now       int64 // time of the current operation, ns since the epoch
 	liveBytes int   // of entries that the index finds
-	spare     entry // buffer for an entry on its way from the small to the main log
 	stats     Stats
 
 	unmap runtime.Cleanup // unmaps the memory
@@ -46,7 +45,9 @@ func newShard(sh *shared, size int) (*shard, error) {
 	if err != nil {
 		return nil, err
 	}
-	disableHugePages(mapped)
+	// With transparent huge pages enabled for all processes, a nearly empty cache would take all its
+	// memory at once. A kernel without huge pages returns an error, which is fine.
+	_ = unix.Madvise(mapped, unix.MADV_NOHUGEPAGE)
 	s := &shard{shared: sh, mapped: mapped}
 	// Unmap the memory when the shard becomes unreachable, unless release did it before.
 	s.unmap = runtime.AddCleanup(s, func(m []byte) { _ = unix.Munmap(m) }, mapped)
@@ -100,14 +101,14 @@ func (s *shard) find(k *key, rrtype uint16) (entry, int, bool) {
 	}
 }
 
-// store stores an answer under k, with rrtype in place of its own type, and replaces the older one. If
-// the answer cannot be stored, store still removes the older one.
-func (s *shard) store(k *key, rrtype uint16, a *Answer, flags byte, b origin) {
+// store stores an answer under k, with rrtype in place of its own type, replaces the older one, and
+// returns the entry. If the answer cannot be stored, store still removes the older one, and returns nil.
+func (s *shard) store(k *key, rrtype uint16, a *Answer, flags byte) entry {
 	size := entrySize(len(k.tail()), len(a.TTLs), len(a.Msg))
 	if size > s.main.size/4 || len(k.tail()) > maxTail || a.Lifetime < time.Second {
 		s.stats.Rejected++
 		s.remove(k, rrtype)
-		return
+		return nil
 	}
 	s.stats.Insertions++
 	freq := byte(0)
@@ -116,9 +117,9 @@ func (s *shard) store(k *key, rrtype uint16, a *Answer, flags byte, b origin) {
 		if old.size() >= size && old.size() <= 2*size {
 			// Overwrite in place, even if that wastes some bytes: a new entry at the
 			// head would evict another answer.
-			old.encode(k, rrtype, a, flags, b, s.now)
+			old.encode(k, rrtype, a, flags, s.now)
 			old[offFreq] = freq
-			return
+			return old
 		}
 		s.drop(off, old)
 	}
@@ -128,12 +129,20 @@ func (s *shard) store(k *key, rrtype uint16, a *Answer, flags byte, b origin) {
 	hash := k.hash(rrtype)
 	off, log := s.allocate(hash, size, freq > 0)
 	e := entry(s.arena[off : off+size])
-	e.encode(k, rrtype, a, flags, b, s.now)
+	e.encode(k, rrtype, a, flags, s.now)
 	if log == &s.main && freq > 0 {
 		e[offFreq] = freq - 1
 	}
 	s.index.add(hash, off)
 	s.liveBytes += size
+	return e
+}
+
+// place writes a copy of e at an offset that was reserved for it.
+func (s *shard) place(e entry, off int) {
+	copy(s.arena[off:], e)
+	s.index.add(e.hash(), off)
+	s.liveBytes += e.size()
 }
 
 // allocate frees and reserves size bytes: in the main log if toMain is set, if the hash is a ghost, or
@@ -175,78 +184,54 @@ func (s *shard) evict() {
 func (s *shard) evictSmall() {
 	off := s.small.tail
 	e := s.entryAt(off)
+	defer s.small.free(e.size())
 	if e.dead() {
-		s.small.free(e.size())
 		return
 	}
 	state, spent := s.state(e, s.now), s.disposable(e)
-	switch {
-	case !spent && e[offFreq] > 0:
-		s.spare = append(s.spare[:0], e...)
-		s.small.free(e.size())
-		to, _ := s.allocate(e.hash(), len(s.spare), true)
-		s.relocateSpare(off, to)
-	case state != Absent && !s.main.filled && s.promoteToUnused(off, e):
-	case spent:
-		s.dropEvicted(off, e)
-		s.small.free(e.size())
-	default:
+	if !spent && e[offFreq] > 0 {
+		to, _ := s.allocate(e.hash(), e.size(), true)
+		s.move(off, to, 0)
+		return
+	}
+	if state != Absent && !s.main.filled {
+		if to, ok := s.main.reserve(e.size()); ok { // never used space
+			s.move(off, to, 0)
+			return
+		}
+	}
+	if !spent {
 		s.ghosts[s.index.home(e.hash())] = uint32(e.hash()) | 1
-		s.dropEvicted(off, e)
-		s.small.free(e.size())
 	}
-}
-
-// promoteToUnused moves the small log's tail entry to never used space of the main log, if there is
-// some.
-func (s *shard) promoteToUnused(off int, e entry) bool {
-	to, ok := s.main.reserve(e.size())
-	if !ok {
-		return false
-	}
-	s.spare = append(s.spare[:0], e...)
-	s.small.free(e.size())
-	s.relocateSpare(off, to)
-	return true
-}
-
-// relocateSpare writes the spare copy to offset to and updates the index from offset off.
-func (s *shard) relocateSpare(off, to int) {
-	copy(s.arena[to:], s.spare)
-	e := s.entryAt(to)
-	e[offFreq] = 0
-	s.index.relocate(e.hash(), off, to)
+	s.dropEvicted(off, e)
 }
 
 // evictMain frees the tail of the main log. An entry that was used since its last turn moves to the
-// head instead.
+// head instead: there is always room for it, because its own bytes were just freed.
 func (s *shard) evictMain() {
 	for chances := maxSecondChances; ; chances-- {
 		off := s.main.tail
 		e := s.entryAt(off)
-		if e.dead() {
-			s.main.free(e.size())
+		size, freq := e.size(), e[offFreq]
+		s.main.free(size)
+		switch {
+		case e.dead():
 			return
-		}
-		if chances == 0 || e[offFreq] == 0 || s.disposable(e) {
+		case chances == 0 || freq == 0 || s.disposable(e):
 			s.dropEvicted(off, e)
-			s.main.free(e.size())
 			return
 		}
-		s.secondChance(off, e)
+		to, _ := s.main.reserve(size)
+		s.move(off, to, freq-1)
 	}
 }
 
-// secondChance moves the main log's tail entry to its head. There is always room for it, because its
-// own bytes were just freed.
-func (s *shard) secondChance(off int, e entry) {
-	size := e.size()
-	s.main.free(size)
-	to, _ := s.main.reserve(size)
-	copy(s.arena[to:], e) // the two may overlap
-	e = s.entryAt(to)
-	e[offFreq]--
-	s.index.relocate(e.hash(), off, to)
+// move moves an entry within the arena and sets its use count. The two places may overlap.
+func (s *shard) move(from, to int, freq byte) {
+	copy(s.arena[to:], s.entryAt(from))
+	e := s.entryAt(to)
+	e[offFreq] = freq
+	s.index.relocate(e.hash(), from, to)
 }
 
 // each calls f for every live entry with its offset: first the small log, then the main log, each from

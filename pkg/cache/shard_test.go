@@ -99,7 +99,7 @@ func TestSameHash(t *testing.T) {
 			}
 			keyOf := hashed(s, hash)
 			k, other := keyOf(tt.key), keyOf(tt.other)
-			s.store(&k, k.rrtype, a, 0, origin{})
+			s.store(&k, k.rrtype, a, 0)
 			if _, _, ok := s.find(&k, k.rrtype); !ok {
 				t.Errorf("%q is not found", tt.key)
 			}
@@ -128,7 +128,7 @@ func TestFewHashes(t *testing.T) {
 			a := bare(question, make([]byte, 1+r.IntN(100))...)
 			a.Msg[0] = byte(i)
 			s.now = int64(i) * int64(time.Millisecond)
-			s.store(&k, k.rrtype, a, 0, origin{})
+			s.store(&k, k.rrtype, a, 0)
 			stored[string(key)] = byte(i)
 		}
 		if e, _, ok := s.find(&k, k.rrtype); ok {
@@ -154,7 +154,7 @@ func TestMaxChances(t *testing.T) {
 	for i := range 1000 {
 		question := []byte{2, byte('a' + i%26), byte(i), 0, 0, 1}
 		k := s.key(question)
-		s.store(&k, k.rrtype, bare(question, make([]byte, 60)...), 0, origin{})
+		s.store(&k, k.rrtype, bare(question, make([]byte, 60)...), 0)
 		e, _, ok := s.find(&k, k.rrtype)
 		if !ok {
 			t.Fatalf("answer %d is not found", i)
@@ -224,7 +224,7 @@ func TestNoChances(t *testing.T) {
 			for i := range 300 {
 				question := []byte{2, byte('a' + i%26), byte(i), 0, 0, 1}
 				k := s.key(question)
-				s.store(&k, k.rrtype, bare(question, make([]byte, 60)...), 0, origin{tag: s.tag([]byte("svc"))})
+				s.store(&k, k.rrtype, bare(question, make([]byte, 60)...), 0).setOwner(s.tag([]byte("svc")), 0)
 			}
 			s.each(func(_ int, e entry, _ bool) { e[offFreq] = maxFreq })
 			tail := s.entryAt(s.main.tail).hash()

@@ -17,7 +17,7 @@ import (
 //	source   origin of the reply, one of Sources
 //	rewritten name looked up in place of the query name
 //	made     dns64: addresses were synthesized, or A records were queried for that
-//	state    of the cache entry or the zone: a cache.State, or unready
+//	state    of the cache entry or the zone: a cache.Freshness, or unready
 //	age      of the entry, whole seconds
 //	left     seconds until expiry; negative: since expiry; for synthesized addresses: theirs
 //	took     milliseconds from the query to its reply, if upstream was queried
@@ -128,7 +128,7 @@ func (w *waiter) explain(plan *Plan, source Source, msg []byte, now time.Time) [
 		a.zoneState(w.opts.EDE)
 	case SourceStale, SourceFailure, SourceUpstream:
 		key := w.lookupKey(sought)
-		if e, ok := plan.Cache.Peek(key, now); ok && source == SourceUpstream && e.State <= cache.StateDue {
+		if e, ok := plan.Cache.Peek(key, now); ok && source == SourceUpstream && e.State <= cache.PrefetchDue {
 			a.left(e.Left)
 		} else if source == SourceUpstream {
 			a.word("kept", "no")
@@ -187,9 +187,9 @@ func (a *explanation) zoneState(ede int) {
 	case wire.EDENotReady:
 		a.word("state", "unready")
 	case wire.EDEStaleAnswer, wire.EDEStaleNXDomain:
-		a.word("state", cache.StateStale.String())
+		a.word("state", cache.Stale.String())
 	default:
-		a.word("state", cache.StateFresh.String())
+		a.word("state", cache.Fresh.String())
 	}
 }
 
@@ -197,7 +197,7 @@ func (a *explanation) zoneState(ede int) {
 func (a *explanation) cacheState(p *Plan, key, name []byte, now time.Time) {
 	e, ok := p.Cache.Peek(key, now)
 	var above []byte
-	if !ok || !e.State.Usable() {
+	if !ok || e.State >= cache.Expired {
 		e, above, ok = p.denial(key, name, now)
 	}
 	if !ok {
@@ -217,7 +217,7 @@ func (p *Plan) denial(key, name []byte, now time.Time) (e cache.Entry, above []b
 	for above = name; len(above) > 1; {
 		above = above[1+above[0]:]
 		e, ok = p.Cache.Peek(append(append([]byte(nil), above...), 0, 0, flags), now)
-		if ok && e.State <= cache.StateDue {
+		if ok && e.State <= cache.PrefetchDue {
 			return e, above, true
 		}
 	}

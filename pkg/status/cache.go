@@ -28,7 +28,7 @@ type CacheEntry struct {
 	Type    string   `json:"type"`             // "*": all types, because the name does not exist
 	Flags   []string `json:"flags,omitempty"`  // "DO", "CD": of the queries that the entry answers
 	Subnet  string   `json:"subnet,omitempty"` // client subnet of the entry, if its route stores answers by subnet
-	State   string   `json:"state"`            // a cache.State
+	State   string   `json:"state"`            // a cache.Freshness
 	Rcode   string   `json:"rcode"`
 	Age     int64    `json:"ageSeconds"`        // since it was stored
 	Left    int64    `json:"leftSeconds"`       // until it expires; negative: since it expired
@@ -80,11 +80,7 @@ func (p *cachePages) get(name, rrtype string) (any, error) {
 
 // top returns the n entries with the most hits or bytes.
 func (p *cachePages) top(n int, by string) (any, error) {
-	rank := cache.ByHits
-	if by == "size" {
-		rank = cache.BySize
-	}
-	top := p.current().Top(n, rank, time.Now())
+	top := p.current().Top(n, by == "size", time.Now())
 	view := CacheView{Entries: make([]CacheEntry, 0, len(top))}
 	for i := range top {
 		view.Entries = append(view.Entries, entryView(&top[i]))

@@ -47,7 +47,7 @@ func TestViewOf(t *testing.T) {
 		},
 		{
 			"a denial past its time",
-			cache.Entry{Name: name, CD: true, State: cache.StateStale, Rcode: 3, Age: 90 * time.Second, Left: -60500 * time.Millisecond},
+			cache.Entry{Name: name, CD: true, State: cache.Stale, Rcode: 3, Age: 90 * time.Second, Left: -60500 * time.Millisecond},
 			CacheEntry{Name: "www.example.com.", Type: "*", Flags: []string{"CD"}, State: "stale", Rcode: "NXDOMAIN", Age: 90, Left: -60},
 		},
 		{
