@@ -8,9 +8,7 @@ import (
 	"fmt"
 	"net"
 	"os"
-	"slices"
 	"sync"
-	"sync/atomic"
 	"syscall"
 	"time"
 )
@@ -58,19 +56,19 @@ func (h *handover) request(ctx context.Context, stay time.Duration) {
 // error, and then keeps no socket. The sockets must be the first of their address, as those of
 // Listen are.
 func (u *UDP) Adopt(files []*os.File) (err error) {
-	u.sockets.clear() // of an earlier attempt
+	u.clear() // of an earlier attempt
 	for _, f := range files {
 		if err == nil {
 			err = u.adopt(f)
 		}
 		_ = f.Close()
 	}
-	if err == nil && len(u.sockets.all()) == 0 {
+	if err == nil && len(u.sockets()) == 0 {
 		err = errors.New("no sockets received")
 	}
 	if err != nil {
 		u.Close()
-		u.sockets.clear()
+		u.clear()
 		return fmt.Errorf("adopting udp sockets of %s: %w", u.cfg.Addr, err)
 	}
 	warnNoSelector(u.cfg.Log, "udp", u.Addr(), u.AttachSelector())
@@ -91,7 +89,7 @@ func (u *UDP) adopt(f *os.File) error {
 	if err := s.setConn(conn); err != nil {
 		return err
 	}
-	u.sockets.add(s)
+	u.add(s)
 	return control(s.raw, s.setOptions)
 }
 
@@ -102,7 +100,7 @@ func control(raw syscall.RawConn, set func(fd int) error) error {
 
 // RawConns returns the sockets, to be passed to another process.
 func (u *UDP) RawConns() []syscall.RawConn {
-	sockets := u.sockets.all()
+	sockets := u.sockets()
 	list := make([]syscall.RawConn, len(sockets))
 	for i, s := range sockets {
 		list[i] = s.raw
@@ -111,7 +109,7 @@ func (u *UDP) RawConns() []syscall.RawConn {
 }
 
 // MissingReaders returns how many more readers the configuration asks for than there are sockets.
-func (u *UDP) MissingReaders() int { return max(u.cfg.Readers-len(u.sockets.all()), 0) }
+func (u *UDP) MissingReaders() int { return max(u.cfg.Readers-len(u.sockets()), 0) }
 
 // AddReaders opens the missing sockets and makes Run read them. It may only be called while Run
 // serves and no handover is in progress: queries in a socket without a reader are lost. No socket
@@ -122,7 +120,7 @@ func (u *UDP) AddReaders(ctx context.Context) error {
 		if err != nil {
 			return fmt.Errorf("opening more sockets of udp %s: %w", u.cfg.Addr, err)
 		}
-		u.sockets.add(s)
+		u.add(s)
 		select {
 		case u.added <- s:
 			warnNoSelector(u.cfg.Log, "udp", u.Addr(), u.AttachSelector())
@@ -133,29 +131,6 @@ func (u *UDP) AddReaders(ctx context.Context) error {
 	return nil
 }
 
-// A socketList holds the sockets of a server. Sockets may be added while they are read.
-type socketList struct {
-	mu   sync.Mutex                   // held while the list changes
-	list atomic.Pointer[[]*udpSocket] // copied on write
-}
-
-// all returns the list, which the caller must not change. It may be called at any time.
-func (l *socketList) all() []*udpSocket {
-	if list := l.list.Load(); list != nil {
-		return *list
-	}
-	return nil
-}
-
-func (l *socketList) add(s *udpSocket) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	list := append(slices.Clone(l.all()), s)
-	l.list.Store(&list)
-}
-
-func (l *socketList) clear() { l.list.Store(nil) }
-
 // HandOver leaves the sockets to another process that already reads them. Run stops reading, sends
 // the outstanding replies and returns. HandOver returns when reading has stopped, or ctx ends.
 func (u *UDP) HandOver(ctx context.Context) { u.handover.request(ctx, 0) }
@@ -165,25 +140,29 @@ func (u *UDP) HandOver(ctx context.Context) { u.handover.request(ctx, 0) }
 func (t *TCP) Adopt(f *os.File) error {
 	defer func() { _ = f.Close() }()
 	ln, err := net.FileListener(f)
+	if err == nil {
+		if err = t.adopt(ln); err != nil {
+			_ = ln.Close()
+		}
+	}
 	if err != nil {
 		return fmt.Errorf("adopting tcp socket of %s: %w", t.cfg.Addr, unwrapOpError(err))
-	}
-	own, ok := ln.(*net.TCPListener)
-	if !ok {
-		_ = ln.Close()
-		return fmt.Errorf("adopting tcp socket of %s: unexpected %s socket", t.cfg.Addr, ln.Addr().Network())
-	}
-	raw, err := own.SyscallConn()
-	if err == nil {
-		err = control(raw, t.setOptions)
-	}
-	if err != nil {
-		_ = ln.Close()
-		return fmt.Errorf("adopting tcp socket of %s: %w", t.cfg.Addr, err)
 	}
 	t.listener = ln
 	warnNoSelector(t.cfg.Log, "tcp", t.Addr(), t.AttachSelector())
 	return nil
+}
+
+func (t *TCP) adopt(ln net.Listener) error {
+	own, ok := ln.(*net.TCPListener)
+	if !ok {
+		return fmt.Errorf("unexpected %s socket", ln.Addr().Network())
+	}
+	raw, err := own.SyscallConn()
+	if err != nil {
+		return err
+	}
+	return control(raw, t.setOptions)
 }
 
 // RawConn returns the listening socket, to be passed to another process; nil if there is none.
@@ -203,21 +182,3 @@ func (t *TCP) RawConn() syscall.RawConn {
 // accepting and serves its open sessions until they end, its context ends or stay is over; then it
 // drains and returns. HandOver returns when accepting has stopped, or ctx ends.
 func (t *TCP) HandOver(ctx context.Context, stay time.Duration) { t.handover.request(ctx, stay) }
-
-// awaitSessions waits until no session is open, ctx ends, or limit is over.
-func (t *TCP) awaitSessions(ctx context.Context, limit time.Duration) {
-	const interval = 10 * time.Millisecond // short compared with an upgrade
-	ended := time.NewTimer(limit)
-	defer ended.Stop()
-	ticker := time.NewTicker(interval)
-	defer ticker.Stop()
-	for t.table.count() > 0 {
-		select {
-		case <-ctx.Done():
-			return
-		case <-ended.C:
-			return
-		case <-ticker.C:
-		}
-	}
-}

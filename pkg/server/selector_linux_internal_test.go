@@ -64,7 +64,7 @@ func TestSelectorSpreads(t *testing.T) {
 // took reads what each socket holds.
 func took(t *testing.T, u *UDP) (counts []int) {
 	t.Helper()
-	for _, s := range u.sockets.all() {
+	for _, s := range u.sockets() {
 		n := 0
 		err := control(s.raw, func(fd int) error {
 			for {
@@ -95,7 +95,7 @@ func BenchmarkSelector(b *testing.B) {
 			}
 			b.Cleanup(u.Close)
 			if !selects {
-				err := control(u.sockets.all()[0].raw, func(fd int) error {
+				err := control(u.sockets()[0].raw, func(fd int) error {
 					return unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_DETACH_REUSEPORT_BPF, 0)
 				})
 				if err != nil {

@@ -300,7 +300,7 @@ func (s *session) answer() endReason {
 func (s *session) answerBatch() (more bool, end endReason) {
 	s.server.yielder.yield()
 	now := time.Now()
-	k := s.server.workers.get()
+	k := s.server.workers.Get().(*batchWorker)
 	whole := false
 	defer func() {
 		if !whole { // a query panicked
@@ -320,7 +320,7 @@ func (s *session) answerBatch() (more bool, end endReason) {
 		}
 		s.framesRead++
 		s.gotQuery = true
-		if more = s.answerQuery(&k, pkt, now); more {
+		if more = s.answerQuery(k, pkt, now); more {
 			break
 		}
 	}
@@ -332,7 +332,9 @@ func (s *session) answerBatch() (more bool, end endReason) {
 	if len(k.out) > 0 && !s.out.writeAnswers(k.out) {
 		end = endError
 	}
-	s.server.workers.put(k)
+	if k.out = k.out[:0]; cap(k.out) <= 2*gatherBuffer {
+		s.server.workers.Put(k)
+	}
 	return more, end
 }
 
@@ -383,11 +385,9 @@ func (s *session) linger() {
 		return
 	}
 	_ = s.conn.SetReadDeadline(time.Now().Add(lingerTime))
-	_, _ = io.CopyN(io.Discard, onlyReader{s.conn}, lingerBytes)
+	reader := struct{ io.Reader }{s.conn} // hides the other methods of conn, with which io would splice
+	_, _ = io.CopyN(io.Discard, reader, lingerBytes)
 }
-
-// onlyReader hides the other methods of the conn, with which io would splice.
-type onlyReader struct{ io.Reader }
 
 // stop makes the session finish: it reads only what has arrived, or what a client that has just
 // connected is about to send. Any goroutine may call it.

@@ -19,15 +19,6 @@ const maxEvictTries = 3
 // once; a client that sends incomplete frames must not occupy all places.
 const stalledFrame = time.Second
 
-// A refusal is why a session was not admitted.
-type refusal uint8
-
-const (
-	refusedNone refusal = iota
-	refusedFull
-	refusedClient
-)
-
 // A sessionTable holds the open sessions, within a total limit and a limit per client.
 type sessionTable struct {
 	mu        sync.Mutex // guards all below
@@ -38,11 +29,7 @@ type sessionTable struct {
 }
 
 func newSessionTable(limit, perClient int) sessionTable {
-	return sessionTable{
-		limit:     limit,
-		perClient: perClient,
-		clients:   make(map[netip.Addr][]*session),
-	}
+	return sessionTable{limit: limit, perClient: perClient, clients: make(map[netip.Addr][]*session)}
 }
 
 // SetLimits changes MaxSessions, MaxPerClient, MaxMemory and IdleTimeout while the server runs.
@@ -60,21 +47,22 @@ func (t *sessionTable) setLimits(limit, perClient int) {
 	t.limit, t.perClient = limit, perClient
 }
 
-// add admits s if there is room. It checks the limit per client first: a client at its limit must
-// not cost other clients their idle sessions.
-func (t *sessionTable) add(s *session) refusal {
+// add admits s if there is room. If not, full says whether the table is full; else the client has too
+// many sessions. That is checked first: a client at its limit must not cost other clients their idle
+// sessions.
+func (t *sessionTable) add(s *session) (admitted, full bool) {
 	client := s.peer.Addr.Addr()
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if len(t.clients[client]) >= t.perClient {
-		return refusedClient
+		return false, false
 	}
 	if t.open >= t.limit {
-		return refusedFull
+		return false, true
 	}
 	t.clients[client] = append(t.clients[client], s)
 	t.open++
-	return refusedNone
+	return true, false
 }
 
 // remove removes s. It does nothing if s is not in the table.
@@ -180,25 +168,22 @@ func (t *sessionTable) victimLocked(client netip.Addr, own bool, now int64) (fir
 	return first
 }
 
-// A heldSession is a session and the bytes that it holds.
-type heldSession struct {
-	session *session
-	client  netip.Addr
-	bytes   int64
-}
-
 // largest returns the sessions to close so that all hold at most target, or nil if they hold at
 // most limit. It repeatedly takes the largest session of the client that holds most. A large answer
 // to one client that reads must not be dropped for a client that holds many smaller ones.
 func (t *sessionTable) largest(limit, target int64) (list []*session) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	holders := make([]heldSession, 0, t.open)
+	type holder struct {
+		session *session
+		bytes   int64
+	}
+	holders := make([]holder, 0, t.open)
 	clients := make(map[netip.Addr]int64, len(t.clients))
 	sum := int64(0)
 	for client, sessions := range t.clients {
 		for _, s := range sessions {
-			if h := (heldSession{s, client, s.out.heldBytes()}); h.bytes > 0 {
+			if h := (holder{s, s.out.heldBytes()}); h.bytes > 0 {
 				holders = append(holders, h)
 				clients[client] += h.bytes
 				sum += h.bytes
@@ -208,18 +193,19 @@ func (t *sessionTable) largest(limit, target int64) (list []*session) {
 	if sum <= limit {
 		return nil // the kernel keeps less than was counted
 	}
-	slices.SortFunc(holders, func(a, b heldSession) int { return cmp.Compare(b.bytes, a.bytes) })
+	ofClient := func(h holder) int64 { return clients[h.session.peer.Addr.Addr()] }
+	slices.SortFunc(holders, func(a, b holder) int { return cmp.Compare(b.bytes, a.bytes) })
 	for sum > target {
 		at := 0
 		for i := range holders {
-			if clients[holders[i].client] > clients[holders[at].client] {
+			if ofClient(holders[i]) > ofClient(holders[at]) {
 				at = i
 			}
 		}
 		h := holders[at]
 		list = append(list, h.session)
 		sum -= h.bytes
-		clients[h.client] -= h.bytes
+		clients[h.session.peer.Addr.Addr()] -= h.bytes
 		holders = slices.Delete(holders, at, at+1)
 	}
 	return list

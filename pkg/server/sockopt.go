@@ -26,7 +26,7 @@ func (u *UDP) AttachSelector() error {
 	}
 	u.selectorMu.Lock()
 	defer u.selectorMu.Unlock()
-	own := u.sockets.all()
+	own := u.sockets()
 	return control(own[0].raw, func(fd int) error { return attachSelector(fd, len(own)) })
 }
 

@@ -3,6 +3,7 @@
 package server
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -54,7 +55,7 @@ type TCP struct {
 	listener    net.Listener
 	table       sessionTable
 	memory      sessionMemory
-	workers     workerPool
+	workers     sync.Pool // of *batchWorker
 	count       tcpCounters
 	idleTimeout atomic.Int64   // ns
 	tasks       sync.WaitGroup // goroutines of the sessions, joined by Run
@@ -70,39 +71,19 @@ func NewTCP(cfg TCPConfig) (*TCP, error) {
 	if cfg.Listener == nil && !cfg.Addr.IsValid() {
 		return nil, errors.New("a TCP server needs an address or a listener")
 	}
-	for _, field := range []struct {
-		name  string
-		value *int
-		fill  int
-	}{
-		{"MaxSessions", &cfg.MaxSessions, 1024},
-		{"MaxPerClient", &cfg.MaxPerClient, 128},
-		{"MaxPipeline", &cfg.MaxPipeline, 128},
-	} {
-		if err := setDefault(field.name, field.value, field.fill); err != nil {
-			return nil, err
-		}
-	}
-	for _, field := range []struct {
-		name  string
-		value *time.Duration
-		fill  time.Duration
-	}{
-		{"Idle", &cfg.IdleTimeout, 10 * time.Second},
-		{"FrameTimeout", &cfg.FrameTimeout, 3 * time.Second},
-		{"WriteTimeout", &cfg.WriteTimeout, 3 * time.Second},
-		{"DrainTimeout", &cfg.DrainTimeout, 5 * time.Second},
-	} {
-		if err := setDefault(field.name, field.value, field.fill); err != nil {
-			return nil, err
-		}
-	}
-	if cfg.Log == nil {
-		cfg.Log = slog.New(slog.DiscardHandler)
-	}
+	cfg.MaxSessions = cmp.Or(cfg.MaxSessions, 1024)
+	cfg.MaxPerClient = cmp.Or(cfg.MaxPerClient, 128)
+	cfg.MaxPipeline = cmp.Or(cfg.MaxPipeline, 128)
+	cfg.IdleTimeout = cmp.Or(cfg.IdleTimeout, 10*time.Second)
+	cfg.FrameTimeout = cmp.Or(cfg.FrameTimeout, 3*time.Second)
+	cfg.WriteTimeout = cmp.Or(cfg.WriteTimeout, 3*time.Second)
+	cfg.DrainTimeout = cmp.Or(cfg.DrainTimeout, 5*time.Second)
+	cfg.Log = cmp.Or(cfg.Log, slog.New(slog.DiscardHandler))
 	t := &TCP{cfg: cfg, born: time.Now(), listener: cfg.Listener, handover: newHandover()}
 	t.table = newSessionTable(cfg.MaxSessions, cfg.MaxPerClient)
-	t.workers.handler = cfg.Handler
+	t.workers.New = func() any {
+		return &batchWorker{worker: cfg.Handler.NewWorker(), out: make([]byte, 0, gatherBuffer)}
+	}
 	t.idleTimeout.Store(int64(cfg.IdleTimeout))
 	t.memory.limit.Store(cfg.MaxMemory)
 	return t, nil
@@ -117,16 +98,6 @@ func (t *TCP) Close() {
 		_ = t.listener.Close()
 		t.listener = t.cfg.Listener
 	}
-}
-
-func setDefault[T int | time.Duration](name string, value *T, standard T) error {
-	if *value < 0 {
-		return fmt.Errorf("a TCP server cannot have a negative %s", name)
-	}
-	if *value == 0 {
-		*value = standard
-	}
-	return nil
 }
 
 // Listen binds the address, unless a listener was given. It starts no goroutine, so a bind error is
@@ -188,8 +159,8 @@ func (t *TCP) Run(ctx context.Context) error {
 	if t.listener == nil {
 		return errors.New("serving tcp: Listen was not called")
 	}
-	t.yielder.poll.open()
-	defer t.yielder.poll.close()
+	t.yielder.open()
+	defer t.yielder.close()
 	accepting, stop := context.WithCancel(ctx)
 	defer stop()
 	defer close(t.handover.done)
@@ -206,7 +177,7 @@ func (t *TCP) Run(ctx context.Context) error {
 	closer.Wait()
 	if t.handover.started() {
 		close(t.handover.stopped)
-		t.awaitSessions(ctx, t.handover.sessionTime)
+		await(ctx, time.Now().Add(t.handover.sessionTime), func() bool { return t.table.count() == 0 })
 	}
 	t.drain()
 	if err != nil && ctx.Err() == nil && !t.handover.started() {
@@ -292,19 +263,19 @@ func (t *TCP) accept(ctx context.Context) error {
 // served address itself always gets a place: this process checks itself that way.
 func (t *TCP) admit(ctx context.Context, conn net.Conn) {
 	s := newSession(t, conn)
-	refused := t.table.add(s)
 	client, own := s.peer.Addr.Addr(), s.peer.Addr.Addr() == addrPort(conn.LocalAddr()).Addr()
-	if (refused == refusedFull || own && refused != refusedNone) && t.shed(client, own) {
-		refused = t.table.add(s)
+	admitted, full := t.table.add(s)
+	if !admitted && (full || own) && t.shed(client, own) {
+		admitted, full = t.table.add(s)
 	}
-	switch refused {
-	case refusedNone:
+	switch {
+	case admitted:
 		t.count.accepted.Add(1)
 		t.tasks.Go(func() { s.run(ctx) })
 		return
-	case refusedFull:
+	case full:
 		t.count.refusedSessions.Add(1)
-	case refusedClient:
+	default:
 		t.count.refusedPerClient.Add(1)
 	}
 	_ = conn.Close()

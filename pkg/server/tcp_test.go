@@ -27,8 +27,6 @@ func TestNewTCPErrors(t *testing.T) {
 	}{
 		{"no handler", server.TCPConfig{Addr: addr}, "a TCP server needs a handler"},
 		{"no address", server.TCPConfig{Handler: handler}, "a TCP server needs an address or a listener"},
-		{"negative sessions", server.TCPConfig{Handler: handler, Addr: addr, MaxSessions: -1}, "a TCP server cannot have a negative MaxSessions"},
-		{"negative idle", server.TCPConfig{Handler: handler, Addr: addr, IdleTimeout: -1}, "a TCP server cannot have a negative Idle"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()

@@ -3,6 +3,7 @@
 package server
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -18,6 +19,7 @@ import (
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
 
+	"github.com/nodecache/node-cache/pkg/task"
 	"github.com/nodecache/node-cache/pkg/wire"
 )
 
@@ -48,10 +50,12 @@ type UDPConfig struct {
 
 // UDP serves one UDP address through several sockets that share its port.
 type UDP struct {
-	cfg     UDPConfig
-	born    time.Time // what clock counts from
-	sockets socketList
-	added   chan *udpSocket // sockets that AddReaders passes to Run
+	cfg   UDPConfig
+	born  time.Time       // what clock counts from
+	added chan *udpSocket // sockets that AddReaders passes to Run
+
+	mu   sync.Mutex   // guards list
+	list []*udpSocket // the sockets; some may be added while others are read
 
 	selectorMu sync.Mutex // held by AttachSelector
 
@@ -62,16 +66,18 @@ type UDP struct {
 
 // A udpSocket is one of the sockets, with the state of its reader.
 type udpSocket struct {
-	server    *UDP
-	conn      *net.UDPConn
-	raw       syscall.RawConn // of conn
-	wildcard  bool            // replies must set their source address
-	v6        bool
-	worker    Worker
-	busy      batchStart
-	peer      wire.Peer    // of the current query
-	resolving wire.Replier // the Replier passed to Resolve, while it runs
-	replies   replyQueue   // gathered replies of resolved queries
+	server     *UDP
+	conn       *net.UDPConn
+	raw        syscall.RawConn // of conn
+	wildcard   bool            // replies must set their source address
+	v6         bool
+	worker     Worker
+	batchStart atomic.Int64 // when the reader began its current batch, by UDP.clock; 0: it waits for packets
+	peer       wire.Peer    // of the current query
+	resolving  wire.Replier // the Replier passed to Resolve, while it runs
+
+	mu      sync.Mutex  // guards replies
+	replies *replyBatch // gathered replies of resolved queries; nil: none. While there are any, a flush is pending
 }
 
 // NewUDP checks cfg. It opens nothing.
@@ -82,22 +88,16 @@ func NewUDP(cfg UDPConfig) (*UDP, error) {
 	if cfg.Readers <= 0 {
 		cfg.Readers = runtime.GOMAXPROCS(0)
 	}
-	if cfg.DrainTimeout <= 0 {
-		cfg.DrainTimeout = 5 * time.Second
-	}
-	if cfg.ReceiveBuffer <= 0 || cfg.ReceiveBuffer > receiveBuffer {
-		cfg.ReceiveBuffer = receiveBuffer
-	}
-	if cfg.Log == nil {
-		cfg.Log = slog.New(slog.DiscardHandler)
-	}
+	cfg.DrainTimeout = cmp.Or(cfg.DrainTimeout, 5*time.Second)
+	cfg.ReceiveBuffer = min(cmp.Or(cfg.ReceiveBuffer, receiveBuffer), receiveBuffer)
+	cfg.Log = cmp.Or(cfg.Log, slog.New(slog.DiscardHandler))
 	return &UDP{cfg: cfg, born: time.Now(), added: make(chan *udpSocket), handover: newHandover()}, nil
 }
 
 // Listen opens the sockets, all or none. The address must be free. Other sockets with SO_REUSEPORT
 // may share it later, but get no queries, see attachSelector.
 func (u *UDP) Listen(ctx context.Context) error {
-	u.sockets.clear() // of an earlier attempt
+	u.clear() // of an earlier attempt
 	s, err := u.open(ctx, u.cfg.Addr, true)
 	if errors.Is(err, errNoSelector) {
 		if err = u.checkUnshared(ctx); err == nil {
@@ -105,7 +105,7 @@ func (u *UDP) Listen(ctx context.Context) error {
 		}
 	}
 	for err == nil {
-		u.sockets.add(s)
+		u.add(s)
 		if u.MissingReaders() == 0 {
 			warnNoSelector(u.cfg.Log, "udp", u.Addr(), u.AttachSelector())
 			return nil
@@ -219,7 +219,7 @@ func (s *udpSocket) setOptions(fd int) error {
 
 // Addr returns the served address, with the port that the kernel chose if Listen was given port 0.
 func (u *UDP) Addr() netip.AddrPort {
-	return u.sockets.all()[0].conn.LocalAddr().(*net.UDPAddr).AddrPort()
+	return u.sockets()[0].conn.LocalAddr().(*net.UDPAddr).AddrPort()
 }
 
 // Run serves until ctx ends, and then until no reply is outstanding: until then it keeps the
@@ -232,7 +232,7 @@ func (u *UDP) Run(ctx context.Context) error {
 	defer close(u.handover.done)
 	g, reading := errgroup.WithContext(base) // one reader's failure ends the others
 	defer context.AfterFunc(reading, u.wake)()
-	for _, s := range u.sockets.all() {
+	for _, s := range u.sockets() {
 		g.Go(func() error { return s.readBatches(reading) })
 	}
 	failed := make(chan error, 1)
@@ -269,24 +269,45 @@ func (u *UDP) Run(ctx context.Context) error {
 
 // wake makes the readers check whether to stop.
 func (u *UDP) wake() {
-	for _, s := range u.sockets.all() {
+	for _, s := range u.sockets() {
 		_ = s.conn.SetReadDeadline(time.Unix(1, 0))
 	}
 }
 
 // awaitReplies waits until no reply is outstanding, at most until limit.
 func (u *UDP) awaitReplies(limit time.Time) {
-	const interval = 2 * time.Millisecond // short compared with a shutdown
-	ticker := time.NewTicker(interval)
-	defer ticker.Stop()
-	for u.repliesDue.Load() > 0 && time.Now().Before(limit) {
-		<-ticker.C
+	await(context.Background(), limit, func() bool { return u.repliesDue.Load() == 0 })
+}
+
+// await waits until done returns true, ctx ends, or limit.
+func await(ctx context.Context, limit time.Time, done func() bool) {
+	const interval = 5 * time.Millisecond // short compared with a shutdown
+	for !done() && time.Now().Before(limit) && task.Sleep(ctx, interval) == nil {
 	}
+}
+
+// sockets returns the sockets. The caller must not change the list.
+func (u *UDP) sockets() []*udpSocket {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	return u.list
+}
+
+func (u *UDP) add(s *udpSocket) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	u.list = append(u.list, s)
+}
+
+func (u *UDP) clear() {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	u.list = nil
 }
 
 // Close closes the sockets of a server that does not run.
 func (u *UDP) Close() {
-	for _, s := range u.sockets.all() {
+	for _, s := range u.sockets() {
 		_ = s.conn.Close()
 	}
 }

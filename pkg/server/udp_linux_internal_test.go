@@ -51,7 +51,7 @@ func TestReceiveBuffer(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer u.Close()
-	for i, s := range u.sockets.all() {
+	for i, s := range u.sockets() {
 		var got int
 		var failed error
 		err := s.raw.Control(func(fd uintptr) { got, failed = unix.GetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVBUF) })

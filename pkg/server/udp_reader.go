@@ -11,7 +11,6 @@ import (
 	"os"
 	"slices"
 	"strconv"
-	"sync/atomic"
 	"syscall"
 	"time"
 	"unsafe"
@@ -101,7 +100,7 @@ func (s *udpSocket) drain(read func(uintptr) bool) error {
 // answer passes a batch to the worker and sends the answers.
 func (s *udpSocket) answer(ctx context.Context, b *udpBatch, fd uintptr) {
 	now := time.Now()
-	s.busy.begin(s.server.clock(now))
+	s.batchStart.Store(s.server.clock(now))
 	for i := 0; i < b.received; {
 		i = s.answerFrom(ctx, b, i, now)
 	}
@@ -111,7 +110,7 @@ func (s *udpSocket) answer(ctx context.Context, b *udpBatch, fd uintptr) {
 		stats.send(fd, b.out)
 	}
 	s.flushWorker(ctx)
-	s.busy.end()
+	s.batchStart.Store(0)
 }
 
 // answerFrom answers the batch's datagrams from the i-th on. It returns the next index to continue
@@ -181,21 +180,13 @@ func (s *udpSocket) recoverPanic(ctx context.Context) {
 	flushAfterPanic(broken)
 }
 
-// A batchStart records when a reader began its current batch. It costs the reader one atomic store
-// at each end of the batch.
-type batchStart struct{ at atomic.Int64 } // by UDP.clock; 0: waiting for packets
-
-func (b *batchStart) begin(at int64) { b.at.Store(at) }
-
-func (b *batchStart) end() { b.at.Store(0) }
-
 // BusyFor returns the longest time that any reader has been inside one batch, or zero if all wait
 // for packets. A batch takes some microseconds, unless the worker blocks: a blocked reader answers
 // no client.
 func (u *UDP) BusyFor(now time.Time) time.Duration {
 	var longest int64
-	for _, s := range u.sockets.all() {
-		if since := s.busy.at.Load(); since > 0 {
+	for _, s := range u.sockets() {
+		if since := s.batchStart.Load(); since > 0 {
 			longest = max(longest, u.clock(now)-since)
 		}
 	}

@@ -32,47 +32,32 @@ func newReplyBatch() *replyBatch {
 	return b
 }
 
-// add copies msg, which must not be empty. It keeps references to the addresses in r.
-func (b *replyBatch) add(r *pendingReply, msg []byte) {
-	address(b.Add(append(b.Buffer(), msg...)), &r.to, r.source)
-}
-
-// A replyQueue gathers the resolved replies of one socket. While it is not empty, a flush of the
-// socket is pending.
-type replyQueue struct {
-	mu    sync.Mutex  // guards batch
-	batch *replyBatch // nil: empty
-}
-
-// add adds a reply. It reports whether it is the first, and returns a full batch that had to make
-// room for it.
-func (o *replyQueue) add(r *pendingReply, msg []byte) (first bool, full *replyBatch) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	first = o.batch == nil
-	if !first && !o.batch.Fits(len(msg)) {
-		full, o.batch = o.batch, nil
+// add adds a reply, which must not be empty, to the gathered ones. It copies msg and keeps references
+// to the addresses in r. It reports whether the reply is the first, and returns a full batch that had
+// to make room for it.
+func (s *udpSocket) add(r *pendingReply, msg []byte) (first bool, full *replyBatch) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	first = s.replies == nil
+	if !first && !s.replies.Fits(len(msg)) {
+		full, s.replies = s.replies, nil
 	}
-	if o.batch == nil {
-		o.batch = replyBatches.Get().(*replyBatch)
+	if s.replies == nil {
+		s.replies = replyBatches.Get().(*replyBatch)
 	}
-	o.batch.add(r, msg) // even a message that does not fit an empty batch: it is allocated
+	// Even a message that does not fit an empty batch is added: it is allocated.
+	address(s.replies.Add(append(s.replies.Buffer(), msg...)), &r.to, r.source)
 	return first, full
-}
-
-// take removes and returns the gathered batch, or nil.
-func (o *replyQueue) take() *replyBatch {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	s := o.batch
-	o.batch = nil
-	return s
 }
 
 // Flush implements [wire.Flusher]: it sends the gathered replies.
 func (s *udpSocket) Flush() {
-	if full := s.replies.take(); full != nil {
-		s.send(full)
+	s.mu.Lock()
+	batch := s.replies
+	s.replies = nil
+	s.mu.Unlock()
+	if batch != nil {
+		s.send(batch)
 	}
 }
 
@@ -107,7 +92,7 @@ func (r *pendingReply) Reply(msg []byte, batch *wire.SendBatch) {
 		s.server.repliesDue.Add(-1)
 		return
 	}
-	first, full := s.replies.add(r, msg)
+	first, full := s.add(r, msg)
 	if first {
 		batch.Add(s)
 	}

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"log/slog"
 	"runtime/debug"
-	"sync"
 	"time"
 
 	"github.com/nodecache/node-cache/pkg/frame"
@@ -44,57 +43,16 @@ const (
 	// gatherBuffer fits any batch, which ends at the answer that exceeds maxGathered. A
 	// smaller buffer would grow and leave garbage for each large answer.
 	gatherBuffer = maxGathered + frame.Header + wire.MaxMessage
-	// maxIdleBuffers bounds the buffers that the pool keeps.
-	maxIdleBuffers = 32
 )
 
 // A batchWorker holds what one batch of queries needs: a worker, and a buffer for the answers.
 //
 // A session takes one for each batch and not for life. So there are as many workers and buffers as
-// concurrent batches, not as open sessions. One goroutine at a time uses a worker; the pool's lock
-// orders them.
+// concurrent batches, not as open sessions. One goroutine at a time uses a worker; the pool orders
+// them. A worker that panicked must not come back to the pool.
 type batchWorker struct {
 	worker Worker
 	out    []byte // framed answers
-}
-
-// A workerPool keeps idle workers and buffers. It returns the most recently used ones first,
-// because they are in the CPU's cache.
-type workerPool struct {
-	handler Handler
-
-	mu      sync.Mutex // guards the fields below
-	idle    []Worker
-	buffers [][]byte
-}
-
-// get returns an unused worker with an empty buffer.
-func (s *workerPool) get() (k batchWorker) {
-	s.mu.Lock()
-	if n := len(s.idle); n > 0 {
-		k.worker, s.idle = s.idle[n-1], s.idle[:n-1]
-	}
-	if n := len(s.buffers); n > 0 {
-		k.out, s.buffers = s.buffers[n-1], s.buffers[:n-1]
-	}
-	s.mu.Unlock()
-	if k.worker == nil {
-		k.worker = s.handler.NewWorker()
-	}
-	if k.out == nil {
-		k.out = make([]byte, 0, gatherBuffer)
-	}
-	return k
-}
-
-// put returns a worker to the pool. A worker that panicked must not come back.
-func (s *workerPool) put(k batchWorker) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.idle = append(s.idle, k.worker)
-	if len(s.buffers) < maxIdleBuffers && cap(k.out) <= 2*gatherBuffer { // more are left over from a burst of slow clients
-		s.buffers = append(s.buffers, k.out[:0])
-	}
 }
 
 // flushAfterPanic sends what a worker queued before it panicked, because queries of other clients

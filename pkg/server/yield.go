@@ -22,8 +22,13 @@ const yieldInterval = 100 * time.Microsecond
 // that are building large answers.
 type yielder struct {
 	spent atomic.Int64 // ns of work since the network was polled
-	mu    sync.Mutex   // guards poll
-	poll  poller
+
+	mu         sync.Mutex         // guards the fields below
+	file       *os.File           // eventfd(2), an event that the scheduler finds when it polls; nil: it could not be opened, and nothing waits
+	raw        syscall.RawConn    // of file
+	signalFunc func(uintptr) bool // calls signal
+	one        [8]byte
+	signaled   bool
 }
 
 // addWork counts work.
@@ -37,54 +42,40 @@ func (y *yielder) yield() {
 	}
 	y.mu.Lock() // waiting sessions continue one by one, each after its own poll
 	defer y.mu.Unlock()
-	if y.spent.Load() >= int64(yieldInterval) {
-		y.poll.wait()
-		y.spent.Store(0)
+	if y.spent.Load() < int64(yieldInterval) {
+		return
 	}
+	if y.file != nil {
+		y.signaled = false
+		_ = y.raw.Read(y.signalFunc)
+	}
+	y.spent.Store(0)
 }
 
-// A poller waits for an event of its own, which the scheduler finds when it polls the network. The
-// zero value, and a poller that could not be opened, never waits.
-type poller struct {
-	file       *os.File // eventfd(2)
-	raw        syscall.RawConn
-	signalFunc func(uintptr) bool // calls poller.signal
-	one        [8]byte
-	signaled   bool
-}
-
-func (p *poller) open() {
+func (y *yielder) open() {
 	fd, err := unix.Eventfd(0, unix.EFD_NONBLOCK|unix.EFD_CLOEXEC)
 	if err != nil {
 		return
 	}
-	p.file = os.NewFile(uintptr(fd), "eventfd")
-	p.raw, _ = p.file.SyscallConn() // of an open file it has no error
-	p.signalFunc = p.signal
-	binary.NativeEndian.PutUint64(p.one[:], 1)
-}
-
-// wait returns when the scheduler has polled the network.
-func (p *poller) wait() {
-	if p.raw != nil {
-		p.signaled = false
-		_ = p.raw.Read(p.signalFunc)
-	}
+	y.file = os.NewFile(uintptr(fd), "eventfd")
+	y.raw, _ = y.file.SyscallConn() // of an open file it has no error
+	y.signalFunc = y.signal
+	binary.NativeEndian.PutUint64(y.one[:], 1)
 }
 
 // signal triggers the event on its first call. The runtime calls it again when it has found the
 // event.
-func (p *poller) signal(fd uintptr) (found bool) {
-	if p.signaled {
+func (y *yielder) signal(fd uintptr) (found bool) {
+	if y.signaled {
 		return true
 	}
-	p.signaled = true
-	_, err := unix.Write(int(fd), p.one[:])
+	y.signaled = true
+	_, err := unix.Write(int(fd), y.one[:])
 	return err != nil
 }
 
-func (p *poller) close() {
-	if p.file != nil {
-		_ = p.file.Close()
+func (y *yielder) close() {
+	if y.file != nil {
+		_ = y.file.Close()
 	}
 }

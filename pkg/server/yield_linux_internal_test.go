@@ -12,8 +12,8 @@ import (
 func TestYield(t *testing.T) {
 	t.Parallel()
 	var y yielder
-	y.poll.open()
-	defer y.poll.close()
+	y.open()
+	defer y.close()
 	for range 10 {
 		y.addWork(yieldInterval / 2)
 		y.yield()
@@ -27,7 +27,7 @@ func TestYield(t *testing.T) {
 	y.addWork(yieldInterval)
 	y.yield()
 	var count [8]byte
-	if _, err := y.poll.file.Read(count[:]); err != nil {
+	if _, err := y.file.Read(count[:]); err != nil {
 		t.Fatal(err)
 	}
 	if n := binary.NativeEndian.Uint64(count[:]); n < 6 || n > 106 {
