@@ -104,7 +104,7 @@ func (x *doctorFlags) config(cfg *config.Config) (doctor.Config, error) {
 		Rules: rules.Rules{
 			Addresses: cfg.Listen.Addresses, Port: cfg.Listen.Port, Services: cfg.Intercept.Services,
 		},
-		Backend:    cfg.Intercept.Backend.String(),
+		Backend:    cfg.Intercept.Backend,
 		ManageLink: cfg.Interface.Manage,
 		Link:       cfg.Interface.Name,
 		Admin:      cfg.Admin.Address,

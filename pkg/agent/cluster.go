@@ -96,7 +96,7 @@ func (a *Agent) makeSource(c *cluster, cfg *config.Cluster) (err error) {
 		return nil
 	}
 	slim := c.store == nil
-	endpoints := map[config.EndpointSet]watch.Endpoints{
+	endpoints := map[string]watch.Endpoints{
 		config.EndpointsHeadless: watch.EndpointsHeadless,
 		config.EndpointsAll:      watch.EndpointsAll,
 		config.EndpointsNone:     watch.EndpointsNone,
@@ -204,7 +204,7 @@ func (c *cluster) newZone(cfg *config.Config) (*zone.Zone, error) {
 	}
 	settings := zone.Config{
 		Store: c.store, Domain: cfg.ClusterDomain, TTL: cfg.Cluster.TTL,
-		Pods: map[config.PodMode]zone.PodMode{
+		Pods: map[string]zone.PodMode{
 			config.PodsDisabled: zone.PodsDisabled,
 			config.PodsInsecure: zone.PodsInsecure,
 			config.PodsVerified: zone.PodsVerified,

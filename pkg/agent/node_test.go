@@ -263,7 +263,7 @@ func TestNodeOrder(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {
 		name   string
-		onExit config.OnExit
+		onExit string
 		want   []string
 		rules  bool // that stay
 	}{
@@ -495,8 +495,8 @@ func TestNodeTransparent(t *testing.T) {
 // the queries.
 func TestNodeWithoutAPIServer(t *testing.T) {
 	t.Parallel()
-	for _, mode := range []config.InterceptMode{config.ModeLinkLocal, config.ModeTransparent} {
-		t.Run(mode.String(), func(t *testing.T) {
+	for _, mode := range []string{config.ModeLinkLocal, config.ModeTransparent} {
+		t.Run(mode, func(t *testing.T) {
 			t.Parallel()
 			m, cfg := newFakeHost(), nodeConfig(t)
 			cfg.Cluster.Resolver, cfg.Cluster.Kubeconfig = config.ResolverLocal, awayKubeconfig(t)

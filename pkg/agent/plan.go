@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"net/http"
 	"net/netip"
@@ -151,8 +152,8 @@ func (a *Agent) poolFor(cfg config.Config, forward config.Route, old *generation
 	})
 }
 
-func policies() map[config.Policy]upstream.Policy {
-	return map[config.Policy]upstream.Policy{
+func policies() map[string]upstream.Policy {
+	return map[string]upstream.Policy{
 		config.PolicyFastest: upstream.Fastest, config.PolicySequential: upstream.Sequential, config.PolicyRandom: upstream.Random,
 	}
 }
@@ -172,7 +173,7 @@ func target(to config.Target, route config.Route) upstream.Target {
 	case config.TLS:
 		return upstream.Target{Network: "tls", Addr: to.Addr, Name: to.Name, CAFile: route.CA}
 	case config.HTTPS:
-		method := map[config.HTTPMethod]string{config.MethodPost: http.MethodPost, config.MethodGet: http.MethodGet}[route.Method]
+		method := map[string]string{config.MethodPost: http.MethodPost, config.MethodGet: http.MethodGet}[route.Method]
 		return upstream.Target{Network: "https", Addr: to.Addr, Name: to.Name, CAFile: route.CA, Path: to.Path, Method: method}
 	case config.ResolvConf:
 		return upstream.Target{ResolvConf: to.Path}
@@ -422,8 +423,8 @@ func (a *Agent) staticFor(cfg *config.Config, old *generation) (*staticAnswers, 
 	if old.static != nil {
 		s.Predecessor = old.static.answers
 	}
-	for _, h := range f.hosts.Names {
-		s.Names = append(s.Names, static.Host{Name: h.Name, Addresses: h.Addresses})
+	for _, name := range slices.Sorted(maps.Keys(f.hosts.Names)) {
+		s.Names = append(s.Names, static.Host{Name: name, Addresses: f.hosts.Names[name]})
 	}
 	for i := range f.templates {
 		t, err := templateOf(&f.templates[i])
@@ -451,7 +452,7 @@ func templateOf(t *config.Template) (static.Template, error) {
 			if err != nil {
 				return out, err
 			}
-			*section.to = append(*section.to, func(q *static.Question) (dns.RR, error) { return record.Make((*config.TemplateData)(q)) })
+			*section.to = append(*section.to, func(q *static.Question) (dns.RR, error) { return record((*config.TemplateData)(q)) })
 		}
 	}
 	return out, nil
@@ -464,12 +465,13 @@ func (r *generation) planRewrites(p *resolve.Plan) (err error) {
 		p.Static = r.static.answers
 	}
 	if len(cfg.Rewrite) > 0 {
-		kinds := map[config.RewriteKind]resolve.RewriteKind{
+		kinds := map[string]resolve.RewriteKind{
 			config.RewriteExact: resolve.RewriteExact, config.RewritePrefix: resolve.RewritePrefix, config.RewriteSuffix: resolve.RewriteSuffix,
 		}
 		rules := make([]resolve.Rewrite, 0, len(cfg.Rewrite))
 		for _, rule := range cfg.Rewrite {
-			rules = append(rules, resolve.Rewrite{Kind: kinds[rule.Kind], From: rule.From, To: rule.To})
+			kind, from := rule.Rule()
+			rules = append(rules, resolve.Rewrite{Kind: kinds[kind], From: from, To: rule.To})
 		}
 		if p.Rewrites, err = resolve.NewRewrites(rules); err != nil {
 			return err

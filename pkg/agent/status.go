@@ -106,7 +106,7 @@ func (a *Agent) sample() metrics.Sample {
 		Routes:    routeStats(r),
 		Link:      a.node.LinkStats(),
 		Intercept: a.node.InterceptStats(),
-		Mode:      r.config.Intercept.Mode.String(),
+		Mode:      r.config.Intercept.Mode,
 		Foreign:   len(a.foreignSockets.Sockets()),
 		Config: metrics.Config{
 			Generation:  a.reloads.generation.Load(),
@@ -172,7 +172,7 @@ func clusterStatus(r *generation, stats *watch.Stats) *status.Cluster {
 		return nil
 	}
 	s := &status.Cluster{
-		Domain: r.config.ClusterDomain, Resolver: r.config.Cluster.Resolver.String(), Source: c.sourceName(&r.config.Cluster),
+		Domain: r.config.ClusterDomain, Resolver: r.config.Cluster.Resolver, Source: c.sourceName(&r.config.Cluster),
 		InSync: c.synced(), NodeZone: c.topologyZone(r.config.Cluster.NodeZone), Requests: stats.Requests,
 	}
 	if !s.InSync {

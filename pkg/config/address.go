@@ -5,37 +5,13 @@ package config
 import (
 	"fmt"
 	"net/netip"
-	"reflect"
 	"slices"
 	"strings"
-
-	"go.yaml.in/yaml/v3"
 )
 
+const dnsPort = 53
+
 const portHint = "a port is a number from 1 to 65535"
-
-// ServiceName names a Service. Both parts are DNS labels in lower case (RFC 1123), or both are empty.
-type ServiceName struct{ Namespace, Name string }
-
-// String returns "namespace/name", the empty string for the zero value.
-func (s ServiceName) String() string {
-	if s == (ServiceName{}) {
-		return ""
-	}
-	return s.Namespace + "/" + s.Name
-}
-
-// parseService reads a namespace and a name. The empty string is the zero value.
-func parseService(text string) (ServiceName, *Problem) {
-	namespace, name, _ := strings.Cut(text, "/")
-	switch {
-	case text == "", isLabel(namespace) && isLabel(name):
-		return ServiceName{Namespace: namespace, Name: name}, nil
-	case isLabel(text):
-		return ServiceName{}, problem("not a service with its namespace", "write it like kube-system/"+text)
-	}
-	return ServiceName{}, problem("not a service with its namespace", "write it like kube-system/kube-dns, in lower case")
-}
 
 // Fallback says where the queries go that the agent does not take. The zero value: nowhere.
 type Fallback struct {
@@ -52,28 +28,6 @@ func (f Fallback) String() string {
 		return "none"
 	}
 	return flowList(f.Addresses)
-}
-
-// decode implements [decoded]: central, none, or a list of addresses with or without a port.
-func (f *Fallback) decode(d *decoder, path string, n *yaml.Node) bool {
-	const what = "not central, none or a list of addresses"
-	switch {
-	case n.Kind == yaml.SequenceNode:
-		*f = Fallback{}
-		servers := field{tag: `required:"write none, or name at least one address"`, format: textFormat(parseServer, netip.AddrPort.String)}
-		d.decode(path, n, reflect.ValueOf(&f.Addresses).Elem(), &servers)
-	case isString(n) && (n.Value == "central" || n.Value == "none"):
-		*f = Fallback{Central: n.Value == "central"}
-	case isString(n):
-		hint := didYouMean(n.Value, []string{"central", "none"})
-		if _, err := parseEndpoint(n.Value, dnsPort); err == nil {
-			hint = "write [" + quote(n.Value) + "]"
-		}
-		d.reject(path, n, problem(what, hint))
-	default:
-		d.reject(path, n, problem(what, ""))
-	}
-	return true
 }
 
 // spellAddress returns the text of an address, a prefix, or an address and a port: the empty string for the zero value.
@@ -178,12 +132,35 @@ func parseServer(text string) (netip.AddrPort, *Problem) {
 	if err == nil {
 		return a, serverProblem(a)
 	}
-	p := notATarget(text, false)
+	p := notAnAddress(text, false)
 	p.What = "not an IP address with or without a port"
 	if strings.Contains(text, "://") {
 		p.Hint = "write the address alone: it is always asked over TCP"
 	}
 	return a, p
+}
+
+// notAnAddress guesses what a text that is no target was meant to be.
+func notAnAddress(text string, isURL bool) *Problem {
+	p := problem("not an IP address, a URL or a path", "")
+	if isURL {
+		p.What = "not a URL of an IP address"
+	}
+	host, _, _ := strings.Cut(text, ":")
+	last := host[strings.LastIndexByte(host, '.')+1:]
+	switch {
+	case strings.HasSuffix(text, "/") && text != "/":
+		if _, err := parseEndpoint(strings.TrimSuffix(text, "/"), dnsPort); err == nil {
+			p.Hint = "leave out the slash at the end"
+		}
+	case strings.HasPrefix(text, "./"), strings.HasPrefix(text, "../"), strings.HasSuffix(text, ".conf"):
+		p.Hint = "a path begins with a slash"
+	case isAddress(host):
+		p.Hint = portHint
+	case last != "" && !isDigits(last) && !strings.ContainsAny(text, "/[]"):
+		p.Hint = "a host name would have to be resolved first: write its address"
+	}
+	return p
 }
 
 // serverProblem says what keeps an address and a port from being those of a server.
@@ -295,3 +272,5 @@ func parseNAT64(text string) (netip.Prefix, *Problem) {
 	}
 	return p, nil
 }
+
+func isDigits(text string) bool { return text != "" && strings.Trim(text, "0123456789") == "" }

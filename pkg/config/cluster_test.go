@@ -216,19 +216,6 @@ func TestLoadResolvesRelativePathOfFile(t *testing.T) {
 	}
 }
 
-func TestWords(t *testing.T) {
-	t.Parallel()
-	got := []string{
-		config.Agent.String(), config.Resolver.String(), config.Role(9).String(),
-		config.ResolverCentral.String(), config.EndpointsNone.String(), config.PodsVerified.String(),
-		config.ServiceName{}.String(), config.ServiceName{Namespace: "a", Name: "b"}.String(),
-	}
-	want := []string{"agent", "resolver", "value 9", "central", "none", "verified", "", "a/b"}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("spellings (-want +got):\n%s", diff)
-	}
-}
-
 func TestCentralIsSet(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {

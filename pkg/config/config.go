@@ -110,7 +110,7 @@ type Route struct {
 	Bootstrap []netip.Addr `yaml:"bootstrap" format:"bootstrap"` // empty without such a host
 	// Which upstream is asked first: `fastest` (the quickest), `sequential` (the first of the list that does not fail)
 	// or `random` (any, each as often as the others). With each, another is asked when the first is late or fails.
-	Policy Policy `yaml:"policy"`
+	Policy string `yaml:"policy" words:"fastest,sequential,random"`
 	// Connections to each upstream over TCP, TLS and HTTPS, 1 to 16.
 	Connections int `yaml:"connections" min:"1" max:"16"`
 	// Queries a second to each upstream, up to 1000000. What goes beyond is sent to the others, or fails. 0: no bound.
@@ -171,7 +171,7 @@ type RouteTLS struct {
 // RouteHTTPS is the section https of a route.
 type RouteHTTPS struct {
 	// `post` or `get` (where something on the way may keep answers).
-	Method HTTPMethod `yaml:"method"`
+	Method string `yaml:"method" words:"post,get"`
 }
 
 // Cluster is the section cluster.
@@ -179,7 +179,7 @@ type Cluster struct {
 	// `none`: they are forwarded like other names. `local`: this process, from its own watch of the API. `central`:
 	// the resolver that cluster.central names. With `local` and `central` the domain itself may have no route; a name
 	// below it may.
-	Resolver ClusterResolver `yaml:"resolver"`
+	Resolver string `yaml:"resolver" words:"none,local,central"`
 	// A kubeconfig file. An empty text: the service account of the pod. A relative path begins at the folder of the
 	// configuration file. It is read once; the files it names, such as a tokenFile, are followed.
 	Kubeconfig string `yaml:"kubeconfig" format:"path"` // absolute unless Parse has read a relative path
@@ -194,12 +194,12 @@ type Cluster struct {
 	// kubeconfig or manifests as `local` does, but reads Services alone, and has no view to answer from.
 	Invalidate bool `yaml:"invalidate"`
 	// The endpoints that are known: `headless` (those of headless services), `all` or `none`.
-	Endpoints EndpointSet `yaml:"endpoints"`
+	Endpoints string `yaml:"endpoints" words:"headless,all,none"`
 	// What an endpoint without a hostname is named by: its `address` or its `pod`.
 	PodNames bool `yaml:"endpointNames" words:"address,pod"`
 	// The names of pods by their address, such as `10-0-0-1.shop.pod.cluster.local`: `disabled` (none exist),
 	// `insecure` (all exist) or `verified` (those of pods that are there).
-	Pods PodMode `yaml:"pods"`
+	Pods string `yaml:"pods" words:"disabled,insecure,verified"`
 	// The namespaces whose objects are served, each once. None: all.
 	Namespaces []string `yaml:"namespaces" format:"namespace"`
 	// A label selector that services must match, such as `app=web, tier!=cache`. An empty text: all do.
@@ -248,11 +248,35 @@ type Hosts struct {
 	// not looked for in the files. Queries for A and AAAA get its addresses, those for other types that there is
 	// nothing; names that are not here are looked up as ever. Write `y`, `no`, a number and what else YAML knows with
 	// a dot at its end.
-	Names HostTable `yaml:"names"`
+	Names map[string][]netip.Addr `yaml:"names"` // by names that are lower-case and absolute, never empty, of both families mixed
 	// The TTL of the answers, 0s to 1h, in whole seconds.
 	TTL time.Duration `yaml:"ttl" format:"ttl" min:"0s" max:"1h"`
 	// `on`: the reverse names of the addresses lead to these names. `off`: they are looked up as ever.
 	NoReverse bool `yaml:"reverse" words:"on,off"`
+}
+
+// Rewrite is an item of rewrite. One of Exact, Prefix and Suffix is not empty. All are of names in lower case without the dot
+// at their end.
+type Rewrite struct {
+	// The whole name.
+	Exact string `yaml:"exact" format:"part" omit:"empty" example:"shop.example"`
+	// The beginning of a name, whether or not a label ends there.
+	Prefix string `yaml:"prefix" format:"part" omit:"empty" example:"old-"`
+	// The end of a name, whether or not a label begins there: write a dot before it where one should.
+	Suffix string `yaml:"suffix" format:"part" omit:"empty" example:".old.example"`
+	// What stands in its place: with `exact` the whole name, else a part that may be empty.
+	To string `yaml:"to" format:"part" required:"say what is asked for in its place" example:"shop.prod.svc.cluster.local,new-,.new.example"`
+}
+
+// Rule returns which part of a name is replaced, RewriteExact, RewritePrefix or RewriteSuffix, and its text.
+func (r *Rewrite) Rule() (kind, from string) {
+	switch {
+	case r.Prefix != "":
+		return RewritePrefix, r.Prefix
+	case r.Suffix != "":
+		return RewriteSuffix, r.Suffix
+	}
+	return RewriteExact, r.Exact
 }
 
 // Template is an item of templates.
@@ -287,7 +311,7 @@ type DNS64 struct {
 	// `true`: they are made for names that have IPv6 addresses as well, in place of these.
 	TranslateAll bool `yaml:"translateAll"`
 	// Who gets them: `ipv6` (those that ask over IPv6) or `all`.
-	Clients DNS64Clients `yaml:"clients"`
+	Clients string `yaml:"clients" words:"ipv6,all"`
 }
 
 // Interface is the section interface.
@@ -299,7 +323,7 @@ type Interface struct {
 	Name string `yaml:"name" format:"link"`
 	// The kind of the link: `dummy`, `bridge` (one without ports), `lo` (the loopback link, which is there already) or
 	// `auto`, the first of these that the kernel has.
-	Kind LinkKind `yaml:"kind"`
+	Kind string `yaml:"kind" words:"auto,dummy,bridge,lo"`
 }
 
 // Intercept is the section intercept.
@@ -309,9 +333,9 @@ type Intercept struct {
 	Manage bool `yaml:"manage"`
 	// The address that the queries are for: `link-local` (a listen address, which the pods have in their resolv.conf)
 	// or `transparent` (that of the DNS service, so that nothing changes for the pods; needs port 53).
-	Mode InterceptMode `yaml:"mode"`
+	Mode string `yaml:"mode" words:"link-local,transparent"`
 	// What the rules are written with: `nftables`, `iptables` or `auto`, whichever kube-proxy uses on this machine.
-	Backend InterceptBackend `yaml:"backend"`
+	Backend string `yaml:"backend" words:"auto,nftables,iptables"`
 	// How long the agent's claim on the queries lasts, 1s to 1m. It is renewed while the agent answers itself over its
 	// own sockets, several times in this span; when it lapses the kernel itself sends the queries elsewhere.
 	Lease time.Duration `yaml:"lease" min:"1s" max:"1m"`
@@ -323,14 +347,14 @@ type Intercept struct {
 	// What becomes of link and rules when the agent ends: `fallback` (they stay, and queries go to the fallback),
 	// `remove` (both are removed) or `auto`, which is fallback with mode `link-local` and remove with mode
 	// `transparent`, where fallback is an error.
-	OnExit OnExit `yaml:"onExit"`
+	OnExit string `yaml:"onExit" words:"auto,fallback,remove"`
 	// The IP addresses of the DNS service, for mode `transparent` only, at most one of a family. None: those of
 	// cluster.central.service, as they are when they are first heard of.
 	Services []netip.Addr `yaml:"services" format:"serviceAddress"`
 }
 
 // Exit returns what happens to link and rules when the agent ends: OnExit, or what ExitAuto stands for.
-func (i Intercept) Exit() OnExit {
+func (i Intercept) Exit() string {
 	switch {
 	case i.OnExit != ExitAuto:
 		return i.OnExit
@@ -499,15 +523,21 @@ func Default(role Role) Config {
 		Forward:       []Route{DefaultRoute(".", Target{Kind: ResolvConf, Path: "/etc/resolv.conf"})},
 		ClusterDomain: "cluster.local.",
 		Cluster: Cluster{
+			Resolver:   ResolverNone,
 			Central:    Central{Connections: 2},
+			Endpoints:  EndpointsHeadless,
 			Pods:       PodsInsecure,
 			TTL:        5 * time.Second,
 			StaleAfter: 90 * time.Second,
 			NodeZone:   "auto",
 		},
 		Hosts:     Hosts{TTL: 30 * time.Second},
-		Interface: Interface{Name: "nodelocaldns"},
-		Intercept: Intercept{Lease: 3 * time.Second, Fallback: Fallback{Central: true}},
+		DNS64:     DNS64{Clients: DNS64IPv6},
+		Interface: Interface{Name: "nodelocaldns", Kind: LinkAuto},
+		Intercept: Intercept{
+			Mode: ModeLinkLocal, Backend: BackendAuto, OnExit: ExitAuto,
+			Lease: 3 * time.Second, Fallback: Fallback{Central: true},
+		},
 		Cache: Cache{
 			Size:        64 << 20,
 			MinTTL:      defaultMinTTL,
@@ -528,7 +558,7 @@ func Default(role Role) Config {
 			TCPIdle:      10 * time.Second,
 		},
 		Admin: Admin{Address: netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, 1}), adminPort)},
-		Log:   Log{Level: slog.LevelInfo, Format: "json"},
+		Log:   Log{Level: slog.LevelInfo, Format: "json", Queries: QueryLog{Mode: QueriesOff}},
 	}
 	if role == Resolver {
 		// It runs in a pod of its own, and what asks it, scrapes it and probes it does not.
@@ -544,7 +574,7 @@ func Default(role Role) Config {
 // the bounds on its TTLs at those of a cache at its defaults.
 func DefaultRoute(zone string, to ...Target) Route {
 	return Route{
-		Zone: zone, To: to, Connections: 2,
+		Zone: zone, To: to, Policy: PolicyFastest, Connections: 2, RouteHTTPS: RouteHTTPS{Method: MethodPost},
 		MinTTL: defaultMinTTL, MaxTTL: defaultMaxTTL, NegativeTTL: defaultNegativeTTL,
 	}
 }

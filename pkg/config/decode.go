@@ -3,11 +3,21 @@
 package config
 
 import (
+	"bytes"
+	"cmp"
+	"encoding/json"
+	"errors"
 	"fmt"
+	"io"
+	"net/netip"
 	"reflect"
+	"regexp"
 	"slices"
+	"sort"
+	"strconv"
 	"strings"
-	"sync"
+	"unicode"
+	"unicode/utf8"
 
 	"go.yaml.in/yaml/v3"
 )
@@ -15,38 +25,14 @@ import (
 // maxVisits bounds the nodes that are decoded. A file without aliases has fewer: it is bounded as well.
 const maxVisits = 1 << 20
 
-// field is a key of a mapping, which a field of a struct has as its tags. All but yaml may be missing:
-//
-//	yaml      the key; a struct that is embedded without one has its keys among those around it
-//	format    how a scalar, or each item of a list, is read: see formats; default: by its type
-//	words     the words that it may be, the first for 0 or false, the second for 1 or true, and so on
-//	min, max  the bounds of a number, of both or none, as in the file; max alone: of the items of a list
-//	required  a hint for a key that is missing, or for an empty list
-//	repeats   true: an item may be in the list again
-//	inherits  the path of the key whose value is the default
-//	example   the value in the reference, for items of lists that are empty by default
-type field struct {
-	key      string
-	index    []int // for reflect.Value.FieldByIndex
-	tag      reflect.StructTag
-	words    []string
-	format   format
-	min, max float64
-}
-
-// value returns the field of a struct.
-func (f *field) value(of reflect.Value) reflect.Value { return of.FieldByIndex(f.index) }
-
-// position is a place in a file. Lines and columns count from 1; the zero value: unknown.
-type position struct{ line, column int }
-
-func positionOf(n *yaml.Node) position { return position{n.Line, n.Column} }
+// maxBytes bounds a file. A ConfigMap holds no more.
+const maxBytes = 1 << 20
 
 // decoder decodes one document, and collects its problems.
 type decoder struct {
 	problems []Problem
-	more     int                 // problems after maxProblems
-	set      map[string]position // where the value of each key and each item is; keys without a value are not in it
+	more     int                   // problems after maxProblems
+	set      map[string]*yaml.Node // the value of each key and each item; keys without a value are not in it
 	visits   int
 }
 
@@ -56,31 +42,55 @@ func (d *decoder) isSet(path string) bool {
 	return set
 }
 
-// add reports a problem at the value of its path, or of the closest path around it that has one.
+// add adds a problem to the report.
 func (d *decoder) add(p Problem) {
-	at, path := position{}, p.Path
-	for {
-		var known bool
-		if at, known = d.set[path]; known || path == "" {
-			break
-		}
-		path = path[:max(0, strings.LastIndexAny(path, ".["))]
-	}
-	d.addAt(at, p)
-}
-
-func (d *decoder) addAt(at position, p Problem) {
 	if len(d.problems) >= maxProblems {
 		d.more++
 		return
 	}
-	p.Line, p.Column = at.line, at.column
 	d.problems = append(d.problems, p)
+}
+
+// addAt reports a problem at a node.
+func (d *decoder) addAt(n *yaml.Node, path, what, hint string) {
+	d.add(Problem{Line: n.Line, Column: n.Column, Path: path, What: what, Hint: hint})
+}
+
+// report reports a problem at the value of its path, or of the closest path around it that has one.
+func (d *decoder) report(path, what, hint string) {
+	at := path
+	for at != "" && d.set[at] == nil {
+		at = at[:max(0, strings.LastIndexAny(at, ".["))]
+	}
+	n := cmp.Or(d.set[at], &yaml.Node{})
+	d.addAt(n, path, what, hint)
 }
 
 // reject reports what is wrong with the value of a node.
 func (d *decoder) reject(path string, n *yaml.Node, p *Problem) {
-	d.addAt(positionOf(n), Problem{Path: path, What: shown(n) + ": " + p.What, Hint: p.Hint})
+	d.addAt(n, path, shown(n)+": "+p.What, p.Hint)
+}
+
+// rejectText is reject for a value that was a string.
+func (d *decoder) rejectText(path, text string, p *Problem) {
+	d.report(path, quote(text)+": "+p.What, p.Hint)
+}
+
+// err returns the problems as an error, nil if there are none.
+func (d *decoder) err(path string) error {
+	if len(d.problems) == 0 {
+		return nil
+	}
+	slices.SortStableFunc(d.problems, func(a, b Problem) int {
+		if a.Line == 0 || b.Line == 0 {
+			return cmp.Compare(b.Line, a.Line)
+		}
+		return cmp.Or(cmp.Compare(a.Line, b.Line), cmp.Compare(a.Column, b.Column))
+	})
+	if d.more > 0 {
+		d.problems = append(d.problems, Problem{What: fmt.Sprintf("%d more problems", d.more)})
+	}
+	return &Error{Path: path, Problems: d.problems}
 }
 
 // clean reports whether no problem is at or below any of the keys. A rule between keys is
@@ -98,11 +108,6 @@ func (d *decoder) clean(paths ...string) bool {
 	return true
 }
 
-// decoded is a value with a form of its own in YAML.
-type decoded interface {
-	decode(d *decoder, path string, n *yaml.Node) bool
-}
-
 // decode stores the value of a node in v, and reports problems. It reports whether the node was of the right kind.
 func (d *decoder) decode(path string, n *yaml.Node, v reflect.Value, f *field) bool {
 	if n.Kind == yaml.AliasNode {
@@ -111,15 +116,12 @@ func (d *decoder) decode(path string, n *yaml.Node, v reflect.Value, f *field) b
 	if !d.visit(path, n) {
 		return false
 	}
-	d.set[path] = positionOf(n)
-	if to, is := reflect.TypeAssert[decoded](v.Addr()); is {
-		return to.decode(d, path, n)
-	}
-	if v.Kind() == reflect.Pointer {
-		v.Set(reflect.New(v.Type().Elem()))
-		v = v.Elem()
-	}
+	d.set[path] = n
 	switch {
+	case v.Type() == reflect.TypeFor[Fallback]():
+		return d.decodeFallback(path, n, v)
+	case v.Kind() == reflect.Map:
+		return d.decodeHosts(path, n, v)
 	case v.Kind() == reflect.Slice:
 		return d.decodeList(path, n, v, f)
 	case f.format.parse == nil:
@@ -133,8 +135,7 @@ func (d *decoder) visit(path string, n *yaml.Node) bool {
 	before := d.visits
 	d.visits += 1 + len(n.Content)/2
 	if before <= maxVisits && d.visits > maxVisits {
-		at := positionOf(n)
-		d.problems = append(d.problems, Problem{Line: at.line, Column: at.column, Path: path, What: "too many aliases"}) // also to a full report
+		d.problems = append(d.problems, Problem{Line: n.Line, Column: n.Column, Path: path, What: "too many aliases"}) // also to a full report
 	}
 	return d.visits <= maxVisits
 }
@@ -149,7 +150,7 @@ func (d *decoder) decodeMapping(path string, n *yaml.Node, v reflect.Value) bool
 		child := childPath(path, p.key)
 		i := slices.IndexFunc(fields, func(f field) bool { return f.key == p.key })
 		if i < 0 {
-			d.addAt(p.at, Problem{Path: child, What: "unknown key", Hint: d.suggest(p.key, fields)})
+			d.addAt(p.node, child, "unknown key", d.suggest(p.key, fields))
 			continue
 		}
 		to := fields[i].value(v)
@@ -164,7 +165,7 @@ func (d *decoder) decodeMapping(path string, n *yaml.Node, v reflect.Value) bool
 		child := childPath(path, fields[i].key)
 		hint := fields[i].tag.Get("required")
 		if hint != "" && !d.isSet(child) && fields[i].value(v).IsZero() {
-			d.add(Problem{Path: child, What: "missing", Hint: hint})
+			d.report(child, "missing", hint)
 		}
 	}
 	return true
@@ -173,9 +174,9 @@ func (d *decoder) decodeMapping(path string, n *yaml.Node, v reflect.Value) bool
 // pair is a key with its value.
 type pair struct {
 	key      string
-	isString bool     // the key, in YAML 1.1 too
-	again    bool     // the mapping has the key before
-	at       position // of the key
+	isString bool       // the key, in YAML 1.1 too
+	again    bool       // the mapping has the key before
+	node     *yaml.Node // of the key
 	value    *yaml.Node
 }
 
@@ -192,26 +193,26 @@ func (d *decoder) pairs(path string, n *yaml.Node, depth int) []pair {
 		if value.Kind == yaml.AliasNode {
 			value = value.Alias
 		}
-		p := pair{key: key.Value, isString: isString(key), at: positionOf(n.Content[i]), value: value}
+		p := pair{key: key.Value, isString: isString(key), node: n.Content[i], value: value}
 		child := childPath(path, p.key)
 		switch first, again := lines[p.key]; {
 		case key.Kind != yaml.ScalarNode || isNull(key):
-			d.addAt(p.at, Problem{Path: path, What: "a key that is not a word"})
+			d.addAt(p.node, path, "a key that is not a word", "")
 			continue
 		case key.ShortTag() == "!!merge":
 			merged = append(merged, d.mergedPairs(path, value, depth)...)
 			continue
 		case again:
 			p.again = true
-			d.addAt(p.at, Problem{Path: child, What: fmt.Sprintf("set twice, first on line %d", first)})
+			d.addAt(p.node, child, fmt.Sprintf("set twice, first on line %d", first), "")
 		default:
-			lines[p.key] = p.at.line
+			lines[p.key] = p.node.Line
 		}
 		list = append(list, p)
 	}
 	for _, p := range merged {
 		if lines[p.key] == 0 {
-			lines[p.key] = p.at.line
+			lines[p.key] = p.node.Line
 			list = append(list, p)
 		}
 	}
@@ -231,7 +232,7 @@ func (d *decoder) mergedPairs(path string, n *yaml.Node, depth int) []pair {
 			m = m.Alias
 		}
 		if m.Kind != yaml.MappingNode || depth == deepest {
-			d.addAt(positionOf(m), Problem{Path: path, What: "cannot be merged: not a mapping, or nested too deeply"})
+			d.addAt(m, path, "cannot be merged: not a mapping, or nested too deeply", "")
 			break
 		}
 		if !d.visit(path, m) {
@@ -250,10 +251,10 @@ func (d *decoder) decodeList(path string, n *yaml.Node, v reflect.Value, f *fiel
 	hint := f.tag.Get("required")
 	switch {
 	case len(n.Content) == 0 && hint != "":
-		d.add(Problem{Path: path, What: "empty", Hint: hint})
+		d.report(path, "empty", hint)
 		return true
 	case f.max > 0 && f.format.parse == nil && len(n.Content) > int(f.max):
-		d.add(Problem{Path: path, What: fmt.Sprintf("%d items: not more than %v", len(n.Content), f.max)})
+		d.report(path, fmt.Sprintf("%d items: not more than %v", len(n.Content), f.max), "")
 		return true
 	}
 	list := reflect.MakeSlice(v.Type(), 0, len(n.Content))
@@ -291,6 +292,79 @@ func notList(n *yaml.Node) *Problem {
 	return problem("not a list", "begin each item with a dash")
 }
 
+// decodeHosts decodes a mapping from names to lists of addresses.
+func (d *decoder) decodeHosts(path string, n *yaml.Node, v reflect.Value) bool {
+	if n.Kind != yaml.MappingNode {
+		d.reject(path, n, problem("not a mapping", "write it like {db.example: [192.0.2.1]}"))
+		return false
+	}
+	addresses := field{tag: `required:"name at least one address"`, format: textFormat(parseHostAddress, netip.Addr.String)}
+	hosts := map[string][]netip.Addr{}
+	seen := map[string]string{}
+	for _, p := range d.pairs(path, n, 0) {
+		child := childPath(path, p.key)
+		name, bad := parseHostKey(&p)
+		first, again := seen[name]
+		switch {
+		case bad != nil:
+			d.addAt(p.node, child, quote(p.key)+": "+bad.What, bad.Hint)
+			continue
+		case again && first != child:
+			d.addAt(p.node, child, "the name is already at "+first, "")
+			continue
+		case again: // it is reported as a key that is set twice
+			continue
+		}
+		seen[name] = child
+		if isNull(p.value) {
+			d.addAt(p.node, child, "empty: not a list", "name at least one address")
+			continue
+		}
+		var list []netip.Addr
+		d.decode(child, p.value, reflect.ValueOf(&list).Elem(), &addresses)
+		if len(list) > 0 {
+			hosts[name] = list
+		}
+	}
+	v.SetZero()
+	if len(hosts) > 0 {
+		v.Set(reflect.ValueOf(hosts))
+	}
+	return true
+}
+
+// parseHostKey returns the name of a host. Other programs that write the file, such as Helm, take y, no and 010 for
+// values and write others in their place, quoted.
+func parseHostKey(p *pair) (string, *Problem) {
+	isNumber := p.key != "" && p.key[0] <= '9' && p.key[0] != '"' && json.Valid([]byte(p.key))
+	if isNumber || p.key == "true" || p.key == "false" || !p.isString {
+		return "", problem("not known to be a name: y, no, 010 and their like are values in YAML", "write the name with a dot at its end")
+	}
+	return parseName(p.key)
+}
+
+// decodeFallback decodes central, none, or a list of addresses with or without a port.
+func (d *decoder) decodeFallback(path string, n *yaml.Node, v reflect.Value) bool {
+	f := Fallback{Central: n.Value == "central"}
+	switch {
+	case n.Kind == yaml.SequenceNode:
+		servers := field{tag: `required:"write none, or name at least one address"`, format: textFormat(parseServer, netip.AddrPort.String)}
+		d.decode(path, n, reflect.ValueOf(&f.Addresses).Elem(), &servers)
+	case !isString(n):
+		d.reject(path, n, problem("not central, none or a list of addresses", ""))
+		return true
+	case !f.Central && n.Value != "none":
+		hint := didYouMean(n.Value, []string{"central", "none"})
+		if _, err := parseEndpoint(n.Value, dnsPort); err == nil {
+			hint = "write [" + quote(n.Value) + "]"
+		}
+		d.reject(path, n, problem("not central, none or a list of addresses", hint))
+		return true
+	}
+	v.Set(reflect.ValueOf(f))
+	return true
+}
+
 // newItem returns an item of a list with the defaults of its keys.
 func newItem(t reflect.Type) reflect.Value {
 	item := reflect.New(t).Elem()
@@ -316,92 +390,6 @@ func (d *decoder) decodeScalar(path string, n *yaml.Node, v reflect.Value, f *fi
 	return true
 }
 
-// outOfBounds returns what is wrong with a number, of a field that still has its default or 0.
-func (f *field) outOfBounds(got any, n *yaml.Node, v reflect.Value) *Problem {
-	least, bounded := f.tag.Lookup("min")
-	number := numberOf(reflect.ValueOf(got))
-	switch {
-	case !bounded || f.min <= number && number <= f.max:
-		return nil
-	case f.tag.Get("format") == "size" && isDigits(n.Value) && number > 0:
-		return problem(fmt.Sprintf("not between %s and %s", least, f.tag.Get("max")), "a number without a unit is bytes")
-	}
-	p := problem(fmt.Sprintf("not between %s and %s", least, f.tag.Get("max")), "")
-	if from := f.tag.Get("inherits"); from != "" {
-		p.Hint = "the default is the value of " + from
-	} else if standard := numberOf(v); standard != 0 && f.min <= standard && standard <= f.max {
-		p.Hint = "the default is " + f.format.print(v)
-	}
-	return p
-}
-
-// numberOf returns a number of any type.
-func numberOf(v reflect.Value) float64 {
-	switch {
-	case v.CanInt():
-		return float64(v.Int())
-	case v.CanUint():
-		return float64(v.Uint())
-	case v.CanFloat():
-		return v.Float()
-	}
-	return 0
-}
-
-// fieldsOf returns the keys of a struct in their order.
-func fieldsOf(t reflect.Type) []field {
-	if known, found := knownFields.Load(t); found {
-		return known.([]field)
-	}
-	var fields []field
-	named := formats()
-	for _, s := range reflect.VisibleFields(t) {
-		key := s.Tag.Get("yaml")
-		if key == "" || len(s.Index) > 1 && !isInline(t, s.Index) {
-			continue
-		}
-		f := field{key: key, index: s.Index, tag: s.Tag}
-		if words := s.Tag.Get("words"); words != "" {
-			f.words = strings.Split(words, ",")
-		}
-		f.format = formatOf(&f, s.Type, named)
-		if least, found := s.Tag.Lookup("min"); found {
-			f.min = f.bound(least)
-		}
-		if most, found := s.Tag.Lookup("max"); found {
-			f.max = f.bound(most)
-		}
-		fields = append(fields, f)
-	}
-	knownFields.Store(t, fields)
-	return fields
-}
-
-// knownFields holds what fieldsOf has returned.
-var knownFields sync.Map //nolint:gochecknoglobals // it depends on the types alone
-
-// isInline reports whether the keys of the struct with the field are among those of t.
-func isInline(t reflect.Type, index []int) bool {
-	return len(index) == 2 && t.Field(index[0]).Tag.Get("yaml") == ""
-}
-
-// bound returns a bound of numbers from a tag.
-func (f *field) bound(text string) float64 {
-	n := &yaml.Node{Kind: yaml.ScalarNode, Tag: "!!str", Value: text}
-	if isDigits(text) {
-		n.Tag = "!!int"
-	}
-	parse := f.format.parse
-	if parse == nil { // the items of a list
-		parse = parseWhole
-	}
-	v, p := parse(n)
-	if p != nil {
-		panic(fmt.Sprintf("the bound %s of %s: %s", text, f.key, p.What))
-	}
-	return numberOf(reflect.ValueOf(v))
-}
-
 // suggest returns the hint for an unknown key.
 func (d *decoder) suggest(key string, fields []field) string {
 	if len(d.problems) >= maxProblems { // it would not be shown
@@ -414,13 +402,11 @@ func (d *decoder) suggest(key string, fields []field) string {
 	return didYouMean(key, keys)
 }
 
-func isLetterOrDigit(c rune) bool {
-	return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9')
-}
-
 // childPath returns the path of a key in a mapping.
 func childPath(path, key string) string {
-	odd := func(c rune) bool { return c != '_' && c != '-' && !isLetterOrDigit(c) }
+	odd := func(c rune) bool {
+		return c > unicode.MaxASCII || c != '_' && c != '-' && !unicode.IsLetter(c) && !unicode.IsDigit(c)
+	}
 	switch {
 	case key == "" || len(key) > maxShown || strings.ContainsFunc(key, odd):
 		return path + "[" + quote(key) + "]"
@@ -428,4 +414,122 @@ func childPath(path, key string) string {
 		return key
 	}
 	return path + "." + key
+}
+
+// readDocument returns the root of the only document in a text, nil if it is empty, and whether there is something to
+// decode.
+func (d *decoder) readDocument(data []byte) (*yaml.Node, bool) {
+	if len(data) > maxBytes {
+		d.add(Problem{What: "larger than " + formatSize(maxBytes)})
+		return nil, false
+	}
+	if !d.checkText(data) {
+		return nil, false
+	}
+	var first, second yaml.Node
+	reader := yaml.NewDecoder(bytes.NewReader(data))
+	err := reader.Decode(&first)
+	if errors.Is(err, io.EOF) {
+		return nil, true
+	}
+	next := err
+	if err == nil {
+		next = reader.Decode(&second)
+	}
+	const hint = "one file holds one configuration"
+	switch {
+	case err != nil:
+		d.addSyntax(data, err, "")
+		return nil, false
+	case next == nil && !isNull(second.Content[0]): // an empty second document does no harm
+		d.addAt(second.Content[0], "", "a second document", hint)
+		return nil, false
+	case next != nil && !errors.Is(next, io.EOF):
+		d.addSyntax(data, next, hint)
+		return nil, false
+	}
+	return first.Content[0], true
+}
+
+// checkText reports bytes that are no text, and whether there are none. YAML may be UTF-16 as well, which other
+// programs do not read.
+func (d *decoder) checkText(data []byte) bool {
+	for i, c := range string(data) {
+		what := ""
+		switch {
+		case c == utf8.RuneError && !bytes.HasPrefix(data[i:], []byte(string(utf8.RuneError))):
+			what = "not UTF-8 text"
+		case c < ' ' && c != '\t' && c != '\n' && c != '\r', c >= 0x7F && c <= 0x9F && c != 0x85, c == 0xFFFE, c == 0xFFFF:
+			what = fmt.Sprintf("control character %U", c)
+		default:
+			continue
+		}
+		d.addAtByte(data, i, what, "")
+		return false
+	}
+	return true
+}
+
+// maxSearched bounds the texts whose syntax errors are searched for, which takes up to 17 parses. All of them together cost
+// about as much as one parse of the largest text.
+const maxSearched = 64 << 10
+
+// addSyntax reports that a text is no YAML. The library's errors are texts with lines that may be wrong by one, so the
+// place is found by other means: it is the end of the shortest beginning of the text that gives the same error. A text
+// larger than maxSearched has the library's line. An empty hint is chosen by the line.
+func (d *decoder) addSyntax(data []byte, err error, hint string) {
+	head := regexp.MustCompile(`^(?:yaml: )?(?:line (\d+): )?`).FindStringSubmatch(err.Error())
+	what := "YAML: " + strings.TrimPrefix(err.Error(), head[0])
+	if len(data) > maxSearched {
+		line, _ := strconv.Atoi(head[1]) // 0 without a line: unknown
+		d.add(Problem{Line: line, Column: min(line, 1), What: what, Hint: cmp.Or(hint, "the line may be wrong by one")})
+		return
+	}
+	fails := func(length int) bool {
+		reader := yaml.NewDecoder(bytes.NewReader(data[:length]))
+		for {
+			var n yaml.Node
+			if got := reader.Decode(&n); got != nil {
+				return got.Error() == err.Error()
+			}
+		}
+	}
+	length := sort.Search(len(data), fails)
+	end := max(0, length-1)
+	line := data[bytes.LastIndexByte(data[:end], '\n')+1:]
+	line, _, _ = bytes.Cut(line, []byte("\n"))
+	if hint == "" {
+		hint = syntaxHint(string(line), string(data[end:min(length, len(data))]))
+	}
+	d.addAtByte(data, end, what, hint)
+}
+
+// syntaxHint returns what to look for in a line that is no YAML, from the character that is in the way on.
+func syntaxHint(line, found string) string {
+	text := strings.TrimLeft(line, " ")
+	quotes := strings.Count(line, `"`)%2 == 1 || strings.Count(line, "'")%2 == 1
+	switch {
+	case strings.HasPrefix(text, "\t"):
+		return "indent with spaces, not with tabs"
+	case found == "@" || found == "`":
+		return "quote a value that begins with @ or `"
+	case quotes:
+		return "close the quotes"
+	case found == ":":
+		return "quote a value that holds a colon and a space, and check the indentation"
+	}
+	return "check the indentation and the brackets, and quote an IPv6 address"
+}
+
+// addAtByte reports a problem at a byte of a text. The lines are those of YAML 1.1.
+func (d *decoder) addAtByte(data []byte, offset int, what, hint string) {
+	text := strings.TrimPrefix(strings.ReplaceAll(string(data[:offset]), "\r\n", "\n"), "\uFEFF")
+	breaks := func(c rune) bool { return c == '\n' || c == '\r' || c == 0x85 || c == 0x2028 || c == 0x2029 }
+	p := Problem{Line: 1, Column: 1, What: what, Hint: hint}
+	for _, c := range text {
+		if p.Column++; breaks(c) {
+			p.Line, p.Column = p.Line+1, 1
+		}
+	}
+	d.add(p)
 }

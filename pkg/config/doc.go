@@ -12,5 +12,5 @@
 // The structs in config.go are the only list of keys: their tags say how a value is written and what its bounds are, and
 // their comments what it means. The decoder and the writer walk them by reflection; reference.yaml,
 // docs/configuration.md and docs/configuration.schema.json are made of them. A new key is a field with its tags, its
-// comment and its default; a new form of values is an entry of formats. The rules between keys are in rules.go.
+// comment and its default; a new form of values is an entry of formats. The rules between keys are in parse.go.
 package config

@@ -11,11 +11,120 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 	"unicode"
 
 	"go.yaml.in/yaml/v3"
 )
+
+// field is a key of a mapping, which a field of a struct has as its tags. All but yaml may be missing:
+//
+//	yaml      the key; a struct that is embedded without one has its keys among those around it
+//	format    how a scalar, or each item of a list, is read: see formats; default: by its type
+//	words     the words that it may be, the first for 0 or false, the second for 1 or true, and so on
+//	min, max  the bounds of a number, of both or none, as in the file; max alone: of the items of a list
+//	required  a hint for a key that is missing, or for an empty list
+//	repeats   true: an item may be in the list again
+//	inherits  the path of the key whose value is the default
+//	example   the value in the reference, for items of lists that are empty by default
+type field struct {
+	key      string
+	index    []int // for reflect.Value.FieldByIndex
+	tag      reflect.StructTag
+	words    []string
+	format   format
+	min, max float64
+}
+
+// value returns the field of a struct.
+func (f *field) value(of reflect.Value) reflect.Value { return of.FieldByIndex(f.index) }
+
+// outOfBounds returns what is wrong with a number, of a field that still has its default or 0.
+func (f *field) outOfBounds(got any, n *yaml.Node, v reflect.Value) *Problem {
+	least, bounded := f.tag.Lookup("min")
+	number := numberOf(reflect.ValueOf(got))
+	switch {
+	case !bounded || f.min <= number && number <= f.max:
+		return nil
+	case f.tag.Get("format") == "size" && isDigits(n.Value) && number > 0:
+		return problem(fmt.Sprintf("not between %s and %s", least, f.tag.Get("max")), "a number without a unit is bytes")
+	}
+	p := problem(fmt.Sprintf("not between %s and %s", least, f.tag.Get("max")), "")
+	if from := f.tag.Get("inherits"); from != "" {
+		p.Hint = "the default is the value of " + from
+	} else if standard := numberOf(v); standard != 0 && f.min <= standard && standard <= f.max {
+		p.Hint = "the default is " + f.format.print(v)
+	}
+	return p
+}
+
+// numberOf returns a number of any type.
+func numberOf(v reflect.Value) float64 {
+	switch {
+	case v.CanInt():
+		return float64(v.Int())
+	case v.CanUint():
+		return float64(v.Uint())
+	case v.CanFloat():
+		return v.Float()
+	}
+	return 0
+}
+
+// fieldsOf returns the keys of a struct in their order.
+func fieldsOf(t reflect.Type) []field {
+	if known, found := knownFields.Load(t); found {
+		return known.([]field)
+	}
+	var fields []field
+	named := formats()
+	for _, s := range reflect.VisibleFields(t) {
+		key := s.Tag.Get("yaml")
+		if key == "" || len(s.Index) > 1 && !isInline(t, s.Index) {
+			continue
+		}
+		f := field{key: key, index: s.Index, tag: s.Tag}
+		if words := s.Tag.Get("words"); words != "" {
+			f.words = strings.Split(words, ",")
+		}
+		f.format = formatOf(&f, s.Type, named)
+		if least, found := s.Tag.Lookup("min"); found {
+			f.min = f.bound(least)
+		}
+		if most, found := s.Tag.Lookup("max"); found {
+			f.max = f.bound(most)
+		}
+		fields = append(fields, f)
+	}
+	knownFields.Store(t, fields)
+	return fields
+}
+
+// knownFields holds what fieldsOf has returned.
+var knownFields sync.Map //nolint:gochecknoglobals // it depends on the types alone
+
+// isInline reports whether the keys of the struct with the field are among those of t.
+func isInline(t reflect.Type, index []int) bool {
+	return len(index) == 2 && t.Field(index[0]).Tag.Get("yaml") == ""
+}
+
+// bound returns a bound of numbers from a tag.
+func (f *field) bound(text string) float64 {
+	n := &yaml.Node{Kind: yaml.ScalarNode, Tag: "!!str", Value: text}
+	if isDigits(text) {
+		n.Tag = "!!int"
+	}
+	parse := f.format.parse
+	if parse == nil { // the items of a list
+		parse = parseWhole
+	}
+	v, p := parse(n)
+	if p != nil {
+		panic(fmt.Sprintf("the bound %s of %s: %s", text, f.key, p.What))
+	}
+	return numberOf(reflect.ValueOf(v))
+}
 
 // maxShown bounds what of a wrong value is repeated, in bytes.
 const maxShown = 64
@@ -69,9 +178,6 @@ func formats() map[string]format {
 func formatOf(f *field, t reflect.Type, named map[string]format) format {
 	if name := f.tag.Get("format"); name != "" {
 		return named[name]
-	}
-	if v, is := reflect.TypeAssert[interface{ words() []string }](reflect.Zero(t)); is {
-		f.words = v.words()
 	}
 	switch {
 	case f.words != nil:
@@ -174,23 +280,21 @@ func wordOf(n *yaml.Node, words []string) string {
 }
 
 func printWord(words []string, v reflect.Value) string {
-	var i int
+	i := int(numberOf(v))
+	isLevel := v.Type() == reflect.TypeFor[slog.Level]()
 	switch {
 	case v.Kind() == reflect.Bool && v.Bool():
 		i = 1
-	case v.Kind() == reflect.Bool:
 	case v.Kind() == reflect.String:
 		i = slices.Index(words, v.String())
-	case v.Type() != reflect.TypeFor[slog.Level]():
-		i = int(numberOf(v))
-	case v.Int()%4 == 0:
-		i = int(v.Int()/4) + 1
-	default:
+	case isLevel && i%4 != 0:
 		i = -1
+	case isLevel:
+		i = i/4 + 1
 	}
 	switch {
 	case i < 0 || i >= len(words):
-		return quoteYAML(fmt.Sprintf("value %d", int(numberOf(v))))
+		return quoteYAML(fmt.Sprint(v))
 	case words[i] == "on" || words[i] == "off": // which YAML 1.1 would read as a boolean
 		return quoteYAML(words[i])
 	}
@@ -210,12 +314,6 @@ func jsonWords(words []string) []any {
 		}
 	}
 	return list
-}
-
-// orList joins words as a sentence does.
-func orList(words []string) string {
-	last := len(words) - 1
-	return strings.Join(words[:last], ", ") + " or " + words[last]
 }
 
 // parseBoolean reads true or false.
@@ -330,8 +428,6 @@ func nearestUnit(typed string) string {
 	return ""
 }
 
-func isDigits(text string) bool { return text != "" && strings.Trim(text, "0123456789") == "" }
-
 // formatSize spells a size with the largest binary unit that divides it.
 func formatSize(bytes int64) string {
 	for _, u := range units() {
@@ -434,14 +530,30 @@ func quote(s string) string {
 	return strconv.Quote(s[:end]) + "..."
 }
 
-// quoteYAML quotes a string. The escapes of Go are escapes of YAML as well.
-func quoteYAML(s string) string { return strconv.QuoteToASCII(s) }
-
 // queryLogFormat is the format of a query log.
 func queryLogFormat() format {
 	return format{
 		parse:  func(n *yaml.Node) (any, *Problem) { return parseQueryLog(wordOf(n, []string{"off"})) },
 		print:  func(v reflect.Value) string { return quoteYAML(fmt.Sprint(v)) },
 		schema: jsonType("string", "boolean"),
+	}
+}
+
+// maxSample bounds the sample: beyond it a busy node logs less than a line an hour.
+const maxSample = 1_000_000_000
+
+// parseQueryLog reads a query log.
+func parseQueryLog(text string) (QueryLog, *Problem) {
+	words := []string{QueriesOff, QueriesErrors, QueriesSlow, "sample=N", QueriesAll}
+	number, isSample := strings.CutPrefix(text, "sample=")
+	switch sample, err := strconv.Atoi(number); {
+	case !isSample && slices.Contains(words, text):
+		return QueryLog{Mode: text}, nil
+	case !isSample:
+		return QueryLog{}, problem("not "+orList(words), didYouMean(text, words))
+	case err != nil || sample < 1 || sample > maxSample || !isDigits(number):
+		return QueryLog{}, problem(fmt.Sprintf("not a sample between 1 and %d", maxSample), "sample=100 logs one query in a hundred")
+	default:
+		return QueryLog{Mode: QueriesSample, Sample: sample}, nil
 	}
 }

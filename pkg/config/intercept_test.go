@@ -33,7 +33,7 @@ func TestParseNode(t *testing.T) {
 				c.Listen.Addresses = own
 				c.Interface = config.Interface{Manage: true, Name: "Dns_0.a-b", Kind: config.LinkBridge}
 				c.Intercept = config.Intercept{
-					Manage: true, Backend: config.BackendNftables, Lease: 1500 * time.Millisecond, OnExit: config.ExitRemove,
+					Manage: true, Mode: config.ModeLinkLocal, Backend: config.BackendNftables, Lease: 1500 * time.Millisecond, OnExit: config.ExitRemove,
 					Fallback: config.Fallback{Addresses: []netip.AddrPort{
 						netip.MustParseAddrPort("10.0.0.1:53"), netip.MustParseAddrPort("10.0.0.1:54"),
 						netip.MustParseAddrPort("[fd00::1]:53"), netip.MustParseAddrPort("[fd00::2]:53"),
@@ -112,9 +112,7 @@ func TestParseNode(t *testing.T) {
 func TestExit(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
-		mode config.InterceptMode
-		set  config.OnExit
-		want config.OnExit
+		mode, set, want string
 	}{
 		{config.ModeLinkLocal, config.ExitAuto, config.ExitFallback},
 		{config.ModeLinkLocal, config.ExitRemove, config.ExitRemove},

@@ -6,7 +6,10 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"maps"
+	"net/netip"
 	"reflect"
+	"slices"
 	"strings"
 )
 
@@ -27,6 +30,23 @@ func MarshalChanges(c Config, role Role, note func(path string) string) ([]byte,
 	w := writer{changes: true, cache: &c.Cache, note: note}
 	w.mapping(reflect.ValueOf(document{apiVersion, kind, c}), reflect.ValueOf(document{Config: standard}), 0, "")
 	return checkWritten(w.Bytes(), &c, role)
+}
+
+// Normalize returns c as a file would give it in a role: names in lower case and absolute, lists in order. The error is
+// an [*Error] with the problems of what no file could give; there is no configuration beside it.
+func Normalize(c Config, role Role) (Config, error) {
+	return parseWritten(writeConfig(&c), role)
+}
+
+// parseWritten is Parse for a text that this program has written: lines in it mean nothing to the user.
+func parseWritten(text []byte, role Role) (Config, error) {
+	c, err := Parse(text, role)
+	if bad := (*Error)(nil); errors.As(err, &bad) {
+		for i := range bad.Problems {
+			bad.Problems[i].Line, bad.Problems[i].Column = 0, 0
+		}
+	}
+	return c, err
 }
 
 // writeConfig writes every key of c.
@@ -65,8 +85,8 @@ func (w *writer) mapping(v, standard reflect.Value, indent int, path string) {
 		if standard.IsValid() {
 			byDefault = f.value(standard)
 		}
-		isNil := value.Kind() == reflect.Pointer && value.IsNil()
-		if isNil || w.changes && byDefault.IsValid() && reflect.DeepEqual(value.Interface(), byDefault.Interface()) {
+		left := f.tag.Get("omit") != "" && value.IsZero()
+		if left || w.changes && byDefault.IsValid() && reflect.DeepEqual(value.Interface(), byDefault.Interface()) {
 			continue
 		}
 		w.key(&f, value, byDefault, indent, childPath(path, f.key))
@@ -82,20 +102,18 @@ func (w *writer) key(f *field, v, standard reflect.Value, indent int, path strin
 		}
 		w.WriteString(margin + f.key + ":" + value + "\n")
 	}
-	if v.Kind() == reflect.Pointer {
-		v = v.Elem()
-	}
-	isScalar := f.format.parse != nil || v.Type() == reflect.TypeFor[Fallback]()
+	fallback, isFallback := reflect.TypeAssert[Fallback](v)
+	isScalar := f.format.parse != nil || isFallback
 	if isScalar {
 		w.remark(path, margin)
 	}
-	switch list, isTable := reflect.TypeAssert[HostTable](v); {
-	case isTable && len(list) == 0:
+	switch hosts, isTable := reflect.TypeAssert[map[string][]netip.Addr](v); {
+	case isTable && len(hosts) == 0:
 		line("{}")
 	case isTable:
 		line("")
-		for _, h := range list {
-			w.WriteString(margin + "  " + quoteYAML(h.Name) + ": " + flowList(h.Addresses) + "\n")
+		for _, name := range slices.Sorted(maps.Keys(hosts)) {
+			w.WriteString(margin + "  " + quoteYAML(name) + ": " + flowList(hosts[name]) + "\n")
 		}
 	case isScalar && v.Kind() == reflect.Slice:
 		items := make([]string, v.Len())
@@ -103,8 +121,8 @@ func (w *writer) key(f *field, v, standard reflect.Value, indent int, path strin
 			items[i] = f.format.print(v.Index(i))
 		}
 		line("[" + strings.Join(items, ", ") + "]")
-	case v.Type() == reflect.TypeFor[Fallback]():
-		line(fmt.Sprint(v))
+	case isFallback:
+		line(fallback.String())
 	case isScalar:
 		line(f.format.print(v))
 	case v.Kind() != reflect.Slice:
@@ -127,8 +145,8 @@ func (w *writer) item(v reflect.Value, indent int, path string) {
 	if r, is := reflect.TypeAssert[*Route](standard.Addr()); is && w.changes {
 		r.MinTTL, r.MaxTTL, r.NegativeTTL = w.cache.MinTTL, w.cache.MaxTTL, w.cache.NegativeTTL
 	}
-	if r, is := reflect.TypeAssert[Rewrite](v); is {
-		v, standard = reflect.ValueOf(*newRewriteRule(&r)), reflect.Value{}
+	if v.Type() == reflect.TypeFor[Rewrite]() {
+		standard = reflect.Value{} // an empty text has a meaning
 	}
 	part := writer{changes: w.changes, cache: w.cache, note: w.note, isItem: true}
 	part.mapping(v, standard, indent+2, path)
@@ -147,12 +165,4 @@ func (w *writer) remark(path, margin string) {
 	if text := w.note(path); text != "" {
 		w.WriteString(margin + "# " + text + "\n")
 	}
-}
-
-func flowList[T fmt.Stringer](values []T) string {
-	list := make([]string, len(values))
-	for i, v := range values {
-		list[i] = quoteYAML(v.String())
-	}
-	return "[" + strings.Join(list, ", ") + "]"
 }

@@ -49,9 +49,9 @@ func TestMarshal(t *testing.T) {
 		c.Limits.PerClient, c.Admin.Socket, c.Admin.Hosts = 7, "/run/a b.sock", []string{"a.example", "b"}
 		c.Hosts = config.Hosts{
 			Files: []string{"/etc/hosts"}, NoReverse: true,
-			Names: []config.Host{{Name: "a.example.", Addresses: []netip.Addr{netip.IPv6Loopback(), netip.MustParseAddr("192.0.2.1")}}},
+			Names: map[string][]netip.Addr{"a.example.": {netip.IPv6Loopback(), netip.MustParseAddr("192.0.2.1")}},
 		}
-		c.Rewrite = []config.Rewrite{{From: "a.example", To: "b.example"}, {Kind: config.RewritePrefix, From: "p-"}, {Kind: config.RewriteSuffix, From: ".a", To: ".b"}}
+		c.Rewrite = []config.Rewrite{{Exact: "a.example", To: "b.example"}, {Prefix: "p-"}, {Suffix: ".a", To: ".b"}}
 		c.Templates = []config.Template{{
 			Zone: ".", Types: []uint16{28, 65000}, Match: []string{`^(?P<host>\w+)[.]`}, Rcode: 3, Answer: []string{`{{ .Name }} TXT "a\b"`},
 			Authority: []string{"a. NS b."}, Additional: []string{"b. A 192.0.2.1"},
@@ -104,7 +104,7 @@ func TestMarshalRefusesWhatParseCannotReturn(t *testing.T) {
 			want: "writing the configuration: cache.minTTL: \"1ms\": not whole seconds",
 		},
 		{
-			name: "a route without bounds", change: func(c *config.Config) { c.Forward[0] = config.Route{Zone: ".", To: c.Forward[0].To, Connections: 2} },
+			name: "a route without bounds", change: func(c *config.Config) { c.Forward[0].MaxTTL, c.Forward[0].NegativeTTL = 0, 0 },
 			want: "writing the configuration: forward[0].maxTTL: \"0s\": not between 1s and 168h\n  hint: the default is the value of cache.maxTTL\nforward[0].negativeTTL: \"0s\": not between 1s and 24h\n  hint: the default is the value of cache.negativeTTL",
 		},
 		{
@@ -128,27 +128,26 @@ func TestMarshalRefusesWhatParseCannotReturn(t *testing.T) {
 			want: "writing the configuration: it holds values that no file can give",
 		},
 		{
-			name: "a mode of its own", change: func(c *config.Config) { c.Cluster.Pods = 3 },
-			want: "writing the configuration: cluster.pods: \"value 3\": not disabled, insecure or verified",
+			name: "a mode of its own", change: func(c *config.Config) { c.Cluster.Pods = "some" },
+			want: "writing the configuration: cluster.pods: \"some\": not disabled, insecure or verified",
 		},
 		{
 			name: "a level of its own", change: func(c *config.Config) { c.Log.Level = slog.LevelInfo + 1 },
-			want: "writing the configuration: log.level: \"value 1\": not debug, info, warn or error",
+			want: "writing the configuration: log.level: \"INFO+1\": not debug, info, warn or error\n  hint: did you mean \"info\"?",
 		},
 		{
 			name: "a code that no template has", change: func(c *config.Config) { c.Templates = []config.Template{{Zone: ".", Rcode: 6}} },
-			want: "writing the configuration: templates[0].rcode: \"value 6\": not NOERROR, FORMERR, SERVFAIL, NXDOMAIN, NOTIMP or REFUSED",
+			want: "writing the configuration: templates[0].rcode: \"6\": not NOERROR, FORMERR, SERVFAIL, NXDOMAIN, NOTIMP or REFUSED",
 		},
 		{
-			name: "hosts out of order", change: func(c *config.Config) {
-				one := []netip.Addr{netip.IPv6Loopback()}
-				c.Hosts.Names = []config.Host{{Name: "b.", Addresses: one}, {Name: "a.", Addresses: one}}
+			name: "a host in upper case", change: func(c *config.Config) {
+				c.Hosts.Names = map[string][]netip.Addr{"A.": {netip.IPv6Loopback()}}
 			},
 			want: "writing the configuration: it holds values that no file can give",
 		},
 		{
-			name: "an unknown query log", change: func(c *config.Config) { c.Log.Queries.Mode = 99 },
-			want: "writing the configuration: log.queries: \"mode 99\": not off, errors, slow, sample=N or all",
+			name: "an unknown query log", change: func(c *config.Config) { c.Log.Queries.Mode = "many" },
+			want: "writing the configuration: log.queries: \"many\": not off, errors, slow, sample=N or all",
 		},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

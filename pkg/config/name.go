@@ -36,19 +36,18 @@ func parseDomain(text string) (string, *Problem) {
 
 // parseZone returns the name in lower case (RFC 4343) with a dot at its end.
 func parseZone(text string) (string, *Problem) {
+	name := strings.TrimSuffix(text, ".")
 	switch {
 	case text == ".":
 		return text, nil
+	case len(name)+2 > maxName:
+		return "", problem(fmt.Sprintf("not a zone: longer than %d bytes", maxName), "")
 	case isRoot(text):
 		return "", problem("not a zone", `write "." for the root`)
 	case strings.HasPrefix(text, "*."):
-		return "", problem("not a zone", fmt.Sprintf("a zone holds all names below it: write %s", quote(text[2:])))
+		return "", problem("not a zone", "a zone holds all names below it: write "+strconv.Quote(text[2:]))
 	case strings.HasPrefix(text, ".") && text[1] != '.':
-		return "", problem("not a zone: an empty label", "write "+quote(text[1:]))
-	}
-	name := strings.TrimSuffix(text, ".")
-	if len(name)+2 > maxName {
-		return "", problem(fmt.Sprintf("not a zone: longer than %d bytes", maxName), "")
+		return "", problem("not a zone: an empty label", "write "+strconv.Quote(text[1:]))
 	}
 	for label := range strings.SplitSeq(name, ".") {
 		switch {
@@ -202,7 +201,7 @@ func selectorDetail(err error) string {
 	for _, end := range []string{" (e.g.", ", regex used"} {
 		what, _, _ = strings.Cut(what, end)
 	}
-	if len(what) > 4*maxShown || strings.ContainsFunc(what, func(c rune) bool { return !unicode.IsPrint(c) }) {
+	if len(what) > 256 || strings.ContainsFunc(what, func(c rune) bool { return !unicode.IsPrint(c) }) {
 		return ""
 	}
 	return ": " + what
@@ -280,21 +279,73 @@ func parseSocket(text string) (string, *Problem) {
 	}
 }
 
-// parseQueryLog reads a query log.
-func parseQueryLog(text string) (QueryLog, *Problem) {
-	for _, mode := range []QueryLogMode{QueriesOff, QueriesErrors, QueriesSlow, QueriesAll} {
-		if q := (QueryLog{Mode: mode}); q.String() == text {
-			return q, nil
-		}
+func isLetterOrDigit(c rune) bool {
+	return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9')
+}
+
+// parsePart reads the part of a name that a kind of rewrite replaces, or puts in its place. It returns the part in lower case
+// and without a dot where the name ends.
+func parsePart(kind, text string, mayBeEmpty bool) (string, *Problem) {
+	part := text
+	if kind != RewritePrefix {
+		part = strings.TrimSuffix(text, ".")
 	}
-	number, found := strings.CutPrefix(text, "sample=")
-	if !found {
-		words := []string{"off", "errors", "slow", "sample=N", "all"}
-		return QueryLog{}, problem("not "+orList(words), didYouMean(text, words))
+	var p *Problem
+	switch {
+	case kind == RewriteExact:
+		_, p = parseName(text)
+	case part == "" && text != "":
+		p = problem("the end of every name", "")
+	case part == "" && mayBeEmpty:
+	case part == "":
+		p = problem("the part of every name", "write the beginning or the end of those that are meant")
+	case kind == RewritePrefix && part == ".":
+		p = problem("the beginning of no name", "")
+	default:
+		p = partProblem(kind, part)
 	}
-	sample, err := strconv.Atoi(number)
-	if err != nil || sample < 1 || sample > maxSample || !isDigits(number) {
-		return QueryLog{}, problem(fmt.Sprintf("not a sample between 1 and %d", maxSample), "sample=100 logs one query in a hundred")
+	return strings.ToLower(part), p
+}
+
+// partProblem says what keeps a text from being the beginning or the end of a name: made a whole one with a letter, it
+// has to be one.
+func partProblem(kind, part string) *Problem {
+	if strings.Trim(part, ".") == "" {
+		return problem("not a part of a name: an empty label", "write one dot between labels")
 	}
-	return QueryLog{Mode: QueriesSample, Sample: sample}, nil
+	whole := part + "x"
+	if kind == RewriteSuffix || strings.HasSuffix(part, "-") {
+		whole = part
+	}
+	if kind == RewriteSuffix && strings.HasPrefix(part, ".") {
+		whole = "x" + part
+	}
+	_, p := parseName(whole)
+	if p != nil {
+		p.What = strings.Replace(p.What, "not a name", "not a part of a name", 1)
+	}
+	return p
+}
+
+// ServiceName names a Service. Both parts are DNS labels in lower case (RFC 1123), or both are empty.
+type ServiceName struct{ Namespace, Name string }
+
+// String returns "namespace/name", the empty string for the zero value.
+func (s ServiceName) String() string {
+	if s == (ServiceName{}) {
+		return ""
+	}
+	return s.Namespace + "/" + s.Name
+}
+
+// parseService reads a namespace and a name. The empty string is the zero value.
+func parseService(text string) (ServiceName, *Problem) {
+	namespace, name, _ := strings.Cut(text, "/")
+	switch {
+	case text == "", isLabel(namespace) && isLabel(name):
+		return ServiceName{Namespace: namespace, Name: name}, nil
+	case isLabel(text):
+		return ServiceName{}, problem("not a service with its namespace", "write it like kube-system/"+text)
+	}
+	return ServiceName{}, problem("not a service with its namespace", "write it like kube-system/kube-dns, in lower case")
 }

@@ -3,27 +3,24 @@
 package config
 
 import (
-	"bytes"
-	"cmp"
+	"crypto/x509"
+	"encoding/pem"
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"reflect"
-	"regexp"
 	"slices"
-	"sort"
 	"strconv"
-	"strings"
 	"time"
-	"unicode/utf8"
 
 	"go.yaml.in/yaml/v3"
-)
 
-// maxBytes bounds a file. A ConfigMap holds no more.
-const maxBytes = 1 << 20
+	"github.com/nodecache/node-cache/pkg/filewatch"
+)
 
 // Parse reads the text of a configuration. The error is an [*Error] with every
 // problem of it. Paths that are relative in the text stay so.
@@ -51,38 +48,29 @@ func ParseAs(name, folder string, data []byte, role Role) (Config, error) {
 	return c, err
 }
 
-// Normalize returns c as a file would give it in a role: names in lower case and absolute, lists in order. The error is
-// an [*Error] with the problems of what no file could give; there is no configuration beside it.
-func Normalize(c Config, role Role) (Config, error) {
-	return parseWritten(writeConfig(&c), role)
-}
-
 // ParseZone returns a zone as a [Route] has it. The error is an [*Error] with one problem, of no path.
 func ParseZone(text string) (string, error) {
 	name, p := parseZone(text)
-	return name, p.of(text)
+	return name, textError(text, p)
 }
 
 // ParseTarget returns an upstream as a [Route] has it. The error is an [*Error] with one problem, of no path.
 func ParseTarget(text string) (Target, error) {
 	t, p := parseTarget(text)
-	return t, p.of(text)
+	return t, textError(text, p)
 }
 
-// parseWritten is Parse for a text that this program has written: lines in it mean nothing to the user.
-func parseWritten(text []byte, role Role) (Config, error) {
-	c, err := Parse(text, role)
-	if bad := (*Error)(nil); errors.As(err, &bad) {
-		for i := range bad.Problems {
-			bad.Problems[i].Line, bad.Problems[i].Column = 0, 0
-		}
+// textError returns the problem of a text that is in no file as an error.
+func textError(text string, p *Problem) error {
+	if p == nil {
+		return nil
 	}
-	return c, err
+	return &Error{Problems: []Problem{{What: quote(text) + ": " + p.What, Hint: p.Hint}}}
 }
 
 // parseFile is Parse, with the path of the file for the error.
 func parseFile(path string, data []byte, role Role) (Config, error) {
-	d := &decoder{set: map[string]position{}}
+	d := &decoder{set: map[string]*yaml.Node{}}
 	doc := document{Config: Default(role)}
 	c := &doc.Config
 	if root, ok := d.readDocument(data); ok {
@@ -104,23 +92,6 @@ func parseFile(path string, data []byte, role Role) (Config, error) {
 	return *c, nil
 }
 
-// err returns the problems as an error, nil if there are none.
-func (d *decoder) err(path string) error {
-	if len(d.problems) == 0 {
-		return nil
-	}
-	slices.SortStableFunc(d.problems, func(a, b Problem) int {
-		if a.Line == 0 || b.Line == 0 {
-			return cmp.Compare(b.Line, a.Line)
-		}
-		return cmp.Or(cmp.Compare(a.Line, b.Line), cmp.Compare(a.Column, b.Column))
-	})
-	if d.more > 0 {
-		d.problems = append(d.problems, Problem{What: fmt.Sprintf("%d more problems", d.more)})
-	}
-	return &Error{Path: path, Problems: d.problems}
-}
-
 // readFile reads at most one byte more than a configuration may have.
 func readFile(path string) (data []byte, err error) {
 	f, err := os.Open(path)
@@ -133,125 +104,6 @@ func readFile(path string) (data []byte, err error) {
 		return nil, fmt.Errorf("reading the configuration: %w", err)
 	}
 	return data, nil
-}
-
-// readDocument returns the root of the only document in a text, nil if it is empty, and whether there is something to
-// decode.
-func (d *decoder) readDocument(data []byte) (*yaml.Node, bool) {
-	if len(data) > maxBytes {
-		d.addAt(position{}, Problem{What: "larger than " + formatSize(maxBytes)})
-		return nil, false
-	}
-	if !d.checkText(data) {
-		return nil, false
-	}
-	var first, second yaml.Node
-	reader := yaml.NewDecoder(bytes.NewReader(data))
-	err := reader.Decode(&first)
-	if errors.Is(err, io.EOF) {
-		return nil, true
-	}
-	next := err
-	if err == nil {
-		next = reader.Decode(&second)
-	}
-	const hint = "one file holds one configuration"
-	switch {
-	case err != nil:
-		d.addSyntax(data, err, "")
-		return nil, false
-	case next == nil && !isNull(second.Content[0]): // an empty second document does no harm
-		d.addAt(positionOf(second.Content[0]), Problem{What: "a second document", Hint: hint})
-		return nil, false
-	case next != nil && !errors.Is(next, io.EOF):
-		d.addSyntax(data, next, hint)
-		return nil, false
-	}
-	return first.Content[0], true
-}
-
-// checkText reports bytes that are no text, and whether there are none. YAML may be UTF-16 as well, which other
-// programs do not read.
-func (d *decoder) checkText(data []byte) bool {
-	for i, c := range string(data) {
-		what := ""
-		switch {
-		case c == utf8.RuneError && !bytes.HasPrefix(data[i:], []byte(string(utf8.RuneError))):
-			what = "not UTF-8 text"
-		case c < ' ' && c != '\t' && c != '\n' && c != '\r', c >= 0x7F && c <= 0x9F && c != 0x85, c == 0xFFFE, c == 0xFFFF:
-			what = fmt.Sprintf("control character %U", c)
-		default:
-			continue
-		}
-		d.addAt(positionAt(data, i), Problem{What: what})
-		return false
-	}
-	return true
-}
-
-// maxSearched bounds the texts whose syntax errors are searched for, which takes up to 17 parses. All of them together cost
-// about as much as one parse of the largest text.
-const maxSearched = 64 << 10
-
-// addSyntax reports that a text is no YAML. The library's errors are texts with lines that may be wrong by one, so the
-// place is found by other means: it is the end of the shortest beginning of the text that gives the same error. A text
-// larger than maxSearched has the library's line. An empty hint is chosen by the line.
-func (d *decoder) addSyntax(data []byte, err error, hint string) {
-	head := regexp.MustCompile(`^(?:yaml: )?(?:line (\d+): )?`).FindStringSubmatch(err.Error())
-	what := "YAML: " + strings.TrimPrefix(err.Error(), head[0])
-	if len(data) > maxSearched {
-		line, _ := strconv.Atoi(head[1]) // 0 without a line: unknown
-		d.addAt(position{line, min(line, 1)}, Problem{What: what, Hint: cmp.Or(hint, "the line may be wrong by one")})
-		return
-	}
-	fails := func(length int) bool {
-		reader := yaml.NewDecoder(bytes.NewReader(data[:length]))
-		for {
-			var n yaml.Node
-			if got := reader.Decode(&n); got != nil {
-				return got.Error() == err.Error()
-			}
-		}
-	}
-	length := sort.Search(len(data), fails)
-	end := max(0, length-1)
-	at := positionAt(data, end)
-	line := data[bytes.LastIndexByte(data[:end], '\n')+1:]
-	line, _, _ = bytes.Cut(line, []byte("\n"))
-	if hint == "" {
-		hint = syntaxHint(string(line), string(data[end:min(length, len(data))]))
-	}
-	d.addAt(at, Problem{What: what, Hint: hint})
-}
-
-// syntaxHint returns what to look for in a line that is no YAML, from the character that is in the way on.
-func syntaxHint(line, found string) string {
-	text := strings.TrimLeft(line, " ")
-	quotes := strings.Count(line, `"`)%2 == 1 || strings.Count(line, "'")%2 == 1
-	switch {
-	case strings.HasPrefix(text, "\t"):
-		return "indent with spaces, not with tabs"
-	case found == "@" || found == "`":
-		return "quote a value that begins with @ or `"
-	case quotes:
-		return "close the quotes"
-	case found == ":":
-		return "quote a value that holds a colon and a space, and check the indentation"
-	}
-	return "check the indentation and the brackets, and quote an IPv6 address"
-}
-
-// positionAt returns the line and the column of a byte, by the line breaks of YAML 1.1.
-func positionAt(data []byte, offset int) position {
-	text := strings.TrimPrefix(strings.ReplaceAll(string(data[:offset]), "\r\n", "\n"), "\uFEFF")
-	breaks := func(c rune) bool { return c == '\n' || c == '\r' || c == 0x85 || c == 0x2028 || c == 0x2029 }
-	at := position{1, 1}
-	for _, c := range text {
-		if at.column++; breaks(c) {
-			at = position{at.line + 1, 1}
-		}
-	}
-	return at
 }
 
 // inherit gives each route the TTLs of the cache that the file does not set for it.
@@ -271,4 +123,467 @@ func (c *Config) inherit(d *decoder) {
 			}
 		}
 	}
+}
+
+// checkRules reports values that are right by themselves and contradict each other.
+func checkRules(d *decoder, c *Config, role Role) {
+	checkListen(d, c.Listen.Addresses)
+	checkRoutes(d, c)
+	checkOrder(d, "cache.minTTL", "cache.maxTTL", c.Cache.MinTTL, c.Cache.MaxTTL, formatDuration)
+	checkOrder(d, "limits.inflight", "limits.waiting", c.Limits.Inflight, c.Limits.Waiting, strconv.Itoa)
+	checkOrder(d, "limits.tcpPerClient", "limits.tcpSessions", c.Limits.TCPPerClient, c.Limits.TCPSessions, strconv.Itoa)
+	checkOrder(d, "snapshot.period", "snapshot.maxAge", c.Snapshot.Period, c.Snapshot.MaxAge, formatDuration)
+	if d.isSet("rewrite") {
+		checkRewrites(d, c.Rewrite)
+	}
+	if d.isSet("templates") {
+		checkTemplates(d, c.Templates)
+	}
+	checkServeStale(d, c)
+	checkAdmin(d, c)
+	checkSockets(d, c)
+	checkProbes(d, c.Probes)
+	checkCluster(d, &c.Cluster)
+	if role == Resolver {
+		checkResolver(d, &c.Cluster)
+		checkNoNode(d, c)
+	} else {
+		checkCentral(d, &c.Cluster)
+		checkNode(d, c)
+	}
+	checkClusterRoute(d, c, role)
+}
+
+// check reports a broken rule about the value of path and those of other keys, unless one of them is bad by itself.
+func (d *decoder) check(broken bool, path, what, hint string, with ...string) {
+	if broken && d.clean(append(with, path)...) {
+		d.report(path, what, hint)
+	}
+}
+
+// checkOrder reports a key that must not be larger than another.
+func checkOrder[T int | ~int64](d *decoder, small, large string, a, b T, spell func(T) string) {
+	d.check(a > b, small, fmt.Sprintf("%s: more than %s, which is %s", spell(a), large, spell(b)),
+		"set both, one of them may be at its default", large)
+}
+
+// checkTogether reports two keys that must not both be set.
+func checkTogether(d *decoder, first, second string, firstSet, secondSet bool, hint string) {
+	d.check(firstSet && secondSet, second, "set beside "+first, hint, first)
+}
+
+// checkListen reports each address that another one of the list stands for.
+func checkListen(d *decoder, list []netip.Addr) {
+	if !d.clean("listen.addresses") {
+		return
+	}
+	wides := slices.DeleteFunc(slices.Clone(list), func(a netip.Addr) bool { return !a.IsUnspecified() })
+	for i, a := range list {
+		wide := slices.IndexFunc(wides, func(wide netip.Addr) bool { return a != wide && covers(wide, a) })
+		if wide >= 0 {
+			d.report(fmt.Sprintf("listen.addresses[%d]", i),
+				fmt.Sprintf("%s: already covered by %s", quote(a.String()), wides[wide]),
+				"list single addresses, or the unspecified one alone")
+		}
+	}
+}
+
+// checkRoutes reports what contradicts itself in a route, or in the list of them.
+func checkRoutes(d *decoder, c *Config) {
+	seen := map[string]string{}
+	for i := range c.Forward {
+		r, path := &c.Forward[i], fmt.Sprintf("forward[%d]", i)
+		first, again := seen[r.Zone]
+		d.check(again && r.Zone != "", path+".zone", quote(r.Zone)+": already at "+first, "")
+		if !again {
+			seen[r.Zone] = path
+		}
+		if d.clean(path+".to", path+".bootstrap", path+".tls") {
+			checkNamed(d, path, r)
+			checkCA(d, path, r)
+			checkTwice(d, path, r)
+		}
+		if d.isSet(path+".minTTL") || d.isSet(path+".maxTTL") { // else it is the rule of the cache
+			checkTTLs(d, path, r)
+		}
+	}
+	if seen["."] == "" && seen[""] == "" { // a zone that could not be read may have been the root
+		d.check(true, "forward", `no route for the zone "."`, `add {zone: ".", to: ["/etc/resolv.conf"]}`)
+	}
+}
+
+// checkTTLs reports the bounds of a route where the lower is above the upper.
+func checkTTLs(d *decoder, path string, r *Route) {
+	low, high := path+".minTTL", path+".maxTTL"
+	broken, least, most := r.MinTTL > r.MaxTTL, formatDuration(r.MinTTL), formatDuration(r.MaxTTL)
+	switch {
+	case !d.isSet(low):
+		d.check(broken, high, most+": less than cache.minTTL, which is "+least, "set "+low+" as well", "cache.minTTL")
+	case !d.isSet(high):
+		d.check(broken, low, least+": more than cache.maxTTL, which is "+most, "set "+high+" as well", "cache.maxTTL")
+	default:
+		d.check(broken, low, fmt.Sprintf("%s: more than %s, which is %s", least, high, most), "", high)
+	}
+}
+
+// checkNamed reports a host name without addresses, addresses without a host name, and two names for one list of
+// addresses.
+func checkNamed(d *decoder, path string, r *Route) {
+	upstream := func(i int) string { return fmt.Sprintf("%s.to[%d]", path, i) }
+	first := -1
+	for i, t := range r.To {
+		switch {
+		case t.Kind != HTTPS || t.Addr.Addr().IsValid():
+		case first >= 0:
+			d.report(upstream(i), quote(t.String())+": the second with a host name, after "+upstream(first),
+				"bootstrap has the addresses of one host: write https:// and an address with #name behind it")
+		default:
+			first = i
+		}
+	}
+	switch {
+	case first >= 0 && len(r.Bootstrap) == 0:
+		d.report(upstream(first), quote(r.To[first].String())+": needs "+path+".bootstrap",
+			"list the addresses of the host there: no server could be asked for them")
+	case first < 0 && len(r.Bootstrap) > 0:
+		d.report(path+".bootstrap", "a list: no upstream has a host name in its URL", "leave it out")
+	}
+}
+
+// checkCA reports a file of certificates on a route without a server that presents one.
+func checkCA(d *decoder, path string, r *Route) {
+	encrypted := slices.ContainsFunc(r.To, func(t Target) bool { return t.Kind == TLS || t.Kind == HTTPS })
+	d.check(r.CA != "" && !encrypted, path+".tls.ca", quote(r.CA)+": no upstream is asked over TLS or HTTPS",
+		"leave it out, or write tls:// or https:// in "+path+".to")
+}
+
+// checkTwice reports an address that is asked twice over the same transport.
+func checkTwice(d *decoder, path string, r *Route) {
+	seen := map[Target]string{}
+	for i, t := range r.To {
+		if t.Kind == ResolvConf {
+			continue
+		}
+		upstream := fmt.Sprintf("%s.to[%d]", path, i)
+		one := Route{To: []Target{t}, Bootstrap: r.Bootstrap}
+		for _, u := range one.Upstreams() {
+			at := Target{Kind: u.Kind, Addr: u.Addr}
+			if first, again := seen[at]; again {
+				d.report(upstream, fmt.Sprintf("%s: %s is already asked at %s", quote(t.String()), u.Addr, first),
+					"")
+				break
+			}
+			seen[at] = upstream
+		}
+	}
+}
+
+// checkRewrites puts the parts of names in lower case. It reports those that are none, and rules that never apply.
+func checkRewrites(d *decoder, rules []Rewrite) {
+	seen := map[string]string{}
+	for i := range rules {
+		r, path := &rules[i], fmt.Sprintf("rewrite[%d]", i)
+		if !d.clean(path) {
+			continue
+		}
+		kinds := slices.DeleteFunc([]string{RewriteExact, RewritePrefix, RewriteSuffix}, func(kind string) bool { return !d.isSet(path + "." + kind) })
+		if len(kinds) != 1 {
+			d.report(path, fmt.Sprintf("%d of exact, prefix and suffix are set", len(kinds)),
+				"a rule has one of them, like {suffix: .old.example, to: .new.example}")
+			continue
+		}
+		kind := kinds[0]
+		from := map[string]*string{RewriteExact: &r.Exact, RewritePrefix: &r.Prefix, RewriteSuffix: &r.Suffix}[kind]
+		for key, part := range map[string]*string{kind: from, "to": &r.To} {
+			text, bad := *part, (*Problem)(nil)
+			if *part, bad = parsePart(kind, text, key == "to"); bad != nil {
+				d.rejectText(path+"."+key, text, bad)
+			}
+		}
+		first, again := seen[kind+*from]
+		switch {
+		case !d.clean(path):
+		case *from == r.To:
+			d.report(path+".to", quote(r.To)+": the same as "+kind, "")
+		case again:
+			d.report(path+"."+kind, quote(*from)+": already at "+first, "the first rule that fits is taken: leave out one of them")
+		default:
+			seen[kind+*from] = path
+		}
+	}
+}
+
+// checkServeStale reports a stale answer that would come after the query has been given up.
+func checkServeStale(d *decoder, c *Config) {
+	s := c.Cache.ServeStale
+	d.check(s.For != 0 && s.After >= c.Limits.Deadline, "cache.serveStale.after",
+		fmt.Sprintf("%s: not below limits.deadline, which is %s", formatDuration(s.After), formatDuration(c.Limits.Deadline)),
+		"set both, one of them may be at its default, or write for: 0s to give no stale answers", "cache.serveStale.for",
+		"limits.deadline")
+}
+
+// checkAdmin reports an admin address that the DNS sockets take.
+func checkAdmin(d *decoder, c *Config) {
+	admin := c.Admin.Address
+	taken := admin.IsValid() && admin.Port() == c.Listen.Port && slices.ContainsFunc(c.Listen.Addresses, func(a netip.Addr) bool {
+		return covers(a, admin.Addr()) || covers(admin.Addr(), a)
+	})
+	if taken && d.clean("listen", "admin") {
+		d.report("admin.address", quote(admin.String())+": taken by listen", "choose another port")
+	}
+}
+
+// checkSockets reports one path for two sockets.
+func checkSockets(d *decoder, c *Config) {
+	d.check(c.Handover.Socket != "" && c.Handover.Socket == c.Admin.Socket, "handover.socket",
+		quote(c.Handover.Socket)+": the path of admin.socket", "choose another path", "admin.socket")
+}
+
+// checkProbes reports a label of two probes, and a probe that would still wait when it is due again.
+func checkProbes(d *decoder, probes []Probe) {
+	seen := map[string]string{}
+	for i, p := range probes {
+		path := fmt.Sprintf("probes[%d]", i)
+		first, again := seen[p.Label]
+		d.check(again && p.Label != "", path+".label", quote(p.Label)+": already at "+first, "")
+		seen[p.Label] = path
+		checkOrder(d, path+".timeout", path+".interval", p.Timeout, p.Interval, formatDuration)
+	}
+}
+
+// checkCluster reports settings of the cluster that contradict each other, of an agent or a central resolver.
+func checkCluster(d *decoder, c *Cluster) {
+	checkTogether(d, "cluster.kubeconfig", "cluster.manifests", c.Kubeconfig != "", c.Manifests != "",
+		"objects come from an API server or from a folder")
+	checkTogether(d, "cluster.namespaces", "cluster.namespaceSelector", len(c.Namespaces) > 0, c.NamespaceSelector != "",
+		"list the namespaces or select them")
+	hint := "leave it out: what changes in the view that answers here is dropped anyhow"
+	if c.Resolver == ResolverNone {
+		hint = "set cluster.resolver: central, and name the central resolver in cluster.central"
+	}
+	d.check(c.Invalidate && c.Resolver != ResolverCentral, "cluster.invalidate",
+		"true: needs cluster.resolver: central, which is "+c.Resolver, hint, "cluster.resolver")
+	d.check(c.IgnoreEmptyService && c.Endpoints != EndpointsAll, "cluster.ignoreEmptyService",
+		"true: needs cluster.endpoints: all, which is "+c.Endpoints,
+		"only when every endpoint is known can a service be known to have none", "cluster.endpoints")
+}
+
+// checkCentral reports a central resolver that is missing or named twice.
+func checkCentral(d *decoder, c *Cluster) {
+	checkTogether(d, "cluster.central.service", "cluster.central.addresses",
+		c.Central.Service != ServiceName{}, len(c.Central.Addresses) > 0,
+		"the endpoints of the service are followed: keep the addresses only where there is no service")
+	d.check(c.Resolver == ResolverCentral && !c.Central.IsSet(), "cluster.resolver",
+		`"central": needs cluster.central.service or cluster.central.addresses`,
+		"say who is asked, like central: {service: kube-system/kube-dns}", "cluster.central")
+}
+
+// checkResolver reports what leaves a central resolver without its duty, or gives it another one above it.
+func checkResolver(d *decoder, c *Cluster) {
+	d.check(c.Resolver != ResolverLocal, "cluster.resolver",
+		quote(c.Resolver)+": not local, the only value for node-cache resolver", "leave it out")
+	refuse := func(set bool, key, value string) {
+		d.check(set, "cluster.central."+key, value+": not for node-cache resolver",
+			"leave it out: the resolver is the central one and asks no other")
+	}
+	refuse(c.Central.Service != ServiceName{}, "service", quote(c.Central.Service.String()))
+	refuse(len(c.Central.Addresses) > 0, "addresses", "a list")
+	standard := Default(Resolver).Cluster.Central
+	refuse(c.Central.Connections != standard.Connections, "connections", strconv.Itoa(c.Central.Connections))
+}
+
+// checkNoNode reports link, rules and handover in the configuration of a central resolver.
+func checkNoNode(d *decoder, c *Config) {
+	standard := Default(Resolver)
+	const what, hint = "not for node-cache resolver", "leave it out: the agent of each node has a link and rules"
+	d.check(c.Interface != standard.Interface, "interface", what, hint)
+	d.check(c.Handover != standard.Handover, "handover", what,
+		"leave it out: a resolver has an address of its own, and others beside it")
+	d.check(!reflect.DeepEqual(c.Intercept, standard.Intercept), "intercept", what, hint)
+}
+
+// checkClusterRoute reports a route for the whole of a domain that is not forwarded.
+// One for a name below it is a stub zone.
+func checkClusterRoute(d *decoder, c *Config, role Role) {
+	i := slices.IndexFunc(c.Forward, func(route Route) bool { return route.Zone == c.ClusterDomain })
+	hint := "name those who are asked for it in cluster.central"
+	if role == Resolver {
+		hint = "leave the route out: one for a name below the domain may stay"
+	}
+	d.check(i >= 0 && c.Cluster.Resolver != ResolverNone, fmt.Sprintf("forward[%d].zone", i),
+		fmt.Sprintf("%s: the cluster domain, which cluster.resolver: %s answers", quote(c.ClusterDomain), c.Cluster.Resolver),
+		hint, "clusterDomain", "cluster.resolver")
+}
+
+// checkNode reports what contradicts itself in the settings of link and rules.
+func checkNode(d *decoder, c *Config) {
+	if c.Interface.Manage && d.clean("interface.manage", "listen.addresses") {
+		checkHeld(d, c, "interface.manage")
+	}
+	checkMode(d, &c.Intercept)
+	if !c.Intercept.Manage || !d.clean("intercept", "listen.addresses") {
+		return
+	}
+	checkHeld(d, c, "intercept.manage")
+	if c.Intercept.Mode == ModeTransparent {
+		checkTransparent(d, c)
+	} else {
+		checkFallback(d, c)
+	}
+}
+
+// checkHeld reports listen addresses that no link of the agent can have, and no rule can name.
+func checkHeld(d *decoder, c *Config, path string) {
+	const hint = "listen on addresses of the agent's own, like 169.254.20.10"
+	for i, a := range c.Listen.Addresses {
+		what := ""
+		switch {
+		case a.IsUnspecified():
+			what = "which stands for all addresses"
+		case a.IsLoopback():
+			what = "a loopback address"
+		case a.Zone() != "":
+			what = "which is bound to a link"
+		default:
+			continue
+		}
+		d.report(path, fmt.Sprintf("true: not with listen.addresses[%d], %s, %s", i, quote(a.String()), what), hint)
+		return
+	}
+}
+
+// checkMode reports keys that the mode leaves without a meaning.
+func checkMode(d *decoder, i *Intercept) {
+	transparent := i.Mode == ModeTransparent
+	d.check(!transparent && len(i.Services) > 0, "intercept.services",
+		"a list: needs intercept.mode: transparent, which is "+i.Mode,
+		"with link-local the pods ask listen.addresses: leave it out", "intercept.mode")
+	families := map[bool]bool{}
+	for j, a := range i.Services {
+		d.check(families[a.Is4()], fmt.Sprintf("intercept.services[%d]", j),
+			quote(a.String())+": the second of its family", "name one IPv4 address, one IPv6 address or one of each")
+		families[a.Is4()] = true
+	}
+	d.check(transparent && len(i.Fallback.Addresses) > 0, "intercept.fallback", "a list: not with intercept.mode: transparent",
+		"leave it out: queries that the agent does not take go where they are addressed to", "intercept.mode")
+	d.check(transparent && i.OnExit == ExitFallback, "intercept.onExit",
+		quote(i.OnExit)+": not with intercept.mode: transparent",
+		"write remove, or leave it out: without the rules queries go where they are addressed to", "intercept.mode")
+}
+
+// checkTransparent reports service addresses that are missing, or of a family without a listen address.
+func checkTransparent(d *decoder, c *Config) {
+	if c.Listen.Port != 53 && d.clean("listen.port") {
+		d.report("intercept.mode", fmt.Sprintf(`"transparent": needs listen.port 53, which is %d`, c.Listen.Port),
+			"pods ask the service at port 53, and the rules leave the port as it is")
+	}
+	if len(c.Intercept.Services) == 0 && c.Cluster.Central.Service == (ServiceName{}) && d.clean("cluster.central") {
+		d.report("intercept.mode", `"transparent": needs intercept.services or cluster.central.service`,
+			"say whose address the pods ask, like services: [10.96.0.10]")
+	}
+	for i, s := range c.Intercept.Services {
+		path := fmt.Sprintf("intercept.services[%d]", i)
+		switch {
+		case slices.Contains(c.Listen.Addresses, s):
+			d.report(path, quote(s.String())+": a listen address", "listen on an address of the agent's own, like 169.254.20.10")
+		case !slices.ContainsFunc(c.Listen.Addresses, func(a netip.Addr) bool { return a.Is4() == s.Is4() }):
+			d.report(path, quote(s.String())+": no listen address is of its family", "add one to listen.addresses")
+		}
+	}
+}
+
+// checkFallback reports a fallback that is missing, is the agent itself, or is an address that packets of pods
+// cannot reach.
+func checkFallback(d *decoder, c *Config) {
+	if c.Intercept.Fallback.Central && !c.Cluster.Central.IsSet() && d.clean("cluster.central") {
+		d.report("intercept.fallback", "central: needs cluster.central.service or cluster.central.addresses",
+			"name the central resolver there, addresses in a list here, or write none")
+	}
+	for i, a := range c.Intercept.Fallback.Addresses {
+		path := fmt.Sprintf("intercept.fallback[%d]", i)
+		if a.Addr().IsLoopback() {
+			d.report(path, quote(a.String())+": a loopback address, which no packet from elsewhere gets to",
+				"name a server by an address that pods could ask it at")
+		}
+		if slices.Contains(c.Listen.Addresses, a.Addr()) {
+			d.report(path, quote(a.String())+": a listen address",
+				"name a server that answers when this agent does not")
+		}
+	}
+}
+
+// maxCertificates bounds a file of certificates. All that a system trusts take a quarter of it.
+const maxCertificates = 1 << 20
+
+// checkFiles reports the files that c names and that are not what they should be.
+func checkFiles(d *decoder, c *Config) {
+	for i, route := range c.Forward {
+		key := fmt.Sprintf("forward[%d].tls.ca", i)
+		if route.CA == "" || !d.clean(key) {
+			continue
+		}
+		if p := certificatesProblem(route.CA); p != nil {
+			d.rejectText(key, route.CA, p)
+		}
+	}
+}
+
+// certificatesProblem says why a file is none of certificates.
+func certificatesProblem(path string) *Problem {
+	rest, err := filewatch.ReadFile(path, maxCertificates)
+	if e, ok := errors.AsType[*fs.PathError](err); ok {
+		err = e.Err // without the path
+	}
+	switch {
+	case errors.Is(err, fs.ErrNotExist), errors.Is(err, fs.ErrPermission):
+		return problem(err.Error(), "name a file that this user can read")
+	case err != nil:
+		return problem(err.Error(), "")
+	}
+	for n := 0; ; {
+		var block *pem.Block
+		block, rest = pem.Decode(rest)
+		switch {
+		case block == nil && n == 0:
+			return problem("no certificate in it", "it begins with -----BEGIN CERTIFICATE-----")
+		case block == nil:
+			return nil
+		case block.Type != "CERTIFICATE":
+			continue
+		}
+		n++
+		if _, err := x509.ParseCertificate(block.Bytes); err != nil {
+			return problem(fmt.Sprintf("certificate %d: %v", n, err), "")
+		}
+	}
+}
+
+// resolveLocations makes the relative paths in c absolute: they begin at the folder of the configuration file.
+func resolveLocations(c *Config, file string) error {
+	paths := make([]*string, 0, 3+len(c.Forward)+len(c.Hosts.Files))
+	paths = append(paths, &c.Cluster.Kubeconfig, &c.Cluster.Manifests, &c.Snapshot.Folder)
+	for i := range c.Hosts.Files {
+		paths = append(paths, &c.Hosts.Files[i])
+	}
+	for i := range c.Forward {
+		paths = append(paths, &c.Forward[i].CA)
+	}
+	for _, p := range paths {
+		if *p == "" || filepath.IsAbs(*p) {
+			continue
+		}
+		abs, err := filepath.Abs(filepath.Join(filepath.Dir(file), *p))
+		if err != nil {
+			return fmt.Errorf("resolving %s: %w", *p, err)
+		}
+		*p = abs
+	}
+	var files []string // one may have been written in two ways
+	for _, f := range c.Hosts.Files {
+		if !slices.Contains(files, f) {
+			files = append(files, f)
+		}
+	}
+	c.Hosts.Files = files
+	return nil
 }

@@ -67,18 +67,10 @@ func (p Problem) String() string {
 // problem returns what is wrong with a value. The decoder adds its path and the value itself.
 func problem(what, hint string) *Problem { return &Problem{What: what, Hint: hint} }
 
-// of returns a problem of a value that is in no file as an error.
-func (p *Problem) of(value string) error {
-	if p == nil {
-		return nil
-	}
-	return &Error{Problems: []Problem{{What: quote(value) + ": " + p.What, Hint: p.Hint}}}
-}
-
 // didYouMean is the hint that names the word closest to a mistyped one, empty
 // when none is close: at most a third of it wrong, and no more than two letters.
 func didYouMean(typed string, words []string) string {
-	if len(typed) > maxShown {
+	if len(typed) > 64 {
 		return ""
 	}
 	best, least := "", min(2, max(1, len(typed)/3))+1
@@ -115,4 +107,22 @@ func distance(a, b string) int {
 		}
 	}
 	return row[len(b)]
+}
+
+// orList joins words as a sentence does.
+func orList(words []string) string {
+	last := len(words) - 1
+	return strings.Join(words[:last], ", ") + " or " + words[last]
+}
+
+// quoteYAML quotes a string. The escapes of Go are escapes of YAML as well.
+func quoteYAML(s string) string { return strconv.QuoteToASCII(s) }
+
+// flowList returns a list as YAML.
+func flowList[T fmt.Stringer](values []T) string {
+	list := make([]string, len(values))
+	for i, v := range values {
+		list[i] = quoteYAML(v.String())
+	}
+	return "[" + strings.Join(list, ", ") + "]"
 }

@@ -133,7 +133,7 @@ func (w *referenceWriter) key(f *field, v reflect.Value, margin string) {
 	case f.tag.Get("inherits") != "":
 		w.WriteString(margin + f.key + ":\n")
 		return
-	case item.Kind() == reflect.Slice && f.format.parse == nil && v.Type() != reflect.TypeFor[HostTable]():
+	case item.Kind() == reflect.Slice && f.format.parse == nil:
 		if v.Len() > 0 {
 			w.WriteString(margin + f.key + ":\n")
 			w.mapping(v.Index(0), "- ")
@@ -179,7 +179,7 @@ func (w *referenceWriter) examples(of reflect.Type) {
 
 // rewriteExamples writes a rule of each kind.
 func (w *referenceWriter) rewriteExamples() {
-	of := reflect.TypeFor[rewriteRule]()
+	of := reflect.TypeFor[Rewrite]()
 	fields := fieldsOf(of)
 	to := fields[len(fields)-1]
 	for i, f := range fields[:len(fields)-1] {
@@ -226,12 +226,10 @@ func fieldSchema(t *testing.T, comments map[string]string, f *field, of reflect.
 	switch {
 	case of == reflect.TypeFor[Fallback]():
 		return map[string]any{"anyOf": []any{map[string]any{"enum": []string{"central", "none"}}, texts}}
-	case of == reflect.TypeFor[HostTable]():
+	case of.Kind() == reflect.Map:
 		return map[string]any{"type": "object", "additionalProperties": texts}
 	case of.Kind() == reflect.Slice && f.format.parse != nil:
 		return map[string]any{"type": "array", "items": f.format.schema}
-	case of.Kind() == reflect.Slice && of.Elem() == reflect.TypeFor[Rewrite]():
-		return map[string]any{"type": "array", "items": structSchema(t, comments, reflect.TypeFor[rewriteRule]())}
 	case of.Kind() == reflect.Slice:
 		return map[string]any{"type": "array", "items": structSchema(t, comments, of.Elem())}
 	case f.format.parse == nil:

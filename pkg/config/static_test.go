@@ -35,10 +35,10 @@ func TestParseStatic(t *testing.T) {
 			want: func(c *config.Config) {
 				c.Hosts = config.Hosts{
 					Files: []string{"/etc/hosts", "more"}, NoReverse: true,
-					Names: []config.Host{
-						{Name: "_a.example.", Addresses: addrs("2001:db8::1", "192.0.2.1", "224.0.0.251")},
-						{Name: "b.example.", Addresses: addrs("0.0.0.0", "::")},
-						{Name: "x.", Addresses: addrs("::1")},
+					Names: map[string][]netip.Addr{
+						"_a.example.": addrs("2001:db8::1", "192.0.2.1", "224.0.0.251"),
+						"b.example.":  addrs("0.0.0.0", "::"),
+						"x.":          addrs("::1"),
 					},
 				}
 			},
@@ -50,13 +50,13 @@ func TestParseStatic(t *testing.T) {
 				"{suffix: .Old.example., to: .new.example.}, {suffix: -x, to: ''}, {suffix: old.example, to: new.example}, {prefix: p, to: q-}]",
 			want: func(c *config.Config) {
 				c.Rewrite = []config.Rewrite{
-					{Kind: config.RewriteExact, From: "a.example", To: "b.example"},
-					{Kind: config.RewritePrefix, From: "p-", To: ""},
-					{Kind: config.RewritePrefix, From: "p.", To: "q."},
-					{Kind: config.RewriteSuffix, From: ".old.example", To: ".new.example"},
-					{Kind: config.RewriteSuffix, From: "-x", To: ""},
-					{Kind: config.RewriteSuffix, From: "old.example", To: "new.example"},
-					{Kind: config.RewritePrefix, From: "p", To: "q-"},
+					{Exact: "a.example", To: "b.example"},
+					{Prefix: "p-", To: ""},
+					{Prefix: "p.", To: "q."},
+					{Suffix: ".old.example", To: ".new.example"},
+					{Suffix: "-x", To: ""},
+					{Suffix: "old.example", To: "new.example"},
+					{Prefix: "p", To: "q-"},
 				}
 			},
 		},
@@ -181,7 +181,7 @@ func TestRecordTextIsBounded(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			rr, err := record.Make(&config.TemplateData{Name: "a.example.", Zone: "example.", Type: "TXT", Match: []string{"a"}})
+			rr, err := record(&config.TemplateData{Name: "a.example.", Zone: "example.", Type: "TXT", Match: []string{"a"}})
 			switch {
 			case tt.want == "" && err != nil:
 				t.Error(err)
@@ -239,7 +239,7 @@ func TestMarshalChanges(t *testing.T) {
 
 func TestMarshalChangesRefusesWhatParseCannotReturn(t *testing.T) {
 	t.Parallel()
-	c := with(func(c *config.Config) { c.Rewrite = []config.Rewrite{{From: "A.example", To: "b.example"}} })
+	c := with(func(c *config.Config) { c.Rewrite = []config.Rewrite{{Exact: "A.example", To: "b.example"}} })
 	if text, err := config.MarshalChanges(c, config.Agent, nil); err == nil {
 		t.Errorf("MarshalChanges: no error, and\n%s", text)
 	}

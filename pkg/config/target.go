@@ -40,7 +40,6 @@ type Target struct {
 
 // The ports of targets that name none.
 const (
-	dnsPort   = 53
 	tlsPort   = 853 // RFC 7858 section 3.1
 	httpsPort = 443
 )
@@ -154,7 +153,7 @@ func parseURL(s scheme, text string, isURL bool) (Target, *Problem) {
 	case s.kind == HTTPS:
 		return parseNamed(t, rest)
 	}
-	p := notATarget(rest, isURL)
+	p := notAnAddress(rest, isURL)
 	if host, _, _ := strings.Cut(rest, ":"); s.kind == TLS && !named && hostNameProblem(host) == nil {
 		p.Hint = "write its address with the name behind it, like tls://192.0.2.1#" + hostName(host)
 	}
@@ -215,29 +214,6 @@ func parseNamed(t Target, text string) (Target, *Problem) {
 	}
 	t.Name, t.Addr = hostName(host), netip.AddrPortFrom(netip.Addr{}, uint16(port))
 	return t, nil
-}
-
-// notATarget guesses what a text that is no target was meant to be.
-func notATarget(text string, isURL bool) *Problem {
-	p := problem("not an IP address, a URL or a path", "")
-	if isURL {
-		p.What = "not a URL of an IP address"
-	}
-	host, _, _ := strings.Cut(text, ":")
-	last := host[strings.LastIndexByte(host, '.')+1:]
-	switch {
-	case strings.HasSuffix(text, "/") && text != "/":
-		if _, err := parseEndpoint(strings.TrimSuffix(text, "/"), dnsPort); err == nil {
-			p.Hint = "leave out the slash at the end"
-		}
-	case strings.HasPrefix(text, "./"), strings.HasPrefix(text, "../"), strings.HasSuffix(text, ".conf"):
-		p.Hint = "a path begins with a slash"
-	case isAddress(host):
-		p.Hint = portHint
-	case last != "" && !isDigits(last) && !strings.ContainsAny(text, "/[]"):
-		p.Hint = "a host name would have to be resolved first: write its address"
-	}
-	return p
 }
 
 // parseProbeServer reads an address with or without a port, with udp:// or tcp:// before it or neither. The empty string

@@ -168,13 +168,11 @@ func kubernetesOptions(c *converter, through *[]string) []directive {
 	cluster := &c.cfg.Cluster
 	return []directive{
 		{names: "pods", take: func(l *line) {
-			modes := map[string]config.PodMode{"disabled": config.PodsDisabled, "insecure": config.PodsInsecure, "verified": config.PodsVerified}
-			mode, known := modes[l.all()]
-			if !known {
+			if !slices.Contains([]string{config.PodsDisabled, config.PodsInsecure, config.PodsVerified}, l.all()) {
 				l.unknown()
 				return
 			}
-			cluster.Pods, c.origins["cluster.pods"] = mode, l.origin()
+			cluster.Pods, c.origins["cluster.pods"] = l.all(), l.origin()
 		}},
 		duration("ttl", "cluster.ttl", 0, time.Hour, &cluster.TTL),
 		{names: "namespaces", take: func(l *line) {

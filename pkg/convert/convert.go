@@ -75,7 +75,6 @@ type converter struct {
 	servers     []*server
 	otherPorts  []*otherPort        // server blocks on other ports
 	files       map[string]document // for imports, by base name
-	hostAt      map[string]int      // indexes of names in hosts.names
 	listenAddrs map[netip.Addr]place
 	cluster     clusterState
 	upstreams   []config.Target // of __PILLAR__UPSTREAM__SERVERS__
@@ -91,7 +90,7 @@ func Corefile(file string, text []byte) (*Result, error) {
 func convert(docs []document, files map[string]document, kubeDNS map[string]string) (*Result, error) {
 	c := &converter{
 		cfg: config.Default(config.Agent), origins: map[string]origin{}, noted: map[string]bool{},
-		files: files, hostAt: map[string]int{}, listenAddrs: map[netip.Addr]place{},
+		files: files, listenAddrs: map[netip.Addr]place{},
 	}
 	blocks, err := c.read(docs)
 	if err == nil {

@@ -120,12 +120,13 @@ type forwardOptions struct {
 	tcp        bool
 	ca         string
 	serverName string
-	policy     config.Policy
-	method     config.HTTPMethod
+	policy     string
+	method     string
 }
 
 // parseForward parses the options of a forward.
-func parseForward(l *line) (o forwardOptions) {
+func parseForward(l *line) forwardOptions {
+	o := forwardOptions{policy: config.PolicyFastest, method: config.MethodPost}
 	l.options(
 		directive{names: "except", take: func(l *line) { o.except = append(o.except, l.args()...) }},
 		flag("force_tcp", &o.tcp),
@@ -161,7 +162,7 @@ func parseForward(l *line) (o forwardOptions) {
 	return o
 }
 
-func policy(l *line) config.Policy {
+func policy(l *line) string {
 	switch l.all() {
 	case "sequential":
 		return config.PolicySequential

@@ -91,15 +91,11 @@ func hostsLine(hosts, l *line, served []string) {
 
 // host adds addresses to a name, without duplicates.
 func (c *converter) host(from origin, name string, addresses ...netip.Addr) {
-	names := &c.cfg.Hosts.Names
-	i, again := c.hostAt[name]
-	if !again {
-		i = len(*names)
-		c.hostAt[name] = i
-		*names = append(*names, config.Host{Name: name})
+	if c.cfg.Hosts.Names == nil {
+		c.cfg.Hosts.Names = map[string][]netip.Addr{}
 	}
 	for _, a := range addresses {
-		(*names)[i].Addresses = appendNew((*names)[i].Addresses, a)
+		c.cfg.Hosts.Names[name] = appendNew(c.cfg.Hosts.Names[name], a)
 	}
 	if _, set := c.origins["hosts.names"]; !set {
 		c.origins["hosts.names"] = from
@@ -164,7 +160,7 @@ func hostsFile(l *line, inline bool) {
 
 // local converts the names of the host itself.
 func local(l *line) {
-	if _, again := l.c.hostAt["localhost."]; !again {
+	if _, again := l.c.cfg.Hosts.Names["localhost."]; !again {
 		l.c.origins["hosts.names"] = l.origin()
 		l.c.host(l.origin(), "localhost.", netip.AddrFrom4([4]byte{127, 0, 0, 1}), netip.IPv6Loopback())
 	}
@@ -183,7 +179,7 @@ func dns64(l *line) {
 	if !l.set("dns64.prefix", p.Masked().String()) {
 		return
 	}
-	l.c.cfg.DNS64 = config.DNS64{Prefix: p.Masked(), TranslateAll: all}
+	l.c.cfg.DNS64.Prefix, l.c.cfg.DNS64.TranslateAll = p.Masked(), all
 	if v4 {
 		l.c.cfg.DNS64.Clients = config.DNS64All
 	}

@@ -81,18 +81,19 @@ func rule(l *line, words, answers []string, goesOn bool) {
 	}
 	// CoreDNS adds a trailing dot to everything except expressions.
 	dotted := func(text string) string { return strings.ToLower(strings.TrimSuffix(text, ".")) }
-	r := config.Rewrite{Kind: config.RewriteSuffix, From: dotted(words[0]), To: dotted(words[1])}
+	from, to := dotted(words[0]), dotted(words[1])
+	r := config.Rewrite{Suffix: from, To: to}
 	switch kind {
 	case "exact":
-		r.Kind = config.RewriteExact
+		r = config.Rewrite{Exact: from, To: to}
 	case "suffix":
 	case "prefix":
-		r = config.Rewrite{Kind: config.RewritePrefix, From: r.From + ".", To: r.To + "."}
+		r = config.Rewrite{Prefix: from + ".", To: to + "."}
 	case "substring":
 		l.differs("only names that end in it are rewritten, not those that have it elsewhere", "write a rule with prefix for those that begin with it")
 	case "regex":
 		suffix, _ := suffixOf(words[0])
-		r.From, r.To = dotted(suffix), dotted(strings.TrimPrefix(words[1], "{1}"))
+		r.Suffix, r.To = dotted(suffix), dotted(strings.TrimPrefix(words[1], "{1}"))
 	default:
 		l.lost("names are matched by exact, prefix and suffix", "")
 		return
@@ -106,9 +107,9 @@ func rule(l *line, words, answers []string, goesOn bool) {
 	if goesOn {
 		l.differs(rewrittenOnce, onceHint)
 	}
-	if r.Kind == config.RewriteExact && c.serverFor(r.From+".") != l.s {
+	if r.Exact != "" && c.serverFor(from+".") != l.s {
 		l.differs("the name belongs to another server there, and is rewritten here", "leave the rule out")
-	} else if r.Kind != config.RewriteExact && len(c.servers) > 1 {
+	} else if r.Exact == "" && len(c.servers) > 1 {
 		l.differs("rules apply to the names of all servers", "")
 	}
 	c.rewrites = append(c.rewrites, sourced[config.Rewrite]{r, l.origin()})
@@ -136,7 +137,7 @@ func alias(l *line, from, to string) {
 		}
 	}
 	name := strings.ToLower(strings.TrimSuffix(to, ".")) + "."
-	i, listed := c.hostAt[name]
+	addresses, listed := c.cfg.Hosts.Names[name]
 	if listed {
 		l.differs("a template gives the addresses that hosts has for "+name, "")
 	} else {
@@ -144,7 +145,7 @@ func alias(l *line, from, to string) {
 	}
 	for _, zone := range l.s.zones {
 		if listed {
-			hostTemplates(l, zone, from, c.cfg.Hosts.Names[i].Addresses)
+			hostTemplates(l, zone, from, addresses)
 			continue
 		}
 		l.alias(config.Template{Zone: zone, Match: []string{from}, Answer: []string{aliasRecord(target)}})

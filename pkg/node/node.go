@@ -107,8 +107,8 @@ func New(c Config) (*Node, error) {
 // Managed reports whether the agent manages link or interception.
 func (n *Node) Managed() bool { return n.config.Interface.Manage || n.config.Intercept.Manage }
 
-func linkKind(k config.LinkKind) netif.Kind {
-	return map[config.LinkKind]netif.Kind{
+func linkKind(k string) netif.Kind {
+	return map[string]netif.Kind{
 		config.LinkAuto: netif.Auto, config.LinkDummy: netif.Dummy, config.LinkBridge: netif.Bridge, config.LinkLoopback: netif.Loopback,
 	}[k]
 }
@@ -151,7 +151,7 @@ func (n *Node) Open(ctx context.Context) error {
 	if chosen, ok := n.backend.(interface{ Reason() string }); ok && name == "" {
 		why += ", and " + chosen.Reason()
 	}
-	n.log.InfoContext(ctx, "interception set up", "mode", n.config.Intercept.Mode.String(), "backend", n.backend.String(), "why", why,
+	n.log.InfoContext(ctx, "interception set up", "mode", n.config.Intercept.Mode, "backend", n.backend.String(), "why", why,
 		"data_plane", n.dataPlane.Proxy, "evidence", n.dataPlane.Evidence)
 	if n.bypassed() {
 		n.log.ErrorContext(ctx, "service address cannot be intercepted on this node", "why", n.dataPlane.Note)

@@ -60,7 +60,7 @@ func linkStatus(cfg *config.Config, stats netif.Stats) *status.Link {
 
 func (n *Node) interceptStatus() *status.Intercept {
 	s := &status.Intercept{
-		Mode: n.config.Intercept.Mode.String(), Backend: n.backend.String(), DataPlane: cmp.Or(string(n.dataPlane.Proxy), "none"),
+		Mode: n.config.Intercept.Mode, Backend: n.backend.String(), DataPlane: cmp.Or(string(n.dataPlane.Proxy), "none"),
 		Note: n.dataPlane.Note, Leases: []status.Lease{}, Fallback: []string{},
 	}
 	if n.config.Intercept.Mode == config.ModeLinkLocal {

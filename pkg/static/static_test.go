@@ -219,7 +219,7 @@ func parse(tb testing.TB, texts ...string) (list []static.Record) {
 		if err != nil {
 			tb.Fatal(err)
 		}
-		list = append(list, func(q *static.Question) (dns.RR, error) { return r.Make((*config.TemplateData)(q)) })
+		list = append(list, func(q *static.Question) (dns.RR, error) { return r((*config.TemplateData)(q)) })
 	}
 	return list
 }

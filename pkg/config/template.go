@@ -3,6 +3,7 @@
 package config
 
 import (
+	"fmt"
 	"regexp"
 	"regexp/syntax"
 	"slices"
@@ -11,6 +12,43 @@ import (
 
 	"github.com/miekg/dns"
 )
+
+// checkTemplates tries the records of templates with questions that are made up, and reports those that give none.
+func checkTemplates(d *decoder, templates []Template) {
+	for i := range templates {
+		t, path := &templates[i], fmt.Sprintf("templates[%d]", i)
+		if !d.clean(path) {
+			continue
+		}
+		questions := samples(t)
+		for key, texts := range map[string][]string{"answer": t.Answer, "authority": t.Authority, "additional": t.Additional} {
+			for j, text := range texts {
+				if err := tryRecord(text, questions); err != nil {
+					d.report(fmt.Sprintf("%s.%s[%d]", path, key, j), quote(text)+": no record: "+err.Error(), recordHint)
+				}
+			}
+		}
+	}
+}
+
+// tryRecord says why a text gives no record for the first of the questions. One that it gives a record for is enough.
+// That it gives nothing at all is no fault: a condition may leave it out.
+func tryRecord(text string, questions []TemplateData) (first error) {
+	record, err := ParseRecord(text)
+	if err != nil {
+		return err
+	}
+	for _, q := range questions {
+		_, err := record(&q)
+		if err == nil {
+			return nil
+		}
+		if first == nil {
+			first = fmt.Errorf("for %s %s: %w", q.Name, q.Type, err)
+		}
+	}
+	return first
+}
 
 // samples makes up questions that a template answers, as far as that is possible.
 func samples(t *Template) []TemplateData {

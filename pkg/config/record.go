@@ -1,0 +1,232 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package config
+
+import (
+	"errors"
+	"fmt"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"text/template"
+	"text/template/parse"
+
+	"github.com/miekg/dns"
+)
+
+// TemplateData is what the actions in the records of a [Template] see.
+type TemplateData struct {
+	Name  string            // that is asked for: lower-case and absolute
+	Zone  string            // of the template
+	Type  string            // of the question, like AAAA
+	Class string            // always IN
+	Match []string          // the part of the name that the expression matches, then its groups; without one the name
+	Group map[string]string // the groups by number and, where they have one, by name
+}
+
+const recordHint = "write it like {{ .Name }} 60 IN A 192.0.2.1"
+
+// parseExpression reads a regular expression.
+func parseExpression(text string) (string, *Problem) {
+	if _, err := regexp.Compile(text); err != nil {
+		return "", problem("not a regular expression: "+strings.TrimPrefix(err.Error(), "error parsing regexp: "),
+			"write it as Go's package regexp has it, in single quotes")
+	}
+	return text, nil
+}
+
+// parseRecordText reads the text of a record.
+func parseRecordText(text string) (string, *Problem) {
+	if strings.TrimSpace(text) == "" {
+		return "", problem("no record", recordHint)
+	}
+	if _, err := parseRecord(text); err != nil {
+		return "", problem("not a template: "+strings.TrimPrefix(err.Error(), "template: record:1: "), recordHint)
+	}
+	return text, nil
+}
+
+const (
+	defaultTTL = 3600    // seconds, of a record whose text has no TTL
+	maxRecord  = 4 << 16 // of the text of a record, in bytes: four digits for each byte of a message
+)
+
+var (
+	errDirective = errors.New("it has a directive of a zone file ($INCLUDE, $GENERATE, $ORIGIN or $TTL)")
+	errLong      = errors.New("it is longer than a message")
+	errOne       = errors.New("there is not one")
+	errClass     = errors.New("it is not of class IN")
+	errType      = errors.New("its type is one of questions or messages")
+)
+
+// directive matches a directive at the start of a line, or of what follows an action, which may make nothing.
+var directive = regexp.MustCompile(`(?im)(?:^|\}\})\$(?:include|generate|origin|ttl)(?:[\s"();{]|$)`)
+
+// ParseRecord reads the text of a record in a [Template]: the form of a zone file without directives, with the actions of
+// text/template on [TemplateData]. Actions that could run for long or make long texts are errors, some of them of what it
+// returns. There is the function parseInt: strconv.ParseUint.
+//
+// What it returns makes the record for a question, nil if the template yields no text. The text may depend on the name that
+// a client asks for: it is one record, and never a directive, which could read files.
+func ParseRecord(text string) (func(*TemplateData) (dns.RR, error), error) {
+	t, err := parseRecord(text)
+	if err != nil {
+		return nil, fmt.Errorf("reading the template of a record: %w", err)
+	}
+	return func(q *TemplateData) (dns.RR, error) { return makeRecord(t, q) }, nil
+}
+
+func parseRecord(text string) (*template.Template, error) {
+	if strings.Count(text, "{{") > maxActions {
+		return nil, fmt.Errorf("more than %d actions", maxActions)
+	}
+	if directive.MatchString(text) {
+		return nil, errDirective
+	}
+	t, err := template.New("record").Funcs(recordFuncs()).Option("missingkey=error").Parse(text)
+	if err != nil {
+		return nil, err
+	}
+	if len(t.Templates()) > 1 {
+		return nil, errors.New("it defines templates of its own")
+	}
+	if t.Tree != nil && endless(t.Root) {
+		return nil, errors.New("it has range or template in it")
+	}
+	return t, nil
+}
+
+// endless reports whether something in a tree could be executed more than once.
+func endless(n parse.Node) bool {
+	switch n := n.(type) {
+	case *parse.RangeNode, *parse.TemplateNode:
+		return true
+	case *parse.ListNode:
+		return n != nil && slices.ContainsFunc(n.Nodes, endless)
+	case *parse.IfNode:
+		return endless(n.List) || endless(n.ElseList)
+	case *parse.WithNode:
+		return endless(n.List) || endless(n.ElseList)
+	}
+	return false
+}
+
+func makeRecord(t *template.Template, q *TemplateData) (dns.RR, error) {
+	var b strings.Builder
+	if err := t.Execute(&b, *q); err != nil {
+		return nil, fmt.Errorf("executing it: %w", err)
+	}
+	text := b.String()
+	if strings.TrimSpace(text) == "" {
+		return nil, nil //nolint:nilnil // a condition has left it out
+	}
+	rr, err := oneRecord(text)
+	if err != nil {
+		return nil, fmt.Errorf("reading the record: %w", err)
+	}
+	return rr, nil
+}
+
+func oneRecord(text string) (dns.RR, error) {
+	switch {
+	case len(text) > maxRecord:
+		return nil, errLong
+	case directive.MatchString(text):
+		return nil, errDirective
+	}
+	zone := dns.NewZoneParser(strings.NewReader(text+"\n"), ".", "")
+	zone.SetIncludeAllowed(false)
+	zone.SetDefaultTTL(defaultTTL)
+	rr, found := zone.Next()
+	_, more := zone.Next()
+	if err := zone.Err(); err != nil {
+		return nil, err
+	}
+	if !found || more {
+		return nil, errOne
+	}
+	if rr.Header().Class != dns.ClassINET {
+		return nil, errClass
+	}
+	// RFC 6895 section 3.1.
+	if t := rr.Header().Rrtype; t == dns.TypeOPT || t == dns.TypeNone || 128 <= t && t <= 255 {
+		return nil, errType
+	}
+	return rr, nil
+}
+
+// What the text of a [Template] may make. Without bounds a line of actions that double a text fills the memory.
+const (
+	maxActions    = 256     // in a record
+	maxActionText = 8 << 10 // that one of them makes, in bytes
+	maxDigits     = 3       // of a width or a precision
+)
+
+var errActionText = errors.New("it makes a text longer than 8 KiB")
+
+// recordFuncs are the functions of records: those of text/template that make text, with bounds, and parseInt.
+func recordFuncs() template.FuncMap {
+	return template.FuncMap{
+		"parseInt": strconv.ParseUint,
+		"print":    bounded(fmt.Sprint),
+		"println":  bounded(fmt.Sprintln),
+		"html":     bounded(template.HTMLEscaper),
+		"js":       bounded(template.JSEscaper),
+		"urlquery": bounded(template.URLQueryEscaper),
+		"printf":   boundedPrintf,
+	}
+}
+
+// bounded refuses to make a long text of long ones, which it does not make first.
+func bounded(do func(...any) string) func(...any) (string, error) {
+	return func(args ...any) (string, error) {
+		if textSize(args) > maxActionText {
+			return "", errActionText
+		}
+		text := do(args...)
+		if len(text) > maxActionText {
+			return "", errActionText
+		}
+		return text, nil
+	}
+}
+
+// boundedPrintf is Sprintf. A verb can ask for more than its argument has, and for the same argument again.
+func boundedPrintf(format string, args ...any) (string, error) {
+	digits, verbs, isVerb := 0, 0, false
+	for _, c := range format {
+		isDigit := '0' <= c && c <= '9'
+		switch {
+		case c == '%':
+			isVerb = !isVerb
+			verbs++
+			digits = 0
+		case !isVerb:
+		case isDigit:
+			digits++
+		case c == '*', digits > maxDigits:
+			return "", fmt.Errorf("%q: a width is a number of %d digits at most", format, maxDigits)
+		case strings.ContainsRune("+-# .[]", c):
+			digits = 0
+		default: // the letter
+			isVerb, digits = false, 0
+		}
+	}
+	const widest, escaped = 1000, 4 // characters of a byte
+	if len(format) > maxActionText || verbs*(widest+escaped*textSize(args)) > 64*maxActionText {
+		return "", errActionText
+	}
+	return bounded(func(...any) string { return fmt.Sprintf(format, args...) })()
+}
+
+// textSize is about how long the texts of values are, in bytes. All but strings are parts of a question.
+func textSize(args []any) int {
+	size := len(args)
+	for _, arg := range args {
+		if text, is := arg.(string); is {
+			size += len(text)
+		}
+	}
+	return size
+}
