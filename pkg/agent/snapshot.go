@@ -151,12 +151,12 @@ func (s *snapshots) restoreZone(r *generation, snap *snapshot.Snapshot, passed t
 		s.log.Info("snapshot's cluster objects skipped", "err", "the cluster configuration has changed")
 		return 0, nil
 	}
-	restored, err := r.cluster.events.Restore(skipFirst(snap.Records(snapshot.Zone)), passed, r.config.Snapshot.MaxAge, time.Now())
+	objects, err = r.cluster.events.Restore(skipFirst(snap.Records(snapshot.Zone)), passed, r.config.Snapshot.MaxAge, time.Now())
 	if errors.Is(err, zone.ErrTooOld) {
 		s.log.Info("snapshot's cluster objects skipped", "err", err)
 		return 0, nil
 	}
-	return restored.Objects, err
+	return objects, err
 }
 
 // skipFirst returns the sequence without its first element.

@@ -216,8 +216,8 @@ func TestRestoredAge(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if want := (zone.Restored{Objects: 8, Age: time.Minute + time.Duration(round+1)*time.Hour}); got != want {
-			t.Errorf("round %d: %+v, want %+v", round, got, want)
+		if got != 8 {
+			t.Errorf("round %d: %d objects, want 8", round, got)
 		}
 		for kind, age := range want {
 			age += time.Hour

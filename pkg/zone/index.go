@@ -2,7 +2,10 @@
 
 package zone
 
-import "sync/atomic"
+import (
+	"iter"
+	"sync/atomic"
+)
 
 // A hashIndex is a lock-free index from the hash of a key to record numbers.
 //
@@ -11,13 +14,9 @@ import "sync/atomic"
 // leaves a deleted slot, which can be reused. A table that is too full or too empty is replaced as a whole; a reader that
 // still walks the old one started before that.
 type hashIndex struct {
-	table atomic.Pointer[indexTable]
+	table atomic.Pointer[[]atomic.Uint64]
 	live  int // numbers in the table
 	used  int // slots that are not free: live and deleted ones
-}
-
-type indexTable struct {
-	slots []atomic.Uint64
 }
 
 // Values of a slot. Other values are a hash's upper half and a number plus firstID.
@@ -30,23 +29,30 @@ const (
 // minSlots is the length of the smallest table.
 const minSlots = 16
 
-func (x *hashIndex) init() { x.table.Store(&indexTable{slots: make([]atomic.Uint64, minSlots)}) }
-
-// home returns the start of the walk for hash.
-func (t *indexTable) home(hash uint64) int {
-	return int(hash >> 32 * uint64(len(t.slots)) >> 32)
+func (x *hashIndex) init() {
+	slots := make([]atomic.Uint64, minSlots)
+	x.table.Store(&slots)
 }
 
-// next returns the next candidate for hash at or after pos, and the next position. It reports false at the end.
-func (t *indexTable) next(hash uint64, pos int) (id uint32, after int, ok bool) {
+// home returns the start of the walk for hash among that many slots.
+func home(hash uint64, slots int) int { return int(hash >> 32 * uint64(slots) >> 32) }
+
+// following returns the slot after pos, where the walk wraps around.
+func following(pos, slots int) int {
+	if pos++; pos == slots {
+		return 0
+	}
+	return pos
+}
+
+// nextCandidate returns the next candidate for hash at or after pos, and the next position. It reports false at the end.
+func nextCandidate(slots []atomic.Uint64, hash uint64, pos int) (id uint32, after int, ok bool) {
 	for {
-		slot := t.slots[pos].Load()
+		slot := slots[pos].Load()
 		if slot == slotFree {
 			return 0, pos, false
 		}
-		if pos++; pos == len(t.slots) {
-			pos = 0
-		}
+		pos = following(pos, len(slots))
 		if slot>>32 == hash>>32 && slot != slotDeleted {
 			return uint32(slot) - firstID, pos, true
 		}
@@ -54,10 +60,10 @@ func (t *indexTable) next(hash uint64, pos int) (id uint32, after int, ok bool) 
 }
 
 // find returns the first record that matches among the candidates for hash, and its number, or nil.
-func find[T any](x *hashIndex, from *records[T], hash uint64, match func(*T) bool) (*T, uint32) {
-	t := x.table.Load()
-	for pos := t.home(hash); ; {
-		id, after, ok := t.next(hash, pos)
+func find[T any](x *hashIndex, from *table[T], hash uint64, match func(*T) bool) (*T, uint32) {
+	slots := *x.table.Load()
+	for pos := home(hash, len(slots)); ; {
+		id, after, ok := nextCandidate(slots, hash, pos)
 		if !ok {
 			return nil, 0
 		}
@@ -73,7 +79,7 @@ const maxChain = 1 << 10
 
 // A candidateChain iterates over the candidates for a hash.
 type candidateChain struct {
-	t       *indexTable
+	slots   []atomic.Uint64
 	hash    uint64
 	pos     int
 	skipped bool // the walk did not start with the first candidate: the earlier ones follow at the end
@@ -83,31 +89,31 @@ type candidateChain struct {
 // newCandidateChain returns the chain for hash. It starts at another candidate with each rotation and wraps around. See
 // rotationStart for rest.
 func newCandidateChain(x *hashIndex, hash uint64, turn uint32) (c candidateChain, rest uint32) {
-	t := x.table.Load()
-	c = candidateChain{t: t, hash: hash, pos: t.home(hash), last: -1}
+	slots := *x.table.Load()
+	c = candidateChain{slots: slots, hash: hash, pos: home(hash, len(slots)), last: -1}
 	if turn == 0 {
 		return c, 0
 	}
 	n := 0
 	for pos := c.pos; n < maxChain; n++ {
 		var ok bool
-		if _, pos, ok = t.next(hash, pos); !ok {
+		if _, pos, ok = nextCandidate(slots, hash, pos); !ok {
 			break
 		}
 	}
 	skip, rest := rotationStart(turn, n)
 	for range skip {
-		_, c.pos, c.skipped = t.next(hash, c.pos)
+		_, c.pos, c.skipped = nextCandidate(slots, hash, c.pos)
 	}
 	return c, rest
 }
 
 // next returns the next candidate. It reports false at the end.
 func (c *candidateChain) next() (id uint32, ok bool) {
-	id, after, ok := c.t.next(c.hash, c.pos)
+	id, after, ok := nextCandidate(c.slots, c.hash, c.pos)
 	if !ok && c.skipped {
 		c.skipped = false
-		id, after, ok = c.t.next(c.hash, c.t.home(c.hash))
+		id, after, ok = nextCandidate(c.slots, c.hash, home(c.hash, len(c.slots)))
 	}
 	switch {
 	case !ok, !c.skipped && after == c.last:
@@ -123,87 +129,79 @@ func slotOf(hash uint64, id uint32) uint64 { return hash&^0xffffffff | uint64(id
 
 // add makes id a candidate for hash.
 func (x *hashIndex) add(hash uint64, id uint32) {
-	t := x.table.Load()
-	if 4*(x.used+1) > 3*len(t.slots) {
-		t = x.rebuild()
+	slots := *x.table.Load()
+	if 4*(x.used+1) > 3*len(slots) {
+		slots = x.rebuild()
 	}
-	pos := t.home(hash)
-	for {
-		slot := t.slots[pos].Load()
-		if slot == slotFree || slot == slotDeleted {
-			if slot == slotFree {
-				x.used++
-			}
-			x.live++
-			t.slots[pos].Store(slotOf(hash, id))
-			return
-		}
-		if pos++; pos == len(t.slots) {
-			pos = 0
-		}
+	pos := home(hash, len(slots))
+	slot := slots[pos].Load()
+	for ; slot >= firstID; slot = slots[pos].Load() {
+		pos = following(pos, len(slots))
 	}
+	if slot == slotFree {
+		x.used++
+	}
+	x.live++
+	slots[pos].Store(slotOf(hash, id))
 }
 
 // remove removes one id for hash, if it is there.
 func (x *hashIndex) remove(hash uint64, id uint32) {
-	t := x.table.Load()
-	want, pos := slotOf(hash, id), t.home(hash)
-	for slot := t.slots[pos].Load(); slot != want; slot = t.slots[pos].Load() {
+	slots := *x.table.Load()
+	want, pos := slotOf(hash, id), home(hash, len(slots))
+	for slot := slots[pos].Load(); slot != want; slot = slots[pos].Load() {
 		if slot == slotFree {
 			return
 		}
-		if pos++; pos == len(t.slots) {
-			pos = 0
-		}
+		pos = following(pos, len(slots))
 	}
-	t.slots[pos].Store(slotDeleted)
+	slots[pos].Store(slotDeleted)
 	x.live--
-	if len(t.slots) > minSlots && 8*x.live < len(t.slots) {
+	if len(slots) > minSlots && 8*x.live < len(slots) {
 		x.rebuild()
 	}
 }
 
 // rebuild replaces the table by one with twice the slots needed.
-func (x *hashIndex) rebuild() *indexTable {
-	old := x.table.Load()
-	t := &indexTable{slots: make([]atomic.Uint64, max(minSlots, 2*x.live))}
-	for i := range old.slots {
-		slot := old.slots[i].Load()
+func (x *hashIndex) rebuild() []atomic.Uint64 {
+	old, slots := *x.table.Load(), make([]atomic.Uint64, max(minSlots, 2*x.live))
+	for i := range old {
+		slot := old[i].Load()
 		if slot < firstID {
 			continue
 		}
-		pos := t.home(slot)
-		for t.slots[pos].Load() != slotFree {
-			if pos++; pos == len(t.slots) {
-				pos = 0
-			}
+		pos := home(slot, len(slots))
+		for slots[pos].Load() != slotFree {
+			pos = following(pos, len(slots))
 		}
-		t.slots[pos].Store(slot)
+		slots[pos].Store(slot)
 	}
 	x.used = x.live
-	x.table.Store(t)
-	return t
+	x.table.Store(&slots)
+	return slots
 }
 
 // size returns the size of the table in bytes.
-func (x *hashIndex) size() int { return 8 * len(x.table.Load().slots) }
+func (x *hashIndex) size() int { return 8 * len(*x.table.Load()) }
 
-// A records table gives each immutable record a number, which its newer versions keep. There is one writer at a time;
-// readers take no lock.
-type records[T any] struct {
-	table atomic.Pointer[[]atomic.Pointer[T]]
-	next  uint32   // numbers from here on are unused
-	free  []uint32 // released numbers
+// A table gives each immutable record a number, which its newer versions keep, and finds it by the hash of its key. There
+// is one writer at a time; readers take no lock.
+type table[T any] struct {
+	byKey   hashIndex
+	records atomic.Pointer[[]atomic.Pointer[T]]
+	next    uint32   // numbers from here on are unused
+	free    []uint32 // released numbers
 }
 
-func (g *records[T]) init() {
+func (t *table[T]) init() {
 	records := make([]atomic.Pointer[T], minSlots)
-	g.table.Store(&records)
+	t.records.Store(&records)
+	t.byKey.init()
 }
 
 // load returns the current record of the number, or nil.
-func (g *records[T]) load(id uint32) *T {
-	records := *g.table.Load()
+func (t *table[T]) load(id uint32) *T {
+	records := *t.records.Load()
 	if int(id) >= len(records) {
 		return nil
 	}
@@ -211,41 +209,46 @@ func (g *records[T]) load(id uint32) *T {
 }
 
 // add stores the record under a new number.
-func (g *records[T]) add(record *T) uint32 {
-	if n := len(g.free); n > 0 {
-		id := g.free[n-1]
-		g.free = g.free[:n-1]
-		g.set(id, record)
-		return id
+func (t *table[T]) add(hash uint64, record *T) (id uint32) {
+	if n := len(t.free); n > 0 {
+		id, t.free = t.free[n-1], t.free[:n-1]
+	} else {
+		id = t.next
+		t.next++
 	}
-	id := g.next
-	g.next++
-	if records := *g.table.Load(); int(id) == len(records) {
+	if records := *t.records.Load(); int(id) == len(records) {
 		grown := make([]atomic.Pointer[T], len(records)+len(records)/2)
 		for i := range records {
 			grown[i].Store(records[i].Load())
 		}
-		g.table.Store(&grown)
+		t.records.Store(&grown)
 	}
-	g.set(id, record)
+	t.set(id, record)
+	t.byKey.add(hash, id)
 	return id
 }
 
 // set replaces the record of the number.
-func (g *records[T]) set(id uint32, record *T) { (*g.table.Load())[id].Store(record) }
+func (t *table[T]) set(id uint32, record *T) { (*t.records.Load())[id].Store(record) }
 
 // drop removes the record and releases its number.
-func (g *records[T]) drop(id uint32) {
-	g.set(id, nil)
-	g.free = append(g.free, id)
+func (t *table[T]) drop(hash uint64, id uint32) {
+	t.set(id, nil)
+	t.byKey.remove(hash, id)
+	t.free = append(t.free, id)
 }
 
-// each calls f for every record until f returns false. The writer may call it and change the current record.
-func (g *records[T]) each(f func(id uint32, record *T) bool) {
-	records := *g.table.Load()
-	for id := range records {
-		if r := records[id].Load(); r != nil && !f(uint32(id), r) {
-			return
+// size returns the size of the table without its records, in bytes.
+func (t *table[T]) size() int { return 8*len(*t.records.Load()) + t.byKey.size() }
+
+// all returns every record. The writer may change the current one meanwhile.
+func (t *table[T]) all() iter.Seq[*T] {
+	return func(yield func(*T) bool) {
+		records := *t.records.Load()
+		for id := range records {
+			if r := records[id].Load(); r != nil && !yield(r) {
+				return
+			}
 		}
 	}
 }

@@ -27,11 +27,11 @@ func TestWrongCandidates(t *testing.T) {
 		s.nodesByAddr.add(s.hash(other), id)
 		s.slicesByAddr.add(s.hash(other), id)
 		s.podsByAddr.add(s.hash(other), id)
-		s.nodesByName.add(s.hash(nodeKey(nil, "ns", "b")), id)
-		s.namespacesByName.add(s.hash([]byte("\x02no")), id)
+		s.nodes.byKey.add(s.hash(nodeKey(nil, "ns", "b")), id)
+		s.namespaces.byKey.add(s.hash([]byte("\x02no")), id)
 	}
-	s.slicesByName.add(s.objectHash("ns", "t"), 0)
-	s.podsByName.add(s.objectHash("ns", "q"), 0)
+	s.slices.byKey.add(s.objectHash("ns", "t"), 0)
+	s.pods.byKey.add(s.objectHash("ns", "q"), 0)
 	s.Expect(Services, Slices, Namespaces, Pods)
 	for k := range Kind(kindCount) {
 		s.SetSynced(k)
@@ -77,15 +77,14 @@ func TestIndexRemoval(t *testing.T) {
 		s.Retain(k, func(string, string) bool { return false }, now)
 	}
 	for name, x := range map[string]*hashIndex{
-		"nodesByName": &s.nodesByName, "nodesByAddr": &s.nodesByAddr, "slicesByAddr": &s.slicesByAddr, "podsByAddr": &s.podsByAddr,
-		"spacesByName": &s.namespacesByName, "slicesByName": &s.slicesByName, "podsByName": &s.podsByName,
+		"nodesByName": &s.nodes.byKey, "nodesByAddr": &s.nodesByAddr, "slicesByAddr": &s.slicesByAddr, "podsByAddr": &s.podsByAddr,
+		"spacesByName": &s.namespaces.byKey, "slicesByName": &s.slices.byKey, "podsByName": &s.pods.byKey,
 	} {
 		if x.live != 0 || x.size() > 64*8 {
 			t.Errorf("%s: %d entries in %d bytes are left", name, x.live, x.size())
 		}
 	}
-	s.nodes.each(func(_ uint32, n *node) bool {
+	for n := range s.nodes.all() {
 		t.Errorf("node %q is left", n.key)
-		return true
-	})
+	}
 }

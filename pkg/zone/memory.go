@@ -103,11 +103,10 @@ type KindStats struct {
 func (s *Store) Stats() Stats {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	index := 0
+	index := s.nodes.size() + s.slices.size() + s.pods.size() + s.namespaces.size()
 	for _, x := range s.indexes() {
 		index += x.size()
 	}
-	index += 8 * (len(*s.nodes.table.Load()) + len(*s.slices.table.Load()) + len(*s.pods.table.Load()) + len(*s.namespaces.table.Load()))
 	counts := s.counts
 	for k := range counts {
 		counts[k].Restored = s.Restored(Kind(k))
@@ -115,16 +114,14 @@ func (s *Store) Stats() Stats {
 	return Stats{Kinds: counts, Index: int64(index), Serial: s.Serial(), Notified: s.observer.notified}
 }
 
-// count adds size to the bytes of the kind. If there is an object, it also counts it in or, for a negative size, out.
-func (s *Store) count(kind Kind, there bool, size int) {
-	if !there {
-		return
-	}
+// count replaces an object of old bytes by one of size bytes; 0 means none.
+func (s *Store) count(kind Kind, old, size int) {
 	c := &s.counts[kind]
-	c.Bytes += int64(size)
-	if size < 0 {
+	c.Bytes += int64(size - old)
+	if old > 0 {
 		c.Objects--
-	} else {
+	}
+	if size > 0 {
 		c.Objects++
 	}
 }
@@ -133,7 +130,7 @@ func (s *Store) count(kind Kind, there bool, size int) {
 const (
 	nodeSize        = 64
 	serviceRecord   = 32
-	sliceRecord     = 80 + 16 // plus the node's reference
+	sliceRecord     = 96 + 8 // plus the node's reference
 	podRecord       = 64
 	namespaceRecord = 24
 )

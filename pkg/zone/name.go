@@ -202,6 +202,9 @@ func hexGroup(text []byte) (n, value int) {
 	return n, value
 }
 
+// addrLens are the lengths of packed addresses in bytes, by family.
+func addrLens() [2]int { return [2]int{4, 16} }
+
 // packAddrs packs addresses by family, sorted and without duplicates. It skips invalid addresses; IPv4-mapped IPv6
 // addresses become IPv4.
 func packAddrs(addrs []netip.Addr) (v4, v6 []byte) {
@@ -220,4 +223,19 @@ func packAddrs(addrs []netip.Addr) (v4, v6 []byte) {
 		}
 	}
 	return v4, v6
+}
+
+// unpackAddrs is the inverse of packAddrs, for the addresses of a record.
+func unpackAddrs(packed func(addrLen int) string) (addrs []netip.Addr) {
+	for _, addrLen := range addrLens() {
+		for list := packed(addrLen); list != ""; list = list[addrLen:] {
+			addrs = append(addrs, unpackAddr(list[:addrLen]))
+		}
+	}
+	return addrs
+}
+
+func unpackAddr(packed string) netip.Addr {
+	addr, _ := netip.AddrFromSlice([]byte(packed))
+	return addr
 }

@@ -15,41 +15,35 @@ import (
 type node struct {
 	key    string // the name's two labels in wire form
 	svc    *service
-	slices []nodeSlice // by number
+	slices []*slice // by number
 
 	total, ready     uint32 // entries of the slices; those that are ready
 	named, namedSome uint8  // protocols of named ports: in slices with a ready entry; with any entry
 	partial          bool   // the service or a slice was refused
 }
 
-// A nodeSlice is a slice of a node with its number in the store.
-type nodeSlice struct {
-	slice *slice
-	id    uint32
-}
-
-func compareID(s nodeSlice, id uint32) int { return cmp.Compare(s.id, id) }
+func compareID(s *slice, id uint32) int { return cmp.Compare(s.id, id) }
 
 // withSlice returns the node with the slice of that number replaced, or removed if now is nil.
 func (n *node) withSlice(id uint32, now *slice) *node {
-	changed := &node{key: n.key, svc: n.svc, slices: make([]nodeSlice, 0, len(n.slices)+1)}
+	changed := &node{key: n.key, svc: n.svc, slices: make([]*slice, 0, len(n.slices)+1)}
 	at, held := slices.BinarySearchFunc(n.slices, id, compareID)
 	changed.slices = append(changed.slices, n.slices[:at]...)
 	if now != nil {
-		changed.slices = append(changed.slices, nodeSlice{now, id})
+		changed.slices = append(changed.slices, now)
 	}
 	if held {
 		at++
 	}
 	changed.slices = slices.Clip(append(changed.slices, n.slices[at:]...))
 	for _, s := range changed.slices {
-		changed.total += uint32(s.slice.count())
-		changed.ready += s.slice.ready
-		if s.slice.count() > 0 {
-			changed.namedSome |= s.slice.protocols
+		changed.total += uint32(s.count())
+		changed.ready += s.ready
+		if s.count() > 0 {
+			changed.namedSome |= s.protocols
 		}
-		if s.slice.ready > 0 {
-			changed.named |= s.slice.protocols
+		if s.ready > 0 {
+			changed.named |= s.protocols
 		}
 	}
 	changed.updatePartial()
@@ -66,21 +60,20 @@ func (n *node) withService(svc *service) *node {
 
 // updatePartial sets partial.
 func (n *node) updatePartial() {
-	n.partial = n.svc != nil && n.svc.refused ||
-		slices.ContainsFunc(n.slices, func(s nodeSlice) bool { return s.slice.refused() })
+	n.partial = n.svc != nil && n.svc.refused || slices.ContainsFunc(n.slices, (*slice).refused)
 }
 
 // slice returns the slice with the number, or nil.
 func (n *node) slice(id uint32) *slice {
 	if at, ok := slices.BinarySearchFunc(n.slices, id, compareID); ok {
-		return n.slices[at].slice
+		return n.slices[at]
 	}
 	return nil
 }
 
 // mayHaveDuplicates reports whether an address or a name may occur more than once.
 func (n *node) mayHaveDuplicates() bool {
-	return len(n.slices) > 1 || len(n.slices) == 1 && n.slices[0].slice.hasDuplicates
+	return len(n.slices) > 1 || len(n.slices) == 1 && n.slices[0].hasDuplicates
 }
 
 // empty reports whether the node has neither a service nor slices.

@@ -14,6 +14,7 @@ import (
 type observer struct {
 	domain   []byte             // canonical wire form
 	notify   func(owner []byte) // nil: no notifications
+	muted    bool               // a dump is being restored
 	notified uint64
 	buf      []byte
 }
@@ -24,11 +25,13 @@ type observer struct {
 //
 // A reader that reads after the call sees the change or a later one. Writers wait for notify: it must be quick, must not
 // change the store, and must not keep owner.
-func (s *Store) Observe(domain []byte, tell func(owner []byte)) {
+func (s *Store) Observe(domain []byte, notify func(owner []byte)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.observer.domain, s.observer.notify = append([]byte(nil), domain...), tell
+	s.observer.domain, s.observer.notify = bytes.Clone(domain), notify
 }
+
+func (o *observer) silent() bool { return o.notify == nil || o.muted }
 
 // notifyOwner notifies of the owner in buf.
 func (o *observer) notifyOwner(owner []byte) {
@@ -44,7 +47,7 @@ func (o *observer) notifyName(labels, tree string) {
 
 // notifyNamespace notifies of the names of a namespace, whose label is in wire form.
 func (o *observer) notifyNamespace(label string) {
-	if o.notify == nil {
+	if o.silent() {
 		return
 	}
 	o.notifyName(label, treeService)
@@ -57,16 +60,16 @@ func (o *observer) notifyAddr(addr string) { o.notifyOwner(wire.AppendReverse(o.
 // notifyService notifies of a changed service. It includes the endpoints in the node's slices if their reverse names
 // point to the service or did before.
 func (o *observer) notifyService(n *node, old, svc *service) {
-	if o.notify == nil {
+	if o.silent() {
 		return
 	}
 	o.notifyName(n.key, treeService)
-	for _, addrLen := range []int{4, 16} {
+	for _, addrLen := range addrLens() {
 		o.notifyAddrs(clusterIPs(old, addrLen), clusterIPs(svc, addrLen), addrLen)
 	}
 	if owns, owned := ownsEndpoints(svc), ownsEndpoints(old); owns != owned || owns && svc.publish != old.publish {
 		for _, sl := range n.slices {
-			o.notifyEntries(sl.slice, nil)
+			o.notifyEntries(sl, nil)
 		}
 	}
 }
@@ -101,7 +104,7 @@ func (o *observer) notifyAddrs(a, b string, addrLen int) {
 // notifySlice notifies of a changed slice; either may be nil.
 func (o *observer) notifySlice(old, sl *slice) {
 	switch {
-	case o.notify == nil:
+	case o.silent():
 	case old != nil && sl != nil && old.key != sl.key:
 		o.notifySlice(old, nil)
 		o.notifySlice(nil, sl)

@@ -204,7 +204,7 @@ func (c *cursor) begin() {
 	}
 	if c.sel.byName {
 		c.byName, c.byAddr = true, c.sel.addrLen > 0
-		c.chain, c.fraction = newCandidateChain(&c.sel.store.slicesByLabel, c.sel.store.labelHash(c.sel.node.key, c.sel.label), turn)
+		c.chain, c.fraction = newCandidateChain(&c.sel.store.slicesByLabel, c.sel.store.labelHash(c.sel.node.key, string(c.sel.label)), turn)
 		return
 	}
 	c.firstSlice, c.fraction = rotationStart(turn, len(c.sel.node.slices))
@@ -222,7 +222,7 @@ func (c *cursor) nextSlice() (s *slice, ok bool) {
 			i -= len(n.slices)
 		}
 		c.walked++
-		return n.slices[i].slice, true
+		return n.slices[i], true
 	}
 	id, ok := c.chain.next()
 	if !ok && c.byAddr { // the slices with the address follow

@@ -114,7 +114,7 @@ func (r *reply) appendServiceSRV(svc *service, left int, filter *portFilter) {
 	if last == 0 {
 		return
 	}
-	for _, addrLen := range [2]int{4, 16} {
+	for _, addrLen := range addrLens() {
 		for list := svc.addrs(addrLen); list != "" && !r.fullExtra(addressRecordLen(addrLen)); list = list[addrLen:] {
 			r.appendAddress(r.at+at, list[:addrLen], r.ttl)
 			r.extra++
@@ -256,7 +256,7 @@ func (r *reply) beginDedup(sel *selection, most int) {
 	if r.maxSize == math.MaxInt { // for a transfer
 		records = 0
 		for _, s := range sel.node.slices {
-			records += s.slice.count() * max(1, sel.ports.count(s.slice.ports()))
+			records += s.count() * max(1, sel.ports.count(s.ports()))
 		}
 	}
 	slots := 64

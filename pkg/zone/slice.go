@@ -27,6 +27,7 @@ type slice struct {
 	key  string // of its service's node
 	name string // the object's
 	data string
+	id   uint32 // its number in the store
 
 	n4, n6, named uint32 // entries by family; entries with a name
 	ready         uint32 // entries that are ready
@@ -57,26 +58,27 @@ const maxTopologyZones = 127
 type entry struct {
 	addr netip.Addr
 	name string
+	zone string // labels in wire form; empty: none
 	mark uint16
 }
 
 // packSlice packs the slice for the node with the key.
 func packSlice(s Slice, key string) *slice {
-	var zones zoneNames
 	entries := make([]entry, 0, len(s.Endpoints))
 	for i := range s.Endpoints {
-		entries = appendEntries(entries, &s.Endpoints[i], &zones)
+		entries = appendEntries(entries, &s.Endpoints[i])
 	}
 	slices.SortFunc(entries, func(a, b entry) int {
-		return cmp.Or(a.addr.Compare(b.addr), cmp.Compare(a.name, b.name), cmp.Compare(a.mark, b.mark))
+		return cmp.Or(a.addr.Compare(b.addr), cmp.Compare(a.name, b.name), cmp.Compare(a.mark, b.mark), cmp.Compare(a.zone, b.zone))
 	})
 	entries = slices.Compact(entries)
 	entries = entries[:min(len(entries), maxEntries)]
+	zones := numberZones(entries)
 	packed := &slice{key: key, name: s.Name}
 	data := packed.packEntries(make([]byte, 0, 6*len(entries)), entries)
 	data = packed.packNames(data, entries)
 	packed.zonesAt = uint32(len(data))
-	for _, zone := range zones.list {
+	for _, zone := range zones {
 		data = append(append(data, byte(len(zone))), zone...)
 	}
 	packed.portsAt = uint32(len(data))
@@ -86,7 +88,7 @@ func packSlice(s Slice, key string) *slice {
 }
 
 // appendEntries appends the endpoint's addresses. The name is the hostname or else the pod name, if it is a label.
-func appendEntries(entries []entry, e *Endpoint, zones *zoneNames) []entry {
+func appendEntries(entries []entry, e *Endpoint) []entry {
 	var mark uint16
 	if e.Ready {
 		mark = markReady
@@ -97,13 +99,27 @@ func appendEntries(entries []entry, e *Endpoint, zones *zoneNames) []entry {
 	} else if name = asLabel(e.Pod); name != "" {
 		mark |= markPod
 	}
-	mark |= zones.number(e.Zone)
+	zone, _ := appendLabels(nil, e.Zone) // an invalid name counts as none
 	for _, a := range e.Addrs {
 		if a.IsValid() {
-			entries = append(entries, entry{addr: a.Unmap().WithZone(""), name: name, mark: mark})
+			entries = append(entries, entry{addr: a.Unmap().WithZone(""), name: name, zone: string(zone), mark: mark})
 		}
 	}
 	return entries
+}
+
+// numberZones adds the numbers of the topology zones to the marks, from 1 on in the order of the entries, and returns the
+// zones.
+func numberZones(entries []entry) (zones []string) {
+	for i := range entries {
+		e := &entries[i]
+		number := slices.Index(zones, e.zone)
+		if number < 0 && e.zone != "" && len(zones) < maxTopologyZones {
+			zones, number = append(zones, e.zone), len(zones)
+		}
+		e.mark |= uint16(number + 1)
+	}
+	return zones
 }
 
 // packEntries appends addresses and marks.
@@ -159,31 +175,6 @@ func (s *slice) packNames(data []byte, entries []entry) []byte {
 	return data
 }
 
-// zoneNames numbers topology zones, from 1 on.
-type zoneNames struct {
-	list []string // wire form of the labels, without root
-}
-
-// number returns the zone's number, or 0 for a zone that is no valid name.
-func (z *zoneNames) number(zone string) uint16 {
-	if zone == "" {
-		return 0
-	}
-	name, err := appendLabels(nil, zone)
-	if err != nil {
-		return 0
-	}
-	i := slices.Index(z.list, string(name))
-	if i < 0 {
-		i = len(z.list)
-		if i == maxTopologyZones {
-			return 0
-		}
-		z.list = append(z.list, string(name))
-	}
-	return uint16(i + 1)
-}
-
 func (s *slice) count() int { return int(s.n4 + s.n6) }
 
 // mark returns the mark of entry e.
@@ -196,6 +187,14 @@ func (s *slice) addr(e int) string {
 		return s.data[at : at+16]
 	}
 	return s.data[4*e : 4*e+4]
+}
+
+// addrs returns the addresses of addrLen bytes each, in the order of their entries.
+func (s *slice) addrs(addrLen int) string {
+	if addrLen == 4 {
+		return s.data[:4*s.n4]
+	}
+	return s.data[4*s.n4 : s.marksAt]
 }
 
 // label returns the own name of entry e, which has one.

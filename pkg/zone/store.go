@@ -19,20 +19,16 @@ type Store struct {
 	states    [kindCount]syncState
 	suspended atomic.Int64 // total length of the host's suspends, in ns
 
-	nodes            records[node]
-	nodesByName      hashIndex
-	nodesByAddr      hashIndex // for services
-	slices           records[slice]
-	slicesByAddr     hashIndex
-	slicesByLabel    hashIndex // own names of entries, per node
-	pods             records[pod]
-	podsByAddr       hashIndex
-	namespaces       records[namespace]
-	namespacesByName hashIndex
+	nodes         table[node]
+	nodesByAddr   hashIndex // for services
+	slices        table[slice]
+	slicesByAddr  hashIndex
+	slicesByLabel hashIndex // own names of entries, per node
+	pods          table[pod]
+	podsByAddr    hashIndex
+	namespaces    table[namespace]
 
 	mu               sync.Mutex // one writer at a time; guards the following fields
-	slicesByName     hashIndex
-	podsByName       hashIndex
 	counts           [kindCount]KindStats
 	limit            int64            // bytes per namespace; 0: no limit
 	bytesByNamespace map[string]int64 // bytes by namespace
@@ -53,10 +49,9 @@ func NewStore() *Store {
 	return s
 }
 
+// indexes returns the indexes besides those of the keys.
 func (s *Store) indexes() []*hashIndex {
-	return []*hashIndex{
-		&s.nodesByName, &s.nodesByAddr, &s.slicesByAddr, &s.slicesByLabel, &s.podsByAddr, &s.namespacesByName, &s.slicesByName, &s.podsByName,
-	}
+	return []*hashIndex{&s.nodesByAddr, &s.slicesByAddr, &s.slicesByLabel, &s.podsByAddr}
 }
 
 // PutService stores or replaces the service, and reports whether that changed anything. It ignores a service whose name or
@@ -113,6 +108,10 @@ func (s *Store) PutNamespace(name string, now time.Time) (changed bool) {
 func (s *Store) Delete(kind Kind, namespace, name string, now time.Time) (changed bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	return s.remove(kind, namespace, name, now)
+}
+
+func (s *Store) remove(kind Kind, namespace, name string, now time.Time) (changed bool) {
 	switch kind {
 	case Services:
 		if !isLabel(namespace) || !isLabel(name) {
@@ -135,35 +134,32 @@ func (s *Store) Delete(kind Kind, namespace, name string, now time.Time) (change
 func (s *Store) Retain(kind Kind, keep func(namespace, name string) bool, now time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	check := func(namespace, name string) {
+		if !keep(namespace, name) {
+			s.remove(kind, namespace, name, now)
+		}
+	}
 	switch kind {
 	case Services:
-		s.nodes.each(func(_ uint32, n *node) bool {
-			if namespace, name := splitKey(n.key); n.svc != nil && !keep(namespace, name) {
-				s.setService([]byte(n.key), nil, now)
+		for n := range s.nodes.all() {
+			if n.svc != nil {
+				check(splitKey(n.key))
 			}
-			return true
-		})
+		}
 	case Slices:
-		s.slices.each(func(_ uint32, sl *slice) bool {
-			if namespace, _ := splitKey(sl.key); !keep(namespace, sl.name) {
-				s.setSlice(namespace, sl.name, nil, now)
-			}
-			return true
-		})
+		for sl := range s.slices.all() {
+			check(keyNamespace(sl.key)[1:], sl.name)
+		}
 	case Namespaces:
-		s.namespaces.each(func(_ uint32, n *namespace) bool {
-			if n.declared.Load() && !keep("", n.label[1:]) {
-				s.setNamespace(n.label[1:], false, now)
+		for n := range s.namespaces.all() {
+			if n.declared.Load() {
+				check("", n.label[1:])
 			}
-			return true
-		})
+		}
 	case Pods:
-		s.pods.each(func(_ uint32, p *pod) bool {
-			if !keep(p.namespace, p.name) {
-				s.setPod(p.namespace, p.name, nil, now)
-			}
-			return true
-		})
+		for p := range s.pods.all() {
+			check(p.namespace, p.name)
+		}
 	}
 }
 
@@ -188,7 +184,7 @@ func (s *Store) bumpSerial(now time.Time) {
 func (s *Store) hash(key []byte) uint64 { return maphash.Bytes(s.seed, key) }
 
 // labelHash returns the hash of an entry's own name below the node with the key.
-func (s *Store) labelHash(key string, label []byte) uint64 {
+func (s *Store) labelHash(key, label string) uint64 {
 	var buf [3 * (1 + wire.MaxLabel)]byte
 	return s.hash(append(append(buf[:0], label...), key...))
 }
@@ -201,12 +197,12 @@ func (s *Store) objectHash(namespace, name string) uint64 {
 
 // findNode returns the node with the key and its number, or nil.
 func (s *Store) findNode(key []byte) (*node, uint32) {
-	return find(&s.nodesByName, &s.nodes, s.hash(key), func(n *node) bool { return n.key == string(key) })
+	return find(&s.nodes.byKey, &s.nodes, s.hash(key), func(n *node) bool { return n.key == string(key) })
 }
 
 // findNamespace returns the namespace with the label in wire form and its number, or nil.
 func (s *Store) findNamespace(label []byte) (*namespace, uint32) {
-	return find(&s.namespacesByName, &s.namespaces, s.hash(label), func(n *namespace) bool { return n.label == string(label) })
+	return find(&s.namespaces.byKey, &s.namespaces, s.hash(label), func(n *namespace) bool { return n.label == string(label) })
 }
 
 // The following functions run under mu, so there is one writer at a time. A record is published with one atomic store. Its
@@ -231,18 +227,17 @@ func (s *Store) setService(key []byte, svc *service, now time.Time) bool {
 	}
 	if n == nil {
 		n = &node{key: string(key)}
-		id = s.addNode(n)
+		id = s.nodes.add(s.hash(key), n)
 	}
 	s.account(namespace, size, before)
 	s.countRefused(Services, old != nil && old.refused, svc != nil && svc.refused, namespace, name)
-	s.count(Services, old != nil, -serviceSize(n.key, old))
-	s.count(Services, svc != nil, serviceSize(n.key, svc))
+	s.count(Services, serviceSize(n.key, old), serviceSize(n.key, svc))
 	if svc != nil && svc.typ == ClusterIP {
-		s.eachAddr(svc.addrs(4), svc.addrs(16), id, s.nodesByAddr.add)
+		s.eachAddr(svc.addrs, id, s.nodesByAddr.add)
 	}
 	s.setNode(id, n.withService(svc))
 	if old != nil && old.typ == ClusterIP {
-		s.eachAddr(old.addrs(4), old.addrs(16), id, s.nodesByAddr.remove)
+		s.eachAddr(old.addrs, id, s.nodesByAddr.remove)
 	}
 	space := keyNamespace(n.key)
 	spaceMoved := (old == nil) != (svc == nil) && s.countServices(space, svc != nil)
@@ -257,23 +252,22 @@ func (s *Store) setService(key []byte, svc *service, now time.Time) bool {
 // setSlice sets the slice with the name; nil removes it.
 func (s *Store) setSlice(namespace, name string, sl *slice, now time.Time) bool {
 	hash := s.objectHash(namespace, name)
-	old, id := s.findSlice(hash, namespace, name)
+	old, id := find(&s.slices.byKey, &s.slices, hash, func(sl *slice) bool { return sl.name == name && keyNamespace(sl.key)[1:] == namespace })
 	if sl != nil && !s.fits(namespace, sliceCost(sl), sliceCost(old)) {
 		sl = refusedSlice(sl)
 	}
 	switch {
-	case old == nil && sl == nil, old != nil && sl != nil && old.equal(sl):
+	case old == sl, old != nil && sl != nil && old.equal(sl):
 		return false
 	case old == nil:
-		id = s.slices.add(sl)
-		s.slicesByName.add(hash, id)
+		id = s.slices.add(hash, sl)
 	}
 	s.account(namespace, sliceCost(sl), sliceCost(old))
 	s.countRefused(Slices, old.refused(), sl.refused(), namespace, name)
-	s.count(Slices, old != nil, -sliceSize(old))
-	s.count(Slices, sl != nil, sliceSize(sl))
+	s.count(Slices, sliceSize(old), sliceSize(sl))
 	if sl != nil {
-		s.eachAddr(sl.distinctAddrs(4), sl.distinctAddrs(16), id, s.slicesByAddr.add)
+		sl.id = id
+		s.eachAddr(sl.addrs, id, s.slicesByAddr.add)
 		s.eachLabel(sl, func(hash uint64) { s.slicesByLabel.add(hash, id) })
 		s.slices.set(id, sl)
 		s.replaceSlice(sl.key, id, sl)
@@ -282,11 +276,10 @@ func (s *Store) setSlice(namespace, name string, sl *slice, now time.Time) bool 
 		s.replaceSlice(old.key, id, nil)
 	}
 	if sl == nil {
-		s.slicesByName.remove(hash, id)
-		s.slices.drop(id)
+		s.slices.drop(hash, id)
 	}
 	if old != nil {
-		s.eachAddr(old.distinctAddrs(4), old.distinctAddrs(16), id, s.slicesByAddr.remove)
+		s.eachAddr(old.addrs, id, s.slicesByAddr.remove)
 		s.eachLabel(old, func(hash uint64) { s.slicesByLabel.remove(hash, id) })
 	}
 	s.bumpSerial(now)
@@ -299,51 +292,39 @@ func (s *Store) replaceSlice(key string, id uint32, sl *slice) {
 	n, at := s.findNode([]byte(key))
 	if n == nil {
 		n = &node{key: key}
-		at = s.addNode(n)
+		at = s.nodes.add(maphash.String(s.seed, key), n)
 	}
 	s.setNode(at, n.withSlice(id, sl))
 }
 
-// addNode adds an empty node and its index entry.
-func (s *Store) addNode(n *node) uint32 {
-	id := s.nodes.add(n)
-	s.nodesByName.add(s.hash([]byte(n.key)), id)
-	return id
-}
-
 // setNode publishes the node, or removes it if it is empty.
 func (s *Store) setNode(id uint32, n *node) {
-	if !n.empty() {
-		s.nodes.set(id, n)
+	if n.empty() {
+		s.nodes.drop(maphash.String(s.seed, n.key), id)
 		return
 	}
-	s.nodes.set(id, nil)
-	s.nodesByName.remove(s.hash([]byte(n.key)), id)
-	s.nodes.drop(id)
+	s.nodes.set(id, n)
 }
 
 // setPod sets the pod with the name; nil removes it.
 func (s *Store) setPod(namespace, name string, p *pod, now time.Time) bool {
 	hash := s.objectHash(namespace, name)
-	old, id := s.findPod(hash, namespace, name)
+	old, id := find(&s.pods.byKey, &s.pods, hash, func(p *pod) bool { return p.name == name && p.namespace == namespace })
 	switch {
-	case old == nil && p == nil, old != nil && p != nil && *old == *p:
+	case old == p, old != nil && p != nil && *old == *p:
 		return false
 	case old == nil:
-		id = s.pods.add(p)
-		s.podsByName.add(hash, id)
+		id = s.pods.add(hash, p)
 	}
-	s.count(Pods, old != nil, -podSize(old))
-	s.count(Pods, p != nil, podSize(p))
+	s.count(Pods, podSize(old), podSize(p))
 	if p != nil {
-		s.eachAddr(p.addrs(4), p.addrs(16), id, s.podsByAddr.add)
+		s.eachAddr(p.addrs, id, s.podsByAddr.add)
 		s.pods.set(id, p)
 	} else {
-		s.podsByName.remove(hash, id)
-		s.pods.drop(id)
+		s.pods.drop(hash, id)
 	}
 	if old != nil {
-		s.eachAddr(old.addrs(4), old.addrs(16), id, s.podsByAddr.remove)
+		s.eachAddr(old.addrs, id, s.podsByAddr.remove)
 	}
 	s.bumpSerial(now)
 	return true
@@ -363,11 +344,11 @@ func (s *Store) setNamespace(name string, there bool, now time.Time) bool {
 		n, id = s.addNamespace(label)
 	}
 	n.declared.Store(there)
-	size := namespaceSize(n)
-	if !there {
-		size = -size
+	if there {
+		s.count(Namespaces, 0, namespaceSize(n))
+	} else {
+		s.count(Namespaces, namespaceSize(n), 0)
 	}
-	s.count(Namespaces, true, size)
 	s.dropNamespace(n, id)
 	s.bumpSerial(now)
 	s.observer.notifyNamespace(n.label)
@@ -392,73 +373,37 @@ func (s *Store) countServices(label string, in bool) (moved bool) {
 
 func (s *Store) addNamespace(label []byte) (*namespace, uint32) {
 	n := &namespace{label: string(label)}
-	id := s.namespaces.add(n)
-	s.namespacesByName.add(s.hash(label), id)
-	return n, id
+	return n, s.namespaces.add(s.hash(label), n)
 }
 
 // dropNamespace removes a namespace that does not exist.
 func (s *Store) dropNamespace(n *namespace, id uint32) {
 	if !n.exists() {
-		s.namespacesByName.remove(s.hash([]byte(n.label)), id)
-		s.namespaces.drop(id)
+		s.namespaces.drop(maphash.String(s.seed, n.label), id)
 	}
 }
 
-func (s *Store) findSlice(hash uint64, namespace, name string) (*slice, uint32) {
-	return find(&s.slicesByName, &s.slices, hash, func(sl *slice) bool { return sl.name == name && keyNamespace(sl.key)[1:] == namespace })
-}
-
-func (s *Store) findPod(hash uint64, namespace, name string) (*pod, uint32) {
-	return find(&s.podsByName, &s.pods, hash, func(p *pod) bool { return p.name == name && p.namespace == namespace })
-}
-
-// eachAddr calls do with the hash of each of the packed addresses, and id. For a while, an index may have id twice for an
+// eachAddr calls do with the hash of each of a record's addresses, and id. For a while, an index may have id twice for an
 // address, if the old version of its record has the address too.
-func (s *Store) eachAddr(v4, v6 string, id uint32, do func(hash uint64, id uint32)) {
-	var buf [16]byte
-	for ; v4 != ""; v4 = v4[4:] {
-		copy(buf[:], v4)
-		do(s.hash(buf[:4]), id)
-	}
-	for ; v6 != ""; v6 = v6[16:] {
-		copy(buf[:], v6)
-		do(s.hash(buf[:]), id)
+func (s *Store) eachAddr(addrs func(addrLen int) string, id uint32, do func(hash uint64, id uint32)) {
+	for _, addrLen := range addrLens() {
+		last := ""
+		for list := addrs(addrLen); list != ""; list = list[addrLen:] {
+			if list[:addrLen] != last {
+				last = list[:addrLen]
+				do(maphash.String(s.seed, last), id)
+			}
+		}
 	}
 }
 
 // eachLabel calls f with the hash of every own name of the slice, for its node.
 func (s *Store) eachLabel(sl *slice, f func(hash uint64)) {
-	var buf [64]byte
 	last := ""
 	for k := range int(sl.named) {
 		if name := sl.label(sl.entryByName(k)); name != last {
 			last = name
-			f(s.labelHash(sl.key, buf[:copy(buf[:], name)]))
+			f(s.labelHash(sl.key, name))
 		}
 	}
-}
-
-// distinctAddrs returns the packed addresses of addrLen bytes each, without duplicates.
-func (s *slice) distinctAddrs(addrLen int) string {
-	list := s.data[:4*s.n4]
-	if addrLen == 16 {
-		list = s.data[4*s.n4 : s.marksAt]
-	}
-	for i := addrLen; i < len(list); i += addrLen {
-		if list[i:i+addrLen] == list[i-addrLen:i] {
-			return compactAddrs(list, addrLen)
-		}
-	}
-	return list
-}
-
-func compactAddrs(list string, addrLen int) string {
-	kept := []byte(list[:addrLen])
-	for i := addrLen; i < len(list); i += addrLen {
-		if list[i:i+addrLen] != list[i-addrLen:i] {
-			kept = append(kept, list[i:i+addrLen]...)
-		}
-	}
-	return string(kept)
 }

@@ -77,12 +77,11 @@ func (t *transfer) soa() Record {
 // nodes returns the exposed services by name.
 func (t *transfer) nodes() []*node {
 	var nodes []*node
-	t.z.store.nodes.each(func(_ uint32, n *node) bool {
+	for n := range t.z.store.nodes.all() {
 		if n.svc != nil && t.z.exposesNode(n) {
 			nodes = append(nodes, n)
 		}
-		return true
-	})
+	}
 	slices.SortFunc(nodes, func(a, b *node) int { return strings.Compare(a.key, b.key) })
 	return nodes
 }
@@ -146,7 +145,7 @@ func (t *transfer) ports(n *node) []string {
 		lists = append(lists, n.svc.ports())
 	} else {
 		for _, s := range n.slices {
-			lists = append(lists, s.slice.ports())
+			lists = append(lists, s.ports())
 		}
 	}
 	var labels []string
