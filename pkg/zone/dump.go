@@ -97,13 +97,13 @@ func (s *service) unpack(key string) *Service {
 func (s *slice) unpack() *Slice {
 	sl := &Slice{Name: s.name, Ports: s.ports().unpack(), Endpoints: make([]Endpoint, s.count())}
 	sl.Namespace, sl.Service = splitKey(s.key)
-	zones := []string{""}
+	addrs, zones := unpackAddrs(s.addrs), []string{""}
 	for list := s.data[s.zonesAt:s.portsAt]; list != ""; list = list[1+int(list[0]):] {
 		zones = append(zones, dotted(list[1:1+int(list[0])]))
 	}
 	for e := range sl.Endpoints {
 		mark := s.mark(e)
-		sl.Endpoints[e] = Endpoint{Addrs: []netip.Addr{unpackAddr(s.addr(e))}, Zone: zones[mark&markZone], Ready: mark&markReady != 0}
+		sl.Endpoints[e] = Endpoint{Addrs: addrs[e : e+1], Zone: zones[mark&markZone], Ready: mark&markReady != 0}
 		switch {
 		case mark&markHost != 0:
 			sl.Endpoints[e].Hostname = s.label(e)
@@ -308,7 +308,11 @@ func (c *codec) object(o any) {
 }
 
 func (c *codec) addr(a *netip.Addr) {
-	packed := string(a.AsSlice())
+	if !c.decoding {
+		c.buf, _ = a.AppendBinary(append(c.buf, byte(a.BitLen()/8)))
+		return
+	}
+	var packed string
 	c.text(&packed)
 	if *a = unpackAddr(packed); !a.IsValid() {
 		c.malformed = true

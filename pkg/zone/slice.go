@@ -8,6 +8,9 @@ import (
 	"net/netip"
 	"slices"
 	"sort"
+	"strings"
+
+	"github.com/nodecache/node-cache/pkg/wire"
 )
 
 // A slice is an EndpointSlice object, packed into one string. It is immutable.
@@ -58,7 +61,7 @@ const maxTopologyZones = 127
 type entry struct {
 	addr netip.Addr
 	name string
-	zone string // labels in wire form; empty: none
+	zone string // in lower case; empty: none
 	mark uint16
 }
 
@@ -79,7 +82,9 @@ func packSlice(s Slice, key string) *slice {
 	data = packed.packNames(data, entries)
 	packed.zonesAt = uint32(len(data))
 	for _, zone := range zones {
-		data = append(append(data, byte(len(zone))), zone...)
+		at := len(data)
+		data, _ = appendLabels(append(data, 0), zone)
+		data[at] = byte(len(data) - at - 1)
 	}
 	packed.portsAt = uint32(len(data))
 	packed.data = string(packPorts(data, s.Ports))
@@ -99,10 +104,14 @@ func appendEntries(entries []entry, e *Endpoint) []entry {
 	} else if name = asLabel(e.Pod); name != "" {
 		mark |= markPod
 	}
-	zone, _ := appendLabels(nil, e.Zone) // an invalid name counts as none
+	var buf [wire.MaxName]byte
+	zone := strings.ToLower(e.Zone)
+	if _, err := appendLabels(buf[:0], zone); err != nil {
+		zone = ""
+	}
 	for _, a := range e.Addrs {
 		if a.IsValid() {
-			entries = append(entries, entry{addr: a.Unmap().WithZone(""), name: name, zone: string(zone), mark: mark})
+			entries = append(entries, entry{addr: a.Unmap().WithZone(""), name: name, zone: zone, mark: mark})
 		}
 	}
 	return entries
