@@ -106,9 +106,15 @@ func (r *reply) full(addrLen int) bool {
 // truncated reports whether records are missing.
 func (r *reply) truncated() bool { return r.dst[r.start+2]&bitTruncated != 0 }
 
+// spend takes steps from the answer's budget. It reports false if that is spent.
+func (r *reply) spend(steps int) bool {
+	r.steps -= steps
+	return r.steps >= 0
+}
+
 // endWalk marks the answer as truncated if a walk overran the budget.
-func (r *reply) endWalk(left int) {
-	if left < 0 {
+func (r *reply) endWalk() {
+	if r.steps < 0 {
 		r.dst[r.start+2] |= bitTruncated
 		r.limited = true
 	}

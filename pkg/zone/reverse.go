@@ -134,8 +134,8 @@ func (r *reply) appendEndpointPTRs(addr []byte) {
 
 // appendSlicePTRs appends the PTR records for a slice's entries with the address. It reports false if no more fit.
 func (r *reply) appendSlicePTRs(sl *slice, addr []byte) bool {
-	if r.steps -= stepsPTR; r.steps < 0 {
-		r.endWalk(r.steps)
+	if !r.spend(stepsPTR) {
+		r.endWalk()
 		return false
 	}
 	var buf [2 * (1 + wire.MaxLabel)]byte
@@ -150,12 +150,12 @@ func (r *reply) appendSlicePTRs(sl *slice, addr []byte) bool {
 		skip, _ = rotationStart(r.rotation, end-first)
 	}
 	for i := range end - first {
-		if r.steps--; r.steps < 0 {
-			r.endWalk(r.steps)
+		if !r.spend(stepsEntry) {
+			r.endWalk()
 			return false
 		}
 		e := first + (skip+i)%(end-first)
-		if (sel.publish || sl.mark(e)&markReady != 0) && !r.appendEntryPTR(&sel, sl, e) {
+		if (n.svc.publish || sl.mark(e)&markReady != 0) && !r.appendEntryPTR(&sel, sl, e) {
 			return false
 		}
 	}

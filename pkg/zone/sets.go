@@ -34,16 +34,18 @@ func (r *reply) appendRotated(list string, addrLen int, ttl uint32) int {
 func (r *reply) appendEndpoints(sel *selection, addrLen int) {
 	r.beginDedup(sel, int(sel.node.total))
 	defer r.endDedup()
-	spread := int(sel.node.total) > (r.maxSize-(len(r.dst)-r.start))/addressRecordLen(addrLen) // rotate which ones are left out
+	if int(sel.node.total) <= (r.maxSize-(len(r.dst)-r.start))/addressRecordLen(addrLen) {
+		sel.rotation = 0 // none is left out: the records are rotated instead
+	}
 	near, first := 0, len(r.dst)
 	if r.z.nodeZone != nil && sel.zone == nil {
 		sel.zone = r.z.nodeZone
-		near = r.appendGroup(sel, addrLen, spread, false)
+		near = r.appendGroup(sel, addrLen, false)
 		sel.zone = nil
 	}
 	far, second := 0, len(r.dst)
 	if !r.truncated() {
-		far = r.appendGroup(sel, addrLen, spread, near > 0)
+		far = r.appendGroup(sel, addrLen, near > 0)
 	}
 	r.answer += near + far
 	if !r.truncated() { // otherwise the start of the walks is the rotation
@@ -54,29 +56,30 @@ func (r *reply) appendEndpoints(sel *selection, addrLen int) {
 
 // appendGroup appends the addresses of the selection, with onlyFar those outside of the node's topology zone, and returns
 // their number.
-func (r *reply) appendGroup(sel *selection, addrLen int, spread, onlyFar bool) int {
+func (r *reply) appendGroup(sel *selection, addrLen int, onlyFar bool) int {
 	n, near, last := 0, uint16(0), (*slice)(nil)
-	for c := (cursor{sel: sel, addrLen: addrLen, rotates: spread}); c.next(); {
+	sel.walk(addrLen, func(s *slice, e int) bool {
 		if onlyFar {
-			if c.slice != last {
-				last, near = c.slice, c.slice.zone(r.z.nodeZone)
+			if s != last {
+				last, near = s, s.zone(r.z.nodeZone)
 			}
-			if near != 0 && c.slice.mark(c.entry)&markZone == near {
-				continue
+			if near != 0 && s.mark(e)&markZone == near {
+				return true
 			}
 		}
 		at := len(r.dst)
-		r.appendAddress(r.at, c.slice.addr(c.entry), r.ttl)
-		if r.dropDuplicate(sel, at) {
-			continue
-		}
-		if r.tooLong(at) {
+		r.appendAddress(r.at, s.addr(e), r.ttl)
+		switch {
+		case r.dropDuplicate(at):
+			return true
+		case r.tooLong(at):
 			r.dst[r.start+2] |= bitTruncated
-			break
+			return false
 		}
 		n++
-	}
-	r.endWalk(sel.steps)
+		return true
+	})
+	r.endWalk()
 	return n
 }
 
@@ -138,47 +141,39 @@ func (r *reply) appendEndpointSRV(sel *selection, left int) {
 	before := r.answer
 	r.beginDedup(sel, maxMessageRecords)
 	defer r.endDedup()
-	for c := (cursor{sel: sel, rotates: true}); c.next(); {
-		if !r.appendEntrySRV(&c, weight, suffix) {
-			break
-		}
-	}
-	r.endWalk(sel.steps)
+	sel.walk(0, func(s *slice, e int) bool { return r.appendEntrySRV(sel, s, e, weight, suffix) })
+	r.endWalk()
 	if r.answer == before || r.truncated() {
 		return
 	}
-	for c := (cursor{sel: sel, rotates: true}); c.next(); {
-		if !r.appendTarget(&c, r.at+at, len(suffix)) {
-			break
-		}
-	}
+	sel.walk(0, func(s *slice, e int) bool { return !sel.numbered() || r.appendTarget(sel, s, e, r.at+at, len(suffix)) })
 }
 
-// appendEntrySRV appends the SRV records of the cursor's entry. It reports false if the message is full.
-func (r *reply) appendEntrySRV(c *cursor, weight uint16, suffix []byte) bool {
+// appendEntrySRV appends the SRV records of entry e of the current slice. It reports false if the message is full.
+func (r *reply) appendEntrySRV(sel *selection, s *slice, e int, weight uint16, suffix []byte) bool {
 	var buf [64]byte
-	label := c.sel.appendName(buf[:0], c.slice, c.entry)
+	label := sel.appendName(buf[:0], s, e)
 	size := len(label) + len(suffix)
 	if size > wire.MaxName {
 		return true // the name would be too long
 	}
 	last := uint16(0)
-	for l, left := c.ports, c.portCount; left > 0 && l != ""; l = l.rest() {
-		if !c.sel.ports.match(l) {
+	for l, left := sel.firstPort, sel.portCount; left > 0 && l != ""; l = l.rest() {
+		if !sel.ports.match(l) {
 			continue
 		}
 		left--
 		if l.number() == last {
 			continue
 		}
-		if !c.sel.spend(stepsEntry) {
+		if !r.spend(stepsEntry) {
 			return false
 		}
 		last = l.number()
 		at := len(r.dst)
 		r.appendSRV(weight, last, size)
 		r.dst = append(append(r.dst, label...), suffix...)
-		if r.dropDuplicate(c.sel, at) {
+		if r.dropDuplicate(at) {
 			continue
 		}
 		if r.tooLong(at) {
@@ -190,22 +185,17 @@ func (r *reply) appendEntrySRV(c *cursor, weight uint16, suffix []byte) bool {
 	return true
 }
 
-// appendTarget appends the address of the cursor's entry. Its owner is the entry's name, whose rest is at the offset in
-// the message. It reports false if the message is full.
-func (r *reply) appendTarget(c *cursor, at, rest int) bool {
-	if !c.numbered() {
-		return true
-	}
-	var buf [64]byte
-	label := c.sel.appendName(buf[:0], c.slice, c.entry)
-	if len(label)+rest > wire.MaxName {
-		return true
-	}
-	addr := c.slice.addr(c.entry)
+// appendTarget appends the address of entry e. Its owner is the entry's name, whose rest is at the offset in the message. It
+// reports false if the message is full.
+func (r *reply) appendTarget(sel *selection, s *slice, e, at, rest int) bool {
 	begin := len(r.dst)
-	r.dst = append(r.dst, label...)
-	r.appendAddress(at, addr, r.ttl)
-	if r.dropDuplicate(c.sel, begin) {
+	r.dst = sel.appendName(r.dst, s, e)
+	if len(r.dst)-begin+rest > wire.MaxName {
+		r.dst = r.dst[:begin]
+		return true
+	}
+	r.appendAddress(at, s.addr(e), r.ttl)
+	if r.dropDuplicate(begin) {
 		return true
 	}
 	if r.tooLong(begin) {
@@ -283,7 +273,7 @@ func (r *reply) endDedup() {
 }
 
 // dropDuplicate reports whether the record from the offset to the end of dst is a duplicate, and then removes it.
-func (r *reply) dropDuplicate(sel *selection, at int) bool {
+func (r *reply) dropDuplicate(at int) bool {
 	if r.dedup == nil {
 		return false
 	}
@@ -293,7 +283,7 @@ func (r *reply) dropDuplicate(sel *selection, at int) bool {
 	for ; slots[i] != 0; i = (i + 1) & mask {
 		if bytes.HasPrefix(r.dst[r.start+int(slots[i]):at], record) {
 			r.dst = r.dst[:at]
-			sel.spend(stepsDuplicate)
+			r.spend(stepsDuplicate)
 			return true
 		}
 	}

@@ -235,12 +235,20 @@ func (s *slice) equal(o *slice) bool {
 	return s.key == o.key && s.n4 == o.n4 && s.n6 == o.n6 && s.named == o.named && s.zonesAt == o.zonesAt && s.portsAt == o.portsAt && s.data == o.data
 }
 
+// family returns the entries whose address has addrLen bytes, or for 0 all.
+func (s *slice) family(addrLen int) (first, end int) {
+	switch addrLen {
+	case 4:
+		return 0, int(s.n4)
+	case 16:
+		return int(s.n4), s.count()
+	}
+	return 0, s.count()
+}
+
 // rangeByAddr returns the entries with the address.
 func (s *slice) rangeByAddr(addr []byte) (first, end int) {
-	first, end = 0, int(s.n4)
-	if len(addr) == 16 {
-		first, end = end, s.count()
-	}
+	first, end = s.family(len(addr))
 	first += sort.Search(end-first, func(i int) bool { return s.addr(first+i) >= string(addr) })
 	if first == end || s.addr(first) != string(addr) {
 		return first, first

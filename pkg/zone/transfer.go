@@ -113,19 +113,17 @@ func (t *transfer) serviceRecords(n *node) error {
 			return err
 		}
 	}
-	sel := selection{node: n, publish: n.svc.publish, podNames: t.z.podNames, steps: math.MaxInt}
-	seen := make(map[string]struct{})
-	for c := (cursor{sel: &sel}); c.next(); {
-		label := string(sel.appendName(nil, c.slice, c.entry))
-		if _, ok := seen[label]; ok {
-			continue
+	r := reply{z: t.z, steps: math.MaxInt}
+	sel, seen := r.selectAll(n), make(map[string]bool)
+	var err error
+	sel.walk(0, func(s *slice, e int) bool {
+		if label := string(sel.appendName(nil, s, e)); !seen[label] {
+			seen[label] = true
+			err = t.nameRecords(n, label+base)
 		}
-		seen[label] = struct{}{}
-		if err := t.nameRecords(n, label+base); err != nil {
-			return err
-		}
-	}
-	return nil
+		return err == nil
+	})
+	return err
 }
 
 // nameRecords emits the addresses and SRV records of a name.

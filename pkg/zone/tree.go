@@ -222,13 +222,6 @@ func (r *reply) zonalEmpty() Result {
 	return r.nodata(needsNothing)
 }
 
-// selectAll selects all published endpoints of the node.
-func (r *reply) selectAll(n *node) selection {
-	return selection{
-		store: r.z.store, node: n, publish: n.svc.publish, podNames: r.z.podNames, rotation: r.rotation, steps: r.steps,
-	}
-}
-
 // set answers with the selected endpoints, of which there is at least one. The name has that many labels left of the service.
 func (r *reply) set(sel *selection, left int) Result {
 	before := r.answer
