@@ -111,7 +111,7 @@ func (r *reply) freshnessOf(g kindSet) freshness {
 }
 
 func (r *reply) kindFreshness(k Kind) freshness {
-	s := r.z.store
+	s := r.z.cfg.Store
 	switch {
 	case k != Services && !s.states[k].expected.Load():
 		return unwatched
@@ -121,7 +121,7 @@ func (r *reply) kindFreshness(k Kind) freshness {
 	default:
 		return unsynced
 	}
-	if s.Age(k, r.now) > r.z.staleAfter {
+	if s.Age(k, r.now) > r.z.cfg.StaleAfter {
 		return stale
 	}
 	return fresh
@@ -148,7 +148,7 @@ func (r *reply) nodata(g kindSet) Result { return r.deny(g, wire.RcodeSuccess, w
 func (r *reply) deny(g kindSet, rcode byte, staleCode int) Result {
 	if t := r.freshnessOf(g); t != fresh {
 		switch {
-		case r.z.hasFallback() && (t != stale || !r.fallbackFailed):
+		case r.z.cfg.HasFallback() && (t != stale || !r.fallbackFailed):
 			return r.abandon(UseFallback, wire.EDENone)
 		case t == unsynced:
 			return r.abandon(NotReady, wire.EDENotReady)
@@ -162,7 +162,7 @@ func (r *reply) deny(g kindSet, rcode byte, staleCode int) Result {
 
 // denyUnlessFallback denies a name that the fallback may know and this zone cannot, if there is no fallback.
 func (r *reply) denyUnlessFallback(g kindSet) Result {
-	if r.z.hasFallback() {
+	if r.z.cfg.HasFallback() {
 		return r.abandon(UseFallback, wire.EDENone)
 	}
 	return r.nxdomain(g)
@@ -170,3 +170,11 @@ func (r *reply) denyUnlessFallback(g kindSet) Result {
 
 // complete reports whether every record of the kinds is there, so that a set of them is an answer.
 func (r *reply) complete(g kindSet) bool { return r.freshnessOf(g) >= stale }
+
+// answerRefused ends the answer for a name with a refused object: the fallback answers it, if there is one.
+func (r *reply) answerRefused() Result {
+	if r.z.cfg.HasFallback() {
+		return r.abandon(UseFallback, wire.EDENone)
+	}
+	return r.abandon(NotReady, wire.EDENotReady)
+}

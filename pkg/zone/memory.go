@@ -2,8 +2,6 @@
 
 package zone
 
-import "github.com/nodecache/node-cache/pkg/wire"
-
 // indexCost is the size of the index entries for one address or name of a record, in bytes.
 const indexCost = 16
 
@@ -71,14 +69,6 @@ func refusedSlice(s *slice) *slice {
 }
 
 func (s *slice) refused() bool { return s != nil && s.zonesAt > 0 && s.count() == 0 }
-
-// answerRefused ends the answer for a name with a refused object: the fallback answers it, if there is one.
-func (r *reply) answerRefused() Result {
-	if r.z.hasFallback() {
-		return r.abandon(UseFallback, wire.EDENone)
-	}
-	return r.abandon(NotReady, wire.EDENotReady)
-}
 
 // Stats are the counts of a store.
 type Stats struct {

@@ -4,6 +4,7 @@ package zone
 
 import (
 	"net/netip"
+	"slices"
 	"time"
 
 	"github.com/nodecache/node-cache/pkg/wire"
@@ -21,7 +22,7 @@ func (z *Zone) reverse(q *wire.Query, c Client, now time.Time, dst []byte, last 
 	r.name, r.at, r.apex, r.reverse = q.Name(), wire.HeaderLen, wire.HeaderLen+tree, true
 	r.begin()
 	on := needsServices
-	if n := z.store.serviceAt(addr, z); n != nil {
+	if n := z.cfg.Store.serviceAt(addr, z); n != nil {
 		r.appendPTR(nil, n.key)
 	} else if r.appendEndpointPTRs(addr); r.answer > 0 {
 		on = needsEndpoints
@@ -35,7 +36,7 @@ func (z *Zone) reverse(q *wire.Query, c Client, now time.Time, dst []byte, last 
 		res = r.nodata(needsNothing)
 	case !z.inRanges(addr):
 		return dst, foreign
-	case !z.allSlices:
+	case !z.cfg.AllSlices:
 		res = r.denyUnlessFallback(needsEndpoints)
 	default:
 		res = r.nxdomain(needsEndpoints)
@@ -43,28 +44,15 @@ func (z *Zone) reverse(q *wire.Query, c Client, now time.Time, dst []byte, last 
 	return r.dst, res
 }
 
-// clear removes the records and the truncation.
-func (r *reply) clear() {
-	r.dst = r.dst[:r.start+questionEnd(r.q)]
-	r.dst[r.start+2] &^= bitTruncated
-	r.answer = 0
-}
-
 func (z *Zone) inRanges(addr []byte) bool {
 	a, _ := netip.AddrFromSlice(addr)
-	for _, p := range z.ranges {
-		if p.Contains(a) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(z.cfg.Ranges, func(p netip.Prefix) bool { return p.Contains(a) })
 }
 
 // appendPTR appends a PTR record to the name of label, with its length byte, below the service of the node's key. label
 // may be empty. It reports false if the message is full.
 func (r *reply) appendPTR(label []byte, key string) bool {
-	const tree = "\x03svc"
-	size := len(label) + len(key) + len(tree) + len(r.z.domain)
+	size := len(label) + len(key) + len(treeService) + len(r.z.domain)
 	if size > wire.MaxName {
 		return true // the name would be too long
 	}
@@ -74,7 +62,7 @@ func (r *reply) appendPTR(label []byte, key string) bool {
 	r.appendOwner(r.at)
 	r.appendFixed(wire.TypePTR, r.ttl, size)
 	r.dst = append(append(r.dst, label...), key...)
-	r.dst = append(append(r.dst, tree...), r.z.domain...)
+	r.dst = append(append(r.dst, treeService...), r.z.domain...)
 	r.answer++
 	return true
 }
@@ -87,10 +75,10 @@ func (z *Zone) exposes(label []byte) (ok bool, on kindSet) {
 			return false, needsNothing
 		}
 	}
-	if !z.knownNamespaces {
+	if !z.cfg.KnownNamespaces {
 		return true, needsNothing
 	}
-	n, _ := z.store.findNamespace(label)
+	n, _ := z.cfg.Store.findNamespace(label)
 	return n != nil && n.declared.Load(), needsNamespaces
 }
 
@@ -119,13 +107,9 @@ const stepsPTR = 64
 // appendEndpointPTRs appends a PTR record for every name of an endpoint with the address, up to maxPTRs, others with each
 // rotation.
 func (r *reply) appendEndpointPTRs(addr []byte) {
-	s := r.z.store
-	slices, _ := newCandidateChain(&s.slicesByAddr, s.hash(addr), r.rotation)
-	for {
-		id, ok := slices.next()
-		if !ok {
-			return
-		}
+	s := r.z.cfg.Store
+	chain, _ := newCandidateChain(&s.slicesByAddr, s.hash(addr), r.rotation)
+	for id, ok := chain.next(); ok; id, ok = chain.next() {
 		if sl := s.slices.load(id); sl != nil && !r.appendSlicePTRs(sl, addr) {
 			return
 		}
@@ -139,7 +123,7 @@ func (r *reply) appendSlicePTRs(sl *slice, addr []byte) bool {
 		return false
 	}
 	var buf [2 * (1 + wire.MaxLabel)]byte
-	n, _ := r.z.store.findNode(buf[:copy(buf[:], sl.key)])
+	n, _ := r.z.cfg.Store.findNode(buf[:copy(buf[:], sl.key)])
 	if n == nil || n.svc == nil || n.svc.typ == ExternalName || !r.z.exposesNode(n) {
 		return true
 	}
@@ -174,19 +158,4 @@ func (r *reply) appendEntryPTR(sel *selection, sl *slice, e int) bool {
 		return false
 	}
 	return r.appendPTR(name, sl.key)
-}
-
-// hasPTR reports whether there is a PTR record to the name already. There are few.
-func (r *reply) hasPTR(label []byte, key string) bool {
-	records := r.dst[r.start+questionEnd(r.q):]
-	for len(records) > 0 {
-		data := records[2+fixedLen:]
-		size := int(records[fixedLen])<<8 | int(records[fixedLen+1])
-		if size >= len(label)+len(key) && string(data[:len(label)]) == string(label) && string(data[len(label):len(label)+len(key)]) == key {
-			return true
-		}
-		records = data[size:]
-		r.steps--
-	}
-	return false
 }

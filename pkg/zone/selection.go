@@ -30,11 +30,6 @@ const (
 	stepsSlice = 8
 )
 
-// selectAll selects all published endpoints of the node.
-func (r *reply) selectAll(n *node) selection {
-	return selection{r: r, node: n, rotation: r.rotation, portCount: -1}
-}
-
 // withLabel returns the selection reduced to the entries with the name. It keeps label.
 func (sel selection) withLabel(label []byte) selection {
 	sel.byName, sel.label = true, label
@@ -60,7 +55,7 @@ func addrOfLabel(label []byte, buf *[16]byte) []byte {
 // hasOwnName reports whether the name of entry e is its own, not its address.
 func (sel *selection) hasOwnName(s *slice, e int) bool {
 	mark := s.mark(e)
-	return mark&markHost != 0 || sel.r.z.podNames && mark&markPod != 0
+	return mark&markHost != 0 || sel.r.z.cfg.PodNames && mark&markPod != 0
 }
 
 // appendName appends the label of entry e.
@@ -123,7 +118,7 @@ func (sel *selection) walk(addrLen int, yield func(s *slice, e int) bool) {
 
 // walkNamed is walk for a selected name: it looks up the slices with the own name, then those with the address.
 func (sel *selection) walkNamed(addrLen int, yield func(s *slice, e int) bool) {
-	store := sel.r.z.store
+	store := sel.r.z.cfg.Store
 	chain, fraction := newCandidateChain(&store.slicesByLabel, store.labelHash(sel.node.key, string(sel.label)), sel.rotation)
 	for own := true; ; {
 		id, ok := chain.next()

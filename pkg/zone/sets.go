@@ -3,23 +3,10 @@
 package zone
 
 import (
-	"bytes"
-	"hash/maphash"
 	"math"
-	"sync"
 
 	"github.com/nodecache/node-cache/pkg/wire"
 )
-
-// appendAddrs appends the records of packed addresses of addrLen bytes each, whose owner is at the offset, and returns
-// their number.
-func (r *reply) appendAddrs(at int, list string, addrLen int, ttl uint32) (n int) {
-	for ; list != "" && !r.full(addressRecordLen(addrLen)); list = list[addrLen:] {
-		r.appendAddress(at, list[:addrLen], ttl)
-		n++
-	}
-	return n
-}
 
 // appendRotated appends the current name's addresses to the answer, rotated, and returns their number.
 func (r *reply) appendRotated(list string, addrLen int, ttl uint32) int {
@@ -205,38 +192,6 @@ func (r *reply) appendTarget(sel *selection, s *slice, e, at, rest int) bool {
 	return true
 }
 
-// tooLong reports whether the message has no room for the record from the offset to the end of dst, and then removes it. It
-// is for records that may be duplicates: one that is dropped needs no room.
-func (r *reply) tooLong(at int) bool {
-	if len(r.dst)-r.start <= r.maxSize {
-		return false
-	}
-	r.dst = r.dst[:at]
-	return true
-}
-
-// A dedupTable finds duplicate records in a message. It holds their offsets by the hash of their bytes.
-type dedupTable struct {
-	seed  maphash.Seed
-	slots []uint32 // offset in the message; 0: free
-	buf   [maxDedupSlots]uint32
-}
-
-const (
-	// minRecordLen is the size of the smallest record, in bytes.
-	minRecordLen      = 2 + fixedLen + 4
-	maxMessageRecords = maxReply / minRecordLen
-	// maxDedupSlots is at least twice the records of the largest message.
-	maxDedupSlots = 1 << 13
-	// stepsDuplicate is the cost of a duplicate record.
-	stepsDuplicate = 16
-)
-
-// repeatTables holds the unused tables: an answer uses one while it is built, so there are about as many as CPUs.
-//
-//nolint:gochecknoglobals // a pool is shared by design and holds no state
-var dedupTables = sync.Pool{New: func() any { return &dedupTable{seed: maphash.MakeSeed()} }}
-
 // beginDedup starts the detection of duplicates for up to most records of the selection, if there may be any.
 func (r *reply) beginDedup(sel *selection, most int) {
 	if !sel.node.mayHaveDuplicates() {
@@ -261,32 +216,4 @@ func (r *reply) beginDedup(sel *selection, most int) {
 		t.slots = make([]uint32, slots)
 	}
 	r.dedup = t
-}
-
-// endDedup ends the detection.
-func (r *reply) endDedup() {
-	if r.dedup != nil {
-		r.dedup.slots = nil
-		dedupTables.Put(r.dedup)
-		r.dedup = nil
-	}
-}
-
-// dropDuplicate reports whether the record from the offset to the end of dst is a duplicate, and then removes it.
-func (r *reply) dropDuplicate(at int) bool {
-	if r.dedup == nil {
-		return false
-	}
-	record, slots := r.dst[at:], r.dedup.slots
-	mask := len(slots) - 1
-	i := int(maphash.Bytes(r.dedup.seed, record)) & mask
-	for ; slots[i] != 0; i = (i + 1) & mask {
-		if bytes.HasPrefix(r.dst[r.start+int(slots[i]):at], record) {
-			r.dst = r.dst[:at]
-			r.spend(stepsDuplicate)
-			return true
-		}
-	}
-	slots[i] = uint32(at - r.start)
-	return false
 }

@@ -70,14 +70,14 @@ type transfer struct {
 func (t *transfer) soa() Record {
 	whole := slices.Clone(t.z.soaReverse)
 	data := whole[fixedLen:]
-	binary.BigEndian.PutUint32(data[len(data)-soaTail:], t.z.store.Serial())
+	binary.BigEndian.PutUint32(data[len(data)-soaTail:], t.z.cfg.Store.Serial())
 	return Record{Owner: t.z.domain, Type: wire.TypeSOA, TTL: binary.BigEndian.Uint32(whole[4:]), Data: data}
 }
 
 // nodes returns the exposed services by name.
 func (t *transfer) nodes() []*node {
 	var nodes []*node
-	for n := range t.z.store.nodes.all() {
+	for n := range t.z.cfg.Store.nodes.all() {
 		if n.svc != nil && t.z.exposesNode(n) {
 			nodes = append(nodes, n)
 		}
@@ -101,7 +101,7 @@ func (t *transfer) zoneRecords() error {
 
 // serviceRecords emits the records of one service: its name, its ports and its endpoints.
 func (t *transfer) serviceRecords(n *node) error {
-	base := n.key + "\x03svc"
+	base := n.key + treeService
 	if n.svc.typ == ExternalName {
 		return t.answer(n, base, wire.TypeCNAME)
 	}
@@ -113,7 +113,7 @@ func (t *transfer) serviceRecords(n *node) error {
 			return err
 		}
 	}
-	r := reply{z: t.z, steps: math.MaxInt}
+	r := reply{z: t.z, message: message{steps: math.MaxInt}}
 	sel, seen := r.selectAll(n), make(map[string]bool)
 	var err error
 	sel.walk(0, func(s *slice, e int) bool {
@@ -169,7 +169,7 @@ func (t *transfer) answer(n *node, labels string, rrtype uint16) error {
 	t.query = binary.BigEndian.AppendUint16(t.query, rrtype)
 	t.query = binary.BigEndian.AppendUint16(t.query, wire.ClassIN)
 	t.q.Parse(t.query)
-	r := reply{z: t.z, q: &t.q, now: t.now, maxSize: math.MaxInt, steps: math.MaxInt, dst: t.dst[:0], ede: wire.EDENone}
+	r := reply{z: t.z, now: t.now, message: message{q: &t.q, maxSize: math.MaxInt, steps: math.MaxInt, dst: t.dst[:0], ede: wire.EDENone}}
 	if !r.splitName(t.q.Name(), wire.HeaderLen) {
 		return nil // an excluded name
 	}

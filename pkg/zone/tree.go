@@ -35,7 +35,7 @@ func (r *reply) serviceTree() (*service, Result) {
 	if !r.possible(first) {
 		return nil, r.nxdomain(needsNothing)
 	}
-	n, _ := r.z.store.findNode(r.labelRange(first, r.labels-depthTree))
+	n, _ := r.z.cfg.Store.findNode(r.labelRange(first, r.labels-depthTree))
 	if n == nil || n.svc == nil {
 		return nil, r.nxdomain(needsServices)
 	}
@@ -72,7 +72,7 @@ func (r *reply) hidden() (Result, bool) {
 
 // namespaceName answers <namespace>.svc and <namespace>.pod, which have no data.
 func (r *reply) namespaceName() Result {
-	if n, _ := r.z.store.findNamespace(r.labelRange(0, 1)); !n.exists() {
+	if n, _ := r.z.cfg.Store.findNamespace(r.labelRange(0, 1)); !n.exists() {
 		return r.nxdomain(needsNamespaces)
 	}
 	return r.nodata(needsNothing)
@@ -104,7 +104,7 @@ func (r *reply) zonalNode(left int) bool {
 
 // clusterIP answers a name of a ClusterIP service.
 func (r *reply) clusterIP(n *node, left int) Result {
-	if r.z.skipEmpty && !n.hasPublished() && r.freshnessOf(needsSlices) != unwatched {
+	if r.z.cfg.IgnoreEmpty && !n.hasPublished() && r.freshnessOf(needsSlices) != unwatched {
 		return r.nxdomain(needsEndpoints)
 	}
 	filter, ok := r.portFilter(left)
@@ -149,7 +149,7 @@ func (r *reply) belowClusterIP(n *node) Result {
 	if p, ok := protocolOf(r.label(0)); ok && n.svc.ports().protocols()>>p&1 != 0 {
 		return r.nodata(needsNothing)
 	}
-	if !r.z.allSlices {
+	if !r.z.cfg.AllSlices {
 		return r.denyUnlessFallback(needsServices)
 	}
 	return r.nxdomain(needsEndpoints)
@@ -222,6 +222,11 @@ func (r *reply) zonalEmpty() Result {
 	return r.nodata(needsNothing)
 }
 
+// selectAll selects all published endpoints of the node.
+func (r *reply) selectAll(n *node) selection {
+	return selection{r: r, node: n, rotation: r.rotation, portCount: -1}
+}
+
 // set answers with the selected endpoints, of which there is at least one. The name has that many labels left of the service.
 func (r *reply) set(sel *selection, left int) Result {
 	before := r.answer
@@ -245,7 +250,7 @@ func (r *reply) podTree() Result {
 	if r.labels == depthTree {
 		return r.nodata(needsNothing)
 	}
-	if r.z.pods == PodsDisabled {
+	if r.z.cfg.Pods == PodsDisabled {
 		return r.nxdomain(needsNothing)
 	}
 	if res, ok := r.hidden(); ok {
@@ -267,11 +272,11 @@ func (r *reply) podName() Result {
 	if addr == nil {
 		return r.nxdomain(needsNothing)
 	}
-	if r.z.pods == PodsVerified {
-		if !r.z.store.hasPod(r.label(1), addr) {
+	if r.z.cfg.Pods == PodsVerified {
+		if !r.z.cfg.Store.hasPod(r.label(1), addr) {
 			return r.nxdomain(needsPods)
 		}
-	} else if n, _ := r.z.store.findNamespace(r.labelRange(1, 2)); !n.exists() {
+	} else if n, _ := r.z.cfg.Store.findNamespace(r.labelRange(1, 2)); !n.exists() {
 		return r.nxdomain(needsNamespaces)
 	}
 	if addrLenOf(r.q.Type) != len(addr) {
@@ -279,7 +284,7 @@ func (r *reply) podName() Result {
 	}
 	r.appendAddress(r.at, string(addr), r.z.ttl)
 	r.answer++
-	if r.z.pods == PodsVerified {
+	if r.z.cfg.Pods == PodsVerified {
 		return r.positive(needsPods)
 	}
 	return r.positive(needsNamespaces)

@@ -3,7 +3,7 @@
 package zone
 
 import (
-	"errors"
+	"cmp"
 	"fmt"
 	"net/netip"
 	"time"
@@ -45,23 +45,15 @@ const defaultStaleAfter = 90 * time.Second
 
 // A Zone answers from a store according to a configuration. It is immutable, cheap to create, and safe for concurrent use.
 type Zone struct {
-	store           *Store
-	domain          []byte // canonical wire form
-	ttl             uint32 // seconds
-	pods            PodMode
-	podNames        bool
-	skipEmpty       bool
-	allSlices       bool
-	knownNamespaces bool
-	nodeZone        []byte // labels in wire form
-	ranges          []netip.Prefix
-	namespaces      map[string]struct{} // labels in wire form
-	excluded        [][]byte            // canonical wire form
-	staleAfter      time.Duration
-	ns4, ns6        string // packed addresses
-	hasFallback     func() bool
-	soa             []byte // the zone's SOA record without its owner
-	soaReverse      []byte // the same for reverse names
+	cfg        Config
+	domain     []byte              // canonical wire form
+	ttl        uint32              // seconds
+	nodeZone   []byte              // labels in wire form
+	namespaces map[string]struct{} // labels in wire form
+	excluded   [][]byte            // canonical wire form
+	ns4, ns6   string              // packed addresses
+	soa        []byte              // the zone's SOA record without its owner
+	soaReverse []byte              // the same for reverse names
 }
 
 // A Verdict is the outcome of a query.
@@ -87,11 +79,8 @@ type Result struct {
 // maxDomain is the longest cluster domain, in bytes, that leaves room for the names of its servers.
 const maxDomain = wire.MaxName - len("\x0ahostmaster")
 
-// New checks the configuration and returns a Zone. The store may be filled before or after.
+// New returns a Zone. It fails for a name in the configuration that is none. The store may be filled before or after.
 func New(cfg Config) (*Zone, error) {
-	if err := cfg.check(); err != nil {
-		return nil, err
-	}
 	domain, err := wireName(cfg.Domain)
 	if err != nil {
 		return nil, fmt.Errorf("cluster domain %q: %w", cfg.Domain, err)
@@ -99,20 +88,11 @@ func New(cfg Config) (*Zone, error) {
 	if len(domain) > maxDomain {
 		return nil, fmt.Errorf("cluster domain %q: longer than %d bytes", cfg.Domain, maxDomain)
 	}
-	z := &Zone{
-		store: cfg.Store, domain: []byte(domain), ttl: uint32(cfg.TTL / time.Second),
-		pods: cfg.Pods, podNames: cfg.PodNames, skipEmpty: cfg.IgnoreEmpty, allSlices: cfg.AllSlices, knownNamespaces: cfg.KnownNamespaces,
-		staleAfter: cfg.StaleAfter, hasFallback: cfg.HasFallback,
+	cfg.StaleAfter = cmp.Or(cfg.StaleAfter, defaultStaleAfter)
+	if cfg.HasFallback == nil {
+		cfg.HasFallback = func() bool { return false }
 	}
-	if z.staleAfter == 0 {
-		z.staleAfter = defaultStaleAfter
-	}
-	if z.hasFallback == nil {
-		z.hasFallback = func() bool { return false }
-	}
-	for _, p := range cfg.Ranges {
-		z.ranges = append(z.ranges, p.Masked())
-	}
+	z := &Zone{cfg: cfg, domain: []byte(domain), ttl: uint32(cfg.TTL / time.Second)}
 	if zone, err := appendLabels(nil, cfg.NodeZone); err == nil {
 		z.nodeZone = zone
 	}
@@ -133,26 +113,4 @@ func New(cfg Config) (*Zone, error) {
 	z.ns4, z.ns6 = string(v4), string(v6)
 	z.prepareSOA()
 	return z, nil
-}
-
-// check validates the configuration, except the domain.
-func (cfg *Config) check() error {
-	switch {
-	case cfg.Store == nil:
-		return errors.New("zone: no store set")
-	case cfg.TTL < 0 || cfg.TTL > maxTTL:
-		return fmt.Errorf("TTL %s: not within 0 to %s", cfg.TTL, maxTTL)
-	case cfg.StaleAfter < 0:
-		return fmt.Errorf("stale after %s: negative", cfg.StaleAfter)
-	case cfg.IgnoreEmpty && !cfg.AllSlices:
-		return errors.New("ignoring empty services requires all slices")
-	case cfg.Pods > PodsVerified:
-		return fmt.Errorf("pod mode %d: unknown", cfg.Pods)
-	}
-	for _, name := range cfg.Namespaces {
-		if !isLabel(name) {
-			return fmt.Errorf("namespace %q: not a namespace's name", name)
-		}
-	}
-	return nil
 }
