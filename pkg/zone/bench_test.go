@@ -124,34 +124,6 @@ func BenchmarkAnswer(b *testing.B) {
 	}
 }
 
-// BenchmarkPut replaces objects in a large store with changed ones.
-func BenchmarkPut(b *testing.B) {
-	s, now := clusterOf(11000, 100, 10), epoch()
-	s.PutService(zone.Service{Namespace: "team-1", Name: "huge", Type: zone.Headless, TTL: -1}, now)
-	huge := func(part, version int) zone.Slice {
-		sl := zone.Slice{Namespace: "team-1", Name: fmt.Sprint("huge-", part), Service: "huge"}
-		for i := range 100 {
-			sl.Endpoints = append(sl.Endpoints, zone.Endpoint{Addrs: []netip.Addr{netip.AddrFrom4([4]byte{11, byte(version), byte(part), byte(i)})}, Ready: true})
-		}
-		return sl
-	}
-	for part := range 50 {
-		s.PutSlice(huge(part, 0), now)
-	}
-	b.Run("service", func(b *testing.B) {
-		for i := 0; b.Loop(); i++ {
-			s.PutService(zone.Service{
-				Namespace: "team-7", Name: "service-7", Addrs: []netip.Addr{netip.AddrFrom4([4]byte{10, 200, byte(i >> 8), byte(i)})}, TTL: -1,
-			}, now)
-		}
-	})
-	b.Run("slice of fifty", func(b *testing.B) {
-		for i := 0; b.Loop(); i++ {
-			s.PutSlice(huge(i%50, i/50), now)
-		}
-	})
-}
-
 func TestAnswerAllocatesNothing(t *testing.T) {
 	if raceEnabled {
 		t.Skip("the race detector allocates")

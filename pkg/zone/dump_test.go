@@ -5,10 +5,7 @@ package zone_test
 import (
 	"bytes"
 	"errors"
-	"fmt"
-	"net/netip"
 	"slices"
-	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -400,21 +397,4 @@ func BenchmarkDump(b *testing.B) {
 			restored(b, records, now)
 		}
 	})
-}
-
-// TestRestoredNames checks that invalid labels in a record are ignored.
-func TestRestoredNames(t *testing.T) {
-	t.Parallel()
-	s, now := zone.NewStore(), epoch()
-	a := []netip.Addr{netip.MustParseAddr("10.0.0.1")}
-	s.PutSlice(zone.Slice{Namespace: "shop", Name: strings.Repeat("n", 250), Service: "web", Endpoints: []zone.Endpoint{{Addrs: a, Zone: "..", Ready: true}}}, now)
-	s.PutPod(zone.Pod{Namespace: "shop", Name: "not a label", Addrs: a}, now)
-	freshen(s, now)
-	records := dump(t, s, now)
-	got := fmt.Sprintf("%q", dump(t, restored(t, records, now.Add(-time.Second)), now))
-	for _, name := range []string{strings.Repeat("n", 250), "not a label"} {
-		if !strings.Contains(got, name) {
-			t.Errorf("%s is missing in %s", name, got)
-		}
-	}
 }

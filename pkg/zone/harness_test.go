@@ -241,7 +241,7 @@ func (w *harness) compare(step int, list []string) {
 
 func (w *harness) compareOne(step int, name string, rrtype uint16) {
 	w.t.Helper()
-	have := ask(w.t, w.zone, name, rrtype, w.rnd.Uint32(), w.now)
+	have := ask(w.t, w.zone, w.mixed(name), rrtype, w.rnd.Uint32(), w.now)
 	want := w.model.answer(name, rrtype)
 	if w.model.shared(name) && len(have.Answer) == 1 && slices.Contains(want.Answer, have.Answer[0]) {
 		want.Answer = have.Answer // several services with one address: each is valid
@@ -249,6 +249,17 @@ func (w *harness) compareOne(step int, name string, rrtype uint16) {
 	if diff := cmp.Diff(normal(want), normal(have)); diff != "" {
 		w.t.Fatalf("step %d: %s %s (-want +got):\n%s", step, name, dns.TypeToString[rrtype], diff)
 	}
+}
+
+// mixed returns the name with letters in random case.
+func (w *harness) mixed(name string) string {
+	mixed := []byte(name)
+	for i, c := range mixed {
+		if w.rnd.IntN(2) == 0 && c >= 'a' && c <= 'z' {
+			mixed[i] = c - 'a' + 'A'
+		}
+	}
+	return string(mixed)
 }
 
 // normal replaces empty lists by nil.
@@ -270,6 +281,7 @@ func TestStoreAgainstModel(t *testing.T) {
 		{name: "plain", cfg: zone.Config{TTL: 5 * time.Second, Pods: zone.PodsInsecure}},
 		{name: "pod names, verified pods", cfg: zone.Config{TTL: 10 * time.Minute, Pods: zone.PodsVerified, PodNames: true, NodeZone: "east"}},
 		{name: "empty services ignored, namespaces chosen", cfg: zone.Config{IgnoreEmpty: true, Namespaces: []string{"shop", "default"}, NodeZone: "a.b"}},
+		{name: "declared namespaces only", cfg: zone.Config{TTL: 5 * time.Second, Pods: zone.PodsInsecure, KnownNamespaces: true}},
 	}
 	steps := 160
 	if testing.Short() {

@@ -220,7 +220,7 @@ func (m *model) buildNamespace(ns string) {
 }
 
 func (m *model) exposed(ns string) bool {
-	return len(m.cfg.Namespaces) == 0 || slices.Contains(m.cfg.Namespaces, ns)
+	return (len(m.cfg.Namespaces) == 0 || slices.Contains(m.cfg.Namespaces, ns)) && (!m.cfg.KnownNamespaces || m.namespaces[ns])
 }
 
 func (m *model) base(svc zone.Service) string {

@@ -413,15 +413,3 @@ func FuzzOwner(f *testing.F) {
 		}
 	})
 }
-
-func BenchmarkOwner(b *testing.B) {
-	domain := canonical(b, "cluster.local.")
-	for _, name := range []string{"_http._tcp.web.shop.svc.cluster.local.", "www.example.com.", "1.0.96.10.in-addr.arpa."} {
-		wire := canonical(b, name)
-		b.Run(fmt.Sprintf("%.4s", name), func(b *testing.B) {
-			for b.Loop() {
-				zone.Owner(wire, domain)
-			}
-		})
-	}
-}

@@ -227,54 +227,6 @@ func TestNamesTooLongForATarget(t *testing.T) {
 	}
 }
 
-func TestSpelling(t *testing.T) {
-	t.Parallel()
-	s := zone.NewStore()
-	small(s)
-	z := zoneOf(t, s, zone.Config{AllSlices: true})
-	tests := []struct {
-		question string
-		rrtype   uint16
-	}{
-		{"WeB.sHoP.SvC.cLuStEr.LoCaL.", dns.TypeA},
-		{"_SQL._tcp.DB.shop.svc.CLUSTER.local.", dns.TypeSRV},
-		{"none.shop.svc.CLUSTER.LOCAL.", dns.TypeA},
-		{"ClusteR.local.", dns.TypeNS},
-		{"1.0.0.10.IN-ADDR.arpa.", dns.TypePTR},
-	}
-	for _, tt := range tests {
-		var q wire.Query
-		q.Parse(packet(t, tt.question, tt.rrtype))
-		dst, _ := z.Answer(&q, zone.Client{MaxSize: wire.MaxMessage, Rotation: 0}, epoch(), nil)
-		dst = q.Reply(dst, 0, &wire.ReplyOptions{Limit: wire.MaxMessage, EDE: wire.EDENone})
-		m := unpack(t, dst)
-		if m.Question[0].Name != tt.question {
-			t.Errorf("question %s, want %s", m.Question[0].Name, tt.question)
-		}
-		records := append(append(m.Answer, m.Ns...), m.Extra...)
-		if len(records) == 0 {
-			t.Errorf("%s: no records", tt.question)
-		}
-		for _, record := range records {
-			owner := record.Header().Name
-			_, above, _ := strings.Cut(owner, ".")
-			if !strings.HasSuffix(tt.question, owner) && !strings.HasSuffix(tt.question, "."+above) {
-				t.Errorf("%s: owner %s, want the case of the question", tt.question, owner)
-			}
-		}
-	}
-}
-
-// unpack parses an adapted message.
-func unpack(t *testing.T, msg []byte) *dns.Msg {
-	t.Helper()
-	m := new(dns.Msg)
-	if err := m.Unpack(msg); err != nil {
-		t.Fatal(err)
-	}
-	return m
-}
-
 func TestAliases(t *testing.T) {
 	t.Parallel()
 	s, now := zone.NewStore(), epoch()
@@ -335,32 +287,6 @@ func TestAliases(t *testing.T) {
 	}
 }
 
-func TestOnlyKnownNamespaces(t *testing.T) {
-	t.Parallel()
-	s := zone.NewStore()
-	small(s)
-	s.PutService(zone.Service{Namespace: "hidden", Name: "web", Addrs: []netip.Addr{netip.MustParseAddr("10.0.0.9")}, TTL: -1}, epoch())
-	z := zoneOf(t, s, zone.Config{KnownNamespaces: true, AllSlices: true, Pods: zone.PodsInsecure})
-	tests := []struct {
-		question string
-		rrtype   uint16
-		want     summary
-	}{
-		{"web.shop.svc.cluster.local.", dns.TypeA, summary{zone.Answered, "NOERROR", wire.EDENone, 1}},
-		{"web.hidden.svc.cluster.local.", dns.TypeA, summary{zone.Answered, "NXDOMAIN", wire.EDENone, 0}},
-		{"hidden.svc.cluster.local.", dns.TypeA, summary{zone.Answered, "NXDOMAIN", wire.EDENone, 0}},
-		{"10-0-0-1.hidden.pod.cluster.local.", dns.TypeA, summary{zone.Answered, "NXDOMAIN", wire.EDENone, 0}},
-		{"9.0.0.10.in-addr.arpa.", dns.TypePTR, summary{zone.NotInZone, "", wire.EDENone, 0}},
-		{"1.0.0.10.in-addr.arpa.", dns.TypePTR, summary{zone.Answered, "NOERROR", wire.EDENone, 1}},
-	}
-	for _, tt := range tests {
-		g := ask(t, z, tt.question, tt.rrtype, 0, epoch())
-		if diff := cmp.Diff(tt.want, summary{g.Verdict, g.Rcode, g.EDE, len(g.Answer)}); diff != "" {
-			t.Errorf("%s (-want +got):\n%s", tt.question, diff)
-		}
-	}
-}
-
 func TestExcludedNames(t *testing.T) {
 	t.Parallel()
 	s := zone.NewStore()
@@ -391,27 +317,6 @@ func TestExcludedNames(t *testing.T) {
 		return nil
 	}); err != nil {
 		t.Fatal(err)
-	}
-}
-
-// TestTargetOfASliceWithoutPort has two slices with the same endpoint. The first slice gives no SRV record.
-func TestTargetOfASliceWithoutPort(t *testing.T) {
-	t.Parallel()
-	s := zone.NewStore()
-	s.PutService(zone.Service{Namespace: "shop", Name: "db", Type: zone.Headless, TTL: -1}, epoch())
-	for i, list := range [][]zone.Port{{{Name: "none"}}, {{Name: "sql", Number: 5432}}} {
-		s.PutSlice(zone.Slice{Namespace: "shop", Name: fmt.Sprint(i), Service: "db", Ports: list, Endpoints: []zone.Endpoint{
-			{Addrs: []netip.Addr{netip.MustParseAddr("10.0.0.1")}, Hostname: "db-0", Ready: true},
-		}}, epoch())
-	}
-	z := zoneOf(t, s, zone.Config{})
-	if g := ask(t, z, "1.0.0.10.in-addr.arpa.", dns.TypePTR, 0, epoch()); len(g.Answer) != 1 {
-		t.Errorf("pointers %v, want one", g.Answer)
-	}
-	g := ask(t, z, "db.shop.svc.cluster.local.", dns.TypeSRV, 0, epoch())
-	want := []string{"db-0.db.shop.svc.cluster.local. 0 A 10.0.0.1"}
-	if diff := cmp.Diff(want, g.Extra); diff != "" || len(g.Answer) != 1 {
-		t.Errorf("%d SRV records, want 1; their addresses (-want +got):\n%s", len(g.Answer), diff)
 	}
 }
 

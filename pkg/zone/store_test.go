@@ -122,32 +122,6 @@ func TestSerial(t *testing.T) {
 	}
 }
 
-func TestRetain(t *testing.T) {
-	t.Parallel()
-	s := zone.NewStore()
-	small(s)
-	have := map[zone.Kind]map[string]bool{}
-	for k := zone.Services; k <= zone.Pods; k++ {
-		have[k] = map[string]bool{}
-		s.Retain(k, func(namespace, name string) bool {
-			have[k][namespace+"/"+name] = true
-			return true
-		}, epoch())
-	}
-	want := map[zone.Kind]map[string]bool{
-		zone.Services:   {"shop/web": true, "shop/db": true, "shop/empty": true, "shop/out": true, "shop/gone": true},
-		zone.Slices:     {"shop/db-1": true},
-		zone.Namespaces: {"/shop": true},
-		zone.Pods:       {"shop/p": true},
-	}
-	if diff := cmp.Diff(want, have); diff != "" {
-		t.Errorf("(-want +got):\n%s", diff)
-	}
-	if diff := cmp.Diff([]string{"service", "endpointslice", "namespace", "pod"}, zone.Kinds()); diff != "" {
-		t.Errorf("labels (-want +got):\n%s", diff)
-	}
-}
-
 // TestNoOlderStateAfterNewer has readers query names whose addresses contain the version, while a writer replaces,
 // deletes and creates them again.
 func TestNoOlderStateAfterNewer(t *testing.T) {
