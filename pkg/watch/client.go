@@ -5,7 +5,6 @@ package watch
 import (
 	"errors"
 	"fmt"
-	"net"
 	"net/http"
 	"sync/atomic"
 
@@ -60,7 +59,7 @@ func boundedClient(cfg *rest.Config, maxList int64, count *atomic.Uint64) (*http
 	if err != nil {
 		return nil, fmt.Errorf("creating a client of the API server: %w", err)
 	}
-	c.Transport = cancelTripper{boundedTripper{c.Transport, maxList, count}, new(atomic.Int64)}
+	c.Transport = &tripper{next: c.Transport, most: maxList, count: count}
 	return c, nil
 }
 
@@ -140,7 +139,7 @@ func NewClient(kubeconfig, userAgent string) (*Client, error) {
 		return nil, err
 	}
 	cfg.UserAgent = userAgent
-	cfg.Dial = (&net.Dialer{Timeout: dialTimeout, KeepAlive: keepAlive}).DialContext
+	cfg.Dial = newDialer().DialContext
 	hc, err := boundedClient(cfg, maxObject, new(atomic.Uint64))
 	if err != nil {
 		return nil, err

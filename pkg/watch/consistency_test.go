@@ -172,25 +172,3 @@ func TestOldServer(t *testing.T) {
 		})
 	}
 }
-
-// TestOddEvents sends events that no server should send.
-func TestOddEvents(t *testing.T) {
-	withHarness(t, func(w *harness) {
-		w.start()
-		odd := serviceObject("odd", "10.0.0.1")
-		odd.ResourceVersion = "not a number"
-		w.server.Send("ADDED", odd)
-		w.server.Send("NONSENSE", odd)
-		w.server.Send("DELETED", serviceObject("never seen", ""))
-		nameless := serviceObject("", "10.0.0.1")
-		nameless.Namespace = ""
-		w.server.Send("MODIFIED", nameless)
-		w.pass(settleTime)
-		w.want("odd.shop.svc", "10.0.0.1")
-		w.server.Put(serviceObject("web", "10.0.0.2"))
-		w.wantSoon("web.shop.svc", "10.0.0.2", resumeTime)
-		w.pass(time.Hour)
-		w.server.Put(serviceObject("web", "10.0.0.3"))
-		w.wantSoon("web.shop.svc", "10.0.0.3", resumeTime)
-	})
-}

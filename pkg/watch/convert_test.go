@@ -54,6 +54,7 @@ func TestServiceOf(t *testing.T) {
 			name: "of a server that fills one field", spec: corev1.ServiceSpec{ClusterIP: "10.0.0.1"},
 			want: zone.Service{Addrs: addrs("10.0.0.1"), TTL: -time.Second},
 		},
+		{name: "a negative TTL", ttl: "-5s", want: zone.Service{Addrs: addrs(), TTL: -time.Second}},
 		{name: "no address yet", want: zone.Service{Addrs: addrs(), TTL: -time.Second}},
 		{
 			name: "headless", spec: corev1.ServiceSpec{ClusterIP: "None", ClusterIPs: []string{"None"}},
@@ -88,36 +89,6 @@ func TestServiceOf(t *testing.T) {
 			tt.want.Namespace, tt.want.Name = "shop", "web"
 			if diff := cmp.Diff(tt.want, serviceOf(svc), cmp.Comparer(func(a, b netip.Addr) bool { return a == b })); diff != "" {
 				t.Errorf("(-want +got)\n%s", diff)
-			}
-		})
-	}
-}
-
-func TestTTLOf(t *testing.T) {
-	t.Parallel()
-	tests := []struct {
-		name, text string
-		want       time.Duration
-		err        string
-	}{
-		{name: "seconds", text: "30s", want: 30 * time.Second},
-		{name: "none at all", text: "0s", want: 0},
-		{name: "the longest", text: "60m", want: time.Hour},
-		{name: "longer", text: "1h1s", want: -time.Second, err: `annotation node-cache.io/ttl: "1h1s" is not within 0s and 1h0m0s`},
-		{name: "negative", text: "-1s", want: -time.Second, err: `annotation node-cache.io/ttl: "-1s" is not within 0s and 1h0m0s`},
-		{name: "without a unit", text: "30", want: -time.Second, err: `annotation node-cache.io/ttl: "30" is not a duration`},
-		{name: "empty", text: "", want: -time.Second, err: `annotation node-cache.io/ttl: "" is not a duration`},
-	}
-	for _, tt := range tests {
-		t.Run(tt.name, func(t *testing.T) {
-			t.Parallel()
-			got, err := ttlOf(map[string]string{"node-cache.io/ttl": tt.text})
-			text := ""
-			if err != nil {
-				text = err.Error()
-			}
-			if got != tt.want || text != tt.err {
-				t.Errorf("got %s, %q, want %s, %q", got, text, tt.want, tt.err)
 			}
 		})
 	}

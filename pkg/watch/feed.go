@@ -42,18 +42,19 @@ const (
 
 // A feed passes the objects of one kind, in one namespace or all, to a target.
 type feed struct {
-	query      query
-	target     target
-	status     *kindStatus
-	feedStatus *feedStatus
-	limiter    *rate.Limiter // shared by the feeds of one resource
-	timing     confirmTiming
-	maxList    int64 // bytes
-	conns      *connTracker
-	guard      task.Guard
-	onSynced   func() // called once: the first list is complete, or the server forbids it
-	log        *slog.Logger
-	now        func() time.Time
+	query          query
+	target         target
+	status         *kindStatus
+	feedStatus     *feedStatus
+	limiter        *rate.Limiter // shared by the feeds of one resource
+	confirmAfter   time.Duration // see confirmTimes
+	confirmTimeout time.Duration
+	maxList        int64 // bytes
+	conns          *connTracker
+	guard          task.Guard
+	onSynced       func() // called once: the first list is complete, or the server forbids it
+	log            *slog.Logger
+	now            func() time.Time
 
 	// highest is the newest resource version in any object or bookmark received. It keeps the store from going back
 	// when another server, whose cache is behind, answers next.
@@ -160,7 +161,7 @@ func (f *feed) unreadable(err error) bool {
 
 // closeSilentConns closes the connections that may have caused a silent watch.
 func (f *feed) closeSilentConns() {
-	f.conns.closeSilentSince(f.now().Add(-f.timing.timeout))
+	f.conns.closeSilentSince(f.now().Add(-f.confirmTimeout))
 }
 
 // noteVersion keeps the highest resource version.

@@ -177,78 +177,65 @@ type manifestSelection struct {
 }
 
 // split returns the objects by kind: all of them, and the selected ones. A namespace exists if an object is in it.
-func (s *manifestSelection) split(objects []manifest) (all, selected map[zone.Kind][]object) {
+func (s *manifestSelection) split(manifests []manifest) (all, selected map[zone.Kind][]object) {
+	var objects []object
+	services := map[objectKey]*corev1.Service{}
+	for i := range manifests {
+		objects = append(objects, manifests[i].objects...)
+	}
+	for _, o := range objects {
+		if svc, ok := o.(*corev1.Service); ok {
+			services[objectKey{svc.Namespace, svc.Name}] = svc
+		}
+	}
 	all, selected = map[zone.Kind][]object{}, map[zone.Kind][]object{}
 	exposed := s.exposed(objects)
 	for name := range exposed {
 		selected[zone.Namespaces] = append(selected[zone.Namespaces], &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}})
 	}
-	services := servicesOf(objects)
-	for i := range objects {
-		for _, o := range objects[i].objects {
-			kind, wanted := zone.Namespaces, false
-			switch o := o.(type) {
-			case *corev1.Service:
-				kind, wanted = zone.Services, s.services.Matches(labels.Set(o.Labels))
-			case *discoveryv1.EndpointSlice:
-				kind, wanted = zone.Slices, s.wantsSlice(o, services[objectKey{o.Namespace, o.Labels[discoveryv1.LabelServiceName]}])
-			case *corev1.Pod:
-				kind, wanted = zone.Pods, true
-			default:
-			}
-			all[kind] = append(all[kind], o)
-			if wanted && exposed[o.GetNamespace()] {
-				selected[kind] = append(selected[kind], o)
-			}
+	for _, o := range objects {
+		kind, wanted := zone.Namespaces, false
+		switch o := o.(type) {
+		case *corev1.Service:
+			kind, wanted = zone.Services, s.services.Matches(labels.Set(o.Labels))
+		case *discoveryv1.EndpointSlice:
+			kind, wanted = zone.Slices, s.wantsSlice(o, services[objectKey{o.Namespace, o.Labels[discoveryv1.LabelServiceName]}])
+		case *corev1.Pod:
+			kind, wanted = zone.Pods, true
+		default:
+		}
+		all[kind] = append(all[kind], o)
+		if wanted && exposed[o.GetNamespace()] {
+			selected[kind] = append(selected[kind], o)
 		}
 	}
 	return all, selected
 }
 
-// servicesOf returns the Services among the objects.
-func servicesOf(objects []manifest) map[objectKey]*corev1.Service {
-	services := map[objectKey]*corev1.Service{}
-	for i := range objects {
-		for _, o := range objects[i].objects {
-			if svc, ok := o.(*corev1.Service); ok {
-				services[objectKey{svc.Namespace, svc.Name}] = svc
-			}
+// exposed returns the namespaces that the zone sees. A namespace has the labels of its own document and the one that the
+// API server gives each namespace.
+func (s *manifestSelection) exposed(objects []object) map[string]bool {
+	labelled := map[string]labels.Set{}
+	for _, o := range objects {
+		name := o.GetNamespace()
+		document, ok := o.(*corev1.Namespace)
+		if ok {
+			name = document.Name
+		}
+		if labelled[name] == nil {
+			labelled[name] = labels.Set{corev1.LabelMetadataName: name}
+		}
+		if ok {
+			labelled[name] = labels.Merge(document.Labels, labelled[name])
 		}
 	}
-	return services
-}
-
-// exposed returns the namespaces that the zone sees.
-func (s *manifestSelection) exposed(objects []manifest) map[string]bool {
 	exposed := map[string]bool{}
-	for name, set := range labelsByNamespace(objects) {
+	for name, set := range labelled {
 		if (len(s.namespaces) == 0 || slices.Contains(s.namespaces, name)) && s.namespaceLabels.Matches(set) {
 			exposed[name] = true
 		}
 	}
 	return exposed
-}
-
-// labelsByNamespace returns the labels of each namespace that has an object: those of its own document and the one that
-// the API server gives each namespace.
-func labelsByNamespace(objects []manifest) map[string]labels.Set {
-	labelled := map[string]labels.Set{}
-	for i := range objects {
-		for _, o := range objects[i].objects {
-			name := o.GetNamespace()
-			document, ok := o.(*corev1.Namespace)
-			if ok {
-				name = document.Name
-			}
-			if labelled[name] == nil {
-				labelled[name] = labels.Set{corev1.LabelMetadataName: name}
-			}
-			if ok {
-				labelled[name] = labels.Merge(document.Labels, labelled[name])
-			}
-		}
-	}
-	return labelled
 }
 
 // wantsSlice reports whether the zone needs a slice. svc is its Service, nil if the folder has none. An EndpointSlice has

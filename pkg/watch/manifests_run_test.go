@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"net/netip"
 	"os"
-	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
@@ -88,39 +87,6 @@ func TestManifestsConfigMap(t *testing.T) {
 	w.write(old+"/web.yaml", serviceYAML("web", "10.96.0.9")) // the kubelet never does this; it is noticed anyway
 	w.expect("web.shop.svc", "10.96.0.9")
 	w.expectProblems()
-}
-
-func TestManifestsLinkToElsewhere(t *testing.T) {
-	t.Parallel()
-	there := filepath.Join(t.TempDir(), "real.yaml")
-	require(t, os.WriteFile(there, []byte(serviceYAML("web", "10.96.0.1")), 0o600))
-	w := newFolderHarness(t, nil)
-	require(t, os.Symlink(there, w.path("web.yaml")))
-	w.start(zone.Config{})
-	w.expect("web.shop.svc", "10.96.0.1")
-	require(t, os.WriteFile(there, []byte(serviceYAML("web", "10.96.0.2")), 0o600))
-	w.expect("web.shop.svc", "10.96.0.2")
-	w.write("own", serviceYAML("web", "10.96.0.3"))
-	swapLink(t, "own", w.path("web.yaml"))
-	w.expect("web.shop.svc", "10.96.0.3")
-}
-
-// TestManifestsFolderLink watches a folder that is a link, while the link moves to another folder.
-func TestManifestsFolderLink(t *testing.T) {
-	t.Parallel()
-	w := newFolderHarness(t, nil)
-	for i, name := range []string{"v1", "v2"} {
-		require(t, os.Mkdir(w.path(name), 0o700))
-		w.write(name+"/web.yaml", serviceYAML("web", fmt.Sprintf("10.96.0.%d", i+1)))
-	}
-	w.cfg.Folder = w.path("current")
-	require(t, os.Symlink("v1", w.cfg.Folder))
-	w.start(zone.Config{})
-	w.expect("web.shop.svc", "10.96.0.1")
-	swapLink(t, "v2", w.cfg.Folder)
-	w.expect("web.shop.svc", "10.96.0.2")
-	w.write("v2/web.yaml", serviceYAML("web", "10.96.0.3"))
-	w.expect("web.shop.svc", "10.96.0.3")
 }
 
 // TestManifestsFolderGone removes the folder: its objects stay, and the watch resumes when it is back.

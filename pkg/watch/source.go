@@ -111,7 +111,7 @@ func (f *feed) openWatch(ctx context.Context, opts metav1.ListOptions) (apiwatch
 // list is needed.
 func (f *feed) planWatch(ctx context.Context) (short bool, patience time.Duration, err error) {
 	age, _ := f.status.age(f.feedStatus, f.now())
-	if left := f.timing.after - age; left > minWatchTime {
+	if left := f.confirmAfter - age; left > minWatchTime {
 		return false, left, nil
 	}
 	if !f.behind {
@@ -120,7 +120,7 @@ func (f *feed) planWatch(ctx context.Context) (short bool, patience time.Duratio
 		case err != nil:
 			return false, 0, err
 		case proven:
-			return false, f.timing.after, nil
+			return false, f.confirmAfter, nil
 		}
 	}
 	f.behind = false
@@ -154,7 +154,7 @@ func (f *feed) confirm(ctx context.Context) (proven bool, err error) {
 	if err := f.waitForLimit(ctx); err != nil {
 		return false, err
 	}
-	limited, cancel := context.WithTimeout(ctx, f.timing.timeout)
+	limited, cancel := context.WithTimeout(ctx, f.confirmTimeout)
 	defer cancel()
 	at, before := f.now(), f.upTo.Load()
 	obj, err := f.query.listOne(limited)

@@ -114,7 +114,7 @@ func (s *stream) next(ctx context.Context) (ev apiwatch.Event, ok bool) {
 			if !proven {
 				return ev, false // the reflector resumes with a watch that confirms the state
 			}
-			s.timer.Reset(s.feed.timing.after)
+			s.timer.Reset(s.feed.confirmAfter)
 		case <-s.timer.C:
 			switch {
 			case s.listing:
@@ -169,7 +169,7 @@ func (s *stream) noteEvent(ctx context.Context, ev apiwatch.Event) bool {
 		s.feed.listError = err
 	case s.listing && isListEnd(ev):
 		s.listing, s.caughtUp, s.listedAt = false, true, at
-		s.timer.Reset(s.feed.timing.after)
+		s.timer.Reset(s.feed.confirmAfter)
 	case s.listing:
 		s.timer.Reset(maxListPause)
 	default:
@@ -185,7 +185,7 @@ func (s *stream) noteNews(ev apiwatch.Event, at time.Time) {
 		s.caughtUp = true
 	}
 	if s.caughtUp && !s.short {
-		s.timer.Reset(s.feed.timing.after)
+		s.timer.Reset(s.feed.confirmAfter)
 	}
 	if !s.feed.ofKind(ev.Object) {
 		return // the reflector drops it

@@ -29,7 +29,8 @@ const (
 	confirmTime = 10 * time.Second
 )
 
-// A confirmTiming schedules the confirmation of a state in which nothing changes.
+// confirmTimes returns the age at which a state in which nothing changes is confirmed actively, and the timeout for the
+// answer with the version.
 //
 // A state is confirmed as of a moment if every earlier change was received. The server confirms it with a bookmark, in
 // order after the events, once a minute. But it sends no bookmark for a version that the watch already has, and without
@@ -43,16 +44,10 @@ const (
 //     seconds before the end, a bookmark. This includes events that the old watch lost.
 //
 // The server answers both from memory. The list before the watch is what causes the bookmark.
-type confirmTiming struct {
-	after   time.Duration // age at which a state is confirmed actively
-	timeout time.Duration // for the answer with the version
-}
-
-// newConfirmTiming returns the timing for a staleness limit.
-func newConfirmTiming(staleAfter time.Duration) confirmTiming {
+func confirmTimes(staleAfter time.Duration) (after, timeout time.Duration) {
 	limit := staleAfter - staleAfter/10
-	ask := max(limit/2, limit-confirmTime)
-	return confirmTiming{after: ask, timeout: min(limit-ask, openTimeout)}
+	after = max(limit/2, limit-confirmTime)
+	return after, min(limit-after, openTimeout)
 }
 
 // A cancelableClock ends every wait when the feed ends. The reflector's own pauses cannot be canceled.

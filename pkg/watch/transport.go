@@ -57,31 +57,6 @@ func (r boundedReader) Read(p []byte) (int, error) {
 // listBudget is a context key. Its value is a *int64 that requests share: the bytes that they may still read.
 type listBudget struct{}
 
-// A boundedTripper counts the requests, and bounds the decompressed bodies that client-go reads whole: all except those of watches.
-type boundedTripper struct {
-	next  http.RoundTripper
-	most  int64 // bytes per request without a budget in its context
-	count *atomic.Uint64
-}
-
-// RoundTrip implements [http.RoundTripper].
-func (t boundedTripper) RoundTrip(req *http.Request) (*http.Response, error) {
-	t.count.Add(1)
-	resp, err := t.next.RoundTrip(req)
-	if err != nil || resp.StatusCode == http.StatusOK && req.URL.Query().Get("watch") == "true" {
-		return resp, err
-	}
-	left, ok := req.Context().Value(listBudget{}).(*int64)
-	if !ok {
-		left = &t.most // for this request alone
-	}
-	resp.Body = boundedReader{resp.Body, left, errLongList}
-	return resp, nil
-}
-
-// CloseIdleConnections implements the method that [http.Client.CloseIdleConnections] calls.
-func (t boundedTripper) CloseIdleConnections() { utilnet.CloseIdleConnectionsFor(t.next) }
-
 // withBudget returns a context whose requests share left.
 func withBudget(ctx context.Context, left *int64) context.Context {
 	return context.WithValue(ctx, listBudget{}, left)
@@ -137,16 +112,19 @@ const maxAbandoned = 8
 // errTooManyHung is the error of a request that is not sent because too many earlier ones hang.
 var errTooManyHung = errors.New("too many earlier requests hang, possibly in the kubeconfig's credential plugin")
 
-// A cancelTripper returns when the request's context ends, even if the layers below do not: client-go runs a
-// kubeconfig's credential plugin during a request, for as long as that takes. An abandoned request ends by itself or
-// keeps hanging. Beyond maxAbandoned of them, new requests fail at once.
-type cancelTripper struct {
+// A tripper counts the requests, and bounds the decompressed bodies that client-go reads whole: all except those of
+// watches. It returns when the request's context ends, even if the layers below do not: client-go runs a kubeconfig's
+// credential plugin during a request, for as long as that takes. An abandoned request ends by itself or keeps hanging.
+// Beyond maxAbandoned of them, new requests fail at once.
+type tripper struct {
 	next      http.RoundTripper
-	abandoned *atomic.Int64
+	most      int64 // bytes per request without a budget in its context
+	count     *atomic.Uint64
+	abandoned atomic.Int64
 }
 
 // RoundTrip implements [http.RoundTripper].
-func (t cancelTripper) RoundTrip(req *http.Request) (*http.Response, error) {
+func (t *tripper) RoundTrip(req *http.Request) (*http.Response, error) {
 	if t.abandoned.Load() >= maxAbandoned {
 		return nil, errTooManyHung
 	}
@@ -156,7 +134,7 @@ func (t cancelTripper) RoundTrip(req *http.Request) (*http.Response, error) {
 	}
 	came := make(chan outcome)
 	go func() {
-		resp, err := t.next.RoundTrip(req)
+		resp, err := t.send(req)
 		select {
 		case came <- outcome{resp, err}:
 		case <-req.Context().Done():
@@ -175,23 +153,35 @@ func (t cancelTripper) RoundTrip(req *http.Request) (*http.Response, error) {
 	}
 }
 
+// send sends the request, and bounds the body of the response.
+func (t *tripper) send(req *http.Request) (*http.Response, error) {
+	t.count.Add(1)
+	resp, err := t.next.RoundTrip(req)
+	if err != nil || resp.StatusCode == http.StatusOK && req.URL.Query().Get("watch") == "true" {
+		return resp, err
+	}
+	left, ok := req.Context().Value(listBudget{}).(*int64)
+	if !ok {
+		left = new(t.most) // for this request alone
+	}
+	resp.Body = boundedReader{resp.Body, left, errLongList}
+	return resp, nil
+}
+
 // CloseIdleConnections implements the method that [http.Client.CloseIdleConnections] calls.
-func (t cancelTripper) CloseIdleConnections() { utilnet.CloseIdleConnectionsFor(t.next) }
+func (t *tripper) CloseIdleConnections() { utilnet.CloseIdleConnectionsFor(t.next) }
 
 const (
 	dialTimeout = 5 * time.Second
 	keepAlive   = 15 * time.Second
 )
 
-// dialFunc opens a connection.
-type dialFunc func(ctx context.Context, network, addr string) (net.Conn, error)
-
 // A connTracker tracks the connections to the API server. With HTTP/2, all watches share one connection, and client-go's
 // pings detect a dead one after 45 s. That is too late for a short staleness limit, and pings prove nothing about a
 // watch. So each connection records its last read. When a watch is abandoned, a silent connection is closed, so that the
 // next watch does not use it.
 type connTracker struct {
-	dial dialFunc
+	dial func(ctx context.Context, network, addr string) (net.Conn, error)
 	now  func() time.Time
 
 	mu   sync.Mutex // guards open
@@ -205,12 +195,8 @@ type trackedConn struct {
 	lastRead atomic.Int64 // time of the last read or of the dial; Unix nanoseconds
 }
 
-func newConnTracker(dial dialFunc, now func() time.Time) *connTracker {
-	if dial == nil {
-		dial = (&net.Dialer{Timeout: dialTimeout, KeepAlive: keepAlive}).DialContext
-	}
-	return &connTracker{dial: dial, now: now, open: make(map[*trackedConn]struct{})}
-}
+// newDialer returns a dialer for the API server.
+func newDialer() *net.Dialer { return &net.Dialer{Timeout: dialTimeout, KeepAlive: keepAlive} }
 
 // dialContext opens a connection and tracks it until it is closed.
 func (l *connTracker) dialContext(ctx context.Context, network, addr string) (net.Conn, error) {

@@ -13,11 +13,11 @@ import (
 	"testing/synctest"
 )
 
-// tripper is a round tripper made of a function.
-type tripper func(*http.Request) (*http.Response, error)
+// roundTrips is a round tripper made of a function.
+type roundTrips func(*http.Request) (*http.Response, error)
 
 // RoundTrip implements [http.RoundTripper].
-func (t tripper) RoundTrip(req *http.Request) (*http.Response, error) { return t(req) }
+func (t roundTrips) RoundTrip(req *http.Request) (*http.Response, error) { return t(req) }
 
 // A body records whether it was closed.
 type body struct {
@@ -31,19 +31,19 @@ func (b body) Close() error {
 	return nil
 }
 
-// TestCancelTripper has requests hang below, as with a credential plugin that never ends: each ends with its context, and
+// TestTripper has requests hang below, as with a credential plugin that never ends: each ends with its context, and
 // the number that keeps hanging is bounded.
-func TestCancelTripper(t *testing.T) {
+func TestTripper(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var begun, closed atomic.Int64
 		plugin := make(chan struct{})
-		below := tripper(func(*http.Request) (*http.Response, error) {
+		below := roundTrips(func(*http.Request) (*http.Response, error) {
 			begun.Add(1)
 			<-plugin
 			return &http.Response{StatusCode: http.StatusOK, Body: body{strings.NewReader("late"), &closed}}, nil
 		})
-		rt := cancelTripper{below, new(atomic.Int64)}
+		rt := &tripper{next: below, most: 1 << 10, count: new(atomic.Uint64)}
 		trip := func(ctx context.Context) (string, error) {
 			req, err := http.NewRequestWithContext(ctx, http.MethodGet, "https://api.test/", http.NoBody)
 			if err != nil {

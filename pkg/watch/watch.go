@@ -3,10 +3,12 @@
 package watch
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -70,7 +72,7 @@ type Config struct {
 	NodeName  string // the node of NodeZone
 	UserAgent string // empty: node-cache
 
-	dial dialFunc // for tests; nil: the network
+	dial func(ctx context.Context, network, addr string) (net.Conn, error) // for tests; nil: the network
 }
 
 // A Watch fills a store from the API server. It keeps no objects itself.
@@ -94,7 +96,8 @@ func New(cfg Config) (*Watch, error) {
 	if err := cfg.check(); err != nil {
 		return nil, err
 	}
-	w := &Watch{cfg: cfg, conns: newConnTracker(cfg.dial, cfg.Now), ready: make(chan struct{})}
+	w := &Watch{cfg: cfg, ready: make(chan struct{})}
+	w.conns = &connTracker{dial: cfg.dial, now: cfg.Now, open: make(map[*trackedConn]struct{})}
 	var err error
 	if w.clients, err = newClients(cfg.Kubeconfig, cfg.UserAgent, cfg.MaxList, w.conns); err != nil {
 		return nil, err
@@ -118,18 +121,15 @@ func (cfg *Config) check() error {
 	if cfg.Store == nil && cfg.ServiceWatch == nil {
 		return errors.New("watch: neither a store nor a service to watch is set")
 	}
-	if cfg.StaleAfter == 0 {
-		cfg.StaleAfter = defaultStaleAfter
+	if cfg.dial == nil {
+		cfg.dial = newDialer().DialContext
 	}
+	cfg.StaleAfter = cmp.Or(cfg.StaleAfter, defaultStaleAfter)
 	if cfg.StaleAfter < minStaleAfter {
 		return fmt.Errorf("stale after %s: must be at least %s, the time that the API server may stay silent", cfg.StaleAfter, minStaleAfter)
 	}
-	if cfg.MaxList == 0 {
-		cfg.MaxList = defaultMaxList
-	}
-	if cfg.UserAgent == "" {
-		cfg.UserAgent = "node-cache"
-	}
+	cfg.MaxList = cmp.Or(cfg.MaxList, defaultMaxList)
+	cfg.UserAgent = cmp.Or(cfg.UserAgent, "node-cache")
 	_, _, err := cfg.selectors()
 	return err
 }
@@ -236,9 +236,10 @@ func (w *Watch) addServiceWatch() {
 
 // addFeed adds a feed to the status.
 func (w *Watch) addFeed(v *kindStatus, q query, t target, settled func()) {
+	after, timeout := confirmTimes(w.cfg.StaleAfter)
 	w.feeds = append(w.feeds, &feed{
 		query: q, target: t, status: v, feedStatus: v.add(), onSynced: settled,
-		timing: newConfirmTiming(w.cfg.StaleAfter), maxList: w.cfg.MaxList, conns: w.conns,
+		confirmAfter: after, confirmTimeout: timeout, maxList: w.cfg.MaxList, conns: w.conns,
 		guard: task.Guard{Where: "watch of " + q.resource, Log: w.cfg.Log, Count: &w.panics}, log: w.cfg.Log, now: w.cfg.Now,
 	})
 }
