@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"net/http"
 	"net/netip"
 	"slices"
@@ -147,7 +148,7 @@ func readBackends(ctx context.Context, backend string) (all []BackendState, errs
 			all = append(all, BackendState{Backend: b.String(), State: state})
 		}
 	}
-	b, err := nftables.New(nftables.Config{})
+	b, err := nftables.New(slog.New(slog.DiscardHandler))
 	add(b, err, backend != "iptables")
 	for _, v := range readableVariants() {
 		b, err := iptables.New(iptables.Config{Variant: v}) //nolint:contextcheck // it takes none

@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net"
 	"net/netip"
 	"os"
@@ -297,7 +298,7 @@ func (n *agentNode) lease(t *testing.T, open func() (intercept.Backend, error)) 
 	}
 }
 
-func byNFT() (intercept.Backend, error) { return nftables.New(nftables.Config{}) }
+func byNFT() (intercept.Backend, error) { return nftables.New(slog.New(slog.DiscardHandler)) }
 
 func byIPTables() (intercept.Backend, error) {
 	return iptables.New(iptables.Config{Variant: iptables.Nft})

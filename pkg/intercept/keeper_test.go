@@ -4,6 +4,7 @@ package intercept_test
 
 import (
 	"context"
+	"log/slog"
 	"net"
 	"net/netip"
 	"slices"
@@ -25,7 +26,7 @@ func TestKeeper(t *testing.T) {
 		open  func() (intercept.Backend, error)
 		flush [][]string
 	}{
-		{"nftables", func() (intercept.Backend, error) { return nftables.New(nftables.Config{}) }, [][]string{{"nft", "flush", "ruleset"}}},
+		{"nftables", func() (intercept.Backend, error) { return nftables.New(slog.New(slog.DiscardHandler)) }, [][]string{{"nft", "flush", "ruleset"}}},
 		{"iptables-nft", openIptables(iptables.Nft), flushIptables("-nft")},
 		{"iptables-legacy", openIptables(iptables.Legacy), flushIptables("-legacy")},
 	} {

@@ -4,6 +4,7 @@ package intercept_test
 
 import (
 	"context"
+	"log/slog"
 	"net"
 	"net/netip"
 	"syscall"
@@ -23,7 +24,7 @@ import (
 )
 
 func TestNftables(t *testing.T) {
-	testKernel(t, func() (intercept.Backend, error) { return nftables.New(nftables.Config{}) },
+	testKernel(t, func() (intercept.Backend, error) { return nftables.New(slog.New(slog.DiscardHandler)) },
 		[][]string{{"nft", "flush", "ruleset"}})
 }
 

@@ -6,9 +6,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"reflect"
 	"slices"
-	"strings"
 
 	"golang.org/x/sys/unix"
 
@@ -17,15 +17,6 @@ import (
 
 // applyAttempts bounds the repetitions of Apply when other programs change rules meanwhile.
 const applyAttempts = 5
-
-// contents is what the last Apply left in the kernel.
-type contents struct {
-	rules       rules.Rules
-	leases      string // the contents of the lease table
-	fallback    string // the contents of the fallback table
-	count       int    // rules in both
-	staleTables int    // tables of other agents that have ended
-}
 
 // Apply makes the kernel hold r in one transaction. It reports whether it had to change
 // anything. It deletes the tables of other agents that have ended, but not that of a
@@ -57,35 +48,34 @@ func (b *Backend) Apply(ctx context.Context, r rules.Rules) (changed bool, err e
 
 // upToDate reports whether the kernel holds what an Apply of r wrote.
 func (b *Backend) upToDate(r *rules.Rules) (bool, error) {
-	if b.applied == nil || !reflect.DeepEqual(*r, b.applied.rules) {
+	if b.content == "" || !reflect.DeepEqual(*r, b.applied) {
 		return false, nil
 	}
-	now, err := b.readContents(r)
-	if err != nil {
-		return false, err
-	}
-	return reflect.DeepEqual(now, b.applied), nil
+	now, _, err := b.readContent(r.Owner)
+	return now == b.content, err
 }
 
-// readContents reads the contents of r's tables.
-func (b *Backend) readContents(r *rules.Rules) (*contents, error) {
-	w := &contents{rules: clone(r)}
-	var err error
-	var more int
-	if w.leases, w.count, err = b.reader.tableContents(leaseTable(r.Owner)); err != nil {
-		return nil, err
+// readContent reads what only a change of rules changes: the chains and rules of an agent's tables, as the kernel describes
+// them, with the tables that its next Apply deletes. It also counts the rules. The maps of rules are constant.
+func (b *Backend) readContent(owner string) (content string, count int, err error) {
+	for _, table := range []string{leaseTable(owner), fallbackTable} {
+		chains, err := b.reader.list(unix.NFT_MSG_GETCHAIN, table)
+		if err != nil {
+			return "", 0, err
+		}
+		list, err := b.reader.list(unix.NFT_MSG_GETRULE, table)
+		if err != nil {
+			return "", 0, err
+		}
+		content += fmt.Sprintf("%x %x ", chains, list)
+		count += len(list)
 	}
-	if w.fallback, more, err = b.reader.tableContents(fallbackTable); err != nil {
-		return nil, err
-	}
-	w.count += more
 	all, err := b.reader.listTables()
 	if err != nil {
-		return nil, err
+		return "", 0, err
 	}
-	stale, err := b.staleTables(all, leaseTable(r.Owner))
-	w.staleTables = len(stale)
-	return w, err
+	stale, err := b.staleTables(all, leaseTable(owner))
+	return content + fmt.Sprint(stale), count, err
 }
 
 // clone returns a deep copy of r.
@@ -97,19 +87,19 @@ func clone(r *rules.Rules) rules.Rules {
 
 // staleTables returns the lease tables that no running agent owns and that have no lease
 // or drain left. If the kernel does not support owned tables, only the leases decide.
-func (b *Backend) staleTables(all []kernelTable, own string) ([]string, error) {
+func (b *Backend) staleTables(all map[string]uint32, own string) ([]string, error) {
 	var names []string
-	for _, t := range all {
-		mine := t.ownerPort == b.writer.conn.PID() // of an earlier owner name of this agent
-		if t.name == own || t.name == fallbackTable || t.name == TraceTable || t.ownerPort != 0 && !mine {
+	for _, name := range slices.Sorted(maps.Keys(all)) {
+		mine := all[name] == b.writer.conn.PID() // of an earlier owner name of this agent
+		if name == own || name == fallbackTable || name == TraceTable || all[name] != 0 && !mine {
 			continue
 		}
-		used, err := b.reader.hasLeases(t.name)
+		held, err := b.reader.listElements(name, leaseSet, drainSet)
 		if err != nil {
 			return nil, err
 		}
-		if mine || !used {
-			names = append(names, t.name)
+		if mine || len(held) == 0 {
+			names = append(names, name)
 		}
 	}
 	return names, nil
@@ -117,54 +107,44 @@ func (b *Backend) staleTables(all []kernelTable, own string) ([]string, error) {
 
 // write replaces the tables with those of r.
 func (b *Backend) write(ctx context.Context, r *rules.Rules) error {
-	leases, fallback := render(r)
-	if err := b.ensureLeaseTable(leases.name); err != nil {
+	tx := batch{table: leaseTable(r.Owner)}
+	if err := b.ensureLeaseTable(tx.table); err != nil {
 		return err
 	}
 	all, err := b.reader.listTables()
 	if err != nil {
 		return err
 	}
-	stale, err := b.staleTables(all, leases.name)
+	stale, err := b.staleTables(all, tx.table)
 	if err != nil {
 		return err
 	}
-	chains, _, err := b.reader.listChains(leases.name)
+	chains, err := b.reader.listNames(unix.NFT_MSG_GETCHAIN, tx.table, unix.NFTA_CHAIN_NAME)
 	if err != nil {
 		return err
 	}
-
 	before, err := b.reader.fallbackTargets()
 	if err != nil {
 		return err
 	}
-	var tx batch
+	if _, ok := all[fallbackTable]; ok {
+		stale = append(stale, fallbackTable)
+	}
 	for _, name := range stale {
 		tx.deleteTable(name)
 	}
-	// The lease table stays, with the held leases.
-	tx.deleteRules(leases.name)
-	for _, name := range chains {
-		tx.deleteChain(leases.name, name)
-	}
-	leases.addTo(&tx)
-	if slices.ContainsFunc(all, func(t kernelTable) bool { return t.name == fallbackTable }) {
-		tx.deleteTable(fallbackTable)
-	}
-	want := len(leases.rules)
-	if fallback != nil {
-		tx.table(fallback.name, 0)
-		fallback.addTo(&tx)
-		want += len(fallback.rules)
-	}
-	b.applied = nil
+	tx.clear(chains) // the lease table stays, with the held leases
+	addLeases(&tx, r)
+	addFallback(&tx, r)
+	b.content = ""
 	if err := b.writer.commit(&tx); err != nil {
 		return err
 	}
-	b.table.Store(&leases.name)
-	now, err := b.readContents(r)
-	if err == nil && now.count == want { // else another program removed rules already: the next Apply repairs them
-		b.applied = now
+	own := leaseTable(r.Owner)
+	b.table.Store(&own)
+	now, count, err := b.readContent(r.Owner)
+	if err == nil && count == tx.rules { // else another program removed rules already: the next Apply repairs them
+		b.applied, b.content = clone(r), now
 	}
 	if !slices.Equal(before, r.Fallback) {
 		if err := b.deleteStaleFlows(ctx, r); err != nil { // affects only clients that reuse their port
@@ -181,15 +161,15 @@ func (b *Backend) ensureLeaseTable(name string) error {
 	if err != nil {
 		return err
 	}
-	if i := slices.IndexFunc(all, func(t kernelTable) bool { return t.name == name }); i >= 0 {
-		if s := all[i].ownerPort; s != 0 && s != b.writer.conn.PID() {
-			return fmt.Errorf("adding table %s: another process owns it, at netlink port %d", name, s)
+	if port, ok := all[name]; ok {
+		if port != 0 && port != b.writer.conn.PID() {
+			return fmt.Errorf("adding table %s: another process owns it, at netlink port %d", name, port)
 		}
 		return nil
 	}
 	if !b.ownerless {
 		var tx batch
-		tx.table(name, tableOwned)
+		tx.addTable(name, tableOwned)
 		err := b.writer.commit(&tx)
 		if !errors.Is(err, unix.EOPNOTSUPP) {
 			return err
@@ -198,21 +178,8 @@ func (b *Backend) ensureLeaseTable(name string) error {
 		b.log.Warn("owned tables not supported, leases end by timeout only", "kernel_needed", "5.12")
 	}
 	var tx batch
-	tx.table(name, 0)
+	tx.addTable(name, 0)
 	return b.writer.commit(&tx)
-}
-
-// addTo adds the contents of the table to tx.
-func (t *table) addTo(tx *batch) {
-	for _, s := range t.sets {
-		tx.set(t.name, s)
-	}
-	for _, c := range t.chains {
-		tx.chain(t.name, c)
-	}
-	for _, r := range t.rules {
-		tx.rule(t.name, r)
-	}
 }
 
 // Remove deletes, in one transaction, the tables of the agent called owner, or of all
@@ -242,23 +209,21 @@ func (b *Backend) remove(owner string) error {
 	if err != nil {
 		return err
 	}
-	// The kernel removes the hooks one by one: those of the fallback go first, by name.
-	slices.SortFunc(all, func(a, b kernelTable) int { return strings.Compare(a.name, b.name) })
 	var tx batch
 	var owned error
-	for _, t := range all {
+	// The kernel removes the hooks one by one: those of the fallback go first, by name.
+	for _, name := range slices.Sorted(maps.Keys(all)) {
+		port := all[name]
 		switch {
-		case owner != "" && t.name == fallbackTable && last != owner:
-			owned = fmt.Errorf("removing table %s: %w: %s", t.name, rules.ErrOwned, last)
-			continue
-		case owner != "" && t.name != fallbackTable && t.name != leaseTable(owner):
-			continue
-		case t.name == TraceTable && t.ownerPort != 0: // a running doctor uses it
-			continue
-		case t.ownerPort != 0 && t.ownerPort != b.writer.conn.PID():
-			return fmt.Errorf("removing table %s: %w: its agent is running, at netlink port %d", t.name, unix.EPERM, t.ownerPort)
+		case owner != "" && name == fallbackTable && last != owner:
+			owned = fmt.Errorf("removing table %s: %w: %s", name, rules.ErrOwned, last)
+		case owner != "" && name != fallbackTable && name != leaseTable(owner):
+		case name == TraceTable && port != 0: // a running doctor uses it
+		case port != 0 && port != b.writer.conn.PID():
+			return fmt.Errorf("removing table %s: %w: its agent is running, at netlink port %d", name, unix.EPERM, port)
+		default:
+			tx.deleteTable(name)
 		}
-		tx.deleteTable(t.name)
 	}
 	if len(tx.messages) == 0 {
 		return owned
@@ -266,6 +231,6 @@ func (b *Backend) remove(owner string) error {
 	if err := b.writer.commit(&tx); err != nil {
 		return err
 	}
-	b.applied = nil
+	b.content = ""
 	return owned
 }

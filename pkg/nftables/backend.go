@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"net/netip"
 	"os"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -18,11 +19,6 @@ import (
 
 	"github.com/nodecache/node-cache/pkg/rules"
 )
-
-// A Config configures a Backend.
-type Config struct {
-	Log *slog.Logger // nil: no logs
-}
 
 // A Backend writes rules to the nftables of one network namespace. It implements
 // intercept.Backend.
@@ -38,20 +34,19 @@ type Backend struct {
 
 	flowGrace time.Duration // see the constant
 
-	applyMu   sync.Mutex // held by Apply, Prepare and Remove
-	applied   *contents  // by the last Apply; guarded by applyMu; nil: unknown
-	ownerless bool       // guarded by applyMu; the kernel does not support owned tables
+	applyMu sync.Mutex // held by Apply, Prepare and Remove
+	// The fields below are guarded by applyMu.
+	applied   rules.Rules // by the last Apply
+	content   string      // of the kernel right after it; empty: unknown
+	ownerless bool        // the kernel does not support owned tables
 
 	watchMu sync.Mutex // held by Watch
 }
 
 // New opens the netlink sockets of a Backend in the current network namespace. It
 // changes nothing there. The error names a missing capability or kernel option.
-func New(c Config) (*Backend, error) {
-	if c.Log == nil {
-		c.Log = slog.New(slog.DiscardHandler)
-	}
-	b := &Backend{log: c.Log, flowGrace: flowGrace}
+func New(log *slog.Logger) (*Backend, error) {
+	b := &Backend{log: log, flowGrace: flowGrace}
 	for _, s := range []**socket{&b.writer, &b.reader, &b.events} {
 		opened, err := dial()
 		if err != nil {
@@ -77,7 +72,7 @@ func (b *Backend) Close() error {
 		if s == nil {
 			continue
 		}
-		if err := s.close(); err != nil {
+		if err := s.conn.Close(); err != nil {
 			errs = append(errs, fmt.Errorf("closing a netlink socket: %w", err))
 		}
 	}
@@ -127,19 +122,21 @@ func (b *Backend) Watch(ctx context.Context, changed func()) error {
 
 // changedByOthers reports whether another process changed what Apply wrote.
 func (b *Backend) changedByOthers(messages []netlink.Message) bool {
-	own := ""
+	return slices.ContainsFunc(messages, func(m netlink.Message) bool {
+		if m.Header.PID == b.writer.conn.PID() || len(m.Data) < headerSize {
+			return false
+		}
+		name := tableOf(m.Data[headerSize:])
+		return name == fallbackTable || name != "" && name == b.ownTable()
+	})
+}
+
+// ownTable returns the name of the lease table, or "".
+func (b *Backend) ownTable() string {
 	if t := b.table.Load(); t != nil {
-		own = *t
+		return *t
 	}
-	for _, m := range messages {
-		if m.Header.PID == b.writer.conn.PID() {
-			continue
-		}
-		if name := tableOf(m.Data); name == fallbackTable || name != "" && name == own {
-			return true
-		}
-	}
-	return false
+	return ""
 }
 
 // Prepare creates this agent's lease table with its sets and without rules.
@@ -149,26 +146,27 @@ func (b *Backend) Prepare(ctx context.Context, r rules.Rules) error {
 	}
 	b.applyMu.Lock()
 	defer b.applyMu.Unlock()
-	t := renderLeases(&r)
-	if err := b.ensureLeaseTable(t.name); err != nil {
+	tx := batch{table: leaseTable(r.Owner)}
+	err := b.ensureLeaseTable(tx.table)
+	if err == nil {
+		addSets(&tx)
+		err = b.writer.commit(&tx)
+	}
+	if err != nil {
 		return fmt.Errorf("preparing leases: %w", err)
 	}
-	var tx batch
-	for _, s := range t.sets {
-		tx.set(t.name, s)
-	}
-	if err := b.writer.commit(&tx); err != nil {
-		return fmt.Errorf("preparing leases: %w", err)
-	}
-	b.table.Store(&t.name)
+	b.table.Store(&tx.table)
 	return nil
 }
 
 // Renew sets the leases on keys to end d from now, in one transaction.
 func (b *Backend) Renew(ctx context.Context, keys []netip.Addr, d time.Duration) error {
-	return b.updateSets(ctx, "renewing leases", func(tx *batch, table string, f family, key []byte) {
-		tx.replaceElements(table, leaseSet+f.suffix(), element{key: key, timeout: d})
-	}, keys)
+	if b.table.Load() == nil {
+		return errors.New("renewing leases: no Apply or Prepare yet")
+	}
+	return b.updateSets(ctx, "renewing leases", keys, func(tx *batch, suffix string, key []byte) {
+		tx.replaceElement(leaseSet+suffix, key, d)
+	})
 }
 
 // Release ends the leases on keys, in one transaction. For the time drain, packets to
@@ -177,26 +175,22 @@ func (b *Backend) Release(ctx context.Context, keys []netip.Addr, drain time.Dur
 	if b.table.Load() == nil {
 		return ctx.Err() // no Apply or Prepare yet, so no lease is held
 	}
-	return b.updateSets(ctx, "releasing leases", func(tx *batch, table string, f family, key []byte) {
-		// The timeout does not matter: the same transaction deletes the element.
-		tx.deleteElements(table, leaseSet+f.suffix(), element{key: key, timeout: time.Hour})
+	return b.updateSets(ctx, "releasing leases", keys, func(tx *batch, suffix string, key []byte) {
+		tx.deleteElement(leaseSet+suffix, key)
 		if drain > 0 {
-			tx.replaceElements(table, drainSet+f.suffix(), element{key: key, timeout: drain})
+			tx.replaceElement(drainSet+suffix, key, drain)
 		}
-	}, keys)
+	})
 }
 
-func (b *Backend) updateSets(ctx context.Context, doing string, add func(tx *batch, table string, f family, key []byte), keys []netip.Addr) error {
+// updateSets calls update for each key, with the end of the names of its family's sets, and commits what it added.
+func (b *Backend) updateSets(ctx context.Context, doing string, keys []netip.Addr, update func(tx *batch, suffix string, key []byte)) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	table := b.table.Load()
-	if table == nil {
-		return fmt.Errorf("%s: %w", doing, errors.New("no Apply or Prepare yet"))
-	}
-	var tx batch
+	tx := batch{table: b.ownTable()}
 	for _, key := range keys {
-		add(&tx, *table, family{v6: key.Is6()}, key.AsSlice())
+		update(&tx, familyOf(key.Is6()).suffix, key.AsSlice())
 	}
 	if err := b.writer.commit(&tx); err != nil {
 		return fmt.Errorf("%s: %w", doing, err)

@@ -5,6 +5,8 @@ package nftables
 import (
 	"context"
 	"errors"
+	"log/slog"
+	"maps"
 	"net/netip"
 	"runtime"
 	"slices"
@@ -43,7 +45,7 @@ func TestApplyAgain(t *testing.T) {
 		renew(t, b, r) // a transaction increments the generation of the ruleset
 		if i%2 == 0 {
 			var tx batch
-			tx.table("kube-proxy", 0)
+			tx.addTable("kube-proxy", 0)
 			tx.deleteTable("kube-proxy")
 			if err := other.writer.commit(&tx); err != nil {
 				t.Fatal(err)
@@ -331,7 +333,7 @@ func TestMissingCapability(t *testing.T) {
 
 // fullLifecycle calls all methods of a Backend on the calling thread.
 func fullLifecycle(ctx context.Context) (err error) {
-	b, err := New(Config{})
+	b, err := New(slog.New(slog.DiscardHandler))
 	if err != nil {
 		return err
 	}
@@ -364,7 +366,7 @@ func TestClosed(t *testing.T) {
 	if err := b.Renew(t.Context(), keys(r), longLease); err == nil {
 		t.Error("Renew of what is closed went well")
 	}
-	if left, err := newBackend(t, hosts.Node).reader.listTables(); err != nil || len(left) != 1 || left[0].name != fallbackTable {
+	if left, err := newBackend(t, hosts.Node).reader.listTables(); err != nil || len(left) != 1 || !slices.Contains(slices.Collect(maps.Keys(left)), fallbackTable) {
 		t.Errorf("left: %v, %v, want the fallback", left, err)
 	}
 }
@@ -409,7 +411,7 @@ func bench(b *testing.B, do func(*Backend, rules.Rules) error) {
 	hosts := nodetest.Start(b, nodetest.Options{Pods: 1})
 	var backend *Backend
 	err := hosts.Node.Do(func() (err error) {
-		backend, err = New(Config{})
+		backend, err = New(slog.New(slog.DiscardHandler))
 		return err
 	})
 	if err != nil {

@@ -31,29 +31,25 @@ const (
 	hostByteOrder = 1   // of a set's key, in the numbering of the program nft
 )
 
-// A batch is a transaction: the kernel carries out all of its messages or none.
+// A batch is a transaction: the kernel carries out all of its messages or none. The methods that add something panic for more
+// than 64 KiB of attributes, and for an expression that cannot be encoded. What this package adds is far smaller.
 type batch struct {
+	table    string // to which chains, sets, elements and rules are added
 	messages []netlink.Message
 	names    []string // what each message does, for errors
-	err      error    // the first encoding error
+	rules    int      // how many it adds
 	setID    uint32   // of the last added set
 }
 
 // add appends one message of the inet family.
 func (b *batch) add(what string, kind int, flags netlink.HeaderFlags, attrs ...netlink.Attribute) {
-	data, err := netlink.MarshalAttributes(attrs)
-	if err != nil && b.err == nil {
-		b.err = fmt.Errorf("%s: %w", what, err)
-	}
-	b.messages = append(b.messages, netlink.Message{
-		Header: netlink.Header{Type: messageType(kind), Flags: netlink.Request | flags},
-		Data:   append([]byte{unix.NFPROTO_INET, unix.NFNETLINK_V0, 0, 0}, data...),
-	})
+	b.messages = append(b.messages, message(kind, flags, attrs...))
 	b.names = append(b.names, what)
 }
 
-// table adds a table if it does not exist, owned by the sending socket or by none.
-func (b *batch) table(name string, flags uint32) {
+// addTable adds a table if it does not exist, owned by the sending socket or by none. What follows is added to it.
+func (b *batch) addTable(name string, flags uint32) {
+	b.table = name
 	b.add("adding table "+name, unix.NFT_MSG_NEWTABLE, netlink.Create,
 		text(unix.NFTA_TABLE_NAME, name), number(unix.NFTA_TABLE_FLAGS, flags))
 }
@@ -64,77 +60,45 @@ func (b *batch) deleteTable(name string) {
 }
 
 // chain adds a chain if it does not exist.
-func (b *batch) chain(table string, c chain) {
-	attrs := []netlink.Attribute{text(unix.NFTA_CHAIN_TABLE, table), text(unix.NFTA_CHAIN_NAME, c.name)}
-	if c.kind != "" {
-		attrs = append(attrs,
-			nested(unix.NFTA_CHAIN_HOOK, number(unix.NFTA_HOOK_HOOKNUM, c.hook), number(unix.NFTA_HOOK_PRIORITY, uint32(c.priority))),
-			number(unix.NFTA_CHAIN_POLICY, verdictAccept),
-			text(unix.NFTA_CHAIN_TYPE, c.kind), number(chainFlags, chainBase))
-	}
-	b.add("adding chain "+c.name, unix.NFT_MSG_NEWCHAIN, netlink.Create, attrs...)
+func (b *batch) chain(name string, attrs ...netlink.Attribute) {
+	attrs = append([]netlink.Attribute{text(unix.NFTA_CHAIN_TABLE, b.table), text(unix.NFTA_CHAIN_NAME, name)}, attrs...)
+	b.add("adding chain "+name, unix.NFT_MSG_NEWCHAIN, netlink.Create, attrs...)
 }
 
-// deleteChain deletes a chain with its rules.
-func (b *batch) deleteChain(table, name string) {
-	b.add("deleting chain "+name, unix.NFT_MSG_DELCHAIN, 0, text(unix.NFTA_CHAIN_TABLE, table), text(unix.NFTA_CHAIN_NAME, name))
+// baseChain adds a chain of a kind ("filter", "nat", "route") that packets pass at a hook.
+func (b *batch) baseChain(name, kind string, hook uint32, priority int32) {
+	b.chain(name, nested(unix.NFTA_CHAIN_HOOK, number(unix.NFTA_HOOK_HOOKNUM, hook), number(unix.NFTA_HOOK_PRIORITY, uint32(priority))),
+		number(unix.NFTA_CHAIN_POLICY, verdictAccept), text(unix.NFTA_CHAIN_TYPE, kind), number(chainFlags, chainBase))
 }
 
-// deleteRules deletes all rules of a table.
-func (b *batch) deleteRules(table string) {
-	b.add("deleting the rules of "+table, unix.NFT_MSG_DELRULE, 0, text(unix.NFTA_RULE_TABLE, table))
+// clear deletes all rules of the table, and these chains.
+func (b *batch) clear(chains []string) {
+	b.add("deleting the rules of "+b.table, unix.NFT_MSG_DELRULE, 0, text(unix.NFTA_RULE_TABLE, b.table))
+	for _, name := range chains {
+		b.add("deleting chain "+name, unix.NFT_MSG_DELCHAIN, 0, text(unix.NFTA_CHAIN_TABLE, b.table), text(unix.NFTA_CHAIN_NAME, name))
+	}
 }
 
-// rule appends a rule to its chain, after the rule's own anonymous set, if any.
-func (b *batch) rule(table string, r rule) {
-	what := fmt.Sprintf("adding a rule to %s (%s)", r.chain, r.comment)
-	if r.targets != nil {
-		b.set(table, *r.targets)
+// rule appends a rule to a chain. The kernel stores the comment with it.
+func (b *batch) rule(chain, comment string, parts ...match) {
+	var list []netlink.Attribute
+	for _, e := range slices.Concat(parts...) {
+		list = append(list, netlink.Attribute{Type: unix.NLA_F_NESTED | unix.NFTA_LIST_ELEM, Data: encode(e)})
 	}
-	list := make([]netlink.Attribute, len(r.exprs))
-	for i, e := range r.exprs {
-		if l, ok := e.(*expr.Lookup); ok && r.targets != nil && l.SetName == r.targets.name {
-			own := *l
-			own.SetID = b.setID // the kernel generates the name
-			e = &own
-		}
-		data, err := encode(e)
-		if err != nil && b.err == nil {
-			b.err = fmt.Errorf("%s: %w", what, err)
-		}
-		list[i] = netlink.Attribute{Type: unix.NLA_F_NESTED | unix.NFTA_LIST_ELEM, Data: data}
-	}
-	b.add(what, unix.NFT_MSG_NEWRULE, netlink.Create|netlink.Append,
-		text(unix.NFTA_RULE_TABLE, table), text(unix.NFTA_RULE_CHAIN, r.chain),
+	b.add(fmt.Sprintf("adding a rule to %s (%s)", chain, comment), unix.NFT_MSG_NEWRULE, netlink.Create|netlink.Append,
+		text(unix.NFTA_RULE_TABLE, b.table), text(unix.NFTA_RULE_CHAIN, chain),
 		nested(unix.NFTA_RULE_EXPRESSIONS, list...),
-		netlink.Attribute{Type: unix.NFTA_RULE_USERDATA, Data: userdata.AppendString(nil, userdata.TypeComment, r.comment)})
+		netlink.Attribute{Type: unix.NFTA_RULE_USERDATA, Data: userdata.AppendString(nil, userdata.TypeComment, comment)})
+	b.rules++
 }
 
-// set adds a set or map if it does not exist.
-func (b *batch) set(table string, s set) {
+// set adds a set or map if it does not exist. The types of keys are in the numbering of the program nft.
+func (b *batch) set(name string, flags, key, keyLen uint32, attrs ...netlink.Attribute) {
 	b.setID++
-	attrs := []netlink.Attribute{
-		text(unix.NFTA_SET_TABLE, table), text(unix.NFTA_SET_NAME, s.name),
-		number(unix.NFTA_SET_FLAGS, s.flags),
-		number(unix.NFTA_SET_KEY_TYPE, s.key), number(unix.NFTA_SET_KEY_LEN, s.keyLen),
-		number(unix.NFTA_SET_ID, b.setID),
-	}
-	if s.flags&unix.NFT_SET_MAP != 0 {
-		order := userdata.AppendUint32(nil, userdata.NFTNL_UDATA_SET_KEYBYTEORDER, hostByteOrder)
-		attrs = append(attrs, number(unix.NFTA_SET_DATA_TYPE, s.data), number(unix.NFTA_SET_DATA_LEN, s.dataLen),
-			nested(unix.NFTA_SET_DESC, number(unix.NFTA_SET_DESC_SIZE, uint32(len(s.elements)))),
-			netlink.Attribute{Type: unix.NFTA_SET_USERDATA, Data: order})
-	}
-	if s.size != 0 {
-		attrs = append(attrs, nested(unix.NFTA_SET_DESC, number(unix.NFTA_SET_DESC_SIZE, s.size)))
-	}
-	if s.timeout != 0 {
-		attrs = append(attrs, milliseconds(unix.NFTA_SET_TIMEOUT, s.timeout))
-	}
-	b.add("adding set "+s.name, unix.NFT_MSG_NEWSET, netlink.Create, attrs...)
-	if len(s.elements) > 0 {
-		b.elements("filling", unix.NFT_MSG_NEWSETELEM, netlink.Create, table, s.name, b.setID, s.elements...)
-	}
+	b.add("adding set "+name, unix.NFT_MSG_NEWSET, netlink.Create, append([]netlink.Attribute{
+		text(unix.NFTA_SET_TABLE, b.table), text(unix.NFTA_SET_NAME, name), number(unix.NFTA_SET_FLAGS, flags),
+		number(unix.NFTA_SET_KEY_TYPE, key), number(unix.NFTA_SET_KEY_LEN, keyLen), number(unix.NFTA_SET_ID, b.setID),
+	}, attrs...)...)
 }
 
 // An element is an element of a set or map.
@@ -145,7 +109,7 @@ type element struct {
 
 // elements adds or deletes elements, by the message kind. The id is that of a set that
 // the same batch adds, or else 0.
-func (b *batch) elements(verb string, kind int, flags netlink.HeaderFlags, table, set string, id uint32, elements ...element) {
+func (b *batch) elements(verb string, kind int, flags netlink.HeaderFlags, set string, id uint32, elements ...element) {
 	list := make([]netlink.Attribute, len(elements))
 	for i, e := range elements {
 		attrs := []netlink.Attribute{nested(unix.NFTA_SET_ELEM_KEY, netlink.Attribute{Type: unix.NFTA_DATA_VALUE, Data: e.key})}
@@ -158,7 +122,7 @@ func (b *batch) elements(verb string, kind int, flags netlink.HeaderFlags, table
 		list[i] = nested(unix.NFTA_LIST_ELEM, attrs...)
 	}
 	attrs := []netlink.Attribute{
-		text(unix.NFTA_SET_ELEM_LIST_TABLE, table), text(unix.NFTA_SET_ELEM_LIST_SET, set),
+		text(unix.NFTA_SET_ELEM_LIST_TABLE, b.table), text(unix.NFTA_SET_ELEM_LIST_SET, set),
 		nested(unix.NFTA_SET_ELEM_LIST_ELEMENTS, list...),
 	}
 	if id != 0 {
@@ -167,22 +131,23 @@ func (b *batch) elements(verb string, kind int, flags netlink.HeaderFlags, table
 	b.add(verb+" set "+set, kind, flags, attrs...)
 }
 
-// replaceElements sets the timeouts of elements that may or may not exist. Older kernels
-// keep the timeout of an element that is added again, and a missing element cannot be
-// deleted. So it adds, deletes and adds again; packets see only the result.
-func (b *batch) replaceElements(table, set string, elements ...element) {
-	b.deleteElements(table, set, elements...)
-	b.elements("filling", unix.NFT_MSG_NEWSETELEM, netlink.Create, table, set, 0, elements...)
+// addElements adds elements to a set.
+func (b *batch) addElements(set string, id uint32, elements ...element) {
+	b.elements("filling", unix.NFT_MSG_NEWSETELEM, netlink.Create, set, id, elements...)
 }
 
-// deleteElements deletes elements that may or may not exist.
-func (b *batch) deleteElements(table, set string, elements ...element) {
-	b.elements("filling", unix.NFT_MSG_NEWSETELEM, netlink.Create, table, set, 0, elements...)
-	bare := slices.Clone(elements)
-	for i := range bare {
-		bare[i].timeout = 0
-	}
-	b.elements("emptying", unix.NFT_MSG_DELSETELEM, 0, table, set, 0, bare...)
+// replaceElement sets the timeout of an element that may or may not exist. Older kernels
+// keep the timeout of an element that is added again, and a missing element cannot be
+// deleted. So it adds, deletes and adds again; packets see only the result.
+func (b *batch) replaceElement(set string, key []byte, timeout time.Duration) {
+	b.deleteElement(set, key)
+	b.addElements(set, 0, element{key: key, timeout: timeout})
+}
+
+// deleteElement deletes an element that may or may not exist.
+func (b *batch) deleteElement(set string, key []byte) {
+	b.addElements(set, 0, element{key: key, timeout: time.Hour}) // any timeout: it is deleted at once
+	b.elements("emptying", unix.NFT_MSG_DELSETELEM, 0, set, 0, element{key: key})
 }
 
 // framed returns the messages between those that begin and end a transaction.
@@ -196,8 +161,12 @@ func (b *batch) framed() []netlink.Message {
 	return slices.Concat([]netlink.Message{border(unix.NFNL_MSG_BATCH_BEGIN)}, b.messages, []netlink.Message{border(unix.NFNL_MSG_BATCH_END)})
 }
 
-func messageType(kind int) netlink.HeaderType {
-	return netlink.HeaderType(unix.NFNL_SUBSYS_NFTABLES<<8 | kind)
+// message returns a message to nf_tables for the inet family.
+func message(kind int, flags netlink.HeaderFlags, attrs ...netlink.Attribute) netlink.Message {
+	return netlink.Message{
+		Header: netlink.Header{Type: netlink.HeaderType(unix.NFNL_SUBSYS_NFTABLES<<8 | kind), Flags: netlink.Request | flags},
+		Data:   append([]byte{unix.NFPROTO_INET, unix.NFNETLINK_V0, 0, 0}, nested(0, attrs...).Data...),
+	}
 }
 
 func text(kind uint16, s string) netlink.Attribute {
@@ -213,7 +182,6 @@ func milliseconds(kind uint16, d time.Duration) netlink.Attribute {
 	return netlink.Attribute{Type: kind, Data: binary.BigEndian.AppendUint64(nil, uint64(max(d.Milliseconds(), 1)))}
 }
 
-// nested panics for more than 64 KiB of attributes. Rules of this package are far smaller.
 func nested(kind uint16, attrs ...netlink.Attribute) netlink.Attribute {
 	data, err := netlink.MarshalAttributes(attrs)
 	if err != nil {
@@ -232,10 +200,13 @@ type raw struct {
 }
 
 // encode returns the netlink encoding of an expression.
-func encode(e expr.Any) ([]byte, error) {
-	r, ok := e.(*raw)
-	if !ok {
-		return expr.Marshal(unix.NFPROTO_INET, e)
+func encode(e expr.Any) []byte {
+	if r, ok := e.(*raw); ok {
+		return nested(0, text(unix.NFTA_EXPR_NAME, r.name), nested(unix.NFTA_EXPR_DATA, r.attrs...)).Data
 	}
-	return netlink.MarshalAttributes([]netlink.Attribute{text(unix.NFTA_EXPR_NAME, r.name), nested(unix.NFTA_EXPR_DATA, r.attrs...)})
+	data, err := expr.Marshal(unix.NFPROTO_INET, e)
+	if err != nil {
+		panic(err)
+	}
+	return data
 }

@@ -130,7 +130,7 @@ func formatValue(loaded string, data []byte) string {
 
 // formatPrefix formats an address, or its leading bytes as a prefix.
 func formatPrefix(v6 bool, data []byte) string {
-	size := int(family{v6: v6}.size())
+	size := int(familyOf(v6).size)
 	if len(data) > size {
 		return fmt.Sprintf("0x%x", data)
 	}

@@ -16,7 +16,7 @@ import (
 // then to 10.0.0.5.
 func ExampleBackend() {
 	ctx := context.Background()
-	backend, err := nftables.New(nftables.Config{Log: slog.Default()})
+	backend, err := nftables.New(slog.Default())
 	if err != nil {
 		return // for example without the capability NET_ADMIN
 	}

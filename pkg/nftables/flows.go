@@ -32,6 +32,9 @@ const (
 	filterByPort  = 1<<3 | 1<<5 // protocol and destination port
 	filterByIP    = 1 << 1      // destination address
 	tupleIP       = 1           // CTA_TUPLE_IP
+	tupleSource   = 1           // CTA_IP_V4_SRC
+	tupleDest     = 2           // CTA_IP_V4_DST
+	tupleIPv6     = 2           // CTA_IP_V6_SRC and CTA_IP_V6_DST are higher by this
 	tupleProto    = 2           // CTA_TUPLE_PROTO
 	protoNumber   = 1           // CTA_PROTO_NUM
 	protoSource   = 2           // CTA_PROTO_SRC_PORT
@@ -97,9 +100,9 @@ type flow struct {
 // listFlows lists the UDP flows to a and port. Kernels before 5.8 return all entries:
 // these may be many, so they are read one by one.
 func (s *socket) listFlows(a netip.Addr, port uint16) ([]flow, error) {
-	dest, by := uint16(2), uint32(filterByPort|filterByIP) // CTA_IP_V4_DST
+	dest, by := uint16(tupleDest), uint32(filterByPort|filterByIP)
 	if a.Is6() {
-		dest, by = 4, filterByPort // kernels up to 6.18 at least get the IPv6 address filter wrong
+		dest, by = tupleDest+tupleIPv6, filterByPort // kernels up to 6.18 at least get the IPv6 address filter wrong
 	}
 	peer := nested(flowOriginal,
 		nested(tupleIP, netlink.Attribute{Type: dest, Data: a.AsSlice()}),
@@ -116,7 +119,7 @@ func (s *socket) listFlows(a netip.Addr, port uint16) ([]flow, error) {
 		if err != nil {
 			return nil, err
 		}
-		if f, err := parseFlow(m.Data); err == nil && f.proto == unix.IPPROTO_UDP && f.to == netip.AddrPortFrom(a, port) {
+		if f := parseFlow(m.Data[headerSize:]); f.proto == unix.IPPROTO_UDP && f.to == netip.AddrPortFrom(a, port) {
 			flows = append(flows, f)
 		}
 	}
@@ -134,79 +137,33 @@ func flowMessage(kind int, flags netlink.HeaderFlags, a netip.Addr, attrs ...net
 	}
 }
 
-// parseFlow parses a conntrack message.
-func parseFlow(data []byte) (flow, error) {
-	var f flow
-	var failed error
-	err := attributes(data, func(ad *netlink.AttributeDecoder) {
-		kind := ad.Type()
-		switch kind {
-		case flowOriginal, flowID, flowZone:
-			flags := uint16(0)
-			if kind == flowOriginal {
-				flags = unix.NLA_F_NESTED
-			}
-			f.id = append(f.id, netlink.Attribute{Type: kind | flags, Data: slices.Clone(ad.Bytes())})
-		}
-		switch kind {
+// parseFlow parses the attributes of a conntrack entry.
+func parseFlow(data []byte) flow {
+	f := flow{to: flowEnd(data, flowOriginal, tupleDest, protoDest), replyFrom: flowEnd(data, flowReply, tupleSource, protoSource)}
+	if proto := find(data, flowOriginal, tupleProto, protoNumber); len(proto) == 1 {
+		f.proto = proto[0]
+	}
+	for _, a := range attributes(data) {
+		switch a.Type {
 		case flowOriginal:
-			var t tuple
-			failed = errors.Join(failed, t.read(ad.Bytes()))
-			f.proto, f.to = t.proto, t.dst
-		case flowReply:
-			var t tuple
-			failed = errors.Join(failed, t.read(ad.Bytes()))
-			f.replyFrom = t.src
-		}
-	})
-	return f, errors.Join(err, failed)
-}
-
-// A tuple is one direction of a conntrack entry.
-type tuple struct {
-	proto    byte
-	src, dst netip.AddrPort
-}
-
-func (t *tuple) read(data []byte) error {
-	ad, err := netlink.NewAttributeDecoder(data)
-	if err != nil {
-		return err
-	}
-	ad.ByteOrder = binary.BigEndian
-	for ad.Next() {
-		switch ad.Type() {
-		case tupleIP:
-			ad.Nested(t.readAddresses)
-		case tupleProto:
-			ad.Nested(t.readPorts)
+			f.id = append(f.id, netlink.Attribute{Type: a.Type | unix.NLA_F_NESTED, Data: a.Data})
+		case flowID, flowZone:
+			f.id = append(f.id, a)
 		}
 	}
-	return ad.Err()
+	return f
 }
 
-func (t *tuple) readAddresses(ad *netlink.AttributeDecoder) error {
-	for ad.Next() {
-		a, _ := netip.AddrFromSlice(ad.Bytes())
-		if ad.Type()%2 == 1 { // CTA_IP_V4_SRC, CTA_IP_V6_SRC
-			t.src = netip.AddrPortFrom(a, t.src.Port())
-		} else {
-			t.dst = netip.AddrPortFrom(a, t.dst.Port())
-		}
+// flowEnd returns the source or destination of one direction of a conntrack entry.
+func flowEnd(data []byte, direction, addr, port uint16) netip.AddrPort {
+	ip := find(data, direction, tupleIP, addr)
+	if ip == nil {
+		ip = find(data, direction, tupleIP, addr+tupleIPv6)
 	}
-	return ad.Err()
-}
-
-func (t *tuple) readPorts(ad *netlink.AttributeDecoder) error {
-	for ad.Next() {
-		switch ad.Type() {
-		case protoNumber:
-			t.proto = ad.Uint8()
-		case protoSource:
-			t.src = netip.AddrPortFrom(t.src.Addr(), ad.Uint16())
-		case protoDest:
-			t.dst = netip.AddrPortFrom(t.dst.Addr(), ad.Uint16())
-		}
+	a, _ := netip.AddrFromSlice(ip)
+	p := find(data, direction, tupleProto, port)
+	if len(p) != 2 {
+		return netip.AddrPort{}
 	}
-	return ad.Err()
+	return netip.AddrPortFrom(a, binary.BigEndian.Uint16(p))
 }

@@ -6,6 +6,7 @@ import (
 	"context"
 	"encoding/binary"
 	"io"
+	"log/slog"
 	"net"
 	"net/netip"
 	"syscall"
@@ -36,7 +37,7 @@ func newBackend(t *testing.T, h *nodetest.Host) *Backend {
 	t.Helper()
 	var b *Backend
 	err := h.Do(func() (err error) {
-		b, err = New(Config{})
+		b, err = New(slog.New(slog.DiscardHandler))
 		return err
 	})
 	if err != nil {

@@ -18,13 +18,11 @@ import (
 // match, or that change the packet.
 type match []expr.Any
 
-// The registers of rules: the first one, and the one after an address in it.
+// What expressions name by number.
 const (
-	register          = unix.NFT_REG_1
-	afterIPv4         = unix.NFT_REG32_01
-	afterIPv6         = unix.NFT_REG32_00 + 4
-	statusDNAT        = 1 << 5 // IPS_DST_NAT
-	tcpFlags          = 13     // the offset of the flags in a TCP header
+	register          = unix.NFT_REG_1 // the first one
+	statusDNAT        = 1 << 5         // IPS_DST_NAT
+	tcpFlags          = 13             // the offset of the flags in a TCP header
 	flagSYN           = 0x02
 	flagACK           = 0x10
 	directionOriginal = 0 // IP_CT_DIR_ORIGINAL
@@ -37,74 +35,54 @@ const (
 	ipv4Checksum      = 10
 )
 
-// A family is IPv4 or IPv6.
-type family struct{ v6 bool }
-
-// suffix returns the end of the names of the family's sets.
-func (f family) suffix() string {
-	if f.v6 {
-		return "6"
-	}
-	return "4"
+// A family is IPv4 or IPv6, as nf_tables describes it.
+type family struct {
+	suffix       string // of the names of its sets
+	proto        byte
+	size         uint32 // of an address
+	kind         uint32 // of an address, in the numbering of the program nft
+	after        uint32 // the register after an address
+	source, dest uint32 // the offsets of addresses in the header
+	originalDest uint32 // the key of the original destination of a connection
 }
 
-func (f family) size() uint32 {
-	if f.v6 {
-		return 16
+func familyOf(v6 bool) family {
+	if v6 {
+		return family{"6", unix.NFPROTO_IPV6, 16, typeIPv6, unix.NFT_REG32_00 + 4, ipv6Source, ipv6Dest, unix.NFT_CT_DST_IP6}
 	}
-	return 4
+	return family{"4", unix.NFPROTO_IPV4, 4, typeIPv4, unix.NFT_REG32_01, ipv4Source, ipv4Dest, unix.NFT_CT_DST_IP}
 }
 
 // is matches packets of the family.
 func (f family) is() match {
-	proto := byte(unix.NFPROTO_IPV4)
-	if f.v6 {
-		proto = unix.NFPROTO_IPV6
-	}
-	return match{&expr.Meta{Key: expr.MetaKeyNFPROTO, Register: register}, equal([]byte{proto})}
+	return match{&expr.Meta{Key: expr.MetaKeyNFPROTO, Register: register}, equal([]byte{f.proto})}
 }
 
-// load loads the packet's source or destination into the register.
-func (f family) load(dest bool) *expr.Payload {
-	return &expr.Payload{DestRegister: register, Base: expr.PayloadBaseNetworkHeader, Offset: f.offset(dest), Len: f.size()}
-}
-
-func (f family) offset(dest bool) uint32 {
-	switch {
-	case f.v6 && dest:
-		return ipv6Dest
-	case f.v6:
-		return ipv6Source
-	case dest:
-		return ipv4Dest
-	}
-	return ipv4Source
+// load loads the packet's source or destination, by its offset, into the register.
+func (f family) load(offset uint32) *expr.Payload {
+	return &expr.Payload{DestRegister: register, Base: expr.PayloadBaseNetworkHeader, Offset: offset, Len: f.size}
 }
 
 // to matches packets to a, and from matches those from a.
-func (f family) to(a netip.Addr) match   { return match{f.load(true), equal(a.AsSlice())} }
-func (f family) from(a netip.Addr) match { return match{f.load(false), equal(a.AsSlice())} }
+func (f family) to(a netip.Addr) match   { return match{f.load(f.dest), equal(a.AsSlice())} }
+func (f family) from(a netip.Addr) match { return match{f.load(f.source), equal(a.AsSlice())} }
 
 // notTo matches packets to all addresses except a.
 func (f family) notTo(a netip.Addr) match {
-	return match{f.load(true), &expr.Cmp{Op: expr.CmpOpNeq, Register: register, Data: a.AsSlice()}}
+	return match{f.load(f.dest), &expr.Cmp{Op: expr.CmpOpNeq, Register: register, Data: a.AsSlice()}}
 }
 
 // toAny matches packets to an address in the family's set of that name.
 func (f family) toAny(set string) match {
-	return match{f.load(true), &expr.Lookup{SourceRegister: register, SetName: set + f.suffix()}}
+	return match{f.load(f.dest), &expr.Lookup{SourceRegister: register, SetName: set + f.suffix}}
 }
 
 // session loads the client's address and port, which identify its TCP session, into the
 // register.
 func (f family) session() match {
-	port := uint32(afterIPv4)
-	if f.v6 {
-		port = afterIPv6
-	}
 	return match{
-		f.load(false),
-		&expr.Payload{DestRegister: port, Base: expr.PayloadBaseTransportHeader, Offset: sourcePort, Len: 2},
+		f.load(f.source),
+		&expr.Payload{DestRegister: f.after, Base: expr.PayloadBaseTransportHeader, Offset: sourcePort, Len: 2},
 	}
 }
 
@@ -112,31 +90,31 @@ func (f family) session() match {
 // family's set of that name. It does not match if the set is full.
 func (f family) recordSession(set string) match {
 	return slices.Concat(tcp(), flags(flagSYN|flagACK, flagSYN), f.session(),
-		match{&expr.Dynset{SrcRegKey: register, SetName: set + f.suffix(), Operation: unix.NFT_DYNSET_OP_UPDATE}})
+		match{&expr.Dynset{SrcRegKey: register, SetName: set + f.suffix, Operation: unix.NFT_DYNSET_OP_UPDATE}})
 }
 
 // notRecorded matches packets of TCP sessions that are not in the family's set of that name.
 func (f family) notRecorded(set string) match {
 	return slices.Concat(tcp(), f.session(),
-		match{&expr.Lookup{SourceRegister: register, SetName: set + f.suffix(), Invert: true}})
+		match{&expr.Lookup{SourceRegister: register, SetName: set + f.suffix, Invert: true}})
 }
 
-// rewriteAddress writes the packet's source or destination and updates the checksums:
-// those of the IPv4 header and of UDP and TCP, which cover the addresses. IPv6 has only
-// the latter.
-func (f family) rewriteAddress(dest bool, a netip.Addr) match {
+// rewriteAddress writes the packet's source or destination, by its offset, and updates the
+// checksums: those of the IPv4 header and of UDP and TCP, which cover the addresses. IPv6
+// has only the latter.
+func (f family) rewriteAddress(offset uint32, a netip.Addr) match {
 	value := &expr.Immediate{Register: register, Data: a.AsSlice()}
-	if f.v6 {
+	if a.Is6() {
 		return match{value, &raw{name: "payload", attrs: []netlink.Attribute{
 			number(unix.NFTA_PAYLOAD_SREG, register), number(unix.NFTA_PAYLOAD_BASE, unix.NFT_PAYLOAD_NETWORK_HEADER),
-			number(unix.NFTA_PAYLOAD_OFFSET, f.offset(dest)), number(unix.NFTA_PAYLOAD_LEN, f.size()),
+			number(unix.NFTA_PAYLOAD_OFFSET, offset), number(unix.NFTA_PAYLOAD_LEN, f.size),
 			number(unix.NFTA_PAYLOAD_CSUM_TYPE, unix.NFT_PAYLOAD_CSUM_NONE), number(unix.NFTA_PAYLOAD_CSUM_OFFSET, 0),
 			number(unix.NFTA_PAYLOAD_CSUM_FLAGS, unix.NFT_PAYLOAD_L4CSUM_PSEUDOHDR),
 		}}}
 	}
 	return match{value, &expr.Payload{
 		OperationType: expr.PayloadWrite, SourceRegister: register, Base: expr.PayloadBaseNetworkHeader,
-		Offset: f.offset(dest), Len: f.size(),
+		Offset: offset, Len: f.size,
 		CsumType: expr.CsumTypeInet, CsumOffset: ipv4Checksum, CsumFlags: unix.NFT_PAYLOAD_L4CSUM_PSEUDOHDR,
 	}}
 }
@@ -144,10 +122,6 @@ func (f family) rewriteAddress(dest bool, a netip.Addr) match {
 // originallyTo matches packets of connections of a protocol whose first packet was to a
 // and port.
 func (f family) originallyTo(a netip.Addr, proto byte, port uint16) match {
-	key := uint32(unix.NFT_CT_DST_IP)
-	if f.v6 {
-		key = unix.NFT_CT_DST_IP6
-	}
 	original := func(key uint32) *raw {
 		return &raw{name: "ct", attrs: []netlink.Attribute{
 			number(unix.NFTA_CT_KEY, key), number(unix.NFTA_CT_DREG, register),
@@ -156,34 +130,22 @@ func (f family) originallyTo(a netip.Addr, proto byte, port uint16) match {
 	}
 	return match{
 		&expr.Meta{Key: expr.MetaKeyL4PROTO, Register: register}, equal([]byte{proto}),
-		original(key), equal(a.AsSlice()),
+		original(f.originalDest), equal(a.AsSlice()),
 		original(unix.NFT_CT_PROTO_DST), equal(binary.BigEndian.AppendUint16(nil, port)),
 	}
 }
 
-// dnatRandom rewrites the connection's destination to a random one of the targets.
-func (f family) dnatRandom(targets *set) match {
-	proto, port := uint32(unix.NFPROTO_IPV4), uint32(afterIPv4)
-	if f.v6 {
-		proto, port = unix.NFPROTO_IPV6, afterIPv6
-	}
-	return match{
-		&expr.Numgen{Register: register, Modulus: uint32(len(targets.elements)), Type: unix.NFT_NG_RANDOM},
-		&expr.Lookup{SourceRegister: register, DestRegister: register, IsDestRegSet: true, SetName: targets.name},
-		&expr.NAT{Type: expr.NATTypeDestNAT, Family: proto, RegAddrMin: register, RegProtoMin: port, Specified: true},
-	}
+// dnat rewrites the connection's destination to the address and port in the registers.
+func (f family) dnat() *expr.NAT {
+	return &expr.NAT{Type: expr.NATTypeDestNAT, Family: uint32(f.proto), RegAddrMin: register, RegProtoMin: f.after, Specified: true}
 }
 
 // dnatTo rewrites the connection's destination to target.
 func (f family) dnatTo(target netip.AddrPort) match {
-	proto, port := uint32(unix.NFPROTO_IPV4), uint32(afterIPv4)
-	if f.v6 {
-		proto, port = unix.NFPROTO_IPV6, afterIPv6
-	}
 	return match{
 		&expr.Immediate{Register: register, Data: target.Addr().AsSlice()},
-		&expr.Immediate{Register: port, Data: binary.BigEndian.AppendUint16(nil, target.Port())},
-		&expr.NAT{Type: expr.NATTypeDestNAT, Family: proto, RegAddrMin: register, RegProtoMin: port, Specified: true},
+		&expr.Immediate{Register: f.after, Data: binary.BigEndian.AppendUint16(nil, target.Port())},
+		f.dnat(),
 	}
 }
 

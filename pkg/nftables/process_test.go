@@ -6,6 +6,7 @@ import (
 	"bufio"
 	"context"
 	"fmt"
+	"log/slog"
 	"net"
 	"net/netip"
 	"os"
@@ -74,7 +75,7 @@ func runAgent(fallback string) error {
 		})}
 		go func() { _ = server.ActivateAndServe() }()
 	}
-	b, err := New(Config{})
+	b, err := New(slog.New(slog.DiscardHandler))
 	if err != nil {
 		return err
 	}

@@ -3,6 +3,7 @@
 package nftables
 
 import (
+	"cmp"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -18,294 +19,166 @@ import (
 	"github.com/nodecache/node-cache/pkg/rules"
 )
 
-// A kernelTable is an agent's table in the kernel.
-type kernelTable struct {
-	name      string
-	ownerPort uint32 // of the netlink socket that owns it; 0: none
+// attributes returns the attributes of a message of the kernel, or none if it is malformed.
+func attributes(data []byte) []netlink.Attribute {
+	list, err := netlink.UnmarshalAttributes(data)
+	if err != nil {
+		return nil
+	}
+	for i := range list {
+		list[i].Type &^= unix.NLA_F_NESTED | unix.NLA_F_NET_BYTEORDER
+	}
+	return list
 }
 
-// listTables lists the tables of agents.
-func (s *socket) listTables() ([]kernelTable, error) {
-	messages, err := s.dump(unix.NFT_MSG_GETTABLE)
-	if err != nil {
-		return nil, fmt.Errorf("listing tables: %w", err)
-	}
-	var all []kernelTable
-	for _, m := range messages {
-		var t kernelTable
-		err := attributes(m.Data, func(ad *netlink.AttributeDecoder) {
-			switch ad.Type() {
-			case unix.NFTA_TABLE_NAME:
-				t.name = ad.String()
-			case tableOwner:
-				t.ownerPort = ad.Uint32()
-			}
-		})
-		if err != nil {
-			return nil, fmt.Errorf("listing tables: %w", err)
+// find returns the data of an attribute, by its path of nested attributes, or nil.
+func find(data []byte, path ...uint16) []byte {
+	for _, kind := range path {
+		list := attributes(data)
+		i := slices.IndexFunc(list, func(a netlink.Attribute) bool { return a.Type == kind })
+		if i < 0 {
+			return nil
 		}
-		if isAgentTable(t.name) || t.name == TraceTable {
-			all = append(all, t)
-		}
+		data = list[i].Data
 	}
-	return all, nil
+	return data
 }
 
-// attributes calls f for each attribute of an nf_tables message.
-func attributes(data []byte, f func(*netlink.AttributeDecoder)) error {
-	if len(data) < headerSize {
-		return fmt.Errorf("a message of %d bytes is too short", len(data))
-	}
-	ad, err := netlink.NewAttributeDecoder(data[headerSize:])
-	if err != nil {
-		return err
-	}
-	ad.ByteOrder = binary.BigEndian
-	for ad.Next() {
-		f(ad)
-	}
-	return ad.Err()
-}
+// findText returns the text of an attribute, or "".
+func findText(data []byte, kind uint16) string { return unix.ByteSliceToString(find(data, kind)) }
 
 // tableOf returns the name of the table that a message is about. It is the first
 // attribute of all kinds of messages.
-func tableOf(data []byte) string {
-	var name string
-	_ = attributes(data, func(ad *netlink.AttributeDecoder) { // a message that cannot be parsed names no table
-		if ad.Type() == unix.NFTA_TABLE_NAME {
-			name = ad.String()
-		}
-	})
-	return name
-}
+func tableOf(data []byte) string { return findText(data, unix.NFTA_TABLE_NAME) }
 
-// listChains lists the names of a table's chains, and their attributes. It omits the
-// message headers: they contain the generation of the ruleset, which every change of any
-// table and each renewal of a lease increments.
-func (s *socket) listChains(table string) (names []string, content []byte, err error) {
-	messages, err := s.dump(unix.NFT_MSG_GETCHAIN, text(unix.NFTA_CHAIN_TABLE, table))
+// listTables lists the tables of agents, each with the port of the netlink socket that owns it, or 0.
+func (s *socket) listTables() (map[string]uint32, error) {
+	list, err := s.dump(unix.NFT_MSG_GETTABLE)
 	if err != nil {
-		return nil, nil, fmt.Errorf("listing the chains of %s: %w", table, err)
+		return nil, fmt.Errorf("listing tables: %w", err)
 	}
-	for _, m := range messages {
-		if tableOf(m.Data) != table { // older kernels list the chains of all tables
-			continue
-		}
-		content = append(content, m.Data[headerSize:]...)
-		err := attributes(m.Data, func(ad *netlink.AttributeDecoder) {
-			if ad.Type() == unix.NFTA_CHAIN_NAME {
-				names = append(names, ad.String())
+	all := map[string]uint32{}
+	for _, t := range list {
+		if name := tableOf(t); isAgentTable(name) || name == TraceTable {
+			all[name] = 0
+			if port := find(t, tableOwner); len(port) == 4 {
+				all[name] = binary.BigEndian.Uint32(port)
 			}
-		})
-		if err != nil {
-			return nil, nil, fmt.Errorf("listing the chains of %s: %w", table, err)
-		}
-	}
-	return names, content, nil
-}
-
-// listRules counts a table's rules, and returns their attributes.
-func (s *socket) listRules(table string) (count int, content []byte, err error) {
-	messages, err := s.dump(unix.NFT_MSG_GETRULE, text(unix.NFTA_RULE_TABLE, table))
-	if err != nil {
-		return 0, nil, fmt.Errorf("listing the rules of %s: %w", table, err)
-	}
-	for _, m := range messages {
-		if tableOf(m.Data) == table {
-			count++
-			content = append(content, m.Data[headerSize:]...)
-		}
-	}
-	return count, content, nil
-}
-
-// listSets lists the names of a table's sets.
-func (s *socket) listSets(table string) ([]string, error) {
-	messages, err := s.dump(unix.NFT_MSG_GETSET, text(unix.NFTA_SET_TABLE, table))
-	if errors.Is(err, unix.ENOENT) {
-		return nil, nil // no such table; the other dumps return no error for that
-	}
-	if err != nil {
-		return nil, fmt.Errorf("listing the sets of %s: %w", table, err)
-	}
-	var names []string
-	for _, m := range messages {
-		err := attributes(m.Data, func(ad *netlink.AttributeDecoder) {
-			if ad.Type() == unix.NFTA_SET_NAME {
-				names = append(names, ad.String())
-			}
-		})
-		if err != nil {
-			return nil, fmt.Errorf("listing the sets of %s: %w", table, err)
-		}
-	}
-	slices.Sort(names)
-	return names, nil
-}
-
-// listElements lists the elements of a set, with their remaining timeouts.
-func (s *socket) listElements(table, set string) ([]element, error) {
-	messages, err := s.dump(unix.NFT_MSG_GETSETELEM,
-		text(unix.NFTA_SET_ELEM_LIST_TABLE, table), text(unix.NFTA_SET_ELEM_LIST_SET, set))
-	if errors.Is(err, unix.ENOENT) {
-		return nil, nil // it was deleted after it was listed
-	}
-	if err != nil {
-		return nil, fmt.Errorf("listing the elements of %s: %w", set, err)
-	}
-	var all []element
-	for _, m := range messages {
-		err := attributes(m.Data, func(ad *netlink.AttributeDecoder) {
-			if ad.Type() == unix.NFTA_SET_ELEM_LIST_ELEMENTS {
-				ad.Nested(func(ad *netlink.AttributeDecoder) error {
-					for ad.Next() {
-						var e element
-						ad.Nested(e.read)
-						all = append(all, e)
-					}
-					return ad.Err()
-				})
-			}
-		})
-		if err != nil {
-			return nil, fmt.Errorf("listing the elements of %s: %w", set, err)
 		}
 	}
 	return all, nil
 }
 
-// read parses the attributes of an element.
-func (e *element) read(ad *netlink.AttributeDecoder) error {
-	value := func(into *[]byte) {
-		ad.Nested(func(ad *netlink.AttributeDecoder) error {
-			for ad.Next() {
-				if ad.Type() == unix.NFTA_DATA_VALUE {
-					*into = slices.Clone(ad.Bytes())
-				}
-			}
-			return ad.Err()
-		})
+// list lists the chains, rules or sets of a table. It omits the message headers: they
+// contain the generation of the ruleset, which every change of any table and each renewal
+// of a lease increments.
+func (s *socket) list(kind int, table string) ([][]byte, error) {
+	all, err := s.dump(kind, text(unix.NFTA_TABLE_NAME, table))
+	if errors.Is(err, unix.ENOENT) {
+		return nil, nil // no such table
 	}
-	for ad.Next() {
-		switch ad.Type() {
-		case unix.NFTA_SET_ELEM_KEY:
-			value(&e.key)
-		case unix.NFTA_SET_ELEM_DATA:
-			value(&e.data)
-		case unix.NFTA_SET_ELEM_EXPIRATION:
-			e.timeout = time.Duration(ad.Uint64()) * time.Millisecond
-		}
+	if err != nil {
+		return nil, fmt.Errorf("reading table %s: %w", table, err)
 	}
-	return ad.Err()
+	// Older kernels list the chains of all tables.
+	return slices.DeleteFunc(all, func(m []byte) bool { return tableOf(m) != table }), nil
 }
 
-// tableContents returns the parts of a table that only a change of its rules changes:
-// chains, rules with their handles, names of sets, and elements of maps. It counts no
-// rules if the table does not exist.
-func (s *socket) tableContents(table string) (text string, rules int, err error) {
-	_, chains, err := s.listChains(table)
-	if err != nil {
-		return "", 0, err
+// listNames lists the names of a table's chains or sets, which an attribute has.
+func (s *socket) listNames(kind int, table string, name uint16) (names []string, err error) {
+	all, err := s.list(kind, table)
+	for _, m := range all {
+		names = append(names, findText(m, name))
 	}
-	rules, list, err := s.listRules(table)
-	if err != nil {
-		return "", 0, err
-	}
-	sets, err := s.listSets(table)
-	if err != nil {
-		return "", 0, err
-	}
-	var content strings.Builder
-	fmt.Fprintf(&content, "%s%s%q", chains, list, sets)
-	for _, name := range sets {
-		if !strings.HasPrefix(name, targetMap) {
-			continue
-		}
-		elements, err := s.listElements(table, name)
-		if err != nil {
-			return "", 0, err
-		}
-		slices.SortFunc(elements, func(a, b element) int { return strings.Compare(string(a.key), string(b.key)) })
-		for _, e := range elements {
-			fmt.Fprintf(&content, "%x:%x ", e.key, e.data)
+	return names, err
+}
+
+// listElements lists the elements of a table's sets of both families, with their remaining timeouts.
+func (s *socket) listElements(table string, sets ...string) (all []element, err error) {
+	for _, set := range sets {
+		for _, f := range []family{familyOf(false), familyOf(true)} {
+			list, err := s.listSet(table, set+f.suffix)
+			if err != nil {
+				return nil, err
+			}
+			all = append(all, list...)
 		}
 	}
-	return content.String(), rules, nil
+	return all, nil
+}
+
+// listSet lists the elements of a set or map.
+func (s *socket) listSet(table, set string) (all []element, err error) {
+	messages, err := s.dump(unix.NFT_MSG_GETSETELEM,
+		text(unix.NFTA_SET_ELEM_LIST_TABLE, table), text(unix.NFTA_SET_ELEM_LIST_SET, set))
+	if err != nil && !errors.Is(err, unix.ENOENT) { // ENOENT: it was deleted after it was listed
+		return nil, fmt.Errorf("listing the elements of %s: %w", set, err)
+	}
+	for _, m := range messages {
+		for _, a := range attributes(find(m, unix.NFTA_SET_ELEM_LIST_ELEMENTS)) {
+			all = append(all, parseElement(a.Data))
+		}
+	}
+	return all, nil
+}
+
+func parseElement(data []byte) element {
+	e := element{
+		key:  find(data, unix.NFTA_SET_ELEM_KEY, unix.NFTA_DATA_VALUE),
+		data: find(data, unix.NFTA_SET_ELEM_DATA, unix.NFTA_DATA_VALUE),
+	}
+	if left := find(data, unix.NFTA_SET_ELEM_EXPIRATION); len(left) == 8 {
+		e.timeout = time.Duration(binary.BigEndian.Uint64(left)) * time.Millisecond
+	}
+	return e
 }
 
 // State reads the tables of all agents.
 func (b *Backend) State(ctx context.Context) (rules.State, error) {
 	s := rules.State{Leases: map[netip.Addr]time.Duration{}}
 	all, err := b.reader.listTables()
-	if err != nil {
+	if err = errors.Join(ctx.Err(), err); err != nil {
 		return rules.State{}, err
 	}
-	own := ""
-	if table := b.table.Load(); table != nil {
-		own = *table
-	}
-	for _, t := range all {
-		if t.name == TraceTable {
+	for name := range all {
+		if name == TraceTable {
 			continue
 		}
-		if err := ctx.Err(); err != nil {
-			return rules.State{}, err
-		}
-		if err := b.reader.addTable(t.name, own, &s); err != nil {
+		s.Present = true
+		if err := b.addTable(name, &s); err != nil {
 			return rules.State{}, err
 		}
 	}
 	return s, nil
 }
 
-// addTable adds what a table of an agent says to the state. own is the name of this agent's table, or "".
-func (s *socket) addTable(table, own string, into *rules.State) error {
-	into.Present = true
-	count, _, err := s.listRules(table)
+// addTable adds what a table of an agent says to the state.
+func (b *Backend) addTable(table string, into *rules.State) error {
+	list, err := b.reader.list(unix.NFT_MSG_GETRULE, table)
 	if err != nil {
 		return err
 	}
-	into.Count += count
-	into.LeasesInUse = into.LeasesInUse || count > 0 && table == own
-	if table != fallbackTable {
-		return s.addLeases(table, into.Leases)
-	}
-	if into.Owner, err = s.fallbackOwner(); err != nil {
-		return err
-	}
-	into.Fallback, err = s.fallbackTargets()
-	return err
-}
-
-// addLeases adds the remaining time of each lease in a table.
-func (s *socket) addLeases(table string, into map[netip.Addr]time.Duration) error {
-	for _, set := range []string{leaseSet + "4", leaseSet + "6"} {
-		elements, err := s.listElements(table, set)
-		if err != nil {
+	into.Count += len(list)
+	if table == fallbackTable {
+		if into.Owner, err = b.reader.fallbackOwner(); err != nil {
 			return err
 		}
-		for _, e := range elements {
-			if a, ok := netip.AddrFromSlice(e.key); ok {
-				into[a] = max(into[a], e.timeout)
-			}
+		into.Fallback, err = b.reader.fallbackTargets()
+		return err
+	}
+	into.LeasesInUse = into.LeasesInUse || len(list) > 0 && table == b.ownTable()
+	held, err := b.reader.listElements(table, leaseSet)
+	for _, e := range held {
+		if a, ok := netip.AddrFromSlice(e.key); ok {
+			into.Leases[a] = max(into.Leases[a], e.timeout)
 		}
 	}
-	return nil
-}
-
-// hasLeases reports whether a lease table has any lease or drain.
-func (s *socket) hasLeases(table string) (bool, error) {
-	for _, set := range []string{leaseSet + "4", leaseSet + "6", drainSet + "4", drainSet + "6"} {
-		if elements, err := s.listElements(table, set); err != nil || len(elements) > 0 {
-			return len(elements) > 0, err
-		}
-	}
-	return false, nil
+	return err
 }
 
 // fallbackOwner returns the name of the agent that wrote the fallback table, or "".
 func (s *socket) fallbackOwner() (string, error) {
-	chains, _, err := s.listChains(fallbackTable)
+	chains, err := s.listNames(unix.NFT_MSG_GETCHAIN, fallbackTable, unix.NFTA_CHAIN_NAME)
 	for _, name := range chains {
 		if owner, ok := strings.CutPrefix(name, ownerPrefix); ok {
 			return owner, err
@@ -315,18 +188,18 @@ func (s *socket) fallbackOwner() (string, error) {
 }
 
 // fallbackTargets returns the targets in the fallback table, in the order of the rules.
-func (s *socket) fallbackTargets() ([]netip.AddrPort, error) {
-	sets, err := s.listSets(fallbackTable)
+func (s *socket) fallbackTargets() (list []netip.AddrPort, err error) {
+	maps, err := s.listNames(unix.NFT_MSG_GETSET, fallbackTable, unix.NFTA_SET_NAME)
 	if err != nil {
 		return nil, err
 	}
-	var list []netip.AddrPort
-	for _, set := range sets {
-		elements, err := s.listElements(fallbackTable, set)
+	slices.Sort(maps)
+	for _, name := range maps {
+		elements, err := s.listSet(fallbackTable, name)
 		if err != nil {
 			return nil, err
 		}
-		slices.SortFunc(elements, func(a, b element) int { return targetIndex(a) - targetIndex(b) })
+		slices.SortFunc(elements, func(a, b element) int { return cmp.Compare(targetIndex(a), targetIndex(b)) })
 		for _, e := range elements {
 			if t, ok := parseTarget(e.data); ok && !slices.Contains(list, t) { // each address has a map of its own
 				list = append(list, t)
@@ -337,9 +210,9 @@ func (s *socket) fallbackTargets() ([]netip.AddrPort, error) {
 }
 
 // targetIndex returns the number of a target in its map.
-func targetIndex(e element) int {
+func targetIndex(e element) uint32 {
 	if len(e.key) != 4 {
 		return 0
 	}
-	return int(binary.NativeEndian.Uint32(e.key))
+	return binary.NativeEndian.Uint32(e.key)
 }

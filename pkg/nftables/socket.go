@@ -43,18 +43,12 @@ func dial() (*socket, error) {
 	return &socket{conn: conn}, nil
 }
 
-// close closes the socket. The kernel then deletes the tables that it owns.
-func (s *socket) close() error { return s.conn.Close() }
-
 // commit sends a batch. The kernel carries out all of it or, with an error, nothing.
 //
 // The kernel processes a batch while it is being sent. So all replies can be read at
 // once, and none is left for the next batch. No message requests an acknowledgement: the
 // kernel reports failures only.
 func (s *socket) commit(b *batch) error {
-	if b.err != nil {
-		return b.err
-	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	sent, err := s.conn.SendMessages(b.framed())
@@ -154,25 +148,23 @@ func extendedAck(m syscall.NetlinkMessage) string {
 	return ""
 }
 
-// dump reads a consistent list of the messages of one kind for the family inet.
-func (s *socket) dump(kind int, attrs ...netlink.Attribute) ([]netlink.Message, error) {
-	data, err := netlink.MarshalAttributes(attrs)
-	if err != nil {
-		return nil, err
-	}
+// dump reads a consistent list of the messages of one kind for the family inet, without their headers.
+func (s *socket) dump(kind int, attrs ...netlink.Attribute) ([][]byte, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for range dumpAttempts {
-		messages, err := s.conn.Execute(netlink.Message{
-			Header: netlink.Header{Type: messageType(kind), Flags: netlink.Request | netlink.Dump},
-			Data:   append([]byte{unix.NFPROTO_INET, unix.NFNETLINK_V0, 0, 0}, data...),
-		})
+		messages, err := s.conn.Execute(message(kind, netlink.Dump, attrs...))
 		if err != nil {
 			return nil, err
 		}
-		torn := slices.ContainsFunc(messages, func(m netlink.Message) bool { return m.Header.Flags&unix.NLM_F_DUMP_INTR != 0 })
-		if !torn {
-			return messages, nil
+		list := make([][]byte, len(messages))
+		interrupted := false
+		for i, m := range messages {
+			list[i] = m.Data[headerSize:]
+			interrupted = interrupted || m.Header.Flags&unix.NLM_F_DUMP_INTR != 0
+		}
+		if !interrupted {
+			return list, nil
 		}
 	}
 	return nil, errors.New("the rules keep changing while they are read")

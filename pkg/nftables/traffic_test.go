@@ -138,7 +138,10 @@ func TestDrain(t *testing.T) {
 			if r.Mode == rules.Transparent {
 				return // kube-proxy gets it then, which has no such session
 			}
-			waitFor(t, "the drain to end", func() bool { used, err := s.backend.reader.hasLeases(leaseTable(owner)); return err == nil && !used })
+			waitFor(t, "the drain to end", func() bool {
+				held, err := s.backend.reader.listElements(leaseTable(owner), leaseSet, drainSet)
+				return err == nil && len(held) == 0
+			})
 			for _, c := range open {
 				got, err := c.ask()
 				if err == nil || errors.Is(err, os.ErrDeadlineExceeded) {

@@ -78,7 +78,7 @@ func (LocalHost) MayHaveRules(name string) bool {
 // openBackend opens the backend of that name. "iptables" and "" mean the variant that this host uses.
 func openBackend(name string, log *slog.Logger) (intercept.Backend, error) {
 	if name == dataplane.BackendNFTables {
-		b, err := nftables.New(nftables.Config{Log: log})
+		b, err := nftables.New(log)
 		if err != nil {
 			return nil, fmt.Errorf("nftables: %w", err)
 		}
