@@ -22,7 +22,7 @@ func ExampleKeeper() {
 			Owner: "0123abcd", Addresses: []netip.Addr{address}, Port: 53,
 			Fallback: []netip.AddrPort{netip.MustParseAddrPort("10.244.0.3:53")},
 		},
-		Probe: func(context.Context, netip.Addr) error { return nil }, // on a node: Prober.Probe
+		Probe: func(context.Context, netip.Addr) (intercept.Cause, error) { return 0, nil }, // on a node: Prober.Probe
 		Now:   time.Now,
 	})
 	if err != nil {

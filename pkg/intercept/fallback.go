@@ -31,9 +31,9 @@ func (k *Keeper) SetFallback(endpoints []netip.AddrPort) {
 	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	k.omitted, k.fallbackCleared = omitted, false
-	if !slices.Equal(list, k.fallback) {
-		k.fallback = list
+	k.stats.FallbackOmitted, k.fallbackCleared = omitted, false
+	if !slices.Equal(list, k.stats.Fallback) {
+		k.stats.Fallback = list
 		k.requestPass()
 	}
 }
@@ -45,7 +45,7 @@ func (k *Keeper) ClearFallback() {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if !k.fallbackCleared {
-		k.fallback, k.omitted, k.fallbackCleared = nil, 0, true
+		k.stats.Fallback, k.stats.FallbackOmitted, k.fallbackCleared = nil, 0, true
 		k.requestPass()
 	}
 }
@@ -58,10 +58,10 @@ func (k *Keeper) wantedFallback(state rules.State) []netip.AddrPort {
 	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if len(k.fallback) == 0 && !k.fallbackCleared {
-		k.fallback, k.omitted = usable(state.Fallback, k.cfg.Rules.Addresses, k.seed)
+	if len(k.stats.Fallback) == 0 && !k.fallbackCleared {
+		k.stats.Fallback, k.stats.FallbackOmitted = usable(state.Fallback, k.cfg.Rules.Addresses, k.seed)
 	}
-	return slices.Clone(k.fallback)
+	return slices.Clone(k.stats.Fallback)
 }
 
 // usable returns the endpoints that rules can use. They are sorted, so that another order

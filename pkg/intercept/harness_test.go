@@ -81,7 +81,7 @@ func runHeld(t *testing.T, prepare func(*intercept.Config, *harness), test func(
 func newHarness(t *testing.T, kernel *intercepttest.Fake, owner string, prepare func(*intercept.Config, *harness)) *harness {
 	t.Helper()
 	s := &harness{t: t, kernel: kernel, agent: &fakeAgent{token: owner}, log: &logBuffer{}}
-	prober := intercept.NewProber(intercept.ProberConfig{Port: 53, Token: owner, Dial: s.agent.Dial})
+	prober := &intercept.Prober{Port: 53, Token: owner, Dial: s.agent.Dial}
 	cfg := intercept.Config{
 		Backend: kernel.Open(), Rules: nodeRules(owner), Probe: prober.Probe, Busy: s.agent.busy,
 		Now: time.Now, Log: s.log.logger(),

@@ -36,8 +36,8 @@ type Config struct {
 	Renew time.Duration
 
 	// Probe queries the agent through its own listening sockets at addr, and returns nil
-	// only for the right answer. Each lease calls it from one goroutine.
-	Probe func(ctx context.Context, addr netip.Addr) error
+	// only for the right answer. Each lease calls it from one goroutine. See [Prober].
+	Probe func(ctx context.Context, addr netip.Addr) (Cause, error)
 
 	// AwaitLease is for an agent that already serves and has taken over from another one: how
 	// long the first rules wait for the leases, so that both take effect at once if there were
@@ -104,15 +104,12 @@ type Keeper struct {
 	leaseOnly atomic.Bool
 	start     sync.Once
 	running   atomic.Bool
-	count     counters
+	panics    atomic.Uint64
 	seed      maphash.Seed // of the selection of fallback endpoints
 
-	mu              sync.Mutex       // guards the fields below
-	problem         string           // of the last pass over the rules
-	newOwner        string           // the owner of the rules since this Keeper stood down
-	fallback        []netip.AddrPort // see SetFallback
-	omitted         int              // endpoints that are not in fallback
-	fallbackCleared bool             // there is to be no fallback, not even the one in the kernel
+	mu              sync.Mutex // guards the fields below
+	stats           Stats      // those that do not depend on the leases
+	fallbackCleared bool       // there is to be no fallback, not even the one in the kernel
 
 	// The rules loop owns the fields below.
 	predecessors []string // Config.Predecessors, and owners found before the first Apply
@@ -141,8 +138,9 @@ func New(cfg Config) (*Keeper, error) {
 		made:         cfg.Now(),
 		seed:         seed,
 	}
+	k.stats.Backend = cfg.Backend.String()
 	if cfg.Rules.Mode == rules.LinkLocal {
-		k.fallback, k.omitted = known, omitted
+		k.stats.Fallback, k.stats.FallbackOmitted = known, omitted
 	}
 	for _, l := range cfg.Rules.Leases() {
 		k.leases = append(k.leases, newLease(l, k.made))
@@ -187,10 +185,7 @@ func (k *Keeper) Release(ctx context.Context, drain time.Duration) error {
 		again = again || l.gate.busy()
 		keys[i] = l.Key
 	}
-	k.mu.Lock()
-	stoodDown := k.newOwner != ""
-	k.mu.Unlock()
-	if stoodDown {
+	if k.Stats().StoodDown {
 		return nil
 	}
 	first := k.releaseKeys(ctx, keys, drain)
@@ -308,15 +303,16 @@ func (g *gate) context(ctx context.Context, group *sync.WaitGroup) context.Conte
 // recordPass counts a failed pass over the rules. It logs the error unless the previous
 // pass failed with the same one.
 func (k *Keeper) recordPass(ctx context.Context, err error) {
-	problem := ""
+	problem, was := "", ""
 	if err != nil {
-		k.count.applyFailures.Add(1)
 		problem = err.Error()
 	}
-	k.mu.Lock()
-	was := k.problem
-	k.problem = problem
-	k.mu.Unlock()
+	k.update(func(s *Stats) {
+		was, s.LastError = s.LastError, problem
+		if err != nil {
+			s.ApplyFailures++
+		}
+	})
 	switch {
 	case was == problem:
 	case err != nil:
@@ -329,7 +325,7 @@ func (k *Keeper) recordPass(ctx context.Context, err error) {
 // guard calls fn and turns a panic into an error. The agent can answer without rules; if it
 // crashed, it could not.
 func (k *Keeper) guard(ctx context.Context, what string, fn func() error) error {
-	return task.Guard{Where: what, Log: k.log, Count: &k.count.panics}.Do(ctx, fn)
+	return task.Guard{Where: what, Log: k.log, Count: &k.panics}.Do(ctx, fn)
 }
 
 // A Cause says why a lease was not renewed.
@@ -386,33 +382,20 @@ type Stats struct {
 	NoneHeldFor time.Duration
 }
 
-type counters struct {
-	renewals        atomic.Uint64
-	renewalFailures [NumCauses]atomic.Uint64
-	applies         atomic.Uint64
-	changes         atomic.Uint64
-	applyFailures   atomic.Uint64
-	watchFailures   atomic.Uint64
-	panics          atomic.Uint64
+func (k *Keeper) update(change func(*Stats)) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	change(&k.stats)
 }
 
 // Stats returns the state and the counters. The caller may keep it.
 func (k *Keeper) Stats() Stats {
-	s := Stats{
-		Backend:       k.cfg.Backend.String(),
-		Held:          make(map[netip.Addr]bool, len(k.leases)),
-		LeaseErrors:   map[netip.Addr]string{},
-		Renewals:      k.count.renewals.Load(),
-		Applies:       k.count.applies.Load(),
-		Changes:       k.count.changes.Load(),
-		ApplyFailures: k.count.applyFailures.Load(),
-		WatchFailures: k.count.watchFailures.Load(),
-		Panics:        k.count.panics.Load(),
-		Released:      true,
-	}
-	for cause := range s.RenewalFailures {
-		s.RenewalFailures[cause] = k.count.renewalFailures[cause].Load()
-	}
+	k.mu.Lock()
+	s := k.stats
+	k.mu.Unlock()
+	s.Fallback = slices.Clone(s.Fallback)
+	s.Panics, s.Released = k.panics.Load(), true
+	s.Held, s.LeaseErrors = make(map[netip.Addr]bool, len(k.leases)), map[netip.Addr]string{}
 	now := k.cfg.Now()
 	ahead := k.leaseOnly.Load()
 	if ahead {
@@ -433,10 +416,5 @@ func (k *Keeper) Stats() Stats {
 			s.LeaseErrors[l.Key] = problem
 		}
 	}
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	s.Fallback, s.FallbackOmitted = slices.Clone(k.fallback), k.omitted
-	s.LastError, s.NewOwner = k.problem, k.newOwner
-	s.StoodDown = s.NewOwner != ""
 	return s
 }

@@ -48,7 +48,7 @@ func testKeeper(t *testing.T, w *kernelNode) {
 			t.Error(err)
 		}
 	}()
-	prober := intercept.NewProber(intercept.ProberConfig{
+	prober := &intercept.Prober{
 		Port: l.Port, Token: intercepttest.Agent, // the servers answer with their names
 		Dial: func(ctx context.Context, network string, addr netip.AddrPort) (conn net.Conn, err error) {
 			err = w.hosts.Node.Do(func() error {
@@ -57,7 +57,7 @@ func testKeeper(t *testing.T, w *kernelNode) {
 			})
 			return conn, err
 		},
-	})
+	}
 	lines := &logBuffer{}
 	k, err := intercept.New(intercept.Config{
 		Backend: b, Probe: prober.Probe, Now: time.Now, Lease: 3 * time.Second, Log: lines.logger(),

@@ -91,12 +91,16 @@ func (k *Keeper) renew(ctx context.Context, l *lease) (Cause, error) {
 	begun := k.cfg.Now()
 	ctx, cancel := context.WithTimeout(ctx, k.cfg.Lease/2) // a later answer is of no use
 	defer cancel()
-	err := k.guard(ctx, "probing the agent", func() error { return k.cfg.Probe(ctx, l.Probe) })
+	cause := ProbeFailed
+	err := k.guard(ctx, "probing the agent", func() (err error) {
+		cause, err = k.cfg.Probe(ctx, l.Probe)
+		return err
+	})
 	if err != nil {
 		if errors.Is(err, errForeignAnswer) {
 			l.foreignAt = begun
 		}
-		return causeOf(err), fmt.Errorf("probing %s: %w", l.Probe, err)
+		return cause, fmt.Errorf("probing %s: %w", l.Probe, err)
 	}
 	// A foreign process that answers few of the queries is seen by few probes. The probes
 	// in between must not renew the lease.
@@ -146,15 +150,16 @@ func (l *lease) renewedUntil(until time.Time) {
 // recordRenewal counts a renewal and logs changes. A failed renewal is harmless, because
 // the next follows soon; a lease that is not held is not.
 func (k *Keeper) recordRenewal(ctx context.Context, l *lease, cause Cause, err error) {
-	if err == nil {
-		k.count.renewals.Add(1)
-	} else {
-		k.count.renewalFailures[cause].Add(1)
-	}
-	if cause == RenewFailed && err != nil && k.count.applies.Load() == 0 && !l.wasHeld() {
-		return // there are no rules yet: if that is a problem, the rules loop logs it
-	}
-	taken, lapsed, news := l.record(k.cfg.Now(), cause, err)
+	applies := uint64(0)
+	k.update(func(s *Stats) {
+		applies = s.Applies
+		if err == nil {
+			s.Renewals++
+		} else {
+			s.RenewalFailures[cause]++
+		}
+	})
+	taken, lapsed, news := l.record(k.cfg.Now(), cause, err, applies > 0)
 	switch {
 	case taken:
 		k.log.InfoContext(ctx, "lease acquired", "address", l.Key, "backend", k.cfg.Backend.String())
@@ -166,10 +171,14 @@ func (k *Keeper) recordRenewal(ctx context.Context, l *lease, cause Cause, err e
 }
 
 // record stores the result of a renewal. It returns what has to be logged: the lease is
-// acquired, it lapsed, or it is still not held for a new cause.
-func (l *lease) record(now time.Time, cause Cause, err error) (taken, lapsed, news bool) {
+// acquired, it lapsed, or it is still not held for a new cause. While there are no rules, a backend that fails to renew is
+// no such cause: if that is a problem, the rules loop logs it.
+func (l *lease) record(now time.Time, cause Cause, err error, ruled bool) (taken, lapsed, news bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	if cause == RenewFailed && err != nil && !ruled && !l.held {
+		return false, false, false
+	}
 	held := now.Before(l.until)
 	taken, lapsed = held && !l.held, !held && l.held
 	l.held, l.problem = held, ""
@@ -183,13 +192,6 @@ func (l *lease) record(now time.Time, cause Cause, err error) (taken, lapsed, ne
 		news = true
 	}
 	return taken, lapsed, news
-}
-
-// wasHeld reports whether the lease was held when it was last logged.
-func (l *lease) wasHeld() bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.held
 }
 
 // read returns whether the lease is held, for how long it is not, and why.

@@ -329,12 +329,12 @@ func TestLeaseStartsWithProbe(t *testing.T) {
 	t.Parallel()
 	var slow atomic.Int64
 	probe := func(cfg *intercept.Config, _ *harness) {
-		cfg.Probe = func(ctx context.Context, _ netip.Addr) error {
+		cfg.Probe = func(ctx context.Context, _ netip.Addr) (intercept.Cause, error) {
 			select {
 			case <-time.After(time.Duration(slow.Load())):
-				return nil
+				return 0, nil
 			case <-ctx.Done():
-				return ctx.Err()
+				return intercept.Silent, ctx.Err()
 			}
 		}
 	}
@@ -363,9 +363,9 @@ func TestLeaseStartsWithProbe(t *testing.T) {
 func TestStaleProbe(t *testing.T) {
 	t.Parallel()
 	prepare := func(cfg *intercept.Config, _ *harness) {
-		cfg.Probe = func(context.Context, netip.Addr) error {
+		cfg.Probe = func(context.Context, netip.Addr) (intercept.Cause, error) {
 			time.Sleep(lease/2 + time.Millisecond)
-			return nil
+			return 0, nil
 		}
 	}
 	run(t, prepare, func(t *testing.T, s *harness) {

@@ -28,8 +28,8 @@ const (
 	udpParallel  = 4                     // first attempts, from different ports, to reach more of the sockets that share the address
 )
 
-// ProberConfig configures a Prober.
-type ProberConfig struct {
+// A Prober queries an agent through its own listening sockets.
+type Prober struct {
 	Port  uint16 // of the agent
 	Token string // in the agent's answer, see [SelfName]
 
@@ -38,34 +38,9 @@ type ProberConfig struct {
 	Dial func(ctx context.Context, network string, addr netip.AddrPort) (net.Conn, error)
 }
 
-// A Prober queries an agent through its own listening sockets.
-type Prober struct {
-	cfg ProberConfig
-}
-
-// NewProber returns a prober. It opens nothing.
-func NewProber(cfg ProberConfig) *Prober {
-	if cfg.Dial == nil {
-		cfg.Dial = DialMarked
-	}
-	return &Prober{cfg: cfg}
-}
-
-// A ProbeError is the cause of a failed probe: that of its last attempt that got a reply or an error.
-type ProbeError struct {
-	Network string // "udp" or "tcp"
-	Cause   Cause  // Silent, Refused, Wrong, Unsent or ProbeFailed
-	Err     error  // never nil
-}
-
-// Error returns the transport, the cause and the error.
-func (e *ProbeError) Error() string { return fmt.Sprintf("%s: %s: %v", e.Network, e.Cause, e.Err) }
-
-// Unwrap returns Err.
-func (e *ProbeError) Unwrap() error { return e.Err }
-
 // Probe returns nil if the agent answered at addr over UDP and over TCP, within a
-// second and before ctx ended. Otherwise it returns a [*ProbeError].
+// second and before ctx ended. Otherwise it returns the error of the last attempt that got a
+// reply or an error, and its cause: Silent, Refused, Wrong, Unsent or ProbeFailed.
 //
 // It queries over both at once, and repeats the query while there is no answer: queries
 // may be lost under load, and other attempts reach other readers. Over UDP there are
@@ -74,29 +49,30 @@ func (e *ProbeError) Unwrap() error { return e.Err }
 // once, whatever other attempts got: another process shares the address. Attempts stay
 // open until the probe is decided. A TCP session that is accepted and closed does not
 // count: clients would get no answer either. The agent always accepts this session.
-func (p *Prober) Probe(ctx context.Context, addr netip.Addr) error {
+func (p *Prober) Probe(ctx context.Context, addr netip.Addr) (Cause, error) {
 	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
 	defer cancel()
-	to := netip.AddrPortFrom(addr, p.cfg.Port)
-	var byUDP, byTCP error
+	to := netip.AddrPortFrom(addr, p.Port)
+	var causeTCP Cause
+	var byTCP error
 	var group sync.WaitGroup
-	group.Go(func() { byTCP = p.attempts(ctx, "tcp", to, 1, tcpInterval) })
-	byUDP = p.attempts(ctx, "udp", to, udpParallel, udpInterval)
+	group.Go(func() { causeTCP, byTCP = p.attempts(ctx, "tcp", to, 1, tcpInterval) })
+	causeUDP, byUDP := p.attempts(ctx, "udp", to, udpParallel, udpInterval)
 	group.Wait()
 	if byUDP == nil || errors.Is(byTCP, errForeignAnswer) && !errors.Is(byUDP, errForeignAnswer) {
-		return byTCP
+		return causeTCP, byTCP
 	}
-	return byUDP
+	return causeUDP, byUDP
 }
 
 // attempts queries over one transport until an answer is right or foreign, or ctx ends. It waits for its attempts.
-func (p *Prober) attempts(ctx context.Context, network string, to netip.AddrPort, atOnce int, every time.Duration) error {
+func (p *Prober) attempts(ctx context.Context, network string, to netip.AddrPort, atOnce int, every time.Duration) (Cause, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	results := make(chan error, maxAttempts)
 	var group sync.WaitGroup
 	defer group.Wait()
 	defer cancel()
-	r := transport{network: network, left: maxAttempts, attempt: func() {
+	r := transport{left: maxAttempts, cause: Silent, err: context.DeadlineExceeded, attempt: func() {
 		group.Go(func() { results <- p.attempt(ctx, network, to) })
 	}}
 	ticker := time.NewTicker(every)
@@ -104,35 +80,35 @@ func (p *Prober) attempts(ctx context.Context, network string, to netip.AddrPort
 	for range atOnce {
 		r.start()
 	}
-	for {
+	for ctx.Err() == nil {
 		select {
 		case err := <-results:
 			r.record(err)
 			switch {
 			case errors.Is(err, errForeignAnswer), r.open == 0 && !r.answered && r.left == 0:
-				return r.err()
+				cancel()
 			case r.answered && (r.open == 0 || atOnce == 1):
-				return nil
+				return 0, nil
 			}
 		case <-ticker.C:
 			if r.answered {
-				return nil
+				return 0, nil
 			}
 			r.start()
 		case <-ctx.Done():
-			return r.err()
 		}
 	}
+	return r.cause, fmt.Errorf("%s: %s: %w", network, r.cause, r.err)
 }
 
 // A transport is the state of the attempts over one transport.
 type transport struct {
-	network   string
-	attempt   func()      // starts one more
-	left      int         // attempts that may still start
-	open      int         // attempts that run
-	answered  bool        // one got the right answer
-	lastError *ProbeError // of the last attempt that was not silent; nil: none
+	attempt  func() // starts one more
+	left     int    // attempts that may still start
+	open     int    // attempts that run
+	answered bool   // one got the right answer
+	cause    Cause  // of the last attempt that was not silent
+	err      error  // of that attempt
 }
 
 func (r *transport) start() {
@@ -150,25 +126,22 @@ func (r *transport) record(err error) {
 		r.answered = true
 		return
 	}
-	cause := causeOfAttempt(err)
+	cause := causeOf(err)
 	if cause != Silent {
-		r.lastError = &ProbeError{Network: r.network, Cause: cause, Err: err}
+		r.cause, r.err = cause, err
 	}
 	if cause == Wrong {
 		r.start() // a predecessor may still read from the sockets: the next attempt may reach this agent
 	}
 }
 
-func (r *transport) err() error {
-	if r.lastError != nil {
-		return r.lastError
-	}
-	return &ProbeError{Network: r.network, Cause: Silent, Err: context.DeadlineExceeded}
-}
-
 // attempt sends one query.
 func (p *Prober) attempt(ctx context.Context, network string, to netip.AddrPort) error {
-	conn, err := p.cfg.Dial(ctx, network, to)
+	dial := p.Dial
+	if dial == nil {
+		dial = DialMarked
+	}
+	conn, err := dial(ctx, network, to)
 	if err != nil {
 		return err
 	}
@@ -178,7 +151,7 @@ func (p *Prober) attempt(ctx context.Context, network string, to netip.AddrPort)
 		stop()
 		_ = conn.Close()
 	}()
-	err = sendQuery(conn, network, p.cfg.Token)
+	err = sendQuery(conn, network, p.Token)
 	if err != nil && ctx.Err() != nil {
 		return ctx.Err() // the reason for closing the connection
 	}
@@ -213,8 +186,8 @@ func setMark(_, _ string, raw syscall.RawConn) error {
 	return nil
 }
 
-// causeOfAttempt returns the cause of a failed attempt.
-func causeOfAttempt(err error) Cause {
+// causeOf returns the cause of a failed attempt.
+func causeOf(err error) Cause {
 	timeout, ok := errors.AsType[net.Error](err)
 	switch {
 	case errors.Is(err, errWrongAnswer):
@@ -226,17 +199,6 @@ func causeOfAttempt(err error) Cause {
 	case errors.Is(err, syscall.EADDRNOTAVAIL), errors.Is(err, syscall.ENETUNREACH), errors.Is(err, syscall.EHOSTUNREACH),
 		errors.Is(err, syscall.EPERM), errors.Is(err, syscall.EACCES), errors.Is(err, syscall.EMFILE), errors.Is(err, syscall.ENFILE):
 		return Unsent
-	}
-	return ProbeFailed
-}
-
-// causeOf returns the cause of a failed probe.
-func causeOf(err error) Cause {
-	if probe, ok := errors.AsType[*ProbeError](err); ok {
-		return probe.Cause
-	}
-	if errors.Is(err, context.DeadlineExceeded) {
-		return Silent
 	}
 	return ProbeFailed
 }

@@ -38,9 +38,9 @@ func silent() upstreamtest.Action { return upstreamtest.Action{Drop: true} }
 func probe(t *testing.T, s *upstreamtest.Server) (took time.Duration, err error) {
 	t.Helper()
 	at := netip.AddrPortFrom(addr4, 53)
-	p := intercept.NewProber(intercept.ProberConfig{Port: 53, Token: token, Dial: upstreamtest.Network{at: s}.Dial})
+	p := &intercept.Prober{Port: 53, Token: token, Dial: upstreamtest.Network{at: s}.Dial}
 	begun := time.Now()
-	err = p.Probe(t.Context(), addr4)
+	_, err = p.Probe(t.Context(), addr4)
 	return time.Since(begun), err
 }
 
@@ -180,18 +180,17 @@ func TestProbeContext(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var open atomic.Int64
-		p := intercept.NewProber(intercept.ProberConfig{Port: 53, Dial: func(ctx context.Context, _ string, _ netip.AddrPort) (net.Conn, error) {
+		p := &intercept.Prober{Port: 53, Dial: func(ctx context.Context, _ string, _ netip.AddrPort) (net.Conn, error) {
 			open.Add(1)
 			defer open.Add(-1)
 			<-ctx.Done()
 			return nil, ctx.Err()
-		}})
+		}}
 		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 		defer cancel()
 		begun := time.Now()
-		err := p.Probe(ctx, addr4)
-		var failed *intercept.ProbeError
-		if !errors.As(err, &failed) || failed.Cause != intercept.Silent || time.Since(begun) != 100*time.Millisecond {
+		cause, err := p.Probe(ctx, addr4)
+		if err == nil || cause != intercept.Silent || time.Since(begun) != 100*time.Millisecond {
 			t.Errorf("probe: %v after %s, want silent after 100 ms", err, time.Since(begun))
 		}
 		if n := open.Load(); n != 0 {
@@ -215,11 +214,10 @@ func TestProbeCauses(t *testing.T) {
 		{errors.New("something else"), intercept.ProbeFailed},
 	} {
 		synctest.Test(t, func(t *testing.T) {
-			p := intercept.NewProber(intercept.ProberConfig{Port: 53, Dial: func(context.Context, string, netip.AddrPort) (net.Conn, error) {
+			p := &intercept.Prober{Port: 53, Dial: func(context.Context, string, netip.AddrPort) (net.Conn, error) {
 				return nil, &net.OpError{Op: "dial", Err: tt.err}
-			}})
-			var failed *intercept.ProbeError
-			if err := p.Probe(t.Context(), addr4); !errors.As(err, &failed) || failed.Cause != tt.want {
+			}}
+			if cause, err := p.Probe(t.Context(), addr4); err == nil || cause != tt.want {
 				t.Errorf("%v: probe: %v, want cause %s", tt.err, err, tt.want)
 			}
 		})
@@ -245,7 +243,7 @@ func TestProbeOnTheWire(t *testing.T) {
 	if out, err := node.Output(t.Context(), "nft", count); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
-	p := intercept.NewProber(intercept.ProberConfig{
+	p := &intercept.Prober{
 		Port: 53, Token: token,
 		Dial: func(ctx context.Context, network string, addr netip.AddrPort) (conn net.Conn, err error) {
 			err = node.Do(func() error { // on the thread that is in the node's namespace
@@ -254,22 +252,21 @@ func TestProbeOnTheWire(t *testing.T) {
 			})
 			return conn, err
 		},
-	})
+	}
 	for _, addr := range []netip.Addr{addr4, addr6} {
-		err := p.Probe(t.Context(), addr)
-		var failed *intercept.ProbeError
-		if !errors.As(err, &failed) || failed.Cause != intercept.Unsent {
+		cause, err := p.Probe(t.Context(), addr)
+		if err == nil || cause != intercept.Unsent {
 			t.Errorf("without the address: %v, want unsent", err)
 		}
 		if err := node.AddAddress(addr); err != nil {
 			t.Fatal(err)
 		}
-		err = p.Probe(t.Context(), addr)
-		if !errors.As(err, &failed) || failed.Cause != intercept.Refused {
+		cause, err = p.Probe(t.Context(), addr)
+		if err == nil || cause != intercept.Refused {
 			t.Errorf("without a server: %v, want refused", err)
 		}
 		serve(t, node, netip.AddrPortFrom(addr, 53), token) // answers TXT queries with its name
-		if err := p.Probe(t.Context(), addr); err != nil {
+		if _, err := p.Probe(t.Context(), addr); err != nil {
 			t.Errorf("probe: %v", err)
 		}
 	}

@@ -93,7 +93,7 @@ func (k *Keeper) watch(ctx context.Context) {
 		if ctx.Err() != nil {
 			return
 		}
-		k.count.watchFailures.Add(1)
+		k.update(func(s *Stats) { s.WatchFailures++ })
 		k.log.DebugContext(ctx, "watch of the rules ended", "err", err)
 		if k.cfg.Now().Sub(begun) > retry.Last { // it worked for a while
 			retry.Reset()
@@ -145,9 +145,13 @@ func (k *Keeper) pass(ctx context.Context) error {
 	}
 	k.applied = true
 	k.leaseOnly.Store(false)
-	k.count.applies.Add(1)
+	k.update(func(s *Stats) {
+		s.Applies++
+		if changed {
+			s.Changes++
+		}
+	})
 	if changed {
-		k.count.changes.Add(1)
 		k.logWrite(ctx, want.Fallback)
 		for _, l := range k.leases { // their sets may be new, and empty
 			l.requestRenewal()
@@ -169,7 +173,7 @@ func (k *Keeper) logWrite(ctx context.Context, fallback []netip.AddrPort) {
 		k.log.InfoContext(ctx, "interception rules written", "backend", k.cfg.Backend.String(), "fallback", fallback)
 	case k.writes == maxWritesLogged:
 		k.log.WarnContext(ctx, "interception rules rewritten repeatedly, another program may undo them",
-			"backend", k.cfg.Backend.String(), "changes", k.count.changes.Load())
+			"backend", k.cfg.Backend.String(), "changes", k.Stats().Changes)
 	}
 }
 
@@ -190,9 +194,7 @@ func (k *Keeper) ownedByNewer(owner string) bool {
 
 // standDown leaves rules and leases to the newer agent.
 func (k *Keeper) standDown(ctx context.Context, owner string) {
-	k.mu.Lock()
-	k.newOwner = owner
-	k.mu.Unlock()
+	k.update(func(s *Stats) { s.NewOwner, s.StoodDown = owner, true })
 	k.rules.close()
 	for _, l := range k.leases {
 		l.release(k.cfg.Now())

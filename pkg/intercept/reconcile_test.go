@@ -177,7 +177,7 @@ func TestConfigCheck(t *testing.T) {
 		good := func() intercept.Config {
 			return intercept.Config{
 				Backend: intercepttest.NewFake(time.Now).Open(), Rules: nodeRules("ours"), Now: time.Now,
-				Probe: intercept.NewProber(intercept.ProberConfig{Port: 53}).Probe,
+				Probe: (&intercept.Prober{Port: 53}).Probe,
 			}
 		}
 		if _, err := intercept.New(good()); err != nil {

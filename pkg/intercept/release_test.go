@@ -80,9 +80,9 @@ func TestReleaseWithProbesInFlight(t *testing.T) {
 	const slow = 400 * time.Millisecond
 	for after := time.Duration(0); after <= 2*renew; after += 10 * time.Millisecond {
 		prepare := func(cfg *intercept.Config, _ *harness) {
-			cfg.Probe = func(context.Context, netip.Addr) error { // ignores the context
+			cfg.Probe = func(context.Context, netip.Addr) (intercept.Cause, error) { // ignores the context
 				time.Sleep(slow)
-				return nil
+				return 0, nil
 			}
 		}
 		runHeld(t, prepare, func(t *testing.T, s *harness) {

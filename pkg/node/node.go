@@ -267,7 +267,7 @@ func (n *Node) newKeeper(now Target) (*intercept.Keeper, error) {
 	if admin := n.config.Admin.Address; slices.Contains(r.Addresses, admin.Addr()) {
 		r.Admin = admin.Port()
 	}
-	prober := intercept.NewProber(intercept.ProberConfig{Port: r.Port, Token: n.cfg.Token, Dial: n.cfg.Host.SelfQueryDialer()})
+	prober := &intercept.Prober{Port: r.Port, Token: n.cfg.Token, Dial: n.cfg.Host.SelfQueryDialer()}
 	keeper, err := intercept.New(intercept.Config{
 		Backend: n.wrapBackend(), Rules: r, Lease: n.config.Intercept.Lease, Renew: min(renewInterval, n.config.Intercept.Lease/minRenewals),
 		AwaitLease: n.leaseWait, Predecessors: n.predecessors, Probe: prober.Probe, Busy: n.cfg.LongestBatch, Log: n.log, Now: time.Now,
