@@ -61,13 +61,34 @@ func LegacyTables(v6 bool) ([]string, error) {
 	return strings.Fields(string(names)), nil
 }
 
-// LegacyTableInfo reads the number of rules of a table of iptables-legacy, their size and the
-// offsets of its built-in chains, over a socket of the level's family. The table must exist: the
-// kernel would create it.
-func LegacyTableInfo(fd, level int, table string) ([]byte, error) {
+// LegacyFingerprint returns a text that changes whenever rules are added to or removed from these tables of iptables-legacy.
+func LegacyFingerprint(v6 bool, tables []string) (text string, err error) {
+	names, err := LegacyTables(v6)
+	if err != nil {
+		return "", err
+	}
+	f := families46()[0]
+	if v6 {
+		f = families46()[1]
+	}
+	for _, table := range tables {
+		if !slices.Contains(names, table) {
+			continue // the kernel would create it
+		}
+		info, err := f.info(table)
+		if err != nil {
+			return "", fmt.Errorf("reading the size of table %s: %w", table, err)
+		}
+		text += fmt.Sprintf("%s %x\n", table, info)
+	}
+	return text, nil
+}
+
+// info reads the number of rules of an existing table, their size and the offsets of its built-in chains.
+func (f family) info(table string) ([]byte, error) {
 	info := make([]byte, infoLength)
 	copy(info[:nameLength-1], table)
-	return info, getsockopt(fd, level, soGetInfo, info)
+	return info, f.getsockopt(soGetInfo, info)
 }
 
 // legacyChains lists the known chains, and the names of all tables. It reads only existing
@@ -114,13 +135,8 @@ func (f family) readKnownChains(table string) ([]Chain, error) {
 
 // chains lists the user-defined chains of a table.
 func (f family) chains(table string) ([]string, error) {
-	fd, err := unix.Socket(f.domain, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
-	if err != nil {
-		return nil, err
-	}
-	defer func() { _ = unix.Close(fd) }()
 	for range 3 { // another program may change the table between the two calls
-		info, err := LegacyTableInfo(fd, f.level, table)
+		info, err := f.info(table)
 		if err != nil {
 			return nil, err
 		}
@@ -131,7 +147,7 @@ func (f family) chains(table string) ([]string, error) {
 		entries := make([]byte, 40+int(size))
 		copy(entries[:nameLength-1], table)
 		binary.NativeEndian.PutUint32(entries[nameLength:], size)
-		err = getsockopt(fd, f.level, soGetEntries, entries)
+		err = f.getsockopt(soGetEntries, entries)
 		if errors.Is(err, unix.EAGAIN) {
 			continue
 		}
@@ -143,9 +159,14 @@ func (f family) chains(table string) ([]string, error) {
 	return nil, errors.New("it keeps changing while it is read")
 }
 
-func getsockopt(fd, level, name int, b []byte) error {
+func (f family) getsockopt(name int, b []byte) error {
+	fd, err := unix.Socket(f.domain, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = unix.Close(fd) }()
 	size := uint32(len(b))
-	_, _, errno := unix.Syscall6(unix.SYS_GETSOCKOPT, uintptr(fd), uintptr(level), uintptr(name),
+	_, _, errno := unix.Syscall6(unix.SYS_GETSOCKOPT, uintptr(fd), uintptr(f.level), uintptr(name),
 		uintptr(unsafe.Pointer(&b[0])), uintptr(unsafe.Pointer(&size)), 0)
 	if errno != 0 {
 		return errno

@@ -47,20 +47,18 @@ type Backend struct {
 	reason       string
 	namespace    netns.NsHandle
 	sets         *sets
-	now          func() time.Time
 	log          *slog.Logger
-	writeLock    semaphore                   // held by Apply and Remove
-	applied      atomic.Pointer[rules.Rules] // of the last Apply, even if it failed; nil: none
-	prepared     atomic.Pointer[rules.Rules] // of Prepare, before the first Apply; nil: none
-	otherCleared bool                        // other has no rules of an agent; guarded by writing
+	rules        atomic.Pointer[rules.Rules] // of the last Apply, even if it failed, or else of Prepare; nil: none
+	applied      atomic.Bool                 // there was an Apply
 	warnedIPv6   atomic.Bool                 // the missing IPv6 is logged
-	closeOnce    sync.Once                   // closed descriptor numbers may be reused
+	writeMu      sync.Mutex                  // held by Apply and Remove; guards the field below
+	otherCleared bool                        // other has no rules of an agent
 }
 
 // New locates the programs and opens sockets in the network namespace of the calling
 // thread. It changes nothing. The caller has to close the Backend.
 func New(cfg Config) (*Backend, error) {
-	b := &Backend{namespace: netns.None(), now: cfg.Now, log: cfg.Log, writeLock: newSemaphore()}
+	b := &Backend{namespace: netns.None(), log: cfg.Log}
 	if b.log == nil {
 		b.log = slog.New(slog.DiscardHandler)
 	}
@@ -80,17 +78,17 @@ func (b *Backend) open(cfg Config) (err error) {
 	if b.sets, err = openSets(); err != nil {
 		return err
 	}
-	return b.openVariants(cfg.Variant, cmp.Or(cfg.LockWait, 5*time.Second))
+	return b.openVariants(cfg.Variant, cmp.Or(cfg.LockWait, 5*time.Second), cfg.Now)
 }
 
 // openVariants opens the wanted variant, or the one that the node uses, and the other one
 // for its cleanup.
-func (b *Backend) openVariants(wanted Variant, wait time.Duration) error {
+func (b *Backend) openVariants(wanted Variant, wait time.Duration, now func() time.Time) error {
 	if wanted != "" && wanted != Nft && wanted != Legacy {
 		return fmt.Errorf("variant %q is neither %s nor %s", wanted, Nft, Legacy)
 	}
-	nft, errNft := openTables(Nft, wait, b.namespace)
-	legacy, errLegacy := openTables(Legacy, wait, b.namespace)
+	nft, errNft := openTables(Nft, wait, b.namespace, now)
+	legacy, errLegacy := openTables(Legacy, wait, b.namespace, now)
 	b.own, b.other = nft, legacy
 	switch {
 	case nft == nil && legacy == nil, wanted == Nft && nft == nil, wanted == Legacy && legacy == nil:
@@ -137,10 +135,8 @@ func (b *Backend) Apply(ctx context.Context, r rules.Rules) (changed bool, err e
 	if err := r.Check(); err != nil {
 		return false, fmt.Errorf("checking rules: %w", err)
 	}
-	if err := b.writeLock.enter(ctx); err != nil {
-		return false, err
-	}
-	defer b.writeLock.leave()
+	b.writeMu.Lock()
+	defer b.writeMu.Unlock()
 	changed, err = b.writeOwner(&r)
 	if err != nil {
 		return changed, err
@@ -160,7 +156,8 @@ func (b *Backend) Apply(ctx context.Context, r rules.Rules) (changed bool, err e
 
 // writeOwner stores r's owner as the owner of the rules.
 func (b *Backend) writeOwner(r *rules.Rules) (changed bool, err error) {
-	b.applied.Store(r)
+	b.rules.Store(r)
+	b.applied.Store(true)
 	notes, err := b.sets.readNotes()
 	if err != nil || notes[noteOwner] == r.Owner {
 		return false, err
@@ -186,14 +183,29 @@ func (b *Backend) applyFamily(ctx context.Context, r *rules.Rules, v6 bool) (boo
 			return false, err
 		}
 	}
-	chains := plan(r, v6, p.randomFully)
-	return b.own.write(ctx, v6, chains, func() error { return b.recordBases(v6, chains) }, b.now)
+	return b.write(ctx, b.own, v6, plan(r, v6, p.randomFully))
 }
 
-// recordBases stores which tables and built-in chains Apply is about to create, so that
+// write makes a variant hold chains and reports whether anything changed.
+func (b *Backend) write(ctx context.Context, s *variantTables, v6 bool, chains []chain) (changed bool, err error) {
+	have, err := s.read(ctx, v6)
+	if err != nil {
+		return false, err
+	}
+	changes := s.changes(v6, have, chains)
+	if changes == "" {
+		return false, nil
+	}
+	if err := b.recordBases(s, v6, chains); err != nil {
+		return false, err
+	}
+	return true, s.restore(ctx, v6, changes, chains)
+}
+
+// recordBases stores which tables and built-in chains are about to be created, so that
 // Remove, by any agent, deletes them.
-func (b *Backend) recordBases(v6 bool, chains []chain) error {
-	missing, err := b.own.missingBases(v6, chains)
+func (b *Backend) recordBases(s *variantTables, v6 bool, chains []chain) error {
+	missing, err := s.missingBases(v6, chains)
 	if err != nil || len(missing) == 0 {
 		return err
 	}
@@ -205,8 +217,6 @@ func (b *Backend) recordBases(v6 bool, chains []chain) error {
 	return b.sets.writeNote(baseNote(v6), strings.Join(slices.Compact(all), " "))
 }
 
-func noop() error { return nil }
-
 // clearOther removes the rules of agents from the other variant.
 func (b *Backend) clearOther(ctx context.Context) (changed bool, err error) {
 	if b.other == nil || b.otherCleared {
@@ -216,7 +226,7 @@ func (b *Backend) clearOther(ctx context.Context) (changed bool, err error) {
 		if b.other.program(v6) == nil {
 			continue
 		}
-		wrote, err := b.other.write(ctx, v6, plan(&rules.Rules{}, v6, false), noop, b.now)
+		wrote, err := b.write(ctx, b.other, v6, plan(&rules.Rules{}, v6, false))
 		changed = changed || wrote
 		if errors.Is(err, ErrLocked) || ctx.Err() != nil {
 			return changed, err // the next Apply tries again
@@ -235,10 +245,8 @@ func (b *Backend) clearOther(ctx context.Context) (changed bool, err error) {
 // agent created and that no program uses now. An empty table of iptables-legacy stays: the
 // kernel cannot delete it.
 func (b *Backend) Remove(ctx context.Context, owner string) error {
-	if err := b.writeLock.enter(ctx); err != nil {
-		return err
-	}
-	defer b.writeLock.leave()
+	b.writeMu.Lock()
+	defer b.writeMu.Unlock()
 	notes, err := b.sets.readNotes()
 	if err != nil {
 		return err
@@ -258,15 +266,15 @@ func (b *Backend) Remove(ctx context.Context, owner string) error {
 	return b.sets.destroy(ctx)
 }
 
-func (b *Backend) removeFrom(ctx context.Context, s *variantTables, notes map[note]string) error {
+func (b *Backend) removeFrom(ctx context.Context, s *variantTables, notes map[byte]string) error {
 	for _, v6 := range []bool{false, true} {
 		if s.program(v6) == nil {
 			continue
 		}
-		if _, err := s.write(ctx, v6, plan(&rules.Rules{}, v6, false), noop, b.now); err != nil {
+		if _, err := b.write(ctx, s, v6, plan(&rules.Rules{}, v6, false)); err != nil {
 			return fmt.Errorf("removing rules from iptables-%s: %w", s.variant, err)
 		}
-		if err := s.deleteEmpty(ctx, v6, strings.Fields(notes[baseNote(v6)])); err != nil {
+		if err := s.deleteEmpty(v6, strings.Fields(notes[baseNote(v6)])); err != nil {
 			return fmt.Errorf("removing empty tables of iptables-%s: %w", s.variant, err)
 		}
 	}
@@ -294,22 +302,16 @@ func (b *Backend) Prepare(ctx context.Context, r rules.Rules) error {
 			return err
 		}
 	}
-	b.prepared.Store(&r)
-	return nil
-}
-
-// currentRules returns the rules whose leases are in use; nil: none yet.
-func (b *Backend) currentRules() *rules.Rules {
-	if r := b.applied.Load(); r != nil {
-		return r
+	if !b.applied.Load() {
+		b.rules.Store(&r)
 	}
-	return b.prepared.Load()
+	return nil
 }
 
 // Renew sets the leases on keys to end d from now, rounded up to seconds. It waits for no
 // lock. It needs an earlier Prepare, or an Apply, which may have failed.
 func (b *Backend) Renew(_ context.Context, keys []netip.Addr, d time.Duration) error {
-	r := b.currentRules()
+	r := b.rules.Load()
 	if r == nil {
 		return errNoRules
 	}
@@ -339,7 +341,7 @@ func drainKey(r *rules.Rules, key netip.Addr) netip.Addr {
 // for the time drain, rounded up to seconds. If the rules belong to another agent, so do
 // the leases, and Release leaves them. It waits for no lock.
 func (b *Backend) Release(_ context.Context, keys []netip.Addr, drain time.Duration) error {
-	r := b.currentRules()
+	r := b.rules.Load()
 	if r == nil {
 		return nil // this agent has no lease
 	}
@@ -348,7 +350,7 @@ func (b *Backend) Release(_ context.Context, keys []netip.Addr, drain time.Durat
 		return err
 	}
 	// Before the first Apply the leases are this agent's and the rules are its predecessor's.
-	if now := notes[noteOwner]; b.applied.Load() != nil && now != "" && now != r.Owner {
+	if now := notes[noteOwner]; b.applied.Load() && now != "" && now != r.Owner {
 		return nil
 	}
 	var errs []error
@@ -368,16 +370,11 @@ func (b *Backend) Release(_ context.Context, keys []netip.Addr, drain time.Durat
 }
 
 // Close closes the sockets. Rules and leases stay.
-func (b *Backend) Close() (err error) {
-	b.closeOnce.Do(func() { err = b.close() })
-	return err
-}
-
-func (b *Backend) close() error {
+func (b *Backend) Close() error {
 	var errs []error
 	for _, s := range []*variantTables{b.own, b.other} {
-		if s != nil {
-			errs = append(errs, s.kernel.close())
+		if s != nil && s.nft != nil {
+			errs = append(errs, s.nft.conn.Close())
 		}
 	}
 	if b.sets != nil {
@@ -426,11 +423,11 @@ func (b *Backend) State(ctx context.Context) (rules.State, error) {
 // IPv4 rules are still reported; Apply returns it if it matters.
 func (b *Backend) addRules(ctx context.Context, s *variantTables, state *rules.State) error {
 	for _, v6 := range []bool{false, true} {
-		have, err := s.cachedRead(ctx, v6, b.now)
+		lines, err := s.read(ctx, v6)
 		switch {
 		case err == nil:
-			state.Count += have.count(v6)
-			state.Fallback = append(state.Fallback, have.fallback()...)
+			state.Count += countRules(lines)
+			state.Fallback = append(state.Fallback, fallbackTargets(lines)...)
 		case v6 && ctx.Err() == nil:
 			b.log.DebugContext(ctx, "IPv6 rules not read", "err", err)
 		default:
@@ -459,7 +456,7 @@ func (b *Backend) Watch(ctx context.Context, changed func()) error {
 			return nil
 		case <-ticker.C:
 		}
-		now, err := b.fingerprint(ctx)
+		now, read, err := b.fingerprint()
 		if ctx.Err() != nil {
 			return nil
 		}
@@ -467,38 +464,25 @@ func (b *Backend) Watch(ctx context.Context, changed func()) error {
 			return fmt.Errorf("watching iptables-%s: %w", b.own.variant, err)
 		}
 		// Our own Apply is no change.
-		news := now != last && now != b.lastFingerprint()
+		news := now != last && now != read
 		if last = now; news || n%fullReadEvery == 0 {
 			changed()
 		}
 	}
 }
 
-// lastFingerprint returns the fingerprint of the last readings, with our owner.
-func (b *Backend) lastFingerprint() string {
-	var marks [2]string
-	for i := range b.own.lastRead {
-		if last := b.own.lastRead[i].Load(); last != nil {
-			marks[i] = last.fingerprint
-		}
-	}
-	owner := ""
-	if r := b.applied.Load(); r != nil {
-		owner = r.Owner
-	}
-	return marks[0] + marks[1] + "owner " + owner
-}
-
-// fingerprint returns the kernel's fingerprint, with the owner of the rules.
-func (b *Backend) fingerprint(ctx context.Context) (string, error) {
-	if err := b.own.readLock.enter(ctx); err != nil {
-		return "", err
-	}
-	defer b.own.readLock.leave()
-	marks, err := b.own.kernel.fingerprint()
+// fingerprint returns the kernel's fingerprint with the owner of the rules, and that of the last readings with our owner.
+func (b *Backend) fingerprint() (now, read string, err error) {
+	b.own.readMu.Lock()
+	defer b.own.readMu.Unlock()
+	marks, err := b.own.fingerprint()
 	if err != nil {
-		return "", err
+		return "", "", err
 	}
 	notes, err := b.sets.readNotes()
-	return marks[0] + marks[1] + "owner " + notes[noteOwner], err
+	owner := ""
+	if r := b.rules.Load(); r != nil {
+		owner = r.Owner
+	}
+	return fmt.Sprint(marks, notes[noteOwner]), fmt.Sprint([]string{b.own.last[0].fingerprint, b.own.last[1].fingerprint}, owner), err
 }

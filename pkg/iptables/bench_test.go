@@ -48,9 +48,9 @@ func BenchmarkBesideKubeProxy(b *testing.B) {
 			}
 		})
 		b.Run(string(v)+"/unchanged, full read", func(b *testing.B) {
-			defer func(now func() time.Time) { backend.now = now }(backend.now)
+			defer func(now func() time.Time) { backend.own.now = now }(backend.own.now)
 			at := time.Now()
-			backend.now = func() time.Time { at = at.Add(20 * time.Second); return at } // a read per two
+			backend.own.now = func() time.Time { at = at.Add(20 * time.Second); return at } // a read per two
 			for b.Loop() {
 				apply(b, backend, r)
 			}

@@ -64,7 +64,7 @@ func apply(tb testing.TB, b *Backend, r rules.Rules) bool {
 
 func renew(t *testing.T, b *Backend) {
 	t.Helper()
-	r := b.applied.Load()
+	r := b.rules.Load()
 	for _, l := range r.Leases() {
 		if err := b.Renew(t.Context(), []netip.Addr{l.Key}, time.Minute); err != nil {
 			t.Fatalf("renewing: %v", err)

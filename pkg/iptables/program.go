@@ -16,17 +16,14 @@ import (
 	"sync/atomic"
 	"time"
 
-	goiptables "github.com/coreos/go-iptables/iptables"
 	"github.com/vishvananda/netns"
 )
 
 // A program is the iptables program of one family and variant, with its -save and -restore.
 type program struct {
-	variant     Variant
 	v6          bool
-	path        string // of iptables; -save and -restore are in the same directory
-	randomFully bool   // it supports --random-fully
-	lister      *goiptables.IPTables
+	path        string         // of iptables; -save and -restore are in the same directory
+	randomFully bool           // it supports --random-fully
 	wait        string         // seconds
 	namespace   netns.NsHandle // where it runs
 	env         []string       // added to the agent's own; tests only
@@ -36,30 +33,21 @@ type program struct {
 // findProgram locates the program of a variant and family by its own name, or by the
 // common name if that is the variant.
 func findProgram(variant Variant, v6 bool, wait time.Duration, in netns.NsHandle) (*program, error) {
-	common, proto := "iptables", goiptables.ProtocolIPv4
+	common := "iptables"
 	if v6 {
-		common, proto = "ip6tables", goiptables.ProtocolIPv6
+		common = "ip6tables"
 	}
 	seconds := int((max(wait, 1) + time.Second - 1) / time.Second)
-	errs := make([]error, 0, 2)
+	errs := make([]error, 0, 3)
 	for _, name := range []string{common + "-" + string(variant), common} {
 		path, err := locate(name)
 		if err != nil {
 			errs = append(errs, err)
 			continue
 		}
-		lister, err := goiptables.New(goiptables.IPFamily(proto), goiptables.Path(path), goiptables.Timeout(seconds))
-		if err != nil {
-			errs = append(errs, err)
-			continue
-		}
-		p := &program{
-			variant: variant, v6: v6, path: path, lister: lister, randomFully: lister.HasRandomFully(),
-			wait: fmt.Sprint(seconds), namespace: in,
-		}
-		mode, err := modeOf(path)
-		if err == nil && mode == variant {
-			return p, nil
+		is, randomFully, err := version(path)
+		if err == nil && is == variant {
+			return &program{v6: v6, path: path, randomFully: randomFully, wait: fmt.Sprint(seconds), namespace: in}, nil
 		}
 		errs = append(errs, err)
 	}
@@ -78,29 +66,26 @@ func locate(name string) (string, error) {
 	return "", fmt.Errorf("%s not found", name)
 }
 
-// modeOf returns the variant of a program.
-func modeOf(path string) (Variant, error) {
+// version returns the variant of a program, and whether it supports --random-fully.
+func version(path string) (is Variant, randomFully bool, err error) {
 	out, err := exec.CommandContext(context.Background(), path, "--version").Output()
-	switch {
-	case err != nil:
-		return "", fmt.Errorf("running %s --version: %w", path, err)
-	case bytes.Contains(out, []byte("nf_tables")):
-		return Nft, nil
+	if err != nil {
+		return "", false, fmt.Errorf("running %s --version: %w", path, err)
 	}
-	return Legacy, nil
+	var name string
+	number := make([]int, 3)
+	_, err = fmt.Sscanf(string(out), "%s v%d.%d.%d", &name, &number[0], &number[1], &number[2]) // ip6tables v1.8.9 (nf_tables)
+	randomFully = err == nil && slices.Compare(number, []int{1, 6, 2}) >= 0
+	if bytes.Contains(out, []byte("nf_tables")) {
+		return Nft, randomFully, nil
+	}
+	return Legacy, randomFully, nil
 }
 
 // list returns the rules of one existing chain. It may wait for the lock.
-func (p *program) list(table, name string) (lines []string, err error) {
-	err = inNamespace(p.namespace, func() error {
-		p.runs.Add(1)
-		lines, err = p.lister.List(table, name)
-		return err
-	})
-	if err != nil {
-		return nil, withHint(err)
-	}
-	return lines, nil
+func (p *program) list(ctx context.Context, table, name string) ([]string, error) {
+	out, err := p.run(ctx, "", "", "--wait", p.wait, "-t", table, "-S", name)
+	return strings.Split(out, "\n"), err
 }
 
 // save returns the rules of a table. It waits for no lock.

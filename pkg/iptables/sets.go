@@ -51,24 +51,20 @@ func setName(what string, v6 bool) string {
 	return "node-cache-" + what + "4"
 }
 
-// A note identifies an element of ownerSet by its last byte.
-type note byte
-
+// The last bytes of the addresses in ownerSet.
 const (
-	noteOwner note = 1 // owner of the rules
-	noteBase4 note = 4 // tables and built-in chains of IPv4 that an agent created
-	noteBase6 note = 6 // the same of IPv6
+	noteOwner = 1 // owner of the rules
+	noteBase4 = 4 // tables and built-in chains of IPv4 that an agent created
+	noteBase6 = 6 // the same of IPv6
 )
 
 // baseNote returns the note of the tables and built-in chains of a family.
-func baseNote(v6 bool) note {
+func baseNote(v6 bool) byte {
 	if v6 {
 		return noteBase6
 	}
 	return noteBase4
 }
-
-func (n note) ip() net.IP { return net.IPv4(0, 0, 0, byte(n)).To4() }
 
 // sets are the ipsets of a network namespace.
 type sets struct{ handle *netlink.Handle }
@@ -137,19 +133,19 @@ func (s *sets) createProblem(name string, err error) error {
 }
 
 // writeNote stores text, and creates the set of the notes if necessary.
-func (s *sets) writeNote(n note, text string) error {
+func (s *sets) writeNote(note byte, text string) error {
 	err := s.handle.IpsetCreate(ownerSet, "hash:ip", netlink.IpsetCreateOptions{Replace: true, Comments: true, Family: unix.AF_INET})
 	if err != nil {
 		return s.createProblem(ownerSet, err)
 	}
-	if err := s.handle.IpsetAdd(ownerSet, &netlink.IPSetEntry{IP: n.ip(), Comment: text, Replace: true}); err != nil {
+	if err := s.handle.IpsetAdd(ownerSet, &netlink.IPSetEntry{IP: net.IPv4(0, 0, 0, note).To4(), Comment: text, Replace: true}); err != nil {
 		return fmt.Errorf("writing to ipset %s: %w", ownerSet, err)
 	}
 	return nil
 }
 
 // readNotes returns all notes. Without the set there are none.
-func (s *sets) readNotes() (map[note]string, error) {
+func (s *sets) readNotes() (map[byte]string, error) {
 	list, err := s.handle.IpsetList(ownerSet)
 	if isNotExist(err) {
 		return nil, nil
@@ -157,10 +153,10 @@ func (s *sets) readNotes() (map[note]string, error) {
 	if err != nil {
 		return nil, fmt.Errorf("reading ipset %s: %w", ownerSet, err)
 	}
-	notes := make(map[note]string, len(list.Entries))
+	notes := make(map[byte]string, len(list.Entries))
 	for _, e := range list.Entries {
 		if ip := e.IP.To4(); ip != nil {
-			notes[note(ip[3])] = e.Comment
+			notes[ip[3]] = e.Comment
 		}
 	}
 	return notes, nil

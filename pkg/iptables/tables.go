@@ -10,47 +10,39 @@ import (
 	"os"
 	"slices"
 	"strings"
-	"sync/atomic"
+	"sync"
 	"time"
 
 	"github.com/vishvananda/netns"
 
+	"github.com/nodecache/node-cache/pkg/dataplane"
 	"github.com/nodecache/node-cache/pkg/rules"
 )
 
 // A variantTables is one variant: its programs and its tables in the kernel.
 type variantTables struct {
-	variant  Variant
-	programs [2]*program // of IPv4 and of IPv6; the latter may be nil
-	kernel   kernelTables
-	readLock semaphore
-	lastRead [2]atomic.Pointer[reading] // of IPv4 and of IPv6
+	variant   Variant
+	programs  [2]*program // of IPv4 and of IPv6; the latter may be nil
+	nft       *nftKernel  // nil: iptables-legacy
+	namespace netns.NsHandle
+	now       func() time.Time // nil: nothing is cached
 
-	// The chains of the last write, and how iptables printed them right after it. Versions of
-	// iptables print some rules in other words. Guarded by Backend.writeLock.
-	written [2][]chain
-	printed [2]content
-}
-
-// A semaphore is a mutex whose wait ends with a context.
-type semaphore chan struct{}
-
-func newSemaphore() semaphore { return make(semaphore, 1) }
-
-func (s semaphore) enter(ctx context.Context) error {
-	select {
-	case s <- struct{}{}:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
+	readMu sync.Mutex // guards nft and the field below
+	// The rules of each family at the last read, and the fingerprint just before it.
+	last [2]struct {
+		at          time.Time
+		fingerprint string
+		lines       map[string][]string
 	}
-}
 
-func (s semaphore) leave() { <-s }
+	// The lines of the last write, by family and table, and how iptables printed them right after it. Versions of
+	// iptables print some rules in other words. Guarded by Backend.writeMu.
+	written, printed [2]map[string][]string
+}
 
 // openTables opens a variant. IPv6 is optional.
-func openTables(variant Variant, wait time.Duration, in netns.NsHandle) (*variantTables, error) {
-	s := &variantTables{variant: variant, readLock: newSemaphore()}
+func openTables(variant Variant, wait time.Duration, in netns.NsHandle, now func() time.Time) (*variantTables, error) {
+	s := &variantTables{variant: variant, namespace: in, now: now}
 	var err error
 	if s.programs[0], err = findProgram(variant, false, wait, in); err != nil {
 		return nil, err
@@ -58,13 +50,10 @@ func openTables(variant Variant, wait time.Duration, in netns.NsHandle) (*varian
 	if s.programs[1], err = findProgram(variant, true, wait, in); err != nil {
 		s.programs[1] = nil // Apply returns an error if it is needed
 	}
-	if variant == Legacy {
-		s.kernel, err = openLegacy(in)
-	} else {
-		s.kernel, err = openNft()
-	}
-	if err != nil {
-		return nil, err
+	if variant == Nft {
+		if s.nft, err = openNft(); err != nil {
+			return nil, err
+		}
 	}
 	return s, nil
 }
@@ -73,136 +62,165 @@ func (s *variantTables) program(v6 bool) *program {
 	return s.programs[family(v6)]
 }
 
+// agentLines returns the lines by which iptables-save describes chains and the jumps to them, by table and sorted by chain.
+func agentLines(chains []chain) map[string][]string {
+	lines := map[string][]string{}
+	for _, c := range chains {
+		if len(c.rules) == 0 {
+			continue
+		}
+		list := append(lines[c.table], "-N "+c.name)
+		for _, rule := range c.rules {
+			list = append(list, "-A "+c.name+" "+rule)
+		}
+		for _, hook := range c.hooks {
+			list = append(list, jumpLine(hook, c.name))
+		}
+		lines[c.table] = list
+	}
+	for _, list := range lines {
+		sortByChain(list)
+	}
+	return lines
+}
+
+// sortByChain sorts lines by the name of the chain, and leaves those of one chain in order.
+func sortByChain(lines []string) {
+	slices.SortStableFunc(lines, func(a, b string) int { return strings.Compare(chainOf(a), chainOf(b)) })
+}
+
+func chainOf(line string) string {
+	if f := strings.SplitN(line, " ", 3); len(f) > 1 {
+		return f[1]
+	}
+	return ""
+}
+
+// kubeProxyJump is the end of kube-proxy's jump in the nat table.
+const kubeProxyJump = "-j KUBE-SERVICES"
+
+// selectLines returns the lines of iptables -S or iptables-save for one table that concern the agent, as agentLines writes
+// them: its chains, the jumps to them, and a jump of kube-proxy before those. kube-proxy inserts its jump at the front only
+// if it is missing, so both programs settle. In other tables the position does not matter: programs such as Calico always
+// insert at the front, and an earlier rule that drops is intended.
+func selectLines(table string, lines []string, chains []chain) []string {
+	var list []string
+	kubeFirst := map[string]string{} // jumps of kube-proxy, by built-in chain
+	for _, line := range lines {
+		if name, isChain := strings.CutPrefix(line, ":"); isChain {
+			line = "-N " + name
+		}
+		f := strings.SplitN(line, " ", 3)
+		if len(f) < 2 {
+			continue
+		}
+		ours := slices.ContainsFunc(chains, func(c chain) bool { return c.table == table && c.name == f[1] })
+		jumps := slices.ContainsFunc(chains, func(c chain) bool {
+			return c.table == table && slices.Contains(c.hooks, f[1]) && line == jumpLine(f[1], c.name)
+		})
+		switch {
+		case ours && f[0] == "-N":
+			list = append(list, "-N "+f[1])
+		case jumps && kubeFirst[f[1]] != "":
+			list = append(list, kubeFirst[f[1]], line)
+		case jumps, ours && f[0] == "-A":
+			list = append(list, line)
+		case table == "nat" && f[0] == "-A" && strings.HasSuffix(line, kubeProxyJump):
+			kubeFirst[f[1]] = line
+		}
+	}
+	sortByChain(list)
+	return list
+}
+
+func jumpLine(hook, to string) string { return "-A " + hook + " -j " + to }
+
 // changes returns the input for iptables-restore that makes the kernel hold chains and no
 // other rules of an agent. Empty: nothing has to change.
-func (s *variantTables) changes(v6 bool, have content, chains []chain) string {
+func (s *variantTables) changes(v6 bool, have map[string][]string, chains []chain) string {
 	var all strings.Builder
+	want, i := agentLines(chains), family(v6)
 	for _, table := range tables() {
-		var lines, removals []string
+		asWritten := slices.Equal(want[table], s.written[i][table]) && slices.Equal(have[table], s.printed[i][table])
+		if asWritten || slices.Equal(have[table], want[table]) {
+			continue
+		}
+		fmt.Fprintf(&all, "*%s\n", table)
 		for _, c := range chains {
-			if c.table != table {
-				continue
-			}
-			if len(c.rules) > 0 {
-				lines = append(lines, s.chainChanges(v6, have, c)...)
-			} else if _, there := have[chainID{table, c.name}]; there {
-				lines = append(lines, removeJumps(have, c)...)
-				removals = append(removals, "-F "+c.name, "-X "+c.name)
+			if c.table == table {
+				c.writeTo(&all, have[table])
 			}
 		}
-		if lines = append(lines, removals...); len(lines) > 0 {
-			fmt.Fprintf(&all, "*%s\n%s\nCOMMIT\n", table, strings.Join(lines, "\n"))
-		}
+		all.WriteString("COMMIT\n")
 	}
 	return all.String()
 }
 
-// chainChanges returns the lines that correct a chain and the jumps to it.
-func (s *variantTables) chainChanges(v6 bool, have content, c chain) []string {
-	var lines []string
-	if there, ok := have[chainID{c.table, c.name}]; !ok || !s.same(v6, there, c) {
-		lines = append(lines, ":"+c.name+" - [0:0]") // also flushes it, in the same step
-		for _, rule := range c.rules {
-			lines = append(lines, "-A "+c.name+" "+rule)
+// writeTo writes the lines that replace a chain and the jumps to it, or delete them if it should not exist.
+func (c *chain) writeTo(text *strings.Builder, have []string) {
+	for _, hook := range c.hooks {
+		for _, line := range have {
+			if line == jumpLine(hook, c.name) {
+				fmt.Fprintf(text, "-D %s -j %s\n", hook, c.name)
+			}
 		}
+	}
+	if len(c.rules) == 0 {
+		if slices.Contains(have, "-N "+c.name) {
+			fmt.Fprintf(text, "-F %s\n-X %s\n", c.name, c.name)
+		}
+		return
+	}
+	fmt.Fprintf(text, ":%s - [0:0]\n", c.name) // also flushes it, in the same step
+	for _, rule := range c.rules {
+		fmt.Fprintf(text, "-A %s %s\n", c.name, rule)
 	}
 	for _, hook := range c.hooks {
-		rules := have[chainID{c.table, hook}]
-		if at := jumps(rules, c.name); len(at) == 1 && !isBehindKubeProxy(c.table, rules, at[0]) {
-			continue
-		}
-		lines = append(lines, removeJumps(have, chain{table: c.table, name: c.name, hooks: []string{hook}})...)
-		lines = append(lines, "-I "+hook+" 1 -j "+c.name)
+		fmt.Fprintf(text, "-I %s 1 -j %s\n", hook, c.name)
 	}
-	return lines
-}
-
-// removeJumps returns the lines that remove the jumps to a chain.
-func removeJumps(have content, c chain) []string {
-	var lines []string
-	for _, hook := range c.hooks {
-		for range jumps(have[chainID{c.table, hook}], c.name) {
-			lines = append(lines, "-D "+hook+" -j "+c.name)
-		}
-	}
-	return lines
-}
-
-// isBehindKubeProxy reports whether kube-proxy's jump comes first. kube-proxy inserts its
-// jump at the front only if it is missing, so both programs settle. In other tables the
-// position does not matter: programs such as Calico always insert at the front, and an
-// earlier rule that drops is intended.
-func isBehindKubeProxy(table string, hook []string, at int) bool {
-	return table == "nat" && slices.ContainsFunc(hook[:at], func(rule string) bool {
-		return strings.HasSuffix(rule, "-j KUBE-SERVICES")
-	})
-}
-
-// same reports whether a chain holds the wanted rules, possibly printed in other words.
-func (s *variantTables) same(v6 bool, have []string, want chain) bool {
-	if slices.Equal(have, want.rules) {
-		return true
-	}
-	i := family(v6)
-	return len(have) == len(want.rules) && slices.Equal(have, s.printed[i][chainID{want.table, want.name}]) &&
-		slices.ContainsFunc(s.written[i], func(c chain) bool {
-			return c.table == want.table && c.name == want.name && slices.Equal(c.rules, want.rules)
-		})
 }
 
 // errNotWritten means that the kernel does not hold the rules that were written.
 var errNotWritten = errors.New("the rules are missing right after writing: another program may remove them")
 
-// write makes the kernel hold chains and reports whether anything changed. It calls first
-// before a change.
-func (s *variantTables) write(ctx context.Context, v6 bool, chains []chain, first func() error, now func() time.Time) (changed bool, err error) {
-	have, err := s.cachedRead(ctx, v6, now)
+// restore writes changes for chains, and checks what the kernel holds then.
+func (s *variantTables) restore(ctx context.Context, v6 bool, changes string, chains []chain) error {
+	i := family(v6)
+	err := s.programs[i].restore(ctx, changes)
+	s.readMu.Lock()
+	s.last[i].lines = nil
+	s.readMu.Unlock()
 	if err != nil {
-		return false, err
+		return fmt.Errorf("writing rules: %w", err)
 	}
-	changes := s.changes(v6, have, chains)
-	if changes == "" {
-		return false, nil
-	}
-	if err := first(); err != nil {
-		return false, err
-	}
-	err = s.program(v6).restore(ctx, changes)
-	s.lastRead[family(v6)].Store(nil)
+	have, err := s.read(ctx, v6)
 	if err != nil {
-		return false, fmt.Errorf("writing rules: %w", err)
+		return err
 	}
-	if have, err = s.cachedRead(ctx, v6, now); err != nil {
-		return true, err
+	s.written[i], s.printed[i] = agentLines(chains), have
+	for _, table := range tables() {
+		if len(have[table]) != len(s.written[i][table]) {
+			s.written[i] = nil
+			return errNotWritten
+		}
 	}
-	s.written[family(v6)], s.printed[family(v6)] = chains, have
-	if s.changes(v6, have, chains) != "" {
-		return true, errNotWritten
-	}
-	return true, nil
+	return nil
 }
 
 // missingBases returns the tables and built-in chains that iptables-nft will create for
 // chains, as "TABLE" and "TABLE/CHAIN". Those of iptables-legacy cannot be deleted.
 func (s *variantTables) missingBases(v6 bool, chains []chain) (missing []string, err error) {
-	k, ok := s.kernel.(*nftKernel)
-	if !ok {
-		return nil, nil
-	}
 	for _, c := range chains {
-		if len(c.rules) == 0 {
+		if s.nft == nil || len(c.rules) == 0 {
 			continue
 		}
-		if there, err := k.tableExists(v6, c.table); err != nil {
-			return nil, err
-		} else if !there {
-			missing = append(missing, c.table)
-		}
-		for _, hook := range c.hooks {
-			if there, err := k.chainExists(v6, c.table, hook); err != nil {
+		for _, hook := range append([]string{""}, c.hooks...) {
+			there, err := s.nft.exists(v6, c.table, hook)
+			if err != nil {
 				return nil, err
-			} else if !there {
-				missing = append(missing, c.table+"/"+hook)
+			}
+			if !there {
+				missing = append(missing, strings.TrimSuffix(c.table+"/"+hook, "/"))
 			}
 		}
 	}
@@ -210,21 +228,18 @@ func (s *variantTables) missingBases(v6 bool, chains []chain) (missing []string,
 }
 
 // deleteEmpty deletes bases that no program uses.
-func (s *variantTables) deleteEmpty(ctx context.Context, v6 bool, bases []string) error {
-	k, ok := s.kernel.(*nftKernel)
-	if !ok || len(bases) == 0 {
+func (s *variantTables) deleteEmpty(v6 bool, bases []string) error {
+	if s.nft == nil {
 		return nil
 	}
-	if err := s.readLock.enter(ctx); err != nil {
-		return err
-	}
-	defer s.readLock.leave()
+	s.readMu.Lock()
+	defer s.readMu.Unlock()
 	var errs []error
 	for _, chains := range []bool{true, false} { // chains before tables
 		for _, base := range bases {
 			table, name, isChain := strings.Cut(base, "/")
 			if isChain == chains {
-				errs = append(errs, k.deleteEmpty(v6, table, name))
+				errs = append(errs, s.nft.deleteEmpty(v6, table, name))
 			}
 		}
 	}
@@ -240,159 +255,129 @@ func hasIPv6(in netns.NsHandle) bool {
 	return !errors.Is(err, os.ErrNotExist)
 }
 
-// A chainID identifies a chain of the agent or a built-in one.
-type chainID struct{ table, chain string }
-
-// A content has the rules of one family in the kernel: those of the agent's chains and of
-// the built-in chains that jump to them, as iptables prints them, without "-A NAME ". It
-// has no entry for a chain that does not exist.
-type content map[chainID][]string
-
-// read lists the rules of one family.
-func (s *variantTables) read(ctx context.Context, v6 bool) (content, error) {
-	p, have := s.program(v6), content{}
-	if p == nil {
-		return have, nil
+// fingerprint returns a short text for each family. It changes whenever rules are added to
+// or removed from our chains or the built-in chains that jump to them. It runs no program.
+func (s *variantTables) fingerprint() (marks [2]string, err error) {
+	if s.nft != nil {
+		return s.nft.fingerprint()
 	}
-	wanted := map[string][]string{}
-	for _, c := range plan(&rules.Rules{}, v6, false) {
-		for _, name := range append([]string{c.name}, c.hooks...) {
-			there, err := s.kernel.chainExists(v6, c.table, name)
-			if err != nil {
-				return nil, fmt.Errorf("reading chain %s: %w", name, err)
-			}
-			if there && !slices.Contains(wanted[c.table], name) {
-				wanted[c.table] = append(wanted[c.table], name)
+	err = inNamespace(s.namespace, func() (err error) {
+		for i := range marks {
+			if marks[i], err = dataplane.LegacyFingerprint(i == 1, tables()); err != nil {
+				return err
 			}
 		}
-	}
-	for table, names := range wanted {
-		if err := s.readTable(ctx, p, table, names, have); err != nil {
-			return nil, err
-		}
-	}
-	return have, nil
-}
-
-// readTable lists chains of one table. With iptables-nft a chain takes 2 ms, regardless of
-// other chains, and a table of 20,000 rules 160 ms. With iptables-legacy each list reads
-// the whole table, and all but -save wait for the lock.
-func (s *variantTables) readTable(ctx context.Context, p *program, table string, names []string, have content) error {
-	if s.variant == Legacy {
-		lines, err := p.save(ctx, table)
-		have.add(table, lines, names)
-		return err
-	}
-	for _, name := range names {
-		if err := ctx.Err(); err != nil {
-			return err
-		}
-		lines, err := p.list(table, name)
-		if err != nil {
-			if there, _ := s.kernel.chainExists(p.v6, table, name); !there {
-				continue // it was deleted meanwhile
-			}
-			return fmt.Errorf("listing chain %s: %w", name, err)
-		}
-		have.add(table, lines, names)
-	}
-	return nil
-}
-
-// add parses the output of iptables -S or iptables-save.
-func (c content) add(table string, lines, names []string) {
-	for _, line := range lines {
-		kind, rest, _ := strings.Cut(line, " ")
-		if strings.HasPrefix(line, ":") {
-			kind, rest = "-N", line[1:]
-		}
-		name, rule, _ := strings.Cut(rest, " ")
-		if !slices.Contains(names, name) {
-			continue
-		}
-		at := chainID{table, name}
-		switch kind {
-		case "-N", "-P":
-			if c[at] == nil {
-				c[at] = []string{} // it exists but may be empty
-			}
-		case "-A":
-			c[at] = append(c[at], rule)
-		}
-	}
-}
-
-// count returns the number of rules in the agent's chains, and of jumps to them.
-func (c content) count(v6 bool) int {
-	n := 0
-	for _, ours := range plan(&rules.Rules{}, v6, false) {
-		n += len(c[chainID{ours.table, ours.name}])
-		for _, hook := range ours.hooks {
-			n += len(jumps(c[chainID{ours.table, hook}], ours.name))
-		}
-	}
-	return n
-}
-
-// jumps returns the positions of jumps to a chain.
-func jumps(hook []string, to string) (at []int) {
-	for i, rule := range hook {
-		if rule == "-j "+to {
-			at = append(at, i)
-		}
-	}
-	return at
-}
-
-// fallback returns the targets of link-local rules. Those of transparent rules match only
-// with a lease.
-func (c content) fallback() []netip.AddrPort {
-	var list []netip.AddrPort
-	for _, rule := range c[chainID{"nat", "NODE-CACHE-DNAT"}] {
-		_, text, _ := strings.Cut(rule, "--to-destination ")
-		target, err := netip.ParseAddrPort(strings.TrimSpace(text))
-		if err == nil && !strings.Contains(rule, "--match-set") && !slices.Contains(list, target) {
-			list = append(list, target)
-		}
-	}
-	return list
-}
-
-// A reading is the content of one family at one time.
-type reading struct {
-	fingerprint string // read before the content
-	at          time.Time
-	content     content
+		return nil
+	})
+	return marks, err
 }
 
 // maxReadAge is how long a reading is valid while the fingerprint is the same. After that,
 // changes are found that the fingerprint does not show, such as a replaced rule.
 const maxReadAge = 30 * time.Second
 
-// cachedRead reads a family, or returns the last reading if nothing has changed since.
-// Without now it always reads.
-func (s *variantTables) cachedRead(ctx context.Context, v6 bool, now func() time.Time) (content, error) {
-	if err := s.readLock.enter(ctx); err != nil {
-		return nil, err
-	}
-	defer s.readLock.leave()
-	marks, err := s.kernel.fingerprint()
+// read returns the lines of one family that concern the agent, by table. Without a clock it always reads, otherwise it
+// returns those of the last time if nothing has changed since.
+func (s *variantTables) read(ctx context.Context, v6 bool) (lines map[string][]string, err error) {
+	s.readMu.Lock()
+	defer s.readMu.Unlock()
+	marks, err := s.fingerprint()
 	if err != nil {
 		return nil, fmt.Errorf("reading the tables of iptables-%s: %w", s.variant, err)
 	}
-	i := family(v6)
-	current := &reading{fingerprint: marks[i]}
-	if now != nil {
-		current.at = now()
-		if last := s.lastRead[i].Load(); last != nil && last.fingerprint == current.fingerprint && current.at.Sub(last.at) < maxReadAge {
-			return last.content, nil
+	i, now := family(v6), time.Time{}
+	last := &s.last[i]
+	if s.now != nil {
+		now = s.now()
+		if last.lines != nil && last.fingerprint == marks[i] && now.Sub(last.at) < maxReadAge {
+			return last.lines, nil
 		}
 	}
-	if current.content, err = s.read(ctx, v6); err != nil {
+	lines = map[string][]string{}
+	chains := plan(&rules.Rules{}, v6, false)
+	for _, table := range tables() {
+		text, err := s.readTable(ctx, v6, table, chains)
+		if err != nil {
+			return nil, err
+		}
+		lines[table] = selectLines(table, text, chains)
+	}
+	last.at, last.fingerprint, last.lines = now, marks[i], lines
+	return lines, nil
+}
+
+// readTable lists chains of one table. With iptables-nft a chain takes 2 ms, regardless of
+// other chains, and a table of 20,000 rules 160 ms. With iptables-legacy each list reads
+// the whole table, and all but -save wait for the lock.
+func (s *variantTables) readTable(ctx context.Context, v6 bool, table string, chains []chain) (lines []string, err error) {
+	p := s.program(v6)
+	if p == nil {
+		return nil, nil
+	}
+	if s.nft == nil {
+		var names []string
+		err := inNamespace(s.namespace, func() (err error) {
+			names, err = dataplane.LegacyTables(v6)
+			return err
+		})
+		if err != nil || !slices.Contains(names, table) {
+			return nil, err
+		}
+		return p.save(ctx, table)
+	}
+	for _, c := range chains {
+		if c.table != table {
+			continue
+		}
+		for _, name := range append([]string{c.name}, c.hooks...) {
+			more, err := s.list(ctx, p, table, name)
+			if err != nil {
+				return nil, fmt.Errorf("listing chain %s: %w", name, err)
+			}
+			lines = append(lines, more...)
+		}
+	}
+	return lines, nil
+}
+
+// list lists a chain of iptables-nft, if it exists.
+func (s *variantTables) list(ctx context.Context, p *program, table, name string) ([]string, error) {
+	if there, err := s.nft.exists(p.v6, table, name); err != nil || !there {
 		return nil, err
 	}
-	s.lastRead[i].Store(current)
-	return current.content, nil
+	lines, err := p.list(ctx, table, name)
+	if err != nil {
+		if there, _ := s.nft.exists(p.v6, table, name); !there {
+			return nil, nil // it was deleted meanwhile
+		}
+	}
+	return lines, err
+}
+
+// countRules returns the number of rules in the agent's chains, and of jumps to them.
+func countRules(lines map[string][]string) (n int) {
+	for _, list := range lines {
+		for _, line := range list {
+			if strings.HasPrefix(line, "-A ") && !strings.HasSuffix(line, kubeProxyJump) {
+				n++
+			}
+		}
+	}
+	return n
+}
+
+// fallbackTargets returns the targets of link-local rules. Those of transparent rules match only
+// with a lease.
+func fallbackTargets(lines map[string][]string) []netip.AddrPort {
+	var list []netip.AddrPort
+	for _, line := range lines["nat"] {
+		_, text, _ := strings.Cut(line, "--to-destination ")
+		target, err := netip.ParseAddrPort(strings.TrimSpace(text))
+		if err == nil && !strings.Contains(line, "--match-set") && !slices.Contains(list, target) {
+			list = append(list, target)
+		}
+	}
+	return list
 }
 
 // family returns the array index of a family.

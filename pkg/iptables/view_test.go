@@ -10,70 +10,71 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/vishvananda/netns"
+
+	"github.com/nodecache/node-cache/pkg/rules"
 )
 
-func TestContent(t *testing.T) {
+func TestSelectLines(t *testing.T) {
 	t.Parallel()
-	saved := strings.Split(`# Generated
+	const saved = `# Generated
 *nat
 :PREROUTING ACCEPT [12:34]
+:OUTPUT ACCEPT [0:0]
 :NODE-CACHE-DNAT - [0:0]
 :NODE-CACHE-DNAT-MORE - [0:0]
+-A PREROUTING -m comment --comment "kubernetes service portals" -j KUBE-SERVICES
 -A PREROUTING -j NODE-CACHE-DNAT
+-A OUTPUT -j NODE-CACHE-DNAT
+-A OUTPUT -j KUBE-SERVICES
 -A NODE-CACHE-DNAT -p udp -j DNAT --to-destination 10.0.0.1:53
 -A NODE-CACHE-DNAT -p udp -j DNAT --to-destination [fd00::1]:53
 -A NODE-CACHE-DNAT -p tcp -j DNAT --to-destination 10.0.0.1:53
 -A NODE-CACHE-DNAT -m set --match-set node-cache-lease4 dst -j DNAT --to-destination 10.0.0.9:53
--A NODE-CACHE-DNAT-MORE -j ACCEPT
-COMMIT`, "\n")
-	listed := []string{
-		"-P PREROUTING ACCEPT", "-A PREROUTING -j NODE-CACHE-DNAT", "-N NODE-CACHE-DNAT",
-		"-A NODE-CACHE-DNAT -p udp -j DNAT --to-destination 10.0.0.1:53",
-		"-A NODE-CACHE-DNAT -p udp -j DNAT --to-destination [fd00::1]:53",
+-A NODE-CACHE-DNAT-MORE -j NODE-CACHE-DNAT
+COMMIT`
+	listed := strings.NewReplacer(":PREROUTING ACCEPT [12:34]", "-P PREROUTING ACCEPT", ":NODE-CACHE-DNAT - [0:0]", "-N NODE-CACHE-DNAT").Replace(saved)
+	want := []string{
+		"-N NODE-CACHE-DNAT",
+		"-A NODE-CACHE-DNAT -p udp -j DNAT --to-destination 10.0.0.1:53", "-A NODE-CACHE-DNAT -p udp -j DNAT --to-destination [fd00::1]:53",
 		"-A NODE-CACHE-DNAT -p tcp -j DNAT --to-destination 10.0.0.1:53",
 		"-A NODE-CACHE-DNAT -m set --match-set node-cache-lease4 dst -j DNAT --to-destination 10.0.0.9:53",
+		"-A OUTPUT -j NODE-CACHE-DNAT",
+		`-A PREROUTING -m comment --comment "kubernetes service portals" -j KUBE-SERVICES`, "-A PREROUTING -j NODE-CACHE-DNAT",
 	}
-	want := content{
-		{"nat", "PREROUTING"}: {"-j NODE-CACHE-DNAT"},
-		{"nat", "NODE-CACHE-DNAT"}: {
-			"-p udp -j DNAT --to-destination 10.0.0.1:53", "-p udp -j DNAT --to-destination [fd00::1]:53",
-			"-p tcp -j DNAT --to-destination 10.0.0.1:53",
-			"-m set --match-set node-cache-lease4 dst -j DNAT --to-destination 10.0.0.9:53",
-		},
-	}
-	for name, lines := range map[string][]string{"saved": saved, "listed": listed} {
-		got := content{}
-		got.add("nat", lines, []string{"PREROUTING", "NODE-CACHE-DNAT"})
+	for name, text := range map[string]string{"saved": saved, "listed": listed} {
+		got := selectLines("nat", strings.Split(text, "\n"), plan(&rules.Rules{}, false, false))
 		if diff := cmp.Diff(want, got); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", name, diff)
 		}
-		if got, want := got.fallback(), addrPorts("10.0.0.1:53", "[fd00::1]:53"); !slices.Equal(got, want) {
+		lines := map[string][]string{"nat": got}
+		if got, want := fallbackTargets(lines), addrPorts("10.0.0.1:53", "[fd00::1]:53"); !slices.Equal(got, want) {
 			t.Errorf("%s: fallback %v, want %v", name, got, want)
 		}
-		if got := got.count(false); got != 5 {
-			t.Errorf("%s: %d rules, want 5", name, got)
+		if got := countRules(lines); got != 6 {
+			t.Errorf("%s: %d rules, want 6", name, got)
 		}
 	}
 }
 
-// FuzzContent gives texts that are not iptables', and checks what was read by writing it again.
+// FuzzContent gives texts that are not iptables', and checks what was selected line by line.
 func FuzzContent(f *testing.F) {
 	f.Add(":A - [0:0]\n-A A -j B\n-A B x\n")
 	f.Add("-P A ACCEPT\n-A A\n-A  A\n:A\n: A")
 	f.Fuzz(func(t *testing.T, text string) {
 		lines := strings.Split(text, "\n")
-		got := content{}
-		got.add("t", lines, []string{"A"})
-		var want []string // line by line, by the simplest means
-		for _, line := range lines {
-			if line == "-A A" {
-				want = append(want, "")
-			} else if rule, ok := strings.CutPrefix(line, "-A A "); ok {
-				want = append(want, rule)
+		var got, want []string
+		for _, line := range selectLines("t", lines, []chain{{table: "t", name: "A"}}) {
+			if line != "-N A" {
+				got = append(got, line)
 			}
 		}
-		if !slices.Equal(got[chainID{"t", "A"}], want) || len(got) > 1 {
-			t.Errorf("read %q, want only %q", got, want)
+		for _, line := range lines {
+			if line == "-A A" || strings.HasPrefix(line, "-A A ") {
+				want = append(want, line)
+			}
+		}
+		if !slices.Equal(got, want) {
+			t.Errorf("selected %q, want only %q", got, want)
 		}
 	})
 }
@@ -82,27 +83,30 @@ func TestChanges(t *testing.T) {
 	t.Parallel()
 	chains := []chain{{table: "nat", name: "OURS", hooks: []string{"PREROUTING"}, rules: []string{"-j ACCEPT"}}}
 	none := []chain{{table: "nat", name: "OURS", hooks: []string{"PREROUTING"}}}
-	pre, ours := chainID{"nat", "PREROUTING"}, chainID{"nat", "OURS"}
+	const n, rule, jump = "-N OURS\n", "-A OURS -j ACCEPT\n", "-A PREROUTING -j OURS\n"
+	const write, removal = ":OURS - [0:0]\n-A OURS -j ACCEPT\n-I PREROUTING 1 -j OURS\nCOMMIT\n", "-D PREROUTING -j OURS\n"
 	for _, tc := range []struct {
 		name string
-		have content
+		have string // what iptables-save prints of the table
 		want []chain
 		text string
 	}{
-		{"nothing there", content{}, chains, "*nat\n:OURS - [0:0]\n-A OURS -j ACCEPT\n-I PREROUTING 1 -j OURS\nCOMMIT\n"},
-		{"all there", content{pre: {"-j OURS"}, ours: {"-j ACCEPT"}}, chains, ""},
-		{"others' rules in front", content{pre: {"-j CALI", "-j OURS"}, ours: {"-j ACCEPT"}}, chains, ""},
-		{"kube-proxy in front", content{pre: {"-j KUBE-SERVICES", "-j OURS"}, ours: {"-j ACCEPT"}}, chains, "*nat\n-D PREROUTING -j OURS\n-I PREROUTING 1 -j OURS\nCOMMIT\n"},
-		{"jump gone", content{pre: {"-j X"}, ours: {"-j ACCEPT"}}, chains, "*nat\n-I PREROUTING 1 -j OURS\nCOMMIT\n"},
-		{"jump thrice", content{pre: {"-j OURS", "-j X", "-j OURS", "-j OURS"}, ours: {"-j ACCEPT"}}, chains, "*nat\n-D PREROUTING -j OURS\n-D PREROUTING -j OURS\n-D PREROUTING -j OURS\n-I PREROUTING 1 -j OURS\nCOMMIT\n"},
-		{"chain empty", content{pre: {"-j OURS"}, ours: {}}, chains, "*nat\n:OURS - [0:0]\n-A OURS -j ACCEPT\nCOMMIT\n"},
-		{"a rule more", content{pre: {"-j OURS"}, ours: {"-j ACCEPT", "-j DROP"}}, chains, "*nat\n:OURS - [0:0]\n-A OURS -j ACCEPT\nCOMMIT\n"},
-		{"to be removed", content{pre: {"-j OURS", "-j X"}, ours: {"-j ACCEPT"}}, none, "*nat\n-D PREROUTING -j OURS\n-F OURS\n-X OURS\nCOMMIT\n"},
-		{"nothing to remove", content{pre: {"-j X"}}, none, ""},
+		{"nothing there", "", chains, "*nat\n" + write},
+		{"all there", n + rule + jump, chains, ""},
+		{"others' rules in front", n + rule + "-A PREROUTING -j CALI\n" + jump, chains, ""},
+		{"kube-proxy behind", n + rule + jump + "-A PREROUTING -j KUBE-SERVICES\n", chains, ""},
+		{"kube-proxy in front", n + rule + "-A PREROUTING -j KUBE-SERVICES\n" + jump, chains, "*nat\n" + removal + write},
+		{"jump gone", n + rule + "-A PREROUTING -j X\n", chains, "*nat\n" + write},
+		{"jump thrice", n + rule + jump + "-A PREROUTING -j X\n" + jump + jump, chains, "*nat\n" + removal + removal + removal + write},
+		{"chain empty", n + jump, chains, "*nat\n" + removal + write},
+		{"a rule more", n + rule + "-A OURS -j DROP\n" + jump, chains, "*nat\n" + removal + write},
+		{"to be removed", n + rule + jump + "-A PREROUTING -j X", none, "*nat\n" + removal + "-F OURS\n-X OURS\nCOMMIT\n"},
+		{"nothing to remove", "-A PREROUTING -j X\n-A PREROUTING -j KUBE-SERVICES", none, ""},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
-			if diff := cmp.Diff(tc.text, (&variantTables{}).changes(false, tc.have, tc.want)); diff != "" {
+			have := map[string][]string{"nat": selectLines("nat", strings.Split(tc.have, "\n"), tc.want)}
+			if diff := cmp.Diff(tc.text, (&variantTables{}).changes(false, have, tc.want)); diff != "" {
 				t.Errorf("changes (-want +got):\n%s", diff)
 			}
 		})
@@ -115,23 +119,21 @@ func TestPrintedDifferently(t *testing.T) {
 	t.Parallel()
 	s := &variantTables{}
 	chains := []chain{{table: "raw", name: "OURS", rules: []string{"-j CT --notrack"}}}
-	have := content{{"raw", "OURS"}: {"-j NOTRACK"}}
-	if s.changes(false, have, chains) == "" {
+	printed := func(rule string) map[string][]string {
+		return map[string][]string{"raw": {"-N OURS", "-A OURS " + rule}}
+	}
+	if s.changes(false, printed("-j NOTRACK"), chains) == "" {
 		t.Error("other words before the first write are no change")
 	}
-	s.written[0], s.printed[0] = chains, content{{"raw", "OURS"}: {"-j NOTRACK"}}
-	if got := s.changes(false, have, chains); got != "" {
+	s.written[0], s.printed[0] = agentLines(chains), printed("-j NOTRACK")
+	if got := s.changes(false, printed("-j NOTRACK"), chains); got != "" {
 		t.Errorf("the words printed after the write are a change:\n%s", got)
 	}
-	if s.changes(true, have, chains) == "" {
+	if s.changes(true, printed("-j NOTRACK"), chains) == "" {
 		t.Error("the words of the other family are no change")
 	}
-	have[chainID{"raw", "OURS"}] = []string{"-j ACCEPT"}
-	if s.changes(false, have, chains) == "" {
+	if s.changes(false, printed("-j ACCEPT"), chains) == "" {
 		t.Error("another rule is no change")
-	}
-	if s.printed[0] = (content{{"raw", "OURS"}: {}}); s.changes(false, content{{"raw", "OURS"}: {}}, chains) == "" {
-		t.Error("a chain that was empty right after the write is no change")
 	}
 }
 
