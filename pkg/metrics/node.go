@@ -69,7 +69,7 @@ func (t *table) addLink(l *netif.Stats) {
 	info := t.add(gauge, "interface_info", "Always 1. The label shows the link of the listen addresses: a dummy link, a bridge without ports, or the loopback link. "+
 		"Absent until the link is set up.", label{name: "kind"})
 	if l.Kind != "" {
-		info.put(1, l.Kind)
+		info.put(1, string(l.Kind))
 	}
 	by(t, gauge, "interface_addresses", "Listen addresses present on the link, missing from it, or present on another link as well.",
 		label{"state", []string{"held", "missing", "elsewhere"}}, len(l.Held), len(l.Missing), len(l.Duplicates))

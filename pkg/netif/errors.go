@@ -2,12 +2,7 @@
 
 package netif
 
-import (
-	"errors"
-	"fmt"
-	"net/netip"
-	"strings"
-)
+import "errors"
 
 // Errors that callers can match.
 var (
@@ -35,43 +30,3 @@ var (
 	errTentative = errors.New("the kernel has not finished duplicate address detection (tentative)")
 	errDown      = errors.New("the link is down")
 )
-
-// A MissingError lists the addresses that the node does not hold. All others are held.
-type MissingError struct {
-	Missing []Missing // at least one, in the configured order
-	Held    int       // how many addresses are held
-}
-
-// Missing is an address that the node does not hold.
-type Missing struct {
-	Addr netip.Addr
-	Err  error // why
-}
-
-// Error lists the addresses, their families and the causes.
-func (e *MissingError) Error() string {
-	var b strings.Builder
-	for i, m := range e.Missing {
-		if i > 0 {
-			b.WriteString("; ")
-		}
-		fmt.Fprintf(&b, "%s address %s is missing: %v", family(m.Addr), m.Addr, m.Err)
-	}
-	return b.String()
-}
-
-// Unwrap returns the causes.
-func (e *MissingError) Unwrap() []error {
-	errs := make([]error, len(e.Missing))
-	for i, m := range e.Missing {
-		errs[i] = m.Err
-	}
-	return errs
-}
-
-func family(a netip.Addr) string {
-	if a.Is4() {
-		return "IPv4"
-	}
-	return "IPv6"
-}

@@ -92,10 +92,10 @@ func (f *fakeKernel) createLink(name string, kind Kind) error {
 	case lacks:
 		return ErrUnsupported
 	}
-	return f.createOther(name, kind.String())
+	return f.createOther(name, kind)
 }
 
-func (f *fakeKernel) createOther(name, kind string) error {
+func (f *fakeKernel) createOther(name string, kind Kind) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for _, d := range f.links {
@@ -262,12 +262,12 @@ type fakeEvents struct {
 	once  sync.Once
 }
 
-func (f *fakeKernel) events(string, []netip.Addr) (events, error) {
+func (f *fakeKernel) events(string, []netip.Addr) (next func() error, stop func(), err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	e := &fakeEvents{ready: make(chan struct{}, 1), done: make(chan struct{})}
 	f.streams = append(f.streams, e)
-	return e, nil
+	return e.next, e.close, nil
 }
 
 // notify wakes all subscriptions. The caller holds mu.

@@ -28,7 +28,7 @@ var (
 // A node is a kernel with the changes that other programs can make.
 type node interface {
 	kernel
-	createOther(name, kind string) error // "veth", or "dummy" and "bridge" of other programs
+	createOther(name string, kind Kind) error // "veth", or "dummy" and "bridge" of other programs
 	addPrefix(index int, p netip.Prefix, mark uint32, replace bool) error
 	setDown(index int) error
 	enslave(port, master int) error
@@ -55,7 +55,7 @@ func onFakeAndKernel(t *testing.T, test func(*testing.T, *harness)) {
 		synctest.Test(t, func(t *testing.T) { test(t, newFakeHarness(newFake())) })
 	})
 	for _, kind := range []Kind{Dummy, Bridge} {
-		t.Run("kernel with "+kind.String(), func(t *testing.T) {
+		t.Run("kernel with "+string(kind), func(t *testing.T) {
 			t.Parallel()
 			test(t, newKernelHarness(t, kind))
 		})

@@ -42,18 +42,10 @@ type kernel interface {
 	removeAddress(index int, p netip.Prefix) error
 
 	// events subscribes to changes of the link called name, of lo, and of addrs on any
-	// link.
-	events(name string, addrs []netip.Addr) (events, error)
+	// link. next waits for one. It also returns if events may have been lost. Its error is
+	// final. stop ends a waiting next.
+	events(name string, addrs []netip.Addr) (next func() error, stop func(), err error)
 
-	close()
-}
-
-// events is a subscription to the events of a kernel.
-type events interface {
-	// next waits for an event. It also returns if events may have been lost. An error is final.
-	next() error
-
-	// close ends a waiting next.
 	close()
 }
 
@@ -61,7 +53,7 @@ type events interface {
 type device struct {
 	index  int
 	name   string
-	kind   string // as in `ip -d link`: "dummy", "vlan"; "lo"; "device" for hardware
+	kind   Kind // also others: "vlan"; "device" for hardware
 	alias  string
 	up     bool
 	master int // index of the link whose port it is; 0: none

@@ -37,7 +37,7 @@ func TestSetupAndRemove(t *testing.T) {
 
 func setupAndRemove(t *testing.T, g *harness, onLo bool) {
 	t.Helper()
-	config, name, kind, alias := g.config("one"), linkName, g.kind.String(), "node-cache one"
+	config, name, kind, alias := g.config("one"), linkName, g.kind, "node-cache one"
 	if onLo {
 		config.Kind, name, kind, alias = Loopback, "lo", "lo", ""
 	}
@@ -74,7 +74,7 @@ func TestRunRepairs(t *testing.T) {
 		{name: "IPv6 address removed", do: func(g *harness, dev device) error { return g.removeAddress(dev.index, host(ip6)) }},
 		{name: "alias cleared", do: func(g *harness, dev device) error { return g.setAlias(dev.index, "") }},
 		{name: "removed and created by another program", do: func(g *harness, dev device) error {
-			err := errors.Join(g.deleteLink(dev.index), g.createOther(linkName, g.kind.String()))
+			err := errors.Join(g.deleteLink(dev.index), g.createOther(linkName, g.kind))
 			if errors.Is(err, errExists) || errors.Is(err, fs.ErrExist) {
 				return nil // the agent was faster
 			}
@@ -132,7 +132,7 @@ func TestAdoptExistingLink(t *testing.T) {
 	onFakeAndKernel(t, func(t *testing.T, g *harness) {
 		t.Helper()
 		before := g.snapshot(t)
-		must(t, g.createOther(linkName, g.kind.String()))
+		must(t, g.createOther(linkName, g.kind))
 		dev := g.device(t, linkName)
 		must(t, g.setUp(dev.index))
 		must(t, g.addPrefix(dev.index, host(ip4), 0, false))
@@ -184,7 +184,7 @@ func TestForeignLinksStay(t *testing.T) {
 			name: "alias", want: `its alias is "uplink of bob"`,
 			make: func(t *testing.T, g *harness) error {
 				t.Helper()
-				must(t, g.createOther(linkName, g.kind.String()))
+				must(t, g.createOther(linkName, g.kind))
 				return g.setAlias(g.device(t, linkName).index, "uplink of bob")
 			},
 		},
@@ -192,7 +192,7 @@ func TestForeignLinksStay(t *testing.T) {
 			name: "another program's address", want: "it has the address 10.9.9.1/24",
 			make: func(t *testing.T, g *harness) error {
 				t.Helper()
-				must(t, g.createOther(linkName, g.kind.String()))
+				must(t, g.createOther(linkName, g.kind))
 				return g.addPrefix(g.device(t, linkName).index, netip.MustParsePrefix("10.9.9.1/24"), 0, false)
 			},
 		},
@@ -372,9 +372,7 @@ func TestFamiliesAreIndependent(t *testing.T) {
 		config.Poll = 500 * time.Millisecond // a sysctl causes no event
 		l := g.link(t, config)
 		err := l.Setup(t.Context())
-		var missing *MissingError
-		if !errors.As(err, &missing) || !errors.Is(err, ErrDisabled) || missing.Held != 1 ||
-			len(missing.Missing) != 1 || missing.Missing[0].Addr != ip6 {
+		if !errors.Is(err, ErrDisabled) {
 			t.Fatalf("setup: %v", err)
 		}
 		if want := "IPv6 address fd00:53::a is missing"; !strings.Contains(err.Error(), want) {
@@ -384,7 +382,7 @@ func TestFamiliesAreIndependent(t *testing.T) {
 			t.Errorf("a predecessor's address is still there:\n%s", g.snapshot(t))
 		}
 		s := l.Stats()
-		if !slices.Equal(s.Held, addrs[:1]) || s.LastError != err.Error() || !strings.Contains(s.Missing[ip6], "disable_ipv6") {
+		if !slices.Equal(s.Held, addrs[:1]) || s.LastError != err.Error() || len(s.Missing) != 1 || !strings.Contains(s.Missing[ip6], "disable_ipv6") {
 			t.Errorf("stats: %+v", s)
 		}
 		if !g.has(t, linkName, host(ip4)) {
@@ -400,7 +398,7 @@ func TestReportsDuplicateAddress(t *testing.T) {
 	t.Parallel()
 	onFakeAndKernel(t, func(t *testing.T, g *harness) {
 		t.Helper()
-		must(t, g.createOther("kube-ipvs0", g.kind.String()))
+		must(t, g.createOther("kube-ipvs0", g.kind))
 		must(t, g.addPrefix(g.device(t, "kube-ipvs0").index, host(ip4), 0, false))
 		must(t, g.addPrefix(loIndex, netip.PrefixFrom(ip6, 64), 0, false))
 		l := g.setup(t, g.config("one"))

@@ -10,24 +10,20 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 )
 
-// Kind is the kind of link that holds the addresses.
-type Kind uint8
+// Kind is the kind of link that holds the addresses, as in `ip -d link`.
+type Kind string
 
 // The kinds. Auto uses the first of the others, in this order, that the kernel supports.
 const (
-	Auto     Kind = iota
-	Dummy         // a dummy link
-	Bridge        // a bridge without ports
-	Loopback      // lo itself
+	Auto     Kind = "auto"
+	Dummy    Kind = "dummy"
+	Bridge   Kind = "bridge" // without ports
+	Loopback Kind = "lo"     // lo itself
 )
-
-// String returns the configuration value of k.
-func (k Kind) String() string { return [...]string{"auto", "dummy", "bridge", "lo"}[k] }
 
 // Config says which addresses a Link keeps, and on which link.
 type Config struct {
@@ -48,15 +44,15 @@ type Link struct {
 	open   func() (kernel, error)
 	sem    chan struct{} // held while changing the kernel
 
-	mu      sync.Mutex // guards the fields below
-	kind    Kind       // of the link that holds the addresses; Auto: none yet
-	stats   Stats
-	removed bool // by Remove
+	removed bool // by Remove; guarded by sem
+
+	mu    sync.Mutex // guards stats
+	stats Stats
 }
 
 // Stats is the state of a Link.
 type Stats struct {
-	Kind       string                // of the link: "dummy", "bridge" or "lo"; empty: no link yet
+	Kind       Kind                  // of the link; empty: no link yet
 	Reason     string                // why a preferred kind is not used; empty: the first one works
 	Held       []netip.Addr          // addresses that answer, in the configured order
 	Missing    map[netip.Addr]string // the other addresses, with the cause
@@ -67,10 +63,12 @@ type Stats struct {
 	LastError  string                // of the last check; empty: no error
 }
 
-// New validates config. It changes nothing on the node.
+// New returns a Link. It changes nothing on the node.
 func New(config Config) (*Link, error) {
-	if err := config.check(); err != nil {
-		return nil, err
+	for _, a := range config.Addresses {
+		if !a.IsGlobalUnicast() && (!a.Is4() || !a.IsLinkLocalUnicast()) {
+			return nil, fmt.Errorf("address %s: not a unicast address that a link can hold", a)
+		}
 	}
 	if config.Poll == 0 {
 		config.Poll = 10 * time.Second
@@ -86,9 +84,8 @@ func New(config Config) (*Link, error) {
 }
 
 // Setup creates or adopts the link and adds the addresses. It takes over what another
-// agent owns there. If it cannot add all addresses, it returns a [*MissingError], and
-// all others are held. The error wraps ErrNotPermitted, ErrForeign or ErrUnsupported
-// where one of them is the cause.
+// agent owns there. If it cannot add all addresses, it returns an error that names the
+// missing ones, and holds all others. The error wraps the causes.
 func (l *Link) Setup(ctx context.Context) error {
 	k, err := l.open()
 	if err != nil {
@@ -119,9 +116,7 @@ func (l *Link) Remove(ctx context.Context) error {
 		return err
 	}
 	defer l.release()
-	l.mu.Lock()
 	l.removed = true
-	l.mu.Unlock()
 	k, err := l.open()
 	if err != nil {
 		return err
@@ -180,51 +175,3 @@ func (l *Link) acquire(ctx context.Context) error {
 }
 
 func (l *Link) release() { <-l.sem }
-
-func (c *Config) check() error {
-	var errs []error
-	if err := checkName(c.Name, c.Kind); err != nil {
-		errs = append(errs, err)
-	}
-	if c.Kind > Loopback {
-		errs = append(errs, fmt.Errorf("link kind %d: unknown", c.Kind))
-	}
-	if !isOwner(c.Owner) {
-		errs = append(errs, fmt.Errorf("owner %q is not 1 to 16 letters and digits", c.Owner))
-	}
-	if c.Poll < 0 {
-		errs = append(errs, fmt.Errorf("poll %s is negative", c.Poll))
-	}
-	if len(c.Addresses) == 0 {
-		errs = append(errs, errors.New("a link needs an address"))
-	}
-	for i, a := range c.Addresses {
-		switch {
-		case !a.IsValid() || a.IsUnspecified() || a.IsMulticast() || a.IsLoopback() || a.Zone() != "" || a.Is4In6() || a.Is6() && a.IsLinkLocalUnicast():
-			errs = append(errs, fmt.Errorf("address %s: not a unicast address that a link can hold", a))
-		case slices.Contains(c.Addresses[:i], a):
-			errs = append(errs, fmt.Errorf("address %s: duplicate", a))
-		}
-	}
-	return errors.Join(errs...)
-}
-
-// checkName rejects names that the kernel rejects (dev_valid_name), that it treats as a
-// pattern (%), or that have a meaning of their own in its sysctls.
-func checkName(name string, kind Kind) error {
-	odd := func(r rune) bool { return r <= ' ' || r == '/' || r == ':' || r == '%' || r >= 0x7f }
-	switch {
-	case len(name) == 0 || len(name) > 15:
-		return fmt.Errorf("link name %q is not 1 to 15 bytes", name)
-	case name == "." || name == ".." || name == "all" || name == "default" || strings.ContainsFunc(name, odd):
-		return fmt.Errorf("link name %q: not a valid name of a link", name)
-	case name == "lo" && kind != Loopback:
-		return fmt.Errorf("link name %q: reserved for the loopback link", name)
-	}
-	return nil
-}
-
-func isOwner(s string) bool {
-	odd := func(r rune) bool { return (r < 'a' || r > 'z') && (r < '0' || r > '9') }
-	return len(s) >= 1 && len(s) <= 16 && !strings.ContainsFunc(s, odd)
-}

@@ -67,11 +67,11 @@ func (k *netlinkKernel) link(name string) (device, error) {
 	}
 	attrs := link.Attrs()
 	dev := device{
-		index: attrs.Index, name: attrs.Name, kind: link.Type(), alias: attrs.Alias,
+		index: attrs.Index, name: attrs.Name, kind: Kind(link.Type()), alias: attrs.Alias,
 		up: attrs.Flags&net.FlagUp != 0, master: attrs.MasterIndex,
 	}
 	if attrs.Flags&net.FlagLoopback != 0 {
-		dev.kind = Loopback.String()
+		dev.kind = Loopback
 	}
 	return dev, nil
 }
@@ -316,7 +316,15 @@ type linkEvents struct {
 	addrs []netip.Addr
 }
 
-func (k *netlinkKernel) events(name string, addrs []netip.Addr) (events, error) {
+func (k *netlinkKernel) events(name string, addrs []netip.Addr) (next func() error, stop func(), err error) {
+	e, err := k.subscribe(name, addrs)
+	if err != nil {
+		return nil, nil, err
+	}
+	return e.next, func() { _ = e.file.Close() }, nil
+}
+
+func (k *netlinkKernel) subscribe(name string, addrs []netip.Addr) (*linkEvents, error) {
 	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, unix.NETLINK_ROUTE)
 	if err != nil {
 		return nil, fmt.Errorf("opening a netlink socket: %w", translate(err))
@@ -327,7 +335,7 @@ func (k *netlinkKernel) events(name string, addrs []netip.Addr) (events, error) 
 		groups |= 1 << (g - 1)
 	}
 	if err := unix.Bind(fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK, Groups: groups}); err != nil {
-		e.close()
+		_ = e.file.Close()
 		return nil, fmt.Errorf("joining netlink groups: %w", translate(err))
 	}
 	if dev, err := k.link(name); err == nil {
@@ -335,8 +343,6 @@ func (k *netlinkKernel) events(name string, addrs []netip.Addr) (events, error) 
 	}
 	return e, nil
 }
-
-func (e *linkEvents) close() { _ = e.file.Close() }
 
 func (e *linkEvents) next() error {
 	for {

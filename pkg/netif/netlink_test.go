@@ -18,10 +18,9 @@ import (
 func TestRealLostEventsWake(t *testing.T) {
 	t.Parallel()
 	g := newKernelHarness(t, Bridge)
-	subscribed, err := g.events(linkName, addrs)
+	e, err := g.node.(*realNode).subscribe(linkName, addrs)
 	must(t, err)
-	defer subscribed.close()
-	e := subscribed.(*linkEvents)
+	defer func() { _ = e.file.Close() }()
 	raw, err := e.file.SyscallConn()
 	must(t, err)
 	must(t, raw.Control(func(fd uintptr) { err = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVBUF, 1) }))
@@ -33,7 +32,7 @@ func TestRealLostEventsWake(t *testing.T) {
 	}
 	must(t, g.createOther(linkName, "bridge"))
 	received := make(chan error, 1)
-	go func() { received <- subscribed.next() }()
+	go func() { received <- e.next() }()
 	select {
 	case err := <-received:
 		must(t, err)
@@ -46,12 +45,12 @@ func TestRealUnrelatedEventsIgnored(t *testing.T) {
 	t.Parallel()
 	g := newKernelHarness(t, Bridge)
 	must(t, g.createOther(linkName, "bridge"))
-	subscribed, err := g.events(linkName, addrs)
+	next, stop, err := g.events(linkName, addrs)
 	must(t, err)
 	received := make(chan error, 16)
 	go func() {
 		for {
-			err := subscribed.next()
+			err := next()
 			received <- err
 			if err != nil {
 				return
@@ -86,7 +85,7 @@ func TestRealUnrelatedEventsIgnored(t *testing.T) {
 	loud("the address on another link")
 	must(t, g.deleteLink(g.device(t, linkName).index))
 	loud("the link removed")
-	subscribed.close()
+	stop()
 	select {
 	case err := <-received:
 		if err == nil {
@@ -106,13 +105,13 @@ func TestRealRepairRateIsBounded(t *testing.T) {
 	g := newKernelHarness(t, Bridge)
 	l := g.setup(t, g.config("one"))
 	dev := g.device(t, linkName)
-	subscribed, err := g.events("none", addrs[:1])
+	next, stop, err := g.events("none", addrs[:1])
 	must(t, err)
 	taken := make(chan int)
 	go func() {
 		g.enter()
 		n := 0
-		for subscribed.next() == nil {
+		for next() == nil {
 			if g.removeAddress(dev.index, host(ip4)) == nil {
 				n++
 			}
@@ -125,7 +124,7 @@ func TestRealRepairRateIsBounded(t *testing.T) {
 	before, begin := l.Stats().Repairs, time.Now()
 	time.Sleep(2 * time.Second)
 	after, took := l.Stats().Repairs, time.Since(begin)
-	subscribed.close()
+	stop()
 	t.Logf("repairs: %d, then %d in %s; %d times removed", before, after-before, took, <-taken)
 	if after-before > 4+uint64(took/repairInterval) {
 		t.Errorf("%d repairs in %s", after-before, took)

@@ -21,7 +21,7 @@ import (
 func TestPodQueryRightAfterSetup(t *testing.T) {
 	t.Parallel()
 	for _, kind := range []Kind{Dummy, Bridge, Loopback} {
-		t.Run(kind.String(), func(t *testing.T) {
+		t.Run(string(kind), func(t *testing.T) {
 			t.Parallel()
 			carrier := kind
 			if kind == Loopback {

@@ -77,7 +77,7 @@ func enter(t *testing.T, space netns.NsHandle) {
 // A realNode is a network namespace of the real kernel.
 type realNode struct{ *netlinkKernel }
 
-func (n *realNode) createOther(name, kind string) error {
+func (n *realNode) createOther(name string, kind Kind) error {
 	attrs := netlink.LinkAttrs{Name: name}
 	switch kind {
 	case "veth":

@@ -3,6 +3,7 @@
 package netif
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -19,13 +20,10 @@ func (l *Link) reconcile(ctx context.Context, k kernel, takeOver bool) (changes 
 		return nil, err
 	}
 	defer l.release()
-	l.mu.Lock()
-	removed := l.removed
-	l.mu.Unlock()
-	if removed {
+	if l.removed {
 		return nil, nil
 	}
-	p := &pass{Link: l, k: k, takeOver: takeOver}
+	p := &pass{Link: l, k: k, takeOver: takeOver, missing: map[netip.Addr]error{}}
 	err = p.ensureLink()
 	if err == nil {
 		err = p.ensureAddresses()
@@ -47,7 +45,6 @@ func (l *Link) record(p *pass, err error) {
 	s.LastError, s.Missing, s.Held = "", nil, p.held
 	if p.dev.index != 0 {
 		s.Kind = p.dev.kind
-		l.kind = kindOf(p.dev.kind)
 	}
 	if p.reason != "" {
 		s.Reason = p.reason
@@ -60,12 +57,7 @@ func (l *Link) record(p *pass, err error) {
 	s.Missing = map[netip.Addr]string{}
 	for _, a := range l.config.Addresses {
 		if !slices.Contains(p.held, a) {
-			s.Missing[a] = err.Error()
-		}
-	}
-	if missing := (*MissingError)(nil); errors.As(err, &missing) {
-		for _, m := range missing.Missing {
-			s.Missing[m.Addr] = m.Err.Error()
+			s.Missing[a] = cmp.Or(p.missing[a], err).Error()
 		}
 	}
 }
@@ -81,6 +73,7 @@ type pass struct {
 	reason       string       // why a preferred kind is not used
 	changes      []string     // made so far
 	held         []netip.Addr // addresses that answer
+	missing      map[netip.Addr]error
 }
 
 func (p *pass) changed(format string, args ...any) {
@@ -102,13 +95,14 @@ func (p *pass) ensureLink() error {
 	return p.adopt(dev)
 }
 
+// currentKind returns the kind of the link that a pass without takeOver keeps; empty: none yet.
 func (p *pass) currentKind() Kind {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.takeOver {
-		return Auto
+		return ""
 	}
-	return p.kind
+	return p.stats.Kind
 }
 
 func (p *pass) useLoopback() error {
@@ -156,7 +150,7 @@ func (p *pass) kindsToTry() []Kind {
 	if p.config.Kind != Auto {
 		return []Kind{p.config.Kind}
 	}
-	if chosen := p.currentKind(); chosen != Auto {
+	if chosen := p.currentKind(); chosen != "" {
 		return []Kind{chosen} // trying the others again would make the kernel look for modules each time
 	}
 	return []Kind{Dummy, Bridge, Loopback}
@@ -211,10 +205,10 @@ func (p *pass) adopt(dev device) error {
 
 // checkAdoptable returns ErrForeign unless dev is a link that an agent would create.
 func (p *pass) checkAdoptable(dev device) error {
-	switch kind := kindOf(dev.kind); {
+	switch {
 	case dev.name != p.config.Name:
 		return fmt.Errorf("it is an alternative name of link %s: %w", dev.name, ErrForeign)
-	case kind != Dummy && kind != Bridge:
+	case dev.kind != Dummy && dev.kind != Bridge:
 		return fmt.Errorf("it is a link of kind %s: %w", dev.kind, ErrForeign)
 	}
 	if _, ours := ownerOf(dev.alias); ours {
@@ -223,7 +217,7 @@ func (p *pass) checkAdoptable(dev device) error {
 	if dev.master != 0 {
 		return fmt.Errorf("it is a port of another link: %w", ErrForeign)
 	}
-	if kindOf(dev.kind) == Bridge {
+	if dev.kind == Bridge {
 		if n, err := p.k.portCount(dev.index); err != nil {
 			return err
 		} else if n > 0 {
@@ -263,7 +257,7 @@ func (p *pass) ensureAddresses() error {
 	if err != nil {
 		return fmt.Errorf("reading the addresses of %s: %w", p.dev.name, err)
 	}
-	var missing []Missing
+	var missing error
 	for _, a := range p.config.Addresses {
 		i := slices.IndexFunc(have, func(h address) bool { return h.prefix.Addr() == a })
 		if i < 0 {
@@ -274,17 +268,18 @@ func (p *pass) ensureAddresses() error {
 		if errors.Is(err, errLinkGone) {
 			return fmt.Errorf("adding %s to %s: %w", a, p.dev.name, err)
 		}
-		if err != nil {
-			missing = append(missing, Missing{Addr: a, Err: err})
-		} else {
+		if err == nil {
 			p.held = append(p.held, a)
+			continue
 		}
+		p.missing[a] = err
+		err = fmt.Errorf("%s address %s is missing: %w", map[bool]string{true: "IPv6", false: "IPv4"}[a.Is6()], a, err)
+		if missing != nil {
+			err = fmt.Errorf("%w; %w", missing, err)
+		}
+		missing = err
 	}
-	err = p.pruneAddresses(have)
-	if len(missing) > 0 { // the more useful error
-		return &MissingError{Missing: missing, Held: len(p.held)}
-	}
-	return err
+	return cmp.Or(missing, p.pruneAddresses(have)) // the first is the more useful one
 }
 
 func (p *pass) addAddress(a netip.Addr) error {
@@ -366,13 +361,4 @@ func (p *pass) removeLeftovers() error {
 		return nil // leftovers do no harm
 	}
 	return err
-}
-
-func kindOf(kind string) Kind {
-	for k := Dummy; k <= Loopback; k++ {
-		if k.String() == kind {
-			return k
-		}
-	}
-	return Auto
 }

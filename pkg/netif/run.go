@@ -58,7 +58,7 @@ func (l *Link) String() string { return "link " + l.linkName() }
 func (l *Link) linkName() string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.config.Kind == Loopback || l.kind == Loopback {
+	if l.config.Kind == Loopback || l.stats.Kind == Loopback {
 		return "lo"
 	}
 	return l.config.Name
@@ -68,7 +68,7 @@ func (l *Link) linkName() string {
 type runner struct {
 	*Link
 	kernel         kernel // nil: not open
-	events         events
+	stopEvents     func()
 	watching       sync.WaitGroup
 	eventsEnded    chan struct{} // closed when events failed
 	wake           chan struct{}
@@ -153,21 +153,21 @@ func (r *runner) connect() error {
 	if err != nil {
 		return err
 	}
-	events, err := k.events(r.config.Name, r.config.Addresses)
+	next, stop, err := k.events(r.config.Name, r.config.Addresses)
 	if err != nil {
 		k.close()
 		return fmt.Errorf("subscribing to link events: %w", err)
 	}
-	r.kernel, r.events, r.eventsEnded = k, events, make(chan struct{})
-	r.watching.Go(func() { r.watch(events, r.eventsEnded) })
+	r.kernel, r.stopEvents, r.eventsEnded = k, stop, make(chan struct{})
+	r.watching.Go(func() { r.watch(next, r.eventsEnded) })
 	return nil
 }
 
 // watch wakes Run on events. Events that arrive while Run is busy are merged.
-func (r *runner) watch(events events, ended chan<- struct{}) {
+func (r *runner) watch(next func() error, ended chan<- struct{}) {
 	defer r.signal()
 	defer close(ended)
-	for events.next() == nil {
+	for next() == nil {
 		r.signal()
 	}
 }
@@ -183,7 +183,7 @@ func (r *runner) disconnect() {
 	if r.kernel == nil {
 		return
 	}
-	r.events.close()
+	r.stopEvents()
 	r.watching.Wait()
 	r.kernel.close()
 	r.kernel = nil

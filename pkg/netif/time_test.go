@@ -24,7 +24,7 @@ func TestAutoUsesFirstSupportedKind(t *testing.T) {
 	for _, c := range []struct {
 		name   string
 		lacks  []Kind
-		kind   string
+		kind   Kind
 		reason string
 	}{
 		{name: "all", kind: "dummy"},
@@ -42,7 +42,7 @@ func TestAutoUsesFirstSupportedKind(t *testing.T) {
 				if d := diff(want, l.Stats()); d != "" {
 					t.Errorf("stats (-want +got):\n%s", d)
 				}
-				if g.logs.count("kind="+c.kind) != 1 {
+				if g.logs.count("kind="+string(c.kind)) != 1 {
 					t.Errorf("log does not name the kind")
 				}
 			})
@@ -254,39 +254,13 @@ func TestTentativeAddressIsReported(t *testing.T) {
 
 func TestNewRejects(t *testing.T) {
 	t.Parallel()
-	good := func() Config { return Config{Name: linkName, Addresses: addrs, Owner: "a1"} }
-	for _, c := range []struct {
-		name   string
-		change func(*Config)
-		want   string
-	}{
-		{name: "no name", change: func(c *Config) { c.Name = "" }, want: `link name "" is not 1 to 15 bytes`},
-		{name: "16 bytes", change: func(c *Config) { c.Name = "sixteen-bytes-ab" }, want: `link name "sixteen-bytes-ab" is not 1 to 15 bytes`},
-		{name: "slash", change: func(c *Config) { c.Name = "a/b" }, want: `link name "a/b": not a valid name of a link`},
-		{name: "pattern", change: func(c *Config) { c.Name = "dns%d" }, want: `link name "dns%d": not a valid name of a link`},
-		{name: "sysctl", change: func(c *Config) { c.Name = "all" }, want: `link name "all": not a valid name of a link`},
-		{name: "lo", change: func(c *Config) { c.Name = "lo" }, want: `link name "lo": reserved for the loopback link`},
-		{name: "kind", change: func(c *Config) { c.Kind = 9 }, want: "link kind 9: unknown"},
-		{name: "owner", change: func(c *Config) { c.Owner = "A b" }, want: `owner "A b" is not 1 to 16 letters and digits`},
-		{name: "poll", change: func(c *Config) { c.Poll = -1 }, want: "poll -1ns is negative"},
-		{name: "no address", change: func(c *Config) { c.Addresses = nil }, want: "a link needs an address"},
-		{name: "twice", change: func(c *Config) { c.Addresses = []netip.Addr{ip4, ip4} }, want: "address 169.254.20.10: duplicate"},
-		{name: "loopback", change: func(c *Config) { c.Addresses = []netip.Addr{netip.MustParseAddr("127.0.0.53")} }, want: "address 127.0.0.53: not a unicast address that a link can hold"},
-		{name: "link-local", change: func(c *Config) { c.Addresses = []netip.Addr{netip.MustParseAddr("fe80::1")} }, want: "address fe80::1: not a unicast address that a link can hold"},
-		{name: "none", change: func(c *Config) { c.Addresses = []netip.Addr{{}} }, want: "address invalid IP: not a unicast address that a link can hold"},
-	} {
-		t.Run(c.name, func(t *testing.T) {
-			t.Parallel()
-			config := good()
-			c.change(&config)
-			if _, err := New(config); err == nil || err.Error() != c.want {
-				t.Errorf("New: %v, want %q", err, c.want)
-			}
-		})
+	for _, a := range []string{"127.0.0.53", "::", "224.0.0.1", "fe80::1"} {
+		_, err := New(Config{Name: linkName, Addresses: []netip.Addr{netip.MustParseAddr(a)}})
+		if want := "address " + a + ": not a unicast address that a link can hold"; err == nil || err.Error() != want {
+			t.Errorf("New: %v, want %q", err, want)
+		}
 	}
-	config := good()
-	config.Name, config.Kind, config.Log = "lo", Loopback, slog.Default()
-	if l, err := New(config); err != nil || l.String() != "link lo" {
+	if l, err := New(Config{Kind: Loopback, Addresses: addrs, Log: slog.Default()}); err != nil || l.String() != "link lo" {
 		t.Errorf("New of lo: %v, %v", l, err)
 	}
 }

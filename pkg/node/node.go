@@ -95,7 +95,7 @@ func New(c Config) (*Node, error) {
 	}
 	var err error
 	n.link, err = c.Host.NewLink(netif.Config{
-		Name: n.config.Interface.Name, Kind: linkKind(n.config.Interface.Kind), Addresses: n.config.Listen.Addresses,
+		Name: n.config.Interface.Name, Kind: netif.Kind(n.config.Interface.Kind), Addresses: n.config.Listen.Addresses,
 		Owner: c.Token, Log: c.Log, Now: time.Now,
 	})
 	if err != nil {
@@ -106,12 +106,6 @@ func New(c Config) (*Node, error) {
 
 // Managed reports whether the agent manages link or interception.
 func (n *Node) Managed() bool { return n.config.Interface.Manage || n.config.Intercept.Manage }
-
-func linkKind(k string) netif.Kind {
-	return map[string]netif.Kind{
-		config.LinkAuto: netif.Auto, config.LinkDummy: netif.Dummy, config.LinkBridge: netif.Bridge, config.LinkLoopback: netif.Loopback,
-	}[k]
-}
 
 // Open detects the data plane and opens the backend of the rules. It changes nothing in the kernel.
 func (n *Node) Open(ctx context.Context) error {
@@ -194,8 +188,7 @@ func (n *Node) Setup(ctx context.Context, handed bool) error {
 	if err != nil && ctx.Err() != nil {
 		return nil //nolint:nilerr // the agent stops before it served: no failure
 	}
-	var partly *netif.MissingError
-	if errors.As(err, &partly) && partly.Held > 0 { // such as a node without IPv6: Run tries again
+	if stats := n.link.Stats(); err != nil && len(stats.Held) > 0 && len(stats.Missing) > 0 { // such as a node without IPv6: Run tries again
 		n.log.WarnContext(ctx, "adding addresses to the link failed", "err", err)
 		err = nil
 	}

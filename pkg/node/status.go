@@ -39,10 +39,10 @@ func (n *Node) Status() *status.Node {
 
 func linkStatus(cfg *config.Config, stats netif.Stats) *status.Link {
 	s := &status.Link{
-		Name: cfg.Interface.Name, Kind: stats.Kind, Why: stats.Reason, Held: []string{}, Missing: []string{}, Elsewhere: []string{},
+		Name: cfg.Interface.Name, Kind: string(stats.Kind), Why: stats.Reason, Held: []string{}, Missing: []string{}, Elsewhere: []string{},
 		Repairs: stats.Repairs, Contested: stats.Contested, StoodDown: stats.StoodDown, LastError: stats.LastError,
 	}
-	if stats.Kind == netif.Loopback.String() {
+	if stats.Kind == netif.Loopback {
 		s.Name = "lo"
 	}
 	for _, addr := range cfg.Listen.Addresses {
