@@ -92,7 +92,7 @@ func newOnHost(m node.Host, o Options) (*Agent, error) { return newAgent(context
 func newAgent(ctx context.Context, m node.Host, o Options) (*Agent, error) {
 	a := &Agent{
 		options: o, started: time.Now(), token: newToken(), host: m,
-		loops: upstream.NewLoopDetector(nil, time.Now),
+		loops: upstream.NewLoopDetector(nil),
 		ready: make(chan struct{}), requests: make(chan *request), stopped: make(chan struct{}),
 	}
 	cfg, err := a.load(ctx)

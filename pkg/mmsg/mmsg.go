@@ -4,6 +4,7 @@
 package mmsg
 
 import (
+	"io"
 	"syscall"
 	"unsafe"
 
@@ -47,9 +48,12 @@ type Inbox struct {
 	stride   int
 }
 
+// padding follows each datagram, so that sizes are no power of two: the first cache lines would share a few sets.
+const padding = 64
+
 // NewInbox returns an inbox for so many datagrams of at most size bytes.
 func NewInbox(count, size int) *Inbox {
-	b := &Inbox{Messages: newMessages(count), stride: size + 64} // no power of two: first cache lines would share a few sets
+	b := &Inbox{Messages: newMessages(count), stride: size + padding}
 	b.data = make([]byte, count*b.stride)
 	for i := range b.Messages {
 		b.Messages[i].setData(b.data[i*b.stride:][:size])
@@ -72,6 +76,13 @@ func (b *Inbox) Receive(fd uintptr) (n int, errno syscall.Errno) {
 			return 0, errno
 		}
 	}
+}
+
+// ReadOne reads one datagram, for a connection that is no socket of the kernel.
+func (b *Inbox) ReadOne(r io.Reader) error {
+	n, err := r.Read(b.data[:b.stride-padding])
+	b.Messages[0].length = uint32(n)
+	return err
 }
 
 // Datagram returns the i-th datagram, as far as it fits.

@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"net"
 	"net/netip"
+	"strings"
 	"syscall"
 	"testing"
 
@@ -128,5 +129,16 @@ func TestAllocs(t *testing.T) {
 	})
 	if allocs != 0 {
 		t.Errorf("%v allocations, want none", allocs)
+	}
+}
+
+// A datagram may come from a connection that the kernel does not have.
+func TestReadOne(t *testing.T) {
+	t.Parallel()
+	b := NewInbox(1, 5)
+	for _, sent := range []string{"one", "longer"} {
+		if err := b.ReadOne(strings.NewReader(sent)); err != nil || string(b.Datagram(0)) != sent[:min(len(sent), 5)] {
+			t.Errorf("%q of %q, error %v", b.Datagram(0), sent, err)
+		}
 	}
 }

@@ -3,6 +3,7 @@
 package upstream
 
 import (
+	"bytes"
 	"fmt"
 	"slices"
 	"time"
@@ -31,14 +32,16 @@ const (
 // maxRefusedTypes bounds the types that an upstream is known to refuse.
 const maxRefusedTypes = 16
 
+// What an endpoint learns about its server: what it cannot do, and how long it takes.
+
 // capabilities are what an upstream has shown that it can and cannot do.
 type capabilities struct {
-	noEDNS       limitation // it answers FORMERR or NOTIMP to an OPT record, and well without
-	noRandomCase limitation // it changes the case of names
-	noTCP        limitation // it truncates answers but accepts no TCP connections: ask for larger UDP answers
-	smallUDP     limitation // it answers only queries with the smallest EDNS size
-	refusedTypes []refusedType
-	tcpRetries   int // attempts that wait for TCP after UDP
+	noEDNS       limitation            // it answers FORMERR or NOTIMP to an OPT record, and well without
+	noRandomCase limitation            // it changes the case of names
+	noTCP        limitation            // it truncates answers but accepts no TCP connections: ask for larger UDP answers
+	smallUDP     limitation            // it answers only queries with the smallest EDNS size
+	refusedTypes map[uint16]limitation // by record type, answered with REFUSED or NOTIMP
+	tcpRetries   int                   // attempts that wait for TCP after UDP
 }
 
 // A limitation is assumed until a point in time, once there is enough evidence.
@@ -56,12 +59,6 @@ func (l *limitation) observe(now time.Time, enough int) {
 
 func (l *limitation) active(now time.Time) bool { return now.Before(l.until) }
 
-// A refusedType is a record type that the upstream answers with REFUSED or NOTIMP.
-type refusedType struct {
-	rrtype uint16
-	limitation
-}
-
 // apply adapts an attempt to the upstream.
 func (c *capabilities) apply(a *attempt, udp, mixCase bool) {
 	a.randomCase = udp && mixCase && !c.noRandomCase.active(a.sentAt)
@@ -70,7 +67,7 @@ func (c *capabilities) apply(a *attempt, udp, mixCase bool) {
 	case a.noOPT:
 		a.smallUDP = false
 	case c.noEDNS.active(a.sentAt):
-		if q := a.exchange.withoutOPT(); q != nil {
+		if q := withoutOPT(a.query); q != nil {
 			a.query, a.noOPT, a.smallUDP = q, true, false
 		}
 	case a.smallUDP:
@@ -78,6 +75,15 @@ func (c *capabilities) apply(a *attempt, udp, mixCase bool) {
 	case udp && c.noTCP.active(a.sentAt):
 		a.query = wire.WithUDPSize(a.query, unfragmentedUDPSize)
 	}
+}
+
+// withoutOPT returns the query without its OPT record, or nil if it has none.
+func withoutOPT(query []byte) []byte {
+	var m wire.Message
+	if m.Parse(bytes.Clone(query)) != nil || !m.HasOPT() || m.StripOPT() != nil {
+		return nil
+	}
+	return m.Raw
 }
 
 // allowTCPRetry reports whether a truncated answer may be retried over TCP, and if so counts the retry.
@@ -103,8 +109,8 @@ func (c *capabilities) learnFromAnswer(a *attempt, now time.Time) {
 	switch {
 	case !a.noOPT:
 		c.noEDNS.evidence = 0
-	case c.noEDNS.active(now), a.exchange.failure.Reason != Rcode:
-	case a.exchange.headerOnly:
+	case c.noEDNS.active(a.sentAt): // known, and not tried again
+	case a.headerOnly:
 		// A bare header has only port and ID to guess. One forged header causes one retry without OPT. It takes three
 		// in a row, without an answer to an OPT record in between, to leave OPT out for longer.
 		c.noEDNS.observe(now, minEvidence)
@@ -127,8 +133,7 @@ func (c *capabilities) learnFromAnswer(a *attempt, now time.Time) {
 		c.smallUDP.observe(now, minEvidence)
 	}
 	if len(c.refusedTypes) > 0 {
-		rrtype := wire.QueryType(a.query)
-		c.refusedTypes = slices.DeleteFunc(c.refusedTypes, func(r refusedType) bool { return r.rrtype == rrtype })
+		delete(c.refusedTypes, wire.QueryType(a.query))
 	}
 }
 
@@ -137,37 +142,109 @@ func (c *capabilities) learnFromRefusal(now time.Time, rrtype uint16, cause Caus
 	if cause != CauseRefused && cause != CauseNotImp || rrtype == wire.TypeA || rrtype == wire.TypeAAAA {
 		return // an upstream that refuses addresses refuses everything
 	}
-	i := slices.IndexFunc(c.refusedTypes, func(r refusedType) bool { return r.rrtype == rrtype })
-	if i < 0 {
-		if len(c.refusedTypes) == maxRefusedTypes {
-			c.refusedTypes = c.refusedTypes[1:]
-		}
-		c.refusedTypes = append(c.refusedTypes, refusedType{rrtype: rrtype})
-		i = len(c.refusedTypes) - 1
+	l, known := c.refusedTypes[rrtype]
+	l.observe(now, minEvidence)
+	switch {
+	case c.refusedTypes == nil:
+		c.refusedTypes = map[uint16]limitation{}
+	case !known && len(c.refusedTypes) == maxRefusedTypes:
+		clear(c.refusedTypes) // rare; they are learned again
 	}
-	c.refusedTypes[i].observe(now, minEvidence)
+	c.refusedTypes[rrtype] = l
 }
 
 // isTypeRefused reports whether the upstream is known to refuse the type.
 func (c *capabilities) isTypeRefused(now time.Time, rrtype uint16) bool {
-	return slices.ContainsFunc(c.refusedTypes, func(r refusedType) bool { return r.rrtype == rrtype && r.active(now) })
+	l := c.refusedTypes[rrtype]
+	return l.active(now)
 }
 
 // limitations lists the assumed limitations by name, for the status page.
 func (c *capabilities) limitations(now time.Time) []string {
 	var list []string
-	for _, h := range []struct {
-		name string
-		*limitation
-	}{{"no-edns", &c.noEDNS}, {"no-case", &c.noRandomCase}, {"no-tcp", &c.noTCP}, {"small-udp", &c.smallUDP}} {
-		if h.active(now) {
-			list = append(list, h.name)
+	for name, l := range map[string]limitation{"no-edns": c.noEDNS, "no-case": c.noRandomCase, "no-tcp": c.noTCP, "small-udp": c.smallUDP} {
+		if l.active(now) {
+			list = append(list, name)
 		}
 	}
-	for _, r := range c.refusedTypes {
-		if r.active(now) {
-			list = append(list, fmt.Sprintf("refuses-type-%d", r.rrtype))
+	for rrtype := range c.refusedTypes {
+		if c.isTypeRefused(now, rrtype) {
+			list = append(list, fmt.Sprintf("refuses-type-%d", rrtype))
 		}
 	}
+	slices.Sort(list)
 	return list
+}
+
+// How latency becomes a score, a timeout and a hedge delay.
+const (
+	decayInterval = 5 * time.Second        // without a query for so long, the score halves
+	minPenalty    = 100 * time.Millisecond // added at least by a failure
+	maxPenalty    = time.Second            // of the latency after failures
+	initialSRTT   = 100 * time.Millisecond // queried, but without an answer yet
+	minTimeout    = 150 * time.Millisecond
+	maxTimeout    = 800 * time.Millisecond
+	timeoutSRTTs  = 4
+	minHedgeDelay = 5 * time.Millisecond // lower bound for fast upstreams
+	minSamples    = 16                   // before the p95 is used
+)
+
+// A latency holds what is known of an upstream's round trips.
+type latency struct {
+	srtt    time.Duration // smoothed, including penalties; 0: unknown
+	p95     time.Duration // approximate p95 of recent round trips; 0: unknown
+	samples uint8         // up to minSamples
+}
+
+// observe adds a round trip (RFC 6298 section 2.3). stale says that the previous value is too old to be used.
+func (l *latency) observe(rtt time.Duration, stale bool) {
+	rtt = max(rtt, 1) // 0 means unknown
+	if l.srtt == 0 || stale {
+		l.srtt = rtt
+	} else {
+		l.srtt = max(l.srtt+(rtt-l.srtt)/8, 1)
+	}
+	if l.samples < minSamples {
+		l.samples++
+		l.p95 = max(l.p95, rtt)
+		return
+	}
+	l.trackP95(rtt)
+}
+
+// trackP95 moves the p95 estimate: up by nineteen steps for a sample above it, down by one step for one below.
+func (l *latency) trackP95(rtt time.Duration) {
+	step := max(l.p95/256, 1)
+	if rtt > l.p95 {
+		l.p95 = min(l.p95+19*step, rtt)
+		return
+	}
+	l.p95 -= step
+}
+
+// penalize raises the latency after a failure.
+func (l *latency) penalize() {
+	l.srtt = max(l.srtt, min(max(2*l.srtt, minPenalty), maxPenalty))
+}
+
+// timeout returns how long to wait for an answer before the next attempt starts.
+func (l *latency) timeout() time.Duration {
+	srtt := l.srtt
+	if srtt == 0 {
+		srtt = initialSRTT
+	}
+	return min(max(timeoutSRTTs*srtt, minTimeout), maxTimeout)
+}
+
+// hedgeDelay returns after which time an answer is late; 0: unknown yet.
+func (l *latency) hedgeDelay() time.Duration {
+	if l.samples < minSamples {
+		return 0
+	}
+	return max(l.p95+l.p95/4, minHedgeDelay) // a quarter more, for upstreams with a constant latency
+}
+
+// decaySteps returns how often the score of an upstream last queried then is halved.
+func decaySteps(now, asked time.Time) int {
+	return int(min(max(now.Sub(asked), 0)/decayInterval, 40)) // 40 leaves almost nothing of any duration
 }

@@ -3,31 +3,82 @@
 package upstream
 
 import (
+	"bufio"
+	"cmp"
 	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"math"
 	"net"
 	"slices"
+	"sync"
 	"time"
+
+	"golang.org/x/sys/unix"
+	"golang.org/x/time/rate"
 
 	"github.com/nodecache/node-cache/pkg/wire"
 )
 
-// Lifetime of a connection.
+// Bounds of the connections to one upstream.
 const (
+	maxConnections  = 16              // the most that a configuration may ask for
+	maxInflight     = 1024            // queries on one connection; over HTTPS, on all of them
+	maxBatchPerConn = 16              // queries of a batch on one connection before the next one is used
+	dialTimeout     = 3 * time.Second // for the handshakes of TCP and TLS together
+	writeTimeout    = 3 * time.Second // for one write; a peer that does not read is gone
+	dropSilentAfter = 3 * time.Second // a connection that owes an answer and is silent for so long may be replaced
+
 	connAge      = 60 * time.Second       // then it gets no more queries; up to half as much again is added at random
 	replaceRetry = 5 * time.Second        // between attempts to open the replacement of an aged connection
 	idleTimeout  = 10 * time.Second       // without a pending query
 	stallAfter   = 800 * time.Millisecond // a connection that owes an answer and is silent for so long gets no new queries
 )
 
-// lessUsedLocked reports whether c, of two connections of one rank, takes the query.
-func (c *conn) lessUsedLocked(other *conn) bool {
-	if c.queries.n != other.queries.n {
-		return c.queries.n < other.queries.n
-	}
-	return c.lastUse < other.lastUse
+// userTimeout is how long sent bytes may stay unacknowledged, in milliseconds (RFC 5482). It ends connections over a
+// broken path soon; the kernel's default is a quarter of an hour.
+const userTimeout = 3000
+
+// How often connections are opened. Neither clients nor upstreams can cause connections to be opened faster.
+const (
+	openInterval   = 50 * time.Millisecond // between two connections in the long run
+	openBurst      = 3 * maxConnections    // connections at once
+	preopenReserve = openBurst / 2         // of the burst, reserved for queries that wait
+)
+
+// A connPool holds the connections to one upstream over TCP (RFC 7766), TLS (RFC 7858) or HTTPS (RFC 8484). Many
+// queries share each connection.
+//
+//	send ─ assign: an ID on a connection ─ conn.link ─ Flush: stream.go or https.go ─► upstream
+//	                                                                                      │
+//	handleReply, for each    ◄─ unlocked ─ match ID and question ◄───────────────────────┘
+//
+// One lock guards all of it. It is never held during I/O or callbacks. A query over TCP or TLS costs no goroutine,
+// timer or channel.
+type connPool struct {
+	*common
+	target      Target
+	count       *counters
+	tlsClient   *tlsClient // nil: plain TCP
+	newLink     func(*conn) link
+	keepOpen    bool // keep all connections open while queries come
+	maxYoung    int  // connections that have not aged, while no usable one is left
+	maxPending  int  // queries on all connections
+	openLimiter *rate.Limiter
+
+	mu        sync.Mutex // guards the fields below, and those of conn where it says so
+	conns     []*conn    // opening or open, without those that failed
+	pending   int        // queries on all connections
+	opened    uint64     // connections ever opened; numbers them
+	uses      uint64     // queries ever assigned; orders connections by last use
+	lastQuery time.Time  // when a query last came
+	random    *bufio.Reader
+	lastErr   error // of the latest connection that ended before an answer came on it; nil once one has come
+	noIdle    bool  // close connections after their last query
+	closed    bool  // the upstream was removed: refuse queries
+	running   int   // goroutines of connections and of requests
+	cond      sync.Cond
 }
 
 // A conn is one connection and the queries on it. It is in connPool.conns until it fails.
@@ -38,19 +89,19 @@ type conn struct {
 	rawConn net.Conn // under TLS; the connection itself without TLS. Set before open
 
 	// Guarded by connPool.mu:
-	queries    idTable
-	open       bool      // the handshake is complete
-	preopened  bool      // opened before a query had to wait for it
-	aged       bool      // to be replaced: takes a query only if there is no better one
-	answered   bool      // an answer has come on it
-	owesAnswer bool      // a query was canceled on it since the last answer
-	lastUse    uint64    // sequence number of the latest query
-	lastRead   time.Time // when something last came, or when the first unanswered query was sent
-	idleSince  time.Time // when its last query ended
-	agesAt     time.Time // when it ages; zero: not open yet
+	queries    map[uint16]*attempt // by ID
+	open       bool                // the handshake is complete
+	preopened  bool                // opened before a query had to wait for it
+	aged       bool                // to be replaced: takes a query only if there is no better one
+	answered   bool                // an answer has come on it
+	owesAnswer bool                // a query was canceled on it since the last answer
+	lastUse    uint64              // sequence number of the latest query
+	lastRead   time.Time           // when something last came, or when the first unanswered query was sent
+	idleSince  time.Time           // when its last query ended
+	agesAt     time.Time           // when it ages; zero: not open yet
 	timer      lazyTimer
 	err        error              // why it ended; nil: it has not
-	cancel     context.CancelFunc // ends run; nil: run has not begun
+	cancel     context.CancelFunc // ends run
 	batch      *wire.SendBatch    // whose queries stay together on it until the next flush
 	batchCount int                // number of these queries
 }
@@ -66,8 +117,218 @@ type link interface {
 	queueLocked(a *attempt, batch *wire.SendBatch) (first bool)
 	// start prepares the protocol on a new connection.
 	start(ctx context.Context, nc net.Conn) error
-	// serve handles the connection until it fails or ctx ends.
-	serve(ctx context.Context, nc net.Conn) error
+	// serve handles the connection until it fails or ctx ends, because it has failed.
+	serve(ctx context.Context, nc net.Conn)
+}
+
+// newConnPool makes the transport for connections. For a UDP target it serves truncated answers only and opens no
+// connections in advance. It opens nothing yet.
+func newConnPool(c *common, t Target, count *counters, newLink func(*conn) link) *connPool {
+	p := &connPool{
+		common: c, target: t, count: count, newLink: newLink, keepOpen: t.Network != "udp", maxYoung: c.Connections + 1, maxPending: math.MaxInt,
+		openLimiter: rate.NewLimiter(rate.Every(openInterval), openBurst), random: bufio.NewReaderSize(c.Rand, randomBuffer),
+	}
+	p.cond.L = &p.mu
+	return p
+}
+
+// send assigns the query to a connection.
+func (p *connPool) send(a *attempt, batch *wire.SendBatch) error {
+	now := p.Now()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.lastQuery = now
+	a.retried = false
+	return p.assignLocked(now, a, 0, batch)
+}
+
+// assignLocked assigns the query to a connection numbered above after.
+func (p *connPool) assignLocked(now time.Time, a *attempt, after uint64, batch *wire.SendBatch) error {
+	switch {
+	case p.closed:
+		return errRemoved
+	case p.pending >= p.maxPending:
+		return fmt.Errorf("starting a request: %w", errLimit)
+	}
+	c := p.pickLocked(now, after, len(a.query)+wire.MaxPadding, batch)
+	if (c == nil || c.stalledLocked(now)) && p.dropSilentLocked(now) {
+		c = p.pickLocked(now, after, len(a.query)+wire.MaxPadding, batch)
+	}
+	refused := errLimit
+	if p.countYoungLocked() < p.targetConnsLocked(now, c) {
+		if refused = p.mayOpenLocked(now, a); refused == nil {
+			c = p.openLocked(now)
+		}
+	}
+	if c == nil {
+		return fmt.Errorf("choosing a connection: %w", refused)
+	}
+	return c.addLocked(now, a, batch)
+}
+
+// pickLocked returns the best connection with room for a query of size bytes, nil if there is none. Within the best
+// rank it prefers fewer queries, then the one unused for longest, so that no connection is idle while others work.
+// The first few queries of a batch stay together, to share a write.
+func (p *connPool) pickLocked(now time.Time, after uint64, size int, batch *wire.SendBatch) (best *conn) {
+	bestRank, finished := rankGood, (*conn)(nil)
+	for _, c := range p.conns {
+		switch {
+		case c.open && len(c.queries) == 0 && c.link.blocked(): // the peer accepts no more queries
+			finished = c
+			continue
+		case c.number <= after || c.link.fullLocked(size):
+			continue
+		}
+		rank := c.rankLocked(now)
+		if rank == rankGood && c.batch == batch && c.batchCount < maxBatchPerConn {
+			return c
+		}
+		if best == nil || cmp.Or(rank-bestRank, len(c.queries)-len(best.queries), cmp.Compare(c.lastUse, best.lastUse)) < 0 {
+			best, bestRank = c, rank
+		}
+	}
+	if finished != nil {
+		finished.failLocked(errAged)
+	}
+	return best
+}
+
+// dropSilentLocked makes room if all connections are taken: it closes those that have been silent for too long, and
+// reports whether there were any. Continuous queries would otherwise keep a connection whose peer hangs.
+func (p *connPool) dropSilentLocked(now time.Time) (dropped bool) {
+	if len(p.conns) <= p.Connections {
+		return false
+	}
+	for _, c := range slices.Clone(p.conns) {
+		if c.silentLocked(now, dropSilentAfter) {
+			c.failLocked(errSilent)
+			dropped = true
+		}
+	}
+	return dropped
+}
+
+// targetConnsLocked returns how many connections there may be, including a new one for a query that could use c; c
+// may be nil. An idle connection is always used, and so is an aged one, whose replacement is being opened. If no
+// connection is usable there may be more than configured.
+func (p *connPool) targetConnsLocked(now time.Time, c *conn) int {
+	switch {
+	case c == nil || c.stalledLocked(now):
+		return p.maxYoung
+	case len(c.queries) > 0 && !c.aged:
+		return p.Connections
+	}
+	return 0
+}
+
+// countYoungLocked counts the connections that have not aged.
+func (p *connPool) countYoungLocked() int {
+	n := 0
+	for _, c := range p.conns {
+		if !c.aged {
+			n++
+		}
+	}
+	return n
+}
+
+// mayOpenLocked counts a connection that is opened for a waiting query, or returns why there may be no other one.
+func (p *connPool) mayOpenLocked(now time.Time, a *attempt) error {
+	switch {
+	case len(p.conns) >= 2*p.Connections+2:
+		return errLimit
+	case p.openLimiter.AllowN(now, 1):
+		if a.connsOpened != nil && a.connsOpened.Add(1) > maxConnsPerQuery {
+			return errLimit
+		}
+		return nil
+	case p.lastErr != nil: // the upstream ends connections too often
+		return fmt.Errorf("opening a connection: rate limited after failures: %w", p.lastErr)
+	}
+	return errLimit
+}
+
+// preopenLocked opens the missing connections of a pool that keeps them open, so that no query has to wait for them.
+func (p *connPool) preopenLocked(now time.Time) {
+	if !p.keepOpen || p.noIdle || now.Sub(p.lastQuery) >= idleTimeout {
+		return
+	}
+	for p.countYoungLocked() < p.Connections && len(p.conns) < 2*p.Connections+1 &&
+		p.openLimiter.TokensAt(now) > preopenReserve && p.openLimiter.AllowN(now, 1) {
+		p.openLocked(now).preopened = true
+	}
+}
+
+// openLocked adds a connection and starts its goroutine, which ends when the connection ends.
+func (p *connPool) openLocked(now time.Time) *conn {
+	p.opened++
+	ctx, cancel := context.WithCancel(context.Background()) // not a query's context: many queries share the connection
+	c := &conn{pool: p, number: p.opened, lastRead: now, idleSince: p.lastQuery, queries: map[uint16]*attempt{}, cancel: cancel}
+	c.link = p.newLink(c)
+	p.conns = append(p.conns, c)
+	p.running++
+	go c.run(ctx) // joined by wait
+	return c
+}
+
+// goroutineEnded counts the end of a goroutine that wait waits for.
+func (p *connPool) goroutineEnded() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.running--; p.running == 0 {
+		p.cond.Broadcast()
+	}
+}
+
+// cancel removes the query from its connection. A malformed answer ends an attempt on a connection, so there is none
+// to return.
+func (p *connPool) cancel(a *attempt) error {
+	now := p.Now()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if c := a.conn; c != nil {
+		c.removeLocked(now, a)
+		c.owesAnswer = true
+		c.checkIdleLocked(now)
+	}
+	if a.stop != nil {
+		a.stop()
+	}
+	return nil
+}
+
+// closeIdle implements transport.
+func (p *connPool) closeIdle(refuse bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.noIdle, p.closed = true, p.closed || refuse
+	now := p.Now()
+	for _, c := range slices.Clone(p.conns) {
+		c.checkIdleLocked(now)
+	}
+}
+
+// wait implements transport.
+func (p *connPool) wait() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for p.running > 0 {
+		p.cond.Wait()
+	}
+}
+
+// openCount implements transport.
+func (p *connPool) openCount() (now int, ever uint64) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return len(p.conns), p.opened
+}
+
+// lastError returns why the latest connection ended before an answer came on it, nil once an answer has come on any.
+func (p *connPool) lastError() error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.lastErr
 }
 
 // The ranks of connections for a query, best first.
@@ -76,7 +337,6 @@ const (
 	rankAged      // use only until another one is open
 	rankPreopened // opening, and no query has waited for it yet
 	rankStalled   // use only if there is no other
-	rankNone
 )
 
 // rankLocked compares the connection with others.
@@ -100,21 +360,21 @@ func (c *conn) stalledLocked(now time.Time) bool {
 
 // silentLocked reports whether the connection owes an answer and has received none for so long.
 func (c *conn) silentLocked(now time.Time, long time.Duration) bool {
-	return c.queries.n > 0 && now.Sub(c.lastRead) >= long
+	return len(c.queries) > 0 && now.Sub(c.lastRead) >= long
 }
 
 // addLocked adds a query to the connection.
 func (c *conn) addLocked(now time.Time, a *attempt, batch *wire.SendBatch) error {
-	p, r := c.pool, &a.pending
-	if c.queries.n == 0 && !c.owesAnswer {
+	p := c.pool
+	if len(c.queries) == 0 && !c.owesAnswer {
 		c.lastRead = now
 	}
-	if err := c.queries.add(a, p.random); err != nil {
+	if err := addByID(c.queries, a, p.random); err != nil {
 		return err
 	}
 	p.pending++
-	r.conn, r.reused, r.newestConn = c, c.open, p.opened
-	r.sent = append(r.inline[:0], a.query...)
+	a.conn, a.reused, a.newestConn = c, c.open, p.opened
+	a.sent = append(a.inline[:0], a.query...)
 	p.uses++
 	c.lastUse = p.uses
 	if c.link.queueLocked(a, batch) && c.open { // otherwise it is sent once the connection opens
@@ -125,25 +385,20 @@ func (c *conn) addLocked(now time.Time, a *attempt, batch *wire.SendBatch) error
 
 // removeLocked removes a query of this connection.
 func (c *conn) removeLocked(now time.Time, a *attempt) {
-	c.queries.remove(a)
+	delete(c.queries, a.id)
 	c.pool.pending--
-	a.pending.conn = nil
-	if c.queries.n == 0 {
+	a.conn = nil
+	if len(c.queries) == 0 {
 		c.idleSince = now
 	}
 }
 
 // run opens the connection and serves it until it fails.
-func (c *conn) run() {
+func (c *conn) run(ctx context.Context) {
 	p := c.pool
 	defer p.goroutineEnded()
-	ctx, cancel := context.WithCancel(context.Background()) // not a query's context: many queries share the connection
-	defer cancel()
 	defer c.requeueOrFail()
 	defer p.recoverPanic(ctx, func() { c.fail(errPanic) })
-	if !c.setCancel(cancel) {
-		return
-	}
 	nc, err := c.connect(ctx)
 	if err != nil {
 		c.fail(fmt.Errorf("connecting: %w", err))
@@ -151,15 +406,7 @@ func (c *conn) run() {
 	}
 	defer func() { _ = nc.Close() }() // possibly a second time
 	defer context.AfterFunc(ctx, func() { c.closeConn(nc) })()
-	c.fail(c.link.serve(ctx, nc))
-}
-
-// setCancel sets the function to call when the connection fails. It returns false if it has failed already.
-func (c *conn) setCancel(cancel context.CancelFunc) bool {
-	c.pool.mu.Lock()
-	defer c.pool.mu.Unlock()
-	c.cancel = cancel
-	return c.err == nil
+	c.link.serve(ctx, nc)
 }
 
 // connect opens the connection, including handshakes. The user timeout is set even if Config.Dial made the socket.
@@ -167,27 +414,26 @@ func (c *conn) connect(ctx context.Context) (net.Conn, error) {
 	p := c.pool
 	ctx, cancel := context.WithTimeout(ctx, dialTimeout)
 	defer cancel()
-	nc, err := p.dial(ctx, "tcp", p.target.Addr)
+	nc, err := p.Dial(ctx, "tcp", p.target.Addr)
 	if err != nil {
 		return nil, err
 	}
 	c.rawConn = nc
-	if raw := rawTCP(nc); raw != nil {
-		_ = setUserTimeout(raw) // if it fails, stallAfter and dropSilentAfter remain
+	if raw := rawConn(nc); raw != nil {
+		// If it fails, stallAfter and dropSilentAfter remain.
+		_ = setOption(raw, "TCP_USER_TIMEOUT", unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT, userTimeout)
 	}
 	if p.tlsClient != nil {
-		secured, err := p.tlsClient.handshake(ctx, nc)
-		if err != nil {
-			_ = nc.Close()
+		if nc, err = p.tlsClient.handshake(ctx, nc); err != nil {
+			_ = c.rawConn.Close()
 			return nil, err
 		}
-		nc = secured
 	}
 	if err := c.link.start(ctx, nc); err != nil {
 		_ = c.rawConn.Close()
 		return nil, err
 	}
-	now := p.now()
+	now := p.Now()
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if c.err != nil {
@@ -201,7 +447,7 @@ func (c *conn) connect(ctx context.Context) (net.Conn, error) {
 // markOpenLocked records that the connection is open.
 func (c *conn) markOpenLocked(now time.Time) {
 	p := c.pool
-	if c.queries.n == 0 {
+	if len(c.queries) == 0 {
 		c.lastRead = now
 	}
 	age := connAge
@@ -221,7 +467,7 @@ func (c *conn) markOpenLocked(now time.Time) {
 // onTimer ages the connection, applies the idle policy and sets the timer again.
 func (c *conn) onTimer() {
 	p := c.pool
-	now := p.now()
+	now := p.Now()
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	c.timer.fired()
@@ -247,54 +493,40 @@ func (c *conn) answeredLocked(now time.Time) {
 	c.pool.preopenLocked(now)
 }
 
-// checkIdleLocked applies the idle policy to a connection without queries.
-func (c *conn) checkIdleLocked(now time.Time) {
-	if c.err != nil || c.queries.n > 0 {
-		return
-	}
-	checkAt, end := c.idlePolicyLocked(now)
-	switch {
-	case end != nil:
-		c.failLocked(end)
-	case !checkAt.IsZero():
-		c.timer.set(now, checkAt, c.onTimer)
-	}
-}
-
-// idlePolicyLocked decides about a connection without queries: end it with the error, check again at the time, or keep
-// it if both are zero.
+// checkIdleLocked applies the idle policy to a connection without queries: it ends, or is checked again later.
 //
 // A connection that stays silent after its queries were canceled is closed soon. Its path may be broken, or an
 // unfinished frame or answer may block all that would follow.
-func (c *conn) idlePolicyLocked(now time.Time) (checkAt time.Time, end error) {
+func (c *conn) checkIdleLocked(now time.Time) {
+	if c.err != nil || len(c.queries) > 0 {
+		return
+	}
 	p, quiet := c.pool, c.idleSince
 	if p.keepOpen && p.lastQuery.After(quiet) {
 		quiet = p.lastQuery
 	}
+	checkAt, end := quiet.Add(idleTimeout), error(nil)
 	switch {
 	case p.noIdle:
-		return checkAt, errShutdown
+		end = errShutdown
 	case !c.open && !c.preopened:
-		return checkAt, errAbandoned
+		end = errAbandoned
 	case !c.open:
-		return checkAt, nil
+		return
 	case c.owesAnswer && now.Sub(c.lastRead) >= stallAfter:
-		return checkAt, errSilent
+		end = errSilent
 	case c.owesAnswer:
-		return c.lastRead.Add(stallAfter), nil
-	case c.aged && p.hasFreshLocked(now):
-		return checkAt, errAged
+		checkAt = c.lastRead.Add(stallAfter)
+	case c.aged && slices.ContainsFunc(p.conns, func(o *conn) bool { return o.open && o.rankLocked(now) == rankGood }):
+		end = errAged
 	case now.Sub(quiet) >= idleTimeout:
-		return checkAt, errIdle
+		end = errIdle
 	}
-	return quiet.Add(idleTimeout), nil
-}
-
-// A received is what came for an attempt.
-type received struct {
-	attempt *attempt
-	msg     []byte
-	err     error
+	if end != nil {
+		c.failLocked(end)
+		return
+	}
+	c.timer.set(now, checkAt, c.onTimer)
 }
 
 // failLocked ends the connection. run then handles its queries. The first error stays.
@@ -303,9 +535,7 @@ func (c *conn) failLocked(err error) {
 		return
 	}
 	c.err = err
-	if c.cancel != nil {
-		c.cancel()
-	}
+	c.cancel()
 	c.timer.stop()
 	c.pool.conns = slices.DeleteFunc(c.pool.conns, func(other *conn) bool { return other == c })
 }
@@ -319,46 +549,42 @@ func (c *conn) fail(err error) {
 
 // expectedEnd reports whether this process ended the connection, so that the error does not concern the upstream.
 func expectedEnd(end error) bool {
-	return errors.Is(end, errIdle) || errors.Is(end, errShutdown) || errors.Is(end, errAged) || errors.Is(end, errAbandoned)
+	return slices.Contains([]error{errIdle, errShutdown, errAged, errAbandoned}, end)
 }
 
 // closeConn closes the connection. An expected end of TLS sends close_notify (RFC 8446 section 6.1), which may block;
 // any other end does not.
 func (c *conn) closeConn(nc net.Conn) {
 	c.pool.mu.Lock()
-	expected := expectedEnd(c.err)
-	c.pool.mu.Unlock()
-	if !expected {
+	if !expectedEnd(c.err) {
 		nc = c.rawConn
 	}
+	c.pool.mu.Unlock()
 	_ = nc.Close()
 }
 
 // requeueOrFail handles the queries of a connection that has failed.
 func (c *conn) requeueOrFail() {
 	p := c.pool
-	now := p.now()
+	now := p.Now()
 	var batch wire.SendBatch
 	p.mu.Lock()
 	err := fmt.Errorf("%w: %w", errDied, c.err)
 	if !c.answered && !expectedEnd(c.err) {
 		p.lastErr = c.err
 	}
-	var lost []received
-	for _, a := range c.queries.slots {
-		if a == nil {
-			continue
-		}
+	lost := map[*attempt]error{}
+	for _, a := range c.queries {
 		if reason := c.moveLocked(now, a, err, &batch); reason != nil {
-			lost = append(lost, received{attempt: a, err: reason})
+			lost[a] = reason
 		}
 	}
 	if c.answered {
 		p.preopenLocked(now)
 	}
 	p.mu.Unlock()
-	for _, gone := range lost {
-		gone.attempt.deliver(reply{err: gone.err}, &batch)
+	for a, reason := range lost {
+		a.receiver.handleReply(a, reply{err: reason}, &batch)
 	}
 	batch.Flush()
 }
@@ -368,9 +594,9 @@ func (c *conn) requeueOrFail() {
 // other queries fail, and so do all if the peer was silent: those have been retried already.
 func (c *conn) moveLocked(now time.Time, a *attempt, err error, batch *wire.SendBatch) error {
 	c.removeLocked(now, a)
-	if !a.pending.reused || a.pending.retried || errors.Is(c.err, errSilent) {
+	if !a.reused || a.retried || errors.Is(c.err, errSilent) {
 		return err
 	}
-	a.pending.retried = true
-	return c.pool.assignLocked(now, a, a.pending.newestConn, batch)
+	a.retried = true
+	return c.pool.assignLocked(now, a, a.newestConn, batch)
 }

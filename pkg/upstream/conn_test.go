@@ -112,10 +112,8 @@ func TestTCPPeerThatDoesNotRead(t *testing.T) {
 			},
 		})
 		run(t, p)
-		ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
-		defer cancel()
-		if _, err := p.Exchange(ctx, upstreamtest.Question(t, "www.example."), nil); outcome(t, nil, err) != "timeout" {
-			t.Errorf("error %v, want a timeout", err)
+		if got := askFor(t, p, 500*time.Millisecond); got != "timeout" {
+			t.Errorf("outcome %q, want timeout", got)
 		}
 		time.Sleep(3 * time.Second)
 		synctest.Wait()
@@ -147,15 +145,10 @@ func TestTCPOutboxIsBounded(t *testing.T) {
 			},
 		})
 		run(t, p)
-		q := upstreamtest.Question(t, "www.example.")
 		for range 25 { // 1.1 MB of queries in 1.25 s
 			var group sync.WaitGroup
 			for range 1000 {
-				group.Go(func() {
-					ctx, cancel := context.WithTimeout(context.Background(), 50*time.Millisecond)
-					defer cancel()
-					_, _ = p.Exchange(ctx, q, nil)
-				})
+				group.Go(func() { askFor(t, p, 50*time.Millisecond) })
 			}
 			group.Wait()
 		}
@@ -251,15 +244,6 @@ func TestTCPSilentConnectionsAreReplaced(t *testing.T) {
 			})
 		})
 	}
-}
-
-// askFor asks with a timeout.
-func askFor(t *testing.T, p *upstream.Pool, long time.Duration) string {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), long)
-	defer cancel()
-	r, err := p.Exchange(ctx, upstreamtest.Question(t, "www.example."), nil)
-	return outcome(t, r, err)
 }
 
 // Short queries do not keep a stalled connection open: it is closed 800 ms after the first one.

@@ -39,13 +39,13 @@ func benchmarkConnPool(b *testing.B, network string, depth int) {
 	var running sync.WaitGroup
 	for range depth {
 		a := &attempt{query: q}
-		a.onReply = func(r reply, _ *wire.SendBatch) {
+		a.receiver = replyFunc(func(r reply, _ *wire.SendBatch) {
 			if r.err != nil {
 				bad.Add(1)
 			}
 			running.Done()
 			free <- a
-		}
+		})
 		free <- a
 	}
 	var batch wire.SendBatch

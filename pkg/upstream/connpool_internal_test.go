@@ -3,11 +3,8 @@
 package upstream
 
 import (
-	"bufio"
 	"context"
-	"crypto/rand"
 	"fmt"
-	"io"
 	"net"
 	"net/netip"
 	"slices"
@@ -238,52 +235,13 @@ func TestConnPoolReconnectStorm(t *testing.T) {
 		if outcomes["network"]+outcomes["refused: network"] != 2*seconds*100 {
 			t.Errorf("outcomes %v, want network errors only", outcomes)
 		}
-		if h.transport.(*connPool).lastError() == "" {
+		if h.transport.(*connPool).lastError() == nil {
 			t.Error("no last error, want what ended the connections")
 		}
 		s.SetScript(answerOrRefuse)
 		time.Sleep(openInterval)
-		if got := h.ask(t); got != "192.0.2.10" || h.transport.(*connPool).lastError() != "" {
-			t.Errorf("afterwards %q, last error %q, want an answer and none", got, h.transport.(*connPool).lastError())
+		if got := h.ask(t); got != "192.0.2.10" || h.transport.(*connPool).lastError() != nil {
+			t.Errorf("afterwards %q, last error %v, want an answer and none", got, h.transport.(*connPool).lastError())
 		}
 	})
-}
-
-// IDs on a connection are random, unique and can be looked up.
-func TestIDTable(t *testing.T) {
-	t.Parallel()
-	for name, source := range map[string]io.Reader{"random": rand.Reader, "always the same": fixedRandom{}} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			var q idTable
-			random := bufio.NewReaderSize(source, randomBuffer)
-			in := map[uint16]*attempt{}
-			for round := range 5000 {
-				if len(in) < maxInflight && round%5 != 4 {
-					added := new(attempt)
-					if err := q.add(added, random); err != nil {
-						t.Fatal(err)
-					}
-					if in[added.pending.id] != nil {
-						t.Fatalf("ID %d is given twice", added.pending.id)
-					}
-					in[added.pending.id] = added
-					continue
-				}
-				for id, gone := range in {
-					q.remove(gone)
-					delete(in, id)
-					break
-				}
-			}
-			for id := range 1 << 16 {
-				if got := q.lookup(uint16(id)); got != in[uint16(id)] {
-					t.Fatalf("ID %d finds %p, want %p", id, got, in[uint16(id)])
-				}
-			}
-			if q.n != len(in) || len(q.slots) > 4*maxInflight {
-				t.Errorf("%d in %d slots, want %d", q.n, len(q.slots), len(in))
-			}
-		})
-	}
 }

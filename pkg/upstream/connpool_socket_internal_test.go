@@ -59,14 +59,14 @@ func TestConnPoolSlowPeer(t *testing.T) {
 	}()
 	h := newHarness(t, Target{Network: "tcp", Addr: ln.Addr().(*net.TCPAddr).AddrPort()}, 1,
 		func(ctx context.Context, network string, addr netip.AddrPort) (net.Conn, error) {
-			conn, err := withDefaults(Config{}).Dial(ctx, network, addr)
+			conn, err := newCommon(Config{}).Dial(ctx, network, addr)
 			if err == nil {
 				err = conn.(*net.TCPConn).SetWriteBuffer(16 << 10)
 			}
 			return conn, err
 		})
 	began := time.Now()
-	h.now = func() time.Time { return began } // a fixed clock keeps all on one connection
+	h.Now = func() time.Time { return began } // a fixed clock keeps all on one connection
 	name := strings.Repeat("a123456789b123456789c123456789d123456789e12345678.", 4) + "example."
 	var all []*pendingAnswer
 	for len(all) < maxInflight {
@@ -93,7 +93,7 @@ func TestConnPoolSlowPeer(t *testing.T) {
 			t.Fatalf("answer %q, want 192.0.2.66", got)
 		}
 	}
-	h.closeIdle()
+	h.closeIdle(false)
 	<-served
 }
 
@@ -144,7 +144,7 @@ func TestConnPoolStuckPeer(t *testing.T) {
 			return conn, err
 		})
 	start := time.Now()
-	h.now = func() time.Time { return start } // a fixed clock keeps all on one connection
+	h.Now = func() time.Time { return start } // a fixed clock keeps all on one connection
 	name := strings.Repeat("a123456789b123456789c123456789d123456789e12345678.", 4) + "example."
 	var all []*pendingAnswer
 	for range maxInflight {

@@ -11,26 +11,30 @@
 //	             ╎  six at most                                           ▼
 //	             ╎                               wire.SendBatch.Flush sends all queries of a batch at once
 //	             ▼                                                        ┊
-//	exchange.go ◄─ endpoint.go: health ◄─ attempt.deliver ◄─ the transport's reader, with all answers of one read
+//	exchange.go ◄─ endpoint.go: health ◄─ handleReply ◄─ the transport's reader, with all answers of one read
 //	   │
 //	AnswerReceiver.Answered   the first good answer, or the most specific [Failure]
 //
-// An exchange has no goroutine and nothing blocks in it. The caller, transports and its timer call it. [Pool.Exchange]
-// is the blocking form.
+// An exchange has no goroutine and nothing blocks in it. The caller, transports and its timer call it.
 //
-// # Parts
+// # Layers
 //
-// A [Pool] asks the targets of a route, or [Endpoints], which change over time. The list at one time is a snapshot,
-// which is replaced as a whole. A running exchange uses the new snapshot from its next attempt on.
+// Each file uses those below it:
 //
-// An endpoint is one upstream: its latency, health, learned capabilities, rate limit and transports. The transports:
+//	pool.go                    New and Run: reads targets and files, replaces the list of upstreams
+//	exchange.go                one client query, and the timers of all
+//	selection.go               the list at one time, a snapshot, and whom a query asks
+//	endpoint.go                one upstream: its health, rate limit and transports
+//	capabilities.go, loop.go   what was learned about it: limitations, latency, whether it leads back here
+//	https.go, stream.go        what connections carry: HTTP/2 requests, or messages with a length
+//	conn.go                    connections that many queries share: opened, chosen, aged, replaced and closed
+//	udp.go, udpsocket.go       UDP; each batch gets a random socket, each query a random ID and random case (0x20)
+//	transport.go               what transports take and deliver: an attempt and its reply
+//	config.go, endpoints.go    what a pool is configured with; its [Endpoints] change over time
+//	stats.go, failure.go       counters, reasons, causes
 //
-//	udp.go                     UDP; each batch gets a random socket, each query a random ID and random case (0x20)
-//	connpool.go, conn.go       connections that many queries share: opened, chosen, aged, replaced and closed
-//	stream.go                  what they carry over TCP and TLS: messages with a length
-//	https.go                   what they carry over HTTPS: HTTP/2 requests, one per query
-//
-// If a UDP answer is truncated or its name has another case, the same attempt asks again over TCP.
+// If a UDP answer is truncated or its name has another case, the same attempt asks again over TCP. A running exchange
+// uses a new snapshot from its next attempt on.
 //
 // An answer is accepted only if it matches the question (RFC 5452 section 9.1) and is well formed from end to end. Any
 // other datagram is counted and ignored, so that garbage cannot end a query.

@@ -4,6 +4,7 @@ package upstream
 
 import (
 	"context"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -36,22 +37,34 @@ type endpoint struct {
 	failures     int       // in a row
 	failingSince time.Time // when the first of them was
 	capabilities capabilities
-	prober       prober
+	probeTimer   *time.Timer // nil until first needed
+	probing      bool
+	probesEnded  bool        // the upstream was removed
+	probesSent   int         // since it began to fail
+	probes       [2]*attempt // pending, a quick and a slow one; nil: none
 }
 
 func newEndpoint(c *common, t Target) *endpoint {
 	e := &endpoint{common: c, Target: t}
-	e.conns = newConnPool(c, t, &e.count)
+	e.conns = newConns(c, t, &e.count)
 	e.primary = e.conns
 	if t.Network == "udp" {
 		e.sockets = newSocketPool(c, t.Addr, &e.count)
 		e.primary = e.sockets
 	}
 	e.loopMonitor = newLoopMonitor(c, t.Network+"://"+t.Addr.String(), e.sendLoopProbe)
-	if c.rate > 0 {
-		e.limiter = rate.NewLimiter(rate.Limit(c.rate), max(int(c.rate/10), 1))
+	if c.Rate > 0 {
+		e.limiter = rate.NewLimiter(rate.Limit(c.Rate), max(int(c.Rate/10), 1))
 	}
 	return e
+}
+
+// newConns makes the connections of a target.
+func newConns(c *common, t Target, count *counters) *connPool {
+	if t.Network == "https" {
+		return newHTTPSPool(c, t, count)
+	}
+	return newStreamPool(c, t, count)
 }
 
 // transports lists the endpoint's transports.
@@ -62,23 +75,15 @@ func (e *endpoint) transports() []transport {
 	return []transport{e.sockets, e.conns}
 }
 
-// shutdown refuses new queries.
-func (e *endpoint) shutdown() {
+// closeIdle keeps nothing open without a query from now on, and refuses new queries if refuse is set.
+func (e *endpoint) closeIdle(refuse bool) {
 	e.stopProbes()
 	for _, t := range e.transports() {
-		t.shutdown()
+		t.closeIdle(refuse)
 	}
 }
 
-// closeIdle keeps nothing open without a query from now on.
-func (e *endpoint) closeIdle() {
-	e.stopProbes()
-	for _, t := range e.transports() {
-		t.closeIdle()
-	}
-}
-
-// wait returns when, after shutdown or closeIdle, nothing is open.
+// wait returns when, after closeIdle, nothing is open.
 func (e *endpoint) wait() {
 	for _, t := range e.transports() {
 		t.wait()
@@ -99,8 +104,8 @@ func (e *endpoint) stopProbes() {
 	e.loopMonitor.stop()
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	e.prober.stopLocked()
-	e.prober.stopped = true
+	e.stopProbingLocked()
+	e.probesEnded = true
 }
 
 // healthy reports whether the upstream is expected to answer a query.
@@ -132,15 +137,15 @@ func (e *endpoint) prepare(a *attempt) {
 	if a.sentAt.After(e.lastQuery) {
 		e.lastQuery = a.sentAt
 	}
-	e.capabilities.apply(a, e.sockets != nil, e.randomCase)
+	e.capabilities.apply(a, e.sockets != nil, !e.NoRandomCase)
 }
 
-// handleReply processes the reply to an attempt. final is false if the attempt goes on: an answer that was truncated
+// acceptReply processes the reply to an attempt. final is false if the attempt goes on: an answer that was truncated
 // over UDP, or that came in another case, is requested again over TCP.
-func (e *endpoint) handleReply(a *attempt, in reply, now time.Time, batch *wire.SendBatch) (out outcome, final bool) {
+func (e *endpoint) acceptReply(a *attempt, in reply, now time.Time, batch *wire.SendBatch) (out Failure, final bool) {
 	if in.truncated || in.caseChanged {
-		if out = e.retryOverTCP(a, &in, now, batch); out.err == nil {
-			return outcome{}, false
+		if out = e.retryOverTCP(a, &in, now, batch); out.Err == nil {
+			return out, false
 		}
 		e.release(a)
 		return out, true
@@ -150,8 +155,7 @@ func (e *endpoint) handleReply(a *attempt, in reply, now time.Time, batch *wire.
 	case in.err != nil:
 		return e.recordFailure(a, in.err, now), true
 	case in.headerOnlyRcode != 0:
-		a.exchange.headerOnly = true
-		return e.recordBadAnswer(a, now, outcome{cause: rcodeCause(in.headerOnlyRcode), rcode: in.headerOnlyRcode, err: errRcode}), true
+		return e.recordBadAnswer(a, now, Failure{Rcode: in.headerOnlyRcode, Err: errRcode, cause: rcodeCause(in.headerOnlyRcode), headerOnly: true}), true
 	}
 	return e.recordAnswer(a, in.m, now), true
 }
@@ -168,7 +172,7 @@ func (e *endpoint) release(a *attempt) {
 }
 
 // retryOverTCP repeats an attempt over TCP. Its round trip time is that of UDP.
-func (e *endpoint) retryOverTCP(a *attempt, in *reply, now time.Time, batch *wire.SendBatch) outcome {
+func (e *endpoint) retryOverTCP(a *attempt, in *reply, now time.Time, batch *wire.SendBatch) Failure {
 	a.udpRTT = max(now.Sub(a.sentAt), 1) // 0 means no UDP answer
 	a.caseChanged = in.caseChanged
 	if in.truncated {
@@ -186,19 +190,19 @@ func (e *endpoint) retryOverTCP(a *attempt, in *reply, now time.Time, batch *wir
 	if err := a.transport.send(a, batch); err != nil {
 		return e.recordFailure(a, err, now)
 	}
-	return outcome{}
+	return Failure{}
 }
 
 // recordAnswer records an answer.
-func (e *endpoint) recordAnswer(a *attempt, m *wire.Message, now time.Time) outcome {
+func (e *endpoint) recordAnswer(a *attempt, m *wire.Message, now time.Time) Failure {
 	rcode := m.Rcode()
 	switch {
 	case rcode != wire.RcodeSuccess && rcode != wire.RcodeNXDomain:
-		return e.recordBadAnswer(a, now, outcome{cause: rcodeCause(rcode), rcode: rcode, edns: m.HasOPT(), err: errRcode})
+		return e.recordBadAnswer(a, now, Failure{Rcode: rcode, Err: errRcode, cause: rcodeCause(rcode), edns: m.HasOPT()})
 	case m.IsReferral():
-		return e.recordBadAnswer(a, now, outcome{cause: CauseLame, rcode: wire.RcodeServFail, edns: true, err: errLame})
+		return e.recordBadAnswer(a, now, Failure{Rcode: wire.RcodeServFail, Err: errLame, cause: CauseLame, edns: true})
 	}
-	if !e.trustAD && e.Network != "tls" && e.Network != "https" {
+	if !e.TrustAD && e.Network != "tls" && e.Network != "https" {
 		m.ClearAuthentic()
 	}
 	rtt := a.udpRTT
@@ -215,12 +219,13 @@ func (e *endpoint) recordAnswer(a *attempt, m *wire.Message, now time.Time) outc
 	e.lastAnswer = a.sentAt.Add(rtt)
 	e.latency.observe(rtt, a.latencyStale)
 	e.capabilities.learnFromAnswer(a, now)
-	return outcome{}
+	return Failure{}
 }
 
 // recordBadAnswer records an answer with a bad response code. It does not count as a latency sample: a server that
 // refuses everything does so quickly.
-func (e *endpoint) recordBadAnswer(a *attempt, now time.Time, out outcome) outcome {
+func (e *endpoint) recordBadAnswer(a *attempt, now time.Time, out Failure) Failure {
+	out.Reason = Rcode
 	e.count.failures[out.cause].Add(1)
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -230,16 +235,15 @@ func (e *endpoint) recordBadAnswer(a *attempt, now time.Time, out outcome) outco
 }
 
 // recordFailure records that an attempt ended with an error.
-func (e *endpoint) recordFailure(a *attempt, err error, now time.Time) outcome {
-	cause := errorCause(err)
-	if cause != CauseMalformed && (cause != CauseTimeout || !a.timeoutCounted) { // those are counted already
-		e.count.failures[cause].Add(1)
+func (e *endpoint) recordFailure(a *attempt, err error, now time.Time) Failure {
+	out := failureOf(err)
+	if out.cause != CauseMalformed && (out.cause != CauseTimeout || !a.timeoutCounted) { // those are counted already
+		e.count.failures[out.cause].Add(1)
 	}
-	out := outcome{cause: cause, err: err}
-	if cause == CauseLimit {
+	if out.cause == CauseLimit {
 		return out
 	}
-	e.lastReason.Store(uint32(out.reason()))
+	e.lastReason.Store(uint32(out.Reason))
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.recordFaultLocked(a, now)
@@ -304,7 +308,7 @@ func (e *endpoint) markAliveLocked() {
 		e.loopMonitor.recheck() // the address may now belong to another server
 	}
 	e.failures = 0
-	e.prober.stopLocked()
+	e.stopProbingLocked()
 }
 
 // penalizeLocked raises the latency after an attempt, sent at start, that got no answer or a network error. Parallel
@@ -325,7 +329,7 @@ func (e *endpoint) penalizeLocked(start, now time.Time) {
 	if e.failures++; e.failures >= downFailures && now.Sub(e.failingSince) >= downAfter {
 		e.down.Store(true)
 	}
-	e.prober.startLocked(e)
+	e.startProbingLocked()
 }
 
 // When an upstream counts as down. It then gets only probes.
@@ -355,44 +359,35 @@ const (
 	slowProbe = "\x00\x00\x01\x00\x00\x01\x00\x00\x00\x00\x00\x01\x00\x00\x06\x00\x01" + probeOPT
 )
 
-// A prober sends probes while its upstream fails. endpoint.mu guards it.
-type prober struct {
-	timer   *time.Timer // nil until first needed
-	running bool
-	stopped bool     // the upstream was removed
-	sent    int      // probes since the start
-	quick   *attempt // pending; nil: none
-	slow    *attempt // pending; nil: none
-}
-
-// startLocked starts probing unless it is running.
-func (p *prober) startLocked(e *endpoint) {
-	if p.running || p.stopped {
+// startProbingLocked starts probing unless it is running.
+func (e *endpoint) startProbingLocked() {
+	if e.probing || e.probesEnded {
 		return
 	}
-	p.running, p.sent = true, 0
-	if p.timer == nil {
-		p.timer = time.AfterFunc(firstProbeDelay, e.probe)
+	e.probing, e.probesSent = true, 0
+	if e.probeTimer == nil {
+		e.probeTimer = time.AfterFunc(firstProbeDelay, e.probe)
 		return
 	}
-	p.timer.Reset(firstProbeDelay)
+	e.probeTimer.Reset(firstProbeDelay)
 }
 
-// stopLocked stops probing.
-func (p *prober) stopLocked() {
-	if p.running {
-		p.running = false
-		p.timer.Stop()
+// stopProbingLocked stops probing.
+func (e *endpoint) stopProbingLocked() {
+	if e.probing {
+		e.probing = false
+		e.probeTimer.Stop()
 	}
-	cancelProbe(&p.quick)
-	cancelProbe(&p.slow)
+	for i := range e.probes {
+		e.cancelProbeLocked(i)
+	}
 }
 
-// cancelProbe cancels a probe, if there is one.
-func cancelProbe(probe **attempt) {
-	if a := *probe; a != nil {
+// cancelProbeLocked cancels a probe, if there is one.
+func (e *endpoint) cancelProbeLocked(i int) {
+	if a := e.probes[i]; a != nil {
 		_ = a.transport.cancel(a)
-		*probe = nil
+		e.probes[i] = nil
 	}
 }
 
@@ -403,38 +398,32 @@ func (e *endpoint) probe() {
 	defer batch.Flush()
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	p := &e.prober
-	if !p.running {
+	if !e.probing {
 		return
 	}
-	p.timer.Reset(probeInterval)
-	kind, query := &p.quick, quickProbe
-	if p.sent%slowProbeEvery == 0 {
-		kind, query = &p.slow, slowProbe
+	e.probeTimer.Reset(probeInterval)
+	kind, query := 0, quickProbe
+	if e.probesSent%slowProbeEvery == 0 {
+		kind, query = 1, slowProbe
 	}
-	p.sent++
-	cancelProbe(kind)
-	a := &attempt{query: []byte(query), transport: e.primary, sentAt: e.now(), endpoint: e}
-	a.onReply = func(r reply, _ *wire.SendBatch) { e.handleProbeReply(a, r) }
+	e.probesSent++
+	e.cancelProbeLocked(kind)
+	a := &attempt{query: []byte(query), transport: e.primary, sentAt: e.Now(), receiver: e, index: kind}
 	e.count.probes.Add(1)
 	if a.transport.send(a, &batch) == nil { // on error the next probe may succeed
-		*kind = a
+		e.probes[kind] = a
 	}
 }
 
-// handleProbeReply handles the reply to a probe.
-func (e *endpoint) handleProbeReply(a *attempt, r reply) {
-	now := e.now()
+// handleReply handles the reply to a probe. It ignores that to a loop probe.
+func (e *endpoint) handleReply(a *attempt, r reply, _ *wire.SendBatch) {
+	now := e.Now()
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	switch a {
-	case e.prober.quick:
-		e.prober.quick = nil
-	case e.prober.slow:
-		e.prober.slow = nil
-	default:
+	if e.probes[a.index] != a {
 		return
 	}
+	e.probes[a.index] = nil
 	if r.err != nil {
 		return
 	}
@@ -450,7 +439,7 @@ const loopProbeReplyTime = 2 * time.Second
 func (e *endpoint) sendLoopProbe(query []byte) {
 	var batch wire.SendBatch
 	defer batch.Flush()
-	a := &attempt{query: query, transport: e.primary, sentAt: e.now(), endpoint: e, onReply: func(reply, *wire.SendBatch) {}}
+	a := &attempt{query: query, transport: e.primary, sentAt: e.Now(), receiver: e}
 	if a.transport.send(a, &batch) == nil {
 		time.AfterFunc(loopProbeReplyTime, func() { _ = a.transport.cancel(a) })
 	}
@@ -458,10 +447,37 @@ func (e *endpoint) sendLoopProbe(query []byte) {
 
 // observeRTT counts a good answer.
 func (c *counters) observeRTT(rtt time.Duration) {
-	i := 0
-	for i < len(rttBounds) && rtt > rttBounds[i] {
-		i++
-	}
+	i, _ := slices.BinarySearch(rttBounds[:], rtt)
 	c.rtts[i].Add(1)
 	c.rttSum.Add(int64(rtt))
+}
+
+func (e *endpoint) stats() ServerStats {
+	s := ServerStats{
+		Network: e.Network, Name: e.Name, Addr: e.Addr, Far: e.far,
+		Requests: e.count.requests.Load(), Truncated: e.count.truncated.Load(),
+		Hedged: e.count.hedged.Load(), Won: e.count.won.Load(), Probes: e.count.probes.Load(),
+		RTTSum: time.Duration(e.count.rttSum.Load()), Outstanding: int(e.outstanding.Load()),
+		Failing: e.failing.Load(), Down: e.down.Load(), Looped: e.loopMonitor.looping.Load(),
+	}
+	for i := range s.RTTs {
+		s.RTTs[i] = e.count.rtts[i].Load()
+	}
+	for cause := range s.Failures {
+		s.Failures[cause] = e.count.failures[cause].Load()
+	}
+	if e.sockets != nil {
+		s.Sockets, _ = e.sockets.openCount()
+	}
+	s.Open, s.Opened = e.conns.openCount()
+	s.Resumed = e.count.resumed.Load()
+	if err := e.conns.lastError(); err != nil {
+		s.LastError = err.Error()
+	}
+	now := e.Now()
+	e.mu.Lock()
+	s.SRTT, s.P95 = e.latency.srtt, e.latency.p95
+	s.Limitations = e.capabilities.limitations(now)
+	e.mu.Unlock()
+	return s
 }

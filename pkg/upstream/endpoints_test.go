@@ -105,9 +105,7 @@ func TestEndpointsEmpty(t *testing.T) {
 				t.Errorf("Set(%v, %v): empty %v, want %v", step.ready, step.last, got, want)
 			}
 			start := time.Now()
-			ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
-			r, err := p.Exchange(ctx, upstreamtest.Question(t, "www.example."), nil)
-			cancel()
+			r, err := exchange(p, upstreamtest.Question(t, "www.example."), time.Hour)
 			if got := outcome(t, r, err); got != step.want {
 				t.Errorf("Set(%v, %v): outcome %q, want %q", step.ready, step.last, got, step.want)
 			}

@@ -11,6 +11,10 @@ import (
 	"github.com/nodecache/node-cache/pkg/wire"
 )
 
+type receiverFunc func(err error)
+
+func (f receiverFunc) Answered(_ *wire.Message, err error, _ *wire.SendBatch) { f(err) }
+
 // A timer that fires just when it is set again, or stopped, does not affect the newer attempt.
 func TestExchangeEarlyTimer(t *testing.T) {
 	t.Parallel()
@@ -24,24 +28,22 @@ func TestExchangeEarlyTimer(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		w := waiter{done: make(chan struct{})}
+		answered := make(chan error, 1)
 		var batch wire.SendBatch
-		x, failure := p.start(upstreamtest.Question(t, "www.example."), time.Now().Add(4*time.Second), &w, &batch)
-		if failure != nil {
-			t.Fatal(failure)
-		}
+		p.Ask(upstreamtest.Question(t, "www.example."), time.Now().Add(4*time.Second), receiverFunc(func(err error) { answered <- err }), &batch)
 		batch.Flush()
+		x := p.timers.entries[0]
 		x.onTimer(&batch)
-		<-w.done
+		err = <-answered
 		x.onTimer(&batch)
 		batch.Flush()
-		if w.err != nil || len(s.Queries()) != 1 {
-			t.Errorf("error %v after %d queries, want an answer to the first", w.err, len(s.Queries()))
+		if err != nil || len(s.Queries()) != 1 {
+			t.Errorf("error %v after %d queries, want an answer to the first", err, len(s.Queries()))
 		}
 		if got := p.Stats().Servers[0]; got.Failing || got.Failures[CauseTimeout] > 0 || got.Hedged > 0 {
 			t.Errorf("failing %v, %d timeouts, %d hedges, want none: it had its time", got.Failing, got.Failures[CauseTimeout], got.Hedged)
 		}
-		p.snapshot.Load().all[0].closeIdle()
+		p.snapshot.Load().all[0].closeIdle(false)
 	})
 }
 
@@ -55,16 +57,16 @@ func TestExchangeLateReplies(t *testing.T) {
 			t.Fatal(err)
 		}
 		ep := p.snapshot.Load().all[0]
-		defer ep.closeIdle()
+		defer ep.closeIdle(false)
 		now := time.Now()
 		x := &exchange{pool: p, query: upstreamtest.Question(t, "www.example."), deadline: now.Add(4 * time.Second), snapshot: p.snapshot.Load()}
 		var batch wire.SendBatch
 		for i, timeout := range []time.Duration{400e6, 200e6} {
-			tr := &attempt{exchange: x, endpoint: ep, query: x.query, index: i, sentAt: now, timeout: timeout, hedgeDelay: time.Millisecond}
+			tr := &attempt{receiver: x, query: x.query, index: i, sentAt: now, timeout: timeout, hedgeDelay: time.Millisecond}
 			if err := ep.send(tr, &batch); err != nil {
 				t.Fatal(err)
 			}
-			x.attempts[i] = tr
+			x.attempts[i], x.endpoints[i] = tr, ep
 			x.numStarted, x.numRunning = i+1, i+1
 		}
 		batch.Flush()

@@ -25,6 +25,20 @@ var (
 	errLame       = fmt.Errorf("%w: referral", errRcode)
 	errLimit      = errors.New("limit reached") // a limit of this process, not an upstream's fault
 	errPanic      = errors.New("recovered from a panic")
+	errTLS        = errors.New("TLS failed")                         // marks certificate errors and other TLS protocol errors
+	errDied       = errors.New("connection ended")                   // marks the error of a connection that ended with pending queries
+	errRemoved    = fmt.Errorf("upstream removed: %w", errLimit)     // it is no longer in the list
+	errStatus     = errors.New("HTTP response without a DNS answer") // marks HTTP responses that carry none
+	errSilent     = errors.New("peer does not answer")
+)
+
+// Why a connection ended. This process causes the first four.
+var (
+	errIdle      = errors.New("idle")
+	errShutdown  = errors.New("shut down")
+	errAged      = errors.New("too old")
+	errAbandoned = errors.New("no query waits for it")
+	errStuck     = errors.New("peer does not read")
 )
 
 // A Reason says why a query got no good answer.
@@ -59,6 +73,11 @@ type Failure struct {
 	Reason Reason
 	Rcode  uint16 // last bad response code, if Reason is Rcode
 	Err    error  // error of the last attempt with that reason; never nil
+
+	// Of the failure of one attempt:
+	cause      Cause
+	edns       bool // the answer had an OPT record, or was no refusal of one
+	headerOnly bool // the answer was a header without a question
 }
 
 // Error returns the reason and its details.
@@ -114,6 +133,18 @@ func errorCause(err error) Cause {
 		return CauseConnRefused
 	}
 	return CauseNetwork
+}
+
+// failureOf describes the error of an attempt.
+func failureOf(err error) Failure {
+	f := Failure{Reason: Network, Err: err, cause: errorCause(err)}
+	switch {
+	case errors.Is(err, errMalformed):
+		f.Reason = Malformed
+	case f.cause == CauseTimeout:
+		f.Reason = Timeout
+	}
+	return f
 }
 
 // rcodeCause classifies a bad response code.

@@ -54,9 +54,7 @@ func FuzzDatagram(f *testing.F) {
 				return ours, nil
 			},
 		})
-		ctx, cancel := context.WithTimeout(t.Context(), 4*time.Second)
-		defer cancel()
-		r, err := p.Exchange(ctx, q, nil)
+		r, err := exchange(p, q, 4*time.Second)
 		if err != nil {
 			if got := outcome(t, r, err); got == "timeout" || got == "malformed" {
 				t.Errorf("outcome %q, want the good answer", got)
@@ -104,9 +102,7 @@ func FuzzStream(f *testing.F) {
 			},
 		})
 		run(t, p) // its end closes the connection opened instead of this one
-		ctx, cancel := context.WithTimeout(t.Context(), 4*time.Second)
-		defer cancel()
-		r, err := p.Exchange(ctx, q, nil)
+		r, err := exchange(p, q, 4*time.Second)
 		if good := upstreamtest.Forged(q); split(stream, good) && !bytes.Equal(r, good) {
 			t.Errorf("%x, %v, want the answer among the frames", r, err)
 		}

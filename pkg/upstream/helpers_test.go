@@ -3,6 +3,7 @@
 package upstream_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"flag"
@@ -21,6 +22,7 @@ import (
 	"github.com/nodecache/node-cache/internal/proctest"
 	"github.com/nodecache/node-cache/pkg/upstream"
 	"github.com/nodecache/node-cache/pkg/upstream/upstreamtest"
+	"github.com/nodecache/node-cache/pkg/wire"
 )
 
 // Servers in memory.
@@ -109,10 +111,39 @@ func ask(tb testing.TB, p *upstream.Pool) string {
 
 func askName(tb testing.TB, p *upstream.Pool, name string) string {
 	tb.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 4500*time.Millisecond)
-	defer cancel()
-	r, err := p.Exchange(ctx, upstreamtest.Question(tb, name), nil)
+	r, err := exchange(p, upstreamtest.Question(tb, name), 4500*time.Millisecond)
 	return outcome(tb, r, err)
+}
+
+// askFor is ask with another timeout.
+func askFor(tb testing.TB, p *upstream.Pool, long time.Duration) string {
+	tb.Helper()
+	r, err := exchange(p, upstreamtest.Question(tb, "www.example."), long)
+	return outcome(tb, r, err)
+}
+
+// A receiver receives the answer to one query.
+type receiver struct {
+	answer []byte
+	err    error
+	done   chan struct{}
+}
+
+func (r *receiver) Answered(answer *wire.Message, err error, _ *wire.SendBatch) {
+	if r.err = err; err == nil {
+		r.answer = bytes.Clone(answer.Raw)
+	}
+	close(r.done)
+}
+
+// exchange asks and waits for the answer.
+func exchange(p *upstream.Pool, q []byte, long time.Duration) ([]byte, error) {
+	r := receiver{done: make(chan struct{})}
+	var batch wire.SendBatch
+	p.Ask(bytes.Clone(q), time.Now().Add(long), &r, &batch)
+	batch.Flush()
+	<-r.done
+	return r.answer, r.err
 }
 
 func outcome(tb testing.TB, r []byte, err error) string {

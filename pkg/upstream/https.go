@@ -25,15 +25,20 @@ const dnsMessage = "application/dns-message" // RFC 8484 section 6
 // connection.
 const pingAfter = dropSilentAfter / 2
 
-// errStatus marks HTTP responses that carry no DNS answer.
-var errStatus = errors.New("HTTP response without a DNS answer")
-
 // An httpsConn is the link of an HTTP/2 connection (RFC 8484). Each query is a request with its own goroutine, as
 // net/http requires.
 type httpsConn struct {
 	*conn
 	client *http.ClientConn // set before open
 	queue  []*attempt       // started by the next flush; guarded by connPool.mu
+}
+
+// newHTTPSPool makes the transport for HTTPS.
+func newHTTPSPool(c *common, t Target, count *counters) *connPool {
+	p := newConnPool(c, t, count, func(c *conn) link { return &httpsConn{conn: c} })
+	p.tlsClient = newTLSClient(c, t, count, "h2")
+	p.maxYoung, p.maxPending = 2*c.Connections+2, maxInflight // the peer may allow few requests on each
+	return p
 }
 
 // fullLocked implements link.
@@ -44,7 +49,7 @@ func (h *httpsConn) blocked() bool { return h.client.Available() == 0 }
 
 // queueLocked implements link.
 func (h *httpsConn) queueLocked(a *attempt, _ *wire.SendBatch) (first bool) {
-	wire.SetID(a.pending.sent, 0) // RFC 8484 section 4.1
+	wire.SetID(a.sent, 0) // RFC 8484 section 4.1
 	h.queue = append(h.queue, a)
 	return len(h.queue) == 1
 }
@@ -73,7 +78,7 @@ func (h *httpsConn) start(ctx context.Context, nc net.Conn) (err error) {
 }
 
 // serve waits until the peer or this process ends the connection.
-func (h *httpsConn) serve(ctx context.Context, _ net.Conn) error {
+func (h *httpsConn) serve(ctx context.Context, _ net.Conn) {
 	ended := func(client *http.ClientConn) {
 		if err := client.Err(); err != nil {
 			h.fail(err)
@@ -84,7 +89,6 @@ func (h *httpsConn) serve(ctx context.Context, _ net.Conn) error {
 	h.Flush()       //nolint:contextcheck // queries that came while it opened: each has its own context
 	<-ctx.Done()
 	_ = h.client.Close()
-	return nil
 }
 
 // Flush starts the queued requests.
@@ -96,13 +100,13 @@ func (h *httpsConn) Flush() {
 		return
 	}
 	for _, a := range h.queue {
-		if a.pending.conn != h.conn {
+		if a.conn != h.conn {
 			continue // canceled
 		}
 		ctx, cancel := context.WithCancel(context.Background())
-		a.pending.stop = cancel
+		a.stop = cancel
 		p.running++
-		go h.do(ctx, cancel, a, wire.AppendPadded(nil, a.pending.sent)) // joined by wait
+		go h.do(ctx, cancel, a, wire.AppendPadded(nil, a.sent)) // joined by wait
 	}
 	clear(h.queue)
 	h.queue = h.queue[:0]
@@ -119,7 +123,7 @@ func (h *httpsConn) do(ctx context.Context, cancel context.CancelFunc, a *attemp
 	var batch wire.SendBatch
 	defer batch.Flush()
 	if h.claim(a, &err, &batch) {
-		a.deliver(p.parseResponse(a, msg, age, err), &batch) //nolint:contextcheck // it may ask another server
+		a.receiver.handleReply(a, p.parseResponse(a, msg, age, err), &batch) //nolint:contextcheck // it may ask another server
 	}
 }
 
@@ -127,13 +131,13 @@ func (h *httpsConn) do(ctx context.Context, cancel context.CancelFunc, a *attemp
 // has not moved. err becomes the reason why it could not move.
 func (h *httpsConn) claim(a *attempt, err *error, batch *wire.SendBatch) bool {
 	p := h.pool
-	now := p.now()
+	now := p.Now()
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if a.pending.conn != h.conn {
+	if a.conn != h.conn {
 		return false
 	}
-	a.pending.stop = nil
+	a.stop = nil
 	defer h.checkIdleLocked(now)
 	if !errors.Is(*err, errDied) {
 		h.removeLocked(now, a)
@@ -153,7 +157,7 @@ func (p *connPool) parseResponse(a *attempt, msg []byte, age uint32, err error) 
 	case err != nil && !errors.Is(err, errMalformed):
 		return reply{err: err}
 	case err != nil:
-	case !wire.Answers(a.pending.sent, msg):
+	case !wire.Answers(a.sent, msg):
 		p.count.failures[CauseMismatch].Add(1)
 		return reply{err: fmt.Errorf("%w: other question or ID", errMalformed)}
 	default:

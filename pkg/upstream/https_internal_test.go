@@ -209,13 +209,13 @@ func TestHTTPSAge(t *testing.T) {
 			age = tt.age
 			got := make(chan string, 1)
 			h.query(t, "www.example.", func(a *attempt) {
-				a.onReply = func(r reply, _ *wire.SendBatch) {
+				a.receiver = replyFunc(func(r reply, _ *wire.SendBatch) {
 					var ttls []uint32
 					for _, record := range r.m.Records {
 						ttls = append(ttls, r.m.RecordTTL(record))
 					}
 					got <- fmt.Sprint(ttls)
-				}
+				})
 			})
 			if got := <-got; got != tt.want {
 				t.Errorf("after %d s: %s, want %s", tt.age, got, tt.want)

@@ -3,6 +3,7 @@
 package upstream
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"io"
@@ -18,7 +19,7 @@ import (
 // Bounds of loop probes.
 const (
 	loopProbeTTL  = 30 * time.Second // a probe that returns later is treated as a client's query
-	maxLoopProbes = 4096             // remembered at once; the oldest are evicted
+	maxLoopProbes = 4096             // remembered at once; no more are sent
 )
 
 // LoopDetector finds upstreams that send queries back to this process, through any number of resolvers. It sends each
@@ -26,75 +27,52 @@ const (
 // process share one, as the query may return on any route. Its methods are safe for concurrent use.
 type LoopDetector struct {
 	rand io.Reader
-	now  func() time.Time
 
-	mu    sync.Mutex // guards the fields below
-	sent  map[string]loopProbe
-	order []string // keys of sent, oldest first
+	mu   sync.Mutex        // guards sent
+	sent map[string]func() // by name of a probe that may return, what to call then
 }
 
-// A loopProbe is one query that may return.
-type loopProbe struct {
-	sentAt   time.Time
-	onReturn func() // called when it returns
-}
-
-// NewLoopDetector makes a LoopDetector without probes. random is the source of names; nil: crypto/rand. now is the
-// clock; nil: time.Now.
-func NewLoopDetector(random io.Reader, now func() time.Time) *LoopDetector {
-	if random == nil {
-		random = rand.Reader
-	}
-	if now == nil {
-		now = time.Now //nolint:forbidigo // the default of an injected clock
-	}
-	return &LoopDetector{rand: random, now: now, sent: make(map[string]loopProbe)}
+// NewLoopDetector makes a LoopDetector without probes. random is the source of names; nil: crypto/rand.
+func NewLoopDetector(random io.Reader) *LoopDetector {
+	return &LoopDetector{rand: cmp.Or(random, rand.Reader), sent: map[string]func(){}}
 }
 
 // Detected reports whether name, canonical and in wire form, is that of a probe of the last 30 s. If so, the upstream
 // that the probe was sent to counts as a loop.
 func (d *LoopDetector) Detected(name []byte) bool {
-	now := d.now()
 	d.mu.Lock()
-	p, ok := d.sent[string(name)]
+	onReturn := d.sent[string(name)]
 	d.mu.Unlock()
-	if !ok || now.Sub(p.sentAt) > loopProbeTTL {
+	if onReturn == nil {
 		return false
 	}
-	p.onReturn()
+	onReturn()
 	return true
 }
 
-// probe returns a query for a random name below zone. When it returns, back is called, from any goroutine and
-// possibly more than once. The result is nil if the zone's name is too long or there is no randomness.
-func (d *LoopDetector) probe(zone []byte, back func()) []byte {
+// probe returns a query for a random name below zone. When it returns, onReturn is called, from any goroutine and
+// possibly more than once. The result is nil if the zone's name is too long, too many probes may still return, or there
+// is no randomness.
+func (d *LoopDetector) probe(zone []byte, onReturn func()) []byte {
 	var nonce [wire.LoopNonce]byte
 	if _, err := io.ReadFull(d.rand, nonce[:]); err != nil {
 		return nil
 	}
 	query := append(make([]byte, 0, 12+255+4), 0, 0, 1, 0, 0, 1, 0, 0, 0, 0, 0, 0) // RD, one question
 	query = wire.AppendLoopName(query, nonce, zone)
-	if len(query) == 12 {
-		return nil
-	}
 	name := string(query[12:])
-	now := d.now()
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.evictLocked(now)
-	d.sent[name] = loopProbe{now, back}
-	d.order = append(d.order, name)
-	return append(query, 0, byte(wire.TypeA), 0, byte(wire.ClassIN))
-}
-
-// evictLocked makes room for one more probe.
-func (d *LoopDetector) evictLocked(now time.Time) {
-	old := 0
-	for old < len(d.order) && (len(d.order)-old >= maxLoopProbes || now.Sub(d.sent[d.order[old]].sentAt) > loopProbeTTL) {
-		delete(d.sent, d.order[old])
-		old++
+	if name == "" || len(d.sent) == maxLoopProbes {
+		return nil
 	}
-	d.order = append(d.order[:0], d.order[old:]...)
+	d.sent[name] = onReturn
+	time.AfterFunc(loopProbeTTL, func() {
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		delete(d.sent, name)
+	})
+	return append(query, 0, byte(wire.TypeA), 0, byte(wire.ClassIN))
 }
 
 // An upstream is probed for a loop at its first use, after the list has changed, and from time to time. A looping
@@ -142,7 +120,7 @@ func (m *loopMonitor) probeDue(now time.Time) {
 
 // recheck makes the next query start a probe: the server behind the address may have changed.
 func (m *loopMonitor) recheck() {
-	if m.loopDetector == nil {
+	if m.LoopDetector == nil {
 		m.nextProbe.Store(math.MaxInt64)
 		return
 	}
@@ -183,7 +161,7 @@ func (m *loopMonitor) probe() {
 		m.scheduleLocked(loopProbeTimeout, func() { m.probeExpired(number) })
 	}
 	m.mu.Unlock()
-	if query := m.loopDetector.probe(m.zone, func() { m.probeReturned(number) }); query != nil {
+	if query := m.LoopDetector.probe(m.Zone, func() { m.probeReturned(number) }); query != nil {
 		m.send(query)
 	}
 }
@@ -200,7 +178,7 @@ func (m *loopMonitor) probeReturned(number uint64) {
 	m.scheduleLocked(jitter(loopRecheckInterval, 3), m.probe)
 	m.mu.Unlock()
 	if found {
-		m.log.Warn("upstream loop detected", "upstream", m.upstream)
+		m.Log.Warn("upstream loop detected", "upstream", m.upstream)
 	}
 }
 
@@ -214,7 +192,7 @@ func (m *loopMonitor) probeExpired(number uint64) {
 	}
 	m.mu.Unlock()
 	if cleared {
-		m.log.Info("upstream loop cleared", "upstream", m.upstream)
+		m.Log.Info("upstream loop cleared", "upstream", m.upstream)
 	}
 }
 

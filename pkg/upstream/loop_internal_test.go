@@ -5,10 +5,10 @@ package upstream
 import (
 	"bytes"
 	"context"
-	"crypto/rand"
 	"errors"
 	"io"
 	"log/slog"
+	"maps"
 	"sync"
 	"testing"
 	"testing/iotest"
@@ -39,65 +39,65 @@ func probeName(t *testing.T, query []byte) []byte {
 
 func TestLoopDetector(t *testing.T) {
 	t.Parallel()
-	now := time.Unix(1795212600, 0)
-	d := NewLoopDetector(nil, func() time.Time { return now })
-	back := map[string]int{}
-	one := probeName(t, d.probe([]byte(rootZone), func() { back["one"]++ }))
-	two := probeName(t, d.probe([]byte("\x05local\x00"), func() { back["two"]++ }))
-	if bytes.Equal(one, two) {
-		t.Fatalf("two probes for %x", one)
-	}
-	other := probeName(t, NewLoopDetector(nil, nil).probe([]byte(rootZone), func() { back["other"]++ }))
-	if d.Detected(other) || d.Detected([]byte(rootZone)) {
-		t.Error("a query of another process is taken for its own")
-	}
-	first, again := d.Detected(one), d.Detected(one)
-	if !first || !again || !d.Detected(two) {
-		t.Error("a query of its own is not known")
-	}
-	now = now.Add(loopProbeTTL + 1)
-	if d.Detected(one) {
-		t.Error("an old query is still known")
-	}
-	if want := map[string]int{"one": 2, "two": 1}; back["one"] != 2 || back["two"] != 1 || back["other"] != 0 {
-		t.Errorf("got %v, want %v", back, want)
-	}
-	if q := d.probe(bytes.Repeat([]byte("\x01a"), 120), nil); q != nil {
-		t.Errorf("probe for a name too long: %x", q)
-	}
-	if q := NewLoopDetector(iotest.ErrReader(io.EOF), nil).probe([]byte(rootZone), nil); q != nil {
-		t.Errorf("probe without randomness: %x", q)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		d := NewLoopDetector(nil)
+		back := map[string]int{}
+		one := probeName(t, d.probe([]byte(rootZone), func() { back["one"]++ }))
+		two := probeName(t, d.probe([]byte("\x05local\x00"), func() { back["two"]++ }))
+		if bytes.Equal(one, two) {
+			t.Fatalf("two probes for %x", one)
+		}
+		other := probeName(t, NewLoopDetector(nil).probe([]byte(rootZone), func() { back["other"]++ }))
+		if d.Detected(other) || d.Detected([]byte(rootZone)) {
+			t.Error("a query of another process is taken for its own")
+		}
+		first, again := d.Detected(one), d.Detected(one)
+		if !first || !again || !d.Detected(two) {
+			t.Error("a query of its own is not known")
+		}
+		time.Sleep(loopProbeTTL - 1)
+		if !d.Detected(one) {
+			t.Error("a query is forgotten early")
+		}
+		time.Sleep(1)
+		synctest.Wait()
+		if d.Detected(one) {
+			t.Error("an old query is still known")
+		}
+		if want := map[string]int{"one": 3, "two": 1}; !maps.Equal(back, want) {
+			t.Errorf("got %v, want %v", back, want)
+		}
+		if q := d.probe(bytes.Repeat([]byte("\x01a"), 120), nil); q != nil {
+			t.Errorf("probe for a name too long: %x", q)
+		}
+		if q := NewLoopDetector(iotest.ErrReader(io.EOF)).probe([]byte(rootZone), nil); q != nil {
+			t.Errorf("probe without randomness: %x", q)
+		}
+	})
 }
 
 // The detector remembers a bounded number of probes, for a limited time.
 func TestLoopDetectorBound(t *testing.T) {
 	t.Parallel()
-	now := time.Unix(1795212600, 0)
-	d := NewLoopDetector(nil, func() time.Time { return now })
-	var names [][]byte
-	for range maxLoopProbes + 10 {
-		names = append(names, probeName(t, d.probe([]byte(rootZone), func() {})))
-	}
-	known := 0
-	for _, name := range names {
-		if d.Detected(name) {
-			known++
+	synctest.Test(t, func(t *testing.T) {
+		d := NewLoopDetector(nil)
+		for range maxLoopProbes {
+			probeName(t, d.probe([]byte(rootZone), func() {}))
 		}
-	}
-	if known != maxLoopProbes || d.Detected(names[0]) || len(d.sent) != maxLoopProbes || len(d.order) != maxLoopProbes {
-		t.Errorf("%d known of %d and %d, want the latest %d", known, len(d.sent), len(d.order), maxLoopProbes)
-	}
-	now = now.Add(loopProbeTTL + 1)
-	d.probe([]byte(rootZone), func() {})
-	if len(d.sent) != 1 || len(d.order) != 1 {
-		t.Errorf("%d and %d are remembered after all but one are old", len(d.sent), len(d.order))
-	}
+		if q := d.probe([]byte(rootZone), func() {}); q != nil || len(d.sent) != maxLoopProbes {
+			t.Errorf("probe %x above the bound, %d are remembered, want %d", q, len(d.sent), maxLoopProbes)
+		}
+		time.Sleep(loopProbeTTL)
+		synctest.Wait()
+		if q := d.probe([]byte(rootZone), func() {}); q == nil || len(d.sent) != 1 {
+			t.Errorf("probe %x, %d are remembered after all but one are old", q, len(d.sent))
+		}
+	})
 }
 
 func TestLoopDetectorConcurrent(t *testing.T) {
 	t.Parallel()
-	d := NewLoopDetector(nil, nil)
+	d := NewLoopDetector(nil)
 	var all sync.WaitGroup
 	for range 8 {
 		all.Go(func() {
@@ -148,10 +148,8 @@ func (f *fakeLoop) sent() (probes, found int) {
 
 // newFakeLoopMonitor makes a monitor of the fake upstream.
 func newFakeLoopMonitor(f *fakeLoop) *loopMonitor {
-	f.detector = NewLoopDetector(nil, time.Now)
-	return newLoopMonitor(&common{
-		rand: rand.Reader, now: time.Now, log: slog.New(warnings{slog.DiscardHandler, f}), loopDetector: f.detector, zone: []byte(rootZone),
-	}, "udp://192.0.2.1:53", f.send)
+	f.detector = NewLoopDetector(nil)
+	return newLoopMonitor(newCommon(Config{Log: slog.New(warnings{slog.DiscardHandler, f}), LoopDetector: f.detector, Zone: []byte(rootZone)}), "udp://192.0.2.1:53", f.send)
 }
 
 // warnings is a log handler that counts warnings.

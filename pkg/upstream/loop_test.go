@@ -22,7 +22,7 @@ func TestPoolExcludesLoop(t *testing.T) {
 		t.Run(network, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				loops := upstream.NewLoopDetector(nil, nil)
+				loops := upstream.NewLoopDetector(nil)
 				var recovered atomic.Bool
 				a := upstreamtest.New(func(q upstreamtest.Query) upstreamtest.Action {
 					switch {

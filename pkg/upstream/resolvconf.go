@@ -21,8 +21,8 @@ const (
 
 // A source provides a part of the list: one address, or the addresses of a watched resolv.conf(5).
 type source struct {
+	*common
 	target Target // the address, or the path of the file
-	pool   *Pool
 
 	// Of a file:
 	servers    []netip.AddrPort // the last valid list
@@ -62,7 +62,7 @@ func (f *source) reload(ctx context.Context) bool {
 	text, err := filewatch.ReadFile(f.target.ResolvConf, maxConfSize)
 	if err != nil {
 		if !f.unreadable {
-			f.pool.log.WarnContext(ctx, "resolv.conf unreadable, keeping its last servers", "err", err)
+			f.Log.WarnContext(ctx, "resolv.conf unreadable, keeping its last servers", "err", err)
 		}
 		f.unreadable = true
 		return false
@@ -75,7 +75,7 @@ func (f *source) reload(ctx context.Context) bool {
 	servers := f.usableServers(ctx, text)
 	f.text = text
 	if len(servers) == 0 {
-		f.pool.log.WarnContext(ctx, "resolv.conf names no usable server, keeping its last servers", "path", f.target.ResolvConf)
+		f.Log.WarnContext(ctx, "resolv.conf names no usable server, keeping its last servers", "path", f.target.ResolvConf)
 		return false
 	}
 	changed := !slices.Equal(servers, f.servers)
@@ -92,7 +92,7 @@ func (f *source) effectiveText(text []byte) []byte {
 	}) {
 		return text
 	}
-	behind, err := filewatch.ReadFile(f.pool.systemdPath, maxConfSize)
+	behind, err := filewatch.ReadFile(f.SystemdResolvConf, maxConfSize)
 	if err != nil || len(nameservers(behind)) == 0 {
 		return text
 	}
@@ -107,12 +107,12 @@ func (f *source) usableServers(ctx context.Context, text []byte) []netip.AddrPor
 		addr := netip.AddrPortFrom(ip.Unmap(), 53)
 		switch {
 		case err != nil:
-			f.pool.log.WarnContext(ctx, "nameserver excluded", "reason", "not an address", "path", f.target.ResolvConf, "upstream", s)
+			f.Log.WarnContext(ctx, "nameserver excluded", "reason", "not an address", "path", f.target.ResolvConf, "upstream", s)
 		case slices.Contains(list, addr):
-		case f.pool.self(addr):
-			f.pool.log.WarnContext(ctx, "nameserver excluded", "reason", "own address", "path", f.target.ResolvConf, "upstream", addr)
+		case f.Self(addr):
+			f.Log.WarnContext(ctx, "nameserver excluded", "reason", "own address", "path", f.target.ResolvConf, "upstream", addr)
 		case len(list) == maxNameservers:
-			f.pool.log.WarnContext(ctx, "nameserver excluded", "reason", "too many", "path", f.target.ResolvConf, "upstream", addr)
+			f.Log.WarnContext(ctx, "nameserver excluded", "reason", "too many", "path", f.target.ResolvConf, "upstream", addr)
 		default:
 			list = append(list, addr)
 		}

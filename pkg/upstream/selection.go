@@ -4,41 +4,132 @@ package upstream
 
 import (
 	"math/rand/v2"
+	"net/netip"
+	"slices"
+	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/nodecache/node-cache/pkg/wire"
 )
 
-// A Policy is the order in which a pool asks its targets. Failing ones always come last.
-type Policy uint8
+// A Pool asks the upstreams of a route. Its methods are safe for concurrent use.
+type Pool struct {
+	*common
+	sources  []*source // one per target, in order; after New only Run uses them
+	hedges   atomic.Int64
+	timers   timerHeap
+	snapshot atomic.Pointer[snapshot] // may be outdated; currentSnapshot returns the current one
 
-// The policies.
-const (
-	Fastest    Policy = iota // by measured latency
-	Sequential               // in the order of the configuration
-	Random                   // in a new order for each query
-)
+	mu       sync.Mutex  // guards changes of snapshot, and the fields below
+	draining []*endpoint // removed from the list, may still have connections
+	runEnded bool        // Run has returned: keep no idle connections
+}
 
-// String returns the policy as it is configured.
-func (p Policy) String() string { return label(int(p), "fastest", "sequential", "random") }
+// A snapshot is the list of a pool's upstreams at one time. A published snapshot is immutable.
+type snapshot struct {
+	all        []*endpoint      // in order, last resorts at the end
+	lastResort []*endpoint      // the end of all: used only while no other upstream is healthy
+	version    uint64           // of Endpoints that it was made from
+	selfAddrs  []netip.AddrPort // of Endpoints, excluded as this process's own addresses
+}
 
-// A class ranks above the score.
-type class uint8
+// downReason returns the most specific reason why all upstreams are down.
+func (s *snapshot) downReason() Reason {
+	why := Network
+	for _, e := range s.all {
+		why = max(why, Reason(e.lastReason.Load()))
+	}
+	return why
+}
 
-const (
-	classHealthy    class = iota
-	classLastResort       // used only if no other upstream is healthy
-	classFailing          // it fails, or refuses the type
-	classExcluded         // never asked
-)
+// currentSnapshot returns the current list.
+func (p *Pool) currentSnapshot() *snapshot {
+	snap := p.snapshot.Load()
+	if p.Endpoints == nil || snap.version == p.Endpoints.version.Load() {
+		return snap
+	}
+	return p.refreshSnapshot()
+}
+
+// refreshSnapshot publishes the current endpoints, unless another goroutine just did.
+func (p *Pool) refreshSnapshot() *snapshot {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	ready, lastResort, version := p.Endpoints.list()
+	old := p.snapshot.Load()
+	if old.version == version {
+		return old
+	}
+	next := &snapshot{version: version}
+	others := func(servers []Server) []Target {
+		list := make([]Target, 0, len(servers))
+		for _, s := range servers {
+			switch {
+			case !p.Self(s.Addr):
+				list = append(list, Target{Network: "tcp", Addr: s.Addr, far: s.Far})
+				continue
+			case !slices.Contains(old.selfAddrs, s.Addr):
+				p.Log.Warn("upstream excluded", "reason", "own address", "upstream", s.Addr)
+			}
+			next.selfAddrs = append(next.selfAddrs, s.Addr)
+		}
+		return list
+	}
+	p.publishLocked(next, others(ready), others(lastResort))
+	return next
+}
+
+// publishLocked fills next and replaces the snapshot. An upstream in both keeps its endpoint, with latency, counters
+// and connections. A removed upstream gets no more queries.
+func (p *Pool) publishLocked(next *snapshot, entries, last []Target) {
+	known := map[Target]*endpoint{}
+	for _, e := range p.snapshot.Load().all {
+		known[e.Target] = e
+	}
+	seen := map[Target]bool{}
+	add := func(entries []Target) {
+		for _, k := range entries {
+			if !seen[k] {
+				seen[k] = true
+				next.all = append(next.all, p.endpointLocked(known, k))
+			}
+		}
+	}
+	add(entries)
+	primary := len(next.all)
+	add(last)
+	next.lastResort = next.all[primary:]
+	p.snapshot.Store(next)
+	for _, e := range known {
+		e.closeIdle(true)
+		if !p.runEnded {
+			p.draining = append(p.draining, e)
+		}
+	}
+}
+
+// endpointLocked takes the endpoint out of known, or makes a new one.
+func (p *Pool) endpointLocked(known map[Target]*endpoint, k Target) *endpoint {
+	if e := known[k]; e != nil {
+		delete(known, k)
+		e.loopMonitor.recheck() // the server behind it may have changed too
+		return e
+	}
+	e := newEndpoint(p.common, k)
+	if p.runEnded {
+		e.closeIdle(false)
+	}
+	return e
+}
 
 // A candidate is an upstream that an exchange may ask.
 type candidate struct {
 	endpoint    *endpoint
-	class       class
+	class       int
 	nextHealthy bool          // the next candidate is healthy: hedging makes sense
 	noOPT       bool          // it does not support EDNS: ask without an OPT record
+	headerOnly  bool          // because it answered the OPT record with a bare header
 	timedOut    bool          // maybe because its answers are too large for the path
 	excluded    bool          // it refused: do not ask again
 	attempts    int           // so far
@@ -47,81 +138,77 @@ type candidate struct {
 	hedgeDelay  time.Duration // after which an answer counts as late; 0: unknown
 }
 
-// candidates are the upstreams of an exchange, best first.
-type candidates struct {
-	list  [maxCandidates]candidate
-	count int
-}
+// A candidate's class ranks above its score.
+const (
+	classHealthy    = iota
+	classLastResort // used only if no other upstream is healthy
+	classFailing    // it fails, or refuses the type
+	classExcluded   // never asked
+)
 
-// currentSnapshot returns the current list.
-func (p *Pool) currentSnapshot() *snapshot {
-	snap := p.snapshot.Load()
-	if p.endpoints == nil || snap.members == p.endpoints.load() {
-		return snap
-	}
-	return p.refreshSnapshot()
-}
+// The most upstreams that are asked for one query.
+const (
+	targetCandidates   = 2 // if configured as targets
+	endpointCandidates = 3 // if from Endpoints, which change more often
+	maxCandidates      = max(targetCandidates, endpointCandidates)
+)
 
-// selectCandidates selects the upstreams for one exchange.
+// selectCandidates appends the upstreams for one exchange to list, which is empty, best first.
 //
 // Last resorts come after all others while one of those is healthy. If all others fail, last resorts are ranked like
 // them.
-func (p *Pool) selectCandidates(snap *snapshot, q []byte, now time.Time) (r candidates) {
-	rrtype := wire.QueryType(q)
+func (p *Pool) selectCandidates(list []candidate, snap *snapshot, q []byte, now time.Time) []candidate {
+	rrtype, limit := wire.QueryType(q), targetCandidates
 	primary := snap.all[:len(snap.all)-len(snap.lastResort)]
-	if p.endpoints != nil {
-		r.insertSample(primary, now, rrtype, p.maxCandidates)
+	if p.Endpoints != nil {
+		limit = endpointCandidates
+		list = insertSample(list, primary, now, rrtype)
 	} else {
 		for i, e := range primary {
 			c := e.candidate(now, rrtype)
-			switch p.policy {
+			switch p.Policy {
 			case Sequential:
 				c.score = time.Duration(i)
 			case Random:
 				c.score = time.Duration(rand.Int64N(1 << 30)) //nolint:gosec // not security relevant
 			case Fastest:
 			}
-			r.insert(c, p.maxCandidates)
+			list = insert(list, c, limit)
 		}
 	}
 	lastClass := classHealthy
-	if r.count > 0 && r.list[0].class == classHealthy {
+	if len(list) > 0 && list[0].class == classHealthy {
 		lastClass = classLastResort
 	}
 	for _, e := range snap.lastResort {
 		c := e.candidate(now, rrtype)
 		c.class = max(c.class, lastClass)
-		r.insert(c, p.maxCandidates)
+		list = insert(list, c, limit)
 	}
-	if r.count > 1 {
+	if len(list) > 1 {
 		// Little may be known of the first one, or it is being measured again. Do not wait longer for it than for the
 		// second.
-		r.list[0].timeout = min(r.list[0].timeout, r.list[1].timeout)
+		list[0].timeout = min(list[0].timeout, list[1].timeout)
 	}
-	if r.count == 1 || r.list[1].class == classFailing {
-		r.list[0].hedgeDelay = 0 // no other one is better
+	if len(list) == 1 || len(list) > 1 && list[1].class == classFailing {
+		list[0].hedgeDelay = 0 // no other one is better
 	}
-	for i := range max(r.count-1, 0) {
-		r.list[i].nextHealthy = r.list[i+1].class == classHealthy
+	for i := 1; i < len(list); i++ {
+		list[i-1].nextHealthy = list[i].class == classHealthy
 	}
-	return r
+	return list
 }
 
 // insert adds a candidate in order, and drops the last one beyond the limit.
-func (r *candidates) insert(c candidate, limit int) {
-	if c.class == classExcluded {
-		return
-	}
-	at := r.count
-	for at > 0 && (c.class < r.list[at-1].class || c.class == r.list[at-1].class && c.score < r.list[at-1].score) {
+func insert(list []candidate, c candidate, limit int) []candidate {
+	at := len(list)
+	for at > 0 && (c.class < list[at-1].class || c.class == list[at-1].class && c.score < list[at-1].score) {
 		at--
 	}
-	if at == limit {
-		return
+	if c.class == classExcluded || at == limit {
+		return list
 	}
-	r.count = min(r.count+1, limit)
-	copy(r.list[at+1:r.count], r.list[at:])
-	r.list[at] = c
+	return slices.Insert(list[:min(len(list), limit-1)], at, c)
 }
 
 // How the load of Endpoints is scored.
@@ -134,28 +221,26 @@ const (
 
 // insertSample adds random endpoints, scored by pending queries times latency. The less busy of a random sample is
 // almost as good as the least busy of all (Mitzenmacher 2001, the power of two choices).
-func (r *candidates) insertSample(list []*endpoint, now time.Time, rrtype uint16, limit int) {
-	if len(list) == 0 {
-		return
+func insertSample(list []candidate, servers []*endpoint, now time.Time, rrtype uint16) []candidate {
+	if len(servers) == 0 {
+		return list
 	}
-	step := 1
-	if len(list) > sampleSize {
-		step = len(list) / sampleSize
-	}
-	at := rand.IntN(len(list)) //nolint:gosec // not security relevant
+	step := max(len(servers)/sampleSize, 1)
+	at := rand.IntN(len(servers)) //nolint:gosec // not security relevant
 	near := false
-	for range min(len(list), sampleSize) {
-		e := list[at]
+	for range min(len(servers), sampleSize) {
+		e := servers[at]
 		near = near || !e.far
-		r.insert(e.loadCandidate(now, rrtype), limit)
-		at = (at + step) % len(list)
+		list = insert(list, e.loadCandidate(now, rrtype), endpointCandidates)
+		at = (at + step) % len(servers)
 	}
-	for i := 0; !near && i < len(list); i++ { // few of many may be near
-		if e := list[(at+i)%len(list)]; !e.far {
-			r.insert(e.loadCandidate(now, rrtype), limit)
+	for i := 0; !near && i < len(servers); i++ { // few of many may be near
+		if e := servers[(at+i)%len(servers)]; !e.far {
+			list = insert(list, e.loadCandidate(now, rrtype), endpointCandidates)
 			near = true
 		}
 	}
+	return list
 }
 
 // loadCandidate returns the rank of a server of Endpoints.
@@ -193,100 +278,25 @@ func (e *endpoint) candidate(now time.Time, rrtype uint16) candidate {
 	return c
 }
 
-// How latency becomes a score, a timeout and a hedge delay.
+// Hedges are extra queries. They are a small share, so that a slow upstream does not get twice the load. Pool.hedges
+// is the number of hedges that may be sent, in hundredths.
 const (
-	decayInterval = 5 * time.Second        // without a query for so long, the score halves
-	minPenalty    = 100 * time.Millisecond // added at least by a failure
-	maxPenalty    = time.Second            // of the latency after failures
-	initialSRTT   = 100 * time.Millisecond // queried, but without an answer yet
-	minTimeout    = 150 * time.Millisecond
-	maxTimeout    = 800 * time.Millisecond
-	timeoutSRTTs  = 4
-	minHedgeDelay = 5 * time.Millisecond // lower bound for fast upstreams
-	minSamples    = 16                   // before the p95 is used
+	hedgePercent = 3    // of all queries
+	maxHedges    = 3200 // in hundredths
 )
 
-// A latency holds what is known of an upstream's round trips.
-type latency struct {
-	srtt    time.Duration // smoothed, including penalties; 0: unknown
-	p95     time.Duration // approximate p95 of recent round trips; 0: unknown
-	samples uint8         // up to minSamples
-}
-
-// observe adds a round trip (RFC 6298 section 2.3). stale says that the previous value is too old to be used.
-func (l *latency) observe(rtt time.Duration, stale bool) {
-	rtt = max(rtt, 1) // 0 means unknown
-	if l.srtt == 0 || stale {
-		l.srtt = rtt
-	} else {
-		l.srtt = max(l.srtt+(rtt-l.srtt)/8, 1)
-	}
-	if l.samples < minSamples {
-		l.samples++
-		l.p95 = max(l.p95, rtt)
-		return
-	}
-	l.trackP95(rtt)
-}
-
-// trackP95 moves the p95 estimate: up by nineteen steps for a sample above it, down by one step for one below.
-func (l *latency) trackP95(rtt time.Duration) {
-	step := max(l.p95/256, 1)
-	if rtt > l.p95 {
-		l.p95 = min(l.p95+19*step, rtt)
-		return
-	}
-	l.p95 -= step
-}
-
-// penalize raises the latency after a failure.
-func (l *latency) penalize() {
-	l.srtt = max(l.srtt, min(max(2*l.srtt, minPenalty), maxPenalty))
-}
-
-// timeout returns how long to wait for an answer before the next attempt starts.
-func (l *latency) timeout() time.Duration {
-	srtt := l.srtt
-	if srtt == 0 {
-		srtt = initialSRTT
-	}
-	return min(max(timeoutSRTTs*srtt, minTimeout), maxTimeout)
-}
-
-// hedgeDelay returns after which time an answer is late; 0: unknown yet.
-func (l *latency) hedgeDelay() time.Duration {
-	if l.samples < minSamples {
-		return 0
-	}
-	return max(l.p95+l.p95/4, minHedgeDelay) // a quarter more, for upstreams with a constant latency
-}
-
-// decaySteps returns how often the score of an upstream last queried then is halved.
-func decaySteps(now, asked time.Time) int {
-	return int(min(max(now.Sub(asked), 0)/decayInterval, 40)) // 40 leaves almost nothing of any duration
-}
-
-// Hedges are extra queries. They are a small share, so that a slow upstream does not get twice the load.
-const (
-	hedgePercent   = 3    // of all queries
-	maxHedgeBudget = 3200 // in hundredths of a hedge
-)
-
-// A hedgeBudget is the number of hedges that may be sent, in hundredths.
-type hedgeBudget struct{ hundredths atomic.Int64 }
-
-// earn is called for each query.
-func (h *hedgeBudget) earn() {
-	if h.hundredths.Load() < maxHedgeBudget {
-		h.hundredths.Add(hedgePercent)
+// earnHedge is called for each query.
+func (p *Pool) earnHedge() {
+	if p.hedges.Load() < maxHedges {
+		p.hedges.Add(hedgePercent)
 	}
 }
 
-// spend takes one hedge and reports whether there was one.
-func (h *hedgeBudget) spend() bool {
-	if h.hundredths.Add(-100) >= 0 {
+// spendHedge takes one hedge and reports whether there was one.
+func (p *Pool) spendHedge() bool {
+	if p.hedges.Add(-100) >= 0 {
 		return true
 	}
-	h.hundredths.Add(100)
+	p.hedges.Add(100)
 	return false
 }

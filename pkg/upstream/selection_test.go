@@ -3,7 +3,6 @@
 package upstream_test
 
 import (
-	"context"
 	"fmt"
 	"strings"
 	"sync"
@@ -105,11 +104,7 @@ func TestPenalty(t *testing.T) {
 		for range want {
 			var clients sync.WaitGroup
 			for range 20 {
-				clients.Go(func() {
-					ctx, cancel := context.WithTimeout(context.Background(), time.Second)
-					defer cancel()
-					_, _ = p.Exchange(ctx, upstreamtest.Question(t, "www.example."), nil)
-				})
+				clients.Go(func() { askFor(t, p, time.Second) })
 			}
 			clients.Wait()
 			got = append(got, p.Stats().Servers[0].SRTT)

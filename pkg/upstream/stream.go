@@ -3,9 +3,7 @@
 package upstream
 
 import (
-	"bufio"
 	"context"
-	"encoding/binary"
 	"fmt"
 	"net"
 	"sync"
@@ -40,9 +38,18 @@ type streamConn struct {
 	unsent       []byte // rest of a direct write, for the writer
 }
 
+// newStreamPool makes the transport for TCP or TLS.
+func newStreamPool(c *common, t Target, count *counters) *connPool {
+	p := newConnPool(c, t, count, func(c *conn) link { return &streamConn{conn: c, wake: make(chan struct{}, 1)} })
+	if t.Network == "tls" {
+		p.tlsClient = newTLSClient(c, t, count, "dot")
+	}
+	return p
+}
+
 // fullLocked implements link.
 func (s *streamConn) fullLocked(size int) bool {
-	return s.queries.n >= maxInflight || len(s.outbox)+frame.Header+size > maxOutbox
+	return len(s.queries) >= maxInflight || len(s.outbox)+frame.Header+size > maxOutbox
 }
 
 // blocked implements link.
@@ -50,7 +57,7 @@ func (s *streamConn) blocked() bool { return false }
 
 // queueLocked appends the query to the outbox, over TLS with padding.
 func (s *streamConn) queueLocked(a *attempt, batch *wire.SendBatch) (first bool) {
-	wire.SetID(a.pending.sent, a.pending.id)
+	wire.SetID(a.sent, a.id)
 	if s.batch != batch {
 		s.batch, s.batchCount = batch, 0
 	}
@@ -59,9 +66,9 @@ func (s *streamConn) queueLocked(a *attempt, batch *wire.SendBatch) (first bool)
 	at := len(s.outbox)
 	s.outbox = frame.Open(s.outbox)
 	if s.pool.tlsClient != nil {
-		s.outbox = wire.AppendPadded(s.outbox, a.pending.sent)
+		s.outbox = wire.AppendPadded(s.outbox, a.sent)
 	} else {
-		s.outbox = append(s.outbox, a.pending.sent...)
+		s.outbox = append(s.outbox, a.sent...)
 	}
 	s.outbox, _ = frame.Seal(s.outbox, at) // a query is neither empty nor too long
 	return first
@@ -69,21 +76,19 @@ func (s *streamConn) queueLocked(a *attempt, batch *wire.SendBatch) (first bool)
 
 // start implements link.
 func (s *streamConn) start(context.Context, net.Conn) error {
-	if raw := rawTCP(s.rawConn); raw != nil {
+	if raw := rawConn(s.rawConn); raw != nil {
 		s.socket = newTCPSocket(raw)
 	}
 	return nil
 }
 
 // serve reads until the connection ends.
-func (s *streamConn) serve(ctx context.Context, nc net.Conn) error {
+func (s *streamConn) serve(ctx context.Context, nc net.Conn) {
 	var writer sync.WaitGroup
 	writer.Go(func() { s.fail(s.write(ctx, nc)) })
 	s.Flush()          // queries that came while it opened
 	s.fail(s.read(nc)) //nolint:contextcheck // it may open the next connection, which outlives this one
-	s.requeueOrFail()  //nolint:contextcheck // so may this
 	writer.Wait()
-	return nil
 }
 
 // Flush sends the queries of a batch. If the kernel accepts them, they are written here and no goroutine wakes.
@@ -189,7 +194,7 @@ func (s *streamConn) read(nc net.Conn) (err error) {
 	var (
 		msg   wire.Message
 		batch wire.SendBatch
-		came  []received
+		came  []*attempt
 	)
 	for {
 		n, err := nc.Read(in.Buffer())
@@ -199,8 +204,8 @@ func (s *streamConn) read(nc net.Conn) (err error) {
 			if came, more = s.matchFrames(&in, came[:0]); more {
 				s.socket.ackNow() // the peer may hold the other answers back until then
 			}
-			for _, f := range came {
-				p.deliver(f, &msg, &batch)
+			for _, a := range came {
+				p.deliver(a, &msg, &batch)
 			}
 			batch.Flush()
 			clear(came)
@@ -213,41 +218,42 @@ func (s *streamConn) read(nc net.Conn) (err error) {
 
 // matchFrames appends the received whole frames, and removes their queries from the connection. A frame that answers
 // no query is counted and ignored. more reports whether answers are still pending.
-func (s *streamConn) matchFrames(in *frame.Reader, came []received) (_ []received, more bool) {
+func (s *streamConn) matchFrames(in *frame.Reader, came []*attempt) (_ []*attempt, more bool) {
 	msg, _ := in.Next(0)
 	if msg == nil {
 		return came, true
 	}
 	c, p := s.conn, s.pool
-	now := p.now()
+	now := p.Now()
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	c.lastRead, c.owesAnswer = now, false
 	for ; msg != nil; msg, _ = in.Next(0) {
 		var a *attempt
 		if len(msg) >= wire.HeaderLen {
-			a = c.queries.lookup(wire.ID(msg))
+			a = c.queries[wire.ID(msg)]
 		}
-		if a == nil || wire.Match(a.pending.sent, msg) == wire.NoMatch {
+		if a == nil || wire.Match(a.sent, msg) == wire.NoMatch {
 			p.count.failures[CauseMismatch].Add(1)
 			continue
 		}
 		c.removeLocked(now, a)
-		came = append(came, received{attempt: a, msg: msg})
+		a.answer = msg
+		came = append(came, a)
 	}
 	if len(came) > 0 {
 		c.answeredLocked(now)
 	}
 	c.checkIdleLocked(now)
-	return came, c.queries.n > 0
+	return came, len(c.queries) > 0
 }
 
-// deliver parses a frame and delivers it to its attempt.
-func (p *connPool) deliver(f received, msg *wire.Message, batch *wire.SendBatch) {
+// deliver parses the answer to an attempt and delivers it.
+func (p *connPool) deliver(a *attempt, msg *wire.Message, batch *wire.SendBatch) {
 	var r reply
-	switch err := msg.Parse(f.msg); {
-	case len(f.msg) == wire.HeaderLen: // a bare header
-		r.headerOnlyRcode = uint16(f.msg[3] & 0x0f)
+	switch err := msg.Parse(a.answer); {
+	case len(a.answer) == wire.HeaderLen: // a bare header
+		r.headerOnlyRcode = uint16(a.answer[3] & 0x0f)
 	case err != nil:
 		r.err = fmt.Errorf("%w: %w", errMalformed, err)
 	case msg.Truncated():
@@ -258,88 +264,12 @@ func (p *connPool) deliver(f received, msg *wire.Message, batch *wire.SendBatch)
 	if r.err != nil {
 		p.count.failures[CauseMalformed].Add(1)
 	}
-	f.attempt.deliver(r, batch)
+	a.receiver.handleReply(a, r, batch)
 }
 
 // readBufferSize is how many bytes one read takes: a hundred answers or more. Each open connection holds such a
 // buffer.
 const readBufferSize = 16 << 10
-
-// An idTable holds the queries on one connection by ID. The low bits of an ID select the slot. At least half of the
-// slots are free, and an ID whose slot is taken is not used.
-type idTable struct {
-	slots []*attempt // a power of two, at least twice n
-	n     int
-}
-
-const minSlots = 32
-
-// lookup returns the query with the ID, or nil.
-func (q *idTable) lookup(id uint16) *attempt {
-	if len(q.slots) == 0 {
-		return nil
-	}
-	a := q.slots[int(id)&(len(q.slots)-1)]
-	if a == nil || a.pending.id != id {
-		return nil
-	}
-	return a
-}
-
-// add adds a query under a random ID.
-func (q *idTable) add(a *attempt, random *bufio.Reader) error {
-	if 2*(q.n+1) > len(q.slots) {
-		q.grow()
-	}
-	id := uint16(0)
-	for range 4 { // all four taken: a chance of 1 in 16 at worst
-		drawn, err := draw(random, 2)
-		if err != nil {
-			return err
-		}
-		id = binary.BigEndian.Uint16(drawn)
-		if q.slots[int(id)&(len(q.slots)-1)] == nil {
-			break
-		}
-	}
-	for q.slots[int(id)&(len(q.slots)-1)] != nil {
-		id++
-	}
-	a.pending.id = id
-	q.slots[int(id)&(len(q.slots)-1)] = a
-	q.n++
-	return nil
-}
-
-// grow doubles the slots. IDs in different slots stay in different slots.
-func (q *idTable) grow() {
-	before := q.slots
-	q.slots = make([]*attempt, max(2*len(before), minSlots))
-	for _, a := range before {
-		if a != nil {
-			q.slots[int(a.pending.id)&(len(q.slots)-1)] = a
-		}
-	}
-}
-
-// remove removes a query that is in the table.
-func (q *idTable) remove(a *attempt) {
-	q.slots[int(a.pending.id)&(len(q.slots)-1)] = nil
-	q.n--
-}
-
-// randomBuffer is how many random bytes are read at once, as each read is expensive.
-const randomBuffer = 512
-
-// draw returns n random bytes, which are valid until the next call.
-func draw(random *bufio.Reader, n int) ([]byte, error) {
-	drawn, err := random.Peek(n)
-	if err != nil {
-		return nil, fmt.Errorf("reading random numbers: %w", err)
-	}
-	_, _ = random.Discard(n)
-	return drawn, nil
-}
 
 // A tcpSocket makes system calls that package net has not. Only one goroutine may write.
 type tcpSocket struct {

@@ -20,7 +20,7 @@ func TestTimerHeapOrder(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) { // no time passes, so the timer does not fire
 		random := rand.New(rand.NewPCG(1, 2))
 		now := time.Unix(1e9, 0)
-		table := timerHeap{common: &common{now: func() time.Time { return now }}, running: true} // the timer does not fire during the test
+		table := timerHeap{common: newCommon(Config{Now: func() time.Time { return now }}), running: true} // the timer does not fire during the test
 		races := make([]exchange, 300)
 		want := map[*exchange]time.Time{}
 		for range 20_000 {
@@ -107,6 +107,6 @@ func TestTimerHeapGoroutines(t *testing.T) { //nolint:paralleltest // it counts 
 		}
 		ep := p.snapshot.Load().all[0]
 		ep.stopProbes()
-		ep.closeIdle()
+		ep.closeIdle(false)
 	})
 }

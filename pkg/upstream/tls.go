@@ -17,9 +17,6 @@ import (
 	"github.com/nodecache/node-cache/pkg/filewatch"
 )
 
-// errTLS marks certificate errors and other TLS protocol errors.
-var errTLS = errors.New("TLS failed")
-
 // A tlsClient secures connections to one upstream. An upstream that cannot be verified is never asked.
 //
 // No data is sent before the end of the handshake (0-RTT): a replayed query would reveal the client's question.
@@ -92,7 +89,7 @@ func (t *tlsClient) current(ctx context.Context) (*tls.Config, error) {
 	if err != nil {
 		if problem := err.Error() + string(hash[:]); problem != t.problem {
 			t.problem = problem
-			t.log.WarnContext(ctx, "CA file unusable, keeping the previous one", "file", t.caFile, "err", err)
+			t.Log.WarnContext(ctx, "CA file unusable, keeping the previous one", "file", t.caFile, "err", err)
 		}
 		return t.config, nil
 	}
@@ -106,7 +103,7 @@ func (t *tlsClient) current(ctx context.Context) (*tls.Config, error) {
 		MinVersion:         tls.VersionTLS12,
 		NextProtos:         []string{t.alpn},
 		ClientSessionCache: tls.NewLRUClientSessionCache(0), // default size; one server name needs one session
-		Time:               t.now,
+		Time:               t.Now,
 	}
 	return t.config, nil
 }

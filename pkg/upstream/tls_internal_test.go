@@ -80,8 +80,8 @@ func TestTLSClient(t *testing.T) {
 						t.Errorf("the server was asked %d times, want %d", got, asked)
 					}
 					last := h.transport.(*connPool).lastError()
-					if tt.want == "" && last != "" || !strings.Contains(last, tt.want) {
-						t.Errorf("last error %q, want %q in it", last, tt.want)
+					if (last != nil) != (tt.want != "") || last != nil && !strings.Contains(last.Error(), tt.want) {
+						t.Errorf("last error %v, want %q in it", last, tt.want)
 					}
 				})
 			})
@@ -155,7 +155,7 @@ func TestTLSClientWarnsOnce(t *testing.T) {
 	var lines bytes.Buffer
 	path := filepath.Join(t.TempDir(), "ca.pem")
 	upstreamtest.NewAuthority(t, time.Now()).Trust(t, path)
-	c := &common{now: time.Now, log: slog.New(slog.NewTextHandler(&lines, nil))}
+	c := newCommon(Config{Log: slog.New(slog.NewTextHandler(&lines, nil))})
 	trust := newTLSClient(c, Target{Network: "tls", Addr: peer, CAFile: path}, &counters{}, "dot")
 	for i, text := range []string{"", "not a certificate", "nor is this one"} {
 		if text != "" {

@@ -4,9 +4,7 @@ package upstream
 
 import (
 	"context"
-	"crypto/rand"
 	"fmt"
-	"log/slog"
 	"net"
 	"net/netip"
 	"testing"
@@ -36,15 +34,10 @@ func newHarness(tb testing.TB, target Target, connections int, dial func(context
 	if err := target.check(); err != nil {
 		tb.Fatal(err)
 	}
-	if dial == nil {
-		dial = withDefaults(Config{}).Dial
-	}
-	h := &harness{common: &common{
-		dial: dial, rand: rand.Reader, now: time.Now, log: slog.New(slog.DiscardHandler), connections: connections,
-	}}
-	h.transport = newConnPool(h.common, target, &h.count)
+	h := &harness{common: newCommon(Config{Dial: dial, Connections: connections})}
+	h.transport = newConns(h.common, target, &h.count)
 	tb.Cleanup(func() {
-		h.closeIdle()
+		h.closeIdle(false)
 		if tb.Failed() {
 			return // wait would wait for queries that the test abandoned
 		}
@@ -77,7 +70,7 @@ func (h *harness) queryInBatch(tb testing.TB, name string, batch *wire.SendBatch
 	tb.Helper()
 	p := &pendingAnswer{harness: h, result: make(chan string, 1)}
 	p.query = upstreamtest.Question(tb, name)
-	p.onReply = func(r reply, _ *wire.SendBatch) { p.result <- outcomeOf(r) }
+	p.receiver = replyFunc(func(r reply, _ *wire.SendBatch) { p.result <- outcomeOf(r) })
 	for _, c := range change {
 		c(&p.attempt)
 	}
@@ -142,3 +135,8 @@ func answerIndex(q upstreamtest.Query) upstreamtest.Action {
 func answerOrRefuse(q upstreamtest.Query) upstreamtest.Action {
 	return upstreamtest.Action{Records: []string{q.Name + " 60 IN A 192.0.2.10"}}
 }
+
+// A replyFunc receives the replies to an attempt.
+type replyFunc func(r reply, batch *wire.SendBatch)
+
+func (f replyFunc) handleReply(_ *attempt, r reply, batch *wire.SendBatch) { f(r, batch) }

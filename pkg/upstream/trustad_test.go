@@ -54,7 +54,7 @@ func TestTrustAD(t *testing.T) {
 					Targets: []upstream.Target{to}, Dial: upstreamtest.Network{addrA: s}.Dial, TrustAD: tt.trust,
 				})
 				run(t, p)
-				r, err := p.Exchange(t.Context(), upstreamtest.Question(t, "www.example."), nil)
+				r, err := exchange(p, upstreamtest.Question(t, "www.example."), time.Hour)
 				if err != nil {
 					t.Fatal(err)
 				}

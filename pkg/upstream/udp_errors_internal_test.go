@@ -77,10 +77,10 @@ func TestSocketPoolSendErrors(t *testing.T) {
 				}
 				return
 			}
-			if err != nil || len(o.failed) != 1 || o.failed[0].id != 2 || !errors.Is(o.failed[0].err, tt.errno) {
+			if err != nil || len(o.failed) != 1 || !errors.Is(o.failed[2], tt.errno) {
 				t.Fatalf("error %v and failed %v, want the second query failed", err, o.failed)
 			}
-			if got := errors.Is(o.failed[0].err, errLimit); got != tt.limit {
+			if got := errors.Is(o.failed[2], errLimit); got != tt.limit {
 				t.Errorf("a limit: %v, want %v", got, tt.limit)
 			}
 		})
@@ -165,11 +165,11 @@ func TestSocketPoolContainsPanics(t *testing.T) {
 			for i := range 30 {
 				tr := h.newAttempt(q, false)
 				if i%3 == 0 {
-					report := tr.onReply
-					tr.onReply = func(r reply, batch *wire.SendBatch) {
-						report(r, batch)
+					report := tr.receiver
+					tr.receiver = replyFunc(func(r reply, batch *wire.SendBatch) {
+						report.handleReply(tr, r, batch)
 						panic("a bug")
-					}
+					})
 				}
 				if err := h.send(tr, &batch); err != nil {
 					t.Fatal(err)
@@ -177,7 +177,7 @@ func TestSocketPoolContainsPanics(t *testing.T) {
 			}
 			batch.Flush()
 			h.came.Wait()
-			h.closeIdle()
+			h.closeIdle(false)
 			h.wait()
 			if got := h.panics.Load(); got != 10 {
 				t.Errorf("%d panics counted, want 10", got)

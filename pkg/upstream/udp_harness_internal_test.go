@@ -4,16 +4,13 @@ package upstream
 
 import (
 	"context"
-	"crypto/rand"
 	"fmt"
 	"io"
-	"log/slog"
 	"net"
 	"net/netip"
 	"sync"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/miekg/dns"
@@ -39,16 +36,11 @@ type socketHarness struct {
 // sockets.
 func newSocketHarness(tb testing.TB, addr netip.AddrPort, dial socketDial) *socketHarness {
 	tb.Helper()
-	if dial == nil {
-		dial = (&dialer{}).dial
-	}
 	h := &socketHarness{what: map[string]int{}}
-	h.socketPool = newSocketPool(&common{
-		dial: dial, rand: rand.Reader, now: time.Now, log: slog.New(slog.DiscardHandler), connections: 1,
-	}, addr, &h.count)
+	h.socketPool = newSocketPool(newCommon(Config{Dial: dial}), addr, &h.count)
 	var t transport = h.socketPool
 	tb.Cleanup(func() {
-		t.shutdown()
+		t.closeIdle(true)
 		t.wait()
 		if now, _ := h.openCount(); now != 0 || h.slots != [socketSlots]*socket{} {
 			tb.Errorf("%d sockets are open at the end, want none", now)
@@ -61,12 +53,12 @@ func newSocketHarness(tb testing.TB, addr netip.AddrPort, dial socketDial) *sock
 func (h *socketHarness) newAttempt(q []byte, mixed bool) *attempt {
 	h.came.Add(1)
 	a := &attempt{query: q, randomCase: mixed}
-	a.onReply = func(r reply, _ *wire.SendBatch) {
+	a.receiver = replyFunc(func(r reply, _ *wire.SendBatch) {
 		defer h.came.Done()
 		h.mu.Lock()
 		defer h.mu.Unlock()
 		h.what[describe(q, r)]++
-	}
+	})
 	return a
 }
 
@@ -99,7 +91,7 @@ func (h *socketHarness) ask(tb testing.TB, n int, q []byte, mixed bool) (attempt
 	for range n {
 		a := h.newAttempt(q, mixed)
 		if err := h.send(a, &batch); err != nil {
-			a.deliver(reply{err: err}, &batch)
+			a.receiver.handleReply(a, reply{err: err}, &batch)
 		}
 		attempts = append(attempts, a)
 	}
@@ -184,14 +176,14 @@ func BenchmarkSocketPool(b *testing.B) {
 					attempts = make([]attempt, depth)
 				)
 				for i := range attempts {
-					attempts[i] = attempt{query: q, randomCase: mixed, onReply: func(r reply, _ *wire.SendBatch) {
+					attempts[i] = attempt{query: q, randomCase: mixed, receiver: replyFunc(func(r reply, _ *wire.SendBatch) {
 						if r.m == nil {
 							b.Errorf("received %+v", r)
 						}
 						if left.Add(-1) == 0 {
 							woken <- struct{}{}
 						}
-					}}
+					})}
 				}
 				b.ReportAllocs()
 				for n := 0; n < b.N; n += depth {

@@ -107,7 +107,7 @@ func TestSocketPoolBounds(t *testing.T) {
 		err      error
 	)
 	for err == nil {
-		tr := &attempt{query: q, onReply: func(reply, *wire.SendBatch) {}}
+		tr := &attempt{query: q, receiver: replyFunc(func(reply, *wire.SendBatch) {})}
 		if err = h.send(tr, &batch); err == nil {
 			attempts = append(attempts, tr)
 		}
@@ -145,8 +145,8 @@ func TestSocketPoolShutdown(t *testing.T) {
 				start := time.Now()
 				h.ask(t, 10, upstreamtest.Question(t, "www.example."), false)
 				want := map[string]int{"forged": 11}
-				if h.closeIdle(); leave {
-					h.shutdown()
+				if h.closeIdle(false); leave {
+					h.closeIdle(true)
 					want = map[string]int{"forged": 10, errRemoved.Error(): 1}
 				}
 				h.ask(t, 1, upstreamtest.Question(t, "www.example."), false)
@@ -172,7 +172,7 @@ func TestSocketPoolReleasesDescriptors(t *testing.T) {
 		conns []net.Conn
 	)
 	h := newSocketHarness(t, responder(t), func(ctx context.Context, network string, addr netip.AddrPort) (net.Conn, error) {
-		conn, err := new(dialer).dial(ctx, network, addr)
+		conn, err := newDial(0, nil)(ctx, network, addr)
 		mu.Lock()
 		defer mu.Unlock()
 		conns = append(conns, conn)
@@ -182,7 +182,7 @@ func TestSocketPoolReleasesDescriptors(t *testing.T) {
 		h.ask(t, 3, upstreamtest.Question(t, "www.example."), true)
 		h.came.Wait()
 	}
-	h.closeIdle()
+	h.closeIdle(false)
 	h.wait()
 	for _, conn := range conns {
 		if _, err := conn.Write([]byte{0}); !errors.Is(err, net.ErrClosed) {
@@ -218,15 +218,15 @@ func TestSocketPoolConcurrent(t *testing.T) {
 				came.Add(size - dropped)
 				for i := range attempts {
 					tr, first := &attempts[i], true
-					*tr = attempt{query: q, randomCase: true, onReply: func(r reply, _ *wire.SendBatch) {
-						if r.m == nil || wire.Match(tr.pending.sent, r.m.Raw) != wire.ExactMatch || !first {
+					*tr = attempt{query: q, randomCase: true, receiver: replyFunc(func(r reply, _ *wire.SendBatch) {
+						if r.m == nil || wire.Match(tr.sent, r.m.Raw) != wire.ExactMatch || !first {
 							strange.Add(1)
 						}
 						first = false
 						if replies.Add(1); i < size-dropped {
 							came.Done()
 						}
-					}}
+					})}
 					if err := h.send(tr, &batch); err != nil {
 						t.Error(err)
 						return

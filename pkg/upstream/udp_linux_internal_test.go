@@ -25,15 +25,15 @@ func TestSocketPoolInboxes(t *testing.T) {
 	release := make(chan struct{})
 	for range 4 * most { // most slots are empty, so each uses its own socket
 		tr := h.newAttempt(q, false)
-		book := tr.onReply
-		tr.onReply = func(r reply, batch *wire.SendBatch) {
+		book := tr.receiver
+		tr.receiver = replyFunc(func(r reply, batch *wire.SendBatch) {
 			counting.Lock()
 			ever.Store(max(ever.Load(), reading.Add(1)))
 			counting.Unlock()
 			<-release
 			reading.Add(-1)
-			book(r, batch)
-		}
+			book.handleReply(tr, r, batch)
+		})
 		var batch wire.SendBatch
 		if err := h.send(tr, &batch); err != nil {
 			t.Fatal(err)

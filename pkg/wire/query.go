@@ -347,14 +347,6 @@ func QueryType(q []byte) uint16 {
 	return binary.BigEndian.Uint16(q[end-4:])
 }
 
-// CopyQuestion overwrites the question of the answer r with that of the query q. r must have passed
-// [Match].
-func CopyQuestion(r, q []byte) {
-	if end := questionEnd(q); end <= len(r) && end > 0 {
-		copy(r[HeaderLen:end], q[HeaderLen:end])
-	}
-}
-
 // optAfterQuestion returns the offset of the OPT record that follows the question of q, or -1.
 func optAfterQuestion(q []byte) int {
 	end := questionEnd(q)

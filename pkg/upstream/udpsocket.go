@@ -1,0 +1,319 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package upstream
+
+import (
+	"bufio"
+	"cmp"
+	"context"
+	"fmt"
+	"net"
+	"net/netip"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/nodecache/node-cache/pkg/mmsg"
+	"github.com/nodecache/node-cache/pkg/wire"
+)
+
+// Bounds of the UDP sockets to one upstream.
+const (
+	socketSlots   = 128             // sockets that take queries
+	maxSockets    = 2 * socketSlots // including those that only wait for answers
+	socketBatches = 64              // batches of queries from one port
+	socketQueries = 1024            // pending queries on one socket
+)
+
+// A socketPool holds the UDP sockets to one upstream. The queries of a batch leave in one system call, through one
+// random socket. Each query has a random ID. To forge an answer, an attacker must guess port, ID and, with 0x20, the
+// case of the name.
+//
+//	send ─ ID, case ─ the socket's table ─ outbox ─ Flush ─► upstream
+//	                            │                              │
+//	handleReply ◄──── parse ◄─ match ID and question ◄─ reader ◄┘
+//
+// A socket takes queries for a few seconds and a limited number of batches, and closes after the last answer. After a
+// query without an answer it takes no more: if something on the path drops packets from its port, such as a stale
+// conntrack entry, the next attempt comes from another port.
+//
+// One lock guards all of it. It is never held during system calls on a socket.
+type socketPool struct {
+	*common
+	addr     netip.AddrPort
+	count    *counters
+	inboxes  sync.Pool     // of *inbox; a socket holds one only while it reads
+	readers  chan struct{} // limits the inboxes in use, which are large
+	outboxes sync.Pool     // of *outbox
+
+	mu          sync.Mutex // guards the fields below, and those of socket and attempt where they say so
+	cond        *sync.Cond // signaled when a socket is closed
+	outboxQueue *outbox    // that Flush sends; the first one takes more queries
+	slots       [socketSlots]*socket
+	openSockets int    // open or opening
+	opened      uint64 // sockets ever opened
+	noIdle      bool   // close sockets after their last query
+	closed      bool   // the upstream was removed: refuse queries
+	random      *bufio.Reader
+}
+
+// A socket is a UDP socket that is connected to the upstream, so that the kernel drops packets from other addresses.
+// Only its reader closes it.
+type socket struct {
+	pool     *socketPool
+	conn     net.Conn
+	raw      syscall.RawConn // nil: no socket of the kernel, so no batches
+	ageTimer *time.Timer     // ends its use for further queries
+
+	// Guarded by socketPool.mu:
+	attempts map[uint16]*attempt // by ID
+	slot     int                 // in socketPool.slots; -1: in none
+	batches  int                 // assigned to it
+	retiring bool                // too old, or without an answer: used only if there is no other
+	ended    bool                // about to be closed
+}
+
+// datagramSize is how many bytes of a datagram are read: the largest EDNS size of a query here.
+const datagramSize = 4096
+
+// inboxSize is the most answers that one system call receives.
+const inboxSize = 32
+
+// An inbox is the memory of a socket while it is read. An idle socket holds none.
+type inbox struct {
+	*mmsg.Inbox
+	msg   wire.Message
+	batch wire.SendBatch
+}
+
+// outboxSize is the most queries that one system call sends. Above 64 the cost per query no longer falls.
+const outboxSize = 64
+
+// An outbox holds queries that leave together through one socket.
+type outbox struct {
+	*mmsg.Outbox
+	socket *socket
+	next   *outbox // to be sent as well
+	ids    [outboxSize]uint16
+	failed map[uint16]error // by ID, of the queries that the kernel rejected
+	write  func(fd uintptr) // sendBatch; made once, to avoid an allocation per call
+	err    error            // of write: why the socket is unusable
+}
+
+// usedUpLocked reports whether a new socket should replace this one. It stays in use if none can be opened.
+func (s *socket) usedUpLocked() bool {
+	return s.retiring || s.batches >= socketBatches || len(s.attempts) >= socketQueries
+}
+
+// run reads until the socket is ended or fails, and closes it.
+func (s *socket) run() {
+	p := s.pool
+	defer func() {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		p.releaseLocked()
+	}()
+	defer p.recoverPanic(context.Background(), func() {})
+	err := s.read()
+	pending := s.fail()
+	_ = s.conn.Close() // everything of interest has been read
+	p.deliverError(pending, fmt.Errorf("receiving: %w", err))
+}
+
+// releaseLocked counts a socket that was closed or could not be opened.
+func (p *socketPool) releaseLocked() {
+	p.openSockets--
+	p.cond.Broadcast()
+}
+
+// read reads until there is an error, and returns it.
+func (s *socket) read() (err error) {
+	defer s.pool.recoverPanic(context.Background(), func() { err = errPanic })
+	if s.raw == nil {
+		for in := (&inbox{Inbox: mmsg.NewInbox(1, datagramSize)}); ; s.deliver(in, 1) {
+			if err := in.ReadOne(s.conn); err != nil {
+				return err
+			}
+		}
+	}
+	var failed error
+	err = s.raw.Read(func(fd uintptr) bool {
+		failed = s.drainSocket(fd)
+		return failed != nil
+	})
+	return cmp.Or(failed, err)
+}
+
+// drainSocket receives all pending datagrams. Nil means to wait for more.
+func (s *socket) drainSocket(fd uintptr) error {
+	s.pool.readers <- struct{}{}
+	defer func() { <-s.pool.readers }()
+	in := s.pool.inboxes.Get().(*inbox)
+	err := s.receiveInto(in, fd)
+	s.pool.inboxes.Put(in) // not after a panic
+	return err
+}
+
+// receiveInto receives into the inbox until the socket is empty.
+func (s *socket) receiveInto(in *inbox, fd uintptr) error {
+	for {
+		n, errno := in.Receive(fd)
+		switch errno {
+		case 0:
+			s.deliver(in, n)
+		case unix.EAGAIN:
+			return nil
+		default:
+			return errno
+		}
+		if n < inboxSize {
+			return nil // it was empty then; later datagrams wake the poller
+		}
+	}
+}
+
+// deliver handles n datagrams received together, and then sends the queries that follow from them.
+func (s *socket) deliver(in *inbox, n int) {
+	for i := range n {
+		s.handleDatagram(in.Datagram(i), &in.msg, &in.batch)
+	}
+	in.batch.Flush()
+}
+
+// handleDatagram delivers a datagram to the attempt that it answers. It counts and drops datagrams that answer none
+// or cannot be parsed; otherwise any sender could end an attempt (RFC 5452 section 9.1). Of a truncated answer only the
+// header and the question are read, as TCP repeats all of it.
+func (s *socket) handleDatagram(r []byte, msg *wire.Message, batch *wire.SendBatch) {
+	p := s.pool
+	defer p.recoverPanic(context.Background(), func() {}) // the others are delivered
+	var out reply
+	a, matched := s.match(r)
+	switch {
+	case matched == wire.NoMatch:
+		p.count.failures[CauseMismatch].Add(1)
+		return
+	case matched == wire.CaseMismatch:
+		out.caseChanged = true
+	case matched == wire.NoEDNS:
+		out.headerOnlyRcode = uint16(r[3] & 0x0f)
+	case r[2]&0x02 != 0: // TC
+		out.truncated = true
+	default:
+		if err := msg.Parse(r); err != nil {
+			p.count.failures[CauseMalformed].Add(1)
+			s.noteMalformed(a, wire.ID(r), fmt.Errorf("%w: %w", errMalformed, err))
+			return
+		}
+		out.m = msg
+	}
+	if !s.claim(a, wire.ID(r)) {
+		p.count.failures[CauseMismatch].Add(1) // another answer came first
+		return
+	}
+	a.receiver.handleReply(a, out, batch)
+}
+
+// match returns the attempt with the ID of a datagram, and how well the question matches.
+func (s *socket) match(r []byte) (*attempt, wire.MatchResult) {
+	if len(r) < wire.HeaderLen {
+		return nil, wire.NoMatch
+	}
+	s.pool.mu.Lock()
+	defer s.pool.mu.Unlock()
+	a := s.attempts[wire.ID(r)]
+	if a == nil {
+		return nil, wire.NoMatch
+	}
+	matched := wire.Match(a.sent, r)
+	if matched == wire.CaseMismatch && !a.randomCase {
+		matched = wire.ExactMatch // random case was not requested
+	}
+	return a, matched
+}
+
+// claim removes an attempt from the socket, and reports whether it was there.
+func (s *socket) claim(a *attempt, id uint16) bool {
+	s.pool.mu.Lock()
+	defer s.pool.mu.Unlock()
+	if s.attempts[id] != a {
+		return false
+	}
+	s.pool.removeLocked(s, a)
+	return true
+}
+
+// noteMalformed stores the error of an answer, in case no better answer comes.
+func (s *socket) noteMalformed(a *attempt, id uint16, err error) {
+	s.pool.mu.Lock()
+	defer s.pool.mu.Unlock()
+	if s.attempts[id] == a {
+		a.malformed = err
+	}
+}
+
+// takeByID removes and returns the attempt with the ID, nil if there is none.
+func (s *socket) takeByID(id uint16) *attempt {
+	s.pool.mu.Lock()
+	defer s.pool.mu.Unlock()
+	a := s.attempts[id]
+	if a != nil {
+		s.pool.removeLocked(s, a)
+	}
+	return a
+}
+
+// deliverError delivers the error to each attempt, even if one of the callbacks panics.
+func (p *socketPool) deliverError(attempts []*attempt, err error) {
+	var batch wire.SendBatch
+	for _, a := range attempts {
+		func() {
+			defer p.recoverPanic(context.Background(), func() {})
+			a.receiver.handleReply(a, reply{err: err}, &batch)
+		}()
+	}
+	batch.Flush()
+}
+
+// removeLocked removes an attempt from its socket's table.
+func (p *socketPool) removeLocked(s *socket, a *attempt) {
+	delete(s.attempts, a.id)
+	a.socket = nil
+	p.checkIdleLocked(s)
+}
+
+// checkIdleLocked ends a socket that has no query and gets none.
+func (p *socketPool) checkIdleLocked(s *socket) {
+	if len(s.attempts) == 0 && (s.retiring || s.slot < 0 || p.noIdle) {
+		p.endLocked(s)
+	}
+}
+
+// endLocked makes the reader of a socket close it. The socket gets no more queries.
+func (p *socketPool) endLocked(s *socket) {
+	if s.ended {
+		return
+	}
+	s.ended = true
+	if s.slot >= 0 {
+		p.slots[s.slot], s.slot = nil, -1
+	}
+	s.ageTimer.Stop()
+	// Close would wait for the reader, which may wait for this lock.
+	_ = s.conn.SetDeadline(time.Unix(1, 0)) // in the past: wakes the reader
+}
+
+// fail ends the socket and returns its pending attempts.
+func (s *socket) fail() (pending []*attempt) {
+	p := s.pool
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, a := range s.attempts {
+		a.socket = nil
+		pending = append(pending, a)
+	}
+	clear(s.attempts)
+	p.endLocked(s)
+	return pending
+}
