@@ -3,6 +3,7 @@
 package handover
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -41,7 +42,6 @@ type Client struct {
 
 	cfg     ClientConfig
 	conn    *conn
-	receive func(limit time.Duration) (*message, []*os.File, error) // of conn
 	leaving chan struct{}
 	given   chan struct{}
 	ended   sync.WaitGroup
@@ -50,12 +50,8 @@ type Client struct {
 // Connect connects to the agent that listens at the path. The error is [ErrNoAgent] if there is
 // none, and a [*RefusedError] if it refuses to hand over.
 func Connect(ctx context.Context, cfg ClientConfig) (*Client, error) {
-	if cfg.Log == nil {
-		cfg.Log = slog.New(slog.DiscardHandler)
-	}
-	if cfg.Recorder == nil {
-		cfg.Recorder = new(Recorder)
-	}
+	cfg.Log = cmp.Or(cfg.Log, slog.New(slog.DiscardHandler))
+	cfg.Recorder = cmp.Or(cfg.Recorder, new(Recorder))
 	raw, err := dial(ctx, cfg.Path)
 	if err != nil {
 		return nil, err
@@ -79,18 +75,17 @@ func hello(c *conn, cfg *ClientConfig) (*Client, error) {
 	if err != nil {
 		return nil, err
 	}
-	m, files, err := c.receive(requestTimeout)
+	m, err := c.receiveText(requestTimeout)
 	if err != nil {
 		return nil, fmt.Errorf("waiting for welcome: %w", err)
 	}
-	closeAll(files)
 	switch m.Type {
 	case typeRefused:
 		return nil, &RefusedError{Reason: m.Reason, Agent: m.Agent, Version: m.Version, Protocol: m.Protocol}
 	case typeWelcome:
 		return &Client{
 			Predecessor: m.Agent, PredecessorVersion: m.Version,
-			cfg: *cfg, conn: c, receive: c.receive, leaving: make(chan struct{}), given: make(chan struct{}),
+			cfg: *cfg, conn: c, leaving: make(chan struct{}), given: make(chan struct{}),
 		}, nil
 	default:
 		return nil, fmt.Errorf("received %q, want %q: %w", m.Type, typeWelcome, errUnexpected)
@@ -104,17 +99,11 @@ func (t *Client) Snapshot(ctx context.Context) error {
 	if err := t.conn.send(&message{Type: typeSnapshot}); err != nil {
 		return err
 	}
-	m, files, err := t.conn.receive(snapshotTimeout + sendTimeout)
-	closeAll(files)
-	switch {
-	case err != nil:
-		return fmt.Errorf("waiting for a snapshot: %w", err)
-	case m.Type != typeSnapshot:
-		return fmt.Errorf("received %q, want %q: %w", m.Type, typeSnapshot, errUnexpected)
-	case m.Problem != "":
-		return errors.New(m.Problem)
+	m, err := t.conn.receiveType(typeSnapshot, snapshotTimeout+sendTimeout)
+	if err == nil && m.Problem != "" {
+		err = errors.New(m.Problem)
 	}
-	return nil
+	return err
 }
 
 // Sockets receives the sockets, which the predecessor keeps reading until TakeOver. It is called
@@ -160,51 +149,27 @@ func Discard(sockets []Socket) {
 	}
 }
 
-// receiveAll receives the predecessor's messages while this agent prepares and takes over. After a
-// panic it continues with the next message: otherwise this agent would miss both leaving and given.
+// receiveAll receives the predecessor's messages while this agent prepares and takes over. After a panic the
+// predecessor counts as ended.
 func (t *Client) receiveAll() {
 	hurry := sync.OnceFunc(func() { close(t.leaving) })
 	defer hurry() // the predecessor has ended
-	for defects := 0; defects < maxPanics; {
-		last, defect := t.receiveOne(hurry)
-		if last {
-			return
+	_ = t.cfg.Recorder.Guard(t.cfg.Log).Do(context.Background(), func() error {
+		for {
+			m, err := t.conn.receiveText(0)
+			if err != nil {
+				return err
+			}
+			switch m.Type {
+			case typeLeaving:
+				hurry()
+			case typeGiven:
+				close(t.given)
+				return nil
+			default: // a message of a later version: it is optional, else the protocol version would differ
+			}
 		}
-		if defect {
-			defects++
-		}
-	}
-	t.cfg.Log.Error("handover receiver stopped after panics")
-}
-
-// maxPanics bounds the panics of one connection. After that many the predecessor counts as ended;
-// otherwise Close would wait forever.
-const maxPanics = 10
-
-// receiveOne handles one message. It reports whether that was the last one, or whether a panic
-// prevented reading it.
-func (t *Client) receiveOne(hurry func()) (last, defect bool) {
-	defer func() {
-		if panicked := recover(); panicked != nil {
-			_ = t.cfg.Recorder.Guard(t.cfg.Log).Recovered(context.Background(), panicked)
-			<-time.NewTimer(retryDelay).C
-			defect = true
-		}
-	}()
-	m, files, err := t.receive(0)
-	if err != nil {
-		return true, false
-	}
-	closeAll(files)
-	switch m.Type {
-	case typeLeaving:
-		hurry()
-	case typeGiven:
-		close(t.given)
-		return true, false
-	default: // a message of a later version: it is optional, else the protocol version would differ
-	}
-	return false, false
+	})
 }
 
 // PredecessorLeaving returns a channel that is closed when the predecessor is about to end or has

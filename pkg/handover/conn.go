@@ -3,6 +3,7 @@
 package handover
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -100,11 +101,27 @@ func (c *conn) receive(limit time.Duration) (*message, []*os.File, error) {
 	return m, files, nil
 }
 
+// receiveText is receive for a message that needs no files. It closes those that come nevertheless.
+func (c *conn) receiveText(limit time.Duration) (*message, error) {
+	m, files, err := c.receive(limit)
+	closeAll(files)
+	return m, err
+}
+
+// receiveType waits for a message of one type, without files.
+func (c *conn) receiveType(want string, limit time.Duration) (*message, error) {
+	m, err := c.receiveText(limit)
+	switch {
+	case err != nil:
+		return nil, fmt.Errorf("waiting for %s: %w", want, err)
+	case m.Type != want:
+		return nil, fmt.Errorf("received %q, want %q: %w", m.Type, want, errUnexpected)
+	}
+	return m, nil
+}
+
 // filesOf returns the files that came with a message.
 func filesOf(rights []byte) (files []*os.File, err error) {
-	if len(rights) == 0 {
-		return nil, nil
-	}
 	parts, err := unix.ParseSocketControlMessage(rights)
 	if err != nil {
 		return nil, fmt.Errorf("reading control messages: %w", err)
@@ -130,13 +147,48 @@ func closeAll(files []*os.File) {
 
 // duplicate returns another descriptor of the same socket.
 func duplicate(raw syscall.RawConn, name string) (*os.File, error) {
-	number := -1
-	var err error
-	if e := raw.Control(func(fd uintptr) { number, err = unix.FcntlInt(fd, unix.F_DUPFD_CLOEXEC, 0) }); e != nil {
-		return nil, e
-	}
-	if err != nil {
+	var number int
+	var failed error
+	err := raw.Control(func(fd uintptr) { number, failed = unix.FcntlInt(fd, unix.F_DUPFD_CLOEXEC, 0) })
+	if err = cmp.Or(err, failed); err != nil {
 		return nil, fmt.Errorf("duplicating %s: %w", name, err)
 	}
 	return os.NewFile(uintptr(number), name), nil
+}
+
+// peerUID returns the user that the peer ran as when it connected or listened.
+func peerUID(c *net.UnixConn) (int, error) {
+	raw, err := c.SyscallConn()
+	if err != nil {
+		return 0, err
+	}
+	var user *unix.Ucred
+	var failed error
+	err = raw.Control(func(fd uintptr) { user, failed = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED) })
+	if err = cmp.Or(err, failed); err != nil {
+		return 0, fmt.Errorf("reading peer credentials: %w", err)
+	}
+	return int(user.Uid), nil
+}
+
+// errOtherNamespace reports sockets that are of no use in this network namespace.
+var errOtherNamespace = errors.New("sockets belong to another network namespace")
+
+// checkNamespace returns an error if the socket belongs to another network namespace. Kernels
+// before 5.14 cannot tell; checkNamespace then returns nil.
+func checkNamespace(f *os.File) error {
+	own, err := unix.Socket(unix.AF_UNIX, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return fmt.Errorf("opening a socket to compare network namespaces: %w", err)
+	}
+	defer func() { _ = unix.Close(own) }()
+	here, err := unix.GetsockoptUint64(own, unix.SOL_SOCKET, unix.SO_NETNS_COOKIE)
+	if err != nil { // a kernel without SO_NETNS_COOKIE
+		return nil
+	}
+	there, err := unix.GetsockoptUint64(int(f.Fd()), unix.SOL_SOCKET, unix.SO_NETNS_COOKIE)
+	if err == nil && there != here {
+		err = errOtherNamespace
+	}
+	return err
 }

@@ -4,13 +4,11 @@ package handover
 
 import (
 	"errors"
-	"fmt"
 	"io"
 	"net"
 	"os"
 	"runtime"
 	"slices"
-	"sync"
 	"testing"
 	"time"
 
@@ -273,40 +271,6 @@ func TestOneAtATime(t *testing.T) {
 	mustConnect(t, next.path, "third")
 }
 
-// TestRace has several agents ask at once.
-func TestRace(t *testing.T) {
-	t.Parallel()
-	path := socketPath(t)
-	o := newOld(t, path, "old", 1)
-	var won, busy int
-	var mu sync.Mutex
-	var group sync.WaitGroup
-	for i := range 6 {
-		group.Go(func() {
-			n, err := Connect(t.Context(), ClientConfig{Path: path, Agent: fmt.Sprint("n", i), Now: time.Now})
-			mu.Lock()
-			defer mu.Unlock()
-			refused, ok := errors.AsType[*RefusedError](err)
-			switch {
-			case err == nil:
-				won++
-				t.Cleanup(n.Close)
-			case ok && refused.Reason == ReasonBusy:
-				busy++
-			default:
-				t.Errorf("connecting: %v", err)
-			}
-		})
-	}
-	group.Wait()
-	if won != 1 || busy != 5 {
-		t.Errorf("%d were admitted, %d refused as busy", won, busy)
-	}
-	if st := o.recorder.Stats(); st.Asked != 6 || st.Busy != 5 {
-		t.Errorf("stats %+v", st)
-	}
-}
-
 // TestOtherProtocol refuses an agent of another protocol version, and sends its own version.
 func TestOtherProtocol(t *testing.T) {
 	t.Parallel()
@@ -347,22 +311,6 @@ func TestShutdown(t *testing.T) {
 		_, err := connect(t, path, "new")
 		if refused, ok := errors.AsType[*RefusedError](err); !ok || refused.Reason != ReasonLeaving {
 			t.Errorf("connecting: %v", err)
-		}
-	})
-	t.Run("taken", func(t *testing.T) {
-		t.Parallel()
-		path := socketPath(t)
-		o := newOld(t, path, "old", 1)
-		n := mustConnect(t, path, "new")
-		mustSockets(t, n)
-		left := make(chan bool, 1)
-		go func() { left <- o.Shutdown(t.Context(), time.Minute) }()
-		<-n.PredecessorLeaving()
-		if err := n.TakeOver(t.Context(), Claim{Agent: "new"}); err != nil {
-			t.Error(err)
-		}
-		if !<-left {
-			t.Error("not handed over")
 		}
 	})
 	t.Run("asked for the sockets later", func(t *testing.T) {

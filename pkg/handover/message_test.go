@@ -8,7 +8,6 @@ import (
 	"net/netip"
 	"strings"
 	"testing"
-	"time"
 )
 
 func TestDecode(t *testing.T) {
@@ -59,13 +58,6 @@ func TestRefusedError(t *testing.T) {
 		if err.Error() != want {
 			t.Errorf("%q, want %q", err, want)
 		}
-	}
-}
-
-func TestNewServer(t *testing.T) {
-	t.Parallel()
-	if _, err := NewServer(ServerConfig{Path: "/x", Agent: "a", Now: time.Now}); err == nil {
-		t.Error("a server without callbacks was accepted")
 	}
 }
 

@@ -4,10 +4,8 @@ package handover
 
 import (
 	"context"
-	"errors"
 	"io"
 	"log/slog"
-	"os"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -150,50 +148,6 @@ func TestListeningPanic(t *testing.T) {
 	}
 }
 
-// TestClientPanic has a panic as the client receives a message: it receives the next one.
-func TestClientPanic(t *testing.T) {
-	t.Parallel()
-	path := socketPath(t)
-	o := newOld(t, path, "old", 1)
-	var log proctest.Output
-	var recorder Recorder
-	n, err := Connect(t.Context(), ClientConfig{
-		Path: path, Agent: "new", Now: time.Now, Recorder: &recorder, Log: slog.New(slog.NewTextHandler(&log, nil)),
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(n.Close)
-	var calls atomic.Int32
-	n.receive = func(limit time.Duration) (*message, []*os.File, error) {
-		if calls.Add(1) == 1 {
-			panic("a defect of receiving")
-		}
-		return n.conn.receive(limit)
-	}
-	mustSockets(t, n)
-	eventually(t, "the defect is counted", func() bool { return recorder.Stats().Panics == 1 })
-	if closed(n.PredecessorLeaving()) {
-		t.Error("it is asked to hurry")
-	}
-	leaving := make(chan bool, 1)
-	go func() { leaving <- o.Shutdown(context.WithoutCancel(t.Context()), 10*time.Second) }()
-	select {
-	case <-n.PredecessorLeaving():
-	case <-time.After(10 * time.Second):
-		t.Fatal("it does not receive any more")
-	}
-	if err := n.TakeOver(t.Context(), Claim{Agent: "new"}); err != nil || errors.Is(err, errPredecessorEnded) {
-		t.Errorf("taking over: %v", err)
-	}
-	if !<-leaving {
-		t.Error("the old one does not report that it has handed over")
-	}
-	if !strings.Contains(log.String(), "a defect of receiving") {
-		t.Errorf("the log has no panic:\n%s", log.String())
-	}
-}
-
 // TestPanicAfterHandover has a panic once the sockets are handed over: this agent still ends its part.
 func TestPanicAfterHandover(t *testing.T) {
 	t.Parallel()
@@ -208,32 +162,5 @@ func TestPanicAfterHandover(t *testing.T) {
 	case <-o.ended:
 	case <-time.After(10 * time.Second):
 		t.Fatal("it does not report that it has handed over")
-	}
-}
-
-// TestClientPanicsAlways has a panic at each message of the other agent: the client gives up, and Close does not wait.
-func TestClientPanicsAlways(t *testing.T) {
-	t.Parallel()
-	path := socketPath(t)
-	newOld(t, path, "old", 1)
-	var recorder Recorder
-	n, err := Connect(t.Context(), ClientConfig{Path: path, Agent: "new", Now: time.Now, Recorder: &recorder})
-	if err != nil {
-		t.Fatal(err)
-	}
-	n.receive = func(time.Duration) (*message, []*os.File, error) { panic("a defect of receiving") }
-	mustSockets(t, n)
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		n.Close()
-	}()
-	select {
-	case <-done:
-	case <-time.After(10 * time.Second):
-		t.Fatal("Close still waits")
-	}
-	if got := recorder.Stats().Panics; got != maxPanics {
-		t.Errorf("%d defects are counted, want %d", got, maxPanics)
 	}
 }

@@ -3,6 +3,7 @@
 package handover
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -78,12 +79,8 @@ func NewServer(cfg ServerConfig) (*Server, error) {
 	if cfg.Path == "" || cfg.Agent == "" || cfg.Snapshot == nil || cfg.Offers == nil || cfg.Release == nil || cfg.SuccessorLost == nil || cfg.Now == nil {
 		return nil, errors.New("a handover server needs Path, Agent, Snapshot, Offers, Release, SuccessorLost and Now")
 	}
-	if cfg.Log == nil {
-		cfg.Log = slog.New(slog.DiscardHandler)
-	}
-	if cfg.Recorder == nil {
-		cfg.Recorder = new(Recorder)
-	}
+	cfg.Log = cmp.Or(cfg.Log, slog.New(slog.DiscardHandler))
+	cfg.Recorder = cmp.Or(cfg.Recorder, new(Recorder))
 	return &Server{cfg: cfg, guard: cfg.Recorder.Guard(cfg.Log), given: make(chan struct{})}, nil
 }
 
@@ -101,7 +98,7 @@ func (g *Server) Run(ctx context.Context) error {
 	var group sync.WaitGroup
 	defer group.Wait()
 	defer g.stopListening()
-	heard := &connections{group: &group, slots: make(chan struct{}, maxConns)}
+	slots := make(chan struct{}, maxConns)
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for {
@@ -115,7 +112,7 @@ func (g *Server) Run(ctx context.Context) error {
 		if l := g.ensureListening(ctx); l != nil {
 			group.Go(func() {
 				for done := false; !done; { // a panic ends accept early
-					done = g.accept(ctx, l, heard) || task.Sleep(ctx, retryDelay) != nil
+					done = g.accept(ctx, l, &group, slots) || task.Sleep(ctx, retryDelay) != nil
 				}
 			})
 		}
@@ -179,14 +176,8 @@ func (g *Server) stopListening() {
 	g.cfg.Recorder.Update(func(s *Stats) { s.Listening = false })
 }
 
-// connections tracks the open connections and bounds their number.
-type connections struct {
-	group *sync.WaitGroup
-	slots chan struct{}
-}
-
 // accept serves connections until the listener is closed or ctx ends, and then returns true.
-func (g *Server) accept(ctx context.Context, l *unixsock.Listener, heard *connections) (done bool) {
+func (g *Server) accept(ctx context.Context, l *unixsock.Listener, group *sync.WaitGroup, slots chan struct{}) (done bool) {
 	defer g.recoverPanic(ctx)
 	for {
 		c, err := l.AcceptUnix()
@@ -201,13 +192,13 @@ func (g *Server) accept(ctx context.Context, l *unixsock.Listener, heard *connec
 			continue
 		}
 		select {
-		case heard.slots <- struct{}{}:
+		case slots <- struct{}{}:
 		default:
 			_ = c.Close()
 			continue
 		}
-		heard.group.Go(func() {
-			defer func() { <-heard.slots }()
+		group.Go(func() {
+			defer func() { <-slots }()
 			g.serveConn(ctx, c)
 		})
 	}
@@ -223,7 +214,7 @@ func (g *Server) serveConn(ctx context.Context, raw *net.UnixConn) {
 	}
 	defer func() { _ = c.Close() }()
 	defer context.AfterFunc(ctx, func() { _ = c.Close() })()
-	hello, err := g.receiveType(c, typeHello, requestTimeout)
+	hello, err := c.receiveType(typeHello, requestTimeout)
 	if err != nil {
 		return // a client that only checks whether an agent listens
 	}
@@ -236,19 +227,6 @@ func (g *Server) serveConn(ctx context.Context, raw *net.UnixConn) {
 	if err != nil && !ended && ctx.Err() == nil {
 		g.problem(ctx, "handover failed", err)
 	}
-}
-
-// receiveType waits for a message of one type, without files.
-func (g *Server) receiveType(c *conn, want string, limit time.Duration) (*message, error) {
-	m, files, err := c.receive(limit)
-	if err != nil {
-		return nil, err
-	}
-	closeAll(files)
-	if m.Type != want {
-		return nil, fmt.Errorf("received %q, want %q: %w", m.Type, want, errUnexpected)
-	}
-	return m, nil
 }
 
 // admit makes c the successor or sends the reason for a refusal.
@@ -325,11 +303,10 @@ func (g *Server) endConn(ctx context.Context, c *conn, agent string) {
 func (g *Server) serveRequests(ctx context.Context, c *conn) error {
 	limit := requestTimeout
 	for {
-		m, files, err := c.receive(limit)
+		m, err := c.receiveText(limit)
 		if err != nil {
 			return err
 		}
-		closeAll(files)
 		switch m.Type {
 		case typeSnapshot:
 			err = g.snapshot(ctx, c)

@@ -3,6 +3,7 @@
 package snapshot
 
 import (
+	"cmp"
 	"encoding/binary"
 	"errors"
 	"hash/crc32"
@@ -32,15 +33,7 @@ const (
 
 // String returns the name of the kind.
 func (k Kind) String() string {
-	switch k {
-	case Cache:
-		return "cache"
-	case Zone:
-		return "zone"
-	case Central:
-		return "central"
-	}
-	return "unknown"
+	return cmp.Or(map[Kind]string{Cache: "cache", Zone: "zone", Central: "central"}[k], "unknown")
 }
 
 func castagnoli() *crc32.Table { return crc32.MakeTable(crc32.Castagnoli) }
@@ -66,26 +59,12 @@ func readHead(b []byte) ClockState {
 	return at
 }
 
-// An entry is the table row of one section.
+// An entry is the table row of one section, as package binary encodes it.
 type entry struct {
-	kind    Kind
-	version uint16
-	sum     uint32
-	length  uint64
-}
-
-func (e *entry) append(dst []byte) []byte {
-	dst = binary.LittleEndian.AppendUint16(dst, uint16(e.kind))
-	dst = binary.LittleEndian.AppendUint16(dst, e.version)
-	dst = binary.LittleEndian.AppendUint32(dst, e.sum)
-	return binary.LittleEndian.AppendUint64(dst, e.length)
-}
-
-func readEntry(b []byte) entry {
-	return entry{
-		kind: Kind(binary.LittleEndian.Uint16(b)), version: binary.LittleEndian.Uint16(b[2:]),
-		sum: binary.LittleEndian.Uint32(b[4:]), length: binary.LittleEndian.Uint64(b[8:]),
-	}
+	Kind    Kind
+	Version uint16
+	Sum     uint32
+	Length  uint64
 }
 
 // appendTail appends the tail of a file with the given number of bytes before it.

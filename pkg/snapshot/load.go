@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"iter"
+	"slices"
 	"time"
 )
 
@@ -104,26 +105,20 @@ func (s *Snapshot) parse(data []byte) error {
 	if binary.LittleEndian.Uint64(tail[8:]) != uint64(len(data)) {
 		return errTruncated
 	}
-	whole := binary.LittleEndian.Uint32(tail[4:]) == checksum(body)
-	if err := s.parseTable(body, int64(binary.LittleEndian.Uint32(tail))); err != nil {
-		if !whole {
-			return errDamaged
-		}
-		return err
-	}
-	if !whole {
-		return s.damageError()
-	}
 	s.madeAt = readHead(data)
-	if binary.LittleEndian.Uint32(data[12:]) != 0 {
+	err := s.parseTable(body, int64(binary.LittleEndian.Uint32(tail)))
+	for i := 0; err == nil && i < len(s.sections); i++ {
+		err = s.sections[i].check()
+	}
+	switch {
+	case errors.Is(err, errDamaged): // it names the section
+		return err
+	case binary.LittleEndian.Uint32(tail[4:]) != checksum(body):
+		return errDamaged
+	case err == nil && binary.LittleEndian.Uint32(data[12:]) != 0:
 		return errMalformed
 	}
-	for i := range s.sections {
-		if err := s.sections[i].check(); err != nil {
-			return err
-		}
-	}
-	return nil
+	return err
 }
 
 // parseTable reads the table of n sections.
@@ -135,12 +130,12 @@ func (s *Snapshot) parseTable(body []byte, n int64) error {
 	table := rest[int64(len(rest))-n*entryLen:]
 	rest = rest[:len(rest)-len(table)]
 	for ; len(table) > 0; table = table[entryLen:] {
-		e := readEntry(table)
-		if e.length > uint64(len(rest)) {
+		var e entry
+		if _, err := binary.Decode(table, binary.LittleEndian, &e); err != nil || e.Length > uint64(len(rest)) {
 			return errMalformed
 		}
-		s.sections = append(s.sections, section{e, rest[:e.length]})
-		rest = rest[e.length:]
+		s.sections = append(s.sections, section{e, rest[:e.Length]})
+		rest = rest[e.Length:]
 	}
 	if len(rest) > 0 {
 		return errMalformed
@@ -148,25 +143,15 @@ func (s *Snapshot) parseTable(body []byte, n int64) error {
 	return nil
 }
 
-// damageError returns an error that names the first corrupt section.
-func (s *Snapshot) damageError() error {
-	for i := range s.sections {
-		if sec := &s.sections[i]; checksum(sec.data) != sec.sum {
-			return fmt.Errorf("section %q: %w", sec.kind, errDamaged)
-		}
-	}
-	return errDamaged
-}
-
 // check verifies the section's checksum and that records fill it exactly.
 func (s *section) check() error {
-	if checksum(s.data) != s.sum {
-		return fmt.Errorf("section %q: %w", s.kind, errDamaged)
+	if checksum(s.data) != s.Sum {
+		return fmt.Errorf("section %q: %w", s.Kind, errDamaged)
 	}
 	for rest := s.data; len(rest) > 0; {
 		length, n := binary.Uvarint(rest)
 		if n <= 0 || length > uint64(len(rest)-n) {
-			return fmt.Errorf("section %q: %w", s.kind, errMalformed)
+			return fmt.Errorf("section %q: %w", s.Kind, errMalformed)
 		}
 		rest = rest[n+int(length):]
 	}
@@ -188,19 +173,14 @@ func (s *Snapshot) Age(now ClockState, maxAge time.Duration) (time.Duration, err
 
 // Has reports whether there is a section of the kind.
 func (s *Snapshot) Has(k Kind) bool {
-	for i := range s.sections {
-		if s.sections[i].kind == k {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(s.sections, func(sec section) bool { return sec.Kind == k })
 }
 
 // CheckVersion returns an [*Error] if a section of the kind has a version other than want.
 func (s *Snapshot) CheckVersion(k Kind, want uint16) error {
 	for i := range s.sections {
-		if sec := &s.sections[i]; sec.kind == k && sec.version != want {
-			return loadError(s.folder, fmt.Errorf("section %q has version %d: this node-cache reads version %d", k, sec.version, want))
+		if sec := &s.sections[i]; sec.Kind == k && sec.Version != want {
+			return loadError(s.folder, fmt.Errorf("section %q has version %d: this node-cache reads version %d", k, sec.Version, want))
 		}
 	}
 	return nil
@@ -215,7 +195,7 @@ func (s *Snapshot) RecordError(k Kind, err error) error {
 func (s *Snapshot) Records(k Kind) iter.Seq[[]byte] {
 	return func(yield func([]byte) bool) {
 		for i := range s.sections {
-			if s.sections[i].kind != k {
+			if s.sections[i].Kind != k {
 				continue
 			}
 			for rest := s.sections[i].data; len(rest) > 0; {

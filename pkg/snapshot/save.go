@@ -85,38 +85,25 @@ func (j *Job) write(ctx context.Context, name string) (size int64, err error) {
 
 // A Writer takes a snapshot's records. After its first error every call returns that error.
 type Writer struct {
-	ctx        context.Context //nolint:containedctx // a writer lives for one call of Save
-	out        *bufio.Writer
-	maxSize    int64
-	size       int64  // bytes written
-	sum        uint32 // CRC-32C of all bytes written
-	sectionSum uint32 // CRC-32C of the current section
-	entries    []entry
-	length     [binary.MaxVarintLen64]byte
-	err        error
+	ctx     context.Context //nolint:containedctx // a writer lives for one call of Save
+	out     *bufio.Writer
+	maxSize int64
+	size    int64  // bytes written
+	sum     uint32 // CRC-32C of all bytes written
+	entries []entry
+	length  [binary.MaxVarintLen64]byte
+	err     error
 }
 
 // Section ends the current section and begins a new one.
 func (w *Writer) Section(k Kind, version uint16) {
-	w.endSection()
-	w.entries = append(w.entries, entry{kind: k, version: version})
-	w.sectionSum = 0
-}
-
-// endSection completes the table entry of the current section.
-func (w *Writer) endSection() {
-	if n := len(w.entries); n > 0 {
-		w.entries[n-1].sum = w.sectionSum
-	}
+	w.entries = append(w.entries, entry{Kind: k, Version: version})
 }
 
 // FramedSize returns the bytes that a record takes, its length prefix included.
 func FramedSize(record int) int64 {
-	n := int64(record) + 1
-	for rest := record >> 7; rest > 0; rest >>= 7 {
-		n++
-	}
-	return n
+	var length [binary.MaxVarintLen64]byte
+	return int64(binary.PutUvarint(length[:], uint64(record)) + record)
 }
 
 // Remaining returns the bytes that are left for records, if no section follows.
@@ -143,8 +130,9 @@ func (w *Writer) Record(b []byte) error {
 }
 
 func (w *Writer) writeInSection(b []byte) {
-	w.sectionSum = crc32.Update(w.sectionSum, castagnoli(), b)
-	w.entries[len(w.entries)-1].length += uint64(len(b))
+	current := &w.entries[len(w.entries)-1]
+	current.Sum = crc32.Update(current.Sum, castagnoli(), b)
+	current.Length += uint64(len(b))
 	w.write(b)
 }
 
@@ -159,10 +147,8 @@ func (w *Writer) write(b []byte) {
 
 // finish writes the table and the tail.
 func (w *Writer) finish() error {
-	w.endSection()
-	for i := range w.entries {
-		w.write(w.entries[i].append(nil))
-	}
+	table, _ := binary.Append(nil, binary.LittleEndian, w.entries) // cannot fail: all sizes are fixed
+	w.write(table)
 	w.write(appendTail(nil, len(w.entries), w.sum, w.size))
 	if w.err == nil {
 		w.err = w.ctx.Err()

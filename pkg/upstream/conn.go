@@ -34,11 +34,11 @@ const (
 	replaceRetry = 5 * time.Second        // between attempts to open the replacement of an aged connection
 	idleTimeout  = 10 * time.Second       // without a pending query
 	stallAfter   = 800 * time.Millisecond // a connection that owes an answer and is silent for so long gets no new queries
-)
 
-// userTimeout is how long sent bytes may stay unacknowledged, in milliseconds (RFC 5482). It ends connections over a
-// broken path soon; the kernel's default is a quarter of an hour.
-const userTimeout = 3000
+	// userTimeout is how long sent bytes may stay unacknowledged, in milliseconds (RFC 5482). It ends connections over
+	// a broken path soon; the kernel's default is a quarter of an hour.
+	userTimeout = 3000
+)
 
 // How often connections are opened. Neither clients nor upstreams can cause connections to be opened faster.
 const (
@@ -275,9 +275,8 @@ func (p *connPool) openLocked(now time.Time) *conn {
 func (p *connPool) goroutineEnded() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.running--; p.running == 0 {
-		p.cond.Broadcast()
-	}
+	p.running--
+	p.cond.Broadcast()
 }
 
 // cancel removes the query from its connection. A malformed answer ends an attempt on a connection, so there is none
@@ -302,9 +301,8 @@ func (p *connPool) closeIdle(refuse bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.noIdle, p.closed = true, p.closed || refuse
-	now := p.Now()
 	for _, c := range slices.Clone(p.conns) {
-		c.checkIdleLocked(now)
+		c.checkIdleLocked(p.Now())
 	}
 }
 
@@ -352,8 +350,8 @@ func (c *conn) rankLocked(now time.Time) int {
 	return rankGood
 }
 
-// stalledLocked reports whether a query on the connection would wait: the peer accepts no more, or the connection owes
-// an answer and has been silent for stallAfter. Its path may be broken.
+// stalledLocked reports whether a query on the connection would wait: the peer accepts no more, or owes an answer and
+// has been silent for stallAfter. Its path may be broken.
 func (c *conn) stalledLocked(now time.Time) bool {
 	return c.silentLocked(now, stallAfter) || c.open && c.link.blocked()
 }

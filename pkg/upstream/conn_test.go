@@ -77,27 +77,6 @@ func TestTCPInflightLimit(t *testing.T) {
 	})
 }
 
-// A stalled connection is not used if there is another one.
-func TestTCPStalledConnection(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s := upstreamtest.New(func(q upstreamtest.Query) upstreamtest.Action {
-			if q.Conn == 1 {
-				return upstreamtest.Action{Drop: true}
-			}
-			return one("192.0.2.10")
-		})
-		p := memory(t, "tcp", upstreamtest.Network{addrA: s}, addrA)
-		start := time.Now()
-		if got := ask(t, p); got != "192.0.2.10" {
-			t.Errorf("answer %q, want 192.0.2.10", got)
-		}
-		if took := time.Since(start); took != 800*time.Millisecond {
-			t.Errorf("it took %v, want 800ms: two attempts on the first connection", took)
-		}
-	})
-}
-
 // A connection whose peer never reads is closed.
 func TestTCPPeerThatDoesNotRead(t *testing.T) {
 	t.Parallel()

@@ -307,25 +307,3 @@ func TestHTTPSCancel(t *testing.T) {
 		}
 	})
 }
-
-// A connection without responses is replaced.
-func TestHTTPSSilence(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s := upstreamtest.New(func(q upstreamtest.Query) upstreamtest.Action {
-			if q.Conn == 1 {
-				return upstreamtest.Action{Drop: true}
-			}
-			return answerOrRefuse(q)
-		})
-		h := newDoHHarness(t, s, 1, nil)
-		first := h.query(t, "www.example.")
-		time.Sleep(stallAfter)
-		if got := h.ask(t); got != "192.0.2.10" {
-			t.Errorf("got %q, want 192.0.2.10 on another connection", got)
-		}
-		if got := first.wait(time.Second); got != "timeout" {
-			t.Errorf("first outcome %q, want nothing", got)
-		}
-	})
-}

@@ -5,7 +5,6 @@ package upstream
 import (
 	"bytes"
 	"context"
-	"errors"
 	"io"
 	"log/slog"
 	"maps"
@@ -93,24 +92,6 @@ func TestLoopDetectorBound(t *testing.T) {
 			t.Errorf("probe %x, %d are remembered after all but one are old", q, len(d.sent))
 		}
 	})
-}
-
-func TestLoopDetectorConcurrent(t *testing.T) {
-	t.Parallel()
-	d := NewLoopDetector(nil)
-	var all sync.WaitGroup
-	for range 8 {
-		all.Go(func() {
-			for range 200 {
-				came := false
-				q := d.probe([]byte(rootZone), func() { came = true })
-				if !d.Detected(q[12:len(q)-4]) || !came {
-					t.Error("a probe did not return")
-				}
-			}
-		})
-	}
-	all.Wait()
 }
 
 // A fakeLoop is an upstream that can be made to send queries back.
@@ -295,28 +276,5 @@ func TestLoopMonitorLateProbe(t *testing.T) {
 		}
 		onQuery(m, time.Now().Add(time.Hour))
 		synctest.Wait()
-	})
-}
-
-func TestLoopMonitorRecoversPanic(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		f := &fakeLoop{}
-		m := newFakeLoopMonitor(f)
-		defer m.stop()
-		m.send = func([]byte) { panic(errors.New("any")) }
-		onQuery(m, time.Now())
-		synctest.Wait()
-		if n := m.panics.Load(); n != 1 {
-			t.Errorf("%d panics recovered, want 1", n)
-		}
-		m.send = f.send
-		f.set(true)
-		m.recheck()
-		onQuery(m, time.Now())
-		synctest.Wait()
-		if !m.looping.Load() {
-			t.Error("no probe after a panic")
-		}
 	})
 }

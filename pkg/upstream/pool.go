@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/nodecache/node-cache/pkg/filewatch"
@@ -76,36 +75,11 @@ func (t Target) check() error {
 	if !t.Addr.IsValid() || t.Addr.Port() == 0 {
 		return fmt.Errorf("address %q: %w", t.Addr, ErrNoUpstream)
 	}
-	secure, web := t.Name != "" || t.CAFile != "", t.Path != "" || t.Method != ""
-	switch t.Network {
-	case "udp", "tcp":
-		if secure || web {
-			return fmt.Errorf("name, authorities, path or method with network %q: %w", t.Network, errors.ErrUnsupported)
-		}
-	case "tls":
-		if web {
-			return fmt.Errorf("path or method with network %q: %w", t.Network, errors.ErrUnsupported)
-		}
-	case "https":
-		if err := t.checkHTTPS(); err != nil {
-			return err
-		}
-	default:
+	if !slices.Contains([]string{"udp", "tcp", "tls", "https"}, t.Network) {
 		return fmt.Errorf("network %q: %w", t.Network, errors.ErrUnsupported)
 	}
 	_, _, err := readCAFile(t.CAFile)
 	return err
-}
-
-// checkHTTPS validates the fields that only HTTPS has.
-func (t Target) checkHTTPS() error {
-	if t.Method != "" && t.Method != "GET" && t.Method != "POST" {
-		return fmt.Errorf("method %q: %w", t.Method, errors.ErrUnsupported)
-	}
-	if t.Path != "" && (!strings.HasPrefix(t.Path, "/") || strings.ContainsAny(t.Path, "?# ")) {
-		return fmt.Errorf("path %q: must begin with / and have no query", t.Path)
-	}
-	return nil
 }
 
 // Run watches the resolv.conf files or endpoints until ctx ends. Then it closes each socket and connection after its

@@ -46,30 +46,22 @@ func (f *source) targets() []Target {
 }
 
 // load reads the file for the first time. A file without servers is no error.
-func (f *source) load() error {
-	text, err := filewatch.ReadFile(f.target.ResolvConf, maxConfSize)
-	if err != nil {
-		return err
+func (f *source) load() (err error) {
+	if f.text, err = f.read(); err == nil {
+		f.servers = f.usableServers(context.Background(), f.text)
 	}
-	f.text = f.effectiveText(text)
-	f.servers = f.usableServers(context.Background(), f.text)
-	return nil
+	return err
 }
 
 // reload reads the file again and reports whether its servers have changed. A file that is missing or names no server
 // changes nothing.
 func (f *source) reload(ctx context.Context) bool {
-	text, err := filewatch.ReadFile(f.target.ResolvConf, maxConfSize)
-	if err != nil {
-		if !f.unreadable {
-			f.Log.WarnContext(ctx, "resolv.conf unreadable, keeping its last servers", "err", err)
-		}
-		f.unreadable = true
-		return false
+	text, err := f.read()
+	if err != nil && !f.unreadable {
+		f.Log.WarnContext(ctx, "resolv.conf unreadable, keeping its last servers", "err", err)
 	}
-	f.unreadable = false
-	text = f.effectiveText(text)
-	if bytes.Equal(text, f.text) {
+	f.unreadable = err != nil
+	if err != nil || bytes.Equal(text, f.text) {
 		return false
 	}
 	servers := f.usableServers(ctx, text)
@@ -83,20 +75,21 @@ func (f *source) reload(ctx context.Context) bool {
 	return changed
 }
 
-// effectiveText returns systemd's list of real servers if text names only the stub, otherwise text. The stub would
+// read returns the text of the file, or systemd's list of real servers if the file names only the stub. The stub would
 // cost a hop and has its own cache. It is used if systemd's list cannot be read.
-func (f *source) effectiveText(text []byte) []byte {
+func (f *source) read() ([]byte, error) {
+	text, err := filewatch.ReadFile(f.target.ResolvConf, maxConfSize)
 	servers := nameservers(text)
-	if len(servers) == 0 || slices.ContainsFunc(servers, func(s string) bool {
+	if err != nil || len(servers) == 0 || slices.ContainsFunc(servers, func(s string) bool {
 		return s != "127.0.0.53" && s != "127.0.0.54"
 	}) {
-		return text
+		return text, err
 	}
 	behind, err := filewatch.ReadFile(f.SystemdResolvConf, maxConfSize)
 	if err != nil || len(nameservers(behind)) == 0 {
-		return text
+		return text, nil
 	}
-	return behind
+	return behind, nil
 }
 
 // usableServers returns the servers in text that can be asked, and logs the others.

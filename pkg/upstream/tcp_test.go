@@ -177,26 +177,6 @@ func TestTCPConnectionsPerQuery(t *testing.T) {
 	}
 }
 
-// If a connection ends for its age, its query moves to a new connection within the same attempt.
-func TestTCPRetryOnNewConnection(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s := upstreamtest.New(upstreamtest.Sequence(one("192.0.2.10"), upstreamtest.Action{Close: true}, one("192.0.2.10")))
-		p := memory(t, "tcp", upstreamtest.Network{addrA: s}, addrA)
-		for range 3 {
-			if got := ask(t, p); got != "192.0.2.10" {
-				t.Errorf("answer %q, want 192.0.2.10", got)
-			}
-		}
-		if got := p.Stats().Servers[0]; got.Requests != 3 || got.Opened != 2 || s.Connections() != 2 {
-			t.Errorf("%d attempts, %d opened, want 3 and 2", got.Requests, got.Opened)
-		}
-		if got := failures(p); got != "" {
-			t.Errorf("failures %q, want none", got)
-		}
-	})
-}
-
 // The retry uses a newer connection: another old one may have ended too.
 func TestTCPRetryIsOnFreshConnection(t *testing.T) {
 	t.Parallel()

@@ -4,7 +4,6 @@ package upstream
 
 import (
 	"context"
-	"fmt"
 	"io"
 	"net"
 	"net/netip"
@@ -15,7 +14,6 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/miekg/dns"
 
-	"github.com/nodecache/node-cache/pkg/upstream/upstreamtest"
 	"github.com/nodecache/node-cache/pkg/wire"
 )
 
@@ -160,43 +158,4 @@ func responder(tb testing.TB) netip.AddrPort {
 		ended.Wait()
 	})
 	return pc.LocalAddr().(*net.UDPAddr).AddrPort()
-}
-
-// BenchmarkSocketPool queries so many names at a time. The time includes the responder.
-func BenchmarkSocketPool(b *testing.B) {
-	for _, depth := range []int{1, 8, 64} {
-		for _, mixed := range []bool{false, true} {
-			b.Run(fmt.Sprintf("depth=%d/mixed=%v", depth, mixed), func(b *testing.B) {
-				s := newSocketHarness(b, responder(b), nil)
-				var (
-					q        = upstreamtest.Question(b, "www.service.namespace.svc.cluster.local.")
-					left     atomic.Int64
-					woken    = make(chan struct{}, 1)
-					batch    wire.SendBatch
-					attempts = make([]attempt, depth)
-				)
-				for i := range attempts {
-					attempts[i] = attempt{query: q, randomCase: mixed, receiver: replyFunc(func(r reply, _ *wire.SendBatch) {
-						if r.m == nil {
-							b.Errorf("received %+v", r)
-						}
-						if left.Add(-1) == 0 {
-							woken <- struct{}{}
-						}
-					})}
-				}
-				b.ReportAllocs()
-				for n := 0; n < b.N; n += depth {
-					left.Store(int64(depth))
-					for i := range attempts {
-						if err := s.send(&attempts[i], &batch); err != nil {
-							b.Fatal(err)
-						}
-					}
-					batch.Flush()
-					<-woken
-				}
-			})
-		}
-	}
 }

@@ -29,12 +29,13 @@ func TestSocketPoolSpreadsPorts(t *testing.T) {
 	if got := ports(together); got != 1 {
 		t.Errorf("%d ports for a batch, want 1", got)
 	}
-	ids := map[uint16]bool{}
-	for _, q := range together {
+	ids, steps := map[uint16]bool{}, map[uint16]bool{}
+	for i, q := range together {
 		ids[q.ID] = true
+		steps[q.ID-together[max(i-1, 0)].ID] = true
 	}
-	if len(ids) != outboxSize {
-		t.Errorf("%d IDs on one port for %d queries", len(ids), outboxSize)
+	if len(ids) != outboxSize || len(steps) < outboxSize-5 {
+		t.Errorf("%d IDs in %d steps on one port for %d queries, want random ones", len(ids), len(steps), outboxSize)
 	}
 	h.ask(t, 4*outboxSize, upstreamtest.Question(t, "www.example."), false)
 	h.came.Wait()

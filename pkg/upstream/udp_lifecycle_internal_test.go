@@ -3,11 +3,8 @@
 package upstream
 
 import (
-	"context"
 	"errors"
 	"fmt"
-	"net"
-	"net/netip"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -161,36 +158,6 @@ func TestSocketPoolShutdown(t *testing.T) {
 				}
 			})
 		})
-	}
-}
-
-// Real sockets are closed when wait returns.
-func TestSocketPoolReleasesDescriptors(t *testing.T) {
-	t.Parallel()
-	var (
-		mu    sync.Mutex // guards conns
-		conns []net.Conn
-	)
-	h := newSocketHarness(t, responder(t), func(ctx context.Context, network string, addr netip.AddrPort) (net.Conn, error) {
-		conn, err := newDial(0, nil)(ctx, network, addr)
-		mu.Lock()
-		defer mu.Unlock()
-		conns = append(conns, conn)
-		return conn, err
-	})
-	for range 100 {
-		h.ask(t, 3, upstreamtest.Question(t, "www.example."), true)
-		h.came.Wait()
-	}
-	h.closeIdle(false)
-	h.wait()
-	for _, conn := range conns {
-		if _, err := conn.Write([]byte{0}); !errors.Is(err, net.ErrClosed) {
-			t.Errorf("%v: %v, want it closed", conn.LocalAddr(), err)
-		}
-	}
-	if len(conns) < 30 {
-		t.Errorf("%d sockets, want at least 30", len(conns))
 	}
 }
 

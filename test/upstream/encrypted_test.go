@@ -3,10 +3,14 @@
 package upstream
 
 import (
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/pem"
 	"fmt"
 	"net/netip"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -17,6 +21,7 @@ import (
 
 	"github.com/nodecache/node-cache/internal/nodetest"
 	"github.com/nodecache/node-cache/internal/proctest"
+	"github.com/nodecache/node-cache/pkg/upstream/upstreamtest"
 )
 
 // serverName is in the certificates.
@@ -30,7 +35,7 @@ type encryptedServer struct {
 }
 
 // startEncrypted runs unbound in a host, with a certificate. It closes a connection that was idle for 300 ms.
-func startEncrypted(t *testing.T, h *nodetest.Host, ca *authority) *encryptedServer {
+func startEncrypted(t *testing.T, h *nodetest.Host, ca *upstreamtest.Authority) *encryptedServer {
 	t.Helper()
 	e := &encryptedServer{host: h, folder: t.TempDir()}
 	proctest.WriteFile(t, filepath.Join(e.folder, "unbound.conf"), fmt.Sprintf(`server:
@@ -66,10 +71,10 @@ remote-control:
 }
 
 // startWithCertificate starts unbound, or starts it again, with a new certificate.
-func (e *encryptedServer) startWithCertificate(t *testing.T, ca *authority) {
+func (e *encryptedServer) startWithCertificate(t *testing.T, ca *upstreamtest.Authority) {
 	t.Helper()
 	unbound := proctest.FindProgram(t, "unbound", "unbound")
-	ca.issue(t, e.folder, serverName)
+	writeCertificate(t, e.folder, ca.Issue(t, time.Now().Add(time.Hour), serverName))
 	if e.Process != nil {
 		e.Signal(syscall.SIGTERM)
 		if err := e.Wait(t, 10*time.Second); err != nil {
@@ -79,6 +84,20 @@ func (e *encryptedServer) startWithCertificate(t *testing.T, ca *authority) {
 	e.Process = proctest.Start(t, "unbound", command(e.host, unbound, "-d", "-c", filepath.Join(e.folder, "unbound.conf")))
 	awaitServer(t, e.host, e.Process, netip.AddrPortFrom(e.host.IPv4, 53), "upstream.test")
 	e.statistics(t) // begin at 0
+}
+
+// writeCertificate writes a certificate and its key into a folder.
+func writeCertificate(t *testing.T, folder string, certificate tls.Certificate) {
+	t.Helper()
+	key, err := x509.MarshalPKCS8PrivateKey(certificate.PrivateKey)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, block := range map[string]*pem.Block{
+		"cert.pem": {Type: "CERTIFICATE", Bytes: certificate.Certificate[0]}, "key.pem": {Type: "PRIVATE KEY", Bytes: key},
+	} {
+		proctest.WriteFile(t, filepath.Join(folder, name), string(pem.EncodeToMemory(block)))
+	}
 }
 
 // statistics are the numbers that unbound has counted since the last call.
@@ -101,7 +120,7 @@ func (e *encryptedServer) statistics(t *testing.T) map[string]int {
 // encryptedHarness is a node with two servers that speak TLS and HTTPS.
 type encryptedHarness struct {
 	*nodetest.Network
-	ca      *authority
+	ca      *upstreamtest.Authority
 	file    string // of certificates that the agent trusts
 	servers [2]*encryptedServer
 }
@@ -109,8 +128,8 @@ type encryptedHarness struct {
 func newEncryptedHarness(t *testing.T) *encryptedHarness {
 	t.Helper()
 	proctest.FindProgram(t, "unbound", "unbound")
-	b := &encryptedHarness{Network: nodetest.Start(t, nodetest.Options{Pods: 1, NoIPv6: true}), ca: newAuthority(t, "first")}
-	b.file = proctest.WriteFile(t, filepath.Join(t.TempDir(), "ca.pem"), b.ca.pem)
+	b := &encryptedHarness{Network: nodetest.Start(t, nodetest.Options{Pods: 1, NoIPv6: true}), ca: upstreamtest.NewAuthority(t, time.Now())}
+	b.file = proctest.WriteFile(t, filepath.Join(t.TempDir(), "ca.pem"), string(b.ca.PEM()))
 	for i, h := range []*nodetest.Host{b.Upstream, b.Pods[0]} {
 		b.servers[i] = startEncrypted(t, h, b.ca)
 	}
@@ -175,19 +194,19 @@ func TestTLS(t *testing.T) {
 	})
 	proctest.Figure(t, "both servers stopped and started with new certificates, one after the other: %s", r)
 
-	second := newAuthority(t, "second")
+	second := upstreamtest.NewAuthority(t, time.Now())
 	r = a.misses(t, "with a new authority", 2e6, func() {
-		proctest.WriteFile(t, b.file, b.ca.pem+second.pem)
+		proctest.WriteFile(t, b.file, string(slices.Concat(b.ca.PEM(), second.PEM())))
 		for _, s := range b.servers {
 			time.Sleep(span)
 			s.startWithCertificate(t, second)
 		}
-		proctest.WriteFile(t, b.file, second.pem)
+		second.Trust(t, b.file)
 		time.Sleep(span)
 	})
 	proctest.Figure(t, "the authority replaced, the servers' certificates with it: %s", r)
 
-	third := newAuthority(t, "third")
+	third := upstreamtest.NewAuthority(t, time.Now())
 	for _, s := range b.servers { // in the wrong order
 		s.startWithCertificate(t, third)
 	}
@@ -232,17 +251,17 @@ func TestTLSRefused(t *testing.T) {
 	address := b.servers[0].host.IPv4.String()
 	for _, tt := range []struct {
 		name, to string
-		ca       *authority
+		ca       *upstreamtest.Authority
 		want     string // in /status
 	}{
 		{name: "another name", to: "tls://" + address + "#other.upstream.test", ca: b.ca, want: "other.upstream.test"},
 		{name: "no name, and the address is not in the certificate", to: "tls://" + address, ca: b.ca, want: address},
-		{name: "another authority", to: "tls://" + address + "#" + serverName, ca: newAuthority(t, "other"), want: "authority"},
+		{name: "another authority", to: "tls://" + address + "#" + serverName, ca: upstreamtest.NewAuthority(t, time.Now()), want: "authority"},
 		{name: "another name over HTTPS", to: "https://" + address + "/dns-query#other.upstream.test", ca: b.ca, want: "other.upstream.test"},
 		{name: "no TLS at that port", to: "tls://" + address + ":53#" + serverName, ca: b.ca, want: ""},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			proctest.WriteFile(t, b.file, tt.ca.pem)
+			tt.ca.Trust(t, b.file)
 			a := b.start(t, fmt.Sprintf("to: [%q]", tt.to))
 			r, took := a.ask(t, "refused.upstream.test")
 			if r.Rcode != dns.RcodeServerFailure || took > 4500*time.Millisecond {
@@ -265,9 +284,9 @@ func TestTLSRefused(t *testing.T) {
 }
 
 // fixAuthority puts the right authority into the file. The agent is to find out by itself.
-func (b *encryptedHarness) fixAuthority(t *testing.T, a *agent, right *authority) {
+func (b *encryptedHarness) fixAuthority(t *testing.T, a *agent, right *upstreamtest.Authority) {
 	t.Helper()
-	proctest.WriteFile(t, b.file, right.pem)
+	right.Trust(t, b.file)
 	n := 0
 	took := proctest.Eventually(t, 10*time.Second, "the server is trusted", func() bool {
 		n++

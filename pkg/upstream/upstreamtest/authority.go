@@ -47,10 +47,14 @@ func NewAuthority(tb testing.TB, now time.Time) *Authority {
 // Trust writes the authority's certificate to the file, and replaces its content.
 func (a *Authority) Trust(tb testing.TB, path string) {
 	tb.Helper()
-	text := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: a.cert.Raw})
-	if err := os.WriteFile(path, text, 0o600); err != nil {
+	if err := os.WriteFile(path, a.PEM(), 0o600); err != nil {
 		tb.Fatalf("writing an authority: %v", err)
 	}
+}
+
+// PEM returns the authority's certificate.
+func (a *Authority) PEM() []byte {
+	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: a.cert.Raw})
 }
 
 // Issue makes a certificate for hosts, which may be addresses, that expires at ends.
