@@ -9,22 +9,28 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"testing"
 )
 
 // Build compiles node-cache to path, as version "test": static, as it is released. E2E_RACE in the environment adds the race
 // detector, which needs a C library.
 func Build(path string) error {
-	cmd := exec.CommandContext(context.Background(), "go", "build", "-buildvcs=false", "-trimpath", "-o", path)
 	if os.Getenv("E2E_RACE") != "" {
-		cmd.Args = append(cmd.Args, "-race")
-	} else {
+		return BuildPackage(path, "cmd/node-cache", "-ldflags=-X main.version=test", "-race")
+	}
+	return BuildPackage(path, "cmd/node-cache", "-ldflags=-X main.version=test")
+}
+
+// BuildPackage compiles a program of this module, static unless it has the race detector.
+func BuildPackage(path, folder string, flags ...string) error {
+	args := append([]string{"build", "-buildvcs=false", "-trimpath", "-o", path}, flags...)
+	cmd := exec.CommandContext(context.Background(), "go", append(args, "github.com/nodecache/node-cache/"+folder)...)
+	if !slices.Contains(flags, "-race") {
 		cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
 	}
-	cmd.Args = append(cmd.Args, "-ldflags=-X main.version=test", "github.com/nodecache/node-cache/cmd/node-cache")
-	out, err := cmd.CombinedOutput()
-	if err != nil {
-		return fmt.Errorf("building node-cache: %w\n%s", err, out)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("building %s: %w\n%s", folder, err, out)
 	}
 	return nil
 }

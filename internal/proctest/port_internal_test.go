@@ -46,23 +46,3 @@ func TestReservePort(t *testing.T) {
 		t.Errorf("another process said %q, want that the port is in use", out)
 	}
 }
-
-// TestReservePortInUse binds the port over one transport only.
-func TestReservePortInUse(t *testing.T) {
-	t.Parallel()
-	tcp, err := net.Listen("tcp4", FreeAddr(t).String())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = tcp.Close() }()
-	udp, err := net.ListenPacket("udp4", FreeAddr(t).String())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = udp.Close() }()
-	for _, addr := range []net.Addr{tcp.Addr(), udp.LocalAddr()} {
-		if err := bindable(t.Context(), addr.String()); !errors.Is(err, syscall.EADDRINUSE) {
-			t.Errorf("%s %s: %v, want that it is in use", addr.Network(), addr, err)
-		}
-	}
-}
