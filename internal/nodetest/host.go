@@ -58,6 +58,15 @@ func (h *Host) open() error {
 	return netlink.LinkSetUp(lo)
 }
 
+// Of returns the host whose network a process is in, until Release.
+func Of(pid int, name string) (*Host, error) {
+	ns, err := netns.GetFromPid(pid)
+	return &Host{Name: name, ns: ns}, err
+}
+
+// Release gives up a host that is another program's.
+func (h *Host) Release() { _ = h.ns.Close() }
+
 // lockThread locks the calling goroutine to its thread. The function restore returns the thread to its present
 // namespace and unlocks it.
 func lockThread() (restore func(), err error) {

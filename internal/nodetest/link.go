@@ -37,18 +37,15 @@ func newVethPair(name string, network, i int, o Options) vethPair {
 // connect adds a veth pair between the node h and another host. h becomes the default gateway of that host.
 func (h *Host) connect(far *Host, c vethPair) error {
 	err := h.Do(func() error {
-		attrs := netlink.NewLinkAttrs()
-		attrs.Name = c.name
-		veth := &netlink.Veth{LinkAttrs: attrs, PeerName: "eth0", PeerNamespace: netlink.NsFd(far.ns)}
-		if err := netlink.LinkAdd(veth); err != nil {
-			return fmt.Errorf("adding link %s: %w", c.name, err)
+		if err := AddVeth(c.name, far, "eth0", 0); err != nil {
+			return err
 		}
-		return setLinkUp(c.name, c.nodeIPv4, c.nodeIPv6)
+		return SetLinkUp(c.name, c.nodeIPv4, c.nodeIPv6)
 	})
 	if err != nil {
 		return fmt.Errorf("connecting %s to %s: %w", h.Name, far.Name, err)
 	}
-	if err := far.Do(func() error { return setLinkUp("eth0", c.farIPv4, c.farIPv6) }); err != nil {
+	if err := far.Do(func() error { return SetLinkUp("eth0", c.farIPv4, c.farIPv6) }); err != nil {
 		return fmt.Errorf("connecting %s to %s: %w", h.Name, far.Name, err)
 	}
 	if err := errors.Join(h.awaitLink(c.name), far.awaitLink("eth0")); err != nil {
@@ -61,11 +58,22 @@ func (h *Host) connect(far *Host, c vethPair) error {
 	return far.defaultRoute(c.nodeIPv4.Addr(), c.nodeIPv6.Addr())
 }
 
-// setLinkUp sets a link of the calling thread's namespace up with addresses. It skips invalid addresses.
-func setLinkUp(name string, prefixes ...netip.Prefix) error {
+// AddVeth adds a pair of links between the calling thread's namespace and another host, where it has the name peer. A master
+// is the number of the bridge that the near end is a port of; 0: none.
+func AddVeth(name string, far *Host, peer string, master int) error {
+	attrs := netlink.NewLinkAttrs()
+	attrs.Name, attrs.MasterIndex = name, master
+	if err := netlink.LinkAdd(&netlink.Veth{LinkAttrs: attrs, PeerName: peer, PeerNamespace: netlink.NsFd(far.ns)}); err != nil {
+		return fmt.Errorf("adding link %s: %w", name, err)
+	}
+	return nil
+}
+
+// SetLinkUp sets a link of the calling thread's namespace up with addresses. It skips invalid addresses.
+func SetLinkUp(name string, prefixes ...netip.Prefix) error {
 	link, err := netlink.LinkByName(name)
 	if err != nil {
-		return err
+		return fmt.Errorf("finding link %s: %w", name, err)
 	}
 	for _, p := range prefixes {
 		if !p.IsValid() {
@@ -82,7 +90,10 @@ func setLinkUp(name string, prefixes ...netip.Prefix) error {
 }
 
 func addAddress(link netlink.Link, p netip.Prefix) error {
-	a := &netlink.Addr{IPNet: &net.IPNet{IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen())}}
+	a := &netlink.Addr{IPNet: ipNet(p)}
+	if p.Addr().Is6() {
+		a.Flags = unix.IFA_F_NODAD // no other host has it, and programs bind to it at once
+	}
 	if err := netlink.AddrAdd(link, a); err != nil {
 		return fmt.Errorf("adding address %s to %s: %w", p, link.Attrs().Name, err)
 	}
@@ -111,12 +122,28 @@ func (h *Host) defaultRoute(gateways ...netip.Addr) error {
 			if !gw.IsValid() {
 				continue
 			}
-			if err := netlink.RouteAdd(&netlink.Route{Gw: gw.AsSlice()}); err != nil {
-				return fmt.Errorf("adding the default route of %s by %s: %w", h.Name, gw, err)
+			if err := AddRoute(netip.Prefix{}, gw); err != nil {
+				return fmt.Errorf("%s: %w", h.Name, err)
 			}
 		}
 		return nil
 	})
+}
+
+// AddRoute adds a route to the calling thread's namespace, the default one for an invalid prefix.
+func AddRoute(to netip.Prefix, by netip.Addr) error {
+	route := &netlink.Route{Gw: by.AsSlice()}
+	if to.IsValid() {
+		route.Dst = ipNet(to)
+	}
+	if err := netlink.RouteAdd(route); err != nil {
+		return fmt.Errorf("adding the route to %s by %s: %w", to, by, err)
+	}
+	return nil
+}
+
+func ipNet(p netip.Prefix) *net.IPNet {
+	return &net.IPNet{IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen())}
 }
 
 // forward enables packet forwarding on the host.

@@ -231,7 +231,7 @@ func (m *Meter) fail(i int, err error) {
 // name returns the name that query i asks for.
 func (m *Meter) name(i int) string {
 	if n := i % m.config.Names; n > 0 {
-		return fmt.Sprintf("who%d.nodetest.test", n)
+		return fmt.Sprintf("who%d.nodetest.test.", n)
 	}
 	return askName
 }

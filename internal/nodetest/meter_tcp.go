@@ -4,13 +4,13 @@ package nodetest
 
 import (
 	"context"
-	"encoding/binary"
 	"errors"
 	"io"
 	"net"
 	"sync"
 	"syscall"
 
+	"github.com/miekg/dns"
 	"golang.org/x/sys/unix"
 )
 
@@ -75,21 +75,25 @@ func (m *Meter) askTCP(conn net.Conn, i int) error {
 	if err := conn.SetDeadline(now().Add(m.config.Timeout)); err != nil {
 		return err
 	}
-	query := appendQuery([]byte{0, 0}, uint16(i), m.name(i))
-	binary.BigEndian.PutUint16(query, uint16(len(query)-2))
-	if _, err := conn.Write(query); err != nil {
-		return err
+	msg, err := exchange(conn, newQuery(uint16(i), m.name(i)))
+	if err == nil {
+		m.answer(i, msg)
 	}
-	msg := make([]byte, 65536)
-	n, err := readMessage(conn, msg)
-	if err != nil {
-		return err
+	return err
+}
+
+// exchange sends a query over a connection on which no other query waits, and returns the answer.
+func exchange(conn net.Conn, query []byte) ([]byte, error) {
+	c := dns.Conn{Conn: conn, UDPSize: dns.MaxMsgSize}
+	if _, err := c.Write(query); err != nil {
+		return nil, err
 	}
-	if n < headerLen || binary.BigEndian.Uint16(msg) != uint16(i) {
-		return errMessage
+	msg := make([]byte, dns.MaxMsgSize)
+	n, err := c.Read(msg)
+	if err == nil && (n < 2 || msg[0] != query[0] || msg[1] != query[1]) {
+		err = errors.New("an answer to another query")
 	}
-	m.answer(i, msg[:n])
-	return nil
+	return msg[:max(n, 0)], err
 }
 
 // ended reports whether the server has closed an idle connection, which it may do at any time.

@@ -80,12 +80,12 @@ func TestMeter(t *testing.T) {
 	}
 }
 
-func TestMeterRefusesBadLoads(t *testing.T) {
-	t.Parallel()
-	for _, l := range []nodetest.Load{{Network: "udp"}, {Network: "ip", Rate: 1}} {
-		if m, err := nodetest.StartMeter(nodetest.MeterConfig{Loads: []nodetest.Load{l}}); err == nil {
-			m.Stop()
-			t.Errorf("%+v is taken", l)
-		}
+func serve(t *testing.T, h *nodetest.Host, addr netip.AddrPort, name string) *nodetest.Server {
+	t.Helper()
+	s, err := nodetest.Serve(h, addr, name)
+	if err != nil {
+		t.Fatal(err)
 	}
+	t.Cleanup(s.Close)
+	return s
 }

@@ -53,8 +53,10 @@ func (m *Meter) oneUDP(load, rate int) (run func(), err error) {
 	if err != nil {
 		return nil, err
 	}
-	setBuffer(dialed)
 	conn, p := dialed.(*net.UDPConn), &pending{byID: map[uint16]int{}}
+	if raw, err := conn.SyscallConn(); err == nil {
+		_ = raw.Control(enlarge)
+	}
 	return func() {
 		received := make(chan struct{})
 		go func() { // joined below
@@ -80,7 +82,7 @@ func (m *Meter) oneUDP(load, rate int) (run func(), err error) {
 func (m *Meter) sendUDP(conn *net.UDPConn, load int, p *pending) {
 	i := m.begin(load)
 	id := p.add(i)
-	query := appendQuery(make([]byte, 0, 64), id, m.name(i))
+	query := newQuery(id, m.name(i))
 	_, err := conn.Write(query)
 	if errors.Is(err, syscall.ECONNREFUSED) { // the error is that of an earlier query; nothing was sent
 		m.refuse(p)
@@ -101,7 +103,7 @@ func (m *Meter) receive(conn *net.UDPConn, p *pending) {
 			m.refuse(p)
 		case err != nil:
 			return
-		case n >= headerLen:
+		case n > 1:
 			i, ok, last := p.take(binary.BigEndian.Uint16(msg))
 			if ok {
 				m.answer(i, msg[:n])
@@ -158,7 +160,7 @@ func (m *Meter) askUDP(conn *net.UDPConn, i int) {
 	_ = conn.SetDeadline(now().Add(m.config.Timeout + m.config.Linger))
 	id := uint16(i)
 	msg := make([]byte, 1024)
-	if _, err := conn.Write(appendQuery(msg[:0], id, m.name(i))); err != nil {
+	if _, err := conn.Write(newQuery(id, m.name(i))); err != nil {
 		m.fail(i, err)
 		return
 	}
@@ -168,7 +170,7 @@ func (m *Meter) askUDP(conn *net.UDPConn, i int) {
 			m.fail(i, err)
 			return
 		}
-		if n >= headerLen && binary.BigEndian.Uint16(msg) == id {
+		if n > 1 && binary.BigEndian.Uint16(msg) == id {
 			m.answer(i, msg[:n])
 			return
 		}
