@@ -5,11 +5,10 @@ package kubetest
 import (
 	"context"
 	"fmt"
+	"syscall"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-
-	"github.com/nodecache/node-cache/internal/proctest"
 )
 
 // What the API server gives services: both families, the first by default. The first address of the range is that
@@ -20,51 +19,53 @@ const (
 	serviceIP        = "10.96.0.1"
 )
 
-const (
-	readyPoll = 50 * time.Millisecond // how often the API server is asked whether it is ready
-	grace     = 10 * time.Second      // how long it may take to end after SIGTERM before it is killed
-)
+// readyPoll is how often the API server is asked whether it is ready.
+const readyPoll = 50 * time.Millisecond
 
 // The store listens on sockets in the cluster's folder, which both programs run in. It wants host and port in a
 // URL; for the scheme unix they are the name of the file.
 const (
 	storeURL = "unix://store:1"
 	peerURL  = "unix://peer:1"
-	// storeFolder holds its data.
-	storeFolder = "etcd"
 )
 
-func (c *Cluster) etcdCommand() []string {
+// EtcdArgs are the arguments of a store that keeps its data in a folder.
+func EtcdArgs(folder string) []string {
 	return []string{
-		c.options.Programs.Etcd, "--data-dir=" + storeFolder, "--name=store",
+		"--data-dir=" + folder, "--name=store",
 		"--listen-client-urls=" + storeURL, "--advertise-client-urls=" + storeURL,
 		"--listen-peer-urls=" + peerURL, "--initial-advertise-peer-urls=" + peerURL, "--initial-cluster=store=" + peerURL,
 		"--unsafe-no-fsync", "--log-level=warn",
 	}
 }
 
-func (c *Cluster) apiServerCommand() []string {
-	command := []string{
-		c.options.Programs.Kube, "kube-apiserver",
-		"--etcd-servers=" + storeURL,
-		"--bind-address=" + c.address.Addr().String(), fmt.Sprintf("--secure-port=%d", c.address.Port()),
-		// Kept for documentation (RFC 5737): a loopback address is no endpoint of default/kubernetes.
-		"--advertise-address=192.0.2.1",
-		"--tls-cert-file=" + serverCertFile, "--tls-private-key-file=" + serverKeyFile,
+// APIServerArgs are the arguments that every API server here has, beside its addresses: keys, and the file of its users.
+func APIServerArgs(keys Keys, tokens string) []string {
+	return []string{
+		"kube-apiserver", "--etcd-servers=" + storeURL,
+		"--tls-cert-file=" + keys.ServerCert, "--tls-private-key-file=" + keys.ServerKey,
 		"--service-account-issuer=https://kubernetes.default.svc",
-		"--service-account-key-file=" + accountPubFile, "--service-account-signing-key-file=" + accountKeyFile,
-		"--service-cluster-ip-range=" + ServiceRangeIPv4 + "," + ServiceRangeIPv6,
-		"--token-auth-file=" + tokenFile, "--authorization-mode=RBAC", "--allow-privileged=true",
-		// Pods are accepted before their namespace has a service account.
-		"--disable-admission-plugins=ServiceAccount",
+		"--service-account-key-file=" + keys.AccountPub, "--service-account-signing-key-file=" + keys.AccountKey,
+		"--token-auth-file=" + tokens, "--authorization-mode=RBAC", "--allow-privileged=true",
 		// Without it a stop waits a minute for open watches.
 		"--shutdown-watch-termination-grace-period=2s",
 		"--profiling=false",
 	}
+}
+
+func (c *Cluster) apiServerCommand() []string {
+	command := append([]string{c.options.Programs.Kube}, APIServerArgs(c.keys, c.path(tokenFile))...)
+	command = append(command,
+		"--bind-address="+c.address.Addr().String(), fmt.Sprintf("--secure-port=%d", c.address.Port()),
+		// Kept for documentation (RFC 5737): a loopback address is no endpoint of default/kubernetes.
+		"--advertise-address=192.0.2.1",
+		"--service-cluster-ip-range="+ServiceRangeIPv4+","+ServiceRangeIPv6,
+		// Pods are accepted before their namespace has a service account.
+		"--disable-admission-plugins=ServiceAccount")
 	if c.options.Audit {
-		command = append(command, "--audit-policy-file="+auditPolicyFile, "--audit-log-path="+auditFile)
+		command = append(command, "--audit-policy-file="+c.path(auditPolicyFile), "--audit-log-path="+c.path(auditFile))
 	}
-	return append(command, c.options.APIServerFlags...)
+	return command
 }
 
 // StartAPIServer starts the API server, on the same address and with the same data as before, and waits until it is
@@ -96,42 +97,22 @@ func (c *Cluster) checkReady(ctx context.Context) error {
 	return err
 }
 
-// StopAPIServer asks the API server to end, which closes its watches gracefully, and waits until it has.
-func (c *Cluster) StopAPIServer() {
-	c.withAPIServer(func(p *proctest.Process) {
-		p.Stop(grace)
-		c.apiserver = nil
-	})
-}
-
 // KillAPIServer kills the API server: its connections are reset.
 func (c *Cluster) KillAPIServer() {
-	c.withAPIServer(func(p *proctest.Process) {
-		p.Kill()
-		c.apiserver = nil
-	})
-}
-
-// withAPIServer calls do with the API server, if it runs.
-func (c *Cluster) withAPIServer(do func(*proctest.Process)) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.apiserver != nil {
-		do(c.apiserver)
+		c.apiserver.Kill()
 	}
 }
 
-// APIServerPID returns the API server's process number, 0 when it does not run.
-func (c *Cluster) APIServerPID() int {
-	pid := 0
-	c.withAPIServer(func(p *proctest.Process) { pid = p.PID() })
-	return pid
-}
+// SignalAPIServer sends the API server a signal. After SIGSTOP its connections stay open and bring nothing.
+func (c *Cluster) SignalAPIServer(s syscall.Signal) { c.apiserver.Signal(s) }
 
 func (c *Cluster) controllersCommand() []string {
 	return []string{
 		c.options.Programs.Kube, "kube-controller-manager",
-		"--kubeconfig=" + c.Kubeconfig(controllersUser), "--service-account-private-key-file=" + accountKeyFile,
+		"--kubeconfig=" + c.Kubeconfig(controllersUser), "--service-account-private-key-file=" + c.keys.AccountKey,
 		// The garbage collector removes the slices of a deleted service.
 		"--controllers=endpointslice-controller,garbage-collector-controller,namespace-controller,serviceaccount-controller",
 		"--leader-elect=false", "--use-service-account-credentials=false", "--secure-port=0",

@@ -38,11 +38,6 @@ type Options struct {
 	Controllers bool
 	// Audit logs every request, for [Cluster.Audit].
 	Audit bool
-	// Preload gives the cluster the objects of a [Large] one from the start. The first time for a size takes a
-	// minute or two; a copy of the store is kept in the user's cache folder.
-	Preload Size
-	// APIServerFlags are added to the API server's flags.
-	APIServerFlags []string
 }
 
 // A Cluster is a running control plane. Its methods may be called by several goroutines.
@@ -50,13 +45,13 @@ type Cluster struct {
 	options Options
 	dir     string
 	address netip.AddrPort
+	keys    Keys
 	users   []user
 	config  *rest.Config // Admin's
 	client  *kubernetes.Clientset
-	etcd    *proctest.Process
 
 	mu        sync.Mutex          // guards the fields below; held while the API server starts or ends, so that these do not overlap
-	apiserver *proctest.Process   // nil when it does not run
+	apiserver *proctest.Process   // the latest
 	started   []*proctest.Process // every program so far
 }
 
@@ -95,11 +90,6 @@ func Launch(ctx context.Context, o Options) (*Cluster, error) {
 	if c.dir, err = filepath.Abs(o.Dir); err != nil {
 		return nil, fmt.Errorf("finding the folder of a cluster: %w", err)
 	}
-	if o.Preload != (Size{}) {
-		if err := preload(ctx, c.options, c.path(storeFolder)); err != nil {
-			return nil, err
-		}
-	}
 	if err := c.prepare(ctx); err != nil {
 		return nil, err
 	}
@@ -119,14 +109,14 @@ func (c *Cluster) prepare(ctx context.Context) error {
 	if c.users, err = newUsers(c.options.Users); err != nil {
 		return err
 	}
-	if err := writeKeys(c.dir, time.Now()); err != nil { //nolint:forbidigo // real programs use the system's clock
+	if c.keys, err = WriteKeys(c.dir, time.Now()); err != nil { //nolint:forbidigo // real programs use the system's clock
 		return err
 	}
 	if err := writeTokens(c.path(tokenFile), c.users); err != nil {
 		return err
 	}
 	for _, u := range c.users {
-		if err := writeKubeconfig(c.Kubeconfig(u.name), c.CAFile(), c.Server(), u); err != nil {
+		if err := WriteKubeconfig(c.Kubeconfig(u.name), c.keys.CA, c.Server(), u.name, u.token); err != nil {
 			return err
 		}
 	}
@@ -144,15 +134,14 @@ func (c *Cluster) prepare(ctx context.Context) error {
 
 // launch starts the programs, each when what it needs is there.
 func (c *Cluster) launch(ctx context.Context) error {
-	var err error
-	if c.etcd, err = c.start(ctx, "etcd", c.etcdCommand()...); err != nil {
+	if _, err := c.start(ctx, "etcd", append([]string{c.options.Programs.Etcd}, EtcdArgs("etcd")...)...); err != nil {
 		return err
 	}
 	// The API server waits for its store by itself.
 	if err := c.StartAPIServer(ctx); err != nil || !c.options.Controllers {
 		return err
 	}
-	_, err = c.start(ctx, "kube-controller-manager", c.controllersCommand()...)
+	_, err := c.start(ctx, "kube-controller-manager", c.controllersCommand()...)
 	return err
 }
 
@@ -190,7 +179,7 @@ func (c *Cluster) Client() *kubernetes.Clientset { return c.client }
 func (c *Cluster) Config(name string) *rest.Config {
 	config := &rest.Config{
 		Host:            c.Server(),
-		TLSClientConfig: rest.TLSClientConfig{CAFile: c.CAFile()},
+		TLSClientConfig: rest.TLSClientConfig{CAFile: c.keys.CA},
 		ContentConfig: rest.ContentConfig{
 			AcceptContentTypes: runtime.ContentTypeProtobuf + "," + runtime.ContentTypeJSON,
 			ContentType:        runtime.ContentTypeProtobuf,
@@ -214,9 +203,6 @@ func (c *Cluster) Server() string { return "https://" + c.address.String() }
 // Address returns where the API server listens.
 func (c *Cluster) Address() netip.AddrPort { return c.address }
 
-// CAFile returns the path of the certificate that the API server's certificate is verified with.
-func (c *Cluster) CAFile() string { return c.path(caFile) }
-
 // Kubeconfig returns the path of the user's kubeconfig. There is a file for [Admin] and for each of Options.Users.
 func (c *Cluster) Kubeconfig(name string) string { return c.path(name + ".kubeconfig") }
 
@@ -226,7 +212,7 @@ func (c *Cluster) KubeconfigAt(name string, address netip.AddrPort) (string, err
 	for _, u := range c.users {
 		if u.name == name {
 			path := c.path(fmt.Sprintf("%s-%d.kubeconfig", name, address.Port()))
-			return path, writeKubeconfig(path, c.CAFile(), "https://"+address.String(), u)
+			return path, WriteKubeconfig(path, c.keys.CA, "https://"+address.String(), u.name, u.token)
 		}
 	}
 	return "", fmt.Errorf("writing a kubeconfig: no user %q", name)

@@ -100,8 +100,5 @@ func (s *CoreDNS) Start(ctx context.Context) (err error) {
 // Addr returns where it answers, over UDP and TCP.
 func (s *CoreDNS) Addr() netip.AddrPort { return s.addr }
 
-// PID returns its process number.
-func (s *CoreDNS) PID() int { return s.process.PID() }
-
 // Close ends it.
 func (s *CoreDNS) Close() { s.process.Kill() }

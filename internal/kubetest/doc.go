@@ -10,8 +10,8 @@
 //	services, err := c.Client().CoreV1().Services("shop").List(ctx, metav1.ListOptions{})
 //
 // Everything listens on 127.0.0.1. The API server speaks TLS with certificates made at start, knows its users by
-// token and asks RBAC. It can be stopped, killed, paused and started again on the same port with the same data, and
-// a [Proxy] in front of it counts bytes, freezes or cuts connections. There are no kubelets, so pods have the
+// token and asks RBAC. It can be killed, paused and started again on the same port with the same data, and
+// a [Proxy] in front of it counts bytes. There are no kubelets, so pods have the
 // status that a test gives them.
 //
 // The programs die with the process that started them, however that ends.

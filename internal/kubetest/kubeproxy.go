@@ -15,6 +15,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
 	"github.com/nodecache/node-cache/internal/proctest"
@@ -40,15 +41,9 @@ type KubeProxy struct {
 	process *proctest.Process
 }
 
-// LaunchKubeProxy runs kube-proxy with nftables, its files in dir, and waits until it has its first rules in place.
-// It needs root and the program nft, and makes a node for it in the cluster.
-func (c *Cluster) LaunchKubeProxy(ctx context.Context, dir string) (*KubeProxy, error) {
-	return c.LaunchKubeProxyWith(ctx, dir, KubeProxyOptions{})
-}
-
-// LaunchKubeProxyWith is [Cluster.LaunchKubeProxy] with options. For the mode iptables it needs the programs of
-// iptables.
-func (c *Cluster) LaunchKubeProxyWith(ctx context.Context, dir string, o KubeProxyOptions) (*KubeProxy, error) {
+// LaunchKubeProxy runs kube-proxy, its files in dir, and waits until it has its first rules in place. It needs root and the
+// program nft, or those of iptables, and makes a node for it in the cluster.
+func (c *Cluster) LaunchKubeProxy(ctx context.Context, dir string, o KubeProxyOptions) (*KubeProxy, error) {
 	o.Mode = cmp.Or(o.Mode, "nftables")
 	if o.Enter == nil {
 		o.Enter = newNamespace
@@ -83,7 +78,11 @@ func newNamespace() error {
 	if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
 		return fmt.Errorf("making a network namespace, which only root may: %w", err)
 	}
-	return raiseLoopback()
+	lo, err := netlink.LinkByName("lo")
+	if err != nil {
+		return fmt.Errorf("finding the loopback device: %w", err)
+	}
+	return netlink.LinkSetUp(lo)
 }
 
 // launch moves the calling thread into the network namespace and starts everything from there.
@@ -113,24 +112,6 @@ func (k *KubeProxy) launch(ctx context.Context, c *Cluster, dir string, o *KubeP
 	if err := k.process.Await(ctx, readyPoll, kubeProxySynced); err != nil {
 		k.Close()
 		return err
-	}
-	return nil
-}
-
-// raiseLoopback sets the loopback device of the calling thread's namespace up.
-func raiseLoopback() error {
-	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
-	if err != nil {
-		return fmt.Errorf("opening a socket: %w", err)
-	}
-	defer func() { _ = unix.Close(fd) }()
-	request, err := unix.NewIfreq("lo")
-	if err != nil {
-		return fmt.Errorf("naming the loopback device: %w", err)
-	}
-	request.SetUint16(unix.IFF_UP)
-	if err := unix.IoctlIfreq(fd, unix.SIOCSIFFLAGS, request); err != nil {
-		return fmt.Errorf("setting the loopback device up: %w", err)
 	}
 	return nil
 }

@@ -158,7 +158,7 @@ func lastLines(text string, n int) string {
 	return strings.Join(lines[max(0, len(lines)-n):], "")
 }
 
-// How much older than a new entry of the cache folder another version of it is when it is removed.
+// How much older than a new program another version of it is when it is removed.
 const entryAge = 30 * 24 * time.Hour
 
 // How often a lock that another process holds is tried.

@@ -68,11 +68,6 @@ func writeTokens(path string, users []user) error {
 
 // WriteKubeconfig writes a file with which the owner of a token reaches the API server at a URL.
 func WriteKubeconfig(path, ca, server, name, token string) error {
-	return writeKubeconfig(path, ca, server, user{name: name, token: token})
-}
-
-// writeKubeconfig writes a file with which a user reaches the API server at a URL.
-func writeKubeconfig(path, ca, server string, u user) error {
 	text := fmt.Sprintf(`apiVersion: v1
 kind: Config
 clusters:
@@ -85,74 +80,58 @@ contexts:
 - name: kubetest
   context: {cluster: kubetest, user: %q}
 current-context: kubetest
-`, server, ca, u.name, u.token, u.name)
+`, server, ca, name, token, name)
 	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
 		return fmt.Errorf("writing a kubeconfig: %w", err)
 	}
 	return nil
 }
 
-// The files of a cluster's keys, in its folder.
-const (
-	caFile         = "ca.crt"        // what clients trust
-	serverCertFile = "apiserver.crt" // signed by the authority
-	serverKeyFile  = "apiserver.key"
-	accountKeyFile = "sa.key" // signs tokens of service accounts
-	accountPubFile = "sa.pub" // verifies them
-)
-
 // Keys are the paths of the files that a control plane needs.
 type Keys struct {
 	CA                     string // the certificate that clients trust
-	ServerCert, ServerKey  string // of the API server
+	ServerCert, ServerKey  string // of the API server, signed by that authority
 	AccountKey, AccountPub string // sign and verify tokens of service accounts
 }
 
 // WriteKeys makes keys in a folder for an API server at addresses of its own and at its Service's.
 func WriteKeys(dir string, now time.Time, addresses ...netip.Addr) (Keys, error) {
-	if err := writeKeys(dir, now, addresses...); err != nil {
-		return Keys{}, err
+	keys := Keys{
+		CA: filepath.Join(dir, "ca.crt"), ServerCert: filepath.Join(dir, "apiserver.crt"), ServerKey: filepath.Join(dir, "apiserver.key"),
+		AccountKey: filepath.Join(dir, "sa.key"), AccountPub: filepath.Join(dir, "sa.pub"),
 	}
-	return Keys{
-		CA: filepath.Join(dir, caFile), ServerCert: filepath.Join(dir, serverCertFile), ServerKey: filepath.Join(dir, serverKeyFile),
-		AccountKey: filepath.Join(dir, accountKeyFile), AccountPub: filepath.Join(dir, accountPubFile),
-	}, nil
-}
-
-// writeKeys makes a certificate authority, the API server's certificate and the keys of service account tokens.
-func writeKeys(dir string, now time.Time, addresses ...netip.Addr) error {
 	ca, caKey, err := newCertificate("kubetest", now, nil, nil)
 	if err != nil {
-		return err
+		return Keys{}, err
 	}
 	server, serverKey, err := newCertificate("kube-apiserver", now, ca, caKey, addresses...)
 	if err != nil {
-		return err
+		return Keys{}, err
 	}
 	_, accountKey, err := newCertificate("service-accounts", now, nil, nil)
 	if err != nil {
-		return err
+		return Keys{}, err
 	}
 	for _, file := range []struct {
-		name, kind string
+		path, kind string
 		encode     func() ([]byte, error)
 	}{
-		{caFile, "CERTIFICATE", func() ([]byte, error) { return ca.Raw, nil }},
-		{serverCertFile, "CERTIFICATE", func() ([]byte, error) { return server.Raw, nil }},
-		{serverKeyFile, "EC PRIVATE KEY", func() ([]byte, error) { return x509.MarshalECPrivateKey(serverKey) }},
-		{accountKeyFile, "EC PRIVATE KEY", func() ([]byte, error) { return x509.MarshalECPrivateKey(accountKey) }},
-		{accountPubFile, "PUBLIC KEY", func() ([]byte, error) { return x509.MarshalPKIXPublicKey(accountKey.Public()) }},
+		{keys.CA, "CERTIFICATE", func() ([]byte, error) { return ca.Raw, nil }},
+		{keys.ServerCert, "CERTIFICATE", func() ([]byte, error) { return server.Raw, nil }},
+		{keys.ServerKey, "EC PRIVATE KEY", func() ([]byte, error) { return x509.MarshalECPrivateKey(serverKey) }},
+		{keys.AccountKey, "EC PRIVATE KEY", func() ([]byte, error) { return x509.MarshalECPrivateKey(accountKey) }},
+		{keys.AccountPub, "PUBLIC KEY", func() ([]byte, error) { return x509.MarshalPKIXPublicKey(accountKey.Public()) }},
 	} {
 		der, err := file.encode()
 		if err != nil {
-			return fmt.Errorf("encoding %s: %w", file.name, err)
+			return Keys{}, fmt.Errorf("encoding a key: %w", err)
 		}
 		text := pem.EncodeToMemory(&pem.Block{Type: file.kind, Bytes: der})
-		if err := os.WriteFile(filepath.Join(dir, file.name), text, 0o600); err != nil {
-			return fmt.Errorf("writing a key: %w", err)
+		if err := os.WriteFile(file.path, text, 0o600); err != nil {
+			return Keys{}, fmt.Errorf("writing a key: %w", err)
 		}
 	}
-	return nil
+	return keys, nil
 }
 
 // newCertificate makes a key and a certificate for it: an authority's when there is no parent, else a server's for
