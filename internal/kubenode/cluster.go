@@ -19,6 +19,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/nodecache/node-cache/internal/kubetest"
+	"github.com/nodecache/node-cache/internal/proctest"
 )
 
 // startLimit bounds each wait while a cluster starts. A machine that runs other tests beside this one is slow.
@@ -35,10 +36,10 @@ type Options struct {
 
 // A Cluster is a running one.
 type Cluster struct {
-	Control  *Host
-	Nodes    []*Node
-	Internet *Internet
+	Control *Host
+	Nodes   []*Node
 
+	internet *proctest.DNSServer
 	options  Options
 	dir      string // keys, kubeconfig, images and logs
 	cgroup   string
@@ -127,7 +128,7 @@ func (c *Cluster) build(ctx context.Context) error {
 		}
 	}
 	c.programs.pod = filepath.Join(c.dir, "pod")
-	return GoBuild(ctx, c.programs.pod, "github.com/nodecache/node-cache/internal/kubenode/pod")
+	return proctest.BuildPackage(c.programs.pod, "internal/kubenode/pod")
 }
 
 func (c *Cluster) launch(ctx context.Context) error {
@@ -192,7 +193,7 @@ func (c *Cluster) launchHosts(ctx context.Context) (err error) {
 	if err := c.options.routePods(c.Control, machines[1:]); err != nil {
 		return err
 	}
-	c.Internet, err = serveInternet(ctx, c.Control)
+	c.internet, err = serveInternet(c.Control)
 	return err
 }
 
@@ -228,8 +229,8 @@ func (c *Cluster) launchKubelets(ctx context.Context) error {
 
 // Close ends everything of the cluster.
 func (c *Cluster) Close() error {
-	if c.Internet != nil {
-		c.Internet.Close()
+	if c.internet != nil {
+		c.internet.Close()
 	}
 	for _, m := range c.hosts() {
 		m.Close()

@@ -5,6 +5,7 @@ package kubenode
 import (
 	"context"
 	"crypto/rand"
+	"errors"
 	"fmt"
 	"net/netip"
 	"os"
@@ -13,13 +14,6 @@ import (
 	"time"
 
 	"github.com/nodecache/node-cache/internal/kubetest"
-)
-
-// Paths of the control plane, on its machine but for the folder of keys, which is the test's.
-const (
-	storeSocket = "unix://store:1" // in the machine's state folder, where its services run
-	peerSocket  = "unix://peer:1"
-	storeFolder = "/var/lib/etcd"
 )
 
 // apiServer is its URL.
@@ -42,21 +36,13 @@ func (c *Cluster) startControl(ctx context.Context) error {
 	if err := c.connect(); err != nil {
 		return err
 	}
-	err = c.Control.Start(ctx, "etcd", c.programs.etcd, "--data-dir="+storeFolder, "--name=store",
-		"--listen-client-urls="+storeSocket, "--advertise-client-urls="+storeSocket,
-		"--listen-peer-urls="+peerSocket, "--initial-advertise-peer-urls="+peerSocket, "--initial-cluster=store="+peerSocket,
-		"--unsafe-no-fsync", "--log-level=warn")
-	if err != nil {
-		return err
-	}
-	err = c.Control.Start(ctx, "kube-apiserver", c.programs.kube, "kube-apiserver",
-		"--etcd-servers="+storeSocket, "--bind-address="+controlAddr, "--secure-port=6443", "--advertise-address="+controlAddr,
-		"--tls-cert-file="+keys.ServerCert, "--tls-private-key-file="+keys.ServerKey, "--token-auth-file="+tokens,
-		"--service-account-issuer=https://kubernetes.default.svc", "--service-account-key-file="+keys.AccountPub,
-		"--service-account-signing-key-file="+keys.AccountKey, "--service-cluster-ip-range="+c.options.families(serviceNet, serviceNet6),
-		"--authorization-mode=RBAC", "--allow-privileged=true", "--kubelet-preferred-address-types=InternalIP",
-		"--shutdown-watch-termination-grace-period=2s", "--profiling=false")
-	if err != nil {
+	server := append([]string{c.programs.kube}, kubetest.APIServerArgs(keys, tokens)...)
+	server = append(server, "--bind-address="+controlAddr, "--secure-port=6443", "--advertise-address="+controlAddr,
+		"--service-cluster-ip-range="+c.options.families(serviceNet, serviceNet6), "--kubelet-preferred-address-types=InternalIP")
+	if err := errors.Join(
+		c.Control.Start(ctx, "etcd", append([]string{c.programs.etcd}, kubetest.EtcdArgs("/var/lib/etcd")...)...),
+		c.Control.Start(ctx, "kube-apiserver", server...),
+	); err != nil {
 		return err
 	}
 	if err := c.waitUntil(ctx, "the API server is ready", func(ctx context.Context) error {

@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"net/netip"
 	"os"
 	"os/exec"
@@ -19,12 +18,15 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
+
+	"github.com/nodecache/node-cache/internal/nodetest"
 )
 
 // A Host has namespaces of its own for network, mounts and processes.
 type Host struct {
+	*nodetest.Host // its network
+
 	Name  string
 	Addr  netip.Addr // its own in the cluster's network
 	Addr6 netip.Addr // the zero value: the cluster has one family
@@ -32,13 +34,12 @@ type Host struct {
 	logs     string // folder of its services' output
 	cmd      *exec.Cmd
 	done     chan struct{} // closed when it is gone
-	network  netns.NsHandle
 	services []string
 }
 
 // newHost starts a machine without links.
 func newHost(ctx context.Context, name, logs string) (*Host, error) {
-	m := &Host{Name: name, logs: logs, done: make(chan struct{}), network: netns.None()}
+	m := &Host{Name: name, logs: logs, done: make(chan struct{})}
 	ready, write, err := os.Pipe()
 	if err != nil {
 		return nil, fmt.Errorf("making a pipe: %w", err)
@@ -64,7 +65,7 @@ func newHost(ctx context.Context, name, logs string) (*Host, error) {
 		m.Close()
 		return nil, fmt.Errorf("starting machine %s: %w: %s", name, err, m.tail(initName))
 	}
-	if m.network, err = netns.GetFromPid(m.cmd.Process.Pid); err != nil {
+	if m.Host, err = nodetest.Of(m.cmd.Process.Pid, name); err != nil {
 		m.Close()
 		return nil, fmt.Errorf("opening the network of machine %s: %w", name, err)
 	}
@@ -92,8 +93,8 @@ func (m *Host) launch() error {
 func (m *Host) Close() {
 	_ = m.cmd.Process.Kill() // it may have ended
 	<-m.done
-	if m.network.IsOpen() {
-		_ = m.network.Close()
+	if m.Host != nil {
+		m.Release()
 	}
 }
 
@@ -179,41 +180,6 @@ func (m *Host) Output(ctx context.Context, argv ...string) (string, error) {
 		return string(out), fmt.Errorf("%s: running %s: %w: %s", m.Name, strings.Join(argv, " "), err, out)
 	}
 	return string(out), nil
-}
-
-// Do calls fn in the machine's network, on the calling goroutine, which keeps its thread meanwhile. Sockets that fn opens
-// belong to the machine for good. Goroutines that fn starts do not run there.
-func (m *Host) Do(fn func() error) error {
-	runtime.LockOSThread()
-	was, err := netns.Get()
-	if err != nil {
-		runtime.UnlockOSThread()
-		return fmt.Errorf("opening the thread's network namespace: %w", err)
-	}
-	defer func() {
-		// A thread that cannot go back is not given to others: it ends with this goroutine.
-		if netns.Set(was) == nil {
-			runtime.UnlockOSThread()
-		}
-		_ = was.Close()
-	}()
-	if err := netns.Set(m.network); err != nil {
-		return fmt.Errorf("entering machine %s: %w", m.Name, err)
-	}
-	return fn()
-}
-
-// Dial connects from the machine. The address is a literal one: IP:port.
-func (m *Host) Dial(ctx context.Context, network, addr string) (conn net.Conn, err error) {
-	if _, err := netip.ParseAddrPort(addr); err != nil {
-		return nil, err // a name would be looked up, and dialled, on other threads
-	}
-	err = m.Do(func() error {
-		var d net.Dialer
-		conn, err = d.DialContext(ctx, network, addr)
-		return err
-	})
-	return conn, err
 }
 
 func (m *Host) log(service string) string {

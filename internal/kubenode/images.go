@@ -3,10 +3,7 @@
 package kubenode
 
 import (
-	"context"
 	"fmt"
-	"os"
-	"os/exec"
 	"path/filepath"
 )
 
@@ -42,15 +39,4 @@ func (c *Cluster) writeImages() ([]string, error) {
 		archives = append(archives, path)
 	}
 	return append(archives, c.options.Images...), nil
-}
-
-// GoBuild compiles a package of this module into a static program at a path.
-func GoBuild(ctx context.Context, to, pkg string, flags ...string) error {
-	args := append([]string{"build", "-buildvcs=false", "-trimpath", "-o", to}, flags...)
-	cmd := exec.CommandContext(ctx, "go", append(args, pkg)...)
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if out, err := cmd.CombinedOutput(); err != nil {
-		return fmt.Errorf("building %s: %w\n%s", pkg, err, out)
-	}
-	return nil
 }

@@ -3,15 +3,14 @@
 package kubenode
 
 import (
-	"context"
-	"errors"
 	"fmt"
 	"net"
+	"net/netip"
 	"strings"
-	"sync"
-	"sync/atomic"
 
 	"github.com/miekg/dns"
+
+	"github.com/nodecache/node-cache/internal/proctest"
 )
 
 // InternetZone is the zone of all names in the Internet's DNS. It denies every other name.
@@ -23,58 +22,18 @@ const (
 	InternetAddr6 = "2001:db8::7"
 )
 
-// An Internet is a DNS server that stands for the Internet's, at [InternetDNS]. A name of [InternetZone] has an address of
-// each family, a service at port 443 of www, and a text; one that begins with long has so many texts that they need TCP.
-type Internet struct {
-	udp, tcp *dns.Server
-	group    sync.WaitGroup
-	queries  atomic.Uint64
-}
-
-// Queries is how many have come.
-func (i *Internet) Queries() uint64 { return i.queries.Load() }
-
-// serveInternet starts the server on a machine that has the address.
-func serveInternet(ctx context.Context, m *Host) (*Internet, error) {
-	i := &Internet{}
-	addr := InternetDNS + ":53"
-	err := m.Do(func() error {
-		var lc net.ListenConfig
-		packets, err := lc.ListenPacket(ctx, "udp", addr)
-		if err != nil {
-			return err
-		}
-		sessions, err := lc.Listen(ctx, "tcp", addr)
-		if err != nil {
-			return errors.Join(err, packets.Close())
-		}
-		i.udp = &dns.Server{PacketConn: packets, Handler: i}
-		i.tcp = &dns.Server{Listener: sessions, Handler: i}
-		return nil
+// serveInternet starts a DNS server that stands for the Internet's, at [InternetDNS] of a machine. A name of [InternetZone] has an
+// address of each family, a service at port 443 of www, and a text; one that begins with long has so many texts that they need TCP.
+func serveInternet(m *Host) (s *proctest.DNSServer, err error) {
+	err = m.Do(func() error {
+		s, err = proctest.ServeDNS(&net.ListenConfig{}, netip.MustParseAddrPort(InternetDNS+":53"), dns.HandlerFunc(answerInternet))
+		return err
 	})
-	if err != nil {
-		return nil, fmt.Errorf("serving the Internet's DNS: %w", err)
-	}
-	for _, s := range []*dns.Server{i.udp, i.tcp} {
-		started := make(chan struct{})
-		s.NotifyStartedFunc = func() { close(started) }
-		i.group.Go(func() { _ = s.ActivateAndServe() }) // until it is shut down
-		<-started
-	}
-	return i, nil
+	return s, err
 }
 
-// Close ends the server.
-func (i *Internet) Close() {
-	for _, s := range []*dns.Server{i.udp, i.tcp} {
-		_ = s.Shutdown() // it runs
-	}
-	i.group.Wait()
-}
-
-// ServeDNS implements [dns.Handler].
-func (i *Internet) ServeDNS(w dns.ResponseWriter, q *dns.Msg) {
-	i.queries.Add(1)
+// answerInternet implements [dns.HandlerFunc].
+func answerInternet(w dns.ResponseWriter, q *dns.Msg) {
 	m := new(dns.Msg).SetReply(q)
 	m.Authoritative = true
 	m.Answer = records(q.Question[0])

@@ -4,12 +4,12 @@ package kubenode
 
 import (
 	"fmt"
-	"net"
 	"net/netip"
 	"strings"
 
 	"github.com/vishvananda/netlink"
-	"golang.org/x/sys/unix"
+
+	"github.com/nodecache/node-cache/internal/nodetest"
 )
 
 // InternetDNS is the address of the server that stands for the Internet's DNS.
@@ -97,11 +97,11 @@ func (o Options) buildLAN(control *Host) error {
 		if err := netlink.LinkAdd(&netlink.Bridge{LinkAttrs: attrs}); err != nil {
 			return fmt.Errorf("adding bridge %s: %w", lanBridge, err)
 		}
-		if err := setLinkUp(lanBridge, control.lanPrefixes()...); err != nil {
+		if err := nodetest.SetLinkUp(lanBridge, control.lanPrefixes()...); err != nil {
 			return err
 		}
 		internet := netip.MustParseAddr(InternetDNS)
-		return setLinkUp("lo", netip.PrefixFrom(internet, internet.BitLen()))
+		return nodetest.SetLinkUp("lo", netip.PrefixFrom(internet, internet.BitLen()))
 	})
 }
 
@@ -113,13 +113,10 @@ func (o Options) connect(control, node *Host, i int) error {
 		if err != nil {
 			return fmt.Errorf("finding bridge %s: %w", lanBridge, err)
 		}
-		attrs := netlink.NewLinkAttrs()
-		attrs.Name, attrs.MasterIndex = port, bridge.Attrs().Index
-		veth := &netlink.Veth{LinkAttrs: attrs, PeerName: lanPort, PeerNamespace: netlink.NsFd(node.network)}
-		if err := netlink.LinkAdd(veth); err != nil {
-			return fmt.Errorf("adding link %s: %w", port, err)
+		if err := nodetest.AddVeth(port, node.Host, lanPort, bridge.Attrs().Index); err != nil {
+			return err
 		}
-		return setLinkUp(port)
+		return nodetest.SetLinkUp(port)
 	})
 	if err != nil {
 		return fmt.Errorf("connecting node %d: %w", i, err)
@@ -129,7 +126,7 @@ func (o Options) connect(control, node *Host, i int) error {
 		node.Addr6 = nodeAddr6(i)
 	}
 	err = node.Do(func() error {
-		if err := setLinkUp(lanPort, node.lanPrefixes()...); err != nil {
+		if err := nodetest.SetLinkUp(lanPort, node.lanPrefixes()...); err != nil {
 			return err
 		}
 		return routeAll(o.defaultRoutes(), control)
@@ -173,42 +170,9 @@ func (o Options) routePods(control *Host, nodes []*Host) error {
 // routeAll adds a route to each network, one of each family, by a machine's address of that family.
 func routeAll(to []netip.Prefix, by *Host) error {
 	for i, addr := range by.lanPrefixes() {
-		if err := route(to[i], addr.Addr()); err != nil {
+		if err := nodetest.AddRoute(to[i], addr.Addr()); err != nil {
 			return err
 		}
 	}
 	return nil
-}
-
-// setLinkUp sets a link of the calling thread's namespace up with addresses.
-func setLinkUp(name string, addrs ...netip.Prefix) error {
-	link, err := netlink.LinkByName(name)
-	if err != nil {
-		return fmt.Errorf("finding link %s: %w", name, err)
-	}
-	for _, a := range addrs {
-		addr := &netlink.Addr{IPNet: ipNet(a)}
-		if a.Addr().Is6() {
-			addr.Flags = unix.IFA_F_NODAD // no other host has it, and programs bind to it at once
-		}
-		if err := netlink.AddrAdd(link, addr); err != nil {
-			return fmt.Errorf("adding %s to %s: %w", a, name, err)
-		}
-	}
-	if err := netlink.LinkSetUp(link); err != nil {
-		return fmt.Errorf("setting link %s up: %w", name, err)
-	}
-	return nil
-}
-
-// route adds a route to the calling thread's namespace.
-func route(to netip.Prefix, by netip.Addr) error {
-	if err := netlink.RouteAdd(&netlink.Route{Dst: ipNet(to), Gw: by.AsSlice()}); err != nil {
-		return fmt.Errorf("adding the route to %s by %s: %w", to, by, err)
-	}
-	return nil
-}
-
-func ipNet(p netip.Prefix) *net.IPNet {
-	return &net.IPNet{IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen())}
 }

@@ -3,7 +3,6 @@
 package main
 
 import (
-	"context"
 	"encoding/json"
 	"errors"
 	"net"
@@ -117,31 +116,6 @@ func asking(t *testing.T, list string) []question {
 		t.Fatal(err)
 	}
 	return all
-}
-
-func TestFloodAndSteadyClients(t *testing.T) {
-	t.Parallel()
-	a := &client{server: serveDNS(t), asked: asking(t, "good.test"), every: time.Millisecond, timeout: 5 * time.Second, now: &epoch{}}
-	ctx, cancel := context.WithCancel(t.Context())
-	defer cancel()
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		a.flood(ctx, 0)
-	}()
-	go a.askAtInterval(ctx, "udp", func(e *epoch) *counts { return &e.udp })
-	for {
-		got := counted(t, a, http.MethodGet)
-		if got["flood"].Answered > 100 && got["udp"].Answered > 10 {
-			break
-		}
-		if got["flood"].Lost+got["udp"].Lost > 0 {
-			t.Fatalf("lost: %+v", got)
-		}
-		time.Sleep(time.Millisecond)
-	}
-	cancel()
-	<-done
 }
 
 func counted(t *testing.T, a *client, method string) map[string]tally {
