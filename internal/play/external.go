@@ -3,19 +3,17 @@
 package main
 
 import (
-	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"net"
 	"net/netip"
 	"os"
 	"strings"
-	"sync"
 
 	"github.com/miekg/dns"
 
 	"github.com/nodecache/node-cache/internal/nodetest"
+	"github.com/nodecache/node-cache/internal/proctest"
 )
 
 const (
@@ -23,57 +21,19 @@ const (
 	externalTTL = 30 // seconds
 )
 
-// external stands for all DNS beyond the cluster: every name has addresses, but for those below "nothing.", which do not
-// exist. It logs each query, so that one sees what leaves the node.
-type external struct {
-	servers []*dns.Server
-	log     *os.File
-	group   sync.WaitGroup
-}
-
-// serveExternal starts the server on a host.
-func serveExternal(ctx context.Context, h *nodetest.Host, logFile string) (*external, error) {
-	log, err := os.Create(logFile)
+// serveExternal starts a server on a host that stands for all DNS beyond the cluster: every name has addresses, but for those
+// below "nothing.", which do not exist. It logs each query, so that one sees what leaves the node.
+func serveExternal(h *nodetest.Host, logFile string) (s *proctest.DNSServer, err error) {
+	log, err := os.Create(logFile) // closed with the program
 	if err != nil {
 		return nil, fmt.Errorf("making a log: %w", err)
 	}
-	e := &external{log: log}
 	handler := logged(slog.New(slog.NewTextHandler(log, nil)))
-	addr := netip.AddrPortFrom(h.IPv4, dnsPort).String()
 	err = h.Do(func() error {
-		lc := new(net.ListenConfig)
-		udp, err := lc.ListenPacket(ctx, "udp", addr)
-		if err != nil {
-			return err
-		}
-		e.servers = append(e.servers, &dns.Server{PacketConn: udp, Handler: handler})
-		tcp, err := lc.Listen(ctx, "tcp", addr)
-		if err != nil {
-			return errors.Join(err, udp.Close())
-		}
-		e.servers = append(e.servers, &dns.Server{Listener: tcp, Handler: handler})
-		return nil
+		s, err = proctest.ServeDNS(&net.ListenConfig{}, netip.AddrPortFrom(h.IPv4, dnsPort), handler)
+		return err
 	})
-	if err != nil {
-		return nil, errors.Join(fmt.Errorf("serving the external DNS: %w", err), log.Close())
-	}
-	for _, s := range e.servers {
-		started := make(chan struct{})
-		s.NotifyStartedFunc = func() { close(started) }
-		e.group.Go(func() { _ = s.ActivateAndServe() }) // it ends when it is shut down
-		<-started
-	}
-	return e, nil
-}
-
-// close ends the server.
-func (e *external) close() error {
-	var errs []error
-	for _, s := range e.servers {
-		errs = append(errs, s.Shutdown())
-	}
-	e.group.Wait()
-	return errors.Join(append(errs, e.log.Close())...)
+	return s, err
 }
 
 // logged answers queries and logs them.

@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/nodecache/node-cache/internal/nodetest"
+	"github.com/nodecache/node-cache/internal/proctest"
 )
 
 const (
@@ -67,7 +68,7 @@ func awaitOuter(ended func()) {
 type play struct {
 	dir      string // with configuration, logs and the commands of the shell
 	network  *nodetest.Network
-	external *external
+	external *proctest.DNSServer
 	reaper   *reaper
 	agentPID int
 }
@@ -81,16 +82,13 @@ func (p *play) build(ctx context.Context, o options) (err error) {
 	if err := p.writeFiles(o); err != nil {
 		return err
 	}
-	if p.external, err = serveExternal(ctx, p.network.Upstream, filepath.Join(p.dir, "external.log")); err != nil {
+	if p.external, err = serveExternal(p.network.Upstream, filepath.Join(p.dir, "external.log")); err != nil {
 		return err
 	}
 	if err := p.startCentral(ctx); err != nil {
 		return err
 	}
-	if err := p.startAgent(ctx); err != nil {
-		return err
-	}
-	return nil
+	return p.startAgent(ctx)
 }
 
 // close ends what runs in the hosts, and the hosts.
@@ -100,7 +98,7 @@ func (p *play) close() error {
 		errs = append(errs, p.network.Close())
 	}
 	if p.external != nil {
-		errs = append(errs, p.external.close())
+		p.external.Close()
 	}
 	return errors.Join(errs...)
 }

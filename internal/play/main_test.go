@@ -3,9 +3,9 @@
 package main_test
 
 import (
+	"errors"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"testing"
 
@@ -25,15 +25,11 @@ func withBinaries(m *testing.M) int {
 	}
 	defer func() { _ = os.RemoveAll(dir) }()
 	binaries = dir
-	out, err := exec.Command("go", "build", "-buildvcs=false", "-o", filepath.Join(dir, "play"), ".").CombinedOutput()
-	if err == nil {
-		err = proctest.Build(filepath.Join(dir, "node-cache"))
-	}
-	if err == nil {
-		err = os.Chmod(dir, 0o755) // also for who is not root
-	}
-	if err != nil {
-		fmt.Fprintf(os.Stderr, "building: %v\n%s", err, out)
+	if err := errors.Join(
+		proctest.BuildPackage(filepath.Join(dir, "play"), "internal/play"), proctest.Build(filepath.Join(dir, "node-cache")),
+		os.Chmod(dir, 0o755), // also for who is not root
+	); err != nil {
+		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
 	return m.Run()
