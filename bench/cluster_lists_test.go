@@ -65,10 +65,3 @@ func TestListsAskForWhatIsThere(t *testing.T) {
 		}
 	}
 }
-
-func TestListsNeedServicesOfBothKinds(t *testing.T) {
-	t.Parallel()
-	if err := writeLists(t.TempDir(), nil); err == nil {
-		t.Error("lists for a cluster without services, want an error")
-	}
-}

@@ -5,7 +5,6 @@ package main
 import (
 	"os"
 	"path/filepath"
-	"strings"
 	"testing"
 	"time"
 
@@ -63,19 +62,6 @@ func TestEventsAreJudged(t *testing.T) {
 }
 
 func once(latency time.Duration) events { return events{latencies: []time.Duration{latency}} }
-
-func TestQuantile(t *testing.T) {
-	t.Parallel()
-	e := events{}
-	for i := range 200 {
-		e.latencies = append(e.latencies, time.Duration(200-i)*ms)
-	}
-	for q, want := range map[float64]time.Duration{0.5: 100 * ms, 0.99: 198 * ms, 1: 200 * ms, 0: 1 * ms} {
-		if got := e.quantile(q); got != want {
-			t.Errorf("quantile(%v) = %s, want %s", q, got, want)
-		}
-	}
-}
 
 // clusterSample has a row of every kind: measured, without events, not started.
 func clusterSample() *clusterReport {
@@ -139,22 +125,6 @@ func TestRenderCluster(t *testing.T) {
 	}
 	if diff := cmp.Diff(readTestdata(t, "cluster.md"), got); diff != "" {
 		t.Errorf("render (-want +got), rewrite with -update:\n%s", diff)
-	}
-}
-
-func TestClusterWarnsOfNoise(t *testing.T) {
-	t.Parallel()
-	for share, want := range map[float64]bool{0.05: false, 0.2: true} {
-		rep := clusterSample()
-		rep.Results = rep.Results[:1]
-		rep.Results[0].Samples[addressLoad][0].Others = share
-		text, err := rep.render()
-		if err != nil {
-			t.Fatal(err)
-		}
-		if got := strings.Contains(text, "The machine was not quiet"); got != want {
-			t.Errorf("with %v for others: warned %t, want %t", share, got, want)
-		}
 	}
 }
 

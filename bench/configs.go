@@ -26,11 +26,6 @@ log: {level: error}
 `, loopback, s.port, s.upstream, scheme)
 }
 
-// zoneConfig is nodeCacheConfig with a cluster zone out of manifests.
-func zoneConfig(s site) string {
-	return nodeCacheConfig(s) + fmt.Sprintf("cluster: {resolver: local, manifests: %q}\n", s.cluster)
-}
-
 // corefile is NodeLocal DNSCache's own block for names outside the cluster, without its cluster zones.
 func corefile(s site) string { return corefileWith(s, "") }
 

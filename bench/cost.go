@@ -134,7 +134,7 @@ func (b *clusterBench) startKubeProxy(ctx context.Context, c *client) error {
 	if err := os.Mkdir(dir, 0o700); err != nil {
 		return fmt.Errorf("creating a folder: %w", err)
 	}
-	p, err := b.cluster.LaunchKubeProxy(ctx, dir)
+	p, err := b.cluster.LaunchKubeProxy(ctx, dir, kubetest.KubeProxyOptions{})
 	if err != nil {
 		return err
 	}

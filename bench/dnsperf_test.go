@@ -82,14 +82,6 @@ func TestParsePerfRejects(t *testing.T) {
 	}
 }
 
-func TestWrong(t *testing.T) {
-	t.Parallel()
-	p := perf{rcodes: map[string]int64{"NOERROR": 5, "NXDOMAIN": 90, "SERVFAIL": 2}}
-	if got := p.wrong("NXDOMAIN"); got != 7 {
-		t.Errorf("wrong = %d, want 7", got)
-	}
-}
-
 func readTestdata(t *testing.T, name string) string {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join("testdata", name))

@@ -93,7 +93,6 @@ type site struct {
 	port       int    // for queries
 	admin      int    // for readiness or metrics
 	upstream   int    // port of the upstream
-	cluster    string // folder of a cluster's manifests
 	kubeconfig string // leads to the API server through a proxy
 }
 
@@ -175,13 +174,13 @@ func (h *harness) buildFloor(ctx context.Context) (string, error) {
 
 // A load is one way to query: which list, by which transport, and what every answer has to be.
 type load struct {
-	name  string // on the command line and in files
-	title string // in the report
-	list  string // file of queries in the run's folder
-	rcode string // of a right answer
-	tcp   bool
-	once  bool // a query asked twice would spoil the load
-	way   way  // of the servers' start; with inZone the names are the cluster's
+	name    string // on the command line and in files
+	title   string // in the report
+	list    string // file of queries in the run's folder
+	rcode   string // of a right answer
+	tcp     bool
+	once    bool // a query asked twice would spoil the load
+	overTCP bool // of servers that ask their upstream over TCP
 }
 
 // runLoad runs one load and takes its sample.
@@ -247,15 +246,15 @@ func (c clocks) othersSince(before clocks, generator time.Duration) float64 {
 
 // A machine is where a run happened. A fact that the system does not give is "unknown".
 type machine struct {
-	CPU       string `json:"cpu"`
-	Cores     int    `json:"cores"`
-	Virtual   bool   `json:"virtual"`
-	Kernel    string `json:"kernel"`
-	System    string `json:"system"`
-	LoadStart string `json:"load_average_at_start"` // over one minute
-	Go        string `json:"go"`                    // that built this program and CoreDNS
-	Upstream  string `json:"upstream,omitempty"`
-	Generator string `json:"generator"`
+	CPU       string
+	Cores     int
+	Virtual   bool
+	Kernel    string
+	System    string
+	LoadStart string // over one minute
+	Go        string // that built this program and CoreDNS
+	Upstream  string
+	Generator string
 }
 
 func describeMachine() machine {

@@ -33,7 +33,6 @@ type options struct {
 
 	// Of the section servers.
 	loads []string // load names, never empty
-	json  string   // the file of every sample; empty: none
 
 	// Of the section cluster.
 	services int           // in all; one in eleven is headless, with 100 endpoints
@@ -69,7 +68,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 // execute measures and writes what was asked for.
 func execute(ctx context.Context, opts options, stdout io.Writer) error {
 	// Read before the long part: a file that cannot be rewritten is an error at once.
-	old, sections, err := readReport(opts.out)
+	servers, cluster, err := readPage(opts.out)
 	if err != nil {
 		return err
 	}
@@ -86,18 +85,15 @@ func execute(ctx context.Context, opts options, stdout io.Writer) error {
 		return err
 	}
 	printf(stdout, "\n%s", rep.summary())
-	if opts.json != "" {
-		if err := writeJSON(opts.json, rep); err != nil {
-			return err
-		}
-	}
 	if opts.out == "" {
 		return nil
 	}
-	if opts.section == clusterSection { // the rest of the file stays
-		return replaceFile(opts.out, keepSections(old, []section{{name: clusterSection, text: text}}))
+	if opts.section == clusterSection { // the other part stays
+		cluster = text
+	} else {
+		servers = text
 	}
-	return replaceFile(opts.out, keepSections(text, sections))
+	return replaceFile(opts.out, servers+clusterMark+cluster)
 }
 
 // printf writes to the terminal. An error there is no reason to stop measuring.
@@ -123,7 +119,6 @@ func parseOptions(args []string, stderr io.Writer) (options, error) {
 		// A longer list of names for misses would take more than half a gigabyte.
 		set.IntVar(&opts.seconds, "secs", 5, "seconds of each load, at most 30")
 		set.StringVar(&loads, "loads", strings.Join(loadNames(), ","), "comma-separated loads")
-		set.StringVar(&opts.json, "json", "", "file for every sample, as JSON")
 	} else {
 		known = contenderNames()
 		set.IntVar(&opts.seconds, "secs", 3, "seconds of each load, at most 30")

@@ -3,7 +3,6 @@
 package main
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"math"
@@ -23,29 +22,29 @@ type report interface {
 	summary() string         // for the terminal
 }
 
-// results is what the reports of both sections hold; it is what --json writes.
+// results is what the reports of both sections hold.
 type results struct {
-	Machine machine   `json:"machine"`
-	Seconds int       `json:"seconds"` // of each load
-	Rounds  int       `json:"rounds"`
-	Results []*result `json:"results"`
+	Machine machine
+	Seconds int // of each load
+	Rounds  int
+	Results []*result
 }
 
 // A result is one server's row.
 type result struct {
-	Name    string              `json:"name"`
-	Version string              `json:"version,omitempty"`
-	Skipped string              `json:"skipped,omitempty"` // why it was not started at all
-	Notes   []note              `json:"notes,omitempty"`
-	IdleMiB []float64           `json:"idle_mib,omitempty"`
-	Samples map[string][]sample `json:"samples,omitempty"` // by load, one a round
+	Name    string
+	Version string
+	Skipped string // why it was not started at all
+	Notes   []note
+	IdleMiB []float64
+	Samples map[string][]sample // by load, one a round
 }
 
 // A note is what went wrong in a round.
 type note struct {
-	Round int    `json:"round"`
-	Load  string `json:"load,omitempty"` // empty: the server gave no load of the round
-	Why   string `json:"why"`
+	Round int
+	Load  string // empty: the server gave no load of the round
+	Why   string
 }
 
 // String is the note as a reader of the report sees it.
@@ -77,15 +76,15 @@ func oneLine(err error) string {
 
 // A sample is one load of one round.
 type sample struct {
-	QPS       float64 `json:"qps"`        // answers per second
-	CPU       float64 `json:"cpu_us"`     // the server's CPU per answer, µs
-	Busy      float64 `json:"busy"`       // share of its core that the server used
-	Latency   float64 `json:"latency_us"` // mean, µs
-	MiB       float64 `json:"rss_mib"`    // resident memory at the end of the load
-	Completed int64   `json:"completed"`  // queries answered
-	Lost      int64   `json:"lost"`       // queries not answered within the time-out
-	Wrong     int64   `json:"wrong"`      // answers with another response code than the right one
-	Others    float64 `json:"others"`     // share of both CPUs that went to what is no part of the benchmark
+	QPS       float64 // answers per second
+	CPU       float64 // the server's CPU per answer, µs
+	Busy      float64 // share of its core that the server used
+	Latency   float64 // mean, µs
+	MiB       float64 // resident memory at the end of the load
+	Completed int64   // queries answered
+	Lost      int64   // queries not answered within the time-out
+	Wrong     int64   // answers with another response code than the right one
+	Others    float64 // share of both CPUs that went to what is no part of the benchmark
 }
 
 // The least CPU time that makes a sample: the kernel counts in ticks of 10 ms.
@@ -250,15 +249,6 @@ func thousands[N int | int64 | float64](n N) string {
 		digits = digits[:at] + "," + digits[at:]
 	}
 	return digits
-}
-
-// writeJSON writes the report with every sample.
-func writeJSON(path string, rep report) error {
-	text, err := json.MarshalIndent(rep, "", "  ")
-	if err != nil {
-		return fmt.Errorf("encoding the report: %w", err)
-	}
-	return replaceFile(path, string(text)+"\n")
 }
 
 // replaceFile writes a file whole or not at all.

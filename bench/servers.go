@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"time"
@@ -74,25 +73,14 @@ func (b *serversBench) gather(ctx context.Context) []subject {
 				row.Version = programVersion(ctx, s.path, s.version)
 			}
 			if s.name == oursName {
-				b.report.Binary = measureBinary(ctx, s.path, b.dir)
+				if info, err := os.Stat(s.path); err == nil {
+					b.report.Binary = info.Size() // make build strips it
+				}
 			}
 		}
 		b.report.Results = append(b.report.Results, row)
 	}
 	return found
-}
-
-// measureBinary strips a copy of the binary and returns its size.
-func measureBinary(ctx context.Context, path, dir string) binary {
-	stripped := filepath.Join(dir, "stripped")
-	if text, err := exec.CommandContext(ctx, "strip", "-o", stripped, path).CombinedOutput(); err != nil {
-		return binary{Skipped: oneLine(fmt.Errorf("stripping: %w: %s", err, lastLine(string(text))))}
-	}
-	info, err := os.Stat(stripped)
-	if err != nil {
-		return binary{Skipped: oneLine(err)}
-	}
-	return binary{Bytes: info.Size()}
 }
 
 // startUpstream starts NSD on the load's CPU and waits until it answers.
@@ -126,7 +114,7 @@ func (b *serversBench) startUpstream(ctx context.Context) error {
 func (b *serversBench) trial(ctx context.Context, round int, s *subject) {
 	row := b.report.find(s.name)
 	for _, start := range s.starts() {
-		if start.way != plain && !slices.ContainsFunc(b.loads(), start.serves) {
+		if start.tcp && !slices.ContainsFunc(b.loads(), start.serves) {
 			continue
 		}
 		if err := b.serve(ctx, round, &start, row); err != nil {
@@ -142,7 +130,7 @@ func (b *serversBench) loads() []load {
 
 // serve runs the server of one trial.
 func (b *serversBench) serve(ctx context.Context, round int, s *subject, row *result) error {
-	at, err := b.place(ctx, s.server, site{upstream: b.upstreamPort, cluster: filepath.Join(b.dir, manifestsDir)})
+	at, err := b.place(ctx, s.server, site{upstream: b.upstreamPort})
 	if err != nil {
 		return err
 	}
@@ -174,14 +162,10 @@ func (b *serversBench) serve(ctx context.Context, round int, s *subject, row *re
 
 // settle waits until the server answers, notes its memory at rest, and warms it.
 func (b *serversBench) settle(ctx context.Context, s *subject, row *result, p *proctest.Process, port int) error {
-	first := upstreamHost
-	if s.way == inZone {
-		first = zoneHost
-	}
-	if err := b.awaitAnswer(ctx, p, port, first); err != nil {
+	if err := b.awaitAnswer(ctx, p, port, upstreamHost); err != nil {
 		return err
 	}
-	if s.way == plain { // memory at rest is that without a cluster
+	if !s.tcp {
 		used, err := proctest.UsageOf(p.PID())
 		if err != nil {
 			return err
@@ -191,18 +175,13 @@ func (b *serversBench) settle(ctx context.Context, s *subject, row *result, p *p
 	return b.warm(ctx, s, port)
 }
 
-// warm asks for every name of the hit lists, or for the names of the zone, twice: a name whose first query was lost
-// is there after the second.
+// warm asks for every name of the hit lists twice: a name whose first query was lost is there after the second.
 func (b *serversBench) warm(ctx context.Context, s *subject, port int) error {
 	if s.name == floorName {
 		return nil
 	}
-	list := "warm"
-	if s.way == inZone {
-		list = "cluster"
-	}
 	for range 2 {
-		if _, err := (dnsperfRun{list: filepath.Join(b.dir, list), port: port}).run(ctx); err != nil {
+		if _, err := (dnsperfRun{list: filepath.Join(b.dir, "warm"), port: port}).run(ctx); err != nil {
 			return fmt.Errorf("warming the cache: %w", err)
 		}
 	}

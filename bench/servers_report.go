@@ -18,14 +18,8 @@ var frame string
 type serversReport struct {
 	results
 
-	Loads  []string `json:"loads"`
-	Binary binary   `json:"binary"`
-}
-
-// A binary is the stripped size of node-cache, or why there is none.
-type binary struct {
-	Bytes   int64  `json:"bytes"`
-	Skipped string `json:"skipped,omitempty"`
+	Loads  []string
+	Binary int64 // bytes of node-cache's; 0: not measured
 }
 
 // render puts the report into the hand-written frame.
@@ -165,16 +159,16 @@ func (rep *serversReport) serverTable() string {
 // The budgets of the project. The first two are ratios to the floor of the same run and travel between machines;
 // the others are absolute and were set on a machine whose floor cost 3.3 to 3.7 µs.
 const (
-	hitRatio    = 1.25
-	nxRatio     = 1.35 // also for answers and denials of the cluster zone
-	tcpMicros   = 9
-	missMicros  = 11
-	missTCP     = 13 // µs, with the upstream over pipelined TCP
-	missQPS     = 79_000
-	idleMiB     = 40
-	binaryBytes = 45_000_000
-	mostLost    = 0.01  // share of queries without an answer above which a figure says nothing
-	mostWrong   = 0.001 // the same for answers with the wrong response code
+	hitRatio   = 1.25
+	nxRatio    = 1.35
+	tcpMicros  = 9
+	missMicros = 11
+	missTCP    = 13 // µs, with the upstream over pipelined TCP
+	missQPS    = 79_000
+	idleMiB    = 40
+	binaryMB   = 45
+	mostLost   = 0.01  // share of queries without an answer above which a figure says nothing
+	mostWrong  = 0.001 // the same for answers with the wrong response code
 )
 
 // judge holds every budget against the report.
@@ -183,111 +177,87 @@ func judge(rep *serversReport) []judgement {
 		judgeRatio(rep, "hit", "hit, UDP: CPU per query", hitRatio),
 		judgePeers(rep),
 		judgeRatio(rep, "nx", "NXDOMAIN hit, UDP: CPU per query", nxRatio),
-		judgeRatio(rep, "cluster", "cluster zone, address of a service: CPU per query", nxRatio),
-		judgeRatio(rep, "absent", "cluster zone, denial: CPU per query", nxRatio),
 		judgeCPU(rep, "tcp", "hit, TCP: CPU per query", tcpMicros),
 		judgeCPU(rep, "miss", "miss, UDP: CPU per query", missMicros),
-		judgeMissRate(rep),
+		judgeLoad(rep, "miss", "miss, UDP: rate on one core", "≥ "+thousands(missQPS)+" q/s", func(f figure) (string, bool) {
+			return fmt.Sprintf("%s q/s with %.0f %% of the core", thousands(f.QPS), 100*f.Busy), f.QPS >= missQPS
+		}),
 		judgeCPU(rep, "misstcp", "miss, UDP, the upstream over TCP: CPU per query", missTCP),
-		judgeIdle(rep),
-		judgeBinary(rep),
+		judgeSize("memory, empty cache, no cluster", fmt.Sprintf("≤ %d MiB RSS", idleMiB), "%.1f MiB", rep.idle(), idleMiB),
+		judgeSize("binary, stripped", fmt.Sprintf("≤ %d MB", binaryMB), "%.1f MB", float64(rep.Binary)/1e6, binaryMB),
 	}
+}
+
+// judgeLoad holds node-cache's figures of a load against a budget.
+func judgeLoad(rep *serversReport, load, what, budget string, of func(figure) (text string, within bool)) judgement {
+	j := judgement{what: what, budget: budget, figure: notMeasured, verdict: notMeasured}
+	if ours, ok := rep.figureOf(oursName, load); ok {
+		text, within := of(ours)
+		j.figure, j.verdict = text, verdict(within, ours)
+	}
+	return j
 }
 
 // judgeRatio compares with the floor's cost of a hit.
 func judgeRatio(rep *serversReport, load, what string, limit float64) judgement {
-	j := judgement{what: what, budget: fmt.Sprintf("≤ %.2f × floor", limit), figure: notMeasured, verdict: notMeasured}
-	base, okFloor := rep.figureOf(floorName, "hit")
-	ours, okOurs := rep.figureOf(oursName, load)
-	if !okFloor || !okOurs {
-		return j
+	budget := fmt.Sprintf("≤ %.2f × floor", limit)
+	base, ok := rep.figureOf(floorName, "hit")
+	if !ok {
+		return judgement{what: what, budget: budget, figure: notMeasured, verdict: notMeasured}
 	}
-	ratio := ours.CPU / base.CPU
-	j.figure = fmt.Sprintf("%.2f × floor (%.2f µs to %.2f µs)", ratio, ours.CPU, base.CPU)
-	j.verdict = verdict(ratio <= limit, ours)
-	return j
-}
-
-// judgePeers compares a hit with the cheapest of the other servers.
-func judgePeers(rep *serversReport) judgement {
-	j := judgement{what: "hit, UDP: CPU per query", budget: "below every peer", figure: notMeasured, verdict: notMeasured}
-	ours, ok := rep.figureOf(oursName, "hit")
-	var (
-		lowest  figure
-		best    string
-		missing []string
-	)
-	for _, peer := range rep.Results {
-		if peer.Name == floorName || peer.Name == oursName {
-			continue
-		}
-		f, measured := peer.figure("hit")
-		if !measured {
-			missing = append(missing, peer.Name)
-			continue
-		}
-		if best == "" || f.CPU < lowest.CPU {
-			best, lowest = peer.Name, f
-		}
-	}
-	if !ok || best == "" {
-		return j
-	}
-	j.figure = fmt.Sprintf("%.2f µs; the lowest peer is %s with %.2f µs", ours.CPU, best, lowest.CPU)
-	if len(missing) > 0 {
-		j.figure += " (not measured: " + strings.Join(missing, ", ") + ")"
-	}
-	j.verdict = verdict(ours.CPU < lowest.CPU, ours)
-	return j
+	return judgeLoad(rep, load, what, budget, func(f figure) (string, bool) {
+		ratio := f.CPU / base.CPU
+		return fmt.Sprintf("%.2f × floor (%.2f µs to %.2f µs)", ratio, f.CPU, base.CPU), ratio <= limit
+	})
 }
 
 // judgeCPU compares with an absolute cost in µs.
 func judgeCPU(rep *serversReport, load, what string, limit float64) judgement {
-	j := judgement{what: what, budget: fmt.Sprintf("≤ %.0f µs", limit), figure: notMeasured, verdict: notMeasured}
-	if ours, ok := rep.figureOf(oursName, load); ok {
-		j.figure = fmt.Sprintf("%.2f µs", ours.CPU)
-		j.verdict = verdict(ours.CPU <= limit, ours)
-	}
-	return j
+	return judgeLoad(rep, load, what, fmt.Sprintf("≤ %.0f µs", limit), func(f figure) (string, bool) {
+		return fmt.Sprintf("%.2f µs", f.CPU), f.CPU <= limit
+	})
 }
 
-func judgeMissRate(rep *serversReport) judgement {
-	j := judgement{
-		what: "miss, UDP: rate on one core", budget: "≥ " + thousands(missQPS) + " q/s",
-		figure: notMeasured, verdict: notMeasured,
+// judgeSize compares a size, which is 0 where it was not measured.
+func judgeSize(what, budget, format string, size, limit float64) judgement {
+	if size == 0 {
+		return judgement{what: what, budget: budget, figure: notMeasured, verdict: notMeasured}
 	}
-	if ours, ok := rep.figureOf(oursName, "miss"); ok {
-		j.figure = fmt.Sprintf("%s q/s with %.0f %% of the core", thousands(ours.QPS), 100*ours.Busy)
-		j.verdict = verdict(ours.QPS >= missQPS, ours)
-	}
-	return j
+	return judgement{what: what, budget: budget, figure: fmt.Sprintf(format, size), verdict: verdict(size <= limit, figure{})}
 }
 
-func judgeIdle(rep *serversReport) judgement {
-	j := judgement{
-		what: "memory, empty cache, no cluster", budget: fmt.Sprintf("≤ %d MiB RSS", idleMiB),
-		figure: notMeasured, verdict: notMeasured,
-	}
+// idle is node-cache's memory at rest in MiB, 0 where it was not measured.
+func (rep *serversReport) idle() float64 {
 	if ours := rep.find(oursName); ours != nil && len(ours.IdleMiB) > 0 {
-		mib := median(ours.IdleMiB)
-		j.figure = fmt.Sprintf("%.1f MiB", mib)
-		j.verdict = verdict(mib <= idleMiB, figure{})
+		return median(ours.IdleMiB)
 	}
-	return j
+	return 0
 }
 
-func judgeBinary(rep *serversReport) judgement {
-	j := judgement{
-		what: "binary, stripped", budget: fmt.Sprintf("≤ %d MB", binaryBytes/1_000_000),
-		figure: notMeasured, verdict: notMeasured,
+// judgePeers compares a hit with the cheapest of the other servers.
+func judgePeers(rep *serversReport) judgement {
+	var lowest figure
+	best, missing := "", []string(nil)
+	for _, peer := range rep.Results {
+		f, measured := peer.figure("hit")
+		switch {
+		case peer.Name == floorName || peer.Name == oursName:
+		case !measured:
+			missing = append(missing, peer.Name)
+		case best == "" || f.CPU < lowest.CPU:
+			best, lowest = peer.Name, f
+		}
 	}
-	if rep.Binary.Bytes > 0 {
-		j.figure = fmt.Sprintf("%.1f MB", float64(rep.Binary.Bytes)/1e6)
-		j.verdict = verdict(rep.Binary.Bytes <= binaryBytes, figure{})
-	} else if rep.Binary.Skipped != "" {
-		j.figure = notMeasured + ": " + rep.Binary.Skipped
+	if best == "" {
+		return judgement{what: "hit, UDP: CPU per query", budget: "below every peer", figure: notMeasured, verdict: notMeasured}
 	}
-	return j
+	return judgeLoad(rep, "hit", "hit, UDP: CPU per query", "below every peer", func(f figure) (string, bool) {
+		text := fmt.Sprintf("%.2f µs; the lowest peer is %s with %.2f µs", f.CPU, best, lowest.CPU)
+		if len(missing) > 0 {
+			text += " (not measured: " + strings.Join(missing, ", ") + ")"
+		}
+		return text, f.CPU < lowest.CPU
+	})
 }
 
 // verdict is the last column. A load that lost queries or got wrong answers is not a cheap one: it is not judged.

@@ -19,26 +19,15 @@ const (
 	oursName  = "node-cache"
 )
 
-// A way is how a server is started for some of the loads.
-type way uint8
-
-// The ways.
-const (
-	plain   way = iota // as a cache whose upstream is asked over UDP
-	inZone             // as a server of a cluster's zone too
-	overTCP            // as a cache whose upstream is asked over TCP
-)
-
 // A subject is a server that is measured.
 type subject struct {
 	server
 
 	find    func(ctx context.Context, b *serversBench) (path string, err error)
 	version []string            // arguments that make it print its version; none: it has none
-	zone    func(s site) string // its configuration as a server of a cluster's zone; nil: it is none without an API server
 	overTCP func(s site) string // its configuration with the upstream asked over TCP; nil: it keeps no connections for many queries
 	load    string              // the one load that it can serve; empty: all of them, as far as it can be started for them
-	way     way                 // of which its config is
+	tcp     bool                // its config is that with the upstream asked over TCP
 }
 
 // subjects returns every server, in the order in which they run and are reported.
@@ -54,7 +43,7 @@ func subjects() []subject {
 			find: func(_ context.Context, b *serversBench) (string, error) {
 				return proctest.LookProgram(b.opts.nodeCache)
 			},
-			zone: zoneConfig, overTCP: nodeCacheOverTCP, version: []string{"version"},
+			overTCP: nodeCacheOverTCP, version: []string{"version"},
 		},
 		{
 			server:  server{name: "coredns", config: corefile, args: func(s site) []string { return []string{"-quiet", "-conf", s.conf} }},
@@ -95,22 +84,17 @@ func installed(program string) func(context.Context, *serversBench) (string, err
 // starts are the ways in which a round starts the server.
 func (s *subject) starts() []subject {
 	starts := []subject{*s}
-	for _, other := range []struct {
-		way    way
-		config func(site) string
-	}{{inZone, s.zone}, {overTCP, s.overTCP}} {
-		if other.config != nil {
-			start := *s
-			start.config, start.way = other.config, other.way
-			starts = append(starts, start)
-		}
+	if s.overTCP != nil {
+		start := *s
+		start.config, start.tcp = s.overTCP, true
+		starts = append(starts, start)
 	}
 	return starts
 }
 
 // serves reports whether the load is for this start of the server.
 func (s *subject) serves(l load) bool {
-	return l.way == s.way && (s.load == "" || s.load == l.name)
+	return l.overTCP == s.tcp && (s.load == "" || s.load == l.name)
 }
 
 // programVersion asks a program for its version; one that does not print it has the version "unknown".

@@ -3,15 +3,9 @@
 package main
 
 import (
-	"os/exec"
-	"slices"
 	"strconv"
 	"strings"
 	"testing"
-
-	"github.com/miekg/dns"
-
-	"github.com/nodecache/node-cache/internal/proctest"
 )
 
 func TestParseVersion(t *testing.T) {
@@ -42,7 +36,7 @@ func TestParseVersion(t *testing.T) {
 // TestConfigsPoint checks that each server listens where it is asked and forwards to the upstream.
 func TestConfigsPoint(t *testing.T) {
 	t.Parallel()
-	at := site{dir: "/run/x", conf: "/run/x/conf", port: 5999, upstream: 5888, admin: 5777, cluster: "/run/x/manifests"}
+	at := site{dir: "/run/x", conf: "/run/x/conf", port: 5999, upstream: 5888, admin: 5777}
 	for _, s := range subjects() {
 		if s.name == floorName {
 			continue
@@ -53,11 +47,6 @@ func TestConfigsPoint(t *testing.T) {
 				t.Errorf("%s is not given its configuration: %s", s.name, text)
 			}
 			text = s.config(at)
-		}
-		if s.zone != nil {
-			if zone := s.zone(at); !strings.HasPrefix(zone, text) || !strings.Contains(zone, at.cluster) {
-				t.Errorf("%s does not read the manifests in %s with its zone:\n%s", s.name, at.cluster, zone)
-			}
 		}
 		texts := []string{text}
 		if s.overTCP != nil {
@@ -72,61 +61,5 @@ func TestConfigsPoint(t *testing.T) {
 				}
 			}
 		}
-	}
-}
-
-// TestFloorAnswers compiles the floor and asks it as dnsperf does.
-func TestFloorAnswers(t *testing.T) {
-	t.Parallel()
-	if _, err := exec.LookPath("cc"); err != nil {
-		t.Skip("no C compiler")
-	}
-	h := &harness{dir: t.TempDir()}
-	path, err := h.buildFloor(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	port := int(proctest.FreeAddr(t).Port())
-	p, err := launch(t.Context(), serverCPU, h.dir, floorName, []string{path, loopback, strconv.Itoa(port)})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer p.Kill()
-	if err := h.awaitAnswer(t.Context(), p, port, upstreamHost); err != nil {
-		t.Fatal(err)
-	}
-	query := new(dns.Msg).SetQuestion("Some.Name.example.", dns.TypeA).SetEdns0(1232, true)
-	reply, _, err := new(dns.Client).ExchangeContext(t.Context(), query, loopback+":"+strconv.Itoa(port))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if got, want := reply.Question, query.Question; !slices.Equal(got, want) {
-		t.Errorf("question %v, want %v", got, want)
-	}
-	if len(reply.Answer) != 1 || len(reply.Extra) != 0 || !reply.Response || reply.Rcode != dns.RcodeSuccess {
-		t.Fatalf("reply:\n%s", reply)
-	}
-	if got, want := reply.Answer[0].String(), "Some.Name.example.\t30\tIN\tA\t10.0.0.1"; got != want {
-		t.Errorf("answer %q, want %q", got, want)
-	}
-}
-
-func TestFloorReportsABadAddress(t *testing.T) {
-	t.Parallel()
-	if _, err := exec.LookPath("cc"); err != nil {
-		t.Skip("no C compiler")
-	}
-	h := &harness{dir: t.TempDir()}
-	path, err := h.buildFloor(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	p, err := launch(t.Context(), serverCPU, h.dir, floorName, []string{path, "192.0.2.1", "53"}) // for documentation (RFC 5737)
-	if err != nil {
-		t.Fatal(err)
-	}
-	<-p.Done()
-	if got, want := h.lastLine(p), "floor: binding: Cannot assign requested address"; got != want {
-		t.Errorf("lastLine = %q, want %q", got, want)
 	}
 }

@@ -14,25 +14,17 @@ import (
 )
 
 const (
-	hosts      = 1000    // names that exist in the upstream's zone, and services of the cluster
+	hosts      = 1000    // names that exist in the upstream's zone
 	externals  = 302     // names that clients of a cluster ask with a search suffix
 	zipfLines  = 20_000  // queries in the lists that dnsperf repeats
 	missPerSec = 250_000 // names made for each second of the miss load: more than one core can ask
 )
 
-// The cluster of the zone's loads: services with one address each, in a folder of YAML objects.
+// The names of the upstream's zone end in upstreamSuffix. One exists, for the question whether a server answers.
 const (
-	manifestsDir = "manifests"
-	namespaces   = 20
-
+	namespaces     = 20
 	upstreamSuffix = ".bench.test"
-	clusterSuffix  = ".svc.cluster.local"
-)
-
-// Names that exist, for the question whether a server answers.
-const (
-	upstreamHost = "svc-0.ns-0.bench.test"
-	zoneHost     = "svc-0.ns-0" + clusterSuffix
+	upstreamHost   = "svc-0.ns-0" + upstreamSuffix
 )
 
 // loads returns every load, in the order in which they run. The misses come last: they fill a cache, and one that
@@ -44,9 +36,7 @@ func loads() []load {
 		{name: "nx", title: "NXDOMAIN hit, UDP", list: "nx", rcode: "NXDOMAIN"},
 		{name: "tcp", title: "Hit, TCP, pipelined", list: "hit", rcode: "NOERROR", tcp: true},
 		{name: "miss", title: "Miss, UDP", list: "miss", rcode: "NOERROR", once: true},
-		{name: "misstcp", title: "Miss, UDP, the upstream over TCP", list: "miss", rcode: "NOERROR", once: true, way: overTCP},
-		{name: "cluster", title: "Cluster zone: address of a service, UDP", list: "cluster", rcode: "NOERROR", way: inZone},
-		{name: "absent", title: "Cluster zone: denial, UDP", list: "absent", rcode: "NXDOMAIN", way: inZone},
+		{name: "misstcp", title: "Miss, UDP, the upstream over TCP", list: "miss", rcode: "NOERROR", once: true, overTCP: true},
 	}
 }
 
@@ -76,23 +66,16 @@ func newWorkload() *workload {
 // write puts the zone and the lists into dir; the list of misses lasts for the given seconds.
 func (w *workload) write(dir string, seconds int) error {
 	hit, nx := w.hits(), w.denials()
-	cluster := w.services(hit)
 	files := map[string][]string{
 		"zone": w.zone(),
 		"hit":  queries(hit),
 		"nx":   queries(nx),
 		"warm": queries(append(unique(nx), w.names...)),
-
-		"cluster": queries(cluster),
-		"absent":  queries(w.searches()),
 	}
 	for name, lines := range files {
 		if err := writeLines(filepath.Join(dir, name), lines); err != nil {
 			return err
 		}
-	}
-	if err := writeManifests(filepath.Join(dir, manifestsDir)); err != nil {
-		return err
 	}
 	return w.writeMisses(filepath.Join(dir, "miss"), missLines(seconds))
 }
@@ -148,66 +131,13 @@ func (z *zipf) rank() int {
 func (w *workload) denials() []string {
 	names := make([]string, zipfLines)
 	for i := range names {
-		names[i] = w.external() + ".default.svc" + upstreamSuffix
+		names[i] = external(w.rand) + ".default.svc" + upstreamSuffix
 	}
 	return names
 }
-
-// external is a name that clients of a cluster ask with a search suffix.
-func (w *workload) external() string { return external(w.rand) }
 
 func external(random *rand.Rand) string {
 	return fmt.Sprintf("h%d.example.net", random.IntN(externals))
-}
-
-// services turns the hosts of hit queries into the services of the same rank: the skew stays.
-func (w *workload) services(hits []string) []string {
-	names := make([]string, len(hits))
-	for i, name := range hits {
-		names[i] = strings.TrimSuffix(name, upstreamSuffix) + clusterSuffix
-	}
-	return names
-}
-
-// searches asks for external names behind each of the three suffixes that a pod's search list has, in turn: what one
-// look-up of an external name brings to a server of the cluster's zone.
-func (w *workload) searches() []string {
-	names := make([]string, 0, zipfLines)
-	for len(names) < zipfLines {
-		external := w.external()
-		for _, suffix := range []string{".default.svc.cluster.local", ".svc.cluster.local", ".cluster.local"} {
-			names = append(names, external+suffix)
-		}
-	}
-	return names
-}
-
-// writeManifests writes a file for each namespace, with its services.
-func writeManifests(dir string) error {
-	if err := os.Mkdir(dir, 0o700); err != nil {
-		return fmt.Errorf("creating a folder: %w", err)
-	}
-	for n := range namespaces {
-		documents := []string{fmt.Sprintf("apiVersion: v1\nkind: Namespace\nmetadata: {name: ns-%d}\n", n)}
-		for i := n; i < hosts; i += namespaces {
-			documents = append(documents, service(i))
-		}
-		path := filepath.Join(dir, fmt.Sprintf("ns-%d.yaml", n))
-		if err := os.WriteFile(path, []byte(strings.Join(documents, "---\n")), 0o600); err != nil {
-			return fmt.Errorf("writing a manifest: %w", err)
-		}
-	}
-	return nil
-}
-
-func service(i int) string {
-	return fmt.Sprintf(`apiVersion: v1
-kind: Service
-metadata: {name: svc-%d, namespace: ns-%d}
-spec:
-  clusterIP: 10.96.%d.%d
-  ports: [{name: http, port: 80}, {name: metrics, port: 9090}]
-`, i, i%namespaces, i>>8, i&255)
 }
 
 // writeMisses writes n names that were never asked before.

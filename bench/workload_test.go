@@ -3,10 +3,8 @@
 package main
 
 import (
-	"fmt"
 	"os"
 	"path/filepath"
-	"regexp"
 	"strings"
 	"testing"
 
@@ -59,61 +57,6 @@ func TestWorkload(t *testing.T) {
 	}
 	if got := len(unique(lists["nx"])); got != externals {
 		t.Errorf("%d different denials, want %d", got, externals)
-	}
-}
-
-// TestClusterLists checks that the manifests have every service that the hits of the zone ask for, and that no denial
-// asks for one of them.
-func TestClusterLists(t *testing.T) {
-	t.Parallel()
-	dir := t.TempDir()
-	if err := newWorkload().write(dir, 1); err != nil {
-		t.Fatal(err)
-	}
-	services := make(map[string]bool)
-	addresses := make(map[string]bool)
-	metadata := regexp.MustCompile(`kind: Service\nmetadata: \{name: (\S+), namespace: (\S+)\}\nspec:\n  clusterIP: (\S+)\n`)
-	for n := range namespaces {
-		text, err := os.ReadFile(filepath.Join(dir, manifestsDir, fmt.Sprintf("ns-%d.yaml", n)))
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, m := range metadata.FindAllStringSubmatch(string(text), -1) {
-			services[m[1]+"."+m[2]+".svc.cluster.local A"] = true
-			addresses[m[3]] = true
-		}
-	}
-	if len(services) != hosts || len(addresses) != hosts || !services[zoneHost+" A"] {
-		t.Errorf("%d services with %d addresses, want %d of each and %s among them", len(services), len(addresses), hosts, zoneHost)
-	}
-	for _, line := range readLines(t, dir, "cluster") {
-		if !services[line] {
-			t.Fatalf("cluster %q: no such service", line)
-		}
-	}
-	absent := readLines(t, dir, "absent")
-	for _, line := range absent {
-		if services[line] || !strings.HasSuffix(line, ".cluster.local A") {
-			t.Fatalf("absent %q: want a name in the cluster domain that no service has", line)
-		}
-	}
-	if got := len(unique(absent)); got != 3*externals {
-		t.Errorf("%d different denials, want %d", got, 3*externals)
-	}
-}
-
-func TestHitsFollowZipf(t *testing.T) {
-	t.Parallel()
-	count := make(map[string]int)
-	w := newWorkload()
-	for _, name := range w.hits() {
-		count[name]++
-	}
-	// H(1000) is 7.485: the first name has 13.4 % of the queries and the tenth a tenth of that.
-	for rank, want := range map[int]float64{1: 2672, 2: 1336, 10: 267} {
-		if got := float64(count[w.names[rank-1]]); got < 0.8*want || got > 1.2*want {
-			t.Errorf("rank %d has %v of %d queries, want about %v", rank, got, zipfLines, want)
-		}
 	}
 }
 
