@@ -150,11 +150,13 @@ func (w *nameWatcher) end(t *testing.T) {
 	}
 }
 
-// testChanges makes 200 services one after the other, each deleted and made again with another address, while their names
+// TestCluster makes 200 services one after the other, each deleted and made again with another address, while their names
 // are asked for 100 times a second, and others beside.
-func testChanges(t *testing.T, c *kubetest.Cluster) {
-	t.Helper()
+func TestCluster(t *testing.T) {
+	t.Parallel()
 	const services = 200
+	c := kubetest.Start(t, kubetest.Options{Programs: programs})
+	openShop(t, c)
 	n := startReady(t, settings{cluster: local(kubeconfig(c.Kubeconfig(kubetest.Admin)))})
 	kubetest.Apply(t, c, kubetest.Namespace("busy"))
 	n.awaitAnswer(t, "busy.svc.cluster.local.", "NOERROR")

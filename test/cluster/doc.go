@@ -6,8 +6,8 @@
 // their modules. They are built once and kept in the user's cache folder; the first time takes several minutes.
 //
 // One half compares the answers with CoreDNS's. The other holds docs/cluster.md true: the modes and the roll-out of
-// the central resolvers, an API server that is absent, killed, frozen or set back, missing rights, changes and reloads
-// under load, events that drop answers, and the example folder.
+// the central resolvers, an API server that is absent, killed, silent or set back, missing permissions, changes under load,
+// events that drop answers, and a node with kube-proxy.
 //
 // The environment may set:
 //

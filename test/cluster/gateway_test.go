@@ -4,7 +4,7 @@ package cluster
 
 import (
 	"context"
-	"fmt"
+	"encoding/pem"
 	"io"
 	"log"
 	"net/http"
@@ -36,7 +36,6 @@ type gateway struct {
 	refusing bool
 	cut      context.CancelFunc // ends the requests that are under way
 	epoch    context.Context    //nolint:containedctx // of the requests that begin now; ends with cut
-	held     *bool              // shared by the requests that are under way: they are silent from now on
 }
 
 // A request is one that the gateway saw.
@@ -49,7 +48,7 @@ type request struct {
 // startGateway runs a gateway until the test ends.
 func startGateway(t *testing.T, c *kubetest.Cluster) *gateway {
 	t.Helper()
-	g := &gateway{held: new(bool), kubeconfig: filepath.Join(t.TempDir(), "kubeconfig")}
+	g := &gateway{kubeconfig: filepath.Join(t.TempDir(), "kubeconfig")}
 	g.epoch, g.cut = context.WithCancel(context.Background())
 	g.forwardTo(t, c)
 	proxy := &httputil.ReverseProxy{
@@ -60,11 +59,6 @@ func startGateway(t *testing.T, c *kubetest.Cluster) *gateway {
 			r.SetURL(g.target)
 		},
 		Transport: g, FlushInterval: -1,
-		ModifyResponse: func(r *http.Response) error {
-			held, _ := r.Request.Context().Value(heldKey{}).(*bool)
-			r.Body = &holdable{ReadCloser: r.Body, gateway: g, held: held, ctx: r.Request.Context()}
-			return nil
-		},
 		ErrorLog: log.New(io.Discard, "", 0),
 	}
 	server := httptest.NewUnstartedServer(g.handler(proxy))
@@ -76,13 +70,10 @@ func startGateway(t *testing.T, c *kubetest.Cluster) *gateway {
 		server.CloseClientConnections()
 		server.Close()
 	})
-	proctest.WriteFile(t, g.kubeconfig, fmt.Sprintf(`apiVersion: v1
-kind: Config
-clusters: [{name: gateway, cluster: {server: %q, insecure-skip-tls-verify: true}}]
-users: [{name: admin, user: {token: anything}}]
-contexts: [{name: gateway, context: {cluster: gateway, user: admin}}]
-current-context: gateway
-`, server.URL))
+	ca := proctest.WriteFile(t, g.kubeconfig+".ca", string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw})))
+	if err := kubetest.WriteKubeconfig(g.kubeconfig, ca, server.URL, "admin", "anything"); err != nil {
+		t.Fatal(err)
+	}
 	return g
 }
 
@@ -110,9 +101,6 @@ func (g *gateway) RoundTrip(r *http.Request) (*http.Response, error) {
 	return server.RoundTrip(r)
 }
 
-// heldKey finds in a request's context whether it is held.
-type heldKey struct{}
-
 // handler counts a request and lets it pass, or not.
 func (g *gateway) handler(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -121,13 +109,13 @@ func (g *gateway) handler(next http.Handler) http.Handler {
 		g.requests = append(g.requests, request{
 			at: time.Now(), resource: path.Base(r.URL.Path), first: query.Get("watch") == "" || query.Get("sendInitialEvents") == "true",
 		})
-		refusing, epoch, held := g.refusing, g.epoch, g.held
+		refusing, epoch := g.refusing, g.epoch
 		g.mu.Unlock()
 		if refusing {
 			http.Error(w, "no server is up", http.StatusServiceUnavailable)
 			return
 		}
-		ctx, cancel := context.WithCancel(context.WithValue(r.Context(), heldKey{}, held))
+		ctx, cancel := context.WithCancel(r.Context())
 		defer cancel()
 		defer context.AfterFunc(epoch, cancel)()
 		next.ServeHTTP(w, r.WithContext(ctx))
@@ -149,14 +137,6 @@ func (g *gateway) accept() {
 	g.epoch, g.cut = context.WithCancel(context.Background())
 }
 
-// hold has the requests that are under way stay open, and bring nothing more. Those that begin later are not touched.
-func (g *gateway) hold() {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	*g.held = true
-	g.held = new(bool)
-}
-
 // since are the requests from that time on.
 func (g *gateway) since(from time.Time) []request {
 	g.mu.Lock()
@@ -166,24 +146,4 @@ func (g *gateway) since(from time.Time) []request {
 		return nil
 	}
 	return slices.Clone(g.requests[i:])
-}
-
-// A holdable is an answer that may fall silent.
-type holdable struct {
-	io.ReadCloser
-	gateway *gateway
-	held    *bool
-	ctx     context.Context //nolint:containedctx // of the request, which a silent answer waits for
-}
-
-func (h *holdable) Read(b []byte) (int, error) {
-	n, err := h.ReadCloser.Read(b)
-	h.gateway.mu.Lock()
-	held := *h.held
-	h.gateway.mu.Unlock()
-	if held {
-		<-h.ctx.Done()
-		return 0, h.ctx.Err()
-	}
-	return n, err
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -207,6 +208,11 @@ func TestEventsOfLocalZone(t *testing.T) {
 	last.Store(1)
 	addr := serveAddress(t, func() string { return fmt.Sprintf("300 IN A 192.0.2.%d", last.Load()) })
 	n := startReady(t, settings{cluster: local(kubeconfig(c.Kubeconfig(account)), central(addr))})
+	for _, kind := range []string{"endpointslice", "namespace"} {
+		if k := n.status(t).kind(t, kind); k.Synced || !strings.HasPrefix(k.LastError, "forbidden: ") {
+			t.Errorf("/status says of %s %+v, want forbidden", kind, k)
+		}
+	}
 	time.Sleep(settled) // the events of the first list
 	const absent = "absent.svc.cluster.local."
 	n.expect(t, expectedAnswer{setName, dns.TypeA, "NOERROR 192.0.2.1"}, expectedAnswer{absent, dns.TypeA, "NOERROR 192.0.2.1"})
@@ -224,4 +230,11 @@ func TestEventsOfLocalZone(t *testing.T) {
 	n.awaitAnswer(t, setName, "NOERROR 192.0.2.2")
 	proctest.Figure(t, "local mode: what a central resolver said of a service is dropped %s after the service changed", time.Since(began).Round(time.Millisecond))
 	n.expect(t, expectedAnswer{absent, dns.TypeA, "NOERROR 192.0.2.1"})
+
+	grant(t, c, rule("", "services", "namespaces"), rule("discovery.k8s.io", "endpointslices"))
+	n.awaitAnswer(t, setName, "NOERROR 10.1.2.1 10.1.2.2")
+	n.awaitAnswer(t, "empty.svc.cluster.local.", "NXDOMAIN")
+	if s := n.status(t); len(s.Problems) > 0 {
+		t.Errorf("/status once all is granted: %+v, want no problems", s.Problems)
+	}
 }

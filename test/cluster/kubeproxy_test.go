@@ -60,7 +60,7 @@ func TestKubeProxy(t *testing.T) {
 			if tt.mode == "iptables" {
 				o.Programs = iptablesPrograms(t, tt.backend)
 			}
-			k, err := c.LaunchKubeProxyWith(t.Context(), t.TempDir(), o)
+			k, err := c.LaunchKubeProxy(t.Context(), t.TempDir(), o)
 			if err != nil {
 				t.Fatal(err)
 			}

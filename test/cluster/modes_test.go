@@ -28,7 +28,7 @@ const (
 // TestModes runs agents in the modes that have central resolvers, and the resolvers.
 func TestModes(t *testing.T) { //nolint:tparallel // they count the queries of the same resolvers
 	t.Parallel()
-	if !isolated(t, firstPod+"/32", secondPod+"/32", lastPod+"/32") {
+	if !proctest.InNamespace(t, nodeCache, firstPod+"/32", secondPod+"/32", lastPod+"/32") {
 		return
 	}
 	m := &modes{cluster: kubetest.Start(t, kubetest.Options{Programs: programs})}

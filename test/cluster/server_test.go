@@ -5,17 +5,25 @@ package cluster
 import (
 	"net/netip"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
 	"github.com/miekg/dns"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/nodecache/node-cache/internal/kubetest"
 	"github.com/nodecache/node-cache/internal/proctest"
 )
+
+// limit bounds each wait for the cluster. A machine that runs other tests is slow.
+const limit = time.Minute
+
+// account is a user with the rights that a test gives it, as the service account of a pod.
+const account = "system:serviceaccount:kube-system:node-cache"
 
 // The names that the tests of faults ask for.
 const (
@@ -93,31 +101,30 @@ const fromCentral = "NOERROR 192.0.2.7"
 // serve answers over UDP and TCP until the test ends.
 func serve(t *testing.T, answer func(q *dns.Msg) *dns.Msg) netip.AddrPort {
 	t.Helper()
-	addr := proctest.FreeAddr(t)
-	handler := dns.HandlerFunc(func(w dns.ResponseWriter, q *dns.Msg) {
+	return proctest.StartDNS(t, func(w dns.ResponseWriter, q *dns.Msg) {
 		m := answer(q)
 		if w.LocalAddr().Network() == "udp" {
 			m.Truncate(1232)
 		}
 		_ = w.WriteMsg(m) // a client may be gone
 	})
-	for _, network := range []string{"udp", "tcp"} {
-		listening, ended := make(chan struct{}), make(chan error, 1)
-		s := &dns.Server{Addr: addr.String(), Net: network, Handler: handler, NotifyStartedFunc: func() { close(listening) }}
-		go func() { ended <- s.ListenAndServe() }()
-		select {
-		case <-listening:
-		case err := <-ended:
-			t.Fatal(err)
-		}
-		t.Cleanup(func() {
-			_ = s.Shutdown() // it listens
-			if err := <-ended; err != nil {
-				t.Errorf("serving at %s: %v", addr, err)
-			}
+}
+
+// grant gives the account a cluster role of that name, or changes what is in it.
+func grant(t *testing.T, c *kubetest.Cluster, rules ...rbacv1.PolicyRule) {
+	t.Helper()
+	kubetest.Apply(t, c,
+		&rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: "node-cache"}, Rules: rules},
+		&rbacv1.ClusterRoleBinding{
+			ObjectMeta: metav1.ObjectMeta{Name: "node-cache"},
+			RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "node-cache"},
+			Subjects:   []rbacv1.Subject{{Kind: rbacv1.UserKind, APIGroup: rbacv1.GroupName, Name: account}},
 		})
-	}
-	return addr
+}
+
+// rule allows what a watch needs.
+func rule(group string, resources ...string) rbacv1.PolicyRule {
+	return rbacv1.PolicyRule{APIGroups: []string{group}, Resources: resources, Verbs: []string{"list", "watch"}}
 }
 
 // TestServerFaults takes the API server away in every way that a machine can.
@@ -131,6 +138,7 @@ func TestServerFaults(t *testing.T) { //nolint:tparallel // the one server has i
 		return
 	}
 	t.Run("killed under load", f.testKilled)
+	t.Run("silent", f.testSilent)
 	t.Run("history lost", f.testHistoryLost)
 }
 
@@ -202,6 +210,12 @@ func (n *node) expectSteady(t *testing.T) {
 	}
 }
 
+// staleAfter is the limit of freshness in these tests, and loadMargin what a busy machine may add to it.
+const (
+	staleAfter = 10 * time.Second
+	loadMargin = 5 * time.Second
+)
+
 // outage is how long the API server stays away.
 const outage = 12 * time.Second
 
@@ -239,6 +253,37 @@ func (f *serverFaults) testKilled(t *testing.T) {
 		}
 	}
 	t.Logf("requests within %.0f s: %v", length.Seconds(), tries)
+}
+
+// testSilent has the API server stop while its connections stay open. What was known is given with a mark once it is older than
+// the limit, what was not known is asked of the central resolver, and afterwards all is as before.
+func (f *serverFaults) testSilent(t *testing.T) {
+	direct := kubeconfig(f.cluster.Kubeconfig(kubetest.Admin))
+	alone := startReady(t, settings{cluster: local("staleAfter: 10s", direct)})
+	backed := startReady(t, settings{cluster: local("staleAfter: 10s", direct, central(startCentral(t)))})
+	f.cluster.SignalAPIServer(syscall.SIGSTOP)
+	silent := time.Now()
+	backed.awaitAnswer(t, absentName, fromCentral)
+	alone.awaitAnswer(t, absentName, "NXDOMAIN ede=19")
+	if took := time.Since(silent); took > staleAfter+loadMargin {
+		t.Errorf("denied without a mark for %s, want not for longer than %s", took, staleAfter)
+	}
+	for _, n := range []*node{alone, backed} {
+		n.expect(t, expectedAnswer{webName, dns.TypeA, "NOERROR 10.96.1.1 ede=3"}, expectedAnswer{setName, dns.TypeA, "NOERROR 10.1.2.1 10.1.2.2 ede=3"})
+		if s := n.status(t); len(s.Problems) < 3 || !strings.HasPrefix(s.Problems[0].What, "not confirmed fresh for ") {
+			t.Errorf("/status of an old view: %+v", s.Problems)
+		}
+	}
+	f.cluster.SignalAPIServer(syscall.SIGCONT)
+	resumed := time.Now()
+	kubetest.Apply(t, f.cluster, shopService("heard", "10.96.1.4"))
+	for _, n := range []*node{alone, backed} {
+		n.awaitAnswer(t, "heard.shop.svc.cluster.local.", "NOERROR 10.96.1.4")
+		n.awaitAnswer(t, absentName, "NXDOMAIN")
+	}
+	if took := time.Since(resumed); took > staleAfter+loadMargin {
+		t.Errorf("healed %s after the API server, want within %s", took, staleAfter)
+	}
 }
 
 // testHistoryLost has the API server forget what happened since the agent last heard: it says 410 Gone.
