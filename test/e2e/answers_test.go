@@ -92,23 +92,10 @@ func TestDigBigAnswer(t *testing.T) {
 	}
 }
 
-// TestDigCopiedNames asks a server that copies the name it is asked for into its records: the letters that it was asked
-// with over UDP, which are mixed, do not matter.
-func TestDigCopiedNames(t *testing.T) {
-	t.Parallel()
-	a := startAgent(t, settings{to: []string{startScripted(t, answerA).addr}})
-	const name = "a-name-with-many-letters.in-a-zone-with-more.example."
-	for _, from := range []string{"upstream", "the cache"} {
-		if diff := cmp.Diff([]string{name + " IN A 192.0.2.7"}, dig(t, a.addr, name, "A").answer); diff != "" {
-			t.Errorf("answer from %s (-want +got):\n%s", from, diff)
-		}
-	}
-}
-
 // TestDigCookie has dig judge the agent's cookies (RFC 7873).
 func TestDigCookie(t *testing.T) {
 	t.Parallel()
-	a := startAgent(t, settings{to: []string{startScripted(t, answerA).addr}})
+	a := startAgent(t, settings{to: []string{startScripted(t, answerA)}})
 	cookie := "0123456789abcdef"
 	for range 2 { // the client's own, then the server's
 		got := dig(t, a.addr, "cookie.e2e.test", "A", "+cookie="+cookie)

@@ -16,7 +16,7 @@ func TestDropsCapabilities(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("only a process of root has rights to give up")
 	}
-	a := startAgent(t, settings{to: []string{startScripted(t, answerA).addr}})
+	a := startAgent(t, settings{to: []string{startScripted(t, answerA)}})
 	threads, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/status", a.PID()))
 	if err != nil || len(threads) < 2 {
 		t.Fatalf("threads %v: %v", threads, err)

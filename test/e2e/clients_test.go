@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"net"
+	"net/netip"
 	"os/exec"
 	"path/filepath"
 	"slices"
@@ -59,10 +60,10 @@ func TestLibcResolvers(t *testing.T) {
 	t.Parallel()
 	gcc, musl := proctest.FindProgram(t, "gcc", "gcc"), proctest.FindProgram(t, "musl-gcc", "musl-tools")
 	proctest.FindProgram(t, "nsd", "nsd")
-	if !inNamespace(t) {
+	if !proctest.InNamespace(t, nodeCache) {
 		return
 	}
-	upstream := startNSDWith(t, "127.0.0.2", 53, mainZone())
+	upstream := startNSDAt(t, netip.MustParseAddrPort("127.0.0.2:53"), mainZone())
 	startAgent(t, settings{port: 53, to: []string{upstream.addr}})
 	mountOver(t, "/etc/resolv.conf", "nameserver 127.0.0.1\nsearch default.svc.e2e.test svc.e2e.test e2e.test\noptions ndots:5 attempts:1 timeout:5\n")
 	mountOver(t, "/etc/nsswitch.conf", "hosts: files dns\n")

@@ -161,7 +161,7 @@ func TestConvertedAnswersAsBefore(t *testing.T) {
 		t.Fatalf("no CoreDNS to compare with: %v", err)
 	}
 	upstream, other := startScripted(t, zoneHandler(t, upstreamRecords)), startScripted(t, zoneHandler(t, "b.other.example. 20 IN A 192.0.2.80\n"))
-	text := func(port, ready int) string { return fmt.Sprintf(corefile, port, ready, upstream.addr, other.addr) }
+	text := func(port, ready int) string { return fmt.Sprintf(corefile, port, ready, upstream, other) }
 	theirs := startCoreDNS(t, program, text)
 	ours := startConverted(t, text)
 
@@ -249,7 +249,7 @@ func TestConvertedAliasesAnswerAsBefore(t *testing.T) {
 	}
 	upstream := startScripted(t, zoneHandler(t, upstreamRecords))
 	text := func(port, ready int) string {
-		return fmt.Sprintf(aliasCorefile, port, ready, freePort(t), upstream.addr)
+		return fmt.Sprintf(aliasCorefile, port, ready, freePort(t), upstream)
 	}
 	theirs := startCoreDNS(t, program, text)
 	ours := startConverted(t, text)

@@ -36,7 +36,7 @@ func explained(t *testing.T, command ...string) string {
 // gets no explanation of its replies.
 func TestCacheFromPod(t *testing.T) {
 	nsenter := proctest.FindProgram(t, "nsenter", "util-linux")
-	if !inNamespace(t) {
+	if !proctest.InNamespace(t, nodeCache) {
 		return
 	}
 	pod := proctest.Start(t, "pod", exec.Command("unshare", "-n", "sleep", "300"))
@@ -61,7 +61,7 @@ func TestCacheFromPod(t *testing.T) {
 		}
 	}
 	up := startScripted(t, answerA)
-	s := settings{address: "10.77.0.1", port: 53, admin: 9253, to: []string{up.addr}}
+	s := settings{address: "10.77.0.1", port: 53, admin: 9253, to: []string{up}}
 	text := strings.Replace(s.yaml(), "127.0.0.1:9253", "'[::]:9253'", 1)
 	a := launchFile(t, s, writeFile(t, filepath.Join(t.TempDir(), "config.yaml"), text))
 	asPod := func(args ...string) []string { return append(append([]string{}, inPod...), args...) }

@@ -4,6 +4,7 @@ package e2e
 
 import (
 	"fmt"
+	"net/netip"
 	"syscall"
 	"testing"
 	"time"
@@ -84,8 +85,7 @@ func TestAllUpstreamsDead(t *testing.T) {
 		s.Kill()
 	}
 	failing("killed.wild.e2e.test.")
-	host, port := splitPort(t, first.addr)
-	startNSDWith(t, host, port, mainZone())
+	startNSDAt(t, netip.MustParseAddrPort(first.addr), mainZone())
 	proctest.Eventually(t, 15*time.Second, "names resolve after a restart, the failed one included", func() bool {
 		fresh, _ := ask(t, a.addr, fmt.Sprintf("restart%d.wild.e2e.test.", time.Now().UnixNano()))
 		failed, _ := ask(t, a.addr, "killed.wild.e2e.test.")

@@ -24,3 +24,9 @@ func writeFile(t *testing.T, path, text string) string {
 	}
 	return path
 }
+
+// freePort finds a port of 127.0.0.1 that is free for UDP and for TCP.
+func freePort(t *testing.T) int {
+	t.Helper()
+	return int(proctest.FreeAddr(t).Port())
+}

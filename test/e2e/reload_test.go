@@ -159,30 +159,3 @@ func (a *agent) queries(t *testing.T) int {
 	t.Helper()
 	return a.statusNumber(t, "queries", "total")
 }
-
-// TestReload shows what one reload changes and what a broken file does not.
-func TestReload(t *testing.T) {
-	t.Parallel()
-	first, second := startTagged(t, "192.0.2.2"), startTagged(t, "192.0.2.3")
-	a := startAgent(t, settings{to: []string{first.addr}})
-	if got := freshTag(t, a); got != "192.0.2.2" {
-		t.Fatalf("before: %s", got)
-	}
-	before := a.reloads(t)
-	writeFile(t, a.config, "cache: {sise: 1Mi}\n")
-	proctest.Eventually(t, 10*time.Second, "the broken file is counted", func() bool { return a.reloads(t).refused == before.refused+1 })
-	if got := freshTag(t, a); got != "192.0.2.2" {
-		t.Errorf("with a broken file: %s, want the answer of the running plan", got)
-	}
-	a.awaitLog(t, "cache.sise")
-	a.awaitPage(t, "/status", "what is wrong with the file", func(page string) bool { return strings.Contains(page, "cache.sise") })
-	if code, _, err := a.get("/readyz"); code != 200 || err != nil {
-		t.Errorf("/readyz: %d %v, want 200: the running plan serves", code, err)
-	}
-	changed := a.settings
-	changed.to = []string{second.addr}
-	writeFile(t, a.config, changed.yaml())
-	proctest.Eventually(t, 10*time.Second, "the good file is used", func() bool { return freshTag(t, a) == "192.0.2.3" })
-	// Queries meet the new plan a moment before it counts as applied.
-	a.awaitPage(t, "/status", "the old problem no more", func(page string) bool { return !strings.Contains(page, "cache.sise") })
-}

@@ -4,9 +4,11 @@ package e2e
 
 import (
 	"fmt"
+	"net/netip"
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -15,10 +17,10 @@ import (
 	"github.com/nodecache/node-cache/internal/proctest"
 )
 
-// freshTag asks for a name that was never asked before, so that the answer tells which server is used now.
-func freshTag(t *testing.T, a *agent) string {
+// freshAnswer asks for a name that was never asked before, so that the answer comes from a server.
+func freshAnswer(t *testing.T, a *agent) string {
 	t.Helper()
-	got := dig(t, a.addr, fmt.Sprintf("n%d.tag.e2e.test", time.Now().UnixNano()), "A")
+	got := dig(t, a.addr, fmt.Sprintf("n%d.wild.e2e.test", time.Now().UnixNano()), "A")
 	if len(got.answer) != 1 {
 		return got.status
 	}
@@ -31,15 +33,15 @@ func TestOwnAddressLeftOut(t *testing.T) {
 	t.Parallel()
 	proctest.FindProgram(t, "nsd", "nsd")
 	proctest.FindProgram(t, "dig", "bind9-dnsutils")
-	if !inNamespace(t) {
+	if !proctest.InNamespace(t, nodeCache) {
 		return
 	}
-	startNSDWith(t, "127.0.0.2", 53, taggedZone("192.0.2.2"))
+	startNSDAt(t, netip.MustParseAddrPort("127.0.0.2:53"), mainZone())
 	file := writeFile(t, filepath.Join(t.TempDir(), "resolv.conf"), "nameserver 127.0.0.1\nnameserver 127.0.0.2\n")
 	a := startAgent(t, settings{port: 53, to: []string{file}})
 	for range 20 {
-		if got := freshTag(t, a); got != "192.0.2.2" {
-			t.Fatalf("answer %s, want 192.0.2.2 from the server that is left", got)
+		if got := freshAnswer(t, a); got != "192.0.2.99" {
+			t.Fatalf("answer %s, want 192.0.2.99 from the server that is left", got)
 		}
 	}
 	if log := a.Stderr.String(); !strings.Contains(log, "127.0.0.1") || !strings.Contains(strings.ToLower(log), "warn") {
@@ -48,11 +50,11 @@ func TestOwnAddressLeftOut(t *testing.T) {
 	// With nothing but the agent itself in the list queries fail at once, and the process lives until there is more.
 	only := writeFile(t, filepath.Join(t.TempDir(), "resolv.conf"), "nameserver 127.0.0.4\n")
 	b := startAgent(t, settings{address: "127.0.0.4", port: 53, to: []string{only}})
-	if got := freshTag(t, b); got != "SERVFAIL" {
+	if got := freshAnswer(t, b); got != "SERVFAIL" {
 		t.Errorf("with no server left: %s, want SERVFAIL", got)
 	}
 	writeFile(t, only, "nameserver 127.0.0.4\nnameserver 127.0.0.2\n")
-	proctest.Eventually(t, 10*time.Second, "a server added later is asked", func() bool { return freshTag(t, b) == "192.0.2.2" })
+	proctest.Eventually(t, 10*time.Second, "a server added later is asked", func() bool { return freshAnswer(t, b) == "192.0.2.99" })
 }
 
 // TestWithoutConfiguration is the first thing a newcomer does: the agent without a file, in front of the machine's
@@ -61,10 +63,10 @@ func TestWithoutConfiguration(t *testing.T) {
 	t.Parallel()
 	proctest.FindProgram(t, "nsd", "nsd")
 	proctest.FindProgram(t, "dig", "bind9-dnsutils")
-	if !inNamespace(t) {
+	if !proctest.InNamespace(t, nodeCache) {
 		return
 	}
-	startNSDWith(t, "127.0.0.2", 53, mainZone())
+	startNSDAt(t, netip.MustParseAddrPort("127.0.0.2:53"), mainZone())
 	mountOver(t, "/etc/resolv.conf", "nameserver 127.0.0.2\n")
 	a := launch(t, settings{address: "127.0.0.1", port: 1053, admin: 9253}, exec.Command(nodeCache, "agent"), "")
 	for _, transport := range []string{"+notcp", "+tcp"} {
@@ -76,4 +78,18 @@ func TestWithoutConfiguration(t *testing.T) {
 	if out := a.Stdout.String(); !strings.Contains(out, "dig @127.0.0.1 -p 1053") {
 		t.Errorf("stdout does not tell what to type:\n%s", out)
 	}
+}
+
+// mountOver puts a file of the test's own in the place of a system file, for this namespace only.
+func mountOver(t *testing.T, target, text string) {
+	t.Helper()
+	file := writeFile(t, filepath.Join(t.TempDir(), filepath.Base(target)), text)
+	behind, err := filepath.EvalSymlinks(target)
+	if err != nil {
+		t.Fatalf("following %s: %v", target, err)
+	}
+	if err := syscall.Mount(file, behind, "", syscall.MS_BIND, ""); err != nil {
+		t.Fatalf("mounting over %s: %v", behind, err)
+	}
+	t.Cleanup(func() { _ = syscall.Unmount(behind, syscall.MNT_DETACH) }) // so that the folder above can go
 }

@@ -65,7 +65,7 @@ func TestWarmRestart(t *testing.T) {
 	for _, signal := range []syscall.Signal{syscall.SIGTERM, syscall.SIGKILL} {
 		t.Run(signal.String(), func(t *testing.T) {
 			t.Parallel()
-			upstream := startNSDWith(t, "127.0.0.1", freePort(t), restartZone)
+			upstream := startNSDAt(t, proctest.FreeAddr(t), restartZone)
 			folder := filepath.Join(t.TempDir(), "snapshots")
 			asked := fillSnapshot(t, upstream.addr, folder, signal)
 			upstream.Kill()

@@ -72,73 +72,21 @@ func localSettings(t *testing.T, to ...string) settings {
 	return settings{address: "127.0.0.1", port: freePort(t), admin: freePort(t), to: to}
 }
 
-// TestLastGoodAtStart has agents start with configurations that cannot be used.
+// TestLastGoodAtStart has an agent start with a mistake in its file.
 func TestLastGoodAtStart(t *testing.T) {
 	t.Parallel()
-	first, second := startTagged(t, "192.0.2.2"), startTagged(t, "192.0.2.3")
-	kept := filepath.Join(t.TempDir(), "kept")
-	s := localSettings(t, first.addr)
-	m := newConfigMapMount(t)
+	kept := t.TempDir()
+	s, m := localSettings(t, startScripted(t, answerA)), newConfigMapMount(t)
 	m.mustPublish(t, map[string]string{"node-cache.yaml": s.yaml()})
+	launchFrom(t, s, m, "--last-good", kept).stop(t)
+	m.mustPublish(t, map[string]string{"node-cache.yaml": "cache: {sise: 1Mi}\n"})
 	a := launchFrom(t, s, m, "--last-good", kept)
-	var info os.FileInfo
-	proctest.Eventually(t, 10*time.Second, "the configuration is kept", func() (ok bool) {
-		var err error
-		info, err = os.Stat(filepath.Join(kept, "last-good.yaml"))
-		return err == nil
+	if r, _ := ask(t, a.addr, "www.test."); len(r.Answer) != 1 {
+		t.Errorf("answer:\n%s", r)
+	}
+	a.awaitPage(t, "/status?format=text", "the last good one", func(page string) bool {
+		return strings.Contains(page, "is in use, from "+kept) && strings.Contains(page, "the last file was refused: ")
 	})
-	if info.Mode() != 0o600 {
-		t.Errorf("kept with mode %v, want 0600", info.Mode())
-	}
-	a.stop(t)
-
-	missing := s
-	missing.to = []string{"/nonexistent/resolv.conf"}
-	for name, text := range map[string]string{
-		"a mistake":                 "cache: {sise: 1Mi}\n",
-		"no YAML":                   "\x00\x01",
-		"nothing to ask":            missing.yaml(),
-		"another file in its place": "",
-	} {
-		files := map[string]string{"node-cache.yaml": text}
-		if text == "" {
-			files = map[string]string{"other.yaml": s.yaml()}
-		}
-		m.mustPublish(t, files)
-		a := launchFrom(t, s, m, "--last-good", kept)
-		if got := freshTag(t, a); got != "192.0.2.2" {
-			t.Errorf("%s: %s, want the answers of the last good configuration", name, got)
-		}
-		a.awaitPage(t, "/status?format=text", name, func(page string) bool {
-			return strings.Contains(page, "is in use, from "+kept) && strings.Contains(page, "the last file was refused: ")
-		})
-		a.awaitPage(t, "/metrics", name, func(series string) bool {
-			return strings.Contains(series, "\nnodecache_config_last_reload_successful 0\n")
-		})
-		a.awaitLog(t, "running on the last good configuration", "configuration refused")
-		if name == "a mistake" {
-			fixed := s
-			fixed.to = []string{second.addr}
-			m.mustPublish(t, map[string]string{"node-cache.yaml": fixed.yaml()})
-			proctest.Eventually(t, 10*time.Second, "the fixed one is used", func() bool { return freshTag(t, a) == "192.0.2.3" })
-			a.awaitPage(t, "/status?format=text", "fixed: no word of the last good one", func(page string) bool {
-				return !strings.Contains(page, "in use, from")
-			})
-			m.mustPublish(t, map[string]string{"node-cache.yaml": s.yaml()})
-			proctest.Eventually(t, 10*time.Second, "the first one is used", func() bool { return freshTag(t, a) == "192.0.2.2" })
-		}
-		a.stop(t)
-	}
-}
-
-// TestNothingGoodAtStart has nothing to begin with: one problem is reported, that of the file.
-func TestNothingGoodAtStart(t *testing.T) {
-	t.Parallel()
-	file := writeFile(t, filepath.Join(t.TempDir(), "config.yaml"), "cache: {sise: 1Mi}\n")
-	stderr := failToStart(t, exec.Command(nodeCache, "agent", "--config", file, "--last-good", t.TempDir()))
-	if !strings.Contains(stderr, "node-cache: "+file+":1:9: cache.sise: unknown key\nhint: did you mean") || !strings.Contains(stderr, "no usable last good configuration") {
-		t.Errorf("stderr:\n%s", stderr)
-	}
 }
 
 // TestStopWhileWaiting tells an agent to end that waits for an API server.
@@ -162,37 +110,6 @@ current-context: none
 	if log := p.Stderr.String(); !strings.Contains(log, "connection refused") || strings.Count(log, "\n") != 1 {
 		t.Errorf("stderr:\n%s", log)
 	}
-}
-
-// TestKubeDNSFolder follows the stub domains of a kube-dns ConfigMap.
-func TestKubeDNSFolder(t *testing.T) {
-	t.Parallel()
-	first, second := startTagged(t, "192.0.2.2"), startTagged(t, "192.0.2.3")
-	s := localSettings(t, first.addr)
-	m, dns := newConfigMapMount(t), newConfigMapMount(t)
-	m.mustPublish(t, map[string]string{"node-cache.yaml": s.yaml()})
-	dns.mustPublish(t, nil)
-	a := launchFrom(t, s, m, "--kube-dns", dns.dir)
-	if got := freshTag(t, a); got != "192.0.2.2" {
-		t.Errorf("without stub domains: %s", got)
-	}
-	stub := fmt.Sprintf(`{"e2e.test": [%q]}`, second.addr)
-	dns.mustPublish(t, map[string]string{"stubDomains": stub})
-	proctest.Eventually(t, 10*time.Second, "the stub domain is used", func() bool { return freshTag(t, a) == "192.0.2.3" })
-	before := a.reloads(t)
-	dns.mustPublish(t, map[string]string{"stubDomains": "e2e.test=" + second.addr})
-	proctest.Eventually(t, 10*time.Second, "the mistake is reported", func() bool { return a.reloads(t).refused > before.refused })
-	if got := freshTag(t, a); got != "192.0.2.3" {
-		t.Errorf("after a mistake: %s, want the answers of before", got)
-	}
-	a.awaitPage(t, "/status?format=text", "what is wrong", func(page string) bool {
-		return strings.Contains(page, "kube-dns folder "+dns.dir)
-	})
-	dns.mustPublish(t, nil)
-	if err := os.Remove(dns.file("stubDomains")); err != nil {
-		t.Fatal(err)
-	}
-	proctest.Eventually(t, 10*time.Second, "the stub domain is gone", func() bool { return freshTag(t, a) == "192.0.2.2" })
 }
 
 // TestMountsUnderLoad runs dnsperf at full load while both folders are swapped as the kubelet does, by turns between good

@@ -50,8 +50,3 @@ www A 198.51.100.1
 www AAAA 2001:db8:1::1
 `
 }
-
-// taggedZone is a zone whose wildcard answers with an address that tells the servers apart.
-func taggedZone(address string) string {
-	return fmt.Sprintf("$ORIGIN e2e.test.\n$TTL 300\n@ SOA ns hostmaster 1 3600 600 86400 300\n@ NS ns\nns A 127.0.0.1\n*.tag A %s\n", address)
-}
