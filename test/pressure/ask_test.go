@@ -38,14 +38,15 @@ const answerTimeout = 5 * time.Second
 
 // clientsOptions say who asks what.
 type clientsOptions struct {
-	to     netip.AddrPort
-	from   []netip.Addr // client addresses, in turn; all of 127.0.0.0/8 are this machine's
-	rate   int          // queries a second
-	name   func(i int) int
-	suffix string           // of the names
-	ports  int              // sockets; 0: one
-	hosts  []*nodetest.Host // that have one socket each, in place of ports
-	stream bool             // over TCP, by one session of each host
+	to       netip.AddrPort
+	from     []netip.Addr // client addresses, in turn; all of 127.0.0.0/8 are this machine's
+	rate     int          // queries a second
+	name     func(i int) int
+	suffix   string           // of the names
+	ports    int              // sockets; 0: one
+	hosts    []*nodetest.Host // that have one socket each, in place of ports
+	stream   bool             // over TCP, by one session of each host, or of from's first address
+	careless bool             // the last answers are not waited for
 }
 
 // clients ask over UDP at a steady rate and without asking again. What an answer took is what the kernel says: how busy
@@ -101,6 +102,9 @@ func startClients(t *testing.T, o clientsOptions, keep bool) *clients {
 // open opens the i-th socket.
 func (c *clients) open(i int) (net.Conn, error) {
 	switch {
+	case c.stream && c.hosts == nil:
+		d := net.Dialer{LocalAddr: &net.TCPAddr{IP: c.from[0].AsSlice()}}
+		return d.Dial("tcp", c.to.String())
 	case c.stream:
 		return c.hosts[i].Dial(context.Background(), "tcp", c.to.String())
 	case c.hosts != nil:
@@ -155,7 +159,7 @@ func nameOf(n int, suffix string) string {
 // send asks what is due, in small portions. What was due while the load did not get to run is left out but for 1 ms of it:
 // many at once would be another load.
 func (c *clients) send() {
-	portion := unix.Timespec{Nsec: int64(250 * time.Microsecond)} // a timer of Go's waits a millisecond at least
+	portion := unix.NsecToTimespec(max(int64(250*time.Microsecond), int64(time.Second)/int64(2*c.rate))) // a timer of Go's waits a millisecond at least
 	most := max(1, c.rate/1000)
 	q, sources := query(nil, c.suffix), make([][]byte, 0, len(c.from))
 	for _, a := range c.from {
@@ -266,7 +270,7 @@ func (c *clients) end() {
 		close(c.quit)
 	}
 	c.running.Wait()
-	for deadline := time.Now().Add(answerTimeout); time.Now().Before(deadline) && c.answered() < int(c.asked.Load()); {
+	for deadline := time.Now().Add(answerTimeout); !c.careless && time.Now().Before(deadline) && c.answered() < int(c.asked.Load()); {
 		time.Sleep(10 * time.Millisecond)
 	}
 	for _, p := range c.ports {

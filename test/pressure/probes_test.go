@@ -34,7 +34,7 @@ func TestProbesUnderLoad(t *testing.T) {
 
 	crowd := startIdleConns(t, a, 200, 20)
 	pages := startPageReaders(t, a, "/cache/top?n=1000", "/cache/top?by=size&n=1000", "/metrics", "/status")
-	cold := startFlooder(t, a.listen, netip.MustParseAddr("127.0.0.2"), 0)
+	cold := startFlood(t, a.listen, asFastAsPossible)
 	hot := startClients(t, clientsOptions{to: a.listen, rate: proctest.OrdinaryOrSoak(100_000, 200_000), suffix: "fill.test", name: func(i int) int { return i % hotNames }}, false)
 	busy, from := a.cpu(t), time.Now()
 	time.Sleep(proctest.OrdinaryOrSoak(5*time.Second, time.Minute))
@@ -44,7 +44,7 @@ func TestProbesUnderLoad(t *testing.T) {
 		t.Skipf("%d probes failed, and the agent got no more than %.0f %% of a CPU: other programs on this machine take it all", k.failures(), share)
 	}
 	k.check(t, nil)
-	cold.end()
+	end(cold)
 	hot.end()
 	proctest.Figure(t, "cold names: %s", cold)
 	proctest.Figure(t, "hot names: %s", hot)

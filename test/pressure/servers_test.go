@@ -5,13 +5,8 @@ package pressure
 import (
 	"fmt"
 	"net/netip"
-	"os/exec"
-	"path/filepath"
 	"syscall"
 	"testing"
-	"time"
-
-	"github.com/miekg/dns"
 
 	"github.com/nodecache/node-cache/internal/proctest"
 )
@@ -20,8 +15,6 @@ import (
 // large.test has forty, and below huge.test as many as fit 60 KB. SIGSTOP makes it silent, SIGCONT brings it back.
 func startNSD(t *testing.T) (*proctest.Process, netip.AddrPort) {
 	t.Helper()
-	nsd := proctest.FindProgram(t, "nsd", "nsd")
-	addr, dir := proctest.FreeAddr(t), t.TempDir()
 	zone := "$TTL 3600\n@ SOA ns h 1 3600 600 86400 300\n@ NS ns\nns A 127.0.0.1\n*.miss A 192.0.2.1\n"
 	for i := range 40 {
 		zone += fmt.Sprintf("*.large A 192.0.2.%d\n", 1+i)
@@ -29,32 +22,9 @@ func startNSD(t *testing.T) (*proctest.Process, netip.AddrPort) {
 	for i := range endpoints {
 		zone += fmt.Sprintf("*.huge A 10.2.%d.%d\n", i>>8, i&255)
 	}
-	proctest.WriteFile(t, filepath.Join(dir, "zone"), zone)
-	conf := proctest.WriteFile(t, filepath.Join(dir, "nsd.conf"), fmt.Sprintf(`server:
-  ip-address: %[1]s@%[2]d
-  server-count: 1
-  username: ""
-  chroot: ""
-  database: ""
-  zonelistfile: %[3]s/zone.list
-  pidfile: %[3]s/nsd.pid
-  xfrdfile: %[3]s/xfrd.state
-  xfrdir: %[3]s
-  zonesdir: %[3]s
-  rrl-ratelimit: 0
-  minimal-responses: yes
-remote-control:
-  control-enable: no
-zone:
-  name: test
-  zonefile: zone
-`, addr.Addr(), addr.Port(), dir))
-	p := proctest.Start(t, "nsd", exec.Command(nsd, "-d", "-c", conf))
+	addr := proctest.FreeAddr(t)
+	p := proctest.StartNSD(t, addr, map[string]string{"test": zone})
 	t.Cleanup(func() { p.Signal(syscall.SIGCONT) }) // or it would not end in order
-	proctest.Eventually(t, 10*time.Second, "nsd answers", func() bool {
-		r, err := dns.Exchange(new(dns.Msg).SetQuestion("test.", dns.TypeSOA), addr.String())
-		return err == nil && r.Rcode == dns.RcodeSuccess
-	})
 	return p, addr
 }
 

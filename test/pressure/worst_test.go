@@ -3,7 +3,6 @@
 package pressure
 
 import (
-	"bufio"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -276,12 +275,12 @@ func (w *worstCase) startUpstream(t *testing.T) {
 			}
 			go func() { // ends with the agent
 				defer func() { _ = conn.Close() }()
-				for in, q := bufio.NewReader(conn), make([]byte, 4096); ; {
-					n, err := readMessage(conn, in, true, q)
+				for session := (dns.Conn{Conn: conn}); ; {
+					q, err := session.ReadMsgHeader(nil)
 					if err != nil {
 						return
 					}
-					if _, err := conn.Write(framed(worstAnswer(q[:n], true))); err != nil {
+					if _, err := conn.Write(framed(worstAnswer(q, true))); err != nil {
 						return
 					}
 				}
