@@ -3,18 +3,14 @@
 package install
 
 import (
-	"bytes"
 	"context"
 	"net/http/httptest"
 	"net/http/httputil"
+	"net/netip"
 	"net/url"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
-
-	"sigs.k8s.io/yaml"
 
 	"github.com/nodecache/node-cache/internal/proctest"
 	"github.com/nodecache/node-cache/internal/promtest"
@@ -34,16 +30,20 @@ func (b *harness) testMonitoring(t *testing.T) {
 	b.eventually(t, "the old agents are gone", func() bool { return len(b.agents(t)) == 2 })
 	b.startClients(t, "monitors")
 
-	dir := t.TempDir()
-	rules, err := promtest.RuleFile(repository)
+	// Debian's Prometheus cannot ask an API server for pods.
+	var pods []promtest.Pod
+	for _, p := range b.agents(t) {
+		pods = append(pods, promtest.Pod{Name: p.Name, Node: p.Spec.NodeName, IP: p.Status.PodIP, HostIP: p.Status.HostIP, Labels: p.Labels})
+	}
+	scrapes, err := promtest.PodMonitors(repository, pods)
 	if err != nil {
 		t.Fatal(err)
 	}
-	proctest.WriteFile(t, filepath.Join(dir, "rules.yaml"), string(rules))
-	config := proctest.WriteFile(t, filepath.Join(dir, "prometheus.yaml"), b.prometheusConfig(t))
-	err = b.Control.Start(t.Context(), "prometheus", prometheus, "--config.file="+config, "--storage.tsdb.path="+filepath.Join(dir, "data"),
-		"--web.listen-address="+prometheusAddr)
+	args, err := promtest.Prometheus(repository, t.TempDir(), netip.MustParseAddrPort(prometheusAddr), scrapes)
 	if err != nil {
+		t.Fatal(err)
+	}
+	if err := b.Control.Start(t.Context(), "prometheus", slices.Insert(args, 0, prometheus)...); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = b.Control.Kill(context.WithoutCancel(t.Context()), "prometheus") })
@@ -112,97 +112,4 @@ func (b *harness) evaluateQueries(t *testing.T, prometheus string) {
 	if shown == 0 {
 		t.Error("the dashboard is empty")
 	}
-}
-
-// A relabeling as the operator has it, and as Prometheus has it.
-type relabeling struct {
-	SourceLabels []string `json:"sourceLabels,omitempty"`
-	TargetLabel  string   `json:"targetLabel,omitempty"`
-	Regex        string   `json:"regex,omitempty"`
-	Replacement  string   `json:"replacement,omitempty"`
-	Action       string   `json:"action,omitempty"`
-}
-
-func (r relabeling) prometheus() map[string]any {
-	m := map[string]any{}
-	for key, value := range map[string]string{
-		"target_label": r.TargetLabel, "regex": r.Regex, "replacement": r.Replacement, "action": r.Action,
-	} {
-		if value != "" {
-			m[key] = value
-		}
-	}
-	if r.SourceLabels != nil {
-		m["source_labels"] = r.SourceLabels
-	}
-	return m
-}
-
-// prometheusConfig is Prometheus' configuration: what its operator makes of the agents' PodMonitor, in seconds instead of minutes.
-// Debian's Prometheus cannot ask an API server for pods, so they are listed here, with the labels it would give them.
-func (b *harness) prometheusConfig(t *testing.T) string {
-	t.Helper()
-	text, err := os.ReadFile(filepath.Join(repository, "daemonset", "monitoring", "podmonitor.yaml"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	var monitor struct {
-		Spec struct {
-			Selector            struct{ MatchLabels map[string]string }
-			JobLabel            string
-			PodMetricsEndpoints []struct {
-				Path        string
-				Relabelings []relabeling
-			}
-		}
-	}
-	first, _, _ := bytes.Cut(text, []byte("\n---\n"))
-	if err := yaml.Unmarshal(first, &monitor); err != nil {
-		t.Fatal(err)
-	}
-	label := func(name string) string {
-		return "__meta_kubernetes_pod_label_" + strings.NewReplacer(".", "_", "/", "_", "-", "_").Replace(name)
-	}
-	rules := []map[string]any{relabeling{SourceLabels: []string{"__meta_kubernetes_pod_phase"}, Regex: "Failed|Succeeded", Action: "drop"}.prometheus()}
-	for name, value := range monitor.Spec.Selector.MatchLabels {
-		rules = append(rules, relabeling{SourceLabels: []string{label(name)}, Regex: value, Action: "keep"}.prometheus())
-	}
-	rules = append(rules,
-		relabeling{SourceLabels: []string{"__meta_kubernetes_pod_name"}, TargetLabel: "pod"}.prometheus(),
-		relabeling{SourceLabels: []string{"__meta_kubernetes_namespace"}, TargetLabel: "namespace"}.prometheus(),
-		relabeling{SourceLabels: []string{label(monitor.Spec.JobLabel)}, TargetLabel: "job"}.prometheus())
-	endpoint := monitor.Spec.PodMetricsEndpoints[0]
-	for _, r := range endpoint.Relabelings {
-		rules = append(rules, r.prometheus())
-	}
-	config, err := yaml.Marshal(map[string]any{
-		"global":     map[string]string{"scrape_interval": "1s", "evaluation_interval": "2s"},
-		"rule_files": []string{"rules.yaml"},
-		"scrape_configs": []any{map[string]any{
-			"job_name": "node-cache", "metrics_path": endpoint.Path, "relabel_configs": rules,
-			"static_configs": b.discoveredAgents(t, label),
-		}},
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return string(config)
-}
-
-// discoveredAgents are the agents as Prometheus' discovery has them. label names a pod's label.
-func (b *harness) discoveredAgents(t *testing.T, label func(string) string) []any {
-	t.Helper()
-	var targets []any
-	for _, pod := range b.agents(t) {
-		labels := map[string]string{
-			"__meta_kubernetes_namespace": pod.Namespace, "__meta_kubernetes_pod_name": pod.Name,
-			"__meta_kubernetes_pod_phase": string(pod.Status.Phase), "__meta_kubernetes_pod_ip": pod.Status.PodIP,
-			"__meta_kubernetes_pod_host_ip": pod.Status.HostIP, "__meta_kubernetes_pod_node_name": pod.Spec.NodeName,
-		}
-		for name, value := range pod.Labels {
-			labels[label(name)] = value
-		}
-		targets = append(targets, map[string]any{"targets": []string{pod.Status.PodIP}, "labels": labels})
-	}
-	return targets
 }
