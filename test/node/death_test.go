@@ -11,47 +11,43 @@ import (
 	"github.com/nodecache/node-cache/internal/proctest"
 )
 
-// TestKilled kills the agent and does not start it again, until it does.
-func TestKilled(t *testing.T) {
+// TestKilledAndPaused kills the agent and does not start it again until it does, or stops the process, which the kernel goes on to
+// take packets for.
+func TestKilledAndPaused(t *testing.T) {
 	t.Parallel()
 	for _, backend := range backends() {
-		t.Run(backend, func(t *testing.T) {
-			t.Parallel()
-			b := newHarness(t, options{backend: backend})
-			a := b.start(t)
-			b.outage(t, "kill -9", a.Kill, func() time.Time { return b.launch(t).started })
-		})
-	}
-}
-
-// TestKilledTransparent kills an agent that has the queries to the service's address.
-func TestKilledTransparent(t *testing.T) {
-	t.Parallel()
-	for _, backend := range []string{nftables, iptablesNFT} {
-		t.Run(backend, func(t *testing.T) {
-			t.Parallel()
-			b := newHarness(t, options{backend: backend, transparent: true})
-			a := b.start(t)
-			b.outage(t, "transparent, kill -9", a.Kill, func() time.Time { return b.launch(t).started })
-		})
-	}
-}
-
-// TestPaused stops the process, which the kernel goes on to take packets for.
-func TestPaused(t *testing.T) {
-	t.Parallel()
-	for _, backend := range backends() {
-		t.Run(backend, func(t *testing.T) {
-			t.Parallel()
-			b := newHarness(t, options{backend: backend})
-			a := b.start(t)
-			b.outage(t, "kill -STOP", func() { a.Signal(syscall.SIGSTOP) }, func() time.Time {
+		for _, tt := range []struct {
+			name        string
+			transparent bool // the agent has the queries to the service's address
+			away        func(daemon)
+			back        func(*harness, *testing.T, daemon) time.Time
+		}{
+			{"kill -9", false, daemon.kill, (*harness).relaunch},
+			{"transparent, kill -9", true, daemon.kill, (*harness).relaunch},
+			{"kill -STOP", false, func(a daemon) { a.Signal(syscall.SIGSTOP) }, func(_ *harness, _ *testing.T, a daemon) time.Time {
 				now := time.Now() // it may answer before the signal is said to be sent
 				a.Signal(syscall.SIGCONT)
 				return now
+			}},
+		} {
+			if tt.transparent && backend == iptablesLegacy {
+				continue // the same rules as of iptables-nft
+			}
+			t.Run(backend+", "+tt.name, func(t *testing.T) {
+				t.Parallel()
+				b := newHarness(t, options{backend: backend, transparent: tt.transparent})
+				a := b.start(t)
+				b.outage(t, tt.name, func() { tt.away(a) }, func() time.Time { return tt.back(b, t, a) })
 			})
-		})
+		}
 	}
+}
+
+func (a daemon) kill() { a.Kill() }
+
+func (b *harness) relaunch(t *testing.T, _ daemon) time.Time {
+	t.Helper()
+	return b.launch(t).started
 }
 
 // TestStalled has the readers of a living process do nothing.

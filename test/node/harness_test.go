@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -165,6 +166,15 @@ func (b *harness) writeConfig(t *testing.T, text string) {
 type daemon struct {
 	*proctest.Process
 	started time.Time
+}
+
+// end has the agent end in order.
+func (a daemon) end(t *testing.T) {
+	t.Helper()
+	a.Signal(syscall.SIGTERM)
+	if err := a.Wait(t, 20*time.Second); err != nil {
+		t.Errorf("an agent ended with %v", err)
+	}
 }
 
 // launch starts the agent and does not wait for anything.
