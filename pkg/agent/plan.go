@@ -478,9 +478,7 @@ func (r *generation) planRewrites(p *resolve.Plan) (err error) {
 		}
 	}
 	if cfg.DNS64.Prefix.IsValid() {
-		p.DNS64, err = resolve.NewDNS64(resolve.DNS64Config{
-			Prefix: cfg.DNS64.Prefix, All: cfg.DNS64.TranslateAll, IPv4: cfg.DNS64.Clients == config.DNS64All,
-		})
+		p.DNS64, err = resolve.NewDNS64(cfg.DNS64.Prefix, cfg.DNS64.TranslateAll, cfg.DNS64.Clients == config.DNS64All)
 	}
 	return err
 }

@@ -76,7 +76,7 @@ func TestAdmit(t *testing.T) {
 				if h == (held{}) {
 					continue
 				}
-				c := fs.clients.addLocked(address(i))
+				c := fs.addClientLocked(address(i))
 				c.queries, c.waiting = h.begun, h.begun+h.joined
 				fs.count += c.queries
 				fs.waiting += c.waiting
@@ -172,7 +172,7 @@ func (l *ledger) check() {
 	waiting, records := 0, 0
 	for who, n := range l.waits {
 		waiting += n
-		c := l.fs.clients.byKey[who]
+		c := l.fs.clients[who]
 		if n == 0 && l.begun[who] == 0 {
 			if c != nil {
 				l.t.Fatalf("%v has a record and waits for nothing", who)
@@ -187,9 +187,9 @@ func (l *ledger) check() {
 			l.t.Fatalf("%d wait of %v", n, who)
 		}
 	}
-	if l.fs.waiting != waiting || l.fs.count != len(l.under) || len(l.fs.clients.byKey) != records {
+	if l.fs.waiting != waiting || l.fs.count != len(l.under) || len(l.fs.clients) != records {
 		l.t.Fatalf("%d waiting, %d in-flight queries, %d clients, want %d, %d, %d",
-			l.fs.waiting, l.fs.count, len(l.fs.clients.byKey), waiting, len(l.under), records)
+			l.fs.waiting, l.fs.count, len(l.fs.clients), waiting, len(l.under), records)
 	}
 	if waiting > l.plan.Waiting || l.fs.count-l.fs.refreshes > l.plan.Inflight {
 		l.t.Fatalf("%d waiting, %d in-flight queries: more than the bounds", waiting, l.fs.count)
@@ -226,11 +226,11 @@ func TestAccount(t *testing.T) {
 		}
 		l.check()
 		free := 0
-		for c := l.fs.clients.free; c != nil; c = c.next {
+		for c := l.fs.freeClients; c != nil; c = c.next {
 			free++
 		}
-		if l.fs.waiting != 0 || l.fs.count != 0 || len(l.fs.clients.byKey) != 0 || free > min(clients, l.plan.Waiting+l.plan.Inflight) {
-			t.Fatalf("at the end %d waiting, %d in-flight queries, %d clients, %d records", l.fs.waiting, l.fs.count, len(l.fs.clients.byKey), free)
+		if l.fs.waiting != 0 || l.fs.count != 0 || len(l.fs.clients) != 0 || free > min(clients, l.plan.Waiting+l.plan.Inflight) {
+			t.Fatalf("at the end %d waiting, %d in-flight queries, %d clients, %d records", l.fs.waiting, l.fs.count, len(l.fs.clients), free)
 		}
 		for i, n := range l.shed {
 			shed[i] += n

@@ -308,7 +308,7 @@ func inventData(h dns.RR_Header, target string, covered uint16) dns.RR {
 
 // compareCleaned cleans the answer, holds what is left against the reference, and
 // says what was done.
-func compareCleaned(tb testing.TB, b *bailiwick, given *dns.Msg) string {
+func compareCleaned(tb testing.TB, b *validator, given *dns.Msg) string {
 	tb.Helper()
 	packed, err := given.Pack()
 	if err != nil {
@@ -347,7 +347,7 @@ func compareCleaned(tb testing.TB, b *bailiwick, given *dns.Msg) string {
 func TestBailiwick(t *testing.T) {
 	t.Parallel()
 	random := rand.New(rand.NewPCG(5, 7))
-	var b bailiwick // nothing of an answer is left in it for the next
+	var b validator // nothing of an answer is left in it for the next
 	done := map[string]int{}
 	for range 5000 {
 		seed := make([]byte, 3+5*random.IntN(12))
@@ -372,7 +372,7 @@ func FuzzBailiwick(f *testing.F) {
 	f.Add([]byte{4, 0, 0, 3, 1, 2, 0, 1, 4, 3, 0, 8, 4, 3, 1})
 	f.Add([]byte("0808000\xa10001000")) // a signature before the alias, and a record too many elsewhere
 	f.Fuzz(func(t *testing.T, seed []byte) {
-		compareCleaned(t, new(bailiwick), invent(seed))
+		compareCleaned(t, new(validator), invent(seed))
 	})
 }
 
@@ -395,7 +395,7 @@ func FuzzClean(f *testing.F) {
 			return
 		}
 		before, readable := len(m.Records), new(dns.Msg).Unpack(m.Raw) == nil
-		var b bailiwick
+		var b validator
 		if b.sanitize(&m) != nil {
 			return
 		}

@@ -7,8 +7,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"net/netip"
-	"slices"
-	"time"
 
 	"github.com/nodecache/node-cache/pkg/wire"
 )
@@ -32,20 +30,15 @@ type DNS64 struct {
 	all         bool // synthesize even if there are AAAA records
 	ipv4Clients bool // synthesize also for clients over IPv4
 	base        [16]byte
-	embedder    func(to *[16]byte, from *[4]byte) bool // embed
+	embedder    wire.Embedder // embed
 }
 
-// DNS64Config configures a DNS64.
-type DNS64Config struct {
-	Prefix netip.Prefix // IPv6, of 32, 40, 48, 56, 64 or 96 bits (RFC 6052)
-	All    bool         // synthesize even if there are AAAA records
-	IPv4   bool         // synthesize also for clients over IPv4
-}
-
-// NewDNS64 returns a DNS64, or an error if the prefix is invalid.
-func NewDNS64(cfg DNS64Config) (*DNS64, error) {
-	p := cfg.Prefix.Masked()
-	s := &DNS64{prefix: p, all: cfg.All, ipv4Clients: cfg.IPv4}
+// NewDNS64 returns a DNS64 for an IPv6 prefix of 32, 40, 48, 56, 64 or 96 bits (RFC 6052), or an error if it
+// is invalid. With all it synthesizes even if there are AAAA records, with ipv4Clients also for clients over
+// IPv4.
+func NewDNS64(prefix netip.Prefix, all, ipv4Clients bool) (*DNS64, error) {
+	p := prefix.Masked()
+	s := &DNS64{prefix: p, all: all, ipv4Clients: ipv4Clients}
 	if !p.IsValid() || !p.Addr().Is6() {
 		return nil, errors.New("DNS64 prefix is not an IPv6 prefix")
 	}
@@ -60,6 +53,11 @@ func NewDNS64(cfg DNS64Config) (*DNS64, error) {
 	}
 	s.embedder = s.embed
 	return s, nil
+}
+
+// appliesTo reports whether a query of a client may get synthesized addresses.
+func (s *DNS64) appliesTo(q *wire.Query, from *wire.Peer) bool {
+	return q.Type == wire.TypeAAAA && q.RD && !(q.DO && q.CD) && (s.ipv4Clients || !from.Addr.Addr().Is4())
 }
 
 // reservedByte is the index of the address byte that is always zero (RFC 6052 section 2.2).
@@ -98,84 +96,6 @@ func (s *DNS64) position(i int) int {
 // record within the client's reply size (RFC 6147 section 5.1.7).
 const defaultTTL = 600
 
-// enableDNS64 enables DNS64 for the current query if it qualifies.
-func (l *Worker) enableDNS64(s *DNS64, from *wire.Peer) {
-	q := &l.q
-	if q.Type != wire.TypeAAAA || !q.RD || q.DO && q.CD || !s.ipv4Clients && from.Addr.Addr().Is4() {
-		return
-	}
-	l.redirect.start()
-	l.redirect.dns64, l.redirect.client = s, *from
-	if l.plan.anySubnet {
-		l.redirect.subnet = q.Subnet
-	}
-}
-
-// restoreDNS64 handles the answer to the AAAA or the A query. It asks for the A query, or sets w.held
-// to the answer, or reports that there is none.
-func (w *restorer) restoreDNS64(d *redirect, failure bool, msg []byte) restoreState {
-	if !failure && w.tail.Parse(msg) != nil {
-		return failed
-	}
-	if !d.retryA {
-		if !failure && !d.dns64.needsSynthesis(&w.tail) {
-			return w.withoutMapped()
-		}
-		d.retryA, d.firstAnswer, d.maxTTL = true, d.firstAnswer[:0], defaultTTL
-		if !failure {
-			d.firstAnswer, d.maxTTL = append(d.firstAnswer, msg...), maxSynthesizedTTL(&w.tail)
-		}
-		return needsRetry
-	}
-	if failure {
-		return failed
-	}
-	d.synthesized = hasAddress(&w.tail, wire.TypeA)
-	if !d.synthesized {
-		useless := hasType(&w.tail, wire.TypeA) // A records without a usable address
-		if d.useFirst = w.isBetter(d.firstAnswer, useless); d.useFirst {
-			return w.withoutMapped()
-		}
-		if useless {
-			return failed
-		}
-	}
-	w.held = w.recaster.SynthesizeAAAA(w.held[:0], &w.tail, d.dns64.embedder, d.maxTTL)
-	return restored
-}
-
-// isBetter reports whether the AAAA answer is the one to return if the A answer has no usable
-// addresses. Then it is in w.tail. If it only has unusable addresses the denial of A records says
-// more.
-func (w *restorer) isBetter(answer []byte, useless bool) bool {
-	m := &w.denial
-	if m.Parse(answer) != nil || !useless && hasType(m, wire.TypeAAAA) && !hasAddress(m, wire.TypeAAAA) {
-		return false
-	}
-	return w.tail.Parse(answer) == nil
-}
-
-// withoutMapped sets w.held to the answer in w.tail, without addresses that clients must not get (RFC
-// 6147 section 5.1.4). It may modify w.tail.
-func (w *restorer) withoutMapped() restoreState {
-	m := &w.tail
-	if slices.ContainsFunc(m.Records, func(r wire.Record) bool { return isMapped(m, r) }) {
-		w.order = w.order[:0]
-		for i, r := range m.Records {
-			if isMapped(m, r) || r.Section == wire.Answer && r.Type == wire.TypeRRSIG && m.TypeCovered(r) == wire.TypeAAAA {
-				continue
-			}
-			w.order = append(w.order, uint16(i))
-		}
-		if w.recaster.Keep(m, w.order) != nil {
-			return failed
-		}
-		m.ClearAuthentic()
-	}
-	w.held = append(w.held[:0], m.Raw...)
-	return restored
-}
-
 // maxSynthesizedTTL returns the maximum TTL, in seconds, of addresses synthesized because of the
 // denial m.
 func maxSynthesizedTTL(m *wire.Message) uint32 {
@@ -198,11 +118,6 @@ func (s *DNS64) needsSynthesis(m *wire.Message) bool {
 	return !hasAddress(m, wire.TypeAAAA)
 }
 
-// hasType reports whether the answer section has a record of a type.
-func hasType(m *wire.Message, rrtype uint16) bool {
-	return slices.ContainsFunc(m.Records, func(r wire.Record) bool { return r.Section == wire.Answer && r.Type == rrtype })
-}
-
 // hasAddress reports whether the answer has a usable address of a type.
 func hasAddress(m *wire.Message, rrtype uint16) bool {
 	for _, r := range m.Records {
@@ -223,31 +138,6 @@ func isUsable4(addr []byte) bool { return addr[0] != 0 && addr[0] != 127 }
 func isMapped(m *wire.Message, r wire.Record) bool {
 	const prefix = "\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\xff\xff" // ::ffff:0:0/96
 	return r.Section == wire.Answer && r.Type == wire.TypeAAAA && string(m.Raw[r.Data():][:len(prefix)]) == prefix
-}
-
-// answerFromPrefix answers queries about the prefix itself, or redirects them.
-func (l *Worker) answerFromPrefix(p *Plan, from *wire.Peer, now time.Time, dst []byte) ([]byte, bool) {
-	q, start := &l.q, len(dst)
-	if q.DO && q.CD {
-		return dst, false
-	}
-	if q.Type == wire.TypePTR && !l.redirect.hasAlias() {
-		out, target := p.DNS64.appendReverse(q, dst)
-		if dst = out[:start]; target > 0 && l.followAlias(out, start, target) && p.Static != nil {
-			var done bool
-			if dst, done = l.answerFromStatic(from, now, dst); done {
-				return dst, true
-			}
-		}
-	}
-	out, ok := p.DNS64.answerWellKnown(q, l.redirect.active && l.redirect.dns64 != nil, dst)
-	if !ok {
-		return dst, false
-	}
-	if out, done := l.restoreAndReply(SourceLocal, from, now, out, start); done {
-		return out, true
-	}
-	return l.answerFromPrefix(p, from, now, out[:start])
 }
 
 const (

@@ -21,14 +21,10 @@ import (
 )
 
 // making gives a plan a DNS64 for clients over IPv6.
-func making(tb testing.TB, p *resolve.Plan, change func(*resolve.DNS64Config)) {
+func making(tb testing.TB, p *resolve.Plan, all bool) {
 	tb.Helper()
-	cfg := resolve.DNS64Config{Prefix: netip.MustParsePrefix("64:ff9b::/96")}
-	if change != nil {
-		change(&cfg)
-	}
 	var err error
-	if p.DNS64, err = resolve.NewDNS64(cfg); err != nil {
+	if p.DNS64, err = resolve.NewDNS64(netip.MustParsePrefix("64:ff9b::/96"), all, false); err != nil {
 		tb.Fatal(err)
 	}
 }
@@ -55,7 +51,7 @@ func TestDNS64Prefixes(t *testing.T) {
 		t.Run(tt.prefix, func(t *testing.T) {
 			t.Parallel()
 			p := plan(t, newUpstream(t, "four.test. 60 IN A 192.0.2.33", "33.2.0.192.in-addr.arpa. 60 IN PTR four.test."))
-			making(t, p, func(c *resolve.DNS64Config) { c.Prefix = netip.MustParsePrefix(tt.prefix) })
+			p.DNS64, _ = resolve.NewDNS64(netip.MustParsePrefix(tt.prefix), false, false)
 			r := newResolver(t, p)
 			for range 2 {
 				got := unpack(t, newClient6(r).exchange(t, pack(t, question("four.test.", dns.TypeAAAA))))
@@ -75,14 +71,14 @@ func TestDNS64Prefixes(t *testing.T) {
 		})
 	}
 	for _, prefix := range []string{"192.0.2.0/24", "fd00::/33", "2001:db8:0:0:ff00::/96"} {
-		if _, err := resolve.NewDNS64(resolve.DNS64Config{Prefix: netip.MustParsePrefix(prefix)}); err == nil {
+		if _, err := resolve.NewDNS64(netip.MustParsePrefix(prefix), false, false); err == nil {
 			t.Errorf("%s is taken", prefix)
 		}
 	}
 }
 
 // sixWorld is a plan with a DNS64, and names with all there can be to make addresses of.
-func sixWorld(t *testing.T, change func(*resolve.DNS64Config)) (*resolve.Plan, *upstream) {
+func sixWorld(t *testing.T, all bool) (*resolve.Plan, *upstream) {
 	t.Helper()
 	s := shop(time.Now())
 	putDB(s, "10.1.0.1", "10.1.0.2")
@@ -131,7 +127,7 @@ func sixWorld(t *testing.T, change func(*resolve.DNS64Config)) (*resolve.Plan, *
 		}
 	}
 	p.Routes[0].Upstream = u
-	making(t, p, change)
+	making(t, p, all)
 	rewriting(t, p, "exact other.example four.test", "exact db.example db.shop.svc.cluster.local", "exact only.example ipv4only.arpa")
 	p.Static = fixed(t, map[string]string{"four.hosts": "192.0.2.77", "blocked.hosts": "0.0.0.0", "own.hosts": "127.0.0.1", "six.hosts": "192.0.2.78 fd00::78"},
 		"made. A: {{ .Name }} 60 IN A 192.0.2.9", "alias. A: {{ .Name }} 60 IN CNAME four.test.", "alias-longer. AAAA: ", "alias-longer.: {{ .Name }} 60 IN CNAME four.test.",
@@ -142,7 +138,6 @@ func sixWorld(t *testing.T, change func(*resolve.DNS64Config)) (*resolve.Plan, *
 // TestDNS64 asks for addresses, from every place an answer comes from.
 func TestDNS64(t *testing.T) {
 	t.Parallel()
-	all := func(c *resolve.DNS64Config) { c.All = true }
 	const own = "shop.svc.cluster.local."
 	reverse := func(addr string) string {
 		name, _ := dns.ReverseAddr(addr)
@@ -153,22 +148,22 @@ func TestDNS64(t *testing.T) {
 		name   string
 		ask    string
 		rrtype uint16 // AAAA if it is zero
-		change func(*resolve.DNS64Config)
+		all    bool
 		query  func(*dns.Msg)
 		from4  bool
 		want   string // with TTLs
 	}{
 		{name: "made", ask: "four.test.", want: "NOERROR | four.test. 30 64:ff9b::c000:201"},
 		{name: "no TTL for the denial", ask: "long.test.", want: "NOERROR | long.test. 600 64:ff9b::c000:205"},
-		{name: "there is one, made all the same", ask: "both.test.", change: all, want: "NOERROR | both.test. 300 64:ff9b::c000:202"},
-		{name: "there is one, none to be made of", ask: "six.test.", change: all, want: "NOERROR | six.test. 300 2001:db8::6"},
+		{name: "there is one, made all the same", ask: "both.test.", all: true, want: "NOERROR | both.test. 300 64:ff9b::c000:202"},
+		{name: "there is one, none to be made of", ask: "six.test.", all: true, want: "NOERROR | six.test. 300 2001:db8::6"},
 		{name: "one in the form of IPv4", ask: "mapped.test.", want: "NOERROR | mapped.test. 300 64:ff9b::c000:203"},
 		{name: "one in the form of IPv4, none to be made of", ask: "onlymapped.test.", want: "NOERROR / test."},
 		{name: "more in the form of IPv4 than a reply holds, before who says for how long", ask: "many.test.", want: "NOERROR | many.test. 600 64:ff9b::c000:20b"},
 		{name: "one in the form of IPv4, blocked", ask: "mappedblocked.test.", want: "NOERROR"},
 		{name: "one in the form of IPv4 among others", ask: "mixed.test.", want: "NOERROR | mixed.test. 300 2001:db8::8"},
-		{name: "one in the form of IPv4 among others, made all the same", ask: "mixed.test.", change: all, want: "NOERROR | mixed.test. 300 64:ff9b::c000:208"},
-		{name: "one in the form of IPv4 among others, none to be made of", ask: "mixedsix.test.", change: all, want: "NOERROR | mixedsix.test. 300 2001:db8::9"},
+		{name: "one in the form of IPv4 among others, made all the same", ask: "mixed.test.", all: true, want: "NOERROR | mixed.test. 300 64:ff9b::c000:208"},
+		{name: "one in the form of IPv4 among others, none to be made of", ask: "mixedsix.test.", all: true, want: "NOERROR | mixedsix.test. 300 2001:db8::9"},
 		{name: "one in the form of IPv4, a client over IPv4", ask: "mapped.test.", from4: true, want: "NOERROR | mapped.test. 300 ::ffff:192.0.2.3"},
 		{name: "some addresses blocked", ask: "halfblocked.test.", want: "NOERROR | halfblocked.test. 30 64:ff9b::c000:20a"},
 		{name: "an alias", ask: "alias.test.", want: "NOERROR | alias.test. 250 four.test. | four.test. 30 64:ff9b::c000:201"},
@@ -187,7 +182,7 @@ func TestDNS64(t *testing.T) {
 		{name: "of the configuration, the client itself", ask: "own.hosts.", want: "NOERROR aa"},
 		{name: "no answer for IPv6, blocked", ask: "nosixblocked.test.", want: "SERVFAIL"},
 		{name: "of the configuration, with one", ask: "six.hosts.", want: "NOERROR aa | six.hosts. 30 fd00::78"},
-		{name: "the name that tells the prefix, made all the same", ask: "ipv4only.arpa.", change: all, want: "NOERROR aa | ipv4only.arpa. 600 64:ff9b::c000:aa | ipv4only.arpa. 600 64:ff9b::c000:ab"},
+		{name: "the name that tells the prefix, made all the same", ask: "ipv4only.arpa.", all: true, want: "NOERROR aa | ipv4only.arpa. 600 64:ff9b::c000:aa | ipv4only.arpa. 600 64:ff9b::c000:ab"},
 		{name: "the name that tells the prefix, over IPv4", ask: "ipv4only.arpa.", from4: true, want: "NOERROR aa"},
 		{name: "the name that tells the prefix, rewritten", ask: "only.example.", want: "NOERROR aa | only.example. 3600 64:ff9b::c000:aa | only.example. 3600 64:ff9b::c000:ab"},
 		{name: "its IPv4 addresses", ask: "ipv4only.arpa.", rrtype: dns.TypeA, want: "NOERROR aa | ipv4only.arpa. 3600 192.0.0.170 | ipv4only.arpa. 3600 192.0.0.171"},
@@ -214,7 +209,7 @@ func TestDNS64(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				p, u := sixWorld(t, tt.change)
+				p, u := sixWorld(t, tt.all)
 				r := newResolver(t, p)
 				for range 3 { // asked for, and held
 					m := question(tt.ask, gocmp.Or(tt.rrtype, dns.TypeAAAA))
@@ -258,7 +253,7 @@ func TestDNS64SharesQueries(t *testing.T) {
 		u.gate = six
 		p := plan(t, u)
 		p.PerClient = 3
-		making(t, p, nil)
+		making(t, p, false)
 		r := newResolver(t, p)
 		clients := make([]*client, 3)
 		for i, rrtype := range []uint16{dns.TypeAAAA, dns.TypeAAAA, dns.TypeA} {
@@ -336,7 +331,7 @@ func TestDNS64Deadline(t *testing.T) {
 						batch.Flush()
 					})
 				}))
-				making(t, p, nil)
+				making(t, p, false)
 				r := newResolver(t, p)
 				begun := time.Now()
 				c := newClient6(r)
@@ -363,7 +358,7 @@ func TestDNS64Deadline(t *testing.T) {
 // that is whole is both.
 func TestDNS64Signed(t *testing.T) {
 	t.Parallel()
-	p, u := sixWorld(t, nil)
+	p, u := sixWorld(t, false)
 	mangle := u.mangle
 	u.mangle = func(m *dns.Msg) {
 		mangle(m)
@@ -392,7 +387,7 @@ func TestDNS64WellKnownTarget(t *testing.T) {
 		u := newUpstream(t)
 		p := plan(t, u)
 		p.Static = fixed(t, nil, "well.: {{ .Name }} 60 IN CNAME ipv4only.arpa.")
-		making(t, p, func(c *resolve.DNS64Config) { c.All = all })
+		making(t, p, all)
 		r := newResolver(t, p)
 		for rrtype, want := range map[uint16]string{
 			dns.TypeAAAA: "NOERROR x.well.; x.well. CNAME ipv4only.arpa.; ipv4only.arpa. AAAA 64:ff9b::c000:aa; ipv4only.arpa. AAAA 64:ff9b::c000:ab",

@@ -5,27 +5,34 @@
 // # Path of a query
 //
 //	packet ─ Worker.AnswerFromMemory
-//	   ├─ answerOdd       malformed, other opcodes, class CH, ANY: answered or dropped
-//	   ├─ transfer.go     AXFR and IXFR: refused, or sent by a goroutine of its own
-//	   ├─ redirect.go     only if the configuration has one of these:
-//	   │   ├─ rewrite.go  another name is looked up
+//	   ├─ odd.go          malformed, other opcodes, class CH, ANY: answered or dropped. AXFR and IXFR:
+//	   │                  refused, or sent by a goroutine of their own, transfer.go
+//	   ├─ extras.go       only if the configuration has one of these:
+//	   │   ├─ redirect.go another name is looked up
 //	   │   ├─ static      hosts and templates: an answer, or an alias of another name
 //	   │   └─ dns64.go    reverse name of a NAT64 address: an alias of the IPv4 reverse name
 //	   ├─ zone            cluster name: an answer, a denial, or an alias of an external name
 //	   ├─ cache           fresh, in backoff, or a cached failure: answered
 //	   ├─ answerFromCut   a cached denial of a parent name: answered NXDOMAIN
 //	   └─ Worker.Resolve ─ inflight.go  identical misses share one upstream query
-//	                        ├─ admission.go  a client with too many queries is shed
-//	                        ├─ route         longest matching suffix
-//	                        └─ Asker.Ask     with a deadline; sent by Worker.Flush
+//	                        ├─ queries.go  a client with too many queries is shed
+//	                        ├─ route       longest matching suffix
+//	                        └─ Asker.Ask   with a deadline; sent by Worker.Flush
 //
 //	answer ─ inFlight.Answered
 //	   ├─ validate.go   what may be cached, and for how long
 //	   └─ replies to all waiters
 //	       └─ redirect.go  restores the client's name; DNS64 may query A records in the remaining time
-//	no answer within StaleAfter, or a failure ─ stale.go  a stale answer, if there is one
+//	no answer within StaleAfter, or a failure: a stale answer, if there is one
 //
 // [Worker.AnswerFromMemory], [Worker.Resolve] and (*inFlight).Answered define this order.
+//
+// The files are layers, the lowest first; only New, and a DNS64 retry, lead up:
+//
+//	validate, stats, cookie, dns64, redirect     what knows nothing of queries
+//	resolver, queries                            the state that all share
+//	explain, inflight, transfer                  what becomes of one query
+//	odd, extras, worker                          the order of decision
 //
 // AnswerFromMemory runs on the goroutine that read the packet. It takes no lock except a cache
 // shard's, and allocates nothing. An in-flight query is one memory block and not a goroutine. The

@@ -11,8 +11,6 @@ import (
 	"time"
 
 	"github.com/miekg/dns"
-
-	"github.com/nodecache/node-cache/pkg/resolve"
 )
 
 // TestRedirectFlags queries each source of answers with all bits, classes and sizes that a query may have: each gets a
@@ -89,7 +87,7 @@ func TestRedirectFirstAnswer(t *testing.T) {
 			u.mu.Unlock()
 		}
 		p := plan(t, u)
-		making(t, p, func(c *resolve.DNS64Config) { c.All = true })
+		making(t, p, true)
 		r := newResolver(t, p)
 		clients := make([]*client, 3)
 		for i := range clients {

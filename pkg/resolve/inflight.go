@@ -3,28 +3,25 @@
 package resolve
 
 import (
-	"bytes"
 	"context"
 	"errors"
-	"fmt"
-	"hash/maphash"
-	"runtime/debug"
 	"sync"
-	"sync/atomic"
 	"time"
 
+	"github.com/nodecache/node-cache/pkg/cache"
 	"github.com/nodecache/node-cache/pkg/wire"
+	"github.com/nodecache/node-cache/pkg/zone"
 )
 
 // An in-flight query serves all clients that ask the same question. Its states:
 //
 //	Worker.join / Worker.refresh
 //	   │
-//	   ├─ no room ───────────────────────► shed: stale answer, SERVFAIL or nothing (rejectQuery)
-//	   ├─ same question in flight ───────► joined: waits in inFlight.joined (joinLocked)
+//	   ├─ no room ───────────────────────► shed: stale answer, SERVFAIL or nothing (Worker.rejectQuery)
+//	   ├─ same question in flight ───────► joined: waits in inFlight.joined
 //	   ▼
 //	added        in the query table; others may join (addLocked)
-//	   │ prepareQuery: route and upstream query
+//	   │ Worker.prepareQuery: route and upstream query
 //	   ▼
 //	ready, sent  Asker.Ask was called (send)
 //	   │
@@ -33,274 +30,21 @@ import (
 //	   ▼
 //	answered     validated and stored, or the failure recorded (responseBuilder.process)
 //	   ▼
-//	completed    out of the table; all waiters get their reply (complete)
-
-// maxRefreshes bounds the in-flight refreshes. Refreshes yield to clients, because an answer that
-// expires costs only one more query. A refresh starts only while less than half of Plan.Inflight
-// is used, and takes no client's place.
-const maxRefreshes = 256
-
-// A queryTable holds all in-flight queries.
-type queryTable struct {
-	seed maphash.Seed
-
-	mu         sync.Mutex           // guards all below, and the fields of queries that others change
-	byHash     map[uint64]*inFlight // by hash of the key; queries of one hash are linked
-	count      int                  // in-flight queries, refreshes included
-	waiting    int                  // waiting clients, over all queries
-	refreshes  int
-	clients    clients    // with waiting or in-flight queries
-	staleQueue staleQueue // queries whose waiters can get a stale answer
-}
-
-func (fs *queryTable) init() {
-	fs.seed = maphash.MakeSeed()
-	fs.byHash = make(map[uint64]*inFlight)
-	fs.clients.byKey = make(map[clientKey]*client)
-}
-
-func (fs *queryTable) hash(key []byte) uint64 { return maphash.Bytes(fs.seed, key) }
-
-// findLocked returns the newest in-flight query for key, nil if there is none.
-func (fs *queryTable) findLocked(hash uint64, key []byte) *inFlight {
-	f := fs.byHash[hash]
-	for f != nil && !bytes.Equal(f.key, key) {
-		f = f.next
-	}
-	return f
-}
-
-// addLocked adds a query. findLocked prefers it to older ones with the same key, see joinableLocked.
-func (fs *queryTable) addLocked(f *inFlight) {
-	f.next = fs.byHash[f.hash]
-	fs.byHash[f.hash] = f
-	fs.count++
-	if f.refresh {
-		fs.refreshes++
-	}
-}
-
-// remove removes a query and returns the waiters that joined it. No client can join any more.
-func (fs *queryTable) remove(f *inFlight) (joined []waiter) {
-	fs.mu.Lock()
-	defer fs.mu.Unlock()
-	f.completed = true
-	if f.inStaleQueue {
-		fs.staleQueue.removeLocked(f)
-	}
-	if at := fs.byHash[f.hash]; at != f {
-		for at.next != f {
-			at = at.next
-		}
-		at.next = f.next
-	} else if f.next != nil {
-		fs.byHash[f.hash] = f.next
-	} else {
-		delete(fs.byHash, f.hash)
-	}
-	fs.count--
-	if f.refresh {
-		fs.refreshes--
-	}
-	if f.client != nil {
-		fs.removeQueryLocked(f.client)
-	}
-	return fs.detachLocked(f)
-}
-
-// detachLocked removes the waiters of f from their clients' accounts. It returns those that joined.
-func (fs *queryTable) detachLocked(f *inFlight) (joined []waiter) {
-	if f.first.client != nil {
-		fs.removeWaiterLocked(f.first.client)
-	}
-	joined, f.joined = f.joined, nil
-	for i := range joined {
-		fs.removeWaiterLocked(joined[i].client)
-	}
-	return joined
-}
-
-// join makes the client of the current query wait for the in-flight query with its key, and starts one
-// if there is none. If a limit is reached it sheds the query.
-func (l *Worker) join(from *wire.Peer, now time.Time, to wire.Replier) {
-	fs := &l.r.queries
-	f := l.nextQuery(l.q.Key(), now)
-	f.begunAt -= l.elapsed
-	fs.mu.Lock()
-	existing := l.joinableLocked(f.hash, f.key)
-	c, why := fs.admitLocked(l.client(from), existing == nil, l.plan)
-	switch {
-	case c == nil:
-		silent, logIt := l.floodLocked(from, now)
-		fs.mu.Unlock()
-		if logIt {
-			l.r.log.Warn("client flood, replies suppressed", "client", from.Addr.Addr())
-		}
-		l.rejectQuery(why, silent, from, now, to)
-	case existing != nil:
-		l.joinLocked(existing, c, from, now, to)
-		overdue := existing.staleDue
-		fs.mu.Unlock()
-		l.r.counts.joined.Add(1)
-		if overdue {
-			l.r.serveStale(existing, now, &l.batch)
-		}
-	default:
-		f.client = c
-		fs.addLocked(f)
-		fs.mu.Unlock()
-		l.start(f, from, now, to)
-	}
-}
-
-// joinableLocked returns the in-flight query for key that the current query may join, nil if there is
-// none. A query that began before the owner's last change may return an outdated answer, so a new one
-// starts next to it.
-func (l *Worker) joinableLocked(hash uint64, key []byte) *inFlight {
-	f := l.r.queries.findLocked(hash, key)
-	if f == nil {
-		return nil
-	}
-	if owner := l.plan.owner(l.q.Name()); owner != nil && l.plan.Cache.ChangedSince(owner, l.r.epoch.Add(f.begunAt)) {
-		return nil
-	}
-	return f
-}
-
-// timeout returns the time that upstream has for the current query: what is left of the client's
-// deadline, or half of the deadline if a query for A records may follow. Some servers never answer
-// AAAA queries.
-func (l *Worker) timeout() time.Duration {
-	if d := &l.redirect; d.active && d.dns64 != nil && !d.retryA {
-		return l.plan.Deadline / 2
-	}
-	return l.plan.Deadline - l.elapsed
-}
-
-// joinLocked makes client c of the current query wait for an existing in-flight query.
-func (l *Worker) joinLocked(existing *inFlight, c *client, from *wire.Peer, now time.Time, to wire.Replier) {
-	w := l.waiter(nil, from, now, to)
-	w.client = c
-	existing.joined = append(existing.joined, w)
-	if l.staleHeld {
-		l.r.enqueueStaleLocked(existing, now)
-	}
-}
-
-// start sends a query that was added, for the client of the current query.
-func (l *Worker) start(f *inFlight, from *wire.Peer, now time.Time, to wire.Replier) {
-	l.prepareQuery(f)
-	f.first = l.waiter(f.query, from, now, to)
-	f.first.client = f.client
-	if l.staleHeld {
-		l.r.markReady(f, true, now)
-	}
-	f.send(now.Add(l.timeout()), &l.batch)
-}
-
-// rejectQuery handles a query without room. The client gets the stale answer that the lookup found, or
-// SERVFAIL with the reason, or nothing if it has had too many SERVFAILs.
-func (l *Worker) rejectQuery(why Shed, silent bool, from *wire.Peer, now time.Time, to wire.Replier) {
-	switch {
-	case l.staleHeld && l.serveStaleOnShed(why, from, now, to):
-		l.r.counts.shed[why].Add(1)
-	case silent:
-		l.r.counts.shed[ShedFlood].Add(1)
-		l.tally.dropped++
-		to.Reply(nil, &l.batch)
-	default:
-		l.r.counts.shed[why].Add(1)
-		w := l.shedWaiter(from, now, to)
-		l.r.replyShed(why, &w, l.plan, &l.batch)
-	}
-}
-
-// refresh starts a query for an answer that is due for prefetch, unless one is in flight.
-func (l *Worker) refresh(now time.Time) {
-	fs, key := &l.r.queries, l.q.Key()
-	f := l.nextQuery(key, now)
-	fs.mu.Lock()
-	if l.joinableLocked(f.hash, key) != nil {
-		fs.mu.Unlock()
-		return
-	}
-	if fs.refreshes >= maxRefreshes || 2*fs.count >= l.plan.Inflight {
-		fs.mu.Unlock()
-		l.r.counts.shed[ShedRefresh].Add(1)
-		return
-	}
-	f.refresh = true
-	fs.addLocked(f)
-	fs.mu.Unlock()
-	l.r.counts.prefetches.Add(1)
-	l.prepareQuery(f)
-	l.r.markReady(f, false, now)
-	f.send(now.Add(f.plan.Deadline), &l.batch)
-}
-
-// nextQuery returns the query that the worker may start for key. It is allocated before the lock is
-// taken, and kept for the next call if it is not used.
-func (l *Worker) nextQuery(key []byte, now time.Time) *inFlight {
-	if l.spareQuery == nil {
-		l.spareQuery = &inFlight{r: l.r}
-	}
-	f := l.spareQuery
-	f.key = append(f.buf[:0], key...)
-	f.hash = l.r.queries.hash(key)
-	f.plan, f.begunAt = l.plan, l.r.sinceStart(now)
-	return f
-}
-
-// prepareQuery completes a query that was added. Others may join it in the meantime; only this worker
-// accesses its other fields.
-func (l *Worker) prepareQuery(f *inFlight) {
-	l.spareQuery = nil
-	f.route = l.plan.route(l.q.Name())
-	start := len(f.key)
-	query := l.q.AppendUpstream(f.key, f.route != nil && f.route.Subnet)
-	f.query = query[start:]
-}
-
-// inFlightBuffer holds the key, the query and the first client's question for names of about 40 bytes,
-// and a cookie. Longer ones are allocated. With this size an inFlight has 512 bytes; the next size
-// class would make a miss a fifth slower.
-const inFlightBuffer = 184
-
-// An inFlight is one upstream query, for all clients with the same question. It is one memory block: a
-// usual miss allocates nothing else.
-type inFlight struct {
-	r            *Resolver
-	plan         *Plan
-	route        *Route // nil: no route matches the name
-	key          []byte
-	query        []byte // as sent to upstream
-	hash         uint64 // of key
-	next         *inFlight
-	client       *client       // whose place it takes; nil: it is a refresh
-	begunAt      time.Duration // since the resolver was made
-	refresh      bool          // started without a client
-	ready        bool          // all fields are written, others may read them
-	completed    bool          // no client can join any more
-	staleHeld    bool          // a stale answer is held for a waiter
-	staleDue     bool          // and StaleAfter has passed
-	inStaleQueue bool
-	answered     atomic.Bool // Answered was called
-
-	prevStale, nextStale *inFlight // in the stale queue
-
-	first  waiter // that started it, unless it is a refresh
-	joined []waiter
-	buf    [inFlightBuffer]byte
-}
-
-// name returns the canonical query name.
-func (f *inFlight) name() []byte {
-	end := 0
-	for f.key[end] != 0 {
-		end += 1 + int(f.key[end])
-	}
-	return f.key[:end+1]
-}
+//	completed    out of the table; all waiters get their reply (responseBuilder.complete)
+//
+// A stale answer is used if upstream does not answer (RFC 8767):
+//
+//	stale          an upstream query starts, as for any miss
+//	                 answer             all waiters get it
+//	                 failure            all waiters get the stale answer, which goes into backoff
+//	                 none in StaleAfter the same, with a backoff until the query's deadline; the
+//	                                    query goes on without waiters, like a refresh
+//	               Without room for a query the client gets the stale answer. It goes into
+//	               backoff for shedBackoff, unless only this client's limit is reached.
+//	stale backoff  the answer is returned at once, see Worker.askCache
+//
+// An answer of the zone fallback precedes the stale answer each time. A query without waiters still
+// counts against its client's limit: it is still work for upstream.
 
 // errNoRoute is the failure of a query without a route.
 var errNoRoute = errors.New("no route for the name")
@@ -313,7 +57,9 @@ func (f *inFlight) send(until time.Time, batch *wire.SendBatch) {
 		if defect := recover(); defect != nil {
 			f.r.panicked("sending a query", defect)
 			if !f.answered.Swap(true) {
-				f.complete(&outcome{ede: wire.EDEOther}, f.r.now(), batch)
+				d := newResponse(f.r, f.plan, f.r.now(), batch)
+				defer d.release()
+				d.complete(f)
 			}
 		}
 	}()
@@ -330,79 +76,222 @@ func (f *inFlight) Answered(answer *wire.Message, err error, batch *wire.SendBat
 	if f.answered.Swap(true) {
 		return
 	}
-	d := builderPool.Get().(*responseBuilder)
-	now := f.r.now()
-	d.process(f, answer, err, now)
-	f.complete(&d.result, now, batch)
-	d.result = outcome{} // the message is the upstream's
-	builderPool.Put(d)
+	d := newResponse(f.r, f.plan, f.r.now(), batch)
+	defer d.release()
+	d.process(f, answer, err)
+	d.complete(f)
 }
 
-// complete ends the query and replies to its waiters. The cache already has the answer, so that later
-// queries find it there.
-func (f *inFlight) complete(result *outcome, now time.Time, batch *wire.SendBatch) {
-	defer f.r.pending.Done()
-	joined := f.r.queries.remove(f)
-	if result.msg == nil && f.staleHeld {
-		d := builderPool.Get().(*responseBuilder)
-		defer builderPool.Put(d)
-		d.result = *result
-		d.useFallback(f, now)
-		result = &d.result
+// markReady allows others to read all of f. staleHeld says that the first client can get a stale
+// answer.
+func (f *inFlight) markReady(staleHeld bool, now time.Time) {
+	f.r.queries.mu.Lock()
+	defer f.r.queries.mu.Unlock()
+	f.ready = true
+	if staleHeld {
+		f.holdStaleLocked(now)
 	}
-	h := replySender{r: f.r, plan: f.plan, result: result, now: now, batch: batch}
-	h.deliverAll(&f.first, joined)
 }
 
-// An outcome is the result of an in-flight query: msg, or a failure if it is nil.
-type outcome struct {
-	msg    []byte
-	source Source
-	ede    int
+// holdStaleLocked records that a stale answer is held for a waiter of f.
+func (f *inFlight) holdStaleLocked(now time.Time) {
+	t, due := &f.r.queries, f.staleAt()
+	if t.addStaleLocked(f) && (t.staleFireAt == 0 || due < t.staleFireAt) {
+		f.r.setStaleTimerLocked(due, now)
+	}
 }
 
-// A responseBuilder turns an upstream answer or a failure into an outcome. It is reused.
+// setStaleTimerLocked sets the timer.
+func (r *Resolver) setStaleTimerLocked(at time.Duration, now time.Time) {
+	t := &r.queries
+	t.staleFireAt = at
+	if wait := at - r.sinceStart(now); t.staleTimer == nil {
+		t.staleTimer = time.AfterFunc(wait, r.serveOverdue)
+	} else {
+		t.staleTimer.Reset(wait)
+	}
+}
+
+// maxBatchedReplies is the number of queries whose replies are sent in one batch.
+const maxBatchedReplies = 64
+
+// serveOverdue replies with stale answers to the waiters of all queries older than StaleAfter. The
+// timer calls it.
+func (r *Resolver) serveOverdue() {
+	var batch wire.SendBatch
+	for n := 1; ; n++ {
+		now := r.now()
+		f := r.nextOverdue(now)
+		if f == nil || n%maxBatchedReplies == 0 {
+			batch.Flush()
+		}
+		if f == nil {
+			return
+		}
+		f.serveStale(now, &batch)
+	}
+}
+
+// nextOverdue removes and returns the next query that is due. If none is, it sets the timer for the
+// first one.
+func (r *Resolver) nextOverdue(now time.Time) *inFlight {
+	t := &r.queries
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	f := t.stale.nextStale
+	switch {
+	case f == &t.stale:
+		t.staleFireAt = 0
+		return nil
+	case f.staleAt() > r.sinceStart(now):
+		r.setStaleTimerLocked(f.staleAt(), now)
+		return nil
+	}
+	t.removeStaleLocked(f)
+	f.staleDue = true
+	return f
+}
+
+// serveStale replies with the stale answer to all waiters of f. Without a stale answer they keep
+// waiting.
+func (f *inFlight) serveStale(now time.Time, batch *wire.SendBatch) {
+	if f.answered.Load() || !f.isReady() {
+		return // it is being answered, or still being prepared
+	}
+	d := newResponse(f.r, f.plan, now, batch)
+	defer d.release()
+	if !d.useFallback(f) {
+		return
+	}
+	f.plan.Cache.DelayRefresh(f.key, f.r.epoch.Add(f.begunAt+f.plan.Deadline), now)
+	first, joined, ok := f.detachWaiters()
+	if !ok {
+		return
+	}
+	defer f.r.pending.Done()
+	d.deliverAll(&first, joined)
+}
+
+// isReady reports whether all of f is written and may be read under the lock.
+func (f *inFlight) isReady() bool {
+	f.r.queries.mu.Lock()
+	defer f.r.queries.mu.Unlock()
+	return f.ready
+}
+
+// detachWaiters removes all waiters from a query that goes on without them. The caller counts as
+// pending work until it calls f.r.pending.Done. It returns false if the query has completed.
+func (f *inFlight) detachWaiters() (first waiter, joined []waiter, ok bool) {
+	t := &f.r.queries
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if f.completed {
+		return first, nil, false
+	}
+	joined = t.detachLocked(f)
+	first, f.first = f.first, waiter{}
+	f.r.pending.Add(1)
+	return first, joined, true
+}
+
+// A responseBuilder turns an upstream answer or a failure into the replies of all who wait for it. It is
+// reused.
 type responseBuilder struct {
 	validator
 
-	q      wire.Query
-	buf    []byte // of result.msg, unless that is an upstream's
-	result outcome
+	r     *Resolver
+	plan  *Plan
+	now   time.Time
+	batch *wire.SendBatch
+
+	msg    []byte // the answer; nil: there is none
+	source Source // of msg
+	ede    int    // of a failure, and of an answer in place of one
+
+	q   wire.Query
+	buf []byte // of msg, unless that is an upstream's
 }
 
-var builderPool = sync.Pool{New: func() any { return new(responseBuilder) }} //nolint:gochecknoglobals // a pool is shared by design and holds no state
+var (
+	builderPool  = sync.Pool{New: func() any { return new(responseBuilder) }}           //nolint:gochecknoglobals // a pool is shared by design and holds no state
+	replyBuffers = sync.Pool{New: func() any { b := make([]byte, 0, 1232); return &b }} //nolint:gochecknoglobals // for one reply each
+)
 
-// process sets d.result from the upstream answer or the error.
-func (d *responseBuilder) process(f *inFlight, answer *wire.Message, err error, now time.Time) {
-	d.result = outcome{source: SourceUpstream, ede: wire.EDEOther}
+// newResponse returns a responseBuilder with a failure. The caller releases it.
+func newResponse(r *Resolver, plan *Plan, now time.Time, batch *wire.SendBatch) *responseBuilder {
+	d := builderPool.Get().(*responseBuilder)
+	d.r, d.plan, d.now, d.batch = r, plan, now, batch
+	d.ede = wire.EDEOther
+	return d
+}
+
+func (d *responseBuilder) release() {
+	d.r, d.plan, d.batch, d.msg = nil, nil, nil, nil // msg is the upstream's
+	builderPool.Put(d)
+}
+
+// use sets the outcome to an answer in d.buf.
+func (d *responseBuilder) use(msg []byte, source Source, ede int) {
+	d.buf, d.msg, d.source, d.ede = msg, msg, source, ede
+}
+
+// process sets the outcome from the upstream answer or the error.
+func (d *responseBuilder) process(f *inFlight, answer *wire.Message, err error) {
 	defer func() {
 		if defect := recover(); defect != nil {
 			f.r.panicked("processing an answer", defect)
-			d.result = outcome{ede: wire.EDEOther}
+			d.msg, d.ede = nil, wire.EDEOther
 		}
 	}()
 	if err == nil {
-		err = d.validateAndStore(f, answer, now)
+		err = d.validateAndStore(f, answer)
 	}
 	if err != nil {
-		d.recordFailure(f, err, now)
+		d.recordFailure(f, err)
 	}
 }
 
 // validateAndStore validates the answer and caches it for as long as allowed.
-func (d *responseBuilder) validateAndStore(f *inFlight, answer *wire.Message, now time.Time) error {
-	life, err := d.validate(f.route, answer)
+func (d *responseBuilder) validateAndStore(f *inFlight, answer *wire.Message) error {
+	life, err := d.validate(f.route.ttls(), answer)
 	if err != nil {
 		return err
 	}
-	d.result.msg = answer.Raw
-	d.store(f, life, now)
+	d.msg, d.source = answer.Raw, SourceUpstream
+	if !f.route.NoStore {
+		d.store(f, life)
+	}
 	return nil
 }
 
+// store caches the validated answer for life. An answer that may not be cached removes the cached one,
+// which is known to be outdated.
+func (d *responseBuilder) store(f *inFlight, life time.Duration) {
+	c := f.plan.Cache
+	d.answer.Owner, d.answer.QueriedAt = f.plan.owner(f.name()), f.r.epoch.Add(f.begunAt)
+	if life <= 0 {
+		// An answer from before its owner's last change does not outdate a later one.
+		if d.answer.Owner == nil || !c.ChangedSince(d.answer.Owner, d.answer.QueriedAt) {
+			c.Remove(f.key)
+		}
+		return
+	}
+	d.answer.Msg, d.answer.Lifetime = d.msg, life
+	c.Put(f.key, &d.answer, d.now)
+	if d.answer.NXDomain {
+		f.r.cuts.add(f.name(), f.r.sinceStart(d.now)+life)
+	}
+	if plan := f.r.plan.Load(); plan != f.plan {
+		if route := plan.route(f.name()); route != nil && route.NoStore {
+			// A reload set NoStore, and may have flushed the cache before this answer arrived.
+			c.Remove(f.key)
+		}
+	}
+}
+
 // recordFailure caches the failure. The zone may still have an answer.
-func (d *responseBuilder) recordFailure(f *inFlight, err error, now time.Time) {
-	d.result.ede = wire.EDENoReachableAuthority
+func (d *responseBuilder) recordFailure(f *inFlight, err error) {
+	d.ede = wire.EDENoReachableAuthority
 	if f.route == nil {
 		return // no upstream was queried: nothing to cache
 	}
@@ -410,142 +299,136 @@ func (d *responseBuilder) recordFailure(f *inFlight, err error, now time.Time) {
 		error
 		EDE() int
 	}](err); ok {
-		d.result.ede = coded.EDE()
+		d.ede = coded.EDE()
 	}
-	f.r.counts.failures.Add(1)
+	f.r.counts.add(countFailures)
 	d.q.Parse(f.query)
 	edns := d.q.EDNS
 	d.q.EDNS = false // no client's flags, no OPT record
 	d.buf = d.q.AppendEmpty(d.buf[:0], wire.RcodeServFail, &wire.ReplyOptions{EDE: wire.EDENone})
-	f.plan.Cache.PutFailure(f.key, d.buf, time.Second, f.plan.FailureTTL, now)
+	f.plan.Cache.PutFailure(f.key, d.buf, time.Second, f.plan.FailureTTL, d.now)
 	d.q.EDNS = edns
-	d.useZoneFallback(f.plan.Zone, &d.q, now)
+	d.useZoneFallback(f.plan.Zone, &d.q)
 }
 
-// A waiter is a client that waits for an in-flight query.
-type waiter struct {
-	ask      wire.Question
-	redirect *redirect // to the question looked up; nil: the client's own question
-	opts     wire.ReplyOptions
-	from     *wire.Peer // for the query log; nil if there is none
-	since    time.Time
-	to       wire.Replier // nil after the reply
-	client   *client      // as which it is counted; nil once it is not, see leaveLocked
+// useFallback sets the outcome from the zone fallback or the stale answer. It returns false and leaves
+// the outcome unchanged if there is neither.
+func (d *responseBuilder) useFallback(f *inFlight) (found bool) {
+	defer func() {
+		if defect := recover(); defect != nil {
+			f.r.panicked("stale answer", defect)
+		}
+	}()
+	if f.route == nil { // the configuration routes the name nowhere
+		return false
+	}
+	if f.plan.Zone != nil && d.q.Parse(f.query) == wire.FaultNone && d.useZoneFallback(f.plan.Zone, &d.q) {
+		return true
+	}
+	return d.useStale(f.plan.Cache, f.key)
 }
 
-// waiter returns the client of the current query as a waiter. It copies what it needs of the packet,
-// appended to room as far as there is space.
-func (l *Worker) waiter(room []byte, from *wire.Peer, now time.Time, to wire.Replier) waiter {
-	w := waiter{opts: l.opts, since: now.Add(-l.elapsed), to: to}
-	if l.plan.QueryLog != nil {
-		peer := *from
-		w.from = &peer
+// useZoneFallback sets the outcome from the zone if upstream gave no answer, and reports whether the
+// zone has one.
+func (d *responseBuilder) useZoneFallback(z *zone.Zone, q *wire.Query) bool {
+	if z == nil {
+		return false
 	}
-	if room == nil {
-		room = make([]byte, 0, len(l.q.QuestionSection())+len(l.opts.Cookie))
+	msg, said := z.AnswerStale(q, zone.Client{MaxSize: wire.MaxMessage}, d.now, d.buf[:0])
+	if said.Verdict != zone.Answered {
+		return false
 	}
-	w.ask, room = l.q.CloneTo(room)
-	if l.opts.Cookie != nil {
-		start := len(room)
-		room = append(room, l.opts.Cookie...)
-		w.opts.Cookie = room[start:]
-	}
-	if l.redirect.active {
-		w.redirect = l.redirect.clone()
-		w.redirect.addrProven = l.addrProven
-		w.ask.Type = w.ask.OriginalType()
-	}
-	return w
+	d.use(msg, SourceZone, said.EDE)
+	return true
 }
 
-// shedWaiter returns the client of the current query as a waiter whose reply is sent before this
-// returns.
-func (l *Worker) shedWaiter(from *wire.Peer, now time.Time, to wire.Replier) waiter {
-	w := waiter{ask: l.q.Question, opts: l.opts, from: from, since: now.Add(-l.elapsed), to: to}
-	if l.redirect.active {
-		w.redirect = &l.redirect
-		w.ask.Type = w.ask.OriginalType()
+// useStale sets the outcome from the stale answer for key, and reports whether there is one.
+func (d *responseBuilder) useStale(c *cache.Cache, key []byte) bool {
+	msg, ok := c.LookupStale(key, d.now, d.buf[:0])
+	if ok {
+		d.use(msg, SourceStale, staleEDE(msg))
 	}
-	return w
+	return ok
 }
 
-// A replySender sends the outcome of a query to its waiters.
-type replySender struct {
-	r      *Resolver
-	plan   *Plan
-	result *outcome
-	now    time.Time
-	batch  *wire.SendBatch
+// staleEDE returns the Extended DNS Error of a stale answer (RFC 8914 sections 4.4 and 4.20).
+func staleEDE(msg []byte) int {
+	if msg[3]&0x0f == wire.RcodeNXDomain {
+		return wire.EDEStaleNXDomain
+	}
+	return wire.EDEStaleAnswer
 }
 
-// replyBuffers are buffers for one reply each.
-var replyBuffers = sync.Pool{New: func() any { b := make([]byte, 0, 1232); return &b }} //nolint:gochecknoglobals // a pool is shared by design and holds no state
+// complete ends the query and replies to its waiters. The cache already has the answer, so that later
+// queries find it there.
+func (d *responseBuilder) complete(f *inFlight) {
+	defer f.r.pending.Done()
+	joined := f.r.queries.remove(f)
+	if d.msg == nil && f.staleHeld {
+		d.useFallback(f)
+	}
+	d.deliverAll(&f.first, joined)
+}
 
 // deliverAll replies to the first client, if it waits, and to those that joined.
-func (h *replySender) deliverAll(first *waiter, joined []waiter) {
+func (d *responseBuilder) deliverAll(first *waiter, joined []waiter) {
 	if first.to != nil {
-		h.deliver(first)
+		d.deliver(first)
 	}
 	for i := range joined {
-		h.deliver(&joined[i])
+		d.deliver(&joined[i])
 	}
 }
 
 // deliver replies to one waiter. A panic, which the bytes of that client's query may have caused, does
 // not affect other waiters.
-func (h *replySender) deliver(w *waiter) {
+func (d *responseBuilder) deliver(w *waiter) {
 	defer func() {
 		if defect := recover(); defect != nil {
-			h.r.panicked("reply", defect)
+			d.r.panicked("reply", defect)
 			if w.to != nil {
-				w.end(nil, h.batch)
+				w.end(nil, d.batch)
 			}
 		}
 	}()
 	room := replyBuffers.Get().(*[]byte)
 	defer replyBuffers.Put(room)
-	source := h.result.source
-	msg, state := h.restoreAnswer((*room)[:0], w)
-	if state == needsRetry && h.retryWithA(w) {
+	msg, state := d.restoreAnswer((*room)[:0], w)
+	if state == needsRetry && d.retryWithA(w) {
 		return
 	}
+	source := d.source
 	if state == restored {
 		if source == SourceZone || source == SourceStale {
-			w.opts.EDE = h.result.ede
+			w.opts.EDE = d.ede
 		}
 		msg = w.ask.Reply(msg, 0, &w.opts)
 	} else {
 		source = SourceFailure
-		w.opts.EDE = h.result.ede
+		w.opts.EDE = d.ede
 		msg = w.ask.AppendEmpty(msg[:0], wire.RcodeServFail, &w.opts)
 	}
 	*room = msg
-	h.r.reply(h.plan, w, source, msg, h.now, h.batch)
+	d.r.reply(d.plan, w, source, msg, d.now, d.batch)
 }
 
 // restoreAnswer appends the answer for the waiter, if there is one.
-func (h *replySender) restoreAnswer(dst []byte, w *waiter) ([]byte, restoreState) {
-	failure := h.result.msg == nil
-	dst = append(dst, h.result.msg...)
+func (d *responseBuilder) restoreAnswer(dst []byte, w *waiter) ([]byte, restoreState) {
+	failure := d.msg == nil
+	dst = append(dst, d.msg...)
 	switch {
 	case w.redirect != nil:
 		back := restorerPool.Get().(*restorer)
 		defer restorerPool.Put(back)
 		dst, state := back.restore(w.redirect, &w.ask, w.opts.Limit, failure, dst, 0)
 		if state == restored && w.redirect.synthesized {
-			h.r.counts.synthesized.Add(1)
+			d.r.counts.add(countSynthesized)
 		}
 		return dst, state
 	case failure:
 		return dst, failed
 	}
 	return dst, restored
-}
-
-// panicked counts and logs a recovered panic.
-func (r *Resolver) panicked(where string, defect any) {
-	r.counts.panics.Add(1)
-	r.log.Error("recovered from a panic", "where", where, "panic", fmt.Sprint(defect), "stack", string(debug.Stack()))
 }
 
 // replyShed replies SERVFAIL to a client without room.
@@ -571,11 +454,4 @@ func (r *Resolver) reply(plan *Plan, w *waiter, source Source, msg []byte, now t
 		msg = w.explain(plan, source, msg, now)
 	}
 	w.end(msg, batch)
-}
-
-// end sends the waiter's one reply; nil sends none.
-func (w *waiter) end(msg []byte, batch *wire.SendBatch) {
-	to := w.to
-	w.to = nil
-	to.Reply(msg, batch)
 }

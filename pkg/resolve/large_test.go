@@ -73,7 +73,7 @@ func (l *largeCase) resolver(tb testing.TB) *resolve.Resolver {
 	case l.rewrite != "":
 		rewriting(tb, p, l.rewrite)
 	case l.rrtype == dns.TypeAAAA:
-		making(tb, p, nil)
+		making(tb, p, false)
 	}
 	return newResolver(tb, p)
 }

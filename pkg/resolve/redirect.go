@@ -3,13 +3,183 @@
 package resolve
 
 import (
+	"bytes"
+	"fmt"
 	"slices"
 	"sync"
-	"time"
 
-	"github.com/nodecache/node-cache/pkg/static"
 	"github.com/nodecache/node-cache/pkg/wire"
 )
+
+// A RewriteKind is the part of a name that a rule replaces.
+type RewriteKind uint8
+
+// Kinds of rules.
+const (
+	RewriteExact  RewriteKind = iota // the whole name
+	RewritePrefix                    // the beginning, not necessarily whole labels
+	RewriteSuffix                    // the end, not necessarily whole labels
+)
+
+// A Rewrite replaces the name in a query. From and To are text in lower case without the trailing dot:
+// letters, digits, '-', '_', and dots between labels.
+type Rewrite struct {
+	Kind     RewriteKind
+	From, To string
+
+	name []byte // with RewriteExact: To in wire form
+}
+
+// Rewrites is a list of rules. The first rule that matches and yields a valid name is applied, once.
+//
+//	                                  asked               looked up
+//	exact   a.example   b.example     a.example           b.example
+//	prefix  p-          q-            p-web.example       q-web.example
+//	suffix  .old.test   .new.test     web.old.test        web.new.test
+//
+// Names in the answer are restored: the name that was looked up becomes the client's, and so do names
+// below it. With a suffix rule all names with the new suffix get the old one. Rules do not match names
+// with a dot within a label.
+type Rewrites struct {
+	rules    []Rewrite
+	exact    map[string]int // index of the first exact rule, by canonical name
+	patterns []int          // indexes of the other rules, in order
+}
+
+// NewRewrites prepares rules. It returns an error for a rule that cannot match, or that yields no
+// name.
+func NewRewrites(rules []Rewrite) (*Rewrites, error) {
+	rs := &Rewrites{exact: map[string]int{}}
+	for i, rule := range rules {
+		switch {
+		case rule.From == "":
+			return nil, fmt.Errorf("rewrite rule %d: from is empty", i)
+		case rule.Kind != RewriteExact:
+			rs.patterns = append(rs.patterns, i)
+		default:
+			from, ok := appendName(nil, []byte(rule.From))
+			to, good := appendName(nil, []byte(rule.To))
+			if !ok || !good {
+				return nil, fmt.Errorf("rewrite rule %d: %q or %q is not a domain name", i, rule.From, rule.To)
+			}
+			rule.name = to
+			if _, again := rs.exact[string(from)]; !again {
+				rs.exact[string(from)] = i
+			}
+		}
+		rs.rules = append(rs.rules, rule)
+	}
+	return rs, nil
+}
+
+// match appends to dst the name to look up in place of name, and returns the rule that applies, nil
+// for none.
+func (rs *Rewrites) match(dst, name []byte) ([]byte, *Rewrite) {
+	first, found := rs.exact[string(name)]
+	if !found {
+		first = len(rs.rules)
+	}
+	if len(rs.patterns) > 0 {
+		var room [wire.MaxName]byte
+		text, ok := appendPlainText(room[:0], name)
+		for _, i := range rs.patterns {
+			if !ok || i > first {
+				break
+			}
+			if to, made := rs.rules[i].apply(dst, text); made {
+				return to, &rs.rules[i]
+			}
+		}
+	}
+	if !found {
+		return dst, nil
+	}
+	return append(dst, rs.rules[first].name...), &rs.rules[first]
+}
+
+// target appends the name that the rule yields for name, which it matches.
+func (r *Rewrite) target(dst, name []byte) []byte {
+	if r.Kind == RewriteExact {
+		return append(dst, r.name...)
+	}
+	var room [wire.MaxName]byte
+	text, _ := appendPlainText(room[:0], name)
+	to, _ := r.apply(dst, text)
+	return to
+}
+
+// apply appends the name that a prefix or suffix rule yields for text. It returns false if the rule
+// does not apply.
+func (r *Rewrite) apply(dst, text []byte) ([]byte, bool) {
+	if r.Kind == RewriteSuffix {
+		return replaceSuffix(dst, text, r.From, r.To)
+	}
+	kept, ok := bytes.CutPrefix(text, []byte(r.From))
+	return joinName(dst, ok, []byte(r.To), kept)
+}
+
+// replaceSuffix appends the name for text with suffix to in place of from. It returns false if text
+// has no such suffix or the result is not a name.
+func replaceSuffix(dst, text []byte, from, to string) ([]byte, bool) {
+	kept, ok := bytes.CutSuffix(text, []byte(from))
+	return joinName(dst, ok, kept, []byte(to))
+}
+
+// joinName appends the name of two parts. It returns false without ok, or if they are not a name.
+func joinName(dst []byte, ok bool, head, tail []byte) ([]byte, bool) {
+	if !ok || len(head)+len(tail) > wire.MaxName {
+		return dst, false
+	}
+	var room [wire.MaxName]byte
+	return appendName(dst, append(append(room[:0], head...), tail...))
+}
+
+// appendPlainText appends the labels of a canonical name with dots between them, without escapes. It
+// returns false if a label contains a dot.
+func appendPlainText(dst, name []byte) ([]byte, bool) {
+	for off := 0; name[off] != 0; {
+		next := off + 1 + int(name[off])
+		label := name[off+1 : next]
+		if bytes.IndexByte(label, '.') >= 0 {
+			return dst, false
+		}
+		if off > 0 {
+			dst = append(dst, '.')
+		}
+		dst = append(dst, label...)
+		off = next
+	}
+	return dst, true
+}
+
+// appendName appends the wire form of a name in the format of appendPlainText. It returns false for
+// invalid names and for the root.
+func appendName(dst, text []byte) ([]byte, bool) {
+	start := len(dst)
+	for rest := text; ; {
+		label, after, more := bytes.Cut(rest, []byte{'.'})
+		if len(label) == 0 || len(label) > wire.MaxLabel {
+			return dst[:start], false
+		}
+		dst = append(append(dst, byte(len(label))), label...)
+		if len(dst)-start >= wire.MaxName {
+			return dst[:start], false
+		}
+		if !more {
+			return append(dst, 0), true
+		}
+		rest = after
+	}
+}
+
+// isLabelAt reports whether a label of the name begins at an offset.
+func isLabelAt(name []byte, at int) bool {
+	off := 0
+	for off < at {
+		off += 1 + int(name[off])
+	}
+	return off == at
+}
 
 // A redirect is the way from the client's question to the question that is looked up in its place, in
 // this order:
@@ -23,9 +193,9 @@ import (
 type redirect struct {
 	active bool // if false, the other fields mean nothing
 
-	rule     *rewriteRule // nil: the name is the client's
-	aliasMsg []byte       // a message that ends with the CNAME record whose target is looked up; empty: none
-	target   int          // offset of that target in aliasMsg, where it is uncompressed
+	rule     *Rewrite // nil: the name is the client's
+	aliasMsg []byte   // a message that ends with the CNAME record whose target is looked up; empty: none
+	target   int      // offset of that target in aliasMsg, where it is uncompressed
 
 	dns64       *DNS64    // nil: no DNS64 for this query
 	retryA      bool      // the current question is for A records
@@ -88,10 +258,13 @@ type restorer struct {
 	denial   wire.Message
 	held     []byte
 	recaster wire.Rewriter
+	sift     wire.RecordFilter
 	order    []uint16 // reused
-	renamer  reverseRenamer
-	renames  func(dst, name []byte) ([]byte, bool)
 	name     [wire.MaxName]byte
+
+	// While names are restored, see Rename.
+	rule              *Rewrite
+	lookupName, asked []byte // canonical
 }
 
 // restorerPool is for answers from upstream.
@@ -123,7 +296,7 @@ func (w *restorer) restore(d *redirect, ask *wire.Question, limit int, failure b
 		}
 	}
 	if d.rule != nil {
-		return w.rename(d.rule, ask, dst, start)
+		return w.restoreNames(d.rule, ask, dst, start)
 	}
 	return dst, restored
 }
@@ -143,211 +316,105 @@ func (w *restorer) hold(msg []byte) bool {
 	return w.tail.Parse(w.held) == nil
 }
 
-// rename turns dst[start:] into the answer for the client's name.
-func (w *restorer) rename(rule *rewriteRule, ask *wire.Question, dst []byte, start int) ([]byte, restoreState) {
+// restoreNames turns dst[start:] into the answer for the client's name.
+func (w *restorer) restoreNames(rule *Rewrite, ask *wire.Question, dst []byte, start int) ([]byte, restoreState) {
 	if !w.hold(dst[start:]) {
 		return dst[:start], failed
 	}
-	asked := canonical(&w.name, ask)
 	end := wire.HeaderLen
 	for w.held[end] != 0 {
 		end += 1 + int(w.held[end])
 	}
-	w.renamer = reverseRenamer{rule: rule, lookupName: w.held[wire.HeaderLen : end+1], asked: asked}
-	if w.renames == nil {
-		w.renames = w.renamer.rename // made once: a method value allocates
-	}
-	dst = w.recaster.Rename(dst[:start], &w.tail, asked, w.renames)
-	w.renamer.rule = nil
-	return dst, restored
+	w.rule, w.lookupName, w.asked = rule, w.held[wire.HeaderLen:end+1], canonical(&w.name, ask)
+	return w.recaster.Rename(dst[:start], &w.tail, w.asked, w), restored
 }
 
-// answerWithExtras is the rest of AnswerFromMemory for plans with extras.
-func (l *Worker) answerWithExtras(from *wire.Peer, now time.Time, dst []byte) ([]byte, wire.Verdict) {
-	var done bool
-	if !wire.IsLoopName(l.q.Name()) { // the sender must recognize a loop name unchanged
-		if dst, done = l.answerFromExtras(from, now, dst); done {
-			return dst, wire.Answered
+// Rename implements [wire.Renamer]: it restores a name of an answer, see Rewrites.
+func (w *restorer) Rename(dst, name []byte) ([]byte, bool) {
+	if w.rule.Kind == RewriteSuffix && w.rule.To != "" {
+		var room [wire.MaxName]byte
+		text, ok := appendPlainText(room[:0], name)
+		if !ok {
+			return dst, false
 		}
+		return replaceSuffix(dst, text, w.rule.To, w.rule.From)
 	}
-	if l.plan.Zone != nil {
-		if dst, done = l.answerFromZone(from, now, dst); done {
-			return dst, wire.Answered
-		}
+	kept := len(name) - len(w.lookupName)
+	if kept < 0 || kept+len(w.asked) > wire.MaxName || string(name[kept:]) != string(w.lookupName) || !isLabelAt(name, kept) {
+		return dst, false
 	}
-	return l.answerFromCache(from, now, dst)
+	return append(append(dst, name[:kept]...), w.asked...), true
 }
 
-// answerFromExtras answers from the extras, or redirects the query.
-func (l *Worker) answerFromExtras(from *wire.Peer, now time.Time, dst []byte) (_ []byte, done bool) {
-	p := l.plan
-	if p.Rewrites != nil {
-		l.applyRewrites(p.Rewrites)
-	}
-	if p.DNS64 != nil {
-		l.enableDNS64(p.DNS64, from)
-	}
-	if p.Static != nil {
-		if dst, done = l.answerFromStatic(from, now, dst); done {
-			return dst, true
-		}
-	}
-	if p.DNS64 != nil {
-		return l.answerFromPrefix(p, from, now, dst)
-	}
-	return dst, false
+// canonical returns the canonical query name.
+func canonical(room *[wire.MaxName]byte, ask *wire.Question) []byte {
+	question := ask.QuestionSection()
+	name := room[:len(question)-4]
+	wire.Canonical(name, question[:len(name)])
+	return name
 }
 
-// applyRewrites redirects the query if a rule matches.
-func (l *Worker) applyRewrites(rules *Rewrites) {
-	to, rule := rules.match(l.restorer.name[:0], l.q.Name())
-	if rule == nil {
-		return
+// restoreDNS64 handles the answer to the AAAA or the A query. It asks for the A query, or sets w.held
+// to the answer, or reports that there is none.
+func (w *restorer) restoreDNS64(d *redirect, failure bool, msg []byte) restoreState {
+	if !failure && w.tail.Parse(msg) != nil {
+		return failed
 	}
-	l.redirect.start()
-	l.redirect.rule = rule
-	l.tally.rewritten++
-	l.q.SetName(to)
-}
-
-// answerFromStatic answers from the configuration, or redirects the query to the target of an alias
-// there.
-func (l *Worker) answerFromStatic(from *wire.Peer, now time.Time, dst []byte) ([]byte, bool) {
-	start := len(dst)
-	dst, result := l.plan.Static.Answer(&l.q, dst)
-	switch result.Verdict {
-	case static.Answered:
-		if dst, done := l.restoreAndReply(SourceStatic, from, now, dst, start); done {
-			return dst, true
+	if !d.retryA {
+		if !failure && !d.dns64.needsSynthesis(&w.tail) {
+			return w.withoutMapped()
 		}
-		return l.answerFromStatic(from, now, dst[:start])
-	case static.Alias:
-		if l.followAlias(dst, start, len(result.Target)) {
-			return dst[:start], false
+		d.retryA, d.firstAnswer, d.maxTTL = true, d.firstAnswer[:0], defaultTTL
+		if !failure {
+			d.firstAnswer, d.maxTTL = append(d.firstAnswer, msg...), maxSynthesizedTTL(&w.tail)
 		}
-		dst, _ = l.answerEmpty(SourceFailure, wire.RcodeServFail, from, now, dst[:start])
-		return dst, true
-	case static.Failed:
-		l.opts.EDE = wire.EDEOther
-		dst, _ = l.answerEmpty(SourceStatic, wire.RcodeServFail, from, now, dst[:start])
-		return dst, true
-	case static.None:
+		return needsRetry
 	}
-	return dst[:start], false
-}
-
-// followAlias redirects the query to the target of an alias: dst[start:] is the answer so far, and
-// ends with the target, of so many bytes. It returns false if the alias does not fit behind the
-// previous one.
-func (l *Worker) followAlias(dst []byte, start, target int) bool {
-	d := &l.redirect
-	d.start()
-	d.firstAnswer, d.maxTTL = d.firstAnswer[:0], defaultTTL // of the previous name
-	if len(d.aliasMsg) == 0 {
-		d.aliasMsg = append(d.aliasMsg, dst[start:]...)
-	} else {
-		if l.restorer.tail.Parse(dst[start:]) != nil {
-			return false
+	if failure {
+		return failed
+	}
+	d.synthesized = hasAddress(&w.tail, wire.TypeA)
+	if !d.synthesized {
+		useless := hasType(&w.tail, wire.TypeA) // A records without a usable address
+		if d.useFirst = w.isBetter(d.firstAnswer, useless); d.useFirst {
+			return w.withoutMapped()
 		}
-		head, ok := l.restorer.tail.AppendToChain(d.aliasMsg, 0, d.target)
-		if d.aliasMsg = head; !ok {
-			return false
+		if useless {
+			return failed
 		}
 	}
-	d.target = len(d.aliasMsg) - target
-	l.q.SetName(d.aliasMsg[d.target:])
-	return true
+	w.held = w.recaster.SynthesizeAAAA(w.held[:0], &w.tail, d.dns64.embedder, d.maxTTL)
+	return restored
 }
 
-// restoreAndReply turns dst[start:], the answer to the current question, into the client's reply. If A
-// records must be queried first it returns false and dst as it was before; the current question is
-// changed then.
-func (l *Worker) restoreAndReply(source Source, from *wire.Peer, now time.Time, dst []byte, start int) ([]byte, bool) {
-	if l.redirect.active {
-		var next restoreState
-		dst, next = l.restorer.restore(&l.redirect, &l.q.Question, l.opts.Limit, source == SourceFailure, dst, start)
-		if next == needsRetry {
-			l.opts.EDE = wire.EDENone
-			l.q.SetType(wire.TypeA)
-			return dst[:start], false
-		}
-		l.q.Type = l.q.OriginalType()
-		if next == failed {
-			dst, _ = l.answerEmpty(SourceFailure, wire.RcodeServFail, from, now, dst[:start])
-			return dst, true
-		}
-		if l.redirect.synthesized {
-			l.tally.synthesized++
-		}
-	}
-	dst = l.q.Reply(dst, start, &l.opts)
-	return l.finishReply(source, dst, start, from, now), true
-}
-
-// answerRetry answers the A query from memory, after the AAAA answer came from the cache or an
-// upstream. A template may cover one type and not the other.
-func (l *Worker) answerRetry(from *wire.Peer, now time.Time, dst []byte) ([]byte, wire.Verdict) {
-	var done bool
-	if l.plan.Static != nil && !l.redirect.hasAlias() {
-		if dst, done = l.answerFromStatic(from, now, dst); done {
-			return dst, wire.Answered
-		}
-		if l.plan.Zone != nil && l.redirect.hasAlias() {
-			if dst, done = l.answerFromZone(from, now, dst); done {
-				return dst, wire.Answered
-			}
-		}
-	}
-	return l.answerFromCache(from, now, dst)
-}
-
-// retryWithA answers the A query of a waiter after its AAAA query: from memory, or by an in-flight
-// query as for any miss, accounted to the same client. It runs on the goroutine that delivered the
-// first answer. It returns false, without effect, if the client's deadline has passed.
-func (h *replySender) retryWithA(w *waiter) bool {
-	if h.now.Sub(w.since) >= h.plan.Deadline {
+// isBetter reports whether the AAAA answer is the one to return if the A answer has no usable
+// addresses. Then it is in w.tail. If it only has unusable addresses the denial of A records says
+// more.
+func (w *restorer) isBetter(answer []byte, useless bool) bool {
+	m := &w.denial
+	if m.Parse(answer) != nil || !useless && hasType(m, wire.TypeAAAA) && !hasAddress(m, wire.TypeAAAA) {
 		return false
 	}
-	d := w.redirect
-	l := h.r.idleWorker()
-	l.plan, l.opts, l.redirect, l.addrProven = h.plan, w.opts, *d, d.addrProven
-	l.elapsed = h.now.Sub(w.since)
-	l.batch, *h.batch = *h.batch, l.batch
-	done := false
-	defer func() {
-		l.batch, *h.batch = *h.batch, l.batch
-		if done { // after a panic the worker is not reused
-			h.r.workerPool.Put(l)
-		}
-	}()
-	l.q.SetQuestion(&w.ask)
-	l.q.Subnet = d.subnet
-	if d.rule != nil || d.hasAlias() {
-		var room [wire.MaxName]byte
-		l.q.SetName(d.lookupName(room[:0], l.q.Name()))
-	}
-	l.q.SetType(wire.TypeA)
-	l.tally.begin(w.since)
-	room := replyBuffers.Get().(*[]byte)
-	defer replyBuffers.Put(room)
-	msg, verdict := l.answerRetry(&d.client, h.now, (*room)[:0])
-	if verdict == wire.Missed {
-		to := w.to
-		w.to = nil
-		l.join(&d.client, h.now, to)
-	} else {
-		*room = msg
-		w.end(msg, &l.batch)
-	}
-	l.tally.flush(&h.r.counts, h.now)
-	done = true
-	return true
+	return w.tail.Parse(answer) == nil
 }
 
-// idleWorker returns a worker for temporary use.
-func (r *Resolver) idleWorker() *Worker {
-	if l, ok := r.workerPool.Get().(*Worker); ok {
-		return l
+// withoutMapped sets w.held to the answer in w.tail, without addresses that clients must not get (RFC
+// 6147 section 5.1.4). It may modify w.tail.
+func (w *restorer) withoutMapped() restoreState {
+	m := &w.tail
+	if slices.ContainsFunc(m.Records, func(r wire.Record) bool { return isMapped(m, r) }) {
+		w.order = w.order[:0]
+		for i, r := range m.Records {
+			if isMapped(m, r) || r.Section == wire.Answer && r.Type == wire.TypeRRSIG && m.TypeCovered(r) == wire.TypeAAAA {
+				continue
+			}
+			w.order = append(w.order, uint16(i))
+		}
+		if w.sift.Keep(m, w.order) != nil {
+			return failed
+		}
+		m.ClearAuthentic()
 	}
-	return r.NewWorker()
+	w.held = append(w.held[:0], m.Raw...)
+	return restored
 }

@@ -58,7 +58,7 @@ func detouring(tb testing.TB, p *resolve.Plan) {
 	p.Static = fixed(tb, map[string]string{"one.hosts": "192.0.2.77"},
 		"made. A: {{ .Name }} 60 IN A 192.0.2.9", "alias.: {{ .Name }} 60 IN CNAME one.test.", "inner.: {{ .Name }} 60 IN CNAME mail.shop.svc.cluster.local.",
 		"web.: {{ .Name }} 60 IN CNAME web.shop.svc.cluster.local.", "bad.: {{ .Name }} nonsense")
-	making(tb, p, nil)
+	making(tb, p, false)
 }
 
 // TestRedirectLog checks the query log of redirected queries.

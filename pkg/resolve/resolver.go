@@ -5,9 +5,12 @@ package resolve
 import (
 	"context"
 	"errors"
+	"fmt"
+	"hash/maphash"
 	"io"
 	"log/slog"
 	"net/netip"
+	"runtime/debug"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -54,7 +57,7 @@ func New(cfg Config) (*Resolver, error) {
 		return nil, err
 	}
 	r.queries.init()
-	r.cuts.init()
+	r.cuts.seed = maphash.MakeSeed()
 	r.Swap(cfg.Plan)
 	return r, nil
 }
@@ -78,6 +81,21 @@ func (r *Resolver) Run(ctx context.Context) error {
 	return nil
 }
 
+// Stats may be called at any time.
+func (r *Resolver) Stats() Stats {
+	s, t := r.counts.stats(), &r.queries
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	s.Inflight, s.Waiting, s.Clients = t.count, t.waiting, len(t.clients)
+	return s
+}
+
+// panicked counts and logs a recovered panic.
+func (r *Resolver) panicked(where string, defect any) {
+	r.counts.add(countPanics)
+	r.log.Error("recovered from a panic", "where", where, "panic", fmt.Sprint(defect), "stack", string(debug.Stack()))
+}
+
 // An Asker queries an upstream.
 type Asker interface {
 	// Ask sends q, a whole query whose ID is arbitrary, and passes the answer or error to the
@@ -98,10 +116,13 @@ type Route struct {
 	NoStore  bool // caches no answers, only failures (RFC 9520)
 }
 
-// TTLs bounds the time that answers are cached, in whole seconds.
-type TTLs struct {
-	Min, Max time.Duration // of positive answers
-	Negative time.Duration // maximum of denials
+// ttls returns the bounds of the route's answers.
+func (r *Route) ttls() TTLs {
+	bounds := r.TTL
+	if r.Exact {
+		bounds.Min = 0
+	}
+	return bounds
 }
 
 // A Plan is everything a configuration says about answers. It is immutable; each query uses one plan.

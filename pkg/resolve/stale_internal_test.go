@@ -27,8 +27,8 @@ func TestStaleQueue(t *testing.T) {
 				f.hash = uint64(n % 5)
 				r.queries.mu.Lock()
 				r.queries.addLocked(f)
-				r.enqueueStaleLocked(f, now)
-				r.enqueueStaleLocked(f, now) // the second who finds it late
+				f.holdStaleLocked(now)
+				f.holdStaleLocked(now) // the second who finds it late
 				r.queries.mu.Unlock()
 				at := len(model)
 				for at > 0 && model[at-1].staleAt() > f.staleAt() {
@@ -41,8 +41,8 @@ func TestStaleQueue(t *testing.T) {
 				model = slices.Delete(model, at, at+1)
 			default:
 				r.queries.mu.Lock()
-				if f := r.queries.staleQueue.first; f != nil {
-					r.queries.staleQueue.removeLocked(f)
+				if f := r.queries.stale.nextStale; f != &r.queries.stale {
+					r.queries.removeStaleLocked(f)
 					if f != model[0] {
 						t.Errorf("the first is due at %s, want %s", f.staleAt(), model[0].staleAt())
 					}
@@ -51,9 +51,9 @@ func TestStaleQueue(t *testing.T) {
 				r.queries.mu.Unlock()
 			}
 			var got []*inFlight
-			for f := r.queries.staleQueue.first; f != nil; f = f.nextStale {
-				if f.nextStale == nil && r.queries.staleQueue.last != f {
-					t.Fatal("the last is not the last")
+			for f := r.queries.stale.nextStale; f != &r.queries.stale; f = f.nextStale {
+				if f.nextStale.prevStale != f {
+					t.Fatal("the next does not point back")
 				}
 				got = append(got, f)
 			}
@@ -61,6 +61,6 @@ func TestStaleQueue(t *testing.T) {
 				t.Fatalf("step %d: %d are listed, want %d, or in another order", n, len(got), len(model))
 			}
 		}
-		r.queries.staleQueue.timer.Stop()
+		r.queries.staleTimer.Stop()
 	})
 }

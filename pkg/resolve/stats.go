@@ -101,38 +101,58 @@ type Stats struct {
 	Clients     int                             // with waiting or in-flight queries; up to two per source address, see clientKey
 }
 
+// The simple counters, by index. Stats names them.
+const (
+	countDropped = iota
+	countMalformed
+	countRewritten
+	countSynthesized
+	countZoneShort
+	countJoined
+	countPrefetches
+	countFailures
+	countPanics
+	countShed                                          // the first of one for each Shed
+	countQueries   = countShed + int(shedCount)        // the first of those of Stats.Queries
+	countResponses = countQueries + 2*2*typeClassCount // the first of those of Stats.Responses
+	counterCount   = countResponses + int(sourceCount)*rcodeCount
+)
+
 // counters are the resolver's counters. In-flight queries add to them one by one, workers once per
 // batch.
 type counters struct {
-	queries   [2][2][typeClassCount]atomic.Uint64
-	responses [sourceCount][rcodeCount]atomic.Uint64
+	each      [counterCount]atomic.Uint64
 	durations [bucketCount]atomic.Uint64
 	total     atomic.Int64 // ns
-
-	dropped, malformed, rewritten, synthesized, zoneShort, joined, prefetches, failures, panics atomic.Uint64
-
-	shed [shedCount]atomic.Uint64
 }
+
+func (c *counters) add(counter int) { c.each[counter].Add(1) }
+
+func (c *counters) shed(why Shed) { c.add(countShed + int(why)) }
 
 // response counts one reply of the slow path.
 func (c *counters) response(source Source, rcode int, took time.Duration) {
-	c.responses[source][rcodeGroup(rcode)].Add(1)
-	c.durations[bucket(took)].Add(1)
-	c.total.Add(int64(took))
+	c.add(responseCounter(source, rcode))
+	c.took(took, 1)
+}
+
+// took counts how long some replies took.
+func (c *counters) took(took time.Duration, replies uint64) {
+	c.durations[bucket(took)].Add(replies)
+	c.total.Add(int64(took) * int64(replies))
+}
+
+// responseCounter returns the index of the counter of replies.
+func responseCounter(source Source, rcode int) int {
+	return countResponses + int(source)*rcodeCount + rcodeGroup(rcode)
 }
 
 // A tally is what one worker counted in one batch.
 type tally struct {
-	start       time.Time
-	replies     uint64
-	queries     [2][2][typeClassCount]uint32
-	responses   [sourceCount][rcodeCount]uint32
-	dropped     uint32
-	malformed   uint32
-	rewritten   uint32
-	synthesized uint32
-	zoneShort   uint32
-	touched     bool
+	start   time.Time
+	replies uint64
+	each    [counterCount]uint32
+	touched bool
 }
 
 // begin records when the batch's first query was read.
@@ -143,18 +163,18 @@ func (t *tally) begin(now time.Time) {
 }
 
 func (t *tally) query(from *wire.Peer, rrtype uint16) {
-	proto, family := 0, 0
+	at := countQueries + typeClass(rrtype)
 	if from.Stream {
-		proto = 1
+		at += 2 * typeClassCount
 	}
 	if !from.Addr.Addr().Is4() {
-		family = 1
+		at += typeClassCount
 	}
-	t.queries[proto][family][typeClass(rrtype)]++
+	t.each[at]++
 }
 
 func (t *tally) response(source Source, rcode int) {
-	t.responses[source][rcodeGroup(rcode)]++
+	t.each[responseCounter(source, rcode)]++
 	t.replies++
 }
 
@@ -164,37 +184,15 @@ func (t *tally) flush(c *counters, now time.Time) {
 	if !t.touched {
 		return
 	}
-	for proto := range t.queries {
-		for family := range t.queries[proto] {
-			addAll(c.queries[proto][family][:], t.queries[proto][family][:])
+	for i, n := range t.each[:] {
+		if n > 0 {
+			c.each[i].Add(uint64(n))
 		}
 	}
-	for source := range t.responses {
-		addAll(c.responses[source][:], t.responses[source][:])
-	}
-	add(&c.dropped, t.dropped)
-	add(&c.malformed, t.malformed)
-	add(&c.rewritten, t.rewritten)
-	add(&c.synthesized, t.synthesized)
-	add(&c.zoneShort, t.zoneShort)
 	if t.replies > 0 {
-		took := now.Sub(t.start)
-		c.durations[bucket(took)].Add(t.replies)
-		c.total.Add(int64(took) * int64(t.replies))
+		c.took(now.Sub(t.start), t.replies)
 	}
 	*t = tally{}
-}
-
-func addAll(to []atomic.Uint64, from []uint32) {
-	for i, n := range from {
-		add(&to[i], n)
-	}
-}
-
-func add(to *atomic.Uint64, n uint32) {
-	if n > 0 {
-		to.Add(uint64(n))
-	}
 }
 
 // typeClass returns the index into TypeClasses.
@@ -241,41 +239,34 @@ func bucket(d time.Duration) int {
 	return bucketCount - 1
 }
 
-// Stats may be called at any time.
-func (r *Resolver) Stats() Stats {
-	c := &r.counts
+// stats returns the counts. The queries in flight are not among them.
+func (c *counters) stats() Stats {
+	count := func(i int) uint64 { return c.each[i].Load() }
 	s := Stats{
 		Total:       time.Duration(c.total.Load()),
-		Dropped:     c.dropped.Load(),
-		Malformed:   c.malformed.Load(),
-		Rewritten:   c.rewritten.Load(),
-		Synthesized: c.synthesized.Load(),
-		ZoneShort:   c.zoneShort.Load(),
-		Joined:      c.joined.Load(),
-		Prefetches:  c.prefetches.Load(),
-		Failures:    c.failures.Load(),
-		Panics:      c.panics.Load(),
+		Dropped:     count(countDropped),
+		Malformed:   count(countMalformed),
+		Rewritten:   count(countRewritten),
+		Synthesized: count(countSynthesized),
+		ZoneShort:   count(countZoneShort),
+		Joined:      count(countJoined),
+		Prefetches:  count(countPrefetches),
+		Failures:    count(countFailures),
+		Panics:      count(countPanics),
 	}
-	for proto := range c.queries {
-		for family := range c.queries[proto] {
-			loadAll(s.Queries[proto][family][:], c.queries[proto][family][:])
-		}
+	for i := range 2 * 2 * typeClassCount {
+		s.Queries[i/(2*typeClassCount)][i/typeClassCount%2][i%typeClassCount] = count(countQueries + i)
 	}
-	for source := range c.responses {
-		loadAll(s.Responses[source][:], c.responses[source][:])
+	for i := range int(sourceCount) * rcodeCount {
+		s.Responses[i/rcodeCount][i%rcodeCount] = count(countResponses + i)
 	}
-	loadAll(s.Durations[:], c.durations[:])
-	loadAll(s.Shed[:], c.shed[:])
-	r.queries.mu.Lock()
-	s.Inflight, s.Waiting, s.Clients = r.queries.count, r.queries.waiting, len(r.queries.clients.byKey)
-	r.queries.mu.Unlock()
+	for i := range s.Shed {
+		s.Shed[i] = count(countShed + i)
+	}
+	for i := range s.Durations {
+		s.Durations[i] = c.durations[i].Load()
+	}
 	return s
-}
-
-func loadAll(to []uint64, from []atomic.Uint64) {
-	for i := range from {
-		to[i] = from[i].Load()
-	}
 }
 
 // slowQuery is the duration from which a query counts as slow. Stub resolvers retry soon after it.

@@ -40,39 +40,15 @@ var (
 	errTransferTime = errors.New("client too slow")
 )
 
-// answerTransfer answers a transfer query, or leaves it to Resolve if the reply is the zone.
-func (l *Worker) answerTransfer(from *wire.Peer, now time.Time, dst []byte) ([]byte, wire.Verdict) {
-	q, z, start := &l.q, l.plan.Zone, len(dst)
-	if !l.plan.mayTransfer(from.Addr.Addr()) {
-		return l.answerEmpty(SourceRefused, wire.RcodeRefused, from, now, dst)
-	}
-	dst, serial, ours := l.soaAnswer(now, dst)
-	if !ours {
-		return l.answerEmpty(SourceRefused, wire.RcodeNotAuth, from, now, dst[:start])
-	}
-	if q.Type == wire.TypeAXFR && !from.Stream {
-		return l.answerEmpty(SourceRefused, wire.RcodeRefused, from, now, dst[:start])
-	}
-	if !z.Complete(now) {
-		l.opts.EDE = wire.EDENotReady
-		return l.answerEmpty(SourceZone, wire.RcodeServFail, from, now, dst[:start])
-	}
-	if q.Type == wire.TypeIXFR && (!from.Stream || q.HasSerial && !newer(serial, q.Serial)) {
-		dst = q.Reply(dst, start, &l.opts)
-		return l.finishReply(SourceZone, dst, start, from, now), wire.Answered
-	}
-	return dst[:start], wire.Missed
-}
-
-// soaAnswer appends the SOA record as the answer to the query, and returns its serial. It returns
+// appendSOA appends the SOA record as the answer to the query, and returns its serial. It returns
 // false if the query name is not the zone's.
-func (l *Worker) soaAnswer(now time.Time, dst []byte) (out []byte, serial uint32, ours bool) {
-	if l.plan.Zone == nil {
+func (p *Plan) appendSOA(q wire.Query, now time.Time, dst []byte) (out []byte, serial uint32, ours bool) {
+	if p.Zone == nil {
 		return dst, 0, false
 	}
-	start, q := len(dst), l.q
+	start := len(dst)
 	q.Type = wire.TypeSOA
-	dst, result := l.plan.Zone.Answer(&q, zone.Client{MaxSize: wire.MaxMessage}, now, dst)
+	dst, result := p.Zone.Answer(&q, zone.Client{MaxSize: wire.MaxMessage}, now, dst)
 	var m wire.Message
 	if result.Verdict != zone.Answered || m.Parse(dst[start:]) != nil || len(m.Records) == 0 {
 		return dst, 0, false
@@ -105,7 +81,7 @@ func (r *Resolver) startTransfer(plan *Plan, w waiter, client netip.Addr, batch 
 	}
 	if r.transfers.Add(1) > maxTransfers {
 		r.transfers.Add(-1)
-		r.counts.shed[ShedTransfers].Add(1)
+		r.counts.shed(ShedTransfers)
 		r.replyShed(ShedTransfers, &w, plan, batch)
 		return
 	}
@@ -225,39 +201,12 @@ const (
 )
 
 // An axfrMessage is one message of a transfer: header, question, answer section. Owner names are
-// compressed against the previous owner and the question, which is the end of every name.
+// compressed.
 type axfrMessage struct {
 	buf   []byte
 	count int // records
 
-	owner labels // of the record before, or of the question
-	spare labels // reused
-}
-
-// labels are the labels of a canonical name and their offsets in a message.
-type labels struct {
-	name []byte
-	list []label // but the root
-}
-
-type label struct {
-	start int // in the name
-	at    int // in the message
-}
-
-// set parses a name. It keeps no reference to it.
-func (l *labels) set(name []byte) {
-	l.name = append(l.name[:0], name...)
-	l.list = l.list[:0]
-	for off := 0; name[off] != 0; off += int(name[off]) + 1 {
-		l.list = append(l.list, label{start: off})
-	}
-}
-
-// text returns label i with its length byte.
-func (l *labels) text(i int) []byte {
-	start := l.list[i].start
-	return l.name[start : start+1+int(l.name[start])]
+	names map[string]int // offsets of the canonical names in it
 }
 
 // begin starts a message with the question.
@@ -268,9 +217,12 @@ func (p *axfrMessage) begin(question []byte) {
 	p.buf = append(p.buf, question...)
 	name := make([]byte, len(question)-4) // without type and class
 	wire.Canonical(name, question[:len(name)])
-	p.owner.set(name)
-	for i := range p.owner.list {
-		p.owner.list[i].at = wire.HeaderLen + p.owner.list[i].start
+	if p.names == nil {
+		p.names = map[string]int{}
+	}
+	clear(p.names)
+	for off := 0; name[off] != 0; off += 1 + int(name[off]) {
+		p.names[string(name[off:])] = wire.HeaderLen + off
 	}
 }
 
@@ -290,26 +242,18 @@ func (p *axfrMessage) add(r *zone.Record) {
 	p.count++
 }
 
-// appendOwner appends the name: the labels that differ from the end of the previous owner, and a
-// pointer to the others.
+// appendOwner appends the name: its labels as far as the message does not have the rest, and a pointer to
+// that.
 func (p *axfrMessage) appendOwner(name []byte) {
-	last, own := &p.owner, &p.spare
-	own.set(name)
-	i, j := len(own.list), len(last.list)
-	for i > 0 && j > 0 && string(own.text(i-1)) == string(last.text(j-1)) {
-		i, j = i-1, j-1
-		own.list[i].at = last.list[j].at
+	for off := 0; name[off] != 0; off += 1 + int(name[off]) {
+		if at, ok := p.names[string(name[off:])]; ok {
+			p.buf = binary.BigEndian.AppendUint16(p.buf, 0xc000|uint16(at))
+			return
+		}
+		p.names[string(name[off:])] = len(p.buf)
+		p.buf = append(p.buf, name[off:off+1+int(name[off])]...)
 	}
-	for k := range i {
-		own.list[k].at = len(p.buf)
-		p.buf = append(p.buf, own.text(k)...)
-	}
-	if i < len(own.list) {
-		p.buf = binary.BigEndian.AppendUint16(p.buf, 0xc000|uint16(own.list[i].at))
-	} else {
-		p.buf = append(p.buf, 0)
-	}
-	p.owner, p.spare = p.spare, p.owner
+	p.buf = append(p.buf, 0)
 }
 
 // message sets the record count and returns the message. It is valid until begin.

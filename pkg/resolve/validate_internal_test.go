@@ -66,8 +66,8 @@ func wired(tb testing.TB, m *dns.Msg) []byte {
 	return msg
 }
 
-func testRoute() *Route {
-	return &Route{TTL: TTLs{Min: 5 * time.Second, Max: time.Hour, Negative: 30 * time.Second}}
+func testBounds() TTLs {
+	return TTLs{Min: 5 * time.Second, Max: time.Hour, Negative: 30 * time.Second}
 }
 
 // TestValidate checks how long an answer may be cached, and which answers are refused.
@@ -111,7 +111,7 @@ func TestValidate(t *testing.T) {
 			if err := m.Parse(wired(t, sent)); err != nil {
 				t.Fatal(err)
 			}
-			life, err := new(validator).validate(testRoute(), &m)
+			life, err := new(validator).validate(testBounds(), &m)
 			if got := fmt.Sprintf("%v %v", life, err); got != tt.want || m.HasOPT() {
 				t.Errorf("got %s, OPT record %t, want %s", got, m.HasOPT(), tt.want)
 			}
@@ -122,7 +122,7 @@ func TestValidate(t *testing.T) {
 // TestValidatorAllocations cannot run beside other tests: the count is the process's.
 func TestValidatorAllocations(t *testing.T) {
 	for name, msg := range honest(t) {
-		p, j := testRoute(), new(validator)
+		p, j := testBounds(), new(validator)
 		buf, m := make([]byte, len(msg)), new(wire.Message)
 		got := testing.AllocsPerRun(100, func() {
 			copy(buf, msg)
@@ -143,7 +143,7 @@ func TestValidatorAllocations(t *testing.T) {
 func BenchmarkValidator(b *testing.B) {
 	for name, msg := range honest(b) {
 		b.Run(name, func(b *testing.B) {
-			p, j := testRoute(), new(validator)
+			p, j := testBounds(), new(validator)
 			buf, m := make([]byte, len(msg)), new(wire.Message)
 			b.ReportAllocs()
 			for b.Loop() {

@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package resolve
+
+import "github.com/nodecache/node-cache/pkg/wire"
+
+// Replies to unusual packets. docs/odd-packets.md has this table for users, and odd_test.go checks
+// both.
+//
+//	shorter than a header, QR=1           dropped
+//	opcode other than QUERY               NOTIMP, header only          (RFC 8906 section 3.1.4)
+//	QDCOUNT other than 1                  FORMERR, header only         (RFC 9619)
+//	a question, record or option cut,
+//	two OPTs, an OPT with a name,
+//	a cookie of a wrong length,
+//	a client subnet that cannot be read   FORMERR, header only         (RFC 6891 section 6.1.1, RFC 7873 section 5.2.2, RFC 7871 section 6)
+//	EDNS version above 0                  BADVERS with our version     (RFC 6891 section 6.1.3)
+//	class CH, TXT of version.bind,
+//	version.server, hostname.bind,
+//	id.server                             as configured, else REFUSED  (RFC 4892)
+//	class CH, TXT of self.node-cache,
+//	and of it behind the agent's name     see SelfName
+//	any other class                       REFUSED
+//	type ANY                              HINFO "RFC8482" ""           (RFC 8482 section 4.2)
+//	types AXFR and IXFR                   see transfer.go
+//	types 0, 41, the rest of 128 to 254   REFUSED                      (RFC 6895 section 3.1: not data)
+//	RD=0 for a name not held              REFUSED
+//	a name of our own loop probes         REFUSED, see upstream.LoopDetector
+
+// answerFault replies to a malformed or unsupported packet.
+func (l *Worker) answerFault(fault wire.Fault, pkt, dst []byte) ([]byte, wire.Verdict) {
+	rcode := wire.RcodeFormErr
+	switch fault {
+	case wire.FaultFormErr:
+		l.tally.each[countMalformed]++
+	case wire.FaultNotImp:
+		rcode = wire.RcodeNotImp
+	case wire.FaultBadVers:
+		opts := wire.ReplyOptions{Limit: l.q.Limit(l.from.Stream, l.plan.UDPSize), UDPSize: l.plan.UDPSize, EDE: wire.EDENone}
+		l.tally.response(SourceRefused, wire.RcodeBadVers)
+		return l.q.AppendEmpty(dst, wire.RcodeBadVers, &opts), wire.Answered
+	case wire.FaultNone, wire.FaultDrop:
+		l.tally.each[countDropped]++
+		return dst, wire.Dropped
+	}
+	l.tally.response(SourceRefused, rcode)
+	return wire.AppendFault(dst, pkt, byte(rcode)), wire.Answered
+}
+
+// oddType reports whether a query type does not ask for records.
+func oddType(t uint16) bool { return t >= 128 && t <= 255 || t == wire.TypeOPT || t == 0 }
+
+// isTransfer reports whether a query type asks for a zone transfer.
+func isTransfer(t uint16) bool { return t == wire.TypeAXFR || t == wire.TypeIXFR }
+
+// answerOdd appends the whole reply to a well-formed query that is not for records of class IN.
+func (l *Worker) answerOdd(dst []byte) ([]byte, Source) {
+	q := &l.q
+	switch {
+	case q.Class == wire.ClassIN && isTransfer(q.Type):
+		return l.answerTransfer(dst)
+	case q.Class == wire.ClassIN && q.Type == wire.TypeANY:
+		return q.AppendRecord(dst, wire.TypeHINFO, 3600, []byte("\x07RFC8482\x00"), &l.opts), SourceLocal
+	case q.Class == wire.ClassCH && q.Type == wire.TypeTXT:
+		if text := l.plan.identity(q.Name()); text != "" {
+			return q.AppendRecord(dst, wire.TypeTXT, 0, append([]byte{byte(len(text))}, text...), &l.opts), SourceLocal
+		}
+	}
+	return l.empty(SourceRefused, wire.RcodeRefused, dst)
+}
+
+// answerTransfer answers a transfer query, or leaves it to Resolve if the reply is the zone.
+func (l *Worker) answerTransfer(dst []byte) ([]byte, Source) {
+	q, start := &l.q, len(dst)
+	if !l.plan.mayTransfer(l.from.Addr.Addr()) {
+		return l.empty(SourceRefused, wire.RcodeRefused, dst)
+	}
+	dst, serial, ours := l.plan.appendSOA(*q, l.now, dst)
+	switch {
+	case !ours:
+		return l.empty(SourceRefused, wire.RcodeNotAuth, dst[:start])
+	case q.Type == wire.TypeAXFR && !l.from.Stream:
+		return l.empty(SourceRefused, wire.RcodeRefused, dst[:start])
+	case !l.plan.Zone.Complete(l.now):
+		l.opts.EDE = wire.EDENotReady
+		return l.empty(SourceZone, wire.RcodeServFail, dst[:start])
+	case q.Type == wire.TypeIXFR && (!l.from.Stream || q.HasSerial && !newer(serial, q.Serial)):
+		return q.Reply(dst, start, &l.opts), SourceZone
+	}
+	return dst[:start], undecided
+}
+
+// identity returns the text of a CH name, "" for none.
+//
+// SelfName prefixed by this agent's text as a label has that text for any client, which may verify it so.
+// The doctor finds out from a pod in this way which agent answers.
+func (p *Plan) identity(name []byte) string {
+	switch string(name) {
+	case "\x07version\x04bind\x00", "\x07version\x06server\x00":
+		return p.Version
+	case "\x08hostname\x04bind\x00", "\x02id\x06server\x00":
+		return p.Hostname
+	}
+	if len(p.self) > 1 && string(name) == string(p.self)+selfName {
+		return p.Self
+	}
+	return ""
+}
+
+// SelfName is the name, of class CH and type TXT, whose answer is [Plan.Self]. With it an agent
+// verifies that packets to an address reach its own sockets and that the goroutines reading them work.
+const SelfName = "self.node-cache."
+
+const selfName = "\x04self\x0anode-cache\x00" // SelfName in wire form
+
+// isSelfQuery reports whether the query is the agent's own, from an address of this host.
+func (l *Worker) isSelfQuery() bool {
+	return l.q.Class == wire.ClassCH && l.q.Type == wire.TypeTXT && len(l.plan.self) > 0 && string(l.q.Name()) == selfName && l.isLocal()
+}
+
+// answerSelf answers the agent. It follows the path of every answer from memory. It is neither counted
+// nor logged: counters and logs are about clients, and the agent sends several such queries a second.
+func (l *Worker) answerSelf(dst []byte) []byte {
+	l.initReplyOptions()
+	return l.q.AppendRecord(dst, wire.TypeTXT, 0, l.plan.self, &l.opts)
+}
