@@ -190,6 +190,15 @@ func isBelow(name []byte, other string) bool {
 	return kept > 0 && string(name[kept:]) == other && isLabelAt(name, kept)
 }
 
+// isLabelAt reports whether a label of the name begins at an offset.
+func isLabelAt(name []byte, at int) bool {
+	off := 0
+	for off < at {
+		off += 1 + int(name[off])
+	}
+	return off == at
+}
+
 // appendReverse appends the answer for the reverse name of an address of the prefix: an alias of the
 // reverse name of its IPv4 address, which has target bytes. target is 0 for other names.
 func (s *DNS64) appendReverse(q *wire.Query, dst []byte) (out []byte, target int) {

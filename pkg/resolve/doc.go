@@ -15,7 +15,7 @@
 //	   ├─ cache           fresh, in backoff, or a cached failure: answered
 //	   ├─ answerFromCut   a cached denial of a parent name: answered NXDOMAIN
 //	   └─ Worker.Resolve ─ inflight.go  identical misses share one upstream query
-//	                        ├─ queries.go  a client with too many queries is shed
+//	                        ├─ resolver.go a client with too many queries is shed
 //	                        ├─ route       longest matching suffix
 //	                        └─ Asker.Ask   with a deadline; sent by Worker.Flush
 //
@@ -27,10 +27,10 @@
 //
 // [Worker.AnswerFromMemory], [Worker.Resolve] and (*inFlight).Answered define this order.
 //
-// The files are layers, the lowest first; only New, and a DNS64 retry, lead up:
+// The files are layers, the lowest first; only a DNS64 retry leads up, and worker to its two parts:
 //
 //	validate, stats, cookie, dns64, redirect     what knows nothing of queries
-//	resolver, queries                            the state that all share
+//	plan, resolver                               the state that all share
 //	explain, inflight, transfer                  what becomes of one query
 //	odd, extras, worker                          the order of decision
 //

@@ -2,7 +2,9 @@
 
 package resolve
 
-import "github.com/nodecache/node-cache/pkg/wire"
+import (
+	"github.com/nodecache/node-cache/pkg/wire"
+)
 
 // Replies to unusual packets. docs/odd-packets.md has this table for users, and odd_test.go checks
 // both.
@@ -46,12 +48,6 @@ func (l *Worker) answerFault(fault wire.Fault, pkt, dst []byte) ([]byte, wire.Ve
 	l.tally.response(SourceRefused, rcode)
 	return wire.AppendFault(dst, pkt, byte(rcode)), wire.Answered
 }
-
-// oddType reports whether a query type does not ask for records.
-func oddType(t uint16) bool { return t >= 128 && t <= 255 || t == wire.TypeOPT || t == 0 }
-
-// isTransfer reports whether a query type asks for a zone transfer.
-func isTransfer(t uint16) bool { return t == wire.TypeAXFR || t == wire.TypeIXFR }
 
 // answerOdd appends the whole reply to a well-formed query that is not for records of class IN.
 func (l *Worker) answerOdd(dst []byte) ([]byte, Source) {
@@ -112,11 +108,6 @@ func (p *Plan) identity(name []byte) string {
 const SelfName = "self.node-cache."
 
 const selfName = "\x04self\x0anode-cache\x00" // SelfName in wire form
-
-// isSelfQuery reports whether the query is the agent's own, from an address of this host.
-func (l *Worker) isSelfQuery() bool {
-	return l.q.Class == wire.ClassCH && l.q.Type == wire.TypeTXT && len(l.plan.self) > 0 && string(l.q.Name()) == selfName && l.isLocal()
-}
 
 // answerSelf answers the agent. It follows the path of every answer from memory. It is neither counted
 // nor logged: counters and logs are about clients, and the agent sends several such queries a second.

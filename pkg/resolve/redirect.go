@@ -172,15 +172,6 @@ func appendName(dst, text []byte) ([]byte, bool) {
 	}
 }
 
-// isLabelAt reports whether a label of the name begins at an offset.
-func isLabelAt(name []byte, at int) bool {
-	off := 0
-	for off < at {
-		off += 1 + int(name[off])
-	}
-	return off == at
-}
-
 // A redirect is the way from the client's question to the question that is looked up in its place, in
 // this order:
 //

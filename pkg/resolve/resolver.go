@@ -3,6 +3,7 @@
 package resolve
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -15,10 +16,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/nodecache/node-cache/pkg/cache"
-	"github.com/nodecache/node-cache/pkg/static"
 	"github.com/nodecache/node-cache/pkg/wire"
-	"github.com/nodecache/node-cache/pkg/zone"
 )
 
 // Config configures a Resolver.
@@ -73,6 +71,22 @@ func (r *Resolver) Swap(plan *Plan) {
 	r.plan.Store(plan)
 }
 
+// compile prepares the lookup of routes and the answer to the agent itself.
+func (p *Plan) compile() {
+	if p.self = nil; p.Self != "" {
+		text := p.Self[:min(len(p.Self), 255)]
+		p.self = append([]byte{byte(len(text))}, text...)
+	}
+	p.hasExtras = p.Rewrites != nil || p.Static != nil || p.DNS64 != nil
+	p.routes = make(map[string]*Route, len(p.Routes))
+	for i := range p.Routes {
+		r := &p.Routes[i]
+		p.routes[string(r.Suffix)] = r
+		p.anySubnet = p.anySubnet || r.Subnet
+		p.longest = max(p.longest, len(r.Suffix))
+	}
+}
+
 // Run waits for ctx to end and then for pending work: in-flight queries, which end by their deadline,
 // and transfers, which end with their client's session.
 func (r *Resolver) Run(ctx context.Context) error {
@@ -96,121 +110,325 @@ func (r *Resolver) panicked(where string, defect any) {
 	r.log.Error("recovered from a panic", "where", where, "panic", fmt.Sprint(defect), "stack", string(debug.Stack()))
 }
 
-// An Asker queries an upstream.
-type Asker interface {
-	// Ask sends q, a whole query whose ID is arbitrary, and passes the answer or error to the
-	// receiver, at the time until at the latest. It may keep q, which does not change any more. An
-	// answer has q's question and ID, and rcode NOERROR or NXDOMAIN. An error may have a method EDE()
-	// int that returns its Extended DNS Error (RFC 8914). The query leaves with the next flush of
-	// batch at the latest.
-	Ask(q []byte, until time.Time, to wire.AnswerReceiver, batch *wire.SendBatch)
+// A queryTable holds all in-flight queries, the clients that wait for them, and the order in which these
+// get stale answers.
+type queryTable struct {
+	seed maphash.Seed
+
+	mu        sync.Mutex           // guards all below, and the fields of queries that others change
+	byHash    map[uint64]*inFlight // by hash of the key; queries of one hash are linked
+	count     int                  // in-flight queries, refreshes included
+	waiting   int                  // waiting clients, over all queries
+	refreshes int
+
+	clients      map[clientKey]*client // with waiting or in-flight queries
+	freeClients  *client               // records for reuse
+	floods       [floodSlots]flood
+	lastFloodLog int64 // Unix time
+
+	stale       inFlight      // head of the ring of queries whose waiters can get a stale answer, by staleAt
+	staleTimer  *time.Timer   // one for all of them; nil until first needed. It is not stopped when they complete earlier
+	staleFireAt time.Duration // in the clock of inFlight.begunAt; 0: not set
 }
 
-// A Route sends the names at and below one name to one set of upstreams.
-type Route struct {
-	Suffix   []byte // canonical wire form; a single zero byte is the root
-	Upstream Asker
-	TTL      TTLs
-	Exact    bool // cluster names: keeps TTLs below TTL.Min, and a denial covers one name only
-	Subnet   bool // forwards the client subnet option, and caches answers per subnet
-	NoStore  bool // caches no answers, only failures (RFC 9520)
+// inFlightBuffer holds the key, the query and the first client's question for names of about 40 bytes,
+// and a cookie. Longer ones are allocated. With this size an inFlight has 512 bytes; the next size
+// class would make a miss a fifth slower.
+const inFlightBuffer = 184
+
+// An inFlight is one upstream query, for all clients with the same question. It is one memory block: a
+// usual miss allocates nothing else. The file inflight.go has its states.
+type inFlight struct {
+	r         *Resolver
+	plan      *Plan
+	route     *Route // nil: no route matches the name
+	key       []byte
+	query     []byte // as sent to upstream
+	hash      uint64 // of key
+	next      *inFlight
+	client    *client       // whose place it takes; nil: it is a refresh
+	begunAt   time.Duration // since the resolver was made
+	refresh   bool          // started without a client
+	ready     bool          // all fields are written, others may read them
+	completed bool          // no client can join any more
+	staleHeld bool          // a stale answer is held for a waiter
+	staleDue  bool          // and StaleAfter has passed
+	answered  atomic.Bool   // Answered was called
+
+	prevStale, nextStale *inFlight // in the ring of stale answers; nil: it is not in there
+
+	first  waiter // that started it, unless it is a refresh
+	joined []waiter
+	buf    [inFlightBuffer]byte
 }
 
-// ttls returns the bounds of the route's answers.
-func (r *Route) ttls() TTLs {
-	bounds := r.TTL
-	if r.Exact {
-		bounds.Min = 0
+// A waiter is a client that waits for an in-flight query.
+type waiter struct {
+	ask      wire.Question
+	redirect *redirect // to the question looked up; nil: the client's own question
+	opts     wire.ReplyOptions
+	from     *wire.Peer // for the query log; nil if there is none
+	since    time.Time
+	to       wire.Replier // nil after the reply
+	client   *client      // as which it is counted; nil once it is not, see detachLocked
+}
+
+// end sends the waiter's one reply; nil sends none.
+func (w *waiter) end(msg []byte, batch *wire.SendBatch) {
+	to := w.to
+	w.to = nil
+	to.Reply(msg, batch)
+}
+
+// name returns the canonical query name.
+func (f *inFlight) name() []byte {
+	end := 0
+	for f.key[end] != 0 {
+		end += 1 + int(f.key[end])
 	}
-	return bounds
+	return f.key[:end+1]
 }
 
-// A Plan is everything a configuration says about answers. It is immutable; each query uses one plan.
-type Plan struct {
-	Zone      *zone.Zone // the cluster zone; nil: none
-	Cache     *cache.Cache
-	Routes    []Route
-	UDPSize   int           // maximum bytes of a UDP reply, 512 to 4096
-	Deadline  time.Duration // of one query, from its arrival
-	Inflight  int           // maximum in-flight queries
-	Waiting   int           // maximum waiting clients, over all queries
-	PerClient int           // maximum waiting queries of one source address; 0: no limit
+// staleAt returns when the waiters get a stale answer, in the clock of begunAt.
+func (f *inFlight) staleAt() time.Duration { return f.begunAt + f.plan.StaleAfter }
 
-	FailureTTL time.Duration // maximum of cached failures; the first lasts one second
-	StaleAfter time.Duration // time for upstreams until clients get a stale answer, if there is one
-	Cut        bool          // a denial covers all names below it (RFC 8020), except for Exact and Subnet routes
-
-	// Owner returns the suffix of a name that identifies the cluster object its answer depends on, nil for none.
-	// Changes of owners are passed to cache.Cache.OwnerChanged. A nil Owner: no name has one.
-	Owner func(name []byte) []byte
-
-	Keepalive time.Duration // TCP idle timeout announced to clients (RFC 7828)
-	Version   string        // CH TXT version.bind; empty: REFUSED
-	Hostname  string        // CH TXT hostname.bind and id.server; empty: REFUSED
-	Self      string        // CH TXT of SelfName for this host, truncated to 255 bytes; empty: REFUSED
-	QueryLog  *QueryLog     // nil: none
-
-	TransferTo []netip.Prefix // clients that may transfer the zone
-
-	// Unreachable reports whether the upstreams of the cluster domain are down. Zone then answers at once as a
-	// fallback. Nil: never.
-	Unreachable func() bool
-
-	// Loop reports whether a query for a name of [wire.AppendLoopName] was sent by this process. Such a query is
-	// answered REFUSED. Nil: never.
-	Loop func(name []byte) bool
-
-	// Local reports whether an address belongs to this host. Only such clients may ask for explanations and for
-	// Self. Nil: none does.
-	Local func(netip.Addr) bool
-
-	// Optional features, applied in this order before Zone.
-	Rewrites *Rewrites      // nil: none
-	Static   *static.Static // nil: none
-	DNS64    *DNS64         // nil: off
-
-	hasExtras bool   // one of the optional features is used
-	self      []byte // Self as RDATA of a TXT record; empty if Self is
-	routes    map[string]*Route
-	anySubnet bool
-	longest   int // bytes of the longest suffix
+func (t *queryTable) init() {
+	t.seed = maphash.MakeSeed()
+	t.byHash = make(map[uint64]*inFlight)
+	t.clients = make(map[clientKey]*client)
+	t.stale.prevStale, t.stale.nextStale = &t.stale, &t.stale
 }
 
-// compile prepares the lookup of routes and the answer to the agent itself.
-func (p *Plan) compile() {
-	if p.self = nil; p.Self != "" {
-		text := p.Self[:min(len(p.Self), 255)]
-		p.self = append([]byte{byte(len(text))}, text...)
+func (t *queryTable) hash(key []byte) uint64 { return maphash.Bytes(t.seed, key) }
+
+// findLocked returns the newest in-flight query for key, nil if there is none.
+func (t *queryTable) findLocked(hash uint64, key []byte) *inFlight {
+	f := t.byHash[hash]
+	for f != nil && !bytes.Equal(f.key, key) {
+		f = f.next
 	}
-	p.hasExtras = p.Rewrites != nil || p.Static != nil || p.DNS64 != nil
-	p.routes = make(map[string]*Route, len(p.Routes))
-	for i := range p.Routes {
-		r := &p.Routes[i]
-		p.routes[string(r.Suffix)] = r
-		p.anySubnet = p.anySubnet || r.Subnet
-		p.longest = max(p.longest, len(r.Suffix))
+	return f
+}
+
+// addLocked adds a query. findLocked prefers it to older ones with the same key, see Worker.joinableLocked.
+func (t *queryTable) addLocked(f *inFlight) {
+	f.next = t.byHash[f.hash]
+	t.byHash[f.hash] = f
+	t.count++
+	if f.refresh {
+		t.refreshes++
 	}
 }
 
-// route returns the route with the longest suffix of the canonical name, nil if none matches.
-func (p *Plan) route(name []byte) *Route {
-	for {
-		if len(name) <= p.longest {
-			if r := p.routes[string(name)]; r != nil {
-				return r
-			}
+// remove removes a query and returns the waiters that joined it. No client can join any more.
+func (t *queryTable) remove(f *inFlight) (joined []waiter) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	f.completed = true
+	t.removeStaleLocked(f)
+	if at := t.byHash[f.hash]; at != f {
+		for at.next != f {
+			at = at.next
 		}
-		if len(name) <= 1 {
-			return nil
-		}
-		name = name[1+name[0]:]
+		at.next = f.next
+	} else if f.next != nil {
+		t.byHash[f.hash] = f.next
+	} else {
+		delete(t.byHash, f.hash)
+	}
+	t.count--
+	if f.refresh {
+		t.refreshes--
+	}
+	if f.client != nil {
+		f.client.queries--
+		t.releaseLocked(f.client)
+	}
+	return t.detachLocked(f)
+}
+
+// detachLocked removes the waiters of f from their clients' accounts: they got their reply, or are about
+// to. It returns those that joined.
+func (t *queryTable) detachLocked(f *inFlight) (joined []waiter) {
+	if f.first.client != nil {
+		t.removeWaiterLocked(f.first.client)
+	}
+	joined, f.joined = f.joined, nil
+	for i := range joined {
+		t.removeWaiterLocked(joined[i].client)
+	}
+	return joined
+}
+
+// addStaleLocked records that a stale answer is held for a waiter of f. It reports whether f is the first
+// whose waiters get theirs.
+func (t *queryTable) addStaleLocked(f *inFlight) (first bool) {
+	if f.staleHeld {
+		return false
+	}
+	f.staleHeld = true
+	before := t.stale.prevStale
+	for before != &t.stale && before.staleAt() > f.staleAt() { // a reload made StaleAfter shorter
+		before = before.prevStale
+	}
+	f.prevStale, f.nextStale = before, before.nextStale
+	before.nextStale, f.nextStale.prevStale = f, f
+	return before == &t.stale
+}
+
+// removeStaleLocked removes f from the ring of stale answers, if it is in there.
+func (t *queryTable) removeStaleLocked(f *inFlight) {
+	if f.nextStale != nil {
+		f.prevStale.nextStale, f.nextStale.prevStale = f.nextStale, f.prevStale
+		f.prevStale, f.nextStale = nil, nil
 	}
 }
 
-// owner returns the owner of a name, nil for none.
-func (p *Plan) owner(name []byte) []byte {
-	if p.Owner == nil {
-		return nil
+// Admission control, so that a client with many cache misses does not use the capacity of others. A
+// client is a source address, see clientKey. The first row that applies decides:
+//
+//	client has PerClient waiting queries          shed: client
+//	waiting queries at their limit                shed: waiting
+//	in-flight queries at their limit              shed: inflight
+//	client above its threshold, see fairShare     shed: client
+//	otherwise                                     admitted
+//
+// The fourth row covers waiting queries, and in-flight queries if the query starts one. An in-flight
+// query counts for its client until it completes, even without waiters, because its memory and socket
+// stay in use. So the limits keep a reserve free, and released places go to clients with fewer.
+
+// reservePart of the places is reserved for clients that have few or none.
+const reservePart = 8
+
+// provenPart of the places is reserved for clients with a verified address, so that forged addresses
+// cannot take them. The threshold of other clients is lower by as much.
+const provenPart = 64
+
+// spareWeight is the number of places a client may have for each free place beyond the reserve.
+const spareWeight = 16
+
+const (
+	// floodSheds bounds the SERVFAIL replies to shed queries of one UDP client within a second.
+	// Further queries are dropped, because a reply costs more than a drop.
+	floodSheds = 1000
+	// floodSlots bounds the flooding clients that are tracked. A client whose slot is taken
+	// gets replies for longer.
+	floodSlots = 256
+	// floodPause is the minimum time between two flood log lines, in seconds.
+	floodPause = 60
+)
+
+// A clientKey identifies a client. Queries from a verified source address, by TCP or by a valid
+// cookie, are accounted separately from others of that address, which may be forged.
+type clientKey struct {
+	addr   netip.Addr
+	proven bool
+}
+
+// A client has waiting or in-flight queries.
+type client struct {
+	key     clientKey
+	waiting int
+	queries int     // in-flight queries it started
+	next    *client // in the free list
+}
+
+// A flood counts the shed queries of one client within one second.
+type flood struct {
+	client clientKey
+	second int64 // Unix time
+	sheds  int
+}
+
+// admitLocked accounts a waiting query to its client, and an in-flight query if begins is set.
+// detachLocked and remove undo this. It returns nil and the limit if there is no room.
+func (t *queryTable) admitLocked(key clientKey, begins bool, plan *Plan) (c *client, why Shed) {
+	c = t.clients[key]
+	waiting, queries := 0, 0
+	if c != nil {
+		waiting, queries = c.waiting, c.queries
 	}
-	return p.Owner(name)
+	freeWaiting, freeQueries := plan.Waiting-t.waiting, plan.Inflight-(t.count-t.refreshes)
+	spareWaiting, spareQueries := 0, 0
+	if !key.proven {
+		spareWaiting, spareQueries = plan.Waiting/provenPart, plan.Inflight/provenPart
+	}
+	switch {
+	case plan.PerClient > 0 && waiting >= plan.PerClient:
+		return nil, ShedClient
+	case freeWaiting <= spareWaiting:
+		return nil, ShedWaiting
+	case begins && freeQueries <= spareQueries:
+		return nil, ShedInflight
+	case waiting >= fairShare(plan.Waiting, freeWaiting)-spareWaiting, begins && queries >= fairShare(plan.Inflight, freeQueries)-spareQueries:
+		return nil, ShedClient
+	}
+	if c == nil {
+		c = t.addClientLocked(key)
+	}
+	c.waiting++
+	t.waiting++
+	if begins {
+		c.queries++
+	}
+	return c, 0
+}
+
+// fairShare returns the number of places a client may have while free of all places are free, at least
+// one: the free places, and many more while those exceed the reserve. It is a dynamic threshold
+// (Choudhury and Hahne, 1998), the same for each client:
+//
+//	greedy clients   1     2      3      7      k > 7
+//	each ends with   5/6   3/7    2/7    1/8    1/(k+1) of the places
+//
+// A client that had more places before others came gets no new place until it is below the threshold.
+func fairShare(places, free int) int {
+	reserve := (places + reservePart - 1) / reservePart
+	return free + spareWeight*max(0, free-reserve)
+}
+
+// removeWaiterLocked removes a waiter from its client's account, once.
+func (t *queryTable) removeWaiterLocked(c *client) {
+	c.waiting--
+	t.waiting--
+	t.releaseLocked(c)
+}
+
+// addClientLocked adds a record for a client without one.
+func (t *queryTable) addClientLocked(key clientKey) *client {
+	c := t.freeClients
+	if c == nil {
+		c = new(client)
+	}
+	t.freeClients, c.next = c.next, nil
+	c.key = key
+	t.clients[key] = c
+	return c
+}
+
+// releaseLocked frees the record of a client without queries.
+func (t *queryTable) releaseLocked(c *client) {
+	if c.waiting > 0 || c.queries > 0 {
+		return
+	}
+	delete(t.clients, c.key)
+	c.next, t.freeClients = t.freeClients, c
+}
+
+// floodLocked counts a shed UDP query. It reports whether its client exceeded floodSheds within this
+// second, and whether to log that.
+func (t *queryTable) floodLocked(key clientKey, now time.Time) (silent, logIt bool) {
+	f := &t.floods[maphash.Comparable(t.seed, key)%floodSlots]
+	second := now.Unix()
+	if f.second != second {
+		*f = flood{client: key, second: second}
+	}
+	if f.client != key {
+		return false, false
+	}
+	f.sheds++
+	if f.sheds == floodSheds+1 && second-t.lastFloodLog >= floodPause {
+		t.lastFloodLog, logIt = second, true
+	}
+	return f.sheds > floodSheds, logIt
 }

@@ -20,7 +20,8 @@ import (
 func late(t *testing.T) *stateTest {
 	t.Helper()
 	y := newPlay(t)
-	y.prepare(t, "late")
+	y.ask(t, query("www.test.", dns.TypeA))
+	time.Sleep(110 * time.Second)
 	return y
 }
 

@@ -19,7 +19,6 @@ import (
 	"github.com/miekg/dns"
 
 	"github.com/nodecache/node-cache/pkg/resolve"
-	"github.com/nodecache/node-cache/pkg/server"
 	"github.com/nodecache/node-cache/pkg/wire"
 	"github.com/nodecache/node-cache/pkg/zone"
 )
@@ -276,40 +275,6 @@ func bigCluster(services, headless int, now time.Time) *zone.Store {
 	return s
 }
 
-// patience is how long a transfer over a socket may take on a machine that has other work.
-const patience = 5 * time.Minute
-
-// serveZone serves the resolver over TCP and runs it.
-func serveZone(t *testing.T, r *resolve.Resolver) (addr string, stop func()) {
-	t.Helper()
-	tcp, err := server.NewTCP(server.TCPConfig{
-		Addr: netip.MustParseAddrPort("127.0.0.1:0"), Handler: workers{r},
-		WriteTimeout: patience, DrainTimeout: patience,
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := tcp.Listen(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
-	var running sync.WaitGroup
-	running.Go(func() { _ = tcp.Run(ctx) })
-	stop = func() {
-		cancel()
-		running.Wait()
-		if err := r.Run(ctx); err != nil { // waits for transfers
-			t.Errorf("Run: %v", err)
-		}
-	}
-	t.Cleanup(stop)
-	return tcp.Addr().String(), stop
-}
-
-type workers struct{ r *resolve.Resolver }
-
-func (l workers) NewWorker() server.Worker { return l.r.NewWorker() }
-
 // TestTransferBigZone transfers a cluster of 11,000 services, looks at the messages, and asks for each of the records by itself.
 func TestTransferBigZone(t *testing.T) {
 	t.Parallel()
@@ -532,45 +497,6 @@ func TestTransferWithoutStream(t *testing.T) {
 	if m.Rcode != dns.RcodeRefused {
 		t.Errorf("got %s, want REFUSED", dns.RcodeToString[m.Rcode])
 	}
-}
-
-// TestTransferShutdown stops the server while clients transfer: one that reads gets
-// all of it.
-func TestTransferShutdown(t *testing.T) {
-	t.Parallel()
-	r := newResolver(t, transferPlan(t, bigCluster(11_000, 0, time.Now())))
-	addr, stop := serveZone(t, r)
-	conn, err := dns.Dial("tcp", addr)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = conn.Close() }()
-	if err := conn.SetDeadline(time.Now().Add(patience)); err != nil {
-		t.Fatal(err)
-	}
-	q := axfr()
-	if err := conn.WriteMsg(q); err != nil {
-		t.Fatal(err)
-	}
-	first, err := conn.ReadMsg()
-	if err != nil {
-		t.Fatal(err)
-	}
-	var stopping sync.WaitGroup
-	stopping.Go(stop)
-	defer stopping.Wait()
-	msgs := []*dns.Msg{first}
-	for ends := 1; ends < 2; {
-		m, err := conn.ReadMsg()
-		if err != nil {
-			t.Fatalf("after %d messages: %v", len(msgs), err)
-		}
-		msgs = append(msgs, m)
-		if _, ok := m.Answer[len(m.Answer)-1].(*dns.SOA); ok {
-			ends++
-		}
-	}
-	checkTransfer(t, q, msgs)
 }
 
 // BenchmarkTransfer transfers 11,000 services and 100,000 headless endpoints.

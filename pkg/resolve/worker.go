@@ -298,6 +298,17 @@ func (l *Worker) initReplyOptions() {
 	}
 }
 
+// oddType reports whether a query type does not ask for records.
+func oddType(t uint16) bool { return t >= 128 && t <= 255 || t == wire.TypeOPT || t == 0 }
+
+// isTransfer reports whether a query type asks for a zone transfer.
+func isTransfer(t uint16) bool { return t == wire.TypeAXFR || t == wire.TypeIXFR }
+
+// isSelfQuery reports whether the query is the agent's own, from an address of this host.
+func (l *Worker) isSelfQuery() bool {
+	return l.q.Class == wire.ClassCH && l.q.Type == wire.TypeTXT && len(l.plan.self) > 0 && string(l.q.Name()) == selfName && l.isLocal()
+}
+
 // isLocal reports whether the client is on this host.
 func (l *Worker) isLocal() bool { return l.plan.Local != nil && l.plan.Local(l.from.Addr.Addr()) }
 
@@ -344,7 +355,7 @@ func (l *Worker) Resolve(from *wire.Peer, now time.Time, to wire.Replier) {
 		l.r.startTransfer(l.plan, l.waiter(nil, to), from.Addr.Addr(), &l.batch)
 		return
 	}
-	l.addrProven = from.Stream || l.r.cookies.isValid(l.q.Cookie, from.Addr.Addr(), now)
+	l.addrProven = from.Stream || l.q.Cookie != nil && l.r.cookies.isValid(l.q.Cookie, from.Addr.Addr(), now)
 	l.join(to)
 }
 

@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package resolve
+
+import (
+	"net/netip"
+	"time"
+
+	"github.com/nodecache/node-cache/pkg/cache"
+	"github.com/nodecache/node-cache/pkg/static"
+	"github.com/nodecache/node-cache/pkg/wire"
+	"github.com/nodecache/node-cache/pkg/zone"
+)
+
+// An Asker queries an upstream.
+type Asker interface {
+	// Ask sends q, a whole query whose ID is arbitrary, and passes the answer or error to the
+	// receiver, at the time until at the latest. It may keep q, which does not change any more. An
+	// answer has q's question and ID, and rcode NOERROR or NXDOMAIN. An error may have a method EDE()
+	// int that returns its Extended DNS Error (RFC 8914). The query leaves with the next flush of
+	// batch at the latest.
+	Ask(q []byte, until time.Time, to wire.AnswerReceiver, batch *wire.SendBatch)
+}
+
+// A Route sends the names at and below one name to one set of upstreams.
+type Route struct {
+	Suffix   []byte // canonical wire form; a single zero byte is the root
+	Upstream Asker
+	TTL      TTLs
+	Exact    bool // cluster names: keeps TTLs below TTL.Min, and a denial covers one name only
+	Subnet   bool // forwards the client subnet option, and caches answers per subnet
+	NoStore  bool // caches no answers, only failures (RFC 9520)
+}
+
+// ttls returns the bounds of the route's answers.
+func (r *Route) ttls() TTLs {
+	bounds := r.TTL
+	if r.Exact {
+		bounds.Min = 0
+	}
+	return bounds
+}
+
+// A Plan is everything a configuration says about answers. It is immutable; each query uses one plan.
+type Plan struct {
+	Zone      *zone.Zone // the cluster zone; nil: none
+	Cache     *cache.Cache
+	Routes    []Route
+	UDPSize   int           // maximum bytes of a UDP reply, 512 to 4096
+	Deadline  time.Duration // of one query, from its arrival
+	Inflight  int           // maximum in-flight queries
+	Waiting   int           // maximum waiting clients, over all queries
+	PerClient int           // maximum waiting queries of one source address; 0: no limit
+
+	FailureTTL time.Duration // maximum of cached failures; the first lasts one second
+	StaleAfter time.Duration // time for upstreams until clients get a stale answer, if there is one
+	Cut        bool          // a denial covers all names below it (RFC 8020), except for Exact and Subnet routes
+
+	// Owner returns the suffix of a name that identifies the cluster object its answer depends on, nil for none.
+	// Changes of owners are passed to cache.Cache.OwnerChanged. A nil Owner: no name has one.
+	Owner func(name []byte) []byte
+
+	Keepalive time.Duration // TCP idle timeout announced to clients (RFC 7828)
+	Version   string        // CH TXT version.bind; empty: REFUSED
+	Hostname  string        // CH TXT hostname.bind and id.server; empty: REFUSED
+	Self      string        // CH TXT of SelfName for this host, truncated to 255 bytes; empty: REFUSED
+	QueryLog  *QueryLog     // nil: none
+
+	TransferTo []netip.Prefix // clients that may transfer the zone
+
+	// Unreachable reports whether the upstreams of the cluster domain are down. Zone then answers at once as a
+	// fallback. Nil: never.
+	Unreachable func() bool
+
+	// Loop reports whether a query for a name of [wire.AppendLoopName] was sent by this process. Such a query is
+	// answered REFUSED. Nil: never.
+	Loop func(name []byte) bool
+
+	// Local reports whether an address belongs to this host. Only such clients may ask for explanations and for
+	// Self. Nil: none does.
+	Local func(netip.Addr) bool
+
+	// Optional features, applied in this order before Zone.
+	Rewrites *Rewrites      // nil: none
+	Static   *static.Static // nil: none
+	DNS64    *DNS64         // nil: off
+
+	hasExtras bool   // one of the optional features is used
+	self      []byte // Self as RDATA of a TXT record; empty if Self is
+	routes    map[string]*Route
+	anySubnet bool
+	longest   int // bytes of the longest suffix
+}
+
+// route returns the route with the longest suffix of the canonical name, nil if none matches.
+func (p *Plan) route(name []byte) *Route {
+	for {
+		if len(name) <= p.longest {
+			if r := p.routes[string(name)]; r != nil {
+				return r
+			}
+		}
+		if len(name) <= 1 {
+			return nil
+		}
+		name = name[1+name[0]:]
+	}
+}
+
+// owner returns the owner of a name, nil for none.
+func (p *Plan) owner(name []byte) []byte {
+	if p.Owner == nil {
+		return nil
+	}
+	return p.Owner(name)
+}
