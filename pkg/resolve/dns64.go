@@ -30,7 +30,7 @@ type DNS64 struct {
 	all         bool // synthesize even if there are AAAA records
 	ipv4Clients bool // synthesize also for clients over IPv4
 	base        [16]byte
-	embedder    wire.Embedder // embed
+	embedder    func(to *[16]byte, from *[4]byte) bool // embed
 }
 
 // NewDNS64 returns a DNS64 for an IPv6 prefix of 32, 40, 48, 56, 64 or 96 bits (RFC 6052), or an error if it

@@ -17,7 +17,7 @@ import (
 //	source   origin of the reply, one of Sources
 //	rewritten name looked up in place of the query name
 //	made     dns64: addresses were synthesized, or A records were queried for that
-//	state    of the cache entry or the zone: a cache.State, or unready
+//	state    of the cache entry or the zone: a cache.Freshness, or unready
 //	age      of the entry, whole seconds
 //	left     seconds until expiry; negative: since expiry; for synthesized addresses: theirs
 //	took     milliseconds from the query to its reply, if upstream was queried
@@ -92,7 +92,7 @@ func (w *waiter) explain(plan *Plan, source Source, msg []byte, now time.Time) [
 	a, key := w.begin(source), ask.AppendKey(nil, sought) // without a subnet
 	switch source {
 	case SourceUpstream:
-		if e, ok := plan.Cache.Peek(key, now); ok && e.State <= cache.StateDue {
+		if e, ok := plan.Cache.Peek(key, now); ok && e.State <= cache.PrefetchDue {
 			a.left(e.Left)
 		} else {
 			a.add("kept=no")
@@ -133,19 +133,19 @@ func (w *waiter) explainShed(reason Shed, msg []byte) []byte {
 // state adds the state of the zone, or of the cache entry under key or the denial of a parent name.
 func (a *explanation) state(p *Plan, source Source, key, name []byte, now time.Time) {
 	if source == SourceZone {
-		state := cache.StateFresh.String()
+		state := cache.Fresh.String()
 		switch a.waiter.opts.EDE {
 		case wire.EDENotReady:
 			state = "unready"
 		case wire.EDEStaleAnswer, wire.EDEStaleNXDomain:
-			state = cache.StateStale.String()
+			state = cache.Stale.String()
 		}
 		a.add("state=%s", state)
 		return
 	}
 	e, ok := p.Cache.Peek(key, now)
 	var above []byte
-	if !ok || !e.State.Usable() {
+	if !ok || e.State >= cache.Expired {
 		e, above, ok = p.denial(key, name, now)
 	}
 	if !ok {
@@ -165,7 +165,7 @@ func (p *Plan) denial(key, name []byte, now time.Time) (e cache.Entry, above []b
 	for above = name; len(above) > 1; {
 		above = above[1+above[0]:]
 		e, ok = p.Cache.Peek(append(append([]byte(nil), above...), 0, 0, flags), now)
-		if ok && e.State <= cache.StateDue {
+		if ok && e.State <= cache.PrefetchDue {
 			return e, above, true
 		}
 	}

@@ -322,7 +322,7 @@ func (d *responseBuilder) useFallback(f *inFlight) (found bool) {
 	if f.route == nil { // the configuration routes the name nowhere
 		return false
 	}
-	if f.plan.Zone != nil && d.q.Parse(f.query) == wire.FaultNone && d.useZoneFallback(f.plan.Zone, &d.q) {
+	if f.plan.Zone != nil && d.q.Parse(f.query) == wire.RcodeSuccess && d.useZoneFallback(f.plan.Zone, &d.q) {
 		return true
 	}
 	return d.useStale(f.plan.Cache, f.key)

@@ -30,22 +30,19 @@ import (
 //	a name of our own loop probes         REFUSED, see upstream.LoopDetector
 
 // answerFault replies to a malformed or unsupported packet.
-func (l *Worker) answerFault(fault wire.Fault, pkt, dst []byte) ([]byte, wire.Verdict) {
-	rcode := wire.RcodeFormErr
-	switch fault {
-	case wire.FaultFormErr:
-		l.tally.each[countMalformed]++
-	case wire.FaultNotImp:
-		rcode = wire.RcodeNotImp
-	case wire.FaultBadVers:
-		opts := wire.ReplyOptions{Limit: l.q.Limit(l.from.Stream, l.plan.UDPSize), UDPSize: l.plan.UDPSize, EDE: wire.EDENone}
-		l.tally.response(SourceRefused, wire.RcodeBadVers)
-		return l.q.AppendEmpty(dst, wire.RcodeBadVers, &opts), wire.Answered
-	case wire.FaultNone, wire.FaultDrop:
+func (l *Worker) answerFault(rcode int, pkt, dst []byte) ([]byte, wire.Verdict) {
+	if rcode == wire.NoReply {
 		l.tally.each[countDropped]++
 		return dst, wire.Dropped
 	}
 	l.tally.response(SourceRefused, rcode)
+	switch rcode {
+	case wire.RcodeFormErr:
+		l.tally.each[countMalformed]++
+	case wire.RcodeBadVers:
+		opts := wire.ReplyOptions{Limit: l.q.Limit(l.from.Stream, l.plan.UDPSize), UDPSize: l.plan.UDPSize, EDE: wire.EDENone}
+		return l.q.AppendEmpty(dst, wire.RcodeBadVers, &opts), wire.Answered
+	}
 	return wire.AppendFault(dst, pkt, byte(rcode)), wire.Answered
 }
 

@@ -249,11 +249,11 @@ type restorer struct {
 	denial   wire.Message
 	held     []byte
 	recaster wire.Rewriter
-	sift     wire.RecordFilter
 	order    []uint16 // reused
 	name     [wire.MaxName]byte
 
-	// While names are restored, see Rename.
+	// While names are restored, see renameBack.
+	renames           func(dst, name []byte) ([]byte, bool) // renameBack; a method value allocates
 	rule              *Rewrite
 	lookupName, asked []byte // canonical
 }
@@ -317,11 +317,14 @@ func (w *restorer) restoreNames(rule *Rewrite, ask *wire.Question, dst []byte, s
 		end += 1 + int(w.held[end])
 	}
 	w.rule, w.lookupName, w.asked = rule, w.held[wire.HeaderLen:end+1], canonical(&w.name, ask)
-	return w.recaster.Rename(dst[:start], &w.tail, w.asked, w), restored
+	if w.renames == nil {
+		w.renames = w.renameBack
+	}
+	return w.recaster.Rename(dst[:start], &w.tail, w.asked, w.renames), restored
 }
 
-// Rename implements [wire.Renamer]: it restores a name of an answer, see Rewrites.
-func (w *restorer) Rename(dst, name []byte) ([]byte, bool) {
+// renameBack appends the original name of a name in an answer, see Rewrites.
+func (w *restorer) renameBack(dst, name []byte) ([]byte, bool) {
 	if w.rule.Kind == RewriteSuffix && w.rule.To != "" {
 		var room [wire.MaxName]byte
 		text, ok := appendPlainText(room[:0], name)
@@ -401,7 +404,7 @@ func (w *restorer) withoutMapped() restoreState {
 			}
 			w.order = append(w.order, uint16(i))
 		}
-		if w.sift.Keep(m, w.order) != nil {
+		if w.recaster.Keep(m, w.order) != nil {
 			return failed
 		}
 		m.ClearAuthentic()

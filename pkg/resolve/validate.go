@@ -229,7 +229,7 @@ type validator struct {
 	targets map[uint64]struct{} // hashes of the names that the answer's data refer to
 	name    []byte              // reused
 	order   []uint16            // reused
-	sift    wire.RecordFilter
+	sift    wire.Rewriter
 }
 
 // keepRelated is sanitize for an answer that is not plain.

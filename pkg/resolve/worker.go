@@ -49,8 +49,8 @@ const undecided = sourceCount
 func (l *Worker) AnswerFromMemory(pkt []byte, from *wire.Peer, now time.Time, dst []byte) ([]byte, wire.Verdict) {
 	l.plan, l.from, l.now = l.r.plan.Load(), from, now
 	l.tally.begin(now)
-	if fault := l.q.Parse(pkt); fault != wire.FaultNone {
-		return l.answerFault(fault, pkt, dst)
+	if rcode := l.q.Parse(pkt); rcode != wire.RcodeSuccess {
+		return l.answerFault(rcode, pkt, dst)
 	}
 	if l.isSelfQuery() {
 		return l.answerSelf(dst), wire.Answered
