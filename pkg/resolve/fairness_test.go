@@ -196,6 +196,52 @@ func TestFairness(t *testing.T) {
 	}
 }
 
+// TestIdleNode lets one client use more than half of the in-flight limit while no other client is
+// active.
+func TestIdleNode(t *testing.T) {
+	t.Parallel()
+	for _, names := range []int{400, 3300} {
+		synctest.Test(t, func(t *testing.T) {
+			p := plan(t, &slowUpstream{delay: time.Second})
+			p.Waiting = 16384
+			r := newResolver(t, p)
+			pod := newPod(t, r, 0)
+			pod.ask(names)
+			time.Sleep(2 * time.Second)
+			if pod.good.Load() != int64(names) {
+				t.Errorf("%s, want an answer for each", pod)
+			}
+		})
+	}
+}
+
+// TestPlacesAreReleased has a client take all places that it can get before a second one sends queries. The first gets
+// none of the places that become free until the second has its share.
+func TestPlacesAreReleased(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		p := plan(t, &slowUpstream{delay: 500 * time.Millisecond})
+		p.Waiting = 16384
+		r := newResolver(t, p)
+		first, second := newPod(t, r, 0), newPod(t, r, 1)
+		for tick := range 2500 {
+			if tick < 500 {
+				first.ask(8) // 16,000 a second: 8,000 at once, if it could have as many
+			} else {
+				first.ask(100) // and always ahead of the second,
+				second.ask(5)  // which wants 2,500 at once
+			}
+			time.Sleep(time.Millisecond)
+		}
+		time.Sleep(p.Deadline)
+		t.Logf("first: %s; second: %s", first, second)
+		const share = 1750 // 3/7 of 4,096
+		if got := second.good.Load(); got < 4*share*9/10 {
+			t.Errorf("%d answers for the second client in 4 times 500 ms, want about %d at once", got, share)
+		}
+	})
+}
+
 // TestForgedAddress has a sender flood cold names, from a neighbour's address and then from each of 20,000.
 // The neighbour's own queries with a valid cookie, and those over TCP, are answered.
 func TestForgedAddress(t *testing.T) {

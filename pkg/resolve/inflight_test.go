@@ -12,6 +12,43 @@ import (
 	"github.com/nodecache/node-cache/pkg/wire"
 )
 
+// TestIdenticalQueriesJoin is the promise that a cold name costs one query upstream,
+// however many ask for it.
+func TestIdenticalQueriesJoin(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		u := newUpstream(t, "www.test. 300 IN A 192.0.2.1")
+		u.gate = make(chan struct{})
+		r := newResolver(t, plan(t, u))
+		const n = 10_000
+		clients := make([]*client, n)
+		for i := range clients {
+			clients[i] = newClient(r, i%2 == 0)
+			m := question([]string{"www.test.", "WWW.test.", "www.TEST."}[i%3], dns.TypeA)
+			m.Id = uint16(i)
+			clients[i].send(pack(t, m))
+		}
+		synctest.Wait()
+		if s := r.Stats(); s.Inflight != 1 || s.Waiting != n || s.Joined != n-1 {
+			t.Errorf("in flight %d, waiting %d, joined %d; want 1, %d, %d", s.Inflight, s.Waiting, s.Joined, n, n-1)
+		}
+		close(u.gate)
+		for i, c := range clients {
+			m := unpack(t, <-c.got)
+			want := []string{"www.test.", "WWW.test.", "www.TEST."}[i%3]
+			if m.Id != uint16(i) || m.Question[0].Name != want || len(m.Answer) != 1 {
+				t.Fatalf("client %d got\n%s", i, m)
+			}
+		}
+		if got := u.count(); got != 1 {
+			t.Errorf("%d queries upstream, want 1", got)
+		}
+		if s := r.Stats(); s.Inflight != 0 || s.Waiting != 0 {
+			t.Errorf("afterwards in flight %d, waiting %d", s.Inflight, s.Waiting)
+		}
+	})
+}
+
 // coded is an error that knows its Extended DNS Error.
 type coded int
 

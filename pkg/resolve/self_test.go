@@ -58,6 +58,27 @@ func TestSelf(t *testing.T) {
 	}
 }
 
+// TestSelfRemoteClients queries the agent's own name from elsewhere: a remote client does not get the name, but can have it
+// confirmed. The query is counted like any other in class CHAOS.
+func TestSelfRemoteClients(t *testing.T) {
+	t.Parallel()
+	p := plan(t, newUpstream(t))
+	p.Self = "a1b2c3"
+	local(p)
+	r := newResolver(t, p)
+	c := newClient(r, false)
+	for name, want := range map[string]int{
+		resolve.SelfName: dns.RcodeRefused, "a1b2c4." + resolve.SelfName: dns.RcodeRefused, "a1b2c3." + resolve.SelfName: dns.RcodeSuccess,
+	} {
+		if m := unpack(t, c.exchange(t, classed(t, name, dns.TypeTXT, dns.ClassCHAOS))); m.Rcode != want {
+			t.Errorf("%s: answered\n%s", name, m)
+		}
+	}
+	if got := r.Stats().Responses; got[resolve.SourceRefused][dns.RcodeRefused] != 2 || got[resolve.SourceLocal][dns.RcodeSuccess] != 1 {
+		t.Errorf("counted %v, want two refused and one answered", got)
+	}
+}
+
 // TestNoSelf is an agent that never asks itself: the name is one of many.
 func TestNoSelf(t *testing.T) {
 	t.Parallel()

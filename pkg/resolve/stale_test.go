@@ -20,8 +20,7 @@ import (
 func late(t *testing.T) *stateTest {
 	t.Helper()
 	y := newPlay(t)
-	y.ask(t, query("www.test.", dns.TypeA))
-	time.Sleep(110 * time.Second)
+	y.prepare(t, "late")
 	return y
 }
 
