@@ -146,7 +146,7 @@ func (a *explanation) state(p *Plan, source Source, key, name []byte, now time.T
 	e, ok := p.Cache.Peek(key, now)
 	var above []byte
 	if !ok || e.State >= cache.Expired {
-		e, above, ok = p.denial(key, name, now)
+		e, above, ok = parentDenial(p.Cache, key, name, now)
 	}
 	if !ok {
 		return
@@ -159,12 +159,12 @@ func (a *explanation) state(p *Plan, source Source, key, name []byte, now time.T
 	}
 }
 
-// denial returns the fresh cached denial of a parent name, and that name.
-func (p *Plan) denial(key, name []byte, now time.Time) (e cache.Entry, above []byte, ok bool) {
+// parentDenial returns the fresh cached denial of a parent name, and that name.
+func parentDenial(c *cache.Cache, key, name []byte, now time.Time) (e cache.Entry, above []byte, ok bool) {
 	flags := key[len(name)+2]
 	for above = name; len(above) > 1; {
 		above = above[1+above[0]:]
-		e, ok = p.Cache.Peek(append(append([]byte(nil), above...), 0, 0, flags), now)
+		e, ok = c.Peek(append(append([]byte(nil), above...), 0, 0, flags), now)
 		if ok && e.State <= cache.PrefetchDue {
 			return e, above, true
 		}
