@@ -32,9 +32,6 @@ type Flush struct {
 	All  bool
 }
 
-// missing reports whether a function is missing.
-func (c *Cache) missing() bool { return c.Get == nil || c.Top == nil || c.Flush == nil }
-
 // cachePage serves the result of f for a request's parameters, of which only names are allowed. Pages are
 // rendered one at a time: each may walk the whole cache.
 func (s *Server) cachePage(f func(url.Values) (any, error), names ...string) http.HandlerFunc {

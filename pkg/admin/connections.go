@@ -36,16 +36,14 @@ type connection struct {
 	from     netip.Addr // zero value: over the unix socket
 	local    bool       // client on this host
 	turn     uint64     // sequence number of the latest change
-	activity activity
+	activity uint8      // what the server does for it
 }
 
-// activity is what the server does for a connection.
-type activity uint8
-
+// The activities.
 const (
-	idle      activity = iota // idle, sending a request, or reading a small reply
-	rendering                 // rendering a page: must not be closed
-	writing                   // writing a rendered page
+	idle      = iota // idle, sending a request, or reading a small reply
+	rendering        // rendering a page: must not be closed
+	writing          // writing a rendered page
 )
 
 func newConnections() *connections {
@@ -59,7 +57,7 @@ func (v *connections) accept(ctx context.Context, conn net.Conn) context.Context
 	if out := v.admit(n); out != nil {
 		_ = out.conn.Close() // its reader or writer gets an error
 	}
-	return context.WithValue(ctx, connectionKey{}, n)
+	return context.WithValue(ctx, v, n)
 }
 
 // admit registers a connection and returns the one to close for it, possibly itself.
@@ -125,37 +123,31 @@ func (v *connections) touch(conn net.Conn) {
 	}
 }
 
-// begin reports whether a page may be rendered for a connection, which may be nil. Each true needs an end.
+// begin reports whether a page may be rendered for a connection, which may be nil. Each true needs an end. It
+// may close another connection for it. The handler of that one notices soon and decrements the count; until
+// then there is one page more.
 func (v *connections) begin(o *connection) bool {
-	slow, ok := v.reserve(o)
-	if slow != nil {
-		_ = slow.conn.Close()
-	}
-	return ok
-}
-
-// reserve counts a page and returns the connection to close for it, if any. The handler of that one notices
-// soon and decrements the count; until then there is one page more.
-func (v *connections) reserve(o *connection) (slow *connection, ok bool) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	if v.pages >= maxPages {
 		v.count.busy++
-		if slow = v.evictableLocked(func(o *connection) bool { return o.activity == writing }); slow == nil {
-			return nil, false
+		slow := v.evictableLocked(func(o *connection) bool { return o.activity == writing })
+		if slow == nil {
+			return false
 		}
 		v.removeLocked(slow)
+		_ = slow.conn.Close() // its writer gets an error
 	}
 	v.pages++
 	v.setLocked(o, rendering)
-	return slow, true
+	return true
 }
 
-// write notes that the page is rendered and being sent.
-func (v *connections) write(o *connection) {
+// set notes what the server does for a connection.
+func (v *connections) set(o *connection, activity uint8) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	v.setLocked(o, writing)
+	v.setLocked(o, activity)
 }
 
 // end notes that a page is sent or abandoned.
@@ -166,22 +158,10 @@ func (v *connections) end(o *connection) {
 	v.setLocked(o, idle)
 }
 
-// hold keeps a connection open until release, for work with other bounds.
-func (v *connections) hold(o *connection) (release func()) {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	v.setLocked(o, rendering)
-	return func() {
-		v.mu.Lock()
-		defer v.mu.Unlock()
-		v.setLocked(o, idle)
-	}
-}
-
-func (v *connections) setLocked(o *connection, d activity) {
+func (v *connections) setLocked(o *connection, activity uint8) {
 	if o != nil {
 		v.turn++
-		o.turn, o.activity = v.turn, d
+		o.turn, o.activity = v.turn, activity
 	}
 }
 
@@ -192,12 +172,9 @@ func (v *connections) stats() (refused, busy uint64) {
 	return v.count.refused, v.count.busy
 }
 
-// connectionKey is the context key of a request's connection.
-type connectionKey struct{}
-
-// connectionOf returns the connection of a request, nil if unknown.
-func connectionOf(r *http.Request) *connection {
-	o, _ := r.Context().Value(connectionKey{}).(*connection)
+// of returns the connection of a request, nil if unknown.
+func (v *connections) of(r *http.Request) *connection {
+	o, _ := r.Context().Value(v).(*connection)
 	return o
 }
 

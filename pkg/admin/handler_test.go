@@ -78,7 +78,6 @@ func TestNewRejects(t *testing.T) {
 		want   string
 	}{
 		{"no address", func(c *admin.Config) { c.Addr = netip.AddrPort{} }, "an admin server needs an address or a socket"},
-		{"half a cache", func(c *admin.Config) { c.Cache = &admin.Cache{} }, "the cache pages need Get, Top, and Flush"},
 		{"no metrics", func(c *admin.Config) { c.Metrics = nil }, "an admin server needs Metrics, Ready, and Status"},
 		{"no readiness", func(c *admin.Config) { c.Ready = nil }, "an admin server needs Metrics, Ready, and Status"},
 		{"no status", func(c *admin.Config) { c.Status = nil }, "an admin server needs Metrics, Ready, and Status"},

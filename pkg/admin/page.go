@@ -17,7 +17,7 @@ import (
 // sent, so a slow client delays only itself.
 func (s *Server) buffered(page http.HandlerFunc) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
-		v := connectionOf(r)
+		v := s.connections.of(r)
 		if !s.renderThrottle.wait(r) || !s.connections.begin(v) {
 			busy(w)
 			return
@@ -27,7 +27,7 @@ func (s *Server) buffered(page http.HandlerFunc) http.HandlerFunc {
 		began := s.renderThrottle.now()
 		page(whole, r)
 		s.renderThrottle.took(s.renderThrottle.now().Sub(began))
-		s.connections.write(v)
+		s.connections.set(v, writing)
 		w.WriteHeader(cmp.Or(whole.code, http.StatusOK))
 		_, _ = w.Write(whole.body.Bytes())
 	}
@@ -43,7 +43,9 @@ func (s *Server) profile(page http.HandlerFunc) http.HandlerFunc {
 			return
 		}
 		defer func() { <-s.profiles }()
-		defer s.connections.hold(connectionOf(r))()
+		held := s.connections.of(r) // a profile has bounds of its own
+		s.connections.set(held, rendering)
+		defer s.connections.set(held, idle)
 		page(w, r)
 	})
 }

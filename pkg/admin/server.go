@@ -3,6 +3,7 @@
 package admin
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -92,16 +93,14 @@ func New(cfg Config) (*Server, error) {
 	if cfg.Metrics == nil || cfg.Ready == nil || cfg.Status == nil {
 		return nil, errors.New("an admin server needs Metrics, Ready, and Status")
 	}
-	if cfg.Cache != nil && cfg.Cache.missing() {
-		return nil, errors.New("the cache pages need Get, Top, and Flush")
-	}
 	if cfg.Live == nil {
 		cfg.Live = func() error { return nil }
 	}
-	if cfg.Log == nil {
-		cfg.Log = slog.New(slog.DiscardHandler)
+	cfg.Log = cmp.Or(cfg.Log, slog.New(slog.DiscardHandler))
+	s := &Server{
+		cfg: cfg, connections: newConnections(), cacheSlot: make(chan struct{}, 1), profiles: make(chan struct{}, maxProfiles),
+		requestThrottle: newThrottle(), renderThrottle: newThrottle(),
 	}
-	s := &Server{cfg: cfg, connections: newConnections(), cacheSlot: make(chan struct{}, 1), profiles: make(chan struct{}, maxProfiles), requestThrottle: newThrottle(), renderThrottle: newThrottle()}
 	s.http = &http.Server{
 		Handler:           s.Handler(),
 		MaxHeaderBytes:    maxHeader,

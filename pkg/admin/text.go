@@ -35,16 +35,15 @@ func renderText(data []byte) ([]byte, error) {
 	default:
 		r.line("", v.inline())
 	}
-	return []byte(r.out.String()), nil
+	return []byte(r.String()), nil
 }
 
 // A textRenderer collects the lines.
-type textRenderer struct{ out strings.Builder }
+type textRenderer struct{ strings.Builder }
 
 // line writes one line without blanks at its end.
 func (r *textRenderer) line(parts ...string) {
-	r.out.WriteString(strings.TrimRight(strings.Join(parts, ""), " "))
-	r.out.WriteByte('\n')
+	r.WriteString(strings.TrimRight(strings.Join(parts, ""), " ") + "\n")
 }
 
 // object writes the members, those on one line first.
@@ -80,7 +79,7 @@ func (r *textRenderer) field(name, text string, width int, margin string) {
 // section writes a member that takes more than a line. A blank line parts those
 // of the top level.
 func (r *textRenderer) section(name string, v value, margin string) {
-	if margin == "" && r.out.Len() > 0 {
+	if margin == "" && r.Len() > 0 {
 		r.line()
 	}
 	r.line(margin, name)
@@ -102,14 +101,9 @@ func (r *textRenderer) section(name string, v value, margin string) {
 func (r *textRenderer) table(v value, margin string) {
 	var names []string
 	for _, item := range v.items {
-		for _, name := range item.names {
-			if !slices.Contains(names, name) {
-				names = append(names, name)
-			}
-		}
+		names = append(names, slices.DeleteFunc(slices.Clone(item.names), func(name string) bool { return slices.Contains(names, name) })...)
 	}
-	rows := make([][]string, 1, 1+len(v.items))
-	rows[0] = names
+	rows := [][]string{names}
 	for _, item := range v.items {
 		row := make([]string, len(names))
 		for i, name := range names {

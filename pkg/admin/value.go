@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strings"
 )
 
@@ -14,16 +15,14 @@ type value struct {
 	text  string // of a scalar
 	names []string
 	items []value // an array's, or a member for each name
-	kind  valueKind
+	kind  json.Delim
 }
 
-// A valueKind tells the forms of value apart.
-type valueKind uint8
-
+// The kinds of value.
 const (
-	scalar valueKind = iota
-	object
-	array
+	scalar json.Delim = 0
+	object json.Delim = '{'
+	array  json.Delim = '['
 )
 
 // parseValue reads one JSON value. It goes as deep as the text does, which is for
@@ -50,10 +49,7 @@ func readValue(d *json.Decoder) (value, error) {
 		}
 		return value{text: printable(fmt.Sprint(token))}, nil
 	}
-	v := value{kind: array}
-	if delim == '{' {
-		v.kind = object
-	}
+	v := value{kind: delim}
 	for d.More() {
 		if v.kind == object {
 			name, err := d.Token()
@@ -84,23 +80,16 @@ func (v value) flat() bool {
 	case v.kind == object:
 		return false
 	}
-	for _, item := range v.items {
-		if item.kind != scalar {
-			return false
-		}
-	}
-	return true
+	return v.allItems(scalar)
+}
+
+// allItems reports whether all items are of a kind.
+func (v value) allItems(kind json.Delim) bool {
+	return !slices.ContainsFunc(v.items, func(item value) bool { return item.kind != kind })
 }
 
 // table reports whether v is a list of objects.
-func (v value) table() bool {
-	for _, item := range v.items {
-		if item.kind != object {
-			return false
-		}
-	}
-	return v.kind == array && len(v.items) > 0
-}
+func (v value) table() bool { return v.kind == array && len(v.items) > 0 && v.allItems(object) }
 
 // inline is v on one line, except for the line breaks of a scalar.
 func (v value) inline() string {
@@ -125,10 +114,8 @@ func (v value) inline() string {
 
 // member is the member of that name, an empty value if there is none.
 func (v value) member(name string) value {
-	for i, n := range v.names {
-		if n == name {
-			return v.items[i]
-		}
+	if i := slices.Index(v.names, name); i >= 0 {
+		return v.items[i]
 	}
 	return value{}
 }

@@ -94,7 +94,7 @@ func (s *session) run(ctx context.Context) {
 	defer s.out.close()
 	defer func() {
 		if defect := recover(); defect != nil {
-			s.server.count.panics.Add(1)
+			s.server.count(&s.server.stats.Panics, 1)
 			logPanic(ctx, s.server.cfg.Log, "tcp", defect)
 		}
 	}()
@@ -148,7 +148,7 @@ func (s *session) read() endReason {
 // first call.
 func (s *session) failed(err error) {
 	if errors.Is(err, syscall.ETIMEDOUT) && s.out.abort() {
-		s.server.count.writeTimeouts.Add(1)
+		s.server.count(&s.server.stats.WriteTimeouts, 1)
 	}
 }
 
@@ -311,7 +311,7 @@ func (s *session) answerBatch() (more bool, end endReason) {
 	for {
 		pkt, ok := s.in.Next(wire.HeaderLen)
 		if !ok { // the stream cannot be parsed after it
-			s.server.count.shortFrames.Add(1)
+			s.server.count(&s.server.stats.ShortFrames, 1)
 			end = endShortFrame
 			break
 		}
@@ -324,7 +324,7 @@ func (s *session) answerBatch() (more bool, end endReason) {
 			break
 		}
 	}
-	s.server.count.queries.Add(uint64(s.framesRead - before))
+	s.server.count(&s.server.stats.Queries, s.framesRead-before)
 	done := time.Now()
 	k.worker.Flush(done)
 	whole = true
@@ -346,7 +346,7 @@ func (s *session) answerQuery(k *batchWorker, pkt []byte, now time.Time) bool {
 	case wire.Answered:
 		framed, ok := frame.Seal(out, at)
 		if !ok {
-			s.server.count.oversized.Add(1)
+			s.server.count(&s.server.stats.Oversized, 1)
 		}
 		k.out = framed
 		return len(k.out) >= maxGathered
@@ -363,12 +363,11 @@ func (s *session) answerQuery(k *batchWorker, pkt []byte, now time.Time) bool {
 
 // finish sends outstanding answers. run closes the connection afterwards.
 func (s *session) finish(end endReason) {
-	count := &s.server.count
 	switch end {
 	case endIdle:
-		count.idleClosed.Add(1)
+		s.server.count(&s.server.stats.IdleClosed, 1)
 	case endFrameTimeout:
-		count.slowClosed.Add(1)
+		s.server.count(&s.server.stats.SlowClosed, 1)
 	case endError, endShed:
 		return
 	default:
@@ -399,6 +398,6 @@ func (s *session) stop() {
 // cut ends the session at once. Any goroutine may call it.
 func (s *session) cut() {
 	if s.out.fail() {
-		s.server.count.drainCut.Add(1)
+		s.server.count(&s.server.stats.DrainCut, 1)
 	}
 }

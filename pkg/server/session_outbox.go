@@ -89,7 +89,7 @@ func (o *outbox) Reply(msg []byte, _ *wire.SendBatch) {
 	overflow := o.appendLocked(msg)
 	o.mu.Unlock()
 	if overflow && o.abort() {
-		o.server.count.overflows.Add(1)
+		o.server.count(&o.server.stats.Overflows, 1)
 	}
 	o.server.shedMemory()
 }
@@ -97,7 +97,7 @@ func (o *outbox) Reply(msg []byte, _ *wire.SendBatch) {
 // SendMessage implements [wire.Stream] for every miss of the session.
 func (o *outbox) SendMessage(msg []byte) bool {
 	if len(msg) > wire.MaxMessage {
-		o.server.count.oversized.Add(1)
+		o.server.count(&o.server.stats.Oversized, 1)
 		return false
 	}
 	o.mu.Lock()
@@ -105,7 +105,7 @@ func (o *outbox) SendMessage(msg []byte) bool {
 	sent := room && !o.closed && !o.appendLocked(msg)
 	o.mu.Unlock()
 	if !room && o.abort() {
-		o.server.count.writeTimeouts.Add(1)
+		o.server.count(&o.server.stats.WriteTimeouts, 1)
 	}
 	o.server.shedMemory()
 	return sent
@@ -147,7 +147,7 @@ func (o *outbox) appendLocked(msg []byte) (overflow bool) {
 	o.pending, ok = frame.Seal(append(frame.Open(o.pending), msg...), at)
 	o.countLocked()
 	if !ok {
-		o.server.count.oversized.Add(1)
+		o.server.count(&o.server.stats.Oversized, 1)
 		return false
 	}
 	if !o.writing && !o.sessionWaits {
@@ -289,7 +289,7 @@ func (o *outbox) writeAll(b []byte) bool {
 			continue
 		}
 		if o.abort() {
-			o.server.count.writeTimeouts.Add(1)
+			o.server.count(&o.server.stats.WriteTimeouts, 1)
 		}
 		return false
 	}
@@ -301,7 +301,7 @@ func (o *outbox) awaitMissSlot() bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if o.misses >= o.server.cfg.MaxPipeline {
-		o.server.count.stalls.Add(1)
+		o.server.count(&o.server.stats.Stalls, 1)
 		o.usage.add(kernelReceive)
 		defer o.usage.add(-kernelReceive)
 	}

@@ -295,7 +295,7 @@ func (t *TCP) shedMemory() {
 	defer m.shedding.Unlock()
 	for _, s := range t.table.largest(limit, limit-limit/4) {
 		if s.out.abort() {
-			t.count.shedMemory.Add(1)
+			t.count(&t.stats.ShedMemory, 1)
 		}
 		s.out.usage.reset() // at once, so that no other session is closed for this memory
 	}

@@ -55,8 +55,9 @@ type TCP struct {
 	listener    net.Listener
 	table       sessionTable
 	memory      sessionMemory
-	workers     sync.Pool // of *batchWorker
-	count       tcpCounters
+	workers     sync.Pool  // of *batchWorker
+	statsMu     sync.Mutex // guards stats; a leaf
+	stats       TCPStats
 	idleTimeout atomic.Int64   // ns
 	tasks       sync.WaitGroup // goroutines of the sessions, joined by Run
 	handover    handover
@@ -242,7 +243,7 @@ func (t *TCP) accept(ctx context.Context) error {
 		case errors.Is(err, net.ErrClosed):
 			return err
 		}
-		t.count.acceptErrors.Add(1)
+		t.count(&t.stats.AcceptErrors, 1)
 		if now := time.Now(); now.Sub(warned) >= acceptWarnInterval {
 			warned = now
 			t.cfg.Log.WarnContext(ctx, "tcp accept failed", "addr", t.Addr(), "err", err)
@@ -270,13 +271,13 @@ func (t *TCP) admit(ctx context.Context, conn net.Conn) {
 	}
 	switch {
 	case admitted:
-		t.count.accepted.Add(1)
+		t.count(&t.stats.Accepted, 1)
 		t.tasks.Go(func() { s.run(ctx) })
 		return
 	case full:
-		t.count.refusedSessions.Add(1)
+		t.count(&t.stats.RefusedSessions, 1)
 	default:
-		t.count.refusedPerClient.Add(1)
+		t.count(&t.stats.RefusedPerClient, 1)
 	}
 	_ = conn.Close()
 }
@@ -287,7 +288,7 @@ func (t *TCP) shed(client netip.Addr, own bool) bool {
 	if s == nil {
 		return false
 	}
-	t.count.shedIdle.Add(1)
+	t.count(&t.stats.ShedIdle, 1)
 	s.out.closeOrAbort()
 	return true
 }
@@ -315,35 +316,19 @@ type TCPStats struct {
 	Panics        uint64 // sessions ended by a panic in the handler
 }
 
-// tcpCounters are the atomic counters behind TCPStats.
-type tcpCounters struct {
-	accepted, queries                                         atomic.Uint64
-	refusedSessions, refusedPerClient, shedIdle, acceptErrors atomic.Uint64
-	idleClosed, slowClosed, shortFrames, writeTimeouts        atomic.Uint64
-	overflows, oversized, stalls, drainCut, panics            atomic.Uint64
-	shedMemory                                                atomic.Uint64
+// count adds n to a counter of t.stats.
+func (t *TCP) count(counter *uint64, n int) {
+	t.statsMu.Lock()
+	defer t.statsMu.Unlock()
+	*counter += uint64(n)
 }
 
 // Stats returns the counters. It may be called at any time from any goroutine.
 func (t *TCP) Stats() TCPStats {
-	c := &t.count
-	return TCPStats{
-		Open:             t.table.count(),
-		Accepted:         c.accepted.Load(),
-		Queries:          c.queries.Load(),
-		RefusedSessions:  c.refusedSessions.Load(),
-		RefusedPerClient: c.refusedPerClient.Load(),
-		ShedIdle:         c.shedIdle.Load(),
-		AcceptErrors:     c.acceptErrors.Load(),
-		IdleClosed:       c.idleClosed.Load(),
-		SlowClosed:       c.slowClosed.Load(),
-		ShortFrames:      c.shortFrames.Load(),
-		WriteTimeouts:    c.writeTimeouts.Load(),
-		Overflows:        c.overflows.Load(),
-		ShedMemory:       c.shedMemory.Load(),
-		Oversized:        c.oversized.Load(),
-		Stalls:           c.stalls.Load(),
-		DrainCut:         c.drainCut.Load(),
-		Panics:           c.panics.Load(),
-	}
+	open := t.table.count()
+	t.statsMu.Lock()
+	defer t.statsMu.Unlock()
+	stats := t.stats
+	stats.Open = open
+	return stats
 }
