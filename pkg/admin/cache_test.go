@@ -140,8 +140,9 @@ func TestWithoutCache(t *testing.T) {
 	}
 }
 
-// TestCacheAccess sends requests as clients on the node and elsewhere, and as a browser that another site directs here.
-func TestCacheAccess(t *testing.T) {
+// TestLocalPages sends requests for the pages of the cache and profiles as clients on the node and elsewhere, and as a
+// browser that another site directs here.
+func TestLocalPages(t *testing.T) {
 	t.Parallel()
 	type client struct {
 		name   string
@@ -160,6 +161,13 @@ func TestCacheAccess(t *testing.T) {
 		{name: "localhost", from: "127.0.0.1:4", host: "LocalHost:9253", get: 200, post: 200},
 		{name: "no host, HTTP/1.0", from: "127.0.0.1:4", get: 200, post: 200},
 		{name: "the node to its own address", from: "169.254.20.10:4", to: tcp("169.254.20.10:9253"), host: "169.254.20.10:9253", get: 200, post: 200},
+		{name: "another loopback address", from: "127.8.9.10:4", get: 200, post: 200},
+		{name: "loopback to a listener of both families", from: "[::ffff:127.0.0.1]:4", to: tcp("[::ffff:127.0.0.1]:9253"), get: 200, post: 200},
+		{name: "the node to its IPv6 address", from: "[fd00::10]:4", to: tcp("[fd00::10]:9253"), get: 200, post: 200},
+		{name: "a pod with IPv6", from: "[2001:db8::7]:4", to: tcp("[2001:db8::10]:9253"), get: 403, post: 403},
+		{name: "a pod, the listener's address unknown", from: "10.244.1.7:4", get: 403, post: 403},
+		{name: "not an address", from: "pipe", to: tcp("127.0.0.1:9253"), get: 403, post: 403},
+		{name: "no address", get: 403, post: 403},
 		{name: "a pod", from: "10.244.1.7:4", to: tcp("169.254.20.10:9253"), host: "169.254.20.10:9253", get: 403, post: 403},
 		{name: "a pod that claims another address", from: "10.244.1.7:4", to: tcp("10.0.0.1:9253"), host: "localhost", header: []string{"X-Forwarded-For", "127.0.0.1"}, get: 403, post: 403},
 		{name: "over the socket", from: "@", to: &net.UnixAddr{Name: "/run/x", Net: "unix"}, host: "any.name", get: 200, post: 200},
@@ -173,11 +181,15 @@ func TestCacheAccess(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
 			h := server(t, echoing).Handler()
-			for method, want := range map[string]int{http.MethodGet: tc.get, http.MethodPost: tc.post} {
-				path := "/cache/top"
-				if method == http.MethodPost {
-					path = "/cache/flush?all=1"
-				}
+			pages := map[string]int{
+				"POST /cache/flush?all=1": tc.post, "GET /cache/top": tc.get,
+				"GET /debug/pprof/": tc.get, "GET /debug/pprof/heap": tc.get, "GET /debug/pprof/cmdline": tc.get, "GET /debug/pprof/symbol": tc.get,
+			}
+			if tc.get != http.StatusOK {
+				pages["GET /debug/pprof/profile?seconds=1"], pages["GET /debug/pprof/trace?seconds=1"] = tc.get, tc.get
+			}
+			for page, want := range pages {
+				method, path, _ := strings.Cut(page, " ")
 				r := get(path, tc.header...)
 				r.Method, r.RemoteAddr, r.Host = method, tc.from, tc.host
 				if tc.to != nil {
@@ -185,10 +197,10 @@ func TestCacheAccess(t *testing.T) {
 				}
 				got := ask(h, r)
 				if got.Code != want {
-					t.Errorf("%s: %d, want %d", method, got.Code, want)
+					t.Errorf("%s: %d, want %d", page, got.Code, want)
 				}
 				if want == http.StatusForbidden && !strings.Contains(got.Body, "\nhint: ") {
-					t.Errorf("%s: %q, want a hint", method, got.Body)
+					t.Errorf("%s: %q, want a hint", page, got.Body)
 				}
 			}
 		})

@@ -35,7 +35,7 @@ func served(t *testing.T, c net.Conn, path string) int {
 // TestConnectionLimit fills the server with idle connections. The next client is still served: one idle connection is closed for it.
 func TestConnectionLimit(t *testing.T) {
 	t.Parallel()
-	const pod, other, node, loopback = "10.244.0.7", "10.244.0.8", "10.0.0.1", "127.0.0.1"
+	const pod, other, node, loopback = "10.244.0.7", "10.244.0.8", "192.0.2.53", "127.0.0.1"
 	for _, tc := range []struct {
 		name string
 		from func(i int) string // the clients of the idle connections

@@ -4,11 +4,9 @@ package admin_test
 
 import (
 	"bytes"
-	"context"
 	"errors"
 	"io"
 	"log/slog"
-	"net"
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
@@ -95,7 +93,7 @@ func TestNewRejects(t *testing.T) {
 }
 
 // TestHosts serves every page under addresses, localhost and the names of the configuration, and under no other name:
-// any site can point one here. See TestCacheAccess for the pages with a guard of their own.
+// any site can point one here. See TestLocalPages for the pages with a guard of their own.
 func TestHosts(t *testing.T) {
 	t.Parallel()
 	h := server(t, func(c *admin.Config) { c.Hosts = []string{"node-cache.example"} }).Handler()
@@ -219,54 +217,6 @@ func TestProfiles(t *testing.T) {
 		if got := ask(h, get("/debug/pprof/"+name)); got.Code != 200 || got.Body == "" {
 			t.Errorf("%s: %d with %d bytes, want a profile", name, got.Code, len(got.Body))
 		}
-	}
-}
-
-// TestProfilesAreLocal requests profiles from the node and from elsewhere. A profile reveals much about the process, and
-// may take long.
-func TestProfilesAreLocal(t *testing.T) {
-	t.Parallel()
-	for _, tc := range []struct {
-		name             string
-		client, listener string // empty: not known
-		want             int
-	}{
-		{"loopback", "127.0.0.1:40000", "127.0.0.1:9253", 200},
-		{"another loopback address", "127.8.9.10:40000", "", 200},
-		{"IPv6 loopback", "[::1]:40000", "[::1]:9253", 200},
-		{"loopback to a listener of both families", "[::ffff:127.0.0.1]:40000", "[::ffff:127.0.0.1]:9253", 200},
-		{"the node to its link-local address", "169.254.20.10:40000", "169.254.20.10:9253", 200},
-		{"the node to its IPv6 address", "[fd00::10]:40000", "[fd00::10]:9253", 200},
-		{"a pod", "10.244.1.7:40000", "10.96.0.10:9253", 403},
-		{"a pod with IPv6", "[2001:db8::7]:40000", "[2001:db8::10]:9253", 403},
-		{"a pod, the listener's address unknown", "10.244.1.7:40000", "", 403},
-		{"not an address", "pipe", "127.0.0.1:9253", 403},
-		{"no address", "", "", 403},
-	} {
-		t.Run(tc.name, func(t *testing.T) {
-			t.Parallel()
-			h := server(t, nil).Handler()
-			paths := []string{"", "heap", "cmdline", "symbol"}
-			if tc.want != 200 {
-				paths = append(paths, "profile?seconds=1", "trace?seconds=1")
-			}
-			for _, path := range paths {
-				r := get("/debug/pprof/" + path)
-				r.RemoteAddr = tc.client
-				r.Header.Set("X-Forwarded-For", "127.0.0.1")
-				if tc.listener != "" {
-					local := net.TCPAddrFromAddrPort(netip.MustParseAddrPort(tc.listener))
-					r = r.WithContext(context.WithValue(r.Context(), http.LocalAddrContextKey, local))
-				}
-				got := ask(h, r)
-				if got.Code != tc.want {
-					t.Errorf("%q: %d, want %d", path, got.Code, tc.want)
-				}
-				if tc.want == 403 && !strings.Contains(got.Body, "\nhint: ") {
-					t.Errorf("%q: %q, want a hint", path, got.Body)
-				}
-			}
-		})
 	}
 }
 

@@ -8,41 +8,18 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/netip"
 	"strings"
-	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/nodecache/node-cache/pkg/admin"
+	"github.com/nodecache/node-cache/pkg/server/servertest"
 )
 
-// A pipes is a listener whose connections are pipes, so that time can be virtual.
-type pipes struct {
-	backlog chan net.Conn
-	once    sync.Once
-	closed  chan struct{}
-}
-
-func newPipes() *pipes {
-	return &pipes{backlog: make(chan net.Conn), closed: make(chan struct{})}
-}
-
-func (p *pipes) Accept() (net.Conn, error) {
-	select {
-	case c := <-p.backlog:
-		return c, nil
-	case <-p.closed:
-		return nil, net.ErrClosed
-	}
-}
-
-func (p *pipes) Close() error {
-	p.once.Do(func() { close(p.closed) })
-	return nil
-}
-
-func (p *pipes) Addr() net.Addr { return &net.TCPAddr{} }
+// pipes is a listener in memory, so that time can be virtual.
+type pipes struct{ *servertest.Listener }
 
 func (p *pipes) dial(t *testing.T) net.Conn {
 	t.Helper()
@@ -51,21 +28,13 @@ func (p *pipes) dial(t *testing.T) net.Conn {
 
 func (p *pipes) dialFrom(t *testing.T, client string) net.Conn {
 	t.Helper()
-	near, far := net.Pipe()
-	p.backlog <- visitor{far, &net.TCPAddr{IP: net.ParseIP(client), Port: 40000}}
+	near, err := p.Dial(netip.AddrPortFrom(netip.MustParseAddr(client), 40000))
+	if err != nil {
+		t.Fatal(err)
+	}
 	t.Cleanup(func() { _ = near.Close() })
 	return near
 }
-
-// A visitor is a connection to 10.0.0.1.
-type visitor struct {
-	net.Conn
-	client net.Addr
-}
-
-func (v visitor) RemoteAddr() net.Addr { return v.client }
-
-func (visitor) LocalAddr() net.Addr { return &net.TCPAddr{IP: net.IPv4(10, 0, 0, 1), Port: 9253} }
 
 // request writes a request and leaves the reply to be read.
 func request(t *testing.T, c net.Conn, path string) {
@@ -98,7 +67,7 @@ func closedAfter(t *testing.T, c net.Conn) time.Duration {
 func serve(t *testing.T, change func(*admin.Config), test func(t *testing.T, s *admin.Server, l *pipes)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		s, l := server(t, change), newPipes()
+		s, l := server(t, change), &pipes{servertest.NewListener()}
 		s.Use(l)
 		stop := run(t, s)
 		test(t, s, l)
@@ -188,7 +157,7 @@ func TestRunWaitsForRequests(t *testing.T) {
 						return nil
 					}
 				})
-				l := newPipes()
+				l := &pipes{servertest.NewListener()}
 				s.Use(l)
 				stop := run(t, s)
 				c := l.dial(t)
@@ -225,7 +194,7 @@ func TestStopEndsLongRequests(t *testing.T) {
 				_, _ = io.WriteString(w, "so far")
 			})
 		})
-		l := newPipes()
+		l := &pipes{servertest.NewListener()}
 		s.Use(l)
 		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 		defer cancel()

@@ -110,6 +110,7 @@ func TestPathTaken(t *testing.T) {
 		{name: "a file", make: func(path string) error { return os.WriteFile(path, nil, 0o600) }, want: unixsock.ErrNotSocket},
 		{name: "a folder", make: func(path string) error { return os.Mkdir(path, 0o700) }, want: unixsock.ErrNotSocket},
 		{name: "a link to nowhere", make: func(path string) error { return os.Symlink("nowhere", path) }, want: unixsock.ErrNotSocket},
+		{name: "a socket whose owner accepts nothing", make: fullBacklog, want: unixsock.ErrInUse},
 		{name: "no folder", make: func(path string) error { return os.Remove(filepath.Dir(path)) }, want: fs.ErrNotExist},
 	} {
 		dir := folder(t)
@@ -125,6 +126,21 @@ func TestPathTaken(t *testing.T) {
 			t.Errorf("%s: it was removed", tt.name)
 		}
 	}
+}
+
+// fullBacklog makes a socket whose backlog is full, so that another connection would wait.
+func fullBacklog(path string) error {
+	fd, err := syscall.Socket(syscall.AF_UNIX, syscall.SOCK_STREAM, 0)
+	if err != nil {
+		return err
+	}
+	err = errors.Join(syscall.Bind(fd, &syscall.SockaddrUnix{Name: path}), syscall.Listen(fd, 0))
+	for range 2 {
+		if _, dialErr := net.Dial("unix", path); dialErr != nil {
+			break
+		}
+	}
+	return err
 }
 
 // TestStaleTemporary removes the remains of a process that was killed between the creation of its socket and the rename.
