@@ -81,38 +81,3 @@ func took(t *testing.T, u *UDP) (counts []int) {
 	}
 	return counts
 }
-
-// BenchmarkSelector compares what a datagram costs with the kernel's own choice of a socket and with the selector's.
-func BenchmarkSelector(b *testing.B) {
-	for _, selects := range []bool{false, true} {
-		b.Run(map[bool]string{false: "kernel", true: "selector"}[selects], func(b *testing.B) {
-			u, err := NewUDP(UDPConfig{Addr: netip.MustParseAddrPort("127.0.0.1:0"), Handler: noWorkers{}, Readers: 2})
-			if err != nil {
-				b.Fatal(err)
-			}
-			if err := u.Listen(b.Context()); err != nil {
-				b.Fatal(err)
-			}
-			b.Cleanup(u.Close)
-			if !selects {
-				err := control(u.sockets()[0].raw, func(fd int) error {
-					return unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_DETACH_REUSEPORT_BPF, 0)
-				})
-				if err != nil {
-					b.Fatal(err)
-				}
-			}
-			c, err := net.DialUDP("udp", nil, net.UDPAddrFromAddrPort(u.Addr()))
-			if err != nil {
-				b.Fatal(err)
-			}
-			b.Cleanup(func() { _ = c.Close() })
-			query := make([]byte, 40)
-			for b.Loop() { // what does not fit into the buffer is dropped behind the choice
-				if _, err := c.Write(query); err != nil {
-					b.Fatal(err)
-				}
-			}
-		})
-	}
-}

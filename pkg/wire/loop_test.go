@@ -29,7 +29,7 @@ func TestLoopName(t *testing.T) {
 			for i := range nonce {
 				nonce[i] = byte(i)
 			}
-			got := wire.AppendLoopName(nil, nonce, canonical(t, tt.zone))
+			got := wire.AppendLoopName(nil, nonce, packed(t, tt.zone))
 			if tt.want == "" {
 				if len(got) > 0 {
 					t.Errorf("got %x, want no name", got)
@@ -67,7 +67,7 @@ func TestIsLoopName(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			if got := wire.IsLoopName(canonical(t, tt.text)); got != tt.want {
+			if got := wire.IsLoopName(packed(t, tt.text)); got != tt.want {
 				t.Errorf("IsLoopName is %v, want %v", got, tt.want)
 			}
 		})
@@ -75,15 +75,4 @@ func TestIsLoopName(t *testing.T) {
 	if wire.IsLoopName(nil) || wire.IsLoopName(bytes.Repeat([]byte{32}, 48)) {
 		t.Error("bytes that are no name are taken for one")
 	}
-}
-
-// canonical is the wire form of a name in lower case.
-func canonical(t *testing.T, name string) []byte {
-	t.Helper()
-	buf := make([]byte, 256)
-	n, err := dns.PackDomainName(name, buf, 0, nil, false)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return buf[:n]
 }
