@@ -131,9 +131,8 @@ func (f *sourceFlags) options(o *agent.Options) error {
 	case f.lastGood != "" && !f.given():
 		return &usageError{errors.New("--last-good is for a configuration that may go bad: --config or --config-map is missing")}
 	}
-	o.File = f.file
-	o.Source = agent.Source{
-		Kubeconfig: f.kubeconfig, KubeDNS: f.kubeDNS, LastGood: f.lastGood,
+	o.Source = source.Config{
+		File: f.file, Kubeconfig: f.kubeconfig, KubeDNS: f.kubeDNS, LastGood: f.lastGood,
 		Pod: source.Pod{
 			Namespace: os.Getenv("POD_NAMESPACE"), Name: os.Getenv("POD_NAME"), UID: os.Getenv("POD_UID"),
 			Node: os.Getenv("NODE_NAME"),

@@ -61,7 +61,7 @@ func TestSourceOptions(t *testing.T) {
 	if err := f.options(&got); err != nil {
 		t.Fatal(err)
 	}
-	want := agent.Source{
+	want := source.Config{
 		ConfigMap:  source.Object{Namespace: "kube-system", Name: "node-cache"},
 		Kubeconfig: "k", KubeDNS: "d", LastGood: "l",
 		Pod: source.Pod{Namespace: "kube-system", Name: "node-cache-x1", UID: "0ca1", Node: "node-1"},

@@ -22,6 +22,7 @@ import (
 	"github.com/nodecache/node-cache/internal/proctest"
 	"github.com/nodecache/node-cache/pkg/agent"
 	"github.com/nodecache/node-cache/pkg/config"
+	"github.com/nodecache/node-cache/pkg/source"
 	"github.com/nodecache/node-cache/pkg/status"
 	"github.com/nodecache/node-cache/pkg/upstream/upstreamtest"
 )
@@ -147,7 +148,7 @@ func TestFollowsTheFile(t *testing.T) {
 	}
 	write(text)
 	log := &journal{}
-	a, _ := start(t, agent.Options{File: path, Log: log})
+	a, _ := start(t, agent.Options{Source: source.Config{File: path}, Log: log})
 	if got := ask(t, a, "udp", "www.test.").Answer[0].(*dns.A).A.String(); got != "192.0.2.1" {
 		t.Fatalf("before: %s", got)
 	}

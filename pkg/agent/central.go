@@ -3,13 +3,9 @@
 package agent
 
 import (
-	"cmp"
-	"context"
 	"errors"
 	"iter"
 	"net/netip"
-	"os"
-	"reflect"
 	"slices"
 	"strconv"
 	"strings"
@@ -20,7 +16,6 @@ import (
 	"golang.org/x/time/rate"
 
 	"github.com/nodecache/node-cache/pkg/config"
-	"github.com/nodecache/node-cache/pkg/resolve"
 	"github.com/nodecache/node-cache/pkg/status"
 	"github.com/nodecache/node-cache/pkg/upstream"
 	"github.com/nodecache/node-cache/pkg/watch"
@@ -61,10 +56,11 @@ func (n *centralEndpoints) setZone(zone string) {
 	}
 }
 
+// setLocked marks an endpoint as far if it is known to be in another zone.
 func (n *centralEndpoints) setLocked() {
 	ready := make([]upstream.Server, 0, len(n.ready))
 	for _, s := range n.ready {
-		ready = append(ready, upstream.Server{Addr: s.Addr, Far: far(s, n.zone)})
+		ready = append(ready, upstream.Server{Addr: s.Addr, Far: n.zone != "" && s.Zone != "" && s.Zone != n.zone})
 	}
 	own := make([]upstream.Server, 0, len(n.own))
 	for _, addr := range n.own {
@@ -73,8 +69,15 @@ func (n *centralEndpoints) setLocked() {
 	n.endpoints.Set(ready, own)
 }
 
-// far reports whether an endpoint is known to be in another zone.
-func far(s watch.Server, zone string) bool { return zone != "" && s.Zone != "" && s.Zone != zone }
+// confirmed returns the endpoints and the service's own addresses as the watch reported them, none before.
+func (n *centralEndpoints) confirmed() (ready, own []netip.AddrPort) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if !n.restoredAt.IsZero() {
+		return nil, nil
+	}
+	return addresses(n.ready), slices.Clone(n.own)
+}
 
 // addresses returns the addresses of servers, in their order.
 func addresses(servers []watch.Server) []netip.AddrPort {
@@ -85,28 +88,31 @@ func addresses(servers []watch.Server) []netip.AddrPort {
 	return list
 }
 
-// centralVersion is the version of the records of dumpCentral. The records are text: the service's name, the
-// age of the data in ns, and then addresses. An endpoint's address is followed by a space and its topology
-// zone; a service address stands alone.
+// centralVersion is the version of the records of dump. The records are text: the scope, the age of the data
+// in ns, and then addresses. An endpoint's address is followed by a space and its topology zone; a service
+// address stands alone.
 const centralVersion = 1
 
 var errCentral = errors.New("invalid record")
 
-// dumpCentral emits the last known addresses of the central resolver's service, nothing if there are none.
-func dumpCentral(r *generation, now time.Time, emit func([]byte) error) error {
-	if r.cluster.centralEndpoints == nil {
-		return nil
+// dump emits the latest endpoints, nothing if there are none. The scope names the service and its cluster.
+// Endpoints that the watch has confirmed have the age zero.
+func (n *centralEndpoints) dump(scope string, now time.Time, emit func([]byte) error) error {
+	n.mu.Lock()
+	known, age := n.known, time.Duration(0)
+	if !n.restoredAt.IsZero() {
+		age = max(0, now.Sub(n.restoredAt))
 	}
-	ready, own, age, known := r.cluster.centralEndpoints.lastKnown(now)
-	if !known {
-		return nil
-	}
-	records := []string{centralScope(r), strconv.FormatInt(int64(age), 10)}
-	for _, s := range ready {
+	records := []string{scope, strconv.FormatInt(int64(age), 10)}
+	for _, s := range n.ready {
 		records = append(records, s.Addr.String()+" "+s.Zone)
 	}
-	for _, addr := range own {
+	for _, addr := range n.own {
 		records = append(records, addr.String())
+	}
+	n.mu.Unlock()
+	if !known {
+		return nil
 	}
 	for _, record := range records {
 		if err := emit([]byte(record)); err != nil {
@@ -116,22 +122,15 @@ func dumpCentral(r *generation, now time.Time, emit func([]byte) error) error {
 	return nil
 }
 
-// centralScope names the service and its cluster.
-func centralScope(r *generation) string {
-	c := &r.config.Cluster
-	return c.Central.Service.String() + " of " + r.cluster.sourceName(c)
-}
-
-// readCentral reads the records of dumpCentral. The returned function makes the central resolver's pool use
-// them until the watch reports endpoints. It does nothing if the records are of another service or older than
-// most.
-func readCentral(r *generation, records iter.Seq[[]byte], passed, most time.Duration, now time.Time) (use func(), err error) {
+// read reads the records of dump. The returned function makes the central resolver's pool use them until the
+// watch reports endpoints. It does nothing if the records are of another scope or older than most.
+func (n *centralEndpoints) read(scope string, records iter.Seq[[]byte], passed, most time.Duration, now time.Time) (use func(), err error) {
 	use = func() {}
 	lines := make([]string, 0, 8)
 	for record := range records {
 		lines = append(lines, string(record))
 	}
-	if len(lines) == 0 || r.cluster.centralEndpoints == nil || lines[0] != centralScope(r) {
+	if len(lines) == 0 || lines[0] != scope {
 		return use, nil
 	}
 	if len(lines) == 1 {
@@ -158,17 +157,7 @@ func readCentral(r *generation, records iter.Seq[[]byte], passed, most time.Dura
 	if time.Duration(age) > most-passed {
 		return use, nil
 	}
-	return func() { r.cluster.centralEndpoints.restore(ready, own, now.Add(-time.Duration(age)-passed)) }, nil
-}
-
-// lastKnown returns the latest endpoints and their age. The age is zero once the watch has confirmed them.
-func (n *centralEndpoints) lastKnown(now time.Time) (ready []watch.Server, own []netip.AddrPort, age time.Duration, known bool) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	if !n.restoredAt.IsZero() {
-		age = max(0, now.Sub(n.restoredAt))
-	}
-	return slices.Clone(n.ready), slices.Clone(n.own), age, n.known
+	return func() { n.restore(ready, own, now.Add(-time.Duration(age)-passed)) }, nil
 }
 
 // restore stores the endpoints of a snapshot, unless the watch has reported some.
@@ -180,59 +169,6 @@ func (n *centralEndpoints) restore(ready []watch.Server, own []netip.AddrPort, s
 	}
 	n.known, n.ready, n.own, n.restoredAt = true, ready, own, since
 	n.setLocked()
-}
-
-// topologyZone returns the zone of this node, "" if it is unknown.
-func (c *cluster) topologyZone(setting string) string {
-	if setting != "auto" {
-		return setting
-	}
-	if learned := c.nodeZone.Load(); learned != nil {
-		return *learned
-	}
-	return os.Getenv("NODE_ZONE")
-}
-
-// The API server is asked for this node's topology zone at these intervals. The wait doubles because a
-// missing permission is rarely granted soon, and clusters have many nodes.
-const (
-	zoneRetry      = 30 * time.Second
-	zoneRetryLimit = 16 * time.Minute // after doubling
-)
-
-// watchNodeZone asks the API server for this node's topology zone until it is known. Then the zone and the
-// choice of central endpoints use it.
-func (a *Agent) watchNodeZone(ctx context.Context) {
-	for wait := zoneRetry; ; {
-		r := a.running.Load()
-		if w, ok := r.zoneWatch(); ok {
-			name, err := w.NodeZone(ctx)
-			if err == nil {
-				r.cluster.nodeZone.Store(&name)
-				a.log.InfoContext(ctx, "topology zone found", "zone", cmp.Or(name, "none"))
-				_, _ = a.request(ctx, &request{replan: true}) // an error is logged
-				wait = zoneRetry
-			} else {
-				a.log.DebugContext(ctx, "reading topology zone failed", "err", err)
-				wait = min(2*wait, zoneRetryLimit)
-			}
-		}
-		select {
-		case <-ctx.Done():
-			return
-		case <-time.After(wait):
-		}
-	}
-}
-
-// zoneWatch returns the watch that can read this node's topology zone, if the zone is needed.
-func (r *generation) zoneWatch() (*watch.Watch, bool) {
-	c := r.cluster
-	if r.config.Cluster.NodeZone != "auto" || os.Getenv("NODE_ZONE") != "" || os.Getenv("NODE_NAME") == "" {
-		return nil, false
-	}
-	w, ok := c.source.(*watch.Watch)
-	return w, ok && c.nodeZone.Load() == nil && (c.store != nil || c.central != nil && c.centralEndpoints != nil)
 }
 
 // Every node asks the same few servers, which may have failed together with the upstreams.
@@ -252,58 +188,28 @@ type fallbackPool struct {
 	retries  *rate.Limiter // applies after fallbackFailures
 }
 
-// fallbackFor returns the pool of intercept.fallback: old's if its servers are the same, nil if no route uses
-// it or no server is known.
-func (a *Agent) fallbackFor(r, old *generation) (*fallbackPool, error) {
-	cfg := &r.config
-	var c upstream.Config
+// newFallback returns the pool of intercept.fallback, nil if no server is known. The endpoints are those of the
+// central resolver's service; nil: not watched.
+func (b *builder) newFallback(cfg *config.Config, endpoints *upstream.Endpoints) (*fallbackPool, error) {
+	c := b.poolConfig(cfg, []byte{0}, status.FallbackZone)
 	f := &fallbackPool{retries: rate.NewLimiter(fallbackRetries, 1)}
 	switch {
-	case slices.IndexFunc(cfg.Forward, func(r config.Route) bool { return !r.NoFallback }) < 0:
-		return nil, nil //nolint:nilnil // no fallback is no mistake
 	case !cfg.Intercept.Fallback.Central:
-		for _, addr := range cfg.Intercept.Fallback.Addresses {
-			c.Targets = append(c.Targets, upstream.Target{Network: "tcp", Addr: addr})
-		}
-	case r.cluster.endpoints != nil:
-		c.Endpoints, f.service = r.cluster.endpoints, cfg.Cluster.Central.Service.String()
+		c.Targets = tcpTargets(cfg.Intercept.Fallback.Addresses)
+	case endpoints != nil:
+		c.Endpoints, f.service = endpoints, cfg.Cluster.Central.Service.String()
 	default:
-		for _, addr := range cfg.Cluster.Central.Addresses {
-			c.Targets = append(c.Targets, upstream.Target{Network: "tcp", Addr: addr})
-		}
+		c.Targets = tcpTargets(cfg.Cluster.Central.Addresses)
 	}
 	if c.Endpoints == nil && len(c.Targets) == 0 {
-		return nil, nil //nolint:nilnil // likewise
+		return nil, nil //nolint:nilnil // no fallback is no mistake
 	}
-	if old.fallback != nil && sameFallback(r, old) {
-		return old.fallback, nil
-	}
-	c.LoopDetector, c.Zone, c.Dial, c.Mark, c.Log = a.loops, []byte{0}, a.options.Dial, mark(cfg), a.log.With("zone", status.FallbackZone)
-	listen := cfg.Listen
-	c.Self = func(addr netip.AddrPort) bool { return isOwnListener(addr, listen) }
 	var err error
 	f.Pool, err = upstream.New(c)
 	if errors.Is(err, upstream.ErrNoUpstream) {
 		return nil, nil //nolint:nilnil // likewise
 	}
 	return f, err
-}
-
-// sameFallback reports whether old's fallback asks the same servers as r's.
-func sameFallback(r, old *generation) bool {
-	return reflect.DeepEqual(r.config.Intercept.Fallback, old.config.Intercept.Fallback) &&
-		reflect.DeepEqual(r.config.Cluster.Central, old.config.Cluster.Central) && r.cluster.endpoints == old.cluster.endpoints
-}
-
-// upstreamOf returns the upstream of a route: its pool, and the fallback while all of the pool's upstreams are
-// down. A route over TLS has no fallback: an attacker who cuts connections must not get the queries in plain
-// text.
-func (r *generation) upstreamOf(route route) resolve.Asker {
-	encrypted := func(to config.Target) bool { return to.Kind == config.TLS || to.Kind == config.HTTPS }
-	if r.fallback == nil || route.NoFallback || slices.ContainsFunc(route.To, encrypted) {
-		return route.pool
-	}
-	return &backedPool{Pool: route.pool, fallback: r.fallback}
 }
 
 // A backedPool is a route's pool with a fallback.

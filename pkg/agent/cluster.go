@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"net"
 	"net/netip"
 	"os"
 	"slices"
@@ -30,48 +31,55 @@ type clusterSource interface {
 	Stats() watch.Stats
 }
 
-// A cluster is the agent's knowledge of its Kubernetes cluster, and the central resolver for the rest. It
-// survives a reload that does not change its settings. Without a cluster it is zero.
+// A cluster is the agent's knowledge of its Kubernetes cluster, and the central resolver for the rest. Without a
+// cluster it is zero.
 type cluster struct {
-	domain           []byte                        // canonical wire form
-	store            *zone.Store                   // nil: this process answers no cluster names
-	events           *zone.Store                   // its changes purge answers: store, or a store of services only; nil: none
-	source           clusterSource                 // nil: nothing of the cluster is watched
-	endpoints        *upstream.Endpoints           // of the central resolver's service; nil: not watched
-	centralEndpoints *centralEndpoints             // fills endpoints; nil if endpoints is
-	service          *atomic.Pointer[serviceState] // set with endpoints
-	central          *upstream.Pool                // nil: there is no central resolver
+	domain           []byte                   // canonical wire form
+	owner            func(name []byte) []byte // the owner whose changes invalidate a name's answer; nil: no changes are watched
+	store            *zone.Store              // nil: this process answers no cluster names
+	events           *zone.Store              // its changes purge answers: store, or a store of services only; nil: none
+	source           clusterSource            // nil: nothing of the cluster is watched
+	endpoints        *upstream.Endpoints      // of the central resolver's service; nil: not watched
+	centralEndpoints *centralEndpoints        // fills endpoints; nil if endpoints is
+	central          *upstream.Pool           // nil: there is no central resolver
+	centralZones     [][]byte                 // that central answers, in canonical wire form
 	nodeZone         *atomic.Pointer[string]
 }
 
-// clusterFor returns the cluster of cfg and reuses unchanged parts of old's.
-func (a *Agent) clusterFor(cfg *config.Config, old *generation) (*cluster, error) {
+// newCluster returns the cluster of cfg. It reuses the source of old and what that fills, and the central pool,
+// if their keys are the same.
+func (b *builder) newCluster(cfg *config.Config, old *cluster, oldConfig *config.Config) (*cluster, error) {
 	if cfg.Cluster.Resolver == config.ResolverNone && !interceptNeedsService(cfg) {
 		return new(cluster), nil
 	}
-	c := &cluster{nodeZone: new(atomic.Pointer[string]), service: new(atomic.Pointer[serviceState])}
-	var err error
-	if c.domain, err = wireName(cfg.ClusterDomain); err != nil {
+	domain, err := wireName(cfg.ClusterDomain)
+	if err != nil {
 		return nil, err
 	}
-	kept := old.cluster.domain != nil
-	if kept && sameSource(&cfg.Cluster, &old.config.Cluster) {
-		c.store, c.source, c.nodeZone = old.cluster.store, old.cluster.source, old.cluster.nodeZone
-		c.events = old.cluster.events
-		c.endpoints, c.centralEndpoints, c.service = old.cluster.endpoints, old.cluster.centralEndpoints, old.cluster.service
-	} else if err := a.makeSource(c, &cfg.Cluster); err != nil {
+	c := &cluster{domain: domain, nodeZone: new(atomic.Pointer[string])}
+	kept := old.domain != nil
+	if kept && sameSource(&cfg.Cluster, &oldConfig.Cluster) {
+		*c = *old
+		c.domain, c.central, c.centralZones = domain, nil, nil
+	} else if err := b.makeSource(c, &cfg.Cluster); err != nil {
 		return nil, err
+	}
+	if c.events != nil {
+		c.owner = func(name []byte) []byte { return zone.Owner(name, domain) }
 	}
 	switch {
 	case !cfg.Cluster.Central.IsSet(), cfg.Cluster.Resolver == config.ResolverNone:
-	case kept && c.endpoints == old.cluster.endpoints && sameCentral(&cfg.Cluster.Central, &old.config.Cluster.Central):
-		c.central = old.cluster.central
+	case kept && c.endpoints == old.endpoints && sameCentral(&cfg.Cluster.Central, &oldConfig.Cluster.Central):
+		c.central = old.central
 	default:
-		if err := a.makeCentral(c, cfg); err != nil {
+		if err := b.makeCentral(c, cfg); err != nil {
 			return nil, err
 		}
 	}
-	return c, nil
+	if c.central != nil {
+		c.centralZones, err = c.zonesOfCentral(cfg)
+	}
+	return c, err
 }
 
 // sameSource reports whether two configurations select the same objects from the same source.
@@ -89,9 +97,9 @@ func sameCentral(a, b *config.Central) bool {
 }
 
 // makeSource sets c's source and the store that it fills, if they are needed.
-func (a *Agent) makeSource(c *cluster, cfg *config.Cluster) (err error) {
-	follow := a.watchCentral(c, cfg.Central.Service)
-	a.makeStore(c, cfg)
+func (b *builder) makeSource(c *cluster, cfg *config.Cluster) (err error) {
+	follow := b.watchCentral(c, cfg.Central.Service)
+	b.makeStore(c, cfg)
 	if c.events == nil && follow == nil {
 		return nil
 	}
@@ -105,9 +113,9 @@ func (a *Agent) makeSource(c *cluster, cfg *config.Cluster) (err error) {
 		Kubeconfig: cfg.Kubeconfig, Folder: cfg.Manifests, Store: c.events, ServiceWatch: follow,
 		Endpoints: endpoints, Pods: cfg.Pods == config.PodsVerified, ServicesOnly: slim,
 		Namespaces: cfg.Namespaces, ServiceSelector: cfg.ServiceSelector, NamespaceSelector: cfg.NamespaceSelector,
-		StaleAfter: cfg.StaleAfter, MaxList: a.memory.share.Load().list(), NodeName: os.Getenv("NODE_NAME"),
-		UserAgent: "node-cache/" + a.options.Version,
-		Log:       a.log, Now: time.Now,
+		StaleAfter: cfg.StaleAfter, MaxList: b.memory.share.Load().list(), NodeName: os.Getenv("NODE_NAME"),
+		UserAgent: "node-cache/" + b.version,
+		Log:       b.log, Now: time.Now,
 	}
 	if cfg.Manifests != "" {
 		c.source, err = watch.NewManifests(source)
@@ -118,30 +126,23 @@ func (a *Agent) makeSource(c *cluster, cfg *config.Cluster) (err error) {
 }
 
 // watchCentral returns the watch of the central resolver's service.
-func (a *Agent) watchCentral(c *cluster, service config.ServiceName) *watch.ServiceWatch {
+func (b *builder) watchCentral(c *cluster, service config.ServiceName) *watch.ServiceWatch {
 	if service == (config.ServiceName{}) {
 		return nil
 	}
 	c.endpoints = new(upstream.Endpoints)
 	c.centralEndpoints = &centralEndpoints{endpoints: c.endpoints}
-	log := a.log.With("service", service.String())
+	log := b.log.With("service", service.String())
 	return &watch.ServiceWatch{
 		Namespace: service.Namespace,
 		Service:   service.Name,
 		Changed: func(servers []watch.Server, own []netip.AddrPort) {
 			c.centralEndpoints.set(servers, own)
+			b.targetChanged()
 			ready := addresses(servers)
-			c.service.Store(&serviceState{ready: ready, own: slices.Clone(own)})
-			a.node.TargetChanged()
 			log.Info("central endpoints updated", "count", len(ready), "ready", ready[:min(len(ready), maxLogged)], "service_addresses", own)
 		},
 	}
-}
-
-// serviceState is the last reported state of the central resolver's service.
-type serviceState struct {
-	ready []netip.AddrPort // endpoints
-	own   []netip.AddrPort // the service's own addresses
 }
 
 // interceptNeedsService reports whether the interception needs the central resolver's service even if no
@@ -155,18 +156,11 @@ func interceptNeedsService(cfg *config.Config) bool {
 // maxLogged bounds the endpoints in one log line: a large service may change often.
 const maxLogged = 16
 
-func (a *Agent) makeCentral(c *cluster, cfg *config.Config) (err error) {
-	targets := make([]upstream.Target, 0, len(cfg.Cluster.Central.Addresses))
-	for _, addr := range cfg.Cluster.Central.Addresses {
-		targets = append(targets, upstream.Target{Network: "tcp", Addr: addr})
-	}
-	c.central, err = upstream.New(upstream.Config{
-		LoopDetector: a.loops, Zone: c.domain,
-		Targets: targets, Endpoints: c.endpoints, Connections: cfg.Cluster.Central.Connections,
-		Dial: a.options.Dial, Mark: mark(cfg),
-		Log:  a.log.With("zone", cfg.ClusterDomain),
-		Self: func(addr netip.AddrPort) bool { return isOwnListener(addr, cfg.Listen) },
-	})
+func (b *builder) makeCentral(c *cluster, cfg *config.Config) (err error) {
+	pool := b.poolConfig(cfg, c.domain, cfg.ClusterDomain)
+	pool.Targets, pool.Endpoints = tcpTargets(cfg.Cluster.Central.Addresses), c.endpoints
+	pool.Connections = cfg.Cluster.Central.Connections
+	c.central, err = upstream.New(pool)
 	if errors.Is(err, upstream.ErrNoUpstream) {
 		return &status.HintError{
 			Err:  fmt.Errorf("cluster.central.addresses: %w", err),
@@ -197,11 +191,8 @@ func sourceProblem(err error, kubeconfig string) error {
 	return &status.HintError{Err: fmt.Errorf("cluster: %w", err), Hint: hint}
 }
 
-// newZone returns the zone as cfg configures it; nil if another server answers cluster names.
+// newZone returns the zone that cfg makes of the store.
 func (c *cluster) newZone(cfg *config.Config) (*zone.Zone, error) {
-	if c.store == nil {
-		return nil, nil //nolint:nilnil // the zone is optional
-	}
 	settings := zone.Config{
 		Store: c.store, Domain: cfg.ClusterDomain, TTL: cfg.Cluster.TTL,
 		Pods: map[string]zone.PodMode{
@@ -251,22 +242,24 @@ func nameservers(listen []netip.Addr) []netip.Addr {
 	return own
 }
 
-// centralRoutes returns the zones that the central resolver answers, except those with a configured route.
-func (c *cluster) centralRoutes(cfg *config.Config) []string {
-	if c.central == nil {
-		return nil
-	}
-	zones := []string{cfg.ClusterDomain}
+// zonesOfCentral returns the zones that the central resolver answers.
+func (c *cluster) zonesOfCentral(cfg *config.Config) (zones [][]byte, err error) {
+	names := []string{cfg.ClusterDomain}
 	if len(cfg.Cluster.Ranges) == 0 && c.store == nil {
-		zones = append(zones, "in-addr.arpa.", "ip6.arpa.")
+		names = append(names, "in-addr.arpa.", "ip6.arpa.")
 	}
 	for _, prefix := range cfg.Cluster.Ranges {
-		zones = append(zones, reverseZones(prefix)...)
+		names = append(names, reverseZones(prefix)...)
 	}
-	slices.Sort(zones)
-	return slices.DeleteFunc(slices.Compact(zones), func(z string) bool {
-		return slices.ContainsFunc(cfg.Forward, func(r config.Route) bool { return r.Zone == z })
-	})
+	slices.Sort(names)
+	for _, name := range slices.Compact(names) {
+		zone, err := wireName(name)
+		if err != nil {
+			return nil, err
+		}
+		zones = append(zones, zone)
+	}
+	return zones, nil
 }
 
 // synced reports whether the source, if there is one, has delivered a full list.
@@ -367,35 +360,30 @@ func reverseZone(addr []byte, step, parts, n int) string {
 	return name
 }
 
-// interceptTarget returns the part of the interception that may change: from the running configuration and
-// the cluster.
-func (a *Agent) interceptTarget() node.Target {
-	r := a.running.Load()
-	var w node.Target
-	var known serviceState
-	if r.cluster.service != nil {
-		if state := r.cluster.service.Load(); state != nil {
-			known = *state
-		}
+// interceptTarget returns the part of the interception that may change.
+func (c *cluster) interceptTarget(cfg *config.Config) (t node.Target) {
+	var ready, own []netip.AddrPort
+	if c.centralEndpoints != nil {
+		ready, own = c.centralEndpoints.confirmed()
 	}
-	w.Services = r.config.Intercept.Services
-	if len(w.Services) == 0 {
-		w.Services = serviceAddresses(known.own, r.config.Listen)
+	t.Services = cfg.Intercept.Services
+	if len(t.Services) == 0 {
+		t.Services = serviceAddresses(own, cfg.Listen)
 	}
-	if r.config.Intercept.Mode == config.ModeTransparent {
-		return w // kube-proxy is the fallback
+	if cfg.Intercept.Mode == config.ModeTransparent {
+		return t // kube-proxy is the fallback
 	}
-	to := r.config.Intercept.Fallback
-	w.From, w.None = to.String(), !to.Central && len(to.Addresses) == 0
+	to := cfg.Intercept.Fallback
+	t.From, t.None = to.String(), !to.Central && len(to.Addresses) == 0
 	switch {
 	case !to.Central:
-		w.Fallback = to.Addresses
-	case r.config.Cluster.Central.Service != config.ServiceName{}:
-		w.Fallback = known.ready
+		t.Fallback = to.Addresses
+	case cfg.Cluster.Central.Service != config.ServiceName{}:
+		t.Fallback = ready
 	default:
-		w.Fallback = r.config.Cluster.Central.Addresses
+		t.Fallback = cfg.Cluster.Central.Addresses
 	}
-	return w
+	return t
 }
 
 // serviceAddresses returns the first address in own for each family that the agent listens on.
@@ -413,48 +401,63 @@ func serviceAddresses(own []netip.AddrPort, listen config.Listen) []netip.Addr {
 // makeStore makes the store that the cluster's source fills. Names are answered from it; with
 // cluster.invalidate it holds services only, for the notification of changes. The observer is registered
 // before the store is filled.
-func (a *Agent) makeStore(c *cluster, cfg *config.Cluster) {
+func (b *builder) makeStore(c *cluster, cfg *config.Cluster) {
 	switch {
 	case cfg.Resolver == config.ResolverLocal:
 		c.store = zone.NewStore()
 		c.events = c.store
-		a.limitNames(c)
+		b.limitNames(c)
 	case cfg.Resolver == config.ResolverCentral && cfg.Invalidate:
 		c.events = zone.NewStore()
 	default:
 	}
-	a.observe(c)
+	b.observe(c)
 }
 
 // limitNames bounds the bytes of one namespace to its share of the memory.
-func (a *Agent) limitNames(c *cluster) {
+func (b *builder) limitNames(c *cluster) {
 	if c.store != nil {
-		c.store.Limit(a.memory.share.Load().namespace())
+		c.store.Limit(b.memory.share.Load().namespace())
 	}
 }
 
 // observe makes changes in the cluster purge the cached answers below c's domain. The domain may differ from
 // the one that the store was made for.
-func (a *Agent) observe(c *cluster) {
+func (b *builder) observe(c *cluster) {
 	if c.events != nil {
-		c.events.Observe(c.domain, a.purge)
+		c.events.Observe(c.domain, b.ownerChanged)
 	}
 }
 
-// purge drops the cached answers of owner, from the cache in use now: a reload may have replaced it. Sources
-// call purge from their own goroutines.
-func (a *Agent) purge(owner []byte) {
-	if r := a.running.Load(); r != nil {
-		r.cache.OwnerChanged(owner, time.Now())
+// topologyZone returns the zone of this node, "" if it is unknown.
+func (c *cluster) topologyZone(setting string) string {
+	if setting != "auto" {
+		return setting
 	}
+	if learned := c.nodeZone.Load(); learned != nil {
+		return *learned
+	}
+	return os.Getenv("NODE_ZONE")
 }
 
-// owner returns the function that maps a name to the owner whose changes invalidate its answer. It is nil if
-// no changes are watched.
-func (c *cluster) owner() func(name []byte) []byte {
-	if c.events == nil {
-		return nil
+// zoneWatch returns the watch that can read this node's topology zone, if the zone is needed.
+func (c *cluster) zoneWatch(setting string) (*watch.Watch, bool) {
+	if setting != "auto" || os.Getenv("NODE_ZONE") != "" || os.Getenv("NODE_NAME") == "" {
+		return nil, false
 	}
-	domain := c.domain
-	return func(name []byte) []byte { return zone.Owner(name, domain) }
+	w, ok := c.source.(*watch.Watch)
+	return w, ok && c.nodeZone.Load() == nil && (c.store != nil || c.central != nil && c.centralEndpoints != nil)
+}
+
+// sourceName returns where the cluster data comes from.
+func (c *cluster) sourceName(cfg *config.Cluster) string {
+	switch {
+	case c.source == nil:
+		return ""
+	case cfg.Manifests != "":
+		return "folder " + cfg.Manifests
+	case cfg.Kubeconfig != "":
+		return "API server of " + cfg.Kubeconfig
+	}
+	return "API server https://" + net.JoinHostPort(os.Getenv("KUBERNETES_SERVICE_HOST"), os.Getenv("KUBERNETES_SERVICE_PORT"))
 }

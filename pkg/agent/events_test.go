@@ -75,8 +75,8 @@ func BenchmarkFirstList(b *testing.B) {
 	if err != nil {
 		b.Fatal(err)
 	}
-	a := new(Agent)
-	a.running.Store(&generation{cache: kept})
+	a := new(builder)
+	a.ownerChanged = func(owner []byte) { kept.OwnerChanged(owner, time.Now()) }
 	const services = 11000
 	for _, heeded := range []bool{false, true} {
 		b.Run(fmt.Sprintf("%d services/events=%t", services, heeded), func(b *testing.B) {

@@ -11,26 +11,24 @@ import (
 	"os"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
 	"github.com/nodecache/node-cache/pkg/capabilities"
 	"github.com/nodecache/node-cache/pkg/handover"
+	"github.com/nodecache/node-cache/pkg/node"
 	"github.com/nodecache/node-cache/pkg/server"
 	"github.com/nodecache/node-cache/pkg/status"
 )
 
 const (
-	// handoverTimeout bounds the requests before the sockets arrive, the snapshot included.
-	handoverTimeout = 20 * time.Second
 	// listenRetryInterval is the wait before another attempt to listen on addresses in use.
 	listenRetryInterval = 250 * time.Millisecond
 	// recheckInterval is the wait between two requests to an agent that has none of the addresses.
 	recheckInterval = 5 * time.Second
 	// exitWait is how long a stopping agent waits for a successor that has its sockets.
 	exitWait = 3 * time.Second
-	// sessionDrain is how long TCP sessions continue after a handover.
-	sessionDrain = 30 * time.Second
 	// ownerTimeout is how long the handover socket may be unserved before an agent that has handed over
 	// exits. The check runs every ownerCheckInterval.
 	ownerTimeout, ownerCheckInterval = 10 * time.Second, 2 * time.Second
@@ -39,12 +37,17 @@ const (
 // A socketHandover takes over the sockets of a predecessor and hands them to a successor. Without a path it
 // does neither.
 type socketHandover struct {
-	agent    *Agent
-	path     string // of the handover socket; empty: none
-	log      *slog.Logger
-	recorder handover.Recorder
-	server   *handover.Server // nil: there is no path
-	cleared  chan struct{}    // closed once no other agent maintains link and rules
+	path      string // of the handover socket; empty: none
+	token     string // identifies this agent
+	version   string
+	log       *slog.Logger
+	node      *node.Node
+	servers   *servers
+	snapshots *snapshots
+	running   *atomic.Pointer[generation]
+	recorder  handover.Recorder
+	server    *handover.Server // nil: there is no path
+	cleared   chan struct{}    // closed once no other agent maintains link and rules
 
 	predecessor *handover.Client  // nil: there is no predecessor
 	sockets     []handover.Socket // received and not adopted; owned by Listen
@@ -59,18 +62,19 @@ type socketHandover struct {
 	waitsFor string     // what the start waits for; empty: nothing
 }
 
-// newHandover opens nothing.
-func newHandover(a *Agent, path string) (h *socketHandover, err error) {
-	h = &socketHandover{agent: a, path: path, log: a.log, cleared: make(chan struct{})}
-	if path == "" {
-		return h, nil
+// open makes the server of the socket, which listens once it runs.
+func (h *socketHandover) open() (err error) {
+	h.cleared = make(chan struct{})
+	if h.path == "" {
+		return nil
 	}
 	h.server, err = handover.NewServer(handover.ServerConfig{
-		Path: h.path, Agent: a.token, Version: a.options.Version,
-		Snapshot: h.saveSnapshot, Offers: h.offeredSockets, Release: h.yield, SuccessorLost: a.node.RestoreLink,
-		Now: time.Now, Log: a.log, Recorder: &h.recorder,
+		Path: h.path, Agent: h.token, Version: h.version,
+		Snapshot: func(ctx context.Context) error { return h.snapshots.saveFor(ctx, h.running.Load()) },
+		Offers:   h.servers.offers, Release: h.yield, SuccessorLost: h.node.RestoreLink,
+		Now: time.Now, Log: h.log, Recorder: &h.recorder,
 	})
-	return h, err
+	return err
 }
 
 // findPredecessor connects to the agent that serves, if there is one.
@@ -80,9 +84,8 @@ func (h *socketHandover) findPredecessor(ctx context.Context) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, handoverTimeout)
 	defer cancel()
-	a := h.agent
 	predecessor, err := handover.Connect(ctx, handover.ClientConfig{
-		Path: h.path, Agent: a.token, Version: a.options.Version, Now: time.Now, Log: h.log, Recorder: &h.recorder,
+		Path: h.path, Agent: h.token, Version: h.version, Now: time.Now, Log: h.log, Recorder: &h.recorder,
 	})
 	if errors.Is(err, handover.ErrNoAgent) {
 		if time.Since(h.lastSeen) > ownerTimeout { // else a new agent may be about to listen
@@ -222,7 +225,7 @@ func (h *socketHandover) takesOver() bool { return h.predecessor != nil }
 // fixed one, restarts the wait.
 func (h *socketHandover) awaitSync(ctx context.Context) {
 	for {
-		r := h.agent.running.Load()
+		r := h.running.Load()
 		if r.cluster.synced() {
 			return
 		}
@@ -244,7 +247,7 @@ func (h *socketHandover) awaitSync(ctx context.Context) {
 // requiredCapabilities returns the capabilities that takeOver may need. Dropping capabilities stops all
 // threads, so it happens before the agent serves.
 func (h *socketHandover) requiredCapabilities() []capabilities.Capability {
-	if h.takesOver() && slices.ContainsFunc(h.agent.udp, func(u *server.UDP) bool { return u.MissingReaders() > 0 }) {
+	if h.takesOver() && slices.ContainsFunc(h.servers.udp, func(u *server.UDP) bool { return u.MissingReaders() > 0 }) {
 		return []capabilities.Capability{capabilities.NetBindService}
 	}
 	return nil
@@ -263,11 +266,11 @@ func (h *socketHandover) takeOver(ctx context.Context) {
 		return
 	}
 	ctx = context.WithoutCancel(ctx)
-	claim := handover.Claim{Agent: h.agent.token, Version: h.agent.options.Version, Serves: h.adopted}
-	claim.Link, claim.Rules = h.agent.node.Kept()
+	claim := handover.Claim{Agent: h.token, Version: h.version, Serves: h.adopted}
+	claim.Link, claim.Rules = h.node.Kept()
 	err := h.predecessor.TakeOver(ctx, claim)
 	gone := handover.PredecessorEnded(err)
-	h.agent.node.TookOver(h.predecessor.Predecessor, gone)
+	h.node.TookOver(h.predecessor.Predecessor, gone)
 	outcome := handover.OutcomeTaken
 	if gone {
 		outcome = handover.OutcomeOrphaned
@@ -285,18 +288,7 @@ func (h *socketHandover) takeOver(ctx context.Context) {
 	if err != nil {
 		h.log.WarnContext(ctx, "predecessor did not confirm that it stopped", "err", err)
 	}
-	for _, u := range h.agent.udp {
-		if u.MissingReaders() == 0 {
-			continue
-		}
-		err := h.agent.foreignSockets.Conflict(u)
-		if err == nil {
-			err = u.AddReaders(ctx)
-		}
-		if err != nil {
-			h.log.WarnContext(ctx, "fewer readers than CPUs", "err", err)
-		}
-	}
+	h.servers.addReaders(ctx)
 }
 
 // awaitClear waits until no other agent maintains link and rules, and reports whether that is so.
@@ -342,82 +334,11 @@ func (h *socketHandover) announceExit(ctx context.Context) {
 	}
 }
 
-// offeredSockets returns the sockets that this agent listens on.
-func (h *socketHandover) offeredSockets() ([]handover.Offer, error) {
-	a := h.agent
-	var list []handover.Offer
-	add := func(kind string, addr netip.AddrPort, raw syscall.RawConn) {
-		list = append(list, handover.Offer{Listen: handover.Listen{Kind: kind, Addr: addr}, Raw: raw})
-	}
-	for i, u := range a.udp {
-		for _, raw := range u.RawConns() {
-			add(handover.KindUDP, unmapped(u.Addr()), raw)
-		}
-		if raw := a.tcp[i].RawConn(); raw != nil {
-			add(handover.KindTCP, a.tcp[i].Addr(), raw)
-		}
-	}
-	if a.admin != nil && a.admin.Raw() != nil {
-		add(handover.KindAdmin, unmapped(a.admin.Addr()), a.admin.Raw())
-	}
-	return list, nil
-}
-
-func unmapped(addr netip.AddrPort) netip.AddrPort {
-	return netip.AddrPortFrom(addr.Addr().Unmap(), addr.Port())
-}
-
-// saveSnapshot writes a snapshot for the successor.
-func (h *socketHandover) saveSnapshot(ctx context.Context) error {
-	s, r := h.agent.snapshots, h.agent.running.Load()
-	if r.config.Snapshot.Folder == "" {
-		return errors.New("snapshot.folder is not set")
-	}
-	select { // a periodic save may be running
-	case s.busy <- struct{}{}:
-		<-s.busy
-	case <-ctx.Done():
-		return errHangs
-	}
-	before := s.read().Saved
-	s.attempt(ctx, handoverTimeout, r)
-	if now := s.read(); now.Saved == before {
-		return fmt.Errorf("saving a snapshot: %s", now.LastError)
-	}
-	return nil
-}
-
 // yield leaves what the claim names to the successor.
 func (h *socketHandover) yield(ctx context.Context, claim handover.Claim) {
-	a := h.agent
-	defer a.node.Yield(ctx, claim) // also after a panic: link and rules are the successor's
+	defer h.node.Yield(ctx, claim) // also after a panic: link and rules are the successor's
 	defer h.stopNode()
-	guard := h.recorder.Guard(h.log) // after a panic, this process must still answer what it has read
-	var quiet sync.WaitGroup
-	for i := range a.udp {
-		if claim.Has(handover.Listen{Kind: handover.KindUDP, Addr: unmapped(a.udp[i].Addr())}) {
-			quiet.Go(func() {
-				_ = guard.Do(ctx, func() error {
-					a.udp[i].HandOver(ctx)
-					return nil
-				})
-			})
-		}
-		if claim.Has(handover.Listen{Kind: handover.KindTCP, Addr: a.tcp[i].Addr()}) {
-			quiet.Go(func() {
-				_ = guard.Do(ctx, func() error {
-					a.tcp[i].HandOver(ctx, sessionDrain)
-					return nil
-				})
-			})
-		}
-	}
-	if a.admin != nil {
-		// The successor may serve it at an address that covers this one. Clients of the admin address want
-		// the agent that answers.
-		a.admin.Give()
-	}
-	quiet.Wait()
+	h.servers.handOver(ctx, claim, h.recorder.Guard(h.log)) // after a panic, this process must still answer what it has read
 }
 
 // idle waits for the end of ctx if this agent has handed over: the kubelet would restart a process that exits by itself. If no

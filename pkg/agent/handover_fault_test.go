@@ -100,7 +100,7 @@ func TestHandOverSocketGoneForATime(t *testing.T) {
 	if err := <-listening; err != nil {
 		t.Fatal(err)
 	}
-	defer other.close()
+	defer other.servers.close()
 	defer other.handover.close()
 	if !other.handover.takesOver() {
 		t.Error("it has not taken over")

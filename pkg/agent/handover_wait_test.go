@@ -12,6 +12,7 @@ import (
 
 	"github.com/nodecache/node-cache/pkg/config"
 	"github.com/nodecache/node-cache/pkg/handover"
+	"github.com/nodecache/node-cache/pkg/source"
 )
 
 // save writes a configuration as an editor does.
@@ -43,7 +44,7 @@ func TestHandOverWaitsAndFollows(t *testing.T) {
 	wrong.Cluster.Resolver, wrong.Cluster.Kubeconfig = config.ResolverLocal, awayKubeconfig(t)
 	file, kept := filepath.Join(t.TempDir(), "node-cache.yaml"), t.TempDir()
 	save(t, file, wrong, "")
-	second, err := newOnHost(newFakeHost(), Options{File: file, Source: Source{LastGood: kept}, Log: t.Output()})
+	second, err := newAgent(t.Context(), newFakeHost(), Options{Source: source.Config{File: file, LastGood: kept}, Log: t.Output()})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -100,7 +101,7 @@ func TestHandOverWaitsAfterLastGood(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	second, err := newOnHost(newFakeHost(), Options{File: file, Source: Source{LastGood: folder}, Log: t.Output()})
+	second, err := newAgent(t.Context(), newFakeHost(), Options{Source: source.Config{File: file, LastGood: folder}, Log: t.Output()})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -150,7 +151,7 @@ func TestHandOverAwaitsReplacedSource(t *testing.T) {
 		a.running.Store(&generation{cluster: &cluster{source: &swapping{fakeSource: before(), do: func() {
 			a.running.Store(&generation{cluster: &cluster{source: next}})
 		}}}})
-		h := &socketHandover{agent: a, predecessor: &handover.Client{Predecessor: "another"}, log: slog.New(slog.DiscardHandler)}
+		h := &socketHandover{running: &a.running, predecessor: &handover.Client{Predecessor: "another"}, log: slog.New(slog.DiscardHandler)}
 		took := make(chan struct{})
 		go func() {
 			defer close(took)

@@ -93,17 +93,16 @@ func (m *memory) apply(ctx context.Context, cfg *config.Config, old, next *share
 			m.log.DebugContext(ctx, "disabling readahead failed", "err", err)
 		}
 	}
-	inflight, waiting := next.queryBounds()
 	sessions, _ := next.sessions(&cfg.Limits)
 	m.log.InfoContext(ctx, "memory divided", "limit", next.limit, "cache", next.cache, "snapshot", next.snapshot,
-		"go", next.goLimit, "environment", m.env, "inflight", inflight, "waiting", waiting, "tcp_sessions", sessions)
+		"go", next.goLimit, "environment", m.env, "inflight", next.inflight, "waiting", next.waiting, "tcp_sessions", sessions)
 	if p, bad := next.problem(); bad {
 		m.log.WarnContext(ctx, "too little memory", "problem", p.What, "hint", p.Hint)
 	}
 }
 
-// watchMemoryLimit reads the container's limit every memoryPeriod.
-func (a *Agent) watchMemoryLimit(ctx context.Context) {
+// watch reads the container's limit every memoryPeriod. It calls changed after a share has changed.
+func (m *memory) watch(ctx context.Context, cfg func() config.Config, changed func()) {
 	ticker := time.NewTicker(memoryPeriod)
 	defer ticker.Stop()
 	for {
@@ -111,23 +110,24 @@ func (a *Agent) watchMemoryLimit(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case <-ticker.C:
-			cfg := a.Config()
-			if a.memory.update(ctx, &cfg) {
-				_, _ = a.request(ctx, &request{replan: true}) // an error is logged
+			current := cfg()
+			if m.update(ctx, &current) {
+				changed()
 			}
 		}
 	}
 }
 
-// memoryStatus returns the status for /status and the metrics. It is cheap.
-func (a *Agent) memoryStatus() status.Memory {
-	s := a.memory.share.Load()
-	status := status.Memory{Cgroup: s.limit, Cache: s.cache, Snapshot: s.snapshot, GoUsed: goUsed(), By: status.NoLimit}
-	status.Inflight, status.Waiting = s.queryBounds()
+// status returns the status for /status and the metrics. It is cheap.
+func (m *memory) status() status.Memory {
+	s := m.share.Load()
+	status := status.Memory{
+		Cgroup: s.limit, Cache: s.cache, Snapshot: s.snapshot, GoUsed: goUsed(), By: status.NoLimit, Inflight: s.inflight, Waiting: s.waiting,
+	}
 	if limit := debug.SetMemoryLimit(-1); limit != math.MaxInt64 {
 		status.GoLimit, status.By = limit, "cgroup"
 	}
-	if a.memory.env != "" {
+	if m.env != "" {
 		status.By = "GOMEMLIMIT"
 	}
 	return status
@@ -140,15 +140,15 @@ func goUsed() int64 {
 	return int64(samples[0].Value.Uint64() - samples[1].Value.Uint64())
 }
 
-// memoryProblems reports what is wrong with the memory.
-func (a *Agent) memoryProblems() (list []status.Problem) {
-	s := a.memory.share.Load()
+// problems reports what is wrong with the memory.
+func (m *memory) problems() (list []status.Problem) {
+	s := m.share.Load()
 	if p, bad := s.problem(); bad {
 		list = append(list, p)
 	}
 	live := []metrics.Sample{{Name: "/gc/heap/live:bytes"}}
 	metrics.Read(live)
-	if p, bad := s.heapProblem(int64(live[0].Value.Uint64())); bad && a.memory.env == "" {
+	if p, bad := s.heapProblem(int64(live[0].Value.Uint64())); bad && m.env == "" {
 		list = append(list, p)
 	}
 	return list
@@ -316,23 +316,26 @@ type share struct {
 	cache      int64
 	snapshot   int64
 	goLimit    int64  // the Go runtime's limit; 0: not set by the agent
-	inflight   int    // limits.inflight
-	waiting    int    // limits.waiting
+	inflight   int    // queries to upstreams that fit, at most limits.inflight
+	waiting    int    // waiting clients that fit, at most limits.waiting
 	limitError string // why the container's limit is unknown
 
-	procs, addresses int // CPUs of the Go runtime, and listen addresses
-	readers          int // per address
-	sockets          int // of all addresses
+	procs, addresses int   // CPUs of the Go runtime, and listen addresses
+	readers          int   // per address
+	sockets          int   // of all addresses
+	queryCost        int64 // memory of limits.inflight and limits.waiting
 }
 
 // shareOut divides limit bytes among the parts of a process with configuration cfg and procs CPUs.
 func shareOut(limit int64, procs int, cfg *config.Config) share {
-	s := share{limit: limit, cache: cfg.Cache.Size, inflight: cfg.Limits.Inflight, waiting: cfg.Limits.Waiting}
-	s.procs, s.addresses = procs, max(1, len(cfg.Listen.Addresses))
+	s := share{limit: limit, cache: cfg.Cache.Size, procs: procs, addresses: max(1, len(cfg.Listen.Addresses))}
+	s.queryCost = inFlightCost*int64(cfg.Limits.Inflight) + waiterCost*int64(cfg.Limits.Waiting)
 	if cfg.Snapshot.Folder != "" && inMemory(cfg.Snapshot.Folder) {
 		s.snapshot = 2 * cfg.Snapshot.Size // the new file is written beside the old one
 	}
 	s.divide()
+	part := s.queryPart()
+	s.inflight, s.waiting = max(1, int(part*float64(cfg.Limits.Inflight))), max(1, int(part*float64(cfg.Limits.Waiting)))
 	return s
 }
 
@@ -351,18 +354,12 @@ func (s *share) goRoom() int64 {
 	return s.limit - max(minReserve, s.limit/reservePart) - s.cache - s.snapshot
 }
 
-// queryBounds returns the queries to upstreams and the waiting clients that fit, at most the configured ones.
-func (s *share) queryBounds() (inflight, waiting int) {
-	part := s.queryPart()
-	return max(1, int(part*float64(s.inflight))), max(1, int(part*float64(s.waiting)))
-}
-
 // queryPart returns the part of the configured bounds that fits, 0 to 1.
 func (s *share) queryPart() float64 {
 	if s.limit == 0 {
 		return 1
 	}
-	return min(1, max(leastPart, float64(s.goLimit-s.fixed())*livePart/3/s.queryCost()))
+	return min(1, max(leastPart, float64(s.goLimit-s.fixed())*livePart/3/float64(s.queryCost)))
 }
 
 // fixed returns the Go runtime's memory without any query.
@@ -390,11 +387,6 @@ func (s *share) namespace() int64 { return s.goLimit / status.NamespacePart }
 // list returns the bytes that a list from the API server may have, 0 for the default.
 func (s *share) list() int64 { return s.goLimit / listPart }
 
-// queryCost returns the memory of the configured query bounds.
-func (s *share) queryCost() float64 {
-	return inFlightCost*float64(s.inflight) + waiterCost*float64(s.waiting)
-}
-
 // heapProblem reports whether live bytes of heap are too many, as in a large cluster. That is unknown in
 // advance.
 func (s *share) heapProblem(live int64) (status.Problem, bool) {
@@ -411,7 +403,7 @@ func (s *share) heapProblem(live int64) (status.Problem, bool) {
 
 // requiredGo returns the memory that the Go runtime needs to serve well.
 func (s *share) requiredGo() int64 {
-	return max(minGo, s.fixed()+int64(s.queryCost()*3/livePart/leastBounds))
+	return max(minGo, s.fixed()+s.queryCost*3/livePart/leastBounds)
 }
 
 // problem reports whether the limit is too low.

@@ -91,9 +91,7 @@ func TestDivideMemory(t *testing.T) {
 				tt.change(&cfg)
 			}
 			s := shareOut(tt.limit, max(2, tt.procs), &cfg)
-			got := want{Go: s.goLimit, Snapshot: s.snapshot}
-			got.Inflight, got.Waiting = s.queryBounds()
-			got.Readers, got.Buffer = s.readers, s.buffer()
+			got := want{Go: s.goLimit, Snapshot: s.snapshot, Inflight: s.inflight, Waiting: s.waiting, Readers: s.readers, Buffer: s.buffer()}
 			p, _ := s.problem()
 			got.What, got.Hint = p.What, p.Hint
 			if diff := cmp.Diff(tt.want, got); diff != "" {

@@ -199,7 +199,7 @@ func nodeConfig(t *testing.T) config.Config {
 // agentOnHost makes an agent of cfg on m. Its Run has not begun.
 func agentOnHost(t *testing.T, m *fakeHost, cfg config.Config) *Agent {
 	t.Helper()
-	a, err := newOnHost(m, Options{Config: &cfg, Log: t.Output()})
+	a, err := newAgent(t.Context(), m, Options{Config: &cfg, Log: t.Output()})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -3,24 +3,26 @@
 package agent
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"maps"
-	"net"
 	"net/http"
 	"net/netip"
 	"os"
 	"reflect"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/miekg/dns"
 
 	"github.com/nodecache/node-cache/pkg/cache"
 	"github.com/nodecache/node-cache/pkg/config"
+	"github.com/nodecache/node-cache/pkg/probe"
 	"github.com/nodecache/node-cache/pkg/resolve"
-	"github.com/nodecache/node-cache/pkg/rules"
 	"github.com/nodecache/node-cache/pkg/static"
 	"github.com/nodecache/node-cache/pkg/status"
 	"github.com/nodecache/node-cache/pkg/task"
@@ -29,14 +31,13 @@ import (
 
 // A generation is one applied configuration.
 type generation struct {
-	config  config.Config
-	cache   *cache.Cache
-	routes  []route // in the order of the configuration
-	cluster *cluster
-	// fallback is asked while all upstreams of a route are down; nil: there is none.
-	fallback *fallbackPool
+	config   config.Config
+	cache    *cache.Cache
+	routes   []route // in the order of the configuration
+	cluster  *cluster
+	fallback *fallbackPool // asked while all upstreams of a route are down; nil: there is none
 	probes   []*configuredProbe
-	static   *staticAnswers // nil: there are no hosts and no templates
+	static   *static.Static // hosts and templates; nil: there are none
 	replaced chan struct{}  // closed once another configuration is in use
 }
 
@@ -44,7 +45,30 @@ type generation struct {
 // not change the route's upstreams.
 type route struct {
 	config.Route
-	pool *upstream.Pool
+	suffix []byte // the zone, in canonical wire form
+	pool   *upstream.Pool
+}
+
+// unchanged reports whether the keys of a part have the same values in r and old. A reload leaves such a part out.
+func (r *generation) unchanged(old *generation, keys func(*config.Config) any) bool {
+	return reflect.DeepEqual(keys(&r.config), keys(&old.config))
+}
+
+// The keys of the parts that more than one section configures.
+
+func clusterKeys(c *config.Config) any { return []any{c.ClusterDomain, c.Cluster, c.Intercept} }
+
+func memoryKeys(c *config.Config) any { return []any{c.Cache.Size, c.Limits, c.Snapshot} }
+
+func staticKeys(c *config.Config) any { return []any{c.Hosts, c.Templates} }
+
+func fallbackKeys(c *config.Config) any {
+	return []any{usesFallback(c), c.Intercept.Fallback, c.Cluster.Central}
+}
+
+// usesFallback reports whether a route has a fallback.
+func usesFallback(c *config.Config) bool {
+	return slices.ContainsFunc(c.Forward, func(r config.Route) bool { return !r.NoFallback })
 }
 
 // samePool reports whether the pool of one route can serve another.
@@ -54,42 +78,56 @@ func samePool(a, b config.Route) bool {
 	return reflect.DeepEqual(a, b)
 }
 
-// noGeneration is what the first generation follows.
+// noGeneration is what the first generation follows: the empty configuration, which has no parts.
 func noGeneration() *generation { return &generation{cluster: new(cluster)} }
 
-// build makes the parts that cfg asks for and reuses unchanged parts of old. It opens and starts nothing, so
+// build makes the parts of cfg and takes from old those whose keys are unchanged. It opens and starts nothing, so
 // a failure, even a panic, leaves old as it is.
-func (a *Agent) build(cfg config.Config, old *generation) (r *generation, err error) {
+func (b *builder) build(cfg config.Config, old *generation) (r *generation, err error) {
 	defer func() {
 		if panicked := recover(); panicked != nil {
-			guard := task.Guard{Where: "config", Log: a.log, Count: &a.panics}
+			guard := task.Guard{Where: "config", Log: b.log, Count: &b.panics}
 			r, err = nil, fmt.Errorf("building what the configuration asks for: %w", guard.Recovered(context.Background(), panicked))
 		}
 	}()
-	r = &generation{config: cfg, replaced: make(chan struct{})}
+	r = &generation{
+		config: cfg, cache: old.cache, cluster: old.cluster, fallback: old.fallback, static: old.static, probes: old.probes,
+		replaced: make(chan struct{}),
+	}
 	for i, forward := range cfg.Forward {
-		pool, err := a.poolFor(cfg, forward, old)
+		route, err := b.routeFor(&cfg, forward, old)
 		if err != nil {
 			return nil, poolProblem(fmt.Errorf("forward[%d]: zone %q to %s: %w", i, forward.Zone, forward.To, err))
 		}
-		r.routes = append(r.routes, route{Route: forward, pool: pool})
+		r.routes = append(r.routes, route)
 	}
-	if r.cache, err = a.cacheFor(cfg.Cache, old); err != nil {
-		return nil, fmt.Errorf("making the cache: %w", err)
+	if r.cache == nil { // resize changes its size later, when nothing can fail any more
+		if r.cache, err = cache.New(cacheConfig(cfg.Cache), time.Now()); err != nil {
+			return nil, fmt.Errorf("making the cache: %w", err)
+		}
 	}
-	if r.cluster, err = a.clusterFor(&r.config, old); err != nil {
-		return nil, err
+	if !r.unchanged(old, clusterKeys) {
+		if r.cluster, err = b.newCluster(&cfg, old.cluster, &old.config); err != nil {
+			return nil, err
+		}
 	}
-	if r.fallback, err = a.fallbackFor(r, old); err != nil {
-		return nil, fmt.Errorf("intercept.fallback: %w", err)
+	if !r.unchanged(old, fallbackKeys) || r.cluster.endpoints != old.cluster.endpoints {
+		r.fallback = nil
+		if usesFallback(&cfg) {
+			if r.fallback, err = b.newFallback(&cfg, r.cluster.endpoints); err != nil {
+				return nil, fmt.Errorf("intercept.fallback: %w", err)
+			}
+		}
 	}
-	if r.static, err = a.staticFor(&r.config, old); err != nil {
-		return nil, err
+	if !r.unchanged(old, staticKeys) {
+		if r.static, err = b.newStatic(&cfg, old.static); err != nil {
+			return nil, err
+		}
 	}
-	if r.probes, err = a.probesFor(&r.config, old); err != nil {
-		return nil, err
+	if !r.unchanged(old, func(c *config.Config) any { return c.Probes }) {
+		r.probes, err = b.newProbes(&cfg, old.probes)
 	}
-	return r, nil
+	return r, err
 }
 
 func poolProblem(err error) error {
@@ -102,68 +140,31 @@ func poolProblem(err error) error {
 	return err
 }
 
-// probesFor makes the probes of cfg and reuses unchanged ones of old.
-func (a *Agent) probesFor(cfg *config.Config, old *generation) (list []*configuredProbe, err error) {
-	for i, configured := range cfg.Probes {
-		target, err := targetOf(configured, cfg)
-		if err != nil {
-			return nil, fmt.Errorf("probes[%d]: %w", i, err)
-		}
-		p := old.findProbe(target)
-		if p == nil {
-			if p, err = a.newProbe(target); err != nil {
-				return nil, fmt.Errorf("probes[%d]: %w", i, err)
-			}
-		}
-		list = append(list, p)
-	}
-	return list, nil
-}
-
-// poolFor returns old's pool if the route's upstreams are unchanged, else a new one.
-func (a *Agent) poolFor(cfg config.Config, forward config.Route, old *generation) (*upstream.Pool, error) {
+// routeFor returns a route, with old's pool if its upstreams are unchanged.
+func (b *builder) routeFor(cfg *config.Config, forward config.Route, old *generation) (route, error) {
 	for _, r := range old.routes {
 		if samePool(r.Route, forward) {
-			return r.pool, nil
+			return route{Route: forward, suffix: r.suffix, pool: r.pool}, nil
 		}
-	}
-	upstreams := forward.Upstreams()
-	targets := make([]upstream.Target, 0, len(upstreams))
-	for _, to := range upstreams {
-		targets = append(targets, target(to, forward))
 	}
 	suffix, err := wireName(forward.Zone)
 	if err != nil {
-		return nil, err
+		return route{}, err
 	}
-	return upstream.New(upstream.Config{
-		Targets:      targets,
-		Policy:       policies()[forward.Policy],
-		Connections:  forward.Connections,
-		Rate:         float64(forward.Rate),
-		NoRandomCase: forward.PlainCase,
-		TrustAD:      forward.TrustAD,
-		LoopDetector: a.loops,
-		Zone:         suffix,
-		Dial:         a.options.Dial,
-		Mark:         mark(&cfg),
-		Log:          a.log.With("zone", forward.Zone),
-		Self:         func(addr netip.AddrPort) bool { return isOwnListener(addr, cfg.Listen) },
-	})
+	c := b.poolConfig(cfg, suffix, forward.Zone)
+	for _, to := range forward.Upstreams() {
+		c.Targets = append(c.Targets, target(to, forward))
+	}
+	c.Policy, c.Connections, c.Rate = policies()[forward.Policy], forward.Connections, float64(forward.Rate)
+	c.NoRandomCase, c.TrustAD = forward.PlainCase, forward.TrustAD
+	pool, err := upstream.New(c)
+	return route{Route: forward, suffix: suffix, pool: pool}, err
 }
 
 func policies() map[string]upstream.Policy {
 	return map[string]upstream.Policy{
 		config.PolicyFastest: upstream.Fastest, config.PolicySequential: upstream.Sequential, config.PolicyRandom: upstream.Random,
 	}
-}
-
-// mark returns the mark of upstream sockets: the agent's own rules leave marked packets alone.
-func mark(cfg *config.Config) uint32 {
-	if cfg.Intercept.Manage {
-		return rules.Mark
-	}
-	return 0
 }
 
 func target(to config.Target, route config.Route) upstream.Target {
@@ -182,31 +183,6 @@ func target(to config.Target, route config.Route) upstream.Target {
 	return upstream.Target{Network: "udp", Addr: to.Addr}
 }
 
-// isOwnListener reports whether a query sent to addr would reach a listener of this agent.
-func isOwnListener(addr netip.AddrPort, listen config.Listen) bool {
-	if addr.Port() != listen.Port {
-		return false
-	}
-	ip := addr.Addr()
-	switch ip { // resolv.conf(5) files contain these; the kernel sends them to the loopback address
-	case netip.IPv4Unspecified():
-		ip = netip.AddrFrom4([4]byte{127, 0, 0, 1})
-	case netip.IPv6Unspecified():
-		ip = netip.IPv6Loopback()
-	}
-	for _, own := range listen.Addresses {
-		if own == ip || own.IsUnspecified() && isLocal(ip) {
-			return true
-		}
-	}
-	return false
-}
-
-// isLocal reports whether an address belongs to this host.
-func isLocal(addr netip.Addr) bool {
-	return addr.IsLoopback() || slices.Contains(localAddrs(), addr.WithZone(""))
-}
-
 // localClients returns a function that reports whether a client is on this host. Such a client asks from a
 // loopback address, or, by the kernel's choice, from the address that it asks. For a wildcard listener that
 // is any address that the host has now.
@@ -220,30 +196,6 @@ func localClients(listen []netip.Addr) func(netip.Addr) bool {
 		client = client.Unmap().WithZone("")
 		return client.IsLoopback() || slices.Contains(own, client)
 	}
-}
-
-// localAddrs returns this host's addresses, none on an error.
-func localAddrs() []netip.Addr {
-	addrs, err := net.InterfaceAddrs()
-	if err != nil {
-		return nil
-	}
-	local := make([]netip.Addr, 0, len(addrs))
-	for _, a := range addrs {
-		if prefix, err := netip.ParsePrefix(a.String()); err == nil {
-			local = append(local, prefix.Addr())
-		}
-	}
-	return local
-}
-
-// cacheFor returns old's cache if there is one, else a new one. resize changes its size later, when nothing
-// can fail any more.
-func (a *Agent) cacheFor(cfg config.Cache, old *generation) (*cache.Cache, error) {
-	if old.cache != nil {
-		return old.cache, nil
-	}
-	return cache.New(cacheConfig(cfg), time.Now())
 }
 
 // resize gives r's cache, which is old's, its configured size. After it old's cache is empty and forwards to
@@ -269,15 +221,15 @@ func cacheConfig(cfg config.Cache) cache.Config {
 }
 
 // plan returns the resolver's plan for r.
-func (a *Agent) plan(r *generation) (*resolve.Plan, error) {
+func (b *builder) plan(r *generation) (*resolve.Plan, error) {
 	cfg := &r.config
-	inflight, waiting := a.memory.share.Load().queryBounds()
+	share := b.memory.share.Load()
 	p := &resolve.Plan{
 		Cache:     r.cache,
 		UDPSize:   cfg.Listen.UDPSize,
 		Deadline:  cfg.Limits.Deadline,
-		Inflight:  inflight,
-		Waiting:   waiting,
+		Inflight:  share.inflight,
+		Waiting:   share.waiting,
 		PerClient: cfg.Limits.PerClient,
 
 		FailureTTL: cfg.Cache.FailureTTL,
@@ -287,12 +239,14 @@ func (a *Agent) plan(r *generation) (*resolve.Plan, error) {
 		Keepalive: cfg.Limits.TCPIdle,
 		Version:   cfg.Identity.Version,
 		Hostname:  cfg.Identity.Hostname,
-		QueryLog:  a.queryLog(cfg.Log.Queries),
+		QueryLog:  queryLog(cfg.Log.Queries, b.log),
 
 		TransferTo: cfg.Cluster.TransferTo,
-		Self:       a.token,
-		Loop:       a.loops.Detected,
+		Self:       b.token,
+		Loop:       b.loops.Detected,
 		Local:      localClients(cfg.Listen.Addresses),
+		Owner:      r.cluster.owner,
+		Routes:     r.planRoutes(),
 	}
 	if p.Hostname == "auto" {
 		name, err := os.Hostname()
@@ -302,62 +256,56 @@ func (a *Agent) plan(r *generation) (*resolve.Plan, error) {
 		p.Hostname = name
 	}
 	var err error
-	if p.Zone, err = r.cluster.newZone(cfg); err != nil {
-		return nil, fmt.Errorf("making the cluster zone: %w", err)
+	if r.cluster.store != nil {
+		if p.Zone, err = r.cluster.newZone(cfg); err != nil {
+			return nil, fmt.Errorf("making the cluster zone: %w", err)
+		}
 	}
-	p.Owner = r.cluster.owner()
 	if r.cluster.central != nil {
 		p.Unreachable = r.cluster.central.AllDown
 	}
 	if r.cluster.centralEndpoints != nil {
 		r.cluster.centralEndpoints.setZone(r.cluster.topologyZone(cfg.Cluster.NodeZone))
 	}
-	if p.Routes, err = r.planRoutes(); err != nil {
-		return nil, err
+	if r.static != nil {
+		p.Static = r.static
 	}
-	if err := r.planRewrites(p); err != nil {
-		return nil, err
-	}
-	return p, nil
+	return p, planRewrites(p, cfg)
 }
 
 // planRoutes returns the routes of the plan: the configured ones, then those to the central resolver.
-func (r *generation) planRoutes() (list []resolve.Route, err error) {
+func (r *generation) planRoutes() (list []resolve.Route) {
 	for _, route := range r.routes {
-		suffix, err := wireName(route.Zone)
-		if err != nil {
-			return nil, err
-		}
 		list = append(list, resolve.Route{
-			Suffix: suffix, Upstream: r.upstreamOf(route), Subnet: route.ClientSubnet, NoStore: route.NoCache,
+			Suffix: route.suffix, Upstream: r.upstreamOf(route), Subnet: route.ClientSubnet, NoStore: route.NoCache,
 			TTL: resolve.TTLs{Min: route.MinTTL, Max: route.MaxTTL, Negative: route.NegativeTTL},
 		})
 	}
-	for _, name := range r.cluster.centralRoutes(&r.config) {
-		suffix, err := wireName(name)
-		if err != nil {
-			return nil, err
+	for _, suffix := range r.cluster.centralZones {
+		if slices.ContainsFunc(r.routes, func(route route) bool { return bytes.Equal(route.suffix, suffix) }) {
+			continue
 		}
 		list = append(list, resolve.Route{
 			Suffix: suffix, Upstream: r.cluster.central, Exact: true,
 			TTL: resolve.TTLs{Max: r.config.Cache.MaxTTL, Negative: r.config.Cache.NegativeTTL},
 		})
 	}
-	return list, nil
+	return list
 }
 
-// wireName returns the canonical wire form of an absolute name.
-func wireName(zone string) ([]byte, error) {
-	buf := make([]byte, 256)
-	n, err := dns.PackDomainName(dns.CanonicalName(zone), buf, 0, nil, false)
-	if err != nil {
-		return nil, fmt.Errorf("reading zone %q: %w", zone, err)
+// upstreamOf returns the upstream of a route: its pool, and the fallback while all of the pool's upstreams are
+// down. A route over TLS has no fallback: an attacker who cuts connections must not get the queries in plain
+// text.
+func (r *generation) upstreamOf(route route) resolve.Asker {
+	encrypted := func(to config.Target) bool { return to.Kind == config.TLS || to.Kind == config.HTTPS }
+	if r.fallback == nil || route.NoFallback || slices.ContainsFunc(route.To, encrypted) {
+		return route.pool
 	}
-	return buf[:n], nil
+	return &backedPool{Pool: route.pool, fallback: r.fallback}
 }
 
-func (a *Agent) queryLog(q config.QueryLog) *resolve.QueryLog {
-	l := &resolve.QueryLog{Log: a.log}
+func queryLog(q config.QueryLog, log *slog.Logger) *resolve.QueryLog {
+	l := &resolve.QueryLog{Log: log}
 	switch q.Mode {
 	case config.QueriesAll:
 		l.All = true
@@ -371,11 +319,6 @@ func (a *Agent) queryLog(q config.QueryLog) *resolve.QueryLog {
 		return nil
 	}
 	return l
-}
-
-// A part runs in the background while a configuration uses it.
-type part interface {
-	Run(ctx context.Context) error
 }
 
 // parts returns the parts of r that run.
@@ -394,7 +337,7 @@ func (r *generation) parts() []part {
 		list = append(list, r.fallback)
 	}
 	if r.static != nil {
-		list = append(list, r.static.answers.Hosts())
+		list = append(list, r.static.Hosts())
 	}
 	for _, p := range r.probes {
 		list = append(list, p)
@@ -402,42 +345,24 @@ func (r *generation) parts() []part {
 	return list
 }
 
-// staticAnswers are the configured answers and their configuration. They survive a reload that does not
-// change that. If only the hosts are unchanged, the new ones reuse what was read from hosts files.
-type staticAnswers struct {
-	hosts     config.Hosts
-	templates []config.Template
-	answers   *static.Static
-}
-
-// staticFor returns old's hosts and templates if unchanged, else new ones; nil: there are none.
-func (a *Agent) staticFor(cfg *config.Config, old *generation) (*staticAnswers, error) {
+// newStatic returns the hosts and templates of cfg; nil: there are none. It takes from old what was read from
+// hosts files.
+func (b *builder) newStatic(cfg *config.Config, old *static.Static) (*static.Static, error) {
 	if len(cfg.Hosts.Names)+len(cfg.Hosts.Files)+len(cfg.Templates) == 0 {
 		return nil, nil //nolint:nilnil // hosts and templates are optional
 	}
-	f := &staticAnswers{hosts: cfg.Hosts, templates: cfg.Templates}
-	if old.static != nil && reflect.DeepEqual(old.static.hosts, f.hosts) && reflect.DeepEqual(old.static.templates, f.templates) {
-		return old.static, nil
+	s := static.Config{Files: cfg.Hosts.Files, TTL: cfg.Hosts.TTL, NoReverse: cfg.Hosts.NoReverse, Log: b.log, Predecessor: old}
+	for _, name := range slices.Sorted(maps.Keys(cfg.Hosts.Names)) {
+		s.Names = append(s.Names, static.Host{Name: name, Addresses: cfg.Hosts.Names[name]})
 	}
-	s := static.Config{Files: f.hosts.Files, TTL: f.hosts.TTL, NoReverse: f.hosts.NoReverse, Log: a.log}
-	if old.static != nil {
-		s.Predecessor = old.static.answers
-	}
-	for _, name := range slices.Sorted(maps.Keys(f.hosts.Names)) {
-		s.Names = append(s.Names, static.Host{Name: name, Addresses: f.hosts.Names[name]})
-	}
-	for i := range f.templates {
-		t, err := templateOf(&f.templates[i])
+	for i := range cfg.Templates {
+		t, err := templateOf(&cfg.Templates[i])
 		if err != nil {
 			return nil, fmt.Errorf("templates[%d]: %w", i, err)
 		}
 		s.Templates = append(s.Templates, t)
 	}
-	var err error
-	if f.answers, err = static.New(s); err != nil {
-		return nil, err
-	}
-	return f, nil
+	return static.New(s)
 }
 
 // templateOf parses the records of a configured template.
@@ -458,12 +383,8 @@ func templateOf(t *config.Template) (static.Template, error) {
 	return out, nil
 }
 
-// planRewrites adds rewrites, DNS64, and static answers to the plan.
-func (r *generation) planRewrites(p *resolve.Plan) (err error) {
-	cfg := &r.config
-	if r.static != nil {
-		p.Static = r.static.answers
-	}
+// planRewrites adds rewrites and DNS64 to the plan.
+func planRewrites(p *resolve.Plan, cfg *config.Config) (err error) {
 	if len(cfg.Rewrite) > 0 {
 		kinds := map[string]resolve.RewriteKind{
 			config.RewriteExact: resolve.RewriteExact, config.RewritePrefix: resolve.RewritePrefix, config.RewriteSuffix: resolve.RewriteSuffix,
@@ -488,6 +409,75 @@ func (r *generation) staticStats() *static.Stats {
 	if r.static == nil {
 		return nil
 	}
-	st := r.static.answers.Stats()
+	st := r.static.Stats()
 	return &st
+}
+
+// A configuredProbe is a probe of the configuration and its prober. It survives a reload that does not change
+// it, with its counters.
+type configuredProbe struct {
+	config.Probe
+	*probe.Prober
+
+	server string          // for the status
+	after  <-chan struct{} // closed once it may start
+	until  <-chan struct{} // closed once it must end
+}
+
+// Run probes while the agent serves, since the agent itself may be the target.
+func (p *configuredProbe) Run(ctx context.Context) error {
+	select {
+	case <-p.after:
+	case <-ctx.Done():
+		return nil
+	}
+	serving, stop := context.WithCancel(ctx)
+	defer stop()
+	go func() {
+		select {
+		case <-p.until:
+			stop()
+		case <-serving.Done():
+		}
+	}()
+	return p.Prober.Run(serving)
+}
+
+// newProbes makes the probes of cfg and reuses unchanged ones of old.
+func (b *builder) newProbes(cfg *config.Config, old []*configuredProbe) (list []*configuredProbe, err error) {
+	for i, configured := range cfg.Probes {
+		same := slices.IndexFunc(old, func(p *configuredProbe) bool { return p.Probe == configured })
+		if same >= 0 {
+			list = append(list, old[same])
+			continue
+		}
+		p, err := b.newProbe(configured, cfg)
+		if err != nil {
+			return nil, fmt.Errorf("probes[%d]: %w", i, err)
+		}
+		list = append(list, p)
+	}
+	return list, nil
+}
+
+// newProbe makes a probe. A configured server is asked directly, past this agent's rules. Without one the probe
+// asks the agent through the rules, as clients do.
+func (b *builder) newProbe(p config.Probe, cfg *config.Config) (made *configuredProbe, err error) {
+	c := probe.Config{
+		Label: p.Label, Network: "udp", Name: p.Name, Type: p.Type, Interval: p.Interval, Timeout: p.Timeout, Now: time.Now, Log: b.log,
+		Server: netip.AddrPortFrom(reachableAddr(cfg.Listen.Addresses[0]), cfg.Listen.Port),
+	}
+	if p.Server != "" {
+		server, isTCP := strings.CutPrefix(p.Server, "tcp://")
+		if isTCP {
+			c.Network = "tcp"
+		}
+		c.Mark = mark(cfg)
+		if c.Server, err = netip.ParseAddrPort(server); err != nil {
+			return nil, err
+		}
+	}
+	made = &configuredProbe{Probe: p, server: c.Network + "://" + c.Server.String(), after: b.ready, until: b.stopped}
+	made.Prober, err = probe.New(c)
+	return made, err
 }

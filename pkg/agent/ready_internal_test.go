@@ -16,7 +16,7 @@ import (
 // readiness is the status code of /readyz and the series nodecache_ready of /metrics, from one admin server.
 func readiness(t *testing.T, a *Agent) (code int, series string) {
 	t.Helper()
-	pages := a.admin.Handler()
+	pages := a.servers.admin.Handler()
 	get := func(path string) *httptest.ResponseRecorder {
 		reply := httptest.NewRecorder()
 		pages.ServeHTTP(reply, httptest.NewRequest(http.MethodGet, "http://localhost"+path, http.NoBody))

@@ -12,7 +12,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/nodecache/node-cache/pkg/cache"
 	"github.com/nodecache/node-cache/pkg/config"
 	"github.com/nodecache/node-cache/pkg/resolve"
 	origin "github.com/nodecache/node-cache/pkg/source"
@@ -44,97 +43,125 @@ func (s *reloadState) failed(err error) {
 // syncTimeout bounds a reload's wait for a new cluster source. The old one answers meanwhile.
 const syncTimeout = 10 * time.Second
 
-// A request asks applyReloads to apply a configuration, or to record why there is none.
-type request struct {
-	cfg    config.Config
-	err    error // why there is no configuration; then why it was refused
-	replan bool  // only rebuild the plan: something outside the configuration has changed
-	inUse  origin.InUse
-	done   chan struct{}
-}
-
 // Reload applies cfg and returns the configuration in use. If err is not nil, Reload records it as the reason
 // why there is no configuration. After an error the running configuration stays. The agent must run.
-func (a *Agent) Reload(cfg config.Config, err error) (origin.InUse, error) {
-	return a.request(context.Background(), &request{cfg: cfg, err: err})
+func (a *Agent) Reload(cfg config.Config, err error) (inUse origin.InUse, _ error) {
+	err = a.inTurn(context.Background(), func(ctx context.Context) error {
+		if err != nil {
+			return err
+		}
+		return a.apply(ctx, cfg)
+	})
+	return origin.InUse{Config: a.running.Load().config, Generation: a.reloads.generation.Load()}, err
+}
+
+// replan rebuilds the plan of the running configuration, because something outside it has changed.
+func (a *Agent) replan(ctx context.Context) {
+	_ = a.inTurn(ctx, func(context.Context) error { // an error is logged
+		r := a.running.Load()
+		plan, err := a.builder.plan(r)
+		if err != nil {
+			return err
+		}
+		a.servers.limitSessions(a.memory.share.Load(), &r.config.Limits)
+		a.builder.limitNames(r.cluster)
+		a.resolver.Swap(plan)
+		return nil
+	})
 }
 
 var errStopped = errors.New("the agent stops")
 
-// request passes r to applyReloads and waits for it, or for the end of ctx.
-func (a *Agent) request(ctx context.Context, r *request) (origin.InUse, error) {
-	r.done = make(chan struct{})
-	select {
-	case a.requests <- r:
-	case <-a.stopped:
-		return origin.InUse{}, errStopped
-	case <-ctx.Done():
-		return origin.InUse{}, ctx.Err()
+// inTurn has applyReloads call do and records its error. It waits for the end of that, or of ctx.
+func (a *Agent) inTurn(ctx context.Context, do func(context.Context) error) error {
+	done := make(chan error, 1)
+	change := func(ctx context.Context) {
+		err := do(ctx)
+		if err != nil {
+			a.refuse(ctx, err)
+		}
+		done <- err
 	}
 	select {
-	case <-r.done:
-		return r.inUse, r.err
+	case a.changes <- change:
+	case <-a.stopped:
+		return errStopped
 	case <-ctx.Done():
-		return origin.InUse{}, ctx.Err()
+		return ctx.Err()
+	}
+	select {
+	case err := <-done:
+		return err
+	case <-ctx.Done():
+		return ctx.Err()
 	}
 }
 
-// applyReloads handles requests until ctx ends. It starts the parts of each new configuration in parts.
-func (a *Agent) applyReloads(ctx context.Context, parts *partSet) {
+// applyReloads makes changes, one at a time, until ctx ends.
+func (a *Agent) applyReloads(ctx context.Context) {
 	defer close(a.stopped)
 	for {
 		select {
 		case <-ctx.Done():
 			return
-		case r := <-a.requests:
-			switch {
-			case r.replan:
-				r.err = a.replan()
-			case r.err == nil:
-				r.err = a.apply(ctx, parts, r.cfg)
-			}
-			if r.err != nil {
-				a.refuse(ctx, r.err)
-			}
-			r.inUse = origin.InUse{Config: a.Config(), Generation: a.reloads.generation.Load()}
-			close(r.done)
+		case change := <-a.changes:
+			change(ctx)
 		}
 	}
 }
 
-// apply applies cfg. It builds all parts, waits for the sync of a new cluster source, swaps the resolver's
-// plan in one step, and then stops unused parts. A query sees either the old plan or the new one.
-func (a *Agent) apply(ctx context.Context, parts *partSet, cfg config.Config) error {
+// apply applies cfg. It builds the parts that changed, waits for the sync of a new cluster source, swaps the
+// resolver's plan in one step, and then stops unused parts. A query sees either the old plan or the new one.
+func (a *Agent) apply(ctx context.Context, cfg config.Config) error {
 	old := a.running.Load()
 	fixed := revertRestartKeys(&cfg, &old.config)
-	r, err := a.build(cfg, old) //nolint:contextcheck // it reads files and never blocks
+	r, err := a.builder.build(cfg, old) //nolint:contextcheck // it reads files and never blocks
 	if err != nil {
 		return err
 	}
-	parts.start(ctx, r)
-	a.memory.update(ctx, &cfg)
+	a.parts.start(ctx, r.parts())
+	otherMemory := !r.unchanged(old, memoryKeys)
+	if otherMemory {
+		a.memory.update(ctx, &cfg)
+	}
 	plan, err := a.preparedPlan(ctx, r, old)
 	if err == nil {
 		err = r.resize(old) // last of the steps that can fail: it empties the old cache
 	}
 	if err != nil {
-		parts.stopUnused(old)
-		a.memory.update(ctx, &old.config)
+		a.parts.stopUnused(old.parts())
+		if otherMemory {
+			a.memory.update(ctx, &old.config)
+		}
 		return err
 	}
 	plan.Cache = r.cache
-	a.logHandler.set(cfg.Log)
-	r.cache.SetPrefetch(cache.Prefetch{Hits: cfg.Cache.Prefetch.Hits, Remaining: cfg.Cache.Prefetch.Remaining})
-	r.cache.SetServeStale(cache.ServeStale{Window: cfg.Cache.ServeStale.For, TTL: cfg.Cache.ServeStale.TTL})
-	a.limitSessions(&cfg.Limits)
+	if cfg.Log != old.config.Log {
+		a.logHandler.set(cfg.Log)
+	}
+	if cfg.Cache.Prefetch != old.config.Cache.Prefetch {
+		r.cache.SetPrefetch(cacheConfig(cfg.Cache).Prefetch)
+	}
+	if cfg.Cache.ServeStale != old.config.Cache.ServeStale {
+		r.cache.SetServeStale(cacheConfig(cfg.Cache).ServeStale)
+	}
+	if otherMemory {
+		a.servers.limitSessions(a.memory.share.Load(), &cfg.Limits)
+	}
 	a.running.Store(r)
-	a.limitNames(r.cluster)
-	a.observe(r.cluster)
+	if otherMemory || r.cluster != old.cluster {
+		a.builder.limitNames(r.cluster)
+		a.builder.observe(r.cluster)
+	}
 	a.resolver.Swap(plan)
-	purgeNoCache(r, old)
 	purgeRerouted(r, old)
-	parts.stopUnused(r)
-	a.node.TargetChanged()
+	a.parts.stopUnused(r.parts())
+	if r.cluster != old.cluster {
+		a.node.TargetChanged()
+	}
+	if cfg.Snapshot != old.config.Snapshot {
+		a.snapshots.restart()
+	}
 	if len(fixed) > 0 {
 		a.log.WarnContext(ctx, "configuration keys need a restart", "keys", fixed)
 	}
@@ -146,78 +173,39 @@ func (a *Agent) apply(ctx context.Context, parts *partSet, cfg config.Config) er
 
 // preparedPlan returns the plan of r, after r has synced the cluster if old had.
 func (a *Agent) preparedPlan(ctx context.Context, r, old *generation) (*resolve.Plan, error) {
-	if old.cluster.synced() {
+	if r.cluster != old.cluster && old.cluster.synced() {
 		if err := r.cluster.awaitSync(ctx, syncTimeout); err != nil {
 			return nil, err
 		}
 	}
-	return a.plan(r)
+	return a.builder.plan(r)
 }
 
-// replan rebuilds the plan of the running configuration.
-func (a *Agent) replan() error {
-	r := a.running.Load()
-	plan, err := a.plan(r)
-	if err != nil {
-		return err
-	}
-	a.limitSessions(&r.config.Limits)
-	a.limitNames(r.cluster)
-	a.resolver.Swap(plan)
-	return nil
-}
-
-// purgeNoCache removes the zones from the cache that r's configuration excludes from it and old's did not.
-// The resolver must have r's plan already: then answers in flight are not stored either.
-func purgeNoCache(r, old *generation) {
-	for _, forward := range r.config.Forward {
-		if !forward.NoCache || old.excludes(forward.Zone) {
-			continue
-		}
-		if zone, err := wireName(forward.Zone); err == nil { // an invalid zone would have failed the plan
-			r.cache.Flush(zone)
-		}
-	}
-}
-
-// purgeRerouted removes the zones from the cache that have a route in either r or old but not in both.
-// Another upstream answers for them now, and cached denials of the old one would hide its names. A route that
-// changes only its upstreams keeps its entries, since servers of one zone should agree.
+// purgeRerouted removes the zones from the cache that have a route in either r or old but not in both, and
+// those that are excluded from the cache now. Another upstream answers for the former, and cached denials of the
+// old one would hide its names. A route that changes only its upstreams keeps its entries, since servers of one
+// zone should agree. The resolver must have r's plan already: then answers in flight are not stored either.
 func purgeRerouted(r, old *generation) {
-	for _, pair := range [2][2]*generation{{r, old}, {old, r}} {
-		for _, forward := range pair[0].config.Forward {
-			if pair[1].hasRoute(forward.Zone) {
-				continue
-			}
-			if zone, err := wireName(forward.Zone); err == nil {
-				r.cache.Flush(zone)
-			}
+	for _, route := range r.routes {
+		before := old.route(route.Zone)
+		if before == nil || route.NoCache && !before.NoCache {
+			r.cache.Flush(route.suffix)
+		}
+	}
+	for _, route := range old.routes {
+		if r.route(route.Zone) == nil {
+			r.cache.Flush(route.suffix)
 		}
 	}
 }
 
-// hasRoute reports whether a zone has a route of its own.
-func (r *generation) hasRoute(zone string) bool {
-	return slices.ContainsFunc(r.config.Forward, func(f config.Route) bool { return f.Zone == zone })
-}
-
-// excludes reports whether r caches nothing of a zone.
-func (r *generation) excludes(zone string) bool {
-	for _, forward := range r.config.Forward {
-		if forward.Zone == zone {
-			return forward.NoCache
-		}
+// route returns the route of exactly a zone, nil if there is none.
+func (r *generation) route(zone string) *route {
+	i := slices.IndexFunc(r.routes, func(route route) bool { return route.Zone == zone })
+	if i < 0 {
+		return nil
 	}
-	return false
-}
-
-// limitSessions bounds the TCP sessions by cfg and by the memory.
-func (a *Agent) limitSessions(limits *config.Limits) {
-	share := a.memory.share.Load()
-	sessions, perClient := share.sessions(limits)
-	for _, t := range a.tcp {
-		t.SetLimits(sessions, perClient, share.held(), limits.TCPIdle)
-	}
+	return &r.routes[i]
 }
 
 // revertRestartKeys resets the keys that need a restart to their old values, and returns them.
@@ -254,15 +242,13 @@ func sameIntercept(a, b *config.Intercept) bool {
 		a.OnExit == b.OnExit && slices.Equal(a.Services, b.Services)
 }
 
-// refuse keeps the running configuration and records why.
+// refuse keeps the running configuration and records why. It logs one line for each problem.
 func (a *Agent) refuse(ctx context.Context, err error) {
-	a.logRefused(ctx, err)
-	a.reloads.failed(err)
-}
-
-// logRefused logs why a configuration was refused, one line for each problem.
-func (a *Agent) logRefused(ctx context.Context, err error) {
-	file := a.sourceName()
+	defer a.reloads.failed(err)
+	file := ""
+	if a.source != nil {
+		file = a.source.Name()
+	}
 	var bad *config.Error
 	if !errors.As(err, &bad) {
 		a.log.ErrorContext(ctx, "configuration refused", "file", file, "err", err, "hint", hintFor(err))
@@ -274,15 +260,6 @@ func (a *Agent) logRefused(ctx context.Context, err error) {
 	}
 }
 
-// A Source is where the configuration comes from, besides a file, and where its last good version is kept.
-type Source struct {
-	ConfigMap  origin.Object // watched through the API instead of a file; zero: none
-	Kubeconfig string        // for the ConfigMap and for events; empty: the pod's service account
-	KubeDNS    string        // folder of a mounted kube-dns ConfigMap, merged into the routes; empty: none
-	LastGood   string        // folder for the last good configuration; empty: not kept
-	Pod        origin.Pod    // the agent's pod, for events; zero: no events
-}
-
 // load reads the configuration and sets up the log. Later changes are not missed.
 func (a *Agent) load(ctx context.Context) (config.Config, error) {
 	cfg := config.Default(a.options.Role)
@@ -291,18 +268,14 @@ func (a *Agent) load(ctx context.Context) (config.Config, error) {
 	}
 	a.logHandler = newReloadableHandler(a.options.Log, cfg.Log)
 	a.log = slog.New(a.logHandler)
-	if a.options.File == "" && a.options.Source.ConfigMap == (origin.Object{}) {
+	if a.options.Source.File == "" && a.options.Source.ConfigMap == (origin.Object{}) {
 		return cfg, nil
 	}
 	var err error
-	from := &a.options.Source
-	a.source, err = origin.New(origin.Config{
-		File: a.options.File, ConfigMap: from.ConfigMap, Kubeconfig: from.Kubeconfig,
-		KubeDNS: from.KubeDNS, LastGood: from.LastGood, Role: a.options.Role, Pod: from.Pod,
-		UserAgent: "node-cache/" + a.options.Version,
-		Apply:     a.Reload, Serving: a.ready, Log: a.log, Now: time.Now,
-	})
-	if err != nil {
+	source := a.options.Source
+	source.Role, source.UserAgent = a.options.Role, "node-cache/"+a.options.Version
+	source.Apply, source.Serving, source.Log, source.Now = a.Reload, a.ready, a.log, time.Now
+	if a.source, err = origin.New(source); err != nil {
 		return cfg, withHint(err)
 	}
 	if cfg, a.startError, err = a.source.Load(ctx); err != nil {
@@ -321,14 +294,6 @@ func (a *Agent) useLastGood(ctx context.Context, why error) (config.Config, erro
 	a.startError = why
 	a.logHandler.set(cfg.Log)
 	return cfg, nil
-}
-
-// sourceName returns the name of the configuration's source.
-func (a *Agent) sourceName() string {
-	if a.source == nil {
-		return ""
-	}
-	return a.source.Name()
 }
 
 // withHint turns a source error with a hint into a [status.HintError].
@@ -354,7 +319,7 @@ func hintFor(err error) string {
 // it follow the change.
 type reloadableHandler struct {
 	out     *lockedWriter
-	current *atomic.Pointer[currentHandler]
+	current *atomic.Pointer[slog.Handler]   // each configuration has its own
 	derive  func(slog.Handler) slog.Handler // adds the attributes and groups of derived loggers
 }
 
@@ -371,12 +336,9 @@ func (w *lockedWriter) Write(p []byte) (int, error) {
 	return w.out.Write(p)
 }
 
-// currentHandler is the handler in use. Each configuration has its own.
-type currentHandler struct{ slog.Handler }
-
 func newReloadableHandler(out io.Writer, cfg config.Log) *reloadableHandler {
 	s := &reloadableHandler{
-		out: &lockedWriter{out: out}, current: new(atomic.Pointer[currentHandler]),
+		out: &lockedWriter{out: out}, current: new(atomic.Pointer[slog.Handler]),
 		derive: func(h slog.Handler) slog.Handler { return h },
 	}
 	s.set(cfg)
@@ -389,17 +351,17 @@ func (s *reloadableHandler) set(cfg config.Log) {
 	if cfg.Format == "text" {
 		h = slog.NewTextHandler(s.out, options)
 	}
-	s.current.Store(&currentHandler{h})
+	s.current.Store(&h)
 }
 
 // Enabled implements [slog.Handler].
 func (s *reloadableHandler) Enabled(ctx context.Context, level slog.Level) bool {
-	return s.current.Load().Enabled(ctx, level)
+	return (*s.current.Load()).Enabled(ctx, level)
 }
 
 // Handle implements [slog.Handler].
 func (s *reloadableHandler) Handle(ctx context.Context, r slog.Record) error {
-	return s.derive(s.current.Load().Handler).Handle(ctx, r)
+	return s.derive(*s.current.Load()).Handle(ctx, r)
 }
 
 // WithAttrs implements [slog.Handler].

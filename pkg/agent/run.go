@@ -3,14 +3,193 @@
 package agent
 
 import (
+	"cmp"
 	"context"
+	"crypto/rand"
+	"encoding/hex"
 	"errors"
-	"slices"
-	"sync"
+	"fmt"
 	"time"
 
 	"golang.org/x/sync/errgroup"
+
+	"github.com/nodecache/node-cache/pkg/admin"
+	"github.com/nodecache/node-cache/pkg/cache"
+	"github.com/nodecache/node-cache/pkg/config"
+	"github.com/nodecache/node-cache/pkg/metrics"
+	"github.com/nodecache/node-cache/pkg/node"
+	"github.com/nodecache/node-cache/pkg/resolve"
+	"github.com/nodecache/node-cache/pkg/server"
+	"github.com/nodecache/node-cache/pkg/status"
+	"github.com/nodecache/node-cache/pkg/task"
+	"github.com/nodecache/node-cache/pkg/upstream"
 )
+
+// New reads the configuration and builds the agent. It starts no goroutine, and opens no socket except the
+// one to a predecessor.
+func New(o Options) (*Agent, error) { return NewContext(context.Background(), o) }
+
+// NewContext is New with a context. Reading a configuration from the API may take 30 s.
+func NewContext(ctx context.Context, o Options) (*Agent, error) {
+	return newAgent(ctx, node.LocalHost{}, o)
+}
+
+func newAgent(ctx context.Context, m node.Host, o Options) (*Agent, error) {
+	a := &Agent{
+		options: o, started: time.Now(), token: newToken(), host: m,
+		ready: make(chan struct{}), changes: make(chan func(context.Context)), stopped: make(chan struct{}),
+	}
+	cfg, err := a.load(ctx)
+	if err != nil {
+		return nil, err
+	}
+	err = a.assemble(ctx, cfg)
+	if err != nil && a.source != nil && a.startError == nil {
+		if cfg, err = a.useLastGood(ctx, err); err == nil {
+			err = a.assemble(ctx, cfg)
+		}
+	}
+	if err != nil {
+		return nil, err
+	}
+	a.reloads.succeeded(a.started)
+	if a.startError != nil {
+		a.refuse(ctx, a.startError)
+	}
+	return a, nil
+}
+
+// newToken returns 32 random bits in hexadecimal.
+func newToken() string {
+	b := make([]byte, 4)
+	_, _ = rand.Read(b) // it never fails
+	return hex.EncodeToString(b)
+}
+
+// assemble makes all parts for the first configuration, and loads the snapshot.
+func (a *Agent) assemble(ctx context.Context, cfg config.Config) (err error) {
+	a.memory = newMemory(a.log)
+	a.memory.update(ctx, &cfg)
+	if err := a.makeServers(&cfg); err != nil {
+		return err
+	}
+	a.node, err = node.New(node.Config{
+		Config: cfg, Token: a.token, Host: a.host, LongestBatch: a.servers.longestBatch, Log: a.log,
+		Target: func() node.Target {
+			r := a.running.Load()
+			return r.cluster.interceptTarget(&r.config)
+		},
+	})
+	if err != nil {
+		return err
+	}
+	a.builder = &builder{
+		log: a.log, version: a.options.Version, token: a.token, dial: a.options.Dial,
+		loops: upstream.NewLoopDetector(nil), memory: a.memory, ready: a.ready, stopped: a.stopped,
+		targetChanged: a.node.TargetChanged, ownerChanged: a.ownerChanged,
+	}
+	r, err := a.builder.build(cfg, noGeneration()) //nolint:contextcheck // it reads files and never blocks
+	if err != nil {
+		return err
+	}
+	a.snapshots = newSnapshots(a.token, a.log)
+	a.handover = &socketHandover{
+		path: cfg.Handover.Socket, token: a.token, version: a.options.Version, log: a.log,
+		node: a.node, servers: a.servers, snapshots: a.snapshots, running: &a.running,
+	}
+	if err := a.handover.open(); err != nil {
+		return err
+	}
+	a.handover.findPredecessor(ctx)
+	a.handover.requestSnapshot(ctx, cfg.Snapshot.Folder)
+	a.snapshots.load(ctx, r)
+	plan, err := a.builder.plan(r)
+	if err == nil {
+		a.resolver, err = resolve.New(resolve.Config{Plan: plan, Now: time.Now, Rand: rand.Reader, Log: a.log})
+	}
+	if err != nil {
+		a.handover.close()
+	}
+	a.running.Store(r)
+	return err
+}
+
+// makeServers makes the DNS servers and the admin server.
+func (a *Agent) makeServers(cfg *config.Config) (err error) {
+	var handler server.Handler = a
+	if a.options.WrapHandler != nil {
+		handler = a.options.WrapHandler(a)
+	}
+	if a.servers, err = newServers(cfg, a.memory.share.Load(), handler, a.log); err != nil {
+		return err
+	}
+	if !cfg.Admin.Address.IsValid() && cfg.Admin.Socket == "" {
+		return nil
+	}
+	series, err := metrics.Handler(metrics.New(a.sample), a.log)
+	if err != nil {
+		return err
+	}
+	a.servers.admin, err = admin.New(admin.Config{
+		Addr:     cfg.Admin.Address,
+		FreeBind: cfg.Interface.Manage,
+		Socket:   cfg.Admin.Socket,
+		Hosts:    cfg.Admin.Hosts,
+		Metrics:  series,
+		Ready:    a.notReady,
+		Live:     a.notAlive,
+		Status:   func() any { return a.Status() },
+		Cache:    status.CachePages(func() *cache.Cache { return a.running.Load().cache }, a.log),
+		Checks:   a.checks,
+		Log:      a.log,
+	})
+	return err
+}
+
+// ownerChanged drops the cached answers of owner, from the cache in use now: a reload may have replaced it. The
+// source of the cluster's objects calls it from its own goroutines.
+func (a *Agent) ownerChanged(owner []byte) {
+	if r := a.running.Load(); r != nil {
+		r.cache.OwnerChanged(owner, time.Now())
+	}
+}
+
+// Listen opens all sockets or takes over those of a predecessor. If a predecessor does not hand over its
+// sockets, Listen waits until they are free. After an error no socket stays open. If ctx ends, the error
+// wraps the context's.
+func (a *Agent) Listen(ctx context.Context) (err error) {
+	cfg := a.Config()
+	defer func() {
+		if err == nil {
+			return
+		}
+		a.handover.close()
+		a.servers.close()
+		a.node.Close()
+		if ctx.Err() != nil {
+			err = fmt.Errorf("stopped before serving: %w", ctx.Err())
+		}
+	}()
+	if err := a.node.Open(ctx); err != nil {
+		return err
+	}
+	listen := func() error {
+		a.handover.receiveSockets(ctx, a.servers.addrs)
+		return a.servers.listenDNS(ctx, a.handover.adopt)
+	}
+	err = listen()
+	for err != nil && a.handover.retryListen(ctx, err) {
+		err = listen()
+	}
+	if err != nil {
+		return listenProblem(err, cfg.Listen.Port)
+	}
+	if err := a.servers.listenAdmin(ctx, &cfg.Admin, a.handover.adopt); err != nil {
+		return err
+	}
+	a.handover.discardSockets() // nothing here reads them: their queries would time out
+	return nil
+}
 
 // Run serves until ctx ends. Listen must have been called.
 //
@@ -21,17 +200,17 @@ import (
 func (a *Agent) Run(ctx context.Context) (err error) {
 	group, ctx := errgroup.WithContext(ctx) // from here on, ctx also ends when a task fails
 	defer func() { err = errors.Join(err, group.Wait()) }()
-	defer a.close() // parts that never ran
-	stopAdmin := a.runAdmin(ctx)
+	defer a.servers.close() // parts that never ran
+	stopAdmin := a.servers.runAdmin(ctx)
 	defer func() { err = errors.Join(err, a.handover.idle(ctx), stopAdmin()) }()
 	defer a.node.End(ctx)
 	defer a.saveLast(ctx)
 
-	parts := newPartSet(group)
-	defer parts.stopAll()
-	parts.start(ctx, a.running.Load())
+	a.parts = newPartSet(group)
+	defer a.parts.stopAll()
+	a.parts.start(ctx, a.running.Load().parts())
 	defer startStage(ctx, group, a.resolver.Run, noError(a.keepSnapshots), noError(a.watchSuspends)).stop()
-	reloads := startStage(ctx, group, noError(func(ctx context.Context) { a.applyReloads(ctx, parts) }), a.runSource)
+	reloads := startStage(ctx, group, noError(a.applyReloads), a.runSource)
 	defer reloads.stop()
 
 	defer a.handover.close() // drops a takeover that did not complete
@@ -48,114 +227,19 @@ func (a *Agent) Run(ctx context.Context) (err error) {
 	a.handover.stopNode = keeper.cancel
 
 	defer a.log.InfoContext(ctx, "stopped serving")
-	servers := startStage(ctx, group, a.serverTasks()...)
+	servers := startStage(ctx, group, a.servers.tasks()...)
 	defer servers.stop()
 	a.handover.takeOver(ctx)
-	if a.admin != nil {
-		a.admin.Open()
+	if a.servers.admin != nil {
+		a.servers.admin.Open()
 	}
-	defer startStage(ctx, group, a.handover.run, noError(a.runForeignSockets), noError(a.watchNodeZone),
-		noError(a.takeLease), noError(a.watchMemoryLimit)).stop()
+	defer startStage(ctx, group, a.handover.run, noError(a.watchForeignSockets), noError(a.watchNodeZone),
+		noError(a.takeLease), noError(a.watchMemory)).stop()
 	defer a.leave(ctx)
 	a.log.InfoContext(ctx, "serving", "addresses", a.Addrs(), "version", a.options.Version)
 	close(a.ready)
 	a.serveUntilEnd(ctx, servers, reloads)
 	return nil
-}
-
-// A stage is a set of tasks that stop together.
-type stage struct {
-	cancel context.CancelFunc
-	ended  chan struct{} // closed once all tasks have ended
-}
-
-// startStage starts the tasks of a stage. They outlive ctx, until the stage is stopped. If a task fails, the
-// group's context ends.
-func startStage(ctx context.Context, group *errgroup.Group, tasks ...func(context.Context) error) *stage {
-	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
-	st := &stage{cancel: cancel, ended: make(chan struct{})}
-	var running sync.WaitGroup
-	for _, run := range tasks {
-		running.Add(1)
-		group.Go(func() error {
-			defer running.Done()
-			return run(ctx)
-		})
-	}
-	group.Go(func() error {
-		running.Wait()
-		close(st.ended)
-		return nil
-	})
-	return st
-}
-
-// stop stops the tasks and waits for their end. It may be called again.
-func (s *stage) stop() {
-	s.cancel()
-	<-s.ended
-}
-
-// noError makes a task of a function that cannot fail.
-func noError(run func(context.Context)) func(context.Context) error {
-	return func(ctx context.Context) error {
-		run(ctx)
-		return nil
-	}
-}
-
-// A partSet runs parts, each in a stage of its own, and stops those that no configuration uses.
-type partSet struct {
-	group   *errgroup.Group
-	running map[part]*stage
-}
-
-func newPartSet(group *errgroup.Group) *partSet {
-	return &partSet{group: group, running: make(map[part]*stage)}
-}
-
-// start runs the parts of r that do not run yet.
-func (s *partSet) start(ctx context.Context, r *generation) {
-	for _, p := range r.parts() {
-		if s.running[p] == nil {
-			s.running[p] = startStage(ctx, s.group, p.Run)
-		}
-	}
-}
-
-// stopUnused ends every part that r does not use. Queries in flight on an ended pool are still answered.
-func (s *partSet) stopUnused(r *generation) {
-	used := r.parts()
-	for p, st := range s.running {
-		if !slices.Contains(used, p) {
-			st.cancel()
-			delete(s.running, p)
-		}
-	}
-}
-
-// stopAll stops all parts and waits for their end.
-func (s *partSet) stopAll() {
-	for _, st := range s.running {
-		st.cancel()
-	}
-	for _, st := range s.running {
-		<-st.ended
-	}
-}
-
-// runAdmin runs the admin server, if there is one, until stop is called. Its error does not end the agent.
-func (a *Agent) runAdmin(ctx context.Context) (stop func() error) {
-	if a.admin == nil {
-		return func() error { return nil }
-	}
-	ctx, end := context.WithCancel(context.WithoutCancel(ctx))
-	ended := make(chan error, 1)
-	go func() { ended <- a.admin.Run(ctx) }() // joined by stop
-	return func() error {
-		end()
-		return <-ended
-	}
 }
 
 // runSource watches the configuration's source, if there is one.
@@ -202,17 +286,77 @@ func (a *Agent) runNode(ctx context.Context) error {
 	return a.node.Run(ctx)
 }
 
-// serverTasks returns the tasks that read queries.
-func (a *Agent) serverTasks() []func(context.Context) error {
-	list := make([]func(context.Context) error, 0, 2*len(a.udp))
-	for i := range a.udp {
-		list = append(list, a.udp[i].Run, a.tcp[i].Run)
-	}
-	return list
+func (a *Agent) watchForeignSockets(ctx context.Context) {
+	a.servers.foreign.Run(ctx, a.handover.handedOver())
 }
 
-func (a *Agent) runForeignSockets(ctx context.Context) {
-	a.foreignSockets.Run(ctx, a.handover.handedOver())
+// watchMemory follows the container's limit.
+func (a *Agent) watchMemory(ctx context.Context) {
+	a.memory.watch(ctx, a.Config, func() { a.replan(ctx) })
+}
+
+// keepSnapshots saves snapshots while this agent owns the folder.
+func (a *Agent) keepSnapshots(ctx context.Context) { a.snapshots.keep(ctx, &a.running, a.ownsSnapshot) }
+
+// ownsSnapshot reports whether this agent writes the snapshot: it serves and has not handed over. An agent that
+// waits to take over leaves the folder to its predecessor.
+func (a *Agent) ownsSnapshot() bool {
+	select {
+	case <-a.ready:
+		return !a.handover.hasHandedOver()
+	default:
+		return false
+	}
+}
+
+// saveLast saves a snapshot at exit, if the agent has served.
+func (a *Agent) saveLast(ctx context.Context) {
+	r := a.running.Load()
+	if r.config.Snapshot.Folder != "" && a.ownsSnapshot() {
+		a.snapshots.attempt(context.WithoutCancel(ctx), lastSaveTimeout, r)
+	}
+}
+
+// watchSuspends ages the cache and the cluster's objects by each suspend until ctx ends.
+func (a *Agent) watchSuspends(ctx context.Context) {
+	followSuspends(ctx, suspendedTime, func(d time.Duration) {
+		r := a.running.Load()
+		r.cache.AddSuspend(d)
+		if events := r.cluster.events; events != nil {
+			events.AddSuspend(d)
+		}
+		a.log.Info("host was suspended", "for", d.Round(time.Millisecond).String())
+	})
+}
+
+// The API server is asked for this node's topology zone at these intervals. The wait doubles because a
+// missing permission is rarely granted soon, and clusters have many nodes.
+const (
+	zoneRetry      = 30 * time.Second
+	zoneRetryLimit = 16 * time.Minute // after doubling
+)
+
+// watchNodeZone asks the API server for this node's topology zone until it is known. Then the zone and the
+// choice of central endpoints use it.
+func (a *Agent) watchNodeZone(ctx context.Context) {
+	for wait := zoneRetry; ; {
+		r := a.running.Load()
+		if w, ok := r.cluster.zoneWatch(r.config.Cluster.NodeZone); ok {
+			name, err := w.NodeZone(ctx)
+			if err == nil {
+				r.cluster.nodeZone.Store(&name)
+				a.log.InfoContext(ctx, "topology zone found", "zone", cmp.Or(name, "none"))
+				a.replan(ctx)
+				wait = zoneRetry
+			} else {
+				a.log.DebugContext(ctx, "reading topology zone failed", "err", err)
+				wait = min(2*wait, zoneRetryLimit)
+			}
+		}
+		if task.Sleep(ctx, wait) != nil {
+			return
+		}
+	}
 }
 
 // zoneWait bounds the lease's wait for the first cluster sync while a fallback answers. After it the agent

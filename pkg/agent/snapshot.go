@@ -4,15 +4,20 @@ package agent
 
 import (
 	"context"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"io/fs"
 	"iter"
 	"log/slog"
+	"os"
 	"runtime/debug"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/nodecache/node-cache/pkg/cache"
 	"github.com/nodecache/node-cache/pkg/config"
@@ -28,6 +33,7 @@ type snapshots struct {
 	folder func(path string) snapshot.Folder
 	clocks func() snapshot.ClockState
 	busy   chan struct{} // semaphore: holds a value while a save runs
+	change chan struct{} // has a value after the period has changed
 	panics atomic.Uint64
 
 	mu           sync.Mutex // guards the fields below
@@ -39,7 +45,7 @@ func newSnapshots(writer string, log *slog.Logger) *snapshots {
 	return &snapshots{
 		writer: writer, log: log, clocks: readClocks,
 		folder: func(path string) snapshot.Folder { return snapshot.Dir(path) },
-		busy:   make(chan struct{}, 1),
+		busy:   make(chan struct{}, 1), change: make(chan struct{}, 1),
 	}
 }
 
@@ -50,6 +56,15 @@ func (s *snapshots) read() snapshot.Stats {
 	stats := s.stats
 	stats.Panics = s.panics.Load()
 	return stats
+}
+
+// statsFor returns the stats; nil: r makes no snapshots.
+func (s *snapshots) statsFor(r *generation) *snapshot.Stats {
+	if r.config.Snapshot.Folder == "" {
+		return nil
+	}
+	stats := s.read()
+	return &stats
 }
 
 // load fills r, which is not in use yet, from the snapshot of an earlier agent, if there is a valid one.
@@ -113,14 +128,21 @@ func (s *snapshots) fillFrom(r *generation) (loaded snapshot.Loaded, err error) 
 	if err := errors.Join(snap.CheckVersion(snapshot.Cache, cache.DumpVersion), snap.CheckVersion(snapshot.Zone, zone.DumpVersion), snap.CheckVersion(snapshot.Central, centralVersion)); err != nil {
 		return loaded, err
 	}
-	loaded.Entries, err = r.cache.Restore(snap.Records(snapshot.Cache), loaded.Age, time.Now(), r.cluster.owner())
+	loaded.Entries, err = r.cache.Restore(snap.Records(snapshot.Cache), loaded.Age, time.Now(), r.cluster.owner)
 	if err != nil {
 		return loaded, snap.RecordError(snapshot.Cache, err)
 	}
-	purgeNoCache(r, noGeneration())
-	useCentral, err := readCentral(r, snap.Records(snapshot.Central), loaded.Age, cfg.MaxAge, time.Now())
-	if err != nil {
-		return loaded, snap.RecordError(snapshot.Central, err)
+	for _, route := range r.routes {
+		if route.NoCache {
+			r.cache.Flush(route.suffix)
+		}
+	}
+	useCentral := func() {}
+	if central := r.cluster.centralEndpoints; central != nil {
+		useCentral, err = central.read(centralScope(r), snap.Records(snapshot.Central), loaded.Age, cfg.MaxAge, time.Now())
+		if err != nil {
+			return loaded, snap.RecordError(snapshot.Central, err)
+		}
 	}
 	loaded.Objects, err = s.restoreZone(r, snap, loaded.Age)
 	if err != nil {
@@ -179,26 +201,24 @@ func zoneScope(r *generation) string {
 		r.cluster.sourceName(c), c.Resolver, c.Endpoints, c.Pods == config.PodsVerified, c.Namespaces, c.ServiceSelector, c.NamespaceSelector)
 }
 
-// snapshotStats returns nil if there are no snapshots.
-func (a *Agent) snapshotStats() *snapshot.Stats {
-	if a.Config().Snapshot.Folder == "" {
-		return nil
-	}
-	stats := a.snapshots.read()
-	return &stats
+// centralScope names the central resolver's service and its cluster.
+func centralScope(r *generation) string {
+	c := &r.config.Cluster
+	return c.Central.Service.String() + " of " + r.cluster.sourceName(c)
 }
 
 const (
 	saveTimeout     = 30 * time.Second       // of a periodic save
 	lastSaveTimeout = 3 * time.Second        // of the save at exit: a disk that hangs must not keep a pod from ending
 	abandonTimeout  = 300 * time.Millisecond // a canceled save ends between two writes
+	handoverTimeout = 20 * time.Second       // of a successor's requests before the sockets arrive, the snapshot included
 )
 
-// keepSnapshots saves a snapshot every period until ctx ends. An agent that waits to take over leaves the
-// folder to its predecessor, which knows more.
-func (a *Agent) keepSnapshots(ctx context.Context) {
+// keep saves a snapshot every period until ctx ends, unless owned reports that another agent, which knows more,
+// writes the folder.
+func (s *snapshots) keep(ctx context.Context, running *atomic.Pointer[generation], owned func() bool) {
 	for {
-		r := a.running.Load()
+		r := running.Load()
 		period := time.NewTimer(r.config.Snapshot.Period)
 		if r.config.Snapshot.Folder == "" {
 			period.Stop()
@@ -207,32 +227,41 @@ func (a *Agent) keepSnapshots(ctx context.Context) {
 		case <-ctx.Done():
 			period.Stop()
 			return
-		case <-r.replaced:
+		case <-s.change:
 		case <-period.C:
-			if a.ownsSnapshot() {
-				a.snapshots.attempt(ctx, saveTimeout, r)
+			if owned() {
+				s.attempt(ctx, saveTimeout, running.Load())
 			}
 		}
 		period.Stop()
 	}
 }
 
-// ownsSnapshot reports whether this agent writes the snapshot: it serves and has not handed over.
-func (a *Agent) ownsSnapshot() bool {
+// restart makes keep begin with the period of the running configuration.
+func (s *snapshots) restart() {
 	select {
-	case <-a.ready:
-		return !a.handover.hasHandedOver()
+	case s.change <- struct{}{}:
 	default:
-		return false
 	}
 }
 
-// saveLast saves a snapshot at exit, if the agent has served.
-func (a *Agent) saveLast(ctx context.Context) {
-	r := a.running.Load()
-	if r.config.Snapshot.Folder != "" && a.ownsSnapshot() {
-		a.snapshots.attempt(context.WithoutCancel(ctx), lastSaveTimeout, r)
+// saveFor saves a snapshot of r for a successor.
+func (s *snapshots) saveFor(ctx context.Context, r *generation) error {
+	if r.config.Snapshot.Folder == "" {
+		return errors.New("snapshot.folder is not set")
 	}
+	select { // a periodic save may be running
+	case s.busy <- struct{}{}:
+		<-s.busy
+	case <-ctx.Done():
+		return errHangs
+	}
+	before := s.read().Saved
+	s.attempt(ctx, handoverTimeout, r)
+	if now := s.read(); now.Saved == before {
+		return fmt.Errorf("saving a snapshot: %s", now.LastError)
+	}
+	return nil
 }
 
 // attempt saves a snapshot of r. It returns when that is done, ctx has ended, or limit has passed. If the
@@ -298,8 +327,10 @@ func (s *snapshots) fill(ctx context.Context, w *snapshot.Writer, r *generation,
 		return err
 	}
 	w.Section(snapshot.Central, centralVersion)
-	if err := dumpCentral(r, now, w.Record); err != nil {
-		return err
+	if central := r.cluster.centralEndpoints; central != nil {
+		if err := central.dump(centralScope(r), now, w.Record); err != nil {
+			return err
+		}
 	}
 	w.Section(snapshot.Cache, cache.DumpVersion)
 	_, err := r.cache.Dump(w.Remaining(), now, w.Record)
@@ -377,4 +408,63 @@ func (s *snapshots) failed(ctx context.Context, err error) {
 	if news {
 		s.log.ErrorContext(ctx, "saving snapshot failed", "err", err, "hint", snapshotHint(err))
 	}
+}
+
+// suspendInterval is the time between two checks for a suspend. After a resume, TTLs and the cluster's age
+// may ignore the suspend for that long.
+const suspendInterval = time.Second
+
+// minSuspend is the shortest suspend that counts.
+const minSuspend = 100 * time.Millisecond
+
+// followSuspends calls report with the length of each suspend until ctx ends. asleep returns how long the host
+// has been suspended since boot, at least.
+//
+// Go reads CLOCK_MONOTONIC, which stops during a suspend. Reading CLOCK_BOOTTIME for each batch of queries
+// would cost a system call, because the runtime has no vDSO call for it. So followSuspends compares the two
+// clocks once a second.
+func followSuspends(ctx context.Context, asleep func() time.Duration, report func(time.Duration)) {
+	known := asleep()
+	ticker := time.NewTicker(suspendInterval)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+		}
+		if d := asleep() - known; d >= minSuspend {
+			known += d
+			report(d)
+		}
+	}
+}
+
+// suspendedTime returns how long the host was suspended since boot. Other processes may run between the two
+// clock reads, so it takes the longest of three: a value may be too short but never too long.
+func suspendedTime() (longest time.Duration) {
+	for range 3 {
+		var boot, awake unix.Timespec
+		if unix.ClockGettime(unix.CLOCK_BOOTTIME, &boot) != nil || unix.ClockGettime(unix.CLOCK_MONOTONIC, &awake) != nil {
+			return 0
+		}
+		longest = max(longest, time.Duration(boot.Nano()-awake.Nano()))
+	}
+	return longest
+}
+
+// readClocks reads the host's clocks.
+func readClocks() snapshot.ClockState {
+	m := snapshot.ClockState{Wall: time.Now()}
+	var up unix.Timespec
+	text, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	if err != nil || unix.ClockGettime(unix.CLOCK_BOOTTIME, &up) != nil {
+		return m // the wall clock alone
+	}
+	id, err := hex.DecodeString(strings.ReplaceAll(strings.TrimSpace(string(text)), "-", ""))
+	if err == nil && len(id) == len(m.BootID) {
+		copy(m.BootID[:], id)
+		m.Uptime = time.Duration(up.Nano())
+	}
+	return m
 }

@@ -63,11 +63,14 @@ func TestSnapshotCentral(t *testing.T) {
 		return r
 	}
 	r := next(before, 10*time.Hour)
-	gotReady, gotOwn, age, known := r.cluster.centralEndpoints.lastKnown(time.Now())
-	if diff := cmp.Diff(ready, gotReady, cmp.Comparer(func(a, b netip.AddrPort) bool { return a == b })); diff != "" || !slices.Equal(own, gotOwn) || !known {
-		t.Errorf("(-want +got):\n%s%v", diff, gotOwn)
+	got := r.cluster.centralEndpoints
+	if diff := cmp.Diff(ready, got.ready, cmp.Comparer(func(a, b netip.AddrPort) bool { return a == b })); diff != "" || !slices.Equal(own, got.own) {
+		t.Errorf("(-want +got):\n%s%v", diff, got.own)
 	}
-	if age < 10*time.Hour || age > 10*time.Hour+time.Minute || r.cluster.central.Empty() {
+	if ready, own := got.confirmed(); len(ready)+len(own) > 0 {
+		t.Error("the restored endpoints count as confirmed")
+	}
+	if age := time.Since(got.restoredAt); age < 10*time.Hour || age > 10*time.Hour+time.Minute || r.cluster.central.Empty() {
 		t.Errorf("age %s, no server: %t", age, r.cluster.central.Empty())
 	}
 	if r := next(r, 13*time.Hour); r.cluster.central.Empty() {
@@ -207,10 +210,8 @@ func TestSnapshotPeriod(t *testing.T) {
 		use := func(folder string, period time.Duration) {
 			r := emptyGeneration(t)
 			r.config.Snapshot.Folder, r.config.Snapshot.Period = folder, period
-			r.replaced = make(chan struct{})
-			if old := a.running.Swap(r); old != nil {
-				close(old.replaced)
-			}
+			a.running.Store(r)
+			a.snapshots.restart()
 		}
 		expect := func(saved uint64, what string) {
 			t.Helper()

@@ -7,6 +7,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/nodecache/node-cache/pkg/source"
 )
 
 // TestFallBackToLastGood has a configuration that parses but fails to start: the agent starts with the last good one.
@@ -24,7 +26,7 @@ func TestFallBackToLastGood(t *testing.T) {
 		}
 	}
 	var log strings.Builder
-	a, err := New(Options{File: file, Source: Source{LastGood: folder}, Log: &log})
+	a, err := New(Options{Source: source.Config{File: file, LastGood: folder}, Log: &log})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -38,7 +40,7 @@ func TestFallBackToLastGood(t *testing.T) {
 	if !strings.Contains(log.String(), "running on the last good configuration") {
 		t.Errorf("the log does not say so:\n%s", log.String())
 	}
-	if _, err := New(Options{File: file, Source: Source{LastGood: t.TempDir()}, Log: &log}); err == nil || !strings.Contains(err.Error(), "/nonexistent") {
+	if _, err := New(Options{Source: source.Config{File: file, LastGood: t.TempDir()}, Log: &log}); err == nil || !strings.Contains(err.Error(), "/nonexistent") {
 		t.Errorf("without one: %v, want why", err)
 	}
 }

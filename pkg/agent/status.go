@@ -5,13 +5,11 @@ package agent
 import (
 	"errors"
 	"fmt"
-	"net"
-	"os"
 	"time"
 
 	"github.com/miekg/dns"
 
-	"github.com/nodecache/node-cache/pkg/config"
+	"github.com/nodecache/node-cache/pkg/admin"
 	"github.com/nodecache/node-cache/pkg/metrics"
 	origin "github.com/nodecache/node-cache/pkg/source"
 	"github.com/nodecache/node-cache/pkg/status"
@@ -25,13 +23,13 @@ func (a *Agent) Status() status.Status {
 	watched := r.cluster.sourceStats()
 	s := status.Status{
 		State: "ready", Version: a.options.Version, Up: now.Sub(a.started).Round(time.Second).String(),
-		Foreign:  a.foreignSockets.Status(),
+		Foreign:  a.servers.foreign.Status(),
 		Config:   a.configStatus(),
 		Queries:  status.QueriesOf(a.resolver.Stats()),
 		Cache:    status.CacheOf(r.cache.Stats()),
 		Static:   status.StaticOf(r.staticStats()),
-		Snapshot: status.SnapshotOf(a.snapshotStats(), now),
-		Memory:   a.memoryStatus(),
+		Snapshot: status.SnapshotOf(a.snapshots.statsFor(r), now),
+		Memory:   a.memory.status(),
 		Cluster:  clusterStatus(r, &watched),
 		Node:     a.node.Status(),
 		Handover: a.handover.status(now),
@@ -61,12 +59,12 @@ func (a *Agent) Status() status.Status {
 	}
 	for _, p := range r.probes {
 		st := p.Stats()
-		s.Probes = append(s.Probes, status.ProbeOf(p.Label, p.network+"://"+p.addr.String(), p.Name+" "+dns.Type(p.Type).String(), &st))
+		s.Probes = append(s.Probes, status.ProbeOf(p.Label, p.server, p.Name+" "+dns.Type(p.Type).String(), &st))
 	}
 	if a.handover.hasHandedOver() {
 		return s // the successor's problems are not this agent's
 	}
-	details.Memory = a.memoryProblems()
+	details.Memory = a.memory.problems()
 	s.Problems = status.Problems(&s, details)
 	return s
 }
@@ -91,14 +89,14 @@ func (a *Agent) configStatus() status.Config {
 
 // sample reads all counters for one scrape.
 func (a *Agent) sample() metrics.Sample {
-	r, memory := a.running.Load(), a.memoryStatus()
+	r, memory := a.running.Load(), a.memory.status()
 	s := metrics.Sample{
 		Version:  a.options.Version,
 		NotReady: a.notReady(),
 		Resolve:  a.resolver.Stats(),
 		Cache:    r.cache.Stats(),
 		Static:   r.staticStats(),
-		Snapshot: a.snapshotStats(),
+		Snapshot: a.snapshots.statsFor(r),
 		Memory: metrics.Memory{
 			Container: memory.Cgroup, GoLimit: memory.GoLimit, GoUsed: memory.GoUsed, Snapshot: memory.Snapshot,
 			Inflight: memory.Inflight, Waiting: memory.Waiting,
@@ -107,18 +105,18 @@ func (a *Agent) sample() metrics.Sample {
 		Link:      a.node.LinkStats(),
 		Intercept: a.node.InterceptStats(),
 		Mode:      r.config.Intercept.Mode,
-		Foreign:   len(a.foreignSockets.Sockets()),
+		Foreign:   len(a.servers.foreign.Sockets()),
 		Config: metrics.Config{
 			Generation:  a.reloads.generation.Load(),
 			LastOK:      a.reloads.lastError.Load() == nil,
 			Succeeded:   a.reloads.good.Load(),
 			Failed:      a.reloads.bad.Load(),
 			LastSuccess: time.Unix(0, a.reloads.lastSuccess.Load()),
-			Panics:      a.panics.Load(),
+			Panics:      a.builder.panics.Load(),
 		},
 		Source:   origin.Stats{Kind: origin.KindNone, Reachable: true},
 		Handover: a.handover.stats(),
-		Admin:    a.admin.Stats(),
+		Admin:    a.servers.admin.Stats(),
 	}
 	if c := r.cluster; c.events != nil {
 		held := c.events.Stats()
@@ -131,8 +129,8 @@ func (a *Agent) sample() metrics.Sample {
 	for _, p := range r.probes {
 		s.Probes = append(s.Probes, metrics.Probe{Label: p.Label, Stats: p.Stats()})
 	}
-	for i := range a.udp {
-		s.UDP, s.TCP = append(s.UDP, a.udp[i].Stats()), append(s.TCP, a.tcp[i].Stats())
+	for i := range a.servers.udp {
+		s.UDP, s.TCP = append(s.UDP, a.servers.udp[i].Stats()), append(s.TCP, a.servers.tcp[i].Stats())
 	}
 	if a.source != nil {
 		s.Source = a.source.Stats()
@@ -204,19 +202,6 @@ func clusterStatus(r *generation, stats *watch.Stats) *status.Cluster {
 	return s
 }
 
-// sourceName returns where the cluster data comes from.
-func (c *cluster) sourceName(cfg *config.Cluster) string {
-	switch {
-	case c.source == nil:
-		return ""
-	case cfg.Manifests != "":
-		return "folder " + cfg.Manifests
-	case cfg.Kubeconfig != "":
-		return "API server of " + cfg.Kubeconfig
-	}
-	return "API server https://" + net.JoinHostPort(os.Getenv("KUBERNETES_SERVICE_HOST"), os.Getenv("KUBERNETES_SERVICE_PORT"))
-}
-
 // The kubelet's probes call the functions below. They must not fail under load: none blocks, takes a lock of
 // the query path, or sends a query.
 
@@ -241,11 +226,21 @@ func (a *Agent) notReady() error {
 }
 
 // notAlive returns why a restart is needed, nil if it is not.
-func (a *Agent) notAlive() error { return hangError(a.longestBatch()) }
+func (a *Agent) notAlive() error { return hangError(a.servers.longestBatch()) }
 
 func hangError(busy time.Duration) error {
 	if busy < hangThreshold {
 		return nil
 	}
 	return fmt.Errorf("a reader hangs: it has spent %s on one batch of queries", busy.Round(time.Second))
+}
+
+// checks returns the probes for /healthcheck/.
+func (a *Agent) checks() []admin.Check {
+	probes := a.running.Load().probes
+	list := make([]admin.Check, 0, len(probes))
+	for _, p := range probes {
+		list = append(list, admin.Check{Label: p.Label, Err: p.Result()})
+	}
+	return list
 }

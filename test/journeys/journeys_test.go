@@ -32,7 +32,7 @@ func TestJourneys(t *testing.T) {
 	}{
 		"A hit over UDP":                     {"hit", 10},
 		"A miss, asked of a resolver by TCP": {"miss", 25},
-		"A reload":                           {"reload", 18},
+		"A reload":                           {"reload", 12},
 	} {
 		page := listed(t, "../../docs/journeys.md", heading)
 		first, second, third := ran[journey.name+"0"], ran[journey.name+"1"], ran[journey.name+"2"]

@@ -18,6 +18,7 @@ import (
 	"github.com/miekg/dns"
 
 	"github.com/nodecache/node-cache/pkg/agent"
+	"github.com/nodecache/node-cache/pkg/source"
 )
 
 // usage: recorder LISTEN FOLDER. It writes the coverage data of each journey to a folder of its name in FOLDER.
@@ -43,7 +44,7 @@ func record(listen netip.AddrPort, folder string) error {
 		return err
 	}
 	log := logLines(make(chan string, 100))
-	a, err := agent.New(agent.Options{File: file, Log: log})
+	a, err := agent.New(agent.Options{Source: source.Config{File: file}, Log: log})
 	if err != nil {
 		return err
 	}

@@ -1,0 +1,203 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package agent
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/netip"
+	"slices"
+	"sync"
+	"sync/atomic"
+
+	"github.com/miekg/dns"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/nodecache/node-cache/pkg/config"
+	"github.com/nodecache/node-cache/pkg/rules"
+	"github.com/nodecache/node-cache/pkg/upstream"
+)
+
+// A stage is a set of tasks that stop together.
+type stage struct {
+	cancel context.CancelFunc
+	ended  chan struct{} // closed once all tasks have ended
+}
+
+// startStage starts the tasks of a stage. They outlive ctx, until the stage is stopped. If a task fails, the
+// group's context ends.
+func startStage(ctx context.Context, group *errgroup.Group, tasks ...func(context.Context) error) *stage {
+	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	st := &stage{cancel: cancel, ended: make(chan struct{})}
+	var running sync.WaitGroup
+	for _, run := range tasks {
+		running.Add(1)
+		group.Go(func() error {
+			defer running.Done()
+			return run(ctx)
+		})
+	}
+	group.Go(func() error {
+		running.Wait()
+		close(st.ended)
+		return nil
+	})
+	return st
+}
+
+// stop stops the tasks and waits for their end. It may be called again.
+func (s *stage) stop() {
+	s.cancel()
+	<-s.ended
+}
+
+// noError makes a task of a function that cannot fail.
+func noError(run func(context.Context)) func(context.Context) error {
+	return func(ctx context.Context) error {
+		run(ctx)
+		return nil
+	}
+}
+
+// A part runs in the background while a configuration uses it.
+type part interface {
+	Run(ctx context.Context) error
+}
+
+// A partSet runs parts, each in a stage of its own, and stops those that no configuration uses.
+type partSet struct {
+	group   *errgroup.Group
+	running map[part]*stage
+}
+
+func newPartSet(group *errgroup.Group) *partSet {
+	return &partSet{group: group, running: make(map[part]*stage)}
+}
+
+// start runs the parts that do not run yet.
+func (s *partSet) start(ctx context.Context, parts []part) {
+	for _, p := range parts {
+		if s.running[p] == nil {
+			s.running[p] = startStage(ctx, s.group, p.Run)
+		}
+	}
+}
+
+// stopUnused ends every part but the used ones. Queries in flight on an ended pool are still answered.
+func (s *partSet) stopUnused(used []part) {
+	for p, st := range s.running {
+		if !slices.Contains(used, p) {
+			st.cancel()
+			delete(s.running, p)
+		}
+	}
+}
+
+// stopAll stops all parts and waits for their end.
+func (s *partSet) stopAll() {
+	for _, st := range s.running {
+		st.cancel()
+	}
+	for _, st := range s.running {
+		<-st.ended
+	}
+}
+
+// A builder makes the parts of a configuration.
+type builder struct {
+	log     *slog.Logger
+	version string
+	token   string // identifies this agent
+	dial    func(ctx context.Context, network string, addr netip.AddrPort) (net.Conn, error)
+	loops   *upstream.LoopDetector // shared by all pools
+	memory  *memory
+	panics  atomic.Uint64 // while building a configuration
+
+	ready, stopped <-chan struct{}    // closed once the agent serves, and once it applies no configuration any more
+	targetChanged  func()             // the endpoints of the central resolver have changed
+	ownerChanged   func(owner []byte) // the answers of owner have changed
+}
+
+// poolConfig returns what the pools of a configuration have in common.
+func (b *builder) poolConfig(cfg *config.Config, zone []byte, label string) upstream.Config {
+	listen := cfg.Listen
+	return upstream.Config{
+		LoopDetector: b.loops, Zone: zone, Dial: b.dial, Mark: mark(cfg), Log: b.log.With("zone", label),
+		Self: func(addr netip.AddrPort) bool { return isOwnListener(addr, listen) },
+	}
+}
+
+// tcpTargets returns the targets of servers that are asked over TCP.
+func tcpTargets(addrs []netip.AddrPort) []upstream.Target {
+	targets := make([]upstream.Target, 0, len(addrs))
+	for _, addr := range addrs {
+		targets = append(targets, upstream.Target{Network: "tcp", Addr: addr})
+	}
+	return targets
+}
+
+// mark returns the mark of upstream sockets: the agent's own rules leave marked packets alone.
+func mark(cfg *config.Config) uint32 {
+	if cfg.Intercept.Manage {
+		return rules.Mark
+	}
+	return 0
+}
+
+// isOwnListener reports whether a query sent to addr would reach a listener of this agent.
+func isOwnListener(addr netip.AddrPort, listen config.Listen) bool {
+	if addr.Port() != listen.Port {
+		return false
+	}
+	ip := reachableAddr(addr.Addr()) // resolv.conf(5) files contain unspecified addresses
+	for _, own := range listen.Addresses {
+		if own == ip || own.IsUnspecified() && isLocal(ip) {
+			return true
+		}
+	}
+	return false
+}
+
+// reachableAddr returns an address at which this host reaches a listener at addr. The kernel sends packets for
+// an unspecified address to the loopback address.
+func reachableAddr(addr netip.Addr) netip.Addr {
+	switch addr {
+	case netip.IPv4Unspecified():
+		return netip.AddrFrom4([4]byte{127, 0, 0, 1})
+	case netip.IPv6Unspecified():
+		return netip.IPv6Loopback()
+	}
+	return addr
+}
+
+// isLocal reports whether an address belongs to this host.
+func isLocal(addr netip.Addr) bool {
+	return addr.IsLoopback() || slices.Contains(localAddrs(), addr.WithZone(""))
+}
+
+// localAddrs returns this host's addresses, none on an error.
+func localAddrs() []netip.Addr {
+	addrs, err := net.InterfaceAddrs()
+	if err != nil {
+		return nil
+	}
+	local := make([]netip.Addr, 0, len(addrs))
+	for _, a := range addrs {
+		if prefix, err := netip.ParsePrefix(a.String()); err == nil {
+			local = append(local, prefix.Addr())
+		}
+	}
+	return local
+}
+
+// wireName returns the canonical wire form of an absolute name.
+func wireName(zone string) ([]byte, error) {
+	buf := make([]byte, 256)
+	n, err := dns.PackDomainName(dns.CanonicalName(zone), buf, 0, nil, false)
+	if err != nil {
+		return nil, fmt.Errorf("reading zone %q: %w", zone, err)
+	}
+	return buf[:n], nil
+}

@@ -1,0 +1,278 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"net/netip"
+	"os"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/nodecache/node-cache/pkg/admin"
+	"github.com/nodecache/node-cache/pkg/config"
+	"github.com/nodecache/node-cache/pkg/handover"
+	"github.com/nodecache/node-cache/pkg/node"
+	"github.com/nodecache/node-cache/pkg/server"
+	"github.com/nodecache/node-cache/pkg/status"
+	"github.com/nodecache/node-cache/pkg/task"
+)
+
+// sessionDrain is how long TCP sessions continue after a handover.
+const sessionDrain = 30 * time.Second
+
+// servers are the DNS servers of all listen addresses, and the admin server.
+type servers struct {
+	addrs   []netip.AddrPort // as configured
+	udp     []*server.UDP
+	tcp     []*server.TCP // as many as udp, at the same addresses
+	foreign *node.ForeignSockets
+	admin   *admin.Server // nil: not configured
+	log     *slog.Logger
+}
+
+// newServers makes the DNS servers of a configuration, with their share of the memory. They open nothing yet.
+func newServers(cfg *config.Config, share *share, handler server.Handler, log *slog.Logger) (*servers, error) {
+	s := &servers{log: log}
+	freeBind := cfg.Interface.Manage // the address is added to the link after the sockets listen
+	sessions, perClient := share.sessions(&cfg.Limits)
+	for _, ip := range cfg.Listen.Addresses {
+		addr := netip.AddrPortFrom(ip, cfg.Listen.Port)
+		udp, err := server.NewUDP(server.UDPConfig{
+			Addr: addr, FreeBind: freeBind, Handler: handler, DrainTimeout: cfg.Limits.Deadline + time.Second, Log: log,
+			Readers: share.readers, ReceiveBuffer: share.buffer(),
+		})
+		if err != nil {
+			return nil, err
+		}
+		tcp, err := server.NewTCP(server.TCPConfig{
+			Addr: addr, FreeBind: freeBind, Handler: handler, Log: log,
+			MaxSessions: sessions, MaxPerClient: perClient, MaxMemory: share.held(),
+			IdleTimeout: cfg.Limits.TCPIdle, DrainTimeout: cfg.Limits.Deadline + time.Second,
+		})
+		if err != nil {
+			return nil, err
+		}
+		s.addrs, s.udp, s.tcp = append(s.addrs, addr), append(s.udp, udp), append(s.tcp, tcp)
+	}
+	s.foreign = &node.ForeignSockets{UDP: s.udp, TCP: s.tcp, Log: log}
+	return s, nil
+}
+
+// listenDNS opens the DNS sockets, or takes those of a predecessor from adopt. After an error none stays open.
+func (s *servers) listenDNS(ctx context.Context, adopt func(kind string, addr netip.AddrPort) []*os.File) (err error) {
+	defer func() {
+		if err != nil {
+			s.closeDNS()
+		}
+	}()
+	for i, addr := range s.addrs {
+		if files := adopt(handover.KindUDP, addr); len(files) > 0 {
+			err = s.udp[i].Adopt(files)
+		} else {
+			err = s.udp[i].Listen(ctx)
+		}
+		if err != nil {
+			return err
+		}
+		if file := onlyFile(adopt(handover.KindTCP, addr)); file != nil {
+			err = s.tcp[i].Adopt(file)
+		} else {
+			err = s.tcp[i].Listen(ctx)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// listenAdmin makes the admin server, if there is one, accept from an adopted socket or its own, and from its
+// unix socket.
+func (s *servers) listenAdmin(ctx context.Context, cfg *config.Admin, adopt func(kind string, addr netip.AddrPort) []*os.File) error {
+	if s.admin == nil {
+		return nil
+	}
+	if file := onlyFile(adopt(handover.KindAdmin, cfg.Address)); file != nil {
+		if err := s.admin.Adopt(file); err != nil {
+			return adminProblem(err, cfg)
+		}
+	}
+	return adminProblem(s.admin.Listen(ctx), cfg)
+}
+
+// onlyFile returns the file of a list of one. It closes the files of other lists.
+func onlyFile(files []*os.File) *os.File {
+	if len(files) == 1 {
+		return files[0]
+	}
+	for _, f := range files {
+		_ = f.Close()
+	}
+	return nil
+}
+
+// listenProblem adds a hint to an error of opening a socket.
+func listenProblem(err error, port uint16) error {
+	hint := ""
+	switch {
+	case errors.Is(err, syscall.EADDRINUSE):
+		hint = "another program uses the port: find it with `ss -lnptu`, or set another listen.port or listen.addresses"
+	case errors.Is(err, syscall.EACCES) && port < 1024:
+		hint = "ports below 1024 need root or the capability NET_BIND_SERVICE"
+	case errors.Is(err, syscall.EACCES), errors.Is(err, syscall.EPERM):
+		hint = "this host forbids the socket: check its seccomp, LSM, and cgroup rules"
+	case errors.Is(err, syscall.EADDRNOTAVAIL):
+		hint = "no interface of this host has the address; list the addresses with `ip address`"
+	case errors.Is(err, syscall.EAFNOSUPPORT):
+		hint = "this host does not support that IP family"
+	case errors.Is(err, syscall.EMFILE), errors.Is(err, syscall.ENFILE):
+		hint = "raise the limit of open files (ulimit -n)"
+	default:
+		return err
+	}
+	return &status.HintError{Err: err, Hint: hint}
+}
+
+// adminProblem adds a hint to an error of the admin server's sockets.
+func adminProblem(err error, cfg *config.Admin) error {
+	if err == nil {
+		return nil
+	}
+	err = fmt.Errorf("admin server: %w", err)
+	switch {
+	case cfg.Socket == "":
+	case errors.Is(err, admin.ErrSocketTaken):
+		return &status.HintError{Err: err, Hint: "another agent uses this admin.socket: set a different path for each agent"}
+	case errors.Is(err, fs.ErrNotExist):
+		return &status.HintError{Err: err, Hint: "the folder of admin.socket does not exist: create it, or set another path"}
+	case errors.Is(err, admin.ErrNoSocket):
+		return &status.HintError{Err: err, Hint: "admin.socket exists and is no socket: remove that file, or set another path"}
+	}
+	return listenProblem(err, cfg.Address.Port())
+}
+
+func (s *servers) closeDNS() {
+	for i := range s.udp {
+		s.udp[i].Close()
+		s.tcp[i].Close()
+	}
+}
+
+// close closes the sockets of servers that do not run.
+func (s *servers) close() {
+	s.closeDNS()
+	if s.admin != nil {
+		s.admin.Close()
+	}
+}
+
+// tasks returns the tasks that read queries.
+func (s *servers) tasks() []func(context.Context) error {
+	list := make([]func(context.Context) error, 0, 2*len(s.udp))
+	for i := range s.udp {
+		list = append(list, s.udp[i].Run, s.tcp[i].Run)
+	}
+	return list
+}
+
+// runAdmin runs the admin server, if there is one, until stop is called. Its error does not end the agent.
+func (s *servers) runAdmin(ctx context.Context) (stop func() error) {
+	if s.admin == nil {
+		return func() error { return nil }
+	}
+	ctx, end := context.WithCancel(context.WithoutCancel(ctx))
+	ended := make(chan error, 1)
+	go func() { ended <- s.admin.Run(ctx) }() // joined by stop
+	return func() error {
+		end()
+		return <-ended
+	}
+}
+
+// longestBatch returns the longest time that a reader has spent on its current batch of queries.
+func (s *servers) longestBatch() time.Duration {
+	now, longest := time.Now(), time.Duration(0)
+	for _, u := range s.udp {
+		longest = max(longest, u.BusyFor(now))
+	}
+	return longest
+}
+
+// limitSessions bounds the TCP sessions by the configuration and by the memory.
+func (s *servers) limitSessions(share *share, limits *config.Limits) {
+	sessions, perClient := share.sessions(limits)
+	for _, t := range s.tcp {
+		t.SetLimits(sessions, perClient, share.held(), limits.TCPIdle)
+	}
+}
+
+// addReaders opens the sockets that were not adopted.
+func (s *servers) addReaders(ctx context.Context) {
+	for _, u := range s.udp {
+		if u.MissingReaders() == 0 {
+			continue
+		}
+		err := s.foreign.Conflict(u)
+		if err == nil {
+			err = u.AddReaders(ctx)
+		}
+		if err != nil {
+			s.log.WarnContext(ctx, "fewer readers than CPUs", "err", err)
+		}
+	}
+}
+
+// offers returns the sockets that this agent listens on.
+func (s *servers) offers() (list []handover.Offer, _ error) {
+	add := func(kind string, addr netip.AddrPort, raw syscall.RawConn) {
+		list = append(list, handover.Offer{Listen: listenOf(kind, addr), Raw: raw})
+	}
+	for i, u := range s.udp {
+		for _, raw := range u.RawConns() {
+			add(handover.KindUDP, u.Addr(), raw)
+		}
+		if raw := s.tcp[i].RawConn(); raw != nil {
+			add(handover.KindTCP, s.tcp[i].Addr(), raw)
+		}
+	}
+	if s.admin != nil && s.admin.Raw() != nil {
+		add(handover.KindAdmin, s.admin.Addr(), s.admin.Raw())
+	}
+	return list, nil
+}
+
+func listenOf(kind string, addr netip.AddrPort) handover.Listen {
+	return handover.Listen{Kind: kind, Addr: netip.AddrPortFrom(addr.Addr().Unmap(), addr.Port())}
+}
+
+// handOver leaves the sockets of the claim to the successor. It returns once what was read from them is answered.
+func (s *servers) handOver(ctx context.Context, claim handover.Claim, guard task.Guard) {
+	var quiet sync.WaitGroup
+	start := func(name handover.Listen, handOver func()) {
+		if !claim.Has(name) {
+			return
+		}
+		quiet.Go(func() {
+			_ = guard.Do(ctx, func() error {
+				handOver()
+				return nil
+			})
+		})
+	}
+	for i := range s.udp {
+		start(listenOf(handover.KindUDP, s.udp[i].Addr()), func() { s.udp[i].HandOver(ctx) })
+		start(listenOf(handover.KindTCP, s.tcp[i].Addr()), func() { s.tcp[i].HandOver(ctx, sessionDrain) })
+	}
+	if s.admin != nil {
+		// The successor may serve it at an address that covers this one. Clients of the admin address want
+		// the agent that answers.
+		s.admin.Give()
+	}
+	quiet.Wait()
+}
