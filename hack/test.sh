@@ -24,7 +24,7 @@ idle="lint image-module fuzz"                           # they compile and compu
 race=-race # empty where there is no C compiler, which the race detector needs
 concurrent='admin|agent|cache|filewatch|handover|resolve|server|snapshot|source|static|task|unixsock|upstream|watch|zone'
 bulky='TestEndless.*|TestStoreAgainstModel|TestPTRsAreBounded|TestTruncatedSetsRotate|TestWorst|TestRestoreMatchesOriginal|TestSetsThatNoMessageHolds|TestTransferHuge|TestTransferBigZone'
-bulky+='|TestIndexRemoval|TestNamespaceLimit|TestLimit|TestResidentMemory|TestResizedMemory|TestDumpOfLarge.*|TestSnapshotLarge|TestCapacity|TestSocketPoolBounds'
+bulky+='|TestIndexRemoval|TestNamespaceLimit|TestLimit|TestResidentMemory|TestResizedMemory|TestDumpOfLarge.*|TestCapacity|TestSocketPoolBounds'
 soak=${SOAK:-}
 [[ -z $soak ]] || { suites="$nice $idle $suites"; nice=; idle=; } # nothing runs beside a soak
 limit=${soak:+6h}

@@ -7,7 +7,6 @@ import (
 	"encoding/json"
 	"errors"
 	"net"
-	"net/http"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -93,36 +92,6 @@ func counted(t *testing.T, a *agent.Agent, queries uint64) (s status.Status) {
 		return s.Queries.Total >= queries
 	})
 	return s
-}
-
-func TestServes(t *testing.T) {
-	t.Parallel()
-	up := upstreamtest.New(upstreamtest.Zone("www.test. 300 IN A 192.0.2.1"))
-	cfg := local(t, up.Listen(t))
-	a, stop := start(t, agent.Options{Config: &cfg, Version: "v1", Log: &journal{}})
-	for _, network := range []string{"udp", "tcp", "udp"} {
-		if r := ask(t, a, network, "www.test."); len(r.Answer) != 1 || r.Rcode != dns.RcodeSuccess {
-			t.Errorf("over %s:\n%s", network, r)
-		}
-	}
-	s := counted(t, a, 3)
-	if s.Queries.Total != 3 || s.Queries.BySource["cache"] != 2 || s.Queries.BySource["upstream"] != 1 ||
-		s.Version != "v1" || s.Cache.Entries != 1 || len(s.Upstreams) != 1 || s.Upstreams[0].Latency == "unknown" {
-		t.Errorf("status %+v", s)
-	}
-	// An answer that takes too long is asked for once more, which is no query of a client's.
-	if up := s.Upstreams[0]; up.Requests < 1 || up.Requests > 1+up.Failures["timeout"] {
-		t.Errorf("%d requests upstream, failures %v, want one beside those that got no answer in time", up.Requests, up.Failures)
-	}
-	for _, path := range []string{"/readyz", "/livez", "/metrics", "/debug/pprof/", "/"} {
-		if code, _ := page(t, a, path); code != http.StatusOK {
-			t.Errorf("%s: %d", path, code)
-		}
-	}
-	stop()
-	if _, err := net.DialTimeout("tcp", a.Addrs()[0].String(), time.Second); err == nil {
-		t.Error("the TCP socket is still open after Run")
-	}
 }
 
 // TestFollowsTheFile edits the file of a running agent: good, bad, and with what
@@ -214,31 +183,6 @@ func TestListenGivesUp(t *testing.T) {
 		t.Errorf("the UDP socket is still open: %v", err)
 	} else {
 		_ = again.Close()
-	}
-}
-
-// TestOwnAddressLeftOut configures the agent's own address beside another upstream: the agent
-// leaves it out, logs it, and uses the other.
-func TestOwnAddressLeftOut(t *testing.T) {
-	t.Parallel()
-	up := upstreamtest.New(upstreamtest.Zone("www.test. 300 IN A 192.0.2.1"))
-	cfg := local(t, up.Listen(t))
-	own := netip.AddrPortFrom(cfg.Listen.Addresses[0], cfg.Listen.Port)
-	cfg.Forward[0].To = append([]config.Target{{Kind: config.Plain, Addr: own}}, cfg.Forward[0].To...)
-	log := &journal{}
-	a, _ := start(t, agent.Options{Config: &cfg, Log: log})
-	if r := ask(t, a, "udp", "www.test."); len(r.Answer) != 1 {
-		t.Errorf("got\n%s", r)
-	}
-	if !strings.Contains(log.String(), own.String()) || !strings.Contains(log.String(), `own address`) {
-		t.Errorf("the log does not name the upstream:\n%s", log)
-	}
-	var upstreams []string
-	for _, u := range statusOf(t, a).Upstreams {
-		upstreams = append(upstreams, u.Address)
-	}
-	if diff := cmp.Diff([]string{"udp://" + cfg.Forward[0].To[1].Addr.String()}, upstreams); diff != "" {
-		t.Errorf("upstreams (-want +got):\n%s", diff)
 	}
 }
 

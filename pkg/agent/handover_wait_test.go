@@ -82,51 +82,6 @@ func TestHandOverWaitsAndFollows(t *testing.T) {
 	}
 }
 
-// TestHandOverWaitsAfterLastGood has an agent that began with the last good configuration wait with another one: that one
-// is reported as in use, and the last good one stays what it was.
-func TestHandOverWaitsAfterLastGood(t *testing.T) {
-	t.Parallel()
-	cfg := handingConfig(t)
-	usual := config.Default(config.Agent)
-	cfg.Interface, cfg.Intercept = usual.Interface, usual.Intercept // a file does not let these go with a loopback address
-	startHanding(t, newFakeHost(), cfg)
-
-	wrong := cfg
-	wrong.Cluster.Resolver, wrong.Cluster.Kubeconfig = config.ResolverLocal, awayKubeconfig(t)
-	file, folder := filepath.Join(t.TempDir(), "node-cache.yaml"), t.TempDir()
-	kept := filepath.Join(folder, "last-good.yaml")
-	save(t, kept, wrong, "")
-	save(t, file, wrong, "nonsense: true\n")
-	before, err := os.ReadFile(kept)
-	if err != nil {
-		t.Fatal(err)
-	}
-	second, err := newAgent(t.Context(), newFakeHost(), Options{Source: source.Config{File: file, LastGood: folder}, Log: t.Output()})
-	if err != nil {
-		t.Fatal(err)
-	}
-	stop := runNode(t, second)
-	until(t, "it waits for the cluster", func() bool { return second.handover.waiting() != "" })
-	if !second.configStatus().LastGood.InUse {
-		t.Error("it does not report that the last good one is in use")
-	}
-	other := wrong
-	other.Cluster.Kubeconfig = awayKubeconfig(t)
-	save(t, file, other, "")
-	until(t, "the other one is in use, and reported as such", func() bool {
-		return second.reloads.generation.Load() == 2 && !second.configStatus().LastGood.InUse
-	})
-	if second.handover.waiting() == "" {
-		t.Error("it does not wait any more")
-	}
-	if err := stop(); err != nil {
-		t.Errorf("it ended with %v", err)
-	}
-	if after, err := os.ReadFile(kept); err != nil || string(after) != string(before) {
-		t.Errorf("the last good one is another, %v:\n%s", err, after)
-	}
-}
-
 // A swapping source runs do and is in sync when Ready is called for the second time, which is when the agent waits for it.
 type swapping struct {
 	*fakeSource

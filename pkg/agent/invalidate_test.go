@@ -4,8 +4,6 @@ package agent_test
 
 import (
 	"net/netip"
-	"os"
-	"path/filepath"
 	"slices"
 	"testing"
 	"time"
@@ -129,40 +127,6 @@ func TestInvalidateReloaded(t *testing.T) {
 		putWeb(t, step.dir, next)
 		awaitWeb(t, a, next)
 	}
-}
-
-// TestInvalidateWithoutServer has no API server: names are answered, and the agent is ready.
-func TestInvalidateWithoutServer(t *testing.T) {
-	t.Parallel()
-	central := upstreamtest.New(numbered(time.Hour, web))
-	cfg := centralConfig(t, "", central.Listen(t))
-	cfg.Cluster.Kubeconfig = nowhere(t)
-	a, _ := start(t, agent.Options{Config: &cfg, Log: &journal{}})
-	first := ask(t, a, "udp", web)
-	if len(first.Answer) != 1 {
-		t.Errorf("got\n%s", first)
-	}
-	for range 2 {
-		if got, want := addresses(ask(t, a, "udp", web)), addresses(first); got != want {
-			t.Errorf("web is %s, want what is held, %s", got, want)
-		}
-	}
-	s := statusOf(t, a)
-	if !s.Cluster.InSync || len(s.Problems) == 0 || s.Problems[0].Where != "service" {
-		t.Errorf("in sync: %t, problems %+v; want it to be, and a problem with services", s.Cluster.InSync, s.Problems)
-	}
-}
-
-// nowhere is a kubeconfig of an unreachable API server.
-func nowhere(t *testing.T) string {
-	t.Helper()
-	path := filepath.Join(t.TempDir(), "kubeconfig")
-	text := `{apiVersion: v1, kind: Config, current-context: c, contexts: [{name: c, context: {cluster: c, user: u}}],
-  users: [{name: u, user: {token: t}}], clusters: [{name: c, cluster: {server: "https://` + unusedAddr(t).String() + `"}}]}`
-	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	return path
 }
 
 // TestInvalidateAfterRestart changes one of three services while the agent is away: what a snapshot brought back of it is

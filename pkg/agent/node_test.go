@@ -359,20 +359,6 @@ func TestNodeReleaseFailing(t *testing.T) {
 	}
 }
 
-func TestNodeRulesFailing(t *testing.T) {
-	t.Parallel()
-	m := newFakeHost()
-	unblock := m.kernel.Block(intercepttest.CallApply) // another process holds a lock
-	a := agentOnHost(t, m, nodeConfig(t))
-	runNode(t, a)
-	<-a.Ready()
-	if !answers(t, a) {
-		t.Error("an agent that waits for a lock does not answer")
-	}
-	unblock()
-	until(t, "the agent is ready", func() bool { return a.notReady() == nil })
-}
-
 func TestNodeOfANewerAgent(t *testing.T) {
 	t.Parallel()
 	m, cfg := newFakeHost(), nodeConfig(t)
@@ -527,20 +513,4 @@ func awayKubeconfig(t *testing.T) string {
 		t.Fatal(err)
 	}
 	return path
-}
-
-func TestNodeFollowsTheFallback(t *testing.T) {
-	t.Parallel()
-	m, cfg := newFakeHost(), nodeConfig(t)
-	a, _ := serveOnHost(t, m, cfg)
-	cfg.Intercept.Fallback.Addresses = []netip.AddrPort{netip.MustParseAddrPort("10.0.0.9:5353")}
-	cfg.Intercept.Lease = time.Minute
-	reload(t, a, cfg)
-	until(t, "the rules have the new fallback", func() bool {
-		r := m.kernel.Rules()
-		return r != nil && slices.Equal(r.Fallback, cfg.Intercept.Fallback.Addresses)
-	})
-	if got := a.Config().Intercept.Lease; got != 3*time.Second {
-		t.Errorf("a reload made the lease %s, want it to take a restart", got)
-	}
 }

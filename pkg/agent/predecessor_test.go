@@ -153,7 +153,11 @@ func TestFallbackNone(t *testing.T) {
 	}
 	until(t, "rules without a fallback", none)
 	cfg.Intercept.Fallback.Addresses = []netip.AddrPort{netip.MustParseAddrPort("10.0.0.9:53")}
+	cfg.Intercept.Lease = time.Minute
 	reload(t, a, cfg)
+	if got := a.Config().Intercept.Lease; got != 3*time.Second {
+		t.Errorf("a reload made the lease %s, want it to need a restart", got)
+	}
 	until(t, "a reload gives one", func() bool { return slices.Equal(m.kernel.Rules().Fallback, cfg.Intercept.Fallback.Addresses) })
 	cfg.Intercept.Fallback = config.Fallback{}
 	reload(t, a, cfg)

@@ -4,7 +4,6 @@ package agent_test
 
 import (
 	"net/http"
-	"net/netip"
 	"slices"
 	"strings"
 	"testing"
@@ -89,17 +88,4 @@ func TestProbes(t *testing.T) {
 	if code, body := page(t, a, "/healthcheck/"); code != http.StatusOK || body != "" {
 		t.Errorf("without probes: %d %q", code, body)
 	}
-}
-
-// TestProbesOfEveryAddress has an agent that listens on every address ask itself.
-func TestProbesOfEveryAddress(t *testing.T) {
-	t.Parallel()
-	cfg := local(t, upstreamtest.New(upstreamtest.Zone("www.test. 300 IN A 192.0.2.1")).Listen(t))
-	cfg.Listen.Addresses[0] = netip.IPv4Unspecified()
-	cfg.Probes = []config.Probe{probed("self", "")}
-	a, _ := start(t, agent.Options{Config: &cfg, Log: &journal{}})
-	eventually(t, "the probe is not well", func() bool {
-		code, _ := page(t, a, "/healthcheck/self")
-		return code == http.StatusOK
-	})
 }

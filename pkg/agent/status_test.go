@@ -5,10 +5,8 @@ package agent_test
 import (
 	"io"
 	"net/http"
-	"net/netip"
 	"os"
 	"reflect"
-	"slices"
 	"strings"
 	"testing"
 
@@ -35,12 +33,6 @@ func page(t *testing.T, a *agent.Agent, path string) (code int, body string) {
 	return r.StatusCode, string(text)
 }
 
-// unusedAddr is an address where nothing listens.
-func unusedAddr(t *testing.T) netip.AddrPort {
-	t.Helper()
-	return proctest.FreeAddr(t)
-}
-
 // TestStatusOfFailures has nothing but failures: they are queries, too.
 func TestStatusOfFailures(t *testing.T) {
 	t.Parallel()
@@ -64,7 +56,7 @@ func TestStatusOfManifests(t *testing.T) {
 	dir := folder(t)
 	putManifest(t, dir, "api", serviceYAML("api", "{clusterIP: 10.96.0.8, ports: [{port: 80}]}"))
 	putManifest(t, dir, "bad", "apiVersion: v1\nkind: Service\nmetadata: {name: web\n")
-	cfg := clusterConfig(t, dir, unusedAddr(t))
+	cfg := clusterConfig(t, dir, proctest.FreeAddr(t))
 	a, _ := start(t, agent.Options{Config: &cfg, Log: &journal{}})
 	eventually(t, "the agent is not ready", func() bool {
 		code, _ := page(t, a, "/readyz")
@@ -122,60 +114,6 @@ func TestStatusOfManifests(t *testing.T) {
 	}
 	if p := statusOf(t, a).Problems; len(p) != 1 || p[0].Where != "cluster.manifests" {
 		t.Errorf("problems %+v, want the folder", p)
-	}
-}
-
-// TestNotReady has no API server: the agent is live and serves, cluster names are not denied, and /readyz reports what it
-// waits for.
-func TestNotReady(t *testing.T) {
-	t.Parallel()
-	path := nowhere(t)
-	cfg := clusterConfig(t, "", upstreamtest.New(upstreamtest.Zone("www.test. 300 IN A 192.0.2.1")).Listen(t))
-	cfg.Cluster.Kubeconfig = path
-	a, _ := start(t, agent.Options{Config: &cfg, Log: &journal{}})
-	eventually(t, "/readyz does not report what it waits for", func() bool {
-		code, body := page(t, a, "/readyz")
-		return code == http.StatusServiceUnavailable && strings.Contains(body, "connection refused")
-	})
-	_, why := page(t, a, "/readyz")
-	if !strings.HasPrefix(why, "the cluster zone is not synced: ") {
-		t.Errorf("/readyz: %q", why)
-	}
-	if _, body := page(t, a, "/metrics"); !strings.Contains(body, "\nnodecache_ready 0\n") {
-		t.Error("/metrics has no nodecache_ready 0")
-	}
-	if code, body := page(t, a, "/livez"); code != http.StatusOK {
-		t.Errorf("/livez: %d %s, want 200: a restart would fix nothing", code, body)
-	}
-	s := statusOf(t, a)
-	if !strings.HasPrefix(s.State, "not ready: the cluster zone is not synced: ") || s.Cluster == nil || s.Cluster.InSync ||
-		!strings.Contains(s.Cluster.WaitsFor, "connection refused") || s.Cluster.Source != "API server of "+path {
-		t.Errorf("status %+v, cluster %+v", s, s.Cluster)
-	}
-	if !slices.ContainsFunc(s.Problems, func(p status.Problem) bool {
-		return strings.HasPrefix(p.What, "not synced: ") && strings.Contains(p.What, "connection refused") && strings.Contains(p.Hint, "API server")
-	}) {
-		t.Errorf("problems %+v", s.Problems)
-	}
-	names := []struct{ name, want string }{
-		{"web.shop.svc.cluster.local.", "SERVFAIL"}, // never a denial
-		{"db-0.db.shop.svc.cluster.local.", "SERVFAIL"},
-		{"a.www.test.shop.svc.cluster.local.", "NXDOMAIN"}, // no object can make it
-		{"a.b.c.d.e.f.g.shop.svc.cluster.local.", "NXDOMAIN"},
-		{"www.test.", "192.0.2.1"},
-		{"dns-version.cluster.local.", "NOERROR"},
-		{"7.0.96.10.in-addr.arpa.", "NXDOMAIN"}, // from the upstream
-	}
-	for i, tt := range names {
-		if got := addresses(ask(t, a, "udp", tt.name)); got != tt.want {
-			t.Errorf("%s: %s, want %s", tt.name, got, tt.want)
-		}
-		if i > 0 {
-			continue
-		}
-		if got := counted(t, a, 1).Queries.HitRatio; got != "0.0 %" {
-			t.Errorf("hit ratio %s after one SERVFAIL of the zone, want 0.0 %%", got)
-		}
 	}
 }
 
