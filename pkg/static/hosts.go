@@ -19,17 +19,9 @@ import (
 	"github.com/nodecache/node-cache/pkg/task"
 )
 
-// hostsConfig is the part of a Config that Hosts depend on.
-type hostsConfig struct {
-	Names     []Host
-	Files     []string
-	TTL       time.Duration
-	NoReverse bool
-}
-
 // Hosts are names with addresses. They are safe for concurrent use.
 type Hosts struct {
-	cfg   hostsConfig
+	cfg   Config // the part that they depend on
 	log   *slog.Logger
 	ttl   uint32 // seconds
 	table atomic.Pointer[table]
@@ -46,7 +38,9 @@ type Hosts struct {
 
 // newHosts returns the predecessor if its configuration is the same. Otherwise it reads the files. For
 // files that it cannot read now it keeps the predecessor's content.
-func newHosts(cfg hostsConfig, predecessor *Hosts, log *slog.Logger) (*Hosts, error) {
+func newHosts(cfg Config, predecessor *Hosts) (*Hosts, error) {
+	log := cfg.Log
+	cfg.Templates, cfg.Predecessor, cfg.Log = nil, nil, nil
 	if predecessor != nil && reflect.DeepEqual(predecessor.cfg, cfg) {
 		return predecessor, nil
 	}
@@ -56,7 +50,8 @@ func newHosts(cfg hostsConfig, predecessor *Hosts, log *slog.Logger) (*Hosts, er
 			return nil, fmt.Errorf("parsing hosts: %q is not a domain name", name.Name)
 		}
 	}
-	h.table.Store(h.configuredHosts().table())
+	configured := h.configuredHosts().table // a copy: what only the builder needs is freed
+	h.table.Store(&configured)
 	for _, path := range cfg.Files {
 		h.files = append(h.files, predecessor.hostsFile(path))
 	}
@@ -79,14 +74,14 @@ func (h *Hosts) hostsFile(path string) *hostsFile {
 		h.mu.Lock()
 		defer h.mu.Unlock()
 		for i := range h.states {
-			if h.states[i].path == path {
+			if h.states[i].Path == path {
 				f := h.states[i]
-				f.names, f.skipped, f.reads = 0, 0, 0
+				f.Names, f.Skipped, f.Reads = 0, 0, 0
 				return &f
 			}
 		}
 	}
-	return &hostsFile{path: path}
+	return &hostsFile{FileStats: FileStats{Path: path}}
 }
 
 // Run watches the files until ctx ends, and returns nil then. Where the kernel cannot report changes
@@ -111,18 +106,15 @@ const maxFileSize = 32 << 20
 
 // A hostsFile is one file in the format of hosts(5) and its last content.
 type hostsFile struct {
-	path      string
+	FileStats // of the last check
+
 	readInfo  os.FileInfo // of the content that was read; nil: none yet
 	lastInfo  os.FileInfo // of the last check; nil: none yet
 	text      []byte      // the content; nil: none yet
-	err       error       // of the last check
 	emptyOnce bool        // the last check found the file empty, after it had content
 
 	changes   int  // consecutive checks that each found the file changed
 	unsettled bool // the file is still being written; its content may be partial
-
-	names, skipped int // of the content
-	reads          uint64
 }
 
 // reload reads the file if it seems changed, or always with force, and reports whether f.text has new
@@ -131,8 +123,8 @@ type hostsFile struct {
 // is still changing, for up to maxChanges checks.
 func (f *hostsFile) reload(force bool) bool {
 	f.unsettled = false
-	info, err := os.Stat(f.path)
-	if f.err = err; err != nil {
+	info, err := os.Stat(f.Path)
+	if f.Err = err; err != nil {
 		return false
 	}
 	if !force && !f.emptyOnce && sameFile(info, f.readInfo) {
@@ -144,8 +136,8 @@ func (f *hostsFile) reload(force bool) bool {
 		return false
 	}
 	f.lastInfo, f.changes = info, 0
-	text, err := filewatch.ReadFile(f.path, maxFileSize)
-	if f.err = err; err != nil {
+	text, err := filewatch.ReadFile(f.Path, maxFileSize)
+	if f.Err = err; err != nil {
 		return false
 	}
 	if len(text) == 0 && len(f.text) > 0 && !f.emptyOnce {
@@ -206,16 +198,16 @@ func (h *Hosts) reload(all bool) (again time.Duration) {
 	changed := h.tableOutdated
 	h.tableOutdated = true // stays set if a panic ends this call
 	for _, f := range h.files {
-		before := f.err
+		before := f.Err
 		if f.reload(all) {
 			changed = true
-			f.reads++
+			f.Reads++
 		}
 		if f.unsettled {
 			again = settleTime
 		}
-		if f.err != nil && (before == nil || f.err.Error() != before.Error()) {
-			h.log.Warn("hosts file unreadable, keeping its previous content", "path", f.path, "err", f.err)
+		if f.Err != nil && (before == nil || f.Err.Error() != before.Error()) {
+			h.log.Warn("hosts file unreadable, keeping its previous content", "path", f.Path, "err", f.Err)
 		}
 	}
 	if changed {
@@ -243,13 +235,13 @@ func (h *Hosts) configuredHosts() *builder {
 func (h *Hosts) buildTable() {
 	b := h.configuredHosts()
 	for _, f := range h.files {
-		f.names, f.skipped = b.parse(f.text)
-		if f.skipped > 0 {
-			h.log.Warn("hosts file lines skipped", "path", f.path, "lines", f.skipped)
+		f.Names, f.Skipped = b.parse(f.text)
+		if f.Skipped > 0 {
+			h.log.Warn("hosts file lines skipped", "path", f.Path, "lines", f.Skipped)
 		}
 	}
-	t := b.table()
-	h.table.Store(t)
+	t := b.table // a copy: what only the builder needs is freed
+	h.table.Store(&t)
 	h.log.Info("hosts files loaded", "files", len(h.files), "names", len(t.names), "addresses", t.addresses)
 }
 
@@ -270,8 +262,7 @@ func (h *Hosts) fileStats() []FileStats {
 	defer h.mu.Unlock()
 	stats := make([]FileStats, 0, len(h.states))
 	for i := range h.states {
-		f := &h.states[i]
-		stats = append(stats, FileStats{Path: f.path, Names: f.names, Skipped: f.skipped, Reads: f.reads, Err: f.err})
+		stats = append(stats, h.states[i].FileStats)
 	}
 	return stats
 }

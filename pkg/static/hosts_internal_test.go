@@ -13,14 +13,14 @@ import (
 // maxChanges checks.
 func TestReloadWhileWritten(t *testing.T) {
 	t.Parallel()
-	f := &hostsFile{path: filepath.Join(t.TempDir(), "hosts")}
+	f := &hostsFile{FileStats: FileStats{Path: filepath.Join(t.TempDir(), "hosts")}}
 	write := func(step, text string, changed, unsettled bool) {
 		t.Helper()
-		if err := os.WriteFile(f.path, []byte(text), 0o600); err != nil {
+		if err := os.WriteFile(f.Path, []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		if got := f.reload(true); got != changed || f.unsettled != unsettled || f.err != nil {
-			t.Errorf("%s: changed %t, unsettled %t, %v; want %t, %t", step, got, f.unsettled, f.err, changed, unsettled)
+		if got := f.reload(true); got != changed || f.unsettled != unsettled || f.Err != nil {
+			t.Errorf("%s: changed %t, unsettled %t, %v; want %t, %t", step, got, f.unsettled, f.Err, changed, unsettled)
 		}
 	}
 	at := func(size int) string { return strings.Repeat("#", size) }

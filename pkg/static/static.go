@@ -4,8 +4,10 @@ package static
 
 import (
 	"fmt"
+	"hash/maphash"
 	"log/slog"
 	"net/netip"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -31,11 +33,15 @@ type Host struct {
 
 // Static answers from hosts and templates. It is safe for concurrent use.
 type Static struct {
-	log         *slog.Logger
-	hosts       *Hosts
-	templates   []*compiledTemplate
-	answerCache answerCache
-	failures    atomic.Uint64
+	log       *slog.Logger
+	hosts     *Hosts
+	templates []Template
+	failures  atomic.Uint64
+
+	// Recent answers of templates, one per slot. Evaluating a template costs as much as fifty cache hits.
+	// A cached answer takes little more memory than maxCachedAnswer.
+	seed    maphash.Seed
+	answers [answerCacheSlots]atomic.Pointer[cachedAnswer]
 }
 
 // New compiles the templates and reads the files. A file that cannot be read keeps the predecessor's
@@ -44,22 +50,18 @@ func New(cfg Config) (*Static, error) {
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
-	s := &Static{log: cfg.Log}
-	for i, t := range cfg.Templates {
-		a, err := compileTemplate(t)
-		if err != nil {
+	s := &Static{log: cfg.Log, seed: maphash.MakeSeed(), templates: slices.Clone(cfg.Templates)}
+	for i := range s.templates {
+		if err := s.templates[i].compile(); err != nil {
 			return nil, fmt.Errorf("compiling template %d: %w", i, err)
 		}
-		s.templates = append(s.templates, a)
 	}
-	s.answerCache.init()
 	var predecessor *Hosts
 	if cfg.Predecessor != nil {
 		predecessor = cfg.Predecessor.hosts
 	}
 	var err error
-	hosts := hostsConfig{Names: cfg.Names, Files: cfg.Files, TTL: cfg.TTL, NoReverse: cfg.NoReverse}
-	if s.hosts, err = newHosts(hosts, predecessor, cfg.Log); err != nil {
+	if s.hosts, err = newHosts(cfg, predecessor); err != nil {
 		return nil, err
 	}
 	return s, nil

@@ -35,18 +35,19 @@ type addresses struct {
 
 // A builder makes a table.
 type builder struct {
-	names    map[string]*addressLists
-	pointers map[netip.Addr]*strings.Builder
-	counts   map[netip.Addr]int
-	frozen   map[string]bool // names that take no more addresses
-	reverse  bool
-	room     []byte
+	table
+
+	counts  map[netip.Addr]int // of pointers
+	frozen  map[string]bool    // names that take no more addresses
+	reverse bool
+	room    []byte
 }
 
-type addressLists struct{ v4, v6 []byte }
-
 func newBuilder(reverse bool) *builder {
-	return &builder{names: map[string]*addressLists{}, pointers: map[netip.Addr]*strings.Builder{}, counts: map[netip.Addr]int{}, frozen: map[string]bool{}, reverse: reverse}
+	return &builder{
+		table:  table{names: map[string]addresses{}, pointers: map[string]string{}},
+		counts: map[netip.Addr]int{}, frozen: map[string]bool{}, reverse: reverse,
+	}
 }
 
 // add adds an address to a name, unless the name is frozen. It returns false for an invalid name.
@@ -60,19 +61,18 @@ func (b *builder) add(text string, addr netip.Addr) bool {
 		return true
 	}
 	h := b.names[string(name)]
-	if h == nil {
-		h = &addressLists{}
-		b.names[string(name)] = h
-	}
 	addr = addr.Unmap().WithZone("")
-	list, raw := &h.v6, addr.AsSlice()
+	list, raw := &h.v6, string(addr.AsSlice())
 	if addr.Is4() {
 		list = &h.v4
 	}
 	if len(*list) == maxAddresses*len(raw) || contains(*list, raw) {
 		return true
 	}
-	*list = append(*list, raw...)
+	*list += raw
+	b.names[string(name)] = h
+	b.addresses++
+	b.hasWildcards = b.hasWildcards || isWildcard(name)
 	b.addPointer(addr, name)
 	return true
 }
@@ -85,9 +85,9 @@ func (b *builder) freeze() {
 }
 
 // contains reports whether the packed list contains the address.
-func contains(list, addr []byte) bool {
-	for ; len(list) > 0; list = list[len(addr):] {
-		if string(list[:len(addr)]) == string(addr) {
+func contains(list, addr string) bool {
+	for ; list != ""; list = list[len(addr):] {
+		if list[:len(addr)] == addr {
 			return true
 		}
 	}
@@ -100,27 +100,8 @@ func (b *builder) addPointer(addr netip.Addr, name []byte) {
 	if !b.reverse || addr.IsUnspecified() || isWildcard(name) || b.counts[addr] == maxPointers {
 		return
 	}
-	to := b.pointers[addr]
-	if to == nil {
-		to = &strings.Builder{}
-		b.pointers[addr] = to
-	}
 	b.counts[addr]++
-	to.Write(name)
-}
-
-// table returns the built table.
-func (b *builder) table() *table {
-	t := &table{names: make(map[string]addresses, len(b.names)), pointers: make(map[string]string, len(b.pointers))}
-	for name, h := range b.names {
-		t.names[name] = addresses{v4: string(h.v4), v6: string(h.v6)}
-		t.addresses += len(h.v4)/4 + len(h.v6)/16
-		t.hasWildcards = t.hasWildcards || isWildcard([]byte(name))
-	}
-	for addr, names := range b.pointers {
-		t.pointers[string(wire.AppendReverse(nil, addr.AsSlice()))] = names.String()
-	}
-	return t
+	b.pointers[string(wire.AppendReverse(nil, addr.AsSlice()))] += string(name)
 }
 
 // isWildcard reports whether the first label of the name is an asterisk.

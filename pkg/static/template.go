@@ -10,7 +10,6 @@ import (
 	"regexp"
 	"slices"
 	"strconv"
-	"sync/atomic"
 
 	"github.com/miekg/dns"
 
@@ -25,6 +24,9 @@ type Template struct {
 	Rcode int      // 0 to 15
 
 	Answer, Authority, Additional []Record
+
+	zone  []byte // in wire form
+	match []*regexp.Regexp
 }
 
 // A Record generates a record for a question. It returns nil to omit the record.
@@ -42,36 +44,31 @@ type Question struct {
 
 var errTooLarge = errors.New("answer exceeds the maximum message size")
 
-// A compiledTemplate is a Template ready for use.
-type compiledTemplate struct {
-	Template
-	zone  []byte // in wire form
-	match []*regexp.Regexp
-}
-
-func compileTemplate(t Template) (*compiledTemplate, error) {
-	a := &compiledTemplate{Template: t, zone: []byte{0}}
-	if t.Zone != "." {
+// compile prepares the template for use.
+func (a *Template) compile() error {
+	a.zone = []byte{0}
+	if a.Zone != "." {
 		var ok bool
-		if a.zone, ok = appendName(nil, t.Zone); !ok {
-			return nil, fmt.Errorf("zone %q is not a domain name", t.Zone)
+		if a.zone, ok = appendName(nil, a.Zone); !ok {
+			return fmt.Errorf("zone %q is not a domain name", a.Zone)
 		}
 	}
-	if t.Rcode < 0 || t.Rcode > 15 {
-		return nil, fmt.Errorf("rcode %d is out of range 0 to 15", t.Rcode)
+	if a.Rcode < 0 || a.Rcode > 15 {
+		return fmt.Errorf("rcode %d is out of range 0 to 15", a.Rcode)
 	}
-	for _, text := range t.Match {
+	a.match = nil
+	for _, text := range a.Match {
 		re, err := regexp.Compile(text)
 		if err != nil {
-			return nil, fmt.Errorf("compiling a regular expression: %w", err)
+			return fmt.Errorf("compiling a regular expression: %w", err)
 		}
 		a.match = append(a.match, re)
 	}
-	return a, nil
+	return nil
 }
 
 // covers reports whether q's name and type are those of the template.
-func (a *compiledTemplate) covers(q *wire.Query) bool {
+func (a *Template) covers(q *wire.Query) bool {
 	if len(a.Types) > 0 && !slices.Contains(a.Types, q.Type) {
 		return false
 	}
@@ -89,13 +86,18 @@ func (a *compiledTemplate) covers(q *wire.Query) bool {
 
 // answerFromTemplates answers q by the first template that matches it.
 func (s *Static) answerFromTemplates(q *wire.Query, dst []byte) ([]byte, Result) {
-	if !slices.ContainsFunc(s.templates, func(a *compiledTemplate) bool { return a.covers(q) }) {
+	first := 0
+	for first < len(s.templates) && !s.templates[first].covers(q) {
+		first++
+	}
+	if first == len(s.templates) {
 		return dst, Result{}
 	}
-	place := s.answerCache.slot(q)
+	key := q.Key()[:len(q.Name())+2] // name and type only
+	place := &s.answers[maphash.Bytes(s.seed, key)%answerCacheSlots]
 	m := place.Load()
 	if m == nil || !m.matches(q) {
-		m = s.evaluate(q)
+		m = s.evaluate(q, s.templates[first:])
 		if len(m.msg) <= maxCachedAnswer {
 			place.Store(m)
 		}
@@ -108,14 +110,15 @@ func (s *Static) answerFromTemplates(q *wire.Query, dst []byte) ([]byte, Result)
 	return dst, Result{Verdict: m.verdict, Target: dst[start+len(m.msg)-m.target:]}
 }
 
-// evaluate generates the answer to q.
-func (s *Static) evaluate(q *wire.Query) *cachedAnswer {
+// evaluate generates the answer to q by the first of the templates that matches it.
+func (s *Static) evaluate(q *wire.Query, templates []Template) *cachedAnswer {
 	m := &cachedAnswer{name: string(q.Name()), rrtype: q.Type}
 	name, _, err := dns.UnpackDomainName(q.Name(), 0)
 	if err != nil {
 		return m
 	}
-	for _, a := range s.templates {
+	for i := range templates {
+		a := &templates[i]
 		if !a.covers(q) {
 			continue
 		}
@@ -138,7 +141,7 @@ func (s *Static) evaluate(q *wire.Query) *cachedAnswer {
 
 // question returns the input for the template's actions. It returns false if no expression matches the
 // name.
-func (a *compiledTemplate) question(name string, rrtype uint16) (*Question, bool) {
+func (a *Template) question(name string, rrtype uint16) (*Question, bool) {
 	q := &Question{Name: name, Zone: a.Zone, Type: dns.Type(rrtype).String(), Class: "IN", Group: map[string]string{}}
 	if len(a.match) == 0 {
 		q.Match, q.Group["0"] = []string{name}, name
@@ -163,7 +166,7 @@ func (a *compiledTemplate) question(name string, rrtype uint16) (*Question, bool
 
 // answer returns the message for a question. If it ends with a CNAME record to resolve, target is the
 // length of that name at its end; otherwise target is 0.
-func (a *compiledTemplate) answer(question *Question, q *wire.Query) (msg []byte, target int, err error) {
+func (a *Template) answer(question *Question, q *wire.Query) (msg []byte, target int, err error) {
 	m := &dns.Msg{
 		MsgHdr:   dns.MsgHdr{Response: true, Authoritative: true, Rcode: a.Rcode},
 		Compress: true,
@@ -228,13 +231,6 @@ const (
 	maxCachedAnswer  = 1024 // bytes
 )
 
-// An answerCache holds recent answers of templates, one per slot. Evaluating a template costs as much
-// as fifty cache hits. A cached answer takes little more memory than maxCachedAnswer.
-type answerCache struct {
-	seed  maphash.Seed
-	slots [answerCacheSlots]atomic.Pointer[cachedAnswer]
-}
-
 // A cachedAnswer is the immutable result for one question.
 type cachedAnswer struct {
 	name    string // canonical
@@ -242,14 +238,6 @@ type cachedAnswer struct {
 	verdict Verdict
 	msg     []byte
 	target  int // with Alias: length of the external name that msg ends with
-}
-
-func (m *answerCache) init() { m.seed = maphash.MakeSeed() }
-
-// slot returns the slot of q's question.
-func (m *answerCache) slot(q *wire.Query) *atomic.Pointer[cachedAnswer] {
-	key := q.Key()[:len(q.Name())+2] // name and type only
-	return &m.slots[maphash.Bytes(m.seed, key)%answerCacheSlots]
 }
 
 // matches reports whether m is the result for q's question.
