@@ -4,10 +4,8 @@ package promtest
 
 import (
 	"fmt"
-	"io"
 	"maps"
 	"math/rand/v2"
-	"net/http"
 	"net/netip"
 	"os/exec"
 	"path/filepath"
@@ -160,7 +158,8 @@ func TestRunbookCommands(t *testing.T) {
 
 // runningAgent is an agent that has every part but a node's.
 type runningAgent struct {
-	dns, admin string
+	*proctest.Agent
+	dns, ip string
 }
 
 // startAgent runs an agent with an upstream of the test's own.
@@ -187,49 +186,24 @@ admin: {address: "%s"}
 `, listen.Addr(), listen.Port(), startUpstream(t), examples, hosts, folder, filepath.Join(folder, "handover.sock"), admin)
 	file := proctest.WriteFile(t, filepath.Join(folder, "node-cache.yaml"), config)
 	command := exec.CommandContext(t.Context(), nodeCache, "agent", "--config", file, "--last-good", t.TempDir())
-	proctest.Start(t, "node-cache agent", command)
-	a := &runningAgent{dns: listen.String(), admin: admin.String()}
-	proctest.Eventually(t, time.Minute, "a ready agent", func() bool {
-		_, err := a.page(t, "/readyz")
-		return err == nil
-	})
-	return a
+	return &runningAgent{proctest.StartAgent(t, command, admin, "/readyz", nil), listen.String(), admin.Addr().String()}
 }
 
 // pod is a pod in which the agent could be.
 func (a *runningAgent) pod(name, app string) Pod {
-	host, _, _ := strings.Cut(a.admin, ":")
-	return Pod{Name: name, Node: "worker-1", IP: host, HostIP: host, Labels: map[string]string{"app.kubernetes.io/name": app}}
+	return Pod{Name: name, Node: "worker-1", IP: a.ip, HostIP: a.ip, Labels: map[string]string{"app.kubernetes.io/name": app}}
 }
 
 // startUpstream runs a server that has every name, and returns its address.
 func startUpstream(t *testing.T) string {
 	t.Helper()
-	started := make(chan struct{})
-	server := &dns.Server{Addr: proctest.FreeAddr(t).String(), Net: "udp", NotifyStartedFunc: func() { close(started) }}
-	server.Handler = dns.HandlerFunc(func(w dns.ResponseWriter, q *dns.Msg) {
+	return proctest.StartDNS(t, func(w dns.ResponseWriter, q *dns.Msg) {
 		m := new(dns.Msg).SetReply(q)
 		if rr, err := dns.NewRR(q.Question[0].Name + " 60 IN A 192.0.2.9"); err == nil && q.Question[0].Qtype == dns.TypeA {
 			m.Answer = []dns.RR{rr}
 		}
 		_ = w.WriteMsg(m) // a client that got none asks again
-	})
-	ended := make(chan error, 1)
-	go func() { ended <- server.ListenAndServe() }()
-	select {
-	case <-started:
-	case err := <-ended:
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := server.Shutdown(); err != nil {
-			t.Error(err)
-		}
-		if err := <-ended; err != nil {
-			t.Error(err)
-		}
-	})
-	return server.Addr
+	}).String()
 }
 
 // ask has an answer made of each kind.
@@ -245,7 +219,7 @@ func (a *runningAgent) ask(t *testing.T) {
 // exposed lists the names of the series that the agent has.
 func (a *runningAgent) exposed(t *testing.T) map[string]bool {
 	t.Helper()
-	text, err := a.page(t, "/metrics")
+	text, err := a.Page("/metrics")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -254,18 +228,4 @@ func (a *runningAgent) exposed(t *testing.T) map[string]bool {
 		names[m[1]] = true
 	}
 	return names
-}
-
-func (a *runningAgent) page(t *testing.T, path string) (string, error) {
-	t.Helper()
-	response, err := http.Get("http://" + a.admin + path)
-	if err != nil {
-		return "", err
-	}
-	defer func() { _ = response.Body.Close() }()
-	data, err := io.ReadAll(response.Body)
-	if err == nil && response.StatusCode != http.StatusOK {
-		err = fmt.Errorf("%s: %s", response.Status, data)
-	}
-	return string(data), err
 }

@@ -106,7 +106,7 @@ func (m *modes) testLocalByService(t *testing.T) {
 		{
 			name:      "the first is to end, and ends",
 			endpoints: []discoveryv1.Endpoint{endpoint(firstPod, terminating), endpoint(secondPod)}, asked: []string{secondPod},
-			then: func() { m.resolvers[firstPod].stop(t) },
+			then: func() { m.resolvers[firstPod].Stop(t) },
 		},
 		{name: "the first is gone", endpoints: []discoveryv1.Endpoint{endpoint(secondPod)}, asked: []string{secondPod}},
 		{name: "none is ready", endpoints: []discoveryv1.Endpoint{endpoint(secondPod, unready)}, asked: []string{lastPod}},
@@ -118,7 +118,7 @@ func (m *modes) testLocalByService(t *testing.T) {
 			name: "the first comes again, and is killed", endpoints: []discoveryv1.Endpoint{endpoint(firstPod), endpoint(secondPod)},
 			asked: []string{firstPod}, also: []string{secondPod}, // which is not trusted for a while since it hung
 			then: func() {
-				m.resolvers[firstPod].killed = true
+				m.resolvers[firstPod].Killed = true
 				m.resolvers[firstPod].Kill()
 				time.Sleep(2 * time.Second)
 			},

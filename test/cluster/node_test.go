@@ -3,19 +3,14 @@
 package cluster
 
 import (
-	"encoding/json"
 	"fmt"
-	"io"
-	"net/http"
 	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
-	"syscall"
 	"testing"
-	"time"
 
 	"github.com/miekg/dns"
 
@@ -61,10 +56,9 @@ func central(addr netip.AddrPort) string { return fmt.Sprintf("central: {address
 
 // node is a running node-cache, an agent or a resolver.
 type node struct {
-	*proctest.Process
+	*proctest.Agent
 	settings settings
 	config   string // path of its configuration file
-	killed   bool   // by the test
 }
 
 // startNode runs node-cache until the test ends, when it must still run and then end cleanly. It returns once the
@@ -92,15 +86,7 @@ func (n *node) launch(t *testing.T, flags ...string) {
 	t.Helper()
 	cmd := exec.Command(nodeCache, append([]string{n.settings.command}, flags...)...)
 	cmd.Env = append(os.Environ(), n.settings.env...)
-	n.Process = proctest.Start(t, "node-cache "+n.settings.command, cmd)
-	t.Cleanup(func() { n.stop(t) })
-	proctest.Eventually(t, limit, "the admin server answers", func() bool {
-		if n.Ended() {
-			t.Fatalf("node-cache ended: %v", n.Err())
-		}
-		code, _, err := n.get("/livez")
-		return err == nil && code == http.StatusOK
-	})
+	n.Agent = proctest.StartAgent(t, cmd, n.settings.admin, "/livez", nil)
 }
 
 // startReady is startNode with a wait for the cluster zone.
@@ -117,42 +103,14 @@ func (n *node) awaitReady(t *testing.T) {
 }
 
 func (n *node) ready() bool {
-	code, _, err := n.get("/readyz")
-	return err == nil && code == http.StatusOK
+	_, err := n.Page("/readyz")
+	return err == nil
 }
 
 // write puts the settings into the configuration file, as an editor that renames does.
 func (n *node) write(t *testing.T) {
 	t.Helper()
 	proctest.WriteFile(t, n.config, n.settings.yaml())
-}
-
-// stop asks node-cache to end and expects a clean exit. Stopping twice is harmless.
-func (n *node) stop(t *testing.T) {
-	t.Helper()
-	if !n.Ended() {
-		n.Signal(syscall.SIGTERM)
-	}
-	if err := n.Wait(t, 20*time.Second); err != nil && !n.killed {
-		t.Errorf("%s ended with %v, want a clean exit", n.Name, err)
-	}
-	for _, bad := range []string{"DATA RACE", "panic", "goroutine 1 ["} {
-		if strings.Contains(n.Stderr.String(), bad) {
-			t.Errorf("%s wrote %q", n.Name, bad)
-		}
-	}
-}
-
-// get fetches a page of the admin server.
-func (n *node) get(path string) (code int, body string, err error) {
-	web := http.Client{Timeout: 5 * time.Second}
-	reply, err := web.Get("http://" + n.settings.admin.String() + path)
-	if err != nil {
-		return 0, "", err
-	}
-	defer func() { _ = reply.Body.Close() }()
-	text, err := io.ReadAll(reply.Body)
-	return reply.StatusCode, string(text), err
 }
 
 // status is what tests read of /status.
@@ -192,13 +150,7 @@ type kindStatus struct {
 // status reads the page.
 func (n *node) status(t *testing.T) (s status) {
 	t.Helper()
-	code, body, err := n.get("/status")
-	if err != nil || code != http.StatusOK {
-		t.Fatalf("GET /status: %d %v", code, err)
-	}
-	if err := json.Unmarshal([]byte(body), &s); err != nil {
-		t.Fatalf("decoding /status: %v\n%s", err, body)
-	}
+	n.Status(t, &s)
 	return s
 }
 

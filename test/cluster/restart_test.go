@@ -52,7 +52,7 @@ func TestWarmRestart(t *testing.T) {
 	r.fillCaches(t)
 
 	for _, n := range r.all() {
-		n.stop(t)
+		n.Stop(t)
 	}
 	deleteService(t, r.cluster, "old")
 	kubetest.Apply(t, r.cluster, shopService("fresh", "10.96.1.3"))
@@ -109,7 +109,7 @@ func (r *restarted) testRestoredZone(t *testing.T) {
 			expectedAnswer{"www.example.com.shop.svc.cluster.local.", dns.TypeA, "NXDOMAIN"}, // no object can make it
 		)
 		proctest.Eventually(t, limit, "/readyz says 503 and why", func() bool { // it says that it starts at first
-			code, body, err := n.get("/readyz")
+			code, body, err := n.Get("/readyz")
 			return err == nil && code == http.StatusServiceUnavailable && strings.Contains(body, "from a snapshot")
 		})
 		s := n.status(t)

@@ -184,7 +184,7 @@ func (f *serverFaults) testAbsentAtStart(t *testing.T) {
 	all := []*node{f.alone, f.backed, f.behind, resolver}
 	for _, n := range all {
 		proctest.Eventually(t, limit, "/readyz says 503 and why", func() bool { // it says that it starts at first
-			code, body, err := n.get("/readyz")
+			code, body, err := n.Get("/readyz")
 			return err == nil && code == 503 && strings.Contains(body, "not synced")
 		})
 		if s := n.status(t); s.Cluster.InSync || len(s.Problems) == 0 {

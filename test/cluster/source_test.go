@@ -3,7 +3,6 @@
 package cluster
 
 import (
-	"encoding/json"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -162,14 +161,8 @@ type sourceStatus struct {
 
 func (a *configured) source(t *testing.T) sourceStatus {
 	t.Helper()
-	_, body, err := a.get("/status")
 	var page struct{ Config sourceStatus }
-	if err == nil {
-		err = json.Unmarshal([]byte(body), &page)
-	}
-	if err != nil {
-		t.Fatalf("reading /status: %v", err)
-	}
+	a.Status(t, &page)
 	return page.Config
 }
 
@@ -290,7 +283,7 @@ func (a *configured) restart(t *testing.T) {
 // testServerAbsentAtStart starts the agent while there is no API server.
 func (a *configured) testServerAbsentAtStart(t *testing.T) {
 	t.Helper()
-	a.stop(t)
+	a.Stop(t)
 	a.cluster.KillAPIServer()
 	began := time.Now()
 	a.start(t)
@@ -312,7 +305,7 @@ func (a *configured) testServerAbsentAtStart(t *testing.T) {
 // testWithoutPermission starts the agent when it may not read the ConfigMap, and then lets it.
 func (a *configured) testWithoutPermission(t *testing.T) {
 	t.Helper()
-	a.stop(t)
+	a.Stop(t)
 	a.grant(t, false)
 	a.start(t)
 	if got := a.version(); got != "later" {

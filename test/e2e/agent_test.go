@@ -5,12 +5,10 @@ package e2e
 import (
 	"encoding/json"
 	"fmt"
-	"io"
-	"net/http"
+	"net/netip"
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
@@ -34,11 +32,10 @@ func (s settings) yaml() string {
 
 // agent is a running node-cache.
 type agent struct {
-	*proctest.Process
+	*proctest.Agent
 	settings settings
 	config   string // path of its configuration file
 	addr     string // where it answers queries
-	admin    string // base URL of its admin server
 }
 
 // startAgent runs node-cache with the settings and waits until it is ready. When the test ends, it must still run
@@ -66,50 +63,8 @@ func launchFile(t *testing.T, s settings, config string) *agent {
 // launch starts the agent's command line and waits until the agent is ready.
 func launch(t *testing.T, s settings, cmd *exec.Cmd, config string) *agent {
 	t.Helper()
-	a := &agent{
-		settings: s,
-		config:   config,
-		addr:     fmt.Sprintf("%s:%d", s.address, s.port),
-		admin:    fmt.Sprintf("http://127.0.0.1:%d", s.admin),
-	}
-	a.Process = proctest.Start(t, "node-cache", cmd)
-	t.Cleanup(func() { a.stop(t) })
-	proctest.Eventually(t, 10*time.Second, "node-cache is ready", func() bool {
-		if a.Ended() {
-			t.Fatalf("node-cache ended: %v", a.Err())
-		}
-		status, _, err := a.get("/readyz")
-		return err == nil && status == http.StatusOK
-	})
-	return a
-}
-
-// stop asks the agent to end and expects a clean exit. Stopping twice is harmless.
-func (a *agent) stop(t *testing.T) {
-	t.Helper()
-	if !a.Ended() {
-		a.Signal(syscall.SIGTERM)
-	}
-	if err := a.Wait(t, 15*time.Second); err != nil {
-		t.Errorf("node-cache ended with %v, want a clean exit", err)
-	}
-	for _, bad := range []string{"DATA RACE", "panic: ", "panicked", "goroutine 1 ["} {
-		if strings.Contains(a.Stderr.String(), bad) {
-			t.Errorf("node-cache wrote %q to stderr", bad)
-		}
-	}
-}
-
-// get fetches a page of the admin server.
-func (a *agent) get(path string) (status int, body string, err error) {
-	client := http.Client{Timeout: 5 * time.Second}
-	reply, err := client.Get(a.admin + path)
-	if err != nil {
-		return 0, "", err
-	}
-	defer func() { _ = reply.Body.Close() }()
-	text, err := io.ReadAll(reply.Body)
-	return reply.StatusCode, string(text), err
+	admin := netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, 1}), uint16(s.admin))
+	return &agent{proctest.StartAgent(t, cmd, admin, "/readyz", nil), s, config, fmt.Sprintf("%s:%d", s.address, s.port)}
 }
 
 // awaitPage fetches a page of the admin server until it is as wanted. What it shows may be a moment behind what the
@@ -118,12 +73,12 @@ func (a *agent) awaitPage(t *testing.T, path, what string, wanted func(page stri
 	t.Helper()
 	const limit = 10 * time.Second
 	for deadline := time.Now().Add(limit); ; time.Sleep(20 * time.Millisecond) {
-		code, page, err := a.get(path)
-		if err == nil && code == http.StatusOK && wanted(page) {
+		page, err := a.Page(path)
+		if err == nil && wanted(page) {
 			return
 		}
 		if time.Now().After(deadline) {
-			t.Fatalf("not within %s: %s: %s: %d %v\n%s", limit, path, what, code, err, page)
+			t.Fatalf("not within %s: %s: %s: %v\n%s", limit, path, what, err, page)
 		}
 	}
 }
@@ -141,21 +96,15 @@ func (a *agent) awaitLog(t *testing.T, texts ...string) {
 // statusNumber is one number of the /status page, by part and key.
 func (a *agent) statusNumber(t *testing.T, part, key string) int {
 	t.Helper()
-	code, body, err := a.get("/status")
-	if err != nil || code != http.StatusOK {
-		t.Fatalf("GET /status: %d %v", code, err)
-	}
 	var page map[string]json.RawMessage
-	if err := json.Unmarshal([]byte(body), &page); err != nil {
-		t.Fatalf("decoding /status: %v\n%s", err, body)
-	}
+	a.Status(t, &page)
 	var values map[string]any
 	if err := json.Unmarshal(page[part], &values); err != nil {
-		t.Fatalf("decoding %s of /status: %v\n%s", part, err, body)
+		t.Fatalf("decoding %s of /status: %v", part, err)
 	}
 	number, ok := values[key].(float64)
 	if !ok {
-		t.Fatalf("/status has no number %s.%s:\n%s", part, key, body)
+		t.Fatalf("/status has no number %s.%s: %s", part, key, page[part])
 	}
 	return int(number)
 }

@@ -66,7 +66,7 @@ func startSeen(t *testing.T) (a *agent, tcp, socket string) {
 	s := settings{address: "127.0.0.1", port: freePort(t), admin: freePort(t), to: []string{up}}
 	text := strings.Replace(s.yaml(), "admin: {", fmt.Sprintf("admin: {socket: %q, ", path), 1)
 	a = launchFile(t, s, writeFile(t, filepath.Join(t.TempDir(), "config.yaml"), text))
-	return a, strings.TrimPrefix(a.admin, "http://"), "unix:" + path
+	return a, fmt.Sprintf("127.0.0.1:%d", s.admin), "unix:" + path
 }
 
 // TestSocketTaken starts a second agent that wants the socket of the first.

@@ -4,7 +4,6 @@ package e2e
 
 import (
 	"fmt"
-	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -94,7 +93,7 @@ func TestCacheFromPod(t *testing.T) {
 			t.Errorf("on the node, %v: %+v", args, got)
 		}
 	}
-	if status, _, err := a.get("/readyz"); status != http.StatusOK {
-		t.Errorf("/readyz: %d, %v", status, err)
+	if _, err := a.Page("/readyz"); err != nil {
+		t.Error(err)
 	}
 }

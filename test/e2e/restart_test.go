@@ -3,9 +3,7 @@
 package e2e
 
 import (
-	"encoding/json"
 	"fmt"
-	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -45,16 +43,10 @@ type loaded struct {
 
 func (a *agent) snapshot(t *testing.T) loaded {
 	t.Helper()
-	status, body, err := a.get("/status")
-	if err != nil || status != http.StatusOK {
-		t.Fatalf("GET /status: %d, %v", status, err)
-	}
 	var page struct {
 		Snapshot loaded `json:"snapshot"`
 	}
-	if err := json.Unmarshal([]byte(body), &page); err != nil {
-		t.Fatal(err)
-	}
+	a.Status(t, &page)
 	return page.Snapshot
 }
 

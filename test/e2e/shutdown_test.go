@@ -80,7 +80,7 @@ func stopInFlight(t *testing.T, signal syscall.Signal) {
 	if lost > 0 {
 		t.Errorf("%d of %d queries in flight were not answered", lost, queries)
 	}
-	a.stop(t)
+	a.Stop(t)
 }
 
 // splitPort takes an address apart.

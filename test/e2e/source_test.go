@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -78,7 +77,7 @@ func TestLastGoodAtStart(t *testing.T) {
 	kept := t.TempDir()
 	s, m := localSettings(t, startScripted(t, answerA)), newConfigMapMount(t)
 	m.mustPublish(t, map[string]string{"node-cache.yaml": s.yaml()})
-	launchFrom(t, s, m, "--last-good", kept).stop(t)
+	launchFrom(t, s, m, "--last-good", kept).Stop(t)
 	m.mustPublish(t, map[string]string{"node-cache.yaml": "cache: {sise: 1Mi}\n"})
 	a := launchFrom(t, s, m, "--last-good", kept)
 	if r, _ := ask(t, a.addr, "www.test."); len(r.Answer) != 1 {
@@ -199,10 +198,7 @@ type configNow struct {
 
 func (a *agent) configNow() (configNow, error) {
 	var page struct{ Config configNow }
-	code, body, err := a.get("/status")
-	if err == nil && code != http.StatusOK {
-		err = fmt.Errorf("status %d", code)
-	}
+	body, err := a.Page("/status")
 	if err == nil {
 		err = json.Unmarshal([]byte(body), &page)
 	}

@@ -149,7 +149,7 @@ func (a *agent) shed(t *testing.T, reason string) float64 {
 // counted is the series with that in its name, and the reason.
 func (a *agent) counted(t *testing.T, name, reason string) float64 {
 	t.Helper()
-	body, err := a.get("/metrics")
+	body, err := a.Page("/metrics")
 	if err != nil {
 		t.Fatal(err)
 	}

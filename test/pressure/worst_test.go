@@ -7,7 +7,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"net"
-	"net/http"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -167,17 +166,11 @@ func (w *worstCase) startAgent(t *testing.T) {
 	dial := func(ctx context.Context, network, addr string) (net.Conn, error) {
 		return w.Node.Dial(ctx, network, addr)
 	}
-	a.web = http.Client{Timeout: 30 * time.Second, Transport: &http.Transport{DisableKeepAlives: true, DialContext: dial}}
 	line := w.memory.enter(newFirstCgroup(t).enter(uncached(t, nodeCache), "agent", "--config", a.config)...) // other tests may keep the CPUs busy
-	a.Process = proctest.Start(t, "node-cache agent", w.Node.Command(context.Background(), line[0], line[1:]...))
-	t.Cleanup(func() { a.stop(t) })
+	a.Agent = proctest.StartAgent(t, w.Node.Command(context.Background(), line[0], line[1:]...), a.admin, "/livez", dial)
+	a.Web.Timeout = 30 * time.Second
 	w.agent = a
-	proctest.Eventually(t, 20*time.Second, "the lease is held", func() bool {
-		if a.Ended() {
-			t.Fatalf("node-cache ended: %v", a.Err())
-		}
-		return w.leaseHeld()
-	})
+	proctest.Eventually(t, 20*time.Second, "the lease is held", w.leaseHeld)
 	proctest.Eventually(t, 20*time.Second, "pods are answered", func() bool {
 		_, err := nodetest.Ask(w.Pods[1], a.listen, "udp")
 		return err == nil
@@ -186,7 +179,7 @@ func (w *worstCase) startAgent(t *testing.T) {
 
 // leaseHeld reports whether the agent has the lease.
 func (w *worstCase) leaseHeld() bool {
-	page, err := w.agent.get("/metrics")
+	page, err := w.agent.Page("/metrics")
 	return err == nil && strings.Contains(page, `lease_held{family="ipv4"} 1`)
 }
 
