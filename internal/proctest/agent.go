@@ -78,6 +78,16 @@ func (a *Agent) Page(path string) (string, error) {
 	return body, err
 }
 
+// Usage is what node-cache has used so far.
+func (a *Agent) Usage(t *testing.T) Usage {
+	t.Helper()
+	used, err := UsageOf(a.PID())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return used
+}
+
 // Status reads the page /status.
 func (a *Agent) Status(t *testing.T, into any) {
 	t.Helper()

@@ -185,7 +185,7 @@ handover: {socket: %s}
 admin: {address: "%s"}
 `, listen.Addr(), listen.Port(), startUpstream(t), examples, hosts, folder, filepath.Join(folder, "handover.sock"), admin)
 	file := proctest.WriteFile(t, filepath.Join(folder, "node-cache.yaml"), config)
-	command := exec.CommandContext(t.Context(), nodeCache, "agent", "--config", file, "--last-good", t.TempDir())
+	command := exec.Command(nodeCache, "agent", "--config", file, "--last-good", t.TempDir())
 	return &runningAgent{proctest.StartAgent(t, command, admin, "/readyz", nil), listen.String(), admin.Addr().String()}
 }
 

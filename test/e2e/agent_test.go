@@ -108,13 +108,3 @@ func (a *agent) statusNumber(t *testing.T, part, key string) int {
 	}
 	return int(number)
 }
-
-// rss is the agent's resident memory in bytes.
-func (a *agent) rss(t *testing.T) int64 {
-	t.Helper()
-	used, err := proctest.UsageOf(a.PID())
-	if err != nil {
-		t.Fatal(err)
-	}
-	return used.RSS
-}

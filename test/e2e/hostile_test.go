@@ -44,7 +44,7 @@ func TestHostilePackets(t *testing.T) {
 			}
 			worst = max(worst, took)
 		}
-		most = max(most, a.rss(t))
+		most = max(most, a.Usage(t).RSS)
 		time.Sleep(50 * time.Millisecond)
 	}
 	wg.Wait()

@@ -13,6 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/nodecache/node-cache/internal/proctest"
 	"github.com/nodecache/node-cache/pkg/config"
 )
 
@@ -148,9 +149,7 @@ func TestMetricsComponentOfOwnText(t *testing.T) {
 			kustomization = append(kustomization, "configMapGenerator: [{name: node-cache, namespace: kube-system, behavior: replace, files: [node-cache.yaml]}]\n"+
 				"generatorOptions: {disableNameSuffixHash: true}\n"...)
 			for file, text := range map[string]string{path: string(kustomization), filepath.Join(dir, "node-cache.yaml"): tt.text} {
-				if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
-					t.Fatal(err)
-				}
+				proctest.WriteFile(t, file, text)
 			}
 			for _, o := range objects(t, kustomize(t, dir)) {
 				text, is := configText(o)

@@ -12,17 +12,14 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/nodecache/node-cache/internal/proctest"
 	"github.com/nodecache/node-cache/pkg/config"
 )
 
 // valuesFile writes values as people do. Helm reads its numbers another way than those of --set: as floats.
 func valuesFile(t *testing.T, text string) string {
 	t.Helper()
-	path := filepath.Join(t.TempDir(), "values.yaml")
-	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	return path
+	return proctest.WriteFile(t, filepath.Join(t.TempDir(), "values.yaml"), text)
 }
 
 // TestNumbersOfAFile writes as numbers, into a file, what may be one.
@@ -180,9 +177,7 @@ func TestVirtualNodes(t *testing.T) {
 		patch := "apiVersion: apps/v1\nkind: DaemonSet\nmetadata: {name: " + name + ", namespace: kube-system}\nspec:\n  template:\n    spec:" +
 			strings.ReplaceAll(text, "\n", "\n      ")
 		for file, text := range map[string]string{path: string(kustomization) + "patches: [{path: patch.yaml}]\n", filepath.Join(dir, "patch.yaml"): patch} {
-			if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
-				t.Fatal(err)
-			}
+			proctest.WriteFile(t, file, text)
 		}
 		sources[overlay] = kustomize(t, dir)
 	}

@@ -21,6 +21,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/yaml"
 
 	"github.com/nodecache/node-cache/internal/kubetest"
+	"github.com/nodecache/node-cache/internal/proctest"
 )
 
 // folder is what is tested, seen from here.
@@ -119,9 +120,7 @@ func (r rendering) kustomization(t *testing.T) string {
 	for _, name := range r.components {
 		text += fmt.Sprintf("- %s\n", filepath.Join(root, "components", name))
 	}
-	if err := os.WriteFile(filepath.Join(dir, "kustomization.yaml"), []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	proctest.WriteFile(t, filepath.Join(dir, "kustomization.yaml"), text)
 	return dir
 }
 

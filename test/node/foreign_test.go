@@ -4,7 +4,6 @@ package node
 
 import (
 	"fmt"
-	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -65,9 +64,7 @@ func (b *harness) startCoreDNS(t *testing.T) *proctest.Process {
 	}
 	file := filepath.Join(t.TempDir(), "Corefile")
 	text := fmt.Sprintf(".:53 {\n\tbind %s %s\n\ttemplate IN ANY . {\n\t\tanswer \"{{ .Name }} 60 IN TXT %s\"\n\t}\n}\n", agentIPv4, agentIPv6, byOther)
-	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	proctest.WriteFile(t, file, text)
 	c := proctest.Start(t, "CoreDNS", b.Node.Command(t.Context(), program, "-conf", file))
 	proctest.Eventually(t, 15*time.Second, "CoreDNS listens", func() bool {
 		if c.Ended() {

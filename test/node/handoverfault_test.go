@@ -4,7 +4,6 @@ package node
 
 import (
 	"fmt"
-	"os"
 	"path/filepath"
 	"strings"
 	"syscall"
@@ -35,9 +34,7 @@ func (b *harness) launchWaiting(t *testing.T) daemon {
 func (b *harness) launchWaitingOn(t *testing.T) (next daemon, config string) {
 	t.Helper()
 	config = filepath.Join(t.TempDir(), "next.yaml") // the old agent follows its own
-	if err := os.WriteFile(config, []byte(b.configText()+"cluster: {resolver: local, kubeconfig: kubeconfig}\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	proctest.WriteFile(t, config, b.configText()+"cluster: {resolver: local, kubeconfig: kubeconfig}\n")
 	writeKubeconfig(t, config)
 	next = b.launchProgram(t, nodeCache, "agent", "--config", config)
 	proctest.Eventually(t, 15*time.Second, "the next agent waits", func() bool {
@@ -205,9 +202,7 @@ func TestHandOverConfigFixed(t *testing.T) {
 	before := b.fallbackQueries()
 	l := b.load(t)
 	next, config := b.launchWaitingOn(t)
-	if err := os.WriteFile(config, []byte(b.configText()), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	proctest.WriteFile(t, config, b.configText())
 	b.awaitHandOver(t, next)
 	old.end(t)
 	b.expectAllAnswered(t, l, "fixed while the next one waits", 1, before)
@@ -328,9 +323,7 @@ func TestSecondAgentWithoutHandOver(t *testing.T) {
 	b, _ := startHandOver(t, options{})
 	other := strings.ReplaceAll(b.configText(), "handover:", "#")
 	path := b.config + ".other"
-	if err := os.WriteFile(path, []byte(other), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	proctest.WriteFile(t, path, other)
 	second := b.launchProgram(t, nodeCache, "agent", "--config", path)
 	if err := second.Wait(t, 20*time.Second); err == nil || !strings.Contains(second.Stderr.String(), "address already in use") {
 		t.Errorf("the second agent ended with %v", err)

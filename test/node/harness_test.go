@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"net/netip"
-	"os"
 	"path/filepath"
 	"strings"
 	"syscall"
@@ -157,9 +156,7 @@ func (b *harness) configText() string {
 
 func (b *harness) writeConfig(t *testing.T, text string) {
 	t.Helper()
-	if err := os.WriteFile(b.config, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	proctest.WriteFile(t, b.config, text)
 }
 
 // A daemon is an agent that runs on the node of a harness.

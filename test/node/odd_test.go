@@ -53,9 +53,7 @@ func TestConnectionTableFull(t *testing.T) {
 		fmt.Fprintf(&flows, "-I -p udp -s 10.%d.%d.%d -d 10.99.0.1 --sport 1000 --dport 2000 -u ASSURED,SEEN_REPLY -t 3600\n", 1+i>>16, i>>8&255, i&255)
 	}
 	file := filepath.Join(t.TempDir(), "flows")
-	if err := os.WriteFile(file, []byte(flows.String()), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	proctest.WriteFile(t, file, flows.String())
 	if out, err := b.Node.Output(t.Context(), "conntrack", "--load-file", file); err == nil || !strings.Contains(out, "not enough memory") {
 		t.Fatalf("the table is not full: %v\n%s", err, out)
 	}

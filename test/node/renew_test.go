@@ -4,7 +4,6 @@ package node
 
 import (
 	"fmt"
-	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
@@ -36,9 +35,7 @@ func TestRenewals(t *testing.T) {
 				fmt.Fprintf(&names, "n%d.renewals.test A\n", i)
 			}
 			file := filepath.Join(t.TempDir(), "names")
-			if err := os.WriteFile(file, []byte(names.String()), 0o600); err != nil {
-				t.Fatal(err)
-			}
+			proctest.WriteFile(t, file, names.String())
 			out, err := b.Pods[0].Output(t.Context(), "dnsperf", "-s", agentIPv4.String(), "-d", file,
 				"-l", strconv.Itoa(int(length.Seconds())), "-c", "8", "-T", "1", "-q", "200", "-t", "5")
 			if err != nil {

@@ -38,10 +38,10 @@ func TestFairness(t *testing.T) {
 		hot = append(hot, startClients(t, o, true))
 	}
 	time.Sleep(proctest.OrdinaryOrSoak(time.Second, 10*time.Second))
-	flood, busy := time.Now(), a.cpu(t)
+	flood, busy := time.Now(), a.Usage(t).CPU
 	f := startFlood(t, a.listen, proctest.OrdinaryOrSoak(50_000, asFastAsPossible))
 	time.Sleep(proctest.OrdinaryOrSoak(3*time.Second, time.Minute))
-	over, busy := time.Now(), a.cpu(t)-busy
+	over, busy := time.Now(), a.Usage(t).CPU-busy
 	end(f)
 	end(append(cold, hot...))
 	dropped := drops(t, a.listen.Port())

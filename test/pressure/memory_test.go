@@ -113,10 +113,7 @@ func startMemoryRun(t *testing.T, limit, size int64, more string) *memoryRun {
 		}
 	}
 	h.kubelet = startKubelet(t, h.agent)
-	var err error
-	if h.before, err = proctest.UsageOf(h.agent.PID()); err != nil {
-		t.Fatal(err)
-	}
+	h.before = h.agent.Usage(t)
 	h.began, h.faults = time.Now(), h.memory.field(t, "memory.stat", "pgmajfault")
 	h.hits = startClients(t, clientsOptions{
 		to: h.agent.listen, rate: hotRate, suffix: "miss.test", name: func(i int) int { return i % hotNames },
@@ -133,7 +130,7 @@ func (h *memoryRun) takeSamples(t *testing.T, long time.Duration) {
 		if h.agent.Ended() {
 			t.Fatalf("after %s it ended: %v; the kernel has killed %d times for want of memory", time.Since(h.began), h.agent.Err(), h.memory.kills(t))
 		}
-		h.samples = append(h.samples, sample{at: time.Since(h.began), rss: h.agent.rss(t), usage: h.memory.usage(t)})
+		h.samples = append(h.samples, sample{at: time.Since(h.began), rss: h.agent.Usage(t).RSS, usage: h.memory.usage(t)})
 	}
 }
 
@@ -144,12 +141,9 @@ func (h *memoryRun) check(t *testing.T, end time.Time) {
 	for _, s := range h.samples {
 		rss, usage = max(rss, s.rss), max(usage, s.usage)
 	}
-	proctest.Figure(t, "resident %.1f MiB at most, %.1f MiB at the end; the cgroup %.1f of %d MiB at most", inMiB(rss), inMiB(h.agent.rss(t)), inMiB(usage), h.limit/mib)
+	proctest.Figure(t, "resident %.1f MiB at most, %.1f MiB at the end; the cgroup %.1f of %d MiB at most", inMiB(rss), inMiB(h.agent.Usage(t).RSS), inMiB(usage), h.limit/mib)
 	faults := h.memory.field(t, "memory.stat", "pgmajfault") - h.faults
-	now, err := proctest.UsageOf(h.agent.PID())
-	if err != nil {
-		t.Fatal(err)
-	}
+	now := h.agent.Usage(t)
 	read := now.DiskRead - h.before.DiskRead
 	proctest.Figure(t, "pages of the program that were read again: %d, which is %.1f MiB", faults, inMiB(read))
 	share := 100 * float64(now.CPU-h.before.CPU) / float64(time.Since(h.began))
@@ -222,16 +216,6 @@ func TestMemoryTooLittle(t *testing.T) {
 	if rcodes := h.hits.rcodes(); rcodes[dns.RcodeSuccess] != h.hits.answered() {
 		t.Errorf("hits: %s, want NOERROR for all", h.hits)
 	}
-}
-
-// rss is the agent's resident memory in bytes.
-func (a *agent) rss(t *testing.T) int64 {
-	t.Helper()
-	used, err := proctest.UsageOf(a.PID())
-	if err != nil {
-		t.Fatal(err)
-	}
-	return used.RSS
 }
 
 func inMiB(n int64) float64 { return float64(n) / mib }

@@ -36,9 +36,9 @@ func TestProbesUnderLoad(t *testing.T) {
 	pages := startPageReaders(t, a, "/cache/top?n=1000", "/cache/top?by=size&n=1000", "/metrics", "/status")
 	cold := startFlood(t, a.listen, asFastAsPossible)
 	hot := startClients(t, clientsOptions{to: a.listen, rate: proctest.OrdinaryOrSoak(100_000, 200_000), suffix: "fill.test", name: func(i int) int { return i % hotNames }}, false)
-	busy, from := a.cpu(t), time.Now()
+	busy, from := a.Usage(t).CPU, time.Now()
 	time.Sleep(proctest.OrdinaryOrSoak(5*time.Second, time.Minute))
-	share := 100 * float64(a.cpu(t)-busy) / float64(time.Since(from))
+	share := 100 * float64(a.Usage(t).CPU-busy) / float64(time.Since(from))
 	proctest.Figure(t, "the agent took %.0f %% of a CPU", share)
 	if share < minCPUShare && k.failures() > 0 {
 		t.Skipf("%d probes failed, and the agent got no more than %.0f %% of a CPU: other programs on this machine take it all", k.failures(), share)

@@ -48,7 +48,7 @@ func TestSessionsHold(t *testing.T) {
 		}
 	}
 	h.takeSamples(t, proctest.OrdinaryOrSoak(time.Second, 5*time.Second))
-	attack, before := time.Now(), h.agent.cpu(t)
+	attack, before := time.Now(), h.agent.Usage(t).CPU
 	quit := make(chan struct{})
 	var clients sync.WaitGroup
 	for i := range 4 * 128 {
@@ -62,7 +62,7 @@ func TestSessionsHold(t *testing.T) {
 	}
 	h.takeSamples(t, proctest.OrdinaryOrSoak(3*time.Second, *halfTime))
 	end := time.Now()
-	share := 100 * float64(h.agent.cpu(t)-before) / float64(end.Sub(attack))
+	share := 100 * float64(h.agent.Usage(t).CPU-before) / float64(end.Sub(attack))
 	close(quit)
 	clients.Wait()
 	h.hits.end()
