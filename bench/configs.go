@@ -4,7 +4,10 @@ package main
 
 import (
 	"fmt"
+	"net/netip"
 	"strconv"
+
+	"github.com/nodecache/node-cache/internal/proctest"
 )
 
 // The configurations: one thread, a cache that holds every name of the hit lists, one upstream, no validation,
@@ -161,26 +164,8 @@ func corefileInCluster(s site) string {
 `, loopback, s.port, s.admin, s.kubeconfig)
 }
 
-// upstreamConfig is NSD's: one process, no rate limit, everything it writes in the run's folder.
+// upstreamConfig is NSD's, whose answers have all sections.
 func upstreamConfig(dir string, port int) string {
-	return fmt.Sprintf(`server:
-  ip-address: %[1]s@%[2]d
-  server-count: 1
-  tcp-count: 1000
-  username: ""
-  chroot: ""
-  database: ""
-  zonelistfile: %[3]s/zonelist
-  pidfile: %[3]s/nsd.pid
-  xfrdfile: %[3]s/xfrd
-  xfrdir: %[3]s
-  zonesdir: %[3]s
-  verbosity: 0
-  rrl-ratelimit: 0
-remote-control:
-  control-enable: no
-zone:
-  name: bench.test
-  zonefile: %[3]s/zone
-`, loopback, port, dir)
+	return proctest.NSDConfig(netip.MustParseAddrPort(fmt.Sprintf("%s:%d", loopback, port)), dir,
+		"server:\n  minimal-responses: no\nzone:\n  name: bench.test\n  zonefile: zone\n")
 }

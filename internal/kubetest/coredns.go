@@ -23,23 +23,7 @@ type CoreDNS struct {
 	command     func(context.Context) *exec.Cmd
 }
 
-// StartCoreDNS runs CoreDNS for a test. [Cluster.LaunchCoreDNS] says what belongs into the Corefile.
-func StartCoreDNS(tb testing.TB, c *Cluster, corefile string) *CoreDNS {
-	tb.Helper()
-	s, err := c.LaunchCoreDNS(tb.Context(), tb.TempDir(), corefile)
-	if err != nil {
-		tb.Fatalf("starting CoreDNS: %v", err)
-	}
-	tb.Cleanup(func() {
-		s.Close()
-		if tb.Failed() {
-			tb.Logf("CoreDNS: %s", s.process.Tail(12))
-		}
-	})
-	return s
-}
-
-// LaunchCoreDNS runs CoreDNS with its output in dir and waits until every plugin is ready, which for the plugin
+// StartCoreDNS runs CoreDNS for a test and waits until every plugin is ready, which for the plugin
 // kubernetes means that it has the cluster's objects. Its plugins are bind, cache, dns64, errors, forward, hosts, kubernetes,
 // ready, rewrite, template and transfer. A zone without a port is served on a free one. The Corefile must say
 //
@@ -51,33 +35,31 @@ func StartCoreDNS(tb testing.TB, c *Cluster, corefile string) *CoreDNS {
 //	kubernetes cluster.local in-addr.arpa ip6.arpa {
 //		kubeconfig {$KUBECONFIG}
 //	}
-func (c *Cluster) LaunchCoreDNS(ctx context.Context, dir, corefile string) (*CoreDNS, error) {
+func StartCoreDNS(t *testing.T, c *Cluster, corefile string) *CoreDNS {
+	t.Helper()
 	for _, directive := range []string{"bind 127.0.0.1", "ready {$READY}"} {
 		if !strings.Contains(corefile, directive) {
-			return nil, fmt.Errorf("reading a Corefile: it does not say %q", directive)
+			t.Fatalf("the Corefile does not say %q", directive)
 		}
 	}
-	addr, err := proctest.ReservePort(ctx)
-	if err != nil {
-		return nil, err
-	}
-	ready, err := proctest.ReservePort(ctx)
-	if err != nil {
-		return nil, err
-	}
-	path := filepath.Join(dir, "Corefile")
-	if err := os.WriteFile(path, []byte(corefile), 0o600); err != nil {
-		return nil, fmt.Errorf("writing a Corefile: %w", err)
-	}
-	s := &CoreDNS{addr: addr, ready: ready, command: func(ctx context.Context) *exec.Cmd {
-		cmd := command(ctx, "coredns", dir, c.options.Programs.CoreDNS, "-conf", path, "-dns.port", fmt.Sprint(addr.Port()))
-		cmd.Env = append(os.Environ(), "READY="+ready.String(), "KUBECONFIG="+c.Kubeconfig(Admin))
+	dir := t.TempDir()
+	path := proctest.WriteFile(t, filepath.Join(dir, "Corefile"), corefile)
+	s := &CoreDNS{addr: proctest.FreeAddr(t), ready: proctest.FreeAddr(t)}
+	s.command = func(ctx context.Context) *exec.Cmd {
+		cmd := command(ctx, "coredns", dir, c.options.Programs.CoreDNS, "-conf", path, "-dns.port", fmt.Sprint(s.addr.Port()))
+		cmd.Env = append(os.Environ(), "READY="+s.ready.String(), "KUBECONFIG="+c.Kubeconfig(Admin))
 		return cmd
-	}}
-	if err := s.Start(ctx); err != nil {
-		return nil, err
 	}
-	return s, nil
+	if err := s.Start(t.Context()); err != nil {
+		t.Fatalf("starting CoreDNS: %v", err)
+	}
+	t.Cleanup(func() {
+		s.Close()
+		if t.Failed() {
+			t.Logf("CoreDNS: %s", s.process.Tail(12))
+		}
+	})
+	return s
 }
 
 // Start starts it again after Close, at the same address, and waits until every plugin is ready.
