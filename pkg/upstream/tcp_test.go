@@ -68,69 +68,6 @@ func TestTCPConnections(t *testing.T) {
 	}
 }
 
-// Frames that answer no query are counted and skipped.
-func TestTCPBadFrameFirst(t *testing.T) {
-	t.Parallel()
-	for _, shape := range upstreamtest.BadShapes() {
-		if shape.Reads {
-			continue // it is the answer, and ends the attempt: TestTCPMalformed
-		}
-		t.Run(shape.Name, func(t *testing.T) {
-			t.Parallel()
-			synctest.Test(t, func(t *testing.T) {
-				s := upstreamtest.New(upstreamtest.Always(upstreamtest.Action{
-					Raw: []upstreamtest.Raw{shape.Make, upstreamtest.Forged},
-				}))
-				p := memory(t, "tcp", upstreamtest.Network{addrA: s}, addrA)
-				if got := ask(t, p); got != "192.0.2.66" {
-					t.Errorf("answer %q, want the good one, 192.0.2.66", got)
-				}
-				if got, want := failures(p), "mismatch=1"; got != want {
-					t.Errorf("failures %q, want %q", got, want)
-				}
-				if got := len(s.Queries()); got != 1 {
-					t.Errorf("%d queries, want 1", got)
-				}
-			})
-		})
-	}
-}
-
-// A malformed answer ends the attempt at once, as only the peer can have sent it. The connection stays.
-func TestTCPMalformed(t *testing.T) {
-	t.Parallel()
-	truncated := upstreamtest.Shape{Name: "truncated", Reads: true, Make: func(q []byte) []byte {
-		r := upstreamtest.Forged(q)
-		r[2] |= 2
-		return r
-	}}
-	for _, shape := range append(upstreamtest.BadShapes(), truncated) {
-		if !shape.Reads {
-			continue
-		}
-		t.Run(shape.Name, func(t *testing.T) {
-			t.Parallel()
-			synctest.Test(t, func(t *testing.T) {
-				s := upstreamtest.New(upstreamtest.Always(upstreamtest.Action{Raw: []upstreamtest.Raw{shape.Make}}))
-				p := memory(t, "tcp", upstreamtest.Network{addrA: s}, addrA)
-				start := time.Now()
-				if got := ask(t, p); got != "malformed" {
-					t.Errorf("outcome %q, want malformed", got)
-				}
-				if took := time.Since(start); took != 0 {
-					t.Errorf("it took %v, want an end at once", took)
-				}
-				if got, want := failures(p), "malformed=3"; got != want {
-					t.Errorf("failures %q, want %q", got, want)
-				}
-				if got := s.Connections(); got != 1 {
-					t.Errorf("%d connections, want 1", got)
-				}
-			})
-		})
-	}
-}
-
 // One client query opens at most three TCP connections.
 func TestTCPConnectionsPerQuery(t *testing.T) {
 	t.Parallel()

@@ -83,17 +83,8 @@ const (
 	LoseAll
 	LoseHalf // keeps names and the first half of the content
 
-	crashLossCount
+	NumLosses // number of kinds
 )
-
-// CrashLosses lists all kinds of loss.
-func CrashLosses() []CrashLoss {
-	list := make([]CrashLoss, crashLossCount)
-	for i := range list {
-		list[i] = CrashLoss(i)
-	}
-	return list
-}
 
 // Reopen returns the disk as the next process finds it after the loss. It does not change d.
 func (d *Disk) Reopen(l CrashLoss) *Disk {
@@ -145,6 +136,16 @@ func (d *Disk) Names() []string {
 	return slices.Sorted(maps.Keys(d.names))
 }
 
+// step does what one step does, under the lock, or returns the error of the step that fails.
+func (d *Disk) step(do func() error) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if err := d.stepLocked(); err != nil {
+		return err
+	}
+	return do()
+}
+
 // stepLocked counts one step, or returns the error of the step that fails.
 func (d *Disk) stepLocked() error {
 	if d.failStep > 0 && d.failErr == nil && d.steps+1 >= d.failStep {
@@ -159,101 +160,83 @@ func (d *Disk) stepLocked() error {
 
 // Make implements [snapshot.Folder].
 func (d *Disk) Make() error {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if err := d.stepLocked(); err != nil {
-		return err
-	}
-	d.created = true
-	return nil
+	return d.step(func() error {
+		d.created = true
+		return nil
+	})
 }
 
 // Create implements [snapshot.Folder].
-func (d *Disk) Create(name string) (snapshot.File, error) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if err := d.stepLocked(); err != nil {
-		return nil, err
-	}
-	if !d.created {
-		return nil, fs.ErrNotExist
-	}
-	if d.names[name] != nil {
-		return nil, fs.ErrExist
-	}
-	f := &data{modTime: d.now}
-	d.names[name] = f
-	return &file{disk: d, data: f}, nil
+func (d *Disk) Create(name string) (f snapshot.File, err error) {
+	err = d.step(func() error {
+		switch {
+		case !d.created:
+			return fs.ErrNotExist
+		case d.names[name] != nil:
+			return fs.ErrExist
+		}
+		d.names[name] = &data{modTime: d.now}
+		f = &file{disk: d, data: d.names[name]}
+		return nil
+	})
+	return f, err
 }
 
 // Rename implements [snapshot.Folder].
 func (d *Disk) Rename(from, to string) error {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if err := d.stepLocked(); err != nil {
-		return err
-	}
-	f := d.names[from]
-	if f == nil {
-		return fs.ErrNotExist
-	}
-	delete(d.names, from)
-	d.names[to] = f
-	return nil
+	return d.step(func() error {
+		f := d.names[from]
+		if f == nil {
+			return fs.ErrNotExist
+		}
+		delete(d.names, from)
+		d.names[to] = f
+		return nil
+	})
 }
 
 // Remove implements [snapshot.Folder].
 func (d *Disk) Remove(name string) error {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if err := d.stepLocked(); err != nil {
-		return err
-	}
-	if d.names[name] == nil {
-		return fs.ErrNotExist
-	}
-	delete(d.names, name)
-	return nil
+	return d.step(func() error {
+		if d.names[name] == nil {
+			return fs.ErrNotExist
+		}
+		delete(d.names, name)
+		return nil
+	})
 }
 
 // Sync implements [snapshot.Folder].
 func (d *Disk) Sync() error {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if err := d.stepLocked(); err != nil {
-		return err
-	}
-	d.syncedNames = maps.Clone(d.names)
-	return nil
+	return d.step(func() error {
+		d.syncedNames = maps.Clone(d.names)
+		return nil
+	})
 }
 
 // Open implements [snapshot.Folder].
-func (d *Disk) Open(name string) (io.ReadCloser, int64, error) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if err := d.stepLocked(); err != nil {
-		return nil, 0, err
-	}
-	f := d.names[name]
-	if f == nil {
-		return nil, 0, fs.ErrNotExist
-	}
-	content := bytes.Clone(f.content)
-	return io.NopCloser(bytes.NewReader(content)), int64(len(content)), nil
+func (d *Disk) Open(name string) (r io.ReadCloser, size int64, err error) {
+	err = d.step(func() error {
+		f := d.names[name]
+		if f == nil {
+			return fs.ErrNotExist
+		}
+		r, size = io.NopCloser(bytes.NewReader(bytes.Clone(f.content))), int64(len(f.content))
+		return nil
+	})
+	return r, size, err
 }
 
 // List implements [snapshot.Folder].
-func (d *Disk) List() (map[string]time.Time, error) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if err := d.stepLocked(); err != nil {
-		return nil, err
-	}
-	list := make(map[string]time.Time, len(d.names))
-	for name, f := range d.names {
-		list[name] = f.modTime
-	}
-	return list, nil
+func (d *Disk) List() (list map[string]time.Time, err error) {
+	err = d.step(func() error {
+		list = make(map[string]time.Time, len(d.names))
+		for name, f := range d.names {
+			list[name] = f.modTime
+		}
+		return nil
+	})
+	return list, err
 }
 
 // String implements [snapshot.Folder].
@@ -285,16 +268,13 @@ func (f *file) Write(b []byte) (int, error) {
 
 // Sync implements [snapshot.File].
 func (f *file) Sync() error {
-	f.disk.mu.Lock()
-	defer f.disk.mu.Unlock()
-	if err := f.disk.stepLocked(); err != nil {
-		return err
-	}
-	if f.closed {
-		return syscall.EBADF
-	}
-	f.data.synced = bytes.Clone(f.data.content)
-	return nil
+	return f.disk.step(func() error {
+		if f.closed {
+			return syscall.EBADF
+		}
+		f.data.synced = bytes.Clone(f.data.content)
+		return nil
+	})
 }
 
 // Close implements [snapshot.File].
