@@ -395,7 +395,7 @@ func (c *conn) removeLocked(now time.Time, a *attempt) {
 func (c *conn) run(ctx context.Context) {
 	p := c.pool
 	defer p.goroutineEnded()
-	defer c.requeueOrFail()
+	defer c.requeueOrFail() //nolint:contextcheck // it may open the next connection, which outlives this one
 	defer p.recoverPanic(ctx, func() { c.fail(errPanic) })
 	nc, err := c.connect(ctx)
 	if err != nil {

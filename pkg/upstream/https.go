@@ -122,8 +122,8 @@ func (h *httpsConn) do(ctx context.Context, cancel context.CancelFunc, a *attemp
 	msg, age, err := h.roundTrip(ctx, query)
 	var batch wire.SendBatch
 	defer batch.Flush()
-	if h.claim(a, &err, &batch) {
-		a.receiver.handleReply(a, p.parseResponse(a, msg, age, err), &batch) //nolint:contextcheck // it may ask another server
+	if h.claim(a, &err, &batch) { //nolint:contextcheck // it may open the next connection, which outlives this one
+		a.receiver.handleReply(a, p.parseResponse(a, msg, age, err), &batch)
 	}
 }
 

@@ -85,11 +85,10 @@ func (f *source) read() ([]byte, error) {
 	}) {
 		return text, err
 	}
-	behind, err := filewatch.ReadFile(f.SystemdResolvConf, maxConfSize)
-	if err != nil || len(nameservers(behind)) == 0 {
-		return text, nil
+	if behind, err := filewatch.ReadFile(f.SystemdResolvConf, maxConfSize); err == nil && len(nameservers(behind)) > 0 {
+		return behind, nil
 	}
-	return behind, nil
+	return text, nil
 }
 
 // usableServers returns the servers in text that can be asked, and logs the others.
