@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package config reads a YAML file into a typed, validated [Config], and watches the file.
+// Package config reads a YAML file into a typed, validated [Config].
 //
 // [Parse] reports every problem of a file at once, each with its line and column and the path of its
 // key: unknown keys, wrong types, values out of range, values that contradict

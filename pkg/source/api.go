@@ -17,7 +17,7 @@ import (
 
 // An api has the client of the API server, as soon as there are credentials.
 type api struct {
-	dial                  dialFunc
+	dial                  func(kubeconfig, userAgent string) (*watch.Client, error)
 	kubeconfig, userAgent string
 
 	mu     sync.Mutex // guards client

@@ -10,6 +10,7 @@ import (
 	"math/rand/v2"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -43,10 +44,15 @@ const (
 
 // A configMap reads the configuration from a ConfigMap. It has at most one request in flight.
 type configMap struct {
-	source   *Source
+	*base
+
 	api      *api
-	object   Object
+	report   func(content)
+	wait     time.Duration // the longest that load waits
 	requests atomic.Uint64
+
+	mu        sync.Mutex // guards readError
+	readError *Error     // why the object cannot be read
 
 	// The following fields belong to load, and then to run.
 	version string // to watch from; empty: list first
@@ -55,17 +61,9 @@ type configMap struct {
 	pause   task.Backoff
 }
 
-func newConfigMap(s *Source, a *api) *configMap {
-	return &configMap{source: s, api: a, object: s.cfg.ConfigMap}
-}
-
 // load implements [configReader]. It waits for a missing object as for a server that is down.
 func (m *configMap) load(ctx context.Context) (content, error) {
-	limit := loadTimeoutNoFallback
-	if m.source.lastGood != nil && m.source.lastGood.exists() {
-		limit = loadTimeout
-	}
-	limited, cancel := context.WithTimeout(ctx, limit)
+	limited, cancel := context.WithTimeout(ctx, m.wait)
 	defer cancel()
 	for {
 		c, err := m.list(limited)
@@ -84,7 +82,7 @@ func (m *configMap) load(ctx context.Context) (content, error) {
 func (m *configMap) run(ctx context.Context) error {
 	defer m.api.close()
 	for ctx.Err() == nil {
-		began := m.source.cfg.Now()
+		began := m.cfg.Now()
 		err := m.listAndWatch(ctx)
 		if ctx.Err() != nil {
 			break
@@ -93,7 +91,7 @@ func (m *configMap) run(ctx context.Context) error {
 			_ = task.Sleep(ctx, pauseAfter(&m.pause, err))
 			continue
 		}
-		if m.source.cfg.Now().Sub(began) < minWatchInterval {
+		if m.cfg.Now().Sub(began) < minWatchInterval {
 			_ = task.Sleep(ctx, minWatchInterval)
 		}
 	}
@@ -112,7 +110,7 @@ func (m *configMap) listAndWatch(ctx context.Context) error {
 			return err
 		}
 		if m.exists != before || m.text != text || c.err != nil {
-			m.source.report(&m.source.mainContent, c)
+			m.report(c)
 		}
 	}
 	err := m.watch(ctx)
@@ -130,14 +128,35 @@ func (m *configMap) listAndWatch(ctx context.Context) error {
 // unreadable reports that the object cannot be read.
 func (m *configMap) unreadable(ctx context.Context, err error) {
 	if ctx.Err() == nil {
-		m.source.setReadError(ctx, requestError(err, m.object))
+		m.setReadError(ctx, requestError(err, m.cfg.ConfigMap))
 	}
 }
 
 // readable reports that the object can be read.
 func (m *configMap) readable(ctx context.Context) {
 	m.pause.Reset()
-	m.source.setReadError(ctx, nil)
+	m.setReadError(ctx, nil)
+}
+
+// setReadError records why the main source cannot be read, nil if it can, and logs changes.
+func (m *configMap) setReadError(ctx context.Context, wrong *Error) {
+	m.mu.Lock()
+	before := m.readError
+	m.readError = wrong
+	m.mu.Unlock()
+	switch {
+	case wrong == nil && before != nil:
+		m.cfg.Log.InfoContext(ctx, "configuration source recovered", "source", m.Name())
+	case wrong != nil && (before == nil || before.reason != wrong.reason):
+		m.cfg.Log.ErrorContext(ctx, "configuration source unreadable", "source", m.Name(), "err", wrong.Err, "hint", wrong.Hint)
+	}
+}
+
+// problem returns why the object cannot be read; nil: it can.
+func (m *configMap) problem() *Error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.readError
 }
 
 // request returns a request for the object.
@@ -147,8 +166,8 @@ func (m *configMap) request(opts metav1.ListOptions) (*watch.Request, error) {
 	if err != nil {
 		return nil, err
 	}
-	opts.FieldSelector = "metadata.name=" + m.object.Name
-	return client.Get().Namespace(m.object.Namespace).Resource("configmaps").VersionedParams(&opts, metav1.ParameterCodec).MaxRetries(0), nil
+	opts.FieldSelector = "metadata.name=" + m.cfg.ConfigMap.Name
+	return client.Get().Namespace(m.cfg.ConfigMap.Namespace).Resource("configmaps").VersionedParams(&opts, metav1.ParameterCodec).MaxRetries(0), nil
 }
 
 // list reads the newest state.
@@ -169,11 +188,11 @@ func (m *configMap) list(ctx context.Context) (content, error) {
 			m.api.close()
 		}
 		m.unreadable(ctx, err)
-		return content{}, requestError(err, m.object)
+		return content{}, requestError(err, m.cfg.ConfigMap)
 	}
 	m.readable(ctx)
 	m.version = all.ResourceVersion
-	i := slices.IndexFunc(all.Items, func(o corev1.ConfigMap) bool { return o.Name == m.object.Name })
+	i := slices.IndexFunc(all.Items, func(o corev1.ConfigMap) bool { return o.Name == m.cfg.ConfigMap.Name })
 	if i < 0 {
 		return m.missing(), nil
 	}
@@ -228,7 +247,7 @@ func (m *configMap) apply(e *apiwatch.Event) error {
 	there, text := m.exists, m.text
 	var c content
 	switch {
-	case e.Type == apiwatch.Bookmark, o.Name != m.object.Name:
+	case e.Type == apiwatch.Bookmark, o.Name != m.cfg.ConfigMap.Name:
 		return nil
 	case e.Type == apiwatch.Deleted:
 		c = m.missing()
@@ -236,7 +255,7 @@ func (m *configMap) apply(e *apiwatch.Event) error {
 		c = m.content(o)
 	}
 	if c.err != nil || m.exists != there || m.text != text {
-		m.source.report(&m.source.mainContent, c)
+		m.report(c)
 	}
 	return nil
 }
@@ -245,7 +264,7 @@ func (m *configMap) apply(e *apiwatch.Event) error {
 func (m *configMap) missing() content {
 	m.exists, m.text = false, ""
 	return content{transient: true, err: &Error{
-		Err:  fmt.Errorf("ConfigMap %s does not exist", m.object),
+		Err:  fmt.Errorf("ConfigMap %s does not exist", m.cfg.ConfigMap),
 		Hint: "create it, with the configuration in the key " + Key,
 	}}
 }
@@ -263,11 +282,11 @@ func (m *configMap) content(o *corev1.ConfigMap) content {
 	case strings.TrimSpace(text) == "":
 		return m.invalid("the key "+Key+" is empty", "write `kind: Config` for the built-in defaults")
 	}
-	c, err := config.ParseAs(m.source.Name(), ".", []byte(text), m.source.cfg.Role)
+	c, err := config.ParseAs(m.Name(), ".", []byte(text), m.cfg.Role)
 	return content{config: c, err: err}
 }
 
 // invalid returns the content of an object without a configuration.
 func (m *configMap) invalid(what, hint string) content {
-	return content{err: &Error{Err: fmt.Errorf("ConfigMap %s: %s", m.object, what), Hint: hint}}
+	return content{err: &Error{Err: fmt.Errorf("ConfigMap %s: %s", m.cfg.ConfigMap, what), Hint: hint}}
 }

@@ -74,7 +74,8 @@ func TestReportsOnlyChanges(t *testing.T) {
 	w.setContent(&w.mainContent, content{})
 	first := w.combined(t.Context())
 	w.setContent(&w.mainContent, content{})
-	if !w.markReported(first.reportedState) || !w.markReported(w.combined(t.Context()).reportedState) || w.markReported(w.combined(t.Context()).reportedState) {
+	second := w.combined(t.Context())
+	if !w.markReported(&first) || !w.markReported(&second) || w.markReported(&second) {
 		t.Error("want each content reported, once")
 	}
 }

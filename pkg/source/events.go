@@ -3,12 +3,12 @@
 package source
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"net/http"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -42,77 +42,70 @@ const (
 	maxMessage = 1000 // bytes; the API allows 1024
 )
 
-// A Pod is the subject of the Events.
-type Pod struct {
-	Namespace, Name, UID string
-	Node                 string // its node; may be empty
-}
-
 // events writes Events, one at a time, the newest first.
 type events struct {
-	source *Source
-	api    *api
-	kick   chan struct{}
-	limit  *rate.Limiter
+	*base
+
+	api     *api
+	limit   *rate.Limiter
+	pending chan *corev1.Event // holds one
+	bad     atomic.Bool        // the last configuration was refused
 
 	written, failed, dropped atomic.Uint64
 
-	mu      sync.Mutex // guards the following fields
-	pending *notice
-	bad     bool // the last configuration was refused
-
 	// The following fields belong to run.
-	last          notice
-	name          string // of the Event object of last
-	count         int    // of that Event
-	begun         time.Time
-	failureLogged bool // the last failure was not logged yet
+	last          *corev1.Event // that was written
+	failureLogged bool          // the last failure was not logged yet
 }
 
-// A notice is the content of an Event.
-type notice struct {
-	kind, reason, message string
-	at                    time.Time
-}
-
-func newEvents(s *Source, a *api) *events {
+func newEvents(b *base, a *api) *events {
 	return &events{
-		source: s, api: a, kick: make(chan struct{}, 1), failureLogged: true,
+		base: b, api: a, pending: make(chan *corev1.Event, 1), last: &corev1.Event{}, failureLogged: true,
 		limit: rate.NewLimiter(rate.Every(eventEvery), eventBurst),
 	}
 }
 
 // refused posts an Event about a refused configuration.
 func (e *events) refused(err error) {
-	e.mu.Lock()
-	e.bad = true
-	e.mu.Unlock()
-	e.post(notice{kind: "Warning", reason: ReasonRefused, message: summarize("the running configuration stays: ", err)})
+	e.bad.Store(true)
+	e.post(corev1.EventTypeWarning, ReasonRefused, summarize("the running configuration stays: ", err))
 }
 
 // applied posts an Event if the previous configuration was refused.
 func (e *events) applied(generation uint64) {
-	e.mu.Lock()
-	bad := e.bad
-	e.bad = false
-	e.mu.Unlock()
-	if bad {
-		e.post(notice{kind: "Normal", reason: ReasonApplied, message: fmt.Sprintf("configuration applied, generation %d", generation)})
+	if e.bad.Swap(false) {
+		e.post(corev1.EventTypeNormal, ReasonApplied, fmt.Sprintf("configuration applied, generation %d", generation))
 	}
 }
 
-// post replaces the pending notice.
-func (e *events) post(n notice) {
-	n.at = e.source.cfg.Now()
-	e.mu.Lock()
-	if e.pending != nil {
-		e.dropped.Add(1)
+// post replaces the pending Event. The Event is of the core group, which `kubectl describe pod` shows.
+func (e *events) post(kind, reason, message string) {
+	pod, at := e.cfg.Pod, metav1.NewTime(e.cfg.Now())
+	n := &corev1.Event{
+		ObjectMeta:     metav1.ObjectMeta{Namespace: pod.Namespace, Name: fmt.Sprintf("%s.%x", pod.Name, at.UnixNano())},
+		InvolvedObject: corev1.ObjectReference{APIVersion: "v1", Kind: "Pod", Namespace: pod.Namespace, Name: pod.Name, UID: types.UID(pod.UID)},
+		Type:           kind, Reason: reason, Message: message,
+		FirstTimestamp: at, LastTimestamp: at, Count: 1,
+		Source: corev1.EventSource{Component: "node-cache", Host: pod.Node},
 	}
-	e.pending = &n
-	e.mu.Unlock()
+	for {
+		select {
+		case e.pending <- n:
+			return
+		default:
+			e.takePending()
+		}
+	}
+}
+
+// takePending drops the pending Event, and returns it; nil: there is none.
+func (e *events) takePending() *corev1.Event {
 	select {
-	case e.kick <- struct{}{}:
+	case n := <-e.pending:
+		e.dropped.Add(1)
+		return n
 	default:
+		return nil
 	}
 }
 
@@ -135,44 +128,28 @@ func summarize(begin string, err error) string {
 	return strings.ToValidUTF8(text, "")
 }
 
-// run writes notices until ctx ends.
+// run writes Events until ctx ends.
 func (e *events) run(ctx context.Context) error {
 	for {
+		var n *corev1.Event
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-e.kick:
+		case n = <-e.pending:
 		}
-		if !e.hasPending() {
-			continue
-		}
-		now := e.source.cfg.Now()
-		wait := e.limit.ReserveN(now, 1).DelayFrom(now)
-		if task.Sleep(ctx, wait) != nil {
+		now := e.cfg.Now()
+		if task.Sleep(ctx, e.limit.ReserveN(now, 1).DelayFrom(now)) != nil {
 			return nil //nolint:nilerr // it was asked to end
 		}
-		e.mu.Lock()
-		n := e.pending
-		e.pending = nil
-		e.mu.Unlock()
-		if n != nil {
-			e.deliver(ctx, n)
-		}
+		e.deliver(ctx, cmp.Or(e.takePending(), n))
 	}
 }
 
-// hasPending reports whether there is a notice to write.
-func (e *events) hasPending() bool {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	return e.pending != nil
-}
-
-// deliver writes one notice, with a few attempts.
-func (e *events) deliver(ctx context.Context, n *notice) {
+// deliver writes one Event, with a few attempts.
+func (e *events) deliver(ctx context.Context, n *corev1.Event) {
 	var p task.Backoff
 	for try := 1; ; try++ {
-		err := e.source.recovering(ctx, "writing an event", func() error { return e.write(ctx, n) })
+		err := e.recovering(ctx, "writing an event", func() error { return e.write(ctx, n) })
 		switch {
 		case err == nil:
 			e.written.Add(1)
@@ -185,9 +162,9 @@ func (e *events) deliver(ctx context.Context, n *notice) {
 			if e.failureLogged {
 				hint := "check that this host can reach the API server"
 				if statusCode(err) > 0 {
-					hint = "grant create and patch of events in namespace " + e.source.cfg.Pod.Namespace + " to this process"
+					hint = "grant create and patch of events in namespace " + e.cfg.Pod.Namespace + " to this process"
 				}
-				e.source.cfg.Log.WarnContext(ctx, "writing event failed", "reason", n.reason, "err", err, "hint", hint)
+				e.cfg.Log.WarnContext(ctx, "writing event failed", "reason", n.Reason, "err", err, "hint", hint)
 			}
 			e.failureLogged = false
 			return
@@ -204,44 +181,30 @@ func denied(err error) bool {
 	return code/100 == 4 && code != http.StatusTooManyRequests
 }
 
-// write writes a notice as a new Event, or updates the count of the last one.
-func (e *events) write(ctx context.Context, n *notice) error {
+// write writes a new Event, or updates the count of the last one.
+func (e *events) write(ctx context.Context, n *corev1.Event) error {
 	ctx, cancel := context.WithTimeout(ctx, eventLimit)
 	defer cancel()
 	client, err := e.api.open()
 	if err != nil {
 		return err
 	}
-	pod := &e.source.cfg.Pod
-	if n.reason == e.last.reason && n.message == e.last.message && n.at.Sub(e.begun) < eventLife {
-		patch := fmt.Sprintf(`{"count": %d, "lastTimestamp": %q}`, e.count+1, n.at.UTC().Format(time.RFC3339))
-		err := client.Patch(types.MergePatchType).Namespace(pod.Namespace).Resource("events").Name(e.name).
+	if n.Reason == e.last.Reason && n.Message == e.last.Message && n.FirstTimestamp.Sub(e.last.FirstTimestamp.Time) < eventLife {
+		patch := fmt.Sprintf(`{"count": %d, "lastTimestamp": %q}`, e.last.Count+1, n.FirstTimestamp.UTC().Format(time.RFC3339))
+		err := client.Patch(types.MergePatchType).Namespace(n.Namespace).Resource("events").Name(e.last.Name).
 			MaxRetries(0).Body([]byte(patch)).Do(ctx).Error()
 		if err == nil {
-			e.count++
+			e.last.Count++
 			return nil
 		}
 		if !apierrors.IsNotFound(err) {
 			return withoutURL(err)
 		}
 	}
-	name := fmt.Sprintf("%s.%x", pod.Name, n.at.UnixNano())
-	err = client.Post().Namespace(pod.Namespace).Resource("events").MaxRetries(0).Body(newEvent(pod, n, name)).Do(ctx).Error()
+	err = client.Post().Namespace(n.Namespace).Resource("events").MaxRetries(0).Body(n).Do(ctx).Error()
 	if err != nil && !apierrors.IsConflict(err) && !apierrors.IsAlreadyExists(err) { // it was written, and the response was lost
 		return withoutURL(err)
 	}
-	e.last, e.name, e.count, e.begun = *n, name, 1, n.at
+	e.last = n
 	return nil
-}
-
-// newEvent returns an Event of the core group, which `kubectl describe pod` shows.
-func newEvent(pod *Pod, n *notice, name string) *corev1.Event {
-	at := metav1.NewTime(n.at)
-	return &corev1.Event{
-		ObjectMeta:     metav1.ObjectMeta{Namespace: pod.Namespace, Name: name},
-		InvolvedObject: corev1.ObjectReference{APIVersion: "v1", Kind: "Pod", Namespace: pod.Namespace, Name: pod.Name, UID: types.UID(pod.UID)},
-		Type:           n.kind, Reason: n.reason, Message: n.message,
-		FirstTimestamp: at, LastTimestamp: at, Count: 1,
-		Source: corev1.EventSource{Component: "node-cache", Host: pod.Node},
-	}
 }

@@ -42,7 +42,7 @@ func FuzzReadEvents(f *testing.F) {
 		if m.version == "" {
 			t.Error("the version was lost")
 		}
-		if s.mainContent.number > 0 && s.mainContent.err == nil && (!m.exists || strings.TrimSpace(m.text) == "" || !strings.Contains(text, "{")) {
+		if s.version > 0 && s.mainContent.err == nil && (!m.exists || strings.TrimSpace(m.text) == "" || !strings.Contains(text, "{")) {
 			t.Errorf("a configuration of %q", text)
 		}
 		if m.version != "11" && !strings.Contains(text, "{") {
@@ -64,7 +64,7 @@ func TestReadEventsBounded(t *testing.T) {
 }
 
 // bodies returns a dial function whose requests all have this answer.
-func bodies(body io.Reader) dialFunc {
+func bodies(body io.Reader) func(kubeconfig, userAgent string) (*watch.Client, error) {
 	return func(string, string) (*watch.Client, error) {
 		return watch.ClientOver(&http.Client{Transport: answer{body}}, "https://api.test")
 	}

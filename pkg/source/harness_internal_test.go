@@ -102,7 +102,7 @@ func (w *harness) apply(cfg config.Config, err error) (InUse, error) {
 	} else {
 		w.report(fmt.Sprintf("applied %d", mib))
 	}
-	return InUse{cfg, generation}, err
+	return InUse{Config: cfg, Generation: generation}, err
 }
 
 func (w *harness) report(what string) {

@@ -17,8 +17,6 @@ import (
 	"github.com/nodecache/node-cache/pkg/filewatch"
 )
 
-const maxFile = 1 << 20 // bytes; a ConfigMap holds at most that
-
 // dataLink is the link that the kubelet swaps to change all files of a folder at once.
 const dataLink = "..data"
 
@@ -28,15 +26,16 @@ func kubeDNSFiles() []string { return []string{"stubDomains", "upstreamNameserve
 // A kubeDNS reads the folder of a mounted kube-dns ConfigMap. A folder without the files has no stub domains: the mount of
 // such a ConfigMap is optional.
 type kubeDNS struct {
-	source *Source
-	folder string
+	*base
+
+	report func(content)
 	files  map[string]string // by name, as last read; nil: the last read failed
 	failed string            // the last error
 }
 
 // readIfChanged reads the folder, and reports whether it changed.
 func (k *kubeDNS) readIfChanged() (c content, changed bool) {
-	data, err := readFolder(k.folder)
+	data, err := readFolder(k.cfg.KubeDNS)
 	switch {
 	case err != nil && err.Error() == k.failed, err == nil && k.files != nil && maps.Equal(data, k.files):
 		return content{}, false
@@ -50,7 +49,7 @@ func (k *kubeDNS) readIfChanged() (c content, changed bool) {
 		return content{err: k.invalid(err)}, true
 	}
 	for _, n := range notes {
-		k.source.cfg.Log.Warn("kube-dns setting not supported", "file", n.File, "what", n.What, "why", n.Why, "hint", n.Hint)
+		k.cfg.Log.Warn("kube-dns setting not supported", "file", n.File, "what", n.What, "why", n.Why, "hint", n.Hint)
 	}
 	return content{routes: routes}, true
 }
@@ -61,7 +60,7 @@ func (k *kubeDNS) invalid(err error) error {
 	if several, ok := err.(interface{ Unwrap() []error }); ok {
 		all = several.Unwrap()
 	}
-	bad := &config.Error{Path: "kube-dns folder " + k.folder}
+	bad := &config.Error{Path: "kube-dns folder " + k.cfg.KubeDNS}
 	for _, err := range all {
 		bad.Problems = append(bad.Problems, config.Problem{What: err.Error(), Hint: "fix it; the previous configuration stays in use until then"})
 	}
@@ -108,19 +107,19 @@ func readFiles(folder string) (map[string]string, error) {
 func (k *kubeDNS) run(ctx context.Context) {
 	paths := kubeDNSFiles()
 	for i, name := range paths {
-		paths[i] = filepath.Join(k.folder, name)
+		paths[i] = filepath.Join(k.cfg.KubeDNS, name)
 	}
 	filewatch.Watch(ctx, filewatch.Config{
-		Paths: paths, Log: k.source.cfg.Log,
+		Paths: paths, Log: k.cfg.Log,
 		Check: func(bool) time.Duration {
 			if c, changed := k.readIfChanged(); changed {
-				k.source.report(&k.source.overlay, c)
+				k.report(c)
 			}
 			return 0
 		},
 		OnPanic: func(panicked any, _ []byte) {
 			k.reset()
-			k.source.report(&k.source.overlay, content{err: panicError(k.action(), k.source.guard(k.action()).Recovered(ctx, panicked))})
+			k.report(content{err: panicError(k.action(), k.guard(k.action()).Recovered(ctx, panicked))})
 		},
 	})
 }
@@ -128,7 +127,7 @@ func (k *kubeDNS) run(ctx context.Context) {
 // reset makes the next read report its result, even if nothing changed.
 func (k *kubeDNS) reset() { k.files, k.failed = nil, "" }
 
-func (k *kubeDNS) action() string { return "reading the kube-dns folder " + k.folder }
+func (k *kubeDNS) action() string { return "reading the kube-dns folder " + k.cfg.KubeDNS }
 
 // merged merges routes into the configuration: they replace the upstreams of the same zone's route and keep its other
 // keys. The result is a valid configuration.

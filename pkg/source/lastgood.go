@@ -35,30 +35,19 @@ const (
 
 // A lastGoodStore saves the last good configuration.
 type lastGoodStore struct {
-	source   *Source
-	folder   string
+	*base
+
 	kick     chan struct{}
 	saves    atomic.Uint64
 	failures atomic.Uint64
 
 	mu      sync.Mutex // guards the following fields
-	pending *lastGoodEntry
+	pending *InUse
 	saved   time.Time
 	why     string
 }
 
-// A lastGoodEntry is a configuration to save.
-type lastGoodEntry struct {
-	InUse
-
-	at time.Time // when it was put to use
-}
-
-func newLastGoodStore(s *Source) *lastGoodStore {
-	return &lastGoodStore{source: s, folder: s.cfg.LastGood, kick: make(chan struct{}, 1)}
-}
-
-func (k *lastGoodStore) path() string { return filepath.Join(k.folder, lastGoodName) }
+func (k *lastGoodStore) path() string { return filepath.Join(k.cfg.LastGood, lastGoodName) }
 
 // exists reports whether there is a saved configuration.
 func (k *lastGoodStore) exists() bool {
@@ -80,7 +69,7 @@ func (k *lastGoodStore) read() (cfg config.Config, at time.Time, err error) {
 		return cfg, at, fmt.Errorf("reading the last good configuration: %s %w", k.path(), err)
 	}
 	// The file contains every key, so the role does not change its values. But a key that the role forbids is an error.
-	cfg, err = config.ParseAs(k.path(), k.folder, data, k.source.cfg.Role)
+	cfg, err = config.ParseAs(k.path(), k.cfg.LastGood, data, k.cfg.Role)
 	return cfg, at, err
 }
 
@@ -122,8 +111,9 @@ func (k *lastGoodStore) drop() {
 
 // save queues a configuration to be saved once the agent serves.
 func (k *lastGoodStore) save(now InUse) {
+	now.at = k.cfg.Now()
 	k.mu.Lock()
-	k.pending = &lastGoodEntry{InUse: now, at: k.source.cfg.Now()}
+	k.pending = &now
 	k.mu.Unlock()
 	select {
 	case k.kick <- struct{}{}:
@@ -136,7 +126,7 @@ func (k *lastGoodStore) run(ctx context.Context) {
 	done := make(chan struct{})
 	go func() { // joined below, unless the file system hangs
 		defer close(done)
-		_ = k.source.runWithRestarts(ctx, "keeping the last good configuration", k.saveLoop, func(error) {})
+		_ = k.runWithRestarts(ctx, "keeping the last good configuration", k.saveLoop, func(error) {})
 	}()
 	<-ctx.Done()
 	late := time.NewTimer(finalSaveTimeout)
@@ -144,7 +134,7 @@ func (k *lastGoodStore) run(ctx context.Context) {
 	select {
 	case <-done:
 	case <-late.C:
-		k.source.cfg.Log.ErrorContext(ctx, "saving last good configuration timed out", "err", "the file system does not answer", "folder", k.folder)
+		k.cfg.Log.ErrorContext(ctx, "saving last good configuration timed out", "err", "the file system does not answer", "folder", k.cfg.LastGood)
 	}
 }
 
@@ -153,7 +143,7 @@ func (k *lastGoodStore) saveLoop(ctx context.Context) error {
 	select {
 	case <-ctx.Done():
 		return nil
-	case <-k.source.cfg.Serving:
+	case <-k.cfg.Serving:
 	}
 	retry := stoppedTimer()
 	defer retry.Stop()
@@ -184,9 +174,9 @@ func (k *lastGoodStore) flush(ctx context.Context) (done bool) {
 	if p == nil {
 		return true
 	}
-	err := k.source.recovering(ctx, "keeping the last good configuration", func() error { return k.write(p) })
+	err := k.recovering(ctx, "keeping the last good configuration", func() error { return k.write(p) })
 	before, why := k.noteResult(p, err)
-	log := k.source.cfg.Log
+	log := k.cfg.Log
 	if err == nil {
 		k.saves.Add(1)
 		log.DebugContext(ctx, "last good configuration saved", "file", k.path(), "generation", p.Generation)
@@ -200,7 +190,7 @@ func (k *lastGoodStore) flush(ctx context.Context) (done bool) {
 }
 
 // noteResult records the result of saving p. It returns the error of the previous attempt and of this one.
-func (k *lastGoodStore) noteResult(p *lastGoodEntry, err error) (before, why string) {
+func (k *lastGoodStore) noteResult(p *InUse, err error) (before, why string) {
 	if err != nil {
 		why = err.Error()
 	}
@@ -217,16 +207,16 @@ func (k *lastGoodStore) noteResult(p *lastGoodEntry, err error) (before, why str
 }
 
 // write writes the file atomically.
-func (k *lastGoodStore) write(p *lastGoodEntry) (err error) {
+func (k *lastGoodStore) write(p *InUse) (err error) {
 	text, err := config.Marshal(p.Config)
 	if err != nil {
 		return err
 	}
-	if err := os.MkdirAll(k.folder, 0o700); err != nil {
+	if err := os.MkdirAll(k.cfg.LastGood, 0o700); err != nil {
 		return fmt.Errorf("creating the folder of the last good configuration: %w", err)
 	}
 	k.removeTemporary(p.at)
-	f, err := os.CreateTemp(k.folder, temporaryPrefix) // readable only by this user
+	f, err := os.CreateTemp(k.cfg.LastGood, temporaryPrefix) // readable only by this user
 	if err != nil {
 		return k.writeError(err)
 	}
@@ -239,7 +229,7 @@ func (k *lastGoodStore) write(p *lastGoodEntry) (err error) {
 		_ = os.Remove(f.Name()) // a later save removes it otherwise
 		return k.writeError(err)
 	}
-	return syncFolder(k.folder)
+	return syncFolder(k.cfg.LastGood)
 }
 
 // writeError returns err without the random file name, so that equal errors are logged once.
@@ -255,22 +245,22 @@ func (k *lastGoodStore) writeError(err error) error {
 }
 
 // header explains the file to its reader.
-func (k *lastGoodStore) header(p *lastGoodEntry) string {
+func (k *lastGoodStore) header(p *InUse) string {
 	return fmt.Sprintf(headerPrefix+" at %s as generation %d,\n# from %s, with every key.\n"+
 		"# It is used at a start when there is none, or only a bad one. Changes made here are lost.\n",
-		p.at.UTC().Format(time.RFC3339), p.Generation, strings.ReplaceAll(k.source.Name(), "\n", " "))
+		p.at.UTC().Format(time.RFC3339), p.Generation, strings.ReplaceAll(k.Name(), "\n", " "))
 }
 
 // removeTemporary removes the files of killed processes.
 func (k *lastGoodStore) removeTemporary(now time.Time) {
-	entries, err := os.ReadDir(k.folder)
+	entries, err := os.ReadDir(k.cfg.LastGood)
 	if err != nil {
 		return // the save reports the error
 	}
 	for _, e := range entries {
 		info, err := e.Info()
 		if err == nil && strings.HasPrefix(e.Name(), temporaryPrefix) && info.Mode().IsRegular() && now.Sub(info.ModTime()) > temporaryMaxAge {
-			_ = os.Remove(filepath.Join(k.folder, e.Name()))
+			_ = os.Remove(filepath.Join(k.cfg.LastGood, e.Name()))
 		}
 	}
 }

@@ -4,7 +4,6 @@ package source
 
 import (
 	"bytes"
-	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -163,7 +162,7 @@ func TestLastGoodDamaged(t *testing.T) {
 	folder := t.TempDir()
 	w := newHarness(t, Config{File: filepath.Join(t.TempDir(), "none.yaml"), LastGood: folder})
 	cfg := config.Default(config.Agent)
-	if err := w.lastGood.write(&lastGoodEntry{InUse: InUse{Config: cfg, Generation: 1}}); err != nil {
+	if err := w.lastGood.write(&InUse{Config: cfg, Generation: 1}); err != nil {
 		t.Fatal(err)
 	}
 	whole, err := os.ReadFile(w.lastGood.path())
@@ -301,15 +300,5 @@ func TestLastGoodRemovesTemporary(t *testing.T) {
 	}
 	if diff := cmp.Diff([]string{temporaryPrefix + "new", "other"}, left); diff != "" {
 		t.Errorf("left (-want +got):\n%s", diff)
-	}
-}
-
-// TestFileRelativePath watches a file whose path could not be completed, as in a removed working directory.
-func TestFileRelativePath(t *testing.T) {
-	t.Parallel()
-	ctx, cancel := context.WithCancel(t.Context())
-	cancel()
-	if err := (&file{}).run(ctx); err != nil {
-		t.Error(err)
 	}
 }

@@ -74,6 +74,20 @@ func TestOddFiles(t *testing.T) {
 				t.Fatal(err)
 			}
 		}, "no such file"},
+		{"a folder that is gone", func(t *testing.T, folder, _ string) {
+			t.Helper()
+			if err := os.RemoveAll(folder); err != nil {
+				t.Fatal(err)
+			}
+		}, "no such file"},
+		{"another file behind a link", func(t *testing.T, _, path string) {
+			t.Helper()
+			target := filepath.Join(t.TempDir(), "bad")
+			write(t, target, "a: b\n")
+			if err := errors.Join(os.Symlink(target, path+".new"), os.Rename(path+".new", path)); err != nil {
+				t.Fatal(err)
+			}
+		}, "unknown key"},
 		{"a link to itself", inPlace(func(path string) error { return os.Symlink(Key, path) }), "too many levels"},
 		{"a folder", inPlace(func(path string) error { return os.Mkdir(path, 0o755) }), "is a directory"},
 		{"a pipe", inPlace(func(path string) error { return syscall.Mkfifo(path, 0o600) }), "not a regular file"},
@@ -97,7 +111,9 @@ func TestOddFiles(t *testing.T) {
 			if got := w.reports(); !strings.HasPrefix(got, "refused") || !strings.Contains(got, tt.want) {
 				t.Errorf("reported %.300s, want a refusal: %s", got, tt.want)
 			}
-			_ = os.RemoveAll(path)
+			if err := errors.Join(os.MkdirAll(folder, 0o755), os.RemoveAll(path)); err != nil {
+				t.Fatal(err)
+			}
 			swap(t, folder, "..good", map[string]string{Key: size(5)})
 			eventually(t, "the next one", func() bool { return strings.HasSuffix(w.saying(), "applied 5") })
 		})

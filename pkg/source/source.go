@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -18,98 +17,43 @@ import (
 	"github.com/nodecache/node-cache/pkg/watch"
 )
 
-// Config configures a Source. Exactly one of File and ConfigMap is required.
-type Config struct {
-	File       string // path
-	ConfigMap  Object // its key node-cache.yaml holds the configuration
-	Kubeconfig string // a file, for the ConfigMap and for events; empty: the pod's service account
-	KubeDNS    string // folder of a mounted kube-dns ConfigMap, merged into the routes; empty: none
-	LastGood   string // folder for the last good configuration, created if missing; empty: none is saved
-	Role       config.Role
-	Pod        Pod    // subject of Events; zero: none are written
-	UserAgent  string // empty: node-cache
-
-	// Apply puts a configuration to use. Its error argument is why there is none. After an error that it returns, the running
-	// configuration stays. Run calls it, never twice at a time. Of the changes during a call, only the latest follows. Required.
-	Apply func(config.Config, error) (InUse, error)
-
-	// Serving is closed once the agent serves. Before that no configuration is saved as the last good one, since it may be
-	// what prevents serving.
-	Serving <-chan struct{}
-
-	Log *slog.Logger     // nil: silent
-	Now func() time.Time // required
-}
-
-// InUse is the configuration in use. It may differ from the one applied: some keys need a restart.
-type InUse struct {
-	Config     config.Config
-	Generation uint64 // 1 at the start, and one more after each change
-}
-
-// An Object is a namespace and a name.
-type Object struct {
-	Namespace, Name string
-}
-
-// String returns NAMESPACE/NAME.
-func (o Object) String() string { return o.Namespace + "/" + o.Name }
-
-// ParseObject parses NAMESPACE/NAME.
-func ParseObject(text string) (Object, error) {
-	namespace, name, _ := strings.Cut(text, "/")
-	// Names begin with a letter or digit; one of dots would change the API path.
-	if namespace == "" || name == "" || namespace[0] == '.' || name[0] == '.' || strings.Contains(name, "/") || strings.ContainsAny(text, " ,=%?#\t\n") {
-		return Object{}, fmt.Errorf("%q: not NAMESPACE/NAME", text)
-	}
-	return Object{Namespace: namespace, Name: name}, nil
-}
-
 // A Source reads and watches the configuration.
 type Source struct {
-	cfg           Config
+	base
+
 	main          configReader
+	configMap     *configMap     // main; nil: a file
 	dns           *kubeDNS       // nil: none
 	lastGood      *lastGoodStore // nil: no last good configuration is saved
 	events        *events        // nil: none are written
 	changed       chan struct{}
 	lastGoodInUse atomic.Bool // the last good configuration is in use
-	panics        atomic.Uint64
 
 	mu          sync.Mutex // guards the following fields
 	mainContent content    // of the file or the ConfigMap
 	overlay     content    // of the kube-dns folder
-	reported    reportedState
-	readError   *Error // why the main source cannot be read
+	version     uint64     // of both: the number of their changes
+	reported    outcome    // the last one passed to Apply
 }
+
+// goneDelay is how long a missing file or object is ignored: most are replaced.
+const goneDelay = 2 * time.Second
 
 // A configReader reads and watches the configuration.
 type configReader interface {
 	// load returns the current content. It may wait until ctx ends for a source that may become readable.
 	load(ctx context.Context) (content, error)
-	// run reports changes to Source.report, and readability to Source.setReadError. It returns when ctx ends, not before:
-	// errors are reported and retried. After a panic, it is called again.
+	// run reports changes. It returns when ctx ends, not before: errors are reported and retried. After a panic, it is called
+	// again.
 	run(ctx context.Context) error
 	// reset makes run report the current content again, after a panic in load or run.
 	reset()
 }
 
-// content is the content of a part of the source.
-type content struct {
-	config    config.Config  // of the main part
-	routes    []config.Route // of the kube-dns folder
-	err       error          // why there is neither
-	transient bool           // a writer may be between two steps
-	number    uint64         // differs from that of the previous content
-}
-
-// dialFunc returns a client of the API server.
-type dialFunc func(kubeconfig, userAgent string) (*watch.Client, error)
-
 // New checks its configuration. It reads only credentials and starts nothing.
 func New(cfg Config) (*Source, error) { return newSource(cfg, watch.NewClient) }
 
-func newSource(cfg Config, dial dialFunc) (*Source, error) {
+func newSource(cfg Config, dial func(kubeconfig, userAgent string) (*watch.Client, error)) (*Source, error) {
 	switch {
 	case (cfg.File == "") == (cfg.ConfigMap == Object{}):
 		return nil, errors.New("source: set either a file or a ConfigMap")
@@ -122,25 +66,31 @@ func newSource(cfg Config, dial dialFunc) (*Source, error) {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
 	cfg.UserAgent = cmp.Or(cfg.UserAgent, "node-cache")
-	s := &Source{cfg: cfg, changed: make(chan struct{}, 1)}
+	s := &Source{base: base{cfg: cfg}, changed: make(chan struct{}, 1)}
 	api := &api{dial: dial, kubeconfig: cfg.Kubeconfig, userAgent: cfg.UserAgent}
 	if cfg.LastGood != "" {
-		s.lastGood = newLastGoodStore(s)
+		s.lastGood = &lastGoodStore{base: &s.base, kick: make(chan struct{}, 1)}
 	}
+	report := func(c content) { s.report(&s.mainContent, c) }
 	if cfg.File != "" {
-		s.main = &file{source: s}
+		s.main = &file{base: &s.base, report: report}
 	} else {
+		wait := loadTimeoutNoFallback
+		if s.lastGood != nil && s.lastGood.exists() {
+			wait = loadTimeout
+		}
 		// With a last good configuration, credentials are retried like a server that is down.
-		if _, err := api.open(); err != nil && (s.lastGood == nil || !s.lastGood.exists()) {
+		if _, err := api.open(); err != nil && wait != loadTimeout {
 			return nil, &Error{Err: fmt.Errorf("reading ConfigMap %s: %w", cfg.ConfigMap, err), Hint: credentialsHint}
 		}
-		s.main = newConfigMap(s, api)
+		s.configMap = &configMap{base: &s.base, api: api, report: report, wait: wait}
+		s.main = s.configMap
 	}
 	if cfg.KubeDNS != "" {
-		s.dns = &kubeDNS{source: s, folder: cfg.KubeDNS}
+		s.dns = &kubeDNS{base: &s.base, report: func(c content) { s.report(&s.overlay, c) }}
 	}
 	if cfg.Pod.Name != "" && cfg.Pod.Namespace != "" {
-		s.events = newEvents(s, api)
+		s.events = newEvents(&s.base, api)
 	}
 	return s, nil
 }
@@ -150,17 +100,6 @@ const credentialsHint = "set --kubeconfig, or run in a pod with a service accoun
 
 // String names the task in logs.
 func (s *Source) String() string { return "configuration source" }
-
-// Name returns the location of the configuration for messages.
-func (s *Source) Name() string {
-	if s.cfg.File != "" {
-		return s.cfg.File
-	}
-	return "configmap " + s.cfg.ConfigMap.String()
-}
-
-// readAction names the action for errors of load and run of the main part, so that both give the same error.
-func (s *Source) readAction() string { return "reading " + s.Name() }
 
 // Load returns the initial configuration. If that is the last good one, why is the reason, otherwise nil. Load waits some
 // seconds for an API server that is down, and longer without a last good configuration.
@@ -205,7 +144,7 @@ func (s *Source) loadParts(ctx context.Context) (config.Config, error) {
 		s.setContent(&s.overlay, over)
 	}
 	v := s.combined(ctx)
-	s.markReported(v.reportedState)
+	s.markReported(&v)
 	return v.config, v.err
 }
 
@@ -232,18 +171,176 @@ func (s *Source) Fallback(ctx context.Context, why error) (config.Config, error)
 	return cfg, nil
 }
 
-// setReadError records why the main source cannot be read, nil if it can, and logs changes.
-func (s *Source) setReadError(ctx context.Context, wrong *Error) {
+// setContent sets the content of a part.
+func (s *Source) setContent(part *content, c content) {
 	s.mu.Lock()
-	before := s.readError
-	s.readError = wrong
+	s.version++
+	*part = c
 	s.mu.Unlock()
-	switch {
-	case wrong == nil && before != nil:
-		s.cfg.Log.InfoContext(ctx, "configuration source recovered", "source", s.Name())
-	case wrong != nil && (before == nil || before.reason != wrong.reason):
-		s.cfg.Log.ErrorContext(ctx, "configuration source unreadable", "source", s.Name(), "err", wrong.Err, "hint", wrong.Hint)
+}
+
+// report sets the content of a part and wakes Run.
+func (s *Source) report(part *content, c content) {
+	s.setContent(part, c)
+	s.notify()
+}
+
+// notify wakes deliver.
+func (s *Source) notify() {
+	select {
+	case s.changed <- struct{}{}:
+	default:
 	}
+}
+
+// An outcome is the whole configuration, or an error.
+type outcome struct {
+	config    config.Config
+	err       error
+	confirmed bool   // false: an error may be transient
+	version   uint64 // of the contents; 0: none
+}
+
+// combined merges the parts.
+func (s *Source) combined(ctx context.Context) outcome {
+	s.mu.Lock()
+	main, over := s.mainContent, s.overlay
+	v := outcome{config: main.config, err: cmp.Or(main.err, over.err), confirmed: !main.transient && !over.transient, version: s.version}
+	s.mu.Unlock()
+	if v.err == nil && len(over.routes) > 0 {
+		v.err = s.recovering(ctx, "merging the kube-dns folder into the configuration", func() (err error) {
+			v.config, err = merged(main.config, over.routes, s.cfg.KubeDNS)
+			return err
+		})
+	}
+	return v
+}
+
+// markReported records an outcome passed to Apply, and reports whether it differs from the last one. An error differs if its
+// text does.
+func (s *Source) markReported(v *outcome) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	before := s.reported
+	s.reported = *v
+	if v.err != nil {
+		return before.err == nil || v.err.Error() != before.err.Error()
+	}
+	return before.err != nil || v.version != before.version
+}
+
+// Run watches the source until ctx ends. Load must have been called before. Errors are passed to Apply and do not end
+// Run. The returned error is from closing the source.
+func (s *Source) Run(ctx context.Context) error {
+	var tasks sync.WaitGroup
+	var runErr error
+	tasks.Go(func() {
+		runErr = s.runWithRestarts(ctx, s.readAction(), s.main.run, func(why error) {
+			s.main.reset()
+			s.report(&s.mainContent, content{err: why})
+		})
+	})
+	if s.dns != nil {
+		tasks.Go(func() { s.dns.run(ctx) })
+	}
+	saving, stopSaving := context.WithCancel(context.WithoutCancel(ctx))
+	defer stopSaving()
+	if s.lastGood != nil {
+		tasks.Go(func() { s.lastGood.run(saving) })
+	}
+	if s.events != nil {
+		tasks.Go(func() {
+			_ = s.runWithRestarts(ctx, "writing events", s.events.run, func(error) {})
+		})
+	}
+	_ = s.runWithRestarts(ctx, "reporting a configuration", s.deliver, func(error) { s.forgetReported() })
+	stopSaving() // only now: a configuration that was being applied is saved
+	tasks.Wait()
+	return runErr
+}
+
+// forgetReported makes deliver report again.
+func (s *Source) forgetReported() {
+	s.mu.Lock()
+	s.reported = outcome{}
+	s.mu.Unlock()
+	s.notify()
+}
+
+// deliver applies changes.
+func (s *Source) deliver(ctx context.Context) error {
+	settled, retry := stoppedTimer(), time.NewTimer(retryInterval)
+	defer settled.Stop()
+	defer retry.Stop()
+	waiting := false
+	for {
+		expired := false
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-s.changed:
+		case <-settled.C:
+			expired, waiting = true, false
+		case <-retry.C:
+			retry.Reset(retryInterval)
+			if !s.retry() {
+				continue
+			}
+		}
+		v := s.combined(ctx)
+		switch {
+		case !v.confirmed && !expired:
+			if !waiting {
+				settled.Reset(goneDelay)
+				waiting = true
+			}
+			continue
+		case v.confirmed:
+			settled.Stop()
+			waiting = false
+		}
+		if s.markReported(&v) {
+			s.apply(ctx, &v)
+		}
+	}
+}
+
+// apply passes an outcome to the agent, and saves and reports the result.
+func (s *Source) apply(ctx context.Context, v *outcome) {
+	now, err := s.cfg.Apply(v.config, v.err)
+	switch {
+	case err == nil:
+		s.lastGoodInUse.Store(false)
+		if s.lastGood != nil {
+			s.lastGood.save(now)
+		}
+		if s.events != nil {
+			s.events.applied(now.Generation)
+		}
+	case ctx.Err() == nil: // else the agent stops
+		s.refused(err)
+	}
+}
+
+// refused writes an Event about a refused configuration.
+func (s *Source) refused(err error) {
+	if s.events != nil {
+		s.events.refused(err)
+	}
+}
+
+// retry reports the configuration again, if there is one and it was unusable at the start.
+func (s *Source) retry() bool {
+	if !s.lastGoodInUse.Load() {
+		return false
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.version == 0 || s.mainContent.err != nil || s.overlay.err != nil {
+		return false
+	}
+	s.reported = outcome{}
+	return true
 }
 
 // Status returns the state of the source.
@@ -255,9 +352,9 @@ func (s *Source) Status() Status {
 	if s.lastGood != nil {
 		st.Saved, st.SaveError = s.lastGood.status()
 	}
-	s.mu.Lock()
-	st.Problem = s.readError
-	s.mu.Unlock()
+	if s.configMap != nil {
+		st.Problem = s.configMap.problem()
+	}
 	return st
 }
 
@@ -278,10 +375,11 @@ func (s *Source) kind() string {
 func (s *Source) Stats() Stats {
 	st := Stats{Kind: s.kind(), KubeDNS: s.dns != nil, LastGood: s.lastGoodInUse.Load(), Panics: s.panics.Load()}
 	s.mu.Lock()
-	st.Reachable = s.readError == nil && !s.unreadableLocked()
+	st.Reachable = !s.unreadableLocked()
 	s.mu.Unlock()
-	if m, ok := s.main.(*configMap); ok {
-		st.Requests = m.requests.Load()
+	if s.configMap != nil {
+		st.Reachable = st.Reachable && s.configMap.problem() == nil
+		st.Requests = s.configMap.requests.Load()
 	}
 	if s.lastGood != nil {
 		st.Saves, st.SaveFailures = s.lastGood.saves.Load(), s.lastGood.failures.Load()
@@ -335,17 +433,3 @@ type Status struct {
 	// Problem is why the source cannot be read; nil: it can. It does not include invalid content.
 	Problem *Error
 }
-
-// An Error is an error of a source with a hint.
-type Error struct {
-	Err  error
-	Hint string // empty: no hint
-
-	reason string // errors with the same reason are logged once
-}
-
-// Error returns the error's text.
-func (e *Error) Error() string { return e.Err.Error() }
-
-// Unwrap returns the error.
-func (e *Error) Unwrap() error { return e.Err }

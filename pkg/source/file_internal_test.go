@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package config
+package source
 
 import (
 	"errors"
@@ -11,10 +11,12 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/nodecache/node-cache/pkg/config"
 )
 
-// TestWatcherCheck has the content of the file at each check, what is reported of it, and when the next check comes.
-func TestWatcherCheck(t *testing.T) {
+// TestFileCheck has the content of the file at each check, what is reported of it, and when the next check comes.
+func TestFileCheck(t *testing.T) {
 	t.Parallel()
 	const missing = "missing"
 	type result struct {
@@ -68,24 +70,26 @@ func TestWatcherCheck(t *testing.T) {
 			}
 			write("listen: {port: 1}")
 			var now result
-			w, err := NewWatcher(WatcherConfig{Path: path, Changed: func(c Config, err error) {
+			f := file{base: &base{cfg: Config{File: path, Role: config.Resolver}}, report: func(c content) {
 				now.Calls++
-				now.Port = c.Listen.Port
+				now.Port = c.config.Listen.Port
 				switch {
-				case errors.Is(err, fs.ErrNotExist):
+				case errors.Is(c.err, fs.ErrNotExist):
 					now.Err = "missing"
-				case err != nil:
+				case c.err != nil:
 					now.Err = "bad"
+				case c.config.Cluster.Resolver != config.ResolverLocal:
+					now.Err = "of another role"
 				}
-			}})
-			if err != nil {
+			}}
+			if _, err := f.load(t.Context()); err != nil {
 				t.Fatal(err)
 			}
 			var got []result
 			for _, content := range tt.contents {
 				write(content)
 				now = result{}
-				now.Next = w.check()
+				now.Next = f.check(true)
 				got = append(got, now)
 			}
 			if diff := cmp.Diff(tt.want, got); diff != "" {
