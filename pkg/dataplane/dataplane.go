@@ -30,17 +30,6 @@ const (
 	BackendIPTablesLegacy = "iptables-legacy"
 )
 
-// Config configures Find. The zero value reads the node: the network namespace of the
-// calling thread.
-type Config struct {
-	// Usable returns why a backend is not available, for example a missing program.
-	// Nil: all are available.
-	Usable func(backend string) error
-
-	// ReadTraces reads the traces of data planes; nil: from the kernel.
-	ReadTraces func(ctx context.Context) Traces
-}
-
 // Found is the result of Find.
 type Found struct {
 	Proxy    Proxy
@@ -55,20 +44,23 @@ type Found struct {
 	Note  string // a warning about interception, a sentence; empty: none
 }
 
-// Find detects the data plane for Services on this node. What it cannot read, for example
-// for lack of a capability, is in Evidence. It returns an error only when ctx ends.
-func Find(ctx context.Context, c Config) (Found, error) {
-	read := c.ReadTraces
-	if read == nil {
-		read = readTraces
-	}
-	t := read(ctx)
+// Find detects the data plane for Services on this node: the network namespace of the calling
+// thread. What it cannot read, for example for lack of a capability, is in Evidence. usable
+// returns why a backend is not available, for example a missing program; nil: all are. Find
+// returns an error only when ctx ends.
+func Find(ctx context.Context, usable func(backend string) error) (Found, error) {
+	t := readTraces(ctx)
 	if err := ctx.Err(); err != nil {
 		return Found{}, err
 	}
+	return conclude(t, usable), nil
+}
+
+// conclude returns what the traces show, with the backend for them.
+func conclude(t Traces, usable func(backend string) error) Found {
 	f := detect(t)
-	f.Backend, f.Reason = chooseBackend(f.Proxy, t, c.Usable)
-	return f, nil
+	f.Backend, f.Reason = chooseBackend(f.Proxy, t, usable)
+	return f
 }
 
 // chooseBackend selects the backend that the data plane uses: so one program shows all

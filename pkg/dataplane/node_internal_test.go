@@ -65,6 +65,29 @@ func addLink(name string) error {
 	return netlink.LinkAdd(&netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: name}})
 }
 
+func TestLegacyFingerprint(t *testing.T) {
+	t.Parallel()
+	needs(t, "iptables-legacy", "ip6tables-legacy")
+	inNamespace(t, func() error {
+		var errs []error
+		for _, v6 := range []bool{false, true} {
+			program := map[bool]string{false: "iptables-legacy", true: "ip6tables-legacy"}[v6]
+			seen := map[string]bool{}
+			for _, change := range [][]string{nil, {"-N", "A"}, {"-A", "A", "-j", "ACCEPT"}, {"-A", "OUTPUT", "-j", "A"}} {
+				if change != nil {
+					errs = append(errs, run(append([]string{program, "-t", "nat"}, change...)...))
+				}
+				text, err := LegacyFingerprint(v6, []string{"nat", "raw"})
+				if errs = append(errs, err); seen[text] || (text == "") != (change == nil) {
+					t.Errorf("%s %v: the fingerprint is %q", program, change, text)
+				}
+				seen[text] = true
+			}
+		}
+		return errors.Join(errs...)
+	})
+}
+
 func TestLookAtKernel(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
@@ -122,12 +145,15 @@ func TestLookAtKernel(t *testing.T) {
 					}
 				}
 				before := legacyTables()
-				got, err := Find(context.Background(), Config{})
+				got, err := Find(context.Background(), nil)
 				if err != nil {
 					return err
 				}
 				if diff := cmp.Diff(tt.want, got, cmpopts.IgnoreFields(Found{}, "Reason", "Note")); diff != "" {
 					t.Errorf("Find (-want +got):\n%s", diff)
+				}
+				if variant, _ := Variant(); got.Proxy == IPTables && variant != got.Backend {
+					t.Errorf("the variant is %s, want %s", variant, got.Backend)
 				}
 				if diff := cmp.Diff(before, legacyTables()); diff != "" {
 					t.Errorf("tables of iptables-legacy, before and after (-want +got):\n%s", diff)

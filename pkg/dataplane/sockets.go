@@ -20,23 +20,6 @@ import (
 // maxPrograms is how many programs of one kind are listed.
 const maxPrograms = 16
 
-// progQuery is the part of union bpf_attr that BPF_PROG_QUERY reads and writes.
-type progQuery struct {
-	targetFD, attachType, queryFlags, attachFlags uint32
-	progIDs                                       uint64
-	count                                         uint32
-	_                                             uint32
-}
-
-// objInfo is the part of union bpf_attr that BPF_OBJ_GET_INFO_BY_FD reads and writes.
-type objInfo struct {
-	fd, size uint32
-	info     uint64
-}
-
-// progByID is the part of union bpf_attr that BPF_PROG_GET_FD_BY_ID reads.
-type progByID struct{ id, next, flags uint32 }
-
 // socketPrograms lists the eBPF programs that see, and may rewrite, the destinations of
 // sockets in this process's cgroup. It includes programs of parent cgroups, which may serve
 // the whole node. Pods may have others.
@@ -65,7 +48,11 @@ func programsOf(dir *os.File) ([]string, error) {
 	} {
 		ids := make([]uint32, maxPrograms)
 		pin.Pin(&ids[0])
-		q := progQuery{
+		q := struct { // the part of union bpf_attr that BPF_PROG_QUERY reads and writes
+			targetFD, attachType, queryFlags, attachFlags uint32
+			progIDs                                       uint64
+			count, _                                      uint32
+		}{
 			targetFD: uint32(dir.Fd()), attachType: kind, queryFlags: unix.BPF_F_QUERY_EFFECTIVE,
 			progIDs: uint64(uintptr(unsafe.Pointer(&ids[0]))), count: maxPrograms,
 		}
@@ -87,7 +74,7 @@ func programsOf(dir *os.File) ([]string, error) {
 
 // programName returns the name of a program, or its ID without CAP_SYS_ADMIN.
 func programName(id uint32) string {
-	by := progByID{id: id}
+	by := [3]uint32{id} // then the next ID and flags
 	fd, _, errno := unix.Syscall(unix.SYS_BPF, unix.BPF_PROG_GET_FD_BY_ID, uintptr(unsafe.Pointer(&by)), unsafe.Sizeof(by))
 	if errno != 0 {
 		return fmt.Sprintf("%d", id)
@@ -97,7 +84,10 @@ func programName(id uint32) string {
 	defer pin.Unpin()
 	info := make([]byte, 80) // struct bpf_prog_info up to its name, the last 16 bytes
 	pin.Pin(&info[0])
-	o := objInfo{fd: uint32(fd), size: uint32(len(info)), info: uint64(uintptr(unsafe.Pointer(&info[0])))}
+	o := struct { // the part of union bpf_attr that BPF_OBJ_GET_INFO_BY_FD reads and writes
+		fd, size uint32
+		info     uint64
+	}{uint32(fd), uint32(len(info)), uint64(uintptr(unsafe.Pointer(&info[0])))}
 	err := bpf(unix.BPF_OBJ_GET_INFO_BY_FD, unsafe.Pointer(&o), unsafe.Sizeof(o))
 	if name := cstring(info[64:]); err == nil && name != "" {
 		return name

@@ -44,7 +44,7 @@ func collect(ctx context.Context, c *Config) Facts {
 	sockets.AddProcesses(f.Sockets, procDir)
 	f.agent(c)
 	f.Conntrack = conntrackFill(filterDir)
-	f.DataPlane, f.DataPlaneErr = dataplane.Find(ctx, dataplane.Config{Usable: usable})
+	f.DataPlane, f.DataPlaneErr = dataplane.Find(ctx, usable)
 	f.Backends, f.BackendErrs = readBackends(ctx, c.Backend)
 	addServices(&c.Rules, f.Backends)
 	if c.Admin.IsValid() {

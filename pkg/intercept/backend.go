@@ -17,7 +17,7 @@ import (
 type Backend interface {
 	fmt.Stringer // "nftables", "iptables-nft" or "iptables-legacy"
 
-	// Apply makes the kernel hold r and no other rules of an agent. At any time a packet
+	// Apply makes the kernel hold r, which is valid, and no other rules of an agent. At any time a packet
 	// sees the old rules or the new ones. Apply reports whether anything had to change.
 	// Held leases stay held, also those of another agent.
 	Apply(ctx context.Context, r rules.Rules) (changed bool, err error)

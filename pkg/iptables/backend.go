@@ -132,9 +132,6 @@ func (b *Backend) Reason() string { return b.reason }
 // anything had to change. It writes each family even if the other fails. The error wraps
 // [ErrLocked] if another program held the lock for too long.
 func (b *Backend) Apply(ctx context.Context, r rules.Rules) (changed bool, err error) {
-	if err := r.Check(); err != nil {
-		return false, fmt.Errorf("checking rules: %w", err)
-	}
 	b.writeMu.Lock()
 	defer b.writeMu.Unlock()
 	changed, err = b.writeOwner(&r)
@@ -288,9 +285,6 @@ var errNoRules = errors.New("renewing a lease before any rules were applied or p
 // rules of another agent may, because all agents share the sets. It waits for no lock and
 // does not change the owner of the rules.
 func (b *Backend) Prepare(ctx context.Context, r rules.Rules) error {
-	if err := r.Check(); err != nil {
-		return fmt.Errorf("checking rules: %w", err)
-	}
 	for _, v6 := range []bool{false, true} {
 		if part := r.Family(v6); len(part.Addresses) == 0 || v6 && !hasIPv6(b.namespace) {
 			continue

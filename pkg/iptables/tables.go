@@ -69,7 +69,8 @@ func agentLines(chains []chain) map[string][]string {
 		if len(c.rules) == 0 {
 			continue
 		}
-		list := append(lines[c.table], "-N "+c.name)
+		list := lines[c.table]
+		list = append(list, "-N "+c.name)
 		for _, rule := range c.rules {
 			list = append(list, "-A "+c.name+" "+rule)
 		}

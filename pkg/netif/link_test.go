@@ -3,6 +3,7 @@
 package netif
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -279,6 +280,19 @@ func TestRunAfterRemoveDoesNothing(t *testing.T) {
 		time.Sleep(300 * time.Millisecond)
 		g.unchanged(t, "all of it", before)
 	})
+}
+
+// TestRemoveDuringCheck ends the wait for a check that hangs in the kernel.
+func TestRemoveDuringCheck(t *testing.T) {
+	t.Parallel()
+	g := newFakeHarness(newFake())
+	l := g.setup(t, g.config("one"))
+	must(t, l.acquire(t.Context()))
+	ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
+	defer cancel()
+	if err := l.Remove(ctx); !errors.Is(err, context.DeadlineExceeded) || !g.complete(t, linkName) {
+		t.Errorf("Remove: %v", err)
+	}
 }
 
 func TestCleanupAfterDeadAgent(t *testing.T) {

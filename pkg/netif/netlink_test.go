@@ -226,3 +226,15 @@ func FuzzParseAddress(f *testing.F) {
 		}
 	})
 }
+
+func TestTranslate(t *testing.T) {
+	t.Parallel()
+	for from, want := range map[unix.Errno]error{
+		unix.EPERM: ErrNotPermitted, unix.EACCES: ErrDisabled, unix.EOPNOTSUPP: ErrUnsupported, unix.EAFNOSUPPORT: ErrUnsupported,
+		unix.EEXIST: errExists, unix.ENODEV: errLinkGone, unix.ENXIO: errLinkGone, unix.ENOBUFS: unix.ENOBUFS,
+	} {
+		if got := translate(fmt.Errorf("requesting: %w", from)); !errors.Is(got, want) {
+			t.Errorf("%v becomes %v, want %v", from, got, want)
+		}
+	}
+}

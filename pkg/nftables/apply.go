@@ -23,9 +23,6 @@ const applyAttempts = 5
 // running agent. The fallback table always holds the rules of the last Apply of any
 // agent.
 func (b *Backend) Apply(ctx context.Context, r rules.Rules) (changed bool, err error) {
-	if err := r.Check(); err != nil {
-		return false, fmt.Errorf("checking rules: %w", err)
-	}
 	b.applyMu.Lock()
 	defer b.applyMu.Unlock()
 	for range applyAttempts {

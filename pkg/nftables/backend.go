@@ -141,8 +141,8 @@ func (b *Backend) ownTable() string {
 
 // Prepare creates this agent's lease table with its sets and without rules.
 func (b *Backend) Prepare(ctx context.Context, r rules.Rules) error {
-	if err := errors.Join(ctx.Err(), r.Check()); err != nil {
-		return fmt.Errorf("preparing leases: %w", err)
+	if err := ctx.Err(); err != nil {
+		return err
 	}
 	b.applyMu.Lock()
 	defer b.applyMu.Unlock()

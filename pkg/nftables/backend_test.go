@@ -71,18 +71,6 @@ func TestApplyAgain(t *testing.T) {
 	}
 }
 
-// TestApplyKeepsLeases checks that a lease stays while the rules change.
-func TestApplyKeepsLeases(t *testing.T) {
-	t.Parallel()
-	r := linkLocalRules(central4())
-	s := newHarness(t, r)
-	apply(t, s.backend, r)
-	renew(t, s.backend, r)
-	r.Fallback, r.Admin = nil, 0
-	apply(t, s.backend, r)
-	s.expectAnswers(t, r, agentName)
-}
-
 func TestRenewNeedsRules(t *testing.T) {
 	t.Parallel()
 	hosts := nodetest.Start(t, nodetest.Options{Pods: 1})

@@ -81,9 +81,10 @@ func (b *batch) clear(chains []string) {
 
 // rule appends a rule to a chain. The kernel stores the comment with it.
 func (b *batch) rule(chain, comment string, parts ...match) {
-	var list []netlink.Attribute
-	for _, e := range slices.Concat(parts...) {
-		list = append(list, netlink.Attribute{Type: unix.NLA_F_NESTED | unix.NFTA_LIST_ELEM, Data: encode(e)})
+	exprs := slices.Concat(parts...)
+	list := make([]netlink.Attribute, len(exprs))
+	for i, e := range exprs {
+		list[i] = netlink.Attribute{Type: unix.NLA_F_NESTED | unix.NFTA_LIST_ELEM, Data: encode(e)}
 	}
 	b.add(fmt.Sprintf("adding a rule to %s (%s)", chain, comment), unix.NFT_MSG_NEWRULE, netlink.Create|netlink.Append,
 		text(unix.NFTA_RULE_TABLE, b.table), text(unix.NFTA_RULE_CHAIN, chain),

@@ -82,9 +82,9 @@ func (f family) dnatRandom(tx *batch, targets []netip.AddrPort) match {
 		number(unix.NFTA_SET_DATA_TYPE, f.kind<<typeShift|typeService), number(unix.NFTA_SET_DATA_LEN, f.size+4),
 		nested(unix.NFTA_SET_DESC, number(unix.NFTA_SET_DESC_SIZE, uint32(len(targets)))),
 		netlink.Attribute{Type: unix.NFTA_SET_USERDATA, Data: userdata.AppendUint32(nil, userdata.NFTNL_UDATA_SET_KEYBYTEORDER, hostByteOrder)})
-	var list []element
+	list := make([]element, len(targets))
 	for i, t := range targets {
-		list = append(list, element{key: binary.NativeEndian.AppendUint32(nil, uint32(i)), data: appendTarget(nil, t)})
+		list[i] = element{key: binary.NativeEndian.AppendUint32(nil, uint32(i)), data: appendTarget(nil, t)}
 	}
 	tx.addElements(name, tx.setID, list...)
 	return match{

@@ -13,6 +13,7 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/nftables/expr"
 	"github.com/google/nftables/userdata"
 
 	"github.com/nodecache/node-cache/internal/nodetest"
@@ -74,6 +75,13 @@ func TestDescribe(t *testing.T) {
 		{"meta l4proto tcp tcp flags & 0x12 == 0x02 …", []match{four.recordSession(movedSet)}},
 		{"ct state not untracked ct status & 0x20 != 0x0 masquerade", []match{tracked(), isDNAT(), masquerade()}},
 		{"dnat", []match{four.dnatTo(central4())}},
+		{"ip saddr 10.0.0.0/8 -j DROP", []match{{
+			&expr.Payload{Base: expr.PayloadBaseNetworkHeader, Offset: ipv4Source, Len: 1}, equal([]byte{10}), &expr.Target{Name: "DROP"},
+		}}},
+		{"iifname eth0 -m comment verdict 7", []match{{
+			&expr.Meta{Key: expr.MetaKeyIIFNAME}, equal([]byte("eth0\x00")), &expr.Match{Name: "comment"}, &expr.Verdict{Kind: 7},
+		}}},
+		{"bytes 4 to 6 of header 1 0x0102", []match{{&expr.Payload{Base: expr.PayloadBaseNetworkHeader, Offset: 4, Len: 2}, equal([]byte{1, 2})}}},
 		{"…  in @__map%d dnat", []match{four.dnatRandom(&batch{}, []netip.AddrPort{central4()})}},
 	}
 	for _, tt := range tests {

@@ -49,7 +49,7 @@ func (LocalHost) MissingCapabilities() []string { return capabilities.Missing(ca
 
 // DetectDataPlane finds out which program makes this host's rules.
 func (LocalHost) DetectDataPlane(ctx context.Context) (dataplane.Found, error) {
-	return dataplane.Find(ctx, dataplane.Config{Usable: usable})
+	return dataplane.Find(ctx, usable)
 }
 
 // usable returns an error if a backend cannot be used here.

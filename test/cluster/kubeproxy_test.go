@@ -89,7 +89,7 @@ func (p *proxied) expectFound(t *testing.T, want dataplane.Found) {
 	diff := ""
 	proctest.Eventually(t, limit, "kube-proxy is found", func() bool {
 		if err := p.network.Node.Do(func() error {
-			got, err := dataplane.Find(t.Context(), dataplane.Config{})
+			got, err := dataplane.Find(t.Context(), nil)
 			diff = cmp.Diff(want, got)
 			return err
 		}); err != nil {
