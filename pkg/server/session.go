@@ -300,7 +300,7 @@ func (s *session) answer() endReason {
 func (s *session) answerBatch() (more bool, end endReason) {
 	s.server.yielder.yield()
 	now := time.Now()
-	k := s.server.workers.Get().(*batchWorker)
+	k := s.server.getWorker()
 	whole := false
 	defer func() {
 		if !whole { // a query panicked
@@ -332,9 +332,7 @@ func (s *session) answerBatch() (more bool, end endReason) {
 	if len(k.out) > 0 && !s.out.writeAnswers(k.out) {
 		end = endError
 	}
-	if k.out = k.out[:0]; cap(k.out) <= 2*gatherBuffer {
-		s.server.workers.Put(k)
-	}
+	s.server.putWorker(k)
 	return more, end
 }
 

@@ -55,8 +55,9 @@ type TCP struct {
 	listener    net.Listener
 	table       sessionTable
 	memory      sessionMemory
-	workers     sync.Pool  // of *batchWorker
-	statsMu     sync.Mutex // guards stats; a leaf
+	workersMu   sync.Mutex     // guards workers
+	workers     []*batchWorker // idle ones; the last one used is in the CPU cache, so it is taken next
+	statsMu     sync.Mutex     // guards stats; a leaf
 	stats       TCPStats
 	idleTimeout atomic.Int64   // ns
 	tasks       sync.WaitGroup // goroutines of the sessions, joined by Run
@@ -82,9 +83,6 @@ func NewTCP(cfg TCPConfig) (*TCP, error) {
 	cfg.Log = cmp.Or(cfg.Log, slog.New(slog.DiscardHandler))
 	t := &TCP{cfg: cfg, born: time.Now(), listener: cfg.Listener, handover: newHandover()}
 	t.table = newSessionTable(cfg.MaxSessions, cfg.MaxPerClient)
-	t.workers.New = func() any {
-		return &batchWorker{worker: cfg.Handler.NewWorker(), out: make([]byte, 0, gatherBuffer)}
-	}
 	t.idleTimeout.Store(int64(cfg.IdleTimeout))
 	t.memory.limit.Store(cfg.MaxMemory)
 	return t, nil

@@ -43,16 +43,39 @@ const (
 	// gatherBuffer fits any batch, which ends at the answer that exceeds maxGathered. A
 	// smaller buffer would grow and leave garbage for each large answer.
 	gatherBuffer = maxGathered + frame.Header + wire.MaxMessage
+	// maxIdleWorkers bounds the idle workers; more are left over from a burst of slow clients.
+	maxIdleWorkers = 32
 )
 
 // A batchWorker holds what one batch of queries needs: a worker, and a buffer for the answers.
 //
 // A session takes one for each batch and not for life. So there are as many workers and buffers as
-// concurrent batches, not as open sessions. One goroutine at a time uses a worker; the pool orders
-// them. A worker that panicked must not come back to the pool.
+// concurrent batches, not as open sessions. One goroutine at a time uses a worker; TCP.workersMu
+// orders them.
 type batchWorker struct {
 	worker Worker
 	out    []byte // framed answers
+}
+
+// getWorker returns an unused worker with an empty buffer.
+func (t *TCP) getWorker() *batchWorker {
+	t.workersMu.Lock()
+	defer t.workersMu.Unlock()
+	if last := len(t.workers) - 1; last >= 0 {
+		k := t.workers[last]
+		t.workers = t.workers[:last]
+		return k
+	}
+	return &batchWorker{worker: t.cfg.Handler.NewWorker(), out: make([]byte, 0, gatherBuffer)}
+}
+
+// putWorker takes a worker back. A worker that panicked must not come back.
+func (t *TCP) putWorker(k *batchWorker) {
+	t.workersMu.Lock()
+	defer t.workersMu.Unlock()
+	if k.out = k.out[:0]; len(t.workers) < maxIdleWorkers && cap(k.out) <= 2*gatherBuffer {
+		t.workers = append(t.workers, k)
+	}
 }
 
 // flushAfterPanic sends what a worker queued before it panicked, because queries of other clients
