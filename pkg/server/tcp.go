@@ -291,6 +291,27 @@ func (t *TCP) shed(client netip.Addr, own bool) bool {
 	return true
 }
 
+// getWorker returns an unused worker with an empty buffer.
+func (t *TCP) getWorker() *batchWorker {
+	t.workersMu.Lock()
+	defer t.workersMu.Unlock()
+	if last := len(t.workers) - 1; last >= 0 {
+		k := t.workers[last]
+		t.workers = t.workers[:last]
+		return k
+	}
+	return &batchWorker{worker: t.cfg.Handler.NewWorker(), out: make([]byte, 0, gatherBuffer)}
+}
+
+// putWorker takes a worker back. A worker that panicked must not come back.
+func (t *TCP) putWorker(k *batchWorker) {
+	t.workersMu.Lock()
+	defer t.workersMu.Unlock()
+	if k.out = k.out[:0]; len(t.workers) < maxIdleWorkers && cap(k.out) <= 2*gatherBuffer {
+		t.workers = append(t.workers, k)
+	}
+}
+
 // TCPStats are the counters of a TCP server. All but Open only grow.
 type TCPStats struct {
 	Open     int    // open sessions

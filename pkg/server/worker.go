@@ -57,27 +57,6 @@ type batchWorker struct {
 	out    []byte // framed answers
 }
 
-// getWorker returns an unused worker with an empty buffer.
-func (t *TCP) getWorker() *batchWorker {
-	t.workersMu.Lock()
-	defer t.workersMu.Unlock()
-	if last := len(t.workers) - 1; last >= 0 {
-		k := t.workers[last]
-		t.workers = t.workers[:last]
-		return k
-	}
-	return &batchWorker{worker: t.cfg.Handler.NewWorker(), out: make([]byte, 0, gatherBuffer)}
-}
-
-// putWorker takes a worker back. A worker that panicked must not come back.
-func (t *TCP) putWorker(k *batchWorker) {
-	t.workersMu.Lock()
-	defer t.workersMu.Unlock()
-	if k.out = k.out[:0]; len(t.workers) < maxIdleWorkers && cap(k.out) <= 2*gatherBuffer {
-		t.workers = append(t.workers, k)
-	}
-}
-
 // flushAfterPanic sends what a worker queued before it panicked, because queries of other clients
 // may be among it. It ignores a second panic.
 func flushAfterPanic(worker Worker) {
