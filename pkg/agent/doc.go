@@ -6,4 +6,9 @@
 // The start order is upstream pools, resolver, sockets, admin server, configuration watch; the stop reverses
 // it. Whatever can fail at the start (configuration, upstreams, sockets) fails in [New] or [Agent.Listen],
 // before the first goroutine runs.
+//
+// Each file uses those below it. The parts are memory (memory.go), what all parts share (parts.go), the central
+// resolver and the fallback (central.go), the cluster (cluster.go), the plan of a configuration (plan.go),
+// snapshots, servers and the handover. Above them are the [Agent] (agent.go), its status (status.go), its reloads
+// (reload.go), and its life from [New] to the end of [Agent.Run] (run.go).
 package agent

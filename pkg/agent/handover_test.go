@@ -217,26 +217,3 @@ func TestHandOverOtherPort(t *testing.T) {
 		t.Errorf("the first one: %+v", st)
 	}
 }
-
-// TestHandOverWithoutRules takes over for a configuration that leaves the node alone: the first agent's rules go, its
-// link stays.
-func TestHandOverWithoutRules(t *testing.T) {
-	t.Parallel()
-	cfg := handingConfig(t)
-	m1 := newFakeHost()
-	_, stopFirst := startHanding(t, m1, cfg)
-	bare := cfg
-	bare.Interface.Manage, bare.Intercept.Manage = false, false
-	second := agentOnHost(t, newFakeHost(), bare)
-	runNode(t, second)
-	<-second.Ready()
-	if err := stopFirst(); err != nil {
-		t.Errorf("the first one ended with %v", err)
-	}
-	if diff := cmp.Diff([]string{"link", "rules", "lease", "rules removed"}, m1.lines()); diff != "" {
-		t.Errorf("what the first one did to the node (-want +got):\n%s", diff)
-	}
-	if !answers(t, second) {
-		t.Error("no agent answers")
-	}
-}

@@ -298,12 +298,12 @@ func (a *Agent) watchMemory(ctx context.Context) {
 // keepSnapshots saves snapshots while this agent owns the folder.
 func (a *Agent) keepSnapshots(ctx context.Context) { a.snapshots.keep(ctx, &a.running, a.ownsSnapshot) }
 
-// ownsSnapshot reports whether this agent writes the snapshot: it serves and has not handed over. An agent that
-// waits to take over leaves the folder to its predecessor.
-func (a *Agent) ownsSnapshot() bool {
+// ownsSnapshot reports whether this agent writes the snapshot of r: it serves and has not handed over. An agent
+// that waits to take over leaves the folder to its predecessor, which knows more.
+func (a *Agent) ownsSnapshot(r *generation) bool {
 	select {
 	case <-a.ready:
-		return !a.handover.hasHandedOver()
+		return r.config.Snapshot.Folder != "" && !a.handover.hasHandedOver()
 	default:
 		return false
 	}
@@ -311,8 +311,7 @@ func (a *Agent) ownsSnapshot() bool {
 
 // saveLast saves a snapshot at exit, if the agent has served.
 func (a *Agent) saveLast(ctx context.Context) {
-	r := a.running.Load()
-	if r.config.Snapshot.Folder != "" && a.ownsSnapshot() {
+	if r := a.running.Load(); a.ownsSnapshot(r) {
 		a.snapshots.attempt(context.WithoutCancel(ctx), lastSaveTimeout, r)
 	}
 }

@@ -214,9 +214,8 @@ const (
 	handoverTimeout = 20 * time.Second       // of a successor's requests before the sockets arrive, the snapshot included
 )
 
-// keep saves a snapshot every period until ctx ends, unless owned reports that another agent, which knows more,
-// writes the folder.
-func (s *snapshots) keep(ctx context.Context, running *atomic.Pointer[generation], owned func() bool) {
+// keep saves a snapshot every period until ctx ends. It leaves out the generations that are not owned.
+func (s *snapshots) keep(ctx context.Context, running *atomic.Pointer[generation], owned func(*generation) bool) {
 	for {
 		r := running.Load()
 		period := time.NewTimer(r.config.Snapshot.Period)
@@ -229,8 +228,8 @@ func (s *snapshots) keep(ctx context.Context, running *atomic.Pointer[generation
 			return
 		case <-s.change:
 		case <-period.C:
-			if owned() {
-				s.attempt(ctx, saveTimeout, running.Load())
+			if r = running.Load(); owned(r) { // a reload may have stored another one
+				s.attempt(ctx, saveTimeout, r)
 			}
 		}
 		period.Stop()

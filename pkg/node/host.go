@@ -54,16 +54,11 @@ func (LocalHost) DetectDataPlane(ctx context.Context) (dataplane.Found, error) {
 
 // usable returns an error if a backend cannot be used here.
 func usable(name string) error {
-	b, err := openBackend(name, slog.New(slog.DiscardHandler))
+	b, err := LocalHost{}.OpenBackend(name, slog.New(slog.DiscardHandler))
 	if err != nil {
 		return err
 	}
 	return b.Close()
-}
-
-// OpenBackend opens the backend of a name.
-func (LocalHost) OpenBackend(name string, log *slog.Logger) (intercept.Backend, error) {
-	return openBackend(name, log)
 }
 
 // MayHaveRules reports whether an earlier agent may have left rules of the backend.
@@ -75,8 +70,8 @@ func (LocalHost) MayHaveRules(name string) bool {
 	return err == nil && left // a kernel without ipsets has no leases
 }
 
-// openBackend opens the backend of that name. "iptables" and "" mean the variant that this host uses.
-func openBackend(name string, log *slog.Logger) (intercept.Backend, error) {
+// OpenBackend opens the backend of that name. "iptables" and "" mean the variant that this host uses.
+func (LocalHost) OpenBackend(name string, log *slog.Logger) (intercept.Backend, error) {
 	if name == dataplane.BackendNFTables {
 		b, err := nftables.New(log)
 		if err != nil {
@@ -160,7 +155,7 @@ func removeRules(ctx context.Context, backends []intercept.Backend) (removed []s
 func openBackends() []intercept.Backend {
 	var list []intercept.Backend
 	for _, name := range []string{dataplane.BackendNFTables, dataplane.BackendIPTablesNFT, dataplane.BackendIPTablesLegacy} {
-		b, err := openBackend(name, slog.New(slog.DiscardHandler))
+		b, err := LocalHost{}.OpenBackend(name, slog.New(slog.DiscardHandler))
 		if err == nil { // an unusable backend has no rules
 			list = append(list, b)
 		}

@@ -338,8 +338,11 @@ func (n *Node) release(ctx context.Context, drain time.Duration) {
 
 // End leaves the node as intercept.onExit says. No task of the node may run.
 func (n *Node) End(ctx context.Context) {
-	if n.isHandedOver() {
-		n.endAfterHandover(ctx)
+	n.mu.Lock()
+	handedOver, lapse, foreign := n.handedOver, n.leaseExpiry, n.otherBackend
+	n.mu.Unlock()
+	if handedOver {
+		n.endAfterHandover(ctx, lapse, foreign)
 		return
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopTimeout)
@@ -457,20 +460,10 @@ func (n *Node) RestoreLink(ctx context.Context) {
 
 // endAfterHandover ends a node that another agent has taken over. The kernel removes nftables leases together
 // with their set, so the backend is closed only once the successor has had time to take its own lease.
-func (n *Node) endAfterHandover(ctx context.Context) {
-	n.mu.Lock()
-	lapse, foreign := n.leaseExpiry, n.otherBackend
-	n.mu.Unlock()
+func (n *Node) endAfterHandover(ctx context.Context, lapse time.Time, foreign bool) {
 	_ = task.Sleep(context.WithoutCancel(ctx), time.Until(lapse))
 	if foreign {
 		n.removeUnmaintainedRules(ctx)
 	}
 	n.Close()
-}
-
-// isHandedOver reports whether another agent has taken over.
-func (n *Node) isHandedOver() bool {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	return n.handedOver
 }
