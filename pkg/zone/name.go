@@ -3,6 +3,7 @@
 package zone
 
 import (
+	"bytes"
 	"errors"
 	"net/netip"
 	"slices"
@@ -141,18 +142,32 @@ func parseDashed4(label []byte, buf *[16]byte) []byte {
 	return buf[:4]
 }
 
-// parseDashed6 parses eight hexadecimal groups, of which one run may be omitted.
+// parseDashed6 parses eight hexadecimal groups, of which one run may be omitted: two dashes stand for it.
 func parseDashed6(label []byte, buf *[16]byte) []byte {
 	*buf = [16]byte{}
-	gap := -1 // start of the omitted run
-	if len(label) > 0 && label[0] == '-' {
-		if len(label) == 1 || label[1] != '-' {
+	end, gap := 0, -1 // number of bytes, and where the run is omitted
+	rest, omitted := bytes.CutPrefix(label, []byte("--"))
+	if omitted {
+		gap = 0
+	}
+	for len(rest) > 0 {
+		n, value := hexGroup(rest)
+		if n == 0 || end == len(buf) {
 			return nil
 		}
-		gap, label = 0, label[2:]
+		buf[end], buf[end+1] = byte(value>>8), byte(value)
+		end += 2
+		rest = rest[n:]
+		switch {
+		case gap < 0 && bytes.HasPrefix(rest, []byte("--")):
+			gap, rest = end, rest[2:]
+		case len(rest) > 1:
+			rest = rest[1:]
+		case len(rest) == 1: // a dash at the end
+			return nil
+		}
 	}
-	end, gap := hexGroups(label, gap, buf)
-	if end < 0 || (end == len(buf)) != (gap < 0) {
+	if (end == len(buf)) != (gap < 0) {
 		return nil
 	}
 	if gap >= 0 {
@@ -161,32 +176,6 @@ func parseDashed6(label []byte, buf *[16]byte) []byte {
 		clear(buf[gap:tail])
 	}
 	return buf[:]
-}
-
-// hexGroups parses groups with a dash between them, or two dashes for the omitted run if there was none yet. It returns
-// the number of bytes, or -1 for malformed text, and the position of the run.
-func hexGroups(text []byte, gap int, buf *[16]byte) (end, where int) {
-	for len(text) > 0 {
-		n, value := hexGroup(text)
-		if n == 0 || end == len(buf) {
-			return -1, gap
-		}
-		buf[end], buf[end+1] = byte(value>>8), byte(value)
-		end += 2
-		switch text = text[n:]; {
-		case len(text) == 0:
-			return end, gap
-		case len(text) == 1: // a dash at the end
-			return -1, gap
-		case text[1] != '-':
-			text = text[1:]
-		case gap >= 0:
-			return -1, gap
-		default:
-			gap, text = end, text[2:]
-		}
-	}
-	return end, gap
 }
 
 // hexGroup parses up to four hexadecimal digits before a dash or the end of the text. n is their number, 0 if malformed.
