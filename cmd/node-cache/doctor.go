@@ -76,11 +76,7 @@ func (x *doctorFlags) run(cmd *cobra.Command) error {
 	if err != nil {
 		return &usageError{err}
 	}
-	d, err := doctor.New(c)
-	if err != nil {
-		return err
-	}
-	report, err := d.Run(cmd.Context())
+	report, err := doctor.Run(cmd.Context(), c)
 	if err != nil {
 		return err
 	}

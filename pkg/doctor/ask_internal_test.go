@@ -198,7 +198,7 @@ func TestNoPod(t *testing.T) {
 		{addresses: addrs("169.254.20.10"), want: "not requested"},
 		{addresses: addrs("fd00::a"), command: []string{"self"}, missing: []string{"NET_ADMIN"}, want: "needs the capability NET_ADMIN"},
 	} {
-		f := Facts{Capabilities: Capabilities{Missing: tt.missing}}
+		f := Facts{Missing: tt.missing}
 		f.askFromPod(t.Context(), &Config{Rules: rules.Rules{Addresses: tt.addresses, Port: 53}, PodCommand: tt.command}, nil, nil)
 		if f.PodErr == nil || f.PodErr.Error() != tt.want {
 			t.Errorf("%v: %v, want %s", tt.addresses, f.PodErr, tt.want)

@@ -180,20 +180,19 @@ func network(tcp bool) string {
 const conntrackWarnRatio = 0.9
 
 func (e *checker) checkCapabilities() {
-	c := &e.Capabilities
-	missing := strings.Join(c.Missing, ", ")
+	missing := strings.Join(e.Missing, ", ")
 	e.add("capabilities",
 		row{missing != "", Warn, "this command lacks " + missing + ", so some checks are skipped", fixRoot},
 		row{true, OK, "this command has all that it uses", ""})
-	if !e.Intercept || c.AgentPID == 0 {
+	if !e.Intercept || e.AgentPID == 0 {
 		return
 	}
 	e.add("agent capabilities",
 		row{
-			len(c.AgentMissing) > 0, Fail, fmt.Sprintf("process %d lacks %s", c.AgentPID, strings.Join(c.AgentMissing, ", ")),
+			len(e.AgentMissing) > 0, Fail, fmt.Sprintf("process %d lacks %s", e.AgentPID, strings.Join(e.AgentMissing, ", ")),
 			"add it to securityContext.capabilities.add of the agent's container",
 		},
-		row{true, OK, fmt.Sprintf("process %d has NET_ADMIN", c.AgentPID), ""})
+		row{true, OK, fmt.Sprintf("process %d has NET_ADMIN", e.AgentPID), ""})
 }
 
 func (e *checker) checkDataPlane() {

@@ -28,7 +28,7 @@ func TestChecks(t *testing.T) {
 	}{
 		{
 			name:   "the agent lacks a capability",
-			change: func(_ *doctor.Config, f *doctor.Facts) { f.Capabilities.AgentMissing = []string{"NET_ADMIN"} },
+			change: func(_ *doctor.Config, f *doctor.Facts) { f.AgentMissing = []string{"NET_ADMIN"} },
 			want:   []string{"fail agent capabilities: process 4711 lacks NET_ADMIN"},
 		},
 		{

@@ -38,7 +38,7 @@ const sysAdmin capabilities.Capability = "SYS_ADMIN"
 // collect reads all facts. It adds the addresses of the Service to c if only the kernel has them.
 func collect(ctx context.Context, c *Config) Facts {
 	var f Facts
-	f.Capabilities.Missing = capabilities.Missing(capabilities.NetAdmin)
+	f.Missing = capabilities.Missing(capabilities.NetAdmin)
 	f.Addresses, f.AddressErr = addresses(c.Rules.Addresses)
 	f.Sockets, f.SocketsErr = sockets.ListBound(c.Rules.Port)
 	sockets.AddProcesses(f.Sockets, procDir)
@@ -114,7 +114,7 @@ func (f *Facts) agent(c *Config) {
 				continue
 			}
 			if missing, err := capabilities.MissingOf(s.PID, capabilities.NetAdmin); err == nil {
-				f.Capabilities.AgentPID, f.Capabilities.AgentMissing = s.PID, missing
+				f.AgentPID, f.AgentMissing = s.PID, missing
 				return
 			}
 		}
@@ -265,7 +265,7 @@ func (f *Facts) askFromPod(ctx context.Context, c *Config, probes []Probe, note 
 		}
 		v6 = v6 || k.Key.Is6()
 	}
-	missing := strings.Join(f.Capabilities.Missing, ", ")
+	missing := strings.Join(f.Missing, ", ")
 	switch {
 	case len(c.PodCommand) == 0:
 		f.PodErr = errors.New("not requested")

@@ -3,9 +3,9 @@
 package doctor
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"net/netip"
@@ -42,27 +42,10 @@ type Config struct {
 	Now func() time.Time // never nil
 }
 
-// A Doctor checks this node: the network namespace of the process.
-type Doctor struct{ cfg Config }
-
-// New validates c.
-func New(c Config) (*Doctor, error) {
-	if len(c.Rules.Addresses) == 0 || c.Rules.Port == 0 {
-		return nil, errors.New("doctor: needs an address and a port of the agent")
-	}
-	if c.Now == nil {
-		return nil, errors.New("doctor: needs a clock")
-	}
-	if c.Timeout == 0 {
-		c.Timeout = time.Second
-	}
-	return &Doctor{cfg: c}, nil
-}
-
-// Run makes all checks. It takes a few times Timeout and leaves the node as it was. It
-// returns an error only when ctx ends; all other errors are in the report.
-func (d *Doctor) Run(ctx context.Context) (Report, error) {
-	c := d.cfg
+// Run makes all checks of this node: the network namespace of the process. It takes a few times c.Timeout and leaves the
+// node as it was. It returns an error only when ctx ends; all other errors are in the report.
+func Run(ctx context.Context, c Config) (Report, error) {
+	c.Timeout = cmp.Or(c.Timeout, time.Second)
 	c.Rules.Fallback = nil
 	f := collect(ctx, &c)
 	if err := ctx.Err(); err != nil {
@@ -73,13 +56,16 @@ func (d *Doctor) Run(ctx context.Context) (Report, error) {
 
 // Facts are the observations on a node. The error beside a fact says why it is missing.
 type Facts struct {
-	Capabilities Capabilities
-	Addresses    []Address // those of Rules.Addresses that are on a link
-	AddressErr   error
-	Sockets      []sockets.Socket // that receive packets to Rules.Addresses and Rules.Port
-	SocketsErr   error
-	Backends     []BackendState // each backend that holds anything of an agent
-	BackendErrs  []error
+	Missing      []string // capabilities that the doctor uses and lacks
+	AgentPID     int      // the process that listens; 0: unknown
+	AgentMissing []string // capabilities that the agent needs and lacks
+
+	Addresses   []Address // those of Rules.Addresses that are on a link
+	AddressErr  error
+	Sockets     []sockets.Socket // that receive packets to Rules.Addresses and Rules.Port
+	SocketsErr  error
+	Backends    []BackendState // each backend that holds anything of an agent
+	BackendErrs []error
 
 	Node    []Outcome // of probes from the node
 	Pod     []Outcome // of probes from the pod
@@ -100,13 +86,6 @@ type Facts struct {
 	Kubelet Kubelet
 	Pods    map[string]int // how many pods have a nameserver in their resolv.conf
 	PodsErr error
-}
-
-// Capabilities are those of the doctor, and of the agent if it is visible.
-type Capabilities struct {
-	Missing      []string // those the doctor uses and lacks
-	AgentPID     int      // the process that listens; 0: unknown
-	AgentMissing []string // those the agent needs and lacks
 }
 
 // An Address is an address on a link.

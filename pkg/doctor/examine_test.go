@@ -49,8 +49,8 @@ func configured(m rules.Mode) doctor.Config {
 // well are the facts of a node whose state matches c.
 func well(c *doctor.Config) doctor.Facts {
 	f := doctor.Facts{
-		Capabilities: doctor.Capabilities{AgentPID: 4711},
-		Status:       "ready", Conntrack: doctor.Conntrack{Count: 812, Max: 262144},
+		AgentPID: 4711,
+		Status:   "ready", Conntrack: doctor.Conntrack{Count: 812, Max: 262144},
 		DataPlane: dataplane.Found{
 			Proxy: dataplane.NFTables, Evidence: []string{"kube-proxy reports mode nftables"}, Backend: "nftables", Reason: "kube-proxy uses it",
 		},
@@ -109,7 +109,7 @@ func silent() doctor.Outcome { return doctor.Outcome{Error: "no answer in 1s", T
 
 // unserved makes the facts those of a node whose agent has ended.
 func unserved(f *doctor.Facts) {
-	f.Capabilities.AgentPID, f.Sockets, f.StatusErr = 0, nil, errors.New("connection refused")
+	f.AgentPID, f.Sockets, f.StatusErr = 0, nil, errors.New("connection refused")
 	for i := range f.Node {
 		if f.Node[i].Own {
 			f.Node[i] = doctor.Outcome{Probe: f.Node[i].Probe, Error: "connection refused", Refused: true}
@@ -170,7 +170,7 @@ func TestReport(t *testing.T) {
 		{
 			name: "no-rights",
 			change: func(_ *doctor.Config, f *doctor.Facts) {
-				f.Capabilities = doctor.Capabilities{Missing: []string{"NET_ADMIN"}}
+				f.Missing, f.AgentPID = []string{"NET_ADMIN"}, 0
 				f.Backends, f.BackendErrs, f.Fallback = nil, []error{errSeen}, nil
 				for i := range f.Node {
 					f.Node[i].TrackedErr = "operation not permitted"

@@ -65,11 +65,7 @@ func examine(ctx context.Context) error {
 		return err
 	}
 	c.Now = time.Now
-	d, err := doctor.New(c)
-	if err != nil {
-		return err
-	}
-	r, err := d.Run(ctx)
+	r, err := doctor.Run(ctx, c)
 	if err != nil {
 		return err
 	}

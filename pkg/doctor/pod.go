@@ -252,7 +252,7 @@ type podResult struct {
 	Error    string    `json:"error"`
 }
 
-// InPod is the pod process of a [Doctor]. It reads commands from in and writes results to
+// InPod is the pod process of [Run]. It reads commands from in and writes results to
 // out until in ends. It then returns at once, because no process waits for its results.
 // It has to run in its own network namespace.
 func InPod(ctx context.Context, in io.Reader, out io.Writer, now func() time.Time) error {

@@ -14,15 +14,13 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// A process is the folder of a process in /proc.
-type process string
-
-func processes(proc string) []process {
-	var list []process
+// processes returns the folders of all processes.
+func processes(proc string) []string {
+	var list []string
 	entries, _ := os.ReadDir(proc)
 	for _, e := range entries {
 		if _, err := strconv.Atoi(e.Name()); err == nil {
-			list = append(list, process(filepath.Join(proc, e.Name())))
+			list = append(list, filepath.Join(proc, e.Name()))
 		}
 	}
 	return list
@@ -32,21 +30,21 @@ func processes(proc string) []process {
 // configuration file.
 func readKubelet(proc string) Kubelet {
 	for _, p := range processes(proc) {
-		if name, _ := os.ReadFile(filepath.Join(string(p), "comm")); strings.TrimSpace(string(name)) != "kubelet" {
+		if name, _ := os.ReadFile(filepath.Join(p, "comm")); strings.TrimSpace(string(name)) != "kubelet" {
 			continue
 		}
-		line, err := os.ReadFile(filepath.Join(string(p), "cmdline"))
+		line, err := os.ReadFile(filepath.Join(p, "cmdline"))
 		if err != nil {
 			return Kubelet{Err: fmt.Errorf("reading the kubelet's command line: %w", err)}
 		}
-		return p.kubelet(strings.Split(strings.TrimRight(string(line), "\x00"), "\x00"))
+		return kubeletIn(p, strings.Split(strings.TrimRight(string(line), "\x00"), "\x00"))
 	}
 	return Kubelet{}
 }
 
-// kubelet reads the settings of a kubelet that was started with args. A flag takes
+// kubeletIn reads the settings of the kubelet with the folder p in /proc that was started with args. A flag takes
 // precedence over the file.
-func (p process) kubelet(args []string) Kubelet {
+func kubeletIn(p string, args []string) Kubelet {
 	if list := flag(args, "cluster-dns"); list != "" {
 		return Kubelet{DNS: strings.Split(list, ","), From: "its flag --cluster-dns"}
 	}
@@ -59,7 +57,7 @@ func (p process) kubelet(args []string) Kubelet {
 	} else {
 		file = filepath.Join("root", file)
 	}
-	text, err := os.ReadFile(filepath.Join(string(p), file))
+	text, err := os.ReadFile(filepath.Join(p, file))
 	if err != nil {
 		return Kubelet{Err: fmt.Errorf("reading the kubelet's configuration file: %w", err)}
 	}
@@ -101,11 +99,11 @@ func podResolvers(proc, self string) (map[string]int, error) {
 	seen := map[string]bool{own: true, "": true}
 	counts := map[string]int{}
 	for _, p := range processes(proc) {
-		namespace, _ := os.Readlink(filepath.Join(string(p), "ns/net")) // empty without permission
+		namespace, _ := os.Readlink(filepath.Join(p, "ns/net")) // empty without permission
 		if seen[namespace] {
 			continue
 		}
-		file := filepath.Join(string(p), "root/etc/resolv.conf")
+		file := filepath.Join(p, "root/etc/resolv.conf")
 		if info, err := os.Stat(file); err != nil || node != nil && os.SameFile(info, node) {
 			continue
 		}
