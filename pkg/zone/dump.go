@@ -55,31 +55,46 @@ func (s *Store) objects(k Kind) iter.Seq[any] {
 	return func(yield func(any) bool) {
 		switch k {
 		case Services:
-			for n := range s.nodes.all() {
-				if n.svc != nil && !n.svc.refused && !yield(n.svc.unpack(n.key)) {
-					return
-				}
-			}
+			eachObject(&s.nodes, (*node).object, yield)
 		case Slices:
-			for sl := range s.slices.all() {
-				if !sl.refused() && !yield(sl.unpack()) {
-					return
-				}
-			}
+			eachObject(&s.slices, (*slice).object, yield)
 		case Namespaces:
-			for n := range s.namespaces.all() {
-				if name := n.label[1:]; n.declared.Load() && !yield(&name) {
-					return
-				}
-			}
+			eachObject(&s.namespaces, (*namespace).object, yield)
 		case Pods:
-			for p := range s.pods.all() {
-				if !yield(&Pod{Namespace: p.namespace, Name: p.name, Addrs: unpackAddrs(p.addrs)}) {
-					return
-				}
-			}
+			eachObject(&s.pods, func(p *pod) any { return &Pod{Namespace: p.namespace, Name: p.name, Addrs: unpackAddrs(p.addrs)} }, yield)
 		}
 	}
+}
+
+// eachObject yields the object of each record, if it has one.
+func eachObject[T any](from *table[T], object func(*T) any, yield func(any) bool) {
+	for record := range from.all() {
+		if o := object(record); o != nil && !yield(o) {
+			return
+		}
+	}
+}
+
+func (n *node) object() any {
+	if n.svc == nil || n.svc.refused {
+		return nil
+	}
+	return n.svc.unpack(n.key)
+}
+
+func (s *slice) object() any {
+	if s.refused() {
+		return nil
+	}
+	return s.unpack()
+}
+
+func (n *namespace) object() any {
+	if !n.declared.Load() {
+		return nil
+	}
+	name := n.label[1:]
+	return &name
 }
 
 func (s *service) unpack(key string) *Service {
@@ -143,30 +158,34 @@ func (s *Store) Restore(records iter.Seq[[]byte], passed, most time.Duration, no
 	s.mute(true)
 	defer s.mute(false)
 	ages := make(map[Kind]time.Duration, kindCount)
-	for _, load := range []bool{false, true} {
-		clear(ages)
-		objects = 0
-		for record := range records {
-			o, err := decode(record, ages)
-			if err != nil {
-				return 0, err
-			}
-			if o == nil {
-				continue
-			}
-			if objects++; load {
-				s.put(o, now)
-			}
-		}
-		for _, age := range ages {
-			if age > most-passed {
-				return 0, ErrTooOld
-			}
+	if _, err := decodeAll(records, ages, func(any) {}); err != nil {
+		return 0, err
+	}
+	for _, age := range ages {
+		if age > most-passed {
+			return 0, ErrTooOld
 		}
 	}
+	objects, err = decodeAll(records, ages, func(o any) { s.put(o, now) })
 	for k, age := range ages {
 		s.ConfirmFresh(k, s.BootTime(now.Add(-age-passed)))
 		s.states[k].restored.Store(true)
+	}
+	return objects, err
+}
+
+// decodeAll decodes the views into ages, passes the objects to put, and returns their number.
+func decodeAll(records iter.Seq[[]byte], ages map[Kind]time.Duration, put func(any)) (objects int, err error) {
+	clear(ages)
+	for record := range records {
+		o, err := decode(record, ages)
+		if err != nil {
+			return 0, err
+		}
+		if o != nil {
+			objects++
+			put(o)
+		}
 	}
 	return objects, nil
 }
@@ -286,9 +305,9 @@ func (c *codec) object(o any) {
 		c.text(&o.Name)
 		number(c, &o.Type, uint64(ExternalName))
 		c.flag(&o.PublishNotReady)
-		ttl := o.TTL/time.Second + 1 // 0: the zone's
+		ttl := int(o.TTL/time.Second) + 1 // 0: the zone's
 		number(c, &ttl, uint64(maxTTL/time.Second)+1)
-		o.TTL = (ttl - 1) * time.Second
+		o.TTL = time.Duration(ttl-1) * time.Second
 		c.text(&o.ExternalName)
 		list(c, &o.Addrs, c.addr)
 		list(c, &o.Ports, c.port)

@@ -130,26 +130,30 @@ func (sel *selection) walkNamed(addrLen int, yield func(s *slice, e int) bool) {
 		case !ok, !sel.r.spend(stepsSlice):
 			return
 		}
-		s := sel.node.slice(id)
-		if s == nil || !sel.enter(s) {
-			continue
-		}
-		from, end := s.rangeByAddr(sel.addr[:sel.addrLen])
-		if own {
-			from, end = s.rangeByName(sel.label)
-		}
-		for e := range rotated(from, end, fraction) {
-			if own {
-				e = s.entryByName(e)
-			}
-			if !sel.r.spend(stepsEntry) {
-				return
-			}
-			if (addrLen == 0 || len(s.addr(e)) == addrLen) && sel.hasOwnName(s, e) == own && sel.matches(s, e) && !yield(s, e) {
-				return
-			}
+		if s := sel.node.slice(id); s != nil && sel.enter(s) && !sel.walkSlice(s, own, fraction, addrLen, yield) {
+			return
 		}
 	}
+}
+
+// walkSlice is walkNamed for one slice: own says which of its entries. It reports whether the walk goes on.
+func (sel *selection) walkSlice(s *slice, own bool, fraction uint32, addrLen int, yield func(s *slice, e int) bool) bool {
+	from, end := s.rangeByAddr(sel.addr[:sel.addrLen])
+	if own {
+		from, end = s.rangeByName(sel.label)
+	}
+	for e := range rotated(from, end, fraction) {
+		if own {
+			e = s.entryByName(e)
+		}
+		if !sel.r.spend(stepsEntry) {
+			return false
+		}
+		if (addrLen == 0 || len(s.addr(e)) == addrLen) && sel.hasOwnName(s, e) == own && sel.matches(s, e) && !yield(s, e) {
+			return false
+		}
+	}
+	return true
 }
 
 // rotated returns the numbers from the first to before end, from a fraction of 2^32 of them on, and then the others.

@@ -134,31 +134,35 @@ func (s *Store) remove(kind Kind, namespace, name string, now time.Time) (change
 func (s *Store) Retain(kind Kind, keep func(namespace, name string) bool, now time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	check := func(namespace, name string) {
+	s.eachName(kind, func(namespace, name string) {
 		if !keep(namespace, name) {
 			s.remove(kind, namespace, name, now)
 		}
-	}
+	})
+}
+
+// eachName calls f with the namespace and the name of each object of the kind.
+func (s *Store) eachName(kind Kind, f func(namespace, name string)) {
 	switch kind {
 	case Services:
 		for n := range s.nodes.all() {
 			if n.svc != nil {
-				check(splitKey(n.key))
+				f(splitKey(n.key))
 			}
 		}
 	case Slices:
 		for sl := range s.slices.all() {
-			check(keyNamespace(sl.key)[1:], sl.name)
+			f(keyNamespace(sl.key)[1:], sl.name)
 		}
 	case Namespaces:
 		for n := range s.namespaces.all() {
 			if n.declared.Load() {
-				check("", n.label[1:])
+				f("", n.label[1:])
 			}
 		}
 	case Pods:
 		for p := range s.pods.all() {
-			check(p.namespace, p.name)
+			f(p.namespace, p.name)
 		}
 	}
 }
