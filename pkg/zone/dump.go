@@ -166,7 +166,7 @@ func (s *Store) Restore(records iter.Seq[[]byte], passed, most time.Duration, no
 			return 0, ErrTooOld
 		}
 	}
-	objects, err = decodeAll(records, ages, func(o any) { s.put(o, now) })
+	objects, err = decodeAll(records, ages, func(o any) { put(s, o, now) })
 	for k, age := range ages {
 		s.ConfirmFresh(k, s.BootTime(now.Add(-age-passed)))
 		s.states[k].restored.Store(true)
@@ -198,7 +198,7 @@ func (s *Store) mute(off bool) {
 }
 
 // put puts an object of a dump.
-func (s *Store) put(o any, now time.Time) {
+func put(s *Store, o any, now time.Time) {
 	switch o := o.(type) {
 	case *Service:
 		s.PutService(*o, now)
