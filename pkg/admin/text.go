@@ -99,11 +99,12 @@ func (r *textRenderer) section(name string, v value, margin string) {
 // table writes a row for each object, with a column for each name in the order
 // of its first appearance.
 func (r *textRenderer) table(v value, margin string) {
-	var names []string
-	for _, item := range v.items {
+	names := slices.Clone(v.items[0].names)
+	for _, item := range v.items[1:] {
 		names = append(names, slices.DeleteFunc(slices.Clone(item.names), func(name string) bool { return slices.Contains(names, name) })...)
 	}
-	rows := [][]string{names}
+	rows := make([][]string, 1, 1+len(v.items))
+	rows[0] = names
 	for _, item := range v.items {
 		row := make([]string, len(names))
 		for i, name := range names {

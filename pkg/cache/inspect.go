@@ -80,26 +80,32 @@ func (c *Cache) Top(n int, bySize bool, now time.Time) []Entry {
 	}
 	for {
 		c = c.current()
-		list := []Entry{}
-		for i := range c.shards {
-			c.walk(uint64(i), func(s *shard, e entry) {
-				if len(list) == n && (n == 0 || rank(int(e.hits()), e.size()) <= rank(list[n-1].Hits, list[n-1].Size)) {
-					return
-				}
-				seen := s.publicEntry(e, at)
-				if slices.ContainsFunc(list, func(other Entry) bool { return seen.compare(&other) == 0 }) {
-					return
-				}
-				place, _ := slices.BinarySearchFunc(list, &seen, func(a Entry, b *Entry) int {
-					return cmp.Or(cmp.Compare(rank(b.Hits, b.Size), rank(a.Hits, a.Size)), a.compare(b))
-				})
-				list = slices.Insert(list[:min(len(list), n-1)], place, seen)
-			})
-		}
-		if c.current() == c {
+		if list := c.top(n, rank, at); c.current() == c {
 			return list
 		}
 	}
+}
+
+// top is Top of a cache that is not resized meanwhile.
+func (c *Cache) top(n int, rank func(hits, size int) int, at int64) []Entry {
+	list := []Entry{}
+	collect := func(s *shard, e entry) {
+		if len(list) == n && (n == 0 || rank(int(e.hits()), e.size()) <= rank(list[n-1].Hits, list[n-1].Size)) {
+			return
+		}
+		seen := s.publicEntry(e, at)
+		if slices.ContainsFunc(list, func(other Entry) bool { return seen.compare(&other) == 0 }) {
+			return
+		}
+		place, _ := slices.BinarySearchFunc(list, &seen, func(a Entry, b *Entry) int {
+			return cmp.Or(cmp.Compare(rank(b.Hits, b.Size), rank(a.Hits, a.Size)), a.compare(b))
+		})
+		list = slices.Insert(list[:min(len(list), n-1)], place, seen)
+	}
+	for i := range c.shards {
+		c.walk(uint64(i), collect)
+	}
+	return list
 }
 
 // walk calls f for the entries of the shard of a name's hash bits, some at a time under its lock. It

@@ -21,10 +21,8 @@ const (
 	Failed                        // a cached failure (RFC 9520)
 	Stale                         // an expired answer, not appended: the caller should query upstream first
 	StaleBackoff                  // an expired answer, appended: a refresh failed or timed out recently
-
-	// States of unusable entries, which stay until they are overwritten. Lookup returns Absent for them.
-	Expired  // expired for too long
-	Outdated // older than its owner's last change
+	Expired                       // state of an entry that Lookup calls absent: expired for too long
+	Outdated                      // the same: older than its owner's last change
 )
 
 // String returns the word for the state of an entry in status pages and explanations.

@@ -176,7 +176,7 @@ func (t *TCP) Run(ctx context.Context) error {
 	closer.Wait()
 	if t.handover.started() {
 		close(t.handover.stopped)
-		await(ctx, time.Now().Add(t.handover.sessionTime), func() bool { return t.table.count() == 0 })
+		await(time.Now().Add(t.handover.sessionTime), func() bool { return t.table.count() == 0 || ctx.Err() != nil })
 	}
 	t.drain()
 	if err != nil && ctx.Err() == nil && !t.handover.started() {

@@ -19,7 +19,6 @@ import (
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
 
-	"github.com/nodecache/node-cache/pkg/task"
 	"github.com/nodecache/node-cache/pkg/wire"
 )
 
@@ -276,13 +275,16 @@ func (u *UDP) wake() {
 
 // awaitReplies waits until no reply is outstanding, at most until limit.
 func (u *UDP) awaitReplies(limit time.Time) {
-	await(context.Background(), limit, func() bool { return u.repliesDue.Load() == 0 })
+	await(limit, func() bool { return u.repliesDue.Load() == 0 })
 }
 
-// await waits until done returns true, ctx ends, or limit.
-func await(ctx context.Context, limit time.Time, done func() bool) {
+// await waits until done returns true, or limit.
+func await(limit time.Time, done func() bool) {
 	const interval = 5 * time.Millisecond // short compared with a shutdown
-	for !done() && time.Now().Before(limit) && task.Sleep(ctx, interval) == nil {
+	ticker := time.NewTicker(interval)
+	defer ticker.Stop()
+	for !done() && time.Now().Before(limit) {
+		<-ticker.C
 	}
 }
 

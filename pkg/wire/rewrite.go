@@ -89,7 +89,8 @@ func (c *Rewriter) Keep(m *Message, order []uint16) error {
 // begin writes the header and the question.
 func (c *Rewriter) begin(dst []byte, m *Message, question []byte, names func(dst, name []byte) ([]byte, bool)) {
 	c.m, c.names, c.start, c.counts = m, names, len(dst), sectionCounts{}
-	c.out = append(dst, m.Raw[:HeaderLen]...)
+	c.out = dst
+	c.out = append(c.out, m.Raw[:HeaderLen]...)
 	c.out = append(c.out, question...)
 	c.out = append(c.out, m.Raw[m.qend-4:m.qend]...)
 	c.question = c.out[c.start+HeaderLen:][:len(question):len(question)]
