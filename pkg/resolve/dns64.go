@@ -57,7 +57,7 @@ func NewDNS64(prefix netip.Prefix, all, ipv4Clients bool) (*DNS64, error) {
 
 // appliesTo reports whether a query of a client may get synthesized addresses.
 func (s *DNS64) appliesTo(q *wire.Query, from *wire.Peer) bool {
-	return q.Type == wire.TypeAAAA && q.RD && !(q.DO && q.CD) && (s.ipv4Clients || !from.Addr.Addr().Is4())
+	return q.Type == wire.TypeAAAA && q.RD && (!q.DO || !q.CD) && (s.ipv4Clients || !from.Addr.Addr().Is4())
 }
 
 // reservedByte is the index of the address byte that is always zero (RFC 6052 section 2.2).

@@ -83,7 +83,7 @@ func sixWorld(t *testing.T, all bool) (*resolve.Plan, *upstream) {
 	s := shop(time.Now())
 	putDB(s, "10.1.0.1", "10.1.0.2")
 	inSync(s)
-	p, _ := clusterPlan(t, s, true)
+	p := clusterPlan(t, s, true)
 	u := newUpstream(t,
 		"four.test. 300 IN A 192.0.2.1", "both.test. 300 IN A 192.0.2.2", "both.test. 300 IN AAAA 2001:db8::2",
 		"mapped.test. 300 IN A 192.0.2.3", "mapped.test. 300 IN AAAA ::ffff:192.0.2.3",

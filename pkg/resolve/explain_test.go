@@ -53,7 +53,7 @@ func explanations(t *testing.T, r *resolve.Resolver, q *dns.Msg) (list []string)
 // TestExplainUnready explains that the zone is not synced yet.
 func TestExplainUnready(t *testing.T) {
 	t.Parallel()
-	p, _ := clusterPlan(t, shop(time.Now()), false)
+	p := clusterPlan(t, shop(time.Now()), false)
 	local(p)
 	got := explanations(t, newResolver(t, p), wish("none.shop.svc.cluster.local."))
 	if diff := cmp.Diff([]string{"source=zone state=unready"}, got); diff != "" {

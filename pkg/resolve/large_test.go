@@ -67,7 +67,7 @@ func (l *largeCase) resolver(tb testing.TB) *resolve.Resolver {
 		s.PutService(zone.Service{Namespace: "shop", Name: name, TTL: -1, Type: zone.ExternalName, ExternalName: target}, time.Now())
 	}
 	inSync(s)
-	p, _ := clusterPlan(tb, s, true)
+	p := clusterPlan(tb, s, true)
 	p.Routes[0].Upstream = asker(large)
 	switch {
 	case l.rewrite != "":

@@ -159,7 +159,7 @@ func TestRedirectRace(t *testing.T) {
 	u := newUpstream(t, "one.test. 1 IN A 192.0.2.1", "new-x.test. 0 IN A 192.0.2.2")
 	plans := make([]*resolve.Plan, 2)
 	for i := range plans {
-		plans[i], _ = clusterPlan(t, s, true)
+		plans[i] = clusterPlan(t, s, true)
 		plans[i].Inflight = 3 // some are shed
 		plans[i].Routes[0].Upstream = asker(func(q []byte, _ time.Time, to wire.AnswerReceiver, _ *wire.SendBatch) {
 			answer, err := u.answer(q)
@@ -203,7 +203,7 @@ func FuzzRedirect(f *testing.F) {
 	u := newUpstream(f, "one.test. 300 IN A 192.0.2.1")
 	s := shop(time.Now())
 	inSync(s)
-	p, _ := clusterPlan(f, s, true)
+	p := clusterPlan(f, s, true)
 	p.Routes[0].Upstream = u
 	detouring(f, p)
 	r := newResolver(f, p)

@@ -78,7 +78,7 @@ func (l *Worker) answer(dst []byte) ([]byte, wire.Verdict) {
 	start := len(dst)
 	dst, source := l.ask(dst)
 	if l.redirect.active && len(dst) > start {
-		next := restored
+		var next restoreState
 		if dst, next = l.restoreAnswer(source, dst, start); next == needsRetry {
 			dst, source = l.ask(dst)
 			if len(dst) > start {
@@ -207,7 +207,7 @@ func (l *Worker) askCache(dst []byte) ([]byte, Source) {
 		}
 		l.opts.EDE = wire.EDECachedError
 		return dst, SourceFailure
-	case cache.Fresh:
+	case cache.Fresh, cache.Expired, cache.Outdated: // Lookup returns neither of the last two
 	}
 	return dst, SourceCache
 }

@@ -64,9 +64,9 @@ func wireName(tb testing.TB, name string) []byte {
 }
 
 // clusterPlan has the shop's zone, a central resolver, a stub zone and a root route.
-func clusterPlan(tb testing.TB, s *zone.Store, elsewhere bool) (p *resolve.Plan, root *upstream) {
+func clusterPlan(tb testing.TB, s *zone.Store, elsewhere bool) *resolve.Plan {
 	tb.Helper()
-	root = newUpstream(tb, "mail.example.com. 300 IN A 192.0.2.25", "mail.example.com. 300 IN A 192.0.2.26", "db.example. 60 IN A 192.0.2.3")
+	root := newUpstream(tb, "mail.example.com. 300 IN A 192.0.2.25", "mail.example.com. 300 IN A 192.0.2.26", "db.example. 60 IN A 192.0.2.3")
 	central := newUpstream(tb, "new.shop.svc.cluster.local. 3 IN A 10.96.0.8", "x.cluster.local. 3 IN A 10.96.0.9")
 	stub := newUpstream(tb, "a.stub.cluster.local. 300 IN A 192.0.2.77")
 	root.mangle = func(m *dns.Msg) {
@@ -77,12 +77,12 @@ func clusterPlan(tb testing.TB, s *zone.Store, elsewhere bool) (p *resolve.Plan,
 			m.Ns = []dns.RR{soa}
 		}
 	}
-	p = plan(tb, root)
+	p := plan(tb, root)
 	p.Zone = view(tb, s, elsewhere)
 	p.Routes = append(p.Routes,
 		resolve.Route{Suffix: wireName(tb, "cluster.local."), Upstream: central, TTL: bounds(), Exact: true},
 		resolve.Route{Suffix: wireName(tb, "stub.cluster.local."), Upstream: stub, TTL: bounds()})
-	return p, root
+	return p
 }
 
 // say is a reply in one line.
@@ -132,7 +132,7 @@ func TestUnsyncedZone(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(fmt.Sprint(tt.name, tt.elsewhere), func(t *testing.T) {
 			t.Parallel()
-			p, _ := clusterPlan(t, shop(time.Now()), tt.elsewhere)
+			p := clusterPlan(t, shop(time.Now()), tt.elsewhere)
 			rewriting(t, p, "exact rewritten.example none.shop.svc.cluster.local")
 			got := unpack(t, newClient(newResolver(t, p), false).exchange(t, pack(t, query(tt.name, dns.TypeA))))
 			if diff := cmp.Diff(tt.want, say(got)); diff != "" {
@@ -147,7 +147,7 @@ func TestUnsyncedZone(t *testing.T) {
 func TestClusterAllocations(t *testing.T) {
 	s := shop(time.Now())
 	inSync(s)
-	p, _ := clusterPlan(t, s, false)
+	p := clusterPlan(t, s, false)
 	r := newResolver(t, p)
 	c := newClient(r, false)
 	c.exchange(t, pack(t, question("mail.example.com.", dns.TypeA)))
