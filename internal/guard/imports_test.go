@@ -41,7 +41,7 @@ func leaves() []layer {
 		{folder: "pkg/netif", allow: []string{"github.com/vishvananda/netlink", "golang.org/x/sys", "golang.org/x/time/rate"}},
 		{folder: "pkg/sockets", allow: []string{"github.com/vishvananda/netlink", "golang.org/x/sys"}},
 		{folder: "pkg/nftables", allow: []string{rules, "github.com/google/nftables", "github.com/mdlayher/netlink", "golang.org/x/sys"}},
-		{folder: "pkg/iptables", allow: []string{rules, modulePath + "/pkg/dataplane", "github.com/mdlayher/netlink", "github.com/vishvananda/netlink", "github.com/vishvananda/netns", "golang.org/x/sys"}},
+		{folder: "pkg/iptables", allow: []string{rules, modulePath + "/pkg/dataplane", "github.com/coreos/go-iptables", "github.com/mdlayher/netlink", "github.com/vishvananda/netlink", "github.com/vishvananda/netns", "golang.org/x/sys"}},
 		{folder: "pkg/intercept", allow: []string{rules, "github.com/miekg/dns", "golang.org/x/sys"}},
 		{folder: "pkg/dataplane", allow: []string{"github.com/google/nftables", "github.com/vishvananda/netlink", "golang.org/x/sys"}},
 		{folder: "pkg/source", allow: []string{modulePath + "/pkg/config", modulePath + "/pkg/convert", modulePath + "/pkg/filewatch", modulePath + "/pkg/watch", "golang.org/x/time/rate", "k8s.io/api", "k8s.io/apimachinery"}},
@@ -131,4 +131,22 @@ func within(name string, above []string) bool {
 	return slices.ContainsFunc(above, func(top string) bool {
 		return name == top || strings.HasPrefix(name, top+"/")
 	})
+}
+
+// TestRequiredImports holds the packages that node-cache is built on in use.
+func TestRequiredImports(t *testing.T) {
+	t.Parallel()
+	for _, required := range []string{
+		"github.com/miekg/dns", "github.com/vishvananda/netlink", "github.com/coreos/go-iptables",
+		"k8s.io/client-go", "github.com/prometheus/client_golang", "sigs.k8s.io/yaml",
+	} {
+		used := slices.ContainsFunc(goFiles(t), func(f goFile) bool {
+			return !f.test && strings.HasPrefix(f.name, "pkg/") && slices.ContainsFunc(f.imports(), func(i string) bool {
+				return i == required || strings.HasPrefix(i, required+"/")
+			})
+		})
+		if !used {
+			t.Errorf("no package imports %s", required)
+		}
+	}
 }

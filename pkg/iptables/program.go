@@ -16,14 +16,16 @@ import (
 	"sync/atomic"
 	"time"
 
+	goiptables "github.com/coreos/go-iptables/iptables"
 	"github.com/vishvananda/netns"
 )
 
 // A program is the iptables program of one family and variant, with its -save and -restore.
 type program struct {
 	v6          bool
-	path        string         // of iptables; -save and -restore are in the same directory
-	randomFully bool           // it supports --random-fully
+	path        string // of iptables; -save and -restore are in the same directory
+	randomFully bool   // it supports --random-fully
+	lister      *goiptables.IPTables
 	wait        string         // seconds
 	namespace   netns.NsHandle // where it runs
 	env         []string       // added to the agent's own; tests only
@@ -33,21 +35,28 @@ type program struct {
 // findProgram locates the program of a variant and family by its own name, or by the
 // common name if that is the variant.
 func findProgram(variant Variant, v6 bool, wait time.Duration, in netns.NsHandle) (*program, error) {
-	common := "iptables"
+	common, proto := "iptables", goiptables.ProtocolIPv4
 	if v6 {
-		common = "ip6tables"
+		common, proto = "ip6tables", goiptables.ProtocolIPv6
 	}
 	seconds := int((max(wait, 1) + time.Second - 1) / time.Second)
-	errs := make([]error, 0, 3)
+	errs := make([]error, 0, 2)
 	for _, name := range []string{common + "-" + string(variant), common} {
 		path, err := locate(name)
 		if err != nil {
 			errs = append(errs, err)
 			continue
 		}
-		is, randomFully, err := version(path)
+		lister, err := goiptables.New(goiptables.IPFamily(proto), goiptables.Path(path), goiptables.Timeout(seconds))
+		if err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		is, err := variantOf(path)
 		if err == nil && is == variant {
-			return &program{v6: v6, path: path, randomFully: randomFully, wait: fmt.Sprint(seconds), namespace: in}, nil
+			return &program{
+				v6: v6, path: path, lister: lister, randomFully: lister.HasRandomFully(), wait: fmt.Sprint(seconds), namespace: in,
+			}, nil
 		}
 		errs = append(errs, err)
 	}
@@ -66,26 +75,29 @@ func locate(name string) (string, error) {
 	return "", fmt.Errorf("%s not found", name)
 }
 
-// version returns the variant of a program, and whether it supports --random-fully.
-func version(path string) (is Variant, randomFully bool, err error) {
+// variantOf returns the variant of a program.
+func variantOf(path string) (Variant, error) {
 	out, err := exec.CommandContext(context.Background(), path, "--version").Output()
-	if err != nil {
-		return "", false, fmt.Errorf("running %s --version: %w", path, err)
+	switch {
+	case err != nil:
+		return "", fmt.Errorf("running %s --version: %w", path, err)
+	case bytes.Contains(out, []byte("nf_tables")):
+		return Nft, nil
 	}
-	var name string
-	number := make([]int, 3)
-	_, err = fmt.Sscanf(string(out), "%s v%d.%d.%d", &name, &number[0], &number[1], &number[2]) // ip6tables v1.8.9 (nf_tables)
-	randomFully = err == nil && slices.Compare(number, []int{1, 6, 2}) >= 0
-	if bytes.Contains(out, []byte("nf_tables")) {
-		return Nft, randomFully, nil
-	}
-	return Legacy, randomFully, nil
+	return Legacy, nil
 }
 
 // list returns the rules of one existing chain. It may wait for the lock.
-func (p *program) list(ctx context.Context, table, name string) ([]string, error) {
-	out, err := p.run(ctx, "", "", "--wait", p.wait, "-t", table, "-S", name)
-	return strings.Split(out, "\n"), err
+func (p *program) list(table, name string) (lines []string, err error) {
+	err = inNamespace(p.namespace, func() error {
+		p.runs.Add(1)
+		lines, err = p.lister.List(table, name)
+		return err
+	})
+	if err != nil {
+		return nil, withHint(err)
+	}
+	return lines, nil
 }
 
 // save returns the rules of a table. It waits for no lock.

@@ -331,7 +331,7 @@ func (s *variantTables) readTable(ctx context.Context, v6 bool, table string, ch
 			continue
 		}
 		for _, name := range append([]string{c.name}, c.hooks...) {
-			more, err := s.list(ctx, p, table, name)
+			more, err := s.list(p, table, name)
 			if err != nil {
 				return nil, fmt.Errorf("listing chain %s: %w", name, err)
 			}
@@ -342,11 +342,11 @@ func (s *variantTables) readTable(ctx context.Context, v6 bool, table string, ch
 }
 
 // list lists a chain of iptables-nft, if it exists.
-func (s *variantTables) list(ctx context.Context, p *program, table, name string) ([]string, error) {
+func (s *variantTables) list(p *program, table, name string) ([]string, error) {
 	if there, err := s.nft.exists(p.v6, table, name); err != nil || !there {
 		return nil, err
 	}
-	lines, err := p.list(ctx, table, name)
+	lines, err := p.list(table, name)
 	if err != nil {
 		if there, _ := s.nft.exists(p.v6, table, name); !there {
 			return nil, nil // it was deleted meanwhile
