@@ -8,141 +8,205 @@ import (
 	"iter"
 	"math"
 	"net/netip"
-	"slices"
 	"strings"
 	"time"
 )
 
 // DumpVersion is the format version of Dump.
-const DumpVersion = 2
+const DumpVersion = 1
 
-// Types of records in a dump: each record's first byte. A view holds its kind, and the time since its last confirmation in
-// ns. The methods of [codec] list the fields of an object.
+// Types of records in a dump. A record's first byte is its type. The other fields are, for
+//
+//	a view       kind, and the time since its last confirmation, in ns
+//	a service    namespace, name, type, whether unready endpoints are published, TTL in seconds plus one, TTL or 0, alias, addresses, ports
+//	a slice      namespace, name, service, topology zones, entries, ports
+//	a namespace  name
+//	a pod        namespace, name, addresses
+//
+// Numbers are encoded as encoding/binary's Uvarint. Texts and lists are preceded by their length, addresses by their
+// number of bytes. An entry is an address, a mark as in [slice], and its own name if the mark says that it has one.
 const (
-	recordView   = 1
-	recordObject = 2 // plus the kind
+	recordView byte = iota + 1
+	recordService
+	recordSlice
+	recordNamespace
+	recordPod
 )
 
 // Dump passes the store's content to emit, as records for [Store.Restore]. It includes the kinds that are synced or
 // restored, each kind's view first. It blocks no writer: each record is consistent, the dump as a whole is not. Dump stops
 // at the first error of emit. emit must not keep the record.
 func (s *Store) Dump(now time.Time, emit func(record []byte) error) error {
-	var c codec
+	d := dumper{emit: emit}
 	for _, k := range []Kind{Namespaces, Slices, Pods, Services} {
-		age := s.Age(k, now)
-		if !s.Synced(k) && !s.Restored(k) || age == math.MaxInt64 { // incomplete, or never confirmed
+		if !s.Synced(k) && !s.Restored(k) {
 			continue
 		}
-		c.buf = append(c.buf[:0], recordView)
-		c.view(&k, &age)
-		if err := emit(c.buf); err != nil {
-			return err
+		age := s.Age(k, now)
+		if age == math.MaxInt64 {
+			continue // never confirmed
 		}
-		for o := range s.objects(k) {
-			c.buf, c.zones = append(c.buf[:0], recordObject+byte(k)), c.zones[:0]
-			c.object(o)
-			if err := emit(c.buf); err != nil {
-				return err
-			}
-		}
+		d.beginRecord(recordView)
+		d.number(uint64(k))
+		d.number(uint64(age))
+		d.emitRecord()
+		d.kind(s, k)
 	}
-	return nil
+	return d.err
 }
 
-// objects returns the objects of the kind: a *Service, *Slice, *Pod, or the name of a Namespace as *string. A refused one
-// is left out: the next process would take it for an empty one.
-func (s *Store) objects(k Kind) iter.Seq[any] {
-	return func(yield func(any) bool) {
-		switch k {
-		case Services:
-			eachObject(&s.nodes, (*node).object, yield)
-		case Slices:
-			eachObject(&s.slices, (*slice).object, yield)
-		case Namespaces:
-			eachObject(&s.namespaces, (*namespace).object, yield)
-		case Pods:
-			eachObject(&s.pods, func(p *pod) any { return &Pod{Namespace: p.namespace, Name: p.name, Addrs: unpackAddrs(p.addrs)} }, yield)
-		}
+// A dumper encodes records.
+type dumper struct {
+	emit func([]byte) error
+	buf  []byte
+	err  error
+}
+
+// kind encodes the objects of a kind. A refused one is left out: the next process would take it for an empty one.
+func (d *dumper) kind(s *Store, k Kind) {
+	switch k {
+	case Services:
+		each(&s.nodes, func(n *node) bool { return n.svc == nil || n.svc.refused || d.service(n.key, n.svc) })
+	case Slices:
+		each(&s.slices, func(sl *slice) bool { return sl.refused() || d.slice(sl) })
+	case Namespaces:
+		each(&s.namespaces, func(n *namespace) bool { return !n.declared.Load() || d.namespace(n) })
+	case Pods:
+		each(&s.pods, d.pod)
 	}
 }
 
-// eachObject yields the object of each record, if it has one.
-func eachObject[T any](from *table[T], object func(*T) any, yield func(any) bool) {
+// each calls encode with each record of a table until it returns false.
+func each[T any](from *table[T], encode func(*T) bool) {
 	for record := range from.all() {
-		if o := object(record); o != nil && !yield(o) {
+		if !encode(record) {
 			return
 		}
 	}
 }
 
-func (n *node) object() any {
-	if n.svc == nil || n.svc.refused {
-		return nil
+func (d *dumper) beginRecord(what byte) { d.buf = append(d.buf[:0], what) }
+
+// emitRecord passes the record to emit, and reports whether to continue.
+func (d *dumper) emitRecord() bool {
+	if d.err == nil {
+		d.err = d.emit(d.buf)
 	}
-	return n.svc.unpack(n.key)
+	return d.err == nil
 }
 
-func (s *slice) object() any {
-	if s.refused() {
-		return nil
-	}
-	return s.unpack()
+func (d *dumper) number(n uint64) { d.buf = binary.AppendUvarint(d.buf, n) }
+
+func (d *dumper) text(s string) {
+	d.number(uint64(len(s)))
+	d.buf = append(d.buf, s...)
 }
 
-func (n *namespace) object() any {
-	if !n.declared.Load() {
-		return nil
+func (d *dumper) service(key string, s *service) bool {
+	namespace, name := splitKey(key)
+	d.beginRecord(recordService)
+	d.text(namespace)
+	d.text(name)
+	d.number(uint64(s.typ))
+	publish := uint64(0)
+	if s.publish {
+		publish = 1
 	}
-	name := n.label[1:]
-	return &name
-}
-
-func (s *service) unpack(key string) *Service {
-	svc := &Service{Type: s.typ, PublishNotReady: s.publish, TTL: time.Duration(s.ttl) * time.Second}
-	svc.Namespace, svc.Name = splitKey(key)
+	d.number(publish)
+	d.number(uint64(s.ttl + 1))
 	if s.typ == ExternalName {
-		svc.ExternalName = dotted(s.data)
-		return svc
+		d.text(dotted(s.data))
+		return d.emitRecord()
 	}
-	svc.Addrs, svc.Ports = unpackAddrs(s.addrs), s.ports().unpack()
-	return svc
+	d.text("")
+	d.addrs(s.addrs(4), s.addrs(16))
+	d.ports(s.ports())
+	return d.emitRecord()
 }
 
-// unpack returns the slice with one endpoint for each entry.
-func (s *slice) unpack() *Slice {
-	sl := &Slice{Name: s.name, Ports: s.ports().unpack(), Endpoints: make([]Endpoint, s.count())}
-	sl.Namespace, sl.Service = splitKey(s.key)
-	addrs, zones := unpackAddrs(s.addrs), []string{""}
-	for list := s.data[s.zonesAt:s.portsAt]; list != ""; list = list[1+int(list[0]):] {
-		zones = append(zones, dotted(list[1:1+int(list[0])]))
-	}
-	for e := range sl.Endpoints {
+func (d *dumper) slice(s *slice) bool {
+	namespace, service := splitKey(s.key)
+	d.beginRecord(recordSlice)
+	d.text(namespace)
+	d.text(s.name)
+	d.text(service)
+	d.zones(s)
+	d.number(uint64(s.count()))
+	for e := range s.count() {
 		mark := s.mark(e)
-		sl.Endpoints[e] = Endpoint{Addrs: addrs[e : e+1], Zone: zones[mark&markZone], Ready: mark&markReady != 0}
-		switch {
-		case mark&markHost != 0:
-			sl.Endpoints[e].Hostname = s.label(e)
-		case mark&markPod != 0:
-			sl.Endpoints[e].Pod = s.label(e)
+		d.text(s.addr(e))
+		d.number(uint64(mark))
+		if mark&(markHost|markPod) != 0 {
+			d.text(s.label(e))
 		}
 	}
-	return sl
+	d.ports(s.ports())
+	return d.emitRecord()
 }
 
-func (l portList) unpack() (ports []Port) {
-	for ; l != ""; l = l.rest() {
-		ports = append(ports, Port{Name: l.name(), Protocol: l.protocol(), Number: l.number()})
+// zones appends the topology zones in the order of their numbers.
+func (d *dumper) zones(s *slice) {
+	var names []string
+	for list := s.data[s.zonesAt:s.portsAt]; list != ""; {
+		n := int(list[0]) + 1
+		names = append(names, dotted(list[1:n]))
+		list = list[n:]
 	}
-	return ports
+	d.number(uint64(len(names)))
+	for _, name := range names {
+		d.text(name)
+	}
+}
+
+func (d *dumper) namespace(n *namespace) bool {
+	d.beginRecord(recordNamespace)
+	d.text(n.label[1:])
+	return d.emitRecord()
+}
+
+func (d *dumper) pod(p *pod) bool {
+	d.beginRecord(recordPod)
+	d.text(p.namespace)
+	d.text(p.name)
+	d.addrs(p.addrs(4), p.addrs(16))
+	return d.emitRecord()
+}
+
+func (d *dumper) addrs(v4, v6 string) {
+	d.number(uint64(len(v4)/4 + len(v6)/16))
+	for ; v4 != ""; v4 = v4[4:] {
+		d.text(v4[:4])
+	}
+	for ; v6 != ""; v6 = v6[16:] {
+		d.text(v6[:16])
+	}
+}
+
+func (d *dumper) ports(list portList) {
+	n := uint64(0)
+	for l := list; l != ""; l = l.rest() {
+		n++
+	}
+	d.number(n)
+	for l := list; l != ""; l = l.rest() {
+		d.text(l.name())
+		d.number(uint64(l.protocol()))
+		d.number(uint64(l.number()))
+	}
 }
 
 // dotted converts a name in wire form, with or without the root label, to text without a trailing dot.
 func dotted(name string) string {
-	var labels []string
-	for ; name != "" && name[0] != 0; name = name[1+int(name[0]):] {
-		labels = append(labels, name[1:1+int(name[0])])
+	var text strings.Builder
+	for name != "" && name[0] != 0 {
+		if text.Len() > 0 {
+			text.WriteByte('.')
+		}
+		n := int(name[0]) + 1
+		text.WriteString(name[1:n])
+		name = name[n:]
 	}
-	return strings.Join(labels, ".")
+	return text.String()
 }
 
 // ErrTooOld means that the dump's last confirmation is too old.
@@ -151,43 +215,16 @@ var ErrTooOld = errors.New("the cluster data in the dump is too old")
 var errRecord = errors.New("invalid record")
 
 // Restore loads the records of [Store.Dump] into an empty store, and returns the number of objects. passed is the time
-// since the dump. The restored kinds count as stale, whatever their age, until SetSynced is called. Restore loads nothing
-// if a record is invalid, or, with [ErrTooOld], if a kind's last confirmation is older than most. Observers are not
-// notified: nothing changed.
+// since the dump. The restored kinds
+// count as stale, whatever their age, until SetSynced is called. Restore loads nothing if a record is invalid, or, with
+// [ErrTooOld], if a kind's last confirmation is older than most. Observers are not notified: nothing changed.
 func (s *Store) Restore(records iter.Seq[[]byte], passed, most time.Duration, now time.Time) (objects int, err error) {
-	s.mute(true)
-	defer s.mute(false)
-	ages := make(map[Kind]time.Duration, kindCount)
-	if _, err := decodeAll(records, ages, func(any) {}); err != nil {
+	if _, err := restore(records, nil, passed, most, now); err != nil {
 		return 0, err
 	}
-	for _, age := range ages {
-		if age > most-passed {
-			return 0, ErrTooOld
-		}
-	}
-	objects, err = decodeAll(records, ages, func(o any) { put(s, o, now) })
-	for k, age := range ages {
-		s.ConfirmFresh(k, s.BootTime(now.Add(-age-passed)))
-		s.states[k].restored.Store(true)
-	}
-	return objects, err
-}
-
-// decodeAll decodes the views into ages, passes the objects to put, and returns their number.
-func decodeAll(records iter.Seq[[]byte], ages map[Kind]time.Duration, put func(any)) (objects int, err error) {
-	clear(ages)
-	for record := range records {
-		o, err := decode(record, ages)
-		if err != nil {
-			return 0, err
-		}
-		if o != nil {
-			objects++
-			put(o)
-		}
-	}
-	return objects, nil
+	s.mute(true)
+	defer s.mute(false)
+	return restore(records, s, passed, most, now)
 }
 
 // mute turns notifications off or on.
@@ -197,163 +234,203 @@ func (s *Store) mute(off bool) {
 	s.observer.muted = off
 }
 
-// put puts an object of a dump.
-func put(s *Store, o any, now time.Time) {
-	switch o := o.(type) {
-	case *Service:
-		s.PutService(*o, now)
-	case *Slice:
-		s.PutSlice(*o, now)
-	case *string:
-		s.PutNamespace(*o, now)
-	case *Pod:
-		s.PutPod(*o, now)
-	}
-}
-
-// decode decodes an object, or a view into ages and returns nil. ages has the views so far: an object needs its kind's.
-func decode(record []byte, ages map[Kind]time.Duration) (o any, err error) {
-	if len(record) == 0 {
-		return nil, errRecord
-	}
-	c := codec{decoding: true, buf: record[1:]}
-	kind := Kind(record[0] - recordObject)
-	switch _, viewed := ages[kind]; {
-	case record[0] == recordView:
-		var age time.Duration
-		c.view(&kind, &age)
-		ages[kind] = age
-	case viewed:
-		o = []any{new(Service), new(Slice), new(string), new(Pod)}[kind]
-		c.object(o)
-	default:
-		return nil, errRecord
-	}
-	if c.malformed || len(c.buf) > 0 {
-		return nil, errRecord
-	}
-	return o, nil
-}
-
-// A codec encodes or decodes the fields of one record, in the same order. Numbers are encoding/binary's Uvarint. Texts and
-// lists are preceded by their length. After an error in decoding, it is malformed and decodes zeros.
-type codec struct {
-	decoding  bool
-	buf       []byte // encoded so far, or the rest to decode
-	malformed bool
-	zones     []string // topology zones so far
-}
-
-// number encodes or decodes a number up to most.
-func number[T ~uint8 | ~uint16 | ~int | ~int64](c *codec, n *T, most uint64) {
-	if !c.decoding {
-		c.buf = binary.AppendUvarint(c.buf, uint64(*n))
-		return
-	}
-	value, length := binary.Uvarint(c.buf)
-	if c.malformed || length <= 0 || value > most {
-		c.malformed = true
-		return
-	}
-	*n, c.buf = T(value), c.buf[length:]
-}
-
-func (c *codec) flag(on *bool) {
-	n := 0
-	if *on {
-		n = 1
-	}
-	number(c, &n, 1)
-	*on = n == 1
-}
-
-func (c *codec) text(s *string) {
-	n := len(*s)
-	number(c, &n, uint64(len(c.buf)))
-	switch {
-	case !c.decoding:
-		c.buf = append(c.buf, *s...)
-	case n > len(c.buf):
-		c.malformed = true
-	default:
-		*s, c.buf = string(c.buf[:n]), c.buf[n:]
-	}
-}
-
-// list encodes or decodes a list. Each item takes at least one byte.
-func list[T any](c *codec, items *[]T, item func(*T)) {
-	n := len(*items)
-	number(c, &n, uint64(len(c.buf)))
-	for i := 0; i < n && !c.malformed; i++ {
-		if c.decoding {
-			*items = append(*items, *new(T))
+// restore decodes the records and, if there is a store, puts them into it.
+func restore(records iter.Seq[[]byte], s *Store, passed, most time.Duration, now time.Time) (objects int, err error) {
+	r := restorer{store: s, elapsed: passed, maxAge: most, now: now}
+	for record := range records {
+		if err := r.read(record); err != nil {
+			return 0, err
 		}
-		item(&(*items)[i])
+	}
+	if s != nil {
+		r.finish()
+	}
+	return r.objects, nil
+}
+
+// A restorer decodes records.
+type restorer struct {
+	store           *Store // nil: only decode
+	elapsed, maxAge time.Duration
+	now             time.Time
+
+	objects   int
+	kinds     kindSet              // kinds seen so far
+	confirmed [kindCount]time.Time // when they were last confirmed
+}
+
+func (r *restorer) read(record []byte) error {
+	in := recordReader{rest: record}
+	switch what := in.readByte(); what {
+	case recordView:
+		k, age := Kind(in.number(kindCount-1)), time.Duration(in.number(1<<62))
+		if age > r.maxAge-r.elapsed {
+			return ErrTooOld
+		}
+		r.kinds |= 1 << k
+		r.confirmed[k] = r.now.Add(-age - r.elapsed)
+	case recordService, recordSlice, recordNamespace, recordPod:
+		put := in.object(what, r.kinds)
+		if r.store != nil && in.done() {
+			put(r.store, r.now)
+		}
+		r.objects++
+	default:
+		return errRecord
+	}
+	if !in.done() {
+		return errRecord
+	}
+	return nil
+}
+
+// finish marks the kinds as restored.
+func (r *restorer) finish() {
+	for k := range Kind(kindCount) {
+		if r.kinds&(1<<k) != 0 {
+			r.store.ConfirmFresh(k, r.store.BootTime(r.confirmed[k]))
+			r.store.states[k].restored.Store(true)
+		}
 	}
 }
 
-func (c *codec) view(k *Kind, age *time.Duration) {
-	number(c, k, kindCount-1)
-	number(c, age, 1<<62)
+// A recordReader decodes a record. After an error, it is malformed and returns zeros.
+type recordReader struct {
+	rest      []byte
+	malformed bool
 }
 
-// object encodes or decodes what [Store.objects] returns.
-func (c *codec) object(o any) {
-	switch o := o.(type) {
-	case *Service:
-		c.text(&o.Namespace)
-		c.text(&o.Name)
-		number(c, &o.Type, uint64(ExternalName))
-		c.flag(&o.PublishNotReady)
-		ttl := int(o.TTL/time.Second) + 1 // 0: the zone's
-		number(c, &ttl, uint64(maxTTL/time.Second)+1)
-		o.TTL = time.Duration(ttl-1) * time.Second
-		c.text(&o.ExternalName)
-		list(c, &o.Addrs, c.addr)
-		list(c, &o.Ports, c.port)
-	case *Slice:
-		c.text(&o.Namespace)
-		c.text(&o.Name)
-		c.text(&o.Service)
-		list(c, &o.Endpoints, c.endpoint)
-		list(c, &o.Ports, c.port)
-	case *string:
-		c.text(o)
-	case *Pod:
-		c.text(&o.Namespace)
-		c.text(&o.Name)
-		list(c, &o.Addrs, c.addr)
+// done reports whether the whole record was decoded without an error.
+func (r *recordReader) done() bool { return !r.malformed && len(r.rest) == 0 }
+
+func (r *recordReader) readByte() byte {
+	if r.malformed || len(r.rest) == 0 {
+		r.malformed = true
+		return 0
 	}
+	b := r.rest[0]
+	r.rest = r.rest[1:]
+	return b
 }
 
-func (c *codec) addr(a *netip.Addr) {
-	if !c.decoding {
-		c.buf, _ = a.AppendBinary(append(c.buf, byte(a.BitLen()/8)))
-		return
+// number reads a number up to most.
+func (r *recordReader) number(most uint64) uint64 {
+	n, length := binary.Uvarint(r.rest)
+	if r.malformed || length <= 0 || n > most {
+		r.malformed = true
+		return 0
 	}
-	var packed string
-	c.text(&packed)
-	if *a = unpackAddr(packed); !a.IsValid() {
-		c.malformed = true
-	}
+	r.rest = r.rest[length:]
+	return n
 }
 
-func (c *codec) port(p *Port) {
-	c.text(&p.Name)
-	number(c, &p.Protocol, math.MaxUint8)
-	number(c, &p.Number, math.MaxUint16)
+// length reads the length of a text or list. Each item takes at least one byte.
+func (r *recordReader) length() int { return int(r.number(uint64(len(r.rest)))) }
+
+// bytes reads a text or a packed address.
+func (r *recordReader) bytes() []byte {
+	n := r.length()
+	if r.malformed || n > len(r.rest) {
+		r.malformed = true
+		return nil
+	}
+	b := r.rest[:n]
+	r.rest = r.rest[n:]
+	return b
 }
 
-func (c *codec) endpoint(e *Endpoint) {
-	list(c, &e.Addrs, c.addr)
-	c.text(&e.Hostname)
-	c.text(&e.Pod)
-	c.flag(&e.Ready)
-	n := 1 + slices.Index(c.zones, e.Zone) // 0: a zone that the record has not had yet; it follows
-	if number(c, &n, uint64(len(c.zones))); n > 0 {
-		e.Zone = c.zones[n-1]
-		return
+func (r *recordReader) text() string { return string(r.bytes()) }
+
+func (r *recordReader) addr() netip.Addr {
+	a, ok := netip.AddrFromSlice(r.bytes())
+	r.malformed = r.malformed || !ok
+	return a
+}
+
+func (r *recordReader) addrs() []netip.Addr {
+	var list []netip.Addr
+	for n := r.length(); n > 0 && !r.malformed; n-- {
+		list = append(list, r.addr())
 	}
-	c.text(&e.Zone)
-	c.zones = append(c.zones, e.Zone)
+	return list
+}
+
+func (r *recordReader) ports() []Port {
+	var list []Port
+	for n := r.length(); n > 0 && !r.malformed; n-- {
+		list = append(list, Port{Name: r.text(), Protocol: Protocol(r.number(1<<8 - 1)), Number: uint16(r.number(1<<16 - 1))})
+	}
+	return list
+}
+
+// object decodes an object of a known kind, and returns a function that puts it into a store.
+func (r *recordReader) object(what byte, held kindSet) func(*Store, time.Time) {
+	kind, put := Services, (func(*Store, time.Time))(nil)
+	switch what {
+	case recordSlice:
+		kind = Slices
+		sl := r.slice()
+		put = func(s *Store, now time.Time) { s.PutSlice(sl, now) }
+	case recordNamespace:
+		kind = Namespaces
+		name := r.text()
+		put = func(s *Store, now time.Time) { s.PutNamespace(name, now) }
+	case recordPod:
+		kind = Pods
+		p := Pod{Namespace: r.text(), Name: r.text(), Addrs: r.addrs()}
+		put = func(s *Store, now time.Time) { s.PutPod(p, now) }
+	default:
+		svc := r.service()
+		put = func(s *Store, now time.Time) { s.PutService(svc, now) }
+	}
+	if held&(1<<kind) == 0 {
+		r.malformed = true
+	}
+	return put
+}
+
+func (r *recordReader) service() Service {
+	svc := Service{Namespace: r.text(), Name: r.text(), Type: ServiceType(r.number(uint64(ExternalName)))}
+	svc.PublishNotReady = r.number(1) == 1
+	svc.TTL = time.Duration(int64(r.number(uint64(maxTTL/time.Second)+1))-1) * time.Second
+	svc.ExternalName = r.text()
+	if svc.Type != ExternalName {
+		svc.Addrs, svc.Ports = r.addrs(), r.ports()
+	}
+	return svc
+}
+
+func (r *recordReader) slice() Slice {
+	sl := Slice{Namespace: r.text(), Name: r.text(), Service: r.text()}
+	var zones []string
+	for n := r.length(); n > 0 && !r.malformed; n-- {
+		zones = append(zones, r.text())
+		sl.Endpoints = append(sl.Endpoints, Endpoint{Zone: zones[len(zones)-1]}) // without an address: it gives the zone its number
+	}
+	for n := r.length(); n > 0 && !r.malformed; n-- {
+		sl.Endpoints = append(sl.Endpoints, r.endpoint(zones))
+	}
+	sl.Ports = r.ports()
+	return sl
+}
+
+// endpoint decodes an entry of a slice.
+func (r *recordReader) endpoint(zones []string) Endpoint {
+	e := Endpoint{Addrs: []netip.Addr{r.addr()}}
+	mark := uint16(r.number(1<<16 - 1))
+	e.Ready = mark&markReady != 0
+	switch mark & (markHost | markPod) {
+	case markHost:
+		e.Hostname = r.text()
+	case markPod:
+		e.Pod = r.text()
+	case markHost | markPod:
+		r.malformed = true
+	}
+	if zone := int(mark & markZone); zone > len(zones) {
+		r.malformed = true
+	} else if zone > 0 {
+		e.Zone = zones[zone-1]
+	}
+	return e
 }

@@ -213,18 +213,3 @@ func packAddrs(addrs []netip.Addr) (v4, v6 []byte) {
 	}
 	return v4, v6
 }
-
-// unpackAddrs is the inverse of packAddrs, for the addresses of a record.
-func unpackAddrs(packed func(addrLen int) string) (addrs []netip.Addr) {
-	for _, addrLen := range addrLens() {
-		for list := packed(addrLen); list != ""; list = list[addrLen:] {
-			addrs = append(addrs, unpackAddr(list[:addrLen]))
-		}
-	}
-	return addrs
-}
-
-func unpackAddr(packed string) netip.Addr {
-	addr, _ := netip.AddrFromSlice([]byte(packed))
-	return addr
-}
