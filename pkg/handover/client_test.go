@@ -19,16 +19,10 @@ func TestAliveAndBusy(t *testing.T) {
 	t.Parallel()
 	path := socketPath(t)
 	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer func() { _ = unix.Close(fd) }()
-	if err := unix.Bind(fd, &unix.SockaddrUnix{Name: path}); err != nil {
-		t.Fatal(err)
-	}
-	if err := unix.Listen(fd, 0); err != nil {
-		t.Fatal(err)
-	}
+	must(t, unix.Bind(fd, &unix.SockaddrUnix{Name: path}))
+	must(t, unix.Listen(fd, 0))
 	for i := range 3 { // more than wait to be accepted
 		if !Alive(t.Context(), path) {
 			t.Errorf("check %d: not alive", i)
@@ -44,9 +38,7 @@ func TestConnectNoAgent(t *testing.T) {
 		t.Errorf("no file: %v", err)
 	}
 	l, err := unixsock.Listen(t.Context(), network, path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	_ = l.UnixListener.Close() // killed: the file stays
 	if _, err := os.Lstat(path); err != nil {
 		t.Fatal(err)
@@ -61,9 +53,7 @@ func TestSilentPeer(t *testing.T) {
 	t.Parallel()
 	path := socketPath(t)
 	l, err := unixsock.Listen(t.Context(), network, path) // accepts, sends nothing
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer func() { _ = l.Close() }()
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()

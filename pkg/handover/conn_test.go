@@ -49,9 +49,7 @@ func connOf(t *testing.T, user int) *net.UnixConn {
 	f := os.NewFile(uintptr(fds[0]), "pair")
 	defer func() { _ = f.Close() }()
 	c, err := net.FileConn(f)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	u, ok := c.(*net.UnixConn)
 	if !ok {
 		t.Fatalf("a connection of type %T", c)

@@ -3,9 +3,11 @@
 package handover
 
 import (
+	"context"
 	"errors"
 	"io"
 	"net"
+	"net/netip"
 	"os"
 	"runtime"
 	"slices"
@@ -19,46 +21,16 @@ import (
 func TestAbandoned(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
-		name string
-		do   func(t *testing.T, n *Client)
-		lost int
+		name              string
+		snapshot, sockets bool // what it asks for
+		sends             *message
 	}{
-		{name: "after the greeting", do: func(*testing.T, *Client) {}},
-		{name: "after the snapshot", do: func(t *testing.T, n *Client) {
-			t.Helper()
-			if err := n.Snapshot(t.Context()); err != nil {
-				t.Error(err)
-			}
-		}},
-		{name: "with the sockets", lost: 1, do: func(t *testing.T, n *Client) {
-			t.Helper()
-			mustSockets(t, n)
-		}},
-		{name: "after nonsense", lost: 1, do: func(t *testing.T, n *Client) {
-			t.Helper()
-			mustSockets(t, n)
-			if err := n.conn.send(&message{Type: "nonsense"}); err != nil {
-				t.Error(err)
-			}
-			eventually(t, "the server asks it to hurry", func() bool { return closed(n.PredecessorLeaving()) })
-		}},
-		{name: "after a take without a claim", lost: 1, do: func(t *testing.T, n *Client) {
-			t.Helper()
-			mustSockets(t, n)
-			if err := n.conn.send(&message{Type: typeTake}); err != nil {
-				t.Error(err)
-			}
-			eventually(t, "the server asks it to hurry", func() bool { return closed(n.PredecessorLeaving()) })
-		}},
-		{name: "after a take without the sockets", do: func(t *testing.T, n *Client) {
-			t.Helper()
-			if err := n.conn.send(&message{Type: typeTake, Claim: &Claim{Agent: "new"}}); err != nil {
-				t.Error(err)
-			}
-			if _, _, err := n.conn.receive(sendTimeout); err == nil {
-				t.Error("the server sent a reply")
-			}
-		}},
+		{name: "after the greeting"},
+		{name: "after the snapshot", snapshot: true},
+		{name: "with the sockets", sockets: true},
+		{name: "after nonsense", sockets: true, sends: &message{Type: "nonsense"}},
+		{name: "after a take without a claim", sockets: true, sends: &message{Type: typeTake}},
+		{name: "after a take without the sockets", sends: &message{Type: typeTake, Claim: &Claim{Agent: "new"}}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
@@ -66,7 +38,22 @@ func TestAbandoned(t *testing.T) {
 			o := newOld(t, path, "old", 2)
 			send(t, o.addr(), 0, 50)
 			n := mustConnect(t, path, "new")
-			tt.do(t, n)
+			wantLost := 0
+			if tt.snapshot {
+				must(t, n.Snapshot(t.Context()))
+			}
+			if tt.sockets {
+				mustSockets(t, n)
+				wantLost = 1
+			}
+			if tt.sends != nil {
+				must(t, n.conn.send(tt.sends))
+				if tt.sockets {
+					eventually(t, "the server asks it to hurry", func() bool { return closed(n.PredecessorLeaving()) })
+				} else if _, _, err := n.conn.receive(sendTimeout); err == nil {
+					t.Error("the server sent a reply")
+				}
+			}
 			n.Close()
 			eventually(t, "the server admits a client again", func() bool {
 				next, err := connect(t, path, "next")
@@ -76,14 +63,13 @@ func TestAbandoned(t *testing.T) {
 				return err == nil
 			})
 			claims, lost, _ := o.seen()
-			if len(claims) != 0 || lost != tt.lost || closed(o.HandedOver()) {
-				t.Errorf("%d claims, lost %d times, want %d", len(claims), lost, tt.lost)
+			if len(claims) != 0 || lost != wantLost || closed(o.HandedOver()) {
+				t.Errorf("%d claims, lost %d times, want %d", len(claims), lost, wantLost)
 			}
-			if st := o.recorder.Stats(); st.Abandoned != uint64(tt.lost) || !st.Listening || st.Given {
+			if st := o.recorder.Stats(); st.Abandoned != uint64(wantLost) || !st.Listening || st.Given {
 				t.Errorf("stats %+v", st)
 			}
-			conns := []net.PacketConn{o.udp[0], o.udp[1]}
-			if got := drain(t, conns); len(got) != 50 {
+			if got := drain(t, []net.PacketConn{o.udp[0], o.udp[1]}); len(got) != 50 {
 				t.Errorf("the old one reads %d of 50", len(got))
 			}
 		})
@@ -94,12 +80,8 @@ func TestAbandoned(t *testing.T) {
 // this one's.
 func TestAbandonedUnread(t *testing.T) {
 	t.Parallel()
-	path := socketPath(t)
-	o := newOld(t, path, "old", 1)
-	n := mustConnect(t, path, "new")
-	if err := n.conn.send(&message{Type: typeSockets}); err != nil {
-		t.Fatal(err)
-	}
+	o, n := pair(t)
+	must(t, n.conn.send(&message{Type: typeSockets}))
 	eventually(t, "the sockets are sent", func() bool {
 		o.Server.mu.Lock()
 		defer o.Server.mu.Unlock()
@@ -133,23 +115,11 @@ func TestUnexpectedFiles(t *testing.T) {
 			path := socketPath(t)
 			newOld(t, path, "old", 1)
 			reader, writer, err := os.Pipe()
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			defer func() { _ = reader.Close() }()
-			raw, err := dial(t.Context(), path)
-			if err != nil {
-				t.Fatal(err)
-			}
-			c, err := newConn(raw, time.Now)
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer func() { _ = c.Close() }()
+			c := rawConn(t, path)
 			for _, m := range tt.messages {
-				if err := c.send(m, slices.Repeat([]*os.File{writer}, tt.files)...); err != nil {
-					t.Fatal(err)
-				}
+				must(t, c.send(m, slices.Repeat([]*os.File{writer}, tt.files)...))
 			}
 			if tt.text != nil {
 				rights := unix.UnixRights(slices.Repeat([]int{int(writer.Fd())}, tt.files)...)
@@ -170,26 +140,23 @@ func TestUnexpectedFiles(t *testing.T) {
 // TestLostBeforeTheNext admits the next agent when what the one before has done is undone.
 func TestLostBeforeTheNext(t *testing.T) {
 	t.Parallel()
-	path := socketPath(t)
-	o := newOld(t, path, "old", 1)
 	undoing, undone := make(chan struct{}), make(chan struct{})
-	o.mu.Lock()
-	o.onLost = func() {
-		close(undoing)
-		<-undone
-	}
-	o.mu.Unlock()
-	n := mustConnect(t, path, "new")
+	o, n := pair(t, func(c *ServerConfig) {
+		c.SuccessorLost = func(context.Context) {
+			close(undoing)
+			<-undone
+		}
+	})
 	mustSockets(t, n)
 	n.Close()
 	<-undoing
-	_, err := connect(t, path, "next")
+	_, err := connect(t, o.path, "next")
 	if refused, ok := errors.AsType[*RefusedError](err); !ok || refused.Reason != ReasonBusy {
 		t.Errorf("connecting meanwhile: %v", err)
 	}
 	close(undone)
 	eventually(t, "the server admits a client again", func() bool {
-		_, err := connect(t, path, "next")
+		_, err := connect(t, o.path, "next")
 		return err == nil
 	})
 }
@@ -208,15 +175,13 @@ func TestOldEnds(t *testing.T) {
 	t.Parallel()
 	t.Run("before the sockets", func(t *testing.T) {
 		t.Parallel()
-		path := socketPath(t)
-		o := newOld(t, path, "old", 1)
-		n := mustConnect(t, path, "new")
+		o, n := pair(t)
 		o.stop()
 		<-o.ended
 		if _, err := n.Sockets(t.Context()); err == nil {
 			t.Error("got sockets")
 		}
-		if _, err := connect(t, path, "new"); !errors.Is(err, ErrNoAgent) {
+		if _, err := connect(t, o.path, "new"); !errors.Is(err, ErrNoAgent) {
 			t.Errorf("connecting: %v, want ErrNoAgent", err)
 		}
 	})
@@ -246,23 +211,19 @@ func TestOldEnds(t *testing.T) {
 // TestOneAtATime refuses a second agent while there is one, and all after it has taken over.
 func TestOneAtATime(t *testing.T) {
 	t.Parallel()
-	path := socketPath(t)
-	o := newOld(t, path, "old", 1)
-	n := mustConnect(t, path, "new")
-	_, err := connect(t, path, "other")
+	o, n := pair(t)
+	_, err := connect(t, o.path, "other")
 	if refused, ok := errors.AsType[*RefusedError](err); !ok || refused.Reason != ReasonBusy || refused.Agent != "old" {
 		t.Errorf("connecting a second time: %v", err)
 	}
 	mustSockets(t, n)
-	if err := n.TakeOver(t.Context(), Claim{Agent: "new"}); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := connect(t, path, "other"); !errors.Is(err, ErrNoAgent) {
+	must(t, n.TakeOver(t.Context(), Claim{Agent: "new"}))
+	if _, err := connect(t, o.path, "other"); !errors.Is(err, ErrNoAgent) {
 		t.Errorf("connecting to an agent that has handed over: %v", err)
 	}
-	next := newOld(t, path, "new", 1) // which listens in its place
+	next := newOld(t, o.path, "new", 1) // which listens in its place
 	<-o.ended
-	if !Alive(t.Context(), path) {
+	if !Alive(t.Context(), o.path) {
 		t.Error("the old one removed the path")
 	}
 	if st := o.recorder.Stats(); st.Asked != 2 || st.Busy != 1 {
@@ -276,18 +237,8 @@ func TestOtherProtocol(t *testing.T) {
 	t.Parallel()
 	path := socketPath(t)
 	o := newOld(t, path, "old", 1)
-	raw, err := dial(t.Context(), path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	c, err := newConn(raw, time.Now)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = c.Close() }()
-	if err := c.send(&message{Type: typeHello, Protocol: Protocol + 1, Agent: "new"}); err != nil {
-		t.Fatal(err)
-	}
+	c := rawConn(t, path)
+	must(t, c.send(&message{Type: typeHello, Protocol: Protocol + 1, Agent: "new"}))
 	m, _, err := c.receive(requestTimeout)
 	if err != nil || m.Type != typeRefused || m.Reason != ReasonProtocol || m.Protocol != Protocol {
 		t.Errorf("%+v, %v", m, err)
@@ -315,9 +266,7 @@ func TestShutdown(t *testing.T) {
 	})
 	t.Run("asked for the sockets later", func(t *testing.T) {
 		t.Parallel()
-		path := socketPath(t)
-		o := newOld(t, path, "old", 1)
-		n := mustConnect(t, path, "new")
+		o, n := pair(t)
 		left := make(chan bool, 1)
 		go func() { left <- o.Shutdown(t.Context(), time.Minute) }()
 		eventually(t, "it leaves", func() bool {
@@ -325,23 +274,17 @@ func TestShutdown(t *testing.T) {
 			defer o.Server.mu.Unlock()
 			return o.leaving
 		})
-		if err := n.Snapshot(t.Context()); err != nil {
-			t.Error(err)
-		}
+		must(t, n.Snapshot(t.Context()))
 		mustSockets(t, n)
 		<-n.PredecessorLeaving()
-		if err := n.TakeOver(t.Context(), Claim{Agent: "new"}); err != nil {
-			t.Error(err)
-		}
+		must(t, n.TakeOver(t.Context(), Claim{Agent: "new"}))
 		if !<-left {
 			t.Error("not handed over")
 		}
 	})
 	t.Run("ended", func(t *testing.T) {
 		t.Parallel()
-		path := socketPath(t)
-		o := newOld(t, path, "old", 1)
-		n := mustConnect(t, path, "new")
+		o, n := pair(t)
 		mustSockets(t, n)
 		left := make(chan bool, 1)
 		go func() { left <- o.Shutdown(t.Context(), time.Minute) }()
@@ -353,9 +296,7 @@ func TestShutdown(t *testing.T) {
 	})
 	t.Run("slow", func(t *testing.T) {
 		t.Parallel()
-		path := socketPath(t)
-		o := newOld(t, path, "old", 1)
-		n := mustConnect(t, path, "new")
+		o, n := pair(t)
 		mustSockets(t, n)
 		if o.Shutdown(t.Context(), time.Millisecond) {
 			t.Error("handed over to one that did not take")
@@ -366,12 +307,9 @@ func TestShutdown(t *testing.T) {
 // TestSnapshotFails reports why there is no snapshot, and goes on.
 func TestSnapshotFails(t *testing.T) {
 	t.Parallel()
-	path := socketPath(t)
-	o := newOld(t, path, "old", 1)
-	o.mu.Lock()
-	o.snapErr = errors.New("the disk is full")
-	o.mu.Unlock()
-	n := mustConnect(t, path, "new")
+	_, n := pair(t, func(c *ServerConfig) {
+		c.Snapshot = func(context.Context) error { return errors.New("the disk is full") }
+	})
 	if err := n.Snapshot(t.Context()); err == nil || err.Error() != "the disk is full" {
 		t.Errorf("snapshot: %v", err)
 	}
@@ -381,8 +319,6 @@ func TestSnapshotFails(t *testing.T) {
 // TestOtherNamespace refuses the sockets of an agent in another network namespace.
 func TestOtherNamespace(t *testing.T) {
 	t.Parallel()
-	path := socketPath(t)
-	o := newOld(t, path, "old", 1)
 	var there *net.UDPConn
 	opened := make(chan error, 1)
 	go func() {
@@ -399,8 +335,12 @@ func TestOtherNamespace(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = there.Close() }()
-	o.offers(func() ([]Offer, error) { return []Offer{{Listen{KindUDP, o.addr()}, raw(t, there)}}, nil })
-	if _, err := mustConnect(t, path, "new").Sockets(t.Context()); err == nil {
+	_, n := pair(t, func(c *ServerConfig) {
+		c.Offers = func() ([]Offer, error) {
+			return []Offer{{Listen{KindUDP, netip.MustParseAddrPort("127.0.0.1:53")}, raw(t, there)}}, nil
+		}
+	})
+	if _, err := n.Sockets(t.Context()); err == nil {
 		t.Error("sockets of another namespace were taken")
 	}
 }
@@ -408,12 +348,22 @@ func TestOtherNamespace(t *testing.T) {
 // TestOffersFail ends the conversation when the agent offers no sockets.
 func TestOffersFail(t *testing.T) {
 	t.Parallel()
-	path := socketPath(t)
-	o := newOld(t, path, "old", 1)
-	o.offers(func() ([]Offer, error) { return nil, errors.New("not now") })
-	n := mustConnect(t, path, "new")
+	o, n := pair(t, func(c *ServerConfig) {
+		c.Offers = func() ([]Offer, error) { return nil, errors.New("not now") }
+	})
 	if _, err := n.Sockets(t.Context()); err == nil {
 		t.Error("got sockets")
 	}
 	eventually(t, "the error is recorded", func() bool { return o.recorder.Stats().LastError == "not now" })
+}
+
+// rawConn is a connection that the test speaks itself.
+func rawConn(t *testing.T, path string) *conn {
+	t.Helper()
+	raw, err := dial(t.Context(), path)
+	must(t, err)
+	c, err := newConn(raw, time.Now)
+	must(t, err)
+	t.Cleanup(func() { _ = c.Close() })
+	return c
 }

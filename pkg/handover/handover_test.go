@@ -19,18 +19,14 @@ func TestTakeOver(t *testing.T) {
 	o := newOld(t, path, "old", 3)
 	send(t, o.addr(), 0, 100)
 	session, err := net.Dial("tcp4", o.tcp.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer func() { _ = session.Close() }()
 
 	n := mustConnect(t, path, "new")
 	if n.Predecessor != "old" || n.PredecessorVersion != "v1" {
 		t.Errorf("met %q %q", n.Predecessor, n.PredecessorVersion)
 	}
-	if err := n.Snapshot(t.Context()); err != nil {
-		t.Error(err)
-	}
+	must(t, n.Snapshot(t.Context()))
 	sockets := mustSockets(t, n)
 	if len(sockets) != 4 {
 		t.Fatalf("%d sockets, want 4", len(sockets))
@@ -38,9 +34,7 @@ func TestTakeOver(t *testing.T) {
 	send(t, o.addr(), 100, 200)
 	want := Claim{Agent: "new", Version: "v2", Serves: []Listen{sockets[0].Listen, sockets[3].Listen}, Link: true, Rules: "nftables"}
 	conns := packetConns(t, sockets)
-	if err := n.TakeOver(t.Context(), want); err != nil {
-		t.Error(err)
-	}
+	must(t, n.TakeOver(t.Context(), want))
 	<-o.HandedOver()
 	<-o.ended
 	claims, lost, snapshots := o.seen()
@@ -54,39 +48,27 @@ func TestTakeOver(t *testing.T) {
 		_ = u.Close()
 	}
 	_ = o.tcp.Close()
-	send(t, o.addr2(conns), 200, 300)
+	send(t, conns[0].LocalAddr().(*net.UDPAddr).AddrPort(), 200, 300)
 	if got := drain(t, conns); len(got) != 300 {
 		t.Errorf("%d of 300 datagrams came out", len(got))
 	}
 	l, err := net.FileListener(sockets[3].File)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer func() { _ = l.Close() }()
 	accepted, err := l.Accept()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	_ = accepted.Close()
 	if st := o.recorder.Stats(); !st.Given || st.To != "new" || st.Asked != 1 || st.Listening || st.Abandoned != 0 {
 		t.Errorf("stats %+v", st)
 	}
 }
 
-// addr2 is the address of sockets that another process has closed.
-func (o *old) addr2(conns []net.PacketConn) netip.AddrPort {
-	return conns[0].LocalAddr().(*net.UDPAddr).AddrPort()
-}
-
 // TestStillNonblocking shows that sending and receiving a socket leaves it as it is for the agent that reads it: a
 // reader that waits in the kernel could not be stopped.
 func TestStillNonblocking(t *testing.T) {
 	t.Parallel()
-	path := socketPath(t)
-	o := newOld(t, path, "old", 1)
-	n := mustConnect(t, path, "new")
-	conns := packetConns(t, mustSockets(t, n))
-	_ = conns
+	o, n := pair(t)
+	packetConns(t, mustSockets(t, n))
 	for _, c := range []syscall.Conn{o.udp[0], o.tcp} {
 		if err := raw(t, c).Control(func(fd uintptr) {
 			flags, err := unix.FcntlInt(fd, unix.F_GETFL, 0)

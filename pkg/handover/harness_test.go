@@ -30,21 +30,13 @@ type old struct {
 	ended    chan struct{}
 
 	mu        sync.Mutex // guards what follows
-	offer     func() ([]Offer, error)
 	claims    []Claim
 	lost      int
-	onLost    func() // nil: nothing
 	snapshots int
-	snapErr   error
 }
 
-func newOld(t *testing.T, path, name string, sockets int) *old {
-	t.Helper()
-	return newOldWith(t, path, name, sockets, func(*ServerConfig) {})
-}
-
-// newOldWith is newOld with a change to its configuration.
-func newOldWith(t *testing.T, path, name string, sockets int, change func(*ServerConfig)) *old {
+// newOld starts an agent that hands over. A change is to its server's configuration.
+func newOld(t *testing.T, path, name string, sockets int, changes ...func(*ServerConfig)) *old {
 	t.Helper()
 	o := &old{path: path, ended: make(chan struct{})}
 	o.open(t, sockets)
@@ -54,12 +46,13 @@ func newOldWith(t *testing.T, path, name string, sockets int, change func(*Serve
 			o.mu.Lock()
 			defer o.mu.Unlock()
 			o.snapshots++
-			return o.snapErr
+			return nil
 		},
-		Offers: func() ([]Offer, error) {
-			o.mu.Lock()
-			defer o.mu.Unlock()
-			return o.offer()
+		Offers: func() (list []Offer, _ error) {
+			for _, u := range o.udp {
+				list = append(list, Offer{Listen{KindUDP, o.addr()}, raw(t, u)})
+			}
+			return append(list, Offer{Listen{KindTCP, o.tcp.Addr().(*net.TCPAddr).AddrPort()}, raw(t, o.tcp)}), nil
 		},
 		Release: func(_ context.Context, c Claim) {
 			o.mu.Lock()
@@ -68,15 +61,13 @@ func newOldWith(t *testing.T, path, name string, sockets int, change func(*Serve
 		},
 		SuccessorLost: func(context.Context) {
 			o.mu.Lock()
+			defer o.mu.Unlock()
 			o.lost++
-			do := o.onLost
-			o.mu.Unlock()
-			if do != nil {
-				do()
-			}
 		},
 	}
-	change(&cfg)
+	for _, change := range changes {
+		change(&cfg)
+	}
 	var err error
 	if o.Server, err = NewServer(cfg); err != nil {
 		t.Fatal(err)
@@ -98,43 +89,22 @@ func newOldWith(t *testing.T, path, name string, sockets int, change func(*Serve
 // open opens UDP sockets that share a port, and a TCP listener.
 func (o *old) open(t *testing.T, sockets int) {
 	t.Helper()
-	lc := net.ListenConfig{Control: func(_, _ string, raw syscall.RawConn) error {
-		var err error
-		if e := raw.Control(func(fd uintptr) { err = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_REUSEPORT, 1) }); e != nil {
-			return e
-		}
-		return err
+	lc := net.ListenConfig{Control: func(_, _ string, raw syscall.RawConn) (err error) {
+		e := raw.Control(func(fd uintptr) { err = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_REUSEPORT, 1) })
+		return errors.Join(e, err)
 	}}
 	addr := "127.0.0.1:0"
 	for range sockets {
 		conn, err := lc.ListenPacket(t.Context(), "udp4", addr)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		t.Cleanup(func() { _ = conn.Close() })
 		addr = conn.LocalAddr().String()
 		o.udp = append(o.udp, conn.(*net.UDPConn))
 	}
 	listener, err := lc.Listen(t.Context(), "tcp4", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { _ = listener.Close() })
 	o.tcp = listener.(*net.TCPListener)
-	o.offer = func() ([]Offer, error) {
-		var list []Offer
-		for _, u := range o.udp {
-			list = append(list, Offer{Listen{KindUDP, o.addr()}, raw(t, u)})
-		}
-		return append(list, Offer{Listen{KindTCP, o.tcp.Addr().(*net.TCPAddr).AddrPort()}, raw(t, o.tcp)}), nil
-	}
-}
-
-// offers changes what o offers.
-func (o *old) offers(offer func() ([]Offer, error)) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	o.offer = offer
 }
 
 func (o *old) addr() netip.AddrPort { return o.udp[0].LocalAddr().(*net.UDPAddr).AddrPort() }
@@ -148,9 +118,7 @@ func (o *old) seen() (claims []Claim, lost, snapshots int) {
 func raw(t *testing.T, c syscall.Conn) syscall.RawConn {
 	t.Helper()
 	r, err := c.SyscallConn()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return r
 }
 
@@ -166,18 +134,28 @@ func connect(t *testing.T, path, name string) (*Client, error) {
 func mustConnect(t *testing.T, path, name string) *Client {
 	t.Helper()
 	client, err := connect(t, path, name)
+	must(t, err)
+	return client
+}
+
+// pair is an agent that hands over and one that is connected to it.
+func pair(t *testing.T, changes ...func(*ServerConfig)) (*old, *Client) {
+	t.Helper()
+	o := newOld(t, socketPath(t), "old", 1, changes...)
+	return o, mustConnect(t, o.path, "new")
+}
+
+func must(t *testing.T, err error) {
+	t.Helper()
 	if err != nil {
 		t.Fatal(err)
 	}
-	return client
 }
 
 func mustSockets(t *testing.T, n *Client) []Socket {
 	t.Helper()
 	sockets, err := n.Sockets(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { Discard(sockets) })
 	return sockets
 }
@@ -194,9 +172,7 @@ func eventually(t *testing.T, what string, condition func() bool) {
 func socketPath(t *testing.T) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "handover") //nolint:usetesting // t.TempDir is too long for a socket
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
 	return filepath.Join(dir, "h.sock")
 }
@@ -206,9 +182,7 @@ func send(t *testing.T, to netip.AddrPort, from, until int) {
 	t.Helper()
 	for i := from; i < until; i++ {
 		conn, err := net.DialUDP("udp4", nil, net.UDPAddrFromAddrPort(to)) // another socket of the group each
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if _, err := fmt.Fprint(conn, i); err != nil {
 			t.Fatal(err)
 		}
@@ -246,9 +220,7 @@ func packetConns(t *testing.T, sockets []Socket) (conns []net.PacketConn) {
 			continue
 		}
 		c, err := net.FilePacketConn(s.File)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		t.Cleanup(func() { _ = c.Close() })
 		conns = append(conns, c)
 	}

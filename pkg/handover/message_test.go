@@ -77,9 +77,7 @@ func FuzzDecode(f *testing.F) {
 		if errors.Is(err, errTooLong) {
 			return
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if _, err := decode(again); err != nil {
 			t.Fatalf("what was read cannot be read again: %v", err)
 		}
