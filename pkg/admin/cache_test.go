@@ -129,17 +129,6 @@ func TestFlushTakesNoBody(t *testing.T) {
 	}
 }
 
-// TestWithoutCache shows that there are no such pages where there is no cache to show.
-func TestWithoutCache(t *testing.T) {
-	t.Parallel()
-	h := server(t, nil).Handler()
-	for _, r := range []*http.Request{get("/cache/get?name=a"), get("/cache/top"), post("/cache/flush?all=1")} {
-		if got := ask(h, r); got.Code != http.StatusNotFound {
-			t.Errorf("%s: %d, want 404", r.URL, got.Code)
-		}
-	}
-}
-
 // TestLocalPages sends requests for the pages of the cache and profiles as clients on the node and elsewhere, and as a
 // browser that another site directs here.
 func TestLocalPages(t *testing.T) {

@@ -3,7 +3,6 @@
 package admin_test
 
 import (
-	"errors"
 	"io"
 	"net"
 	"net/http"
@@ -215,37 +214,4 @@ func TestCachePagesWaitInTurn(t *testing.T) {
 			t.Errorf("%d walks, want 1", walks)
 		}
 	})
-}
-
-func TestChecks(t *testing.T) {
-	t.Parallel()
-	down := func() []admin.Check {
-		return []admin.Check{{Label: "cluster"}, {Label: "outside", Err: errors.New("SERVFAIL\nfrom\x1b upstream")}}
-	}
-	up := func() []admin.Check { return down()[:1] }
-	none := func() []admin.Check { return nil }
-	const text = "text/plain; charset=utf-8"
-	for _, tc := range []struct {
-		name   string
-		checks func() []admin.Check
-		path   string
-		want   reply
-	}{
-		{"one that is well", down, "/healthcheck/cluster", reply{200, text, "ok\n"}},
-		{"one that is not", down, "/healthcheck/outside", reply{503, text, "SERVFAIL\nfrom\ufffd upstream\n"}},
-		{"one that is not known", down, "/healthcheck/other", reply{404, text, "no probe has this label; see /healthcheck/\n"}},
-		{"all", down, "/healthcheck/", reply{503, text, "cluster: ok\noutside: SERVFAIL from\ufffd upstream\n"}},
-		{"all well", up, "/healthcheck/", reply{200, text, "cluster: ok\n"}},
-		{"none configured", none, "/healthcheck/", reply{200, text, ""}},
-		{"below one", down, "/healthcheck/cluster/x", reply{404, text, "404 page not found\n"}},
-		{"no such pages", nil, "/healthcheck/", reply{404, text, "404 page not found\n"}},
-	} {
-		t.Run(tc.name, func(t *testing.T) {
-			t.Parallel()
-			h := server(t, func(c *admin.Config) { c.Checks = tc.checks }).Handler()
-			if got := ask(h, get(tc.path)); got != tc.want {
-				t.Errorf("got %+v, want %+v", got, tc.want)
-			}
-		})
-	}
 }

@@ -36,15 +36,11 @@ func TestFreeBind(t *testing.T) {
 			bits := addr.Addr().BitLen()
 			held := &netlink.Addr{IPNet: &net.IPNet{IP: addr.Addr().AsSlice(), Mask: net.CIDRMask(bits, bits)}, Flags: unix.IFA_F_NODAD}
 			for range 2 {
-				if err := netlink.AddrAdd(lo, held); err != nil {
-					t.Fatal(err)
-				}
+				must(t, netlink.AddrAdd(lo, held))
 				if got := getReady(t, addr); got != http.StatusOK {
 					t.Errorf("/readyz: %d, want 200", got)
 				}
-				if err := netlink.AddrDel(lo, held); err != nil {
-					t.Fatal(err)
-				}
+				must(t, netlink.AddrDel(lo, held))
 			}
 			stop()
 		})
@@ -59,16 +55,10 @@ func enterNamespace(t *testing.T) netlink.Link {
 		t.Skip("a network of its own needs root")
 	}
 	runtime.LockOSThread()
-	if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
-		t.Fatal(err)
-	}
+	must(t, unix.Unshare(unix.CLONE_NEWNET))
 	lo, err := netlink.LinkByName("lo")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := netlink.LinkSetUp(lo); err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
+	must(t, netlink.LinkSetUp(lo))
 	return lo
 }
 
@@ -84,18 +74,14 @@ func getReady(t *testing.T, addr netip.AddrPort) int {
 			break
 		}
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer func() { _ = c.Close() }()
 	_ = c.SetDeadline(time.Now().Add(10 * time.Second))
 	if _, err := c.Write([]byte("GET /readyz HTTP/1.0\r\n\r\n")); err != nil {
 		t.Fatal(err)
 	}
 	r, err := http.ReadResponse(bufio.NewReader(c), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	_ = r.Body.Close()
 	return r.StatusCode
 }

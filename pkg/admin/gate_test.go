@@ -48,17 +48,11 @@ func TestHandOver(t *testing.T) {
 	t.Parallel()
 	firstSocket, secondSocket := socketPath(t), socketPath(t)
 	first := notReady(t, netip.MustParseAddrPort("127.0.0.1:0"), firstSocket, name("first"))
-	if err := first.Listen(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must(t, first.Listen(t.Context()))
 	stopFirst := run(t, first)
 	second := notReady(t, first.Addr(), secondSocket, name("second"))
-	if err := second.Adopt(descriptor(t, first)); err != nil {
-		t.Fatal(err)
-	}
-	if err := second.Listen(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must(t, second.Adopt(descriptor(t, first)))
+	must(t, second.Listen(t.Context()))
 	stopSecond := run(t, second)
 
 	expect := func(get func() string, want, when string) {
@@ -85,9 +79,7 @@ func TestHandOver(t *testing.T) {
 	kept := &http.Client{Transport: new(http.Transport)} // one that keeps its connection
 	overKept := func() string {
 		r, err := kept.Get("http://" + first.Addr().String() + "/readyz")
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		defer func() { _ = r.Body.Close() }()
 		body, _ := io.ReadAll(r.Body)
 		return string(body)
@@ -110,14 +102,10 @@ func TestHandOver(t *testing.T) {
 func TestAdoptUnopened(t *testing.T) {
 	t.Parallel()
 	first := notReady(t, netip.MustParseAddrPort("127.0.0.1:0"), "", name("first"))
-	if err := first.Listen(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must(t, first.Listen(t.Context()))
 	stopFirst := run(t, first)
 	second := notReady(t, first.Addr(), "", name("second"))
-	if err := second.Adopt(descriptor(t, first)); err != nil {
-		t.Fatal(err)
-	}
+	must(t, second.Adopt(descriptor(t, first)))
 	stopSecond := run(t, second)
 	time.Sleep(10 * time.Millisecond)
 	stopSecond()
@@ -126,9 +114,7 @@ func TestAdoptUnopened(t *testing.T) {
 	}
 	stopFirst()
 	pipe, _, err := os.Pipe()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if err := second.Adopt(pipe); err == nil {
 		t.Error("a pipe was adopted")
 	}

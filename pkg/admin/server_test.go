@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"net/netip"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 
@@ -22,22 +23,19 @@ func run(t *testing.T, s *admin.Server) (stop func()) {
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- s.Run(ctx) }()
-	return func() {
-		t.Helper()
+	return sync.OnceFunc(func() {
 		cancel()
 		if err := <-ended; err != nil {
 			t.Errorf("Run ended with %v, want nil", err)
 		}
-	}
+	})
 }
 
 // listening is a server whose sockets are open.
 func listening(t *testing.T, change func(*admin.Config)) *admin.Server {
 	t.Helper()
 	s := server(t, change)
-	if err := s.Listen(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must(t, s.Listen(t.Context()))
 	return s
 }
 
@@ -46,14 +44,10 @@ func fetch(t *testing.T, s *admin.Server, path string) (int, string) {
 	t.Helper()
 	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
 	r, err := client.Get("http://" + s.Addr().String() + path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer func() { _ = r.Body.Close() }()
 	body, err := io.ReadAll(r.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return r.StatusCode, string(body)
 }
 
@@ -67,9 +61,7 @@ func TestServe(t *testing.T) {
 			if errors.Is(err, syscall.EAFNOSUPPORT) || errors.Is(err, syscall.EADDRNOTAVAIL) {
 				t.Skipf("this machine lacks the IP family: %v", err)
 			}
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			if s.Addr().Port() == 0 {
 				t.Errorf("address %s, want the port that the kernel chose", s.Addr())
 			}
@@ -102,9 +94,7 @@ func TestTwoListen(t *testing.T) {
 func TestListenError(t *testing.T) {
 	t.Parallel()
 	taken, err := net.Listen("tcp4", "127.0.0.1:0") // without SO_REUSEPORT
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer func() { _ = taken.Close() }()
 	addr := taken.Addr().(*net.TCPAddr).AddrPort()
 	s := server(t, func(c *admin.Config) { c.Addr = addr })

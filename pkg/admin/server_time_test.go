@@ -4,7 +4,6 @@ package admin_test
 
 import (
 	"bufio"
-	"context"
 	"io"
 	"net"
 	"net/http"
@@ -19,7 +18,11 @@ import (
 )
 
 // pipes is a listener in memory, so that time can be virtual.
-type pipes struct{ *servertest.Listener }
+type pipes struct {
+	*servertest.Listener
+
+	stop func() // ends the server
+}
 
 func (p *pipes) dial(t *testing.T) net.Conn {
 	t.Helper()
@@ -29,9 +32,7 @@ func (p *pipes) dial(t *testing.T) net.Conn {
 func (p *pipes) dialFrom(t *testing.T, client string) net.Conn {
 	t.Helper()
 	near, err := p.Dial(netip.AddrPortFrom(netip.MustParseAddr(client), 40000))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { _ = near.Close() })
 	return near
 }
@@ -67,11 +68,11 @@ func closedAfter(t *testing.T, c net.Conn) time.Duration {
 func serve(t *testing.T, change func(*admin.Config), test func(t *testing.T, s *admin.Server, l *pipes)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		s, l := server(t, change), &pipes{servertest.NewListener()}
+		s, l := server(t, change), &pipes{Listener: servertest.NewListener()}
 		s.Use(l)
-		stop := run(t, s)
+		l.stop = run(t, s)
 		test(t, s, l)
-		stop()
+		l.stop()
 	})
 }
 
@@ -150,16 +151,11 @@ func TestRunWaitsForRequests(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
-			synctest.Test(t, func(t *testing.T) {
-				s := server(t, func(c *admin.Config) {
-					c.Ready = func() error {
-						time.Sleep(tc.takes)
-						return nil
-					}
-				})
-				l := &pipes{servertest.NewListener()}
-				s.Use(l)
-				stop := run(t, s)
+			slow := func(c *admin.Config) {
+				c.Ready = func() error { time.Sleep(tc.takes); return nil }
+			}
+			serve(t, slow, func(t *testing.T, _ *admin.Server, l *pipes) {
+				t.Helper()
 				c := l.dial(t)
 				request(t, c, "/readyz")
 				synctest.Wait()
@@ -169,7 +165,7 @@ func TestRunWaitsForRequests(t *testing.T) {
 					got <- code
 				}()
 				start := time.Now()
-				stop()
+				l.stop()
 				if took := time.Since(start); took > admin.DrainTimeout {
 					t.Errorf("stopped after %s, want %s at most", took, admin.DrainTimeout)
 				}
@@ -187,20 +183,16 @@ func TestRunWaitsForRequests(t *testing.T) {
 // ends, as the profiles of net/http/pprof do, which send what they have by then.
 func TestStopEndsLongRequests(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s := server(t, func(c *admin.Config) {
-			c.Metrics = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-				<-r.Context().Done()
-				_, _ = io.WriteString(w, "so far")
-			})
+	long := func(c *admin.Config) {
+		c.Metrics = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			<-r.Context().Done()
+			_, _ = io.WriteString(w, "so far")
 		})
-		l := &pipes{servertest.NewListener()}
-		s.Use(l)
-		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
-		defer cancel()
-		ended := make(chan error, 1)
-		go func() { ended <- s.Run(ctx) }()
+	}
+	serve(t, long, func(t *testing.T, _ *admin.Server, l *pipes) {
+		t.Helper()
 		c := l.dial(t)
+		time.AfterFunc(10*time.Second, l.stop)
 		start := time.Now()
 		request(t, c, "/metrics")
 		if code, body, err := response(c); err != nil || code != 200 || string(body) != "so far" {
@@ -208,9 +200,6 @@ func TestStopEndsLongRequests(t *testing.T) {
 		}
 		if got := time.Since(start); got != 10*time.Second {
 			t.Errorf("it took %s, want the 10s until the stop", got)
-		}
-		if err := <-ended; err != nil {
-			t.Error(err)
 		}
 	})
 }

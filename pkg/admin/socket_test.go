@@ -22,9 +22,7 @@ import (
 func socketPath(t *testing.T) string {
 	t.Helper()
 	folder, err := os.MkdirTemp("", "admin") //nolint:usetesting // a socket's path has to be short
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { _ = os.RemoveAll(folder) })
 	return filepath.Join(folder, "s")
 }
@@ -48,9 +46,7 @@ func over(t *testing.T, path, method, page string) (int, string, error) {
 		},
 	}}
 	r, err := http.NewRequestWithContext(t.Context(), method, "http://whatever"+page, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	got, err := client.Do(r)
 	if err != nil {
 		return 0, "", err
@@ -110,9 +106,7 @@ func TestSocketTaken(t *testing.T) {
 	path := socketPath(t)
 	run(t, listening(t, onSocket(path)))
 	file := socketPath(t)
-	if err := os.WriteFile(file, []byte("precious"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(file, []byte("precious"), 0o600))
 	for path, want := range map[string]error{path: admin.ErrSocketTaken, file: admin.ErrNoSocket} {
 		err := server(t, onSocket(path)).Listen(t.Context())
 		if !errors.Is(err, want) || !strings.HasPrefix(err.Error(), "listening on unix socket "+path+": ") {

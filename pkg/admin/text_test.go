@@ -20,14 +20,10 @@ var update = flag.Bool("update", false, "rewrite the golden files")
 func golden(t *testing.T, name, got string) {
 	t.Helper()
 	if *update {
-		if err := os.WriteFile(name, []byte(got), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.WriteFile(name, []byte(got), 0o644))
 	}
 	want, err := os.ReadFile(name)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if diff := cmp.Diff(string(want), got); diff != "" {
 		t.Errorf("%s, rewritten with -update (-want +got):\n%s", name, diff)
 	}
@@ -44,13 +40,9 @@ func TestText(t *testing.T) {
 		t.Run(filepath.Base(name), func(t *testing.T) {
 			t.Parallel()
 			data, err := os.ReadFile(name)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			got, err := admin.RenderText(data)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			golden(t, strings.TrimSuffix(name, ".json")+".txt", string(got))
 		})
 	}
@@ -100,14 +92,10 @@ func TestTextOfBrokenJSON(t *testing.T) {
 func TestDocumentation(t *testing.T) {
 	t.Parallel()
 	doc, err := os.ReadFile("../../docs/status.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for _, name := range []string{"testdata/status.json", "testdata/status.txt"} {
 		example, err := os.ReadFile(name)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if !strings.Contains(string(doc), "\n"+string(example)+"```\n") {
 			t.Errorf("docs/status.md does not show %s as it is:\n%s", name, example)
 		}
