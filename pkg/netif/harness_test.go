@@ -40,6 +40,7 @@ type node interface {
 // A harness runs a test on a fake node in virtual time, or in a network namespace of
 // the real kernel.
 type harness struct {
+	*testing.T
 	node
 	opener func() (kernel, error)
 	enter  func() // moves the calling goroutine's thread into the node's namespace
@@ -48,22 +49,23 @@ type harness struct {
 }
 
 // onFakeAndKernel runs the same test on the fake and on the real kernel.
-func onFakeAndKernel(t *testing.T, test func(*testing.T, *harness)) {
+func onFakeAndKernel(t *testing.T, test func(*harness)) {
 	t.Helper()
 	t.Run("fake", func(t *testing.T) {
 		t.Parallel()
-		synctest.Test(t, func(t *testing.T) { test(t, newFakeHarness(newFake())) })
+		synctest.Test(t, func(t *testing.T) { test(newFakeHarness(t, newFake())) })
 	})
 	for _, kind := range []Kind{Dummy, Bridge} {
 		t.Run("kernel with "+string(kind), func(t *testing.T) {
 			t.Parallel()
-			test(t, newKernelHarness(t, kind))
+			test(newKernelHarness(t, kind))
 		})
 	}
 }
 
-func newFakeHarness(f *fakeKernel) *harness {
-	return &harness{node: f, opener: f.open, enter: func() {}, kind: Dummy, logs: &logBuffer{}}
+func newFakeHarness(t *testing.T, f *fakeKernel) *harness {
+	t.Helper()
+	return &harness{T: t, node: f, opener: f.open, enter: func() {}, kind: Dummy, logs: &logBuffer{}}
 }
 
 // config returns the configuration of an agent with links of the harness's kind.
@@ -74,56 +76,54 @@ func (g *harness) config(owner string) Config {
 	}
 }
 
-func (g *harness) link(t *testing.T, c Config) *Link {
-	t.Helper()
+func (g *harness) link(c Config) *Link {
+	g.Helper()
 	l, err := New(c)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(g, err)
 	l.open = g.opener
 	return l
 }
 
 // setup creates a Link and calls Setup, which has to succeed.
-func (g *harness) setup(t *testing.T, c Config) *Link {
-	t.Helper()
-	l := g.link(t, c)
-	if err := l.Setup(t.Context()); err != nil {
-		t.Fatalf("setup of %s: %v", c.Owner, err)
+func (g *harness) setup(c Config) *Link {
+	g.Helper()
+	l := g.link(c)
+	if err := l.Setup(g.Context()); err != nil {
+		g.Fatalf("setup of %s: %v", c.Owner, err)
 	}
 	return l
 }
 
 // run starts Run. The test waits for it in a cleanup.
-func (g *harness) run(t *testing.T, l *Link) (stop func()) {
-	t.Helper()
-	ctx, cancel := context.WithCancel(t.Context())
+func (g *harness) run(l *Link) (stop func()) {
+	g.Helper()
+	ctx, cancel := context.WithCancel(g.Context())
 	var running sync.WaitGroup
 	running.Go(func() {
 		g.enter()
 		if err := l.Run(ctx); err != nil {
-			t.Errorf("run: %v", err)
+			g.Errorf("run: %v", err)
 		}
 	})
 	stop = func() {
 		cancel()
 		running.Wait()
 	}
-	t.Cleanup(stop)
+	g.Cleanup(stop)
 	return stop
 }
 
-func (g *harness) device(t *testing.T, name string) device {
-	t.Helper()
+func (g *harness) device(name string) device {
+	g.Helper()
 	dev, err := g.node.link(name)
 	if err != nil {
-		t.Fatalf("link %s: %v", name, err)
+		g.Fatalf("link %s: %v", name, err)
 	}
 	return dev
 }
 
-func (g *harness) has(t *testing.T, name string, p netip.Prefix) bool {
-	t.Helper()
+func (g *harness) has(name string, p netip.Prefix) bool {
+	g.Helper()
 	dev, err := g.node.link(name)
 	if err != nil {
 		return false
@@ -135,39 +135,37 @@ func (g *harness) has(t *testing.T, name string, p netip.Prefix) bool {
 }
 
 // complete reports whether a link has all addresses and is up.
-func (g *harness) complete(t *testing.T, name string) bool {
-	t.Helper()
+func (g *harness) complete(name string) bool {
+	g.Helper()
 	dev, err := g.node.link(name)
-	return err == nil && dev.up && g.has(t, name, host(ip4)) && g.has(t, name, host(ip6))
+	return err == nil && dev.up && g.has(name, host(ip4)) && g.has(name, host(ip6))
 }
 
 // snapshot dumps the node once it no longer changes.
-func (g *harness) snapshot(t *testing.T) string {
-	t.Helper()
+func (g *harness) snapshot() string {
+	g.Helper()
 	for last, start := "", time.Now(); ; time.Sleep(20 * time.Millisecond) {
 		now, err := g.dump()
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(g, err)
 		if now == last {
 			return now
 		}
 		if time.Since(start) > waitLimit {
-			t.Fatalf("the node keeps changing:\n%s", diff(last, now))
+			g.Fatalf("the node keeps changing:\n%s", diff(last, now))
 		}
 		last = now
 	}
 }
 
 // unchanged fails the test unless the node returns to the state before.
-func (g *harness) unchanged(t *testing.T, when, before string) {
-	t.Helper()
+func (g *harness) unchanged(when, before string) {
+	g.Helper()
 	now, err := g.dump()
 	if err == nil && now != before {
-		now = g.snapshot(t)
+		now = g.snapshot()
 	}
 	if d := diff(before, now); d != "" || err != nil {
-		t.Fatalf("node after %s: %v (-before +after):\n%s", when, err, d)
+		g.Fatalf("node after %s: %v (-before +after):\n%s", when, err, d)
 	}
 }
 
@@ -179,7 +177,7 @@ func diff(want, got any) string {
 }
 
 // must fails the test if a change by another program fails.
-func must(t *testing.T, err error) {
+func must(t testing.TB, err error) {
 	t.Helper()
 	if err != nil {
 		t.Fatal(err)
@@ -187,7 +185,7 @@ func must(t *testing.T, err error) {
 }
 
 // waitFor waits until a condition is true and returns the time that took.
-func waitFor(t *testing.T, limit time.Duration, what string, condition func() bool) time.Duration {
+func waitFor(t testing.TB, limit time.Duration, what string, condition func() bool) time.Duration {
 	t.Helper()
 	for start := time.Now(); ; time.Sleep(time.Millisecond) {
 		if condition() {

@@ -78,12 +78,12 @@ func TestRealUnrelatedEventsIgnored(t *testing.T) {
 		}
 	}
 	must(t, g.createOther("cali1", "bridge"))
-	must(t, g.setUp(g.device(t, "cali1").index))
-	must(t, g.addPrefix(g.device(t, "cali1").index, netip.MustParsePrefix("10.1.2.3/32"), 0, false))
+	must(t, g.setUp(g.device("cali1").index))
+	must(t, g.addPrefix(g.device("cali1").index, netip.MustParsePrefix("10.1.2.3/32"), 0, false))
 	quiet("another link")
-	must(t, g.addPrefix(g.device(t, "cali1").index, host(ip6), 0, false))
+	must(t, g.addPrefix(g.device("cali1").index, host(ip6), 0, false))
 	loud("the address on another link")
-	must(t, g.deleteLink(g.device(t, linkName).index))
+	must(t, g.deleteLink(g.device(linkName).index))
 	loud("the link removed")
 	stop()
 	select {
@@ -103,8 +103,8 @@ func TestRealUnrelatedEventsIgnored(t *testing.T) {
 func TestRealRepairRateIsBounded(t *testing.T) {
 	t.Parallel()
 	g := newKernelHarness(t, Bridge)
-	l := g.setup(t, g.config("one"))
-	dev := g.device(t, linkName)
+	l := g.setup(g.config("one"))
+	dev := g.device(linkName)
 	next, stop, err := g.events("none", addrs[:1])
 	must(t, err)
 	taken := make(chan int)
@@ -118,7 +118,7 @@ func TestRealRepairRateIsBounded(t *testing.T) {
 		}
 		taken <- n
 	}()
-	g.run(t, l)
+	g.run(l)
 	must(t, g.removeAddress(dev.index, host(ip4)))
 	waitFor(t, 2*waitLimit, "contested", func() bool { return l.Stats().Contested })
 	before, begin := l.Stats().Repairs, time.Now()
@@ -129,14 +129,14 @@ func TestRealRepairRateIsBounded(t *testing.T) {
 	if after-before > 4+uint64(took/repairInterval) {
 		t.Errorf("%d repairs in %s", after-before, took)
 	}
-	waitFor(t, 2*waitLimit, "held", func() bool { return g.complete(t, linkName) })
+	waitFor(t, 2*waitLimit, "held", func() bool { return g.complete(linkName) })
 }
 
 func TestRealMissingCapability(t *testing.T) {
 	t.Parallel()
 	g := newKernelHarness(t, Bridge)
 	must(t, g.createOther("eth0", "bridge"))
-	before := g.snapshot(t)
+	before := g.snapshot()
 	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
 	var caps [2]unix.CapUserData
 	must(t, unix.Capget(&header, &caps[0]))
@@ -145,12 +145,12 @@ func TestRealMissingCapability(t *testing.T) {
 	for _, kind := range []Kind{Auto, Bridge, Loopback} {
 		config := g.config("one")
 		config.Kind = kind
-		err := g.link(t, config).Setup(t.Context())
+		err := g.link(config).Setup(t.Context())
 		if !errors.Is(err, ErrNotPermitted) || !strings.Contains(err.Error(), "NET_ADMIN") {
 			t.Errorf("setup of %s: %v", kind, err)
 		}
 	}
-	g.unchanged(t, "setups", before)
+	g.unchanged("setups", before)
 }
 
 func TestRealAutoReportsKind(t *testing.T) {
@@ -158,9 +158,9 @@ func TestRealAutoReportsKind(t *testing.T) {
 	g := newKernelHarness(t, Bridge)
 	config := g.config("one")
 	config.Kind = Auto
-	s := g.setup(t, config).Stats()
+	s := g.setup(config).Stats()
 	t.Logf("kind %s; %s", s.Kind, s.Reason)
-	if dev := g.device(t, linkName); dev.kind != s.Kind || (s.Kind == "dummy") != (s.Reason == "") {
+	if dev := g.device(linkName); dev.kind != s.Kind || (s.Kind == "dummy") != (s.Reason == "") {
 		t.Errorf("stats %+v, link %+v", s, dev)
 	}
 }
@@ -169,8 +169,8 @@ func TestRealAutoReportsKind(t *testing.T) {
 func TestRealLinkAddsNothingElse(t *testing.T) {
 	t.Parallel()
 	g := newKernelHarness(t, Bridge)
-	g.setup(t, g.config("one"))
-	dump := g.snapshot(t)
+	g.setup(g.config("one"))
+	dump := g.snapshot()
 	if strings.Contains(dump, "fe80::") || strings.Contains(dump, "Dst: fd00:53::a/128 Src: <nil> Gw: <nil> Flags: [] Table: 254") {
 		t.Errorf("after setup:\n%s", dump)
 	}
@@ -184,24 +184,24 @@ func TestRealAlternativeNameIsForeign(t *testing.T) {
 	eth0, err := links.LinkByName("eth0")
 	must(t, err)
 	must(t, links.LinkAddAltName(eth0, linkName))
-	before := g.snapshot(t)
-	err = g.link(t, g.config("one")).Setup(t.Context())
+	before := g.snapshot()
+	err = g.link(g.config("one")).Setup(t.Context())
 	if want := "it is an alternative name of link eth0"; !errors.Is(err, ErrForeign) || !strings.Contains(err.Error(), want) {
 		t.Errorf("setup: %v, want %q", err, want)
 	}
-	g.unchanged(t, "setup", before)
+	g.unchanged("setup", before)
 }
 
 func TestCleanupOfThisNamespace(t *testing.T) {
 	t.Parallel()
 	g := newKernelHarness(t, Bridge)
-	before := g.snapshot(t)
-	g.setup(t, g.config("dead"))
+	before := g.snapshot()
+	g.setup(g.config("dead"))
 	removed, err := Cleanup(t.Context(), linkName, addrs)
 	if want := "[link nodelocaldns]"; err != nil || fmt.Sprint(removed) != want {
 		t.Errorf("removed %s, %v; want %s", removed, err, want)
 	}
-	g.unchanged(t, "cleanup", before)
+	g.unchanged("cleanup", before)
 }
 
 func FuzzParseAddress(f *testing.F) {

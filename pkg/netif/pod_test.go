@@ -34,16 +34,16 @@ func TestPodQueryRightAfterSetup(t *testing.T) {
 			}
 			config := g.config("one")
 			config.Kind = kind
-			l := g.setup(t, config)
+			l := g.setup(config)
 			for _, a := range addrs {
 				t.Logf("%s answered %s after setup", a, waitFor(t, waitLimit, a.String(), func() bool { return ask(a) == nil }))
 			}
 			if kind == Loopback {
 				return
 			}
-			g.run(t, l)
+			g.run(l)
 			time.Sleep(50 * time.Millisecond)
-			must(t, g.setDown(g.device(t, linkName).index))
+			must(t, g.setDown(g.device(linkName).index))
 			for _, a := range addrs {
 				t.Logf("%s answered %s after the link was set down", a, waitFor(t, waitLimit, a.String(), func() bool { return ask(a) == nil }))
 			}
@@ -57,15 +57,15 @@ func TestBridgeWithoutCarrierAnswers(t *testing.T) {
 	g := newKernelHarness(t, Bridge)
 	ask := withPod(t, g)
 	must(t, g.createOther(linkName, "bridge"))
-	bridge := g.device(t, linkName)
+	bridge := g.device(linkName)
 	must(t, g.createOther("port", "veth"))
-	must(t, g.enslave(g.device(t, "port").index, bridge.index))
+	must(t, g.enslave(g.device("port").index, bridge.index))
 	must(t, g.setUp(bridge.index))
-	must(t, g.deleteLink(g.device(t, "port").index))
+	must(t, g.deleteLink(g.device("port").index))
 	for _, a := range addrs {
 		echo(t, a)
 	}
-	g.setup(t, g.config("one"))
+	g.setup(g.config("one"))
 	for _, a := range addrs {
 		waitFor(t, waitLimit, a.String(), func() bool { return ask(a) == nil })
 	}

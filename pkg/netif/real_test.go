@@ -39,7 +39,7 @@ func newKernelHarness(t *testing.T, kind Kind) *harness {
 	must(t, err)
 	must(t, k.deleteLink(probe.index))
 	return &harness{
-		node: &realNode{netlinkKernel: k.(*netlinkKernel)}, opener: openKernel, enter: func() { enter(t, space) },
+		T: t, node: &realNode{netlinkKernel: k.(*netlinkKernel)}, opener: openKernel, enter: func() { enter(t, space) },
 		kind: kind, logs: &logBuffer{},
 	}
 }

@@ -13,9 +13,9 @@ import (
 )
 
 // inVirtualTime runs a test on a fake node in virtual time.
-func inVirtualTime(t *testing.T, f *fakeKernel, test func(*testing.T, *harness, *fakeKernel)) {
+func inVirtualTime(t *testing.T, f *fakeKernel, test func(*harness, *fakeKernel)) {
 	t.Helper()
-	synctest.Test(t, func(t *testing.T) { test(t, newFakeHarness(f), f) })
+	synctest.Test(t, func(t *testing.T) { test(newFakeHarness(t, f), f) })
 }
 
 func TestAutoUsesFirstSupportedKind(t *testing.T) {
@@ -33,17 +33,16 @@ func TestAutoUsesFirstSupportedKind(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
-			inVirtualTime(t, newFake(c.lacks...), func(t *testing.T, g *harness, _ *fakeKernel) {
-				t.Helper()
+			inVirtualTime(t, newFake(c.lacks...), func(g *harness, _ *fakeKernel) {
 				config := g.config("one")
 				config.Kind = Auto
-				l := g.setup(t, config)
+				l := g.setup(config)
 				want := Stats{Kind: c.kind, Reason: c.reason, Held: addrs, Duplicates: map[netip.Addr]string{}}
 				if d := diff(want, l.Stats()); d != "" {
-					t.Errorf("stats (-want +got):\n%s", d)
+					g.Errorf("stats (-want +got):\n%s", d)
 				}
 				if g.logs.count("kind="+string(c.kind)) != 1 {
-					t.Errorf("log does not name the kind")
+					g.Errorf("log does not name the kind")
 				}
 			})
 		})
@@ -52,87 +51,82 @@ func TestAutoUsesFirstSupportedKind(t *testing.T) {
 
 func TestUnsupportedKind(t *testing.T) {
 	t.Parallel()
-	inVirtualTime(t, newFake(Dummy), func(t *testing.T, g *harness, _ *fakeKernel) {
-		t.Helper()
-		err := g.link(t, g.config("one")).Setup(t.Context())
+	inVirtualTime(t, newFake(Dummy), func(g *harness, _ *fakeKernel) {
+		err := g.link(g.config("one")).Setup(g.Context())
 		if want := "creating dummy nodelocaldns: this kernel does not support it"; !errors.Is(err, ErrUnsupported) || err.Error() != want {
-			t.Errorf("setup: %v, want %q", err, want)
+			g.Errorf("setup: %v, want %q", err, want)
 		}
 	})
 }
 
 func TestWithoutNetAdmin(t *testing.T) {
 	t.Parallel()
-	inVirtualTime(t, newFake(), func(t *testing.T, g *harness, f *fakeKernel) {
-		t.Helper()
+	inVirtualTime(t, newFake(), func(g *harness, f *fakeKernel) {
 		config := g.config("one")
 		config.Kind = Auto
 		f.set(func() { f.noCapability = true })
-		l := g.link(t, config)
-		err := l.Setup(t.Context())
+		l := g.link(config)
+		err := l.Setup(g.Context())
 		if !errors.Is(err, ErrNotPermitted) || !strings.Contains(err.Error(), "NET_ADMIN") {
-			t.Errorf("setup without a link: %v", err)
+			g.Errorf("setup without a link: %v", err)
 		}
 
 		// A link that another program maintains works, and stays that program's.
 		f.set(func() { f.noCapability = false })
-		g.setup(t, g.config("installer"))
-		must(t, g.setAlias(g.device(t, linkName).index, ""))
+		g.setup(g.config("installer"))
+		must(g, g.setAlias(g.device(linkName).index, ""))
 		f.set(func() { f.noCapability = true })
-		before := g.snapshot(t)
-		must(t, l.Setup(t.Context()))
-		must(t, l.Remove(t.Context()))
-		g.unchanged(t, "all of it", before)
+		before := g.snapshot()
+		must(g, l.Setup(g.Context()))
+		must(g, l.Remove(g.Context()))
+		g.unchanged("all of it", before)
 	})
 }
 
 func TestIdleRunCost(t *testing.T) {
 	t.Parallel()
-	inVirtualTime(t, newFake(), func(t *testing.T, g *harness, f *fakeKernel) {
-		t.Helper()
-		l := g.setup(t, g.config("one"))
-		stop := g.run(t, l)
+	inVirtualTime(t, newFake(), func(g *harness, f *fakeKernel) {
+		l := g.setup(g.config("one"))
+		stop := g.run(l)
 		time.Sleep(time.Hour)
 		stop()
 		if l.Stats().Repairs != 0 || f.count(&f.reads) > 2*360+10 {
-			t.Errorf("in an idle hour: %d repairs, %d reads", l.Stats().Repairs, f.count(&f.reads))
+			g.Errorf("in an idle hour: %d repairs, %d reads", l.Stats().Repairs, f.count(&f.reads))
 		}
 	})
 }
 
 func TestPollFindsMissedChanges(t *testing.T) {
 	t.Parallel()
-	inVirtualTime(t, newFake(), func(t *testing.T, g *harness, f *fakeKernel) {
-		t.Helper()
-		l := g.setup(t, g.config("one"))
-		g.run(t, l)
+	inVirtualTime(t, newFake(), func(g *harness, f *fakeKernel) {
+		l := g.setup(g.config("one"))
+		g.run(l)
 		time.Sleep(time.Second)
 		f.set(func() { f.lossy = true })
-		must(t, g.deleteLink(g.device(t, linkName).index))
-		if took := waitFor(t, 11*time.Second, "link", func() bool { return g.complete(t, linkName) }); took < time.Second {
-			t.Errorf("repaired after %s without an event", took)
+		must(g, g.deleteLink(g.device(linkName).index))
+		if took := waitFor(g, 11*time.Second, "link", func() bool { return g.complete(linkName) }); took < time.Second {
+			g.Errorf("repaired after %s without an event", took)
 		}
 	})
 }
 
 func TestEventStreamReopened(t *testing.T) {
 	t.Parallel()
-	inVirtualTime(t, newFake(), func(t *testing.T, g *harness, f *fakeKernel) {
-		t.Helper()
-		l := g.setup(t, g.config("one"))
-		g.run(t, l)
+	inVirtualTime(t, newFake(), func(g *harness, f *fakeKernel) {
+		l := g.setup(g.config("one"))
+		g.run(l)
 		time.Sleep(time.Second)
 		f.set(func() { f.broken = errors.New("out of files") })
 		f.closeEvents()
-		waitFor(t, time.Second, "error named", func() bool { return l.Stats().LastError == "out of files" })
+		waitFor(g, time.Second, "error named", func() bool { return l.Stats().LastError == "out of files" })
 		f.set(func() { f.broken = nil })
-		waitFor(t, 11*time.Second, "well again", func() bool { return l.Stats().LastError == "" })
-		must(t, g.removeAddress(g.device(t, linkName).index, host(ip4)))
-		if took := waitFor(t, time.Second, "address", func() bool { return g.complete(t, linkName) }); took > 100*time.Millisecond {
-			t.Errorf("repaired after %s: no event", took)
+		waitFor(g, 11*time.Second, "well again", func() bool { return l.Stats().LastError == "" })
+		must(g, g.removeAddress(g.device(linkName).index, host(ip4)))
+		if took := waitFor(g, time.Second, "address", func() bool { return g.complete(linkName) }); took > 100*time.Millisecond {
+			g.Errorf("repaired after %s: no event", took)
 		}
 		if n := g.logs.count("out of files"); n != 1 {
-			t.Errorf("error logged %d times", n)
+			g.Errorf("error logged %d times", n)
 		}
 	})
 }
@@ -140,29 +134,28 @@ func TestEventStreamReopened(t *testing.T) {
 // A daemon removes the address each time it is added.
 func TestContestedRepairsAreBoundedAndLogged(t *testing.T) {
 	t.Parallel()
-	inVirtualTime(t, newFake(), func(t *testing.T, g *harness, f *fakeKernel) {
-		t.Helper()
-		l := g.setup(t, g.config("one"))
-		index := g.device(t, linkName).index
+	inVirtualTime(t, newFake(), func(g *harness, f *fakeKernel) {
+		l := g.setup(g.config("one"))
+		index := g.device(linkName).index
 		f.set(func() { f.onPut = func(a netip.Addr) { _ = f.removeAddress(index, host(a)) } })
-		g.run(t, l)
+		g.run(l)
 		before := f.count(&f.puts)
-		must(t, g.removeAddress(index, host(ip4)))
+		must(g, g.removeAddress(index, host(ip4)))
 		time.Sleep(time.Minute)
 		s, puts := l.Stats(), f.count(&f.puts)-before
-		t.Logf("in a minute: %d repairs, %d addresses added", s.Repairs, puts)
+		g.Logf("in a minute: %d repairs, %d addresses added", s.Repairs, puts)
 		if !s.Contested || puts < 20 || puts > repairBurst+120+1 {
-			t.Errorf("in a minute: %d addresses added, %+v", puts, s)
+			g.Errorf("in a minute: %d addresses added, %+v", puts, s)
 		}
 		if n, m := g.logs.count("level=WARN"), g.logs.count("unmanaged"); n > repairBurst+1 || m != 1 {
-			t.Errorf("%d warnings, %d of contested repairs", n, m)
+			g.Errorf("%d warnings, %d of contested repairs", n, m)
 		}
 		f.set(func() { f.onPut = nil })
-		waitFor(t, 11*time.Second, "held for good", func() bool { return g.complete(t, linkName) })
-		waitFor(t, 25*time.Second, "over", func() bool { return !l.Stats().Contested })
+		waitFor(g, 11*time.Second, "held for good", func() bool { return g.complete(linkName) })
+		waitFor(g, 25*time.Second, "over", func() bool { return !l.Stats().Contested })
 		synctest.Wait() // the log entry follows the change
 		if g.logs.count("no longer contested") != 1 {
-			t.Error("its end is not logged")
+			g.Error("its end is not logged")
 		}
 	})
 }
@@ -170,85 +163,80 @@ func TestContestedRepairsAreBoundedAndLogged(t *testing.T) {
 // A flag flips constantly, but nothing needs a repair.
 func TestEventStormIsRateLimited(t *testing.T) {
 	t.Parallel()
-	inVirtualTime(t, newFake(), func(t *testing.T, g *harness, f *fakeKernel) {
-		t.Helper()
-		l := g.setup(t, g.config("one"))
-		g.run(t, l)
+	inVirtualTime(t, newFake(), func(g *harness, f *fakeKernel) {
+		l := g.setup(g.config("one"))
+		g.run(l)
 		before := f.count(&f.reads)
 		for range 10_000 {
 			f.set(f.notify)
 			time.Sleep(100 * time.Microsecond)
 		}
 		if n := f.count(&f.reads) - before; n > 120 {
-			t.Errorf("%d checks in a second", n)
+			g.Errorf("%d checks in a second", n)
 		}
 	})
 }
 
 func TestRetryBackoff(t *testing.T) {
 	t.Parallel()
-	inVirtualTime(t, newFake(), func(t *testing.T, g *harness, f *fakeKernel) {
-		t.Helper()
+	inVirtualTime(t, newFake(), func(g *harness, f *fakeKernel) {
 		f.set(func() { f.noIPv6 = true })
-		l := g.link(t, g.config("one"))
-		if err := l.Setup(t.Context()); !errors.Is(err, ErrDisabled) {
-			t.Fatal(err)
+		l := g.link(g.config("one"))
+		if err := l.Setup(g.Context()); !errors.Is(err, ErrDisabled) {
+			g.Fatal(err)
 		}
-		g.run(t, l)
+		g.run(l)
 		before := f.count(&f.puts)
 		time.Sleep(10 * time.Minute)
 		if n := f.count(&f.puts) - before; n < 60 || n > 90 {
-			t.Errorf("tried %d times in 10 minutes", n)
+			g.Errorf("tried %d times in 10 minutes", n)
 		}
 		if n := g.logs.count("link not as configured"); n != 1 {
-			t.Errorf("logged %d times", n)
+			g.Errorf("logged %d times", n)
 		}
 	})
 }
 
 func TestFailedDuplicateDetectionIsRepaired(t *testing.T) {
 	t.Parallel()
-	inVirtualTime(t, newFake(), func(t *testing.T, g *harness, f *fakeKernel) {
-		t.Helper()
-		must(t, g.createOther(linkName, "dummy"))
-		must(t, g.addPrefix(g.device(t, linkName).index, host(ip6), 0, false))
+	inVirtualTime(t, newFake(), func(g *harness, f *fakeKernel) {
+		must(g, g.createOther(linkName, "dummy"))
+		must(g, g.addPrefix(g.device(linkName).index, host(ip6), 0, false))
 		f.set(func() { f.addrs[len(f.addrs)-1].failed, f.addrs[len(f.addrs)-1].tentative = true, true })
-		g.setup(t, g.config("one"))
-		if !g.complete(t, linkName) {
-			t.Errorf("after setup:\n%s", g.snapshot(t))
+		g.setup(g.config("one"))
+		if !g.complete(linkName) {
+			g.Errorf("after setup:\n%s", g.snapshot())
 		}
 	})
 }
 
 func TestPortOfAnotherLinkIsForeign(t *testing.T) {
 	t.Parallel()
-	inVirtualTime(t, newFake(), func(t *testing.T, g *harness, _ *fakeKernel) {
-		t.Helper()
-		must(t, g.createOther(linkName, "dummy"))
-		must(t, g.createOther("vrf", "vrf"))
-		must(t, g.enslave(g.device(t, linkName).index, g.device(t, "vrf").index))
-		before := g.snapshot(t)
-		if err := g.link(t, g.config("one")).Setup(t.Context()); !errors.Is(err, ErrForeign) {
-			t.Errorf("setup: %v", err)
+	inVirtualTime(t, newFake(), func(g *harness, _ *fakeKernel) {
+		must(g, g.createOther(linkName, "dummy"))
+		must(g, g.createOther("vrf", "vrf"))
+		must(g, g.enslave(g.device(linkName).index, g.device("vrf").index))
+		before := g.snapshot()
+		if err := g.link(g.config("one")).Setup(g.Context()); !errors.Is(err, ErrForeign) {
+			g.Errorf("setup: %v", err)
 		}
-		g.unchanged(t, "setup", before)
+		g.unchanged("setup", before)
 	})
 }
 
 func TestTentativeAddressIsReported(t *testing.T) {
 	t.Parallel()
-	inVirtualTime(t, newFake(), func(t *testing.T, g *harness, f *fakeKernel) {
-		t.Helper()
-		must(t, g.createOther(linkName, "dummy"))
-		must(t, g.addPrefix(g.device(t, linkName).index, host(ip6), 0, false))
+	inVirtualTime(t, newFake(), func(g *harness, f *fakeKernel) {
+		must(g, g.createOther(linkName, "dummy"))
+		must(g, g.addPrefix(g.device(linkName).index, host(ip6), 0, false))
 		f.set(func() { f.addrs[len(f.addrs)-1].tentative = true })
-		l := g.link(t, g.config("one"))
-		if err := l.Setup(t.Context()); !errors.Is(err, errTentative) {
-			t.Errorf("setup: %v", err)
+		l := g.link(g.config("one"))
+		if err := l.Setup(g.Context()); !errors.Is(err, errTentative) {
+			g.Errorf("setup: %v", err)
 		}
-		g.run(t, l)
+		g.run(l)
 		f.set(func() { f.addrs[len(f.addrs)-2].tentative = false })
-		waitFor(t, 11*time.Second, "held", func() bool { return len(l.Stats().Held) == 2 })
+		waitFor(g, 11*time.Second, "held", func() bool { return len(l.Stats().Held) == 2 })
 	})
 }
 
