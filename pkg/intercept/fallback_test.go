@@ -61,8 +61,7 @@ func TestSetFallback(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			runHeld(t, nil, func(t *testing.T, s *harness) {
-				t.Helper()
+			runHeld(t, nil, func(s *harness) {
 				time.Sleep(time.Second)
 				given := slices.Clone(tt.set)
 				s.SetFallback(given)
@@ -71,22 +70,22 @@ func TestSetFallback(t *testing.T) {
 				synctest.Wait()
 				byText := cmp.Comparer(func(a, b netip.AddrPort) bool { return a == b })
 				if diff := cmp.Diff(tt.want, s.kernel.Rules().Fallback, byText); diff != "" {
-					t.Errorf("in the kernel (-want +got):\n%s", diff)
+					s.t.Errorf("in the kernel (-want +got):\n%s", diff)
 				}
 				st := s.Stats()
 				if diff := cmp.Diff(tt.want, st.Fallback, byText); diff != "" {
-					t.Errorf("in the stats (-want +got):\n%s", diff)
+					s.t.Errorf("in the stats (-want +got):\n%s", diff)
 				}
 				if st.FallbackOmitted != tt.omitted {
-					t.Errorf("%d are omitted, want %d", st.FallbackOmitted, tt.omitted)
+					s.t.Errorf("%d are omitted, want %d", st.FallbackOmitted, tt.omitted)
 				}
 				if all, _ := s.held(); !all {
-					t.Error("the lease was lost meanwhile")
+					s.t.Error("the lease was lost meanwhile")
 				}
 				s.kernel.Flush() // the Keeper also has the list
 				time.Sleep(200 * time.Millisecond)
 				if diff := cmp.Diff(tt.want, s.kernel.Rules().Fallback, byText); diff != "" {
-					t.Errorf("after a flush (-want +got):\n%s", diff)
+					s.t.Errorf("after a flush (-want +got):\n%s", diff)
 				}
 			})
 		})
@@ -99,20 +98,19 @@ func TestTooManyEndpoints(t *testing.T) {
 	const most, all = 16, 100
 	chosen := map[netip.AddrPort]bool{}
 	for range 10 {
-		runHeld(t, nil, func(t *testing.T, s *harness) {
-			t.Helper()
+		runHeld(t, nil, func(s *harness) {
 			many := append(endpoints(true, all), endpoints(false, all)...)
 			s.SetFallback(many)
 			s.waitFor("chosen", func() bool { return len(s.kernel.Rules().Fallback) == 2*most })
 			first := s.kernel.Rules().Fallback
 			if !slices.IsSortedFunc(first, netip.AddrPort.Compare) || !first[most-1].Addr().Is4() || !first[most].Addr().Is6() {
-				t.Errorf("the choice is %v, want %d of each family in order", first, most)
+				s.t.Errorf("the choice is %v, want %d of each family in order", first, most)
 			}
 			slices.Reverse(many)
 			s.SetFallback(many)
 			s.stays("as it was", time.Second, func() bool { return slices.Equal(s.kernel.Rules().Fallback, first) })
 			if n := s.Stats().FallbackOmitted; n != 2*(all-most) {
-				t.Errorf("%d are omitted, want %d", n, 2*(all-most))
+				s.t.Errorf("%d are omitted, want %d", n, 2*(all-most))
 			}
 			for _, e := range first {
 				chosen[e] = true
@@ -127,14 +125,13 @@ func TestTooManyEndpoints(t *testing.T) {
 // TestEmptyFallbackAndFlush sets an empty list when the kernel has none either.
 func TestEmptyFallbackAndFlush(t *testing.T) {
 	t.Parallel()
-	runHeld(t, nil, func(t *testing.T, s *harness) {
-		t.Helper()
+	runHeld(t, nil, func(s *harness) {
 		time.Sleep(time.Second)
 		s.SetFallback([]netip.AddrPort{})
 		s.kernel.Flush()
 		s.waitHeld()
 		if got := s.kernel.Rules().Fallback; len(got) != 2 {
-			t.Errorf("fallback is %v, want what was known", got)
+			s.t.Errorf("fallback is %v, want what was known", got)
 		}
 	})
 }
@@ -142,8 +139,7 @@ func TestEmptyFallbackAndFlush(t *testing.T) {
 // TestFallbackManyChanges changes the list from several goroutines a thousand times a second.
 func TestFallbackManyChanges(t *testing.T) {
 	t.Parallel()
-	runHeld(t, nil, func(t *testing.T, s *harness) {
-		t.Helper()
+	runHeld(t, nil, func(s *harness) {
 		before := s.kernel.Calls().Started[intercepttest.CallApply]
 		var group sync.WaitGroup
 		for range 4 {
@@ -157,12 +153,12 @@ func TestFallbackManyChanges(t *testing.T) {
 		s.staysHeld(10 * time.Second)
 		group.Wait()
 		if n := s.kernel.Calls().Started[intercepttest.CallApply] - before; n > 110 {
-			t.Errorf("rules were written %d times in 10 s, want ten times a second at most", n)
+			s.t.Errorf("rules were written %d times in 10 s, want ten times a second at most", n)
 		}
 		last := endpoints(false, 3)
 		s.SetFallback(last)
 		took := s.waitFor("the last list in the kernel", func() bool { return slices.Equal(s.kernel.Rules().Fallback, last) })
-		checkDuration(t, "writing the last list", took, 250*time.Millisecond)
+		s.checkDuration("writing the last list", took, 250*time.Millisecond)
 	})
 }
 
@@ -175,17 +171,16 @@ func TestFallbackOfPredecessor(t *testing.T) {
 		s.kernel.Overwrite(r)
 		cfg.Rules.Fallback = nil
 	}
-	run(t, prepare, func(t *testing.T, s *harness) {
-		t.Helper()
+	run(t, prepare, func(s *harness) {
 		s.SetFallback(nil)
 		s.waitHeld()
 		if got := s.kernel.Rules().Fallback; !slices.Equal(got, endpoints(false, 2)) {
-			t.Errorf("fallback is %v, want the predecessor's", got)
+			s.t.Errorf("fallback is %v, want the predecessor's", got)
 		}
 		s.kernel.Flush() // the Keeper has the list
 		s.waitFor("restored", func() bool { return s.kernel.Rules() != nil })
 		if got := s.kernel.Rules().Fallback; !slices.Equal(got, endpoints(false, 2)) {
-			t.Errorf("fallback is %v after a flush, want the predecessor's", got)
+			s.t.Errorf("fallback is %v after a flush, want the predecessor's", got)
 		}
 		s.SetFallback(endpoints(true, 1))
 		s.waitFor("changed", func() bool { return slices.Equal(s.kernel.Rules().Fallback, endpoints(true, 1)) })
@@ -199,8 +194,7 @@ func TestClearFallback(t *testing.T) {
 		s.kernel.Overwrite(nodeRules("predecessor"))
 		cfg.Rules.Fallback = nil
 	}
-	run(t, prepare, func(t *testing.T, s *harness) {
-		t.Helper()
+	run(t, prepare, func(s *harness) {
 		s.ClearFallback()
 		s.waitHeld()
 		s.stays("without a fallback", 5*time.Second, func() bool { return len(s.kernel.Rules().Fallback) == 0 })
@@ -218,19 +212,16 @@ func TestTransparentHasNoFallback(t *testing.T) {
 		s.kernel.Overwrite(nodeRules("predecessor"))
 		cfg.Rules.Mode, cfg.Rules.Services = rules.Transparent, []netip.Addr{service}
 	}
-	run(t, prepare, func(t *testing.T, s *harness) {
-		t.Helper()
+	run(t, prepare, func(s *harness) {
 		s.waitFor("leased", func() bool { return s.decision(service) == intercepttest.ToAgent })
 		s.SetFallback(endpoints(false, 1))
 		s.stays("leased", 5*time.Second, func() bool { return s.decision(service) == intercepttest.ToAgent })
 		if got := s.kernel.Rules(); len(got.Fallback) != 0 || len(s.Stats().Fallback) != 0 {
-			t.Errorf("fallback is %v, want none", got.Fallback)
+			s.t.Errorf("fallback is %v, want none", got.Fallback)
 		}
-		if err := s.Release(t.Context(), 0); err != nil {
-			t.Fatal(err)
-		}
+		must(s.t, s.Release(s.t.Context(), 0))
 		if way := s.decision(service); way != intercepttest.Direct {
-			t.Errorf("a packet goes way %d, want to the service", way)
+			s.t.Errorf("a packet goes way %d, want to the service", way)
 		}
 	})
 }

@@ -58,23 +58,22 @@ type harness struct {
 }
 
 // run runs a test in a bubble. The Keeper runs and is started, unless prepare prevents it.
-func run(t *testing.T, prepare func(*intercept.Config, *harness), test func(t *testing.T, s *harness)) {
+func run(t *testing.T, prepare func(*intercept.Config, *harness), test func(s *harness)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		s := newHarness(t, intercepttest.NewFake(time.Now), "ours", prepare)
 		s.Start()
-		test(t, s)
+		test(s)
 		s.stop()
 	})
 }
 
 // runHeld is run once the leases are held.
-func runHeld(t *testing.T, prepare func(*intercept.Config, *harness), test func(t *testing.T, s *harness)) {
+func runHeld(t *testing.T, prepare func(*intercept.Config, *harness), test func(s *harness)) {
 	t.Helper()
-	run(t, prepare, func(t *testing.T, s *harness) {
-		t.Helper()
+	run(t, prepare, func(s *harness) {
 		s.waitHeld()
-		test(t, s)
+		test(s)
 	})
 }
 
@@ -173,10 +172,10 @@ func (s *harness) staysLapsed(d time.Duration) {
 }
 
 // checkDuration fails the test if took exceeds limit.
-func checkDuration(t *testing.T, what string, took, limit time.Duration) {
-	t.Helper()
+func (s *harness) checkDuration(what string, took, limit time.Duration) {
+	s.t.Helper()
 	if took > limit {
-		t.Errorf("%s took %s, want at most %s", what, took, limit)
+		s.t.Errorf("%s took %s, want at most %s", what, took, limit)
 	}
 }
 
@@ -307,3 +306,10 @@ func (l *logBuffer) count(text string) int {
 }
 
 var errLocked = errors.New("another program holds the xtables lock")
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}

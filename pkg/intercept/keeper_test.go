@@ -44,9 +44,7 @@ func testKeeper(t *testing.T, w *kernelNode) {
 	l := w.Layout()
 	b := w.Open(t)
 	defer func() {
-		if err := b.Close(); err != nil {
-			t.Error(err)
-		}
+		must(t, b.Close())
 	}()
 	prober := &intercept.Prober{
 		Port: l.Port, Token: intercepttest.Agent, // the servers answer with their names
@@ -63,9 +61,7 @@ func testKeeper(t *testing.T, w *kernelNode) {
 		Backend: b, Probe: prober.Probe, Now: time.Now, Lease: 3 * time.Second, Log: lines.logger(),
 		Rules: rules.Rules{Owner: "ours", Addresses: l.Addresses, Port: l.Port, Admin: l.Admin, Fallback: l.Fallbacks},
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
 	go func() { ended <- k.Run(ctx) }()
@@ -98,13 +94,9 @@ func testKeeper(t *testing.T, w *kernelNode) {
 	t.Logf("flushed: rules put back after %s", time.Since(flushed).Round(time.Millisecond))
 	w.waitForServers(t, "flushed", here)
 	k.SetFallback(l.Fallbacks[:1])
-	if err := k.Release(t.Context(), 0); err != nil {
-		t.Error(err)
-	}
+	must(t, k.Release(t.Context(), 0))
 	w.waitForServers(t, "released, with another fallback", []string{intercepttest.Fallback(0)})
-	if err := k.Remove(t.Context()); err != nil {
-		t.Error(err)
-	}
+	must(t, k.Remove(t.Context()))
 	w.waitForServers(t, "removed", here)
 	state, err := b.State(t.Context())
 	if err != nil || state.Present {

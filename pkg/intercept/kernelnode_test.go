@@ -102,9 +102,7 @@ func newKernelNode(t *testing.T, open func() (intercept.Backend, error), flush [
 func serve(t *testing.T, h *nodetest.Host, addr netip.AddrPort, name string) *nodetest.Server {
 	t.Helper()
 	s, err := nodetest.Serve(h, addr, name)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(s.Close)
 	return s
 }

@@ -31,7 +31,7 @@ func TestLeaseAfterStart(t *testing.T) {
 		}
 		s.Start()
 		s.Start() // a second call does nothing
-		checkDuration(t, "taking the lease", s.waitHeld(), 50*time.Millisecond)
+		s.checkDuration("taking the lease", s.waitHeld(), 50*time.Millisecond)
 		s.staysHeld(time.Minute)
 		st := s.Stats()
 		if !st.Held[addr4] || !st.Held[addr6] || st.NotHeldFor != 0 || len(st.LeaseErrors) != 0 || st.Released || st.Backend != "fake" {
@@ -98,12 +98,11 @@ func TestLeaseWithoutRules(t *testing.T) {
 			s.kernel.Overwrite(nodeRules("predecessor"))
 			cfg.AwaitLease = time.Second
 			s.kernel.Fail(intercepttest.CallApply, 1<<30, errLocked)
-		}, func(t *testing.T, s *harness) {
-			t.Helper()
+		}, func(s *harness) {
 			time.Sleep(2 * time.Second)
 			s.staysHeld(time.Minute)
 			if st := s.Stats(); !st.Held[addr4] || st.NoneHeldFor != 0 || st.Renewals == 0 {
-				t.Errorf("stats: %+v, want leases held", st)
+				s.t.Errorf("stats: %+v, want leases held", st)
 			}
 		})
 	})
@@ -111,16 +110,15 @@ func TestLeaseWithoutRules(t *testing.T) {
 		cfg.AwaitLease = time.Second
 		s.kernel.Fail(intercepttest.CallApply, 1<<30, errLocked)
 	}
-	run(t, prepare, func(t *testing.T, s *harness) {
-		t.Helper()
+	run(t, prepare, func(s *harness) {
 		time.Sleep(time.Minute)
 		if st := s.Stats(); st.Held[addr4] || st.NotHeldFor < time.Minute || st.NoneHeldFor < time.Minute || st.Renewals > 0 {
-			t.Errorf("stats: %+v, want no lease held", st)
+			s.t.Errorf("stats: %+v, want no lease held", st)
 		}
 		s.kernel.Fail(intercepttest.CallApply, 0, nil)
-		checkDuration(t, "taking the lease", s.waitHeld(), 5*time.Second+renew)
+		s.checkDuration("taking the lease", s.waitHeld(), 5*time.Second+renew)
 		if st := s.Stats(); !st.Held[addr4] || st.NoneHeldFor != 0 || st.Renewals == 0 {
-			t.Errorf("stats: %+v, want leases held", st)
+			s.t.Errorf("stats: %+v, want leases held", st)
 		}
 	})
 }
@@ -136,13 +134,9 @@ func TestReleaseBeforeRules(t *testing.T) {
 			})
 			s.Start()
 			time.Sleep(100 * time.Millisecond)
-			if err := s.Release(t.Context(), time.Second); err != nil {
-				t.Fatal(err)
-			}
+			must(t, s.Release(t.Context(), time.Second))
 			if removed {
-				if err := s.Remove(t.Context()); err != nil {
-					t.Fatal(err)
-				}
+				must(t, s.Remove(t.Context()))
 			}
 			s.agent.silence()
 			time.Sleep(50 * time.Millisecond) // released leases are not awaited
@@ -162,10 +156,9 @@ func TestNoWarningBeforeFirstRules(t *testing.T) {
 	prepare := func(_ *intercept.Config, s *harness) {
 		s.kernel.Fail(intercepttest.CallApply, 1, errLocked)
 	}
-	runHeld(t, prepare, func(t *testing.T, s *harness) {
-		t.Helper()
+	runHeld(t, prepare, func(s *harness) {
 		if n := s.log.count("lease not acquired"); n != 0 {
-			t.Errorf("warned %d times of a lease at a start that went well:\n%s", n, s.log)
+			s.t.Errorf("warned %d times of a lease at a start that went well:\n%s", n, s.log)
 		}
 	})
 }
@@ -173,8 +166,7 @@ func TestNoWarningBeforeFirstRules(t *testing.T) {
 // TestFullLoad loses half of all attempts, as an overloaded host does.
 func TestFullLoad(t *testing.T) {
 	t.Parallel()
-	run(t, nil, func(t *testing.T, s *harness) {
-		t.Helper()
+	run(t, nil, func(s *harness) {
 		s.agent.set(func(a *fakeAgent) {
 			a.lost = func(string) bool { return rand.N(2) == 0 }
 			a.delay = func() time.Duration { return rand.N(40 * time.Millisecond) }
@@ -182,9 +174,9 @@ func TestFullLoad(t *testing.T) {
 		s.waitHeld()
 		s.staysHeld(time.Hour)
 		st := s.Stats()
-		t.Logf("%d renewals, failed rounds %v", st.Renewals, st.RenewalFailures)
+		s.t.Logf("%d renewals, failed rounds %v", st.Renewals, st.RenewalFailures)
 		if st.Renewals < 10000 {
-			t.Errorf("%d renewals in an hour, want most of 14400", st.Renewals)
+			s.t.Errorf("%d renewals in an hour, want most of 14400", st.Renewals)
 		}
 	})
 }
@@ -225,29 +217,28 @@ func TestWedgedAndRecovered(t *testing.T) {
 	for _, f := range faults {
 		t.Run(f.name, func(t *testing.T) {
 			t.Parallel()
-			runHeld(t, nil, func(t *testing.T, s *harness) {
-				t.Helper()
+			runHeld(t, nil, func(s *harness) {
 				for range 3 {
 					time.Sleep(time.Duration(rand.Int64N(int64(time.Second))))
 					f.begin(s.agent)
-					checkDuration(t, "standing aside", s.waitLapsed(), lease+10*time.Millisecond)
+					s.checkDuration("standing aside", s.waitLapsed(), lease+10*time.Millisecond)
 					s.staysLapsed(time.Minute)
 					if st := s.Stats(); st.NotHeldFor < time.Minute || st.NoneHeldFor < time.Minute {
-						t.Errorf("not held for %s, none for %s, want a minute", st.NotHeldFor, st.NoneHeldFor)
+						s.t.Errorf("not held for %s, none for %s, want a minute", st.NotHeldFor, st.NoneHeldFor)
 					}
 					f.end(s.agent)
-					checkDuration(t, "coming back", s.waitHeld(), cmp.Or(f.back, time.Second))
+					s.checkDuration("coming back", s.waitHeld(), cmp.Or(f.back, time.Second))
 					s.staysHeld(time.Minute)
 				}
 				st := s.Stats()
 				if st.RenewalFailures[f.cause] == 0 {
-					t.Errorf("failures by cause: %v, want some of %s", st.RenewalFailures, f.cause)
+					s.t.Errorf("failures by cause: %v, want some of %s", st.RenewalFailures, f.cause)
 				}
 				if n := s.log.count("lease lapsed"); n != 6 {
-					t.Errorf("%d lines say that a lease lapsed, want one for each of two leases, three times", n)
+					s.t.Errorf("%d lines say that a lease lapsed, want one for each of two leases, three times", n)
 				}
 				if n := s.log.count("\n"); n > 30 {
-					t.Errorf("%d lines were logged, want few:\n%s", n, s.log)
+					s.t.Errorf("%d lines were logged, want few:\n%s", n, s.log)
 				}
 			})
 		})
@@ -257,12 +248,11 @@ func TestWedgedAndRecovered(t *testing.T) {
 func TestSharedPort(t *testing.T) {
 	t.Parallel()
 	// While a predecessor still reads, each attempt reaches one of the two agents.
-	run(t, nil, func(t *testing.T, s *harness) {
-		t.Helper()
+	run(t, nil, func(s *harness) {
 		s.agent.set(func(a *fakeAgent) {
 			a.other = func(string) string { return []string{"", "other"}[rand.N(2)] }
 		})
-		checkDuration(t, "taking the lease", s.waitHeld(), time.Second)
+		s.checkDuration("taking the lease", s.waitHeld(), time.Second)
 		s.staysHeld(10 * time.Minute)
 	})
 }
@@ -282,8 +272,7 @@ func TestForeignProcess(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			runHeld(t, nil, func(t *testing.T, s *harness) {
-				t.Helper()
+			runHeld(t, nil, func(s *harness) {
 				s.agent.set(func(a *fakeAgent) {
 					a.other = func(network string) string {
 						if network == tt.network && rand.N(100) < tt.of100 {
@@ -292,16 +281,16 @@ func TestForeignProcess(t *testing.T) {
 						return ""
 					}
 				})
-				checkDuration(t, "giving up a lease", s.waitFor("lapsed", func() bool { all, _ := s.held(); return !all }), tt.lapses)
+				s.checkDuration("giving up a lease", s.waitFor("lapsed", func() bool { all, _ := s.held(); return !all }), tt.lapses)
 				if tt.network == "udp" && tt.of100 > 1 {
 					s.waitLapsed()
 					s.staysLapsed(time.Minute)
 				}
 				s.agent.set(func(a *fakeAgent) { a.other = nil })
-				checkDuration(t, "coming back", s.waitHeld(), 2*lease+2*renew)
+				s.checkDuration("coming back", s.waitHeld(), 2*lease+2*renew)
 				s.staysHeld(time.Minute)
 				if n := s.log.count("another process answers here"); n == 0 {
-					t.Errorf("no line names the cause:\n%s", s.log)
+					s.t.Errorf("no line names the cause:\n%s", s.log)
 				}
 			})
 		})
@@ -310,8 +299,7 @@ func TestForeignProcess(t *testing.T) {
 
 func TestLeasesAreIndependent(t *testing.T) {
 	t.Parallel()
-	runHeld(t, nil, func(t *testing.T, s *harness) {
-		t.Helper()
+	runHeld(t, nil, func(s *harness) {
 		s.agent.silence(addr6)
 		s.waitFor("lapsed for IPv6", func() bool { return s.decision(addr6) == intercepttest.ToFallback })
 		s.stays("held for IPv4 only", time.Minute, func() bool {
@@ -319,7 +307,7 @@ func TestLeasesAreIndependent(t *testing.T) {
 		})
 		st := s.Stats()
 		if !st.Held[addr4] || st.Held[addr6] || st.LeaseErrors[addr6] == "" || st.LeaseErrors[addr4] != "" || st.NotHeldFor == 0 || st.NoneHeldFor != 0 {
-			t.Errorf("stats: %+v, want the lease on %s only", st, addr4)
+			s.t.Errorf("stats: %+v, want the lease on %s only", st, addr4)
 		}
 	})
 }
@@ -338,23 +326,20 @@ func TestLeaseStartsWithProbe(t *testing.T) {
 			}
 		}
 	}
-	run(t, probe, func(t *testing.T, s *harness) {
-		t.Helper()
+	run(t, probe, func(s *harness) {
 		slow.Store(int64(1200 * time.Millisecond))
 		s.waitHeld()
-		state, err := s.kernel.Open().State(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
+		state, err := s.kernel.Open().State(s.t.Context())
+		must(s.t, err)
 		if left := state.Leases[addr4]; left > lease-1190*time.Millisecond {
-			t.Errorf("a lease has %s left after a proof that took 1.2 s, want %s", left, lease-1200*time.Millisecond)
+			s.t.Errorf("a lease has %s left after a proof that took 1.2 s, want %s", left, lease-1200*time.Millisecond)
 		}
 		s.staysHeld(time.Minute)
 		slow.Store(int64(lease/2 + time.Millisecond))
 		s.waitLapsed()
 		s.staysLapsed(time.Minute)
 		if got := s.Stats().RenewalFailures[intercept.Silent]; got == 0 {
-			t.Error("no round failed, want all: their proofs were too old")
+			s.t.Error("no round failed, want all: their proofs were too old")
 		}
 	})
 }
@@ -368,28 +353,26 @@ func TestStaleProbe(t *testing.T) {
 			return 0, nil
 		}
 	}
-	run(t, prepare, func(t *testing.T, s *harness) {
-		t.Helper()
+	run(t, prepare, func(s *harness) {
 		s.staysLapsed(time.Minute)
 		if got := s.Stats(); got.Renewals != 0 || got.RenewalFailures[intercept.StaleProbe] < 70 {
-			t.Errorf("%d renewals, failures %v, want all late", got.Renewals, got.RenewalFailures)
+			s.t.Errorf("%d renewals, failures %v, want all late", got.Renewals, got.RenewalFailures)
 		}
 	})
 }
 
 func TestRenewalsFail(t *testing.T) {
 	t.Parallel()
-	runHeld(t, nil, func(t *testing.T, s *harness) {
-		t.Helper()
+	runHeld(t, nil, func(s *harness) {
 		s.kernel.Fail(intercepttest.CallRenew, 4, errors.New("no buffer space")) // about two renewals of each lease
 		s.staysHeld(time.Minute)
 		if got := s.Stats().RenewalFailures[intercept.RenewFailed]; got != 4 {
-			t.Errorf("%d renewals failed in the kernel, want 4", got)
+			s.t.Errorf("%d renewals failed in the kernel, want 4", got)
 		}
 		s.kernel.Panic(intercepttest.CallRenew, 2)
 		s.staysHeld(time.Minute)
 		if got := s.Stats().Panics; got != 2 {
-			t.Errorf("%d panics, want 2", got)
+			s.t.Errorf("%d panics, want 2", got)
 		}
 	})
 }

@@ -16,36 +16,35 @@ import (
 
 func TestStandDown(t *testing.T) {
 	t.Parallel()
-	runHeld(t, nil, func(t *testing.T, s *harness) {
-		t.Helper()
+	runHeld(t, nil, func(s *harness) {
 		s.kernel.Overwrite(nodeRules("newer"))
 		s.waitFor("standing down", func() bool { return s.Stats().StoodDown })
 		if all, _ := s.held(); !all {
-			t.Error("standing down took the leases away")
+			s.t.Error("standing down took the leases away")
 		}
 		before := s.kernel.Calls().Started
-		checkDuration(t, "lapsing", s.waitLapsed(), lease)
+		s.checkDuration("lapsing", s.waitLapsed(), lease)
 		s.staysLapsed(10 * time.Minute)
 		s.kernel.Flush()
 		s.SetFallback(nodeRules("ours").Fallback[:1])
 		time.Sleep(10 * time.Minute)
-		if err := s.Release(t.Context(), 0); err != nil {
-			t.Errorf("Release: %v", err)
+		if err := s.Release(s.t.Context(), 0); err != nil {
+			s.t.Errorf("Release: %v", err)
 		}
 		after := s.kernel.Calls().Started
 		for _, call := range []intercepttest.Call{intercepttest.CallApply, intercepttest.CallRenew, intercepttest.CallRelease, intercepttest.CallState} {
 			if after[call] != before[call] {
-				t.Errorf("%d calls of %s after standing down", after[call]-before[call], call)
+				s.t.Errorf("%d calls of %s after standing down", after[call]-before[call], call)
 			}
 		}
 		if st := s.Stats(); st.NewOwner != "newer" || st.Held[addr4] {
-			t.Errorf("stats: %+v, want the newer owner and no lease", st)
+			s.t.Errorf("stats: %+v, want the newer owner and no lease", st)
 		}
 		if s.over() {
-			t.Error("Run returned, and the agent did not stop")
+			s.t.Error("Run returned, and the agent did not stop")
 		}
 		if n := s.log.count("left to a newer agent"); n != 1 {
-			t.Errorf("%d lines say so, want one", n)
+			s.t.Errorf("%d lines say so, want one", n)
 		}
 	})
 }
@@ -54,16 +53,15 @@ func TestStandDown(t *testing.T) {
 func TestPredecessorAppliesLast(t *testing.T) {
 	t.Parallel()
 	prepare := func(_ *intercept.Config, s *harness) { s.kernel.Overwrite(nodeRules("predecessor")) }
-	runHeld(t, prepare, func(t *testing.T, s *harness) {
-		t.Helper()
+	runHeld(t, prepare, func(s *harness) {
 		s.kernel.Overwrite(nodeRules("predecessor"))
 		time.Sleep(time.Second)
 		if r := s.kernel.Rules(); r.Owner != "ours" || s.Stats().StoodDown {
-			t.Errorf("the rules are %s's, want taken back", r.Owner)
+			s.t.Errorf("the rules are %s's, want taken back", r.Owner)
 		}
 		s.staysHeld(time.Minute)
 		s.kernel.Flush() // missing rules do not belong to a newer agent
-		checkDuration(t, "restoring the rules", s.waitHeld(), 200*time.Millisecond)
+		s.checkDuration("restoring the rules", s.waitHeld(), 200*time.Millisecond)
 		s.staysHeld(time.Minute)
 	})
 }
@@ -76,13 +74,12 @@ func TestUnseenPredecessorAppliesLast(t *testing.T) {
 		cfg.Predecessors = []string{"between"}
 		s.kernel.Overwrite(nodeRules("predecessor"))
 	}
-	runHeld(t, prepare, func(t *testing.T, s *harness) {
-		t.Helper()
+	runHeld(t, prepare, func(s *harness) {
 		time.Sleep(time.Second)
 		s.kernel.Overwrite(nodeRules("between"))
 		time.Sleep(time.Second)
 		if r := s.kernel.Rules(); r.Owner != "ours" || s.Stats().StoodDown {
-			t.Errorf("the rules are %s's, want taken back", r.Owner)
+			s.t.Errorf("the rules are %s's, want taken back", r.Owner)
 		}
 		s.staysHeld(time.Minute)
 		s.kernel.Overwrite(nodeRules("newer"))
@@ -115,7 +112,7 @@ func TestUpgrade(t *testing.T) {
 					}
 				}
 				old.stop()
-				checkDuration(t, "the newer agent's lease", newer.waitHeld(), renew+50*time.Millisecond)
+				newer.checkDuration("the newer agent's lease", newer.waitHeld(), renew+50*time.Millisecond)
 				newer.staysHeld(2 * time.Minute) // with a pass of each minute
 				if st := newer.Stats(); st.StoodDown || kernel.Rules().Owner != "newer" {
 					t.Errorf("the rules are %s's, want the newer agent's", kernel.Rules().Owner)
@@ -133,11 +130,11 @@ func TestRestartAfterKill(t *testing.T) {
 		first.Start()
 		first.waitHeld()
 		first.stop() // as after SIGKILL: nothing is removed
-		checkDuration(t, "standing aside", first.waitLapsed(), lease)
+		first.checkDuration("standing aside", first.waitLapsed(), lease)
 		next := newHarness(t, kernel, "next", func(cfg *intercept.Config, _ *harness) { cfg.Rules.Fallback = nil })
 		next.stays("with the fallback until it is ready", time.Minute, func() bool { return next.decision(addr4) == intercepttest.ToFallback })
 		next.Start()
-		checkDuration(t, "taking the lease", next.waitHeld(), 50*time.Millisecond)
+		next.checkDuration("taking the lease", next.waitHeld(), 50*time.Millisecond)
 		if got := next.Stats().Fallback; len(got) != 2 {
 			t.Errorf("fallback is %v, want the predecessor's", got)
 		}

@@ -14,15 +14,14 @@ import (
 
 func TestRulesRestored(t *testing.T) {
 	t.Parallel()
-	runHeld(t, nil, func(t *testing.T, s *harness) {
-		t.Helper()
+	runHeld(t, nil, func(s *harness) {
 		for range 5 {
 			s.kernel.Flush()
-			checkDuration(t, "restoring the rules", s.waitHeld(), 200*time.Millisecond)
+			s.checkDuration("restoring the rules", s.waitHeld(), 200*time.Millisecond)
 			time.Sleep(time.Second)
 		}
 		if got := s.kernel.Calls().Changed; got != 6 {
-			t.Errorf("rules changed %d times, want at the start and after each of five flushes", got)
+			s.t.Errorf("rules changed %d times, want at the start and after each of five flushes", got)
 		}
 	})
 }
@@ -33,17 +32,16 @@ func TestUnnoticedFlush(t *testing.T) {
 	prepare := func(_ *intercept.Config, s *harness) {
 		s.kernel.Fail(intercepttest.CallWatch, 1<<30, errors.New("no such group"))
 	}
-	runHeld(t, prepare, func(t *testing.T, s *harness) {
-		t.Helper()
+	runHeld(t, prepare, func(s *harness) {
 		s.kernel.Flush()
-		checkDuration(t, "restoring the rules", s.waitHeld(), 61*time.Second)
+		s.checkDuration("restoring the rules", s.waitHeld(), 61*time.Second)
 		if s.Stats().WatchFailures == 0 {
-			t.Error("no watch failed, want all")
+			s.t.Error("no watch failed, want all")
 		}
 		begun := s.kernel.Calls().Started
 		time.Sleep(10 * time.Minute)
 		if n := s.kernel.Calls().Started[intercepttest.CallWatch] - begun[intercepttest.CallWatch]; n > 300 {
-			t.Errorf("a watch that always fails was begun %d times in ten minutes", n)
+			s.t.Errorf("a watch that always fails was begun %d times in ten minutes", n)
 		}
 	})
 }
@@ -51,41 +49,39 @@ func TestUnnoticedFlush(t *testing.T) {
 // TestContestedRulesLogging flushes the rules all the time.
 func TestContestedRulesLogging(t *testing.T) {
 	t.Parallel()
-	runHeld(t, nil, func(t *testing.T, s *harness) {
-		t.Helper()
+	runHeld(t, nil, func(s *harness) {
 		time.Sleep(2 * time.Minute)
 		for range 600 {
 			s.kernel.Flush()
 			time.Sleep(50 * time.Millisecond)
 		}
 		if n := s.log.count("rules written"); n < 20 || n > 41 {
-			t.Errorf("%d lines about rules in half a minute of flushes, want 20 in a minute at most", n)
+			s.t.Errorf("%d lines about rules in half a minute of flushes, want 20 in a minute at most", n)
 		}
 		if n := s.log.count("rewritten repeatedly"); n < 1 || n > 2 {
-			t.Errorf("logged %d times that another program undoes the rules, want once in a minute", n)
+			s.t.Errorf("logged %d times that another program undoes the rules, want once in a minute", n)
 		}
 		time.Sleep(time.Minute)
 		before := s.log.count("msg=\"interception rules written\"")
 		s.kernel.Flush()
 		s.waitHeld()
 		if n := s.log.count("msg=\"interception rules written\"") - before; n != 1 {
-			t.Errorf("%d lines about one flush a minute later, want one", n)
+			s.t.Errorf("%d lines about one flush a minute later, want one", n)
 		}
 	})
 }
 
 func TestQuietNode(t *testing.T) {
 	t.Parallel()
-	runHeld(t, nil, func(t *testing.T, s *harness) {
-		t.Helper()
+	runHeld(t, nil, func(s *harness) {
 		before := s.kernel.Calls()
 		time.Sleep(time.Hour)
 		after := s.kernel.Calls()
 		if n := after.Started[intercepttest.CallApply] - before.Started[intercepttest.CallApply]; n < 59 || n > 62 {
-			t.Errorf("rules were checked %d times in an hour, want each minute", n)
+			s.t.Errorf("rules were checked %d times in an hour, want each minute", n)
 		}
 		if after.Changed != before.Changed {
-			t.Errorf("rules changed %d times in a quiet hour", after.Changed-before.Changed)
+			s.t.Errorf("rules changed %d times in a quiet hour", after.Changed-before.Changed)
 		}
 	})
 }
@@ -98,20 +94,19 @@ func TestLockHeldAtStart(t *testing.T) {
 		s.kernel.Overwrite(nodeRules("predecessor"))
 		s.kernel.Fail(intercepttest.CallApply, 1<<30, errLocked)
 	}
-	run(t, prepare, func(t *testing.T, s *harness) {
-		t.Helper()
+	run(t, prepare, func(s *harness) {
 		s.stays("with the fallback", time.Minute, func() bool { return s.decision(addr4) == intercepttest.ToFallback })
 		st := s.Stats()
 		if st.ApplyFailures < 10 || st.ApplyFailures > 40 {
-			t.Errorf("%d attempts in a minute, want them 5 s apart at last", st.ApplyFailures)
+			s.t.Errorf("%d attempts in a minute, want them 5 s apart at last", st.ApplyFailures)
 		}
 		if st.LastError == "" || s.log.count("rules not in place") != 1 {
-			t.Errorf("last error %q, log:\n%s\nwant one line of it", st.LastError, s.log)
+			s.t.Errorf("last error %q, log:\n%s\nwant one line of it", st.LastError, s.log)
 		}
 		s.kernel.Fail(intercepttest.CallApply, 0, nil)
-		checkDuration(t, "taking the lease", s.waitHeld(), 5*time.Second+renew)
+		s.checkDuration("taking the lease", s.waitHeld(), 5*time.Second+renew)
 		if st := s.Stats(); st.LastError != "" || s.kernel.Rules().Owner != "ours" {
-			t.Errorf("last error %q, want none", st.LastError)
+			s.t.Errorf("last error %q, want none", st.LastError)
 		}
 	})
 }
@@ -119,54 +114,51 @@ func TestLockHeldAtStart(t *testing.T) {
 // TestBlockedApply checks that a hanging Apply does not delay renewals.
 func TestBlockedApply(t *testing.T) {
 	t.Parallel()
-	runHeld(t, nil, func(t *testing.T, s *harness) {
-		t.Helper()
+	runHeld(t, nil, func(s *harness) {
 		unblock := s.kernel.Block(intercepttest.CallApply)
 		s.kernel.Notify()
 		s.staysHeld(10 * time.Minute)
 		before := s.kernel.Calls().Started[intercepttest.CallApply]
 		unblock()
 		s.kernel.Flush()
-		checkDuration(t, "restoring the rules", s.waitHeld(), 6*time.Second)
+		s.checkDuration("restoring the rules", s.waitHeld(), 6*time.Second)
 		if before > 5 {
-			t.Errorf("%d Applies were begun while one hung", before)
+			s.t.Errorf("%d Applies were begun while one hung", before)
 		}
 	})
 }
 
 func TestApplyPanics(t *testing.T) {
 	t.Parallel()
-	runHeld(t, nil, func(t *testing.T, s *harness) {
-		t.Helper()
+	runHeld(t, nil, func(s *harness) {
 		for _, call := range []intercepttest.Call{intercepttest.CallApply, intercepttest.CallState, intercepttest.CallWatch} {
 			s.kernel.Panic(call, 3)
 			s.kernel.Notify()
 			s.staysHeld(time.Minute)
 		}
 		if got := s.Stats(); got.Panics != 6 || got.LastError != "" { // the watch was not restarted
-			t.Errorf("%d panics, last error %q, want 6 and none", got.Panics, got.LastError)
+			s.t.Errorf("%d panics, last error %q, want 6 and none", got.Panics, got.LastError)
 		}
 		if n := s.log.count("recovered from a panic"); n == 0 {
-			t.Error("no panic was logged")
+			s.t.Error("no panic was logged")
 		}
 	})
 }
 
 func TestRunLeavesRules(t *testing.T) {
 	t.Parallel()
-	runHeld(t, nil, func(t *testing.T, s *harness) {
-		t.Helper()
+	runHeld(t, nil, func(s *harness) {
 		s.stop()
 		if s.kernel.Rules() == nil {
-			t.Error("the end of Run took the rules away")
+			s.t.Error("the end of Run took the rules away")
 		}
 		if all, _ := s.held(); !all {
-			t.Error("the end of Run took the leases away")
+			s.t.Error("the end of Run took the leases away")
 		}
-		checkDuration(t, "lapsing", s.waitLapsed(), lease)
+		s.checkDuration("lapsing", s.waitLapsed(), lease)
 		s.staysLapsed(time.Minute)
-		if err := s.Run(t.Context()); err == nil {
-			t.Error("Run ran twice")
+		if err := s.Run(s.t.Context()); err == nil {
+			s.t.Error("Run ran twice")
 		}
 	})
 }

@@ -17,46 +17,43 @@ import (
 )
 
 // checkReleased checks that no lease is acquired any more.
-func checkReleased(t *testing.T, s *harness) {
-	t.Helper()
+func (s *harness) checkReleased() {
+	s.t.Helper()
 	before := s.kernel.Calls().Started[intercepttest.CallRenew]
 	s.staysLapsed(time.Minute)
 	if n := s.kernel.Calls().Started[intercepttest.CallRenew]; n != before {
-		t.Errorf("%d renewals after the release", n-before)
+		s.t.Errorf("%d renewals after the release", n-before)
 	}
 	st := s.Stats()
 	if st.Held[addr4] || st.Held[addr6] || !st.Released || st.NotHeldFor < time.Minute {
-		t.Errorf("stats: %+v, want released leases", st)
+		s.t.Errorf("stats: %+v, want released leases", st)
 	}
 }
 
 func TestRelease(t *testing.T) {
 	t.Parallel()
-	runHeld(t, nil, func(t *testing.T, s *harness) {
-		t.Helper()
+	runHeld(t, nil, func(s *harness) {
 		session := intercepttest.Packet{Network: "tcp", To: netip.AddrPortFrom(addr4, 53), Established: true}
-		if err := s.Release(t.Context(), 5*time.Second); err != nil {
-			t.Fatal(err)
-		}
+		must(s.t, s.Release(s.t.Context(), 5*time.Second))
 		if _, none := s.held(); !none {
-			t.Error("a lease is held after Release")
+			s.t.Error("a lease is held after Release")
 		}
 		if way := s.kernel.Route(session).Decision; way != intercepttest.ToAgent {
-			t.Errorf("a session goes way %d while it drains, want to the agent", way)
+			s.t.Errorf("a session goes way %d while it drains, want to the agent", way)
 		}
 		time.Sleep(5 * time.Second)
 		if way := s.kernel.Route(session).Decision; way != intercepttest.Rejected {
-			t.Errorf("a session goes way %d when it was drained, want rejected", way)
+			s.t.Errorf("a session goes way %d when it was drained, want rejected", way)
 		}
-		checkReleased(t, s)
+		s.checkReleased()
 		// The rules are still maintained.
 		s.SetFallback([]netip.AddrPort{fallback4})
 		s.waitFor("fallback changed", func() bool { return len(s.kernel.Rules().Fallback) == 1 })
-		if err := s.Release(t.Context(), 0); err != nil {
-			t.Errorf("once more: %v", err)
+		if err := s.Release(s.t.Context(), 0); err != nil {
+			s.t.Errorf("once more: %v", err)
 		}
 		s.Start()
-		checkReleased(t, s)
+		s.checkReleased()
 	})
 }
 
@@ -64,9 +61,7 @@ func TestReleaseBeforeRun(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newHarness(t, intercepttest.NewFake(time.Now), "ours", nil)
-		if err := s.Release(t.Context(), 0); err != nil {
-			t.Fatal(err)
-		}
+		must(t, s.Release(t.Context(), 0))
 		s.Start()
 		s.waitFor("rules written", func() bool { return s.kernel.Rules() != nil })
 		s.staysLapsed(time.Minute)
@@ -85,13 +80,10 @@ func TestReleaseWithProbesInFlight(t *testing.T) {
 				return 0, nil
 			}
 		}
-		runHeld(t, prepare, func(t *testing.T, s *harness) {
-			t.Helper()
+		runHeld(t, prepare, func(s *harness) {
 			time.Sleep(after)
-			if err := s.Release(t.Context(), 0); err != nil {
-				t.Fatal(err)
-			}
-			checkReleased(t, s)
+			must(s.t, s.Release(s.t.Context(), 0))
+			s.checkReleased()
 		})
 	}
 }
@@ -99,27 +91,26 @@ func TestReleaseWithProbesInFlight(t *testing.T) {
 // TestReleaseWithRenewalsInFlight runs renewals that reach the kernel after the release.
 func TestReleaseWithRenewalsInFlight(t *testing.T) {
 	t.Parallel()
-	runHeld(t, nil, func(t *testing.T, s *harness) {
-		t.Helper()
+	runHeld(t, nil, func(s *harness) {
 		unblock := s.kernel.Block(intercepttest.CallRenew)
 		time.Sleep(2 * renew)
 		var group sync.WaitGroup
 		group.Go(func() {
-			if err := s.Release(t.Context(), 0); err != nil {
-				t.Errorf("Release: %v", err)
+			if err := s.Release(s.t.Context(), 0); err != nil {
+				s.t.Errorf("Release: %v", err)
 			}
 			if _, none := s.held(); !none {
-				t.Error("Release returned while a lease was held")
+				s.t.Error("Release returned while a lease was held")
 			}
 		})
 		synctest.Wait()
 		if _, none := s.held(); !none {
-			t.Error("Release waits for what hangs before it ends the leases")
+			s.t.Error("Release waits for what hangs before it ends the leases")
 		}
 		time.Sleep(100 * time.Millisecond)
 		unblock()
 		group.Wait()
-		checkReleased(t, s)
+		s.checkReleased()
 	})
 }
 
@@ -149,90 +140,79 @@ func TestReleaseOvertaken(t *testing.T) {
 		backend.Backend = cfg.Backend
 		cfg.Backend = backend
 	}
-	runHeld(t, prepare, func(t *testing.T, s *harness) {
-		t.Helper()
+	runHeld(t, prepare, func(s *harness) {
 		backend.then = s.kernel.Block(intercepttest.CallRenew)
 		time.Sleep(2 * renew)
-		if err := s.Release(t.Context(), 0); err != nil {
-			t.Fatal(err)
-		}
+		must(s.t, s.Release(s.t.Context(), 0))
 		if _, none := s.held(); !none {
-			t.Error("Release returned while a lease was held")
+			s.t.Error("Release returned while a lease was held")
 		}
-		checkReleased(t, s)
+		s.checkReleased()
 	})
 }
 
 // TestReleaseTimeout does not wait for hanging calls; the lease ends by itself.
 func TestReleaseTimeout(t *testing.T) {
 	t.Parallel()
-	runHeld(t, nil, func(t *testing.T, s *harness) {
-		t.Helper()
+	runHeld(t, nil, func(s *harness) {
 		unblock := s.kernel.Block(intercepttest.CallRenew)
 		time.Sleep(2 * renew)
-		ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+		ctx, cancel := context.WithTimeout(s.t.Context(), 50*time.Millisecond)
 		defer cancel()
 		if err := s.Release(ctx, 0); !errors.Is(err, context.DeadlineExceeded) {
-			t.Errorf("Release: %v, want the error of its context", err)
+			s.t.Errorf("Release: %v, want the error of its context", err)
 		}
 		unblock()
 		synctest.Wait() // the renewals reach the kernel
-		checkDuration(t, "lapsing", s.waitLapsed(), lease)
-		checkReleased(t, s)
+		s.checkDuration("lapsing", s.waitLapsed(), lease)
+		s.checkReleased()
 	})
 }
 
 func TestReleaseDuringBlockedApply(t *testing.T) {
 	t.Parallel()
-	runHeld(t, nil, func(t *testing.T, s *harness) {
-		t.Helper()
+	runHeld(t, nil, func(s *harness) {
 		unblock := s.kernel.Block(intercepttest.CallApply)
 		defer unblock()
 		s.kernel.Notify()
 		time.Sleep(time.Second)
 		begun := time.Now()
-		if err := s.Release(t.Context(), 0); err != nil {
-			t.Fatal(err)
-		}
-		checkDuration(t, "the release", time.Since(begun), 0)
-		checkReleased(t, s)
-		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		must(s.t, s.Release(s.t.Context(), 0))
+		s.checkDuration("the release", time.Since(begun), 0)
+		s.checkReleased()
+		ctx, cancel := context.WithTimeout(s.t.Context(), time.Second)
 		defer cancel()
 		if err := s.Remove(ctx); !errors.Is(err, context.DeadlineExceeded) {
-			t.Errorf("Remove: %v, want to wait for the Apply in vain", err)
+			s.t.Errorf("Remove: %v, want to wait for the Apply in vain", err)
 		}
 	})
 }
 
 func TestReleaseFails(t *testing.T) {
 	t.Parallel()
-	runHeld(t, nil, func(t *testing.T, s *harness) {
-		t.Helper()
+	runHeld(t, nil, func(s *harness) {
 		broken := errors.New("broken")
 		s.kernel.Fail(intercepttest.CallRelease, 1, broken)
-		if err := s.Release(t.Context(), 0); !errors.Is(err, broken) {
-			t.Errorf("Release: %v, want the kernel's error", err)
+		if err := s.Release(s.t.Context(), 0); !errors.Is(err, broken) {
+			s.t.Errorf("Release: %v, want the kernel's error", err)
 		}
-		checkDuration(t, "lapsing", s.waitLapsed(), lease)
-		checkReleased(t, s)
+		s.checkDuration("lapsing", s.waitLapsed(), lease)
+		s.checkReleased()
 	})
 }
 
 func TestRemove(t *testing.T) {
 	t.Parallel()
-	runHeld(t, nil, func(t *testing.T, s *harness) {
-		t.Helper()
-		if err := s.Remove(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+	runHeld(t, nil, func(s *harness) {
+		must(s.t, s.Remove(s.t.Context()))
 		s.kernel.Notify()
 		s.SetFallback([]netip.AddrPort{fallback4})
 		s.stays("without rules", 10*time.Minute, func() bool { return s.kernel.Rules() == nil })
-		if err := s.Remove(t.Context()); err != nil {
-			t.Errorf("once more: %v", err)
+		if err := s.Remove(s.t.Context()); err != nil {
+			s.t.Errorf("once more: %v", err)
 		}
 		if way := s.decision(addr4); way != intercepttest.Direct {
-			t.Errorf("a packet goes way %d without rules, want where it is addressed to", way)
+			s.t.Errorf("a packet goes way %d without rules, want where it is addressed to", way)
 		}
 	})
 }
@@ -240,15 +220,14 @@ func TestRemove(t *testing.T) {
 // TestRemoveWaitsForApply: an Apply that ends after Remove would write the rules again.
 func TestRemoveWaitsForApply(t *testing.T) {
 	t.Parallel()
-	runHeld(t, nil, func(t *testing.T, s *harness) {
-		t.Helper()
+	runHeld(t, nil, func(s *harness) {
 		unblock := s.kernel.Block(intercepttest.CallApply)
 		s.kernel.Notify()
 		time.Sleep(time.Second)
 		var group sync.WaitGroup
 		group.Go(func() {
-			if err := s.Remove(t.Context()); err != nil {
-				t.Errorf("Remove: %v", err)
+			if err := s.Remove(s.t.Context()); err != nil {
+				s.t.Errorf("Remove: %v", err)
 			}
 		})
 		time.Sleep(time.Second)
@@ -260,14 +239,13 @@ func TestRemoveWaitsForApply(t *testing.T) {
 
 func TestRemoveLeavesOtherRules(t *testing.T) {
 	t.Parallel()
-	runHeld(t, nil, func(t *testing.T, s *harness) {
-		t.Helper()
+	runHeld(t, nil, func(s *harness) {
 		s.kernel.Overwrite(nodeRules("newer"))
-		if err := s.Remove(t.Context()); !errors.Is(err, rules.ErrOwned) {
-			t.Errorf("Remove: %v, want ErrOwned", err)
+		if err := s.Remove(s.t.Context()); !errors.Is(err, rules.ErrOwned) {
+			s.t.Errorf("Remove: %v, want ErrOwned", err)
 		}
 		if r := s.kernel.Rules(); r == nil || r.Owner != "newer" {
-			t.Errorf("rules are %v, want the newer agent's", r)
+			s.t.Errorf("rules are %v, want the newer agent's", r)
 		}
 	})
 }
