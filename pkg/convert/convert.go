@@ -46,14 +46,6 @@ type route struct {
 	early bool // of the kube-dns ConfigMap, and not in a Corefile so far
 }
 
-// server is a server block with its zones.
-type server struct {
-	*block
-
-	zones []string
-	own   []string // zones at or below them that a plugin answers or forwards
-}
-
 // converter is a running conversion.
 type converter struct {
 	cfg     config.Config
@@ -102,8 +94,8 @@ func convert(docs []document, files map[string]document, kubeDNS map[string]stri
 	if len(docs) > 0 {
 		c.firstFile.file = docs[0].name
 		c.usualPort(blocks)
-		for i := range blocks {
-			c.addServer(&blocks[i])
+		for _, s := range blocks {
+			c.addServer(s)
 		}
 		if len(c.servers) == 0 && len(c.notes) == 0 {
 			return nil, fmt.Errorf("reading the Corefile: %s: no server block", docs[0].name)
@@ -124,9 +116,9 @@ func convert(docs []document, files map[string]document, kubeDNS map[string]stri
 }
 
 // read parses the Corefiles, and notes the files that none of them uses.
-func (c *converter) read(docs []document) ([]block, error) {
+func (c *converter) read(docs []document) ([]*server, error) {
 	p := parser{files: c.files, used: map[string]bool{}, noted: map[string]bool{}, forms: placeholders()}
-	var all []block
+	var all []*server
 	for _, d := range docs {
 		blocks, err := p.parse(d)
 		if err != nil {
@@ -176,24 +168,24 @@ func (c *converter) kubeDNS(data map[string]string) error {
 }
 
 // addServer adds a server block, unless its port or transport is unsupported.
-func (c *converter) addServer(b *block) {
-	s := &server{block: b}
-	for _, key := range b.keys {
-		a, what := parseAddress(fillPlaceholders(key)), "server "+key
-		if a.transport != "dns" {
-			c.lost(b.at, what, "only UDP and TCP are supported", "leave it to a server beside this one, such as the central resolver")
+func (c *converter) addServer(s *server) {
+	for _, key := range s.keys {
+		what := "server " + key
+		transport, host, port := parseAddress(fillPlaceholders(key))
+		if transport != "dns" {
+			c.lost(s.at, what, "only UDP and TCP are supported", "leave it to a server beside this one, such as the central resolver")
 			continue
 		}
-		if !c.port(b, a, what) {
+		if !c.port(s, host, port, what) {
 			continue
 		}
-		list, err := zones(a.host)
+		list, err := zones(host)
 		if err != nil {
-			c.lost(b.at, what, oneLine(err), "")
+			c.lost(s.at, what, oneLine(err), "")
 		}
 		for _, zone := range list {
 			if slices.ContainsFunc(c.servers, func(s *server) bool { return slices.Contains(s.zones, zone) }) {
-				c.lost(b.at, what, "the zone "+zone+" already has a server", "leave one of them out")
+				c.lost(s.at, what, "the zone "+zone+" already has a server", "leave one of them out")
 			} else {
 				s.zones = appendNew(s.zones, zone)
 			}
@@ -202,8 +194,8 @@ func (c *converter) addServer(b *block) {
 	if len(s.zones) == 0 {
 		return
 	}
-	if len(b.plugins) == 0 {
-		c.lost(b.at, "server "+strings.Join(b.keys, " "), "its block has no plugins, so its names have no upstream",
+	if len(s.plugins) == 0 {
+		c.lost(s.at, "server "+strings.Join(s.keys, " "), "its block has no plugins, so its names have no upstream",
 			"plugins stand in braces: a line without them is a server by itself")
 	}
 	c.servers = append(c.servers, s)

@@ -62,16 +62,19 @@ func (s *statement) text() string {
 	return string(text)
 }
 
-// block is a server block: its keys and its plugins.
-type block struct {
+// server is a server block.
+type server struct {
 	at      place
 	keys    []string
 	plugins []statement
+
+	zones []string // of its keys on the listen port
+	own   []string // zones at or below them that a plugin answers or forwards
 }
 
 // all returns the statements of a plugin, in the order of the file.
-func (b *block) all(name string) []statement {
-	return slices.DeleteFunc(slices.Clone(b.plugins), func(s statement) bool { return s.words[0] != name })
+func (s *server) all(name string) []statement {
+	return slices.DeleteFunc(slices.Clone(s.plugins), func(st statement) bool { return st.words[0] != name })
 }
 
 // Bounds on a Corefile with its imports.
@@ -102,7 +105,7 @@ type parser struct {
 }
 
 // parse returns the server blocks of a Corefile.
-func (p *parser) parse(d document) ([]block, error) {
+func (p *parser) parse(d document) ([]*server, error) {
 	p.snippets, p.tokens, p.next = map[string][]token{}, nil, 0
 	words, err := p.lex(d)
 	if err == nil {
@@ -111,19 +114,19 @@ func (p *parser) parse(d document) ([]block, error) {
 	if err != nil {
 		return nil, fmt.Errorf("reading the Corefile: %w", err)
 	}
-	var blocks []block
+	var servers []*server
 	for p.next < len(p.tokens) {
-		b := block{at: p.tokens[p.next].at}
-		b.keys = p.keys()
+		s := &server{at: p.tokens[p.next].at}
+		s.keys = p.keys()
 		inBraces, closed := p.take("{"), false
-		if b.plugins, closed = p.statements(); inBraces && !closed {
-			return nil, fmt.Errorf("reading the Corefile: %s: a closing brace is missing after %s", b.at, strings.Join(append(b.keys, "{"), " "))
+		if s.plugins, closed = p.statements(); inBraces && !closed {
+			return nil, fmt.Errorf("reading the Corefile: %s: a closing brace is missing after %s", s.at, strings.Join(append(s.keys, "{"), " "))
 		}
-		if len(b.keys) > 0 {
-			blocks = append(blocks, b)
+		if len(s.keys) > 0 {
+			servers = append(servers, s)
 		}
 	}
-	return blocks, nil
+	return servers, nil
 }
 
 // keys parses the keys of a server block, which are on one line, or on several that end in a comma.

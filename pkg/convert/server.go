@@ -111,79 +111,69 @@ func (c *converter) splitAddresses(addresses []netip.Addr) {
 	}
 }
 
-// address is one key of a server block.
-type address struct {
-	transport string // dns by default
-	host      string // a zone, or a prefix for reverse zones
-	port      string // 53 by default
-}
-
-// parseAddress parses a key: a zone or a prefix, with an optional transport and port.
-func parseAddress(key string) address {
-	a := address{transport: "dns", host: key, port: "53"}
-	if transport, rest, found := strings.Cut(key, "://"); found {
-		a.transport, a.host = strings.ToLower(transport), rest
+// parseAddress parses a key of a server block: a zone or a prefix, with an optional transport and port. The port is 0 if it is
+// not a number.
+func parseAddress(key string) (transport, host string, port uint16) {
+	transport, host, found := strings.Cut(key, "://")
+	if !found {
+		transport, host = "dns", key
 	}
-	if host, port, err := net.SplitHostPort(a.host); err == nil {
-		a.host, a.port = host, cmp.Or(port, a.port)
+	number := "53"
+	if h, p, err := net.SplitHostPort(host); err == nil {
+		host, number = h, cmp.Or(p, number)
 	}
-	a.host = cmp.Or(a.host, ".")
-	return a
-}
-
-// number returns the port number, or 0.
-func (a *address) number() uint16 {
-	n, err := strconv.ParseUint(a.port, 10, 16)
+	n, err := strconv.ParseUint(number, 10, 16)
 	if err != nil {
-		return 0
+		n = 0 // of a number out of range, it is the nearest
 	}
-	return uint16(n)
+	return strings.ToLower(transport), cmp.Or(host, "."), uint16(n)
 }
 
 // usualPort uses the port of most server blocks for all, on a tie the first.
-func (c *converter) usualPort(blocks []block) {
-	count := map[string]int{}
-	var all []origin
-	for _, b := range blocks {
-		for _, key := range b.keys {
-			if a := parseAddress(fillPlaceholders(key)); a.number() > 0 && a.transport == "dns" {
-				count[a.port]++
-				all = append(all, origin{at: b.at, value: a.port})
+func (c *converter) usualPort(blocks []*server) {
+	count := map[uint16]int{}
+	var all []sourced[uint16]
+	for _, s := range blocks {
+		for _, key := range s.keys {
+			if transport, _, port := parseAddress(fillPlaceholders(key)); port > 0 && transport == "dns" {
+				count[port]++
+				all = append(all, sourced[uint16]{port, origin{at: s.at}})
 			}
 		}
 	}
-	for _, o := range all {
-		if most := c.origins["listen.port"].value; most == "" || count[o.value] > count[most] {
-			c.origins["listen.port"] = o
-			c.cfg.Listen.Port = (&address{port: o.value}).number()
+	most := 0
+	for _, port := range all {
+		if n := count[port.value]; n > most {
+			most, c.cfg.Listen.Port, c.origins["listen.port"] = n, port.value, port.origin
 		}
 	}
 }
 
 // otherPort is a server block on a port of its own, which other blocks may forward to.
 type otherPort struct {
-	*block
+	*server
 
-	what, zone, port string
-	forwardedTo      bool // a forward uses it
-	inlined          bool // its upstreams replace it in the forward
-	to               []config.Target
+	what, zone  string
+	port        uint16
+	forwardedTo bool // a forward uses it
+	inlined     bool // its upstreams replace it in the forward
+	to          []config.Target
 }
 
 // port reports whether a server block has the listen port. Blocks on other ports are collected.
-func (c *converter) port(b *block, a address, what string) bool {
-	if a.number() == 0 {
-		c.lost(b.at, what, "not a port number", "")
+func (c *converter) port(s *server, host string, port uint16, what string) bool {
+	if port == 0 {
+		c.lost(s.at, what, "not a port number", "")
 		return false
 	}
-	if c.origins["listen.port"].value == a.port {
+	if port == c.cfg.Listen.Port {
 		return true
 	}
-	zone, err := config.ParseZone(a.host)
+	zone, err := config.ParseZone(host)
 	if err != nil {
 		zone = "" // not a zone of a route
 	}
-	c.otherPorts = append(c.otherPorts, &otherPort{block: b, what: what, zone: zone, port: a.port})
+	c.otherPorts = append(c.otherPorts, &otherPort{server: s, what: what, zone: zone, port: port})
 	return false
 }
 
@@ -195,7 +185,7 @@ func (c *converter) noteUnusedPorts() {
 			hint = "a route leads to it: run another agent, or a CoreDNS, with this block at that address"
 		}
 		if !b.inlined {
-			c.lost(b.at, b.what, "the agent listens on one port: "+c.origins["listen.port"].value, hint)
+			c.lost(b.at, b.what, fmt.Sprintf("the agent listens on one port: %d", c.cfg.Listen.Port), hint)
 		}
 	}
 }
@@ -204,7 +194,7 @@ func (c *converter) noteUnusedPorts() {
 func (c *converter) otherPortOf(t config.Target) (found *otherPort) {
 	if t.Kind == config.Plain || t.Kind == config.TCP {
 		for _, b := range c.otherPorts {
-			if t.Addr.Addr().IsLoopback() && b.port == strconv.Itoa(int(t.Addr.Port())) && (found == nil || b.zone == "." && found.zone != ".") {
+			if t.Addr.Addr().IsLoopback() && b.port == t.Addr.Port() && (found == nil || b.zone == "." && found.zone != ".") {
 				found = b
 			}
 		}
