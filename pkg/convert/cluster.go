@@ -25,13 +25,6 @@ func fillPlaceholders(text string) string {
 	return strings.NewReplacer(localDNS, "169.254.20.10", dnsDomain, "cluster.local").Replace(text)
 }
 
-// clusterState says which servers answer the cluster's names.
-type clusterState struct {
-	local   bool     // this program, like the plugin kubernetes
-	central []string // other servers: the arguments of forward
-	domain  string
-}
-
 // central converts a forward to the central resolver if it is for the cluster domain.
 func central(l *line) bool {
 	c, to := l.c, l.args()[1:]
@@ -51,7 +44,7 @@ func central(l *line) bool {
 		}
 		addresses = append(addresses, t.Addr)
 	}
-	c.cluster = clusterState{central: to, domain: l.s.zones[i]}
+	c.central, c.clusterZone = to, l.s.zones[i]
 	c.cfg.ClusterDomain, c.cfg.Cluster.Resolver = l.s.zones[i], config.ResolverCentral
 	l.set("cluster.resolver", "central")
 	if service < 0 {
@@ -75,23 +68,23 @@ func central(l *line) bool {
 func isDNSService(word string) bool { return word == centralServers || word == clusterIP }
 
 // isCentral reports whether a forward is for cluster names and to the central resolver.
-func (c *clusterState) isCentral(zone string, to []string) bool {
-	return c.central != nil && (zone == c.domain || isReverse(zone)) && slices.Equal(to, c.central)
+func isCentral(c *converter, zone string, to []string) bool {
+	return c.central != nil && (zone == c.clusterZone || isReverse(zone)) && slices.Equal(to, c.central)
 }
 
 // kubernetes converts the plugin that answers the cluster's names.
 func kubernetes(l *line) {
 	c, cluster := l.c, &l.c.cfg.Cluster
-	if c.cluster.domain != "" {
-		l.lost("only one cluster is served: "+c.cluster.domain, "write a route to the other cluster's resolver")
+	if c.clusterZone != "" {
+		l.lost("only one cluster is served: "+c.clusterZone, "write a route to the other cluster's resolver")
 		return
 	}
 	reverse := clusterZones(l)
-	if c.cluster.domain == "" {
+	if c.clusterZone == "" {
 		l.lost("no zone of it can be the domain of a cluster", "")
 		return
 	}
-	c.cfg.ClusterDomain = c.cluster.domain
+	c.cfg.ClusterDomain = c.clusterZone
 	l.set("cluster.resolver", "local")
 	cluster.Resolver, cluster.Endpoints, cluster.Pods = config.ResolverLocal, config.EndpointsAll, config.PodsDisabled
 	c.origins["cluster.endpoints"] = origin{text: "as CoreDNS has it; headless is enough unless endpoints of other services are asked for, and takes less memory"}
@@ -109,7 +102,7 @@ func kubernetes(l *line) {
 	isThrough := func(zone string) bool {
 		return slices.ContainsFunc(through, func(t string) bool { return below(zone, t) })
 	}
-	if isThrough(c.cluster.domain) {
+	if isThrough(c.clusterZone) {
 		c.lost(l.at, "kubernetes: fallthrough", "a name that the domain of the cluster does not have is denied", "names below it may have a route of their own, or be in hosts")
 	}
 	switch {
@@ -143,11 +136,11 @@ func clusterZones(l *line) (reverse bool) {
 			if reverse = true; zone != "in-addr.arpa." && zone != "ip6.arpa." {
 				c.differs(l.at, zone, "reverse zones are configured as prefixes", "write the zone's prefix into cluster.ranges")
 			}
-		case c.cluster.domain == "":
-			c.cluster.domain = zone
-		case zone != c.cluster.domain:
-			c.lost(l.at, zone, "the cluster has only one domain: "+c.cluster.domain,
-				"rewrite the names: {suffix: ."+strings.TrimSuffix(zone, ".")+", to: ."+strings.TrimSuffix(c.cluster.domain, ".")+"}")
+		case c.clusterZone == "":
+			c.clusterZone = zone
+		case zone != c.clusterZone:
+			c.lost(l.at, zone, "the cluster has only one domain: "+c.clusterZone,
+				"rewrite the names: {suffix: ."+strings.TrimSuffix(zone, ".")+", to: ."+strings.TrimSuffix(c.clusterZone, ".")+"}")
 			continue
 		}
 		l.s.own = append(l.s.own, zone)
@@ -224,7 +217,7 @@ func transfer(l *line) {
 			option.lost("NOTIFY is not sent", "")
 		}
 	}
-	if !l.c.cluster.local {
+	if !l.c.servesCluster {
 		l.lost("only the cluster's zone can be transferred", "")
 	}
 }

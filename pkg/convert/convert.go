@@ -63,42 +63,53 @@ type converter struct {
 	excepted     []sourced[string] // zones without an upstream
 	halfDisabled []sourced[string] // what keeps only answers, or only denials, out of the cache, by server and zones
 
-	firstFile   place // the first file
-	servers     []*server
-	otherPorts  []*otherPort        // server blocks on other ports
-	files       map[string]document // for imports, by base name
-	listenAddrs map[netip.Addr]place
-	cluster     clusterState
-	upstreams   []config.Target // of __PILLAR__UPSTREAM__SERVERS__
+	corefiles   []Input
+	files       map[string]Input  // for imports, by base name
+	kubeDNSKeys map[string]string // nil: there is no kube-dns ConfigMap
+	errs        []error           // of that
+
+	firstFile     place // the first file
+	servers       []*server
+	otherPorts    []*otherPort // server blocks on other ports
+	listenAddrs   map[netip.Addr]place
+	servesCluster bool            // the plugin kubernetes answers the cluster's names
+	central       []string        // other servers answer them: the arguments of forward
+	clusterZone   string          // the cluster domain; empty: not known so far
+	upstreams     []config.Target // of __PILLAR__UPSTREAM__SERVERS__
+}
+
+func newConverter() *converter {
+	return &converter{
+		cfg: config.Default(config.Agent), origins: map[string]origin{}, noted: map[string]bool{},
+		files: map[string]Input{}, listenAddrs: map[netip.Addr]place{},
+	}
 }
 
 // Corefile converts the text of a Corefile. file is its name in notes, comments and errors. It fails only if the text is
 // not a Corefile; every valid part becomes configuration or a note.
 func Corefile(file string, text []byte) (*Result, error) {
-	return convert([]document{{name: file, first: 1, text: string(text)}}, nil, nil)
+	c := newConverter()
+	c.corefiles = []Input{{Name: file, Text: text}}
+	return c.convert()
 }
 
-// convert converts Corefiles and a kube-dns ConfigMap to one configuration.
-func convert(docs []document, files map[string]document, kubeDNS map[string]string) (*Result, error) {
-	c := &converter{
-		cfg: config.Default(config.Agent), origins: map[string]origin{}, noted: map[string]bool{},
-		files: files, listenAddrs: map[netip.Addr]place{},
-	}
-	blocks, err := c.read(docs)
+// convert converts the Corefiles and the kube-dns ConfigMap to one configuration.
+func (c *converter) convert() (*Result, error) {
+	blocks, err := c.read()
 	if err == nil {
-		err = c.kubeDNS(kubeDNS)
+		err = kubeDNS(c)
 	}
 	if err != nil {
 		return nil, err
 	}
-	if len(docs) > 0 {
-		c.firstFile.file = docs[0].name
+	if len(c.corefiles) > 0 {
+		c.firstFile.file = c.corefiles[0].Name
 		c.usualPort(blocks)
 		for _, s := range blocks {
 			c.addServer(s)
 		}
 		if len(c.servers) == 0 && len(c.notes) == 0 {
-			return nil, fmt.Errorf("reading the Corefile: %s: no server block", docs[0].name)
+			return nil, fmt.Errorf("reading the Corefile: %s: no server block", c.firstFile)
 		}
 		c.listen()
 		c.clusterDomain()
@@ -116,11 +127,11 @@ func convert(docs []document, files map[string]document, kubeDNS map[string]stri
 }
 
 // read parses the Corefiles, and notes the files that none of them uses.
-func (c *converter) read(docs []document) ([]*server, error) {
+func (c *converter) read() ([]*server, error) {
 	p := parser{files: c.files, used: map[string]bool{}, noted: map[string]bool{}, forms: placeholders()}
 	var all []*server
-	for _, d := range docs {
-		blocks, err := p.parse(d)
+	for _, in := range c.corefiles {
+		blocks, err := p.parse(in)
 		if err != nil {
 			return nil, err
 		}
@@ -136,35 +147,15 @@ func (c *converter) read(docs []document) ([]*server, error) {
 		}
 	}
 	for _, name := range sortedNames(c.files) {
-		switch d := c.files[name]; {
+		switch in := c.files[name]; {
 		case p.used[name]:
-		case d.unknownKey == place{}:
-			c.lost(place{file: d.name}, name, "no Corefile imports it", "give the Corefile that does, or leave this out")
+		case in.unknownKey == place{}:
+			c.lost(place{file: in.Name}, name, "no Corefile imports it", "give the Corefile that does, or leave this out")
 		case !mentioned[name]:
-			c.lost(d.unknownKey, "key "+name, "no Corefile imports it, and it is no key of kube-dns", "")
+			c.lost(in.unknownKey, "key "+name, "no Corefile imports it, and it is no key of kube-dns", "")
 		}
 	}
 	return all, nil
-}
-
-// kubeDNS converts the routes of a kube-dns ConfigMap, as NodeLocal DNSCache does. Zones without a server get SERVFAIL: their
-// names must not go to the upstreams of the root.
-func (c *converter) kubeDNS(data map[string]string) error {
-	k := parseKubeDNS(data)
-	c.notes = append(c.notes, k.notes...)
-	for _, zone := range k.unrouted {
-		if zone != "." {
-			c.excepted = append(c.excepted, sourced[string]{zone, origin{at: place{file: "kube-dns"}, text: stubDomains}})
-		}
-	}
-	for _, r := range k.routes {
-		key := stubDomains
-		if r.Zone == "." {
-			c.upstreams, key = r.To, upstreamNameservers
-		}
-		c.routes = append(c.routes, route{Route: r, origin: origin{at: place{file: "kube-dns"}, text: key}, early: true})
-	}
-	return errors.Join(k.errs...)
 }
 
 // addServer adds a server block, unless its port or transport is unsupported.
@@ -203,10 +194,10 @@ func (c *converter) addServer(s *server) {
 
 // clusterDomain finds out whether the cluster's names are forwarded, as in NodeLocal DNSCache.
 func (c *converter) clusterDomain() {
-	c.cluster.local = slices.ContainsFunc(c.servers, func(s *server) bool { return len(s.all("kubernetes")) > 0 })
+	c.servesCluster = slices.ContainsFunc(c.servers, func(s *server) bool { return len(s.all("kubernetes")) > 0 })
 	for _, s := range c.servers {
 		for _, st := range s.all("forward") {
-			if !c.cluster.local && len(st.args()) > 1 && central(&line{&st, c, s, ""}) {
+			if !c.servesCluster && len(st.args()) > 1 && central(&line{&st, c, s, ""}) {
 				return
 			}
 		}
@@ -295,7 +286,7 @@ func (c *converter) lastTemplates() {
 		add(w, config.Template{Match: []string{oneLabelBelow(w.value)}})
 	}
 	isServedBelow := func(zone string) bool {
-		return c.cluster.domain != "" && below(c.cluster.domain, zone) || slices.ContainsFunc(c.routes, func(r route) bool { return below(r.Zone, zone) })
+		return c.clusterZone != "" && below(c.clusterZone, zone) || slices.ContainsFunc(c.routes, func(r route) bool { return below(r.Zone, zone) })
 	}
 	for _, d := range c.denied {
 		if isServedBelow(d.value) {
@@ -305,7 +296,7 @@ func (c *converter) lastTemplates() {
 		add(d, config.Template{Rcode: dns.RcodeNameError})
 	}
 	for _, e := range c.excepted {
-		isServed := c.cluster.domain == e.value || slices.ContainsFunc(c.routes, func(r route) bool { return r.Zone == e.value })
+		isServed := c.clusterZone == e.value || slices.ContainsFunc(c.routes, func(r route) bool { return r.Zone == e.value })
 		isAnswered := slices.ContainsFunc(c.templates, func(t sourced[config.Template]) bool {
 			return t.value.Zone == e.value && len(t.value.Types) == 0 && len(t.value.Match) == 0
 		})

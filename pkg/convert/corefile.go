@@ -3,7 +3,7 @@
 package convert
 
 import (
-	"errors"
+	"bytes"
 	"fmt"
 	"os"
 	"path"
@@ -25,14 +25,6 @@ func (p place) String() string {
 		return p.file
 	}
 	return fmt.Sprintf("%s:%d", p.file, p.line)
-}
-
-// document is the text of a Corefile or of a part of one.
-type document struct {
-	name       string // in notes
-	first      int    // first line of the text in the file
-	text       string
-	unknownKey place // of an unknown key; zero: the key is known
 }
 
 // statement is a line of a Corefile with its block in braces.
@@ -92,10 +84,10 @@ type token struct {
 
 // parser parses a Corefile. It reads imports from the given files, and none from this host.
 type parser struct {
-	files    map[string]document // by base name
-	used     map[string]bool     // the files that were imported
-	noted    map[string]bool     // placeholders with a note
-	forms    *regexp.Regexp      // of placeholders
+	files    map[string]Input // by base name
+	used     map[string]bool  // the files that were imported
+	noted    map[string]bool  // placeholders with a note
+	forms    *regexp.Regexp   // of placeholders
 	notes    []Note
 	snippets map[string][]token
 
@@ -105,9 +97,9 @@ type parser struct {
 }
 
 // parse returns the server blocks of a Corefile.
-func (p *parser) parse(d document) ([]*server, error) {
+func (p *parser) parse(in Input) ([]*server, error) {
 	p.snippets, p.tokens, p.next = map[string][]token{}, nil, 0
-	words, err := p.lex(d)
+	words, err := p.lex(in)
 	if err == nil {
 		err = p.expand(words, 0)
 	}
@@ -279,15 +271,15 @@ func (p *parser) note(at place, what, why, hint string) {
 	p.notes = append(p.notes, Note{File: at.file, Line: at.line, What: what, Why: why, Hint: hint})
 }
 
-// lex splits a document into words, and replaces environment variables.
-func (p *parser) lex(d document) ([]token, error) {
-	if err := unfilledError(d.text, d.first); err != nil {
-		return nil, fmt.Errorf("%s: %w", d.name, err)
+// lex splits a Corefile into words, and replaces environment variables.
+func (p *parser) lex(in Input) ([]token, error) {
+	if err := unfilledError(in.Text, in.before); err != nil {
+		return nil, fmt.Errorf("%s: %w", in.Name, err)
 	}
 	var words []token
 	first, end := "", 0 // the first word of the line, and the line in which the last word ends
-	for l := caddyfile.NewDispenser(d.name, strings.NewReader(d.text)); l.Next(); {
-		t := token{at: place{d.name, d.first + l.Line() - 1}, first: len(words) == 0 || l.Line() != end}
+	for l := caddyfile.NewDispenser(in.Name, bytes.NewReader(in.Text)); l.Next(); {
+		t := token{at: place{in.Name, in.before + l.Line()}, first: len(words) == 0 || l.Line() != end}
 		end = l.Line() + strings.Count(l.Val(), "\n") // a quoted word may span lines
 		if t.first {
 			first = l.Val()
@@ -346,12 +338,12 @@ func placeholder(forms *regexp.Regexp, word string) string {
 }
 
 // unfilledError returns an error if the text has a line for a template tool, such as Helm or Ansible, which is not a line
-// of a Corefile. first is the line of the file where the text begins.
-func unfilledError(text string, first int) error {
-	at := regexp.MustCompile(`(?m)^[^"#\n]*\{(?:%|\{-?\s*(?:if|else|end|range|with|include|template|toYaml|tpl|define|default)\b).*$`).FindStringIndex(text)
+// of a Corefile. before is the number of lines before the text in its file.
+func unfilledError(text []byte, before int) error {
+	at := regexp.MustCompile(`(?m)^[^"#\n]*\{(?:%|\{-?\s*(?:if|else|end|range|with|include|template|toYaml|tpl|define|default)\b).*$`).FindIndex(text)
 	if at == nil {
 		return nil
 	}
 	const hint = " has {{ … }} or {% … %}, which a tool is to fill in: render the template first (helm template, ansible), or convert what the cluster has: kubectl get configmap -o yaml"
-	return errors.New("line " + fmt.Sprint(first+strings.Count(text[:at[0]], "\n")) + hint)
+	return fmt.Errorf("line %d%s", before+1+bytes.Count(text[:at[0]], []byte{'\n'}), hint)
 }

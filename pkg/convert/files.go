@@ -19,10 +19,13 @@ import (
 	"github.com/nodecache/node-cache/pkg/config"
 )
 
-// Input is one file to convert.
+// Input is a file to convert. The values of a ConfigMap in it become inputs as well.
 type Input struct {
 	Name string // in notes
 	Text []byte
+
+	before     int   // lines before the text in its file
+	unknownKey place // of an unknown key; zero: the key is known
 }
 
 // maxInput bounds one file. A ConfigMap holds at most that.
@@ -32,36 +35,29 @@ const maxInput = 1 << 20
 // List, or among other objects. It converts a ConfigMap's Corefile, kube-dns keys, and keys that end in .override or
 // .server, which a Corefile may import. It fails if an input is none of these.
 func Files(inputs []Input) (*Result, error) {
-	f := inputSet{files: map[string]document{}}
+	c := newConverter()
 	for _, in := range inputs {
-		if err := f.add(in); err != nil {
+		if err := add(c, in); err != nil {
 			return nil, fmt.Errorf("reading %s: %w", in.Name, err)
 		}
 	}
-	if len(f.corefiles) == 0 && f.kubeDNS == nil {
+	if len(c.corefiles) == 0 && c.kubeDNSKeys == nil {
 		what := "there is nothing to convert: neither a Corefile nor the ConfigMap of one, or of kube-dns"
-		if names := sortedNames(f.files); len(names) > 0 {
-			isPart := func(name string) bool { return f.files[name].unknownKey == (place{}) }
+		if names := sortedNames(c.files); len(names) > 0 {
+			isPart := func(name string) bool { return c.files[name].unknownKey == (place{}) }
 			what += ": give the Corefile that imports " + names[max(0, slices.IndexFunc(names, isPart))] +
 				" beside it: kubectl -n kube-system get configmap coredns coredns-custom -o yaml has both"
 		}
 		return nil, errors.New(what)
 	}
-	return convert(f.corefiles, f.files, f.kubeDNS)
+	return c.convert()
 }
 
 // sortedNames returns the sorted names of files.
-func sortedNames(files map[string]document) []string { return slices.Sorted(maps.Keys(files)) }
-
-// inputSet is the content of the inputs.
-type inputSet struct {
-	corefiles []document
-	files     map[string]document // for imports, by name
-	kubeDNS   map[string]string
-}
+func sortedNames(files map[string]Input) []string { return slices.Sorted(maps.Keys(files)) }
 
 // add adds one input.
-func (f *inputSet) add(in Input) error {
+func add(c *converter, in Input) error {
 	switch {
 	case len(in.Text) > maxInput:
 		return errors.New("larger than 1 MiB")
@@ -73,7 +69,7 @@ func (f *inputSet) add(in Input) error {
 		return err
 	}
 	if objects == nil {
-		f.corefiles = append(f.corefiles, document{name: in.Name, first: 1, text: string(in.Text)})
+		c.corefiles = append(c.corefiles, in)
 		return nil
 	}
 	found := false
@@ -82,7 +78,7 @@ func (f *inputSet) add(in Input) error {
 		if kind := value(o, "kind"); kind == nil || kind.Value != "ConfigMap" || data == nil || data.Kind != yaml.MappingNode {
 			continue
 		}
-		known, err := f.configMap(in.Name, data)
+		known, err := addConfigMap(c, in.Name, data)
 		if err != nil {
 			return err
 		}
@@ -124,7 +120,7 @@ func objects(text []byte) (list []*yaml.Node, err error) {
 
 // notCorefile returns the error for a text without objects that is no Corefile: invalid YAML, or not a text.
 func notCorefile(text []byte, isYAML bool, problem error) error {
-	if err := unfilledError(string(text), 1); err != nil {
+	if err := unfilledError(text, 0); err != nil {
 		return err
 	}
 	meant := regexp.MustCompile(`(?m)\A\s*\{|^(?:apiVersion|kind|metadata|data|items):(?:\s|$)`)
@@ -150,48 +146,48 @@ func value(mapping *yaml.Node, key string) *yaml.Node {
 	return nil
 }
 
-// configMap adds the keys of a ConfigMap, and reports whether it has known ones.
-func (f *inputSet) configMap(file string, data *yaml.Node) (known bool, err error) {
-	unknown := map[string]document{}
+// addConfigMap adds the keys of a ConfigMap, and reports whether it has known ones.
+func addConfigMap(c *converter, file string, data *yaml.Node) (known bool, err error) {
+	unknown := map[string]Input{}
 	for i := 0; i+1 < len(data.Content); i += 2 {
 		key, text := data.Content[i].Value, data.Content[i+1]
-		d := document{name: file + " " + key, first: 1, text: text.Value}
+		in := Input{Name: file + " " + key, Text: []byte(text.Value)}
 		if text.Style&yaml.LiteralStyle != 0 { // its lines are lines of the file
-			d.name, d.first = file, text.Line+1
+			in.Name, in.before = file, text.Line
 		}
-		isKnown, again := f.addKey(key, d)
+		isKnown, again := addKey(c, key, in)
 		switch {
 		case again:
 			return true, fmt.Errorf("the key %s is in two ConfigMaps", key)
 		case isKnown:
 			known = true
 		case key != "Corefile-backup": // a backup of kubeadm's upgrade
-			d.unknownKey = place{file, data.Content[i].Line}
-			unknown[key] = d
+			in.unknownKey = place{file, data.Content[i].Line}
+			unknown[key] = in
 		}
 	}
-	for key, d := range unknown { // a Corefile may import or read them
-		if _, again := f.files[key]; known && !again { // without known keys it is not about DNS
-			f.files[key] = d
+	for key, in := range unknown { // a Corefile may import or read them
+		if _, again := c.files[key]; known && !again { // without known keys it is not about DNS
+			c.files[key] = in
 		}
 	}
 	return known, nil
 }
 
 // addKey adds the value of a known key. It reports whether the key is known, and whether another ConfigMap had it.
-func (f *inputSet) addKey(key string, d document) (known, again bool) {
+func addKey(c *converter, key string, in Input) (known, again bool) {
 	switch {
 	case key == "Corefile":
-		f.corefiles = append(f.corefiles, d)
+		c.corefiles = append(c.corefiles, in)
 	case strings.HasSuffix(key, ".override"), strings.HasSuffix(key, ".server"):
-		_, again = f.files[key]
-		f.files[key] = d
+		_, again = c.files[key]
+		c.files[key] = in
 	case key == stubDomains, key == upstreamNameservers, key == federations:
-		_, again = f.kubeDNS[key]
-		if f.kubeDNS == nil {
-			f.kubeDNS = map[string]string{}
+		_, again = c.kubeDNSKeys[key]
+		if c.kubeDNSKeys == nil {
+			c.kubeDNSKeys = map[string]string{}
 		}
-		f.kubeDNS[key] = d.text
+		c.kubeDNSKeys[key] = string(in.Text)
 	default:
 		return false, false
 	}
@@ -212,78 +208,71 @@ const (
 // The error has a line for each invalid value; there are no routes then. The notes are about values that are valid in
 // kube-dns but not in a route; their File is the key.
 func KubeDNS(data map[string]string) (routes []config.Route, notes []Note, err error) {
-	k := parseKubeDNS(data)
-	if len(k.errs) > 0 {
-		return nil, k.notes, errors.Join(k.errs...)
+	c := newConverter()
+	c.kubeDNSKeys = data
+	if err := kubeDNS(c); err != nil {
+		return nil, c.notes, err
 	}
-	return k.routes, k.notes, nil
+	for _, r := range c.routes {
+		routes = append(routes, r.Route)
+	}
+	return routes, c.notes, nil
 }
 
-// parseKubeDNS converts the keys of a kube-dns ConfigMap.
-func parseKubeDNS(data map[string]string) (k kubeDNS) {
+// kubeDNS converts the keys of a kube-dns ConfigMap to routes, as NodeLocal DNSCache does.
+func kubeDNS(c *converter) error {
 	var stubs map[string][]string
 	var upstreams []string
-	k.unmarshal(stubDomains, data, &stubs, `not a JSON object of lists, like {"example.com": ["192.0.2.1"]}`)
-	k.unmarshal(upstreamNameservers, data, &upstreams, `not a JSON list of addresses, like ["192.0.2.1"]`)
+	unmarshal(c, stubDomains, &stubs, `not a JSON object of lists, like {"example.com": ["192.0.2.1"]}`)
+	unmarshal(c, upstreamNameservers, &upstreams, `not a JSON list of addresses, like ["192.0.2.1"]`)
 	seen := map[string]string{} // by zone: its text
 	for _, text := range slices.Sorted(maps.Keys(stubs)) {
 		zone, err := config.ParseZone(text)
 		first, again := seen[zone]
 		switch {
 		case err != nil:
-			k.fail(stubDomains, "%s", oneLine(err))
+			refuse(c, stubDomains, "%s", oneLine(err))
 		case again:
-			k.fail(stubDomains, "%q: the same zone as %q", text, first)
+			refuse(c, stubDomains, "%q: the same zone as %q", text, first)
 		default:
 			seen[zone] = text
-			k.route(stubDomains, zone, text, stubs[text])
+			kubeDNSRoute(c, stubDomains, zone, text, stubs[text])
 		}
 	}
 	if first, again := seen["."]; again && len(upstreams) > 0 {
-		k.fail(upstreamNameservers, "the zone %q of %s has servers already", first, stubDomains)
+		refuse(c, upstreamNameservers, "the zone %q of %s has servers already", first, stubDomains)
 	} else if len(upstreams) > 0 {
-		k.route(upstreamNameservers, ".", "the list", upstreams)
+		kubeDNSRoute(c, upstreamNameservers, ".", "the list", upstreams)
 	}
-	for _, key := range slices.Sorted(maps.Keys(data)) {
+	for _, key := range slices.Sorted(maps.Keys(c.kubeDNSKeys)) {
 		switch {
 		case key == stubDomains, key == upstreamNameservers:
-		case key == federations && strings.TrimSpace(data[key]) != "":
-			k.note(key, "the domains of a federation", "federation is not supported", "Kubernetes has dropped them: leave the key out")
+		case key == federations && strings.TrimSpace(c.kubeDNSKeys[key]) != "":
+			c.lost(place{file: key}, "the domains of a federation", "federation is not supported", "Kubernetes has dropped them: leave the key out")
 		case key != federations:
-			k.note(key, "key", "unknown key", "")
+			c.lost(place{file: key}, "key", "unknown key", "")
 		}
 	}
-	return k
+	return errors.Join(c.errs...)
 }
 
-// kubeDNS is a running conversion of a kube-dns ConfigMap.
-type kubeDNS struct {
-	routes   []config.Route
-	unrouted []string // zones without a server
-	notes    []Note
-	errs     []error
-}
-
-func (k *kubeDNS) fail(key, format string, args ...any) {
-	k.errs = append(k.errs, fmt.Errorf("reading "+key+": "+format, args...))
-}
-
-func (k *kubeDNS) note(key, what, why, hint string) {
-	k.notes = append(k.notes, Note{File: key, What: what, Why: why, Hint: hint})
+// refuse adds an error about the value of a key.
+func refuse(c *converter, key, format string, args ...any) {
+	c.errs = append(c.errs, fmt.Errorf("reading "+key+": "+format, args...))
 }
 
 // unmarshal parses the JSON of a key.
-func (k *kubeDNS) unmarshal(key string, data map[string]string, to any, otherwise string) {
-	if strings.TrimSpace(data[key]) == "" {
+func unmarshal(c *converter, key string, to any, otherwise string) {
+	if strings.TrimSpace(c.kubeDNSKeys[key]) == "" {
 		return
 	}
-	if err := json.Unmarshal([]byte(data[key]), to); err != nil {
-		k.fail(key, otherwise+": %w", err)
+	if err := json.Unmarshal([]byte(c.kubeDNSKeys[key]), to); err != nil {
+		refuse(c, key, otherwise+": %w", err)
 	}
 }
 
-// route adds a route to the servers of one zone, without duplicates.
-func (k *kubeDNS) route(key, zone, what string, servers []string) {
+// kubeDNSRoute adds a route to the servers of one zone, without duplicates.
+func kubeDNSRoute(c *converter, key, zone, what string, servers []string) {
 	var to []config.Target
 	for _, server := range servers {
 		t, err := kubeDNSServer(server)
@@ -292,16 +281,23 @@ func (k *kubeDNS) route(key, zone, what string, servers []string) {
 			to = append(to, t)
 		case err == nil:
 		case isHostName(server):
-			k.note(key, what+": "+server, "a server needs an address, not a name", "write the address of the server; where it is a Service, its cluster IP")
+			c.lost(place{file: key}, what+": "+server, "a server needs an address, not a name", "write the address of the server; where it is a Service, its cluster IP")
 		default:
-			k.fail(key, "%s: %s", what, oneLine(err))
+			refuse(c, key, "%s: %s", what, oneLine(err))
 		}
 	}
-	if len(to) > 0 {
-		k.routes = append(k.routes, config.DefaultRoute(zone, to...))
-	} else if len(k.errs) == 0 {
-		k.unrouted = append(k.unrouted, zone)
-		k.note(key, what, "no server with an address is left, so there is no route for it", "name at least one server by its address")
+	from := origin{at: place{file: "kube-dns"}, text: key}
+	switch {
+	case len(to) > 0:
+		c.routes = append(c.routes, route{Route: config.DefaultRoute(zone, to...), origin: from, early: true})
+		if zone == "." {
+			c.upstreams = to
+		}
+	case len(c.errs) == 0:
+		if zone != "." { // its names must not go to the upstreams of the root
+			c.excepted = append(c.excepted, sourced[string]{zone, from})
+		}
+		c.lost(place{file: key}, what, "no server with an address is left, so there is no route for it", "name at least one server by its address")
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/nodecache/node-cache/pkg/config"
@@ -27,27 +28,22 @@ func forward(l *line) {
 	if len(routed) == 0 {
 		return
 	}
-	options := parseForward(l)
-	var to []config.Target
-	made := false
+	options, excepted, to := parseForward(l)
 	for _, zone := range routed {
-		if c.cluster.isCentral(zone, l.args()[1:]) {
+		if isCentral(c, zone, l.args()[1:]) {
 			l.s.own = append(l.s.own, zone)
 			continue
 		}
-		if !made {
-			to, made = targets(l, options), true
-		}
-		if len(to) == 0 {
+		if len(to()) == 0 {
 			l.lost("no upstream is left, so there is no route for "+zone, "")
 			continue
 		}
 		l.s.own = append(l.s.own, zone)
-		r := config.DefaultRoute(zone, to...)
-		r.Policy, r.Method, r.CA = options.policy, options.method, options.ca
+		r := config.DefaultRoute(zone, to()...)
+		r.Policy, r.Method, r.CA = options.Policy, options.Method, options.CA
 		c.route(r, l)
 	}
-	addExcepted(l, options.except)
+	addExcepted(l, excepted)
 }
 
 // addExcepted adds the zones that a forward excepts: they get SERVFAIL, as from a server without an upstream.
@@ -94,7 +90,7 @@ func proxy(l *line) {
 
 // route adds a route unless its zone has one.
 func (c *converter) route(r config.Route, l *line) {
-	if c.cluster.domain == r.Zone {
+	if c.clusterZone == r.Zone {
 		l.lost("the cluster domain cannot be forwarded", "names below it may have a route of their own")
 		return
 	}
@@ -114,31 +110,23 @@ func (c *converter) route(r config.Route, l *line) {
 	}
 }
 
-// forwardOptions are the options of a forward.
-type forwardOptions struct {
-	except     []string
-	tcp        bool
-	ca         string
-	serverName string
-	policy     string
-	method     string
-}
-
-// parseForward parses the options of a forward.
-func parseForward(l *line) forwardOptions {
-	o := forwardOptions{policy: config.PolicyFastest, method: config.MethodPost}
+// parseForward parses the options of a forward: keys of its routes, and the zones that it excepts. upstreams returns its
+// upstreams, with notes about the others.
+func parseForward(l *line) (r config.Route, except []string, upstreams func() []config.Target) {
+	tcp, serverName := false, ""
+	r.Policy, r.Method = config.PolicyFastest, config.MethodPost
 	l.options(
-		directive{names: "except", take: func(l *line) { o.except = append(o.except, l.args()...) }},
-		flag("force_tcp", &o.tcp),
+		directive{names: "except", take: func(l *line) { except = append(except, l.args()...) }},
+		flag("force_tcp", &tcp),
 		directive{names: "prefer_udp"}, // the default
-		text("tls_servername", &o.serverName),
+		text("tls_servername", &serverName),
 		directive{names: "doh_method", take: func(l *line) {
 			if strings.EqualFold(l.all(), "get") {
-				o.method = config.MethodGet
+				r.Method = config.MethodGet
 			}
 		}},
-		directive{names: "policy", take: func(l *line) { o.policy = policy(l) }},
-		directive{names: "tls", take: func(l *line) { o.ca = certificates(l) }},
+		directive{names: "policy", take: func(l *line) { r.Policy = policy(l) }},
+		directive{names: "tls", take: func(l *line) { r.CA = certificates(l) }},
 		directive{names: "max_concurrent", take: maxConcurrent},
 		directive{names: "failover", take: func(l *line) {
 			isOther := func(code string) bool {
@@ -159,7 +147,7 @@ func parseForward(l *line) forwardOptions {
 			"set a route with a source address: ip route add … src …"),
 		lost("resolver", "upstreams have addresses", ""),
 	)
-	return o
+	return r, except, sync.OnceValue(func() []config.Target { return targets(l, tcp, serverName) })
 }
 
 func policy(l *line) string {
@@ -205,17 +193,17 @@ func maxConcurrent(l *line) {
 }
 
 // targets returns the upstreams with an address, without duplicates.
-func targets(l *line, o forwardOptions) []config.Target {
+func targets(l *line, tcp bool, serverName string) []config.Target {
 	var to []config.Target
 	for _, word := range l.args()[1:] {
-		for _, t := range wordTargets(l, word, o.serverName) {
-			if o.tcp && t.Kind == config.Plain {
+		for _, t := range wordTargets(l, word, serverName) {
+			if tcp && t.Kind == config.Plain {
 				t.Kind = config.TCP
 			}
 			to = appendNew(to, t)
 		}
 	}
-	if o.tcp && slices.ContainsFunc(to, func(t config.Target) bool { return t.Kind == config.ResolvConf }) {
+	if tcp && slices.ContainsFunc(to, func(t config.Target) bool { return t.Kind == config.ResolvConf }) {
 		l.c.differs(l.at, l.words[0]+": force_tcp", "the servers of a resolv.conf are queried over UDP, and over TCP after truncation",
 			"write tcp:// and their addresses in place of the file where UDP must not be used")
 	}
@@ -337,12 +325,12 @@ func cache(l *line) {
 func limitZoneTTLs(l *line, zones []string, bounds ttls) {
 	c := l.c
 	for _, zone := range zones {
-		isCluster := c.cluster.domain == zone || c.cluster.central != nil && isReverse(zone)
+		isCluster := c.clusterZone == zone || c.central != nil && isReverse(zone)
 		switch {
 		case zone == ".": // the cache itself; routes without own bounds inherit them
 			limitCacheTTLs(l, bounds)
 		case isCluster && !c.firstTime("cluster's bounds"):
-		case isCluster && c.cluster.local:
+		case isCluster && c.servesCluster:
 			l.differs("the names of the cluster come from the API and are not cached", "cluster.ttl sets the TTL for clients")
 		case isCluster:
 			l.differs("the names of the cluster have the bounds of the whole cache", "cluster.invalidate removes names that change in the cluster")
@@ -461,8 +449,8 @@ func disable(l *line) {
 
 // changeRoute changes the route of a zone. A zone without a route gets a copy of the one that its names use.
 func (c *converter) changeRoute(zone string, l *line, how func(*route)) {
-	if c.cluster.domain != "" && below(zone, c.cluster.domain) {
-		if !c.cluster.local { // otherwise nothing of it is cached
+	if c.clusterZone != "" && below(zone, c.clusterZone) {
+		if !c.servesCluster { // otherwise nothing of it is cached
 			l.lost("the names of the cluster are cached like all others", "cluster.invalidate removes names that change in the cluster")
 		}
 		return

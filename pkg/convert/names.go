@@ -3,6 +3,7 @@
 package convert
 
 import (
+	"bytes"
 	"cmp"
 	"fmt"
 	"math"
@@ -287,7 +288,7 @@ const maxRecords = 10_000
 // zoneFile converts a zone whose text is in the Corefile's ConfigMap: names with addresses go to hosts.
 func zoneFile(l *line) {
 	c := l.c
-	text, known := c.files[path.Base(l.arg(0, ""))]
+	file, known := c.files[path.Base(l.arg(0, ""))]
 	if !known {
 		l.lost(noZones, listZone)
 		return
@@ -298,7 +299,7 @@ func zoneFile(l *line) {
 	}
 	l.options(flag("fallthrough", &onward), directive{names: "reload upstream"}) // the converted zone does not change by itself
 	for _, zone := range served {
-		records, err := zoneRecords(text.text, zone)
+		records, err := zoneRecords(file.Text, zone)
 		if err != nil {
 			l.lost("the file is not read as that of "+zone+": "+err.Error(), "list the addresses of the zone in hosts.names")
 			continue
@@ -315,8 +316,8 @@ func zoneFile(l *line) {
 }
 
 // zoneRecords parses the records of a zone. Records of other zones are an error.
-func zoneRecords(text, zone string) ([]dns.RR, error) {
-	parser := dns.NewZoneParser(strings.NewReader(text), zone, "")
+func zoneRecords(text []byte, zone string) ([]dns.RR, error) {
+	parser := dns.NewZoneParser(bytes.NewReader(text), zone, "")
 	parser.SetDefaultTTL(3600)
 	var list []dns.RR
 	for rr, ok := parser.Next(); ok; rr, ok = parser.Next() {

@@ -214,7 +214,8 @@ func (c *converter) otherPortUpstreams(l *line, t config.Target) (to []config.Ta
 	}
 	if !b.inlined {
 		inner := &line{&b.all("forward")[0], c, l.s, ""}
-		b.inlined, b.to = true, targets(inner, parseForward(inner))
+		_, _, upstreams := parseForward(inner)
+		b.inlined, b.to = true, upstreams()
 		c.differs(b.at, b.what, "its upstreams are used directly by the route to it, at "+l.at.String(), "")
 	}
 	return b.to, true
