@@ -133,11 +133,9 @@ func (f *sourceFlags) options(o *agent.Options) error {
 	}
 	o.Source = source.Config{
 		File: f.file, Kubeconfig: f.kubeconfig, KubeDNS: f.kubeDNS, LastGood: f.lastGood,
-		Pod: source.Pod{
-			Namespace: os.Getenv("POD_NAMESPACE"), Name: os.Getenv("POD_NAME"), UID: os.Getenv("POD_UID"),
-			Node: os.Getenv("NODE_NAME"),
-		},
+		PodUID: os.Getenv("POD_UID"), Node: os.Getenv("NODE_NAME"),
 	}
+	o.Source.Pod.Namespace, o.Source.Pod.Name = os.Getenv("POD_NAMESPACE"), os.Getenv("POD_NAME")
 	if f.configMap == "" {
 		return nil
 	}

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/nodecache/node-cache/pkg/agent"
 	"github.com/nodecache/node-cache/pkg/source"
@@ -62,9 +63,9 @@ func TestSourceOptions(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := source.Config{
-		ConfigMap:  source.Object{Namespace: "kube-system", Name: "node-cache"},
+		ConfigMap:  types.NamespacedName{Namespace: "kube-system", Name: "node-cache"},
 		Kubeconfig: "k", KubeDNS: "d", LastGood: "l",
-		Pod: source.Pod{Namespace: "kube-system", Name: "node-cache-x1", UID: "0ca1", Node: "node-1"},
+		Pod: types.NamespacedName{Namespace: "kube-system", Name: "node-cache-x1"}, PodUID: "0ca1", Node: "node-1",
 	}
 	if diff := cmp.Diff(want, got.Source); diff != "" {
 		t.Errorf("options (-want +got):\n%s", diff)

@@ -268,7 +268,7 @@ func (a *Agent) load(ctx context.Context) (config.Config, error) {
 	}
 	a.logHandler = newReloadableHandler(a.options.Log, cfg.Log)
 	a.log = slog.New(a.logHandler)
-	if a.options.Source.File == "" && a.options.Source.ConfigMap == (origin.Object{}) {
+	if a.options.Source.File == "" && a.options.Source.ConfigMap.Name == "" {
 		return cfg, nil
 	}
 	var err error

@@ -114,7 +114,7 @@ func (a *Agent) sample() metrics.Sample {
 			LastSuccess: time.Unix(0, a.reloads.lastSuccess.Load()),
 			Panics:      a.builder.panics.Load(),
 		},
-		Source:   origin.Stats{Kind: origin.KindNone, Reachable: true},
+		Source:   origin.Status{Kind: origin.KindNone, Reachable: true},
 		Handover: a.handover.stats(),
 		Admin:    a.servers.admin.Stats(),
 	}
@@ -133,7 +133,7 @@ func (a *Agent) sample() metrics.Sample {
 		s.UDP, s.TCP = append(s.UDP, a.servers.udp[i].Stats()), append(s.TCP, a.servers.tcp[i].Stats())
 	}
 	if a.source != nil {
-		s.Source = a.source.Stats()
+		s.Source = a.source.Status()
 	}
 	return s
 }

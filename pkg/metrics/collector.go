@@ -48,7 +48,7 @@ type Sample struct {
 	UDP             []server.UDPStats
 	TCP             []server.TCPStats
 	Config          Config
-	Source          source.Stats // of the configuration
+	Source          source.Status // of the configuration
 	Handover        *handover.Stats
 	Admin           admin.Stats
 }

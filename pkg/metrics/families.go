@@ -250,15 +250,15 @@ func (t *table) addConfig(c *Config) {
 	}
 }
 
-func (t *table) addSource(c *source.Stats) {
+func (t *table) addSource(c *source.Status) {
 	t.section = "Configuration source"
 	t.add(gauge, "config_source_info",
 		"Always 1. The labels show where the configuration comes from (none, file, or configmap), and whether a kube-dns ConfigMap is merged into it.",
-		label{name: "kind"}, label{name: "kube_dns"}).put(1, c.Kind, strconv.FormatBool(c.KubeDNS))
+		label{name: "kind"}, label{name: "kube_dns"}).put(1, c.Kind, strconv.FormatBool(c.KubeDNS != ""))
 	t.truth("config_source_reachable", "1 if the last read of the source succeeded, else 0. /status shows the reason.", c.Reachable)
 	t.total("config_source_requests_total", "Requests sent to the API server for the configuration.", c.Requests)
 	t.truth("config_last_good_in_use",
-		"1 if the last good configuration of an earlier start is in use, because this start found no valid one; else 0.", c.LastGood)
+		"1 if the last good configuration of an earlier start is in use, because this start found no valid one; else 0.", c.LastGoodInUse)
 	by(t, counter, "config_last_good_saves_total", "Last good configurations saved for the next start, and failed attempts.", results(), c.Saves, c.SaveFailures)
 	by(t, counter, "config_events_total", "Kubernetes events about configurations: written, failed, and dropped for a newer one.",
 		label{"result", []string{"written", "failed", "dropped"}}, c.EventsWritten, c.EventsFailed, c.EventsDropped)

@@ -71,7 +71,11 @@ func TestEveryFieldIsASeries(t *testing.T) {
 	tryFields(try, "probe.Stats", d.Probes[0].Stats, func(s *metrics.Sample, v probe.Stats) {
 		s.Probes = []metrics.Probe{{Label: "cluster", Stats: v}, {Label: "outside"}}
 	}, "Last", "Row", "LastError")
-	tryFields(try, "source.Stats", d.Source, func(s *metrics.Sample, v source.Stats) { s.Source = v })
+	tryFields(try, "source.Status", d.Source, func(s *metrics.Sample, v source.Status) { s.Source = v },
+		"Name", "KubeDNS", "LastGood", "Saved", "SaveError", "Problem")
+	alone := distinct()
+	alone.Source.KubeDNS = ""
+	try("source.Status.KubeDNS", alone)
 	tryFields(try, "static.Stats", *d.Static, func(s *metrics.Sample, v static.Stats) { s.Static = &v }, "Files")
 	tryFields(try, "static.FileStats", d.Static.Files[0], func(s *metrics.Sample, v static.FileStats) { s.Static.Files[0] = v }, "Err")
 	unread := distinct()

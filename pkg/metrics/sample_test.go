@@ -138,9 +138,9 @@ func answers() *static.Stats {
 }
 
 // configured is the Stats of a configuration's source.
-func configured() source.Stats {
-	s := numbered[source.Stats](7100)
-	s.Kind, s.KubeDNS, s.LastGood, s.Reachable = source.KindConfigMap, true, true, true
+func configured() source.Status {
+	s := numbered[source.Status](7100)
+	s.Kind, s.KubeDNS, s.LastGoodInUse, s.Reachable = source.KindConfigMap, "/folder", true, true
 	return s
 }
 

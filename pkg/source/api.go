@@ -10,6 +10,7 @@ import (
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/nodecache/node-cache/pkg/task"
 	"github.com/nodecache/node-cache/pkg/watch"
@@ -100,7 +101,7 @@ func withoutURL(err error) error {
 }
 
 // requestError returns the error of a request with a hint.
-func requestError(err error, o Object) *Error {
+func requestError(err error, o types.NamespacedName) *Error {
 	word := reasonOf(err)
 	hint := "check the API server; the agent retries by itself"
 	switch word {

@@ -11,19 +11,23 @@ import (
 	"sync/atomic"
 	"time"
 
+	"k8s.io/apimachinery/pkg/types"
+
 	"github.com/nodecache/node-cache/pkg/config"
 	"github.com/nodecache/node-cache/pkg/task"
 )
 
 // Config configures a Source. Exactly one of File and ConfigMap is required.
 type Config struct {
-	File       string // path
-	ConfigMap  Object // its key node-cache.yaml holds the configuration
-	Kubeconfig string // a file, for the ConfigMap and for events; empty: the pod's service account
-	KubeDNS    string // folder of a mounted kube-dns ConfigMap, merged into the routes; empty: none
-	LastGood   string // folder for the last good configuration, created if missing; empty: none is saved
+	File       string               // path
+	ConfigMap  types.NamespacedName // its key node-cache.yaml holds the configuration
+	Kubeconfig string               // a file, for the ConfigMap and for events; empty: the pod's service account
+	KubeDNS    string               // folder of a mounted kube-dns ConfigMap, merged into the routes; empty: none
+	LastGood   string               // folder for the last good configuration, created if missing; empty: none is saved
 	Role       config.Role
-	Pod        Pod    // subject of Events; zero: none are written
+	Pod        types.NamespacedName // subject of Events; without both: none are written
+	PodUID     string
+	Node       string // of the pod; may be empty
 	UserAgent  string // empty: node-cache
 
 	// Apply puts a configuration to use. Its error argument is why there is none. After an error that it returns, the running
@@ -46,28 +50,14 @@ type InUse struct {
 	at time.Time // when it was put to use
 }
 
-// An Object is a namespace and a name.
-type Object struct {
-	Namespace, Name string
-}
-
-// String returns NAMESPACE/NAME.
-func (o Object) String() string { return o.Namespace + "/" + o.Name }
-
 // ParseObject parses NAMESPACE/NAME.
-func ParseObject(text string) (Object, error) {
+func ParseObject(text string) (types.NamespacedName, error) {
 	namespace, name, _ := strings.Cut(text, "/")
 	// Names begin with a letter or digit; one of dots would change the API path.
 	if namespace == "" || name == "" || namespace[0] == '.' || name[0] == '.' || strings.Contains(name, "/") || strings.ContainsAny(text, " ,=%?#\t\n") {
-		return Object{}, fmt.Errorf("%q: not NAMESPACE/NAME", text)
+		return types.NamespacedName{}, fmt.Errorf("%q: not NAMESPACE/NAME", text)
 	}
-	return Object{Namespace: namespace, Name: name}, nil
-}
-
-// A Pod is the subject of the Events.
-type Pod struct {
-	Namespace, Name, UID string
-	Node                 string // its node; may be empty
+	return types.NamespacedName{Namespace: namespace, Name: name}, nil
 }
 
 // base is what all parts of a source have.
@@ -87,12 +77,13 @@ func (b *base) Name() string {
 // readAction names the action for errors of load and run of the main part, so that both give the same error.
 func (b *base) readAction() string { return "reading " + b.Name() }
 
-// content is the content of a part of the source.
+// content is the content of the source, or of a part of it.
 type content struct {
-	config    config.Config  // of the main part
+	config    config.Config  // not of the kube-dns folder
 	routes    []config.Route // of the kube-dns folder
 	err       error          // why there is neither
 	transient bool           // a writer may be between two steps
+	version   uint64         // of the whole: the number of changes of its parts; 0: there is none
 }
 
 // An Error is an error of a source with a hint.

@@ -187,8 +187,8 @@ func TestConfigMapResumed(t *testing.T) {
 		if got := w.api.called(); !slices.Equal(got, want) {
 			t.Errorf("requests: %q, want %q", got, want)
 		}
-		if st := w.Stats(); !st.Reachable || w.api.most > 1 {
-			t.Errorf("stats %+v, %d requests at one time, want one at most", st, w.api.most)
+		if st := w.Status(); !st.Reachable || w.api.most > 1 {
+			t.Errorf("status %+v, %d requests at one time, want one at most", st, w.api.most)
 		}
 		if strings.Contains(w.logged(), "history lost") {
 			t.Errorf("a lost history is no news:\n%s", w.logged())
@@ -220,9 +220,9 @@ func TestConfigMapLoadTimeout(t *testing.T) {
 			t.Errorf("with something to begin with: %s, want %s", took, loadTimeout)
 		}
 		w.expect(t, "at the start", "last good 7")
-		before := w.Stats().Requests
+		before := w.Status().Requests
 		time.Sleep(time.Hour)
-		tries := w.Stats().Requests - before
+		tries := w.Status().Requests - before
 		if least, most := uint64(time.Hour/(lastBackoff+lastBackoff/2)), uint64(time.Hour/lastBackoff); tries < least || tries > most+10 {
 			t.Errorf("%d tries in an hour, want %d to %d", tries, least, most)
 		}
@@ -252,7 +252,7 @@ func TestConfigMapCredentials(t *testing.T) {
 	api := newFakeAPI()
 	api.putText(size(4))
 	none := func(string, string) (*watch.Client, error) { return nil, errors.New("no token") }
-	cfg := Config{ConfigMap: Object{"kube-system", "node-cache"}, Apply: func(config.Config, error) (InUse, error) { return InUse{}, nil }, Now: time.Now}
+	cfg := Config{ConfigMap: watched(), Apply: func(config.Config, error) (InUse, error) { return InUse{}, nil }, Now: time.Now}
 	_, err := newSource(cfg, none)
 	if wrong := (*Error)(nil); !errors.As(err, &wrong) || err.Error() != "reading ConfigMap kube-system/node-cache: no token" || wrong.Hint == "" {
 		t.Errorf("alone: %v, want why, with a hint", err)
@@ -343,7 +343,7 @@ func TestConfigMapQuiet(t *testing.T) {
 		w.api.putText(size(3))
 		defer w.begin(t)()
 		time.Sleep(time.Hour)
-		if n := w.Stats().Requests; n < 12 || n > 17 {
+		if n := w.Status().Requests; n < 12 || n > 17 {
 			t.Errorf("%d requests in an hour, want one each four to five minutes", n)
 		}
 		w.api.set(func() { w.api.hangs = true })

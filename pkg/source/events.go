@@ -83,10 +83,10 @@ func (e *events) post(kind, reason, message string) {
 	pod, at := e.cfg.Pod, metav1.NewTime(e.cfg.Now())
 	n := &corev1.Event{
 		ObjectMeta:     metav1.ObjectMeta{Namespace: pod.Namespace, Name: fmt.Sprintf("%s.%x", pod.Name, at.UnixNano())},
-		InvolvedObject: corev1.ObjectReference{APIVersion: "v1", Kind: "Pod", Namespace: pod.Namespace, Name: pod.Name, UID: types.UID(pod.UID)},
+		InvolvedObject: corev1.ObjectReference{APIVersion: "v1", Kind: "Pod", Namespace: pod.Namespace, Name: pod.Name, UID: types.UID(e.cfg.PodUID)},
 		Type:           kind, Reason: reason, Message: message,
 		FirstTimestamp: at, LastTimestamp: at, Count: 1,
-		Source: corev1.EventSource{Component: "node-cache", Host: pod.Node},
+		Source: corev1.EventSource{Component: "node-cache", Host: e.cfg.Node},
 	}
 	for {
 		select {

@@ -12,13 +12,14 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/nodecache/node-cache/pkg/config"
 )
 
-// pod is the subject of the tests' events.
-func pod() Pod {
-	return Pod{Namespace: "kube-system", Name: "node-cache-x1", UID: "0ca1", Node: "node-1"}
+// withPod returns a configuration with a pod, the subject of the tests' events.
+func withPod() Config {
+	return Config{Pod: types.NamespacedName{Namespace: "kube-system", Name: "node-cache-x1"}, PodUID: "0ca1", Node: "node-1"}
 }
 
 // eventTexts formats events.
@@ -33,7 +34,7 @@ func eventTexts(events []map[string]any) (words []string) {
 func TestEvents(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		w := newHarness(t, Config{Pod: pod()})
+		w := newHarness(t, withPod())
 		w.api.putText(size(3))
 		defer w.begin(t)()
 		w.api.putText(size(4))
@@ -60,8 +61,8 @@ func TestEvents(t *testing.T) {
 		if diff := cmp.Diff(about, w.api.written()[0]["involvedObject"]); diff != "" {
 			t.Errorf("about (-want +got):\n%s", diff)
 		}
-		if st := w.Stats(); st.EventsWritten != 2 || st.EventsFailed != 0 || st.EventsDropped != 0 {
-			t.Errorf("stats %+v", st)
+		if st := w.Status(); st.EventsWritten != 2 || st.EventsFailed != 0 || st.EventsDropped != 0 {
+			t.Errorf("status %+v", st)
 		}
 	})
 }
@@ -70,7 +71,7 @@ func TestEvents(t *testing.T) {
 func TestEventsAgain(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		w := newHarness(t, Config{Pod: pod()})
+		w := newHarness(t, withPod())
 		w.api.putText(size(3))
 		defer w.begin(t)()
 		for range 3 {
@@ -100,7 +101,7 @@ func TestEventsAgain(t *testing.T) {
 func TestEventsLimit(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		w := newHarness(t, Config{Pod: pod()})
+		w := newHarness(t, withPod())
 		w.api.putText(size(3))
 		defer w.begin(t)()
 		for n := range 1000 {
@@ -116,7 +117,7 @@ func TestEventsLimit(t *testing.T) {
 		if n := len(all); n < 20 || n > 26 || !strings.HasSuffix(all[n-1], "bad 999") {
 			t.Errorf("%d events, want one each half minute, the last of them the last: %q", n, all)
 		}
-		if st := w.Stats(); st.EventsWritten+st.EventsDropped != 1000 {
+		if st := w.Status(); st.EventsWritten+st.EventsDropped != 1000 {
 			t.Errorf("%d written, %d dropped, want 1000 in all", st.EventsWritten, st.EventsDropped)
 		}
 	})
@@ -126,28 +127,28 @@ func TestEventsLimit(t *testing.T) {
 func TestEventsFail(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		w := newHarness(t, Config{Pod: pod()})
+		w := newHarness(t, withPod())
 		w.api.putText(size(3))
 		defer w.begin(t)()
 		w.api.set(func() { w.api.noEvents = http.StatusForbidden })
 		w.refused(errors.New("bad"))
 		synctest.Wait()
-		if st := w.Stats(); st.EventsFailed != 1 || !strings.Contains(w.logged(), "grant create and patch of events in namespace kube-system") {
-			t.Errorf("stats %+v, want one failure at once and a hint:\n%s", st, w.logged())
+		if st := w.Status(); st.EventsFailed != 1 || !strings.Contains(w.logged(), "grant create and patch of events in namespace kube-system") {
+			t.Errorf("status %+v, want one failure at once and a hint:\n%s", st, w.logged())
 		}
 		w.api.set(func() { w.api.noEvents = http.StatusInternalServerError })
 		w.refused(errors.New("worse"))
 		time.Sleep(time.Second)
 		w.api.set(func() { w.api.noEvents = 0 })
 		time.Sleep(time.Minute)
-		if st := w.Stats(); st.EventsFailed != 1 || st.EventsWritten != 1 {
-			t.Errorf("stats %+v, want the second written after a while", st)
+		if st := w.Status(); st.EventsFailed != 1 || st.EventsWritten != 1 {
+			t.Errorf("status %+v, want the second written after a while", st)
 		}
 		w.api.set(func() { w.api.away = true })
 		w.refused(errors.New("worst"))
 		time.Sleep(time.Minute)
-		if st := w.Stats(); st.EventsFailed != 2 {
-			t.Errorf("stats %+v, want a second failure", st)
+		if st := w.Status(); st.EventsFailed != 2 {
+			t.Errorf("status %+v, want a second failure", st)
 		}
 	})
 }

@@ -31,7 +31,7 @@ func FuzzReadEvents(f *testing.F) {
 		f.Add(text)
 	}
 	f.Fuzz(func(t *testing.T, text string) {
-		s, err := newSource(Config{ConfigMap: Object{"kube-system", "node-cache"}, Apply: func(config.Config, error) (InUse, error) { return InUse{}, nil }, Now: time.Now}, api.dial)
+		s, err := newSource(Config{ConfigMap: watched(), Apply: func(config.Config, error) (InUse, error) { return InUse{}, nil }, Now: time.Now}, api.dial)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -14,6 +14,8 @@ import (
 	"testing"
 	"time"
 
+	"k8s.io/apimachinery/pkg/types"
+
 	"github.com/nodecache/node-cache/pkg/config"
 )
 
@@ -36,12 +38,17 @@ type harness struct {
 // size returns a configuration that is identified by the size of its cache, in MiB.
 func size(mib int) string { return fmt.Sprintf("cache: {size: %dMi}\n", mib) }
 
+// watched is the ConfigMap of the tests.
+func watched() types.NamespacedName {
+	return types.NamespacedName{Namespace: "kube-system", Name: "node-cache"}
+}
+
 // newHarness returns a harness with a ConfigMap, unless cfg has a file.
 func newHarness(t *testing.T, cfg Config) *harness {
 	t.Helper()
 	w := &harness{api: newFakeAPI(), log: &bytes.Buffer{}}
 	if cfg.File == "" {
-		cfg.ConfigMap = Object{"kube-system", "node-cache"}
+		cfg.ConfigMap = watched()
 	}
 	cfg.Now, cfg.Apply = time.Now, w.apply
 	if cfg.Serving == nil {

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/nodecache/node-cache/pkg/config"
 )
@@ -149,7 +150,7 @@ func TestReachable(t *testing.T) {
 			if _, _, err := w.Load(t.Context()); err != nil {
 				t.Fatal(err)
 			}
-			if got := w.Stats().Reachable; got != tt.want {
+			if got := w.Status().Reachable; got != tt.want {
 				t.Errorf("reachable %t, want %t", got, tt.want)
 			}
 		})
@@ -229,13 +230,13 @@ func TestKubeDNSWatched(t *testing.T) {
 // TestParseObject parses names of ConfigMaps.
 func TestParseObject(t *testing.T) {
 	t.Parallel()
-	for text, want := range map[string]Object{
-		"kube-system/node-cache": {"kube-system", "node-cache"},
-		"a/b.c":                  {"a", "b.c"},
+	for text, want := range map[string]types.NamespacedName{
+		"kube-system/node-cache": watched(),
+		"a/b.c":                  {Namespace: "a", Name: "b.c"},
 		"":                       {}, "node-cache": {}, "/node-cache": {}, "kube-system/": {}, "a/b/c": {}, "a/b,metadata.name=c": {}, "a b/c": {}, "../b": {}, "a/..": {},
 	} {
 		got, err := ParseObject(text)
-		if got != want || (err == nil) != (want != Object{}) {
+		if got != want || (err == nil) != (want != types.NamespacedName{}) {
 			t.Errorf("%q: %v, %v, want %v", text, got, err, want)
 		}
 	}

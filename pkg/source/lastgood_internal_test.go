@@ -33,8 +33,8 @@ func TestLastGood(t *testing.T) {
 		synctest.Wait()
 		stop()
 		w.expect(t, "first", "loaded 3; refused a cache of 2 MiB")
-		if st := w.Stats(); st.Saves != 1 || st.SaveFailures != 0 {
-			t.Errorf("stats %+v, want one save", st)
+		if st := w.Status(); st.Saves != 1 || st.SaveFailures != 0 {
+			t.Errorf("status %+v, want one save", st)
 		}
 	})
 	text, err := os.ReadFile(path)
@@ -130,8 +130,8 @@ func TestLastGoodReplaced(t *testing.T) {
 		w.api.putText(size(4))
 		time.Sleep(time.Hour)
 		w.expect(t, "corrected", "applied 4")
-		if st, now := w.Stats(), w.Status(); st.LastGood || now.LastGoodInUse || st.Saves != 0 {
-			t.Errorf("stats %+v, status %+v, want neither the last good one nor another one kept", st, now)
+		if st := w.Status(); st.LastGoodInUse || st.Saves != 0 {
+			t.Errorf("status %+v, want neither the last good one nor another one kept", st)
 		}
 	})
 }
@@ -233,8 +233,8 @@ func TestLastGoodLater(t *testing.T) {
 				w.api.putText(size(3))
 				defer w.begin(t)()
 				time.Sleep(3*retryInterval + time.Second)
-				if st, now := w.Stats(), w.Status(); st.Saves != 0 || st.SaveFailures != 4 || now.SaveError == "" {
-					t.Errorf("stats %+v, status %+v, want a failure at once and one each minute", st, now)
+				if st := w.Status(); st.Saves != 0 || st.SaveFailures != 4 || st.SaveError == "" {
+					t.Errorf("status %+v, want a failure at once and one each minute", st)
 				}
 				if n := strings.Count(w.logged(), "saving last good configuration failed"); n != 1 {
 					t.Errorf("logged %d times, want once:\n%s", n, w.logged())
@@ -243,12 +243,12 @@ func TestLastGoodLater(t *testing.T) {
 					t.Fatal(err)
 				}
 				time.Sleep(retryInterval)
-				if st, now := w.Stats(), w.Status(); st.Saves != 1 || now.SaveError != "" {
-					t.Errorf("stats %+v, status %+v, want it kept", st, now)
+				if st := w.Status(); st.Saves != 1 || st.SaveError != "" {
+					t.Errorf("status %+v, want it kept", st)
 				}
 				time.Sleep(time.Hour)
-				if st := w.Stats(); st.Saves != 1 || st.SaveFailures != 4 {
-					t.Errorf("stats %+v, want no more of it", st)
+				if st := w.Status(); st.Saves != 1 || st.SaveFailures != 4 {
+					t.Errorf("status %+v, want no more of it", st)
 				}
 			})
 		})

@@ -19,7 +19,7 @@ import (
 // defects checks the number of panics, each with a stack in the log.
 func (w *harness) defects(t *testing.T, want uint64) {
 	t.Helper()
-	got := w.Stats().Panics
+	got := w.Status().Panics
 	logged := strings.Count(w.logged(), "recovered from a panic")
 	if got != want || logged != int(want) || logged != strings.Count(w.logged(), "runtime/debug.Stack(") {
 		t.Errorf("%d panics, %d in the log, want %d with their stacks:\n%s", got, logged, want, w.logged())
@@ -31,7 +31,7 @@ func (w *harness) defects(t *testing.T, want uint64) {
 func TestPanicInWatch(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		w := newHarness(t, Config{Pod: pod()})
+		w := newHarness(t, withPod())
 		w.api.putText(size(3))
 		defer w.begin(t)()
 		synctest.Wait()
@@ -89,7 +89,7 @@ func TestPanicAtStart(t *testing.T) {
 func TestPanicInEvents(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		w := newHarness(t, Config{Pod: pod()})
+		w := newHarness(t, withPod())
 		w.api.putText(size(3))
 		defer w.begin(t)()
 		w.api.set(func() { w.api.trap = func(r *http.Request) bool { return r.Method == http.MethodPost } })
@@ -99,8 +99,8 @@ func TestPanicInEvents(t *testing.T) {
 		w.api.set(func() { w.api.trap = nil })
 		w.refused(errors.New("worse"))
 		time.Sleep(time.Minute)
-		if st := w.Stats(); st.EventsFailed != 1 || st.EventsWritten != 1 {
-			t.Errorf("stats %+v, want one failed and one written", st)
+		if st := w.Status(); st.EventsFailed != 1 || st.EventsWritten != 1 {
+			t.Errorf("status %+v, want one failed and one written", st)
 		}
 		w.api.set(func() { w.api.noEvents = http.StatusForbidden })
 		w.setTrap("writing event failed")
@@ -111,8 +111,8 @@ func TestPanicInEvents(t *testing.T) {
 		w.api.set(func() { w.api.noEvents = 0 })
 		w.refused(errors.New("the end"))
 		time.Sleep(time.Minute)
-		if st := w.Stats(); st.EventsWritten != 2 {
-			t.Errorf("stats %+v, want another written", st)
+		if st := w.Status(); st.EventsWritten != 2 {
+			t.Errorf("status %+v, want another written", st)
 		}
 	})
 }
@@ -134,8 +134,8 @@ func TestPanicInLastGood(t *testing.T) {
 		}
 		time.Sleep(firstRestartDelay)
 		synctest.Wait()
-		if st, now := w.Stats(), w.Status(); st.Saves != 1 || now.SaveError != "" {
-			t.Errorf("stats %+v, status %+v, want it kept", st, now)
+		if st := w.Status(); st.Saves != 1 || st.SaveError != "" {
+			t.Errorf("status %+v, want it kept", st)
 		}
 		w.expect(t, "all the time", "loaded 3")
 	})
@@ -211,7 +211,7 @@ func TestPanicInKubeDNS(t *testing.T) {
 	w.setTrap("kube-dns setting not supported")
 	defer w.begin(t)()
 	w.expect(t, "at the start", "last good 7")
-	eventually(t, "another try", func() bool { return w.Stats().Panics > 1 })
+	eventually(t, "another try", func() bool { return w.Status().Panics > 1 })
 	w.setTrap("")
 	eventually(t, "fixed", func() bool { return strings.HasSuffix(w.saying(), "applied 3") })
 }

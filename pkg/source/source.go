@@ -12,6 +12,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"k8s.io/apimachinery/pkg/types"
+
 	"github.com/nodecache/node-cache/pkg/config"
 	"github.com/nodecache/node-cache/pkg/task"
 	"github.com/nodecache/node-cache/pkg/watch"
@@ -33,7 +35,7 @@ type Source struct {
 	mainContent content    // of the file or the ConfigMap
 	overlay     content    // of the kube-dns folder
 	version     uint64     // of both: the number of their changes
-	reported    outcome    // the last one passed to Apply
+	reported    content    // the last one passed to Apply
 }
 
 // goneDelay is how long a missing file or object is ignored: most are replaced.
@@ -55,7 +57,7 @@ func New(cfg Config) (*Source, error) { return newSource(cfg, watch.NewClient) }
 
 func newSource(cfg Config, dial func(kubeconfig, userAgent string) (*watch.Client, error)) (*Source, error) {
 	switch {
-	case (cfg.File == "") == (cfg.ConfigMap == Object{}):
+	case (cfg.File == "") == (cfg.ConfigMap == types.NamespacedName{}):
 		return nil, errors.New("source: set either a file or a ConfigMap")
 	case cfg.Apply == nil:
 		return nil, errors.New("source: no Apply function set")
@@ -193,19 +195,11 @@ func (s *Source) notify() {
 	}
 }
 
-// An outcome is the whole configuration, or an error.
-type outcome struct {
-	config    config.Config
-	err       error
-	confirmed bool   // false: an error may be transient
-	version   uint64 // of the contents; 0: none
-}
-
 // combined merges the parts.
-func (s *Source) combined(ctx context.Context) outcome {
+func (s *Source) combined(ctx context.Context) content {
 	s.mu.Lock()
 	main, over := s.mainContent, s.overlay
-	v := outcome{config: main.config, err: cmp.Or(main.err, over.err), confirmed: !main.transient && !over.transient, version: s.version}
+	v := content{config: main.config, err: cmp.Or(main.err, over.err), transient: main.transient || over.transient, version: s.version}
 	s.mu.Unlock()
 	if v.err == nil && len(over.routes) > 0 {
 		v.err = s.recovering(ctx, "merging the kube-dns folder into the configuration", func() (err error) {
@@ -216,9 +210,9 @@ func (s *Source) combined(ctx context.Context) outcome {
 	return v
 }
 
-// markReported records an outcome passed to Apply, and reports whether it differs from the last one. An error differs if its
+// markReported records a content passed to Apply, and reports whether it differs from the last one. An error differs if its
 // text does.
-func (s *Source) markReported(v *outcome) bool {
+func (s *Source) markReported(v *content) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	before := s.reported
@@ -262,7 +256,7 @@ func (s *Source) Run(ctx context.Context) error {
 // forgetReported makes deliver report again.
 func (s *Source) forgetReported() {
 	s.mu.Lock()
-	s.reported = outcome{}
+	s.reported = content{}
 	s.mu.Unlock()
 	s.notify()
 }
@@ -289,13 +283,13 @@ func (s *Source) deliver(ctx context.Context) error {
 		}
 		v := s.combined(ctx)
 		switch {
-		case !v.confirmed && !expired:
+		case v.transient && !expired:
 			if !waiting {
 				settled.Reset(goneDelay)
 				waiting = true
 			}
 			continue
-		case v.confirmed:
+		case !v.transient:
 			settled.Stop()
 			waiting = false
 		}
@@ -305,8 +299,8 @@ func (s *Source) deliver(ctx context.Context) error {
 	}
 }
 
-// apply passes an outcome to the agent, and saves and reports the result.
-func (s *Source) apply(ctx context.Context, v *outcome) {
+// apply passes a content to the agent, and saves and reports the result.
+func (s *Source) apply(ctx context.Context, v *content) {
 	now, err := s.cfg.Apply(v.config, v.err)
 	switch {
 	case err == nil:
@@ -339,23 +333,8 @@ func (s *Source) retry() bool {
 	if s.version == 0 || s.mainContent.err != nil || s.overlay.err != nil {
 		return false
 	}
-	s.reported = outcome{}
+	s.reported = content{}
 	return true
-}
-
-// Status returns the state of the source.
-func (s *Source) Status() Status {
-	st := Status{Kind: s.kind(), Name: s.cfg.File, KubeDNS: s.cfg.KubeDNS, LastGood: s.cfg.LastGood, LastGoodInUse: s.lastGoodInUse.Load()}
-	if s.cfg.File == "" {
-		st.Name = s.cfg.ConfigMap.String()
-	}
-	if s.lastGood != nil {
-		st.Saved, st.SaveError = s.lastGood.status()
-	}
-	if s.configMap != nil {
-		st.Problem = s.configMap.problem()
-	}
-	return st
 }
 
 // unreadableLocked reports whether the last read of the files failed. Invalid content counts as read.
@@ -364,24 +343,22 @@ func (s *Source) unreadableLocked() bool {
 	return s.cfg.File != "" && s.mainContent.err != nil && !errors.As(s.mainContent.err, &bad) || s.overlay.err != nil && !errors.As(s.overlay.err, &bad)
 }
 
-func (s *Source) kind() string {
-	if s.cfg.File != "" {
-		return KindFile
+// Status returns the state of the source, and its counters.
+func (s *Source) Status() Status {
+	st := Status{
+		Kind: KindFile, Name: s.cfg.File, KubeDNS: s.cfg.KubeDNS, LastGood: s.cfg.LastGood, LastGoodInUse: s.lastGoodInUse.Load(),
+		Panics: s.panics.Load(),
 	}
-	return KindConfigMap
-}
-
-// Stats returns the counters.
-func (s *Source) Stats() Stats {
-	st := Stats{Kind: s.kind(), KubeDNS: s.dns != nil, LastGood: s.lastGoodInUse.Load(), Panics: s.panics.Load()}
 	s.mu.Lock()
 	st.Reachable = !s.unreadableLocked()
 	s.mu.Unlock()
 	if s.configMap != nil {
-		st.Reachable = st.Reachable && s.configMap.problem() == nil
+		st.Kind, st.Name, st.Problem = KindConfigMap, s.cfg.ConfigMap.String(), s.configMap.problem()
+		st.Reachable = st.Reachable && st.Problem == nil
 		st.Requests = s.configMap.requests.Load()
 	}
 	if s.lastGood != nil {
+		st.Saved, st.SaveError = s.lastGood.status()
 		st.Saves, st.SaveFailures = s.lastGood.saves.Load(), s.lastGood.failures.Load()
 	}
 	if s.events != nil {
@@ -390,7 +367,7 @@ func (s *Source) Stats() Stats {
 	return st
 }
 
-// Values of Stats.Kind.
+// Values of Status.Kind.
 const (
 	KindNone      = "none" // built-in defaults
 	KindFile      = "file"
@@ -400,13 +377,22 @@ const (
 // Kinds returns all kinds of sources.
 func Kinds() []string { return []string{KindNone, KindFile, KindConfigMap} }
 
-// Stats are the counters of a Source.
-type Stats struct {
-	Kind    string // one of Kinds
-	KubeDNS bool   // a kube-dns folder is merged into it
+// Status is the state of a Source, and its counters.
+type Status struct {
+	Kind string // one of Kinds
+	Name string // path of the file, or NAMESPACE/NAME of the ConfigMap; empty: none
 
-	LastGood     bool   // the last good configuration is in use since the start
-	Reachable    bool   // the last read gave a result, even if the ConfigMap does not exist
+	KubeDNS string // folder of a kube-dns ConfigMap that is merged into it; empty: none
+
+	LastGood      string    // folder of the last good configuration; empty: none is saved
+	LastGoodInUse bool      // it is in use since the start
+	Saved         time.Time // last save of this process; zero: none yet
+	SaveError     string    // error of the last save; empty: none
+
+	// Problem is why the ConfigMap cannot be read; nil: it can. It does not include invalid content.
+	Problem   *Error
+	Reachable bool // the last read gave a result, even if the ConfigMap does not exist
+
 	Requests     uint64 // to the API server, for the ConfigMap
 	Saves        uint64 // of the last good configuration
 	SaveFailures uint64
@@ -416,20 +402,4 @@ type Stats struct {
 	EventsDropped uint64 // replaced by a newer one before the attempt
 
 	Panics uint64 // recovered, while reading, saving or reporting a configuration
-}
-
-// Status is the state of a Source for display.
-type Status struct {
-	Kind string // one of Kinds
-	Name string // path of the file, or NAMESPACE/NAME of the ConfigMap; empty: none
-
-	KubeDNS string // its folder; empty: none
-
-	LastGood      string    // folder of the last good configuration; empty: none is saved
-	LastGoodInUse bool      // it is in use
-	Saved         time.Time // last save of this process; zero: none yet
-	SaveError     string    // error of the last save; empty: none
-
-	// Problem is why the source cannot be read; nil: it can. It does not include invalid content.
-	Problem *Error
 }
