@@ -21,10 +21,7 @@ import (
 func TestConfigMapWatched(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		w := newHarness(t, Config{})
-		w.api.putText(size(3))
-		defer w.begin(t)()
-		w.expect(t, "at the start", "loaded 3")
+		w := watching(t, Config{})
 		synctest.Wait()
 		edited := time.Now()
 		w.api.putText(size(4))
@@ -84,10 +81,7 @@ func TestReportsOnlyChanges(t *testing.T) {
 func TestConfigMapGone(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		w := newHarness(t, Config{})
-		w.api.putText(size(3))
-		defer w.begin(t)()
-		w.reports()
+		w := watching(t, Config{})
 		w.api.remove()
 		time.Sleep(time.Second)
 		w.api.putText(size(4))
@@ -118,10 +112,7 @@ func TestConfigMapEmpty(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				w := newHarness(t, Config{})
-				w.api.putText(size(3))
-				defer w.begin(t)()
-				w.reports()
+				w := watching(t, Config{})
 				w.api.put(tt.data)
 				synctest.Wait()
 				w.expect(t, tt.name, "refused ConfigMap kube-system/node-cache: "+tt.want)
@@ -156,10 +147,7 @@ func TestConfigMapPaths(t *testing.T) {
 func TestConfigMapResumed(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		w := newHarness(t, Config{})
-		w.api.putText(size(3))
-		defer w.begin(t)()
-		w.reports()
+		w := watching(t, Config{})
 		synctest.Wait()
 		w.api.cut(io.ErrUnexpectedEOF)
 		w.api.putText(size(4)) // while no watch is open
@@ -311,10 +299,7 @@ func TestConfigMapDenied(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				w := newHarness(t, Config{})
-				w.api.putText(size(3))
-				defer w.begin(t)()
-				w.reports()
+				w := watching(t, Config{})
 				w.api.set(func() { w.api.deny, w.api.denyWith = tt.code, "sorry" })
 				w.api.cut(nil)
 				time.Sleep(10 * time.Minute)
@@ -339,9 +324,7 @@ func TestConfigMapDenied(t *testing.T) {
 func TestConfigMapQuiet(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		w := newHarness(t, Config{})
-		w.api.putText(size(3))
-		defer w.begin(t)()
+		w := watching(t, Config{})
 		time.Sleep(time.Hour)
 		if n := w.Status().Requests; n < 12 || n > 17 {
 			t.Errorf("%d requests in an hour, want one each four to five minutes", n)

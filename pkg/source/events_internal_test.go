@@ -34,9 +34,7 @@ func eventTexts(events []map[string]any) (words []string) {
 func TestEvents(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		w := newHarness(t, withPod())
-		w.api.putText(size(3))
-		defer w.begin(t)()
+		w := watching(t, withPod())
 		w.api.putText(size(4))
 		synctest.Wait()
 		if n := len(w.api.written()); n > 0 {
@@ -71,9 +69,7 @@ func TestEvents(t *testing.T) {
 func TestEventsAgain(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		w := newHarness(t, withPod())
-		w.api.putText(size(3))
-		defer w.begin(t)()
+		w := watching(t, withPod())
 		for range 3 {
 			w.refused(errors.New("bad"))
 			time.Sleep(time.Minute)
@@ -101,9 +97,7 @@ func TestEventsAgain(t *testing.T) {
 func TestEventsLimit(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		w := newHarness(t, withPod())
-		w.api.putText(size(3))
-		defer w.begin(t)()
+		w := watching(t, withPod())
 		for n := range 1000 {
 			before := time.Now()
 			w.refused(fmt.Errorf("bad %d", n))
@@ -127,9 +121,7 @@ func TestEventsLimit(t *testing.T) {
 func TestEventsFail(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		w := newHarness(t, withPod())
-		w.api.putText(size(3))
-		defer w.begin(t)()
+		w := watching(t, withPod())
 		w.api.set(func() { w.api.noEvents = http.StatusForbidden })
 		w.refused(errors.New("bad"))
 		synctest.Wait()

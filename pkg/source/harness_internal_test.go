@@ -183,6 +183,16 @@ func (w *harness) follow(t *testing.T) (stop func()) {
 	return stop
 }
 
+// watching returns a harness that has loaded a ConfigMap of 3 MiB and watches it until the test ends.
+func watching(t *testing.T, cfg Config) *harness {
+	t.Helper()
+	w := newHarness(t, cfg)
+	w.api.putText(size(3))
+	w.begin(t)
+	w.expect(t, "at the start", "loaded 3")
+	return w
+}
+
 // expect compares the reports since the last call.
 func (w *harness) expect(t *testing.T, when, want string) {
 	t.Helper()

@@ -209,17 +209,7 @@ func TestKubeDNSWatched(t *testing.T) {
 	} {
 		began := time.Now()
 		step.do()
-		for deadline := began.Add(30 * time.Second); ; time.Sleep(5 * time.Millisecond) {
-			w.mu.Lock()
-			reported := len(w.reported) > 0
-			w.mu.Unlock()
-			if reported {
-				break
-			}
-			if time.Now().After(deadline) {
-				t.Fatalf("%s: nothing was reported", step.name)
-			}
-		}
+		eventually(t, step.name, func() bool { return w.saying() != "" })
 		if got := w.reports(); !strings.HasPrefix(got, step.want) {
 			t.Errorf("%d %s: reported %q, want %q", n, step.name, got, step.want)
 		}

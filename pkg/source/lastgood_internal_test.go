@@ -229,9 +229,7 @@ func TestLastGoodLater(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				w := newHarness(t, Config{LastGood: tt.folder})
-				w.api.putText(size(3))
-				defer w.begin(t)()
+				w := watching(t, Config{LastGood: tt.folder})
 				time.Sleep(3*retryInterval + time.Second)
 				if st := w.Status(); st.Saves != 0 || st.SaveFailures != 4 || st.SaveError == "" {
 					t.Errorf("status %+v, want a failure at once and one each minute", st)

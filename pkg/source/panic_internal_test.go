@@ -31,11 +31,8 @@ func (w *harness) defects(t *testing.T, want uint64) {
 func TestPanicInWatch(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		w := newHarness(t, withPod())
-		w.api.putText(size(3))
-		defer w.begin(t)()
-		synctest.Wait()
-		w.expect(t, "at the start", "loaded 3")
+		w := watching(t, withPod())
+		synctest.Wait() // for the watch
 		w.api.set(func() { w.api.trap = func(r *http.Request) bool { return !strings.Contains(r.URL.Path, "/events") } })
 		w.api.putText(size(4))
 		synctest.Wait()
@@ -89,9 +86,7 @@ func TestPanicAtStart(t *testing.T) {
 func TestPanicInEvents(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		w := newHarness(t, withPod())
-		w.api.putText(size(3))
-		defer w.begin(t)()
+		w := watching(t, withPod())
 		w.api.set(func() { w.api.trap = func(r *http.Request) bool { return r.Method == http.MethodPost } })
 		w.refused(errors.New("bad"))
 		time.Sleep(time.Minute)
