@@ -51,27 +51,26 @@ func TestConnectionLimit(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
-			serve(t, nil, func(t *testing.T, s *admin.Server, l *pipes) {
-				t.Helper()
+			serve(t, nil, func(l *pipes) {
 				var held []net.Conn
 				for i := range admin.MaxConns {
-					held = append(held, l.dialFrom(t, tc.from(i)))
+					held = append(held, l.dialFrom(tc.from(i)))
 				}
 				for _, i := range tc.used {
-					if code := served(t, held[i], "/livez"); code != 200 {
-						t.Fatalf("connection %d: %d", i, code)
+					if code := served(l.T, held[i], "/livez"); code != 200 {
+						l.Fatalf("connection %d: %d", i, code)
 					}
 				}
-				if code := served(t, l.dialFrom(t, tc.next), "/readyz"); code != 200 {
-					t.Errorf("the last client: %d, want 200", code)
+				if code := served(l.T, l.dialFrom(tc.next), "/readyz"); code != 200 {
+					l.Errorf("the last client: %d, want 200", code)
 				}
 				for i, c := range held {
 					if ended(c) != (i == tc.want) {
-						t.Errorf("connection %d of %d: closed is %t", i, len(held), ended(c))
+						l.Errorf("connection %d of %d: closed is %t", i, len(held), ended(c))
 					}
 				}
-				if got := s.Stats().Refused; got != 1 {
-					t.Errorf("%d connections refused, want 1", got)
+				if got := l.server.Stats().Refused; got != 1 {
+					l.Errorf("%d connections refused, want 1", got)
 				}
 			})
 		})
@@ -86,41 +85,40 @@ func TestConnectionBeingServed(t *testing.T) {
 		leave = make(chan struct{})
 		c.Status = func() any { <-leave; return "done" }
 	}
-	serve(t, statusWaits, func(t *testing.T, s *admin.Server, l *pipes) {
-		t.Helper()
+	serve(t, statusWaits, func(l *pipes) {
 		var working, idle []net.Conn
 		for range admin.MaxPages {
-			c := l.dialFrom(t, "10.244.0.7")
-			request(t, c, "/status")
+			c := l.dialFrom("10.244.0.7")
+			request(l.T, c, "/status")
 			working = append(working, c)
 		}
 		for range admin.MaxConns - admin.MaxPages {
-			idle = append(idle, l.dialFrom(t, "10.244.0.8"))
+			idle = append(idle, l.dialFrom("10.244.0.8"))
 		}
 		synctest.Wait()
 		for range 2 * admin.MaxConns {
-			if code := served(t, l.dialFrom(t, "10.244.0.9"), "/readyz"); code != 200 {
-				t.Fatalf("a probe: %d, want 200", code)
+			if code := served(l.T, l.dialFrom("10.244.0.9"), "/readyz"); code != 200 {
+				l.Fatalf("a probe: %d, want 200", code)
 			}
 		}
 		if !ended(idle[0]) {
-			t.Error("an idle connection has outlived so many new ones")
+			l.Error("an idle connection has outlived so many new ones")
 		}
-		more := l.dial(t)
-		if code := served(t, more, "/status"); code != http.StatusServiceUnavailable {
-			t.Errorf("one page more: %d, want 503: none of them is written yet", code)
+		more := l.dial()
+		if code := served(l.T, more, "/status"); code != http.StatusServiceUnavailable {
+			l.Errorf("one page more: %d, want 503: none of them is written yet", code)
 		}
 		close(leave)
 		for i, c := range working {
 			if code, _, err := response(c); code != 200 {
-				t.Errorf("page %d: %d %v", i, code, err)
+				l.Errorf("page %d: %d %v", i, code, err)
 			}
 		}
-		if code := served(t, more, "/status"); code != 200 {
-			t.Errorf("afterwards: %d, want 200", code)
+		if code := served(l.T, more, "/status"); code != 200 {
+			l.Errorf("afterwards: %d, want 200", code)
 		}
-		if got := s.Stats().Busy; got != 1 {
-			t.Errorf("%d requests found too many pages, want 1", got)
+		if got := l.server.Stats().Busy; got != 1 {
+			l.Errorf("%d requests found too many pages, want 1", got)
 		}
 	})
 }
@@ -133,28 +131,27 @@ func TestSlowReaders(t *testing.T) {
 			_, _ = io.WriteString(w, strings.Repeat("a_total 1\n", 10_000))
 		})
 	}
-	serve(t, largePage, func(t *testing.T, s *admin.Server, l *pipes) {
-		t.Helper()
+	serve(t, largePage, func(l *pipes) {
 		var slow []net.Conn
 		for range admin.MaxPages {
-			c := l.dialFrom(t, "10.244.0.7")
-			request(t, c, "/metrics")
+			c := l.dialFrom("10.244.0.7")
+			request(l.T, c, "/metrics")
 			synctest.Wait()
 			slow = append(slow, c)
 		}
 		for i, path := range []string{"/metrics", "/readyz", "/status"} {
-			if code := served(t, l.dialFrom(t, "10.244.0.8"), path); code != 200 {
-				t.Errorf("request %d: %s: %d, want 200", i, path, code)
+			if code := served(l.T, l.dialFrom("10.244.0.8"), path); code != 200 {
+				l.Errorf("request %d: %s: %d, want 200", i, path, code)
 			}
 			synctest.Wait()
 		}
 		for i, c := range slow {
 			if code, _, err := response(c); (err != nil || code != 200) != (i == 0) {
-				t.Errorf("page %d of %d: %d %v, want the first cut, and no other", i, len(slow), code, err)
+				l.Errorf("page %d of %d: %d %v, want the first cut, and no other", i, len(slow), code, err)
 			}
 		}
-		if got := s.Stats().Busy; got != 1 {
-			t.Errorf("%d requests found too many pages, want 1", got)
+		if got := l.server.Stats().Busy; got != 1 {
+			l.Errorf("%d requests found too many pages, want 1", got)
 		}
 	})
 }
@@ -162,21 +159,20 @@ func TestSlowReaders(t *testing.T) {
 // TestProfilesAtOnce asks for more profiles than there may be, and then for a probe's page.
 func TestProfilesAtOnce(t *testing.T) {
 	t.Parallel()
-	serve(t, nil, func(t *testing.T, _ *admin.Server, l *pipes) {
-		t.Helper()
+	serve(t, nil, func(l *pipes) {
 		for range admin.MaxProfiles {
-			request(t, l.dial(t), "/debug/pprof/goroutine?seconds=60")
+			request(l.T, l.dial(), "/debug/pprof/goroutine?seconds=60")
 		}
 		synctest.Wait()
-		if code := served(t, l.dial(t), "/debug/pprof/heap"); code != http.StatusServiceUnavailable {
-			t.Errorf("one more: %d, want 503", code)
+		if code := served(l.T, l.dial(), "/debug/pprof/heap"); code != http.StatusServiceUnavailable {
+			l.Errorf("one more: %d, want 503", code)
 		}
-		if code := served(t, l.dial(t), "/livez"); code != 200 {
-			t.Errorf("/livez: %d, want 200", code)
+		if code := served(l.T, l.dial(), "/livez"); code != 200 {
+			l.Errorf("/livez: %d, want 200", code)
 		}
 		time.Sleep(61 * time.Second)
-		if code := served(t, l.dial(t), "/debug/pprof/cmdline"); code != 200 {
-			t.Errorf("once they are done: %d, want 200", code)
+		if code := served(l.T, l.dial(), "/debug/pprof/cmdline"); code != 200 {
+			l.Errorf("once they are done: %d, want 200", code)
 		}
 	})
 }
@@ -191,27 +187,26 @@ func TestCachePagesWaitInTurn(t *testing.T) {
 		echoing(c)
 		c.Cache.Top = func(int, string) (any, error) { walks++; <-leave; return echo{}, nil }
 	}
-	serve(t, walkWaits, func(t *testing.T, _ *admin.Server, l *pipes) {
-		t.Helper()
-		first, second := l.dial(t), l.dial(t)
-		request(t, first, "/cache/top")
+	serve(t, walkWaits, func(l *pipes) {
+		first, second := l.dial(), l.dial()
+		request(l.T, first, "/cache/top")
 		synctest.Wait()
-		request(t, second, "/cache/top")
+		request(l.T, second, "/cache/top")
 		synctest.Wait()
 		_ = second.Close()
 		synctest.Wait()
 		for _, path := range []string{"/readyz", "/livez", "/status", "/metrics"} {
-			if code := served(t, l.dial(t), path); code != 200 {
-				t.Errorf("%s meanwhile: %d, want 200", path, code)
+			if code := served(l.T, l.dial(), path); code != 200 {
+				l.Errorf("%s meanwhile: %d, want 200", path, code)
 			}
 		}
 		close(leave)
 		if code, _, err := response(first); code != 200 {
-			t.Errorf("the first walk: %d %v", code, err)
+			l.Errorf("the first walk: %d %v", code, err)
 		}
 		synctest.Wait()
 		if walks != 1 {
-			t.Errorf("%d walks, want 1", walks)
+			l.Errorf("%d walks, want 1", walks)
 		}
 	})
 }

@@ -19,21 +19,23 @@ import (
 
 // pipes is a listener in memory, so that time can be virtual.
 type pipes struct {
+	*testing.T
 	*servertest.Listener
 
-	stop func() // ends the server
+	server *admin.Server
+	stop   func() // ends the server
 }
 
-func (p *pipes) dial(t *testing.T) net.Conn {
-	t.Helper()
-	return p.dialFrom(t, "127.0.0.1")
+func (p *pipes) dial() net.Conn {
+	p.Helper()
+	return p.dialFrom("127.0.0.1")
 }
 
-func (p *pipes) dialFrom(t *testing.T, client string) net.Conn {
-	t.Helper()
+func (p *pipes) dialFrom(client string) net.Conn {
+	p.Helper()
 	near, err := p.Dial(netip.AddrPortFrom(netip.MustParseAddr(client), 40000))
-	must(t, err)
-	t.Cleanup(func() { _ = near.Close() })
+	must(p.T, err)
+	p.Cleanup(func() { _ = near.Close() })
 	return near
 }
 
@@ -65,13 +67,13 @@ func closedAfter(t *testing.T, c net.Conn) time.Duration {
 }
 
 // serve runs test beside a server with virtual time, which test reaches over l.
-func serve(t *testing.T, change func(*admin.Config), test func(t *testing.T, s *admin.Server, l *pipes)) {
+func serve(t *testing.T, change func(*admin.Config), test func(l *pipes)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		s, l := server(t, change), &pipes{Listener: servertest.NewListener()}
-		s.Use(l)
-		l.stop = run(t, s)
-		test(t, s, l)
+		l := &pipes{T: t, Listener: servertest.NewListener(), server: server(t, change)}
+		l.server.Use(l)
+		l.stop = run(t, l.server)
+		test(l)
 		l.stop()
 	})
 }
@@ -89,14 +91,13 @@ func TestIdleConnectionsAreClosed(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
-			serve(t, nil, func(t *testing.T, _ *admin.Server, l *pipes) {
-				t.Helper()
-				c := l.dial(t)
+			serve(t, nil, func(l *pipes) {
+				c := l.dial()
 				if _, err := io.WriteString(c, tc.sent); err != nil {
-					t.Fatal(err)
+					l.Fatal(err)
 				}
-				if got := closedAfter(t, c); got != tc.want {
-					t.Errorf("closed after %s, want %s", got, tc.want)
+				if got := closedAfter(l.T, c); got != tc.want {
+					l.Errorf("closed after %s, want %s", got, tc.want)
 				}
 			})
 		})
@@ -105,16 +106,15 @@ func TestIdleConnectionsAreClosed(t *testing.T) {
 
 func TestLongHeader(t *testing.T) {
 	t.Parallel()
-	serve(t, nil, func(t *testing.T, _ *admin.Server, l *pipes) {
-		t.Helper()
-		c := l.dial(t)
+	serve(t, nil, func(l *pipes) {
+		c := l.dial()
 		sent := make(chan struct{})
 		go func() {
 			defer close(sent)
 			_, _ = io.WriteString(c, "GET / HTTP/1.1\r\nHost: localhost\r\nX: "+strings.Repeat("x", 2*admin.MaxHeader)+"\r\n\r\n")
 		}()
 		if code, _, err := response(c); err != nil || code != http.StatusRequestHeaderFieldsTooLarge {
-			t.Errorf("got %d, %v, want 431", code, err)
+			l.Errorf("got %d, %v, want 431", code, err)
 		}
 		_ = c.Close()
 		<-sent
@@ -124,17 +124,16 @@ func TestLongHeader(t *testing.T) {
 // TestLongProfile asks for a profile that takes longer than any other page may.
 func TestLongProfile(t *testing.T) {
 	t.Parallel()
-	serve(t, nil, func(t *testing.T, _ *admin.Server, l *pipes) {
-		t.Helper()
-		c := l.dial(t)
+	serve(t, nil, func(l *pipes) {
+		c := l.dial()
 		start := time.Now()
-		request(t, c, "/debug/pprof/goroutine?seconds=120")
+		request(l.T, c, "/debug/pprof/goroutine?seconds=120")
 		code, body, err := response(c)
 		if err != nil || code != 200 || len(body) == 0 {
-			t.Errorf("got %d, %v with %d bytes, want a profile", code, err, len(body))
+			l.Errorf("got %d, %v with %d bytes, want a profile", code, err, len(body))
 		}
 		if got := time.Since(start); got != 2*time.Minute || got < admin.WriteTimeout {
-			t.Errorf("it took %s, want 2m0s", got)
+			l.Errorf("it took %s, want 2m0s", got)
 		}
 	})
 }
@@ -154,10 +153,9 @@ func TestRunWaitsForRequests(t *testing.T) {
 			slow := func(c *admin.Config) {
 				c.Ready = func() error { time.Sleep(tc.takes); return nil }
 			}
-			serve(t, slow, func(t *testing.T, _ *admin.Server, l *pipes) {
-				t.Helper()
-				c := l.dial(t)
-				request(t, c, "/readyz")
+			serve(t, slow, func(l *pipes) {
+				c := l.dial()
+				request(l.T, c, "/readyz")
 				synctest.Wait()
 				got := make(chan int, 1)
 				go func() {
@@ -167,10 +165,10 @@ func TestRunWaitsForRequests(t *testing.T) {
 				start := time.Now()
 				l.stop()
 				if took := time.Since(start); took > admin.DrainTimeout {
-					t.Errorf("stopped after %s, want %s at most", took, admin.DrainTimeout)
+					l.Errorf("stopped after %s, want %s at most", took, admin.DrainTimeout)
 				}
 				if code := <-got; code != tc.want {
-					t.Errorf("the reply is %d, want %d", code, tc.want)
+					l.Errorf("the reply is %d, want %d", code, tc.want)
 				}
 				time.Sleep(tc.takes) // Run does not wait for a handler past its time, the test does
 				synctest.Wait()
@@ -189,17 +187,16 @@ func TestStopEndsLongRequests(t *testing.T) {
 			_, _ = io.WriteString(w, "so far")
 		})
 	}
-	serve(t, long, func(t *testing.T, _ *admin.Server, l *pipes) {
-		t.Helper()
-		c := l.dial(t)
+	serve(t, long, func(l *pipes) {
+		c := l.dial()
 		time.AfterFunc(10*time.Second, l.stop)
 		start := time.Now()
-		request(t, c, "/metrics")
+		request(l.T, c, "/metrics")
 		if code, body, err := response(c); err != nil || code != 200 || string(body) != "so far" {
-			t.Errorf("got %d %q, %v, want 200 and what there is", code, body, err)
+			l.Errorf("got %d %q, %v, want 200 and what there is", code, body, err)
 		}
 		if got := time.Since(start); got != 10*time.Second {
-			t.Errorf("it took %s, want the 10s until the stop", got)
+			l.Errorf("it took %s, want the 10s until the stop", got)
 		}
 	})
 }
