@@ -177,22 +177,22 @@ func diff(want, got any) string {
 }
 
 // must fails the test if a change by another program fails.
-func must(t testing.TB, err error) {
-	t.Helper()
+func must(tb testing.TB, err error) {
+	tb.Helper()
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 }
 
 // waitFor waits until a condition is true and returns the time that took.
-func waitFor(t testing.TB, limit time.Duration, what string, condition func() bool) time.Duration {
-	t.Helper()
+func waitFor(tb testing.TB, limit time.Duration, what string, condition func() bool) time.Duration {
+	tb.Helper()
 	for start := time.Now(); ; time.Sleep(time.Millisecond) {
 		if condition() {
 			return time.Since(start)
 		}
 		if time.Since(start) > limit {
-			t.Fatalf("%s: not within %s", what, limit)
+			tb.Fatalf("%s: not within %s", what, limit)
 		}
 	}
 }
