@@ -28,9 +28,7 @@ func TestStandDown(t *testing.T) {
 		s.kernel.Flush()
 		s.SetFallback(nodeRules("ours").Fallback[:1])
 		time.Sleep(10 * time.Minute)
-		if err := s.Release(s.t.Context(), 0); err != nil {
-			s.t.Errorf("Release: %v", err)
-		}
+		must(s.t, s.Release(s.t.Context(), 0))
 		after := s.kernel.Calls().Started
 		for _, call := range []intercepttest.Call{intercepttest.CallApply, intercepttest.CallRenew, intercepttest.CallRelease, intercepttest.CallState} {
 			if after[call] != before[call] {
@@ -103,9 +101,7 @@ func TestUpgrade(t *testing.T) {
 				newer := newHarness(t, kernel, "newer", nil)
 				newer.Start()
 				old.staysHeld(time.Duration(rand.Int64N(int64(5 * time.Second))))
-				if err := old.Release(t.Context(), 0); err != nil {
-					t.Errorf("Release: %v", err)
-				}
+				must(t, old.Release(t.Context(), 0))
 				if onExit == "remove" {
 					if err := old.Remove(t.Context()); err != nil && !errors.Is(err, rules.ErrOwned) {
 						t.Errorf("Remove: %v", err)

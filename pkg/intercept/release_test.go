@@ -49,9 +49,7 @@ func TestRelease(t *testing.T) {
 		// The rules are still maintained.
 		s.SetFallback([]netip.AddrPort{fallback4})
 		s.waitFor("fallback changed", func() bool { return len(s.kernel.Rules().Fallback) == 1 })
-		if err := s.Release(s.t.Context(), 0); err != nil {
-			s.t.Errorf("once more: %v", err)
-		}
+		must(s.t, s.Release(s.t.Context(), 0))
 		s.Start()
 		s.checkReleased()
 	})
@@ -208,9 +206,7 @@ func TestRemove(t *testing.T) {
 		s.kernel.Notify()
 		s.SetFallback([]netip.AddrPort{fallback4})
 		s.stays("without rules", 10*time.Minute, func() bool { return s.kernel.Rules() == nil })
-		if err := s.Remove(s.t.Context()); err != nil {
-			s.t.Errorf("once more: %v", err)
-		}
+		must(s.t, s.Remove(s.t.Context()))
 		if way := s.decision(addr4); way != intercepttest.Direct {
 			s.t.Errorf("a packet goes way %d without rules, want where it is addressed to", way)
 		}

@@ -44,7 +44,8 @@ func Run(t *testing.T, open func(t *testing.T) Node) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
-			c.run(harness{Node: open(t), t: t})
+			node := open(t)
+			c.run(harness{Node: node, Layout: node.Layout(), t: t})
 		})
 	}
 }

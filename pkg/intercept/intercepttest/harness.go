@@ -21,7 +21,8 @@ const (
 // A harness is a Node under test.
 type harness struct {
 	Node
-	t *testing.T
+	Layout // of the Node
+	t      *testing.T
 }
 
 // agent opens a backend. The test closes it in a cleanup.
@@ -29,6 +30,22 @@ func (n harness) agent() intercept.Backend {
 	n.t.Helper()
 	b := n.Open(n.t)
 	n.t.Cleanup(func() { n.close(b) })
+	return b
+}
+
+// ruled is an agent with link-local rules, which holds no lease.
+func (n harness) ruled() intercept.Backend {
+	n.t.Helper()
+	b := n.agent()
+	n.apply(b, n.linkLocal("first"))
+	return b
+}
+
+// leased is an agent that holds its leases for a minute.
+func (n harness) leased() intercept.Backend {
+	n.t.Helper()
+	b := n.ruled()
+	n.renew(b, n.Addresses, time.Minute)
 	return b
 }
 
@@ -41,18 +58,16 @@ func (n harness) close(b intercept.Backend) {
 
 // linkLocal returns link-local rules with all fallbacks.
 func (n harness) linkLocal(owner string) rules.Rules {
-	l := n.Layout()
 	return rules.Rules{
-		Owner: owner, Mode: rules.LinkLocal, Addresses: l.Addresses,
-		Port: l.Port, Admin: l.Admin, Fallback: l.Fallbacks,
+		Owner: owner, Mode: rules.LinkLocal, Addresses: n.Addresses,
+		Port: n.Port, Admin: n.Admin, Fallback: n.Fallbacks,
 	}
 }
 
 func (n harness) transparent(owner string) rules.Rules {
-	l := n.Layout()
 	return rules.Rules{
-		Owner: owner, Mode: rules.Transparent, Addresses: l.Addresses, Services: l.Services,
-		Port: l.Port, Admin: l.Admin,
+		Owner: owner, Mode: rules.Transparent, Addresses: n.Addresses, Services: n.Services,
+		Port: n.Port, Admin: n.Admin,
 	}
 }
 
@@ -101,7 +116,7 @@ func (n harness) queries(addrs []netip.Addr) []Query {
 	for _, a := range addrs {
 		for _, from := range []Client{Pod, Host} {
 			for _, network := range []string{"udp", "tcp"} {
-				all = append(all, Query{From: from, Network: network, To: netip.AddrPortFrom(a, n.Layout().Port)})
+				all = append(all, Query{From: from, Network: network, To: netip.AddrPortFrom(a, n.Port)})
 			}
 		}
 	}
@@ -171,7 +186,7 @@ func (n harness) expectFallback(when string, queries []Query, list []netip.AddrP
 // fallbacks returns the names of the fallbacks in list that may answer q.
 func (n harness) fallbacks(q Query, list []netip.AddrPort) []string {
 	var names []string
-	for i, f := range n.Layout().Fallbacks {
+	for i, f := range n.Fallbacks {
 		if slices.Contains(list, f) && f.Addr().Is6() == q.To.Addr().Is6() {
 			names = append(names, Fallback(i))
 		}
@@ -183,7 +198,7 @@ func (n harness) fallbacks(q Query, list []netip.AddrPort) []string {
 func (n harness) untracked(when string, addrs []netip.Addr) {
 	n.t.Helper()
 	for _, a := range addrs {
-		if got := n.Tracked(n.t, netip.AddrPortFrom(a, n.Layout().Port)); got != 0 {
+		if got := n.Tracked(n.t, netip.AddrPortFrom(a, n.Port)); got != 0 {
 			n.t.Errorf("%s: %d tracked connections of queries to %s, want none", when, got, a)
 		}
 	}

@@ -12,13 +12,12 @@ import (
 )
 
 func newerOwner(n harness) {
-	l := n.Layout()
-	n.takeOver(n.linkLocal, l.Addresses)
-	n.expect("removed", n.queries(l.Addresses), Agent)
+	n.takeOver(n.linkLocal, n.Addresses)
+	n.expect("removed", n.queries(n.Addresses), Agent)
 }
 
 func newerOwnerTransparent(n harness) {
-	n.takeOver(n.transparent, n.Layout().Services)
+	n.takeOver(n.transparent, n.Services)
 }
 
 // takeOver lets a newer agent take over the rules of an older one, which is not notified
@@ -56,47 +55,45 @@ func (n harness) takeOver(of func(owner string) rules.Rules, keys []netip.Addr) 
 
 // writesCross lets the old agent write once more after the newer one, which repairs that.
 func writesCross(n harness) {
-	l := n.Layout()
 	old, newer := n.Open(n.t), n.agent()
 	n.apply(old, n.linkLocal("old"))
 	n.apply(newer, n.linkLocal("newer"))
-	n.renew(newer, l.Addresses, time.Minute)
+	n.renew(newer, n.Addresses, time.Minute)
 	n.apply(old, n.linkLocal("old"))
 	if got := n.state(newer).Owner; got != "old" {
 		n.t.Errorf("owner is %q, want old", got)
 	}
-	n.expect("written by the old agent", n.queries(l.Addresses), Agent)
+	n.expect("written by the old agent", n.queries(n.Addresses), Agent)
 	if !n.apply(newer, n.linkLocal("newer")) {
 		n.t.Error("the newer agent's Apply changed nothing")
 	}
 	if got := n.state(old).Owner; got != "newer" {
 		n.t.Errorf("owner is %q, want newer", got)
 	}
-	n.renew(newer, l.Addresses, time.Minute)
-	n.expect("written by the newer agent", n.queries(l.Addresses), Agent)
+	n.renew(newer, n.Addresses, time.Minute)
+	n.expect("written by the newer agent", n.queries(n.Addresses), Agent)
 	n.close(old)
-	n.expect("the old agent gone", n.queries(l.Addresses), Agent)
-	n.release(newer, l.Addresses, 0)
-	n.expectFallback("released", n.queries(l.Addresses), l.Fallbacks)
+	n.expect("the old agent gone", n.queries(n.Addresses), Agent)
+	n.release(newer, n.Addresses, 0)
+	n.expectFallback("released", n.queries(n.Addresses), n.Fallbacks)
 }
 
 // agentGone checks the state after SIGKILL: no process runs that could remove anything.
 func agentGone(n harness) {
-	l := n.Layout()
 	b := n.Open(n.t)
 	n.apply(b, n.linkLocal("gone"))
-	n.renew(b, l.Addresses, l.Lease)
+	n.renew(b, n.Addresses, n.Lease)
 	n.close(b)
-	n.waitFor("without a lease", func() bool { return n.ask(n.queries(l.Addresses)[0]) != Agent })
+	n.waitFor("without a lease", func() bool { return n.ask(n.queries(n.Addresses)[0]) != Agent })
 	next := n.agent()
 	n.waitFor("without any lease", func() bool { return len(n.state(next).Leases) == 0 })
-	n.expectFallback("gone", n.queries(l.Addresses), l.Fallbacks)
-	if s := n.state(next); s.Owner != "gone" || len(s.Fallback) != len(l.Fallbacks) {
+	n.expectFallback("gone", n.queries(n.Addresses), n.Fallbacks)
+	if s := n.state(next); s.Owner != "gone" || len(s.Fallback) != len(n.Fallbacks) {
 		n.t.Errorf("the next agent reads %+v, want the rules of the one that is gone", s)
 	}
 	n.apply(next, n.linkLocal("next"))
-	n.renew(next, l.Addresses, time.Minute)
-	n.expect("adopted", n.queries(l.Addresses), Agent)
+	n.renew(next, n.Addresses, time.Minute)
+	n.expect("adopted", n.queries(n.Addresses), Agent)
 	if got := n.state(next).Owner; got != "next" {
 		n.t.Errorf("owner is %q, want next", got)
 	}
@@ -123,7 +120,6 @@ func removed(n harness) {
 // remove removes the rules, twice, and checks that nothing is left.
 func (n harness) remove(b intercept.Backend, owner string) {
 	n.t.Helper()
-	l := n.Layout()
 	for range 2 { // the second time there is nothing
 		if err := b.Remove(n.t.Context(), owner); err != nil {
 			n.t.Errorf("removing the rules of %q: %v", owner, err)
@@ -132,6 +128,6 @@ func (n harness) remove(b intercept.Backend, owner string) {
 	if s := n.state(b); s.Present || s.Owner != "" || s.Count != 0 {
 		n.t.Errorf("after removing the rules of %q the state is %+v, want nothing", owner, s)
 	}
-	n.expect("removed", n.queries(l.Addresses), Agent)
-	n.expect("removed", n.queries(l.Services), Service)
+	n.expect("removed", n.queries(n.Addresses), Agent)
+	n.expect("removed", n.queries(n.Services), Service)
 }

@@ -24,33 +24,29 @@ func (n harness) sessions(addrs []netip.Addr) map[Query]Conn {
 }
 
 func drained(n harness) {
-	l := n.Layout()
-	b := n.agent()
-	n.apply(b, n.linkLocal("first"))
-	n.renew(b, l.Addresses, time.Minute)
-	open := n.sessions(l.Addresses)
-	n.release(b, l.Addresses, l.Lease)
+	b := n.leased()
+	open := n.sessions(n.Addresses)
+	n.release(b, n.Addresses, n.Lease)
 	for q, c := range open {
 		n.expectConn("draining", q, c, Agent)
 	}
-	n.expectFallback("draining", n.queries(l.Addresses), l.Fallbacks)
+	n.expectFallback("draining", n.queries(n.Addresses), n.Fallbacks)
 	for q, c := range open {
 		n.waitFor("drained: "+q.String(), func() bool { return c.Ask() == NoAnswer })
 	}
-	n.expectFallback("drained", n.queries(l.Addresses), l.Fallbacks)
+	n.expectFallback("drained", n.queries(n.Addresses), n.Fallbacks)
 }
 
 func transparentDrained(n harness) {
-	l := n.Layout()
 	b := n.agent()
 	n.apply(b, n.transparent("first"))
-	n.renew(b, l.Services, time.Minute)
-	open := n.sessions(l.Services)
-	n.release(b, l.Services, time.Minute)
+	n.renew(b, n.Services, time.Minute)
+	open := n.sessions(n.Services)
+	n.release(b, n.Services, time.Minute)
 	for q, c := range open {
 		n.expectConn("draining", q, c, Agent)
 	}
-	n.expect("draining", n.queries(l.Services), Service)
+	n.expect("draining", n.queries(n.Services), Service)
 }
 
 // socketsReused queries through the same UDP sockets while leases start and end: the
@@ -63,13 +59,12 @@ func socketsReused(n harness) {
 
 func (n harness) reuseSockets(mode string) {
 	n.t.Helper()
-	l := n.Layout()
 	b := n.Open(n.t)
 	defer n.close(b)
-	r, keys := n.linkLocal("first"), l.Addresses
+	r, keys := n.linkLocal("first"), n.Addresses
 	want := func(q Query) []string { return n.fallbacks(q, r.Fallback) }
 	if mode == "transparent" {
-		r, keys = n.transparent("second"), l.Services
+		r, keys = n.transparent("second"), n.Services
 		want = func(Query) []string { return []string{Service} }
 	}
 	n.apply(b, r)

@@ -15,7 +15,6 @@ import (
 )
 
 func fallbackChanged(n harness) {
-	l := n.Layout()
 	b := n.agent()
 	r := n.linkLocal("first")
 	n.apply(b, r)
@@ -24,59 +23,56 @@ func fallbackChanged(n harness) {
 	if !n.apply(b, r) {
 		n.t.Error("another fallback changed nothing")
 	}
-	n.expectFallback("one less", n.queries(l.Addresses), r.Fallback)
-	n.renew(b, l.Addresses, time.Minute)
-	r.Fallback = l.Fallbacks
+	n.expectFallback("one less", n.queries(n.Addresses), r.Fallback)
+	n.renew(b, n.Addresses, time.Minute)
+	r.Fallback = n.Fallbacks
 	n.apply(b, r)
-	n.expect("changed while leased", n.queries(l.Addresses), Agent)
-	n.release(b, l.Addresses, 0)
-	n.expectFallback("all again", n.queries(l.Addresses), l.Fallbacks)
+	n.expect("changed while leased", n.queries(n.Addresses), Agent)
+	n.release(b, n.Addresses, 0)
+	n.expectFallback("all again", n.queries(n.Addresses), n.Fallbacks)
 }
 
 func fallbackOfOneFamily(n harness) {
-	l := n.Layout()
 	b := n.agent()
 	for _, v6 := range []bool{false, true} {
 		r := n.linkLocal("first")
-		r.Fallback = ofFamily(l.Fallbacks, v6)
+		r.Fallback = ofFamily(n.Fallbacks, v6)
 		n.apply(b, r)
-		n.expectFallback("its family", n.queries(family(l.Addresses, v6)), r.Fallback)
-		n.expect("the other family", n.queries(family(l.Addresses, !v6)), Agent)
-		n.renew(b, l.Addresses, time.Minute)
-		n.expect("leased", n.queries(l.Addresses), Agent)
-		n.release(b, l.Addresses, 0)
+		n.expectFallback("its family", n.queries(family(n.Addresses, v6)), r.Fallback)
+		n.expect("the other family", n.queries(family(n.Addresses, !v6)), Agent)
+		n.renew(b, n.Addresses, time.Minute)
+		n.expect("leased", n.queries(n.Addresses), Agent)
+		n.release(b, n.Addresses, 0)
 	}
 }
 
 func noFallback(n harness) {
-	l := n.Layout()
 	b := n.agent()
 	r := n.linkLocal("first")
 	r.Fallback = nil
 	n.apply(b, r)
-	n.expect("not leased", n.queries(l.Addresses), Agent)
-	n.renew(b, l.Addresses, time.Minute)
-	n.expect("leased", n.queries(l.Addresses), Agent)
-	n.release(b, l.Addresses, 0)
-	n.expect("released", n.queries(l.Addresses), Agent)
+	n.expect("not leased", n.queries(n.Addresses), Agent)
+	n.renew(b, n.Addresses, time.Minute)
+	n.expect("leased", n.queries(n.Addresses), Agent)
+	n.release(b, n.Addresses, 0)
+	n.expect("released", n.queries(n.Addresses), Agent)
 }
 
 // noGap queries while rules are replaced: every query sees the old rules or the new ones.
 func noGap(n harness) {
-	l := n.Layout()
 	b := n.agent()
 	r := n.linkLocal("first")
 	n.apply(b, r)
-	first, second := l.Fallbacks[:0:0], l.Fallbacks[:0:0] // one of each family; the others
-	for i, f := range ofFamily(l.Fallbacks, false) {
-		six := ofFamily(l.Fallbacks, true)[i]
+	first, second := n.Fallbacks[:0:0], n.Fallbacks[:0:0] // one of each family; the others
+	for i, f := range ofFamily(n.Fallbacks, false) {
+		six := ofFamily(n.Fallbacks, true)[i]
 		if i == 0 {
 			first = append(first, f, six)
 		} else {
 			second = append(second, f, six)
 		}
 	}
-	stop := n.queryLoop(n.queries(l.Addresses), func(q Query) []string { return n.fallbacks(q, l.Fallbacks) })
+	stop := n.queryLoop(n.queries(n.Addresses), func(q Query) []string { return n.fallbacks(q, n.Fallbacks) })
 	defer stop()
 	for range 15 {
 		r.Fallback = first
@@ -152,22 +148,21 @@ func applyRepeated(n harness) {
 }
 
 func stateRead(n harness) {
-	l := n.Layout()
 	b, other := n.agent(), n.agent()
 	if s := n.state(b); s.Present || s.Owner != "" || len(s.Leases) != 0 || len(s.Fallback) != 0 || s.Count != 0 {
 		n.t.Errorf("without rules: state is %+v, want nothing", s)
 	}
 	n.apply(b, n.linkLocal("first"))
-	n.renew(b, l.Addresses, time.Minute)
+	n.renew(b, n.Addresses, time.Minute)
 	s := n.state(b)
 	if !s.Present || s.Owner != "first" {
 		n.t.Errorf("owner is %q (present %t), want first", s.Owner, s.Present)
 	}
-	got, want := slices.SortedFunc(slices.Values(s.Fallback), netip.AddrPort.Compare), slices.SortedFunc(slices.Values(l.Fallbacks), netip.AddrPort.Compare)
+	got, want := slices.SortedFunc(slices.Values(s.Fallback), netip.AddrPort.Compare), slices.SortedFunc(slices.Values(n.Fallbacks), netip.AddrPort.Compare)
 	if !slices.Equal(got, want) {
 		n.t.Errorf("fallback is %v, want %v", got, want)
 	}
-	for _, a := range l.Addresses {
+	for _, a := range n.Addresses {
 		if left := s.Leases[a]; left <= 50*time.Second || left > time.Minute {
 			n.t.Errorf("lease on %s has %s left, want nearly a minute", a, left)
 		}
@@ -179,15 +174,14 @@ func stateRead(n harness) {
 
 // leaseBeforeRules adds rules for an agent that already answers: all queries reach it.
 func leaseBeforeRules(n harness) {
-	l := n.Layout()
 	b := n.agent()
 	for round := range 5 {
 		if round > 0 {
 			n.remove(b, "first")
 		}
-		stop := n.queryLoop(n.queries(l.Addresses), func(Query) []string { return []string{Agent} })
+		stop := n.queryLoop(n.queries(n.Addresses), func(Query) []string { return []string{Agent} })
 		n.prepare(b, n.linkLocal("first"))
-		n.renew(b, l.Addresses, time.Minute)
+		n.renew(b, n.Addresses, time.Minute)
 		n.prepare(b, n.linkLocal("first")) // held leases stay
 		if n.state(b).LeasesInUse {
 			n.t.Error("LeasesInUse is true without rules")
@@ -197,22 +191,21 @@ func leaseBeforeRules(n harness) {
 			n.t.Error("LeasesInUse is false with rules")
 		}
 		n.t.Logf("%d queries while rules were added", stop())
-		n.expect("leased ahead", n.queries(l.Addresses), Agent)
+		n.expect("leased ahead", n.queries(n.Addresses), Agent)
 	}
 	// Last, and once: the conntrack entry of a flow to the fallback outlives the rules, and
 	// affects a new client that happens to have the same port.
-	n.release(b, l.Addresses, 0)
-	n.expectFallback("released", n.queries(l.Addresses), l.Fallbacks)
+	n.release(b, n.Addresses, 0)
+	n.expectFallback("released", n.queries(n.Addresses), n.Fallbacks)
 }
 
 func leaseBeforeRulesTransparent(n harness) {
-	l := n.Layout()
 	b := n.agent()
 	n.prepare(b, n.transparent("first"))
-	n.renew(b, l.Services, time.Minute)
-	n.expect("leased ahead of rules", n.queries(l.Services), Service)
+	n.renew(b, n.Services, time.Minute)
+	n.expect("leased ahead of rules", n.queries(n.Services), Service)
 	n.apply(b, n.transparent("first"))
-	n.expect("leased ahead", n.queries(l.Services), Agent)
+	n.expect("leased ahead", n.queries(n.Services), Agent)
 	n.remove(b, "first")
 	n.prepare(b, n.transparent("first")) // without rules
 	n.remove(b, "first")
@@ -223,16 +216,15 @@ func leaseBeforeRulesTransparent(n harness) {
 
 // leaseBeforeRulesOfOther prepares leases while another agent has rules, which stay its own.
 func leaseBeforeRulesOfOther(n harness) {
-	l := n.Layout()
 	old, next := n.agent(), n.agent()
 	n.apply(old, n.linkLocal("first"))
-	n.renew(old, l.Addresses, time.Minute)
-	stop := n.queryLoop(n.queries(l.Addresses), func(Query) []string { return []string{Agent} })
+	n.renew(old, n.Addresses, time.Minute)
+	stop := n.queryLoop(n.queries(n.Addresses), func(Query) []string { return []string{Agent} })
 	n.prepare(next, n.linkLocal("second"))
 	if s := n.state(next); s.Owner != "first" {
 		n.t.Errorf("the rules are those of %q, want the first agent's", s.Owner)
 	}
-	n.renew(next, l.Addresses, time.Minute)
+	n.renew(next, n.Addresses, time.Minute)
 	n.apply(next, n.linkLocal("second"))
 	n.t.Logf("%d queries while rules were added", stop())
 	if s := n.state(next); s.Owner != "second" {
@@ -242,13 +234,12 @@ func leaseBeforeRulesOfOther(n harness) {
 
 // leaseBeforeRulesReleased releases a lease while the rules of another agent may use it.
 func leaseBeforeRulesReleased(n harness) {
-	l := n.Layout()
 	old, next := n.agent(), n.agent()
 	n.apply(old, n.linkLocal("first"))
 	n.prepare(next, n.linkLocal("second"))
-	n.renew(next, l.Addresses, time.Minute)
-	n.release(next, l.Addresses, 0)
-	n.expectFallback("released ahead of rules", n.queries(l.Addresses), l.Fallbacks)
+	n.renew(next, n.Addresses, time.Minute)
+	n.release(next, n.Addresses, 0)
+	n.expectFallback("released ahead of rules", n.queries(n.Addresses), n.Fallbacks)
 	if s := n.state(next); len(s.Leases) > 0 {
 		n.t.Errorf("leases are held: %v", s.Leases)
 	}
@@ -256,10 +247,10 @@ func leaseBeforeRulesReleased(n harness) {
 
 func withoutRules(n harness) {
 	b := n.agent()
-	if err := b.Renew(n.t.Context(), n.Layout().Addresses, time.Second); err == nil {
+	if err := b.Renew(n.t.Context(), n.Addresses, time.Second); err == nil {
 		n.t.Error("a lease was renewed without rules")
 	}
-	n.release(b, n.Layout().Addresses, time.Second) // there is no lease to end
+	n.release(b, n.Addresses, time.Second) // there is no lease to end
 	n.remove(b, "first")
 	n.Flush(n.t)
 	n.remove(b, "")
@@ -268,7 +259,6 @@ func withoutRules(n harness) {
 // flushed removes everything as another program may: the watch reports it, and the next
 // Apply restores everything.
 func flushed(n harness) {
-	l := n.Layout()
 	b := n.agent()
 	var notified atomic.Int64
 	ctx, cancel := context.WithCancel(n.t.Context())
@@ -293,10 +283,10 @@ func flushed(n harness) {
 		if !n.apply(b, n.linkLocal("first")) {
 			n.t.Error("nothing had to change after a flush")
 		}
-		n.renew(b, l.Addresses, time.Minute)
-		n.expect("back after a flush", n.queries(l.Addresses), Agent)
-		n.release(b, l.Addresses, 0)
-		n.expectFallback("back after a flush, released", n.queries(l.Addresses), l.Fallbacks)
+		n.renew(b, n.Addresses, time.Minute)
+		n.expect("back after a flush", n.queries(n.Addresses), Agent)
+		n.release(b, n.Addresses, 0)
+		n.expectFallback("back after a flush, released", n.queries(n.Addresses), n.Fallbacks)
 		n.Elapse(time.Second) // as above
 	}
 }
