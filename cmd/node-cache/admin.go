@@ -16,6 +16,7 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -41,6 +42,39 @@ const adminUsage = "the agent's admin server, `IP:PORT` or unix:/path; " + admin
 // defaultAdmin returns the default of --admin.
 func defaultAdmin() string {
 	return cmp.Or(os.Getenv(adminVariable), config.Default(config.Agent).Admin.Address.String())
+}
+
+// adminFlags are the common flags of the commands that show a page.
+type adminFlags struct {
+	admin  string
+	output string
+}
+
+// add adds the flags to a command and its subcommands.
+func (f *adminFlags) add(cmd *cobra.Command) {
+	flags := cmd.PersistentFlags()
+	flags.StringVar(&f.admin, "admin", defaultAdmin(), adminUsage)
+	flags.StringVar(&f.output, "output", "text", "`FORMAT` of the output: text or json")
+}
+
+// page requests a page of the agent that the flags name.
+func (f *adminFlags) page(ctx context.Context, method, path string, parameters url.Values) ([]byte, error) {
+	if err := checkOutput(f.output); err != nil {
+		return nil, err
+	}
+	c, err := newAdminClient(f.admin)
+	if err != nil {
+		return nil, &usageError{err}
+	}
+	page, _, err := c.do(ctx, method, path, parameters)
+	return page, err
+}
+
+func checkOutput(format string) error {
+	if format != "text" && format != "json" {
+		return &usageError{fmt.Errorf("--output %q: not text or json", format)}
+	}
+	return nil
 }
 
 // An adminClient requests pages from an agent's admin server.
@@ -75,58 +109,35 @@ func newAdminClient(where string) (*adminClient, error) {
 	return c, nil
 }
 
-// do sends a request without a body and returns the page. If the server refuses, the error has the server's
-// hint.
-func (c *adminClient) do(ctx context.Context, method, path string, parameters url.Values) ([]byte, error) {
+// do sends a request without a body and returns the page. A response with a status other than 200 and the accepted ones
+// is an error with the server's hint.
+func (c *adminClient) do(ctx context.Context, method, path string, parameters url.Values, accepted ...int) (page []byte, code int, err error) {
 	r, err := http.NewRequestWithContext(ctx, method, c.base+path+"?"+parameters.Encode(), nil)
 	if err != nil {
-		return nil, err
+		return nil, 0, err
 	}
 	r.Header.Set("Accept", "application/json")
 	reply, err := c.http.Do(r)
 	if err != nil {
-		return nil, c.connectError(err)
+		return nil, 0, c.connectError(err)
 	}
 	defer func() { _ = reply.Body.Close() }()
-	body, err := io.ReadAll(io.LimitReader(reply.Body, maxPage+1))
-	switch {
+	page, err = io.ReadAll(io.LimitReader(reply.Body, maxPage+1))
+	switch code = reply.StatusCode; {
 	case err != nil:
-		return nil, fmt.Errorf("reading %s of the agent at %s: %w", path, c.where, err)
-	case len(body) > maxPage:
-		return nil, fmt.Errorf("reading %s of the agent at %s: longer than %d bytes", path, c.where, maxPage)
-	case reply.StatusCode != http.StatusOK:
-		return nil, c.refusedError(path, reply, string(body))
+		err = fmt.Errorf("reading %s of the agent at %s: %w", path, c.where, err)
+	case len(page) > maxPage:
+		err = fmt.Errorf("reading %s of the agent at %s: longer than %d bytes", path, c.where, maxPage)
+	case code != http.StatusOK && !slices.Contains(accepted, code):
+		err = c.refusedError(path, code, string(page))
 	}
-	return body, nil
-}
-
-// notReady returns why the agent is not ready, "" if it is. The error means that the agent did not respond.
-func (c *adminClient) notReady(ctx context.Context) (why string, err error) {
-	r, err := http.NewRequestWithContext(ctx, http.MethodGet, c.base+"/readyz", nil)
-	if err != nil {
-		return "", err
-	}
-	reply, err := c.http.Do(r)
-	if err != nil {
-		return "", c.connectError(err)
-	}
-	defer func() { _ = reply.Body.Close() }()
-	body, err := io.ReadAll(io.LimitReader(reply.Body, maxPage))
-	switch {
-	case err != nil:
-		return "", fmt.Errorf("reading /readyz of the agent at %s: %w", c.where, err)
-	case reply.StatusCode == http.StatusOK:
-		return "", nil
-	case reply.StatusCode != http.StatusServiceUnavailable:
-		return "", c.refusedError("/readyz", reply, string(body))
-	}
-	return cmp.Or(plain(bytes.TrimSpace(body)), "no reason given"), nil
+	return page, code, err
 }
 
 // refusedError returns the error of a request that the server refused.
-func (c *adminClient) refusedError(path string, reply *http.Response, text string) error {
+func (c *adminClient) refusedError(path string, code int, text string) error {
 	why, hint, _ := strings.Cut(strings.TrimSpace(text), "\nhint: ")
-	if reply.StatusCode == http.StatusNotFound {
+	if code == http.StatusNotFound {
 		why, hint = "no such page", "the server is not an agent, or older than this program"
 	}
 	return &status.HintError{Err: fmt.Errorf("asking the agent at %s for %s: %s", c.where, path, why), Hint: hint}
@@ -137,21 +148,27 @@ func (c *adminClient) connectError(err error) error {
 	if wrapped, ok := errors.AsType[*url.Error](err); ok {
 		err = wrapped.Err // without the URL: the error below names it
 	}
-	hint := "check the agent's log"
-	var timeout interface{ Timeout() bool }
+	hint := silentHint(err, "check the agent's log")
 	switch {
 	case errors.Is(err, syscall.ECONNREFUSED), errors.Is(err, fs.ErrNotExist):
 		hint = "no agent listens there; set --admin or " + adminVariable + " to its admin.address, or to unix: and its admin.socket"
 	case errors.Is(err, fs.ErrPermission):
 		hint = "run the command as the user of the agent, who owns the socket"
-	case errors.As(err, &timeout) && timeout.Timeout():
-		hint = "check that the address is an agent's and that no firewall drops the packets"
 	}
 	return &status.HintError{Err: fmt.Errorf("asking the agent at %s: %w", c.where, err), Hint: hint}
 }
 
+// silentHint returns the hint for an agent that sent nothing: a timeout has a cause of its own.
+func silentHint(err error, otherwise string) string {
+	var timeout interface{ Timeout() bool }
+	if errors.As(err, &timeout) && timeout.Timeout() {
+		return "check that the address is an agent's and that no firewall drops the packets"
+	}
+	return otherwise
+}
+
 func statusCommand() *cobra.Command {
-	var admin, output string
+	flags := &adminFlags{}
 	cmd := &cobra.Command{
 		Use:   "status [--output text|json]",
 		Short: "Show the status of an agent",
@@ -160,14 +177,7 @@ func statusCommand() *cobra.Command {
 Exit code 0: the agent responded, in any state; 1: it did not.`,
 		Args: usageArgs(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if output != "text" && output != "json" {
-				return &usageError{fmt.Errorf("--output %q: not text or json", output)}
-			}
-			c, err := newAdminClient(admin)
-			if err != nil {
-				return &usageError{err}
-			}
-			page, err := c.do(cmd.Context(), http.MethodGet, "/status", url.Values{"format": {output}})
+			page, err := flags.page(cmd.Context(), http.MethodGet, "/status", url.Values{"format": {flags.output}})
 			if err != nil {
 				return err
 			}
@@ -179,8 +189,7 @@ Exit code 0: the agent responded, in any state; 1: it did not.`,
 			return nil
 		},
 	}
-	cmd.Flags().StringVar(&admin, "admin", defaultAdmin(), adminUsage)
-	cmd.Flags().StringVar(&output, "output", "text", "`FORMAT` of the output: text or json")
+	flags.add(cmd)
 	return cmd
 }
 
@@ -205,12 +214,12 @@ Exit code 0: ready; 1: not ready or no response, with the reason.`,
 				return &usageError{err}
 			}
 			c.http.Timeout = timeout
-			why, err := c.notReady(cmd.Context())
+			why, code, err := c.do(cmd.Context(), http.MethodGet, "/readyz", nil, http.StatusServiceUnavailable)
 			switch {
 			case err != nil:
 				return err
-			case why != "":
-				return errors.New("not ready: " + why)
+			case code != http.StatusOK:
+				return errors.New("not ready: " + cmp.Or(plain(bytes.TrimSpace(why)), "no reason given"))
 			}
 			_, err = fmt.Fprintln(cmd.OutOrStdout(), "ready")
 			return err

@@ -18,14 +18,8 @@ import (
 	"github.com/nodecache/node-cache/pkg/status"
 )
 
-// cacheFlags are the common flags of the cache commands.
-type cacheFlags struct {
-	admin  string
-	output string
-}
-
 func cacheCommand() *cobra.Command {
-	flags := &cacheFlags{}
+	flags := &adminFlags{}
 	cmd := &cobra.Command{
 		Use:   "cache get|top|flush",
 		Short: "Show or flush the cache of the agent on this host",
@@ -36,13 +30,12 @@ admin server, which shows its cache only to clients on the same host.`,
 			return &usageError{fmt.Errorf("cache: missing subcommand: get, top, or flush")}
 		},
 	}
-	cmd.PersistentFlags().StringVar(&flags.admin, "admin", defaultAdmin(), adminUsage)
-	cmd.PersistentFlags().StringVar(&flags.output, "output", "text", "`FORMAT` of the output: text or json")
+	flags.add(cmd)
 	cmd.AddCommand(cacheGetCommand(flags), cacheTopCommand(flags), cacheFlushCommand(flags))
 	return cmd
 }
 
-func cacheGetCommand(flags *cacheFlags) *cobra.Command {
+func cacheGetCommand(flags *adminFlags) *cobra.Command {
 	return &cobra.Command{
 		Use:   "get NAME [TYPE]",
 		Short: "Show the cache entries of a name",
@@ -63,12 +56,12 @@ Exit code 0: there is an entry; 3: there is none; 1: the agent did not respond.`
 				}
 				parameters.Set("type", strings.ToUpper(args[1]))
 			}
-			return flags.show(cmd, "/cache/get", parameters, entriesText)
+			return flags.showEntries(cmd, "/cache/get", parameters, entriesText)
 		},
 	}
 }
 
-func cacheTopCommand(flags *cacheFlags) *cobra.Command {
+func cacheTopCommand(flags *adminFlags) *cobra.Command {
 	var n int
 	var by string
 	cmd := &cobra.Command{
@@ -86,7 +79,7 @@ Exit code 0: there is an entry; 3: there is none; 1: the agent did not respond.`
 			if by != "hits" && by != "size" {
 				return &usageError{fmt.Errorf("--by %q: not hits or size", by)}
 			}
-			return flags.show(cmd, "/cache/top", url.Values{"n": {strconv.Itoa(n)}, "by": {by}}, topText)
+			return flags.showEntries(cmd, "/cache/top", url.Values{"n": {strconv.Itoa(n)}, "by": {by}}, topText)
 		},
 	}
 	cmd.Flags().IntVarP(&n, "number", "n", 20, "number of entries, at most 1000")
@@ -94,7 +87,7 @@ Exit code 0: there is an entry; 3: there is none; 1: the agent did not respond.`
 	return cmd
 }
 
-func cacheFlushCommand(flags *cacheFlags) *cobra.Command {
+func cacheFlushCommand(flags *adminFlags) *cobra.Command {
 	var zone string
 	var all bool
 	cmd := &cobra.Command{
@@ -111,7 +104,16 @@ Exit code 0: the entries are removed, or there were none; 1: an error.`,
 			if err != nil {
 				return &usageError{err}
 			}
-			return flags.flush(cmd, parameters)
+			var done status.CacheFlushed
+			return flags.show(cmd, http.MethodPost, "/cache/flush", parameters, &done, func() string {
+				switch done.Flushed {
+				case 0:
+					return "no entry matched\n"
+				case 1:
+					return "removed: 1 entry\n"
+				}
+				return fmt.Sprintf("removed: %d entries\n", done.Flushed)
+			})
 		},
 	}
 	cmd.Flags().StringVar(&zone, "zone", "", "remove `ZONE` and every name below it")
@@ -121,29 +123,18 @@ Exit code 0: the entries are removed, or there were none; 1: an error.`,
 
 // flushParameters returns the request for a flush: of a name, a zone, or all.
 func flushParameters(args []string, zoned bool, zone string, all bool) (url.Values, error) {
-	chosen := len(args)
-	for _, is := range []bool{zoned, all} {
-		if is {
-			chosen++
-		}
-	}
-	if chosen != 1 {
-		return nil, fmt.Errorf("cache flush: give exactly one of NAME, --zone, and --all")
-	}
-	what, text := "name", zone
+	named := len(args) == 1
+	what, text := "zone", zone
 	switch {
-	case all:
+	case all && !named && !zoned:
 		return url.Values{"all": {"1"}}, nil
-	case zoned:
-		what = "zone"
-	default:
-		text = args[0]
+	case all, named == zoned:
+		return nil, fmt.Errorf("cache flush: give exactly one of NAME, --zone, and --all")
+	case named:
+		what, text = "name", args[0]
 	}
 	name, err := domainName(text)
-	if err != nil {
-		return nil, err
-	}
-	return url.Values{what: {name}}, nil
+	return url.Values{what: {name}}, err
 }
 
 // domainName returns a name of the command line with its final dot.
@@ -155,67 +146,30 @@ func domainName(text string) (string, error) {
 	return name, nil
 }
 
-// client returns a client of the agent that the flags name.
-func (l *cacheFlags) client() (*adminClient, error) {
-	if l.output != "text" && l.output != "json" {
-		return nil, &usageError{fmt.Errorf("--output %q: not text or json", l.output)}
-	}
-	c, err := newAdminClient(l.admin)
-	if err != nil {
-		return nil, &usageError{err}
-	}
-	return c, nil
-}
-
-// show prints a page of entries, as JSON or formatted by text.
-func (l *cacheFlags) show(cmd *cobra.Command, path string, parameters url.Values, text func([]status.CacheEntry) string) error {
-	c, err := l.client()
+// show prints a page as JSON, or as text makes it of the view that the page is read into.
+func (f *adminFlags) show(cmd *cobra.Command, method, path string, parameters url.Values, view any, text func() string) error {
+	page, err := f.page(cmd.Context(), method, path, parameters)
 	if err != nil {
 		return err
 	}
-	page, err := c.do(cmd.Context(), http.MethodGet, path, parameters)
-	if err != nil {
-		return err
-	}
-	var view status.CacheView
-	if err := json.Unmarshal(page, &view); err != nil {
-		return fmt.Errorf("reading %s of the agent at %s: %w", path, l.admin, err)
+	if err := json.Unmarshal(page, view); err != nil {
+		return fmt.Errorf("reading %s of the agent at %s: %w", path, f.admin, err)
 	}
 	out := string(page)
-	if l.output == "text" {
-		out = text(view.Entries)
-	}
-	if _, err := fmt.Fprint(cmd.OutOrStdout(), out); err != nil {
-		return err
-	}
-	if len(view.Entries) == 0 {
-		return exitError(exitNothing)
-	}
-	return nil
-}
-
-// flush sends a flush and prints the number of removed entries.
-func (l *cacheFlags) flush(cmd *cobra.Command, parameters url.Values) error {
-	c, err := l.client()
-	if err != nil {
-		return err
-	}
-	page, err := c.do(cmd.Context(), http.MethodPost, "/cache/flush", parameters)
-	if err != nil {
-		return err
-	}
-	var done status.CacheFlushed
-	if err := json.Unmarshal(page, &done); err != nil {
-		return fmt.Errorf("reading /cache/flush of the agent at %s: %w", l.admin, err)
-	}
-	out := string(page)
-	if l.output == "text" {
-		out = fmt.Sprintf("removed: %s\n", entries(done.Flushed))
-		if done.Flushed == 0 {
-			out = "no entry matched\n"
-		}
+	if f.output == "text" {
+		out = text()
 	}
 	_, err = fmt.Fprint(cmd.OutOrStdout(), out)
+	return err
+}
+
+// showEntries prints a page of entries.
+func (f *adminFlags) showEntries(cmd *cobra.Command, path string, parameters url.Values, text func([]status.CacheEntry) string) error {
+	var view status.CacheView
+	err := f.show(cmd, http.MethodGet, path, parameters, &view, func() string { return text(view.Entries) })
+	if err == nil && len(view.Entries) == 0 {
+		return exitError(exitNothing)
+	}
 	return err
 }
 
@@ -234,7 +188,7 @@ func entriesText(list []status.CacheEntry) string {
 		_, _ = fmt.Fprintf(&b, "  %s, %s, age %s, %s, %s, %d bytes\n", e.State, e.Rcode, seconds(e.Age), left(e.Left), hits(e.Hits), e.Bytes)
 		w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
 		for _, record := range e.Records {
-			_, _ = fmt.Fprintf(w, "  %s\n", columned(record))
+			_, _ = fmt.Fprintf(w, "  %s\n", strings.Replace(record, " ", "\t", 4)) // after name, TTL, class, and type
 		}
 		_ = w.Flush()
 	}
@@ -266,9 +220,6 @@ func kind(e *status.CacheEntry) string {
 	return strings.Join(parts, " ")
 }
 
-// columned separates the first fields of a record (name, TTL, class, type) by tabs.
-func columned(record string) string { return strings.Replace(record, " ", "\t", 4) }
-
 // seconds formats a number of seconds.
 func seconds(n int64) string { return (time.Duration(n) * time.Second).String() }
 
@@ -287,11 +238,4 @@ func hits(n int) string {
 		return "65535 hits or more"
 	}
 	return fmt.Sprintf("%d hits", n)
-}
-
-func entries(n int) string {
-	if n == 1 {
-		return "1 entry"
-	}
-	return fmt.Sprintf("%d entries", n)
 }

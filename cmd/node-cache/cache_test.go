@@ -150,44 +150,6 @@ www.example.com. TXT DO CD subnet 192.0.2.0/24
 	}
 }
 
-// TestCacheUsage checks that an invalid command line sends no request.
-func TestCacheUsage(t *testing.T) {
-	t.Parallel()
-	for _, tt := range []struct {
-		name string
-		args []string
-		want string
-	}{
-		{"no command", nil, "cache: missing subcommand: get, top, or flush"},
-		{"another command", []string{"drop"}, `unknown command "drop" for "node-cache cache"`},
-		{"get nothing", []string{"get"}, "accepts between 1 and 2 arg(s), received 0"},
-		{"get what is no name", []string{"get", "a..b"}, `"a..b": not a domain name`},
-		{"get an empty name", []string{"get", ""}, `"": not a domain name`},
-		{"get what is no type", []string{"get", "a", "BOGUS"}, `"BOGUS": not a record type`},
-		{"get type 0", []string{"get", "a", "TYPE0"}, `"TYPE0": not a record type`},
-		{"top of none", []string{"top", "-n", "0"}, "-n 0: not from 1 to 1000"},
-		{"top of too many", []string{"top", "-n", "1001"}, "-n 1001: not from 1 to 1000"},
-		{"top by age", []string{"top", "--by", "age"}, `--by "age": not hits or size`},
-		{"flush nothing", []string{"flush"}, "cache flush: give exactly one of NAME, --zone, and --all"},
-		{"flush a name and all", []string{"flush", "a", "--all"}, "cache flush: give exactly one of NAME, --zone, and --all"},
-		{"flush a zone and all", []string{"flush", "--zone", "a", "--all"}, "cache flush: give exactly one of NAME, --zone, and --all"},
-		{"flush an empty zone", []string{"flush", "--zone", ""}, `"": not a domain name`},
-		{"flush what is no zone", []string{"flush", "--zone", ".a"}, `".a": not a domain name`},
-		{"another format", []string{"top", "--output", "yaml"}, `--output "yaml": not text or json`},
-		{"an agent by name", []string{"top", "--admin", "localhost:9253"}, `--admin "localhost:9253": neither IP:PORT nor unix:/path`},
-		{"an agent without a port", []string{"top", "--admin", "127.0.0.1"}, `--admin "127.0.0.1": neither IP:PORT nor unix:/path`},
-		{"a socket beside", []string{"top", "--admin", "unix:run/x"}, `--admin "unix:run/x": the path of the socket must start with /`},
-	} {
-		t.Run(tt.name, func(t *testing.T) {
-			t.Parallel()
-			want := result{exitUsage, "", "node-cache: " + tt.want + "\nhint: `node-cache --help` lists commands and flags\n"}
-			if diff := cmp.Diff(want, command(append([]string{"cache"}, tt.args...)...)); diff != "" {
-				t.Errorf("(-want +got):\n%s", diff)
-			}
-		})
-	}
-}
-
 // TestCacheNoAgent checks the messages when no agent answers.
 func TestCacheNoAgent(t *testing.T) {
 	t.Parallel()

@@ -13,7 +13,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/nodecache/node-cache/pkg/config"
 	"github.com/nodecache/node-cache/pkg/node"
 )
 
@@ -32,14 +31,14 @@ unless --force is given. If all that succeeds, snapshots, sockets, and saved
 configurations in the given folders are removed, too.
 
 Exit code 0: nothing of an agent is left; 1: something is.`,
-		Args: usageArgs(cobra.MatchAll(cobra.NoArgs, func(*cobra.Command, []string) error { return checkFolder(folders) })),
+		Args: usageArgs(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			cfg := config.Default(config.Agent)
-			if file != "" {
-				var err error
-				if cfg, err = config.Load(file, config.Agent); err != nil {
-					return err
-				}
+			if slices.Contains(folders, "") { // as from an unset variable in a script
+				return &usageError{errors.New("--folder names no folder")}
+			}
+			cfg, err := agentConfig(file)
+			if err != nil {
+				return err
 			}
 			removed, err := node.Cleanup(cmd.Context(), &cfg, force)
 			if err == nil {
@@ -64,14 +63,6 @@ Exit code 0: nothing of an agent is left; 1: something is.`,
 	cmd.Flags().BoolVar(&stay, "stay", false, "after a successful cleanup, wait for SIGTERM, as a DaemonSet requires")
 	cmd.Flags().BoolVar(&force, "force", false, "remove even while an agent runs, which may restore its rules")
 	return cmd
-}
-
-// checkFolder refuses an empty folder name, as from an unset variable in a script.
-func checkFolder(folders []string) error {
-	if slices.Contains(folders, "") {
-		return errors.New("--folder names no folder")
-	}
-	return nil
 }
 
 // isAgentFile reports whether an agent leaves a file of this name in its folder: a snapshot, a last good

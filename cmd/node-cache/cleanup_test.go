@@ -5,19 +5,10 @@ package main
 import (
 	"os"
 	"path/filepath"
-	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 )
-
-func TestCleanupOfNoFolder(t *testing.T) {
-	t.Parallel()
-	var out, errs strings.Builder
-	if code := run([]string{"cleanup", "--folder", ""}, &out, &errs); code != exitUsage || !strings.Contains(errs.String(), "--folder") {
-		t.Errorf("exit code %d, %q, want %d and the flag", code, errs.String(), exitUsage)
-	}
-}
 
 func TestRemoveFiles(t *testing.T) {
 	t.Parallel()

@@ -63,6 +63,14 @@ Exit code 0: valid; 1: invalid.`,
 	return cmd
 }
 
+// agentConfig reads an agent's configuration file; without one it returns the defaults.
+func agentConfig(file string) (config.Config, error) {
+	if file == "" {
+		return config.Default(config.Agent), nil
+	}
+	return config.Load(file, config.Agent)
+}
+
 // maxConverted bounds the size of an input file in bytes: one more than the converter accepts.
 const maxConverted = 1<<20 + 1
 
@@ -111,31 +119,26 @@ Exit code 0; with --strict 1 if a line has no counterpart.`,
 
 // readInput reads a file, or standard input for -.
 func readInput(name string, stdin io.Reader) (in convert.Input, err error) {
-	if name == "-" {
-		in.Name = "standard input"
-		in.Text, err = io.ReadAll(io.LimitReader(stdin, maxConverted))
-		if err != nil {
-			return in, fmt.Errorf("reading standard input: %w", err)
+	from := stdin
+	in.Name = "standard input"
+	if name != "-" {
+		f, err := os.Open(name)
+		switch {
+		case errors.Is(err, fs.ErrNotExist):
+			return in, &status.HintError{
+				Err:  fmt.Errorf("reading the input: %w", err),
+				Hint: "give a Corefile, the YAML of ConfigMaps, or - for standard input",
+			}
+		case err != nil:
+			return in, fmt.Errorf("reading the input: %w", err)
 		}
-		return in, nil
+		defer func() { _ = f.Close() }() // it was only read
+		from, in.Name = f, name
 	}
-	f, err := os.Open(name)
-	if errors.Is(err, fs.ErrNotExist) {
-		return in, &status.HintError{
-			Err:  fmt.Errorf("reading the input: %w", err),
-			Hint: "give a Corefile, the YAML of ConfigMaps, or - for standard input",
-		}
+	if in.Text, err = io.ReadAll(io.LimitReader(from, maxConverted)); err != nil {
+		err = fmt.Errorf("reading the input: %w", err)
 	}
-	if err != nil {
-		return in, fmt.Errorf("reading the input: %w", err)
-	}
-	defer func() { _ = f.Close() }() // it was only read
-	in.Name = name
-	in.Text, err = io.ReadAll(io.LimitReader(f, maxConverted))
-	if err != nil {
-		return in, fmt.Errorf("reading the input: %w", err)
-	}
-	return in, nil
+	return in, err
 }
 
 // writeConverted writes the configuration to one stream, and the notes about it to the other.

@@ -44,9 +44,6 @@ func TestConvert(t *testing.T) {
 			1, "", "node-cache: reading the input: open " + filepath.Join(folder, "none") + ": no such file or directory\n" +
 				"hint: give a Corefile, the YAML of ConfigMaps, or - for standard input\n",
 		}},
-		{"nothing to convert", []string{"convert"}, result{
-			2, "", "node-cache: requires at least 1 arg(s), only received 0\nhint: `node-cache --help` lists commands and flags\n",
-		}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()

@@ -9,7 +9,6 @@ import (
 	"os"
 	"time"
 
-	"github.com/miekg/dns"
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
 
@@ -59,18 +58,15 @@ Exit code 0: no check failed; 1: a check failed; 2: invalid command line.`,
 
 // run checks the node and prints the report.
 func (x *doctorFlags) run(cmd *cobra.Command) error {
-	if x.output != "text" && x.output != "json" {
-		return &usageError{fmt.Errorf("--output %q: not text or json", x.output)}
+	if err := checkOutput(x.output); err != nil {
+		return err
 	}
 	if x.timeout <= 0 {
 		return &usageError{fmt.Errorf("--timeout %s: not more than nothing", x.timeout)}
 	}
-	cfg := config.Default(config.Agent)
-	if x.file != "" {
-		var err error
-		if cfg, err = config.Load(x.file, config.Agent); err != nil {
-			return err
-		}
+	cfg, err := agentConfig(x.file)
+	if err != nil {
+		return err
 	}
 	c, err := x.config(&cfg)
 	if err != nil {
@@ -120,10 +116,11 @@ func (x *doctorFlags) config(cfg *config.Config) (doctor.Config, error) {
 	switch {
 	case x.name == "-":
 	case x.name != "":
-		c.Name = dns.Fqdn(x.name)
-		if _, ok := dns.IsDomainName(c.Name); !ok {
-			return c, fmt.Errorf("--name %q: not a domain name", x.name)
+		name, err := domainName(x.name)
+		if err != nil {
+			return c, fmt.Errorf("--name %w", err)
 		}
+		c.Name = name
 	case cfg.Cluster.Resolver != config.ResolverNone || cfg.Intercept.Manage:
 		c.Name = "kubernetes.default.svc." + cfg.ClusterDomain
 	}

@@ -19,32 +19,6 @@ import (
 	"github.com/nodecache/node-cache/pkg/rules"
 )
 
-func TestDoctorUsage(t *testing.T) {
-	t.Parallel()
-	const hint = "hint: `node-cache --help` lists commands and flags\n"
-	transparent := file(t, "listen: {addresses: [169.254.20.10], port: 53}\ninterface: {manage: true}\nintercept: {manage: true, mode: transparent, services: [10.96.0.10]}\n")
-	for _, tt := range []struct {
-		name string
-		args []string
-		want string
-	}{
-		{"an output that is none", []string{"--output", "xml"}, `node-cache: --output "xml": not text or json`},
-		{"a file without its flag", []string{"file.yaml"}, `node-cache: unknown command "file.yaml" for "node-cache doctor"`},
-		{"no time", []string{"--timeout", "0s"}, "node-cache: --timeout 0s: not more than nothing"},
-		{"a name that is none", []string{"--name", "a..b"}, `node-cache: --name "a..b": not a domain name`},
-		{"a Service that is none", []string{"--config", transparent, "--service", "kube-dns"}, `node-cache: --service "kube-dns": not an IP address, or the mode is not transparent`},
-		{"a Service for another mode", []string{"--service", "10.96.0.10"}, `node-cache: --service "10.96.0.10": not an IP address, or the mode is not transparent`},
-	} {
-		t.Run(tt.name, func(t *testing.T) {
-			t.Parallel()
-			got := command(append([]string{"doctor"}, tt.args...)...)
-			if diff := cmp.Diff(result{exitUsage, "", tt.want + "\n" + hint}, got); diff != "" {
-				t.Errorf("(-want +got):\n%s", diff)
-			}
-		})
-	}
-}
-
 func TestDoctorConfig(t *testing.T) {
 	t.Parallel()
 	addrs := []netip.Addr{netip.MustParseAddr("169.254.20.10")}

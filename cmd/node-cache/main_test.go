@@ -8,10 +8,12 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/nodecache/node-cache/pkg/config"
 	"github.com/nodecache/node-cache/pkg/upstream/upstreamtest"
@@ -39,9 +41,11 @@ func file(t *testing.T, text string) string {
 	return path
 }
 
+// TestUsage has command lines that are invalid: they send no request.
 func TestUsage(t *testing.T) {
 	t.Parallel()
 	const hint = "hint: `node-cache --help` lists commands and flags\n"
+	transparent := file(t, "listen: {addresses: [169.254.20.10], port: 53}\ninterface: {manage: true}\nintercept: {manage: true, mode: transparent, services: [10.96.0.10]}\n")
 	for _, tt := range []struct {
 		name string
 		args []string
@@ -55,6 +59,35 @@ func TestUsage(t *testing.T) {
 		{"a name that is none", []string{"query", "a..b"}, `node-cache: "a..b": not a domain name`},
 		{"a type that is none", []string{"query", "a.b", "BOGUS"}, `node-cache: "BOGUS": not a record type`},
 		{"a server that is none", []string{"query", "--server", "localhost", "a.b"}, `node-cache: --server "localhost": not an IP address with or without a port`},
+		{"doctor: an output that is none", []string{"doctor", "--output", "xml"}, `node-cache: --output "xml": not text or json`},
+		{"doctor: a file without its flag", []string{"doctor", "file.yaml"}, `node-cache: unknown command "file.yaml" for "node-cache doctor"`},
+		{"doctor: no time", []string{"doctor", "--timeout", "0s"}, "node-cache: --timeout 0s: not more than nothing"},
+		{"doctor: a name that is none", []string{"doctor", "--name", "a..b"}, `node-cache: --name "a..b": not a domain name`},
+		{"doctor: a Service that is none", []string{"doctor", "--config", transparent, "--service", "kube-dns"}, `node-cache: --service "kube-dns": not an IP address, or the mode is not transparent`},
+		{"doctor: a Service for another mode", []string{"doctor", "--service", "10.96.0.10"}, `node-cache: --service "10.96.0.10": not an IP address, or the mode is not transparent`},
+		{"cache: no command", []string{"cache"}, "node-cache: cache: missing subcommand: get, top, or flush"},
+		{"cache: another command", []string{"cache", "drop"}, `node-cache: unknown command "drop" for "node-cache cache"`},
+		{"cache: get nothing", []string{"cache", "get"}, "node-cache: accepts between 1 and 2 arg(s), received 0"},
+		{"cache: get what is no name", []string{"cache", "get", "a..b"}, `node-cache: "a..b": not a domain name`},
+		{"cache: get an empty name", []string{"cache", "get", ""}, `node-cache: "": not a domain name`},
+		{"cache: get what is no type", []string{"cache", "get", "a", "BOGUS"}, `node-cache: "BOGUS": not a record type`},
+		{"cache: get type 0", []string{"cache", "get", "a", "TYPE0"}, `node-cache: "TYPE0": not a record type`},
+		{"cache: top of none", []string{"cache", "top", "-n", "0"}, "node-cache: -n 0: not from 1 to 1000"},
+		{"cache: top of too many", []string{"cache", "top", "-n", "1001"}, "node-cache: -n 1001: not from 1 to 1000"},
+		{"cache: top by age", []string{"cache", "top", "--by", "age"}, `node-cache: --by "age": not hits or size`},
+		{"cache: flush nothing", []string{"cache", "flush"}, "node-cache: cache flush: give exactly one of NAME, --zone, and --all"},
+		{"cache: flush a name and all", []string{"cache", "flush", "a", "--all"}, "node-cache: cache flush: give exactly one of NAME, --zone, and --all"},
+		{"cache: flush a zone and all", []string{"cache", "flush", "--zone", "a", "--all"}, "node-cache: cache flush: give exactly one of NAME, --zone, and --all"},
+		{"cache: flush an empty zone", []string{"cache", "flush", "--zone", ""}, `node-cache: "": not a domain name`},
+		{"cache: flush what is no zone", []string{"cache", "flush", "--zone", ".a"}, `node-cache: ".a": not a domain name`},
+		{"cache: another format", []string{"cache", "top", "--output", "yaml"}, `node-cache: --output "yaml": not text or json`},
+		{"cache: an agent by name", []string{"cache", "top", "--admin", "localhost:9253"}, `node-cache: --admin "localhost:9253": neither IP:PORT nor unix:/path`},
+		{"cache: an agent without a port", []string{"cache", "top", "--admin", "127.0.0.1"}, `node-cache: --admin "127.0.0.1": neither IP:PORT nor unix:/path`},
+		{"cache: a socket beside", []string{"cache", "top", "--admin", "unix:run/x"}, `node-cache: --admin "unix:run/x": the path of the socket must start with /`},
+		{"convert: nothing to convert", []string{"convert"}, "node-cache: requires at least 1 arg(s), only received 0"},
+		{"status: another format", []string{"status", "--output", "yaml"}, `node-cache: --output "yaml": not text or json`},
+		{"ready: an agent by name", []string{"ready", "--admin", "localhost"}, `node-cache: --admin "localhost": neither IP:PORT nor unix:/path`},
+		{"cleanup: no folder", []string{"cleanup", "--folder", ""}, "node-cache: --folder names no folder"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
@@ -84,31 +117,14 @@ node-cache: FILE:3:1: foo: unknown key`, "FILE", bad)
 			lines = append(lines, strings.TrimSpace(line))
 		}
 	}
-	order := strings.Split(want, "\n")
-	if got.Code != exitFailed || got.Stdout != "" || !sameLines(order, lines) {
-		t.Errorf("five mistakes: code %d\n%s", got.Code, cmp.Diff(order, lines))
+	slices.Sort(lines)
+	if diff := cmp.Diff(strings.Split(want, "\n"), lines); got.Code != exitFailed || got.Stdout != "" || diff != "" {
+		t.Errorf("five mistakes: code %d (-want +got):\n%s", got.Code, diff)
 	}
 	missing := command("check", filepath.Join(t.TempDir(), "none.yaml"))
 	if missing.Code != exitFailed || !strings.Contains(missing.Stderr, "no such file or directory\nhint: give the path of an existing file;") {
 		t.Errorf("a missing file: %+v", missing)
 	}
-}
-
-// sameLines compares two lists of lines, their order aside.
-func sameLines(a, b []string) bool {
-	left := map[string]int{}
-	for _, line := range a {
-		left[line]++
-	}
-	for _, line := range b {
-		left[line]--
-	}
-	for _, n := range left {
-		if n != 0 {
-			return false
-		}
-	}
-	return true
 }
 
 // TestCheckPrint shows that what is printed is a configuration, and the one that
@@ -129,7 +145,7 @@ func TestCheckPrint(t *testing.T) {
 		if printed.Code != exitOK || err != nil {
 			t.Fatalf("%s: %+v: %v", name, printed, err)
 		}
-		if diff := cmp.Diff(want, got, cmp.Comparer(func(a, b netip.Addr) bool { return a == b }), cmp.Comparer(func(a, b netip.AddrPort) bool { return a == b }), cmp.Comparer(func(a, b netip.Prefix) bool { return a == b })); diff != "" {
+		if diff := cmp.Diff(want, got, cmpopts.EquateComparable(netip.Addr{}, netip.AddrPort{}, netip.Prefix{})); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", name, diff)
 		}
 	}

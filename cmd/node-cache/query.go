@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net/netip"
 	"strings"
 	"syscall"
@@ -84,7 +85,7 @@ func (q *question) ask(cmd *cobra.Command) error {
 		network = "tcp"
 	}
 	reply, took, err := q.exchange(cmd.Context(), network)
-	if err == nil && reply.Truncated && !q.tcp {
+	if err == nil && reply.Truncated && network == "udp" {
 		network = "tcp"
 		reply, took, err = q.exchange(cmd.Context(), network)
 	}
@@ -95,12 +96,7 @@ func (q *question) ask(cmd *cobra.Command) error {
 	for _, rr := range reply.Answer {
 		_, _ = fmt.Fprintln(out, rr)
 	}
-	for _, line := range extendedErrors(reply) {
-		_, _ = fmt.Fprintln(out, line)
-	}
-	if q.explain {
-		_, _ = fmt.Fprintln(out, explanation(reply))
-	}
+	q.printOptions(out, reply.IsEdns0())
 	_, _ = fmt.Fprintf(out, "; %s, %d records, %s over %s in %s\n",
 		dns.RcodeToString[reply.Rcode], len(reply.Answer), q.server, network, took.Round(10*time.Microsecond))
 	switch {
@@ -125,42 +121,31 @@ func (q *question) exchange(ctx context.Context, network string) (*dns.Msg, time
 
 // exchangeError adds a hint to the error of a query without a response.
 func (q *question) exchangeError(err error) error {
-	hint := "check the agent's /status page"
-	var timeout interface{ Timeout() bool }
-	switch {
-	case errors.Is(err, syscall.ECONNREFUSED):
+	hint := silentHint(err, "check the agent's /status page")
+	if errors.Is(err, syscall.ECONNREFUSED) {
 		hint = "nothing listens there; use an address of listen.addresses with listen.port"
-	case errors.As(err, &timeout) && timeout.Timeout():
-		hint = "check that the address is an agent's and that no firewall drops the packets"
 	}
 	return &status.HintError{Err: fmt.Errorf("asking %s for %s: %w", q.server, q.name, err), Hint: hint}
 }
 
-// extendedErrors returns the RFC 8914 errors in a response, as comments.
-func extendedErrors(reply *dns.Msg) []string {
-	var lines []string
-	opt := reply.IsEdns0()
-	if opt == nil {
-		return nil
-	}
-	for _, o := range opt.Option {
-		if ede, ok := o.(*dns.EDNS0_EDE); ok {
-			lines = append(lines, fmt.Sprintf("; extended error %d (%s) %s", ede.InfoCode, dns.ExtendedErrorCodeToString[ede.InfoCode], ede.ExtraText))
-		}
-	}
-	return lines
-}
-
-// explanation returns where an answer came from, as a comment.
-func explanation(reply *dns.Msg) string {
-	if opt := reply.IsEdns0(); opt != nil {
-		for _, o := range opt.Option {
-			if local, ok := o.(*dns.EDNS0_LOCAL); ok && local.Code == wire.OptionExplain {
-				return "; explained: " + plain(local.Data)
+// printOptions prints RFC 8914 errors and the explanation, as comments. Without OPT there are none.
+func (q *question) printOptions(out io.Writer, opt *dns.OPT) {
+	explanation := "; not explained: only an agent does that, and only to clients on its own machine"
+	if opt != nil {
+		for _, option := range opt.Option {
+			switch o := option.(type) {
+			case *dns.EDNS0_EDE:
+				_, _ = fmt.Fprintf(out, "; extended error %d (%s) %s\n", o.InfoCode, dns.ExtendedErrorCodeToString[o.InfoCode], o.ExtraText)
+			case *dns.EDNS0_LOCAL:
+				if o.Code == wire.OptionExplain {
+					explanation = "; explained: " + plain(o.Data)
+				}
 			}
 		}
 	}
-	return "; not explained: only an agent does that, and only to clients on its own machine"
+	if q.explain {
+		_, _ = fmt.Fprintln(out, explanation)
+	}
 }
 
 // plain returns text from the network without characters that control a terminal.

@@ -47,7 +47,6 @@ func TestReady(t *testing.T) {
 		{"no agent", "unix:" + filepath.Join(t.TempDir(), "none"), nil, exitFailed, "^node-cache: asking the agent at unix:.*no such file or directory\nhint: no agent listens there; "},
 		{"another server", other.Listener.Addr().String(), nil, exitFailed, "^node-cache: asking the agent at .* for /readyz: no such page\nhint: "},
 		{"a silent one", silent.Listener.Addr().String(), []string{"--timeout", "200ms"}, exitFailed, "^node-cache: asking the agent at .*Timeout exceeded"},
-		{"nothing to ask", "localhost", nil, exitUsage, "^node-cache: --admin \"localhost\": neither IP:PORT nor unix:/path\nhint: "},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()

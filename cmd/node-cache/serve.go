@@ -20,11 +20,7 @@ import (
 )
 
 func agentCommand() *cobra.Command {
-	var from sourceFlags
-	cmd := &cobra.Command{
-		Use:   "agent [--config FILE | --config-map NAMESPACE/NAME]",
-		Short: "Serve DNS on this node",
-		Long: `Serve DNS on this node until SIGTERM or SIGINT.
+	return servingCommand(config.Agent, "agent", "Serve DNS on this node", `Serve DNS on this node until SIGTERM or SIGINT.
 
 Without a file the agent uses built-in defaults, which need no privileges: port 1053 of
 127.0.0.1, and upstreams from /etc/resolv.conf. A file is watched: valid changes apply
@@ -32,26 +28,23 @@ at once, an invalid file is refused and the running configuration stays. The sam
 holds for a ConfigMap, read through the API or mounted as a folder. If the pod's
 identity is set (POD_NAME, POD_NAMESPACE, POD_UID), a refusal is also an Event.
 
-Logs go to standard error.`,
-		Args: usageArgs(cobra.NoArgs),
-		RunE: func(cmd *cobra.Command, _ []string) error { return serve(cmd, config.Agent, &from) },
-	}
-	from.add(cmd)
-	return cmd
+Logs go to standard error.`)
 }
 
 func resolverCommand() *cobra.Command {
-	var from sourceFlags
-	cmd := &cobra.Command{
-		Use:   "resolver [--config FILE | --config-map NAMESPACE/NAME]",
-		Short: "Serve DNS for the whole cluster",
-		Long: `Serve DNS for the whole cluster until SIGTERM or SIGINT: cluster names from the API
+	return servingCommand(config.Resolver, "resolver", "Serve DNS for the whole cluster", `Serve DNS for the whole cluster until SIGTERM or SIGINT: cluster names from the API
 server, all other names through the configured routes. It is the agent with other
 defaults: it listens on every address, serves the cluster zone with all endpoints, and
 serves the admin pages on every address. It is ready once the cluster zone is synced.
-Without a file it uses the pod's service account. Logs go to standard error.`,
+Without a file it uses the pod's service account. Logs go to standard error.`)
+}
+
+func servingCommand(role config.Role, name, short, long string) *cobra.Command {
+	var from sourceFlags
+	cmd := &cobra.Command{
+		Use: name + " [--config FILE | --config-map NAMESPACE/NAME]", Short: short, Long: long,
 		Args: usageArgs(cobra.NoArgs),
-		RunE: func(cmd *cobra.Command, _ []string) error { return serve(cmd, config.Resolver, &from) },
+		RunE: func(cmd *cobra.Command, _ []string) error { return serve(cmd, role, &from) },
 	}
 	from.add(cmd)
 	return cmd
@@ -60,10 +53,14 @@ Without a file it uses the pod's service account. Logs go to standard error.`,
 // serve runs an agent or a resolver until the command's context ends.
 func serve(cmd *cobra.Command, role config.Role, from *sourceFlags) error {
 	ctx := cmd.Context()
-	ignoreSIGPIPE()
-	options := agent.Options{Role: role, Version: version, Log: cmd.ErrOrStderr(), DropCapabilities: dropCapabilities}
-	if err := from.options(&options); err != nil {
-		return err
+	signal.Ignore(syscall.SIGPIPE) // else the next log line ends the process once the reader of its log is gone
+	origin, err := from.source()
+	if err != nil {
+		return &usageError{err}
+	}
+	options := agent.Options{
+		Source: origin, Role: role, Version: version, Log: cmd.ErrOrStderr(),
+		DropCapabilities: func(keep []capabilities.Capability) error { return capabilities.Drop(keep...) },
 	}
 	a, err := agent.NewContext(ctx, options)
 	if err == nil {
@@ -80,13 +77,6 @@ func serve(cmd *cobra.Command, role config.Role, from *sourceFlags) error {
 	}
 	return a.Run(ctx)
 }
-
-// ignoreSIGPIPE lets this process continue when the reader of its log is gone. Without it the next log line
-// would end the process.
-func ignoreSIGPIPE() { signal.Ignore(syscall.SIGPIPE) }
-
-// dropCapabilities drops all capabilities of this process except keep.
-func dropCapabilities(keep []capabilities.Capability) error { return capabilities.Drop(keep...) }
 
 // printWelcome prints what to type next, for a user who starts the agent without a file.
 func printWelcome(out io.Writer, a *agent.Agent) {
@@ -119,30 +109,27 @@ func (f *sourceFlags) add(cmd *cobra.Command) {
 // given reports whether a flag names a configuration.
 func (f *sourceFlags) given() bool { return f.file != "" || f.configMap != "" }
 
-// options sets the options from the flags and the pod's environment.
-func (f *sourceFlags) options(o *agent.Options) error {
+// source returns where the configuration comes from, by the flags and the pod's environment.
+func (f *sourceFlags) source() (c source.Config, err error) {
 	switch {
 	case f.file != "" && f.configMap != "":
-		return &usageError{errors.New("--config and --config-map exclude each other: the configuration is in one place")}
+		return c, errors.New("--config and --config-map exclude each other: the configuration is in one place")
 	case f.kubeconfig != "" && f.configMap == "":
-		return &usageError{errors.New("--kubeconfig is for --config-map, which is missing; the configuration has cluster.kubeconfig for the cluster's names")}
+		return c, errors.New("--kubeconfig is for --config-map, which is missing; the configuration has cluster.kubeconfig for the cluster's names")
 	case f.kubeDNS != "" && !f.given():
-		return &usageError{errors.New("--kube-dns is laid over a configuration: --config or --config-map is missing")}
+		return c, errors.New("--kube-dns is laid over a configuration: --config or --config-map is missing")
 	case f.lastGood != "" && !f.given():
-		return &usageError{errors.New("--last-good is for a configuration that may go bad: --config or --config-map is missing")}
+		return c, errors.New("--last-good is for a configuration that may go bad: --config or --config-map is missing")
 	}
-	o.Source = source.Config{
+	c = source.Config{
 		File: f.file, Kubeconfig: f.kubeconfig, KubeDNS: f.kubeDNS, LastGood: f.lastGood,
 		PodUID: os.Getenv("POD_UID"), Node: os.Getenv("NODE_NAME"),
 	}
-	o.Source.Pod.Namespace, o.Source.Pod.Name = os.Getenv("POD_NAMESPACE"), os.Getenv("POD_NAME")
-	if f.configMap == "" {
-		return nil
+	c.Pod.Namespace, c.Pod.Name = os.Getenv("POD_NAMESPACE"), os.Getenv("POD_NAME")
+	if f.configMap != "" {
+		if c.ConfigMap, err = source.ParseObject(f.configMap); err != nil {
+			err = fmt.Errorf("--config-map: %w", err)
+		}
 	}
-	object, err := source.ParseObject(f.configMap)
-	if err != nil {
-		return &usageError{fmt.Errorf("--config-map: %w", err)}
-	}
-	o.Source.ConfigMap = object
-	return nil
+	return c, err
 }

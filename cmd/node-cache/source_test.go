@@ -10,7 +10,6 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/nodecache/node-cache/pkg/agent"
 	"github.com/nodecache/node-cache/pkg/source"
 )
 
@@ -58,8 +57,8 @@ func TestSourceOptions(t *testing.T) {
 		t.Setenv(name, value)
 	}
 	f := sourceFlags{configMap: "kube-system/node-cache", kubeconfig: "k", kubeDNS: "d", lastGood: "l"}
-	var got agent.Options
-	if err := f.options(&got); err != nil {
+	got, err := f.source()
+	if err != nil {
 		t.Fatal(err)
 	}
 	want := source.Config{
@@ -67,7 +66,7 @@ func TestSourceOptions(t *testing.T) {
 		Kubeconfig: "k", KubeDNS: "d", LastGood: "l",
 		Pod: types.NamespacedName{Namespace: "kube-system", Name: "node-cache-x1"}, PodUID: "0ca1", Node: "node-1",
 	}
-	if diff := cmp.Diff(want, got.Source); diff != "" {
+	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("options (-want +got):\n%s", diff)
 	}
 }
