@@ -52,13 +52,17 @@ func TestHitsAllocateNothing(t *testing.T) {
 					ask()
 				}
 				const n = 5000
-				var before, after runtime.MemStats
-				runtime.ReadMemStats(&before)
-				for range n {
-					ask()
+				got := 1.0
+				for try := 0; try < 5 && got > 0.05; try++ { // on a busy host the runtime has more time for its own
+					var before, after runtime.MemStats
+					runtime.ReadMemStats(&before)
+					for range n {
+						ask()
+					}
+					runtime.ReadMemStats(&after)
+					got = float64(after.Mallocs-before.Mallocs) / n
 				}
-				runtime.ReadMemStats(&after)
-				if got := float64(after.Mallocs-before.Mallocs) / n; got > 0.05 {
+				if got > 0.05 {
 					t.Errorf("%.3f allocations a hit, want none", got)
 				}
 			})

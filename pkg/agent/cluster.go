@@ -11,7 +11,6 @@ import (
 	"net/netip"
 	"os"
 	"slices"
-	"strconv"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -118,8 +117,10 @@ func (b *builder) makeSource(c *cluster, cfg *config.Cluster) (err error) {
 		Log:       b.log, Now: time.Now,
 	}
 	if cfg.Manifests != "" {
-		c.source, err = watch.NewManifests(source)
-		return manifestsProblem(err)
+		if c.source, err = watch.NewManifests(source); err != nil {
+			return &status.HintError{Err: fmt.Errorf("cluster.manifests: %w", err), Hint: "set a folder of YAML manifests that this user can read"}
+		}
+		return nil
 	}
 	c.source, err = watch.New(source)
 	return sourceProblem(err, cfg.Kubeconfig)
@@ -168,13 +169,6 @@ func (b *builder) makeCentral(c *cluster, cfg *config.Config) (err error) {
 		}
 	}
 	return err
-}
-
-func manifestsProblem(err error) error {
-	if err == nil {
-		return nil
-	}
-	return &status.HintError{Err: fmt.Errorf("cluster.manifests: %w", err), Hint: "set a folder of YAML manifests that this user can read"}
 }
 
 func sourceProblem(err error, kubeconfig string) error {
@@ -249,7 +243,7 @@ func (c *cluster) zonesOfCentral(cfg *config.Config) (zones [][]byte, err error)
 		names = append(names, "in-addr.arpa.", "ip6.arpa.")
 	}
 	for _, prefix := range cfg.Cluster.Ranges {
-		names = append(names, reverseZones(prefix)...)
+		names = append(names, config.ReverseZones(prefix)...)
 	}
 	slices.Sort(names)
 	for _, name := range slices.Compact(names) {
@@ -320,44 +314,6 @@ func (c *cluster) syncProblem() string {
 		return "central.service: " + stats.ServiceWatch.LastError
 	}
 	return "no response yet"
-}
-
-// reverseZones returns the zones that hold exactly the reverse names of a masked prefix. It is one zone if
-// the prefix ends at a byte of an IPv4 address or a nibble of an IPv6 address, else up to 128 or 8 (RFC 1035
-// section 3.5, RFC 3596 section 2.5).
-func reverseZones(prefix netip.Prefix) []string {
-	step, root := 8, "in-addr.arpa."
-	if prefix.Addr().Is6() {
-		step, root = 4, "ip6.arpa."
-	}
-	parts := (prefix.Bits() + step - 1) / step
-	spare := parts*step - prefix.Bits()
-	zones := make([]string, 0, 1<<spare)
-	for n := range 1 << spare {
-		zones = append(zones, reverseZone(prefix.Addr().AsSlice(), step, parts, n)+root)
-	}
-	return zones
-}
-
-// reverseZone writes the first parts of an address in reverse order, with n added to the last of them. A part
-// has step bits.
-func reverseZone(addr []byte, step, parts, n int) string {
-	name := ""
-	for i := range parts {
-		value := int(addr[i*step/8])
-		if step == 4 {
-			value = value >> (4 * (1 - i%2)) & 0xf
-		}
-		if i == parts-1 {
-			value += n
-		}
-		base := 10
-		if step == 4 {
-			base = 16
-		}
-		name = strconv.FormatInt(int64(value), base) + "." + name
-	}
-	return name
 }
 
 // interceptTarget returns the part of the interception that may change.

@@ -96,13 +96,13 @@ func (m *memory) apply(ctx context.Context, cfg *config.Config, old, next *share
 	sessions, _ := next.sessions(&cfg.Limits)
 	m.log.InfoContext(ctx, "memory divided", "limit", next.limit, "cache", next.cache, "snapshot", next.snapshot,
 		"go", next.goLimit, "environment", m.env, "inflight", next.inflight, "waiting", next.waiting, "tcp_sessions", sessions)
-	if p, bad := next.problem(); bad {
+	if p := next.problem(); p != nil {
 		m.log.WarnContext(ctx, "too little memory", "problem", p.What, "hint", p.Hint)
 	}
 }
 
 // watch reads the container's limit every memoryPeriod. It calls changed after a share has changed.
-func (m *memory) watch(ctx context.Context, cfg func() config.Config, changed func()) {
+func (m *memory) watch(ctx context.Context, cfg func() config.Config, changed func(context.Context)) {
 	ticker := time.NewTicker(memoryPeriod)
 	defer ticker.Stop()
 	for {
@@ -112,7 +112,7 @@ func (m *memory) watch(ctx context.Context, cfg func() config.Config, changed fu
 		case <-ticker.C:
 			current := cfg()
 			if m.update(ctx, &current) {
-				changed()
+				changed(ctx)
 			}
 		}
 	}
@@ -143,13 +143,13 @@ func goUsed() int64 {
 // problems reports what is wrong with the memory.
 func (m *memory) problems() (list []status.Problem) {
 	s := m.share.Load()
-	if p, bad := s.problem(); bad {
-		list = append(list, p)
+	if p := s.problem(); p != nil {
+		list = append(list, *p)
 	}
 	live := []metrics.Sample{{Name: "/gc/heap/live:bytes"}}
 	metrics.Read(live)
-	if p, bad := s.heapProblem(int64(live[0].Value.Uint64())); bad && m.env == "" {
-		list = append(list, p)
+	if p := s.heapProblem(int64(live[0].Value.Uint64())); p != nil && m.env == "" {
+		list = append(list, *p)
 	}
 	return list
 }
@@ -162,10 +162,7 @@ func MemoryProblem(cfg *config.Config) *status.Problem {
 		return nil
 	}
 	s := shareOut(int64(min(limit, math.MaxInt64)), runtime.GOMAXPROCS(0), cfg)
-	if p, bad := s.problem(); bad {
-		return &p
-	}
-	return nil
+	return s.problem()
 }
 
 // containerLimit returns the memory limit of this process's container in bytes. Without a limit the error is
@@ -387,18 +384,17 @@ func (s *share) namespace() int64 { return s.goLimit / status.NamespacePart }
 // list returns the bytes that a list from the API server may have, 0 for the default.
 func (s *share) list() int64 { return s.goLimit / listPart }
 
-// heapProblem reports whether live bytes of heap are too many, as in a large cluster. That is unknown in
-// advance.
-func (s *share) heapProblem(live int64) (status.Problem, bool) {
+// heapProblem reports too many live bytes of heap, as in a large cluster. That is unknown in advance.
+func (s *share) heapProblem(live int64) *status.Problem {
 	if s.limit == 0 || live+s.fixed() <= s.goLimit {
-		return status.Problem{}, false
+		return nil
 	}
-	return status.Problem{
+	return &status.Problem{
 		Where: "memory",
 		What: fmt.Sprintf("the live heap is %s of the %s left beside cache.size %s%s: the garbage collector runs all the time",
 			inMiB(live), inMiB(max(0, s.goLimit-s.fixed())), inMiB(s.cache), s.snapshotNote()),
 		Hint: "raise the container's memory limit, or lower cache.size",
-	}, true
+	}
 }
 
 // requiredGo returns the memory that the Go runtime needs to serve well.
@@ -406,18 +402,18 @@ func (s *share) requiredGo() int64 {
 	return max(minGo, s.fixed()+s.queryCost*3/livePart/leastBounds)
 }
 
-// problem reports whether the limit is too low.
-func (s *share) problem() (status.Problem, bool) {
+// problem reports a limit that is too low.
+func (s *share) problem() *status.Problem {
 	if !s.tooSmall() {
-		return status.Problem{}, false
+		return nil
 	}
-	p := status.Problem{Where: "memory", What: fmt.Sprintf("the container's limit of %s leaves %s beside cache.size %s%s, but %s are needed: the kernel may kill the process",
+	p := &status.Problem{Where: "memory", What: fmt.Sprintf("the container's limit of %s leaves %s beside cache.size %s%s, but %s are needed: the kernel may kill the process",
 		inMiB(s.limit), inMiB(max(0, s.goRoom())), inMiB(s.cache), s.snapshotNote(), inMiB(s.requiredGo()))}
 	p.Hint = "raise the limit to " + inMiB(s.minLimit())
 	if fits := s.cache - (s.requiredGo() - s.goRoom()); fits >= cache.MinSize {
 		p.Hint += fmt.Sprintf(", or set cache.size to %dMi", fits>>20)
 	}
-	return p, true
+	return p
 }
 
 // tooSmall reports whether less memory is left than required.

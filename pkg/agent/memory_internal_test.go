@@ -92,8 +92,9 @@ func TestDivideMemory(t *testing.T) {
 			}
 			s := shareOut(tt.limit, max(2, tt.procs), &cfg)
 			got := want{Go: s.goLimit, Snapshot: s.snapshot, Inflight: s.inflight, Waiting: s.waiting, Readers: s.readers, Buffer: s.buffer()}
-			p, _ := s.problem()
-			got.What, got.Hint = p.What, p.Hint
+			if p := s.problem(); p != nil {
+				got.What, got.Hint = p.What, p.Hint
+			}
 			if diff := cmp.Diff(tt.want, got); diff != "" {
 				t.Errorf("(-want +got):\n%s", diff)
 			}
@@ -148,8 +149,12 @@ func TestHeapNearLimit(t *testing.T) {
 		},
 	} {
 		s := shareOut(tt.limit, 2, &cfg)
-		if p, _ := s.heapProblem(tt.live); p.What != tt.want {
-			t.Errorf("limit %d, %d live: %q, want %q", tt.limit, tt.live, p.What, tt.want)
+		got := ""
+		if p := s.heapProblem(tt.live); p != nil {
+			got = p.What
+		}
+		if got != tt.want {
+			t.Errorf("limit %d, %d live: %q, want %q", tt.limit, tt.live, got, tt.want)
 		}
 	}
 }
@@ -162,13 +167,13 @@ func TestMemoryHints(t *testing.T) {
 		for size := int64(mib); size < 512*mib; size = size*2 + mib {
 			cfg.Cache.Size = size
 			s := shareOut(limit, 4, &cfg)
-			p, bad := s.problem()
-			if !bad {
+			p := s.problem()
+			if p == nil {
 				continue
 			}
 			raise, rest, _ := strings.Cut(strings.TrimPrefix(p.Hint, "raise the limit to "), " MiB")
 			other := shareOut(whole(t, raise)*mib, 4, &cfg)
-			if p, bad := other.problem(); bad {
+			if p := other.problem(); p != nil {
 				t.Errorf("limit %d, cache %d: raised to %s MiB there is still: %s", limit, size, raise, p.What)
 			}
 			smaller, ok := strings.CutPrefix(rest, ", or set cache.size to ")
@@ -178,7 +183,7 @@ func TestMemoryHints(t *testing.T) {
 			less := cfg
 			less.Cache.Size = whole(t, strings.TrimSuffix(smaller, "Mi")) * mib
 			other = shareOut(limit, 4, &less)
-			if p, bad := other.problem(); bad {
+			if p := other.problem(); p != nil {
 				t.Errorf("limit %d, cache %d: with a cache of %s there is still: %s", limit, size, smaller, p.What)
 			}
 		}

@@ -233,8 +233,9 @@ func (a *Agent) Run(ctx context.Context) (err error) {
 	if a.servers.admin != nil {
 		a.servers.admin.Open()
 	}
-	defer startStage(ctx, group, a.handover.run, noError(a.watchForeignSockets), noError(a.watchNodeZone),
-		noError(a.takeLease), noError(a.watchMemory)).stop()
+	defer startStage(ctx, group, a.handover.run, noError(a.watchNodeZone), noError(a.takeLease),
+		noError(func(ctx context.Context) { a.servers.foreign.Run(ctx, a.handover.handedOver()) }),
+		noError(func(ctx context.Context) { a.memory.watch(ctx, a.Config, a.replan) })).stop()
 	defer a.leave(ctx)
 	a.log.InfoContext(ctx, "serving", "addresses", a.Addrs(), "version", a.options.Version)
 	close(a.ready)
@@ -284,15 +285,6 @@ func (a *Agent) runNode(ctx context.Context) error {
 		return nil
 	}
 	return a.node.Run(ctx)
-}
-
-func (a *Agent) watchForeignSockets(ctx context.Context) {
-	a.servers.foreign.Run(ctx, a.handover.handedOver())
-}
-
-// watchMemory follows the container's limit.
-func (a *Agent) watchMemory(ctx context.Context) {
-	a.memory.watch(ctx, a.Config, func() { a.replan(ctx) })
 }
 
 // keepSnapshots saves snapshots while this agent owns the folder.

@@ -4,6 +4,7 @@ package config
 
 import (
 	"fmt"
+	"net/netip"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -348,4 +349,25 @@ func parseService(text string) (ServiceName, *Problem) {
 		return ServiceName{}, problem("not a service with its namespace", "write it like kube-system/"+text)
 	}
 	return ServiceName{}, problem("not a service with its namespace", "write it like kube-system/kube-dns, in lower case")
+}
+
+// ReverseZones returns the zones that hold exactly the reverse names of a masked prefix. It is one zone if
+// the prefix ends at a byte of an IPv4 address or a nibble of an IPv6 address, else up to 128 or 8 (RFC 1035
+// section 3.5, RFC 3596 section 2.5).
+func ReverseZones(prefix netip.Prefix) (zones []string) {
+	step := 8
+	if prefix.Addr().Is6() {
+		step = 4
+	}
+	parts := (prefix.Bits() + step - 1) / step
+	end := parts * step // of the last part, in bits
+	for n := range 1 << (end - prefix.Bits()) {
+		addr := prefix.Addr().AsSlice()
+		addr[max(0, end-1)/8] += byte(n << ((8 - end%8) % 8))
+		first, _ := netip.AddrFromSlice(addr)
+		name, _ := dns.ReverseAddr(first.String()) // an address has a reverse name
+		start, _ := dns.PrevLabel(name, parts+2)   // after in-addr.arpa or ip6.arpa
+		zones = append(zones, name[start:])
+	}
+	return zones
 }

@@ -124,7 +124,7 @@ func clusterZones(l *line) (reverse bool) {
 		if p, err := netip.ParsePrefix(host); err == nil {
 			reverse = true
 			c.cfg.Cluster.Ranges = appendNew(c.cfg.Cluster.Ranges, p.Masked())
-			l.s.own = append(l.s.own, reverseZones(p.Masked())...)
+			l.s.own = append(l.s.own, config.ReverseZones(p.Masked())...)
 			continue
 		}
 		zone, err := config.ParseZone(host)

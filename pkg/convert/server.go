@@ -3,8 +3,8 @@
 package convert
 
 import (
-	"cmp"
 	"fmt"
+	"cmp"
 	"net"
 	"net/netip"
 	"slices"
@@ -245,37 +245,13 @@ func (c *converter) onlyForwards(b *otherPort) bool {
 // zones returns the zones of a host: itself, or the reverse zones of a prefix.
 func zones(host string) ([]string, error) {
 	if p, err := netip.ParsePrefix(host); err == nil {
-		return reverseZones(p.Masked()), nil
+		return config.ReverseZones(p.Masked()), nil
 	}
 	zone, err := config.ParseZone(host)
 	if err != nil {
 		return nil, err
 	}
 	return []string{zone}, nil
-}
-
-// reverseZones returns the zones with exactly the reverse names of a prefix.
-func reverseZones(p netip.Prefix) []string {
-	step, suffix, format := 8, "in-addr.arpa.", "%d.%s"
-	labels := p.Addr().AsSlice() // the numbers in a reverse name, the most significant first
-	if p.Addr().Is6() {
-		step, suffix, format, labels = 4, "ip6.arpa.", "%x.%s", nil
-		for _, b := range p.Addr().AsSlice() {
-			labels = append(labels, b>>4, b&15)
-		}
-	}
-	whole := (p.Bits() + step - 1) / step // labels of each zone
-	list := make([]string, 1<<(whole*step-p.Bits()))
-	for i := range list {
-		list[i] = suffix
-		for j, label := range labels[:whole] {
-			if j == whole-1 {
-				label += byte(i)
-			}
-			list[i] = fmt.Sprintf(format, label, list[i])
-		}
-	}
-	return list
 }
 
 // isReverse reports whether a zone is a reverse zone.

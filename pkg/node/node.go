@@ -224,10 +224,9 @@ func (n *Node) intercept(ctx context.Context, g *errgroup.Group) error {
 			if keeper, err = n.newKeeper(now); err != nil {
 				return fmt.Errorf("intercept: %w", err)
 			}
-			setFallback(keeper, &now)
+			setFallback(keeper, &now) // before it writes rules
 			g.Go(func() error { return keeper.Run(ctx) })
-		}
-		if keeper != nil {
+		} else if keeper != nil {
 			setFallback(keeper, &now)
 		}
 		select {
@@ -341,8 +340,14 @@ func (n *Node) End(ctx context.Context) {
 	n.mu.Lock()
 	handedOver, lapse, foreign := n.handedOver, n.leaseExpiry, n.otherBackend
 	n.mu.Unlock()
+	defer n.Close()
 	if handedOver {
-		n.endAfterHandover(ctx, lapse, foreign)
+		// The kernel removes nftables leases together with their set, so the backend is closed only once the successor has
+		// had time to take its own lease.
+		_ = task.Sleep(context.WithoutCancel(ctx), time.Until(lapse))
+		if foreign {
+			n.removeUnmaintainedRules(ctx)
+		}
 		return
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopTimeout)
@@ -350,7 +355,6 @@ func (n *Node) End(ctx context.Context) {
 	if !n.config.Intercept.Manage || n.config.Intercept.Exit() == config.ExitRemove {
 		n.remove(ctx)
 	}
-	n.Close()
 }
 
 // remove removes first the rules, then the link: queries redirected to a missing address would each run into
@@ -456,14 +460,4 @@ func (n *Node) RestoreLink(ctx context.Context) {
 	if err := n.link.Setup(ctx); err != nil {
 		n.log.WarnContext(ctx, "restoring link failed", "err", err)
 	}
-}
-
-// endAfterHandover ends a node that another agent has taken over. The kernel removes nftables leases together
-// with their set, so the backend is closed only once the successor has had time to take its own lease.
-func (n *Node) endAfterHandover(ctx context.Context, lapse time.Time, foreign bool) {
-	_ = task.Sleep(context.WithoutCancel(ctx), time.Until(lapse))
-	if foreign {
-		n.removeUnmaintainedRules(ctx)
-	}
-	n.Close()
 }

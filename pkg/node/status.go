@@ -78,7 +78,7 @@ func (n *Node) interceptStatus() *status.Intercept {
 	for _, to := range stats.Fallback {
 		s.Fallback = append(s.Fallback, to.String())
 	}
-	s.Renewals, s.Repairs, s.LastError = stats.Renewals, repairs(&stats), stats.LastError
+	s.Renewals, s.Repairs, s.LastError = stats.Renewals, max(stats.Changes, 1)-1, stats.LastError // the first change created the rules
 	s.StoodDown, s.NewOwner = stats.StoodDown, stats.NewOwner
 	return s
 }
@@ -89,11 +89,6 @@ func (n *Node) waitsFor() string {
 		return "a data plane whose packets pass netfilter"
 	}
 	return "the cluster IP of cluster.central.service"
-}
-
-// repairs counts the changes after the first, which created the rules.
-func repairs(stats *intercept.Stats) uint64 {
-	return max(stats.Changes, 1) - 1
 }
 
 // LinkStats returns the link's metrics; nil: there is no link.
@@ -107,10 +102,11 @@ func (n *Node) LinkStats() *netif.Stats {
 
 // InterceptStats returns the interception's metrics; nil: there is none, or not yet.
 func (n *Node) InterceptStats() *intercept.Stats {
-	if n.currentKeeper() == nil {
+	keeper := n.currentKeeper()
+	if keeper == nil {
 		return nil
 	}
-	stats := n.currentKeeper().Stats()
+	stats := keeper.Stats()
 	return &stats
 }
 
@@ -121,14 +117,14 @@ func (n *Node) NotReady() error {
 			return err
 		}
 	}
-	if n.backend == nil {
+	stats := n.InterceptStats()
+	switch {
+	case n.backend == nil:
 		return nil
-	}
-	keeper := n.currentKeeper()
-	if keeper == nil {
+	case stats == nil:
 		return fmt.Errorf("interception is waiting for %s", n.waitsFor())
 	}
-	return leaseError(keeper.Stats())
+	return leaseError(*stats)
 }
 
 func linkError(stats netif.Stats) error {

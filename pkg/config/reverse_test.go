@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package agent
+package config_test
 
 import (
 	"net/netip"
@@ -8,6 +8,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/miekg/dns"
+
+	"github.com/nodecache/node-cache/pkg/config"
 )
 
 func TestReverseZones(t *testing.T) {
@@ -26,7 +28,7 @@ func TestReverseZones(t *testing.T) {
 		t.Run(prefix, func(t *testing.T) {
 			t.Parallel()
 			p := netip.MustParsePrefix(prefix).Masked()
-			got := reverseZones(p)
+			got := config.ReverseZones(p)
 			// The first address of the prefix, as the oracle spells it, is in the first zone.
 			name, err := dns.ReverseAddr(p.Addr().String())
 			if err != nil || !dns.IsSubDomain(got[0], name) {
