@@ -3,8 +3,8 @@
 package convert
 
 import (
-	"fmt"
 	"cmp"
+	"fmt"
 	"net"
 	"net/netip"
 	"slices"
