@@ -46,7 +46,7 @@ func StartNSD(t *testing.T, addr netip.AddrPort, zones map[string]string) *Proce
 	}
 	p := LaunchNSD(t, addr, dir, sections)
 	for name := range zones {
-		Eventually(t, 10*time.Second, "nsd serves "+name, func() bool {
+		Eventually(t, time.Minute, "nsd serves "+name, func() bool {
 			if p.Ended() {
 				t.Fatalf("nsd ended: %v", p.Err())
 			}

@@ -16,6 +16,7 @@ import (
 	"github.com/nodecache/node-cache/pkg/node"
 	"github.com/nodecache/node-cache/pkg/resolve"
 	"github.com/nodecache/node-cache/pkg/server"
+	"github.com/nodecache/node-cache/pkg/snapshot"
 	origin "github.com/nodecache/node-cache/pkg/source"
 )
 
@@ -30,6 +31,8 @@ type Options struct {
 	Log     io.Writer // receives the log
 	// Dial opens the sockets to upstreams; nil: the net package's dialer.
 	Dial func(ctx context.Context, network string, addr netip.AddrPort) (net.Conn, error)
+	// Clocks, if not nil, reads the clocks that snapshots are dated by in place of the host's, for virtual time.
+	Clocks func() snapshot.ClockState
 	// DropCapabilities, if not nil, is called once sockets and link are set up. It may drop all capabilities
 	// but keep, which the agent still needs. Its error is logged.
 	DropCapabilities func(keep []capabilities.Capability) error

@@ -93,6 +93,9 @@ func (a *Agent) assemble(ctx context.Context, cfg config.Config) (err error) {
 		return err
 	}
 	a.snapshots = newSnapshots(a.token, a.log)
+	if a.options.Clocks != nil {
+		a.snapshots.clocks = a.options.Clocks
+	}
 	a.handover = &socketHandover{
 		path: cfg.Handover.Socket, token: a.token, version: a.options.Version, log: a.log,
 		node: a.node, servers: a.servers, snapshots: a.snapshots, running: &a.running,

@@ -106,6 +106,8 @@ func changes[T any](v T) map[string]T {
 		switch field.Interface().(type) {
 		case string:
 			field.SetString("tls")
+		case netif.Kind:
+			field.SetString(string(netif.Loopback))
 		case bool:
 			field.SetBool(!field.Bool())
 		case time.Time:

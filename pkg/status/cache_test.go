@@ -36,7 +36,7 @@ func TestViewOf(t *testing.T) {
 	}{
 		{
 			"an answer",
-			cache.Entry{Name: name, Type: dns.TypeTXT, DO: true, Age: 1900 * time.Millisecond, Left: 58100 * time.Millisecond, Hits: 3, Size: 160, Msg: msg},
+			cache.Entry{Name: name, Type: dns.TypeTXT, DO: true, State: cache.Fresh, Age: 1900 * time.Millisecond, Left: 58100 * time.Millisecond, Hits: 3, Size: 160, Msg: msg},
 			CacheEntry{
 				Name: "www.example.com.", Type: "TXT", Flags: []string{"DO"}, State: "fresh", Rcode: "NOERROR", Age: 1, Left: 59, Hits: 3, Bytes: 160,
 				Records: []string{
@@ -52,17 +52,17 @@ func TestViewOf(t *testing.T) {
 		},
 		{
 			"a type without a name, of a subnet",
-			cache.Entry{Name: []byte{0}, Type: 65280, Subnet: []byte{0, 1, 20, 0, 192, 0, 32}, Msg: []byte("what cannot be read")},
+			cache.Entry{Name: []byte{0}, Type: 65280, State: cache.Fresh, Subnet: []byte{0, 1, 20, 0, 192, 0, 32}, Msg: []byte("what cannot be read")},
 			CacheEntry{Name: ".", Type: "TYPE65280", Subnet: "192.0.32.0/20", State: "fresh", Rcode: "NOERROR"},
 		},
 		{
 			"a name that could steer a terminal",
-			cache.Entry{Name: []byte("\x04\x1b[2J\x01.\x00"), Type: 1, Subnet: []byte{0, 2, 56, 0, 0x20, 1, 0xd, 0xb8, 0, 0, 1}},
+			cache.Entry{Name: []byte("\x04\x1b[2J\x01.\x00"), Type: 1, State: cache.Fresh, Subnet: []byte{0, 2, 56, 0, 0x20, 1, 0xd, 0xb8, 0, 0, 1}},
 			CacheEntry{Name: `\027[2J.\..`, Type: "A", Subnet: "2001:db8:0:100::/56", State: "fresh", Rcode: "NOERROR"},
 		},
 		{
 			"a client that opts out of subnets",
-			cache.Entry{Name: name, Type: 1, Subnet: []byte{0, 0, 0, 0}},
+			cache.Entry{Name: name, Type: 1, State: cache.Fresh, Subnet: []byte{0, 0, 0, 0}},
 			CacheEntry{Name: "www.example.com.", Type: "A", Subnet: "none", State: "fresh", Rcode: "NOERROR"},
 		},
 	} {

@@ -24,6 +24,7 @@ import (
 	"github.com/nodecache/node-cache/pkg/agent"
 	"github.com/nodecache/node-cache/pkg/config"
 	"github.com/nodecache/node-cache/pkg/server"
+	"github.com/nodecache/node-cache/pkg/snapshot"
 	"github.com/nodecache/node-cache/pkg/upstream/upstreamtest"
 )
 
@@ -126,7 +127,10 @@ func (s *scenarioRun) play(script string) {
 func (s *scenarioRun) start(cfg config.Config) {
 	s.log = &bytes.Buffer{}
 	var err error
-	s.agent, err = agent.New(agent.Options{Config: &cfg, Version: "scenario", Log: s.log, Dial: s.dial})
+	s.agent, err = agent.New(agent.Options{
+		Config: &cfg, Version: "scenario", Log: s.log, Dial: s.dial,
+		Clocks: func() snapshot.ClockState { return snapshot.ClockState{Wall: time.Now()} },
+	})
 	if err != nil {
 		s.t.Fatal(err)
 	}
