@@ -18,9 +18,9 @@ import (
 
 // backArrows bounds the arrows that run back inside a package. An arrow A → B says that file A uses a function, a method,
 // a type, a variable or a constant of file B. The files are in the order in which the fewest run back. The bounds only go
-// down: the goal is a tenth of the package's arrows.
+// down, and are below a tenth of the package's arrows.
 func backArrows() map[string]int {
-	return map[string]int{"pkg/agent": 17, "pkg/config": 12, "pkg/resolve": 18, "pkg/source": 10, "pkg/upstream": 24}
+	return map[string]int{"pkg/agent": 1, "pkg/config": 0, "pkg/resolve": 3, "pkg/source": 0, "pkg/upstream": 4}
 }
 
 // TestArrows prints with -v the order of the files, the lowest first, and each arrow that runs back.

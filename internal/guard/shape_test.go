@@ -16,20 +16,19 @@ import (
 
 // Bounds of the shape. They only go down; a package that needs more lines says why in the commit that raises its bound.
 const (
-	mostLines        = 47400
-	mostFiles        = 264
-	mostTypes        = 653
-	mostSupportLines = 14600
-	mostTestLines    = 79200
+	mostLines        = 45010
+	mostFiles        = 260
+	mostTypes        = 523
+	mostSupportLines = 13950
+	mostTestLines    = 72900
 )
 
 // packageLines are the most lines of a package, in hundreds, where it may have more than 1,000.
 func packageLines() map[string]int {
 	return map[string]int{
-		"pkg/agent": 35, "pkg/upstream": 42, "pkg/config": 33, "pkg/zone": 36, "pkg/watch": 29,
-		"pkg/resolve": 32, "pkg/convert": 29, "pkg/server": 22, "pkg/nftables": 19, "pkg/doctor": 19,
-		"pkg/cache": 18, "pkg/iptables": 17, "pkg/wire": 18, "pkg/source": 15,
-		"pkg/intercept": 11, "cmd/node-cache": 13, "pkg/netif": 13, "pkg/admin": 13,
+		"pkg/upstream": 38, "pkg/zone": 35, "pkg/agent": 34, "pkg/config": 32, "pkg/resolve": 30, "pkg/watch": 29,
+		"pkg/convert": 29, "pkg/server": 21, "pkg/doctor": 19, "pkg/cache": 17, "pkg/wire": 16, "pkg/nftables": 16,
+		"pkg/iptables": 15, "pkg/source": 14, "pkg/admin": 12, "cmd/node-cache": 12, "pkg/netif": 12,
 	}
 }
 
@@ -39,9 +38,9 @@ type spread struct{ methods, files int }
 // largeTypes have more than 30 methods, or have them in more than 4 files.
 func largeTypes() map[string]spread {
 	return map[string]spread{
-		"pkg/admin.Server": {30, 6}, "pkg/agent.Agent": {72, 11}, "pkg/node.Node": {36, 4}, "pkg/cache.Cache": {30, 6},
-		"pkg/cache.entry": {30, 5}, "pkg/cache.shard": {32, 5}, "pkg/resolve.Resolver": {30, 7},
-		"pkg/resolve.Worker": {48, 9}, "pkg/wire.Message": {32, 4}, "pkg/zone.Store": {49, 7}, "pkg/zone.reply": {69, 7},
+		"pkg/admin.Server": {30, 6}, "pkg/agent.Agent": {37, 4}, "pkg/node.Node": {34, 4}, "pkg/cache.Cache": {30, 6},
+		"pkg/cache.entry": {30, 5}, "pkg/cache.shard": {32, 5}, "pkg/resolve.Worker": {38, 4}, "pkg/zone.Store": {48, 7},
+		"pkg/zone.reply": {52, 6},
 	}
 }
 
