@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # Boots Debian's kernel, which has what other kernels may lack (dummy links first of all, and memory in cgroup version 2),
 # in an emulated machine and runs the tests there that talk to a kernel, and node-cache itself. Prints go test -json events;
-# hack/test.sh makes them a report. No rights are needed, nothing is installed: the kernel is a package that is fetched and
+# hack/test.sh makes them a report. No privileges are needed, nothing is installed: the kernel is a package that is fetched and
 # unpacked.
 # Exit status: 0 passed, 1 failed, 77 cannot run here (a skip event says why).
 # usage: hack/test-kernel.sh [PACKAGE]...       without one: those listed below

@@ -31,7 +31,7 @@ type Options struct {
 	// Dir is an empty folder for the cluster's state. [Start] uses one of the test's own in place of an empty name.
 	Dir string
 	// Users are known to the API server besides [Admin], and may do nothing that no role grants them. A name
-	// like system:serviceaccount:NAMESPACE:NAME has the rights that bindings give to that service account.
+	// like system:serviceaccount:NAMESPACE:NAME has the permissions that bindings give to that service account.
 	Users []string
 	// Controllers runs the controller manager with what makes EndpointSlices, removes what belongs to deleted
 	// objects, empties deleted namespaces and creates default service accounts.

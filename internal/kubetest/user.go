@@ -35,7 +35,7 @@ type user struct {
 	name, token, groups string
 }
 
-// newUsers gives everybody a token; names are those without any rights.
+// newUsers gives each user a token; names are those without any permission.
 func newUsers(names []string) ([]user, error) {
 	users := []user{
 		{name: Admin, groups: "system:masters"},

@@ -63,7 +63,7 @@ func runOuter(o options) (code int, err error) {
 // checkRequirements says what this machine lacks.
 func checkRequirements(o options) error {
 	if os.Geteuid() != 0 {
-		return &hintError{errors.New("it makes network namespaces, which only root may"), "sudo make play; `make run` needs no rights"}
+		return &hintError{errors.New("it makes network namespaces, which only root may"), "sudo make play; `make run` needs no privileges"}
 	}
 	if _, err := os.Stat(o.nodeCache); err != nil {
 		return &hintError{fmt.Errorf("finding node-cache: %w", err), "make build"}

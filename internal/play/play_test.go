@@ -264,7 +264,7 @@ func TestNotRoot(t *testing.T) {
 	if !errors.As(err, &exit) || exit.ExitCode() != 1 {
 		t.Errorf("it ended with %v, want exit status 1", err)
 	}
-	want := "play: it makes network namespaces, which only root may\nhint: sudo make play; `make run` needs no rights\n"
+	want := "play: it makes network namespaces, which only root may\nhint: sudo make play; `make run` needs no privileges\n"
 	if diff := cmp.Diff(want, string(out)); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}

@@ -170,7 +170,7 @@ func TestRunWaitsForRequests(t *testing.T) {
 				if code := <-got; code != tc.want {
 					l.Errorf("the reply is %d, want %d", code, tc.want)
 				}
-				time.Sleep(tc.takes) // Run does not wait for a handler past its time, the test does
+				time.Sleep(tc.takes) // Run does not wait for a handler that takes too long, the test does
 				synctest.Wait()
 			})
 		})

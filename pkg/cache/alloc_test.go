@@ -47,7 +47,7 @@ func TestAllocs(t *testing.T) {
 		{name: "fresh", run: find(key, time.Second, cache.Fresh)},
 		{name: "failed", run: find(failed, time.Second, cache.Failed)},
 		{name: "absent", run: find(absent, time.Second, cache.Absent)},
-		{name: "past its time", run: find(failed, time.Hour, cache.Absent)},
+		{name: "expired", run: find(failed, time.Hour, cache.Absent)},
 		{name: "put again, due again", run: func() { c.Put(due, soon, epoch); findDue() }},
 		{name: "failure again", run: func() { c.PutFailure(failed, failure, time.Second, 10*time.Second, epoch) }},
 		{name: "failure behind an answer", run: func() { c.PutFailure(key, failure, time.Second, time.Second, epoch) }},

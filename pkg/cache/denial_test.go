@@ -107,7 +107,7 @@ func TestDenials(t *testing.T) {
 		{name: "an address held: it stays", said: []upstreamAnswer{{0, "data", keyA}, {0, "nxdomain", keyAAAA}}, asked: keyA, want: found{"data", cache.Fresh}},
 		{name: "the other address held", said: []upstreamAnswer{{0, "data", keyAAAA}, {0, "nxdomain", keyA}}, asked: keyMX, want: absent},
 		{name: "an address held, and asked for something else", said: []upstreamAnswer{{0, "data", keyA}, {0, "nxdomain", keyMX}}, asked: keyAAAA, want: absent},
-		{name: "an address past its time", said: []upstreamAnswer{{0, "data", keyA}, {10 * s, "nxdomain", keyAAAA}}, asked: keyMX, at: 10 * s, want: found{"nxdomain", cache.Fresh}},
+		{name: "an expired address", said: []upstreamAnswer{{0, "data", keyA}, {10 * s, "nxdomain", keyAAAA}}, asked: keyMX, at: 10 * s, want: found{"nxdomain", cache.Fresh}},
 		{name: "no address of the type", said: []upstreamAnswer{{0, "nodata", keyA}, {0, "nxdomain", keyAAAA}}, asked: keyMX, want: found{"nxdomain", cache.Fresh}},
 		{name: "the address itself is denied", said: []upstreamAnswer{{0, "data", keyA}, {0, "nxdomain", keyA}}, asked: keyMX, want: found{"nxdomain", cache.Fresh}},
 		{name: "an address held with other flags", said: []upstreamAnswer{{0, "data", keyDO}, {0, "nxdomain", keyAAAA}}, asked: keyMX, want: found{"nxdomain", cache.Fresh}},

@@ -182,7 +182,7 @@ func TestMaxChances(t *testing.T) {
 	if count <= maxSecondChances || spared != maxSecondChances || left != count-1 || s.stats.Evictions != before+1 {
 		t.Errorf("of %d entries %d are spared, %d left, %d evicted", count, spared, left, s.stats.Evictions-before)
 	}
-	s.now = int64(time.Hour) // all are past their time, and none is spared
+	s.now = int64(time.Hour) // all are expired, and none is spared
 	entries := s.index.count
 	for range 10 {
 		s.evictMain()
@@ -196,7 +196,7 @@ func TestMaxChances(t *testing.T) {
 }
 
 // TestNoChances has the owner of what is in the main log change, or the owner's answers
-// go past their time. They are freed at their turn, whatever was asked for.
+// expire. They are freed at their turn, whatever was asked for.
 func TestNoChances(t *testing.T) {
 	t.Parallel()
 	tests := []struct {

@@ -95,12 +95,12 @@ func TestForDaemonSet(t *testing.T) {
 // TestForDaemonSetNotesPod notes what the DaemonSet needs for a configuration.
 func TestForDaemonSetNotesPod(t *testing.T) {
 	t.Parallel()
-	const rights, memory = "no permission to list pods", "its memory limit is 144Mi, and 162Mi are needed"
+	const permissions, memory = "no permission to list pods", "its memory limit is 144Mi, and 162Mi are needed"
 	for _, tt := range []struct {
 		name, block, want string // want: empty for neither
 	}{
 		{"pods by their names", "kubernetes cluster.local {\n pods insecure\n}", ""},
-		{"pods by their addresses", "kubernetes cluster.local {\n pods verified\n}", rights},
+		{"pods by their addresses", "kubernetes cluster.local {\n pods verified\n}", permissions},
 		{"a cache that fits", "cache {\n success 163840\n}", ""},
 		{"a cache that does not fit", "cache {\n success 200000\n}", memory},
 	} {
@@ -114,7 +114,7 @@ func TestForDaemonSetNotesPod(t *testing.T) {
 				t.Fatal(err)
 			}
 			text := render(t, r)
-			for _, note := range []string{rights, memory} {
+			for _, note := range []string{permissions, memory} {
 				if got := strings.Contains(text, note); got != (note == tt.want) {
 					t.Errorf("a note with %q: %t:\n%s", note, got, text)
 				}

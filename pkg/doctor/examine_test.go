@@ -168,7 +168,7 @@ func TestReport(t *testing.T) {
 			},
 		},
 		{
-			name: "no-rights",
+			name: "no-capabilities",
 			change: func(_ *doctor.Config, f *doctor.Facts) {
 				f.Missing, f.AgentPID = []string{"NET_ADMIN"}, 0
 				f.Backends, f.BackendErrs, f.Fallback = nil, []error{errSeen}, nil

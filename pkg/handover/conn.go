@@ -47,18 +47,18 @@ func (c *conn) send(m *message, files ...*os.File) error {
 	if err != nil {
 		return err
 	}
-	var rights []byte
+	var control []byte
 	if len(files) > 0 {
 		numbers := make([]int, len(files))
 		for i, f := range files {
 			numbers[i] = int(f.Fd())
 		}
-		rights = unix.UnixRights(numbers...)
+		control = unix.UnixRights(numbers...)
 	}
 	if err := c.SetWriteDeadline(c.now().Add(sendTimeout)); err != nil {
 		return err
 	}
-	if _, _, err := c.WriteMsgUnix(text, rights, nil); err != nil {
+	if _, _, err := c.WriteMsgUnix(text, control, nil); err != nil {
 		return fmt.Errorf("sending %s: %w", m.Type, err)
 	}
 	return nil
@@ -75,9 +75,9 @@ func (c *conn) receive(limit time.Duration) (*message, []*os.File, error) {
 	if err := c.SetReadDeadline(deadline); err != nil {
 		return nil, nil, err
 	}
-	text, rights := make([]byte, maxMessage+1), make([]byte, unix.CmsgSpace(4*maxFiles))
-	n, rightsLen, flags, _, err := c.ReadMsgUnix(text, rights)
-	files, broken := filesOf(rights[:rightsLen])
+	text, control := make([]byte, maxMessage+1), make([]byte, unix.CmsgSpace(4*maxFiles))
+	n, controlLen, flags, _, err := c.ReadMsgUnix(text, control)
+	files, broken := filesOf(control[:controlLen])
 	switch {
 	case errors.Is(err, syscall.ECONNRESET): // the peer ended before it had read everything
 		err = io.EOF
@@ -121,8 +121,8 @@ func (c *conn) receiveType(want string, limit time.Duration) (*message, error) {
 }
 
 // filesOf returns the files that came with a message.
-func filesOf(rights []byte) (files []*os.File, err error) {
-	parts, err := unix.ParseSocketControlMessage(rights)
+func filesOf(control []byte) (files []*os.File, err error) {
+	parts, err := unix.ParseSocketControlMessage(control)
 	if err != nil {
 		return nil, fmt.Errorf("reading control messages: %w", err)
 	}

@@ -122,8 +122,8 @@ func TestUnexpectedFiles(t *testing.T) {
 				must(t, c.send(m, slices.Repeat([]*os.File{writer}, tt.files)...))
 			}
 			if tt.text != nil {
-				rights := unix.UnixRights(slices.Repeat([]int{int(writer.Fd())}, tt.files)...)
-				if _, _, err := c.WriteMsgUnix(tt.text, rights, nil); err != nil {
+				control := unix.UnixRights(slices.Repeat([]int{int(writer.Fd())}, tt.files)...)
+				if _, _, err := c.WriteMsgUnix(tt.text, control, nil); err != nil {
 					t.Fatal(err)
 				}
 			}

@@ -46,7 +46,7 @@ func TestViewOf(t *testing.T) {
 			},
 		},
 		{
-			"a denial past its time",
+			"an expired denial",
 			cache.Entry{Name: name, CD: true, State: cache.Stale, Rcode: 3, Age: 90 * time.Second, Left: -60500 * time.Millisecond},
 			CacheEntry{Name: "www.example.com.", Type: "*", Flags: []string{"CD"}, State: "stale", Rcode: "NXDOMAIN", Age: 90, Left: -60},
 		},

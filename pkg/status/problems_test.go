@@ -156,7 +156,7 @@ func TestHitRatio(t *testing.T) {
 			count(resolve.SourceUpstream, "NOERROR", 20)
 			count(resolve.SourceFailure, "SERVFAIL", 5)
 		}, "75.0 %"},
-		{"an answer past its time is no hit", func(count func(resolve.Source, string, uint64)) {
+		{"a stale answer is no hit", func(count func(resolve.Source, string, uint64)) {
 			count(resolve.SourceStale, "NOERROR", 3)
 			count(resolve.SourceCache, "NOERROR", 1)
 		}, "25.0 %"},

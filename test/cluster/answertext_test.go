@@ -52,7 +52,7 @@ func messageText(m *dns.Msg) string {
 	return strings.Join(words, " ")
 }
 
-// staleText is the same answer past its time, in words (RFC 8914 sections 4.4 and 4.20).
+// staleText is the same answer after it expired, in words (RFC 8914 sections 4.4 and 4.20).
 func staleText(said string) string {
 	if said == dns.RcodeToString[dns.RcodeNameError] {
 		return said + " ede=19"

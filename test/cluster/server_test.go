@@ -22,7 +22,7 @@ import (
 // limit bounds each wait for the cluster. A machine that runs other tests is slow.
 const limit = time.Minute
 
-// account is a user with the rights that a test gives it, as the service account of a pod.
+// account is a user with the permissions that a test gives it, as the service account of a pod.
 const account = "system:serviceaccount:kube-system:node-cache"
 
 // The names that the tests of faults ask for.

@@ -14,7 +14,7 @@ import (
 func TestDropsCapabilities(t *testing.T) {
 	t.Parallel()
 	if os.Geteuid() != 0 {
-		t.Skip("only a process of root has rights to give up")
+		t.Skip("only a process of root has capabilities to drop")
 	}
 	a := startAgent(t, settings{to: []string{startScripted(t, answerA)}})
 	threads, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/status", a.PID()))
@@ -28,7 +28,7 @@ func TestDropsCapabilities(t *testing.T) {
 			continue // it has ended
 		}
 		if !none.Match(status) {
-			t.Errorf("%s has rights:\n%s", thread, regexp.MustCompile(`(?m)^(Cap|NoNew).*`).FindAllString(string(status), -1))
+			t.Errorf("%s has capabilities:\n%s", thread, regexp.MustCompile(`(?m)^(Cap|NoNew).*`).FindAllString(string(status), -1))
 		}
 	}
 }

@@ -49,7 +49,7 @@ func stopInFlight(t *testing.T, signal syscall.Signal) {
 		}
 		answerA(w, q)
 	})
-	// Until the last query has come, the first one must not be past its time.
+	// Until the last query has come, the first one must not be over its deadline.
 	a := startAgent(t, settings{to: []string{upstream}, more: "limits: {deadline: 20s}"})
 
 	var wg sync.WaitGroup

@@ -108,7 +108,7 @@ func (c cgroup) field(t *testing.T, file, name string) int64 {
 	return 0
 }
 
-// kills is how often the kernel has killed for want of memory in this cgroup of version 2.
+// kills is how often the kernel has killed for lack of memory in this cgroup of version 2.
 func (c cgroup) kills(t *testing.T) int64 {
 	t.Helper()
 	return c.field(t, "memory.events", "oom_kill")

@@ -36,7 +36,7 @@ kube-system: list configmaps node-cache
 kube-system: watch configmaps node-cache`
 )
 
-// TestPermissions lists the rights of each service account, by kustomize and by the chart. That they are enough is shown where
+// TestPermissions lists the permissions of each service account, by kustomize and by the chart. That they are enough is shown where
 // agents run with them: test/install.
 func TestPermissions(t *testing.T) {
 	t.Parallel()
@@ -69,7 +69,7 @@ func TestPermissions(t *testing.T) {
 			}
 			for _, text := range [][]byte{rendered(t, tt.rendering+byKustomize), rendered(t, tt.rendering+byHelm)} {
 				if diff := cmp.Diff(want, permissions(t, text)); diff != "" {
-					t.Errorf("rights of service accounts (-want +got):\n%s", diff)
+					t.Errorf("permissions of service accounts (-want +got):\n%s", diff)
 				}
 			}
 		})
@@ -99,14 +99,14 @@ func TestChartPermissions(t *testing.T) {
 			t.Parallel()
 			want := map[string][]string{"node-cache": sorted(strings.Split(strings.TrimSpace(tt.want), "\n"))}
 			if diff := cmp.Diff(want, permissions(t, chart(t, "--set", tt.set))); diff != "" {
-				t.Errorf("--set %s: rights of service accounts (-want +got):\n%s", tt.set, diff)
+				t.Errorf("--set %s: permissions of service accounts (-want +got):\n%s", tt.set, diff)
 			}
 		})
 	}
 	got := permissions(t, chart(t, "--set", "resolver.enabled=true,config.resolver.cluster.pods=verified"))["node-cache-resolver"]
 	want := sorted(strings.Split(strings.TrimSpace(localPermissions+eventPermissions)+"\neverywhere: list pods\neverywhere: watch pods", "\n"))
 	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("pods: verified of the resolver: rights (-want +got):\n%s", diff)
+		t.Errorf("pods: verified of the resolver: permissions (-want +got):\n%s", diff)
 	}
 }
 

@@ -11,7 +11,7 @@ import (
 	"testing"
 )
 
-// drops are the packets that the kernel has dropped on their way for want of room: no agent has had them, or a client was
+// drops are the packets that the kernel has dropped on their way for lack of room: no agent has had them, or a client was
 // too slow to take its answer. The key says where.
 type drops map[string]int
 

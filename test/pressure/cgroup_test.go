@@ -200,7 +200,7 @@ func (c *cgroup) workingSet(t *testing.T) int64 {
 	return c.usage(t) - c.field(t, "memory.stat", "inactive_file")
 }
 
-// kills is how often the kernel has killed for want of memory in the cgroup.
+// kills is how often the kernel has killed for lack of memory in the cgroup.
 func (c *cgroup) kills(t *testing.T) int64 {
 	t.Helper()
 	return c.field(t, c.file("memory.oom_control", "memory.events"), "oom_kill")

@@ -60,7 +60,7 @@ type sample struct {
 }
 
 // TestMemoryHolds has an agent with little memory flooded with random names, at first while its upstream is silent. The
-// kernel does not end it, and what it has in its cache is answered as ever.
+// kernel does not end it, and what it has in its cache is still answered.
 func TestMemoryHolds(t *testing.T) {
 	tests := []struct {
 		limit, cache int64 // MiB
@@ -128,7 +128,7 @@ func (h *memoryRun) takeSamples(t *testing.T, long time.Duration) {
 	defer ticker.Stop()
 	for until := time.Now().Add(long); time.Now().Before(until); <-ticker.C {
 		if h.agent.Ended() {
-			t.Fatalf("after %s it ended: %v; the kernel has killed %d times for want of memory", time.Since(h.began), h.agent.Err(), h.memory.kills(t))
+			t.Fatalf("after %s it ended: %v; the kernel has killed %d times for lack of memory", time.Since(h.began), h.agent.Err(), h.memory.kills(t))
 		}
 		h.samples = append(h.samples, sample{at: time.Since(h.began), rss: h.agent.Usage(t).RSS, usage: h.memory.usage(t)})
 	}
@@ -164,7 +164,7 @@ func (h *memoryRun) check(t *testing.T, end time.Time) {
 		}
 	}
 	if kills := h.memory.kills(t); kills > 0 {
-		t.Errorf("the kernel has killed %d times for want of memory", kills)
+		t.Errorf("the kernel has killed %d times for lack of memory", kills)
 	}
 	asked, rcodes := int(h.hits.asked.Load()), h.hits.rcodes()
 	if answered := h.hits.answered(); rcodes[dns.RcodeSuccess] != answered || answered < asked/2 {

@@ -28,7 +28,7 @@ const endpoints = 3700
 const queryInterval = 100 * time.Millisecond
 
 // TestSessionsHold has four clients open 128 TCP sessions each, ask for answers of 60 KB from the zone and from the cache,
-// and read nothing. The kernel does not end the agent, and what others ask for is answered as ever.
+// and read nothing. The kernel does not end the agent, and what others ask for is still answered.
 func TestSessionsHold(t *testing.T) {
 	const limit = 144 * mib
 	dir := t.TempDir()
@@ -76,7 +76,7 @@ func TestSessionsHold(t *testing.T) {
 	proctest.Figure(t, "hits in the attack: %d answered, median %s, p99 %s, longest %s", len(took), ms(quantile(took, 500)), ms(quantile(took, 990)), ms(quantile(took, 1000)))
 	proctest.Figure(t, "hits: %s", h.hits)
 	if kills := h.memory.kills(t); kills > 0 || usage > limit {
-		t.Errorf("the cgroup used %.1f MiB, and the kernel has killed %d times for want of memory", inMiB(usage), kills)
+		t.Errorf("the cgroup used %.1f MiB, and the kernel has killed %d times for lack of memory", inMiB(usage), kills)
 	}
 	if proctest.Soak() && quantile(took, 990) > time.Millisecond {
 		t.Errorf("hits: p99 %s, want 1 ms", ms(quantile(took, 990)))
@@ -85,7 +85,7 @@ func TestSessionsHold(t *testing.T) {
 		t.Errorf("hits: %s, want NOERROR", h.hits)
 	}
 	if closed := h.agent.counted(t, "tcp_sessions_closed", "memory"); closed == 0 {
-		t.Error("no session was closed for want of memory: that is no attack")
+		t.Error("no session was closed for lack of memory: that is no attack")
 	}
 }
 

@@ -366,7 +366,7 @@ func (w *worstCase) takeSamples(t *testing.T, long time.Duration) {
 	defer ticker.Stop()
 	for until := time.Now().Add(long); time.Now().Before(until); <-ticker.C {
 		if w.agent.Ended() {
-			t.Fatalf("the agent ended: %v; the kernel has killed %d times for want of memory", w.agent.Err(), w.memory.kills(t))
+			t.Fatalf("the agent ended: %v; the kernel has killed %d times for lack of memory", w.agent.Err(), w.memory.kills(t))
 		}
 		w.highest = max(w.highest, w.memory.workingSet(t))
 		w.samples++
@@ -403,7 +403,7 @@ func (w *worstCase) check(t *testing.T, before, began, ended time.Time) {
 	}
 	proctest.Figure(t, "hits by new sessions: %s", sessions)
 	if by := sessions.By()["upstream"]; by < sessions.Sent()-allowedFailures(sessions.Sent(), 100) {
-		t.Errorf("hits by new sessions: %s, want all answered by way of the agent", sessions)
+		t.Errorf("hits by new sessions: %s, want all answered through the agent", sessions)
 	}
 }
 

@@ -89,7 +89,7 @@ func startRing(t *testing.T, better string) []*agent {
 	}
 }
 
-// startCircle runs an agent that asks itself by way of another address.
+// startCircle runs an agent that asks itself through another address.
 func startCircle(t *testing.T, better string) []*agent {
 	t.Helper()
 	addr := proctest.FreeAddr(t)
