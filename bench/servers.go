@@ -68,19 +68,22 @@ func (b *serversBench) gather(ctx context.Context) []subject {
 			printf(b.progress, "%-14s %v\n", s.name, err)
 		} else {
 			found = append(found, s)
-			row.Version = "C, cc -O2"
-			if len(s.version) > 0 {
-				row.Version = programVersion(ctx, s.path, s.version)
-			}
-			if s.name == oursName {
-				if info, err := os.Stat(s.path); err == nil {
-					b.report.Binary = info.Size() // make build strips it
-				}
-			}
+			row.Version = b.version(ctx, s)
 		}
 		b.report.Results = append(b.report.Results, row)
 	}
 	return found
+}
+
+// version is the version of a subject's program. It notes the size of our own.
+func (b *serversBench) version(ctx context.Context, s subject) string {
+	if info, err := os.Stat(s.path); err == nil && s.name == oursName {
+		b.report.Binary = info.Size() // make build strips it
+	}
+	if len(s.version) == 0 {
+		return "C, cc -O2"
+	}
+	return programVersion(ctx, s.path, s.version)
 }
 
 // startUpstream starts NSD on the load's CPU and waits until it answers.

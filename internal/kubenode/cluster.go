@@ -128,7 +128,7 @@ func (c *Cluster) build(ctx context.Context) error {
 		}
 	}
 	c.programs.pod = filepath.Join(c.dir, "pod")
-	return proctest.BuildPackage(c.programs.pod, "internal/kubenode/pod")
+	return proctest.BuildPackage(c.programs.pod, "internal/kubenode/pod") //nolint:contextcheck // a build takes no context
 }
 
 func (c *Cluster) launch(ctx context.Context) error {
@@ -193,7 +193,7 @@ func (c *Cluster) launchHosts(ctx context.Context) (err error) {
 	if err := c.options.routePods(c.Control, machines[1:]); err != nil {
 		return err
 	}
-	c.internet, err = serveInternet(c.Control)
+	c.internet, err = serveInternet(c.Control) //nolint:contextcheck // it serves until Close
 	return err
 }
 

@@ -82,7 +82,7 @@ func (p *play) build(ctx context.Context, o options) (err error) {
 	if err := p.writeFiles(o); err != nil {
 		return err
 	}
-	if p.external, err = serveExternal(p.network.Upstream, filepath.Join(p.dir, "external.log")); err != nil {
+	if p.external, err = serveExternal(p.network.Upstream, filepath.Join(p.dir, "external.log")); err != nil { //nolint:contextcheck // it serves until Close
 		return err
 	}
 	if err := p.startCentral(ctx); err != nil {

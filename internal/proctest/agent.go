@@ -60,7 +60,7 @@ func (a *Agent) Stop(t *testing.T) {
 
 // Get fetches a page of the admin server with any status.
 func (a *Agent) Get(path string) (status int, body string, err error) {
-	reply, err := a.Web.Get("http://" + a.admin.String() + path)
+	reply, err := a.Web.Get("http://" + a.admin.String() + path) //nolint:noctx // the client has a timeout
 	if err != nil {
 		return 0, "", err
 	}

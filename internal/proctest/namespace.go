@@ -19,11 +19,11 @@ const namespaceEnv = "PROCTEST_NAMESPACE"
 func InNamespace(t *testing.T, nodeCache string, addresses ...string) bool {
 	t.Helper()
 	if os.Getenv(namespaceEnv) == t.Name() {
-		script := "ip link set lo up"
+		steps := []string{"ip link set lo up"}
 		for _, a := range addresses {
-			script += " && ip addr add " + a + " dev lo"
+			steps = append(steps, "ip addr add "+a+" dev lo")
 		}
-		if out, err := exec.Command("sh", "-c", script).CombinedOutput(); err != nil {
+		if out, err := exec.CommandContext(t.Context(), "sh", "-c", strings.Join(steps, " && ")).CombinedOutput(); err != nil {
 			t.Fatalf("preparing lo: %v\n%s", err, out)
 		}
 		return true
@@ -34,7 +34,7 @@ func InNamespace(t *testing.T, nodeCache string, addresses ...string) bool {
 	if os.Geteuid() != 0 {
 		flags = "-rnm" // root of a user namespace is enough
 	}
-	if out, err := exec.Command(unshare, flags, "true").CombinedOutput(); err != nil {
+	if out, err := exec.CommandContext(t.Context(), unshare, flags, "true").CombinedOutput(); err != nil {
 		t.Skipf("no permission to make namespaces: %v: %s", err, strings.TrimSpace(string(out)))
 	}
 	self, err := os.Executable()

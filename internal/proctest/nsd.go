@@ -64,5 +64,5 @@ func LaunchNSD(t *testing.T, addr netip.AddrPort, dir, zones string) *Process {
 	if err := os.WriteFile(conf, []byte(NSDConfig(addr, dir, zones)), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	return Start(t, "nsd", exec.Command(FindProgram(t, "nsd", "nsd"), "-d", "-c", conf))
+	return Start(t, "nsd", exec.Command(FindProgram(t, "nsd", "nsd"), "-d", "-c", conf)) //nolint:noctx // Start ends it, after the test's context
 }

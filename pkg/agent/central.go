@@ -103,7 +103,7 @@ func (n *centralEndpoints) dump(scope string, now time.Time, emit func([]byte) e
 	if !n.restoredAt.IsZero() {
 		age = max(0, now.Sub(n.restoredAt))
 	}
-	records := []string{scope, strconv.FormatInt(int64(age), 10)}
+	records := append(make([]string, 0, 2+len(n.ready)+len(n.own)), scope, strconv.FormatInt(int64(age), 10))
 	for _, s := range n.ready {
 		records = append(records, s.Addr.String()+" "+s.Zone)
 	}

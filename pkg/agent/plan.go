@@ -94,40 +94,59 @@ func (b *builder) build(cfg config.Config, old *generation) (r *generation, err 
 		config: cfg, cache: old.cache, cluster: old.cluster, fallback: old.fallback, static: old.static, probes: old.probes,
 		replaced: make(chan struct{}),
 	}
+	if err = b.buildRoutes(r, old); err == nil {
+		err = b.buildParts(r, old)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return r, nil
+}
+
+// buildRoutes makes the routes of r, and the cache if there is none yet.
+func (b *builder) buildRoutes(r, old *generation) error {
+	cfg := &r.config
 	for i, forward := range cfg.Forward {
-		route, err := b.routeFor(&cfg, forward, old)
+		route, err := b.routeFor(cfg, forward, old)
 		if err != nil {
-			return nil, poolProblem(fmt.Errorf("forward[%d]: zone %q to %s: %w", i, forward.Zone, forward.To, err))
+			return poolProblem(fmt.Errorf("forward[%d]: zone %q to %s: %w", i, forward.Zone, forward.To, err))
 		}
 		r.routes = append(r.routes, route)
 	}
+	var err error
 	if r.cache == nil { // resize changes its size later, when nothing can fail any more
 		if r.cache, err = cache.New(cacheConfig(cfg.Cache), time.Now()); err != nil {
-			return nil, fmt.Errorf("making the cache: %w", err)
+			return fmt.Errorf("making the cache: %w", err)
 		}
 	}
+	return nil
+}
+
+// buildParts makes the other parts of r.
+func (b *builder) buildParts(r, old *generation) (err error) {
+	cfg := &r.config
 	if !r.unchanged(old, clusterKeys) {
-		if r.cluster, err = b.newCluster(&cfg, old.cluster, &old.config); err != nil {
-			return nil, err
+		if r.cluster, err = b.newCluster(cfg, old.cluster, &old.config); err != nil {
+			return err
 		}
 	}
 	if !r.unchanged(old, fallbackKeys) || r.cluster.endpoints != old.cluster.endpoints {
 		r.fallback = nil
-		if usesFallback(&cfg) {
-			if r.fallback, err = b.newFallback(&cfg, r.cluster.endpoints); err != nil {
-				return nil, fmt.Errorf("intercept.fallback: %w", err)
+		if usesFallback(cfg) {
+			if r.fallback, err = b.newFallback(cfg, r.cluster.endpoints); err != nil {
+				return fmt.Errorf("intercept.fallback: %w", err)
 			}
 		}
 	}
 	if !r.unchanged(old, staticKeys) {
-		if r.static, err = b.newStatic(&cfg, old.static); err != nil {
-			return nil, err
+		if r.static, err = b.newStatic(cfg, old.static); err != nil {
+			return err
 		}
 	}
 	if !r.unchanged(old, func(c *config.Config) any { return c.Probes }) {
-		r.probes, err = b.newProbes(&cfg, old.probes)
+		r.probes, err = b.newProbes(cfg, old.probes)
 	}
-	return r, err
+	return err
 }
 
 func poolProblem(err error) error {

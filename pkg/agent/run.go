@@ -319,7 +319,7 @@ func (a *Agent) watchSuspends(ctx context.Context) {
 		if events := r.cluster.events; events != nil {
 			events.AddSuspend(d)
 		}
-		a.log.Info("host was suspended", "for", d.Round(time.Millisecond).String())
+		a.log.InfoContext(ctx, "host was suspended", "for", d.Round(time.Millisecond).String())
 	})
 }
 

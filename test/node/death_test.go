@@ -20,11 +20,11 @@ func TestKilledAndPaused(t *testing.T) {
 			name        string
 			transparent bool // the agent has the queries to the service's address
 			away        func(daemon)
-			back        func(*harness, *testing.T, daemon) time.Time
+			back        func(*testing.T, *harness, daemon) time.Time
 		}{
-			{"kill -9", false, daemon.kill, (*harness).relaunch},
-			{"transparent, kill -9", true, daemon.kill, (*harness).relaunch},
-			{"kill -STOP", false, func(a daemon) { a.Signal(syscall.SIGSTOP) }, func(_ *harness, _ *testing.T, a daemon) time.Time {
+			{"kill -9", false, daemon.kill, relaunch},
+			{"transparent, kill -9", true, daemon.kill, relaunch},
+			{"kill -STOP", false, func(a daemon) { a.Signal(syscall.SIGSTOP) }, func(_ *testing.T, _ *harness, a daemon) time.Time {
 				now := time.Now() // it may answer before the signal is said to be sent
 				a.Signal(syscall.SIGCONT)
 				return now
@@ -37,7 +37,7 @@ func TestKilledAndPaused(t *testing.T) {
 				t.Parallel()
 				b := newHarness(t, options{backend: backend, transparent: tt.transparent})
 				a := b.start(t)
-				b.outage(t, tt.name, func() { tt.away(a) }, func() time.Time { return tt.back(b, t, a) })
+				b.outage(t, tt.name, func() { tt.away(a) }, func() time.Time { return tt.back(t, b, a) })
 			})
 		}
 	}
@@ -45,7 +45,7 @@ func TestKilledAndPaused(t *testing.T) {
 
 func (a daemon) kill() { a.Kill() }
 
-func (b *harness) relaunch(t *testing.T, _ daemon) time.Time {
+func relaunch(t *testing.T, b *harness, _ daemon) time.Time {
 	t.Helper()
 	return b.launch(t).started
 }

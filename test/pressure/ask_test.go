@@ -133,9 +133,9 @@ func (p *port) prepare(t *testing.T) {
 	}
 }
 
-// query appends a query for a numbered name to b.
-func query(b []byte, suffix string) []byte {
-	b = append(b, 0, 0, 1, 0, 0, 1, 0, 0, 0, 0, 0, 0, digits)
+// query returns a query for a numbered name.
+func query(suffix string) []byte {
+	b := []byte{0, 0, 1, 0, 0, 1, 0, 0, 0, 0, 0, 0, digits}
 	b = append(b, "00000000"...)
 	for label := range strings.SplitSeq(strings.Trim(suffix, "."), ".") {
 		b = append(append(b, byte(len(label))), label...)
@@ -161,7 +161,7 @@ func nameOf(n int, suffix string) string {
 func (c *clients) send() {
 	portion := unix.NsecToTimespec(max(int64(250*time.Microsecond), int64(time.Second)/int64(2*c.rate))) // a timer of Go's waits a millisecond at least
 	most := max(1, c.rate/1000)
-	q, sources := query(nil, c.suffix), make([][]byte, 0, len(c.from))
+	q, sources := query(c.suffix), make([][]byte, 0, len(c.from))
 	for _, a := range c.from {
 		sources = append(sources, from(a))
 	}

@@ -211,7 +211,7 @@ func packed(name string, qtype uint16, size uint16) []byte {
 
 // coldNames asks for names that are in no cache.
 func coldNames(a *attacker) {
-	q := query(nil, "cold.test")
+	q := query("cold.test")
 	a.flood(10_000, func(int) []byte {
 		binary.BigEndian.PutUint16(q, uint16(rand.Uint32()))
 		renumber(q, rand.IntN(100_000_000))
@@ -285,7 +285,7 @@ func slowReaders(a *attacker) {
 
 // connectionChurn opens sessions and closes them at once, some by a reset, some with a query under way.
 func connectionChurn(a *attacker) {
-	cold := framed(query(nil, "churn.test"))
+	cold := framed(query("churn.test"))
 	a.sessions(a.Agent, 8, func(conn *net.TCPConn, i int) {
 		if i%2 == 0 {
 			_ = conn.SetLinger(0)
@@ -398,7 +398,7 @@ func spoofedAddresses(a *attacker) {
 		panic(err)
 	}
 	defer func() { _ = unix.Close(fd) }()
-	cold, hot := query(nil, "spoof.test"), packed(hotName, dns.TypeA, 0)
+	cold, hot := query("spoof.test"), packed(hotName, dns.TypeA, 0)
 	a.pace(5000, func(i int) {
 		from, to, msg := netip.AddrPortFrom(a.OtherPods[i%len(a.OtherPods)], uint16(1024+rand.IntN(8000))), a.Agent, hot
 		switch i % 4 {
@@ -431,7 +431,7 @@ func datagram(from, to netip.AddrPort, payload []byte) []byte {
 
 // shortLived asks for names of a short TTL so often that each is refreshed all the time.
 func shortLived(a *attacker) {
-	q := query(nil, shortZone)
+	q := query(shortZone)
 	a.flood(5000, func(i int) []byte {
 		renumber(q, i%500)
 		return q
@@ -440,7 +440,7 @@ func shortLived(a *attacker) {
 
 // truncatedAnswers asks for names whose answers the upstream truncates over UDP, and gives 60 KB over TCP.
 func truncatedAnswers(a *attacker) {
-	q := query(nil, truncatedZone)
+	q := query(truncatedZone)
 	a.flood(500, func(int) []byte {
 		renumber(q, rand.IntN(100_000_000))
 		return q
