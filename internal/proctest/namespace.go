@@ -19,7 +19,7 @@ const namespaceEnv = "PROCTEST_NAMESPACE"
 func InNamespace(t *testing.T, nodeCache string, addresses ...string) bool {
 	t.Helper()
 	if os.Getenv(namespaceEnv) == t.Name() {
-		steps := []string{"ip link set lo up"}
+		steps := append(make([]string, 0, 1+len(addresses)), "ip link set lo up")
 		for _, a := range addresses {
 			steps = append(steps, "ip addr add "+a+" dev lo")
 		}

@@ -83,15 +83,21 @@ func TestLoopDetectorBound(t *testing.T) {
 		for range maxLoopProbes {
 			probeName(t, d.probe([]byte(rootZone), func() {}))
 		}
-		if q := d.probe([]byte(rootZone), func() {}); q != nil || len(d.sent) != maxLoopProbes {
-			t.Errorf("probe %x above the bound, %d are remembered, want %d", q, len(d.sent), maxLoopProbes)
+		if q := d.probe([]byte(rootZone), func() {}); q != nil || remembered(d) != maxLoopProbes {
+			t.Errorf("probe %x above the bound, %d are remembered, want %d", q, remembered(d), maxLoopProbes)
 		}
 		time.Sleep(loopProbeTTL)
 		synctest.Wait()
-		if q := d.probe([]byte(rootZone), func() {}); q == nil || len(d.sent) != 1 {
-			t.Errorf("probe %x, %d are remembered after all but one are old", q, len(d.sent))
+		if q := d.probe([]byte(rootZone), func() {}); q == nil || remembered(d) != 1 {
+			t.Errorf("probe %x, %d are remembered after all but one are old", q, remembered(d))
 		}
 	})
+}
+
+func remembered(d *LoopDetector) int {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return len(d.sent)
 }
 
 // A fakeLoop is an upstream that can be made to send queries back.
