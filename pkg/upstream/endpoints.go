@@ -25,7 +25,7 @@ type Endpoints struct {
 
 	mu                sync.Mutex // guards the fields below, and changes of version
 	ready, lastResort []Server
-	changed           chan struct{} // closed by the next change; nil: nobody waits for it
+	changed           chan struct{} // closed by the next change; nil: no call waits for it
 }
 
 // Set replaces the servers. The servers of ready share the queries, those of this zone first. Those of lastResort are
