@@ -1,6 +1,6 @@
 {{/* SPDX-License-Identifier: Apache-2.0 */}}
 
-{{/* What Helm adds to each object, beside its name. Selectors have the name alone. Takes (list NAME ROOT). */}}
+{{/* The labels of an object. Selectors use only the name. Takes (list NAME ROOT). */}}
 {{- define "node-cache.labels" -}}
 {{- $root := index . 1 -}}
 app.kubernetes.io/name: {{ index . 0 }}
@@ -30,7 +30,7 @@ helm.sh/chart: {{ printf "%s-%s" $root.Chart.Name $root.Chart.Version }}
 {{- end -}}
 {{- end }}
 
-{{/* A size as it was written. Helm has the whole numbers of a file as floats, and Go writes large ones with an exponent. */}}
+{{/* A size as it was written. Helm reads whole numbers as floats, and Go prints large floats with an exponent. */}}
 {{- define "node-cache.size" -}}
 {{- if kindIs "float64" . }}{{ printf "%.0f" . }}{{ else }}{{ . }}{{ end -}}
 {{- end }}
@@ -59,7 +59,7 @@ helm.sh/chart: {{ printf "%s-%s" $root.Chart.Name $root.Chart.Version }}
 {{- mulf (regexFind "^[0-9.]+" $size | float64) $bytes | ceil | int64 -}}
 {{- end }}
 
-{{/* What a pod's memory limit must hold in any case: cache.size, 32Mi, and twice snapshot.size. Takes (list KEY CONFIG). */}}
+{{/* The least memory limit of a pod: cache.size, 32Mi, and twice snapshot.size. Takes (list KEY CONFIG). */}}
 {{- define "node-cache.leastMemory" -}}
 {{- $key := index . 0 -}}
 {{- $config := index . 1 -}}
@@ -70,7 +70,7 @@ helm.sh/chart: {{ printf "%s-%s" $root.Chart.Name $root.Chart.Version }}
 {{- $least -}}
 {{- end }}
 
-{{/* Resources with the memory limit worked out or checked. Takes (dict resources, key, config, configKey, spare in Mi). */}}
+{{/* The resources, with a memory limit that is computed or checked. Takes (dict resources, key, config, configKey, spare in Mi). */}}
 {{- define "node-cache.resources" -}}
 {{- $least := include "node-cache.leastMemory" (list .configKey .config) | int64 -}}
 {{- $mi := div (add $least 1048575) 1048576 -}}
@@ -98,7 +98,7 @@ helm.sh/chart: {{ printf "%s-%s" $root.Chart.Name $root.Chart.Version }}
 {{- toYaml (dict "requests" .resources.requests "limits" $limits) -}}
 {{- end }}
 
-{{/* The agents' configuration as it is given to them. */}}
+{{/* The agents' configuration, as the ConfigMap has it. */}}
 {{- define "node-cache.config" -}}
 {{- $config := deepCopy .Values.config.agent -}}
 {{- if .Values.monitoring.enabled -}}
@@ -134,7 +134,7 @@ the admin socket is the pod's own, the others are for the next pod.
 {{- end -}}
 {{- end }}
 
-{{/* Refuses volumes and mounts that the agents' pods have already, of which Kubernetes takes one only. */}}
+{{/* Fails for extra volumes and mounts that the agents' pods already have: Kubernetes does not take duplicates. */}}
 {{- define "node-cache.extras" -}}
 {{- $names := list "config" "run" "last-good" "pod" -}}
 {{- $places := list "/etc/node-cache" "/run/node-cache" "/var/lib/node-cache" "/run/pod" -}}
@@ -176,7 +176,7 @@ host: {{ regexReplaceAll ":[0-9]+$" $address "" | trimPrefix "[" | trimSuffix "]
 port: {{ $port }}
 {{- end }}
 
-{{/* Host and port of the agents' probes: the admin server's port at a listen address that it serves, where there is one. */}}
+{{/* Host and port for the agents' probes: the admin server's port, at a listen address if the admin server has one. */}}
 {{- define "node-cache.probe" -}}
 {{- $config := include "node-cache.config" . | fromYaml -}}
 {{- $key := .Values.monitoring.enabled | ternary "monitoring.address" "config.agent.admin.address" -}}
@@ -214,7 +214,7 @@ host: {{ $host | quote }}
 port: {{ $at.port }}
 {{- end }}
 
-{{/* Whole seconds, rounded up, of a duration as the configuration writes it, which is Go's way. Takes (list KEY VALUE). */}}
+{{/* A duration in Go's format as whole seconds, rounded up. Takes (list KEY VALUE). */}}
 {{- define "node-cache.seconds" -}}
 {{- $text := index . 1 | toString -}}
 {{- if not (regexMatch "^[+]?(([0-9]+([.][0-9]*)?|[.][0-9]+)(ns|us|µs|μs|ms|s|m|h))+$" $text) -}}
@@ -228,7 +228,7 @@ port: {{ $at.port }}
 {{- ceil $sum | int -}}
 {{- end }}
 
-{{/* Refuses a time for the agents' end in which they cannot end in order, as each does when the next one has taken over. */}}
+{{/* Fails for a terminationGracePeriodSeconds that is too short for an orderly stop. */}}
 {{- define "node-cache.grace" -}}
 {{- $deadline := dig "limits" "deadline" "4s" .Values.config.agent -}}
 {{- $need := add 14 (include "node-cache.seconds" (list "config.agent.limits.deadline" $deadline) | int) -}}
@@ -237,7 +237,7 @@ port: {{ $at.port }}
 {{- end -}}
 {{- end }}
 
-{{/* Refuses a central Service that the chart is to make, and does not, or not there. */}}
+{{/* Fails if cluster.central.service names a Service that the chart should create but does not, or not in that namespace. */}}
 {{- define "node-cache.central" -}}
 {{- $service := dig "cluster" "central" "service" "" .Values.config.agent | default "" -}}
 {{- $ours := printf "%s/node-cache-resolver" .Release.Namespace -}}
@@ -249,7 +249,7 @@ port: {{ $at.port }}
 {{- end -}}
 {{- end }}
 
-{{/* Refuses what a resolver cannot have in a pod of its own: it is asked at the pod's address, and has one folder to write to. */}}
+{{/* Fails for settings that do not work in the resolver's pod: clients use the pod's address, and only one folder is writable. */}}
 {{- define "node-cache.resolverPlaces" -}}
 {{- $config := .Values.config.resolver -}}
 {{- $at := include "node-cache.endpoint" (list "config.resolver.admin.address" (dig "admin" "address" "[::]:9253" $config)) | fromYaml -}}
@@ -277,7 +277,7 @@ port: {{ $at.port }}
 port: {{ $at.port }}
 {{- end }}
 
-{{/* What the agents' cluster settings need of the API server: YAML of lists cluster, namespaced and central, and a namespace. */}}
+{{/* The permissions that the agents' cluster settings need, as YAML: lists cluster, namespaced and central, and a namespace. */}}
 {{- define "node-cache.rules" -}}
 {{- $cluster := .Values.config.agent.cluster | default dict -}}
 {{- $mode := $cluster.resolver | default "none" -}}
