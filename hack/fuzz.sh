@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # Runs every fuzz target of the main module, one after the other. Each package is built once.
 # usage: hack/fuzz.sh [TIME OR COUNT PER TARGET] [-json]
-# With -json the output is that of go test -json, and each target begins with its seeds alone: inputs that earlier runs
-# found would make the time of a run depend on the machine.
+# With -json the output is that of go test -json, and each target starts from its seeds only, so that the time of a run does not
+# depend on inputs that earlier runs found.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 time=${1:-60s}
@@ -14,11 +14,11 @@ trap 'rm -rf "$work"' EXIT
 corpus=$(go env GOCACHE)/fuzz
 [[ -z $json ]] || corpus=$work/corpus
 
-# fuzz runs one target of a built package, in the folder of the package as the go command does.
+# fuzz runs one target of a built package in the folder of the package, as the go command does.
 fuzz() { # fuzz FOLDER TARGET
   local pkg
   pkg=$(go list "./$1")
-  # Coverage that varies from run to run makes minimising an input take up its whole minute: a few tries do.
+  # Where coverage varies from run to run, minimising an input would take its whole minute. A few tries are enough.
   local run=("$work/fuzz.test" -test.run '^$' -test.fuzz "^$2\$" -test.fuzztime "$time" -test.fuzzminimizetime 10x
     -test.fuzzcachedir "$corpus/$pkg" -test.timeout 0)
   if [[ -n $json ]]; then

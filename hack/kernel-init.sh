@@ -1,15 +1,15 @@
 #!/bin/busybox sh
 # SPDX-License-Identifier: Apache-2.0
 # The first process of the machine that hack/test-kernel.sh boots. It runs the test binaries listed in /tests/list, each
-# line "PACKAGE BINARY SECONDS [FLAG]...", tells the second serial port how each went, and switches off.
+# line "PACKAGE BINARY SECONDS [FLAG]...", writes the results to the second serial port, and switches the machine off.
 export PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/root TMPDIR=/tmp
 /bin/busybox mount -t devtmpfs dev /dev
 /bin/busybox stty -F /dev/ttyS1 raw -echo
 exec </dev/null >/dev/ttyS1 2>&1
 /bin/busybox --install -s /bin
-# What the kernel calls for a module that is missing, as on any machine. One at a time: a second call for a module that is
-# still being loaded has to wait, and the modprobe of busybox does not. A module may need another one at its start, so
-# that nobody waits for good.
+# The kernel calls this to load a module, as on any machine. One call at a time: a second call for a module that is still being
+# loaded has to wait, and the modprobe of busybox does not wait. The wait is bounded, because a module may load another one at its
+# start.
 cat >/sbin/modprobe <<'EOF'
 #!/bin/busybox sh
 tries=0
@@ -37,7 +37,7 @@ while read -r package binary seconds flags; do
   (cd "/src/$package" && timeout -s KILL $((seconds + 5)) "/tests/$package/$binary" \
     -test.v=test2json -test.timeout="${seconds}s" -test.paniconexit0 -test.short $flags)
   status=$?
-  echo # whatever the binary wrote last, the mark begins a line
+  echo # the mark must begin a line, also if the binary's output ended without one
   echo "@@end $package $status $(($(cut -d . -f 1 /proc/uptime) - start))"
 done </tests/list
 echo "@@done"

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Lints the main module and the image's with the golangci-lint that tools/go.mod pins, and the words of
-# comments and pages with vale.
+# Lints the main module and the image's module with golangci-lint, and the terms of comments and pages with vale. tools/go.mod
+# pins both.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

@@ -1,23 +1,22 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Boots Debian's kernel, which has what other kernels may lack (dummy links first of all, and memory in cgroup version 2),
-# in an emulated machine and runs the tests there that talk to a kernel, and node-cache itself. Prints go test -json events;
-# hack/test.sh makes them a report. No privileges are needed, nothing is installed: the kernel is a package that is fetched and
-# unpacked.
+# Boots Debian's kernel in an emulated machine, and runs the tests of the kernel interfaces and node-cache itself there. Other
+# kernels may lack dummy links and the memory controller of cgroup version 2. Prints go test -json events, which hack/test.sh
+# reports. It needs no privileges and installs nothing: it downloads and unpacks the kernel's package.
 # Exit status: 0 passed, 1 failed, 77 cannot run here (a skip event says why).
 # usage: hack/test-kernel.sh [PACKAGE]...       without one: those listed below
 set -uo pipefail
 cd "$(dirname "$0")/.."
 export PATH=$PATH:/usr/sbin:/sbin:/usr/local/go/bin LC_ALL=C
 export GOFLAGS="${GOFLAGS:-} -buildvcs=false"
-{ : >&3; } 2>/dev/null || exec 3>&2 # lines that are shown at once
+{ : >&3; } 2>/dev/null || exec 3>&2 # lines that are printed at once
 
 image=linux-image-cloud-amd64 # depends on the package of the newest kernel
-limit=240                     # seconds for the whole machine
-memory=1536                   # MiB; its files live in memory too
+limit=240                     # seconds for the whole run
+memory=1536                   # MiB; it includes the file system
 
-# Package, for how many seconds its tests may run, and flags. Everything is ten times slower in there: what shows that the
-# kernel does as it is told runs, what counts or measures does not.
+# Package, time limit of its tests in seconds, and flags. The emulated machine is ten times slower: tests that count or measure do
+# not run in it.
 tests='
 test/kernel  120
 pkg/netif    90 -test.parallel=8
@@ -26,10 +25,10 @@ pkg/iptables 90 -test.run=^(TestPlanIsWhatTheKernelPrints|TestSessionsEnd|TestFo
 '
 if (($# > 0)); then tests=$(printf '%s 120\n' "$@"); fi
 
-# Modules that the kernel may load, each with what it needs; a folder stands for all in it.
+# Modules that the kernel may load, each with its dependencies. A folder stands for all its modules.
 modules='kernel/drivers/net/dummy kernel/drivers/net/veth kernel/net/'
 
-# Programs that tests run, with the libraries they load; those that this machine lacks are left out.
+# Programs that tests run, with their libraries. Programs that this machine lacks are left out.
 programs='ip nsenter setpriv nft ipset conntrack xtables-nft-multi xtables-legacy-multi'
 
 skip() { # skip REASON: the one event of a suite that cannot run here
@@ -48,7 +47,7 @@ fetch() {
   local folder=${XDG_CACHE_HOME:-${HOME:-/tmp}/.cache}/node-cache/kernel name version file try
   mkdir -p "$folder" || return 1
   for try in lists update; do
-    if [[ $try == update ]]; then # the lists may be old, or this machine may never have had any
+    if [[ $try == update ]]; then # the package lists may be old or missing
       [[ $(id -u) == 0 ]] && apt-get -q update >"$work/apt.log" 2>&1 || continue
     fi
     name=$(apt-cache depends --important "$image" 2>/dev/null | awk '$1 == "Depends:" { print $2; exit }')
@@ -57,10 +56,10 @@ fetch() {
     file=$folder/${name}_${version//:/%3a}_amd64.deb
     [[ -e $file ]] && { echo "$file"; return; }
     (mkdir -p "$work/deb" && cd "$work/deb" && apt-get -q download "$name") >"$work/apt.log" 2>&1 || continue
-    # Complete files only get the name, also when two of us fetch at the same time.
+    # Only complete files get the name, also when two runs download at the same time.
     mv "$work"/deb/*.deb "$file" && find "$folder" -name '*.deb' ! -path "$file" -delete && echo "$file" && return
   done
-  file=$(find "$folder" -name '*.deb' | sort -V | tail -n 1) # what was fetched once will do
+  file=$(find "$folder" -name '*.deb' | sort -V | tail -n 1) # use an earlier download
   [[ -n $file ]] && echo "$file"
 }
 
@@ -139,16 +138,16 @@ install_tests() {
   go build -trimpath -ldflags '-s -w' -o "$root/usr/sbin/node-cache" ./cmd/node-cache || return 1
   while read -r package seconds flags; do
     [[ -n $package ]] && compgen -G "$package/*_test.go" >/dev/null || continue
-    binary=$(basename "$package").test # as go test names it: a program's name can be seen in the kernel
+    binary=$(basename "$package").test # as go test names it: tests read the program's name from the kernel
     go test -c -trimpath -ldflags '-s -w' -o "$root/tests/$package/$binary" "./$package" || return 1
     mkdir -p "$root/src/$package"
     if [[ -d $package/testdata ]]; then cp -r "$package/testdata" "$root/src/$package/"; fi
     echo "$package $binary $seconds $flags" >>"$root/tests/list"
   done <<<"$tests"
-  go tool test2json </dev/null >"$work/test2json.out" # built now, not while the machine waits for its reader
+  go tool test2json </dev/null >"$work/test2json.out" # build it now, not while the machine waits for its reader
 }
 
-# events turns what the machine says into events, and says a line for each test binary.
+# events turns the machine's output into events, and prints a line for each test binary.
 events() {
   awk -v module="$(go list -m)" -v list="$root/tests/list" '
     function say(text) { print text | "cat >&3" }
@@ -185,8 +184,8 @@ cp hack/kernel-init.sh "$root/init" && chmod +x "$root/init"
 CGO_ENABLED=0 install_tests || fail "building what runs in the machine"
 (cd "$root" && find . | cpio --quiet -o -H newc -R 0:0) >"$work/initramfs" || fail "packing the machine's files"
 
-# At its start a kernel counts timer ticks in a moment of its own clock, and gives up when this machine has been too busy
-# to deliver them: no_timer_check.
+# At boot the kernel counts timer ticks for a short time of its own clock. It stops if a busy host does not deliver them; no_timer_check
+# turns that off.
 timeout --kill-after=5 "$limit" qemu-system-x86_64 -accel tcg -cpu max -smp 2 -m "$memory" -nodefaults -no-user-config \
   -display none -no-reboot -kernel "$work"/package/boot/vmlinuz-* -initrd "$work/initramfs" \
   -append "console=ttyS0 quiet panic=-1 random.trust_cpu=on no_timer_check" \

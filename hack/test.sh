@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # Runs every test suite of the project, after installing what the suites need.
-# As root on Debian missing packages come through apt; for others the summary names what could not run.
+# As root on Debian it installs missing packages. Elsewhere the summary names what could not run.
 # usage: hack/test.sh [SUITE]...       without a name: all suites
-# SOAK=1: the long forms of the suites that have one, for a release; hours, on a machine that does nothing else.
+# SOAK=1: the long forms of the suites, before a release. They take hours, on a machine that does nothing else.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 
@@ -12,13 +12,13 @@ export LC_ALL=C
 # The go command refuses to read the version control state of a repository of another owner.
 export GOFLAGS="${GOFLAGS:-} -buildvcs=false"
 
-# Program and the Debian package that brings it. The headers stand for the C library's development files.
+# A program and its Debian package. stdio.h stands for the C library's development files.
 needs="gcc:gcc /usr/include/stdio.h:libc6-dev musl-gcc:musl-tools git:git ip:iproute2 unshare:util-linux
 nsd:nsd unbound:unbound dnsperf:dnsperf dig:bind9-dnsutils nft:nftables iptables:iptables ipset:ipset
 conntrack:conntrack qemu-system-x86_64:qemu-system-x86 busybox:busybox-static cpio:cpio
 runc:runc /usr/lib/cni/bridge:containernetworking-plugins prometheus:prometheus promtool:prometheus"
-# Three lanes run at a time. In each, one suite follows the other.
-suites="rules upstream pressure node install"               # they take times: processors are theirs first
+# Three lanes run at the same time. Each lane runs one suite after the other.
+suites="rules upstream pressure node install"               # they judge times, so they have priority
 nice="scenarios unit race e2e kernel cluster manifests" # they wait for events: nice 10
 idle="lint image-module fuzz"                           # they compile and compute: SCHED_IDLE
 race=-race # empty where there is no C compiler, which the race detector needs
@@ -26,7 +26,7 @@ concurrent='admin|agent|cache|filewatch|handover|resolve|server|snapshot|source|
 bulky='TestEndless.*|TestStoreAgainstModel|TestPTRsAreBounded|TestTruncatedSetsRotate|TestWorst|TestRestoreMatchesOriginal|TestSetsThatNoMessageHolds|TestTransferHuge|TestTransferBigZone'
 bulky+='|TestIndexRemoval|TestNamespaceLimit|TestLimit|TestResidentMemory|TestResizedMemory|TestDumpOfLarge.*|TestCapacity|TestSocketPoolBounds'
 soak=${SOAK:-}
-[[ -z $soak ]] || { suites="$nice $idle $suites"; nice=; idle=; } # nothing runs beside a soak
+[[ -z $soak ]] || { suites="$nice $idle $suites"; nice=; idle=; } # a soak runs one suite at a time
 limit=${soak:+6h}
 limit=${limit:-20m} # of one package's tests
 
@@ -87,7 +87,7 @@ check() { # check NAME COMMAND...
   printf '{"Action":"%s","Package":"check","Test":"%s"}\n' "$action" "$name"
 }
 
-# cannot says why a suite does not run on this machine, and ends it without a verdict.
+# cannot says why a suite cannot run on this machine, and ends it without a verdict.
 cannot() { # cannot SUITE REASON
   local test="\"Package\":\"suite\",\"Test\":\"$1\""
   printf '{"Action":"run",%s}\n{"Action":"output",%s,"Output":"%s\\n"}\n{"Action":"skip",%s}\n' "$test" "$test" "$2" "$test"
@@ -102,8 +102,8 @@ suite_lint() {
   check_vulnerabilities
 }
 
-# check_vulnerabilities fails for a module with a known vulnerability that is called. Those of the standard library are
-# up to the Go that builds: they are printed.
+# check_vulnerabilities fails for a module with a known vulnerability that is called. Those of the standard library
+# depend on the Go that builds, so they are only printed.
 check_vulnerabilities() {
   local out
   out=$(go run golang.org/x/vuln/cmd/govulncheck@v1.9.0 ./... 2>&1)
@@ -115,15 +115,15 @@ check_vulnerabilities() {
   check govulncheck bash -c "! grep 'Module: '" <<<"$out"
 }
 
-# Every benchmark runs once, after its package's tests: one that no longer works is found here. The race detector changes
-# what is allocated, so budgets are asserted in this suite only.
+# Every benchmark runs once after its package's tests, so that a broken one is found. The race detector changes allocations, so only
+# this suite checks allocation budgets.
 suite_unit() {
   # shellcheck disable=SC2046 # a list of words
   go test -json -count=1 -timeout=15m -bench . -benchtime 1x $(packages)
 }
 
-# What starts goroutines. The tests that are left out handle much data: they take minutes with the detector, and others
-# take the same ways. A soak leaves out none. The scenarios run with the detector here, and without it in their own suite.
+# Packages that start goroutines, and the scenarios. It skips tests of large data: they take minutes with the race detector, and
+# other tests run the same code. A soak skips none.
 suite_race() {
   [[ -n $race ]] || { cannot race "no C compiler"; return; }
   local skip="^($bulky)\$"
@@ -132,14 +132,14 @@ suite_race() {
   go test -json -count=1 -timeout="$limit" -race -skip "$skip" $(go list ./pkg/... | grep -E "/pkg/($concurrent)(/|\$)") ./test/scenario
 }
 
-# What writes rules, links and leases of the kernel, in network namespaces: traffic flows while they change, so nothing
-# runs beside a test, and the race detector slows none.
+# Packages that write rules, links and leases of the kernel, in network namespaces. Traffic flows while these change, so tests run
+# one at a time and without the race detector.
 suite_rules() {
   # shellcheck disable=SC2046 # a list of words
   go test -json -count=1 -p=1 -timeout="$limit" $(go list ./pkg/... | grep -E "/pkg/($rules)(/|\$)")
 }
 
-# A count and no time: at the end of a time the go command sometimes takes its own deadline for a failure of the target.
+# A count, not a time: at the end of a time the go command sometimes reports its own deadline as a failure.
 suite_fuzz() { hack/fuzz.sh "${soak:+100}2000x" -json; }
 
 suite_scenarios() { go test -json -count=1 -timeout=10m ./test/scenario/...; }
@@ -147,16 +147,16 @@ suite_scenarios() { go test -json -count=1 -timeout=10m ./test/scenario/...; }
 # The binary that the suites e2e, upstream, pressure, node and cluster start, built once for all of them.
 binary() {
   [[ -n ${E2E_BINARY:-} || -n ${E2E_RACE:-} ]] && return
-  chmod 755 "$work" # one test starts it as an ordinary user
+  chmod 755 "$work" # one test runs it as an ordinary user
   CGO_ENABLED=0 go build -trimpath -ldflags '-X main.version=test' -o "$work/node-cache" ./cmd/node-cache >&2 && export E2E_BINARY=$work/node-cache
 }
 
 suite_e2e() { go test -json -count=1 -timeout="$limit" ./test/e2e/...; }
 
-# Upstreams that fail, in network namespaces where they have to: times are taken here too, so nothing runs beside it.
+# Upstreams that fail, some in network namespaces. It judges times, so it runs alone in its lane.
 suite_upstream() { go test -json -count=1 -timeout="$limit" ./test/upstream; }
 
-# Floods and little memory, in memory cgroups. Neighbours must lose nothing, so nothing runs beside it.
+# Floods and little memory, in memory cgroups. Other clients must lose nothing, so it runs alone in its lane.
 suite_pressure() { go test -json -count=1 -timeout="$limit" ./test/pressure; }
 
 # The node in network namespaces: pods, a real agent and its faults, make play.
@@ -165,10 +165,10 @@ suite_node() {
   go test -json -count=1 -p=1 ${soak:+-parallel=1} -timeout="$limit" ./test/node/... ./internal/nodetest/... ./internal/play/...
 }
 
-# What talks to the kernel, in Debian's, which an emulated machine boots.
+# The tests that use the kernel, in Debian's kernel in an emulated machine.
 suite_kernel() { hack/test-kernel.sh; }
 
-# The programs of Kubernetes, which several suites start. A cold build takes minutes, more than a test should.
+# Builds the programs of Kubernetes that several suites start. A cold build takes minutes, too long for a test.
 programs() { go test -count=1 -timeout=60m -run '^$' ./internal/kubetest; }
 
 suite_cluster() {
@@ -176,8 +176,8 @@ suite_cluster() {
   go test -json -count=1 -timeout="$limit" ./test/cluster/... ./internal/kubetest/... ./bench/...
 }
 
-# What is installed: every kustomization and the chart, rendered, compared, and shown to a real API server; alerts and
-# dashboard, shown to a real Prometheus.
+# The manifests: every kustomization and the chart, rendered, compared, and applied to a real API server; alerts and dashboard on a
+# real Prometheus.
 suite_manifests() { go test -json -count=1 -timeout=15m ./test/manifests/... ./internal/promtest/...; }
 
 # A real cluster of two nodes, and the README's installation in it. The image with iptables as in suite image-module.
@@ -186,10 +186,10 @@ suite_install() {
   [[ $(id -u) == 0 ]] || { cannot install "network namespaces need root"; return; }
   iptables=$(command -v apt-get)
   programs >"$work/programs" 2>&1 || { cat "$work/programs"; return 1; }
-  IMAGE_IPTABLES=$iptables go test -json -count=1 -p=1 -timeout=25m ./test/install/... ./internal/kubenode/... # two cores are one cluster's
+  IMAGE_IPTABLES=$iptables go test -json -count=1 -p=1 -timeout=25m ./test/install/... ./internal/kubenode/... # two cores are enough for one cluster
 }
 
-# The variant with iptables is made of Debian's packages, which come the way that the tests' own do.
+# The image variant with iptables is built from Debian packages, which apt downloads.
 suite_image-module() (
   [[ $(id -u) != 0 ]] || ! command -v apt-get >/dev/null || export IMAGE_IPTABLES=1
   cd hack/image && go test -json -count=1 ./...
@@ -203,7 +203,7 @@ run() { # run SUITE
   "suite_$name" 2>"$work/$name.err" | "$work/suite" "$work/$name.tally"
   status=("${PIPESTATUS[@]}")
   read -r passed failed skipped <"$work/$name.tally" || failed=1
-  # A command may fail without a failed test, and a suite that ran nothing has shown nothing, unless it says so: 77.
+  # A command may fail without a failed test. A suite that ran no test has failed, unless it exits with 77.
   if ((status[0] == 77 && passed + failed == 0)); then
     verdict='cannot run here'
   elif ((status[0] != 0 && failed == 0)) || ((passed + failed == 0)); then
@@ -217,7 +217,7 @@ run() { # run SUITE
   echo "suite $name: $((passed + failed)) tests, $((SECONDS - start)) s, $verdict"
 }
 
-# lane runs the suites of a lane that are asked for. Each report is printed as a whole.
+# lane runs those suites of a lane that the caller named, and prints each report as a whole.
 lane() { # lane "SUITE..." "ASKED FOR..."
   local name
   for name in $1; do
@@ -238,14 +238,14 @@ summary() {
     END { printf "%d passed, %d failed, %d skipped\n", p, f, s; exit f > 0 || p == 0 }'
 }
 
-exec 3>&1 # for lines that are shown at once, also from a suite whose output is read
+exec 3>&1 # for lines that are printed at once, also by a suite whose output goes to a file
 work=$(mktemp -d)
 groups=()
 trap 'for group in "${groups[@]}"; do kill -- "-$group" 2>/dev/null; done; rm -rf "$work"' EXIT
 set_up
 names=${*:-$suites $nice $idle}
 [[ ! " $names " =~ \ (e2e|upstream|pressure|node|cluster)\  ]] || binary
-set -m # a process group for each lane: at an interrupt all of it ends
+set -m # a process group for each lane, so that an interrupt ends all of it
 in_idle_time "$names" & groups+=($!)
 { renice -n 10 "$BASHPID" >/dev/null; lane "$nice" "$names"; } & groups+=($!)
 set +m
