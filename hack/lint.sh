@@ -6,7 +6,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 # The go command refuses to read the version control state of a repository of another owner.
-export GOFLAGS="${GOFLAGS:-} -buildvcs=false"
+export GOFLAGS="${GOFLAGS:-} -buildvcs=false -trimpath"
 tools=$PWD/tools/go.mod
 
 go tool -modfile="$tools" golangci-lint config verify

@@ -8,7 +8,7 @@
 set -uo pipefail
 cd "$(dirname "$0")/.."
 export PATH=$PATH:/usr/sbin:/sbin:/usr/local/go/bin LC_ALL=C
-export GOFLAGS="${GOFLAGS:-} -buildvcs=false"
+export GOFLAGS="${GOFLAGS:-} -buildvcs=false -trimpath"
 { : >&3; } 2>/dev/null || exec 3>&2 # lines that are printed at once
 
 image=linux-image-cloud-amd64 # depends on the package of the newest kernel
@@ -135,11 +135,11 @@ install_programs() {
 # install_tests builds the test binaries, all linked statically, and their list.
 install_tests() {
   local package seconds flags binary
-  go build -trimpath -ldflags '-s -w' -o "$root/usr/sbin/node-cache" ./cmd/node-cache || return 1
+  go build -ldflags '-s -w' -o "$root/usr/sbin/node-cache" ./cmd/node-cache || return 1
   while read -r package seconds flags; do
     [[ -n $package ]] && compgen -G "$package/*_test.go" >/dev/null || continue
     binary=$(basename "$package").test # as go test names it: tests read the program's name from the kernel
-    go test -c -trimpath -ldflags '-s -w' -o "$root/tests/$package/$binary" "./$package" || return 1
+    go test -c -ldflags '-s -w' -o "$root/tests/$package/$binary" "./$package" || return 1
     mkdir -p "$root/src/$package"
     if [[ -d $package/testdata ]]; then cp -r "$package/testdata" "$root/src/$package/"; fi
     echo "$package $binary $seconds $flags" >>"$root/tests/list"

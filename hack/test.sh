@@ -10,7 +10,8 @@ cd "$(dirname "$0")/.."
 export PATH=$PATH:/usr/sbin:/sbin:/usr/local/go/bin # Debian keeps servers out of an ordinary user's path
 export LC_ALL=C
 # The go command refuses to read the version control state of a repository of another owner.
-export GOFLAGS="${GOFLAGS:-} -buildvcs=false"
+# -trimpath: every clone shares what the go command has cached, and tests share it with the binaries.
+export GOFLAGS="${GOFLAGS:-} -buildvcs=false -trimpath"
 
 # A program and its Debian package. stdio.h stands for the C library's development files.
 needs="gcc:gcc /usr/include/stdio.h:libc6-dev musl-gcc:musl-tools git:git ip:iproute2 unshare:util-linux
@@ -148,7 +149,7 @@ suite_scenarios() { go test -json -count=1 -timeout=10m ./test/scenario/...; }
 binary() {
   [[ -n ${E2E_BINARY:-} || -n ${E2E_RACE:-} ]] && return
   chmod 755 "$work" # one test runs it as an ordinary user
-  CGO_ENABLED=0 go build -trimpath -ldflags '-X main.version=test' -o "$work/node-cache" ./cmd/node-cache >&2 && export E2E_BINARY=$work/node-cache
+  CGO_ENABLED=0 go build -ldflags '-X main.version=test' -o "$work/node-cache" ./cmd/node-cache >&2 && export E2E_BINARY=$work/node-cache
 }
 
 suite_e2e() { go test -json -count=1 -timeout="$limit" ./test/e2e/...; }
