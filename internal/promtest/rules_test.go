@@ -99,7 +99,7 @@ func TestRunbookNames(t *testing.T) {
 		}
 		for _, m := range regexp.MustCompile("`((?:listen|cluster|hosts|interface|intercept|cache|snapshot|handover|limits|admin)\\.[a-zA-Z.]+)`").FindAllStringSubmatch(text, -1) {
 			keys++
-			if !strings.Contains(configuration, "| `"+m[1]+"` |") && m[1] != "snapshot.lastError" { // of /status
+			if !strings.Contains(configuration, "\n- `"+m[1]+"`") && m[1] != "snapshot.lastError" { // of /status
 				t.Errorf("%s: %s is no key of the configuration", filepath.Base(page), m[1])
 			}
 		}

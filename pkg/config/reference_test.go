@@ -144,8 +144,29 @@ func referenceKeys(text string) []key {
 
 // section is a key of the top level with all keys below it.
 type section struct {
-	Name, Default, Meaning string
-	Keys                   []key
+	Name, Meaning, Items, Entry string
+	Keys                        []key
+}
+
+// entry is a key with its default and its meaning.
+func entry(k *key) string {
+	return strings.ReplaceAll("`"+k.Path+"` (`"+k.Default+"`): "+k.Meaning, " (``)", "")
+}
+
+// items cuts the examples of a list's items out of the reference, without the comments.
+func items(text, list string) string {
+	m := regexp.MustCompile(`(?m)^` + list + `: \[\]\n((?:#.*\n)+)`).FindStringSubmatch(text)
+	if m == nil {
+		return ""
+	}
+	body := regexp.MustCompile(`(?m)^#  (?:#.*|.*: (?:\[\]|""))\n`).ReplaceAllString(m[1], "")
+	return list + ":\n" + strings.ReplaceAll(body[1:], "\n#", "\n")
+}
+
+// wrap breaks a text into lines of 140 characters, those after the first below the text of the first.
+func wrap(lead, text string) string {
+	lines := regexp.MustCompile(`(.{1,138})(?: |$)`).ReplaceAllString(text, strings.Repeat(" ", len(lead))+"$1\n")
+	return lead + lines[len(lead):]
 }
 
 // difference is a key with a default for each role.
@@ -196,20 +217,22 @@ func itemDefaults(t *testing.T) map[string]string {
 
 func TestDocumentation(t *testing.T) {
 	t.Parallel()
-	items := itemDefaults(t)
+	text := string(reference(t))
+	defaults := itemDefaults(t)
 	var sections []section
-	for _, k := range referenceKeys(uncomment(string(reference(t)))) {
+	for _, k := range referenceKeys(uncomment(text)) {
 		if k.Meaning == "" {
 			t.Errorf("%s has no comment in the reference", k.Path)
 		}
 		if strings.Contains(k.Path, "[].") && !strings.HasPrefix(k.Path, "forward[].") {
-			k.Default = items[k.Path]
+			k.Default = defaults[k.Path]
 		}
 		if k.depth == 0 {
-			sections = append(sections, section{Name: k.Path, Default: k.Default, Meaning: k.Meaning})
+			sections = append(sections, section{Name: k.Path, Meaning: k.Meaning, Items: items(text, k.Path), Entry: entry(&k)})
 			continue
 		}
 		last := &sections[len(sections)-1]
+		k.Meaning = entry(&k)
 		last.Keys = append(last.Keys, k)
 	}
 	const example = "listen: {port: 70000}\nforward:\n- {zone: \".\", to: [\"10.0.0\"]}\ncache: {sise: 64Mi, minTTL: 5}\n"
@@ -217,15 +240,21 @@ func TestDocumentation(t *testing.T) {
 	if err == nil {
 		t.Fatal("the example of a bad file is good")
 	}
-	page, terr := template.ParseFiles("testdata/configuration.md.tmpl")
+	page, terr := template.New("configuration.md.tmpl").Funcs(template.FuncMap{"wrap": wrap}).
+		ParseFiles("testdata/configuration.md.tmpl")
 	if terr != nil {
 		t.Fatal(terr)
 	}
 	var b strings.Builder
 	if err := page.Execute(&b, map[string]any{
-		"Sections": sections, "Differences": differences(t), "Reference": string(reference(t)), "Example": example, "Answer": err.Error(),
+		"Sections": sections, "Differences": differences(t), "Example": example, "Answer": err.Error(),
 	}); err != nil {
 		t.Fatal(err)
+	}
+	for _, m := range regexp.MustCompile("(?s)```yaml\n(.*?)```").FindAllStringSubmatch(b.String(), -1) {
+		if _, err := config.Parse([]byte(m[1]), config.Agent); (err != nil) != (m[1] == example) {
+			t.Errorf("%v:\n%s", err, m[1])
+		}
 	}
 	golden(t, "../../docs/configuration.md", b.String())
 }
