@@ -104,15 +104,16 @@ Exit code 0: the entries are removed, or there were none; 1: an error.`,
 			if err != nil {
 				return &usageError{err}
 			}
-			var done status.CacheFlushed
+			var done map[string]int
 			return flags.show(cmd, http.MethodPost, "/cache/flush", parameters, &done, func() string {
-				switch done.Flushed {
+				switch n := done[status.CacheFlushed]; n {
 				case 0:
 					return "no entry matched\n"
 				case 1:
 					return "removed: 1 entry\n"
+				default:
+					return fmt.Sprintf("removed: %d entries\n", n)
 				}
-				return fmt.Sprintf("removed: %d entries\n", done.Flushed)
 			})
 		},
 	}
@@ -165,9 +166,9 @@ func (f *adminFlags) show(cmd *cobra.Command, method, path string, parameters ur
 
 // showEntries prints a page of entries.
 func (f *adminFlags) showEntries(cmd *cobra.Command, path string, parameters url.Values, text func([]status.CacheEntry) string) error {
-	var view status.CacheView
-	err := f.show(cmd, http.MethodGet, path, parameters, &view, func() string { return text(view.Entries) })
-	if err == nil && len(view.Entries) == 0 {
+	var view map[string][]status.CacheEntry
+	err := f.show(cmd, http.MethodGet, path, parameters, &view, func() string { return text(view[status.CacheEntries]) })
+	if err == nil && len(view[status.CacheEntries]) == 0 {
 		return exitError(exitNothing)
 	}
 	return err

@@ -3,13 +3,14 @@
 package main
 
 import (
-	"encoding/json"
 	"errors"
 	"net"
 	"net/http"
 	"net/http/httptest"
 	"path/filepath"
 	"regexp"
+	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -39,13 +40,9 @@ func fakeAgent(t *testing.T) (addr string, asked *[]string) {
 	t.Helper()
 	asked = new([]string)
 	note := func(words ...string) { *asked = append(*asked, strings.Join(words, " ")) }
-	pick := func(fits func(e *status.CacheEntry) bool) (view status.CacheView) {
-		for _, e := range held() {
-			if fits(&e) {
-				view.Entries = append(view.Entries, e)
-			}
-		}
-		return view
+	pick := func(fits func(e *status.CacheEntry) bool) map[string][]status.CacheEntry {
+		list := slices.DeleteFunc(held(), func(e status.CacheEntry) bool { return !fits(&e) })
+		return map[string][]status.CacheEntry{status.CacheEntries: list}
 	}
 	pages := &admin.Cache{
 		Get: func(name, rrtype string) (any, error) {
@@ -59,10 +56,9 @@ func fakeAgent(t *testing.T) (addr string, asked *[]string) {
 			note("top", by)
 			return pick(func(e *status.CacheEntry) bool { return n > 1 || e.Type == "A" }), nil
 		},
-		Flush: func(f admin.Flush) (any, error) {
-			text, _ := json.Marshal(f)
-			note("flush", string(text))
-			return status.CacheFlushed{Flushed: len(f.Name) % 2}, nil
+		Flush: func(name string, zone bool) (any, error) {
+			note("flush", name, strconv.FormatBool(zone))
+			return map[string]int{status.CacheFlushed: len(name) % 2}, nil
 		},
 	}
 	s, err := admin.New(admin.Config{
@@ -103,7 +99,7 @@ www.example.com. TXT DO CD subnet 192.0.2.0/24
 `, ""}},
 		{"a name that is not held", []string{"get", "other.example.com"}, "get other.example.com. ", result{exitNothing, "no entries\n", ""}},
 		{"a type by number", []string{"get", "other.example.com", "type65"}, "get other.example.com. TYPE65", result{exitNothing, "no entries\n", ""}},
-		{"nothing held, for a program", []string{"get", "--output", "json", "other.example.com"}, "get other.example.com. ", result{exitNothing, "{\n  \"entries\": null\n}\n", ""}},
+		{"nothing held, for a program", []string{"get", "--output", "json", "other.example.com"}, "get other.example.com. ", result{exitNothing, "{\n  \"entries\": []\n}\n", ""}},
 		{"what is asked for most", []string{"top"}, "top hits", result{exitOK, `HITS   BYTES  STATE  RCODE     AGE      LEFT    NAME               TYPE
 1      144    fresh  NOERROR   12s      48s     www.example.com.   A
 65535  160    stale  NOERROR   1h1m30s  -1m30s  www.example.com.   TXT DO CD subnet 192.0.2.0/24
@@ -128,11 +124,11 @@ www.example.com. TXT DO CD subnet 192.0.2.0/24
   ]
 }
 `, ""}},
-		{"forget a name", []string{"flush", "a"}, `flush {"Name":"a.","Zone":"","All":false}`, result{exitOK, "no entry matched\n", ""}},
-		{"forget another name", []string{"flush", "aa"}, `flush {"Name":"aa.","Zone":"","All":false}`, result{exitOK, "removed: 1 entry\n", ""}},
-		{"forget a zone", []string{"flush", "--zone", "b.example"}, `flush {"Name":"","Zone":"b.example.","All":false}`, result{exitOK, "no entry matched\n", ""}},
-		{"forget the root", []string{"flush", "--zone", "."}, `flush {"Name":"","Zone":".","All":false}`, result{exitOK, "no entry matched\n", ""}},
-		{"forget all, for a program", []string{"flush", "--all", "--output", "json"}, `flush {"Name":"","Zone":"","All":true}`, result{exitOK, "{\n  \"flushed\": 0\n}\n", ""}},
+		{"forget a name", []string{"flush", "a"}, "flush a. false", result{exitOK, "no entry matched\n", ""}},
+		{"forget another name", []string{"flush", "aa"}, "flush aa. false", result{exitOK, "removed: 1 entry\n", ""}},
+		{"forget a zone", []string{"flush", "--zone", "b.example"}, "flush b.example. true", result{exitOK, "no entry matched\n", ""}},
+		{"forget the root", []string{"flush", "--zone", "."}, "flush . true", result{exitOK, "removed: 1 entry\n", ""}},
+		{"forget all, for a program", []string{"flush", "--all", "--output", "json"}, "flush . true", result{exitOK, "{\n  \"flushed\": 1\n}\n", ""}},
 		{"the agent refuses", []string{"get", "refused"}, "get refused. ", result{exitFailed, "", "node-cache: asking the agent at ADDR for /cache/get: not today\n"}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

@@ -20,16 +20,9 @@ const (
 // A Cache holds the functions of the cache pages. All are required. Their results are rendered like the
 // status. An error is a bad request and its text is the reply.
 type Cache struct {
-	Get   func(name, rrtype string) (any, error) // entries of a name; of all types if rrtype is empty
-	Top   func(n int, by string) (any, error)    // the n entries with the most "hits" or the largest "size"
-	Flush func(what Flush) (any, error)          // removes entries
-}
-
-// A Flush selects the entries to remove by one of its fields.
-type Flush struct {
-	Name string // all types of that name
-	Zone string // that name and all names below it
-	All  bool
+	Get   func(name, rrtype string) (any, error)    // entries of a name; of all types if rrtype is empty
+	Top   func(n int, by string) (any, error)       // the n entries with the most "hits" or the largest "size"
+	Flush func(name string, zone bool) (any, error) // removes the entries of a name, with zone set also those of all names below it
 }
 
 // cachePage serves the result of f for a request's parameters, of which only names are allowed. Pages are
@@ -110,21 +103,16 @@ func (s *Server) cacheTop(given url.Values) (any, error) {
 
 // cacheFlush removes entries.
 func (s *Server) cacheFlush(given url.Values) (any, error) {
-	what := Flush{Name: given.Get("name"), Zone: given.Get("zone")}
-	switch all := given.Get("all"); {
-	case all == "1":
-		what.All = true
-	case given.Has("all"):
+	name, zone, all := given.Get("name"), given.Get("zone"), given.Get("all")
+	switch {
+	case given.Has("all") && all != "1":
 		return nil, fmt.Errorf("all %q: must be 1", all)
+	case name != "" && zone+all == "":
+		return s.cfg.Cache.Flush(name, false)
+	case zone != "" && name+all == "":
+		return s.cfg.Cache.Flush(zone, true)
+	case all != "" && name+zone == "":
+		return s.cfg.Cache.Flush(".", true)
 	}
-	chosen := 0
-	for _, one := range []bool{what.Name != "", what.Zone != "", what.All} {
-		if one {
-			chosen++
-		}
-	}
-	if chosen != 1 {
-		return nil, errors.New("give exactly one of name, zone, and all=1")
-	}
-	return s.cfg.Cache.Flush(what)
+	return nil, errors.New("give exactly one of name, zone, and all=1")
 }

@@ -438,9 +438,8 @@ type configuredProbe struct {
 	config.Probe
 	*probe.Prober
 
-	server string          // for the status
-	after  <-chan struct{} // closed once it may start
-	until  <-chan struct{} // closed once it must end
+	after <-chan struct{} // closed once it may start
+	until <-chan struct{} // closed once it must end
 }
 
 // Run probes while the agent serves, since the agent itself may be the target.
@@ -496,7 +495,7 @@ func (b *builder) newProbe(p config.Probe, cfg *config.Config) (made *configured
 			return nil, err
 		}
 	}
-	made = &configuredProbe{Probe: p, server: c.Network + "://" + c.Server.String(), after: b.ready, until: b.stopped}
+	made = &configuredProbe{Probe: p, after: b.ready, until: b.stopped}
 	made.Prober, err = probe.New(c)
 	return made, err
 }

@@ -7,8 +7,6 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/miekg/dns"
-
 	"github.com/nodecache/node-cache/pkg/admin"
 	"github.com/nodecache/node-cache/pkg/metrics"
 	origin "github.com/nodecache/node-cache/pkg/source"
@@ -59,7 +57,7 @@ func (a *Agent) Status() status.Status {
 	}
 	for _, p := range r.probes {
 		st := p.Stats()
-		s.Probes = append(s.Probes, status.ProbeOf(p.Label, p.server, p.Name+" "+dns.Type(p.Type).String(), &st))
+		s.Probes = append(s.Probes, status.ProbeOf(&st))
 	}
 	if a.handover.hasHandedOver() {
 		return s // the successor's problems are not this agent's
@@ -89,18 +87,15 @@ func (a *Agent) configStatus() status.Config {
 
 // sample reads all counters for one scrape.
 func (a *Agent) sample() metrics.Sample {
-	r, memory := a.running.Load(), a.memory.status()
+	r := a.running.Load()
 	s := metrics.Sample{
-		Version:  a.options.Version,
-		NotReady: a.notReady(),
-		Resolve:  a.resolver.Stats(),
-		Cache:    r.cache.Stats(),
-		Static:   r.staticStats(),
-		Snapshot: a.snapshots.statsFor(r),
-		Memory: metrics.Memory{
-			Container: memory.Cgroup, GoLimit: memory.GoLimit, GoUsed: memory.GoUsed, Snapshot: memory.Snapshot,
-			Inflight: memory.Inflight, Waiting: memory.Waiting,
-		},
+		Version:   a.options.Version,
+		NotReady:  a.notReady(),
+		Resolve:   a.resolver.Stats(),
+		Cache:     r.cache.Stats(),
+		Static:    r.staticStats(),
+		Snapshot:  a.snapshots.statsFor(r),
+		Memory:    a.memory.status(),
 		Routes:    routeStats(r),
 		Link:      a.node.LinkStats(),
 		Intercept: a.node.InterceptStats(),
@@ -127,7 +122,7 @@ func (a *Agent) sample() metrics.Sample {
 		s.Watch = &watched
 	}
 	for _, p := range r.probes {
-		s.Probes = append(s.Probes, metrics.Probe{Label: p.Label, Stats: p.Stats()})
+		s.Probes = append(s.Probes, p.Stats())
 	}
 	for i := range a.servers.udp {
 		s.UDP, s.TCP = append(s.UDP, a.servers.udp[i].Stats()), append(s.TCP, a.servers.tcp[i].Stats())
@@ -189,9 +184,7 @@ func clusterStatus(r *generation, stats *watch.Stats) *status.Cluster {
 		}
 	}
 	if m, ok := c.source.(*watch.Manifests); ok {
-		for _, p := range m.Problems() {
-			s.Manifests = append(s.Manifests, status.ManifestProblem{File: p.File, Document: p.Document, Line: p.Line, What: p.What, Hint: p.Hint})
-		}
+		s.Manifests = m.Problems()
 	}
 	if c.central != nil {
 		service := r.config.Cluster.Central.Service.String()

@@ -20,6 +20,7 @@ import (
 	"github.com/nodecache/node-cache/pkg/snapshot"
 	"github.com/nodecache/node-cache/pkg/source"
 	"github.com/nodecache/node-cache/pkg/static"
+	"github.com/nodecache/node-cache/pkg/status"
 	"github.com/nodecache/node-cache/pkg/upstream"
 	"github.com/nodecache/node-cache/pkg/watch"
 	"github.com/nodecache/node-cache/pkg/zone"
@@ -36,14 +37,14 @@ type Sample struct {
 	Cache           cache.Stats
 	Static          *static.Stats // hosts and templates
 	Snapshot        *snapshot.Stats
-	Memory          Memory
+	Memory          status.Memory
 	Routes          []Route          // zones are distinct
 	Zone            *zone.Stats      // the names of the cluster
 	Watch           *watch.Stats     // watches of objects and of the central resolver's endpoints
 	Link            *netif.Stats     // the link of the listen addresses
 	Intercept       *intercept.Stats // lease and rules
 	Mode            string           // of Intercept, as configured
-	Probes          []Probe          // labels are distinct
+	Probes          []probe.Stats    // labels are distinct
 	Foreign         int              // sockets of other processes at the server's addresses
 	UDP             []server.UDPStats
 	TCP             []server.TCPStats
@@ -53,27 +54,11 @@ type Sample struct {
 	Admin           admin.Stats
 }
 
-// Memory describes the memory of the process in bytes.
-type Memory struct {
-	Container int64 // limit of the container; 0: none
-	GoLimit   int64 // limit of the Go runtime; 0: none
-	GoUsed    int64 // used by the Go runtime
-	Snapshot  int64 // used by snapshots if their folder is in memory
-
-	Inflight, Waiting int // bounds in use: the configured ones, or less if the memory is too low
-}
-
 // A Route holds the upstreams of one zone.
 type Route struct {
 	Zone    string
 	Service string // "namespace/name" of the endpoints, exported as one upstream; empty: configured upstreams
 	Stats   upstream.Stats
-}
-
-// A Probe is a configured probe.
-type Probe struct {
-	Label string
-	Stats probe.Stats
 }
 
 // Config describes the configurations so far.
@@ -92,7 +77,7 @@ type Collector struct {
 
 	mu      sync.Mutex // guards the fields below, and orders the reads: a later sample has later counters
 	read    func() Sample
-	history counterHistory
+	history map[[2]string]*endpointHistory // by zone and service
 }
 
 // New returns a collector. It calls read once per scrape; read must not block.
@@ -136,7 +121,7 @@ func (c *Collector) sample() (Sample, []upstreamSeries) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	s := c.read()
-	return s, c.history.upstreams(s.Routes)
+	return s, c.upstreams(s.Routes)
 }
 
 // A kind is a Prometheus metric type.

@@ -14,6 +14,7 @@ import (
 	"github.com/nodecache/node-cache/pkg/snapshot"
 	"github.com/nodecache/node-cache/pkg/source"
 	"github.com/nodecache/node-cache/pkg/static"
+	"github.com/nodecache/node-cache/pkg/status"
 )
 
 func protos() []string { return []string{"udp", "tcp"} }
@@ -168,10 +169,10 @@ func (t *table) addSnapshot(k *snapshot.Stats) {
 	t.value("snapshot_restored_age_seconds", "Age of the loaded snapshot at the start; 0 if none was loaded.", k.Loaded.Age.Seconds())
 }
 
-func (t *table) addMemory(m *Memory) {
+func (t *table) addMemory(m *status.Memory) {
 	t.section = "Memory"
-	if f := t.add(gauge, "memory_container_limit_bytes", "Memory limit of the container. Absent without a limit."); m.Container > 0 {
-		f.put(float64(m.Container))
+	if f := t.add(gauge, "memory_container_limit_bytes", "Memory limit of the container. Absent without a limit."); m.Cgroup > 0 {
+		f.put(float64(m.Cgroup))
 	}
 	limit := t.add(gauge, "memory_go_limit_bytes", "Memory limit of the Go runtime (GOMEMLIMIT): the container's limit minus the cache and a reserve. Absent without a limit.")
 	if m.GoLimit > 0 {
@@ -183,7 +184,7 @@ func (t *table) addMemory(m *Memory) {
 	t.value("waiting_limit", "Limit of waiting queries: limits.waiting, or less if the container's memory limit is too low for it.", float64(m.Waiting))
 }
 
-func (t *table) addProbes(probes []Probe) {
+func (t *table) addProbes(probes []probe.Stats) {
 	t.section = "Probes"
 	each, reason, bounds := label{name: "probe"}, label{"reason", probe.Reasons()}, probe.Buckets()
 	up := t.add(gauge, "probe_up",
@@ -192,12 +193,12 @@ func (t *table) addProbes(probes []Probe) {
 	failures := t.add(counter, "probe_failures_total", "Probe queries without a good answer, by reason. nodata: no record; nxdomain: no such name.", each, reason)
 	for i := range probes {
 		p := &probes[i]
-		if p.Stats.Known {
-			up.put(boolValue(p.Stats.Up), p.Label)
+		if p.Known {
+			up.put(boolValue(p.Up), p.Label)
 		}
-		took.durations(p.Stats.Took[:], bounds[:], p.Stats.TookSum, p.Label)
+		took.durations(p.Took[:], bounds[:], p.TookSum, p.Label)
 		for r, name := range reason.values {
-			failures.put(float64(p.Stats.Failures[r]), p.Label, name)
+			failures.put(float64(p.Failures[r]), p.Label, name)
 		}
 	}
 }
@@ -291,7 +292,7 @@ func (t *table) addPanics(s *Sample) {
 		{"upstream", sum(s.Routes, func(r *Route) uint64 { return r.Stats.Panics })},
 		{"watch", orZero(s.Watch).Panics},
 		{"intercept", orZero(s.Intercept).Panics},
-		{"probe", sum(s.Probes, func(p *Probe) uint64 { return p.Stats.Panics })},
+		{"probe", sum(s.Probes, func(p *probe.Stats) uint64 { return p.Panics })},
 		{"source", s.Source.Panics},
 		{"config", s.Config.Panics},
 		{"static", orZero(s.Static).Panics},

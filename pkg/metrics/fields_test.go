@@ -23,6 +23,7 @@ import (
 	"github.com/nodecache/node-cache/pkg/snapshot"
 	"github.com/nodecache/node-cache/pkg/source"
 	"github.com/nodecache/node-cache/pkg/static"
+	"github.com/nodecache/node-cache/pkg/status"
 	"github.com/nodecache/node-cache/pkg/upstream"
 	"github.com/nodecache/node-cache/pkg/zone"
 )
@@ -57,7 +58,7 @@ func TestEveryFieldIsASeries(t *testing.T) {
 	tryFields(try, "cache.Stats", d.Cache, func(s *metrics.Sample, v cache.Stats) { s.Cache = v })
 	tryFields(try, "snapshot.Stats", *d.Snapshot, func(s *metrics.Sample, v snapshot.Stats) { s.Snapshot = &v }, "LastError", "Loaded")
 	tryFields(try, "snapshot.Loaded", d.Snapshot.Loaded, func(s *metrics.Sample, v snapshot.Loaded) { s.Snapshot.Loaded = v }, "Reason")
-	tryFields(try, "Memory", d.Memory, func(s *metrics.Sample, v metrics.Memory) { s.Memory = v })
+	tryFields(try, "Memory", d.Memory, func(s *metrics.Sample, v status.Memory) { s.Memory = v }, "By", "Cache")
 	tryFields(try, "server.UDPStats", d.UDP[0], func(s *metrics.Sample, v server.UDPStats) { s.UDP = []server.UDPStats{v} })
 	tryFields(try, "server.TCPStats", d.TCP[0], func(s *metrics.Sample, v server.TCPStats) { s.TCP = []server.TCPStats{v} })
 	tryFields(try, "admin.Stats", d.Admin, func(s *metrics.Sample, v admin.Stats) { s.Admin = v })
@@ -68,9 +69,9 @@ func TestEveryFieldIsASeries(t *testing.T) {
 	tryFields(try, "netif.Stats", linked(), func(s *metrics.Sample, v netif.Stats) { s.Link = &v }, "Reason")
 	tryFields(try, "intercept.Stats", intercepted(), func(s *metrics.Sample, v intercept.Stats) { s.Intercept = &v },
 		"LeaseErrors", "NewOwner", "NoneHeldFor")
-	tryFields(try, "probe.Stats", d.Probes[0].Stats, func(s *metrics.Sample, v probe.Stats) {
-		s.Probes = []metrics.Probe{{Label: "cluster", Stats: v}, {Label: "outside"}}
-	}, "Last", "Row", "LastError")
+	tryFields(try, "probe.Stats", d.Probes[0], func(s *metrics.Sample, v probe.Stats) {
+		s.Probes = []probe.Stats{v, {Label: "outside"}}
+	}, "Label", "Server", "Question", "Last", "Row", "LastError")
 	tryFields(try, "source.Status", d.Source, func(s *metrics.Sample, v source.Status) { s.Source = v },
 		"Name", "KubeDNS", "LastGood", "Saved", "SaveError", "Problem")
 	alone := distinct()

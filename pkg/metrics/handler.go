@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
-	"strings"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
@@ -36,16 +35,8 @@ func Handler(c *Collector, log *slog.Logger) (http.Handler, error) {
 	return promhttp.HandlerFor(registry, promhttp.HandlerOpts{
 		Registry:            registry,
 		ErrorHandling:       promhttp.ContinueOnError,
-		ErrorLog:            scrapeLog{log},
+		ErrorLog:            slog.NewLogLogger(log.Handler(), slog.LevelError),
 		MaxRequestsInFlight: maxScrapes,
 		OfferedCompressions: []promhttp.Compression{promhttp.Identity, promhttp.Gzip},
 	}), nil
-}
-
-// A scrapeLog logs scrape errors.
-type scrapeLog struct{ log *slog.Logger }
-
-// Println implements [promhttp.Logger].
-func (l scrapeLog) Println(words ...any) {
-	l.log.Error("metrics not served whole", "err", strings.TrimSpace(fmt.Sprintln(words...)))
 }

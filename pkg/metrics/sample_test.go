@@ -22,6 +22,7 @@ import (
 	"github.com/nodecache/node-cache/pkg/snapshot"
 	"github.com/nodecache/node-cache/pkg/source"
 	"github.com/nodecache/node-cache/pkg/static"
+	"github.com/nodecache/node-cache/pkg/status"
 	"github.com/nodecache/node-cache/pkg/upstream"
 	"github.com/nodecache/node-cache/pkg/watch"
 	"github.com/nodecache/node-cache/pkg/zone"
@@ -92,7 +93,7 @@ func distinct() metrics.Sample {
 			Saved: 2101, Failed: 2102, LastSaved: time.Unix(1600000000, 500e6), Bytes: 2103, Duration: 2104, Panics: 2108,
 			Loaded: snapshot.Loaded{Outcome: snapshot.OutcomeLoaded, Entries: 2105, Objects: 2106, Age: 2107},
 		},
-		Memory: numbered[metrics.Memory](2200),
+		Memory: numbered[status.Memory](2200),
 		Routes: []metrics.Route{
 			{Zone: ".", Stats: upstream.Stats{Panics: 3001, Servers: []upstream.ServerStats{
 				upstreamNamed("udp", "192.0.2.1:53", 3100), upstreamNamed("tcp", "192.0.2.1:53", 3200),
@@ -106,7 +107,7 @@ func distinct() metrics.Sample {
 		},
 		Zone: &held, Watch: &source,
 		Link: &link, Intercept: &rules, Mode: "link-local",
-		Probes:  []metrics.Probe{{Label: "cluster", Stats: numbered[probe.Stats](8600)}, {Label: "outside"}},
+		Probes:  []probe.Stats{numbered[probe.Stats](8600), {Label: "outside"}},
 		Foreign: 9500,
 		UDP:     []server.UDPStats{numbered[server.UDPStats](4000)},
 		TCP:     []server.TCPStats{numbered[server.TCPStats](5000)},
@@ -118,7 +119,7 @@ func distinct() metrics.Sample {
 		Static: answers(),
 	}
 	s.Resolve.Total = 1500 * time.Millisecond
-	s.Probes[0].Stats.Known, s.Probes[0].Stats.Up = true, true
+	s.Probes[0].Label, s.Probes[0].Known, s.Probes[0].Up = "cluster", true, true
 	h := numbered[handover.Stats](7200)
 	h.Taken, h.Listening, h.Given = handover.OutcomeTaken, true, true
 	s.Handover = &h

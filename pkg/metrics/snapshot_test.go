@@ -10,8 +10,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/nodecache/node-cache/pkg/metrics"
 	"github.com/nodecache/node-cache/pkg/snapshot"
+	"github.com/nodecache/node-cache/pkg/status"
 )
 
 // TestSnapshotAndMemory has no snapshot, then none that was loaded or written, and a process without a limit.
@@ -20,12 +20,12 @@ func TestSnapshotAndMemory(t *testing.T) {
 	for _, tt := range []struct {
 		name   string
 		kept   *snapshot.Stats
-		memory metrics.Memory
+		memory status.Memory
 		want   []string // series whose names begin with snapshot_ or memory_
 	}{
 		{name: "no folder, no limit", want: []string{"memory_go_bytes 0", "memory_snapshot_bytes 0"}},
 		{
-			name: "the first start, two limits", kept: &snapshot.Stats{}, memory: metrics.Memory{Container: 2, GoLimit: 1},
+			name: "the first start, two limits", kept: &snapshot.Stats{}, memory: status.Memory{Cgroup: 2, GoLimit: 1},
 			want: []string{
 				"memory_container_limit_bytes 2", "memory_go_bytes 0", "memory_go_limit_bytes 1", "memory_snapshot_bytes 0",
 				"snapshot_bytes 0", "snapshot_last_save_duration_seconds 0",

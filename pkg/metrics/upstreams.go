@@ -18,23 +18,18 @@ type upstreamSeries struct {
 	servers    [upstream.NumStates]int // by state: one server, or a service's endpoints
 }
 
-// A counterHistory turns the Stats of routes into upstreams with stable names.
+// An endpointHistory holds the counters of a service's endpoints at the last scrape.
 //
 // The endpoints of a service change with its pods. A label with their addresses would start new series on
 // each rollout, on every node. So all endpoints are one upstream with the service's name. A counter must not
 // decrease: the last known counts of removed endpoints stay in the sum.
-type counterHistory struct {
-	endpoints map[[2]string]*endpointHistory // by zone and service
-}
-
-// An endpointHistory holds the counters of a service's endpoints at the last scrape.
 type endpointHistory struct {
 	departed upstream.ServerStats // sum over removed endpoints
 	lastSeen map[netip.AddrPort]upstream.ServerStats
 }
 
-// upstreams returns the upstreams of the routes.
-func (r *counterHistory) upstreams(routes []Route) (list []upstreamSeries) {
+// upstreams returns the upstreams of the routes, with names that stay the same.
+func (c *Collector) upstreams(routes []Route) (list []upstreamSeries) {
 	kept := make(map[[2]string]*endpointHistory)
 	for i := range routes {
 		route := &routes[i]
@@ -47,7 +42,7 @@ func (r *counterHistory) upstreams(routes []Route) (list []upstreamSeries) {
 			continue
 		}
 		key := [2]string{route.Zone, route.Service}
-		p := r.endpoints[key]
+		p := c.history[key]
 		if p == nil {
 			p = new(endpointHistory)
 		}
@@ -58,7 +53,7 @@ func (r *counterHistory) upstreams(routes []Route) (list []upstreamSeries) {
 		}
 		list = append(list, u)
 	}
-	r.endpoints = kept
+	c.history = kept
 	return list
 }
 

@@ -194,6 +194,8 @@ var ErrPending = errors.New("no result yet: the first query is in progress")
 
 // Stats are the state and the counters of a Prober.
 type Stats struct {
+	Label, Server, Question string // of the configuration
+
 	Known bool // a query is done; before that Up and Last are not valid
 	Up    bool // the latest query succeeded
 	// Last is the duration of the latest successful query; 0: none succeeded.
@@ -212,7 +214,9 @@ type Stats struct {
 func (p *Prober) Stats() Stats {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.stats
+	s := p.stats
+	s.Label, s.Server, s.Question = p.cfg.Label, p.cfg.server(), p.cfg.question()
+	return s
 }
 
 // Result returns nil if the latest query succeeded, else its error; ErrPending before the first is
@@ -225,9 +229,9 @@ func (p *Prober) Result() error {
 	case s.Up:
 		return nil
 	case s.Row > 1:
-		return fmt.Errorf("%s for %s from %s, %d times in a row", s.LastError, p.cfg.question(), p.cfg.server(), s.Row)
+		return fmt.Errorf("%s for %s from %s, %d times in a row", s.LastError, s.Question, s.Server, s.Row)
 	}
-	return fmt.Errorf("%s for %s from %s", s.LastError, p.cfg.question(), p.cfg.server())
+	return fmt.Errorf("%s for %s from %s", s.LastError, s.Question, s.Server)
 }
 
 // recordSuccess counts a success and reports whether the query before had failed.

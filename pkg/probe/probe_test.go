@@ -37,7 +37,7 @@ func TestInterval(t *testing.T) {
 		if diff := cmp.Diff([]time.Duration{0, 5 * time.Second, 10 * time.Second}, s.since(begun)); diff != "" {
 			t.Errorf("asked at (-want +got):\n%s", diff)
 		}
-		got, want := p.Stats(), probe.Stats{Known: true, Up: true, Last: 400 * time.Millisecond, TookSum: 1200 * time.Millisecond}
+		got, want := p.Stats(), probe.Stats{Label: "web", Server: "udp://192.0.2.53:53", Question: "www.example. A", Known: true, Up: true, Last: 400 * time.Millisecond, TookSum: 1200 * time.Millisecond}
 		want.Took[10] = 3 // above 250ms, up to 1s
 		if diff := cmp.Diff(want, got); diff != "" {
 			t.Errorf("stats (-want +got):\n%s", diff)
@@ -91,7 +91,7 @@ func TestFailures(t *testing.T) {
 				p, stop := start(t, cfg)
 				time.Sleep(6 * time.Second)
 				synctest.Wait()
-				want := probe.Stats{Known: true, Row: 2, LastError: tc.want}
+				want := probe.Stats{Label: "web", Server: "udp://192.0.2.53:53", Question: "www.example. A", Known: true, Row: 2, LastError: tc.want}
 				want.Failures[tc.reason] = 2
 				if diff := cmp.Diff(want, p.Stats()); diff != "" {
 					t.Errorf("stats (-want +got):\n%s", diff)
@@ -150,7 +150,7 @@ func TestStop(t *testing.T) {
 			t.Errorf("it took %s", took)
 		}
 		s.serving.Wait()
-		if diff := cmp.Diff(probe.Stats{}, p.Stats()); diff != "" {
+		if diff := cmp.Diff(probe.Stats{Label: "web", Server: "udp://192.0.2.53:53", Question: "www.example. A"}, p.Stats()); diff != "" {
 			t.Errorf("stats (-want +got):\n%s", diff)
 		}
 	})

@@ -17,10 +17,11 @@ import (
 	"github.com/nodecache/node-cache/pkg/cache"
 )
 
-// A CacheView is the response of /cache/get and /cache/top.
-type CacheView struct {
-	Entries []CacheEntry `json:"entries"`
-}
+// CacheEntries is the key of the entries in the response of /cache/get and /cache/top.
+const CacheEntries = "entries"
+
+// CacheFlushed is the key of the number of entries removed in the response of /cache/flush.
+const CacheFlushed = "flushed"
 
 // A CacheEntry is one entry of the cache.
 type CacheEntry struct {
@@ -35,11 +36,6 @@ type CacheEntry struct {
 	Hits    int      `json:"hits"`              // since it was stored; 65535: that many or more
 	Bytes   int      `json:"bytes"`             // memory used
 	Records []string `json:"records,omitempty"` // in presentation form, with remaining TTLs; only in /cache/get
-}
-
-// A CacheFlushed is the response of /cache/flush.
-type CacheFlushed struct {
-	Flushed int `json:"flushed"` // entries removed
 }
 
 // allTypes is the type of an NXDOMAIN entry.
@@ -68,48 +64,39 @@ func (p *cachePages) get(name, rrtype string) (any, error) {
 			return nil, err
 		}
 	}
-	view := CacheView{Entries: []CacheEntry{}}
+	view := []CacheEntry{}
 	held := p.current().Inspect(wireForm, time.Now())
 	for i := range held {
 		if e := &held[i]; only == 0 || e.Type == only || e.Type == 0 {
-			view.Entries = append(view.Entries, entryView(e))
+			view = append(view, entryView(e))
 		}
 	}
-	return view, nil
+	return map[string][]CacheEntry{CacheEntries: view}, nil
 }
 
 // top returns the n entries with the most hits or bytes.
 func (p *cachePages) top(n int, by string) (any, error) {
 	top := p.current().Top(n, by == "size", time.Now())
-	view := CacheView{Entries: make([]CacheEntry, 0, len(top))}
+	view := make([]CacheEntry, 0, len(top))
 	for i := range top {
-		view.Entries = append(view.Entries, entryView(&top[i]))
+		view = append(view, entryView(&top[i]))
 	}
-	return view, nil
+	return map[string][]CacheEntry{CacheEntries: view}, nil
 }
 
-// flush removes entries from the cache.
-func (p *cachePages) flush(what admin.Flush) (any, error) {
-	held := p.current()
-	var flushed int
-	switch {
-	case what.All:
-		flushed = held.Flush([]byte{0})
-	case what.Zone != "":
-		zone, err := parseName(what.Zone)
-		if err != nil {
-			return nil, err
-		}
-		flushed = held.Flush(zone)
-	default:
-		name, err := parseName(what.Name)
-		if err != nil {
-			return nil, err
-		}
-		flushed = held.FlushName(name)
+// flush removes the entries of a name, with zone set also those of all names below it.
+func (p *cachePages) flush(name string, zone bool) (any, error) {
+	wireForm, err := parseName(name)
+	if err != nil {
+		return nil, err
 	}
-	p.log.Info("cache flushed", "name", what.Name, "zone", what.Zone, "all", what.All, "entries", flushed)
-	return CacheFlushed{Flushed: flushed}, nil
+	flush := p.current().FlushName
+	if zone {
+		flush = p.current().Flush
+	}
+	flushed := flush(wireForm)
+	p.log.Info("cache flushed", "name", name, "zone", zone, "entries", flushed)
+	return map[string]int{CacheFlushed: flushed}, nil
 }
 
 // parseName returns the canonical wire form of a name that a user typed.

@@ -11,18 +11,18 @@ import (
 
 // Cluster is the agent's knowledge of the cluster.
 type Cluster struct {
-	Domain     string            `json:"domain"`
-	Resolver   string            `json:"resolver"` // cluster.resolver
-	Source     string            `json:"source"`   // where the cluster data comes from; empty: not needed
-	InSync     bool              `json:"inSync"`   // the source has delivered a full list at least once
-	WaitsFor   string            `json:"waitsFor,omitempty"`
-	NodeZone   string            `json:"nodeZone"` // topology zone whose endpoints are preferred; empty: none
-	Serial     uint32            `json:"serial"`   // of the zone's SOA record
-	IndexBytes int64             `json:"indexBytes"`
-	Requests   uint64            `json:"requests"` // to the API server
-	Kinds      []Kind            `json:"kinds"`    // kinds watched
-	Manifests  []ManifestProblem `json:"manifestProblems,omitempty"`
-	Central    *Central          `json:"central,omitempty"` // nil: there is no central resolver
+	Domain     string          `json:"domain"`
+	Resolver   string          `json:"resolver"` // cluster.resolver
+	Source     string          `json:"source"`   // where the cluster data comes from; empty: not needed
+	InSync     bool            `json:"inSync"`   // the source has delivered a full list at least once
+	WaitsFor   string          `json:"waitsFor,omitempty"`
+	NodeZone   string          `json:"nodeZone"` // topology zone whose endpoints are preferred; empty: none
+	Serial     uint32          `json:"serial"`   // of the zone's SOA record
+	IndexBytes int64           `json:"indexBytes"`
+	Requests   uint64          `json:"requests"` // to the API server
+	Kinds      []Kind          `json:"kinds"`    // kinds watched
+	Manifests  []watch.Problem `json:"manifestProblems,omitempty"`
+	Central    *Central        `json:"central,omitempty"` // nil: there is no central resolver
 }
 
 // Kind is the state of one kind of objects.
@@ -39,15 +39,6 @@ type Kind struct {
 	Failures  uint64 `json:"failures"`
 	LastError string `json:"lastError,omitempty"` // empty once the objects are confirmed fresh again
 	Restored  bool   `json:"restored,omitempty"`  // from a snapshot and not synced yet: Age includes the snapshot's
-}
-
-// A ManifestProblem is one problem in the folder of manifests.
-type ManifestProblem struct {
-	File     string `json:"file"`
-	Document int    `json:"document"` // from 1; 0: the whole file
-	Line     int    `json:"line"`     // from 1; 0: unknown
-	What     string `json:"what"`
-	Hint     string `json:"hint,omitempty"`
 }
 
 // Central is the central resolver.

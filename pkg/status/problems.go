@@ -127,7 +127,7 @@ func (l *problems) addCluster(c *Cluster, stats *watch.Stats, cfg *config.Cluste
 // addSource adds a configuration that is unreadable, refused, replaced by the last good one, or not saved.
 func (l *problems) addSource(s *Config) {
 	if s.Unread != nil {
-		l.add("config", s.Unread.What, s.Unread.Hint)
+		*l = append(*l, *s.Unread)
 	}
 	old := s.LastGood != nil && s.LastGood.InUse
 	if !s.LastOK && (s.Unread == nil || !old) { // else the unread problem is the reason

@@ -49,18 +49,12 @@ type Config struct {
 
 // Source describes where the configuration comes from.
 type Source struct {
-	Source   string         `json:"source"`             // one of source.Kinds
-	File     string         `json:"file"`               // path; empty: not in a file
-	Object   string         `json:"object,omitempty"`   // the ConfigMap, as namespace/name
-	KubeDNS  string         `json:"kubeDNS,omitempty"`  // folder of a kube-dns ConfigMap that is merged into it
-	Unread   *SourceProblem `json:"unread,omitempty"`   // why the source is unreadable now; nil: it is readable
-	LastGood *LastGood      `json:"lastGood,omitempty"` // nil: not kept
-}
-
-// A SourceProblem is a problem of the configuration's source.
-type SourceProblem struct {
-	What string `json:"what"`
-	Hint string `json:"hint"`
+	Source   string    `json:"source"`             // one of source.Kinds
+	File     string    `json:"file"`               // path; empty: not in a file
+	Object   string    `json:"object,omitempty"`   // the ConfigMap, as namespace/name
+	KubeDNS  string    `json:"kubeDNS,omitempty"`  // folder of a kube-dns ConfigMap that is merged into it
+	Unread   *Problem  `json:"unread,omitempty"`   // why the source is unreadable now; nil: it is readable
+	LastGood *LastGood `json:"lastGood,omitempty"` // nil: not kept
 }
 
 // LastGood describes the last good configuration.
@@ -80,7 +74,7 @@ func SourceOf(st source.Status) Source {
 		s.Object = st.Name
 	}
 	if st.Problem != nil {
-		s.Unread = &SourceProblem{What: st.Problem.Error(), Hint: st.Problem.Hint}
+		s.Unread = &Problem{Where: "config", What: st.Problem.Error(), Hint: st.Problem.Hint}
 	}
 	if st.LastGood != "" {
 		s.LastGood = &LastGood{Folder: st.LastGood, InUse: st.LastGoodInUse, Kept: "not yet", LastError: st.SaveError}
@@ -298,15 +292,15 @@ type Probe struct {
 	LastError string            `json:"lastError,omitempty"`
 }
 
-// ProbeOf describes a probe of a server for a question.
-func ProbeOf(label, server, question string, st *probe.Stats) Probe {
+// ProbeOf describes a probe.
+func ProbeOf(st *probe.Stats) Probe {
 	s := Probe{
-		Label: label, Server: server, Question: question, State: "unknown", Latency: roundTrip(st.Last), Row: st.Row, LastError: st.LastError,
+		Label: st.Label, Server: st.Server, Question: st.Question, State: "unknown", Latency: roundTrip(st.Last),
+		Failures: counted[probe.Reason](st.Failures[:]), Row: st.Row, LastError: st.LastError,
 	}
 	if st.Known {
 		s.State = map[bool]string{true: "good", false: "bad"}[st.Up]
 	}
-	s.Failures = counted[probe.Reason](st.Failures[:])
 	return s
 }
 
