@@ -19,33 +19,27 @@ import (
 	"github.com/nodecache/node-cache/pkg/intercept"
 )
 
-// A prober sends probes from the network namespace of the process.
-type prober struct {
-	timeout time.Duration // of one probe
-	now     func() time.Time
-}
-
-// probeAll sends all probes at once.
-func (a prober) probeAll(ctx context.Context, probes []Probe) []Outcome {
+// probeAll sends all probes at once, from the network namespace of the process.
+func (c *Config) probeAll(ctx context.Context, probes []Probe) []Outcome {
 	outcomes := make([]Outcome, len(probes))
 	var group sync.WaitGroup
 	for i, p := range probes {
-		group.Go(func() { outcomes[i] = a.probe(ctx, p) })
+		group.Go(func() { outcomes[i] = c.probe(ctx, p) })
 	}
 	group.Wait()
 	return outcomes
 }
 
 // probe sends one probe and waits for its outcome.
-func (a prober) probe(ctx context.Context, p Probe) Outcome {
+func (c *Config) probe(ctx context.Context, p Probe) Outcome {
 	o := Outcome{Probe: p}
-	ctx, cancel := context.WithTimeout(ctx, a.timeout)
+	ctx, cancel := context.WithTimeout(ctx, c.Timeout)
 	defer cancel()
-	began := a.now()
-	answer, err := a.exchange(ctx, &o)
-	o.Took = a.now().Sub(began)
+	began := c.Now()
+	answer, err := c.exchange(ctx, &o)
+	o.Took = c.Now().Sub(began)
 	if err != nil {
-		o.Error, o.Refused = shortError(err, a.timeout), errors.Is(err, syscall.ECONNREFUSED)
+		o.Error, o.Refused = shortError(err, c.Timeout), errors.Is(err, syscall.ECONNREFUSED)
 		return o
 	}
 	o.Answer, o.Records = dns.RcodeToString[answer.Rcode], len(answer.Answer)
@@ -57,7 +51,7 @@ func (a prober) probe(ctx context.Context, p Probe) Outcome {
 	return o
 }
 
-func (a prober) exchange(ctx context.Context, o *Outcome) (*dns.Msg, error) {
+func (c *Config) exchange(ctx context.Context, o *Outcome) (*dns.Msg, error) {
 	var conn net.Conn
 	var err error
 	if o.Own {
@@ -74,20 +68,20 @@ func (a prober) exchange(ctx context.Context, o *Outcome) (*dns.Msg, error) {
 		o.From = netip.AddrPortFrom(from.Addr().Unmap(), from.Port())
 	}
 	q := question(&o.Probe)
-	c := &dns.Conn{Conn: conn, UDPSize: dns.MaxMsgSize}
+	client := &dns.Conn{Conn: conn, UDPSize: dns.MaxMsgSize}
 	// A lost packet is not a finding: a query over UDP is repeated once.
 	for try := range 2 {
-		if err := c.WriteMsg(q); err != nil {
+		if err := client.WriteMsg(q); err != nil {
 			return nil, err
 		}
 		if try == 0 && !o.TCP {
-			_ = conn.SetReadDeadline(a.now().Add(a.timeout / 2))
+			_ = conn.SetReadDeadline(c.Now().Add(c.Timeout / 2))
 		}
-		answer, err := readAnswer(c, q)
+		answer, err := readAnswer(client, q)
 		if err == nil || o.TCP || try == 1 || !errors.Is(err, os.ErrDeadlineExceeded) || ctx.Err() != nil {
 			return answer, err
 		}
-		_ = conn.SetReadDeadline(a.now().Add(a.timeout / 2))
+		_ = conn.SetReadDeadline(c.Now().Add(c.Timeout / 2))
 	}
 	panic("unreachable")
 }

@@ -118,7 +118,7 @@ func TestProbe(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			p := Probe{To: serveOn(t, tt.tcp, tt.handler), TCP: tt.tcp, Name: tt.ask, Agent: tt.agent}
-			got := prober{timeout: 600 * time.Millisecond, now: time.Now}.probeAll(t.Context(), []Probe{p})[0]
+			got := (&Config{Timeout: 600 * time.Millisecond, Now: time.Now}).probeAll(t.Context(), []Probe{p})[0]
 			if got.From.Addr() != p.To.Addr() || got.From.Port() == 0 || got.Took <= 0 {
 				t.Errorf("asked from %s, in %s", got.From, got.Took)
 			}
@@ -140,7 +140,7 @@ func TestProbeWithoutServer(t *testing.T) {
 	if err := l.Close(); err != nil {
 		t.Fatal(err)
 	}
-	got := prober{timeout: time.Minute, now: time.Now}.probe(t.Context(), Probe{To: to, TCP: true})
+	got := (&Config{Timeout: time.Minute, Now: time.Now}).probe(t.Context(), Probe{To: to, TCP: true})
 	if !got.Refused || got.Error != "connection refused" || got.Answer != "" {
 		t.Errorf("a probe without a server: %+v", got)
 	}

@@ -353,13 +353,12 @@ func (e *checker) checkLease(key netip.Addr) {
 // checkConntrackTable checks how full the conntrack table is. Queries to the agent need no
 // entries; queries to a fallback do.
 func (e *checker) checkConntrackTable() {
-	c := e.Conntrack
-	what := fmt.Sprintf("%d of %d entries", c.Count, c.Max)
+	what := fmt.Sprintf("%d of %d entries", e.ConntrackCount, e.ConntrackMax)
 	e.add("conntrack table",
-		unknown(c.Err, ""),
-		row{c.Max == 0, OK, fmt.Sprintf("%d entries, no limit", c.Count), ""},
+		unknown(e.ConntrackErr, ""),
+		row{e.ConntrackMax == 0, OK, fmt.Sprintf("%d entries, no limit", e.ConntrackCount), ""},
 		row{
-			float64(c.Count) > conntrackWarnRatio*float64(c.Max), Warn, what + ": new tracked connections may be dropped",
+			float64(e.ConntrackCount) > conntrackWarnRatio*float64(e.ConntrackMax), Warn, what + ": new tracked connections may be dropped",
 			"raise net.netfilter.nf_conntrack_max, or find the source of the connections",
 		},
 		row{true, OK, what, ""})

@@ -143,12 +143,12 @@ func TestChecks(t *testing.T) {
 		},
 		{
 			name:   "the table of connections is nearly full",
-			change: func(_ *doctor.Config, f *doctor.Facts) { f.Conntrack = doctor.Conntrack{Count: 95, Max: 100} },
+			change: func(_ *doctor.Config, f *doctor.Facts) { f.ConntrackCount, f.ConntrackMax = 95, 100 },
 			want:   []string{"warn conntrack table: 95 of 100 entries: new tracked connections may be dropped"},
 		},
 		{
 			name:   "the table of connections has no end",
-			change: func(_ *doctor.Config, f *doctor.Facts) { f.Conntrack = doctor.Conntrack{Count: 95} },
+			change: func(_ *doctor.Config, f *doctor.Facts) { f.ConntrackCount, f.ConntrackMax = 95, 0 },
 			want:   []string{"ok conntrack table: 95 entries, no limit"},
 		},
 		{

@@ -43,7 +43,7 @@ func collect(ctx context.Context, c *Config) Facts {
 	f.Sockets, f.SocketsErr = sockets.ListBound(c.Rules.Port)
 	sockets.AddProcesses(f.Sockets, procDir)
 	f.agent(c)
-	f.Conntrack = conntrackFill(filterDir)
+	f.ConntrackCount, f.ConntrackMax, f.ConntrackErr = conntrackFill(filterDir)
 	f.DataPlane, f.DataPlaneErr = dataplane.Find(ctx, usable)
 	f.Backends, f.BackendErrs = readBackends(ctx, c.Backend)
 	addServices(&c.Rules, f.Backends)
@@ -186,7 +186,6 @@ func status(ctx context.Context, c *Config) (string, error) {
 
 // ask sends the probes from the node, from a pod, and to the fallback.
 func (f *Facts) ask(ctx context.Context, c *Config) {
-	from := prober{timeout: c.Timeout, now: c.Now}
 	note := func(all []Outcome) []Outcome {
 		for i := range all {
 			if all[i].Token != "" {
@@ -195,11 +194,11 @@ func (f *Facts) ask(ctx context.Context, c *Config) {
 		}
 		return all
 	}
-	own := from.probeAll(ctx, c.ownProbes())
+	own := c.probeAll(ctx, c.ownProbes())
 	probes := c.probes(f.token(own))
-	f.Node = note(append(own, from.probeAll(ctx, probes)...))
+	f.Node = note(append(own, c.probeAll(ctx, probes)...))
 	f.askFromPod(ctx, c, probes, note)
-	f.Fallback = from.probeAll(ctx, c.fallbackProbes(f.Backends))
+	f.Fallback = c.probeAll(ctx, c.fallbackProbes(f.Backends))
 }
 
 // ownProbes returns the probes to the agent's own sockets, which no rule redirects.
@@ -283,7 +282,7 @@ func (f *Facts) askFromPod(ctx context.Context, c *Config, probes []Probe, note 
 		f.PodErr = err
 		return
 	}
-	all, err := p.do(ctx, podCommand{Probes: probes, Timeout: c.Timeout})
+	all, err := p.do(ctx, podMessage{Probes: probes, Timeout: c.Timeout})
 	f.Pod = note(all)
 	if lost := f.lost(); err == nil && len(lost) > 0 {
 		f.Drops, f.DropErr = p.drops(ctx, lost, c)
@@ -317,7 +316,7 @@ func (p *pod) drops(ctx context.Context, lost []Probe, c *Config) ([]Drop, error
 			continue
 		}
 		send := func(ctx context.Context) error {
-			_, err := p.do(ctx, podCommand{Probes: mine, Timeout: c.Timeout})
+			_, err := p.do(ctx, podMessage{Probes: mine, Timeout: c.Timeout})
 			return err
 		}
 		found, err := trace(ctx, own.Addr(), send, c.Now)

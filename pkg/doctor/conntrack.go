@@ -62,22 +62,18 @@ func (o *Outcome) hasEntry(zone uint16) (bool, error) {
 }
 
 // conntrackFill reads how full the conntrack table is from the directory of its sysctls.
-func conntrackFill(dir string) Conntrack {
-	var c Conntrack
-	for _, e := range []struct {
-		file string
-		to   *int
-	}{{"nf_conntrack_count", &c.Count}, {"nf_conntrack_max", &c.Max}} {
-		text, err := os.ReadFile(dir + "/" + e.file)
+func conntrackFill(dir string) (count, limit int, err error) {
+	for file, to := range map[string]*int{"nf_conntrack_count": &count, "nf_conntrack_max": &limit} {
+		text, err := os.ReadFile(dir + "/" + file)
 		if errors.Is(err, os.ErrNotExist) {
-			return Conntrack{Err: errors.New("conntrack is not loaded")}
+			return 0, 0, errors.New("conntrack is not loaded")
 		}
 		if err != nil {
-			return Conntrack{Err: err}
+			return 0, 0, err
 		}
-		if *e.to, err = strconv.Atoi(strings.TrimSpace(string(text))); err != nil {
-			return Conntrack{Err: fmt.Errorf("reading %s: %w", e.file, err)}
+		if *to, err = strconv.Atoi(strings.TrimSpace(string(text))); err != nil {
+			return 0, 0, fmt.Errorf("reading %s: %w", file, err)
 		}
 	}
-	return c
+	return count, limit, nil
 }

@@ -78,7 +78,8 @@ type Facts struct {
 	Status    string // from the agent's status page: "ready", or why not
 	StatusErr error
 
-	Conntrack Conntrack
+	ConntrackCount, ConntrackMax int // entries in the conntrack table, and their limit
+	ConntrackErr                 error
 
 	DataPlane    dataplane.Found
 	DataPlaneErr error
@@ -126,12 +127,6 @@ type Outcome struct {
 	TrackedErr string `json:"-"` // why Tracked is unknown
 }
 
-// Conntrack is the fill level of the conntrack table.
-type Conntrack struct {
-	Count, Max int
-	Err        error
-}
-
 // Kubelet is the DNS configuration of the node's kubelet for pods.
 type Kubelet struct {
 	DNS  []string // nameservers; empty with From: none configured
@@ -142,7 +137,7 @@ type Kubelet struct {
 // A Drop is a rule or policy of the node that dropped packets of the pod.
 type Drop struct {
 	Where  string // table and chain
-	Rule   string // in the syntax of its program; empty: the chain's policy
+	Rule   string // in the syntax of iptables, or its handle for nftables; empty: the chain's policy
 	Policy bool
 }
 

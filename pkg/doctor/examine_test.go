@@ -50,7 +50,7 @@ func configured(m rules.Mode) doctor.Config {
 func well(c *doctor.Config) doctor.Facts {
 	f := doctor.Facts{
 		AgentPID: 4711,
-		Status:   "ready", Conntrack: doctor.Conntrack{Count: 812, Max: 262144},
+		Status:   "ready", ConntrackCount: 812, ConntrackMax: 262144,
 		DataPlane: dataplane.Found{
 			Proxy: dataplane.NFTables, Evidence: []string{"kube-proxy reports mode nftables"}, Backend: "nftables", Reason: "kube-proxy uses it",
 		},
@@ -150,7 +150,7 @@ func TestReport(t *testing.T) {
 			change: func(_ *doctor.Config, f *doctor.Facts) {
 				f.Pod = become(f.Pod, silent())
 				f.Drops = []doctor.Drop{
-					{Where: "inet filter input", Rule: "ct state { invalid, untracked } drop"},
+					{Where: "inet filter input", Rule: "the rule with handle 7, see `nft -a list chain inet filter input`"},
 					{Where: "ip filter INPUT", Policy: true},
 					{Where: "iptables-legacy", Rule: "iptables -t filter -A INPUT -i eth0 -j DROP"},
 				}
@@ -192,7 +192,7 @@ func TestReport(t *testing.T) {
 						{Local: netip.MustParseAddrPort("0.0.0.0:1053"), UID: 1000}, {TCP: true, Local: netip.MustParseAddrPort("[::]:1053"), UID: 1000},
 					},
 					Node:   []doctor.Outcome{byAgent(doctor.Probe{To: at, Own: true}), byAgent(doctor.Probe{To: at}), byAgent(doctor.Probe{To: at, TCP: true})},
-					PodErr: errors.New("127.0.0.1 is for the node alone: no pod can ask there"), Conntrack: doctor.Conntrack{Err: errors.New("conntrack is not loaded")},
+					PodErr: errors.New("127.0.0.1 is for the node alone: no pod can ask there"), ConntrackErr: errors.New("conntrack is not loaded"),
 				}
 			},
 		},

@@ -193,24 +193,10 @@ func (e *checker) checkDrops() {
 		if d.Policy {
 			what = d.Where + ": its policy, because no rule accepts"
 		}
-		fix := fmt.Sprintf("accept packets to and from %s port %d before that", joinAddrs(e.Rules.Addresses, " and "), e.Rules.Port)
-		if d.untracked() {
-			what += ". It matches the agent's packets because they are untracked"
-			fix += ", by address: rules on connection state do not match them"
-		}
-		e.add(check, row{true, Fail, what, fix})
+		e.add(check, row{true, Fail, what, fmt.Sprintf(
+			"accept packets to and from %s port %d before that, by address: most are untracked, and rules on connection state do not match those",
+			joinAddrs(e.Rules.Addresses, " and "), e.Rules.Port)})
 	}
-}
-
-// untracked reports whether packets are dropped because they are untracked: by a rule for
-// packets without a connection, or by a policy after rules for those with one.
-func (d Drop) untracked() bool {
-	if d.Policy {
-		return true
-	}
-	rule := strings.ToLower(d.Rule)
-	state := strings.Contains(rule, "ct state") || strings.Contains(rule, "--ctstate") || strings.Contains(rule, "--state")
-	return state && (strings.Contains(rule, "untracked") || strings.Contains(rule, "invalid") || strings.Contains(rule, "!"))
 }
 
 // checkFallback checks whether the servers answer that get the queries without the agent.

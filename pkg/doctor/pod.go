@@ -73,7 +73,7 @@ func openPod(ctx context.Context, command []string, admin, v6 bool) (*pod, error
 	if err := p.connect(random); err != nil {
 		return nil, errors.Join(err, p.close())
 	}
-	_, err := p.do(ctx, podCommand{Net: &p.net})
+	_, err := p.do(ctx, podMessage{Net: &p.net})
 	if err == nil {
 		err = awaitUp(ctx, p.link.Attrs().Name, p.net.Gateway)
 	}
@@ -208,9 +208,9 @@ func isUp(name string, own []netip.Addr) (bool, error) {
 }
 
 // do sends a command to the pod and returns the outcomes of its probes. If ctx ends first, the pod can no longer be used.
-func (p *pod) do(ctx context.Context, c podCommand) ([]Outcome, error) {
+func (p *pod) do(ctx context.Context, c podMessage) ([]Outcome, error) {
 	defer context.AfterFunc(ctx, func() { _ = p.process.Kill() })()
-	var r podResult
+	var r podMessage
 	err := json.NewEncoder(p.in).Encode(c)
 	if err == nil {
 		err = p.answers.Decode(&r)
@@ -239,16 +239,13 @@ func (p *pod) close() error {
 	return err
 }
 
-// A podCommand is a request to the pod process.
-type podCommand struct {
+// A podMessage is a command to the pod process, or its reply.
+type podMessage struct {
 	Net     *podNet       `json:"net,omitempty"` // the network to configure
 	Probes  []Probe       `json:"probes,omitempty"`
 	Timeout time.Duration `json:"timeout,omitempty"` // of one probe
-}
 
-// A podResult is the reply to a podCommand.
-type podResult struct {
-	Outcomes []Outcome `json:"outcomes"`
+	Outcomes []Outcome `json:"outcomes"` // of Probes
 	Error    string    `json:"error"`
 }
 
@@ -258,7 +255,7 @@ type podResult struct {
 func InPod(ctx context.Context, in io.Reader, out io.Writer, now func() time.Time) error {
 	working, cancel := context.WithCancel(ctx)
 	defer cancel()
-	commands, ended := make(chan podCommand), error(nil)
+	commands, ended := make(chan podMessage), error(nil)
 	go func() { // ends with in: nothing else unblocks the read
 		defer close(commands)
 		defer cancel()
@@ -281,9 +278,9 @@ func InPod(ctx context.Context, in io.Reader, out io.Writer, now func() time.Tim
 }
 
 // readCommands passes on the commands from in, until it or ctx ends.
-func readCommands(ctx context.Context, in io.Reader, commands chan<- podCommand) error {
+func readCommands(ctx context.Context, in io.Reader, commands chan<- podMessage) error {
 	for d := json.NewDecoder(in); ; {
-		var c podCommand
+		var c podMessage
 		if err := d.Decode(&c); errors.Is(err, io.EOF) {
 			return nil
 		} else if err != nil {
@@ -297,14 +294,13 @@ func readCommands(ctx context.Context, in io.Reader, commands chan<- podCommand)
 	}
 }
 
-func (c *podCommand) run(ctx context.Context, now func() time.Time) podResult {
-	var r podResult
+func (c *podMessage) run(ctx context.Context, now func() time.Time) (r podMessage) {
 	if c.Net != nil {
 		if err := c.Net.setup(ctx); err != nil {
 			r.Error = err.Error()
 		}
 	}
-	r.Outcomes = prober{timeout: c.Timeout, now: now}.probeAll(ctx, c.Probes)
+	r.Outcomes = (&Config{Timeout: c.Timeout, Now: now}).probeAll(ctx, c.Probes)
 	return r
 }
 

@@ -21,13 +21,6 @@ import (
 	agent "github.com/nodecache/node-cache/pkg/nftables"
 )
 
-// A tracePlace is where nftables decided on a traced packet. It is comparable.
-type tracePlace struct {
-	family       nftables.TableFamily
-	table, chain string
-	handle       uint64 // of the rule; 0: the policy of the chain
-}
-
 // trace traces the packets from and to the client src through the nftables of this network namespace while send runs.
 // It returns the places that dropped or rejected them, each once, in order. It does not see drops by iptables-legacy or
 // by the kernel itself. It needs the capability NET_ADMIN.
@@ -59,28 +52,22 @@ func trace(ctx context.Context, src netip.Addr, send func(context.Context) error
 	err = send(ctx)
 	writer.DelTable(table)
 	err = errors.Join(err, writer.Flush())
-	places, failed := readTraces(events, now)
-	if failed != nil {
-		return nil, errors.Join(err, failed)
-	}
-	for _, p := range places {
-		drops = append(drops, p.drop(writer))
-	}
-	return drops, err
+	drops, failed := readTraces(events, now)
+	return drops, errors.Join(err, failed)
 }
 
-// readTraces returns the places of the drops that the kernel has reported to the socket, each once.
-func readTraces(events *netlink.Conn, now func() time.Time) (places []tracePlace, err error) {
+// readTraces returns the drops that the kernel has reported to the socket, each once.
+func readTraces(events *netlink.Conn, now func() time.Time) (drops []Drop, err error) {
 	for { // the kernel has sent the traces before the packets were dropped
 		_ = events.SetReadDeadline(now().Add(50 * time.Millisecond))
 		messages, err := events.Receive()
 		for _, m := range messages {
-			if p, ok := parseTrace(&m); ok && !slices.Contains(places, p) {
-				places = append(places, p)
+			if d, ok := parseTrace(&m); ok && !slices.Contains(drops, d) {
+				drops = append(drops, d)
 			}
 		}
 		if errors.Is(err, os.ErrDeadlineExceeded) || errors.Is(err, unix.ENOBUFS) { // ENOBUFS: the other traces are enough
-			return places, nil
+			return drops, nil
 		}
 		if err != nil {
 			return nil, fmt.Errorf("reading traces: %w", err)
@@ -113,26 +100,29 @@ func startTrace(conn *nftables.Conn, src netip.Addr, flags uint32) (*nftables.Ta
 }
 
 // parseTrace parses a trace message. It reports whether that is a drop.
-func parseTrace(m *netlink.Message) (p tracePlace, dropped bool) {
+func parseTrace(m *netlink.Message) (d Drop, dropped bool) {
 	const header, drop, accept = 4, 0, 1 // struct nfgenmsg, NF_DROP, NF_ACCEPT
 	if m.Header.Type != unix.NFNL_SUBSYS_NFTABLES<<8|unix.NFT_MSG_TRACE || len(m.Data) < header {
-		return p, false
+		return d, false
 	}
 	ad, err := netlink.NewAttributeDecoder(m.Data[header:])
 	if err != nil {
-		return p, false
+		return d, false
 	}
 	ad.ByteOrder = binary.BigEndian
-	p.family = nftables.TableFamily(m.Data[0])
+	families := map[byte]string{
+		unix.NFPROTO_INET: "inet", unix.NFPROTO_IPV4: "ip", unix.NFPROTO_IPV6: "ip6", unix.NFPROTO_ARP: "arp", unix.NFPROTO_BRIDGE: "bridge", unix.NFPROTO_NETDEV: "netdev",
+	}
+	table, chain, handle := "", "", uint64(0)
 	kind, policy, verdict := uint32(0), uint32(accept), uint32(accept)
 	for ad.Next() {
 		switch ad.Type() {
 		case unix.NFTA_TRACE_TABLE:
-			p.table = ad.String()
+			table = ad.String()
 		case unix.NFTA_TRACE_CHAIN:
-			p.chain = ad.String()
+			chain = ad.String()
 		case unix.NFTA_TRACE_RULE_HANDLE:
-			p.handle = ad.Uint64()
+			handle = ad.Uint64()
 		case unix.NFTA_TRACE_TYPE:
 			kind = ad.Uint32()
 		case unix.NFTA_TRACE_POLICY:
@@ -141,14 +131,16 @@ func parseTrace(m *netlink.Message) (p tracePlace, dropped bool) {
 			ad.Nested(func(ad *netlink.AttributeDecoder) error { return parseVerdict(ad, &verdict) })
 		}
 	}
+	d.Where = strings.Join([]string{families[m.Data[0]], table, chain}, " ")
 	switch {
 	case ad.Err() != nil:
-		return p, false
+		return d, false
 	case kind == unix.NFT_TRACETYPE_POLICY:
-		p.handle = 0
-		return p, policy == drop
+		d.Policy = true
+		return d, policy == drop
 	}
-	return p, kind == unix.NFT_TRACETYPE_RULE && verdict&0xff == drop && int32(verdict) >= 0
+	d.Rule = fmt.Sprintf("the rule with handle %d, see `nft -a list chain %s`", handle, d.Where)
+	return d, kind == unix.NFT_TRACETYPE_RULE && verdict&0xff == drop && int32(verdict) >= 0
 }
 
 // parseVerdict sets code to that of a verdict, if it has one.
@@ -159,21 +151,4 @@ func parseVerdict(ad *netlink.AttributeDecoder, code *uint32) error {
 		}
 	}
 	return ad.Err()
-}
-
-// drop describes the place. The rule is empty if it cannot be read.
-func (p *tracePlace) drop(conn *nftables.Conn) Drop {
-	family := map[nftables.TableFamily]string{
-		unix.NFPROTO_INET: "inet", unix.NFPROTO_IPV4: "ip", unix.NFPROTO_IPV6: "ip6", unix.NFPROTO_ARP: "arp", unix.NFPROTO_BRIDGE: "bridge", unix.NFPROTO_NETDEV: "netdev",
-	}[p.family]
-	d := Drop{Where: strings.Join([]string{family, p.table, p.chain}, " "), Policy: p.handle == 0}
-	if d.Policy {
-		return d
-	}
-	t := &nftables.Table{Name: p.table, Family: p.family}
-	list, _ := conn.GetRules(t, &nftables.Chain{Name: p.chain, Table: t})
-	if i := slices.IndexFunc(list, func(r *nftables.Rule) bool { return r.Handle == p.handle }); i >= 0 {
-		d.Rule = agent.Describe(list[i].Exprs, list[i].UserData)
-	}
-	return d
 }

@@ -58,7 +58,10 @@ func TestParseTrace(t *testing.T) {
 		{"the end of a chain", unix.NFT_TRACETYPE_RETURN, drop, 7, false},
 	} {
 		m := traceMessage(tt.kind, tt.verdict, tt.handle)
-		want := tracePlace{family: unix.NFPROTO_INET, table: "fw", chain: "in", handle: tt.handle}
+		want := Drop{Where: "inet fw in", Rule: "the rule with handle 7, see `nft -a list chain inet fw in`"}
+		if tt.kind == unix.NFT_TRACETYPE_POLICY {
+			want = Drop{Where: "inet fw in", Policy: true}
+		}
 		if got, dropped := parseTrace(&m); got != want || dropped != tt.want {
 			t.Errorf("%s: %+v, dropped: %t; want %+v, %t", tt.name, got, dropped, want, tt.want)
 		}

@@ -8,13 +8,9 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
-	"slices"
-	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
-	"github.com/google/nftables/expr"
-	"github.com/google/nftables/userdata"
 
 	"github.com/nodecache/node-cache/internal/nodetest"
 	"github.com/nodecache/node-cache/pkg/rules"
@@ -55,43 +51,6 @@ func TestGolden(t *testing.T) {
 			}
 			golden(t, s.name+".nft", ruleset(t, hosts.Node))
 		})
-	}
-}
-
-func TestDescribe(t *testing.T) {
-	t.Parallel()
-	four, six := familyOf(false), familyOf(true)
-	tests := []struct {
-		want  string
-		exprs []match
-	}{
-		{"meta l4proto udp dport 53 goto query", []match{udpTo(53), goTo(chainQuery)}},
-		{"meta l4proto tcp sport 53 goto reply", []match{tcpFrom(53), goTo(chainReply)}},
-		{"meta nfproto ipv4 ip daddr in @lease4 notrack accept", []match{four.is(), four.toAny(leaseSet), notrack()}},
-		{"meta nfproto ipv6 ip6 saddr fd00::a:1 ip6 daddr != fd00::a:1 accept", []match{six.is(), six.from(agent6()), six.notTo(agent6()), accept()}},
-		{"ip daddr 169.254.20.10 meta mark & 0x1000 != 0x0 notrack accept", []match{four.to(agent4()), marked(true), notrack()}},
-		{"meta mark & 0x1000 == 0x0 reject", []match{marked(false), reset()}},
-		{"meta l4proto tcp sport not in @moved6", []match{six.notRecorded(movedSet)}},
-		{"meta l4proto tcp tcp flags & 0x12 == 0x02 …", []match{four.recordSession(movedSet)}},
-		{"ct state not untracked ct status & 0x20 != 0x0 masquerade", []match{tracked(), isDNAT(), masquerade()}},
-		{"dnat", []match{four.dnatTo(central4())}},
-		{"ip saddr 10.0.0.0/8 -j DROP", []match{{
-			&expr.Payload{Base: expr.PayloadBaseNetworkHeader, Offset: ipv4Source, Len: 1}, equal([]byte{10}), &expr.Target{Name: "DROP"},
-		}}},
-		{"iifname eth0 -m comment verdict 7", []match{{
-			&expr.Meta{Key: expr.MetaKeyIIFNAME}, equal([]byte("eth0\x00")), &expr.Match{Name: "comment"}, &expr.Verdict{Kind: 7},
-		}}},
-		{"bytes 4 to 6 of header 1 0x0102", []match{{&expr.Payload{Base: expr.PayloadBaseNetworkHeader, Offset: 4, Len: 2}, equal([]byte{1, 2})}}},
-		{"…  in @__map%d dnat", []match{four.dnatRandom(&batch{}, []netip.AddrPort{central4()})}},
-	}
-	for _, tt := range tests {
-		if got := strings.TrimSpace(Describe(slices.Concat(tt.exprs...), nil)); got != tt.want {
-			t.Errorf("described as %q, want %q", got, tt.want)
-		}
-	}
-	comment := userdata.AppendString(nil, userdata.TypeComment, "why")
-	if got := Describe(accept(), comment); got != `accept comment "why"` {
-		t.Errorf("with a comment: %q", got)
 	}
 }
 
