@@ -69,8 +69,8 @@ func TestRunbooks(t *testing.T) {
 		if !strings.HasPrefix(text, "# "+a.Name+"\n") {
 			t.Errorf("%s.md: want the alert's name as its title", a.Name)
 		}
-		for _, heading := range []string{"What clients see", "How to look", "What to do", "When it is false"} {
-			if !strings.Contains(text, "\n## "+heading+"\n") {
+		for _, heading := range []string{"Impact", "Diagnosis", "Mitigation"} {
+			if !strings.Contains(text, "\n**"+heading+":**") {
 				t.Errorf("%s.md has no part %q", a.Name, heading)
 			}
 		}
