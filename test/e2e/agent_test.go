@@ -3,7 +3,6 @@
 package e2e
 
 import (
-	"encoding/json"
 	"fmt"
 	"net/netip"
 	"os/exec"
@@ -11,6 +10,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/miekg/dns"
 
 	"github.com/nodecache/node-cache/internal/proctest"
 )
@@ -93,18 +94,30 @@ func (a *agent) awaitLog(t *testing.T, texts ...string) {
 	}
 }
 
-// statusNumber is one number of the /status page, by part and key.
-func (a *agent) statusNumber(t *testing.T, part, key string) int {
+// answerLimit is the time within which a client must have its answer, good or bad: stub resolvers give up at 5 s.
+const answerLimit = 4500 * time.Millisecond
+
+// ask sends one query with EDNS and returns the reply and the time it took. No reply within the limit is a failure.
+func ask(t *testing.T, server, name string) (*dns.Msg, time.Duration) {
 	t.Helper()
-	var page map[string]json.RawMessage
-	a.Status(t, &page)
-	var values map[string]any
-	if err := json.Unmarshal(page[part], &values); err != nil {
-		t.Fatalf("decoding %s of /status: %v", part, err)
+	client := dns.Client{Timeout: answerLimit}
+	q := new(dns.Msg).SetQuestion(name, dns.TypeA)
+	q.SetEdns0(1232, false)
+	r, took, err := client.Exchange(q, server)
+	if err != nil {
+		t.Fatalf("asking for %s: %v", name, err)
 	}
-	number, ok := values[key].(float64)
-	if !ok {
-		t.Fatalf("/status has no number %s.%s: %s", part, key, page[part])
+	return r, took
+}
+
+// extendedError is the code of the reply's Extended DNS Error (RFC 8914), -1 without one.
+func extendedError(r *dns.Msg) int {
+	if opt := r.IsEdns0(); opt != nil {
+		for _, option := range opt.Option {
+			if ede, ok := option.(*dns.EDNS0_EDE); ok {
+				return int(ede.InfoCode)
+			}
+		}
 	}
-	return int(number)
+	return -1
 }

@@ -82,8 +82,10 @@ other.example:%[1]d {
 }
 `
 
-// upstreamRecords are what the upstream of the test knows.
+// upstreamRecords are what the upstream of the test knows, and otherRecords.
 const upstreamRecords = `
+example.org.           20 IN SOA ns.example.org. hm.example.org. 1 60 60 60 20
+example.org.           20 IN NS ns.example.org.
 a.example.org.         20 IN A 192.0.2.10
 a.example.org.         20 IN AAAA 2001:db8::10
 a.example.org.         20 IN TXT "upstream"
@@ -99,57 +101,19 @@ test-1.example.org.    20 IN A 192.0.2.61
 a.refused.example.org. 20 IN A 192.0.2.70
 `
 
-// zoneHandler answers from records of which none is in a zone of its own.
-func zoneHandler(t *testing.T, text string) dns.HandlerFunc {
+const otherRecords = `
+other.example.   20 IN SOA ns.other.example. hm.other.example. 1 60 60 60 20
+other.example.   20 IN NS ns.other.example.
+b.other.example. 20 IN A 192.0.2.80
+`
+
+// startUpstream serves the zones that the questions lead to.
+func startUpstream(t *testing.T) string {
 	t.Helper()
-	var all []dns.RR
-	parser := dns.NewZoneParser(strings.NewReader(text), ".", "")
-	for rr, ok := parser.Next(); ok; rr, ok = parser.Next() {
-		all = append(all, rr)
-	}
-	if err := parser.Err(); err != nil {
-		t.Fatal(err)
-	}
-	return func(w dns.ResponseWriter, q *dns.Msg) {
-		r := new(dns.Msg).SetReply(q)
-		r.RecursionAvailable = true
-		r.Rcode = dns.RcodeNameError
-		name, typ := strings.ToLower(q.Question[0].Name), q.Question[0].Qtype
-		for range 2 { // an alias, then what it leads to
-			for _, rr := range all {
-				if rr.Header().Name != name {
-					continue
-				}
-				r.Rcode = dns.RcodeSuccess
-				if alias, ok := rr.(*dns.CNAME); ok && typ != dns.TypeCNAME {
-					r.Answer = append(r.Answer, dns.Copy(rr))
-					name = alias.Target
-					break
-				}
-				if rr.Header().Rrtype == typ {
-					r.Answer = append(r.Answer, dns.Copy(rr))
-				}
-			}
-			if len(r.Answer) == 0 || r.Answer[0].Header().Rrtype != dns.TypeCNAME {
-				break
-			}
-		}
-		if len(r.Answer) > 0 && strings.EqualFold(r.Answer[0].Header().Name, q.Question[0].Name) {
-			r.Answer[0].Header().Name = q.Question[0].Name // in the letters of the question
-		}
-		for _, rr := range r.Answer {
-			if strings.EqualFold(rr.Header().Name, q.Question[0].Name) {
-				rr.Header().Name = q.Question[0].Name
-			}
-		}
-		if len(r.Answer) == 0 {
-			soa, err := dns.NewRR("example.org. 20 IN SOA ns.example.org. hm.example.org. 1 60 60 60 20")
-			if err == nil {
-				r.Ns = append(r.Ns, soa)
-			}
-		}
-		_ = w.WriteMsg(r)
-	}
+	addr := proctest.FreeAddr(t)
+	reverse := "@ 20 IN SOA ns hm 1 60 60 60 20\n@ 20 IN NS ns.example.org.\n"
+	proctest.StartNSD(t, addr, map[string]string{"example.org": upstreamRecords, "other.example": otherRecords, "in-addr.arpa": reverse})
+	return addr.String()
 }
 
 // TestConvertedAnswersAsBefore asks a real CoreDNS with a Corefile and node-cache with what is converted of it the same
@@ -160,8 +124,8 @@ func TestConvertedAnswersAsBefore(t *testing.T) {
 	if err != nil {
 		t.Fatalf("no CoreDNS to compare with: %v", err)
 	}
-	upstream, other := startScripted(t, zoneHandler(t, upstreamRecords)), startScripted(t, zoneHandler(t, "b.other.example. 20 IN A 192.0.2.80\n"))
-	text := func(port, ready int) string { return fmt.Sprintf(corefile, port, ready, upstream, other) }
+	upstream := startUpstream(t)
+	text := func(port, ready int) string { return fmt.Sprintf(corefile, port, ready, upstream, upstream) }
 	theirs := startCoreDNS(t, program, text)
 	ours := startConverted(t, text)
 
@@ -247,7 +211,7 @@ func TestConvertedAliasesAnswerAsBefore(t *testing.T) {
 	if err != nil {
 		t.Fatalf("no CoreDNS to compare with: %v", err)
 	}
-	upstream := startScripted(t, zoneHandler(t, upstreamRecords))
+	upstream := startUpstream(t)
 	text := func(port, ready int) string {
 		return fmt.Sprintf(aliasCorefile, port, ready, freePort(t), upstream)
 	}

@@ -3,59 +3,17 @@
 package e2e
 
 import (
-	"fmt"
 	"net/netip"
 	"os/exec"
 	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/nodecache/node-cache/internal/proctest"
 )
-
-// freshAnswer asks for a name that was never asked before, so that the answer comes from a server.
-func freshAnswer(t *testing.T, a *agent) string {
-	t.Helper()
-	got := dig(t, a.addr, fmt.Sprintf("n%d.wild.e2e.test", time.Now().UnixNano()), "A")
-	if len(got.answer) != 1 {
-		return got.status
-	}
-	fields := strings.Fields(got.answer[0])
-	return fields[len(fields)-1]
-}
-
-// TestOwnAddressLeftOut gives the agent a resolv.conf that names the agent itself: it says so and asks the others.
-func TestOwnAddressLeftOut(t *testing.T) {
-	t.Parallel()
-	proctest.FindProgram(t, "nsd", "nsd")
-	proctest.FindProgram(t, "dig", "bind9-dnsutils")
-	if !proctest.InNamespace(t, nodeCache) {
-		return
-	}
-	startNSDAt(t, netip.MustParseAddrPort("127.0.0.2:53"), mainZone())
-	file := writeFile(t, filepath.Join(t.TempDir(), "resolv.conf"), "nameserver 127.0.0.1\nnameserver 127.0.0.2\n")
-	a := startAgent(t, settings{port: 53, to: []string{file}})
-	for range 20 {
-		if got := freshAnswer(t, a); got != "192.0.2.99" {
-			t.Fatalf("answer %s, want 192.0.2.99 from the server that is left", got)
-		}
-	}
-	if log := a.Stderr.String(); !strings.Contains(log, "127.0.0.1") || !strings.Contains(strings.ToLower(log), "warn") {
-		t.Error("no warning about the agent's own address")
-	}
-	// With nothing but the agent itself in the list queries fail at once, and the process lives until there is more.
-	only := writeFile(t, filepath.Join(t.TempDir(), "resolv.conf"), "nameserver 127.0.0.4\n")
-	b := startAgent(t, settings{address: "127.0.0.4", port: 53, to: []string{only}})
-	if got := freshAnswer(t, b); got != "SERVFAIL" {
-		t.Errorf("with no server left: %s, want SERVFAIL", got)
-	}
-	writeFile(t, only, "nameserver 127.0.0.4\nnameserver 127.0.0.2\n")
-	proctest.Eventually(t, 10*time.Second, "a server added later is asked", func() bool { return freshAnswer(t, b) == "192.0.2.99" })
-}
 
 // TestWithoutConfiguration is the first thing a newcomer does: the agent without a file, in front of the machine's
 // own resolv.conf, and a query to the address it prints.

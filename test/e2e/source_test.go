@@ -111,6 +111,26 @@ current-context: none
 	}
 }
 
+// configVariants are the configurations that the test below swaps in: good ones that change what a reload can change,
+// with a broken one behind each.
+func configVariants(s settings, nsd, other string) []string {
+	with := func(to []string, more string) string {
+		v := s
+		v.to, v.more = to, more
+		return v.yaml()
+	}
+	return []string{
+		with([]string{nsd}, "cache: {size: 32Mi, minTTL: 2s}"),
+		"listen: {addresses: [127.0.0.1",
+		with([]string{other, nsd}, "limits: {inflight: 2048, deadline: 3s}"),
+		with([]string{nsd}, "cache: {sise: 32Mi}"),
+		with([]string{"tcp://" + nsd}, "cache: {size: 64Mi, prefetch: {hits: 0}}"),
+		with([]string{"nowhere"}, "cache: {size: 0}"),
+		with([]string{nsd, other}, "log: {level: warn}"),
+		strings.Repeat("\x00", 4096),
+	}
+}
+
 // TestMountsUnderLoad runs dnsperf at full load while both folders are swapped as the kubelet does, by turns between good
 // and broken files, and with the last good configuration written each time. No query is lost.
 func TestMountsUnderLoad(t *testing.T) {

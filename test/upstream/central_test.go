@@ -163,7 +163,7 @@ func TestCentralEndpoints(t *testing.T) {
 	c := newCentral(t, endpoint{0, ready}, endpoint{1, ready}, endpoint{2, ready})
 	first, second, third := c.startNSD(t, 0), c.startNSD(t, 1), c.startResolver(t, 2)
 	running := map[int]*proctest.Process{0: first, 1: second, 2: third.Process}
-	third.killed = true // maybe
+	third.Killed = true // maybe
 
 	span := proctest.OrdinaryOrSoak(3*time.Second, 10*time.Second)
 	l := startLoad(t, loadOptions{
@@ -270,7 +270,7 @@ func (c *centralResolver) checkPhases(t *testing.T, l *load, phases []phase) {
 		strays = p.strays
 	}
 	if t.Failed() {
-		page, err := c.agent.get("/status?format=text")
+		page, err := c.agent.Page("/status?format=text")
 		t.Logf("%s%v", page, err)
 	}
 }

@@ -40,7 +40,7 @@ func TestDeadUpstream(t *testing.T) {
 	h := startLoad(t, hits)
 	calm := time.Now()
 	time.Sleep(proctest.OrdinaryOrSoak(time.Second, 5*time.Second))
-	before, _ := a.rss(t)
+	before := a.Usage(t).RSS >> 20
 	dropPackets(t, network.Upstream)
 	flood := time.Now()
 	m := startLoad(t, misses)
@@ -54,7 +54,8 @@ func TestDeadUpstream(t *testing.T) {
 	time.Sleep(limit + 2*time.Second)
 	m.end()
 	h.end()
-	now, peak := a.rss(t)
+	used := a.Usage(t)
+	now, peak := used.RSS>>20, used.Peak>>20
 	silent, after := m.between(flood, back), m.between(back.Add(limit), time.Now())
 	quiet, loud := h.between(calm, flood), h.between(flood, back)
 	proctest.Figure(t, "%d misses a second: memory %d MiB before, at most %d MiB, %d MiB after", rate, before, peak, now)

@@ -170,7 +170,7 @@ func (a *agent) misses(t *testing.T, what string, first int, during func()) repo
 	l.end()
 	r := l.all()
 	if r.bad() > 0 || r.by[tag(0)] != r.asked {
-		page, _ := a.get("/status?format=text")
+		page, _ := a.Page("/status?format=text")
 		t.Errorf("%s: %s, want the address for each\n%s", what, r, page)
 	}
 	return r
@@ -245,44 +245,6 @@ func (b *encryptedHarness) testResumption(t *testing.T, a *agent) {
 	}
 }
 
-// TestTLSRefused has servers that are not who they should be. Nothing is asked of them, in plain text neither.
-func TestTLSRefused(t *testing.T) {
-	b := newEncryptedHarness(t)
-	address := b.servers[0].host.IPv4.String()
-	for _, tt := range []struct {
-		name, to string
-		ca       *upstreamtest.Authority
-		want     string // in /status
-	}{
-		{name: "another name", to: "tls://" + address + "#other.upstream.test", ca: b.ca, want: "other.upstream.test"},
-		{name: "no name, and the address is not in the certificate", to: "tls://" + address, ca: b.ca, want: address},
-		{name: "another authority", to: "tls://" + address + "#" + serverName, ca: upstreamtest.NewAuthority(t, time.Now()), want: "authority"},
-		{name: "another name over HTTPS", to: "https://" + address + "/dns-query#other.upstream.test", ca: b.ca, want: "other.upstream.test"},
-		{name: "no TLS at that port", to: "tls://" + address + ":53#" + serverName, ca: b.ca, want: ""},
-	} {
-		t.Run(tt.name, func(t *testing.T) {
-			tt.ca.Trust(t, b.file)
-			a := b.start(t, fmt.Sprintf("to: [%q]", tt.to))
-			r, took := a.ask(t, "refused.upstream.test")
-			if r.Rcode != dns.RcodeServerFailure || took > 4500*time.Millisecond {
-				t.Errorf("%s %q after %s, want SERVFAIL", dns.RcodeToString[r.Rcode], addressOf(r), ms(took))
-			}
-			u := a.upstream(t, address)
-			proctest.Figure(t, "SERVFAIL with extended error %d after %s; /status: %s", extendedError(r), ms(took), u.LastError)
-			if u.LastError == "" || !strings.Contains(u.LastError, tt.want) {
-				t.Errorf("/status says %q of the upstream, want it to name %q", u.LastError, tt.want)
-			}
-			if n := b.servers[0].statistics(t)["total.num.queries"]; n != 0 {
-				t.Errorf("the server was asked %d times, want never", n)
-			}
-			if tt.ca != b.ca {
-				b.fixAuthority(t, a, b.ca)
-			}
-			a.stop(t)
-		})
-	}
-}
-
 // fixAuthority puts the right authority into the file. The agent is to find out by itself.
 func (b *encryptedHarness) fixAuthority(t *testing.T, a *agent, right *upstreamtest.Authority) {
 	t.Helper()
@@ -314,7 +276,7 @@ func TestHTTPS(t *testing.T) {
 			if asked < r.asked*9/10 {
 				t.Errorf("%d queries came over HTTPS, want about %d", asked, r.asked)
 			}
-			a.stop(t)
+			a.Stop(t)
 		})
 	}
 }

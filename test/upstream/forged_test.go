@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"net"
 	"net/netip"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -15,10 +16,11 @@ import (
 
 	"github.com/nodecache/node-cache/internal/nodetest"
 	"github.com/nodecache/node-cache/internal/proctest"
+	"github.com/nodecache/node-cache/pkg/upstream/upstreamtest"
 )
 
 // forged is the address in everything that an attacker sends.
-func forged() netip.Addr { return netip.AddrFrom4([4]byte{203, 0, 113, 66}) }
+func forged() netip.Addr { return netip.AddrFrom4([4]byte{192, 0, 2, 66}) }
 
 // victimName is a name that the attacker wants to have.
 const victimName = "www.bank.test."
@@ -27,6 +29,7 @@ const victimName = "www.bank.test."
 type attacker struct {
 	otherPort    *net.UDPConn // another port of the upstream's address
 	otherAddress *net.UDPConn // the upstream's port at another address
+	queries      atomic.Int64
 	sent         [kinds]atomic.Int64
 }
 
@@ -48,8 +51,9 @@ const (
 
 // forge makes a forgery of one kind for a query.
 func forge(kind int, q []byte) []byte {
-	r := answerWith(q, forged())
-	end := endOfQuestion(r)
+	const record = 16 // bytes after the question
+	r := upstreamtest.Forged(q)
+	end := len(r) - record
 	switch kind {
 	case otherID:
 		r[1] ^= byte(1 + rand.IntN(255))
@@ -79,24 +83,24 @@ func forge(kind int, q []byte) []byte {
 	return r
 }
 
-// attack sends n forgeries for a query, of each kind in turn.
-func (a *attacker) attack(f *fakeServer, n int, q []byte, from netip.AddrPort) {
+// attack returns n forgeries for a query, of each kind in turn. Those from elsewhere it sends itself.
+func (a *attacker) attack(n int, q *upstreamtest.Query, number int) (list []upstreamtest.Raw) {
 	for i := range n {
 		kind := i % otherCase
-		if i == 0 && f.queries.Load()%10 == 0 {
+		if i == 0 && number%10 == 0 {
 			kind = otherCase
 		}
-		msg := forge(kind, q)
 		a.sent[kind].Add(1)
 		switch kind {
 		case fromOtherPort:
-			_, _ = a.otherPort.WriteToUDPAddrPort(msg, from)
+			_, _ = a.otherPort.WriteToUDPAddrPort(forge(kind, q.Raw), q.From)
 		case fromOtherAddress:
-			_, _ = a.otherAddress.WriteToUDPAddrPort(msg, from)
+			_, _ = a.otherAddress.WriteToUDPAddrPort(forge(kind, q.Raw), q.From)
 		default:
-			f.send(msg, from)
+			list = append(list, func(q []byte) []byte { return forge(kind, q) })
 		}
 	}
+	return list
 }
 
 // poisoned is the true answer to a query, with records beside it that are not the server's to give.
@@ -139,18 +143,15 @@ func TestForgedReplies(t *testing.T) {
 		return conn
 	}
 	evil.otherPort = listen("127.0.0.1:0")
-	server := startFakeServer(t, func(f *fakeServer, q []byte, from netip.AddrPort) {
-		if endOfQuestion(q) == 0 {
-			t.Errorf("a query that cannot be read: %x", q)
-			return
+	server := upstreamtest.New(func(q upstreamtest.Query) upstreamtest.Action {
+		if q.Network != "udp" {
+			return upstreamtest.Action{Raw: []upstreamtest.Raw{poisoned}}
 		}
-		evil.attack(f, each/2, q, from)
-		f.send(poisoned(q), from)
-		evil.attack(f, each/2, q, from)
-	})
-	server.serveTCP(t, poisoned)
-	evil.otherAddress = listen(netip.AddrPortFrom(netip.MustParseAddr("127.0.0.66"), server.addr.Port()).String())
-	a := start(t, settings{rest: forwardTo(server.addr.String())})
+		n := int(evil.queries.Add(1))
+		return upstreamtest.Action{Raw: slices.Concat(evil.attack(each/2, &q, n), []upstreamtest.Raw{poisoned}, evil.attack(each/2, &q, n))}
+	}).Listen(t)
+	evil.otherAddress = listen(netip.AddrPortFrom(netip.MustParseAddr("127.0.0.66"), server.Port()).String())
+	a := start(t, settings{rest: forwardTo(server.String())})
 
 	rate, queries := proctest.OrdinaryOrSoak(200, 500), proctest.OrdinaryOrSoak(1000, 10_000)
 	l := startLoad(t, loadOptions{
@@ -160,7 +161,7 @@ func TestForgedReplies(t *testing.T) {
 	l.finish()
 	r := l.all()
 	if r.by[ownAddr()] != r.asked {
-		t.Errorf("%s; addresses %v, want the true one for each; /status: %+v", r, r.by, a.upstream(t, server.addr.String()))
+		t.Errorf("%s; addresses %v, want the true one for each; /status: %+v", r, r.by, a.upstream(t, server.String()))
 	}
 	if n := l.unexpected.Load(); n > 0 {
 		t.Errorf("%d answers that belong to no query", n)
@@ -178,7 +179,8 @@ func TestForgedReplies(t *testing.T) {
 			near += evil.sent[kind].Load()
 		}
 	}
-	counted := int64(a.metric(t, "nodecache_upstream_failures_total", "reason", "mismatch") + a.metric(t, "nodecache_upstream_failures_total", "reason", "malformed"))
+	failures := a.upstream(t, server.String()).Failures
+	counted := int64(failures["mismatch"] + failures["malformed"])
 	tries := int64(a.upstreamQueries(t))
 	proctest.Figure(t, "%s forged replies of %d kinds to %s queries: %d accepted, %s counted; %s", nodetest.Thousands(int(all)), int(kinds),
 		nodetest.Thousands(int(tries)), r.by[forged()], nodetest.Thousands(int(counted)), r)

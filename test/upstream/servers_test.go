@@ -31,25 +31,7 @@ func startNSD(t *testing.T, h *nodetest.Host, addr netip.AddrPort, zone, wild st
 	nsd := proctest.FindProgram(t, "nsd", "nsd")
 	dir := t.TempDir()
 	proctest.WriteFile(t, filepath.Join(dir, "zone"), fmt.Sprintf("$TTL 300\n@ SOA ns h 1 3600 600 86400 300\n@ NS ns\nns A 127.0.0.1\n*.%s A %s\n", wild, tag))
-	conf := proctest.WriteFile(t, filepath.Join(dir, "nsd.conf"), fmt.Sprintf(`server:
-  ip-address: %[1]s@%[2]d
-  server-count: 1
-  tcp-count: 1000
-  username: ""
-  chroot: ""
-  database: ""
-  zonelistfile: %[3]s/zone.list
-  pidfile: %[3]s/nsd.pid
-  xfrdfile: %[3]s/xfrd.state
-  xfrdir: %[3]s
-  zonesdir: %[3]s
-  rrl-ratelimit: 0
-remote-control:
-  control-enable: no
-zone:
-  name: %[4]s
-  zonefile: zone
-`, addr.Addr(), addr.Port(), dir, zone))
+	conf := proctest.WriteFile(t, filepath.Join(dir, "nsd.conf"), proctest.NSDConfig(addr, dir, fmt.Sprintf("zone:\n  name: %s\n  zonefile: zone\n", zone)))
 	p := proctest.Start(t, "nsd", command(h, nsd, "-d", "-c", conf))
 	awaitServer(t, h, p, addr, zone)
 	return p
@@ -103,16 +85,4 @@ func addressOf(r *dns.Msg) string {
 		}
 	}
 	return ""
-}
-
-// extendedError is the code of the reply's Extended DNS Error (RFC 8914), -1 without one.
-func extendedError(r *dns.Msg) int {
-	if opt := r.IsEdns0(); opt != nil {
-		for _, option := range opt.Option {
-			if ede, ok := option.(*dns.EDNS0_EDE); ok {
-				return int(ede.InfoCode)
-			}
-		}
-	}
-	return -1
 }
