@@ -5,7 +5,6 @@ package server_test
 import (
 	"context"
 	"errors"
-	"io"
 	"net"
 	"net/netip"
 	"os"
@@ -107,21 +106,15 @@ func askAt(t *testing.T, addr netip.AddrPort) {
 			t.Errorf("asked with id %d over UDP, got %d", id, got)
 		}
 	}
-	c, err := net.Dial("tcp", addr.String())
+	conn, err := net.Dial("tcp", addr.String())
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer func() { _ = c.Close() }()
-	_ = c.SetDeadline(time.Now().Add(testTimeout))
-	q := servertest.Query(9, "up.test")
-	write(t, c, append([]byte{0, byte(len(q))}, q...))
-	reply := make([]byte, 4)
-	if _, err := io.ReadFull(c, reply); err != nil {
-		t.Fatal(err)
-	}
-	if got := servertest.ID(reply[2:]); got != 9 {
-		t.Errorf("asked with id 9 over TCP, got %d", got)
-	}
+	defer func() { _ = conn.Close() }()
+	_ = conn.SetDeadline(time.Now().Add(testTimeout))
+	c := tcpClient{Conn: conn, t: t}
+	c.ask(9, "up.test")
+	c.wantReplies(reply{9, "up.test"})
 }
 
 // askUDP asks with one socket after the other until a reply comes. In the first

@@ -6,6 +6,7 @@ import (
 	"context"
 	"encoding/binary"
 	"errors"
+	"fmt"
 	"net"
 	"net/netip"
 	"os"
@@ -235,37 +236,47 @@ func TestAdoptOther(t *testing.T) {
 	}
 }
 
-// TestTCPHandsOver has a second server accept from the first one's socket, while the sessions of the first go on.
+// TestTCPHandsOver has a second server accept at the address while the sessions of the first go on: from the first one's socket, or
+// from a socket of its own.
 func TestTCPHandsOver(t *testing.T) {
 	t.Parallel()
-	w := serveTCP(t, server.TCPConfig{}, nil)
-	addr := w.Addr()
-	first := dialTCP(t, addr)
-	exchange(t, first, 1)
-
-	next := newTCP(t, server.TCPConfig{Addr: addr, Handler: servertest.New(nil)})
-	if err := next.Adopt(files(t, w.RawConn())[0]); err != nil {
-		t.Fatal(err)
+	for _, adopts := range []bool{true, false} {
+		t.Run(fmt.Sprintf("adopts %t", adopts), func(t *testing.T) {
+			t.Parallel()
+			first := serveTCP(t, server.TCPConfig{}, nil)
+			addr, c := first.Addr(), first.dial()
+			c.ask(1, "a.example")
+			c.wantReplies(reply{1, "a.example"})
+			next := newTCP(t, server.TCPConfig{Addr: addr, Handler: servertest.New(nil)})
+			if adopts {
+				if err := next.Adopt(files(t, first.RawConn())[0]); err != nil || next.Addr() != addr {
+					t.Fatalf("adopted %s, want %s: %v", next.Addr(), addr, err)
+				}
+				run(t, next)
+			}
+			first.HandOver(t.Context(), testTimeout)
+			if !adopts {
+				if err := next.Listen(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+				run(t, next)
+			}
+			for id := range uint16(10) {
+				late := first.dial() // the same address
+				late.ask(id, "b.example")
+				late.wantReplies(reply{id, "b.example"})
+			}
+			if got := next.Stats().Accepted; got != 10 {
+				t.Errorf("the next server has accepted %d sessions of 10", got)
+			}
+			c.ask(7, "a.example")
+			c.wantReplies(reply{7, "a.example"})
+			if got := first.Stats().Open; got != 1 {
+				t.Errorf("%d sessions are open at the first server, want 1", got)
+			}
+			_ = c.Close()
+		})
 	}
-	if next.Addr() != addr {
-		t.Errorf("adopted %s, want %s", next.Addr(), addr)
-	}
-	stop := run(t, next)
-	w.HandOver(t.Context(), testTimeout)
-	for i := range 5 {
-		c := dialTCP(t, addr)
-		exchange(t, c, uint16(i))
-	}
-	if got := next.Stats().Accepted; got != 5 {
-		t.Errorf("the next server has accepted %d sessions of 5", got)
-	}
-	exchange(t, first, 7)
-	if got := w.Stats().Open; got != 1 {
-		t.Errorf("%d sessions are open at the first server, want 1", got)
-	}
-	_ = first.Close()
-	w.stop()
-	stop()
 }
 
 // TestTCPHandedOverSessionsEnd checks that a server that has handed over its socket ends its sessions when they time out, or when it stops.
@@ -279,8 +290,9 @@ func TestTCPHandedOverSessionsEnd(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			w := serveTCP(t, server.TCPConfig{}, nil)
-			c := dialTCP(t, w.Addr())
-			exchange(t, c, 1)
+			c := w.dial()
+			c.ask(1, "a.example")
+			c.wantReplies(reply{1, "a.example"})
 			w.HandOver(t.Context(), tt.stay)
 			if tt.stop {
 				go w.stop()
@@ -292,28 +304,5 @@ func TestTCPHandedOverSessionsEnd(t *testing.T) {
 				t.Errorf("a new session: %v, want that it is refused", err)
 			}
 		})
-	}
-}
-
-func dialTCP(t *testing.T, addr netip.AddrPort) net.Conn {
-	t.Helper()
-	c, err := net.DialTCP("tcp", nil, net.TCPAddrFromAddrPort(addr))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = c.Close() })
-	_ = c.SetDeadline(time.Now().Add(testTimeout))
-	return c
-}
-
-// exchange asks once over a session.
-func exchange(t *testing.T, c net.Conn, id uint16) {
-	t.Helper()
-	q := servertest.Query(id, "www")
-	write(t, c, append(binary.BigEndian.AppendUint16(nil, uint16(len(q))), q...))
-	buf := make([]byte, 512)
-	n, err := c.Read(buf)
-	if err != nil || n < 4 || binary.BigEndian.Uint16(buf[2:]) != id {
-		t.Fatalf("%d bytes, %v", n, err)
 	}
 }

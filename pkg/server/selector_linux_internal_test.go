@@ -22,14 +22,7 @@ func TestSelectorSpreads(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			const readers, ports = 3, 600
-			u, err := NewUDP(UDPConfig{Addr: netip.MustParseAddrPort(tt.at), Handler: noWorkers{}, Readers: readers})
-			if err != nil {
-				t.Fatal(err)
-			}
-			if err := u.Listen(t.Context()); err != nil {
-				t.Fatal(err)
-			}
-			t.Cleanup(u.Close)
+			u := listenReaders(t, UDPConfig{Addr: netip.MustParseAddrPort(tt.at), Readers: readers})
 			target := net.UDPAddrFromAddrPort(netip.AddrPortFrom(netip.MustParseAddr(tt.from), u.Addr().Port()))
 			send := func(times int) {
 				c, err := net.DialUDP("udp", nil, target)

@@ -3,7 +3,6 @@
 package server_test
 
 import (
-	"encoding/binary"
 	"errors"
 	"net"
 	"net/netip"
@@ -69,7 +68,7 @@ func askFromPorts(t *testing.T, network string, addr netip.AddrPort, when string
 		}
 		q := servertest.Query(id, "now")
 		if network == "tcp" {
-			q = append(binary.BigEndian.AppendUint16(nil, uint16(len(q))), q...)
+			q = servertest.Frame(q)
 		}
 		write(t, conn, q)
 		_ = conn.SetDeadline(time.Now().Add(10 * time.Second))

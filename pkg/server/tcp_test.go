@@ -55,27 +55,6 @@ func TestTCPListenErrors(t *testing.T) {
 	}
 }
 
-// TestTCPListensBesideSessions starts a server at the address of one that listens no more, but has sessions.
-func TestTCPListensBesideSessions(t *testing.T) {
-	t.Parallel()
-	first := serveTCP(t, server.TCPConfig{}, nil)
-	c := first.dial()
-	c.ask(1, "a.example")
-	c.wantReplies(reply{1, "a.example"})
-	first.HandOver(t.Context(), testTimeout)
-	second := serveTCP(t, server.TCPConfig{Addr: first.Addr()}, nil)
-	for id := range uint16(10) {
-		c := first.dial() // the same address
-		c.ask(id, "b.example")
-		c.wantReplies(reply{id, "b.example"})
-	}
-	if got := second.Stats().Accepted; got != 10 {
-		t.Errorf("the second server accepted %d sessions, want 10", got)
-	}
-	c.ask(2, "a.example")
-	c.wantReplies(reply{2, "a.example"})
-}
-
 // A lookedListener counts the last looks of sessions at what has come: what comes after it is not read.
 type lookedListener struct {
 	net.Listener
@@ -181,9 +160,7 @@ func TestTCPDrainUnread(t *testing.T) {
 				want = append(want, reply{uint16(2 + i), "waits.example"})
 			}
 			if tt.half {
-				if err := c.Conn.(*net.TCPConn).CloseWrite(); err != nil {
-					t.Fatal(err)
-				}
+				c.closeWrite()
 			}
 			w.eventually("both sessions are accepted", func(s server.TCPStats) bool { return s.Accepted == 2 }) // the end of a listener resets others
 			go w.stop()

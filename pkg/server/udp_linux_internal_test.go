@@ -43,14 +43,7 @@ func TestReaderWaits(t *testing.T) {
 func TestReceiveBuffer(t *testing.T) {
 	t.Parallel()
 	const asked = 96 << 10
-	u, err := NewUDP(UDPConfig{Addr: netip.MustParseAddrPort("127.0.0.1:0"), Handler: noWorkers{}, Readers: 3, ReceiveBuffer: asked})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := u.Listen(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	defer u.Close()
+	u := listenReaders(t, UDPConfig{Addr: netip.MustParseAddrPort("127.0.0.1:0"), Readers: 3, ReceiveBuffer: asked})
 	for i, s := range u.sockets() {
 		var got int
 		var failed error
@@ -65,3 +58,18 @@ func TestReceiveBuffer(t *testing.T) {
 type noWorkers struct{}
 
 func (noWorkers) NewWorker() Worker { return nil }
+
+// listenReaders opens the sockets of a server that is not run.
+func listenReaders(t *testing.T, cfg UDPConfig) *UDP {
+	t.Helper()
+	cfg.Handler = noWorkers{}
+	u, err := NewUDP(cfg)
+	if err == nil {
+		err = u.Listen(t.Context())
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(u.Close)
+	return u
+}
