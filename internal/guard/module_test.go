@@ -17,7 +17,6 @@ func testOnly() map[string]string {
 	return map[string]string{
 		"github.com/google/go-cmp":           "shows the difference in a failed test",
 		"github.com/prometheus/client_model": "holds what a scrape of /metrics says",
-		"github.com/prometheus/common":       "parses a scrape of /metrics as a client does",
 		"golang.org/x/tools":                 "reads the txtar files of the scenarios",
 	}
 }
