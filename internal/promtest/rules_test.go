@@ -190,7 +190,7 @@ func mustFamilies(t *testing.T) map[string]family {
 		t.Fatal(err)
 	}
 	if len(known) < 100 {
-		t.Fatalf("docs/metrics.md has %d series names: its table is not understood", len(known))
+		t.Fatalf("docs/metrics.md has %d series names: its lists are not understood", len(known))
 	}
 	return known
 }

@@ -21,7 +21,7 @@ var update = flag.Bool("update", false, "rewrite docs/metrics.md")
 func TestDocumentation(t *testing.T) {
 	t.Parallel()
 	const name = "../../docs/metrics.md"
-	page, err := template.New("metrics.md.tmpl").Funcs(template.FuncMap{"labels": labels}).ParseFiles("testdata/metrics.md.tmpl")
+	page, err := template.New("metrics.md.tmpl").Funcs(template.FuncMap{"item": item}).ParseFiles("testdata/metrics.md.tmpl")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -43,8 +43,8 @@ func TestDocumentation(t *testing.T) {
 	}
 }
 
-// labels is a row's labels as the cell of a table.
-func labels(row metrics.Row) string {
+// item is a row as the item of a list, in lines of 140 characters.
+func item(row metrics.Row) string {
 	parts := make([]string, len(row.Labels))
 	for i, l := range row.Labels {
 		parts[i] = "`" + l.Name + "`"
@@ -52,7 +52,11 @@ func labels(row metrics.Row) string {
 			parts[i] += ": " + strings.Join(l.Values, ", ")
 		}
 	}
-	return strings.Join(parts, "; ")
+	if row.Kind == "histogram" {
+		parts = append(parts, "histogram")
+	}
+	text := strings.ReplaceAll("`"+row.Name+"` ("+strings.Join(parts, "; ")+"): "+row.Help, " ():", ":")
+	return "- " + regexp.MustCompile(`(.{1,138})(?: |$)`).ReplaceAllString(text, "  $1\n")[2:]
 }
 
 // TestDocumentedNames looks for names that are used in the documents and do not exist.
