@@ -10,18 +10,14 @@ import (
 	"net/http"
 	"net/url"
 	"strings"
+
+	"github.com/prometheus/common/model"
 )
 
 // A Result is what Prometheus answered to a query.
 type Result struct {
 	Query
-	Series []Series
-}
-
-// A Series is one series of an instant query.
-type Series struct {
-	Labels map[string]string
-	Value  string
+	Series model.Vector
 }
 
 // answer is what Prometheus' HTTP API wraps everything in.
@@ -48,21 +44,12 @@ func Evaluate(ctx context.Context, base string, queries []Query) ([]Result, erro
 	return results, errors.Join(problems...)
 }
 
-func evaluate(ctx context.Context, base, expr string) ([]Series, error) {
-	var vector struct {
-		Result []struct {
-			Metric map[string]string  `json:"metric"`
-			Value  [2]json.RawMessage `json:"value"`
-		} `json:"result"`
+func evaluate(ctx context.Context, base, expr string) (model.Vector, error) {
+	var data struct {
+		Result model.Vector `json:"result"`
 	}
-	if err := get(ctx, base+"/api/v1/query?"+url.Values{"query": {expr}}.Encode(), &vector); err != nil {
-		return nil, err
-	}
-	var series []Series
-	for _, r := range vector.Result {
-		series = append(series, Series{Labels: r.Metric, Value: strings.Trim(string(r.Value[1]), `"`)})
-	}
-	return series, nil
+	err := get(ctx, base+"/api/v1/query?"+url.Values{"query": {expr}}.Encode(), &data)
+	return data.Result, err
 }
 
 // CheckRules asks a Prometheus that has read RuleFile whether it could evaluate every alert of it and render every text.

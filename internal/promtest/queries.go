@@ -8,8 +8,8 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"time"
 
+	"github.com/prometheus/common/model"
 	"sigs.k8s.io/yaml"
 )
 
@@ -21,26 +21,17 @@ type Query struct {
 
 // An Alert is one rule of prometheusrule.yaml.
 type Alert struct {
-	Name        string
-	Expr        string
-	For         time.Duration
-	Labels      map[string]string
-	Annotations map[string]string
-}
-
-// rule is an alert as in the file.
-type rule struct {
-	Alert       string            `json:"alert"`
+	Name        string            `json:"alert"`
 	Expr        string            `json:"expr"`
-	For         string            `json:"for,omitempty"`
+	For         model.Duration    `json:"for,omitempty"`
 	Labels      map[string]string `json:"labels,omitempty"`
 	Annotations map[string]string `json:"annotations,omitempty"`
 }
 
 // group is a group of rules as in the file.
 type group struct {
-	Name  string `json:"name"`
-	Rules []rule `json:"rules"`
+	Name  string  `json:"name"`
+	Rules []Alert `json:"rules"`
 }
 
 // groups is what Prometheus reads, and the spec of a PrometheusRule.
@@ -56,15 +47,7 @@ func Alerts(root string) ([]Alert, error) {
 	}
 	var alerts []Alert
 	for _, g := range all.Groups {
-		for _, r := range g.Rules {
-			a := Alert{Name: r.Alert, Expr: r.Expr, Labels: r.Labels, Annotations: r.Annotations}
-			if r.For != "" {
-				if a.For, err = time.ParseDuration(r.For); err != nil {
-					return nil, fmt.Errorf("reading for of %s: %w", r.Alert, err)
-				}
-			}
-			alerts = append(alerts, a)
-		}
+		alerts = append(alerts, g.Rules...)
 	}
 	return alerts, nil
 }
@@ -95,7 +78,6 @@ func readRules(root string) (*groups, error) {
 // panel is a panel of a Grafana dashboard, or a row with panels.
 type panel struct {
 	Title   string   `json:"title"`
-	Type    string   `json:"type"`
 	Targets []target `json:"targets"`
 	Panels  []panel  `json:"panels"`
 }

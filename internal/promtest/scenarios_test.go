@@ -60,14 +60,16 @@ func TestAlertsFire(t *testing.T) {
 
 // withoutAnnotations is a file of one alert without its texts, which promtool would otherwise expect in the test.
 func withoutAnnotations(a *Alert) groups {
-	return groups{Groups: []group{{Name: "one", Rules: []rule{{Alert: a.Name, Expr: a.Expr, For: a.For.String(), Labels: a.Labels}}}}}
+	alone := *a
+	alone.Annotations = nil
+	return groups{Groups: []group{{Name: "one", Rules: []Alert{alone}}}}
 }
 
 // tests are promtool's for the scenario.
 func (s *scenario) tests(a *Alert) []any {
 	labels := maps.Clone(a.Labels)
 	maps.Copy(labels, s.Want)
-	late := a.For + 40*time.Minute
+	late := time.Duration(a.For) + 40*time.Minute
 	var list []any
 	if len(s.Fires) > 0 {
 		fires := []expectation{{EvalTime: minutes(late), Alert: a.Name, Expect: []expected{{Labels: labels}}}}
