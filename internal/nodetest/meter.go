@@ -83,16 +83,12 @@ func StartMeter(c MeterConfig) (*Meter, error) {
 		switch {
 		case l.Rate < 1 || l.Rate > 50_000:
 			err = fmt.Errorf("a load of %d queries a second", l.Rate)
-		case l.Network == "udp" && l.Fresh:
-			run = func() { m.freshUDP(i, l.Rate) }
+		case l.Fresh:
+			run = func() { m.fresh(i, l) }
 		case l.Network == "udp":
 			run, err = m.oneUDP(i, l.Rate)
-		case l.Network == "tcp" && l.Fresh:
-			run = func() { m.freshTCP(i, l.Rate) }
-		case l.Network == "tcp":
-			run = func() { m.oneTCP(i, l.Rate) }
 		default:
-			err = fmt.Errorf("a load over %q", l.Network)
+			run = func() { m.oneTCP(i, l.Rate) }
 		}
 		if err != nil {
 			m.Stop()

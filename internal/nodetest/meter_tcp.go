@@ -25,10 +25,10 @@ func (m *Meter) oneTCP(load, rate int) {
 			conn = nil
 		}
 		if conn == nil {
-			conn, err = m.dialTCP()
+			conn, err = m.dial("tcp")
 		}
 		if err == nil {
-			err = m.askTCP(conn, i)
+			err = m.ask(conn, i)
 		}
 		if err != nil {
 			m.fail(i, err)
@@ -43,17 +43,17 @@ func (m *Meter) oneTCP(load, rate int) {
 	}
 }
 
-// freshTCP is a client that opens a connection for each query.
-func (m *Meter) freshTCP(load, rate int) {
+// fresh is a client with a new port for each query.
+func (m *Meter) fresh(load int, l Load) {
 	var queries sync.WaitGroup
 	defer queries.Wait()
-	m.pace(rate, func(n int) {
+	m.pace(l.Rate, func(n int) {
 		for range n {
 			i := m.begin(load)
 			queries.Go(func() {
-				conn, err := m.dialTCP()
+				conn, err := m.dial(l.Network)
 				if err == nil {
-					err = m.askTCP(conn, i)
+					err = m.ask(conn, i)
 					_ = conn.Close()
 				}
 				if err != nil {
@@ -64,15 +64,19 @@ func (m *Meter) freshTCP(load, rate int) {
 	})
 }
 
-func (m *Meter) dialTCP() (net.Conn, error) {
+func (m *Meter) dial(network string) (net.Conn, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), m.config.Timeout)
 	defer cancel()
-	return m.config.Host.Dial(ctx, "tcp", m.config.Target.String())
+	return m.config.Host.Dial(ctx, network, m.config.Target.String())
 }
 
-// askTCP sends query i over a connection on which no other query waits.
-func (m *Meter) askTCP(conn net.Conn, i int) error {
-	if err := conn.SetDeadline(now().Add(m.config.Timeout)); err != nil {
+// ask sends query i over a connection on which no other query waits.
+func (m *Meter) ask(conn net.Conn, i int) error {
+	limit := m.config.Timeout
+	if conn.RemoteAddr().Network() == "udp" {
+		limit += m.config.Linger
+	}
+	if err := conn.SetDeadline(now().Add(limit)); err != nil {
 		return err
 	}
 	msg, err := exchange(conn, newQuery(uint16(i), m.name(i)))
