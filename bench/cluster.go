@@ -10,7 +10,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -143,7 +142,7 @@ func pinTree(pid, cpu int) error {
 
 // serve measures the floor and then every server of the zone, in rounds.
 func (b *clusterBench) serve(ctx context.Context) error {
-	floor := server{name: floorName, args: func(s site) []string { return []string{loopback, strconv.Itoa(s.port)} }}
+	floor := server{name: floorName, args: floorArgs}
 	var err error
 	if floor.path, err = b.buildFloor(ctx); err != nil {
 		return err
@@ -178,10 +177,10 @@ func (b *clusterBench) measureFloor(ctx context.Context, round int, floor server
 		return err
 	}
 	defer p.Stop(grace)
-	if err := b.awaitAnswer(ctx, p, at.port, domain); err != nil {
+	if err := b.awaitAnswer(ctx, p, at.Port, domain); err != nil {
 		return err
 	}
-	s, err := b.runLoad(ctx, p, clusterLoads()[0], at.port)
+	s, err := b.runLoad(ctx, p, clusterLoads()[0], at.Port)
 	if err := errors.Join(err, ctx.Err(), b.ended(p)); err != nil {
 		return err
 	}
@@ -218,10 +217,11 @@ func pick[O runtime.Object](objects []runtime.Object) []O {
 type contender struct {
 	server
 
-	user  string // as whom it asks the API server
-	ours  bool
-	ready string // path of the URL that answers 200 once it is ready
-	apart string // part of the run in which it runs; empty: all
+	endpoints string // cluster.endpoints, of node-cache
+	user      string // as whom it asks the API server
+	ours      bool
+	ready     string // path of the URL that answers 200 once it is ready
+	apart     string // part of the run in which it runs; empty: all
 }
 
 // The parts of the run: the servers one by one, and the API server's traffic.
@@ -237,12 +237,8 @@ const kubeProxyName = "kube-proxy"
 func contenders() []contender {
 	ours := func(name, command, endpoints, apart string) contender {
 		return contender{
-			server: server{
-				name:   name,
-				config: func(s site) string { return nodeCacheInCluster(s, endpoints) },
-				args:   func(s site) []string { return []string{command, "--config", s.conf} },
-			},
-			user: "bench-" + command + "-" + endpoints, ours: true, ready: "/readyz", apart: apart,
+			server:    server{name: name, config: "node-cache-cluster.yaml", args: command + " --config {{.Conf}}"},
+			endpoints: endpoints, user: "bench-" + command + "-" + endpoints, ours: true, ready: "/readyz", apart: apart,
 		}
 	}
 	return []contender{
@@ -250,22 +246,7 @@ func contenders() []contender {
 		ours("agent-all", "agent", "all", ""),
 		ours("resolver-headless", "resolver", "headless", serveOnly),
 		ours("resolver-all", "resolver", "all", serveOnly),
-		{
-			server: server{
-				name: "coredns", config: corefileInCluster,
-				args: func(s site) []string { return []string{"-quiet", "-conf", s.conf} },
-			},
-			user: "bench-coredns", ready: "/ready",
-		},
+		{server: server{name: "coredns", config: "Corefile-cluster", args: "-quiet -conf {{.Conf}}"}, user: "bench-coredns", ready: "/ready"},
 		{server: server{name: kubeProxyName}, user: kubetest.Admin, apart: costOnly}, // kubetest starts it
 	}
-}
-
-func contenderNames() []string {
-	all := contenders()
-	names := make([]string, len(all))
-	for i, c := range all {
-		names[i] = c.name
-	}
-	return names
 }

@@ -6,7 +6,6 @@ import (
 	_ "embed"
 	"fmt"
 	"slices"
-	"strconv"
 	"strings"
 	"text/template"
 	"time"
@@ -126,103 +125,75 @@ func (rep *clusterReport) render() (string, error) {
 func (rep *clusterReport) summary() string { return rep.loadTable() + "\n" + budgetTable(rep.judge()) }
 
 func (rep *clusterReport) startTable() string {
-	header := []string{"server", "first byte", "last byte", "ready", "RSS MiB: peak until ready", "at rest", "after the loads"}
-	rows := make([][]string, 0, len(rep.rows))
-	for _, r := range rep.rows {
+	header := "server|first byte|last byte|ready|RSS MiB: peak until ready|at rest|after the loads"
+	return table(header, rep.rows, func(r *clusterResult) []any {
 		l, ok := r.medianStart()
 		if !ok {
-			rows = append(rows, []string{r.Name, notMeasured})
-			continue
+			return []any{r.Name, notMeasured}
 		}
-		rows = append(rows, []string{
-			r.Name, seconds(l.first), seconds(l.last), seconds(l.ready),
-			fmt.Sprintf("%.0f", l.peak), fmt.Sprintf("%.0f", l.rest), fmt.Sprintf("%.0f", l.loaded),
-		})
-	}
-	return table(header, rows)
+		return []any{r.Name, seconds(l.first), seconds(l.last), seconds(l.ready), decimals(0, l.peak), decimals(0, l.rest), decimals(0, l.loaded)}
+	})
 }
 
 func seconds(d time.Duration) string { return fmt.Sprintf("%.2f s", d.Seconds()) }
 
 func (rep *clusterReport) loadTable() string {
-	all := clusterLoads()
-	header := append(make([]string, 0, len(all)+3), "server")
-	for _, l := range all {
-		header = append(header, l.title)
+	header := "server"
+	for _, l := range clusterLoads() {
+		header += "|" + l.title
 	}
-	header = append(header, "lost", "wrong")
-	var rows [][]string
-	if f, ok := rep.figureOf(floorName, addressLoad); ok {
-		rows = append(rows, []string{floorName, costCell(f)})
-	}
-	for _, r := range rep.rows {
-		cells := []string{r.Name}
+	return table(header+"|lost|wrong", rep.Results, func(r *result) []any {
+		cells := []any{r.Name}
 		var lost, wrong int64
-		for _, l := range all {
+		for _, l := range clusterLoads() {
 			f, ok := r.figure(l.name)
-			if !ok {
+			switch {
+			case ok:
+				cells = append(cells, costCell(f))
+			case r.Name != floorName || l.name == addressLoad: // the floor has one load
 				cells = append(cells, notMeasured)
-				continue
 			}
-			cells = append(cells, costCell(f))
 			lost += f.Lost
 			wrong += f.Wrong
 		}
-		rows = append(rows, append(cells, strconv.FormatInt(lost, 10), strconv.FormatInt(wrong, 10)))
-	}
-	return table(header, rows)
+		if r.Name == floorName {
+			return cells
+		}
+		return append(cells, lost, wrong)
+	})
 }
 
 func costCell(f figure) string { return fmt.Sprintf("%.2f (%s)", f.CPU, thousands(f.QPS)) }
 
 func (rep *clusterReport) eventTable() string {
-	header := []string{"server", "events", "p50", "p99", "max", "older", "wrong", "lost"}
-	var rows [][]string
-	for _, r := range rep.rows {
-		if r.events == nil {
-			rows = append(rows, []string{r.Name, notMeasured})
-			continue
-		}
+	return table("server|events|p50|p99|max|older|wrong|lost", rep.rows, func(r *clusterResult) []any {
 		e := r.events
-		row := []string{r.Name, strconv.Itoa(len(e.latencies))}
-		for _, q := range []float64{0.5, 0.99, 1} {
-			row = append(row, fmt.Sprintf("%.1f ms", e.quantile(q).Seconds()*1000))
+		if e == nil {
+			return []any{r.Name, notMeasured}
 		}
-		for _, n := range []int{e.older, e.wrong, e.lost} {
-			row = append(row, strconv.Itoa(n))
-		}
-		rows = append(rows, row)
-	}
-	return table(header, rows)
+		at := func(q float64) string { return decimals(1, e.quantile(q).Seconds()*1000) + " ms" }
+		return []any{r.Name, len(e.latencies), at(0.5), at(0.99), at(1), e.older, e.wrong, e.lost}
+	})
 }
 
 func (rep *clusterReport) syncTable() string {
-	header := []string{"first sync", "KiB from the API server", "KiB to it", "requests"}
-	var rows [][]string
-	for _, b := range rep.costs {
-		if b.skipped != "" {
-			rows = append(rows, []string{b.name, notMeasured + ": " + b.skipped})
-			continue
+	return table("first sync|KiB from the API server|KiB to it|requests", rep.costs, func(c *clientCost) []any {
+		if c.skipped != "" {
+			return []any{c.name, notMeasured + ": " + c.skipped}
 		}
-		rows = append(rows, []string{b.name, kib(b.sync.ToClient), kib(b.sync.ToServer), tally(b.syncTally)})
-	}
-	return table(header, rows)
+		return []any{c.name, kib(c.sync.ToClient), kib(c.sync.ToServer), tally(c.syncTally)}
+	})
 }
 
 func (rep *clusterReport) churnTable() string {
-	header := []string{"changes", "KiB from the API server", "bytes for each change", "KiB to it", "requests", "CPU ms/s", "RSS MiB"}
-	var rows [][]string
-	for _, b := range rep.costs {
-		if b.skipped != "" {
-			rows = append(rows, []string{b.name, notMeasured + ": " + b.skipped})
-			continue
+	header := "changes|KiB from the API server|bytes for each change|KiB to it|requests|CPU ms/s|RSS MiB"
+	return table(header, rep.costs, func(c *clientCost) []any {
+		if c.skipped != "" {
+			return []any{c.name, notMeasured + ": " + c.skipped}
 		}
-		rows = append(rows, []string{
-			b.name, kib(b.churn.ToClient), thousands(b.churn.ToClient / int64(max(1, rep.changes))), kib(b.churn.ToServer), tally(b.churnTally),
-			fmt.Sprintf("%.1f", float64(b.cpu.Milliseconds())/rep.churned.Seconds()), fmt.Sprintf("%.0f", b.mib),
-		})
-	}
-	return table(header, rows)
+		each, cpu := c.churn.ToClient/int64(max(1, rep.changes)), float64(c.cpu.Milliseconds())/rep.churned.Seconds()
+		return []any{c.name, kib(c.churn.ToClient), thousands(each), kib(c.churn.ToServer), tally(c.churnTally), decimals(1, cpu), decimals(0, c.mib)}
+	})
 }
 
 func kib(bytes int64) string { return thousands((bytes + 1023) >> 10) }

@@ -49,7 +49,7 @@ func (b *clusterBench) trial(ctx context.Context, round int, c contender, row *c
 	if err != nil {
 		return err
 	}
-	if err := b.runLoads(ctx, round, p, row.result, at.port); err != nil {
+	if err := b.runLoads(ctx, round, p, row.result, at.Port); err != nil {
 		return err
 	}
 	used, err := proctest.UsageOf(p.PID())
@@ -61,7 +61,7 @@ func (b *clusterBench) trial(ctx context.Context, round int, c contender, row *c
 	printf(b.progress, "round %d %-18s first byte %s, last %s, ready %s, %d KiB; peak %.0f MiB, at rest %.0f, after loads %.0f\n", round+1, c.name,
 		l.first.Round(time.Millisecond), l.last.Round(time.Millisecond), l.ready.Round(time.Millisecond), l.traffic.ToClient>>10, l.peak, l.rest, l.loaded)
 	if round == 0 && b.opts.events > 0 {
-		return b.measureEvents(ctx, row, at.port)
+		return b.measureEvents(ctx, row, at.Port)
 	}
 	return nil
 }
@@ -75,7 +75,7 @@ func (b *clusterBench) startBehind(ctx context.Context, c contender, proxy *kube
 	if err != nil {
 		return nil, site{}, err
 	}
-	at, err := b.place(ctx, c.server, site{kubeconfig: kubeconfig})
+	at, err := b.place(ctx, c.server, site{Kubeconfig: kubeconfig, Endpoints: c.endpoints})
 	if err != nil {
 		return nil, site{}, err
 	}
@@ -105,12 +105,12 @@ func (b *clusterBench) awaitReady(ctx context.Context, p *proctest.Process, c co
 	ctx, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
 	trace := follow(p.Started, proxy)
-	url := "http://" + loopback + ":" + strconv.Itoa(at.admin) + c.ready
+	url := "http://" + loopback + ":" + strconv.Itoa(at.Admin) + c.ready
 	err := p.Await(ctx, readyPoll, func(ctx context.Context) error {
 		if err := proctest.Get(ctx, url); err != nil {
 			return err
 		}
-		return b.servesZone(ctx, at.port)
+		return b.servesZone(ctx, at.Port)
 	})
 	ready := time.Since(p.Started)
 	first, last := trace.stop()

@@ -81,41 +81,51 @@ func discard(dir string) { _ = os.RemoveAll(dir) }
 // A server is a program under test.
 type server struct {
 	name   string
-	path   string                // of the program
-	config func(s site) string   // its configuration; nil: it takes flags only
-	args   func(s site) []string // its command line without the program
+	path   string // of the program
+	config string // file in folder configs; empty: it takes flags only
+	args   string // its command line without the program, a template of a site
 }
 
 // A site is where one start of a server happens.
 type site struct {
-	dir        string // its folder, empty at the start
-	conf       string // path of its configuration
-	port       int    // for queries
-	admin      int    // for readiness or metrics
-	upstream   int    // port of the upstream
-	kubeconfig string // leads to the API server through a proxy
+	Dir        string // its folder, empty at the start
+	Conf       string // path of its configuration
+	Port       int    // for queries
+	Admin      int    // for readiness or metrics
+	Upstream   int    // port of the upstream
+	OverTCP    bool   // the upstream is asked over TCP
+	Kubeconfig string // leads to the API server through a proxy
+	Endpoints  string // cluster.endpoints
 }
 
 // place completes the site of one start and writes the configuration. The folder is a new one each time: a cache kept on
 // disk would turn a later round's misses into hits.
 func (h *harness) place(ctx context.Context, s server, at site) (site, error) {
 	h.starts++
-	at.dir = filepath.Join(h.dir, fmt.Sprintf("%s-%d", s.name, h.starts))
-	at.conf = filepath.Join(at.dir, "conf")
-	for _, port := range []*int{&at.port, &at.admin} {
+	at.Dir = filepath.Join(h.dir, fmt.Sprintf("%s-%d", s.name, h.starts))
+	at.Conf = filepath.Join(at.Dir, "conf")
+	for _, port := range []*int{&at.Port, &at.Admin} {
 		addr, err := proctest.ReservePort(ctx)
 		if err != nil {
 			return site{}, err
 		}
 		*port = int(addr.Port())
 	}
-	if err := os.Mkdir(at.dir, 0o700); err != nil {
+	if err := os.Mkdir(at.Dir, 0o700); err != nil {
 		return site{}, fmt.Errorf("creating a folder: %w", err)
 	}
-	if s.config == nil {
+	if s.config == "" {
 		return at, nil
 	}
-	if err := os.WriteFile(at.conf, []byte(s.config(at)), 0o600); err != nil {
+	text, err := configs.ReadFile("configs/" + s.config)
+	if err != nil {
+		return site{}, err
+	}
+	config, err := at.expand(string(text))
+	if err == nil {
+		err = os.WriteFile(at.Conf, []byte(config), 0o600)
+	}
+	if err != nil {
 		return site{}, fmt.Errorf("writing a configuration: %w", err)
 	}
 	return at, nil
@@ -123,7 +133,11 @@ func (h *harness) place(ctx context.Context, s server, at site) (site, error) {
 
 // start runs a server on its CPU. The caller stops it.
 func (h *harness) start(ctx context.Context, s server, at site) (*proctest.Process, error) {
-	return launch(ctx, serverCPU, at.dir, s.name, append([]string{s.path}, s.args(at)...))
+	args, err := at.expand(s.args)
+	if err != nil {
+		return nil, err
+	}
+	return launch(ctx, serverCPU, at.Dir, s.name, append([]string{s.path}, strings.Fields(args)...))
 }
 
 // launch runs a program on one CPU from its first instruction on: Go sets GOMAXPROCS by it.

@@ -114,13 +114,13 @@ func parseOptions(args []string, stderr io.Writer) (options, error) {
 	set.StringVar(&only, "only", "", "comma-separated servers to measure (default all)")
 	set.StringVar(&opts.nodeCache, "node-cache", "bin/node-cache", "path of the node-cache binary")
 	set.StringVar(&opts.out, "out", "", "markdown file whose part to write; other parts of it are kept")
-	known := subjectNames()
+	known := names(subjects(), func(s subject) string { return s.name })
 	if opts.section == serversSection {
 		// A longer list of names for misses would take more than half a gigabyte.
 		set.IntVar(&opts.seconds, "secs", 5, "seconds of each load, at most 30")
 		set.StringVar(&loads, "loads", strings.Join(loadNames(), ","), "comma-separated loads")
 	} else {
-		known = contenderNames()
+		known = names(contenders(), func(c contender) string { return c.name })
 		set.IntVar(&opts.seconds, "secs", 3, "seconds of each load, at most 30")
 		set.IntVar(&opts.services, "services", 11_000, "services of the cluster; one in eleven is headless, with 100 endpoints")
 		set.IntVar(&opts.events, "events", 200, "services created one after another under queries")
@@ -185,4 +185,15 @@ func chosen(flagName, list string, known []string) ([]string, error) {
 	}
 	slices.SortFunc(names, func(a, b string) int { return slices.Index(known, a) - slices.Index(known, b) })
 	return slices.Compact(names), nil
+}
+
+// loadNames are the names of the loads of the section servers.
+func loadNames() []string { return names(loads(), func(l load) string { return l.name }) }
+
+func names[T any](all []T, of func(T) string) []string {
+	list := make([]string, len(all))
+	for i, one := range all {
+		list[i] = of(one)
+	}
+	return list
 }

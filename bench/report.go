@@ -214,33 +214,29 @@ type judgement struct {
 }
 
 func budgetTable(judged []judgement) string {
-	rows := make([][]string, len(judged))
-	for i, j := range judged {
-		rows[i] = []string{j.what, j.budget, j.figure, j.verdict}
-	}
-	return table([]string{"what", "budget", "this run", "verdict"}, rows)
+	return table("what|budget|this run|verdict", judged, func(j judgement) []any { return []any{j.what, j.budget, j.figure, j.verdict} })
 }
 
-// table renders Markdown; short rows are filled up with empty cells.
-func table(header []string, rows [][]string) string {
-	var out strings.Builder
-	line := func(cells []string) {
-		for i := range header {
+// table renders Markdown with a row for each item; short rows are filled up with empty cells.
+func table[T any](header string, items []T, cells func(T) []any) string {
+	columns := strings.Split(header, "|")
+	out := "| " + strings.Join(columns, " | ") + " |\n" + strings.Repeat("|---", len(columns)) + "|\n"
+	for _, item := range items {
+		row := cells(item)
+		for i := range columns {
 			cell := ""
-			if i < len(cells) {
-				cell = strings.ReplaceAll(cells[i], "|", `\|`)
+			if i < len(row) {
+				cell = strings.ReplaceAll(fmt.Sprint(row[i]), "|", `\|`)
 			}
-			out.WriteString("| " + cell + " ")
+			out += "| " + cell + " "
 		}
-		out.WriteString("|\n")
+		out += "|\n"
 	}
-	line(header)
-	out.WriteString(strings.Repeat("|---", len(header)) + "|\n")
-	for _, row := range rows {
-		line(row)
-	}
-	return out.String()
+	return out
 }
+
+// decimals is a number with so many of them.
+func decimals(n int, number float64) string { return strconv.FormatFloat(number, 'f', n, 64) }
 
 // thousands writes a number without fraction, its digits in groups of three.
 func thousands[N int | int64 | float64](n N) string {

@@ -63,7 +63,7 @@ func (b *serversBench) gather(ctx context.Context) []subject {
 		var err error
 		if len(b.opts.only) > 0 && !slices.Contains(b.opts.only, s.name) {
 			row.Skipped = "not asked for"
-		} else if s.path, err = s.find(ctx, b); err != nil {
+		} else if s.path, err = b.find(ctx, &s); err != nil {
 			row.Skipped = oneLine(err)
 			printf(b.progress, "%-14s %v\n", s.name, err)
 		} else {
@@ -80,7 +80,7 @@ func (b *serversBench) version(ctx context.Context, s subject) string {
 	if info, err := os.Stat(s.path); err == nil && s.name == oursName {
 		b.report.Binary = info.Size() // make build strips it
 	}
-	if len(s.version) == 0 {
+	if s.version == "" {
 		return "C, cc -O2"
 	}
 	return programVersion(ctx, s.path, s.version)
@@ -97,9 +97,10 @@ func (b *serversBench) startUpstream(ctx context.Context) error {
 		return err
 	}
 	b.upstreamPort = int(addr.Port())
-	b.report.Machine.Upstream = "NSD " + programVersion(ctx, path, []string{"-v"})
+	b.report.Machine.Upstream = "NSD " + programVersion(ctx, path, "-v")
 	conf := filepath.Join(b.dir, "nsd.conf")
-	if err := os.WriteFile(conf, []byte(upstreamConfig(b.dir, b.upstreamPort)), 0o600); err != nil {
+	zone := "server:\n  minimal-responses: no\nzone:\n  name: bench.test\n  zonefile: zone\n" // answers with all sections
+	if err := os.WriteFile(conf, []byte(proctest.NSDConfig(addr, b.dir, zone)), 0o600); err != nil {
 		return fmt.Errorf("writing the upstream's configuration: %w", err)
 	}
 	if b.upstream, err = launch(ctx, otherCPU, b.dir, "nsd", []string{path, "-d", "-c", conf}); err != nil {
@@ -133,24 +134,24 @@ func (b *serversBench) loads() []load {
 
 // serve runs the server of one trial.
 func (b *serversBench) serve(ctx context.Context, round int, s *subject, row *result) error {
-	at, err := b.place(ctx, s.server, site{upstream: b.upstreamPort})
+	at, err := b.place(ctx, s.server, site{Upstream: b.upstreamPort, OverTCP: s.tcp})
 	if err != nil {
 		return err
 	}
-	defer discard(at.dir)
+	defer discard(at.Dir)
 	p, err := b.start(ctx, s.server, at)
 	if err != nil {
 		return err
 	}
 	defer p.Stop(grace)
-	if err := b.settle(ctx, s, row, p, at.port); err != nil {
+	if err := b.settle(ctx, s, row, p, at.Port); err != nil {
 		return err
 	}
 	for _, l := range b.loads() {
 		if !s.serves(l) {
 			continue
 		}
-		got, err := b.runLoad(ctx, p, l, at.port)
+		got, err := b.runLoad(ctx, p, l, at.Port)
 		if err != nil && p.Ended() {
 			return fmt.Errorf("load %s: %w", l.name, b.ended(p))
 		}

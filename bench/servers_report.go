@@ -6,7 +6,6 @@ import (
 	_ "embed"
 	"fmt"
 	"slices"
-	"strconv"
 	"strings"
 	"text/template"
 )
@@ -64,24 +63,17 @@ func (rep *serversReport) loadTables() string {
 }
 
 func (rep *serversReport) loadTable(l load) string {
-	header := []string{"server", "q/s on one core", "core used", "CPU µs/query (rounds)", "mean latency µs", "lost", "wrong", "RSS MiB"}
-	var rows [][]string
-	for _, row := range rep.Results {
-		if !known(row.Name, l) {
-			continue // the frame says why
-		}
+	// The frame says why a server is not known.
+	measured := slices.DeleteFunc(slices.Clone(rep.Results), func(row *result) bool { return !known(row.Name, l) })
+	header := "server|q/s on one core|core used|CPU µs/query (rounds)|mean latency µs|lost|wrong|RSS MiB"
+	return table(header, measured, func(row *result) []any {
 		f, ok := row.figure(l.name)
 		if !ok {
-			rows = append(rows, []string{row.Name, notMeasured + ": " + row.reason(l.name)})
-			continue
+			return []any{row.Name, notMeasured + ": " + row.reason(l.name)}
 		}
-		rows = append(rows, []string{
-			row.Name, thousands(f.QPS), fmt.Sprintf("%.0f %%", 100*f.Busy),
-			fmt.Sprintf("%.2f (%.2f–%.2f)", f.CPU, f.minCPU, f.maxCPU),
-			thousands(f.Latency), strconv.FormatInt(f.Lost, 10), strconv.FormatInt(f.Wrong, 10), fmt.Sprintf("%.0f", f.MiB),
-		})
-	}
-	return table(header, rows)
+		cost := fmt.Sprintf("%.2f (%.2f–%.2f)", f.CPU, f.minCPU, f.maxCPU)
+		return []any{row.Name, thousands(f.QPS), decimals(0, 100*f.Busy) + " %", cost, thousands(f.Latency), f.Lost, f.Wrong, decimals(0, f.MiB)}
+	})
 }
 
 // known reports whether the load is for the server called name.
@@ -111,49 +103,41 @@ func (rep *serversReport) ratioTable() string {
 		floor := rep.find(floorName)
 		return "No ratios: the floor was not measured: " + floor.reason("hit") + ".\n"
 	}
-	header := []string{"server"}
+	header := "server"
 	for _, l := range loads() {
 		if slices.Contains(rep.Loads, l.name) {
-			header = append(header, l.title)
+			header += "|" + l.title
 		}
 	}
-	var rows [][]string
-	for _, row := range rep.Results {
-		cells := []string{row.Name}
+	return table(header, rep.Results, func(row *result) []any {
+		cells := []any{row.Name}
 		for _, name := range rep.Loads {
 			cell := "–"
 			if f, ok := row.figure(name); ok {
-				cell = fmt.Sprintf("%.2f", f.CPU/base.CPU)
+				cell = decimals(2, f.CPU/base.CPU)
 			}
 			cells = append(cells, cell)
 		}
-		rows = append(rows, cells)
-	}
-	return table(header, rows)
+		return cells
+	})
 }
 
 func (rep *serversReport) idleTable() string {
-	rows := make([][]string, 0, len(rep.Results))
-	for _, row := range rep.Results {
-		cell := notMeasured + ": " + row.reason("")
-		if len(row.IdleMiB) > 0 {
-			cell = fmt.Sprintf("%.1f", median(row.IdleMiB))
+	return table("server|RSS MiB, empty cache, no cluster", rep.Results, func(row *result) []any {
+		if len(row.IdleMiB) == 0 {
+			return []any{row.Name, notMeasured + ": " + row.reason("")}
 		}
-		rows = append(rows, []string{row.Name, cell})
-	}
-	return table([]string{"server", "RSS MiB, empty cache, no cluster"}, rows)
+		return []any{row.Name, decimals(1, median(row.IdleMiB))}
+	})
 }
 
 func (rep *serversReport) serverTable() string {
-	rows := make([][]string, 0, len(rep.Results))
-	for _, row := range rep.Results {
-		version := row.Version
+	return table("server|version", rep.Results, func(row *result) []any {
 		if row.Skipped != "" {
-			version = notMeasured + ": " + row.Skipped
+			return []any{row.Name, notMeasured + ": " + row.Skipped}
 		}
-		rows = append(rows, []string{row.Name, version})
-	}
-	return table([]string{"server", "version"}, rows)
+		return []any{row.Name, row.Version}
+	})
 }
 
 // The budgets of the project. The first two are ratios to the floor of the same run and travel between machines;

@@ -5,7 +5,6 @@ package main
 import (
 	"context"
 	"os/exec"
-	"strconv"
 	"strings"
 	"time"
 
@@ -23,70 +22,46 @@ const (
 type subject struct {
 	server
 
-	find    func(ctx context.Context, b *serversBench) (path string, err error)
-	version []string            // arguments that make it print its version; none: it has none
-	overTCP func(s site) string // its configuration with the upstream asked over TCP; nil: it keeps no connections for many queries
-	load    string              // the one load that it can serve; empty: all of them, as far as it can be started for them
-	tcp     bool                // its config is that with the upstream asked over TCP
+	version string // argument that makes it print its version; empty: it has none
+	overTCP bool   // it can be set to ask the upstream over TCP, and keeps connections for many queries
+	load    string // the one load that it can serve; empty: all of them, as far as it can be started for them
+	tcp     bool   // this start of it asks the upstream over TCP
 }
 
 // subjects returns every server, in the order in which they run and are reported.
 func subjects() []subject {
 	return []subject{
-		{
-			server: server{name: floorName, args: func(s site) []string { return []string{loopback, strconv.Itoa(s.port)} }},
-			find:   func(ctx context.Context, b *serversBench) (string, error) { return b.buildFloor(ctx) },
-			load:   "hit", // it has one fixed answer, over UDP
-		},
-		{
-			server: server{name: oursName, config: nodeCacheConfig, args: func(s site) []string { return []string{"agent", "--config", s.conf} }},
-			find: func(_ context.Context, b *serversBench) (string, error) {
-				return proctest.LookProgram(b.opts.nodeCache)
-			},
-			overTCP: nodeCacheOverTCP, version: []string{"version"},
-		},
-		{
-			server:  server{name: "coredns", config: corefile, args: func(s site) []string { return []string{"-quiet", "-conf", s.conf} }},
-			find:    func(ctx context.Context, _ *serversBench) (string, error) { return kubetest.Program(ctx, "coredns") },
-			overTCP: corefileOverTCP, version: []string{"-version"},
-		},
-		{
-			server: server{name: "unbound", config: unboundConfig, args: func(s site) []string { return []string{"-d", "-c", s.conf} }},
-			find:   installed("unbound"), overTCP: unboundOverTCP, version: []string{"-V"},
-		},
-		{
-			server: server{name: "dnsdist", config: dnsdistConfig, args: func(s site) []string { return []string{"--supervised", "--disable-syslog", "-C", s.conf} }},
-			find:   installed("dnsdist"), overTCP: dnsdistOverTCP, version: []string{"--version"},
-		},
-		{
-			server: server{name: "kresd", config: kresdConfig, args: func(s site) []string { return []string{"-n", "-q", "-c", s.conf, s.dir} }},
-			find:   installed("kresd"), version: []string{"--version"},
-		},
-		{server: server{name: "dnsmasq", args: dnsmasqArgs}, find: installed("dnsmasq"), version: []string{"--version"}},
-		{server: server{name: "pdns_recursor", args: recursorArgs}, find: installed("pdns_recursor"), version: []string{"--version"}},
+		{server: server{name: floorName, args: floorArgs}, load: "hit"}, // it has one fixed answer, over UDP
+		{server: server{name: oursName, config: "node-cache.yaml", args: "agent --config {{.Conf}}"}, overTCP: true, version: "version"},
+		{server: server{name: "coredns", config: "Corefile", args: "-quiet -conf {{.Conf}}"}, overTCP: true, version: "-version"},
+		{server: server{name: "unbound", config: "unbound.conf", args: "-d -c {{.Conf}}"}, overTCP: true, version: "-V"},
+		{server: server{name: "dnsdist", config: "dnsdist.conf", args: "--supervised --disable-syslog -C {{.Conf}}"}, overTCP: true, version: "--version"},
+		{server: server{name: "kresd", config: "kresd.conf", args: "-n -q -c {{.Conf}} {{.Dir}}"}, version: "--version"},
+		{server: server{name: "dnsmasq", args: dnsmasqArgs}, version: "--version"},
+		{server: server{name: "pdns_recursor", args: recursorArgs}, version: "--version"},
 	}
 }
 
-func subjectNames() []string {
-	all := subjects()
-	names := make([]string, len(all))
-	for i, s := range all {
-		names[i] = s.name
+// find finds or builds a subject's program.
+func (b *serversBench) find(ctx context.Context, s *subject) (string, error) {
+	switch s.name {
+	case floorName:
+		return b.buildFloor(ctx)
+	case oursName:
+		return proctest.LookProgram(b.opts.nodeCache)
+	case "coredns":
+		return kubetest.Program(ctx, s.name)
+	default: // of the distribution
+		return proctest.LookProgram(s.name)
 	}
-	return names
-}
-
-// installed finds a program of the distribution.
-func installed(program string) func(context.Context, *serversBench) (string, error) {
-	return func(context.Context, *serversBench) (string, error) { return proctest.LookProgram(program) }
 }
 
 // starts are the ways in which a round starts the server.
 func (s *subject) starts() []subject {
 	starts := []subject{*s}
-	if s.overTCP != nil {
+	if s.overTCP {
 		start := *s
-		start.config, start.tcp = s.overTCP, true
+		start.tcp = true
 		starts = append(starts, start)
 	}
 	return starts
@@ -98,10 +73,10 @@ func (s *subject) serves(l load) bool {
 }
 
 // programVersion asks a program for its version; one that does not print it has the version "unknown".
-func programVersion(ctx context.Context, path string, args []string) string {
+func programVersion(ctx context.Context, path, arg string) string {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
-	text, err := exec.CommandContext(ctx, path, args...).CombinedOutput()
+	text, err := exec.CommandContext(ctx, path, arg).CombinedOutput()
 	if err != nil && len(text) == 0 {
 		return "unknown"
 	}

@@ -36,30 +36,40 @@ func TestParseVersion(t *testing.T) {
 // TestConfigsPoint checks that each server listens where it is asked and forwards to the upstream.
 func TestConfigsPoint(t *testing.T) {
 	t.Parallel()
-	at := site{dir: "/run/x", conf: "/run/x/conf", port: 5999, upstream: 5888, admin: 5777}
 	for _, s := range subjects() {
 		if s.name == floorName {
 			continue
 		}
-		text := strings.Join(s.args(at), " ")
-		if s.config != nil {
-			if !strings.Contains(text, at.conf) {
-				t.Errorf("%s is not given its configuration: %s", s.name, text)
+		for _, start := range s.starts() {
+			at := &site{Dir: "/run/x", Conf: "/run/x/conf", Port: 5999, Upstream: 5888, Admin: 5777, OverTCP: start.tcp}
+			text := expanded(t, at, s.args)
+			if s.config != "" {
+				if !strings.Contains(text, at.Conf) {
+					t.Errorf("%s is not given its configuration: %s", s.name, text)
+				}
+				config, err := configs.ReadFile("configs/" + s.config)
+				if err != nil {
+					t.Fatal(err)
+				}
+				text = expanded(t, at, string(config))
 			}
-			text = s.config(at)
-		}
-		texts := []string{text}
-		if s.overTCP != nil {
-			if texts = append(texts, s.overTCP(at)); !strings.Contains(strings.ToLower(texts[1]), "tcp") {
-				t.Errorf("%s says nothing of TCP:\n%s", s.name, texts[1])
+			if start.tcp && !strings.Contains(strings.ToLower(text), "tcp") {
+				t.Errorf("%s says nothing of TCP:\n%s", s.name, text)
 			}
-		}
-		for _, text := range texts {
-			for _, port := range []int{at.port, at.upstream} {
+			for _, port := range []int{at.Port, at.Upstream} {
 				if strings.Count(text, strconv.Itoa(port)) != 1 {
 					t.Errorf("%s does not name port %d once:\n%s", s.name, port, text)
 				}
 			}
 		}
 	}
+}
+
+func expanded(t *testing.T, at *site, text string) string {
+	t.Helper()
+	out, err := at.expand(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return out
 }

@@ -40,15 +40,6 @@ func loads() []load {
 	}
 }
 
-func loadNames() []string {
-	all := loads()
-	names := make([]string, len(all))
-	for i, l := range all {
-		names[i] = l.name
-	}
-	return names
-}
-
 // A workload writes the zone and the lists of queries, the same ones each time.
 type workload struct {
 	rand  *rand.Rand
