@@ -59,26 +59,16 @@ func (c codec) encode(info runtime.SerializerInfo, o runtime.Object) []byte {
 }
 
 // write answers with the object.
-func (c codec) write(w http.ResponseWriter, r *http.Request, o runtime.Object) {
+func (c codec) write(w http.ResponseWriter, r *http.Request, code int, o runtime.Object) {
 	info := c.media(r)
 	w.Header().Set("Content-Type", info.MediaType)
+	w.WriteHeader(code)
 	_, _ = w.Write(c.encode(info, o)) // the client may be gone
 }
 
 // fail answers with a status.
 func (c codec) fail(w http.ResponseWriter, r *http.Request, code int, reason metav1.StatusReason, message string) {
-	info := c.media(r)
-	w.Header().Set("Content-Type", info.MediaType)
-	w.WriteHeader(code)
-	_, _ = w.Write(c.encode(info, failure(code, reason, message)))
-}
-
-// tooLarge answers that the server has not reached the requested version.
-func (c codec) tooLarge(w http.ResponseWriter, r *http.Request) {
-	info := c.media(r)
-	w.Header().Set("Content-Type", info.MediaType)
-	w.WriteHeader(http.StatusGatewayTimeout)
-	_, _ = w.Write(c.encode(info, notYet()))
+	c.write(w, r, code, failure(code, reason, message))
 }
 
 func failure(code int, reason metav1.StatusReason, message string) *metav1.Status {
@@ -149,17 +139,7 @@ func items[T any](objects []Object) []T {
 
 // bookmark makes the object of a bookmark.
 func bookmark(resource string, version uint64, listEnd bool) Object {
-	var o Object
-	switch resource {
-	case "services":
-		o = &corev1.Service{}
-	case "namespaces":
-		o = &corev1.Namespace{}
-	case "pods":
-		o = &corev1.Pod{}
-	default:
-		o = &discoveryv1.EndpointSlice{}
-	}
+	o := kinds()[resource]
 	o.SetResourceVersion(strconv.FormatUint(version, 10))
 	if listEnd {
 		o.SetAnnotations(map[string]string{metav1.InitialEventsAnnotationKey: "true"})

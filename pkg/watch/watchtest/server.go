@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"net/http"
+	"reflect"
 	"slices"
 	"strconv"
 	"sync"
@@ -123,19 +124,6 @@ func (s *Server) Requests(resource string) []Request {
 	return slices.DeleteFunc(slices.Clone(s.requests), func(r Request) bool { return resource != "" && r.Resource != resource })
 }
 
-// Watching returns how many watches of the resource are open.
-func (s *Server) Watching(resource string) int {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	n := 0
-	for w := range s.watches {
-		if w.sel.resource == resource {
-			n++
-		}
-	}
-	return n
-}
-
 // ServeHTTP implements [http.Handler].
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	sel, err := newSelection(r)
@@ -192,7 +180,7 @@ func (s *Server) list(w http.ResponseWriter, r *http.Request, sel *selection) {
 	state := s.stateLocked(sel.resource, at)
 	s.mu.Unlock()
 	if !ok {
-		s.codec.tooLarge(w, r)
+		s.codec.write(w, r, http.StatusGatewayTimeout, notYet())
 		return
 	}
 	var objects []Object
@@ -201,7 +189,7 @@ func (s *Server) list(w http.ResponseWriter, r *http.Request, sel *selection) {
 			objects = append(objects, state[name])
 		}
 	}
-	s.codec.write(w, r, listOf(sel.resource, objects, at))
+	s.codec.write(w, r, http.StatusOK, listOf(sel.resource, objects, at))
 }
 
 // get answers for one object.
@@ -213,7 +201,7 @@ func (s *Server) get(w http.ResponseWriter, r *http.Request, sel *selection) {
 		s.codec.fail(w, r, http.StatusNotFound, metav1.StatusReasonNotFound, sel.name+" not found")
 		return
 	}
-	s.codec.write(w, r, o)
+	s.codec.write(w, r, http.StatusOK, o)
 }
 
 // servedLocked returns the version that a list is answered from, and false if the server has not come so far yet. For the newest state
@@ -241,22 +229,22 @@ func (s *Server) reachedLocked(resource string) uint64 {
 	return s.progress[resource]
 }
 
+// kinds has an object of each kind, by the kind's plural name.
+func kinds() map[string]Object {
+	return map[string]Object{
+		"services": &corev1.Service{}, "namespaces": &corev1.Namespace{}, "pods": &corev1.Pod{}, "nodes": &corev1.Node{},
+		"endpointslices": &discoveryv1.EndpointSlice{},
+	}
+}
+
 // resourceOf returns the plural name of the object's kind.
 func resourceOf(o Object) string {
-	switch o.(type) {
-	case *corev1.Service:
-		return "services"
-	case *corev1.Namespace:
-		return "namespaces"
-	case *corev1.Pod:
-		return "pods"
-	case *corev1.Node:
-		return "nodes"
-	case *discoveryv1.EndpointSlice:
-		return "endpointslices"
-	default:
-		panic(fmt.Sprintf("no resource for %T", o))
+	for name, kind := range kinds() {
+		if reflect.TypeOf(kind) == reflect.TypeOf(o) {
+			return name
+		}
 	}
+	panic(fmt.Sprintf("no resource for %T", o))
 }
 
 func key(o Object) string { return o.GetNamespace() + "/" + o.GetName() }
