@@ -133,6 +133,22 @@ func (b *harness) run(t *testing.T, name string, args ...string) string {
 	return out
 }
 
+// idleStart is how long a start of the program takes beside the load, on two processors that do nothing else.
+const idleStart = 50 * time.Millisecond
+
+// scaled returns a limit for this moment: on a busy machine it is as much longer as a start of the program takes longer.
+func (b *harness) scaled(t *testing.T, limit time.Duration) time.Duration {
+	t.Helper()
+	const starts = 5
+	began := time.Now()
+	for range starts {
+		b.run(t, nodeCache, "version")
+	}
+	start := time.Since(began) / starts
+	t.Logf("a start of the program takes %s", ms(start))
+	return limit * max(start, idleStart) / idleStart
+}
+
 // configText is the agent's configuration.
 func (b *harness) configText() string {
 	var s strings.Builder

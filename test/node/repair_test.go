@@ -83,8 +83,8 @@ func (b *harness) damage(t *testing.T, d *damage) {
 	d.apply() // which may return when it was undone already
 	proctest.Eventually(t, 10*time.Second, d.name+" is undone", d.repaired)
 	healed := time.Since(began)
-	if healed > d.within {
-		t.Errorf("undone after %s, want %s", ms(healed), d.within)
+	if limit := b.scaled(t, d.within); healed > limit {
+		t.Errorf("undone after %s, want %s", ms(healed), ms(limit))
 	}
 	again := time.Now()
 	l.staleRoute = d.staleRoute

@@ -83,10 +83,11 @@ func TestCrashLoop(t *testing.T) {
 		l.awaitServer(t, byAgent, a.started, 5*time.Second)
 	}
 	time.Sleep(300 * time.Millisecond)
+	limit := b.scaled(t, 500*time.Millisecond)
 	reports := l.stop()
 	sum, gap := l.merge(reports), l.longestGap(reports)
-	if gap > 500*time.Millisecond {
-		t.Errorf("killed %d times: a client had no answer for %s", times, ms(gap))
+	if gap > limit {
+		t.Errorf("killed %d times: a client had no answer for %s, want %s", times, ms(gap), ms(limit))
 	}
 	proctest.Figure(t, "killed %d times in a row, %s: %s, longest gap %s", times, b.backend, sum, ms(gap))
 }
