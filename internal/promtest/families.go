@@ -38,17 +38,17 @@ func otherMetrics() map[string][]string {
 	}
 }
 
-// families reads the table of docs/metrics.md, which a test of pkg/metrics makes from its list.
+// families reads the lists of docs/metrics.md, which a test of pkg/metrics makes from its list.
 func families(root string) (map[string]family, error) {
 	data, err := os.ReadFile(filepath.Join(root, "docs", "metrics.md"))
 	if err != nil {
 		return nil, fmt.Errorf("reading the metrics: %w", err)
 	}
 	all := map[string]family{}
-	row := regexp.MustCompile("(?m)^\\| `(nodecache_[a-z0-9_]+)` \\| (counter|gauge|histogram) \\| ([^|]*) \\|")
-	for _, m := range row.FindAllStringSubmatch(string(data), -1) {
-		f := family{labels: columns(m[3])}
-		if m[2] != "histogram" {
+	item := regexp.MustCompile("(?m)^- `(nodecache_[a-z0-9_]+)`(?:\\s+\\(([^)]*)\\))?:")
+	for _, m := range item.FindAllStringSubmatch(string(data), -1) {
+		f := family{labels: columns(m[2])}
+		if !strings.HasSuffix(m[2], "histogram") {
 			all[m[1]] = f
 			continue
 		}
@@ -67,11 +67,11 @@ func families(root string) (map[string]family, error) {
 	return all, nil
 }
 
-// columns reads the labels of a row, as `state`: good, bad; `zone`.
-func columns(cell string) map[string][]string {
+// columns reads the labels of an item, as `state`: good, bad; `zone`.
+func columns(list string) map[string][]string {
 	labels := map[string][]string{}
 	label := regexp.MustCompile("^`([a-z_]+)`(?:: (.+))?$")
-	for part := range strings.SplitSeq(cell, "; ") {
+	for part := range strings.SplitSeq(strings.Join(strings.Fields(list), " "), "; ") {
 		l := label.FindStringSubmatch(strings.TrimSpace(part))
 		if l == nil {
 			continue

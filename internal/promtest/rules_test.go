@@ -69,8 +69,8 @@ func TestRunbooks(t *testing.T) {
 		if !strings.HasPrefix(text, "# "+a.Name+"\n") {
 			t.Errorf("%s.md: want the alert's name as its title", a.Name)
 		}
-		for _, heading := range []string{"What clients see", "How to look", "What to do", "When it is false"} {
-			if !strings.Contains(text, "\n## "+heading+"\n") {
+		for _, heading := range []string{"Impact", "Diagnosis", "Mitigation"} {
+			if !strings.Contains(text, "\n**"+heading+":**") {
 				t.Errorf("%s.md has no part %q", a.Name, heading)
 			}
 		}
@@ -99,7 +99,7 @@ func TestRunbookNames(t *testing.T) {
 		}
 		for _, m := range regexp.MustCompile("`((?:listen|cluster|hosts|interface|intercept|cache|snapshot|handover|limits|admin)\\.[a-zA-Z.]+)`").FindAllStringSubmatch(text, -1) {
 			keys++
-			if !strings.Contains(configuration, "| `"+m[1]+"` |") && m[1] != "snapshot.lastError" { // of /status
+			if !strings.Contains(configuration, "\n- `"+m[1]+"`") && m[1] != "snapshot.lastError" { // of /status
 				t.Errorf("%s: %s is no key of the configuration", filepath.Base(page), m[1])
 			}
 		}
@@ -190,7 +190,7 @@ func mustFamilies(t *testing.T) map[string]family {
 		t.Fatal(err)
 	}
 	if len(known) < 100 {
-		t.Fatalf("docs/metrics.md has %d series names: its table is not understood", len(known))
+		t.Fatalf("docs/metrics.md has %d series names: its lists are not understood", len(known))
 	}
 	return known
 }

@@ -24,11 +24,11 @@ import (
 
 // Problem is one problem in a folder of manifests.
 type Problem struct {
-	File     string // name in the folder; empty: the folder itself
-	Document int    // of the file, from 1, without documents that hold only comments; 0: the whole file
-	Line     int    // of the file, from 1; 0: unknown
-	What     string // begins with the object and the field's path, if known
-	Hint     string // what to write instead; empty: no hint
+	File     string `json:"file"`           // name in the folder; empty: the folder itself
+	Document int    `json:"document"`       // of the file, from 1, without documents that hold only comments; 0: the whole file
+	Line     int    `json:"line"`           // of the file, from 1; 0: unknown
+	What     string `json:"what"`           // begins with the object and the field's path, if known
+	Hint     string `json:"hint,omitempty"` // what to write instead; empty: no hint
 }
 
 // String returns the problem on one line, without its hint.
