@@ -111,7 +111,7 @@ func (rep *clusterReport) render() (string, error) {
 	}
 	if len(rep.costs) > 0 {
 		churned := rep.churned.Seconds()
-		fields["Syncs"], fields["Churns"], fields["SmallSet"], fields["Changes"] = rep.syncTable(), rep.churnTable(), smallSet, thousands(rep.changes)
+		fields["Costs"], fields["SmallSet"], fields["Changes"] = rep.costTable(), smallSet, thousands(rep.changes)
 		fields["Churned"], fields["Rate"] = fmt.Sprintf("%.0f", churned), fmt.Sprintf("%.0f", float64(rep.changes)/churned)
 	}
 	var out strings.Builder
@@ -125,7 +125,7 @@ func (rep *clusterReport) render() (string, error) {
 func (rep *clusterReport) summary() string { return rep.loadTable() + "\n" + budgetTable(rep.judge()) }
 
 func (rep *clusterReport) startTable() string {
-	header := "server|first byte|last byte|ready|RSS MiB: peak until ready|at rest|after the loads"
+	header := "server|first byte, s|last byte, s|ready, s|peak until ready, MiB RSS|at rest|after the loads"
 	return table(header, rep.rows, func(r *clusterResult) []any {
 		l, ok := r.medianStart()
 		if !ok {
@@ -135,14 +135,14 @@ func (rep *clusterReport) startTable() string {
 	})
 }
 
-func seconds(d time.Duration) string { return fmt.Sprintf("%.2f s", d.Seconds()) }
+func seconds(d time.Duration) string { return decimals(2, d.Seconds()) }
 
 func (rep *clusterReport) loadTable() string {
 	header := "server"
 	for _, l := range clusterLoads() {
 		header += "|" + l.title
 	}
-	return table(header+"|lost|wrong", rep.Results, func(r *result) []any {
+	return table(header+"|lost, wrong", rep.Results, func(r *result) []any {
 		cells := []any{r.Name}
 		var lost, wrong int64
 		for _, l := range clusterLoads() {
@@ -159,40 +159,35 @@ func (rep *clusterReport) loadTable() string {
 		if r.Name == floorName {
 			return cells
 		}
-		return append(cells, lost, wrong)
+		return append(cells, fmt.Sprintf("%d, %d", lost, wrong))
 	})
 }
 
 func costCell(f figure) string { return fmt.Sprintf("%.2f (%s)", f.CPU, thousands(f.QPS)) }
 
 func (rep *clusterReport) eventTable() string {
-	return table("server|events|p50|p99|max|older|wrong|lost", rep.rows, func(r *clusterResult) []any {
+	return table("server|events|p50 ms|p99 ms|max ms|older, wrong, lost", rep.rows, func(r *clusterResult) []any {
 		e := r.events
 		if e == nil {
 			return []any{r.Name, notMeasured}
 		}
-		at := func(q float64) string { return decimals(1, e.quantile(q).Seconds()*1000) + " ms" }
-		return []any{r.Name, len(e.latencies), at(0.5), at(0.99), at(1), e.older, e.wrong, e.lost}
+		at := func(q float64) string { return decimals(1, e.quantile(q).Seconds()*1000) }
+		return []any{r.Name, len(e.latencies), at(0.5), at(0.99), at(1), fmt.Sprintf("%d, %d, %d", e.older, e.wrong, e.lost)}
 	})
 }
 
-func (rep *clusterReport) syncTable() string {
-	return table("first sync|KiB from the API server|KiB to it|requests", rep.costs, func(c *clientCost) []any {
-		if c.skipped != "" {
-			return []any{c.name, notMeasured + ": " + c.skipped}
-		}
-		return []any{c.name, kib(c.sync.ToClient), kib(c.sync.ToServer), tally(c.syncTally)}
-	})
-}
-
-func (rep *clusterReport) churnTable() string {
-	header := "changes|KiB from the API server|bytes for each change|KiB to it|requests|CPU ms/s|RSS MiB"
+// costTable has the first sync, and then the changes.
+func (rep *clusterReport) costTable() string {
+	header := "client|first sync: KiB from the API server|to it|requests|changes: KiB from it|bytes for each change|to it|requests|CPU ms/s|RSS MiB"
 	return table(header, rep.costs, func(c *clientCost) []any {
 		if c.skipped != "" {
 			return []any{c.name, notMeasured + ": " + c.skipped}
 		}
 		each, cpu := c.churn.ToClient/int64(max(1, rep.changes)), float64(c.cpu.Milliseconds())/rep.churned.Seconds()
-		return []any{c.name, kib(c.churn.ToClient), thousands(each), kib(c.churn.ToServer), tally(c.churnTally), decimals(1, cpu), decimals(0, c.mib)}
+		return []any{
+			c.name, kib(c.sync.ToClient), kib(c.sync.ToServer), tally(c.syncTally),
+			kib(c.churn.ToClient), thousands(each), kib(c.churn.ToServer), tally(c.churnTally), decimals(1, cpu), decimals(0, c.mib),
+		}
 	})
 }
 

@@ -35,10 +35,7 @@ func (rep *serversReport) render() (string, error) {
 		"Report":  rep,
 		"Budgets": budgetTable(judge(rep)),
 		"Loads":   rep.loadTables(),
-		"Ratios":  rep.ratioTable(),
-		"Idle":    rep.idleTable(),
 		"Notes":   rep.notes(),
-		"Servers": rep.serverTable(),
 	})
 	if err != nil {
 		return "", fmt.Errorf("filling the frame: %w", err)
@@ -51,93 +48,90 @@ func (rep *serversReport) summary() string {
 	return rep.loadTables() + "\n" + budgetTable(judge(rep))
 }
 
-// loadTables is one headed table for each load of the run.
+// loadTables is one headed table for each kind of figure, with a column for each load of the run.
 func (rep *serversReport) loadTables() string {
-	var parts []string
-	for _, l := range loads() {
-		if slices.Contains(rep.Loads, l.name) {
-			parts = append(parts, "### "+l.title+"\n\n"+rep.loadTable(l))
+	base, hasBase := rep.figureOf(floorName, "hit")
+	cost := rep.loadTable("", nil, func(f figure) string {
+		if !hasBase {
+			return decimals(2, f.CPU)
 		}
-	}
-	return strings.Join(parts, "\n")
-}
-
-func (rep *serversReport) loadTable(l load) string {
-	// The frame says why a server is not known.
-	measured := slices.DeleteFunc(slices.Clone(rep.Results), func(row *result) bool { return !known(row.Name, l) })
-	header := "server|q/s on one core|core used|CPU µs/query (rounds)|mean latency µs|lost|wrong|RSS MiB"
-	return table(header, measured, func(row *result) []any {
-		f, ok := row.figure(l.name)
-		if !ok {
-			return []any{row.Name, notMeasured + ": " + row.reason(l.name)}
-		}
-		cost := fmt.Sprintf("%.2f (%.2f–%.2f)", f.CPU, f.minCPU, f.maxCPU)
-		return []any{row.Name, thousands(f.QPS), decimals(0, 100*f.Busy) + " %", cost, thousands(f.Latency), f.Lost, f.Wrong, decimals(0, f.MiB)}
+		return fmt.Sprintf("%.2f (%.2f)", f.CPU, f.CPU/base.CPU)
 	})
-}
-
-// known reports whether the load is for the server called name.
-func known(name string, l load) bool {
-	return slices.ContainsFunc(subjects(), func(s subject) bool {
-		return s.name == name && slices.ContainsFunc(s.starts(), func(start subject) bool { return start.serves(l) })
+	rate := rep.loadTable("", nil, func(f figure) string {
+		return fmt.Sprintf("%s (%.0f, %s)", thousands(f.QPS), 100*f.Busy, thousands(f.Latency))
 	})
-}
-
-// reason is why a row has no figure for a load; the load "" stands for the start.
-func (r *result) reason(load string) string {
-	if r.Skipped != "" {
-		return r.Skipped
-	}
-	for _, n := range slices.Backward(r.Notes) {
-		if n.Load == "" || n.Load == load {
-			return n.String()
+	lost := rep.loadTable("", nil, func(f figure) string {
+		if f.Wrong == 0 {
+			return fmt.Sprint(f.Lost)
 		}
-	}
-	return "no sample"
+		return fmt.Sprintf("%d (%d)", f.Lost, f.Wrong)
+	})
+	memory := rep.loadTable("|empty", func(row *result) any {
+		if len(row.IdleMiB) == 0 {
+			return "–"
+		}
+		return decimals(1, median(row.IdleMiB))
+	}, func(f figure) string { return decimals(0, f.MiB) })
+	return "### CPU per query\n\n" + rep.serverList() +
+		"\nIn µs, and the ratio to the floor in parentheses. Rounds differ by at most " + rep.spread() + ".\n\n" + cost +
+		"\n### Queries per second on one core\n\nIn parentheses the core used in %, and the mean latency in µs.\n\n" + rate +
+		"\n### Lost queries\n\nIn parentheses wrong answers, if any: another response code than the load's.\n\n" + lost +
+		"\n### Memory\n\nRSS in MiB, empty and after each load.\n\n" + memory
 }
 
-// ratioTable divides each cost by the floor's cost of a hit.
-func (rep *serversReport) ratioTable() string {
-	base, ok := rep.figureOf(floorName, "hit")
-	if !ok {
-		floor := rep.find(floorName)
-		return "No ratios: the floor was not measured: " + floor.reason("hit") + ".\n"
-	}
-	header := "server"
+// loadTable has a row for each server that was started, and a cell for each load. One more cell, which is not of a load, may be first.
+func (rep *serversReport) loadTable(title string, first func(*result) any, cell func(figure) string) string {
+	header := "server" + title
 	for _, l := range loads() {
 		if slices.Contains(rep.Loads, l.name) {
 			header += "|" + l.title
 		}
 	}
-	return table(header, rep.Results, func(row *result) []any {
+	// The list of servers has the reason why one was not started.
+	started := slices.DeleteFunc(slices.Clone(rep.Results), func(row *result) bool { return row.Skipped != "" })
+	return table(header, started, func(row *result) []any {
 		cells := []any{row.Name}
+		if first != nil {
+			cells = append(cells, first(row))
+		}
 		for _, name := range rep.Loads {
-			cell := "–"
 			if f, ok := row.figure(name); ok {
-				cell = decimals(2, f.CPU/base.CPU)
+				cells = append(cells, cell(f))
+			} else {
+				cells = append(cells, "–")
 			}
-			cells = append(cells, cell)
 		}
 		return cells
 	})
 }
 
-func (rep *serversReport) idleTable() string {
-	return table("server|RSS MiB, empty cache, no cluster", rep.Results, func(row *result) []any {
-		if len(row.IdleMiB) == 0 {
-			return []any{row.Name, notMeasured + ": " + row.reason("")}
+// spread is how far the cost of a load differs between rounds, at most.
+func (rep *serversReport) spread() string {
+	most := 0.0
+	for _, row := range rep.Results {
+		for _, name := range rep.Loads {
+			if f, ok := row.figure(name); ok {
+				most = max(most, (f.maxCPU-f.minCPU)/f.CPU)
+			}
 		}
-		return []any{row.Name, decimals(1, median(row.IdleMiB))}
-	})
+	}
+	return decimals(0, 100*most) + " %"
 }
 
-func (rep *serversReport) serverTable() string {
-	return table("server|version", rep.Results, func(row *result) []any {
-		if row.Skipped != "" {
-			return []any{row.Name, notMeasured + ": " + row.Skipped}
+// serverList names each server with its version, or why it was not started.
+func (rep *serversReport) serverList() string {
+	names := make([]string, 0, len(rep.Results))
+	for _, row := range rep.Results {
+		switch {
+		case row.Skipped != "":
+			names = append(names, fmt.Sprintf("%s (%s: %s)", row.Name, notMeasured, row.Skipped))
+		case row.Name == floorName:
+			names = append(names, fmt.Sprintf("%s (%s)", row.Name, row.Version))
+		default:
+			names = append(names, row.Name+" "+row.Version)
 		}
-		return []any{row.Name, row.Version}
-	})
+	}
+	return strings.Join(names, ", ") + ".\n"
 }
 
 // The budgets of the project. The first two are ratios to the floor of the same run and travel between machines;

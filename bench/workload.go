@@ -32,11 +32,11 @@ const (
 // Each way of starting the servers begins with an empty cache.
 func loads() []load {
 	return []load{
-		{name: "hit", title: "Hit, UDP", list: "hit", rcode: "NOERROR"},
-		{name: "nx", title: "NXDOMAIN hit, UDP", list: "nx", rcode: "NXDOMAIN"},
-		{name: "tcp", title: "Hit, TCP, pipelined", list: "hit", rcode: "NOERROR", tcp: true},
-		{name: "miss", title: "Miss, UDP", list: "miss", rcode: "NOERROR", once: true},
-		{name: "misstcp", title: "Miss, UDP, the upstream over TCP", list: "miss", rcode: "NOERROR", once: true, overTCP: true},
+		{name: "hit", title: "hit", list: "hit", rcode: "NOERROR"},
+		{name: "nx", title: "NXDOMAIN hit", list: "nx", rcode: "NXDOMAIN"},
+		{name: "tcp", title: "hit, TCP", list: "hit", rcode: "NOERROR", tcp: true},
+		{name: "miss", title: "miss", list: "miss", rcode: "NOERROR", once: true},
+		{name: "misstcp", title: "miss, over TCP", list: "miss", rcode: "NOERROR", once: true, overTCP: true},
 	}
 }
 
