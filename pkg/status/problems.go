@@ -227,7 +227,7 @@ func (l *problems) addIntercept(i *Intercept) {
 	for _, lease := range i.Leases {
 		if !lease.Held {
 			l.add(where, fmt.Sprintf("the lease on %s is not held: %s", lease.Address, cmp.Or(lease.Problem, "not taken yet")),
-				"its queries go to the fallback, if one is set; run `node-cache doctor` on the node")
+				"its queries go to the fallback, if one is set; run `node-cache doctor` in its pod")
 		}
 	}
 	if i.LastError != "" {

@@ -42,21 +42,21 @@ func TestNotes(t *testing.T) {
 	}{
 		{
 			name: "base", values: nil,
-			want: []string{"rollout status daemonset/node-cache", "helm test node-cache -n kube-system", kubelet, "central, which is kube-system/kube-dns", "within a minute", "daemonset/uninstall, "},
-			not:  []string{"deployment/node-cache-resolver", "Nothing has to be changed"},
+			want: []string{"rollout status daemonset/node-cache", "helm test node-cache -n kube-system", kubelet, "central, which is kube-system/kube-dns", "within about a minute", "daemonset/uninstall. "},
+			not:  []string{"deployment/node-cache-resolver", "Pods need no change"},
 		},
 		{
 			name: "transparent", values: []string{"-f", filepath.Join(folder, "chart/presets/transparent.yaml")},
-			want: []string{"Nothing has to be changed for pods: what they send to kube-system/kube-dns"}, not: []string{kubelet},
+			want: []string{"Pods need no change: the agent of their node answers queries to kube-system/kube-dns"}, not: []string{kubelet},
 		},
 		{
 			name: "central", values: []string{"-f", filepath.Join(folder, "chart/presets/central.yaml")},
 			want: []string{kubelet, "central, which is kube-system/node-cache-resolver", "rollout status deployment/node-cache-resolver"},
 		},
-		{name: "iptables", values: []string{"--set", "image.variant=iptables"}, want: []string{"daemonset/uninstall-iptables, "}},
+		{name: "iptables", values: []string{"--set", "image.variant=iptables"}, want: []string{"daemonset/uninstall-iptables. "}},
 		{
 			name: "without a fallback", values: []string{"--set", "config.agent.intercept.fallback=none,config.watch=api,monitoring.enabled=true"},
-			want: []string{"the fallback does: none.", "within a second"}, not: []string{"Prometheus:"},
+			want: []string{"the fallback answers: none.", "within a second"}, not: []string{"Prometheus:"},
 		},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
