@@ -64,9 +64,7 @@ func fakeAgent(t *testing.T) (addr string, asked *[]string) {
 	s, err := admin.New(admin.Config{
 		Socket: "unused", Metrics: http.NotFoundHandler(), Ready: func() error { return nil }, Status: func() any { return nil }, Cache: pages,
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	server := httptest.NewServer(s.Handler())
 	t.Cleanup(server.Close)
 	return strings.TrimPrefix(server.URL, "http://"), asked
@@ -153,9 +151,7 @@ func TestCacheNoAgent(t *testing.T) {
 	folder := t.TempDir()
 	stale := filepath.Join(folder, "stale")
 	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: stale, Net: "unix"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	l.SetUnlinkOnClose(false)
 	_ = l.Close()
 	other := httptest.NewServer(http.NotFoundHandler())

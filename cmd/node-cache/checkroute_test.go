@@ -55,9 +55,7 @@ func TestCheckForwardPrint(t *testing.T) {
 		t.Fatalf("%+v, error %v", printed, err)
 	}
 	want, err := config.Load(path, config.Agent)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if diff := cmp.Diff(want.Forward, got.Forward, cmpopts.EquateComparable(netip.Addr{}, config.Target{})); diff != "" {
 		t.Errorf("routes (-want +got):\n%s", diff)
 	}

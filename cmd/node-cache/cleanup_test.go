@@ -15,28 +15,20 @@ func TestRemoveFiles(t *testing.T) {
 	folder := t.TempDir()
 	ours := []string{".last-good-123", "handover.sock", "last-good.yaml", "node-cache.snapshot", "node-cache.snapshot.tmp-1"}
 	for _, name := range append([]string{"last-good.yaml.bak", "other"}, ours...) {
-		if err := os.WriteFile(filepath.Join(folder, name), nil, 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.WriteFile(filepath.Join(folder, name), nil, 0o600))
 	}
-	if err := os.Mkdir(filepath.Join(folder, "node-cache.snapshots"), 0o700); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Mkdir(filepath.Join(folder, "node-cache.snapshots"), 0o700))
 	var want []string
 	for _, name := range ours {
 		want = append(want, "file "+filepath.Join(folder, name))
 	}
 	got, err := removeFiles([]string{filepath.Join(folder, "missing"), folder})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("removed (-want +got):\n%s", diff)
 	}
 	left, err := os.ReadDir(folder)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if len(left) != 3 || left[0].Name() != "last-good.yaml.bak" || left[1].Name() != "node-cache.snapshots" || left[2].Name() != "other" {
 		t.Errorf("left: %v, want what is not an agent's: a person's copy, a folder and another file", left)
 	}

@@ -15,9 +15,7 @@ func TestConvert(t *testing.T) {
 	folder := t.TempDir()
 	corefile := func(name, text string) string {
 		path := filepath.Join(folder, name)
-		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.WriteFile(path, []byte(text), 0o600))
 		return path
 	}
 	whole := corefile("whole", ".:53 {\n  bind 127.0.0.1\n  forward . 192.0.2.1\n}\n")

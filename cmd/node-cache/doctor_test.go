@@ -62,13 +62,9 @@ func TestDoctorConfig(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			cfg, err := config.Parse([]byte(tt.text), config.Agent)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			got, err := tt.x.config(&cfg)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			diff := cmp.Diff(tt.want, got, cmpopts.EquateComparable(netip.Addr{}, netip.AddrPort{}), cmpopts.IgnoreFields(doctor.Config{}, "Now"), cmpopts.EquateEmpty())
 			if diff != "" {
 				t.Errorf("config (-want +got):\n%s", diff)

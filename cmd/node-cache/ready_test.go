@@ -22,9 +22,7 @@ func readiness(t *testing.T, reason error) (addr string) {
 	s, err := admin.New(admin.Config{
 		Socket: "unused", Metrics: http.NotFoundHandler(), Ready: func() error { return reason }, Status: func() any { return nil },
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	server := httptest.NewServer(s.Handler())
 	t.Cleanup(server.Close)
 	return server.Listener.Addr().String()

@@ -58,9 +58,7 @@ func TestSourceOptions(t *testing.T) {
 	}
 	f := sourceFlags{configMap: "kube-system/node-cache", kubeconfig: "k", kubeDNS: "d", lastGood: "l"}
 	got, err := f.source()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	want := source.Config{
 		ConfigMap:  types.NamespacedName{Namespace: "kube-system", Name: "node-cache"},
 		Kubeconfig: "k", KubeDNS: "d", LastGood: "l",

@@ -21,9 +21,7 @@ func TestStatus(t *testing.T) {
 		Socket: "unused", Metrics: http.NotFoundHandler(), Ready: func() error { return nil },
 		Status: func() any { return view{"ready\x1b[31m"} }, // what no terminal should get
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	server := httptest.NewServer(s.Handler())
 	t.Cleanup(server.Close)
 	at := server.Listener.Addr().String()

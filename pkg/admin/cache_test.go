@@ -207,9 +207,7 @@ func FuzzCacheParameters(f *testing.F) {
 		echoing(&c)
 		return c
 	}())
-	if err != nil {
-		f.Fatal(err)
-	}
+	must(f, err)
 	h := s.Handler()
 	f.Fuzz(func(t *testing.T, query string) {
 		given, parseErr := url.ParseQuery(query)

@@ -18,15 +18,13 @@ import (
 // descriptor is another one of the TCP socket of s, as another process would get it.
 func descriptor(t *testing.T, s *admin.Server) (f *os.File) {
 	t.Helper()
-	if err := s.Raw().Control(func(fd uintptr) {
+	must(t, s.Raw().Control(func(fd uintptr) {
 		n, err := unix.FcntlInt(fd, unix.F_DUPFD_CLOEXEC, 0)
 		if err != nil {
 			t.Error(err)
 		}
 		f = os.NewFile(uintptr(n), "socket")
-	}); err != nil {
-		t.Fatal(err)
-	}
+	}))
 	return f
 }
 

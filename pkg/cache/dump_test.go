@@ -42,9 +42,7 @@ const everything = 1 << 40
 func restart(tb testing.TB, records [][]byte, away time.Duration, now time.Time, owner func([]byte) []byte) *cache.Cache {
 	tb.Helper()
 	c, err := cache.New(cache.Config{Size: 4 * cache.MinSize, ServeStale: cache.ServeStale{Window: time.Hour, TTL: 30 * time.Second}}, now)
-	if err != nil {
-		tb.Fatal(err)
-	}
+	must(tb, err)
 	if _, err := c.Restore(slices.Values(records), away, now, owner); err != nil {
 		tb.Fatal(err)
 	}
@@ -149,9 +147,7 @@ func TestDumpAfterResize(t *testing.T) {
 func TestDumpInParallel(t *testing.T) {
 	t.Parallel()
 	c, err := cache.NewTiny(16<<10, 4, epoch)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	c.SetServeStale(cache.ServeStale{Window: time.Hour, TTL: 30 * time.Second})
 	var wg sync.WaitGroup
 	done := make(chan struct{})

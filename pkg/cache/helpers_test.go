@@ -105,9 +105,7 @@ func newStale(tb testing.TB, s cache.ServeStale) *cache.Cache {
 func newWith(tb testing.TB, cfg cache.Config) *cache.Cache {
 	tb.Helper()
 	c, err := cache.New(cfg, epoch)
-	if err != nil {
-		tb.Fatal(err)
-	}
+	must(tb, err)
 	return c
 }
 
@@ -115,18 +113,14 @@ func newWith(tb testing.TB, cfg cache.Config) *cache.Cache {
 func newTiny(tb testing.TB, size int) *cache.Cache {
 	tb.Helper()
 	c, err := cache.NewTiny(size, 1, epoch)
-	if err != nil {
-		tb.Fatal(err)
-	}
+	must(tb, err)
 	return c
 }
 
 // check fails the test if an invariant of c is violated.
 func check(tb testing.TB, c *cache.Cache) {
 	tb.Helper()
-	if err := c.Check(); err != nil {
-		tb.Fatal(err)
-	}
+	must(tb, c.Check())
 }
 
 // nth returns a unique key.
@@ -138,4 +132,12 @@ func nth(prefix string, i int) []byte {
 func freshness(c *cache.Cache, key []byte, now time.Time) cache.Freshness {
 	_, f := c.Lookup(key, now, nil)
 	return f
+}
+
+// must ends the test at an error.
+func must(tb testing.TB, err error) {
+	tb.Helper()
+	if err != nil {
+		tb.Fatal(err)
+	}
 }

@@ -153,9 +153,7 @@ func footprintOf(t *testing.T, what string) (f footprint) {
 	cmd.Env = append(os.Environ(), fillVariable+"="+what)
 	cmd.Stderr = os.Stderr
 	out, err := cmd.Output()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if err := json.Unmarshal(out, &f); err != nil {
 		t.Fatalf("%q: %v", out, err)
 	}

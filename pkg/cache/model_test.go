@@ -50,9 +50,7 @@ type model struct {
 func newModel(tb testing.TB, size, shards int) *model {
 	tb.Helper()
 	c, err := cache.NewTiny(size, shards, epoch)
-	if err != nil {
-		tb.Fatal(err)
-	}
+	must(tb, err)
 	m := &model{tb: tb, c: c, now: epoch, entries: map[string]*stored{}, events: map[uint16]time.Time{}, keys: modelKeys()}
 	known := map[string]bool{}
 	for _, key := range m.keys {

@@ -455,9 +455,7 @@ func (m *model) resize(choice int) {
 	default:
 		m.c, err = old.ResizeTiny(1<<(10+choice%8), 1<<(choice/8%3), m.now)
 	}
-	if err != nil {
-		m.tb.Fatal(err)
-	}
+	must(m.tb, err)
 	if choice%8 == 0 {
 		for _, key := range m.all {
 			before := m.entries[string(key)]

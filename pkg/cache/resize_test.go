@@ -68,9 +68,7 @@ func TestResizedTooSmall(t *testing.T) {
 	c.Put(large, plain(large, time.Minute, 2000), epoch)
 	c.Put(little, plain(little, time.Minute, 20), epoch)
 	d, err := c.ResizeTiny(1<<12, 2, epoch)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if d.Holds(large) || !d.Holds(little) {
 		t.Errorf("large is held: %t, little: %t", d.Holds(large), d.Holds(little))
 	}
@@ -87,9 +85,7 @@ func TestResizedFullIndex(t *testing.T) {
 	}
 	before := c.Stats().Entries
 	d, err := c.ResizeTiny(1<<12, 1, epoch)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	check(t, d)
 	if s := d.Stats(); s.Evictions == 0 || s.Entries == 0 || s.Entries+int64(s.Evictions) != before {
 		t.Errorf("from %d entries: %+v", before, s)
@@ -124,9 +120,7 @@ func TestResizedKeepsHot(t *testing.T) {
 			fill(c, "new", 10_000, epoch) // so that the logs turn
 			before := held(c, "hot", tt.hot)
 			d, err := c.Resize(tt.size, epoch)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			check(t, d)
 			after := held(d, "hot", tt.hot)
 			t.Logf("%d of %d used answers were held, %d are left: %+v", before, tt.hot, after, d.Stats())
@@ -147,9 +141,7 @@ func TestResizedAgain(t *testing.T) {
 	c := first
 	for _, size := range []int64{2 << 20, 16 << 20, 1 << 20, 8 << 20, 8 << 20, 3 << 20} {
 		d, err := c.Resize(size, epoch)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if want, got := c.Shards(), c.Released(); got != want {
 			t.Errorf("%d of %d shards freed their memory", got, want)
 		}
@@ -174,9 +166,7 @@ func TestResizedAgain(t *testing.T) {
 		t.Errorf("events of the first: %d, want absent", got)
 	}
 	d, err := first.Resize(4<<20, epoch) // what is nothing any more
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if c.Released() != c.Shards() || d.Released() != 0 {
 		t.Errorf("the first was resized, not the last")
 	}
@@ -218,9 +208,7 @@ func TestResizedInParallel(t *testing.T) {
 	c := first
 	for i := range 30 {
 		d, err := c.Resize(cache.MinSize<<(i*7%5), epoch)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		c = d
 	}
 	done.Store(true)

@@ -207,9 +207,7 @@ func TestRestoreIntoLess(t *testing.T) {
 	}
 	d := newSized(t, cache.MinSize)
 	n, err := d.Restore(slices.Values(dump(t, c, everything, epoch)), 0, epoch, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	check(t, d)
 	if s := d.Stats(); s.Entries != int64(n) || s.Evictions != 0 || n < 900 || n > 1400 {
 		t.Errorf("%d restored: %+v", n, s)

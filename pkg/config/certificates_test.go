@@ -23,14 +23,10 @@ import (
 func certificate(t *testing.T) string {
 	t.Helper()
 	public, private, err := ed25519.GenerateKey(rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	template := &x509.Certificate{SerialNumber: big.NewInt(1)}
 	der, err := x509.CreateCertificate(rand.Reader, template, template, public, private)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}))
 }
 
@@ -63,12 +59,10 @@ func TestLoadCertificates(t *testing.T) {
 			t.Parallel()
 			folder := t.TempDir()
 			ca, file := filepath.Join(folder, "ca.pem"), filepath.Join(folder, "config.yaml")
-			if err := errors.Join(
+			must(t, errors.Join(
 				tt.file(ca),
 				os.WriteFile(file, []byte("forward: [{zone: ., to: ['tls://192.0.2.1'], tls: {ca: ca.pem}}]"), 0o600),
-			); err != nil {
-				t.Fatal(err)
-			}
+			))
 			got, err := config.Load(file, config.Agent)
 			if tt.want == "" {
 				if err != nil || got.Forward[0].CA != ca {
@@ -104,9 +98,7 @@ func TestLoadCertificatesBesideOtherProblems(t *testing.T) {
 	t.Parallel()
 	file := filepath.Join(t.TempDir(), "config.yaml")
 	const content = "forward:\n- {zone: ., to: ['tls://192.0.2.1'], tls: {ca: 7}}\n- {zone: a, to: ['tls://192.0.2.1'], tls: {ca: /nowhere/ca.pem}}\nlisten: {port: 0}\n"
-	if err := os.WriteFile(file, []byte(content), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(file, []byte(content), 0o600))
 	_, err := config.Load(file, config.Agent)
 	problems, ok := errors.AsType[*config.Error](err)
 	if !ok {

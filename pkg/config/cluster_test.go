@@ -138,9 +138,7 @@ cluster:
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			got, err := config.Parse([]byte(tt.text), tt.role)
-			if err != nil {
-				t.Fatalf("Parse: %v", err)
-			}
+			must(t, err)
 			want := config.Default(tt.role)
 			tt.want(&want)
 			if diff := cmp.Diff(want, got, plain()); diff != "" {
@@ -180,16 +178,12 @@ func TestLoadResolvesPaths(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			file := filepath.Join(folder, tt.name+".yaml")
-			if err := os.WriteFile(file, []byte(tt.text), 0o600); err != nil {
-				t.Fatal(err)
-			}
+			must(t, os.WriteFile(file, []byte(tt.text), 0o600))
 			want := with(func(c *config.Config) {
 				c.Cluster.Kubeconfig, c.Cluster.Manifests, c.Snapshot.Folder = tt.kubeconfig, tt.manifest, tt.snapshot
 			})
 			got, err := config.Load(file, config.Agent)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			if diff := cmp.Diff(want, got, plain()); diff != "" {
 				t.Errorf("Load (-want +got):\n%s", diff)
 			}
@@ -200,17 +194,11 @@ func TestLoadResolvesPaths(t *testing.T) {
 // TestLoadResolvesRelativePathOfFile cannot run beside other tests: it changes the working folder.
 func TestLoadResolvesRelativePathOfFile(t *testing.T) {
 	t.Chdir(t.TempDir())
-	if err := os.WriteFile("config.yaml", []byte("cluster: {manifests: objects}"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile("config.yaml", []byte("cluster: {manifests: objects}"), 0o600))
 	here, err := os.Getwd()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	got, err := config.Load("config.yaml", config.Agent)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if want := filepath.Join(here, "objects"); got.Cluster.Manifests != want {
 		t.Errorf("manifests in %q, want %q", got.Cluster.Manifests, want)
 	}

@@ -16,9 +16,7 @@ import (
 // FuzzParse holds Parse to its contract: a plan that survives Marshal, or a [config.Error] with a text.
 func FuzzParse(f *testing.F) {
 	all, err := config.Marshal(config.Default(config.Agent)) // not the reference: comments only make inputs long
-	if err != nil {
-		f.Fatal(err)
-	}
+	must(f, err)
 	f.Add(all)
 	f.Add([]byte("forward: [{zone: ., to: ['[::1]:54', 'tcp://192.0.2.1', /a/../b]}]\ncache: {prefetch: {remaining: 12.25%}}"))
 	f.Add([]byte("clusterDomain: K8s.Example\ncluster: {resolver: local, manifests: ./a/../b, central: {addresses: ['[::1]:54'], connections: 16}, " +
@@ -41,9 +39,7 @@ func FuzzParse(f *testing.F) {
 	}
 	for _, file := range files {
 		data, err := os.ReadFile(file)
-		if err != nil {
-			f.Fatal(err)
-		}
+		must(f, err)
 		f.Add(data)
 	}
 	f.Fuzz(func(t *testing.T, data []byte) {

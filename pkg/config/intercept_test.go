@@ -98,9 +98,7 @@ func TestParseNode(t *testing.T) {
 			want := config.Default(tt.role)
 			tt.want(&want)
 			got, err := config.Parse([]byte(tt.text), tt.role)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			if diff := cmp.Diff(want, got, plain()); diff != "" {
 				t.Errorf("Parse (-want +got):\n%s", diff)
 			}

@@ -61,14 +61,10 @@ func TestMarshal(t *testing.T) {
 		c.Probes = []config.Probe{{Label: "a", Server: "tcp://[::1]:53", Name: ".", Type: 2, Interval: time.Minute, Timeout: 1500 * time.Millisecond}}
 		c.Log.Queries = config.QueryLog{Mode: config.QueriesSample, Sample: 7}
 	}))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	golden(t, "testdata/marshal.txt", string(got))
 	again, err := config.Parse(got, config.Agent)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if want := "a \"b\" \u00e9\u2028\U0001f600"; again.Identity.Version != want {
 		t.Errorf("version %q, want %q", again.Identity.Version, want)
 	}

@@ -223,9 +223,7 @@ func TestParse(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			got, err := config.Parse([]byte(tt.text), config.Agent)
-			if err != nil {
-				t.Fatalf("Parse: %v", err)
-			}
+			must(t, err)
 			if diff := cmp.Diff(tt.want, got, plain()); diff != "" {
 				t.Errorf("Parse (-want +got):\n%s", diff)
 			}
@@ -238,9 +236,7 @@ func TestParse(t *testing.T) {
 func roundTrip(t *testing.T, c config.Config, role config.Role) {
 	t.Helper()
 	text, err := config.Marshal(c)
-	if err != nil {
-		t.Fatalf("Marshal: %v", err)
-	}
+	must(t, err)
 	again, err := config.Parse(text, role)
 	if err != nil {
 		t.Fatalf("Parse of\n%s: %v", text, err)
@@ -256,9 +252,7 @@ func roundTrip(t *testing.T, c config.Config, role config.Role) {
 func TestParseBad(t *testing.T) {
 	t.Parallel()
 	files, err := filepath.Glob("testdata/bad-*.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if len(files) < 25 {
 		t.Fatalf("found %d bad files, want at least 25", len(files))
 	}
@@ -266,9 +260,7 @@ func TestParseBad(t *testing.T) {
 		t.Run(strings.TrimSuffix(filepath.Base(file), ".yaml"), func(t *testing.T) {
 			t.Parallel()
 			data, err := os.ReadFile(file)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			role := config.Agent
 			if strings.HasPrefix(filepath.Base(file), "bad-resolver-") {
 				role = config.Resolver
@@ -289,14 +281,10 @@ func TestParseBad(t *testing.T) {
 func golden(t *testing.T, file, got string) {
 	t.Helper()
 	if *update {
-		if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.WriteFile(file, []byte(got), 0o644))
 	}
 	want, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if diff := cmp.Diff(string(want), got); diff != "" {
 		t.Errorf("%s, rewritten with -update (-want +got):\n%s", file, diff)
 	}
@@ -392,9 +380,7 @@ func TestParseBoundsSearch(t *testing.T) {
 func TestParseMerges(t *testing.T) {
 	t.Parallel()
 	got, err := config.Parse([]byte("forward:\n- &a {zone: a, to: [192.0.2.1], rate: 7, connections: 3}\n- {<<: *a, zone: b, rate: 8}\n- {<<: [{zone: .}, *a]}\n"), config.Agent)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	var shown []string
 	for _, r := range got.Forward {
 		shown = append(shown, fmt.Sprint(r.Zone, r.To, r.Rate, r.Connections))
@@ -412,13 +398,9 @@ func TestParseMerges(t *testing.T) {
 func TestLoad(t *testing.T) {
 	t.Parallel()
 	file := filepath.Join(t.TempDir(), "config.yaml")
-	if err := os.WriteFile(file, []byte("listen: {port: 53}"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(file, []byte("listen: {port: 53}"), 0o600))
 	got, err := config.Load(file, config.Agent)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if diff := cmp.Diff(with(func(c *config.Config) { c.Listen.Port = 53 }), got, plain()); diff != "" {
 		t.Errorf("Load (-want +got):\n%s", diff)
 	}
@@ -427,9 +409,7 @@ func TestLoad(t *testing.T) {
 func TestLoadNamesTheFile(t *testing.T) {
 	t.Parallel()
 	file := filepath.Join(t.TempDir(), "config.yaml")
-	if err := os.WriteFile(file, []byte("listen: {port: 0}\ncach: {}"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(file, []byte("listen: {port: 0}\ncach: {}"), 0o600))
 	_, err := config.Load(file, config.Agent)
 	want := &config.Error{Path: file, Problems: []config.Problem{
 		{Line: 1, Column: 16, Path: "listen.port", What: "0: not between 1 and 65535", Hint: "the default is 1053"},
@@ -466,5 +446,13 @@ func TestDefaultIsNotShared(t *testing.T) {
 	c.Forward[0].To[0].Path = "/elsewhere"
 	if got := config.Default(config.Agent); got.Listen.Addresses[0] == c.Listen.Addresses[0] || got.Forward[0].To[0] == c.Forward[0].To[0] {
 		t.Errorf("a change of one Default shows in the next: %+v", got)
+	}
+}
+
+// must ends the test at an error.
+func must(tb testing.TB, err error) {
+	tb.Helper()
+	if err != nil {
+		tb.Fatal(err)
 	}
 }

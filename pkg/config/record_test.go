@@ -62,9 +62,7 @@ func TestRecordIsSingle(t *testing.T) {
 // does: none is a directive, and what is made is a record that can be sent.
 func FuzzRecord(f *testing.F) {
 	secret := filepath.Join(f.TempDir(), "secret")
-	if err := os.WriteFile(secret, []byte("secret. 60 IN A 192.0.2.66\n"), 0o600); err != nil {
-		f.Fatal(err)
-	}
+	must(f, os.WriteFile(secret, []byte("secret. 60 IN A 192.0.2.66\n"), 0o600))
 	var records []func(*config.TemplateData) (dns.RR, error)
 	for _, text := range []string{
 		"{{ .Group.first }} {{ .Group.second }}", "{{ .Group.first }} {{ .Group.second }} 60 IN A 192.0.2.1", "{{ .Name }} 60 IN A {{ .Group.first }}",
@@ -72,9 +70,7 @@ func FuzzRecord(f *testing.F) {
 		`{{ .Group.first }}{{ "\n" }}{{ .Group.second }} 60 IN A 192.0.2.1`, "{{ .Group.first }}\n{{ .Name }} 60 IN A 192.0.2.1",
 	} {
 		record, err := config.ParseRecord(text)
-		if err != nil {
-			f.Fatal(err)
-		}
+		must(f, err)
 		records = append(records, record)
 	}
 	for _, labels := range [][2]string{

@@ -24,14 +24,10 @@ import (
 func sameFile(t *testing.T, file, content string) {
 	t.Helper()
 	if flag.Lookup("update").Value.String() == "true" {
-		if err := os.WriteFile(file, []byte(content), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.WriteFile(file, []byte(content), 0o644))
 	}
 	got, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if diff := cmp.Diff(content, string(got)); diff != "" {
 		t.Errorf("%s is not up to date: go test ./pkg/config -run 'TestReference|TestSchema|TestDocumentation' -update (-want +got):\n%s", file, diff)
 	}
@@ -41,15 +37,11 @@ func sameFile(t *testing.T, file, content string) {
 func fieldComments(t *testing.T) map[string]string {
 	t.Helper()
 	files, err := filepath.Glob("*.go")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	comments := map[string]string{}
 	for _, name := range files {
 		file, err := parser.ParseFile(token.NewFileSet(), name, nil, parser.ParseComments)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		ast.Inspect(file, func(n ast.Node) bool {
 			spec, is := n.(*ast.TypeSpec)
 			if !is {
@@ -201,9 +193,7 @@ func TestSchema(t *testing.T) {
 	encoder := json.NewEncoder(&text)
 	encoder.SetIndent("", " ")
 	encoder.SetEscapeHTML(false)
-	if err := encoder.Encode(schema); err != nil {
-		t.Fatal(err)
-	}
+	must(t, encoder.Encode(schema))
 	sameFile(t, "../../docs/configuration.schema.json", text.String())
 }
 
@@ -244,4 +234,12 @@ func fieldSchema(t *testing.T, comments map[string]string, f *field, of reflect.
 		s["minimum"], s["maximum"] = f.min, f.max
 	}
 	return s
+}
+
+// must ends the test at an error.
+func must(tb testing.TB, err error) {
+	tb.Helper()
+	if err != nil {
+		tb.Fatal(err)
+	}
 }

@@ -18,9 +18,7 @@ import (
 func TestReferenceIsDefault(t *testing.T) {
 	t.Parallel()
 	got, err := config.Parse(reference(t), config.Agent)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if diff := cmp.Diff(config.Default(config.Agent), got, plain()); diff != "" {
 		t.Errorf("the reference (-Default +got):\n%s", diff)
 	}
@@ -30,9 +28,7 @@ func TestReferenceIsDefault(t *testing.T) {
 func reference(tb testing.TB) []byte {
 	tb.Helper()
 	text, err := os.ReadFile("reference.yaml")
-	if err != nil {
-		tb.Fatal(err)
-	}
+	must(tb, err)
 	return text
 }
 
@@ -40,9 +36,7 @@ func reference(tb testing.TB) []byte {
 func TestReferenceHasEveryKey(t *testing.T) {
 	t.Parallel()
 	all, err := config.Marshal(config.Default(config.Agent))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	want, got := keyPaths(string(all)), keyPaths(string(reference(t)))
 	got = slices.DeleteFunc(got, func(path string) bool { return strings.Contains(path, "[].") && !strings.HasPrefix(path, "forward[].") })
 	if diff := cmp.Diff(want, got); diff != "" {
@@ -55,16 +49,12 @@ func TestReferenceOfItems(t *testing.T) {
 	t.Parallel()
 	text := uncomment(string(reference(t)))
 	c, err := config.Parse([]byte(text), config.Agent)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if len(c.Rewrite) != 3 || len(c.Templates) != 1 || len(c.Probes) != 1 {
 		t.Errorf("%d rules, %d templates and %d probes, want 3, 1 and 1", len(c.Rewrite), len(c.Templates), len(c.Probes))
 	}
 	all, err := config.Marshal(c)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if diff := cmp.Diff(keyPaths(string(all)), keyPaths(text)); diff != "" {
 		t.Errorf("keys of the reference with all items (-Marshal +reference):\n%s", diff)
 	}
@@ -188,9 +178,7 @@ func differences(t *testing.T) []difference {
 func defaultKeys(t *testing.T, role config.Role) []key {
 	t.Helper()
 	text, err := config.Marshal(config.Default(role))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return referenceKeys(string(text))
 }
 
@@ -198,13 +186,9 @@ func defaultKeys(t *testing.T, role config.Role) []key {
 func itemDefaults(t *testing.T) map[string]string {
 	t.Helper()
 	c, err := config.Parse([]byte("templates: [{zone: a}]\nprobes: [{label: a, name: a}]"), config.Agent)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	text, err := config.Marshal(c)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defaults := map[string]string{}
 	for _, k := range referenceKeys(string(text)) {
 		defaults[k.Path] = k.Default
@@ -246,11 +230,9 @@ func TestDocumentation(t *testing.T) {
 		t.Fatal(terr)
 	}
 	var b strings.Builder
-	if err := page.Execute(&b, map[string]any{
+	must(t, page.Execute(&b, map[string]any{
 		"Sections": sections, "Differences": differences(t), "Example": example, "Answer": err.Error(),
-	}); err != nil {
-		t.Fatal(err)
-	}
+	}))
 	for _, m := range regexp.MustCompile("(?s)```yaml\n(.*?)```").FindAllStringSubmatch(b.String(), -1) {
 		if _, err := config.Parse([]byte(m[1]), config.Agent); (err != nil) != (m[1] == example) {
 			t.Errorf("%v:\n%s", err, m[1])

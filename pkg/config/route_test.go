@@ -83,9 +83,7 @@ func TestParseRoute(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			got, err := config.Parse([]byte("forward: [{zone: ., "+tt.text+"}]"), config.Agent)
-			if err != nil {
-				t.Fatalf("Parse: %v", err)
-			}
+			must(t, err)
 			if diff := cmp.Diff([]config.Route{tt.want}, got.Forward, plain()); diff != "" {
 				t.Errorf("routes (-want +got):\n%s", diff)
 			}
@@ -105,9 +103,7 @@ forward:
 cache: {minTTL: 7s, maxTTL: 70s, negativeTTL: 700s}
 `
 	c, err := config.Parse([]byte(text), config.Agent)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	type bounds struct {
 		Zone               string
 		Min, Max, Negative time.Duration
@@ -133,9 +129,7 @@ cache: {minTTL: 7s, maxTTL: 70s, negativeTTL: 700s}
 func TestDefaultRoute(t *testing.T) {
 	t.Parallel()
 	c, err := config.Parse([]byte("forward: [{zone: ., to: [192.0.2.1]}]"), config.Agent)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	want := config.DefaultRoute(".", config.Target{Addr: netip.MustParseAddrPort("192.0.2.1:53")})
 	if diff := cmp.Diff([]config.Route{want}, c.Forward, plain()); diff != "" {
 		t.Errorf("a route of nothing but its zone and target (-DefaultRoute +Parse):\n%s", diff)
@@ -146,9 +140,7 @@ func TestRouteUpstreams(t *testing.T) {
 	t.Parallel()
 	const text = "forward: [{zone: ., to: [192.0.2.1, 'https://dns.example:8443/q', 'tls://192.0.2.2#a', /etc/resolv.conf], bootstrap: [192.0.2.3, '2001:db8::1']}]"
 	c, err := config.Parse([]byte(text), config.Agent)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	want := []string{"192.0.2.1", "https://192.0.2.3:8443/q#dns.example", "https://[2001:db8::1]:8443/q#dns.example", "tls://192.0.2.2#a", "/etc/resolv.conf"}
 	var got []string
 	for _, u := range c.Forward[0].Upstreams() {

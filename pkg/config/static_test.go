@@ -116,9 +116,7 @@ func TestParseStatic(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			got, err := config.Parse([]byte(tt.text), config.Agent)
-			if err != nil {
-				t.Fatalf("Parse: %v", err)
-			}
+			must(t, err)
 			if diff := cmp.Diff(with(tt.want), got, plain()); diff != "" {
 				t.Errorf("Parse (-want +got):\n%s", diff)
 			}
@@ -132,13 +130,9 @@ func TestLoadHostsFiles(t *testing.T) {
 	folder := t.TempDir()
 	file := filepath.Join(folder, "config.yaml")
 	text := "hosts: {files: [hosts, /etc/hosts, " + filepath.Join(folder, "hosts") + "]}"
-	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(file, []byte(text), 0o600))
 	c, err := config.Load(file, config.Agent)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if diff := cmp.Diff([]string{filepath.Join(folder, "hosts"), "/etc/hosts"}, c.Hosts.Files); diff != "" {
 		t.Errorf("files (-want +got):\n%s", diff)
 	}
@@ -178,9 +172,7 @@ func TestRecordTextIsBounded(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			record, err := config.ParseRecord(tt.text)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			rr, err := record(&config.TemplateData{Name: "a.example.", Zone: "example.", Type: "TXT", Match: []string{"a"}})
 			switch {
 			case tt.want == "" && err != nil:
@@ -222,13 +214,9 @@ func TestMarshalChanges(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			c, err := config.Parse([]byte(tt.text), tt.role)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			got, err := config.MarshalChanges(c, tt.role, func(path string) string { return tt.notes[path] })
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			const head = "apiVersion: node-cache.io/v1alpha1\nkind: Config\n"
 			if diff := cmp.Diff(head+tt.want, string(got)); diff != "" {
 				t.Errorf("MarshalChanges (-want +got):\n%s", diff)

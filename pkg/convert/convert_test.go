@@ -57,9 +57,7 @@ func TestFiles(t *testing.T) {
 				inputs = append(inputs, convert.Input{Name: file, Text: read(t, filepath.Join("testdata", file))})
 			}
 			r, err := convert.Files(inputs)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			if got := r.Lost(); got != tt.lost {
 				t.Errorf("something is lost: %t, want %t", got, tt.lost)
 			}
@@ -81,12 +79,8 @@ func TestForDaemonSet(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			r, err := convert.Files([]convert.Input{{Name: tt.input, Text: read(t, filepath.Join("testdata", tt.input))}})
-			if err != nil {
-				t.Fatal(err)
-			}
-			if err := r.ForDaemonSet(); err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
+			must(t, r.ForDaemonSet())
 			golden(t, filepath.Join("testdata", tt.name+".golden"), render(t, r))
 		})
 	}
@@ -107,12 +101,8 @@ func TestForDaemonSetNotesPod(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			r, err := convert.Corefile("Corefile", []byte(". {\n"+tt.block+"\n forward . 192.0.2.1\n}\n"))
-			if err != nil {
-				t.Fatal(err)
-			}
-			if err := r.ForDaemonSet(); err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
+			must(t, r.ForDaemonSet())
 			text := render(t, r)
 			for _, note := range []string{permissions, memory} {
 				if got := strings.Contains(text, note); got != (note == tt.want) {
@@ -127,9 +117,7 @@ func TestForDaemonSetNotesPod(t *testing.T) {
 func TestForDaemonSetRefuses(t *testing.T) {
 	t.Parallel()
 	r, err := convert.Corefile("Corefile", []byte(".:9253 {\n bind 169.254.20.10\n forward . 192.0.2.1\n}\n"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if err := r.ForDaemonSet(); err == nil || !strings.Contains(err.Error(), "taken by listen") {
 		t.Errorf("ForDaemonSet: error %v, want one about the port", err)
 	}
@@ -157,9 +145,7 @@ func render(t *testing.T, r *convert.Result) string {
 func yamlOf(t *testing.T, r *convert.Result) []byte {
 	t.Helper()
 	text, err := r.YAML()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	c, err := config.Parse(text, config.Agent)
 	if err != nil {
 		t.Fatalf("the converted file is bad: %v\n%s", err, text)
@@ -173,9 +159,7 @@ func yamlOf(t *testing.T, r *convert.Result) []byte {
 func read(t *testing.T, file string) []byte {
 	t.Helper()
 	data, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return data
 }
 
@@ -183,9 +167,7 @@ func read(t *testing.T, file string) []byte {
 func golden(t *testing.T, file, got string) {
 	t.Helper()
 	if *update {
-		if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.WriteFile(file, []byte(got), 0o644))
 	}
 	if diff := cmp.Diff(string(read(t, file)), got); diff != "" {
 		t.Errorf("%s, rewritten with -update (-want +got):\n%s", file, diff)
@@ -254,9 +236,7 @@ func TestOtherKeys(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			r, err := convert.Files([]convert.Input{{Name: "all.yaml", Text: []byte(corefile + tt.more)}})
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			got := ""
 			for _, n := range r.Notes {
 				if strings.HasPrefix(n.What, "key ") || strings.HasSuffix(n.What, ".server") {
@@ -284,9 +264,7 @@ func TestZoneWithoutUpstreams(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			r, err := convert.Files([]convert.Input{{Name: "file", Text: []byte(tt.text)}})
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			if !r.Lost() {
 				t.Error("no note reports that something is lost")
 			}
@@ -320,9 +298,7 @@ func TestImports(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			r, err := convert.Files([]convert.Input{{Name: "Corefile", Text: []byte(tt.text)}, {Name: "parts", Text: []byte(parts)}})
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			if text := string(yamlOf(t, r)); !strings.Contains(text, tt.want) {
 				t.Errorf("no %q in\n%s", tt.want, text)
 			}
@@ -335,9 +311,7 @@ func TestManyProblems(t *testing.T) {
 	t.Parallel()
 	text := ". {\n rewrite name a.example b.example\n" + strings.Repeat(" rewrite name a.example c.example\n", 250) + " forward . 192.0.2.1\n}\n"
 	r, err := convert.Corefile("Corefile", []byte(text))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if got := len(r.Config.Rewrite); got != 1 || r.Config.Forward[0].To[0].Addr.Addr().String() != "192.0.2.1" {
 		t.Errorf("%d rules and route %v, want 1 and 192.0.2.1", got, r.Config.Forward[0].To)
 	}
@@ -357,4 +331,12 @@ func doubleImports(n int) string {
 	}
 	fmt.Fprintf(&b, ". {\n import s%d\n}\n", n-1)
 	return b.String()
+}
+
+// must ends the test at an error.
+func must(tb testing.TB, err error) {
+	tb.Helper()
+	if err != nil {
+		tb.Fatal(err)
+	}
 }

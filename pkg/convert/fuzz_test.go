@@ -24,9 +24,7 @@ func FuzzFiles(f *testing.F) {
 			continue
 		}
 		data, err := os.ReadFile(file)
-		if err != nil {
-			f.Fatal(err)
-		}
+		must(f, err)
 		f.Add(string(data), "")
 		f.Add(".:53 {\n import *.override\n forward . __PILLAR__UPSTREAM__SERVERS__\n}\nimport a.server\n", string(data))
 	}

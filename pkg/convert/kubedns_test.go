@@ -68,9 +68,7 @@ func TestKubeDNS(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			routes, notes, err := convert.KubeDNS(tt.data)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			if diff := cmp.Diff(tt.want, routes, plain()); diff != "" {
 				t.Errorf("routes (-want +got):\n%s", diff)
 			}

@@ -31,9 +31,7 @@ func serveOn(t *testing.T, tcp bool, handler dns.HandlerFunc) netip.AddrPort {
 	} else {
 		s.PacketConn, err = net.ListenPacket("udp", "127.0.0.1:0")
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if tcp {
 		at = s.Listener.Addr()
 	} else {
@@ -133,13 +131,9 @@ func TestProbe(t *testing.T) {
 func TestProbeWithoutServer(t *testing.T) {
 	t.Parallel()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	to := netip.MustParseAddrPort(l.Addr().String())
-	if err := l.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, l.Close())
 	got := (&Config{Timeout: time.Minute, Now: time.Now}).probe(t.Context(), Probe{To: to, TCP: true})
 	if !got.Refused || got.Error != "connection refused" || got.Answer != "" {
 		t.Errorf("a probe without a server: %+v", got)
@@ -224,5 +218,13 @@ func TestInPodEnds(t *testing.T) {
 				t.Errorf("error %v, want %q", err, tt.problem)
 			}
 		})
+	}
+}
+
+// must ends the test at an error.
+func must(tb testing.TB, err error) {
+	tb.Helper()
+	if err != nil {
+		tb.Fatal(err)
 	}
 }

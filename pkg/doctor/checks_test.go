@@ -342,3 +342,11 @@ func lines(r doctor.Report) []string {
 	}
 	return lines
 }
+
+// must ends the test at an error.
+func must(tb testing.TB, err error) {
+	tb.Helper()
+	if err != nil {
+		tb.Fatal(err)
+	}
+}

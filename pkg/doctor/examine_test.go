@@ -207,9 +207,7 @@ func TestReport(t *testing.T) {
 				t.Errorf("Failed() = %t, want %t", r.Failed(), tt.failed)
 			}
 			var text, object bytes.Buffer
-			if err := errors.Join(r.Text(&text, false), r.JSON(&object)); err != nil {
-				t.Fatal(err)
-			}
+			must(t, errors.Join(r.Text(&text, false), r.JSON(&object)))
 			golden(t, tt.name+".txt", text.Bytes())
 			golden(t, tt.name+".json", object.Bytes())
 			for _, l := range r.Lines {
@@ -225,14 +223,10 @@ func golden(t *testing.T, name string, got []byte) {
 	t.Helper()
 	file := filepath.Join("testdata", name)
 	if *update {
-		if err := os.WriteFile(file, got, 0o644); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.WriteFile(file, got, 0o644))
 	}
 	want, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if diff := cmp.Diff(string(want), string(got)); diff != "" {
 		t.Errorf("%s (-want +got):\n%s", file, diff)
 	}
@@ -242,9 +236,7 @@ func TestTextColours(t *testing.T) {
 	t.Parallel()
 	r := doctor.Report{Title: "t", Lines: []doctor.Line{{Part: "p", Check: "a", Verdict: doctor.Fail, What: "w", Fix: "f"}, {Part: "p", Check: "bcd", What: "x"}}}
 	var plain, coloured strings.Builder
-	if err := errors.Join(r.Text(&plain, false), r.Text(&coloured, true)); err != nil {
-		t.Fatal(err)
-	}
+	must(t, errors.Join(r.Text(&plain, false), r.Text(&coloured, true)))
 	want := "t\n\np\n  fail  a    w\n             fix: f\n  ok    bcd  x\n\n1 ok, 0 skipped, 0 warnings, 1 failed\n"
 	if diff := cmp.Diff(want, plain.String()); diff != "" {
 		t.Errorf("without colours (-want +got):\n%s", diff)

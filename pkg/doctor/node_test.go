@@ -104,17 +104,13 @@ func see(t *testing.T, h *nodetest.Host, c doctor.Config) []string {
 func start(t *testing.T, h *nodetest.Host, c doctor.Config) *exec.Cmd {
 	t.Helper()
 	self, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	c.PodCommand = []string{self, asPod}
 	text, err := json.Marshal(struct {
 		doctor.Config
 		Now *int // a function cannot be written
 	}{Config: c})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	cmd := h.Command(t.Context(), self, asDoctor)
 	cmd.Stdin = bytes.NewReader(text)
 	return cmd
@@ -192,15 +188,11 @@ func newAgentNode(t *testing.T, m rules.Mode, open func() (intercept.Backend, er
 		n.config.Rules.Fallback = []netip.AddrPort{fallback, netip.AddrPortFrom(hosts.Upstream.IPv6, 53)}
 		for _, f := range n.config.Rules.Fallback {
 			server, err := nodetest.Serve(hosts.Upstream, f, "fallback")
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			t.Cleanup(server.Close)
 		}
 	}
-	if err := hosts.Node.Do(func() error { return n.link() }); err != nil {
-		t.Fatal(err)
-	}
+	must(t, hosts.Node.Do(func() error { return n.link() }))
 	n.serve(t)
 	n.lease(t, open)
 	return n
@@ -242,9 +234,7 @@ func (n *agentNode) serve(t *testing.T) {
 		}
 		return nil
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for _, s := range servers {
 		ready := make(chan struct{})
 		s.NotifyStartedFunc = func() { close(ready) }
@@ -289,9 +279,7 @@ func (n *agentNode) lease(t *testing.T, open func() (intercept.Backend, error)) 
 		}
 		return b.Renew(t.Context(), keys, time.Hour)
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 }
 
 func byNFT() (intercept.Backend, error) { return nftables.New(slog.New(slog.DiscardHandler)) }
@@ -341,9 +329,7 @@ func TestDeadAgent(t *testing.T) {
 		[2]string{"This node: fail listener fd00::a: no process listens on port 53", ""},
 		[2]string{"Asked from the node: fail socket fd00::a: connection refused (udp, tcp)", ""}))
 
-	if err := n.backend.Release(t.Context(), n.config.Rules.Addresses, 0); err != nil {
-		t.Fatal(err)
-	}
+	must(t, n.backend.Release(t.Context(), n.config.Rules.Addresses, 0))
 	want = nil
 	for _, part := range []string{"Asked from the node", "Asked from a pod"} {
 		for _, a := range []string{"169.254.20.10", "fd00::a"} {
@@ -474,15 +460,11 @@ func TestTwoDoctors(t *testing.T) {
 	for _, how := range []os.Signal{os.Interrupt, syscall.SIGKILL} {
 		first, second := start(t, n.hosts.Node, slow), start(t, n.hosts.Node, slow)
 		for _, cmd := range []*exec.Cmd{first, second} {
-			if err := cmd.Start(); err != nil {
-				t.Fatal(err)
-			}
+			must(t, cmd.Start())
 		}
 		await(t, "two veths of doctors", func() bool { return strings.Count(state(t, n.hosts.Node), "198.1") >= 4 })
 		for _, cmd := range []*exec.Cmd{first, second} {
-			if err := cmd.Process.Signal(how); err != nil {
-				t.Fatal(err)
-			}
+			must(t, cmd.Process.Signal(how))
 			_ = cmd.Wait()
 		}
 		await(t, "the node as before", func() bool {

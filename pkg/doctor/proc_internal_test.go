@@ -31,9 +31,7 @@ func tree(t *testing.T, files map[string]string) string {
 		} else {
 			err = errors.Join(err, os.WriteFile(path, []byte(text), 0o600))
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 	}
 	return root
 }
@@ -96,14 +94,10 @@ func TestPodResolvers(t *testing.T) {
 	})
 	for name, target := range map[string]string{"50/ns/net": "net:[5]", "50/root": filepath.Join(proc, "1/root")} {
 		path := filepath.Join(proc, name)
-		if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.Symlink(target, path)); err != nil {
-			t.Fatal(err)
-		}
+		must(t, errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.Symlink(target, path)))
 	}
 	got, err := podResolvers(proc, filepath.Join(proc, "self"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if diff := cmp.Diff(map[string]int{"169.254.20.10": 1, "fd00::a": 1, "10.96.0.10": 1}, got); diff != "" {
 		t.Errorf("podResolvers (-want +got):\n%s", diff)
 	}

@@ -70,14 +70,12 @@ func TestStillNonblocking(t *testing.T) {
 	o, n := pair(t)
 	packetConns(t, mustSockets(t, n))
 	for _, c := range []syscall.Conn{o.udp[0], o.tcp} {
-		if err := raw(t, c).Control(func(fd uintptr) {
+		must(t, raw(t, c).Control(func(fd uintptr) {
 			flags, err := unix.FcntlInt(fd, unix.F_GETFL, 0)
 			if err != nil || flags&unix.O_NONBLOCK == 0 {
 				t.Errorf("flags %#x, %v: the socket blocks", flags, err)
 			}
-		}); err != nil {
-			t.Fatal(err)
-		}
+		}))
 	}
 }
 

@@ -57,9 +57,7 @@ func BenchmarkBesideKubeProxy(b *testing.B) {
 		})
 		b.Run(string(v)+"/renewal", func(b *testing.B) {
 			for b.Loop() {
-				if err := backend.Renew(context.Background(), r.Addresses, time.Second); err != nil {
-					b.Fatal(err)
-				}
+				must(b, backend.Renew(context.Background(), r.Addresses, time.Second))
 			}
 		})
 	}

@@ -34,9 +34,7 @@ func open(tb testing.TB, hosts *nodetest.Network, cfg Config) *Backend {
 		b, err = New(cfg)
 		return err
 	})
-	if err != nil {
-		tb.Fatalf("opening the backend: %v", err)
-	}
+	must(tb, err)
 	for _, s := range []*variantTables{b.own, b.other} {
 		if s == nil {
 			continue
@@ -56,9 +54,7 @@ func open(tb testing.TB, hosts *nodetest.Network, cfg Config) *Backend {
 func apply(tb testing.TB, b *Backend, r rules.Rules) bool {
 	tb.Helper()
 	changed, err := b.Apply(tb.Context(), r)
-	if err != nil {
-		tb.Fatalf("applying: %v", err)
-	}
+	must(tb, err)
 	return changed
 }
 
@@ -66,9 +62,7 @@ func renew(t *testing.T, b *Backend) {
 	t.Helper()
 	r := b.rules.Load()
 	for _, l := range r.Leases() {
-		if err := b.Renew(t.Context(), []netip.Addr{l.Key}, time.Minute); err != nil {
-			t.Fatalf("renewing: %v", err)
-		}
+		must(t, b.Renew(t.Context(), []netip.Addr{l.Key}, time.Minute))
 	}
 }
 
@@ -87,9 +81,7 @@ func run(t *testing.T, hosts *nodetest.Network, command string) string {
 	t.Helper()
 	f := strings.Fields(command)
 	out, err := hosts.Node.Output(context.Background(), f[0], f[1:]...)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return out
 }
 
@@ -97,9 +89,7 @@ func run(t *testing.T, hosts *nodetest.Network, command string) string {
 func servers(t *testing.T, hosts *nodetest.Network, r rules.Rules) {
 	t.Helper()
 	for _, a := range r.Addresses {
-		if err := hosts.Node.AddAddress(a); err != nil {
-			t.Fatal(err)
-		}
+		must(t, hosts.Node.AddAddress(a))
 		serve(t, hosts.Node, netip.AddrPortFrom(a, r.Port), "agent")
 	}
 	for _, f := range r.Fallback {
@@ -110,9 +100,7 @@ func servers(t *testing.T, hosts *nodetest.Network, r rules.Rules) {
 func serve(t *testing.T, h *nodetest.Host, a netip.AddrPort, name string) {
 	t.Helper()
 	s, err := nodetest.Serve(h, a, name)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(s.Close)
 }
 
@@ -145,5 +133,13 @@ func eventually(t *testing.T, limit time.Duration, what string, condition func()
 			t.Fatalf("after %s: not %s", limit, what)
 		}
 		time.Sleep(10 * time.Millisecond)
+	}
+}
+
+// must ends the test at an error.
+func must(tb testing.TB, err error) {
+	tb.Helper()
+	if err != nil {
+		tb.Fatal(err)
 	}
 }

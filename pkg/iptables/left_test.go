@@ -15,20 +15,16 @@ func TestLeft(t *testing.T) {
 			hosts, b := openNode(t, v)
 			left := func() (there bool) {
 				t.Helper()
-				if err := hosts.Node.Do(func() (err error) {
+				must(t, hosts.Node.Do(func() (err error) {
 					there, err = Left()
 					return err
-				}); err != nil {
-					t.Fatal(err)
-				}
+				}))
 				return there
 			}
 			if left() {
 				t.Error("there are rules on a new node")
 			}
-			if err := b.Prepare(t.Context(), linkLocal()); err != nil {
-				t.Fatal(err)
-			}
+			must(t, b.Prepare(t.Context(), linkLocal()))
 			if !left() {
 				t.Error("the sets that were prepared are not seen")
 			}
@@ -36,9 +32,7 @@ func TestLeft(t *testing.T) {
 			if !left() {
 				t.Error("the rules that were applied are not seen")
 			}
-			if err := b.Remove(t.Context(), ""); err != nil {
-				t.Fatal(err)
-			}
+			must(t, b.Remove(t.Context(), ""))
 			if left() {
 				t.Error("there are rules after their removal")
 			}

@@ -72,20 +72,14 @@ func TestPlan(t *testing.T) {
 	for name, r := range plans() {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			if err := r.Check(); err != nil {
-				t.Fatal(err)
-			}
+			must(t, r.Check())
 			got := render(&r)
 			file := filepath.Join("testdata", name+".txt")
 			if *update {
-				if err := os.WriteFile(file, []byte(got), 0o600); err != nil {
-					t.Fatal(err)
-				}
+				must(t, os.WriteFile(file, []byte(got), 0o600))
 			}
 			want, err := os.ReadFile(file)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			if diff := cmp.Diff(string(want), got); diff != "" {
 				t.Errorf("rules (-want +got):\n%s", diff)
 			}

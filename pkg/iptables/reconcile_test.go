@@ -279,18 +279,14 @@ func TestReleaseLeavesTheNewerAgentsLease(t *testing.T) {
 	renew(t, old)
 	r.Owner = "second"
 	apply(t, newer, r)
-	if err := old.Release(t.Context(), r.Addresses, time.Second); err != nil {
-		t.Fatal(err)
-	}
+	must(t, old.Release(t.Context(), r.Addresses, time.Second))
 	if s, err := newer.State(t.Context()); err != nil || len(s.Leases) != 2 || s.Owner != "second" {
 		t.Errorf("state %+v, %v; want both leases held", s, err)
 	}
 	if err := old.Remove(t.Context(), "first"); !errors.Is(err, rules.ErrOwned) {
 		t.Errorf("Remove by the old agent: %v, want ErrOwned", err)
 	}
-	if err := newer.Release(t.Context(), r.Addresses, 0); err != nil {
-		t.Fatal(err)
-	}
+	must(t, newer.Release(t.Context(), r.Addresses, 0))
 	if s, err := newer.State(t.Context()); err != nil || len(s.Leases) != 0 {
 		t.Errorf("state %+v, %v; want no lease held", s, err)
 	}

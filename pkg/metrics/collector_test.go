@@ -348,9 +348,7 @@ func columns(f *dto.MetricFamily, row metrics.Row) []metrics.Column {
 func TestLint(t *testing.T) {
 	t.Parallel()
 	problems, err := testutil.GatherAndLint(registered(t, distinct))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for _, p := range problems {
 		t.Errorf("%s: %s", p.Metric, p.Text)
 	}
@@ -361,9 +359,7 @@ func TestConcurrentScrapes(t *testing.T) {
 	t.Parallel()
 	now := time.Unix(1700000000, 0)
 	held, err := cache.New(cache.Config{Size: cache.MinSize}, now)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	var done atomic.Uint64
 	registry := registered(t, func() metrics.Sample {
 		return metrics.Sample{Cache: held.Stats(), Config: metrics.Config{Generation: done.Load()}}
@@ -387,9 +383,7 @@ func TestConcurrentScrapes(t *testing.T) {
 	}
 	all.Wait()
 	families, err := registry.Gather()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	got := series(families)
 	for _, name := range []string{"cache_misses_total", "config_generation"} {
 		if got[name] != workers*rounds {

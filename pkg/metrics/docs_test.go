@@ -22,22 +22,14 @@ func TestDocumentation(t *testing.T) {
 	t.Parallel()
 	const name = "../../docs/metrics.md"
 	page, err := template.New("metrics.md.tmpl").Funcs(template.FuncMap{"item": item}).ParseFiles("testdata/metrics.md.tmpl")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	var b strings.Builder
-	if err := page.Execute(&b, metrics.Chapters()); err != nil {
-		t.Fatal(err)
-	}
+	must(t, page.Execute(&b, metrics.Chapters()))
 	if *update {
-		if err := os.WriteFile(name, []byte(b.String()), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.WriteFile(name, []byte(b.String()), 0o644))
 	}
 	have, err := os.ReadFile(name)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if diff := cmp.Diff(b.String(), string(have)); diff != "" {
 		t.Errorf("%s, rewritten with -update (-want +got):\n%s", name, diff)
 	}
@@ -70,9 +62,7 @@ func TestDocumentedNames(t *testing.T) {
 	}
 	for _, name := range []string{"metrics.md", "status.md"} {
 		text, err := os.ReadFile("../../docs/" + name)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		found := regexp.MustCompile(`nodecache_[a-z0-9_]*[a-z0-9]`).FindAllString(string(text), -1)
 		if len(found) == 0 {
 			t.Errorf("docs/%s names no family", name)

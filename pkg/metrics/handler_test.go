@@ -17,9 +17,7 @@ import (
 func scrape(t *testing.T, c *metrics.Collector, log *slog.Logger, header ...string) *httptest.ResponseRecorder {
 	t.Helper()
 	h, err := metrics.Handler(c, log)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	r := httptest.NewRequest(http.MethodGet, "/metrics", nil)
 	for i := 0; i+1 < len(header); i += 2 {
 		r.Header.Set(header[i], header[i+1])

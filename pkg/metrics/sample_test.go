@@ -154,9 +154,7 @@ func collector(s metrics.Sample) *metrics.Collector {
 func registered(t *testing.T, read func() metrics.Sample) *prometheus.Registry {
 	t.Helper()
 	r := prometheus.NewPedanticRegistry()
-	if err := r.Register(metrics.New(read)); err != nil {
-		t.Fatal(err)
-	}
+	must(t, r.Register(metrics.New(read)))
 	return r
 }
 
@@ -164,8 +162,14 @@ func registered(t *testing.T, read func() metrics.Sample) *prometheus.Registry {
 func gather(t *testing.T, s metrics.Sample) []*dto.MetricFamily {
 	t.Helper()
 	families, err := registered(t, func() metrics.Sample { return s }).Gather()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return families
+}
+
+// must ends the test at an error.
+func must(tb testing.TB, err error) {
+	tb.Helper()
+	if err != nil {
+		tb.Fatal(err)
+	}
 }

@@ -68,9 +68,7 @@ func TestEndpointChanges(t *testing.T) {
 	} {
 		now = step.route
 		families, err := registry.Gather()
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		got, want := map[string]float64{}, map[string]float64{}
 		for name, value := range series(families) {
 			switch {
@@ -119,9 +117,7 @@ func TestConcurrentUpstreamScrapes(t *testing.T) {
 	}
 	scrapers.Wait()
 	families, err := registry.Gather()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	const name = `upstream_requests_total{upstream="kube-system/kube-dns",zone="cluster.local."}`
 	if got := series(families)[name]; got != 201 {
 		t.Errorf("%v requests after 201 scrapes of a counter that each moves by one, want 201", got)

@@ -47,9 +47,7 @@ func TestApplyAgain(t *testing.T) {
 			var tx batch
 			tx.addTable("kube-proxy", 0)
 			tx.deleteTable("kube-proxy")
-			if err := other.writer.commit(&tx); err != nil {
-				t.Fatal(err)
-			}
+			must(t, other.writer.commit(&tx))
 		}
 		if apply(t, b, r) {
 			t.Fatalf("Apply number %d of what is there changed something", i)
@@ -126,9 +124,7 @@ func TestWatch(t *testing.T) {
 		}
 		t.Logf("nft %v: repaired after %v", harm, time.Since(begin))
 	}
-	if err := s.backend.Release(t.Context(), keys(r), 0); err != nil {
-		t.Fatal(err)
-	}
+	must(t, s.backend.Release(t.Context(), keys(r), 0))
 	s.expectAnswers(t, r, centralName)
 	if n := calls.Load(); n > 25 { // 1, and a few for each removal, but none for our own 50 renewals
 		t.Errorf("changed was called %d times", n)
@@ -169,9 +165,7 @@ func TestFallbackRemovedMeanwhile(t *testing.T) {
 		group.Wait()
 		apply(t, b, r)
 		state, err := b.State(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if !slices.Equal(state.Fallback, r.Fallback) {
 			t.Fatalf("round %d: the fallback is %v after an Apply, want %v", round, state.Fallback, r.Fallback)
 		}
@@ -199,23 +193,17 @@ func TestRemove(t *testing.T) {
 			name = r.Owner
 		}
 		if i%4 == 2 { // as after a kill of the agent
-			if err := b.Close(); err != nil {
-				t.Fatal(err)
-			}
+			must(t, b.Close())
 			b = newBackend(t, hosts.Node)
 		}
-		if err := b.Remove(t.Context(), name); err != nil {
-			t.Fatal(err)
-		}
+		must(t, b.Remove(t.Context(), name))
 		if diff := cmp.Diff(before, ruleset(t, hosts.Node, "-a")); diff != "" {
 			t.Fatalf("round %d left (-before +after):\n%s", i, diff)
 		}
 		if s, err := b.State(t.Context()); err != nil || s.Present || s.Count != 0 {
 			t.Fatalf("State: %+v, %v", s, err)
 		}
-		if err := errors.Join(b.Remove(t.Context(), name), b.Close()); err != nil {
-			t.Fatalf("removing nothing: %v", err)
-		}
+		must(t, errors.Join(b.Remove(t.Context(), name), b.Close()))
 	}
 }
 
@@ -244,9 +232,7 @@ func TestTwoAgents(t *testing.T) {
 		t.Errorf("Remove by the older agent: %v, want ErrOwned", err)
 	}
 	s.expectAnswers(t, r, agentName)
-	if err := newer.Release(t.Context(), keys(r), 0); err != nil {
-		t.Fatal(err)
-	}
+	must(t, newer.Release(t.Context(), keys(r), 0))
 	s.expectAnswers(t, r, centralName)
 	if state, err = newer.State(t.Context()); err != nil || state.Owner != r2.Owner || len(state.Fallback) != 2 {
 		t.Errorf("State: %+v, %v", state, err)
@@ -272,9 +258,7 @@ func TestWithoutOwnedTables(t *testing.T) {
 	newer.ownerless, r2.Owner = true, "b2"
 	apply(t, newer, r2)
 	s.expectAnswers(t, r, agentName) // by the older agent's lease
-	if err := s.backend.Release(t.Context(), keys(r), 0); err != nil {
-		t.Fatal(err)
-	}
+	must(t, s.backend.Release(t.Context(), keys(r), 0))
 	if !apply(t, newer, r2) {
 		t.Error("the older agent's table was not removed")
 	}
@@ -402,17 +386,13 @@ func bench(b *testing.B, do func(*Backend, rules.Rules) error) {
 		backend, err = New(slog.New(slog.DiscardHandler))
 		return err
 	})
-	if err != nil {
-		b.Fatal(err)
-	}
+	must(b, err)
 	defer func() { _ = backend.Close() }()
 	r := linkLocalRules(central4())
 	if _, err := backend.Apply(b.Context(), r); err != nil {
 		b.Fatal(err)
 	}
 	for b.Loop() {
-		if err := do(backend, r); err != nil {
-			b.Fatal(err)
-		}
+		must(b, do(backend, r))
 	}
 }

@@ -40,9 +40,7 @@ func newBackend(t *testing.T, h *nodetest.Host) *Backend {
 		b, err = New(slog.New(slog.DiscardHandler))
 		return err
 	})
-	if err != nil {
-		t.Fatalf("making a backend: %v", err)
-	}
+	must(t, err)
 	t.Cleanup(func() { _ = b.Close() }) // some tests close it themselves
 	return b
 }
@@ -65,18 +63,14 @@ func transparentRules() rules.Rules {
 func apply(t *testing.T, b *Backend, r rules.Rules) bool {
 	t.Helper()
 	changed, err := b.Apply(t.Context(), r)
-	if err != nil {
-		t.Fatalf("Apply: %v", err)
-	}
+	must(t, err)
 	return changed
 }
 
 // renew renews all leases of r.
 func renew(t *testing.T, b *Backend, r rules.Rules) {
 	t.Helper()
-	if err := b.Renew(t.Context(), keys(r), longLease); err != nil {
-		t.Fatalf("Renew: %v", err)
-	}
+	must(t, b.Renew(t.Context(), keys(r), longLease))
 }
 
 func keys(r rules.Rules) []netip.Addr {
@@ -106,9 +100,7 @@ type session struct {
 func dialSession(t *testing.T, h *nodetest.Host, addr netip.AddrPort) *session {
 	t.Helper()
 	c, err := h.Dial(t.Context(), "tcp", addr.String())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { _ = c.Close() })
 	s := &session{Conn: c, name: h.Name + " to " + addr.String()}
 	if _, err := s.ask(); err != nil {
@@ -184,4 +176,12 @@ func exchange(c net.Conn, stream bool) (string, error) {
 		return "", err
 	}
 	return a.Answer[0].(*dns.TXT).Txt[0], nil
+}
+
+// must ends the test at an error.
+func must(tb testing.TB, err error) {
+	tb.Helper()
+	if err != nil {
+		tb.Fatal(err)
+	}
 }

@@ -105,12 +105,8 @@ func (s *harness) startAgent(t *testing.T, fallback []netip.AddrPort) *exec.Cmd 
 	cmd.Stderr = os.Stderr
 	cmd.SysProcAttr = nil // it must not end with the thread that starts it: TestMissingCapability ends some
 	out, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
+	must(t, cmd.Start())
 	t.Cleanup(func() { _, _ = cmd.Process.Kill(), cmd.Wait() })
 	if line, err := bufio.NewReader(out).ReadString('\n'); line != "leased\n" {
 		t.Fatalf("the agent printed %q, %v", line, err)
@@ -135,9 +131,7 @@ func TestKilled(t *testing.T) {
 	t.Parallel()
 	s := newHarness(t, rules.Rules{})
 	for _, a := range []netip.Addr{agent4(), agent6()} {
-		if err := s.Node.AddAddress(a); err != nil {
-			t.Fatal(err)
-		}
+		must(t, s.Node.AddAddress(a))
 	}
 	agent := s.startAgent(t, s.central())
 
@@ -164,9 +158,7 @@ func TestKilled(t *testing.T) {
 	for i := range 2 * queriesPerSecond { // without waiting for the last answer
 		if i == queriesPerSecond {
 			killed = time.Now()
-			if err := agent.Process.Kill(); err != nil {
-				t.Fatal(err)
-			}
+			must(t, agent.Process.Kill())
 			_, _ = agent.Process.Wait() // the kernel closes the sockets of a process before its end
 			ended = time.Now()
 		}

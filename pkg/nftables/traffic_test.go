@@ -38,9 +38,7 @@ func newHarness(t *testing.T, r rules.Rules) *harness {
 		t.Fatalf("nft: %v\n%s", err, out)
 	}
 	for _, a := range r.Addresses {
-		if err := s.Node.AddAddress(a); err != nil {
-			t.Fatal(err)
-		}
+		must(t, s.Node.AddAddress(a))
 		s.agent = append(s.agent, serve(t, s.Node, netip.AddrPortFrom(a, r.Port), agentName))
 	}
 	for _, a := range []netip.Addr{s.Upstream.IPv4, s.Upstream.IPv6, nodetest.ServiceIPv4(), nodetest.ServiceIPv6()} {
@@ -53,9 +51,7 @@ func newHarness(t *testing.T, r rules.Rules) *harness {
 func serve(t *testing.T, h *nodetest.Host, addr netip.AddrPort, name string) *nodetest.Server {
 	t.Helper()
 	s, err := nodetest.Serve(h, addr, name)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(s.Close)
 	return s
 }
@@ -122,18 +118,14 @@ func TestDrain(t *testing.T) {
 					open = append(open, dialSession(t, h, netip.AddrPortFrom(key, r.Port)))
 				}
 			}
-			if err := s.backend.Release(t.Context(), keys(r), longLease); err != nil {
-				t.Fatal(err)
-			}
+			must(t, s.backend.Release(t.Context(), keys(r), longLease))
 			s.expectAnswers(t, r, centralName)
 			for _, c := range open {
 				if got, err := c.ask(); err != nil || got != agentName {
 					t.Errorf("draining, %s: %q, %v, want the agent", c.name, got, err)
 				}
 			}
-			if err := s.backend.Release(t.Context(), keys(r), time.Millisecond); err != nil {
-				t.Fatal(err)
-			}
+			must(t, s.backend.Release(t.Context(), keys(r), time.Millisecond))
 			if r.Mode == rules.Transparent {
 				return // kube-proxy gets it then, which has no such session
 			}
@@ -229,12 +221,10 @@ func TestFallbackLeavesInOrder(t *testing.T) {
 	s.backend.flowGrace = time.Hour
 	leaving := netip.MustParseAddrPort("10.201.0.2:5301")
 	var server net.PacketConn
-	if err := s.Upstream.Do(func() (err error) {
+	must(t, s.Upstream.Do(func() (err error) {
 		server, err = net.ListenPacket("udp4", leaving.String())
 		return err
-	}); err != nil {
-		t.Fatal(err)
-	}
+	}))
 	defer func() { _ = server.Close() }()
 	r.Fallback = []netip.AddrPort{leaving}
 	apply(t, s.backend, r)
@@ -250,9 +240,7 @@ func TestFallbackLeavesInOrder(t *testing.T) {
 	}()
 	buf := make([]byte, 512)
 	n, client, err := server.ReadFrom(buf)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	applied := make(chan error, 1)
@@ -263,24 +251,18 @@ func TestFallbackLeavesInOrder(t *testing.T) {
 	}()
 	for { // until new queries go to the other target
 		now, err := s.backend.State(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if !slices.Contains(now.Fallback, leaving) {
 			break
 		}
 	}
 	time.Sleep(100 * time.Millisecond) // without the grace period the entry would be gone by now
 	reply := new(dns.Msg)
-	if err := reply.Unpack(buf[:n]); err != nil {
-		t.Fatal(err)
-	}
+	must(t, reply.Unpack(buf[:n]))
 	reply.SetReply(reply.Copy())
 	reply.Answer = []dns.RR{&dns.TXT{Hdr: dns.RR_Header{Name: reply.Question[0].Name, Rrtype: dns.TypeTXT, Class: reply.Question[0].Qclass}, Txt: []string{"leaving"}}}
 	packed, err := reply.Pack()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if _, err := server.WriteTo(packed, client); err != nil {
 		t.Fatal(err)
 	}
@@ -305,9 +287,7 @@ func TestFallbackLeaves(t *testing.T) {
 	for i, a := range targets {
 		serve(t, s.Upstream, netip.MustParseAddrPort(a), a)
 		c, err := s.Pods[0].Dial(t.Context(), "udp", netip.AddrPortFrom(r.Addresses[i/2], dnsPort).String())
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		defer func() { _ = c.Close() }()
 		clients = append(clients, c)
 	}

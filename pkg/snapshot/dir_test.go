@@ -20,9 +20,7 @@ import (
 func mode(t *testing.T, path string) fs.FileMode {
 	t.Helper()
 	info, err := os.Stat(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return info.Mode().Perm()
 }
 
@@ -54,18 +52,12 @@ func TestDirLeftovers(t *testing.T) {
 		"node-cache.snapshot.tmp-a": 0, "node-cache.snapshot.bak": time.Hour, "other": time.Hour,
 	} {
 		path := filepath.Join(dir, name)
-		if err := os.WriteFile(path, nil, 0o600); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.Chtimes(path, time.Time{}, noon().Add(-age)); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.WriteFile(path, nil, 0o600))
+		must(t, os.Chtimes(path, time.Time{}, noon().Add(-age)))
 	}
 	save(t, snapshot.Dir(dir), before())
 	entries, err := os.ReadDir(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	var got []string
 	for _, e := range entries {
 		got = append(got, e.Name())
@@ -116,9 +108,7 @@ func TestDirUntrusted(t *testing.T) {
 			t.Parallel()
 			dir := t.TempDir()
 			save(t, snapshot.Dir(dir), before())
-			if err := tt.make(t, filepath.Join(dir, snapshot.Name)); err != nil {
-				t.Fatal(err)
-			}
+			must(t, tt.make(t, filepath.Join(dir, snapshot.Name)))
 			if got, err := load(snapshot.Dir(dir)); err == nil || !strings.Contains(err.Error(), tt.want) {
 				t.Errorf("%v, error %v, want %q", got, err, tt.want)
 			}
@@ -131,9 +121,7 @@ func TestDirWritableByOthers(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	save(t, snapshot.Dir(dir), before())
-	if err := os.Chmod(dir, 0o777); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Chmod(dir, 0o777))
 	_, saved := snapshot.Save(t.Context(), before().job(snapshot.Dir(dir)))
 	_, loaded := snapshot.Load(snapshot.Dir(dir), plenty)
 	for what, err := range map[string]error{"Save": saved, "Load": loaded} {
@@ -158,9 +146,7 @@ func TestDirNotExist(t *testing.T) {
 		}
 	}
 	file := filepath.Join(t.TempDir(), "file")
-	if err := os.WriteFile(file, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(file, nil, 0o600))
 	_, err := snapshot.Save(t.Context(), before().job(snapshot.Dir(file)))
 	var snapErr *snapshot.Error
 	if !errors.As(err, &snapErr) || !errors.Is(err, syscall.ENOTDIR) || snapErr.Hint == "" {
@@ -176,9 +162,7 @@ func TestDirNotExist(t *testing.T) {
 func TestDirNameIsDirectory(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	if err := os.Mkdir(filepath.Join(dir, snapshot.Name), 0o700); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Mkdir(filepath.Join(dir, snapshot.Name), 0o700))
 	_, err := snapshot.Save(t.Context(), before().job(snapshot.Dir(dir)))
 	var snapErr *snapshot.Error
 	if !errors.As(err, &snapErr) || !strings.Contains(snapErr.Hint, "remove the directory") {

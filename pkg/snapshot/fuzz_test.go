@@ -55,9 +55,7 @@ func FuzzLoad(f *testing.F) {
 			t.Fatal(err)
 		}
 		got, err := load(again)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if diff := cmp.Diff(read(s), got); diff != "" {
 			t.Fatalf("saved again (-want +got):\n%s", diff)
 		}

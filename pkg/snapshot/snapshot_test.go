@@ -99,13 +99,9 @@ func TestSaveLoad(t *testing.T) {
 			t.Run(name+"/"+folder, func(t *testing.T) {
 				t.Parallel()
 				n, err := snapshot.Save(t.Context(), want.job(f))
-				if err != nil {
-					t.Fatal(err)
-				}
+				must(t, err)
 				s, err := snapshot.Load(f, plenty)
-				if err != nil {
-					t.Fatal(err)
-				}
+				must(t, err)
 				if diff := cmp.Diff(want, read(s)); diff != "" {
 					t.Errorf("(-want +got):\n%s", diff)
 				}
@@ -317,9 +313,7 @@ func TestAge(t *testing.T) {
 			disk := snapshottest.NewDisk()
 			save(t, disk, before())
 			s, err := snapshot.Load(disk, plenty)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			got, err := s.Age(tt.now, 24*time.Hour)
 			text := ""
 			if err != nil {
@@ -433,9 +427,7 @@ func TestCheckVersion(t *testing.T) {
 	disk := snapshottest.NewDisk()
 	save(t, disk, before())
 	s, err := snapshot.Load(disk, plenty)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if err := errors.Join(s.CheckVersion(snapshot.Cache, 1), s.CheckVersion(snapshot.Zone, 1), s.CheckVersion(9, 1)); err != nil {
 		t.Error(err)
 	}
@@ -445,5 +437,13 @@ func TestCheckVersion(t *testing.T) {
 	}
 	if !s.Has(snapshot.Zone) || s.Has(9) {
 		t.Error("Has reports the wrong sections")
+	}
+}
+
+// must ends the test at an error.
+func must(tb testing.TB, err error) {
+	tb.Helper()
+	if err != nil {
+		tb.Fatal(err)
 	}
 }

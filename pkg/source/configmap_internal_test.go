@@ -132,9 +132,7 @@ func TestConfigMapEmpty(t *testing.T) {
 func TestConfigMapPaths(t *testing.T) {
 	t.Parallel()
 	here, err := filepath.Abs("kept")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	w := newHarness(t, Config{})
 	w.api.putText("snapshot: {folder: kept}\n")
 	cfg, _, err := w.Load(t.Context())

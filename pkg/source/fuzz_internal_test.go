@@ -32,9 +32,7 @@ func FuzzReadEvents(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, text string) {
 		s, err := newSource(Config{ConfigMap: watched(), Apply: func(config.Config, error) (InUse, error) { return InUse{}, nil }, Now: time.Now}, api.dial)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		m := s.main.(*configMap)
 		m.version, m.api.client = "11", nil
 		m.api.dial = bodies(strings.NewReader(text))

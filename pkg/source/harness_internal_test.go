@@ -205,8 +205,14 @@ func (w *harness) expect(t *testing.T, when, want string) {
 func keepGood(t *testing.T) string {
 	t.Helper()
 	folder := t.TempDir()
-	if err := os.WriteFile(filepath.Join(folder, lastGoodName), []byte(size(7)), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(filepath.Join(folder, lastGoodName), []byte(size(7)), 0o600))
 	return folder
+}
+
+// must ends the test at an error.
+func must(tb testing.TB, err error) {
+	tb.Helper()
+	if err != nil {
+		tb.Fatal(err)
+	}
 }

@@ -22,9 +22,7 @@ import (
 func swap(t *testing.T, folder, version string, files map[string]string) {
 	t.Helper()
 	behind := filepath.Join(folder, version)
-	if err := os.Mkdir(behind, 0o755); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Mkdir(behind, 0o755))
 	for name, text := range files {
 		write(t, filepath.Join(behind, name), text)
 		link := filepath.Join(folder, name)
@@ -33,12 +31,8 @@ func swap(t *testing.T, folder, version string, files map[string]string) {
 		}
 	}
 	previous, _ := os.Readlink(filepath.Join(folder, dataLink))
-	if err := os.Symlink(version, filepath.Join(folder, "..data_tmp")); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Rename(filepath.Join(folder, "..data_tmp"), filepath.Join(folder, dataLink)); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Symlink(version, filepath.Join(folder, "..data_tmp")))
+	must(t, os.Rename(filepath.Join(folder, "..data_tmp"), filepath.Join(folder, dataLink)))
 	if previous == "" {
 		return
 	}
@@ -47,16 +41,12 @@ func swap(t *testing.T, folder, version string, files map[string]string) {
 			_ = os.Remove(filepath.Join(folder, name))
 		}
 	}
-	if err := os.RemoveAll(filepath.Join(folder, previous)); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.RemoveAll(filepath.Join(folder, previous)))
 }
 
 func write(t *testing.T, path, text string) {
 	t.Helper()
-	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(path, []byte(text), 0o600))
 }
 
 // routes formats the routes of a configuration.
@@ -105,9 +95,7 @@ func TestMerged(t *testing.T) {
 			dir := t.TempDir()
 			file, folder := filepath.Join(dir, "config.yaml"), filepath.Join(dir, "dns")
 			write(t, file, tt.text)
-			if err := os.Mkdir(folder, 0o755); err != nil {
-				t.Fatal(err)
-			}
+			must(t, os.Mkdir(folder, 0o755))
 			swap(t, folder, "..1", tt.files)
 			w := newHarness(t, Config{File: file, KubeDNS: folder})
 			cfg, _, err := w.Load(t.Context())
@@ -164,9 +152,7 @@ func TestOverlay(t *testing.T) {
 	r.CA, r.Bootstrap, r.Rate = "/ca.pem", []netip.Addr{netip.MustParseAddr("192.0.2.1")}, 7
 	before := []config.Route{r}
 	to, err := config.Parse([]byte("forward: [{zone: \".\", to: [192.0.2.9]}]\n"), config.Agent)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	got := overlay(before, config.Route{Zone: "example.com.", To: to.Forward[0].To}, &config.Cache{})
 	if len(got) != 1 || got[0].CA != "" || got[0].Bootstrap != nil || got[0].Rate != 7 {
 		t.Errorf("got %+v", got)
@@ -178,9 +164,7 @@ func TestKubeDNSWatched(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	file, folder := filepath.Join(dir, "config.yaml"), filepath.Join(dir, "dns")
-	if err := os.Mkdir(folder, 0o755); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Mkdir(folder, 0o755))
 	write(t, file, size(3))
 	swap(t, folder, "..1", map[string]string{"stubDomains": `{"a.example": ["192.0.2.9"]}`})
 	w := newHarness(t, Config{File: file, KubeDNS: folder})
@@ -202,9 +186,7 @@ func TestKubeDNSWatched(t *testing.T) {
 			swap(t, folder, "..6", map[string]string{"upstreamNameservers": `["192.0.2.11"]`})
 		}},
 		{"no folder any more", "refused reading the kube-dns folder", func() {
-			if err := os.RemoveAll(folder); err != nil {
-				t.Fatal(err)
-			}
+			must(t, os.RemoveAll(folder))
 		}},
 	} {
 		began := time.Now()

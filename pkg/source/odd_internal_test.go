@@ -51,9 +51,7 @@ func TestOddFiles(t *testing.T) {
 	inPlace := func(put func(path string) error) func(*testing.T, string, string) {
 		return func(t *testing.T, _, path string) {
 			t.Helper()
-			if err := errors.Join(os.Remove(path), put(path)); err != nil {
-				t.Fatal(err)
-			}
+			must(t, errors.Join(os.Remove(path), put(path)))
 		}
 	}
 	holding := func(text string) func(*testing.T, string, string) {
@@ -70,23 +68,17 @@ func TestOddFiles(t *testing.T) {
 		{"gone", inPlace(func(string) error { return nil }), "no such file"},
 		{"a link to nothing", func(t *testing.T, folder, _ string) {
 			t.Helper()
-			if err := os.Rename(filepath.Join(folder, dataLink), filepath.Join(folder, "..away")); err != nil {
-				t.Fatal(err)
-			}
+			must(t, os.Rename(filepath.Join(folder, dataLink), filepath.Join(folder, "..away")))
 		}, "no such file"},
 		{"a folder that is gone", func(t *testing.T, folder, _ string) {
 			t.Helper()
-			if err := os.RemoveAll(folder); err != nil {
-				t.Fatal(err)
-			}
+			must(t, os.RemoveAll(folder))
 		}, "no such file"},
 		{"another file behind a link", func(t *testing.T, _, path string) {
 			t.Helper()
 			target := filepath.Join(t.TempDir(), "bad")
 			write(t, target, "a: b\n")
-			if err := errors.Join(os.Symlink(target, path+".new"), os.Rename(path+".new", path)); err != nil {
-				t.Fatal(err)
-			}
+			must(t, errors.Join(os.Symlink(target, path+".new"), os.Rename(path+".new", path)))
 		}, "unknown key"},
 		{"a link to itself", inPlace(func(path string) error { return os.Symlink(Key, path) }), "too many levels"},
 		{"a folder", inPlace(func(path string) error { return os.Mkdir(path, 0o755) }), "is a directory"},
@@ -111,9 +103,7 @@ func TestOddFiles(t *testing.T) {
 			if got := w.reports(); !strings.HasPrefix(got, "refused") || !strings.Contains(got, tt.want) {
 				t.Errorf("reported %.300s, want a refusal: %s", got, tt.want)
 			}
-			if err := errors.Join(os.MkdirAll(folder, 0o755), os.RemoveAll(path)); err != nil {
-				t.Fatal(err)
-			}
+			must(t, errors.Join(os.MkdirAll(folder, 0o755), os.RemoveAll(path)))
 			swap(t, folder, "..good", map[string]string{Key: size(5)})
 			eventually(t, "the next one", func() bool { return strings.HasSuffix(w.saying(), "applied 5") })
 		})

@@ -124,9 +124,7 @@ func TestPanicInLastGood(t *testing.T) {
 		synctest.Wait()
 		w.defects(t, 1)
 		w.setTrap("")
-		if err := os.Remove(inTheWay); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.Remove(inTheWay))
 		time.Sleep(firstRestartDelay)
 		synctest.Wait()
 		if st := w.Status(); st.Saves != 1 || st.SaveError != "" {
@@ -197,9 +195,7 @@ func TestPanicInKubeDNS(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	file, folder := filepath.Join(dir, "config.yaml"), filepath.Join(dir, "dns")
-	if err := os.Mkdir(folder, 0o755); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Mkdir(folder, 0o755))
 	write(t, file, size(3))
 	write(t, filepath.Join(folder, "federations"), `{"a": "b.example"}`)
 	w := newHarness(t, Config{File: file, KubeDNS: folder, LastGood: keepGood(t)})

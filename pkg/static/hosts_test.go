@@ -52,13 +52,9 @@ func TestFollow(t *testing.T) {
 	write(t, path, "192.0.2.2 a.test\n")
 	eventually(t, "written in place", is("192.0.2.2"))
 	write(t, path+".new", "192.0.2.3 a.test\n")
-	if err := os.Rename(path+".new", path); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Rename(path+".new", path))
 	eventually(t, "replaced", is("192.0.2.3"))
-	if err := os.Remove(path); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Remove(path))
 	eventually(t, "reported missing", func() bool { return s.Stats().Files[0].Err != nil })
 	if !is("192.0.2.3")() {
 		t.Error("the content was dropped with the file")
@@ -81,21 +77,13 @@ func TestFollowLinks(t *testing.T) {
 	t.Parallel()
 	folder := t.TempDir()
 	version := func(name, text string) {
-		if err := os.Mkdir(filepath.Join(folder, name), 0o755); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.Mkdir(filepath.Join(folder, name), 0o755))
 		write(t, filepath.Join(folder, name, "hosts"), text)
-		if err := os.Symlink(name, filepath.Join(folder, "..data_tmp")); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.Rename(filepath.Join(folder, "..data_tmp"), filepath.Join(folder, "..data")); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.Symlink(name, filepath.Join(folder, "..data_tmp")))
+		must(t, os.Rename(filepath.Join(folder, "..data_tmp"), filepath.Join(folder, "..data")))
 	}
 	version("..1", "192.0.2.1 a.test\n")
-	if err := os.Symlink("..data/hosts", filepath.Join(folder, "hosts")); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Symlink("..data/hosts", filepath.Join(folder, "hosts")))
 	s := newStatic(t, static.Config{Files: []string{filepath.Join(folder, "hosts")}})
 	if got := query(t, s, "a.test.", dns.TypeA); got != "NOERROR| a.test. 30 A 192.0.2.1" {
 		t.Error(got)

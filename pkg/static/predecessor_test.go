@@ -24,9 +24,7 @@ func TestPredecessor(t *testing.T) {
 	write(t, path, "192.0.2.1 a.test\n")
 	cfg := static.Config{Files: []string{path}, TTL: 30 * time.Second}
 	first := newStatic(t, cfg)
-	if err := os.Remove(path); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Remove(path))
 	expect := func(s *static.Static, name, want string) {
 		t.Helper()
 		if got := query(t, s, name, dns.TypeA); got != want {

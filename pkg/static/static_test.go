@@ -25,9 +25,7 @@ import (
 func query(tb testing.TB, s *static.Static, name string, rrtype uint16) string {
 	tb.Helper()
 	pkt, err := new(dns.Msg).SetQuestion(name, rrtype).Pack()
-	if err != nil {
-		tb.Fatal(err)
-	}
+	must(tb, err)
 	var q wire.Query
 	if q.Parse(pkt) != wire.RcodeSuccess {
 		tb.Fatal("Parse failed")
@@ -52,9 +50,7 @@ func query(tb testing.TB, s *static.Static, name string, rrtype uint16) string {
 		tb.Fatal("the question differs")
 	}
 	m := new(dns.Msg)
-	if err := m.Unpack(msg); err != nil {
-		tb.Fatal(err)
-	}
+	must(tb, m.Unpack(msg))
 	if !m.Authoritative || !m.Response || m.Question[0].Qtype != rrtype {
 		tb.Errorf("%v", m)
 	}
@@ -93,9 +89,7 @@ func addrs(list ...string) (out []netip.Addr) {
 
 func write(tb testing.TB, path, text string) {
 	tb.Helper()
-	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-		tb.Fatal(err)
-	}
+	must(tb, os.WriteFile(path, []byte(text), 0o600))
 }
 
 func newStatic(tb testing.TB, cfg static.Config) *static.Static {
@@ -104,9 +98,7 @@ func newStatic(tb testing.TB, cfg static.Config) *static.Static {
 		cfg.TTL = 30 * time.Second
 	}
 	s, err := static.New(cfg)
-	if err != nil {
-		tb.Fatal(err)
-	}
+	must(tb, err)
 	return s
 }
 
@@ -216,9 +208,7 @@ func parse(tb testing.TB, texts ...string) (list []static.Record) {
 	tb.Helper()
 	for _, text := range texts {
 		r, err := config.ParseRecord(text)
-		if err != nil {
-			tb.Fatal(err)
-		}
+		must(tb, err)
 		list = append(list, func(q *static.Question) (dns.RR, error) { return r((*config.TemplateData)(q)) })
 	}
 	return list
@@ -359,9 +349,7 @@ func allocationQueries(tb testing.TB) (*static.Static, map[string]*wire.Query) {
 		"none":     new(dns.Msg).SetQuestion("www.example.", dns.TypeA),
 	} {
 		pkt, err := m.Pack()
-		if err != nil {
-			tb.Fatal(err)
-		}
+		must(tb, err)
 		q := new(wire.Query)
 		q.Parse(pkt)
 		queries[name] = q
@@ -478,4 +466,12 @@ func isName(name string) bool {
 	}
 	_, ok := dns.IsDomainName(name)
 	return ok && name != "" && !strings.HasSuffix(name, ".") && len(name) < 254
+}
+
+// must ends the test at an error.
+func must(tb testing.TB, err error) {
+	tb.Helper()
+	if err != nil {
+		tb.Fatal(err)
+	}
 }

@@ -72,9 +72,7 @@ func (w *harness) start() {
 			StaleAfter: w.config.StaleAfter, KnownNamespaces: w.config.NamespaceSelector != "",
 			Pods: map[bool]zone.PodMode{true: zone.PodsVerified}[w.config.Pods],
 		})
-		if err != nil {
-			w.t.Fatal(err)
-		}
+		require(w.t, err)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	ran := make(chan error, 1)

@@ -44,9 +44,7 @@ func bomb(t *testing.T, n int) []byte {
 	if _, err := w.Write(bytes.Repeat([]byte(" "), n)); err != nil {
 		t.Fatal(err)
 	}
-	if err := w.Close(); err != nil {
-		t.Fatal(err)
-	}
+	require(t, w.Close())
 	return buf.Bytes()
 }
 

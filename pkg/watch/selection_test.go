@@ -245,18 +245,12 @@ func TestNew(t *testing.T) {
 	t.Parallel()
 	kubeconfig := watchtest.Kubeconfig(t)
 	garbage := filepath.Join(t.TempDir(), "garbage")
-	if err := os.WriteFile(garbage, []byte("{"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	require(t, os.WriteFile(garbage, []byte("{"), 0o600))
 	absent := filepath.Join(t.TempDir(), "absent")
 	pipe := filepath.Join(t.TempDir(), "pipe")
-	if err := syscall.Mkfifo(pipe, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	require(t, syscall.Mkfifo(pipe, 0o600))
 	large := filepath.Join(t.TempDir(), "large")
-	if err := os.WriteFile(large, make([]byte, 1<<20+1), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	require(t, os.WriteFile(large, make([]byte, 1<<20+1), 0o600))
 	tests := []struct {
 		name   string
 		change func(cfg *watch.Config)

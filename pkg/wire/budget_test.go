@@ -191,9 +191,7 @@ func BenchmarkMessageParse(b *testing.B) {
 			b.ReportAllocs()
 			b.SetBytes(int64(len(bb.msg)))
 			for b.Loop() {
-				if err := m.Parse(bb.msg); err != nil {
-					b.Fatal(err)
-				}
+				must(b, m.Parse(bb.msg))
 			}
 		})
 	}

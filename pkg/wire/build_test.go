@@ -93,9 +93,7 @@ func longName(size int) []byte {
 func pack(tb testing.TB, m *dns.Msg) []byte {
 	tb.Helper()
 	b, err := m.Pack()
-	if err != nil {
-		tb.Fatalf("packing the message: %v", err)
-	}
+	must(tb, err)
 	return b
 }
 
@@ -150,4 +148,12 @@ func answer(tb testing.TB, name string, rrtype uint16, an, ns, ar []dns.RR) *dns
 	m.Id, m.Response, m.RecursionAvailable, m.Compress = 0x4321, true, true, true
 	m.Answer, m.Ns, m.Extra = an, ns, ar
 	return m
+}
+
+// must ends the test at an error.
+func must(tb testing.TB, err error) {
+	tb.Helper()
+	if err != nil {
+		tb.Fatal(err)
+	}
 }

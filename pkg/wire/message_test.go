@@ -65,9 +65,7 @@ func TestMessageParseForgets(t *testing.T) {
 		at := firstRecord + 12 + n
 		before := reply(2, 0, 0, record(pointer(12), wire.TypeTXT, make([]byte, n)), record(labels("pp"), wire.TypeTXT, nil))
 		after := reply(2, 0, 0, record(pointer(12), wire.TypeTXT, bytes.Repeat([]byte{0xff}, n+2)), record(pointer(at), wire.TypeTXT, nil))
-		if err := m.Parse(before); err != nil {
-			t.Fatal(err)
-		}
+		must(t, m.Parse(before))
 		if err := m.Parse(after); !errors.Is(err, wire.ErrMalformed) {
 			t.Errorf("pointer to %d of %d bytes: %v, want %v", at, len(after), err, wire.ErrMalformed)
 		}

@@ -33,9 +33,7 @@ func TestPadding(t *testing.T) {
 func checkPadding(t *testing.T, m *dns.Msg, padded bool) {
 	t.Helper()
 	q, err := m.Pack()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	got := wire.AppendPadded([]byte("before"), q)[len("before"):]
 	if !padded {
 		if string(got) != string(q) {
@@ -44,9 +42,7 @@ func checkPadding(t *testing.T, m *dns.Msg, padded bool) {
 		return
 	}
 	var back dns.Msg
-	if err := back.Unpack(got); err != nil {
-		t.Fatalf("reading the padded query: %v", err)
-	}
+	must(t, back.Unpack(got))
 	options := &back.IsEdns0().Option
 	last := len(*options) - 1
 	if _, ok := (*options)[last].(*dns.EDNS0_PADDING); !ok || len(got)%128 != 0 || len(got)-len(q) >= 128+4 {
@@ -61,9 +57,7 @@ func checkPadding(t *testing.T, m *dns.Msg, padded bool) {
 // FuzzPadding pads arbitrary bytes: the result parses like the query, or is unchanged.
 func FuzzPadding(f *testing.F) {
 	q, err := new(dns.Msg).SetQuestion("www.example.", dns.TypeA).SetEdns0(1232, false).Pack()
-	if err != nil {
-		f.Fatal(err)
-	}
+	must(f, err)
 	f.Add(q)
 	f.Add([]byte{0, 0, 1, 0, 0, 1, 0, 0, 0, 0, 0, 1, 0, 0, 1, 0, 1, 0, 0, 41})
 	f.Fuzz(func(t *testing.T, q []byte) {

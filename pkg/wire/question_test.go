@@ -28,17 +28,13 @@ func TestWithUDPSize(t *testing.T) {
 				m.SetEdns0(1232, true)
 			}
 			q, err := m.Pack()
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			if got := wire.QueryType(q); got != dns.TypeSRV {
 				t.Errorf("type %d, want SRV", got)
 			}
 			before := string(q)
 			var sized dns.Msg
-			if err := sized.Unpack(wire.WithUDPSize(q, 512)); err != nil {
-				t.Fatal(err)
-			}
+			must(t, sized.Unpack(wire.WithUDPSize(q, 512)))
 			if string(q) != before {
 				t.Error("the query itself was changed")
 			}

@@ -55,9 +55,7 @@ func FuzzWithin(f *testing.F) {
 func oracleName(tb testing.TB, msg []byte, off int) string {
 	tb.Helper()
 	name, _, err := dns.UnpackDomainName(msg, off)
-	if err != nil {
-		tb.Fatal(err)
-	}
+	must(tb, err)
 	return name
 }
 

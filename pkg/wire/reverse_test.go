@@ -56,9 +56,7 @@ func FuzzReverseAddr(f *testing.F) {
 		var buf [16]byte
 		addr, tree := wire.ReverseAddr(q.Name(), &buf)
 		text, _, err := dns.UnpackDomainName(q.Name(), 0)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if addr != nil {
 			if want := oracleReverse(t, addr); want != text {
 				t.Errorf("%s is read as %v, of which the name is %s", text, addr, want)
@@ -103,9 +101,7 @@ func oracleReverse(t *testing.T, raw []byte) string {
 		return text.String() + "ip6.arpa."
 	}
 	name, err := dns.ReverseAddr(addr.String())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return name
 }
 

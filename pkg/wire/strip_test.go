@@ -75,9 +75,7 @@ func TestMessageStripOPT(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			m := parseMessage(t, tt.msg)
-			if err := stripOPT(t, m); err != nil {
-				t.Fatal(err)
-			}
+			must(t, stripOPT(t, m))
 			if diff := cmp.Diff(tt.want, m.Raw); diff != "" {
 				t.Errorf("(-want +got)\n%s", diff)
 			}

@@ -99,9 +99,7 @@ func benchZone(tb testing.TB) *zone.Zone {
 		s.PutSlice(huge, now)
 	}
 	z, err := zone.New(zone.Config{Store: s, Domain: "cluster.local.", TTL: 5 * time.Second, Pods: zone.PodsInsecure, AllSlices: true, NodeZone: "zone-1"})
-	if err != nil {
-		tb.Fatal(err)
-	}
+	must(tb, err)
 	return z
 }
 

@@ -25,9 +25,7 @@ func dump(tb testing.TB, s *zone.Store, now time.Time) [][]byte {
 		records = append(records, bytes.Clone(record))
 		return nil
 	})
-	if err != nil {
-		tb.Fatal(err)
-	}
+	must(tb, err)
 	return records
 }
 
@@ -210,9 +208,7 @@ func TestRestoredAge(t *testing.T) {
 			}
 		}
 		got, err := s.Restore(slices.Values(records), time.Hour, time.Minute+time.Duration(round+1)*time.Hour, now)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if got != 8 {
 			t.Errorf("round %d: %d objects, want 8", round, got)
 		}
@@ -385,9 +381,7 @@ func BenchmarkDump(b *testing.B) {
 	b.Run("dump", func(b *testing.B) {
 		b.ReportAllocs()
 		for b.Loop() {
-			if err := s.Dump(now, func([]byte) error { return nil }); err != nil {
-				b.Fatal(err)
-			}
+			must(b, s.Dump(now, func([]byte) error { return nil }))
 		}
 	})
 	records := dump(b, s, now)

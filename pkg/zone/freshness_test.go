@@ -124,9 +124,7 @@ func summaryOf(t *testing.T, cfg zone.Config, name string, rrtype uint16, now ti
 	t.Helper()
 	cfg.Domain = "cluster.local."
 	z, err := zone.New(cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	g := ask(t, z, name, rrtype, 0, now)
 	return summary{g.Verdict, g.Rcode, g.EDE, len(g.Answer)}
 }
@@ -263,9 +261,7 @@ func TestAnswerStale(t *testing.T) {
 			for state, want := range map[string]summary{"unsynced": tt.unsynced, "restored": tt.stale, "stale": tt.stale, "fresh": tt.fresh} {
 				s, now := storeIn(t, state)
 				z, err := zone.New(zone.Config{Store: s, Domain: "cluster.local.", Pods: zone.PodsInsecure, HasFallback: func() bool { return true }})
-				if err != nil {
-					t.Fatal(err)
-				}
+				must(t, err)
 				var q wire.Query
 				q.Parse(packet(t, tt.name, dns.TypeA))
 				msg, res := z.AnswerStale(&q, zone.Client{MaxSize: wire.MaxMessage, Rotation: 0}, now, nil)

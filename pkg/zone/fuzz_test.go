@@ -30,9 +30,7 @@ func FuzzAnswer(f *testing.F) {
 		if i%97 == 0 || strings.Contains(name, "arpa") {
 			buf := make([]byte, 256)
 			n, err := dns.PackDomainName(name, buf, 0, nil, false)
-			if err != nil {
-				f.Fatal(err)
-			}
+			must(f, err)
 			f.Add(buf[:n], dns.TypeA)
 			f.Add(buf[:n], dns.TypeSRV)
 			f.Add(buf[:n], dns.TypePTR)

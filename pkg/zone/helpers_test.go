@@ -102,9 +102,7 @@ func checkSealed(tb testing.TB, q *wire.Query, msg []byte, plain *dns.Msg) {
 	whole := slices.Clone(msg)
 	whole = q.Reply(whole, 0, &wire.ReplyOptions{Limit: wire.MaxMessage, UDPSize: wire.SafeUDP, EDE: wire.EDENone})
 	sealed := new(dns.Msg)
-	if err := sealed.Unpack(whole); err != nil {
-		tb.Fatalf("sealed: %v", err)
-	}
+	must(tb, sealed.Unpack(whole))
 	if !slices.Equal(texts(sealed.Answer), texts(plain.Answer)) || !slices.Equal(texts(sealed.Extra), texts(plain.Extra)) {
 		tb.Fatalf("sealed:\n%s\nwas:\n%s", sealed, plain)
 	}
@@ -312,4 +310,12 @@ func reverseAddr(name string) (netip.Addr, string) {
 		}
 	}
 	return netip.Addr{}, ""
+}
+
+// must ends the test at an error.
+func must(tb testing.TB, err error) {
+	tb.Helper()
+	if err != nil {
+		tb.Fatal(err)
+	}
 }

@@ -146,9 +146,7 @@ func TestNamespaceLimit(t *testing.T) {
 		Store: s, Domain: "cluster.local.", Pods: zone.PodsVerified, AllSlices: true, Nameservers: []netip.Addr{a("169.254.20.10")},
 		Ranges: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")},
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	names := []string{
 		"", "svc.", "pod.", "dns.", "ns.dns.", "dns-version.", "cluster.", "shop.svc.", "none.svc.", "web.shop.svc.", "_http._tcp.web.shop.svc.",
 		"db.shop.svc.", "db-0.db.shop.svc.", "db-1.db.shop.svc.", "_sql._tcp.db.shop.svc.", "out.shop.svc.", "none.shop.svc.", "evil.shop.svc.",

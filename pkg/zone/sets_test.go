@@ -41,9 +41,7 @@ func zoneOf(t *testing.T, s *zone.Store, cfg zone.Config) *zone.Zone {
 	freshen(s, epoch())
 	cfg.Store, cfg.Domain = s, "cluster.local."
 	z, err := zone.New(cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return z
 }
 
@@ -210,9 +208,7 @@ func TestNamesTooLongForATarget(t *testing.T) {
 	}}, epoch())
 	freshen(s, epoch())
 	z, err := zone.New(zone.Config{Store: s, Domain: domain})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	base := name + "." + ns + ".svc." + domain
 	g := ask(t, z, base, dns.TypeSRV, 0, epoch())
 	want := []string{base + " 0 SRV 0 50 7 h." + base}
@@ -310,14 +306,12 @@ func TestExcludedNames(t *testing.T) {
 			t.Errorf("%s: verdict %d, want %d", tt.question, g.Verdict, tt.want)
 		}
 	}
-	if err := z.Transfer(epoch(), func(record dns.RR) error {
+	must(t, z.Transfer(epoch(), func(record dns.RR) error {
 		if dns.IsSubDomain("db.shop.svc.cluster.local.", record.Header().Name) {
 			t.Errorf("transferred, but excluded: %s", record)
 		}
 		return nil
-	}); err != nil {
-		t.Fatal(err)
-	}
+	}))
 }
 
 // TestDenialIsNotTruncated queries types without data at an address with more PTR records than fit.

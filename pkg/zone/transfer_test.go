@@ -44,12 +44,10 @@ func TestTransferAgainstModel(t *testing.T) {
 		}
 		freshen(w.store, w.now)
 		var records []dns.RR
-		if err := w.zone.Transfer(w.now, func(rr dns.RR) error {
+		must(t, w.zone.Transfer(w.now, func(rr dns.RR) error {
 			records = append(records, rr)
 			return nil
-		}); err != nil {
-			t.Fatal(err)
-		}
+		}))
 		last := len(records) - 1
 		if records[0].String() != records[last].String() || records[0].Header().Rrtype != dns.TypeSOA {
 			t.Fatalf("step %d: from %s to %s, want the SOA record at both ends", step, records[0], records[last])
@@ -65,9 +63,7 @@ func TestTransferUnready(t *testing.T) {
 	s := zone.NewStore()
 	s.Expect(zone.Services, zone.Slices)
 	z, err := zone.New(zone.Config{Store: s, Domain: "cluster.local"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	emit := func(dns.RR) error { return nil }
 	if err := z.Transfer(epoch(), emit); !errors.Is(err, zone.ErrNotReady) {
 		t.Errorf("before the first list: %v, want ErrNotReady", err)
@@ -85,16 +81,12 @@ func TestTransferUnready(t *testing.T) {
 func TestTransferHuge(t *testing.T) {
 	t.Parallel()
 	z, err := zone.New(zone.Config{Store: clusterOf(0, 1, 50), Domain: "cluster.local", AllSlices: true})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	counts := map[uint16]int{}
-	if err := z.Transfer(epoch(), func(rr dns.RR) error {
+	must(t, z.Transfer(epoch(), func(rr dns.RR) error {
 		counts[rr.Header().Rrtype]++
 		return nil
-	}); err != nil {
-		t.Fatal(err)
-	}
+	}))
 	// The service's addresses and those of every endpoint's name; SRV records of
 	// the service, of its port, and of every endpoint's name.
 	want := map[uint16]int{dns.TypeSOA: 2, dns.TypeNS: 1, dns.TypeTXT: 1, dns.TypeA: 10000, dns.TypeSRV: 15000}

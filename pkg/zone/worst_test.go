@@ -93,9 +93,7 @@ func worstZone(tb testing.TB) *zone.Zone {
 	s := worstStore()
 	freshen(s, epoch())
 	z, err := zone.New(zone.Config{Store: s, Domain: "cluster.local.", AllSlices: true, NodeZone: "east"})
-	if err != nil {
-		tb.Fatal(err)
-	}
+	must(tb, err)
 	return z
 }
 

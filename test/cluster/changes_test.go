@@ -176,9 +176,7 @@ func TestCluster(t *testing.T) {
 				w.begin("NOERROR " + address)
 				err = c.Load(t.Context(), newService("busy", name, at(address), ports("http:80")))
 			}
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			w.await(t, &took, time.Now())
 		}
 		w.end(t)

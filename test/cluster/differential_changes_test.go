@@ -59,22 +59,14 @@ func change(t *testing.T, c *kubetest.Cluster, objects []runtime.Object) []runti
 	t.Helper()
 	gone, stuck := removedNamespaces()
 	for _, name := range []string{gone, stuck} {
-		if err := c.Client().CoreV1().Namespaces().Delete(t.Context(), name, metav1.DeleteOptions{}); err != nil {
-			t.Fatal(err)
-		}
+		must(t, c.Client().CoreV1().Namespaces().Delete(t.Context(), name, metav1.DeleteOptions{}))
 	}
 	left := slices.DeleteFunc(slices.Clone(objects), func(o runtime.Object) bool { return isRemoved(o) || isReplaced(o) })
 	for _, name := range removedServices() {
-		if err := c.Client().CoreV1().Services("shop").Delete(t.Context(), name, metav1.DeleteOptions{}); err != nil {
-			t.Fatal(err)
-		}
+		must(t, c.Client().CoreV1().Services("shop").Delete(t.Context(), name, metav1.DeleteOptions{}))
 	}
-	if err := c.Client().CoreV1().Pods("shop").Delete(t.Context(), "loner", metav1.DeleteOptions{}); err != nil {
-		t.Fatal(err)
-	}
-	if err := c.Client().DiscoveryV1().EndpointSlices("shop").Delete(t.Context(), "hand-2", metav1.DeleteOptions{}); err != nil {
-		t.Fatal(err)
-	}
+	must(t, c.Client().CoreV1().Pods("shop").Delete(t.Context(), "loner", metav1.DeleteOptions{}))
+	must(t, c.Client().DiscoveryV1().EndpointSlices("shop").Delete(t.Context(), "hand-2", metav1.DeleteOptions{}))
 	kubetest.Apply(t, c, changes()...)
 	after := slices.Concat(left, changes())
 	waitForSlices(t, c, after)
@@ -89,9 +81,7 @@ func change(t *testing.T, c *kubetest.Cluster, objects []runtime.Object) []runti
 func listServices(t *testing.T, c *kubetest.Cluster, namespace string) []string {
 	t.Helper()
 	list, err := c.Client().CoreV1().Services(namespace).List(t.Context(), metav1.ListOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	var names []string
 	for _, s := range list.Items {
 		names = append(names, s.Name)
@@ -156,9 +146,7 @@ func (p serverPair) waitForSentinels(t *testing.T) {
 		} {
 			proctest.Eventually(t, limit, q.name, func() bool {
 				v, err := server.ask(q.name, dns.TypeA, way, attempts)
-				if err != nil {
-					t.Fatal(err)
-				}
+				must(t, err)
 				return v.msg.Rcode == dns.RcodeSuccess && len(v.msg.Answer) == q.want
 			})
 		}
@@ -188,9 +176,7 @@ func waitForSlices(t *testing.T, c *kubetest.Cluster, objects []runtime.Object) 
 		list, err := c.Client().DiscoveryV1().EndpointSlices("").List(t.Context(), metav1.ListOptions{
 			LabelSelector: discoveryv1.LabelManagedBy + "=endpointslice-controller.k8s.io",
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		got = map[string]int{}
 		for _, s := range list.Items {
 			service := s.Namespace + "/" + s.Labels[discoveryv1.LabelServiceName]

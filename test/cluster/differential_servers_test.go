@@ -39,9 +39,7 @@ func startUpstream(t *testing.T) netip.AddrPort {
 	for zp := dns.NewZoneParser(strings.NewReader(outsideRecords()), "example.test.", ""); ; {
 		rr, ok := zp.Next()
 		if !ok {
-			if err := zp.Err(); err != nil {
-				t.Fatal(err)
-			}
+			must(t, zp.Err())
 			break
 		}
 		records[rr.Header().Name] = append(records[rr.Header().Name], rr)

@@ -121,9 +121,7 @@ func (d *differential) start(t *testing.T, v *variant) serverPair {
 func (d *differential) compare(t *testing.T, p serverPair, list []subject, everyType bool) {
 	t.Helper()
 	results, err := p.compareAll(questions(list, everyType))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	got := judge(t, results)
 	t.Logf("%d names: %s", len(list), &got)
 	d.total.add(&got)

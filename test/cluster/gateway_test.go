@@ -71,9 +71,7 @@ func startGateway(t *testing.T, c *kubetest.Cluster) *gateway {
 		server.Close()
 	})
 	ca := proctest.WriteFile(t, g.kubeconfig+".ca", string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw})))
-	if err := kubetest.WriteKubeconfig(g.kubeconfig, ca, server.URL, "admin", "anything"); err != nil {
-		t.Fatal(err)
-	}
+	must(t, kubetest.WriteKubeconfig(g.kubeconfig, ca, server.URL, "admin", "anything"))
 	return g
 }
 
@@ -81,13 +79,9 @@ func startGateway(t *testing.T, c *kubetest.Cluster) *gateway {
 func (g *gateway) forwardTo(t *testing.T, c *kubetest.Cluster) {
 	t.Helper()
 	target, err := url.Parse(c.Server())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	server, err := rest.TransportFor(c.Config(kubetest.Admin))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.target, g.server = target, server

@@ -61,9 +61,7 @@ func TestKubeProxy(t *testing.T) {
 				o.Programs = iptablesPrograms(t, tt.backend)
 			}
 			k, err := c.LaunchKubeProxy(t.Context(), t.TempDir(), o)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			t.Cleanup(k.Close)
 			p.test(t, tt.backend)
 			want := dataplane.Found{
@@ -74,9 +72,7 @@ func TestKubeProxy(t *testing.T) {
 				want.Reason = "kube-proxy uses it"
 			}
 			p.expectFound(t, want)
-			if err := syscall.Kill(k.PID(), syscall.SIGSTOP); err != nil {
-				t.Fatal(err)
-			}
+			must(t, syscall.Kill(k.PID(), syscall.SIGSTOP))
 			want.Evidence = want.Evidence[1:] // only its rules are left
 			p.expectFound(t, want)
 		})
@@ -88,13 +84,11 @@ func (p *proxied) expectFound(t *testing.T, want dataplane.Found) {
 	t.Helper()
 	diff := ""
 	proctest.Eventually(t, limit, "kube-proxy is found", func() bool {
-		if err := p.network.Node.Do(func() error {
+		must(t, p.network.Node.Do(func() error {
 			got, err := dataplane.Find(t.Context(), nil)
 			diff = cmp.Diff(want, got)
 			return err
-		}); err != nil {
-			t.Fatal(err)
-		}
+		}))
 		return diff == ""
 	}, func() string { return "found (-want +got):\n" + diff })
 }
@@ -109,9 +103,7 @@ func iptablesPrograms(t *testing.T, backend string) string {
 	dir := t.TempDir()
 	for _, family := range []string{"iptables", "ip6tables"} {
 		for _, name := range []string{family, family + "-save", family + "-restore"} {
-			if err := os.Symlink(tool, filepath.Join(dir, name)); err != nil {
-				t.Fatal(err)
-			}
+			must(t, os.Symlink(tool, filepath.Join(dir, name)))
 		}
 	}
 	return dir
@@ -155,9 +147,7 @@ func newProxied(t *testing.T) *proxied {
 		netip.AddrPortFrom(up.IPv4, 5300): "agent",
 	} {
 		s, err := nodetest.Serve(up, addr, name)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		t.Cleanup(s.Close)
 	}
 	proctest.WriteFile(t, p.config, fmt.Sprintf(`
@@ -199,9 +189,7 @@ func (p *proxied) meter(t *testing.T) []*nodetest.Meter {
 		m, err := nodetest.StartMeter(nodetest.MeterConfig{
 			Host: p.network.Pods[0], Target: netip.AddrPortFrom(a, 53), Loads: []nodetest.Load{{Network: "udp", Fresh: true, Rate: 50}},
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		t.Cleanup(func() { m.Stop() })
 		meters = append(meters, m)
 	}

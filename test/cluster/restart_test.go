@@ -141,12 +141,8 @@ func (r *restarted) testRecovery(t *testing.T) {
 		expectedQuery{freshName, dns.TypeA, []string{"NXDOMAIN ede=19", "NOERROR 10.96.1.3 ede=3", "NOERROR 10.96.1.3"}},
 		expectedQuery{webName, dns.TypeA, []string{"NOERROR 10.96.1.1 ede=3", "NOERROR 10.96.1.1"}},
 	))
-	if err := r.cluster.StartAPIServer(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	if err := r.coredns.Start(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must(t, r.cluster.StartAPIServer(t.Context()))
+	must(t, r.coredns.Start(t.Context()))
 	began := time.Now()
 	for _, n := range r.all() {
 		n.awaitReady(t)

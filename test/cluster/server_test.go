@@ -57,9 +57,7 @@ func openShop(t *testing.T, c *kubetest.Cluster) {
 // deleteService deletes a service of namespace shop.
 func deleteService(t *testing.T, c *kubetest.Cluster, name string) {
 	t.Helper()
-	if err := c.Client().CoreV1().Services("shop").Delete(t.Context(), name, metav1.DeleteOptions{}); err != nil {
-		t.Fatal(err)
-	}
+	must(t, c.Client().CoreV1().Services("shop").Delete(t.Context(), name, metav1.DeleteOptions{}))
 }
 
 // steady are right answers whatever becomes of the API server, as long as the view is not stale.
@@ -154,9 +152,7 @@ type serverFaults struct {
 // restart starts the API server again.
 func (f *serverFaults) restart(t *testing.T) {
 	t.Helper()
-	if err := f.cluster.StartAPIServer(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must(t, f.cluster.StartAPIServer(t.Context()))
 }
 
 // testAbsentAtStart starts agents while there is no API server.

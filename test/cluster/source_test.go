@@ -235,9 +235,7 @@ func (a *configured) awaitEvent(t *testing.T, reason string) corev1.Event {
 // testDeleted takes the ConfigMap away, and makes it anew.
 func (a *configured) testDeleted(t *testing.T) {
 	t.Helper()
-	if err := a.cluster.Client().CoreV1().ConfigMaps(systemSpace).Delete(t.Context(), agentName, metav1.DeleteOptions{}); err != nil {
-		t.Fatal(err)
-	}
+	must(t, a.cluster.Client().CoreV1().ConfigMaps(systemSpace).Delete(t.Context(), agentName, metav1.DeleteOptions{}))
 	proctest.Eventually(t, limit, "its absence is reported", func() bool { return strings.Contains(a.source(t).LastError, "does not exist") })
 	if got := a.version(); got != "fixed" {
 		t.Errorf("without a ConfigMap the agent runs %q", got)
@@ -275,9 +273,7 @@ func (a *configured) testServerKilled(t *testing.T) {
 
 func (a *configured) restart(t *testing.T) {
 	t.Helper()
-	if err := a.cluster.StartAPIServer(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must(t, a.cluster.StartAPIServer(t.Context()))
 }
 
 // testServerAbsentAtStart starts the agent while there is no API server.

@@ -63,13 +63,9 @@ func TestNotes(t *testing.T) {
 			t.Parallel()
 			args := append([]string{"install", "node-cache", filepath.Join(folder, "chart"), "-n", namespace, "--dry-run=client", "-o", "json"}, tt.values...)
 			out, err := run(t.Context(), nil, program(t, "helm"), args...)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			var release struct{ Info struct{ Notes string } }
-			if err := json.Unmarshal(out, &release); err != nil {
-				t.Fatal(err)
-			}
+			must(t, json.Unmarshal(out, &release))
 			notes := release.Info.Notes
 			for _, want := range tt.want {
 				if !strings.Contains(notes, want) {
@@ -90,9 +86,7 @@ func TestNotes(t *testing.T) {
 func TestMetricsComponent(t *testing.T) {
 	t.Parallel()
 	overlays, err := os.ReadDir(filepath.Join(folder, "overlays"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	targets := []string{"base"}
 	for _, o := range overlays {
 		targets = append(targets, filepath.Join("overlays", o.Name()))
@@ -143,9 +137,7 @@ func TestMetricsComponentOfOwnText(t *testing.T) {
 			dir := rendering{overlay: "base", components: []string{"metrics"}}.kustomization(t)
 			path := filepath.Join(dir, "kustomization.yaml")
 			kustomization, err := os.ReadFile(path)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			kustomization = append(kustomization, "configMapGenerator: [{name: node-cache, namespace: kube-system, behavior: replace, files: [node-cache.yaml]}]\n"+
 				"generatorOptions: {disableNameSuffixHash: true}\n"...)
 			for file, text := range map[string]string{path: string(kustomization), filepath.Join(dir, "node-cache.yaml"): tt.text} {

@@ -59,9 +59,7 @@ func byID(t *testing.T, list []*unstructured.Unstructured) map[string]any {
 func fullConfig(t *testing.T, cfg config.Config) string {
 	t.Helper()
 	text, err := config.Marshal(cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return string(text)
 }
 
@@ -104,9 +102,7 @@ func TestChartHasTheFiles(t *testing.T) {
 	t.Parallel()
 	for _, name := range []string{"podmonitor.yaml", "prometheusrule.yaml", "dashboard.json"} {
 		want, err := os.ReadFile(filepath.Join(folder, "monitoring", name))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		path := filepath.Join(folder, "chart/monitoring", name)
 		if *update {
 			if err := os.WriteFile(path, want, 0o644); err != nil { //nolint:gosec // it is source
@@ -114,9 +110,7 @@ func TestChartHasTheFiles(t *testing.T) {
 			}
 		}
 		got, err := os.ReadFile(path)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if diff := cmp.Diff(string(want), string(got)); diff != "" {
 			t.Errorf("%s is not daemonset/monitoring's: go test ./test/manifests -run TestChartHasTheFiles -update\n(-want +got):\n%s", path, diff)
 		}

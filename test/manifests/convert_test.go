@@ -62,11 +62,7 @@ func basePod(t *testing.T) corev1.PodSpec {
 func convertForBase(t *testing.T, text string) *convert.Result {
 	t.Helper()
 	r, err := convert.Corefile("Corefile", []byte(text))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := r.ForDaemonSet(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
+	must(t, r.ForDaemonSet())
 	return r
 }

@@ -156,9 +156,7 @@ func TestTestPodTolerates(t *testing.T) {
 func TestVirtualNodes(t *testing.T) {
 	t.Parallel()
 	readme, err := os.ReadFile(filepath.Join(folder, "README.md"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	_, text, _ := strings.Cut(string(readme), "- **Virtual nodes**")
 	_, text, _ = strings.Cut(text, "```yaml\n")
 	text, _, has := strings.Cut(text, "  ```\n")
@@ -171,9 +169,7 @@ func TestVirtualNodes(t *testing.T) {
 		dir := rendering{overlay: overlay}.kustomization(t)
 		path := filepath.Join(dir, "kustomization.yaml")
 		kustomization, err := os.ReadFile(path)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		patch := "apiVersion: apps/v1\nkind: DaemonSet\nmetadata: {name: " + name + ", namespace: kube-system}\nspec:\n  template:\n    spec:" +
 			strings.ReplaceAll(text, "\n", "\n      ")
 		for file, text := range map[string]string{path: string(kustomization) + "patches: [{path: patch.yaml}]\n", filepath.Join(dir, "patch.yaml"): patch} {

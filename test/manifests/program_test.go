@@ -47,3 +47,11 @@ func TestProgramKnowsArguments(t *testing.T) {
 		t.Error("a flag that is not known is taken, so this test shows nothing")
 	}
 }
+
+// must ends the test at an error.
+func must(tb testing.TB, err error) {
+	tb.Helper()
+	if err != nil {
+		tb.Fatal(err)
+	}
+}

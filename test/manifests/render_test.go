@@ -73,9 +73,7 @@ func renderings() []rendering {
 func program(t *testing.T, name string) string {
 	t.Helper()
 	path, err := kubetest.Program(t.Context(), name)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return path
 }
 
@@ -106,9 +104,7 @@ func (r rendering) kustomization(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()
 	root, err := filepath.Abs(folder)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if root, err = filepath.Rel(dir, root); err != nil {
 		t.Fatal(err)
 	}
@@ -128,9 +124,7 @@ func (r rendering) kustomization(t *testing.T) string {
 func kustomize(t *testing.T, target string) []byte {
 	t.Helper()
 	out, err := run(t.Context(), nil, program(t, "kube"), "kubectl", "kustomize", target)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return out
 }
 
@@ -138,9 +132,7 @@ func kustomize(t *testing.T, target string) []byte {
 func chart(t *testing.T, args ...string) []byte {
 	t.Helper()
 	out, err := template(t, args...)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return out
 }
 

@@ -23,21 +23,15 @@ func TestValuesSchema(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(folder, "chart/values.schema.json")
 	text, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	var schema map[string]any
-	if err := json.Unmarshal(text, &schema); err != nil {
-		t.Fatal(err)
-	}
+	must(t, json.Unmarshal(text, &schema))
 	schema["$defs"] = map[string]any{"config": definition(t)}
 	var want bytes.Buffer
 	encoder := json.NewEncoder(&want)
 	encoder.SetIndent("", " ")
 	encoder.SetEscapeHTML(false)
-	if err := encoder.Encode(schema); err != nil {
-		t.Fatal(err)
-	}
+	must(t, encoder.Encode(schema))
 	if *update {
 		if err := os.WriteFile(path, want.Bytes(), 0o644); err != nil { //nolint:gosec // it is source
 			t.Fatal(err)
@@ -53,13 +47,9 @@ func TestValuesSchema(t *testing.T) {
 func definition(t *testing.T) map[string]any {
 	t.Helper()
 	text, err := os.ReadFile("../../docs/configuration.schema.json")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	var schema map[string]any
-	if err := json.Unmarshal(text, &schema); err != nil {
-		t.Fatal(err)
-	}
+	must(t, json.Unmarshal(text, &schema))
 	delete(schema, "$schema")
 	delete(schema, "title")
 	return schema

@@ -130,13 +130,9 @@ func checkAdmission(t *testing.T, c *kubetest.Cluster, w workload) {
 func operatorDefinitions(t *testing.T) []string {
 	t.Helper()
 	out, err := run(t.Context(), nil, "go", "mod", "download", "-json", operatorModule)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	var module struct{ Dir, Sum string }
-	if err := json.Unmarshal(out, &module); err != nil {
-		t.Fatal(err)
-	}
+	must(t, json.Unmarshal(out, &module))
 	if module.Sum != operatorSum {
 		t.Fatalf("%s has sum %s, want %s", operatorModule, module.Sum, operatorSum)
 	}

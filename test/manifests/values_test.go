@@ -21,19 +21,13 @@ const tableBegin = "<!-- made from values.yaml: go test ./test/manifests -run Te
 func TestValuesTable(t *testing.T) {
 	t.Parallel()
 	values, err := os.ReadFile(filepath.Join(folder, "chart/values.yaml"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	var document yaml.Node
-	if err := yaml.Unmarshal(values, &document); err != nil {
-		t.Fatal(err)
-	}
+	must(t, yaml.Unmarshal(values, &document))
 	table := "| value | default | meaning |\n|---|---|---|\n" + rows(t, "", document.Content[0])
 	path := filepath.Join(folder, "chart/README.md")
 	text, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	head, got, has := strings.Cut(string(text), tableBegin)
 	if !has {
 		t.Fatalf("%s has no line %q", path, tableBegin)

@@ -20,14 +20,10 @@ func (b *harness) drops(t *testing.T) drops {
 	t.Helper()
 	d := drops{}
 	stat, err := os.ReadFile("/proc/net/softnet_stat")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for line := range strings.Lines(string(stat)) {
 		n, err := strconv.ParseUint(strings.Fields(line)[1], 16, 32)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		d["between namespaces"] += int(n)
 	}
 	for _, h := range b.Hosts() {
@@ -41,9 +37,7 @@ func (b *harness) drops(t *testing.T) drops {
 			}
 			return nil
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 	}
 	return d
 }

@@ -59,9 +59,7 @@ func TestForeignResolver(t *testing.T) {
 func (b *harness) startCoreDNS(t *testing.T) *proctest.Process {
 	t.Helper()
 	program, err := kubetest.Program(t.Context(), "coredns")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	file := filepath.Join(t.TempDir(), "Corefile")
 	text := fmt.Sprintf(".:53 {\n\tbind %s %s\n\ttemplate IN ANY . {\n\t\tanswer \"{{ .Name }} 60 IN TXT %s\"\n\t}\n}\n", agentIPv4, agentIPv6, byOther)
 	proctest.WriteFile(t, file, text)

@@ -23,9 +23,7 @@ var upgrades = flag.Int("upgrades", 0, "hand over so often under load; 0: a few 
 func handoverConfig(t *testing.T) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "handover") //nolint:usetesting // t.TempDir is too long for a socket
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
 	return fmt.Sprintf("handover: {socket: %s}\nsnapshot: {folder: %s}\n", filepath.Join(dir, "handover.sock"), dir)
 }
@@ -143,9 +141,7 @@ func (b *harness) flood(t *testing.T) *load {
 	} {
 		c.Timeout, c.Linger = patient, longer
 		m, err := nodetest.StartMeter(c)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		t.Cleanup(func() { m.Stop() })
 		l.meters = append(l.meters, m)
 	}

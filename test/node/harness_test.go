@@ -94,9 +94,7 @@ func newHarness(t *testing.T, o options) *harness {
 func (b *harness) startServer(t *testing.T, h *nodetest.Host, addr netip.AddrPort, name string) *nodetest.Server {
 	t.Helper()
 	s, err := nodetest.Serve(h, addr, name)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(s.Close)
 	return s
 }
@@ -127,9 +125,7 @@ func (b *harness) programs() []string {
 func (b *harness) run(t *testing.T, name string, args ...string) string {
 	t.Helper()
 	out, err := b.Node.Output(t.Context(), name, args...)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return out
 }
 
@@ -267,3 +263,11 @@ func (b *harness) fallbackQueries() uint64 {
 
 // backends are all backends, for a test of each.
 func backends() []string { return []string{nftables, iptablesNFT, iptablesLegacy} }
+
+// must ends the test at an error.
+func must(tb testing.TB, err error) {
+	tb.Helper()
+	if err != nil {
+		tb.Fatal(err)
+	}
+}

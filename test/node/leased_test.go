@@ -75,9 +75,7 @@ func (b *harness) tracked(t *testing.T) []nodetest.Flow {
 	var tracked []nodetest.Flow
 	for _, addr := range b.dnsAddrs {
 		flows, err := nodetest.ConntrackOf(b.Node, addr)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		tracked = append(tracked, flows...)
 	}
 	return tracked

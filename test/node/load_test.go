@@ -35,9 +35,7 @@ func (b *harness) load(t *testing.T) *load {
 		{Host: b.Node, Target: b.dnsAddrs[1], Loads: []nodetest.Load{udp(500), freshUDP(100), tcp, freshTCP}},
 	} {
 		m, err := nodetest.StartMeter(c)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		t.Cleanup(func() { m.Stop() })
 		l.meters = append(l.meters, m)
 	}

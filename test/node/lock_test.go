@@ -18,14 +18,10 @@ func TestLockHeld(t *testing.T) {
 	t.Parallel()
 	b := newHarness(t, options{backend: iptablesLegacy})
 	lock, err := os.OpenFile(b.Node.XtablesLock(), os.O_CREATE|os.O_RDWR, 0o600)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer func() { _ = lock.Close() }()
 	hold := func() {
-		if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
-			t.Fatal(err)
-		}
+		must(t, unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB))
 	}
 	release := func() { _ = unix.Flock(int(lock.Fd()), unix.LOCK_UN) }
 	length := proctest.OrdinaryOrSoak(5*time.Second, time.Minute)
@@ -35,9 +31,7 @@ func TestLockHeld(t *testing.T) {
 	var starts []*nodetest.Meter
 	for _, addr := range b.dnsAddrs {
 		m, err := nodetest.StartMeter(nodetest.MeterConfig{Host: b.Pods[0], Target: addr, Loads: []nodetest.Load{{Network: "udp", Rate: 100, Fresh: true}}})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		starts = append(starts, m)
 	}
 	a := b.launch(t)

@@ -24,9 +24,7 @@ func TestServiceAddressOnALink(t *testing.T) {
 			t.Parallel()
 			b := newHarness(t, options{backend: backend, transparent: true})
 			for _, addr := range b.dnsAddrs {
-				if err := b.Node.AddAddress(addr.Addr()); err != nil {
-					t.Fatal(err)
-				}
+				must(t, b.Node.AddAddress(addr.Addr()))
 			}
 			b.start(t)
 			asked := b.askAll(t, byAgent)
@@ -41,9 +39,7 @@ func TestConnectionTableFull(t *testing.T) {
 	b := newHarness(t, options{})
 	b.start(t)
 	text, err := os.ReadFile("/proc/sys/net/netfilter/nf_conntrack_max")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	most, err := strconv.Atoi(strings.TrimSpace(string(text)))
 	if err != nil || most > 1<<19 {
 		t.Skipf("a table of %s connections takes too long to fill: %v", text, err)

@@ -100,7 +100,7 @@ func (b *harness) damage(t *testing.T, d *damage) {
 func (b *harness) addresses(t *testing.T) []netlink.Addr {
 	t.Helper()
 	var held []netlink.Addr
-	if err := b.Node.Do(func() error {
+	must(t, b.Node.Do(func() error {
 		addrs, err := netlink.AddrList(nil, netlink.FAMILY_ALL)
 		for errors.Is(err, netlink.ErrDumpInterrupted) { // by an address that comes or goes
 			addrs, err = netlink.AddrList(nil, netlink.FAMILY_ALL)
@@ -111,9 +111,7 @@ func (b *harness) addresses(t *testing.T) []netlink.Addr {
 			}
 		}
 		return err
-	}); err != nil {
-		t.Fatal(err)
-	}
+	}))
 	return held
 }
 
@@ -124,35 +122,31 @@ func (b *harness) link(t *testing.T) (name string) {
 	if len(held) != 2 || held[0].LinkIndex != held[1].LinkIndex {
 		t.Fatalf("one link has not all of the agent's addresses: %v", held)
 	}
-	if err := b.Node.Do(func() error {
+	must(t, b.Node.Do(func() error {
 		link, err := netlink.LinkByIndex(held[0].LinkIndex)
 		if err == nil {
 			name = link.Attrs().Name
 		}
 		return err
-	}); err != nil {
-		t.Fatal(err)
-	}
+	}))
 	return name
 }
 
 func (b *harness) deleteLink(t *testing.T, name string) {
 	t.Helper()
-	if err := b.Node.Do(func() error {
+	must(t, b.Node.Do(func() error {
 		link, err := netlink.LinkByName(name)
 		if err != nil {
 			return err
 		}
 		return netlink.LinkDel(link)
-	}); err != nil {
-		t.Fatal(err)
-	}
+	}))
 }
 
 func (b *harness) deleteAddresses(t *testing.T) {
 	t.Helper()
 	held := b.addresses(t)
-	if err := b.Node.Do(func() error {
+	must(t, b.Node.Do(func() error {
 		for _, a := range held {
 			link, err := netlink.LinkByIndex(a.LinkIndex)
 			if err == nil {
@@ -163,9 +157,7 @@ func (b *harness) deleteAddresses(t *testing.T) {
 			}
 		}
 		return nil
-	}); err != nil {
-		t.Fatal(err)
-	}
+	}))
 }
 
 // normalizedRules is the rules that are there, without counters, leases and what is not the agent's.

@@ -86,9 +86,7 @@ func startClients(t *testing.T, o clientsOptions, keep bool) *clients {
 	c := &clients{clientsOptions: o, quit: make(chan struct{}), began: time.Now()}
 	for i := range max(1, o.ports, len(o.hosts)) {
 		conn, err := c.open(i)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		p := &port{conn: conn, keep: keep}
 		p.prepare(t)
 		c.ports = append(c.ports, p)
@@ -128,9 +126,7 @@ func (p *port) prepare(t *testing.T) {
 			_ = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_TIMESTAMPNS, 1)
 		})
 	}
-	if err != nil {
-		t.Fatalf("preparing a port for a load: %v", err)
-	}
+	must(t, err)
 }
 
 // query returns a query for a numbered name.

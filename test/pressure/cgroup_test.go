@@ -159,9 +159,7 @@ func (c *cgroup) enter(line ...string) []string {
 func uncached(t *testing.T, name string) string {
 	t.Helper()
 	fresh := filepath.Join(t.TempDir(), filepath.Base(name))
-	if err := copyUncached(fresh, name); err != nil {
-		t.Fatal(err)
-	}
+	must(t, copyUncached(fresh, name))
 	return fresh
 }
 
@@ -209,9 +207,7 @@ func (c *cgroup) kills(t *testing.T) int64 {
 func (c *cgroup) field(t *testing.T, file, name string) int64 {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join(c.dir, file))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for line := range bytes.Lines(text) {
 		if value, ok := strings.CutPrefix(string(line), name+" "); ok {
 			return number(t, value)
@@ -224,18 +220,14 @@ func (c *cgroup) field(t *testing.T, file, name string) int64 {
 func (c *cgroup) read(t *testing.T, file string) int64 {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join(c.dir, file))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return number(t, string(text))
 }
 
 func number(t *testing.T, text string) int64 {
 	t.Helper()
 	n, err := strconv.ParseInt(strings.TrimSpace(text), 10, 64)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return n
 }
 

@@ -53,9 +53,7 @@ func TestSessionsHold(t *testing.T) {
 	var clients sync.WaitGroup
 	for i := range 4 * 128 {
 		q, err := new(dns.Msg).SetQuestion(names[i%2], dns.TypeA).Pack()
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		frame := append([]byte{byte(len(q) >> 8), byte(len(q))}, q...)
 		d := narrow(netip.AddrFrom4([4]byte{127, 2, 0, byte(i % 4)}))
 		clients.Go(func() { neverRead(&d, h.agent.listen, frame, quit) })
