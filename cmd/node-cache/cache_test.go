@@ -14,8 +14,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/nodecache/node-cache/pkg/admin"
 	"github.com/nodecache/node-cache/pkg/status"
 )
@@ -134,12 +132,8 @@ www.example.com. TXT DO CD subnet 192.0.2.0/24
 			addr, asked := fakeAgent(t)
 			got := command(append([]string{"cache", "--admin", addr}, tt.args...)...)
 			got.Stderr = strings.ReplaceAll(got.Stderr, addr, "ADDR")
-			if diff := cmp.Diff(tt.want, got); diff != "" {
-				t.Errorf("(-want +got):\n%s", diff)
-			}
-			if diff := cmp.Diff([]string{tt.asked}, *asked); diff != "" {
-				t.Errorf("asked (-want +got):\n%s", diff)
-			}
+			same(t, "result", tt.want, got)
+			same(t, "asked", []string{tt.asked}, *asked)
 		})
 	}
 }

@@ -56,7 +56,5 @@ func TestCheckForwardPrint(t *testing.T) {
 	}
 	want, err := config.Load(path, config.Agent)
 	must(t, err)
-	if diff := cmp.Diff(want.Forward, got.Forward, cmpopts.EquateComparable(netip.Addr{}, config.Target{})); diff != "" {
-		t.Errorf("routes (-want +got):\n%s", diff)
-	}
+	same(t, "routes", want.Forward, got.Forward, cmpopts.EquateComparable(netip.Addr{}, config.Target{}))
 }

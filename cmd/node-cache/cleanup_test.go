@@ -6,8 +6,6 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
-
-	"github.com/google/go-cmp/cmp"
 )
 
 func TestRemoveFiles(t *testing.T) {
@@ -24,9 +22,7 @@ func TestRemoveFiles(t *testing.T) {
 	}
 	got, err := removeFiles([]string{filepath.Join(folder, "missing"), folder})
 	must(t, err)
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("removed (-want +got):\n%s", diff)
-	}
+	same(t, "removed", want, got)
 	left, err := os.ReadDir(folder)
 	must(t, err)
 	if len(left) != 3 || left[0].Name() != "last-good.yaml.bak" || left[1].Name() != "node-cache.snapshots" || left[2].Name() != "other" {

@@ -6,8 +6,6 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
-
-	"github.com/google/go-cmp/cmp"
 )
 
 func TestConvert(t *testing.T) {
@@ -45,9 +43,7 @@ func TestConvert(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			if diff := cmp.Diff(tt.want, command(tt.args...)); diff != "" {
-				t.Errorf("convert (-want +got):\n%s", diff)
-			}
+			same(t, "convert", tt.want, command(tt.args...))
 		})
 	}
 	if got := command("convert", "--strict", "--daemonset", whole); got.Code != 0 {

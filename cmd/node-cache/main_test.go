@@ -89,9 +89,7 @@ func TestUsage(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			if diff := cmp.Diff(result{exitUsage, "", tt.want + "\n" + hint}, command(tt.args...)); diff != "" {
-				t.Errorf("(-want +got):\n%s", diff)
-			}
+			same(t, "result", result{exitUsage, "", tt.want + "\n" + hint}, command(tt.args...))
 		})
 	}
 }
@@ -99,9 +97,7 @@ func TestUsage(t *testing.T) {
 func TestCheck(t *testing.T) {
 	t.Parallel()
 	good := file(t, "cache: {size: 128Mi}\n")
-	if diff := cmp.Diff(result{exitOK, good + ": ok\n", ""}, command("check", good)); diff != "" {
-		t.Errorf("a good file (-want +got):\n%s", diff)
-	}
+	same(t, "a good file", result{exitOK, good + ": ok\n", ""}, command("check", good))
 	bad := file(t, "listen: {port: 99999, addresses: [nowhere]}\ncache: {size: 1, maxTTL: 1}\nfoo: 1\n")
 	got := command("check", bad)
 	want := strings.ReplaceAll(`node-cache: FILE:1:16: listen.port: 99999: not between 1 and 65535
@@ -143,9 +139,7 @@ func TestCheckPrint(t *testing.T) {
 		if printed.Code != exitOK || err != nil {
 			t.Fatalf("%s: %+v: %v", name, printed, err)
 		}
-		if diff := cmp.Diff(want, got, cmpopts.EquateComparable(netip.Addr{}, netip.AddrPort{}, netip.Prefix{})); diff != "" {
-			t.Errorf("%s (-want +got):\n%s", name, diff)
-		}
+		same(t, name, want, got, cmpopts.EquateComparable(netip.Addr{}, netip.AddrPort{}, netip.Prefix{}))
 	}
 }
 
@@ -215,6 +209,14 @@ func TestAgentCannotStart(t *testing.T) {
 				t.Errorf("%+v, want %s", got, tt.want)
 			}
 		})
+	}
+}
+
+// same compares what a test wants with what it got.
+func same[T any](tb testing.TB, what string, want, got T, options ...cmp.Option) {
+	tb.Helper()
+	if diff := cmp.Diff(want, got, options...); diff != "" {
+		tb.Errorf("%s (-want +got):\n%s", what, diff)
 	}
 }
 

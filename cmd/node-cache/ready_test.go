@@ -11,8 +11,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/nodecache/node-cache/pkg/admin"
 )
 
@@ -60,9 +58,7 @@ func TestReady(t *testing.T) {
 func TestAdminOfEnvironment(t *testing.T) {
 	addr, asked := fakeAgent(t)
 	t.Setenv("NODE_CACHE_ADMIN", addr)
-	if diff := cmp.Diff(result{exitOK, "ready\n", ""}, command("ready")); diff != "" {
-		t.Errorf("ready (-want +got):\n%s", diff)
-	}
+	same(t, "ready", result{exitOK, "ready\n", ""}, command("ready"))
 	if got := command("cache", "top"); got.Code != exitOK || len(*asked) != 1 {
 		t.Errorf("cache top: %+v", got)
 	}

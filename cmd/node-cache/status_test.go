@@ -7,8 +7,6 @@ import (
 	"net/http/httptest"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/nodecache/node-cache/pkg/admin"
 )
 
@@ -36,9 +34,7 @@ func TestStatus(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			if diff := cmp.Diff(tt.want, command(tt.args...)); diff != "" {
-				t.Errorf("(-want +got):\n%s", diff)
-			}
+			same(t, "result", tt.want, command(tt.args...))
 		})
 	}
 }

@@ -14,8 +14,6 @@ import (
 	"sync/atomic"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/nodecache/node-cache/pkg/admin"
 )
 
@@ -90,9 +88,7 @@ func TestCachePages(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
-			if diff := cmp.Diff(tc.want, ask(server(t, echoing).Handler(), tc.request)); diff != "" {
-				t.Errorf("reply (-want +got):\n%s", diff)
-			}
+			same(t, "reply", tc.want, ask(server(t, echoing).Handler(), tc.request))
 		})
 	}
 }

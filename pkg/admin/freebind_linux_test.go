@@ -37,9 +37,7 @@ func TestFreeBind(t *testing.T) {
 			held := &netlink.Addr{IPNet: &net.IPNet{IP: addr.Addr().AsSlice(), Mask: net.CIDRMask(bits, bits)}, Flags: unix.IFA_F_NODAD}
 			for range 2 {
 				must(t, netlink.AddrAdd(lo, held))
-				if got := getReady(t, addr); got != http.StatusOK {
-					t.Errorf("/readyz: %d, want 200", got)
-				}
+				same(t, "/readyz", http.StatusOK, getReady(t, addr))
 				must(t, netlink.AddrDel(lo, held))
 			}
 			stop()

@@ -43,10 +43,18 @@ func server(t *testing.T, change func(*admin.Config)) *admin.Server {
 	return s
 }
 
-func must(t *testing.T, err error) {
-	t.Helper()
+// same compares what a test wants with what it got.
+func same[T any](tb testing.TB, what string, want, got T, options ...cmp.Option) {
+	tb.Helper()
+	if diff := cmp.Diff(want, got, options...); diff != "" {
+		tb.Errorf("%s (-want +got):\n%s", what, diff)
+	}
+}
+
+func must(tb testing.TB, err error) {
+	tb.Helper()
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 }
 
@@ -198,9 +206,7 @@ func TestPages(t *testing.T) {
 			if got.Type == "" { // as net/http would have it
 				got.Type = http.DetectContentType([]byte(got.Body))
 			}
-			if diff := cmp.Diff(tc.want, got); diff != "" {
-				t.Errorf("reply (-want +got):\n%s", diff)
-			}
+			same(t, "reply", tc.want, got)
 		})
 	}
 }
@@ -214,9 +220,7 @@ func TestHeaders(t *testing.T) {
 		"Content-Type":           {"text/plain; charset=utf-8"},
 		"X-Content-Type-Options": {"nosniff"},
 	}
-	if diff := cmp.Diff(want, w.Header()); diff != "" {
-		t.Errorf("header (-want +got):\n%s", diff)
-	}
+	same(t, "header", want, w.Header())
 }
 
 // TestIndex follows every link of the index.
@@ -232,9 +236,7 @@ func TestIndex(t *testing.T) {
 		}
 	}
 	want := []string{"/status", "/metrics", "/readyz", "/livez", "/debug/pprof/"}
-	if diff := cmp.Diff(want, links); diff != "" {
-		t.Errorf("links (-want +got):\n%s", diff)
-	}
+	same(t, "links", want, links)
 }
 
 func TestPanic(t *testing.T) {
@@ -248,9 +250,7 @@ func TestPanic(t *testing.T) {
 	if want := (reply{500, "text/plain; charset=utf-8", "internal error, see the log\n"}); got != want {
 		t.Errorf("got %+v, want %+v", got, want)
 	}
-	if got := s.Stats().Panics; got != 1 {
-		t.Errorf("%d panics counted, want 1", got)
-	}
+	same(t, "result", 1, s.Stats().Panics)
 	for _, want := range []string{"where=admin", "path=/status", `panic="no status today"`, "handler_test.go"} {
 		if !strings.Contains(log.String(), want) {
 			t.Errorf("the log has no %q:\n%s", want, log.String())
@@ -282,9 +282,7 @@ func TestPanicWithinReply(t *testing.T) {
 				if got := recover(); got != http.ErrAbortHandler { //nolint:errorlint // net/http compares it like this
 					t.Errorf("net/http is left with %v, want ErrAbortHandler, which breaks the connection", got)
 				}
-				if got := s.Stats().Panics; got != tc.want {
-					t.Errorf("%d panics counted, want %d", got, tc.want)
-				}
+				same(t, "result", tc.want, s.Stats().Panics)
 			}()
 			ask(h, get("/debug/pprof/heap"))
 		})

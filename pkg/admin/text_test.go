@@ -9,8 +9,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/nodecache/node-cache/pkg/admin"
 )
 
@@ -24,9 +22,7 @@ func golden(t *testing.T, name, got string) {
 	}
 	want, err := os.ReadFile(name)
 	must(t, err)
-	if diff := cmp.Diff(string(want), got); diff != "" {
-		t.Errorf("%s, rewritten with -update (-want +got):\n%s", name, diff)
-	}
+	same(t, name+", rewritten with -update", string(want), got)
 }
 
 // TestText renders each testdata/*.json to the *.txt beside it.

@@ -73,9 +73,7 @@ func TestAllocs(t *testing.T) {
 		{name: "stats", run: func() { _ = c.Stats() }},
 	}
 	for _, tt := range tests {
-		if got := testing.AllocsPerRun(100, tt.run); got != 0 {
-			t.Errorf("%s: %v allocations, want 0", tt.name, got)
-		}
+		same(t, tt.name, 0, testing.AllocsPerRun(100, tt.run))
 	}
 }
 

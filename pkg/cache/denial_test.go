@@ -124,9 +124,7 @@ func TestDenials(t *testing.T) {
 			if how == cache.Stale {
 				msg, _ = c.LookupStale(tt.asked, after(tt.at), nil)
 			}
-			if diff := cmp.Diff(tt.want, found{meaning(msg), how}, cmp.AllowUnexported(found{})); diff != "" {
-				t.Errorf("(-want +got)\n%s", diff)
-			}
+			same(t, "result", tt.want, found{meaning(msg), how}, cmp.AllowUnexported(found{}))
 			n := questionLen(tt.asked)
 			if len(msg) > 0 && string(msg[wire.HeaderLen:][:n]) != string(tt.asked[:n]) {
 				t.Errorf("the question is %q, want %q", msg[wire.HeaderLen:][:n], tt.asked[:n])

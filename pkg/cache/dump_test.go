@@ -138,9 +138,7 @@ func TestDumpAfterResize(t *testing.T) {
 	if _, err := c.Resize(cache.MinSize, epoch); err != nil {
 		t.Fatal(err)
 	}
-	if got := len(dump(t, c, everything, epoch)); got != 1 {
-		t.Errorf("%d records, want 1", got)
-	}
+	same(t, "result", 1, len(dump(t, c, everything, epoch)))
 }
 
 // TestDumpInParallel dumps while answers are stored and evicted. Every dump can be restored.

@@ -66,9 +66,7 @@ func TestScan(t *testing.T) {
 	if bytes := fill(c, "scan", many+50_000, epoch); bytes < 20*cache.MinSize {
 		t.Fatalf("the scan has only %d bytes", bytes)
 	}
-	if got := held(c, "hot", n); got != n {
-		t.Errorf("%d of %d hot answers are left", got, n)
-	}
+	same(t, "result", n, held(c, "hot", n))
 	if got := held(c, "cold", n); got != 0 {
 		t.Errorf("%d of %d cold answers are left", got, n)
 	}
@@ -181,12 +179,8 @@ func TestRejected(t *testing.T) {
 			t.Parallel()
 			c := newCache(t, cache.Prefetch{})
 			c.Put(tt.key, tt.answer, epoch)
-			if got := c.Stats().Rejected; got != tt.want {
-				t.Errorf("%d rejected, want %d", got, tt.want)
-			}
-			if want, got := tt.want == 0, c.Holds(tt.key); got != want {
-				t.Errorf("held: %t, want %t", got, want)
-			}
+			same(t, "result", tt.want, c.Stats().Rejected)
+			same(t, "held", tt.want == 0, c.Holds(tt.key))
 			check(t, c)
 		})
 	}

@@ -116,9 +116,7 @@ func TestInspectStates(t *testing.T) {
 					got = append(got, view{e.Type, e.State.String(), e.Rcode, e.Age, e.Left, e.Hits, ttlsIn(e.Msg)})
 				}
 			}
-			if diff := gocmp.Diff(tc.want, got); diff != "" {
-				t.Errorf("(-want +got):\n%s", diff)
-			}
+			same(t, "result", tc.want, got)
 			if diff := gocmp.Diff(before, c.Stats()); diff != "" {
 				t.Errorf("Inspect changed the stats (-before +after):\n%s", diff)
 			}
@@ -156,9 +154,7 @@ func TestInspectKeys(t *testing.T) {
 		got = append(got, view{e.DO, e.CD, e.Subnet})
 	}
 	want := []view{{}, {CD: true}, {DO: true}, {DO: true, Subnet: subnet}, {DO: true, CD: true}}
-	if diff := gocmp.Diff(want, got); diff != "" {
-		t.Errorf("(-want +got):\n%s", diff)
-	}
+	same(t, "result", want, got)
 }
 
 // TestInspectBounds inspects a name with many client subnets.

@@ -59,9 +59,7 @@ func TestOwners(t *testing.T) {
 			for _, e := range tt.after {
 				c.OwnerChanged(e.owner, after(e.at))
 			}
-			if got := freshness(c, key, after(20*time.Second)); got != tt.want {
-				t.Errorf("%d, want %d", got, tt.want)
-			}
+			same(t, "result", tt.want, freshness(c, key, after(20*time.Second)))
 			if got := c.Stats(); got.Invalidated != tt.stats.Invalidated || got.Outdated != tt.stats.Outdated {
 				t.Errorf("%+v, want %+v", got, tt.stats)
 			}
@@ -100,7 +98,5 @@ func TestOutdatedEvictions(t *testing.T) {
 		c.Put(key, plain(key, time.Hour, 100), after(2*time.Second))
 		c.Lookup(key, after(2*time.Second), nil)
 	}
-	if got := c.Stats().Expirations - before.Expirations; got != n {
-		t.Errorf("%d expirations, want %d", got, n)
-	}
+	same(t, "result", n, c.Stats().Expirations-before.Expirations)
 }

@@ -43,9 +43,7 @@ func TestDue(t *testing.T) {
 				for _, a := range tt.asks {
 					got = append(got, ask{a.at, freshness(c, key, after(a.at))})
 				}
-				if diff := cmp.Diff(tt.asks, got, cmp.AllowUnexported(ask{})); diff != "" {
-					t.Errorf("(-want +got)\n%s", diff)
-				}
+				same(t, "result", tt.asks, got, cmp.AllowUnexported(ask{}))
 			}
 		})
 	}
@@ -67,7 +65,5 @@ func TestDueHitsLarge(t *testing.T) {
 			t.Fatalf("early: %d, want fresh", got)
 		}
 	}
-	if got := freshness(c, key, after(60*time.Second)); got != cache.PrefetchDue {
-		t.Errorf("lookup 65546: %d, want due", got)
-	}
+	same(t, "lookup 65546", cache.PrefetchDue, freshness(c, key, after(60*time.Second)))
 }

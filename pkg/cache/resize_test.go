@@ -9,8 +9,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/nodecache/node-cache/pkg/cache"
 )
 
@@ -142,37 +140,25 @@ func TestResizedAgain(t *testing.T) {
 	for _, size := range []int64{2 << 20, 16 << 20, 1 << 20, 8 << 20, 8 << 20, 3 << 20} {
 		d, err := c.Resize(size, epoch)
 		must(t, err)
-		if want, got := c.Shards(), c.Released(); got != want {
-			t.Errorf("%d of %d shards freed their memory", got, want)
-		}
+		same(t, "result", c.Shards(), c.Released())
 		c = d
 	}
-	if got := held(first, "n", 1000); got != 1000 {
-		t.Errorf("%d of 1000 answers are left", got)
-	}
+	same(t, "result", 1000, held(first, "n", 1000))
 	key := keyOf("a.", 1, 0)
 	a := plain(key, time.Hour, 4)
 	a.Owner, a.QueriedAt = svc, epoch
 	first.Put(key, a, epoch)
-	if got := freshness(c, key, epoch); got != cache.Fresh {
-		t.Errorf("put into the first: %d, want fresh", got)
-	}
+	same(t, "put into the first", cache.Fresh, freshness(c, key, epoch))
 	first.SetServeStale(hourly)
-	if got := freshness(c, key, after(time.Hour)); got != cache.Stale {
-		t.Errorf("settings of the first: %d, want stale", got)
-	}
+	same(t, "settings of the first", cache.Stale, freshness(c, key, after(time.Hour)))
 	first.OwnerChanged(svc, epoch)
-	if got := freshness(c, key, epoch); got != cache.Absent {
-		t.Errorf("events of the first: %d, want absent", got)
-	}
+	same(t, "events of the first", cache.Absent, freshness(c, key, epoch))
 	d, err := first.Resize(4<<20, epoch) // what is nothing any more
 	must(t, err)
 	if c.Released() != c.Shards() || d.Released() != 0 {
 		t.Errorf("the first was resized, not the last")
 	}
-	if diff := cmp.Diff(d.Stats(), first.Stats()); diff != "" {
-		t.Errorf("stats (-want +got)\n%s", diff)
-	}
+	same(t, "stats", d.Stats(), first.Stats())
 	if got := first.Flush([]byte{0}); got != 1000 { // what is outdated did not move
 		t.Errorf("%d of 1000 answers are flushed", got)
 	}
@@ -213,8 +199,6 @@ func TestResizedInParallel(t *testing.T) {
 	}
 	done.Store(true)
 	group.Wait()
-	if got := c.Stats().Entries; got != workers*names {
-		t.Errorf("%d answers are left, want %d", got, workers*names)
-	}
+	same(t, "result", workers*names, c.Stats().Entries)
 	check(t, c)
 }

@@ -79,9 +79,7 @@ func TestRestoredAgain(t *testing.T) {
 		c = restart(t, dump(t, c, everything, now), 10*time.Millisecond, now, nil)
 	}
 	now = now.Add(9 * time.Second)
-	if got := freshness(c, key, now); got != cache.Stale {
-		t.Errorf("freshness %d, want stale", got)
-	}
+	same(t, "freshness", cache.Stale, freshness(c, key, now))
 }
 
 // TestRestoredWhole restores answers of all kinds unchanged.
@@ -133,9 +131,7 @@ func TestRestoredWhole(t *testing.T) {
 		}
 	}
 	again := dump(t, restart(t, records, 0, now, nil), everything, now)
-	if got, want := len(again), len(records); got != want {
-		t.Errorf("%d records, want %d", got, want)
-	}
+	same(t, "result", len(records), len(again))
 	slices.SortFunc(records, bytes.Compare)
 	slices.SortFunc(again, bytes.Compare)
 	differ := 0
@@ -183,12 +179,8 @@ func TestRestoredOwners(t *testing.T) {
 			if !tt.event.IsZero() {
 				d.OwnerChanged(owner(owned[:questionLen(owned)-2]), tt.event)
 			}
-			if got := freshness(d, owned, now); got != tt.want {
-				t.Errorf("freshness %d, want %d", got, tt.want)
-			}
-			if got := freshness(d, free, now); got != cache.Fresh {
-				t.Errorf("without owner: freshness %d", got)
-			}
+			same(t, "freshness", tt.want, freshness(d, owned, now))
+			same(t, "without owner: freshness", cache.Fresh, freshness(d, free, now))
 		})
 	}
 }

@@ -51,7 +51,5 @@ func TestSleptOwners(t *testing.T) {
 	a := plain(key, 10*s, 4)
 	a.Owner, a.QueriedAt = owner, after(9*s)
 	c.Put(key, a, after(11*s))
-	if got := freshness(c, key, after(11*s)); got != cache.Absent {
-		t.Errorf("asked for before the event: %d, want it absent", got)
-	}
+	same(t, "asked for before the event", cache.Absent, freshness(c, key, after(11*s)))
 }

@@ -14,8 +14,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/nodecache/node-cache/pkg/config"
 )
 
@@ -81,9 +79,7 @@ func TestLoadCertificates(t *testing.T) {
 			if !ok {
 				t.Fatalf("Load: error %v, want a *config.Error", err)
 			}
-			if diff := cmp.Diff(want, problems); diff != "" {
-				t.Errorf("Load (-want +got):\n%s", diff)
-			}
+			same(t, "Load", want, problems)
 		})
 	}
 }
@@ -112,7 +108,5 @@ func TestLoadCertificatesBesideOtherProblems(t *testing.T) {
 		},
 		{Line: 4, Column: 16, Path: "listen.port", What: "0: not between 1 and 65535", Hint: "the default is 1053"},
 	}
-	if diff := cmp.Diff(want, problems.Problems); diff != "" {
-		t.Errorf("problems (-want +got):\n%s", diff)
-	}
+	same(t, "problems", want, problems.Problems)
 }

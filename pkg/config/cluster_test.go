@@ -9,8 +9,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/nodecache/node-cache/pkg/config"
 )
 
@@ -141,9 +139,7 @@ cluster:
 			must(t, err)
 			want := config.Default(tt.role)
 			tt.want(&want)
-			if diff := cmp.Diff(want, got, plain()); diff != "" {
-				t.Errorf("Parse (-want +got):\n%s", diff)
-			}
+			same(t, "Parse", want, got, plain())
 			roundTrip(t, got, tt.role)
 		})
 	}
@@ -155,9 +151,7 @@ func TestDefaultOfRoles(t *testing.T) {
 	want.Listen.Addresses = []netip.Addr{netip.MustParseAddr("::")}
 	want.Cluster.Resolver, want.Cluster.Endpoints = config.ResolverLocal, config.EndpointsAll
 	want.Admin.Address = netip.MustParseAddrPort("[::]:9253")
-	if diff := cmp.Diff(want, config.Default(config.Resolver), plain()); diff != "" {
-		t.Errorf("the resolver's defaults (-want +got):\n%s", diff)
-	}
+	same(t, "the resolver's defaults", want, config.Default(config.Resolver), plain())
 }
 
 func TestLoadResolvesPaths(t *testing.T) {
@@ -184,9 +178,7 @@ func TestLoadResolvesPaths(t *testing.T) {
 			})
 			got, err := config.Load(file, config.Agent)
 			must(t, err)
-			if diff := cmp.Diff(want, got, plain()); diff != "" {
-				t.Errorf("Load (-want +got):\n%s", diff)
-			}
+			same(t, "Load", want, got, plain())
 		})
 	}
 }
@@ -217,9 +209,7 @@ func TestCentralIsSet(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			if got := tt.central.IsSet(); got != tt.want {
-				t.Errorf("IsSet() = %t, want %t", got, tt.want)
-			}
+			same(t, "IsSet()", tt.want, tt.central.IsSet())
 		})
 	}
 }

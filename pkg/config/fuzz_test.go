@@ -8,8 +8,6 @@ import (
 	"path/filepath"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/nodecache/node-cache/pkg/config"
 )
 
@@ -64,7 +62,5 @@ func holdContract(t *testing.T, data []byte, role config.Role) {
 			t.Errorf("problem %+v has no text", p)
 		}
 	}
-	if diff := cmp.Diff(config.Config{}, c, plain()); diff != "" {
-		t.Errorf("plan beside an error (-want +got):\n%s", diff)
-	}
+	same(t, "plan beside an error", config.Config{}, c, plain())
 }

@@ -7,8 +7,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/nodecache/node-cache/pkg/config"
 )
 
@@ -99,9 +97,7 @@ func TestParseNode(t *testing.T) {
 			tt.want(&want)
 			got, err := config.Parse([]byte(tt.text), tt.role)
 			must(t, err)
-			if diff := cmp.Diff(want, got, plain()); diff != "" {
-				t.Errorf("Parse (-want +got):\n%s", diff)
-			}
+			same(t, "Parse", want, got, plain())
 			roundTrip(t, got, tt.role)
 		})
 	}

@@ -8,8 +8,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/nodecache/node-cache/pkg/config"
 )
 
@@ -152,9 +150,7 @@ func TestMarshalRefusesWhatParseCannotReturn(t *testing.T) {
 			if err == nil {
 				t.Fatalf("Marshal: no error, and\n%s", text)
 			}
-			if diff := cmp.Diff(tt.want, err.Error()); diff != "" {
-				t.Errorf("error (-want +got):\n%s", diff)
-			}
+			same(t, "error", tt.want, err.Error())
 		})
 	}
 }

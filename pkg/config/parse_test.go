@@ -224,9 +224,7 @@ func TestParse(t *testing.T) {
 			t.Parallel()
 			got, err := config.Parse([]byte(tt.text), config.Agent)
 			must(t, err)
-			if diff := cmp.Diff(tt.want, got, plain()); diff != "" {
-				t.Errorf("Parse (-want +got):\n%s", diff)
-			}
+			same(t, "Parse", tt.want, got, plain())
 			roundTrip(t, got, config.Agent)
 		})
 	}
@@ -241,9 +239,7 @@ func roundTrip(t *testing.T, c config.Config, role config.Role) {
 	if err != nil {
 		t.Fatalf("Parse of\n%s: %v", text, err)
 	}
-	if diff := cmp.Diff(c, again, plain()); diff != "" {
-		t.Errorf("after Marshal (-want +got):\n%s", diff)
-	}
+	same(t, "after Marshal", c, again, plain())
 	if _, err := config.MarshalChanges(c, role, nil); err != nil { // which reads it again itself
 		t.Errorf("MarshalChanges: %v", err)
 	}
@@ -269,9 +265,7 @@ func TestParseBad(t *testing.T) {
 			if _, ok := errors.AsType[*config.Error](err); !ok {
 				t.Fatalf("Parse: error %v, want a *config.Error", err)
 			}
-			if diff := cmp.Diff(config.Config{}, c, plain()); diff != "" {
-				t.Errorf("plan beside an error (-want +got):\n%s", diff)
-			}
+			same(t, "plan beside an error", config.Config{}, c, plain())
 			golden(t, strings.TrimSuffix(file, ".yaml")+".txt", err.Error()+"\n")
 		})
 	}
@@ -285,9 +279,7 @@ func golden(t *testing.T, file, got string) {
 	}
 	want, err := os.ReadFile(file)
 	must(t, err)
-	if diff := cmp.Diff(string(want), got); diff != "" {
-		t.Errorf("%s, rewritten with -update (-want +got):\n%s", file, diff)
-	}
+	same(t, file+", rewritten with -update", string(want), got)
 }
 
 func TestParseBadText(t *testing.T) {
@@ -321,9 +313,7 @@ func TestParseBadText(t *testing.T) {
 			if err == nil {
 				t.Fatal("Parse: no error")
 			}
-			if diff := cmp.Diff(tt.want, err.Error()); diff != "" {
-				t.Errorf("error (-want +got):\n%s", diff)
-			}
+			same(t, "error", tt.want, err.Error())
 		})
 	}
 }
@@ -385,9 +375,7 @@ func TestParseMerges(t *testing.T) {
 	for _, r := range got.Forward {
 		shown = append(shown, fmt.Sprint(r.Zone, r.To, r.Rate, r.Connections))
 	}
-	if diff := cmp.Diff([]string{"a.[192.0.2.1] 7 3", "b.[192.0.2.1] 8 3", ".[192.0.2.1] 7 3"}, shown); diff != "" {
-		t.Errorf("routes (-want +got):\n%s", diff)
-	}
+	same(t, "routes", []string{"a.[192.0.2.1] 7 3", "b.[192.0.2.1] 8 3", ".[192.0.2.1] 7 3"}, shown)
 	for name, text := range map[string]string{"itself": "listen: &a {<<: *a}", "a scalar": "listen: {<<: 7}"} {
 		if _, err := config.Parse([]byte(text), config.Agent); err == nil || !strings.Contains(err.Error(), "listen: cannot be merged") {
 			t.Errorf("%s: error %v, want one about merging", name, err)
@@ -401,9 +389,7 @@ func TestLoad(t *testing.T) {
 	must(t, os.WriteFile(file, []byte("listen: {port: 53}"), 0o600))
 	got, err := config.Load(file, config.Agent)
 	must(t, err)
-	if diff := cmp.Diff(with(func(c *config.Config) { c.Listen.Port = 53 }), got, plain()); diff != "" {
-		t.Errorf("Load (-want +got):\n%s", diff)
-	}
+	same(t, "Load", with(func(c *config.Config) { c.Listen.Port = 53 }), got, plain())
 }
 
 func TestLoadNamesTheFile(t *testing.T) {
@@ -419,13 +405,9 @@ func TestLoadNamesTheFile(t *testing.T) {
 	if !ok {
 		t.Fatalf("Load: error %v, want a *config.Error", err)
 	}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("Load (-want +got):\n%s", diff)
-	}
+	same(t, "Load", want, got)
 	text := file + ":1:16: listen.port: 0: not between 1 and 65535\n  hint: the default is 1053\n" + file + ":2:1: cach: unknown key\n  hint: did you mean \"cache\"?"
-	if diff := cmp.Diff(text, err.Error()); diff != "" {
-		t.Errorf("message (-want +got):\n%s", diff)
-	}
+	same(t, "message", text, err.Error())
 }
 
 func TestLoadUnreadable(t *testing.T) {
@@ -446,6 +428,14 @@ func TestDefaultIsNotShared(t *testing.T) {
 	c.Forward[0].To[0].Path = "/elsewhere"
 	if got := config.Default(config.Agent); got.Listen.Addresses[0] == c.Listen.Addresses[0] || got.Forward[0].To[0] == c.Forward[0].To[0] {
 		t.Errorf("a change of one Default shows in the next: %+v", got)
+	}
+}
+
+// same compares what a test wants with what it got.
+func same[T any](tb testing.TB, what string, want, got T, options ...cmp.Option) {
+	tb.Helper()
+	if diff := cmp.Diff(want, got, options...); diff != "" {
+		tb.Errorf("%s (-want +got):\n%s", what, diff)
 	}
 }
 

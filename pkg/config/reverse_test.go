@@ -6,7 +6,6 @@ import (
 	"net/netip"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/miekg/dns"
 
 	"github.com/nodecache/node-cache/pkg/config"
@@ -34,9 +33,7 @@ func TestReverseZones(t *testing.T) {
 			if err != nil || !dns.IsSubDomain(got[0], name) {
 				t.Errorf("%s is not in %s: %v", name, got[0], err)
 			}
-			if diff := cmp.Diff(want, got); diff != "" {
-				t.Errorf("(-want +got)\n%s", diff)
-			}
+			same(t, "result", want, got)
 		})
 	}
 }

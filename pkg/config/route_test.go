@@ -84,9 +84,7 @@ func TestParseRoute(t *testing.T) {
 			t.Parallel()
 			got, err := config.Parse([]byte("forward: [{zone: ., "+tt.text+"}]"), config.Agent)
 			must(t, err)
-			if diff := cmp.Diff([]config.Route{tt.want}, got.Forward, plain()); diff != "" {
-				t.Errorf("routes (-want +got):\n%s", diff)
-			}
+			same(t, "routes", []config.Route{tt.want}, got.Forward, plain())
 			roundTrip(t, got, config.Agent)
 		})
 	}
@@ -119,9 +117,7 @@ cache: {minTTL: 7s, maxTTL: 70s, negativeTTL: 700s}
 	for _, r := range c.Forward {
 		got = append(got, bounds{r.Zone, r.MinTTL, r.MaxTTL, r.NegativeTTL, r.NoCache})
 	}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("bounds (-want +got):\n%s", diff)
-	}
+	same(t, "bounds", want, got)
 	roundTrip(t, c, config.Agent)
 }
 
@@ -146,7 +142,5 @@ func TestRouteUpstreams(t *testing.T) {
 	for _, u := range c.Forward[0].Upstreams() {
 		got = append(got, u.String())
 	}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("upstreams (-want +got):\n%s", diff)
-	}
+	same(t, "upstreams", want, got)
 }

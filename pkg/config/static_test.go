@@ -10,8 +10,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/nodecache/node-cache/pkg/config"
 )
 
@@ -117,9 +115,7 @@ func TestParseStatic(t *testing.T) {
 			t.Parallel()
 			got, err := config.Parse([]byte(tt.text), config.Agent)
 			must(t, err)
-			if diff := cmp.Diff(with(tt.want), got, plain()); diff != "" {
-				t.Errorf("Parse (-want +got):\n%s", diff)
-			}
+			same(t, "Parse", with(tt.want), got, plain())
 			roundTrip(t, got, config.Agent)
 		})
 	}
@@ -133,9 +129,7 @@ func TestLoadHostsFiles(t *testing.T) {
 	must(t, os.WriteFile(file, []byte(text), 0o600))
 	c, err := config.Load(file, config.Agent)
 	must(t, err)
-	if diff := cmp.Diff([]string{filepath.Join(folder, "hosts"), "/etc/hosts"}, c.Hosts.Files); diff != "" {
-		t.Errorf("files (-want +got):\n%s", diff)
-	}
+	same(t, "files", []string{filepath.Join(folder, "hosts"), "/etc/hosts"}, c.Hosts.Files)
 }
 
 // TestParseRecordIsBounded refuses actions of a record that would run for long.
@@ -218,9 +212,7 @@ func TestMarshalChanges(t *testing.T) {
 			got, err := config.MarshalChanges(c, tt.role, func(path string) string { return tt.notes[path] })
 			must(t, err)
 			const head = "apiVersion: node-cache.io/v1alpha1\nkind: Config\n"
-			if diff := cmp.Diff(head+tt.want, string(got)); diff != "" {
-				t.Errorf("MarshalChanges (-want +got):\n%s", diff)
-			}
+			same(t, "MarshalChanges", head+tt.want, string(got))
 		})
 	}
 }

@@ -65,9 +65,7 @@ func TestTargetString(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			if got := tt.target.String(); got != tt.want {
-				t.Errorf("String() = %q, want %q", got, tt.want)
-			}
+			same(t, "String()", tt.want, tt.target.String())
 			roundTrip(t, with(func(c *config.Config) {
 				c.Forward[0].To = []config.Target{tt.target}
 				if tt.target.Kind == config.HTTPS && !tt.target.Addr.Addr().IsValid() {

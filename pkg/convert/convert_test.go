@@ -58,9 +58,7 @@ func TestFiles(t *testing.T) {
 			}
 			r, err := convert.Files(inputs)
 			must(t, err)
-			if got := r.Lost(); got != tt.lost {
-				t.Errorf("something is lost: %t, want %t", got, tt.lost)
-			}
+			same(t, "something is lost", tt.lost, r.Lost())
 			golden(t, filepath.Join("testdata", tt.name+".golden"), render(t, r))
 		})
 	}
@@ -169,9 +167,7 @@ func golden(t *testing.T, file, got string) {
 	if *update {
 		must(t, os.WriteFile(file, []byte(got), 0o644))
 	}
-	if diff := cmp.Diff(string(read(t, file)), got); diff != "" {
-		t.Errorf("%s, rewritten with -update (-want +got):\n%s", file, diff)
-	}
+	same(t, file+", rewritten with -update", string(read(t, file)), got)
 }
 
 func TestFilesErrors(t *testing.T) {
@@ -215,9 +211,7 @@ func TestFilesErrors(t *testing.T) {
 			if err == nil {
 				t.Fatal("Files: no error")
 			}
-			if diff := cmp.Diff(tt.want, err.Error()); diff != "" {
-				t.Errorf("error (-want +got):\n%s", diff)
-			}
+			same(t, "error", tt.want, err.Error())
 		})
 	}
 }
@@ -331,6 +325,14 @@ func doubleImports(n int) string {
 	}
 	fmt.Fprintf(&b, ". {\n import s%d\n}\n", n-1)
 	return b.String()
+}
+
+// same compares what a test wants with what it got.
+func same[T any](tb testing.TB, what string, want, got T, options ...cmp.Option) {
+	tb.Helper()
+	if diff := cmp.Diff(want, got, options...); diff != "" {
+		tb.Errorf("%s (-want +got):\n%s", what, diff)
+	}
 }
 
 // must ends the test at an error.

@@ -69,12 +69,8 @@ func TestKubeDNS(t *testing.T) {
 			t.Parallel()
 			routes, notes, err := convert.KubeDNS(tt.data)
 			must(t, err)
-			if diff := cmp.Diff(tt.want, routes, plain()); diff != "" {
-				t.Errorf("routes (-want +got):\n%s", diff)
-			}
-			if diff := cmp.Diff(tt.notes, notes); diff != "" {
-				t.Errorf("notes (-want +got):\n%s", diff)
-			}
+			same(t, "routes", tt.want, routes, plain())
+			same(t, "notes", tt.notes, notes)
 		})
 	}
 }
@@ -108,9 +104,7 @@ func TestKubeDNSErrors(t *testing.T) {
 			if err == nil || routes != nil {
 				t.Fatalf("KubeDNS: %v, %v, want an error alone", routes, err)
 			}
-			if diff := cmp.Diff(tt.want, err.Error()); diff != "" {
-				t.Errorf("error (-want +got):\n%s", diff)
-			}
+			same(t, "error", tt.want, err.Error())
 		})
 	}
 }

@@ -80,9 +80,7 @@ func TestPlan(t *testing.T) {
 			}
 			want, err := os.ReadFile(file)
 			must(t, err)
-			if diff := cmp.Diff(string(want), got); diff != "" {
-				t.Errorf("rules (-want +got):\n%s", diff)
-			}
+			same(t, "rules", string(want), got)
 		})
 	}
 }

@@ -8,7 +8,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/vishvananda/netns"
 
 	"github.com/nodecache/node-cache/pkg/rules"
@@ -43,16 +42,12 @@ COMMIT`
 	}
 	for name, text := range map[string]string{"saved": saved, "listed": listed} {
 		got := selectLines("nat", strings.Split(text, "\n"), plan(&rules.Rules{}, false, false))
-		if diff := cmp.Diff(want, got); diff != "" {
-			t.Errorf("%s (-want +got):\n%s", name, diff)
-		}
+		same(t, name, want, got)
 		lines := map[string][]string{"nat": got}
 		if got, want := fallbackTargets(lines), addrPorts("10.0.0.1:53", "[fd00::1]:53"); !slices.Equal(got, want) {
 			t.Errorf("%s: fallback %v, want %v", name, got, want)
 		}
-		if got := countRules(lines); got != 6 {
-			t.Errorf("%s: %d rules, want 6", name, got)
-		}
+		same(t, name, 6, countRules(lines))
 	}
 }
 
@@ -106,9 +101,7 @@ func TestChanges(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
 			have := map[string][]string{"nat": selectLines("nat", strings.Split(tc.have, "\n"), tc.want)}
-			if diff := cmp.Diff(tc.text, (&variantTables{}).changes(false, have, tc.want)); diff != "" {
-				t.Errorf("changes (-want +got):\n%s", diff)
-			}
+			same(t, "changes", tc.text, (&variantTables{}).changes(false, have, tc.want))
 		})
 	}
 }
@@ -126,9 +119,7 @@ func TestPrintedDifferently(t *testing.T) {
 		t.Error("other words before the first write are no change")
 	}
 	s.written[0], s.printed[0] = agentLines(chains), printed("-j NOTRACK")
-	if got := s.changes(false, printed("-j NOTRACK"), chains); got != "" {
-		t.Errorf("the words printed after the write are a change:\n%s", got)
-	}
+	same(t, "the words printed after the write are a change", "", s.changes(false, printed("-j NOTRACK"), chains))
 	if s.changes(true, printed("-j NOTRACK"), chains) == "" {
 		t.Error("the words of the other family are no change")
 	}
@@ -193,7 +184,5 @@ COMMIT
 		"iptables -t filter -A INPUT -s 10.0.0.2/32 -j DROP":                  9,
 		"iptables -t filter -A OURS -p tcp -j REJECT --reject-with tcp-reset": 6,
 	}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("drops (-want +got):\n%s", diff)
-	}
+	same(t, "drops", want, got)
 }

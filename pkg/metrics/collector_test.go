@@ -178,9 +178,7 @@ func TestValues(t *testing.T) {
 	upstreams(want, ".", "tcp://192.0.2.1:53", 3200)
 	upstreams(want, "example.com.", "udp://[2001:db8::1]:5353", 3300)
 	endpoints(want, "cluster.local.", "kube-system/kube-dns", 3400, 3500)
-	if diff := cmp.Diff(want, series(gather(t, distinct()))); diff != "" {
-		t.Errorf("series (-want +got):\n%s", diff)
-	}
+	same(t, "series", want, series(gather(t, distinct())))
 }
 
 func TestDurations(t *testing.T) {
@@ -234,9 +232,7 @@ func TestSeveralListeners(t *testing.T) {
 			want[name] = 2 * value
 		}
 	}
-	if diff := cmp.Diff(want, series(gather(t, sample))); diff != "" {
-		t.Errorf("series with twice the listeners (-want +got):\n%s", diff)
-	}
+	same(t, "series with twice the listeners", want, series(gather(t, sample)))
 }
 
 // render is a scrape as one text that is the same for the same series.
@@ -275,9 +271,7 @@ func TestInvalidUTF8Labels(t *testing.T) {
 	u := upstreamNamed("udp", "[fe80::1%\xff]:53", 1)
 	sample.Routes = []metrics.Route{{Zone: ".", Stats: upstream.Stats{Servers: []upstream.ServerStats{u}}}}
 	name := "upstream_requests_total{upstream=\"udp://[fe80::1%\ufffd]:53\",zone=\".\"}"
-	if got := series(gather(t, sample))[name]; got != 1 {
-		t.Errorf("%s is %v, want 1", name, got)
-	}
+	same(t, name, 1, series(gather(t, sample))[name])
 }
 
 // TestNoParts has a process in which nothing is configured: optional parts have no series.

@@ -10,8 +10,6 @@ import (
 	"testing"
 	"text/template"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/nodecache/node-cache/pkg/metrics"
 )
 
@@ -30,9 +28,7 @@ func TestDocumentation(t *testing.T) {
 	}
 	have, err := os.ReadFile(name)
 	must(t, err)
-	if diff := cmp.Diff(b.String(), string(have)); diff != "" {
-		t.Errorf("%s, rewritten with -update (-want +got):\n%s", name, diff)
-	}
+	same(t, name+", rewritten with -update", b.String(), string(have))
 }
 
 // item is a row as the item of a list, in lines of 140 characters.

@@ -10,8 +10,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/nodecache/node-cache/pkg/intercept"
 	"github.com/nodecache/node-cache/pkg/netif"
 )
@@ -120,9 +118,7 @@ func TestNodeParts(t *testing.T) {
 					got[name] = value
 				}
 			}
-			if diff := cmp.Diff(tt.want, got); diff != "" {
-				t.Errorf("series of the node (-want +got):\n%s", diff)
-			}
+			same(t, "series of the node", tt.want, got)
 		})
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
 	"github.com/prometheus/client_golang/prometheus"
 	dto "github.com/prometheus/client_model/go"
 
@@ -164,6 +165,14 @@ func gather(t *testing.T, s metrics.Sample) []*dto.MetricFamily {
 	families, err := registered(t, func() metrics.Sample { return s }).Gather()
 	must(t, err)
 	return families
+}
+
+// same compares what a test wants with what it got.
+func same[T any](tb testing.TB, what string, want, got T, options ...cmp.Option) {
+	tb.Helper()
+	if diff := cmp.Diff(want, got, options...); diff != "" {
+		tb.Errorf("%s (-want +got):\n%s", what, diff)
+	}
 }
 
 // must ends the test at an error.

@@ -8,8 +8,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/nodecache/node-cache/pkg/snapshot"
 	"github.com/nodecache/node-cache/pkg/status"
 )
@@ -46,9 +44,7 @@ func TestSnapshotAndMemory(t *testing.T) {
 				}
 			}
 			slices.Sort(got)
-			if diff := cmp.Diff(tt.want, got); diff != "" {
-				t.Errorf("series (-want +got):\n%s", diff)
-			}
+			same(t, "series", tt.want, got)
 		})
 	}
 }

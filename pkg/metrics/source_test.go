@@ -7,8 +7,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/nodecache/node-cache/pkg/handover"
 )
 
@@ -81,7 +79,5 @@ func TestUnconfiguredSource(t *testing.T) {
 		}
 	}
 	sample.Handover = new(handover.Stats)
-	if diff := cmp.Diff(1.0, series(gather(t, sample))[`handover_taken{outcome="none"}`]); diff != "" {
-		t.Errorf("before it (-want +got):\n%s", diff)
-	}
+	same(t, "before it", 1.0, series(gather(t, sample))[`handover_taken{outcome="none"}`])
 }

@@ -10,7 +10,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
 	"github.com/nodecache/node-cache/pkg/metrics"
@@ -83,9 +82,7 @@ func TestEndpointChanges(t *testing.T) {
 			want["upstream_connections_opened_total{"+labels] = step.want / 10
 			want[`upstream_failures_total{reason="timeout",`+labels] = step.want / 100
 		}
-		if diff := cmp.Diff(want, got); diff != "" {
-			t.Errorf("%s (-want +got):\n%s", step.name, diff)
-		}
+		same(t, step.name, want, got)
 	}
 }
 
@@ -119,9 +116,7 @@ func TestConcurrentUpstreamScrapes(t *testing.T) {
 	families, err := registry.Gather()
 	must(t, err)
 	const name = `upstream_requests_total{upstream="kube-system/kube-dns",zone="cluster.local."}`
-	if got := series(families)[name]; got != 201 {
-		t.Errorf("%v requests after 201 scrapes of a counter that each moves by one, want 201", got)
-	}
+	same(t, "result", 201, series(families)[name])
 }
 
 // TestUpstreamDurations has a server of its own and a service of two endpoints, whose answers are one histogram.
@@ -201,7 +196,5 @@ func TestUpstreamStates(t *testing.T) {
 			delete(got, name)
 		}
 	}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("series (-want +got):\n%s", diff)
-	}
+	same(t, "series", want, got)
 }

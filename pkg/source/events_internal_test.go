@@ -11,7 +11,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/nodecache/node-cache/pkg/config"
@@ -52,13 +51,9 @@ func TestEvents(t *testing.T) {
 			"Warning ConfigRefused ×1: the running configuration stays: configmap kube-system/node-cache:1:9: cache.sise: unknown key (hint: did you mean \"size\"?) (and 1 more)",
 			"Normal ConfigApplied ×1: configuration applied, generation 3",
 		}
-		if diff := cmp.Diff(want, eventTexts(w.api.written())); diff != "" {
-			t.Errorf("events (-want +got):\n%s", diff)
-		}
+		same(t, "events", want, eventTexts(w.api.written()))
 		about := map[string]any{"apiVersion": "v1", "kind": "Pod", "namespace": "kube-system", "name": "node-cache-x1", "uid": "0ca1"}
-		if diff := cmp.Diff(about, w.api.written()[0]["involvedObject"]); diff != "" {
-			t.Errorf("about (-want +got):\n%s", diff)
-		}
+		same[any](t, "about", about, w.api.written()[0]["involvedObject"])
 		if st := w.Status(); st.EventsWritten != 2 || st.EventsFailed != 0 || st.EventsDropped != 0 {
 			t.Errorf("status %+v", st)
 		}

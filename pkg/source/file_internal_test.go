@@ -10,8 +10,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/nodecache/node-cache/pkg/config"
 )
 
@@ -92,9 +90,7 @@ func TestFileCheck(t *testing.T) {
 				now.Next = f.check(true)
 				got = append(got, now)
 			}
-			if diff := cmp.Diff(tt.want, got); diff != "" {
-				t.Errorf("checks (-want +got):\n%s", diff)
-			}
+			same(t, "checks", tt.want, got)
 		})
 	}
 }

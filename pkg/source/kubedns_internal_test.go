@@ -12,7 +12,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/nodecache/node-cache/pkg/config"
@@ -105,9 +104,7 @@ func TestMerged(t *testing.T) {
 			case err != nil:
 				return
 			}
-			if diff := cmp.Diff(tt.want, routes(cfg)); diff != "" {
-				t.Errorf("routes (-want +got):\n%s", diff)
-			}
+			same(t, "routes", tt.want, routes(cfg))
 		})
 	}
 }
@@ -138,9 +135,7 @@ func TestReachable(t *testing.T) {
 			if _, _, err := w.Load(t.Context()); err != nil {
 				t.Fatal(err)
 			}
-			if got := w.Status().Reachable; got != tt.want {
-				t.Errorf("reachable %t, want %t", got, tt.want)
-			}
+			same(t, "reachable", tt.want, w.Status().Reachable)
 		})
 	}
 }

@@ -14,8 +14,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/nodecache/node-cache/pkg/config"
 	"github.com/nodecache/node-cache/pkg/filewatch"
 )
@@ -51,9 +49,7 @@ func TestLastGood(t *testing.T) {
 	must(t, err)
 	got, err := config.Load(path, config.Agent)
 	must(t, err)
-	if diff := cmp.Diff(fmt.Sprint(want), fmt.Sprint(got)); diff != "" {
-		t.Errorf("kept (-want +got):\n%s", diff)
-	}
+	same(t, "kept", fmt.Sprint(want), fmt.Sprint(got))
 	if names, err := os.ReadDir(folder); err != nil || len(names) != 1 {
 		t.Errorf("the folder has %v, %v", names, err)
 	}
@@ -270,7 +266,5 @@ func TestLastGoodRemovesTemporary(t *testing.T) {
 	for _, e := range names {
 		left = append(left, e.Name())
 	}
-	if diff := cmp.Diff([]string{temporaryPrefix + "new", "other"}, left); diff != "" {
-		t.Errorf("left (-want +got):\n%s", diff)
-	}
+	same(t, "left", []string{temporaryPrefix + "new", "other"}, left)
 }

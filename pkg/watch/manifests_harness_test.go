@@ -115,6 +115,14 @@ func (w *folderHarness) eventually(what string, want []string, get func() []stri
 	}
 }
 
+// same compares what a test wants with what it got.
+func same[T any](tb testing.TB, what string, want, got T, options ...cmp.Option) {
+	tb.Helper()
+	if diff := cmp.Diff(want, got, options...); diff != "" {
+		tb.Errorf("%s (-want +got):\n%s", what, diff)
+	}
+}
+
 func require(t *testing.T, err error) {
 	t.Helper()
 	if err != nil {

@@ -10,8 +10,6 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/nodecache/node-cache/pkg/watch"
 	"github.com/nodecache/node-cache/pkg/zone"
 )
@@ -97,9 +95,7 @@ func TestManifestsFolderGone(t *testing.T) {
 	require(t, os.Rename(w.dir, w.dir+".old"))
 	w.expectProblems("reading the folder: no such file or directory")
 	w.expect("web.shop.svc", "10.96.0.1")
-	if got := w.manifests.Stats().Kinds[0].LastError; got != "folder: no such file or directory" {
-		t.Errorf("last error %q", got)
-	}
+	same(t, "last error", "folder: no such file or directory", w.manifests.Stats().Kinds[0].LastError)
 	require(t, os.Mkdir(w.dir, 0o700))
 	w.write("web.yaml", serviceYAML("web", "10.96.0.2"))
 	w.expect("web.shop.svc", "10.96.0.2")
@@ -223,9 +219,7 @@ func TestManifestsServiceWatch(t *testing.T) {
 		{name: "service gone", change: func() { require(t, os.Remove(w.path("dns.yaml"))) }, want: call{}},
 	} {
 		step.change()
-		if diff := cmp.Diff(step.want, <-calls); diff != "" {
-			t.Errorf("%s (-want +got):\n%s", step.name, diff)
-		}
+		same(t, step.name, step.want, <-calls)
 	}
 	if !w.manifests.Stats().ServiceWatch.Synced {
 		t.Error("not synced")

@@ -14,7 +14,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/miekg/dns"
 
 	"github.com/nodecache/node-cache/pkg/watch"
@@ -30,9 +29,7 @@ func TestManifestsExamples(t *testing.T) {
 	w := newFolderHarness(t, nil)
 	w.cfg.Folder = filepath.Join("..", "..", "examples", "cluster")
 	w.start(zone.Config{Ranges: manifestRanges()})
-	if diff := cmp.Diff([]string(nil), w.problems()); diff != "" {
-		t.Errorf("problems (-want +got):\n%s", diff)
-	}
+	same(t, "problems", []string(nil), w.problems())
 	readme, err := os.ReadFile(filepath.Join("..", "..", "examples", "README.md"))
 	require(t, err)
 	const prompt = "$ dig @127.0.0.1 -p 1053 +short "
@@ -95,9 +92,7 @@ func TestManifestsProblems(t *testing.T) {
 			}
 			want, err := os.ReadFile(golden)
 			require(t, err)
-			if diff := cmp.Diff(string(want), b.String()); diff != "" {
-				t.Errorf("problems and names (-want +got):\n%s", diff)
-			}
+			same(t, "problems and names", string(want), b.String())
 		})
 	}
 }
@@ -239,9 +234,7 @@ func TestManifestsSelection(t *testing.T) {
 			for question := range tt.want {
 				got[question] = w.ask(question)
 			}
-			if diff := cmp.Diff(tt.want, got); diff != "" {
-				t.Errorf("answers (-want +got):\n%s", diff)
-			}
+			same(t, "answers", tt.want, got)
 		})
 	}
 }
@@ -270,15 +263,11 @@ func TestManifestsStats(t *testing.T) {
 		return list
 	}
 	want := []row{{zone.Services, true, 2, ""}, {zone.Slices, true, 0, ""}, {zone.Namespaces, true, 1, ""}, {zone.Pods, true, 0, ""}}
-	if diff := cmp.Diff(want, rows()); diff != "" {
-		t.Errorf("stats (-want +got):\n%s", diff)
-	}
+	same(t, "stats", want, rows())
 	w.write("web.yaml", serviceYAML("web", "10.96.0.3"))
 	w.expect("app.shop.svc", "NXDOMAIN")
 	want[0].Events = 4 // one put, one deleted
-	if diff := cmp.Diff(want, rows()); diff != "" {
-		t.Errorf("stats after a change (-want +got):\n%s", diff)
-	}
+	same(t, "stats after a change", want, rows())
 	arrived := uint64(0)
 	for _, n := range w.manifests.Stats().Kinds[0].Arrival.Counts {
 		arrived += n
@@ -324,9 +313,7 @@ func TestManifestsUnreadable(t *testing.T) {
 		"huge.yaml: reading the file: larger than 32 MiB",
 		"pipe.yaml: reading the file: not a regular file",
 	}
-	if diff := cmp.Diff(want, w.problems()); diff != "" {
-		t.Errorf("problems (-want +got):\n%s", diff)
-	}
+	same(t, "problems", want, w.problems())
 	w.expect("web.shop.svc", "10.96.0.1")
 	w.expect("inner.shop.svc", "NXDOMAIN") // a file in a subfolder
 }

@@ -13,7 +13,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -75,9 +74,7 @@ func TestWatches(t *testing.T) {
 				for _, r := range w.server.Requests("") {
 					got = append(got, strings.Join([]string{r.Resource, r.Space, r.Selector, r.Fields}, "|"))
 				}
-				if diff := cmp.Diff(tt.want, slices.Sorted(slices.Values(got))); diff != "" {
-					t.Errorf("(-want +got)\n%s", diff)
-				}
+				same(t, "result", tt.want, slices.Sorted(slices.Values(got)))
 				if !w.isReady() {
 					t.Error("not ready")
 				}
@@ -216,9 +213,7 @@ func TestChangeTime(t *testing.T) {
 				want.Counts[i], want.Sum = 1, 30*time.Millisecond
 			}
 		}
-		if diff := cmp.Diff(want, k.Change); diff != "" {
-			t.Errorf("change times (-want +got)\n%s", diff)
-		}
+		same(t, "change times", want, k.Change)
 		if k.Arrival.Counts[0] != 2 {
 			t.Errorf("arrival times %v, want 2 in the first bucket", k.Arrival.Counts)
 		}

@@ -7,8 +7,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/nodecache/node-cache/pkg/watch"
 	"github.com/nodecache/node-cache/pkg/zone"
 )
@@ -49,9 +47,7 @@ func TestServicesOnly(t *testing.T) {
 		const want = "web.shop.svc.x.\n1.0.0.10.in-addr.arpa.\nshop.svc.x.\nshop.pod.x.\n" +
 			"web.shop.svc.x.\n1.0.0.10.in-addr.arpa.\n2.0.0.10.in-addr.arpa.\n" +
 			"web.shop.svc.x.\n2.0.0.10.in-addr.arpa.\nshop.svc.x.\nshop.pod.x.\n"
-		if diff := cmp.Diff(want, reports.String()); diff != "" {
-			t.Errorf("notified (-want +got)\n%s", diff)
-		}
+		same(t, "notified", want, reports.String())
 		for _, r := range w.server.Requests("") {
 			if r.Resource != "services" {
 				t.Errorf("a request for %s", r.Resource)

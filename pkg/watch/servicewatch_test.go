@@ -10,7 +10,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 
@@ -47,9 +46,7 @@ func servers(list []watch.Server) string {
 
 func (w *harness) wantReports(reports *syncBuffer, want ...string) {
 	w.t.Helper()
-	if diff := cmp.Diff(want, strings.Split(strings.TrimSuffix(reports.String(), "\n"), "\n")); diff != "" {
-		w.t.Errorf("reports (-want +got)\n%s", diff)
-	}
+	same(w.t, "reports", want, strings.Split(strings.TrimSuffix(reports.String(), "\n"), "\n"))
 }
 
 // dnsService returns a service with these ports and one for metrics.

@@ -66,16 +66,12 @@ func TestAnswers(t *testing.T) {
 		"FORMERR for a query without OPT": {cat(header(flagsQuery, 1, 0, 0, 0), question(name, wire.TypeA)), fault, wire.NoMatch},
 		"FORMERR that is a query":         {q, cat(header(wire.RcodeFormErr, 0, 0, 0, 0)), wire.NoMatch},
 	} {
-		if got := wire.Match(tt.q, tt.r); got != tt.want {
-			t.Errorf("%s: got %d, want %d", name, got, tt.want)
-		}
+		same(t, name, tt.want, wire.Match(tt.q, tt.r))
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			if got := wire.Answers(q, tt.r); got != tt.want {
-				t.Errorf("got %t, want %t", got, tt.want)
-			}
+			same(t, "result", tt.want, wire.Answers(q, tt.r))
 		})
 	}
 }
@@ -83,11 +79,7 @@ func TestAnswers(t *testing.T) {
 func TestID(t *testing.T) {
 	t.Parallel()
 	msg := header(0, 1, 0, 0, 0)
-	if got, want := wire.ID(msg), uint16(0x1234); got != want {
-		t.Errorf("got %#x, want %#x", got, want)
-	}
+	same(t, "result", uint16(0x1234), wire.ID(msg))
 	wire.SetID(msg, 0xfedc)
-	if got, want := wire.ID(msg), uint16(0xfedc); got != want {
-		t.Errorf("got %#x, want %#x", got, want)
-	}
+	same(t, "result", uint16(0xfedc), wire.ID(msg))
 }

@@ -68,9 +68,7 @@ func TestAllocations(t *testing.T) {
 		}},
 	}
 	for _, tt := range tests {
-		if got := testing.AllocsPerRun(100, tt.run); got != 0 {
-			t.Errorf("%s: %v allocations, want none", tt.name, got)
-		}
+		same(t, tt.name, 0, testing.AllocsPerRun(100, tt.run))
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
 	"github.com/miekg/dns"
 
 	"github.com/nodecache/node-cache/pkg/wire"
@@ -148,6 +149,14 @@ func answer(tb testing.TB, name string, rrtype uint16, an, ns, ar []dns.RR) *dns
 	m.Id, m.Response, m.RecursionAvailable, m.Compress = 0x4321, true, true, true
 	m.Answer, m.Ns, m.Extra = an, ns, ar
 	return m
+}
+
+// same compares what a test wants with what it got.
+func same[T any](tb testing.TB, what string, want, got T, options ...cmp.Option) {
+	tb.Helper()
+	if diff := cmp.Diff(want, got, options...); diff != "" {
+		tb.Errorf("%s (-want +got):\n%s", what, diff)
+	}
 }
 
 // must ends the test at an error.

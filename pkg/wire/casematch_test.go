@@ -130,12 +130,8 @@ func TestMessageStoredQuestionCopied(t *testing.T) {
 			for _, rr := range records(t, tt.want...) {
 				want = append(want, rr.String())
 			}
-			if diff := cmp.Diff(want, got); diff != "" {
-				t.Errorf("(-want +got)\n%s", diff)
-			}
-			if got := read.Question[0].Name; got != "www.example.com." {
-				t.Errorf("question %s", got)
-			}
+			same(t, "result", want, got)
+			same(t, "question", "www.example.com.", read.Question[0].Name)
 		})
 	}
 }

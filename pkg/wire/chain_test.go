@@ -75,21 +75,13 @@ func TestQueryFollow(t *testing.T) {
 	q := parseQuery(t, ask(0x0110, labels("Ext", "ns"), opt(1232, 0, 0x8000)))
 	for _, target := range [][]byte{labels("www", "example"), longName(255), labels("a")} {
 		q.SetName(target)
-		if got, want := string(q.Name()), string(target); got != want {
-			t.Errorf("name %q, want %q", got, want)
-		}
+		same(t, "name", string(target), string(q.Name()))
 		direct := parseQuery(t, ask(0x0110, target, opt(1232, 0, 0x8000)))
-		if got, want := string(q.Key()), string(direct.Key()); got != want {
-			t.Errorf("key %q, want %q", got, want)
-		}
-		if got, want := string(q.AppendUpstream(nil, false)), string(direct.AppendUpstream(nil, false)); got != want {
-			t.Errorf("query upstream %q, want %q", got, want)
-		}
+		same(t, "key", string(direct.Key()), string(q.Key()))
+		same(t, "query upstream", string(direct.AppendUpstream(nil, false)), string(q.AppendUpstream(nil, false)))
 	}
 	opts := wire.ReplyOptions{Limit: 512, UDPSize: 1232, EDE: wire.EDENone}
-	if got := unpack(t, q.AppendEmpty(nil, wire.RcodeSuccess, &opts)).Question[0].Name; got != "Ext.ns." {
-		t.Errorf("the reply's question is %s", got)
-	}
+	same(t, "the reply's question", "Ext.ns.", unpack(t, q.AppendEmpty(nil, wire.RcodeSuccess, &opts)).Question[0].Name)
 }
 
 // FuzzGraft joins an alias to whatever can be walked: the whole can be walked and
@@ -128,9 +120,7 @@ func FuzzGraft(f *testing.F) {
 		if tail.Unpack(m.Raw) != nil || both.Unpack(buf) != nil {
 			return
 		}
-		if got, want := lines(both.Answer[1:], both.Ns, both.Extra), lines(tail.Answer, tail.Ns, tail.Extra); got != want {
-			t.Errorf("records\n%s\nwant\n%s", got, want)
-		}
+		same(t, "records", lines(tail.Answer, tail.Ns, tail.Extra), lines(both.Answer[1:], both.Ns, both.Extra))
 		if alias := both.Answer[0].(*dns.CNAME); alias.Hdr.Name != "ext.ns." || both.Question[0].Name != "ext.ns." || !both.Authoritative || both.Rcode != tail.Rcode {
 			t.Errorf("%v, want the alias's question, AA, and rcode %d", &both, tail.Rcode)
 		}

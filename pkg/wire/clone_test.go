@@ -39,15 +39,9 @@ func TestAskClone(t *testing.T) {
 			if fault := q.Parse(ask(0, labels("other"))); fault != wire.RcodeSuccess {
 				t.Fatalf("fault %d", fault)
 			}
-			if diff := cmp.Diff(want, askedBy(&wire.Query{Question: clone}), cmp.FilterPath(isQuery, cmp.Ignore())); diff != "" {
-				t.Errorf("(-want +got)\n%s", diff)
-			}
-			if diff := cmp.Diff(wantQuestion, clone.QuestionSection()); diff != "" {
-				t.Errorf("question (-want +got)\n%s", diff)
-			}
-			if diff := cmp.Diff(wantReply, clone.AppendEmpty(nil, wire.RcodeRefused, opts)); diff != "" {
-				t.Errorf("reply (-want +got)\n%s", diff)
-			}
+			same(t, "result", want, askedBy(&wire.Query{Question: clone}), cmp.FilterPath(isQuery, cmp.Ignore()))
+			same(t, "question", wantQuestion, clone.QuestionSection())
+			same(t, "reply", wantReply, clone.AppendEmpty(nil, wire.RcodeRefused, opts))
 		})
 	}
 }
@@ -67,9 +61,7 @@ func TestAskCloneWithoutQuestion(t *testing.T) {
 	}
 	clone, _ := q.CloneTo(nil)
 	got := clone.AppendEmpty(nil, wire.RcodeFormErr, &wire.ReplyOptions{EDE: wire.EDENone})
-	if diff := cmp.Diff(header(0x8181, 0, 0, 0, 0), got); diff != "" {
-		t.Errorf("(-want +got)\n%s", diff)
-	}
+	same(t, "result", header(0x8181, 0, 0, 0, 0), got)
 }
 
 // TestAskCloneTo copies into room that is too small, just right and too large:

@@ -77,9 +77,7 @@ func FuzzAppendBelow(f *testing.F) {
 		if above.Unpack(m.Raw) != nil || below.Unpack(buf) != nil {
 			return
 		}
-		if got, want := lines(below.Answer, below.Ns, below.Extra), lines(above.Answer, above.Ns, above.Extra); got != want {
-			t.Errorf("records\n%s\nwant\n%s", got, want)
-		}
+		same(t, "records", lines(above.Answer, above.Ns, above.Extra), lines(below.Answer, below.Ns, below.Extra))
 		if below.Question[0].Qtype != dns.TypeTXT || below.AuthenticatedData || below.Rcode != above.Rcode {
 			t.Errorf("%v, want TXT, no AD, and rcode %d", &below, above.Rcode)
 		}

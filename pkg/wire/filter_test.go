@@ -72,9 +72,7 @@ func TestKeepOrder(t *testing.T) {
 	var s wire.Rewriter
 	must(t, s.Keep(m, []uint16{1, 0}))
 	want := reply(2, 0, 0, record(pointer(12), wire.TypeCNAME, target), record(pointer(firstRecord+12), wire.TypeA, []byte{10, 0, 0, 1}))
-	if diff := cmp.Diff(want, m.Raw); diff != "" {
-		t.Errorf("(-want +got)\n%s", diff)
-	}
+	same(t, "result", want, m.Raw)
 }
 
 // TestKeepTooLong takes out the one record that spells a long name, behind so
@@ -107,9 +105,7 @@ func TestKeepTooLong(t *testing.T) {
 	m = parseMessage(t, slices.Clone(head))
 	want := sections(t, m, order[:10])
 	must(t, s.Keep(m, order[:10]))
-	if diff := cmp.Diff(want, view(t, m)); diff != "" {
-		t.Errorf("(-want +got)\n%s", diff)
-	}
+	same(t, "result", want, view(t, m))
 	m = parseMessage(t, head)
 	if err := s.Keep(m, order); !errors.Is(err, wire.ErrMalformed) {
 		t.Errorf("error %v with %d bytes, want %v", err, len(m.Raw), wire.ErrMalformed)

@@ -5,8 +5,6 @@ package wire_test
 import (
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/nodecache/node-cache/pkg/wire"
 )
 
@@ -50,9 +48,7 @@ func TestLater(t *testing.T) {
 			t.Errorf("%s: %q flushed before the end", tt.name, log)
 		}
 		batch.Flush()
-		if diff := cmp.Diff(tt.want, log); diff != "" {
-			t.Errorf("%s: flushed (-want +got):\n%s", tt.name, diff)
-		}
+		same(t, tt.name+": flushed", tt.want, log)
 	}
 }
 
@@ -71,9 +67,7 @@ func TestLaterPanic(t *testing.T) {
 		t.Error("the panic was kept from the caller")
 	}()
 	batch.Flush()
-	if diff := cmp.Diff([]string{"before", "broken", "behind"}, log); diff != "" {
-		t.Errorf("flushed (-want +got):\n%s", diff)
-	}
+	same(t, "flushed", []string{"before", "broken", "behind"}, log)
 }
 
 // TestLaterAllocations: a batch costs nothing once a larger one was there.

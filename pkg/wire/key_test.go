@@ -6,8 +6,6 @@ import (
 	"bytes"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/nodecache/node-cache/pkg/wire"
 )
 
@@ -28,9 +26,7 @@ func TestQueryKeySame(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			if diff := cmp.Diff(base, parseQuery(t, tt.pkt).Key()); diff != "" {
-				t.Errorf("(-want +got)\n%s", diff)
-			}
+			same(t, "result", base, parseQuery(t, tt.pkt).Key())
 		})
 	}
 }
@@ -75,25 +71,17 @@ func TestQueryKeySubnet(t *testing.T) {
 	without := parseQuery(t, ask(flagsQuery, labels("a"), opt(1232, 0, 0)))
 	plain := bytes.Clone(without.Key())
 	without.AddSubnetToKey()
-	if diff := cmp.Diff(plain, without.Key()); diff != "" {
-		t.Errorf("no subnet changes the key (-want +got)\n%s", diff)
-	}
+	same(t, "no subnet changes the key", plain, without.Key())
 	with.AddSubnetToKey()
 	with.AddSubnetToKey()
-	if diff := cmp.Diff(cat(plain, []byte{0, 1, 8, 0, 10}), with.Key()); diff != "" {
-		t.Errorf("subnet twice (-want +got)\n%s", diff)
-	}
+	same(t, "subnet twice", cat(plain, []byte{0, 1, 8, 0, 10}), with.Key())
 	if fault := with.Parse(ask(flagsQuery, labels("a"))); fault != wire.RcodeSuccess {
 		t.Fatalf("fault %d", fault)
 	}
-	if diff := cmp.Diff(plain, with.Key()); diff != "" {
-		t.Errorf("the subnet outlives its query (-want +got)\n%s", diff)
-	}
+	same(t, "the subnet outlives its query", plain, with.Key())
 	longest := parseQuery(t, ask(flagsQuery, longName(255), opt(1232, 0, 0, option(8, append([]byte{0, 2, 128, 0}, make([]byte, 16)...)...))))
 	longest.AddSubnetToKey()
-	if got, want := len(longest.Key()), 255+3+20; got != want {
-		t.Errorf("the longest key has %d bytes, want %d", got, want)
-	}
+	same(t, "the longest key", 255+3+20, len(longest.Key()))
 }
 
 func TestQueryLimit(t *testing.T) {
@@ -118,9 +106,7 @@ func TestQueryLimit(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			if got := parseQuery(t, tt.pkt).Limit(tt.stream, tt.udpMax); got != tt.want {
-				t.Errorf("got %d, want %d", got, tt.want)
-			}
+			same(t, "result", tt.want, parseQuery(t, tt.pkt).Limit(tt.stream, tt.udpMax))
 		})
 	}
 }

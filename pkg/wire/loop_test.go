@@ -67,9 +67,7 @@ func TestIsLoopName(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			if got := wire.IsLoopName(packed(t, tt.text)); got != tt.want {
-				t.Errorf("IsLoopName is %v, want %v", got, tt.want)
-			}
+			same(t, "IsLoopName", tt.want, wire.IsLoopName(packed(t, tt.text)))
 		})
 	}
 	if wire.IsLoopName(nil) || wire.IsLoopName(bytes.Repeat([]byte{32}, 48)) {

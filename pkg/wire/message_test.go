@@ -119,20 +119,12 @@ func TestMessageFields(t *testing.T) {
 	msg := reply(1, 1, 1, record(pointer(12), wire.TypeTXT, nil), soa, cat([]byte{0}, u16(wire.TypeOPT, 1232, 0x0100, 0, 0)))
 	msg[2] |= 2 // TC
 	m := parseMessage(t, msg)
-	if got, want := m.Rcode(), uint16(wire.RcodeBadVers); got != want {
-		t.Errorf("rcode %d, want %d", got, want)
-	}
+	same(t, "rcode", uint16(wire.RcodeBadVers), m.Rcode())
 	if !m.Truncated() || !m.HasOPT() {
 		t.Errorf("truncated %t, OPT %t, want both", m.Truncated(), m.HasOPT())
 	}
-	if got, want := m.QuestionType(), wire.TypeA; got != want {
-		t.Errorf("question type %d, want %d", got, want)
-	}
-	if got, want := m.SOAMinimum(m.Records[1]), uint32(3600); got != want {
-		t.Errorf("SOA minimum %d, want %d", got, want)
-	}
+	same(t, "question type", wire.TypeA, m.QuestionType())
+	same(t, "SOA minimum", uint32(3600), m.SOAMinimum(m.Records[1]))
 	copy(m.Raw[m.Records[1].Data()+20:], []byte{0x80, 0, 0, 1})
-	if got := m.SOAMinimum(m.Records[1]); got != 0 {
-		t.Errorf("SOA minimum with its top bit set: %d, want 0", got)
-	}
+	same(t, "SOA minimum with its top bit set", 0, m.SOAMinimum(m.Records[1]))
 }

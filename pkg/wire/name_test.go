@@ -6,7 +6,6 @@ import (
 	"bytes"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/miekg/dns"
 
 	"github.com/nodecache/node-cache/pkg/wire"
@@ -90,9 +89,7 @@ func TestAppendText(t *testing.T) {
 			if err != nil {
 				t.Fatalf("the oracle cannot read %q: %v", got, err)
 			}
-			if diff := cmp.Diff(tt.wire, packed[:n]); diff != "" {
-				t.Errorf("(-want +got)\n%s", diff)
-			}
+			same(t, "result", tt.wire, packed[:n])
 		})
 	}
 }

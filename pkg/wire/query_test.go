@@ -5,8 +5,6 @@ package wire_test
 import (
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/nodecache/node-cache/pkg/wire"
 )
 
@@ -45,10 +43,6 @@ func TestQueryParseKeepsWhatCameBefore(t *testing.T) {
 		ID: 0x1234, Type: wire.TypeA, Class: wire.ClassIN, UDPSize: 4096,
 		RD: true, CD: true, EDNS: true, DO: true, Name: "\x01a\x00",
 	}
-	if diff := cmp.Diff(want, askedBy(&q)); diff != "" {
-		t.Errorf("(-want +got)\n%s", diff)
-	}
-	if diff := cmp.Diff(question(labels("A"), 1), q.QuestionSection()); diff != "" {
-		t.Errorf("question (-want +got)\n%s", diff)
-	}
+	same(t, "result", want, askedBy(&q))
+	same(t, "question", question(labels("A"), 1), q.QuestionSection())
 }

@@ -29,9 +29,7 @@ func TestWithUDPSize(t *testing.T) {
 			}
 			q, err := m.Pack()
 			must(t, err)
-			if got := wire.QueryType(q); got != dns.TypeSRV {
-				t.Errorf("type %d, want SRV", got)
-			}
+			same(t, "type", dns.TypeSRV, wire.QueryType(q))
 			before := string(q)
 			var sized dns.Msg
 			must(t, sized.Unpack(wire.WithUDPSize(q, 512)))

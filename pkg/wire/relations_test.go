@@ -6,7 +6,6 @@ import (
 	"bytes"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/miekg/dns"
 
 	"github.com/nodecache/node-cache/pkg/wire"
@@ -85,9 +84,7 @@ func TestMessageTarget(t *testing.T) {
 			if off := m.Target(m.Records[0]); off >= 0 {
 				got = oracleName(t, m.AppendName(nil, off), 0)
 			}
-			if diff := cmp.Diff(tt.want, got); diff != "" {
-				t.Errorf("(-want +got)\n%s", diff)
-			}
+			same(t, "result", tt.want, got)
 		})
 	}
 }
@@ -107,16 +104,12 @@ func TestMessageSigner(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			m := parseMessage(t, pack(t, answer(t, "example.", dns.TypeMX, records(t, tt.record), nil, nil)))
-			if got := m.TypeCovered(m.Records[0]); got != tt.covered {
-				t.Errorf("covers %d, want %d", got, tt.covered)
-			}
+			same(t, "covers", tt.covered, m.TypeCovered(m.Records[0]))
 			got := "none"
 			if off := m.Signer(m.Records[0]); off >= 0 {
 				got = oracleName(t, m.AppendName(nil, off), 0)
 			}
-			if diff := cmp.Diff(tt.want, got); diff != "" {
-				t.Errorf("(-want +got)\n%s", diff)
-			}
+			same(t, "result", tt.want, got)
 		})
 	}
 }
@@ -163,9 +156,7 @@ func TestMessageNoName(t *testing.T) {
 			if signer := m.Signer(r); signer >= 0 {
 				t.Errorf("signer at %d", signer)
 			}
-			if got := m.TypeCovered(r); got != tt.covered {
-				t.Errorf("covers %d, want %d", got, tt.covered)
-			}
+			same(t, "covers", tt.covered, m.TypeCovered(r))
 		})
 	}
 }
@@ -198,9 +189,7 @@ func TestMessageLame(t *testing.T) {
 			t.Parallel()
 			msg := answer(t, "www.example.", dns.TypeA, records(t, tt.an...), records(t, tt.ns...), nil)
 			msg.Authoritative, msg.Rcode = tt.aa, tt.rcode
-			if got := parseMessage(t, pack(t, msg)).IsReferral(); got != tt.want {
-				t.Errorf("got %t, want %t", got, tt.want)
-			}
+			same(t, "result", tt.want, parseMessage(t, pack(t, msg)).IsReferral())
 		})
 	}
 }

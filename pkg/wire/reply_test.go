@@ -107,9 +107,7 @@ func TestAppendEmpty(t *testing.T) {
 			var q wire.Query
 			q.Parse(tt.pkt)
 			got := q.AppendEmpty([]byte("x"), tt.rcode, &wire.ReplyOptions{UDPSize: 1232, EDE: wire.EDENone})
-			if diff := cmp.Diff(cat([]byte("x"), tt.want), got); diff != "" {
-				t.Errorf("(-want +got)\n%s", diff)
-			}
+			same(t, "result", cat([]byte("x"), tt.want), got)
 			if read := unpack(t, got[1:]); read.Rcode != tt.rcode {
 				t.Errorf("the oracle reads rcode %d, want %d", read.Rcode, tt.rcode)
 			}
@@ -124,12 +122,8 @@ func TestAppendRecord(t *testing.T) {
 	got := q.AppendRecord([]byte("x"), wire.TypeTXT, 1<<31-1, []byte("\x05hello"), &wire.ReplyOptions{UDPSize: 1232, EDE: wire.EDEOther})
 	want := cat([]byte("x"), header(0x8180, 1, 1, 0, 1), q.QuestionSection(), pointer(12), u16(16, 3, 0x7fff, 0xffff, 6), []byte("\x05hello"),
 		opt(1232, 0, 0, option(15, 0, 0)))
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("(-want +got)\n%s", diff)
-	}
-	if diff := cmp.Diff("Version.bind.\t2147483647\tCH\tTXT\t\"hello\"", unpack(t, got[1:]).Answer[0].String()); diff != "" {
-		t.Errorf("record (-want +got)\n%s", diff)
-	}
+	same(t, "result", want, got)
+	same(t, "record", "Version.bind.\t2147483647\tCH\tTXT\t\"hello\"", unpack(t, got[1:]).Answer[0].String())
 }
 
 func TestAppendFault(t *testing.T) {
@@ -148,9 +142,7 @@ func TestAppendFault(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			got := wire.AppendFault([]byte("x"), tt.pkt, tt.rcode)
-			if diff := cmp.Diff(cat([]byte("x"), tt.want), got); diff != "" {
-				t.Errorf("(-want +got)\n%s", diff)
-			}
+			same(t, "result", cat([]byte("x"), tt.want), got)
 		})
 	}
 }
@@ -181,9 +173,7 @@ func TestAppendUpstream(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			got := parseQuery(t, tt.pkt).AppendUpstream([]byte("x"), tt.subnet)
-			if diff := cmp.Diff(cat([]byte("x"), tt.want), got); diff != "" {
-				t.Errorf("(-want +got)\n%s", diff)
-			}
+			same(t, "result", cat([]byte("x"), tt.want), got)
 			unpack(t, got[1:])
 			if again := parseQuery(t, got[1:]); !bytes.Equal(again.QuestionSection(), question(canonical, 1)) {
 				t.Errorf("the question reads %x", again.QuestionSection())

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/miekg/dns"
 
 	"github.com/nodecache/node-cache/pkg/wire"
@@ -76,9 +75,7 @@ func TestMessageStripOPT(t *testing.T) {
 			t.Parallel()
 			m := parseMessage(t, tt.msg)
 			must(t, stripOPT(t, m))
-			if diff := cmp.Diff(tt.want, m.Raw); diff != "" {
-				t.Errorf("(-want +got)\n%s", diff)
-			}
+			same(t, "result", tt.want, m.Raw)
 		})
 	}
 }

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/miekg/dns"
 
 	"github.com/nodecache/node-cache/pkg/wire"
@@ -115,9 +114,7 @@ func TestQueryReplyTruncatesExactly(t *testing.T) {
 			t.Parallel()
 			got := replyTo(t, q, parseMessage(t, tt.stored), &wire.ReplyOptions{Limit: tt.limit, EDE: wire.EDENone})
 			counts := func(at int) int { return int(got[at])<<8 | int(got[at+1]) }
-			if diff := cmp.Diff(tt.want, result{got[2]&2 != 0, counts(6), counts(8), counts(10), len(got)}); diff != "" {
-				t.Errorf("(-want +got)\n%s", diff)
-			}
+			same(t, "result", tt.want, result{got[2]&2 != 0, counts(6), counts(8), counts(10), len(got)})
 		})
 	}
 }

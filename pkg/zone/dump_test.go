@@ -135,22 +135,16 @@ func TestFirstSync(t *testing.T) {
 	ask := func() summary {
 		return summaryOf(t, zone.Config{Store: s, AllSlices: true}, "web.shop.svc.cluster.local.", dns.TypeA, now)
 	}
-	if got, want := ask(), (summary{zone.Answered, "NOERROR", wire.EDEStaleAnswer, 1}); got != want {
-		t.Errorf("restored: %v, want %v", got, want)
-	}
+	same(t, "restored", summary{zone.Answered, "NOERROR", wire.EDEStaleAnswer, 1}, ask())
 	for _, kind := range s.Stats().Kinds {
 		if !kind.Restored {
 			t.Error("a kind is not reported as restored")
 		}
 	}
 	s.Retain(zone.Services, func(_, name string) bool { return name != "web" }, now)
-	if got, want := ask(), (summary{zone.Answered, "NXDOMAIN", wire.EDEStaleNXDomain, 0}); got != want {
-		t.Errorf("gone, not in sync: %v, want %v", got, want)
-	}
+	same(t, "gone, not in sync", summary{zone.Answered, "NXDOMAIN", wire.EDEStaleNXDomain, 0}, ask())
 	freshen(s, now)
-	if got, want := ask(), (summary{zone.Answered, "NXDOMAIN", wire.EDENone, 0}); got != want {
-		t.Errorf("in sync: %v, want %v", got, want)
-	}
+	same(t, "in sync", summary{zone.Answered, "NXDOMAIN", wire.EDENone, 0}, ask())
 	if s.Restored(zone.Services) || s.Stats().Kinds[zone.Services].Restored {
 		t.Error("still reported as restored")
 	}
@@ -371,9 +365,7 @@ func TestDumpOfLargeCluster(t *testing.T) {
 	if took > 2*time.Second || tookBack > 5*time.Second || addrLen > 4<<20 {
 		t.Error("too slow or too large")
 	}
-	if diff := cmp.Diff(s.Stats().Kinds[zone.Slices].Objects, back.Stats().Kinds[zone.Slices].Objects); diff != "" {
-		t.Errorf("slices (-want +got):\n%s", diff)
-	}
+	same(t, "slices", s.Stats().Kinds[zone.Slices].Objects, back.Stats().Kinds[zone.Slices].Objects)
 }
 
 func BenchmarkDump(b *testing.B) {

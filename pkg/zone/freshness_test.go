@@ -272,9 +272,7 @@ func TestAnswerStale(t *testing.T) {
 				} else if len(msg) > 0 {
 					t.Errorf("%s: %d bytes appended, want none", state, len(msg))
 				}
-				if diff := cmp.Diff(want, have); diff != "" {
-					t.Errorf("%s (-want +got):\n%s", state, diff)
-				}
+				same(t, state, want, have)
 			}
 		})
 	}

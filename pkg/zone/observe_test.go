@@ -113,23 +113,17 @@ func TestObserve(t *testing.T) {
 	}
 	for _, tt := range tests {
 		tt.do()
-		if diff := cmp.Diff(tt.want, l.take()); diff != "" {
-			t.Errorf("%s (-want +got):\n%s", tt.name, diff)
-		}
+		same(t, tt.name, tt.want, l.take())
 	}
 	if notified := s.Stats().Notified; notified != l.total || notified == 0 {
 		t.Errorf("%d notifications counted, %d recorded", notified, l.total)
 	}
 	s.Observe(canonical(t, "other.test."), func(owner []byte) { l.owners = append(l.owners, presented(t, owner)) })
 	s.PutService(db, now)
-	if diff := cmp.Diff([]string{"db.shop.svc.other.test.", "shop.pod.other.test.", "shop.svc.other.test."}, l.take()); diff != "" {
-		t.Errorf("of another domain (-want +got):\n%s", diff)
-	}
+	same(t, "of another domain", []string{"db.shop.svc.other.test.", "shop.pod.other.test.", "shop.svc.other.test."}, l.take())
 	s.Observe(nil, nil)
 	s.Delete(zone.Services, "shop", "db", now)
-	if diff := cmp.Diff([]string(nil), l.take()); diff != "" {
-		t.Errorf("without an observer (-want +got):\n%s", diff)
-	}
+	same(t, "without an observer", []string(nil), l.take())
 }
 
 func addrs(list ...string) []netip.Addr {
@@ -358,9 +352,7 @@ func TestOwner(t *testing.T) {
 	domain := canonical(t, "cluster.local.")
 	for _, tt := range tests {
 		name := canonical(t, tt.name)
-		if have := presented(t, zone.Owner(name, domain)); have != tt.want {
-			t.Errorf("%s: owner %q, want %q", tt.name, have, tt.want)
-		}
+		same(t, tt.name+": owner", tt.want, presented(t, zone.Owner(name, domain)))
 		if n := testing.AllocsPerRun(10, func() { zone.Owner(name, domain) }); n != 0 {
 			t.Errorf("%s: %v allocations, want none", tt.name, n)
 		}

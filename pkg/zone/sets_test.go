@@ -10,7 +10,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/miekg/dns"
 
 	"github.com/nodecache/node-cache/pkg/wire"
@@ -212,9 +211,7 @@ func TestNamesTooLongForATarget(t *testing.T) {
 	base := name + "." + ns + ".svc." + domain
 	g := ask(t, z, base, dns.TypeSRV, 0, epoch())
 	want := []string{base + " 0 SRV 0 50 7 h." + base}
-	if diff := cmp.Diff(want, g.Answer); diff != "" {
-		t.Errorf("SRV (-want +got):\n%s", diff)
-	}
+	same(t, "SRV", want, g.Answer)
 	if g := ask(t, z, "1.0.0.10.in-addr.arpa.", dns.TypePTR, 0, epoch()); g.Verdict != zone.NotInZone {
 		t.Errorf("PTR to a name that is too long: %+v, want NotInZone", g)
 	}
@@ -276,9 +273,7 @@ func TestAliases(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			g := ask(t, z, tt.question+".svc.cluster.local.", tt.rrtype, 1, now)
-			if diff := cmp.Diff(tt.want, result{g.Verdict, g.Rcode, g.Target, len(g.Answer), len(g.Ns) == 1}); diff != "" {
-				t.Errorf("(-want +got):\n%s", diff)
-			}
+			same(t, "result", tt.want, result{g.Verdict, g.Rcode, g.Target, len(g.Answer), len(g.Ns) == 1})
 		})
 	}
 }

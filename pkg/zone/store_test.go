@@ -10,7 +10,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/miekg/dns"
 
 	"github.com/nodecache/node-cache/pkg/wire"
@@ -78,17 +77,13 @@ func TestPutReportsChange(t *testing.T) {
 	}
 	for _, tt := range tests {
 		before := s.Serial()
-		if have := tt.do(); have != tt.want {
-			t.Errorf("%s: %t, want %t", tt.name, have, tt.want)
-		}
+		same(t, tt.name, tt.want, tt.do())
 		if moved := s.Serial() != before; moved != tt.want {
 			t.Errorf("%s: serial changed: %t, want %t", tt.name, moved, tt.want)
 		}
 	}
 	var want [4]zone.KindStats
-	if diff := cmp.Diff(want, s.Stats().Kinds); diff != "" {
-		t.Errorf("an empty store counts (-want +got):\n%s", diff)
-	}
+	same(t, "an empty store counts", want, s.Stats().Kinds)
 }
 
 func TestSerial(t *testing.T) {
@@ -116,9 +111,7 @@ func TestSerial(t *testing.T) {
 		{"beyond 2038", time.Date(2040, 1, 1, 0, 0, 0, 0, time.UTC), 2208988801},
 	}
 	for _, tt := range tests {
-		if have := put(tt.at); have != tt.want {
-			t.Errorf("%s: %d, want %d", tt.name, have, tt.want)
-		}
+		same(t, tt.name, tt.want, put(tt.at))
 	}
 }
 

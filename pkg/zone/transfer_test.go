@@ -90,7 +90,5 @@ func TestTransferHuge(t *testing.T) {
 	// The service's addresses and those of every endpoint's name; SRV records of
 	// the service, of its port, and of every endpoint's name.
 	want := map[uint16]int{dns.TypeSOA: 2, dns.TypeNS: 1, dns.TypeTXT: 1, dns.TypeA: 10000, dns.TypeSRV: 15000}
-	if diff := cmp.Diff(want, counts); diff != "" {
-		t.Errorf("records by type (-want +got):\n%s", diff)
-	}
+	same(t, "records by type", want, counts)
 }

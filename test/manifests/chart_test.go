@@ -101,9 +101,7 @@ func TestMetricsComponent(t *testing.T) {
 			}
 			list := objects(t, rendering{overlay: overlay, components: []string{component}}.byKustomize(t))
 			after := configurations(t, list)["node-cache"]
-			if got := after.Admin.Address.String(); got != want {
-				t.Errorf("admin.address is %s, want %s", got, want)
-			}
+			same(t, "admin.address", want, after.Admin.Address.String())
 			for _, w := range workloads(t, list) {
 				if w.name == "node-cache" {
 					checkProbes(t, &w.spec, &w.spec.Containers[0], &after)
@@ -199,9 +197,7 @@ func TestTestPod(t *testing.T) {
 	}
 	// Those of the control plane, and not those of a node that is gone, which are NoExecute.
 	want := []corev1.Toleration{{Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoSchedule}}
-	if diff := cmp.Diff(want, test.Tolerations); diff != "" {
-		t.Errorf("tolerations (-want +got):\n%s", diff)
-	}
+	same(t, "tolerations", want, test.Tolerations)
 }
 
 // TestPresetsOverIPv6 lays preset ipv6 over the others, as daemonset/README.md has it.
@@ -218,9 +214,7 @@ func TestPresetsOverIPv6(t *testing.T) {
 					checkAgreement(t, &w.spec, &cfg)
 				}
 			}
-			if got := fmt.Sprint(configs["node-cache"].Listen.Addresses); got != "[fd00::10]" {
-				t.Errorf("listen.addresses %s", got)
-			}
+			same(t, "listen.addresses", "[fd00::10]", fmt.Sprint(configs["node-cache"].Listen.Addresses))
 		})
 	}
 }

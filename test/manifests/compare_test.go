@@ -111,9 +111,7 @@ func TestChartHasTheFiles(t *testing.T) {
 		}
 		got, err := os.ReadFile(path)
 		must(t, err)
-		if diff := cmp.Diff(string(want), string(got)); diff != "" {
-			t.Errorf("%s is not daemonset/monitoring's: go test ./test/manifests -run TestChartHasTheFiles -update\n(-want +got):\n%s", path, diff)
-		}
+		same(t, path+" is not daemonset/monitoring's: go test ./test/manifests -run TestChartHasTheFiles -update", string(want), string(got))
 	}
 }
 

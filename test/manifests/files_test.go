@@ -55,9 +55,7 @@ resolver:
 		}
 		checkAgreement(t, &w.spec, &cfg)
 		r := w.spec.Containers[0].Resources
-		if got := [2]int64{r.Requests.Memory().Value(), r.Limits.Memory().Value()}; got != wantMemory[w.name] {
-			t.Errorf("%s requests and has at most %v bytes of memory, want %v", w.name, got, wantMemory[w.name])
-		}
+		same(t, w.name+" requests and has at most", wantMemory[w.name], [2]int64{r.Requests.Memory().Value(), r.Limits.Memory().Value()})
 	}
 }
 
@@ -144,9 +142,7 @@ func TestTestPodTolerates(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			for _, p := range all[corev1.Pod](t, objects(t, chart(t, "-f", valuesFile(t, tt.values))), "Pod") {
-				if diff := cmp.Diff(tt.want, p.Spec.Tolerations); diff != "" {
-					t.Errorf("tolerations (-want +got):\n%s", diff)
-				}
+				same(t, "tolerations", tt.want, p.Spec.Tolerations)
 			}
 		})
 	}

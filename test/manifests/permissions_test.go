@@ -68,9 +68,7 @@ func TestPermissions(t *testing.T) {
 				want[account] = sorted(strings.Split(strings.TrimSpace(lines), "\n"))
 			}
 			for _, text := range [][]byte{rendered(t, tt.rendering+byKustomize), rendered(t, tt.rendering+byHelm)} {
-				if diff := cmp.Diff(want, permissions(t, text)); diff != "" {
-					t.Errorf("permissions of service accounts (-want +got):\n%s", diff)
-				}
+				same(t, "permissions of service accounts", want, permissions(t, text))
 			}
 		})
 	}
@@ -105,9 +103,7 @@ func TestChartPermissions(t *testing.T) {
 	}
 	got := permissions(t, chart(t, "--set", "resolver.enabled=true,config.resolver.cluster.pods=verified"))["node-cache-resolver"]
 	want := sorted(strings.Split(strings.TrimSpace(localPermissions+eventPermissions)+"\neverywhere: list pods\neverywhere: watch pods", "\n"))
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("pods: verified of the resolver: permissions (-want +got):\n%s", diff)
-	}
+	same(t, "pods: verified of the resolver: permissions", want, got)
 }
 
 // permissions follows the bindings of a rendering to what they grant.

@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
+
 	"github.com/nodecache/node-cache/internal/proctest"
 )
 
@@ -45,6 +47,14 @@ func TestProgramKnowsArguments(t *testing.T) {
 	}
 	if _, err := run(t.Context(), nil, nodeCache, "agent", "--no-such-flag", "--help"); err == nil {
 		t.Error("a flag that is not known is taken, so this test shows nothing")
+	}
+}
+
+// same compares what a test wants with what it got.
+func same[T any](tb testing.TB, what string, want, got T, options ...cmp.Option) {
+	tb.Helper()
+	if diff := cmp.Diff(want, got, options...); diff != "" {
+		tb.Errorf("%s (-want +got):\n%s", what, diff)
 	}
 }
 

@@ -38,9 +38,7 @@ func TestValuesSchema(t *testing.T) {
 		}
 		return
 	}
-	if diff := cmp.Diff(want.String(), string(text)); diff != "" {
-		t.Errorf("values.schema.json is not up to date: go test ./test/manifests -run TestValuesSchema -update\n(-want +got):\n%s", diff)
-	}
+	same(t, "values.schema.json is not up to date: go test ./test/manifests -run TestValuesSchema -update", want.String(), string(text))
 }
 
 // definition is the schema of a configuration, which pkg/config makes.

@@ -10,7 +10,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	"go.yaml.in/yaml/v3"
 )
 
@@ -38,9 +37,7 @@ func TestValuesTable(t *testing.T) {
 		}
 		return
 	}
-	if diff := cmp.Diff("\n"+table, got); diff != "" {
-		t.Errorf("%s is not up to date (-want +got):\n%s", path, diff)
-	}
+	same(t, path+" is not up to date", "\n"+table, got)
 }
 
 // rows are the lines of the table: those of a mapping, and of the mappings in it that are no values as a whole.

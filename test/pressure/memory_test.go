@@ -194,7 +194,7 @@ func TestMemoryTooLittle(t *testing.T) {
 	if p := problem(); p.What != "" {
 		t.Fatalf("a problem from the start: %s", p.What)
 	}
-	must(t, h.memory.setLimit(72 * mib))
+	must(t, h.memory.setLimit(72*mib))
 	took := proctest.Eventually(t, 30*time.Second, "/status names the problem", func() bool { return problem().What != "" })
 	proctest.Figure(t, "%s: seen after %s", problem().What, took.Round(time.Second))
 	proctest.Eventually(t, 10*time.Second, "the log tells", func() bool { // it comes through a pipe
