@@ -127,14 +127,11 @@ www.example.com. TXT DO CD subnet 192.0.2.0/24
 		{"forget all, for a program", []string{"flush", "--all", "--output", "json"}, "flush . true", result{exitOK, "{\n  \"flushed\": 1\n}\n", ""}},
 		{"the agent refuses", []string{"get", "refused"}, "get refused. ", result{exitFailed, "", "node-cache: asking the agent at ADDR for /cache/get: not today\n"}},
 	} {
-		t.Run(tt.name, func(t *testing.T) {
-			t.Parallel()
-			addr, asked := fakeAgent(t)
-			got := command(append([]string{"cache", "--admin", addr}, tt.args...)...)
-			got.Stderr = strings.ReplaceAll(got.Stderr, addr, "ADDR")
-			same(t, "result", tt.want, got)
-			same(t, "asked", []string{tt.asked}, *asked)
-		})
+		addr, asked := fakeAgent(t)
+		got := command(append([]string{"cache", "--admin", addr}, tt.args...)...)
+		got.Stderr = strings.ReplaceAll(got.Stderr, addr, "ADDR")
+		same(t, tt.name, tt.want, got)
+		same(t, tt.name+": asked", []string{tt.asked}, *asked)
 	}
 }
 
@@ -159,12 +156,9 @@ func TestCacheNoAgent(t *testing.T) {
 		{"another server", other.Listener.Addr().String(), `^node-cache: asking the agent at \S+ for /cache/top: no such page\nhint: the server is not an agent, `},
 		{"a server of pages", text.Listener.Addr().String(), `^node-cache: reading /cache/top of the agent at \S+: invalid character '<'`},
 	} {
-		t.Run(tt.name, func(t *testing.T) {
-			t.Parallel()
-			got := command("cache", "top", "--admin", tt.admin)
-			if got.Code != exitFailed || got.Stdout != "" || !regexp.MustCompile(tt.want).MatchString(got.Stderr) {
-				t.Errorf("got %+v, want %s", got, tt.want)
-			}
-		})
+		got := command("cache", "top", "--admin", tt.admin)
+		if got.Code != exitFailed || got.Stdout != "" || !regexp.MustCompile(tt.want).MatchString(got.Stderr) {
+			t.Errorf("%s: got %+v, want %s", tt.name, got, tt.want)
+		}
 	}
 }

@@ -41,10 +41,7 @@ func TestConvert(t *testing.T) {
 				"hint: give a Corefile, the YAML of ConfigMaps, or - for standard input\n",
 		}},
 	} {
-		t.Run(tt.name, func(t *testing.T) {
-			t.Parallel()
-			same(t, "convert", tt.want, command(tt.args...))
-		})
+		same(t, tt.name+": convert", tt.want, command(tt.args...))
 	}
 	if got := command("convert", "--strict", "--daemonset", whole); got.Code != 0 {
 		t.Errorf("convert --daemonset: %+v", got)

@@ -27,15 +27,12 @@ func TestSourceFlags(t *testing.T) {
 		{"no configuration to merge into", "--kube-dns FOLDER", "--kube-dns is laid over a configuration"},
 		{"no configuration that may go bad", "--last-good FOLDER", "--last-good is for a configuration that may go bad"},
 	} {
-		t.Run(tt.name, func(t *testing.T) {
-			t.Parallel()
-			for _, program := range []string{"agent", "resolver"} {
-				got := command(append([]string{program}, strings.Fields(tt.args)...)...)
-				if got.Code != exitUsage || !strings.HasPrefix(got.Stderr, "node-cache: "+tt.want) || !strings.Contains(got.Stderr, "\nhint: ") {
-					t.Errorf("%s: %+v, want exit code %d and %q", program, got, exitUsage, tt.want)
-				}
+		for _, program := range []string{"agent", "resolver"} {
+			got := command(append([]string{program}, strings.Fields(tt.args)...)...)
+			if got.Code != exitUsage || !strings.HasPrefix(got.Stderr, "node-cache: "+tt.want) || !strings.Contains(got.Stderr, "\nhint: ") {
+				t.Errorf("%s: %s: %+v, want exit code %d and %q", tt.name, program, got, exitUsage, tt.want)
 			}
-		})
+		}
 	}
 }
 

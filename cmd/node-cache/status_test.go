@@ -32,9 +32,6 @@ func TestStatus(t *testing.T) {
 		{"json", []string{"status", "--admin", at, "--output", "json"}, result{exitOK, "{\n  \"state\": \"ready\\u001b[31m\"\n}\n", ""}},
 		{"no agent", []string{"status", "--admin", "127.0.0.1:1"}, result{exitFailed, "", "node-cache: asking the agent at 127.0.0.1:1: dial tcp 127.0.0.1:1: connect: connection refused\nhint: no agent listens there; set --admin or NODE_CACHE_ADMIN to its admin.address, or to unix: and its admin.socket\n"}},
 	} {
-		t.Run(tt.name, func(t *testing.T) {
-			t.Parallel()
-			same(t, "result", tt.want, command(tt.args...))
-		})
+		same(t, tt.name, tt.want, command(tt.args...))
 	}
 }

@@ -175,13 +175,10 @@ func TestRejected(t *testing.T) {
 		{name: "a larger key", key: keyOf("a.", 1, make([]byte, 256)...), answer: plain(key, time.Second, 4), want: 1},
 	}
 	for _, tt := range tests {
-		t.Run(tt.name, func(t *testing.T) {
-			t.Parallel()
-			c := newCache(t, cache.Prefetch{})
-			c.Put(tt.key, tt.answer, epoch)
-			same(t, "result", tt.want, c.Stats().Rejected)
-			same(t, "held", tt.want == 0, c.Holds(tt.key))
-			check(t, c)
-		})
+		c := newCache(t, cache.Prefetch{})
+		c.Put(tt.key, tt.answer, epoch)
+		same(t, tt.name, tt.want, c.Stats().Rejected)
+		same(t, tt.name+": held", tt.want == 0, c.Holds(tt.key))
+		check(t, c)
 	}
 }

@@ -94,14 +94,20 @@ func (m *model) put(key []byte, shape, life, more int) {
 		a.QueriedAt = time.Time{} // just now
 	}
 	target := key
-	if more%3 == 0 {
-		a.NXDomain = true
-		a.Msg[3] |= wire.RcodeNXDomain
-		copy(a.Msg[8:10], a.Msg[6:8]) // the records are authority
-		a.Msg[6], a.Msg[7] = 0, 0
+	rcode, inAuthority := byte(wire.RcodeSuccess), more%3 == 0
+	switch more % 12 {
+	case 0, 3, 6: // the name does not exist
+		a.NXDomain, rcode = true, wire.RcodeNXDomain
 		if !m.contradicted(key) {
 			target = denialKeyOf(key)
 		}
+	case 1: // aliases that end in a name that does not exist
+		rcode = wire.RcodeNXDomain
+	}
+	a.Msg[3] |= rcode
+	if inAuthority { // the name exists, and has no such records, if it is not denied
+		copy(a.Msg[8:10], a.Msg[6:8])
+		a.Msg[6], a.Msg[7] = 0, 0
 	}
 	e := &stored{answer: a, at: m.now, asked: m.now, life: a.Lifetime}
 	if !a.QueriedAt.IsZero() {
@@ -406,7 +412,7 @@ func (m *model) freshness(e *stored, now time.Time) cache.Freshness {
 		return cache.Failed
 	}
 	left := e.life - now.Sub(e.at)
-	if m.prefetch.Hits == 0 || e.hits < m.prefetch.Hits || e.due || float64(left) >= float64(e.life)*m.prefetch.Remaining {
+	if m.prefetch.Hits <= 0 || e.hits < m.prefetch.Hits || e.due || float64(left) >= float64(e.life)*min(1, max(0, m.prefetch.Remaining)) {
 		return cache.Fresh
 	}
 	e.due = true
@@ -438,7 +444,7 @@ func (m *model) setStale(choice int) {
 }
 
 func (m *model) setPrefetch(choice int) {
-	m.prefetch = cache.Prefetch{Hits: choice % 4, Remaining: []float64{0.1, 0.5, 1, 0}[choice/4%4]}
+	m.prefetch = cache.Prefetch{Hits: choice%5 - 1, Remaining: []float64{0.1, 0.5, 1, 0, -1, 7}[choice/5%6]}
 	m.c.SetPrefetch(m.prefetch)
 }
 

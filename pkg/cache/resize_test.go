@@ -26,17 +26,14 @@ func TestNewErrors(t *testing.T) {
 		{name: "far too much", size: math.MaxInt64, want: "cache size 9223372036854775807 bytes is above the maximum of 1099511627776"},
 	}
 	for _, tt := range tests {
-		t.Run(tt.name, func(t *testing.T) {
-			t.Parallel()
-			_, err := cache.New(cache.Config{Size: tt.size}, epoch)
-			if err == nil || err.Error() != tt.want {
-				t.Errorf("got error %v, want %q", err, tt.want)
-			}
-			c := newCache(t, cache.Prefetch{})
-			if _, err := c.Resize(tt.size, epoch); err == nil || err.Error() != tt.want {
-				t.Errorf("resized: got error %v, want %q", err, tt.want)
-			}
-		})
+		_, err := cache.New(cache.Config{Size: tt.size}, epoch)
+		if err == nil || err.Error() != tt.want {
+			t.Errorf("%s: got error %v, want %q", tt.name, err, tt.want)
+		}
+		c := newCache(t, cache.Prefetch{})
+		if _, err := c.Resize(tt.size, epoch); err == nil || err.Error() != tt.want {
+			t.Errorf("%s: resized: got error %v, want %q", tt.name, err, tt.want)
+		}
 	}
 }
 

@@ -173,15 +173,12 @@ func TestRestoredOwners(t *testing.T) {
 		{"an event between question and answer", now.Add(-2 * time.Second), cache.Absent},
 		{"an event long before the question", now.Add(-5 * time.Second), cache.Fresh},
 	} {
-		t.Run(tt.name, func(t *testing.T) {
-			t.Parallel()
-			d := restart(t, records, 0, now, owner)
-			if !tt.event.IsZero() {
-				d.OwnerChanged(owner(owned[:questionLen(owned)-2]), tt.event)
-			}
-			same(t, "freshness", tt.want, freshness(d, owned, now))
-			same(t, "without owner: freshness", cache.Fresh, freshness(d, free, now))
-		})
+		d := restart(t, records, 0, now, owner)
+		if !tt.event.IsZero() {
+			d.OwnerChanged(owner(owned[:questionLen(owned)-2]), tt.event)
+		}
+		same(t, tt.name+": freshness", tt.want, freshness(d, owned, now))
+		same(t, tt.name+": without owner: freshness", cache.Fresh, freshness(d, free, now))
 	}
 }
 
@@ -296,16 +293,13 @@ func TestRestoreRefusesMessages(t *testing.T) {
 		}), false},
 	}
 	for _, tt := range tests {
-		t.Run(tt.name, func(t *testing.T) {
-			t.Parallel()
-			record := append([]byte{0, tt.life, 0, 0, 0, 1, 0}, tt.msg...)
-			c := staleCache(t)
-			n, err := c.Restore(slices.Values([][]byte{record}), 0, epoch, nil)
-			if (err == nil) != tt.ok || (n == 1) != tt.ok {
-				t.Errorf("%d restored, error %v", n, err)
-			}
-			check(t, c)
-		})
+		record := append([]byte{0, tt.life, 0, 0, 0, 1, 0}, tt.msg...)
+		c := staleCache(t)
+		n, err := c.Restore(slices.Values([][]byte{record}), 0, epoch, nil)
+		if (err == nil) != tt.ok || (n == 1) != tt.ok {
+			t.Errorf("%s: %d restored, error %v", tt.name, n, err)
+		}
+		check(t, c)
 	}
 }
 

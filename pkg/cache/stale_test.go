@@ -149,21 +149,18 @@ func TestStaleStayWithRoom(t *testing.T) {
 		{name: "stale answers on", stale: hourly, want: 1000},
 		{name: "stale answers off", want: 0},
 	} {
-		t.Run(tt.name, func(t *testing.T) {
-			t.Parallel()
-			c := newStale(t, tt.stale)
-			for i := range 1000 {
-				key := nth("late", i)
-				c.Put(key, plain(key, time.Second, 100), epoch)
-			}
-			for i := range 1000 {
-				key := nth("new", i)
-				c.Put(key, plain(key, time.Hour, 100), after(time.Minute))
-			}
-			if s := c.Stats(); held(c, "late", 1000) < tt.want || s.Evictions > 0 || tt.want == 0 && s.Expirations == 0 {
-				t.Errorf("%d stale answers are left, want %d: %+v", held(c, "late", 1000), tt.want, s)
-			}
-			check(t, c)
-		})
+		c := newStale(t, tt.stale)
+		for i := range 1000 {
+			key := nth("late", i)
+			c.Put(key, plain(key, time.Second, 100), epoch)
+		}
+		for i := range 1000 {
+			key := nth("new", i)
+			c.Put(key, plain(key, time.Hour, 100), after(time.Minute))
+		}
+		if s := c.Stats(); held(c, "late", 1000) < tt.want || s.Evictions > 0 || tt.want == 0 && s.Expirations == 0 {
+			t.Errorf("%s: %d stale answers are left, want %d: %+v", tt.name, held(c, "late", 1000), tt.want, s)
+		}
+		check(t, c)
 	}
 }

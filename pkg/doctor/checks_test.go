@@ -309,22 +309,19 @@ func TestChecks(t *testing.T) {
 			want:   []string{"skip pods: operation not permitted"},
 		},
 	} {
-		t.Run(tt.name, func(t *testing.T) {
-			t.Parallel()
-			c := configured(tt.mode)
-			f := well(&c)
-			before := lines(doctor.Examine(c, f))
-			tt.change(&c, &f)
-			var got []string
-			for _, l := range lines(doctor.Examine(c, f)) {
-				if !slices.Contains(before, l) {
-					got = append(got, l)
-				}
+		c := configured(tt.mode)
+		f := well(&c)
+		before := lines(doctor.Examine(c, f))
+		tt.change(&c, &f)
+		var got []string
+		for _, l := range lines(doctor.Examine(c, f)) {
+			if !slices.Contains(before, l) {
+				got = append(got, l)
 			}
-			if diff := cmp.Diff(tt.want, got); diff != "" {
-				t.Errorf("new lines (-want +got):\n%s", diff)
-			}
-		})
+		}
+		if diff := cmp.Diff(tt.want, got); diff != "" {
+			t.Errorf("%s: new lines (-want +got):\n%s", tt.name, diff)
+		}
 	}
 }
 

@@ -66,17 +66,14 @@ func TestReadKubelet(t *testing.T) {
 		{name: "a file that is none", files: map[string]string{"7/comm": "kubelet\n", "7/cmdline": "kubelet\x00--config=/x\x00", "7/root/x": "{"}, bad: true},
 		{name: "one that has ended", files: map[string]string{"7/comm": "kubelet\n"}, bad: true},
 	} {
-		t.Run(tt.name, func(t *testing.T) {
-			t.Parallel()
-			got := readKubelet(tree(t, tt.files))
-			if (got.Err != nil) != tt.bad {
-				t.Errorf("error %v, want one: %t", got.Err, tt.bad)
-			}
-			got.Err = nil
-			if diff := cmp.Diff(tt.want, got); diff != "" {
-				t.Errorf("readKubelet (-want +got):\n%s", diff)
-			}
-		})
+		got := readKubelet(tree(t, tt.files))
+		if (got.Err != nil) != tt.bad {
+			t.Errorf("%s: error %v, want one: %t", tt.name, got.Err, tt.bad)
+		}
+		got.Err = nil
+		if diff := cmp.Diff(tt.want, got); diff != "" {
+			t.Errorf("%s: readKubelet (-want +got):\n%s", tt.name, diff)
+		}
 	}
 }
 

@@ -98,11 +98,8 @@ func TestChanges(t *testing.T) {
 		{"to be removed", n + rule + jump + "-A PREROUTING -j X", none, "*nat\n" + removal + "-F OURS\n-X OURS\nCOMMIT\n"},
 		{"nothing to remove", "-A PREROUTING -j X\n-A PREROUTING -j KUBE-SERVICES", none, ""},
 	} {
-		t.Run(tc.name, func(t *testing.T) {
-			t.Parallel()
-			have := map[string][]string{"nat": selectLines("nat", strings.Split(tc.have, "\n"), tc.want)}
-			same(t, "changes", tc.text, (&variantTables{}).changes(false, have, tc.want))
-		})
+		have := map[string][]string{"nat": selectLines("nat", strings.Split(tc.have, "\n"), tc.want)}
+		same(t, tc.name+": changes", tc.text, (&variantTables{}).changes(false, have, tc.want))
 	}
 }
 

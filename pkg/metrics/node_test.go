@@ -106,19 +106,16 @@ func TestNodeParts(t *testing.T) {
 			return all
 		}()},
 	} {
-		t.Run(tt.name, func(t *testing.T) {
-			t.Parallel()
-			sample := distinct()
-			sample.Link, sample.Intercept = tt.link, tt.rules
-			got := map[string]float64{}
-			for name, value := range series(gather(t, sample)) {
-				switch {
-				case tt.name == "rules of one family" && !strings.HasPrefix(name, "intercept_lease_held"):
-				case strings.HasPrefix(name, "interface_"), strings.HasPrefix(name, "intercept_"):
-					got[name] = value
-				}
+		sample := distinct()
+		sample.Link, sample.Intercept = tt.link, tt.rules
+		got := map[string]float64{}
+		for name, value := range series(gather(t, sample)) {
+			switch {
+			case tt.name == "rules of one family" && !strings.HasPrefix(name, "intercept_lease_held"):
+			case strings.HasPrefix(name, "interface_"), strings.HasPrefix(name, "intercept_"):
+				got[name] = value
 			}
-			same(t, "series of the node", tt.want, got)
-		})
+		}
+		same(t, tt.name+": series of the node", tt.want, got)
 	}
 }

@@ -33,18 +33,15 @@ func TestSnapshotAndMemory(t *testing.T) {
 			},
 		},
 	} {
-		t.Run(tt.name, func(t *testing.T) {
-			t.Parallel()
-			sample := distinct()
-			sample.Snapshot, sample.Memory = tt.kept, tt.memory
-			var got []string
-			for name, value := range series(gather(t, sample)) {
-				if strings.HasPrefix(name, "snapshot_") || strings.HasPrefix(name, "memory_") {
-					got = append(got, fmt.Sprint(name, " ", value))
-				}
+		sample := distinct()
+		sample.Snapshot, sample.Memory = tt.kept, tt.memory
+		var got []string
+		for name, value := range series(gather(t, sample)) {
+			if strings.HasPrefix(name, "snapshot_") || strings.HasPrefix(name, "memory_") {
+				got = append(got, fmt.Sprint(name, " ", value))
 			}
-			slices.Sort(got)
-			same(t, "series", tt.want, got)
-		})
+		}
+		slices.Sort(got)
+		same(t, tt.name+": series", tt.want, got)
 	}
 }

@@ -57,13 +57,10 @@ func TestFirstFailure(t *testing.T) {
 		{name: "the first of several", replies: []syscall.NetlinkMessage{failureReply(unix.EBUSY, 4, "", 0), failureReply(unix.EPERM, 1, "", 0)}, is: unix.EBUSY, want: "filling set lease4"},
 	}
 	for _, tt := range tests {
-		t.Run(tt.name, func(t *testing.T) {
-			t.Parallel()
-			err := firstFailure(tt.replies, names)
-			if (err == nil) != (tt.want == "") || err != nil && !strings.Contains(err.Error(), tt.want) || !errors.Is(err, tt.is) {
-				t.Errorf("got %v, want %q", err, tt.want)
-			}
-		})
+		err := firstFailure(tt.replies, names)
+		if (err == nil) != (tt.want == "") || err != nil && !strings.Contains(err.Error(), tt.want) || !errors.Is(err, tt.is) {
+			t.Errorf("%s: got %v, want %q", tt.name, err, tt.want)
+		}
 	}
 }
 

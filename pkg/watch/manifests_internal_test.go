@@ -45,19 +45,16 @@ func TestSplitManifest(t *testing.T) {
 		{name: "no marks", text: "a: |\n  ---\n  b\nc: ----\n---d: 1\n", want: []cut{{1, 1, "a: |\n  ---\n  b\nc: ----\n---d: 1\n"}}},
 		{name: "line ends of Windows", text: "a: 1\r\n---\r\nb: 2\r\n", want: []cut{{1, 1, "a: 1\r\n"}, {2, 3, "---\r\nb: 2\r\n"}}},
 	} {
-		t.Run(tt.name, func(t *testing.T) {
-			t.Parallel()
-			var got []cut
-			for i, doc := range splitManifest([]byte(tt.text)) {
-				got = append(got, cut{doc.first, doc.line, string(doc.text)})
-				if doc.number != i+1 {
-					t.Errorf("document %d has the number %d", i+1, doc.number)
-				}
+		var got []cut
+		for i, doc := range splitManifest([]byte(tt.text)) {
+			got = append(got, cut{doc.first, doc.line, string(doc.text)})
+			if doc.number != i+1 {
+				t.Errorf("%s: document %d has the number %d", tt.name, i+1, doc.number)
 			}
-			if diff := cmp.Diff(tt.want, got); diff != "" {
-				t.Errorf("documents (-want +got):\n%s", diff)
-			}
-		})
+		}
+		if diff := cmp.Diff(tt.want, got); diff != "" {
+			t.Errorf("%s: documents (-want +got):\n%s", tt.name, diff)
+		}
 	}
 }
 

@@ -146,13 +146,10 @@ func TestNewManifests(t *testing.T) {
 			want: `parsing the namespace selector "!": `,
 		},
 	} {
-		t.Run(tt.name, func(t *testing.T) {
-			t.Parallel()
-			_, err := watch.NewManifests(tt.cfg)
-			if err == nil || !strings.HasPrefix(err.Error(), tt.want) {
-				t.Errorf("error %v, want %s", err, tt.want)
-			}
-		})
+		_, err := watch.NewManifests(tt.cfg)
+		if err == nil || !strings.HasPrefix(err.Error(), tt.want) {
+			t.Errorf("%s: error %v, want %s", tt.name, err, tt.want)
+		}
 	}
 }
 

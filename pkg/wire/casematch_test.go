@@ -117,22 +117,19 @@ func TestMessageStoredQuestionCopied(t *testing.T) {
 		},
 	}
 	for _, tt := range tests {
-		t.Run(tt.name, func(t *testing.T) {
-			t.Parallel()
-			m := parseMessage(t, tt.msg)
-			m.CanonicalizeQuestion()
-			read := unpack(t, m.Raw)
-			var got []string
-			for _, rr := range append(read.Answer, read.Ns...) {
-				got = append(got, rr.String())
-			}
-			var want []string
-			for _, rr := range records(t, tt.want...) {
-				want = append(want, rr.String())
-			}
-			same(t, "result", want, got)
-			same(t, "question", "www.example.com.", read.Question[0].Name)
-		})
+		m := parseMessage(t, tt.msg)
+		m.CanonicalizeQuestion()
+		read := unpack(t, m.Raw)
+		var got []string
+		for _, rr := range append(read.Answer, read.Ns...) {
+			got = append(got, rr.String())
+		}
+		var want []string
+		for _, rr := range records(t, tt.want...) {
+			want = append(want, rr.String())
+		}
+		same(t, tt.name, want, got)
+		same(t, tt.name+": question", "www.example.com.", read.Question[0].Name)
 	}
 }
 

@@ -56,15 +56,12 @@ func TestAppendToChainTruncated(t *testing.T) {
 		{"additional ones", cat(header(flagsAnswer, 1, 1, 0, 1), asked, small, large), 1, false},
 		{"cut before", cat(header(flagsAnswer|0x0200, 1, 1, 0, 0), asked, small), 1, true},
 	} {
-		t.Run(tt.name, func(t *testing.T) {
-			t.Parallel()
-			m := parseMessage(t, tt.msg)
-			buf, ok := m.AppendToChain(append([]byte(nil), start...), 0, offset)
-			whole := parseMessage(t, buf)
-			if !ok || len(whole.Records) != 1+tt.records || len(whole.Raw) != len(buf) || whole.Truncated() != tt.cut {
-				t.Errorf("appended %t, %d records, TC %t; want %d, %t", ok, len(whole.Records)-1, whole.Truncated(), tt.records, tt.cut)
-			}
-		})
+		m := parseMessage(t, tt.msg)
+		buf, ok := m.AppendToChain(append([]byte(nil), start...), 0, offset)
+		whole := parseMessage(t, buf)
+		if !ok || len(whole.Records) != 1+tt.records || len(whole.Raw) != len(buf) || whole.Truncated() != tt.cut {
+			t.Errorf("%s: appended %t, %d records, TC %t; want %d, %t", tt.name, ok, len(whole.Records)-1, whole.Truncated(), tt.records, tt.cut)
+		}
 	}
 }
 

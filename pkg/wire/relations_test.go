@@ -77,15 +77,12 @@ func TestMessageTarget(t *testing.T) {
 		{"A", "example. 60 IN A 192.0.2.1", "none"},
 	}
 	for _, tt := range tests {
-		t.Run(tt.name, func(t *testing.T) {
-			t.Parallel()
-			m := parseMessage(t, pack(t, answer(t, "example.", dns.TypeMX, records(t, tt.record), nil, nil)))
-			got := "none"
-			if off := m.Target(m.Records[0]); off >= 0 {
-				got = oracleName(t, m.AppendName(nil, off), 0)
-			}
-			same(t, "result", tt.want, got)
-		})
+		m := parseMessage(t, pack(t, answer(t, "example.", dns.TypeMX, records(t, tt.record), nil, nil)))
+		got := "none"
+		if off := m.Target(m.Records[0]); off >= 0 {
+			got = oracleName(t, m.AppendName(nil, off), 0)
+		}
+		same(t, tt.name, tt.want, got)
 	}
 }
 
@@ -101,16 +98,13 @@ func TestMessageSigner(t *testing.T) {
 		{"of the root", "example. 60 IN RRSIG DS 13 1 60 20300101000000 20200101000000 1 . AAAA", dns.TypeDS, "."},
 	}
 	for _, tt := range tests {
-		t.Run(tt.name, func(t *testing.T) {
-			t.Parallel()
-			m := parseMessage(t, pack(t, answer(t, "example.", dns.TypeMX, records(t, tt.record), nil, nil)))
-			same(t, "covers", tt.covered, m.TypeCovered(m.Records[0]))
-			got := "none"
-			if off := m.Signer(m.Records[0]); off >= 0 {
-				got = oracleName(t, m.AppendName(nil, off), 0)
-			}
-			same(t, "result", tt.want, got)
-		})
+		m := parseMessage(t, pack(t, answer(t, "example.", dns.TypeMX, records(t, tt.record), nil, nil)))
+		same(t, tt.name+": covers", tt.covered, m.TypeCovered(m.Records[0]))
+		got := "none"
+		if off := m.Signer(m.Records[0]); off >= 0 {
+			got = oracleName(t, m.AppendName(nil, off), 0)
+		}
+		same(t, tt.name, tt.want, got)
 	}
 }
 
@@ -185,11 +179,8 @@ func TestMessageLame(t *testing.T) {
 		{"an answer and its servers", false, 0, []string{"www.example. 60 IN A 192.0.2.1"}, []string{ns}, false},
 	}
 	for _, tt := range tests {
-		t.Run(tt.name, func(t *testing.T) {
-			t.Parallel()
-			msg := answer(t, "www.example.", dns.TypeA, records(t, tt.an...), records(t, tt.ns...), nil)
-			msg.Authoritative, msg.Rcode = tt.aa, tt.rcode
-			same(t, "result", tt.want, parseMessage(t, pack(t, msg)).IsReferral())
-		})
+		msg := answer(t, "www.example.", dns.TypeA, records(t, tt.an...), records(t, tt.ns...), nil)
+		msg.Authoritative, msg.Rcode = tt.aa, tt.rcode
+		same(t, tt.name, tt.want, parseMessage(t, pack(t, msg)).IsReferral())
 	}
 }

@@ -270,11 +270,8 @@ func TestAliases(t *testing.T) {
 		{"the root for a target", "root.chain", dns.TypeA, result{zone.Answered, "NXDOMAIN", "", 0, true}},
 	}
 	for _, tt := range tests {
-		t.Run(tt.name, func(t *testing.T) {
-			t.Parallel()
-			g := ask(t, z, tt.question+".svc.cluster.local.", tt.rrtype, 1, now)
-			same(t, "result", tt.want, result{g.Verdict, g.Rcode, g.Target, len(g.Answer), len(g.Ns) == 1})
-		})
+		g := ask(t, z, tt.question+".svc.cluster.local.", tt.rrtype, 1, now)
+		same(t, tt.name, tt.want, result{g.Verdict, g.Rcode, g.Target, len(g.Answer), len(g.Ns) == 1})
 	}
 }
 
