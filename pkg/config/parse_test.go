@@ -3,21 +3,21 @@
 package config_test
 
 import (
+	"bytes"
 	"errors"
 	"flag"
 	"fmt"
 	"io/fs"
-	"log/slog"
 	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
+	"golang.org/x/tools/txtar"
 
 	"github.com/nodecache/node-cache/pkg/config"
 )
@@ -37,196 +37,42 @@ func with(change func(*config.Config)) config.Config {
 	return c
 }
 
-// bounded is the default plan with other bounds on TTLs, which its route inherits.
-func bounded(least, most, negative time.Duration) config.Config {
-	return with(func(c *config.Config) {
-		c.Cache.MinTTL, c.Cache.MaxTTL, c.Cache.NegativeTTL = least, most, negative
-		c.Forward[0].MinTTL, c.Forward[0].MaxTTL, c.Forward[0].NegativeTTL = least, most, negative
-	})
-}
-
+// TestParse reads each text of testdata/parse.txtar, and compares what is written of it.
 func TestParse(t *testing.T) {
 	t.Parallel()
-	local := netip.MustParseAddr("127.0.0.1")
-	for _, tt := range []struct {
-		name string
-		text string
-		want config.Config
-	}{
-		{name: "empty", text: "", want: config.Default(config.Agent)},
-		{name: "comment only", text: "# nothing\n", want: config.Default(config.Agent)},
-		{name: "empty document", text: "---\n...\n", want: config.Default(config.Agent)},
-		{name: "directive", text: "%YAML 1.1\n--- # text\nlisten: {port: 53}\n", want: with(func(c *config.Config) { c.Listen.Port = 53 })},
-		{name: "byte order mark", text: "\ufefflisten: {port: 53}\n", want: with(func(c *config.Config) { c.Listen.Port = 53 })},
-		{name: "empty second document", text: "listen: {port: 53}\n---\n# end\n", want: with(func(c *config.Config) { c.Listen.Port = 53 })},
-		{name: "line ends of Windows", text: "listen:\r\n  port: 53\r\n", want: with(func(c *config.Config) { c.Listen.Port = 53 })},
-		{name: "keys without a value", text: "listen:\ncache: {size: , prefetch: ~}\nforward: null\n", want: config.Default(config.Agent)},
-		{name: "JSON", text: `{"kind": "Config", "listen": {"port": 53}}`, want: with(func(c *config.Config) { c.Listen.Port = 53 })},
-		{
-			name: "anchors", text: "cache: {minTTL: &t 7s, failureTTL: *t}",
-			want: func() config.Config {
-				c := bounded(7*time.Second, time.Hour, 30*time.Second)
-				c.Cache.FailureTTL = 7 * time.Second
-				return c
-			}(),
-		},
-		{
-			name: "addresses of both families", text: "listen: {addresses: [127.0.0.1, '::1', 'fe80::1%eth0', 0:0::2]}",
-			want: with(func(c *config.Config) {
-				c.Listen.Addresses = []netip.Addr{
-					local, netip.IPv6Loopback(), netip.MustParseAddr("fe80::1%eth0"), netip.MustParseAddr("::2"),
-				}
-			}),
-		},
-		{
-			name: "every IPv4 address beside one of IPv6", text: "listen: {addresses: [0.0.0.0, '::1']}",
-			want: with(func(c *config.Config) {
-				c.Listen.Addresses = []netip.Addr{netip.IPv4Unspecified(), netip.IPv6Loopback()}
-			}),
-		},
-		{
-			name: "largest numbers", text: "listen: {port: 65535, udpSize: 4096}\nlimits: {inflight: 1048576, waiting: 16777216}\n",
-			want: with(func(c *config.Config) {
-				c.Listen.Port, c.Listen.UDPSize = 65535, 4096
-				c.Limits.Inflight, c.Limits.Waiting = 1<<20, 1<<24
-			}),
-		},
-		{
-			name: "every spelling of a target",
-			text: "forward: [{zone: ., to: [192.0.2.1, '192.0.2.1:5353', 'udp://192.0.2.2', 'tcp://192.0.2.1', " +
-				"'tcp://192.0.2.1:54', '2001:db8::1', '[2001:db8::2]', '[2001:db8::1]:54', 'tcp://[2001:db8::1]', " +
-				"'fe80::1%eth0', /run//resolv/../resolv.conf]}]",
-			want: with(func(c *config.Config) {
-				c.Forward[0].To = []config.Target{
-					{Addr: netip.MustParseAddrPort("192.0.2.1:53")},
-					{Addr: netip.MustParseAddrPort("192.0.2.1:5353")},
-					{Addr: netip.MustParseAddrPort("192.0.2.2:53")},
-					{Kind: config.TCP, Addr: netip.MustParseAddrPort("192.0.2.1:53")},
-					{Kind: config.TCP, Addr: netip.MustParseAddrPort("192.0.2.1:54")},
-					{Addr: netip.MustParseAddrPort("[2001:db8::1]:53")},
-					{Addr: netip.MustParseAddrPort("[2001:db8::2]:53")},
-					{Addr: netip.MustParseAddrPort("[2001:db8::1]:54")},
-					{Kind: config.TCP, Addr: netip.MustParseAddrPort("[2001:db8::1]:53")},
-					{Addr: netip.MustParseAddrPort("[fe80::1%eth0]:53")},
-					{Kind: config.ResolvConf, Path: "/run/resolv.conf"},
-				}
-			}),
-		},
-		{
-			name: "routes keep their order",
-			text: "forward:\n- {zone: Example.COM, to: [192.0.2.1], clientSubnet: pass}\n" +
-				"- {zone: ., to: [192.0.2.2], clientSubnet: remove}\n- {zone: 0/25.2.0.192.in-addr.arpa., to: [192.0.2.3]}\n" +
-				"- {zone: _tcp.my-zone, to: [192.0.2.3]}\n",
-			want: with(func(c *config.Config) {
-				to := func(a string) config.Target {
-					return config.Target{Addr: netip.AddrPortFrom(netip.MustParseAddr(a), 53)}
-				}
-				c.Forward = []config.Route{
-					config.DefaultRoute("example.com.", to("192.0.2.1")),
-					config.DefaultRoute(".", to("192.0.2.2")),
-					config.DefaultRoute("0/25.2.0.192.in-addr.arpa.", to("192.0.2.3")),
-					config.DefaultRoute("_tcp.my-zone.", to("192.0.2.3")),
-				}
-				c.Forward[0].ClientSubnet = true
-			}),
-		},
-		{
-			name: "the longest name", text: "forward: [{zone: ., to: ['::1']}, {zone: " + strings.Repeat("a.", 126) + "b, to: ['::1']}]",
-			want: with(func(c *config.Config) {
-				to := []config.Target{{Addr: netip.MustParseAddrPort("[::1]:53")}}
-				c.Forward = []config.Route{config.DefaultRoute(".", to...), config.DefaultRoute(strings.Repeat("a.", 126)+"b.", to...)}
-			}),
-		},
-		{name: "bytes", text: "cache: {size: 1048577}", want: with(func(c *config.Config) { c.Cache.Size = 1<<20 + 1 })},
-		{name: "bytes in quotes", text: "cache: {size: '2000000'}", want: with(func(c *config.Config) { c.Cache.Size = 2_000_000 })},
-		{name: "kibibytes", text: "cache: {size: 1024Ki}", want: with(func(c *config.Config) { c.Cache.Size = 1 << 20 })},
-		{name: "gibibytes", text: "cache: {size: 3Gi}", want: with(func(c *config.Config) { c.Cache.Size = 3 << 30 })},
-		{name: "a tebibyte", text: "cache: {size: 1Ti}", want: with(func(c *config.Config) { c.Cache.Size = 1 << 40 })},
-		{name: "kilobytes", text: "cache: {size: 2000k}", want: with(func(c *config.Config) { c.Cache.Size = 2_000_000 })},
-		{name: "megabytes", text: "cache: {size: 64M}", want: with(func(c *config.Config) { c.Cache.Size = 64_000_000 })},
-		{name: "gigabytes", text: "cache: {size: 1G}", want: with(func(c *config.Config) { c.Cache.Size = 1_000_000_000 })},
-		{
-			name: "durations", text: "cache: {minTTL: 0s, maxTTL: 168h, negativeTTL: 1m30s}\nlimits: {deadline: 2.5s, tcpIdle: 1h0m}",
-			want: func() config.Config {
-				c := bounded(0, 168*time.Hour, 90*time.Second)
-				c.Limits.Deadline, c.Limits.TCPIdle = 2500*time.Millisecond, time.Hour
-				return c
-			}(),
-		},
-		{
-			name: "percentage with decimals", text: "cache: {prefetch: {hits: 0, remaining: 12.25%}}",
-			want: with(func(c *config.Config) { c.Cache.Prefetch = config.Prefetch{Hits: 0, Remaining: 0.1225} }),
-		},
-		{
-			name: "stale answers, longest", text: "cache: {serveStale: {for: 72h, ttl: 5m, after: 29999ms}, nxdomainCut: off}\nlimits: {deadline: 30s}",
-			want: with(func(c *config.Config) {
-				c.Cache.ServeStale = config.ServeStale{For: 72 * time.Hour, TTL: 5 * time.Minute, After: 29999 * time.Millisecond}
-				c.Cache.NXDomainCut, c.Limits.Deadline = false, 30*time.Second
-			}),
-		},
-		{
-			name: "no stale answers, later than the deadline", text: "cache: {serveStale: {for: 0s, ttl: 1s, after: 30s}, nxdomainCut: 'on'}",
-			want: with(func(c *config.Config) {
-				c.Cache.ServeStale = config.ServeStale{For: 0, TTL: time.Second, After: 30 * time.Second}
-			}),
-		},
-		{
-			name: "snapshot, least", text: "snapshot: {folder: state/../kept/, period: 10s, size: 1Mi, maxAge: 1m}",
-			want: with(func(c *config.Config) {
-				c.Snapshot = config.Snapshot{Folder: "kept", Period: 10 * time.Second, Size: 1 << 20, MaxAge: time.Minute}
-			}),
-		},
-		{
-			name: "snapshot, most", text: "snapshot: {folder: /run/node-cache, period: 1h, size: 1Gi, maxAge: 168h}",
-			want: with(func(c *config.Config) {
-				c.Snapshot = config.Snapshot{Folder: "/run/node-cache", Period: time.Hour, Size: 1 << 30, MaxAge: 168 * time.Hour}
-			}),
-		},
-		{name: "one query of a client", text: "limits: {perClient: 1}", want: with(func(c *config.Config) { c.Limits.PerClient = 1 })},
-		{
-			name: "more queries of a client than wait", text: "limits: {perClient: 16777216}",
-			want: with(func(c *config.Config) { c.Limits.PerClient = 1 << 24 }),
-		},
-		{
-			name: "the longest socket", text: "admin: {socket: /" + strings.Repeat("s", 104) + "/../" + strings.Repeat("s", 106) + "}",
-			want: with(func(c *config.Config) { c.Admin.Socket = "/" + strings.Repeat("s", 106) }),
-		},
-		{
-			name: "names of the admin server", text: "admin: {hosts: [Node-Cache.kube-system.svc., dns]}",
-			want: with(func(c *config.Config) { c.Admin.Hosts = []string{"node-cache.kube-system.svc", "dns"} }),
-		},
-		{name: "no socket", text: "admin: {socket: ''}", want: config.Default(config.Agent)},
-		{
-			name: "identity", text: "identity: {version: 'node-cache \"1\"', hostname: auto}",
-			want: with(func(c *config.Config) { c.Identity = config.Identity{Version: `node-cache "1"`, Hostname: "auto"} }),
-		},
-		{name: "no admin server", text: "admin: {address: ''}", want: with(func(c *config.Config) { c.Admin = config.Admin{} })},
-		{
-			name: "admin on the port of another address", text: "admin: {address: '[::1]:1053'}",
-			want: with(func(c *config.Config) { c.Admin.Address = netip.MustParseAddrPort("[::1]:1053") }),
-		},
-		{
-			name: "log", text: "log: {level: warn, format: text, queries: sample=100}",
-			want: with(func(c *config.Config) {
-				c.Log = config.Log{
-					Level: slog.LevelWarn, Format: "text",
-					Queries: config.QueryLog{Mode: config.QueriesSample, Sample: 100},
-				}
-			}),
-		},
-		{name: "queries off in quotes", text: "log: {queries: 'off'}", want: config.Default(config.Agent)},
-		{name: "queries off as YAML reads it", text: "log: {queries: off}", want: config.Default(config.Agent)},
-		{name: "queries errors", text: "log: {queries: errors}", want: with(func(c *config.Config) { c.Log.Queries.Mode = config.QueriesErrors })},
-		{name: "queries slow", text: "log: {queries: slow}", want: with(func(c *config.Config) { c.Log.Queries.Mode = config.QueriesSlow })},
-		{name: "queries all", text: "log: {queries: all}", want: with(func(c *config.Config) { c.Log.Queries.Mode = config.QueriesAll })},
-	} {
-		t.Run(tt.name, func(t *testing.T) {
-			t.Parallel()
-			got, err := config.Parse([]byte(tt.text), config.Agent)
+	const file, head = "testdata/parse.txtar", "apiVersion: node-cache.io/v1alpha1\nkind: Config\n"
+	archive, err := txtar.ParseFile(file)
+	must(t, err)
+	for cases := archive.Files; len(cases) > 1; cases = cases[2:] {
+		t.Run(cases[0].Name, func(t *testing.T) {
+			role := config.Agent
+			if strings.HasPrefix(cases[0].Name, "resolver") {
+				role = config.Resolver
+			}
+			c, err := config.Parse(cases[0].Data, role)
 			must(t, err)
-			same(t, "Parse", tt.want, got, plain())
-			roundTrip(t, got, config.Agent)
+			got, err := config.MarshalChanges(c, role, nil)
+			must(t, err)
+			if *update {
+				cases[1].Data = bytes.TrimPrefix(got, []byte(head))
+			}
+			same(t, "changes", head+string(cases[1].Data), string(got))
+			roundTrip(t, c, role)
 		})
+	}
+	if *update {
+		must(t, os.WriteFile(file, txtar.Format(archive), 0o644))
+	}
+}
+
+func TestParseBytes(t *testing.T) {
+	t.Parallel()
+	for name, text := range map[string]string{
+		"byte order mark": "\ufefflisten: {port: 53}\n", "line ends of Windows": "listen:\r\n  port: 53\r\n", "no line end": "listen: {port: 53}",
+	} {
+		got, err := config.Parse([]byte(text), config.Agent)
+		must(t, err)
+		same(t, name, with(func(c *config.Config) { c.Listen.Port = 53 }), got, plain())
 	}
 }
 

@@ -3,123 +3,13 @@
 package config_test
 
 import (
-	"net/netip"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/nodecache/node-cache/pkg/config"
 )
-
-func addrs(texts ...string) []netip.Addr {
-	list := make([]netip.Addr, len(texts))
-	for i, text := range texts {
-		list[i] = netip.MustParseAddr(text)
-	}
-	return list
-}
-
-func TestParseStatic(t *testing.T) {
-	t.Parallel()
-	for _, tt := range []struct {
-		name, text string
-		want       func(*config.Config)
-	}{
-		{
-			name: "hosts, every key", text: "hosts: {files: [/etc/hosts, extra/../more], ttl: 0s, reverse: off, names: {B.example.: [0.0.0.0, '::'], " +
-				"_a.example: ['2001:db8::1', 192.0.2.1, 224.0.0.251], x: ['::1']}}",
-			want: func(c *config.Config) {
-				c.Hosts = config.Hosts{
-					Files: []string{"/etc/hosts", "more"}, NoReverse: true,
-					Names: map[string][]netip.Addr{
-						"_a.example.": addrs("2001:db8::1", "192.0.2.1", "224.0.0.251"),
-						"b.example.":  addrs("0.0.0.0", "::"),
-						"x.":          addrs("::1"),
-					},
-				}
-			},
-		},
-		{name: "hosts, the longest TTL", text: "hosts: {ttl: 1h, reverse: on}", want: func(c *config.Config) { c.Hosts.TTL = time.Hour }},
-		{name: "nothing of all", text: "hosts: {files: [], names: {}}\nrewrite: []\ntemplates: []\nprobes: []\ndns64: {}\nhandover:\n", want: func(*config.Config) {}},
-		{
-			name: "rewrite, in order", text: "rewrite: [{exact: A.example., to: b.Example}, {prefix: P-, to: ''}, {prefix: p., to: q.}, " +
-				"{suffix: .Old.example., to: .new.example.}, {suffix: -x, to: ''}, {suffix: old.example, to: new.example}, {prefix: p, to: q-}]",
-			want: func(c *config.Config) {
-				c.Rewrite = []config.Rewrite{
-					{Exact: "a.example", To: "b.example"},
-					{Prefix: "p-", To: ""},
-					{Prefix: "p.", To: "q."},
-					{Suffix: ".old.example", To: ".new.example"},
-					{Suffix: "-x", To: ""},
-					{Suffix: "old.example", To: "new.example"},
-					{Prefix: "p", To: "q-"},
-				}
-			},
-		},
-		{
-			name: "templates, every key",
-			text: `templates:
-- {zone: Example, types: [a, AAAA, TYPE65, TYPE64000], match: ['(^|[.])ip-10-(?P<b>[0-9]*)-(?P<c>[0-9]*)-(?P<d>[0-9]*)[.]example[.]$', 'x'], rcode: NXDOMAIN, authority: ['example 60 IN SOA ns.example hm.example 1 2 3 4 5']}
-- {zone: ., types: [A], match: ['^ip-(?P<b>[0-9a-f]+)[.]'], answer: ['{{ .Name }} 60 IN A 10.0.0.{{ parseInt .Group.b 16 8 }}'], additional: ['{{ if eq .Type "MX" }}{{ .Zone }} A 192.0.2.1{{ end }}']}
-- {zone: b.example, rcode: REFUSED, answer: ["{{ .Name }} 60 IN CNAME {{ index .Match 0 }}", "{{ .Name }} 60 IN CNAME {{ index .Group \"0\" }}"]}
-`,
-			want: func(c *config.Config) {
-				c.Templates = []config.Template{
-					{
-						Zone: "example.", Types: []uint16{1, 28, 65, 64000}, Rcode: 3,
-						Match:     []string{`(^|[.])ip-10-(?P<b>[0-9]*)-(?P<c>[0-9]*)-(?P<d>[0-9]*)[.]example[.]$`, "x"},
-						Authority: []string{"example 60 IN SOA ns.example hm.example 1 2 3 4 5"},
-					},
-					{
-						Zone: ".", Types: []uint16{1}, Match: []string{"^ip-(?P<b>[0-9a-f]+)[.]"},
-						Answer:     []string{"{{ .Name }} 60 IN A 10.0.0.{{ parseInt .Group.b 16 8 }}"},
-						Additional: []string{`{{ if eq .Type "MX" }}{{ .Zone }} A 192.0.2.1{{ end }}`},
-					},
-					{
-						Zone: "b.example.", Rcode: 5,
-						Answer: []string{"{{ .Name }} 60 IN CNAME {{ index .Match 0 }}", "{{ .Name }} 60 IN CNAME {{ index .Group \"0\" }}"},
-					},
-				}
-			},
-		},
-		{
-			name: "dns64", text: "dns64: {prefix: '64:ff9b::/96', translateAll: true, clients: all}",
-			want: func(c *config.Config) {
-				c.DNS64 = config.DNS64{Prefix: netip.MustParsePrefix("64:ff9b::/96"), TranslateAll: true, Clients: config.DNS64All}
-			},
-		},
-		{
-			name: "dns64, the shortest prefix", text: "dns64: {prefix: '2001:db8::/32'}",
-			want: func(c *config.Config) { c.DNS64.Prefix = netip.MustParsePrefix("2001:db8::/32") },
-		},
-		{
-			name: "probes", text: "probes: [{label: a, name: A.example}, {label: 0-z, name: ., type: ns, server: 192.0.2.1, interval: 1h, timeout: 1m}, " +
-				"{label: tcp, name: a, server: 'tcp://[2001:db8::1]', interval: 1s}, {label: udp, name: a, server: 'udp://192.0.2.1:54', timeout: 10ms}]\n",
-			want: func(c *config.Config) {
-				c.Probes = []config.Probe{
-					config.DefaultProbe("a", "a.example."),
-					{Label: "0-z", Server: "192.0.2.1:53", Name: ".", Type: 2, Interval: time.Hour, Timeout: time.Minute},
-					{Label: "tcp", Server: "tcp://[2001:db8::1]:53", Name: "a.", Type: 1, Interval: time.Second, Timeout: time.Second},
-					{Label: "udp", Server: "192.0.2.1:54", Name: "a.", Type: 1, Interval: 5 * time.Second, Timeout: 10 * time.Millisecond},
-				}
-			},
-		},
-		{
-			name: "handover", text: "handover: {socket: /run//node-cache/handover.sock}",
-			want: func(c *config.Config) { c.Handover.Socket = "/run/node-cache/handover.sock" },
-		},
-	} {
-		t.Run(tt.name, func(t *testing.T) {
-			t.Parallel()
-			got, err := config.Parse([]byte(tt.text), config.Agent)
-			must(t, err)
-			same(t, "Parse", with(tt.want), got, plain())
-			roundTrip(t, got, config.Agent)
-		})
-	}
-}
 
 func TestLoadHostsFiles(t *testing.T) {
 	t.Parallel()
