@@ -3,13 +3,9 @@
 package main
 
 import (
-	"archive/tar"
-	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"os"
-	"path"
 	"path/filepath"
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
@@ -27,15 +23,23 @@ func writeArchive(file string, o *options, index v1.ImageIndex, variants []varia
 	if err := writeLayout(folder, o, index, variants); err != nil {
 		return fmt.Errorf("writing the image layout: %w", err)
 	}
-	out, err := os.CreateTemp(filepath.Dir(file), ".image-")
+	files := tree{}
+	err = fs.WalkDir(os.DirFS(folder), ".", func(name string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() {
+			return err
+		}
+		data, err := os.ReadFile(filepath.Join(folder, name))
+		files[name] = node{data: data, mode: 0o644}
+		return err
+	})
 	if err != nil {
-		return fmt.Errorf("making the archive: %w", err)
+		return fmt.Errorf("reading the image layout: %w", err)
 	}
-	defer func() { _ = os.Remove(out.Name()) }() // nothing is there once it has its name
-	if err := errors.Join(writeTar(out, folder, o), out.Chmod(0o644), out.Close()); err != nil {
-		return fmt.Errorf("writing the archive: %w", err)
+	data, err := files.tar(o.created)
+	if err != nil {
+		return err
 	}
-	return os.Rename(out.Name(), file)
+	return os.WriteFile(file, data, 0o644)
 }
 
 // writeLayout fills a folder. The named entry is the image; the others are attachments, which their subjects make known.
@@ -58,33 +62,4 @@ func writeLayout(folder string, o *options, index v1.ImageIndex, variants []vari
 		}
 	}
 	return nil
-}
-
-// writeTar packs the folder's files in the order of their names.
-func writeTar(out io.Writer, folder string, o *options) error {
-	w := tar.NewWriter(out)
-	err := fs.WalkDir(os.DirFS(folder), ".", func(name string, d fs.DirEntry, err error) error {
-		if err != nil || name == "." {
-			return err
-		}
-		h := &tar.Header{Name: name, Mode: 0o644, ModTime: o.created, Typeflag: tar.TypeReg, Format: tar.FormatUSTAR}
-		if d.IsDir() {
-			h.Name, h.Mode, h.Typeflag = name+"/", 0o755, tar.TypeDir
-			return w.WriteHeader(h)
-		}
-		data, err := os.ReadFile(filepath.Join(folder, filepath.FromSlash(path.Clean(name))))
-		if err != nil {
-			return err
-		}
-		h.Size = int64(len(data))
-		if err := w.WriteHeader(h); err != nil {
-			return err
-		}
-		_, err = w.Write(data)
-		return err
-	})
-	if err != nil {
-		return err
-	}
-	return w.Close()
 }

@@ -77,11 +77,16 @@ func goCommand(ctx context.Context, folder, arch string, args ...string) ([]byte
 	command.Dir = folder
 	// Levels of the instruction set and experiments would make another binary of the same sources.
 	command.Env = append(os.Environ(), "CGO_ENABLED=0", "GOOS=linux", "GOARCH="+arch, "GOFLAGS=", "GOAMD64=v1", "GOARM64=v8.0", "GOEXPERIMENT=", "GOWORK=off")
+	return outputOf(command)
+}
+
+// outputOf runs a command and returns what it prints.
+func outputOf(command *exec.Cmd) ([]byte, error) {
 	var stderr bytes.Buffer
 	command.Stderr = &stderr
 	out, err := command.Output()
 	if err != nil {
-		return nil, fmt.Errorf("running go %s for %s: %w\n%s", args[0], arch, err, stderr.String())
+		return nil, fmt.Errorf("running %s: %w\n%s", command, err, stderr.String())
 	}
 	return out, nil
 }

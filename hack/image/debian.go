@@ -186,11 +186,5 @@ func unneeded(name string) bool {
 func output(ctx context.Context, name string, args ...string) ([]byte, error) {
 	command := exec.CommandContext(ctx, name, args...)
 	command.Env = append(os.Environ(), "LC_ALL=C", "DEBIAN_FRONTEND=noninteractive")
-	var stderr bytes.Buffer
-	command.Stderr = &stderr
-	out, err := command.Output()
-	if err != nil {
-		return nil, fmt.Errorf("running %s: %w\n%s", name, err, stderr.String())
-	}
-	return out, nil
+	return outputOf(command)
 }

@@ -21,7 +21,7 @@ import (
 // rootsFile is where Go, OpenSSL and most others look for certificates.
 const rootsFile = "etc/ssl/certs/ca-certificates.crt"
 
-// tree is what a layer holds, by path. Folders above are made as they are needed.
+// tree is what an archive holds, by path. Folders above are made as they are needed.
 type tree map[string]node
 
 // node is a file, or a symbolic link if target is set.
@@ -62,14 +62,14 @@ func (t tree) tar(when time.Time) ([]byte, error) {
 			h.Format = tar.FormatPAX
 		}
 		if err := w.WriteHeader(h); err != nil {
-			return nil, fmt.Errorf("writing %s to a layer: %w", name, err)
+			return nil, fmt.Errorf("writing %s to an archive: %w", name, err)
 		}
 		if _, err := w.Write(n.data); err != nil {
-			return nil, fmt.Errorf("writing %s to a layer: %w", name, err)
+			return nil, fmt.Errorf("writing %s to an archive: %w", name, err)
 		}
 	}
 	if err := w.Close(); err != nil {
-		return nil, fmt.Errorf("ending a layer: %w", err)
+		return nil, fmt.Errorf("ending an archive: %w", err)
 	}
 	return out.Bytes(), nil
 }
