@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/netip"
 	"os"
 	"os/exec"
 	"os/signal"
@@ -17,7 +18,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/nodecache/node-cache/internal/nodetest"
-	"github.com/nodecache/node-cache/internal/proctest"
 )
 
 const (
@@ -68,7 +68,7 @@ func awaitOuter(ended func()) {
 type play struct {
 	dir      string // with configuration, logs and the commands of the shell
 	network  *nodetest.Network
-	external *proctest.DNSServer
+	external *nodetest.Server
 	reaper   *reaper
 	agentPID int
 }
@@ -82,7 +82,8 @@ func (p *play) build(ctx context.Context, o options) (err error) {
 	if err := p.writeFiles(o); err != nil {
 		return err
 	}
-	if p.external, err = serveExternal(p.network.Upstream, filepath.Join(p.dir, "external.log")); err != nil { //nolint:contextcheck // it serves until Close
+	// It stands for all DNS beyond the cluster: every name has addresses, and a text that says whose answer it is.
+	if p.external, err = nodetest.Serve(p.network.Upstream, netip.AddrPortFrom(p.network.Upstream.IPv4, dnsPort), "from the external DNS"); err != nil {
 		return err
 	}
 	if err := p.startCentral(ctx); err != nil {

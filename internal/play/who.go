@@ -22,6 +22,7 @@ const (
 )
 
 const (
+	dnsPort   = 53
 	askTime   = 500 * time.Millisecond // for one question
 	untilPoll = 50 * time.Millisecond
 )
