@@ -8,6 +8,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -17,6 +18,7 @@ import (
 
 	"github.com/miekg/dns"
 
+	"github.com/nodecache/node-cache/internal/proctest"
 	"github.com/nodecache/node-cache/pkg/agent"
 	"github.com/nodecache/node-cache/pkg/source"
 )
@@ -106,27 +108,21 @@ func query(server netip.AddrPort, name string) error {
 	return nil
 }
 
-// serveCentral answers every query over TCP with one address.
+// serveCentral answers every query with one address.
 func serveCentral() (netip.AddrPort, error) {
-	ready, failed := make(chan struct{}), make(chan error, 1)
-	srv := &dns.Server{
-		Addr: "127.0.0.1:0", Net: "tcp", NotifyStartedFunc: func() { close(ready) },
-		Handler: dns.HandlerFunc(func(w dns.ResponseWriter, q *dns.Msg) {
-			r := new(dns.Msg).SetReply(q)
-			if question := q.Question[0]; question.Qtype == dns.TypeA {
-				header := dns.RR_Header{Name: question.Name, Rrtype: dns.TypeA, Class: dns.ClassINET, Ttl: 300}
-				r.Answer = []dns.RR{&dns.A{Hdr: header, A: []byte{10, 96, 0, 7}}}
-			}
-			_ = w.WriteMsg(r)
-		}),
+	addr, err := proctest.ReservePort(context.Background())
+	if err != nil {
+		return addr, err
 	}
-	go func() { failed <- srv.ListenAndServe() }()
-	select {
-	case err := <-failed:
-		return netip.AddrPort{}, err
-	case <-ready:
-		return netip.ParseAddrPort(srv.Listener.Addr().String())
-	}
+	_, err = proctest.ServeDNS(&net.ListenConfig{}, addr, dns.HandlerFunc(func(w dns.ResponseWriter, q *dns.Msg) {
+		r := new(dns.Msg).SetReply(q)
+		if question := q.Question[0]; question.Qtype == dns.TypeA {
+			header := dns.RR_Header{Name: question.Name, Rrtype: dns.TypeA, Class: dns.ClassINET, Ttl: 300}
+			r.Answer = []dns.RR{&dns.A{Hdr: header, A: []byte{10, 96, 0, 7}}}
+		}
+		_ = w.WriteMsg(r)
+	}))
+	return addr, err
 }
 
 // logLines receives what the agent logs.
