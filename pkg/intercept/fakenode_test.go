@@ -14,7 +14,7 @@ import (
 )
 
 func TestFake(t *testing.T) {
-	intercepttest.Run(t, func(t *testing.T) intercepttest.Node {
+	runContract(t, func(t *testing.T) Node {
 		t.Helper()
 		return newFakeNode()
 	})
@@ -51,8 +51,8 @@ func (w *fakeNode) Flush(testing.TB)                  { w.kernel.Flush() }
 
 func (*fakeNode) AddToLink(testing.TB, []netip.Addr) {} // the rules decide before the routing
 
-func (w *fakeNode) Layout() intercepttest.Layout {
-	return intercepttest.Layout{
+func (w *fakeNode) Layout() Layout {
+	return Layout{
 		Addresses: []netip.Addr{netip.MustParseAddr("169.254.20.10"), netip.MustParseAddr("fd00:20::10")},
 		Services:  []netip.Addr{netip.MustParseAddr("10.96.0.10"), netip.MustParseAddr("fd00:96::a")},
 		Fallbacks: []netip.AddrPort{
@@ -73,12 +73,12 @@ func (w *fakeNode) Tracked(_ testing.TB, to netip.AddrPort) int {
 	return 0
 }
 
-func (w *fakeNode) Dial(_ testing.TB, q intercepttest.Query) intercepttest.Conn {
+func (w *fakeNode) Dial(_ testing.TB, q Query) Conn {
 	c := &fakeConn{node: w, packet: intercepttest.Packet{Network: q.Network, To: q.To, Marked: q.Marked}}
 	if q.Network == "tcp" {
 		c.session = w.server(c.packet)
 		c.packet.Established = true
-		c.packet.Tracked = c.session != intercepttest.Agent
+		c.packet.Tracked = c.session != Agent
 	}
 	return c
 }
@@ -89,17 +89,17 @@ func (w *fakeNode) server(p intercepttest.Packet) string {
 	r := w.kernel.Route(p)
 	switch i := slices.Index(l.Fallbacks, r.To); {
 	case r.Decision == intercepttest.Rejected:
-		return intercepttest.NoAnswer
+		return NoAnswer
 	case i >= 0:
-		return intercepttest.Fallback(i)
+		return Fallback(i)
 	case slices.Contains(l.Addresses, r.To.Addr()) && r.To.Port() == l.Admin:
-		return intercepttest.Admin
+		return Admin
 	case slices.Contains(l.Addresses, r.To.Addr()):
-		return intercepttest.Agent
+		return Agent
 	case slices.Contains(l.Services, r.To.Addr()):
-		return intercepttest.Service
+		return Service
 	}
-	return intercepttest.NoAnswer
+	return NoAnswer
 }
 
 type fakeConn struct {
@@ -115,7 +115,7 @@ func (c *fakeConn) Ask() string {
 	}
 	kept := c.node.kernel.Route(c.packet).Decision == intercepttest.SameAsFirst
 	if server != c.session && !kept {
-		c.session = intercepttest.NoAnswer // a server without the session resets it
+		c.session = NoAnswer // a server without the session resets it
 	}
 	return c.session
 }

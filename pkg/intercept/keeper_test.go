@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"github.com/nodecache/node-cache/pkg/intercept"
-	"github.com/nodecache/node-cache/pkg/intercept/intercepttest"
 	"github.com/nodecache/node-cache/pkg/iptables"
 	"github.com/nodecache/node-cache/pkg/nftables"
 	"github.com/nodecache/node-cache/pkg/rules"
@@ -47,7 +46,7 @@ func testKeeper(t *testing.T, w *kernelNode) {
 		must(t, b.Close())
 	}()
 	prober := &intercept.Prober{
-		Port: l.Port, Token: intercepttest.Agent, // the servers answer with their names
+		Port: l.Port, Token: Agent, // the servers answer with their names
 		Dial: func(ctx context.Context, network string, addr netip.AddrPort) (conn net.Conn, err error) {
 			err = w.hosts.Node.Do(func() error {
 				conn, err = intercept.DialMarked(ctx, network, addr)
@@ -74,12 +73,12 @@ func testKeeper(t *testing.T, w *kernelNode) {
 			t.Logf("stats: %+v\nlog: %s", k.Stats(), lines)
 		}
 	}()
-	here := []string{intercepttest.Agent}
-	w.waitForServers(t, "without a lease", []string{intercepttest.Fallback(0), intercepttest.Fallback(1)})
+	here := []string{Agent}
+	w.waitForServers(t, "without a lease", []string{Fallback(0), Fallback(1)})
 	k.Start()
 	w.waitForServers(t, "started", here)
 	w.freeze(true)
-	w.waitForServers(t, "wedged", []string{intercepttest.Fallback(0), intercepttest.Fallback(1)})
+	w.waitForServers(t, "wedged", []string{Fallback(0), Fallback(1)})
 	w.freeze(false)
 	w.waitForServers(t, "recovered", here)
 	before := k.Stats().Changes
@@ -95,7 +94,7 @@ func testKeeper(t *testing.T, w *kernelNode) {
 	w.waitForServers(t, "flushed", here)
 	k.SetFallback(l.Fallbacks[:1])
 	must(t, k.Release(t.Context(), 0))
-	w.waitForServers(t, "released, with another fallback", []string{intercepttest.Fallback(0)})
+	w.waitForServers(t, "released, with another fallback", []string{Fallback(0)})
 	must(t, k.Remove(t.Context()))
 	w.waitForServers(t, "removed", here)
 	state, err := b.State(t.Context())
@@ -114,7 +113,7 @@ func (w *kernelNode) freeze(on bool) {
 // in a row. It logs the time from the first of these answers.
 func (w *kernelNode) waitForServers(t *testing.T, when string, want []string) {
 	t.Helper()
-	q := intercepttest.Query{From: intercepttest.Pod, Network: "udp", To: netip.AddrPortFrom(w.layout.Addresses[0], w.layout.Port)}
+	q := Query{From: Pod, Network: "udp", To: netip.AddrPortFrom(w.layout.Addresses[0], w.layout.Port)}
 	begun := time.Now()
 	since := begun
 	for row := 0; row < 10; {

@@ -17,7 +17,6 @@ import (
 
 	"github.com/nodecache/node-cache/internal/nodetest"
 	"github.com/nodecache/node-cache/pkg/intercept"
-	"github.com/nodecache/node-cache/pkg/intercept/intercepttest"
 	"github.com/nodecache/node-cache/pkg/iptables"
 	"github.com/nodecache/node-cache/pkg/nftables"
 	"github.com/nodecache/node-cache/pkg/rules"
@@ -37,7 +36,7 @@ func TestIptablesLegacy(t *testing.T) {
 // testKernel runs the shared tests in a real kernel.
 func testKernel(t *testing.T, open func() (intercept.Backend, error), flush [][]string) {
 	t.Helper()
-	intercepttest.Run(t, func(t *testing.T) intercepttest.Node {
+	runContract(t, func(t *testing.T) Node {
 		t.Helper()
 		return newKernelNode(t, open, flush)
 	})
@@ -62,7 +61,7 @@ func flushIptables(variant string) [][]string {
 // A kernelNode is a node in a real kernel, with the servers of a Node.
 type kernelNode struct {
 	hosts  *nodetest.Network
-	layout intercepttest.Layout
+	layout Layout
 	open   func() (intercept.Backend, error)
 	flush  [][]string
 	agents []*nodetest.Server // at the Addresses
@@ -73,7 +72,7 @@ func newKernelNode(t *testing.T, open func() (intercept.Backend, error), flush [
 	t.Helper()
 	w := &kernelNode{hosts: nodetest.Start(t, nodetest.Options{Pods: 1}), open: open, flush: flush, wait: clientTimeout}
 	up4, up6 := w.hosts.Upstream.IPv4, w.hosts.Upstream.IPv6
-	w.layout = intercepttest.Layout{
+	w.layout = Layout{
 		Addresses: []netip.Addr{netip.MustParseAddr("169.254.20.10"), netip.MustParseAddr("fd00:20::10")},
 		Services:  []netip.Addr{nodetest.ServiceIPv4(), nodetest.ServiceIPv6()},
 		Fallbacks: []netip.AddrPort{
@@ -87,14 +86,14 @@ func newKernelNode(t *testing.T, open func() (intercept.Backend, error), flush [
 	}
 	w.AddToLink(t, w.layout.Addresses)
 	for _, a := range w.layout.Addresses {
-		w.agents = append(w.agents, serve(t, w.hosts.Node, netip.AddrPortFrom(a, w.layout.Port), intercepttest.Agent))
-		serve(t, w.hosts.Node, netip.AddrPortFrom(a, w.layout.Admin), intercepttest.Admin)
+		w.agents = append(w.agents, serve(t, w.hosts.Node, netip.AddrPortFrom(a, w.layout.Port), Agent))
+		serve(t, w.hosts.Node, netip.AddrPortFrom(a, w.layout.Admin), Admin)
 	}
 	for _, s := range w.layout.Services {
-		serve(t, w.hosts.Upstream, netip.AddrPortFrom(s, w.layout.Port), intercepttest.Service)
+		serve(t, w.hosts.Upstream, netip.AddrPortFrom(s, w.layout.Port), Service)
 	}
 	for i, f := range w.layout.Fallbacks {
-		serve(t, w.hosts.Upstream, f, intercepttest.Fallback(i))
+		serve(t, w.hosts.Upstream, f, Fallback(i))
 	}
 	return w
 }
@@ -107,8 +106,8 @@ func serve(t *testing.T, h *nodetest.Host, addr netip.AddrPort, name string) *no
 	return s
 }
 
-func (w *kernelNode) Layout() intercepttest.Layout { return w.layout }
-func (w *kernelNode) Elapse(d time.Duration)       { time.Sleep(d) }
+func (w *kernelNode) Layout() Layout         { return w.layout }
+func (w *kernelNode) Elapse(d time.Duration) { time.Sleep(d) }
 
 func (w *kernelNode) Open(tb testing.TB) intercept.Backend {
 	tb.Helper()
@@ -153,10 +152,10 @@ func (w *kernelNode) Tracked(tb testing.TB, to netip.AddrPort) int {
 // clientTimeout is long for an answer between namespaces, even on a busy host.
 const clientTimeout = 5 * time.Second
 
-func (w *kernelNode) Dial(tb testing.TB, q intercepttest.Query) intercepttest.Conn {
+func (w *kernelNode) Dial(tb testing.TB, q Query) Conn {
 	tb.Helper()
 	from := w.hosts.Node
-	if q.From == intercepttest.Pod {
+	if q.From == Pod {
 		from = w.hosts.Pods[0]
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), w.wait)
@@ -193,7 +192,7 @@ type kernelConn struct {
 
 func (c *kernelConn) Ask() string {
 	if c.conn == nil {
-		return intercepttest.NoAnswer
+		return NoAnswer
 	}
 	q := new(dns.Msg)
 	q.SetQuestion("who.nodetest.test.", dns.TypeTXT)
@@ -209,7 +208,7 @@ func (c *kernelConn) Ask() string {
 		if _, stream := c.conn.Conn.(*net.TCPConn); stream {
 			c.Close()
 		}
-		return intercepttest.NoAnswer
+		return NoAnswer
 	}
 	if len(a.Answer) == 1 {
 		if txt, ok := a.Answer[0].(*dns.TXT); ok && len(txt.Txt) == 1 {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package intercepttest contains a fake backend, [Fake], and the tests that every backend
-// of pkg/intercept must pass, the fake one and those that write to a kernel.
+// Package intercepttest contains a fake backend, [Fake]. The tests of pkg/intercept hold it, and those backends that write to a
+// kernel, to one contract.
 package intercepttest

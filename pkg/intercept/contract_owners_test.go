@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package intercepttest
+package intercept_test
 
 import (
 	"errors"
@@ -11,18 +11,18 @@ import (
 	"github.com/nodecache/node-cache/pkg/rules"
 )
 
-func newerOwner(n harness) {
+func newerOwner(n nodeHarness) {
 	n.takeOver(n.linkLocal, n.Addresses)
 	n.expect("removed", n.queries(n.Addresses), Agent)
 }
 
-func newerOwnerTransparent(n harness) {
+func newerOwnerTransparent(n nodeHarness) {
 	n.takeOver(n.transparent, n.Services)
 }
 
 // takeOver lets a newer agent take over the rules of an older one, which is not notified
 // and stops normally. Then the newer one stops too.
-func (n harness) takeOver(of func(owner string) rules.Rules, keys []netip.Addr) {
+func (n nodeHarness) takeOver(of func(owner string) rules.Rules, keys []netip.Addr) {
 	n.t.Helper()
 	old, newer := n.Open(n.t), n.agent()
 	n.apply(old, of("old"))
@@ -54,7 +54,7 @@ func (n harness) takeOver(of func(owner string) rules.Rules, keys []netip.Addr) 
 }
 
 // writesCross lets the old agent write once more after the newer one, which repairs that.
-func writesCross(n harness) {
+func writesCross(n nodeHarness) {
 	old, newer := n.Open(n.t), n.agent()
 	n.apply(old, n.linkLocal("old"))
 	n.apply(newer, n.linkLocal("newer"))
@@ -79,7 +79,7 @@ func writesCross(n harness) {
 }
 
 // agentGone checks the state after SIGKILL: no process runs that could remove anything.
-func agentGone(n harness) {
+func agentGone(n nodeHarness) {
 	b := n.Open(n.t)
 	n.apply(b, n.linkLocal("gone"))
 	n.renew(b, n.Addresses, n.Lease)
@@ -99,7 +99,7 @@ func agentGone(n harness) {
 	}
 }
 
-func removed(n harness) {
+func removed(n nodeHarness) {
 	for _, r := range []rules.Rules{n.linkLocal("first"), n.transparent("first")} {
 		b := n.Open(n.t)
 		n.apply(b, r)
@@ -118,7 +118,7 @@ func removed(n harness) {
 }
 
 // remove removes the rules, twice, and checks that nothing is left.
-func (n harness) remove(b intercept.Backend, owner string) {
+func (n nodeHarness) remove(b intercept.Backend, owner string) {
 	n.t.Helper()
 	for range 2 { // the second time there is nothing
 		if err := b.Remove(n.t.Context(), owner); err != nil {

@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package intercepttest
+package intercept_test
 
 import "testing"
 
-// Run runs all cases in parallel, each on its own Node.
-func Run(t *testing.T, open func(t *testing.T) Node) {
+// runContract runs all cases in parallel, each on its own Node.
+func runContract(t *testing.T, open func(t *testing.T) Node) {
 	t.Helper()
 	t.Parallel()
 	for _, c := range []struct {
 		name string
-		run  func(n harness)
+		run  func(n nodeHarness)
 	}{
 		{"no rules", noRules},
 		{"rules without a lease", notLeased},
@@ -45,7 +45,7 @@ func Run(t *testing.T, open func(t *testing.T) Node) {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			node := open(t)
-			c.run(harness{Node: node, Layout: node.Layout(), t: t})
+			c.run(nodeHarness{Node: node, Layout: node.Layout(), t: t})
 		})
 	}
 }

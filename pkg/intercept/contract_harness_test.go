@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package intercepttest
+package intercept_test
 
 import (
 	"net/netip"
@@ -18,15 +18,15 @@ const (
 	pollInterval = 50 * time.Millisecond // between two checks
 )
 
-// A harness is a Node under test.
-type harness struct {
+// A nodeHarness is a Node under test.
+type nodeHarness struct {
 	Node
 	Layout // of the Node
 	t      *testing.T
 }
 
 // agent opens a backend. The test closes it in a cleanup.
-func (n harness) agent() intercept.Backend {
+func (n nodeHarness) agent() intercept.Backend {
 	n.t.Helper()
 	b := n.Open(n.t)
 	n.t.Cleanup(func() { n.close(b) })
@@ -34,7 +34,7 @@ func (n harness) agent() intercept.Backend {
 }
 
 // ruled is an agent with link-local rules, which holds no lease.
-func (n harness) ruled() intercept.Backend {
+func (n nodeHarness) ruled() intercept.Backend {
 	n.t.Helper()
 	b := n.agent()
 	n.apply(b, n.linkLocal("first"))
@@ -42,14 +42,14 @@ func (n harness) ruled() intercept.Backend {
 }
 
 // leased is an agent that holds its leases for a minute.
-func (n harness) leased() intercept.Backend {
+func (n nodeHarness) leased() intercept.Backend {
 	n.t.Helper()
 	b := n.ruled()
 	n.renew(b, n.Addresses, time.Minute)
 	return b
 }
 
-func (n harness) close(b intercept.Backend) {
+func (n nodeHarness) close(b intercept.Backend) {
 	n.t.Helper()
 	if err := b.Close(); err != nil {
 		n.t.Errorf("closing backend %s: %v", b, err)
@@ -57,21 +57,21 @@ func (n harness) close(b intercept.Backend) {
 }
 
 // linkLocal returns link-local rules with all fallbacks.
-func (n harness) linkLocal(owner string) rules.Rules {
+func (n nodeHarness) linkLocal(owner string) rules.Rules {
 	return rules.Rules{
 		Owner: owner, Mode: rules.LinkLocal, Addresses: n.Addresses,
 		Port: n.Port, Admin: n.Admin, Fallback: n.Fallbacks,
 	}
 }
 
-func (n harness) transparent(owner string) rules.Rules {
+func (n nodeHarness) transparent(owner string) rules.Rules {
 	return rules.Rules{
 		Owner: owner, Mode: rules.Transparent, Addresses: n.Addresses, Services: n.Services,
 		Port: n.Port, Admin: n.Admin,
 	}
 }
 
-func (n harness) apply(b intercept.Backend, r rules.Rules) (changed bool) {
+func (n nodeHarness) apply(b intercept.Backend, r rules.Rules) (changed bool) {
 	n.t.Helper()
 	changed, err := b.Apply(n.t.Context(), r)
 	if err != nil {
@@ -80,28 +80,28 @@ func (n harness) apply(b intercept.Backend, r rules.Rules) (changed bool) {
 	return changed
 }
 
-func (n harness) prepare(b intercept.Backend, r rules.Rules) {
+func (n nodeHarness) prepare(b intercept.Backend, r rules.Rules) {
 	n.t.Helper()
 	if err := b.Prepare(n.t.Context(), r); err != nil {
 		n.t.Fatalf("preparing leases by %s: %v", b, err)
 	}
 }
 
-func (n harness) renew(b intercept.Backend, keys []netip.Addr, d time.Duration) {
+func (n nodeHarness) renew(b intercept.Backend, keys []netip.Addr, d time.Duration) {
 	n.t.Helper()
 	if err := b.Renew(n.t.Context(), keys, d); err != nil {
 		n.t.Fatalf("renewing leases by %s: %v", b, err)
 	}
 }
 
-func (n harness) release(b intercept.Backend, keys []netip.Addr, drain time.Duration) {
+func (n nodeHarness) release(b intercept.Backend, keys []netip.Addr, drain time.Duration) {
 	n.t.Helper()
 	if err := b.Release(n.t.Context(), keys, drain); err != nil {
 		n.t.Fatalf("releasing leases by %s: %v", b, err)
 	}
 }
 
-func (n harness) state(b intercept.Backend) rules.State {
+func (n nodeHarness) state(b intercept.Backend) rules.State {
 	n.t.Helper()
 	s, err := b.State(n.t.Context())
 	if err != nil {
@@ -111,7 +111,7 @@ func (n harness) state(b intercept.Backend) rules.State {
 }
 
 // queries returns all queries to the addresses: of both clients, over UDP and TCP.
-func (n harness) queries(addrs []netip.Addr) []Query {
+func (n nodeHarness) queries(addrs []netip.Addr) []Query {
 	all := make([]Query, 0, 4*len(addrs))
 	for _, a := range addrs {
 		for _, from := range []Client{Pod, Host} {
@@ -124,7 +124,7 @@ func (n harness) queries(addrs []netip.Addr) []Query {
 }
 
 // marked returns all self-queries of an agent to the addresses.
-func (n harness) marked(addrs []netip.Addr) []Query {
+func (n nodeHarness) marked(addrs []netip.Addr) []Query {
 	all := slices.DeleteFunc(n.queries(addrs), func(q Query) bool { return q.From != Host })
 	for i := range all {
 		all[i].Marked = true
@@ -132,7 +132,7 @@ func (n harness) marked(addrs []netip.Addr) []Query {
 	return all
 }
 
-func (n harness) ask(q Query) string {
+func (n nodeHarness) ask(q Query) string {
 	n.t.Helper()
 	c := n.Dial(n.t, q)
 	defer c.Close()
@@ -140,7 +140,7 @@ func (n harness) ask(q Query) string {
 }
 
 // dial opens a Conn. The test closes it in a cleanup.
-func (n harness) dial(q Query) Conn {
+func (n nodeHarness) dial(q Query) Conn {
 	n.t.Helper()
 	c := n.Dial(n.t, q)
 	n.t.Cleanup(c.Close)
@@ -148,7 +148,7 @@ func (n harness) dial(q Query) Conn {
 }
 
 // expect sends each query a few times from new ports. Each answer must come from server.
-func (n harness) expect(when string, queries []Query, server string) {
+func (n nodeHarness) expect(when string, queries []Query, server string) {
 	n.t.Helper()
 	for _, q := range queries {
 		for range 3 {
@@ -162,7 +162,7 @@ func (n harness) expect(when string, queries []Query, server string) {
 
 // expectFallback sends each query repeatedly from new ports. All fallbacks of its family in
 // list must answer, and no other server.
-func (n harness) expectFallback(when string, queries []Query, list []netip.AddrPort) {
+func (n nodeHarness) expectFallback(when string, queries []Query, list []netip.AddrPort) {
 	n.t.Helper()
 	for _, q := range queries {
 		want := n.fallbacks(q, list)
@@ -184,7 +184,7 @@ func (n harness) expectFallback(when string, queries []Query, list []netip.AddrP
 }
 
 // fallbacks returns the names of the fallbacks in list that may answer q.
-func (n harness) fallbacks(q Query, list []netip.AddrPort) []string {
+func (n nodeHarness) fallbacks(q Query, list []netip.AddrPort) []string {
 	var names []string
 	for i, f := range n.Fallbacks {
 		if slices.Contains(list, f) && f.Addr().Is6() == q.To.Addr().Is6() {
@@ -195,7 +195,7 @@ func (n harness) fallbacks(q Query, list []netip.AddrPort) []string {
 }
 
 // untracked checks that conntrack has no entry for queries to the addresses.
-func (n harness) untracked(when string, addrs []netip.Addr) {
+func (n nodeHarness) untracked(when string, addrs []netip.Addr) {
 	n.t.Helper()
 	for _, a := range addrs {
 		if got := n.Tracked(n.t, netip.AddrPortFrom(a, n.Port)); got != 0 {
@@ -205,7 +205,7 @@ func (n harness) untracked(when string, addrs []netip.Addr) {
 }
 
 // waitFor lets time pass until the condition is true.
-func (n harness) waitFor(what string, condition func() bool) {
+func (n nodeHarness) waitFor(what string, condition func() bool) {
 	n.t.Helper()
 	for range waitLimit / pollInterval {
 		if condition() {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package intercepttest
+package intercept_test
 
 import (
 	"context"
@@ -14,7 +14,7 @@ import (
 	"github.com/nodecache/node-cache/pkg/rules"
 )
 
-func fallbackChanged(n harness) {
+func fallbackChanged(n nodeHarness) {
 	b := n.agent()
 	r := n.linkLocal("first")
 	n.apply(b, r)
@@ -32,7 +32,7 @@ func fallbackChanged(n harness) {
 	n.expectFallback("all again", n.queries(n.Addresses), n.Fallbacks)
 }
 
-func fallbackOfOneFamily(n harness) {
+func fallbackOfOneFamily(n nodeHarness) {
 	b := n.agent()
 	for _, v6 := range []bool{false, true} {
 		r := n.linkLocal("first")
@@ -46,7 +46,7 @@ func fallbackOfOneFamily(n harness) {
 	}
 }
 
-func noFallback(n harness) {
+func noFallback(n nodeHarness) {
 	b := n.agent()
 	r := n.linkLocal("first")
 	r.Fallback = nil
@@ -59,7 +59,7 @@ func noFallback(n harness) {
 }
 
 // noGap queries while rules are replaced: every query sees the old rules or the new ones.
-func noGap(n harness) {
+func noGap(n nodeHarness) {
 	b := n.agent()
 	r := n.linkLocal("first")
 	n.apply(b, r)
@@ -87,7 +87,7 @@ func noGap(n harness) {
 // It fails the test if a server answers that is not in want. A packet that is between two
 // hooks while rules are replaced may traverse rules from before and after: two queries may
 // have no answer if the same query has one right after.
-func (n harness) queryLoop(queries []Query, want func(Query) []string) (stop func() int) {
+func (n nodeHarness) queryLoop(queries []Query, want func(Query) []string) (stop func() int) {
 	count, retries := 0, 2
 	end, ended := make(chan struct{}), make(chan struct{})
 	go func() {
@@ -116,7 +116,7 @@ func (n harness) queryLoop(queries []Query, want func(Query) []string) (stop fun
 }
 
 // askAgain sends a query, and sends it once more if it has no answer and retries are left.
-func (n harness) askAgain(q Query, retries *int) string {
+func (n nodeHarness) askAgain(q Query, retries *int) string {
 	got := n.ask(q)
 	if got != NoAnswer || *retries == 0 {
 		return got
@@ -125,7 +125,7 @@ func (n harness) askAgain(q Query, retries *int) string {
 	return n.ask(q)
 }
 
-func applyRepeated(n harness) {
+func applyRepeated(n nodeHarness) {
 	b := n.agent()
 	for _, r := range []rules.Rules{n.linkLocal("first"), n.transparent("first")} {
 		if !n.apply(b, r) {
@@ -147,7 +147,7 @@ func applyRepeated(n harness) {
 	}
 }
 
-func stateRead(n harness) {
+func stateRead(n nodeHarness) {
 	b, other := n.agent(), n.agent()
 	if s := n.state(b); s.Present || s.Owner != "" || len(s.Leases) != 0 || len(s.Fallback) != 0 || s.Count != 0 {
 		n.t.Errorf("without rules: state is %+v, want nothing", s)
@@ -173,7 +173,7 @@ func stateRead(n harness) {
 }
 
 // leaseBeforeRules adds rules for an agent that already answers: all queries reach it.
-func leaseBeforeRules(n harness) {
+func leaseBeforeRules(n nodeHarness) {
 	b := n.agent()
 	for round := range 5 {
 		if round > 0 {
@@ -199,7 +199,7 @@ func leaseBeforeRules(n harness) {
 	n.expectFallback("released", n.queries(n.Addresses), n.Fallbacks)
 }
 
-func leaseBeforeRulesTransparent(n harness) {
+func leaseBeforeRulesTransparent(n nodeHarness) {
 	b := n.agent()
 	n.prepare(b, n.transparent("first"))
 	n.renew(b, n.Services, time.Minute)
@@ -215,7 +215,7 @@ func leaseBeforeRulesTransparent(n harness) {
 }
 
 // leaseBeforeRulesOfOther prepares leases while another agent has rules, which stay its own.
-func leaseBeforeRulesOfOther(n harness) {
+func leaseBeforeRulesOfOther(n nodeHarness) {
 	old, next := n.agent(), n.agent()
 	n.apply(old, n.linkLocal("first"))
 	n.renew(old, n.Addresses, time.Minute)
@@ -233,7 +233,7 @@ func leaseBeforeRulesOfOther(n harness) {
 }
 
 // leaseBeforeRulesReleased releases a lease while the rules of another agent may use it.
-func leaseBeforeRulesReleased(n harness) {
+func leaseBeforeRulesReleased(n nodeHarness) {
 	old, next := n.agent(), n.agent()
 	n.apply(old, n.linkLocal("first"))
 	n.prepare(next, n.linkLocal("second"))
@@ -245,7 +245,7 @@ func leaseBeforeRulesReleased(n harness) {
 	}
 }
 
-func withoutRules(n harness) {
+func withoutRules(n nodeHarness) {
 	b := n.agent()
 	if err := b.Renew(n.t.Context(), n.Addresses, time.Second); err == nil {
 		n.t.Error("a lease was renewed without rules")
@@ -258,7 +258,7 @@ func withoutRules(n harness) {
 
 // flushed removes everything as another program may: the watch reports it, and the next
 // Apply restores everything.
-func flushed(n harness) {
+func flushed(n nodeHarness) {
 	b := n.agent()
 	var notified atomic.Int64
 	ctx, cancel := context.WithCancel(n.t.Context())

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package intercepttest
+package intercept_test
 
 import (
 	"net/netip"
@@ -10,7 +10,7 @@ import (
 )
 
 // sessions opens TCP sessions of all clients to the addresses. Each has had an answer.
-func (n harness) sessions(addrs []netip.Addr) map[Query]Conn {
+func (n nodeHarness) sessions(addrs []netip.Addr) map[Query]Conn {
 	n.t.Helper()
 	all := map[Query]Conn{}
 	for _, q := range n.queries(addrs) {
@@ -23,7 +23,7 @@ func (n harness) sessions(addrs []netip.Addr) map[Query]Conn {
 	return all
 }
 
-func drained(n harness) {
+func drained(n nodeHarness) {
 	b := n.leased()
 	open := n.sessions(n.Addresses)
 	n.release(b, n.Addresses, n.Lease)
@@ -37,7 +37,7 @@ func drained(n harness) {
 	n.expectFallback("drained", n.queries(n.Addresses), n.Fallbacks)
 }
 
-func transparentDrained(n harness) {
+func transparentDrained(n nodeHarness) {
 	b := n.agent()
 	n.apply(b, n.transparent("first"))
 	n.renew(b, n.Services, time.Minute)
@@ -51,13 +51,13 @@ func transparentDrained(n harness) {
 
 // socketsReused queries through the same UDP sockets while leases start and end: the
 // kernel's conntrack entry of a flow must not override the rules.
-func socketsReused(n harness) {
+func socketsReused(n nodeHarness) {
 	for _, mode := range []string{"link-local", "transparent"} {
 		n.reuseSockets(mode)
 	}
 }
 
-func (n harness) reuseSockets(mode string) {
+func (n nodeHarness) reuseSockets(mode string) {
 	n.t.Helper()
 	b := n.Open(n.t)
 	defer n.close(b)
@@ -87,7 +87,7 @@ func (n harness) reuseSockets(mode string) {
 }
 
 // expectConn queries over an open connection. One of the servers in want must answer.
-func (n harness) expectConn(when string, q Query, c Conn, want ...string) {
+func (n nodeHarness) expectConn(when string, q Query, c Conn, want ...string) {
 	n.t.Helper()
 	if got := c.Ask(); !slices.Contains(want, got) {
 		n.t.Errorf("%s: %s: %s answered, want %s", when, q, got, strings.Join(want, " or "))

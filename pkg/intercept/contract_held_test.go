@@ -1,25 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package intercepttest
+package intercept_test
 
 import (
 	"net/netip"
 	"time"
 )
 
-func noRules(n harness) {
+func noRules(n nodeHarness) {
 	n.expect("without rules", n.queries(n.Addresses), Agent)
 	n.expect("without rules", n.queries(n.Services), Service)
 }
 
-func notLeased(n harness) {
+func notLeased(n nodeHarness) {
 	n.apply(n.agent(), n.linkLocal("first"))
 	n.expectFallback("not leased", n.queries(n.Addresses), n.Fallbacks)
 	n.expect("not leased", n.marked(n.Addresses), Agent)
 	n.expect("not leased", n.queries(n.Services), Service)
 }
 
-func leased(n harness) {
+func leased(n nodeHarness) {
 	n.leased()
 	n.expect("leased", n.queries(n.Addresses), Agent)
 	n.expect("leased", n.marked(n.Addresses), Agent)
@@ -36,7 +36,7 @@ func leased(n harness) {
 	}
 }
 
-func oneLeased(n harness) {
+func oneLeased(n nodeHarness) {
 	b := n.ruled()
 	for _, v6 := range []bool{false, true} {
 		n.renew(b, family(n.Addresses, v6), time.Minute)
@@ -46,7 +46,7 @@ func oneLeased(n harness) {
 	}
 }
 
-func lapsed(n harness) {
+func lapsed(n nodeHarness) {
 	b := n.ruled()
 	n.renew(b, n.Addresses, n.Lease)
 	n.expect("leased", n.queries(n.Addresses)[:1], Agent)
@@ -59,7 +59,7 @@ func lapsed(n harness) {
 	n.waitFor("without a lease", func() bool { return n.ask(n.queries(n.Addresses)[0]) != Agent })
 }
 
-func released(n harness) {
+func released(n nodeHarness) {
 	b := n.leased()
 	n.release(b, n.Addresses, 0)
 	n.expectFallback("released", n.queries(n.Addresses), n.Fallbacks)
@@ -69,7 +69,7 @@ func released(n harness) {
 	n.expect("leased again", n.queries(n.Addresses), Agent)
 }
 
-func transparent(n harness) {
+func transparent(n nodeHarness) {
 	b := n.agent()
 	n.apply(b, n.transparent("first"))
 	n.expect("not leased", n.queries(n.Services), Service)
@@ -89,7 +89,7 @@ func transparent(n harness) {
 }
 
 // renewedRepeatedly renews leases while clients query: no query reaches a fallback.
-func renewedRepeatedly(n harness) {
+func renewedRepeatedly(n nodeHarness) {
 	b := n.leased()
 	stop := n.queryLoop(n.queries(n.Addresses), func(Query) []string { return []string{Agent} })
 	defer stop()
@@ -103,7 +103,7 @@ func renewedRepeatedly(n harness) {
 
 // serviceOnLink puts the Service's addresses on a link of the node, as kube-proxy with IPVS
 // does.
-func serviceOnLink(n harness) {
+func serviceOnLink(n nodeHarness) {
 	b := n.agent()
 	n.AddToLink(n.t, n.Services)
 	n.apply(b, n.transparent("first"))
