@@ -26,8 +26,7 @@ func results() label { return label{"result", []string{"success", "failure"}} }
 // addAll adds all families, in the order of docs/metrics.md.
 func (t *table) addAll(s *Sample, upstreams []upstreamSeries) {
 	t.section = "Readiness"
-	t.truth("ready", "1 while /readyz returns 200, else 0: the agent starts, waits to take over, has handed over, has not synced the cluster, "+
-		"or does not receive the node's queries. /readyz and /status show the reason.", s.NotReady == nil)
+	t.truth("ready", "1 while /readyz returns 200, else 0. /readyz and /status show the reason.", s.NotReady == nil)
 	t.addQueries(&s.Resolve)
 	t.addMisses(&s.Resolve)
 	t.addCache(s)
@@ -106,8 +105,8 @@ func (t *table) addMisses(r *resolve.Stats) {
 	t.value("inflight", "In-flight upstream queries, background refreshes included.", float64(r.Inflight))
 	t.value("waiting", "Client queries that wait for an in-flight upstream query.", float64(r.Waiting))
 	t.value("clients", "Clients with waiting or in-flight queries. An address counts up to twice: with and without proof of its address (a cookie, TCP).", float64(r.Clients))
-	by(t, counter, "shed_total", "Load shed, by the limit reached: queries over limits.inflight, limits.waiting, or their client's part of these, "+
-		"queries of a flooding client (dropped without a response), background refreshes, and zone transfers. Queries answered with a stale answer instead count, too.",
+	by(t, counter, "shed_total", "Load shed, by limit: limits.inflight, limits.waiting, background refreshes, zone transfers, the client's part, "+
+		"and flooding clients (no response). Queries that got a stale answer instead count, too.",
 		label{"reason", resolve.Sheds()}, r.Shed[:]...)
 }
 
@@ -188,7 +187,7 @@ func (t *table) addProbes(probes []probe.Stats) {
 	t.section = "Probes"
 	each, reason, bounds := label{name: "probe"}, label{"reason", probe.Reasons()}, probe.Buckets()
 	up := t.add(gauge, "probe_up",
-		"1 if the latest query of the probe got a good answer with a record, else 0. Absent before the first result, and without probes, like all probe metrics.", each)
+		"1 if the latest query of the probe got a good answer with a record, else 0. Absent before the first result.", each)
 	took := t.add(histogram, "probe_duration_seconds", "Time of the good answers.", each)
 	failures := t.add(counter, "probe_failures_total", "Probe queries without a good answer, by reason. nodata: no record; nxdomain: no such name.", each, reason)
 	for i := range probes {
@@ -222,8 +221,8 @@ func (t *table) addServers(s *Sample) {
 		tcp(func(t *server.TCPStats) uint64 { return t.RefusedSessions }),
 		tcp(func(t *server.TCPStats) uint64 { return t.RefusedPerClient }))
 	by(t, counter, "tcp_sessions_closed_total",
-		"Sessions closed by the agent: idle timeout, replaced by a new one at limits.tcpSessions, a frame not completed in time, "+
-			"a frame shorter than a DNS header, write timeout, too many unread responses, memory limit of all sessions reached, unfinished when the agent stopped.",
+		"Sessions closed by the agent: idle, replaced at limits.tcpSessions (shed), an incomplete or short frame, write timeout, "+
+			"too many unread responses (overflow), memory limit of all sessions, or stop of the agent (drain).",
 		label{"reason", []string{"idle", "shed", "slow", "short_frame", "write_timeout", "overflow", "memory", "drain"}},
 		tcp(func(t *server.TCPStats) uint64 { return t.IdleClosed }),
 		tcp(func(t *server.TCPStats) uint64 { return t.ShedIdle }),
@@ -254,7 +253,7 @@ func (t *table) addConfig(c *Config) {
 func (t *table) addSource(c *source.Status) {
 	t.section = "Configuration source"
 	t.add(gauge, "config_source_info",
-		"Always 1. The labels show where the configuration comes from (none, file, or configmap), and whether a kube-dns ConfigMap is merged into it.",
+		"Always 1. The labels show the source of the configuration (none, file, or configmap), and whether a kube-dns ConfigMap is merged in.",
 		label{name: "kind"}, label{name: "kube_dns"}).put(1, c.Kind, strconv.FormatBool(c.KubeDNS != ""))
 	t.truth("config_source_reachable", "1 if the last read of the source succeeded, else 0. /status shows the reason.", c.Reachable)
 	t.total("config_source_requests_total", "Requests sent to the API server for the configuration.", c.Requests)
@@ -269,7 +268,7 @@ func (t *table) addHandover(h *handover.Stats) {
 	t.section = "Hand-over"
 	t.truth("handover_listening", "1 while a successor can request the sockets, else 0. Absent without handover.socket, like all handover metrics.", h.Listening)
 	t.state("handover_taken",
-		"1 for the outcome of the takeover at the start, else 0: no predecessor, sockets taken over, predecessor ended during the takeover, or predecessor refused. /status shows the reason.",
+		"1 for the outcome of the takeover at the start, else 0: no predecessor, taken over, predecessor ended meanwhile, or it refused.",
 		label{"outcome", []string{handover.OutcomeNone, handover.OutcomeTaken, handover.OutcomeOrphaned, handover.OutcomeRefused}},
 		cmp.Or(h.Taken, handover.OutcomeNone))
 	t.value("handover_sockets", "Sockets taken over at the start.", float64(h.Sockets))
@@ -277,7 +276,7 @@ func (t *table) addHandover(h *handover.Stats) {
 	t.truth("handover_given", "1 once this agent has handed over and no longer serves, else 0.", h.Given)
 	t.total("handover_requests_total", "Agents that requested the sockets.", h.Asked)
 	by(t, counter, "handover_failures_total",
-		"Requests without a takeover: another agent was first (busy), the protocol version differs (mismatch), or the agent ended with the sockets (abandoned).",
+		"Requests without a takeover: another agent was first, the protocol version differs, or the agent ended with the sockets.",
 		label{"reason", []string{"busy", "mismatch", "abandoned"}}, h.Busy, h.Mismatch, h.Abandoned)
 }
 
@@ -305,8 +304,7 @@ func (t *table) addPanics(s *Sample) {
 	for i, p := range parts {
 		where.values, counts[i] = append(where.values, p.where), p.n
 	}
-	by(t, counter, "panics_total", "Recovered panics, by component. Each one failed a single query, session, exchange, object, file, configuration, snapshot, or request. "+
-		"The log has the stack traces.", where, counts...)
+	by(t, counter, "panics_total", "Recovered panics, by component. Each failed one unit of work, such as a query. The log has the stack traces.", where, counts...)
 }
 
 // orZero returns p, or the zero value if p is nil.

@@ -66,8 +66,7 @@ func merge(to, from *watch.Histogram) {
 
 func (t *table) addLink(l *netif.Stats) {
 	t.section = "Interface"
-	info := t.add(gauge, "interface_info", "Always 1. The label shows the link of the listen addresses: a dummy link, a bridge without ports, or the loopback link. "+
-		"Absent until the link is set up.", label{name: "kind"})
+	info := t.add(gauge, "interface_info", "Always 1. The label shows the kind of the link: dummy, bridge, or lo. Absent until the link is set up.", label{name: "kind"})
 	if l.Kind != "" {
 		info.put(1, string(l.Kind))
 	}
@@ -99,8 +98,8 @@ func (t *table) addLease(i *intercept.Stats, mode string) {
 	}
 	t.value("intercept_lease_lost_seconds", "Time since the agent last held the lease on all its addresses, or since its start; 0 while it holds them.", i.NotHeldFor.Seconds())
 	t.total("intercept_lease_renewals_total", "Lease renewals after a successful self-query, of all addresses.", i.Renewals)
-	by(t, counter, "intercept_lease_failures_total", "Failed lease renewals: the self-query timed out, was refused, was answered by another server, "+
-		"could not be sent, or failed otherwise; a reader hangs; the answer came too late; the kernel refused the renewal.",
+	by(t, counter, "intercept_lease_failures_total", "Failed lease renewals: the self-query got no answer (silent), one of another server (wrong) or a late one, "+
+		"was refused, could not be sent, or failed otherwise (no-proof); a reader hangs (wedged); or the kernel refused.",
 		label{"reason", names[intercept.Cause](intercept.NumCauses)}, i.RenewalFailures[:]...)
 	t.truth("intercept_released", "1 once the agent has released its leases because it stops, else 0.", i.Released)
 	t.truth("intercept_stood_down", "1 once a newer agent owns the rules and this one no longer changes them, else 0.", i.StoodDown)
@@ -113,7 +112,6 @@ func (t *table) addRules(i *intercept.Stats) {
 	t.total("intercept_rule_repairs_total", "Checks that changed the rules: at the start, for another fallback, or because another program had changed them.", i.Changes)
 	t.total("intercept_rule_failures_total", "Failed checks of the rules, for example while another program holds their lock.", i.ApplyFailures)
 	t.total("intercept_watch_failures_total", "Restarts of the rules' watch after it failed.", i.WatchFailures)
-	by(t, gauge, "intercept_fallback_targets", "Fallback servers while no lease is held: used, and known but unused because there are enough. "+
-		"Both are 0 in transparent mode, where queries go to their original destination.",
+	by(t, gauge, "intercept_fallback_targets", "Fallback servers: used, and known but unused because there are enough. Both are 0 in transparent mode.",
 		label{"state", []string{"used", "unused"}}, len(i.Fallback), i.FallbackOmitted)
 }

@@ -134,13 +134,12 @@ func (t *table) addUpstreams(list []upstreamSeries) {
 	total("upstream_hedges_total", "Slow exchanges for which another upstream was asked as well.", func(u *upstream.ServerStats) uint64 { return u.Hedged })
 	total("upstream_hedges_won_total", "Good answers to exchanges started because an earlier one was slow or had failed.",
 		func(u *upstream.ServerStats) uint64 { return u.Won })
-	latency := t.add(gauge, "upstream_latency_seconds", "Smoothed response time, including penalties for failures; for a service, that of its fastest endpoint. "+
-		"Absent until the first answer or failure.", zone, name)
-	late := t.add(gauge, "upstream_late_seconds", "95th percentile of recent response times. An exchange that takes 25 % longer, and at least 5 ms longer, is hedged. "+
-		"For a service, that of its fastest endpoint. Absent until it is known.", zone, name)
+	latency := t.add(gauge, "upstream_latency_seconds", "Smoothed response time with penalties for failures; for a service, of its fastest endpoint. Absent until the first answer or failure.", zone, name)
+	late := t.add(gauge, "upstream_late_seconds", "p95 of recent response times; for a service, of its fastest endpoint. An exchange that takes 25 % and 5 ms longer is hedged. "+
+		"Absent until it is known.", zone, name)
 	level("upstream_outstanding", "Exchanges in flight.", func(u *upstream.ServerStats) int { return u.Outstanding })
-	servers := t.add(gauge, "upstream_servers", "Servers of an upstream (one, or a service's endpoints), by state. Each is in the last state that applies: "+
-		"recent failures (failing), probes only (down), or it forwards queries back to this agent (looped).", zone, name, label{"state", states})
+	servers := t.add(gauge, "upstream_servers", "Servers of an upstream (one, or a service's endpoints), by state: recent failures (failing), probes only (down), "+
+		"or queries come back to this agent (looped).", zone, name, label{"state", states})
 	total("upstream_probes_total", "Queries sent only to check whether a failing upstream has recovered.", func(u *upstream.ServerStats) uint64 { return u.Probes })
 	level("upstream_udp_sockets", "UDP sockets open.", func(u *upstream.ServerStats) int { return u.Sockets })
 	level("upstream_connections", "Connections over TCP, TLS, and HTTPS, including those being opened.", func(u *upstream.ServerStats) int { return u.Open })
