@@ -4,7 +4,6 @@ package upstream_test
 
 import (
 	"context"
-	"io"
 	"net"
 	"net/netip"
 	"strings"
@@ -73,39 +72,6 @@ func TestTCPInflightLimit(t *testing.T) {
 		}
 		if got, want := p.Stats().Servers[0].SRTT, 50*time.Millisecond; got != want {
 			t.Errorf("srtt %v, want %v without a penalty", got, want)
-		}
-	})
-}
-
-// A connection whose peer never reads is closed.
-func TestTCPPeerThatDoesNotRead(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		var theirs []net.Conn
-		p := newPool(t, upstream.Config{
-			Targets: []upstream.Target{target("tcp", addrA)},
-			Dial: func(context.Context, string, netip.AddrPort) (net.Conn, error) {
-				ours, peer := net.Pipe()
-				theirs = append(theirs, peer)
-				return ours, nil
-			},
-		})
-		run(t, p)
-		if got := askFor(t, p, 500*time.Millisecond); got != "timeout" {
-			t.Errorf("outcome %q, want timeout", got)
-		}
-		time.Sleep(3 * time.Second)
-		synctest.Wait()
-		if got := p.Stats().Servers[0].Open; got > 1 {
-			t.Errorf("%d open after the write time-out, want that of the probes at most", got)
-		}
-		for _, peer := range theirs[:len(theirs)-1] {
-			if _, err := io.Copy(io.Discard, peer); err != nil {
-				t.Errorf("reading to the end: %v", err)
-			}
-		}
-		if len(theirs) < 2 {
-			t.Errorf("%d connections, want another one after the first", len(theirs))
 		}
 	})
 }

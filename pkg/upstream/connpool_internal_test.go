@@ -13,6 +13,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/nodecache/node-cache/pkg/upstream/upstreamtest"
 	"github.com/nodecache/node-cache/pkg/wire"
 )
@@ -53,7 +55,7 @@ func TestConnPoolOutOfOrder(t *testing.T) {
 	}
 }
 
-// The same over real sockets, with TCP, TLS and HTTPS.
+// The same over real sockets, with TCP, TLS and HTTPS. The user timeout is set on sockets of a custom Dial too.
 func TestTransportsOverSockets(t *testing.T) {
 	t.Parallel()
 	for _, network := range []string{"tcp", "tls", "https"} {
@@ -64,7 +66,14 @@ func TestTransportsOverSockets(t *testing.T) {
 			if network != "tcp" {
 				target.CAFile = secure(t, s, "127.0.0.1")
 			}
-			h := newHarness(t, target, 2, nil)
+			dialled := make(chan *net.TCPConn, 16)
+			h := newHarness(t, target, 2, func(ctx context.Context, network string, addr netip.AddrPort) (net.Conn, error) {
+				conn, err := new(net.Dialer).DialContext(ctx, network, addr.String())
+				if err == nil {
+					dialled <- conn.(*net.TCPConn)
+				}
+				return conn, err
+			})
 			var all []*pendingAnswer
 			for n := range 50 {
 				all = append(all, h.query(t, fmt.Sprintf("n%d.example.", n)))
@@ -74,6 +83,13 @@ func TestTransportsOverSockets(t *testing.T) {
 					t.Errorf("answer %q, want %q", got, want)
 				}
 			}
+			withFD(t, <-dialled, func(fd int) error {
+				limit, err := unix.GetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT)
+				if limit != userTimeout {
+					t.Errorf("TCP_USER_TIMEOUT %d, want %d", limit, userTimeout)
+				}
+				return err
+			})
 		})
 	}
 }

@@ -5,51 +5,14 @@
 package upstream
 
 import (
-	"context"
 	"encoding/binary"
 	"net"
-	"net/netip"
 	"testing"
 	"time"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/nodecache/node-cache/pkg/upstream/upstreamtest"
 	"github.com/nodecache/node-cache/pkg/wire"
 )
-
-// The user timeout is set on sockets of a custom Dial too.
-func TestCustomDial(t *testing.T) {
-	t.Parallel()
-	for _, network := range []string{"tcp", "tls", "https"} {
-		t.Run(network, func(t *testing.T) {
-			t.Parallel()
-			s := upstreamtest.New(answerOrRefuse)
-			target := Target{Network: network, Addr: s.Listen(t)}
-			if network != "tcp" {
-				target.CAFile = secure(t, s, "127.0.0.1")
-			}
-			dialled := make(chan *net.TCPConn, 1)
-			h := newHarness(t, target, 1, func(ctx context.Context, network string, addr netip.AddrPort) (net.Conn, error) {
-				conn, err := new(net.Dialer).DialContext(ctx, network, addr.String())
-				if err == nil {
-					dialled <- conn.(*net.TCPConn)
-				}
-				return conn, err
-			})
-			if got := h.ask(t); got != "192.0.2.10" {
-				t.Fatalf("got %q, want 192.0.2.10", got)
-			}
-			withFD(t, <-dialled, func(fd int) error {
-				limit, err := unix.GetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT)
-				if limit != userTimeout {
-					t.Errorf("TCP_USER_TIMEOUT %d, want %d", limit, userTimeout)
-				}
-				return err
-			})
-		})
-	}
-}
 
 // A peer with Nagle's algorithm (RFC 896) sends an answer only after the previous one was acknowledged. It must not
 // wait for delayed acknowledgments of 40 ms.

@@ -69,31 +69,6 @@ func TestRecoveryOnOtherPath(t *testing.T) {
 	}
 }
 
-// An upstream that is down is not asked, even if there are few others.
-func TestOneDown(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		a := upstreamtest.New(upstreamtest.Always(upstreamtest.Action{Drop: true}))
-		b := upstreamtest.New(upstreamtest.Always(rcode(5)))
-		p := memory(t, "udp", upstreamtest.Network{addrA: a, addrB: b}, addrA, addrB)
-		for range 3 {
-			ask(t, p)
-			time.Sleep(time.Second)
-		}
-		if s := p.Stats().Servers; !s[0].Down || s[1].Down || s[1].Failing {
-			t.Fatalf("A down %v, B down %v, failing %v, want A down", s[0].Down, s[1].Down, s[1].Failing)
-		}
-		before := len(a.Queries())
-		start := time.Now()
-		if got := ask(t, p); got != "rcode REFUSED" {
-			t.Errorf("outcome %q, want the answer of B", got)
-		}
-		if took := time.Since(start); took > 0 || len(a.Queries()) > before {
-			t.Errorf("it took %v and %d queries to A, want none", took, len(a.Queries())-before)
-		}
-	})
-}
-
 // AllDown is true while every upstream fails, until a probe is answered.
 func TestPoolAllDown(t *testing.T) {
 	t.Parallel()

@@ -212,42 +212,6 @@ func TestLoopMonitorInterval(t *testing.T) {
 	})
 }
 
-func TestLoopMonitorDetectsAndClears(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		f := &fakeLoop{looping: true}
-		m := newFakeLoopMonitor(f)
-		defer m.stop()
-		onQuery(m, time.Now())
-		synctest.Wait()
-		if n, found := f.sent(); !m.looping.Load() || n != 1 || found != 1 {
-			t.Fatalf("after the first use: looped %v, %d probes, found %d times, want once", m.looping.Load(), n, found)
-		}
-		useFor(m, 10*time.Minute)
-		n, found := f.sent()
-		if !m.looping.Load() || found != 1 || n < 1+10 || n > 1+20 {
-			t.Errorf("after 10 minutes: looped %v, found %d times, %d probes more, want 10 to 20", m.looping.Load(), found, n-1)
-		}
-		f.set(false)
-		time.Sleep(time.Minute + loopProbeTimeout + time.Second) // unused: the timer must probe
-		synctest.Wait()
-		if m.looping.Load() {
-			t.Error("still excluded after a probe did not return")
-		}
-		before, _ := f.sent()
-		useFor(m, time.Minute)
-		if n, _ := f.sent(); n != before+1 {
-			t.Errorf("%d probes once it is used again, want 1", n-before)
-		}
-		f.set(true)
-		m.recheck()
-		useFor(m, time.Second)
-		if _, found := f.sent(); !m.looping.Load() || found != 2 {
-			t.Errorf("new loop: looped %v, found %d times, want 2", m.looping.Load(), found)
-		}
-	})
-}
-
 // Probes that return late, more than once or after the end have no wrong effect.
 func TestLoopMonitorLateProbe(t *testing.T) {
 	t.Parallel()
