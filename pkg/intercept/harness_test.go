@@ -4,9 +4,7 @@ package intercept_test
 
 import (
 	"context"
-	"encoding/binary"
 	"errors"
-	"io"
 	"log/slog"
 	"net"
 	"net/netip"
@@ -24,6 +22,7 @@ import (
 	"github.com/nodecache/node-cache/pkg/intercept"
 	"github.com/nodecache/node-cache/pkg/intercept/intercepttest"
 	"github.com/nodecache/node-cache/pkg/rules"
+	"github.com/nodecache/node-cache/pkg/upstream/upstreamtest"
 )
 
 const (
@@ -103,7 +102,6 @@ func newHarness(t *testing.T, kernel *intercepttest.Fake, owner string, prepare 
 			if err := <-ended; err != nil {
 				t.Errorf("Run: %v", err)
 			}
-			s.agent.group.Wait()
 		})
 	}
 	t.Cleanup(s.stop)
@@ -182,7 +180,6 @@ func (s *harness) checkDuration(what string, took, limit time.Duration) {
 // A fakeAgent answers the self-query in memory.
 type fakeAgent struct {
 	token string
-	group sync.WaitGroup // of answers
 
 	mu     sync.Mutex // guards the fields below
 	silent map[netip.Addr]bool
@@ -216,7 +213,7 @@ func (a *fakeAgent) silence(addrs ...netip.Addr) {
 }
 
 // Dial is the Dial of a Prober.
-func (a *fakeAgent) Dial(_ context.Context, network string, to netip.AddrPort) (net.Conn, error) {
+func (a *fakeAgent) Dial(ctx context.Context, network string, to netip.AddrPort) (net.Conn, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.down {
@@ -232,49 +229,20 @@ func (a *fakeAgent) Dial(_ context.Context, network string, to netip.AddrPort) (
 			token = other
 		}
 	}
-	ours, theirs := net.Pipe()
-	a.group.Go(func() { // ends when the prober closes its end
-		defer func() { _ = ours.Close() }()
-		answer(ours, network, token, silent, delay)
+	server := upstreamtest.New(func(q upstreamtest.Query) upstreamtest.Action {
+		switch {
+		case silent || q.Name != intercept.SelfName || q.Type != dns.TypeTXT:
+			return upstreamtest.Action{Drop: true}
+		case token == foreign:
+			return upstreamtest.Action{Delay: delay, Rcode: dns.RcodeRefused}
+		}
+		return upstreamtest.Action{Delay: delay, Raw: []upstreamtest.Raw{func(q []byte) []byte { // the name is in the question
+			r := append(slices.Clone(q), 0xc0, 12, 0, byte(dns.TypeTXT), 0, dns.ClassCHAOS, 0, 0, 0, 0, 0, byte(1+len(token)), byte(len(token)))
+			r[2], r[7] = r[2]|0x80, 1
+			return append(r, token...)
+		}}}
 	})
-	return theirs, nil
-}
-
-func answer(conn net.Conn, network, token string, silent bool, delay time.Duration) {
-	buf := make([]byte, 600)
-	n, err := conn.Read(buf)
-	if err != nil {
-		return
-	}
-	if silent {
-		_, _ = io.Copy(io.Discard, conn)
-		return
-	}
-	q := new(dns.Msg)
-	raw := buf[:n]
-	if network == "tcp" {
-		raw = raw[2:]
-	}
-	if q.Unpack(raw) != nil || len(q.Question) != 1 || q.Question[0].Name != intercept.SelfName ||
-		q.Question[0].Qtype != dns.TypeTXT || q.Question[0].Qclass != dns.ClassCHAOS {
-		return
-	}
-	time.Sleep(delay)
-	a := new(dns.Msg).SetReply(q)
-	a.Answer = []dns.RR{&dns.TXT{
-		Hdr: dns.RR_Header{Name: intercept.SelfName, Rrtype: dns.TypeTXT, Class: dns.ClassCHAOS}, Txt: []string{token},
-	}}
-	if token == foreign {
-		a.Rcode, a.Answer = dns.RcodeRefused, nil
-	}
-	packed, err := a.Pack()
-	if err != nil {
-		return
-	}
-	if network == "tcp" {
-		packed = append(binary.BigEndian.AppendUint16(nil, uint16(len(packed))), packed...)
-	}
-	_, _ = conn.Write(packed)
+	return upstreamtest.Network{to: server}.Dial(ctx, network, to)
 }
 
 // A logBuffer collects the log.

@@ -50,7 +50,7 @@ func (s *Server) servePackets(conn net.Conn) {
 		_ = conn.Close()
 	}()
 	for {
-		buf := make([]byte, 65535)
+		buf := make([]byte, 4096) // for a query
 		n, err := conn.Read(buf)
 		if err != nil {
 			return
