@@ -5,6 +5,8 @@ package metrics_test
 import (
 	"fmt"
 	"maps"
+	"net/netip"
+	"os"
 	"runtime"
 	"slices"
 	"strings"
@@ -18,10 +20,16 @@ import (
 	dto "github.com/prometheus/client_model/go"
 
 	"github.com/nodecache/node-cache/pkg/cache"
+	"github.com/nodecache/node-cache/pkg/handover"
+	"github.com/nodecache/node-cache/pkg/intercept"
 	"github.com/nodecache/node-cache/pkg/metrics"
-	"github.com/nodecache/node-cache/pkg/resolve"
+	"github.com/nodecache/node-cache/pkg/netif"
 	"github.com/nodecache/node-cache/pkg/server"
+	"github.com/nodecache/node-cache/pkg/snapshot"
+	"github.com/nodecache/node-cache/pkg/status"
 	"github.com/nodecache/node-cache/pkg/upstream"
+	"github.com/nodecache/node-cache/pkg/watch"
+	"github.com/nodecache/node-cache/pkg/zone"
 )
 
 // series is every series but histograms, spelled as in a scrape without the prefix.
@@ -46,175 +54,77 @@ func series(families []*dto.MetricFamily) map[string]float64 {
 	return found
 }
 
-// arrays adds the series of the arrays of resolve.Stats, and returns the first value of the fields after them. They are numbered
-// from 1000: two by two by nine queries, eight responses for each source, 17 durations and their sum.
-func arrays(want map[string]float64) (next float64) {
-	n := 1000.0
-	for _, proto := range []string{"udp", "tcp"} {
-		for _, family := range []string{"ipv4", "ipv6"} {
-			for _, class := range []string{"A", "AAAA", "SRV", "PTR", "CNAME", "TXT", "MX", "HTTPS", "other"} {
-				want[fmt.Sprintf("queries_total{family=%q,proto=%q,type=%q}", family, proto, class)] = n
-				n++
+// golden compares got with a file, or writes it under -update.
+func golden(t *testing.T, file, got string) {
+	t.Helper()
+	if *update {
+		must(t, os.WriteFile(file, []byte(got), 0o644))
+	}
+	want, err := os.ReadFile(file)
+	must(t, err)
+	same(t, file+", rewritten with -update", string(want), got)
+}
+
+// TestValues compares every series of distinct with a file, in which a value tells the field that it is of.
+func TestValues(t *testing.T) {
+	t.Parallel()
+	var got strings.Builder
+	for line := range strings.Lines(scrape(t, collector(distinct()), nil).Body.String()) {
+		if strings.HasPrefix(line, "nodecache_") {
+			got.WriteString(strings.Replace(line, runtime.Version(), "VERSION", 1))
+		}
+	}
+	golden(t, "testdata/scrape.txt", got.String())
+}
+
+// TestParts compares with a file the series of parts that are not configured, or of which nothing is known yet.
+func TestParts(t *testing.T) {
+	t.Parallel()
+	const cluster, node = "zone_ watch_ central_", "interface_ intercept_"
+	var got strings.Builder
+	for _, tt := range []struct {
+		name, of string // prefixes of series
+		change   func(*metrics.Sample)
+	}{
+		{"nothing", cluster + " static_ snapshot_ " + node + " handover_ upstream_ probe_", func(s *metrics.Sample) { *s = metrics.Sample{} }},
+		{"a zone", cluster, func(s *metrics.Sample) { *s = metrics.Sample{Zone: s.Zone} }},
+		{"a watched service without a report yet", cluster, func(s *metrics.Sample) {
+			*s = metrics.Sample{Watch: &watch.Stats{}, Routes: []metrics.Route{{Zone: "."}, {Zone: "cluster.local.", Service: "kube-system/kube-dns"}}}
+		}},
+		{"configured addresses", cluster, func(s *metrics.Sample) {
+			*s = metrics.Sample{Watch: &watch.Stats{}, Routes: []metrics.Route{{Zone: "cluster.local."}}}
+		}},
+		{"two kinds, one of them not in sync", cluster, func(s *metrics.Sample) {
+			*s = metrics.Sample{Watch: &watch.Stats{Kinds: []watch.KindStats{{Kind: zone.Slices, Failures: 1}, {Kind: zone.Services, Synced: true}}}}
+		}},
+		{"neither link nor rules", node, func(s *metrics.Sample) { s.Link, s.Intercept = nil, nil }},
+		{"a link that is not there yet", node, func(s *metrics.Sample) { s.Link, s.Intercept = &netif.Stats{}, nil }},
+		{"rules of one family", "interface_ intercept_lease_held", func(s *metrics.Sample) {
+			s.Link, s.Intercept = nil, &intercept.Stats{Held: map[netip.Addr]bool{own6: true}, NotHeldFor: time.Minute}
+		}},
+		{"no folder, no limit", "snapshot_ memory_", func(s *metrics.Sample) { s.Snapshot, s.Memory = nil, status.Memory{} }},
+		{"the first start, two limits", "snapshot_ memory_", func(s *metrics.Sample) {
+			s.Snapshot, s.Memory = &snapshot.Stats{}, status.Memory{Cgroup: 2, GoLimit: 1}
+		}},
+		{"no static answers, no hand-over", "static_ handover_", func(s *metrics.Sample) { s.Static, s.Handover = nil, nil }},
+		{"a hand-over that has not begun", "handover_", func(s *metrics.Sample) { s.Handover = new(handover.Stats) }},
+		{"no time of a server, no configuration", "upstream_lat config_", func(s *metrics.Sample) {
+			u := upstreamNamed("udp", "192.0.2.1:53", 1)
+			u.SRTT, u.P95 = 0, 0
+			s.Routes, s.Config = []metrics.Route{{Zone: ".", Stats: upstream.Stats{Servers: []upstream.ServerStats{u}}}}, metrics.Config{}
+		}},
+	} {
+		sample := distinct()
+		tt.change(&sample)
+		got.WriteString("# " + tt.name + "\n")
+		found := series(gather(t, sample))
+		for _, name := range slices.Sorted(maps.Keys(found)) {
+			if slices.ContainsFunc(strings.Fields(tt.of), func(prefix string) bool { return strings.HasPrefix(name, prefix) }) {
+				_, _ = fmt.Fprintln(&got, name, found[name])
 			}
 		}
 	}
-	for _, source := range resolve.Sources() {
-		for _, rcode := range []string{"NOERROR", "FORMERR", "SERVFAIL", "NXDOMAIN", "NOTIMP", "REFUSED", "BADVERS", "other"} {
-			want[fmt.Sprintf("responses_total{rcode=%q,source=%q}", rcode, source)] = n
-			n++
-		}
-	}
-	return n + 18
-}
-
-// upstreams adds what a server's Stats become that are numbered from first.
-func upstreams(want map[string]float64, zone, name string, first float64) {
-	labels := fmt.Sprintf("upstream=%q,zone=%q", name, zone)
-	s := upstreamNamed("udp", "192.0.2.1:53", int64(first))
-	for cause, reason := range []string{
-		"timeout", "conn_refused", "network", "limit", "malformed", "mismatch", "servfail", "refused", "formerr", "notimp", "rcode", "tls", "lame",
-	} {
-		want[fmt.Sprintf("upstream_failures_total{reason=%q,%s}", reason, labels)] = float64(s.Failures[cause])
-	}
-	for i, state := range []string{"good", "failing", "down", "looped"} {
-		want[fmt.Sprintf("upstream_servers{state=%q,%s}", state, labels)] = float64(max(1-i, 0))
-	}
-	for name, value := range map[string]float64{
-		"requests_total": float64(s.Requests), "truncated_total": float64(s.Truncated),
-		"hedges_total": float64(s.Hedged), "hedges_won_total": float64(s.Won), "probes_total": float64(s.Probes),
-		"latency_seconds": s.SRTT.Seconds(), "late_seconds": s.P95.Seconds(), "outstanding": float64(s.Outstanding),
-		"udp_sockets": float64(s.Sockets), "connections": float64(s.Open),
-		"connections_opened_total": float64(s.Opened), "tls_resumptions_total": float64(s.Resumed),
-	} {
-		want["upstream_"+name+"{"+labels+"}"] = value
-	}
-}
-
-func TestValues(t *testing.T) {
-	t.Parallel()
-	want := map[string]float64{
-		"ready": 1,
-
-		"cache_hits_total":                                  2000,
-		"cache_misses_total":                                2001,
-		"cache_expired_total":                               2002,
-		"cache_insertions_total":                            2003,
-		"cache_evictions_total":                             2004,
-		"cache_expirations_total":                           2005,
-		"cache_rejected_total":                              2006,
-		"cache_stale_total":                                 2007,
-		"cache_cuts_total":                                  2008,
-		"cache_invalidated_total":                           2009,
-		"cache_outdated_total":                              2010,
-		"cache_removed_total":                               2011,
-		"cache_entries":                                     2012,
-		"cache_bytes":                                       2013,
-		"cache_fixed_bytes":                                 2014,
-		"cache_capacity_bytes":                              2015,
-		`snapshot_saves_total{result="success"}`:            2101,
-		`snapshot_saves_total{result="failure"}`:            2102,
-		"snapshot_last_save_timestamp_seconds":              1600000000.5,
-		"snapshot_bytes":                                    2103,
-		"snapshot_last_save_duration_seconds":               2104e-9,
-		`snapshot_load{outcome="none"}`:                     0,
-		`snapshot_load{outcome="loaded"}`:                   1,
-		`snapshot_load{outcome="refused"}`:                  0,
-		`snapshot_restored{kind="answers"}`:                 2105,
-		`snapshot_restored{kind="objects"}`:                 2106,
-		"snapshot_restored_age_seconds":                     2107e-9,
-		"memory_container_limit_bytes":                      2200,
-		"memory_go_limit_bytes":                             2201,
-		"memory_go_bytes":                                   2202,
-		"memory_snapshot_bytes":                             2204,
-		"inflight_limit":                                    2205,
-		"waiting_limit":                                     2206,
-		`panics_total{where="upstream"}`:                    3001 + 3002 + 3003,
-		"udp_received_total":                                4000,
-		"udp_sent_total":                                    4001,
-		"udp_unsent_total":                                  4002,
-		"udp_oversized_total":                               4003,
-		`panics_total{where="udp"}`:                         4004,
-		"tcp_sessions":                                      5000,
-		"tcp_sessions_accepted_total":                       5001,
-		"tcp_received_total":                                5002,
-		`tcp_sessions_refused_total{reason="sessions"}`:     5003,
-		`tcp_sessions_refused_total{reason="per_client"}`:   5004,
-		`tcp_sessions_closed_total{reason="shed"}`:          5005,
-		"tcp_accept_errors_total":                           5006,
-		`tcp_sessions_closed_total{reason="idle"}`:          5007,
-		`tcp_sessions_closed_total{reason="slow"}`:          5008,
-		`tcp_sessions_closed_total{reason="short_frame"}`:   5009,
-		`tcp_sessions_closed_total{reason="write_timeout"}`: 5010,
-		`tcp_sessions_closed_total{reason="overflow"}`:      5011,
-		`tcp_sessions_closed_total{reason="memory"}`:        5012,
-		"tcp_oversized_total":                               5013,
-		"tcp_stalls_total":                                  5014,
-		`tcp_sessions_closed_total{reason="drain"}`:         5015,
-		`panics_total{where="tcp"}`:                         5016,
-		"admin_connections_refused_total":                   6000,
-		"admin_requests_refused_total":                      6001,
-		`panics_total{where="admin"}`:                       6002,
-		"config_generation":                                 7001,
-		"config_last_reload_successful":                     1,
-		`config_reloads_total{result="success"}`:            7002,
-		`config_reloads_total{result="failure"}`:            7003,
-		"config_last_reload_success_timestamp_seconds":      1700000000.25,
-		"foreign_sockets":                                   9500,
-		fmt.Sprintf(`build_info{commit="0123abc",goversion=%q,version="v1.2.3"}`, runtime.Version()): 1,
-	}
-	n := arrays(want)
-	names := []string{"dropped_total", "malformed_total", "rewritten_total", "dns64_made_total", "zone_short_total", "joined_total", "prefetches_total", "failures_total", `panics_total{where="resolve"}`}
-	for _, reason := range resolve.Sheds() {
-		names = append(names, fmt.Sprintf("shed_total{reason=%q}", reason))
-	}
-	for i, name := range append(names, "inflight", "waiting", "clients") {
-		want[name] = n + float64(i)
-	}
-	cluster(want)
-	node(want)
-	probes(want)
-	sources(want)
-	upstreams(want, ".", "udp://192.0.2.1:53", 3100)
-	upstreams(want, ".", "tcp://192.0.2.1:53", 3200)
-	upstreams(want, "example.com.", "udp://[2001:db8::1]:5353", 3300)
-	endpoints(want, "cluster.local.", "kube-system/kube-dns", 3400, 3500)
-	same(t, "series", want, series(gather(t, distinct())))
-}
-
-func TestDurations(t *testing.T) {
-	t.Parallel()
-	sample := distinct()
-	sample.Resolve = resolve.Stats{Total: 1500 * time.Millisecond}
-	for i := range sample.Resolve.Durations {
-		sample.Resolve.Durations[i] = uint64(i + 1)
-	}
-	want := `
-# HELP nodecache_request_duration_seconds Time from a query's arrival to its response. Responses from memory are timed per batch.
-# TYPE nodecache_request_duration_seconds histogram
-nodecache_request_duration_seconds_bucket{le="5e-05"} 1
-nodecache_request_duration_seconds_bucket{le="0.0001"} 3
-nodecache_request_duration_seconds_bucket{le="0.00025"} 6
-nodecache_request_duration_seconds_bucket{le="0.0005"} 10
-nodecache_request_duration_seconds_bucket{le="0.001"} 15
-nodecache_request_duration_seconds_bucket{le="0.0025"} 21
-nodecache_request_duration_seconds_bucket{le="0.005"} 28
-nodecache_request_duration_seconds_bucket{le="0.01"} 36
-nodecache_request_duration_seconds_bucket{le="0.025"} 45
-nodecache_request_duration_seconds_bucket{le="0.05"} 55
-nodecache_request_duration_seconds_bucket{le="0.1"} 66
-nodecache_request_duration_seconds_bucket{le="0.25"} 78
-nodecache_request_duration_seconds_bucket{le="0.5"} 91
-nodecache_request_duration_seconds_bucket{le="1"} 105
-nodecache_request_duration_seconds_bucket{le="2.5"} 120
-nodecache_request_duration_seconds_bucket{le="5"} 136
-nodecache_request_duration_seconds_bucket{le="+Inf"} 153
-nodecache_request_duration_seconds_sum 1.5
-nodecache_request_duration_seconds_count 153
-`
-	err := testutil.CollectAndCompare(collector(sample), strings.NewReader(want), "nodecache_request_duration_seconds")
-	if err != nil {
-		t.Error(err)
-	}
+	golden(t, "testdata/parts.txt", got.String())
 }
 
 // TestSeveralListeners adds up what a second listener counted.
@@ -245,25 +155,6 @@ func render(families []*dto.MetricFamily) string {
 	return b.String()
 }
 
-// TestUnknown checks that an unknown value has no series, and that a value known to be bad has one.
-func TestUnknown(t *testing.T) {
-	t.Parallel()
-	sample := distinct()
-	u := upstreamNamed("udp", "192.0.2.1:53", 1)
-	u.SRTT, u.P95 = 0, 0
-	sample.Routes = []metrics.Route{{Zone: ".", Stats: upstream.Stats{Servers: []upstream.ServerStats{u}}}}
-	sample.Config = metrics.Config{}
-	got := series(gather(t, sample))
-	for name := range got {
-		if strings.HasPrefix(name, "upstream_lat") || strings.HasPrefix(name, "config_last_reload_success_timestamp") {
-			t.Errorf("%s is %v, want no such series", name, got[name])
-		}
-	}
-	if value, ok := got["config_last_reload_successful"]; !ok || value != 0 {
-		t.Errorf("config_last_reload_successful is %v, %v, want 0", value, ok)
-	}
-}
-
 // TestInvalidUTF8Labels has an IPv6 zone that is no UTF-8, as a resolv.conf may.
 func TestInvalidUTF8Labels(t *testing.T) {
 	t.Parallel()
@@ -272,18 +163,6 @@ func TestInvalidUTF8Labels(t *testing.T) {
 	sample.Routes = []metrics.Route{{Zone: ".", Stats: upstream.Stats{Servers: []upstream.ServerStats{u}}}}
 	name := "upstream_requests_total{upstream=\"udp://[fe80::1%\ufffd]:53\",zone=\".\"}"
 	same(t, name, 1, series(gather(t, sample))[name])
-}
-
-// TestNoParts has a process in which nothing is configured: optional parts have no series.
-func TestNoParts(t *testing.T) {
-	t.Parallel()
-	for _, f := range gather(t, metrics.Sample{}) {
-		for _, part := range []string{"static", "snapshot", "zone_objects", "watch", "central", "interface", "intercept", "handover", "upstream", "probe"} {
-			if strings.HasPrefix(f.GetName(), "nodecache_"+part) {
-				t.Errorf("%s has series", f.GetName())
-			}
-		}
-	}
 }
 
 // TestFamilies holds a scrape to the table: its names, types, texts and labels, and the values of closed labels.

@@ -23,12 +23,7 @@ func TestDocumentation(t *testing.T) {
 	must(t, err)
 	var b strings.Builder
 	must(t, page.Execute(&b, metrics.Chapters()))
-	if *update {
-		must(t, os.WriteFile(name, []byte(b.String()), 0o644))
-	}
-	have, err := os.ReadFile(name)
-	must(t, err)
-	same(t, name+", rewritten with -update", b.String(), string(have))
+	golden(t, name, b.String())
 }
 
 // item is a row as the item of a list, in lines of 140 characters.

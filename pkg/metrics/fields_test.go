@@ -25,6 +25,7 @@ import (
 	"github.com/nodecache/node-cache/pkg/static"
 	"github.com/nodecache/node-cache/pkg/status"
 	"github.com/nodecache/node-cache/pkg/upstream"
+	"github.com/nodecache/node-cache/pkg/watch"
 	"github.com/nodecache/node-cache/pkg/zone"
 )
 
@@ -122,6 +123,36 @@ func changes[T any](v T) map[string]T {
 			number(field, &last)
 		}
 		list[reflect.TypeFor[T]().Field(i).Name] = other
+	}
+	return list
+}
+
+// sourceChanges is, for each number and truth of watched, what it is with another one.
+func sourceChanges() map[string]watch.Stats {
+	list := map[string]watch.Stats{}
+	for name, change := range changes(watched()) {
+		if name != "Kinds" && name != "ServiceWatch" { // below
+			list["Stats."+name] = change
+		}
+	}
+	for name, change := range changes(watched().Kinds[1]) {
+		if name != "LastError" && name != "Kind" { // a text for /status; a label
+			s := watched()
+			s.Kinds[1] = change
+			list["KindStats."+name] = s
+		}
+	}
+	s := watched()
+	s.ServiceWatch.Synced = false
+	list["ServiceWatchStats.Synced"] = s
+	return list
+}
+
+// changesBut is changes without the fields of some names.
+func changesBut[T any](v T, without ...string) map[string]T {
+	list := changes(v)
+	for _, name := range without {
+		delete(list, name)
 	}
 	return list
 }

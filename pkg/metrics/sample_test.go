@@ -16,7 +16,9 @@ import (
 	"github.com/nodecache/node-cache/pkg/admin"
 	"github.com/nodecache/node-cache/pkg/cache"
 	"github.com/nodecache/node-cache/pkg/handover"
+	"github.com/nodecache/node-cache/pkg/intercept"
 	"github.com/nodecache/node-cache/pkg/metrics"
+	"github.com/nodecache/node-cache/pkg/netif"
 	"github.com/nodecache/node-cache/pkg/probe"
 	"github.com/nodecache/node-cache/pkg/resolve"
 	"github.com/nodecache/node-cache/pkg/server"
@@ -181,4 +183,28 @@ func must(tb testing.TB, err error) {
 	if err != nil {
 		tb.Fatal(err)
 	}
+}
+
+var (
+	own4 = netip.MustParseAddr("169.254.20.10")
+	own6 = netip.MustParseAddr("fd00::53")
+)
+
+// linked is the Stats of a link of which nothing is at its zero value but what went wrong.
+func linked() netif.Stats {
+	return netif.Stats{
+		Kind: "bridge", Reason: "no dummy", Held: []netip.Addr{own4, own6},
+		Missing: map[netip.Addr]string{netip.MustParseAddr("fd00::54"): "taken"}, Duplicates: map[netip.Addr]string{own4: "eth0"},
+		Repairs: 8401, Contested: true, StoodDown: true,
+	}
+}
+
+// intercepted is the Stats of a keeper of which nothing is at its zero value but what went wrong.
+func intercepted() intercept.Stats {
+	s := numbered[intercept.Stats](8500)
+	s.Backend = "nftables"
+	s.Held = map[netip.Addr]bool{own4: true, netip.MustParseAddr("169.254.20.11"): true, own6: true, netip.MustParseAddr("fd00::54"): false}
+	s.Fallback = make([]netip.AddrPort, 3)
+	s.Released, s.StoodDown = true, true
+	return s
 }

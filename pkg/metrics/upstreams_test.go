@@ -4,33 +4,14 @@ package metrics_test
 
 import (
 	"fmt"
-	"net/netip"
 	"strings"
 	"sync"
 	"testing"
-	"time"
-
-	"github.com/prometheus/client_golang/prometheus/testutil"
 
 	"github.com/nodecache/node-cache/pkg/metrics"
 	"github.com/nodecache/node-cache/pkg/upstream"
 	"github.com/nodecache/node-cache/pkg/watch"
 )
-
-// endpoints adds what the Stats of a service's two servers become: sums, and the times of the quicker.
-func endpoints(want map[string]float64, zone, service string, one, two float64) {
-	var parts [2]map[string]float64
-	for i, first := range []float64{one, two} {
-		parts[i] = map[string]float64{}
-		upstreams(parts[i], zone, service, first)
-	}
-	for name, value := range parts[0] {
-		if !strings.HasPrefix(name, "upstream_lat") {
-			value += parts[1][name]
-		}
-		want[name] = value
-	}
-}
 
 // TestEndpointChanges scrapes during a roll-out: the series keep their name, and what was counted is never lost.
 func TestEndpointChanges(t *testing.T) {
@@ -117,42 +98,6 @@ func TestConcurrentUpstreamScrapes(t *testing.T) {
 	must(t, err)
 	const name = `upstream_requests_total{upstream="kube-system/kube-dns",zone="cluster.local."}`
 	same(t, "result", 201, series(families)[name])
-}
-
-// TestUpstreamDurations has a server of its own and a service of two endpoints, whose answers are one histogram.
-func TestUpstreamDurations(t *testing.T) {
-	t.Parallel()
-	server := func(network, addr string, times int) upstream.ServerStats {
-		s := upstream.ServerStats{Network: network, Addr: netip.MustParseAddrPort(addr), RTTSum: time.Duration(times) * time.Second}
-		for i := range s.RTTs {
-			s.RTTs[i] = uint64(times * (i + 1))
-		}
-		return s
-	}
-	sample := metrics.Sample{Routes: []metrics.Route{
-		{Zone: ".", Stats: upstream.Stats{Servers: []upstream.ServerStats{server("udp", "[fe80::1%\xff]:53", 1)}}},
-		{Zone: "cluster.local.", Service: "kube-system/kube-dns", Stats: upstream.Stats{Servers: []upstream.ServerStats{
-			server("tcp", "10.244.0.2:53", 1), server("tcp", "10.244.0.3:53", 2),
-		}}},
-	}}
-	var want strings.Builder
-	want.WriteString("# HELP nodecache_upstream_request_duration_seconds Time from the start of an exchange to its good answer.\n" +
-		"# TYPE nodecache_upstream_request_duration_seconds histogram\n")
-	for labels, times := range map[string]int{
-		"upstream=\"udp://[fe80::1%\ufffd]:53\",zone=\".\"":     1,
-		`upstream="kube-system/kube-dns",zone="cluster.local."`: 3,
-	} {
-		sum := 0
-		for i, le := range []string{"0.00025", "0.0005", "0.001", "0.0025", "0.005", "0.01", "0.025", "0.05", "0.1", "0.25", "0.5", "1", "2.5", "+Inf"} {
-			sum += times * (i + 1)
-			_, _ = fmt.Fprintf(&want, "nodecache_upstream_request_duration_seconds_bucket{%s,le=%q} %d\n", labels, le, sum)
-		}
-		_, _ = fmt.Fprintf(&want, "nodecache_upstream_request_duration_seconds_sum{%[1]s} %[2]d\nnodecache_upstream_request_duration_seconds_count{%[1]s} %[3]d\n", labels, times, sum)
-	}
-	err := testutil.CollectAndCompare(collector(sample), strings.NewReader(want.String()), "nodecache_upstream_request_duration_seconds")
-	if err != nil {
-		t.Error(err)
-	}
 }
 
 // TestUpstreamStates has a server in each state, and a service whose endpoints are in different ones.
