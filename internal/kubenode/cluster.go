@@ -4,7 +4,6 @@ package kubenode
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -25,12 +24,10 @@ import (
 // startLimit bounds each wait while a cluster starts. A machine that runs other tests beside this one is slow.
 const startLimit = 2 * time.Minute
 
-// Options say what a cluster is like. The zero value has one node with kube-proxy in its iptables mode.
+// Options say what a cluster of two nodes is like.
 type Options struct {
-	Nodes     int      // 0: 1; at most 9
-	ProxyMode string   // of kube-proxy: iptables, nftables or none; empty: iptables
+	ProxyMode string   // of kube-proxy: iptables or nftables
 	Images    []string // archives that every node is to have, besides those of this package
-	NoCoreDNS bool     // no CoreDNS behind [DNSService]
 	DualStack bool     // IPv6 beside IPv4, for nodes, pods and Services
 }
 
@@ -52,27 +49,27 @@ type Cluster struct {
 type programs struct{ kube, etcd, coredns, containerd, shim, pod string }
 
 // Start runs a cluster for a test and ends it with the test. When the test has failed, the log has the end of what each
-// program wrote. It skips the test without root, without a program of Debian, or without IPv6 where that is wanted.
+// program wrote. It skips the test without IPv6 where that is wanted.
 func Start(tb testing.TB, o Options) *Cluster {
 	tb.Helper()
-	if why := Missing(); why != "" {
-		tb.Skip(why)
-	}
 	if _, err := os.Stat("/proc/net/if_inet6"); err != nil && o.DualStack {
 		tb.Skip("no IPv6 in the kernel")
 	}
-	c, err := Launch(tb.Context(), tb.TempDir(), o)
-	if err != nil {
-		tb.Fatalf("starting a cluster: %v", err)
-	}
+	c := &Cluster{options: o, dir: tb.TempDir(), cgroup: fmt.Sprintf("%s%d-%d", cgroupPrefix, os.Getpid(), clusters.Add(1))}
 	tb.Cleanup(func() {
 		if tb.Failed() {
-			tb.Logf("the cluster's programs:\n%s", c.LogTails())
+			tb.Logf("the cluster's programs:\n%s", c.logTails())
 		}
-		if err := c.Close(); err != nil {
+		if err := c.close(); err != nil {
 			tb.Errorf("ending the cluster: %v", err)
 		}
 	})
+	if err := c.build(tb.Context()); err != nil {
+		tb.Fatalf("building a cluster's programs: %v", err)
+	}
+	if err := c.launch(tb.Context()); err != nil {
+		tb.Fatalf("starting a cluster: %v", err)
+	}
 	return c
 }
 
@@ -90,27 +87,6 @@ func Missing() string {
 		}
 	}
 	return ""
-}
-
-// Launch runs a cluster for a program, which closes it. Folder dir is for its state.
-func Launch(ctx context.Context, dir string, o Options) (*Cluster, error) {
-	if o.Nodes == 0 {
-		o.Nodes = 1
-	}
-	if o.Nodes < 0 || o.Nodes > 9 {
-		return nil, fmt.Errorf("a cluster of %d nodes", o.Nodes)
-	}
-	if o.ProxyMode == "" {
-		o.ProxyMode = "iptables"
-	}
-	c := &Cluster{options: o, dir: dir, cgroup: fmt.Sprintf("%s%d-%d", cgroupPrefix, os.Getpid(), clusters.Add(1))}
-	if err := c.build(ctx); err != nil {
-		return nil, err
-	}
-	if err := c.launch(ctx); err != nil {
-		return nil, errors.Join(err, errors.New(c.LogTails()), c.Close())
-	}
-	return c, nil
 }
 
 // clusters counts those of this process, for the names of their control groups.
@@ -173,7 +149,7 @@ func (c *Cluster) launchHosts(ctx context.Context) (err error) {
 		return err
 	}
 	machines := []*Host{c.Control}
-	for i := 1; i <= c.options.Nodes; i++ {
+	for i := 1; i <= 2; i++ {
 		name := fmt.Sprintf("node%d", i)
 		m, err := newHost(ctx, name, c.dir)
 		if err != nil {
@@ -221,14 +197,11 @@ func (c *Cluster) launchKubelets(ctx context.Context) error {
 			return err
 		}
 	}
-	if c.options.NoCoreDNS {
-		return nil
-	}
 	return c.deployCoreDNS(ctx)
 }
 
-// Close ends everything of the cluster.
-func (c *Cluster) Close() error {
+// close ends everything of the cluster.
+func (c *Cluster) close() error {
 	if c.internet != nil {
 		c.internet.Close()
 	}
@@ -244,8 +217,8 @@ func (c *Cluster) Kubeconfig() string { return filepath.Join(c.dir, "kubeconfig"
 // Client speaks with the API server as one who may do everything.
 func (c *Cluster) Client() *kubernetes.Clientset { return c.client }
 
-// LogTails are the ends of what the programs wrote.
-func (c *Cluster) LogTails() string {
+// logTails are the ends of what the programs wrote.
+func (c *Cluster) logTails() string {
 	var b strings.Builder
 	for _, m := range c.hosts() {
 		for _, s := range m.services {

@@ -11,7 +11,6 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"time"
 
 	"github.com/nodecache/node-cache/internal/kubetest"
 )
@@ -21,7 +20,7 @@ const apiServer = "https://" + controlAddr + ":6443"
 
 // startControl starts the control plane up to its API server, which serves when startControl returns.
 func (c *Cluster) startControl(ctx context.Context) error {
-	keys, err := kubetest.WriteKeys(c.dir, time.Now(), netip.MustParseAddr(controlAddr)) //nolint:forbidigo // real programs use the system's clock
+	keys, err := kubetest.WriteKeys(c.dir, netip.MustParseAddr(controlAddr))
 	if err != nil {
 		return err
 	}
@@ -40,8 +39,8 @@ func (c *Cluster) startControl(ctx context.Context) error {
 	server = append(server, "--bind-address="+controlAddr, "--secure-port=6443", "--advertise-address="+controlAddr,
 		"--service-cluster-ip-range="+c.options.families(serviceNet, serviceNet6), "--kubelet-preferred-address-types=InternalIP")
 	if err := errors.Join(
-		c.Control.Start(ctx, "etcd", append([]string{c.programs.etcd}, kubetest.EtcdArgs("/var/lib/etcd")...)...),
-		c.Control.Start(ctx, "kube-apiserver", server...),
+		c.Control.Start("etcd", append([]string{c.programs.etcd}, kubetest.EtcdArgs("/var/lib/etcd")...)...),
+		c.Control.Start("kube-apiserver", server...),
 	); err != nil {
 		return err
 	}
@@ -51,18 +50,18 @@ func (c *Cluster) startControl(ctx context.Context) error {
 	}); err != nil {
 		return err
 	}
-	return c.startControllers(ctx, keys)
+	return c.startControllers(keys)
 }
 
-func (c *Cluster) startControllers(ctx context.Context, keys kubetest.Keys) error {
-	err := c.Control.Start(ctx, "kube-controller-manager", c.programs.kube, "kube-controller-manager",
+func (c *Cluster) startControllers(keys kubetest.Keys) error {
+	err := c.Control.Start("kube-controller-manager", c.programs.kube, "kube-controller-manager",
 		"--kubeconfig="+c.Kubeconfig(), "--service-account-private-key-file="+keys.AccountKey, "--root-ca-file="+keys.CA,
 		"--use-service-account-credentials=false", "--leader-elect=false", "--secure-port=0",
 		"--kube-api-qps=200", "--kube-api-burst=400")
 	if err != nil {
 		return err
 	}
-	return c.Control.Start(ctx, "kube-scheduler", c.programs.kube, "kube-scheduler",
+	return c.Control.Start("kube-scheduler", c.programs.kube, "kube-scheduler",
 		"--kubeconfig="+c.Kubeconfig(), "--leader-elect=false", "--secure-port=0")
 }
 

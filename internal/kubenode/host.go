@@ -124,28 +124,19 @@ func (m *Host) Link(name, program string) error {
 }
 
 // Start runs a program as a service of the machine, until it is stopped or the machine ends.
-func (m *Host) Start(ctx context.Context, service string, argv ...string) error {
+func (m *Host) Start(service string, argv ...string) error {
 	m.services = append(m.services, service)
-	return m.request(ctx, request{Do: "start", Name: service, Argv: argv, Log: m.log(service)})
-}
-
-// Stop asks a service to end and waits until it has.
-func (m *Host) Stop(ctx context.Context, service string) error {
-	return m.request(ctx, request{Do: "stop", Name: service})
+	return m.request("Start", NewService{Name: service, Argv: argv, Log: m.log(service)})
 }
 
 // Kill ends a service at once.
-func (m *Host) Kill(ctx context.Context, service string) error {
-	return m.request(ctx, request{Do: "kill", Name: service})
-}
+func (m *Host) Kill(service string) error { return m.request("Kill", service) }
 
 // Restart stops a service and starts it as before.
-func (m *Host) Restart(ctx context.Context, service string) error {
-	return m.request(ctx, request{Do: "restart", Name: service})
-}
+func (m *Host) Restart(service string) error { return m.request("Restart", service) }
 
-func (m *Host) request(ctx context.Context, r request) error {
-	if err := sendRequest(ctx, m.Path(requestSocket), r); err != nil {
+func (m *Host) request(method string, arg any) error {
+	if err := request(m.Path(requestSocket), method, arg); err != nil {
 		return fmt.Errorf("%s: %w", m.Name, err)
 	}
 	return nil

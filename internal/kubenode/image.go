@@ -7,6 +7,7 @@ import (
 	"bytes"
 	"crypto/sha256"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"os"
@@ -23,41 +24,28 @@ type Image struct {
 	Entrypoint []string
 }
 
-// Archive writes the image as a file that containerd imports, an OCI image layout in a tar archive.
+// Archive writes the image as a file that containerd imports, in the format of docker save.
 func (i Image) Archive(to string) error {
 	layer, err := i.layer()
 	if err != nil {
 		return fmt.Errorf("making image %s: %w", i.Name, err)
 	}
-	config := object{
+	type object = map[string]any
+	config, err1 := json.Marshal(object{
 		"architecture": runtime.GOARCH, "os": "linux",
 		"config": object{"Entrypoint": i.Entrypoint, "Env": []string{"PATH=/bin"}},
-		"rootfs": object{"type": "layers", "diff_ids": []string{digest(layer)}},
-	}.json()
-	manifest := object{
-		"schemaVersion": 2, "mediaType": "application/vnd.oci.image.manifest.v1+json",
-		"config": blob("application/vnd.oci.image.config.v1+json", config),
-		"layers": []object{blob("application/vnd.oci.image.layer.v1.tar", layer)},
-	}.json()
-	described := blob("application/vnd.oci.image.manifest.v1+json", manifest)
-	described["annotations"] = object{"io.containerd.image.name": i.Name}
-	index := object{"schemaVersion": 2, "manifests": []object{described}}.json()
-
+		"rootfs": object{"type": "layers", "diff_ids": []string{fmt.Sprintf("sha256:%x", sha256.Sum256(layer))}},
+	})
+	manifest, err2 := json.Marshal([]object{{"Config": "config.json", "RepoTags": []string{i.Name}, "Layers": []string{"layer.tar"}}})
 	var b bytes.Buffer
 	w := tar.NewWriter(&b)
-	files := map[string][]byte{"oci-layout": object{"imageLayoutVersion": "1.0.0"}.json(), "index.json": index}
-	for _, content := range [][]byte{layer, config, manifest} {
-		files["blobs/sha256/"+strings.TrimPrefix(digest(content), "sha256:")] = content
+	err = errors.Join(err1, err2,
+		addFile(w, "layer.tar", 0o644, layer), addFile(w, "config.json", 0o644, config), addFile(w, "manifest.json", 0o644, manifest),
+		w.Close())
+	if err == nil {
+		err = os.WriteFile(to, b.Bytes(), 0o644)
 	}
-	for _, name := range sorted(files) {
-		if err := addFile(w, name, 0o644, files[name]); err != nil {
-			return fmt.Errorf("making image %s: %w", i.Name, err)
-		}
-	}
-	if err := w.Close(); err != nil {
-		return fmt.Errorf("making image %s: %w", i.Name, err)
-	}
-	if err := os.WriteFile(to, b.Bytes(), 0o644); err != nil {
+	if err != nil {
 		return fmt.Errorf("making image %s: %w", i.Name, err)
 	}
 	return nil
@@ -108,24 +96,6 @@ func addFile(w *tar.Writer, name string, mode int64, content []byte) error {
 	_, err := w.Write(content)
 	return err
 }
-
-// An object of JSON.
-type object map[string]any
-
-func (o object) json() []byte {
-	text, err := json.Marshal(o)
-	if err != nil {
-		panic(err) // strings, numbers and lists of them
-	}
-	return text
-}
-
-// blob describes content.
-func blob(kind string, content []byte) object {
-	return object{"mediaType": kind, "digest": digest(content), "size": len(content)}
-}
-
-func digest(content []byte) string { return fmt.Sprintf("sha256:%x", sha256.Sum256(content)) }
 
 func sorted[V any](m map[string]V) []string {
 	return slices.Sorted(maps.Keys(m))

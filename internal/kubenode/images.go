@@ -24,11 +24,7 @@ func (c *Cluster) writeImages() ([]string, error) {
 	images := []Image{
 		{Name: pauseImage, Files: map[string]string{"pod": c.programs.pod}, Entrypoint: []string{"/pod", "pause"}},
 		{Name: BusyboxImage, Files: busybox},
-	}
-	if !c.options.NoCoreDNS {
-		images = append(images, Image{
-			Name: corednsImage, Files: map[string]string{"coredns": c.programs.coredns}, Entrypoint: []string{"/coredns"},
-		})
+		{Name: corednsImage, Files: map[string]string{"coredns": c.programs.coredns}, Entrypoint: []string{"/coredns"}},
 	}
 	var archives []string
 	for i, image := range images {

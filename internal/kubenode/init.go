@@ -3,11 +3,10 @@
 package kubenode
 
 import (
-	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"net"
+	"net/rpc"
 	"os"
 	"path/filepath"
 	"strings"
@@ -58,7 +57,7 @@ func runInit() error {
 	if err := enterHost(os.Args[1]); err != nil {
 		return err
 	}
-	listener, err := (&net.ListenConfig{}).Listen(background(), "unix", requestSocket)
+	listener, err := net.Listen("unix", requestSocket) //nolint:noctx // until the machine ends
 	if err != nil {
 		return fmt.Errorf("listening for requests: %w", err)
 	}
@@ -68,14 +67,12 @@ func runInit() error {
 	if err := ready.Close(); err != nil {
 		return err
 	}
-	s := newServices()
-	for {
-		conn, err := listener.Accept()
-		if err != nil {
-			return fmt.Errorf("accepting a request: %w", err)
-		}
-		go s.serve(conn) // ends with the machine
+	server := rpc.NewServer()
+	if err := server.RegisterName("services", newServices()); err != nil {
+		return err
 	}
+	server.Accept(listener)
+	return errors.New("nothing accepts requests any more")
 }
 
 // enterHost makes this process's namespaces a machine of that name.
@@ -154,30 +151,23 @@ func fakeSysctls() error {
 	return nil
 }
 
-// systemctl stands for the program of that name on a node: it restarts, starts and stops services.
+// systemctl stands for the program of that name on a node: it restarts services.
 func systemctl(args []string) error {
-	if len(args) != 2 {
-		return errors.New("usage: systemctl restart|start|stop SERVICE")
+	if len(args) != 2 || args[0] != "restart" {
+		return errors.New("usage: systemctl restart SERVICE")
 	}
-	return sendRequest(background(), requestSocket, request{Do: args[0], Name: strings.TrimSuffix(args[1], ".service")})
+	return request(requestSocket, "Restart", strings.TrimSuffix(args[1], ".service"))
 }
 
-// sendRequest sends a request to the first process of a machine and waits for its answer.
-func sendRequest(ctx context.Context, socket string, r request) error {
-	conn, err := (&net.Dialer{}).DialContext(ctx, "unix", socket)
+// request calls a method of the services of a machine.
+func request(socket, method string, arg any) error {
+	client, err := rpc.Dial("unix", socket)
 	if err != nil {
 		return fmt.Errorf("asking the machine: %w", err)
 	}
-	defer func() { _ = conn.Close() }()
-	if err := json.NewEncoder(conn).Encode(r); err != nil {
-		return fmt.Errorf("asking the machine: %w", err)
-	}
-	var a answer
-	if err := json.NewDecoder(conn).Decode(&a); err != nil {
-		return fmt.Errorf("hearing from the machine: %w", err)
-	}
-	if a.Error != "" {
-		return fmt.Errorf("%s %s: %s", r.Do, r.Name, a.Error)
+	defer func() { _ = client.Close() }()
+	if err := client.Call("services."+method, arg, new(bool)); err != nil {
+		return fmt.Errorf("%s %v: %w", method, arg, err)
 	}
 	return nil
 }

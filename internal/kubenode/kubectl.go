@@ -93,12 +93,8 @@ func (c *Cluster) proxied(ctx context.Context, family discoveryv1.AddressType, a
 	if family == discoveryv1.AddressTypeIPv6 {
 		show = map[string][]string{"iptables": {"ip6tables-save", "-t", "nat"}, "nftables": {"nft", "list", "table", "ip6", "kube-proxy"}}
 	}
-	command := show[c.options.ProxyMode]
-	if command == nil {
-		return nil
-	}
 	for _, n := range c.Nodes {
-		rules, err := n.Output(ctx, command...)
+		rules, err := n.Output(ctx, show[c.options.ProxyMode]...)
 		if err != nil {
 			return err
 		}

@@ -37,7 +37,7 @@ func (n *Node) startContainerd(ctx context.Context) error {
 	err := errors.Join(
 		n.Write(containerdConfig, containerdText),
 		n.Write(cniFolder+"/10-pods.conflist", n.cluster.options.network(n.number)),
-		n.Start(ctx, "containerd", n.cluster.programs.containerd, "--config", containerdConfig),
+		n.Start("containerd", n.cluster.programs.containerd, "--config", containerdConfig),
 	)
 	if err != nil {
 		return err
@@ -77,13 +77,13 @@ func (n *Node) startKubelet(ctx context.Context) error {
 	err := errors.Join(
 		makeCgroup(n.cgroup),
 		n.Write(kubeletConfig, fmt.Sprintf(kubeletText, DNSService, n.cgroup)),
-		n.Start(ctx, "kubelet", n.cluster.programs.kube, "kubelet", "--config="+kubeletConfig, "--kubeconfig="+n.cluster.Kubeconfig(),
+		n.Start("kubelet", n.cluster.programs.kube, "kubelet", "--config="+kubeletConfig, "--kubeconfig="+n.cluster.Kubeconfig(),
 			"--hostname-override="+n.Name, "--node-ip="+n.cluster.options.families(n.Addr.String(), n.Addr6.String())),
 	)
-	if err != nil || n.cluster.options.ProxyMode == "none" {
+	if err != nil {
 		return err
 	}
-	return n.Start(ctx, "kube-proxy", n.cluster.programs.kube, "kube-proxy", "--kubeconfig="+n.cluster.Kubeconfig(),
+	return n.Start("kube-proxy", n.cluster.programs.kube, "kube-proxy", "--kubeconfig="+n.cluster.Kubeconfig(),
 		"--hostname-override="+n.Name, "--proxy-mode="+n.cluster.options.ProxyMode,
 		"--cluster-cidr="+n.cluster.options.families(podNet, podNet6),
 		// These are settings of the whole machine.
@@ -131,7 +131,7 @@ func (n *Node) SetDNS(ctx context.Context, addrs ...netip.Addr) error {
 	if err := n.Write(kubeletConfig, dnsLines().ReplaceAllLiteralString(string(text), lines.String())); err != nil {
 		return err
 	}
-	return n.Restart(ctx, "kubelet")
+	return n.Restart("kubelet")
 }
 
 // awaitReady waits until the API server has the node as ready.

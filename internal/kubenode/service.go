@@ -3,12 +3,10 @@
 package kubenode
 
 import (
-	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"net"
 	"os"
+	"os/exec"
 	"os/signal"
 	"sync"
 	"syscall"
@@ -20,23 +18,16 @@ import (
 // stopGrace is how long a service may take to end after SIGTERM before it is killed.
 const stopGrace = 10 * time.Second
 
-// A request to the first process of a machine.
-type request struct {
-	Do   string   `json:"do"` // start, stop, restart or kill
-	Name string   `json:"name"`
-	Argv []string `json:"argv,omitempty"` // a new service's; one that is known starts as before without
-	Log  string   `json:"log,omitempty"`  // path of the file for its output
-}
-
-// An answer is the result of a request.
-type answer struct {
-	Error string `json:"error,omitempty"` // empty: well
+// A NewService is a program that the first process of a machine is asked to run.
+type NewService struct {
+	Name string
+	Argv []string
+	Log  string // path of the file for its output
 }
 
 // A service is a program that the first process of a machine runs.
 type service struct {
-	argv []string
-	log  string
+	NewService
 	pid  int           // 0 when it does not run
 	done chan struct{} // closed when it has ended
 }
@@ -81,69 +72,44 @@ func (s *services) collect() {
 	}
 }
 
-// serve answers one request.
-func (s *services) serve(conn net.Conn) {
-	defer func() { _ = conn.Close() }()
-	var r request
-	var a answer
-	err := json.NewDecoder(conn).Decode(&r)
-	if err == nil {
-		err = s.do(r)
-	}
-	if err != nil {
-		a.Error = err.Error()
-	}
-	_ = json.NewEncoder(conn).Encode(a) // the client has gone if this fails
-}
+// The exported methods are called over net/rpc. Their last arguments are not used.
 
-func (s *services) do(r request) error {
-	switch r.Do {
-	case "start":
-		return s.start(r)
-	case "stop":
-		return s.end(r.Name, unix.SIGTERM)
-	case "kill":
-		return s.end(r.Name, unix.SIGKILL)
-	case "restart":
-		return errors.Join(s.end(r.Name, unix.SIGTERM), s.start(r))
-	default:
-		return fmt.Errorf("unknown request %q", r.Do)
-	}
-}
+// Kill ends a service at once.
+func (s *services) Kill(name string, _ *bool) error { return s.end(name, unix.SIGKILL) }
 
-func (s *services) start(r request) error {
+// Restart stops a service and starts it as before.
+func (s *services) Restart(name string, _ *bool) error {
+	if err := s.end(name, unix.SIGTERM); err != nil {
+		return err
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	one := s.byName[r.Name]
-	if one == nil || r.Argv != nil {
-		if len(r.Argv) == 0 {
-			return errors.New("no such service")
-		}
-		one = &service{argv: r.Argv, log: r.Log}
-		s.byName[r.Name] = one
-	}
-	if one.pid != 0 {
-		return nil
-	}
-	out, err := os.OpenFile(one.log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
+	return s.byName[name].start()
+}
+
+// Start adds a service and starts it.
+func (s *services) Start(n NewService, _ *bool) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.byName[n.Name] = &service{NewService: n}
+	return s.byName[n.Name].start()
+}
+
+// start starts a service that does not run. Nothing waits for the command: collect does.
+func (s *service) start() error {
+	out, err := os.OpenFile(s.Log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
 	if err != nil {
 		return fmt.Errorf("opening the log: %w", err)
 	}
-	defer func() { _ = out.Close() }() // the child has its own descriptor
-	null, err := os.Open(os.DevNull)
-	if err != nil {
+	defer func() { _ = out.Close() }()            // the child has its own descriptor
+	cmd := exec.Command(s.Argv[0], s.Argv[1:]...) //nolint:noctx // until the machine ends
+	cmd.Dir, cmd.Env = stateFolder, []string{"PATH=" + nodePath, "HOME=/root", "LC_ALL=C"}
+	cmd.Stdout, cmd.Stderr, cmd.SysProcAttr = out, out, &syscall.SysProcAttr{Setsid: true}
+	if err := cmd.Start(); err != nil {
 		return err
 	}
-	defer func() { _ = null.Close() }()
-	p, err := os.StartProcess(one.argv[0], one.argv, &os.ProcAttr{
-		Dir: stateFolder, Env: []string{"PATH=" + nodePath, "HOME=/root", "LC_ALL=C"},
-		Files: []*os.File{null, out, out}, Sys: &syscall.SysProcAttr{Setsid: true},
-	})
-	if err != nil {
-		return err
-	}
-	one.pid, one.done = p.Pid, make(chan struct{})
-	return p.Release()
+	s.pid, s.done = cmd.Process.Pid, make(chan struct{})
+	return cmd.Process.Release()
 }
 
 // end ends a service, by a kill when it takes too long, and waits until it is gone.
@@ -175,6 +141,3 @@ func (s *services) end(name string, sig syscall.Signal) error {
 	<-done
 	return nil
 }
-
-// background is the context of what lasts as long as the machine.
-func background() context.Context { return context.Background() }

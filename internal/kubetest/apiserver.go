@@ -43,9 +43,9 @@ func EtcdArgs(folder string) []string {
 func APIServerArgs(keys Keys, tokens string) []string {
 	return []string{
 		"kube-apiserver", "--etcd-servers=" + storeURL,
-		"--tls-cert-file=" + keys.ServerCert, "--tls-private-key-file=" + keys.ServerKey,
+		"--tls-cert-file=" + keys.CA, "--tls-private-key-file=" + keys.ServerKey,
 		"--service-account-issuer=https://kubernetes.default.svc",
-		"--service-account-key-file=" + keys.AccountPub, "--service-account-signing-key-file=" + keys.AccountKey,
+		"--service-account-key-file=" + keys.AccountKey, "--service-account-signing-key-file=" + keys.AccountKey,
 		"--token-auth-file=" + tokens, "--authorization-mode=RBAC", "--allow-privileged=true",
 		// Without it a stop waits a minute for open watches.
 		"--shutdown-watch-termination-grace-period=2s",

@@ -27,7 +27,6 @@ type Request struct {
 	Agent    string // the program: the User-Agent header up to its first slash
 	Verb     string // get, list, watch, create …
 	Resource string // with the subresource: services, pods/status; empty for paths such as /readyz
-	URI      string // path and query
 	Code     int    // HTTP status
 }
 
@@ -59,7 +58,6 @@ func (c *Cluster) Audit() ([]Request, error) {
 type auditEvent struct {
 	AuditID                  string    `json:"auditID"`
 	Verb                     string    `json:"verb"`
-	RequestURI               string    `json:"requestURI"`
 	UserAgent                string    `json:"userAgent"`
 	RequestReceivedTimestamp time.Time `json:"requestReceivedTimestamp"`
 	User                     struct {
@@ -89,7 +87,7 @@ func parseAudit(text []byte) ([]Request, error) {
 		seen[e.AuditID] = true
 		r := Request{
 			Time: e.RequestReceivedTimestamp, User: e.User.Username, Verb: e.Verb,
-			Resource: e.ObjectRef.Resource, URI: e.RequestURI, Code: e.ResponseStatus.Code,
+			Resource: e.ObjectRef.Resource, Code: e.ResponseStatus.Code,
 		}
 		r.Agent, _, _ = strings.Cut(e.UserAgent, "/")
 		if e.ObjectRef.Subresource != "" {

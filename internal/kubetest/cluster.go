@@ -109,7 +109,7 @@ func (c *Cluster) prepare(ctx context.Context) error {
 	if c.users, err = newUsers(c.options.Users); err != nil {
 		return err
 	}
-	if c.keys, err = WriteKeys(c.dir, time.Now()); err != nil { //nolint:forbidigo // real programs use the system's clock
+	if c.keys, err = WriteKeys(c.dir); err != nil {
 		return err
 	}
 	if err := writeTokens(c.path(tokenFile), c.users); err != nil {

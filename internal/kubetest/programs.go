@@ -50,42 +50,34 @@ func Program(ctx context.Context, name string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	b := builder{root: root}
-	if b.dir, err = cacheFolder("programs"); err != nil {
+	dir, err := cacheFolder("programs")
+	if err != nil {
 		return "", err
 	}
-	if b.toolchain, err = output(ctx, root, "go", "env", "GOVERSION", "GOOS", "GOARCH"); err != nil {
+	toolchain, err := output(ctx, root, "go", "env", "GOVERSION", "GOOS", "GOARCH")
+	if err != nil {
 		return "", fmt.Errorf("asking the go command for its version: %w", err)
 	}
-	path, err := b.program(ctx, name)
+	module, _, _ := strings.Cut(name, "/")
+	folder, module := filepath.Join(root, "test", name), filepath.Join(root, "test", module)
+	sum, err := fingerprint(toolchain, module, folder)
 	if err != nil {
 		return "", fmt.Errorf("building %s: %w", name, err)
 	}
-	return path, nil
-}
-
-// A builder makes programs out of the modules in one repository.
-type builder struct {
-	root      string // the repository
-	dir       string // where the programs go
-	toolchain string // what else decides how a program turns out
-}
-
-// program returns the path of the program made from test/name, built if it is not there.
-func (b builder) program(ctx context.Context, name string) (string, error) {
-	module, _, _ := strings.Cut(name, "/")
-	folder, module := filepath.Join(b.root, "test", name), filepath.Join(b.root, "test", module)
-	sum, err := b.fingerprint(module, folder)
-	if err != nil {
-		return "", err
-	}
-	return once(ctx, b.dir, strings.ReplaceAll(name, "/", "_"), sum, func(path string) error {
-		return compile(ctx, module, folder, path)
+	return once(ctx, dir, strings.ReplaceAll(name, "/", "_"), sum, func(path string) error {
+		args, err := buildArgs(module, path)
+		if err == nil {
+			_, err = output(ctx, folder, "go", args...)
+		}
+		if err != nil {
+			return fmt.Errorf("building %s: %w", name, err)
+		}
+		return nil
 	})
 }
 
 // fingerprint sums up the files of a module's package and the toolchain: go.sum stands for every dependency.
-func (b builder) fingerprint(module, folder string) (string, error) {
+func fingerprint(toolchain, module, folder string) (string, error) {
 	files, err := filepath.Glob(filepath.Join(folder, "*.go"))
 	if err != nil {
 		return "", fmt.Errorf("listing a module: %w", err)
@@ -97,7 +89,7 @@ func (b builder) fingerprint(module, folder string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	all := fmt.Appendf(nil, "%s\n%q\n", b.toolchain, args)
+	all := fmt.Appendf(nil, "%s\n%q\n", toolchain, args)
 	for _, file := range append(files, filepath.Join(module, "go.mod"), filepath.Join(module, "go.sum")) {
 		text, err := os.ReadFile(file)
 		if err != nil {
@@ -106,18 +98,6 @@ func (b builder) fingerprint(module, folder string) (string, error) {
 		all = fmt.Appendf(all, "%s %d\n%s", filepath.Base(file), len(text), text)
 	}
 	return fmt.Sprintf("%x", sha256.Sum256(all))[:16], nil
-}
-
-// compile builds the package of a module's folder into a file.
-func compile(ctx context.Context, module, folder, path string) error {
-	args, err := buildArgs(module, path)
-	if err != nil {
-		return err
-	}
-	if _, err := output(ctx, folder, "go", args...); err != nil {
-		return fmt.Errorf("running the go command: %w", err)
-	}
-	return nil
 }
 
 // buildArgs has the tags that leave out what containerd needs kernel modules or a C library for, and tells the programs

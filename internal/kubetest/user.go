@@ -3,22 +3,18 @@
 package kubetest
 
 import (
-	"crypto"
-	"crypto/ecdsa"
-	"crypto/elliptic"
 	"crypto/rand"
-	"crypto/x509"
-	"crypto/x509/pkix"
-	"encoding/pem"
+	"errors"
 	"fmt"
-	"math/big"
 	"net"
 	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
-	"time"
+
+	"k8s.io/client-go/util/cert"
+	"k8s.io/client-go/util/keyutil"
 )
 
 // Admin is the user who may do everything.
@@ -89,90 +85,25 @@ current-context: kubetest
 
 // Keys are the paths of the files that a control plane needs.
 type Keys struct {
-	CA                     string // the certificate that clients trust
-	ServerCert, ServerKey  string // of the API server, signed by that authority
-	AccountKey, AccountPub string // sign and verify tokens of service accounts
+	CA         string // the API server's certificate and its authority's, which clients trust
+	ServerKey  string
+	AccountKey string // signs and verifies tokens of service accounts
 }
 
-// WriteKeys makes keys in a folder for an API server at addresses of its own and at its Service's.
-func WriteKeys(dir string, now time.Time, addresses ...netip.Addr) (Keys, error) {
-	keys := Keys{
-		CA: filepath.Join(dir, "ca.crt"), ServerCert: filepath.Join(dir, "apiserver.crt"), ServerKey: filepath.Join(dir, "apiserver.key"),
-		AccountKey: filepath.Join(dir, "sa.key"), AccountPub: filepath.Join(dir, "sa.pub"),
+// WriteKeys makes keys in a folder for an API server at loopback addresses, at its Service's and at addresses of its own. They
+// are valid for a year.
+func WriteKeys(dir string, addresses ...netip.Addr) (Keys, error) {
+	keys := Keys{CA: filepath.Join(dir, "apiserver.crt"), ServerKey: filepath.Join(dir, "apiserver.key"), AccountKey: filepath.Join(dir, "sa.key")}
+	ips := []net.IP{net.IPv4(127, 0, 0, 1), net.IPv6loopback, net.ParseIP(serviceIP)}
+	for _, a := range addresses {
+		ips = append(ips, a.AsSlice())
 	}
-	ca, caKey, err := newCertificate("kubetest", now, nil, nil)
+	certificates, serverKey, err1 := cert.GenerateSelfSignedCertKey("localhost", ips, []string{"kubernetes", "kubernetes.default", "kubernetes.default.svc"})
+	accountKey, err2 := keyutil.MakeEllipticPrivateKeyPEM()
+	err := errors.Join(err1, err2, os.WriteFile(keys.CA, certificates, 0o600),
+		os.WriteFile(keys.ServerKey, serverKey, 0o600), os.WriteFile(keys.AccountKey, accountKey, 0o600))
 	if err != nil {
-		return Keys{}, err
-	}
-	server, serverKey, err := newCertificate("kube-apiserver", now, ca, caKey, addresses...)
-	if err != nil {
-		return Keys{}, err
-	}
-	_, accountKey, err := newCertificate("service-accounts", now, nil, nil)
-	if err != nil {
-		return Keys{}, err
-	}
-	for _, file := range []struct {
-		path, kind string
-		encode     func() ([]byte, error)
-	}{
-		{keys.CA, "CERTIFICATE", func() ([]byte, error) { return ca.Raw, nil }},
-		{keys.ServerCert, "CERTIFICATE", func() ([]byte, error) { return server.Raw, nil }},
-		{keys.ServerKey, "EC PRIVATE KEY", func() ([]byte, error) { return x509.MarshalECPrivateKey(serverKey) }},
-		{keys.AccountKey, "EC PRIVATE KEY", func() ([]byte, error) { return x509.MarshalECPrivateKey(accountKey) }},
-		{keys.AccountPub, "PUBLIC KEY", func() ([]byte, error) { return x509.MarshalPKIXPublicKey(accountKey.Public()) }},
-	} {
-		der, err := file.encode()
-		if err != nil {
-			return Keys{}, fmt.Errorf("encoding a key: %w", err)
-		}
-		text := pem.EncodeToMemory(&pem.Block{Type: file.kind, Bytes: der})
-		if err := os.WriteFile(file.path, text, 0o600); err != nil {
-			return Keys{}, fmt.Errorf("writing a key: %w", err)
-		}
+		return Keys{}, fmt.Errorf("writing keys: %w", err)
 	}
 	return keys, nil
-}
-
-// newCertificate makes a key and a certificate for it: an authority's when there is no parent, else a server's for
-// every name an API server goes by on a loopback address, and for addresses.
-func newCertificate(
-	name string, now time.Time, parent *x509.Certificate, signer crypto.Signer, addresses ...netip.Addr,
-) (*x509.Certificate, *ecdsa.PrivateKey, error) {
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		return nil, nil, fmt.Errorf("making a key: %w", err)
-	}
-	serial, err := rand.Int(rand.Reader, new(big.Int).Lsh(big.NewInt(1), 127))
-	if err != nil {
-		return nil, nil, fmt.Errorf("making a serial number: %w", err)
-	}
-	template := &x509.Certificate{
-		SerialNumber: serial,
-		Subject:      pkix.Name{CommonName: name},
-		NotBefore:    now.Add(-time.Hour), // tests move clocks
-		NotAfter:     now.AddDate(1, 0, 0),
-		KeyUsage:     x509.KeyUsageDigitalSignature,
-	}
-	if parent == nil {
-		parent, signer = template, key
-		template.IsCA, template.BasicConstraintsValid = true, true
-		template.KeyUsage |= x509.KeyUsageCertSign
-	} else {
-		template.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}
-		template.DNSNames = []string{"localhost", "kubernetes", "kubernetes.default", "kubernetes.default.svc"}
-		template.IPAddresses = []net.IP{net.IPv4(127, 0, 0, 1), net.IPv6loopback, net.ParseIP(serviceIP)}
-		for _, a := range addresses {
-			template.IPAddresses = append(template.IPAddresses, a.AsSlice())
-		}
-	}
-	der, err := x509.CreateCertificate(rand.Reader, template, parent, key.Public(), signer)
-	if err != nil {
-		return nil, nil, fmt.Errorf("signing a certificate: %w", err)
-	}
-	cert, err := x509.ParseCertificate(der)
-	if err != nil {
-		return nil, nil, fmt.Errorf("reading a certificate back: %w", err)
-	}
-	return cert, key, nil
 }

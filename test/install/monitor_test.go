@@ -3,7 +3,6 @@
 package install
 
 import (
-	"context"
 	"net/http/httptest"
 	"net/http/httputil"
 	"net/netip"
@@ -43,10 +42,10 @@ func (b *harness) testMonitoring(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := b.Control.Start(t.Context(), "prometheus", slices.Insert(args, 0, prometheus)...); err != nil {
+	if err := b.Control.Start("prometheus", slices.Insert(args, 0, prometheus)...); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = b.Control.Kill(context.WithoutCancel(t.Context()), "prometheus") })
+	t.Cleanup(func() { _ = b.Control.Kill("prometheus") })
 	b.evaluateQueries(t, b.startGateway(t, prometheusAddr))
 }
 
