@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"testing"
 
+	"github.com/nodecache/node-cache/internal/kubetest"
 	"github.com/nodecache/node-cache/internal/proctest"
 )
 
@@ -52,7 +53,7 @@ func TestSmallCluster(t *testing.T) {
 		checkResult(t, r)
 	}
 	for _, b := range rep.costs {
-		if b.skipped != "" || b.sync.ToClient < firstObjects || b.churn.ToClient < firstObjects || len(b.syncTally) == 0 || b.mib <= 0 {
+		if b.skipped != "" || b.sync.ToClient < kubetest.Handshake || b.churn.ToClient < kubetest.Handshake || len(b.syncTally) == 0 || b.mib <= 0 {
 			t.Errorf("cost %+v, want bytes, requests and memory", b)
 		}
 	}

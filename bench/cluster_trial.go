@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
-	"sync/atomic"
 	"time"
 
 	"github.com/miekg/dns"
@@ -20,10 +19,7 @@ import (
 const (
 	startTimeout = 2 * time.Minute
 	readyPoll    = 5 * time.Millisecond // how often a server is asked whether it is ready
-	tracePoll    = time.Millisecond     // how often the proxy's count is read
 	settleTime   = 5 * time.Second      // from ready until memory counts as being at rest
-	// Bytes from the API server above which it has begun to send objects: more than a TLS handshake.
-	firstObjects = 8 << 10
 )
 
 // A startResult is one start of a server.
@@ -104,7 +100,6 @@ func (b *clusterBench) runLoads(ctx context.Context, round int, p *proctest.Proc
 func (b *clusterBench) awaitReady(ctx context.Context, p *proctest.Process, c contender, at site, proxy *kubetest.Proxy) (startResult, error) {
 	ctx, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
-	trace := follow(p.Started, proxy)
 	url := "http://" + loopback + ":" + strconv.Itoa(at.Admin) + c.ready
 	err := p.Await(ctx, readyPoll, func(ctx context.Context) error {
 		if err := proctest.Get(ctx, url); err != nil {
@@ -112,12 +107,11 @@ func (b *clusterBench) awaitReady(ctx context.Context, p *proctest.Process, c co
 		}
 		return b.servesZone(ctx, at.Port)
 	})
-	ready := time.Since(p.Started)
-	first, last := trace.stop()
 	if err != nil {
 		return startResult{}, err
 	}
-	l := startResult{first: first, last: last, ready: ready, traffic: proxy.Traffic()}
+	first, last := proxy.Times()
+	l := startResult{first: first.Sub(p.Started), last: last.Sub(p.Started), ready: time.Since(p.Started), traffic: proxy.Traffic()}
 	early, err := proctest.UsageOf(p.PID())
 	if err != nil {
 		return startResult{}, err
@@ -151,45 +145,4 @@ func (b *clusterBench) servesZone(ctx context.Context, port int) error {
 		}
 	}
 	return nil
-}
-
-// A trace notes when a proxy carried the first and the last bytes of what its client asked for.
-type trace struct {
-	end         chan struct{}
-	ended       chan struct{}
-	first, last atomic.Int64 // since the client's start
-}
-
-// follow begins a trace, which ends with stop.
-func follow(started time.Time, proxy *kubetest.Proxy) *trace {
-	t := &trace{end: make(chan struct{}), ended: make(chan struct{})}
-	go func() { // joined by stop
-		defer close(t.ended)
-		ticker := time.NewTicker(tracePoll)
-		defer ticker.Stop()
-		var seen int64
-		for {
-			select {
-			case <-t.end:
-				return
-			case <-ticker.C:
-			}
-			now := proxy.Traffic().ToClient
-			if now == seen {
-				continue
-			}
-			seen = now
-			t.last.Store(int64(time.Since(started)))
-			if now >= firstObjects {
-				t.first.CompareAndSwap(0, t.last.Load())
-			}
-		}
-	}()
-	return t
-}
-
-func (t *trace) stop() (first, last time.Duration) {
-	close(t.end)
-	<-t.ended
-	return time.Duration(t.first.Load()), time.Duration(t.last.Load())
 }

@@ -158,7 +158,7 @@ func (c *client) awaitQuiet(ctx context.Context) (kubetest.Traffic, error) {
 		switch {
 		case got.ToClient != seen:
 			seen, since = got.ToClient, time.Now()
-		case got.ToClient > firstObjects && time.Since(since) >= quietTime:
+		case got.ToClient > kubetest.Handshake && time.Since(since) >= quietTime:
 			return got, nil
 		}
 	}

@@ -10,6 +10,7 @@ import (
 	"net/netip"
 	"sync"
 	"sync/atomic"
+	"time"
 )
 
 // A Proxy carries TCP connections to one address and counts their bytes.
@@ -21,10 +22,14 @@ type Proxy struct {
 	tasks    sync.WaitGroup
 
 	toServer, toClient atomic.Int64
+	first, last        atomic.Int64 // Unix time in ns of the client's first bytes after a handshake, and of its last
 }
 
 // Traffic is what a proxy has carried, in bytes of TCP payload.
 type Traffic struct{ ToServer, ToClient int64 }
+
+// Handshake is more bytes than a TLS handshake brings to a client.
+const Handshake = 8 << 10
 
 // NewProxy listens on a loopback address and carries what it accepts to target until Close. ctx bounds the start only.
 func NewProxy(ctx context.Context, target netip.AddrPort) (*Proxy, error) {
@@ -45,6 +50,11 @@ func (p *Proxy) Addr() netip.AddrPort { return p.listener.Addr().(*net.TCPAddr).
 // Traffic returns what the proxy has carried so far.
 func (p *Proxy) Traffic() Traffic {
 	return Traffic{ToServer: p.toServer.Load(), ToClient: p.toClient.Load()}
+}
+
+// Times returns when the first bytes after a handshake were brought to the client, and when the last so far.
+func (p *Proxy) Times() (first, last time.Time) {
+	return time.Unix(0, p.first.Load()), time.Unix(0, p.last.Load())
 }
 
 // Close ends every connection and waits until all is gone.
@@ -77,10 +87,10 @@ func (p *Proxy) relay(client net.Conn) {
 	defer context.AfterFunc(p.ctx, end)()
 	var back sync.WaitGroup
 	back.Go(func() {
-		_, _ = io.Copy(counter{client, &p.toClient}, server)
+		_, _ = io.Copy(counter{client, &p.toClient, p.note}, server)
 		end()
 	})
-	_, _ = io.Copy(counter{server, &p.toServer}, client)
+	_, _ = io.Copy(counter{server, &p.toServer, func(int64) {}}, client)
 	end()
 	back.Wait()
 }
@@ -89,10 +99,20 @@ func (p *Proxy) relay(client net.Conn) {
 type counter struct {
 	to    io.Writer
 	bytes *atomic.Int64
+	note  func(total int64) // called after each write
 }
 
 func (c counter) Write(b []byte) (int, error) {
 	n, err := c.to.Write(b)
-	c.bytes.Add(int64(n))
+	c.note(c.bytes.Add(int64(n)))
 	return n, err
+}
+
+// note notes the time of bytes for the client.
+func (p *Proxy) note(total int64) {
+	now := time.Now().UnixNano() //nolint:forbidigo // of real programs
+	p.last.Store(now)
+	if total >= Handshake {
+		p.first.CompareAndSwap(0, now)
+	}
 }
