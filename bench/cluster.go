@@ -32,11 +32,10 @@ const (
 type clusterBench struct {
 	*harness
 
-	opts     options
-	programs kubetest.Programs
-	cluster  *kubetest.Cluster
-	objects  []runtime.Object // what the cluster holds
-	report   *clusterReport
+	opts    options
+	cluster *kubetest.Cluster
+	objects []runtime.Object // what the cluster holds
+	report  *clusterReport
 }
 
 // measureCluster runs every part and returns what they found.
@@ -70,10 +69,6 @@ func measureCluster(ctx context.Context, opts options, progress io.Writer) (repo
 // launch starts the control plane, fills it, and gives the first CPU to the servers alone.
 func (b *clusterBench) launch(ctx context.Context) error {
 	printf(b.progress, "building the control plane and CoreDNS: minutes the first time\n")
-	var err error
-	if b.programs, err = kubetest.Build(ctx); err != nil {
-		return err
-	}
 	state := filepath.Join(b.dir, "cluster")
 	if err := os.Mkdir(state, 0o700); err != nil {
 		return fmt.Errorf("creating a folder: %w", err)
@@ -84,7 +79,8 @@ func (b *clusterBench) launch(ctx context.Context) error {
 			users = append(users, c.user)
 		}
 	}
-	b.cluster, err = kubetest.Launch(ctx, kubetest.Options{Programs: b.programs, Dir: state, Users: users, Audit: true})
+	var err error
+	b.cluster, err = kubetest.Launch(ctx, kubetest.Options{Dir: state, Users: users, Audit: true})
 	if err != nil {
 		return err
 	}

@@ -65,7 +65,7 @@ func (b *clusterBench) trial(ctx context.Context, round int, c contender, row *c
 // startBehind starts a contender that reaches the API server through a proxy.
 func (b *clusterBench) startBehind(ctx context.Context, c contender, proxy *kubetest.Proxy) (*proctest.Process, site, error) {
 	if c.path = b.opts.nodeCache; !c.ours {
-		c.path = b.programs.CoreDNS
+		c.path = b.cluster.Programs.CoreDNS
 	}
 	kubeconfig, err := b.cluster.KubeconfigAt(c.user, proxy.Addr())
 	if err != nil {

@@ -54,7 +54,7 @@ func APIServerArgs(keys Keys, tokens string) []string {
 }
 
 func (c *Cluster) apiServerCommand() []string {
-	command := append([]string{c.options.Programs.Kube}, APIServerArgs(c.keys, c.path(tokenFile))...)
+	command := append([]string{c.Programs.Kube}, APIServerArgs(c.keys, c.path(tokenFile))...)
 	command = append(command,
 		"--bind-address="+c.address.Addr().String(), fmt.Sprintf("--secure-port=%d", c.address.Port()),
 		// Kept for documentation (RFC 5737): a loopback address is no endpoint of default/kubernetes.
@@ -111,7 +111,7 @@ func (c *Cluster) SignalAPIServer(s syscall.Signal) { c.apiserver.Signal(s) }
 
 func (c *Cluster) controllersCommand() []string {
 	return []string{
-		c.options.Programs.Kube, "kube-controller-manager",
+		c.Programs.Kube, "kube-controller-manager",
 		"--kubeconfig=" + c.Kubeconfig(controllersUser), "--service-account-private-key-file=" + c.keys.AccountKey,
 		// The garbage collector removes the slices of a deleted service.
 		"--controllers=endpointslice-controller,garbage-collector-controller,namespace-controller,serviceaccount-controller",

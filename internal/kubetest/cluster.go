@@ -4,7 +4,6 @@ package kubetest
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net/netip"
 	"os/exec"
@@ -26,9 +25,7 @@ const startLimit = 2 * time.Minute
 
 // Options say what a cluster has. The zero value is an API server with its store.
 type Options struct {
-	// Programs to run; those of [Build] if empty.
-	Programs Programs
-	// Dir is an empty folder for the cluster's state. [Start] uses one of the test's own in place of an empty name.
+	// Dir is the absolute path of an empty folder for the cluster's state. [Start] uses one of the test's own.
 	Dir string
 	// Users are known to the API server besides [Admin], and may do nothing that no role grants them. A name
 	// like system:serviceaccount:NAMESPACE:NAME has the permissions that bindings give to that service account.
@@ -42,8 +39,9 @@ type Options struct {
 
 // A Cluster is a running control plane. Its methods may be called by several goroutines.
 type Cluster struct {
+	Programs Programs // what it runs
+
 	options Options
-	dir     string
 	address netip.AddrPort
 	keys    Keys
 	users   []user
@@ -59,9 +57,7 @@ type Cluster struct {
 // each program wrote.
 func Start(tb testing.TB, o Options) *Cluster {
 	tb.Helper()
-	if o.Dir == "" {
-		o.Dir = tb.TempDir()
-	}
+	o.Dir = tb.TempDir()
 	c, err := Launch(tb.Context(), o)
 	if err != nil {
 		tb.Fatalf("starting a cluster: %v", err)
@@ -79,16 +75,8 @@ func Start(tb testing.TB, o Options) *Cluster {
 func Launch(ctx context.Context, o Options) (*Cluster, error) {
 	c := &Cluster{options: o}
 	var err error
-	if o.Programs == (Programs{}) {
-		if c.options.Programs, err = Build(ctx); err != nil {
-			return nil, err
-		}
-	}
-	if o.Dir == "" {
-		return nil, errors.New("launching a cluster: no folder for its state")
-	}
-	if c.dir, err = filepath.Abs(o.Dir); err != nil {
-		return nil, fmt.Errorf("finding the folder of a cluster: %w", err)
+	if c.Programs, err = Build(ctx); err != nil {
+		return nil, err
 	}
 	if err := c.prepare(ctx); err != nil {
 		return nil, err
@@ -106,10 +94,8 @@ func (c *Cluster) prepare(ctx context.Context) error {
 	if c.address, err = proctest.ReservePort(ctx); err != nil {
 		return err
 	}
-	if c.users, err = newUsers(c.options.Users); err != nil {
-		return err
-	}
-	if c.keys, err = WriteKeys(c.dir); err != nil {
+	c.users = newUsers(c.options.Users)
+	if c.keys, err = WriteKeys(c.options.Dir); err != nil {
 		return err
 	}
 	if err := writeTokens(c.path(tokenFile), c.users); err != nil {
@@ -134,7 +120,7 @@ func (c *Cluster) prepare(ctx context.Context) error {
 
 // launch starts the programs, each when what it needs is there.
 func (c *Cluster) launch(ctx context.Context) error {
-	if _, err := c.start(ctx, "etcd", append([]string{c.options.Programs.Etcd}, EtcdArgs("etcd")...)...); err != nil {
+	if _, err := c.start(ctx, "etcd", append([]string{c.Programs.Etcd}, EtcdArgs("etcd")...)...); err != nil {
 		return err
 	}
 	// The API server waits for its store by itself.
@@ -147,7 +133,7 @@ func (c *Cluster) launch(ctx context.Context) error {
 
 // start starts a program in the cluster's folder. ctx lends its values only.
 func (c *Cluster) start(ctx context.Context, name string, argv ...string) (*proctest.Process, error) {
-	cmd := command(ctx, name, c.dir, argv...)
+	cmd := command(ctx, name, c.options.Dir, argv...)
 	p, err := proctest.Launch(name, cmd)
 	if err == nil {
 		c.started = append(c.started, p)
@@ -218,7 +204,7 @@ func (c *Cluster) KubeconfigAt(name string, address netip.AddrPort) (string, err
 	return "", fmt.Errorf("writing a kubeconfig: no user %q", name)
 }
 
-func (c *Cluster) path(name string) string { return filepath.Join(c.dir, name) }
+func (c *Cluster) path(name string) string { return filepath.Join(c.options.Dir, name) }
 
 // logTails is the end of what each program wrote.
 func (c *Cluster) logTails() string {

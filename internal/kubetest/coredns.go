@@ -46,7 +46,7 @@ func StartCoreDNS(t *testing.T, c *Cluster, corefile string) *CoreDNS {
 	path := proctest.WriteFile(t, filepath.Join(dir, "Corefile"), corefile)
 	s := &CoreDNS{addr: proctest.FreeAddr(t), ready: proctest.FreeAddr(t)}
 	s.command = func(ctx context.Context) *exec.Cmd {
-		cmd := command(ctx, "coredns", dir, c.options.Programs.CoreDNS, "-conf", path, "-dns.port", fmt.Sprint(s.addr.Port()))
+		cmd := command(ctx, "coredns", dir, c.Programs.CoreDNS, "-conf", path, "-dns.port", fmt.Sprint(s.addr.Port()))
 		cmd.Env = append(os.Environ(), "READY="+s.ready.String(), "KUBECONFIG="+c.Kubeconfig(Admin))
 		return cmd
 	}

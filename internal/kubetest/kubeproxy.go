@@ -100,7 +100,7 @@ func (k *KubeProxy) launch(ctx context.Context, c *Cluster, dir string, o *KubeP
 		return err
 	}
 	cmd := command(ctx, "kube-proxy", dir,
-		c.options.Programs.Kube, "kube-proxy", "--kubeconfig="+kubeconfig, "--proxy-mode="+o.Mode,
+		c.Programs.Kube, "kube-proxy", "--kubeconfig="+kubeconfig, "--proxy-mode="+o.Mode,
 		"--hostname-override="+kubeProxyNode, "--cluster-cidr=10.128.0.0/9", "--healthz-bind-address="+kubeProxyHealth,
 		"--conntrack-max-per-core=0", "--conntrack-tcp-timeout-established=0", "--conntrack-tcp-timeout-close-wait=0",
 	)

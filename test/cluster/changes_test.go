@@ -155,7 +155,7 @@ func (w *nameWatcher) end(t *testing.T) {
 func TestCluster(t *testing.T) {
 	t.Parallel()
 	const services = 200
-	c := kubetest.Start(t, kubetest.Options{Programs: programs})
+	c := kubetest.Start(t, kubetest.Options{})
 	openShop(t, c)
 	n := startReady(t, settings{cluster: local(kubeconfig(c.Kubeconfig(kubetest.Admin)))})
 	kubetest.Apply(t, c, kubetest.Namespace("busy"))

@@ -67,7 +67,7 @@ func allTypes() (few, all []uint16) {
 
 // TestDifferential takes all the processors there are, and its variants come one after the other: it is not parallel.
 func TestDifferential(t *testing.T) {
-	c := kubetest.Start(t, kubetest.Options{Programs: programs, Controllers: true})
+	c := kubetest.Start(t, kubetest.Options{Controllers: true})
 	objects := clusterObjects()
 	kubetest.Apply(t, c, objects...)
 	waitForSlices(t, c, objects)

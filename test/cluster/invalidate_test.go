@@ -26,7 +26,7 @@ const settled = 1500 * time.Millisecond
 // the other. The first may do no more at the API server than docs/cluster.md says.
 func TestInvalidate(t *testing.T) { //nolint:tparallel // the API server is gone in the end
 	t.Parallel()
-	i := &invalidation{cluster: kubetest.Start(t, kubetest.Options{Programs: programs, Users: []string{account}})}
+	i := &invalidation{cluster: kubetest.Start(t, kubetest.Options{Users: []string{account}})}
 	openShop(t, i.cluster)
 	grant(t, i.cluster, rule("", "services"))
 	i.lines = []string{"resolver: central", central(startCoreDNS(t, i.cluster, netip.AddrPort{}).Addr()), "ranges: [10.96.0.0/12]"}
@@ -195,7 +195,7 @@ func (i *invalidation) testNoServer(t *testing.T) {
 // that said, for minutes, is dropped when the service changes.
 func TestEventsOfLocalZone(t *testing.T) {
 	t.Parallel()
-	c := kubetest.Start(t, kubetest.Options{Programs: programs, Users: []string{account}})
+	c := kubetest.Start(t, kubetest.Options{Users: []string{account}})
 	openShop(t, c)
 	grant(t, c, rule("", "services"))
 	var last atomic.Int32

@@ -42,7 +42,7 @@ func TestKubeProxy(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("making network namespaces needs root")
 	}
-	c := kubetest.Start(t, kubetest.Options{Programs: programs})
+	c := kubetest.Start(t, kubetest.Options{})
 	first := nodetest.Start(t, nodetest.Options{}) // its addresses are those of every network
 	kubetest.Apply(t, c, append(dnsService(first.Upstream), kubetest.Namespace("kube-system"))...)
 	for _, tt := range []struct {

@@ -12,19 +12,15 @@ import (
 	"github.com/nodecache/node-cache/internal/proctest"
 )
 
-var (
-	programs  kubetest.Programs // what the tests' clusters run
-	nodeCache string            // path of the binary under test
-)
+var nodeCache string // path of the binary under test
 
 func TestMain(m *testing.M) {
 	os.Exit(run(m))
 }
 
-// run builds the programs once and runs the tests with them.
+// run builds the programs, so that no test waits for that, and runs the tests.
 func run(m *testing.M) int {
-	var err error
-	if programs, err = kubetest.Build(context.Background()); err != nil {
+	if _, err := kubetest.Build(context.Background()); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}

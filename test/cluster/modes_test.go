@@ -31,7 +31,7 @@ func TestModes(t *testing.T) { //nolint:tparallel // they count the queries of t
 	if !proctest.InNamespace(t, nodeCache, firstPod+"/32", secondPod+"/32", lastPod+"/32") {
 		return
 	}
-	m := &modes{cluster: kubetest.Start(t, kubetest.Options{Programs: programs})}
+	m := &modes{cluster: kubetest.Start(t, kubetest.Options{})}
 	openShop(t, m.cluster)
 	kubetest.Apply(t, m.cluster,
 		inNamespace("kube-system", newSlice("kube-dns", "kube-dns-old", nil))) // one without a port says nothing

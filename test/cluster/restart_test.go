@@ -38,7 +38,7 @@ type restarted struct {
 // TestWarmRestart has agents answer what they knew before, marked as old, and the truth when it can be had again.
 func TestWarmRestart(t *testing.T) {
 	t.Parallel()
-	r := &restarted{cluster: kubetest.Start(t, kubetest.Options{Programs: programs})}
+	r := &restarted{cluster: kubetest.Start(t, kubetest.Options{})}
 	openShop(t, r.cluster)
 	r.coredns = startCoreDNS(t, r.cluster, netip.AddrPort{})
 	direct, resolver := kubeconfig(r.cluster.Kubeconfig(kubetest.Admin)), central(r.coredns.Addr())

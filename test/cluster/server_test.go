@@ -128,7 +128,7 @@ func rule(group string, resources ...string) rbacv1.PolicyRule {
 // TestServerFaults takes the API server away in every way that a machine can.
 func TestServerFaults(t *testing.T) { //nolint:tparallel // the one server has its faults one after the other
 	t.Parallel()
-	f := &serverFaults{cluster: kubetest.Start(t, kubetest.Options{Programs: programs})}
+	f := &serverFaults{cluster: kubetest.Start(t, kubetest.Options{})}
 	openShop(t, f.cluster)
 	f.gateway = startGateway(t, f.cluster)
 	f.testAbsentAtStart(t)

@@ -38,7 +38,7 @@ type configured struct {
 // TestConfigMap edits the ConfigMap of a running agent, breaks it, takes it away, and takes the API server away.
 func TestConfigMap(t *testing.T) {
 	t.Parallel()
-	cluster := kubetest.Start(t, kubetest.Options{Programs: programs, Users: []string{account}})
+	cluster := kubetest.Start(t, kubetest.Options{Users: []string{account}})
 	a := newConfigured(t, cluster)
 	a.grant(t, true)
 	a.edit(t, "start")

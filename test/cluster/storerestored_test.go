@@ -19,14 +19,14 @@ import (
 // does not always say so.
 func TestStoreRestored(t *testing.T) {
 	t.Parallel()
-	before := kubetest.Start(t, kubetest.Options{Programs: programs})
+	before := kubetest.Start(t, kubetest.Options{})
 	openShop(t, before)
 	var later []runtime.Object
 	for i := range 500 {
 		later = append(later, shopService(fmt.Sprintf("later-%d", i), fmt.Sprintf("10.98.%d.%d", i/250, i%250+1)))
 	}
 	kubetest.Apply(t, before, later...)
-	after := kubetest.Start(t, kubetest.Options{Programs: programs})
+	after := kubetest.Start(t, kubetest.Options{})
 	openShop(t, after)
 	deleteService(t, after, "old")
 	kubetest.Apply(t, after, shopService("restored", "10.96.5.1"), shopSet("db-1", endpoint("10.1.2.9")))
