@@ -235,8 +235,8 @@ func (rep *clusterReport) judge() []judgement {
 		rep.judgeWorst("first byte of the objects → ready", "≤ 1 s", readyBudget.Seconds(), "%.2f s", func(r *clusterResult) (float64, bool) {
 			return r.answered().Seconds(), len(r.starts) > 0
 		}),
-		rep.judgeRatio(addressLoad, "A of a service: CPU per query"),
-		rep.judgeRatio(denialLoad, "denial: CPU per query"),
+		rep.judgeRatio(addressLoad, "A of a service: CPU"),
+		rep.judgeRatio(denialLoad, "denial: CPU"),
 		rep.judgeWorst("event to answer, p99", "≤ 100 ms", float64(eventBudget.Milliseconds()), "%.1f ms", func(r *clusterResult) (float64, bool) {
 			if r.events == nil || len(r.events.latencies) < rep.opts.events {
 				return 0, false

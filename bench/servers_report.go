@@ -152,16 +152,16 @@ const (
 // judge holds every budget against the report.
 func judge(rep *serversReport) []judgement {
 	return []judgement{
-		judgeRatio(rep, "hit", "hit, UDP: CPU per query", hitRatio),
+		judgeRatio(rep, "hit", "hit: CPU", hitRatio),
 		judgePeers(rep),
-		judgeRatio(rep, "nx", "NXDOMAIN hit, UDP: CPU per query", nxRatio),
-		judgeCPU(rep, "tcp", "hit, TCP: CPU per query", tcpMicros),
-		judgeCPU(rep, "miss", "miss, UDP: CPU per query", missMicros),
-		judgeLoad(rep, "miss", "miss, UDP: rate on one core", "≥ "+thousands(missQPS)+" q/s", func(f figure) (string, bool) {
+		judgeRatio(rep, "nx", "NXDOMAIN hit: CPU", nxRatio),
+		judgeCPU(rep, "tcp", "hit, TCP: CPU", tcpMicros),
+		judgeCPU(rep, "miss", "miss: CPU", missMicros),
+		judgeLoad(rep, "miss", "miss: rate on one core", "≥ "+thousands(missQPS)+" q/s", func(f figure) (string, bool) {
 			return fmt.Sprintf("%s q/s with %.0f %% of the core", thousands(f.QPS), 100*f.Busy), f.QPS >= missQPS
 		}),
-		judgeCPU(rep, "misstcp", "miss, UDP, the upstream over TCP: CPU per query", missTCP),
-		judgeSize("memory, empty cache, no cluster", fmt.Sprintf("≤ %d MiB RSS", idleMiB), "%.1f MiB", rep.idle(), idleMiB),
+		judgeCPU(rep, "misstcp", "miss, over TCP: CPU", missTCP),
+		judgeSize("memory, empty cache", fmt.Sprintf("≤ %d MiB RSS", idleMiB), "%.1f MiB", rep.idle(), idleMiB),
 		judgeSize("binary, stripped", fmt.Sprintf("≤ %d MB", binaryMB), "%.1f MB", float64(rep.Binary)/1e6, binaryMB),
 	}
 }
@@ -185,7 +185,7 @@ func judgeRatio(rep *serversReport, load, what string, limit float64) judgement 
 	}
 	return judgeLoad(rep, load, what, budget, func(f figure) (string, bool) {
 		ratio := f.CPU / base.CPU
-		return fmt.Sprintf("%.2f × floor (%.2f µs to %.2f µs)", ratio, f.CPU, base.CPU), ratio <= limit
+		return fmt.Sprintf("%.2f × floor", ratio), ratio <= limit
 	})
 }
 
@@ -227,10 +227,10 @@ func judgePeers(rep *serversReport) judgement {
 		}
 	}
 	if best == "" {
-		return judgement{what: "hit, UDP: CPU per query", budget: "below every peer", figure: notMeasured, verdict: notMeasured}
+		return judgement{what: "hit: CPU", budget: "below every peer", figure: notMeasured, verdict: notMeasured}
 	}
-	return judgeLoad(rep, "hit", "hit, UDP: CPU per query", "below every peer", func(f figure) (string, bool) {
-		text := fmt.Sprintf("%.2f µs; the lowest peer is %s with %.2f µs", f.CPU, best, lowest.CPU)
+	return judgeLoad(rep, "hit", "hit: CPU", "below every peer", func(f figure) (string, bool) {
+		text := fmt.Sprintf("%.2f µs; %s has %.2f µs", f.CPU, best, lowest.CPU)
 		if len(missing) > 0 {
 			text += " (not measured: " + strings.Join(missing, ", ") + ")"
 		}
