@@ -86,13 +86,7 @@ func TestManifestsProblems(t *testing.T) {
 				}
 			}
 			b.WriteString("served:\n" + served(t, w.zone))
-			golden := filepath.Join(folder, "want.txt")
-			if *updateGoldens {
-				require(t, os.WriteFile(golden, []byte(b.String()), 0o600))
-			}
-			want, err := os.ReadFile(golden)
-			require(t, err)
-			same(t, "problems and names", string(want), b.String())
+			golden(t, filepath.Join(folder, "want.txt"), b.String())
 		})
 	}
 }
@@ -153,7 +147,7 @@ func TestNewManifests(t *testing.T) {
 	}
 }
 
-// TestManifestsSelection checks which objects of a folder the zone gets.
+// TestManifestsSelection compares with a file which objects of a folder the zone gets.
 func TestManifestsSelection(t *testing.T) {
 	t.Parallel()
 	const head = "---\napiVersion: v1\nkind: "
@@ -163,77 +157,48 @@ func TestManifestsSelection(t *testing.T) {
 		head + "Namespace\nmetadata: {name: shop, labels: {team: a}}\n" +
 		head + "Pod\nmetadata: {name: p, namespace: shop}\nstatus: {podIP: 10.244.0.9, podIPs: [{ip: 10.244.0.9}]}\n" +
 		sliceYAML("db-1", "db", "10.244.0.1") + sliceYAML("web-1", "web", "10.244.0.2") + sliceYAML("none-1", "none", "10.244.0.3")
-	type answers map[string]string
+	var all strings.Builder
 	for _, tt := range []struct {
 		name   string
 		change func(*watch.Config)
-		want   answers
 	}{
-		{
-			name: "headless slices only",
-			want: answers{
-				"web.shop.svc": "10.96.0.1", "web.default.svc": "10.96.0.2", "db.shop.svc": "10.244.0.1", "default.svc": "NODATA",
-				"1.0.244.10.in-addr.arpa. PTR": "10-244-0-1.db.shop.svc.cluster.local.", "2.0.244.10.in-addr.arpa. PTR": "NXDOMAIN",
-			},
-		},
-		{
-			name: "all slices", change: func(c *watch.Config) { c.Endpoints = watch.EndpointsAll },
-			want: answers{
-				"db.shop.svc": "10.244.0.1", "10-244-0-2.web.shop.svc": "10.244.0.2",
-				"2.0.244.10.in-addr.arpa. PTR": "10-244-0-2.web.shop.svc.cluster.local.",
-			},
-		},
-		{
-			name: "no slices", change: func(c *watch.Config) { c.Endpoints = watch.EndpointsNone },
-			want: answers{"web.shop.svc": "10.96.0.1", "db.shop.svc": "NXDOMAIN", "1.0.244.10.in-addr.arpa. PTR": "NXDOMAIN"},
-		},
-		{
-			name: "pods", change: func(c *watch.Config) { c.Pods = true },
-			want: answers{"10-244-0-9.shop.pod": "10.244.0.9", "10-244-0-8.shop.pod": "NXDOMAIN"},
-		},
-		{
-			name: "namespaces", change: func(c *watch.Config) { c.Namespaces = []string{"default"} },
-			want: answers{"web.shop.svc": "NXDOMAIN", "shop.svc": "NXDOMAIN", "web.default.svc": "10.96.0.2", "db.shop.svc": "NXDOMAIN"},
-		},
-		{
-			name: "namespace selector", change: func(c *watch.Config) { c.NamespaceSelector = "team=a" },
-			want: answers{"web.shop.svc": "10.96.0.1", "db.shop.svc": "10.244.0.1", "web.default.svc": "NXDOMAIN", "default.svc": "NXDOMAIN"},
-		},
-		{
-			name:   "namespace without a document by its name",
-			change: func(c *watch.Config) { c.NamespaceSelector = "kubernetes.io/metadata.name=default" },
-			want:   answers{"web.shop.svc": "NXDOMAIN", "web.default.svc": "10.96.0.2"},
-		},
-		{
-			name: "service selector", change: func(c *watch.Config) { c.ServiceSelector = "tier=front" },
-			want: answers{"web.shop.svc": "10.96.0.1", "web.default.svc": "NXDOMAIN", "db.shop.svc": "NXDOMAIN", "default.svc": "NODATA"},
-		},
-		{
-			name:   "slices go with their services",
-			change: func(c *watch.Config) { c.Endpoints, c.ServiceSelector = watch.EndpointsAll, "tier=front" },
-			want: answers{
-				"10-244-0-2.web.shop.svc": "10.244.0.2", "1.0.244.10.in-addr.arpa. PTR": "NXDOMAIN", "3.0.244.10.in-addr.arpa. PTR": "NXDOMAIN",
-			},
-		},
+		{"headless slices only", func(*watch.Config) {}},
+		{"all slices", func(c *watch.Config) { c.Endpoints = watch.EndpointsAll }},
+		{"no slices", func(c *watch.Config) { c.Endpoints = watch.EndpointsNone }},
+		{"pods", func(c *watch.Config) { c.Pods = true }},
+		{"namespaces", func(c *watch.Config) { c.Namespaces = []string{"default"} }},
+		{"namespace selector", func(c *watch.Config) { c.NamespaceSelector = "team=a" }},
+		{"namespace without a document by its name", func(c *watch.Config) { c.NamespaceSelector = "kubernetes.io/metadata.name=default" }},
+		{"service selector", func(c *watch.Config) { c.ServiceSelector = "tier=front" }},
+		{"slices go with their services", func(c *watch.Config) { c.Endpoints, c.ServiceSelector = watch.EndpointsAll, "tier=front" }},
 	} {
-		t.Run(tt.name, func(t *testing.T) {
-			t.Parallel()
-			w := newFolderHarness(t, map[string]string{"all.yaml": objects})
-			if tt.change != nil {
-				tt.change(&w.cfg)
-			}
-			mode := zone.PodsInsecure
-			if w.cfg.Pods {
-				mode = zone.PodsVerified
-			}
-			w.start(zone.Config{AllSlices: w.cfg.Endpoints == watch.EndpointsAll, Pods: mode, Ranges: manifestRanges()})
-			got := answers{}
-			for question := range tt.want {
-				got[question] = w.ask(question)
-			}
-			same(t, "answers", tt.want, got)
-		})
+		w := newFolderHarness(t, map[string]string{"all.yaml": objects})
+		tt.change(&w.cfg)
+		mode := zone.PodsInsecure
+		if w.cfg.Pods {
+			mode = zone.PodsVerified
+		}
+		w.start(zone.Config{AllSlices: w.cfg.Endpoints == watch.EndpointsAll, Pods: mode, Ranges: manifestRanges()})
+		all.WriteString("# " + tt.name + "\n")
+		for _, question := range []string{
+			"shop.svc", "web.shop.svc", "10-244-0-2.web.shop.svc", "db.shop.svc", "default.svc", "web.default.svc", "10-244-0-8.shop.pod", "10-244-0-9.shop.pod",
+			"1.0.244.10.in-addr.arpa. PTR", "2.0.244.10.in-addr.arpa. PTR", "3.0.244.10.in-addr.arpa. PTR",
+		} {
+			all.WriteString(question + ": " + w.ask(question) + "\n")
+		}
 	}
+	golden(t, filepath.Join("testdata", "selection.txt"), all.String())
+}
+
+// golden compares got with a file, or writes it under -update.
+func golden(t *testing.T, file, got string) {
+	t.Helper()
+	if *updateGoldens {
+		require(t, os.WriteFile(file, []byte(got), 0o600))
+	}
+	want, err := os.ReadFile(file)
+	require(t, err)
+	same(t, file, string(want), got)
 }
 
 func TestManifestsStats(t *testing.T) {
