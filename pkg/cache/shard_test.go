@@ -46,60 +46,33 @@ func hashed(s *shard, hash func(raw []byte) uint64) func(raw []byte) key {
 func TestSameHash(t *testing.T) {
 	t.Parallel()
 	hash := func([]byte) uint64 { return 0x0123456789abcdef }
+	key := []byte("\x01a\x00\x00\x01\x00")
+	plain := bare(key[:5])
+	spelled := bare(key[:5], 0xc0, 0x0c, 0, 16, 0, 1, 0, 0, 0, 60, 0, 0)
 	tests := []struct {
 		name       string
 		key, other []byte
 		answer     *Answer // under key
 	}{
+		{"another name", key, []byte("\x01b\x00\x00\x01\x00"), plain},
+		{"another type", key, []byte("\x01a\x00\x00\x1c\x00"), plain},
+		{"other flags", key, []byte("\x01a\x00\x00\x01\x01"), plain},
+		{"without flags", key, []byte("\x01a\x00\x00\x01"), plain},
+		{"no key at all", key, nil, plain},
+		// flags 00, then 01 and what follows
+		{"a subnet that spells class and answer", key, []byte("\x01a\x00\x00\x01\x00\x01\xc0\x0c\x00\x10\x00\x01\x00"), spelled},
 		{
-			name:  "another name",
-			key:   []byte("\x01a\x00\x00\x01\x00"),
-			other: []byte("\x01b\x00\x00\x01\x00"),
-		},
-		{
-			name:  "another type",
-			key:   []byte("\x01a\x00\x00\x01\x00"),
-			other: []byte("\x01a\x00\x00\x1c\x00"),
-		},
-		{
-			name:  "other flags",
-			key:   []byte("\x01a\x00\x00\x01\x00"),
-			other: []byte("\x01a\x00\x00\x01\x01"),
-		},
-		{
-			name:  "without flags",
-			key:   []byte("\x01a\x00\x00\x01\x00"),
-			other: []byte("\x01a\x00\x00\x01"),
-		},
-		{
-			name:  "no key at all",
-			key:   []byte("\x01a\x00\x00\x01\x00"),
-			other: nil,
-		},
-		{
-			name:  "a subnet that spells class and answer", // flags 00, then 01 and what follows
-			key:   []byte("\x01a\x00\x00\x01\x00"),
-			other: []byte("\x01a\x00\x00\x01\x00\x01\xc0\x0c\x00\x10\x00\x01\x00"),
-			answer: bare([]byte("\x01a\x00\x00\x01"),
-				0xc0, 0x0c, 0, 16, 0, 1, 0, 0, 0, 60, 0, 0),
-		},
-		{
-			name:  "a name that ends in the other's tail",
-			key:   []byte("\x02aa\x01b\x00\x00\x01\x01b\x00\x00\x01\x00"),
-			other: []byte("\x02aa\x01b\x00\x00\x01\x00"),
+			"a name that ends in the other's tail", []byte("\x02aa\x01b\x00\x00\x01\x01b\x00\x00\x01\x00"),
+			[]byte("\x02aa\x01b\x00\x00\x01\x00"), bare([]byte("\x02aa\x01b\x00\x00\x01")),
 		},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			s := testShard(t, 1<<14)
-			a := tt.answer
-			if a == nil {
-				a = bare(tt.key[:bytes.Index(tt.key, []byte{0, 0})+3])
-			}
 			keyOf := hashed(s, hash)
 			k, other := keyOf(tt.key), keyOf(tt.other)
-			s.store(&k, k.rrtype, a, 0)
+			s.store(&k, k.rrtype, tt.answer, 0)
 			if _, _, ok := s.find(&k, k.rrtype); !ok {
 				t.Errorf("%q is not found", tt.key)
 			}

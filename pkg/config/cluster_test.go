@@ -61,18 +61,3 @@ func TestLoadResolvesRelativePathOfFile(t *testing.T) {
 		t.Errorf("manifests in %q, want %q", got.Cluster.Manifests, want)
 	}
 }
-
-func TestCentralIsSet(t *testing.T) {
-	t.Parallel()
-	for _, tt := range []struct {
-		name    string
-		central config.Central
-		want    bool
-	}{
-		{name: "neither", central: config.Central{Connections: 2}, want: false},
-		{name: "a service", central: config.Central{Service: config.ServiceName{Namespace: "a", Name: "b"}}, want: true},
-		{name: "an address", central: config.Central{Addresses: []netip.AddrPort{netip.MustParseAddrPort("192.0.2.1:53")}}, want: true},
-	} {
-		same(t, tt.name+": IsSet()", tt.want, tt.central.IsSet())
-	}
-}
