@@ -60,7 +60,7 @@ func serve(cmd *cobra.Command, role config.Role, from *sourceFlags) error {
 	}
 	options := agent.Options{
 		Source: origin, Role: role, Version: version, Log: cmd.ErrOrStderr(),
-		DropCapabilities: func(keep []capabilities.Capability) error { return capabilities.Drop(keep...) },
+		DropCapabilities: capabilities.Drop,
 	}
 	a, err := agent.NewContext(ctx, options)
 	if err == nil {

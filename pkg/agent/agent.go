@@ -11,7 +11,8 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/nodecache/node-cache/pkg/capabilities"
+	"kernel.org/pub/linux/libs/security/libcap/cap"
+
 	"github.com/nodecache/node-cache/pkg/config"
 	"github.com/nodecache/node-cache/pkg/node"
 	"github.com/nodecache/node-cache/pkg/resolve"
@@ -35,7 +36,7 @@ type Options struct {
 	Clocks func() snapshot.ClockState
 	// DropCapabilities, if not nil, is called once sockets and link are set up. It may drop all capabilities
 	// but keep, which the agent still needs. Its error is logged.
-	DropCapabilities func(keep []capabilities.Capability) error
+	DropCapabilities func(keep []cap.Value) error
 	// WrapHandler, if not nil, returns the handler that the servers use in place of the agent's own. Tests
 	// use it to stall the agent.
 	WrapHandler func(server.Handler) server.Handler

@@ -15,6 +15,8 @@ import (
 	"syscall"
 	"time"
 
+	"kernel.org/pub/linux/libs/security/libcap/cap"
+
 	"github.com/nodecache/node-cache/pkg/capabilities"
 	"github.com/nodecache/node-cache/pkg/handover"
 	"github.com/nodecache/node-cache/pkg/node"
@@ -246,9 +248,9 @@ func (h *socketHandover) awaitSync(ctx context.Context) {
 
 // requiredCapabilities returns the capabilities that takeOver may need. Dropping capabilities stops all
 // threads, so it happens before the agent serves.
-func (h *socketHandover) requiredCapabilities() []capabilities.Capability {
+func (h *socketHandover) requiredCapabilities() []cap.Value {
 	if h.takesOver() && slices.ContainsFunc(h.servers.udp, func(u *server.UDP) bool { return u.MissingReaders() > 0 }) {
-		return []capabilities.Capability{capabilities.NetBindService}
+		return []cap.Value{capabilities.NetBindService}
 	}
 	return nil
 }

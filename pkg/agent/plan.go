@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"maps"
 	"net/http"
 	"net/netip"
 	"os"
@@ -370,10 +369,8 @@ func (b *builder) newStatic(cfg *config.Config, old *static.Static) (*static.Sta
 	if len(cfg.Hosts.Names)+len(cfg.Hosts.Files)+len(cfg.Templates) == 0 {
 		return nil, nil //nolint:nilnil // hosts and templates are optional
 	}
-	s := static.Config{Files: cfg.Hosts.Files, TTL: cfg.Hosts.TTL, NoReverse: cfg.Hosts.NoReverse, Log: b.log, Predecessor: old}
-	for _, name := range slices.Sorted(maps.Keys(cfg.Hosts.Names)) {
-		s.Names = append(s.Names, static.Host{Name: name, Addresses: cfg.Hosts.Names[name]})
-	}
+	hosts := &cfg.Hosts
+	s := static.Config{Names: hosts.Names, Files: hosts.Files, TTL: hosts.TTL, NoReverse: hosts.NoReverse, Log: b.log, Predecessor: old}
 	for i := range cfg.Templates {
 		t, err := templateOf(&cfg.Templates[i])
 		if err != nil {

@@ -318,27 +318,15 @@ func hintFor(err error) string {
 // A reloadableHandler is a log handler whose level and format a reload can change. All loggers derived from
 // it follow the change.
 type reloadableHandler struct {
-	out     *lockedWriter
+	out     io.Writer
+	mu      *sync.Mutex                     // orders the records of an old and a new handler: each has a lock of its own
 	current *atomic.Pointer[slog.Handler]   // each configuration has its own
 	derive  func(slog.Handler) slog.Handler // adds the attributes and groups of derived loggers
 }
 
-// A lockedWriter keeps the records of an old and a new handler apart: each handler has a lock of its own.
-type lockedWriter struct {
-	mu  sync.Mutex
-	out io.Writer
-}
-
-// Write implements [io.Writer].
-func (w *lockedWriter) Write(p []byte) (int, error) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return w.out.Write(p)
-}
-
 func newReloadableHandler(out io.Writer, cfg config.Log) *reloadableHandler {
 	s := &reloadableHandler{
-		out: &lockedWriter{out: out}, current: new(atomic.Pointer[slog.Handler]),
+		out: out, mu: new(sync.Mutex), current: new(atomic.Pointer[slog.Handler]),
 		derive: func(h slog.Handler) slog.Handler { return h },
 	}
 	s.set(cfg)
@@ -361,7 +349,10 @@ func (s *reloadableHandler) Enabled(ctx context.Context, level slog.Level) bool 
 
 // Handle implements [slog.Handler].
 func (s *reloadableHandler) Handle(ctx context.Context, r slog.Record) error {
-	return s.derive(*s.current.Load()).Handle(ctx, r)
+	h := s.derive(*s.current.Load())
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return h.Handle(ctx, r)
 }
 
 // WithAttrs implements [slog.Handler].

@@ -229,9 +229,9 @@ func (s *servers) addReaders(ctx context.Context) {
 }
 
 // offers returns the sockets that this agent listens on.
-func (s *servers) offers() (list []handover.Offer, _ error) {
+func (s *servers) offers() (list []handover.Socket, _ error) {
 	add := func(kind string, addr netip.AddrPort, raw syscall.RawConn) {
-		list = append(list, handover.Offer{Listen: listenOf(kind, addr), Raw: raw})
+		list = append(list, handover.Socket{Listen: listenOf(kind, addr), Raw: raw})
 	}
 	for i, u := range s.udp {
 		for _, raw := range u.RawConns() {

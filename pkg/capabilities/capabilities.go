@@ -10,35 +10,32 @@ import (
 	"kernel.org/pub/linux/libs/security/libcap/cap"
 )
 
-// A Capability is the upper-case name of a Linux capability without the prefix CAP_,
-// as in a Kubernetes securityContext.
-type Capability string
-
-// The capabilities that the agent may need.
+// The capabilities that the agent and the doctor may need.
 const (
-	NetAdmin       Capability = "NET_ADMIN"        // links, rules, packet marks
-	NetBindService Capability = "NET_BIND_SERVICE" // ports below 1024
-	NetRaw         Capability = "NET_RAW"          // raw sockets, which the iptables programs open
+	NetAdmin       = cap.NET_ADMIN        // links, rules, packet marks
+	NetBindService = cap.NET_BIND_SERVICE // ports below 1024
+	NetRaw         = cap.NET_RAW          // raw sockets, which the iptables programs open
+	SysAdmin       = cap.SYS_ADMIN        // namespaces
 )
 
 // Missing returns the names of the capabilities in needs that are not in the effective
-// set of this thread, in the same order. An unknown capability counts as missing.
-func Missing(needs ...Capability) []string {
+// set of this thread, in the same order: in upper case without the prefix CAP_, as in a
+// Kubernetes securityContext.
+func Missing(needs ...cap.Value) []string {
 	names, _ := MissingOf(0, needs...) // 0: this thread; all of needs, if they cannot be read
 	return names
 }
 
 // MissingOf is Missing for another process. It returns an error if there is no such process.
-func MissingOf(pid int, needs ...Capability) (names []string, err error) {
+func MissingOf(pid int, needs ...cap.Value) (names []string, err error) {
 	has, err := cap.GetPID(pid)
 	for _, need := range needs {
-		v, unknown := value(need)
 		usable := false
-		if err == nil && unknown == nil {
-			usable, _ = has.GetFlag(cap.Effective, v)
+		if err == nil {
+			usable, _ = has.GetFlag(cap.Effective, need)
 		}
 		if !usable {
-			names = append(names, string(need))
+			names = append(names, strings.ToUpper(strings.TrimPrefix(need.String(), "cap_")))
 		}
 	}
 	return names, err
@@ -55,20 +52,9 @@ func MissingOf(pid int, needs ...Capability) (names []string, err error) {
 // Drop also removes DAC_OVERRIDE and its like: root then reads other
 // users' files only if they are world-readable. After an error some of the capabilities
 // may be gone.
-func Drop(keep ...Capability) error { return drop(keep) }
-
-// value returns the kernel's number of c.
-func value(c Capability) (cap.Value, error) {
-	return cap.FromName("cap_" + strings.ToLower(string(c)))
-}
-
-func drop(keep []Capability) error {
+func Drop(keep []cap.Value) error {
 	kept := make(map[cap.Value]bool, len(keep))
-	for _, c := range keep {
-		v, err := value(c)
-		if err != nil {
-			return fmt.Errorf("keeping the capability %s: %w", c, err)
-		}
+	for _, v := range keep {
 		kept[v] = true
 	}
 	had, err := cap.GetPID(0)

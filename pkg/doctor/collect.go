@@ -32,9 +32,6 @@ const (
 	filterDir = "/proc/sys/net/netfilter"
 )
 
-// sysAdmin is the capability to create namespaces.
-const sysAdmin capabilities.Capability = "SYS_ADMIN"
-
 // collect reads all facts. It adds the addresses of the Service to c if only the kernel has them.
 func collect(ctx context.Context, c *Config) Facts {
 	var f Facts
@@ -273,7 +270,7 @@ func (f *Facts) askFromPod(ctx context.Context, c *Config, probes []Probe, note 
 		f.PodErr = errors.New("needs the capability " + missing)
 		return
 	}
-	admin := len(capabilities.Missing(sysAdmin)) == 0
+	admin := len(capabilities.Missing(capabilities.SysAdmin)) == 0
 	p, err := openPod(ctx, c.PodCommand, admin, v6)
 	if err != nil {
 		if !admin {

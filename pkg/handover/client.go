@@ -17,11 +17,12 @@ import (
 	"time"
 )
 
-// A Socket is a listening socket received from another agent. The receiver closes its file.
+// A Socket is a listening socket.
 type Socket struct {
 	Listen
 
-	File *os.File
+	Raw  syscall.RawConn // of this agent
+	File *os.File        // received from another agent; the receiver closes it
 }
 
 // ClientConfig configures Connect.

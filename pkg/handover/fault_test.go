@@ -336,8 +336,8 @@ func TestOtherNamespace(t *testing.T) {
 	}
 	defer func() { _ = there.Close() }()
 	_, n := pair(t, func(c *ServerConfig) {
-		c.Offers = func() ([]Offer, error) {
-			return []Offer{{Listen{KindUDP, netip.MustParseAddrPort("127.0.0.1:53")}, raw(t, there)}}, nil
+		c.Offers = func() ([]Socket, error) {
+			return []Socket{{Listen: Listen{KindUDP, netip.MustParseAddrPort("127.0.0.1:53")}, Raw: raw(t, there)}}, nil
 		}
 	})
 	if _, err := n.Sockets(t.Context()); err == nil {
@@ -349,7 +349,7 @@ func TestOtherNamespace(t *testing.T) {
 func TestOffersFail(t *testing.T) {
 	t.Parallel()
 	o, n := pair(t, func(c *ServerConfig) {
-		c.Offers = func() ([]Offer, error) { return nil, errors.New("not now") }
+		c.Offers = func() ([]Socket, error) { return nil, errors.New("not now") }
 	})
 	if _, err := n.Sockets(t.Context()); err == nil {
 		t.Error("got sockets")

@@ -48,11 +48,11 @@ func newOld(t *testing.T, path, name string, sockets int, changes ...func(*Serve
 			o.snapshots++
 			return nil
 		},
-		Offers: func() (list []Offer, _ error) {
+		Offers: func() (list []Socket, _ error) {
 			for _, u := range o.udp {
-				list = append(list, Offer{Listen{KindUDP, o.addr()}, raw(t, u)})
+				list = append(list, Socket{Listen: Listen{KindUDP, o.addr()}, Raw: raw(t, u)})
 			}
-			return append(list, Offer{Listen{KindTCP, o.tcp.Addr().(*net.TCPAddr).AddrPort()}, raw(t, o.tcp)}), nil
+			return append(list, Socket{Listen: Listen{KindTCP, o.tcp.Addr().(*net.TCPAddr).AddrPort()}, Raw: raw(t, o.tcp)}), nil
 		},
 		Release: func(_ context.Context, c Claim) {
 			o.mu.Lock()

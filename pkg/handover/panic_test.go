@@ -28,7 +28,7 @@ func TestServerPanics(t *testing.T) {
 		}},
 		{"offers", func(c *ServerConfig, panics func()) {
 			offers := c.Offers
-			c.Offers = func() ([]Offer, error) { panics(); return offers() }
+			c.Offers = func() ([]Socket, error) { panics(); return offers() }
 		}},
 		{"lost", func(c *ServerConfig, panics func()) {
 			c.SuccessorLost = func(context.Context) { panics() }

@@ -29,13 +29,6 @@ const (
 	maxConns        = 8                      // connections at once; more are closed
 )
 
-// An Offer is a listening socket of this agent.
-type Offer struct {
-	Listen
-
-	Raw syscall.RawConn
-}
-
 // ServerConfig configures a Server. All fields but Log and Recorder are required.
 type ServerConfig struct {
 	Path    string // of the unix socket, in an existing folder
@@ -45,7 +38,7 @@ type ServerConfig struct {
 	// Snapshot writes the cache snapshot for the successor.
 	Snapshot func(ctx context.Context) error
 	// Offers returns the sockets that this agent listens on, or an error if it cannot hand over now.
-	Offers func() ([]Offer, error)
+	Offers func() ([]Socket, error)
 	// Release makes this agent stop reading the sockets of the claim and leave link and rules
 	// alone. It returns when that is done or ctx ends.
 	Release func(ctx context.Context, c Claim)
@@ -337,7 +330,7 @@ func (g *Server) snapshot(ctx context.Context, c *conn) error {
 
 // sendSockets sends the sockets. This agent keeps reading them.
 func (g *Server) sendSockets(ctx context.Context, c *conn) error {
-	var offers []Offer
+	var offers []Socket
 	err := g.guard.Do(ctx, func() (err error) {
 		offers, err = g.cfg.Offers()
 		return err
@@ -362,7 +355,7 @@ func (g *Server) sendSockets(ctx context.Context, c *conn) error {
 	return nil
 }
 
-func sendSocketsPart(c *conn, part []Offer, more bool) error {
+func sendSocketsPart(c *conn, part []Socket, more bool) error {
 	m := &message{Type: typeSockets, More: more}
 	var files []*os.File
 	defer func() { closeAll(files) }()

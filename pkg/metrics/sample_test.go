@@ -76,7 +76,7 @@ func lastResort(s upstream.ServerStats) upstream.ServerStats {
 
 // watched is the Stats of a source of all kinds.
 func watched() watch.Stats {
-	s := watch.Stats{ServiceWatch: watch.ServiceWatchStats{Synced: true}, Requests: 8301, Panics: 8302}
+	s := watch.Stats{ServiceWatch: watch.KindStats{Synced: true}, Requests: 8301, Panics: 8302}
 	for i := range zone.Kinds() {
 		k := numbered[watch.KindStats](8100 + 50*int64(i))
 		k.Kind, k.Synced = zone.Kind(i), true

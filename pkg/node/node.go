@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"golang.org/x/sync/errgroup"
+	"kernel.org/pub/linux/libs/security/libcap/cap"
 
 	"github.com/nodecache/node-cache/pkg/capabilities"
 	"github.com/nodecache/node-cache/pkg/config"
@@ -154,14 +155,14 @@ func (n *Node) Open(ctx context.Context) error {
 }
 
 // RequiredCapabilities returns the capabilities that n needs while it runs.
-func (n *Node) RequiredCapabilities() []capabilities.Capability {
+func (n *Node) RequiredCapabilities() []cap.Value {
 	switch {
 	case !n.Managed():
 		return nil
 	case n.backend != nil && n.backend.String() != dataplane.BackendNFTables, slices.Contains(n.oldBackends, backendIPTables):
-		return []capabilities.Capability{capabilities.NetAdmin, capabilities.NetRaw} // both variants open a raw socket, one of them for ipsets
+		return []cap.Value{capabilities.NetAdmin, capabilities.NetRaw} // both variants open a raw socket, one of them for ipsets
 	default:
-		return []capabilities.Capability{capabilities.NetAdmin}
+		return []cap.Value{capabilities.NetAdmin}
 	}
 }
 

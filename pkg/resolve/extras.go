@@ -32,12 +32,12 @@ func (l *Worker) redirectQuery() {
 // alias there.
 func (l *Worker) askStatic(dst []byte) ([]byte, Source) {
 	start := len(dst)
-	dst, result := l.plan.Static.Answer(&l.q, dst)
-	switch result.Verdict {
+	dst, verdict, target := l.plan.Static.Answer(&l.q, dst)
+	switch verdict {
 	case static.Answered:
 		return dst, SourceStatic
 	case static.Alias:
-		return l.followAlias(dst, start, len(result.Target))
+		return l.followAlias(dst, start, len(target))
 	case static.Failed:
 		l.opts.EDE = wire.EDEOther
 		return l.empty(SourceStatic, wire.RcodeServFail, dst[:start])

@@ -24,13 +24,11 @@ import (
 // fixed is a Static of hosts and templates, each template like "zone types: record".
 func fixed(tb testing.TB, hosts map[string]string, templates ...string) *static.Static {
 	tb.Helper()
-	cfg := static.Config{TTL: 30 * time.Second}
+	cfg := static.Config{TTL: 30 * time.Second, Names: map[string][]netip.Addr{}}
 	for name, addrs := range hosts {
-		host := static.Host{Name: name}
 		for addr := range strings.FieldsSeq(addrs) {
-			host.Addresses = append(host.Addresses, netip.MustParseAddr(addr))
+			cfg.Names[name] = append(cfg.Names[name], netip.MustParseAddr(addr))
 		}
-		cfg.Names = append(cfg.Names, host)
 	}
 	for _, text := range templates {
 		head, record, _ := strings.Cut(text, ": ")

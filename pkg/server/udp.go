@@ -58,7 +58,7 @@ type UDP struct {
 
 	selectorMu sync.Mutex // held by AttachSelector
 
-	stats      udpCounters
+	stats      UDPStats     // its fields change by package atomic only
 	repliesDue atomic.Int64 // replies outstanding after Resolve
 	handover   handover
 }
@@ -314,11 +314,6 @@ func (u *UDP) Close() {
 	}
 }
 
-// udpCounters are the atomic counters behind UDPStats.
-type udpCounters struct {
-	received, sent, unsent, oversize, panics atomic.Uint64
-}
-
 // UDPStats counts datagrams since the start.
 type UDPStats struct {
 	Received uint64
@@ -331,10 +326,10 @@ type UDPStats struct {
 // Stats returns the counters. It may be called at any time.
 func (u *UDP) Stats() UDPStats {
 	return UDPStats{
-		Received: u.stats.received.Load(),
-		Sent:     u.stats.sent.Load(),
-		Unsent:   u.stats.unsent.Load(),
-		Oversize: u.stats.oversize.Load(),
-		Panics:   u.stats.panics.Load(),
+		Received: atomic.LoadUint64(&u.stats.Received),
+		Sent:     atomic.LoadUint64(&u.stats.Sent),
+		Unsent:   atomic.LoadUint64(&u.stats.Unsent),
+		Oversize: atomic.LoadUint64(&u.stats.Oversize),
+		Panics:   atomic.LoadUint64(&u.stats.Panics),
 	}
 }

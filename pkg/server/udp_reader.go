@@ -11,6 +11,7 @@ import (
 	"os"
 	"slices"
 	"strconv"
+	"sync/atomic"
 	"syscall"
 	"time"
 	"unsafe"
@@ -105,7 +106,7 @@ func (s *udpSocket) answer(ctx context.Context, b *udpBatch, fd uintptr) {
 		i = s.answerFrom(ctx, b, i, now)
 	}
 	stats := &s.server.stats
-	stats.received.Add(uint64(b.received))
+	atomic.AddUint64(&stats.Received, uint64(b.received))
 	if b.out.Len() > 0 {
 		stats.send(fd, b.out)
 	}
@@ -121,7 +122,7 @@ func (s *udpSocket) answerFrom(ctx context.Context, b *udpBatch, i int, now time
 	for next = i; next < b.received; {
 		i, next = next, next+1
 		if b.in.Truncated(i) {
-			s.server.stats.oversize.Add(1)
+			atomic.AddUint64(&s.server.stats.Oversize, 1)
 			continue
 		}
 		peer.Addr = b.peer(i)
@@ -169,7 +170,7 @@ func (s *udpSocket) recoverPanic(ctx context.Context) {
 	if defect == nil {
 		return
 	}
-	s.server.stats.panics.Add(1)
+	atomic.AddUint64(&s.server.stats.Panics, 1)
 	logPanic(ctx, s.server.cfg.Log, "udp", defect)
 	if s.resolving != nil {
 		s.resolving.Reply(nil, new(wire.SendBatch)) // no effect if Reply was called before
@@ -298,14 +299,14 @@ func address(m *mmsg.Message, to *unix.RawSockaddrInet6, source []byte) {
 
 // send sends replies and counts them. A reply that cannot be sent, for example because the route to
 // its client is gone, does not stop the others.
-func (c *udpCounters) send(fd uintptr, out *mmsg.Outbox) {
+func (c *UDPStats) send(fd uintptr, out *mmsg.Outbox) {
 	unsent := 0
 	for i, errno := out.Send(fd, 0); errno != 0; i, errno = out.Send(fd, i+1) {
 		unsent++
 	}
-	c.sent.Add(uint64(out.Len() - unsent))
+	atomic.AddUint64(&c.Sent, uint64(out.Len()-unsent))
 	if unsent > 0 {
-		c.unsent.Add(uint64(unsent))
+		atomic.AddUint64(&c.Unsent, uint64(unsent))
 	}
 }
 

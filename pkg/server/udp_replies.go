@@ -66,7 +66,7 @@ func (s *udpSocket) send(full *replyBatch) {
 	n := full.Len()
 	full.socket = s
 	if s.raw.Control(full.flush) != nil { // the socket is closed
-		s.server.stats.unsent.Add(uint64(n))
+		atomic.AddUint64(&s.server.stats.Unsent, uint64(n))
 	}
 	full.socket = nil
 	full.Reset()

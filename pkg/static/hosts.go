@@ -8,9 +8,11 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net/netip"
 	"os"
 	"reflect"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -45,9 +47,9 @@ func newHosts(cfg Config, predecessor *Hosts) (*Hosts, error) {
 		return predecessor, nil
 	}
 	h := &Hosts{cfg: cfg, log: log, ttl: uint32(cfg.TTL / time.Second)}
-	for _, name := range cfg.Names {
-		if _, ok := appendName(nil, name.Name); !ok {
-			return nil, fmt.Errorf("parsing hosts: %q is not a domain name", name.Name)
+	for name := range cfg.Names {
+		if _, ok := appendName(nil, name); !ok {
+			return nil, fmt.Errorf("parsing hosts: %q is not a domain name", name)
 		}
 	}
 	configured := h.configuredHosts().table // a copy: what only the builder needs is freed
@@ -222,9 +224,9 @@ func (h *Hosts) reload(all bool) (again time.Duration) {
 // these names.
 func (h *Hosts) configuredHosts() *builder {
 	b := newBuilder(!h.cfg.NoReverse)
-	for _, host := range h.cfg.Names {
-		for _, addr := range host.Addresses {
-			b.add(host.Name, addr)
+	for _, name := range slices.Sorted(maps.Keys(h.cfg.Names)) {
+		for _, addr := range h.cfg.Names[name] {
+			b.add(name, addr)
 		}
 	}
 	b.freeze()

@@ -4,6 +4,7 @@ package static_test
 
 import (
 	"context"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"testing"
@@ -42,7 +43,7 @@ func TestFollow(t *testing.T) {
 	t.Parallel()
 	folder := t.TempDir()
 	path := filepath.Join(folder, "hosts")
-	s := newStatic(t, static.Config{Files: []string{path}, Names: []static.Host{{Name: "own.test", Addresses: addrs("192.0.2.99")}}})
+	s := newStatic(t, static.Config{Files: []string{path}, Names: map[string][]netip.Addr{"own.test": addrs("192.0.2.99")}})
 	run(t, s)
 	is := func(addr string) func() bool {
 		return func() bool { return query(t, s, "a.test.", dns.TypeA) == "NOERROR| a.test. 30 A "+addr }

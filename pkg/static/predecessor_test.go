@@ -5,6 +5,7 @@ package static_test
 import (
 	"context"
 	"log/slog"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"strings"
@@ -42,7 +43,7 @@ func TestPredecessor(t *testing.T) {
 		t.Errorf("%+v, want one read", st.Files[0])
 	}
 
-	cfg.Predecessor, cfg.Names = second, []static.Host{{Name: "own.test", Addresses: addrs("192.0.2.3")}}
+	cfg.Predecessor, cfg.Names = second, map[string][]netip.Addr{"own.test": addrs("192.0.2.3")}
 	third := newStatic(t, cfg)
 	expect(third, "own.test.", "NOERROR| own.test. 30 A 192.0.2.3")
 	expect(third, "a.test.", "NOERROR| a.test. 30 A 192.0.2.1")
@@ -110,7 +111,7 @@ func TestPanicInNew(t *testing.T) {
 	if got := before.Stats().Panics; got != 1 {
 		t.Errorf("the predecessor counts %d panics, want 1", got)
 	}
-	cfg.Predecessor, cfg.Names = nil, []static.Host{{Name: "own.test", Addresses: addrs("192.0.2.3")}}
+	cfg.Predecessor, cfg.Names = nil, map[string][]netip.Addr{"own.test": addrs("192.0.2.3")}
 	s := newStatic(t, cfg)
 	if got := query(t, s, "own.test.", dns.TypeA); got != "NOERROR| own.test. 60 A 192.0.2.3" || s.Stats().Panics != 1 {
 		t.Errorf("%s, %d panics", got, s.Stats().Panics)

@@ -16,19 +16,13 @@ import (
 
 // Config configures a Static.
 type Config struct {
-	Names       []Host        // have precedence over files
-	Files       []string      // in the format of hosts(5), watched by Hosts.Run
-	TTL         time.Duration // of the hosts' records, whole seconds
-	NoReverse   bool          // answer no PTR queries for the hosts' addresses
-	Templates   []Template    // the first that matches a question answers it
-	Predecessor *Static       // its hosts are reused if their configuration is the same; nil: none
-	Log         *slog.Logger  // nil: silent
-}
-
-// A Host is a name and its addresses.
-type Host struct {
-	Name      string // with or without the trailing dot
-	Addresses []netip.Addr
+	Names       map[string][]netip.Addr // addresses of names, with or without the trailing dot; they have precedence over files
+	Files       []string                // in the format of hosts(5), watched by Hosts.Run
+	TTL         time.Duration           // of the hosts' records, whole seconds
+	NoReverse   bool                    // answer no PTR queries for the hosts' addresses
+	Templates   []Template              // the first that matches a question answers it
+	Predecessor *Static                 // its hosts are reused if their configuration is the same; nil: none
+	Log         *slog.Logger            // nil: silent
 }
 
 // Static answers from hosts and templates. It is safe for concurrent use.
@@ -81,24 +75,18 @@ const (
 	Failed                  // a template matches and failed
 )
 
-// A Result is the outcome for one query.
-type Result struct {
-	Verdict Verdict
-	Target  []byte // with Alias: the canonical external name, within the appended answer
-}
-
 // Answer appends to dst the answer to q, a query of class IN: header with QR and AA, the question in
 // canonical case, records, no OPT record. [wire.Question.Reply] turns it into the client's reply. With None
-// and Failed it leaves dst unchanged. It keeps no reference to dst. It does not allocate for hosts and
-// for cached template answers if dst has room.
-func (s *Static) Answer(q *wire.Query, dst []byte) ([]byte, Result) {
+// and Failed it leaves dst unchanged. It keeps no reference to dst. With Alias, target is the canonical external name, within
+// the appended answer. It does not allocate for hosts and for cached template answers if dst has room.
+func (s *Static) Answer(q *wire.Query, dst []byte) (_ []byte, verdict Verdict, target []byte) {
 	if out, ok := s.hosts.table.Load().answer(q, s.hosts.ttl, dst); ok {
-		return out, Result{Verdict: Answered}
+		return out, Answered, nil
 	}
 	if len(s.templates) > 0 {
 		return s.answerFromTemplates(q, dst)
 	}
-	return dst, Result{}
+	return dst, None, nil
 }
 
 // Stats holds the sizes and error counters of a Static.

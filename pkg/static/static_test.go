@@ -30,12 +30,12 @@ func query(tb testing.TB, s *static.Static, name string, rrtype uint16) string {
 	if q.Parse(pkt) != wire.RcodeSuccess {
 		tb.Fatal("Parse failed")
 	}
-	out, result := s.Answer(&q, []byte("before"))
+	out, verdict, target := s.Answer(&q, []byte("before"))
 	if string(out[:6]) != "before" {
 		tb.Fatal("Answer changed the bytes before dst")
 	}
 	msg := out[6:]
-	switch result.Verdict {
+	switch verdict {
 	case static.None:
 		return checkEmpty(tb, msg, "none")
 	case static.Failed:
@@ -62,10 +62,10 @@ func query(tb testing.TB, s *static.Static, name string, rrtype uint16) string {
 			fmt.Fprintf(&b, "%c %s %s %s", " |/+"[i+1], words[0], words[1], strings.Join(words[3:], " "))
 		}
 	}
-	if result.Verdict == static.Alias {
-		to, end, err := dns.UnpackDomainName(msg, len(msg)-len(result.Target))
-		if err != nil || end != len(msg) || string(msg[len(msg)-len(result.Target):]) != string(result.Target) {
-			tb.Errorf("target %x: %v", result.Target, err)
+	if verdict == static.Alias {
+		to, end, err := dns.UnpackDomainName(msg, len(msg)-len(target))
+		if err != nil || end != len(msg) || string(msg[len(msg)-len(target):]) != string(target) {
+			tb.Errorf("target %x: %v", target, err)
 		}
 		b.WriteString(" -> " + to)
 	}
@@ -129,7 +129,7 @@ func TestHosts(t *testing.T) {
 	write(t, path, hostsText)
 	s := newStatic(t, static.Config{
 		Files: []string{path},
-		Names: []static.Host{{Name: "db.example.", Addresses: addrs("10.0.0.1", "fd00::1")}, {Name: "own.example", Addresses: addrs("192.0.2.2")}},
+		Names: map[string][]netip.Addr{"db.example.": addrs("10.0.0.1", "fd00::1"), "own.example": addrs("192.0.2.2")},
 	})
 	for _, tt := range []struct {
 		ask    string
@@ -217,7 +217,7 @@ func parse(tb testing.TB, texts ...string) (list []static.Record) {
 func TestTemplates(t *testing.T) {
 	t.Parallel()
 	s := newStatic(t, static.Config{
-		Names: []static.Host{{Name: "host.ip.example", Addresses: addrs("192.0.2.1")}},
+		Names: map[string][]netip.Addr{"host.ip.example": addrs("192.0.2.1")},
 		Templates: []static.Template{
 			{
 				Zone: "ip.example.", Types: []uint16{dns.TypeA}, Match: []string{`^ip-(?P<a>[0-9]*)-(?P<b>[0-9]*)[.]ip[.]example[.]$`},
@@ -295,8 +295,8 @@ func tooManyTXT(tb testing.TB) (list []static.Record) {
 func TestNew(t *testing.T) {
 	t.Parallel()
 	for _, cfg := range []static.Config{
-		{Names: []static.Host{{Name: "a..b"}}},
-		{Names: []static.Host{{Name: "a b"}}},
+		{Names: map[string][]netip.Addr{"a..b": nil}},
+		{Names: map[string][]netip.Addr{"a b": nil}},
 		{Templates: []static.Template{{Zone: "a..b"}}},
 		{Templates: []static.Template{{Zone: ".", Match: []string{"("}}}},
 		{Templates: []static.Template{{Zone: ".", Rcode: 16}}},

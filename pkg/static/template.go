@@ -85,13 +85,13 @@ func (a *Template) covers(q *wire.Query) bool {
 }
 
 // answerFromTemplates answers q by the first template that matches it.
-func (s *Static) answerFromTemplates(q *wire.Query, dst []byte) ([]byte, Result) {
+func (s *Static) answerFromTemplates(q *wire.Query, dst []byte) (_ []byte, verdict Verdict, target []byte) {
 	first := 0
 	for first < len(s.templates) && !s.templates[first].covers(q) {
 		first++
 	}
 	if first == len(s.templates) {
-		return dst, Result{}
+		return dst, None, nil
 	}
 	key := q.Key()[:len(q.Name())+2] // name and type only
 	place := &s.answers[maphash.Bytes(s.seed, key)%answerCacheSlots]
@@ -107,7 +107,7 @@ func (s *Static) answerFromTemplates(q *wire.Query, dst []byte) ([]byte, Result)
 	}
 	start := len(dst)
 	dst = append(dst, m.msg...)
-	return dst, Result{Verdict: m.verdict, Target: dst[start+len(m.msg)-m.target:]}
+	return dst, m.verdict, dst[start+len(m.msg)-m.target:]
 }
 
 // evaluate generates the answer to q by the first of the templates that matches it.

@@ -96,31 +96,31 @@ func TestCentralProblem(t *testing.T) {
 	for _, tt := range []struct {
 		name    string
 		central *Central
-		follow  watch.ServiceWatchStats
+		follow  watch.KindStats
 		want    string // what; empty: none
 		hint    string
 	}{
 		{name: "addresses", central: &Central{InSync: true, Endpoints: one}},
-		{name: "endpoints", central: &Central{Service: "a/b", InSync: true, Endpoints: one}, follow: watch.ServiceWatchStats{Synced: true}},
+		{name: "endpoints", central: &Central{Service: "a/b", InSync: true, Endpoints: one}, follow: watch.KindStats{Synced: true}},
 		{
 			name: "not stats yet", central: &Central{Service: "a/b"},
 			want: "the endpoints of a/b are unknown: no response yet", hint: "check that the API server is reachable",
 		},
 		{
-			name: "a right is missing", central: &Central{Service: "a/b"}, follow: watch.ServiceWatchStats{LastError: "forbidden: no"},
+			name: "a right is missing", central: &Central{Service: "a/b"}, follow: watch.KindStats{LastError: "forbidden: no"},
 			want: "the endpoints of a/b are unknown: forbidden: no", hint: "grant this process list and watch of services and endpointslices",
 		},
 		{
-			name: "no such service", central: &Central{Service: "a/b", InSync: true}, follow: watch.ServiceWatchStats{Synced: true},
+			name: "no such service", central: &Central{Service: "a/b", InSync: true}, follow: watch.KindStats{Synced: true},
 			want: "a/b has no ready endpoint and no address", hint: "check that the service exists",
 		},
 		{
 			name: "nothing but the address", central: &Central{Service: "a/b", InSync: true, Endpoints: []Server{{Last: true}}},
-			follow: watch.ServiceWatchStats{Synced: true}, want: "no endpoint of a/b is ready: queries go to its cluster IP", hint: "check that the service's pods",
+			follow: watch.KindStats{Synced: true}, want: "no endpoint of a/b is ready: queries go to its cluster IP", hint: "check that the service's pods",
 		},
 		{
 			name: "the watch fails", central: &Central{Service: "a/b", InSync: true, Endpoints: one},
-			follow: watch.ServiceWatchStats{Synced: true, LastError: "unauthorized: no"},
+			follow: watch.KindStats{Synced: true, LastError: "unauthorized: no"},
 			want:   "unauthorized: no", hint: "the API server refused the credentials",
 		},
 	} {

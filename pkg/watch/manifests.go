@@ -13,6 +13,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"k8s.io/apimachinery/pkg/types"
+
 	"github.com/nodecache/node-cache/pkg/filewatch"
 	"github.com/nodecache/node-cache/pkg/task"
 	"github.com/nodecache/node-cache/pkg/zone"
@@ -57,11 +59,11 @@ type Manifests struct {
 type manifestSet struct {
 	target
 	kind    zone.Kind
-	all     bool               // not only the selected objects
-	present map[objectKey]bool // put and not removed; false: missing in the folder
+	all     bool                          // not only the selected objects
+	present map[types.NamespacedName]bool // put and not removed; false: missing in the folder
 
 	events  atomic.Uint64
-	arrival histogram
+	arrival Histogram // guarded by Manifests.mu
 }
 
 // NewManifests reads the folder once. It fails if the configuration is invalid or the folder cannot be read;
@@ -91,7 +93,7 @@ func NewManifests(cfg Config) (*Manifests, error) {
 // its endpoints, and a name disappears with its Service, not with its endpoints before that.
 func (m *Manifests) addSets() {
 	add := func(t target, kind zone.Kind, all bool) {
-		m.sets = append(m.sets, &manifestSet{target: t, kind: kind, all: all, present: map[objectKey]bool{}})
+		m.sets = append(m.sets, &manifestSet{target: t, kind: kind, all: all, present: map[types.NamespacedName]bool{}})
 	}
 	if m.cfg.ServiceWatch != nil {
 		m.serviceWatcher = newServiceWatcher(*m.cfg.ServiceWatch)
@@ -145,7 +147,9 @@ func (m *Manifests) start(ctx context.Context) {
 	m.folder.scan(ctx) // it may have changed since NewManifests
 	m.apply(ctx, time.Time{})
 	for _, set := range m.sets {
-		set.retain(func(namespace, name string) bool { return set.present[objectKey{namespace, name}] }, m.cfg.Now())
+		set.retain(func(namespace, name string) bool {
+			return set.present[types.NamespacedName{Namespace: namespace, Name: name}]
+		}, m.cfg.Now())
 	}
 	for _, kind := range m.kinds {
 		m.cfg.Store.SetSynced(kind)
@@ -204,7 +208,7 @@ func (m *Manifests) putObjects(set *manifestSet, list []object, began time.Time)
 		set.present[key] = false
 	}
 	for _, o := range list {
-		set.present[objectKey{o.GetNamespace(), o.GetName()}] = true
+		set.present[types.NamespacedName{Namespace: o.GetNamespace(), Name: o.GetName()}] = true
 		now := m.cfg.Now()
 		if !set.put(o, now) || set.all {
 			continue
@@ -212,7 +216,9 @@ func (m *Manifests) putObjects(set *manifestSet, list []object, began time.Time)
 		changes++
 		set.events.Add(1)
 		if !began.IsZero() {
+			m.mu.Lock()
 			set.arrival.observe(now.Sub(began))
+			m.mu.Unlock()
 		}
 	}
 	return changes
@@ -237,7 +243,7 @@ func (m *Manifests) remove(ctx context.Context) {
 				continue
 			}
 			delete(set.present, key)
-			if set.remove(key.namespace, key.name, m.cfg.Now()) {
+			if set.remove(key.Namespace, key.Name, m.cfg.Now()) {
 				set.events.Add(1)
 				changes++
 			}
@@ -291,17 +297,16 @@ func (m *Manifests) Problems() []Problem {
 func (m *Manifests) Stats() Stats {
 	synced := m.isReady()
 	m.mu.Lock()
-	broken := m.broken
-	m.mu.Unlock()
+	defer m.mu.Unlock()
 	s := Stats{Panics: m.panics.Load()}
 	if m.serviceWatcher != nil {
-		s.ServiceWatch = ServiceWatchStats{Synced: synced, LastError: broken}
+		s.ServiceWatch = KindStats{Synced: synced, LastError: m.broken}
 	}
 	for _, set := range m.sets {
 		if !set.all {
 			s.Kinds = append(s.Kinds, KindStats{
 				Kind: set.kind, Synced: synced, Events: set.events.Load(), Failures: m.failures.Load(),
-				LastError: broken, Arrival: set.arrival.read(),
+				LastError: m.broken, Arrival: set.arrival,
 			})
 		}
 	}

@@ -18,6 +18,7 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/nodecache/node-cache/pkg/filewatch"
 	"github.com/nodecache/node-cache/pkg/task"
@@ -179,13 +180,13 @@ type manifestSelection struct {
 // split returns the objects by kind: all of them, and the selected ones. A namespace exists if an object is in it.
 func (s *manifestSelection) split(manifests []manifest) (all, selected map[zone.Kind][]object) {
 	var objects []object
-	services := map[objectKey]*corev1.Service{}
+	services := map[types.NamespacedName]*corev1.Service{}
 	for i := range manifests {
 		objects = append(objects, manifests[i].objects...)
 	}
 	for _, o := range objects {
 		if svc, ok := o.(*corev1.Service); ok {
-			services[objectKey{svc.Namespace, svc.Name}] = svc
+			services[types.NamespacedName{Namespace: svc.Namespace, Name: svc.Name}] = svc
 		}
 	}
 	all, selected = map[zone.Kind][]object{}, map[zone.Kind][]object{}
@@ -199,7 +200,7 @@ func (s *manifestSelection) split(manifests []manifest) (all, selected map[zone.
 		case *corev1.Service:
 			kind, wanted = zone.Services, s.services.Matches(labels.Set(o.Labels))
 		case *discoveryv1.EndpointSlice:
-			kind, wanted = zone.Slices, s.wantsSlice(o, services[objectKey{o.Namespace, o.Labels[discoveryv1.LabelServiceName]}])
+			kind, wanted = zone.Slices, s.wantsSlice(o, services[types.NamespacedName{Namespace: o.Namespace, Name: o.Labels[discoveryv1.LabelServiceName]}])
 		case *corev1.Pod:
 			kind, wanted = zone.Pods, true
 		default:

@@ -11,6 +11,7 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/nodecache/node-cache/pkg/zone"
@@ -20,11 +21,6 @@ import (
 // first list, the reflector keeps only what the sink's transformer returns, the keys.
 type sink struct {
 	*feed
-}
-
-// An objectKey is the reflector's copy of an object of a first list.
-type objectKey struct {
-	namespace, name string
 }
 
 // object has the methods of every API object.
@@ -59,12 +55,7 @@ func (s sink) event(obj any, deleted bool) error {
 		changed = s.target.put(o, came.at)
 	}
 	s.confirmUpTo(o.GetResourceVersion())
-	s.status.events.Add(1)
-	applied := s.now()
-	s.status.arrival.observe(applied.Sub(came.at))
-	if at, ok := changedAt(o); ok && changed && !deleted {
-		s.status.change.observe(applied.Sub(at))
-	}
+	s.status.applied(o, s.now(), came.at, changed && !deleted)
 	if came.confirms {
 		s.confirmed(context.Background(), came.at)
 	}
@@ -96,25 +87,25 @@ func (s sink) Transformer() cache.TransformFunc {
 	}
 }
 
-// applyListed applies one object of a first list.
-func (s sink) applyListed(o object) objectKey {
+// applyListed applies one object of a first list. The reflector keeps its name.
+func (s sink) applyListed(o object) types.NamespacedName {
 	if s.isSelected(o) {
 		s.target.put(o, s.now())
 		s.status.events.Add(1)
 	}
-	return objectKey{o.GetNamespace(), o.GetName()}
+	return types.NamespacedName{Namespace: o.GetNamespace(), Name: o.GetName()}
 }
 
 // Replace implements [cache.ReflectorStore]. It is called at the end of a first list with the keys that the transformer
 // returned, or with the objects of a plain list.
 func (s sink) Replace(list []any, resourceVersion string) error {
-	keys := make(map[objectKey]struct{}, len(list))
+	keys := make(map[types.NamespacedName]struct{}, len(list))
 	at := s.listAsked
 	if s.stream != nil && s.stream.listedAt.After(at) {
 		at = s.stream.listedAt
 	}
 	for _, item := range list {
-		key, ok := item.(objectKey)
+		key, ok := item.(types.NamespacedName)
 		if !ok {
 			o, err := s.asObject(item)
 			if err != nil {
@@ -125,7 +116,7 @@ func (s sink) Replace(list []any, resourceVersion string) error {
 		keys[key] = struct{}{}
 	}
 	s.target.retain(func(namespace, name string) bool {
-		_, ok := keys[objectKey{namespace, name}]
+		_, ok := keys[types.NamespacedName{Namespace: namespace, Name: name}]
 		return ok || !s.query.covers(namespace, name)
 	}, s.now())
 	// A list older than the newest version received means that the server's history was rolled back. It is then the valid state.

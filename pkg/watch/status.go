@@ -16,10 +16,10 @@ type kindStatus struct {
 	store *zone.Store // nil: no store receives the confirmations
 
 	events, restarts, failures atomic.Uint64
-	arrival, change            histogram
 
-	mu    sync.Mutex // guards the following fields
-	feeds []*feedStatus
+	mu              sync.Mutex // guards the following fields
+	arrival, change Histogram
+	feeds           []*feedStatus
 }
 
 // A feedStatus is one feed's part of a kindStatus. The kindStatus's mutex guards it.
@@ -54,6 +54,17 @@ func (v *kindStatus) confirmed(p *feedStatus, at time.Time) (settled, healed boo
 		v.store.SetSynced(v.kind)
 	}
 	return settled, healed
+}
+
+// applied counts an event that came at a time and was applied now, and the delay of the change that it brought, if it did.
+func (v *kindStatus) applied(o object, now, came time.Time, changed bool) {
+	v.events.Add(1)
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.arrival.observe(now.Sub(came))
+	if at, ok := changedAt(o); ok && changed {
+		v.change.observe(now.Sub(at))
+	}
 }
 
 // failed records an error. It reports whether its reason is new, and whether it synced the feed: a forbidden feed gets no list.
@@ -99,11 +110,10 @@ func (v *kindStatus) stats(now time.Time) KindStats {
 		Events:   v.events.Load(),
 		Restarts: v.restarts.Load(),
 		Failures: v.failures.Load(),
-		Arrival:  v.arrival.read(),
-		Change:   v.change.read(),
 	}
 	v.mu.Lock()
 	defer v.mu.Unlock()
+	s.Arrival, s.Change = v.arrival, v.change
 	if oldest := v.oldestConfirmedLocked(); !oldest.IsZero() {
 		s.Synced, s.Age = true, max(0, v.bootTime(now).Sub(oldest))
 	}
@@ -131,9 +141,9 @@ func Buckets() [bucketCount - 1]time.Duration {
 // Stats are the counters of a source and its current state.
 type Stats struct {
 	Kinds        []KindStats // the filled kinds, in the order of zone.Kind
-	ServiceWatch ServiceWatchStats
-	Requests     uint64 // sent to the API server; 0 for manifests
-	Panics       uint64 // recovered, each also logged with its stack
+	ServiceWatch KindStats   // of a ServiceWatch; only Synced and LastError are set
+	Requests     uint64      // sent to the API server; 0 for manifests
+	Panics       uint64      // recovered, each also logged with its stack
 }
 
 // KindStats are the counters and state of one kind.
@@ -149,41 +159,19 @@ type KindStats struct {
 	Change    Histogram     // from the object's own change time to applying it; only EndpointSlices have one
 }
 
-// ServiceWatchStats is the state of a ServiceWatch.
-type ServiceWatchStats struct {
-	Synced    bool
-	LastError string // as in KindStats
-}
-
 // A Histogram counts durations by Buckets.
 type Histogram struct {
 	Counts [bucketCount]uint64 // not cumulative
 	Sum    time.Duration
 }
 
-// A histogram collects a Histogram.
-type histogram struct {
-	counts [bucketCount]atomic.Uint64
-	sum    atomic.Int64 // nanoseconds
-}
-
 // observe counts d. If the clock differs from the server's, d may be negative and counts as 0.
-func (h *histogram) observe(d time.Duration) {
+func (h *Histogram) observe(d time.Duration) {
 	d = max(d, 0)
 	i := 0
 	for bounds := Buckets(); i < len(bounds) && d > bounds[i]; i++ {
 		continue
 	}
-	h.counts[i].Add(1)
-	h.sum.Add(int64(d))
-}
-
-// read returns the counts.
-func (h *histogram) read() Histogram {
-	var out Histogram
-	for i := range out.Counts {
-		out.Counts[i] = h.counts[i].Load()
-	}
-	out.Sum = time.Duration(h.sum.Load())
-	return out
+	h.Counts[i]++
+	h.Sum += d
 }
