@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"errors"
 	"io"
+	"iter"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
@@ -126,10 +127,21 @@ func TestPages(t *testing.T) {
 	t.Parallel()
 	const text, js = "text/plain; charset=utf-8", "application/json"
 	no := func(why string) func() error { return func() error { return errors.New(why) } }
-	checks := func(list ...admin.Check) func(*admin.Config) {
-		return func(c *admin.Config) { c.Checks = func() []admin.Check { return list } }
+	const up, down = "cluster", "outside"
+	checks := func(labels ...string) func(*admin.Config) {
+		results := map[string]error{down: errors.New("SERVFAIL\nfrom\x1b upstream")}
+		return func(c *admin.Config) {
+			c.Checks = func() iter.Seq2[string, error] {
+				return func(yield func(string, error) bool) {
+					for _, label := range labels {
+						if !yield(label, results[label]) {
+							return
+						}
+					}
+				}
+			}
+		}
 	}
-	up, down := admin.Check{Label: "cluster"}, admin.Check{Label: "outside", Err: errors.New("SERVFAIL\nfrom\x1b upstream")}
 	for _, tc := range []struct {
 		name    string
 		change  func(*admin.Config)

@@ -135,12 +135,6 @@ func encode(v any) ([]byte, error) {
 	return b.Bytes(), nil
 }
 
-// A Check is a periodic check.
-type Check struct {
-	Label string // of a-z, 0-9 and -
-	Err   error  // nil: the check succeeds
-}
-
 // outcome serves the result of f. It is not counted in maxPages, because probes request it.
 func outcome(f func() error) http.HandlerFunc {
 	return func(w http.ResponseWriter, _ *http.Request) {
@@ -154,9 +148,9 @@ func outcome(f func() error) http.HandlerFunc {
 
 // check serves the check that the request names.
 func (s *Server) check(w http.ResponseWriter, r *http.Request) {
-	for _, c := range s.cfg.Checks() {
-		if c.Label == r.PathValue("label") {
-			outcome(func() error { return c.Err })(w, r)
+	for label, err := range s.cfg.Checks() {
+		if label == r.PathValue("label") {
+			outcome(func() error { return err })(w, r)
 			return
 		}
 	}
@@ -167,12 +161,12 @@ func (s *Server) check(w http.ResponseWriter, r *http.Request) {
 func (s *Server) checks(w http.ResponseWriter, _ *http.Request) {
 	var text strings.Builder
 	good := true
-	for _, c := range s.cfg.Checks() {
+	for label, err := range s.cfg.Checks() {
 		how := "ok"
-		if c.Err != nil {
-			good, how = false, strings.ReplaceAll(printable(c.Err.Error()), "\n", " ")
+		if err != nil {
+			good, how = false, strings.ReplaceAll(printable(err.Error()), "\n", " ")
 		}
-		text.WriteString(c.Label + ": " + how + "\n")
+		text.WriteString(label + ": " + how + "\n")
 	}
 	writeOutcome(w, text.String(), good)
 }

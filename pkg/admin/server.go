@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"iter"
 	"log/slog"
 	"net"
 	"net/http"
@@ -59,8 +60,8 @@ type Config struct {
 	Live     func() error // nil error: no restart needed; nil func: always alive
 	Status   func() any   // rendered as JSON or text, see [Server.Handler]
 	Cache    *Cache       // the cache pages; nil: none
-	// Checks returns the probes of /healthcheck/; nil: no such page. It must not block.
-	Checks func() []Check
+	// Checks lists the labels, of a-z, 0-9 and -, and the results of the probes of /healthcheck/; nil: no such page. It must not block.
+	Checks func() iter.Seq2[string, error]
 	Log    *slog.Logger // nil: no log
 }
 

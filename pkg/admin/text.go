@@ -26,28 +26,25 @@ func renderText(data []byte) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	var r textRenderer
+	r := new(strings.Builder)
 	switch {
 	case v.kind == object:
-		r.object(v, "")
+		writeObject(r, v, "")
 	case v.table():
-		r.table(v, "")
+		writeTable(r, v, "")
 	default:
-		r.line("", v.inline())
+		writeLine(r, "", v.inline())
 	}
 	return []byte(r.String()), nil
 }
 
-// A textRenderer collects the lines.
-type textRenderer struct{ strings.Builder }
-
-// line writes one line without blanks at its end.
-func (r *textRenderer) line(parts ...string) {
+// writeLine writes one line without blanks at its end.
+func writeLine(r *strings.Builder, parts ...string) {
 	r.WriteString(strings.TrimRight(strings.Join(parts, ""), " ") + "\n")
 }
 
-// object writes the members, those on one line first.
-func (r *textRenderer) object(v value, margin string) {
+// writeObject writes the members, those on one line first.
+func writeObject(r *strings.Builder, v value, margin string) {
 	width := 0
 	for i, item := range v.items {
 		if item.flat() {
@@ -56,49 +53,49 @@ func (r *textRenderer) object(v value, margin string) {
 	}
 	for i, item := range v.items {
 		if item.flat() {
-			r.field(v.names[i], item.inline(), width, margin)
+			writeField(r, v.names[i], item.inline(), width, margin)
 		}
 	}
 	for i, item := range v.items {
 		if !item.flat() {
-			r.section(v.names[i], item, margin)
+			writeSection(r, v.names[i], item, margin)
 		}
 	}
 }
 
-// field writes a name and its text; further lines of the text stand below the first.
-func (r *textRenderer) field(name, text string, width int, margin string) {
+// writeField writes a name and its text; further lines of the text stand below the first.
+func writeField(r *strings.Builder, name, text string, width int, margin string) {
 	for i, line := range strings.Split(strings.TrimRight(text, "\n"), "\n") {
 		if i > 0 {
 			name = ""
 		}
-		r.line(margin, pad(name, width), indent, line)
+		writeLine(r, margin, pad(name, width), indent, line)
 	}
 }
 
-// section writes a member that takes more than a line. A blank line parts those
+// writeSection writes a member that takes more than a line. A blank line parts those
 // of the top level.
-func (r *textRenderer) section(name string, v value, margin string) {
+func writeSection(r *strings.Builder, name string, v value, margin string) {
 	if margin == "" && r.Len() > 0 {
-		r.line()
+		writeLine(r)
 	}
-	r.line(margin, name)
+	writeLine(r, margin, name)
 	margin += indent
 	switch {
 	case v.kind == object:
-		r.object(v, margin)
+		writeObject(r, v, margin)
 	case v.table():
-		r.table(v, margin)
+		writeTable(r, v, margin)
 	default: // a list of lists, or of mixed kinds
 		for _, item := range v.items {
-			r.line(margin, oneLine(item.inline()))
+			writeLine(r, margin, oneLine(item.inline()))
 		}
 	}
 }
 
-// table writes a row for each object, with a column for each name in the order
+// writeTable writes a row for each object, with a column for each name in the order
 // of its first appearance.
-func (r *textRenderer) table(v value, margin string) {
+func writeTable(r *strings.Builder, v value, margin string) {
 	names := slices.Clone(v.items[0].names)
 	for _, item := range v.items[1:] {
 		names = append(names, slices.DeleteFunc(slices.Clone(item.names), func(name string) bool { return slices.Contains(names, name) })...)
@@ -118,24 +115,24 @@ func (r *textRenderer) table(v value, margin string) {
 		before += width + len(indent)
 	}
 	if before > maxTable {
-		r.blocks(v, margin)
+		writeBlocks(r, v, margin)
 		return
 	}
 	for _, row := range rows {
 		for i, cell := range row {
 			row[i] = pad(cell, widths[i])
 		}
-		r.line(margin, strings.Join(row, indent))
+		writeLine(r, margin, strings.Join(row, indent))
 	}
 }
 
-// blocks writes the objects one after the other, parted by blank lines.
-func (r *textRenderer) blocks(v value, margin string) {
+// writeBlocks writes the objects one after the other, parted by blank lines.
+func writeBlocks(r *strings.Builder, v value, margin string) {
 	for i, item := range v.items {
 		if i > 0 {
-			r.line()
+			writeLine(r)
 		}
-		r.object(item, margin)
+		writeObject(r, item, margin)
 	}
 }
 

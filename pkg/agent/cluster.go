@@ -23,25 +23,22 @@ import (
 	"github.com/nodecache/node-cache/pkg/zone"
 )
 
-// A clusterSource delivers the cluster's objects: watches of the API server, or a folder of manifests.
-type clusterSource interface {
-	part
-	Ready() <-chan struct{}
-	Stats() watch.Stats
-}
-
 // A cluster is the agent's knowledge of its Kubernetes cluster, and the central resolver for the rest. Without a
 // cluster it is zero.
 type cluster struct {
-	domain           []byte                   // canonical wire form
-	owner            func(name []byte) []byte // the owner whose changes invalidate a name's answer; nil: no changes are watched
-	store            *zone.Store              // nil: this process answers no cluster names
-	events           *zone.Store              // its changes purge answers: store, or a store of services only; nil: none
-	source           clusterSource            // nil: nothing of the cluster is watched
-	endpoints        *upstream.Endpoints      // of the central resolver's service; nil: not watched
-	centralEndpoints *centralEndpoints        // fills endpoints; nil if endpoints is
-	central          *upstream.Pool           // nil: there is no central resolver
-	centralZones     [][]byte                 // that central answers, in canonical wire form
+	domain []byte                   // canonical wire form
+	owner  func(name []byte) []byte // the owner whose changes invalidate a name's answer; nil: no changes are watched
+	store  *zone.Store              // nil: this process answers no cluster names
+	events *zone.Store              // its changes purge answers: store, or a store of services only; nil: none
+	source interface {              // delivers objects, from the API server or a folder of manifests; nil: none are watched
+		part
+		Ready() <-chan struct{}
+		Stats() watch.Stats
+	}
+	endpoints        *upstream.Endpoints // of the central resolver's service; nil: not watched
+	centralEndpoints *centralEndpoints   // fills endpoints; nil if endpoints is
+	central          *upstream.Pool      // nil: there is no central resolver
+	centralZones     [][]byte            // that central answers, in canonical wire form
 	nodeZone         *atomic.Pointer[string]
 }
 

@@ -70,7 +70,7 @@ func (h *socketHandover) open() (err error) {
 	if h.path == "" {
 		return nil
 	}
-	h.server, err = handover.NewServer(handover.ServerConfig{
+	h.server, err = handover.NewServer(handover.Config{
 		Path: h.path, Agent: h.token, Version: h.version,
 		Snapshot: func(ctx context.Context) error { return h.snapshots.saveFor(ctx, h.running.Load()) },
 		Offers:   h.servers.offers, Release: h.yield, SuccessorLost: h.node.RestoreLink,
@@ -86,7 +86,7 @@ func (h *socketHandover) findPredecessor(ctx context.Context) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, handoverTimeout)
 	defer cancel()
-	predecessor, err := handover.Connect(ctx, handover.ClientConfig{
+	predecessor, err := handover.Connect(ctx, handover.Config{
 		Path: h.path, Agent: h.token, Version: h.version, Now: time.Now, Log: h.log, Recorder: &h.recorder,
 	})
 	if errors.Is(err, handover.ErrNoAgent) {

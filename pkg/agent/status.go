@@ -5,9 +5,9 @@ package agent
 import (
 	"errors"
 	"fmt"
+	"iter"
 	"time"
 
-	"github.com/nodecache/node-cache/pkg/admin"
 	"github.com/nodecache/node-cache/pkg/metrics"
 	origin "github.com/nodecache/node-cache/pkg/source"
 	"github.com/nodecache/node-cache/pkg/status"
@@ -228,12 +228,13 @@ func hangError(busy time.Duration) error {
 	return fmt.Errorf("a reader hangs: it has spent %s on one batch of queries", busy.Round(time.Second))
 }
 
-// checks returns the probes for /healthcheck/.
-func (a *Agent) checks() []admin.Check {
-	probes := a.running.Load().probes
-	list := make([]admin.Check, 0, len(probes))
-	for _, p := range probes {
-		list = append(list, admin.Check{Label: p.Label, Err: p.Result()})
+// checks lists the results of the probes for /healthcheck/.
+func (a *Agent) checks() iter.Seq2[string, error] {
+	return func(yield func(string, error) bool) {
+		for _, p := range a.running.Load().probes {
+			if !yield(p.Label, p.Result()) {
+				return
+			}
+		}
 	}
-	return list
 }

@@ -375,24 +375,13 @@ func formatDuration(d time.Duration) string {
 	return s
 }
 
-// unit is a suffix of a size.
-type unit struct {
-	suffix string
-	bytes  int64
-}
-
-// units lists the suffixes, the larger binary ones first.
-func units() []unit {
-	return []unit{
-		{"Ti", 1 << 40},
-		{"Gi", 1 << 30},
-		{"Mi", 1 << 20},
-		{"Ki", 1 << 10},
-		{"T", 1e12},
-		{"G", 1e9},
-		{"M", 1e6},
-		{"k", 1e3},
-		{"", 1},
+// units yields the suffixes of a size, the larger binary ones first, and their bytes.
+func units(yield func(suffix string, bytes int64) bool) {
+	suffixes := strings.Split("Ti Gi Mi Ki T G M k ", " ")
+	for i, bytes := range []int64{1 << 40, 1 << 30, 1 << 20, 1 << 10, 1e12, 1e9, 1e6, 1e3, 1} {
+		if !yield(suffixes[i], bytes) {
+			return
+		}
 	}
 }
 
@@ -402,15 +391,15 @@ func parseSize(n *yaml.Node) (any, *Problem) {
 	if !isDigits(digits) || len(digits) > 20 {
 		return nil, problem("not a size", "write a whole number with Ki, Mi, Gi, k, M, G or no unit")
 	}
-	for _, u := range units() {
-		if n.Value[len(digits):] != u.suffix {
+	for suffix, bytes := range units {
+		if n.Value[len(digits):] != suffix {
 			continue
 		}
 		v, err := strconv.ParseInt(digits, 10, 64)
-		if err != nil || v > math.MaxInt64/u.bytes {
-			v, u.bytes = math.MaxInt64, 1
+		if err != nil || v > math.MaxInt64/bytes {
+			v, bytes = math.MaxInt64, 1
 		}
-		return v * u.bytes, nil
+		return v * bytes, nil
 	}
 	return nil, problem("not a size", "write "+digits+nearestUnit(n.Value[len(digits):]))
 }
@@ -418,11 +407,11 @@ func parseSize(n *yaml.Node) (any, *Problem) {
 // nearestUnit spells a unit of others in ours: MB is M, everything else with an m is Mi.
 func nearestUnit(typed string) string {
 	typed = strings.ToLower(strings.TrimSpace(typed))
-	for _, u := range units() {
-		letter := strings.ToLower(strings.TrimSuffix(u.suffix, "i"))
-		binary := strings.HasSuffix(u.suffix, "i")
+	for suffix := range units {
+		letter := strings.ToLower(strings.TrimSuffix(suffix, "i"))
+		binary := strings.HasSuffix(suffix, "i")
 		if letter != "" && strings.HasPrefix(typed, letter) && binary != (typed == letter+"b") {
-			return u.suffix
+			return suffix
 		}
 	}
 	return ""
@@ -430,9 +419,9 @@ func nearestUnit(typed string) string {
 
 // formatSize spells a size with the largest binary unit that divides it.
 func formatSize(bytes int64) string {
-	for _, u := range units() {
-		if strings.HasSuffix(u.suffix, "i") && bytes >= u.bytes && bytes%u.bytes == 0 {
-			return strconv.FormatInt(bytes/u.bytes, 10) + u.suffix
+	for suffix, unit := range units {
+		if strings.HasSuffix(suffix, "i") && bytes >= unit && bytes%unit == 0 {
+			return strconv.FormatInt(bytes/unit, 10) + suffix
 		}
 	}
 	return strconv.FormatInt(bytes, 10)

@@ -47,16 +47,21 @@ const (
 // dnsQuery is the path of a target over HTTPS that names none, as most servers have it.
 const dnsQuery = "/dns-query"
 
-// scheme is how a target over a kind of transport begins.
-type scheme struct {
-	name string
-	kind TargetKind
-	port uint16 // of a target that names none
+// schemes are the beginnings of targets, before ://. A target that names none is Plain.
+func schemes() map[TargetKind]string {
+	return map[TargetKind]string{Plain: "udp", TCP: "tcp", TLS: "tls", HTTPS: "https"}
 }
 
-// schemes are all there are. The first is that of a target that names none.
-func schemes() []scheme {
-	return []scheme{{"udp", Plain, dnsPort}, {"tcp", TCP, dnsPort}, {"tls", TLS, tlsPort}, {"https", HTTPS, httpsPort}}
+// usualPort returns the port of a target that names none.
+func (k TargetKind) usualPort() uint16 {
+	switch k {
+	case TLS:
+		return tlsPort
+	case HTTPS:
+		return httpsPort
+	default:
+		return dnsPort
+	}
 }
 
 // String returns the shortest spelling that a configuration can give t: 192.0.2.1,
@@ -65,15 +70,9 @@ func (t Target) String() string {
 	if t.Kind == ResolvConf {
 		return t.Path
 	}
-	var s scheme
-	for _, s = range schemes() {
-		if s.kind == t.Kind {
-			break
-		}
-	}
-	text := t.authority(s.port)
+	text := t.authority(t.Kind.usualPort())
 	if t.Kind != Plain {
-		text = s.name + "://" + text
+		text = schemes()[t.Kind] + "://" + text
 	}
 	if t.Kind == HTTPS && t.Path != dnsQuery {
 		text += t.Path
@@ -107,11 +106,11 @@ func parseTarget(text string) (Target, *Problem) {
 	}
 	name, rest, isURL := strings.Cut(text, "://")
 	if !isURL {
-		return parseURL(schemes()[0], text, false)
+		return parseURL(Plain, text, false)
 	}
-	for _, s := range schemes() {
-		if s.name == name {
-			return parseURL(s, rest, true)
+	for kind, scheme := range schemes() {
+		if scheme == name {
+			return parseURL(kind, rest, true)
 		}
 	}
 	return Target{}, problem("not a scheme that is known", "write udp://, tcp://, tls:// or https://")
@@ -128,16 +127,16 @@ func parsePath(text string) (Target, *Problem) {
 
 // parseURL reads what stands behind a scheme: an address or, with HTTPS, a host name, then a port, a path and a
 // name, as far as the scheme has use for them. isURL reports whether the scheme was written.
-func parseURL(s scheme, text string, isURL bool) (Target, *Problem) {
-	t := Target{Kind: s.kind}
+func parseURL(kind TargetKind, text string, isURL bool) (Target, *Problem) {
+	t := Target{Kind: kind}
 	rest, name, named := strings.Cut(text, "#")
 	if named {
 		var p *Problem
-		if t.Name, p = parseFragment(s, name); p != nil {
+		if t.Name, p = parseFragment(kind, name); p != nil {
 			return Target{}, p
 		}
 	}
-	if s.kind == HTTPS {
+	if kind == HTTPS {
 		host, path, _ := strings.Cut(rest, "/")
 		var p *Problem
 		if t.Path, p = parseURLPath(strings.TrimPrefix(rest, host), path); p != nil {
@@ -146,23 +145,23 @@ func parseURL(s scheme, text string, isURL bool) (Target, *Problem) {
 		rest = host
 	}
 	var err error
-	t.Addr, err = parseEndpoint(rest, s.port)
+	t.Addr, err = parseEndpoint(rest, kind.usualPort())
 	switch {
 	case err == nil:
 		return t, serverProblem(t.Addr)
-	case s.kind == HTTPS:
+	case kind == HTTPS:
 		return parseNamed(t, rest)
 	}
 	p := notAnAddress(rest, isURL)
-	if host, _, _ := strings.Cut(rest, ":"); s.kind == TLS && !named && hostNameProblem(host) == nil {
+	if host, _, _ := strings.Cut(rest, ":"); kind == TLS && !named && hostNameProblem(host) == nil {
 		p.Hint = "write its address with the name behind it, like tls://192.0.2.1#" + hostName(host)
 	}
 	return Target{}, p
 }
 
 // parseFragment reads the name behind an address.
-func parseFragment(s scheme, name string) (string, *Problem) {
-	withName := s.kind == TLS || s.kind == HTTPS
+func parseFragment(kind TargetKind, name string) (string, *Problem) {
+	withName := kind == TLS || kind == HTTPS
 	switch {
 	case !withName && isDigits(name):
 		return "", problem("a # behind the address", "write the port behind a colon")

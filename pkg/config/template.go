@@ -84,9 +84,9 @@ func matching(zone, text string, typ uint16) []TemplateData {
 	}
 	var list []TemplateData
 	for _, wanted := range []rune{'1', 'a'} {
-		m := maker{wanted: wanted}
-		m.write(tree, 0)
-		name := underZone(strings.ToLower(m.b.String()), zone)
+		var b strings.Builder
+		writeMatch(&b, wanted, tree, 0)
+		name := underZone(strings.ToLower(b.String()), zone)
 		groups := e.FindStringSubmatch(name)
 		if _, p := parseZone(name); p != nil || groups == nil {
 			continue
@@ -117,32 +117,27 @@ func underZone(name, zone string) string {
 	return strings.TrimSuffix(name, ".") + suffix
 }
 
-// maker writes a short text that an expression matches.
-type maker struct {
-	b      strings.Builder
-	wanted rune // taken wherever the expression leaves a choice
-}
-
 // Bounds of what is made up, and on how deep the expression may be.
 const maxSampleName, maxSampleDepth = maxName, 100
 
-func (m *maker) write(e *syntax.Regexp, depth int) {
-	if m.b.Len() > maxSampleName || depth > maxSampleDepth {
+// writeMatch writes a short text that an expression matches. The wanted rune is taken wherever that leaves a choice.
+func writeMatch(b *strings.Builder, wanted rune, e *syntax.Regexp, depth int) {
+	if b.Len() > maxSampleName || depth > maxSampleDepth {
 		return
 	}
 	again := 1
 	switch e.Op {
 	case syntax.OpLiteral:
-		m.b.WriteString(string(e.Rune))
+		b.WriteString(string(e.Rune))
 		return
 	case syntax.OpCharClass:
-		m.b.WriteRune(m.oneOf(e.Rune))
+		b.WriteRune(oneOf(e.Rune, wanted))
 		return
 	case syntax.OpAnyChar, syntax.OpAnyCharNotNL:
-		m.b.WriteRune(m.wanted)
+		b.WriteRune(wanted)
 		return
 	case syntax.OpAlternate:
-		m.write(e.Sub[0], depth+1)
+		writeMatch(b, wanted, e.Sub[0], depth+1)
 		return
 	case syntax.OpRepeat:
 		again = max(1, e.Min)
@@ -150,13 +145,13 @@ func (m *maker) write(e *syntax.Regexp, depth int) {
 	}
 	for range again {
 		for _, part := range e.Sub {
-			m.write(part, depth+1)
+			writeMatch(b, wanted, part, depth+1)
 		}
 	}
 }
 
 // oneOf takes a rune of a class, which is a list of ranges: the one that is wanted, or one that names are made of.
-func (m *maker) oneOf(class []rune) rune {
+func oneOf(class []rune, wanted rune) rune {
 	isIn := func(c rune) bool {
 		for i := 0; i+1 < len(class); i += 2 {
 			if class[i] <= c && c <= class[i+1] {
@@ -165,14 +160,14 @@ func (m *maker) oneOf(class []rune) rune {
 		}
 		return false
 	}
-	for _, c := range append([]rune{m.wanted}, []rune("1a2b-._")...) {
+	for _, c := range append([]rune{wanted}, []rune("1a2b-._")...) {
 		if isIn(c) {
 			return c
 		}
 	}
 	i := slices.IndexFunc([]rune("abcdefghijklmnopqrstuvwxyz0123456789"), isIn)
 	if i < 0 {
-		return m.wanted
+		return wanted
 	}
 	return []rune("abcdefghijklmnopqrstuvwxyz0123456789")[i]
 }

@@ -36,22 +36,17 @@ func earlyNote(p Proxy) string {
 	return who + " packets to a Service's address before netfilter: transparent interception cannot work here. Link-local can, if network policies let pods reach the node."
 }
 
-// A tally is the first data plane that a trace shows, with all evidence.
-type tally struct {
-	proxy    Proxy
-	evidence []string
-}
-
-func (t *tally) add(p Proxy, what string) {
-	if t.proxy == None {
-		t.proxy = p
+// add adds evidence of a data plane. The first one counts.
+func (f *Found) add(p Proxy, what string) {
+	if f.Proxy == None {
+		f.Proxy = p
 	}
-	t.evidence = append(t.evidence, what)
+	f.Evidence = append(f.Evidence, what)
 }
 
 // earlyProxy returns the data plane that handles packets before netfilter, if any.
 func earlyProxy(t Traces) (Proxy, []string) {
-	var found tally
+	var found Found
 	for _, name := range t.Links {
 		if p := proxyOfLink(name); p != None {
 			found.add(p, "link "+name)
@@ -59,7 +54,7 @@ func earlyProxy(t Traces) (Proxy, []string) {
 	}
 	for _, name := range t.Sockets {
 		p := proxyOfProgram(name)
-		if p == EBPF && found.proxy != None {
+		if p == EBPF && found.Proxy != None {
 			continue // most likely of the data plane that is already known
 		}
 		found.add(p, "program "+name+" on the sockets of this node")
@@ -71,10 +66,10 @@ func earlyProxy(t Traces) (Proxy, []string) {
 		case slices.Contains(t.Links, "cilium_host"):
 			found.add(Cilium, "map "+pin)
 		default: // Cilium's pins outlive it until the next boot
-			found.evidence = append(found.evidence, "map "+pin+", but no link of Cilium")
+			found.Evidence = append(found.Evidence, "map "+pin+", but no link of Cilium")
 		}
 	}
-	return found.proxy, found.evidence
+	return found.Proxy, found.Evidence
 }
 
 // proxyOfLink identifies a data plane by the name of a link that only it creates.
@@ -105,7 +100,7 @@ func proxyOfProgram(name string) Proxy {
 // kubeProxy returns the mode of kube-proxy, or IPVS if another program uses that. The mode
 // that kube-proxy reports counts more than traces, which may be old.
 func kubeProxy(t Traces) (Proxy, []string) {
-	var found tally
+	var found Found
 	if p := Proxy(t.ProxyMode); p == IPTables || p == NFTables || p == IPVS {
 		found.add(p, "kube-proxy reports mode "+t.ProxyMode)
 	}
@@ -127,10 +122,10 @@ func kubeProxy(t Traces) (Proxy, []string) {
 		if where := families(v.chains, isServices); where != "" {
 			found.add(IPTables, "chain "+chainServices+" of "+v.name+where)
 		} else if where := families(v.chains, isHint); where != "" {
-			found.evidence = append(found.evidence, "a chain of the kubelet in "+v.name+where)
+			found.Evidence = append(found.Evidence, "a chain of the kubelet in "+v.name+where)
 		}
 	}
-	return found.proxy, found.evidence
+	return found.Proxy, found.Evidence
 }
 
 func isServices(c Chain) bool { return c.Table == "nat" && c.Name == chainServices }

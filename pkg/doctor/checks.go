@@ -91,8 +91,8 @@ func (e *checker) title() string {
 // owner returns the token of the agent that owns the rules; empty: unknown.
 func (f *Facts) owner() string {
 	for _, h := range f.Backends {
-		if h.State.Owner != "" {
-			return h.State.Owner
+		if h.Owner != "" {
+			return h.Owner
 		}
 	}
 	return ""
@@ -101,7 +101,7 @@ func (f *Facts) owner() string {
 // leased returns the remaining time of the lease on key, and whether it is held.
 func (e *checker) leased(key netip.Addr) (left time.Duration, backend string, ok bool) {
 	for _, h := range e.Backends {
-		if left, ok := h.State.Leases[key]; ok {
+		if left, ok := h.Leases[key]; ok {
 			return left, h.Backend, true
 		}
 	}

@@ -57,11 +57,11 @@ func TestChecks(t *testing.T) {
 		{name: "the agent is not ready", change: func(_ *doctor.Config, f *doctor.Facts) { f.Status = "not ready: the cluster zone is not synced" }},
 		{name: "no status page", change: func(c *doctor.Config, _ *doctor.Facts) { c.Admin = netip.AddrPort{} }},
 		{name: "rules of two backends", change: func(_ *doctor.Config, f *doctor.Facts) {
-			f.Backends = append(f.Backends, doctor.BackendState{Backend: "iptables-nft"})
+			f.Backends = append(f.Backends, rules.State{Backend: "iptables-nft"})
 		}},
-		{name: "one family is not leased", change: func(_ *doctor.Config, f *doctor.Facts) { delete(f.Backends[0].State.Leases, local6) }},
+		{name: "one family is not leased", change: func(_ *doctor.Config, f *doctor.Facts) { delete(f.Backends[0].Leases, local6) }},
 		{name: "the Service is not known", mode: rules.Transparent, change: func(c *doctor.Config, f *doctor.Facts) {
-			c.Rules.Services, f.Backends[0].State.Leases, f.Pod, f.Pods = nil, nil, nil, nil
+			c.Rules.Services, f.Backends[0].Leases, f.Pod, f.Pods = nil, nil, nil, nil
 			f.Node, f.PodErr, f.Kubelet = f.Node[:2], errors.New("there is no address to query"), doctor.Kubelet{}
 		}},
 		{name: "the table of connections is nearly full", change: func(_ *doctor.Config, f *doctor.Facts) {
@@ -76,16 +76,16 @@ func TestChecks(t *testing.T) {
 		}},
 		{name: "another agent answers", change: func(_ *doctor.Config, f *doctor.Facts) { f.Pod[0].Token = "other" }},
 		{name: "packets are lost between lease and fallback", change: func(_ *doctor.Config, f *doctor.Facts) {
-			delete(f.Backends[0].State.Leases, local4)
+			delete(f.Backends[0].Leases, local4)
 			f.Pod[1], f.Pod[2] = lose(f.Pod[1]), lose(f.Pod[2])
 		}},
 		{name: "the data plane does not have this pod's address", mode: rules.Transparent, change: func(_ *doctor.Config, f *doctor.Facts) {
-			f.Backends[0].State.Leases = nil
+			f.Backends[0].Leases = nil
 			other := doctor.Outcome{Answer: "REFUSED", Took: time.Millisecond}
 			f.Node, f.Pod = become(f.Node, other), become(f.Pod, silent())
 		}},
 		{name: "a fallback that answers names only", change: func(_ *doctor.Config, f *doctor.Facts) {
-			delete(f.Backends[0].State.Leases, local4)
+			delete(f.Backends[0].Leases, local4)
 			f.Pod[0], f.Pod[1] = lose(f.Pod[0]), lose(f.Pod[1])
 		}},
 		{name: "packets are tracked", change: func(_ *doctor.Config, f *doctor.Facts) { f.Pod[0].Tracked = true }},
@@ -113,7 +113,7 @@ func TestChecks(t *testing.T) {
 			f.Fallback[1].Answer, f.Fallback[3].Answer = "REFUSED", "SERVFAIL"
 		}},
 		{name: "no fallback of one family", change: func(_ *doctor.Config, f *doctor.Facts) { f.Fallback = f.Fallback[:2] }},
-		{name: "no fallback", change: func(_ *doctor.Config, f *doctor.Facts) { f.Fallback, f.Backends[0].State.Fallback = nil, nil }},
+		{name: "no fallback", change: func(_ *doctor.Config, f *doctor.Facts) { f.Fallback, f.Backends[0].Fallback = nil, nil }},
 		{name: "the kubelet cannot be read", change: func(_ *doctor.Config, f *doctor.Facts) { f.Kubelet = doctor.Kubelet{Err: errSeen} }},
 		{name: "the kubelet hands out nothing", change: func(_ *doctor.Config, f *doctor.Facts) { f.Kubelet = doctor.Kubelet{From: "its flags"} }},
 		{name: "the kubelet hands out the agent, which listens to the Service", mode: rules.Transparent, change: func(_ *doctor.Config, f *doctor.Facts) {

@@ -68,12 +68,12 @@ func usable(backend string) error {
 
 // addServices adds the addresses of the Service from the leases, if the configuration
 // leaves them to the agent.
-func addServices(r *rules.Rules, all []BackendState) {
+func addServices(r *rules.Rules, all []rules.State) {
 	if r.Mode != rules.Transparent || len(r.Services) > 0 {
 		return
 	}
 	for _, h := range all {
-		for key := range h.State.Leases {
+		for key := range h.Leases {
 			if !slices.Contains(r.Services, key) && r.Target(key).IsValid() {
 				r.Services = append(r.Services, key)
 			}
@@ -131,7 +131,7 @@ func readableVariants() []iptables.Variant {
 
 // readBackends reads the state of each backend. It returns an error only for the one that
 // the agent uses; with "auto" that is nftables, which sees most.
-func readBackends(ctx context.Context, backend string) (all []BackendState, errs []error) {
+func readBackends(ctx context.Context, backend string) (all []rules.State, errs []error) {
 	add := func(b intercept.Backend, err error, wanted bool) {
 		var state rules.State
 		if err == nil {
@@ -142,7 +142,8 @@ func readBackends(ctx context.Context, backend string) (all []BackendState, errs
 		case err != nil && wanted:
 			errs = append(errs, err)
 		case err == nil && state.Present:
-			all = append(all, BackendState{Backend: b.String(), State: state})
+			state.Backend = b.String()
+			all = append(all, state)
 		}
 	}
 	b, err := nftables.New(slog.New(slog.DiscardHandler))
@@ -234,10 +235,10 @@ func (c *Config) probes(agent string) []Probe {
 	return list
 }
 
-func (c *Config) fallbackProbes(all []BackendState) []Probe {
+func (c *Config) fallbackProbes(all []rules.State) []Probe {
 	var list []Probe
 	for _, h := range all {
-		for _, to := range h.State.Fallback {
+		for _, to := range h.Fallback {
 			if p := (Probe{To: to, Name: c.Name}); !slices.Contains(list, p) {
 				list = append(list, p, Probe{To: to, Name: c.Name, TCP: true})
 			}

@@ -64,7 +64,7 @@ type Facts struct {
 	AddressErr  error
 	Sockets     []sockets.Socket // that receive packets to Rules.Addresses and Rules.Port
 	SocketsErr  error
-	Backends    []BackendState // each backend that holds anything of an agent
+	Backends    []rules.State // each backend that holds anything of an agent
 	BackendErrs []error
 
 	Node    []Outcome // of probes from the node
@@ -95,12 +95,6 @@ type Address struct {
 	Link  string
 	Kind  string // "dummy", "bridge", "device" for lo, …
 	Alias string
-}
-
-// BackendState is what a backend holds.
-type BackendState struct {
-	Backend string
-	State   rules.State
 }
 
 // A Probe is one query.

@@ -56,7 +56,7 @@ func well(c *doctor.Config) doctor.Facts {
 		},
 		Kubelet: doctor.Kubelet{From: "clusterDNS in /var/lib/kubelet/config.yaml"}, Pods: map[string]int{},
 	}
-	held := doctor.BackendState{Backend: "nftables", State: rules.State{Present: true, Owner: token, Leases: map[netip.Addr]time.Duration{}}}
+	held := rules.State{Backend: "nftables", Present: true, Owner: token, Leases: map[netip.Addr]time.Duration{}}
 	for _, a := range c.Rules.Addresses {
 		f.Addresses = append(f.Addresses, doctor.Address{Addr: a, Link: "nodelocaldns", Kind: "dummy", Alias: "node-cache " + token})
 		at := netip.AddrPortFrom(a, 53)
@@ -65,7 +65,7 @@ func well(c *doctor.Config) doctor.Facts {
 		f.Node = append(f.Node, byAgent(doctor.Probe{To: at, Own: true}), byAgent(doctor.Probe{To: at, TCP: true, Own: true}))
 	}
 	for _, l := range c.Rules.Leases() {
-		held.State.Leases[l.Key] = 2600 * time.Millisecond
+		held.Leases[l.Key] = 2600 * time.Millisecond
 		f.Kubelet.DNS = append(f.Kubelet.DNS, l.Key.String())
 		f.Pods[l.Key.String()] = 14
 		to := netip.AddrPortFrom(l.Key, 53)
@@ -76,8 +76,8 @@ func well(c *doctor.Config) doctor.Facts {
 		f.Node, f.Pod = append(f.Node, asked...), append(f.Pod, asked...)
 	}
 	if c.Rules.Mode == rules.LinkLocal {
-		held.State.Fallback = []netip.AddrPort{netip.MustParseAddrPort("10.244.3.7:53"), netip.MustParseAddrPort("[fd00:244::7]:53")}
-		for _, to := range held.State.Fallback {
+		held.Fallback = []netip.AddrPort{netip.MustParseAddrPort("10.244.3.7:53"), netip.MustParseAddrPort("[fd00:244::7]:53")}
+		for _, to := range held.Fallback {
 			for _, tcp := range []bool{false, true} {
 				f.Fallback = append(f.Fallback, doctor.Outcome{
 					Probe: doctor.Probe{To: to, TCP: tcp, Name: c.Name}, Answer: "NOERROR", Records: 1, Took: 1240 * time.Microsecond,
@@ -85,7 +85,7 @@ func well(c *doctor.Config) doctor.Facts {
 			}
 		}
 	}
-	f.Backends = []doctor.BackendState{held}
+	f.Backends = []rules.State{held}
 	return f
 }
 
@@ -115,7 +115,7 @@ func unserved(f *doctor.Facts) {
 			f.Node[i] = doctor.Outcome{Probe: f.Node[i].Probe, Error: "connection refused", Refused: true}
 		}
 	}
-	f.Backends[0].State.Leases = nil
+	f.Backends[0].Leases = nil
 }
 
 func TestReport(t *testing.T) {

@@ -132,7 +132,7 @@ func (e *checker) checkTracked(all []Outcome) {
 	}
 	queries := " for " + count(asked, "query", "queries") + " to the agent"
 	entries := count(tracked, "entry", "entries") + queries
-	needed := e.Rules.Mode == rules.Transparent && slices.ContainsFunc(e.Backends, func(h BackendState) bool {
+	needed := e.Rules.Mode == rules.Transparent && slices.ContainsFunc(e.Backends, func(h rules.State) bool {
 		return strings.HasPrefix(h.Backend, "iptables")
 	})
 	e.add("conntrack",

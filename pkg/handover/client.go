@@ -25,32 +25,21 @@ type Socket struct {
 	File *os.File        // received from another agent; the receiver closes it
 }
 
-// ClientConfig configures Connect.
-type ClientConfig struct {
-	Path     string
-	Agent    string // this agent's name
-	Version  string
-	Now      func() time.Time
-	Log      *slog.Logger // nil: silent
-	Recorder *Recorder    // nil: nothing is recorded
-}
-
 // A Client takes over from another agent. Its methods are called in sequence; only
 // PredecessorLeaving may be used concurrently.
 type Client struct {
 	// Predecessor is the name of the other agent, PredecessorVersion its version.
 	Predecessor, PredecessorVersion string
 
-	cfg     ClientConfig
+	cfg     Config
 	conn    *conn
 	leaving chan struct{}
 	given   chan struct{}
 	ended   sync.WaitGroup
 }
 
-// Connect connects to the agent that listens at the path. The error is [ErrNoAgent] if there is
-// none, and a [*RefusedError] if it refuses to hand over.
-func Connect(ctx context.Context, cfg ClientConfig) (*Client, error) {
+// Connect connects to the agent that listens at the path. The error is [ErrNoAgent] if there is none.
+func Connect(ctx context.Context, cfg Config) (*Client, error) {
 	cfg.Log = cmp.Or(cfg.Log, slog.New(slog.DiscardHandler))
 	cfg.Recorder = cmp.Or(cfg.Recorder, new(Recorder))
 	raw, err := dial(ctx, cfg.Path)
@@ -71,7 +60,7 @@ func Connect(ctx context.Context, cfg ClientConfig) (*Client, error) {
 	return t, nil
 }
 
-func hello(c *conn, cfg *ClientConfig) (*Client, error) {
+func hello(c *conn, cfg *Config) (*Client, error) {
 	err := c.send(&message{Type: typeHello, Protocol: Protocol, Agent: cfg.Agent, Version: cfg.Version})
 	if err != nil {
 		return nil, err
@@ -82,7 +71,7 @@ func hello(c *conn, cfg *ClientConfig) (*Client, error) {
 	}
 	switch m.Type {
 	case typeRefused:
-		return nil, &RefusedError{Reason: m.Reason, Agent: m.Agent, Version: m.Version, Protocol: m.Protocol}
+		return nil, refusedError(m)
 	case typeWelcome:
 		return &Client{
 			Predecessor: m.Agent, PredecessorVersion: m.Version,

@@ -57,7 +57,7 @@ func TestSilentPeer(t *testing.T) {
 	defer func() { _ = l.Close() }()
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
-	if _, err := Connect(ctx, ClientConfig{Path: path, Agent: "new", Now: time.Now}); err == nil {
+	if _, err := Connect(ctx, Config{Path: path, Agent: "new", Now: time.Now}); err == nil {
 		t.Error("connected to a silent peer")
 	}
 }

@@ -36,11 +36,11 @@ type old struct {
 }
 
 // newOld starts an agent that hands over. A change is to its server's configuration.
-func newOld(t *testing.T, path, name string, sockets int, changes ...func(*ServerConfig)) *old {
+func newOld(t *testing.T, path, name string, sockets int, changes ...func(*Config)) *old {
 	t.Helper()
 	o := &old{path: path, ended: make(chan struct{})}
 	o.open(t, sockets)
-	cfg := ServerConfig{
+	cfg := Config{
 		Path: path, Agent: name, Version: "v1", Now: time.Now, Recorder: &o.recorder,
 		Snapshot: func(context.Context) error {
 			o.mu.Lock()
@@ -124,7 +124,7 @@ func raw(t *testing.T, c syscall.Conn) syscall.RawConn {
 
 func connect(t *testing.T, path, name string) (*Client, error) {
 	t.Helper()
-	client, err := Connect(t.Context(), ClientConfig{Path: path, Agent: name, Version: "v2", Now: time.Now})
+	client, err := Connect(t.Context(), Config{Path: path, Agent: name, Version: "v2", Now: time.Now})
 	if err == nil {
 		t.Cleanup(client.Close)
 	}
@@ -139,7 +139,7 @@ func mustConnect(t *testing.T, path, name string) *Client {
 }
 
 // pair is an agent that hands over and one that is connected to it.
-func pair(t *testing.T, changes ...func(*ServerConfig)) (*old, *Client) {
+func pair(t *testing.T, changes ...func(*Config)) (*old, *Client) {
 	t.Helper()
 	o := newOld(t, socketPath(t), "old", 1, changes...)
 	return o, mustConnect(t, o.path, "new")

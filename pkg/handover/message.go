@@ -122,18 +122,10 @@ func decode(text []byte) (*message, error) {
 	return m, nil
 }
 
-// A RefusedError reports that an agent is running and refuses to hand over.
-type RefusedError struct {
-	Reason   string // one of the reasons above, or a reason of a later protocol
-	Agent    string // its name
-	Version  string // of the agent
-	Protocol int    // that it speaks
-}
-
-// Error names the agent that refused and its reason.
-func (e *RefusedError) Error() string {
-	if e.Reason == ReasonProtocol {
-		return fmt.Sprintf("agent %s (%s) speaks protocol %d and this one %d", e.Agent, e.Version, e.Protocol, Protocol)
+// refusedError returns the error of a refusal: one of the reasons above, or a reason of a later protocol.
+func refusedError(m *message) error {
+	if m.Reason == ReasonProtocol {
+		return fmt.Errorf("agent %s (%s) speaks protocol %d and this one %d", m.Agent, m.Version, m.Protocol, Protocol)
 	}
-	return fmt.Sprintf("agent %s (%s) refuses to hand over: %s", e.Agent, e.Version, e.Reason)
+	return fmt.Errorf("agent %s (%s) refuses to hand over: %s", m.Agent, m.Version, m.Reason)
 }

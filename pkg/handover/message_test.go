@@ -48,11 +48,11 @@ func TestEncodeBound(t *testing.T) {
 
 func TestRefusedError(t *testing.T) {
 	t.Parallel()
-	for want, err := range map[string]*RefusedError{
+	for want, m := range map[string]*message{
 		"agent ab (v2) refuses to hand over: busy":       {Reason: ReasonBusy, Agent: "ab", Version: "v2", Protocol: 1},
 		"agent ab (v9) speaks protocol 2 and this one 1": {Reason: ReasonProtocol, Agent: "ab", Version: "v9", Protocol: 2},
 	} {
-		if err.Error() != want {
+		if err := refusedError(m); err.Error() != want {
 			t.Errorf("%q, want %q", err, want)
 		}
 	}

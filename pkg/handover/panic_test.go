@@ -21,22 +21,22 @@ func TestServerPanics(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
 		name string
-		on   func(c *ServerConfig, panics func())
+		on   func(c *Config, panics func())
 	}{
-		{"snapshot", func(c *ServerConfig, panics func()) {
+		{"snapshot", func(c *Config, panics func()) {
 			c.Snapshot = func(context.Context) error { panics(); return nil }
 		}},
-		{"offers", func(c *ServerConfig, panics func()) {
+		{"offers", func(c *Config, panics func()) {
 			offers := c.Offers
 			c.Offers = func() ([]Socket, error) { panics(); return offers() }
 		}},
-		{"lost", func(c *ServerConfig, panics func()) {
+		{"lost", func(c *Config, panics func()) {
 			c.SuccessorLost = func(context.Context) { panics() }
 		}},
-		{"release", func(c *ServerConfig, panics func()) {
+		{"release", func(c *Config, panics func()) {
 			c.Release = func(context.Context, Claim) { panics() }
 		}},
-		{"clock", func(c *ServerConfig, panics func()) {
+		{"clock", func(c *Config, panics func()) {
 			c.Now = func() time.Time { panics(); return time.Now() }
 		}},
 	} {
@@ -44,7 +44,7 @@ func TestServerPanics(t *testing.T) {
 			t.Parallel()
 			var armed atomic.Bool
 			var log proctest.Output
-			o, n := pair(t, func(c *ServerConfig) {
+			o, n := pair(t, func(c *Config) {
 				c.Log = slog.New(slog.NewTextHandler(&log, nil))
 				tt.on(c, func() {
 					if armed.CompareAndSwap(true, false) {
@@ -109,8 +109,8 @@ func (h panickyHandler) Handle(ctx context.Context, r slog.Record) error {
 }
 
 // panickyAt has the server panic as it logs a message for the first time.
-func panickyAt(message string) func(*ServerConfig) {
-	return func(c *ServerConfig) {
+func panickyAt(message string) func(*Config) {
+	return func(c *Config) {
 		c.Log = slog.New(panickyHandler{slog.NewTextHandler(io.Discard, nil), message, new(atomic.Int32)}) //nolint:sloglint // the handler that discards is not asked
 	}
 }

@@ -29,11 +29,16 @@ const (
 	maxConns        = 8                      // connections at once; more are closed
 )
 
-// ServerConfig configures a Server. All fields but Log and Recorder are required.
-type ServerConfig struct {
-	Path    string // of the unix socket, in an existing folder
-	Agent   string // this agent's name, 1..16 bytes
-	Version string
+// Config configures a Client or a Server. All fields but Log and Recorder are required.
+type Config struct {
+	Path     string // of the unix socket, in an existing folder
+	Agent    string // this agent's name, 1..16 bytes
+	Version  string
+	Now      func() time.Time
+	Log      *slog.Logger // nil: silent
+	Recorder *Recorder    // nil: nothing is recorded
+
+	// The following fields are for a Server.
 
 	// Snapshot writes the cache snapshot for the successor.
 	Snapshot func(ctx context.Context) error
@@ -45,16 +50,12 @@ type ServerConfig struct {
 	// SuccessorLost is called when an agent that received the sockets has ended without taking
 	// over. That agent may already have changed the link.
 	SuccessorLost func(ctx context.Context)
-
-	Now      func() time.Time
-	Log      *slog.Logger // nil: silent
-	Recorder *Recorder    // nil: nothing is recorded
 }
 
 // A Server waits for a successor of this agent and hands over to it. Its methods are safe for
 // concurrent use.
 type Server struct {
-	cfg   ServerConfig
+	cfg   Config
 	guard task.Guard
 	given chan struct{} // closed once another agent has taken over
 
@@ -68,7 +69,7 @@ type Server struct {
 }
 
 // NewServer checks cfg. It opens nothing.
-func NewServer(cfg ServerConfig) (*Server, error) {
+func NewServer(cfg Config) (*Server, error) {
 	if cfg.Path == "" || cfg.Agent == "" || cfg.Snapshot == nil || cfg.Offers == nil || cfg.Release == nil || cfg.SuccessorLost == nil || cfg.Now == nil {
 		return nil, errors.New("a handover server needs Path, Agent, Snapshot, Offers, Release, SuccessorLost and Now")
 	}

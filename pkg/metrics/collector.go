@@ -206,10 +206,6 @@ func validUTF8(labels []string) []string {
 	return labels
 }
 
-type number interface {
-	int | int64 | uint32 | uint64 | float64
-}
-
 // total adds a counter with one series.
 func (t *table) total(name, help string, n uint64) { t.add(counter, name, help).put(float64(n)) }
 
@@ -228,7 +224,7 @@ func (t *table) state(name, help string, l label, current string) {
 }
 
 // by adds a family with a series for each value of its label, in order.
-func by[N number](t *table, k kind, name, help string, l label, values ...N) {
+func by[N int | int64 | uint64 | float64](t *table, k kind, name, help string, l label, values ...N) {
 	s := t.add(k, name, help, l)
 	for i, v := range values {
 		s.put(float64(v), l.values[i])
@@ -236,7 +232,7 @@ func by[N number](t *table, k kind, name, help string, l label, values ...N) {
 }
 
 // column returns one value of each element.
-func column[S any, N number](list []S, of func(*S) N) []N {
+func column[S any, N int64 | float64](list []S, of func(*S) N) []N {
 	values := make([]N, len(list))
 	for i := range list {
 		values[i] = of(&list[i])

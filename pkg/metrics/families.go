@@ -148,7 +148,7 @@ func (t *table) addStatic(st *static.Stats) {
 		names.put(float64(f.Names), f.Path)
 		skipped.put(float64(f.Skipped), f.Path)
 		reads.put(float64(f.Reads), f.Path)
-		readable.put(boolValue(f.Err == nil), f.Path)
+		readable.put(boolValue(f.LastError == ""), f.Path)
 	}
 }
 

@@ -79,10 +79,10 @@ func TestEveryFieldIsASeries(t *testing.T) {
 	alone.Source.KubeDNS = ""
 	try("source.Status.KubeDNS", alone)
 	tryFields(try, "static.Stats", *d.Static, func(s *metrics.Sample, v static.Stats) { s.Static = &v }, "Files")
-	tryFields(try, "static.FileStats", d.Static.Files[0], func(s *metrics.Sample, v static.FileStats) { s.Static.Files[0] = v }, "Err")
+	tryFields(try, "static.FileStats", d.Static.Files[0], func(s *metrics.Sample, v static.FileStats) { s.Static.Files[0] = v })
 	unread := distinct()
-	unread.Static.Files[0].Err = errors.New("lost")
-	try("static.FileStats.Err", unread)
+	unread.Static.Files[0].LastError = "lost"
+	try("static.FileStats.LastError", unread)
 	tryFields(try, "handover.Stats", *d.Handover, func(s *metrics.Sample, v handover.Stats) { s.Handover = &v },
 		"From", "Why", "To", "GivenAt", "LastError")
 	tryFields(try, "Config", d.Config, func(s *metrics.Sample, v metrics.Config) { s.Config = v })

@@ -3,7 +3,6 @@
 package metrics_test
 
 import (
-	"errors"
 	"net/netip"
 	"reflect"
 	"testing"
@@ -137,7 +136,7 @@ func answers() *static.Stats {
 		f.Path = path
 		s.Files = append(s.Files, f)
 	}
-	s.Files[1].Err = errors.New("no such file")
+	s.Files[1].LastError = "no such file"
 	return &s
 }
 

@@ -141,6 +141,7 @@ func (r *Rules) Family(v6 bool) Rules {
 
 // A State is what the kernel of a node holds.
 type State struct {
+	Backend     string                       // its name, where the states of several are read
 	Present     bool                         // the kernel holds anything of an agent
 	Owner       string                       // the agent that wrote the rules that outlive it; empty: unknown, or no such rules
 	Leases      map[netip.Addr]time.Duration // the remaining time of each held lease

@@ -124,9 +124,10 @@ type hostsFile struct {
 // file first, so it also keeps the content of a file that is empty for the first time, and of one that
 // is still changing, for up to maxChanges checks.
 func (f *hostsFile) reload(force bool) bool {
-	f.unsettled = false
+	f.unsettled, f.LastError = false, ""
 	info, err := os.Stat(f.Path)
-	if f.Err = err; err != nil {
+	if err != nil {
+		f.LastError = err.Error()
 		return false
 	}
 	if !force && !f.emptyOnce && sameFile(info, f.readInfo) {
@@ -139,7 +140,8 @@ func (f *hostsFile) reload(force bool) bool {
 	}
 	f.lastInfo, f.changes = info, 0
 	text, err := filewatch.ReadFile(f.Path, maxFileSize)
-	if f.Err = err; err != nil {
+	if err != nil {
+		f.LastError = err.Error()
 		return false
 	}
 	if len(text) == 0 && len(f.text) > 0 && !f.emptyOnce {
@@ -200,7 +202,7 @@ func (h *Hosts) reload(all bool) (again time.Duration) {
 	changed := h.tableOutdated
 	h.tableOutdated = true // stays set if a panic ends this call
 	for _, f := range h.files {
-		before := f.Err
+		before := f.LastError
 		if f.reload(all) {
 			changed = true
 			f.Reads++
@@ -208,8 +210,8 @@ func (h *Hosts) reload(all bool) (again time.Duration) {
 		if f.unsettled {
 			again = settleTime
 		}
-		if f.Err != nil && (before == nil || f.Err.Error() != before.Error()) {
-			h.log.Warn("hosts file unreadable, keeping its previous content", "path", f.Path, "err", f.Err)
+		if f.LastError != "" && f.LastError != before {
+			h.log.Warn("hosts file unreadable, keeping its previous content", "path", f.Path, "err", f.LastError)
 		}
 	}
 	if changed {

@@ -19,8 +19,8 @@ func TestReloadWhileWritten(t *testing.T) {
 		if err := os.WriteFile(f.Path, []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		if got := f.reload(true); got != changed || f.unsettled != unsettled || f.Err != nil {
-			t.Errorf("%s: changed %t, unsettled %t, %v; want %t, %t", step, got, f.unsettled, f.Err, changed, unsettled)
+		if got := f.reload(true); got != changed || f.unsettled != unsettled || f.LastError != "" {
+			t.Errorf("%s: changed %t, unsettled %t, %v; want %t, %t", step, got, f.unsettled, f.LastError, changed, unsettled)
 		}
 	}
 	at := func(size int) string { return strings.Repeat("#", size) }

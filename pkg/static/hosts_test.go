@@ -56,13 +56,13 @@ func TestFollow(t *testing.T) {
 	must(t, os.Rename(path+".new", path))
 	eventually(t, "replaced", is("192.0.2.3"))
 	must(t, os.Remove(path))
-	eventually(t, "reported missing", func() bool { return s.Stats().Files[0].Err != nil })
+	eventually(t, "reported missing", func() bool { return s.Stats().Files[0].LastError != "" })
 	if !is("192.0.2.3")() {
 		t.Error("the content was dropped with the file")
 	}
 	write(t, path, "192.0.2.4 a.test\n")
 	eventually(t, "back", is("192.0.2.4"))
-	eventually(t, "no error", func() bool { return s.Stats().Files[0].Err == nil })
+	eventually(t, "no error", func() bool { return s.Stats().Files[0].LastError == "" })
 	write(t, path, "")
 	eventually(t, "empty", func() bool { return query(t, s, "a.test.", dns.TypeA) == "none" })
 	if got := query(t, s, "own.test.", dns.TypeA); got != "NOERROR| own.test. 30 A 192.0.2.99" {

@@ -39,7 +39,7 @@ func TestPredecessor(t *testing.T) {
 	}
 	expect(second, "a.test.", "NOERROR| a.test. 30 A 192.0.2.1")
 	expect(second, "x.made.test.", "NOERROR| x.made.test. 60 A 192.0.2.2")
-	if st := second.Stats(); st.Files[0].Reads != 1 || st.Files[0].Err != nil {
+	if st := second.Stats(); st.Files[0].Reads != 1 || st.Files[0].LastError != "" {
 		t.Errorf("%+v, want one read", st.Files[0])
 	}
 
@@ -48,7 +48,7 @@ func TestPredecessor(t *testing.T) {
 	expect(third, "own.test.", "NOERROR| own.test. 30 A 192.0.2.3")
 	expect(third, "a.test.", "NOERROR| a.test. 30 A 192.0.2.1")
 	expect(second, "own.test.", "none")
-	if st := third.Stats(); st.Files[0].Err == nil || st.Files[0].Names != 1 || st.Names != 2 {
+	if st := third.Stats(); st.Files[0].LastError == "" || st.Files[0].Names != 1 || st.Names != 2 {
 		t.Errorf("%+v, want the file's name and its error", st)
 	}
 

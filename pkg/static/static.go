@@ -101,11 +101,11 @@ type Stats struct {
 
 // FileStats is the state of one file.
 type FileStats struct {
-	Path    string
-	Names   int    // read
-	Skipped int    // lines that could not be used, except empty ones and comments
-	Reads   uint64 // contents loaded
-	Err     error  // why the file cannot be read now; nil: it can be
+	Path      string `json:"path"`
+	Names     int    `json:"names"`               // read
+	Skipped   int    `json:"skipped,omitempty"`   // lines that could not be used, except empty ones and comments
+	Reads     uint64 `json:"reads"`               // contents loaded since the start
+	LastError string `json:"lastError,omitempty"` // why the file cannot be read now; empty: it can be
 }
 
 // Stats may be called at any time.

@@ -169,7 +169,7 @@ func TestHosts(t *testing.T) {
 		}
 	}
 	st := s.Stats()
-	if st.Names != 13 || st.Addresses != 17 || st.Files[0].Skipped != 4 || st.Files[0].Names != 19 || st.Files[0].Err != nil || st.Files[0].Reads != 1 {
+	if st.Names != 13 || st.Addresses != 17 || st.Files[0].Skipped != 4 || st.Files[0].Names != 19 || st.Files[0].LastError != "" || st.Files[0].Reads != 1 {
 		t.Errorf("%+v", st)
 	}
 	s = newStatic(t, static.Config{Files: []string{path}, NoReverse: true})
@@ -313,7 +313,7 @@ func TestMissingFile(t *testing.T) {
 	var log bytes.Buffer
 	path := filepath.Join(t.TempDir(), "hosts")
 	s := newStatic(t, static.Config{Files: []string{path, t.TempDir()}, Log: slog.New(slog.NewTextHandler(&log, nil))})
-	if st := s.Stats(); st.Files[0].Err == nil || st.Files[1].Err == nil || strings.Count(log.String(), "hosts file unreadable") != 2 {
+	if st := s.Stats(); st.Files[0].LastError == "" || st.Files[1].LastError == "" || strings.Count(log.String(), "hosts file unreadable") != 2 {
 		t.Errorf("%+v, log %s", st, log.String())
 	}
 	if got := query(t, s, "localhost.", dns.TypeA); got != "none" {

@@ -188,20 +188,11 @@ const NoLimit = "no limit"
 
 // Static describes the answers from the configuration.
 type Static struct {
-	Names     int         `json:"names"`     // in hosts
-	Addresses int         `json:"addresses"` // of those names
-	Templates int         `json:"templates"`
-	Failures  uint64      `json:"failures"` // queries that a template could not answer
-	Files     []HostsFile `json:"files,omitempty"`
-}
-
-// HostsFile is one hosts file.
-type HostsFile struct {
-	Path      string `json:"path"`
-	Names     int    `json:"names"`
-	Skipped   int    `json:"skipped,omitempty"` // invalid lines
-	Reads     uint64 `json:"reads"`             // versions loaded since the start
-	LastError string `json:"lastError,omitempty"`
+	Names     int                `json:"names"`     // in hosts
+	Addresses int                `json:"addresses"` // of those names
+	Templates int                `json:"templates"`
+	Failures  uint64             `json:"failures"` // queries that a template could not answer
+	Files     []static.FileStats `json:"files,omitempty"`
 }
 
 // StaticOf returns nil if the configuration answers nothing.
@@ -209,16 +200,7 @@ func StaticOf(st *static.Stats) *Static {
 	if st == nil {
 		return nil
 	}
-	s := &Static{Names: st.Names, Addresses: st.Addresses, Templates: st.Templates, Failures: st.Failures}
-	for i := range st.Files {
-		f := &st.Files[i]
-		file := HostsFile{Path: f.Path, Names: f.Names, Skipped: f.Skipped, Reads: f.Reads}
-		if f.Err != nil {
-			file.LastError = f.Err.Error()
-		}
-		s.Files = append(s.Files, file)
-	}
-	return s
+	return &Static{Names: st.Names, Addresses: st.Addresses, Templates: st.Templates, Failures: st.Failures, Files: st.Files}
 }
 
 // Snapshot describes the snapshots since the start.

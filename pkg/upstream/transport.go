@@ -32,11 +32,6 @@ type transport interface {
 	openCount() (now int, ever uint64)
 }
 
-// A replyReceiver gets the replies to its attempts.
-type replyReceiver interface {
-	handleReply(a *attempt, r reply, batch *wire.SendBatch)
-}
-
 // A reply is what a transport received for an attempt. If err is nil and none of truncated, caseChanged and
 // headerOnlyRcode is set, m is a whole, well-formed message that answers the query.
 type reply struct {
@@ -49,10 +44,12 @@ type reply struct {
 
 // An attempt is one query to one upstream. An exchange makes one or more.
 type attempt struct {
-	query    []byte // a whole message that attempts share; the transport chooses its ID and the case of its name
-	receiver replyReceiver
-	index    int // among the receiver's attempts
-	sentAt   time.Time
+	query    []byte      // a whole message that attempts share; the transport chooses its ID and the case of its name
+	receiver interface { // gets the reply
+		handleReply(a *attempt, r reply, batch *wire.SendBatch)
+	}
+	index  int // among the receiver's attempts
+	sentAt time.Time
 	// randomCase asks the transport to send the name in random case and to require the same case in the answer
 	// (0x20). Only UDP honors it: on a connection, an off-path attacker cannot inject an answer.
 	randomCase  bool

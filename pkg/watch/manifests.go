@@ -97,8 +97,8 @@ func (m *Manifests) addSets() {
 	}
 	if m.cfg.ServiceWatch != nil {
 		m.serviceWatcher = newServiceWatcher(*m.cfg.ServiceWatch)
-		add(serviceTarget{m.serviceWatcher, zone.Slices}, zone.Slices, true)
-		add(serviceTarget{m.serviceWatcher, zone.Services}, zone.Services, true)
+		add(m.serviceWatcher.target(zone.Slices), zone.Slices, true)
+		add(m.serviceWatcher.target(zone.Services), zone.Services, true)
 	}
 	if m.cfg.Store == nil {
 		return
@@ -107,7 +107,7 @@ func (m *Manifests) addSets() {
 	m.cfg.Store.Expect(m.kinds...)
 	for _, kind := range []zone.Kind{zone.Namespaces, zone.Slices, zone.Pods, zone.Services} {
 		if slices.Contains(m.kinds, kind) {
-			add(zoneTarget{m.cfg.Store, kind}, kind, false)
+			add(zoneTarget(m.cfg.Store, kind), kind, false)
 		}
 	}
 }

@@ -97,15 +97,20 @@ func (f *serviceWatcher) markSynced(onSynced func()) {
 	f.change(func() { f.onSynced = onSynced })
 }
 
-// A serviceTarget passes the objects of one kind to a serviceWatcher, which keeps those of its service.
-type serviceTarget struct {
-	watcher *serviceWatcher
-	kind    zone.Kind
+// target returns the target of the objects of one kind, of which f keeps those of its service.
+func (f *serviceWatcher) target(kind zone.Kind) target {
+	return target{
+		put: f.put,
+		remove: func(namespace, name string, _ time.Time) bool {
+			f.retain(kind, func(otherNamespace, other string) bool { return otherNamespace != namespace || other != name })
+			return true
+		},
+		retain: func(keep func(namespace, name string) bool, _ time.Time) { f.retain(kind, keep) },
+	}
 }
 
-// put implements [target].
-func (t serviceTarget) put(obj runtime.Object, now time.Time) bool {
-	f := t.watcher
+// put keeps an object if it is one of the service's.
+func (f *serviceWatcher) put(obj runtime.Object, _ time.Time) bool {
 	switch o := obj.(type) {
 	case *corev1.Service:
 		if f.isWatched(o.Namespace, o.Name) {
@@ -115,7 +120,10 @@ func (t serviceTarget) put(obj runtime.Object, now time.Time) bool {
 	case *discoveryv1.EndpointSlice:
 		record, ok := sliceOf(o)
 		if !ok || !f.isWatched(record.Namespace, record.Service) {
-			return t.remove(o.Namespace, o.Name, now) // it may have been one of the service's before
+			if o.Namespace == f.cfg.Namespace { // it may have been one of the service's before
+				f.change(func() { delete(f.slices, o.Name) })
+			}
+			return true
 		}
 		s := sliceEndpoints{ports: record.Ports}
 		for i := range o.Endpoints {
@@ -127,20 +135,13 @@ func (t serviceTarget) put(obj runtime.Object, now time.Time) bool {
 	return true
 }
 
-// remove implements [target].
-func (t serviceTarget) remove(namespace, name string, now time.Time) bool {
-	t.retain(func(otherNamespace, other string) bool { return otherNamespace != namespace || other != name }, now)
-	return true
-}
-
-// retain implements [target].
-func (t serviceTarget) retain(keep func(namespace, name string) bool, _ time.Time) {
-	f := t.watcher
+// retain drops the objects of one kind that keep does not name.
+func (f *serviceWatcher) retain(kind zone.Kind, keep func(namespace, name string) bool) {
 	f.change(func() {
-		if t.kind == zone.Services && !keep(f.cfg.Namespace, f.cfg.Service) {
+		if kind == zone.Services && !keep(f.cfg.Namespace, f.cfg.Service) {
 			f.service = zone.Service{}
 		}
-		if t.kind == zone.Slices {
+		if kind == zone.Slices {
 			maps.DeleteFunc(f.slices, func(name string, _ sliceEndpoints) bool { return !keep(f.cfg.Namespace, name) })
 		}
 	})

@@ -174,45 +174,41 @@ var (
 )
 
 // A target receives the objects of one kind.
-type target interface {
-	put(obj runtime.Object, now time.Time) (changed bool)
-	remove(namespace, name string, now time.Time) (changed bool)
-	retain(keep func(namespace, name string) bool, now time.Time)
+type target struct {
+	put    func(obj runtime.Object, now time.Time) (changed bool)
+	remove func(namespace, name string, now time.Time) (changed bool)
+	retain func(keep func(namespace, name string) bool, now time.Time)
 }
 
-// A zoneTarget writes one kind to a store.
-type zoneTarget struct {
-	store *zone.Store
-	kind  zone.Kind
-}
-
-func (t zoneTarget) put(obj runtime.Object, now time.Time) bool {
-	switch o := obj.(type) {
-	case *corev1.Service:
-		return t.store.PutService(serviceOf(o), now)
-	case *discoveryv1.EndpointSlice:
-		if record, ok := sliceOf(o); ok {
-			return t.store.PutSlice(record, now)
-		}
-		return t.store.Delete(zone.Slices, o.Namespace, o.Name, now) // it may have been a usable slice before
-	case *corev1.Namespace:
-		return t.store.PutNamespace(o.Name, now)
-	case *corev1.Pod:
-		if record, ok := podOf(o); ok {
-			return t.store.PutPod(record, now)
-		}
-		return t.store.Delete(zone.Pods, o.Namespace, o.Name, now)
-	default:
-		return false
+// zoneTarget returns a target that writes one kind to a store.
+func zoneTarget(store *zone.Store, kind zone.Kind) target {
+	return target{
+		put:    func(obj runtime.Object, now time.Time) bool { return put(store, obj, now) },
+		remove: func(namespace, name string, now time.Time) bool { return store.Delete(kind, namespace, name, now) },
+		retain: func(keep func(namespace, name string) bool, now time.Time) { store.Retain(kind, keep, now) },
 	}
 }
 
-func (t zoneTarget) remove(namespace, name string, now time.Time) bool {
-	return t.store.Delete(t.kind, namespace, name, now)
-}
-
-func (t zoneTarget) retain(keep func(namespace, name string) bool, now time.Time) {
-	t.store.Retain(t.kind, keep, now)
+// put writes an object to a store, and reports whether that changed.
+func put(store *zone.Store, obj runtime.Object, now time.Time) bool {
+	switch o := obj.(type) {
+	case *corev1.Service:
+		return store.PutService(serviceOf(o), now)
+	case *discoveryv1.EndpointSlice:
+		if record, ok := sliceOf(o); ok {
+			return store.PutSlice(record, now)
+		}
+		return store.Delete(zone.Slices, o.Namespace, o.Name, now) // it may have been a usable slice before
+	case *corev1.Namespace:
+		return store.PutNamespace(o.Name, now)
+	case *corev1.Pod:
+		if record, ok := podOf(o); ok {
+			return store.PutPod(record, now)
+		}
+		return store.Delete(zone.Pods, o.Namespace, o.Name, now)
+	default:
+		return false
+	}
 }
 
 // changedAt returns the time of the change that led to obj, if obj has one. Only EndpointSlices have a time finer than

@@ -167,7 +167,7 @@ func (w *Watch) addKinds() {
 			} else {
 				q.namespace = space
 			}
-			w.addFeed(v, q, zoneTarget{w.cfg.Store, kind}, settled)
+			w.addFeed(v, q, zoneTarget(w.cfg.Store, kind), settled)
 		}
 	}
 	w.cfg.Store.Expect(kinds...)
@@ -224,7 +224,7 @@ func (w *Watch) addServiceWatch() {
 		v := &kindStatus{kind: kind}
 		w.serviceStatuses = append(w.serviceStatuses, v)
 		w.unsyncedService.Add(1)
-		w.addFeed(v, q, serviceTarget{w.serviceWatcher, kind}, func() {
+		w.addFeed(v, q, w.serviceWatcher.target(kind), func() {
 			if w.unsyncedService.Add(-1) > 0 {
 				w.feedSynced()
 				return

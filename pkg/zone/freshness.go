@@ -4,20 +4,10 @@ package zone
 
 import (
 	"math"
-	"sync/atomic"
 	"time"
 
 	"github.com/nodecache/node-cache/pkg/wire"
 )
-
-// A syncState is the freshness of one kind.
-type syncState struct {
-	expected    atomic.Bool
-	synced      atomic.Bool
-	restored    atomic.Bool               // loaded from a dump: complete in another process, and stale until synced
-	confirmed   atomic.Pointer[time.Time] // time of the last confirmation; nil: never
-	alwaysFresh atomic.Bool
-}
 
 // Expect sets the kinds that will be filled; the others count as unwatched. Services are always expected.
 func (s *Store) Expect(kinds ...Kind) {

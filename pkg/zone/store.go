@@ -14,9 +14,15 @@ import (
 // A Store holds the objects that a zone answers from. Readers take no lock and see each service in a consistent state.
 // Writers block each other.
 type Store struct {
-	seed      maphash.Seed
-	serial    atomic.Uint32
-	states    [kindCount]syncState
+	seed   maphash.Seed
+	serial atomic.Uint32
+	states [kindCount]struct { // the freshness of each kind
+		expected    atomic.Bool
+		synced      atomic.Bool
+		restored    atomic.Bool               // loaded from a dump: complete in another process, and stale until synced
+		confirmed   atomic.Pointer[time.Time] // time of the last confirmation; nil: never
+		alwaysFresh atomic.Bool
+	}
 	suspended atomic.Int64 // total length of the host's suspends, in ns
 
 	nodes         table[node]
