@@ -385,7 +385,7 @@ func (b *builder) newStatic(cfg *config.Config, old *static.Static) (*static.Sta
 func templateOf(t *config.Template) (static.Template, error) {
 	out := static.Template{Zone: t.Zone, Types: t.Types, Match: t.Match, Rcode: t.Rcode}
 	for _, section := range []struct {
-		to   *[]static.Record
+		to   *[]func(*static.Question) (dns.RR, error)
 		from []string
 	}{{&out.Answer, t.Answer}, {&out.Authority, t.Authority}, {&out.Additional, t.Additional}} {
 		for _, text := range section.from {

@@ -38,14 +38,14 @@ func (a *Agent) Status() status.Status {
 	for _, addr := range a.Addrs() {
 		s.Addresses = append(s.Addresses, addr.String())
 	}
-	details := status.Details{Watch: &watched, Cluster: &r.config.Cluster}
+	var empty []string
 	for _, route := range r.routes {
 		servers := status.ServersOf(route.pool.Stats())
 		for _, server := range servers {
 			s.Upstreams = append(s.Upstreams, status.Upstream{Zone: route.Zone, Server: server})
 		}
 		if route.pool.Empty() {
-			details.Empty = append(details.Empty, route.Zone)
+			empty = append(empty, route.Zone)
 		}
 	}
 	if r.fallback != nil {
@@ -62,22 +62,20 @@ func (a *Agent) Status() status.Status {
 	if a.handover.hasHandedOver() {
 		return s // the successor's problems are not this agent's
 	}
-	details.Memory = a.memory.problems()
-	s.Problems = status.Problems(&s, details)
+	s.Problems = status.Problems(&s, &watched, &r.config.Cluster, empty, a.memory.problems())
 	return s
 }
 
 func (a *Agent) configStatus() status.Config {
 	s := status.Config{
-		Source: status.Source{Source: origin.KindNone},
-
+		Source:     origin.KindNone,
 		Generation: a.reloads.generation.Load(),
 		Applied:    time.Unix(0, a.reloads.lastSuccess.Load()).UTC().Format(time.RFC3339),
 		Refused:    a.reloads.bad.Load(),
 		LastOK:     true,
 	}
 	if a.source != nil {
-		s.Source = status.SourceOf(a.source.Status())
+		s.SetSource(a.source.Status())
 	}
 	if why := a.reloads.lastError.Load(); why != nil {
 		s.LastOK, s.LastError = false, *why

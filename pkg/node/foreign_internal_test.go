@@ -53,7 +53,7 @@ func TestForeignSockets(t *testing.T) {
 		for _, s := range f.Status() {
 			got = append(got, s.Process+" "+s.Socket)
 		}
-		if fmt.Sprint(got) != fmt.Sprint(want) || len(status.Problems(&status.Status{Foreign: f.Status(), Config: status.Config{LastOK: true}}, status.Details{})) != len(want) {
+		if fmt.Sprint(got) != fmt.Sprint(want) || len(status.Problems(&status.Status{Foreign: f.Status(), Config: status.Config{LastOK: true}}, nil, nil, nil, nil)) != len(want) {
 			t.Errorf("%s: foreign sockets %q, want %q", when, got, want)
 		}
 	}

@@ -37,7 +37,7 @@ func fixed(tb testing.TB, hosts map[string]string, templates ...string) *static.
 		for _, word := range words[1:] {
 			t.Types = append(t.Types, dns.StringToType[word])
 		}
-		t.Answer = []static.Record{func(q *static.Question) (dns.RR, error) {
+		t.Answer = []func(*static.Question) (dns.RR, error){func(q *static.Question) (dns.RR, error) {
 			return dns.NewRR(strings.ReplaceAll(record, "{{ .Name }}", q.Name))
 		}}
 		cfg.Templates = append(cfg.Templates, t)

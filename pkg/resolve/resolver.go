@@ -121,9 +121,13 @@ type queryTable struct {
 	waiting   int                  // waiting clients, over all queries
 	refreshes int
 
-	clients      map[clientKey]*client // with waiting or in-flight queries
-	freeClients  *client               // records for reuse
-	floods       [floodSlots]flood
+	clients     map[clientKey]*client // with waiting or in-flight queries
+	freeClients *client               // records for reuse
+	floods      [floodSlots]struct {  // each counts the shed queries of one client within one second
+		client clientKey
+		second int64 // Unix time
+		sheds  int
+	}
 	lastFloodLog int64 // Unix time
 
 	stale       inFlight      // head of the ring of queries whose waiters can get a stale answer, by staleAt
@@ -333,13 +337,6 @@ type client struct {
 	next    *client // in the free list
 }
 
-// A flood counts the shed queries of one client within one second.
-type flood struct {
-	client clientKey
-	second int64 // Unix time
-	sheds  int
-}
-
 // admitLocked accounts a waiting query to its client, and an in-flight query if begins is set.
 // detachLocked and remove undo this. It returns nil and the limit if there is no room.
 func (t *queryTable) admitLocked(key clientKey, begins bool, plan *Plan) (c *client, why Shed) {
@@ -421,7 +418,7 @@ func (t *queryTable) floodLocked(key clientKey, now time.Time) (silent, logIt bo
 	f := &t.floods[maphash.Comparable(t.seed, key)%floodSlots]
 	second := now.Unix()
 	if f.second != second {
-		*f = flood{client: key, second: second}
+		f.client, f.second, f.sheds = key, second, 0
 	}
 	if f.client != key {
 		return false, false

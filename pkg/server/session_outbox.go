@@ -63,7 +63,7 @@ type outbox struct {
 func (o *outbox) init(t *TCP, conn net.Conn) {
 	o.server, o.conn = t, conn
 	o.changed.L, o.drained.L = &o.mu, &o.mu
-	o.usage.memory = &t.memory
+	o.usage.total = &t.memory
 	if c, ok := conn.(syscall.Conn); ok {
 		o.raw, _ = c.SyscallConn() // of a TCP connection it has no error
 		o.writeOnceFunc = o.writeOnce

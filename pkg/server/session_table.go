@@ -36,7 +36,7 @@ func newSessionTable(limit, perClient int) sessionTable {
 // Sessions above a new limit stay. A session uses the new idle timeout after its next query.
 func (t *TCP) SetLimits(sessions, perClient int, held int64, idle time.Duration) {
 	t.table.setLimits(sessions, perClient)
-	t.memory.limit.Store(held)
+	t.memoryLimit.Store(held)
 	t.idleTimeout.Store(int64(idle))
 }
 
@@ -238,20 +238,13 @@ const (
 	kernelReceive = 2 * sessionBuffer
 )
 
-// A sessionMemory bounds the memory of all sessions beyond that of an idle one: answers that
-// clients do not read, incomplete frames, and kernel buffers. An answer that the kernel accepts at
-// once does not count.
-type sessionMemory struct {
-	limit    atomic.Int64 // 0: none
-	total    atomic.Int64
-	shedding sync.Mutex // held while sessions are closed for memory
-}
-
-// A memoryUse is the memory of one session. All methods are safe for concurrent use.
+// A memoryUse is the memory of one session beyond that of an idle one: answers that the client does
+// not read, incomplete frames, and kernel buffers. An answer that the kernel accepts at once does not
+// count. All methods are safe for concurrent use.
 type memoryUse struct {
-	memory *sessionMemory
-	own    atomic.Int64 // bytes of the session's buffers
-	kernel atomic.Int64 // estimated bytes of answers in the kernel
+	total  *atomic.Int64 // of all sessions
+	own    atomic.Int64  // bytes of the session's buffers
+	kernel atomic.Int64  // estimated bytes of answers in the kernel
 }
 
 // add adds n bytes of buffers; n may be negative. The caller calls shedMemory afterwards, with no
@@ -259,7 +252,7 @@ type memoryUse struct {
 func (h *memoryUse) add(n int) {
 	if n != 0 {
 		h.own.Add(int64(n))
-		h.memory.total.Add(int64(n))
+		h.total.Add(int64(n))
 	}
 }
 
@@ -268,31 +261,30 @@ func (h *memoryUse) add(n int) {
 func (h *memoryUse) addSent(n int) {
 	if more := min(int64(n), kernelSend-h.kernel.Load()); more > 0 {
 		h.kernel.Add(more)
-		h.memory.total.Add(more)
+		h.total.Add(more)
 	}
 }
 
 // setKernel replaces the estimate of addSent by the kernel's own count.
 func (h *memoryUse) setKernel(kernel int64) {
-	h.memory.total.Add(kernel - h.kernel.Swap(kernel))
+	h.total.Add(kernel - h.kernel.Swap(kernel))
 }
 
 func (h *memoryUse) bytes() int64 { return h.own.Load() + h.kernel.Load() }
 
 // reset removes the session from the total.
 func (h *memoryUse) reset() {
-	h.memory.total.Add(-h.own.Swap(0) - h.kernel.Swap(0))
+	h.total.Add(-h.own.Swap(0) - h.kernel.Swap(0))
 }
 
 // shedMemory closes sessions if all together hold too much: the largest session of the client that
 // holds most, until a quarter of the limit is free. The caller holds no lock.
 func (t *TCP) shedMemory() {
-	m := &t.memory
-	limit := m.limit.Load()
-	if limit == 0 || m.total.Load() <= limit || !m.shedding.TryLock() {
+	limit := t.memoryLimit.Load()
+	if limit == 0 || t.memory.Load() <= limit || !t.shedding.TryLock() {
 		return
 	}
-	defer m.shedding.Unlock()
+	defer t.shedding.Unlock()
 	for _, s := range t.table.largest(limit, limit-limit/4) {
 		if s.out.abort() {
 			t.count(&t.stats.ShedMemory, 1)

@@ -54,7 +54,9 @@ type TCP struct {
 	born        time.Time // what clock counts from
 	listener    net.Listener
 	table       sessionTable
-	memory      sessionMemory
+	memory      atomic.Int64   // of all sessions, see memoryUse
+	memoryLimit atomic.Int64   // 0: none
+	shedding    sync.Mutex     // held while sessions are closed for memory
 	workersMu   sync.Mutex     // guards workers
 	workers     []*batchWorker // idle ones; the last one used is in the CPU cache, so it is taken next
 	statsMu     sync.Mutex     // guards stats; a leaf
@@ -84,7 +86,7 @@ func NewTCP(cfg TCPConfig) (*TCP, error) {
 	t := &TCP{cfg: cfg, born: time.Now(), listener: cfg.Listener, handover: newHandover()}
 	t.table = newSessionTable(cfg.MaxSessions, cfg.MaxPerClient)
 	t.idleTimeout.Store(int64(cfg.IdleTimeout))
-	t.memory.limit.Store(cfg.MaxMemory)
+	t.memoryLimit.Store(cfg.MaxMemory)
 	return t, nil
 }
 

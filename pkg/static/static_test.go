@@ -204,7 +204,7 @@ func TestHostsBounds(t *testing.T) {
 }
 
 // parse compiles record templates.
-func parse(tb testing.TB, texts ...string) (list []static.Record) {
+func parse(tb testing.TB, texts ...string) (list []func(*static.Question) (dns.RR, error)) {
 	tb.Helper()
 	for _, text := range texts {
 		r, err := config.ParseRecord(text)
@@ -283,7 +283,7 @@ func TestTemplates(t *testing.T) {
 }
 
 // tooManyTXT returns more records than fit a message.
-func tooManyTXT(tb testing.TB) (list []static.Record) {
+func tooManyTXT(tb testing.TB) (list []func(*static.Question) (dns.RR, error)) {
 	tb.Helper()
 	for i := range 300 {
 		list = append(list, parse(tb, fmt.Sprintf(`{{ .Name }} 60 IN TXT "%d%s"`, i, strings.Repeat("x", 240)))...)

@@ -23,14 +23,12 @@ type Template struct {
 	Match []string // regular expressions on the lower-case name with its trailing dot; one must match; empty: all names match
 	Rcode int      // 0 to 15
 
-	Answer, Authority, Additional []Record
+	// Each function generates a record for a question. It returns nil to omit the record.
+	Answer, Authority, Additional []func(*Question) (dns.RR, error)
 
 	zone  []byte // in wire form
 	match []*regexp.Regexp
 }
-
-// A Record generates a record for a question. It returns nil to omit the record.
-type Record func(*Question) (dns.RR, error)
 
 // A Question is the input of a template's actions.
 type Question struct {
@@ -174,7 +172,7 @@ func (a *Template) answer(question *Question, q *wire.Query) (msg []byte, target
 	}
 	for _, section := range []struct {
 		to   *[]dns.RR
-		from []Record
+		from []func(*Question) (dns.RR, error)
 	}{{&m.Answer, a.Answer}, {&m.Ns, a.Authority}, {&m.Extra, a.Additional}} {
 		if *section.to, err = makeRecords(section.from, question); err != nil {
 			return nil, 0, err
@@ -199,7 +197,7 @@ func (a *Template) answer(question *Question, q *wire.Query) (msg []byte, target
 }
 
 // makeRecords generates the records of one section.
-func makeRecords(list []Record, question *Question) (made []dns.RR, err error) {
+func makeRecords(list []func(*Question) (dns.RR, error), question *Question) (made []dns.RR, err error) {
 	for _, record := range list {
 		rr, err := record(question)
 		if err != nil {

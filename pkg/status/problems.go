@@ -33,19 +33,12 @@ type Problem struct {
 	Hint  string `json:"hint"`
 }
 
-// Details are what [Problems] needs besides the status.
-type Details struct {
-	Empty   []string        // zones of routes without an upstream
-	Watch   *watch.Stats    // of the cluster's source
-	Cluster *config.Cluster // as configured
-	Memory  []Problem
-}
-
-// Problems lists what is wrong, the configuration first, because other problems may follow from it.
-func Problems(s *Status, d Details) []Problem {
-	list := make(problems, 0, len(d.Memory))
+// Problems lists what is wrong, the configuration first, because other problems may follow from it. It takes the stats of the
+// cluster's source, the cluster as configured, the zones of routes without an upstream, and the problems of the memory.
+func Problems(s *Status, watched *watch.Stats, cluster *config.Cluster, empty []string, memory []Problem) []Problem {
+	list := make(problems, 0, len(memory))
 	list.addSource(&s.Config)
-	for _, zone := range d.Empty {
+	for _, zone := range empty {
 		list.add("forward "+zone, "no upstream is configured",
 			"add a nameserver to the resolv.conf, or an upstream to the configuration")
 	}
@@ -66,9 +59,9 @@ func Problems(s *Status, d Details) []Problem {
 		list.addIntercept(s.Node.Intercept)
 	}
 	if s.Cluster != nil {
-		list.addCluster(s.Cluster, d.Watch, d.Cluster)
+		list.addCluster(s.Cluster, watched, cluster)
 	}
-	list = append(list, d.Memory...)
+	list = append(list, memory...)
 	for _, f := range s.Foreign {
 		list.add("listen", fmt.Sprintf("%s is also bound to %s (socket inode %d)", f.Process, f.Socket, f.Inode),
 			"stop that program, or configure another address for it; on the node, `ss -lnptue` shows the process of the inode (ino)")

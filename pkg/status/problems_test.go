@@ -84,7 +84,7 @@ func TestOversizeProblem(t *testing.T) {
 		"check whether that namespace needs so many objects; if so, raise the container's memory limit",
 	}
 	kinds := []Kind{{Kind: "service"}, {Kind: "endpointslice", Refused: 2, Last: "shop/web-1"}}
-	got := Problems(&Status{Config: Config{LastOK: true}, Cluster: &Cluster{Kinds: kinds}}, Details{Watch: &watch.Stats{}, Cluster: &config.Cluster{}})
+	got := Problems(&Status{Config: Config{LastOK: true}, Cluster: &Cluster{Kinds: kinds}}, &watch.Stats{}, &config.Cluster{}, nil, nil)
 	if diff := cmp.Diff([]Problem{want}, got); diff != "" {
 		t.Errorf("problems (-want +got):\n%s", diff)
 	}

@@ -48,7 +48,7 @@ func TestSnapshotStatus(t *testing.T) {
 				t.Errorf("status (-want +got):\n%s", diff)
 			}
 			var problems []string
-			for _, p := range Problems(&Status{Config: Config{LastOK: true}, Snapshot: got}, Details{}) {
+			for _, p := range Problems(&Status{Config: Config{LastOK: true}, Snapshot: got}, nil, nil, nil, nil) {
 				if p.Where != "snapshot" || p.Hint == "" {
 					t.Errorf("problem %+v", p)
 				}

@@ -20,28 +20,28 @@ func TestSourceProblems(t *testing.T) {
 		s    Config
 		want []string
 	}{
-		{"nothing", Config{LastOK: true, Source: Source{Source: origin.KindFile, File: "/f", LastGood: &LastGood{}}}, nil},
-		{"a bad file", Config{LastError: "key: bad\nother: bad", Source: Source{File: "/f"}}, []string{"the last file was refused: key: bad"}},
-		{"a bad ConfigMap", Config{LastError: "key: bad", Source: Source{Object: "a/b"}}, []string{"the last configuration was refused: key: bad"}},
-		{"the API away", Config{LastOK: true, Source: Source{Object: "a/b", Unread: unread}}, []string{unread.What}},
+		{"nothing", Config{LastOK: true, Source: origin.KindFile, File: "/f", LastGood: &LastGood{}}, nil},
+		{"a bad file", Config{LastError: "key: bad\nother: bad", File: "/f"}, []string{"the last file was refused: key: bad"}},
+		{"a bad ConfigMap", Config{LastError: "key: bad", Object: "a/b"}, []string{"the last configuration was refused: key: bad"}},
+		{"the API away", Config{LastOK: true, Object: "a/b", Unread: unread}, []string{unread.What}},
 		{
 			"the API away, and a bad ConfigMap before",
-			Config{LastError: "key: bad", Source: Source{Object: "a/b", Unread: unread}},
+			Config{LastError: "key: bad", Object: "a/b", Unread: unread},
 			[]string{unread.What, "the last configuration was refused: key: bad"},
 		},
 		{
 			"the API away at the start",
-			Config{LastError: unread.What, Source: Source{Object: "a/b", Unread: unread, LastGood: inUse}},
+			Config{LastError: unread.What, Object: "a/b", Unread: unread, LastGood: inUse},
 			[]string{unread.What, "the last good configuration of a/b is in use, from /kept"},
 		},
 		{
 			"a bad file at the start",
-			Config{LastError: "key: bad", Source: Source{File: "/f", LastGood: inUse}},
+			Config{LastError: "key: bad", File: "/f", LastGood: inUse},
 			[]string{"the last file was refused: key: bad", "the last good configuration of /f is in use, from /kept"},
 		},
 		{
 			"a full disk",
-			Config{LastOK: true, Source: Source{File: "/f", LastGood: &LastGood{LastError: "no space"}}},
+			Config{LastOK: true, File: "/f", LastGood: &LastGood{LastError: "no space"}},
 			[]string{"the last good configuration is not saved: no space"},
 		},
 	}
@@ -49,7 +49,7 @@ func TestSourceProblems(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			var got []string
-			for _, p := range Problems(&Status{Config: tt.s}, Details{}) {
+			for _, p := range Problems(&Status{Config: tt.s}, nil, nil, nil, nil) {
 				got = append(got, p.What)
 				if p.Where != "config" || p.Hint == "" {
 					t.Errorf("%+v: want a hint, and config", p)

@@ -39,22 +39,18 @@ type Status struct {
 
 // Config describes the configuration in use and the latest reload.
 type Config struct {
-	Source
-	Generation uint64 `json:"generation"`
-	Applied    string `json:"applied"` // RFC 3339
-	LastOK     bool   `json:"lastOk"`
-	Refused    uint64 `json:"refused"`             // configurations refused since the start
-	LastError  string `json:"lastError,omitempty"` // why the latest one was refused
-}
-
-// Source describes where the configuration comes from.
-type Source struct {
 	Source   string    `json:"source"`             // one of source.Kinds
 	File     string    `json:"file"`               // path; empty: not in a file
 	Object   string    `json:"object,omitempty"`   // the ConfigMap, as namespace/name
 	KubeDNS  string    `json:"kubeDNS,omitempty"`  // folder of a kube-dns ConfigMap that is merged into it
 	Unread   *Problem  `json:"unread,omitempty"`   // why the source is unreadable now; nil: it is readable
 	LastGood *LastGood `json:"lastGood,omitempty"` // nil: not kept
+
+	Generation uint64 `json:"generation"`
+	Applied    string `json:"applied"` // RFC 3339
+	LastOK     bool   `json:"lastOk"`
+	Refused    uint64 `json:"refused"`             // configurations refused since the start
+	LastError  string `json:"lastError,omitempty"` // why the latest one was refused
 }
 
 // LastGood describes the last good configuration.
@@ -65,9 +61,9 @@ type LastGood struct {
 	LastError string `json:"lastError,omitempty"`
 }
 
-// SourceOf describes the source of the configuration.
-func SourceOf(st source.Status) Source {
-	s := Source{Source: st.Kind, KubeDNS: st.KubeDNS}
+// SetSource describes the source of the configuration.
+func (s *Config) SetSource(st source.Status) {
+	s.Source, s.KubeDNS = st.Kind, st.KubeDNS
 	if st.Kind == source.KindFile {
 		s.File = st.Name
 	} else {
@@ -82,7 +78,6 @@ func SourceOf(st source.Status) Source {
 			s.LastGood.Kept = st.Saved.UTC().Format(time.RFC3339)
 		}
 	}
-	return s
 }
 
 // Queries summarizes queries and answers.
