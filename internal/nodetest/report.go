@@ -26,6 +26,17 @@ func (r Report) Between(from, to time.Time) Report {
 	return part
 }
 
+// Within returns the report with the late answers that took no longer than a limit as answers.
+func (r Report) Within(limit time.Duration) Report {
+	r.Outcomes = slices.Clone(r.Outcomes)
+	for i := range r.Outcomes {
+		if o := &r.Outcomes[i]; o.Result == Late && o.Took <= limit {
+			o.Result = Answered
+		}
+	}
+	return r
+}
+
 // Of returns the part of the report that one client sent.
 func (r Report) Of(load int) Report {
 	var part Report

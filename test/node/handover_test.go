@@ -87,7 +87,7 @@ func TestHandOver(t *testing.T) {
 			}
 			time.Sleep(500 * time.Millisecond)
 			lasted := time.Since(l.began)
-			reports := l.stop()
+			reports := l.stop(t)
 			sum := nodetest.Report{}
 			for _, r := range reports {
 				sum.Outcomes = append(sum.Outcomes, r.Outcomes...)
@@ -127,7 +127,7 @@ func TestHandOver(t *testing.T) {
 // flood is pods and the node asking 20,000 queries a second, some of them for new names.
 func (b *harness) flood(t *testing.T) *load {
 	t.Helper()
-	l := &load{began: time.Now()}
+	l := &load{began: time.Now(), harness: b}
 	udp := func(rate int) nodetest.Load { return nodetest.Load{Network: "udp", Rate: rate} }
 	freshUDP := func(rate int) nodetest.Load { return nodetest.Load{Network: "udp", Rate: rate, Fresh: true} }
 	freshTCP := nodetest.Load{Network: "tcp", Rate: 25, Fresh: true}

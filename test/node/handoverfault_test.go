@@ -69,7 +69,7 @@ func (b *harness) expectAllAnswered(t *testing.T, l *load, what string, sessions
 	t.Helper()
 	time.Sleep(500 * time.Millisecond)
 	end := time.Now().Add(-200 * time.Millisecond)
-	reports := l.stop()
+	reports := l.stop(t)
 	l.expectNoneLostExcept(t, reports, l.began, end, what, sessionsCut)
 	if leaked := b.fallbackQueries(); leaked > fallbackBefore {
 		t.Errorf("%s: %d queries more than expected went to the fallback", what, leaked-fallbackBefore)
@@ -121,7 +121,7 @@ func TestHandOverOldStops(t *testing.T) {
 			end := time.Now().Add(-200 * time.Millisecond)
 			// Without a view of the cluster the lease comes after ten seconds: the fallback answers until then, and sessions
 			// that are open when the old one's lease ends are reset.
-			sum := l.merge(l.stop()).Between(l.began, end)
+			sum := l.merge(l.stop(t)).Between(l.began, end)
 			if sum.Lost() > sum.Count(nodetest.Reset) || sum.Lost() > 20 {
 				t.Errorf("the old agent ends: %s", sum)
 			}
@@ -141,6 +141,7 @@ func TestHandOverOldKilled(t *testing.T) {
 			l := b.load(t)
 			next := b.launchWaiting(t)
 			time.Sleep(100 * time.Millisecond)
+			before := time.Now().Add(-b.scaled(t, 100*time.Millisecond)) // later sessions may still be open when the agent goes
 			killed := time.Now()
 			old.Kill()
 			again := l.awaitAnyServer(t, killed, 5*time.Second)
@@ -148,12 +149,12 @@ func TestHandOverOldKilled(t *testing.T) {
 			limit := b.scaled(t, time.Second)
 			time.Sleep(time.Until(killed.Add(fallbackLimit + time.Second)))
 			end := time.Now().Add(-200 * time.Millisecond)
-			reports := l.stop()
+			reports := l.stop(t)
 			// What a reader had in hand dies with it, and its sessions do, until the kernel has noticed.
 			if took := again.Sub(killed); took > limit {
 				t.Errorf("the last client was answered %s after the old agent was killed, want %s", ms(took), ms(limit))
 			}
-			l.expectNoneLost(t, reports, l.began, killed.Add(-100*time.Millisecond), "before")
+			l.expectNoneLost(t, reports, l.began, before, "before")
 			l.expectNoneLost(t, reports, killed.Add(fallbackLimit), end, "after")
 			proctest.Figure(t, "hand-over, the old agent is killed while the next one waits, %s: %s, the last client answered after %s", b.backend,
 				l.merge(reports).Between(l.began, end), ms(again.Sub(killed)))
@@ -289,7 +290,7 @@ func TestHandOverOtherConfig(t *testing.T) {
 			old.end(t)
 			time.Sleep(500 * time.Millisecond)
 			if tt.gap {
-				proctest.Figure(t, "hand-over, %s: %s", tt.name, l.merge(l.stop()).Between(l.began, time.Now()))
+				proctest.Figure(t, "hand-over, %s: %s", tt.name, l.merge(l.stop(t)).Between(l.began, time.Now()))
 				second.askAll(t, byAgent)
 			} else {
 				second.expectAllAnswered(t, l, tt.name, 1, before+tt.between)

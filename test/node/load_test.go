@@ -17,14 +17,16 @@ import (
 // from new ones.
 type load struct {
 	began        time.Time
+	harness      *harness
 	meters       []*nodetest.Meter
+	patience     time.Duration // at the end; a query that took no longer is not late
 	staleRoute   bool // one client may have gone astray, see isAstray
 	sessionsStay bool // a TCP session stays with the server that it was opened to
 }
 
 func (b *harness) load(t *testing.T) *load {
 	t.Helper()
-	l := &load{began: time.Now()}
+	l := &load{began: time.Now(), harness: b}
 	udp := func(rate int) nodetest.Load { return nodetest.Load{Network: "udp", Rate: rate} }
 	freshUDP := func(rate int) nodetest.Load { return nodetest.Load{Network: "udp", Rate: rate, Fresh: true} }
 	tcp, freshTCP := nodetest.Load{Network: "tcp", Rate: 25}, nodetest.Load{Network: "tcp", Rate: 25, Fresh: true}
@@ -68,7 +70,9 @@ var (
 )
 
 // stop ends the load.
-func (l *load) stop() []nodetest.Report {
+func (l *load) stop(t *testing.T) []nodetest.Report {
+	t.Helper()
+	l.patience = l.harness.scaled(t, time.Second)
 	reports := make([]nodetest.Report, len(l.meters))
 	var stopped sync.WaitGroup
 	for i, m := range l.meters {
@@ -198,7 +202,7 @@ func (l *load) expectNoneLostExcept(t *testing.T, reports []nodetest.Report, fro
 	t.Helper()
 	for i, r := range reports {
 		for kind := range kinds() {
-			part := r.Of(kind).Between(from, to)
+			part := r.Of(kind).Between(from, to).Within(l.patience)
 			if part.Lost() == 0 || l.usesStaleRoute(i, kind) || kind == overOneSession && part.Lost() <= takeovers && part.Lost() == part.Count(nodetest.Reset) {
 				continue
 			}

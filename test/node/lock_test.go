@@ -69,7 +69,7 @@ func TestLockHeld(t *testing.T) {
 	for _, m := range starts {
 		m.Stop()
 	}
-	reports := l.stop()
+	reports := l.stop(t)
 	l.expectNoneLost(t, reports, l.began, released.Add(-100*time.Millisecond), "the lock is held at the start")
 	l.expectNoneLost(t, reports, held, end.Add(-200*time.Millisecond), "the lock is held later")
 	proctest.Figure(t, "xtables lock held for %d s: answers %s after the start, rules %s after the lock was released, %s", int(length.Seconds()),

@@ -91,7 +91,7 @@ func (b *harness) damage(t *testing.T, d *damage) {
 	l.awaitServer(t, byAgent, again, 5*time.Second)
 	time.Sleep(300 * time.Millisecond)
 	end := time.Now().Add(-200 * time.Millisecond)
-	reports := l.stop()
+	reports := l.stop(t)
 	l.expectNoneLost(t, reports, again.Add(200*time.Millisecond), end, "after "+d.name)
 	proctest.Figure(t, "%s, %s: undone after %s, %s, longest gap %s", d.name, b.backend, ms(healed), l.merge(reports).Between(began, end), ms(l.longestGap(reports)))
 }

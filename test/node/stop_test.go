@@ -34,7 +34,7 @@ func TestUpgrade(t *testing.T) {
 			again := l.awaitServer(t, byAgent, next.started, 10*time.Second)
 			time.Sleep(500 * time.Millisecond)
 			end := time.Now().Add(-200 * time.Millisecond)
-			reports := l.stop()
+			reports := l.stop(t)
 			l.expectNoneLostExcept(t, reports, l.began, end, "stopped and started again", 2, next.started)
 			proctest.Figure(t, "stopped for an upgrade, %s: fallback after %s, ended after %s, next agent after %s, %s", backend,
 				fallback.since(stopped), ms(ended.Sub(stopped)), again.since(next.started), l.merge(reports).Between(l.began, end))
@@ -57,7 +57,7 @@ func TestNotReady(t *testing.T) {
 	if next.Ended() {
 		t.Fatalf("the agent has ended: %v", next.Err())
 	}
-	reports := l.stop()
+	reports := l.stop(t)
 	l.expectNoneLost(t, reports, l.began, time.Now().Add(-1200*time.Millisecond), "not ready")
 	if by := l.merge(reports).By(); by[byAgent] > 0 {
 		t.Errorf("an agent that is not ready has answered %d queries", by[byAgent])
@@ -84,7 +84,7 @@ func TestCrashLoop(t *testing.T) {
 	}
 	time.Sleep(300 * time.Millisecond)
 	limit := b.scaled(t, 500*time.Millisecond)
-	reports := l.stop()
+	reports := l.stop(t)
 	sum, gap := l.merge(reports), l.longestGap(reports)
 	if gap > limit {
 		t.Errorf("killed %d times: a client had no answer for %s, want %s", times, ms(gap), ms(limit))
