@@ -20,8 +20,8 @@ type load struct {
 	harness      *harness
 	meters       []*nodetest.Meter
 	patience     time.Duration // at the end; a query that took no longer is not late
-	staleRoute   bool // one client may have gone astray, see isAstray
-	sessionsStay bool // a TCP session stays with the server that it was opened to
+	staleRoute   bool          // one client may have gone astray, see isAstray
+	sessionsStay bool          // a TCP session stays with the server that it was opened to
 }
 
 func (b *harness) load(t *testing.T) *load {
