@@ -16,11 +16,11 @@ import (
 
 // Bounds of the shape. They only go down; a package that needs more lines says why in the commit that raises its bound.
 const (
-	mostLines        = 45020
+	mostLines        = 44630
 	mostFiles        = 260
-	mostTypes        = 523
-	mostSupportLines = 13950
-	mostTestLines    = 72900
+	mostTypes        = 479
+	mostSupportLines = 12470
+	mostTestLines    = 69960
 )
 
 // packageLines are the most lines of a package, in hundreds, where it may have more than 1,000.
