@@ -209,6 +209,10 @@ func (l *load) expectNoneLostExcept(t *testing.T, reports []nodetest.Report, fro
 			if kind == overNewSessions && part.Lost() == sessionsResetByLease(r, part, leased) {
 				continue
 			}
+			// An agent that ends closes a session whose client, on a busy machine, has not sent its query yet.
+			if resets := part.Count(nodetest.Reset); kind == overNewSessions && l.patience > time.Second && part.Lost() == resets && resets <= takeovers {
+				continue
+			}
 			first, _ := part.FirstLost()
 			last, _ := part.LastLost()
 			t.Errorf("%s, %s, %s: %s; from %s to %s of %s", what, clients()[i], kinds()[kind], part,
