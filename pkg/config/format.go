@@ -377,7 +377,7 @@ func formatDuration(d time.Duration) string {
 
 // units yields the suffixes of a size, the larger binary ones first, and their bytes.
 func units(yield func(suffix string, bytes int64) bool) {
-	suffixes := strings.Split("Ti Gi Mi Ki T G M k ", " ")
+	suffixes := [...]string{"Ti", "Gi", "Mi", "Ki", "T", "G", "M", "k", ""}
 	for i, bytes := range []int64{1 << 40, 1 << 30, 1 << 20, 1 << 10, 1e12, 1e9, 1e6, 1e3, 1} {
 		if !yield(suffixes[i], bytes) {
 			return

@@ -201,7 +201,7 @@ func kubernetesOptions(c *converter, through *[]string) []directive {
 			"objects are watched, so there are few"),
 		lost("startup_timeout", "the start and /readyz wait for the cluster's objects without a timeout",
 			"a snapshot makes the start immediate: see snapshot.folder"),
-		lost("multicluster", "names of a cluster set are not supported", "write a route for the zone to the central resolver"),
+		ownZones("multicluster", "names of a cluster set are not supported and get SERVFAIL", "write a route for the zone to a CoreDNS that has it"),
 		lost("zonal", "names of endpoints by zone are not supported", "cluster.nodeZone puts the endpoints of the node's own zone first"),
 		lost("federation", "federation is not supported", "Kubernetes has dropped them"),
 		{names: "resyncperiod upstream"}, // CoreDNS ignores them as well

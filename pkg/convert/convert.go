@@ -61,6 +61,7 @@ type converter struct {
 	wild         []sourced[string] // names below which hosts answers every other name
 	denied       []sourced[string] // zones whose other names do not exist
 	excepted     []sourced[string] // zones without an upstream
+	unread       []sourced[string] // zones of plugins whose data is not read
 	halfDisabled []sourced[string] // what keeps only answers, or only denials, out of the cache, by server and zones
 
 	corefiles   []Input
@@ -294,6 +295,12 @@ func (c *converter) lastTemplates() {
 			continue
 		}
 		add(d, config.Template{Rcode: dns.RcodeNameError})
+	}
+	for _, u := range c.unread {
+		c.routes = slices.DeleteFunc(c.routes, func(r route) bool { return r.Zone == u.value })
+		if c.clusterZone == "" || !below(c.clusterZone, u.value) {
+			add(u, config.Template{Rcode: dns.RcodeServerFailure})
+		}
 	}
 	for _, e := range c.excepted {
 		isServed := c.clusterZone == e.value || slices.ContainsFunc(c.routes, func(r route) bool { return r.Zone == e.value })

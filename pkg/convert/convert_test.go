@@ -252,6 +252,12 @@ func TestZoneWithoutUpstreams(t *testing.T) {
 	for _, tt := range []struct{ name, text string }{
 		{"a forward to names alone", root + "corp.example {\n forward . ns.corp.example\n}\n"},
 		{"a plugin that is not supported", root + "corp.example {\n etcd\n}\n"},
+		{"a plugin before a forward", root + "corp.example {\n etcd\n forward . 192.0.2.2\n}\n"},
+		{"a plugin in the block of the root", ". {\n k8s_external corp.example\n forward . 192.0.2.1\n}\n"},
+		{"a plugin with the zone's ID", ". {\n route53 corp.example.:Z4R\n forward . 192.0.2.1\n}\n"},
+		{"a plugin with the zone's group", ". {\n azure group:corp.example\n forward . 192.0.2.1\n}\n"},
+		{"a plugin of others", ". {\n k8s_gateway corp.example\n forward . 192.0.2.1\n}\n"},
+		{"the names of a cluster set", ". {\n kubernetes cluster.local {\n  multicluster corp.example\n }\n forward . 192.0.2.1\n}\n"},
 		{"a route that is refused", root + "corp.example {\n forward . 192.0.2.2 {\n  tls a.pem\n }\n}\n"},
 		{"a stub domain with names alone", "kind: ConfigMap\ndata:\n  stubDomains: '{\"corp.example\": [\"ns.corp.example\"]}'\n"},
 	} {

@@ -146,6 +146,30 @@ func text(name string, to *string) directive {
 // lost returns directives without a counterpart.
 func lost(names, why, hint string) directive { return directive{names: names, why: why, hint: hint} }
 
+// ownZones returns plugins that serve zones from data which node-cache does not read. The names of these zones must not go to another server.
+func ownZones(names, why, hint string) directive {
+	return directive{names: names, why: why, hint: hint, take: func(l *line) {
+		var list []string
+		for _, word := range l.args() {
+			first, last, _ := strings.Cut(fillPlaceholders(word), ":") // ZONE, ZONE:ID, or of azure GROUP:ZONE
+			if l.words[0] == "azure" {
+				first = last
+			}
+			if zone, err := config.ParseZone(first); err == nil && zone != "." {
+				list = append(list, zone)
+			}
+		}
+		if len(list) == 0 {
+			list = slices.DeleteFunc(slices.Clone(l.s.zones), func(zone string) bool { return zone == "." })
+		}
+		for _, zone := range list {
+			if !slices.ContainsFunc(l.c.unread, func(u sourced[string]) bool { return u.value == zone }) {
+				l.c.unread = append(l.c.unread, sourced[string]{zone, l.origin()})
+			}
+		}
+	}}
+}
+
 // differs returns directives whose effect differs, or that need no conversion.
 func differs(names, why, hint string) directive {
 	return directive{names: names, why: why, hint: hint, kept: true}
@@ -220,12 +244,13 @@ func plugins(c *converter) []directive {
 		lost("acl", "answers do not depend on the client's address", "restrict clients with a NetworkPolicy or the node's firewall"),
 		lost("autopath", "search lists are not expanded on the server",
 			"denials are kept and quick, also below a denied name; a dot at the end of a name, or a lower ndots, saves the walk"),
-		lost("auto", noZones, listZone),
-		lost("secondary sign dnssec", noZones, routeIt),
-		lost("etcd route53 azure clouddns nomad k8s_external", noZones+", and does not read those of this service",
+		ownZones("auto", noZones, listZone),
+		ownZones("secondary", noZones, routeIt),
+		lost("sign dnssec", noZones, routeIt),
+		ownZones("etcd route53 azure clouddns nomad k8s_external", noZones+", and does not read those of this service: its names get SERVFAIL",
 			"write a route for the zone to the server that has it"),
-		lost("consul docker k8s_gateway mdns mysql netbox pdsql records redis sqlite tailscale traefik", noZones+", and does not read those of this plugin",
-			"write a route for the zone to a CoreDNS with the plugin"),
+		ownZones("consul docker k8s_gateway mdns mysql netbox pdsql records redis sqlite tailscale traefik",
+			noZones+", and does not read those of this plugin: its names get SERVFAIL", "write a route for the zone to a CoreDNS with the plugin"),
 		lost("recursor unbound", "node-cache is not a recursive resolver", `write a route to such a server: {zone: ".", to: […]}`),
 		lost("ads blocker blocklist", "lists of names to block are not fetched",
 			"templates deny zones, and hosts.files has names; or write a route to a server that blocks"),
@@ -234,7 +259,7 @@ func plugins(c *converter) []directive {
 		lost("ocp_dnsnameresolver", "address lookups are not published",
 			"leave the names that an EgressFirewall has to the central resolver, and write a route for them"),
 		lost("rrl", "responses are not rate-limited by content", "limits.perClient bounds the in-flight queries of a client"),
-		lost("multicluster", "names of a cluster set are not supported", "write a route for the zone to the central resolver"),
+		ownZones("multicluster", "names of a cluster set are not supported and get SERVFAIL", "write a route for the zone to a CoreDNS with the plugin"),
 		lost("federation", "federation is not supported", "Kubernetes has dropped them"),
 		lost("tls https https3 quic grpc_server", "only UDP and TCP are supported for clients",
 			"upstreams may be asked over TLS and HTTPS: see forward[].to"),
