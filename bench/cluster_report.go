@@ -138,11 +138,11 @@ func (rep *clusterReport) startTable() string {
 func seconds(d time.Duration) string { return decimals(2, d.Seconds()) }
 
 func (rep *clusterReport) loadTable() string {
-	header := "server"
+	header := []string{"server"}
 	for _, l := range clusterLoads() {
-		header += "|" + l.title
+		header = append(header, l.title)
 	}
-	return table(header+"|lost, wrong", rep.Results, func(r *result) []any {
+	return table(strings.Join(append(header, "lost, wrong"), "|"), rep.Results, func(r *result) []any {
 		cells := []any{r.Name}
 		var lost, wrong int64
 		for _, l := range clusterLoads() {

@@ -220,7 +220,8 @@ func budgetTable(judged []judgement) string {
 // table renders Markdown with a row for each item; short rows are filled up with empty cells.
 func table[T any](header string, items []T, cells func(T) []any) string {
 	columns := strings.Split(header, "|")
-	out := "| " + strings.Join(columns, " | ") + " |\n" + strings.Repeat("|---", len(columns)) + "|\n"
+	var out strings.Builder
+	out.WriteString("| " + strings.Join(columns, " | ") + " |\n" + strings.Repeat("|---", len(columns)) + "|\n")
 	for _, item := range items {
 		row := cells(item)
 		for i := range columns {
@@ -228,11 +229,11 @@ func table[T any](header string, items []T, cells func(T) []any) string {
 			if i < len(row) {
 				cell = strings.ReplaceAll(fmt.Sprint(row[i]), "|", `\|`)
 			}
-			out += "| " + cell + " "
+			out.WriteString("| " + cell + " ")
 		}
-		out += "|\n"
+		out.WriteString("|\n")
 	}
-	return out
+	return out.String()
 }
 
 // decimals is a number with so many of them.

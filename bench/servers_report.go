@@ -81,15 +81,15 @@ func (rep *serversReport) loadTables() string {
 
 // loadTable has a row for each server that was started, and a cell for each load. One more cell, which is not of a load, may be first.
 func (rep *serversReport) loadTable(title string, first func(*result) any, cell func(figure) string) string {
-	header := "server" + title
+	header := []string{"server" + title}
 	for _, l := range loads() {
 		if slices.Contains(rep.Loads, l.name) {
-			header += "|" + l.title
+			header = append(header, l.title)
 		}
 	}
 	// The list of servers has the reason why one was not started.
 	started := slices.DeleteFunc(slices.Clone(rep.Results), func(row *result) bool { return row.Skipped != "" })
-	return table(header, started, func(row *result) []any {
+	return table(strings.Join(header, "|"), started, func(row *result) []any {
 		cells := []any{row.Name}
 		if first != nil {
 			cells = append(cells, first(row))

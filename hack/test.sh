@@ -19,7 +19,8 @@ nsd:nsd unbound:unbound dnsperf:dnsperf dig:bind9-dnsutils nft:nftables iptables
 conntrack:conntrack qemu-system-x86_64:qemu-system-x86 busybox:busybox-static cpio:cpio
 runc:runc /usr/lib/cni/bridge:containernetworking-plugins prometheus:prometheus promtool:prometheus"
 # Three lanes run at the same time. Each lane runs one suite after the other.
-suites="rules upstream pressure node install"               # they judge times: nice -15, where that is allowed, so that a busy machine gives them time
+timed="rules upstream pressure node" # they judge times: nice -15, where that is allowed, so that a busy machine gives them time
+after=install # after those, at the ordinary priority
 nice="scenarios unit race e2e kernel cluster manifests" # they wait for events: nice 10
 idle="lint image-module fuzz"                           # they compile and compute: SCHED_IDLE
 race=-race # empty where there is no C compiler, which the race detector needs
@@ -27,7 +28,7 @@ concurrent='admin|agent|cache|filewatch|handover|resolve|server|snapshot|source|
 bulky='TestEndless.*|TestStoreAgainstModel|TestPTRsAreBounded|TestTruncatedSetsRotate|TestWorst|TestRestoreMatchesOriginal|TestSetsThatNoMessageHolds|TestTransferHuge|TestTransferBigZone'
 bulky+='|TestIndexRemoval|TestNamespaceLimit|TestLimit|TestResidentMemory|TestResizedMemory|TestDumpOfLarge.*|TestCapacity|TestSocketPoolBounds'
 soak=${SOAK:-}
-[[ -z $soak ]] || { suites="$nice $idle $suites"; nice=; idle=; } # a soak runs one suite at a time
+[[ -z $soak ]] || { timed="$nice $idle $timed"; nice=; idle=; } # a soak runs one suite at a time
 limit=${soak:+6h}
 limit=${limit:-20m} # of one package's tests
 
@@ -245,14 +246,16 @@ work=$(mktemp -d)
 groups=()
 trap 'for group in "${groups[@]}"; do kill -- "-$group" 2>/dev/null; done; rm -rf "$work"' EXIT
 set_up
-names=${*:-$suites $nice $idle}
+names=${*:-$timed $after $nice $idle}
 [[ ! " $names " =~ \ (e2e|upstream|pressure|node|cluster)\  ]] || binary
 set -m # a process group for each lane, so that an interrupt ends all of it
 in_idle_time "$names" & groups+=($!)
 { renice -n 10 "$BASHPID" >/dev/null; lane "$nice" "$names"; } & groups+=($!)
 set +m
 [[ $(id -u) != 0 ]] || renice -n -15 "$BASHPID" >/dev/null
-lane "$suites" "$names"
+lane "$timed" "$names"
+[[ $(id -u) != 0 ]] || renice -n 0 "$BASHPID" >/dev/null
+lane "$after" "$names"
 wait
 for name in $names; do
   [[ -e $work/$name.tally ]] || { echo "suite $name: no such suite, or it did not end"; echo '0 1 0' >"$work/$name.tally"; }

@@ -188,7 +188,7 @@ func (c *Cluster) connect() (err error) {
 
 func (c *Cluster) launchKubelets(ctx context.Context) error {
 	for _, n := range c.Nodes {
-		if err := n.startKubelet(ctx); err != nil {
+		if err := n.startKubelet(); err != nil {
 			return err
 		}
 	}

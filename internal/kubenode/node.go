@@ -73,7 +73,7 @@ const cniText = `{"cniVersion": "0.4.0", "name": "pods", "plugins": [
 `
 
 // startKubelet starts the kubelet, with the cluster's DNS at its Service, and kube-proxy.
-func (n *Node) startKubelet(ctx context.Context) error {
+func (n *Node) startKubelet() error {
 	err := errors.Join(
 		makeCgroup(n.cgroup),
 		n.Write(kubeletConfig, fmt.Sprintf(kubeletText, DNSService, n.cgroup)),
@@ -118,7 +118,7 @@ nodeStatusUpdateFrequency: 2s
 func dnsLines() *regexp.Regexp { return regexp.MustCompile(`(?m)^clusterDNS:\n(- .*\n)+`) }
 
 // SetDNS has the pods that start from now on ask these addresses: it changes the kubelet's configuration and restarts it.
-func (n *Node) SetDNS(ctx context.Context, addrs ...netip.Addr) error {
+func (n *Node) SetDNS(addrs ...netip.Addr) error {
 	text, err := os.ReadFile(n.Path(kubeletConfig))
 	if err != nil {
 		return fmt.Errorf("%s: reading the kubelet's configuration: %w", n.Name, err)

@@ -32,7 +32,8 @@ type user struct {
 
 // newUsers gives each user a token; names are those without any permission.
 func newUsers(names []string) []user {
-	users := []user{{name: Admin, groups: "system:masters"}, {name: controllersUser, groups: "system:masters"}}
+	users := make([]user, 0, 2+len(names))
+	users = append(users, user{name: Admin, groups: "system:masters"}, user{name: controllersUser, groups: "system:masters"})
 	for _, name := range names {
 		users = append(users, user{name: name})
 	}
@@ -86,7 +87,8 @@ type Keys struct {
 // are valid for a year.
 func WriteKeys(dir string, addresses ...netip.Addr) (Keys, error) {
 	keys := Keys{CA: filepath.Join(dir, "apiserver.crt"), ServerKey: filepath.Join(dir, "apiserver.key"), AccountKey: filepath.Join(dir, "sa.key")}
-	ips := []net.IP{net.IPv4(127, 0, 0, 1), net.IPv6loopback, net.ParseIP(serviceIP)}
+	ips := make([]net.IP, 0, 3+len(addresses))
+	ips = append(ips, net.IPv4(127, 0, 0, 1), net.IPv6loopback, net.ParseIP(serviceIP))
 	for _, a := range addresses {
 		ips = append(ips, a.AsSlice())
 	}

@@ -83,7 +83,7 @@ func (p *play) build(ctx context.Context, o options) (err error) {
 		return err
 	}
 	// It stands for all DNS beyond the cluster: every name has addresses, and a text that says whose answer it is.
-	if p.external, err = nodetest.Serve(p.network.Upstream, netip.AddrPortFrom(p.network.Upstream.IPv4, dnsPort), "from the external DNS"); err != nil {
+	if p.external, err = nodetest.Serve(p.network.Upstream, netip.AddrPortFrom(p.network.Upstream.IPv4, dnsPort), "from the external DNS"); err != nil { //nolint:contextcheck // a DNS handler has no context
 		return err
 	}
 	if err := p.startCentral(ctx); err != nil {

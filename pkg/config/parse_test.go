@@ -38,7 +38,7 @@ func with(change func(*config.Config)) config.Config {
 }
 
 // TestParse reads each text of testdata/parse.txtar, and compares what is written of it.
-func TestParse(t *testing.T) {
+func TestParse(t *testing.T) { //nolint:tparallel // with -update the texts are one file
 	t.Parallel()
 	const file, head = "testdata/parse.txtar", "apiVersion: node-cache.io/v1alpha1\nkind: Config\n"
 	archive, err := txtar.ParseFile(file)

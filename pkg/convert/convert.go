@@ -296,11 +296,9 @@ func (c *converter) lastTemplates() {
 		}
 		add(d, config.Template{Rcode: dns.RcodeNameError})
 	}
-	for _, u := range c.unread {
-		c.routes = slices.DeleteFunc(c.routes, func(r route) bool { return r.Zone == u.value })
-		if c.clusterZone == "" || !below(c.clusterZone, u.value) {
-			add(u, config.Template{Rcode: dns.RcodeServerFailure})
-		}
+	c.routes = slices.DeleteFunc(c.routes, func(r route) bool { return containsZone(c.unread, r.Zone) })
+	for _, u := range slices.DeleteFunc(c.unread, func(u sourced[string]) bool { return c.clusterZone != "" && below(c.clusterZone, u.value) }) {
+		add(u, config.Template{Rcode: dns.RcodeServerFailure})
 	}
 	for _, e := range c.excepted {
 		isServed := c.clusterZone == e.value || slices.ContainsFunc(c.routes, func(r route) bool { return r.Zone == e.value })
@@ -315,6 +313,10 @@ func (c *converter) lastTemplates() {
 			add(e, config.Template{Rcode: dns.RcodeServerFailure})
 		}
 	}
+}
+
+func containsZone(list []sourced[string], zone string) bool {
+	return slices.ContainsFunc(list, func(s sourced[string]) bool { return s.value == zone })
 }
 
 // aliasesFirst returns the templates that drop a type for all names, then the aliases, then the other templates.

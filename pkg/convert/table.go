@@ -149,21 +149,16 @@ func lost(names, why, hint string) directive { return directive{names: names, wh
 // ownZones returns plugins that serve zones from data which node-cache does not read. The names of these zones must not go to another server.
 func ownZones(names, why, hint string) directive {
 	return directive{names: names, why: why, hint: hint, take: func(l *line) {
-		var list []string
-		for _, word := range l.args() {
+		list := l.args()
+		if len(list) == 0 {
+			list = l.s.zones
+		}
+		for _, word := range list {
 			first, last, _ := strings.Cut(fillPlaceholders(word), ":") // ZONE, ZONE:ID, or of azure GROUP:ZONE
-			if l.words[0] == "azure" {
+			if l.words[0] == "azure" && last != "" {
 				first = last
 			}
-			if zone, err := config.ParseZone(first); err == nil && zone != "." {
-				list = append(list, zone)
-			}
-		}
-		if len(list) == 0 {
-			list = slices.DeleteFunc(slices.Clone(l.s.zones), func(zone string) bool { return zone == "." })
-		}
-		for _, zone := range list {
-			if !slices.ContainsFunc(l.c.unread, func(u sourced[string]) bool { return u.value == zone }) {
+			if zone, err := config.ParseZone(first); err == nil && zone != "." && !containsZone(l.c.unread, zone) {
 				l.c.unread = append(l.c.unread, sourced[string]{zone, l.origin()})
 			}
 		}

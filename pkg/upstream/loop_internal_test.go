@@ -120,12 +120,6 @@ func (f *fakeLoop) send(query []byte) {
 	}
 }
 
-func (f *fakeLoop) set(looping bool) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.looping = looping
-}
-
 // sent returns the number of probes and of warnings so far.
 func (f *fakeLoop) sent() (probes, found int) {
 	f.mu.Lock()

@@ -162,7 +162,7 @@ func (b *harness) setDNS(t *testing.T, addrs ...string) {
 		parsed = append(parsed, netip.MustParseAddr(addr))
 	}
 	for _, n := range b.Nodes {
-		if err := n.SetDNS(t.Context(), parsed...); err != nil {
+		if err := n.SetDNS(parsed...); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -52,7 +52,7 @@ func (b *harness) testCentral(t *testing.T) {
 	b.kubectl(t, "-n", "kube-system", "rollout", "status", "daemonset/node-cache", "--timeout=2m")
 	b.awaitAgentsReady(t)
 	for _, n := range b.Nodes {
-		if err := n.SetDNS(t.Context(), netip.MustParseAddr("169.254.20.10")); err != nil {
+		if err := n.SetDNS(netip.MustParseAddr("169.254.20.10")); err != nil {
 			t.Fatal(err)
 		}
 	}

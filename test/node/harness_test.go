@@ -142,7 +142,7 @@ func (b *harness) scaled(t *testing.T, limit time.Duration) time.Duration {
 	}
 	start := time.Since(began) / starts
 	t.Logf("a start of the program takes %s", ms(start))
-	return limit * max(start, idleStart) / idleStart
+	return time.Duration(float64(limit) * max(1, start.Seconds()/idleStart.Seconds()))
 }
 
 // configText is the agent's configuration.
