@@ -57,18 +57,18 @@ Exit code 0: no check failed; 1: a check failed; 2: invalid command line.`,
 }
 
 // run checks the node and prints the report.
-func (x *doctorFlags) run(cmd *cobra.Command) error {
-	if err := checkOutput(x.output); err != nil {
+func (d *doctorFlags) run(cmd *cobra.Command) error {
+	if err := checkOutput(d.output); err != nil {
 		return err
 	}
-	if x.timeout <= 0 {
-		return &usageError{fmt.Errorf("--timeout %s: not more than nothing", x.timeout)}
+	if d.timeout <= 0 {
+		return &usageError{fmt.Errorf("--timeout %s: not more than nothing", d.timeout)}
 	}
-	cfg, err := agentConfig(x.file)
+	cfg, err := agentConfig(d.file)
 	if err != nil {
 		return err
 	}
-	c, err := x.config(&cfg)
+	c, err := d.config(&cfg)
 	if err != nil {
 		return &usageError{err}
 	}
@@ -77,7 +77,7 @@ func (x *doctorFlags) run(cmd *cobra.Command) error {
 		return err
 	}
 	out := cmd.OutOrStdout()
-	if x.output == "json" {
+	if d.output == "json" {
 		err = report.JSON(out)
 	} else {
 		f, isFile := out.(*os.File)
@@ -90,7 +90,7 @@ func (x *doctorFlags) run(cmd *cobra.Command) error {
 }
 
 // config returns the doctor's configuration from the agent's.
-func (x *doctorFlags) config(cfg *config.Config) (doctor.Config, error) {
+func (d *doctorFlags) config(cfg *config.Config) (doctor.Config, error) {
 	c := doctor.Config{
 		Intercept: cfg.Intercept.Manage,
 		Rules: rules.Rules{
@@ -100,13 +100,13 @@ func (x *doctorFlags) config(cfg *config.Config) (doctor.Config, error) {
 		ManageLink: cfg.Interface.Manage,
 		Link:       cfg.Interface.Name,
 		Admin:      cfg.Admin.Address,
-		Timeout:    x.timeout,
+		Timeout:    d.timeout,
 		Now:        time.Now,
 	}
 	if cfg.Intercept.Mode == config.ModeTransparent {
 		c.Rules.Mode = rules.Transparent
 	}
-	for _, text := range x.service {
+	for _, text := range d.service {
 		a, err := netip.ParseAddr(text)
 		if err != nil || c.Rules.Mode != rules.Transparent {
 			return c, fmt.Errorf("--service %q: not an IP address, or the mode is not transparent", text)
@@ -114,9 +114,9 @@ func (x *doctorFlags) config(cfg *config.Config) (doctor.Config, error) {
 		c.Rules.Services = append(c.Rules.Services, a)
 	}
 	switch {
-	case x.name == "-":
-	case x.name != "":
-		name, err := domainName(x.name)
+	case d.name == "-":
+	case d.name != "":
+		name, err := domainName(d.name)
 		if err != nil {
 			return c, fmt.Errorf("--name %w", err)
 		}
@@ -124,7 +124,7 @@ func (x *doctorFlags) config(cfg *config.Config) (doctor.Config, error) {
 	case cfg.Cluster.Resolver != config.ResolverNone || cfg.Intercept.Manage:
 		c.Name = "kubernetes.default.svc." + cfg.ClusterDomain
 	}
-	if !x.noPod {
+	if !d.noPod {
 		program, err := os.Executable()
 		if err != nil {
 			return c, errors.New("finding the own program, which is run as a pod: " + err.Error())

@@ -74,79 +74,79 @@ func newHost(ctx context.Context, name, logs string) (*Host, error) {
 
 // launch starts the machine's first process from a thread that lives as long as it does: the kernel kills it when the
 // thread ends.
-func (m *Host) launch() error {
+func (h *Host) launch() error {
 	started := make(chan error)
 	go func() { // joined by Close
 		runtime.LockOSThread()
 		defer runtime.UnlockOSThread()
-		err := m.cmd.Start()
+		err := h.cmd.Start()
 		started <- err
 		if err == nil {
-			_ = m.cmd.Wait() // it is always killed
-			close(m.done)
+			_ = h.cmd.Wait() // it is always killed
+			close(h.done)
 		}
 	}()
 	return <-started
 }
 
 // Close ends all processes of the machine and takes its mounts and links away.
-func (m *Host) Close() {
-	_ = m.cmd.Process.Kill() // it may have ended
-	<-m.done
-	if m.Host != nil {
-		m.Release()
+func (h *Host) Close() {
+	_ = h.cmd.Process.Kill() // it may have ended
+	<-h.done
+	if h.Host != nil {
+		h.Release()
 	}
 }
 
 // Path is where the test finds a file of the machine.
-func (m *Host) Path(path string) string {
-	return fmt.Sprintf("/proc/%d/root%s", m.cmd.Process.Pid, path)
+func (h *Host) Path(path string) string {
+	return fmt.Sprintf("/proc/%d/root%s", h.cmd.Process.Pid, path)
 }
 
 // Write writes a file of the machine and makes its folder.
-func (m *Host) Write(path, text string) error {
-	if err := os.MkdirAll(filepath.Dir(m.Path(path)), 0o755); err != nil {
-		return fmt.Errorf("%s: making a folder: %w", m.Name, err)
+func (h *Host) Write(path, text string) error {
+	if err := os.MkdirAll(filepath.Dir(h.Path(path)), 0o755); err != nil {
+		return fmt.Errorf("%s: making a folder: %w", h.Name, err)
 	}
-	if err := os.WriteFile(m.Path(path), []byte(text), 0o755); err != nil {
-		return fmt.Errorf("%s: writing %s: %w", m.Name, path, err)
+	if err := os.WriteFile(h.Path(path), []byte(text), 0o755); err != nil {
+		return fmt.Errorf("%s: writing %s: %w", h.Name, path, err)
 	}
 	return nil
 }
 
 // Link puts a program on the machine's PATH under a name, unless the name is there.
-func (m *Host) Link(name, program string) error {
-	err := os.Symlink(program, m.Path(filepath.Join(binFolder, name)))
+func (h *Host) Link(name, program string) error {
+	err := os.Symlink(program, h.Path(filepath.Join(binFolder, name)))
 	if err != nil && !errors.Is(err, os.ErrExist) {
-		return fmt.Errorf("%s: linking %s: %w", m.Name, name, err)
+		return fmt.Errorf("%s: linking %s: %w", h.Name, name, err)
 	}
 	return nil
 }
 
 // Start runs a program as a service of the machine, until it is stopped or the machine ends.
-func (m *Host) Start(service string, argv ...string) error {
-	m.services = append(m.services, service)
-	return m.request("Start", NewService{Name: service, Argv: argv, Log: m.log(service)})
+func (h *Host) Start(service string, argv ...string) error {
+	h.services = append(h.services, service)
+	return h.request("Start", NewService{Name: service, Argv: argv, Log: h.log(service)})
 }
 
 // Kill ends a service at once.
-func (m *Host) Kill(service string) error { return m.request("Kill", service) }
+func (h *Host) Kill(service string) error { return h.request("Kill", service) }
 
 // Restart stops a service and starts it as before.
-func (m *Host) Restart(service string) error { return m.request("Restart", service) }
+func (h *Host) Restart(service string) error { return h.request("Restart", service) }
 
-func (m *Host) request(method string, arg any) error {
-	if err := request(m.Path(requestSocket), method, arg); err != nil {
-		return fmt.Errorf("%s: %w", m.Name, err)
+func (h *Host) request(method string, arg any) error {
+	if err := request(h.Path(requestSocket), method, arg); err != nil {
+		return fmt.Errorf("%s: %w", h.Name, err)
 	}
 	return nil
 }
 
 // Command is a program in the machine's namespaces, with PATH as its services have it and the given variables. It
 // ends with the machine at the latest.
-func (m *Host) Command(ctx context.Context, env []string, argv ...string) *exec.Cmd {
+func (h *Host) Command(ctx context.Context, env []string, argv ...string) *exec.Cmd {
 	args := slices.Concat([]string{
-		fmt.Sprintf("--target=%d", m.cmd.Process.Pid), "--net", "--mount", "--pid", "--uts", "--ipc",
+		fmt.Sprintf("--target=%d", h.cmd.Process.Pid), "--net", "--mount", "--pid", "--uts", "--ipc",
 		"--", "/usr/bin/env", "--chdir=" + workingDirectory(), "PATH=" + nodePath,
 	}, argv)
 	cmd := exec.CommandContext(ctx, "nsenter", args...)
@@ -165,22 +165,22 @@ func workingDirectory() string {
 }
 
 // Output runs a program on the machine and returns what it wrote, standard error included.
-func (m *Host) Output(ctx context.Context, argv ...string) (string, error) {
-	out, err := m.Command(ctx, nil, argv...).CombinedOutput()
+func (h *Host) Output(ctx context.Context, argv ...string) (string, error) {
+	out, err := h.Command(ctx, nil, argv...).CombinedOutput()
 	if err != nil {
-		return string(out), fmt.Errorf("%s: running %s: %w: %s", m.Name, strings.Join(argv, " "), err, out)
+		return string(out), fmt.Errorf("%s: running %s: %w: %s", h.Name, strings.Join(argv, " "), err, out)
 	}
 	return string(out), nil
 }
 
-func (m *Host) log(service string) string {
-	return filepath.Join(m.logs, m.Name+"-"+service+".log")
+func (h *Host) log(service string) string {
+	return filepath.Join(h.logs, h.Name+"-"+service+".log")
 }
 
 // tail is the end of what a service wrote.
-func (m *Host) tail(service string) string {
+func (h *Host) tail(service string) string {
 	const most = 6 << 10
-	f, err := os.Open(m.log(service))
+	f, err := os.Open(h.log(service))
 	if err != nil {
 		return err.Error()
 	}

@@ -138,10 +138,10 @@ func (o Options) connect(control, node *Host, i int) error {
 }
 
 // lanPrefixes are the machine's addresses, one of each family that the cluster has, with the networks that the switch is.
-func (m *Host) lanPrefixes() []netip.Prefix {
-	all := []netip.Prefix{netip.PrefixFrom(m.Addr, lanBits)}
-	if m.Addr6.IsValid() {
-		all = append(all, netip.PrefixFrom(m.Addr6, lanBits6))
+func (h *Host) lanPrefixes() []netip.Prefix {
+	all := []netip.Prefix{netip.PrefixFrom(h.Addr, lanBits)}
+	if h.Addr6.IsValid() {
+		all = append(all, netip.PrefixFrom(h.Addr6, lanBits6))
 	}
 	return all
 }

@@ -51,130 +51,130 @@ func newConnections() *connections {
 }
 
 // accept registers a connection, or closes it if there is no room. The context of its requests holds it.
-func (v *connections) accept(ctx context.Context, conn net.Conn) context.Context {
+func (c *connections) accept(ctx context.Context, conn net.Conn) context.Context {
 	n := &connection{conn: conn, from: address(conn.RemoteAddr())}
 	n.local = !n.from.IsValid() || n.from.IsLoopback() || n.from == address(conn.LocalAddr())
-	if out := v.admit(n); out != nil {
+	if out := c.admit(n); out != nil {
 		_ = out.conn.Close() // its reader or writer gets an error
 	}
-	return context.WithValue(ctx, v, n)
+	return context.WithValue(ctx, c, n)
 }
 
 // admit registers a connection and returns the one to close for it, possibly itself.
-func (v *connections) admit(n *connection) (out *connection) {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	if len(v.open) >= maxConns {
-		v.count.refused++
-		if out = v.evictableLocked(func(o *connection) bool { return o.activity != rendering }); out == nil {
+func (c *connections) admit(n *connection) (out *connection) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if len(c.open) >= maxConns {
+		c.count.refused++
+		if out = c.evictableLocked(func(o *connection) bool { return o.activity != rendering }); out == nil {
 			return n
 		}
-		v.removeLocked(out)
+		c.removeLocked(out)
 	}
-	v.open[n.conn] = n
-	v.from[n.from]++
-	v.setLocked(n, idle)
+	c.open[n.conn] = n
+	c.from[n.from]++
+	c.setLocked(n, idle)
 	return out
 }
 
 // evictableLocked returns the first connection to close among those that fit, nil if none fits. Clients on
 // this host come last, then clients with the most connections come first, then the oldest state comes first.
-func (v *connections) evictableLocked(fits func(*connection) bool) (least *connection) {
-	for _, o := range v.open {
-		if fits(o) && (least == nil || v.before(o, least)) {
+func (c *connections) evictableLocked(fits func(*connection) bool) (least *connection) {
+	for _, o := range c.open {
+		if fits(o) && (least == nil || c.before(o, least)) {
 			least = o
 		}
 	}
 	return least
 }
 
-func (v *connections) before(a, b *connection) bool {
+func (c *connections) before(a, b *connection) bool {
 	if a.local != b.local {
 		return b.local
 	}
-	if x, y := v.from[a.from], v.from[b.from]; x != y {
+	if x, y := c.from[a.from], c.from[b.from]; x != y {
 		return x > y
 	}
 	return a.turn < b.turn
 }
 
-func (v *connections) removeLocked(o *connection) {
-	delete(v.open, o.conn)
-	if v.from[o.from]--; v.from[o.from] == 0 {
-		delete(v.from, o.from)
+func (c *connections) removeLocked(o *connection) {
+	delete(c.open, o.conn)
+	if c.from[o.from]--; c.from[o.from] == 0 {
+		delete(c.from, o.from)
 	}
 }
 
 // remove forgets a closed connection.
-func (v *connections) remove(conn net.Conn) {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	if o := v.open[conn]; o != nil {
-		v.removeLocked(o)
+func (c *connections) remove(conn net.Conn) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if o := c.open[conn]; o != nil {
+		c.removeLocked(o)
 	}
 }
 
 // touch notes that a connection is in use.
-func (v *connections) touch(conn net.Conn) {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	if o := v.open[conn]; o != nil {
-		v.setLocked(o, o.activity)
+func (c *connections) touch(conn net.Conn) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if o := c.open[conn]; o != nil {
+		c.setLocked(o, o.activity)
 	}
 }
 
 // begin reports whether a page may be rendered for a connection, which may be nil. Each true needs an end. It
 // may close another connection for it. The handler of that one notices soon and decrements the count; until
 // then there is one page more.
-func (v *connections) begin(o *connection) bool {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	if v.pages >= maxPages {
-		v.count.busy++
-		slow := v.evictableLocked(func(o *connection) bool { return o.activity == writing })
+func (c *connections) begin(o *connection) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.pages >= maxPages {
+		c.count.busy++
+		slow := c.evictableLocked(func(o *connection) bool { return o.activity == writing })
 		if slow == nil {
 			return false
 		}
-		v.removeLocked(slow)
+		c.removeLocked(slow)
 		_ = slow.conn.Close() // its writer gets an error
 	}
-	v.pages++
-	v.setLocked(o, rendering)
+	c.pages++
+	c.setLocked(o, rendering)
 	return true
 }
 
 // set notes what the server does for a connection.
-func (v *connections) set(o *connection, activity uint8) {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	v.setLocked(o, activity)
+func (c *connections) set(o *connection, activity uint8) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.setLocked(o, activity)
 }
 
 // end notes that a page is sent or abandoned.
-func (v *connections) end(o *connection) {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	v.pages--
-	v.setLocked(o, idle)
+func (c *connections) end(o *connection) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.pages--
+	c.setLocked(o, idle)
 }
 
-func (v *connections) setLocked(o *connection, activity uint8) {
+func (c *connections) setLocked(o *connection, activity uint8) {
 	if o != nil {
-		v.turn++
-		o.turn, o.activity = v.turn, activity
+		c.turn++
+		o.turn, o.activity = c.turn, activity
 	}
 }
 
 // stats returns the counters.
-func (v *connections) stats() (refused, busy uint64) {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	return v.count.refused, v.count.busy
+func (c *connections) stats() (refused, busy uint64) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.count.refused, c.count.busy
 }
 
 // of returns the connection of a request, nil if unknown.
-func (v *connections) of(r *http.Request) *connection {
-	o, _ := r.Context().Value(v).(*connection)
+func (c *connections) of(r *http.Request) *connection {
+	o, _ := r.Context().Value(c).(*connection)
 	return o
 }
 

@@ -31,17 +31,17 @@ func newThrottle() *throttle {
 }
 
 // wait returns when the request may be served. It returns false if the client is gone or the agent stops.
-func (p *throttle) wait(r *http.Request) bool {
+func (t *throttle) wait(r *http.Request) bool {
 	if isSocket(r) || isLocal(r) {
 		return true
 	}
 	select {
-	case p.turn <- struct{}{}:
+	case t.turn <- struct{}{}:
 	case <-r.Context().Done():
 		return false
 	}
-	defer func() { <-p.turn }()
-	if early := p.took(0).Sub(p.now()) - throttleBurst; early > 0 {
+	defer func() { <-t.turn }()
+	if early := t.took(0).Sub(t.now()) - throttleBurst; early > 0 {
 		timer := time.NewTimer(early)
 		defer timer.Stop()
 		select {
@@ -54,12 +54,12 @@ func (p *throttle) wait(r *http.Request) bool {
 }
 
 // took adds CPU time and returns when the share covers it.
-func (p *throttle) took(d time.Duration) time.Time {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if now := p.now(); p.even.Before(now) {
-		p.even = now
+func (t *throttle) took(d time.Duration) time.Time {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if now := t.now(); t.even.Before(now) {
+		t.even = now
 	}
-	p.even = p.even.Add(throttleShare * d)
-	return p.even
+	t.even = t.even.Add(throttleShare * d)
+	return t.even
 }

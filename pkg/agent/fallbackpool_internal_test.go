@@ -21,11 +21,11 @@ import (
 // outcomes counts the answers to queries and the failures.
 type outcomes struct{ good, failed atomic.Int32 }
 
-func (a *outcomes) Answered(_ *wire.Message, err error, _ *wire.SendBatch) {
+func (o *outcomes) Answered(_ *wire.Message, err error, _ *wire.SendBatch) {
 	if err == nil {
-		a.good.Add(1)
+		o.good.Add(1)
 	} else {
-		a.failed.Add(1)
+		o.failed.Add(1)
 	}
 }
 

@@ -55,48 +55,48 @@ func newFakeHost() *fakeHost {
 	}
 }
 
-func (m *fakeHost) note(line string) {
-	m.mu.Lock()
-	if !slices.Contains(m.journal, line) { // renewals and looks repeat
-		m.journal = append(m.journal, line)
+func (h *fakeHost) note(line string) {
+	h.mu.Lock()
+	if !slices.Contains(h.journal, line) { // renewals and looks repeat
+		h.journal = append(h.journal, line)
 	}
-	do := m.do[line]
-	delete(m.do, line)
-	m.mu.Unlock()
+	do := h.do[line]
+	delete(h.do, line)
+	h.mu.Unlock()
 	if do != nil {
 		do()
 	}
 }
 
-func (m *fakeHost) lines() []string {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return slices.Clone(m.journal)
+func (h *fakeHost) lines() []string {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return slices.Clone(h.journal)
 }
 
 // lateLease reports whether the first rules were written after their wait for the lease had timed out.
-func (m *fakeHost) lateLease() bool {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return !m.waitUntil.IsZero() && !m.written.Before(m.waitUntil)
+func (h *fakeHost) lateLease() bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return !h.waitUntil.IsZero() && !h.written.Before(h.waitUntil)
 }
 
-func (m *fakeHost) MissingCapabilities() []string { return m.lacks }
+func (h *fakeHost) MissingCapabilities() []string { return h.lacks }
 
-func (m *fakeHost) DetectDataPlane(context.Context) (dataplane.Found, error) { return m.found, nil }
+func (h *fakeHost) DetectDataPlane(context.Context) (dataplane.Found, error) { return h.found, nil }
 
-func (m *fakeHost) OpenBackend(name string, _ *slog.Logger) (intercept.Backend, error) {
-	if f := m.others[name]; f != nil {
+func (h *fakeHost) OpenBackend(name string, _ *slog.Logger) (intercept.Backend, error) {
+	if f := h.others[name]; f != nil {
 		return f.Open(), nil
 	}
-	return &notedBackend{m.kernel.Open(), m}, nil
+	return &notedBackend{h.kernel.Open(), h}, nil
 }
 
-func (m *fakeHost) MayHaveRules(name string) bool { return m.others[name] != nil }
+func (h *fakeHost) MayHaveRules(name string) bool { return h.others[name] != nil }
 
-func (m *fakeHost) NewLink(c netif.Config) (node.Link, error) { return &fakeLink{m, c}, nil }
+func (h *fakeHost) NewLink(c netif.Config) (node.Link, error) { return &fakeLink{h, c}, nil }
 
-func (m *fakeHost) SelfQueryDialer() func(context.Context, string, netip.AddrPort) (net.Conn, error) {
+func (h *fakeHost) SelfQueryDialer() func(context.Context, string, netip.AddrPort) (net.Conn, error) {
 	return func(ctx context.Context, network string, addr netip.AddrPort) (net.Conn, error) {
 		return new(net.Dialer).DialContext(ctx, network, addr.String())
 	}

@@ -21,11 +21,11 @@ type trap struct {
 }
 
 // Write implements io.Writer.
-func (l *trap) Write(p []byte) (int, error) {
-	if l.set.Load() && strings.Contains(string(p), "no upstream in any resolv.conf") {
+func (t *trap) Write(p []byte) (int, error) {
+	if t.set.Load() && strings.Contains(string(p), "no upstream in any resolv.conf") {
 		panic("a trap")
 	}
-	return l.journal.Write(p)
+	return t.journal.Write(p)
 }
 
 // TestPanicInReload loads a configuration whose building panics: it is refused, and the next is taken.

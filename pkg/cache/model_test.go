@@ -126,12 +126,12 @@ func ownerOf(name []byte) []byte {
 // choices is the input of a run.
 type choices []byte
 
-func (p *choices) next() int {
-	if len(*p) == 0 {
+func (c *choices) next() int {
+	if len(*c) == 0 {
 		return 0
 	}
-	b := (*p)[0]
-	*p = (*p)[1:]
+	b := (*c)[0]
+	*c = (*c)[1:]
 	return int(b)
 }
 

@@ -294,13 +294,13 @@ func readCommands(ctx context.Context, in io.Reader, commands chan<- podMessage)
 	}
 }
 
-func (c *podMessage) run(ctx context.Context, now func() time.Time) (r podMessage) {
-	if c.Net != nil {
-		if err := c.Net.setup(ctx); err != nil {
+func (p *podMessage) run(ctx context.Context, now func() time.Time) (r podMessage) {
+	if p.Net != nil {
+		if err := p.Net.setup(ctx); err != nil {
 			r.Error = err.Error()
 		}
 	}
-	r.Outcomes = (&Config{Timeout: c.Timeout, Now: now}).probeAll(ctx, c.Probes)
+	r.Outcomes = (&Config{Timeout: p.Timeout, Now: now}).probeAll(ctx, p.Probes)
 	return r
 }
 

@@ -57,23 +57,23 @@ type Recorder struct {
 }
 
 // Stats returns a copy. It may be called from any goroutine.
-func (t *Recorder) Stats() Stats {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	stats := t.stats
-	stats.Panics = t.panics.Load()
+func (r *Recorder) Stats() Stats {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	stats := r.stats
+	stats.Panics = r.panics.Load()
 	return stats
 }
 
 // Guard returns a guard that counts panics in the stats. A panic during a handover must not end an agent that
 // serves a node.
-func (t *Recorder) Guard(log *slog.Logger) task.Guard {
-	return task.Guard{Where: "handover", Log: log, Count: &t.panics}
+func (r *Recorder) Guard(log *slog.Logger) task.Guard {
+	return task.Guard{Where: "handover", Log: log, Count: &r.panics}
 }
 
 // Update changes the stats under the lock.
-func (t *Recorder) Update(change func(*Stats)) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	change(&t.stats)
+func (r *Recorder) Update(change func(*Stats)) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	change(&r.stats)
 }

@@ -34,24 +34,24 @@ func newFakeNode() *fakeNode {
 	return w
 }
 
-func (w *fakeNode) clock() time.Time {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return w.now
+func (f *fakeNode) clock() time.Time {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.now
 }
 
-func (w *fakeNode) Elapse(d time.Duration) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.now = w.now.Add(d)
+func (f *fakeNode) Elapse(d time.Duration) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.now = f.now.Add(d)
 }
 
-func (w *fakeNode) Open(testing.TB) intercept.Backend { return w.kernel.Open() }
-func (w *fakeNode) Flush(testing.TB)                  { w.kernel.Flush() }
+func (f *fakeNode) Open(testing.TB) intercept.Backend { return f.kernel.Open() }
+func (f *fakeNode) Flush(testing.TB)                  { f.kernel.Flush() }
 
 func (*fakeNode) AddToLink(testing.TB, []netip.Addr) {} // the rules decide before the routing
 
-func (w *fakeNode) Layout() Layout {
+func (f *fakeNode) Layout() Layout {
 	return Layout{
 		Addresses: []netip.Addr{netip.MustParseAddr("169.254.20.10"), netip.MustParseAddr("fd00:20::10")},
 		Services:  []netip.Addr{netip.MustParseAddr("10.96.0.10"), netip.MustParseAddr("fd00:96::a")},
@@ -64,19 +64,19 @@ func (w *fakeNode) Layout() Layout {
 }
 
 // Tracked returns what the fake would track of a query now.
-func (w *fakeNode) Tracked(_ testing.TB, to netip.AddrPort) int {
+func (f *fakeNode) Tracked(_ testing.TB, to netip.AddrPort) int {
 	for _, network := range []string{"udp", "tcp"} {
-		if w.kernel.Route(intercepttest.Packet{Network: network, To: to}).Tracked && (network == "tcp" || to.Port() == w.Layout().Port) {
+		if f.kernel.Route(intercepttest.Packet{Network: network, To: to}).Tracked && (network == "tcp" || to.Port() == f.Layout().Port) {
 			return 1
 		}
 	}
 	return 0
 }
 
-func (w *fakeNode) Dial(_ testing.TB, q Query) Conn {
-	c := &fakeConn{node: w, packet: intercepttest.Packet{Network: q.Network, To: q.To, Marked: q.Marked}}
+func (f *fakeNode) Dial(_ testing.TB, q Query) Conn {
+	c := &fakeConn{node: f, packet: intercepttest.Packet{Network: q.Network, To: q.To, Marked: q.Marked}}
 	if q.Network == "tcp" {
-		c.session = w.server(c.packet)
+		c.session = f.server(c.packet)
 		c.packet.Established = true
 		c.packet.Tracked = c.session != Agent
 	}
@@ -84,9 +84,9 @@ func (w *fakeNode) Dial(_ testing.TB, q Query) Conn {
 }
 
 // server returns the name of the server that a packet reaches.
-func (w *fakeNode) server(p intercepttest.Packet) string {
-	l := w.Layout()
-	r := w.kernel.Route(p)
+func (f *fakeNode) server(p intercepttest.Packet) string {
+	l := f.Layout()
+	r := f.kernel.Route(p)
 	switch i := slices.Index(l.Fallbacks, r.To); {
 	case r.Decision == intercepttest.Rejected:
 		return NoAnswer

@@ -103,21 +103,21 @@ func testKeeper(t *testing.T, w *kernelNode) {
 	}
 }
 
-func (w *kernelNode) freeze(on bool) {
-	for _, a := range w.agents {
+func (k *kernelNode) freeze(on bool) {
+	for _, a := range k.agents {
 		a.Pause(on)
 	}
 }
 
 // waitForServers queries from a pod over UDP until the servers in want answer ten times
 // in a row. It logs the time from the first of these answers.
-func (w *kernelNode) waitForServers(t *testing.T, when string, want []string) {
+func (k *kernelNode) waitForServers(t *testing.T, when string, want []string) {
 	t.Helper()
-	q := Query{From: Pod, Network: "udp", To: netip.AddrPortFrom(w.layout.Addresses[0], w.layout.Port)}
+	q := Query{From: Pod, Network: "udp", To: netip.AddrPortFrom(k.layout.Addresses[0], k.layout.Port)}
 	begun := time.Now()
 	since := begun
 	for row := 0; row < 10; {
-		c := w.Dial(t, q)
+		c := k.Dial(t, q)
 		who := c.Ask()
 		c.Close()
 		if slices.Contains(want, who) {

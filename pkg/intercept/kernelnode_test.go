@@ -106,14 +106,14 @@ func serve(t *testing.T, h *nodetest.Host, addr netip.AddrPort, name string) *no
 	return s
 }
 
-func (w *kernelNode) Layout() Layout         { return w.layout }
-func (w *kernelNode) Elapse(d time.Duration) { time.Sleep(d) }
+func (k *kernelNode) Layout() Layout         { return k.layout }
+func (k *kernelNode) Elapse(d time.Duration) { time.Sleep(d) }
 
-func (w *kernelNode) Open(tb testing.TB) intercept.Backend {
+func (k *kernelNode) Open(tb testing.TB) intercept.Backend {
 	tb.Helper()
 	var b intercept.Backend
-	err := w.hosts.Node.Do(func() (err error) {
-		b, err = w.open()
+	err := k.hosts.Node.Do(func() (err error) {
+		b, err = k.open()
 		return err
 	})
 	if err != nil {
@@ -122,27 +122,27 @@ func (w *kernelNode) Open(tb testing.TB) intercept.Backend {
 	return b
 }
 
-func (w *kernelNode) AddToLink(tb testing.TB, addrs []netip.Addr) {
+func (k *kernelNode) AddToLink(tb testing.TB, addrs []netip.Addr) {
 	tb.Helper()
 	for _, a := range addrs {
-		if err := w.hosts.Node.AddAddress(a); err != nil {
+		if err := k.hosts.Node.AddAddress(a); err != nil {
 			tb.Fatalf("adding the address %s to the node: %v", a, err)
 		}
 	}
 }
 
-func (w *kernelNode) Flush(tb testing.TB) {
+func (k *kernelNode) Flush(tb testing.TB) {
 	tb.Helper()
-	for _, command := range w.flush {
-		if out, err := w.hosts.Node.Output(tb.Context(), command[0], command[1:]...); err != nil {
+	for _, command := range k.flush {
+		if out, err := k.hosts.Node.Output(tb.Context(), command[0], command[1:]...); err != nil {
 			tb.Fatalf("flushing: %v\n%s", err, out)
 		}
 	}
 }
 
-func (w *kernelNode) Tracked(tb testing.TB, to netip.AddrPort) int {
+func (k *kernelNode) Tracked(tb testing.TB, to netip.AddrPort) int {
 	tb.Helper()
-	flows, err := nodetest.ConntrackOf(w.hosts.Node, to)
+	flows, err := nodetest.ConntrackOf(k.hosts.Node, to)
 	if err != nil {
 		tb.Fatalf("reading conntrack: %v", err)
 	}
@@ -152,15 +152,15 @@ func (w *kernelNode) Tracked(tb testing.TB, to netip.AddrPort) int {
 // clientTimeout is long for an answer between namespaces, even on a busy host.
 const clientTimeout = 5 * time.Second
 
-func (w *kernelNode) Dial(tb testing.TB, q Query) Conn {
+func (k *kernelNode) Dial(tb testing.TB, q Query) Conn {
 	tb.Helper()
-	from := w.hosts.Node
+	from := k.hosts.Node
 	if q.From == Pod {
-		from = w.hosts.Pods[0]
+		from = k.hosts.Pods[0]
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), w.wait)
+	ctx, cancel := context.WithTimeout(context.Background(), k.wait)
 	defer cancel()
-	c := &kernelConn{wait: w.wait}
+	c := &kernelConn{wait: k.wait}
 	// On an error there is no answer.
 	_ = from.Do(func() error {
 		var d net.Dialer

@@ -119,10 +119,10 @@ type lateRenewal struct {
 	then func()
 }
 
-func (b *lateRenewal) Release(ctx context.Context, keys []netip.Addr, drain time.Duration) error {
-	err := b.Backend.Release(ctx, keys, drain)
-	if then := b.then; then != nil {
-		b.then = nil
+func (l *lateRenewal) Release(ctx context.Context, keys []netip.Addr, drain time.Duration) error {
+	err := l.Backend.Release(ctx, keys, drain)
+	if then := l.then; then != nil {
+		l.then = nil
 		then()
 		synctest.Wait()
 	}

@@ -69,103 +69,103 @@ func newFakeHarness(t *testing.T, f *fakeKernel) *harness {
 }
 
 // config returns the configuration of an agent with links of the harness's kind.
-func (g *harness) config(owner string) Config {
+func (h *harness) config(owner string) Config {
 	return Config{
-		Name: linkName, Kind: g.kind, Addresses: addrs, Owner: owner, Poll: 10 * time.Second,
-		Log: slog.New(slog.NewTextHandler(g.logs, nil)), Now: time.Now,
+		Name: linkName, Kind: h.kind, Addresses: addrs, Owner: owner, Poll: 10 * time.Second,
+		Log: slog.New(slog.NewTextHandler(h.logs, nil)), Now: time.Now,
 	}
 }
 
-func (g *harness) link(c Config) *Link {
-	g.Helper()
+func (h *harness) link(c Config) *Link {
+	h.Helper()
 	l, err := New(c)
-	must(g, err)
-	l.open = g.opener
+	must(h, err)
+	l.open = h.opener
 	return l
 }
 
 // setup creates a Link and calls Setup, which has to succeed.
-func (g *harness) setup(c Config) *Link {
-	g.Helper()
-	l := g.link(c)
-	if err := l.Setup(g.Context()); err != nil {
-		g.Fatalf("setup of %s: %v", c.Owner, err)
+func (h *harness) setup(c Config) *Link {
+	h.Helper()
+	l := h.link(c)
+	if err := l.Setup(h.Context()); err != nil {
+		h.Fatalf("setup of %s: %v", c.Owner, err)
 	}
 	return l
 }
 
 // run starts Run. The test waits for it in a cleanup.
-func (g *harness) run(l *Link) (stop func()) {
-	g.Helper()
-	ctx, cancel := context.WithCancel(g.Context())
+func (h *harness) run(l *Link) (stop func()) {
+	h.Helper()
+	ctx, cancel := context.WithCancel(h.Context())
 	var running sync.WaitGroup
 	running.Go(func() {
-		g.enter()
+		h.enter()
 		if err := l.Run(ctx); err != nil {
-			g.Errorf("run: %v", err)
+			h.Errorf("run: %v", err)
 		}
 	})
 	stop = func() {
 		cancel()
 		running.Wait()
 	}
-	g.Cleanup(stop)
+	h.Cleanup(stop)
 	return stop
 }
 
-func (g *harness) device(name string) device {
-	g.Helper()
-	dev, err := g.node.link(name)
+func (h *harness) device(name string) device {
+	h.Helper()
+	dev, err := h.node.link(name)
 	if err != nil {
-		g.Fatalf("link %s: %v", name, err)
+		h.Fatalf("link %s: %v", name, err)
 	}
 	return dev
 }
 
-func (g *harness) has(name string, p netip.Prefix) bool {
-	g.Helper()
-	dev, err := g.node.link(name)
+func (h *harness) has(name string, p netip.Prefix) bool {
+	h.Helper()
+	dev, err := h.node.link(name)
 	if err != nil {
 		return false
 	}
-	list, err := g.addresses(dev.index)
+	list, err := h.addresses(dev.index)
 	return err == nil && slices.ContainsFunc(list, func(a address) bool {
 		return a.prefix == p && !a.tentative && !a.failed
 	})
 }
 
 // complete reports whether a link has all addresses and is up.
-func (g *harness) complete(name string) bool {
-	g.Helper()
-	dev, err := g.node.link(name)
-	return err == nil && dev.up && g.has(name, host(ip4)) && g.has(name, host(ip6))
+func (h *harness) complete(name string) bool {
+	h.Helper()
+	dev, err := h.node.link(name)
+	return err == nil && dev.up && h.has(name, host(ip4)) && h.has(name, host(ip6))
 }
 
 // snapshot dumps the node once it no longer changes.
-func (g *harness) snapshot() string {
-	g.Helper()
+func (h *harness) snapshot() string {
+	h.Helper()
 	for last, start := "", time.Now(); ; time.Sleep(20 * time.Millisecond) {
-		now, err := g.dump()
-		must(g, err)
+		now, err := h.dump()
+		must(h, err)
 		if now == last {
 			return now
 		}
 		if time.Since(start) > waitLimit {
-			g.Fatalf("the node keeps changing:\n%s", diff(last, now))
+			h.Fatalf("the node keeps changing:\n%s", diff(last, now))
 		}
 		last = now
 	}
 }
 
 // unchanged fails the test unless the node returns to the state before.
-func (g *harness) unchanged(when, before string) {
-	g.Helper()
-	now, err := g.dump()
+func (h *harness) unchanged(when, before string) {
+	h.Helper()
+	now, err := h.dump()
 	if err == nil && now != before {
-		now = g.snapshot()
+		now = h.snapshot()
 	}
 	if d := diff(before, now); d != "" || err != nil {
-		g.Fatalf("node after %s: %v (-before +after):\n%s", when, err, d)
+		h.Fatalf("node after %s: %v (-before +after):\n%s", when, err, d)
 	}
 }
 

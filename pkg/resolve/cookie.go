@@ -28,29 +28,29 @@ type cookieSecret struct {
 	k0, k1 uint64
 }
 
-func (j *cookieSecret) init(random io.Reader) error {
+func (c *cookieSecret) init(random io.Reader) error {
 	var key [16]byte
 	if _, err := io.ReadFull(random, key[:]); err != nil {
 		return fmt.Errorf("generating the cookie secret: %w", err)
 	}
-	j.k0 = binary.LittleEndian.Uint64(key[:])
-	j.k1 = binary.LittleEndian.Uint64(key[8:])
+	c.k0 = binary.LittleEndian.Uint64(key[:])
+	c.k1 = binary.LittleEndian.Uint64(key[8:])
 	return nil
 }
 
 // makeCookie writes to dst the full cookie for a client at addr that sent received, of at least eight
 // bytes, and returns it.
-func (j *cookieSecret) makeCookie(dst *[cookieLen]byte, received []byte, addr netip.Addr, now time.Time) []byte {
+func (c *cookieSecret) makeCookie(dst *[cookieLen]byte, received []byte, addr netip.Addr, now time.Time) []byte {
 	copy(dst[:], received[:clientCookieLen])
 	copy(dst[clientCookieLen:], []byte{cookieVersion, 0, 0, 0}) // three reserved bytes
 	binary.BigEndian.PutUint32(dst[12:], uint32(now.Unix()))
-	binary.LittleEndian.PutUint64(dst[16:], j.hash(dst[:16], addr))
+	binary.LittleEndian.PutUint64(dst[16:], c.hash(dst[:16], addr))
 	return dst[:]
 }
 
 // hash returns the hash of RFC 9018 section 4.4 over the cookie without its hash and the client's
 // address.
-func (j *cookieSecret) hash(head []byte, addr netip.Addr) uint64 {
+func (c *cookieSecret) hash(head []byte, addr netip.Addr) uint64 {
 	var in [16 + 16]byte
 	n := copy(in[:16], head)
 	if addr.Is4() {
@@ -60,17 +60,17 @@ func (j *cookieSecret) hash(head []byte, addr netip.Addr) uint64 {
 		a := addr.As16()
 		n += copy(in[16:], a[:])
 	}
-	return siphash.Hash(j.k0, j.k1, in[:n])
+	return siphash.Hash(c.k0, c.k1, in[:n])
 }
 
 // isValid reports whether this process issued the cookie to a client at addr within the last hour (RFC
 // 9018 section 4.3). After a restart the secret is new, and the first reply contains a valid cookie
 // again.
-func (j *cookieSecret) isValid(cookie []byte, addr netip.Addr, now time.Time) bool {
+func (c *cookieSecret) isValid(cookie []byte, addr netip.Addr, now time.Time) bool {
 	if len(cookie) != cookieLen || cookie[clientCookieLen] != cookieVersion {
 		return false
 	}
 	age := int32(uint32(now.Unix()) - binary.BigEndian.Uint32(cookie[12:])) // serial number arithmetic (RFC 1982)
 	return -cookieAhead <= age && age <= cookieLife &&
-		binary.LittleEndian.Uint64(cookie[16:]) == j.hash(cookie[:16], addr)
+		binary.LittleEndian.Uint64(cookie[16:]) == c.hash(cookie[:16], addr)
 }

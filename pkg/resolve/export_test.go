@@ -12,4 +12,4 @@ func (rs *Rewrites) Find(name []byte) []byte {
 }
 
 // Walked is how many records the answer had that the worker restored last.
-func (l *Worker) Walked() int { return len(l.restorer.tail.Records) }
+func (w *Worker) Walked() int { return len(w.restorer.tail.Records) }

@@ -9,38 +9,38 @@ import (
 
 // redirectQuery redirects the current query if a rewrite rule matches it, and enables DNS64 for it if it
 // qualifies.
-func (l *Worker) redirectQuery() {
-	p, q := l.plan, &l.q
+func (w *Worker) redirectQuery() {
+	p, q := w.plan, &w.q
 	if p.Rewrites != nil {
-		if to, rule := p.Rewrites.match(l.restorer.name[:0], q.Name()); rule != nil {
-			l.redirect.start()
-			l.redirect.rule = rule
-			l.tally.each[countRewritten]++
+		if to, rule := p.Rewrites.match(w.restorer.name[:0], q.Name()); rule != nil {
+			w.redirect.start()
+			w.redirect.rule = rule
+			w.tally.each[countRewritten]++
 			q.SetName(to)
 		}
 	}
-	if p.DNS64 != nil && p.DNS64.appliesTo(q, l.from) {
-		l.redirect.start()
-		l.redirect.dns64, l.redirect.client = p.DNS64, *l.from
+	if p.DNS64 != nil && p.DNS64.appliesTo(q, w.from) {
+		w.redirect.start()
+		w.redirect.dns64, w.redirect.client = p.DNS64, *w.from
 		if p.anySubnet {
-			l.redirect.subnet = q.Subnet
+			w.redirect.subnet = q.Subnet
 		}
 	}
 }
 
 // askStatic asks the hosts and templates of the configuration. It redirects the query to the target of an
 // alias there.
-func (l *Worker) askStatic(dst []byte) ([]byte, Source) {
+func (w *Worker) askStatic(dst []byte) ([]byte, Source) {
 	start := len(dst)
-	dst, verdict, target := l.plan.Static.Answer(&l.q, dst)
+	dst, verdict, target := w.plan.Static.Answer(&w.q, dst)
 	switch verdict {
 	case static.Answered:
 		return dst, SourceStatic
 	case static.Alias:
-		return l.followAlias(dst, start, len(target))
+		return w.followAlias(dst, start, len(target))
 	case static.Failed:
-		l.opts.EDE = wire.EDEOther
-		return l.empty(SourceStatic, wire.RcodeServFail, dst[:start])
+		w.opts.EDE = wire.EDEOther
+		return w.empty(SourceStatic, wire.RcodeServFail, dst[:start])
 	case static.None:
 	}
 	return dst[:start], undecided
@@ -49,45 +49,45 @@ func (l *Worker) askStatic(dst []byte) ([]byte, Source) {
 // followAlias redirects the query to the target of an alias: dst[start:] is the answer so far, and
 // ends with the target, of so many bytes. The query fails if the alias does not fit behind the previous
 // one.
-func (l *Worker) followAlias(dst []byte, start, target int) ([]byte, Source) {
-	d := &l.redirect
+func (w *Worker) followAlias(dst []byte, start, target int) ([]byte, Source) {
+	d := &w.redirect
 	d.start()
 	d.firstAnswer, d.maxTTL = d.firstAnswer[:0], defaultTTL // of the previous name
 	if len(d.aliasMsg) == 0 {
 		d.aliasMsg = append(d.aliasMsg, dst[start:]...)
 	} else {
-		ok := l.restorer.tail.Parse(dst[start:]) == nil
+		ok := w.restorer.tail.Parse(dst[start:]) == nil
 		if ok {
-			d.aliasMsg, ok = l.restorer.tail.AppendToChain(d.aliasMsg, 0, d.target)
+			d.aliasMsg, ok = w.restorer.tail.AppendToChain(d.aliasMsg, 0, d.target)
 		}
 		if !ok {
-			return l.empty(SourceFailure, wire.RcodeServFail, dst[:start])
+			return w.empty(SourceFailure, wire.RcodeServFail, dst[:start])
 		}
 	}
 	d.target = len(d.aliasMsg) - target
-	l.q.SetName(d.aliasMsg[d.target:])
+	w.q.SetName(d.aliasMsg[d.target:])
 	return dst[:start], undecided
 }
 
 // askPrefix answers queries about the prefix of DNS64 itself, or redirects them.
-func (l *Worker) askPrefix(dst []byte) ([]byte, Source) {
-	p, q, source := l.plan, &l.q, undecided
+func (w *Worker) askPrefix(dst []byte) ([]byte, Source) {
+	p, q, source := w.plan, &w.q, undecided
 	if q.DO && q.CD {
 		return dst, undecided
 	}
 	start := len(dst)
-	if q.Type == wire.TypePTR && !l.redirect.hasAlias() {
+	if q.Type == wire.TypePTR && !w.redirect.hasAlias() {
 		var target int
 		if dst, target = p.DNS64.appendReverse(q, dst); target > 0 {
-			if dst, source = l.followAlias(dst, start, target); source == undecided && p.Static != nil {
-				dst, source = l.askStatic(dst)
+			if dst, source = w.followAlias(dst, start, target); source == undecided && p.Static != nil {
+				dst, source = w.askStatic(dst)
 			}
 			if source != undecided {
 				return dst, source
 			}
 		}
 	}
-	dst, ok := p.DNS64.answerWellKnown(q, l.redirect.active && l.redirect.dns64 != nil, dst)
+	dst, ok := p.DNS64.answerWellKnown(q, w.redirect.active && w.redirect.dns64 != nil, dst)
 	if ok {
 		source = SourceLocal
 	}

@@ -34,19 +34,19 @@ func newCanned(tb testing.TB) *fixedUpstream {
 }
 
 // Ask implements resolve.Asker.
-func (c *fixedUpstream) Ask(q []byte, _ time.Time, to wire.AnswerReceiver, batch *wire.SendBatch) {
-	if c.err != nil {
-		to.Answered(nil, c.err, batch)
+func (f *fixedUpstream) Ask(q []byte, _ time.Time, to wire.AnswerReceiver, batch *wire.SendBatch) {
+	if f.err != nil {
+		to.Answered(nil, f.err, batch)
 		return
 	}
 	end := 12
 	for q[end] != 0 {
 		end += 1 + int(q[end])
 	}
-	copy(c.reply[12:end], q[12:end])
-	c.buf = append(c.buf[:0], c.reply...)
-	err := c.m.Parse(c.buf)
-	to.Answered(&c.m, err, batch)
+	copy(f.reply[12:end], q[12:end])
+	f.buf = append(f.buf[:0], f.reply...)
+	err := f.m.Parse(f.buf)
+	to.Answered(&f.m, err, batch)
 }
 
 // A counter takes replies and remembers how many.

@@ -30,55 +30,55 @@ import (
 //	a name of our own loop probes         REFUSED, see upstream.LoopDetector
 
 // answerFault replies to a malformed or unsupported packet.
-func (l *Worker) answerFault(rcode int, pkt, dst []byte) ([]byte, wire.Verdict) {
+func (w *Worker) answerFault(rcode int, pkt, dst []byte) ([]byte, wire.Verdict) {
 	if rcode == wire.NoReply {
-		l.tally.each[countDropped]++
+		w.tally.each[countDropped]++
 		return dst, wire.Dropped
 	}
-	l.tally.response(SourceRefused, rcode)
+	w.tally.response(SourceRefused, rcode)
 	switch rcode {
 	case wire.RcodeFormErr:
-		l.tally.each[countMalformed]++
+		w.tally.each[countMalformed]++
 	case wire.RcodeBadVers:
-		opts := wire.ReplyOptions{Limit: l.q.Limit(l.from.Stream, l.plan.UDPSize), UDPSize: l.plan.UDPSize, EDE: wire.EDENone}
-		return l.q.AppendEmpty(dst, wire.RcodeBadVers, &opts), wire.Answered
+		opts := wire.ReplyOptions{Limit: w.q.Limit(w.from.Stream, w.plan.UDPSize), UDPSize: w.plan.UDPSize, EDE: wire.EDENone}
+		return w.q.AppendEmpty(dst, wire.RcodeBadVers, &opts), wire.Answered
 	}
 	return wire.AppendFault(dst, pkt, byte(rcode)), wire.Answered
 }
 
 // answerOdd appends the whole reply to a well-formed query that is not for records of class IN.
-func (l *Worker) answerOdd(dst []byte) ([]byte, Source) {
-	q := &l.q
+func (w *Worker) answerOdd(dst []byte) ([]byte, Source) {
+	q := &w.q
 	switch {
 	case q.Class == wire.ClassIN && isTransfer(q.Type):
-		return l.answerTransfer(dst)
+		return w.answerTransfer(dst)
 	case q.Class == wire.ClassIN && q.Type == wire.TypeANY:
-		return q.AppendRecord(dst, wire.TypeHINFO, 3600, []byte("\x07RFC8482\x00"), &l.opts), SourceLocal
+		return q.AppendRecord(dst, wire.TypeHINFO, 3600, []byte("\x07RFC8482\x00"), &w.opts), SourceLocal
 	case q.Class == wire.ClassCH && q.Type == wire.TypeTXT:
-		if text := l.plan.identity(q.Name()); text != "" {
-			return q.AppendRecord(dst, wire.TypeTXT, 0, append([]byte{byte(len(text))}, text...), &l.opts), SourceLocal
+		if text := w.plan.identity(q.Name()); text != "" {
+			return q.AppendRecord(dst, wire.TypeTXT, 0, append([]byte{byte(len(text))}, text...), &w.opts), SourceLocal
 		}
 	}
-	return l.empty(SourceRefused, wire.RcodeRefused, dst)
+	return w.empty(SourceRefused, wire.RcodeRefused, dst)
 }
 
 // answerTransfer answers a transfer query, or leaves it to Resolve if the reply is the zone.
-func (l *Worker) answerTransfer(dst []byte) ([]byte, Source) {
-	q, start := &l.q, len(dst)
-	if !l.plan.mayTransfer(l.from.Addr.Addr()) {
-		return l.empty(SourceRefused, wire.RcodeRefused, dst)
+func (w *Worker) answerTransfer(dst []byte) ([]byte, Source) {
+	q, start := &w.q, len(dst)
+	if !w.plan.mayTransfer(w.from.Addr.Addr()) {
+		return w.empty(SourceRefused, wire.RcodeRefused, dst)
 	}
-	dst, serial, ours := l.plan.appendSOA(*q, l.now, dst)
+	dst, serial, ours := w.plan.appendSOA(*q, w.now, dst)
 	switch {
 	case !ours:
-		return l.empty(SourceRefused, wire.RcodeNotAuth, dst[:start])
-	case q.Type == wire.TypeAXFR && !l.from.Stream:
-		return l.empty(SourceRefused, wire.RcodeRefused, dst[:start])
-	case !l.plan.Zone.Complete(l.now):
-		l.opts.EDE = wire.EDENotReady
-		return l.empty(SourceZone, wire.RcodeServFail, dst[:start])
-	case q.Type == wire.TypeIXFR && (!l.from.Stream || q.HasSerial && !newer(serial, q.Serial)):
-		return q.Reply(dst, start, &l.opts), SourceZone
+		return w.empty(SourceRefused, wire.RcodeNotAuth, dst[:start])
+	case q.Type == wire.TypeAXFR && !w.from.Stream:
+		return w.empty(SourceRefused, wire.RcodeRefused, dst[:start])
+	case !w.plan.Zone.Complete(w.now):
+		w.opts.EDE = wire.EDENotReady
+		return w.empty(SourceZone, wire.RcodeServFail, dst[:start])
+	case q.Type == wire.TypeIXFR && (!w.from.Stream || q.HasSerial && !newer(serial, q.Serial)):
+		return q.Reply(dst, start, &w.opts), SourceZone
 	}
 	return dst[:start], undecided
 }
@@ -108,7 +108,7 @@ const selfName = "\x04self\x0anode-cache\x00" // SelfName in wire form
 
 // answerSelf answers the agent. It follows the path of every answer from memory. It is neither counted
 // nor logged: counters and logs are about clients, and the agent sends several such queries a second.
-func (l *Worker) answerSelf(dst []byte) []byte {
-	l.initReplyOptions()
-	return l.q.AppendRecord(dst, wire.TypeTXT, 0, l.plan.self, &l.opts)
+func (w *Worker) answerSelf(dst []byte) []byte {
+	w.initReplyOptions()
+	return w.q.AppendRecord(dst, wire.TypeTXT, 0, w.plan.self, &w.opts)
 }

@@ -128,13 +128,13 @@ func query(name string, rrtype uint16) *dns.Msg {
 }
 
 // ask gives the reply in one line, with where it came from and how long it took.
-func (y *stateTest) ask(t *testing.T, m *dns.Msg) string {
+func (s *stateTest) ask(t *testing.T, m *dns.Msg) string {
 	t.Helper()
-	before, start := y.r.Stats().Responses, time.Now()
-	got := unpack(t, newClient(y.r, false).exchange(t, pack(t, m)))
+	before, start := s.r.Stats().Responses, time.Now()
+	got := unpack(t, newClient(s.r, false).exchange(t, pack(t, m)))
 	took := time.Since(start)
 	source := "nowhere"
-	after := y.r.Stats().Responses
+	after := s.r.Stats().Responses
 	for i, name := range resolve.Sources() {
 		if sum(after[i][:]) > sum(before[i][:]) {
 			source = name
@@ -144,13 +144,13 @@ func (y *stateTest) ask(t *testing.T, m *dns.Msg) string {
 }
 
 // held is what the cache gives for a question.
-func (y *stateTest) held(t *testing.T, m *dns.Msg) string {
+func (s *stateTest) held(t *testing.T, m *dns.Msg) string {
 	t.Helper()
 	var q wire.Query
 	if q.Parse(pack(t, m)) != wire.RcodeSuccess {
 		t.Fatal("the query cannot be read")
 	}
-	msg, state := y.p.Cache.Lookup(q.Key(), time.Now(), nil)
+	msg, state := s.p.Cache.Lookup(q.Key(), time.Now(), nil)
 	name := [...]string{"absent", "fresh", "fresh", "failed", "late", "resting"}[state]
 	if msg == nil {
 		return name
@@ -159,35 +159,35 @@ func (y *stateTest) held(t *testing.T, m *dns.Msg) string {
 }
 
 // settle waits until nothing is under way.
-func (y *stateTest) settle() {
+func (s *stateTest) settle() {
 	synctest.Wait()
-	for y.r.Stats().Inflight > 0 {
+	for s.r.Stats().Inflight > 0 {
 		time.Sleep(10 * time.Millisecond)
 		synctest.Wait()
 	}
 }
 
 // prepare brings www.test. into a state of the cache.
-func (y *stateTest) prepare(t *testing.T, state string) {
+func (s *stateTest) prepare(t *testing.T, state string) {
 	t.Helper()
 	m := query("www.test.", dns.TypeA)
 	if state == "absent" {
 		return
 	}
-	y.u.be("old")
-	y.ask(t, m)
+	s.u.be("old")
+	s.ask(t, m)
 	switch state {
 	case "fresh":
 		time.Sleep(10 * time.Second)
 	case "due":
-		y.ask(t, m)
+		s.ask(t, m)
 		time.Sleep(95 * time.Second)
 	case "late":
 		time.Sleep(110 * time.Second)
 	case "resting":
 		time.Sleep(110 * time.Second)
-		y.u.be("SERVFAIL")
-		y.ask(t, m)
+		s.u.be("SERVFAIL")
+		s.ask(t, m)
 		time.Sleep(500 * time.Millisecond)
 	case "expired":
 		time.Sleep(100*time.Second + time.Hour)

@@ -210,54 +210,54 @@ type axfrMessage struct {
 }
 
 // begin starts a message with the question.
-func (p *axfrMessage) begin(question []byte) {
+func (a *axfrMessage) begin(question []byte) {
 	const bitsAnswer = 0x84 // third byte of the header: QR, AA
-	p.count = 0
-	p.buf = append(p.buf[:0], 0, 0, bitsAnswer, 0, 0, 1, 0, 0, 0, 0, 0, 0)
-	p.buf = append(p.buf, question...)
+	a.count = 0
+	a.buf = append(a.buf[:0], 0, 0, bitsAnswer, 0, 0, 1, 0, 0, 0, 0, 0, 0)
+	a.buf = append(a.buf, question...)
 	name := make([]byte, len(question)-4) // without type and class
 	wire.Canonical(name, question[:len(name)])
-	if p.names == nil {
-		p.names = map[string]int{}
+	if a.names == nil {
+		a.names = map[string]int{}
 	}
-	clear(p.names)
+	clear(a.names)
 	for off := 0; name[off] != 0; off += 1 + int(name[off]) {
-		p.names[string(name[off:])] = wire.HeaderLen + off
+		a.names[string(name[off:])] = wire.HeaderLen + off
 	}
 }
 
 // fits reports whether there is room for the record. The first record always fits.
-func (p *axfrMessage) fits(r *zone.Record) bool {
-	return p.count == 0 || len(p.buf)+len(r.Owner)+recordFixedLen+len(r.Data)+axfrOPTRoom <= axfrMessageSize
+func (a *axfrMessage) fits(r *zone.Record) bool {
+	return a.count == 0 || len(a.buf)+len(r.Owner)+recordFixedLen+len(r.Data)+axfrOPTRoom <= axfrMessageSize
 }
 
 // add appends the record.
-func (p *axfrMessage) add(r *zone.Record) {
-	p.appendOwner(r.Owner)
-	p.buf = binary.BigEndian.AppendUint16(p.buf, r.Type)
-	p.buf = binary.BigEndian.AppendUint16(p.buf, wire.ClassIN)
-	p.buf = binary.BigEndian.AppendUint32(p.buf, r.TTL)
-	p.buf = binary.BigEndian.AppendUint16(p.buf, uint16(len(r.Data)))
-	p.buf = append(p.buf, r.Data...)
-	p.count++
+func (a *axfrMessage) add(r *zone.Record) {
+	a.appendOwner(r.Owner)
+	a.buf = binary.BigEndian.AppendUint16(a.buf, r.Type)
+	a.buf = binary.BigEndian.AppendUint16(a.buf, wire.ClassIN)
+	a.buf = binary.BigEndian.AppendUint32(a.buf, r.TTL)
+	a.buf = binary.BigEndian.AppendUint16(a.buf, uint16(len(r.Data)))
+	a.buf = append(a.buf, r.Data...)
+	a.count++
 }
 
 // appendOwner appends the name: its labels as far as the message does not have the rest, and a pointer to
 // that.
-func (p *axfrMessage) appendOwner(name []byte) {
+func (a *axfrMessage) appendOwner(name []byte) {
 	for off := 0; name[off] != 0; off += 1 + int(name[off]) {
-		if at, ok := p.names[string(name[off:])]; ok {
-			p.buf = binary.BigEndian.AppendUint16(p.buf, 0xc000|uint16(at))
+		if at, ok := a.names[string(name[off:])]; ok {
+			a.buf = binary.BigEndian.AppendUint16(a.buf, 0xc000|uint16(at))
 			return
 		}
-		p.names[string(name[off:])] = len(p.buf)
-		p.buf = append(p.buf, name[off:off+1+int(name[off])]...)
+		a.names[string(name[off:])] = len(a.buf)
+		a.buf = append(a.buf, name[off:off+1+int(name[off])]...)
 	}
-	p.buf = append(p.buf, 0)
+	a.buf = append(a.buf, 0)
 }
 
 // message sets the record count and returns the message. It is valid until begin.
-func (p *axfrMessage) message() []byte {
-	binary.BigEndian.PutUint16(p.buf[6:], uint16(p.count))
-	return p.buf
+func (a *axfrMessage) message() []byte {
+	binary.BigEndian.PutUint16(a.buf[6:], uint16(a.count))
+	return a.buf
 }

@@ -26,10 +26,10 @@ type stuckWorker struct {
 	h *stuckHandler
 }
 
-func (l *stuckWorker) AnswerFromMemory(pkt []byte, from *wire.Peer, now time.Time, dst []byte) ([]byte, wire.Verdict) {
-	l.h.entered <- now
-	<-l.h.let
-	return l.Worker.AnswerFromMemory(pkt, from, now, dst)
+func (s *stuckWorker) AnswerFromMemory(pkt []byte, from *wire.Peer, now time.Time, dst []byte) ([]byte, wire.Verdict) {
+	s.h.entered <- now
+	<-s.h.let
+	return s.Worker.AnswerFromMemory(pkt, from, now, dst)
 }
 
 func TestUDPBusy(t *testing.T) {

@@ -18,8 +18,8 @@ import (
 )
 
 // dialNarrow opens a session whose client's kernel takes little that the client does not read.
-func (w *tcpHarness) dialNarrow(addr string) *tcpClient {
-	w.t.Helper()
+func (h *tcpHarness) dialNarrow(addr string) *tcpClient {
+	h.t.Helper()
 	d := net.Dialer{
 		LocalAddr: net.TCPAddrFromAddrPort(netip.AddrPortFrom(netip.MustParseAddr(addr), 0)),
 		Control: func(_, _ string, c syscall.RawConn) (err error) {
@@ -29,12 +29,12 @@ func (w *tcpHarness) dialNarrow(addr string) *tcpClient {
 			return err
 		},
 	}
-	conn, err := d.DialContext(w.t.Context(), "tcp", w.Addr().String())
+	conn, err := d.DialContext(h.t.Context(), "tcp", h.Addr().String())
 	if err != nil {
-		w.t.Fatal(err)
+		h.t.Fatal(err)
 	}
-	w.t.Cleanup(func() { _ = conn.Close() })
-	return &tcpClient{Conn: conn, t: w.t}
+	h.t.Cleanup(func() { _ = conn.Close() })
+	return &tcpClient{Conn: conn, t: h.t}
 }
 
 // Four addresses hold what they can. The sessions that hold most are closed, and not that of

@@ -249,32 +249,32 @@ type memoryUse struct {
 
 // add adds n bytes of buffers; n may be negative. The caller calls shedMemory afterwards, with no
 // lock held.
-func (h *memoryUse) add(n int) {
+func (m *memoryUse) add(n int) {
 	if n != 0 {
-		h.own.Add(int64(n))
-		h.total.Add(int64(n))
+		m.own.Add(int64(n))
+		m.total.Add(int64(n))
 	}
 }
 
 // addSent adds n bytes that the kernel accepted. Whether the client has read them is checked only
 // at the limit.
-func (h *memoryUse) addSent(n int) {
-	if more := min(int64(n), kernelSend-h.kernel.Load()); more > 0 {
-		h.kernel.Add(more)
-		h.total.Add(more)
+func (m *memoryUse) addSent(n int) {
+	if more := min(int64(n), kernelSend-m.kernel.Load()); more > 0 {
+		m.kernel.Add(more)
+		m.total.Add(more)
 	}
 }
 
 // setKernel replaces the estimate of addSent by the kernel's own count.
-func (h *memoryUse) setKernel(kernel int64) {
-	h.total.Add(kernel - h.kernel.Swap(kernel))
+func (m *memoryUse) setKernel(kernel int64) {
+	m.total.Add(kernel - m.kernel.Swap(kernel))
 }
 
-func (h *memoryUse) bytes() int64 { return h.own.Load() + h.kernel.Load() }
+func (m *memoryUse) bytes() int64 { return m.own.Load() + m.kernel.Load() }
 
 // reset removes the session from the total.
-func (h *memoryUse) reset() {
-	h.total.Add(-h.own.Swap(0) - h.kernel.Swap(0))
+func (m *memoryUse) reset() {
+	m.total.Add(-m.own.Swap(0) - m.kernel.Swap(0))
 }
 
 // shedMemory closes sessions if all together hold too much: the largest session of the client that

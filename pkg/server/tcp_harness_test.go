@@ -90,9 +90,9 @@ func startTCP(t *testing.T, cfg server.TCPConfig, rules map[string]servertest.Ru
 }
 
 // eventually waits until cond holds.
-func (w *tcpHarness) eventually(what string, cond func(server.TCPStats) bool) {
-	w.t.Helper()
-	proctest.Eventually(w.t, testTimeout, what, func() bool { return cond(w.Stats()) }, func() string { return fmt.Sprintf("%+v", w.Stats()) })
+func (h *tcpHarness) eventually(what string, cond func(server.TCPStats) bool) {
+	h.t.Helper()
+	proctest.Eventually(h.t, testTimeout, what, func() bool { return cond(h.Stats()) }, func() string { return fmt.Sprintf("%+v", h.Stats()) })
 }
 
 // A tcpClient is the far side of a session.
@@ -102,42 +102,42 @@ type tcpClient struct {
 }
 
 // dial opens a session from 127.0.0.2, or from 192.0.2.1 over a pipe.
-func (w *tcpHarness) dial() *tcpClient {
-	w.t.Helper()
-	return w.dialFrom("")
+func (h *tcpHarness) dial() *tcpClient {
+	h.t.Helper()
+	return h.dialFrom("")
 }
 
 // dialFrom opens a session from an address.
-func (w *tcpHarness) dialFrom(addr string) *tcpClient {
-	w.t.Helper()
+func (h *tcpHarness) dialFrom(addr string) *tcpClient {
+	h.t.Helper()
 	var conn net.Conn
 	var err error
-	if w.pipes != nil {
+	if h.pipes != nil {
 		from := netip.MustParseAddr("192.0.2.1")
 		if addr != "" {
 			from = netip.MustParseAddr(addr)
 		}
-		conn, err = w.pipes.Dial(netip.AddrPortFrom(from, 4000))
+		conn, err = h.pipes.Dial(netip.AddrPortFrom(from, 4000))
 	} else {
 		d := net.Dialer{Timeout: testTimeout}
-		if addr == "" && w.Addr().Addr().Is4() {
+		if addr == "" && h.Addr().Addr().Is4() {
 			addr = "127.0.0.2" // not the served address itself, which has a place always
 		}
 		if addr != "" {
 			d.LocalAddr = net.TCPAddrFromAddrPort(netip.AddrPortFrom(netip.MustParseAddr(addr), 0))
 		}
-		conn, err = d.DialContext(w.t.Context(), "tcp", w.Addr().String())
+		conn, err = d.DialContext(h.t.Context(), "tcp", h.Addr().String())
 	}
 	if err != nil {
-		w.t.Fatal(err)
+		h.t.Fatal(err)
 	}
-	w.t.Cleanup(func() { _ = conn.Close() })
-	if w.pipes == nil {
+	h.t.Cleanup(func() { _ = conn.Close() })
+	if h.pipes == nil {
 		if err := conn.SetDeadline(time.Now().Add(testTimeout)); err != nil {
-			w.t.Fatal(err)
+			h.t.Fatal(err)
 		}
 	}
-	return &tcpClient{Conn: conn, t: w.t}
+	return &tcpClient{Conn: conn, t: h.t}
 }
 
 // queries returns framed queries for names, with IDs counted from id.
@@ -222,9 +222,9 @@ func (c *tcpClient) closeWrite() {
 }
 
 // wantStats compares the counts, with those of no interest taken out by the test.
-func (w *tcpHarness) wantStats(want server.TCPStats) {
-	w.t.Helper()
-	if diff := cmp.Diff(want, w.Stats()); diff != "" {
-		w.t.Errorf("stats (-want +got):\n%s", diff)
+func (h *tcpHarness) wantStats(want server.TCPStats) {
+	h.t.Helper()
+	if diff := cmp.Diff(want, h.Stats()); diff != "" {
+		h.t.Errorf("stats (-want +got):\n%s", diff)
 	}
 }

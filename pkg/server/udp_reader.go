@@ -299,14 +299,14 @@ func address(m *mmsg.Message, to *unix.RawSockaddrInet6, source []byte) {
 
 // send sends replies and counts them. A reply that cannot be sent, for example because the route to
 // its client is gone, does not stop the others.
-func (c *UDPStats) send(fd uintptr, out *mmsg.Outbox) {
+func (u *UDPStats) send(fd uintptr, out *mmsg.Outbox) {
 	unsent := 0
 	for i, errno := out.Send(fd, 0); errno != 0; i, errno = out.Send(fd, i+1) {
 		unsent++
 	}
-	atomic.AddUint64(&c.Sent, uint64(out.Len()-unsent))
+	atomic.AddUint64(&u.Sent, uint64(out.Len()-unsent))
 	if unsent > 0 {
-		atomic.AddUint64(&c.Unsent, uint64(unsent))
+		atomic.AddUint64(&u.Unsent, uint64(unsent))
 	}
 }
 

@@ -88,10 +88,10 @@ var errFuture = errors.New("created in the future")
 
 // since returns the time from earlier to m. Within one boot it uses the uptime, which cannot be set;
 // otherwise it uses the wall clock.
-func (m ClockState) since(earlier ClockState) (time.Duration, error) {
-	passed := m.Wall.Round(0).Sub(earlier.Wall.Round(0))
-	if m.BootID == earlier.BootID && m.BootID != [16]byte{} {
-		passed = m.Uptime - earlier.Uptime
+func (c ClockState) since(earlier ClockState) (time.Duration, error) {
+	passed := c.Wall.Round(0).Sub(earlier.Wall.Round(0))
+	if c.BootID == earlier.BootID && c.BootID != [16]byte{} {
+		passed = c.Uptime - earlier.Uptime
 	}
 	if passed < 0 {
 		return 0, errFuture

@@ -78,59 +78,59 @@ func (l *lockedWriter) Write(p []byte) (int, error) {
 	return l.w.log.Write(p)
 }
 
-func (w *harness) logged() string {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return w.log.String()
+func (h *harness) logged() string {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.log.String()
 }
 
 // apply is the agent's Apply.
-func (w *harness) apply(cfg config.Config, err error) (InUse, error) {
-	if w.busy > 0 {
-		time.Sleep(w.busy)
+func (h *harness) apply(cfg config.Config, err error) (InUse, error) {
+	if h.busy > 0 {
+		time.Sleep(h.busy)
 	}
 	mib := cfg.Cache.Size >> 20
 	if err == nil && mib == 2 {
 		err = fmt.Errorf("a cache of 2 MiB")
 	}
-	w.mu.Lock()
-	if w.stumbles > 0 {
-		w.stumbles--
-		w.mu.Unlock()
+	h.mu.Lock()
+	if h.stumbles > 0 {
+		h.stumbles--
+		h.mu.Unlock()
 		panic("a trap in the agent")
 	}
-	w.at = append(w.at, time.Now())
+	h.at = append(h.at, time.Now())
 	if err == nil {
-		w.generation++
+		h.generation++
 	}
-	generation := w.generation
-	w.mu.Unlock()
+	generation := h.generation
+	h.mu.Unlock()
 	if err != nil {
-		w.report("refused " + err.Error())
+		h.report("refused " + err.Error())
 	} else {
-		w.report(fmt.Sprintf("applied %d", mib))
+		h.report(fmt.Sprintf("applied %d", mib))
 	}
 	return InUse{Config: cfg, Generation: generation}, err
 }
 
-func (w *harness) report(what string) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.reported = append(w.reported, what)
+func (h *harness) report(what string) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.reported = append(h.reported, what)
 }
 
 // setTrap makes the log panic at messages with a text; empty: never.
-func (w *harness) setTrap(text string) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.trap = text
+func (h *harness) setTrap(text string) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.trap = text
 }
 
 // saying returns the reports so far.
-func (w *harness) saying() string {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return strings.Join(w.reported, "; ")
+func (h *harness) saying() string {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return strings.Join(h.reported, "; ")
 }
 
 // eventually waits for a condition.
@@ -144,36 +144,36 @@ func eventually(t *testing.T, what string, is func() bool) {
 }
 
 // reports returns the reports since the last call.
-func (w *harness) reports() string {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	all := strings.Join(w.reported, "; ")
-	w.reported, w.at = nil, nil
+func (h *harness) reports() string {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	all := strings.Join(h.reported, "; ")
+	h.reported, h.at = nil, nil
 	return all
 }
 
 // begin loads the configuration and runs the source until the test ends, or stop is called.
-func (w *harness) begin(t *testing.T) (stop func()) {
+func (h *harness) begin(t *testing.T) (stop func()) {
 	t.Helper()
-	cfg, why, err := w.Load(t.Context())
+	cfg, why, err := h.Load(t.Context())
 	switch {
 	case err != nil:
 		t.Fatal(err)
 	case why != nil:
-		w.report("last good " + fmt.Sprint(cfg.Cache.Size>>20))
+		h.report("last good " + fmt.Sprint(cfg.Cache.Size>>20))
 	default:
-		w.generation = 1
-		w.report(fmt.Sprintf("loaded %d", cfg.Cache.Size>>20))
+		h.generation = 1
+		h.report(fmt.Sprintf("loaded %d", cfg.Cache.Size>>20))
 	}
-	return w.follow(t)
+	return h.follow(t)
 }
 
 // follow runs the source.
-func (w *harness) follow(t *testing.T) (stop func()) {
+func (h *harness) follow(t *testing.T) (stop func()) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
-	go func() { done <- w.Run(ctx) }()
+	go func() { done <- h.Run(ctx) }()
 	stop = sync.OnceFunc(func() {
 		cancel()
 		if err := <-done; err != nil {
@@ -195,9 +195,9 @@ func watching(t *testing.T, cfg Config) *harness {
 }
 
 // expect compares the reports since the last call.
-func (w *harness) expect(t *testing.T, when, want string) {
+func (h *harness) expect(t *testing.T, when, want string) {
 	t.Helper()
-	if got := w.reports(); got != want {
+	if got := h.reports(); got != want {
 		t.Errorf("%s: reported %q, want %q", when, got, want)
 	}
 }

@@ -47,29 +47,29 @@ type lastGoodStore struct {
 	why     string
 }
 
-func (k *lastGoodStore) path() string { return filepath.Join(k.cfg.LastGood, lastGoodName) }
+func (l *lastGoodStore) path() string { return filepath.Join(l.cfg.LastGood, lastGoodName) }
 
 // exists reports whether there is a saved configuration.
-func (k *lastGoodStore) exists() bool {
-	_, err := os.Stat(k.path())
+func (l *lastGoodStore) exists() bool {
+	_, err := os.Stat(l.path())
 	return err == nil
 }
 
 // read returns the saved configuration, and when it was saved.
-func (k *lastGoodStore) read() (cfg config.Config, at time.Time, err error) {
-	data, err := filewatch.ReadTrusted(k.path(), maxFile)
+func (l *lastGoodStore) read() (cfg config.Config, at time.Time, err error) {
+	data, err := filewatch.ReadTrusted(l.path(), maxFile)
 	if err != nil {
 		return cfg, at, fmt.Errorf("reading the last good configuration: %w", err)
 	}
 	text := string(data)
-	if info, err := os.Stat(k.path()); err == nil {
+	if info, err := os.Stat(l.path()); err == nil {
 		at = info.ModTime()
 	}
 	if err := checkWhole(text); err != nil {
-		return cfg, at, fmt.Errorf("reading the last good configuration: %s %w", k.path(), err)
+		return cfg, at, fmt.Errorf("reading the last good configuration: %s %w", l.path(), err)
 	}
 	// The file contains every key, so the role does not change its values. But a key that the role forbids is an error.
-	cfg, err = config.ParseAs(k.path(), k.cfg.LastGood, data, k.cfg.Role)
+	cfg, err = config.ParseAs(l.path(), l.cfg.LastGood, data, l.cfg.Role)
 	return cfg, at, err
 }
 
@@ -103,30 +103,30 @@ func withTrailer(text string) string {
 }
 
 // drop removes the configuration that waits to be saved.
-func (k *lastGoodStore) drop() {
-	k.mu.Lock()
-	k.pending = nil
-	k.mu.Unlock()
+func (l *lastGoodStore) drop() {
+	l.mu.Lock()
+	l.pending = nil
+	l.mu.Unlock()
 }
 
 // save queues a configuration to be saved once the agent serves.
-func (k *lastGoodStore) save(now InUse) {
-	now.at = k.cfg.Now()
-	k.mu.Lock()
-	k.pending = &now
-	k.mu.Unlock()
+func (l *lastGoodStore) save(now InUse) {
+	now.at = l.cfg.Now()
+	l.mu.Lock()
+	l.pending = &now
+	l.mu.Unlock()
 	select {
-	case k.kick <- struct{}{}:
+	case l.kick <- struct{}{}:
 	default:
 	}
 }
 
 // run saves configurations until ctx ends, including the last one. Failed saves are retried.
-func (k *lastGoodStore) run(ctx context.Context) {
+func (l *lastGoodStore) run(ctx context.Context) {
 	done := make(chan struct{})
 	go func() { // joined below, unless the file system hangs
 		defer close(done)
-		_ = k.runWithRestarts(ctx, "keeping the last good configuration", k.saveLoop, func(error) {})
+		_ = l.runWithRestarts(ctx, "keeping the last good configuration", l.saveLoop, func(error) {})
 	}()
 	<-ctx.Done()
 	late := time.NewTimer(finalSaveTimeout)
@@ -134,55 +134,55 @@ func (k *lastGoodStore) run(ctx context.Context) {
 	select {
 	case <-done:
 	case <-late.C:
-		k.cfg.Log.ErrorContext(ctx, "saving last good configuration timed out", "err", "the file system does not answer", "folder", k.cfg.LastGood)
+		l.cfg.Log.ErrorContext(ctx, "saving last good configuration timed out", "err", "the file system does not answer", "folder", l.cfg.LastGood)
 	}
 }
 
 // saveLoop is run without the final timeout.
-func (k *lastGoodStore) saveLoop(ctx context.Context) error {
+func (l *lastGoodStore) saveLoop(ctx context.Context) error {
 	select {
 	case <-ctx.Done():
 		return nil
-	case <-k.cfg.Serving:
+	case <-l.cfg.Serving:
 	}
 	retry := stoppedTimer()
 	defer retry.Stop()
 	for ctx.Err() == nil {
-		if !k.flush(ctx) {
+		if !l.flush(ctx) {
 			retry.Reset(retryInterval)
 		}
 		select {
 		case <-ctx.Done():
-		case <-k.kick:
+		case <-l.kick:
 		case <-retry.C:
 		}
 	}
-	k.flush(ctx)
+	l.flush(ctx)
 	return nil
 }
 
 // flush saves the pending configuration. It reports false if it is still pending.
-func (k *lastGoodStore) flush(ctx context.Context) (done bool) {
+func (l *lastGoodStore) flush(ctx context.Context) (done bool) {
 	select {
-	case <-k.kick: // this run handles it
+	case <-l.kick: // this run handles it
 	default:
 	}
-	k.mu.Lock()
-	p := k.pending
-	k.pending = nil
-	k.mu.Unlock()
+	l.mu.Lock()
+	p := l.pending
+	l.pending = nil
+	l.mu.Unlock()
 	if p == nil {
 		return true
 	}
-	err := k.recovering(ctx, "keeping the last good configuration", func() error { return k.write(p) })
-	before, why := k.noteResult(p, err)
-	log := k.cfg.Log
+	err := l.recovering(ctx, "keeping the last good configuration", func() error { return l.write(p) })
+	before, why := l.noteResult(p, err)
+	log := l.cfg.Log
 	if err == nil {
-		k.saves.Add(1)
-		log.DebugContext(ctx, "last good configuration saved", "file", k.path(), "generation", p.Generation)
+		l.saves.Add(1)
+		log.DebugContext(ctx, "last good configuration saved", "file", l.path(), "generation", p.Generation)
 		return true
 	}
-	k.failures.Add(1)
+	l.failures.Add(1)
 	if before != why {
 		log.ErrorContext(ctx, "saving last good configuration failed", "err", err, "hint", "check that the folder of --last-good is writable and has free space; the agent retries every minute, and the previous one stays")
 	}
@@ -190,50 +190,50 @@ func (k *lastGoodStore) flush(ctx context.Context) (done bool) {
 }
 
 // noteResult records the result of saving p. It returns the error of the previous attempt and of this one.
-func (k *lastGoodStore) noteResult(p *InUse, err error) (before, why string) {
+func (l *lastGoodStore) noteResult(p *InUse, err error) (before, why string) {
 	if err != nil {
 		why = err.Error()
 	}
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	before, k.why = k.why, why
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	before, l.why = l.why, why
 	switch {
 	case err == nil:
-		k.saved = p.at
-	case k.pending == nil:
-		k.pending = p
+		l.saved = p.at
+	case l.pending == nil:
+		l.pending = p
 	}
 	return before, why
 }
 
 // write writes the file atomically.
-func (k *lastGoodStore) write(p *InUse) (err error) {
+func (l *lastGoodStore) write(p *InUse) (err error) {
 	text, err := config.Marshal(p.Config)
 	if err != nil {
 		return err
 	}
-	if err := os.MkdirAll(k.cfg.LastGood, 0o700); err != nil {
+	if err := os.MkdirAll(l.cfg.LastGood, 0o700); err != nil {
 		return fmt.Errorf("creating the folder of the last good configuration: %w", err)
 	}
-	k.removeTemporary(p.at)
-	f, err := os.CreateTemp(k.cfg.LastGood, temporaryPrefix) // readable only by this user
+	l.removeTemporary(p.at)
+	f, err := os.CreateTemp(l.cfg.LastGood, temporaryPrefix) // readable only by this user
 	if err != nil {
-		return k.writeError(err)
+		return l.writeError(err)
 	}
-	_, err = f.WriteString(withTrailer(k.header(p) + string(text)))
+	_, err = f.WriteString(withTrailer(l.header(p) + string(text)))
 	err = errors.Join(err, f.Sync(), f.Close())
 	if err == nil {
-		err = os.Rename(f.Name(), k.path())
+		err = os.Rename(f.Name(), l.path())
 	}
 	if err != nil {
 		_ = os.Remove(f.Name()) // a later save removes it otherwise
-		return k.writeError(err)
+		return l.writeError(err)
 	}
-	return syncFolder(k.cfg.LastGood)
+	return syncFolder(l.cfg.LastGood)
 }
 
 // writeError returns err without the random file name, so that equal errors are logged once.
-func (k *lastGoodStore) writeError(err error) error {
+func (l *lastGoodStore) writeError(err error) error {
 	path, link := (*fs.PathError)(nil), (*os.LinkError)(nil)
 	switch {
 	case errors.As(err, &path):
@@ -241,26 +241,26 @@ func (k *lastGoodStore) writeError(err error) error {
 	case errors.As(err, &link):
 		err = link.Err
 	}
-	return fmt.Errorf("writing the last good configuration %s: %w", k.path(), err)
+	return fmt.Errorf("writing the last good configuration %s: %w", l.path(), err)
 }
 
 // header explains the file to its reader.
-func (k *lastGoodStore) header(p *InUse) string {
+func (l *lastGoodStore) header(p *InUse) string {
 	return fmt.Sprintf(headerPrefix+" at %s as generation %d,\n# from %s, with every key.\n"+
 		"# It is used at a start when there is none, or only a bad one. Changes made here are lost.\n",
-		p.at.UTC().Format(time.RFC3339), p.Generation, strings.ReplaceAll(k.Name(), "\n", " "))
+		p.at.UTC().Format(time.RFC3339), p.Generation, strings.ReplaceAll(l.Name(), "\n", " "))
 }
 
 // removeTemporary removes the files of killed processes.
-func (k *lastGoodStore) removeTemporary(now time.Time) {
-	entries, err := os.ReadDir(k.cfg.LastGood)
+func (l *lastGoodStore) removeTemporary(now time.Time) {
+	entries, err := os.ReadDir(l.cfg.LastGood)
 	if err != nil {
 		return // the save reports the error
 	}
 	for _, e := range entries {
 		info, err := e.Info()
 		if err == nil && strings.HasPrefix(e.Name(), temporaryPrefix) && info.Mode().IsRegular() && now.Sub(info.ModTime()) > temporaryMaxAge {
-			_ = os.Remove(filepath.Join(k.cfg.LastGood, e.Name()))
+			_ = os.Remove(filepath.Join(l.cfg.LastGood, e.Name()))
 		}
 	}
 }
@@ -279,8 +279,8 @@ func syncFolder(folder string) error {
 }
 
 // status returns the time of the last save, and the error of the last attempt.
-func (k *lastGoodStore) status() (at time.Time, why string) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	return k.saved, k.why
+func (l *lastGoodStore) status() (at time.Time, why string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.saved, l.why
 }

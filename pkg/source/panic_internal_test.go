@@ -17,12 +17,12 @@ import (
 )
 
 // defects checks the number of panics, each with a stack in the log.
-func (w *harness) defects(t *testing.T, want uint64) {
+func (h *harness) defects(t *testing.T, want uint64) {
 	t.Helper()
-	got := w.Status().Panics
-	logged := strings.Count(w.logged(), "recovered from a panic")
-	if got != want || logged != int(want) || logged != strings.Count(w.logged(), "runtime/debug.Stack(") {
-		t.Errorf("%d panics, %d in the log, want %d with their stacks:\n%s", got, logged, want, w.logged())
+	got := h.Status().Panics
+	logged := strings.Count(h.logged(), "recovered from a panic")
+	if got != want || logged != int(want) || logged != strings.Count(h.logged(), "runtime/debug.Stack(") {
+		t.Errorf("%d panics, %d in the log, want %d with their stacks:\n%s", got, logged, want, h.logged())
 	}
 }
 
@@ -157,18 +157,18 @@ type panicking struct {
 	loads, runs int
 }
 
-func (f *panicking) load(ctx context.Context) (content, error) {
-	if f.loads--; f.loads >= 0 {
+func (p *panicking) load(ctx context.Context) (content, error) {
+	if p.loads--; p.loads >= 0 {
 		panic("a trap in load")
 	}
-	return f.configReader.load(ctx)
+	return p.configReader.load(ctx)
 }
 
-func (f *panicking) run(ctx context.Context) error {
-	if f.runs--; f.runs >= 0 {
+func (p *panicking) run(ctx context.Context) error {
+	if p.runs--; p.runs >= 0 {
 		panic("a trap in run")
 	}
-	return f.configReader.run(ctx)
+	return p.configReader.run(ctx)
 }
 
 // TestPanicInFile makes the read and the watch of a file panic.

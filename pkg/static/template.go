@@ -239,8 +239,8 @@ type cachedAnswer struct {
 }
 
 // matches reports whether m is the result for q's question.
-func (m *cachedAnswer) matches(q *wire.Query) bool {
+func (c *cachedAnswer) matches(q *wire.Query) bool {
 	key := q.Key()
 	n := len(q.Name())
-	return string(key[:n]) == m.name && binary.BigEndian.Uint16(key[n:]) == m.rrtype
+	return string(key[:n]) == c.name && binary.BigEndian.Uint16(key[n:]) == c.rrtype
 }

@@ -62,20 +62,20 @@ type LastGood struct {
 }
 
 // SetSource describes the source of the configuration.
-func (s *Config) SetSource(st source.Status) {
-	s.Source, s.KubeDNS = st.Kind, st.KubeDNS
+func (c *Config) SetSource(st source.Status) {
+	c.Source, c.KubeDNS = st.Kind, st.KubeDNS
 	if st.Kind == source.KindFile {
-		s.File = st.Name
+		c.File = st.Name
 	} else {
-		s.Object = st.Name
+		c.Object = st.Name
 	}
 	if st.Problem != nil {
-		s.Unread = &Problem{Where: "config", What: st.Problem.Error(), Hint: st.Problem.Hint}
+		c.Unread = &Problem{Where: "config", What: st.Problem.Error(), Hint: st.Problem.Hint}
 	}
 	if st.LastGood != "" {
-		s.LastGood = &LastGood{Folder: st.LastGood, InUse: st.LastGoodInUse, Kept: "not yet", LastError: st.SaveError}
+		c.LastGood = &LastGood{Folder: st.LastGood, InUse: st.LastGoodInUse, Kept: "not yet", LastError: st.SaveError}
 		if !st.Saved.IsZero() {
-			s.LastGood.Kept = st.Saved.UTC().Format(time.RFC3339)
+			c.LastGood.Kept = st.Saved.UTC().Format(time.RFC3339)
 		}
 	}
 }

@@ -29,27 +29,27 @@ type queryLog struct {
 }
 
 // server makes a server in memory that writes to the log.
-func (d *queryLog) server(name string, script upstreamtest.Script) *upstreamtest.Server {
-	d.start = time.Now()
+func (l *queryLog) server(name string, script upstreamtest.Script) *upstreamtest.Server {
+	l.start = time.Now()
 	return upstreamtest.New(func(q upstreamtest.Query) upstreamtest.Action {
 		if q.Probe {
 			return script(q)
 		}
-		d.mu.Lock()
-		defer d.mu.Unlock()
+		l.mu.Lock()
+		defer l.mu.Unlock()
 		edns := ""
 		if !q.EDNS {
 			edns = "-plain"
 		}
-		d.entries = append(d.entries, fmt.Sprintf("%s%s@%v", name, edns, time.Since(d.start)))
+		l.entries = append(l.entries, fmt.Sprintf("%s%s@%v", name, edns, time.Since(l.start)))
 		return script(q)
 	})
 }
 
-func (d *queryLog) String() string {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	return strings.Join(d.entries, " ")
+func (l *queryLog) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return strings.Join(l.entries, " ")
 }
 
 // One exchange with up to three servers without latency samples.

@@ -194,14 +194,14 @@ func follow(t *testing.T, path, systemd string) watchedPool {
 	return watchedPool{Pool: p, path: path, systemd: systemd, lines: lines}
 }
 
-func (f watchedPool) becomes(t *testing.T, want ...string) {
+func (w watchedPool) becomes(t *testing.T, want ...string) {
 	t.Helper()
-	proctest.Eventually(t, 10*time.Second, fmt.Sprintf("servers %v", want), func() bool { return slices.Equal(servers(f.Pool), want) })
+	proctest.Eventually(t, 10*time.Second, fmt.Sprintf("servers %v", want), func() bool { return slices.Equal(servers(w.Pool), want) })
 }
 
-func (f watchedPool) warns(t *testing.T, about string) {
+func (w watchedPool) warns(t *testing.T, about string) {
 	t.Helper()
-	proctest.Eventually(t, 10*time.Second, "a warning: "+about, func() bool { return strings.Contains(strings.Join(f.lines(), "\n"), about) })
+	proctest.Eventually(t, 10*time.Second, "a warning: "+about, func() bool { return strings.Contains(strings.Join(w.lines(), "\n"), about) })
 }
 
 func TestResolvConfReload(t *testing.T) {

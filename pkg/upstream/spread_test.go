@@ -33,32 +33,32 @@ func newServerGroup(t *testing.T) *serverGroup {
 }
 
 // add adds a server with the latency.
-func (f *serverGroup) add(took time.Duration, far bool) {
-	addr := netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 244, 0, byte(len(f.servers) + 1)}), 53)
+func (g *serverGroup) add(took time.Duration, far bool) {
+	addr := netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 244, 0, byte(len(g.servers) + 1)}), 53)
 	s := upstreamtest.New(upstreamtest.Always(after(took, one(addr.Addr().String()))))
-	f.memory.mu.Lock()
-	f.memory.servers[addr] = s
-	f.memory.mu.Unlock()
-	f.servers, f.members = append(f.servers, s), append(f.members, upstream.Server{Addr: addr, Far: far})
-	f.endpoints.Set(f.members, nil)
+	g.memory.mu.Lock()
+	g.memory.servers[addr] = s
+	g.memory.mu.Unlock()
+	g.servers, g.members = append(g.servers, s), append(g.members, upstream.Server{Addr: addr, Far: far})
+	g.endpoints.Set(g.members, nil)
 }
 
 // shares runs a load on the pool and returns each server's share of the queries in percent.
-func (f *serverGroup) shares(t *testing.T, long, every time.Duration) []int {
+func (g *serverGroup) shares(t *testing.T, long, every time.Duration) []int {
 	t.Helper()
-	before := make([]int, len(f.servers))
-	for i, s := range f.servers {
+	before := make([]int, len(g.servers))
+	for i, s := range g.servers {
 		before[i] = len(s.Queries())
 	}
 	var clients sync.WaitGroup
 	n := int(long / every)
 	for range n {
-		clients.Go(func() { ask(t, f.pool) })
+		clients.Go(func() { ask(t, g.pool) })
 		time.Sleep(every)
 	}
 	clients.Wait()
-	shares := make([]int, len(f.servers))
-	for i, s := range f.servers {
+	shares := make([]int, len(g.servers))
+	for i, s := range g.servers {
 		shares[i] = (len(s.Queries()) - before[i]) * 100 / n
 	}
 	return shares

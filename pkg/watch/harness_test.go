@@ -60,31 +60,31 @@ func withHarness(t *testing.T, body func(w *harness)) {
 }
 
 // start creates the watch from the config and runs it until the test ends.
-func (w *harness) start() {
-	w.t.Helper()
+func (h *harness) start() {
+	h.t.Helper()
 	var err error
-	if w.watch, err = watch.New(w.config); err != nil {
-		w.t.Fatal(err)
+	if h.watch, err = watch.New(h.config); err != nil {
+		h.t.Fatal(err)
 	}
-	if w.config.Store != nil {
-		w.zone, err = zone.New(zone.Config{
-			Store: w.store, Domain: "cluster.local.", TTL: 5 * time.Second, AllSlices: w.config.Endpoints == watch.EndpointsAll,
-			StaleAfter: w.config.StaleAfter, KnownNamespaces: w.config.NamespaceSelector != "",
-			Pods: map[bool]zone.PodMode{true: zone.PodsVerified}[w.config.Pods],
+	if h.config.Store != nil {
+		h.zone, err = zone.New(zone.Config{
+			Store: h.store, Domain: "cluster.local.", TTL: 5 * time.Second, AllSlices: h.config.Endpoints == watch.EndpointsAll,
+			StaleAfter: h.config.StaleAfter, KnownNamespaces: h.config.NamespaceSelector != "",
+			Pods: map[bool]zone.PodMode{true: zone.PodsVerified}[h.config.Pods],
 		})
-		require(w.t, err)
+		require(h.t, err)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	ran := make(chan error, 1)
-	go func() { ran <- w.watch.Run(ctx) }()
-	w.t.Cleanup(func() {
+	go func() { ran <- h.watch.Run(ctx) }()
+	h.t.Cleanup(func() {
 		cancel()
 		began := time.Now()
 		if err := <-ran; err != nil {
-			w.t.Errorf("Run: %v", err)
+			h.t.Errorf("Run: %v", err)
 		}
 		if took := time.Since(began); took > 0 {
-			w.t.Errorf("Run ended %s after its context", took)
+			h.t.Errorf("Run ended %s after its context", took)
 		}
 	})
 	time.Sleep(settleTime)
@@ -130,24 +130,24 @@ func askZone(t *testing.T, z *zone.Zone, question string) string {
 }
 
 // want checks the answer for a name.
-func (w *harness) want(name, want string) {
-	w.t.Helper()
-	if got := askZone(w.t, w.zone, name); got != want {
-		w.t.Errorf("%s: got %q, want %q\n%s", name, got, want, w.log.String())
+func (h *harness) want(name, want string) {
+	h.t.Helper()
+	if got := askZone(h.t, h.zone, name); got != want {
+		h.t.Errorf("%s: got %q, want %q\n%s", name, got, want, h.log.String())
 	}
 }
 
 // wantSoon waits for an answer until limit, and returns how long it took.
-func (w *harness) wantSoon(name, want string, limit time.Duration) time.Duration {
-	w.t.Helper()
+func (h *harness) wantSoon(name, want string, limit time.Duration) time.Duration {
+	h.t.Helper()
 	began := time.Now()
 	for {
-		got := askZone(w.t, w.zone, name)
+		got := askZone(h.t, h.zone, name)
 		if got == want {
 			return time.Since(began)
 		}
 		if time.Since(began) > limit {
-			w.t.Fatalf("%s: still %q after %s, want %q\n%s\n%+v", name, got, limit, want, w.log.String(), w.server.Requests(""))
+			h.t.Fatalf("%s: still %q after %s, want %q\n%s\n%+v", name, got, limit, want, h.log.String(), h.server.Requests(""))
 		}
 		time.Sleep(settleTime)
 		synctest.Wait()
@@ -155,33 +155,33 @@ func (w *harness) wantSoon(name, want string, limit time.Duration) time.Duration
 }
 
 // pass advances the time.
-func (w *harness) pass(d time.Duration) {
+func (h *harness) pass(d time.Duration) {
 	time.Sleep(d)
 	synctest.Wait()
 }
 
 // kind returns the counts of a kind.
-func (w *harness) kind(kind zone.Kind) watch.KindStats {
-	w.t.Helper()
-	for _, k := range w.watch.Stats().Kinds {
+func (h *harness) kind(kind zone.Kind) watch.KindStats {
+	h.t.Helper()
+	for _, k := range h.watch.Stats().Kinds {
 		if k.Kind == kind {
 			return k
 		}
 	}
-	w.t.Fatalf("no counts of kind %d", kind)
+	h.t.Fatalf("no counts of kind %d", kind)
 	return watch.KindStats{}
 }
 
 // wantCalm checks that no resource was requested more often than once a second, after the burst.
-func (w *harness) wantCalm(burst int) {
-	w.t.Helper()
+func (h *harness) wantCalm(burst int) {
+	h.t.Helper()
 	for _, resource := range []string{"services", "endpointslices", "namespaces", "pods"} {
-		requests := w.server.Requests(resource)
+		requests := h.server.Requests(resource)
 		for i := range requests {
 			for j := i + burst; j < len(requests); j++ {
 				span := requests[j].At.Sub(requests[i].At) + time.Millisecond // the limiter rounds
 				if most := burst + int(span/time.Second); j-i+1 > most {
-					w.t.Fatalf("%s: %d requests within %s\n%+v", resource, j-i+1, span, requests[i:j+1])
+					h.t.Fatalf("%s: %d requests within %s\n%+v", resource, j-i+1, span, requests[i:j+1])
 				}
 			}
 		}
@@ -189,9 +189,9 @@ func (w *harness) wantCalm(burst int) {
 }
 
 // isReady reports whether Ready is closed.
-func (w *harness) isReady() bool {
+func (h *harness) isReady() bool {
 	select {
-	case <-w.watch.Ready():
+	case <-h.watch.Ready():
 		return true
 	default:
 		return false

@@ -39,64 +39,64 @@ func newFolderHarness(t *testing.T, files map[string]string) *folderHarness {
 }
 
 // start watches the folder until the test ends. When it returns, all objects are served.
-func (w *folderHarness) start(zoned zone.Config) {
-	w.t.Helper()
-	m, err := watch.NewManifests(w.cfg)
-	require(w.t, err)
-	w.manifests = m
-	if w.cfg.Store != nil {
-		zoned.Store, zoned.Domain, zoned.TTL = w.cfg.Store, "cluster.local.", 5*time.Second
+func (f *folderHarness) start(zoned zone.Config) {
+	f.t.Helper()
+	m, err := watch.NewManifests(f.cfg)
+	require(f.t, err)
+	f.manifests = m
+	if f.cfg.Store != nil {
+		zoned.Store, zoned.Domain, zoned.TTL = f.cfg.Store, "cluster.local.", 5*time.Second
 		zoned.StaleAfter = time.Minute
-		w.zone, err = zone.New(zoned)
-		require(w.t, err)
+		f.zone, err = zone.New(zoned)
+		require(f.t, err)
 	}
-	ctx, cancel := context.WithCancel(w.t.Context())
+	ctx, cancel := context.WithCancel(f.t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- m.Run(ctx) }()
-	w.t.Cleanup(func() {
+	f.t.Cleanup(func() {
 		cancel()
 		if err := <-ended; err != nil {
-			w.t.Errorf("Run: %v", err)
+			f.t.Errorf("Run: %v", err)
 		}
 	})
 	<-m.Ready()
 }
 
-func (w *folderHarness) path(name string) string { return filepath.Join(w.dir, name) }
+func (f *folderHarness) path(name string) string { return filepath.Join(f.dir, name) }
 
-func (w *folderHarness) write(name, text string) {
-	w.t.Helper()
-	require(w.t, os.WriteFile(w.path(name), []byte(text), 0o600))
+func (f *folderHarness) write(name, text string) {
+	f.t.Helper()
+	require(f.t, os.WriteFile(f.path(name), []byte(text), 0o600))
 }
 
 // ask is askZone for the zone that the folder fills.
-func (w *folderHarness) ask(question string) string {
-	w.t.Helper()
-	return askZone(w.t, w.zone, question)
+func (f *folderHarness) ask(question string) string {
+	f.t.Helper()
+	return askZone(f.t, f.zone, question)
 }
 
 // expect waits for an answer. The timeout is long, because only a failing test reaches it.
-func (w *folderHarness) expect(question, want string) {
-	w.t.Helper()
-	w.eventually(question, []string{want}, func() []string { return []string{w.ask(question)} })
+func (f *folderHarness) expect(question, want string) {
+	f.t.Helper()
+	f.eventually(question, []string{want}, func() []string { return []string{f.ask(question)} })
 }
 
 // expectProblems waits for a list of problems.
-func (w *folderHarness) expectProblems(want ...string) {
-	w.t.Helper()
-	w.eventually("problems", want, w.problems)
+func (f *folderHarness) expectProblems(want ...string) {
+	f.t.Helper()
+	f.eventually("problems", want, f.problems)
 }
 
-func (w *folderHarness) problems() []string {
+func (f *folderHarness) problems() []string {
 	var list []string
-	for _, p := range w.manifests.Problems() {
+	for _, p := range f.manifests.Problems() {
 		list = append(list, p.String())
 	}
 	return list
 }
 
-func (w *folderHarness) eventually(what string, want []string, get func() []string) {
-	w.t.Helper()
+func (f *folderHarness) eventually(what string, want []string, get func() []string) {
+	f.t.Helper()
 	limit := time.NewTimer(30 * time.Second)
 	defer limit.Stop()
 	poll := time.NewTicker(2 * time.Millisecond)
@@ -109,7 +109,7 @@ func (w *folderHarness) eventually(what string, want []string, get func() []stri
 		}
 		select {
 		case <-limit.C:
-			w.t.Fatalf("%s (-want +got):\n%s", what, diff)
+			f.t.Fatalf("%s (-want +got):\n%s", what, diff)
 		case <-poll.C:
 		}
 	}

@@ -68,23 +68,23 @@ func newServiceWatcher(f ServiceWatch) *serviceWatcher {
 
 // run reports each change until ctx ends. Changes within batchDelay are reported together. The first state is complete,
 // so it is reported without delay.
-func (f *serviceWatcher) run(ctx context.Context) {
+func (w *serviceWatcher) run(ctx context.Context) {
 	var ready []Server
 	var service []netip.AddrPort
 	for reported := false; ; {
 		select {
 		case <-ctx.Done():
 			return
-		case <-f.wake:
+		case <-w.wake:
 		}
 		if reported && task.Sleep(ctx, batchDelay) != nil {
 			return
 		}
-		r, s, settled := f.snapshot()
+		r, s, settled := w.snapshot()
 		if settled == nil || reported && slices.Equal(r, ready) && slices.Equal(s, service) {
 			continue
 		}
-		f.cfg.Changed(slices.Clone(r), slices.Clone(s))
+		w.cfg.Changed(slices.Clone(r), slices.Clone(s))
 		if !reported {
 			settled()
 		}
@@ -93,35 +93,35 @@ func (f *serviceWatcher) run(ctx context.Context) {
 }
 
 // markSynced marks the first state as complete, so it can be reported. onSynced is called after the first report.
-func (f *serviceWatcher) markSynced(onSynced func()) {
-	f.change(func() { f.onSynced = onSynced })
+func (w *serviceWatcher) markSynced(onSynced func()) {
+	w.change(func() { w.onSynced = onSynced })
 }
 
 // target returns the target of the objects of one kind, of which f keeps those of its service.
-func (f *serviceWatcher) target(kind zone.Kind) target {
+func (w *serviceWatcher) target(kind zone.Kind) target {
 	return target{
-		put: f.put,
+		put: w.put,
 		remove: func(namespace, name string, _ time.Time) bool {
-			f.retain(kind, func(otherNamespace, other string) bool { return otherNamespace != namespace || other != name })
+			w.retain(kind, func(otherNamespace, other string) bool { return otherNamespace != namespace || other != name })
 			return true
 		},
-		retain: func(keep func(namespace, name string) bool, _ time.Time) { f.retain(kind, keep) },
+		retain: func(keep func(namespace, name string) bool, _ time.Time) { w.retain(kind, keep) },
 	}
 }
 
 // put keeps an object if it is one of the service's.
-func (f *serviceWatcher) put(obj runtime.Object, _ time.Time) bool {
+func (w *serviceWatcher) put(obj runtime.Object, _ time.Time) bool {
 	switch o := obj.(type) {
 	case *corev1.Service:
-		if f.isWatched(o.Namespace, o.Name) {
+		if w.isWatched(o.Namespace, o.Name) {
 			record := serviceOf(o)
-			f.change(func() { f.service = record })
+			w.change(func() { w.service = record })
 		}
 	case *discoveryv1.EndpointSlice:
 		record, ok := sliceOf(o)
-		if !ok || !f.isWatched(record.Namespace, record.Service) {
-			if o.Namespace == f.cfg.Namespace { // it may have been one of the service's before
-				f.change(func() { delete(f.slices, o.Name) })
+		if !ok || !w.isWatched(record.Namespace, record.Service) {
+			if o.Namespace == w.cfg.Namespace { // it may have been one of the service's before
+				w.change(func() { delete(w.slices, o.Name) })
 			}
 			return true
 		}
@@ -129,20 +129,20 @@ func (f *serviceWatcher) put(obj runtime.Object, _ time.Time) bool {
 		for i := range o.Endpoints {
 			s.add(&o.Endpoints[i])
 		}
-		f.change(func() { f.slices[o.Name] = s })
+		w.change(func() { w.slices[o.Name] = s })
 	default:
 	}
 	return true
 }
 
 // retain drops the objects of one kind that keep does not name.
-func (f *serviceWatcher) retain(kind zone.Kind, keep func(namespace, name string) bool) {
-	f.change(func() {
-		if kind == zone.Services && !keep(f.cfg.Namespace, f.cfg.Service) {
-			f.service = zone.Service{}
+func (w *serviceWatcher) retain(kind zone.Kind, keep func(namespace, name string) bool) {
+	w.change(func() {
+		if kind == zone.Services && !keep(w.cfg.Namespace, w.cfg.Service) {
+			w.service = zone.Service{}
 		}
 		if kind == zone.Slices {
-			maps.DeleteFunc(f.slices, func(name string, _ sliceEndpoints) bool { return !keep(f.cfg.Namespace, name) })
+			maps.DeleteFunc(w.slices, func(name string, _ sliceEndpoints) bool { return !keep(w.cfg.Namespace, name) })
 		}
 	})
 }
@@ -167,34 +167,34 @@ func (s *sliceEndpoints) add(ep *discoveryv1.Endpoint) {
 	}
 }
 
-func (f *serviceWatcher) isWatched(namespace, name string) bool {
-	return namespace == f.cfg.Namespace && name == f.cfg.Service
+func (w *serviceWatcher) isWatched(namespace, name string) bool {
+	return namespace == w.cfg.Namespace && name == w.cfg.Service
 }
 
 // change applies do and wakes run.
-func (f *serviceWatcher) change(do func()) {
-	f.mu.Lock()
+func (w *serviceWatcher) change(do func()) {
+	w.mu.Lock()
 	do()
-	f.mu.Unlock()
+	w.mu.Unlock()
 	select {
-	case f.wake <- struct{}{}:
+	case w.wake <- struct{}{}:
 	default: // run is already woken and sees this change too
 	}
 }
 
 // snapshot returns the state to report and the callback for its first report. The callback is nil until the state is complete.
-func (f *serviceWatcher) snapshot() (ready []Server, service []netip.AddrPort, settled func()) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	known := f.service.Name != ""
-	port, serves := dnsPortOf(f.service.Ports)
+func (w *serviceWatcher) snapshot() (ready []Server, service []netip.AddrPort, settled func()) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	known := w.service.Name != ""
+	port, serves := dnsPortOf(w.service.Ports)
 	if serves {
-		for _, addr := range f.service.Addrs {
+		for _, addr := range w.service.Addrs {
 			service = append(service, netip.AddrPortFrom(addr, port.Number))
 		}
 	}
 	var leaving []Server
-	for _, s := range f.slices {
+	for _, s := range w.slices {
 		if known && !serves {
 			break // its slices cannot have such a port either
 		}
@@ -206,7 +206,7 @@ func (f *serviceWatcher) snapshot() (ready []Server, service []netip.AddrPort, s
 		ready = leaving
 	}
 	slices.SortFunc(service, netip.AddrPort.Compare)
-	return uniqueServers(ready), slices.Compact(service), f.onSynced
+	return uniqueServers(ready), slices.Compact(service), w.onSynced
 }
 
 // appendServers appends the endpoints of a slice with their port.

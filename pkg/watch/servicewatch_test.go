@@ -17,13 +17,13 @@ import (
 )
 
 // watchService watches the service dns, and returns the reports, one line each.
-func (w *harness) watchService() *syncBuffer {
+func (h *harness) watchService() *syncBuffer {
 	reports := new(syncBuffer)
-	w.config.ServiceWatch = &watch.ServiceWatch{
+	h.config.ServiceWatch = &watch.ServiceWatch{
 		Namespace: "shop", Service: "dns",
 		Changed: func(ready []watch.Server, service []netip.AddrPort) {
-			if reports.String() == "" && w.isReady() {
-				w.t.Error("ready before the endpoints were reported")
+			if reports.String() == "" && h.isReady() {
+				h.t.Error("ready before the endpoints were reported")
 			}
 			_, _ = fmt.Fprintf(reports, "[%s] %v\n", servers(ready), service)
 		},
@@ -44,9 +44,9 @@ func servers(list []watch.Server) string {
 	return strings.Join(texts, " ")
 }
 
-func (w *harness) wantReports(reports *syncBuffer, want ...string) {
-	w.t.Helper()
-	same(w.t, "reports", want, strings.Split(strings.TrimSuffix(reports.String(), "\n"), "\n"))
+func (h *harness) wantReports(reports *syncBuffer, want ...string) {
+	h.t.Helper()
+	same(h.t, "reports", want, strings.Split(strings.TrimSuffix(reports.String(), "\n"), "\n"))
 }
 
 // dnsService returns a service with these ports and one for metrics.

@@ -31,71 +31,71 @@ type feedStatus struct {
 }
 
 // add adds a feed.
-func (v *kindStatus) add() *feedStatus {
+func (k *kindStatus) add() *feedStatus {
 	p := new(feedStatus)
-	v.mu.Lock()
-	v.feeds = append(v.feeds, p)
-	v.mu.Unlock()
+	k.mu.Lock()
+	k.feeds = append(k.feeds, p)
+	k.mu.Unlock()
 	return p
 }
 
 // confirmed records that the feed was up to date at that time. It reports whether this synced the feed, and whether it
 // ended an error.
-func (v *kindStatus) confirmed(p *feedStatus, at time.Time) (settled, healed bool) {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	if at = v.bootTime(at); at.After(p.confirmedAt) {
+func (k *kindStatus) confirmed(p *feedStatus, at time.Time) (settled, healed bool) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if at = k.bootTime(at); at.After(p.confirmedAt) {
 		p.confirmedAt = at
 	}
 	settled, healed = !p.synced, p.reason != ""
 	p.synced, p.reason, p.lastError = true, "", ""
-	if oldest := v.oldestConfirmedLocked(); v.store != nil && !oldest.IsZero() {
-		v.store.ConfirmFresh(v.kind, oldest)
-		v.store.SetSynced(v.kind)
+	if oldest := k.oldestConfirmedLocked(); k.store != nil && !oldest.IsZero() {
+		k.store.ConfirmFresh(k.kind, oldest)
+		k.store.SetSynced(k.kind)
 	}
 	return settled, healed
 }
 
 // applied counts an event that came at a time and was applied now, and the delay of the change that it brought, if it did.
-func (v *kindStatus) applied(o object, now, came time.Time, changed bool) {
-	v.events.Add(1)
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	v.arrival.observe(now.Sub(came))
+func (k *kindStatus) applied(o object, now, came time.Time, changed bool) {
+	k.events.Add(1)
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.arrival.observe(now.Sub(came))
 	if at, ok := changedAt(o); ok && changed {
-		v.change.observe(now.Sub(at))
+		k.change.observe(now.Sub(at))
 	}
 }
 
 // failed records an error. It reports whether its reason is new, and whether it synced the feed: a forbidden feed gets no list.
-func (v *kindStatus) failed(p *feedStatus, reason, text string) (news, settled bool) {
-	v.failures.Add(1)
-	v.mu.Lock()
-	defer v.mu.Unlock()
+func (k *kindStatus) failed(p *feedStatus, reason, text string) (news, settled bool) {
+	k.failures.Add(1)
+	k.mu.Lock()
+	defer k.mu.Unlock()
 	news, settled = reason != p.reason, reason == reasonForbidden && !p.synced
 	p.reason, p.lastError, p.synced = reason, text, p.synced || settled
 	return news, settled
 }
 
 // age returns the time since the feed's last confirmation, and false if there was none.
-func (v *kindStatus) age(p *feedStatus, now time.Time) (time.Duration, bool) {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	return max(0, v.bootTime(now).Sub(p.confirmedAt)), !p.confirmedAt.IsZero()
+func (k *kindStatus) age(p *feedStatus, now time.Time) (time.Duration, bool) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return max(0, k.bootTime(now).Sub(p.confirmedAt)), !p.confirmedAt.IsZero()
 }
 
 // bootTime returns the clock plus the suspends that the store has recorded.
-func (v *kindStatus) bootTime(now time.Time) time.Time {
-	if v.store == nil {
+func (k *kindStatus) bootTime(now time.Time) time.Time {
+	if k.store == nil {
 		return now
 	}
-	return v.store.BootTime(now)
+	return k.store.BootTime(now)
 }
 
 // oldestConfirmedLocked returns the time at which all feeds were last confirmed, or zero.
-func (v *kindStatus) oldestConfirmedLocked() time.Time {
-	oldest := v.feeds[0].confirmedAt
-	for _, p := range v.feeds[1:] {
+func (k *kindStatus) oldestConfirmedLocked() time.Time {
+	oldest := k.feeds[0].confirmedAt
+	for _, p := range k.feeds[1:] {
 		if p.confirmedAt.Before(oldest) {
 			oldest = p.confirmedAt
 		}
@@ -104,20 +104,20 @@ func (v *kindStatus) oldestConfirmedLocked() time.Time {
 }
 
 // stats returns the counters.
-func (v *kindStatus) stats(now time.Time) KindStats {
+func (k *kindStatus) stats(now time.Time) KindStats {
 	s := KindStats{
-		Kind:     v.kind,
-		Events:   v.events.Load(),
-		Restarts: v.restarts.Load(),
-		Failures: v.failures.Load(),
+		Kind:     k.kind,
+		Events:   k.events.Load(),
+		Restarts: k.restarts.Load(),
+		Failures: k.failures.Load(),
 	}
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	s.Arrival, s.Change = v.arrival, v.change
-	if oldest := v.oldestConfirmedLocked(); !oldest.IsZero() {
-		s.Synced, s.Age = true, max(0, v.bootTime(now).Sub(oldest))
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	s.Arrival, s.Change = k.arrival, k.change
+	if oldest := k.oldestConfirmedLocked(); !oldest.IsZero() {
+		s.Synced, s.Age = true, max(0, k.bootTime(now).Sub(oldest))
 	}
-	for _, p := range v.feeds {
+	for _, p := range k.feeds {
 		if p.lastError != "" {
 			s.LastError = p.lastError
 			break

@@ -199,16 +199,16 @@ type trackedConn struct {
 func newDialer() *net.Dialer { return &net.Dialer{Timeout: dialTimeout, KeepAlive: keepAlive} }
 
 // dialContext opens a connection and tracks it until it is closed.
-func (l *connTracker) dialContext(ctx context.Context, network, addr string) (net.Conn, error) {
-	conn, err := l.dial(ctx, network, addr)
+func (t *connTracker) dialContext(ctx context.Context, network, addr string) (net.Conn, error) {
+	conn, err := t.dial(ctx, network, addr)
 	if err != nil {
 		return nil, err
 	}
-	c := &trackedConn{Conn: conn, tracker: l}
-	c.lastRead.Store(l.now().UnixNano())
-	l.mu.Lock()
-	l.open[c] = struct{}{}
-	l.mu.Unlock()
+	c := &trackedConn{Conn: conn, tracker: t}
+	c.lastRead.Store(t.now().UnixNano())
+	t.mu.Lock()
+	t.open[c] = struct{}{}
+	t.mu.Unlock()
 	return c, nil
 }
 
@@ -230,15 +230,15 @@ func (c *trackedConn) Close() error {
 }
 
 // closeSilentSince closes the connections without a read since then.
-func (l *connTracker) closeSilentSince(since time.Time) {
-	l.mu.Lock()
+func (t *connTracker) closeSilentSince(since time.Time) {
+	t.mu.Lock()
 	var silent []*trackedConn
-	for c := range l.open {
+	for c := range t.open {
 		if c.lastRead.Load() < since.UnixNano() {
 			silent = append(silent, c)
 		}
 	}
-	l.mu.Unlock()
+	t.mu.Unlock()
 	for _, c := range silent {
 		_ = c.Close() // the connection is abandoned
 	}

@@ -315,15 +315,15 @@ type SendBatch struct {
 
 // Add has f flushed at the end of the batch. The goroutine that queues the first item in f calls
 // Add; items that others queue before the flush go with it.
-func (l *SendBatch) Add(f Flusher) { l.due = append(l.due, f) }
+func (s *SendBatch) Add(f Flusher) { s.due = append(s.due, f) }
 
 // Flush ends the batch. It flushes the added Flushers in order, and those added meanwhile. If one
 // of them panics, the next Flush continues after it.
-func (l *SendBatch) Flush() {
-	for l.next < len(l.due) {
-		l.next++
-		l.due[l.next-1].Flush()
+func (s *SendBatch) Flush() {
+	for s.next < len(s.due) {
+		s.next++
+		s.due[s.next-1].Flush()
 	}
-	clear(l.due)
-	l.due, l.next = l.due[:0], 0
+	clear(s.due)
+	s.due, s.next = s.due[:0], 0
 }

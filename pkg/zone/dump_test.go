@@ -90,17 +90,17 @@ func TestRestoreMatchesOriginal(t *testing.T) {
 }
 
 // putAll puts the model's objects into a store.
-func (w *harness) putAll(s *zone.Store, now time.Time) {
-	for _, svc := range w.model.services {
+func (h *harness) putAll(s *zone.Store, now time.Time) {
+	for _, svc := range h.model.services {
 		s.PutService(svc, now)
 	}
-	for _, sl := range w.model.slices {
+	for _, sl := range h.model.slices {
 		s.PutSlice(sl, now)
 	}
-	for _, p := range w.model.pods {
+	for _, p := range h.model.pods {
 		s.PutPod(p, now)
 	}
-	for name := range w.model.namespaces {
+	for name := range h.model.namespaces {
 		s.PutNamespace(name, now)
 	}
 }

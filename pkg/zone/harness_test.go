@@ -100,84 +100,84 @@ func targets() []string {
 	}
 }
 
-func (w *harness) service() zone.Service {
-	ttl := pick(w, []time.Duration{-1, -1, 0, 30 * time.Second, 2 * time.Hour})
+func (h *harness) service() zone.Service {
+	ttl := pick(h, []time.Duration{-1, -1, 0, 30 * time.Second, 2 * time.Hour})
 	svc := zone.Service{
-		Namespace: pick(w, namespaces()), Name: pick(w, names()), Type: zone.ServiceType(w.rnd.IntN(3)),
-		PublishNotReady: w.rnd.IntN(3) == 0, TTL: ttl,
+		Namespace: pick(h, namespaces()), Name: pick(h, names()), Type: zone.ServiceType(h.rnd.IntN(3)),
+		PublishNotReady: h.rnd.IntN(3) == 0, TTL: ttl,
 	}
 	switch svc.Type {
 	case zone.ClusterIP:
-		svc.Addrs, svc.Ports = some(w, addresses(), 3), some(w, ports(), 4)
+		svc.Addrs, svc.Ports = some(h, addresses(), 3), some(h, ports(), 4)
 	case zone.ExternalName:
-		svc.ExternalName = pick(w, targets())
+		svc.ExternalName = pick(h, targets())
 	case zone.Headless:
 	}
 	return svc
 }
 
-func (w *harness) slice() zone.Slice {
+func (h *harness) slice() zone.Slice {
 	s := zone.Slice{
-		Namespace: pick(w, namespaces()), Name: fmt.Sprint("slice-", w.rnd.IntN(6)), Service: pick(w, append(names(), "")), Ports: some(w, ports(), 3),
+		Namespace: pick(h, namespaces()), Name: fmt.Sprint("slice-", h.rnd.IntN(6)), Service: pick(h, append(names(), "")), Ports: some(h, ports(), 3),
 	}
-	for range w.rnd.IntN(5) {
+	for range h.rnd.IntN(5) {
 		s.Endpoints = append(s.Endpoints, zone.Endpoint{
-			Addrs: some(w, addresses(), 3), Hostname: pick(w, hostnames()), Pod: pick(w, []string{"", "pod-1", "pod.2", "db-0"}),
-			Zone: pick(w, topologies()), Ready: w.rnd.IntN(3) > 0,
+			Addrs: some(h, addresses(), 3), Hostname: pick(h, hostnames()), Pod: pick(h, []string{"", "pod-1", "pod.2", "db-0"}),
+			Zone: pick(h, topologies()), Ready: h.rnd.IntN(3) > 0,
 		})
 	}
 	return s
 }
 
 // step applies one random operation to both.
-func (w *harness) step() {
-	w.now = w.now.Add(time.Duration(w.rnd.IntN(3000)) * time.Millisecond)
-	m := w.model
+func (h *harness) step() {
+	h.now = h.now.Add(time.Duration(h.rnd.IntN(3000)) * time.Millisecond)
+	m := h.model
 	m.changed()
-	id := object{pick(w, namespaces()), pick(w, names())}
-	switch w.rnd.IntN(14) {
+	id := object{pick(h, namespaces()), pick(h, names())}
+	switch h.rnd.IntN(14) {
 	case 0, 1, 2, 3:
-		svc := w.service()
-		w.store.PutService(svc, w.now)
+		svc := h.service()
+		h.store.PutService(svc, h.now)
 		m.services[object{svc.Namespace, svc.Name}] = svc
 	case 4, 5, 6, 7:
-		s := w.slice()
-		w.store.PutSlice(s, w.now)
+		s := h.slice()
+		h.store.PutSlice(s, h.now)
 		m.slices[object{s.Namespace, s.Name}] = s
 	case 8:
-		w.store.Delete(zone.Services, id.namespace, id.name, w.now)
+		h.store.Delete(zone.Services, id.namespace, id.name, h.now)
 		delete(m.services, id)
 	case 9:
-		id.name = fmt.Sprint("slice-", w.rnd.IntN(6))
-		w.store.Delete(zone.Slices, id.namespace, id.name, w.now)
+		id.name = fmt.Sprint("slice-", h.rnd.IntN(6))
+		h.store.Delete(zone.Slices, id.namespace, id.name, h.now)
 		delete(m.slices, id)
 	case 10:
-		p := zone.Pod{Namespace: id.namespace, Name: id.name, Addrs: some(w, addresses(), 2)}
-		w.store.PutPod(p, w.now)
+		p := zone.Pod{Namespace: id.namespace, Name: id.name, Addrs: some(h, addresses(), 2)}
+		h.store.PutPod(p, h.now)
 		m.pods[id] = p
 	case 11:
-		w.store.Delete(zone.Pods, id.namespace, id.name, w.now)
+		h.store.Delete(zone.Pods, id.namespace, id.name, h.now)
 		delete(m.pods, id)
 	case 12:
-		if w.rnd.IntN(2) == 0 {
-			w.store.PutNamespace(id.namespace, w.now)
+		if h.rnd.IntN(2) == 0 {
+			h.store.PutNamespace(id.namespace, h.now)
 			m.namespaces[id.namespace] = true
 		} else {
-			w.store.Delete(zone.Namespaces, "", id.namespace, w.now)
+			h.store.Delete(zone.Namespaces, "", id.namespace, h.now)
 			delete(m.namespaces, id.namespace)
 		}
 	case 13:
-		w.retain()
+		h.retain()
 	}
 }
 
 // retain keeps a random part of one kind.
-func (w *harness) retain() {
-	drop := pick(w, names())
+func (h *harness) retain() {
+	drop := pick(h, names())
 	drops := func(_, name string) bool { return name != drop && name != "slice-1" && name != "default" }
-	m := w.model
-	kind := zone.Kind(w.rnd.IntN(4))
-	w.store.Retain(kind, drops, w.now)
+	m := h.model
+	kind := zone.Kind(h.rnd.IntN(4))
+	h.store.Retain(kind, drops, h.now)
 	switch kind {
 	case zone.Services:
 		keep(m.services, drops)
@@ -228,32 +228,32 @@ func questions() []string {
 }
 
 // compare compares both for every question.
-func (w *harness) compare(step int, list []string) {
-	w.t.Helper()
+func (h *harness) compare(step int, list []string) {
+	h.t.Helper()
 	for _, name := range list {
 		for _, rrtype := range []uint16{dns.TypeA, dns.TypeAAAA, dns.TypeSRV, dns.TypePTR, dns.TypeCNAME, dns.TypeTXT, dns.TypeNS, dns.TypeSOA, dns.TypeHTTPS} {
-			w.compareOne(step, name, rrtype)
+			h.compareOne(step, name, rrtype)
 		}
 	}
 }
 
-func (w *harness) compareOne(step int, name string, rrtype uint16) {
-	w.t.Helper()
-	have := ask(w.t, w.zone, w.mixed(name), rrtype, w.rnd.Uint32(), w.now)
-	want := w.model.answer(name, rrtype)
-	if w.model.shared(name) && len(have.Answer) == 1 && slices.Contains(want.Answer, have.Answer[0]) {
+func (h *harness) compareOne(step int, name string, rrtype uint16) {
+	h.t.Helper()
+	have := ask(h.t, h.zone, h.mixed(name), rrtype, h.rnd.Uint32(), h.now)
+	want := h.model.answer(name, rrtype)
+	if h.model.shared(name) && len(have.Answer) == 1 && slices.Contains(want.Answer, have.Answer[0]) {
 		want.Answer = have.Answer // several services with one address: each is valid
 	}
 	if diff := cmp.Diff(normal(want), normal(have)); diff != "" {
-		w.t.Fatalf("step %d: %s %s (-want +got):\n%s", step, name, dns.TypeToString[rrtype], diff)
+		h.t.Fatalf("step %d: %s %s (-want +got):\n%s", step, name, dns.TypeToString[rrtype], diff)
 	}
 }
 
 // mixed returns the name with letters in random case.
-func (w *harness) mixed(name string) string {
+func (h *harness) mixed(name string) string {
 	mixed := []byte(name)
 	for i, c := range mixed {
-		if w.rnd.IntN(2) == 0 && c >= 'a' && c <= 'z' {
+		if h.rnd.IntN(2) == 0 && c >= 'a' && c <= 'z' {
 			mixed[i] = c - 'a' + 'A'
 		}
 	}

@@ -35,12 +35,12 @@ func listen(tb testing.TB, s *zone.Store) *recorder {
 }
 
 // take returns the owners since the last call, sorted and without the domain.
-func (l *recorder) take() []string {
+func (r *recorder) take() []string {
 	var list []string
-	for _, owner := range l.owners {
+	for _, owner := range r.owners {
 		list = append(list, strings.TrimSuffix(owner, ".cluster.local."))
 	}
-	l.owners = nil
+	r.owners = nil
 	slices.Sort(list)
 	return list
 }
@@ -143,8 +143,8 @@ type fact struct {
 }
 
 // factOf asks for the data of the owner, which does not include the target of an alias.
-func (w *harness) factOf(name string, rrtype uint16) fact {
-	said := ask(w.t, w.zone, name, rrtype, 0, w.now)
+func (h *harness) factOf(name string, rrtype uint16) fact {
+	said := ask(h.t, h.zone, name, rrtype, 0, h.now)
 	f := fact{Rcode: said.Rcode, Answer: said.Answer}
 	for _, record := range said.Answer {
 		if strings.Contains(record, " CNAME ") && strings.HasPrefix(record, strings.ToLower(name)+" ") {
@@ -155,10 +155,10 @@ func (w *harness) factOf(name string, rrtype uint16) fact {
 }
 
 // contested reports whether several services have the address of the reverse name: each of them is a valid answer.
-func (w *harness) contested(name string) bool {
+func (h *harness) contested(name string) bool {
 	a, _ := reverseAddr(name)
 	holders := 0
-	for _, svc := range w.model.services {
+	for _, svc := range h.model.services {
 		if svc.Type == zone.ClusterIP && slices.ContainsFunc(svc.Addrs, func(o netip.Addr) bool { return o.IsValid() && o.Unmap() == a }) {
 			holders++
 		}
@@ -189,28 +189,28 @@ func TestObserverCoversEveryChange(t *testing.T) {
 }
 
 // observeSteps makes that many changes and compares all answers after each.
-func (w *harness) observeSteps(steps int) {
-	w.t.Helper()
-	domain := canonical(w.t, "cluster.local.")
+func (h *harness) observeSteps(steps int) {
+	h.t.Helper()
+	domain := canonical(h.t, "cluster.local.")
 	seen := map[string]fact{} // by owner: what an observer found
-	w.store.Observe(domain, func(owner []byte) {
-		name := presented(w.t, owner)
-		seen[name] = w.factOf(name, kindOf(name))
+	h.store.Observe(domain, func(owner []byte) {
+		name := presented(h.t, owner)
+		seen[name] = h.factOf(name, kindOf(name))
 	})
 	list := observedNames()
 	before, contested, changes := map[string]fact{}, map[string]bool{}, 0
 	for step := range steps {
 		clear(seen)
-		w.step()
-		freshen(w.store, w.now)
+		h.step()
+		freshen(h.store, h.now)
 		for _, name := range list {
-			now, owner := w.factOf(name, kindOf(name)), presented(w.t, zone.Owner(canonical(w.t, name), domain))
+			now, owner := h.factOf(name, kindOf(name)), presented(h.t, zone.Owner(canonical(h.t, name), domain))
 			diff := cmp.Diff(before[name], now)
 			_, notified := seen[owner]
 			skip := contested[name]
-			contested[name] = w.contested(name)
+			contested[name] = h.contested(name)
 			if skip = skip || contested[name]; step > 0 && diff != "" && !notified && !skip {
-				w.t.Fatalf("step %d: %s changed, but its owner %q was not notified: %v\n%s", step, name, owner, seen, diff)
+				h.t.Fatalf("step %d: %s changed, but its owner %q was not notified: %v\n%s", step, name, owner, seen, diff)
 			}
 			if diff != "" {
 				changes++
@@ -218,13 +218,13 @@ func (w *harness) observeSteps(steps int) {
 			before[name] = now
 		}
 		for owner, said := range seen {
-			if diff := cmp.Diff(w.factOf(owner, kindOf(owner)), said); diff != "" && !contested[owner] {
-				w.t.Fatalf("step %d: a reader notified of %s saw another state (-now +then):\n%s", step, owner, diff)
+			if diff := cmp.Diff(h.factOf(owner, kindOf(owner)), said); diff != "" && !contested[owner] {
+				h.t.Fatalf("step %d: a reader notified of %s saw another state (-now +then):\n%s", step, owner, diff)
 			}
 		}
 	}
 	if changes < 4*steps {
-		w.t.Errorf("%d answers changed in %d steps: too few to show anything", changes, steps)
+		h.t.Errorf("%d answers changed in %d steps: too few to show anything", changes, steps)
 	}
 }
 

@@ -84,7 +84,7 @@ func newConfigured(t *testing.T, c *kubetest.Cluster) *configured {
 }
 
 // grant gives the account what the daemonset's does: to list and watch the one ConfigMap, and to write events.
-func (a *configured) grant(t *testing.T, configMap bool) {
+func (c *configured) grant(t *testing.T, configMap bool) {
 	t.Helper()
 	rules := []rbacv1.PolicyRule{{APIGroups: []string{""}, Resources: []string{"events"}, Verbs: []string{"create", "patch"}}}
 	if configMap {
@@ -93,7 +93,7 @@ func (a *configured) grant(t *testing.T, configMap bool) {
 		})
 	}
 	name := metav1.ObjectMeta{Namespace: systemSpace, Name: agentName}
-	kubetest.Apply(t, a.cluster,
+	kubetest.Apply(t, c.cluster,
 		&rbacv1.Role{ObjectMeta: name, Rules: rules},
 		&rbacv1.RoleBinding{
 			ObjectMeta: name,
@@ -103,30 +103,30 @@ func (a *configured) grant(t *testing.T, configMap bool) {
 }
 
 // edit writes a configuration with this version into the ConfigMap.
-func (a *configured) edit(t *testing.T, version string) {
+func (c *configured) edit(t *testing.T, version string) {
 	t.Helper()
-	a.settings.more = fmt.Sprintf("identity: {version: %q}", version)
-	a.put(t, a.settings.yaml())
+	c.settings.more = fmt.Sprintf("identity: {version: %q}", version)
+	c.put(t, c.settings.yaml())
 }
 
 // put writes a text into it.
-func (a *configured) put(t *testing.T, text string) {
+func (c *configured) put(t *testing.T, text string) {
 	t.Helper()
-	kubetest.Apply(t, a.cluster, &corev1.ConfigMap{
+	kubetest.Apply(t, c.cluster, &corev1.ConfigMap{
 		ObjectMeta: metav1.ObjectMeta{Namespace: systemSpace, Name: agentName}, Data: map[string]string{"node-cache.yaml": text},
 	})
 }
 
-func (a *configured) start(t *testing.T) {
+func (c *configured) start(t *testing.T) {
 	t.Helper()
-	a.launch(t, "--config-map", systemSpace+"/"+agentName, "--kubeconfig", a.cluster.Kubeconfig(account), "--last-good", a.kept)
+	c.launch(t, "--config-map", systemSpace+"/"+agentName, "--kubeconfig", c.cluster.Kubeconfig(account), "--last-good", c.kept)
 }
 
 // version is what the agent says it is, which is in the configuration.
-func (a *configured) version() string {
+func (c *configured) version() string {
 	q := new(dns.Msg).SetQuestion("version.bind.", dns.TypeTXT)
 	q.Question[0].Qclass = dns.ClassCHAOS
-	m, _, err := (&dns.Client{Timeout: clientTimeout}).Exchange(q, a.settings.addr.String())
+	m, _, err := (&dns.Client{Timeout: clientTimeout}).Exchange(q, c.settings.addr.String())
 	if err != nil || len(m.Answer) != 1 {
 		return ""
 	}
@@ -134,12 +134,12 @@ func (a *configured) version() string {
 }
 
 // awaitVersion waits for a configuration and gives how long that took.
-func (a *configured) awaitVersion(t *testing.T, want string) time.Duration {
+func (c *configured) awaitVersion(t *testing.T, want string) time.Duration {
 	t.Helper()
 	began := time.Now()
-	for a.version() != want {
+	for c.version() != want {
 		if time.Since(began) > time.Minute {
-			t.Fatalf("the agent does not take configuration %q; /status: %+v", want, a.source(t))
+			t.Fatalf("the agent does not take configuration %q; /status: %+v", want, c.source(t))
 		}
 		time.Sleep(2 * time.Millisecond)
 	}
@@ -159,23 +159,23 @@ type sourceStatus struct {
 	}
 }
 
-func (a *configured) source(t *testing.T) sourceStatus {
+func (c *configured) source(t *testing.T) sourceStatus {
 	t.Helper()
 	var page struct{ Config sourceStatus }
-	a.Status(t, &page)
+	c.Status(t, &page)
 	return page.Config
 }
 
 // testEdits measures how long an edit takes to be in use.
-func (a *configured) testEdits(t *testing.T) {
+func (c *configured) testEdits(t *testing.T) {
 	t.Helper()
 	const edits = 20
-	before := a.source(t).Generation
+	before := c.source(t).Generation
 	var took []time.Duration
 	for n := range edits {
 		version := fmt.Sprintf("edit %d", n)
-		a.edit(t, version) // returns when the API server has it
-		took = append(took, a.awaitVersion(t, version))
+		c.edit(t, version) // returns when the API server has it
+		took = append(took, c.awaitVersion(t, version))
 	}
 	slices.Sort(took)
 	proctest.Figure(t, "20 edits of a ConfigMap: in use %s later at the median, %s at most", took[10].Round(time.Millisecond), took[19].Round(time.Millisecond))
@@ -183,44 +183,44 @@ func (a *configured) testEdits(t *testing.T) {
 		t.Errorf("an edit took %s to be in use", took[19])
 	}
 	// The last one is in use before it is counted.
-	proctest.Eventually(t, limit, "each edit is counted", func() bool { return a.source(t).Generation == before+edits },
-		func() string { return fmt.Sprintf("/status after generation %d: %+v", before, a.source(t)) })
+	proctest.Eventually(t, limit, "each edit is counted", func() bool { return c.source(t).Generation == before+edits },
+		func() string { return fmt.Sprintf("/status after generation %d: %+v", before, c.source(t)) })
 }
 
 // testRefused writes a mistake, and mends it. The pod tells of both.
-func (a *configured) testRefused(t *testing.T) {
+func (c *configured) testRefused(t *testing.T) {
 	t.Helper()
-	a.put(t, a.settings.yaml()+"cache: {sise: 1Mi}\n")
-	proctest.Eventually(t, limit, "the mistake is refused", func() bool { return !a.source(t).LastOk })
-	event := a.awaitEvent(t, "ConfigRefused")
+	c.put(t, c.settings.yaml()+"cache: {sise: 1Mi}\n")
+	proctest.Eventually(t, limit, "the mistake is refused", func() bool { return !c.source(t).LastOk })
+	event := c.awaitEvent(t, "ConfigRefused")
 	if event.Type != corev1.EventTypeWarning || !strings.Contains(event.Message, `cache.sise: unknown key (hint: did you mean "size"?)`) {
 		t.Errorf("event: %s %s", event.Type, event.Message)
 	}
-	if about := event.InvolvedObject; about.Kind != "Pod" || about.Name != agentPod || about.UID != a.pod.UID || event.Source.Host != "node-1" {
+	if about := event.InvolvedObject; about.Kind != "Pod" || about.Name != agentPod || about.UID != c.pod.UID || event.Source.Host != "node-1" {
 		t.Errorf("event about %+v from %+v", event.InvolvedObject, event.Source)
 	}
-	if got := a.version(); got != "edit 19" {
+	if got := c.version(); got != "edit 19" {
 		t.Errorf("the agent runs %q", got)
 	}
-	if s := a.status(t); len(s.Problems) == 0 || s.Problems[0].Where != "config" || !strings.Contains(s.Problems[0].Hint, "ConfigMap kube-system/node-cache") {
+	if s := c.status(t); len(s.Problems) == 0 || s.Problems[0].Where != "config" || !strings.Contains(s.Problems[0].Hint, "ConfigMap kube-system/node-cache") {
 		t.Errorf("/status: %+v", s.Problems)
 	}
-	a.edit(t, "fixed")
-	a.awaitVersion(t, "fixed")
-	if event := a.awaitEvent(t, "ConfigApplied"); event.Type != corev1.EventTypeNormal {
+	c.edit(t, "fixed")
+	c.awaitVersion(t, "fixed")
+	if event := c.awaitEvent(t, "ConfigApplied"); event.Type != corev1.EventTypeNormal {
 		t.Errorf("event: %s %s", event.Type, event.Message)
 	}
-	if s := a.status(t); len(s.Problems) > 0 {
+	if s := c.status(t); len(s.Problems) > 0 {
 		t.Errorf("/status: %+v, want no problems", s.Problems)
 	}
 }
 
 // awaitEvent waits for an event about the pod.
-func (a *configured) awaitEvent(t *testing.T, reason string) corev1.Event {
+func (c *configured) awaitEvent(t *testing.T, reason string) corev1.Event {
 	t.Helper()
 	var found corev1.Event
 	proctest.Eventually(t, limit, "an event "+reason, func() bool {
-		list, err := a.cluster.Client().CoreV1().Events(systemSpace).List(t.Context(), metav1.ListOptions{
+		list, err := c.cluster.Client().CoreV1().Events(systemSpace).List(t.Context(), metav1.ListOptions{
 			FieldSelector: "involvedObject.name=" + agentPod + ",reason=" + reason,
 		})
 		if err != nil || len(list.Items) == 0 {
@@ -228,100 +228,100 @@ func (a *configured) awaitEvent(t *testing.T, reason string) corev1.Event {
 		}
 		found = list.Items[len(list.Items)-1]
 		return true
-	}, func() string { return a.Stderr.String() })
+	}, func() string { return c.Stderr.String() })
 	return found
 }
 
 // testDeleted takes the ConfigMap away, and makes it anew.
-func (a *configured) testDeleted(t *testing.T) {
+func (c *configured) testDeleted(t *testing.T) {
 	t.Helper()
-	must(t, a.cluster.Client().CoreV1().ConfigMaps(systemSpace).Delete(t.Context(), agentName, metav1.DeleteOptions{}))
-	proctest.Eventually(t, limit, "its absence is reported", func() bool { return strings.Contains(a.source(t).LastError, "does not exist") })
-	if got := a.version(); got != "fixed" {
+	must(t, c.cluster.Client().CoreV1().ConfigMaps(systemSpace).Delete(t.Context(), agentName, metav1.DeleteOptions{}))
+	proctest.Eventually(t, limit, "its absence is reported", func() bool { return strings.Contains(c.source(t).LastError, "does not exist") })
+	if got := c.version(); got != "fixed" {
 		t.Errorf("without a ConfigMap the agent runs %q", got)
 	}
-	kubetest.Apply(t, a.cluster, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: systemSpace, Name: agentName}})
-	proctest.Eventually(t, limit, "the missing key is reported", func() bool { return strings.Contains(a.source(t).LastError, "no key node-cache.yaml") })
-	if got := a.version(); got != "fixed" {
+	kubetest.Apply(t, c.cluster, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: systemSpace, Name: agentName}})
+	proctest.Eventually(t, limit, "the missing key is reported", func() bool { return strings.Contains(c.source(t).LastError, "no key node-cache.yaml") })
+	if got := c.version(); got != "fixed" {
 		t.Errorf("with an empty ConfigMap the agent runs %q", got)
 	}
-	a.edit(t, "anew")
-	took := a.awaitVersion(t, "anew")
+	c.edit(t, "anew")
+	took := c.awaitVersion(t, "anew")
 	proctest.Figure(t, "a ConfigMap made anew is in use %s later", took.Round(time.Millisecond))
 	// It answers before /status says so: what is counted is in use.
-	proctest.Eventually(t, limit, "/status is content", func() bool { return a.source(t).LastOk }, func() string { return fmt.Sprintf("it says %+v", a.source(t)) })
+	proctest.Eventually(t, limit, "/status is content", func() bool { return c.source(t).LastOk }, func() string { return fmt.Sprintf("it says %+v", c.source(t)) })
 }
 
 // testServerKilled kills the API server, and starts it again.
-func (a *configured) testServerKilled(t *testing.T) {
+func (c *configured) testServerKilled(t *testing.T) {
 	t.Helper()
-	a.cluster.KillAPIServer()
-	proctest.Eventually(t, limit, "the failure to read is reported", func() bool { return a.source(t).Unread != nil })
-	s := a.source(t)
+	c.cluster.KillAPIServer()
+	proctest.Eventually(t, limit, "the failure to read is reported", func() bool { return c.source(t).Unread != nil })
+	s := c.source(t)
 	if !strings.Contains(s.Unread.What, "unreachable") || s.Unread.Hint == "" || !s.LastOk {
 		t.Errorf("/status: %+v, %+v", s, s.Unread)
 	}
-	if got := a.version(); got != "anew" {
+	if got := c.version(); got != "anew" {
 		t.Errorf("without the API server the agent runs %q", got)
 	}
-	a.restart(t)
-	a.edit(t, "after")
-	took := a.awaitVersion(t, "after")
+	c.restart(t)
+	c.edit(t, "after")
+	took := c.awaitVersion(t, "after")
 	proctest.Figure(t, "an edit as soon as the API server is back is in use %s later", took.Round(time.Millisecond))
-	proctest.Eventually(t, limit, "the recovery is reported", func() bool { return a.source(t).Unread == nil })
+	proctest.Eventually(t, limit, "the recovery is reported", func() bool { return c.source(t).Unread == nil })
 }
 
-func (a *configured) restart(t *testing.T) {
+func (c *configured) restart(t *testing.T) {
 	t.Helper()
-	must(t, a.cluster.StartAPIServer(t.Context()))
+	must(t, c.cluster.StartAPIServer(t.Context()))
 }
 
 // testServerAbsentAtStart starts the agent while there is no API server.
-func (a *configured) testServerAbsentAtStart(t *testing.T) {
+func (c *configured) testServerAbsentAtStart(t *testing.T) {
 	t.Helper()
-	a.Stop(t)
-	a.cluster.KillAPIServer()
+	c.Stop(t)
+	c.cluster.KillAPIServer()
 	began := time.Now()
-	a.start(t)
-	if got := a.version(); got != "after" {
+	c.start(t)
+	if got := c.version(); got != "after" {
 		t.Errorf("the agent begins with %q", got)
 	}
 	proctest.Figure(t, "without the API server an agent begins with its last good configuration after %s", time.Since(began).Round(100*time.Millisecond))
-	s := a.source(t)
+	s := c.source(t)
 	if !s.LastGood.InUse || s.LastOk || s.Unread == nil || s.LastGood.Kept != "not yet" {
 		t.Errorf("/status: %+v", s)
 	}
-	a.awaitReady(t)
-	a.restart(t)
-	proctest.Eventually(t, limit, "the ConfigMap is in use", func() bool { s := a.source(t); return !s.LastGood.InUse && s.LastOk && s.Unread == nil })
-	a.edit(t, "later")
-	a.awaitVersion(t, "later")
+	c.awaitReady(t)
+	c.restart(t)
+	proctest.Eventually(t, limit, "the ConfigMap is in use", func() bool { s := c.source(t); return !s.LastGood.InUse && s.LastOk && s.Unread == nil })
+	c.edit(t, "later")
+	c.awaitVersion(t, "later")
 }
 
 // testWithoutPermission starts the agent when it may not read the ConfigMap, and then lets it.
-func (a *configured) testWithoutPermission(t *testing.T) {
+func (c *configured) testWithoutPermission(t *testing.T) {
 	t.Helper()
-	a.Stop(t)
-	a.grant(t, false)
-	a.start(t)
-	if got := a.version(); got != "later" {
+	c.Stop(t)
+	c.grant(t, false)
+	c.start(t)
+	if got := c.version(); got != "later" {
 		t.Errorf("the agent begins with %q", got)
 	}
-	s := a.status(t)
+	s := c.status(t)
 	const hint = "grant list and watch of configmaps in namespace kube-system, with resourceNames [node-cache]"
 	if len(s.Problems) == 0 || !strings.Contains(s.Problems[0].What, "forbidden") || !strings.HasPrefix(s.Problems[0].Hint, hint) {
 		t.Errorf("/status: %+v", s.Problems)
 	}
 	proctest.Eventually(t, limit, "the log says so too", func() bool {
-		log := a.Stderr.String()
+		log := c.Stderr.String()
 		return strings.Contains(log, "configuration source unreadable") && strings.Contains(log, hint)
 	})
-	a.edit(t, "granted")
-	a.grant(t, true)
-	took := a.awaitVersion(t, "granted")
+	c.edit(t, "granted")
+	c.grant(t, true)
+	took := c.awaitVersion(t, "granted")
 	proctest.Figure(t, "a right that is granted shows %s later", took.Round(time.Second))
 	proctest.Eventually(t, limit, "it is kept", func() bool {
-		text, err := os.ReadFile(filepath.Join(a.kept, "last-good.yaml"))
+		text, err := os.ReadFile(filepath.Join(c.kept, "last-good.yaml"))
 		return err == nil && strings.Contains(string(text), `version: "granted"`)
 	})
 }

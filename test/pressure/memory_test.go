@@ -122,58 +122,58 @@ func startMemoryRun(t *testing.T, limit, size int64, more string) *memoryRun {
 }
 
 // takeSamples takes a sample each second for so long.
-func (h *memoryRun) takeSamples(t *testing.T, long time.Duration) {
+func (m *memoryRun) takeSamples(t *testing.T, long time.Duration) {
 	t.Helper()
 	ticker := time.NewTicker(time.Second)
 	defer ticker.Stop()
 	for until := time.Now().Add(long); time.Now().Before(until); <-ticker.C {
-		if h.agent.Ended() {
-			t.Fatalf("after %s it ended: %v; the kernel has killed %d times for lack of memory", time.Since(h.began), h.agent.Err(), h.memory.kills(t))
+		if m.agent.Ended() {
+			t.Fatalf("after %s it ended: %v; the kernel has killed %d times for lack of memory", time.Since(m.began), m.agent.Err(), m.memory.kills(t))
 		}
-		h.samples = append(h.samples, sample{at: time.Since(h.began), rss: h.agent.Usage(t).RSS, usage: h.memory.usage(t)})
+		m.samples = append(m.samples, sample{at: time.Since(m.began), rss: m.agent.Usage(t).RSS, usage: m.memory.usage(t)})
 	}
 }
 
 // check says what has become of memory and queries.
-func (h *memoryRun) check(t *testing.T, end time.Time) {
+func (m *memoryRun) check(t *testing.T, end time.Time) {
 	t.Helper()
 	var rss, usage int64
-	for _, s := range h.samples {
+	for _, s := range m.samples {
 		rss, usage = max(rss, s.rss), max(usage, s.usage)
 	}
-	proctest.Figure(t, "resident %.1f MiB at most, %.1f MiB at the end; the cgroup %.1f of %d MiB at most", inMiB(rss), inMiB(h.agent.Usage(t).RSS), inMiB(usage), h.limit/mib)
-	faults := h.memory.field(t, "memory.stat", "pgmajfault") - h.faults
-	now := h.agent.Usage(t)
-	read := now.DiskRead - h.before.DiskRead
+	proctest.Figure(t, "resident %.1f MiB at most, %.1f MiB at the end; the cgroup %.1f of %d MiB at most", inMiB(rss), inMiB(m.agent.Usage(t).RSS), inMiB(usage), m.limit/mib)
+	faults := m.memory.field(t, "memory.stat", "pgmajfault") - m.faults
+	now := m.agent.Usage(t)
+	read := now.DiskRead - m.before.DiskRead
 	proctest.Figure(t, "pages of the program that were read again: %d, which is %.1f MiB", faults, inMiB(read))
-	share := 100 * float64(now.CPU-h.before.CPU) / float64(time.Since(h.began))
+	share := 100 * float64(now.CPU-m.before.CPU) / float64(time.Since(m.began))
 	proctest.Figure(t, "the agent took %.0f %% of a CPU", share)
-	proctest.Figure(t, "the flood: %s", h.flood)
-	proctest.Figure(t, "hits: %s", h.hits)
+	proctest.Figure(t, "the flood: %s", m.flood)
+	proctest.Figure(t, "hits: %s", m.hits)
 	// Other programs may take the CPU, or keep the disk busy that the few pages are on.
-	h.kubelet.check(t, func(f failure) bool {
+	m.kubelet.check(t, func(f failure) bool {
 		return share < minCPUShare || f.share < minCPUShare && f.read > 0 && read < thrashing
 	})
-	at := []time.Time{h.began, h.began.Add(h.dead), h.began.Add(h.back), end}
+	at := []time.Time{m.began, m.began.Add(m.dead), m.began.Add(m.back), end}
 	for i, phase := range []string{"before", "upstream silent", "upstream back"} {
-		took := h.hits.took(at[i], at[i+1])
+		took := m.hits.took(at[i], at[i+1])
 		proctest.Figure(t, "hits, %s: %d answered, median %s, p99 %s, p99.9 %s, longest %s", phase, len(took),
 			ms(quantile(took, 500)), ms(quantile(took, 990)), ms(quantile(took, 999)), ms(quantile(took, 1000)))
 		if proctest.Soak() && quantile(took, 990) > time.Millisecond {
 			t.Errorf("hits, %s: p99 %s, want 1 ms", phase, ms(quantile(took, 990)))
 		}
 	}
-	if kills := h.memory.kills(t); kills > 0 {
+	if kills := m.memory.kills(t); kills > 0 {
 		t.Errorf("the kernel has killed %d times for lack of memory", kills)
 	}
-	asked, rcodes := int(h.hits.asked.Load()), h.hits.rcodes()
-	if answered := h.hits.answered(); rcodes[dns.RcodeSuccess] != answered || answered < asked/2 {
-		t.Errorf("hits: %s, want NOERROR for all that are answered", h.hits)
+	asked, rcodes := int(m.hits.asked.Load()), m.hits.rcodes()
+	if answered := m.hits.answered(); rcodes[dns.RcodeSuccess] != answered || answered < asked/2 {
+		t.Errorf("hits: %s, want NOERROR for all that are answered", m.hits)
 	}
-	if h.flood.rcodes()[dns.RcodeSuccess] == 0 {
-		t.Errorf("the flood: %s, want answers once the upstream is back", h.flood)
+	if m.flood.rcodes()[dns.RcodeSuccess] == 0 {
+		t.Errorf("the flood: %s, want answers once the upstream is back", m.flood)
 	}
-	for _, p := range h.agent.status(t).Problems {
+	for _, p := range m.agent.status(t).Problems {
 		if p.Where == "memory" {
 			t.Errorf("a problem: %s", p.What)
 		}

@@ -16,9 +16,9 @@ const (
 )
 
 // plot draws the samples over time.
-func (h *memoryRun) plot() string {
-	last := h.samples[len(h.samples)-1].at
-	most := h.limit * 21 / 20
+func (m *memoryRun) plot() string {
+	last := m.samples[len(m.samples)-1].at
+	most := m.limit * 21 / 20
 	x := func(at time.Duration) float64 {
 		return plotLeft + float64(plotRight-plotLeft)*float64(at)/float64(last)
 	}
@@ -28,9 +28,9 @@ func (h *memoryRun) plot() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %d %d" font-family="sans-serif" font-size="12" fill="#333">`+"\n", plotWidth, plotHeight)
 	fmt.Fprintf(&b, "<title>Memory of node-cache under a flood of random names</title>\n<rect width=\"%d\" height=\"%d\" fill=\"#fff\"/>\n", plotWidth, plotHeight)
-	fmt.Fprintf(&b, `<rect x="%.1f" y="%d" width="%.1f" height="%d" fill="#f6e3df"/>`+"\n", x(h.dead), plotTop, x(h.back)-x(h.dead), plotBottom-plotTop)
-	fmt.Fprintf(&b, `<rect x="%.1f" y="%d" width="%.1f" height="%d" fill="#e2efe3"/>`+"\n", x(h.back), plotTop, x(last)-x(h.back), plotBottom-plotTop)
-	fmt.Fprintf(&b, `<text x="%.1f" y="%d">upstream silent</text><text x="%.1f" y="%d">upstream back</text>`+"\n", x(h.dead)+6, plotBottom-8, x(h.back)+6, plotBottom-8)
+	fmt.Fprintf(&b, `<rect x="%.1f" y="%d" width="%.1f" height="%d" fill="#f6e3df"/>`+"\n", x(m.dead), plotTop, x(m.back)-x(m.dead), plotBottom-plotTop)
+	fmt.Fprintf(&b, `<rect x="%.1f" y="%d" width="%.1f" height="%d" fill="#e2efe3"/>`+"\n", x(m.back), plotTop, x(last)-x(m.back), plotBottom-plotTop)
+	fmt.Fprintf(&b, `<text x="%.1f" y="%d">upstream silent</text><text x="%.1f" y="%d">upstream back</text>`+"\n", x(m.dead)+6, plotBottom-8, x(m.back)+6, plotBottom-8)
 	for v := int64(0); v <= most; v += 16 * mib {
 		fmt.Fprintf(&b, `<path d="M%d %.1fH%d" stroke="#ccc" stroke-width=".5"/><text x="%d" y="%.1f" text-anchor="end">%d</text>`+"\n",
 			plotLeft, y(v), plotRight, plotLeft-6, y(v)+4, v/mib)
@@ -47,13 +47,13 @@ func (h *memoryRun) plot() string {
 		name, colour, dashes string
 		value                func(sample) int64
 	}{
-		{"limit of the cgroup", "#b3261e", "6 4", func(sample) int64 { return h.limit }},
+		{"limit of the cgroup", "#b3261e", "6 4", func(sample) int64 { return m.limit }},
 		{"cgroup's usage, page cache and kernel included", "#8a6d1b", "none", func(s sample) int64 { return s.usage }},
 		{"resident memory", "#1f5fa8", "none", func(s sample) int64 { return s.rss }},
 	}
 	for i, l := range lines {
 		fmt.Fprintf(&b, `<polyline fill="none" stroke="%s" stroke-width="1.5" stroke-dasharray="%s" points="`, l.colour, l.dashes)
-		for _, s := range thin(h.samples) {
+		for _, s := range thin(m.samples) {
 			fmt.Fprintf(&b, "%.1f,%.1f ", x(s.at), y(l.value(s)))
 		}
 		left := plotLeft + []int{0, 160, 480}[i]

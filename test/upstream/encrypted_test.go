@@ -137,17 +137,17 @@ func newEncryptedHarness(t *testing.T) *encryptedHarness {
 }
 
 // start runs an agent whose route has further settings.
-func (b *encryptedHarness) start(t *testing.T, route string) *agent {
+func (e *encryptedHarness) start(t *testing.T, route string) *agent {
 	t.Helper()
 	return start(t, settings{
-		host: b.Node, listen: netip.MustParseAddrPort("127.0.0.1:53"), admin: netip.MustParseAddrPort("127.0.0.1:9253"),
-		rest: fmt.Sprintf("forward: [{zone: ., tls: {ca: %q}, %s}]\n", b.file, route),
+		host: e.Node, listen: netip.MustParseAddrPort("127.0.0.1:53"), admin: netip.MustParseAddrPort("127.0.0.1:9253"),
+		rest: fmt.Sprintf("forward: [{zone: ., tls: {ca: %q}, %s}]\n", e.file, route),
 	})
 }
 
 // serverList is the list of both servers over a transport.
-func (b *encryptedHarness) serverList(scheme string) string {
-	return fmt.Sprintf("to: [%q, %q]", scheme+b.servers[0].host.IPv4.String()+"#"+serverName, scheme+b.servers[1].host.IPv4.String()+"#"+serverName)
+func (e *encryptedHarness) serverList(scheme string) string {
+	return fmt.Sprintf("to: [%q, %q]", scheme+e.servers[0].host.IPv4.String()+"#"+serverName, scheme+e.servers[1].host.IPv4.String()+"#"+serverName)
 }
 
 // expectOnly expects that a server was asked in one way only. The queries that awaited its start are not counted.
@@ -218,7 +218,7 @@ func TestTLS(t *testing.T) {
 }
 
 // testResumption has the servers close idle connections, and expects later ones to resume their sessions.
-func (b *encryptedHarness) testResumption(t *testing.T, a *agent) {
+func (e *encryptedHarness) testResumption(t *testing.T, a *agent) {
 	t.Helper()
 	for i := range proctest.OrdinaryOrSoak(4, 20) {
 		time.Sleep(700 * time.Millisecond)
@@ -232,7 +232,7 @@ func (b *encryptedHarness) testResumption(t *testing.T, a *agent) {
 	for _, u := range a.status(t).Upstreams {
 		resumed += u.Open.Resumed
 	}
-	for _, s := range b.servers {
+	for _, s := range e.servers {
 		counts := s.statistics(t)
 		seen += counts["num.query.tls.resume"]
 		if counts["num.query.tls"] != counts["total.num.queries"] {
@@ -246,16 +246,16 @@ func (b *encryptedHarness) testResumption(t *testing.T, a *agent) {
 }
 
 // fixAuthority puts the right authority into the file. The agent is to find out by itself.
-func (b *encryptedHarness) fixAuthority(t *testing.T, a *agent, right *upstreamtest.Authority) {
+func (e *encryptedHarness) fixAuthority(t *testing.T, a *agent, right *upstreamtest.Authority) {
 	t.Helper()
-	right.Trust(t, b.file)
+	right.Trust(t, e.file)
 	n := 0
 	took := proctest.Eventually(t, 10*time.Second, "the server is trusted", func() bool {
 		n++
 		r, _ := a.ask(t, nameOf(5e6+n, "upstream.test"))
 		return addressOf(r) == tag(0).String()
 	})
-	b.servers[0].statistics(t)
+	e.servers[0].statistics(t)
 	proctest.Figure(t, "trusted %s after the file had the right authority", ms(took))
 }
 

@@ -61,14 +61,14 @@ func ask(ctx context.Context, args []string) error {
 	return a.run(ctx)
 }
 
-func (a *client) run(ctx context.Context) error {
+func (c *client) run(ctx context.Context) error {
 	var group sync.WaitGroup
-	group.Go(func() { a.askAtInterval(ctx, "udp", func(e *epoch) *counts { return &e.udp }) })
-	group.Go(func() { a.askAtInterval(ctx, "tcp", func(e *epoch) *counts { return &e.tcp }) })
-	for i := range a.floodClients {
-		group.Go(func() { a.flood(ctx, i) })
+	group.Go(func() { c.askAtInterval(ctx, "udp", func(e *epoch) *counts { return &e.udp }) })
+	group.Go(func() { c.askAtInterval(ctx, "tcp", func(e *epoch) *counts { return &e.tcp }) })
+	for i := range c.floodClients {
+		group.Go(func() { c.flood(ctx, i) })
 	}
-	server := &http.Server{Addr: ":8080", Handler: a, ReadHeaderTimeout: time.Second}
+	server := &http.Server{Addr: ":8080", Handler: c, ReadHeaderTimeout: time.Second}
 	group.Go(func() {
 		<-ctx.Done()
 		_ = server.Close()
@@ -82,10 +82,10 @@ func (a *client) run(ctx context.Context) error {
 }
 
 // askAtInterval asks every so often, whether the queries before are answered or not.
-func (a *client) askAtInterval(ctx context.Context, network string, counts func(*epoch) *counts) {
+func (c *client) askAtInterval(ctx context.Context, network string, counts func(*epoch) *counts) {
 	var group sync.WaitGroup
 	defer group.Wait()
-	ticker := time.NewTicker(a.every)
+	ticker := time.NewTicker(c.every)
 	defer ticker.Stop()
 	for i := 0; ; i++ {
 		select {
@@ -93,19 +93,19 @@ func (a *client) askAtInterval(ctx context.Context, network string, counts func(
 			return
 		case <-ticker.C:
 		}
-		q := a.asked[i%len(a.asked)]
-		e := a.begin()
+		q := c.asked[i%len(c.asked)]
+		e := c.begin()
 		group.Go(func() {
 			defer e.inFlight.Done()
-			counts(e).count(a.once(network, q))
+			counts(e).count(c.once(network, q))
 		})
 	}
 }
 
 // once asks one query on a socket of its own.
-func (a *client) once(network string, q question) (took time.Duration, err error) {
-	client := dns.Client{Net: network, Timeout: a.timeout}
-	answer, took, err := client.Exchange(q.message(), a.server)
+func (c *client) once(network string, q question) (took time.Duration, err error) {
+	client := dns.Client{Net: network, Timeout: c.timeout}
+	answer, took, err := client.Exchange(q.message(), c.server)
 	if err != nil {
 		return took, fmt.Errorf("%s: %w", q.name, err)
 	}
@@ -113,10 +113,10 @@ func (a *client) once(network string, q question) (took time.Duration, err error
 }
 
 // flood asks without a pause on one socket.
-func (a *client) flood(ctx context.Context, i int) {
-	client := dns.Client{Timeout: a.timeout}
+func (c *client) flood(ctx context.Context, i int) {
+	client := dns.Client{Timeout: c.timeout}
 	for ctx.Err() == nil {
-		conn, err := client.DialContext(ctx, a.server)
+		conn, err := client.DialContext(ctx, c.server)
 		if err != nil {
 			return
 		}
@@ -124,7 +124,7 @@ func (a *client) flood(ctx context.Context, i int) {
 			if ctx.Err() != nil {
 				break
 			}
-			e, q := a.begin(), a.asked[i%len(a.asked)]
+			e, q := c.begin(), c.asked[i%len(c.asked)]
 			answer, took, err := client.ExchangeWithConnContext(ctx, q.message(), conn)
 			if err == nil {
 				err = q.check(answer)
@@ -137,22 +137,22 @@ func (a *client) flood(ctx context.Context, i int) {
 }
 
 // begin begins a query, whose end is to be reported to the epoch.
-func (a *client) begin() *epoch {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	a.now.inFlight.Add(1)
-	return a.now
+func (c *client) begin() *epoch {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.now.inFlight.Add(1)
+	return c.now
 }
 
 // ServeHTTP gives the counts as JSON. A POST begins a new epoch and gives the counts of the one before, when all of its
 // queries are answered or lost.
-func (a *client) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	a.mu.Lock()
-	e := a.now
+func (c *client) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	c.mu.Lock()
+	e := c.now
 	if r.Method == http.MethodPost {
-		a.now = &epoch{}
+		c.now = &epoch{}
 	}
-	a.mu.Unlock()
+	c.mu.Unlock()
 	if r.Method == http.MethodPost {
 		e.inFlight.Wait()
 	}

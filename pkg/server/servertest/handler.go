@@ -214,82 +214,82 @@ type worker struct {
 	batch   wire.SendBatch // of what Resolve answered
 }
 
-func (l *worker) enter(call string) {
-	if !l.busy.TryLock() {
-		l.handler.violation("%s: the worker is in use by another goroutine", call)
-		l.busy.Lock()
+func (w *worker) enter(call string) {
+	if !w.busy.TryLock() {
+		w.handler.violation("%s: the worker is in use by another goroutine", call)
+		w.busy.Lock()
 	}
 }
 
 // AnswerFromMemory implements server.Worker.
-func (l *worker) AnswerFromMemory(pkt []byte, from *wire.Peer, _ time.Time, dst []byte) ([]byte, wire.Verdict) {
-	l.enter("AnswerFromMemory")
-	defer l.busy.Unlock()
+func (w *worker) AnswerFromMemory(pkt []byte, from *wire.Peer, _ time.Time, dst []byte) ([]byte, wire.Verdict) {
+	w.enter("AnswerFromMemory")
+	defer w.busy.Unlock()
 	name := Name(pkt)
-	if l.missed != nil {
-		l.handler.violation("AnswerFromMemory %s: Resolve is owed for %s", name, Name(l.copied))
+	if w.missed != nil {
+		w.handler.violation("AnswerFromMemory %s: Resolve is owed for %s", name, Name(w.copied))
 	}
-	l.rule = l.handler.record(name, *from)
-	switch l.rule.Action {
+	w.rule = w.handler.record(name, *from)
+	switch w.rule.Action {
 	case Answer:
-		return AppendReply(dst, pkt, l.rule.Size), wire.Answered
+		return AppendReply(dst, pkt, w.rule.Size), wire.Answered
 	case Drop:
 		return dst, wire.Dropped
 	case Panic:
 		panic("servertest: asked to in AnswerFromMemory")
 	default:
-		l.missed, l.copied = pkt, bytes.Clone(pkt)
+		w.missed, w.copied = pkt, bytes.Clone(pkt)
 		return dst, wire.Missed
 	}
 }
 
 // Resolve implements server.Worker.
-func (l *worker) Resolve(_ *wire.Peer, _ time.Time, to wire.Replier) {
-	l.enter("Resolve")
-	defer l.busy.Unlock()
-	if l.missed == nil {
-		l.handler.violation("Resolve: no query was missed")
-		to.Reply(nil, &l.batch)
+func (w *worker) Resolve(_ *wire.Peer, _ time.Time, to wire.Replier) {
+	w.enter("Resolve")
+	defer w.busy.Unlock()
+	if w.missed == nil {
+		w.handler.violation("Resolve: no query was missed")
+		to.Reply(nil, &w.batch)
 		return
 	}
-	if !bytes.Equal(l.missed, l.copied) {
-		l.handler.violation("Resolve: the query for %s changed since AnswerFromMemory", Name(l.copied))
+	if !bytes.Equal(w.missed, w.copied) {
+		w.handler.violation("Resolve: the query for %s changed since AnswerFromMemory", Name(w.copied))
 	}
-	query := l.copied
-	l.missed, l.copied = nil, nil
-	reply := AppendReply(nil, query, l.rule.Size)
-	switch l.rule.Action {
+	query := w.copied
+	w.missed, w.copied = nil, nil
+	reply := AppendReply(nil, query, w.rule.Size)
+	switch w.rule.Action {
 	case Delay:
-		l.handler.running.Add(1)
-		time.AfterFunc(l.rule.After, func() {
-			defer l.handler.running.Done()
+		w.handler.running.Add(1)
+		time.AfterFunc(w.rule.After, func() {
+			defer w.handler.running.Done()
 			var batch wire.SendBatch
 			to.Reply(reply, &batch)
 			batch.Flush()
 		})
 	case Hold:
-		l.handler.hold(Name(query), heldQuery{reply: reply, to: to})
+		w.handler.hold(Name(query), heldQuery{reply: reply, to: to})
 	case Inline:
-		to.Reply(reply, &l.batch)
+		to.Reply(reply, &w.batch)
 	case Stream:
-		count := l.rule.Count // the worker is another query's soon
-		l.handler.running.Go(func() { l.handler.stream(Name(query), reply, count, to) })
+		count := w.rule.Count // the worker is another query's soon
+		w.handler.running.Go(func() { w.handler.stream(Name(query), reply, count, to) })
 	case PanicResolve:
 		panic("servertest: asked to in Resolve")
 	default:
-		to.Reply(nil, &l.batch)
+		to.Reply(nil, &w.batch)
 	}
 }
 
 // Flush implements server.Worker.
-func (l *worker) Flush(time.Time) {
-	l.enter("Flush")
-	defer l.busy.Unlock()
-	if l.missed != nil {
-		l.handler.violation("Flush: Resolve is owed for %s", Name(l.copied))
+func (w *worker) Flush(time.Time) {
+	w.enter("Flush")
+	defer w.busy.Unlock()
+	if w.missed != nil {
+		w.handler.violation("Flush: Resolve is owed for %s", Name(w.copied))
 	}
-	l.batch.Flush()
-	l.handler.mu.Lock()
-	defer l.handler.mu.Unlock()
-	l.handler.flushes++
+	w.batch.Flush()
+	w.handler.mu.Lock()
+	defer w.handler.mu.Unlock()
+	w.handler.flushes++
 }
