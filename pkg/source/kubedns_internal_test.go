@@ -165,7 +165,7 @@ func TestKubeDNSWatched(t *testing.T) {
 	w := newHarness(t, Config{File: file, KubeDNS: folder})
 	defer w.begin(t)()
 	w.expect(t, "at the start", "loaded 3")
-	for n, step := range []struct {
+	for _, step := range []struct {
 		name, want string
 		do         func()
 	}{
@@ -186,10 +186,9 @@ func TestKubeDNSWatched(t *testing.T) {
 	} {
 		began := time.Now()
 		step.do()
-		eventually(t, step.name, func() bool { return w.saying() != "" })
-		if got := w.reports(); !strings.HasPrefix(got, step.want) {
-			t.Errorf("%d %s: reported %q, want %q", n, step.name, got, step.want)
-		}
+		// A step that changes several files may be read, and reported, before its last change.
+		eventually(t, step.name, func() bool { return strings.Contains("; "+w.saying(), "; "+step.want) })
+		w.reports()
 		t.Logf("%s: reported after %s", step.name, time.Since(began).Round(time.Millisecond))
 	}
 }
