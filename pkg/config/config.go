@@ -40,39 +40,35 @@ type Config struct {
 	Cluster Cluster `yaml:"cluster"`
 	// Names with fixed addresses. They precede the cluster, the cache and the upstreams.
 	Hosts Hosts `yaml:"hosts"`
-	// Rules that look a name up under another name. The first matching rule applies, once: its result is not rewritten
-	// again. The reply, including its records, has the client's name. A rule has one of `exact`, `prefix` and `suffix`.
-	// Case and a dot at the end do not matter.
+	// Rules that look a name up under another name. The first matching rule applies, once. The reply has the client's
+	// name. A rule has one of `exact`, `prefix` and `suffix`. Case and a dot at the end do not matter.
 	Rewrite []Rewrite `yaml:"rewrite"`
-	// Answers built from patterns. The first matching template answers a question, after hosts and before the cluster,
-	// the cache and the upstreams.
+	// Answers built from patterns. The first matching template answers, after hosts and before the cluster, the cache
+	// and the upstreams.
 	Templates []Template `yaml:"templates"`
-	// IPv6 addresses synthesized for names that only have IPv4 addresses, for clients behind a NAT64 (RFC 6147). An
-	// IPv4-mapped IPv6 address (`::ffff:0:0/96`) does not count as an IPv6 address and is removed from answers. With a
-	// prefix, `ipv4only.arpa`, by which clients find the prefix, and its reverse names are answered here (RFC 7050, RFC
-	// 8880).
+	// IPv6 addresses synthesized for names that only have IPv4 addresses, for clients behind a NAT64 (RFC 6147).
+	// IPv4-mapped IPv6 addresses (`::ffff:0:0/96`) are removed from answers. `ipv4only.arpa` and its reverse names are
+	// answered here (RFC 7050, RFC 8880).
 	DNS64 DNS64 `yaml:"dns64"`
 	// The link of this node that holds listen.addresses, for `node-cache agent` only.
 	Interface Interface `yaml:"interface"`
-	// The kernel rules that send the DNS queries of this node's pods and programs to the agent while it answers, and to
-	// the fallback otherwise, for `node-cache agent` only.
+	// The kernel rules that send the node's DNS queries to the agent while it answers, and to the fallback otherwise,
+	// for `node-cache agent` only.
 	Intercept Intercept `yaml:"intercept"`
 	// The cache, bounded in bytes and in time.
 	Cache Cache `yaml:"cache"`
 	// A copy of the cache, and with cluster.resolver `local` of the cluster zone, that survives a restart.
 	Snapshot Snapshot `yaml:"snapshot"`
-	// How an agent takes over from another on the same node without losing a query, for `node-cache agent` only.
+	// How an agent takes over from another on its node without losing a query, for `node-cache agent` only.
 	Handover Handover `yaml:"handover"`
 	// Bounds on concurrent work. Excess queries are shed and counted.
 	Limits Limits `yaml:"limits"`
-	// The answers to queries of class CH. An empty text: the query is refused.
+	// The answers to queries of class CH. Empty: the query is refused.
 	Identity Identity `yaml:"identity"`
-	// The HTTP server for /metrics, /livez, /readyz and /status, and for `node-cache cache`, which only this host may
-	// use.
+	// The HTTP server for /metrics, /livez, /readyz, /status and, on this host only, /cache.
 	Admin Admin `yaml:"admin"`
-	// Queries that are sent repeatedly, to measure whether and how fast they are answered. Each has metrics by its
-	// label, and the page /healthcheck/LABEL of the admin server, which returns 200 while the last answer was good. At
-	// most 32.
+	// Queries that are sent repeatedly, to measure whether and how fast they are answered, at most 32. Each has metrics
+	// by its label, and the page /healthcheck/LABEL of the admin server.
 	Probes []Probe `yaml:"probes" max:"32"`
 	// What is logged.
 	Log Log `yaml:"log"`
@@ -80,63 +76,60 @@ type Config struct {
 
 // Listen is the section listen.
 type Listen struct {
-	// IP addresses without a port, each once, at least one. `0.0.0.0` is every IPv4 address, `::` every address; do not
-	// list addresses that these cover.
+	// IP addresses without a port, at least one. `0.0.0.0` is every IPv4 address, `::` every address; do not list
+	// addresses that these cover.
 	Addresses []netip.Addr `yaml:"addresses" format:"listenAddress" required:"name at least one address"`
 	// The port of every address, 1 to 65535.
 	Port uint16 `yaml:"port" min:"1" max:"65535"`
-	// The largest answer over UDP in bytes, 512 to 4096. A client may ask for less, never for more. Above 1232 bytes an
-	// answer may be fragmented, and some networks drop fragments.
+	// The largest answer over UDP in bytes, 512 to 4096. Above 1232 an answer may be fragmented, and some networks drop
+	// fragments.
 	UDPSize int `yaml:"udpSize" min:"512" max:"4096"`
 }
 
 // Route is an item of forward. [DefaultRoute] has the value of every absent key.
 type Route struct {
-	// The zone, a name of letters, digits, `-`, `_` and `/`. It matches itself and every name below it. Each zone has
-	// one route. Required.
+	// The zone, a name of letters, digits, `-`, `_` and `/`. It matches itself and every name below it. Required.
 	Zone string `yaml:"zone" format:"zone" required:"write \".\" for all names"` // lower-case and absolute
-	// Upstreams, each once, at least one. `192.0.2.1`, `192.0.2.1:5353` or `udp://192.0.2.1`: over UDP, and over TCP
-	// after a truncated answer. `tcp://192.0.2.1`: over TCP only. `tls://192.0.2.1#dns.example`: over TLS (RFC 7858);
-	// the certificate must be valid for the name after the #, or without one for the address.
+	// Upstreams, at least one. `192.0.2.1`, `192.0.2.1:5353` or `udp://192.0.2.1`: over UDP, and over TCP after a
+	// truncated answer. `tcp://192.0.2.1`: over TCP only. `tls://192.0.2.1#dns.example`: over TLS (RFC 7858); the
+	// certificate must be valid for the name after the #, or without one for the address.
 	// `https://192.0.2.1/path#dns.example` or `https://dns.example/path`: over HTTP/2 (RFC 8484), the second at the
-	// addresses in bootstrap; the default path is `/dns-query`. `/etc/resolv.conf`: the nameservers of that file, which
-	// is watched. The default port is 53, with tls:// 853 and with https:// 443. Put an IPv6 address with a port in
-	// brackets.
+	// addresses in bootstrap; the default path is `/dns-query`. `/etc/resolv.conf`: the nameservers of that file. The
+	// default port is 53, with tls:// 853 and with https:// 443. Put an IPv6 address with a port in brackets.
 	To []Target `yaml:"to" format:"target" required:"name at least one upstream"`
-	// The IP addresses of the host in an https:// URL that has a host name, each once. Each address is an upstream of
-	// its own. A route may have one such host.
+	// The IP addresses of the host in an https:// URL that has a host name. Each is an upstream of its own. A route may
+	// have one such host.
 	Bootstrap []netip.Addr `yaml:"bootstrap" format:"bootstrap"` // empty without such a host
-	// The order of upstreams: `fastest` (by latency), `sequential` (the first healthy one of the list) or `random`.
-	// With each policy, another upstream is asked if the first is late or fails.
+	// The order of upstreams: `fastest` (by latency), `sequential` (the first healthy one of the list) or `random`. If
+	// the first is late or fails, another is asked.
 	Policy string `yaml:"policy" words:"fastest,sequential,random"`
 	// Connections to each upstream over TCP, TLS and HTTPS, 1 to 16.
 	Connections int `yaml:"connections" min:"1" max:"16"`
-	// Queries a second to each upstream, up to 1000000. Excess queries go to the other upstreams, or fail. 0: no bound.
+	// Queries a second to each upstream, up to 1000000. Excess goes to the other upstreams, or fails. 0: no bound.
 	Rate int `yaml:"rate" min:"0" max:"1000000"`
-	// `on`: names are sent over UDP in random upper and lower case, which the answer must repeat; this makes forging
-	// harder. Upstreams that do not repeat it are detected and get lower case. `off`: names are sent in lower case.
+	// `on`: names are sent over UDP in random case, which the answer must repeat, against forged answers. Upstreams
+	// that do not repeat it are detected. `off`: in lower case.
 	PlainCase bool `yaml:"case" words:"on,off"`
-	// `on`: clients get the flag AD (the answer is validated, RFC 4035) as upstreams over UDP and TCP set it. Only for
-	// validating upstreams on a network without forged packets. `off`: only as upstreams over TLS and HTTPS set it.
+	// `on`: clients get the flag AD (validated, RFC 4035) also from upstreams over UDP and TCP. Only for validating
+	// upstreams on a network without forged packets. `off`: only from upstreams over TLS and HTTPS.
 	TrustAD bool `yaml:"trustAD" words:"off,on"`
 	// The certificates of upstreams over TLS and HTTPS.
 	RouteTLS `yaml:"tls"`
 	// The requests to upstreams over HTTPS.
 	RouteHTTPS `yaml:"https"`
-	// `on`: while all upstreams of the route are down, the servers of intercept.fallback are asked instead, over TCP,
-	// 32 queries at a time. `off`: the queries fail. They also fail if intercept.fallback has no server, or if the
-	// route has an upstream over TLS or HTTPS: encrypted queries are never sent in plain text.
+	// `on`: while all upstreams of the route are down, the servers of intercept.fallback are asked over TCP, 32 queries
+	// at a time. `off`: the queries fail, as they do if the route has an upstream over TLS or HTTPS.
 	NoFallback bool `yaml:"fallback" words:"on,off"`
-	// The client-subnet option of queries (RFC 7871): `remove` it or `pass` it to the upstream.
+	// The client-subnet option of queries (RFC 7871): `remove` it or `pass` it on.
 	ClientSubnet bool `yaml:"clientSubnet" words:"remove,pass"`
-	// The shortest time that an answer of this route is cached. Default: cache.minTTL.
+	// cache.minTTL for this route.
 	MinTTL time.Duration `yaml:"minTTL" format:"ttl" min:"0s" max:"1h" inherits:"cache.minTTL"`
-	// The longest time that an answer of this route is cached. Default: cache.maxTTL.
+	// cache.maxTTL for this route.
 	MaxTTL time.Duration `yaml:"maxTTL" format:"ttl" min:"1s" max:"168h" inherits:"cache.maxTTL"`
-	// The longest time that a denial of this route is cached. Default: cache.negativeTTL.
+	// cache.negativeTTL for this route.
 	NegativeTTL time.Duration `yaml:"negativeTTL" format:"ttl" min:"1s" max:"24h" inherits:"cache.negativeTTL"`
-	// `on`: answers of this route are cached. `off`: answers of this route are not cached, and cached ones are dropped.
-	// Identical queries still share one upstream query, and a failure is cached for cache.failureTTL.
+	// `on`: answers of this route are cached. `off`: they are not, and cached ones are dropped; only failures are
+	// cached, for cache.failureTTL.
 	NoCache bool `yaml:"cache" words:"on,off"`
 }
 
@@ -160,8 +153,7 @@ func (r Route) Upstreams() []Target {
 
 // RouteTLS is the section tls of a route.
 type RouteTLS struct {
-	// A file of CA certificates (PEM) for the upstreams; it is watched. An empty text: the system's CA certificates. A
-	// relative path starts at the folder of the configuration file.
+	// A file of CA certificates (PEM) for the upstreams. Empty: the system's.
 	CA string `yaml:"ca" format:"path"` // absolute unless Parse has read a relative path
 }
 
@@ -177,60 +169,53 @@ type Cluster struct {
 	// the API. `central`: the resolver in cluster.central answers them. With `local` and `central` the domain itself
 	// must not have a route; a name below it may.
 	Resolver string `yaml:"resolver" words:"none,local,central"`
-	// A kubeconfig file. An empty text: the service account of the pod. A relative path starts at the folder of the
-	// configuration file. It is read once; files that it names, such as a tokenFile, are watched.
+	// A kubeconfig file, read once; files that it names are watched. Empty: the service account of the pod.
 	Kubeconfig string `yaml:"kubeconfig" format:"path"` // absolute unless Parse has read a relative path
-	// A folder of YAML objects instead of an API server. A relative path starts at the folder of the configuration
-	// file. Excludes kubeconfig.
+	// A folder of YAML objects instead of an API server. Excludes kubeconfig.
 	Manifests string `yaml:"manifests" format:"path"` // likewise
-	// A resolver with access to the API. It is asked over TCP: with `local` for names that this node cannot know, with
+	// A resolver with access to the API, asked over TCP: with `local` for names that this node cannot know, with
 	// `central` for all cluster names.
 	Central Central `yaml:"central"`
-	// `true`: the Services of the API are watched, and a change of a Service drops its cached answers, denials
-	// included. Only with resolver `central`; with `local` the zone's own watch does that. Needs the service account,
-	// kubeconfig or manifests as `local` does, but reads only Services.
+	// `true`: a change of a Service drops its cached answers, denials included. Only with resolver `central`. Needs an
+	// API server or manifests.
 	Invalidate bool `yaml:"invalidate"`
-	// The endpoints in the zone: `headless` (those of headless Services), `all` or `none`.
+	// The endpoints in the zone: those of `headless` Services, `all` or `none`.
 	Endpoints string `yaml:"endpoints" words:"headless,all,none"`
 	// The name of an endpoint without a hostname: its `address` or its `pod`.
 	PodNames bool `yaml:"endpointNames" words:"address,pod"`
 	// The names of pods by address, such as `10-0-0-1.shop.pod.cluster.local`: `disabled` (none exist), `insecure` (all
 	// exist) or `verified` (those of existing pods).
 	Pods string `yaml:"pods" words:"disabled,insecure,verified"`
-	// The namespaces that are served, each once. Empty: all.
+	// The namespaces that are served. Empty: all.
 	Namespaces []string `yaml:"namespaces" format:"namespace"`
-	// A label selector that Services must match, such as `app=web, tier!=cache`. An empty text: all.
+	// A label selector that Services must match, such as `app=web, tier!=cache`. Empty: all.
 	ServiceSelector string `yaml:"serviceSelector" format:"selector"`
-	// A label selector that namespaces must match. An empty text: all. Excludes namespaces.
+	// A label selector that namespaces must match. Empty: all. Excludes namespaces.
 	NamespaceSelector string `yaml:"namespaceSelector" format:"selector"`
 	// `true`: the name of a Service without a ready endpoint does not exist. Needs endpoints: all.
 	IgnoreEmptyService bool `yaml:"ignoreEmptyService"`
-	// The TTL of cluster answers, 0s to 1h, in whole seconds.
+	// The TTL of cluster answers, 0s to 1h.
 	TTL time.Duration `yaml:"ttl" format:"ttl" min:"0s" max:"1h"`
 	// A zone that was not confirmed fresh for this time denies no name, 5s to 1h.
 	StaleAfter time.Duration `yaml:"staleAfter" min:"5s" max:"1h"`
-	// The prefixes of Services and pods, such as `10.96.0.0/12`, each once. Reverse names of these addresses are
-	// cluster names: with `local` those of unknown addresses are denied, with `central` they go to the central
-	// resolver. Empty: with `local` no address is denied, with `central` all reverse names without a route of their own
-	// go there.
+	// The prefixes of Services and pods, such as `10.96.0.0/12`. Reverse names of these addresses are cluster names:
+	// with `local` those of unknown addresses are denied, with `central` they go to the central resolver. Empty: with
+	// `local` no address is denied, with `central` all reverse names without a route go there.
 	Ranges []netip.Prefix `yaml:"ranges" format:"prefix"`
-	// The topology zone of this node. Its endpoints come first in headless answers, and endpoints of central.service in
-	// it are preferred unless they are much busier than others. `auto`: the environment variable NODE_ZONE, else the
-	// zone of the Node object named by NODE_NAME. An empty text: no preference.
+	// The topology zone of this node. Its endpoints come first in headless answers and among those of central.service.
+	// `auto`: the environment variable NODE_ZONE, else the zone of the Node named by NODE_NAME. Empty: no preference.
 	NodeZone string `yaml:"nodeZone" format:"topologyZone"`
-	// IP addresses and prefixes of clients that may transfer the zone (AXFR over TCP), each once. Effective with
-	// `local`.
+	// IP addresses and prefixes of clients that may transfer the zone (AXFR over TCP), with `local`.
 	TransferTo []netip.Prefix `yaml:"transferTo" format:"client"` // one address is a prefix of all its bits
 }
 
 // Central is the section cluster.central.
 type Central struct {
-	// A Service as namespace/name. Its ready endpoints are watched and asked directly; terminating ones only while no
-	// other is ready.
+	// A Service as namespace/name, whose ready endpoints are asked.
 	Service ServiceName `yaml:"service" format:"service"`
-	// IP addresses with or without a port, each once. The default port is 53. Excludes service.
+	// Servers. Excludes service.
 	Addresses []netip.AddrPort `yaml:"addresses" format:"server"`
-	// TCP connections to each endpoint or address, 1 to 16.
+	// TCP connections to each server, 1 to 16.
 	Connections int `yaml:"connections" min:"1" max:"16"`
 }
 
@@ -239,14 +224,13 @@ func (c Central) IsSet() bool { return c.Service != ServiceName{} || len(c.Addre
 
 // Hosts is the section hosts.
 type Hosts struct {
-	// Files in the format of /etc/hosts, each once; they are watched. A relative path starts at the folder of the
-	// configuration file.
+	// Files in the format of /etc/hosts.
 	Files []string `yaml:"files" format:"file"` // absolute unless Parse has read relative paths
 	// Names, each with a list of addresses, such as `{db.example: [192.0.2.1, "2001:db8::1"]}`. They override names in
-	// files. Queries for A and AAAA get the addresses, those for other types an empty answer. Names that are not in
-	// hosts are looked up. Add a dot to names that YAML reads as another type, such as `y`, `no` and numbers.
+	// files. Queries for other types than A and AAAA get an empty answer. Other names are looked up. Add a dot to names
+	// that YAML reads as another type, such as `y`, `no` and numbers.
 	Names map[string][]netip.Addr `yaml:"names"` // by names that are lower-case and absolute, never empty, of both families mixed
-	// The TTL of the answers, 0s to 1h, in whole seconds.
+	// The TTL of the answers, 0s to 1h.
 	TTL time.Duration `yaml:"ttl" format:"ttl" min:"0s" max:"1h"`
 	// `on`: the reverse names of the addresses give these names. `off`: they are looked up.
 	NoReverse bool `yaml:"reverse" words:"on,off"`
@@ -278,33 +262,32 @@ func (r *Rewrite) Rule() (kind, from string) {
 
 // Template is an item of templates.
 type Template struct {
-	// The zone; it matches itself and every name below it, written as in forward. Required.
+	// The zone, as in forward. Required.
 	Zone string `yaml:"zone" format:"zone" required:"write \".\" for all names" example:"ip.example"` // lower-case and absolute
-	// The query types, each once, such as `A`, `AAAA` or `TYPE65`. Empty: every type.
+	// The query types, such as `A`, `AAAA` or `TYPE65`. Empty: every type.
 	Types []uint16 `yaml:"types" format:"type" example:"[A]"`
-	// Go regular expressions, each once. One must match the name, in lower case with a dot at the end. The first match
-	// sets `.Match` and `.Group`. Empty: every name matches.
+	// Go regular expressions. One must match the name, in lower case with a dot at the end. The first match sets
+	// `.Match` and `.Group`. Empty: every name matches.
 	Match []string `yaml:"match" format:"expression" example:"['^(?P<a>[0-9]+)-(?P<b>[0-9]+)[.]ip[.]example[.]$']"`
 	// The response code: `NOERROR`, `FORMERR`, `SERVFAIL`, `NXDOMAIN`, `NOTIMP` or `REFUSED`.
 	Rcode int `yaml:"rcode" words:"NOERROR,FORMERR,SERVFAIL,NXDOMAIN,NOTIMP,REFUSED"`
 	// Records in the format of a zone file, each a Go text/template with `.Name`, `.Zone`, `.Type`, `.Class`, `.Match`
 	// (a list) and `.Group` (by number and by name), and the function `parseInt`. An empty result is left out. `range`
-	// and directives such as `$INCLUDE` are not allowed, and an action produces at most 8 KiB of text.
+	// and directives such as `$INCLUDE` are not allowed; an action produces at most 8 KiB.
 	Answer []string `yaml:"answer" format:"record" repeats:"true" example:"['{{ .Name }} 60 IN A 10.0.{{ .Group.a }}.{{ .Group.b }}']"`
-	// Records of the authority section, likewise.
+	// Authority records, likewise.
 	Authority []string `yaml:"authority" format:"record" repeats:"true" example:"[]"`
-	// Records of the additional section, likewise.
+	// Additional records, likewise.
 	Additional []string `yaml:"additional" format:"record" repeats:"true" example:"[]"`
 }
 
 // DNS64 is the section dns64.
 type DNS64 struct {
-	// The prefix of the NAT64, such as `64:ff9b::/96`, with 32, 40, 48, 56, 64 or 96 bits. An empty text: off. Reverse
-	// names of addresses in the prefix give those of the IPv4 addresses. `64:ff9b::/96` is not for private addresses
-	// (RFC 6052), such as those of the cluster's Services: use your own prefix if clients need these too. Upstreams get
-	// half of limits.deadline to answer for IPv6, so that time is left to ask for IPv4.
+	// The prefix of the NAT64, such as `64:ff9b::/96`, with 32, 40, 48, 56, 64 or 96 bits. Empty: off. Reverse names of
+	// its addresses give those of the IPv4 addresses. `64:ff9b::/96` is not for private addresses (RFC 6052), such as
+	// those of Services: use your own prefix for these. Upstreams get half of limits.deadline to answer for IPv6.
 	Prefix netip.Prefix `yaml:"prefix" format:"nat64"` // the zero value: off
-	// `true`: addresses are synthesized for names that have IPv6 addresses too, and replace them.
+	// `true`: synthesized addresses replace IPv6 addresses that names have.
 	TranslateAll bool `yaml:"translateAll"`
 	// The clients that get synthesized addresses: `ipv6` (those that ask over IPv6) or `all`.
 	Clients string `yaml:"clients" words:"ipv6,all"`
@@ -312,40 +295,37 @@ type DNS64 struct {
 
 // Interface is the section interface.
 type Interface struct {
-	// `true`: the agent puts every listen address on the link, creates the link if it is missing, and repairs both. No
-	// listen address may be a loopback or wildcard address. Needs the capability NET_ADMIN.
+	// `true`: the agent creates the link if it is missing, puts every listen address on it, and repairs both. No listen
+	// address may be a loopback or wildcard address. Needs NET_ADMIN.
 	Manage bool `yaml:"manage"`
 	// The name of the link, 1 to 15 letters, digits, `-`, `_` and `.`. Not used with kind `lo`.
 	Name string `yaml:"name" format:"link"`
-	// The kind of the link: `dummy`, `bridge` (one without ports), `lo` (the existing loopback link) or `auto`, the
-	// first of these that the kernel supports.
+	// The kind of the link: `dummy`, `bridge` (without ports), `lo` (the loopback link) or `auto`, the first of these
+	// that the kernel supports.
 	Kind string `yaml:"kind" words:"auto,dummy,bridge,lo"`
 }
 
 // Intercept is the section intercept.
 type Intercept struct {
 	// `true`: the agent writes the rules and repairs them. No listen address may be a loopback or wildcard address.
-	// Needs the capability NET_ADMIN, with iptables NET_RAW too.
+	// Needs NET_ADMIN, with iptables NET_RAW too.
 	Manage bool `yaml:"manage"`
-	// The address that pods query: `link-local` (a listen address, set in the pods' resolv.conf) or `transparent` (the
-	// address of the DNS Service, so that pods need no change; needs port 53).
+	// The address that pods query: `link-local` (a listen address) or `transparent` (the address of the DNS Service, so
+	// that pods need no change; needs port 53).
 	Mode string `yaml:"mode" words:"link-local,transparent"`
-	// The kernel interface for the rules: `nftables`, `iptables` or `auto`, the one that kube-proxy uses on this node.
+	// The kernel interface for the rules: `nftables`, `iptables` or `auto` (kube-proxy's).
 	Backend string `yaml:"backend" words:"auto,nftables,iptables"`
-	// The length of the lease, 1s to 1m. The agent renews it several times in this period while it answers its own
-	// queries; when it expires, the kernel sends the queries to the fallback.
+	// The length of the lease, 1s to 1m. When it expires, the kernel sends the queries to the fallback.
 	Lease time.Duration `yaml:"lease" min:"1s" max:"1m"`
-	// The servers that get queries in mode `link-local` while the agent does not answer: `central` (the resolver in
-	// cluster.central, whose endpoints are watched), `none`, or a list of IP addresses with or without a port, each
-	// once. The default port is 53. The address of a Service does not work here, nor in cluster.central.addresses if
-	// `central` is used: packets are rewritten once. In mode `transparent` the queries go to their original address,
-	// and a list is an error.
+	// The servers that get queries in mode `link-local` while the agent does not answer: `central` (those of
+	// cluster.central), `none`, or a list of servers. The address of a Service does not work here, nor in
+	// cluster.central.addresses if `central` is used: packets are rewritten once. In mode `transparent` the queries go
+	// to their original address, and a list is an error.
 	Fallback Fallback `yaml:"fallback"`
 	// What happens to link and rules when the agent ends: `fallback` (they stay, and queries go to the fallback),
-	// `remove` (both are removed) or `auto`, which means fallback in mode `link-local` and remove in mode
-	// `transparent`, where fallback is an error.
+	// `remove` or `auto`: fallback in mode `link-local`, remove in mode `transparent`, where fallback is an error.
 	OnExit string `yaml:"onExit" words:"auto,fallback,remove"`
-	// The IP addresses of the DNS Service, for mode `transparent` only, at most one of each family. Empty: those of
+	// The IP addresses of the DNS Service, for mode `transparent`, at most one of each family. Empty: those of
 	// cluster.central.service, looked up once.
 	Services []netip.Addr `yaml:"services" format:"serviceAddress"`
 }
@@ -364,9 +344,8 @@ func (i Intercept) Exit() string {
 
 // Cache is the section cache.
 type Cache struct {
-	// Bytes for keys, answers and their index, 1Mi to 1Ti. The units are Ki, Mi, Gi, Ti (powers of 1024), k, M, G, T
-	// (powers of 1000) or none for bytes. With a memory limit leave 32 MiB beside it, and twice snapshot.size if
-	// snapshots are kept in memory.
+	// Bytes for keys, answers and their index, 1Mi to 1Ti. With a memory limit leave 32 MiB beside it, and twice
+	// snapshot.size if snapshots are kept in memory.
 	Size int64 `yaml:"size" format:"size" min:"1Mi" max:"1Ti"` // in bytes
 	// A shorter TTL is raised to this, 0s to 1h, and not more than maxTTL.
 	MinTTL time.Duration `yaml:"minTTL" format:"ttl" min:"0s" max:"1h"`
@@ -378,18 +357,18 @@ type Cache struct {
 	FailureTTL time.Duration `yaml:"failureTTL" format:"ttl" min:"1s" max:"5m"`
 	// Frequently used answers are fetched again before they expire.
 	Prefetch Prefetch `yaml:"prefetch"`
-	// Stale answers are served while upstreams are slow or fail (RFC 8767), with EDE 3 (19 for a denial). Names that
-	// the cluster zone can answer never get one.
+	// Stale answers are served while upstreams are slow or fail (RFC 8767), with EDE 3 (19 for a denial). Not for names
+	// that the cluster zone can answer.
 	ServeStale ServeStale `yaml:"serveStale"`
 	// `on`: the denial of a name covers the names below it (RFC 8020). Not for cluster names, nor below a name of one
-	// label, nor at or above the zone of a route. `off`: each name is asked for; needed for an upstream that denies
-	// `corp.example` although it has names below it.
+	// label, nor at or above the zone of a route. `off` is for an upstream that denies `corp.example` although it has
+	// names below it.
 	NXDomainCut bool `yaml:"nxdomainCut" words:"off,on"`
 }
 
 // Prefetch is the section cache.prefetch.
 type Prefetch struct {
-	// How often an answer must have been used, 0 to 1000000. 0 turns prefetch off.
+	// How often an answer must have been used, 0 to 1000000. 0: no prefetch.
 	Hits int `yaml:"hits" min:"0" max:"1000000"`
 	// The part of the TTL that remains when the answer is fetched again, 1% to 90%, with at most two decimals.
 	Remaining float64 `yaml:"remaining" format:"percent" min:"1%" max:"90%"` // a part of 1, in steps of 0.0001
@@ -397,7 +376,7 @@ type Prefetch struct {
 
 // ServeStale is the section cache.serveStale.
 type ServeStale struct {
-	// How long an expired answer may be served, 0s to 72h, in whole seconds. 0s: never.
+	// How long an expired answer may be served, 0s (never) to 72h.
 	For time.Duration `yaml:"for" format:"ttl" min:"0s" max:"72h"`
 	// The TTL of a stale answer, 1s to 5m. While refreshes fail, upstreams are asked again after 1s, 2s, 4s and so on
 	// up to this time.
@@ -408,43 +387,41 @@ type ServeStale struct {
 
 // Snapshot is the section snapshot.
 type Snapshot struct {
-	// A folder that persists when the process ends, such as a hostPath volume. An empty text: no snapshots. A relative
-	// path starts at the folder of the configuration file. Each snapshot replaces the last one atomically. A damaged
-	// one, or one of a newer version, is refused by name, and the process starts with an empty cache.
+	// A folder that persists when the process ends, such as a hostPath volume. Empty: no snapshots. A damaged snapshot,
+	// or one of a newer version, is refused.
 	Folder string `yaml:"folder" format:"path"` // absolute unless Parse has read a relative path
-	// The time between snapshots, 10s to 1h and not more than maxAge. One more is written when the process ends.
+	// The time between snapshots, 10s to 1h and not more than maxAge. The last one is written when the process ends.
 	Period time.Duration `yaml:"period" min:"10s" max:"1h"`
-	// The largest size in bytes, 1Mi to 1Gi; the most used answers come first. On a tmpfs it counts against the memory
-	// limit of the pod, twice while a snapshot is written.
+	// The largest size in bytes, 1Mi to 1Gi; the most used answers come first. On a tmpfs the pod's memory limit counts
+	// it, twice while it is written.
 	Size int64 `yaml:"size" format:"size" min:"1Mi" max:"1Gi"` // in bytes
-	// An older snapshot is not read, 1m to 168h. TTLs of its answers continue while no agent runs.
+	// An older snapshot is not read, 1m to 168h.
 	MaxAge time.Duration `yaml:"maxAge" min:"1m" max:"168h"`
 }
 
 // Handover is the section handover.
 type Handover struct {
-	// The absolute path of a unix socket, at most 107 bytes, that both agents can reach, such as
-	// `/run/node-cache/handover.sock`. A new agent takes the listening sockets from the agent that listens there, then
-	// listens there for its own successor. An empty text: a new agent waits until the addresses are free.
+	// The path of a unix socket that both agents can reach, such as `/run/node-cache/handover.sock`. A new agent takes
+	// the listening sockets from the agent that listens there, then listens there itself. Empty: a new agent waits
+	// until the addresses are free.
 	Socket string `yaml:"socket" format:"socket"`
 }
 
 // Limits is the section limits.
 type Limits struct {
-	// Concurrent upstream exchanges, 1 to 1048576. Each takes about 2.5 KiB. A low memory limit of the container lowers
-	// the bound (`memory.inflight` in /status).
+	// Concurrent upstream exchanges, 1 to 1048576, of about 2.5 KiB. A low memory limit of the container lowers the
+	// bound (`memory.inflight` in /status).
 	Inflight int `yaml:"inflight" min:"1" max:"1048576"`
-	// Client queries that wait for these exchanges, from inflight up to 16777216. Identical queries share an exchange.
-	// A low memory limit of the container lowers the bound.
+	// Client queries that wait for these exchanges, from inflight up to 16777216. A low memory limit lowers it too.
 	Waiting int `yaml:"waiting" min:"1" max:"16777216"`
 	// The most waiting queries of one client address, up to 16777216. 0: no fixed bound. In any case a client may use
-	// the places that others leave free, up to five sixths of inflight and waiting if it is alone. The more clients
-	// need places, the fewer each may have, and the client with the most gets none back first. A UDP client over its
-	// limit gets at most 1,000 SERVFAILs a second; further queries are dropped.
+	// what others leave free, up to five sixths of inflight and waiting if it is alone. The more clients need places,
+	// the fewer each may have. A UDP client over its limit gets at most 1,000 SERVFAILs a second; further queries are
+	// dropped.
 	PerClient int `yaml:"perClient" min:"0" max:"16777216"`
 	// The longest time for a client query, 100ms to 1m. Stub resolvers give up after 5 seconds.
 	Deadline time.Duration `yaml:"deadline" min:"100ms" max:"1m"`
-	// Open TCP sessions, 1 to 1048576. Each takes about 16 KiB; with a memory limit there may be fewer.
+	// Open TCP sessions, 1 to 1048576, of about 16 KiB; with a memory limit there may be fewer.
 	TCPSessions int `yaml:"tcpSessions" min:"1" max:"1048576"`
 	// Open TCP sessions of one client address, from 1 up to tcpSessions.
 	TCPPerClient int `yaml:"tcpPerClient" min:"1" max:"1048576"`
@@ -462,21 +439,19 @@ type Identity struct {
 
 // Admin is the section admin.
 type Admin struct {
-	// An IP address with a port. An empty text turns the server off.
+	// An IP address with a port. Empty: none.
 	Address netip.AddrPort `yaml:"address" format:"endpoint"` // the zero value: none
-	// The absolute path of a unix socket for the same pages, at most 107 bytes. An empty text: none.
+	// The path of a unix socket for the same pages. Empty: none.
 	Socket string `yaml:"socket" format:"socket"`
-	// Host names, each once, that requests may use besides IP addresses and `localhost`. Requests with other names are
-	// refused, because a web site may have pointed its name here.
+	// Host names that requests may use besides IP addresses and `localhost`. Others are refused, against DNS rebinding.
 	Hosts []string `yaml:"hosts" format:"host"` // lower-case, without a dot at the end
 }
 
 // Probe is an item of probes. [DefaultProbe] has the value of every absent key.
 type Probe struct {
-	// The label of its metrics and page, 1 to 32 of `a` to `z`, digits and `-`, each once. Required.
+	// The label of its metrics and page, 1 to 32 of `a` to `z`, digits and `-`. Required.
 	Label string `yaml:"label" format:"label" required:"it names the series and the page of the probe, like cluster" example:"cluster"`
-	// The queried server: an IP address with or without a port, over UDP, or after `tcp://` over TCP. The default port
-	// is 53. An empty text: this process, at the first of listen.addresses.
+	// The queried server, over UDP, or after `tcp://` over TCP. Empty: this process, at the first of listen.addresses.
 	Server string `yaml:"server" format:"probeServer"` // an address and a port, maybe with tcp:// before it, or empty
 	// The queried name. Required.
 	Name string `yaml:"name" format:"name" required:"say what is asked for, like kubernetes.default.svc.cluster.local" example:"kubernetes.default.svc.cluster.local"`
@@ -494,8 +469,8 @@ type Log struct {
 	Level slog.Level `yaml:"level" words:"debug,info,warn,error"`
 	// `json` or `text`.
 	Format string `yaml:"format" words:"json,text"`
-	// The queries to log: `off`, `errors` (failed ones), `slow` (slow ones), `sample=100` (one in a hundred, or in any
-	// number up to 1000000000) or `all`.
+	// The queries to log: `off`, `errors` (failed ones), `slow`, `sample=100` (one in a hundred, or in any number up to
+	// 1000000000) or `all`.
 	Queries QueryLog `yaml:"queries" format:"queryLog"`
 }
 

@@ -26,7 +26,7 @@ func results() label { return label{"result", []string{"success", "failure"}} }
 // addAll adds all families, in the order of docs/metrics.md.
 func (t *table) addAll(s *Sample, upstreams []upstreamSeries) {
 	t.section = "Readiness"
-	t.truth("ready", "1 while /readyz returns 200, else 0. /readyz and /status show the reason.", s.NotReady == nil)
+	t.truth("ready", "1 while /readyz returns 200.", s.NotReady == nil)
 	t.addQueries(&s.Resolve)
 	t.addMisses(&s.Resolve)
 	t.addCache(s)
@@ -60,18 +60,18 @@ func (t *table) addAll(s *Sample, upstreams []upstreamSeries) {
 		t.addHandover(s.Handover)
 	}
 	t.section = "Admin server"
-	t.total("admin_connections_refused_total", "HTTP connections closed because too many were open: usually an idle one, not the new one.", s.Admin.Refused)
-	t.total("admin_requests_refused_total", "HTTP requests over the limit of concurrent pages: they were answered 503, or a slow client's page was cut off.", s.Admin.Busy)
+	t.total("admin_connections_refused_total", "HTTP connections closed because too many were open, idle ones first.", s.Admin.Refused)
+	t.total("admin_requests_refused_total", "HTTP requests over the limit of concurrent pages: answered 503, or a slow client was cut off.", s.Admin.Busy)
 	t.section = "Process"
 	t.addPanics(s)
-	t.add(gauge, "build_info", "Always 1. The labels show the version.", label{name: "version"}, label{name: "commit"}, label{name: "goversion"}).
+	t.add(gauge, "build_info", "The version.", label{name: "version"}, label{name: "commit"}, label{name: "goversion"}).
 		put(1, s.Version, s.Commit, runtime.Version())
 }
 
 func (t *table) addQueries(r *resolve.Stats) {
 	t.section = "Queries"
 	types := resolve.TypeClasses()
-	f := t.add(counter, "queries_total", "Valid queries, by transport, the client's IP family, and query type.",
+	f := t.add(counter, "queries_total", "Valid queries.",
 		label{"proto", protos()}, label{"family", ipFamilies()}, label{"type", types})
 	for proto, families := range r.Queries {
 		for family, counts := range families {
@@ -81,32 +81,32 @@ func (t *table) addQueries(r *resolve.Stats) {
 		}
 	}
 	sources, rcodes := resolve.Sources(), resolve.Rcodes()
-	f = t.add(counter, "responses_total", "Responses, by the source of the answer and response code.", label{"source", sources}, label{"rcode", rcodes})
+	f = t.add(counter, "responses_total", "Responses, by source and response code.", label{"source", sources}, label{"rcode", rcodes})
 	for source, counts := range r.Responses {
 		for rcode, n := range counts {
 			f.put(float64(n), sources[source], rcodes[rcode])
 		}
 	}
 	bounds := resolve.Buckets()
-	t.add(histogram, "request_duration_seconds", "Time from a query's arrival to its response. Responses from memory are timed per batch.").
+	t.add(histogram, "request_duration_seconds", "Time from a query's arrival to its response.").
 		durations(r.Durations[:], bounds[:], r.Total)
 	t.total("dropped_total", "Packets dropped without a response: shorter than a DNS header, or responses themselves.", r.Dropped)
 	t.total("malformed_total", "Packets answered FORMERR.", r.Malformed)
 	t.total("rewritten_total", "Queries whose name a rewrite rule changed.", r.Rewritten)
 	t.total("dns64_made_total", "Responses with IPv6 addresses synthesized from IPv4 addresses.", r.Synthesized)
-	t.total("zone_short_total", "Answers of the cluster zone that lack records: an address has more than 32 names, or the answer reached its lookup limit.", r.ZoneShort)
+	t.total("zone_short_total", "Answers of the cluster zone cut at a limit: 32 names of an address, or entries read.", r.ZoneShort)
 }
 
 func (t *table) addMisses(r *resolve.Stats) {
 	t.section = "Misses"
-	t.total("joined_total", "Queries that joined an in-flight upstream query for the same question.", r.Joined)
+	t.total("joined_total", "Queries that joined an identical in-flight query.", r.Joined)
 	t.total("prefetches_total", "Background refreshes started before an answer expired.", r.Prefetches)
-	t.total("failures_total", "Upstream queries without a good answer. Each counts once, however many clients waited.", r.Failures)
-	t.value("inflight", "In-flight upstream queries, background refreshes included.", float64(r.Inflight))
+	t.total("failures_total", "Upstream queries without a good answer.", r.Failures)
+	t.value("inflight", "In-flight upstream queries, refreshes included.", float64(r.Inflight))
 	t.value("waiting", "Client queries that wait for an in-flight upstream query.", float64(r.Waiting))
-	t.value("clients", "Clients with waiting or in-flight queries. An address counts up to twice: with and without proof of its address (a cookie, TCP).", float64(r.Clients))
-	by(t, counter, "shed_total", "Load shed, by limit: limits.inflight, limits.waiting, background refreshes, zone transfers, the client's part, "+
-		"and flooding clients (no response). Queries that got a stale answer instead count, too.",
+	t.value("clients", "Clients with waiting or in-flight queries. An address counts up to twice, with and without proof (cookie, TCP).", float64(r.Clients))
+	by(t, counter, "shed_total", "Queries shed at a limit: limits.inflight, limits.waiting, refreshes, zone transfers, the client's part, "+
+		"or far over it (flood: no response). Those that got a stale answer count too.",
 		label{"reason", resolve.Sheds()}, r.Shed[:]...)
 }
 
@@ -116,33 +116,32 @@ func (t *table) addCache(s *Sample) {
 	t.total("cache_hits_total", "Lookups that found a fresh answer or a cached failure.", c.Hits)
 	t.total("cache_misses_total", "Lookups that found no usable entry.", c.Misses)
 	t.total("cache_expired_total", "Misses that found an expired entry.", c.Expired)
-	t.total("cache_stale_total", "Stale answers served because no upstream answered in time (RFC 8767).", c.Stale)
-	t.total("cache_cuts_total", "NXDOMAIN answers served because a parent name is known not to exist (RFC 8020).", c.NXDomainCut)
-	t.total("cache_invalidated_total", "Lookups that found an answer older than the last change of its service or namespace.", c.Invalidated)
-	t.total("cache_outdated_total", "Answers not stored because their service or namespace changed during the upstream query.", c.Outdated)
-	t.total("cache_removed_total", "Answers removed by node-cache cache flush, by a reload that turns off caching for a route, "+
-		"or by a newer answer that must not be cached.", c.Removed)
+	t.total("cache_stale_total", "Stale answers served (RFC 8767).", c.Stale)
+	t.total("cache_cuts_total", "NXDOMAIN answers served because a parent name does not exist (RFC 8020).", c.NXDomainCut)
+	t.total("cache_invalidated_total", "Lookups that found an answer older than the last change of its object.", c.Invalidated)
+	t.total("cache_outdated_total", "Answers not stored because their object changed during the query.", c.Outdated)
+	t.total("cache_removed_total", "Answers removed by a flush, a reload, or a newer answer that must not be cached.", c.Removed)
 	t.total("cache_insertions_total", "Answers and failures stored.", c.Insertions)
 	t.total("cache_evictions_total", "Unexpired entries evicted to make room.", c.Evictions)
 	t.total("cache_expirations_total", "Expired entries replaced.", c.Expirations)
 	t.total("cache_rejected_total", "Answers too large to be stored.", c.Rejected)
 	t.value("cache_entries", "Entries held.", float64(c.Entries))
 	t.value("cache_bytes", "Memory of the entries, headers included.", float64(c.Bytes))
-	t.value("cache_fixed_bytes", "Memory of the index and of the record of evicted entries, independent of the number of entries.", float64(c.Fixed))
-	t.value("cache_capacity_bytes", "Memory limit for entries and fixed bytes together (cache.size).", float64(c.Capacity))
+	t.value("cache_fixed_bytes", "Memory of the index and of the record of evicted entries.", float64(c.Fixed))
+	t.value("cache_capacity_bytes", "Limit for entries and fixed bytes together (cache.size).", float64(c.Capacity))
 }
 
 func (t *table) addStatic(st *static.Stats) {
 	t.section = "Answers from the configuration"
-	t.value("static_names", "Names in hosts. Absent without hosts and templates, like all static metrics.", float64(st.Names))
-	t.value("static_addresses", "Addresses of those names. An address counts once for each name.", float64(st.Addresses))
+	t.value("static_names", "Names in hosts.", float64(st.Names))
+	t.value("static_addresses", "Addresses of those names.", float64(st.Addresses))
 	t.value("static_templates", "Templates configured.", float64(st.Templates))
-	t.total("static_template_failures_total", "Queries that a template failed to answer; they got SERVFAIL.", st.Failures)
+	t.total("static_template_failures_total", "Queries that a template failed to answer (SERVFAIL).", st.Failures)
 	file := label{name: "file"}
 	names := t.add(gauge, "static_file_names", "Names read from a hosts file.", file)
 	skipped := t.add(gauge, "static_file_skipped_lines", "Invalid lines of a hosts file.", file)
 	reads := t.add(counter, "static_file_reads_total", "Versions of a hosts file loaded.", file)
-	readable := t.add(gauge, "static_file_readable", "1 if the last read of the hosts file succeeded, else 0: the previous content is served. /status shows the reason.", file)
+	readable := t.add(gauge, "static_file_readable", "1 if the last read of the hosts file succeeded. At 0 the previous content is served.", file)
 	for i := range st.Files {
 		f := &st.Files[i]
 		names.put(float64(f.Names), f.Path)
@@ -154,42 +153,42 @@ func (t *table) addStatic(st *static.Stats) {
 
 func (t *table) addSnapshot(k *snapshot.Stats) {
 	t.section = "Snapshot"
-	by(t, counter, "snapshot_saves_total", "Snapshots saved or failed; /status shows the last error. Absent without snapshot.folder, like all snapshot metrics.",
+	by(t, counter, "snapshot_saves_total", "Snapshots saved or failed.",
 		results(), k.Saved, k.Failed)
-	if f := t.add(gauge, "snapshot_last_save_timestamp_seconds", "Unix time of the last saved snapshot. Absent before the first."); !k.LastSaved.IsZero() {
+	if f := t.add(gauge, "snapshot_last_save_timestamp_seconds", "Unix time of the last saved snapshot."); !k.LastSaved.IsZero() {
 		f.put(unixSeconds(k.LastSaved))
 	}
 	t.value("snapshot_last_save_duration_seconds", "Duration of the last save.", k.Duration.Seconds())
 	t.value("snapshot_bytes", "Size of the last saved snapshot.", float64(k.Bytes))
-	t.state("snapshot_load", "1 for the outcome of the snapshot at the start, else 0: none found, loaded, or refused. /status shows the reason.",
+	t.state("snapshot_load", "1 for the outcome at the start: none found, loaded, or refused.",
 		label{"outcome", []string{snapshot.OutcomeNone, snapshot.OutcomeLoaded, snapshot.OutcomeRefused}}, cmp.Or(k.Loaded.Outcome, snapshot.OutcomeNone))
-	by(t, gauge, "snapshot_restored", "Restored at the start: answers into the cache, and objects into the cluster zone.",
+	by(t, gauge, "snapshot_restored", "Restored at the start: answers of the cache, objects of the cluster zone.",
 		label{"kind", []string{"answers", "objects"}}, k.Loaded.Entries, k.Loaded.Objects)
-	t.value("snapshot_restored_age_seconds", "Age of the loaded snapshot at the start; 0 if none was loaded.", k.Loaded.Age.Seconds())
+	t.value("snapshot_restored_age_seconds", "Age of the loaded snapshot at the start.", k.Loaded.Age.Seconds())
 }
 
 func (t *table) addMemory(m *status.Memory) {
 	t.section = "Memory"
-	if f := t.add(gauge, "memory_container_limit_bytes", "Memory limit of the container. Absent without a limit."); m.Cgroup > 0 {
+	if f := t.add(gauge, "memory_container_limit_bytes", "Memory limit of the container."); m.Cgroup > 0 {
 		f.put(float64(m.Cgroup))
 	}
-	limit := t.add(gauge, "memory_go_limit_bytes", "Memory limit of the Go runtime (GOMEMLIMIT): the container's limit minus the cache and a reserve. Absent without a limit.")
+	limit := t.add(gauge, "memory_go_limit_bytes", "Memory limit of the Go runtime (GOMEMLIMIT).")
 	if m.GoLimit > 0 {
 		limit.put(float64(m.GoLimit))
 	}
-	t.value("memory_go_bytes", "Memory used by the Go runtime. It does not include the cache.", float64(m.GoUsed))
-	t.value("memory_snapshot_bytes", "Memory used by snapshots if their folder is in memory (tmpfs), else 0.", float64(m.Snapshot))
-	t.value("inflight_limit", "Limit of in-flight upstream queries: limits.inflight, or less if the container's memory limit is too low for it.", float64(m.Inflight))
-	t.value("waiting_limit", "Limit of waiting queries: limits.waiting, or less if the container's memory limit is too low for it.", float64(m.Waiting))
+	t.value("memory_go_bytes", "Memory used by the Go runtime, without the cache.", float64(m.GoUsed))
+	t.value("memory_snapshot_bytes", "Memory used by snapshots on a tmpfs.", float64(m.Snapshot))
+	t.value("inflight_limit", "Limit in use of in-flight queries: limits.inflight, or less if memory is short.", float64(m.Inflight))
+	t.value("waiting_limit", "The same of waiting queries: limits.waiting, or less.", float64(m.Waiting))
 }
 
 func (t *table) addProbes(probes []probe.Stats) {
 	t.section = "Probes"
 	each, reason, bounds := label{name: "probe"}, label{"reason", probe.Reasons()}, probe.Buckets()
 	up := t.add(gauge, "probe_up",
-		"1 if the latest query of the probe got a good answer with a record, else 0. Absent before the first result.", each)
+		"1 if the latest query of the probe got a good answer with a record.", each)
 	took := t.add(histogram, "probe_duration_seconds", "Time of the good answers.", each)
-	failures := t.add(counter, "probe_failures_total", "Probe queries without a good answer, by reason. nodata: no record; nxdomain: no such name.", each, reason)
+	failures := t.add(counter, "probe_failures_total", "Probe queries without a good answer.", each, reason)
 	for i := range probes {
 		p := &probes[i]
 		if p.Known {
@@ -204,7 +203,7 @@ func (t *table) addProbes(probes []probe.Stats) {
 
 func (t *table) addServers(s *Sample) {
 	t.section = "Listening"
-	t.value("foreign_sockets", "Sockets of other processes that are bound to the agent's addresses and port. /status names the processes.", float64(s.Foreign))
+	t.value("foreign_sockets", "Sockets of other processes at the agent's addresses and port.", float64(s.Foreign))
 	t.section = "UDP"
 	udp := func(of func(*server.UDPStats) uint64) uint64 { return sum(s.UDP, of) }
 	t.total("udp_received_total", "Datagrams received.", udp(func(u *server.UDPStats) uint64 { return u.Received }))
@@ -232,19 +231,19 @@ func (t *table) addServers(s *Sample) {
 		tcp(func(t *server.TCPStats) uint64 { return t.Overflows }),
 		tcp(func(t *server.TCPStats) uint64 { return t.ShedMemory }),
 		tcp(func(t *server.TCPStats) uint64 { return t.DrainCut }))
-	t.total("tcp_accept_errors_total", "Failed accept calls, for example because no file descriptor is left.",
+	t.total("tcp_accept_errors_total", "Failed accept calls.",
 		tcp(func(t *server.TCPStats) uint64 { return t.AcceptErrors }))
 	t.total("tcp_received_total", "Complete frames received.", tcp(func(t *server.TCPStats) uint64 { return t.Queries }))
 	t.total("tcp_oversized_total", "Responses too long for a frame, not sent.", tcp(func(t *server.TCPStats) uint64 { return t.Oversized }))
-	t.total("tcp_stalls_total", "Times that reading from a session paused because too many of its misses were in flight.",
+	t.total("tcp_stalls_total", "Pauses in reading from a session with too many misses in flight.",
 		tcp(func(t *server.TCPStats) uint64 { return t.Stalls }))
 }
 
 func (t *table) addConfig(c *Config) {
 	t.section = "Configuration"
 	t.value("config_generation", "Generation of the configuration in use, 1 at the start.", float64(c.Generation))
-	t.truth("config_last_reload_successful", "1 if the configuration read last is in use, else 0.", c.LastOK)
-	by(t, counter, "config_reloads_total", "Configurations applied, including the one at the start, or refused.", results(), c.Succeeded, c.Failed)
+	t.truth("config_last_reload_successful", "1 if the configuration read last is in use.", c.LastOK)
+	by(t, counter, "config_reloads_total", "Configurations applied or refused.", results(), c.Succeeded, c.Failed)
 	if f := t.add(gauge, "config_last_reload_success_timestamp_seconds", "Unix time when a configuration was last applied."); !c.LastSuccess.IsZero() {
 		f.put(unixSeconds(c.LastSuccess))
 	}
@@ -253,30 +252,30 @@ func (t *table) addConfig(c *Config) {
 func (t *table) addSource(c *source.Status) {
 	t.section = "Configuration source"
 	t.add(gauge, "config_source_info",
-		"Always 1. The labels show the source of the configuration (none, file, or configmap), and whether a kube-dns ConfigMap is merged in.",
+		"The source (none, file, or configmap), and whether a kube-dns ConfigMap is merged in.",
 		label{name: "kind"}, label{name: "kube_dns"}).put(1, c.Kind, strconv.FormatBool(c.KubeDNS != ""))
-	t.truth("config_source_reachable", "1 if the last read of the source succeeded, else 0. /status shows the reason.", c.Reachable)
-	t.total("config_source_requests_total", "Requests sent to the API server for the configuration.", c.Requests)
+	t.truth("config_source_reachable", "1 if the last read of the source succeeded.", c.Reachable)
+	t.total("config_source_requests_total", "Requests to the API server for the configuration.", c.Requests)
 	t.truth("config_last_good_in_use",
-		"1 if the last good configuration of an earlier start is in use, because this start found no valid one; else 0.", c.LastGoodInUse)
-	by(t, counter, "config_last_good_saves_total", "Last good configurations saved for the next start, and failed attempts.", results(), c.Saves, c.SaveFailures)
-	by(t, counter, "config_events_total", "Kubernetes events about configurations: written, failed, and dropped for a newer one.",
+		"1 while the last good configuration of an earlier start is in use.", c.LastGoodInUse)
+	by(t, counter, "config_last_good_saves_total", "Last good configurations saved, and failed attempts.", results(), c.Saves, c.SaveFailures)
+	by(t, counter, "config_events_total", "Kubernetes events about configurations.",
 		label{"result", []string{"written", "failed", "dropped"}}, c.EventsWritten, c.EventsFailed, c.EventsDropped)
 }
 
 func (t *table) addHandover(h *handover.Stats) {
 	t.section = "Hand-over"
-	t.truth("handover_listening", "1 while a successor can request the sockets, else 0. Absent without handover.socket, like all handover metrics.", h.Listening)
+	t.truth("handover_listening", "1 while a successor can request the sockets.", h.Listening)
 	t.state("handover_taken",
-		"1 for the outcome of the takeover at the start, else 0: no predecessor, taken over, predecessor ended meanwhile, or it refused.",
+		"1 for the outcome at the start: no predecessor, taken over, predecessor ended meanwhile, or it refused.",
 		label{"outcome", []string{handover.OutcomeNone, handover.OutcomeTaken, handover.OutcomeOrphaned, handover.OutcomeRefused}},
 		cmp.Or(h.Taken, handover.OutcomeNone))
 	t.value("handover_sockets", "Sockets taken over at the start.", float64(h.Sockets))
-	t.value("handover_wait_seconds", "Time from receiving the sockets to serving. Queries wait meanwhile.", h.Waited.Seconds())
-	t.truth("handover_given", "1 once this agent has handed over and no longer serves, else 0.", h.Given)
+	t.value("handover_wait_seconds", "Time from receiving the sockets to serving.", h.Waited.Seconds())
+	t.truth("handover_given", "1 once this agent has handed over.", h.Given)
 	t.total("handover_requests_total", "Agents that requested the sockets.", h.Asked)
 	by(t, counter, "handover_failures_total",
-		"Requests without a takeover: another agent was first, the protocol version differs, or the agent ended with the sockets.",
+		"Requests without a takeover: another was first, the protocol version differs, or the agent ended.",
 		label{"reason", []string{"busy", "mismatch", "abandoned"}}, h.Busy, h.Mismatch, h.Abandoned)
 }
 
@@ -304,7 +303,7 @@ func (t *table) addPanics(s *Sample) {
 	for i, p := range parts {
 		where.values, counts[i] = append(where.values, p.where), p.n
 	}
-	by(t, counter, "panics_total", "Recovered panics, by component. Each failed one unit of work, such as a query. The log has the stack traces.", where, counts...)
+	by(t, counter, "panics_total", "Recovered panics. Each failed one unit of work, such as a query.", where, counts...)
 }
 
 // orZero returns p, or the zero value if p is nil.

@@ -14,26 +14,25 @@ func (t *table) addZone(z *zone.Stats) {
 	kinds := label{"kind", zone.Kinds()}
 	by(t, gauge, "zone_objects", "Objects that the cluster zone holds.", kinds,
 		column(z.Kinds[:], func(k *zone.KindStats) int64 { return k.Objects })...)
-	by(t, gauge, "zone_bytes", "Memory of their records, without the indexes.", kinds,
+	by(t, gauge, "zone_bytes", "Memory of their records.", kinds,
 		column(z.Kinds[:], func(k *zone.KindStats) int64 { return k.Bytes })...)
-	by(t, gauge, "zone_refused_objects", "Objects over the memory limit of one namespace; only their names are held.", kinds,
+	by(t, gauge, "zone_refused_objects", "Objects over the memory limit of their namespace.", kinds,
 		column(z.Kinds[:], func(k *zone.KindStats) int64 { return k.Refused })...)
-	t.value("zone_index_bytes", "Memory of the zone's indexes, by name and by address.", float64(z.Index))
-	t.value("zone_serial", "Serial of the zone's SOA record. Each change of an object increases it.", float64(z.Serial))
-	t.total("zone_changes_told_total", "Changes of services and namespaces passed to the cache, which then drops older answers.", z.Notified)
-	by(t, gauge, "zone_restored", "1 while the objects of the kind come from a snapshot and are not synced yet, else 0.", kinds,
+	t.value("zone_index_bytes", "Memory of the zone's indexes.", float64(z.Index))
+	t.value("zone_serial", "Serial of the zone's SOA record.", float64(z.Serial))
+	t.total("zone_changes_told_total", "Changes passed to the cache, which then drops older answers.", z.Notified)
+	by(t, gauge, "zone_restored", "1 while the objects of the kind come from a snapshot.", kinds,
 		column(z.Kinds[:], func(k *zone.KindStats) float64 { return boolValue(k.Restored) })...)
 }
 
 func (t *table) addWatch(w *watch.Stats) {
 	t.section = "Cluster source"
 	kinds := label{"kind", zone.Kinds()}
-	synced := t.add(gauge, "watch_synced", "1 once the objects of the kind are synced, else 0. It stays 1 when they become stale.", kinds)
-	age := t.add(gauge, "watch_age_seconds", "Time since the objects of the kind were last confirmed fresh, by an event or a bookmark. "+
-		"Absent before the first sync; 0 for manifests.", kinds)
-	events := t.add(counter, "watch_events_total", "Objects added, updated, or deleted, including those of lists.", kinds)
+	synced := t.add(gauge, "watch_synced", "1 once the objects of the kind are synced. It stays 1 when they become stale.", kinds)
+	age := t.add(gauge, "watch_age_seconds", "Time since the objects of the kind were last confirmed fresh; 0 for manifests.", kinds)
+	events := t.add(counter, "watch_events_total", "Objects added, updated, or deleted.", kinds)
 	restarts := t.add(counter, "watch_restarts_total", "Watches started after the first.", kinds)
-	failures := t.add(counter, "watch_failures_total", "Requests and watches that failed or were aborted. /status shows the last error.", kinds)
+	failures := t.add(counter, "watch_failures_total", "Failed requests and watches.", kinds)
 	var arrival, change watch.Histogram
 	for i := range w.Kinds {
 		k := &w.Kinds[i]
@@ -48,9 +47,8 @@ func (t *table) addWatch(w *watch.Stats) {
 		merge(&arrival, &k.Arrival)
 		merge(&change, &k.Change)
 	}
-	t.total("watch_requests_total", "Requests sent to the API server, of every kind; 0 for manifests.", w.Requests)
-	latency := t.add(histogram, "event_to_answer_seconds", "Time until answers reflect a change of an object: since the event's arrival, "+
-		"or since the change itself, if the object has a timestamp; the latter includes clock skew.", label{"from", []string{"arrival", "change"}})
+	t.total("watch_requests_total", "Requests sent to the API server.", w.Requests)
+	latency := t.add(histogram, "event_to_answer_seconds", "Time until answers reflect a change of an object: since the event's arrival, or since the change, with clock skew.", label{"from", []string{"arrival", "change"}})
 	bounds := watch.Buckets()
 	latency.durations(arrival.Counts[:], bounds[:], arrival.Sum, "arrival")
 	latency.durations(change.Counts[:], bounds[:], change.Sum, "change")
@@ -66,24 +64,23 @@ func merge(to, from *watch.Histogram) {
 
 func (t *table) addLink(l *netif.Stats) {
 	t.section = "Interface"
-	info := t.add(gauge, "interface_info", "Always 1. The label shows the kind of the link: dummy, bridge, or lo. Absent until the link is set up.", label{name: "kind"})
+	info := t.add(gauge, "interface_info", "The kind of the link: dummy, bridge, or lo.", label{name: "kind"})
 	if l.Kind != "" {
 		info.put(1, string(l.Kind))
 	}
-	by(t, gauge, "interface_addresses", "Listen addresses present on the link, missing from it, or present on another link as well.",
+	by(t, gauge, "interface_addresses", "Listen addresses on the link, missing, or also on another link.",
 		label{"state", []string{"held", "missing", "elsewhere"}}, len(l.Held), len(l.Missing), len(l.Duplicates))
 	t.total("interface_repairs_total", "Repairs of the link or its addresses.", l.Repairs)
-	t.truth("interface_right", "1 if link and addresses were correct at the last check, else 0. /status shows the reason.", l.LastError == "")
-	t.truth("interface_contested", "1 while another program undoes the repairs, which are made less often then, else 0.", l.Contested)
-	t.truth("interface_stood_down", "1 once a newer agent owns the link and this one no longer changes it, else 0.", l.StoodDown)
+	t.truth("interface_right", "1 if link and addresses were correct at the last check.", l.LastError == "")
+	t.truth("interface_contested", "1 while another program undoes the repairs.", l.Contested)
+	t.truth("interface_stood_down", "1 once a newer agent owns the link.", l.StoodDown)
 }
 
 func (t *table) addLease(i *intercept.Stats, mode string) {
 	t.section = "Lease"
-	t.add(gauge, "intercept_info", "Always 1. The labels show which queries the rules redirect, and the backend of the rules.",
+	t.add(gauge, "intercept_info", "Mode and backend of the rules.",
 		label{name: "mode"}, label{name: "backend"}).put(1, mode, i.Backend)
-	held := t.add(gauge, "intercept_lease_held", "1 while the agent holds the lease on all its addresses of the IP family, else 0: their queries go to the fallback. "+
-		"Absent for a family without an address.", label{"family", ipFamilies()})
+	held := t.add(gauge, "intercept_lease_held", "1 while the agent holds the lease on all its addresses of the family. At 0 their queries go to the fallback.", label{"family", ipFamilies()})
 	families := map[string]bool{} // whether all are held
 	for addr, yes := range i.Held {
 		name := ipFamilies()[0]
@@ -96,22 +93,22 @@ func (t *table) addLease(i *intercept.Stats, mode string) {
 	for name, all := range families {
 		held.put(boolValue(all), name)
 	}
-	t.value("intercept_lease_lost_seconds", "Time since the agent last held the lease on all its addresses, or since its start; 0 while it holds them.", i.NotHeldFor.Seconds())
-	t.total("intercept_lease_renewals_total", "Lease renewals after a successful self-query, of all addresses.", i.Renewals)
+	t.value("intercept_lease_lost_seconds", "Time since the agent last held the lease on all its addresses; 0 while it does.", i.NotHeldFor.Seconds())
+	t.total("intercept_lease_renewals_total", "Lease renewals.", i.Renewals)
 	by(t, counter, "intercept_lease_failures_total", "Failed lease renewals: the self-query got no answer (silent), one of another server (wrong) or a late one, "+
 		"was refused, could not be sent, or failed otherwise (no-proof); a reader hangs (wedged); or the kernel refused.",
 		label{"reason", names[intercept.Cause](intercept.NumCauses)}, i.RenewalFailures[:]...)
-	t.truth("intercept_released", "1 once the agent has released its leases because it stops, else 0.", i.Released)
-	t.truth("intercept_stood_down", "1 once a newer agent owns the rules and this one no longer changes them, else 0.", i.StoodDown)
+	t.truth("intercept_released", "1 once the agent has released its leases because it stops.", i.Released)
+	t.truth("intercept_stood_down", "1 once a newer agent owns the rules.", i.StoodDown)
 }
 
 func (t *table) addRules(i *intercept.Stats) {
 	t.section = "Rules"
-	t.truth("intercept_rules_right", "1 if the rules were correct at the last check, else 0. /status shows the reason.", i.LastError == "")
+	t.truth("intercept_rules_right", "1 if the rules were correct at the last check.", i.LastError == "")
 	t.total("intercept_rule_checks_total", "Successful checks of the rules.", i.Applies)
 	t.total("intercept_rule_repairs_total", "Checks that changed the rules: at the start, for another fallback, or because another program had changed them.", i.Changes)
-	t.total("intercept_rule_failures_total", "Failed checks of the rules, for example while another program holds their lock.", i.ApplyFailures)
-	t.total("intercept_watch_failures_total", "Restarts of the rules' watch after it failed.", i.WatchFailures)
-	by(t, gauge, "intercept_fallback_targets", "Fallback servers: used, and known but unused because there are enough. Both are 0 in transparent mode.",
+	t.total("intercept_rule_failures_total", "Failed checks of the rules.", i.ApplyFailures)
+	t.total("intercept_watch_failures_total", "Restarts of the rules' watch.", i.WatchFailures)
+	by(t, gauge, "intercept_fallback_targets", "Fallback servers used, and known but not needed.",
 		label{"state", []string{"used", "unused"}}, len(i.Fallback), i.FallbackOmitted)
 }

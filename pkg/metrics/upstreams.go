@@ -125,24 +125,22 @@ func (t *table) addUpstreams(list []upstreamSeries) {
 	}
 	causes, states := names[upstream.Cause](int(upstream.NumCauses)), names[upstream.State](int(upstream.NumStates))
 
-	total("upstream_requests_total", "Exchanges with the upstream. A retry over TCP after a truncated answer belongs to its exchange.",
+	total("upstream_requests_total", "Exchanges with the upstream, with their retries over TCP.",
 		func(u *upstream.ServerStats) uint64 { return u.Requests })
-	failures := t.add(counter, "upstream_failures_total", "Failures of exchanges, by reason. One exchange may have several, and may still succeed.",
+	failures := t.add(counter, "upstream_failures_total", "Failures of exchanges. One exchange may have several, and may still succeed.",
 		zone, name, label{"reason", causes})
 	rtts := t.add(histogram, "upstream_request_duration_seconds", "Time from the start of an exchange to its good answer.", zone, name)
 	total("upstream_truncated_total", "Truncated UDP answers, retried over TCP.", func(u *upstream.ServerStats) uint64 { return u.Truncated })
-	total("upstream_hedges_total", "Slow exchanges for which another upstream was asked as well.", func(u *upstream.ServerStats) uint64 { return u.Hedged })
-	total("upstream_hedges_won_total", "Good answers to exchanges started because an earlier one was slow or had failed.",
+	total("upstream_hedges_total", "Slow exchanges for which another upstream was asked too.", func(u *upstream.ServerStats) uint64 { return u.Hedged })
+	total("upstream_hedges_won_total", "Good answers of exchanges that began because an earlier one was slow or failed.",
 		func(u *upstream.ServerStats) uint64 { return u.Won })
-	latency := t.add(gauge, "upstream_latency_seconds", "Smoothed response time with penalties for failures; for a service, of its fastest endpoint. Absent until the first answer or failure.", zone, name)
-	late := t.add(gauge, "upstream_late_seconds", "p95 of recent response times; for a service, of its fastest endpoint. An exchange that takes 25 % and 5 ms longer is hedged. "+
-		"Absent until it is known.", zone, name)
+	latency := t.add(gauge, "upstream_latency_seconds", "Smoothed response time with penalties for failures; of a service's fastest endpoint.", zone, name)
+	late := t.add(gauge, "upstream_late_seconds", "p95 of recent response times; of a service's fastest endpoint. Longer exchanges are hedged.", zone, name)
 	level("upstream_outstanding", "Exchanges in flight.", func(u *upstream.ServerStats) int { return u.Outstanding })
-	servers := t.add(gauge, "upstream_servers", "Servers of an upstream (one, or a service's endpoints), by state: recent failures (failing), probes only (down), "+
-		"or queries come back to this agent (looped).", zone, name, label{"state", states})
-	total("upstream_probes_total", "Queries sent only to check whether a failing upstream has recovered.", func(u *upstream.ServerStats) uint64 { return u.Probes })
+	servers := t.add(gauge, "upstream_servers", "Servers of an upstream (one, or a service's endpoints), by state: asked last (failing), only probed (down), or leading back to this agent (looped).", zone, name, label{"state", states})
+	total("upstream_probes_total", "Queries that check whether a failing upstream has recovered.", func(u *upstream.ServerStats) uint64 { return u.Probes })
 	level("upstream_udp_sockets", "UDP sockets open.", func(u *upstream.ServerStats) int { return u.Sockets })
-	level("upstream_connections", "Connections over TCP, TLS, and HTTPS, including those being opened.", func(u *upstream.ServerStats) int { return u.Open })
+	level("upstream_connections", "Connections over TCP, TLS, and HTTPS.", func(u *upstream.ServerStats) int { return u.Open })
 	total("upstream_connections_opened_total", "Connections opened.", func(u *upstream.ServerStats) uint64 { return u.Opened })
 	total("upstream_tls_resumptions_total", "Connections that resumed a TLS session.", func(u *upstream.ServerStats) uint64 { return u.Resumed })
 
@@ -180,9 +178,8 @@ func names[E interface {
 func (t *table) addCentral(w *watch.Stats, routes []Route) {
 	t.section = "Central resolver"
 	synced := t.add(gauge, "central_synced",
-		"1 once the endpoints of the central resolver's service are synced, else 0. Absent unless a service is watched.")
-	endpoints := t.add(gauge, "central_endpoints", "Servers of the central resolver's service: its ready endpoints, those of them in another topology zone (far), "+
-		"and its cluster IPs (last_resort). Absent unless a service is watched.", label{"state", []string{"ready", "far", "last_resort"}})
+		"1 once the endpoints of the central resolver's service are synced.")
+	endpoints := t.add(gauge, "central_endpoints", "Servers of that service: ready endpoints, those in another topology zone (far), and cluster IPs (last_resort).", label{"state", []string{"ready", "far", "last_resort"}})
 	i := slices.IndexFunc(routes, func(r Route) bool { return r.Service != "" })
 	if i < 0 {
 		return
