@@ -149,7 +149,7 @@ func (rep *clusterReport) loadTable() string {
 			f, ok := r.figure(l.name)
 			switch {
 			case ok:
-				cells = append(cells, costCell(f))
+				cells = append(cells, decimals(2, f.CPU))
 			case r.Name != floorName || l.name == addressLoad: // the floor has one load
 				cells = append(cells, notMeasured)
 			}
@@ -163,52 +163,41 @@ func (rep *clusterReport) loadTable() string {
 	})
 }
 
-func costCell(f figure) string { return fmt.Sprintf("%.2f (%s)", f.CPU, thousands(f.QPS)) }
-
 func (rep *clusterReport) eventTable() string {
-	return table("server|events|p50 ms|p99 ms|max ms|older, wrong, lost", rep.rows, func(r *clusterResult) []any {
+	return table("server|p50 ms|p99 ms|max ms|older, wrong, lost", rep.rows, func(r *clusterResult) []any {
 		e := r.events
 		if e == nil {
 			return []any{r.Name, notMeasured}
 		}
 		at := func(q float64) string { return decimals(1, e.quantile(q).Seconds()*1000) }
-		return []any{r.Name, len(e.latencies), at(0.5), at(0.99), at(1), fmt.Sprintf("%d, %d, %d", e.older, e.wrong, e.lost)}
+		return []any{r.Name, at(0.5), at(0.99), at(1), fmt.Sprintf("%d, %d, %d", e.older, e.wrong, e.lost)}
 	})
 }
 
 // costTable has the first sync, and then the changes.
 func (rep *clusterReport) costTable() string {
-	header := "client|first sync: KiB from the API server|to it|requests|changes: KiB from it|bytes for each change|to it|requests|CPU ms/s|RSS MiB"
+	header := "client|first sync: KiB from the API server|requests|changes: KiB from it|bytes for each|requests|CPU ms/s|RSS MiB"
 	return table(header, rep.costs, func(c *clientCost) []any {
 		if c.skipped != "" {
 			return []any{c.name, notMeasured + ": " + c.skipped}
 		}
 		each, cpu := c.churn.ToClient/int64(max(1, rep.changes)), float64(c.cpu.Milliseconds())/rep.churned.Seconds()
 		return []any{
-			c.name, kib(c.sync.ToClient), kib(c.sync.ToServer), tally(c.syncTally),
-			kib(c.churn.ToClient), thousands(each), kib(c.churn.ToServer), tally(c.churnTally), decimals(1, cpu), decimals(0, c.mib),
+			c.name, kib(c.sync.ToClient), count(c.syncTally),
+			kib(c.churn.ToClient), thousands(each), count(c.churnTally), decimals(1, cpu), decimals(0, c.mib),
 		}
 	})
 }
 
 func kib(bytes int64) string { return thousands((bytes + 1023) >> 10) }
 
-// tally is a count of requests for a cell.
-func tally(tallies []kubetest.Tally) string {
+// count is the number of requests.
+func count(tallies []kubetest.Tally) int {
 	total := 0
-	parts := make([]string, 0, len(tallies))
 	for _, t := range tallies {
 		total += t.Count
-		resource := t.Resource
-		if resource == "" {
-			resource = "other"
-		}
-		parts = append(parts, fmt.Sprintf("%s %s %d", t.Verb, resource, t.Count))
 	}
-	if total == 0 {
-		return "0"
-	}
-	return fmt.Sprintf("%d: %s", total, strings.Join(parts, ", "))
+	return total
 }
 
 // The budgets of the cluster zone. Those for memory and time are meant for 11,000 services with 100,000 endpoints.

@@ -127,7 +127,6 @@ func (r *result) figure(load string) (figure, bool) {
 	f.QPS = medianOf(samples, func(s sample) float64 { return s.QPS })
 	f.CPU = medianOf(samples, func(s sample) float64 { return s.CPU })
 	f.Busy = medianOf(samples, func(s sample) float64 { return s.Busy })
-	f.Latency = medianOf(samples, func(s sample) float64 { return s.Latency })
 	f.MiB = medianOf(samples, func(s sample) float64 { return s.MiB })
 	for _, s := range samples {
 		f.Completed += s.Completed

@@ -51,49 +51,50 @@ func (rep *serversReport) summary() string {
 // loadTables is one headed table for each kind of figure, with a column for each load of the run.
 func (rep *serversReport) loadTables() string {
 	base, hasBase := rep.figureOf(floorName, "hit")
-	cost := rep.loadTable("", nil, func(f figure) string {
+	cost := rep.loadTable(func(f figure) string {
 		if !hasBase {
 			return decimals(2, f.CPU)
 		}
 		return fmt.Sprintf("%.2f (%.2f)", f.CPU, f.CPU/base.CPU)
 	})
-	rate := rep.loadTable("", nil, func(f figure) string {
-		return fmt.Sprintf("%s (%.0f, %s)", thousands(f.QPS), 100*f.Busy, thousands(f.Latency))
-	})
-	lost := rep.loadTable("", nil, func(f figure) string {
-		if f.Wrong == 0 {
-			return fmt.Sprint(f.Lost)
-		}
-		return fmt.Sprintf("%d (%d)", f.Lost, f.Wrong)
-	})
-	memory := rep.loadTable("|empty", func(row *result) any {
-		if len(row.IdleMiB) == 0 {
-			return "–"
-		}
-		return decimals(1, median(row.IdleMiB))
-	}, func(f figure) string { return decimals(0, f.MiB) })
+	rate := rep.loadTable(func(f figure) string { return fmt.Sprintf("%s (%.0f)", thousands(f.QPS), 100*f.Busy) })
 	return "### CPU per query\n\n" + rep.serverList() +
 		"\nIn µs, and the ratio to the floor in parentheses. Rounds differ by at most " + rep.spread() + ".\n\n" + cost +
-		"\n### Queries per second on one core\n\nIn parentheses the core used in %, and the mean latency in µs.\n\n" + rate +
-		"\n### Lost queries\n\nIn parentheses wrong answers, if any: another response code than the load's.\n\n" + lost +
-		"\n### Memory\n\nRSS in MiB, empty and after each load.\n\n" + memory
+		"\n### Queries per second on one core\n\nIn parentheses the core used in %.\n\n" + rate +
+		"\n### Memory and lost queries\n\nRSS in MiB. Lost and wrong (another response code than the load's) are of all loads.\n\n" + rep.totalTable()
 }
 
-// loadTable has a row for each server that was started, and a cell for each load. One more cell, which is not of a load, may be first.
-func (rep *serversReport) loadTable(title string, first func(*result) any, cell func(figure) string) string {
-	header := []string{"server" + title}
+// started is the rows of the servers that were started. The list of servers has the reason why one was not.
+func (rep *serversReport) started() []*result {
+	return slices.DeleteFunc(slices.Clone(rep.Results), func(row *result) bool { return row.Skipped != "" })
+}
+
+// totalTable has the memory of each server, and the queries that it lost or answered wrongly.
+func (rep *serversReport) totalTable() string {
+	return table("server|empty|highest after a load|lost, wrong", rep.started(), func(row *result) []any {
+		empty, highest, lost, wrong := "–", 0.0, int64(0), int64(0)
+		if len(row.IdleMiB) > 0 {
+			empty = decimals(1, median(row.IdleMiB))
+		}
+		for _, name := range rep.Loads {
+			if f, ok := row.figure(name); ok {
+				highest, lost, wrong = max(highest, f.MiB), lost+f.Lost, wrong+f.Wrong
+			}
+		}
+		return []any{row.Name, empty, decimals(0, highest), fmt.Sprintf("%s, %s", thousands(lost), thousands(wrong))}
+	})
+}
+
+// loadTable has a row for each server that was started, and a cell for each load.
+func (rep *serversReport) loadTable(cell func(figure) string) string {
+	header := []string{"server"}
 	for _, l := range loads() {
 		if slices.Contains(rep.Loads, l.name) {
 			header = append(header, l.title)
 		}
 	}
-	// The list of servers has the reason why one was not started.
-	started := slices.DeleteFunc(slices.Clone(rep.Results), func(row *result) bool { return row.Skipped != "" })
-	return table(strings.Join(header, "|"), started, func(row *result) []any {
+	return table(strings.Join(header, "|"), rep.started(), func(row *result) []any {
 		cells := []any{row.Name}
-		if first != nil {
-			cells = append(cells, first(row))
-		}
 		for _, name := range rep.Loads {
 			if f, ok := row.figure(name); ok {
 				cells = append(cells, cell(f))
