@@ -57,10 +57,8 @@ func (rep *serversReport) loadTables() string {
 		}
 		return fmt.Sprintf("%.2f (%.2f)", f.CPU, f.CPU/base.CPU)
 	})
-	rate := rep.loadTable(func(f figure) string { return fmt.Sprintf("%s (%.0f)", thousands(f.QPS), 100*f.Busy) })
 	return "### CPU per query\n\n" + rep.serverList() +
 		"\nIn µs, and the ratio to the floor in parentheses. Rounds differ by at most " + rep.spread() + ".\n\n" + cost +
-		"\n### Queries per second on one core\n\nIn parentheses the core used in %.\n\n" + rate +
 		"\n### Memory and lost queries\n\nRSS in MiB. Lost and wrong (another response code than the load's) are of all loads.\n\n" + rep.totalTable()
 }
 
