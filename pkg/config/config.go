@@ -19,9 +19,9 @@ const (
 
 // document is a configuration file.
 type document struct {
-	// The version of this format. Optional.
+	// The version of this format.
 	APIVersion string `yaml:"apiVersion" words:"node-cache.io/v1alpha1"`
-	// Always Config. Optional.
+	// Always Config.
 	Kind string `yaml:"kind" words:"Config"`
 
 	Config
@@ -29,16 +29,16 @@ type document struct {
 
 // Config is the configuration of one agent or resolver. [Default] has the value of every absent key.
 type Config struct {
-	// The addresses that answer DNS queries, over UDP and TCP.
+	// The addresses that answer DNS queries.
 	Listen Listen `yaml:"listen"`
-	// The upstreams of each zone. A name is sent to the route with the longest matching zone. The list replaces the
-	// default as a whole, and must have a route for the zone `.`.
+	// The upstreams of each zone. A name is sent to the route with the longest matching zone. One route must have the
+	// zone `.`.
 	Forward []Route `yaml:"forward"` // zones are unique; there is always one for the root
 	// The domain of the cluster. Not the root.
 	ClusterDomain string `yaml:"clusterDomain" format:"domain"` // lower-case and absolute
-	// How names of the cluster domain and reverse names of the cluster are answered.
+	// How cluster names, and reverse names of the cluster, are answered.
 	Cluster Cluster `yaml:"cluster"`
-	// Names with fixed addresses. They precede the cluster, the cache and the upstreams.
+	// Names with fixed addresses, before the cluster, the cache and the upstreams.
 	Hosts Hosts `yaml:"hosts"`
 	// Rules that look a name up under another name. The first matching rule applies, once. The reply has the client's
 	// name. A rule has one of `exact`, `prefix` and `suffix`. Case and a dot at the end do not matter.
@@ -50,25 +50,25 @@ type Config struct {
 	// IPv4-mapped IPv6 addresses (`::ffff:0:0/96`) are removed from answers. `ipv4only.arpa` and its reverse names are
 	// answered here (RFC 7050, RFC 8880).
 	DNS64 DNS64 `yaml:"dns64"`
-	// The link of this node that holds listen.addresses, for `node-cache agent` only.
+	// The link that holds listen.addresses, for `node-cache agent` only.
 	Interface Interface `yaml:"interface"`
 	// The kernel rules that send the node's DNS queries to the agent while it answers, and to the fallback otherwise,
 	// for `node-cache agent` only.
 	Intercept Intercept `yaml:"intercept"`
-	// The cache, bounded in bytes and in time.
+	// The cache.
 	Cache Cache `yaml:"cache"`
 	// A copy of the cache, and with cluster.resolver `local` of the cluster zone, that survives a restart.
 	Snapshot Snapshot `yaml:"snapshot"`
 	// How an agent takes over from another on its node without losing a query, for `node-cache agent` only.
 	Handover Handover `yaml:"handover"`
-	// Bounds on concurrent work. Excess queries are shed and counted.
+	// Bounds on concurrent work. Excess queries are shed.
 	Limits Limits `yaml:"limits"`
 	// The answers to queries of class CH. Empty: the query is refused.
 	Identity Identity `yaml:"identity"`
 	// The HTTP server for /metrics, /livez, /readyz, /status and, on this host only, /cache.
 	Admin Admin `yaml:"admin"`
-	// Queries that are sent repeatedly, to measure whether and how fast they are answered, at most 32. Each has metrics
-	// by its label, and the page /healthcheck/LABEL of the admin server.
+	// Queries that are sent repeatedly, to measure how they are answered, at most 32. Each has metrics by its label,
+	// and the page /healthcheck/LABEL.
 	Probes []Probe `yaml:"probes" max:"32"`
 	// What is logged.
 	Log Log `yaml:"log"`
@@ -79,16 +79,16 @@ type Listen struct {
 	// IP addresses without a port, at least one. `0.0.0.0` is every IPv4 address, `::` every address; do not list
 	// addresses that these cover.
 	Addresses []netip.Addr `yaml:"addresses" format:"listenAddress" required:"name at least one address"`
-	// The port of every address, 1 to 65535.
+	// The port, 1 to 65535.
 	Port uint16 `yaml:"port" min:"1" max:"65535"`
-	// The largest answer over UDP in bytes, 512 to 4096. Above 1232 an answer may be fragmented, and some networks drop
+	// The largest answer over UDP in bytes, 512 to 4096. Above 1232 it may be fragmented, and some networks drop
 	// fragments.
 	UDPSize int `yaml:"udpSize" min:"512" max:"4096"`
 }
 
 // Route is an item of forward. [DefaultRoute] has the value of every absent key.
 type Route struct {
-	// The zone, a name of letters, digits, `-`, `_` and `/`. It matches itself and every name below it. Required.
+	// The zone, of letters, digits, `-`, `_` and `/`. It matches itself and every name below it. Required.
 	Zone string `yaml:"zone" format:"zone" required:"write \".\" for all names"` // lower-case and absolute
 	// Upstreams, at least one. `192.0.2.1`, `192.0.2.1:5353` or `udp://192.0.2.1`: over UDP, and over TCP after a
 	// truncated answer. `tcp://192.0.2.1`: over TCP only. `tls://192.0.2.1#dns.example`: over TLS (RFC 7858); the
@@ -100,18 +100,18 @@ type Route struct {
 	// The IP addresses of the host in an https:// URL that has a host name. Each is an upstream of its own. A route may
 	// have one such host.
 	Bootstrap []netip.Addr `yaml:"bootstrap" format:"bootstrap"` // empty without such a host
-	// The order of upstreams: `fastest` (by latency), `sequential` (the first healthy one of the list) or `random`. If
-	// the first is late or fails, another is asked.
+	// The order of upstreams: `fastest`, `sequential` (the first healthy one of the list) or `random`. If the first is
+	// late or fails, another is asked.
 	Policy string `yaml:"policy" words:"fastest,sequential,random"`
 	// Connections to each upstream over TCP, TLS and HTTPS, 1 to 16.
 	Connections int `yaml:"connections" min:"1" max:"16"`
-	// Queries a second to each upstream, up to 1000000. Excess goes to the other upstreams, or fails. 0: no bound.
+	// Queries a second to each upstream, up to 1000000; 0: no bound. Excess goes to the other upstreams, or fails.
 	Rate int `yaml:"rate" min:"0" max:"1000000"`
-	// `on`: names are sent over UDP in random case, which the answer must repeat, against forged answers. Upstreams
-	// that do not repeat it are detected. `off`: in lower case.
+	// `on`: names are sent over UDP in random case, against forged answers. Upstreams that do not repeat it are
+	// detected. `off`: in lower case.
 	PlainCase bool `yaml:"case" words:"on,off"`
 	// `on`: clients get the flag AD (validated, RFC 4035) also from upstreams over UDP and TCP. Only for validating
-	// upstreams on a network without forged packets. `off`: only from upstreams over TLS and HTTPS.
+	// upstreams on a network without forged packets. `off`: only over TLS and HTTPS.
 	TrustAD bool `yaml:"trustAD" words:"off,on"`
 	// The certificates of upstreams over TLS and HTTPS.
 	RouteTLS `yaml:"tls"`
@@ -120,7 +120,7 @@ type Route struct {
 	// `on`: while all upstreams of the route are down, the servers of intercept.fallback are asked over TCP, 32 queries
 	// at a time. `off`: the queries fail, as they do if the route has an upstream over TLS or HTTPS.
 	NoFallback bool `yaml:"fallback" words:"on,off"`
-	// The client-subnet option of queries (RFC 7871): `remove` it or `pass` it on.
+	// `remove` or `pass`: the client-subnet option of queries (RFC 7871).
 	ClientSubnet bool `yaml:"clientSubnet" words:"remove,pass"`
 	// cache.minTTL for this route.
 	MinTTL time.Duration `yaml:"minTTL" format:"ttl" min:"0s" max:"1h" inherits:"cache.minTTL"`
@@ -128,8 +128,8 @@ type Route struct {
 	MaxTTL time.Duration `yaml:"maxTTL" format:"ttl" min:"1s" max:"168h" inherits:"cache.maxTTL"`
 	// cache.negativeTTL for this route.
 	NegativeTTL time.Duration `yaml:"negativeTTL" format:"ttl" min:"1s" max:"24h" inherits:"cache.negativeTTL"`
-	// `on`: answers of this route are cached. `off`: they are not, and cached ones are dropped; only failures are
-	// cached, for cache.failureTTL.
+	// `off`: answers of this route are not cached, and cached ones are dropped. Failures are still cached, for
+	// cache.failureTTL.
 	NoCache bool `yaml:"cache" words:"on,off"`
 }
 
@@ -165,9 +165,9 @@ type RouteHTTPS struct {
 
 // Cluster is the section cluster.
 type Cluster struct {
-	// `none`: cluster names are forwarded like other names. `local`: this process answers them from its own watch of
-	// the API. `central`: the resolver in cluster.central answers them. With `local` and `central` the domain itself
-	// must not have a route; a name below it may.
+	// `none`: cluster names are forwarded like others. `local`: this process answers them from its watch of the API.
+	// `central`: the resolver in cluster.central answers them. With `local` and `central` the domain must not have a
+	// route; a name below it may.
 	Resolver string `yaml:"resolver" words:"none,local,central"`
 	// A kubeconfig file, read once; files that it names are watched. Empty: the service account of the pod.
 	Kubeconfig string `yaml:"kubeconfig" format:"path"` // absolute unless Parse has read a relative path
@@ -188,15 +188,15 @@ type Cluster struct {
 	Pods string `yaml:"pods" words:"disabled,insecure,verified"`
 	// The namespaces that are served. Empty: all.
 	Namespaces []string `yaml:"namespaces" format:"namespace"`
-	// A label selector that Services must match, such as `app=web, tier!=cache`. Empty: all.
+	// A label selector for Services, such as `app=web, tier!=cache`. Empty: all.
 	ServiceSelector string `yaml:"serviceSelector" format:"selector"`
-	// A label selector that namespaces must match. Empty: all. Excludes namespaces.
+	// A label selector for namespaces. Empty: all. Excludes namespaces.
 	NamespaceSelector string `yaml:"namespaceSelector" format:"selector"`
 	// `true`: the name of a Service without a ready endpoint does not exist. Needs endpoints: all.
 	IgnoreEmptyService bool `yaml:"ignoreEmptyService"`
 	// The TTL of cluster answers, 0s to 1h.
 	TTL time.Duration `yaml:"ttl" format:"ttl" min:"0s" max:"1h"`
-	// A zone that was not confirmed fresh for this time denies no name, 5s to 1h.
+	// A zone not confirmed fresh for this time denies no name, 5s to 1h.
 	StaleAfter time.Duration `yaml:"staleAfter" min:"5s" max:"1h"`
 	// The prefixes of Services and pods, such as `10.96.0.0/12`. Reverse names of these addresses are cluster names:
 	// with `local` those of unknown addresses are denied, with `central` they go to the central resolver. Empty: with
@@ -226,9 +226,9 @@ func (c Central) IsSet() bool { return c.Service != ServiceName{} || len(c.Addre
 type Hosts struct {
 	// Files in the format of /etc/hosts.
 	Files []string `yaml:"files" format:"file"` // absolute unless Parse has read relative paths
-	// Names, each with a list of addresses, such as `{db.example: [192.0.2.1, "2001:db8::1"]}`. They override names in
-	// files. Queries for other types than A and AAAA get an empty answer. Other names are looked up. Add a dot to names
-	// that YAML reads as another type, such as `y`, `no` and numbers.
+	// Names, each with a list of addresses, such as `{db.example: [192.0.2.1, "2001:db8::1"]}`. They override files.
+	// Queries for other types than A and AAAA get an empty answer. Other names are looked up. Add a dot to names that
+	// YAML reads as another type, such as `y`, `no` and numbers.
 	Names map[string][]netip.Addr `yaml:"names"` // by names that are lower-case and absolute, never empty, of both families mixed
 	// The TTL of the answers, 0s to 1h.
 	TTL time.Duration `yaml:"ttl" format:"ttl" min:"0s" max:"1h"`
@@ -243,7 +243,7 @@ type Rewrite struct {
 	Exact string `yaml:"exact" format:"part" omit:"empty" example:"shop.example"`
 	// The beginning of a name; it may end within a label.
 	Prefix string `yaml:"prefix" format:"part" omit:"empty" example:"old-"`
-	// The end of a name; it may begin within a label: start it with a dot to match whole labels.
+	// The end of a name. Start it with a dot to match whole labels.
 	Suffix string `yaml:"suffix" format:"part" omit:"empty" example:".old.example"`
 	// The replacement: with `exact` the whole name, else a part that may be empty.
 	To string `yaml:"to" format:"part" required:"say what is asked for in its place" example:"shop.prod.svc.cluster.local,new-,.new.example"`
@@ -269,7 +269,7 @@ type Template struct {
 	// Go regular expressions. One must match the name, in lower case with a dot at the end. The first match sets
 	// `.Match` and `.Group`. Empty: every name matches.
 	Match []string `yaml:"match" format:"expression" example:"['^(?P<a>[0-9]+)-(?P<b>[0-9]+)[.]ip[.]example[.]$']"`
-	// The response code: `NOERROR`, `FORMERR`, `SERVFAIL`, `NXDOMAIN`, `NOTIMP` or `REFUSED`.
+	// `NOERROR`, `FORMERR`, `SERVFAIL`, `NXDOMAIN`, `NOTIMP` or `REFUSED`.
 	Rcode int `yaml:"rcode" words:"NOERROR,FORMERR,SERVFAIL,NXDOMAIN,NOTIMP,REFUSED"`
 	// Records in the format of a zone file, each a Go text/template with `.Name`, `.Zone`, `.Type`, `.Class`, `.Match`
 	// (a list) and `.Group` (by number and by name), and the function `parseInt`. An empty result is left out. `range`
@@ -285,7 +285,7 @@ type Template struct {
 type DNS64 struct {
 	// The prefix of the NAT64, such as `64:ff9b::/96`, with 32, 40, 48, 56, 64 or 96 bits. Empty: off. Reverse names of
 	// its addresses give those of the IPv4 addresses. `64:ff9b::/96` is not for private addresses (RFC 6052), such as
-	// those of Services: use your own prefix for these. Upstreams get half of limits.deadline to answer for IPv6.
+	// those of Services. Upstreams get half of limits.deadline to answer for IPv6.
 	Prefix netip.Prefix `yaml:"prefix" format:"nat64"` // the zero value: off
 	// `true`: synthesized addresses replace IPv6 addresses that names have.
 	TranslateAll bool `yaml:"translateAll"`
@@ -295,8 +295,8 @@ type DNS64 struct {
 
 // Interface is the section interface.
 type Interface struct {
-	// `true`: the agent creates the link if it is missing, puts every listen address on it, and repairs both. No listen
-	// address may be a loopback or wildcard address. Needs NET_ADMIN.
+	// `true`: the agent makes the link, puts every listen address on it, and repairs both. No listen address may be a
+	// loopback or wildcard address. Needs NET_ADMIN.
 	Manage bool `yaml:"manage"`
 	// The name of the link, 1 to 15 letters, digits, `-`, `_` and `.`. Not used with kind `lo`.
 	Name string `yaml:"name" format:"link"`
@@ -307,11 +307,10 @@ type Interface struct {
 
 // Intercept is the section intercept.
 type Intercept struct {
-	// `true`: the agent writes the rules and repairs them. No listen address may be a loopback or wildcard address.
-	// Needs NET_ADMIN, with iptables NET_RAW too.
+	// `true`: the agent writes and repairs the rules. No listen address may be a loopback or wildcard address. Needs
+	// NET_ADMIN, with iptables NET_RAW too.
 	Manage bool `yaml:"manage"`
-	// The address that pods query: `link-local` (a listen address) or `transparent` (the address of the DNS Service, so
-	// that pods need no change; needs port 53).
+	// The address that pods query: `link-local` (a listen address) or `transparent` (the DNS Service's; needs port 53).
 	Mode string `yaml:"mode" words:"link-local,transparent"`
 	// The kernel interface for the rules: `nftables`, `iptables` or `auto` (kube-proxy's).
 	Backend string `yaml:"backend" words:"auto,nftables,iptables"`
@@ -319,8 +318,8 @@ type Intercept struct {
 	Lease time.Duration `yaml:"lease" min:"1s" max:"1m"`
 	// The servers that get queries in mode `link-local` while the agent does not answer: `central` (those of
 	// cluster.central), `none`, or a list of servers. The address of a Service does not work here, nor in
-	// cluster.central.addresses if `central` is used: packets are rewritten once. In mode `transparent` the queries go
-	// to their original address, and a list is an error.
+	// cluster.central.addresses if `central` is used: packets are rewritten once. In mode `transparent` the Service
+	// gets them, and a list is an error.
 	Fallback Fallback `yaml:"fallback"`
 	// What happens to link and rules when the agent ends: `fallback` (they stay, and queries go to the fallback),
 	// `remove` or `auto`: fallback in mode `link-local`, remove in mode `transparent`, where fallback is an error.
@@ -347,13 +346,13 @@ type Cache struct {
 	// Bytes for keys, answers and their index, 1Mi to 1Ti. With a memory limit leave 32 MiB beside it, and twice
 	// snapshot.size if snapshots are kept in memory.
 	Size int64 `yaml:"size" format:"size" min:"1Mi" max:"1Ti"` // in bytes
-	// A shorter TTL is raised to this, 0s to 1h, and not more than maxTTL.
+	// The lowest TTL, 0s to 1h, and not more than maxTTL.
 	MinTTL time.Duration `yaml:"minTTL" format:"ttl" min:"0s" max:"1h"`
-	// A longer TTL is lowered to this, 1s to 168h (RFC 8767 section 4).
+	// The highest TTL, 1s to 168h.
 	MaxTTL time.Duration `yaml:"maxTTL" format:"ttl" min:"1s" max:"168h"`
-	// The longest time that a denial is cached, 1s to 24h (RFC 2308).
+	// The highest TTL of a denial, 1s to 24h.
 	NegativeTTL time.Duration `yaml:"negativeTTL" format:"ttl" min:"1s" max:"24h"`
-	// The longest time that a failure of upstreams is cached, 1s to 5m (RFC 9520).
+	// The longest time that a failure of upstreams is cached, 1s to 5m.
 	FailureTTL time.Duration `yaml:"failureTTL" format:"ttl" min:"1s" max:"5m"`
 	// Frequently used answers are fetched again before they expire.
 	Prefetch Prefetch `yaml:"prefetch"`
@@ -370,7 +369,7 @@ type Cache struct {
 type Prefetch struct {
 	// How often an answer must have been used, 0 to 1000000. 0: no prefetch.
 	Hits int `yaml:"hits" min:"0" max:"1000000"`
-	// The part of the TTL that remains when the answer is fetched again, 1% to 90%, with at most two decimals.
+	// The part of the TTL that remains when the answer is fetched again, 1% to 90%.
 	Remaining float64 `yaml:"remaining" format:"percent" min:"1%" max:"90%"` // a part of 1, in steps of 0.0001
 }
 
@@ -378,22 +377,20 @@ type Prefetch struct {
 type ServeStale struct {
 	// How long an expired answer may be served, 0s (never) to 72h.
 	For time.Duration `yaml:"for" format:"ttl" min:"0s" max:"72h"`
-	// The TTL of a stale answer, 1s to 5m. While refreshes fail, upstreams are asked again after 1s, 2s, 4s and so on
-	// up to this time.
+	// The TTL of a stale answer, 1s to 5m. While refreshes fail, upstreams are asked after 1s, 2s, 4s and so on up to
+	// this time.
 	TTL time.Duration `yaml:"ttl" format:"ttl" min:"1s" max:"5m"`
-	// How long a client waits for upstreams before it gets a stale answer, 10ms to 30s, and less than limits.deadline.
+	// How long a client waits for upstreams before it gets a stale answer, 10ms to 30s.
 	After time.Duration `yaml:"after" min:"10ms" max:"30s"`
 }
 
 // Snapshot is the section snapshot.
 type Snapshot struct {
-	// A folder that persists when the process ends, such as a hostPath volume. Empty: no snapshots. A damaged snapshot,
-	// or one of a newer version, is refused.
+	// A folder that persists when the process ends, such as a hostPath volume. Empty: no snapshots.
 	Folder string `yaml:"folder" format:"path"` // absolute unless Parse has read a relative path
-	// The time between snapshots, 10s to 1h and not more than maxAge. The last one is written when the process ends.
+	// The time between snapshots, 10s to 1h and not more than maxAge.
 	Period time.Duration `yaml:"period" min:"10s" max:"1h"`
-	// The largest size in bytes, 1Mi to 1Gi; the most used answers come first. On a tmpfs the pod's memory limit counts
-	// it, twice while it is written.
+	// The largest size in bytes, 1Mi to 1Gi. On a tmpfs the pod's memory limit counts it, twice while it is written.
 	Size int64 `yaml:"size" format:"size" min:"1Mi" max:"1Gi"` // in bytes
 	// An older snapshot is not read, 1m to 168h.
 	MaxAge time.Duration `yaml:"maxAge" min:"1m" max:"168h"`
@@ -402,8 +399,7 @@ type Snapshot struct {
 // Handover is the section handover.
 type Handover struct {
 	// The path of a unix socket that both agents can reach, such as `/run/node-cache/handover.sock`. A new agent takes
-	// the listening sockets from the agent that listens there, then listens there itself. Empty: a new agent waits
-	// until the addresses are free.
+	// the sockets from the agent that listens there. Empty: it waits until the addresses are free.
 	Socket string `yaml:"socket" format:"socket"`
 }
 
@@ -414,7 +410,7 @@ type Limits struct {
 	Inflight int `yaml:"inflight" min:"1" max:"1048576"`
 	// Client queries that wait for these exchanges, from inflight up to 16777216. A low memory limit lowers it too.
 	Waiting int `yaml:"waiting" min:"1" max:"16777216"`
-	// The most waiting queries of one client address, up to 16777216. 0: no fixed bound. In any case a client may use
+	// The most waiting queries of one client address, up to 16777216; 0: no fixed bound. In any case a client may use
 	// what others leave free, up to five sixths of inflight and waiting if it is alone. The more clients need places,
 	// the fewer each may have. A UDP client over its limit gets at most 1,000 SERVFAILs a second; further queries are
 	// dropped.
@@ -423,9 +419,9 @@ type Limits struct {
 	Deadline time.Duration `yaml:"deadline" min:"100ms" max:"1m"`
 	// Open TCP sessions, 1 to 1048576, of about 16 KiB; with a memory limit there may be fewer.
 	TCPSessions int `yaml:"tcpSessions" min:"1" max:"1048576"`
-	// Open TCP sessions of one client address, from 1 up to tcpSessions.
+	// Open TCP sessions of one client address, up to tcpSessions.
 	TCPPerClient int `yaml:"tcpPerClient" min:"1" max:"1048576"`
-	// A TCP session without a query is closed after this time, 1s to 1h.
+	// An idle TCP session is closed after this time, 1s to 1h.
 	TCPIdle time.Duration `yaml:"tcpIdle" min:"1s" max:"1h"`
 }
 
