@@ -107,7 +107,7 @@ func (rep *clusterReport) render() (string, error) {
 		"Notes": rep.notes(),
 	}
 	if rep.opts.events > 0 {
-		fields["Events"], fields["EventCount"] = rep.eventTable(), thousands(rep.opts.events)
+		fields["EventCount"] = thousands(rep.opts.events)
 	}
 	if len(rep.costs) > 0 {
 		churned := rep.churned.Seconds()
@@ -124,14 +124,23 @@ func (rep *clusterReport) render() (string, error) {
 // summary is what the terminal gets.
 func (rep *clusterReport) summary() string { return rep.loadTable() + "\n" + budgetTable(rep.judge()) }
 
+// startTable has the starts of each server, and the events if there were any.
 func (rep *clusterReport) startTable() string {
-	header := "server|first byte, s|last byte, s|ready, s|peak until ready, MiB RSS|at rest|after the loads"
+	header := "server|ready, s|peak until ready, MiB RSS|at rest|after the loads"
+	if rep.opts.events > 0 {
+		header += "|event p50, ms|p99|max|older, wrong, lost"
+	}
 	return table(header, rep.rows, func(r *clusterResult) []any {
 		l, ok := r.medianStart()
 		if !ok {
 			return []any{r.Name, notMeasured}
 		}
-		return []any{r.Name, seconds(l.first), seconds(l.last), seconds(l.ready), decimals(0, l.peak), decimals(0, l.rest), decimals(0, l.loaded)}
+		cells := []any{r.Name, seconds(l.ready), decimals(0, l.peak), decimals(0, l.rest), decimals(0, l.loaded)}
+		if e := r.events; e != nil {
+			at := func(q float64) string { return decimals(1, e.quantile(q).Seconds()*1000) }
+			cells = append(cells, at(0.5), at(0.99), at(1), fmt.Sprintf("%d, %d, %d", e.older, e.wrong, e.lost))
+		}
+		return cells
 	})
 }
 
@@ -160,17 +169,6 @@ func (rep *clusterReport) loadTable() string {
 			return cells
 		}
 		return append(cells, fmt.Sprintf("%d, %d", lost, wrong))
-	})
-}
-
-func (rep *clusterReport) eventTable() string {
-	return table("server|p50 ms|p99 ms|max ms|older, wrong, lost", rep.rows, func(r *clusterResult) []any {
-		e := r.events
-		if e == nil {
-			return []any{r.Name, notMeasured}
-		}
-		at := func(q float64) string { return decimals(1, e.quantile(q).Seconds()*1000) }
-		return []any{r.Name, at(0.5), at(0.99), at(1), fmt.Sprintf("%d, %d, %d", e.older, e.wrong, e.lost)}
 	})
 }
 
