@@ -99,6 +99,7 @@ cannot() { # cannot SUITE REASON
 suite_lint() {
   check golangci-lint hack/lint.sh # with govet's analyzers
   check go.mod-tidy go mod tidy -diff
+  check actionlint go run github.com/rhysd/actionlint/cmd/actionlint@v1.7.12 .github/workflows/*
   local script
   for script in .ci/run hack/*.sh; do check "bash-$(basename "$script")" bash -n "$script"; done
   check_vulnerabilities

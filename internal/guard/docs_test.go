@@ -90,9 +90,11 @@ func prose(text string) string {
 
 func TestChangelog(t *testing.T) {
 	t.Parallel()
-	section := regexp.MustCompile(`(?m)^## \[?Unreleased\]?`)
-	if !section.Match(content(t, "CHANGELOG.md")) {
-		t.Error("CHANGELOG.md: no section Unreleased, want one for the changes since the last release")
+	dated := regexp.MustCompile(`^v\d+\.\d+\.\d+ - \d{4}-\d\d-\d\d$`)
+	for i, m := range regexp.MustCompile(`(?m)^## (.*)$`).FindAllStringSubmatch(string(content(t, "CHANGELOG.md")), -1) {
+		if (i == 0) != (m[1] == "Unreleased") || i > 0 && !dated.MatchString(m[1]) {
+			t.Errorf("CHANGELOG.md: section %q, want Unreleased and then vX.Y.Z - YYYY-MM-DD of each release", m[1])
+		}
 	}
 }
 
