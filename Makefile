@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 .DEFAULT_GOAL := help
-.PHONY: help build run play image check test soak e2e test-kernel lint fuzz bench bench-cluster clean
+.PHONY: help build run play image release push check test soak e2e test-kernel lint fuzz bench bench-cluster clean
 
 GO       ?= go
 VERSION  ?= $(shell git -c safe.directory='*' describe --tags --always --dirty 2>/dev/null || echo dev)
@@ -29,6 +29,13 @@ play: build ## root, no Kubernetes: a node with two pods, and a shell in one of 
 
 image: ## build the image dist/node-cache-VERSION.oci.tar, without a container engine
 	cd hack/image && $(GO) run -buildvcs=false . -root ../.. -out ../../dist -version '$(VERSION)' -revision '$(REVISION)' -created '$(CREATED)' $(ARGS)
+
+release: ## VERSION=vX.Y.Z [KEY=cosign.key]: write everything that a release has into dist/
+	@git -c safe.directory='*' diff --quiet HEAD -- || { echo 'release: files differ from the commit: commit or revert them'; exit 1; }
+	@$(MAKE) --no-print-directory image ARGS="-release $(if $(KEY),-key '$(abspath $(KEY))') $(ARGS)"
+
+push: ## VERSION=vX.Y.Z REGISTRY=host/path: push dist/node-cache-VERSION.oci.tar, without a container engine
+	cd hack/image && $(GO) run -buildvcs=false . push '../../dist/node-cache-$(VERSION).oci.tar' '$(REGISTRY)/node-cache:$(VERSION)'
 
 check: ## the inner loop: run the linters, the unit tests and the scenarios
 	hack/test.sh lint unit scenarios

@@ -3,47 +3,38 @@
 package main
 
 import (
+	"archive/tar"
+	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
-	"path/filepath"
+	"path"
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/google/go-containerregistry/pkg/v1/empty"
 	"github.com/google/go-containerregistry/pkg/v1/layout"
 )
 
-// writeArchive writes index, variants and bills of materials as a tar archive in the OCI image layout.
-func writeArchive(file string, o *options, index v1.ImageIndex, variants []variant) error {
+// makeArchive makes a tar archive in the OCI image layout of an index and its attachments.
+func makeArchive(o *options, index v1.ImageIndex, attached []v1.Image) ([]byte, error) {
 	folder, err := os.MkdirTemp("", "node-cache-layout-")
 	if err != nil {
-		return fmt.Errorf("making a folder: %w", err)
+		return nil, fmt.Errorf("making a folder: %w", err)
 	}
 	defer func() { _ = os.RemoveAll(folder) }()
-	if err := writeLayout(folder, o, index, variants); err != nil {
-		return fmt.Errorf("writing the image layout: %w", err)
+	if err := writeLayout(folder, o, index, attached); err != nil {
+		return nil, fmt.Errorf("writing the image layout: %w", err)
 	}
-	files := tree{}
-	err = fs.WalkDir(os.DirFS(folder), ".", func(name string, d fs.DirEntry, err error) error {
-		if err != nil || d.IsDir() {
-			return err
-		}
-		data, err := os.ReadFile(filepath.Join(folder, name))
-		files[name] = node{data: data, mode: 0o644}
-		return err
-	})
+	files, err := readTree(folder, "")
 	if err != nil {
-		return fmt.Errorf("reading the image layout: %w", err)
+		return nil, err
 	}
-	data, err := files.tar(o.created)
-	if err != nil {
-		return err
-	}
-	return os.WriteFile(file, data, 0o644)
+	return files.tar(o.created)
 }
 
 // writeLayout fills a folder. The named entry is the image; the others are attachments, which their subjects make known.
-func writeLayout(folder string, o *options, index v1.ImageIndex, variants []variant) error {
+func writeLayout(folder string, o *options, index v1.ImageIndex, attached []v1.Image) error {
 	to, err := layout.Write(folder, empty.Index)
 	if err != nil {
 		return err
@@ -56,10 +47,72 @@ func writeLayout(folder string, o *options, index v1.ImageIndex, variants []vari
 	if err := to.AppendIndex(index, layout.WithAnnotations(names)); err != nil {
 		return err
 	}
-	for _, v := range variants {
-		if err := attach(to, o, &v); err != nil {
+	for _, artifact := range attached {
+		if err := to.AppendImage(artifact); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// readTree reads the files of a folder, under names that begin with prefix.
+func readTree(folder, prefix string) (tree, error) {
+	t := tree{}
+	from := os.DirFS(folder)
+	err := fs.WalkDir(from, ".", func(name string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() {
+			return err
+		}
+		data, err := fs.ReadFile(from, name)
+		t[path.Join(prefix, name)] = node{data: data, mode: 0o644}
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("reading %s: %w", folder, err)
+	}
+	return t, nil
+}
+
+// extract writes the files of an archive into a folder, and none outside of it.
+func extract(archive, folder string) error {
+	from, err := os.Open(archive)
+	if err != nil {
+		return fmt.Errorf("opening the archive: %w", err)
+	}
+	defer func() { _ = from.Close() }()
+	to, err := os.OpenRoot(folder)
+	if err != nil {
+		return fmt.Errorf("opening a folder: %w", err)
+	}
+	defer func() { _ = to.Close() }()
+	return eachEntry(from, func(h *tar.Header, content io.Reader) error {
+		if h.Typeflag != tar.TypeReg {
+			return nil
+		}
+		if err := to.MkdirAll(path.Dir(h.Name), 0o755); err != nil {
+			return err
+		}
+		file, err := to.Create(h.Name)
+		if err != nil {
+			return err
+		}
+		_, err = io.Copy(file, content)
+		return errors.Join(err, file.Close())
+	})
+}
+
+// eachEntry calls visit for each entry of a tar archive.
+func eachEntry(archive io.Reader, visit func(*tar.Header, io.Reader) error) error {
+	for r := tar.NewReader(archive); ; {
+		h, err := r.Next()
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err == nil {
+			err = visit(h, r)
+		}
+		if err != nil {
+			return fmt.Errorf("reading the archive: %w", err)
+		}
+	}
 }

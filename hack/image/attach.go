@@ -3,67 +3,74 @@
 package main
 
 import (
-	"bytes"
-	"encoding/json"
 	"fmt"
-	"io"
+	"maps"
 	"time"
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
-	"github.com/google/go-containerregistry/pkg/v1/layout"
+	"github.com/google/go-containerregistry/pkg/v1/empty"
+	"github.com/google/go-containerregistry/pkg/v1/mutate"
 	"github.com/google/go-containerregistry/pkg/v1/partial"
+	"github.com/google/go-containerregistry/pkg/v1/static"
 	"github.com/google/go-containerregistry/pkg/v1/types"
 )
 
-// Media types of the attachment: the image specification's for "no configuration", and CycloneDX's own.
+// Media types of attachments: a bill of materials, a statement without a signature, and one with it.
 const (
-	emptyType types.MediaType = "application/vnd.oci.empty.v1+json"
-	bomType   types.MediaType = "application/vnd.cyclonedx+json"
+	bomType       types.MediaType = "application/vnd.cyclonedx+json"
+	statementType types.MediaType = "application/vnd.in-toto+json"
+	bundleType    types.MediaType = "application/vnd.dev.sigstore.bundle.v0.3+json"
 )
 
-// attach adds a variant's bill of materials to a layout as an artifact that refers to the variant's image, so that a
-// registry lists it among the image's referrers (OCI image specification 1.1).
-func attach(to layout.Path, o *options, v *variant) error {
-	subject, err := partial.Descriptor(v.image)
+// attach makes an artifact that refers to an image or an index, so that a registry lists it among the referrers of that (OCI
+// image specification 1.1).
+func (o *options) attach(to partial.Describable, kind types.MediaType, data []byte, notes map[string]string) (v1.Image, error) {
+	subject, err := partial.Descriptor(to)
 	if err != nil {
-		return fmt.Errorf("describing the image: %w", err)
+		return nil, fmt.Errorf("describing the image: %w", err)
 	}
-	config, err := blob(to, emptyType, []byte("{}"))
-	if err != nil {
-		return err
+	artifact := mutate.MediaType(mutate.ConfigMediaType(empty.Image, kind), types.OCIManifestSchema1)
+	if artifact, err = mutate.AppendLayers(artifact, static.NewLayer(data, kind)); err != nil {
+		return nil, fmt.Errorf("adding to an attachment: %w", err)
 	}
-	bill, err := blob(to, bomType, v.bill)
-	if err != nil {
-		return err
-	}
-	manifest, err := json.Marshal(&v1.Manifest{
-		SchemaVersion: 2,
-		MediaType:     types.OCIManifestSchema1,
-		ArtifactType:  string(bomType),
-		Config:        config,
-		Layers:        []v1.Descriptor{bill},
-		Subject:       &v1.Descriptor{MediaType: subject.MediaType, Digest: subject.Digest, Size: subject.Size},
-		Annotations:   map[string]string{"org.opencontainers.image.created": o.created.Format(time.RFC3339)},
-	})
-	if err != nil {
-		return fmt.Errorf("writing the attachment: %w", err)
-	}
-	descriptor, err := blob(to, types.OCIManifestSchema1, manifest)
-	if err != nil {
-		return err
-	}
-	descriptor.ArtifactType = string(bomType)
-	return to.AppendDescriptor(descriptor)
+	all := map[string]string{"org.opencontainers.image.created": o.created.Format(time.RFC3339)}
+	maps.Copy(all, notes)
+	of := v1.Descriptor{MediaType: subject.MediaType, Digest: subject.Digest, Size: subject.Size}
+	return mutate.Subject(mutate.Annotations(artifact, all), of).(v1.Image), nil
 }
 
-// blob puts data into a layout and describes it.
-func blob(to layout.Path, kind types.MediaType, data []byte) (v1.Descriptor, error) {
-	digest, size, err := v1.SHA256(bytes.NewReader(data))
+// attest makes the attachments of the index that say where the image is from, and with a key that it is signed. It returns the
+// statement of the first kind too.
+func (o *options) attest(index v1.ImageIndex) (provenance []byte, attached []v1.Image, err error) {
+	digest, err := index.Digest()
 	if err != nil {
-		return v1.Descriptor{}, fmt.Errorf("computing a digest: %w", err)
+		return nil, nil, fmt.Errorf("computing the digest: %w", err)
 	}
-	if err := to.WriteBlob(digest, io.NopCloser(bytes.NewReader(data))); err != nil {
-		return v1.Descriptor{}, fmt.Errorf("writing a blob: %w", err)
+	if provenance, err = o.statement(digest, provenanceType, o.provenance()); err != nil {
+		return nil, nil, err
 	}
-	return v1.Descriptor{MediaType: kind, Digest: digest, Size: size}, nil
+	if o.signer == nil {
+		artifact, err := o.attach(index, statementType, provenance, map[string]string{"in-toto.io/predicate-type": provenanceType})
+		return provenance, []v1.Image{artifact}, err
+	}
+	signature, err := o.statement(digest, signatureType, struct{}{})
+	if err != nil {
+		return nil, nil, err
+	}
+	for _, s := range []struct {
+		kind string
+		data []byte
+	}{{provenanceType, provenance}, {signatureType, signature}} {
+		bundle, err := o.signer.statement(s.data)
+		if err != nil {
+			return nil, nil, err
+		}
+		notes := map[string]string{"dev.sigstore.bundle.content": "dsse-envelope", "dev.sigstore.bundle.predicateType": s.kind}
+		artifact, err := o.attach(index, bundleType, bundle, notes)
+		if err != nil {
+			return nil, nil, err
+		}
+		attached = append(attached, artifact)
+	}
+	return provenance, attached, nil
 }

@@ -145,30 +145,21 @@ func unpack(ctx context.Context, file string, to tree) error {
 	if err != nil {
 		return err
 	}
-	for r := tar.NewReader(bytes.NewReader(data)); ; {
-		h, err := r.Next()
-		if errors.Is(err, io.EOF) {
-			return nil
-		}
-		if err != nil {
-			return err
-		}
+	return eachEntry(bytes.NewReader(data), func(h *tar.Header, content io.Reader) error {
 		name := strings.TrimPrefix(path.Clean("/"+h.Name), "/")
 		switch {
 		case h.Typeflag == tar.TypeDir || unneeded(name):
-			continue
+			return nil
 		case h.Typeflag == tar.TypeSymlink:
 			to[name] = node{target: h.Linkname}
+			return nil
 		case h.Typeflag == tar.TypeReg:
-			content, err := io.ReadAll(r)
-			if err != nil {
-				return err
-			}
-			to[name] = node{data: content, mode: h.Mode & 0o777}
-		default:
-			return fmt.Errorf("%s is of type %q", name, h.Typeflag)
+			data, err := io.ReadAll(content)
+			to[name] = node{data: data, mode: h.Mode & 0o777}
+			return err
 		}
-	}
+		return fmt.Errorf("%s is of type %q", name, h.Typeflag)
+	})
 }
 
 // unneeded reports files that no program of the image reads: manuals, translations, character sets, and what is said of the

@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
@@ -18,7 +19,10 @@ func TestIptables(t *testing.T) {
 		t.Skip("fetches packages from Debian: set IMAGE_IPTABLES")
 	}
 	out := t.TempDir()
-	mustRun(t, append(arguments(repository, out), "-iptables")...)
+	mustRun(t, arguments(repository, out, "-iptables")...)
+	if sums := string(mustRead(t, filepath.Join(out, "SHA256SUMS"))); strings.Count(sums, ".oci.tar\n") != 2 || strings.Contains(sums, "sigstore") {
+		t.Errorf("SHA256SUMS of a release with two images and without a key:\n%s", sums)
+	}
 	files := readTar(t, mustRead(t, filepath.Join(out, "node-cache-v1.2.3-iptables.oci.tar")))
 	top := decode[v1.IndexManifest](t, files["index.json"])
 	index := decode[v1.IndexManifest](t, blobOf(t, files, top.Manifests[0].Digest))

@@ -7,8 +7,6 @@ import (
 	"context"
 	"fmt"
 	"maps"
-	"os"
-	"path/filepath"
 	"runtime/debug"
 	"time"
 
@@ -29,15 +27,22 @@ type variant struct {
 	bill  []byte
 }
 
-// build writes the archive and the bills of materials, and returns the image's reference by digest.
-func build(ctx context.Context, o *options) (string, error) {
+// build makes the archive, the bills of materials and the provenance, and returns the image's reference by digest.
+func build(ctx context.Context, o *options, files tree) (string, error) {
+	base := "node-cache-" + o.tag()
 	var variants []variant
+	var attached []v1.Image
 	for _, arch := range architectures() {
 		v, err := buildVariant(ctx, o, arch)
 		if err != nil {
 			return "", fmt.Errorf("building for %s: %w", arch, err)
 		}
-		variants = append(variants, *v)
+		bill, err := o.attach(v.image, bomType, v.bill, nil)
+		if err != nil {
+			return "", err
+		}
+		variants, attached = append(variants, *v), append(attached, bill)
+		files[base+"-linux-"+arch+".cdx.json"] = node{data: v.bill}
 	}
 	index, err := makeIndex(o, variants)
 	if err != nil {
@@ -47,18 +52,16 @@ func build(ctx context.Context, o *options) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("computing the digest: %w", err)
 	}
-	if err := os.MkdirAll(o.out, 0o755); err != nil {
-		return "", fmt.Errorf("making the folder: %w", err)
-	}
-	base := filepath.Join(o.out, "node-cache-"+o.tag())
-	for _, v := range variants {
-		if err := os.WriteFile(base+"-linux-"+v.arch+".cdx.json", v.bill, 0o644); err != nil {
-			return "", fmt.Errorf("writing the bill of materials: %w", err)
-		}
-	}
-	if err := writeArchive(base+".oci.tar", o, index, variants); err != nil {
+	provenance, statements, err := o.attest(index)
+	if err != nil {
 		return "", err
 	}
+	archive, err := makeArchive(o, index, append(attached, statements...))
+	if err != nil {
+		return "", err
+	}
+	files[base+".intoto.json"] = node{data: provenance}
+	files[base+".oci.tar"] = node{data: archive}
 	return fmt.Sprintf("%s:%s@%s", o.name, o.tag(), digest), nil
 }
 
@@ -145,7 +148,6 @@ func configure(o *options, arch string, image v1.Image) (v1.Image, error) {
 
 // labels describe the image, in its configuration and as annotations of its manifests.
 func labels(o *options) map[string]string {
-	const source = "https://github.com/nodecache/node-cache"
 	all := map[string]string{
 		"org.opencontainers.image.title":         "node-cache",
 		"org.opencontainers.image.description":   "DNS cache for the pods of a Kubernetes node",

@@ -6,11 +6,11 @@ import (
 	"archive/tar"
 	"bytes"
 	"compress/gzip"
+	"crypto/elliptic"
 	"crypto/x509"
 	"debug/elf"
 	"encoding/json"
 	"encoding/pem"
-	"errors"
 	"io"
 	"maps"
 	"os"
@@ -29,15 +29,19 @@ const maxBinary = 45 << 20
 const repository = "../.."
 
 // arguments are those of a release.
-func arguments(root, out string) []string {
-	return []string{"-root", root, "-out", out, "-version", "v1.2.3", "-revision", "0123abcd", "-created", "1700000000"}
+func arguments(root, out string, more ...string) []string {
+	return append([]string{"-root", root, "-out", out, "-version", "v1.2.3", "-revision", "0123abcd", "-created", "1700000000", "-release"}, more...)
 }
 
 func TestArchive(t *testing.T) {
 	t.Parallel()
 	out := t.TempDir()
-	reference := mustRun(t, arguments(repository, out)...)
-	files := readTar(t, mustRead(t, filepath.Join(out, "node-cache-v1.2.3.oci.tar")))
+	key, public := writeKey(t, elliptic.P256(), "")
+	reference := mustRun(t, arguments(repository, out, "-key", key)...)
+	archive := filepath.Join(out, "node-cache-v1.2.3.oci.tar")
+	checkRelease(t, out, public)
+	checkPush(t, archive, reference, public)
+	files := readTar(t, mustRead(t, archive))
 	top := decode[v1.IndexManifest](t, files["index.json"])
 	name := top.Manifests[0].Annotations["io.containerd.image.name"]
 	if want := "ghcr.io/nodecache/node-cache:v1.2.3"; name != want {
@@ -93,17 +97,21 @@ func contentOf(t *testing.T, files map[string][]byte, of *v1.Descriptor) map[str
 	manifest := decode[v1.Manifest](t, blobOf(t, files, of.Digest))
 	content := map[string][]byte{}
 	for _, layer := range manifest.Layers {
-		packed, err := gzip.NewReader(bytes.NewReader(blobOf(t, files, layer.Digest)))
-		if err != nil {
-			t.Fatal(err)
-		}
-		data, err := io.ReadAll(packed)
-		if err != nil {
-			t.Fatal(err)
-		}
-		maps.Copy(content, readTar(t, data))
+		maps.Copy(content, readTar(t, unzip(t, blobOf(t, files, layer.Digest))))
 	}
 	return content
+}
+
+func unzip(t *testing.T, data []byte) []byte {
+	t.Helper()
+	packed, err := gzip.NewReader(bytes.NewReader(data))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if data, err = io.ReadAll(packed); err != nil {
+		t.Fatal(err)
+	}
+	return data
 }
 
 // checkBinary asks for a small static program of the architecture.
@@ -177,27 +185,41 @@ func checkBill(t *testing.T, files map[string][]byte, top *v1.IndexManifest, of 
 func TestReproducible(t *testing.T) {
 	t.Parallel()
 	first, second := t.TempDir(), filepath.Join(t.TempDir(), "a", "longer", "path")
+	key, _ := writeKey(t, elliptic.P256(), "")
 	copySources(t, repository, first)
 	copySources(t, first, second) // not from the repository, where somebody may be at work
-	want, got := mustRun(t, arguments(first, filepath.Join(first, "dist"))...), mustRun(t, arguments(second, filepath.Join(second, "dist"))...)
-	if got != want {
-		t.Errorf("two runs made %s and %s", want, got)
+	for _, root := range []string{first, second} {
+		mustRun(t, arguments(root, filepath.Join(root, "dist"), "-key", key)...)
 	}
-	const name = "dist/node-cache-v1.2.3.oci.tar"
-	if !bytes.Equal(mustRead(t, filepath.Join(first, name)), mustRead(t, filepath.Join(second, name))) {
-		t.Error("two runs made archives that differ")
+	want, got := filesOf(t, filepath.Join(first, "dist")), filesOf(t, filepath.Join(second, "dist"))
+	if len(want) < 12 || !maps.EqualFunc(want, got, bytes.Equal) {
+		t.Errorf("two runs made files that differ:\n%s\n%s", want["SHA256SUMS"], got["SHA256SUMS"])
 	}
+}
+
+// filesOf reads the files of a folder.
+func filesOf(t *testing.T, folder string) map[string][]byte {
+	t.Helper()
+	read, err := readTree(folder, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	files := map[string][]byte{}
+	for name, n := range read {
+		files[name] = n.data
+	}
+	return files
 }
 
 // copySources copies what the image is built from.
 func copySources(t *testing.T, from, to string) {
 	t.Helper()
-	for _, part := range []string{"cmd", "pkg", "hack/image"} {
+	for _, part := range []string{"cmd", "pkg", "hack/image", "daemonset", "examples"} {
 		if err := os.CopyFS(filepath.Join(to, part), os.DirFS(filepath.Join(from, part))); err != nil {
 			t.Fatal(err)
 		}
 	}
-	for _, part := range []string{"go.mod", "go.sum", "LICENSE"} {
+	for _, part := range []string{"go.mod", "go.sum", "LICENSE", "CHANGELOG.md"} {
 		if err := os.WriteFile(filepath.Join(to, part), mustRead(t, filepath.Join(from, part)), 0o644); err != nil {
 			t.Fatal(err)
 		}
@@ -214,8 +236,10 @@ func TestUnknownArgument(t *testing.T) {
 
 func TestNoTag(t *testing.T) {
 	t.Parallel()
-	for _, version := range []string{"", "v1/2", "v1 dirty", "-v1", strings.Repeat("1", 129)} {
-		if _, err := parse([]string{"-version", version}); err == nil || !strings.Contains(err.Error(), "-version") {
+	for version, more := range map[string]string{
+		"": "", "v1/2": "", "v1 dirty": "", "-v1": "", strings.Repeat("1", 129): "", "23933a1": "-release", "1.2.3": "-release", "v1.2": "-release",
+	} {
+		if _, err := parse(append([]string{"-version", version}, strings.Fields(more)...)); err == nil || !strings.Contains(err.Error(), "-version") {
 			t.Errorf("-version %q: error %v, want one that names the flag", version, err)
 		}
 	}
@@ -242,18 +266,14 @@ func mustRead(t *testing.T, file string) []byte {
 func readTar(t *testing.T, data []byte) map[string][]byte {
 	t.Helper()
 	files := map[string][]byte{}
-	for r := tar.NewReader(bytes.NewReader(data)); ; {
-		h, err := r.Next()
-		if errors.Is(err, io.EOF) {
-			return files
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
-		if files[h.Name], err = io.ReadAll(r); err != nil {
-			t.Fatal(err)
-		}
+	err := eachEntry(bytes.NewReader(data), func(h *tar.Header, content io.Reader) (err error) {
+		files[h.Name], err = io.ReadAll(content)
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
 	}
+	return files
 }
 
 func blobOf(t *testing.T, files map[string][]byte, digest v1.Hash) []byte {

@@ -5,7 +5,9 @@
 // It compiles cmd/node-cache for every architecture, puts each binary with the certificates and licences it needs into an
 // image, and writes them all as one archive in the OCI image layout, with a bill of materials for each. What it writes
 // depends only on its flags, the sources, the versions in both go.mod files and the Go release: no time, no path and no file
-// of the machine gets into it. Only the Debian packages of the iptables variant come from elsewhere.
+// of the machine gets into it. Only the Debian packages of the iptables variant come from elsewhere. With -release it writes
+// what else a release has: manifests, chart, notes and checksums, and with -key signatures. image push sends an archive to a
+// registry.
 package main
 
 import (
@@ -16,6 +18,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"path/filepath"
 	"regexp"
 	"strconv"
 	"time"
@@ -31,6 +34,11 @@ func main() {
 	}
 }
 
+const (
+	source    = "https://github.com/nodecache/node-cache"
+	imageName = "ghcr.io/nodecache/node-cache" // as the manifests have it
+)
+
 // options are what the command line asks for.
 type options struct {
 	root     string // the repository
@@ -40,6 +48,8 @@ type options struct {
 	revision string // the commit, empty if unknown
 	created  time.Time
 	iptables bool // with the iptables programs
+	release  bool
+	signer   *signer // nil: nothing is signed
 }
 
 // tag is the image's tag.
@@ -50,48 +60,81 @@ func (o *options) tag() string {
 	return o.version
 }
 
-// run builds what args ask for and prints the image's reference by digest.
+// run does what args ask for, and prints the image's reference by digest.
 func run(ctx context.Context, args []string, stdout io.Writer) error {
-	if len(args) == 1 && args[0] == "roots" { // for the Dockerfile, whose image gets the same certificates
+	switch {
+	case len(args) == 1 && args[0] == "roots": // for the Dockerfile, whose image gets the same certificates
 		return writeRoots(stdout)
+	case len(args) == 3 && args[0] == "push":
+		return push(ctx, args[1], args[2], stdout)
 	}
 	o, err := parse(args)
 	if err != nil {
 		return err
 	}
-	reference, err := build(ctx, o)
-	if err != nil {
-		return err
+	images := []bool{o.iptables}
+	if o.release && o.iptables {
+		images = []bool{false, true}
 	}
-	_, err = fmt.Fprintln(stdout, reference)
+	files, references := tree{}, ""
+	for _, o.iptables = range images {
+		reference, err := build(ctx, o, files)
+		if err != nil {
+			return err
+		}
+		references += reference + "\n"
+	}
+	if o.release {
+		if err := o.addRelease(files, references); err != nil {
+			return err
+		}
+	}
+	if err := os.MkdirAll(o.out, 0o755); err != nil {
+		return fmt.Errorf("making the folder: %w", err)
+	}
+	for name, n := range files {
+		if err := os.WriteFile(filepath.Join(o.out, name), n.data, 0o644); err != nil {
+			return fmt.Errorf("writing to the folder: %w", err)
+		}
+	}
+	_, err = io.WriteString(stdout, references)
 	return err
 }
 
 // parse reads the command line.
 func parse(args []string) (*options, error) {
 	o := &options{}
+	var key string
 	created := "0"
 	flags := flag.NewFlagSet("image", flag.ContinueOnError)
 	flags.StringVar(&o.root, "root", "../..", "the repository")
 	flags.StringVar(&o.out, "out", "../../dist", "the folder for the archive")
-	flags.StringVar(&o.name, "name", "ghcr.io/nodecache/node-cache", "the image's name without a tag")
+	flags.StringVar(&o.name, "name", imageName, "the image's name without a tag")
 	flags.StringVar(&o.version, "version", "dev", "the image's tag and the binary's version")
 	flags.StringVar(&o.revision, "revision", "", "the commit that is built")
 	flags.StringVar(&created, "created", created, "the commit's time, in seconds since 1970")
 	flags.BoolVar(&o.iptables, "iptables", false, "add the iptables programs, for intercept.backend: iptables")
+	flags.BoolVar(&o.release, "release", false, "write everything that a release has; with -iptables both images")
+	flags.StringVar(&key, "key", "", "the private key to sign with; a cosign key's password is in COSIGN_PASSWORD")
 	if err := flags.Parse(args); err != nil {
 		return nil, err
 	}
 	if flags.NArg() > 0 {
-		return nil, fmt.Errorf("argument %q: only flags are known, and roots alone", flags.Arg(0))
+		return nil, fmt.Errorf("argument %q: only flags are known, push ARCHIVE NAME:TAG, and roots", flags.Arg(0))
 	}
 	if !regexp.MustCompile(`^[a-zA-Z0-9_][a-zA-Z0-9_.-]{0,127}$`).MatchString(o.tag()) {
 		return nil, fmt.Errorf("-version %q: no tag of an image", o.version)
+	}
+	if o.release && !regexp.MustCompile(`^v[0-9]+\.[0-9]+\.[0-9]+(-[0-9A-Za-z.-]+)?$`).MatchString(o.version) {
+		return nil, fmt.Errorf("-version %q: a release has a version like v1.2.3", o.version)
 	}
 	seconds, err := strconv.ParseInt(created, 10, 64)
 	if err != nil {
 		return nil, fmt.Errorf("reading -created: %w", err)
 	}
 	o.created = time.Unix(seconds, 0).UTC()
-	return o, nil
+	if key != "" {
+		o.signer, err = readKey(key, os.Getenv("COSIGN_PASSWORD"))
+	}
+	return o, err
 }

@@ -3,6 +3,7 @@
 package install
 
 import (
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -36,14 +37,14 @@ func (h helm) run(t *testing.T, command string) {
 	h.harness.runShell(t, "helm "+command, h.env...)
 }
 
-// testHelm installs the chart with the configuration by the API and an old ConfigMap of kube-dns, tests it, upgrades it and
+// testHelm installs the packed chart of a release with the configuration by the API and an old ConfigMap of kube-dns, tests it, upgrades it and
 // takes it away, while pods on both nodes ask the agents.
 func (b *harness) testHelm(t *testing.T) {
 	t.Helper()
 	h := newHelm(t, b)
 	b.applyStubDomains(t, b.startCompanyDNS(t))
 	began := time.Now()
-	h.run(t, "install node-cache daemonset/chart -n kube-system --set config.watch=api --set config.kubeDNS=kube-dns --wait --timeout=3m")
+	h.run(t, "install node-cache "+filepath.Join(images, "node-cache-0.7.0.tgz")+" -n kube-system --set config.watch=api --set config.kubeDNS=kube-dns --wait --timeout=3m")
 	b.awaitAgentsReady(t)
 	proctest.Figure(t, "2 agents ready %s after helm install", since(began))
 	clients := b.startClients(t, "helm", "-server=169.254.20.10")

@@ -21,8 +21,8 @@ const agentImage = "ghcr.io/nodecache/node-cache:v0.7.0"
 // images is the folder of what image makes; TestMain makes and removes it.
 var images string
 
-// image is the archive of the agent's image as make image makes it, once for all tests.
-var image = sync.OnceValues(func() (string, error) { return makeImage() })
+// image is the archive of the agent's image as make release makes it with what a release has besides, once for all tests.
+var image = sync.OnceValues(func() (string, error) { return makeImage("-release") })
 
 // imageIPTables is the one for component iptables, made of packages of Debian's besides.
 var imageIPTables = sync.OnceValues(func() (string, error) { return makeImage("-iptables") })
@@ -36,7 +36,7 @@ func makeImage(flags ...string) (string, error) {
 	if out, err := tool.CombinedOutput(); err != nil {
 		return "", fmt.Errorf("making the image: %w\n%s", err, out)
 	}
-	return archiveOf(agentImage + strings.Join(flags, "")), nil
+	return archiveOf(agentImage + strings.TrimPrefix(strings.Join(flags, ""), "-release")), nil
 }
 
 // archiveOf is where the archive of an image is.

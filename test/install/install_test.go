@@ -24,9 +24,15 @@ func TestInstall(t *testing.T) {
 	ok("agents on every node", func(t *testing.T) {
 		t.Helper()
 		began := time.Now()
-		b.runBlock(t, blocks[stepAgents])
+		b.runBlock(t, fromRelease(blocks[stepAgents]))
 		b.awaitAgentsReady(t)
 		proctest.Figure(t, "2 agents ready %s after kubectl apply", since(began))
+		// The checkout has the same objects, and the steps below use it.
+		for line := range strings.Lines(b.kubectl(t, "apply", "-k", repository+"/daemonset/base")) {
+			if !strings.HasSuffix(line, " unchanged\n") {
+				t.Errorf("kubectl apply -k daemonset/base after -f install.yaml: %s", line)
+			}
+		}
 	})
 	ok("a pod that asks it", func(t *testing.T) {
 		t.Helper()
@@ -50,7 +56,7 @@ func TestInstall(t *testing.T) {
 	ok("take it away", func(t *testing.T) {
 		t.Helper()
 		b.runBlock(t, blocks[stepKubeletBack])
-		b.runBlock(t, blocks[stepRemove])
+		b.runBlock(t, fromRelease(blocks[stepRemove]))
 		b.awaitClean(t, before)
 		b.expectNoFiles(t)
 	})

@@ -51,6 +51,16 @@ func readme(t *testing.T) [][]string {
 	return blocks
 }
 
+// fromRelease has commands use the files of a release, as the README says.
+func fromRelease(block []string) []string {
+	files := strings.NewReplacer("-k daemonset/base", "-f "+filepath.Join(images, "install.yaml"), "-k daemonset/uninstall", "-f "+filepath.Join(images, "uninstall.yaml"))
+	var changed []string
+	for _, line := range block {
+		changed = append(changed, files.Replace(line))
+	}
+	return changed
+}
+
 // runBlock runs the commands of a block as they stand: those of a node on both. Variables are added to their environment.
 func (b *harness) runBlock(t *testing.T, block []string, env ...string) {
 	t.Helper()

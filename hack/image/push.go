@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+
+	"github.com/google/go-containerregistry/pkg/authn"
+	"github.com/google/go-containerregistry/pkg/name"
+	"github.com/google/go-containerregistry/pkg/v1/layout"
+	"github.com/google/go-containerregistry/pkg/v1/remote"
+)
+
+// push sends the image of an archive to a registry under a name with a tag, and prints its reference by digest. The tag comes
+// last, so that it never names an image without its attachments.
+func push(ctx context.Context, archive, to string, stdout io.Writer) error {
+	tag, err := name.NewTag(to, name.StrictValidation)
+	if err != nil {
+		return fmt.Errorf("reading the image's name: %w", err)
+	}
+	folder, err := os.MkdirTemp("", "node-cache-push-")
+	if err != nil {
+		return fmt.Errorf("making a folder: %w", err)
+	}
+	defer func() { _ = os.RemoveAll(folder) }()
+	if err := extract(archive, folder); err != nil {
+		return err
+	}
+	content, err := layout.ImageIndexFromPath(folder)
+	if err != nil {
+		return fmt.Errorf("reading the archive: %w", err)
+	}
+	manifest, err := content.IndexManifest()
+	if err != nil {
+		return fmt.Errorf("reading the archive: %w", err)
+	}
+	pusher, err := remote.NewPusher(remote.WithContext(ctx), remote.WithAuthFromKeychain(authn.DefaultKeychain))
+	if err != nil {
+		return fmt.Errorf("preparing the push: %w", err)
+	}
+	var image remote.Taggable
+	for _, d := range manifest.Manifests {
+		var one remote.Taggable
+		if d.MediaType.IsIndex() {
+			one, err = content.ImageIndex(d.Digest)
+			image = one
+		} else {
+			one, err = content.Image(d.Digest)
+		}
+		if err != nil {
+			return fmt.Errorf("reading the archive: %w", err)
+		}
+		if err := pusher.Push(ctx, tag.Digest(d.Digest.String()), one); err != nil {
+			return fmt.Errorf("pushing: %w", err)
+		}
+	}
+	if image == nil {
+		return errors.New("reading the archive: no image in it")
+	}
+	if err := pusher.Push(ctx, tag, image); err != nil {
+		return fmt.Errorf("pushing: %w", err)
+	}
+	_, err = fmt.Fprintf(stdout, "%s@%s\n", tag, manifest.Manifests[0].Digest)
+	return err
+}

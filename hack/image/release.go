@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"bytes"
+	"compress/gzip"
+	"crypto/sha256"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+
+	"sigs.k8s.io/kustomize/api/krusty"
+	"sigs.k8s.io/kustomize/kyaml/filesys"
+)
+
+// addRelease adds to an image's files what else a release has.
+func (o *options) addRelease(files tree, references string) error {
+	add := func(name string, data []byte, err error) error {
+		files[name] = node{data: data}
+		return err
+	}
+	chart, err := o.chart()
+	if err := add("node-cache-"+o.version[1:]+".tgz", chart, err); err != nil {
+		return err
+	}
+	for name, folder := range map[string]string{"install": "base", "install-transparent": "overlays/transparent", "uninstall": "uninstall"} {
+		rendered, err := o.render(folder)
+		if err := add(name+".yaml", rendered, err); err != nil {
+			return err
+		}
+	}
+	try, err := os.ReadFile(filepath.Join(o.root, "examples", "try.yaml"))
+	if err := add("try.yaml", try, err); err != nil {
+		return fmt.Errorf("reading the test pod: %w", err)
+	}
+	notes, err := o.notes(references)
+	if err := add("notes.md", notes, err); err != nil {
+		return err
+	}
+	var sums bytes.Buffer
+	for _, name := range slices.Sorted(maps.Keys(files)) {
+		fmt.Fprintf(&sums, "%x  %s\n", sha256.Sum256(files[name].data), name)
+	}
+	files["SHA256SUMS"] = node{data: sums.Bytes()}
+	if o.signer == nil {
+		return nil
+	}
+	signature, err := o.signer.file(sums.Bytes())
+	return add("SHA256SUMS.sigstore.json", signature, err)
+}
+
+// chart packs the chart with this version's number and image. `helm package` would write the time into it.
+func (o *options) chart() ([]byte, error) {
+	chart, err := readTree(filepath.Join(o.root, "daemonset", "chart"), "node-cache")
+	if err != nil {
+		return nil, err
+	}
+	const file = "node-cache/Chart.yaml"
+	version := regexp.MustCompile(`(?m)^version: (.*)$`).FindSubmatch(chart[file].data)
+	if version == nil {
+		return nil, fmt.Errorf("packing the chart: %s has no version", file)
+	}
+	number := regexp.MustCompile(`(?m)(^version: |\bv)` + regexp.QuoteMeta(string(version[1])) + `\b`)
+	for name, n := range chart {
+		n.data = number.ReplaceAll(n.data, []byte("${1}"+o.version[1:]))
+		n.data = bytes.ReplaceAll(n.data, []byte(imageName), []byte(o.name))
+		chart[name] = n
+	}
+	data, err := chart.tar(o.created)
+	if err != nil {
+		return nil, err
+	}
+	var packed bytes.Buffer
+	w := gzip.NewWriter(&packed)
+	if _, err := w.Write(data); err != nil {
+		return nil, fmt.Errorf("packing the chart: %w", err)
+	}
+	if err := w.Close(); err != nil {
+		return nil, fmt.Errorf("packing the chart: %w", err)
+	}
+	return packed.Bytes(), nil
+}
+
+// render renders a folder of daemonset with this version's image.
+func (o *options) render(folder string) ([]byte, error) {
+	files, err := readTree(filepath.Join(o.root, "daemonset"), "/daemonset")
+	if err != nil {
+		return nil, err
+	}
+	const own = "resources: [../daemonset/%s]\nimages: [{name: %q, newName: %q, newTag: %q}]\n"
+	files["/release/kustomization.yaml"] = node{data: fmt.Appendf(nil, own, folder, imageName, o.name, o.version)}
+	memory := filesys.MakeFsInMemory()
+	for name, n := range files {
+		if err := memory.WriteFile(name, n.data); err != nil {
+			return nil, fmt.Errorf("copying the manifests: %w", err)
+		}
+	}
+	rendered, err := krusty.MakeKustomizer(krusty.MakeDefaultOptions()).Run(memory, "/release")
+	if err != nil {
+		return nil, fmt.Errorf("rendering daemonset/%s: %w", folder, err)
+	}
+	return rendered.AsYaml()
+}
+
+// notes are the section of this version in the changelog. A version without one, as before it is dated, has what is unreleased.
+func (o *options) notes(references string) ([]byte, error) {
+	changelog, err := os.ReadFile(filepath.Join(o.root, "CHANGELOG.md"))
+	if err != nil {
+		return nil, fmt.Errorf("reading the changelog: %w", err)
+	}
+	_, section, found := strings.Cut(string(changelog), "\n## "+o.version+" - ")
+	if !found {
+		_, section, found = strings.Cut(string(changelog), "\n## Unreleased")
+	}
+	if !found {
+		return nil, fmt.Errorf("reading the changelog: no section %s and no section Unreleased", o.version)
+	}
+	section, _, _ = strings.Cut(section, "\n## ")
+	date, section, _ := strings.Cut(section, "\n")
+	section = strings.ReplaceAll(section, "](docs/", "]("+source+"/blob/"+o.version+"/docs/") // a release's page has no folder
+	title := strings.TrimSuffix(o.version+" - "+date, " - ")
+	return fmt.Appendf(nil, "# node-cache %s\n\n```\n%s```\n%s\n", title, references, section), nil
+}
