@@ -139,6 +139,9 @@ func (s *scenarioRun) start(cfg config.Config) {
 	s.ended = make(chan error, 1)
 	go func(a *agent.Agent, ended chan<- error) { ended <- a.Run(ctx) }(s.agent, s.ended)
 	<-s.agent.Ready()
+	for cfg.Cluster.Manifests != "" && s.agent.Status().State != "ready" { // the folder is read in real time
+		time.Sleep(time.Millisecond)
+	}
 	s.worker = s.agent.NewWorker()
 }
 
