@@ -19,8 +19,8 @@ nsd:nsd unbound:unbound dnsperf:dnsperf dig:bind9-dnsutils nft:nftables iptables
 conntrack:conntrack qemu-system-x86_64:qemu-system-x86 busybox:busybox-static cpio:cpio
 runc:runc /usr/lib/cni/bridge:containernetworking-plugins prometheus:prometheus promtool:prometheus"
 # Three lanes run at the same time. Each lane runs one suite after the other.
-timed="rules upstream pressure node" # they judge times: nice -15, where that is allowed, so that a busy machine gives them time
-after=install # after those, at the ordinary priority
+timed="rules upstream pressure node" # they judge times: before all other work, see first
+after=install # after those
 nice="scenarios unit race e2e kernel cluster manifests" # they wait for events: nice 10
 idle="lint image-module fuzz"                           # they compile and compute: SCHED_IDLE
 race=-race # empty where there is no C compiler, which the race detector needs
@@ -78,6 +78,15 @@ packages() { # every package but the suites that run by themselves
   go list ./... | grep -vE "/(test/(e2e|scenario|cluster|node|upstream|pressure|kernel|manifests|install)|bench|internal/(kubetest|kubenode|nodetest|play|promtest)|pkg/($rules))(/|\$)"
 }
 rules='intercept|iptables|nftables|netif' # packages whose tests write rules and links of the kernel
+
+# first runs a command before all other work of the machine, where that is allowed. The kernel divides the processors among
+# sessions first (autogroup, sched(7)), so the command needs its own: in a session with processes of several nice values, those
+# that wake up on a processor where the session did little get almost nothing of it.
+first() {
+  [[ $(id -u) == 0 ]] || { "$@"; return; }
+  # shellcheck disable=SC2016 # the new shell expands it
+  setsid --wait bash -c 'echo $$ >>"$0"; { echo -15 >/proc/self/autogroup; renice -n -15 $$; } >/dev/null 2>&1; exec "$@"' "$work/sessions" "$@"
+}
 
 # check runs one command that is no Go test and reports it as one.
 check() { # check NAME COMMAND...
@@ -139,7 +148,7 @@ suite_race() {
 # one at a time and without the race detector.
 suite_rules() {
   # shellcheck disable=SC2046 # a list of words
-  go test -json -count=1 -p=1 -timeout="$limit" $(go list ./pkg/... | grep -E "/pkg/($rules)(/|\$)")
+  first go test -json -count=1 -p=1 -timeout="$limit" $(go list ./pkg/... | grep -E "/pkg/($rules)(/|\$)")
 }
 
 # A count, not a time: at the end of a time the go command sometimes reports its own deadline as a failure.
@@ -157,15 +166,15 @@ binary() {
 suite_e2e() { go test -json -count=1 -timeout="$limit" ./test/e2e/...; }
 
 # Upstreams that fail, some in network namespaces. It judges times, so it runs alone in its lane.
-suite_upstream() { go test -json -count=1 -timeout="$limit" ./test/upstream; }
+suite_upstream() { first go test -json -count=1 -timeout="$limit" ./test/upstream; }
 
 # Floods and little memory, in memory cgroups. Other clients must lose nothing, so it runs alone in its lane.
-suite_pressure() { go test -json -count=1 -timeout="$limit" ./test/pressure; }
+suite_pressure() { first go test -json -count=1 -timeout="$limit" ./test/pressure; }
 
 # The node in network namespaces: pods, a real agent and its faults, make play.
 suite_node() {
   [[ $(id -u) == 0 ]] || { cannot node "network namespaces need root"; return; }
-  go test -json -count=1 -p=1 ${soak:+-parallel=1} -timeout="$limit" ./test/node/... ./internal/nodetest/... ./internal/play/...
+  first go test -json -count=1 -p=1 ${soak:+-parallel=1} -timeout="$limit" ./test/node/... ./internal/nodetest/... ./internal/play/...
 }
 
 # The tests that use the kernel, in Debian's kernel in an emulated machine.
@@ -245,7 +254,7 @@ summary() {
 exec 3>&1 # for lines that are printed at once, also by a suite whose output goes to a file
 work=$(mktemp -d)
 groups=()
-trap 'for group in "${groups[@]}"; do kill -- "-$group" 2>/dev/null; done; rm -rf "$work"' EXIT
+trap 'touch "$work/sessions"; for group in "${groups[@]}" $(<"$work/sessions"); do kill -- "-$group" 2>/dev/null; done; rm -rf "$work"' EXIT
 set_up
 names=${*:-$timed $after $nice $idle}
 [[ ! " $names " =~ \ (e2e|upstream|pressure|node|cluster)\  ]] || binary
@@ -253,10 +262,7 @@ set -m # a process group for each lane, so that an interrupt ends all of it
 in_idle_time "$names" & groups+=($!)
 { renice -n 10 "$BASHPID" >/dev/null; lane "$nice" "$names"; } & groups+=($!)
 set +m
-[[ $(id -u) != 0 ]] || renice -n -15 "$BASHPID" >/dev/null
-lane "$timed" "$names"
-[[ $(id -u) != 0 ]] || renice -n 0 "$BASHPID" >/dev/null
-lane "$after" "$names"
+lane "$timed $after" "$names"
 wait
 for name in $names; do
   [[ -e $work/$name.tally ]] || { echo "suite $name: no such suite, or it did not end"; echo '0 1 0' >"$work/$name.tally"; }
