@@ -31,6 +31,7 @@ const (
 	exitFailed  = 1 // the agent failed, a file is invalid, or a query got no answer
 	exitUsage   = 2 // invalid command line
 	exitNothing = 3 // query: the name or type does not exist; cache get, cache top: no entries
+	exitLossy   = 4 // convert: lines have no counterpart
 )
 
 func main() {

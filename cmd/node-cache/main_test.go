@@ -82,7 +82,7 @@ func TestUsage(t *testing.T) {
 		{"cache: an agent by name", []string{"cache", "top", "--admin", "localhost:9253"}, `node-cache: --admin "localhost:9253": neither IP:PORT nor unix:/path`},
 		{"cache: an agent without a port", []string{"cache", "top", "--admin", "127.0.0.1"}, `node-cache: --admin "127.0.0.1": neither IP:PORT nor unix:/path`},
 		{"cache: a socket beside", []string{"cache", "top", "--admin", "unix:run/x"}, `node-cache: --admin "unix:run/x": the path of the socket must start with /`},
-		{"convert: nothing to convert", []string{"convert"}, "node-cache: requires at least 1 arg(s), only received 0"},
+		{"convert: nothing to convert", []string{"convert"}, "node-cache: convert: give either FILE, or --from-cluster, which --kubeconfig is for"},
 		{"status: another format", []string{"status", "--output", "yaml"}, `node-cache: --output "yaml": not text or json`},
 		{"ready: an agent by name", []string{"ready", "--admin", "localhost"}, `node-cache: --admin "localhost": neither IP:PORT nor unix:/path`},
 		{"cleanup: no folder", []string{"cleanup", "--folder", ""}, "node-cache: --folder names no folder"},

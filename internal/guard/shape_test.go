@@ -16,19 +16,19 @@ import (
 
 // Bounds of the shape. They only go down; a package that needs more lines says why in the commit that raises its bound.
 const (
-	mostLines        = 44660
+	mostLines        = 44840
 	mostFiles        = 260
-	mostTypes        = 479
+	mostTypes        = 480
 	mostSupportLines = 12850
-	mostTestLines    = 70270
+	mostTestLines    = 70620
 )
 
 // packageLines are the most lines of a package, in hundreds, where it may have more than 1,000.
 func packageLines() map[string]int {
 	return map[string]int{
 		"pkg/upstream": 38, "pkg/zone": 35, "pkg/agent": 34, "pkg/config": 32, "pkg/resolve": 30, "pkg/watch": 29,
-		"pkg/convert": 29, "pkg/server": 21, "pkg/doctor": 18, "pkg/cache": 17, "pkg/wire": 16, "pkg/nftables": 14,
-		"pkg/iptables": 15, "pkg/source": 14, "pkg/admin": 12, "cmd/node-cache": 12, "pkg/netif": 12,
+		"pkg/convert": 30, "pkg/server": 21, "pkg/doctor": 18, "pkg/cache": 17, "pkg/wire": 16, "pkg/nftables": 14,
+		"pkg/iptables": 15, "pkg/source": 14, "pkg/admin": 12, "cmd/node-cache": 13, "pkg/netif": 12,
 	}
 }
 

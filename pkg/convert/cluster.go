@@ -76,12 +76,12 @@ func isCentral(c *converter, zone string, to []string) bool {
 func kubernetes(l *line) {
 	c, cluster := l.c, &l.c.cfg.Cluster
 	if c.clusterZone != "" {
-		l.lost("only one cluster is served: "+c.clusterZone, "write a route to the other cluster's resolver")
+		l.unread(l.ownZones(), "only one cluster is served, "+c.clusterZone, "write a route to the other cluster's resolver")
 		return
 	}
 	reverse := clusterZones(l)
 	if c.clusterZone == "" {
-		l.lost("no zone of it can be the domain of a cluster", "")
+		l.unread(l.ownZones(), "no zone of it can be the domain of a cluster", routeIt)
 		return
 	}
 	c.cfg.ClusterDomain = c.clusterZone
@@ -119,6 +119,12 @@ func clusterZones(l *line) (reverse bool) {
 	if len(hosts) == 0 {
 		hosts = l.s.zones
 	}
+	var sets []string // zones of a cluster set, which an option of its own is for
+	for _, st := range l.body {
+		if st.words[0] == "multicluster" {
+			sets = append(sets, l.zonesAmong(st.args())...)
+		}
+	}
 	for _, host := range hosts {
 		host = fillPlaceholders(host)
 		if p, err := netip.ParsePrefix(host); err == nil {
@@ -136,12 +142,13 @@ func clusterZones(l *line) (reverse bool) {
 			if reverse = true; zone != "in-addr.arpa." && zone != "ip6.arpa." {
 				c.differs(l.at, zone, "reverse zones are configured as prefixes", "write the zone's prefix into cluster.ranges")
 			}
+		case slices.Contains(sets, zone), zone == ".":
+			continue
 		case c.clusterZone == "":
 			c.clusterZone = zone
 		case zone != c.clusterZone:
-			c.lost(l.at, zone, "the cluster has only one domain: "+c.clusterZone,
-				"rewrite the names: {suffix: ."+strings.TrimSuffix(zone, ".")+", to: ."+strings.TrimSuffix(c.clusterZone, ".")+"}")
-			continue
+			c.differs(l.at, zone, "the cluster has one domain, "+c.clusterZone+": the names are rewritten to those in it", "")
+			c.domains = append(c.domains, sourced[string]{zone, l.origin()})
 		}
 		l.s.own = append(l.s.own, zone)
 	}
@@ -201,10 +208,10 @@ func kubernetesOptions(c *converter, through *[]string) []directive {
 			"objects are watched, so there are few"),
 		lost("startup_timeout", "the start and /readyz wait for the cluster's objects without a timeout",
 			"a snapshot makes the start immediate: see snapshot.folder"),
-		ownZones("multicluster", "names of a cluster set are not supported and get SERVFAIL", "write a route for the zone to a CoreDNS that has it"),
-		lost("zonal", "names of endpoints by zone are not supported", "cluster.nodeZone puts the endpoints of the node's own zone first"),
+		ownZones("multicluster", "names of a cluster set are not supported", routeIt),
 		lost("federation", "federation is not supported", "Kubernetes has dropped them"),
 		{names: "resyncperiod upstream"}, // CoreDNS ignores them as well
+		{names: "zonal"},                 // always on
 	}
 }
 

@@ -48,6 +48,8 @@ type route struct {
 
 // converter is a running conversion.
 type converter struct {
+	Options
+
 	cfg     config.Config
 	notes   []Note
 	origins map[string]origin // by path of a key: where it was set first
@@ -62,6 +64,7 @@ type converter struct {
 	denied       []sourced[string] // zones whose other names do not exist
 	excepted     []sourced[string] // zones without an upstream
 	unread       []sourced[string] // zones of plugins whose data is not read
+	domains      []sourced[string] // other zones with the names of the cluster domain
 	halfDisabled []sourced[string] // what keeps only answers, or only denials, out of the cache, by server and zones
 
 	corefiles   []Input
@@ -79,19 +82,11 @@ type converter struct {
 	upstreams     []config.Target // of __PILLAR__UPSTREAM__SERVERS__
 }
 
-func newConverter() *converter {
+func newConverter(o Options) *converter {
 	return &converter{
-		cfg: config.Default(config.Agent), origins: map[string]origin{}, noted: map[string]bool{},
+		Options: o, cfg: config.Default(config.Agent), origins: map[string]origin{}, noted: map[string]bool{},
 		files: map[string]Input{}, listenAddrs: map[netip.Addr]place{},
 	}
-}
-
-// Corefile converts the text of a Corefile. file is its name in notes, comments and errors. It fails only if the text is
-// not a Corefile; every valid part becomes configuration or a note.
-func Corefile(file string, text []byte) (*Result, error) {
-	c := newConverter()
-	c.corefiles = []Input{{Name: file, Text: text}}
-	return c.convert()
 }
 
 // convert converts the Corefiles and the kube-dns ConfigMap to one configuration.
@@ -117,7 +112,8 @@ func (c *converter) convert() (*Result, error) {
 		for _, s := range c.servers {
 			c.server(s)
 		}
-		c.noteUnmatchedNames()
+		changedDefaults(c)
+		unmatchedNames(c)
 		c.noteUnusedPorts()
 		for _, h := range c.halfDisabled {
 			c.lost(h.at, h.text, "answers and denials of a zone are kept, or neither", "cache: off in the route of the zone keeps neither; negativeTTL bounds denials")
@@ -129,7 +125,7 @@ func (c *converter) convert() (*Result, error) {
 
 // read parses the Corefiles, and notes the files that none of them uses.
 func (c *converter) read() ([]*server, error) {
-	p := parser{files: c.files, used: map[string]bool{}, noted: map[string]bool{}, forms: placeholders()}
+	p := parser{complete: c.Complete, files: c.files, used: map[string]bool{}, noted: map[string]bool{}, forms: placeholders()}
 	var all []*server
 	for _, in := range c.corefiles {
 		blocks, err := p.parse(in)
@@ -217,10 +213,16 @@ func (c *converter) server(s *server) {
 	}
 	for _, st := range s.plugins {
 		if !slices.ContainsFunc(table, func(d directive) bool { return d.is(st.words[0]) }) {
-			c.lost(st.at, st.text(), "unknown plugin", "check docs/configuration.md for a matching key")
+			l := &line{&st, c, s, ""}
+			list := slices.DeleteFunc(l.zonesAmong(st.args()), func(zone string) bool { return strings.Count(zone, ".") < 2 })
+			if len(list) > 0 { // it may answer for them
+				l.unread(list, "unknown plugin", routeIt)
+			} else {
+				l.lost("unknown plugin", "check docs/configuration.md for a matching key")
+			}
 		}
 	}
-	for _, zone := range s.zones { // its names must not go to the upstreams of the root
+	for _, zone := range s.zones {
 		if zone != "." && !slices.ContainsFunc(s.own, func(own string) bool { return below(zone, own) }) {
 			c.excepted = append(c.excepted, sourced[string]{zone, origin{at: s.at, text: "no server is asked for the other names of " + zone}})
 		}
@@ -256,21 +258,56 @@ func (c *converter) firstTime(what string) bool {
 	return !again
 }
 
-// noteUnmatchedNames notes what happens to names without a server block.
-func (c *converter) noteUnmatchedNames() {
-	const hint = `the route of the zone "." says who is asked for them`
-	if slices.ContainsFunc(c.routes, func(r route) bool { return r.Zone == "." }) {
+// unmatchedNames notes what happens to names without a server block, or leaves them to the old server.
+func unmatchedNames(c *converter) {
+	isRoot := func(s sourced[string]) bool { return s.value == "." }
+	if slices.ContainsFunc(c.routes, func(r route) bool { return r.Zone == "." }) || slices.ContainsFunc(slices.Concat(c.unread, c.denied), isRoot) {
 		return
 	}
-	first := make([]string, 0, len(c.servers))
-	for _, s := range c.servers {
-		if slices.Contains(s.zones, ".") {
-			c.differs(s.at, "server .", "it forwards nothing there; other names go to /etc/resolv.conf here", hint)
-			return
-		}
-		first = append(first, s.zones[0])
+	at, what, there := c.firstFile, "names without a server", "they are refused"
+	if s := c.serverFor("."); s != nil {
+		at, what, there = s.at, "server .", "it forwards nothing"
 	}
-	c.differs(c.firstFile, cmp.Or(strings.Join(first[:min(len(first), 5)], " "), "no zones"), "names without a server are refused there, and go to /etc/resolv.conf here", hint)
+	if c.OldServer.IsValid() {
+		c.excepted = append(c.excepted, sourced[string]{".", origin{at: at, text: what}})
+		return
+	}
+	c.lost(at, what, there+" there; other names go to /etc/resolv.conf here", "give --old-server ADDRESS, or write a route for the zone \".\"")
+}
+
+// changedDefaults notes the defaults that differ from CoreDNS's, or sets them as CoreDNS has them.
+func changedDefaults(c *converter) {
+	cache := &c.cfg.Cache
+	for _, d := range []struct {
+		path, why, theirs string
+		set               func()
+	}{
+		{"cache.serveStale.for", "expired answers are served for 1h while no upstream answers, none there", "0s", func() { cache.ServeStale.For = 0 }},
+		{"cache.prefetch.hits", "answers that were used twice are fetched again before they expire, none there", "0", func() { cache.Prefetch.Hits = 0 }},
+		{"cache.nxdomainCut", "a denial covers the names below it, each of which is asked for there", "off", func() { cache.NXDomainCut = false }},
+	} {
+		if _, written := c.origins[d.path]; !written {
+			changed(c, c.firstFile, d.path, d.why, d.path+": "+d.theirs, d.set)
+		}
+	}
+	for i := range c.routes {
+		r := &c.routes[i]
+		if r.Policy == config.PolicyFastest && (len(r.To) > 1 || r.To[0].Kind == config.ResolvConf) {
+			changed(c, c.firstFile, "forward[].policy", "the fastest upstream is used, a random one there", "policy: random", func() { r.Policy = config.PolicyRandom })
+		}
+		if s := c.serverFor(r.Zone); s != nil && !r.early && len(s.all("cache")) == 0 {
+			changed(c, r.at, r.text, "answers are cached, without the plugin cache none there", "cache: off in the route", func() { r.NoCache = true })
+		}
+	}
+}
+
+// changed notes a default that differs from CoreDNS's, or sets CoreDNS's.
+func changed(c *converter, at place, what, why, theirs string, set func()) {
+	if c.Faithful {
+		set()
+	} else if c.firstTime(at.String() + what) {
+		c.differs(at, what, why, theirs+", or --faithful")
+	}
 }
 
 // lastTemplates puts the aliases before all templates except those that drop a type for all names, which apply to
@@ -286,33 +323,47 @@ func (c *converter) lastTemplates() {
 	for _, w := range c.wild {
 		add(w, config.Template{Match: []string{oneLabelBelow(w.value)}})
 	}
-	isServedBelow := func(zone string) bool {
-		return c.clusterZone != "" && below(c.clusterZone, zone) || slices.ContainsFunc(c.routes, func(r route) bool { return below(r.Zone, zone) })
-	}
 	for _, d := range c.denied {
-		if isServedBelow(d.value) {
+		if d.value != "." && isServedBelow(c, d.value) {
 			c.lost(d.at, d.text, "unknown names are looked up, not denied: there is a route in "+d.value, "")
 			continue
 		}
 		add(d, config.Template{Rcode: dns.RcodeNameError})
 	}
 	c.routes = slices.DeleteFunc(c.routes, func(r route) bool { return containsZone(c.unread, r.Zone) })
-	for _, u := range slices.DeleteFunc(c.unread, func(u sourced[string]) bool { return c.clusterZone != "" && below(c.clusterZone, u.value) }) {
-		add(u, config.Template{Rcode: dns.RcodeServerFailure})
+	for _, z := range slices.Concat(c.unread, c.excepted) {
+		leave(c, z)
 	}
-	for _, e := range c.excepted {
-		isServed := c.clusterZone == e.value || slices.ContainsFunc(c.routes, func(r route) bool { return r.Zone == e.value })
-		isAnswered := slices.ContainsFunc(c.templates, func(t sourced[config.Template]) bool {
-			return t.value.Zone == e.value && len(t.value.Types) == 0 && len(t.value.Match) == 0
-		})
-		switch {
-		case isServed, isAnswered:
-		case isServedBelow(e.value):
-			c.differs(e.at, e.text, "there is a route in "+e.value+", so its other names go to the route above it", "write a route for the zone, or templates that deny these names")
-		default:
-			add(e, config.Template{Rcode: dns.RcodeServerFailure})
+	for _, d := range c.domains {
+		from, to := strings.TrimSuffix(d.value, "."), strings.TrimSuffix(c.clusterZone, ".")
+		for _, r := range []config.Rewrite{{Exact: from, To: to}, {Suffix: "." + from, To: "." + to}} {
+			c.rewrites = append(c.rewrites, sourced[config.Rewrite]{r, d.origin})
 		}
 	}
+}
+
+// leave forwards the names of a zone to the old server, or answers SERVFAIL: they must not go to the upstreams of the root.
+func leave(c *converter, z sourced[string]) {
+	isServed := c.clusterZone == z.value || slices.ContainsFunc(c.routes, func(r route) bool { return r.Zone == z.value })
+	isAnswered := slices.ContainsFunc(c.templates, func(t sourced[config.Template]) bool {
+		return t.value.Zone == z.value && len(t.value.Types) == 0 && len(t.value.Match) == 0
+	})
+	switch {
+	case isServed, isAnswered:
+	case c.OldServer.IsValid():
+		old := config.DefaultRoute(z.value, config.Target{Addr: c.OldServer})
+		c.routes = append(c.routes, route{Route: old, origin: z.origin})
+	case isServedBelow(c, z.value):
+		c.lost(z.at, z.text, "there is a route in "+z.value+", so its other names go to the route above it", "give --old-server ADDRESS, or write a route for the zone")
+	default:
+		servfail := config.Template{Zone: z.value, Rcode: dns.RcodeServerFailure}
+		c.templates = append(c.templates, sourced[config.Template]{servfail, z.origin})
+	}
+}
+
+// isServedBelow reports whether a zone, or one below it, has a route or is the cluster's.
+func isServedBelow(c *converter, zone string) bool {
+	return c.clusterZone != "" && below(c.clusterZone, zone) || slices.ContainsFunc(c.routes, func(r route) bool { return below(r.Zone, zone) })
 }
 
 func containsZone(list []sourced[string], zone string) bool {
@@ -364,8 +415,9 @@ func (c *converter) lists() {
 		c.routes = append(c.routes, route{Route: config.Default(config.Agent).Forward[0]})
 	}
 	c.cfg.Forward, c.cfg.Rewrite, c.cfg.Templates = nil, nil, nil
+	root := c.routes[slices.IndexFunc(c.routes, func(r route) bool { return r.Zone == "." })].ttls
 	for i, r := range c.routes {
-		r.fill(&r.Route, &c.cfg.Cache)
+		r.fill(&r.Route, &root, &c.cfg.Cache)
 		c.cfg.Forward = append(c.cfg.Forward, r.Route)
 		c.origins[fmt.Sprintf("forward[%d]", i)] = r.origin
 	}
@@ -379,8 +431,7 @@ func (c *converter) lists() {
 	}
 }
 
-// remove removes what the validation refuses, and notes each item. Names of a refused route get SERVFAIL: they must not go
-// to the upstreams of the root.
+// remove removes what the validation refuses, and notes each item.
 func (c *converter) remove(problems []config.Problem) {
 	gone := map[string]bool{} // paths of list items
 	for _, p := range problems {
@@ -394,14 +445,15 @@ func (c *converter) remove(problems []config.Problem) {
 			c.lost(from.at, cmp.Or(from.text, p.Path), p.What, p.Hint)
 		}
 	}
-	for i, r := range c.routes {
-		if gone[fmt.Sprintf("forward[%d]", i)] && r.Zone != "." {
-			c.templates = append(c.templates, sourced[config.Template]{config.Template{Zone: r.Zone, Rcode: dns.RcodeServerFailure}, r.origin})
-		}
-	}
+	before := c.routes
 	c.routes = without(c.routes, func(i int) bool { return gone[fmt.Sprintf("forward[%d]", i)] })
 	c.rewrites = without(c.rewrites, func(i int) bool { return gone[fmt.Sprintf("rewrite[%d]", i)] })
 	c.templates = without(c.templates, func(i int) bool { return gone[fmt.Sprintf("templates[%d]", i)] })
+	for i, r := range before {
+		if gone[fmt.Sprintf("forward[%d]", i)] && r.Zone != "." {
+			leave(c, sourced[string]{r.Zone, r.origin})
+		}
+	}
 }
 
 // without returns list without the items whose index is gone.

@@ -5,6 +5,7 @@ package convert_test
 import (
 	"flag"
 	"fmt"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"strings"
@@ -26,8 +27,12 @@ func TestFiles(t *testing.T) {
 		name   string
 		inputs []string
 		lost   bool
+
+		faithful bool
 	}{
 		{name: "nodelocaldns", inputs: []string{"nodelocaldns.yaml"}},
+		{name: "nodelocaldns-faithful", inputs: []string{"nodelocaldns.yaml"}, faithful: true},
+		{name: "stub-zones-faithful", inputs: []string{"stub-zones.corefile"}, faithful: true, lost: true},
 		{name: "nodelocaldns-kube-dns", inputs: []string{"nodelocaldns.yaml", "kube-dns.yaml"}},
 		{name: "nodelocaldns-stub", inputs: []string{"nodelocaldns-stub.yaml"}},
 		{name: "kube-dns", inputs: []string{"kube-dns.yaml"}},
@@ -56,7 +61,7 @@ func TestFiles(t *testing.T) {
 			for _, file := range tt.inputs {
 				inputs = append(inputs, convert.Input{Name: file, Text: read(t, filepath.Join("testdata", file))})
 			}
-			r, err := convert.Files(inputs)
+			r, err := convert.Files(inputs, convert.Options{Faithful: tt.faithful})
 			must(t, err)
 			same(t, "something is lost", tt.lost, r.Lost())
 			golden(t, filepath.Join("testdata", tt.name+".golden"), render(t, r))
@@ -76,7 +81,7 @@ func TestForDaemonSet(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			r, err := convert.Files([]convert.Input{{Name: tt.input, Text: read(t, filepath.Join("testdata", tt.input))}})
+			r, err := convert.Files([]convert.Input{{Name: tt.input, Text: read(t, filepath.Join("testdata", tt.input))}}, convert.Options{})
 			must(t, err)
 			must(t, r.ForDaemonSet())
 			golden(t, filepath.Join("testdata", tt.name+".golden"), render(t, r))
@@ -98,7 +103,7 @@ func TestForDaemonSetNotesPod(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			r, err := convert.Corefile("Corefile", []byte(". {\n"+tt.block+"\n forward . 192.0.2.1\n}\n"))
+			r, err := convert.Files([]convert.Input{{Name: "Corefile", Text: []byte(". {\n" + tt.block + "\n forward . 192.0.2.1\n}\n")}}, convert.Options{})
 			must(t, err)
 			must(t, r.ForDaemonSet())
 			text := render(t, r)
@@ -114,7 +119,7 @@ func TestForDaemonSetNotesPod(t *testing.T) {
 // TestForDaemonSetRefuses refuses a configuration that the agents of the DaemonSet cannot have.
 func TestForDaemonSetRefuses(t *testing.T) {
 	t.Parallel()
-	r, err := convert.Corefile("Corefile", []byte(".:9253 {\n bind 169.254.20.10\n forward . 192.0.2.1\n}\n"))
+	r, err := convert.Files([]convert.Input{{Name: "Corefile", Text: []byte(".:9253 {\n bind 169.254.20.10\n forward . 192.0.2.1\n}\n")}}, convert.Options{})
 	must(t, err)
 	if err := r.ForDaemonSet(); err == nil || !strings.Contains(err.Error(), "taken by listen") {
 		t.Errorf("ForDaemonSet: error %v, want one about the port", err)
@@ -207,7 +212,7 @@ func TestFilesErrors(t *testing.T) {
 			for i, text := range tt.in {
 				inputs[i] = convert.Input{Name: fmt.Sprintf("file%d", i), Text: []byte(text)}
 			}
-			_, err := convert.Files(inputs)
+			_, err := convert.Files(inputs, convert.Options{})
 			if err == nil {
 				t.Fatal("Files: no error")
 			}
@@ -229,7 +234,7 @@ func TestOtherKeys(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			r, err := convert.Files([]convert.Input{{Name: "all.yaml", Text: []byte(corefile + tt.more)}})
+			r, err := convert.Files([]convert.Input{{Name: "all.yaml", Text: []byte(corefile + tt.more)}}, convert.Options{})
 			must(t, err)
 			got := ""
 			for _, n := range r.Notes {
@@ -244,8 +249,8 @@ func TestOtherKeys(t *testing.T) {
 	}
 }
 
-// TestZoneWithoutUpstreams answers SERVFAIL for the names of a zone whose servers cannot be queried: they must not go to the upstreams of
-// the root.
+// TestZoneWithoutUpstreams answers SERVFAIL for the names of a zone whose servers cannot be queried, or forwards them to the old server: they
+// must not go to the upstreams of the root.
 func TestZoneWithoutUpstreams(t *testing.T) {
 	t.Parallel()
 	const root = ". {\n forward . 192.0.2.1\n}\n"
@@ -257,13 +262,16 @@ func TestZoneWithoutUpstreams(t *testing.T) {
 		{"a plugin with the zone's ID", ". {\n route53 corp.example.:Z4R\n forward . 192.0.2.1\n}\n"},
 		{"a plugin with the zone's group", ". {\n azure group:corp.example\n forward . 192.0.2.1\n}\n"},
 		{"a plugin of others", ". {\n k8s_gateway corp.example\n forward . 192.0.2.1\n}\n"},
-		{"the names of a cluster set", ". {\n kubernetes cluster.local {\n  multicluster corp.example\n }\n forward . 192.0.2.1\n}\n"},
+		{"the names of a cluster set", ". {\n kubernetes cluster.local corp.example {\n  multicluster corp.example\n }\n forward . 192.0.2.1\n}\n"},
+		{"the domain of a second cluster", ". {\n kubernetes cluster.local\n kubernetes corp.example {\n  kubeconfig k\n }\n forward . 192.0.2.1\n}\n"},
+		{"an unknown plugin", ". {\n something corp.example {\n  x y\n }\n forward . 192.0.2.1\n}\n"},
+		{"a file that is not given", ". {\n file db.corp.example corp.example\n forward . 192.0.2.1\n}\n"},
 		{"a route that is refused", root + "corp.example {\n forward . 192.0.2.2 {\n  tls a.pem\n }\n}\n"},
 		{"a stub domain with names alone", "kind: ConfigMap\ndata:\n  stubDomains: '{\"corp.example\": [\"ns.corp.example\"]}'\n"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			r, err := convert.Files([]convert.Input{{Name: "file", Text: []byte(tt.text)}})
+			r, err := convert.Files([]convert.Input{{Name: "file", Text: []byte(tt.text)}}, convert.Options{})
 			must(t, err)
 			if !r.Lost() {
 				t.Error("no note reports that something is lost")
@@ -276,8 +284,23 @@ func TestZoneWithoutUpstreams(t *testing.T) {
 			if text := string(yamlOf(t, r)); !strings.Contains(text, "- zone: \"corp.example.\"\n  rcode: SERVFAIL\n") {
 				t.Errorf("the names of corp.example do not get SERVFAIL:\n%s", text)
 			}
+			r, err = convert.Files([]convert.Input{{Name: "file", Text: []byte(tt.text)}}, convert.Options{OldServer: netip.MustParseAddrPort("192.0.2.9:53")})
+			must(t, err)
+			if text := string(yamlOf(t, r)); !strings.Contains(text, "- zone: \"corp.example.\"\n  to: [\"192.0.2.9\"]\n") {
+				t.Errorf("the old server is not asked for the names of corp.example:\n%s", text)
+			}
 		})
 	}
+}
+
+// TestSecondDomain gives the names of the cluster below each of its domains.
+func TestSecondDomain(t *testing.T) {
+	t.Parallel()
+	text := ". {\n kubernetes a.example b.example {\n  zonal\n }\n forward . 192.0.2.1\n cache\n}\n"
+	r, err := convert.Files([]convert.Input{{Name: "file", Text: []byte(text)}}, convert.Options{Faithful: true})
+	must(t, err)
+	same(t, "lost", false, r.Lost())
+	same(t, "rules", []config.Rewrite{{Exact: "b.example", To: "a.example"}, {Suffix: ".b.example", To: ".a.example"}}, r.Config.Rewrite)
 }
 
 // TestImports reads imports where CoreDNS does, and from the given files alone.
@@ -297,7 +320,7 @@ func TestImports(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			r, err := convert.Files([]convert.Input{{Name: "Corefile", Text: []byte(tt.text)}, {Name: "parts", Text: []byte(parts)}})
+			r, err := convert.Files([]convert.Input{{Name: "Corefile", Text: []byte(tt.text)}, {Name: "parts", Text: []byte(parts)}}, convert.Options{})
 			must(t, err)
 			if text := string(yamlOf(t, r)); !strings.Contains(text, tt.want) {
 				t.Errorf("no %q in\n%s", tt.want, text)
@@ -310,7 +333,7 @@ func TestImports(t *testing.T) {
 func TestManyProblems(t *testing.T) {
 	t.Parallel()
 	text := ". {\n rewrite name a.example b.example\n" + strings.Repeat(" rewrite name a.example c.example\n", 250) + " forward . 192.0.2.1\n}\n"
-	r, err := convert.Corefile("Corefile", []byte(text))
+	r, err := convert.Files([]convert.Input{{Name: "Corefile", Text: []byte(text)}}, convert.Options{})
 	must(t, err)
 	if got := len(r.Config.Rewrite); got != 1 || r.Config.Forward[0].To[0].Addr.Addr().String() != "192.0.2.1" {
 		t.Errorf("%d rules and route %v, want 1 and 192.0.2.1", got, r.Config.Forward[0].To)

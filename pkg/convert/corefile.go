@@ -84,6 +84,7 @@ type token struct {
 
 // parser parses a Corefile. It reads imports from the given files, and none from this host.
 type parser struct {
+	complete bool             // Options.Complete
 	files    map[string]Input // by base name
 	used     map[string]bool  // the files that were imported
 	noted    map[string]bool  // placeholders with a note
@@ -251,7 +252,7 @@ func (p *parser) imported(pattern token, depth int) error {
 		matched, err := path.Match(path.Base(pattern.text), name)
 		return err != nil || !matched
 	})
-	if len(names) == 0 {
+	if len(names) == 0 && !(p.complete && strings.Contains(pattern.text, "*")) {
 		p.note(pattern.at, "import "+pattern.text, "the imported files were not given", "give them, or the ConfigMap that they are keys of, beside this one")
 	}
 	for _, name := range names {

@@ -31,11 +31,18 @@ type Input struct {
 // maxInput bounds one file. A ConfigMap holds at most that.
 const maxInput = 1 << 20
 
+// Options say how much stays as it was.
+type Options struct {
+	Faithful  bool           // where a Corefile says nothing, CoreDNS's defaults are kept
+	OldServer netip.AddrPort // answers the names that node-cache cannot; zero: they get SERVFAIL
+	Complete  bool           // a pattern for files to import that matches none of the inputs matches nothing
+}
+
 // Files converts all inputs to one configuration. It detects their type: a Corefile, or YAML with ConfigMaps, alone, in a
 // List, or among other objects. It converts a ConfigMap's Corefile, kube-dns keys, and keys that end in .override or
 // .server, which a Corefile may import. It fails if an input is none of these.
-func Files(inputs []Input) (*Result, error) {
-	c := newConverter()
+func Files(inputs []Input, o Options) (*Result, error) {
+	c := newConverter(o)
 	for _, in := range inputs {
 		if err := add(c, in); err != nil {
 			return nil, fmt.Errorf("reading %s: %w", in.Name, err)
@@ -208,7 +215,7 @@ const (
 // The error has a line for each invalid value; there are no routes then. The notes are about values that are valid in
 // kube-dns but not in a route; their File is the key.
 func KubeDNS(data map[string]string) (routes []config.Route, notes []Note, err error) {
-	c := newConverter()
+	c := newConverter(Options{})
 	c.kubeDNSKeys = data
 	if err := kubeDNS(c); err != nil {
 		return nil, c.notes, err

@@ -3,6 +3,7 @@
 package convert
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strconv"
@@ -277,6 +278,9 @@ type ttls struct{ min, max, negative *time.Duration }
 // cache converts the TTL bounds for the zones of a server, and the options of the whole cache.
 func cache(l *line) {
 	cfg, bounds, zones := &l.c.cfg.Cache, ttls{}, l.s.zones
+	if l.c.Faithful { // what CoreDNS has where nothing is written
+		bounds = ttls{new(5 * time.Second), new(time.Hour), new(30 * time.Minute)}
+	}
 	hosts := l.args()
 	if n, err := strconv.Atoi(l.arg(0, "")); err == nil {
 		if d, ok := l.duration(strconv.Itoa(n), time.Second, maxTTL); ok {
@@ -316,6 +320,9 @@ func cache(l *line) {
 		lost("keepttl", "TTLs count down while an answer is kept", ""),
 		lost("serve_stale_policy", "the latest answer that is known is given, also when it is a denial", ""),
 	)
+	if bounds.negative == nil && l.c.firstTime("denials") {
+		l.differs("denials are cached for 30s at most, for 30m there", "cache.negativeTTL: 30m, or --faithful")
+	}
 	if bounds != (ttls{}) {
 		limitZoneTTLs(l, zones, bounds)
 	}
@@ -327,13 +334,13 @@ func limitZoneTTLs(l *line, zones []string, bounds ttls) {
 	for _, zone := range zones {
 		isCluster := c.clusterZone == zone || c.central != nil && isReverse(zone)
 		switch {
-		case zone == ".": // the cache itself; routes without own bounds inherit them
+		case zone == "." && c.central == nil: // the cache itself; routes without own bounds inherit them
 			limitCacheTTLs(l, bounds)
-		case isCluster && !c.firstTime("cluster's bounds"):
-		case isCluster && c.servesCluster:
+		case isCluster && c.servesCluster && c.firstTime("cluster's bounds"):
 			l.differs("the names of the cluster come from the API and are not cached", "cluster.ttl sets the TTL for clients")
+		case zone == c.clusterZone: // these have the bounds of the cache, and the others those of the root's route
+			limitCacheTTLs(l, bounds)
 		case isCluster:
-			l.differs("the names of the cluster have the bounds of the whole cache", "cluster.invalidate removes names that change in the cluster")
 		default:
 			c.changeRoute(zone, l, func(r *route) { r.ttls = bounds })
 		}
@@ -356,16 +363,10 @@ func limitCacheTTLs(l *line, b ttls) {
 	cache.MinTTL = min(cache.MinTTL, cache.MaxTTL)
 }
 
-// fill sets the bounds that a route does not have itself.
-func (t *ttls) fill(r *config.Route, cache *config.Cache) {
-	or := func(own *time.Duration, inherited time.Duration) time.Duration {
-		if own != nil {
-			return *own
-		}
-		return inherited
-	}
-	r.MaxTTL, r.NegativeTTL = or(t.max, cache.MaxTTL), or(t.negative, cache.NegativeTTL)
-	r.MinTTL = min(or(t.min, cache.MinTTL), r.MaxTTL)
+// fill sets the bounds of a route: its own, or those of the route of the root, or those of the cache.
+func (t *ttls) fill(r *config.Route, root *ttls, cache *config.Cache) {
+	r.MaxTTL, r.NegativeTTL = *cmp.Or(t.max, root.max, &cache.MaxTTL), *cmp.Or(t.negative, root.negative, &cache.NegativeTTL)
+	r.MinTTL = min(*cmp.Or(t.min, root.min, &cache.MinTTL), r.MaxTTL)
 }
 
 // capacity enlarges the cache if the default is too small for that many answers.
@@ -413,7 +414,7 @@ func serveStale(l *line) {
 			l.setDuration(l.args()[i], path, least, most, to)
 		}
 	}
-	set(0, "cache.serveStale.for", 0, 3*day, &stale.For)
+	l.setDuration(l.arg(0, "1h"), "cache.serveStale.for", 0, 3*day, &stale.For)
 	ttl := 2
 	if l.arg(1, "") != "verify" {
 		l.differs("upstreams have a moment to answer before a stale answer is given", "cache.serveStale.after is that time")

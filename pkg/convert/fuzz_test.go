@@ -3,6 +3,7 @@
 package convert_test
 
 import (
+	"net/netip"
 	"os"
 	"path/filepath"
 	"strings"
@@ -35,7 +36,7 @@ func FuzzFiles(f *testing.F) {
 		if second != "" {
 			inputs = append(inputs, convert.Input{Name: "two", Text: []byte(second)})
 		}
-		r, err := convert.Files(inputs)
+		r, err := convert.Files(inputs, convert.Options{Faithful: len(first)%2 == 0, OldServer: netip.AddrPortFrom(netip.IPv6Loopback(), uint16(len(second)%2*53))})
 		if err != nil {
 			if err.Error() == "" || r != nil {
 				t.Fatalf("Files: %v beside the error %q", r, err)

@@ -32,6 +32,9 @@ func hosts(l *line) {
 			c.cfg.Hosts.TTL = c.cfg.Hosts.TTL.Truncate(time.Second)
 		}
 	}
+	if _, written := c.origins["hosts.ttl"]; !written {
+		changed(c, l.at, l.text(), "the names have TTL 30s, 1h there", "hosts.ttl: 1h", func() { c.cfg.Hosts.TTL = time.Hour })
+	}
 	options := []directive{
 		{names: "fallthrough", take: func(l *line) {
 			if onward = true; len(l.args()) > 0 {
@@ -53,7 +56,7 @@ func hosts(l *line) {
 	for _, zone := range served { // unknown names of the root have other answers
 		switch {
 		case onward:
-		case zone == ".":
+		case zone == "." && (len(c.servers) > 1 || c.servesCluster):
 			l.lost("unknown names are looked up, not denied: fallthrough is always on", "")
 		default:
 			c.denied = append(c.denied, sourced[string]{zone, origin{at: l.at, text: l.text() + ", without fallthrough"}})
@@ -289,13 +292,13 @@ const maxRecords = 10_000
 func zoneFile(l *line) {
 	c := l.c
 	file, known := c.files[path.Base(l.arg(0, ""))]
-	if !known {
-		l.lost(noZones, listZone)
-		return
-	}
 	served, onward := l.s.zones, false
 	if len(l.args()) > 1 {
 		served = overlap(l.s.zones, l.zones(l.args()[1:]))
+	}
+	if !known {
+		l.unread(served, noZones, listZone)
+		return
 	}
 	l.options(flag("fallthrough", &onward), directive{names: "reload upstream"}) // the converted zone does not change by itself
 	for _, zone := range served {

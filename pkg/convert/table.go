@@ -146,23 +146,50 @@ func text(name string, to *string) directive {
 // lost returns directives without a counterpart.
 func lost(names, why, hint string) directive { return directive{names: names, why: why, hint: hint} }
 
-// ownZones returns plugins that serve zones from data which node-cache does not read. The names of these zones must not go to another server.
+// ownZones returns plugins that serve zones from data which node-cache does not read.
 func ownZones(names, why, hint string) directive {
-	return directive{names: names, why: why, hint: hint, take: func(l *line) {
-		list := l.args()
-		if len(list) == 0 {
-			list = l.s.zones
+	return directive{names: names, take: func(l *line) { l.unread(l.ownZones(), why, hint) }}
+}
+
+// ownZones returns the zones that a plugin serves: its arguments or those of the server.
+func (l *line) ownZones() []string {
+	if list := l.zonesAmong(l.args()); len(list) > 0 {
+		return list
+	}
+	return l.s.zones
+}
+
+// unread leaves zones to the old server. Without one their names get SERVFAIL: they must not go to another server.
+func (l *line) unread(zones []string, why, hint string) {
+	old := l.c.OldServer.IsValid()
+	switch {
+	case old:
+		l.differs(why+": the old server is asked", "keep the server at "+l.c.OldServer.String())
+	case slices.Contains(zones, "."):
+		l.lost(why+": the names go to the other upstreams of the root", "give --old-server ADDRESS, or "+hint)
+	default:
+		l.lost(why+": the names get SERVFAIL", "give --old-server ADDRESS, or "+hint)
+	}
+	for _, zone := range zones {
+		if (old || zone != ".") && !containsZone(l.c.unread, zone) {
+			l.c.unread = append(l.c.unread, sourced[string]{zone, l.origin()})
 		}
-		for _, word := range list {
-			first, last, _ := strings.Cut(fillPlaceholders(word), ":") // ZONE, ZONE:ID, or of azure GROUP:ZONE
-			if l.words[0] == "azure" && last != "" {
-				first = last
-			}
-			if zone, err := config.ParseZone(first); err == nil && zone != "." && !containsZone(l.c.unread, zone) {
-				l.c.unread = append(l.c.unread, sourced[string]{zone, l.origin()})
-			}
+	}
+}
+
+// zonesAmong returns the zones among the arguments of a plugin: ZONE, ZONE:ID, or of azure GROUP:ZONE.
+func (l *line) zonesAmong(words []string) (list []string) {
+	for _, word := range words {
+		first, last, _ := strings.Cut(fillPlaceholders(word), ":")
+		if l.words[0] == "azure" && last != "" {
+			first = last
 		}
-	}}
+		named, err := zones(first)
+		if _, notAddress := netip.ParseAddr(first); err == nil && notAddress != nil && !strings.Contains(word, "//") && !strings.HasPrefix(word, "/") {
+			list = append(list, named...)
+		}
+	}
+	return overlap(l.s.zones, list)
 }
 
 // differs returns directives whose effect differs, or that need no conversion.
@@ -239,13 +266,10 @@ func plugins(c *converter) []directive {
 		lost("acl", "answers do not depend on the client's address", "restrict clients with a NetworkPolicy or the node's firewall"),
 		lost("autopath", "search lists are not expanded on the server",
 			"denials are kept and quick, also below a denied name; a dot at the end of a name, or a lower ndots, saves the walk"),
-		ownZones("auto", noZones, listZone),
-		ownZones("secondary", noZones, routeIt),
+		ownZones("auto secondary", noZones, listZone),
 		lost("sign dnssec", noZones, routeIt),
-		ownZones("etcd route53 azure clouddns nomad k8s_external", noZones+", and does not read those of this service: its names get SERVFAIL",
-			"write a route for the zone to the server that has it"),
-		ownZones("consul docker k8s_gateway mdns mysql netbox pdsql records redis sqlite tailscale traefik",
-			noZones+", and does not read those of this plugin: its names get SERVFAIL", "write a route for the zone to a CoreDNS with the plugin"),
+		ownZones("etcd route53 azure clouddns nomad k8s_external consul docker k8s_gateway mdns multicluster mysql netbox pdsql records redis sqlite tailscale traefik",
+			noZones, routeIt),
 		lost("recursor unbound", "node-cache is not a recursive resolver", `write a route to such a server: {zone: ".", to: […]}`),
 		lost("ads blocker blocklist", "lists of names to block are not fetched",
 			"templates deny zones, and hosts.files has names; or write a route to a server that blocks"),
@@ -254,7 +278,6 @@ func plugins(c *converter) []directive {
 		lost("ocp_dnsnameresolver", "address lookups are not published",
 			"leave the names that an EgressFirewall has to the central resolver, and write a route for them"),
 		lost("rrl", "responses are not rate-limited by content", "limits.perClient bounds the in-flight queries of a client"),
-		ownZones("multicluster", "names of a cluster set are not supported and get SERVFAIL", "write a route for the zone to a CoreDNS with the plugin"),
 		lost("federation", "federation is not supported", "Kubernetes has dropped them"),
 		lost("tls https https3 quic grpc_server", "only UDP and TCP are supported for clients",
 			"upstreams may be asked over TLS and HTTPS: see forward[].to"),
@@ -262,12 +285,11 @@ func plugins(c *converter) []directive {
 		lost("nsid", "NSID is not supported", "identity.hostname answers queries for hostname.bind in class CH"),
 		lost("minimal", "authority and additional records are passed on unchanged", "they cost no lookup; cached answers hold them once"),
 		lost("header", "the flags of an answer are what the protocol asks for", ""),
-		lost("view", "answers do not depend on the client", "run another agent for clients with other answers"),
-		lost("geoip", "answers do not depend on the client's location", ""),
+		lost("view geoip", "answers do not depend on the client", "run another agent for clients with other answers"),
 		lost("erratic whoami", "a plugin for tests", "templates make answers by pattern"),
 		lost("trace", "queries are not traced", "metrics have latencies by source; node-cache query --explain explains one query"),
 		lost("dnstap", "dnstap is not supported", "log.queries logs them: all, a sample, the slow or those that fail"),
-		lost("pprof", "profiles over HTTP are not supported", "/status has counts and sizes of all parts"),
+		differs("pprof", "profiles are at /debug/pprof of admin.address, for clients on this host", ""),
 		lost("shed proxyproto multisocket", "socket options cannot be set", "what goes beyond the limits is shed, and counted: see limits"),
 		lost("tsig", "queries and transfers are not signed", ""),
 		lost("on", "programs are not run", ""),

@@ -61,7 +61,7 @@ func basePod(t *testing.T) corev1.PodSpec {
 // convertForBase converts a Corefile for the pods of base.
 func convertForBase(t *testing.T, text string) *convert.Result {
 	t.Helper()
-	r, err := convert.Corefile("Corefile", []byte(text))
+	r, err := convert.Files([]convert.Input{{Name: "Corefile", Text: []byte(text)}}, convert.Options{})
 	must(t, err)
 	must(t, r.ForDaemonSet())
 	return r

@@ -1,0 +1,215 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net/netip"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
+	"github.com/nodecache/node-cache/pkg/config"
+	"github.com/nodecache/node-cache/pkg/convert"
+	"github.com/nodecache/node-cache/pkg/status"
+	"github.com/nodecache/node-cache/pkg/watch"
+)
+
+// maxConverted bounds the size of an input file in bytes: one more than the converter accepts.
+const maxConverted = 1<<20 + 1
+
+func convertCommand() *cobra.Command {
+	var (
+		options                convert.Options
+		daemonSet, fromCluster bool
+		oldServer, kubeconfig  string
+	)
+	cmd := &cobra.Command{
+		Use:   "convert [--daemonset] FILE... | --from-cluster",
+		Short: "Convert a Corefile or a kube-dns ConfigMap to a configuration file",
+		Long: `Convert the configuration of CoreDNS, NodeLocal DNSCache, or kube-dns. A FILE is a
+Corefile, or YAML with ConfigMaps as printed by kubectl get -o yaml; - is the standard
+input. Several files make one configuration: give the ConfigMaps node-local-dns and
+kube-dns together, or a Corefile with the files that it imports. --from-cluster reads
+the ConfigMaps of the cluster instead.
+
+The configuration goes to standard output. Comments show the source line of each key.
+It passes node-cache check if the certificates that it names exist. Lines without a
+counterpart, or with a different one, and changed defaults go to standard error, with
+what to do instead. If a file cannot be read, nothing is written.
+
+Exit code 0: nothing is lost; 1: nothing was converted; 4: lines have no counterpart.`,
+		Args: usageArgs(func(_ *cobra.Command, args []string) error {
+			if fromCluster == (len(args) > 0) || kubeconfig != "" && !fromCluster {
+				return errors.New("convert: give either FILE, or --from-cluster, which --kubeconfig is for")
+			}
+			return nil
+		}),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if oldServer != "" {
+				t, err := config.ParseTarget(oldServer)
+				if err != nil || t.Kind != config.Plain {
+					return &usageError{fmt.Errorf("convert: --old-server %s: not an IP address with or without a port", oldServer)}
+				}
+				options.OldServer = t.Addr
+			}
+			var inputs []convert.Input
+			if options.Complete = fromCluster; fromCluster {
+				var err error
+				if inputs, err = readCluster(cmd.Context(), kubeconfig, &options); err != nil {
+					return &status.HintError{
+						Err:  fmt.Errorf("reading the cluster: %w", err),
+						Hint: "check --kubeconfig, and permit to get configmaps and to list services in kube-system; or give files: kubectl -n kube-system get configmap -o yaml",
+					}
+				}
+			}
+			for _, name := range args {
+				in, err := readInput(name, cmd.InOrStdin())
+				if err != nil {
+					return err
+				}
+				inputs = append(inputs, in)
+			}
+			result, err := convert.Files(inputs, options)
+			if err != nil {
+				return fmt.Errorf("converting: %w", err)
+			}
+			if daemonSet {
+				if err := result.ForDaemonSet(); err != nil {
+					return err
+				}
+			}
+			if c := &result.Config.Listen; slices.Contains(c.Addresses, options.OldServer.Addr()) && c.Port == options.OldServer.Port() {
+				return &status.HintError{
+					Err:  fmt.Errorf("converting: the old server %s: the agent answers at this address", options.OldServer),
+					Hint: "give another address with --old-server, such as that of the DNS Service, which the agent itself may ask in each mode",
+				}
+			}
+			return writeConverted(result, cmd.OutOrStdout(), cmd.ErrOrStderr())
+		},
+	}
+	flags := cmd.Flags()
+	flags.BoolVar(&daemonSet, "daemonset", false, "add the keys that agents of daemonset/base need: their address, sockets, and folders")
+	flags.BoolVar(&options.Faithful, "faithful", false, "keep CoreDNS's values where a Corefile says nothing: no stale answers, no prefetch, no NXDOMAIN cut")
+	flags.StringVar(&oldServer, "old-server", "", "forward zones without a counterpart to `ADDRESS`, where the old server stays; default: their names get SERVFAIL")
+	flags.BoolVar(&fromCluster, "from-cluster", false, "read the ConfigMaps node-local-dns and kube-dns, or coredns and coredns-custom, from the API server")
+	flags.StringVar(&kubeconfig, "kubeconfig", "", "kubeconfig `FILE` for --from-cluster; default: $KUBECONFIG, ~/.kube/config, or the pod's service account")
+	return cmd
+}
+
+// clusterTimeout bounds the requests of readCluster.
+const clusterTimeout = 30 * time.Second
+
+// readCluster reads the ConfigMaps of the cluster's DNS. The Service of CoreDNS or kube-dns becomes the old server, unless one is given.
+func readCluster(ctx context.Context, kubeconfig string, o *convert.Options) (inputs []convert.Input, err error) {
+	ctx, cancel := context.WithTimeout(ctx, clusterTimeout)
+	defer cancel()
+	client, err := watch.NewClient(kubeconfigFile(kubeconfig), "node-cache-convert/"+version)
+	if err != nil {
+		return nil, err
+	}
+	resource := func(kind string) *watch.Request { return client.Get().Namespace("kube-system").Resource(kind) }
+	for _, names := range [][]string{{"node-local-dns", "kube-dns"}, {"nodelocaldns", "kube-dns"}, {"coredns", "coredns-custom"}, {"rke2-coredns-rke2-coredns"}, {"kube-dns"}} {
+		for _, name := range names {
+			var object corev1.ConfigMap
+			err := resource("configmaps").Name(name).Do(ctx).Into(&object)
+			if apierrors.IsNotFound(err) && name == names[0] {
+				break
+			}
+			if err != nil && !apierrors.IsNotFound(err) {
+				return nil, err
+			}
+			if len(object.Data) > 0 {
+				text, _ := json.Marshal(map[string]any{"kind": "ConfigMap", "data": object.Data}) // texts only
+				inputs = append(inputs, convert.Input{Name: name, Text: text})
+			}
+		}
+		if len(inputs) == 0 {
+			continue
+		}
+		if local := strings.HasPrefix(names[0], "node"); local || o.OldServer.IsValid() {
+			return inputs, nil
+		}
+		var services corev1.ServiceList
+		err := resource("services").Param("labelSelector", "k8s-app=kube-dns").Do(ctx).Into(&services)
+		for _, s := range services.Items {
+			if a, err := netip.ParseAddr(s.Spec.ClusterIP); err == nil { // not one without an address
+				o.OldServer = netip.AddrPortFrom(a, 53)
+			}
+		}
+		return inputs, err
+	}
+	return nil, errors.New("namespace kube-system has no ConfigMap of NodeLocal DNSCache, CoreDNS or kube-dns")
+}
+
+// kubeconfigFile returns the file that kubectl uses; empty: there is none.
+func kubeconfigFile(given string) string {
+	if file := cmp.Or(given, os.Getenv("KUBECONFIG")); file != "" {
+		return file
+	}
+	file := os.ExpandEnv("$HOME/.kube/config")
+	if _, err := os.Stat(file); err != nil {
+		return ""
+	}
+	return file
+}
+
+// readInput reads a file, or standard input for -.
+func readInput(name string, stdin io.Reader) (in convert.Input, err error) {
+	from := stdin
+	in.Name = "standard input"
+	if name != "-" {
+		f, err := os.Open(name)
+		switch {
+		case errors.Is(err, fs.ErrNotExist):
+			return in, &status.HintError{
+				Err:  fmt.Errorf("reading the input: %w", err),
+				Hint: "give a Corefile, the YAML of ConfigMaps, or - for standard input",
+			}
+		case err != nil:
+			return in, fmt.Errorf("reading the input: %w", err)
+		}
+		defer func() { _ = f.Close() }() // it was only read
+		from, in.Name = f, name
+	}
+	if in.Text, err = io.ReadAll(io.LimitReader(from, maxConverted)); err != nil {
+		err = fmt.Errorf("reading the input: %w", err)
+	}
+	return in, err
+}
+
+// writeConverted writes the configuration to one stream, and the notes about it to the other.
+func writeConverted(result *convert.Result, stdout, stderr io.Writer) error {
+	text, err := result.YAML()
+	if err != nil {
+		return err
+	}
+	for _, n := range result.Notes {
+		kind := "no counterpart"
+		if n.Kept {
+			kind = "differs"
+		}
+		_, _ = fmt.Fprintf(stderr, "%s (%s)\n", n, kind)
+		if n.Hint != "" {
+			_, _ = fmt.Fprintf(stderr, "  hint: %s\n", n.Hint)
+		}
+	}
+	if _, err := stdout.Write(text); err != nil {
+		return fmt.Errorf("writing the configuration: %w", err)
+	}
+	if result.Lost() {
+		return exitError(exitLossy)
+	}
+	return nil
+}
