@@ -9,6 +9,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/nodecache/node-cache/internal/assert"
 	"github.com/nodecache/node-cache/pkg/server"
 	"github.com/nodecache/node-cache/pkg/server/servertest"
 	"github.com/nodecache/node-cache/pkg/wire"
@@ -52,13 +53,9 @@ func TestHandlerAnswers(t *testing.T) {
 			if verdict == wire.Missed {
 				worker.Resolve(&peer, time.Time{}, &to)
 			}
-			if diff := cmp.Diff(tt.slow, to.got); diff != "" {
-				t.Errorf("replies of Resolve (-want +got):\n%s", diff)
-			}
+			assert.Same(t, "replies of Resolve", tt.slow, to.got)
 			h.Release("www.example.org")
-			if diff := cmp.Diff(tt.release, to.got); diff != "" {
-				t.Errorf("replies after Release (-want +got):\n%s", diff)
-			}
+			assert.Same(t, "replies after Release", tt.release, to.got)
 			if diff := cmp.Diff([]string(nil), h.Violations()); diff != "" || h.Seen("www.example.org") != 1 {
 				t.Errorf("seen %d times, breaches (-want +got):\n%s", h.Seen("www.example.org"), diff)
 			}
@@ -97,9 +94,7 @@ func TestHandlerSeesBreaches(t *testing.T) {
 			hold := servertest.Rule{Action: servertest.Hold}
 			h := servertest.New(map[string]servertest.Rule{"one.example": hold, "two.example": hold})
 			tt.use(h.NewWorker())
-			if diff := cmp.Diff(tt.want, h.Violations()); diff != "" {
-				t.Errorf("breaches (-want +got):\n%s", diff)
-			}
+			assert.Same(t, "breaches", tt.want, h.Violations())
 		})
 	}
 }
@@ -119,9 +114,7 @@ func TestName(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			if got := servertest.Name(tt.msg); got != tt.want {
-				t.Errorf("got %q, want %q", got, tt.want)
-			}
+			assert.Equal(t, "got", tt.want, servertest.Name(tt.msg))
 		})
 	}
 }

@@ -10,7 +10,6 @@ import (
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"encoding/pem"
-	"math/big"
 	"net"
 	"os"
 	"testing"
@@ -29,7 +28,7 @@ func NewAuthority(tb testing.TB, now time.Time) *Authority {
 	tb.Helper()
 	key := newKey(tb)
 	template := &x509.Certificate{
-		SerialNumber: newSerial(tb), Subject: pkix.Name{CommonName: "test authority"},
+		Subject:   pkix.Name{CommonName: "test authority"},
 		NotBefore: now.AddDate(0, -6, 0), NotAfter: now.AddDate(0, 6, 0),
 		IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign,
 	}
@@ -62,7 +61,7 @@ func (a *Authority) Issue(tb testing.TB, ends time.Time, hosts ...string) tls.Ce
 	tb.Helper()
 	key := newKey(tb)
 	template := &x509.Certificate{
-		SerialNumber: newSerial(tb), Subject: pkix.Name{CommonName: "test server"},
+		Subject:   pkix.Name{CommonName: "test server"},
 		NotBefore: a.cert.NotBefore, NotAfter: ends,
 		KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
 	}
@@ -87,13 +86,4 @@ func newKey(tb testing.TB) *ecdsa.PrivateKey {
 		tb.Fatalf("making a key: %v", err)
 	}
 	return key
-}
-
-func newSerial(tb testing.TB) *big.Int {
-	tb.Helper()
-	serial, err := rand.Int(rand.Reader, big.NewInt(1<<62))
-	if err != nil {
-		tb.Fatalf("drawing a serial number: %v", err)
-	}
-	return serial
 }

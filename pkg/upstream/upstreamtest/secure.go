@@ -11,8 +11,9 @@ import (
 	"net"
 	"net/http"
 	"strconv"
-	"sync"
 	"time"
+
+	"github.com/nodecache/node-cache/internal/pipenet"
 )
 
 const dnsMessage = "application/dns-message"
@@ -65,8 +66,8 @@ func (s *Server) secured(conn net.Conn) net.Conn {
 
 // serveHTTP answers requests on one connection until either side ends it.
 func (s *Server) serveHTTP(conn *tls.Conn, number int) {
-	listener := &singleConnListener{conn: make(chan net.Conn, 1), ended: make(chan struct{}), addr: conn.LocalAddr()}
-	listener.conn <- conn
+	listener := pipenet.Listen(conn.LocalAddr())
+	go func() { _ = listener.Deliver(context.Background(), conn, nil) }() // Serve accepts it
 	server := &http.Server{
 		ReadHeaderTimeout: time.Minute,
 		ErrorLog:          log.New(io.Discard, "", 0),
@@ -125,30 +126,3 @@ func (s *Server) answerHTTP(w http.ResponseWriter, r *http.Request, conn net.Con
 		panic(http.ErrAbortHandler)
 	}
 }
-
-// A singleConnListener is a listener with one connection.
-type singleConnListener struct {
-	conn  chan net.Conn
-	once  sync.Once
-	ended chan struct{}
-	addr  net.Addr
-}
-
-// Accept returns the connection once, and then blocks until Close.
-func (l *singleConnListener) Accept() (net.Conn, error) {
-	select {
-	case conn := <-l.conn:
-		return conn, nil
-	case <-l.ended:
-		return nil, net.ErrClosed
-	}
-}
-
-// Close makes Accept return.
-func (l *singleConnListener) Close() error {
-	l.once.Do(func() { close(l.ended) })
-	return nil
-}
-
-// Addr returns the address of the connection.
-func (l *singleConnListener) Addr() net.Addr { return l.addr }

@@ -3,6 +3,7 @@
 package watchtest
 
 import (
+	"cmp"
 	"net/http"
 	"time"
 
@@ -75,16 +76,6 @@ func (s *Server) Answer(resource string, answer http.HandlerFunc) {
 	s.set(func() { s.faults.answered, s.faults.answer = resource, answer })
 }
 
-// answerOf returns what replies to requests for the resource in the server's place; nil: nothing.
-func (s *Server) answerOf(resource string) http.HandlerFunc {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if resource != s.faults.answered {
-		return nil
-	}
-	return s.faults.answer
-}
-
 // Forget loses the history: a watch that resumes before now gets 410 Gone, and so does every open watch.
 func (s *Server) Forget() {
 	gone := failure(http.StatusGone, metav1.StatusReasonExpired, "too old resource version")
@@ -148,27 +139,9 @@ func (s *Server) injectLocked(n injection) {
 	}
 }
 
-func (s *Server) refusal(resource string) int {
+// faultsFor returns the active faults, and the status that requests for the resource are refused with; 0: none.
+func (s *Server) faultsFor(resource string) (active faults, refused int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if code := s.faults.refused[""]; code != 0 {
-		return code
-	}
-	return s.faults.refused[resource]
-}
-
-func (s *Server) withoutLists() bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.faults.noLists
-}
-
-// shortened returns how long a watch lasts that was asked for with this length.
-func (s *Server) shortened(length time.Duration) time.Duration {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.faults.closeAfter > 0 {
-		return min(length, s.faults.closeAfter)
-	}
-	return length
+	return s.faults, cmp.Or(s.faults.refused[""], s.faults.refused[resource])
 }

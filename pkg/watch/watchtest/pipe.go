@@ -12,6 +12,8 @@ import (
 	"sync"
 	"syscall"
 	"testing"
+
+	"github.com/nodecache/node-cache/internal/pipenet"
 )
 
 // kubeconfig names a server that is reached by a [Server]'s Dial only.
@@ -33,12 +35,9 @@ func Kubeconfig(tb testing.TB) string {
 	return file
 }
 
-// A dialer connects clients to a server in this process. It uses no socket, so that it can be part of a test in virtual
-// time.
+// A dialer connects clients to a server in this process.
 type dialer struct {
-	conns chan net.Conn
-	done  chan struct{}
-	end   func()
+	*pipenet.Listener
 
 	mu   sync.Mutex // guards the following fields
 	away bool
@@ -48,8 +47,7 @@ type dialer struct {
 // Start serves until the test ends.
 func (s *Server) Start(tb testing.TB) {
 	tb.Helper()
-	d := &dialer{conns: make(chan net.Conn), done: make(chan struct{}), open: make(map[net.Conn]struct{})}
-	d.end = sync.OnceFunc(func() { close(d.done) })
+	d := &dialer{Listener: pipenet.Listen(&net.UnixAddr{Name: "apiserver.test", Net: "pipe"}), open: make(map[net.Conn]struct{})}
 	s.dials = d
 	server := &http.Server{Handler: s} //nolint:gosec // time-outs are what is tested at the other end
 	served := make(chan error, 1)
@@ -75,14 +73,10 @@ func (s *Server) Dial(ctx context.Context, network, _ string) (net.Conn, error) 
 	if away {
 		return nil, &net.OpError{Op: "dial", Net: network, Err: os.NewSyscallError("connect", syscall.ECONNREFUSED)}
 	}
-	select {
-	case d.conns <- far:
-		return near, nil
-	case <-d.done:
-		return nil, net.ErrClosed
-	case <-ctx.Done():
-		return nil, ctx.Err()
+	if err := d.Deliver(ctx, far, nil); err != nil {
+		return nil, err
 	}
+	return near, nil
 }
 
 // Kill closes every connection and takes none until Revive.
@@ -104,22 +98,3 @@ func (s *Server) Revive() {
 	defer d.mu.Unlock()
 	d.away = false
 }
-
-// Accept implements [net.Listener].
-func (d *dialer) Accept() (net.Conn, error) {
-	select {
-	case c := <-d.conns:
-		return c, nil
-	case <-d.done:
-		return nil, net.ErrClosed
-	}
-}
-
-// Close implements [net.Listener].
-func (d *dialer) Close() error {
-	d.end()
-	return nil
-}
-
-// Addr implements [net.Listener].
-func (d *dialer) Addr() net.Addr { return &net.UnixAddr{Name: "apiserver.test", Net: "pipe"} }

@@ -139,11 +139,12 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			return
 		}
 	}
-	if answer := s.answerOf(sel.resource); answer != nil {
-		answer(w, r)
+	active, code := s.faultsFor(sel.resource)
+	if active.answer != nil && active.answered == sel.resource {
+		active.answer(w, r)
 		return
 	}
-	switch code := s.refusal(sel.resource); {
+	switch {
 	case code == http.StatusForbidden:
 		s.codec.fail(w, r, code, metav1.StatusReasonForbidden, fmt.Sprintf("%s is forbidden: User \"node-cache\" cannot %s it", sel.resource, sel.verb))
 	case code == http.StatusUnauthorized:
@@ -158,7 +159,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case sel.verb == "get":
 		s.get(w, r, sel)
 	default:
-		s.watch(w, r, sel)
+		s.watch(w, r, sel, &active)
 	}
 }
 

@@ -3,6 +3,7 @@
 package watchtest
 
 import (
+	"cmp"
 	"io"
 	"maps"
 	"net/http"
@@ -43,8 +44,8 @@ type injection struct {
 }
 
 // watch answers a watch.
-func (s *Server) watch(w http.ResponseWriter, r *http.Request, sel *selection) {
-	if sel.verb == "watchlist" && s.withoutLists() {
+func (s *Server) watch(w http.ResponseWriter, r *http.Request, sel *selection, active *faults) {
+	if sel.verb == "watchlist" && active.noLists {
 		s.codec.fail(w, r, http.StatusUnprocessableEntity, metav1.StatusReasonInvalid, "sendInitialEvents: Forbidden: sendInitialEvents is forbidden for watch unless the WatchList feature gate is enabled")
 		return
 	}
@@ -58,7 +59,7 @@ func (s *Server) watch(w http.ResponseWriter, r *http.Request, sel *selection) {
 	w.WriteHeader(http.StatusOK)
 	flush()
 	if s.begin(st) {
-		s.follow(st, r)
+		s.follow(st, r, active.closeAfter)
 	}
 }
 
@@ -112,13 +113,13 @@ func (s *Server) begin(st *stream) bool {
 	return st.send("BOOKMARK", bookmark(st.sel.resource, version, true)) == nil
 }
 
-// follow sends changes and bookmarks until the watch ends.
-func (s *Server) follow(st *stream, r *http.Request) {
+// follow sends changes and bookmarks until the watch ends, at the latest after a time that is not 0.
+func (s *Server) follow(st *stream, r *http.Request, latest time.Duration) {
 	length := 30 * time.Minute
 	if seconds, err := strconv.Atoi(st.sel.query.Get("timeoutSeconds")); err == nil {
 		length = time.Duration(seconds) * time.Second
 	}
-	end := time.NewTimer(s.shortened(length))
+	end := time.NewTimer(min(length, cmp.Or(latest, length)))
 	defer end.Stop()
 	mark := time.NewTimer(min(bookmarkPeriod, max(length-beforeTheEnd, 0)))
 	defer mark.Stop()
