@@ -7,7 +7,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"net/netip"
 	"os"
 	"os/exec"
@@ -179,20 +178,9 @@ func (h *Host) log(service string) string {
 
 // tail is the end of what a service wrote.
 func (h *Host) tail(service string) string {
-	const most = 6 << 10
-	f, err := os.Open(h.log(service))
+	text, err := os.ReadFile(h.log(service))
 	if err != nil {
 		return err.Error()
 	}
-	defer func() { _ = f.Close() }()
-	if info, err := f.Stat(); err == nil && info.Size() > most {
-		if _, err := f.Seek(-most, io.SeekEnd); err != nil {
-			return err.Error()
-		}
-	}
-	text, err := io.ReadAll(f)
-	if err != nil {
-		return err.Error()
-	}
-	return string(text)
+	return string(text[max(0, len(text)-6<<10):])
 }

@@ -15,9 +15,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
-	"github.com/vishvananda/netlink"
-	"golang.org/x/sys/unix"
-
+	"github.com/nodecache/node-cache/internal/nodetest"
 	"github.com/nodecache/node-cache/internal/proctest"
 )
 
@@ -46,7 +44,10 @@ type KubeProxy struct {
 func (c *Cluster) LaunchKubeProxy(ctx context.Context, dir string, o KubeProxyOptions) (*KubeProxy, error) {
 	o.Mode = cmp.Or(o.Mode, "nftables")
 	if o.Enter == nil {
-		o.Enter = newNamespace
+		o.Enter = func() error {
+			_, err := nodetest.NewNamespace()
+			return err
+		}
 	}
 	node := Node(kubeProxyNode, "zone-0")
 	node.Status.Addresses = []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: "192.0.2.2"}}
@@ -71,18 +72,6 @@ func (c *Cluster) LaunchKubeProxy(ctx context.Context, dir string, o KubeProxyOp
 		return nil, err
 	}
 	return k, nil
-}
-
-// newNamespace moves the calling thread into a new network namespace.
-func newNamespace() error {
-	if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
-		return fmt.Errorf("making a network namespace, which only root may: %w", err)
-	}
-	lo, err := netlink.LinkByName("lo")
-	if err != nil {
-		return fmt.Errorf("finding the loopback device: %w", err)
-	}
-	return netlink.LinkSetUp(lo)
 }
 
 // launch moves the calling thread into the network namespace and starts everything from there.

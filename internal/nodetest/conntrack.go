@@ -23,8 +23,8 @@ func (f Flow) String() string {
 	return fmt.Sprintf("protocol %d, %s to %s, replies %s to %s, zone %d", f.Protocol, f.Src, f.Dst, f.ReplySrc, f.ReplyDst, f.Zone)
 }
 
-// Conntrack lists the host's tracked connections of both IP families.
-func Conntrack(h *Host) ([]Flow, error) {
+// ConntrackOf lists the host's tracked connections from or to an address and port.
+func ConntrackOf(h *Host, addr netip.AddrPort) ([]Flow, error) {
 	var flows []Flow
 	err := h.Do(func() error {
 		for _, family := range []netlink.InetFamily{unix.AF_INET, unix.AF_INET6} {
@@ -36,23 +36,13 @@ func Conntrack(h *Host) ([]Flow, error) {
 				f := Flow{Protocol: c.Forward.Protocol, Zone: c.Zone}
 				f.Src, f.Dst = ends(c.Forward)
 				f.ReplySrc, f.ReplyDst = ends(c.Reverse)
-				flows = append(flows, f)
+				if f.Src == addr || f.Dst == addr || f.ReplySrc == addr || f.ReplyDst == addr {
+					flows = append(flows, f)
+				}
 			}
 		}
 		return nil
 	})
-	return flows, err
-}
-
-// ConntrackOf lists the host's tracked connections from or to an address and port.
-func ConntrackOf(h *Host, addr netip.AddrPort) ([]Flow, error) {
-	all, err := Conntrack(h)
-	var flows []Flow
-	for _, f := range all {
-		if f.Src == addr || f.Dst == addr || f.ReplySrc == addr || f.ReplyDst == addr {
-			flows = append(flows, f)
-		}
-	}
 	return flows, err
 }
 

@@ -14,6 +14,7 @@ import (
 	"runtime"
 	"sync"
 	"syscall"
+	"testing"
 
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netns"
@@ -56,6 +57,32 @@ func (h *Host) open() error {
 		}
 	}
 	return netlink.LinkSetUp(lo)
+}
+
+// NewNamespace moves the calling thread into a new network namespace, and returns its loopback link, which is up.
+func NewNamespace() (netlink.Link, error) {
+	if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
+		return nil, fmt.Errorf("making a network namespace, which only root may: %w", err)
+	}
+	lo, err := netlink.LinkByName("lo")
+	if err != nil {
+		return nil, fmt.Errorf("finding the loopback device: %w", err)
+	}
+	return lo, netlink.LinkSetUp(lo)
+}
+
+// EnterNamespace is [NewNamespace] for a test, which keeps its thread. It skips the test without root.
+func EnterNamespace(t *testing.T) netlink.Link {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Skip("making network namespaces needs root")
+	}
+	runtime.LockOSThread() // for good: the thread ends with the test
+	lo, err := NewNamespace()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return lo
 }
 
 // Of returns the host whose network a process is in, until Release.

@@ -11,15 +11,15 @@ import (
 
 // Eventually polls condition until it holds and returns how long that took. After limit it fails the test, with the
 // details that the functions return.
-func Eventually(t *testing.T, limit time.Duration, what string, condition func() bool, details ...func() string) time.Duration {
-	t.Helper()
+func Eventually(tb testing.TB, limit time.Duration, what string, condition func() bool, details ...func() string) time.Duration {
+	tb.Helper()
 	began := time.Now()
 	for !condition() {
 		if time.Since(began) > limit {
 			for _, detail := range details {
-				t.Log(detail())
+				tb.Log(detail())
 			}
-			t.Fatalf("not within %s: %s", limit, what)
+			tb.Fatalf("not within %s: %s", limit, what)
 		}
 		time.Sleep(10 * time.Millisecond)
 	}

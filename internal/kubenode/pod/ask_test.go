@@ -12,18 +12,17 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 	"github.com/miekg/dns"
+
+	"github.com/nodecache/node-cache/internal/assert"
 )
 
 // serveDNS answers over UDP: names that begin with lost not at all, with wrong by a denial.
 func serveDNS(t *testing.T) (addr string) {
 	t.Helper()
 	conn, err := (&net.ListenConfig{}).ListenPacket(t.Context(), "udp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	server := &dns.Server{PacketConn: conn, Handler: dns.HandlerFunc(func(w dns.ResponseWriter, q *dns.Msg) {
 		m := new(dns.Msg).SetReply(q)
 		switch name := q.Question[0].Name; {
@@ -57,9 +56,7 @@ func TestCountsWaitForQueriesUnderWay(t *testing.T) {
 	}
 	got := counted(t, a, http.MethodPost)["udp"]
 	want := tally{Answered: 2, Lost: 1, Wrong: 1}
-	if diff := cmp.Diff(want, got, cmpopts.IgnoreFields(tally{}, "Slowest", "Failures")); diff != "" {
-		t.Errorf("(-want +got):\n%s", diff)
-	}
+	assert.Same(t, "got", want, got, cmpopts.IgnoreFields(tally{}, "Slowest", "Failures"))
 	if len(got.Failures) != 2 {
 		t.Errorf("failures: got %q, want two", got.Failures)
 	}
@@ -72,9 +69,7 @@ func TestQuestions(t *testing.T) {
 	t.Parallel()
 	record := func(text string) dns.RR {
 		rr, err := dns.NewRR(text)
-		if err != nil {
-			t.Fatal(err)
-		}
+		assert.NoError(t, err)
 		return rr
 	}
 	for _, tt := range []struct {
@@ -112,9 +107,7 @@ func TestQuestions(t *testing.T) {
 func asking(t *testing.T, list string) []question {
 	t.Helper()
 	all, err := questions(list)
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	return all
 }
 
@@ -123,8 +116,6 @@ func counted(t *testing.T, a *client, method string) map[string]tally {
 	w := httptest.NewRecorder()
 	a.ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), method, "/counts", http.NoBody))
 	var got map[string]tally
-	if err := json.NewDecoder(w.Body).Decode(&got); err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, json.NewDecoder(w.Body).Decode(&got))
 	return got
 }
