@@ -14,6 +14,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/nodecache/node-cache/internal/assert"
 )
 
 // backArrows bounds the arrows that run back inside a package. An arrow A → B says that file A uses a function, a method,
@@ -63,9 +65,7 @@ func arrowsOf(t *testing.T, folder string) arrowGraph {
 			continue
 		}
 		syntax, err := parser.ParseFile(fset, name, content(t, name), parser.SkipObjectResolution)
-		if err != nil {
-			t.Fatalf("parsing: %v", err)
-		}
+		assert.NoError(t, err)
 		parsed = append(parsed, syntax)
 		g.names = append(g.names, name)
 	}

@@ -9,7 +9,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
+	"github.com/nodecache/node-cache/internal/assert"
 )
 
 // testOnly lists the direct dependencies that no code outside of tests imports, each with its reason.
@@ -41,9 +41,7 @@ func TestDirectDependencies(t *testing.T) {
 			t.Errorf("%s: testOnly lists it, and go.mod does not", module)
 		}
 	}
-	if diff := cmp.Diff([]string(nil), unused); diff != "" {
-		t.Errorf("direct dependencies in go.mod that nothing imports (-want +got):\n%s", diff)
-	}
+	assert.Same(t, "direct dependencies in go.mod that nothing imports", []string(nil), unused)
 }
 
 // importedModules says which direct dependencies the main module's code imports, and which its tests do.

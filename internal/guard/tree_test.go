@@ -14,6 +14,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/nodecache/node-cache/internal/assert"
 )
 
 // root is the top of the repository, seen from this package.
@@ -39,9 +41,7 @@ func files(t *testing.T) []string {
 		}
 		return nil
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	if !slices.Contains(list, "go.mod") {
 		t.Fatalf("no go.mod among the %d files under %s", len(list), root)
 	}
@@ -60,9 +60,7 @@ func filesWith(t *testing.T, suffixes ...string) []string {
 func content(t *testing.T, name string) []byte {
 	t.Helper()
 	data, err := os.ReadFile(filepath.Join(root, filepath.FromSlash(name)))
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	return data
 }
 

@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/nodecache/node-cache/internal/assert"
 )
 
 // TestMain builds the programs before any suite starts one, so that no test's time holds a compilation: hack/test.sh runs no
@@ -35,9 +37,7 @@ func TestOnce(t *testing.T) {
 	part := func(path string) error { return os.WriteFile(path, []byte("part"), 0o600) }
 	for name, age := range map[string]time.Duration{"etcd-old": entryAge + time.Hour, "etcd-recent": time.Hour, "etcd-new.new": 0} {
 		path := filepath.Join(dir, name)
-		if err := errors.Join(part(path), os.Chtimes(path, time.Time{}, time.Now().Add(-age))); err != nil {
-			t.Fatal(err)
-		}
+		assert.NoError(t, errors.Join(part(path), os.Chtimes(path, time.Time{}, time.Now().Add(-age))))
 	}
 	failed := func(path string) error { return errors.Join(part(path), broken) }
 	if _, err := once(t.Context(), dir, "etcd", "new", failed); !errors.Is(err, broken) {

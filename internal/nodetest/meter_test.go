@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nodecache/node-cache/internal/assert"
 	"github.com/nodecache/node-cache/internal/nodetest"
 )
 
@@ -24,9 +25,7 @@ func TestMeter(t *testing.T) {
 			{Network: "tcp", Rate: 50, Fresh: true},
 		},
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	began := time.Now()
 	if _, ok := m.Await("first", began, 5*time.Second); !ok {
 		t.Fatal("the first server answers no query")
@@ -83,9 +82,7 @@ func TestMeter(t *testing.T) {
 func serve(t *testing.T, h *nodetest.Host, addr netip.AddrPort, name string) *nodetest.Server {
 	t.Helper()
 	s, err := nodetest.Serve(h, addr, name)
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	t.Cleanup(s.Close)
 	return s
 }

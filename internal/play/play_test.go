@@ -18,6 +18,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
 
+	"github.com/nodecache/node-cache/internal/assert"
 	"github.com/nodecache/node-cache/internal/proctest"
 )
 
@@ -164,9 +165,7 @@ func TestKilled(t *testing.T) {
 			if tt.inner {
 				pid = childOf(t, pid)
 			}
-			if err := syscall.Kill(pid, tt.signal); err != nil {
-				t.Fatal(err)
-			}
+			assert.NoError(t, syscall.Kill(pid, tt.signal))
 			if err := p.Wait(t, limit); err == nil {
 				t.Error("it ended well, want an error")
 			}
@@ -179,9 +178,7 @@ func TestKilled(t *testing.T) {
 func pipe(t *testing.T) (read, write *os.File) {
 	t.Helper()
 	read, write, err := os.Pipe()
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	t.Cleanup(func() { _, _ = read.Close(), write.Close() })
 	return read, write
 }
@@ -190,18 +187,14 @@ func pipe(t *testing.T) (read, write *os.File) {
 func childOf(t *testing.T, pid int) int {
 	t.Helper()
 	threads, err := filepath.Glob("/proc/" + strconv.Itoa(pid) + "/task/*/children") // any of them may have started it
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	var children strings.Builder
 	for _, thread := range threads {
 		text, _ := os.ReadFile(thread) // none of one that has ended
 		children.Write(text)
 	}
 	child, err := strconv.Atoi(strings.TrimSpace(children.String()))
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	return child
 }
 
@@ -212,9 +205,7 @@ func TestTerminal(t *testing.T) {
 	person, program := terminal(t)
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = program, program, program
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true, Pdeathsig: syscall.SIGKILL}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, cmd.Start())
 	_ = program.Close()
 	screen := &proctest.Output{}
 	go func() { _, _ = io.Copy(screen, person) }() // ends with the terminal
@@ -265,7 +256,5 @@ func TestNotRoot(t *testing.T) {
 		t.Errorf("it ended with %v, want exit status 1", err)
 	}
 	want := "play: it makes network namespaces, which only root may\nhint: sudo make play; `make run` needs no privileges\n"
-	if diff := cmp.Diff(want, string(out)); diff != "" {
-		t.Errorf("(-want +got):\n%s", diff)
-	}
+	assert.Same(t, "got", want, string(out))
 }

@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/nodecache/node-cache/internal/assert"
 )
 
 // terminal opens a terminal: what a person types is written to the first file, and a program has the second.
@@ -19,9 +21,7 @@ func terminal(t *testing.T) (person, program *os.File) {
 	}
 	t.Cleanup(func() { _ = person.Close() })
 	raw, err := person.SyscallConn() // Fd would make reads block for good
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	number := 0
 	var failed error
 	err = raw.Control(func(fd uintptr) {

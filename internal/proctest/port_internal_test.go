@@ -11,6 +11,8 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+
+	"github.com/nodecache/node-cache/internal/assert"
 )
 
 // reserveEnv makes this test reserve one port in another process and print the result.
@@ -34,9 +36,7 @@ func TestReservePort(t *testing.T) {
 		t.Errorf("a port that is reserved: %v, want that it is in use", err)
 	}
 	ln, err := net.Listen("tcp4", addr.String())
-	if err != nil {
-		t.Fatalf("a reserved port cannot be bound: %v", err)
-	}
+	assert.NoError(t, err)
 	if err := ln.Close(); err != nil {
 		t.Error(err)
 	}

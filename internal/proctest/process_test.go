@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nodecache/node-cache/internal/assert"
 	"github.com/nodecache/node-cache/internal/proctest"
 )
 
@@ -38,15 +39,11 @@ func TestPause(t *testing.T) {
 func threadStates(t *testing.T, glob string) string {
 	t.Helper()
 	files, err := filepath.Glob(glob)
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	var states strings.Builder
 	for _, f := range files {
 		text, err := os.ReadFile(f)
-		if err != nil {
-			t.Fatal(err)
-		}
+		assert.NoError(t, err)
 		_, rest, _ := strings.Cut(string(text), ") ")
 		states.WriteByte(rest[0])
 	}

@@ -9,6 +9,8 @@ import (
 	"regexp"
 	"slices"
 	"testing"
+
+	"github.com/nodecache/node-cache/internal/assert"
 )
 
 // panelLayout is what a panel has besides its queries.
@@ -32,9 +34,7 @@ func TestDashboard(t *testing.T) {
 	var board struct {
 		Panels []panelLayout `json:"panels"`
 	}
-	if err := json.Unmarshal([]byte(mustRead(t, filepath.Join(root, "daemonset", "monitoring", "dashboard.json"))), &board); err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, json.Unmarshal([]byte(mustRead(t, filepath.Join(root, "daemonset", "monitoring", "dashboard.json"))), &board))
 	known := mustFamilies(t)
 	ids, cells := map[int]bool{}, map[[2]int]string{}
 	for _, p := range board.Panels {

@@ -18,6 +18,7 @@ import (
 	"github.com/miekg/dns"
 	"github.com/prometheus/common/model"
 
+	"github.com/nodecache/node-cache/internal/assert"
 	"github.com/nodecache/node-cache/internal/proctest"
 )
 
@@ -33,13 +34,9 @@ func TestPrometheus(t *testing.T) {
 		agent.pod("coredns-ccccc", "coredns"),
 	}
 	scrapes, err := PodMonitors(root, pods)
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	args, err := Prometheus(root, folder, listen, scrapes)
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	proctest.Start(t, "prometheus", exec.CommandContext(t.Context(), program, args...))
 	base := "http://" + listen.String()
 	proctest.Eventually(t, time.Minute, "six scrapes", func() bool {
@@ -49,9 +46,7 @@ func TestPrometheus(t *testing.T) {
 	})
 	proctest.Eventually(t, time.Minute, "an evaluation of every alert", func() bool {
 		pending, err := CheckRules(t.Context(), base)
-		if err != nil {
-			t.Fatal(err)
-		}
+		assert.NoError(t, err)
 		return pending == 0
 	})
 	checkLabels(t, base)
@@ -63,9 +58,7 @@ func TestPrometheus(t *testing.T) {
 func checkLabels(t *testing.T, base string) {
 	t.Helper()
 	series, err := evaluate(t.Context(), base, `{__name__="up"}`)
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	want := model.Metric{"__name__": "up", "job": "node-cache", "node": "worker-1", "namespace": "kube-system"}
 	if len(series) != 1 {
 		t.Fatalf("%d targets, want 1: %v", len(series), series)
@@ -80,9 +73,7 @@ func checkLabels(t *testing.T, base string) {
 func checkResults(t *testing.T, base string, exposed map[string]bool) {
 	t.Helper()
 	queries, err := Queries(root)
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	results, err := Evaluate(t.Context(), base, queries)
 	if err != nil {
 		t.Error(err)
@@ -111,9 +102,7 @@ func hasSeries(expr string, exposed map[string]bool) bool {
 func checkNoAlerts(t *testing.T, base string) {
 	t.Helper()
 	active, err := ActiveAlerts(t.Context(), base)
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	for _, a := range active {
 		if a.State == "firing" {
 			t.Errorf("%s fires: %s", a.Labels["alertname"], a.Annotations["description"])
@@ -125,9 +114,7 @@ func checkNoAlerts(t *testing.T, base string) {
 func TestRunbookCommands(t *testing.T) {
 	t.Parallel()
 	pages, err := filepath.Glob(filepath.Join(root, "docs", "runbooks", "*.md"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	help := map[string]string{}
 	seen := 0
 	for _, page := range pages {
@@ -171,9 +158,7 @@ func startAgent(t *testing.T) *runningAgent {
 	admin := netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 77, byte(rand.IntN(256)), byte(1 + rand.IntN(254))}), 9253)
 	hosts := proctest.WriteFile(t, filepath.Join(folder, "hosts"), "192.0.2.7 printer.example\n")
 	examples, err := filepath.Abs(filepath.Join(root, "examples", "cluster"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	config := fmt.Sprintf(`
 listen: {addresses: [%s], port: %d}
 forward: [{zone: ., to: ["%s"]}]
@@ -221,9 +206,7 @@ func (a *runningAgent) ask(t *testing.T) {
 func (a *runningAgent) exposed(t *testing.T) map[string]bool {
 	t.Helper()
 	text, err := a.Page("/metrics")
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	names := map[string]bool{"up": true}
 	for _, m := range regexp.MustCompile(`(?m)^([a-z_]+)[{ ]`).FindAllStringSubmatch(text, -1) {
 		names[m[1]] = true

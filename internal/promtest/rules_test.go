@@ -11,6 +11,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/nodecache/node-cache/internal/assert"
 	"github.com/nodecache/node-cache/internal/proctest"
 )
 
@@ -24,9 +25,7 @@ func TestAlertAnnotations(t *testing.T) {
 			t.Errorf("%s: severity %q", a.Name, a.Labels["severity"])
 		}
 		page := "https://github.com/nodecache/node-cache/blob/main/docs/runbooks/" + a.Name + ".md"
-		if a.Annotations["runbook_url"] != page {
-			t.Errorf("%s: runbook_url %q, want %q", a.Name, a.Annotations["runbook_url"], page)
-		}
+		assert.Equal(t, a.Name+": runbook_url", page, a.Annotations["runbook_url"])
 		for _, key := range []string{"summary", "description"} {
 			if !strings.HasSuffix(a.Annotations[key], ".") {
 				t.Errorf("%s: %s is %q, want a sentence", a.Name, key, a.Annotations[key])
@@ -47,9 +46,7 @@ func clusterWide(alert string) bool {
 func TestRunbooks(t *testing.T) {
 	t.Parallel()
 	pages, err := filepath.Glob(filepath.Join(root, "docs", "runbooks", "*.md"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	named := map[string]bool{}
 	index := mustRead(t, filepath.Join(root, "docs", "runbooks", "README.md"))
 	for _, page := range pages {
@@ -87,9 +84,7 @@ func TestRunbookNames(t *testing.T) {
 	known := mustFamilies(t)
 	configuration := mustRead(t, filepath.Join(root, "docs", "configuration.md"))
 	pages, err := filepath.Glob(filepath.Join(root, "docs", "runbooks", "*.md"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	keys := 0
 	for _, page := range pages {
 		text := mustRead(t, page)
@@ -115,9 +110,7 @@ func TestNames(t *testing.T) {
 	t.Parallel()
 	known := mustFamilies(t)
 	queries, err := Queries(root)
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	for _, q := range queries {
 		for _, p := range problems(q.Expr, known) {
 			t.Errorf("%s: %s: %s", q.Where, p, q.Expr)
@@ -163,9 +156,7 @@ func TestPromtoolCheck(t *testing.T) {
 	t.Parallel()
 	promtool := proctest.FindProgram(t, "promtool", "prometheus")
 	rules, err := RuleFile(root)
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	file := proctest.WriteFile(t, filepath.Join(t.TempDir(), "rules.yaml"), string(rules))
 	if out, err := exec.CommandContext(t.Context(), promtool, "check", "rules", "--lint=all", "--lint-fatal", file).CombinedOutput(); err != nil {
 		t.Errorf("promtool check rules: %v\n%s", err, out)
@@ -175,9 +166,7 @@ func TestPromtoolCheck(t *testing.T) {
 func mustAlerts(t *testing.T) []Alert {
 	t.Helper()
 	alerts, err := Alerts(root)
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	if len(alerts) == 0 {
 		t.Fatal("there are no alerts")
 	}
@@ -187,9 +176,7 @@ func mustAlerts(t *testing.T) []Alert {
 func mustFamilies(t *testing.T) map[string]family {
 	t.Helper()
 	known, err := families(root)
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	if len(known) < 100 {
 		t.Fatalf("docs/metrics.md has %d series names: its lists are not understood", len(known))
 	}
@@ -199,8 +186,6 @@ func mustFamilies(t *testing.T) map[string]family {
 func mustRead(t *testing.T, file string) string {
 	t.Helper()
 	data, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	return string(data)
 }

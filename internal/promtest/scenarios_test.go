@@ -14,6 +14,7 @@ import (
 
 	"sigs.k8s.io/yaml"
 
+	"github.com/nodecache/node-cache/internal/assert"
 	"github.com/nodecache/node-cache/internal/proctest"
 )
 
@@ -30,9 +31,7 @@ func TestAlertsFire(t *testing.T) {
 	t.Parallel()
 	promtool := proctest.FindProgram(t, "promtool", "prometheus")
 	var scenarios map[string]scenario
-	if err := yaml.UnmarshalStrict([]byte(mustRead(t, "testdata/alerts.yaml")), &scenarios); err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, yaml.UnmarshalStrict([]byte(mustRead(t, "testdata/alerts.yaml")), &scenarios))
 	folder, args := t.TempDir(), []string{"test", "rules"}
 	for _, a := range mustAlerts(t) {
 		s, ok := scenarios[a.Name]
@@ -94,9 +93,7 @@ func (s *scenario) tests(a *Alert) []any {
 func asJSON(t *testing.T, v any) string {
 	t.Helper()
 	data, err := json.Marshal(v)
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	return string(data)
 }
 

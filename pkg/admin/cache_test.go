@@ -14,6 +14,7 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"github.com/nodecache/node-cache/internal/assert"
 	"github.com/nodecache/node-cache/pkg/admin"
 )
 
@@ -86,7 +87,7 @@ func TestCachePages(t *testing.T) {
 		{"flush by GET", get("/cache/flush?all=1"), reply{405, text, "Method Not Allowed\n"}},
 		{"flush for a script", post("/cache/flush?all=1&format=yaml"), wrong(`format "yaml": neither text nor json`)},
 	} {
-		same(t, tc.name+": reply", tc.want, ask(server(t, echoing).Handler(), tc.request))
+		assert.Same(t, tc.name+": reply", tc.want, ask(server(t, echoing).Handler(), tc.request))
 	}
 }
 
@@ -178,9 +179,7 @@ func TestLocalPages(t *testing.T) {
 					r = r.WithContext(context.WithValue(r.Context(), http.LocalAddrContextKey, tc.to))
 				}
 				got := ask(h, r)
-				if got.Code != want {
-					t.Errorf("%s: %d, want %d", page, got.Code, want)
-				}
+				assert.Equal(t, page, want, got.Code)
 				if want == http.StatusForbidden && !strings.Contains(got.Body, "\nhint: ") {
 					t.Errorf("%s: %q, want a hint", page, got.Body)
 				}
@@ -200,7 +199,7 @@ func FuzzCacheParameters(f *testing.F) {
 		echoing(&c)
 		return c
 	}())
-	must(f, err)
+	assert.NoError(f, err)
 	h := s.Handler()
 	f.Fuzz(func(t *testing.T, query string) {
 		given, parseErr := url.ParseQuery(query)

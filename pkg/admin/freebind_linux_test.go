@@ -8,14 +8,14 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
-	"os"
-	"runtime"
 	"testing"
 	"time"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"github.com/nodecache/node-cache/internal/assert"
+	"github.com/nodecache/node-cache/internal/nodetest"
 	"github.com/nodecache/node-cache/pkg/admin"
 )
 
@@ -25,7 +25,7 @@ func TestFreeBind(t *testing.T) {
 	for _, ip := range []string{"169.254.20.10", "fd00::53"} {
 		t.Run(ip, func(t *testing.T) {
 			t.Parallel()
-			lo := enterNamespace(t)
+			lo := nodetest.EnterNamespace(t)
 			addr := netip.AddrPortFrom(netip.MustParseAddr(ip), 9253)
 			strict := server(t, func(c *admin.Config) { c.Addr = addr })
 			if err := strict.Listen(t.Context()); !errors.Is(err, unix.EADDRNOTAVAIL) {
@@ -36,28 +36,13 @@ func TestFreeBind(t *testing.T) {
 			bits := addr.Addr().BitLen()
 			held := &netlink.Addr{IPNet: &net.IPNet{IP: addr.Addr().AsSlice(), Mask: net.CIDRMask(bits, bits)}, Flags: unix.IFA_F_NODAD}
 			for range 2 {
-				must(t, netlink.AddrAdd(lo, held))
-				same(t, "/readyz", http.StatusOK, getReady(t, addr))
-				must(t, netlink.AddrDel(lo, held))
+				assert.NoError(t, netlink.AddrAdd(lo, held))
+				assert.Same(t, "/readyz", http.StatusOK, getReady(t, addr))
+				assert.NoError(t, netlink.AddrDel(lo, held))
 			}
 			stop()
 		})
 	}
-}
-
-// enterNamespace takes the test into a network of its own, with a loopback link.
-// Its thread ends with it.
-func enterNamespace(t *testing.T) netlink.Link {
-	t.Helper()
-	if os.Geteuid() != 0 {
-		t.Skip("a network of its own needs root")
-	}
-	runtime.LockOSThread()
-	must(t, unix.Unshare(unix.CLONE_NEWNET))
-	lo, err := netlink.LinkByName("lo")
-	must(t, err)
-	must(t, netlink.LinkSetUp(lo))
-	return lo
 }
 
 // getReady asks on this thread: a client of net/http dials on others, which are
@@ -72,14 +57,14 @@ func getReady(t *testing.T, addr netip.AddrPort) int {
 			break
 		}
 	}
-	must(t, err)
+	assert.NoError(t, err)
 	defer func() { _ = c.Close() }()
 	_ = c.SetDeadline(time.Now().Add(10 * time.Second))
 	if _, err := c.Write([]byte("GET /readyz HTTP/1.0\r\n\r\n")); err != nil {
 		t.Fatal(err)
 	}
 	r, err := http.ReadResponse(bufio.NewReader(c), nil)
-	must(t, err)
+	assert.NoError(t, err)
 	_ = r.Body.Close()
 	return r.StatusCode
 }

@@ -12,13 +12,14 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/nodecache/node-cache/internal/assert"
 	"github.com/nodecache/node-cache/pkg/admin"
 )
 
 // descriptor is another one of the TCP socket of s, as another process would get it.
 func descriptor(t *testing.T, s *admin.Server) (f *os.File) {
 	t.Helper()
-	must(t, s.Raw().Control(func(fd uintptr) {
+	assert.NoError(t, s.Raw().Control(func(fd uintptr) {
 		n, err := unix.FcntlInt(fd, unix.F_DUPFD_CLOEXEC, 0)
 		if err != nil {
 			t.Error(err)
@@ -46,11 +47,11 @@ func TestHandOver(t *testing.T) {
 	t.Parallel()
 	firstSocket, secondSocket := socketPath(t), socketPath(t)
 	first := notReady(t, netip.MustParseAddrPort("127.0.0.1:0"), firstSocket, name("first"))
-	must(t, first.Listen(t.Context()))
+	assert.NoError(t, first.Listen(t.Context()))
 	stopFirst := run(t, first)
 	second := notReady(t, first.Addr(), secondSocket, name("second"))
-	must(t, second.Adopt(descriptor(t, first)))
-	must(t, second.Listen(t.Context()))
+	assert.NoError(t, second.Adopt(descriptor(t, first)))
+	assert.NoError(t, second.Listen(t.Context()))
 	stopSecond := run(t, second)
 
 	expect := func(get func() string, want, when string) {
@@ -77,7 +78,7 @@ func TestHandOver(t *testing.T) {
 	kept := &http.Client{Transport: new(http.Transport)} // one that keeps its connection
 	overKept := func() string {
 		r, err := kept.Get("http://" + first.Addr().String() + "/readyz")
-		must(t, err)
+		assert.NoError(t, err)
 		defer func() { _ = r.Body.Close() }()
 		body, _ := io.ReadAll(r.Body)
 		return string(body)
@@ -100,10 +101,10 @@ func TestHandOver(t *testing.T) {
 func TestAdoptUnopened(t *testing.T) {
 	t.Parallel()
 	first := notReady(t, netip.MustParseAddrPort("127.0.0.1:0"), "", name("first"))
-	must(t, first.Listen(t.Context()))
+	assert.NoError(t, first.Listen(t.Context()))
 	stopFirst := run(t, first)
 	second := notReady(t, first.Addr(), "", name("second"))
-	must(t, second.Adopt(descriptor(t, first)))
+	assert.NoError(t, second.Adopt(descriptor(t, first)))
 	stopSecond := run(t, second)
 	time.Sleep(10 * time.Millisecond)
 	stopSecond()
@@ -112,7 +113,7 @@ func TestAdoptUnopened(t *testing.T) {
 	}
 	stopFirst()
 	pipe, _, err := os.Pipe()
-	must(t, err)
+	assert.NoError(t, err)
 	if err := second.Adopt(pipe); err == nil {
 		t.Error("a pipe was adopted")
 	}

@@ -15,8 +15,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-
+	"github.com/nodecache/node-cache/internal/assert"
 	"github.com/nodecache/node-cache/pkg/admin"
 )
 
@@ -40,23 +39,8 @@ func server(t *testing.T, change func(*admin.Config)) *admin.Server {
 		change(&cfg)
 	}
 	s, err := admin.New(cfg)
-	must(t, err)
+	assert.NoError(t, err)
 	return s
-}
-
-// same compares what a test wants with what it got.
-func same[T any](tb testing.TB, what string, want, got T, options ...cmp.Option) {
-	tb.Helper()
-	if diff := cmp.Diff(want, got, options...); diff != "" {
-		tb.Errorf("%s (-want +got):\n%s", what, diff)
-	}
-}
-
-func must(tb testing.TB, err error) {
-	tb.Helper()
-	if err != nil {
-		tb.Fatal(err)
-	}
 }
 
 // reply is what a test looks at.
@@ -216,7 +200,7 @@ func TestPages(t *testing.T) {
 		if got.Type == "" { // as net/http would have it
 			got.Type = http.DetectContentType([]byte(got.Body))
 		}
-		same(t, tc.name+": reply", tc.want, got)
+		assert.Same(t, tc.name+": reply", tc.want, got)
 	}
 }
 
@@ -229,7 +213,7 @@ func TestHeaders(t *testing.T) {
 		"Content-Type":           {"text/plain; charset=utf-8"},
 		"X-Content-Type-Options": {"nosniff"},
 	}
-	same(t, "header", want, w.Header())
+	assert.Same(t, "header", want, w.Header())
 }
 
 // TestIndex follows every link of the index.
@@ -245,7 +229,7 @@ func TestIndex(t *testing.T) {
 		}
 	}
 	want := []string{"/status", "/metrics", "/readyz", "/livez", "/debug/pprof/"}
-	same(t, "links", want, links)
+	assert.Same(t, "links", want, links)
 }
 
 func TestPanic(t *testing.T) {
@@ -259,7 +243,7 @@ func TestPanic(t *testing.T) {
 	if want := (reply{500, "text/plain; charset=utf-8", "internal error, see the log\n"}); got != want {
 		t.Errorf("got %+v, want %+v", got, want)
 	}
-	same(t, "result", 1, s.Stats().Panics)
+	assert.Same(t, "result", 1, s.Stats().Panics)
 	for _, want := range []string{"where=admin", "path=/status", `panic="no status today"`, "handler_test.go"} {
 		if !strings.Contains(log.String(), want) {
 			t.Errorf("the log has no %q:\n%s", want, log.String())
@@ -291,7 +275,7 @@ func TestPanicWithinReply(t *testing.T) {
 				if got := recover(); got != http.ErrAbortHandler { //nolint:errorlint // net/http compares it like this
 					t.Errorf("net/http is left with %v, want ErrAbortHandler, which breaks the connection", got)
 				}
-				same(t, "result", tc.want, s.Stats().Panics)
+				assert.Same(t, "result", tc.want, s.Stats().Panics)
 			}()
 			ask(h, get("/debug/pprof/heap"))
 		})

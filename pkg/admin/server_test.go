@@ -14,6 +14,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/nodecache/node-cache/internal/assert"
 	"github.com/nodecache/node-cache/pkg/admin"
 )
 
@@ -35,7 +36,7 @@ func run(t *testing.T, s *admin.Server) (stop func()) {
 func listening(t *testing.T, change func(*admin.Config)) *admin.Server {
 	t.Helper()
 	s := server(t, change)
-	must(t, s.Listen(t.Context()))
+	assert.NoError(t, s.Listen(t.Context()))
 	return s
 }
 
@@ -44,10 +45,10 @@ func fetch(t *testing.T, s *admin.Server, path string) (int, string) {
 	t.Helper()
 	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
 	r, err := client.Get("http://" + s.Addr().String() + path)
-	must(t, err)
+	assert.NoError(t, err)
 	defer func() { _ = r.Body.Close() }()
 	body, err := io.ReadAll(r.Body)
-	must(t, err)
+	assert.NoError(t, err)
 	return r.StatusCode, string(body)
 }
 
@@ -61,7 +62,7 @@ func TestServe(t *testing.T) {
 			if errors.Is(err, syscall.EAFNOSUPPORT) || errors.Is(err, syscall.EADDRNOTAVAIL) {
 				t.Skipf("this machine lacks the IP family: %v", err)
 			}
-			must(t, err)
+			assert.NoError(t, err)
 			if s.Addr().Port() == 0 {
 				t.Errorf("address %s, want the port that the kernel chose", s.Addr())
 			}
@@ -94,7 +95,7 @@ func TestTwoListen(t *testing.T) {
 func TestListenError(t *testing.T) {
 	t.Parallel()
 	taken, err := net.Listen("tcp4", "127.0.0.1:0") // without SO_REUSEPORT
-	must(t, err)
+	assert.NoError(t, err)
 	defer func() { _ = taken.Close() }()
 	addr := taken.Addr().(*net.TCPAddr).AddrPort()
 	s := server(t, func(c *admin.Config) { c.Addr = addr })

@@ -13,6 +13,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/nodecache/node-cache/internal/assert"
 	"github.com/nodecache/node-cache/pkg/admin"
 	"github.com/nodecache/node-cache/pkg/server/servertest"
 )
@@ -34,7 +35,7 @@ func (p *pipes) dial() net.Conn {
 func (p *pipes) dialFrom(client string) net.Conn {
 	p.Helper()
 	near, err := p.Dial(netip.AddrPortFrom(netip.MustParseAddr(client), 40000))
-	must(p.T, err)
+	assert.NoError(p.T, err)
 	p.Cleanup(func() { _ = near.Close() })
 	return near
 }

@@ -15,6 +15,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/nodecache/node-cache/internal/assert"
 	"github.com/nodecache/node-cache/pkg/admin"
 )
 
@@ -22,7 +23,7 @@ import (
 func socketPath(t *testing.T) string {
 	t.Helper()
 	folder, err := os.MkdirTemp("", "admin") //nolint:usetesting // a socket's path has to be short
-	must(t, err)
+	assert.NoError(t, err)
 	t.Cleanup(func() { _ = os.RemoveAll(folder) })
 	return filepath.Join(folder, "s")
 }
@@ -46,7 +47,7 @@ func over(t *testing.T, path, method, page string) (int, string, error) {
 		},
 	}}
 	r, err := http.NewRequestWithContext(t.Context(), method, "http://whatever"+page, nil)
-	must(t, err)
+	assert.NoError(t, err)
 	got, err := client.Do(r)
 	if err != nil {
 		return 0, "", err
@@ -106,7 +107,7 @@ func TestSocketTaken(t *testing.T) {
 	path := socketPath(t)
 	run(t, listening(t, onSocket(path)))
 	file := socketPath(t)
-	must(t, os.WriteFile(file, []byte("precious"), 0o600))
+	assert.NoError(t, os.WriteFile(file, []byte("precious"), 0o600))
 	for path, want := range map[string]error{path: admin.ErrSocketTaken, file: admin.ErrNoSocket} {
 		err := server(t, onSocket(path)).Listen(t.Context())
 		if !errors.Is(err, want) || !strings.HasPrefix(err.Error(), "listening on unix socket "+path+": ") {

@@ -3,27 +3,14 @@
 package admin_test
 
 import (
-	"flag"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
+	"github.com/nodecache/node-cache/internal/assert"
 	"github.com/nodecache/node-cache/pkg/admin"
 )
-
-var update = flag.Bool("update", false, "rewrite the golden files")
-
-// golden compares got with a file, or rewrites the file.
-func golden(t *testing.T, name, got string) {
-	t.Helper()
-	if *update {
-		must(t, os.WriteFile(name, []byte(got), 0o644))
-	}
-	want, err := os.ReadFile(name)
-	must(t, err)
-	same(t, name+", rewritten with -update", string(want), got)
-}
 
 // TestText renders each testdata/*.json to the *.txt beside it.
 func TestText(t *testing.T) {
@@ -36,10 +23,10 @@ func TestText(t *testing.T) {
 		t.Run(filepath.Base(name), func(t *testing.T) {
 			t.Parallel()
 			data, err := os.ReadFile(name)
-			must(t, err)
+			assert.NoError(t, err)
 			got, err := admin.RenderText(data)
-			must(t, err)
-			golden(t, strings.TrimSuffix(name, ".json")+".txt", string(got))
+			assert.NoError(t, err)
+			assert.Golden(t, strings.TrimSuffix(name, ".json")+".txt", string(got))
 		})
 	}
 }
@@ -85,9 +72,9 @@ func TestTextOfBrokenJSON(t *testing.T) {
 func TestDocumentation(t *testing.T) {
 	t.Parallel()
 	doc, err := os.ReadFile("../../docs/status.md")
-	must(t, err)
+	assert.NoError(t, err)
 	whole, err := os.ReadFile("testdata/status.txt")
-	must(t, err)
+	assert.NoError(t, err)
 	_, example, _ := strings.Cut(string(doc), "```text\n$ node-cache status\n")
 	example, _, _ = strings.Cut(example, "```")
 	if !strings.Contains(example, "problems\n") || !strings.HasPrefix(string(whole), example) {

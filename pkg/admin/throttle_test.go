@@ -9,6 +9,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/nodecache/node-cache/internal/assert"
 	"github.com/nodecache/node-cache/pkg/admin"
 )
 
@@ -47,9 +48,7 @@ func TestThrottle(t *testing.T) {
 			return time.Since(began)
 		}
 		time.Sleep(attack / 2)
-		if d := took(get("/metrics")); d != page {
-			t.Errorf("a page took a client on this machine %s, want %s", d, page)
-		}
+		assert.Equal(t, "time of a page for a client on this machine", page, took(get("/metrics")))
 		if d := took(elsewhere("/readyz")); d > 100*time.Millisecond {
 			t.Errorf("a probe from elsewhere took %s, want 0.1 s at most", d)
 		}

@@ -19,6 +19,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/miekg/dns"
 
+	"github.com/nodecache/node-cache/internal/assert"
 	"github.com/nodecache/node-cache/internal/proctest"
 	"github.com/nodecache/node-cache/pkg/agent"
 	"github.com/nodecache/node-cache/pkg/config"
@@ -34,12 +35,8 @@ type journal = proctest.Output
 func start(t *testing.T, o agent.Options) (a *agent.Agent, stop func()) {
 	t.Helper()
 	a, err := agent.New(o)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := a.Listen(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
+	assert.NoError(t, a.Listen(t.Context()))
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
 	go func() { ended <- a.Run(ctx) }()
@@ -68,9 +65,7 @@ func ask(t *testing.T, a *agent.Agent, network, name string) *dns.Msg {
 	t.Helper()
 	c := &dns.Client{Net: network, Timeout: 10 * time.Second}
 	r, _, err := c.Exchange(new(dns.Msg).SetQuestion(name, dns.TypeA), a.Addrs()[0].String())
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	return r
 }
 
@@ -78,9 +73,7 @@ func statusOf(t *testing.T, a *agent.Agent) status.Status {
 	t.Helper()
 	_, body := page(t, a, "/status")
 	var s status.Status
-	if err := json.Unmarshal([]byte(body), &s); err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, json.Unmarshal([]byte(body), &s))
 	return s
 }
 
@@ -88,7 +81,7 @@ func statusOf(t *testing.T, a *agent.Agent) status.Status {
 // replies were sent.
 func counted(t *testing.T, a *agent.Agent, queries uint64) (s status.Status) {
 	t.Helper()
-	eventually(t, "not all queries are counted", func() bool {
+	proctest.Eventually(t, 20*time.Second, "not all queries are counted", func() bool {
 		s = statusOf(t, a)
 		return s.Queries.Total >= queries
 	})
@@ -105,17 +98,11 @@ func TestFollowsTheFile(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "config.yaml")
 	write := func(text []byte) {
 		t.Helper()
-		if err := os.WriteFile(path+".tmp", text, 0o600); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.Rename(path+".tmp", path); err != nil {
-			t.Fatal(err)
-		}
+		assert.NoError(t, os.WriteFile(path+".tmp", text, 0o600))
+		assert.NoError(t, os.Rename(path+".tmp", path))
 	}
 	text, err := config.Marshal(cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	write(text)
 	log := &journal{}
 	a, _ := start(t, agent.Options{Source: source.Config{File: path}, Log: log})
@@ -124,7 +111,7 @@ func TestFollowsTheFile(t *testing.T) {
 	}
 	await := func(what string, reached func(status.Config) bool) {
 		t.Helper()
-		eventually(t, what+" is not seen", func() bool { return reached(statusOf(t, a).Config) })
+		proctest.Eventually(t, 20*time.Second, what+" is not seen", func() bool { return reached(statusOf(t, a).Config) })
 	}
 
 	cfg.Forward[0].To[0].Addr = two.Listen(t)
@@ -132,9 +119,7 @@ func TestFollowsTheFile(t *testing.T) {
 	cfg.Admin.Hosts = []string{"dns"}
 	cfg.Handover.Socket = "/run/node-cache-without-agent/handover.sock"
 	text, err = config.Marshal(cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	write(text)
 	await("the new upstream", func(s status.Config) bool { return s.Generation == 2 && s.LastOK })
 	if got := ask(t, a, "udp", "new.test.").Answer[0].(*dns.A).A.String(); got != "192.0.2.2" {
@@ -164,16 +149,12 @@ func TestFollowsTheFile(t *testing.T) {
 func TestListenGivesUp(t *testing.T) {
 	t.Parallel()
 	taken, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	t.Cleanup(func() { _ = taken.Close() })
 	cfg := local(t, netip.MustParseAddrPort("192.0.2.53:53"))
 	cfg.Admin.Address = taken.Addr().(*net.TCPAddr).AddrPort()
 	a, err := agent.New(agent.Options{Config: &cfg, Log: &journal{}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	err = a.Listen(t.Context())
 	var hint *status.HintError
 	if err == nil || !errors.As(err, &hint) || !strings.HasPrefix(hint.Hint, "another program uses the port") {
@@ -191,19 +172,13 @@ func TestListenGivesUp(t *testing.T) {
 func TestStatusDocumented(t *testing.T) {
 	t.Parallel()
 	example, err := os.ReadFile("../admin/testdata/status.json")
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	var s status.Status
 	decoder := json.NewDecoder(bytes.NewReader(example))
 	decoder.DisallowUnknownFields()
-	if err := decoder.Decode(&s); err != nil {
-		t.Fatalf("status.json: %v", err)
-	}
+	assert.NoError(t, decoder.Decode(&s))
 	again, err := json.MarshalIndent(s, "", "  ")
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	if diff := cmp.Diff(strings.TrimSpace(string(example)), string(again)); diff != "" {
 		t.Errorf("status.json and status.Status (-documented +type):\n%s", diff)
 	}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/miekg/dns"
 
+	"github.com/nodecache/node-cache/internal/assert"
 	"github.com/nodecache/node-cache/pkg/agent"
 	"github.com/nodecache/node-cache/pkg/server/servertest"
 	"github.com/nodecache/node-cache/pkg/upstream/upstreamtest"
@@ -31,9 +32,7 @@ func TestHitsAllocateNothing(t *testing.T) {
 					up.SetScript(denial)
 				}
 				c, err := net.Dial(network, a.Addrs()[0].String())
-				if err != nil {
-					t.Fatal(err)
-				}
+				assert.NoError(t, err)
 				defer func() { _ = c.Close() }()
 				_ = c.SetDeadline(time.Now().Add(time.Minute))
 				query, reply := servertest.Query(7, name), make([]byte, 512)

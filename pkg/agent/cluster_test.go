@@ -16,6 +16,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/miekg/dns"
 
+	"github.com/nodecache/node-cache/internal/assert"
+	"github.com/nodecache/node-cache/internal/proctest"
 	"github.com/nodecache/node-cache/pkg/agent"
 	"github.com/nodecache/node-cache/pkg/config"
 	"github.com/nodecache/node-cache/pkg/upstream/upstreamtest"
@@ -37,12 +39,8 @@ func folder(t *testing.T) string {
 func putManifest(t *testing.T, dir, name, text string) {
 	t.Helper()
 	path := filepath.Join(dir, name+".yaml")
-	if err := os.WriteFile(path+".tmp", []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Rename(path+".tmp", path); err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, os.WriteFile(path+".tmp", []byte(text), 0o600))
+	assert.NoError(t, os.Rename(path+".tmp", path))
 }
 
 // clusterConfig answers the cluster's names from a folder of manifests.
@@ -66,16 +64,6 @@ func addresses(r *dns.Msg) string {
 		return dns.RcodeToString[r.Rcode]
 	}
 	return strings.Join(list, " ")
-}
-
-func eventually(t *testing.T, what string, reached func() bool) {
-	t.Helper()
-	for deadline := time.Now().Add(20 * time.Second); time.Now().Before(deadline); time.Sleep(2 * time.Millisecond) {
-		if reached() {
-			return
-		}
-	}
-	t.Fatal(what)
 }
 
 // TestReloadUnderLoad changes every key that reloads live while clients ask: the name that exists throughout is always answered.
@@ -129,7 +117,7 @@ func TestReloadUnderLoad(t *testing.T) {
 		if diff := cmp.Diff(step.want, addresses(ask(t, a, "udp", name))); diff != "" {
 			t.Errorf("%s (-want +got)\n%s", step.what, diff)
 		}
-		eventually(t, "the client is stuck", func() bool { return asked.Load() > before+20 })
+		proctest.Eventually(t, 20*time.Second, "the client is stuck", func() bool { return asked.Load() > before+20 })
 	}
 	cancel()
 	<-done
@@ -156,7 +144,7 @@ func TestLoggedEndpoints(t *testing.T) {
 	cfg.Cluster.Central.Service = config.ServiceName{Namespace: "shop", Name: "dns"}
 	var log journal
 	start(t, agent.Options{Config: &cfg, Log: &log})
-	eventually(t, "the endpoints are not logged", func() bool { return strings.Contains(log.String(), `"count":40`) })
+	proctest.Eventually(t, 20*time.Second, "the endpoints are not logged", func() bool { return strings.Contains(log.String(), `"count":40`) })
 	if n := strings.Count(log.String(), "10.244.0."); n != 16 {
 		t.Errorf("%d endpoints in the log, want 16:\n%s", n, log.String())
 	}

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/nodecache/node-cache/internal/assert"
 	"github.com/nodecache/node-cache/pkg/agent"
 	"github.com/nodecache/node-cache/pkg/config"
 	"github.com/nodecache/node-cache/pkg/status"
@@ -19,9 +20,7 @@ import (
 func TestSourceProblems(t *testing.T) {
 	t.Parallel()
 	garbage := filepath.Join(t.TempDir(), "garbage")
-	if err := os.WriteFile(garbage, []byte("{"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, os.WriteFile(garbage, []byte("{"), 0o600))
 	for _, tt := range []struct {
 		name       string
 		change     func(c *config.Cluster)

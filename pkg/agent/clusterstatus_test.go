@@ -8,9 +8,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 
+	"github.com/nodecache/node-cache/internal/assert"
 	"github.com/nodecache/node-cache/pkg/config"
 	"github.com/nodecache/node-cache/pkg/node"
 	"github.com/nodecache/node-cache/pkg/status"
@@ -88,9 +88,7 @@ func TestReadiness(t *testing.T) {
 			if err := a.notReady(); err != nil {
 				got = err.Error()
 			}
-			if got != tt.want {
-				t.Errorf("not ready for %q, want %q", got, tt.want)
-			}
+			assert.Equal(t, "not ready for", tt.want, got)
 		})
 	}
 }
@@ -108,9 +106,7 @@ func TestClusterStatus(t *testing.T) {
 	held := store.Stats()
 	endpoints := new(upstream.Endpoints)
 	pool, err := upstream.New(upstream.Config{Endpoints: endpoints})
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	source := before(
 		watch.KindStats{Kind: zone.Services, Synced: true, Age: 12*time.Second + 345*time.Millisecond, Events: 2, Restarts: 1},
 		watch.KindStats{Kind: zone.Slices, Failures: 3, LastError: "forbidden: not yours"},
@@ -137,9 +133,7 @@ func TestClusterStatus(t *testing.T) {
 		},
 		Central: &status.Central{Service: "kube-system/kube-dns"},
 	}
-	if diff := cmp.Diff(want, current(), cmpopts.EquateEmpty()); diff != "" {
-		t.Errorf("before the endpoints are known (-want +got):\n%s", diff)
-	}
+	assert.Same(t, "before the endpoints are known", want, current(), cmpopts.EquateEmpty())
 
 	endpoints.Set([]upstream.Server{{Addr: netip.MustParseAddrPort("10.244.0.2:53")}}, []upstream.Server{{Addr: netip.MustParseAddrPort("10.96.0.10:53")}})
 	source.stats.ServiceWatch.Synced = true
@@ -152,9 +146,7 @@ func TestClusterStatus(t *testing.T) {
 		{Address: "tcp://10.244.0.2:53", State: "good", Latency: "unknown"},
 		{Address: "tcp://10.96.0.10:53", State: "good", Last: true, Latency: "unknown"},
 	}
-	if diff := cmp.Diff(want, current(), cmpopts.EquateEmpty()); diff != "" {
-		t.Errorf("once all is known (-want +got):\n%s", diff)
-	}
+	assert.Same(t, "once all is known", want, current(), cmpopts.EquateEmpty())
 }
 
 func TestSourceName(t *testing.T) {
@@ -173,9 +165,7 @@ func TestSourceName(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Setenv("KUBERNETES_SERVICE_HOST", tt.host)
 			t.Setenv("KUBERNETES_SERVICE_PORT", "443")
-			if got := tt.cluster.sourceName(&tt.cfg); got != tt.want {
-				t.Errorf("got %q, want %q", got, tt.want)
-			}
+			assert.Equal(t, "got", tt.want, tt.cluster.sourceName(&tt.cfg))
 		})
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/nodecache/node-cache/internal/assert"
 	"github.com/nodecache/node-cache/pkg/upstream"
 	"github.com/nodecache/node-cache/pkg/watch"
 )
@@ -52,13 +53,9 @@ func TestCentralEndpoints(t *testing.T) {
 			t.Parallel()
 			n := &centralEndpoints{endpoints: new(upstream.Endpoints)}
 			pool, err := upstream.New(upstream.Config{Endpoints: n.endpoints})
-			if err != nil {
-				t.Fatal(err)
-			}
+			assert.NoError(t, err)
 			tt.do(n)
-			if got := serversOf(pool); got != tt.want {
-				t.Errorf("servers %q, want %q", got, tt.want)
-			}
+			assert.Equal(t, "servers", tt.want, serversOf(pool))
 		})
 	}
 }
@@ -68,9 +65,7 @@ func TestCentralEndpointsConcurrent(t *testing.T) {
 	t.Parallel()
 	n := &centralEndpoints{endpoints: new(upstream.Endpoints)}
 	pool, err := upstream.New(upstream.Config{Endpoints: n.endpoints})
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	addr := func(i int) netip.AddrPort {
 		return netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 244, 0, byte(i)}), 53)
 	}

@@ -13,6 +13,7 @@ import (
 
 	"github.com/miekg/dns"
 
+	"github.com/nodecache/node-cache/internal/assert"
 	"github.com/nodecache/node-cache/pkg/config"
 	"github.com/nodecache/node-cache/pkg/upstream/upstreamtest"
 	"github.com/nodecache/node-cache/pkg/wire"
@@ -61,9 +62,7 @@ func TestFallbackBounds(t *testing.T) {
 				cfg.Forward = []config.Route{config.DefaultRoute(".", config.Target{Kind: config.Plain, Addr: netip.MustParseAddrPort("192.0.2.1:53")})}
 				cfg.Intercept.Fallback = config.Fallback{Addresses: []netip.AddrPort{addr}}
 				a, err := New(Options{Config: &cfg, Log: io.Discard, Dial: upstreamtest.Network{addr: server}.Dial})
-				if err != nil {
-					t.Fatal(err)
-				}
+				assert.NoError(t, err)
 				ctx, cancel := context.WithCancel(t.Context())
 				ended := make(chan error)
 				go func() { ended <- a.Run(ctx) }()
@@ -71,9 +70,7 @@ func TestFallbackBounds(t *testing.T) {
 				r := a.running.Load()
 				pool := r.upstreamOf(r.routes[0])
 				query, err := new(dns.Msg).SetQuestion("www.example.", dns.TypeA).SetEdns0(1232, false).Pack()
-				if err != nil {
-					t.Fatal(err)
-				}
+				assert.NoError(t, err)
 				var got outcomes
 				var most int32
 				const queries = 10_000

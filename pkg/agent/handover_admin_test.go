@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"testing"
 
+	"github.com/nodecache/node-cache/internal/assert"
 	"github.com/nodecache/node-cache/internal/proctest"
 )
 
@@ -24,14 +25,10 @@ func TestHandOverWithAnotherAdminAddress(t *testing.T) {
 	startHanding(t, m2, cfg)
 
 	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, asked, http.NoBody)
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
 	reply, err := client.Do(request)
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	_ = reply.Body.Close()
 	if reply.StatusCode != http.StatusOK {
 		t.Errorf("%s: %s, want the next agent's 200", asked, reply.Status)

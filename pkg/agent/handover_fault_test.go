@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nodecache/node-cache/internal/assert"
 	"github.com/nodecache/node-cache/pkg/config"
 )
 
@@ -28,9 +29,7 @@ func TestHandOverOfUnusedAddress(t *testing.T) {
 		t.Errorf("the first one ended with %v", err)
 	}
 	conn, err := net.ListenUDP("udp4", net.UDPAddrFromAddrPort(netip.AddrPortFrom(other, cfg.Listen.Port)))
-	if err != nil {
-		t.Fatalf("an address that no agent serves is in use: %v", err)
-	}
+	assert.NoError(t, err)
 	_ = conn.Close()
 	if !answers(t, second) {
 		t.Error("no agent answers")
@@ -49,9 +48,7 @@ func TestHandOverStoppedAfterLink(t *testing.T) {
 	defer cancel()
 	m2.do["link"] = cancel
 	second := agentOnHost(t, m2, cfg)
-	if err := second.Listen(ctx); err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, second.Listen(ctx))
 	if err := second.Run(ctx); err != nil {
 		t.Errorf("the second one ended with %v", err)
 	}
@@ -89,17 +86,13 @@ func TestHandOverSocketGoneForATime(t *testing.T) {
 	busy := agentOnHost(t, newFakeHost(), cfg) // never listens
 	other := agentOnHost(t, newFakeHost(), cfg)
 	listening := waitToListen(t.Context(), t, other)
-	if err := os.Remove(cfg.Handover.Socket); err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, os.Remove(cfg.Handover.Socket))
 	until(t, "the first one listens again", func() bool {
 		_, err := os.Lstat(cfg.Handover.Socket)
 		return err == nil
 	})
 	busy.handover.close()
-	if err := <-listening; err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, <-listening)
 	defer other.servers.close()
 	defer other.handover.close()
 	if !other.handover.takesOver() {

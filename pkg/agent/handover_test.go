@@ -12,8 +12,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-
+	"github.com/nodecache/node-cache/internal/assert"
 	"github.com/nodecache/node-cache/pkg/config"
 	"github.com/nodecache/node-cache/pkg/handover"
 	"github.com/nodecache/node-cache/pkg/status"
@@ -23,9 +22,7 @@ import (
 func handingConfig(t *testing.T) config.Config {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "handover") //nolint:usetesting // t.TempDir is too long for a socket
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
 	cfg := nodeConfig(t)
 	cfg.Handover.Socket = filepath.Join(dir, "h.sock")
@@ -104,9 +101,7 @@ func TestHandOver(t *testing.T) {
 	if err := stopFirst(); err != nil {
 		t.Errorf("the first one ended with %v", err)
 	}
-	if diff := cmp.Diff([]string{"link", "rules", "lease"}, m1.lines()); diff != "" {
-		t.Errorf("what the first one did to the node (-want +got):\n%s", diff)
-	}
+	assert.Same(t, "what the first one did to the node", []string{"link", "rules", "lease"}, m1.lines())
 	if m1.closed != 1 {
 		t.Errorf("the backend was closed %d times", m1.closed)
 	}
@@ -120,9 +115,7 @@ func TestHandOver(t *testing.T) {
 	if m2.lateLease() && slices.Index(got, "rules") < slices.Index(got, "lease") { // the agent was too slow to ask itself
 		want[1], want[2] = want[2], want[1]
 	}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("what the second one did to the node (-want +got):\n%s", diff)
-	}
+	assert.Same(t, "what the second one did to the node", want, got)
 }
 
 // TestHandOverToOneThatFails has the next agent fail at the link: the first one reverts that and goes on.
@@ -143,9 +136,7 @@ func TestHandOverToOneThatFails(t *testing.T) {
 		t.Errorf("the second one ended with %v", err)
 	}
 	continues(t, first)
-	if n := first.handover.status(time.Now()).Abandoned; n != 1 {
-		t.Errorf("%d successors are counted as abandoned, want 1", n)
-	}
+	assert.Equal(t, "successors are counted as abandoned", 1, first.handover.status(time.Now()).Abandoned)
 }
 
 // TestHandOverToOneThatNeverRuns ends agents before they run: at each point the next one can take over.
@@ -161,9 +152,7 @@ func TestHandOverToOneThatNeverRuns(t *testing.T) {
 	}
 	listening := waitToListen(t.Context(), t, other)
 	met.handover.close()
-	if err := <-listening; err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, <-listening)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel() // stopped before it serves
 	if err := other.Run(ctx); err != nil {

@@ -10,6 +10,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/nodecache/node-cache/internal/assert"
 	"github.com/nodecache/node-cache/pkg/config"
 	"github.com/nodecache/node-cache/pkg/handover"
 	"github.com/nodecache/node-cache/pkg/source"
@@ -19,15 +20,9 @@ import (
 func save(t *testing.T, path string, cfg config.Config, more string) {
 	t.Helper()
 	text, err := config.Marshal(cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(path+".new", append(text, more...), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Rename(path+".new", path); err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
+	assert.NoError(t, os.WriteFile(path+".new", append(text, more...), 0o600))
+	assert.NoError(t, os.Rename(path+".new", path))
 }
 
 // TestHandOverWaitsAndFollows has the next agent wait for a cluster that it cannot get to. A bad change to its
@@ -45,9 +40,7 @@ func TestHandOverWaitsAndFollows(t *testing.T) {
 	file, kept := filepath.Join(t.TempDir(), "node-cache.yaml"), t.TempDir()
 	save(t, file, wrong, "")
 	second, err := newAgent(t.Context(), newFakeHost(), Options{Source: source.Config{File: file, LastGood: kept}, Log: t.Output()})
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	stop := runNode(t, second)
 	until(t, "it waits for the cluster", func() bool { return second.handover.waiting() != "" })
 

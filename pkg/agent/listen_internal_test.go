@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/nodecache/node-cache/internal/assert"
 	"github.com/nodecache/node-cache/pkg/config"
 	"github.com/nodecache/node-cache/pkg/status"
 )
@@ -19,9 +20,7 @@ func TestAdminProblem(t *testing.T) {
 	t.Parallel()
 	folder := t.TempDir()
 	file := filepath.Join(folder, "file")
-	if err := os.WriteFile(file, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, os.WriteFile(file, nil, 0o600))
 	for _, tt := range []struct{ name, socket, what, hint string }{
 		{"no folder", filepath.Join(folder, "none", "s"), "admin server: listening on unix socket SOCKET: ", "the folder of admin.socket does not exist: "},
 		{"a file", file, "admin server: listening on unix socket SOCKET: a file that is no socket is there", "admin.socket exists and is no socket: "},
@@ -32,9 +31,7 @@ func TestAdminProblem(t *testing.T) {
 			cfg.Listen.Port = 0
 			cfg.Admin = config.Admin{Address: netip.MustParseAddrPort("127.0.0.1:0"), Socket: tt.socket}
 			a, err := New(Options{Config: &cfg, Log: &strings.Builder{}})
-			if err != nil {
-				t.Fatal(err)
-			}
+			assert.NoError(t, err)
 			err = a.Listen(t.Context())
 			var problem *status.HintError
 			if !errors.As(err, &problem) || !strings.HasPrefix(err.Error(), strings.ReplaceAll(tt.what, "SOCKET", tt.socket)) || !strings.HasPrefix(problem.Hint, tt.hint) {

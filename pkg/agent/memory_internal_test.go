@@ -5,6 +5,7 @@ package agent
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"log/slog"
 	"math"
 	"net/netip"
@@ -13,8 +14,8 @@ import (
 	"testing"
 
 	"github.com/KimMachineGun/automemlimit/memlimit"
-	"github.com/google/go-cmp/cmp"
 
+	"github.com/nodecache/node-cache/internal/assert"
 	"github.com/nodecache/node-cache/pkg/config"
 )
 
@@ -95,9 +96,7 @@ func TestDivideMemory(t *testing.T) {
 			if p := s.problem(); p != nil {
 				got.What, got.Hint = p.What, p.Hint
 			}
-			if diff := cmp.Diff(tt.want, got); diff != "" {
-				t.Errorf("(-want +got):\n%s", diff)
-			}
+			assert.Same(t, "got", tt.want, got)
 		})
 	}
 }
@@ -123,12 +122,8 @@ func TestMemorySessions(t *testing.T) {
 		if all, perClient := s.sessions(&cfg.Limits); all != tt.all || perClient != tt.perClient {
 			t.Errorf("limit %d: %d sessions, %d of a client, want %d and %d", tt.limit, all, perClient, tt.all, tt.perClient)
 		}
-		if n := s.held(); n != tt.held {
-			t.Errorf("limit %d: %d bytes held for slow clients of one address, want %d", tt.limit, n, tt.held)
-		}
-		if n := s.namespace(); n != tt.namespace {
-			t.Errorf("limit %d: %d bytes for a namespace, want %d", tt.limit, n, tt.namespace)
-		}
+		assert.Equal(t, fmt.Sprintf("limit %d: bytes held for slow clients of one address", tt.limit), tt.held, s.held())
+		assert.Equal(t, fmt.Sprintf("limit %d: bytes for a namespace", tt.limit), tt.namespace, s.namespace())
 	}
 }
 
@@ -153,9 +148,7 @@ func TestHeapNearLimit(t *testing.T) {
 		if p := s.heapProblem(tt.live); p != nil {
 			got = p.What
 		}
-		if got != tt.want {
-			t.Errorf("limit %d, %d live: %q, want %q", tt.limit, tt.live, got, tt.want)
-		}
+		assert.Equal(t, fmt.Sprintf("limit %d, %d live", tt.limit, tt.live), tt.want, got)
 	}
 }
 
@@ -193,9 +186,7 @@ func TestMemoryHints(t *testing.T) {
 func whole(t *testing.T, text string) int64 {
 	t.Helper()
 	n, err := strconv.ParseInt(text, 10, 64)
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	return n
 }
 

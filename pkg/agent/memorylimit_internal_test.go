@@ -10,6 +10,8 @@ import (
 	"testing"
 
 	"github.com/KimMachineGun/automemlimit/memlimit"
+
+	"github.com/nodecache/node-cache/internal/assert"
 )
 
 func TestLowerLimit(t *testing.T) {
@@ -104,10 +106,6 @@ func TestLowerLimit(t *testing.T) {
 
 func write(t *testing.T, file, text string) {
 	t.Helper()
-	if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, os.MkdirAll(filepath.Dir(file), 0o755))
+	assert.NoError(t, os.WriteFile(file, []byte(text), 0o644))
 }

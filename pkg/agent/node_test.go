@@ -16,9 +16,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/miekg/dns"
 
+	"github.com/nodecache/node-cache/internal/assert"
 	"github.com/nodecache/node-cache/internal/proctest"
 	"github.com/nodecache/node-cache/pkg/config"
 	"github.com/nodecache/node-cache/pkg/dataplane"
@@ -200,18 +200,14 @@ func nodeConfig(t *testing.T) config.Config {
 func agentOnHost(t *testing.T, m *fakeHost, cfg config.Config) *Agent {
 	t.Helper()
 	a, err := newAgent(t.Context(), m, Options{Config: &cfg, Log: t.Output()})
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	return a
 }
 
 // runNode runs the agent. Stop ends it and returns what Run did.
 func runNode(t *testing.T, a *Agent) (stop func() error) {
 	t.Helper()
-	if err := a.Listen(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, a.Listen(t.Context()))
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- a.Run(ctx) }()
@@ -296,9 +292,7 @@ func TestNodeOrder(t *testing.T) {
 			if err := stop(); err != nil {
 				t.Errorf("Run returned %v", err)
 			}
-			if diff := cmp.Diff(test.want, m.lines()); diff != "" {
-				t.Errorf("what was done to the node (-want +got):\n%s", diff)
-			}
+			assert.Same(t, "what was done to the node", test.want, m.lines())
 			for what, ok := range answered {
 				if !ok {
 					t.Errorf("not so: %s", what)
@@ -307,9 +301,7 @@ func TestNodeOrder(t *testing.T) {
 			if len(answered) != 3 {
 				t.Errorf("looked only at %v", answered)
 			}
-			if got := m.kernel.Rules() != nil; got != test.rules {
-				t.Errorf("rules are there at the end: %t, want %t", got, test.rules)
-			}
+			assert.Equal(t, "rules are there at the end", test.rules, m.kernel.Rules() != nil)
 		})
 	}
 }
@@ -405,9 +397,7 @@ func TestNodeStartFails(t *testing.T) {
 		cfg := nodeConfig(t)
 		cfg.Intercept.OnExit = config.ExitRemove
 		a := agentOnHost(t, m, cfg)
-		if err := a.Listen(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		assert.NoError(t, a.Listen(t.Context()))
 		addr := a.Addrs()[0]
 		err := a.Run(t.Context())
 		if err == nil || !strings.Contains(err.Error(), "interface: no kind of link") {
@@ -509,8 +499,6 @@ func awayKubeconfig(t *testing.T) string {
 	path := filepath.Join(t.TempDir(), "kubeconfig")
 	text := `{apiVersion: v1, kind: Config, current-context: c, contexts: [{name: c, context: {cluster: c, user: u}}],
   users: [{name: u, user: {token: t}}], clusters: [{name: c, cluster: {server: "https://127.0.0.1:1"}}]}`
-	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, os.WriteFile(path, []byte(text), 0o600))
 	return path
 }

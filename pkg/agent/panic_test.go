@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"github.com/nodecache/node-cache/internal/assert"
 	"github.com/nodecache/node-cache/pkg/agent"
 	"github.com/nodecache/node-cache/pkg/config"
 	"github.com/nodecache/node-cache/pkg/upstream/upstreamtest"
@@ -36,9 +37,7 @@ func TestPanicInReload(t *testing.T) {
 	log := &trap{}
 	a, _ := start(t, agent.Options{Config: &cfg, Log: log})
 	path := filepath.Join(t.TempDir(), "resolv.conf")
-	if err := os.WriteFile(path, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, os.WriteFile(path, nil, 0o600))
 	more := cfg
 	more.Forward = append(more.Forward[:1:1], config.DefaultRoute("example.com."))
 	more.Forward[1].To = []config.Target{{Kind: config.ResolvConf, Path: path}}

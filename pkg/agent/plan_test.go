@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/nodecache/node-cache/internal/assert"
 	"github.com/nodecache/node-cache/pkg/agent"
 	"github.com/nodecache/node-cache/pkg/config"
 )
@@ -34,9 +35,7 @@ func TestLoopingNameservers(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			path := filepath.Join(t.TempDir(), "resolv.conf")
-			if err := os.WriteFile(path, []byte("nameserver "+tt.nameserver+"\n"), 0o600); err != nil {
-				t.Fatal(err)
-			}
+			assert.NoError(t, os.WriteFile(path, []byte("nameserver "+tt.nameserver+"\n"), 0o600))
 			cfg := config.Default(config.Agent)
 			cfg.Listen.Addresses, cfg.Listen.Port = []netip.Addr{netip.MustParseAddr(tt.listen)}, 53
 			cfg.Forward[0].To = []config.Target{{Kind: config.ResolvConf, Path: path}}

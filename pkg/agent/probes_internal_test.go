@@ -13,6 +13,7 @@ import (
 
 	"github.com/miekg/dns"
 
+	"github.com/nodecache/node-cache/internal/assert"
 	"github.com/nodecache/node-cache/pkg/probe"
 )
 
@@ -28,9 +29,7 @@ func TestProbingEnds(t *testing.T) {
 				return nil, errors.New("no server")
 			},
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		assert.NoError(t, err)
 		serves, stopped := make(chan struct{}), make(chan struct{})
 		close(serves)
 		ended := make(chan error, 1)

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nodecache/node-cache/internal/assert"
 	"github.com/nodecache/node-cache/internal/proctest"
 )
 
@@ -58,8 +59,6 @@ func TestAlive(t *testing.T) {
 	for busy, want := range map[time.Duration]string{
 		0: "<nil>", 59 * time.Second: "<nil>", 61400 * time.Millisecond: "a reader hangs: it has spent 1m1s on one batch of queries",
 	} {
-		if got := fmt.Sprint(hangError(busy)); got != want {
-			t.Errorf("%s: got %q, want %q", busy, got, want)
-		}
+		assert.Equal(t, busy.String(), want, fmt.Sprint(hangError(busy)))
 	}
 }

@@ -16,9 +16,9 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/miekg/dns"
 
+	"github.com/nodecache/node-cache/internal/assert"
 	"github.com/nodecache/node-cache/pkg/cache"
 	"github.com/nodecache/node-cache/pkg/config"
 	"github.com/nodecache/node-cache/pkg/node"
@@ -105,9 +105,7 @@ func emptyGeneration(t *testing.T) *generation {
 	r := &generation{config: cfg}
 	var err error
 	r.cache, err = cache.New(cache.Config{Size: cache.MinSize, ServeStale: cache.ServeStale{Window: time.Hour, TTL: 30 * time.Second}}, time.Now())
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	r.cluster = &cluster{store: zone.NewStore(), domain: []byte("\x07cluster\x05local\x00"), source: before(), nodeZone: new(atomic.Pointer[string])}
 	r.cluster.events = r.cluster.store
 	r.cluster.store.Expect(zone.Services)
@@ -121,15 +119,11 @@ func learn(t *testing.T, r *generation) {
 	q := new(dns.Msg).SetQuestion("www.test.", dns.TypeA)
 	q.Response = true
 	rr, err := dns.NewRR("www.test. 60 IN A 192.0.2.1")
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	q.Answer = append(q.Answer, rr)
 	q.Compress = true
 	msg, err := q.Pack()
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	r.cache.Put(wwwKey(), &cache.Answer{Msg: msg, TTLs: []uint16{uint16(len(msg)) - 10}, Lifetime: time.Minute}, now)
 	s := r.cluster.store
 	s.PutService(zone.Service{Namespace: "shop", Name: "web", Addrs: []netip.Addr{netip.MustParseAddr("10.96.0.7")}, TTL: -1}, now)
@@ -164,9 +158,7 @@ func TestSnapshotRoundTrip(t *testing.T) {
 		s.load(t.Context(), next)
 		want := snapshot.Loaded{Outcome: snapshot.OutcomeLoaded, Entries: 1, Objects: 1, Age: 30 * time.Second}
 		got := s.read().Loaded
-		if diff := cmp.Diff(want, got); diff != "" {
-			t.Errorf("loaded (-want +got):\n%s", diff)
-		}
+		assert.Same(t, "loaded", want, got)
 		if answer, object := holdsLearned(next); !answer || !object {
 			t.Errorf("the next one has the answer: %t, the service: %t", answer, object)
 		}
@@ -252,9 +244,7 @@ func TestSnapshotOddRecord(t *testing.T) {
 				return errors.Join(err, err2)
 			},
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		assert.NoError(t, err)
 		return disk
 	}
 	for _, kind := range []snapshot.Kind{0, snapshot.Cache, snapshot.Zone} {
@@ -321,9 +311,7 @@ func TestSnapshotBeforeSync(t *testing.T) {
 			keeping(disk, new(notes)).load(t.Context(), r)
 			managed := config.Config{Intercept: config.Intercept{Manage: true}}
 			n, err := node.New(node.Config{Config: managed, Host: newFakeHost(), Log: slog.New(slog.DiscardHandler)})
-			if err != nil {
-				t.Fatal(err)
-			}
+			assert.NoError(t, err)
 			a := &Agent{node: n, handover: new(socketHandover), ready: make(chan struct{})}
 			close(a.ready)
 			a.running.Store(r)

@@ -17,6 +17,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/nodecache/node-cache/internal/assert"
 	"github.com/nodecache/node-cache/pkg/config"
 	"github.com/nodecache/node-cache/pkg/node"
 	"github.com/nodecache/node-cache/pkg/snapshot"
@@ -38,9 +39,7 @@ func TestSnapshotCentral(t *testing.T) {
 		r.cluster.central, err = upstream.New(upstream.Config{
 			LoopDetector: upstream.NewLoopDetector(nil), Zone: r.cluster.domain, Endpoints: endpoints, Connections: 1, Log: slog.New(slog.DiscardHandler),
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		assert.NoError(t, err)
 		return r
 	}
 	ready := []watch.Server{{Addr: netip.MustParseAddrPort("10.1.0.1:53"), Zone: "a b"}, {Addr: netip.MustParseAddrPort("[fd00::1]:5353")}}

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/nodecache/node-cache/internal/assert"
 	"github.com/nodecache/node-cache/pkg/source"
 )
 
@@ -21,15 +22,11 @@ func TestFallBackToLastGood(t *testing.T) {
 		file:                                    listen + "forward: [{zone: \".\", to: [/nonexistent]}]\n",
 		filepath.Join(folder, "last-good.yaml"): listen + "forward: [{zone: \".\", to: [192.0.2.1]}]\n",
 	} {
-		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		assert.NoError(t, os.WriteFile(path, []byte(text), 0o600))
 	}
 	var log strings.Builder
 	a, err := New(Options{Source: source.Config{File: file, LastGood: folder}, Log: &log})
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	if got := a.Config().Forward[0].To[0].String(); got != "192.0.2.1" {
 		t.Errorf("upstream %s, want that of the last good one", got)
 	}

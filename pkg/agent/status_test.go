@@ -9,9 +9,11 @@ import (
 	"reflect"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/miekg/dns"
 
+	"github.com/nodecache/node-cache/internal/assert"
 	"github.com/nodecache/node-cache/internal/proctest"
 	"github.com/nodecache/node-cache/pkg/agent"
 	"github.com/nodecache/node-cache/pkg/status"
@@ -22,14 +24,10 @@ import (
 func page(t *testing.T, a *agent.Agent, path string) (code int, body string) {
 	t.Helper()
 	r, err := http.Get("http://" + a.AdminAddr().String() + path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	defer func() { _ = r.Body.Close() }()
 	text, err := io.ReadAll(r.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	return r.StatusCode, string(text)
 }
 
@@ -58,7 +56,7 @@ func TestStatusOfManifests(t *testing.T) {
 	putManifest(t, dir, "bad", "apiVersion: v1\nkind: Service\nmetadata: {name: web\n")
 	cfg := clusterConfig(t, dir, proctest.FreeAddr(t))
 	a, _ := start(t, agent.Options{Config: &cfg, Log: &journal{}})
-	eventually(t, "the agent is not ready", func() bool {
+	proctest.Eventually(t, 20*time.Second, "the agent is not ready", func() bool {
 		code, _ := page(t, a, "/readyz")
 		return code == http.StatusOK
 	})
@@ -99,10 +97,8 @@ func TestStatusOfManifests(t *testing.T) {
 		t.Errorf("the bad file does not come first:\n%s", body)
 	}
 
-	if err := os.RemoveAll(dir); err != nil {
-		t.Fatal(err)
-	}
-	eventually(t, "/status does not say that the folder is gone", func() bool {
+	assert.NoError(t, os.RemoveAll(dir))
+	proctest.Eventually(t, 20*time.Second, "/status does not say that the folder is gone", func() bool {
 		_, body := page(t, a, "/status?format=text")
 		return strings.Contains(body, "no such file")
 	})
@@ -121,9 +117,7 @@ func TestStatusOfManifests(t *testing.T) {
 func TestStatusFieldsDocumented(t *testing.T) {
 	t.Parallel()
 	page, err := os.ReadFile("../../docs/status.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	for _, path := range fieldPaths(reflect.TypeFor[status.Status](), "") {
 		list, _, _ := strings.Cut(path, "[]") // an item may explain all of a list
 		if !strings.Contains(string(page), "`"+path+"`") && !strings.Contains(string(page), "`"+list+"`: ") && !strings.HasSuffix(path, ".lastError") {

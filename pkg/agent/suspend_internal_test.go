@@ -9,7 +9,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
+	"github.com/nodecache/node-cache/internal/assert"
 )
 
 // A suspend is detected within a second and counted once. The difference between two readings of the clocks is not one.
@@ -28,9 +28,7 @@ func TestWatchSuspends(t *testing.T) {
 		}
 		cancel()
 		synctest.Wait()
-		if diff := cmp.Diff([]time.Duration{8 * time.Hour, time.Minute}, found); diff != "" {
-			t.Errorf("suspends (-want +got):\n%s", diff)
-		}
+		assert.Same(t, "suspends", []time.Duration{8 * time.Hour, time.Minute}, found)
 	})
 }
 

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nodecache/node-cache/internal/assert"
 	"github.com/nodecache/node-cache/pkg/cache"
 )
 
@@ -73,7 +74,7 @@ func TestAllocs(t *testing.T) {
 		{name: "stats", run: func() { _ = c.Stats() }},
 	}
 	for _, tt := range tests {
-		same(t, tt.name, 0, testing.AllocsPerRun(100, tt.run))
+		assert.Same(t, tt.name, 0, testing.AllocsPerRun(100, tt.run))
 	}
 }
 

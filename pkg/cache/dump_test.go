@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nodecache/node-cache/internal/assert"
 	"github.com/nodecache/node-cache/pkg/cache"
 	"github.com/nodecache/node-cache/pkg/wire"
 )
@@ -42,7 +43,7 @@ const everything = 1 << 40
 func restart(tb testing.TB, records [][]byte, away time.Duration, now time.Time, owner func([]byte) []byte) *cache.Cache {
 	tb.Helper()
 	c, err := cache.New(cache.Config{Size: 4 * cache.MinSize, ServeStale: cache.ServeStale{Window: time.Hour, TTL: 30 * time.Second}}, now)
-	must(tb, err)
+	assert.NoError(tb, err)
 	if _, err := c.Restore(slices.Values(records), away, now, owner); err != nil {
 		tb.Fatal(err)
 	}
@@ -138,14 +139,14 @@ func TestDumpAfterResize(t *testing.T) {
 	if _, err := c.Resize(cache.MinSize, epoch); err != nil {
 		t.Fatal(err)
 	}
-	same(t, "result", 1, len(dump(t, c, everything, epoch)))
+	assert.Same(t, "result", 1, len(dump(t, c, everything, epoch)))
 }
 
 // TestDumpInParallel dumps while answers are stored and evicted. Every dump can be restored.
 func TestDumpInParallel(t *testing.T) {
 	t.Parallel()
 	c, err := cache.NewTiny(16<<10, 4, epoch)
-	must(t, err)
+	assert.NoError(t, err)
 	c.SetServeStale(cache.ServeStale{Window: time.Hour, TTL: 30 * time.Second})
 	var wg sync.WaitGroup
 	done := make(chan struct{})

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nodecache/node-cache/internal/assert"
 	"github.com/nodecache/node-cache/pkg/cache"
 )
 
@@ -66,7 +67,7 @@ func TestScan(t *testing.T) {
 	if bytes := fill(c, "scan", many+50_000, epoch); bytes < 20*cache.MinSize {
 		t.Fatalf("the scan has only %d bytes", bytes)
 	}
-	same(t, "result", n, held(c, "hot", n))
+	assert.Same(t, "result", n, held(c, "hot", n))
 	if got := held(c, "cold", n); got != 0 {
 		t.Errorf("%d of %d cold answers are left", got, n)
 	}
@@ -177,8 +178,8 @@ func TestRejected(t *testing.T) {
 	for _, tt := range tests {
 		c := newCache(t, cache.Prefetch{})
 		c.Put(tt.key, tt.answer, epoch)
-		same(t, tt.name, tt.want, c.Stats().Rejected)
-		same(t, tt.name+": held", tt.want == 0, c.Holds(tt.key))
+		assert.Same(t, tt.name, tt.want, c.Stats().Rejected)
+		assert.Same(t, tt.name+": held", tt.want == 0, c.Holds(tt.key))
 		check(t, c)
 	}
 }

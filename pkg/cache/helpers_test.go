@@ -9,8 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-
+	"github.com/nodecache/node-cache/internal/assert"
 	"github.com/nodecache/node-cache/pkg/cache"
 	"github.com/nodecache/node-cache/pkg/wire"
 )
@@ -107,7 +106,7 @@ func newStale(tb testing.TB, s cache.ServeStale) *cache.Cache {
 func newWith(tb testing.TB, cfg cache.Config) *cache.Cache {
 	tb.Helper()
 	c, err := cache.New(cfg, epoch)
-	must(tb, err)
+	assert.NoError(tb, err)
 	return c
 }
 
@@ -115,14 +114,14 @@ func newWith(tb testing.TB, cfg cache.Config) *cache.Cache {
 func newTiny(tb testing.TB, size int) *cache.Cache {
 	tb.Helper()
 	c, err := cache.NewTiny(size, 1, epoch)
-	must(tb, err)
+	assert.NoError(tb, err)
 	return c
 }
 
 // check fails the test if an invariant of c is violated.
 func check(tb testing.TB, c *cache.Cache) {
 	tb.Helper()
-	must(tb, c.Check())
+	assert.NoError(tb, c.Check())
 }
 
 // nth returns a unique key.
@@ -134,20 +133,4 @@ func nth(prefix string, i int) []byte {
 func freshness(c *cache.Cache, key []byte, now time.Time) cache.Freshness {
 	_, f := c.Lookup(key, now, nil)
 	return f
-}
-
-// same compares what a test wants with what it got.
-func same[T any](tb testing.TB, what string, want, got T, options ...cmp.Option) {
-	tb.Helper()
-	if diff := cmp.Diff(want, got, options...); diff != "" {
-		tb.Errorf("%s (-want +got):\n%s", what, diff)
-	}
-}
-
-// must ends the test at an error.
-func must(tb testing.TB, err error) {
-	tb.Helper()
-	if err != nil {
-		tb.Fatal(err)
-	}
 }

@@ -13,6 +13,7 @@ import (
 
 	gocmp "github.com/google/go-cmp/cmp"
 
+	"github.com/nodecache/node-cache/internal/assert"
 	"github.com/nodecache/node-cache/pkg/cache"
 	"github.com/nodecache/node-cache/pkg/wire"
 )
@@ -116,7 +117,7 @@ func TestInspectStates(t *testing.T) {
 					got = append(got, view{e.Type, e.State.String(), e.Rcode, e.Age, e.Left, e.Hits, ttlsIn(e.Msg)})
 				}
 			}
-			same(t, "result", tc.want, got)
+			assert.Same(t, "result", tc.want, got)
 			if diff := gocmp.Diff(before, c.Stats()); diff != "" {
 				t.Errorf("Inspect changed the stats (-before +after):\n%s", diff)
 			}
@@ -154,7 +155,7 @@ func TestInspectKeys(t *testing.T) {
 		got = append(got, view{e.DO, e.CD, e.Subnet})
 	}
 	want := []view{{}, {CD: true}, {DO: true}, {DO: true, Subnet: subnet}, {DO: true, CD: true}}
-	same(t, "result", want, got)
+	assert.Same(t, "result", want, got)
 }
 
 // TestInspectBounds inspects a name with many client subnets.

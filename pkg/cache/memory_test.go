@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nodecache/node-cache/internal/assert"
 	"github.com/nodecache/node-cache/pkg/cache"
 )
 
@@ -153,7 +154,7 @@ func footprintOf(t *testing.T, what string) (f footprint) {
 	cmd.Env = append(os.Environ(), fillVariable+"="+what)
 	cmd.Stderr = os.Stderr
 	out, err := cmd.Output()
-	must(t, err)
+	assert.NoError(t, err)
 	if err := json.Unmarshal(out, &f); err != nil {
 		t.Fatalf("%q: %v", out, err)
 	}

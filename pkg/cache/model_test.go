@@ -13,6 +13,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/nodecache/node-cache/internal/assert"
 	"github.com/nodecache/node-cache/pkg/cache"
 )
 
@@ -50,7 +51,7 @@ type model struct {
 func newModel(tb testing.TB, size, shards int) *model {
 	tb.Helper()
 	c, err := cache.NewTiny(size, shards, epoch)
-	must(tb, err)
+	assert.NoError(tb, err)
 	m := &model{tb: tb, c: c, now: epoch, entries: map[string]*stored{}, events: map[uint16]time.Time{}, keys: modelKeys()}
 	known := map[string]bool{}
 	for _, key := range m.keys {

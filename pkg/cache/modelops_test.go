@@ -11,6 +11,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/nodecache/node-cache/internal/assert"
 	"github.com/nodecache/node-cache/pkg/cache"
 	"github.com/nodecache/node-cache/pkg/wire"
 )
@@ -461,7 +462,7 @@ func (m *model) resize(choice int) {
 	default:
 		m.c, err = old.ResizeTiny(1<<(10+choice%8), 1<<(choice/8%3), m.now)
 	}
-	must(m.tb, err)
+	assert.NoError(m.tb, err)
 	if choice%8 == 0 {
 		for _, key := range m.all {
 			before := m.entries[string(key)]

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nodecache/node-cache/internal/assert"
 	"github.com/nodecache/node-cache/pkg/cache"
 )
 
@@ -59,7 +60,7 @@ func TestOwners(t *testing.T) {
 			for _, e := range tt.after {
 				c.OwnerChanged(e.owner, after(e.at))
 			}
-			same(t, "result", tt.want, freshness(c, key, after(20*time.Second)))
+			assert.Same(t, "result", tt.want, freshness(c, key, after(20*time.Second)))
 			if got := c.Stats(); got.Invalidated != tt.stats.Invalidated || got.Outdated != tt.stats.Outdated {
 				t.Errorf("%+v, want %+v", got, tt.stats)
 			}
@@ -98,5 +99,5 @@ func TestOutdatedEvictions(t *testing.T) {
 		c.Put(key, plain(key, time.Hour, 100), after(2*time.Second))
 		c.Lookup(key, after(2*time.Second), nil)
 	}
-	same(t, "result", n, c.Stats().Expirations-before.Expirations)
+	assert.Same(t, "result", n, c.Stats().Expirations-before.Expirations)
 }

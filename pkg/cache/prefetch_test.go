@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nodecache/node-cache/internal/assert"
 	"github.com/nodecache/node-cache/pkg/cache"
 )
 
@@ -25,5 +26,5 @@ func TestDueHitsLarge(t *testing.T) {
 			t.Fatalf("early: %d, want fresh", got)
 		}
 	}
-	same(t, "lookup 65546", cache.PrefetchDue, freshness(c, key, after(60*time.Second)))
+	assert.Same(t, "lookup 65546", cache.PrefetchDue, freshness(c, key, after(60*time.Second)))
 }

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nodecache/node-cache/internal/assert"
 	"github.com/nodecache/node-cache/pkg/cache"
 )
 
@@ -63,7 +64,7 @@ func TestResizedTooSmall(t *testing.T) {
 	c.Put(large, plain(large, time.Minute, 2000), epoch)
 	c.Put(little, plain(little, time.Minute, 20), epoch)
 	d, err := c.ResizeTiny(1<<12, 2, epoch)
-	must(t, err)
+	assert.NoError(t, err)
 	if d.Holds(large) || !d.Holds(little) {
 		t.Errorf("large is held: %t, little: %t", d.Holds(large), d.Holds(little))
 	}
@@ -80,7 +81,7 @@ func TestResizedFullIndex(t *testing.T) {
 	}
 	before := c.Stats().Entries
 	d, err := c.ResizeTiny(1<<12, 1, epoch)
-	must(t, err)
+	assert.NoError(t, err)
 	check(t, d)
 	if s := d.Stats(); s.Evictions == 0 || s.Entries == 0 || s.Entries+int64(s.Evictions) != before {
 		t.Errorf("from %d entries: %+v", before, s)
@@ -115,7 +116,7 @@ func TestResizedKeepsHot(t *testing.T) {
 			fill(c, "new", 10_000, epoch) // so that the logs turn
 			before := held(c, "hot", tt.hot)
 			d, err := c.Resize(tt.size, epoch)
-			must(t, err)
+			assert.NoError(t, err)
 			check(t, d)
 			after := held(d, "hot", tt.hot)
 			t.Logf("%d of %d used answers were held, %d are left: %+v", before, tt.hot, after, d.Stats())
@@ -136,26 +137,26 @@ func TestResizedAgain(t *testing.T) {
 	c := first
 	for _, size := range []int64{2 << 20, 16 << 20, 1 << 20, 8 << 20, 8 << 20, 3 << 20} {
 		d, err := c.Resize(size, epoch)
-		must(t, err)
-		same(t, "result", c.Shards(), c.Released())
+		assert.NoError(t, err)
+		assert.Same(t, "result", c.Shards(), c.Released())
 		c = d
 	}
-	same(t, "result", 1000, held(first, "n", 1000))
+	assert.Same(t, "result", 1000, held(first, "n", 1000))
 	key := keyOf("a.", 1, 0)
 	a := plain(key, time.Hour, 4)
 	a.Owner, a.QueriedAt = svc, epoch
 	first.Put(key, a, epoch)
-	same(t, "put into the first", cache.Fresh, freshness(c, key, epoch))
+	assert.Same(t, "put into the first", cache.Fresh, freshness(c, key, epoch))
 	first.SetServeStale(hourly)
-	same(t, "settings of the first", cache.Stale, freshness(c, key, after(time.Hour)))
+	assert.Same(t, "settings of the first", cache.Stale, freshness(c, key, after(time.Hour)))
 	first.OwnerChanged(svc, epoch)
-	same(t, "events of the first", cache.Absent, freshness(c, key, epoch))
+	assert.Same(t, "events of the first", cache.Absent, freshness(c, key, epoch))
 	d, err := first.Resize(4<<20, epoch) // what is nothing any more
-	must(t, err)
+	assert.NoError(t, err)
 	if c.Released() != c.Shards() || d.Released() != 0 {
 		t.Errorf("the first was resized, not the last")
 	}
-	same(t, "stats", d.Stats(), first.Stats())
+	assert.Same(t, "stats", d.Stats(), first.Stats())
 	if got := first.Flush([]byte{0}); got != 1000 { // what is outdated did not move
 		t.Errorf("%d of 1000 answers are flushed", got)
 	}
@@ -191,11 +192,11 @@ func TestResizedInParallel(t *testing.T) {
 	c := first
 	for i := range 30 {
 		d, err := c.Resize(cache.MinSize<<(i*7%5), epoch)
-		must(t, err)
+		assert.NoError(t, err)
 		c = d
 	}
 	done.Store(true)
 	group.Wait()
-	same(t, "result", workers*names, c.Stats().Entries)
+	assert.Same(t, "result", workers*names, c.Stats().Entries)
 	check(t, c)
 }

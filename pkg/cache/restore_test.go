@@ -13,6 +13,7 @@ import (
 
 	"github.com/miekg/dns"
 
+	"github.com/nodecache/node-cache/internal/assert"
 	"github.com/nodecache/node-cache/pkg/cache"
 	"github.com/nodecache/node-cache/pkg/wire"
 )
@@ -79,7 +80,7 @@ func TestRestoredAgain(t *testing.T) {
 		c = restart(t, dump(t, c, everything, now), 10*time.Millisecond, now, nil)
 	}
 	now = now.Add(9 * time.Second)
-	same(t, "freshness", cache.Stale, freshness(c, key, now))
+	assert.Same(t, "freshness", cache.Stale, freshness(c, key, now))
 }
 
 // TestRestoredWhole restores answers of all kinds unchanged.
@@ -131,7 +132,7 @@ func TestRestoredWhole(t *testing.T) {
 		}
 	}
 	again := dump(t, restart(t, records, 0, now, nil), everything, now)
-	same(t, "result", len(records), len(again))
+	assert.Same(t, "result", len(records), len(again))
 	slices.SortFunc(records, bytes.Compare)
 	slices.SortFunc(again, bytes.Compare)
 	differ := 0
@@ -177,8 +178,8 @@ func TestRestoredOwners(t *testing.T) {
 		if !tt.event.IsZero() {
 			d.OwnerChanged(owner(owned[:questionLen(owned)-2]), tt.event)
 		}
-		same(t, tt.name+": freshness", tt.want, freshness(d, owned, now))
-		same(t, tt.name+": without owner: freshness", cache.Fresh, freshness(d, free, now))
+		assert.Same(t, tt.name+": freshness", tt.want, freshness(d, owned, now))
+		assert.Same(t, tt.name+": without owner: freshness", cache.Fresh, freshness(d, free, now))
 	}
 }
 
@@ -196,7 +197,7 @@ func TestRestoreIntoLess(t *testing.T) {
 	}
 	d := newSized(t, cache.MinSize)
 	n, err := d.Restore(slices.Values(dump(t, c, everything, epoch)), 0, epoch, nil)
-	must(t, err)
+	assert.NoError(t, err)
 	check(t, d)
 	if s := d.Stats(); s.Entries != int64(n) || s.Evictions != 0 || n < 900 || n > 1400 {
 		t.Errorf("%d restored: %+v", n, s)

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nodecache/node-cache/internal/assert"
 	"github.com/nodecache/node-cache/pkg/wire"
 )
 
@@ -22,9 +23,7 @@ func bare(question []byte, extra ...byte) *Answer {
 func testShard(t *testing.T, size int) *shard {
 	t.Helper()
 	s, err := newShard(newShared(time.Time{}), size)
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	return s
 }
 
@@ -110,9 +109,7 @@ func TestFewHashes(t *testing.T) {
 				t.Fatalf("%q finds answer %d to %q, want %d", key, got, e.key(), want)
 			}
 		}
-		if err := s.checkBy(keyOf); err != nil {
-			t.Fatal(err)
-		}
+		assert.NoError(t, s.checkBy(keyOf))
 	}
 	if s.stats.Evictions == 0 {
 		t.Error("nothing was evicted")
@@ -205,9 +202,7 @@ func TestNoChances(t *testing.T) {
 			s.evictMain()
 			spared := false
 			s.each(func(_ int, e entry, _ bool) { spared = spared || e.hash() == tail })
-			if spared != tt.spared {
-				t.Errorf("the tail is spared: %t, want %t", spared, tt.spared)
-			}
+			assert.Equal(t, "the tail is spared", tt.spared, spared)
 			if err := s.check(); err != nil {
 				t.Error(err)
 			}

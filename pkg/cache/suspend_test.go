@@ -3,9 +3,11 @@
 package cache_test
 
 import (
+	"fmt"
 	"testing"
 	"time"
 
+	"github.com/nodecache/node-cache/internal/assert"
 	"github.com/nodecache/node-cache/pkg/cache"
 )
 
@@ -29,9 +31,7 @@ func TestSlept(t *testing.T) {
 		if step.slept > 0 {
 			c.AddSuspend(step.slept)
 		}
-		if got := freshness(c, key, after(step.at)); got != step.want {
-			t.Errorf("slept %s more, %s later: %d, want %d", step.slept, step.at, got, step.want)
-		}
+		assert.Equal(t, fmt.Sprintf("slept %s more, %s later", step.slept, step.at), step.want, freshness(c, key, after(step.at)))
 	}
 }
 
@@ -44,12 +44,10 @@ func TestSleptOwners(t *testing.T) {
 	c.OwnerChanged(owner, after(10*s))
 	c.AddSuspend(time.Hour)
 	for asked, want := range map[time.Duration]bool{9 * s: true, 12 * s: false} {
-		if got := c.ChangedSince(owner, after(asked)); got != want {
-			t.Errorf("asked at %s: outdated %t, want %t", asked, got, want)
-		}
+		assert.Equal(t, fmt.Sprintf("asked at %s: outdated", asked), want, c.ChangedSince(owner, after(asked)))
 	}
 	a := plain(key, 10*s, 4)
 	a.Owner, a.QueriedAt = owner, after(9*s)
 	c.Put(key, a, after(11*s))
-	same(t, "asked for before the event", cache.Absent, freshness(c, key, after(11*s)))
+	assert.Same(t, "asked for before the event", cache.Absent, freshness(c, key, after(11*s)))
 }

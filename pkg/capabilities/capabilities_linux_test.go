@@ -16,10 +16,10 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
 	"kernel.org/pub/linux/libs/security/libcap/cap"
 
+	"github.com/nodecache/node-cache/internal/assert"
 	"github.com/nodecache/node-cache/pkg/capabilities"
 )
 
@@ -138,9 +138,7 @@ func TestDrop(t *testing.T) {
 		t.Skip("needs root, which has capabilities to drop")
 	}
 	text, err := os.ReadFile("/proc/self/status")
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	own := readStatus(string(text))
 	if full := needed(own.Eff); !full {
 		t.Skipf("this root lacks capabilities that the test needs: %s", own.Eff)
@@ -196,9 +194,7 @@ func TestDrop(t *testing.T) {
 			}
 			got.Count = 0
 			want := report{Before: tt.before, Threads: []status{tt.want}, Missing: tt.after, Program: tt.program}
-			if diff := cmp.Diff(want, got); diff != "" {
-				t.Errorf("process (-want +got):\n%s", diff)
-			}
+			assert.Same(t, "process", want, got)
 		})
 	}
 }
@@ -218,9 +214,7 @@ func needed(effective string) bool {
 func runChild(t *testing.T, keep string, attr *syscall.SysProcAttr) (r report) {
 	t.Helper()
 	program, err := os.Open("/proc/self/exe") // another user may have no access to the directory of the file
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	defer func() { _ = program.Close() }()
 	cmd := exec.CommandContext(t.Context(), "/proc/self/fd/3")
 	cmd.ExtraFiles = []*os.File{program}
@@ -228,9 +222,7 @@ func runChild(t *testing.T, keep string, attr *syscall.SysProcAttr) (r report) {
 	cmd.Dir, cmd.SysProcAttr = "/", attr
 	cmd.Stderr = os.Stderr
 	out, err := cmd.Output()
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	if err := json.Unmarshal(out, &r); err != nil {
 		t.Fatalf("%q: %v", out, err)
 	}
@@ -241,9 +233,7 @@ func runChild(t *testing.T, keep string, attr *syscall.SysProcAttr) (r report) {
 func TestMissingOf(t *testing.T) {
 	t.Parallel()
 	other := exec.CommandContext(t.Context(), "sleep", "60")
-	if err := other.Start(); err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, other.Start())
 	want := capabilities.Missing(capabilities.NetAdmin, cap.MAC_ADMIN)
 	if got, err := capabilities.MissingOf(other.Process.Pid, capabilities.NetAdmin, cap.MAC_ADMIN); err != nil || !slices.Equal(got, want) {
 		t.Errorf("a child lacks %v, %v; want %v as this process", got, err, want)

@@ -14,6 +14,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/nodecache/node-cache/internal/assert"
 	"github.com/nodecache/node-cache/pkg/config"
 )
 
@@ -21,10 +22,10 @@ import (
 func certificate(t *testing.T) string {
 	t.Helper()
 	public, private, err := ed25519.GenerateKey(rand.Reader)
-	must(t, err)
+	assert.NoError(t, err)
 	template := &x509.Certificate{SerialNumber: big.NewInt(1)}
 	der, err := x509.CreateCertificate(rand.Reader, template, template, public, private)
-	must(t, err)
+	assert.NoError(t, err)
 	return string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}))
 }
 
@@ -57,7 +58,7 @@ func TestLoadCertificates(t *testing.T) {
 			t.Parallel()
 			folder := t.TempDir()
 			ca, file := filepath.Join(folder, "ca.pem"), filepath.Join(folder, "config.yaml")
-			must(t, errors.Join(
+			assert.NoError(t, errors.Join(
 				tt.file(ca),
 				os.WriteFile(file, []byte("forward: [{zone: ., to: ['tls://192.0.2.1'], tls: {ca: ca.pem}}]"), 0o600),
 			))
@@ -79,7 +80,7 @@ func TestLoadCertificates(t *testing.T) {
 			if !ok {
 				t.Fatalf("Load: error %v, want a *config.Error", err)
 			}
-			same(t, "Load", want, problems)
+			assert.Same(t, "Load", want, problems)
 		})
 	}
 }
@@ -94,7 +95,7 @@ func TestLoadCertificatesBesideOtherProblems(t *testing.T) {
 	t.Parallel()
 	file := filepath.Join(t.TempDir(), "config.yaml")
 	const content = "forward:\n- {zone: ., to: ['tls://192.0.2.1'], tls: {ca: 7}}\n- {zone: a, to: ['tls://192.0.2.1'], tls: {ca: /nowhere/ca.pem}}\nlisten: {port: 0}\n"
-	must(t, os.WriteFile(file, []byte(content), 0o600))
+	assert.NoError(t, os.WriteFile(file, []byte(content), 0o600))
 	_, err := config.Load(file, config.Agent)
 	problems, ok := errors.AsType[*config.Error](err)
 	if !ok {
@@ -108,5 +109,5 @@ func TestLoadCertificatesBesideOtherProblems(t *testing.T) {
 		},
 		{Line: 4, Column: 16, Path: "listen.port", What: "0: not between 1 and 65535", Hint: "the default is 1053"},
 	}
-	same(t, "problems", want, problems.Problems)
+	assert.Same(t, "problems", want, problems.Problems)
 }

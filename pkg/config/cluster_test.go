@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"testing"
 
+	"github.com/nodecache/node-cache/internal/assert"
 	"github.com/nodecache/node-cache/pkg/config"
 )
 
@@ -17,7 +18,7 @@ func TestDefaultOfRoles(t *testing.T) {
 	want.Listen.Addresses = []netip.Addr{netip.MustParseAddr("::")}
 	want.Cluster.Resolver, want.Cluster.Endpoints = config.ResolverLocal, config.EndpointsAll
 	want.Admin.Address = netip.MustParseAddrPort("[::]:9253")
-	same(t, "the resolver's defaults", want, config.Default(config.Resolver), plain())
+	assert.Same(t, "the resolver's defaults", want, config.Default(config.Resolver), plain())
 }
 
 func TestLoadResolvesPaths(t *testing.T) {
@@ -38,13 +39,13 @@ func TestLoadResolvesPaths(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			file := filepath.Join(folder, tt.name+".yaml")
-			must(t, os.WriteFile(file, []byte(tt.text), 0o600))
+			assert.NoError(t, os.WriteFile(file, []byte(tt.text), 0o600))
 			want := with(func(c *config.Config) {
 				c.Cluster.Kubeconfig, c.Cluster.Manifests, c.Snapshot.Folder = tt.kubeconfig, tt.manifest, tt.snapshot
 			})
 			got, err := config.Load(file, config.Agent)
-			must(t, err)
-			same(t, "Load", want, got, plain())
+			assert.NoError(t, err)
+			assert.Same(t, "Load", want, got, plain())
 		})
 	}
 }
@@ -52,11 +53,11 @@ func TestLoadResolvesPaths(t *testing.T) {
 // TestLoadResolvesRelativePathOfFile cannot run beside other tests: it changes the working folder.
 func TestLoadResolvesRelativePathOfFile(t *testing.T) {
 	t.Chdir(t.TempDir())
-	must(t, os.WriteFile("config.yaml", []byte("cluster: {manifests: objects}"), 0o600))
+	assert.NoError(t, os.WriteFile("config.yaml", []byte("cluster: {manifests: objects}"), 0o600))
 	here, err := os.Getwd()
-	must(t, err)
+	assert.NoError(t, err)
 	got, err := config.Load("config.yaml", config.Agent)
-	must(t, err)
+	assert.NoError(t, err)
 	if want := filepath.Join(here, "objects"); got.Cluster.Manifests != want {
 		t.Errorf("manifests in %q, want %q", got.Cluster.Manifests, want)
 	}

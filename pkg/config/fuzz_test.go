@@ -8,13 +8,14 @@ import (
 	"path/filepath"
 	"testing"
 
+	"github.com/nodecache/node-cache/internal/assert"
 	"github.com/nodecache/node-cache/pkg/config"
 )
 
 // FuzzParse holds Parse to its contract: a plan that survives Marshal, or a [config.Error] with a text.
 func FuzzParse(f *testing.F) {
 	all, err := config.Marshal(config.Default(config.Agent)) // not the reference: comments only make inputs long
-	must(f, err)
+	assert.NoError(f, err)
 	f.Add(all)
 	f.Add([]byte("forward: [{zone: ., to: ['[::1]:54', 'tcp://192.0.2.1', /a/../b]}]\ncache: {prefetch: {remaining: 12.25%}}"))
 	f.Add([]byte("clusterDomain: K8s.Example\ncluster: {resolver: local, manifests: ./a/../b, central: {addresses: ['[::1]:54'], connections: 16}, " +
@@ -37,7 +38,7 @@ func FuzzParse(f *testing.F) {
 	}
 	for _, file := range files {
 		data, err := os.ReadFile(file)
-		must(f, err)
+		assert.NoError(f, err)
 		f.Add(data)
 	}
 	f.Fuzz(func(t *testing.T, data []byte) {
@@ -62,5 +63,5 @@ func holdContract(t *testing.T, data []byte, role config.Role) {
 			t.Errorf("problem %+v has no text", p)
 		}
 	}
-	same(t, "plan beside an error", config.Config{}, c, plain())
+	assert.Same(t, "plan beside an error", config.Config{}, c, plain())
 }

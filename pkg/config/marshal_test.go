@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nodecache/node-cache/internal/assert"
 	"github.com/nodecache/node-cache/pkg/config"
 )
 
@@ -60,10 +61,10 @@ func TestMarshal(t *testing.T) {
 		c.Probes = []config.Probe{{Label: "a", Server: "tcp://[::1]:53", Name: ".", Type: 2, Interval: time.Minute, Timeout: 1500 * time.Millisecond}}
 		c.Log.Queries = config.QueryLog{Mode: config.QueriesSample, Sample: 7}
 	}))
-	must(t, err)
-	golden(t, "testdata/marshal.txt", string(got))
+	assert.NoError(t, err)
+	assert.Golden(t, "testdata/marshal.txt", string(got))
 	again, err := config.Parse(got, config.Agent)
-	must(t, err)
+	assert.NoError(t, err)
 	if want := "a \"b\" \u00e9\u2028\U0001f600"; again.Identity.Version != want {
 		t.Errorf("version %q, want %q", again.Identity.Version, want)
 	}
@@ -107,5 +108,5 @@ func TestMarshalRefusesWhatParseCannotReturn(t *testing.T) {
 		}
 		all.WriteString("# " + tt.name + "\n" + err.Error() + "\n")
 	}
-	golden(t, "testdata/marshal-refused.txt", all.String())
+	assert.Golden(t, "testdata/marshal-refused.txt", all.String())
 }

@@ -3,9 +3,7 @@
 package config_test
 
 import (
-	"bytes"
 	"errors"
-	"flag"
 	"fmt"
 	"io/fs"
 	"net/netip"
@@ -17,13 +15,10 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
-	"golang.org/x/tools/txtar"
 
+	"github.com/nodecache/node-cache/internal/assert"
 	"github.com/nodecache/node-cache/pkg/config"
 )
-
-// update rewrites what the tests compare with.
-var update = flag.Bool("update", false, "rewrite testdata and docs/configuration.md")
 
 // plain lets cmp look into a plan.
 func plain() cmp.Option {
@@ -38,31 +33,21 @@ func with(change func(*config.Config)) config.Config {
 }
 
 // TestParse reads each text of testdata/parse.txtar, and compares what is written of it.
-func TestParse(t *testing.T) { //nolint:tparallel // with -update the texts are one file
+func TestParse(t *testing.T) {
 	t.Parallel()
-	const file, head = "testdata/parse.txtar", "apiVersion: node-cache.io/v1alpha1\nkind: Config\n"
-	archive, err := txtar.ParseFile(file)
-	must(t, err)
-	for cases := archive.Files; len(cases) > 1; cases = cases[2:] {
-		t.Run(cases[0].Name, func(t *testing.T) {
-			role := config.Agent
-			if strings.HasPrefix(cases[0].Name, "resolver") {
-				role = config.Resolver
-			}
-			c, err := config.Parse(cases[0].Data, role)
-			must(t, err)
-			got, err := config.MarshalChanges(c, role, nil)
-			must(t, err)
-			if *update {
-				cases[1].Data = bytes.TrimPrefix(got, []byte(head))
-			}
-			same(t, "changes", head+string(cases[1].Data), string(got))
-			roundTrip(t, c, role)
-		})
-	}
-	if *update {
-		must(t, os.WriteFile(file, txtar.Format(archive), 0o644))
-	}
+	assert.GoldenPairs(t, "testdata/parse.txtar", func(t *testing.T, name, text string) string {
+		t.Helper()
+		role := config.Agent
+		if strings.HasPrefix(name, "resolver") {
+			role = config.Resolver
+		}
+		c, err := config.Parse([]byte(text), role)
+		assert.NoError(t, err)
+		got, err := config.MarshalChanges(c, role, nil)
+		assert.NoError(t, err)
+		roundTrip(t, c, role)
+		return strings.TrimPrefix(string(got), "apiVersion: node-cache.io/v1alpha1\nkind: Config\n")
+	})
 }
 
 func TestParseBytes(t *testing.T) {
@@ -71,8 +56,8 @@ func TestParseBytes(t *testing.T) {
 		"byte order mark": "\ufefflisten: {port: 53}\n", "line ends of Windows": "listen:\r\n  port: 53\r\n", "no line end": "listen: {port: 53}",
 	} {
 		got, err := config.Parse([]byte(text), config.Agent)
-		must(t, err)
-		same(t, name, with(func(c *config.Config) { c.Listen.Port = 53 }), got, plain())
+		assert.NoError(t, err)
+		assert.Same(t, name, with(func(c *config.Config) { c.Listen.Port = 53 }), got, plain())
 	}
 }
 
@@ -80,12 +65,12 @@ func TestParseBytes(t *testing.T) {
 func roundTrip(t *testing.T, c config.Config, role config.Role) {
 	t.Helper()
 	text, err := config.Marshal(c)
-	must(t, err)
+	assert.NoError(t, err)
 	again, err := config.Parse(text, role)
 	if err != nil {
 		t.Fatalf("Parse of\n%s: %v", text, err)
 	}
-	same(t, "after Marshal", c, again, plain())
+	assert.Same(t, "after Marshal", c, again, plain())
 	if _, err := config.MarshalChanges(c, role, nil); err != nil { // which reads it again itself
 		t.Errorf("MarshalChanges: %v", err)
 	}
@@ -94,7 +79,7 @@ func roundTrip(t *testing.T, c config.Config, role config.Role) {
 func TestParseBad(t *testing.T) {
 	t.Parallel()
 	files, err := filepath.Glob("testdata/bad-*.yaml")
-	must(t, err)
+	assert.NoError(t, err)
 	if len(files) < 25 {
 		t.Fatalf("found %d bad files, want at least 25", len(files))
 	}
@@ -102,7 +87,7 @@ func TestParseBad(t *testing.T) {
 		t.Run(strings.TrimSuffix(filepath.Base(file), ".yaml"), func(t *testing.T) {
 			t.Parallel()
 			data, err := os.ReadFile(file)
-			must(t, err)
+			assert.NoError(t, err)
 			role := config.Agent
 			if strings.HasPrefix(filepath.Base(file), "bad-resolver-") {
 				role = config.Resolver
@@ -111,21 +96,10 @@ func TestParseBad(t *testing.T) {
 			if _, ok := errors.AsType[*config.Error](err); !ok {
 				t.Fatalf("Parse: error %v, want a *config.Error", err)
 			}
-			same(t, "plan beside an error", config.Config{}, c, plain())
-			golden(t, strings.TrimSuffix(file, ".yaml")+".txt", err.Error()+"\n")
+			assert.Same(t, "plan beside an error", config.Config{}, c, plain())
+			assert.Golden(t, strings.TrimSuffix(file, ".yaml")+".txt", err.Error()+"\n")
 		})
 	}
-}
-
-// golden compares got with a file, or writes the file under -update.
-func golden(t *testing.T, file, got string) {
-	t.Helper()
-	if *update {
-		must(t, os.WriteFile(file, []byte(got), 0o644))
-	}
-	want, err := os.ReadFile(file)
-	must(t, err)
-	same(t, file+", rewritten with -update", string(want), got)
 }
 
 func TestParseBadText(t *testing.T) {
@@ -159,7 +133,7 @@ func TestParseBadText(t *testing.T) {
 			if err == nil {
 				t.Fatal("Parse: no error")
 			}
-			same(t, "error", tt.want, err.Error())
+			assert.Same(t, "error", tt.want, err.Error())
 		})
 	}
 }
@@ -216,12 +190,12 @@ func TestParseBoundsSearch(t *testing.T) {
 func TestParseMerges(t *testing.T) {
 	t.Parallel()
 	got, err := config.Parse([]byte("forward:\n- &a {zone: a, to: [192.0.2.1], rate: 7, connections: 3}\n- {<<: *a, zone: b, rate: 8}\n- {<<: [{zone: .}, *a]}\n"), config.Agent)
-	must(t, err)
+	assert.NoError(t, err)
 	var shown []string
 	for _, r := range got.Forward {
 		shown = append(shown, fmt.Sprint(r.Zone, r.To, r.Rate, r.Connections))
 	}
-	same(t, "routes", []string{"a.[192.0.2.1] 7 3", "b.[192.0.2.1] 8 3", ".[192.0.2.1] 7 3"}, shown)
+	assert.Same(t, "routes", []string{"a.[192.0.2.1] 7 3", "b.[192.0.2.1] 8 3", ".[192.0.2.1] 7 3"}, shown)
 	for name, text := range map[string]string{"itself": "listen: &a {<<: *a}", "a scalar": "listen: {<<: 7}"} {
 		if _, err := config.Parse([]byte(text), config.Agent); err == nil || !strings.Contains(err.Error(), "listen: cannot be merged") {
 			t.Errorf("%s: error %v, want one about merging", name, err)
@@ -232,16 +206,16 @@ func TestParseMerges(t *testing.T) {
 func TestLoad(t *testing.T) {
 	t.Parallel()
 	file := filepath.Join(t.TempDir(), "config.yaml")
-	must(t, os.WriteFile(file, []byte("listen: {port: 53}"), 0o600))
+	assert.NoError(t, os.WriteFile(file, []byte("listen: {port: 53}"), 0o600))
 	got, err := config.Load(file, config.Agent)
-	must(t, err)
-	same(t, "Load", with(func(c *config.Config) { c.Listen.Port = 53 }), got, plain())
+	assert.NoError(t, err)
+	assert.Same(t, "Load", with(func(c *config.Config) { c.Listen.Port = 53 }), got, plain())
 }
 
 func TestLoadNamesTheFile(t *testing.T) {
 	t.Parallel()
 	file := filepath.Join(t.TempDir(), "config.yaml")
-	must(t, os.WriteFile(file, []byte("listen: {port: 0}\ncach: {}"), 0o600))
+	assert.NoError(t, os.WriteFile(file, []byte("listen: {port: 0}\ncach: {}"), 0o600))
 	_, err := config.Load(file, config.Agent)
 	want := &config.Error{Path: file, Problems: []config.Problem{
 		{Line: 1, Column: 16, Path: "listen.port", What: "0: not between 1 and 65535", Hint: "the default is 1053"},
@@ -251,9 +225,9 @@ func TestLoadNamesTheFile(t *testing.T) {
 	if !ok {
 		t.Fatalf("Load: error %v, want a *config.Error", err)
 	}
-	same(t, "Load", want, got)
+	assert.Same(t, "Load", want, got)
 	text := file + ":1:16: listen.port: 0: not between 1 and 65535\n  hint: the default is 1053\n" + file + ":2:1: cach: unknown key\n  hint: did you mean \"cache\"?"
-	same(t, "message", text, err.Error())
+	assert.Same(t, "message", text, err.Error())
 }
 
 func TestLoadUnreadable(t *testing.T) {
@@ -274,21 +248,5 @@ func TestDefaultIsNotShared(t *testing.T) {
 	c.Forward[0].To[0].Path = "/elsewhere"
 	if got := config.Default(config.Agent); got.Listen.Addresses[0] == c.Listen.Addresses[0] || got.Forward[0].To[0] == c.Forward[0].To[0] {
 		t.Errorf("a change of one Default shows in the next: %+v", got)
-	}
-}
-
-// same compares what a test wants with what it got.
-func same[T any](tb testing.TB, what string, want, got T, options ...cmp.Option) {
-	tb.Helper()
-	if diff := cmp.Diff(want, got, options...); diff != "" {
-		tb.Errorf("%s (-want +got):\n%s", what, diff)
-	}
-}
-
-// must ends the test at an error.
-func must(tb testing.TB, err error) {
-	tb.Helper()
-	if err != nil {
-		tb.Fatal(err)
 	}
 }

@@ -13,6 +13,7 @@ import (
 
 	"github.com/miekg/dns"
 
+	"github.com/nodecache/node-cache/internal/assert"
 	"github.com/nodecache/node-cache/pkg/config"
 )
 
@@ -59,7 +60,7 @@ func TestRecordIsSingle(t *testing.T) {
 // does: none is a directive, and what is made is a record that can be sent.
 func FuzzRecord(f *testing.F) {
 	secret := filepath.Join(f.TempDir(), "secret")
-	must(f, os.WriteFile(secret, []byte("secret. 60 IN A 192.0.2.66\n"), 0o600))
+	assert.NoError(f, os.WriteFile(secret, []byte("secret. 60 IN A 192.0.2.66\n"), 0o600))
 	var records []func(*config.TemplateData) (dns.RR, error)
 	for _, text := range []string{
 		"{{ .Group.first }} {{ .Group.second }}", "{{ .Group.first }} {{ .Group.second }} 60 IN A 192.0.2.1", "{{ .Name }} 60 IN A {{ .Group.first }}",
@@ -67,7 +68,7 @@ func FuzzRecord(f *testing.F) {
 		`{{ .Group.first }}{{ "\n" }}{{ .Group.second }} 60 IN A 192.0.2.1`, "{{ .Group.first }}\n{{ .Name }} 60 IN A 192.0.2.1",
 	} {
 		record, err := config.ParseRecord(text)
-		must(f, err)
+		assert.NoError(f, err)
 		records = append(records, record)
 	}
 	for _, labels := range [][2]string{

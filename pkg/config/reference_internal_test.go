@@ -17,31 +17,29 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
+	"github.com/nodecache/node-cache/internal/assert"
 )
 
 // sameFile fails unless a file has the content, which -update writes.
 func sameFile(t *testing.T, file, content string) {
 	t.Helper()
 	if flag.Lookup("update").Value.String() == "true" {
-		must(t, os.WriteFile(file, []byte(content), 0o644))
+		assert.NoError(t, os.WriteFile(file, []byte(content), 0o644))
 	}
 	got, err := os.ReadFile(file)
-	must(t, err)
-	if diff := cmp.Diff(content, string(got)); diff != "" {
-		t.Errorf("%s is not up to date: go test ./pkg/config -run 'TestReference|TestSchema|TestDocumentation' -update (-want +got):\n%s", file, diff)
-	}
+	assert.NoError(t, err)
+	assert.Same(t, file+" is not up to date: go test ./pkg/config -run 'TestReference|TestSchema|TestDocumentation' -update", content, string(got))
 }
 
 // fieldComments are the comments above the fields of structs, by the names of both.
 func fieldComments(t *testing.T) map[string]string {
 	t.Helper()
 	files, err := filepath.Glob("*.go")
-	must(t, err)
+	assert.NoError(t, err)
 	comments := map[string]string{}
 	for _, name := range files {
 		file, err := parser.ParseFile(token.NewFileSet(), name, nil, parser.ParseComments)
-		must(t, err)
+		assert.NoError(t, err)
 		ast.Inspect(file, func(n ast.Node) bool {
 			spec, is := n.(*ast.TypeSpec)
 			if !is {
@@ -193,7 +191,7 @@ func TestSchema(t *testing.T) {
 	encoder := json.NewEncoder(&text)
 	encoder.SetIndent("", " ")
 	encoder.SetEscapeHTML(false)
-	must(t, encoder.Encode(schema))
+	assert.NoError(t, encoder.Encode(schema))
 	sameFile(t, "../../docs/configuration.schema.json", text.String())
 }
 
@@ -234,12 +232,4 @@ func fieldSchema(t *testing.T, comments map[string]string, f *field, of reflect.
 		s["minimum"], s["maximum"] = f.min, f.max
 	}
 	return s
-}
-
-// must ends the test at an error.
-func must(tb testing.TB, err error) {
-	tb.Helper()
-	if err != nil {
-		tb.Fatal(err)
-	}
 }

@@ -12,13 +12,14 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/nodecache/node-cache/internal/assert"
 	"github.com/nodecache/node-cache/pkg/config"
 )
 
 func TestReferenceIsDefault(t *testing.T) {
 	t.Parallel()
 	got, err := config.Parse(reference(t), config.Agent)
-	must(t, err)
+	assert.NoError(t, err)
 	if diff := cmp.Diff(config.Default(config.Agent), got, plain()); diff != "" {
 		t.Errorf("the reference (-Default +got):\n%s", diff)
 	}
@@ -28,7 +29,7 @@ func TestReferenceIsDefault(t *testing.T) {
 func reference(tb testing.TB) []byte {
 	tb.Helper()
 	text, err := os.ReadFile("reference.yaml")
-	must(tb, err)
+	assert.NoError(tb, err)
 	return text
 }
 
@@ -36,7 +37,7 @@ func reference(tb testing.TB) []byte {
 func TestReferenceHasEveryKey(t *testing.T) {
 	t.Parallel()
 	all, err := config.Marshal(config.Default(config.Agent))
-	must(t, err)
+	assert.NoError(t, err)
 	want, got := keyPaths(string(all)), keyPaths(string(reference(t)))
 	got = slices.DeleteFunc(got, func(path string) bool { return strings.Contains(path, "[].") && !strings.HasPrefix(path, "forward[].") })
 	if diff := cmp.Diff(want, got); diff != "" {
@@ -49,12 +50,12 @@ func TestReferenceOfItems(t *testing.T) {
 	t.Parallel()
 	text := uncomment(string(reference(t)))
 	c, err := config.Parse([]byte(text), config.Agent)
-	must(t, err)
+	assert.NoError(t, err)
 	if len(c.Rewrite) != 3 || len(c.Templates) != 1 || len(c.Probes) != 1 {
 		t.Errorf("%d rules, %d templates and %d probes, want 3, 1 and 1", len(c.Rewrite), len(c.Templates), len(c.Probes))
 	}
 	all, err := config.Marshal(c)
-	must(t, err)
+	assert.NoError(t, err)
 	if diff := cmp.Diff(keyPaths(string(all)), keyPaths(text)); diff != "" {
 		t.Errorf("keys of the reference with all items (-Marshal +reference):\n%s", diff)
 	}
@@ -178,7 +179,7 @@ func differences(t *testing.T) []difference {
 func defaultKeys(t *testing.T, role config.Role) []key {
 	t.Helper()
 	text, err := config.Marshal(config.Default(role))
-	must(t, err)
+	assert.NoError(t, err)
 	return referenceKeys(string(text))
 }
 
@@ -186,9 +187,9 @@ func defaultKeys(t *testing.T, role config.Role) []key {
 func itemDefaults(t *testing.T) map[string]string {
 	t.Helper()
 	c, err := config.Parse([]byte("templates: [{zone: a}]\nprobes: [{label: a, name: a}]"), config.Agent)
-	must(t, err)
+	assert.NoError(t, err)
 	text, err := config.Marshal(c)
-	must(t, err)
+	assert.NoError(t, err)
 	defaults := map[string]string{}
 	for _, k := range referenceKeys(string(text)) {
 		defaults[k.Path] = k.Default
@@ -230,7 +231,7 @@ func TestDocumentation(t *testing.T) {
 		t.Fatal(terr)
 	}
 	var b strings.Builder
-	must(t, page.Execute(&b, map[string]any{
+	assert.NoError(t, page.Execute(&b, map[string]any{
 		"Sections": sections, "Differences": differences(t), "Example": example, "Answer": err.Error(),
 	}))
 	for _, m := range regexp.MustCompile("(?s)```yaml\n(.*?)```").FindAllStringSubmatch(b.String(), -1) {
@@ -238,5 +239,5 @@ func TestDocumentation(t *testing.T) {
 			t.Errorf("%v:\n%s", err, m[1])
 		}
 	}
-	golden(t, "../../docs/configuration.md", b.String())
+	assert.Golden(t, "../../docs/configuration.md", b.String())
 }

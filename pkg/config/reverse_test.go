@@ -8,6 +8,7 @@ import (
 
 	"github.com/miekg/dns"
 
+	"github.com/nodecache/node-cache/internal/assert"
 	"github.com/nodecache/node-cache/pkg/config"
 )
 
@@ -31,6 +32,6 @@ func TestReverseZones(t *testing.T) {
 		if err != nil || !dns.IsSubDomain(got[0], name) {
 			t.Errorf("%s: %s is not in %s: %v", prefix, name, got[0], err)
 		}
-		same(t, prefix, want, got)
+		assert.Same(t, prefix, want, got)
 	}
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/nodecache/node-cache/internal/assert"
 	"github.com/nodecache/node-cache/pkg/config"
 )
 
@@ -23,7 +24,7 @@ forward:
 cache: {minTTL: 7s, maxTTL: 70s, negativeTTL: 700s}
 `
 	c, err := config.Parse([]byte(text), config.Agent)
-	must(t, err)
+	assert.NoError(t, err)
 	type bounds struct {
 		Zone               string
 		Min, Max, Negative time.Duration
@@ -39,7 +40,7 @@ cache: {minTTL: 7s, maxTTL: 70s, negativeTTL: 700s}
 	for _, r := range c.Forward {
 		got = append(got, bounds{r.Zone, r.MinTTL, r.MaxTTL, r.NegativeTTL, r.NoCache})
 	}
-	same(t, "bounds", want, got)
+	assert.Same(t, "bounds", want, got)
 	roundTrip(t, c, config.Agent)
 }
 
@@ -47,7 +48,7 @@ cache: {minTTL: 7s, maxTTL: 70s, negativeTTL: 700s}
 func TestDefaultRoute(t *testing.T) {
 	t.Parallel()
 	c, err := config.Parse([]byte("forward: [{zone: ., to: [192.0.2.1]}]"), config.Agent)
-	must(t, err)
+	assert.NoError(t, err)
 	want := config.DefaultRoute(".", config.Target{Addr: netip.MustParseAddrPort("192.0.2.1:53")})
 	if diff := cmp.Diff([]config.Route{want}, c.Forward, plain()); diff != "" {
 		t.Errorf("a route of nothing but its zone and target (-DefaultRoute +Parse):\n%s", diff)
@@ -58,11 +59,11 @@ func TestRouteUpstreams(t *testing.T) {
 	t.Parallel()
 	const text = "forward: [{zone: ., to: [192.0.2.1, 'https://dns.example:8443/q', 'tls://192.0.2.2#a', /etc/resolv.conf], bootstrap: [192.0.2.3, '2001:db8::1']}]"
 	c, err := config.Parse([]byte(text), config.Agent)
-	must(t, err)
+	assert.NoError(t, err)
 	want := []string{"192.0.2.1", "https://192.0.2.3:8443/q#dns.example", "https://[2001:db8::1]:8443/q#dns.example", "tls://192.0.2.2#a", "/etc/resolv.conf"}
 	var got []string
 	for _, u := range c.Forward[0].Upstreams() {
 		got = append(got, u.String())
 	}
-	same(t, "upstreams", want, got)
+	assert.Same(t, "upstreams", want, got)
 }

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/nodecache/node-cache/internal/assert"
 	"github.com/nodecache/node-cache/pkg/config"
 )
 
@@ -16,10 +17,10 @@ func TestLoadHostsFiles(t *testing.T) {
 	folder := t.TempDir()
 	file := filepath.Join(folder, "config.yaml")
 	text := "hosts: {files: [hosts, /etc/hosts, " + filepath.Join(folder, "hosts") + "]}"
-	must(t, os.WriteFile(file, []byte(text), 0o600))
+	assert.NoError(t, os.WriteFile(file, []byte(text), 0o600))
 	c, err := config.Load(file, config.Agent)
-	must(t, err)
-	same(t, "files", []string{filepath.Join(folder, "hosts"), "/etc/hosts"}, c.Hosts.Files)
+	assert.NoError(t, err)
+	assert.Same(t, "files", []string{filepath.Join(folder, "hosts"), "/etc/hosts"}, c.Hosts.Files)
 }
 
 // TestParseRecordIsBounded refuses actions of a record that would run for long.
@@ -56,7 +57,7 @@ func TestRecordTextIsBounded(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			record, err := config.ParseRecord(tt.text)
-			must(t, err)
+			assert.NoError(t, err)
 			rr, err := record(&config.TemplateData{Name: "a.example.", Zone: "example.", Type: "TXT", Match: []string{"a"}})
 			switch {
 			case tt.want == "" && err != nil:
@@ -98,11 +99,11 @@ func TestMarshalChanges(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			c, err := config.Parse([]byte(tt.text), tt.role)
-			must(t, err)
+			assert.NoError(t, err)
 			got, err := config.MarshalChanges(c, tt.role, func(path string) string { return tt.notes[path] })
-			must(t, err)
+			assert.NoError(t, err)
 			const head = "apiVersion: node-cache.io/v1alpha1\nkind: Config\n"
-			same(t, "MarshalChanges", head+tt.want, string(got))
+			assert.Same(t, "MarshalChanges", head+tt.want, string(got))
 		})
 	}
 }

@@ -22,6 +22,8 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+
+	"github.com/nodecache/node-cache/internal/assert"
 )
 
 // inNamespace runs body on a thread in a network namespace of its own, which ends with it.
@@ -39,9 +41,7 @@ func inNamespace(t *testing.T, body func() error) {
 		}
 		done <- err
 	}()
-	if err := <-done; err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, <-done)
 }
 
 // run runs a program in the namespace of the calling thread.
@@ -149,15 +149,11 @@ func TestLookAtKernel(t *testing.T) {
 				if err != nil {
 					return err
 				}
-				if diff := cmp.Diff(tt.want, got, cmpopts.IgnoreFields(Found{}, "Reason", "Note")); diff != "" {
-					t.Errorf("Find (-want +got):\n%s", diff)
-				}
+				assert.Same(t, "Find", tt.want, got, cmpopts.IgnoreFields(Found{}, "Reason", "Note"))
 				if variant, _ := Variant(); got.Proxy == IPTables && variant != got.Backend {
 					t.Errorf("the variant is %s, want %s", variant, got.Backend)
 				}
-				if diff := cmp.Diff(before, legacyTables()); diff != "" {
-					t.Errorf("tables of iptables-legacy, before and after (-want +got):\n%s", diff)
-				}
+				assert.Same(t, "tables of iptables-legacy, before and after", before, legacyTables())
 				return nil
 			})
 		})
@@ -207,9 +203,7 @@ func TestAskKubeProxy(t *testing.T) {
 				if line := <-asked; line != "GET /proxyMode HTTP/1.0\r\n" {
 					t.Errorf("kube-proxy was asked %q", line)
 				}
-				if got != tt.want {
-					t.Errorf("proxyMode() = %q, want %q", got, tt.want)
-				}
+				assert.Equal(t, "proxyMode()", tt.want, got)
 				return nil
 			})
 		})
@@ -223,9 +217,7 @@ func TestSocketPrograms(t *testing.T) {
 		t.Skip("only root may load programs")
 	}
 	root, err := cgroup("/proc/self")
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	if root == "" {
 		t.Skip("no cgroup of version 2 is mounted")
 	}
@@ -236,14 +228,10 @@ func TestSocketPrograms(t *testing.T) {
 	defer func() { _ = os.Remove(filepath.Join(parent, child)); _ = os.Remove(parent) }()
 	above, below := open(t, parent), open(t, filepath.Join(parent, child))
 	before, err := programsOf(below)
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	attachPassing(t, above, "cil_sock4_connect")
 	after, err := programsOf(below)
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	if want := append(slices.Clone(before), "cil_sock4_connec"[:15]); !cmp.Equal(want, after) {
 		t.Errorf("programs of the cgroup below: %q, want %q", after, want)
 	}
@@ -252,9 +240,7 @@ func TestSocketPrograms(t *testing.T) {
 func open(t *testing.T, dir string) *os.File {
 	t.Helper()
 	f, err := os.Open(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	t.Cleanup(func() { _ = f.Close() })
 	return f
 }
@@ -287,9 +273,7 @@ func attachPassing(t *testing.T, group *os.File, name string) {
 	}
 	t.Cleanup(func() { _ = unix.Close(int(fd)) })
 	attach := struct{ target, program, kind, flags uint32 }{uint32(group.Fd()), uint32(fd), unix.BPF_CGROUP_INET4_CONNECT, 0}
-	if err := bpf(unix.BPF_PROG_ATTACH, unsafe.Pointer(&attach), unsafe.Sizeof(attach)); err != nil {
-		t.Fatalf("attaching the program: %v", err)
-	}
+	assert.NoError(t, bpf(unix.BPF_PROG_ATTACH, unsafe.Pointer(&attach), unsafe.Sizeof(attach)))
 }
 
 func TestCgroupPath(t *testing.T) {
@@ -307,9 +291,7 @@ func TestCgroupPath(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			if got := cgroupPath([]byte(tt.own), []byte(tt.mounts)); got != tt.want {
-				t.Errorf("cgroupPath() = %q, want %q", got, tt.want)
-			}
+			assert.Equal(t, "cgroupPath()", tt.want, cgroupPath([]byte(tt.own), []byte(tt.mounts)))
 		})
 	}
 }
@@ -317,17 +299,11 @@ func TestCgroupPath(t *testing.T) {
 func TestIPVS(t *testing.T) {
 	t.Parallel()
 	list := filepath.Join(t.TempDir(), "ip_vs")
-	if got := ipvs(list); got != -1 {
-		t.Errorf("ipvs() without a list = %d, want -1", got)
-	}
+	assert.Equal(t, "ipvs() without a list", -1, ipvs(list))
 	text := "IP Virtual Server version 1.2.1 (size=4096)\nProt LocalAddress:Port Scheduler Flags\n  -> RemoteAddress:Port Forward Weight ActiveConn InActConn\n" +
 		"TCP  0A600001:01BB rr \n  -> 0A000001:192B      Masq    1      0          0         \nUDP  0A60000A:0035 rr \nTCP  [fd00:0000:0000:0000:0000:0000:0000:000a]:0035 rr \n"
-	if err := os.WriteFile(list, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if got := ipvs(list); got != 3 {
-		t.Errorf("ipvs() = %d, want 3", got)
-	}
+	assert.NoError(t, os.WriteFile(list, []byte(text), 0o600))
+	assert.Equal(t, "ipvs()", 3, ipvs(list))
 }
 
 func TestPins(t *testing.T) {
@@ -339,7 +315,5 @@ func TestPins(t *testing.T) {
 		}
 	}
 	want := []string{filepath.Join(root, "tc/globals/cilium_lb4_services_v2"), filepath.Join(root, "tc/globals/cali_v4_nat_fe3")}
-	if diff := cmp.Diff(want, pins(root)); diff != "" {
-		t.Errorf("pins (-want +got):\n%s", diff)
-	}
+	assert.Same(t, "pins", want, pins(root))
 }

@@ -12,10 +12,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 	"github.com/miekg/dns"
 
+	"github.com/nodecache/node-cache/internal/assert"
 	"github.com/nodecache/node-cache/pkg/intercept"
 	"github.com/nodecache/node-cache/pkg/rules"
 )
@@ -31,7 +31,7 @@ func serveOn(t *testing.T, tcp bool, handler dns.HandlerFunc) netip.AddrPort {
 	} else {
 		s.PacketConn, err = net.ListenPacket("udp", "127.0.0.1:0")
 	}
-	must(t, err)
+	assert.NoError(t, err)
 	if tcp {
 		at = s.Listener.Addr()
 	} else {
@@ -121,9 +121,7 @@ func TestProbe(t *testing.T) {
 				t.Errorf("asked from %s, in %s", got.From, got.Took)
 			}
 			tt.want.Probe, tt.want.Error = p, tt.error
-			if diff := cmp.Diff(tt.want, got, plain(), cmpopts.IgnoreFields(Outcome{}, "From", "Took")); diff != "" {
-				t.Errorf("outcome (-want +got):\n%s", diff)
-			}
+			assert.Same(t, "outcome", tt.want, got, plain(), cmpopts.IgnoreFields(Outcome{}, "From", "Took"))
 		})
 	}
 }
@@ -131,9 +129,9 @@ func TestProbe(t *testing.T) {
 func TestProbeWithoutServer(t *testing.T) {
 	t.Parallel()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	must(t, err)
+	assert.NoError(t, err)
 	to := netip.MustParseAddrPort(l.Addr().String())
-	must(t, l.Close())
+	assert.NoError(t, l.Close())
 	got := (&Config{Timeout: time.Minute, Now: time.Now}).probe(t.Context(), Probe{To: to, TCP: true})
 	if !got.Refused || got.Error != "connection refused" || got.Answer != "" {
 		t.Errorf("a probe without a server: %+v", got)
@@ -211,20 +209,10 @@ func TestInPodEnds(t *testing.T) {
 			t.Parallel()
 			var out strings.Builder
 			err := InPod(t.Context(), strings.NewReader(tt.in), &out, time.Now)
-			if out.String() != tt.out {
-				t.Errorf("out %q, want %q", out.String(), tt.out)
-			}
+			assert.Equal(t, "out", tt.out, out.String())
 			if (err == nil) != (tt.problem == "") || err != nil && !strings.Contains(err.Error(), tt.problem) {
 				t.Errorf("error %v, want %q", err, tt.problem)
 			}
 		})
-	}
-}
-
-// must ends the test at an error.
-func must(tb testing.TB, err error) {
-	tb.Helper()
-	if err != nil {
-		tb.Fatal(err)
 	}
 }

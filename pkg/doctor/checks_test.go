@@ -5,11 +5,13 @@ package doctor_test
 import (
 	"errors"
 	"net/netip"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/nodecache/node-cache/internal/assert"
 	"github.com/nodecache/node-cache/pkg/dataplane"
 	"github.com/nodecache/node-cache/pkg/doctor"
 	"github.com/nodecache/node-cache/pkg/rules"
@@ -133,7 +135,7 @@ func TestChecks(t *testing.T) {
 			}
 		}
 	}
-	golden(t, "checks.txt", []byte(all.String()))
+	assert.Golden(t, filepath.Join("testdata", "checks.txt"), all.String())
 }
 
 // lose is o without its answer.
@@ -149,12 +151,4 @@ func lines(r doctor.Report) []string {
 		lines = append(lines, l.Verdict.String()+" "+l.Check+": "+l.What)
 	}
 	return lines
-}
-
-// must ends the test at an error.
-func must(tb testing.TB, err error) {
-	tb.Helper()
-	if err != nil {
-		tb.Fatal(err)
-	}
 }

@@ -5,24 +5,19 @@ package doctor_test
 import (
 	"bytes"
 	"errors"
-	"flag"
 	"net/netip"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-
+	"github.com/nodecache/node-cache/internal/assert"
 	"github.com/nodecache/node-cache/pkg/dataplane"
 	"github.com/nodecache/node-cache/pkg/doctor"
 	"github.com/nodecache/node-cache/pkg/rules"
 	"github.com/nodecache/node-cache/pkg/sockets"
 )
-
-var update = flag.Bool("update", false, "rewrite testdata")
 
 const token = "0badcafe"
 
@@ -203,13 +198,11 @@ func TestReport(t *testing.T) {
 			f := well(&c)
 			tt.change(&c, &f)
 			r := doctor.Examine(c, f)
-			if r.Failed() != tt.failed {
-				t.Errorf("Failed() = %t, want %t", r.Failed(), tt.failed)
-			}
+			assert.Equal(t, "Failed()", tt.failed, r.Failed())
 			var text, object bytes.Buffer
-			must(t, errors.Join(r.Text(&text, false), r.JSON(&object)))
-			golden(t, tt.name+".txt", text.Bytes())
-			golden(t, tt.name+".json", object.Bytes())
+			assert.NoError(t, errors.Join(r.Text(&text, false), r.JSON(&object)))
+			assert.Golden(t, filepath.Join("testdata", tt.name+".txt"), text.String())
+			assert.Golden(t, filepath.Join("testdata", tt.name+".json"), object.String())
 			for _, l := range r.Lines {
 				if (l.Verdict == doctor.Warn || l.Verdict == doctor.Fail) && l.Fix == "" {
 					t.Errorf("%s %s: %s %q has no fix", l.Part, l.Check, l.Verdict, l.What)
@@ -219,30 +212,13 @@ func TestReport(t *testing.T) {
 	}
 }
 
-func golden(t *testing.T, name string, got []byte) {
-	t.Helper()
-	file := filepath.Join("testdata", name)
-	if *update {
-		must(t, os.WriteFile(file, got, 0o644))
-	}
-	want, err := os.ReadFile(file)
-	must(t, err)
-	if diff := cmp.Diff(string(want), string(got)); diff != "" {
-		t.Errorf("%s (-want +got):\n%s", file, diff)
-	}
-}
-
 func TestTextColours(t *testing.T) {
 	t.Parallel()
 	r := doctor.Report{Title: "t", Lines: []doctor.Line{{Part: "p", Check: "a", Verdict: doctor.Fail, What: "w", Fix: "f"}, {Part: "p", Check: "bcd", What: "x"}}}
 	var plain, coloured strings.Builder
-	must(t, errors.Join(r.Text(&plain, false), r.Text(&coloured, true)))
+	assert.NoError(t, errors.Join(r.Text(&plain, false), r.Text(&coloured, true)))
 	want := "t\n\np\n  fail  a    w\n             fix: f\n  ok    bcd  x\n\n1 ok, 0 skipped, 0 warnings, 1 failed\n"
-	if diff := cmp.Diff(want, plain.String()); diff != "" {
-		t.Errorf("without colours (-want +got):\n%s", diff)
-	}
+	assert.Same(t, "without colours", want, plain.String())
 	want = "t\n\np\n  \x1b[31mfail\x1b[0m  a    w\n             fix: f\n  \x1b[32mok  \x1b[0m  bcd  x\n\n1 ok, 0 skipped, 0 warnings, 1 failed\n"
-	if diff := cmp.Diff(want, coloured.String()); diff != "" {
-		t.Errorf("with colours (-want +got):\n%s", diff)
-	}
+	assert.Same(t, "with colours", want, coloured.String())
 }

@@ -25,7 +25,9 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"github.com/nodecache/node-cache/internal/assert"
 	"github.com/nodecache/node-cache/internal/nodetest"
+	"github.com/nodecache/node-cache/internal/proctest"
 	"github.com/nodecache/node-cache/pkg/doctor"
 	"github.com/nodecache/node-cache/pkg/intercept"
 	"github.com/nodecache/node-cache/pkg/iptables"
@@ -104,13 +106,13 @@ func see(t *testing.T, h *nodetest.Host, c doctor.Config) []string {
 func start(t *testing.T, h *nodetest.Host, c doctor.Config) *exec.Cmd {
 	t.Helper()
 	self, err := os.Executable()
-	must(t, err)
+	assert.NoError(t, err)
 	c.PodCommand = []string{self, asPod}
 	text, err := json.Marshal(struct {
 		doctor.Config
 		Now *int // a function cannot be written
 	}{Config: c})
-	must(t, err)
+	assert.NoError(t, err)
 	cmd := h.Command(t.Context(), self, asDoctor)
 	cmd.Stdin = bytes.NewReader(text)
 	return cmd
@@ -188,11 +190,11 @@ func newAgentNode(t *testing.T, m rules.Mode, open func() (intercept.Backend, er
 		n.config.Rules.Fallback = []netip.AddrPort{fallback, netip.AddrPortFrom(hosts.Upstream.IPv6, 53)}
 		for _, f := range n.config.Rules.Fallback {
 			server, err := nodetest.Serve(hosts.Upstream, f, "fallback")
-			must(t, err)
+			assert.NoError(t, err)
 			t.Cleanup(server.Close)
 		}
 	}
-	must(t, hosts.Node.Do(func() error { return n.link() }))
+	assert.NoError(t, hosts.Node.Do(func() error { return n.link() }))
 	n.serve(t)
 	n.lease(t, open)
 	return n
@@ -234,7 +236,7 @@ func (n *agentNode) serve(t *testing.T) {
 		}
 		return nil
 	})
-	must(t, err)
+	assert.NoError(t, err)
 	for _, s := range servers {
 		ready := make(chan struct{})
 		s.NotifyStartedFunc = func() { close(ready) }
@@ -279,7 +281,7 @@ func (n *agentNode) lease(t *testing.T, open func() (intercept.Backend, error)) 
 		}
 		return b.Renew(t.Context(), keys, time.Hour)
 	})
-	must(t, err)
+	assert.NoError(t, err)
 }
 
 func byNFT() (intercept.Backend, error) { return nftables.New(slog.New(slog.DiscardHandler)) }
@@ -329,7 +331,7 @@ func TestDeadAgent(t *testing.T) {
 		[2]string{"This node: fail listener fd00::a: no process listens on port 53", ""},
 		[2]string{"Asked from the node: fail socket fd00::a: connection refused (udp, tcp)", ""}))
 
-	must(t, n.backend.Release(t.Context(), n.config.Rules.Addresses, 0))
+	assert.NoError(t, n.backend.Release(t.Context(), n.config.Rules.Addresses, 0))
 	want = nil
 	for _, part := range []string{"Asked from the node", "Asked from a pod"} {
 		for _, a := range []string{"169.254.20.10", "fd00::a"} {
@@ -460,14 +462,14 @@ func TestTwoDoctors(t *testing.T) {
 	for _, how := range []os.Signal{os.Interrupt, syscall.SIGKILL} {
 		first, second := start(t, n.hosts.Node, slow), start(t, n.hosts.Node, slow)
 		for _, cmd := range []*exec.Cmd{first, second} {
-			must(t, cmd.Start())
+			assert.NoError(t, cmd.Start())
 		}
-		await(t, "two veths of doctors", func() bool { return strings.Count(state(t, n.hosts.Node), "198.1") >= 4 })
+		proctest.Eventually(t, 30*time.Second, "two veths of doctors", func() bool { return strings.Count(state(t, n.hosts.Node), "198.1") >= 4 })
 		for _, cmd := range []*exec.Cmd{first, second} {
-			must(t, cmd.Process.Signal(how))
+			assert.NoError(t, cmd.Process.Signal(how))
 			_ = cmd.Wait()
 		}
-		await(t, "the node as before", func() bool {
+		proctest.Eventually(t, 30*time.Second, "the node as before", func() bool {
 			return !strings.Contains(state(t, n.hosts.Node), "ncdr")
 		})
 	}
@@ -476,14 +478,5 @@ func TestTwoDoctors(t *testing.T) {
 	}
 	if diff := cmp.Diff(before, state(t, n.hosts.Node)); diff != "" {
 		t.Errorf("the node, before and after (-before +after):\n%s", diff)
-	}
-}
-
-func await(t *testing.T, what string, is func() bool) {
-	t.Helper()
-	for limit := time.Now().Add(30 * time.Second); !is(); time.Sleep(20 * time.Millisecond) {
-		if time.Now().After(limit) {
-			t.Fatalf("waited for nothing: %s", what)
-		}
 	}
 }

@@ -4,6 +4,7 @@ package doctor
 
 import (
 	"errors"
+	"fmt"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -12,6 +13,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
+
+	"github.com/nodecache/node-cache/internal/assert"
 )
 
 // plain compares addresses by what they are.
@@ -31,7 +34,7 @@ func tree(t *testing.T, files map[string]string) string {
 		} else {
 			err = errors.Join(err, os.WriteFile(path, []byte(text), 0o600))
 		}
-		must(t, err)
+		assert.NoError(t, err)
 	}
 	return root
 }
@@ -71,9 +74,7 @@ func TestReadKubelet(t *testing.T) {
 			t.Errorf("%s: error %v, want one: %t", tt.name, got.Err, tt.bad)
 		}
 		got.Err = nil
-		if diff := cmp.Diff(tt.want, got); diff != "" {
-			t.Errorf("%s: readKubelet (-want +got):\n%s", tt.name, diff)
-		}
+		assert.Same(t, tt.name+": readKubelet", tt.want, got)
 	}
 }
 
@@ -91,13 +92,11 @@ func TestPodResolvers(t *testing.T) {
 	})
 	for name, target := range map[string]string{"50/ns/net": "net:[5]", "50/root": filepath.Join(proc, "1/root")} {
 		path := filepath.Join(proc, name)
-		must(t, errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.Symlink(target, path)))
+		assert.NoError(t, errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.Symlink(target, path)))
 	}
 	got, err := podResolvers(proc, filepath.Join(proc, "self"))
-	must(t, err)
-	if diff := cmp.Diff(map[string]int{"169.254.20.10": 1, "fd00::a": 1, "10.96.0.10": 1}, got); diff != "" {
-		t.Errorf("podResolvers (-want +got):\n%s", diff)
-	}
+	assert.NoError(t, err)
+	assert.Same(t, "podResolvers", map[string]int{"169.254.20.10": 1, "fd00::a": 1, "10.96.0.10": 1}, got)
 	if _, err := podResolvers(proc, filepath.Join(proc, "gone")); err == nil {
 		t.Error("podResolvers without /proc: no error")
 	}
@@ -132,9 +131,7 @@ func TestNewPodNet(t *testing.T) {
 		Gateway: []netip.Addr{netip.MustParseAddr("198.19.18.253"), netip.MustParseAddr("fdff:12ff:3456::1")},
 		Node:    []byte{2, 1, 0xFF, 0x12, 0xFF, 0x34},
 	}
-	if diff := cmp.Diff(want, got, plain()); diff != "" {
-		t.Errorf("newPodNet (-want +got):\n%s", diff)
-	}
+	assert.Same(t, "newPodNet", want, got, plain())
 	if v4 := newPodNet([5]byte{}, false); len(v4.Own) != 1 || len(v4.Gateway) != 1 {
 		t.Errorf("without IPv6: %v by %v", v4.Own, v4.Gateway)
 	}
@@ -145,8 +142,6 @@ func TestOfIPTables(t *testing.T) {
 	for where, want := range map[string]bool{
 		"ip filter INPUT": true, "ip6 raw PREROUTING": true, "inet filter input": false, "ip other in": false, "iptables-nft": false,
 	} {
-		if got := (Drop{Where: where}).ofIPTables(); got != want {
-			t.Errorf("%q is of iptables: %t, want %t", where, got, want)
-		}
+		assert.Equal(t, fmt.Sprintf("%q is of iptables", where), want, (Drop{Where: where}).ofIPTables())
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"testing"
 
+	"github.com/nodecache/node-cache/internal/assert"
 	"github.com/nodecache/node-cache/pkg/filewatch"
 )
 
@@ -39,21 +40,15 @@ func TestCheckOwner(t *testing.T) {
 			if tt.folder {
 				path = filepath.Dir(path)
 			}
-			if err := errors.Join(err, os.Chmod(path, tt.mode)); err != nil {
-				t.Fatal(err)
-			}
+			assert.NoError(t, errors.Join(err, os.Chmod(path, tt.mode)))
 			if tt.owner != 0 {
 				if os.Geteuid() != 0 {
 					t.Skip("only root can change the owner of files")
 				}
-				if err := os.Chown(path, tt.owner, -1); err != nil {
-					t.Fatal(err)
-				}
+				assert.NoError(t, os.Chown(path, tt.owner, -1))
 			}
 			info, err := os.Stat(path)
-			if err != nil {
-				t.Fatal(err)
-			}
+			assert.NoError(t, err)
 			if err := filewatch.CheckOwner(info); !errors.Is(err, tt.want) {
 				t.Errorf("got %v, want %v", err, tt.want)
 			}

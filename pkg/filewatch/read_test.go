@@ -11,6 +11,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/nodecache/node-cache/internal/assert"
 	"github.com/nodecache/node-cache/pkg/filewatch"
 )
 
@@ -39,9 +40,7 @@ func TestReadFile(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			path := filepath.Join(t.TempDir(), "file")
-			if err := tt.make(path); err != nil {
-				t.Fatal(err)
-			}
+			assert.NoError(t, tt.make(path))
 			data, err := filewatch.ReadFile(path, 2048)
 			if tt.want == "" {
 				if want, _ := os.ReadFile(path); err != nil || data == nil || string(data) != string(want) {

@@ -17,7 +17,8 @@ import (
 	"time"
 
 	"github.com/fsnotify/fsnotify"
-	"github.com/google/go-cmp/cmp"
+
+	"github.com/nodecache/node-cache/internal/assert"
 )
 
 // fakeEvents is an [eventSource] that the test controls.
@@ -111,9 +112,7 @@ func (h *harness) expect(t *testing.T, when string, want ...string) {
 	synctest.Wait()
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if diff := cmp.Diff(want, h.checks); diff != "" {
-		t.Errorf("%s: checks (-want +got):\n%s", when, diff)
-	}
+	assert.Same(t, when+": checks", want, h.checks)
 	h.checks = nil
 }
 
@@ -216,9 +215,7 @@ func TestPanicInWatching(t *testing.T) {
 		h.expect(t, "a panic at first", "add panicked, with stack true", "0s true", "5s true", "10s false")
 		h.stop()
 		want := []string{"add nonexistent", "add nonexistent", "add elsewhere", "add nonexistent", "add elsewhere", "close"}
-		if diff := cmp.Diff(want, h.calls); diff != "" {
-			t.Errorf("calls (-want +got):\n%s", diff)
-		}
+		assert.Same(t, "calls", want, h.calls)
 	})
 }
 
@@ -246,31 +243,23 @@ func TestWholeFolder(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	for _, name := range []string{"links/v1", "files"} {
-		if err := os.MkdirAll(filepath.Join(dir, name), 0o755); err != nil {
-			t.Fatal(err)
-		}
+		assert.NoError(t, os.MkdirAll(filepath.Join(dir, name), 0o755))
 	}
 	write(t, filepath.Join(dir, "links", "v1", "own"), "own")
 	write(t, filepath.Join(dir, "files", "other"), "other")
 	for link, target := range map[string]string{"links/current": "v1", "links/v1/other": "../../files/other"} {
-		if err := os.Symlink(target, filepath.Join(dir, link)); err != nil {
-			t.Fatal(err)
-		}
+		assert.NoError(t, os.Symlink(target, filepath.Join(dir, link)))
 	}
 	synctest.Test(t, func(t *testing.T) {
 		h := newHarness()
 		h.folder = filepath.Join(dir, "links", "current")
 		start(t, h)
-		if err := os.Remove(filepath.Join(dir, "links", "v1", "other")); err != nil {
-			t.Fatal(err)
-		}
+		assert.NoError(t, os.Remove(filepath.Join(dir, "links", "v1", "other")))
 		time.Sleep(pollInterval)
 		synctest.Wait()
 		h.stop()
 		want := []string{"add v1", "add links", "add files", "add v1", "add links", "remove files", "close"}
-		if diff := cmp.Diff(want, h.calls); diff != "" {
-			t.Errorf("calls (-want +got):\n%s", diff)
-		}
+		assert.Same(t, "calls", want, h.calls)
 	})
 }
 
@@ -279,18 +268,14 @@ func TestFolders(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	for _, name := range []string{"a", "b", "c"} {
-		if err := os.Mkdir(filepath.Join(dir, name), 0o755); err != nil {
-			t.Fatal(err)
-		}
+		assert.NoError(t, os.Mkdir(filepath.Join(dir, name), 0o755))
 		write(t, filepath.Join(dir, name, "file"), name)
 	}
 	link := filepath.Join(dir, "a", "link")
 	setLink := func(to string) {
 		t.Helper()
 		_ = os.Remove(link)
-		if err := os.Symlink(filepath.Join(dir, to, "file"), link); err != nil {
-			t.Fatal(err)
-		}
+		assert.NoError(t, os.Symlink(filepath.Join(dir, to, "file"), link))
 	}
 	setLink("b")
 	synctest.Test(t, func(t *testing.T) {
@@ -300,23 +285,17 @@ func TestFolders(t *testing.T) {
 		time.Sleep(pollInterval)
 		synctest.Wait()
 		setLink("link") // to itself
-		if err := os.Symlink(link, link+".loop"); err != nil {
-			t.Fatal(err)
-		}
+		assert.NoError(t, os.Symlink(link, link+".loop"))
 		time.Sleep(pollInterval)
 		h.stop()
 		want := []string{"add a", "add b", "add a", "add c", "remove b", "add a", "remove c", "close"}
-		if diff := cmp.Diff(want, h.calls); diff != "" {
-			t.Errorf("calls (-want +got):\n%s", diff)
-		}
+		assert.Same(t, "calls", want, h.calls)
 	})
 }
 
 func write(t *testing.T, path, text string) {
 	t.Helper()
-	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, os.WriteFile(path, []byte(text), 0o600))
 }
 
 // Every way to change a file causes an event of the real kernel.
@@ -365,16 +344,10 @@ func TestWatch(t *testing.T) {
 	}
 	swap := func(version string) {
 		t.Helper()
-		if err := os.Mkdir(filepath.Join(dir, version), 0o755); err != nil {
-			t.Fatal(err)
-		}
+		assert.NoError(t, os.Mkdir(filepath.Join(dir, version), 0o755))
 		write(t, filepath.Join(dir, version, "file"), version)
-		if err := os.Symlink(version, filepath.Join(dir, "..data_tmp")); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.Rename(filepath.Join(dir, "..data_tmp"), filepath.Join(dir, "..data")); err != nil {
-			t.Fatal(err)
-		}
+		assert.NoError(t, os.Symlink(version, filepath.Join(dir, "..data_tmp")))
+		assert.NoError(t, os.Rename(filepath.Join(dir, "..data_tmp"), filepath.Join(dir, "..data")))
 	}
 	becomes("gone")
 	write(t, path, "made")
@@ -382,18 +355,12 @@ func TestWatch(t *testing.T) {
 	write(t, path, "written in place")
 	becomes("written in place")
 	write(t, path+".new", "replaced")
-	if err := os.Rename(path+".new", path); err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, os.Rename(path+".new", path))
 	becomes("replaced")
-	if err := os.Remove(path); err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, os.Remove(path))
 	becomes("gone")
 	swap("..1")
-	if err := os.Symlink("..data/file", path); err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, os.Symlink("..data/file", path))
 	becomes("..1")
 	for _, version := range []string{"..2", "..3", "..4", "..5"} {
 		swap(version)

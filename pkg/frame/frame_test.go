@@ -11,6 +11,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/nodecache/node-cache/internal/assert"
 	"github.com/nodecache/node-cache/pkg/wire"
 )
 
@@ -129,21 +130,15 @@ func TestBufferSize(t *testing.T) {
 
 	large := framed(65535, 7)
 	feed(large[:2])
-	if got := size(); got != frameBuffer {
-		t.Errorf("after a claim of 65535: %d bytes of buffer, want %d", got, frameBuffer)
-	}
+	assert.Equal(t, "after a claim of 65535: bytes of buffer", frameBuffer, size())
 	feed(large[2:5000])
-	if got := size(); got != 2*frameBuffer {
-		t.Errorf("after 5000 bytes: %d bytes of buffer, want %d", got, 2*frameBuffer)
-	}
+	assert.Equal(t, "after 5000 bytes: bytes of buffer", 2*frameBuffer, size())
 	feed(large[5000:])
 	if msg, ok := f.Next(wire.HeaderLen); len(msg) != 65535 || !ok {
 		t.Fatalf("got a message of %d bytes, %v", len(msg), ok)
 	}
 	feed(framed(20, 1)[:10])
-	if got := size(); got != frameBuffer {
-		t.Errorf("after the large message: %d bytes of buffer, want %d", got, frameBuffer)
-	}
+	assert.Equal(t, "after the large message: bytes of buffer", frameBuffer, size())
 	feed(framed(20, 1)[10:])
 	if msg, ok := f.Next(0); !bytes.Equal(msg, framed(20, 1)[2:]) || !ok {
 		t.Errorf("after shrinking: message %v, %v", msg, ok)

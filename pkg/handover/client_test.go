@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/nodecache/node-cache/internal/assert"
 	"github.com/nodecache/node-cache/pkg/unixsock"
 )
 
@@ -19,10 +20,10 @@ func TestAliveAndBusy(t *testing.T) {
 	t.Parallel()
 	path := socketPath(t)
 	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
-	must(t, err)
+	assert.NoError(t, err)
 	defer func() { _ = unix.Close(fd) }()
-	must(t, unix.Bind(fd, &unix.SockaddrUnix{Name: path}))
-	must(t, unix.Listen(fd, 0))
+	assert.NoError(t, unix.Bind(fd, &unix.SockaddrUnix{Name: path}))
+	assert.NoError(t, unix.Listen(fd, 0))
 	for i := range 3 { // more than wait to be accepted
 		if !Alive(t.Context(), path) {
 			t.Errorf("check %d: not alive", i)
@@ -38,7 +39,7 @@ func TestConnectNoAgent(t *testing.T) {
 		t.Errorf("no file: %v", err)
 	}
 	l, err := unixsock.Listen(t.Context(), network, path)
-	must(t, err)
+	assert.NoError(t, err)
 	_ = l.UnixListener.Close() // killed: the file stays
 	if _, err := os.Lstat(path); err != nil {
 		t.Fatal(err)
@@ -53,7 +54,7 @@ func TestSilentPeer(t *testing.T) {
 	t.Parallel()
 	path := socketPath(t)
 	l, err := unixsock.Listen(t.Context(), network, path) // accepts, sends nothing
-	must(t, err)
+	assert.NoError(t, err)
 	defer func() { _ = l.Close() }()
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()

@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/nodecache/node-cache/internal/assert"
 )
 
 // TestOtherUser refuses to talk to a process of another user.
@@ -49,7 +51,7 @@ func connOf(t *testing.T, user int) *net.UnixConn {
 	f := os.NewFile(uintptr(fds[0]), "pair")
 	defer func() { _ = f.Close() }()
 	c, err := net.FileConn(f)
-	must(t, err)
+	assert.NoError(t, err)
 	u, ok := c.(*net.UnixConn)
 	if !ok {
 		t.Fatalf("a connection of type %T", c)

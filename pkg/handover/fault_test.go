@@ -16,6 +16,9 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/nodecache/node-cache/internal/assert"
+	"github.com/nodecache/node-cache/internal/proctest"
 )
 
 // TestAbandoned has the agent that was to take over end at each point before it did.
@@ -41,22 +44,22 @@ func TestAbandoned(t *testing.T) {
 			n := mustConnect(t, path, "new")
 			wantLost := 0
 			if tt.snapshot {
-				must(t, n.Snapshot(t.Context()))
+				assert.NoError(t, n.Snapshot(t.Context()))
 			}
 			if tt.sockets {
 				mustSockets(t, n)
 				wantLost = 1
 			}
 			if tt.sends != nil {
-				must(t, n.conn.send(tt.sends))
+				assert.NoError(t, n.conn.send(tt.sends))
 				if tt.sockets {
-					eventually(t, "the server asks it to hurry", func() bool { return closed(n.PredecessorLeaving()) })
+					proctest.Eventually(t, 10*time.Second, "the server asks it to hurry", func() bool { return closed(n.PredecessorLeaving()) })
 				} else if _, _, err := n.conn.receive(sendTimeout); err == nil {
 					t.Error("the server sent a reply")
 				}
 			}
 			n.Close()
-			eventually(t, "the server admits a client again", func() bool {
+			proctest.Eventually(t, 10*time.Second, "the server admits a client again", func() bool {
 				next, err := connect(t, path, "next")
 				if err == nil {
 					next.Close()
@@ -82,14 +85,14 @@ func TestAbandoned(t *testing.T) {
 func TestAbandonedUnread(t *testing.T) {
 	t.Parallel()
 	o, n := pair(t)
-	must(t, n.conn.send(&message{Type: typeSockets}))
-	eventually(t, "the sockets are sent", func() bool {
+	assert.NoError(t, n.conn.send(&message{Type: typeSockets}))
+	proctest.Eventually(t, 10*time.Second, "the sockets are sent", func() bool {
 		o.Server.mu.Lock()
 		defer o.Server.mu.Unlock()
 		return o.hasSockets
 	})
 	n.Close()
-	eventually(t, "it is noticed", func() bool { return o.recorder.Stats().Abandoned == 1 })
+	proctest.Eventually(t, 10*time.Second, "it is noticed", func() bool { return o.recorder.Stats().Abandoned == 1 })
 	if st := o.recorder.Stats(); st.LastError != "" {
 		t.Errorf("noted as a problem: %s", st.LastError)
 	}
@@ -116,11 +119,11 @@ func TestUnexpectedFiles(t *testing.T) {
 			path := socketPath(t)
 			newOld(t, path, "old", 1)
 			reader, writer, err := os.Pipe()
-			must(t, err)
+			assert.NoError(t, err)
 			defer func() { _ = reader.Close() }()
 			c := rawConn(t, path)
 			for _, m := range tt.messages {
-				must(t, c.send(m, slices.Repeat([]*os.File{writer}, tt.files)...))
+				assert.NoError(t, c.send(m, slices.Repeat([]*os.File{writer}, tt.files)...))
 			}
 			if tt.text != nil {
 				control := unix.UnixRights(slices.Repeat([]int{int(writer.Fd())}, tt.files)...)
@@ -156,7 +159,7 @@ func TestLostBeforeTheNext(t *testing.T) {
 		t.Errorf("connecting meanwhile: %v", err)
 	}
 	close(undone)
-	eventually(t, "the server admits a client again", func() bool {
+	proctest.Eventually(t, 10*time.Second, "the server admits a client again", func() bool {
 		_, err := connect(t, o.path, "next")
 		return err == nil
 	})
@@ -199,7 +202,7 @@ func TestOldEnds(t *testing.T) {
 		for _, u := range o.udp {
 			_ = u.Close()
 		}
-		eventually(t, "the new one is hurried", func() bool { return closed(n.PredecessorLeaving()) })
+		proctest.Eventually(t, 10*time.Second, "the new one is hurried", func() bool { return closed(n.PredecessorLeaving()) })
 		if err := n.TakeOver(t.Context(), Claim{Agent: "new"}); !PredecessorEnded(err) {
 			t.Errorf("taking: %v, want that it is gone", err)
 		}
@@ -218,7 +221,7 @@ func TestOneAtATime(t *testing.T) {
 		t.Errorf("connecting a second time: %v", err)
 	}
 	mustSockets(t, n)
-	must(t, n.TakeOver(t.Context(), Claim{Agent: "new"}))
+	assert.NoError(t, n.TakeOver(t.Context(), Claim{Agent: "new"}))
 	if _, err := connect(t, o.path, "other"); !errors.Is(err, ErrNoAgent) {
 		t.Errorf("connecting to an agent that has handed over: %v", err)
 	}
@@ -239,7 +242,7 @@ func TestOtherProtocol(t *testing.T) {
 	path := socketPath(t)
 	o := newOld(t, path, "old", 1)
 	c := rawConn(t, path)
-	must(t, c.send(&message{Type: typeHello, Protocol: Protocol + 1, Agent: "new"}))
+	assert.NoError(t, c.send(&message{Type: typeHello, Protocol: Protocol + 1, Agent: "new"}))
 	m, _, err := c.receive(requestTimeout)
 	if err != nil || m.Type != typeRefused || m.Reason != ReasonProtocol || m.Protocol != Protocol {
 		t.Errorf("%+v, %v", m, err)
@@ -270,15 +273,15 @@ func TestShutdown(t *testing.T) {
 		o, n := pair(t)
 		left := make(chan bool, 1)
 		go func() { left <- o.Shutdown(t.Context(), time.Minute) }()
-		eventually(t, "it leaves", func() bool {
+		proctest.Eventually(t, 10*time.Second, "it leaves", func() bool {
 			o.Server.mu.Lock()
 			defer o.Server.mu.Unlock()
 			return o.leaving
 		})
-		must(t, n.Snapshot(t.Context()))
+		assert.NoError(t, n.Snapshot(t.Context()))
 		mustSockets(t, n)
 		<-n.PredecessorLeaving()
-		must(t, n.TakeOver(t.Context(), Claim{Agent: "new"}))
+		assert.NoError(t, n.TakeOver(t.Context(), Claim{Agent: "new"}))
 		if !<-left {
 			t.Error("not handed over")
 		}
@@ -355,16 +358,16 @@ func TestOffersFail(t *testing.T) {
 	if _, err := n.Sockets(t.Context()); err == nil {
 		t.Error("got sockets")
 	}
-	eventually(t, "the error is recorded", func() bool { return o.recorder.Stats().LastError == "not now" })
+	proctest.Eventually(t, 10*time.Second, "the error is recorded", func() bool { return o.recorder.Stats().LastError == "not now" })
 }
 
 // rawConn is a connection that the test speaks itself.
 func rawConn(t *testing.T, path string) *conn {
 	t.Helper()
 	raw, err := dial(t.Context(), path)
-	must(t, err)
+	assert.NoError(t, err)
 	c, err := newConn(raw, time.Now)
-	must(t, err)
+	assert.NoError(t, err)
 	t.Cleanup(func() { _ = c.Close() })
 	return c
 }

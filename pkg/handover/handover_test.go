@@ -10,6 +10,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
+
+	"github.com/nodecache/node-cache/internal/assert"
 )
 
 // TestTakeOver hands over sockets that hold datagrams and a session, and counts what comes out.
@@ -19,14 +21,14 @@ func TestTakeOver(t *testing.T) {
 	o := newOld(t, path, "old", 3)
 	send(t, o.addr(), 0, 100)
 	session, err := net.Dial("tcp4", o.tcp.Addr().String())
-	must(t, err)
+	assert.NoError(t, err)
 	defer func() { _ = session.Close() }()
 
 	n := mustConnect(t, path, "new")
 	if n.Predecessor != "old" || n.PredecessorVersion != "v1" {
 		t.Errorf("met %q %q", n.Predecessor, n.PredecessorVersion)
 	}
-	must(t, n.Snapshot(t.Context()))
+	assert.NoError(t, n.Snapshot(t.Context()))
 	sockets := mustSockets(t, n)
 	if len(sockets) != 4 {
 		t.Fatalf("%d sockets, want 4", len(sockets))
@@ -34,13 +36,11 @@ func TestTakeOver(t *testing.T) {
 	send(t, o.addr(), 100, 200)
 	want := Claim{Agent: "new", Version: "v2", Serves: []Listen{sockets[0].Listen, sockets[3].Listen}, Link: true, Rules: "nftables"}
 	conns := packetConns(t, sockets)
-	must(t, n.TakeOver(t.Context(), want))
+	assert.NoError(t, n.TakeOver(t.Context(), want))
 	<-o.HandedOver()
 	<-o.ended
 	claims, lost, snapshots := o.seen()
-	if diff := cmp.Diff([]Claim{want}, claims, cmp.Comparer(func(a, b netip.AddrPort) bool { return a == b })); diff != "" {
-		t.Errorf("claims (-want +got):\n%s", diff)
-	}
+	assert.Same(t, "claims", []Claim{want}, claims, cmp.Comparer(func(a, b netip.AddrPort) bool { return a == b }))
 	if lost != 0 || snapshots != 1 {
 		t.Errorf("lost %d times, %d snapshots", lost, snapshots)
 	}
@@ -53,10 +53,10 @@ func TestTakeOver(t *testing.T) {
 		t.Errorf("%d of 300 datagrams came out", len(got))
 	}
 	l, err := net.FileListener(sockets[3].File)
-	must(t, err)
+	assert.NoError(t, err)
 	defer func() { _ = l.Close() }()
 	accepted, err := l.Accept()
-	must(t, err)
+	assert.NoError(t, err)
 	_ = accepted.Close()
 	if st := o.recorder.Stats(); !st.Given || st.To != "new" || st.Asked != 1 || st.Listening || st.Abandoned != 0 {
 		t.Errorf("stats %+v", st)
@@ -70,7 +70,7 @@ func TestStillNonblocking(t *testing.T) {
 	o, n := pair(t)
 	packetConns(t, mustSockets(t, n))
 	for _, c := range []syscall.Conn{o.udp[0], o.tcp} {
-		must(t, raw(t, c).Control(func(fd uintptr) {
+		assert.NoError(t, raw(t, c).Control(func(fd uintptr) {
 			flags, err := unix.FcntlInt(fd, unix.F_GETFL, 0)
 			if err != nil || flags&unix.O_NONBLOCK == 0 {
 				t.Errorf("flags %#x, %v: the socket blocks", flags, err)

@@ -16,6 +16,9 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/nodecache/node-cache/internal/assert"
+	"github.com/nodecache/node-cache/internal/proctest"
 )
 
 // An old is an agent that hands over.
@@ -82,7 +85,7 @@ func newOld(t *testing.T, path, name string, sockets int, changes ...func(*Confi
 		cancel()
 		<-o.ended
 	})
-	eventually(t, "it listens", func() bool { return o.recorder.Stats().Listening })
+	proctest.Eventually(t, 10*time.Second, "it listens", func() bool { return o.recorder.Stats().Listening })
 	return o
 }
 
@@ -96,13 +99,13 @@ func (o *old) open(t *testing.T, sockets int) {
 	addr := "127.0.0.1:0"
 	for range sockets {
 		conn, err := lc.ListenPacket(t.Context(), "udp4", addr)
-		must(t, err)
+		assert.NoError(t, err)
 		t.Cleanup(func() { _ = conn.Close() })
 		addr = conn.LocalAddr().String()
 		o.udp = append(o.udp, conn.(*net.UDPConn))
 	}
 	listener, err := lc.Listen(t.Context(), "tcp4", "127.0.0.1:0")
-	must(t, err)
+	assert.NoError(t, err)
 	t.Cleanup(func() { _ = listener.Close() })
 	o.tcp = listener.(*net.TCPListener)
 }
@@ -118,7 +121,7 @@ func (o *old) seen() (claims []Claim, lost, snapshots int) {
 func raw(t *testing.T, c syscall.Conn) syscall.RawConn {
 	t.Helper()
 	r, err := c.SyscallConn()
-	must(t, err)
+	assert.NoError(t, err)
 	return r
 }
 
@@ -134,7 +137,7 @@ func connect(t *testing.T, path, name string) (*Client, error) {
 func mustConnect(t *testing.T, path, name string) *Client {
 	t.Helper()
 	client, err := connect(t, path, name)
-	must(t, err)
+	assert.NoError(t, err)
 	return client
 }
 
@@ -145,34 +148,18 @@ func pair(t *testing.T, changes ...func(*Config)) (*old, *Client) {
 	return o, mustConnect(t, o.path, "new")
 }
 
-func must(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
-
 func mustSockets(t *testing.T, n *Client) []Socket {
 	t.Helper()
 	sockets, err := n.Sockets(t.Context())
-	must(t, err)
+	assert.NoError(t, err)
 	t.Cleanup(func() { Discard(sockets) })
 	return sockets
-}
-
-func eventually(t *testing.T, what string, condition func() bool) {
-	t.Helper()
-	for deadline := time.Now().Add(10 * time.Second); !condition(); time.Sleep(2 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("not in time: %s", what)
-		}
-	}
 }
 
 func socketPath(t *testing.T) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "handover") //nolint:usetesting // t.TempDir is too long for a socket
-	must(t, err)
+	assert.NoError(t, err)
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
 	return filepath.Join(dir, "h.sock")
 }
@@ -182,7 +169,7 @@ func send(t *testing.T, to netip.AddrPort, from, until int) {
 	t.Helper()
 	for i := from; i < until; i++ {
 		conn, err := net.DialUDP("udp4", nil, net.UDPAddrFromAddrPort(to)) // another socket of the group each
-		must(t, err)
+		assert.NoError(t, err)
 		if _, err := fmt.Fprint(conn, i); err != nil {
 			t.Fatal(err)
 		}
@@ -220,7 +207,7 @@ func packetConns(t *testing.T, sockets []Socket) (conns []net.PacketConn) {
 			continue
 		}
 		c, err := net.FilePacketConn(s.File)
-		must(t, err)
+		assert.NoError(t, err)
 		t.Cleanup(func() { _ = c.Close() })
 		conns = append(conns, c)
 	}

@@ -8,6 +8,8 @@ import (
 	"net/netip"
 	"strings"
 	"testing"
+
+	"github.com/nodecache/node-cache/internal/assert"
 )
 
 func TestDecode(t *testing.T) {
@@ -74,7 +76,7 @@ func FuzzDecode(f *testing.F) {
 		if errors.Is(err, errTooLong) {
 			return
 		}
-		must(t, err)
+		assert.NoError(t, err)
 		if _, err := decode(again); err != nil {
 			t.Fatalf("what was read cannot be read again: %v", err)
 		}

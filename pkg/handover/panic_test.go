@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nodecache/node-cache/internal/assert"
 	"github.com/nodecache/node-cache/internal/proctest"
 	"github.com/nodecache/node-cache/pkg/task"
 )
@@ -69,11 +70,11 @@ func TestServerPanics(t *testing.T) {
 				mustSockets(t, n)
 			}
 			if tt.name == "release" {
-				must(t, n.TakeOver(t.Context(), Claim{Agent: "new"}))
+				assert.NoError(t, n.TakeOver(t.Context(), Claim{Agent: "new"}))
 			} else {
 				n.Close()
 			}
-			eventually(t, "the defect is counted", func() bool { return o.recorder.Stats().Panics == 1 })
+			proctest.Eventually(t, 10*time.Second, "the defect is counted", func() bool { return o.recorder.Stats().Panics == 1 })
 			if got := log.String(); !strings.Contains(got, "a defect of "+tt.name) || !strings.Contains(got, "panic_test.go") {
 				t.Errorf("the log has neither the panic nor its stack:\n%s", got)
 			}
@@ -82,13 +83,13 @@ func TestServerPanics(t *testing.T) {
 				return
 			}
 			var next *Client
-			eventually(t, "the next one is admitted", func() bool {
+			proctest.Eventually(t, 10*time.Second, "the next one is admitted", func() bool {
 				var err error
 				next, err = connect(t, o.path, "next")
 				return err == nil
 			})
 			mustSockets(t, next)
-			must(t, next.TakeOver(t.Context(), Claim{Agent: "next"}))
+			assert.NoError(t, next.TakeOver(t.Context(), Claim{Agent: "next"}))
 		})
 	}
 }
@@ -130,8 +131,6 @@ func TestLoggingPanics(t *testing.T) {
 		case <-time.After(10 * time.Second):
 			t.Fatalf("%s: it does not report that it has handed over", message)
 		}
-		if got := o.recorder.Stats().Panics; got != 1 {
-			t.Errorf("%s: %d defects are counted, want 1", message, got)
-		}
+		assert.Equal(t, message+": defects are counted", 1, o.recorder.Stats().Panics)
 	}
 }

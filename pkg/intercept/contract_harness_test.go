@@ -3,12 +3,14 @@
 package intercept_test
 
 import (
+	"fmt"
 	"net/netip"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/nodecache/node-cache/internal/assert"
 	"github.com/nodecache/node-cache/pkg/intercept"
 	"github.com/nodecache/node-cache/pkg/rules"
 )
@@ -198,9 +200,7 @@ func (n nodeHarness) fallbacks(q Query, list []netip.AddrPort) []string {
 func (n nodeHarness) untracked(when string, addrs []netip.Addr) {
 	n.t.Helper()
 	for _, a := range addrs {
-		if got := n.Tracked(n.t, netip.AddrPortFrom(a, n.Port)); got != 0 {
-			n.t.Errorf("%s: %d tracked connections of queries to %s, want none", when, got, a)
-		}
+		assert.Equal(n.t, fmt.Sprintf("%s: tracked connections of queries to %s", when, a), 0, n.Tracked(n.t, netip.AddrPortFrom(a, n.Port)))
 	}
 }
 

@@ -3,8 +3,11 @@
 package intercept_test
 
 import (
+	"fmt"
 	"net/netip"
 	"time"
+
+	"github.com/nodecache/node-cache/internal/assert"
 )
 
 func noRules(n nodeHarness) {
@@ -30,9 +33,7 @@ func leased(n nodeHarness) {
 			q := Query{From: from, Network: "tcp", To: netip.AddrPortFrom(a, n.Admin)}
 			n.expect("leased", []Query{q}, Admin)
 		}
-		if got := n.Tracked(n.t, netip.AddrPortFrom(a, n.Admin)); got != 0 {
-			n.t.Errorf("%d tracked connections to the admin port of %s, want none", got, a)
-		}
+		assert.Equal(n.t, fmt.Sprintf("tracked connections to the admin port of %s", a), 0, n.Tracked(n.t, netip.AddrPortFrom(a, n.Admin)))
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"time"
 
+	"github.com/nodecache/node-cache/internal/assert"
 	"github.com/nodecache/node-cache/pkg/intercept"
 	"github.com/nodecache/node-cache/pkg/rules"
 )
@@ -60,16 +61,12 @@ func writesCross(n nodeHarness) {
 	n.apply(newer, n.linkLocal("newer"))
 	n.renew(newer, n.Addresses, time.Minute)
 	n.apply(old, n.linkLocal("old"))
-	if got := n.state(newer).Owner; got != "old" {
-		n.t.Errorf("owner is %q, want old", got)
-	}
+	assert.Equal(n.t, "owner", "old", n.state(newer).Owner)
 	n.expect("written by the old agent", n.queries(n.Addresses), Agent)
 	if !n.apply(newer, n.linkLocal("newer")) {
 		n.t.Error("the newer agent's Apply changed nothing")
 	}
-	if got := n.state(old).Owner; got != "newer" {
-		n.t.Errorf("owner is %q, want newer", got)
-	}
+	assert.Equal(n.t, "owner", "newer", n.state(old).Owner)
 	n.renew(newer, n.Addresses, time.Minute)
 	n.expect("written by the newer agent", n.queries(n.Addresses), Agent)
 	n.close(old)
@@ -94,9 +91,7 @@ func agentGone(n nodeHarness) {
 	n.apply(next, n.linkLocal("next"))
 	n.renew(next, n.Addresses, time.Minute)
 	n.expect("adopted", n.queries(n.Addresses), Agent)
-	if got := n.state(next).Owner; got != "next" {
-		n.t.Errorf("owner is %q, want next", got)
-	}
+	assert.Equal(n.t, "owner", "next", n.state(next).Owner)
 }
 
 func removed(n nodeHarness) {

@@ -11,6 +11,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/nodecache/node-cache/internal/assert"
 	"github.com/nodecache/node-cache/pkg/rules"
 )
 
@@ -141,9 +142,7 @@ func applyRepeated(n nodeHarness) {
 				break
 			}
 		}
-		if got := n.state(b).Count; got != want {
-			n.t.Errorf("%s: %d rules after many times the same, want %d", r.Mode, got, want)
-		}
+		assert.Equal(n.t, string(r.Mode)+": rules after many times the same", want, n.state(b).Count)
 	}
 }
 

@@ -13,6 +13,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/nodecache/node-cache/internal/assert"
 	"github.com/nodecache/node-cache/pkg/intercept"
 	"github.com/nodecache/node-cache/pkg/intercept/intercepttest"
 	"github.com/nodecache/node-cache/pkg/rules"
@@ -69,24 +70,16 @@ func TestSetFallback(t *testing.T) {
 				time.Sleep(200 * time.Millisecond)
 				synctest.Wait()
 				byText := cmp.Comparer(func(a, b netip.AddrPort) bool { return a == b })
-				if diff := cmp.Diff(tt.want, s.kernel.Rules().Fallback, byText); diff != "" {
-					s.t.Errorf("in the kernel (-want +got):\n%s", diff)
-				}
+				assert.Same(s.t, "in the kernel", tt.want, s.kernel.Rules().Fallback, byText)
 				st := s.Stats()
-				if diff := cmp.Diff(tt.want, st.Fallback, byText); diff != "" {
-					s.t.Errorf("in the stats (-want +got):\n%s", diff)
-				}
-				if st.FallbackOmitted != tt.omitted {
-					s.t.Errorf("%d are omitted, want %d", st.FallbackOmitted, tt.omitted)
-				}
+				assert.Same(s.t, "in the stats", tt.want, st.Fallback, byText)
+				assert.Equal(s.t, "omitted", tt.omitted, st.FallbackOmitted)
 				if all, _ := s.held(); !all {
 					s.t.Error("the lease was lost meanwhile")
 				}
 				s.kernel.Flush() // the Keeper also has the list
 				time.Sleep(200 * time.Millisecond)
-				if diff := cmp.Diff(tt.want, s.kernel.Rules().Fallback, byText); diff != "" {
-					s.t.Errorf("after a flush (-want +got):\n%s", diff)
-				}
+				assert.Same(s.t, "after a flush", tt.want, s.kernel.Rules().Fallback, byText)
 			})
 		})
 	}
@@ -109,9 +102,7 @@ func TestTooManyEndpoints(t *testing.T) {
 			slices.Reverse(many)
 			s.SetFallback(many)
 			s.stays("as it was", time.Second, func() bool { return slices.Equal(s.kernel.Rules().Fallback, first) })
-			if n := s.Stats().FallbackOmitted; n != 2*(all-most) {
-				s.t.Errorf("%d are omitted, want %d", n, 2*(all-most))
-			}
+			assert.Equal(s.t, "omitted", 2*(all-most), s.Stats().FallbackOmitted)
 			for _, e := range first {
 				chosen[e] = true
 			}
@@ -219,7 +210,7 @@ func TestTransparentHasNoFallback(t *testing.T) {
 		if got := s.kernel.Rules(); len(got.Fallback) != 0 || len(s.Stats().Fallback) != 0 {
 			s.t.Errorf("fallback is %v, want none", got.Fallback)
 		}
-		must(s.t, s.Release(s.t.Context(), 0))
+		assert.NoError(s.t, s.Release(s.t.Context(), 0))
 		if way := s.decision(service); way != intercepttest.Direct {
 			s.t.Errorf("a packet goes way %d, want to the service", way)
 		}

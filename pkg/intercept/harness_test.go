@@ -19,6 +19,7 @@ import (
 
 	"github.com/miekg/dns"
 
+	"github.com/nodecache/node-cache/internal/proctest"
 	"github.com/nodecache/node-cache/pkg/intercept"
 	"github.com/nodecache/node-cache/pkg/intercept/intercepttest"
 	"github.com/nodecache/node-cache/pkg/rules"
@@ -246,25 +247,10 @@ func (a *fakeAgent) Dial(ctx context.Context, network string, to netip.AddrPort)
 }
 
 // A logBuffer collects the log.
-type logBuffer struct {
-	mu   sync.Mutex // guards text
-	text strings.Builder
-}
+type logBuffer struct{ proctest.Output }
 
 func (l *logBuffer) logger() *slog.Logger {
 	return slog.New(slog.NewTextHandler(l, &slog.HandlerOptions{Level: slog.LevelInfo}))
-}
-
-func (l *logBuffer) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.text.Write(p)
-}
-
-func (l *logBuffer) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.text.String()
 }
 
 // count returns how many lines contain the text.
@@ -274,10 +260,3 @@ func (l *logBuffer) count(text string) int {
 }
 
 var errLocked = errors.New("another program holds the xtables lock")
-
-func must(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}

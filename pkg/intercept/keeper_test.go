@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nodecache/node-cache/internal/assert"
 	"github.com/nodecache/node-cache/pkg/intercept"
 	"github.com/nodecache/node-cache/pkg/iptables"
 	"github.com/nodecache/node-cache/pkg/nftables"
@@ -43,7 +44,7 @@ func testKeeper(t *testing.T, w *kernelNode) {
 	l := w.Layout()
 	b := w.Open(t)
 	defer func() {
-		must(t, b.Close())
+		assert.NoError(t, b.Close())
 	}()
 	prober := &intercept.Prober{
 		Port: l.Port, Token: Agent, // the servers answer with their names
@@ -60,7 +61,7 @@ func testKeeper(t *testing.T, w *kernelNode) {
 		Backend: b, Probe: prober.Probe, Now: time.Now, Lease: 3 * time.Second, Log: lines.logger(),
 		Rules: rules.Rules{Owner: "ours", Addresses: l.Addresses, Port: l.Port, Admin: l.Admin, Fallback: l.Fallbacks},
 	})
-	must(t, err)
+	assert.NoError(t, err)
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
 	go func() { ended <- k.Run(ctx) }()
@@ -93,9 +94,9 @@ func testKeeper(t *testing.T, w *kernelNode) {
 	t.Logf("flushed: rules put back after %s", time.Since(flushed).Round(time.Millisecond))
 	w.waitForServers(t, "flushed", here)
 	k.SetFallback(l.Fallbacks[:1])
-	must(t, k.Release(t.Context(), 0))
+	assert.NoError(t, k.Release(t.Context(), 0))
 	w.waitForServers(t, "released, with another fallback", []string{Fallback(0)})
-	must(t, k.Remove(t.Context()))
+	assert.NoError(t, k.Remove(t.Context()))
 	w.waitForServers(t, "removed", here)
 	state, err := b.State(t.Context())
 	if err != nil || state.Present {

@@ -15,6 +15,7 @@ import (
 	"github.com/miekg/dns"
 	"golang.org/x/sys/unix"
 
+	"github.com/nodecache/node-cache/internal/assert"
 	"github.com/nodecache/node-cache/internal/nodetest"
 	"github.com/nodecache/node-cache/pkg/intercept"
 	"github.com/nodecache/node-cache/pkg/iptables"
@@ -101,7 +102,7 @@ func newKernelNode(t *testing.T, open func() (intercept.Backend, error), flush [
 func serve(t *testing.T, h *nodetest.Host, addr netip.AddrPort, name string) *nodetest.Server {
 	t.Helper()
 	s, err := nodetest.Serve(h, addr, name)
-	must(t, err)
+	assert.NoError(t, err)
 	t.Cleanup(s.Close)
 	return s
 }
@@ -116,9 +117,7 @@ func (k *kernelNode) Open(tb testing.TB) intercept.Backend {
 		b, err = k.open()
 		return err
 	})
-	if err != nil {
-		tb.Fatalf("opening a backend: %v", err)
-	}
+	assert.NoError(tb, err)
 	return b
 }
 
@@ -143,9 +142,7 @@ func (k *kernelNode) Flush(tb testing.TB) {
 func (k *kernelNode) Tracked(tb testing.TB, to netip.AddrPort) int {
 	tb.Helper()
 	flows, err := nodetest.ConntrackOf(k.hosts.Node, to)
-	if err != nil {
-		tb.Fatalf("reading conntrack: %v", err)
-	}
+	assert.NoError(tb, err)
 	return len(flows)
 }
 

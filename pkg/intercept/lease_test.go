@@ -13,6 +13,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/nodecache/node-cache/internal/assert"
 	"github.com/nodecache/node-cache/pkg/intercept"
 	"github.com/nodecache/node-cache/pkg/intercept/intercepttest"
 )
@@ -134,9 +135,9 @@ func TestReleaseBeforeRules(t *testing.T) {
 			})
 			s.Start()
 			time.Sleep(100 * time.Millisecond)
-			must(t, s.Release(t.Context(), time.Second))
+			assert.NoError(t, s.Release(t.Context(), time.Second))
 			if removed {
-				must(t, s.Remove(t.Context()))
+				assert.NoError(t, s.Remove(t.Context()))
 			}
 			s.agent.silence()
 			time.Sleep(50 * time.Millisecond) // released leases are not awaited
@@ -330,7 +331,7 @@ func TestLeaseStartsWithProbe(t *testing.T) {
 		slow.Store(int64(1200 * time.Millisecond))
 		s.waitHeld()
 		state, err := s.kernel.Open().State(s.t.Context())
-		must(s.t, err)
+		assert.NoError(s.t, err)
 		if left := state.Leases[addr4]; left > lease-1190*time.Millisecond {
 			s.t.Errorf("a lease has %s left after a proof that took 1.2 s, want %s", left, lease-1200*time.Millisecond)
 		}
@@ -367,13 +368,9 @@ func TestRenewalsFail(t *testing.T) {
 		before := s.Stats().RenewalFailures[intercept.RenewFailed]               // a first renewal may come before the rules
 		s.kernel.Fail(intercepttest.CallRenew, 4, errors.New("no buffer space")) // about two renewals of each lease
 		s.staysHeld(time.Minute)
-		if got := s.Stats().RenewalFailures[intercept.RenewFailed] - before; got != 4 {
-			s.t.Errorf("%d renewals failed in the kernel, want 4", got)
-		}
+		assert.Equal(s.t, "renewals failed in the kernel", 4, s.Stats().RenewalFailures[intercept.RenewFailed]-before)
 		s.kernel.Panic(intercepttest.CallRenew, 2)
 		s.staysHeld(time.Minute)
-		if got := s.Stats().Panics; got != 2 {
-			s.t.Errorf("%d panics, want 2", got)
-		}
+		assert.Equal(s.t, "panics", 2, s.Stats().Panics)
 	})
 }

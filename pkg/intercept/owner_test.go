@@ -9,6 +9,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/nodecache/node-cache/internal/assert"
 	"github.com/nodecache/node-cache/pkg/intercept"
 	"github.com/nodecache/node-cache/pkg/intercept/intercepttest"
 	"github.com/nodecache/node-cache/pkg/rules"
@@ -28,7 +29,7 @@ func TestStandDown(t *testing.T) {
 		s.kernel.Flush()
 		s.SetFallback(nodeRules("ours").Fallback[:1])
 		time.Sleep(10 * time.Minute)
-		must(s.t, s.Release(s.t.Context(), 0))
+		assert.NoError(s.t, s.Release(s.t.Context(), 0))
 		after := s.kernel.Calls().Started
 		for _, call := range []intercepttest.Call{intercepttest.CallApply, intercepttest.CallRenew, intercepttest.CallRelease, intercepttest.CallState} {
 			if after[call] != before[call] {
@@ -41,9 +42,7 @@ func TestStandDown(t *testing.T) {
 		if s.over() {
 			s.t.Error("Run returned, and the agent did not stop")
 		}
-		if n := s.log.count("left to a newer agent"); n != 1 {
-			s.t.Errorf("%d lines say so, want one", n)
-		}
+		assert.Equal(s.t, "lines that say so", 1, s.log.count("left to a newer agent"))
 	})
 }
 
@@ -101,7 +100,7 @@ func TestUpgrade(t *testing.T) {
 				newer := newHarness(t, kernel, "newer", nil)
 				newer.Start()
 				old.staysHeld(time.Duration(rand.Int64N(int64(5 * time.Second))))
-				must(t, old.Release(t.Context(), 0))
+				assert.NoError(t, old.Release(t.Context(), 0))
 				if onExit == "remove" {
 					if err := old.Remove(t.Context()); err != nil && !errors.Is(err, rules.ErrOwned) {
 						t.Errorf("Remove: %v", err)

@@ -19,6 +19,7 @@ import (
 	"github.com/miekg/dns"
 	"golang.org/x/sys/unix"
 
+	"github.com/nodecache/node-cache/internal/assert"
 	"github.com/nodecache/node-cache/internal/nodetest"
 	"github.com/nodecache/node-cache/pkg/intercept"
 	"github.com/nodecache/node-cache/pkg/rules"
@@ -153,7 +154,7 @@ func TestProbeQuery(t *testing.T) {
 		seen := map[string]int{}
 		for _, q := range s.Queries() {
 			m := new(dns.Msg)
-			must(t, m.Unpack(q.Raw))
+			assert.NoError(t, m.Unpack(q.Raw))
 			seen[fmt.Sprintf("%s %s %s %t", q.Network, m.Question[0].String(), dns.OpcodeToString[m.Opcode], m.RecursionDesired)]++
 		}
 		for _, network := range []string{"udp", "tcp"} {
@@ -247,7 +248,7 @@ func TestProbeOnTheWire(t *testing.T) {
 		if err == nil || cause != intercept.Unsent {
 			t.Errorf("without the address: %v, want unsent", err)
 		}
-		must(t, node.AddAddress(addr))
+		assert.NoError(t, node.AddAddress(addr))
 		cause, err = p.Probe(t.Context(), addr)
 		if err == nil || cause != intercept.Refused {
 			t.Errorf("without a server: %v, want refused", err)
@@ -258,7 +259,7 @@ func TestProbeOnTheWire(t *testing.T) {
 		}
 	}
 	out, err := node.Output(t.Context(), "nft", "list", "counters")
-	must(t, err)
+	assert.NoError(t, err)
 	marked, other := between(out, "marked {\n\t\tpackets ", " "), between(out, "other {\n\t\tpackets ", " ")
 	if marked == "" || marked == "0" || other != "0" {
 		t.Errorf("%q packets as they should be, %q others:\n%s", marked, other, out)
@@ -276,7 +277,7 @@ func TestForgedOwnAddress(t *testing.T) {
 		level, option int
 		arrive        uint64
 	}{{addr4, unix.IPPROTO_IP, unix.IP_TRANSPARENT, 0}, {addr6, unix.IPPROTO_IPV6, unix.IPV6_TRANSPARENT, 1}} {
-		must(t, hosts.Node.AddAddress(tt.addr))
+		assert.NoError(t, hosts.Node.AddAddress(tt.addr))
 		to := netip.AddrPortFrom(tt.addr, 53)
 		s := serve(t, hosts.Node, to, token)
 		lc := net.ListenConfig{Control: func(_, _ string, raw syscall.RawConn) (err error) {
@@ -290,10 +291,10 @@ func TestForgedOwnAddress(t *testing.T) {
 			}
 			return err
 		})
-		must(t, err)
+		assert.NoError(t, err)
 		defer func() { _ = forger.Close() }()
 		q, err := new(dns.Msg).SetQuestion(intercept.SelfName, dns.TypeTXT).Pack()
-		must(t, err)
+		assert.NoError(t, err)
 		if _, err := forger.WriteToUDPAddrPort(q, to); err != nil {
 			t.Fatal(err)
 		}

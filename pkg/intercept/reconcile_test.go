@@ -8,6 +8,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/nodecache/node-cache/internal/assert"
 	"github.com/nodecache/node-cache/pkg/intercept"
 	"github.com/nodecache/node-cache/pkg/intercept/intercepttest"
 )
@@ -65,9 +66,7 @@ func TestContestedRulesLogging(t *testing.T) {
 		before := s.log.count("msg=\"interception rules written\"")
 		s.kernel.Flush()
 		s.waitHeld()
-		if n := s.log.count("msg=\"interception rules written\"") - before; n != 1 {
-			s.t.Errorf("%d lines about one flush a minute later, want one", n)
-		}
+		assert.Equal(s.t, "lines about one flush a minute later", 1, s.log.count("msg=\"interception rules written\"")-before)
 	})
 }
 

@@ -11,6 +11,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/nodecache/node-cache/internal/assert"
 	"github.com/nodecache/node-cache/pkg/intercept"
 	"github.com/nodecache/node-cache/pkg/intercept/intercepttest"
 	"github.com/nodecache/node-cache/pkg/rules"
@@ -34,7 +35,7 @@ func TestRelease(t *testing.T) {
 	t.Parallel()
 	runHeld(t, nil, func(s *harness) {
 		session := intercepttest.Packet{Network: "tcp", To: netip.AddrPortFrom(addr4, 53), Established: true}
-		must(s.t, s.Release(s.t.Context(), 5*time.Second))
+		assert.NoError(s.t, s.Release(s.t.Context(), 5*time.Second))
 		if _, none := s.held(); !none {
 			s.t.Error("a lease is held after Release")
 		}
@@ -49,7 +50,7 @@ func TestRelease(t *testing.T) {
 		// The rules are still maintained.
 		s.SetFallback([]netip.AddrPort{fallback4})
 		s.waitFor("fallback changed", func() bool { return len(s.kernel.Rules().Fallback) == 1 })
-		must(s.t, s.Release(s.t.Context(), 0))
+		assert.NoError(s.t, s.Release(s.t.Context(), 0))
 		s.Start()
 		s.checkReleased()
 	})
@@ -59,7 +60,7 @@ func TestReleaseBeforeRun(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newHarness(t, intercepttest.NewFake(time.Now), "ours", nil)
-		must(t, s.Release(t.Context(), 0))
+		assert.NoError(t, s.Release(t.Context(), 0))
 		s.Start()
 		s.waitFor("rules written", func() bool { return s.kernel.Rules() != nil })
 		s.staysLapsed(time.Minute)
@@ -80,7 +81,7 @@ func TestReleaseWithProbesInFlight(t *testing.T) {
 		}
 		runHeld(t, prepare, func(s *harness) {
 			time.Sleep(after)
-			must(s.t, s.Release(s.t.Context(), 0))
+			assert.NoError(s.t, s.Release(s.t.Context(), 0))
 			s.checkReleased()
 		})
 	}
@@ -141,7 +142,7 @@ func TestReleaseOvertaken(t *testing.T) {
 	runHeld(t, prepare, func(s *harness) {
 		backend.then = s.kernel.Block(intercepttest.CallRenew)
 		time.Sleep(2 * renew)
-		must(s.t, s.Release(s.t.Context(), 0))
+		assert.NoError(s.t, s.Release(s.t.Context(), 0))
 		if _, none := s.held(); !none {
 			s.t.Error("Release returned while a lease was held")
 		}
@@ -175,7 +176,7 @@ func TestReleaseDuringBlockedApply(t *testing.T) {
 		s.kernel.Notify()
 		time.Sleep(time.Second)
 		begun := time.Now()
-		must(s.t, s.Release(s.t.Context(), 0))
+		assert.NoError(s.t, s.Release(s.t.Context(), 0))
 		s.checkDuration("the release", time.Since(begun), 0)
 		s.checkReleased()
 		ctx, cancel := context.WithTimeout(s.t.Context(), time.Second)
@@ -202,11 +203,11 @@ func TestReleaseFails(t *testing.T) {
 func TestRemove(t *testing.T) {
 	t.Parallel()
 	runHeld(t, nil, func(s *harness) {
-		must(s.t, s.Remove(s.t.Context()))
+		assert.NoError(s.t, s.Remove(s.t.Context()))
 		s.kernel.Notify()
 		s.SetFallback([]netip.AddrPort{fallback4})
 		s.stays("without rules", 10*time.Minute, func() bool { return s.kernel.Rules() == nil })
-		must(s.t, s.Remove(s.t.Context()))
+		assert.NoError(s.t, s.Remove(s.t.Context()))
 		if way := s.decision(addr4); way != intercepttest.Direct {
 			s.t.Errorf("a packet goes way %d without rules, want where it is addressed to", way)
 		}

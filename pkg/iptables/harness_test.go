@@ -10,8 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-
+	"github.com/nodecache/node-cache/internal/assert"
 	"github.com/nodecache/node-cache/internal/nodetest"
 	"github.com/nodecache/node-cache/pkg/intercept"
 	"github.com/nodecache/node-cache/pkg/rules"
@@ -36,7 +35,7 @@ func open(tb testing.TB, hosts *nodetest.Network, cfg Config) *Backend {
 		b, err = New(cfg)
 		return err
 	})
-	must(tb, err)
+	assert.NoError(tb, err)
 	for _, s := range []*variantTables{b.own, b.other} {
 		if s == nil {
 			continue
@@ -56,7 +55,7 @@ func open(tb testing.TB, hosts *nodetest.Network, cfg Config) *Backend {
 func apply(tb testing.TB, b *Backend, r rules.Rules) bool {
 	tb.Helper()
 	changed, err := b.Apply(tb.Context(), r)
-	must(tb, err)
+	assert.NoError(tb, err)
 	return changed
 }
 
@@ -64,7 +63,7 @@ func renew(t *testing.T, b *Backend) {
 	t.Helper()
 	r := b.rules.Load()
 	for _, l := range r.Leases() {
-		must(t, b.Renew(t.Context(), []netip.Addr{l.Key}, time.Minute))
+		assert.NoError(t, b.Renew(t.Context(), []netip.Addr{l.Key}, time.Minute))
 	}
 }
 
@@ -83,7 +82,7 @@ func run(t *testing.T, hosts *nodetest.Network, command string) string {
 	t.Helper()
 	f := strings.Fields(command)
 	out, err := hosts.Node.Output(context.Background(), f[0], f[1:]...)
-	must(t, err)
+	assert.NoError(t, err)
 	return out
 }
 
@@ -91,7 +90,7 @@ func run(t *testing.T, hosts *nodetest.Network, command string) string {
 func servers(t *testing.T, hosts *nodetest.Network, r rules.Rules) {
 	t.Helper()
 	for _, a := range r.Addresses {
-		must(t, hosts.Node.AddAddress(a))
+		assert.NoError(t, hosts.Node.AddAddress(a))
 		serve(t, hosts.Node, netip.AddrPortFrom(a, r.Port), "agent")
 	}
 	for _, f := range r.Fallback {
@@ -102,7 +101,7 @@ func servers(t *testing.T, hosts *nodetest.Network, r rules.Rules) {
 func serve(t *testing.T, h *nodetest.Host, a netip.AddrPort, name string) {
 	t.Helper()
 	s, err := nodetest.Serve(h, a, name)
-	must(t, err)
+	assert.NoError(t, err)
 	t.Cleanup(s.Close)
 }
 
@@ -124,32 +123,4 @@ func tablesOf(t *testing.T, hosts *nodetest.Network) string {
 		}
 	}
 	return b.String()
-}
-
-// eventually waits for a condition.
-func eventually(t *testing.T, limit time.Duration, what string, condition func() bool) {
-	t.Helper()
-	begin := time.Now()
-	for !condition() {
-		if time.Since(begin) > limit {
-			t.Fatalf("after %s: not %s", limit, what)
-		}
-		time.Sleep(10 * time.Millisecond)
-	}
-}
-
-// same compares what a test wants with what it got.
-func same[T any](tb testing.TB, what string, want, got T, options ...cmp.Option) {
-	tb.Helper()
-	if diff := cmp.Diff(want, got, options...); diff != "" {
-		tb.Errorf("%s (-want +got):\n%s", what, diff)
-	}
-}
-
-// must ends the test at an error.
-func must(tb testing.TB, err error) {
-	tb.Helper()
-	if err != nil {
-		tb.Fatal(err)
-	}
 }

@@ -4,6 +4,8 @@ package iptables
 
 import (
 	"testing"
+
+	"github.com/nodecache/node-cache/internal/assert"
 )
 
 // TestLeft: Left is right before the first Apply, after it and after a Remove.
@@ -15,7 +17,7 @@ func TestLeft(t *testing.T) {
 			hosts, b := openNode(t, v)
 			left := func() (there bool) {
 				t.Helper()
-				must(t, hosts.Node.Do(func() (err error) {
+				assert.NoError(t, hosts.Node.Do(func() (err error) {
 					there, err = Left()
 					return err
 				}))
@@ -24,7 +26,7 @@ func TestLeft(t *testing.T) {
 			if left() {
 				t.Error("there are rules on a new node")
 			}
-			must(t, b.Prepare(t.Context(), linkLocal()))
+			assert.NoError(t, b.Prepare(t.Context(), linkLocal()))
 			if !left() {
 				t.Error("the sets that were prepared are not seen")
 			}
@@ -32,7 +34,7 @@ func TestLeft(t *testing.T) {
 			if !left() {
 				t.Error("the rules that were applied are not seen")
 			}
-			must(t, b.Remove(t.Context(), ""))
+			assert.NoError(t, b.Remove(t.Context(), ""))
 			if left() {
 				t.Error("there are rules after their removal")
 			}

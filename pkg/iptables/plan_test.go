@@ -3,21 +3,18 @@
 package iptables
 
 import (
-	"flag"
 	"fmt"
 	"net/netip"
-	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/nodecache/node-cache/internal/assert"
 	"github.com/nodecache/node-cache/internal/nodetest"
 	"github.com/nodecache/node-cache/pkg/rules"
 )
-
-var update = flag.Bool("update", false, "write the golden files")
 
 func addrs(list ...string) []netip.Addr {
 	var all []netip.Addr
@@ -72,15 +69,8 @@ func TestPlan(t *testing.T) {
 	for name, r := range plans() {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			must(t, r.Check())
-			got := render(&r)
-			file := filepath.Join("testdata", name+".txt")
-			if *update {
-				must(t, os.WriteFile(file, []byte(got), 0o600))
-			}
-			want, err := os.ReadFile(file)
-			must(t, err)
-			same(t, "rules", string(want), got)
+			assert.NoError(t, r.Check())
+			assert.Golden(t, filepath.Join("testdata", name+".txt"), render(&r))
 		})
 	}
 }

@@ -4,12 +4,14 @@ package iptables
 
 import (
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/nodecache/node-cache/internal/assert"
 	"github.com/nodecache/node-cache/internal/nodetest"
 	"github.com/nodecache/node-cache/pkg/rules"
 )
@@ -196,9 +198,7 @@ func TestJumpsAreRepaired(t *testing.T) {
 						jumps += line + "\n"
 					}
 				}
-				if diff := cmp.Diff(want, jumps); diff != "" {
-					t.Errorf("family %d: jumps (-want +got):\n%s", i, diff)
-				}
+				assert.Same(t, fmt.Sprintf("family %d: jumps", i), want, jumps)
 			}
 			saved := run(t, hosts, "iptables-"+string(v)+"-save -t raw")
 			if strings.Index(saved, "--dport 9 -j DROP") > strings.Index(saved, "-A PREROUTING -j NODE-CACHE-PRE") {
@@ -279,14 +279,14 @@ func TestReleaseLeavesTheNewerAgentsLease(t *testing.T) {
 	renew(t, old)
 	r.Owner = "second"
 	apply(t, newer, r)
-	must(t, old.Release(t.Context(), r.Addresses, time.Second))
+	assert.NoError(t, old.Release(t.Context(), r.Addresses, time.Second))
 	if s, err := newer.State(t.Context()); err != nil || len(s.Leases) != 2 || s.Owner != "second" {
 		t.Errorf("state %+v, %v; want both leases held", s, err)
 	}
 	if err := old.Remove(t.Context(), "first"); !errors.Is(err, rules.ErrOwned) {
 		t.Errorf("Remove by the old agent: %v, want ErrOwned", err)
 	}
-	must(t, newer.Release(t.Context(), r.Addresses, 0))
+	assert.NoError(t, newer.Release(t.Context(), r.Addresses, 0))
 	if s, err := newer.State(t.Context()); err != nil || len(s.Leases) != 0 {
 		t.Errorf("state %+v, %v; want no lease held", s, err)
 	}

@@ -14,7 +14,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/nodecache/node-cache/internal/assert"
 	"github.com/nodecache/node-cache/internal/nodetest"
+	"github.com/nodecache/node-cache/internal/proctest"
 	"github.com/nodecache/node-cache/pkg/rules"
 )
 
@@ -32,7 +34,7 @@ func startLoad(t *testing.T, hosts *nodetest.Network, r rules.Rules) *load {
 			Host: h, Target: to, Timeout: 30 * time.Second, // a late answer is the machine's, not the rules'
 			Loads: []nodetest.Load{{Network: "udp", Rate: rate}, {Network: "udp", Fresh: true, Rate: rate / 4}, {Network: "tcp", Fresh: true, Rate: rate / 4}},
 		})
-		must(t, err)
+		assert.NoError(t, err)
 		return m
 	}
 	control := netip.AddrPortFrom(hosts.Upstream.IPv4, 5399)
@@ -136,9 +138,9 @@ func TestFlushIsRepaired(t *testing.T) {
 			if report.Count(nodetest.Lost) > mayLose { // the queries without a lease are refused or answered, not lost
 				t.Errorf("queries were lost: %s; %d may be", report, mayLose)
 			}
-			must(t, b.Release(t.Context(), r.Addresses, 0))
+			assert.NoError(t, b.Release(t.Context(), r.Addresses, 0))
 			// A deleted jump comes back in front, where it was.
-			eventually(t, time.Minute, "as before", func() bool { return tablesOf(t, hosts) == want })
+			proctest.Eventually(t, time.Minute, "as before", func() bool { return tablesOf(t, hosts) == want })
 		})
 	}
 }
@@ -206,8 +208,8 @@ func TestLockHeld(t *testing.T) {
 func lock(t *testing.T, hosts *nodetest.Network) (release func()) {
 	t.Helper()
 	file, err := os.OpenFile(hosts.Node.XtablesLock(), os.O_CREATE|os.O_RDWR, 0o600)
-	must(t, err)
-	must(t, unix.Flock(int(file.Fd()), unix.LOCK_EX))
+	assert.NoError(t, err)
+	assert.NoError(t, unix.Flock(int(file.Fd()), unix.LOCK_EX))
 	release = sync.OnceFunc(func() { _ = file.Close() })
 	t.Cleanup(release)
 	return release
@@ -227,13 +229,13 @@ func TestSessionsEnd(t *testing.T) {
 				m, err := nodetest.StartMeter(nodetest.MeterConfig{
 					Host: hosts.Pods[0], Target: netip.AddrPortFrom(r.Leases()[0].Key, r.Port), Loads: []nodetest.Load{{Network: "tcp", Rate: 100}},
 				})
-				must(t, err)
+				assert.NoError(t, err)
 				if _, ok := m.Await("agent", time.Time{}, time.Minute); !ok {
 					t.Error("the session was never the agent's")
 				}
 				keys := []netip.Addr{r.Leases()[0].Key}
-				must(t, b.Release(t.Context(), keys, 0))
-				eventually(t, time.Minute, "a session ended", func() bool {
+				assert.NoError(t, b.Release(t.Context(), keys, 0))
+				proctest.Eventually(t, time.Minute, "a session ended", func() bool {
 					return m.Report().Count(nodetest.Reset)+m.Report().Count(nodetest.Refused) > 0
 				})
 				report := m.Stop()
@@ -254,10 +256,10 @@ func TestDrops(t *testing.T) {
 			run(t, hosts, "iptables-"+string(v)+" -A INPUT -p udp --dport 777 -m comment --comment no-j-ACCEPT -j DROP")
 			run(t, hosts, "ip6tables-"+string(v)+" -P INPUT DROP")
 			before, err := b.Drops(t.Context())
-			must(t, err)
+			assert.NoError(t, err)
 			for _, to := range []string{"10.201.0.1:777", "[fd00:201::1]:777"} {
 				c, err := hosts.Pods[0].Dial(t.Context(), "udp", to)
-				must(t, err)
+				assert.NoError(t, err)
 				if _, err := c.Write([]byte("hello")); err != nil {
 					t.Error(err)
 				}
@@ -267,9 +269,9 @@ func TestDrops(t *testing.T) {
 			}
 			rule := "iptables -t filter -A INPUT -p udp -m udp --dport 777 -m comment --comment no-j-ACCEPT -j DROP"
 			policy := "ip6tables -t filter -P INPUT DROP"
-			eventually(t, time.Minute, "two drops counted", func() bool {
+			proctest.Eventually(t, time.Minute, "two drops counted", func() bool {
 				after, err := b.Drops(t.Context())
-				must(t, err)
+				assert.NoError(t, err)
 				return after[rule] == before[rule]+1 && after[policy] > before[policy]
 			})
 			if len(before) != 2 {

@@ -10,6 +10,7 @@ import (
 
 	"github.com/vishvananda/netns"
 
+	"github.com/nodecache/node-cache/internal/assert"
 	"github.com/nodecache/node-cache/pkg/rules"
 )
 
@@ -42,12 +43,12 @@ COMMIT`
 	}
 	for name, text := range map[string]string{"saved": saved, "listed": listed} {
 		got := selectLines("nat", strings.Split(text, "\n"), plan(&rules.Rules{}, false, false))
-		same(t, name, want, got)
+		assert.Same(t, name, want, got)
 		lines := map[string][]string{"nat": got}
 		if got, want := fallbackTargets(lines), addrPorts("10.0.0.1:53", "[fd00::1]:53"); !slices.Equal(got, want) {
 			t.Errorf("%s: fallback %v, want %v", name, got, want)
 		}
-		same(t, name, 6, countRules(lines))
+		assert.Same(t, name, 6, countRules(lines))
 	}
 }
 
@@ -99,7 +100,7 @@ func TestChanges(t *testing.T) {
 		{"nothing to remove", "-A PREROUTING -j X\n-A PREROUTING -j KUBE-SERVICES", none, ""},
 	} {
 		have := map[string][]string{"nat": selectLines("nat", strings.Split(tc.have, "\n"), tc.want)}
-		same(t, tc.name+": changes", tc.text, (&variantTables{}).changes(false, have, tc.want))
+		assert.Same(t, tc.name+": changes", tc.text, (&variantTables{}).changes(false, have, tc.want))
 	}
 }
 
@@ -116,7 +117,7 @@ func TestPrintedDifferently(t *testing.T) {
 		t.Error("other words before the first write are no change")
 	}
 	s.written[0], s.printed[0] = agentLines(chains), printed("-j NOTRACK")
-	same(t, "the words printed after the write are a change", "", s.changes(false, printed("-j NOTRACK"), chains))
+	assert.Same(t, "the words printed after the write are a change", "", s.changes(false, printed("-j NOTRACK"), chains))
 	if s.changes(true, printed("-j NOTRACK"), chains) == "" {
 		t.Error("the words of the other family are no change")
 	}
@@ -181,5 +182,5 @@ COMMIT
 		"iptables -t filter -A INPUT -s 10.0.0.2/32 -j DROP":                  9,
 		"iptables -t filter -A OURS -p tcp -j REJECT --reject-with tcp-reset": 6,
 	}
-	same(t, "drops", want, got)
+	assert.Same(t, "drops", want, got)
 }

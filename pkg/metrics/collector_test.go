@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"maps"
 	"net/netip"
-	"os"
 	"runtime"
 	"slices"
 	"strings"
@@ -19,6 +18,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	dto "github.com/prometheus/client_model/go"
 
+	"github.com/nodecache/node-cache/internal/assert"
 	"github.com/nodecache/node-cache/pkg/cache"
 	"github.com/nodecache/node-cache/pkg/handover"
 	"github.com/nodecache/node-cache/pkg/intercept"
@@ -54,17 +54,6 @@ func series(families []*dto.MetricFamily) map[string]float64 {
 	return found
 }
 
-// golden compares got with a file, or writes it under -update.
-func golden(t *testing.T, file, got string) {
-	t.Helper()
-	if *update {
-		must(t, os.WriteFile(file, []byte(got), 0o644))
-	}
-	want, err := os.ReadFile(file)
-	must(t, err)
-	same(t, file+", rewritten with -update", string(want), got)
-}
-
 // TestValues compares every series of distinct with a file, in which a value tells the field that it is of.
 func TestValues(t *testing.T) {
 	t.Parallel()
@@ -74,7 +63,7 @@ func TestValues(t *testing.T) {
 			got.WriteString(strings.Replace(line, runtime.Version(), "VERSION", 1))
 		}
 	}
-	golden(t, "testdata/scrape.txt", got.String())
+	assert.Golden(t, "testdata/scrape.txt", got.String())
 }
 
 // TestParts compares with a file the series of parts that are not configured, or of which nothing is known yet.
@@ -124,7 +113,7 @@ func TestParts(t *testing.T) {
 			}
 		}
 	}
-	golden(t, "testdata/parts.txt", got.String())
+	assert.Golden(t, "testdata/parts.txt", got.String())
 }
 
 // TestSeveralListeners adds up what a second listener counted.
@@ -142,7 +131,7 @@ func TestSeveralListeners(t *testing.T) {
 			want[name] = 2 * value
 		}
 	}
-	same(t, "series with twice the listeners", want, series(gather(t, sample)))
+	assert.Same(t, "series with twice the listeners", want, series(gather(t, sample)))
 }
 
 // render is a scrape as one text that is the same for the same series.
@@ -162,7 +151,7 @@ func TestInvalidUTF8Labels(t *testing.T) {
 	u := upstreamNamed("udp", "[fe80::1%\xff]:53", 1)
 	sample.Routes = []metrics.Route{{Zone: ".", Stats: upstream.Stats{Servers: []upstream.ServerStats{u}}}}
 	name := "upstream_requests_total{upstream=\"udp://[fe80::1%\ufffd]:53\",zone=\".\"}"
-	same(t, name, 1, series(gather(t, sample))[name])
+	assert.Same(t, name, 1, series(gather(t, sample))[name])
 }
 
 // TestFamilies holds a scrape to the table: its names, types, texts and labels, and the values of closed labels.
@@ -221,7 +210,7 @@ func columns(f *dto.MetricFamily, row metrics.Row) []metrics.Column {
 func TestLint(t *testing.T) {
 	t.Parallel()
 	problems, err := testutil.GatherAndLint(registered(t, distinct))
-	must(t, err)
+	assert.NoError(t, err)
 	for _, p := range problems {
 		t.Errorf("%s: %s", p.Metric, p.Text)
 	}
@@ -232,7 +221,7 @@ func TestConcurrentScrapes(t *testing.T) {
 	t.Parallel()
 	now := time.Unix(1700000000, 0)
 	held, err := cache.New(cache.Config{Size: cache.MinSize}, now)
-	must(t, err)
+	assert.NoError(t, err)
 	var done atomic.Uint64
 	registry := registered(t, func() metrics.Sample {
 		return metrics.Sample{Cache: held.Stats(), Config: metrics.Config{Generation: done.Load()}}
@@ -256,11 +245,9 @@ func TestConcurrentScrapes(t *testing.T) {
 	}
 	all.Wait()
 	families, err := registry.Gather()
-	must(t, err)
+	assert.NoError(t, err)
 	got := series(families)
 	for _, name := range []string{"cache_misses_total", "config_generation"} {
-		if got[name] != workers*rounds {
-			t.Errorf("%s is %v, want %d", name, got[name], workers*rounds)
-		}
+		assert.Equal(t, name, workers*rounds, got[name])
 	}
 }

@@ -3,27 +3,25 @@
 package metrics_test
 
 import (
-	"flag"
 	"os"
 	"regexp"
 	"strings"
 	"testing"
 	"text/template"
 
+	"github.com/nodecache/node-cache/internal/assert"
 	"github.com/nodecache/node-cache/pkg/metrics"
 )
-
-var update = flag.Bool("update", false, "rewrite docs/metrics.md")
 
 // TestDocumentation makes docs/metrics.md from the table and compares.
 func TestDocumentation(t *testing.T) {
 	t.Parallel()
 	const name = "../../docs/metrics.md"
 	page, err := template.New("metrics.md.tmpl").Funcs(template.FuncMap{"item": item}).ParseFiles("testdata/metrics.md.tmpl")
-	must(t, err)
+	assert.NoError(t, err)
 	var b strings.Builder
-	must(t, page.Execute(&b, metrics.Chapters()))
-	golden(t, name, b.String())
+	assert.NoError(t, page.Execute(&b, metrics.Chapters()))
+	assert.Golden(t, name, b.String())
 }
 
 // item is a row as the item of a list, in lines of 140 characters.
@@ -53,7 +51,7 @@ func TestDocumentedNames(t *testing.T) {
 	}
 	for _, name := range []string{"metrics.md", "status.md"} {
 		text, err := os.ReadFile("../../docs/" + name)
-		must(t, err)
+		assert.NoError(t, err)
 		found := regexp.MustCompile(`nodecache_[a-z0-9_]*[a-z0-9]`).FindAllString(string(text), -1)
 		if len(found) == 0 {
 			t.Errorf("docs/%s names no family", name)

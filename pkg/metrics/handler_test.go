@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/nodecache/node-cache/internal/assert"
 	"github.com/nodecache/node-cache/pkg/metrics"
 )
 
@@ -17,7 +18,7 @@ import (
 func scrape(t *testing.T, c *metrics.Collector, log *slog.Logger, header ...string) *httptest.ResponseRecorder {
 	t.Helper()
 	h, err := metrics.Handler(c, log)
-	must(t, err)
+	assert.NoError(t, err)
 	r := httptest.NewRequest(http.MethodGet, "/metrics", nil)
 	for i := 0; i+1 < len(header); i += 2 {
 		r.Header.Set(header[i], header[i+1])

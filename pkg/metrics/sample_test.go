@@ -8,10 +8,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/prometheus/client_golang/prometheus"
 	dto "github.com/prometheus/client_model/go"
 
+	"github.com/nodecache/node-cache/internal/assert"
 	"github.com/nodecache/node-cache/pkg/admin"
 	"github.com/nodecache/node-cache/pkg/cache"
 	"github.com/nodecache/node-cache/pkg/handover"
@@ -156,7 +156,7 @@ func collector(s metrics.Sample) *metrics.Collector {
 func registered(t *testing.T, read func() metrics.Sample) *prometheus.Registry {
 	t.Helper()
 	r := prometheus.NewPedanticRegistry()
-	must(t, r.Register(metrics.New(read)))
+	assert.NoError(t, r.Register(metrics.New(read)))
 	return r
 }
 
@@ -164,24 +164,8 @@ func registered(t *testing.T, read func() metrics.Sample) *prometheus.Registry {
 func gather(t *testing.T, s metrics.Sample) []*dto.MetricFamily {
 	t.Helper()
 	families, err := registered(t, func() metrics.Sample { return s }).Gather()
-	must(t, err)
+	assert.NoError(t, err)
 	return families
-}
-
-// same compares what a test wants with what it got.
-func same[T any](tb testing.TB, what string, want, got T, options ...cmp.Option) {
-	tb.Helper()
-	if diff := cmp.Diff(want, got, options...); diff != "" {
-		tb.Errorf("%s (-want +got):\n%s", what, diff)
-	}
-}
-
-// must ends the test at an error.
-func must(tb testing.TB, err error) {
-	tb.Helper()
-	if err != nil {
-		tb.Fatal(err)
-	}
 }
 
 var (

@@ -8,6 +8,7 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/nodecache/node-cache/internal/assert"
 	"github.com/nodecache/node-cache/pkg/metrics"
 	"github.com/nodecache/node-cache/pkg/upstream"
 	"github.com/nodecache/node-cache/pkg/watch"
@@ -48,7 +49,7 @@ func TestEndpointChanges(t *testing.T) {
 	} {
 		now = step.route
 		families, err := registry.Gather()
-		must(t, err)
+		assert.NoError(t, err)
 		got, want := map[string]float64{}, map[string]float64{}
 		for name, value := range series(families) {
 			switch {
@@ -63,7 +64,7 @@ func TestEndpointChanges(t *testing.T) {
 			want["upstream_connections_opened_total{"+labels] = step.want / 10
 			want[`upstream_failures_total{reason="timeout",`+labels] = step.want / 100
 		}
-		same(t, step.name, want, got)
+		assert.Same(t, step.name, want, got)
 	}
 }
 
@@ -95,9 +96,9 @@ func TestConcurrentUpstreamScrapes(t *testing.T) {
 	}
 	scrapers.Wait()
 	families, err := registry.Gather()
-	must(t, err)
+	assert.NoError(t, err)
 	const name = `upstream_requests_total{upstream="kube-system/kube-dns",zone="cluster.local."}`
-	same(t, "result", 201, series(families)[name])
+	assert.Same(t, "result", 201, series(families)[name])
 }
 
 // TestUpstreamStates has a server in each state, and a service whose endpoints are in different ones.
@@ -141,5 +142,5 @@ func TestUpstreamStates(t *testing.T) {
 			delete(got, name)
 		}
 	}
-	same(t, "series", want, got)
+	assert.Same(t, "series", want, got)
 }

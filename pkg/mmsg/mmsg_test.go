@@ -11,6 +11,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/nodecache/node-cache/internal/assert"
 )
 
 const (
@@ -22,23 +24,15 @@ const (
 func pair(t *testing.T) (from, to uintptr) {
 	t.Helper()
 	receiver, err := net.ListenUDP("udp4", net.UDPAddrFromAddrPort(netip.MustParseAddrPort("127.0.0.1:0")))
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	sender, err := net.DialUDP("udp4", nil, receiver.LocalAddr().(*net.UDPAddr))
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	var fds []uintptr
 	for _, conn := range []*net.UDPConn{sender, receiver} {
 		t.Cleanup(func() { _ = conn.Close() })
 		raw, err := conn.SyscallConn()
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := raw.Control(func(fd uintptr) { fds = append(fds, fd) }); err != nil {
-			t.Fatal(err)
-		}
+		assert.NoError(t, err)
+		assert.NoError(t, raw.Control(func(fd uintptr) { fds = append(fds, fd) }))
 	}
 	return fds[0], fds[1]
 }
@@ -127,9 +121,7 @@ func TestAllocs(t *testing.T) {
 			got += n
 		}
 	})
-	if allocs != 0 {
-		t.Errorf("%v allocations, want none", allocs)
-	}
+	assert.Equal(t, "allocations", 0, allocs)
 }
 
 // A datagram may come from a connection that the kernel does not have.

@@ -3,7 +3,6 @@
 package netif
 
 import (
-	"bytes"
 	"context"
 	"log/slog"
 	"net/netip"
@@ -15,6 +14,9 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
+
+	"github.com/nodecache/node-cache/internal/assert"
+	"github.com/nodecache/node-cache/internal/proctest"
 )
 
 const linkName = "nodelocaldns"
@@ -45,7 +47,7 @@ type harness struct {
 	opener func() (kernel, error)
 	enter  func() // moves the calling goroutine's thread into the node's namespace
 	kind   Kind   // of the node's links: Dummy or Bridge
-	logs   *logBuffer
+	logs   *proctest.Output
 }
 
 // onFakeAndKernel runs the same test on the fake and on the real kernel.
@@ -65,7 +67,7 @@ func onFakeAndKernel(t *testing.T, test func(*harness)) {
 
 func newFakeHarness(t *testing.T, f *fakeKernel) *harness {
 	t.Helper()
-	return &harness{T: t, node: f, opener: f.open, enter: func() {}, kind: Dummy, logs: &logBuffer{}}
+	return &harness{T: t, node: f, opener: f.open, enter: func() {}, kind: Dummy, logs: new(proctest.Output)}
 }
 
 // config returns the configuration of an agent with links of the harness's kind.
@@ -79,7 +81,7 @@ func (h *harness) config(owner string) Config {
 func (h *harness) link(c Config) *Link {
 	h.Helper()
 	l, err := New(c)
-	must(h, err)
+	assert.NoError(h, err)
 	l.open = h.opener
 	return l
 }
@@ -146,7 +148,7 @@ func (h *harness) snapshot() string {
 	h.Helper()
 	for last, start := "", time.Now(); ; time.Sleep(20 * time.Millisecond) {
 		now, err := h.dump()
-		must(h, err)
+		assert.NoError(h, err)
 		if now == last {
 			return now
 		}
@@ -174,42 +176,4 @@ func host(a netip.Addr) netip.Prefix { return netip.PrefixFrom(a, a.BitLen()) }
 // diff compares values that may contain addresses.
 func diff(want, got any) string {
 	return cmp.Diff(want, got, cmpopts.EquateComparable(netip.Addr{}))
-}
-
-// must fails the test if a change by another program fails.
-func must(tb testing.TB, err error) {
-	tb.Helper()
-	if err != nil {
-		tb.Fatal(err)
-	}
-}
-
-// waitFor waits until a condition is true and returns the time that took.
-func waitFor(tb testing.TB, limit time.Duration, what string, condition func() bool) time.Duration {
-	tb.Helper()
-	for start := time.Now(); ; time.Sleep(time.Millisecond) {
-		if condition() {
-			return time.Since(start)
-		}
-		if time.Since(start) > limit {
-			tb.Fatalf("%s: not within %s", what, limit)
-		}
-	}
-}
-
-type logBuffer struct {
-	mu  sync.Mutex // guards buf
-	buf bytes.Buffer
-}
-
-func (b *logBuffer) Write(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.buf.Write(p)
-}
-
-func (b *logBuffer) count(s string) int {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return bytes.Count(b.buf.Bytes(), []byte(s))
 }

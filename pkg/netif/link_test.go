@@ -12,6 +12,9 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/nodecache/node-cache/internal/assert"
+	"github.com/nodecache/node-cache/internal/proctest"
 )
 
 // waitLimit bounds waits that normally take milliseconds. The tests log the real time.
@@ -51,7 +54,7 @@ func setupAndRemove(g *harness, onLo bool) {
 		if d := diff(want, l.Stats()); d != "" {
 			g.Fatalf("stats (-want +got):\n%s", d)
 		}
-		must(g, l.Remove(g.Context()))
+		assert.NoError(g, l.Remove(g.Context()))
 		g.unchanged("removal", before)
 	}
 	if d := diff(printed, g.ipOutput()); d != "" {
@@ -87,8 +90,8 @@ func TestRunRepairs(t *testing.T) {
 			dev := g.device(linkName)
 			time.Sleep(300 * time.Millisecond) // else the repairs count as contested
 			start := time.Now()
-			must(g, harm.do(g, dev))
-			waitFor(g, waitLimit, harm.name, func() bool {
+			assert.NoError(g, harm.do(g, dev))
+			proctest.Eventually(g, waitLimit, harm.name, func() bool {
 				d, err := g.node.link(linkName)
 				return err == nil && d.alias == "node-cache one" && g.complete(linkName)
 			})
@@ -97,7 +100,7 @@ func TestRunRepairs(t *testing.T) {
 			g.Logf("%s: back after %s", harm.name, took)
 		}
 		g.Logf("worst: %s", worst)
-		waitFor(g, waitLimit, "repairs counted", func() bool { return l.Stats().Repairs >= uint64(3*len(harms)) })
+		proctest.Eventually(g, waitLimit, "repairs counted", func() bool { return l.Stats().Repairs >= uint64(3*len(harms)) })
 		if s := l.Stats(); s.Contested || s.LastError != "" {
 			g.Errorf("stats after all: %+v", s)
 		}
@@ -112,13 +115,13 @@ func TestRunRepairsLoopback(t *testing.T) {
 		l := g.setup(config)
 		g.run(l)
 		for _, a := range addrs {
-			must(g, g.removeAddress(loIndex, host(a)))
-			g.Logf("%s: back after %s", a, waitFor(g, waitLimit, "address", func() bool { return g.has("lo", host(a)) }))
+			assert.NoError(g, g.removeAddress(loIndex, host(a)))
+			g.Logf("%s: back after %s", a, proctest.Eventually(g, waitLimit, "address", func() bool { return g.has("lo", host(a)) }))
 		}
-		must(g, g.setDown(loIndex))
-		waitFor(g, waitLimit, "lo named", func() bool { return strings.Contains(l.Stats().LastError, "lo: the link is down") })
-		must(g, g.setUp(loIndex))
-		waitFor(g, waitLimit, "addresses", func() bool { return g.complete("lo") })
+		assert.NoError(g, g.setDown(loIndex))
+		proctest.Eventually(g, waitLimit, "lo named", func() bool { return strings.Contains(l.Stats().LastError, "lo: the link is down") })
+		assert.NoError(g, g.setUp(loIndex))
+		proctest.Eventually(g, waitLimit, "addresses", func() bool { return g.complete("lo") })
 	})
 }
 
@@ -126,19 +129,19 @@ func TestAdoptExistingLink(t *testing.T) {
 	t.Parallel()
 	onFakeAndKernel(t, func(g *harness) {
 		before := g.snapshot()
-		must(g, g.createOther(linkName, g.kind))
+		assert.NoError(g, g.createOther(linkName, g.kind))
 		dev := g.device(linkName)
-		must(g, g.setUp(dev.index))
-		must(g, g.addPrefix(dev.index, host(ip4), 0, false))
+		assert.NoError(g, g.setUp(dev.index))
+		assert.NoError(g, g.addPrefix(dev.index, host(ip4), 0, false))
 		other := netip.MustParsePrefix("10.96.0.10/32")
-		must(g, g.addPrefix(dev.index, other, 0, false))
+		assert.NoError(g, g.addPrefix(dev.index, other, 0, false))
 		config := g.config("one")
 		config.Kind = Auto
 		l := g.setup(config)
 		if now := g.device(linkName); now.index != dev.index || now.alias != "node-cache one" || !g.complete(linkName) || !g.has(linkName, other) {
 			g.Errorf("adopted: %+v, was %+v\n%s", now, dev, g.snapshot())
 		}
-		must(g, l.Remove(g.Context()))
+		assert.NoError(g, l.Remove(g.Context()))
 		g.unchanged("removal", before)
 	})
 }
@@ -149,15 +152,15 @@ func TestForeignPrefixLengthIsHeld(t *testing.T) {
 		wide4, wide6 := netip.PrefixFrom(ip4, 24), netip.PrefixFrom(ip6, 64)
 		config := g.config("one")
 		config.Kind = Loopback
-		must(g, g.addPrefix(loIndex, wide4, 0, false))
-		must(g, g.addPrefix(loIndex, wide6, 0, false))
+		assert.NoError(g, g.addPrefix(loIndex, wide4, 0, false))
+		assert.NoError(g, g.addPrefix(loIndex, wide6, 0, false))
 		before := g.snapshot()
 		l := g.setup(config)
 		g.unchanged("setup", before)
 		if d := diff(addrs, l.Stats().Held); d != "" {
 			g.Errorf("held (-want +got):\n%s", d)
 		}
-		must(g, l.Remove(g.Context()))
+		assert.NoError(g, l.Remove(g.Context()))
 		g.unchanged("removal", before)
 	})
 }
@@ -176,22 +179,22 @@ func TestForeignLinksStay(t *testing.T) {
 		{
 			name: "alias", want: `its alias is "uplink of bob"`,
 			make: func(g *harness) error {
-				must(g, g.createOther(linkName, g.kind))
+				assert.NoError(g, g.createOther(linkName, g.kind))
 				return g.setAlias(g.device(linkName).index, "uplink of bob")
 			},
 		},
 		{
 			name: "another program's address", want: "it has the address 10.9.9.1/24",
 			make: func(g *harness) error {
-				must(g, g.createOther(linkName, g.kind))
+				assert.NoError(g, g.createOther(linkName, g.kind))
 				return g.addPrefix(g.device(linkName).index, netip.MustParsePrefix("10.9.9.1/24"), 0, false)
 			},
 		},
 		{
 			name: "bridge with ports", want: "it is a bridge with 1 ports",
 			make: func(g *harness) error {
-				must(g, g.createOther(linkName, "bridge"))
-				must(g, g.createOther("port", "veth"))
+				assert.NoError(g, g.createOther(linkName, "bridge"))
+				assert.NoError(g, g.createOther("port", "veth"))
 				return g.enslave(g.device("port").index, g.device(linkName).index)
 			},
 		},
@@ -214,7 +217,7 @@ func TestForeignLinksStay(t *testing.T) {
 				if s := l.Stats(); s.LastError != err.Error() || len(s.Missing) != len(addrs) {
 					g.Errorf("stats: %+v", s)
 				}
-				must(g, l.Remove(g.Context()))
+				assert.NoError(g, l.Remove(g.Context()))
 				removed, err := cleanup(g.node, linkName, addrs)
 				if err != nil || len(removed) != 0 {
 					g.Errorf("cleanup: removed %q, %v", removed, err)
@@ -238,10 +241,10 @@ func newerOwnerWins(g *harness, onLo bool) {
 	}
 	older := g.setup(first)
 	stopOlder := g.run(older)
-	waitFor(g, waitLimit, "first check", func() bool { return len(older.Stats().Held) == len(addrs) })
+	proctest.Eventually(g, waitLimit, "first check", func() bool { return len(older.Stats().Held) == len(addrs) })
 	newer := g.setup(second)
 	stopNewer := g.run(newer)
-	waitFor(g, waitLimit, "older stands down", func() bool { return older.Stats().StoodDown })
+	proctest.Eventually(g, waitLimit, "older stands down", func() bool { return older.Stats().StoodDown })
 
 	held := g.snapshot()
 	stopOlder()
@@ -249,10 +252,10 @@ func newerOwnerWins(g *harness, onLo bool) {
 		g.Errorf("older's removal: %v, want ErrOwned", err)
 	}
 	g.unchanged("the older's removal", held)
-	must(g, g.removeAddress(g.device(name).index, host(ip4)))
-	waitFor(g, waitLimit, "repaired by the newer agent", func() bool { return g.complete(name) })
+	assert.NoError(g, g.removeAddress(g.device(name).index, host(ip4)))
+	proctest.Eventually(g, waitLimit, "repaired by the newer agent", func() bool { return g.complete(name) })
 	stopNewer()
-	must(g, newer.Remove(g.Context()))
+	assert.NoError(g, newer.Remove(g.Context()))
 	g.unchanged("the newer's removal", before)
 }
 
@@ -262,7 +265,7 @@ func TestRunAfterRemoveDoesNothing(t *testing.T) {
 		before := g.snapshot()
 		l := g.setup(g.config("one"))
 		g.run(l)
-		must(g, l.Remove(g.Context()))
+		assert.NoError(g, l.Remove(g.Context()))
 		time.Sleep(300 * time.Millisecond)
 		g.unchanged("all of it", before)
 	})
@@ -273,7 +276,7 @@ func TestRemoveDuringCheck(t *testing.T) {
 	t.Parallel()
 	g := newFakeHarness(t, newFake())
 	l := g.setup(g.config("one"))
-	must(g, l.acquire(g.Context()))
+	assert.NoError(g, l.acquire(g.Context()))
 	ctx, cancel := context.WithTimeout(g.Context(), time.Millisecond)
 	defer cancel()
 	if err := l.Remove(ctx); !errors.Is(err, context.DeadlineExceeded) || !g.complete(linkName) {
@@ -285,7 +288,7 @@ func TestCleanupAfterDeadAgent(t *testing.T) {
 	t.Parallel()
 	onFakeAndKernel(t, func(g *harness) {
 		foreign := netip.MustParsePrefix("10.1.2.3/32")
-		must(g, g.addPrefix(loIndex, foreign, 0, false))
+		assert.NoError(g, g.addPrefix(loIndex, foreign, 0, false))
 		before := g.snapshot()
 		g.setup(g.config("dead")) // never stopped cleanly
 		onLo := g.config("dead")
@@ -341,11 +344,11 @@ func TestSetupRemovesOldConfiguration(t *testing.T) {
 		if !g.has("elsewhere", host(elsewhere.Addresses[0])) {
 			g.Errorf("a link with other addresses was removed:\n%s", g.snapshot())
 		}
-		must(g, other.Remove(g.Context()))
+		assert.NoError(g, other.Remove(g.Context()))
 		if g.has("lo", host(ip4)) || g.has("lo", host(ip6)) || !g.complete(linkName) {
 			g.Errorf("after setup on a link:\n%s", g.snapshot())
 		}
-		must(g, last.Remove(g.Context()))
+		assert.NoError(g, last.Remove(g.Context()))
 		g.unchanged("all of it", before)
 	})
 }
@@ -356,7 +359,7 @@ func TestFamiliesAreIndependent(t *testing.T) {
 		predecessor := g.config("zero")
 		predecessor.Addresses = []netip.Addr{netip.MustParseAddr("169.254.20.11")}
 		g.setup(predecessor)
-		must(g, g.setIPv6(false))
+		assert.NoError(g, g.setIPv6(false))
 		config := g.config("one")
 		config.Poll = 500 * time.Millisecond // a sysctl causes no event
 		l := g.link(config)
@@ -378,23 +381,23 @@ func TestFamiliesAreIndependent(t *testing.T) {
 			g.Errorf("no IPv4:\n%s", g.snapshot())
 		}
 		g.run(l)
-		must(g, g.setIPv6(true))
-		g.Logf("IPv6 there after %s", waitFor(g, waitLimit, "IPv6", func() bool { return g.complete(linkName) && l.Stats().LastError == "" }))
+		assert.NoError(g, g.setIPv6(true))
+		g.Logf("IPv6 there after %s", proctest.Eventually(g, waitLimit, "IPv6", func() bool { return g.complete(linkName) && l.Stats().LastError == "" }))
 	})
 }
 
 func TestReportsDuplicateAddress(t *testing.T) {
 	t.Parallel()
 	onFakeAndKernel(t, func(g *harness) {
-		must(g, g.createOther("kube-ipvs0", g.kind))
-		must(g, g.addPrefix(g.device("kube-ipvs0").index, host(ip4), 0, false))
-		must(g, g.addPrefix(loIndex, netip.PrefixFrom(ip6, 64), 0, false))
+		assert.NoError(g, g.createOther("kube-ipvs0", g.kind))
+		assert.NoError(g, g.addPrefix(g.device("kube-ipvs0").index, host(ip4), 0, false))
+		assert.NoError(g, g.addPrefix(loIndex, netip.PrefixFrom(ip6, 64), 0, false))
 		l := g.setup(g.config("one"))
 		want := map[netip.Addr]string{ip4: "kube-ipvs0", ip6: "lo"}
 		if d := diff(want, l.Stats().Duplicates); d != "" {
 			g.Errorf("duplicates (-want +got):\n%s", d)
 		}
-		if n := g.logs.count("address also on another link"); n != 2 || !g.complete(linkName) {
+		if n := strings.Count(g.logs.String(), "address also on another link"); n != 2 || !g.complete(linkName) {
 			g.Errorf("logged %d times\n%s", n, g.snapshot())
 		}
 	})

@@ -13,29 +13,32 @@ import (
 
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
+
+	"github.com/nodecache/node-cache/internal/assert"
+	"github.com/nodecache/node-cache/internal/proctest"
 )
 
 func TestRealLostEventsWake(t *testing.T) {
 	t.Parallel()
 	g := newKernelHarness(t, Bridge)
 	e, err := g.node.(*realNode).subscribe(linkName, addrs)
-	must(t, err)
+	assert.NoError(t, err)
 	defer func() { _ = e.file.Close() }()
 	raw, err := e.file.SyscallConn()
-	must(t, err)
-	must(t, raw.Control(func(fd uintptr) { err = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVBUF, 1) }))
-	must(t, err)
+	assert.NoError(t, err)
+	assert.NoError(t, raw.Control(func(fd uintptr) { err = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVBUF, 1) }))
+	assert.NoError(t, err)
 	other := netip.MustParsePrefix("10.1.2.3/32")
 	for range 50 { // unrelated events fill the buffer, so that the relevant last one is lost
-		must(t, g.addPrefix(loIndex, other, markOf("x"), false))
-		must(t, g.removeAddress(loIndex, other))
+		assert.NoError(t, g.addPrefix(loIndex, other, markOf("x"), false))
+		assert.NoError(t, g.removeAddress(loIndex, other))
 	}
-	must(t, g.createOther(linkName, "bridge"))
+	assert.NoError(t, g.createOther(linkName, "bridge"))
 	received := make(chan error, 1)
 	go func() { received <- e.next() }()
 	select {
 	case err := <-received:
-		must(t, err)
+		assert.NoError(t, err)
 	case <-time.After(waitLimit):
 		t.Fatal("no event after lost events")
 	}
@@ -44,9 +47,9 @@ func TestRealLostEventsWake(t *testing.T) {
 func TestRealUnrelatedEventsIgnored(t *testing.T) {
 	t.Parallel()
 	g := newKernelHarness(t, Bridge)
-	must(t, g.createOther(linkName, "bridge"))
+	assert.NoError(t, g.createOther(linkName, "bridge"))
 	next, stop, err := g.events(linkName, addrs)
-	must(t, err)
+	assert.NoError(t, err)
 	received := make(chan error, 16)
 	go func() {
 		for {
@@ -69,21 +72,21 @@ func TestRealUnrelatedEventsIgnored(t *testing.T) {
 		t.Helper()
 		select {
 		case err := <-received:
-			must(t, err)
+			assert.NoError(t, err)
 		case <-time.After(waitLimit):
 			t.Errorf("%s: did not wake the subscription", what)
 		}
 		for len(received) > 0 {
-			must(t, <-received)
+			assert.NoError(t, <-received)
 		}
 	}
-	must(t, g.createOther("cali1", "bridge"))
-	must(t, g.setUp(g.device("cali1").index))
-	must(t, g.addPrefix(g.device("cali1").index, netip.MustParsePrefix("10.1.2.3/32"), 0, false))
+	assert.NoError(t, g.createOther("cali1", "bridge"))
+	assert.NoError(t, g.setUp(g.device("cali1").index))
+	assert.NoError(t, g.addPrefix(g.device("cali1").index, netip.MustParsePrefix("10.1.2.3/32"), 0, false))
 	quiet("another link")
-	must(t, g.addPrefix(g.device("cali1").index, host(ip6), 0, false))
+	assert.NoError(t, g.addPrefix(g.device("cali1").index, host(ip6), 0, false))
 	loud("the address on another link")
-	must(t, g.deleteLink(g.device(linkName).index))
+	assert.NoError(t, g.deleteLink(g.device(linkName).index))
 	loud("the link removed")
 	stop()
 	select {
@@ -106,7 +109,7 @@ func TestRealRepairRateIsBounded(t *testing.T) {
 	l := g.setup(g.config("one"))
 	dev := g.device(linkName)
 	next, stop, err := g.events("none", addrs[:1])
-	must(t, err)
+	assert.NoError(t, err)
 	taken := make(chan int)
 	go func() {
 		g.enter()
@@ -119,8 +122,8 @@ func TestRealRepairRateIsBounded(t *testing.T) {
 		taken <- n
 	}()
 	g.run(l)
-	must(t, g.removeAddress(dev.index, host(ip4)))
-	waitFor(t, 2*waitLimit, "contested", func() bool { return l.Stats().Contested })
+	assert.NoError(t, g.removeAddress(dev.index, host(ip4)))
+	proctest.Eventually(t, 2*waitLimit, "contested", func() bool { return l.Stats().Contested })
 	before, begin := l.Stats().Repairs, time.Now()
 	time.Sleep(2 * time.Second)
 	after, took := l.Stats().Repairs, time.Since(begin)
@@ -129,19 +132,19 @@ func TestRealRepairRateIsBounded(t *testing.T) {
 	if after-before > 4+uint64(took/repairInterval) {
 		t.Errorf("%d repairs in %s", after-before, took)
 	}
-	waitFor(t, 2*waitLimit, "held", func() bool { return g.complete(linkName) })
+	proctest.Eventually(t, 2*waitLimit, "held", func() bool { return g.complete(linkName) })
 }
 
 func TestRealMissingCapability(t *testing.T) {
 	t.Parallel()
 	g := newKernelHarness(t, Bridge)
-	must(t, g.createOther("eth0", "bridge"))
+	assert.NoError(t, g.createOther("eth0", "bridge"))
 	before := g.snapshot()
 	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
 	var caps [2]unix.CapUserData
-	must(t, unix.Capget(&header, &caps[0]))
+	assert.NoError(t, unix.Capget(&header, &caps[0]))
 	caps[unix.CAP_NET_ADMIN/32].Effective &^= 1 << (unix.CAP_NET_ADMIN % 32)
-	must(t, unix.Capset(&header, &caps[0])) // of this thread, which ends with the test
+	assert.NoError(t, unix.Capset(&header, &caps[0])) // of this thread, which ends with the test
 	for _, kind := range []Kind{Auto, Bridge, Loopback} {
 		config := g.config("one")
 		config.Kind = kind
@@ -179,11 +182,11 @@ func TestRealLinkAddsNothingElse(t *testing.T) {
 func TestRealAlternativeNameIsForeign(t *testing.T) {
 	t.Parallel()
 	g := newKernelHarness(t, Bridge)
-	must(t, g.createOther("eth0", "bridge"))
+	assert.NoError(t, g.createOther("eth0", "bridge"))
 	links := g.node.(*realNode).links
 	eth0, err := links.LinkByName("eth0")
-	must(t, err)
-	must(t, links.LinkAddAltName(eth0, linkName))
+	assert.NoError(t, err)
+	assert.NoError(t, links.LinkAddAltName(eth0, linkName))
 	before := g.snapshot()
 	err = g.link(g.config("one")).Setup(t.Context())
 	if want := "it is an alternative name of link eth0"; !errors.Is(err, ErrForeign) || !strings.Contains(err.Error(), want) {

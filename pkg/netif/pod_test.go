@@ -14,6 +14,9 @@ import (
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
+
+	"github.com/nodecache/node-cache/internal/assert"
+	"github.com/nodecache/node-cache/internal/proctest"
 )
 
 // A pod behind a veth queries right after Setup returns, and again after the link was
@@ -36,16 +39,16 @@ func TestPodQueryRightAfterSetup(t *testing.T) {
 			config.Kind = kind
 			l := g.setup(config)
 			for _, a := range addrs {
-				t.Logf("%s answered %s after setup", a, waitFor(t, waitLimit, a.String(), func() bool { return ask(a) == nil }))
+				t.Logf("%s answered %s after setup", a, proctest.Eventually(t, waitLimit, a.String(), func() bool { return ask(a) == nil }))
 			}
 			if kind == Loopback {
 				return
 			}
 			g.run(l)
 			time.Sleep(50 * time.Millisecond)
-			must(t, g.setDown(g.device(linkName).index))
+			assert.NoError(t, g.setDown(g.device(linkName).index))
 			for _, a := range addrs {
-				t.Logf("%s answered %s after the link was set down", a, waitFor(t, waitLimit, a.String(), func() bool { return ask(a) == nil }))
+				t.Logf("%s answered %s after the link was set down", a, proctest.Eventually(t, waitLimit, a.String(), func() bool { return ask(a) == nil }))
 			}
 		})
 	}
@@ -56,18 +59,18 @@ func TestBridgeWithoutCarrierAnswers(t *testing.T) {
 	t.Parallel()
 	g := newKernelHarness(t, Bridge)
 	ask := withPod(t, g)
-	must(t, g.createOther(linkName, "bridge"))
+	assert.NoError(t, g.createOther(linkName, "bridge"))
 	bridge := g.device(linkName)
-	must(t, g.createOther("port", "veth"))
-	must(t, g.enslave(g.device("port").index, bridge.index))
-	must(t, g.setUp(bridge.index))
-	must(t, g.deleteLink(g.device("port").index))
+	assert.NoError(t, g.createOther("port", "veth"))
+	assert.NoError(t, g.enslave(g.device("port").index, bridge.index))
+	assert.NoError(t, g.setUp(bridge.index))
+	assert.NoError(t, g.deleteLink(g.device("port").index))
 	for _, a := range addrs {
 		echo(t, a)
 	}
 	g.setup(g.config("one"))
 	for _, a := range addrs {
-		waitFor(t, waitLimit, a.String(), func() bool { return ask(a) == nil })
+		proctest.Eventually(t, waitLimit, a.String(), func() bool { return ask(a) == nil })
 	}
 }
 
@@ -101,10 +104,10 @@ func withPod(t *testing.T, g *harness) (ask func(netip.Addr) error) {
 	t.Cleanup(func() { _ = pod.Close() })
 	links := g.node.(*realNode).links
 	peer, err := links.LinkByName("pod-p")
-	must(t, err)
-	must(t, links.LinkSetNsFd(peer, int(pod)))
-	must(t, addressVeth(links, "pod", "10.9.0.1/24", "fd09::1/64"))
-	must(t, in(func() error {
+	assert.NoError(t, err)
+	assert.NoError(t, links.LinkSetNsFd(peer, int(pod)))
+	assert.NoError(t, addressVeth(links, "pod", "10.9.0.1/24", "fd09::1/64"))
+	assert.NoError(t, in(func() error {
 		h, err := netlink.NewHandle(unix.NETLINK_ROUTE)
 		if err != nil {
 			return err
@@ -116,7 +119,7 @@ func withPod(t *testing.T, g *harness) (ask func(netip.Addr) error) {
 	for _, gateway := range []string{"10.9.0.1", "fd09::1"} { // a new veth is not ready at once
 		a := netip.MustParseAddr(gateway)
 		echo(t, a)
-		waitFor(t, waitLimit, "answer of the pod's gateway", func() bool { return ask(a) == nil })
+		proctest.Eventually(t, waitLimit, "answer of the pod's gateway", func() bool { return ask(a) == nil })
 	}
 	return ask
 }
@@ -174,7 +177,7 @@ func echo(t *testing.T, a netip.Addr) {
 		return err
 	}}
 	conn, err := free.ListenPacket(context.Background(), "udp", netip.AddrPortFrom(a, 5353).String())
-	must(t, err)
+	assert.NoError(t, err)
 	t.Cleanup(func() { _ = conn.Close() })
 	go func() { // ends with conn
 		buf := make([]byte, 16)

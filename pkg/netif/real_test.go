@@ -17,6 +17,9 @@ import (
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
+
+	"github.com/nodecache/node-cache/internal/assert"
+	"github.com/nodecache/node-cache/internal/proctest"
 )
 
 // newKernelHarness moves the test goroutine into a new network namespace. It skips the
@@ -25,22 +28,22 @@ func newKernelHarness(t *testing.T, kind Kind) *harness {
 	t.Helper()
 	space := inNamespace(t)
 	k, err := openKernel()
-	must(t, err)
+	assert.NoError(t, err)
 	t.Cleanup(k.close)
 	lo, err := k.link("lo")
-	must(t, err)
-	must(t, k.setUp(lo.index))
+	assert.NoError(t, err)
+	assert.NoError(t, k.setUp(lo.index))
 	if err := k.createLink("probe", kind); errors.Is(err, ErrUnsupported) {
 		t.Skipf("this kernel has no links of kind %s", kind)
 	} else if err != nil {
 		t.Fatal(err)
 	}
 	probe, err := k.link("probe")
-	must(t, err)
-	must(t, k.deleteLink(probe.index))
+	assert.NoError(t, err)
+	assert.NoError(t, k.deleteLink(probe.index))
 	return &harness{
 		T: t, node: &realNode{netlinkKernel: k.(*netlinkKernel)}, opener: openKernel, enter: func() { enter(t, space) },
-		kind: kind, logs: &logBuffer{},
+		kind: kind, logs: new(proctest.Output),
 	}
 }
 
@@ -52,7 +55,7 @@ func inNamespace(t *testing.T) netns.NsHandle {
 		t.Skip("making network namespaces needs root")
 	}
 	space, err := newNamespace()
-	must(t, err)
+	assert.NoError(t, err)
 	t.Cleanup(func() { _ = space.Close() })
 	return space
 }

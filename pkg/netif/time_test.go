@@ -10,6 +10,9 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/nodecache/node-cache/internal/assert"
+	"github.com/nodecache/node-cache/internal/proctest"
 )
 
 // inVirtualTime runs a test on a fake node in virtual time.
@@ -41,7 +44,7 @@ func TestAutoUsesFirstSupportedKind(t *testing.T) {
 				if d := diff(want, l.Stats()); d != "" {
 					g.Errorf("stats (-want +got):\n%s", d)
 				}
-				if g.logs.count("kind="+string(c.kind)) != 1 {
+				if strings.Count(g.logs.String(), "kind="+string(c.kind)) != 1 {
 					g.Errorf("log does not name the kind")
 				}
 			})
@@ -74,11 +77,11 @@ func TestWithoutNetAdmin(t *testing.T) {
 		// A link that another program maintains works, and stays that program's.
 		f.set(func() { f.noCapability = false })
 		g.setup(g.config("installer"))
-		must(g, g.setAlias(g.device(linkName).index, ""))
+		assert.NoError(g, g.setAlias(g.device(linkName).index, ""))
 		f.set(func() { f.noCapability = true })
 		before := g.snapshot()
-		must(g, l.Setup(g.Context()))
-		must(g, l.Remove(g.Context()))
+		assert.NoError(g, l.Setup(g.Context()))
+		assert.NoError(g, l.Remove(g.Context()))
 		g.unchanged("all of it", before)
 	})
 }
@@ -103,8 +106,8 @@ func TestPollFindsMissedChanges(t *testing.T) {
 		g.run(l)
 		time.Sleep(time.Second)
 		f.set(func() { f.lossy = true })
-		must(g, g.deleteLink(g.device(linkName).index))
-		if took := waitFor(g, 11*time.Second, "link", func() bool { return g.complete(linkName) }); took < time.Second {
+		assert.NoError(g, g.deleteLink(g.device(linkName).index))
+		if took := proctest.Eventually(g, 11*time.Second, "link", func() bool { return g.complete(linkName) }); took < time.Second {
 			g.Errorf("repaired after %s without an event", took)
 		}
 	})
@@ -118,14 +121,14 @@ func TestEventStreamReopened(t *testing.T) {
 		time.Sleep(time.Second)
 		f.set(func() { f.broken = errors.New("out of files") })
 		f.closeEvents()
-		waitFor(g, time.Second, "error named", func() bool { return l.Stats().LastError == "out of files" })
+		proctest.Eventually(g, time.Second, "error named", func() bool { return l.Stats().LastError == "out of files" })
 		f.set(func() { f.broken = nil })
-		waitFor(g, 11*time.Second, "well again", func() bool { return l.Stats().LastError == "" })
-		must(g, g.removeAddress(g.device(linkName).index, host(ip4)))
-		if took := waitFor(g, time.Second, "address", func() bool { return g.complete(linkName) }); took > 100*time.Millisecond {
+		proctest.Eventually(g, 11*time.Second, "well again", func() bool { return l.Stats().LastError == "" })
+		assert.NoError(g, g.removeAddress(g.device(linkName).index, host(ip4)))
+		if took := proctest.Eventually(g, time.Second, "address", func() bool { return g.complete(linkName) }); took > 100*time.Millisecond {
 			g.Errorf("repaired after %s: no event", took)
 		}
-		if n := g.logs.count("out of files"); n != 1 {
+		if n := strings.Count(g.logs.String(), "out of files"); n != 1 {
 			g.Errorf("error logged %d times", n)
 		}
 	})
@@ -140,21 +143,21 @@ func TestContestedRepairsAreBoundedAndLogged(t *testing.T) {
 		f.set(func() { f.onPut = func(a netip.Addr) { _ = f.removeAddress(index, host(a)) } })
 		g.run(l)
 		before := f.count(&f.puts)
-		must(g, g.removeAddress(index, host(ip4)))
+		assert.NoError(g, g.removeAddress(index, host(ip4)))
 		time.Sleep(time.Minute)
 		s, puts := l.Stats(), f.count(&f.puts)-before
 		g.Logf("in a minute: %d repairs, %d addresses added", s.Repairs, puts)
 		if !s.Contested || puts < 20 || puts > repairBurst+120+1 {
 			g.Errorf("in a minute: %d addresses added, %+v", puts, s)
 		}
-		if n, m := g.logs.count("level=WARN"), g.logs.count("unmanaged"); n > repairBurst+1 || m != 1 {
+		if n, m := strings.Count(g.logs.String(), "level=WARN"), strings.Count(g.logs.String(), "unmanaged"); n > repairBurst+1 || m != 1 {
 			g.Errorf("%d warnings, %d of contested repairs", n, m)
 		}
 		f.set(func() { f.onPut = nil })
-		waitFor(g, 11*time.Second, "held for good", func() bool { return g.complete(linkName) })
-		waitFor(g, 25*time.Second, "over", func() bool { return !l.Stats().Contested })
+		proctest.Eventually(g, 11*time.Second, "held for good", func() bool { return g.complete(linkName) })
+		proctest.Eventually(g, 25*time.Second, "over", func() bool { return !l.Stats().Contested })
 		synctest.Wait() // the log entry follows the change
-		if g.logs.count("no longer contested") != 1 {
+		if strings.Count(g.logs.String(), "no longer contested") != 1 {
 			g.Error("its end is not logged")
 		}
 	})
@@ -191,7 +194,7 @@ func TestRetryBackoff(t *testing.T) {
 		if n := f.count(&f.puts) - before; n < 60 || n > 90 {
 			g.Errorf("tried %d times in 10 minutes", n)
 		}
-		if n := g.logs.count("link not as configured"); n != 1 {
+		if n := strings.Count(g.logs.String(), "link not as configured"); n != 1 {
 			g.Errorf("logged %d times", n)
 		}
 	})
@@ -200,8 +203,8 @@ func TestRetryBackoff(t *testing.T) {
 func TestFailedDuplicateDetectionIsRepaired(t *testing.T) {
 	t.Parallel()
 	inVirtualTime(t, newFake(), func(g *harness, f *fakeKernel) {
-		must(g, g.createOther(linkName, "dummy"))
-		must(g, g.addPrefix(g.device(linkName).index, host(ip6), 0, false))
+		assert.NoError(g, g.createOther(linkName, "dummy"))
+		assert.NoError(g, g.addPrefix(g.device(linkName).index, host(ip6), 0, false))
 		f.set(func() { f.addrs[len(f.addrs)-1].failed, f.addrs[len(f.addrs)-1].tentative = true, true })
 		g.setup(g.config("one"))
 		if !g.complete(linkName) {
@@ -213,9 +216,9 @@ func TestFailedDuplicateDetectionIsRepaired(t *testing.T) {
 func TestPortOfAnotherLinkIsForeign(t *testing.T) {
 	t.Parallel()
 	inVirtualTime(t, newFake(), func(g *harness, _ *fakeKernel) {
-		must(g, g.createOther(linkName, "dummy"))
-		must(g, g.createOther("vrf", "vrf"))
-		must(g, g.enslave(g.device(linkName).index, g.device("vrf").index))
+		assert.NoError(g, g.createOther(linkName, "dummy"))
+		assert.NoError(g, g.createOther("vrf", "vrf"))
+		assert.NoError(g, g.enslave(g.device(linkName).index, g.device("vrf").index))
 		before := g.snapshot()
 		if err := g.link(g.config("one")).Setup(g.Context()); !errors.Is(err, ErrForeign) {
 			g.Errorf("setup: %v", err)
@@ -227,8 +230,8 @@ func TestPortOfAnotherLinkIsForeign(t *testing.T) {
 func TestTentativeAddressIsReported(t *testing.T) {
 	t.Parallel()
 	inVirtualTime(t, newFake(), func(g *harness, f *fakeKernel) {
-		must(g, g.createOther(linkName, "dummy"))
-		must(g, g.addPrefix(g.device(linkName).index, host(ip6), 0, false))
+		assert.NoError(g, g.createOther(linkName, "dummy"))
+		assert.NoError(g, g.addPrefix(g.device(linkName).index, host(ip6), 0, false))
 		f.set(func() { f.addrs[len(f.addrs)-1].tentative = true })
 		l := g.link(g.config("one"))
 		if err := l.Setup(g.Context()); !errors.Is(err, errTentative) {
@@ -236,7 +239,7 @@ func TestTentativeAddressIsReported(t *testing.T) {
 		}
 		g.run(l)
 		f.set(func() { f.addrs[len(f.addrs)-2].tentative = false })
-		waitFor(g, 11*time.Second, "held", func() bool { return len(l.Stats().Held) == 2 })
+		proctest.Eventually(g, 11*time.Second, "held", func() bool { return len(l.Stats().Held) == 2 })
 	})
 }
 

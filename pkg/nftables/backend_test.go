@@ -19,6 +19,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
 
+	"github.com/nodecache/node-cache/internal/assert"
 	"github.com/nodecache/node-cache/internal/nodetest"
 	"github.com/nodecache/node-cache/pkg/intercept"
 	"github.com/nodecache/node-cache/pkg/rules"
@@ -47,7 +48,7 @@ func TestApplyAgain(t *testing.T) {
 			var tx batch
 			tx.addTable("kube-proxy", 0)
 			tx.deleteTable("kube-proxy")
-			must(t, other.writer.commit(&tx))
+			assert.NoError(t, other.writer.commit(&tx))
 		}
 		if apply(t, b, r) {
 			t.Fatalf("Apply number %d of what is there changed something", i)
@@ -124,7 +125,7 @@ func TestWatch(t *testing.T) {
 		}
 		t.Logf("nft %v: repaired after %v", harm, time.Since(begin))
 	}
-	must(t, s.backend.Release(t.Context(), keys(r), 0))
+	assert.NoError(t, s.backend.Release(t.Context(), keys(r), 0))
 	s.expectAnswers(t, r, centralName)
 	if n := calls.Load(); n > 25 { // 1, and a few for each removal, but none for our own 50 renewals
 		t.Errorf("changed was called %d times", n)
@@ -165,7 +166,7 @@ func TestFallbackRemovedMeanwhile(t *testing.T) {
 		group.Wait()
 		apply(t, b, r)
 		state, err := b.State(t.Context())
-		must(t, err)
+		assert.NoError(t, err)
 		if !slices.Equal(state.Fallback, r.Fallback) {
 			t.Fatalf("round %d: the fallback is %v after an Apply, want %v", round, state.Fallback, r.Fallback)
 		}
@@ -193,21 +194,21 @@ func TestRemove(t *testing.T) {
 			name = r.Owner
 		}
 		if i%4 == 2 { // as after a kill of the agent
-			must(t, b.Close())
+			assert.NoError(t, b.Close())
 			b = newBackend(t, hosts.Node)
 			// A child that another test has forked has the sockets until it executes its program.
 			for tries := 0; tries < 5000 && errors.Is(b.Remove(t.Context(), name), unix.EPERM); tries++ {
 				time.Sleep(time.Millisecond)
 			}
 		}
-		must(t, b.Remove(t.Context(), name))
+		assert.NoError(t, b.Remove(t.Context(), name))
 		if diff := cmp.Diff(before, ruleset(t, hosts.Node, "-a")); diff != "" {
 			t.Fatalf("round %d left (-before +after):\n%s", i, diff)
 		}
 		if s, err := b.State(t.Context()); err != nil || s.Present || s.Count != 0 {
 			t.Fatalf("State: %+v, %v", s, err)
 		}
-		must(t, errors.Join(b.Remove(t.Context(), name), b.Close()))
+		assert.NoError(t, errors.Join(b.Remove(t.Context(), name), b.Close()))
 	}
 }
 
@@ -236,7 +237,7 @@ func TestTwoAgents(t *testing.T) {
 		t.Errorf("Remove by the older agent: %v, want ErrOwned", err)
 	}
 	s.expectAnswers(t, r, agentName)
-	must(t, newer.Release(t.Context(), keys(r), 0))
+	assert.NoError(t, newer.Release(t.Context(), keys(r), 0))
 	s.expectAnswers(t, r, centralName)
 	if state, err = newer.State(t.Context()); err != nil || state.Owner != r2.Owner || len(state.Fallback) != 2 {
 		t.Errorf("State: %+v, %v", state, err)
@@ -262,7 +263,7 @@ func TestWithoutOwnedTables(t *testing.T) {
 	newer.ownerless, r2.Owner = true, "b2"
 	apply(t, newer, r2)
 	s.expectAnswers(t, r, agentName) // by the older agent's lease
-	must(t, s.backend.Release(t.Context(), keys(r), 0))
+	assert.NoError(t, s.backend.Release(t.Context(), keys(r), 0))
 	if !apply(t, newer, r2) {
 		t.Error("the older agent's table was not removed")
 	}
@@ -390,13 +391,13 @@ func bench(b *testing.B, do func(*Backend, rules.Rules) error) {
 		backend, err = New(slog.New(slog.DiscardHandler))
 		return err
 	})
-	must(b, err)
+	assert.NoError(b, err)
 	defer func() { _ = backend.Close() }()
 	r := linkLocalRules(central4())
 	if _, err := backend.Apply(b.Context(), r); err != nil {
 		b.Fatal(err)
 	}
 	for b.Loop() {
-		must(b, do(backend, r))
+		assert.NoError(b, do(backend, r))
 	}
 }

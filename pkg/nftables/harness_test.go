@@ -16,6 +16,7 @@ import (
 	"github.com/miekg/dns"
 	"golang.org/x/sys/unix"
 
+	"github.com/nodecache/node-cache/internal/assert"
 	"github.com/nodecache/node-cache/internal/nodetest"
 	"github.com/nodecache/node-cache/pkg/rules"
 )
@@ -40,7 +41,7 @@ func newBackend(t *testing.T, h *nodetest.Host) *Backend {
 		b, err = New(slog.New(slog.DiscardHandler))
 		return err
 	})
-	must(t, err)
+	assert.NoError(t, err)
 	t.Cleanup(func() { _ = b.Close() }) // some tests close it themselves
 	return b
 }
@@ -63,14 +64,14 @@ func transparentRules() rules.Rules {
 func apply(t *testing.T, b *Backend, r rules.Rules) bool {
 	t.Helper()
 	changed, err := b.Apply(t.Context(), r)
-	must(t, err)
+	assert.NoError(t, err)
 	return changed
 }
 
 // renew renews all leases of r.
 func renew(t *testing.T, b *Backend, r rules.Rules) {
 	t.Helper()
-	must(t, b.Renew(t.Context(), keys(r), longLease))
+	assert.NoError(t, b.Renew(t.Context(), keys(r), longLease))
 }
 
 func keys(r rules.Rules) []netip.Addr {
@@ -100,7 +101,7 @@ type session struct {
 func dialSession(t *testing.T, h *nodetest.Host, addr netip.AddrPort) *session {
 	t.Helper()
 	c, err := h.Dial(t.Context(), "tcp", addr.String())
-	must(t, err)
+	assert.NoError(t, err)
 	t.Cleanup(func() { _ = c.Close() })
 	s := &session{Conn: c, name: h.Name + " to " + addr.String()}
 	if _, err := s.ask(); err != nil {
@@ -176,12 +177,4 @@ func exchange(c net.Conn, stream bool) (string, error) {
 		return "", err
 	}
 	return a.Answer[0].(*dns.TXT).Txt[0], nil
-}
-
-// must ends the test at an error.
-func must(tb testing.TB, err error) {
-	tb.Helper()
-	if err != nil {
-		tb.Fatal(err)
-	}
 }

@@ -19,6 +19,7 @@ import (
 
 	"github.com/miekg/dns"
 
+	"github.com/nodecache/node-cache/internal/assert"
 	"github.com/nodecache/node-cache/internal/nodetest"
 	"github.com/nodecache/node-cache/pkg/rules"
 )
@@ -105,8 +106,8 @@ func (s *harness) startAgent(t *testing.T, fallback []netip.AddrPort) *exec.Cmd 
 	cmd.Stderr = os.Stderr
 	cmd.SysProcAttr = nil // it must not end with the thread that starts it: TestMissingCapability ends some
 	out, err := cmd.StdoutPipe()
-	must(t, err)
-	must(t, cmd.Start())
+	assert.NoError(t, err)
+	assert.NoError(t, cmd.Start())
 	t.Cleanup(func() { _, _ = cmd.Process.Kill(), cmd.Wait() })
 	if line, err := bufio.NewReader(out).ReadString('\n'); line != "leased\n" {
 		t.Fatalf("the agent printed %q, %v", line, err)
@@ -131,7 +132,7 @@ func TestKilled(t *testing.T) {
 	t.Parallel()
 	s := newHarness(t, rules.Rules{})
 	for _, a := range []netip.Addr{agent4(), agent6()} {
-		must(t, s.Node.AddAddress(a))
+		assert.NoError(t, s.Node.AddAddress(a))
 	}
 	agent := s.startAgent(t, s.central())
 
@@ -158,7 +159,7 @@ func TestKilled(t *testing.T) {
 	for i := range 2 * queriesPerSecond { // without waiting for the last answer
 		if i == queriesPerSecond {
 			killed = time.Now()
-			must(t, agent.Process.Kill())
+			assert.NoError(t, agent.Process.Kill())
 			_, _ = agent.Process.Wait() // the kernel closes the sockets of a process before its end
 			ended = time.Now()
 		}

@@ -3,20 +3,15 @@
 package nftables
 
 import (
-	"flag"
 	"fmt"
 	"net/netip"
-	"os"
 	"path/filepath"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-
+	"github.com/nodecache/node-cache/internal/assert"
 	"github.com/nodecache/node-cache/internal/nodetest"
 	"github.com/nodecache/node-cache/pkg/rules"
 )
-
-var update = flag.Bool("update", false, "rewrite the files in testdata")
 
 type shape struct {
 	name  string
@@ -49,22 +44,8 @@ func TestGolden(t *testing.T) {
 			if !apply(t, b, s.rules) {
 				t.Error("the first Apply changed nothing")
 			}
-			golden(t, s.name+".nft", ruleset(t, hosts.Node))
+			assert.Golden(t, filepath.Join("testdata", s.name+".nft"), ruleset(t, hosts.Node))
 		})
-	}
-}
-
-// golden compares got with a file in testdata.
-func golden(t *testing.T, name, got string) {
-	t.Helper()
-	file := filepath.Join("testdata", name)
-	if *update {
-		must(t, os.WriteFile(file, []byte(got), 0o644))
-	}
-	want, err := os.ReadFile(file)
-	must(t, err)
-	if diff := cmp.Diff(string(want), got); diff != "" {
-		t.Errorf("%s (-want +got):\n%s", name, diff)
 	}
 }
 

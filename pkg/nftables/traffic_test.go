@@ -14,7 +14,9 @@ import (
 
 	"github.com/miekg/dns"
 
+	"github.com/nodecache/node-cache/internal/assert"
 	"github.com/nodecache/node-cache/internal/nodetest"
+	"github.com/nodecache/node-cache/internal/proctest"
 	"github.com/nodecache/node-cache/pkg/rules"
 )
 
@@ -38,7 +40,7 @@ func newHarness(t *testing.T, r rules.Rules) *harness {
 		t.Fatalf("nft: %v\n%s", err, out)
 	}
 	for _, a := range r.Addresses {
-		must(t, s.Node.AddAddress(a))
+		assert.NoError(t, s.Node.AddAddress(a))
 		s.agent = append(s.agent, serve(t, s.Node, netip.AddrPortFrom(a, r.Port), agentName))
 	}
 	for _, a := range []netip.Addr{s.Upstream.IPv4, s.Upstream.IPv6, nodetest.ServiceIPv4(), nodetest.ServiceIPv6()} {
@@ -51,7 +53,7 @@ func newHarness(t *testing.T, r rules.Rules) *harness {
 func serve(t *testing.T, h *nodetest.Host, addr netip.AddrPort, name string) *nodetest.Server {
 	t.Helper()
 	s, err := nodetest.Serve(h, addr, name)
-	must(t, err)
+	assert.NoError(t, err)
 	t.Cleanup(s.Close)
 	return s
 }
@@ -85,19 +87,6 @@ func (s *harness) flushConntrack(t *testing.T) {
 	}
 }
 
-// waitFor calls ready until it returns true, and returns the time that took.
-func waitFor(t *testing.T, what string, ready func() bool) time.Duration {
-	t.Helper()
-	begin := time.Now()
-	for !ready() {
-		if time.Since(begin) > time.Minute {
-			t.Fatalf("waited in vain for %s", what)
-		}
-		time.Sleep(2 * time.Millisecond)
-	}
-	return time.Since(begin)
-}
-
 // TestDrain releases a lease during an open session. The session continues, and new ones
 // go to the fallback. When the drain ends, the session is reset at once; the client does
 // not run into a timeout.
@@ -118,18 +107,18 @@ func TestDrain(t *testing.T) {
 					open = append(open, dialSession(t, h, netip.AddrPortFrom(key, r.Port)))
 				}
 			}
-			must(t, s.backend.Release(t.Context(), keys(r), longLease))
+			assert.NoError(t, s.backend.Release(t.Context(), keys(r), longLease))
 			s.expectAnswers(t, r, centralName)
 			for _, c := range open {
 				if got, err := c.ask(); err != nil || got != agentName {
 					t.Errorf("draining, %s: %q, %v, want the agent", c.name, got, err)
 				}
 			}
-			must(t, s.backend.Release(t.Context(), keys(r), time.Millisecond))
+			assert.NoError(t, s.backend.Release(t.Context(), keys(r), time.Millisecond))
 			if r.Mode == rules.Transparent {
 				return // kube-proxy gets it then, which has no such session
 			}
-			waitFor(t, "the drain to end", func() bool {
+			proctest.Eventually(t, time.Minute, "the drain to end", func() bool {
 				held, err := s.backend.reader.listElements(leaseTable(owner), leaseSet, drainSet)
 				return err == nil && len(held) == 0
 			})
@@ -221,7 +210,7 @@ func TestFallbackLeavesInOrder(t *testing.T) {
 	s.backend.flowGrace = time.Hour
 	leaving := netip.MustParseAddrPort("10.201.0.2:5301")
 	var server net.PacketConn
-	must(t, s.Upstream.Do(func() (err error) {
+	assert.NoError(t, s.Upstream.Do(func() (err error) {
 		server, err = net.ListenPacket("udp4", leaving.String())
 		return err
 	}))
@@ -240,7 +229,7 @@ func TestFallbackLeavesInOrder(t *testing.T) {
 	}()
 	buf := make([]byte, 512)
 	n, client, err := server.ReadFrom(buf)
-	must(t, err)
+	assert.NoError(t, err)
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	applied := make(chan error, 1)
@@ -251,18 +240,18 @@ func TestFallbackLeavesInOrder(t *testing.T) {
 	}()
 	for { // until new queries go to the other target
 		now, err := s.backend.State(t.Context())
-		must(t, err)
+		assert.NoError(t, err)
 		if !slices.Contains(now.Fallback, leaving) {
 			break
 		}
 	}
 	time.Sleep(100 * time.Millisecond) // without the grace period the entry would be gone by now
 	reply := new(dns.Msg)
-	must(t, reply.Unpack(buf[:n]))
+	assert.NoError(t, reply.Unpack(buf[:n]))
 	reply.SetReply(reply.Copy())
 	reply.Answer = []dns.RR{&dns.TXT{Hdr: dns.RR_Header{Name: reply.Question[0].Name, Rrtype: dns.TypeTXT, Class: reply.Question[0].Qclass}, Txt: []string{"leaving"}}}
 	packed, err := reply.Pack()
-	must(t, err)
+	assert.NoError(t, err)
 	if _, err := server.WriteTo(packed, client); err != nil {
 		t.Fatal(err)
 	}
@@ -287,7 +276,7 @@ func TestFallbackLeaves(t *testing.T) {
 	for i, a := range targets {
 		serve(t, s.Upstream, netip.MustParseAddrPort(a), a)
 		c, err := s.Pods[0].Dial(t.Context(), "udp", netip.AddrPortFrom(r.Addresses[i/2], dnsPort).String())
-		must(t, err)
+		assert.NoError(t, err)
 		defer func() { _ = c.Close() }()
 		clients = append(clients, c)
 	}

@@ -15,6 +15,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/nodecache/node-cache/internal/assert"
 	"github.com/nodecache/node-cache/pkg/server"
 	"github.com/nodecache/node-cache/pkg/status"
 )
@@ -29,20 +30,12 @@ func TestForeignSockets(t *testing.T) {
 	t.Parallel()
 	at := netip.MustParseAddrPort("127.0.0.1:0")
 	u, err := server.NewUDP(server.UDPConfig{Addr: at, Handler: noQueries{}, Readers: 1})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := u.Listen(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
+	assert.NoError(t, u.Listen(t.Context()))
 	defer u.Close()
 	s, err := server.NewTCP(server.TCPConfig{Addr: u.Addr(), Handler: noQueries{}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := s.Listen(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
+	assert.NoError(t, s.Listen(t.Context()))
 	defer s.Close()
 	var log strings.Builder
 	f := &ForeignSockets{UDP: []*server.UDP{u}, TCP: []*server.TCP{s}, Log: slog.New(slog.NewTextHandler(&log, nil))}
@@ -68,9 +61,7 @@ func TestForeignSockets(t *testing.T) {
 	bind := func(at netip.AddrPort) *net.UDPConn {
 		t.Helper()
 		conn, err := lc.ListenPacket(context.Background(), "udp", at.String())
-		if err != nil {
-			t.Fatal(err)
-		}
+		assert.NoError(t, err)
 		return conn.(*net.UDPConn)
 	}
 	elsewhere := bind(netip.AddrPortFrom(netip.MustParseAddr("127.0.0.2"), u.Addr().Port()))
@@ -78,9 +69,7 @@ func TestForeignSockets(t *testing.T) {
 	expect("another address")
 	other := bind(u.Addr())
 	raw, err := other.SyscallConn()
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	second := []unix.SockFilter{{Code: unix.BPF_RET | unix.BPF_K, K: 1}}
 	err = raw.Control(func(fd uintptr) {
 		err := unix.SetsockoptSockFprog(int(fd), unix.SOL_SOCKET, unix.SO_ATTACH_REUSEPORT_CBPF, &unix.SockFprog{Len: 1, Filter: &second[0]})
@@ -88,14 +77,10 @@ func TestForeignSockets(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	expect("beside another", fmt.Sprintf("node.test (process %d) udp://%s", os.Getpid(), u.Addr()))
 	c, err := net.Dial("udp", u.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	defer func() { _ = c.Close() }()
 	if _, err := c.Write([]byte("query")); err != nil {
 		t.Fatal(err)
@@ -105,15 +90,11 @@ func TestForeignSockets(t *testing.T) {
 			t.Errorf("the other process got %d bytes", n)
 		}
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	if f.Conflict(u) == nil {
 		t.Error("more sockets may be opened beside another process's")
 	}
-	if err := other.Close(); err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, other.Close())
 	expect("alone again")
 	if err := f.Conflict(u); err != nil {
 		t.Error(err)

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nodecache/node-cache/internal/assert"
 	"github.com/nodecache/node-cache/pkg/intercept"
 	"github.com/nodecache/node-cache/pkg/netif"
 )
@@ -36,9 +37,7 @@ func TestReadyWithLease(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			if got := text(leaseError(tt.stats)); got != tt.want {
-				t.Errorf("got %q, want %q", got, tt.want)
-			}
+			assert.Equal(t, "got", tt.want, text(leaseError(tt.stats)))
 		})
 	}
 }
@@ -56,9 +55,7 @@ func TestReadyWithLink(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			if got := text(linkError(tt.stats)); got != tt.want {
-				t.Errorf("got %q, want %q", got, tt.want)
-			}
+			assert.Equal(t, "got", tt.want, text(linkError(tt.stats)))
 		})
 	}
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/miekg/dns"
 
+	"github.com/nodecache/node-cache/internal/assert"
 	"github.com/nodecache/node-cache/pkg/probe"
 )
 
@@ -103,9 +104,7 @@ func config(s *server) probe.Config {
 func start(t *testing.T, cfg probe.Config) (p *probe.Prober, stop func()) {
 	t.Helper()
 	p, err := probe.New(cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- p.Run(ctx) }()

@@ -17,6 +17,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/miekg/dns"
 
+	"github.com/nodecache/node-cache/internal/assert"
 	"github.com/nodecache/node-cache/internal/proctest"
 	"github.com/nodecache/node-cache/pkg/probe"
 	"github.com/nodecache/node-cache/pkg/upstream/upstreamtest"
@@ -34,14 +35,10 @@ func TestInterval(t *testing.T) {
 		}
 		time.Sleep(11 * time.Second)
 		stop()
-		if diff := cmp.Diff([]time.Duration{0, 5 * time.Second, 10 * time.Second}, s.since(begun)); diff != "" {
-			t.Errorf("asked at (-want +got):\n%s", diff)
-		}
+		assert.Same(t, "asked at", []time.Duration{0, 5 * time.Second, 10 * time.Second}, s.since(begun))
 		got, want := p.Stats(), probe.Stats{Label: "web", Server: "udp://192.0.2.53:53", Question: "www.example. A", Known: true, Up: true, Last: 400 * time.Millisecond, TookSum: 1200 * time.Millisecond}
 		want.Took[10] = 3 // above 250ms, up to 1s
-		if diff := cmp.Diff(want, got); diff != "" {
-			t.Errorf("stats (-want +got):\n%s", diff)
-		}
+		assert.Same(t, "stats", want, got)
 		if err := p.Result(); err != nil {
 			t.Errorf("Result: %v", err)
 		}
@@ -93,9 +90,7 @@ func TestFailures(t *testing.T) {
 				synctest.Wait()
 				want := probe.Stats{Label: "web", Server: "udp://192.0.2.53:53", Question: "www.example. A", Known: true, Row: 2, LastError: tc.want}
 				want.Failures[tc.reason] = 2
-				if diff := cmp.Diff(want, p.Stats()); diff != "" {
-					t.Errorf("stats (-want +got):\n%s", diff)
-				}
+				assert.Same(t, "stats", want, p.Stats())
 				if err := p.Result(); err == nil || err.Error() != tc.want+" for www.example. A from udp://192.0.2.53:53, 2 times in a row" {
 					t.Errorf("Result: %v", err)
 				}
@@ -150,9 +145,7 @@ func TestStop(t *testing.T) {
 			t.Errorf("it took %s", took)
 		}
 		s.serving.Wait()
-		if diff := cmp.Diff(probe.Stats{Label: "web", Server: "udp://192.0.2.53:53", Question: "www.example. A"}, p.Stats()); diff != "" {
-			t.Errorf("stats (-want +got):\n%s", diff)
-		}
+		assert.Same(t, "stats", probe.Stats{Label: "web", Server: "udp://192.0.2.53:53", Question: "www.example. A"}, p.Stats())
 	})
 }
 
@@ -243,9 +236,7 @@ func TestNewRejects(t *testing.T) {
 func TestReasons(t *testing.T) {
 	t.Parallel()
 	want := []string{"timeout", "unreachable", "malformed", "servfail", "nxdomain", "nodata", "other_rcode"}
-	if diff := cmp.Diff(want, probe.Reasons()); diff != "" {
-		t.Errorf("(-want +got):\n%s", diff)
-	}
+	assert.Same(t, "got", want, probe.Reasons())
 	if got := probe.Reason(probe.NumReasons).String(); got != "unknown" {
 		t.Errorf("beyond them: %s", got)
 	}

@@ -14,6 +14,7 @@ import (
 
 	"github.com/miekg/dns"
 
+	"github.com/nodecache/node-cache/internal/assert"
 	"github.com/nodecache/node-cache/pkg/cache"
 	"github.com/nodecache/node-cache/pkg/wire"
 )
@@ -310,23 +311,15 @@ func TestFloods(t *testing.T) {
 func TestHitsAreNotLimited(t *testing.T) {
 	t.Parallel()
 	c, err := cache.New(cache.Config{Size: 1 << 20}, time.Now())
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	r, err := New(Config{Plan: &Plan{Cache: c, UDPSize: wire.SafeUDP}, Now: time.Now, Rand: crand.Reader})
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	q := new(dns.Msg).SetQuestion("www.test.", dns.TypeA)
 	pkt, err := q.Pack()
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	held := new(dns.Msg).SetReply(q)
 	msg, err := held.Pack()
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	worker, from := r.NewWorker(), wire.Peer{Addr: netip.AddrPortFrom(address(1).addr, 53)}
 	if _, verdict := worker.AnswerFromMemory(pkt, &from, time.Now(), nil); verdict != wire.Missed {
 		t.Fatalf("verdict %v, want a miss", verdict)

@@ -9,9 +9,9 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/miekg/dns"
 
+	"github.com/nodecache/node-cache/internal/assert"
 	"github.com/nodecache/node-cache/pkg/cache"
 	"github.com/nodecache/node-cache/pkg/resolve"
 	"github.com/nodecache/node-cache/pkg/wire"
@@ -144,9 +144,7 @@ func TestFlushOrder(t *testing.T) {
 		"ask a.test.", "ask held.test.", "reply", "ask b.test.",
 		"end of the batch", "flush a.test.", "flush replies", "flush b.test.",
 	}
-	if diff := cmp.Diff(want, log); diff != "" {
-		t.Errorf("(-want +got):\n%s", diff)
-	}
+	assert.Same(t, "got", want, log)
 }
 
 // TestRefreshIsBatched checks that the query of a refresh is sent at the end of the batch.
@@ -175,9 +173,7 @@ func TestRefreshIsBatched(t *testing.T) {
 		t.Errorf("%q before the end of the batch", log)
 	}
 	c.worker.Flush(time.Now())
-	if diff := cmp.Diff([]string{"flush refresh"}, log); diff != "" {
-		t.Errorf("(-want +got):\n%s", diff)
-	}
+	assert.Same(t, "got", []string{"flush refresh"}, log)
 }
 
 // TestUntil checks the deadline passed to upstream: the plan's, from the query's arrival.

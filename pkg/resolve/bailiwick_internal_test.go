@@ -12,6 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/miekg/dns"
 
+	"github.com/nodecache/node-cache/internal/assert"
 	"github.com/nodecache/node-cache/pkg/wire"
 )
 
@@ -311,14 +312,10 @@ func inventData(h dns.RR_Header, target string, covered uint16) dns.RR {
 func compareCleaned(tb testing.TB, b *validator, given *dns.Msg) string {
 	tb.Helper()
 	packed, err := given.Pack()
-	if err != nil {
-		tb.Fatal(err)
-	}
+	assert.NoError(tb, err)
 	given = unpacked(tb, packed)
 	var m wire.Message
-	if err := m.Parse(bytes.Clone(packed)); err != nil {
-		tb.Fatal(err)
-	}
+	assert.NoError(tb, m.Parse(bytes.Clone(packed)))
 	want, refused := refer(given)
 	if err := b.sanitize(&m); (err != nil) != refused {
 		tb.Fatalf("error %v, refused by the reference %t:\n%v", err, refused, given)
@@ -415,9 +412,7 @@ func FuzzClean(f *testing.F) {
 func unpacked(tb testing.TB, msg []byte) *dns.Msg {
 	tb.Helper()
 	m := new(dns.Msg)
-	if err := m.Unpack(msg); err != nil {
-		tb.Fatal(err)
-	}
+	assert.NoError(tb, m.Unpack(msg))
 	return m
 }
 

@@ -6,10 +6,13 @@ import (
 	"bytes"
 	"crypto/rand"
 	"encoding/hex"
+	"fmt"
 	"net/netip"
 	"slices"
 	"testing"
 	"time"
+
+	"github.com/nodecache/node-cache/internal/assert"
 )
 
 // TestCookieVectors are the examples of RFC 9018 appendix A.
@@ -30,9 +33,7 @@ func TestCookieVectors(t *testing.T) {
 			secret, _ := hex.DecodeString(tt.secret)
 			client, _ := hex.DecodeString(tt.client)
 			var jar cookieSecret
-			if err := jar.init(bytes.NewReader(secret)); err != nil {
-				t.Fatal(err)
-			}
+			assert.NoError(t, jar.init(bytes.NewReader(secret)))
 			var dst [cookieLen]byte
 			if got := hex.EncodeToString(jar.makeCookie(&dst, client, netip.MustParseAddr(tt.addr), time.Unix(tt.unix, 0))); got != tt.want {
 				t.Errorf("got  %s\nwant %s", got, tt.want)
@@ -72,9 +73,7 @@ func TestCookieProves(t *testing.T) {
 			{"of another address", cookie, addr.Next(), 0, false},
 			{"of another secret", other.makeCookie(&foreign, []byte("8 bytes."), addr, now), addr, 0, false},
 		} {
-			if got := jar.isValid(tt.cookie, tt.addr, now.Add(tt.after)); got != tt.want {
-				t.Errorf("%s, %s: got %t, want %t", addr, tt.name, got, tt.want)
-			}
+			assert.Equal(t, fmt.Sprintf("%s, %s", addr, tt.name), tt.want, jar.isValid(tt.cookie, tt.addr, now.Add(tt.after)))
 		}
 		for i := range cookie {
 			changed := slices.Clone(cookie)

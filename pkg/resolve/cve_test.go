@@ -9,8 +9,9 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/miekg/dns"
+
+	"github.com/nodecache/node-cache/internal/assert"
 )
 
 // A maliciousAnswer is an answer that an attacker sends to the question that was asked.
@@ -174,9 +175,7 @@ func TestMaliciousAnswers(t *testing.T) {
 					rrtype = dns.TypeA
 				}
 				for _, when := range []string{"fresh", "again"} {
-					if diff := cmp.Diff(tt.want, replyText(ask("www.test.", rrtype))); diff != "" {
-						t.Errorf("%s (-want +got):\n%s", when, diff)
-					}
+					assert.Same(t, when, tt.want, replyText(ask("www.test.", rrtype)))
 				}
 				if tt.untouched == "" {
 					return

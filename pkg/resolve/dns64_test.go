@@ -16,6 +16,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/miekg/dns"
 
+	"github.com/nodecache/node-cache/internal/assert"
 	"github.com/nodecache/node-cache/pkg/resolve"
 	"github.com/nodecache/node-cache/pkg/wire"
 )
@@ -59,14 +60,10 @@ func TestDNS64Prefixes(t *testing.T) {
 					t.Errorf("got %s, want %s", got, tt.want)
 				}
 				name, err := dns.ReverseAddr(tt.want)
-				if err != nil {
-					t.Fatal(err)
-				}
+				assert.NoError(t, err)
 				got = unpack(t, newClient6(r).exchange(t, pack(t, question(name, dns.TypePTR))))
 				want := fmt.Sprintf("NOERROR %s; %s CNAME 33.2.0.192.in-addr.arpa.; 33.2.0.192.in-addr.arpa. PTR four.test.", name, name)
-				if diff := cmp.Diff(want, gist(got)); diff != "" {
-					t.Errorf("(-want +got):\n%s", diff)
-				}
+				assert.Same(t, "got", want, gist(got))
 			}
 		})
 	}
@@ -222,9 +219,7 @@ func TestDNS64(t *testing.T) {
 						c = newClient(r, false)
 					}
 					got := unpack(t, c.exchange(t, pack(t, m)))
-					if diff := cmp.Diff(sortedSay(tt.want), sortedSay(say(got))); diff != "" {
-						t.Errorf("(-want +got):\n%s", diff)
-					}
+					assert.Same(t, "got", sortedSay(tt.want), sortedSay(say(got)))
 					if got.Question[0] != m.Question[0] || strings.Contains(tt.want, "64:") && got.AuthenticatedData {
 						t.Errorf("question %v, AD %t", got.Question[0], got.AuthenticatedData)
 					}
@@ -286,9 +281,7 @@ func TestDNS64SharesQueries(t *testing.T) {
 		if u.count() != 2 || s.Waiting != 0 || s.Inflight != 0 || s.Clients != 0 || s.Panics != 0 || s.Synthesized != 2 {
 			t.Errorf("%d asked, %+v", u.count(), s)
 		}
-		if got := s.Responses[resolve.SourceUpstream][0]; got != 3 {
-			t.Errorf("%d counted as from upstream, want 3", got)
-		}
+		assert.Equal(t, "counted as from upstream", 3, s.Responses[resolve.SourceUpstream][0])
 	})
 }
 

@@ -9,9 +9,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/miekg/dns"
 
+	"github.com/nodecache/node-cache/internal/assert"
 	"github.com/nodecache/node-cache/pkg/resolve"
 	"github.com/nodecache/node-cache/pkg/wire"
 )
@@ -56,9 +56,7 @@ func TestExplainUnready(t *testing.T) {
 	p := clusterPlan(t, shop(time.Now()), false)
 	local(p)
 	got := explanations(t, newResolver(t, p), wish("none.shop.svc.cluster.local."))
-	if diff := cmp.Diff([]string{"source=zone state=unready"}, got); diff != "" {
-		t.Errorf("(-want +got):\n%s", diff)
-	}
+	assert.Same(t, "got", []string{"source=zone state=unready"}, got)
 }
 
 // TestExplainFits explains answers that fill the client's room: records give way.

@@ -18,6 +18,7 @@ import (
 
 	"github.com/miekg/dns"
 
+	"github.com/nodecache/node-cache/internal/assert"
 	"github.com/nodecache/node-cache/pkg/cache"
 	"github.com/nodecache/node-cache/pkg/resolve"
 	"github.com/nodecache/node-cache/pkg/wire"
@@ -314,9 +315,7 @@ func TestFlood(t *testing.T) {
 		pl.PerClient, pl.Deadline = 10, 4*time.Second
 		var log bytes.Buffer
 		r, err := resolve.New(resolve.Config{Plan: pl, Now: time.Now, Rand: rand.Reader, Log: slog.New(slog.NewTextHandler(&log, nil))})
-		if err != nil {
-			t.Fatal(err)
-		}
+		assert.NoError(t, err)
 		held := newClient(r, false)
 		warm := pack(t, question("www.test.", dns.TypeA))
 		held.exchange(t, warm)

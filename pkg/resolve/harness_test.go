@@ -13,6 +13,7 @@ import (
 
 	"github.com/miekg/dns"
 
+	"github.com/nodecache/node-cache/internal/assert"
 	"github.com/nodecache/node-cache/pkg/cache"
 	"github.com/nodecache/node-cache/pkg/resolve"
 	"github.com/nodecache/node-cache/pkg/wire"
@@ -104,9 +105,7 @@ func bounds() resolve.TTLs {
 func plan(tb testing.TB, u resolve.Asker) *resolve.Plan {
 	tb.Helper()
 	c, err := cache.New(cache.Config{Size: 8 << 20}, time.Now())
-	if err != nil {
-		tb.Fatal(err)
-	}
+	assert.NoError(tb, err)
 	return &resolve.Plan{
 		Cache:    c,
 		Routes:   []resolve.Route{{Suffix: []byte{0}, Upstream: u, TTL: bounds()}},
@@ -120,9 +119,7 @@ func plan(tb testing.TB, u resolve.Asker) *resolve.Plan {
 func newResolver(tb testing.TB, p *resolve.Plan) *resolve.Resolver {
 	tb.Helper()
 	r, err := resolve.New(resolve.Config{Plan: p, Now: time.Now, Rand: rand.Reader})
-	if err != nil {
-		tb.Fatal(err)
-	}
+	assert.NoError(tb, err)
 	return r
 }
 
@@ -175,9 +172,7 @@ func (c *client) exchange(tb testing.TB, pkt []byte) []byte {
 func pack(tb testing.TB, m *dns.Msg) []byte {
 	tb.Helper()
 	pkt, err := m.Pack()
-	if err != nil {
-		tb.Fatal(err)
-	}
+	assert.NoError(tb, err)
 	return pkt
 }
 

@@ -9,6 +9,7 @@ import (
 
 	"github.com/miekg/dns"
 
+	"github.com/nodecache/node-cache/internal/assert"
 	"github.com/nodecache/node-cache/pkg/wire"
 )
 
@@ -40,9 +41,7 @@ func TestIdenticalQueriesJoin(t *testing.T) {
 				t.Fatalf("client %d got\n%s", i, m)
 			}
 		}
-		if got := u.count(); got != 1 {
-			t.Errorf("%d queries upstream, want 1", got)
-		}
+		assert.Equal(t, "queries upstream", 1, u.count())
 		if s := r.Stats(); s.Inflight != 0 || s.Waiting != 0 {
 			t.Errorf("afterwards in flight %d, waiting %d", s.Inflight, s.Waiting)
 		}

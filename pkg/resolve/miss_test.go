@@ -3,12 +3,14 @@
 package resolve_test
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/miekg/dns"
 
+	"github.com/nodecache/node-cache/internal/assert"
 	"github.com/nodecache/node-cache/pkg/resolve"
 	"github.com/nodecache/node-cache/pkg/wire"
 )
@@ -169,8 +171,6 @@ func TestLongMiss(t *testing.T) {
 				t.Fatalf("%d bytes: got\n%s", len(name), got)
 			}
 		}
-		if u.count() != 1 {
-			t.Errorf("%d bytes: %d queries upstream, want 1", len(name), u.count())
-		}
+		assert.Equal(t, fmt.Sprintf("%d bytes: queries upstream", len(name)), 1, u.count())
 	}
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/miekg/dns"
 
+	"github.com/nodecache/node-cache/internal/assert"
 	"github.com/nodecache/node-cache/pkg/wire"
 )
 
@@ -183,9 +184,7 @@ func TestOddPackets(t *testing.T) {
 					for i, pkt := range tt.packets {
 						c := newClient6(r)
 						c.from.Stream = stream
-						if diff := cmp.Diff(tt.want, describe(t, pkt, c.exchange(t, pkt))); diff != "" {
-							t.Errorf("packet %d, %x (-want +got):\n%s", i, pkt, diff)
-						}
+						assert.Same(t, fmt.Sprintf("packet %d, %x", i, pkt), tt.want, describe(t, pkt, c.exchange(t, pkt)))
 					}
 				})
 			}
@@ -254,9 +253,7 @@ func describe(t *testing.T, pkt, reply []byte) string {
 func TestOddPacketsDocumented(t *testing.T) {
 	t.Parallel()
 	page, err := os.ReadFile("../../docs/odd-packets.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	var documented, tested []string
 	list, _, _ := strings.Cut(string(page), "\n## ")
 	for _, m := range regexp.MustCompile(`(?m)^- \*([^*]+)\*: `).FindAllStringSubmatch(list, -1) {

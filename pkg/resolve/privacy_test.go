@@ -11,6 +11,7 @@ import (
 
 	"github.com/miekg/dns"
 
+	"github.com/nodecache/node-cache/internal/assert"
 	"github.com/nodecache/node-cache/pkg/resolve"
 	"github.com/nodecache/node-cache/pkg/wire"
 )
@@ -39,9 +40,7 @@ func (s *privacyUpstream) check(q []byte) {
 	}
 	question := m.Question[0]
 	_, end, err := dns.UnpackDomainName(q, wire.HeaderLen)
-	if err != nil {
-		s.tb.Fatal(err)
-	}
+	assert.NoError(s.tb, err)
 	end += 4
 	switch {
 	case m.Response, m.Opcode != dns.OpcodeQuery, m.Authoritative, m.Truncated, m.Zero, m.RecursionAvailable, m.Rcode != 0, !m.RecursionDesired, !m.AuthenticatedData:

@@ -13,9 +13,9 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/miekg/dns"
 
+	"github.com/nodecache/node-cache/internal/assert"
 	"github.com/nodecache/node-cache/pkg/resolve"
 	"github.com/nodecache/node-cache/pkg/static"
 	"github.com/nodecache/node-cache/pkg/wire"
@@ -43,9 +43,7 @@ func fixed(tb testing.TB, hosts map[string]string, templates ...string) *static.
 		cfg.Templates = append(cfg.Templates, t)
 	}
 	s, err := static.New(cfg)
-	if err != nil {
-		tb.Fatal(err)
-	}
+	assert.NoError(tb, err)
 	return s
 }
 
@@ -89,9 +87,7 @@ func TestRedirectLog(t *testing.T) {
 			"name=one.hosts. type=28 client=fd00::7 tcp=false rcode=NOERROR source=static took=0s",
 			"name=x.bad. type=28 client=fd00::7 tcp=false rcode=SERVFAIL source=static took=0s",
 		}, "\n") + "\n"
-		if diff := cmp.Diff(want, log.String()); diff != "" {
-			t.Errorf("(-want +got):\n%s", diff)
-		}
+		assert.Same(t, "got", want, log.String())
 	})
 }
 

@@ -9,9 +9,9 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/miekg/dns"
 
+	"github.com/nodecache/node-cache/internal/assert"
 	"github.com/nodecache/node-cache/pkg/resolve"
 )
 
@@ -40,16 +40,10 @@ func TestSelf(t *testing.T) {
 					if m.Rcode != dns.RcodeSuccess || len(m.Answer) != 1 || m.Answer[0].Header().Ttl != 0 {
 						t.Fatalf("answered\n%s", m)
 					}
-					if diff := cmp.Diff([]string{tt.want}, m.Answer[0].(*dns.TXT).Txt); diff != "" {
-						t.Errorf("text (-want +got):\n%s", diff)
-					}
+					assert.Same(t, "text", []string{tt.want}, m.Answer[0].(*dns.TXT).Txt)
 				}
-				if diff := cmp.Diff(resolve.Stats{}, r.Stats()); diff != "" {
-					t.Errorf("counted (-want +got):\n%s", diff)
-				}
-				if got := p.Cache.Stats().Entries; got != 0 {
-					t.Errorf("%d cache entries, want 0", got)
-				}
+				assert.Same(t, "counted", resolve.Stats{}, r.Stats())
+				assert.Equal(t, "cache entries", 0, p.Cache.Stats().Entries)
 				if log.Len() > 0 {
 					t.Errorf("logged %s", &log)
 				}

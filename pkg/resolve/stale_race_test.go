@@ -15,6 +15,7 @@ import (
 
 	"github.com/miekg/dns"
 
+	"github.com/nodecache/node-cache/internal/assert"
 	"github.com/nodecache/node-cache/pkg/cache"
 	"github.com/nodecache/node-cache/pkg/resolve"
 	"github.com/nodecache/node-cache/pkg/wire"
@@ -70,9 +71,7 @@ func TestStaleRaces(t *testing.T) {
 	p.Owner = func(name []byte) []byte { return name }
 	p.Cache.SetServeStale(cache.ServeStale{Window: cache.MaxStaleWindow, TTL: time.Second})
 	r, err := resolve.New(resolve.Config{Plan: p, Now: now, Rand: rand.Reader})
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	stale := func() uint64 { s := r.Stats(); return sum(s.Responses[resolve.SourceStale][:]) }
 	var clients sync.WaitGroup
 	var all [4][]*once
@@ -166,9 +165,7 @@ func TestOverdueInOrder(t *testing.T) {
 		for i, want := range map[int]int64{0: 500, 1: 900, 2: 110, 3: 710, 4: 310, n - 1: 310} {
 			go func() {
 				<-clients[i].got
-				if got := time.Since(start).Milliseconds(); got != want {
-					t.Errorf("client %d had its answer after %d ms, want %d", i, got, want)
-				}
+				assert.Equal(t, fmt.Sprintf("client %d: ms until its answer", i), want, time.Since(start).Milliseconds())
 			}()
 		}
 		y.settle()

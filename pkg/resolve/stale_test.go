@@ -11,6 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/miekg/dns"
 
+	"github.com/nodecache/node-cache/internal/assert"
 	"github.com/nodecache/node-cache/pkg/resolve"
 	"github.com/nodecache/node-cache/pkg/wire"
 	"github.com/nodecache/node-cache/pkg/zone"
@@ -72,9 +73,7 @@ func TestStaleGone(t *testing.T) {
 				y := late(t)
 				y.u.be(mood)
 				time.AfterFunc(100*time.Millisecond, func() { y.p.Cache.Flush([]byte{0}) })
-				if got := y.ask(t, query("www.test.", dns.TypeA)); got != want {
-					t.Errorf("got %s, want %s", got, want)
-				}
+				assert.Equal(t, "got", want, y.ask(t, query("www.test.", dns.TypeA)))
 			})
 		})
 	}
@@ -143,9 +142,7 @@ func TestZoneFallback(t *testing.T) {
 						t.Errorf("reply %d (-want +got)\n%s", i, diff)
 					}
 				}
-				if got := y.u.count(); got != tt.asked {
-					t.Errorf("%d queries upstream, want %d", got, tt.asked)
-				}
+				assert.Equal(t, "queries upstream", tt.asked, y.u.count())
 			})
 		})
 	}

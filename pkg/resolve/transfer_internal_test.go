@@ -10,6 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/miekg/dns"
 
+	"github.com/nodecache/node-cache/internal/assert"
 	"github.com/nodecache/node-cache/pkg/wire"
 	"github.com/nodecache/node-cache/pkg/zone"
 )
@@ -41,9 +42,7 @@ func TestAXFRMessageNames(t *testing.T) {
 		}
 		p.add(&record)
 		name, _, err := dns.UnpackDomainName(record.Owner, 0)
-		if err != nil {
-			t.Fatal(err)
-		}
+		assert.NoError(t, err)
 		want = append(want, name)
 	}
 	compareAXFRMessage(t, &p, want)
@@ -61,9 +60,7 @@ func compareAXFRMessage(t *testing.T, p *axfrMessage, want []string) {
 		t.Fatalf("%d records, want %d: %v", len(walked.Records), len(want), err)
 	}
 	var m dns.Msg
-	if err := m.Unpack(msg); err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, m.Unpack(msg))
 	var got []string
 	for _, rr := range m.Answer {
 		got = append(got, dns.CanonicalName(rr.Header().Name)) // the domain is as the client spelled it

@@ -18,6 +18,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/miekg/dns"
 
+	"github.com/nodecache/node-cache/internal/assert"
 	"github.com/nodecache/node-cache/pkg/resolve"
 	"github.com/nodecache/node-cache/pkg/wire"
 	"github.com/nodecache/node-cache/pkg/zone"
@@ -182,9 +183,7 @@ func TestTransferClients(t *testing.T) {
 			} else {
 				checkTransfer(t, tt.q, f.wait(t))
 			}
-			if got != tt.want {
-				t.Errorf("got %s, want %s", got, tt.want)
-			}
+			assert.Equal(t, "got", tt.want, got)
 		})
 	}
 }
@@ -303,14 +302,10 @@ func TestTransferBigZone(t *testing.T) {
 		dns.TypeAAAA: services,
 		dns.TypeSRV:  services*(2+2) + headless*(2*10+2*10+2*10),
 	}
-	if diff := cmp.Diff(want, counts); diff != "" {
-		t.Errorf("records by type (-want +got):\n%s", diff)
-	}
+	assert.Same(t, "records by type", want, counts)
 	wantAnswers(t, r, all)
 	ended(t, r)
-	if got := r.Stats().Responses[resolve.SourceTransfer][0]; got != 1 {
-		t.Errorf("%d transfers were counted, want 1", got)
-	}
+	assert.Equal(t, "transfers were counted", 1, r.Stats().Responses[resolve.SourceTransfer][0])
 }
 
 // wantAnswers asks for every name and type among the records, and wants those that
@@ -416,12 +411,8 @@ func TestConcurrentTransfers(t *testing.T) {
 	msgs := again.wait(t)
 	checkTransfer(t, axfr0(msgs[0].Id), msgs)
 	stats := r.Stats()
-	if got := stats.Shed[resolve.ShedTransfers]; got != 1 {
-		t.Errorf("%d were shed, want 1", got)
-	}
-	if got := stats.Responses[resolve.SourceTransfer][0]; got != 5 {
-		t.Errorf("%d transfers were counted, want 5", got)
-	}
+	assert.Equal(t, "shed", 1, stats.Shed[resolve.ShedTransfers])
+	assert.Equal(t, "transfers were counted", 5, stats.Responses[resolve.SourceTransfer][0])
 }
 
 // TestTransferAborted checks transfers that cannot be completed.
@@ -462,16 +453,12 @@ func TestTransferAborted(t *testing.T) {
 					m.Answer = nil
 					got = append(got, short(m))
 				}
-				if diff := cmp.Diff(tt.want, got); diff != "" {
-					t.Errorf("messages (-want +got):\n%s", diff)
-				}
+				assert.Same(t, "messages", tt.want, got)
 				if took := time.Since(start); took != tt.took {
 					t.Errorf("it ended after %v, want %v", took, tt.took)
 				}
 				ended(t, r)
-				if got := r.Stats().Panics; got != tt.panics {
-					t.Errorf("%d panics, want %d", got, tt.panics)
-				}
+				assert.Equal(t, "panics", tt.panics, r.Stats().Panics)
 				var again *transferClient
 				for range 4 { // its place is free
 					again = newFar()

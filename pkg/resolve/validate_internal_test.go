@@ -9,6 +9,7 @@ import (
 
 	"github.com/miekg/dns"
 
+	"github.com/nodecache/node-cache/internal/assert"
 	"github.com/nodecache/node-cache/pkg/wire"
 )
 
@@ -46,9 +47,7 @@ func message(tb testing.TB, rrtype uint16, an, ns, ar []string) *dns.Msg {
 	read := func(lines []string) (list []dns.RR) {
 		for _, line := range lines {
 			rr, err := dns.NewRR(line)
-			if err != nil {
-				tb.Fatal(err)
-			}
+			assert.NoError(tb, err)
 			list = append(list, rr)
 		}
 		return list
@@ -60,9 +59,7 @@ func message(tb testing.TB, rrtype uint16, an, ns, ar []string) *dns.Msg {
 func wired(tb testing.TB, m *dns.Msg) []byte {
 	tb.Helper()
 	msg, err := m.Pack()
-	if err != nil {
-		tb.Fatal(err)
-	}
+	assert.NoError(tb, err)
 	return msg
 }
 
@@ -108,9 +105,7 @@ func TestValidate(t *testing.T) {
 			sent.Rcode = tt.rcode
 			sent.SetEdns0(4096, true)
 			var m wire.Message
-			if err := m.Parse(wired(t, sent)); err != nil {
-				t.Fatal(err)
-			}
+			assert.NoError(t, m.Parse(wired(t, sent)))
 			life, err := new(validator).validate(testBounds(), &m)
 			if got := fmt.Sprintf("%v %v", life, err); got != tt.want || m.HasOPT() {
 				t.Errorf("got %s, OPT record %t, want %s", got, m.HasOPT(), tt.want)
@@ -134,9 +129,7 @@ func TestValidatorAllocations(t *testing.T) {
 				t.Errorf("%s: %d bytes of %d are left, error %v", name, len(m.Raw), len(msg), err)
 			}
 		})
-		if got != 0 {
-			t.Errorf("%s: %v allocations, want none", name, got)
-		}
+		assert.Equal(t, name+": allocations", 0, got)
 	}
 }
 
@@ -148,9 +141,7 @@ func BenchmarkValidator(b *testing.B) {
 			b.ReportAllocs()
 			for b.Loop() {
 				copy(buf, msg)
-				if err := m.Parse(buf); err != nil {
-					b.Fatal(err)
-				}
+				assert.NoError(b, m.Parse(buf))
 				if _, err := j.validate(p, m); err != nil {
 					b.Fatal(err)
 				}

@@ -12,9 +12,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/miekg/dns"
 
+	"github.com/nodecache/node-cache/internal/assert"
 	"github.com/nodecache/node-cache/pkg/resolve"
 	"github.com/nodecache/node-cache/pkg/wire"
 )
@@ -117,9 +117,7 @@ func TestCounts(t *testing.T) {
 		"refused FORMERR": s.Responses[resolve.SourceRefused][1], "malformed": s.Malformed, "dropped": s.Dropped,
 	}
 	for name, n := range got {
-		if n != 1 {
-			t.Errorf("%s counted %d times, want 1", name, n)
-		}
+		assert.Equal(t, name+": times counted", 1, n)
 	}
 	var durations uint64
 	for _, n := range s.Durations {
@@ -202,9 +200,7 @@ func TestQueryLog(t *testing.T) {
 				}
 				names = append(names, entry.Name)
 			}
-			if diff := cmp.Diff(tt.want, strings.Join(names, " ")); diff != "" {
-				t.Errorf("(-want +got):\n%s", diff)
-			}
+			assert.Same(t, "got", tt.want, strings.Join(names, " "))
 		})
 	}
 }
@@ -272,9 +268,7 @@ func TestKeepalive(t *testing.T) {
 				for _, o := range unpack(t, newClient(r, tt.stream).exchange(t, pack(t, m))).IsEdns0().Option {
 					got = append(got, o.(*dns.EDNS0_TCP_KEEPALIVE).Timeout)
 				}
-				if diff := cmp.Diff(tt.want, fmt.Sprint(got)); diff != "" {
-					t.Errorf("(-want +got):\n%s", diff)
-				}
+				assert.Same(t, "got", tt.want, fmt.Sprint(got))
 			}
 		})
 	}

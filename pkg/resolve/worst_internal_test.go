@@ -10,6 +10,7 @@ import (
 
 	"github.com/miekg/dns"
 
+	"github.com/nodecache/node-cache/internal/assert"
 	"github.com/nodecache/node-cache/pkg/wire"
 )
 
@@ -136,9 +137,7 @@ func TestWorst(t *testing.T) {
 	for name, msg := range worst() {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			if err := new(dns.Msg).Unpack(msg); err != nil {
-				t.Fatal(err)
-			}
+			assert.NoError(t, new(dns.Msg).Unpack(msg))
 			var m wire.Message
 			began := time.Now()
 			if err := m.Parse(slices.Clone(msg)); err != nil || len(m.Records) < 300 {

@@ -12,6 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/miekg/dns"
 
+	"github.com/nodecache/node-cache/internal/assert"
 	"github.com/nodecache/node-cache/pkg/resolve"
 	"github.com/nodecache/node-cache/pkg/zone"
 )
@@ -46,9 +47,7 @@ func view(tb testing.TB, s *zone.Store, elsewhere bool) *zone.Zone {
 		Store: s, Domain: "cluster.local.", TTL: 5 * time.Second, Excluded: []string{"stub.cluster.local."},
 		HasFallback: func() bool { return elsewhere },
 	})
-	if err != nil {
-		tb.Fatal(err)
-	}
+	assert.NoError(tb, err)
 	return z
 }
 
@@ -57,9 +56,7 @@ func wireName(tb testing.TB, name string) []byte {
 	tb.Helper()
 	buf := make([]byte, 255)
 	n, err := dns.PackDomainName(name, buf, 0, nil, false)
-	if err != nil {
-		tb.Fatal(err)
-	}
+	assert.NoError(tb, err)
 	return buf[:n]
 }
 

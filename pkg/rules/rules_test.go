@@ -7,9 +7,9 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 
+	"github.com/nodecache/node-cache/internal/assert"
 	"github.com/nodecache/node-cache/pkg/rules"
 )
 
@@ -99,17 +99,13 @@ func TestLeases(t *testing.T) {
 		{Key: netip.MustParseAddr("169.254.20.10"), Probe: netip.MustParseAddr("169.254.20.10")},
 		{Key: netip.MustParseAddr("fd00::10"), Probe: netip.MustParseAddr("fd00::10")},
 	}
-	if diff := cmp.Diff(want, r.Leases(), same); diff != "" {
-		t.Errorf("link-local (-want +got):\n%s", diff)
-	}
+	assert.Same(t, "link-local", want, r.Leases(), same)
 	r.Mode, r.Services = rules.Transparent, addrs("fd00:96::a", "10.96.0.10")
 	want = []rules.Lease{
 		{Key: netip.MustParseAddr("fd00:96::a"), Probe: netip.MustParseAddr("fd00::10")},
 		{Key: netip.MustParseAddr("10.96.0.10"), Probe: netip.MustParseAddr("169.254.20.10")},
 	}
-	if diff := cmp.Diff(want, r.Leases(), same); diff != "" {
-		t.Errorf("transparent (-want +got):\n%s", diff)
-	}
+	assert.Same(t, "transparent", want, r.Leases(), same)
 }
 
 func TestFamily(t *testing.T) {
@@ -121,13 +117,7 @@ func TestFamily(t *testing.T) {
 	want4, want6 := r, r
 	want4.Addresses, want4.Fallback = addrs("169.254.20.10"), servers("10.0.0.1:53", "10.0.0.2:5353")
 	want6.Addresses, want6.Services, want6.Fallback = addrs("fd00::10"), nil, servers("[fd01::1]:53")
-	if diff := cmp.Diff(want4, four, same, cmpopts.EquateEmpty()); diff != "" {
-		t.Errorf("IPv4 (-want +got):\n%s", diff)
-	}
-	if diff := cmp.Diff(want6, six, same, cmpopts.EquateEmpty()); diff != "" {
-		t.Errorf("IPv6 (-want +got):\n%s", diff)
-	}
-	if diff := cmp.Diff(linkLocal().Addresses, r.Addresses, same); diff != "" {
-		t.Errorf("Family changed its receiver (-want +got):\n%s", diff)
-	}
+	assert.Same(t, "IPv4", want4, four, same, cmpopts.EquateEmpty())
+	assert.Same(t, "IPv6", want6, six, same, cmpopts.EquateEmpty())
+	assert.Same(t, "Family changed its receiver", linkLocal().Addresses, r.Addresses, same)
 }

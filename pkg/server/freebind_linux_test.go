@@ -7,38 +7,17 @@ import (
 	"errors"
 	"net"
 	"net/netip"
-	"os"
-	"runtime"
 	"testing"
 	"time"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"github.com/nodecache/node-cache/internal/assert"
+	"github.com/nodecache/node-cache/internal/nodetest"
 	"github.com/nodecache/node-cache/pkg/server"
 	"github.com/nodecache/node-cache/pkg/server/servertest"
 )
-
-// enterNamespace takes the test into a network of its own, with a loopback link.
-// Its thread ends with it.
-func enterNamespace(t *testing.T) netlink.Link {
-	t.Helper()
-	if os.Geteuid() != 0 {
-		t.Skip("a network of its own needs root")
-	}
-	runtime.LockOSThread()
-	if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
-		t.Fatal(err)
-	}
-	lo, err := netlink.LinkByName("lo")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := netlink.LinkSetUp(lo); err != nil {
-		t.Fatal(err)
-	}
-	return lo
-}
 
 // TestFreeBind binds an address before it is there, and takes it away and brings
 // it back under the running servers.
@@ -47,20 +26,16 @@ func TestFreeBind(t *testing.T) {
 	for _, tt := range []struct{ name, ip string }{{"IPv4", "169.254.20.10"}, {"IPv6", "fd00::53"}} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			lo := enterNamespace(t)
+			lo := nodetest.EnterNamespace(t)
 			ip := netip.MustParseAddr(tt.ip)
 			held := &netlink.Addr{IPNet: &net.IPNet{IP: ip.AsSlice(), Mask: net.CIDRMask(ip.BitLen(), ip.BitLen())}, Flags: unix.IFA_F_NODAD}
 			addr := netip.AddrPortFrom(ip, 53)
 			refuseWithout(t, addr)
 			serveFreely(t, addr)
 			for range 3 {
-				if err := netlink.AddrAdd(lo, held); err != nil {
-					t.Fatal(err)
-				}
+				assert.NoError(t, netlink.AddrAdd(lo, held))
 				askAt(t, addr)
-				if err := netlink.AddrDel(lo, held); err != nil {
-					t.Fatal(err)
-				}
+				assert.NoError(t, netlink.AddrDel(lo, held))
 				if c, err := net.Dial("tcp", addr.String()); err == nil {
 					_ = c.Close()
 					t.Error("connected to an address that is gone")
@@ -91,9 +66,7 @@ func serveFreely(t *testing.T, addr netip.AddrPort) {
 		Listen(ctx context.Context) error
 		Run(ctx context.Context) error
 	}{u, w} {
-		if err := s.Listen(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		assert.NoError(t, s.Listen(t.Context()))
 		run(t, s)
 	}
 }
@@ -107,9 +80,7 @@ func askAt(t *testing.T, addr netip.AddrPort) {
 		}
 	}
 	conn, err := net.Dial("tcp", addr.String())
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	defer func() { _ = conn.Close() }()
 	_ = conn.SetDeadline(time.Now().Add(testTimeout))
 	c := tcpClient{Conn: conn, t: t}

@@ -17,6 +17,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/nodecache/node-cache/internal/assert"
 	"github.com/nodecache/node-cache/pkg/server"
 	"github.com/nodecache/node-cache/pkg/server/servertest"
 )
@@ -32,9 +33,7 @@ func files(t *testing.T, raws ...syscall.RawConn) (list []*os.File) {
 			}
 			list = append(list, os.NewFile(uintptr(n), "socket"))
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		assert.NoError(t, err)
 	}
 	return list
 }
@@ -49,9 +48,7 @@ func TestUDPHandsOver(t *testing.T) {
 	for range 10 {
 		time.Sleep(30 * time.Millisecond)
 		next := newUDP(t, server.UDPConfig{Addr: addr, Handler: h, Readers: 1})
-		if err := next.Adopt(files(t, u.RawConns()...)); err != nil {
-			t.Fatal(err)
-		}
+		assert.NoError(t, next.Adopt(files(t, u.RawConns()...)))
 		if got := len(next.RawConns()); got != 2 {
 			t.Fatalf("%d sockets, want both", got)
 		}
@@ -129,9 +126,7 @@ func TestUDPHandsOverQueuedDatagrams(t *testing.T) {
 	h := servertest.New(nil)
 	u := listenUDP(t, server.UDPConfig{Handler: h, Readers: 3})
 	next := newUDP(t, server.UDPConfig{Addr: u.Addr(), Handler: h})
-	if err := next.Adopt(files(t, u.RawConns()...)); err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, next.Adopt(files(t, u.RawConns()...)))
 	clients := make([]*net.UDPConn, 50)
 	for i := range clients {
 		clients[i] = dialUDP(t, u.Addr())
@@ -159,22 +154,16 @@ func TestUDPOpensMissingSockets(t *testing.T) {
 	h := servertest.New(nil)
 	u, stop := serveUDP(t, h, "127.0.0.1:0")
 	next := newUDP(t, server.UDPConfig{Addr: u.Addr(), Handler: h, Readers: 5})
-	if err := next.Adopt(files(t, u.RawConns()...)); err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, next.Adopt(files(t, u.RawConns()...)))
 	flood := startUDPFlood(t, u.Addr())
 	cancel := run(t, next)
 	u.HandOver(t.Context())
 	stop()
 	for range 2 { // the second has nothing to add
-		if err := next.AddReaders(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		assert.NoError(t, next.AddReaders(t.Context()))
 	}
 	time.Sleep(50 * time.Millisecond)
-	if got := len(next.RawConns()); got != 5 {
-		t.Errorf("%d sockets, want 5", got)
-	}
+	assert.Equal(t, "sockets", 5, len(next.RawConns()))
 	if sent, answered := flood(); sent != answered {
 		t.Errorf("%d of %d queries were answered", answered, sent)
 	}
@@ -192,17 +181,11 @@ func TestAdoptAfterListening(t *testing.T) {
 	u := listenUDP(t, server.UDPConfig{Handler: servertest.New(nil), Readers: 2})
 	u.Close()
 	other, err := net.ListenUDP("udp4", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	defer func() { _ = other.Close() }()
 	raw, err := other.SyscallConn()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := u.Adopt(files(t, raw)); err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
+	assert.NoError(t, u.Adopt(files(t, raw)))
 	defer u.Close()
 	if got := len(u.RawConns()); got != 1 || u.Addr() != other.LocalAddr().(*net.UDPAddr).AddrPort() {
 		t.Errorf("%d sockets at %s, want the one that was adopted", got, u.Addr())
@@ -212,14 +195,10 @@ func TestAdoptAfterListening(t *testing.T) {
 func TestAdoptOther(t *testing.T) {
 	t.Parallel()
 	udp, err := net.ListenUDP("udp4", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	defer func() { _ = udp.Close() }()
 	tcp, err := net.ListenTCP("tcp4", &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	defer func() { _ = tcp.Close() }()
 	udpRaw, _ := udp.SyscallConn()
 	tcpRaw, _ := tcp.SyscallConn()
@@ -256,9 +235,7 @@ func TestTCPHandsOver(t *testing.T) {
 			}
 			first.HandOver(t.Context(), testTimeout)
 			if !adopts {
-				if err := next.Listen(t.Context()); err != nil {
-					t.Fatal(err)
-				}
+				assert.NoError(t, next.Listen(t.Context()))
 				run(t, next)
 			}
 			for id := range uint16(10) {
@@ -271,9 +248,7 @@ func TestTCPHandsOver(t *testing.T) {
 			}
 			c.ask(7, "a.example")
 			c.wantReplies(reply{7, "a.example"})
-			if got := first.Stats().Open; got != 1 {
-				t.Errorf("%d sessions are open at the first server, want 1", got)
-			}
+			assert.Equal(t, "sessions are open at the first server", 1, first.Stats().Open)
 			_ = c.Close()
 		})
 	}

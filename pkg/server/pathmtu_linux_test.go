@@ -11,6 +11,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/nodecache/node-cache/internal/assert"
 	"github.com/nodecache/node-cache/internal/nodetest"
 	"github.com/nodecache/node-cache/pkg/server"
 	"github.com/nodecache/node-cache/pkg/server/servertest"
@@ -22,9 +23,7 @@ func TestForgedPathMTU(t *testing.T) {
 	hosts := nodetest.Start(t, nodetest.Options{Pods: 1, NoIPv6: true})
 	node, pod := netip.AddrPortFrom(hosts.Node.IPv4, 53), hosts.Pods[0]
 	u := newUDP(t, server.UDPConfig{Addr: node, Readers: 1, Handler: servertest.New(map[string]servertest.Rule{"large.test": {Size: 1232}})})
-	if err := hosts.Node.Do(func() error { return u.Listen(t.Context()) }); err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, hosts.Node.Do(func() error { return u.Listen(t.Context()) }))
 	run(t, u)
 
 	if err := pod.Do(func() error {
@@ -40,16 +39,12 @@ func TestForgedPathMTU(t *testing.T) {
 	}
 	before := fragments(t, hosts.Node)
 	conn, err := pod.Dial(t.Context(), "udp", node.String())
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	defer func() { _ = conn.Close() }()
 	write(t, conn, servertest.Query(1, "large.test"))
 	reply := make([]byte, 2048)
 	n, err := conn.Read(reply)
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	if after := fragments(t, hosts.Node); n != 1232 || after != before {
 		t.Errorf("an answer of %d bytes in %s fragments, before it %s, want 1232 bytes and none", n, after, before)
 	}

@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/nodecache/node-cache/internal/assert"
 )
 
 // TestSelectorSpreads counts what each of several sockets gets of the queries of many ports, over both families, and of
@@ -26,9 +28,7 @@ func TestSelectorSpreads(t *testing.T) {
 			target := net.UDPAddrFromAddrPort(netip.AddrPortFrom(netip.MustParseAddr(tt.from), u.Addr().Port()))
 			send := func(times int) {
 				c, err := net.DialUDP("udp", nil, target)
-				if err != nil {
-					t.Fatal(err)
-				}
+				assert.NoError(t, err)
 				defer func() { _ = c.Close() }()
 				for range times {
 					if _, err := c.Write(make([]byte, 40)); err != nil {
@@ -67,9 +67,7 @@ func took(t *testing.T, u *UDP) (counts []int) {
 				n++
 			}
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		assert.NoError(t, err)
 		counts = append(counts, n)
 	}
 	return counts

@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/nodecache/node-cache/internal/assert"
 	"github.com/nodecache/node-cache/pkg/server"
 	"github.com/nodecache/node-cache/pkg/server/servertest"
 )
@@ -29,9 +30,7 @@ func sharing() *net.ListenConfig {
 func shareUDP(t *testing.T, addr netip.AddrPort) *net.UDPConn {
 	t.Helper()
 	conn, err := sharing().ListenPacket(t.Context(), "udp", addr.String())
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	t.Cleanup(func() { _ = conn.Close() })
 	return conn.(*net.UDPConn)
 }
@@ -40,9 +39,7 @@ func shareUDP(t *testing.T, addr netip.AddrPort) *net.UDPConn {
 func queued(t *testing.T, conn *net.UDPConn) (n int) {
 	t.Helper()
 	raw, err := conn.SyscallConn()
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	err = raw.Control(func(fd uintptr) {
 		for {
 			if _, _, err := unix.Recvfrom(int(fd), make([]byte, 512), unix.MSG_DONTWAIT); err != nil {
@@ -51,9 +48,7 @@ func queued(t *testing.T, conn *net.UDPConn) (n int) {
 			n++
 		}
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	return n
 }
 
@@ -63,9 +58,7 @@ func askFromPorts(t *testing.T, network string, addr netip.AddrPort, when string
 	const ports = 100
 	for id := range uint16(ports) {
 		conn, err := net.Dial(network, addr.String())
-		if err != nil {
-			t.Fatal(err)
-		}
+		assert.NoError(t, err)
 		q := servertest.Query(id, "now")
 		if network == "tcp" {
 			q = servertest.Frame(q)
@@ -111,9 +104,7 @@ func TestUDPSelectsOwn(t *testing.T) {
 			_ = a.Close()
 			check("one of them left", b)
 			next := newUDP(t, server.UDPConfig{Addr: u.Addr(), Handler: h, Readers: 1})
-			if err := next.Adopt(files(t, u.RawConns()...)); err != nil {
-				t.Fatal(err)
-			}
+			assert.NoError(t, next.Adopt(files(t, u.RawConns()...)))
 			cancel := run(t, next)
 			u.HandOver(t.Context())
 			stop()
@@ -136,18 +127,14 @@ func TestTCPSelectsOwn(t *testing.T) {
 			}
 			share := func() {
 				ln, err := sharing().Listen(t.Context(), "tcp", first.Addr().String())
-				if err != nil {
-					t.Fatal(err)
-				}
+				assert.NoError(t, err)
 				t.Cleanup(func() { _ = ln.Close() })
 			}
 			share()
 			share()
 			askFromPorts(t, "tcp", target, "two others")
 			next := newTCP(t, server.TCPConfig{Addr: first.Addr(), Handler: servertest.New(nil)})
-			if err := next.Adopt(files(t, first.RawConn())[0]); err != nil {
-				t.Fatal(err)
-			}
+			assert.NoError(t, next.Adopt(files(t, first.RawConn())[0]))
 			run(t, next)
 			first.HandOver(t.Context(), 0)
 			askFromPorts(t, "tcp", target, "handed over")
@@ -161,9 +148,7 @@ func TestBindWithoutReusePort(t *testing.T) {
 	for _, at := range []string{"127.0.0.1:0", "0.0.0.0:0"} { // the address itself, and one that covers it
 		other := shareUDP(t, netip.MustParseAddrPort(at))
 		ln, err := sharing().Listen(t.Context(), "tcp", at)
-		if err != nil {
-			t.Fatal(err)
-		}
+		assert.NoError(t, err)
 		t.Cleanup(func() { _ = ln.Close() })
 		port := func(addr net.Addr) netip.AddrPort {
 			return netip.AddrPortFrom(netip.MustParseAddr("127.0.0.1"), netip.MustParseAddrPort(addr.String()).Port())
@@ -185,9 +170,7 @@ func TestSelectorRestored(t *testing.T) {
 	u, _ := serveUDP(t, servertest.New(nil), "127.0.0.1:0")
 	other := shareUDP(t, u.Addr())
 	raw, err := other.SyscallConn()
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	third := []unix.SockFilter{{Code: unix.BPF_RET | unix.BPF_K, K: 2}}
 	err = raw.Control(func(fd uintptr) {
 		err := unix.SetsockoptSockFprog(int(fd), unix.SOL_SOCKET, unix.SO_ATTACH_REUSEPORT_CBPF, &unix.SockFprog{Len: 1, Filter: &third[0]})
@@ -195,16 +178,12 @@ func TestSelectorRestored(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	c := dialUDP(t, u.Addr())
 	write(t, c, servertest.Query(1, "now"))
 	if n := queued(t, other); n != 1 {
 		t.Fatalf("the other socket got %d queries, want 1", n)
 	}
-	if err := u.AttachSelector(); err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, u.AttachSelector())
 	askFromPorts(t, "udp", u.Addr(), "selected again")
 }

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nodecache/node-cache/internal/assert"
 	"github.com/nodecache/node-cache/pkg/server"
 	"github.com/nodecache/node-cache/pkg/server/servertest"
 	"github.com/nodecache/node-cache/pkg/wire"
@@ -48,9 +49,7 @@ func newPipeline(tb testing.TB, depth int) *pipeline {
 	s := listenTCP(tb, server.TCPConfig{Handler: constantHandler{}})
 	run(tb, s)
 	conn, err := net.Dial("tcp", s.Addr().String())
-	if err != nil {
-		tb.Fatal(err)
-	}
+	assert.NoError(tb, err)
 	tb.Cleanup(func() { _ = conn.Close() })
 	p := &pipeline{conn: conn, answers: make([]byte, depth*(2+constantSize))}
 	for id := range depth {
@@ -72,16 +71,12 @@ func BenchmarkTCPPipelinedHits(b *testing.B) {
 	for _, depth := range []int{1, 8, 64, 512} {
 		b.Run(fmt.Sprintf("depth=%d", depth), func(b *testing.B) {
 			p := newPipeline(b, depth)
-			if err := p.round(); err != nil {
-				b.Fatal(err)
-			}
+			assert.NoError(b, p.round())
 			b.ReportAllocs()
 			before := cpuTime(b)
 			b.ResetTimer()
 			for done := 0; done < b.N; done += depth {
-				if err := p.round(); err != nil {
-					b.Fatal(err)
-				}
+				assert.NoError(b, p.round())
 			}
 			b.StopTimer()
 			b.ReportMetric(float64(cpuTime(b)-before)/float64(b.N), "cpu-ns/op")
@@ -93,9 +88,7 @@ func BenchmarkTCPPipelinedHits(b *testing.B) {
 func cpuTime(tb testing.TB) time.Duration {
 	tb.Helper()
 	var use syscall.Rusage
-	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &use); err != nil {
-		tb.Fatal(err)
-	}
+	assert.NoError(tb, syscall.Getrusage(syscall.RUSAGE_SELF, &use))
 	return time.Duration(use.Utime.Nano() + use.Stime.Nano())
 }
 

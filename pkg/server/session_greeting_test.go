@@ -3,11 +3,13 @@
 package server_test
 
 import (
+	"fmt"
 	"net"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/nodecache/node-cache/internal/assert"
 	"github.com/nodecache/node-cache/pkg/server"
 	"github.com/nodecache/node-cache/pkg/server/servertest"
 )
@@ -40,9 +42,7 @@ func TestTCPDrainGreeted(t *testing.T) {
 					c.wantReplies(reply{1, "a.example"}, reply{2, "b.example"})
 				}
 				c.wantEnd()
-				if lasted := time.Since(stopped); lasted != tt.lasts {
-					t.Errorf("the session lasted for %s, want %s", lasted, tt.lasts)
-				}
+				assert.Equal(t, "the session lasted for", tt.lasts, time.Since(stopped))
 			})
 		})
 	}
@@ -67,9 +67,7 @@ func TestTCPDrainHalfAFrame(t *testing.T) {
 				want = 30 * time.Millisecond
 			}
 			c.wantEnd()
-			if lasted := time.Since(stopped); lasted != want {
-				t.Errorf("whole: %t, the session lasted for %s, want %s", whole, lasted, want)
-			}
+			assert.Equal(t, fmt.Sprintf("whole: %t, the session lasted for", whole), want, time.Since(stopped))
 		})
 	}
 }

@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/nodecache/node-cache/internal/assert"
 	"github.com/nodecache/node-cache/pkg/server"
 	"github.com/nodecache/node-cache/pkg/server/servertest"
 )
@@ -30,9 +31,7 @@ func (h *tcpHarness) dialNarrow(addr string) *tcpClient {
 		},
 	}
 	conn, err := d.DialContext(h.t.Context(), "tcp", h.Addr().String())
-	if err != nil {
-		h.t.Fatal(err)
-	}
+	assert.NoError(h.t, err)
 	h.t.Cleanup(func() { _ = conn.Close() })
 	return &tcpClient{Conn: conn, t: h.t}
 }

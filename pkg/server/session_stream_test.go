@@ -11,8 +11,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-
+	"github.com/nodecache/node-cache/internal/assert"
 	"github.com/nodecache/node-cache/pkg/server"
 	"github.com/nodecache/node-cache/pkg/server/servertest"
 )
@@ -89,9 +88,7 @@ func TestTCPStreamLetsOthersThrough(t *testing.T) {
 		c := w.dial()
 		c.ask(1, "all.example", "slow.example")
 		synctest.Wait()
-		if got := w.handler.Sent("all.example"); got != fit {
-			t.Errorf("%d messages were taken for a client that does not read, want %d", got, fit)
-		}
+		assert.Equal(t, "messages were taken for a client that does not read", fit, w.handler.Sent("all.example"))
 		w.handler.Release("slow.example")
 		asked := map[uint16]int{2: 0} // when, in messages of the stream read
 		for turn, others := 0, 0; turn < 200 || others < len(asked); {
@@ -154,12 +151,8 @@ func TestTCPStreamToSlowClient(t *testing.T) {
 				for w.Stats().Open > 0 {
 					time.Sleep(time.Millisecond)
 				}
-				if got := time.Since(start).Round(10 * time.Millisecond); got != tt.want {
-					t.Errorf("closed after %v, want %v", got, tt.want)
-				}
-				if got := w.Stats().WriteTimeouts; got != 1 {
-					t.Errorf("%d write time-outs, want 1", got)
-				}
+				assert.Equal(t, "closed after", tt.want, time.Since(start).Round(10*time.Millisecond))
+				assert.Equal(t, "write time-outs", 1, w.Stats().WriteTimeouts)
 				if got := w.handler.Sent("all.example"); got != 3 {
 					t.Errorf("%d messages were taken, want the 3 that fit", got)
 				}
@@ -233,15 +226,11 @@ func TestTCPStreamDrain(t *testing.T) {
 		synctest.Wait()
 		brisk.wantStreams(20, 1)
 		brisk.wantEnd()
-		if got := time.Since(start); got != 0 {
-			t.Errorf("a client that reads was served for %v of virtual time, want none", got)
-		}
+		assert.Equal(t, "virtual time in which a client that reads was served", 0, time.Since(start))
 		stopping.Wait()
 		if got := time.Since(start).Truncate(time.Second); got != 5*time.Second {
 			t.Errorf("Run and the slow client ended after %v, want 5s", got)
 		}
-		if diff := cmp.Diff(server.TCPStats{Accepted: 2, Queries: 2, DrainCut: 1}, w.Stats()); diff != "" {
-			t.Errorf("stats (-want +got):\n%s", diff)
-		}
+		assert.Same(t, "stats", server.TCPStats{Accepted: 2, Queries: 2, DrainCut: 1}, w.Stats())
 	})
 }

@@ -15,6 +15,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/nodecache/node-cache/internal/assert"
 	"github.com/nodecache/node-cache/pkg/server"
 	"github.com/nodecache/node-cache/pkg/server/servertest"
 	"github.com/nodecache/node-cache/pkg/wire"
@@ -53,9 +54,7 @@ type countingConn struct {
 func listenCounting(t *testing.T) *countingListener {
 	t.Helper()
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	return &countingListener{Listener: ln}
 }
 
@@ -92,9 +91,7 @@ func TestTCPAnswersOneReadWithOneWrite(t *testing.T) {
 	}
 	c.ask(0, names...)
 	c.wantReplies(want...)
-	if got := len(ln.sizes()); got != 1 {
-		t.Errorf("%d writes for one batch, want 1", got)
-	}
+	assert.Equal(t, "writes for one batch", 1, len(ln.sizes()))
 }
 
 func TestTCPLargeFrames(t *testing.T) {
@@ -118,12 +115,8 @@ func TestTCPLargeFrames(t *testing.T) {
 		got[servertest.ID(msg)] = len(msg)
 	}
 	want := map[uint16]int{1: 27, 2: len(query), 3: 65535, 4: 65535, 6: 27}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("sizes of replies by ID (-want +got):\n%s", diff)
-	}
-	if got := w.Stats().Oversized; got != 1 {
-		t.Errorf("%d replies were too long for a frame, want 1", got)
-	}
+	assert.Same(t, "sizes of replies by ID", want, got)
+	assert.Equal(t, "replies were too long for a frame", 1, w.Stats().Oversized)
 }
 
 // One read asks for two megabytes: they are not gathered for one write.
@@ -257,9 +250,7 @@ func TestTCPPanicEndsOneSession(t *testing.T) {
 			again := w.dial()
 			again.ask(3, "quick.example")
 			again.wantReplies(reply{3, "quick.example"})
-			if got := w.Stats().Panics; got != 1 {
-				t.Errorf("%d panics were counted, want 1", got)
-			}
+			assert.Equal(t, "panics were counted", 1, w.Stats().Panics)
 			w.stop()
 			for _, want := range []string{"level=ERROR", "where=tcp", "stack=", "servertest"} {
 				if !strings.Contains(log.String(), want) {
@@ -325,18 +316,14 @@ func TestTCPPeer(t *testing.T) {
 			from := netip.MustParseAddr(tt.from)
 			target := netip.AddrPortFrom(from, w.Addr().Port())
 			conn, err := net.Dial("tcp", target.String())
-			if err != nil {
-				t.Fatal(err)
-			}
+			assert.NoError(t, err)
 			t.Cleanup(func() { _ = conn.Close() })
 			c := &tcpClient{Conn: conn, t: t}
 			c.ask(1, "a.example", "b.example")
 			c.wantReplies(reply{1, "a.example"}, reply{2, "b.example"})
 			local := conn.LocalAddr().(*net.TCPAddr).AddrPort()
 			want := map[wire.Peer]int{{Addr: netip.AddrPortFrom(from, local.Port()), Stream: true}: 2}
-			if diff := cmp.Diff(want, w.handler.Peers(), cmp.Comparer(func(a, b netip.AddrPort) bool { return a == b })); diff != "" {
-				t.Errorf("peers (-want +got):\n%s", diff)
-			}
+			assert.Same(t, "peers", want, w.handler.Peers(), cmp.Comparer(func(a, b netip.AddrPort) bool { return a == b }))
 		})
 	}
 }

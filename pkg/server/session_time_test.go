@@ -9,6 +9,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/nodecache/node-cache/internal/assert"
 	"github.com/nodecache/node-cache/pkg/server"
 	"github.com/nodecache/node-cache/pkg/server/servertest"
 )
@@ -20,9 +21,7 @@ func (c *tcpClient) wantEndAfter(d time.Duration) {
 	c.t.Helper()
 	start := time.Now()
 	c.wantEnd()
-	if got := time.Since(start); got != d {
-		c.t.Errorf("closed after %v, want %v", got, d)
-	}
+	assert.Equal(c.t, "closed after", d, time.Since(start))
 }
 
 func TestTCPIdle(t *testing.T) {
@@ -67,9 +66,7 @@ func TestTCPIdle(t *testing.T) {
 				tt.use(w, c)
 				synctest.Wait()
 				c.wantEndAfter(10 * time.Second)
-				if got := w.Stats().IdleClosed; got != 1 {
-					t.Errorf("%d sessions were closed as idle, want 1", got)
-				}
+				assert.Equal(t, "sessions were closed as idle", 1, w.Stats().IdleClosed)
 			})
 		})
 	}
@@ -109,9 +106,7 @@ func TestTCPSlowLoris(t *testing.T) {
 					}
 				})
 				c.wantEndAfter(3 * time.Second)
-				if got := w.Stats().SlowClosed; got != 1 {
-					t.Errorf("%d sessions were closed as slow, want 1", got)
-				}
+				assert.Equal(t, "sessions were closed as slow", 1, w.Stats().SlowClosed)
 			})
 		})
 	}
@@ -170,14 +165,10 @@ func TestTCPPipelineLimit(t *testing.T) {
 		w.handler.Release("one.example")
 		c.wantReplies(reply{2, "one.example"}, reply{5, "next.example"})
 		synctest.Wait()
-		if got := w.handler.Held("slow.example"); got != 3 {
-			t.Errorf("%d misses are outstanding, want 3", got)
-		}
+		assert.Equal(t, "misses are outstanding", 3, w.handler.Held("slow.example"))
 		w.handler.Release("slow.example")
 		c.wantReplies(reply{3, "slow.example"}, reply{4, "slow.example"}, reply{6, "slow.example"})
-		if got := w.Stats().Stalls; got != 2 {
-			t.Errorf("%d stalls, want 2", got)
-		}
+		assert.Equal(t, "stalls", 2, w.Stats().Stalls)
 	})
 }
 
@@ -203,9 +194,7 @@ func TestTCPWriteTimeout(t *testing.T) {
 				if got := time.Since(start).Round(10 * time.Millisecond); got != 3*time.Second {
 					t.Errorf("closed after %v, want 3s", got)
 				}
-				if got := w.Stats().WriteTimeouts; got != 1 {
-					t.Errorf("%d write time-outs, want 1", got)
-				}
+				assert.Equal(t, "write time-outs", 1, w.Stats().WriteTimeouts)
 			})
 		})
 	}
@@ -247,9 +236,7 @@ func TestTCPOverflow(t *testing.T) {
 		w.handler.Release("first.example")
 		synctest.Wait() // the writer has it, which counts too
 		w.handler.Release("slow.example")
-		if got := time.Since(start); got != 0 {
-			t.Errorf("replies took %v of virtual time, want none", got)
-		}
+		assert.Equal(t, "virtual time that replies took", 0, time.Since(start))
 		c.wantClosed()
 		synctest.Wait()
 		if got := w.Stats(); got.Overflows != 1 || got.Open != 0 {

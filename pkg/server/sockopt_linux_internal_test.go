@@ -8,33 +8,25 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/nodecache/node-cache/internal/assert"
 )
 
 // TestBoundSession reads what the kernel keeps for a session at most.
 func TestBoundSession(t *testing.T) {
 	t.Parallel()
 	s, err := NewTCP(TCPConfig{Addr: netip.MustParseAddrPort("127.0.0.1:0"), Handler: noWorkers{}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := s.Listen(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
+	assert.NoError(t, s.Listen(t.Context()))
 	defer s.Close()
 	client, err := net.Dial("tcp", s.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	defer func() { _ = client.Close() }()
 	session, err := s.listener.Accept()
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	defer func() { _ = session.Close() }()
 	raw, err := session.(*net.TCPConn).SyscallConn()
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	for _, tt := range []struct {
 		name                string
 		level, option, want int

@@ -4,6 +4,7 @@ package server_test
 
 import (
 	"errors"
+	"fmt"
 	"net"
 	"slices"
 	"syscall"
@@ -11,6 +12,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/nodecache/node-cache/internal/assert"
 	"github.com/nodecache/node-cache/pkg/server"
 	"github.com/nodecache/node-cache/pkg/server/servertest"
 )
@@ -216,9 +218,7 @@ func TestTCPUnreadInKernel(t *testing.T) {
 		return raw.Control(func(fd uintptr) { _ = syscall.SetsockoptInt(int(fd), syscall.SOL_SOCKET, syscall.SO_RCVBUF, 1) })
 	}}
 	c, err := small.DialContext(t.Context(), "tcp", w.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	defer func() { _ = c.Close() }()
 	if _, err := c.Write(queries(0, "large.example")); err != nil {
 		t.Fatal(err)
@@ -235,9 +235,7 @@ func TestTCPAcceptErrors(t *testing.T) {
 		fail := func(n int) time.Duration {
 			start := time.Now()
 			for range n {
-				if err := w.pipes.Fail(&net.OpError{Op: "accept", Err: syscall.ECONNABORTED}); err != nil {
-					t.Fatal(err)
-				}
+				assert.NoError(t, w.pipes.Fail(&net.OpError{Op: "accept", Err: syscall.ECONNABORTED}))
 			}
 			c := w.dial()
 			took := time.Since(start)
@@ -256,13 +254,9 @@ func TestTCPAcceptErrors(t *testing.T) {
 			{10, 3275 * time.Millisecond},
 			{1, 5 * time.Millisecond},
 		} {
-			if got := fail(tt.errors); got != tt.want {
-				t.Errorf("after %d errors the next session waited %v, want %v", tt.errors, got, tt.want)
-			}
+			assert.Equal(t, fmt.Sprintf("after %d errors the next session waited", tt.errors), tt.want, fail(tt.errors))
 		}
-		if got := w.Stats().AcceptErrors; got != 23 {
-			t.Errorf("%d errors were counted, want 23", got)
-		}
+		assert.Equal(t, "errors were counted", 23, w.Stats().AcceptErrors)
 	})
 }
 
@@ -275,9 +269,7 @@ func TestTCPAcceptWithoutDescriptors(t *testing.T) {
 		busy.ask(1, "slow.example")
 		synctest.Wait()
 		for range 3 {
-			if err := w.pipes.Fail(&net.OpError{Op: "accept", Err: syscall.EMFILE}); err != nil {
-				t.Fatal(err)
-			}
+			assert.NoError(t, w.pipes.Fail(&net.OpError{Op: "accept", Err: syscall.EMFILE}))
 		}
 		idle.wantEnd()
 		w.handler.Release("slow.example")

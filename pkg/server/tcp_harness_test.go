@@ -16,6 +16,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/nodecache/node-cache/internal/assert"
 	"github.com/nodecache/node-cache/internal/proctest"
 	"github.com/nodecache/node-cache/pkg/server"
 	"github.com/nodecache/node-cache/pkg/server/servertest"
@@ -40,9 +41,7 @@ func newTCP(tb testing.TB, cfg server.TCPConfig) *server.TCP {
 		cfg.Addr = netip.MustParseAddrPort("127.0.0.1:0")
 	}
 	s, err := server.NewTCP(cfg)
-	if err != nil {
-		tb.Fatal(err)
-	}
+	assert.NoError(tb, err)
 	return s
 }
 
@@ -50,9 +49,7 @@ func newTCP(tb testing.TB, cfg server.TCPConfig) *server.TCP {
 func listenTCP(tb testing.TB, cfg server.TCPConfig) *server.TCP {
 	tb.Helper()
 	s := newTCP(tb, cfg)
-	if err := s.Listen(tb.Context()); err != nil {
-		tb.Fatal(err)
-	}
+	assert.NoError(tb, s.Listen(tb.Context()))
 	return s
 }
 
@@ -81,9 +78,7 @@ func startTCP(t *testing.T, cfg server.TCPConfig, rules map[string]servertest.Ru
 		if open := w.Stats().Open; open != 0 {
 			t.Errorf("%d sessions are open after Run", open)
 		}
-		if diff := cmp.Diff([]string(nil), w.handler.Violations()); diff != "" {
-			t.Errorf("violations of the Worker's contract (-want +got):\n%s", diff)
-		}
+		assert.Same(t, "violations of the Worker's contract", []string(nil), w.handler.Violations())
 	})
 	t.Cleanup(w.stop)
 	return w
@@ -128,14 +123,10 @@ func (h *tcpHarness) dialFrom(addr string) *tcpClient {
 		}
 		conn, err = d.DialContext(h.t.Context(), "tcp", h.Addr().String())
 	}
-	if err != nil {
-		h.t.Fatal(err)
-	}
+	assert.NoError(h.t, err)
 	h.t.Cleanup(func() { _ = conn.Close() })
 	if h.pipes == nil {
-		if err := conn.SetDeadline(time.Now().Add(testTimeout)); err != nil {
-			h.t.Fatal(err)
-		}
+		assert.NoError(h.t, conn.SetDeadline(time.Now().Add(testTimeout)))
 	}
 	return &tcpClient{Conn: conn, t: h.t}
 }
@@ -216,15 +207,11 @@ func (c *tcpClient) wantClosed() {
 // closeWrite sends FIN.
 func (c *tcpClient) closeWrite() {
 	c.t.Helper()
-	if err := c.Conn.(*net.TCPConn).CloseWrite(); err != nil {
-		c.t.Fatal(err)
-	}
+	assert.NoError(c.t, c.Conn.(*net.TCPConn).CloseWrite())
 }
 
 // wantStats compares the counts, with those of no interest taken out by the test.
 func (h *tcpHarness) wantStats(want server.TCPStats) {
 	h.t.Helper()
-	if diff := cmp.Diff(want, h.Stats()); diff != "" {
-		h.t.Errorf("stats (-want +got):\n%s", diff)
-	}
+	assert.Same(h.t, "stats", want, h.Stats())
 }

@@ -12,6 +12,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/nodecache/node-cache/internal/assert"
 	"github.com/nodecache/node-cache/pkg/server"
 	"github.com/nodecache/node-cache/pkg/server/servertest"
 )
@@ -40,9 +41,7 @@ func TestNewTCPErrors(t *testing.T) {
 func TestTCPListenErrors(t *testing.T) {
 	t.Parallel()
 	taken, err := net.Listen("tcp", "127.0.0.1:0") // without SO_REUSEPORT: not shared
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	t.Cleanup(func() { _ = taken.Close() })
 	addr := taken.Addr().(*net.TCPAddr).AddrPort()
 	s := newTCP(t, server.TCPConfig{Addr: addr, Handler: servertest.New(nil)})
@@ -97,9 +96,7 @@ func (r *lookedRaw) Control(look func(uintptr)) error {
 func TestTCPDrain(t *testing.T) {
 	t.Parallel()
 	ln, err := net.Listen("tcp4", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	listener := &lookedListener{Listener: ln}
 	w := serveTCP(t, server.TCPConfig{Listener: listener}, map[string]servertest.Rule{"slow.example": {Action: servertest.Hold}})
 	c, idle := w.dial(), w.dial()

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nodecache/node-cache/internal/assert"
 	"github.com/nodecache/node-cache/pkg/server"
 	"github.com/nodecache/node-cache/pkg/server/servertest"
 	"github.com/nodecache/node-cache/pkg/wire"
@@ -57,9 +58,7 @@ func benchmarkMisses(b *testing.B, burst int) {
 	u := listenUDP(b, server.UDPConfig{Handler: slowHandler{}, Readers: 1})
 	cancel := run(b, u)
 	c, err := net.DialUDP("udp", nil, net.UDPAddrFromAddrPort(u.Addr()))
-	if err != nil {
-		b.Fatal(err)
-	}
+	assert.NoError(b, err)
 	_ = c.SetDeadline(time.Now().Add(5 * time.Minute))
 	q, buf := servertest.Query(1, "miss.test"), make([]byte, 512)
 	b.ReportAllocs()

@@ -5,10 +5,13 @@
 package server
 
 import (
+	"fmt"
 	"net/netip"
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/nodecache/node-cache/internal/assert"
 )
 
 // TestReaderWaits checks when a reader waits for the poller. After a full batch it must
@@ -32,9 +35,7 @@ func TestReaderWaits(t *testing.T) {
 	} {
 		s := &udpSocket{server: &UDP{}}
 		s.server.repliesDue.Store(tt.due)
-		if got := s.shouldPoll(&udpBatch{received: tt.received}); got != tt.want {
-			t.Errorf("%d received, %d due: %t, want %t", tt.received, tt.due, got, tt.want)
-		}
+		assert.Equal(t, fmt.Sprintf("%d received, %d due", tt.received, tt.due), tt.want, s.shouldPoll(&udpBatch{received: tt.received}))
 	}
 }
 
@@ -67,9 +68,7 @@ func listenReaders(t *testing.T, cfg UDPConfig) *UDP {
 	if err == nil {
 		err = u.Listen(t.Context())
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	t.Cleanup(u.Close)
 	return u
 }

@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nodecache/node-cache/internal/assert"
 	"github.com/nodecache/node-cache/pkg/server"
 	"github.com/nodecache/node-cache/pkg/server/servertest"
 	"github.com/nodecache/node-cache/pkg/wire"
@@ -239,9 +240,7 @@ func TestPanicAtTheEndOfABatch(t *testing.T) {
 		cancel := run(t, s)
 		for range 3 {
 			c, err := net.Dial("tcp", s.Addr().String())
-			if err != nil {
-				t.Fatal(err)
-			}
+			assert.NoError(t, err)
 			_ = c.SetDeadline(time.Now().Add(testTimeout))
 			write(t, c, servertest.Frame(servertest.Query(1, "break.test")))
 			if _, err := c.Read(make([]byte, 1)); err == nil || errors.Is(err, os.ErrDeadlineExceeded) {

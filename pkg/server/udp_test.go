@@ -15,6 +15,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/nodecache/node-cache/internal/assert"
 	"github.com/nodecache/node-cache/pkg/server"
 	"github.com/nodecache/node-cache/pkg/server/servertest"
 )
@@ -26,9 +27,7 @@ func newUDP(tb testing.TB, cfg server.UDPConfig) *server.UDP {
 		cfg.Addr = netip.MustParseAddrPort("127.0.0.1:0")
 	}
 	u, err := server.NewUDP(cfg)
-	if err != nil {
-		tb.Fatal(err)
-	}
+	assert.NoError(tb, err)
 	return u
 }
 
@@ -40,9 +39,7 @@ func listenUDP(tb testing.TB, cfg server.UDPConfig) *server.UDP {
 	if noFamily := errors.Is(err, unix.EADDRNOTAVAIL) || errors.Is(err, unix.EAFNOSUPPORT); noFamily && cfg.Addr.Addr().Is6() {
 		tb.Skipf("this machine has no IPv6: %v", err)
 	}
-	if err != nil {
-		tb.Fatal(err)
-	}
+	assert.NoError(tb, err)
 	return u
 }
 
@@ -77,9 +74,7 @@ func serveUDP(t *testing.T, h server.Handler, addr string) (u *server.UDP, stop 
 func dialUDP(t *testing.T, addr netip.AddrPort) *net.UDPConn {
 	t.Helper()
 	c, err := net.DialUDP("udp", nil, net.UDPAddrFromAddrPort(addr))
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	t.Cleanup(func() { _ = c.Close() })
 	_ = c.SetDeadline(time.Now().Add(20 * time.Second))
 	return c
@@ -96,9 +91,7 @@ func read(t *testing.T, c net.Conn) []byte {
 	t.Helper()
 	buf := make([]byte, 65535)
 	n, err := c.Read(buf)
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	return buf[:n]
 }
 
@@ -227,9 +220,7 @@ func TestUDPDrains(t *testing.T) {
 	late := dialUDP(t, u.Addr())
 	write(t, late, servertest.Query(1, "late.test"))
 	read(t, late) // while replies are due, what arrives is answered
-	if got := h.Release("held.test"); got != n {
-		t.Errorf("%d held, want %d", got, n)
-	}
+	assert.Equal(t, "held", n, h.Release("held.test"))
 	for range n {
 		read(t, c)
 	}
@@ -239,9 +230,7 @@ func TestUDPDrains(t *testing.T) {
 func TestUDPListen(t *testing.T) {
 	t.Parallel()
 	taken, err := net.ListenUDP("udp4", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	t.Cleanup(func() { _ = taken.Close() })
 	other, _ := serveUDP(t, servertest.New(nil), "127.0.0.1:0")
 	for _, tt := range []struct {
@@ -268,9 +257,7 @@ func BenchmarkUDPHits(b *testing.B) {
 	u := listenUDP(b, server.UDPConfig{Handler: servertest.New(nil)})
 	stop := run(b, u)
 	c, err := net.DialUDP("udp", nil, net.UDPAddrFromAddrPort(u.Addr()))
-	if err != nil {
-		b.Fatal(err)
-	}
+	assert.NoError(b, err)
 	q, buf := servertest.Query(1, "hit.test"), make([]byte, 512)
 	for b.Loop() {
 		if _, err := c.Write(q); err != nil {

@@ -12,15 +12,14 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-
+	"github.com/nodecache/node-cache/internal/assert"
 	"github.com/nodecache/node-cache/pkg/snapshot"
 )
 
 func mode(t *testing.T, path string) fs.FileMode {
 	t.Helper()
 	info, err := os.Stat(path)
-	must(t, err)
+	assert.NoError(t, err)
 	return info.Mode().Perm()
 }
 
@@ -52,20 +51,18 @@ func TestDirLeftovers(t *testing.T) {
 		"node-cache.snapshot.tmp-a": 0, "node-cache.snapshot.bak": time.Hour, "other": time.Hour,
 	} {
 		path := filepath.Join(dir, name)
-		must(t, os.WriteFile(path, nil, 0o600))
-		must(t, os.Chtimes(path, time.Time{}, noon().Add(-age)))
+		assert.NoError(t, os.WriteFile(path, nil, 0o600))
+		assert.NoError(t, os.Chtimes(path, time.Time{}, noon().Add(-age)))
 	}
 	save(t, snapshot.Dir(dir), before())
 	entries, err := os.ReadDir(dir)
-	must(t, err)
+	assert.NoError(t, err)
 	var got []string
 	for _, e := range entries {
 		got = append(got, e.Name())
 	}
 	want := []string{"node-cache.snapshot", "node-cache.snapshot.bak", "node-cache.snapshot.tmp-new", "other"}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("files (-want +got):\n%s", diff)
-	}
+	assert.Same(t, "files", want, got)
 }
 
 // TestDirUntrusted refuses files that others can write, and does not block on a pipe.
@@ -108,7 +105,7 @@ func TestDirUntrusted(t *testing.T) {
 			t.Parallel()
 			dir := t.TempDir()
 			save(t, snapshot.Dir(dir), before())
-			must(t, tt.make(t, filepath.Join(dir, snapshot.Name)))
+			assert.NoError(t, tt.make(t, filepath.Join(dir, snapshot.Name)))
 			if got, err := load(snapshot.Dir(dir)); err == nil || !strings.Contains(err.Error(), tt.want) {
 				t.Errorf("%v, error %v, want %q", got, err, tt.want)
 			}
@@ -121,7 +118,7 @@ func TestDirWritableByOthers(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	save(t, snapshot.Dir(dir), before())
-	must(t, os.Chmod(dir, 0o777))
+	assert.NoError(t, os.Chmod(dir, 0o777))
 	_, saved := snapshot.Save(t.Context(), before().job(snapshot.Dir(dir)))
 	_, loaded := snapshot.Load(snapshot.Dir(dir), plenty)
 	for what, err := range map[string]error{"Save": saved, "Load": loaded} {
@@ -146,7 +143,7 @@ func TestDirNotExist(t *testing.T) {
 		}
 	}
 	file := filepath.Join(t.TempDir(), "file")
-	must(t, os.WriteFile(file, nil, 0o600))
+	assert.NoError(t, os.WriteFile(file, nil, 0o600))
 	_, err := snapshot.Save(t.Context(), before().job(snapshot.Dir(file)))
 	var snapErr *snapshot.Error
 	if !errors.As(err, &snapErr) || !errors.Is(err, syscall.ENOTDIR) || snapErr.Hint == "" {
@@ -162,7 +159,7 @@ func TestDirNotExist(t *testing.T) {
 func TestDirNameIsDirectory(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	must(t, os.Mkdir(filepath.Join(dir, snapshot.Name), 0o700))
+	assert.NoError(t, os.Mkdir(filepath.Join(dir, snapshot.Name), 0o700))
 	_, err := snapshot.Save(t.Context(), before().job(snapshot.Dir(dir)))
 	var snapErr *snapshot.Error
 	if !errors.As(err, &snapErr) || !strings.Contains(snapErr.Hint, "remove the directory") {

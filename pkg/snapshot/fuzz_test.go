@@ -10,6 +10,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/nodecache/node-cache/internal/assert"
 	"github.com/nodecache/node-cache/pkg/snapshot"
 	"github.com/nodecache/node-cache/pkg/snapshot/snapshottest"
 )
@@ -55,7 +56,7 @@ func FuzzLoad(f *testing.F) {
 			t.Fatal(err)
 		}
 		got, err := load(again)
-		must(t, err)
+		assert.NoError(t, err)
 		if diff := cmp.Diff(read(s), got); diff != "" {
 			t.Fatalf("saved again (-want +got):\n%s", diff)
 		}

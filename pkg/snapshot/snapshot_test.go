@@ -17,6 +17,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/nodecache/node-cache/internal/assert"
 	"github.com/nodecache/node-cache/pkg/snapshot"
 	"github.com/nodecache/node-cache/pkg/snapshot/snapshottest"
 )
@@ -99,12 +100,10 @@ func TestSaveLoad(t *testing.T) {
 			t.Run(name+"/"+folder, func(t *testing.T) {
 				t.Parallel()
 				n, err := snapshot.Save(t.Context(), want.job(f))
-				must(t, err)
+				assert.NoError(t, err)
 				s, err := snapshot.Load(f, plenty)
-				must(t, err)
-				if diff := cmp.Diff(want, read(s)); diff != "" {
-					t.Errorf("(-want +got):\n%s", diff)
-				}
+				assert.NoError(t, err)
+				assert.Same(t, "got", want, read(s))
 				_, size, err := f.Open(snapshot.Name)
 				if err != nil || size != n {
 					t.Errorf("the file has %d bytes (%v), Save returned %d", size, err, n)
@@ -313,7 +312,7 @@ func TestAge(t *testing.T) {
 			disk := snapshottest.NewDisk()
 			save(t, disk, before())
 			s, err := snapshot.Load(disk, plenty)
-			must(t, err)
+			assert.NoError(t, err)
 			got, err := s.Age(tt.now, 24*time.Hour)
 			text := ""
 			if err != nil {
@@ -427,7 +426,7 @@ func TestCheckVersion(t *testing.T) {
 	disk := snapshottest.NewDisk()
 	save(t, disk, before())
 	s, err := snapshot.Load(disk, plenty)
-	must(t, err)
+	assert.NoError(t, err)
 	if err := errors.Join(s.CheckVersion(snapshot.Cache, 1), s.CheckVersion(snapshot.Zone, 1), s.CheckVersion(9, 1)); err != nil {
 		t.Error(err)
 	}
@@ -437,13 +436,5 @@ func TestCheckVersion(t *testing.T) {
 	}
 	if !s.Has(snapshot.Zone) || s.Has(9) {
 		t.Error("Has reports the wrong sections")
-	}
-}
-
-// must ends the test at an error.
-func must(tb testing.TB, err error) {
-	tb.Helper()
-	if err != nil {
-		tb.Fatal(err)
 	}
 }

@@ -13,6 +13,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/nodecache/node-cache/internal/assert"
 	"github.com/nodecache/node-cache/internal/proctest"
 	"github.com/nodecache/node-cache/pkg/sockets"
 )
@@ -23,9 +24,7 @@ func TestAtPort(t *testing.T) {
 	conn := func(network, at string) syscall.Conn {
 		t.Helper()
 		c, err := net.ListenPacket(network, at)
-		if err != nil {
-			t.Fatal(err)
-		}
+		assert.NoError(t, err)
 		t.Cleanup(func() { _ = c.Close() })
 		return c.(syscall.Conn)
 	}
@@ -35,21 +34,15 @@ func TestAtPort(t *testing.T) {
 	six := conn("udp6", fmt.Sprintf("[::1]:%d", at.Port()))
 	two := conn("udp4", fmt.Sprintf("127.0.0.2:%d", at.Port()))
 	ln, err := net.Listen("tcp4", at.String())
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	t.Cleanup(func() { _ = ln.Close() })
 	for _, network := range []string{"udp", "tcp"} { // neither the client's end nor the session is listed
 		c, err := net.Dial(network, at.String())
-		if err != nil {
-			t.Fatal(err)
-		}
+		assert.NoError(t, err)
 		t.Cleanup(func() { _ = c.Close() })
 	}
 	found, err := sockets.ListBound(at.Port())
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	sockets.AddProcesses(found, "/proc")
 	var got, want []string
 	for _, s := range found {
@@ -64,13 +57,9 @@ func TestAtPort(t *testing.T) {
 		at   string
 	}{{false, first, "127.0.0.1"}, {false, two, "127.0.0.2"}, {false, six, "::1"}, {true, ln.(syscall.Conn), "127.0.0.1"}} {
 		raw, err := c.conn.SyscallConn()
-		if err != nil {
-			t.Fatal(err)
-		}
+		assert.NoError(t, err)
 		inode, err := sockets.Inode(raw)
-		if err != nil {
-			t.Fatal(err)
-		}
+		assert.NoError(t, err)
 		want = append(want, fmt.Sprint(c.tcp, netip.AddrPortFrom(netip.MustParseAddr(c.at), at.Port()), inode))
 	}
 	slices.Sort(got)
@@ -86,21 +75,15 @@ func TestName(t *testing.T) {
 	proc := t.TempDir()
 	for name, text := range map[string]string{"17/comm": "node-cache\n", "18/comm": "other\n", "notes/comm": "ended\n"} {
 		path := filepath.Join(proc, name)
-		if err := errors.Join(os.MkdirAll(filepath.Join(filepath.Dir(path), "fd"), 0o755), os.WriteFile(path, []byte(text), 0o600)); err != nil {
-			t.Fatal(err)
-		}
+		assert.NoError(t, errors.Join(os.MkdirAll(filepath.Join(filepath.Dir(path), "fd"), 0o755), os.WriteFile(path, []byte(text), 0o600)))
 	}
 	for name, to := range map[string]string{"17/fd/3": "socket:[100]", "17/fd/4": "/dev/null", "18/fd/3": "socket:[104]", "notes/fd/3": "socket:[10]"} {
-		if err := os.Symlink(to, filepath.Join(proc, name)); err != nil {
-			t.Fatal(err)
-		}
+		assert.NoError(t, os.Symlink(to, filepath.Join(proc, name)))
 	}
 	list := []sockets.Socket{{Inode: 100}, {Inode: 10, UID: 1000}, {Inode: 104}, {Inode: 104}}
 	sockets.AddProcesses(list, proc)
 	for i, want := range []string{"node-cache (process 17)", "a process of user 1000", "other (process 18)", "other (process 18)"} {
-		if got := list[i].Owner(); got != want {
-			t.Errorf("socket %d is of %q, want %q", list[i].Inode, got, want)
-		}
+		assert.Equal(t, fmt.Sprintf("socket %d is of", list[i].Inode), want, list[i].Owner())
 	}
 }
 

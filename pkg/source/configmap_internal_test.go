@@ -13,6 +13,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/nodecache/node-cache/internal/assert"
 	"github.com/nodecache/node-cache/pkg/config"
 	"github.com/nodecache/node-cache/pkg/watch"
 )
@@ -132,7 +133,7 @@ func TestConfigMapEmpty(t *testing.T) {
 func TestConfigMapPaths(t *testing.T) {
 	t.Parallel()
 	here, err := filepath.Abs("kept")
-	must(t, err)
+	assert.NoError(t, err)
 	w := newHarness(t, Config{})
 	w.api.putText("snapshot: {folder: kept}\n")
 	cfg, _, err := w.Load(t.Context())

@@ -13,6 +13,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/nodecache/node-cache/internal/assert"
 	"github.com/nodecache/node-cache/pkg/config"
 )
 
@@ -51,9 +52,9 @@ func TestEvents(t *testing.T) {
 			"Warning ConfigRefused ×1: the running configuration stays: configmap kube-system/node-cache:1:9: cache.sise: unknown key (hint: did you mean \"size\"?) (and 1 more)",
 			"Normal ConfigApplied ×1: configuration applied, generation 3",
 		}
-		same(t, "events", want, eventTexts(w.api.written()))
+		assert.Same(t, "events", want, eventTexts(w.api.written()))
 		about := map[string]any{"apiVersion": "v1", "kind": "Pod", "namespace": "kube-system", "name": "node-cache-x1", "uid": "0ca1"}
-		same[any](t, "about", about, w.api.written()[0]["involvedObject"])
+		assert.Same[any](t, "about", about, w.api.written()[0]["involvedObject"])
 		if st := w.Status(); st.EventsWritten != 2 || st.EventsFailed != 0 || st.EventsDropped != 0 {
 			t.Errorf("status %+v", st)
 		}
@@ -70,9 +71,7 @@ func TestEventsAgain(t *testing.T) {
 			time.Sleep(time.Minute)
 		}
 		want := "Warning ConfigRefused ×3: the running configuration stays: bad"
-		if got := strings.Join(eventTexts(w.api.written()), "; "); got != want {
-			t.Errorf("events %q, want %q", got, want)
-		}
+		assert.Equal(t, "events", want, strings.Join(eventTexts(w.api.written()), "; "))
 		w.api.set(func() { w.api.events = nil }) // as if its hour were over
 		w.refused(errors.New("bad"))
 		time.Sleep(time.Minute)

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nodecache/node-cache/internal/assert"
 	"github.com/nodecache/node-cache/pkg/config"
 )
 
@@ -90,7 +91,7 @@ func TestFileCheck(t *testing.T) {
 				now.Next = f.check(true)
 				got = append(got, now)
 			}
-			same(t, "checks", tt.want, got)
+			assert.Same(t, "checks", tt.want, got)
 		})
 	}
 }

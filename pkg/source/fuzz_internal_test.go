@@ -12,6 +12,7 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
+	"github.com/nodecache/node-cache/internal/assert"
 	"github.com/nodecache/node-cache/pkg/config"
 	"github.com/nodecache/node-cache/pkg/watch"
 )
@@ -32,7 +33,7 @@ func FuzzReadEvents(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, text string) {
 		s, err := newSource(Config{ConfigMap: watched(), Apply: func(config.Config, error) (InUse, error) { return InUse{}, nil }, Now: time.Now}, api.dial)
-		must(t, err)
+		assert.NoError(t, err)
 		m := s.main.(*configMap)
 		m.version, m.api.client = "11", nil
 		m.api.dial = bodies(strings.NewReader(text))

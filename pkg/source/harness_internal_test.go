@@ -14,9 +14,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/nodecache/node-cache/internal/assert"
 	"github.com/nodecache/node-cache/pkg/config"
 )
 
@@ -133,16 +133,6 @@ func (h *harness) saying() string {
 	return strings.Join(h.reported, "; ")
 }
 
-// eventually waits for a condition.
-func eventually(t *testing.T, what string, is func() bool) {
-	t.Helper()
-	for deadline := time.Now().Add(30 * time.Second); !is(); time.Sleep(5 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("never: %s", what)
-		}
-	}
-}
-
 // reports returns the reports since the last call.
 func (h *harness) reports() string {
 	h.mu.Lock()
@@ -197,31 +187,13 @@ func watching(t *testing.T, cfg Config) *harness {
 // expect compares the reports since the last call.
 func (h *harness) expect(t *testing.T, when, want string) {
 	t.Helper()
-	if got := h.reports(); got != want {
-		t.Errorf("%s: reported %q, want %q", when, got, want)
-	}
+	assert.Equal(t, when+": reported", want, h.reports())
 }
 
 // keepGood writes a last good configuration, of 7 MiB, into a temporary folder.
 func keepGood(t *testing.T) string {
 	t.Helper()
 	folder := t.TempDir()
-	must(t, os.WriteFile(filepath.Join(folder, lastGoodName), []byte(size(7)), 0o600))
+	assert.NoError(t, os.WriteFile(filepath.Join(folder, lastGoodName), []byte(size(7)), 0o600))
 	return folder
-}
-
-// same compares what a test wants with what it got.
-func same[T any](tb testing.TB, what string, want, got T, options ...cmp.Option) {
-	tb.Helper()
-	if diff := cmp.Diff(want, got, options...); diff != "" {
-		tb.Errorf("%s (-want +got):\n%s", what, diff)
-	}
-}
-
-// must ends the test at an error.
-func must(tb testing.TB, err error) {
-	tb.Helper()
-	if err != nil {
-		tb.Fatal(err)
-	}
 }

@@ -14,6 +14,8 @@ import (
 
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/nodecache/node-cache/internal/assert"
+	"github.com/nodecache/node-cache/internal/proctest"
 	"github.com/nodecache/node-cache/pkg/config"
 )
 
@@ -21,7 +23,7 @@ import (
 func swap(t *testing.T, folder, version string, files map[string]string) {
 	t.Helper()
 	behind := filepath.Join(folder, version)
-	must(t, os.Mkdir(behind, 0o755))
+	assert.NoError(t, os.Mkdir(behind, 0o755))
 	for name, text := range files {
 		write(t, filepath.Join(behind, name), text)
 		link := filepath.Join(folder, name)
@@ -30,8 +32,8 @@ func swap(t *testing.T, folder, version string, files map[string]string) {
 		}
 	}
 	previous, _ := os.Readlink(filepath.Join(folder, dataLink))
-	must(t, os.Symlink(version, filepath.Join(folder, "..data_tmp")))
-	must(t, os.Rename(filepath.Join(folder, "..data_tmp"), filepath.Join(folder, dataLink)))
+	assert.NoError(t, os.Symlink(version, filepath.Join(folder, "..data_tmp")))
+	assert.NoError(t, os.Rename(filepath.Join(folder, "..data_tmp"), filepath.Join(folder, dataLink)))
 	if previous == "" {
 		return
 	}
@@ -40,12 +42,12 @@ func swap(t *testing.T, folder, version string, files map[string]string) {
 			_ = os.Remove(filepath.Join(folder, name))
 		}
 	}
-	must(t, os.RemoveAll(filepath.Join(folder, previous)))
+	assert.NoError(t, os.RemoveAll(filepath.Join(folder, previous)))
 }
 
 func write(t *testing.T, path, text string) {
 	t.Helper()
-	must(t, os.WriteFile(path, []byte(text), 0o600))
+	assert.NoError(t, os.WriteFile(path, []byte(text), 0o600))
 }
 
 // routes formats the routes of a configuration.
@@ -94,7 +96,7 @@ func TestMerged(t *testing.T) {
 			dir := t.TempDir()
 			file, folder := filepath.Join(dir, "config.yaml"), filepath.Join(dir, "dns")
 			write(t, file, tt.text)
-			must(t, os.Mkdir(folder, 0o755))
+			assert.NoError(t, os.Mkdir(folder, 0o755))
 			swap(t, folder, "..1", tt.files)
 			w := newHarness(t, Config{File: file, KubeDNS: folder})
 			cfg, _, err := w.Load(t.Context())
@@ -104,7 +106,7 @@ func TestMerged(t *testing.T) {
 			case err != nil:
 				return
 			}
-			same(t, "routes", tt.want, routes(cfg))
+			assert.Same(t, "routes", tt.want, routes(cfg))
 		})
 	}
 }
@@ -135,7 +137,7 @@ func TestReachable(t *testing.T) {
 			if _, _, err := w.Load(t.Context()); err != nil {
 				t.Fatal(err)
 			}
-			same(t, "reachable", tt.want, w.Status().Reachable)
+			assert.Same(t, "reachable", tt.want, w.Status().Reachable)
 		})
 	}
 }
@@ -147,7 +149,7 @@ func TestOverlay(t *testing.T) {
 	r.CA, r.Bootstrap, r.Rate = "/ca.pem", []netip.Addr{netip.MustParseAddr("192.0.2.1")}, 7
 	before := []config.Route{r}
 	to, err := config.Parse([]byte("forward: [{zone: \".\", to: [192.0.2.9]}]\n"), config.Agent)
-	must(t, err)
+	assert.NoError(t, err)
 	got := overlay(before, config.Route{Zone: "example.com.", To: to.Forward[0].To}, &config.Cache{})
 	if len(got) != 1 || got[0].CA != "" || got[0].Bootstrap != nil || got[0].Rate != 7 {
 		t.Errorf("got %+v", got)
@@ -159,7 +161,7 @@ func TestKubeDNSWatched(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	file, folder := filepath.Join(dir, "config.yaml"), filepath.Join(dir, "dns")
-	must(t, os.Mkdir(folder, 0o755))
+	assert.NoError(t, os.Mkdir(folder, 0o755))
 	write(t, file, size(3))
 	swap(t, folder, "..1", map[string]string{"stubDomains": `{"a.example": ["192.0.2.9"]}`})
 	w := newHarness(t, Config{File: file, KubeDNS: folder})
@@ -181,13 +183,13 @@ func TestKubeDNSWatched(t *testing.T) {
 			swap(t, folder, "..6", map[string]string{"upstreamNameservers": `["192.0.2.11"]`})
 		}},
 		{"no folder any more", "refused reading the kube-dns folder", func() {
-			must(t, os.RemoveAll(folder))
+			assert.NoError(t, os.RemoveAll(folder))
 		}},
 	} {
 		began := time.Now()
 		step.do()
 		// A step that changes several files may be read, and reported, before its last change.
-		eventually(t, step.name, func() bool { return strings.Contains("; "+w.saying(), "; "+step.want) })
+		proctest.Eventually(t, 30*time.Second, step.name, func() bool { return strings.Contains("; "+w.saying(), "; "+step.want) })
 		w.reports()
 		t.Logf("%s: reported after %s", step.name, time.Since(began).Round(time.Millisecond))
 	}

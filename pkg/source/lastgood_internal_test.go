@@ -14,6 +14,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/nodecache/node-cache/internal/assert"
 	"github.com/nodecache/node-cache/pkg/config"
 	"github.com/nodecache/node-cache/pkg/filewatch"
 )
@@ -36,7 +37,7 @@ func TestLastGood(t *testing.T) {
 		}
 	})
 	text, err := os.ReadFile(path)
-	must(t, err)
+	assert.NoError(t, err)
 	// The bubble's clock starts in the year 2000.
 	const head = "# The configuration that node-cache put to work at 2000-01-01T00:00:00Z as generation 1,\n# from configmap kube-system/node-cache, with every key.\n"
 	if !strings.HasPrefix(string(text), head) {
@@ -46,10 +47,10 @@ func TestLastGood(t *testing.T) {
 		t.Errorf("mode %v, %v, want 0600", info.Mode(), err)
 	}
 	want, err := config.Parse([]byte(size(3)+"forward: [{zone: \".\", to: [192.0.2.1]}, {zone: example.com, to: [\"tls://192.0.2.2#dns.example\"], minTTL: 7s}]\n"), config.Agent)
-	must(t, err)
+	assert.NoError(t, err)
 	got, err := config.Load(path, config.Agent)
-	must(t, err)
-	same(t, "kept", fmt.Sprint(want), fmt.Sprint(got))
+	assert.NoError(t, err)
+	assert.Same(t, "kept", fmt.Sprint(want), fmt.Sprint(got))
 	if names, err := os.ReadDir(folder); err != nil || len(names) != 1 {
 		t.Errorf("the folder has %v, %v", names, err)
 	}
@@ -130,7 +131,7 @@ func TestLastGoodReplaced(t *testing.T) {
 func TestLastGoodMissing(t *testing.T) {
 	t.Parallel()
 	bad := filepath.Join(t.TempDir(), lastGoodName)
-	must(t, os.WriteFile(bad, []byte("cache: {size: 1}\n"), 0o600))
+	assert.NoError(t, os.WriteFile(bad, []byte("cache: {size: 1}\n"), 0o600))
 	for _, folder := range []string{t.TempDir(), filepath.Join(t.TempDir(), "none"), filepath.Dir(bad)} {
 		missing := filepath.Join(t.TempDir(), "none.yaml")
 		w := newHarness(t, Config{File: missing, LastGood: folder})
@@ -150,21 +151,21 @@ func TestLastGoodDamaged(t *testing.T) {
 	folder := t.TempDir()
 	w := newHarness(t, Config{File: filepath.Join(t.TempDir(), "none.yaml"), LastGood: folder})
 	cfg := config.Default(config.Agent)
-	must(t, w.lastGood.write(&InUse{Config: cfg, Generation: 1}))
+	assert.NoError(t, w.lastGood.write(&InUse{Config: cfg, Generation: 1}))
 	whole, err := os.ReadFile(w.lastGood.path())
-	must(t, err)
+	assert.NoError(t, err)
 	if _, _, err := w.lastGood.read(); err != nil {
 		t.Fatalf("whole: %v", err)
 	}
 	for _, mode := range []fs.FileMode{0o666, 0o600} { // others may have written it; only then refused
-		must(t, os.Chmod(w.lastGood.path(), mode))
+		assert.NoError(t, os.Chmod(w.lastGood.path(), mode))
 		if _, _, err := w.lastGood.read(); errors.Is(err, filewatch.ErrUntrusted) != (mode == 0o666) {
 			t.Errorf("mode %o: %v", mode, err)
 		}
 	}
 	lines := strings.SplitAfter(strings.TrimSuffix(string(whole), "\n"), "\n")
 	for n := range lines {
-		must(t, os.WriteFile(w.lastGood.path(), []byte(strings.Join(lines[:n], "")), 0o600))
+		assert.NoError(t, os.WriteFile(w.lastGood.path(), []byte(strings.Join(lines[:n], "")), 0o600))
 		if _, _, err := w.lastGood.read(); err == nil {
 			t.Errorf("%d of %d lines: no error", n, len(lines))
 		}
@@ -190,7 +191,7 @@ func blocked(t *testing.T) (folder, inTheWay string) {
 	t.Helper()
 	folder = t.TempDir()
 	inTheWay = filepath.Join(folder, lastGoodName)
-	must(t, os.Mkdir(inTheWay, 0o755))
+	assert.NoError(t, os.Mkdir(inTheWay, 0o755))
 	return folder, inTheWay
 }
 
@@ -215,7 +216,7 @@ func TestLastGoodLater(t *testing.T) {
 				if n := strings.Count(w.logged(), "saving last good configuration failed"); n != 1 {
 					t.Errorf("logged %d times, want once:\n%s", n, w.logged())
 				}
-				must(t, os.Remove(tt.inTheWay))
+				assert.NoError(t, os.Remove(tt.inTheWay))
 				time.Sleep(retryInterval)
 				if st := w.Status(); st.Saves != 1 || st.SaveError != "" {
 					t.Errorf("status %+v, want it kept", st)
@@ -255,16 +256,16 @@ func TestLastGoodRemovesTemporary(t *testing.T) {
 	folder := t.TempDir()
 	for name, age := range map[string]time.Duration{temporaryPrefix + "old": time.Hour, temporaryPrefix + "new": 0, "other": time.Hour} {
 		path := filepath.Join(folder, name)
-		must(t, os.WriteFile(path, nil, 0o600))
-		must(t, os.Chtimes(path, time.Time{}, time.Now().Add(-age)))
+		assert.NoError(t, os.WriteFile(path, nil, 0o600))
+		assert.NoError(t, os.Chtimes(path, time.Time{}, time.Now().Add(-age)))
 	}
 	w := newHarness(t, Config{LastGood: folder})
 	w.lastGood.removeTemporary(time.Now())
 	names, err := os.ReadDir(folder)
-	must(t, err)
+	assert.NoError(t, err)
 	var left []string
 	for _, e := range names {
 		left = append(left, e.Name())
 	}
-	same(t, "left", []string{temporaryPrefix + "new", "other"}, left)
+	assert.Same(t, "left", []string{temporaryPrefix + "new", "other"}, left)
 }

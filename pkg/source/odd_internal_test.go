@@ -11,6 +11,9 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/nodecache/node-cache/internal/assert"
+	"github.com/nodecache/node-cache/internal/proctest"
 )
 
 // mount is a folder with the configuration as the kubelet mounts it.
@@ -33,12 +36,12 @@ func TestRapidSwaps(t *testing.T) {
 		swap(t, folder, fmt.Sprintf("..%d", n), map[string]string{Key: size(10 + n%100)})
 	}
 	swap(t, folder, "..last", map[string]string{Key: size(200)})
-	eventually(t, "the last one", func() bool { return strings.HasSuffix(w.saying(), "applied 200") })
+	proctest.Eventually(t, 30*time.Second, "the last one", func() bool { return strings.HasSuffix(w.saying(), "applied 200") })
 	got := w.reports()
 	if strings.Contains(got, "refused") {
 		t.Errorf("reported %s", got)
 	}
-	eventually(t, "the last one is kept", func() bool {
+	proctest.Eventually(t, 30*time.Second, "the last one is kept", func() bool {
 		cfg, _, err := w.lastGood.read()
 		return err == nil && cfg.Cache.Size == 200<<20
 	})
@@ -51,7 +54,7 @@ func TestOddFiles(t *testing.T) {
 	inPlace := func(put func(path string) error) func(*testing.T, string, string) {
 		return func(t *testing.T, _, path string) {
 			t.Helper()
-			must(t, errors.Join(os.Remove(path), put(path)))
+			assert.NoError(t, errors.Join(os.Remove(path), put(path)))
 		}
 	}
 	holding := func(text string) func(*testing.T, string, string) {
@@ -68,17 +71,17 @@ func TestOddFiles(t *testing.T) {
 		{"gone", inPlace(func(string) error { return nil }), "no such file"},
 		{"a link to nothing", func(t *testing.T, folder, _ string) {
 			t.Helper()
-			must(t, os.Rename(filepath.Join(folder, dataLink), filepath.Join(folder, "..away")))
+			assert.NoError(t, os.Rename(filepath.Join(folder, dataLink), filepath.Join(folder, "..away")))
 		}, "no such file"},
 		{"a folder that is gone", func(t *testing.T, folder, _ string) {
 			t.Helper()
-			must(t, os.RemoveAll(folder))
+			assert.NoError(t, os.RemoveAll(folder))
 		}, "no such file"},
 		{"another file behind a link", func(t *testing.T, _, path string) {
 			t.Helper()
 			target := filepath.Join(t.TempDir(), "bad")
 			write(t, target, "a: b\n")
-			must(t, errors.Join(os.Symlink(target, path+".new"), os.Rename(path+".new", path)))
+			assert.NoError(t, errors.Join(os.Symlink(target, path+".new"), os.Rename(path+".new", path)))
 		}, "unknown key"},
 		{"a link to itself", inPlace(func(path string) error { return os.Symlink(Key, path) }), "too many levels"},
 		{"a folder", inPlace(func(path string) error { return os.Mkdir(path, 0o755) }), "is a directory"},
@@ -99,13 +102,13 @@ func TestOddFiles(t *testing.T) {
 			defer w.begin(t)()
 			w.expect(t, "at the start", "loaded 3")
 			tt.make(t, folder, path)
-			eventually(t, "reported", func() bool { return w.saying() != "" })
+			proctest.Eventually(t, 30*time.Second, "reported", func() bool { return w.saying() != "" })
 			if got := w.reports(); !strings.HasPrefix(got, "refused") || !strings.Contains(got, tt.want) {
 				t.Errorf("reported %.300s, want a refusal: %s", got, tt.want)
 			}
-			must(t, errors.Join(os.MkdirAll(folder, 0o755), os.RemoveAll(path)))
+			assert.NoError(t, errors.Join(os.MkdirAll(folder, 0o755), os.RemoveAll(path)))
 			swap(t, folder, "..good", map[string]string{Key: size(5)})
-			eventually(t, "the next one", func() bool { return strings.HasSuffix(w.saying(), "applied 5") })
+			proctest.Eventually(t, 30*time.Second, "the next one", func() bool { return strings.HasSuffix(w.saying(), "applied 5") })
 		})
 	}
 }

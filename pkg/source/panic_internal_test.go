@@ -13,6 +13,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/nodecache/node-cache/internal/assert"
+	"github.com/nodecache/node-cache/internal/proctest"
 	"github.com/nodecache/node-cache/pkg/task"
 )
 
@@ -124,7 +126,7 @@ func TestPanicInLastGood(t *testing.T) {
 		synctest.Wait()
 		w.defects(t, 1)
 		w.setTrap("")
-		must(t, os.Remove(inTheWay))
+		assert.NoError(t, os.Remove(inTheWay))
 		time.Sleep(firstRestartDelay)
 		synctest.Wait()
 		if st := w.Status(); st.Saves != 1 || st.SaveError != "" {
@@ -182,7 +184,7 @@ func TestPanicInFile(t *testing.T) {
 	w.expect(t, "at the start", "last good 7")
 	becomes := func(want string) {
 		t.Helper()
-		eventually(t, want, func() bool { return strings.HasSuffix(w.saying(), want) })
+		proctest.Eventually(t, 30*time.Second, want, func() bool { return strings.HasSuffix(w.saying(), want) })
 	}
 	becomes("applied 3")
 	write(t, path, size(4))
@@ -195,14 +197,14 @@ func TestPanicInKubeDNS(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	file, folder := filepath.Join(dir, "config.yaml"), filepath.Join(dir, "dns")
-	must(t, os.Mkdir(folder, 0o755))
+	assert.NoError(t, os.Mkdir(folder, 0o755))
 	write(t, file, size(3))
 	write(t, filepath.Join(folder, "federations"), `{"a": "b.example"}`)
 	w := newHarness(t, Config{File: file, KubeDNS: folder, LastGood: keepGood(t)})
 	w.setTrap("kube-dns setting not supported")
 	defer w.begin(t)()
 	w.expect(t, "at the start", "last good 7")
-	eventually(t, "another try", func() bool { return w.Status().Panics > 1 })
+	proctest.Eventually(t, 30*time.Second, "another try", func() bool { return w.Status().Panics > 1 })
 	w.setTrap("")
-	eventually(t, "fixed", func() bool { return strings.HasSuffix(w.saying(), "applied 3") })
+	proctest.Eventually(t, 30*time.Second, "fixed", func() bool { return strings.HasSuffix(w.saying(), "applied 3") })
 }

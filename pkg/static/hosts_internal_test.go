@@ -7,6 +7,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/nodecache/node-cache/internal/assert"
 )
 
 // TestReloadWhileWritten checks a file between the steps of an in-place write. It is read once it settles, or after
@@ -16,9 +18,7 @@ func TestReloadWhileWritten(t *testing.T) {
 	f := &hostsFile{FileStats: FileStats{Path: filepath.Join(t.TempDir(), "hosts")}}
 	write := func(step, text string, changed, unsettled bool) {
 		t.Helper()
-		if err := os.WriteFile(f.Path, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		assert.NoError(t, os.WriteFile(f.Path, []byte(text), 0o600))
 		if got := f.reload(true); got != changed || f.unsettled != unsettled || f.LastError != "" {
 			t.Errorf("%s: changed %t, unsettled %t, %v; want %t, %t", step, got, f.unsettled, f.LastError, changed, unsettled)
 		}
@@ -35,13 +35,9 @@ func TestReloadWhileWritten(t *testing.T) {
 	write("emptied", "", false, true)
 	write("a part", at(10), false, true)
 	write("more", at(20), false, true)
-	if len(f.text) != 100 {
-		t.Errorf("%d bytes in use during the write, want 100", len(f.text))
-	}
+	assert.Equal(t, "bytes in use during the write", 100, len(f.text))
 	unchanged("settled", true)
-	if len(f.text) != 20 {
-		t.Errorf("%d bytes in use after the write, want 20", len(f.text))
-	}
+	assert.Equal(t, "bytes in use after the write", 20, len(f.text))
 	for i := range maxChanges {
 		write("changing", at(30+i), false, true)
 	}

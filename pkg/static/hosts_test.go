@@ -12,18 +12,10 @@ import (
 
 	"github.com/miekg/dns"
 
+	"github.com/nodecache/node-cache/internal/assert"
+	"github.com/nodecache/node-cache/internal/proctest"
 	"github.com/nodecache/node-cache/pkg/static"
 )
-
-// eventually waits up to 30 s for a condition.
-func eventually(t *testing.T, what string, is func() bool) {
-	t.Helper()
-	for deadline := time.Now().Add(30 * time.Second); !is(); time.Sleep(5 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("never: %s", what)
-		}
-	}
-}
 
 func run(t *testing.T, s *static.Static) {
 	t.Helper()
@@ -49,22 +41,22 @@ func TestFollow(t *testing.T) {
 		return func() bool { return query(t, s, "a.test.", dns.TypeA) == "NOERROR| a.test. 30 A "+addr }
 	}
 	write(t, path, "192.0.2.1 a.test\n")
-	eventually(t, "created", is("192.0.2.1"))
+	proctest.Eventually(t, 30*time.Second, "created", is("192.0.2.1"))
 	write(t, path, "192.0.2.2 a.test\n")
-	eventually(t, "written in place", is("192.0.2.2"))
+	proctest.Eventually(t, 30*time.Second, "written in place", is("192.0.2.2"))
 	write(t, path+".new", "192.0.2.3 a.test\n")
-	must(t, os.Rename(path+".new", path))
-	eventually(t, "replaced", is("192.0.2.3"))
-	must(t, os.Remove(path))
-	eventually(t, "reported missing", func() bool { return s.Stats().Files[0].LastError != "" })
+	assert.NoError(t, os.Rename(path+".new", path))
+	proctest.Eventually(t, 30*time.Second, "replaced", is("192.0.2.3"))
+	assert.NoError(t, os.Remove(path))
+	proctest.Eventually(t, 30*time.Second, "reported missing", func() bool { return s.Stats().Files[0].LastError != "" })
 	if !is("192.0.2.3")() {
 		t.Error("the content was dropped with the file")
 	}
 	write(t, path, "192.0.2.4 a.test\n")
-	eventually(t, "back", is("192.0.2.4"))
-	eventually(t, "no error", func() bool { return s.Stats().Files[0].LastError == "" })
+	proctest.Eventually(t, 30*time.Second, "back", is("192.0.2.4"))
+	proctest.Eventually(t, 30*time.Second, "no error", func() bool { return s.Stats().Files[0].LastError == "" })
 	write(t, path, "")
-	eventually(t, "empty", func() bool { return query(t, s, "a.test.", dns.TypeA) == "none" })
+	proctest.Eventually(t, 30*time.Second, "empty", func() bool { return query(t, s, "a.test.", dns.TypeA) == "none" })
 	if got := query(t, s, "own.test.", dns.TypeA); got != "NOERROR| own.test. 30 A 192.0.2.99" {
 		t.Error(got)
 	}
@@ -78,18 +70,18 @@ func TestFollowLinks(t *testing.T) {
 	t.Parallel()
 	folder := t.TempDir()
 	version := func(name, text string) {
-		must(t, os.Mkdir(filepath.Join(folder, name), 0o755))
+		assert.NoError(t, os.Mkdir(filepath.Join(folder, name), 0o755))
 		write(t, filepath.Join(folder, name, "hosts"), text)
-		must(t, os.Symlink(name, filepath.Join(folder, "..data_tmp")))
-		must(t, os.Rename(filepath.Join(folder, "..data_tmp"), filepath.Join(folder, "..data")))
+		assert.NoError(t, os.Symlink(name, filepath.Join(folder, "..data_tmp")))
+		assert.NoError(t, os.Rename(filepath.Join(folder, "..data_tmp"), filepath.Join(folder, "..data")))
 	}
 	version("..1", "192.0.2.1 a.test\n")
-	must(t, os.Symlink("..data/hosts", filepath.Join(folder, "hosts")))
+	assert.NoError(t, os.Symlink("..data/hosts", filepath.Join(folder, "hosts")))
 	s := newStatic(t, static.Config{Files: []string{filepath.Join(folder, "hosts")}})
 	if got := query(t, s, "a.test.", dns.TypeA); got != "NOERROR| a.test. 30 A 192.0.2.1" {
 		t.Error(got)
 	}
 	run(t, s)
 	version("..2", "192.0.2.2 a.test\n")
-	eventually(t, "the new version", func() bool { return query(t, s, "a.test.", dns.TypeA) == "NOERROR| a.test. 30 A 192.0.2.2" })
+	proctest.Eventually(t, 30*time.Second, "the new version", func() bool { return query(t, s, "a.test.", dns.TypeA) == "NOERROR| a.test. 30 A 192.0.2.2" })
 }

@@ -15,6 +15,8 @@ import (
 
 	"github.com/miekg/dns"
 
+	"github.com/nodecache/node-cache/internal/assert"
+	"github.com/nodecache/node-cache/internal/proctest"
 	"github.com/nodecache/node-cache/pkg/static"
 )
 
@@ -25,12 +27,10 @@ func TestPredecessor(t *testing.T) {
 	write(t, path, "192.0.2.1 a.test\n")
 	cfg := static.Config{Files: []string{path}, TTL: 30 * time.Second}
 	first := newStatic(t, cfg)
-	must(t, os.Remove(path))
+	assert.NoError(t, os.Remove(path))
 	expect := func(s *static.Static, name, want string) {
 		t.Helper()
-		if got := query(t, s, name, dns.TypeA); got != want {
-			t.Errorf("%s: %s, want %s", name, got, want)
-		}
+		assert.Equal(t, name, want, query(t, s, name, dns.TypeA))
 	}
 	cfg.Predecessor, cfg.Templates = first, []static.Template{{Zone: "made.test.", Answer: parse(t, "{{ .Name }} 60 IN A 192.0.2.2")}}
 	second := newStatic(t, cfg)
@@ -87,12 +87,12 @@ func TestPanicWhileFollowing(t *testing.T) {
 	run(t, s)
 	log.panics.Store(true)
 	write(t, path, "nonsense\n192.0.2.2 a.test\n")
-	eventually(t, "a panic", func() bool { return s.Stats().Panics > 0 })
+	proctest.Eventually(t, 30*time.Second, "a panic", func() bool { return s.Stats().Panics > 0 })
 	if got := query(t, s, "a.test.", dns.TypeA); got != "NOERROR| a.test. 30 A 192.0.2.1" {
 		t.Errorf("after a panic: %s", got)
 	}
 	log.panics.Store(false)
-	eventually(t, "a retry", func() bool { return query(t, s, "a.test.", dns.TypeA) == "NOERROR| a.test. 30 A 192.0.2.2" })
+	proctest.Eventually(t, 30*time.Second, "a retry", func() bool { return query(t, s, "a.test.", dns.TypeA) == "NOERROR| a.test. 30 A 192.0.2.2" })
 }
 
 // TestPanicInNew panics in the first load. A predecessor stays in use; without one the configured hosts are answered,
@@ -108,9 +108,7 @@ func TestPanicInNew(t *testing.T) {
 	if _, err := static.New(cfg); err == nil {
 		t.Error("New succeeded, want the error of the panic")
 	}
-	if got := before.Stats().Panics; got != 1 {
-		t.Errorf("the predecessor counts %d panics, want 1", got)
-	}
+	assert.Equal(t, "the predecessor counts panics", 1, before.Stats().Panics)
 	cfg.Predecessor, cfg.Names = nil, map[string][]netip.Addr{"own.test": addrs("192.0.2.3")}
 	s := newStatic(t, cfg)
 	if got := query(t, s, "own.test.", dns.TypeA); got != "NOERROR| own.test. 60 A 192.0.2.3" || s.Stats().Panics != 1 {
@@ -118,5 +116,5 @@ func TestPanicInNew(t *testing.T) {
 	}
 	log.panics.Store(false)
 	run(t, s)
-	eventually(t, "a retry", func() bool { return query(t, s, "a.test.", dns.TypeA) == "NOERROR| a.test. 60 A 192.0.2.1" })
+	proctest.Eventually(t, 30*time.Second, "a retry", func() bool { return query(t, s, "a.test.", dns.TypeA) == "NOERROR| a.test. 60 A 192.0.2.1" })
 }

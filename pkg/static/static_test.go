@@ -13,9 +13,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/miekg/dns"
 
+	"github.com/nodecache/node-cache/internal/assert"
 	"github.com/nodecache/node-cache/pkg/config"
 	"github.com/nodecache/node-cache/pkg/static"
 	"github.com/nodecache/node-cache/pkg/wire"
@@ -25,7 +25,7 @@ import (
 func query(tb testing.TB, s *static.Static, name string, rrtype uint16) string {
 	tb.Helper()
 	pkt, err := new(dns.Msg).SetQuestion(name, rrtype).Pack()
-	must(tb, err)
+	assert.NoError(tb, err)
 	var q wire.Query
 	if q.Parse(pkt) != wire.RcodeSuccess {
 		tb.Fatal("Parse failed")
@@ -50,7 +50,7 @@ func query(tb testing.TB, s *static.Static, name string, rrtype uint16) string {
 		tb.Fatal("the question differs")
 	}
 	m := new(dns.Msg)
-	must(tb, m.Unpack(msg))
+	assert.NoError(tb, m.Unpack(msg))
 	if !m.Authoritative || !m.Response || m.Question[0].Qtype != rrtype {
 		tb.Errorf("%v", m)
 	}
@@ -89,7 +89,7 @@ func addrs(list ...string) (out []netip.Addr) {
 
 func write(tb testing.TB, path, text string) {
 	tb.Helper()
-	must(tb, os.WriteFile(path, []byte(text), 0o600))
+	assert.NoError(tb, os.WriteFile(path, []byte(text), 0o600))
 }
 
 func newStatic(tb testing.TB, cfg static.Config) *static.Static {
@@ -98,7 +98,7 @@ func newStatic(tb testing.TB, cfg static.Config) *static.Static {
 		cfg.TTL = 30 * time.Second
 	}
 	s, err := static.New(cfg)
-	must(tb, err)
+	assert.NoError(tb, err)
 	return s
 }
 
@@ -164,9 +164,7 @@ func TestHosts(t *testing.T) {
 		{"9.2.0.192.in-addr.arpa.", dns.TypePTR, "none"},
 		{"1.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.d.f.ip6.arpa.", dns.TypePTR, "NOERROR| 1.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.d.f.ip6.arpa. 30 PTR db.example."},
 	} {
-		if diff := cmp.Diff(tt.want, query(t, s, tt.ask, tt.rrtype)); diff != "" {
-			t.Errorf("%s %s (-want +got):\n%s", tt.ask, dns.TypeToString[tt.rrtype], diff)
-		}
+		assert.Same(t, fmt.Sprintf("%s %s", tt.ask, dns.TypeToString[tt.rrtype]), tt.want, query(t, s, tt.ask, tt.rrtype))
 	}
 	st := s.Stats()
 	if st.Names != 13 || st.Addresses != 17 || st.Files[0].Skipped != 4 || st.Files[0].Names != 19 || st.Files[0].LastError != "" || st.Files[0].Reads != 1 {
@@ -197,9 +195,7 @@ func TestHostsBounds(t *testing.T) {
 		rrtype uint16
 		want   int
 	}{{"1.0.0.127.in-addr.arpa.", dns.TypePTR, 64}, {"many.example.", dns.TypeA, 1024}, {"many.example.", dns.TypeAAAA, 1024}} {
-		if got := strings.Count(query(t, s, tt.ask, tt.rrtype), "|"); got != tt.want {
-			t.Errorf("%s: %d records, want %d", tt.ask, got, tt.want)
-		}
+		assert.Equal(t, tt.ask+": records", tt.want, strings.Count(query(t, s, tt.ask, tt.rrtype), "|"))
 	}
 }
 
@@ -208,7 +204,7 @@ func parse(tb testing.TB, texts ...string) (list []func(*static.Question) (dns.R
 	tb.Helper()
 	for _, text := range texts {
 		r, err := config.ParseRecord(text)
-		must(tb, err)
+		assert.NoError(tb, err)
 		list = append(list, func(q *static.Question) (dns.RR, error) { return r((*config.TemplateData)(q)) })
 	}
 	return list
@@ -269,9 +265,7 @@ func TestTemplates(t *testing.T) {
 		{"xip.example.", dns.TypeA, "none"},
 	} {
 		for range 2 { // evaluated, then from the cache
-			if diff := cmp.Diff(tt.want, query(t, s, tt.ask, tt.rrtype)); diff != "" {
-				t.Errorf("%s %s (-want +got):\n%s", tt.ask, dns.TypeToString[tt.rrtype], diff)
-			}
+			assert.Same(t, fmt.Sprintf("%s %s", tt.ask, dns.TypeToString[tt.rrtype]), tt.want, query(t, s, tt.ask, tt.rrtype))
 		}
 	}
 	if got := strings.Count(query(t, s, "long.example.", dns.TypeTXT), "0"); got < 1000 {
@@ -326,9 +320,7 @@ func TestAllocations(t *testing.T) {
 	s, queries := allocationQueries(t)
 	dst := make([]byte, 0, 4096)
 	for name, q := range queries {
-		if got := testing.AllocsPerRun(1000, func() { s.Answer(q, dst) }); got != 0 {
-			t.Errorf("%s: %v allocations, want 0", name, got)
-		}
+		assert.Equal(t, name+": allocations", 0, testing.AllocsPerRun(1000, func() { s.Answer(q, dst) }))
 	}
 }
 
@@ -349,7 +341,7 @@ func allocationQueries(tb testing.TB) (*static.Static, map[string]*wire.Query) {
 		"none":     new(dns.Msg).SetQuestion("www.example.", dns.TypeA),
 	} {
 		pkt, err := m.Pack()
-		must(tb, err)
+		assert.NoError(tb, err)
 		q := new(wire.Query)
 		q.Parse(pkt)
 		queries[name] = q
@@ -466,12 +458,4 @@ func isName(name string) bool {
 	}
 	_, ok := dns.IsDomainName(name)
 	return ok && name != "" && !strings.HasSuffix(name, ".") && len(name) < 254
-}
-
-// must ends the test at an error.
-func must(tb testing.TB, err error) {
-	tb.Helper()
-	if err != nil {
-		tb.Fatal(err)
-	}
 }

@@ -6,9 +6,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/miekg/dns"
 
+	"github.com/nodecache/node-cache/internal/assert"
 	"github.com/nodecache/node-cache/pkg/cache"
 )
 
@@ -17,17 +17,13 @@ func TestViewOf(t *testing.T) {
 	m := new(dns.Msg).SetQuestion("www.example.com.", dns.TypeTXT)
 	for _, text := range []string{`www.example.com. 60 IN TXT "a	b" "two words"`, `www.example.com. 60 IN TXT "\000"`} {
 		rr, err := dns.NewRR(text)
-		if err != nil {
-			t.Fatal(err)
-		}
+		assert.NoError(t, err)
 		m.Answer = append(m.Answer, rr)
 	}
 	soa, _ := dns.NewRR("example.com. 30 IN SOA ns.example.com. host.example.com. 1 2 3 4 30")
 	m.Ns = append(m.Ns, soa)
 	msg, err := m.Pack()
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	name := []byte("\x03www\x07example\x03com\x00")
 	for _, tt := range []struct {
 		name string
@@ -68,9 +64,7 @@ func TestViewOf(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			if diff := cmp.Diff(tt.want, entryView(&tt.in)); diff != "" {
-				t.Errorf("(-want +got):\n%s", diff)
-			}
+			assert.Same(t, "got", tt.want, entryView(&tt.in))
 		})
 	}
 }

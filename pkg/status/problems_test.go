@@ -7,8 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-
+	"github.com/nodecache/node-cache/internal/assert"
 	"github.com/nodecache/node-cache/pkg/config"
 	"github.com/nodecache/node-cache/pkg/resolve"
 	"github.com/nodecache/node-cache/pkg/watch"
@@ -69,9 +68,7 @@ func TestKindProblem(t *testing.T) {
 			if ok != (tt.want != Problem{}) {
 				t.Errorf("found: %t", ok)
 			}
-			if diff := cmp.Diff(tt.want, got); diff != "" {
-				t.Errorf("problem (-want +got):\n%s", diff)
-			}
+			assert.Same(t, "problem", tt.want, got)
 		})
 	}
 }
@@ -85,9 +82,7 @@ func TestOversizeProblem(t *testing.T) {
 	}
 	kinds := []Kind{{Kind: "service"}, {Kind: "endpointslice", Refused: 2, Last: "shop/web-1"}}
 	got := Problems(&Status{Config: Config{LastOK: true}, Cluster: &Cluster{Kinds: kinds}}, &watch.Stats{}, &config.Cluster{}, nil, nil)
-	if diff := cmp.Diff([]Problem{want}, got); diff != "" {
-		t.Errorf("problems (-want +got):\n%s", diff)
-	}
+	assert.Same(t, "problems", []Problem{want}, got)
 }
 
 func TestCentralProblem(t *testing.T) {
@@ -180,9 +175,7 @@ func TestHitRatio(t *testing.T) {
 					}
 				}
 			})
-			if got := hitRatio(&st); got != tt.want {
-				t.Errorf("got %s, want %s", got, tt.want)
-			}
+			assert.Equal(t, "got", tt.want, hitRatio(&st))
 		})
 	}
 }

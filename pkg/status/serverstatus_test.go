@@ -6,8 +6,7 @@ import (
 	"net/netip"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-
+	"github.com/nodecache/node-cache/internal/assert"
 	"github.com/nodecache/node-cache/pkg/upstream"
 )
 
@@ -51,9 +50,7 @@ func TestServerStatus(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			if diff := cmp.Diff(tt.want, serverOf(&tt.stats)); diff != "" {
-				t.Errorf("status (-want +got):\n%s", diff)
-			}
+			assert.Same(t, "status", tt.want, serverOf(&tt.stats))
 		})
 	}
 }
@@ -82,7 +79,5 @@ func TestServerProblems(t *testing.T) {
 		},
 		{"forward .", "udp://192.0.2.5:53 is left out: it forwards queries back to this agent", "check where it forwards to" + again},
 	}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("problems (-want +got):\n%s", diff)
-	}
+	assert.Same(t, "problems", want, got)
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/nodecache/node-cache/internal/assert"
 	"github.com/nodecache/node-cache/pkg/resolve"
 	"github.com/nodecache/node-cache/pkg/snapshot"
 )
@@ -44,9 +45,7 @@ func TestSnapshotStatus(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			got := SnapshotOf(tt.stats, now)
-			if diff := cmp.Diff(tt.want, got); diff != "" {
-				t.Errorf("status (-want +got):\n%s", diff)
-			}
+			assert.Same(t, "status", tt.want, got)
 			var problems []string
 			for _, p := range Problems(&Status{Config: Config{LastOK: true}, Snapshot: got}, nil, nil, nil, nil) {
 				if p.Where != "snapshot" || p.Hint == "" {
@@ -54,9 +53,7 @@ func TestSnapshotStatus(t *testing.T) {
 				}
 				problems = append(problems, p.What)
 			}
-			if diff := cmp.Diff(tt.problems, problems); diff != "" {
-				t.Errorf("problems (-want +got):\n%s", diff)
-			}
+			assert.Same(t, "problems", tt.problems, problems)
 		})
 	}
 }

@@ -5,8 +5,7 @@ package status
 import (
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-
+	"github.com/nodecache/node-cache/internal/assert"
 	origin "github.com/nodecache/node-cache/pkg/source"
 )
 
@@ -55,9 +54,7 @@ func TestSourceProblems(t *testing.T) {
 					t.Errorf("%+v: want a hint, and config", p)
 				}
 			}
-			if diff := cmp.Diff(tt.want, got); diff != "" {
-				t.Errorf("problems (-want +got):\n%s", diff)
-			}
+			assert.Same(t, "problems", tt.want, got)
 		})
 	}
 }

@@ -13,6 +13,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/nodecache/node-cache/internal/assert"
 	"github.com/nodecache/node-cache/pkg/unixsock"
 )
 
@@ -23,9 +24,7 @@ func networks() []string { return []string{"unix", "unixpacket"} }
 func folder(t *testing.T) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "sock") //nolint:usetesting // a socket's path has to be short
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
 	return dir
 }
@@ -53,9 +52,7 @@ func listens(network, path string) bool {
 func names(t *testing.T, dir string) string {
 	t.Helper()
 	entries, err := os.ReadDir(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	var all []string
 	for _, e := range entries {
 		all = append(all, e.Name())
@@ -115,9 +112,7 @@ func TestPathTaken(t *testing.T) {
 	} {
 		dir := folder(t)
 		path := filepath.Join(dir, "s")
-		if err := tt.make(path); err != nil {
-			t.Fatal(err)
-		}
+		assert.NoError(t, tt.make(path))
 		before, _ := os.Lstat(path)
 		if _, err := unixsock.Listen(t.Context(), "unix", path); !errors.Is(err, tt.want) {
 			t.Errorf("%s: got %v, want %v", tt.name, err, tt.want)
@@ -149,9 +144,7 @@ func TestStaleTemporary(t *testing.T) {
 	dir := folder(t)
 	path := filepath.Join(dir, "s")
 	l, err := net.ListenUnix("unix", &net.UnixAddr{Net: "unix", Name: filepath.Join(dir, ".s~")})
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	l.SetUnlinkOnClose(false)
 	_ = l.Close()
 	mustListen(t, "unix", path)
@@ -165,9 +158,7 @@ func TestLongPath(t *testing.T) {
 	t.Parallel()
 	dir := folder(t)
 	deep := filepath.Join(dir, strings.Repeat("d", unixsock.MaxPath-len(dir)-len("//h.s")))
-	if err := os.Mkdir(deep, 0o700); err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, os.Mkdir(deep, 0o700))
 	for _, path := range []string{filepath.Join(deep, "h.s"), filepath.Join(dir, strings.Repeat("s", unixsock.MaxPath-len(dir)-1))} {
 		mustListen(t, "unixpacket", path)
 		if !listens("unixpacket", path) {
@@ -214,13 +205,9 @@ func TestNoLock(t *testing.T) {
 	t.Parallel()
 	dir := folder(t)
 	held, err := os.Open(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	defer func() { _ = held.Close() }()
-	if err := syscall.Flock(int(held.Fd()), syscall.LOCK_EX); err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, syscall.Flock(int(held.Fd()), syscall.LOCK_EX))
 	path := filepath.Join(dir, "s")
 	var all sync.WaitGroup
 	got := make([]*unixsock.Listener, 64)

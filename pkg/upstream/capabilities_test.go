@@ -14,6 +14,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/miekg/dns"
 
+	"github.com/nodecache/node-cache/internal/assert"
 	"github.com/nodecache/node-cache/pkg/upstream"
 	"github.com/nodecache/node-cache/pkg/upstream/upstreamtest"
 )
@@ -93,9 +94,7 @@ func TestCapabilities(t *testing.T) {
 				for range tt.first {
 					ask(t, p)
 				}
-				if got := strings.Join(p.Stats().Servers[0].Limitations, " "); got != tt.limits {
-					t.Errorf("known %q, want %q", got, tt.limits)
-				}
+				assert.Equal(t, "limitations", tt.limits, strings.Join(p.Stats().Servers[0].Limitations, " "))
 				exchange := func() string {
 					before := len(s.Queries())
 					if got := ask(t, p); !strings.HasPrefix(got, "192.0.2.") {
@@ -107,9 +106,7 @@ func TestCapabilities(t *testing.T) {
 					}
 					return strings.Join(asked, ", ")
 				}
-				if got := exchange(); got != tt.asked {
-					t.Errorf("asked %q, want %q", got, tt.asked)
-				}
+				assert.Equal(t, "asked", tt.asked, exchange())
 				time.Sleep(11 * time.Minute)
 				if known := p.Stats().Servers[0].Limitations; len(known) > 0 {
 					t.Errorf("after a while %q is known, want nothing", known)
@@ -231,9 +228,7 @@ func TestCapabilitiesTCPRecovers(t *testing.T) {
 		}
 		clients.Wait()
 		s.SetScript(upstreamtest.By(cut, good))
-		if got := ask(t, p); got != "192.0.2.10" {
-			t.Errorf("answer %q, want 192.0.2.10", got)
-		}
+		assert.Equal(t, "answer", "192.0.2.10", ask(t, p))
 		if known := p.Stats().Servers[0].Limitations; len(known) > 0 {
 			t.Errorf("%q is known, want nothing", known)
 		}

@@ -4,6 +4,7 @@ package upstream_test
 
 import (
 	"context"
+	"fmt"
 	"net"
 	"net/netip"
 	"strings"
@@ -13,6 +14,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/nodecache/node-cache/internal/assert"
 	"github.com/nodecache/node-cache/pkg/upstream"
 	"github.com/nodecache/node-cache/pkg/upstream/upstreamtest"
 )
@@ -32,9 +34,7 @@ func TestTCPIdle(t *testing.T) {
 		}
 		time.Sleep(time.Second)
 		synctest.Wait()
-		if got := p.Stats().Servers[0].Open; got != 0 {
-			t.Errorf("%d open after 10 s, want none", got)
-		}
+		assert.Equal(t, "open after 10 s", 0, p.Stats().Servers[0].Open)
 		if got := ask(t, p); got != "192.0.2.10" || s.Connections() != 2 {
 			t.Errorf("answer %q on connection %d, want 192.0.2.10 on the second", got, s.Connections())
 		}
@@ -109,9 +109,7 @@ func TestTCPAbandonedHandshake(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := upstreamtest.New(upstreamtest.Always(one("192.0.2.20")))
 		p := memory(t, "tcp", upstreamtest.Network{addrA: nil, addrB: b}, addrA, addrB)
-		if got := ask(t, p); got != "192.0.2.20" {
-			t.Errorf("answer %q, want 192.0.2.20", got)
-		}
+		assert.Equal(t, "answer", "192.0.2.20", ask(t, p))
 		synctest.Wait()
 		if got := p.Stats().Servers[0]; got.Open != 0 || got.Opened != 1 {
 			t.Errorf("%d open, %d opened, want none of one", got.Open, got.Opened)
@@ -136,9 +134,7 @@ func TestTCPRunEnds(t *testing.T) {
 		start := time.Now()
 		var group sync.WaitGroup
 		group.Go(func() {
-			if got := ask(t, p); got != "192.0.2.10" {
-				t.Errorf("pending: answer %q, want 192.0.2.10", got)
-			}
+			assert.Equal(t, "pending: answer", "192.0.2.10", ask(t, p))
 		})
 		time.Sleep(100 * time.Millisecond)
 		cancel()
@@ -146,9 +142,7 @@ func TestTCPRunEnds(t *testing.T) {
 		if got, want := (<-ended).Sub(start), 300*time.Millisecond; got != want {
 			t.Errorf("Run ended after %v, want %v, with the query", got, want)
 		}
-		if got := ask(t, p); got != "192.0.2.10" {
-			t.Errorf("afterwards: answer %q, want 192.0.2.10", got)
-		}
+		assert.Equal(t, "afterwards: answer", "192.0.2.10", ask(t, p))
 		if got := p.Stats().Servers[0]; got.Open != 0 || got.Opened != 2 {
 			t.Errorf("%d open, %d opened, want none of two", got.Open, got.Opened)
 		}
@@ -183,9 +177,7 @@ func TestTCPSilentConnectionsAreReplaced(t *testing.T) {
 					time.Sleep(tc.every)
 				}
 				clients.Wait()
-				if got := strings.Join(got, " "); got != tc.want {
-					t.Errorf("got %q, want %q", got, tc.want)
-				}
+				assert.Equal(t, "got", tc.want, strings.Join(got, " "))
 			})
 		})
 	}
@@ -222,16 +214,12 @@ func TestTCPLateAnswerKeepsConnection(t *testing.T) {
 			after(300*time.Millisecond, one("192.0.2.10")), one("192.0.2.10"), upstreamtest.Action{Drop: true}, one("192.0.2.10")))
 		p := memory(t, "tcp", upstreamtest.Network{addrA: s}, addrA)
 		for i, want := range []string{"timeout", "192.0.2.10", "timeout", "192.0.2.10"} {
-			if got := askFor(t, p, 100*time.Millisecond); got != want {
-				t.Errorf("query %d: %q, want %q", i, got, want)
-			}
+			assert.Equal(t, fmt.Sprintf("query %d", i), want, askFor(t, p, 100*time.Millisecond))
 			if i == 2 {
 				continue // the 800 ms are not over
 			}
 			time.Sleep(5 * time.Second)
 		}
-		if got := s.Connections(); got != 1 {
-			t.Errorf("%d connections, want 1", got)
-		}
+		assert.Equal(t, "connections", 1, s.Connections())
 	})
 }

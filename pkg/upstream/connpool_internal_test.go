@@ -15,6 +15,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/nodecache/node-cache/internal/assert"
 	"github.com/nodecache/node-cache/pkg/upstream/upstreamtest"
 	"github.com/nodecache/node-cache/pkg/wire"
 )
@@ -47,9 +48,7 @@ func TestConnPoolOutOfOrder(t *testing.T) {
 						}
 					}
 				}
-				if s.Connections() != 1 {
-					t.Errorf("%d connections, want 1", s.Connections())
-				}
+				assert.Equal(t, "connections", 1, s.Connections())
 			})
 		})
 	}
@@ -85,9 +84,7 @@ func TestTransportsOverSockets(t *testing.T) {
 			}
 			withFD(t, <-dialled, func(fd int) error {
 				limit, err := unix.GetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT)
-				if limit != userTimeout {
-					t.Errorf("TCP_USER_TIMEOUT %d, want %d", limit, userTimeout)
-				}
+				assert.Equal(t, "TCP_USER_TIMEOUT", userTimeout, limit)
 				return err
 			})
 		})
@@ -121,9 +118,7 @@ func TestConnPoolQueriesMove(t *testing.T) {
 					all = append(all, h.query(t, "www.example."))
 				}
 				for _, p := range all {
-					if got := p.wait(1e9); got != "192.0.2.10" {
-						t.Errorf("answer %q, want 192.0.2.10", got)
-					}
+					assert.Equal(t, "answer", "192.0.2.10", p.wait(1e9))
 				}
 				if took := time.Since(start); took != 100*time.Millisecond {
 					t.Errorf("it took %v, want no longer than until the connections were closed, 100ms", took)
@@ -162,9 +157,7 @@ func TestConnPoolConnAge(t *testing.T) {
 				for range minutes * 60 * 20 {
 					p := h.query(t, "www.example.")
 					group.Go(func() {
-						if got := p.wait(200 * time.Millisecond); got != "192.0.2.10" {
-							t.Errorf("answer %q, want 192.0.2.10", got)
-						}
+						assert.Equal(t, "answer", "192.0.2.10", p.wait(200*time.Millisecond))
 					})
 					open, _ := h.openCount()
 					most = max(most, open)

@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nodecache/node-cache/internal/assert"
 	"github.com/nodecache/node-cache/pkg/upstream/upstreamtest"
 	"github.com/nodecache/node-cache/pkg/wire"
 )
@@ -35,9 +36,7 @@ func TestConnPoolReset(t *testing.T) {
 		all = append(all, h.query(t, "www.example."))
 	}
 	for _, p := range all {
-		if got := p.wait(10e9); got != "192.0.2.10" {
-			t.Errorf("answer %q, want 192.0.2.10", got)
-		}
+		assert.Equal(t, "answer", "192.0.2.10", p.wait(10e9))
 	}
 }
 
@@ -104,9 +103,7 @@ func listenSmall(t *testing.T) net.Listener {
 		return raw.Control(func(fd uintptr) { _ = syscall.SetsockoptInt(int(fd), syscall.SOL_SOCKET, syscall.SO_RCVBUF, 16<<10) })
 	}}
 	ln, err := config.Listen(t.Context(), "tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	t.Cleanup(func() { _ = ln.Close() })
 	return ln
 }

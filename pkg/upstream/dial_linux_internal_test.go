@@ -16,8 +16,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+
+	"github.com/nodecache/node-cache/internal/assert"
+	"github.com/nodecache/node-cache/internal/nodetest"
 )
 
 // Packets carry the mark from the first one on, in the test's own network namespace.
@@ -31,9 +33,7 @@ func TestMark(t *testing.T) {
 				var log bytes.Buffer
 				dial := newCommon(Config{Mark: mark, Log: slog.New(slog.NewTextHandler(&log, nil))}).Dial
 				for network, arrive := range map[string]func(*testing.T, netip.Addr, dialFunc) uint32{"udp": arriveUDP, "tcp": arriveTCP} {
-					if got := arrive(t, netip.MustParseAddr(ip), dial); got != mark {
-						t.Errorf("%s arrives with mark %#x, want %#x", network, got, mark)
-					}
+					assert.Equal(t, network+" arrives with mark", mark, arrive(t, netip.MustParseAddr(ip), dial))
 				}
 				if log.Len() > 0 {
 					t.Errorf("logged %s", &log)
@@ -48,9 +48,7 @@ func TestMarkWithoutCapability(t *testing.T) {
 	t.Parallel()
 	runtime.LockOSThread() // not unlocked: the thread without capabilities ends with the test
 	var none [2]unix.CapUserData
-	if err := unix.Capset(&unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}, &none[0]); err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, unix.Capset(&unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}, &none[0]))
 	var log bytes.Buffer
 	dial := newCommon(Config{Mark: 0x1000, Log: slog.New(slog.NewTextHandler(&log, nil))}).Dial
 	for range 3 {
@@ -58,13 +56,9 @@ func TestMarkWithoutCapability(t *testing.T) {
 			t.Errorf("mark %#x over UDP", got)
 		}
 		server, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			t.Fatal(err)
-		}
+		assert.NoError(t, err)
 		conn, err := dial(t.Context(), "tcp", server.Addr().(*net.TCPAddr).AddrPort())
-		if err != nil {
-			t.Fatal(err)
-		}
+		assert.NoError(t, err)
 		_, _ = conn.Close(), server.Close()
 	}
 	if text := log.String(); strings.Count(text, "\n") != 1 || !strings.Contains(text, "NET_ADMIN") || !strings.Contains(text, "level=ERROR") {
@@ -78,38 +72,19 @@ type dialFunc = func(ctx context.Context, network string, addr netip.AddrPort) (
 // packet. The thread ends with the test.
 func enterNamespace(t *testing.T) {
 	t.Helper()
-	if os.Geteuid() != 0 {
-		t.Skip("a network of its own needs root")
-	}
-	runtime.LockOSThread()
-	if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
-		t.Fatal(err)
-	}
-	lo, err := netlink.LinkByName("lo")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := netlink.LinkSetUp(lo); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile("/proc/sys/net/ipv4/tcp_fwmark_accept", []byte("1"), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	nodetest.EnterNamespace(t)
+	assert.NoError(t, os.WriteFile("/proc/sys/net/ipv4/tcp_fwmark_accept", []byte("1"), 0o644))
 }
 
 // arriveUDP sends a packet and returns its mark on arrival.
 func arriveUDP(t *testing.T, ip netip.Addr, dial dialFunc) uint32 {
 	t.Helper()
 	server, err := net.ListenUDP("udp", net.UDPAddrFromAddrPort(netip.AddrPortFrom(ip, 0)))
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	defer func() { _ = server.Close() }()
 	withFD(t, server, func(fd int) error { return unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVMARK, 1) })
 	conn, err := dial(t.Context(), "udp", server.LocalAddr().(*net.UDPAddr).AddrPort())
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	defer func() { _ = conn.Close() }()
 	if _, err := conn.Write([]byte("query")); err != nil {
 		t.Fatal(err)
@@ -117,13 +92,9 @@ func arriveUDP(t *testing.T, ip netip.Addr, dial dialFunc) uint32 {
 	_ = server.SetReadDeadline(time.Now().Add(10 * time.Second))
 	data, oob := make([]byte, 16), make([]byte, 128)
 	_, n, _, _, err := server.ReadMsgUDPAddrPort(data, oob)
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	messages, err := unix.ParseSocketControlMessage(oob[:n])
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	for _, m := range messages {
 		if m.Header.Level == unix.SOL_SOCKET && m.Header.Type == unix.SO_MARK {
 			return binary.NativeEndian.Uint32(m.Data)
@@ -137,20 +108,14 @@ func arriveUDP(t *testing.T, ip netip.Addr, dial dialFunc) uint32 {
 func arriveTCP(t *testing.T, ip netip.Addr, dial dialFunc) uint32 {
 	t.Helper()
 	server, err := net.ListenTCP("tcp", net.TCPAddrFromAddrPort(netip.AddrPortFrom(ip, 0)))
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	defer func() { _ = server.Close() }()
 	conn, err := dial(t.Context(), "tcp", server.Addr().(*net.TCPAddr).AddrPort())
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	defer func() { _ = conn.Close() }()
 	_ = server.SetDeadline(time.Now().Add(10 * time.Second))
 	accepted, err := server.AcceptTCP()
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	defer func() { _ = accepted.Close() }()
 	mark := 0
 	withFD(t, accepted, func(fd int) (err error) {
@@ -164,9 +129,7 @@ func arriveTCP(t *testing.T, ip netip.Addr, dial dialFunc) uint32 {
 func withFD(t *testing.T, conn syscall.Conn, f func(fd int) error) {
 	t.Helper()
 	raw, err := conn.SyscallConn()
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	var failed error
 	if err := raw.Control(func(fd uintptr) { failed = f(int(fd)) }); err != nil || failed != nil {
 		t.Fatal(err, failed)

@@ -10,9 +10,9 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/miekg/dns"
 
+	"github.com/nodecache/node-cache/internal/assert"
 	"github.com/nodecache/node-cache/pkg/upstream"
 	"github.com/nodecache/node-cache/pkg/upstream/upstreamtest"
 )
@@ -61,9 +61,7 @@ func TestRecoveryOnOtherPath(t *testing.T) {
 				}
 				a.SetScript(tt.script)
 				time.Sleep(8 * time.Second)
-				if got := ask(t, p); got != "192.0.2.10" {
-					t.Errorf("answer %q long after its return, want 192.0.2.10", got)
-				}
+				assert.Equal(t, "answer long after its return", "192.0.2.10", ask(t, p))
 			})
 		})
 	}
@@ -91,8 +89,6 @@ func TestPoolAllDown(t *testing.T) {
 		h.set(addrA, healthy("192.0.2.10"), nil)
 		time.Sleep(time.Second)
 		note()
-		if diff := cmp.Diff([]bool{false, false, false, true, true, false}, got); diff != "" {
-			t.Errorf("all down (-want +got):\n%s", diff)
-		}
+		assert.Same(t, "all down", []bool{false, false, false, true, true, false}, got)
 	})
 }

@@ -5,6 +5,7 @@ package upstream_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/netip"
 	"runtime"
 	"strings"
@@ -13,8 +14,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-
+	"github.com/nodecache/node-cache/internal/assert"
 	"github.com/nodecache/node-cache/internal/proctest"
 	"github.com/nodecache/node-cache/pkg/upstream"
 	"github.com/nodecache/node-cache/pkg/upstream/upstreamtest"
@@ -74,9 +74,7 @@ func TestEndpointsRollout(t *testing.T) {
 				if n := len(h.l.Queries()); n > 0 {
 					t.Errorf("%d queries to the last resort, want none", n)
 				}
-				if diff := cmp.Diff([]string{"tcp 192.0.2.2:53", "tcp 192.0.2.3:53"}, servers(p)[:2]); diff != "" {
-					t.Errorf("servers (-want +got):\n%s", diff)
-				}
+				assert.Same(t, "servers", []string{"tcp 192.0.2.2:53", "tcp 192.0.2.3:53"}, servers(p)[:2])
 			})
 		})
 	}
@@ -106,9 +104,7 @@ func TestEndpointsEmpty(t *testing.T) {
 			}
 			start := time.Now()
 			r, err := exchange(p, upstreamtest.Question(t, "www.example."), time.Hour)
-			if got := outcome(t, r, err); got != step.want {
-				t.Errorf("Set(%v, %v): outcome %q, want %q", step.ready, step.last, got, step.want)
-			}
+			assert.Equal(t, fmt.Sprintf("Set(%v, %v): outcome", step.ready, step.last), step.want, outcome(t, r, err))
 			if took := time.Since(start); took > time.Millisecond {
 				t.Errorf("it took %v, want an end at once", took)
 			}
@@ -127,9 +123,7 @@ func TestEndpointsEmpty(t *testing.T) {
 func TestEmptyDoesNotAllocate(t *testing.T) {
 	// Not parallel: AllocsPerRun counts all goroutines.
 	p := newPool(t, upstream.Config{Endpoints: endpoints(list(addrA), nil)})
-	if got := testing.AllocsPerRun(1000, func() { p.Empty() }); got != 0 {
-		t.Errorf("%v allocations, want none", got)
-	}
+	assert.Equal(t, "allocations", 0, testing.AllocsPerRun(1000, func() { p.Empty() }))
 }
 
 // Own addresses are excluded, and logged once. A Set without changes has no effect.
@@ -153,9 +147,7 @@ func TestEndpointsSelf(t *testing.T) {
 		}
 		for range 3 {
 			e.Set(list(addrA, addrB), list(addrL))
-			if diff := cmp.Diff([]string{"tcp 192.0.2.2:53"}, servers(p)); diff != "" {
-				t.Errorf("servers (-want +got):\n%s", diff)
-			}
+			assert.Same(t, "servers", []string{"tcp 192.0.2.2:53"}, servers(p))
 		}
 		if looked != 2+3 {
 			t.Errorf("checked %d addresses, want each once per change, 5", looked)
@@ -164,9 +156,7 @@ func TestEndpointsSelf(t *testing.T) {
 			"WARN upstream excluded reason=own address upstream=192.0.2.1:53",
 			"WARN upstream excluded reason=own address upstream=10.96.0.10:53",
 		}
-		if diff := cmp.Diff(want, lines()); diff != "" {
-			t.Errorf("log (-want +got):\n%s", diff)
-		}
+		assert.Same(t, "log", want, lines())
 	})
 }
 
@@ -191,9 +181,7 @@ func TestEndpointsAttempts(t *testing.T) {
 		before := len(s.Queries())
 		var group sync.WaitGroup
 		group.Go(func() {
-			if got := ask(t, p); got != "timeout" {
-				t.Errorf("outcome %q, want timeout", got)
-			}
+			assert.Equal(t, "outcome", "timeout", ask(t, p))
 		})
 		for len(addrs) > 5 {
 			time.Sleep(101 * time.Millisecond) // never at a timeout: that attempt would go to a removed server
@@ -249,9 +237,7 @@ func TestEndpointsAfterRun(t *testing.T) {
 		}
 		e.Set(list(addrB), nil)
 		for _, pool := range []*upstream.Pool{p, next} {
-			if got := ask(t, pool); got != "192.0.2.20" {
-				t.Errorf("answer %q, want 192.0.2.20", got)
-			}
+			assert.Equal(t, "answer", "192.0.2.20", ask(t, pool))
 		}
 		synctest.Wait()
 		if ended, running := p.Stats().Servers[0].Open, next.Stats().Servers[0].Open; ended != 0 || running != 1 {

@@ -7,6 +7,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/nodecache/node-cache/internal/assert"
 	"github.com/nodecache/node-cache/pkg/upstream/upstreamtest"
 	"github.com/nodecache/node-cache/pkg/wire"
 )
@@ -25,9 +26,7 @@ func TestExchangeEarlyTimer(t *testing.T) {
 			return a
 		})
 		p, err := New(Config{Targets: []Target{{Network: "udp", Addr: peer}}, Dial: upstreamtest.Network{peer: s}.Dial})
-		if err != nil {
-			t.Fatal(err)
-		}
+		assert.NoError(t, err)
 		answered := make(chan error, 1)
 		var batch wire.SendBatch
 		p.Ask(upstreamtest.Question(t, "www.example."), time.Now().Add(4*time.Second), receiverFunc(func(err error) { answered <- err }), &batch)
@@ -53,9 +52,7 @@ func TestExchangeLateReplies(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		p, err := New(Config{Targets: []Target{{Network: "udp", Addr: peer}}, Dial: upstreamtest.Network{peer: nil}.Dial})
-		if err != nil {
-			t.Fatal(err)
-		}
+		assert.NoError(t, err)
 		ep := p.snapshot.Load().all[0]
 		defer ep.closeIdle(false)
 		now := time.Now()
@@ -63,9 +60,7 @@ func TestExchangeLateReplies(t *testing.T) {
 		var batch wire.SendBatch
 		for i, timeout := range []time.Duration{400e6, 200e6} {
 			tr := &attempt{receiver: x, query: x.query, index: i, sentAt: now, timeout: timeout, hedgeDelay: time.Millisecond}
-			if err := ep.send(tr, &batch); err != nil {
-				t.Fatal(err)
-			}
+			assert.NoError(t, ep.send(tr, &batch))
 			x.attempts[i], x.endpoints[i] = tr, ep
 			x.numStarted, x.numRunning = i+1, i+1
 		}
@@ -79,9 +74,7 @@ func TestExchangeLateReplies(t *testing.T) {
 		if got := ep.count.failures[CauseTimeout].Load(); got != 2 {
 			t.Errorf("%d timeouts, want one per attempt", got)
 		}
-		if got := ep.outstanding.Load(); got != 0 {
-			t.Errorf("%d attempts are pending, want none", got)
-		}
+		assert.Equal(t, "attempts are pending", 0, ep.outstanding.Load())
 		ep.stopProbes()
 	})
 }

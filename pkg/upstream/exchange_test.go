@@ -17,6 +17,7 @@ import (
 
 	"github.com/miekg/dns"
 
+	"github.com/nodecache/node-cache/internal/assert"
 	"github.com/nodecache/node-cache/pkg/upstream"
 	"github.com/nodecache/node-cache/pkg/upstream/upstreamtest"
 )
@@ -196,16 +197,10 @@ func TestExchangeAttempts(t *testing.T) {
 					start := time.Now()
 					got := ask(t, p)
 					took := time.Since(start)
-					if got != tt.want {
-						t.Errorf("outcome %q, want %q", got, tt.want)
-					}
-					if took != tt.took {
-						t.Errorf("it took %v, want %v", took, tt.took)
-					}
+					assert.Equal(t, "outcome", tt.want, got)
+					assert.Equal(t, "it took", tt.took, took)
 					synctest.Wait()
-					if got := d.String(); got != tt.asked {
-						t.Errorf("asked %q, want %q", got, tt.asked)
-					}
+					assert.Equal(t, "asked", tt.asked, d.String())
 				})
 			})
 		}
@@ -247,9 +242,7 @@ func TestExchangeWaitsForBetter(t *testing.T) {
 				refusing := upstreamtest.New(upstreamtest.Always(rcode(dns.RcodeRefused)))
 				p := memory(t, "udp", upstreamtest.Network{addrA: slow, addrB: refusing}, addrA, addrB)
 				start := time.Now()
-				if got := ask(t, p); got != want {
-					t.Errorf("outcome %q, want %q", got, want)
-				}
+				assert.Equal(t, "outcome", want, ask(t, p))
 				if got, want := time.Since(start), min(took, 2500*time.Millisecond); got != want {
 					t.Errorf("it took %v, want %v", got, want)
 				}
@@ -268,9 +261,7 @@ func TestExchangeRefused(t *testing.T) {
 			addr := netip.MustParseAddrPort("127.0.0.9:9")
 			p := newPool(t, upstream.Config{Targets: []upstream.Target{target(network, addr)}})
 			run(t, p)
-			if got := askFor(t, p, time.Hour); got != "network" {
-				t.Errorf("outcome %q, want network", got)
-			}
+			assert.Equal(t, "outcome", "network", askFor(t, p, time.Hour))
 			if got, want := failures(p), "conn_refused=3"; got != want {
 				t.Errorf("failures %q, want %q", got, want)
 			}
@@ -287,9 +278,7 @@ func TestExchangeDeadline(t *testing.T) {
 		if got := outcome(t, nil, err); got != "timeout" || !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("outcome %q, error %v, want a timeout at the deadline", got, err)
 		}
-		if got := failures(p); got != "" {
-			t.Errorf("failures %q, want none", got)
-		}
+		assert.Equal(t, "failures", "", failures(p))
 		if got := p.Stats().Servers[0].SRTT; got != 0 {
 			t.Errorf("srtt %v, want no penalty", got)
 		}
@@ -310,15 +299,9 @@ func TestPanicIsContained(t *testing.T) {
 					panic("a bug")
 				},
 			})
-			if got := ask(t, p); got != "network" {
-				t.Errorf("outcome %q, want network", got)
-			}
-			if got := dials.Load(); got != 3 {
-				t.Errorf("%d panics, want 3", got)
-			}
-			if got := p.Stats().Panics; got != 3 {
-				t.Errorf("%d panics counted, want 3", got)
-			}
+			assert.Equal(t, "outcome", "network", ask(t, p))
+			assert.Equal(t, "panics", 3, dials.Load())
+			assert.Equal(t, "panics counted", 3, p.Stats().Panics)
 		})
 	}
 }

@@ -6,8 +6,7 @@ import (
 	"errors"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-
+	"github.com/nodecache/node-cache/internal/assert"
 	"github.com/nodecache/node-cache/pkg/upstream"
 )
 
@@ -28,9 +27,7 @@ func TestFailureText(t *testing.T) {
 		},
 	}
 	for _, tt := range tests {
-		if got := tt.failure.Error(); got != tt.want {
-			t.Errorf("error %q, want %q", got, tt.want)
-		}
+		assert.Equal(t, "error", tt.want, tt.failure.Error())
 		if !errors.Is(&tt.failure, tt.failure.Err) {
 			t.Errorf("%v does not wrap %v", &tt.failure, tt.failure.Err)
 		}
@@ -48,7 +45,5 @@ func TestCauseLabels(t *testing.T) {
 		"timeout", "conn_refused", "network", "limit", "malformed", "mismatch",
 		"servfail", "refused", "formerr", "notimp", "rcode", "tls", "lame",
 	}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("labels (-want +got):\n%s", diff)
-	}
+	assert.Same(t, "labels", want, got)
 }

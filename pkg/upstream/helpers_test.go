@@ -19,6 +19,7 @@ import (
 
 	"github.com/miekg/dns"
 
+	"github.com/nodecache/node-cache/internal/assert"
 	"github.com/nodecache/node-cache/internal/proctest"
 	"github.com/nodecache/node-cache/pkg/upstream"
 	"github.com/nodecache/node-cache/pkg/upstream/upstreamtest"
@@ -83,9 +84,7 @@ func memory(t *testing.T, network string, net upstreamtest.Network, addrs ...net
 func newPool(tb testing.TB, cfg upstream.Config) *upstream.Pool {
 	tb.Helper()
 	p, err := upstream.New(cfg)
-	if err != nil {
-		tb.Fatalf("New: %v", err)
-	}
+	assert.NoError(tb, err)
 	return p
 }
 

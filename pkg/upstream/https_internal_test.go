@@ -18,9 +18,9 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/miekg/dns"
 
+	"github.com/nodecache/node-cache/internal/assert"
 	"github.com/nodecache/node-cache/pkg/upstream/upstreamtest"
 	"github.com/nodecache/node-cache/pkg/wire"
 )
@@ -72,9 +72,7 @@ func TestHTTPSRequest(t *testing.T) {
 					got := seen{
 						r.Method, r.Proto, r.Host, r.URL.Path, r.Header.Get("Accept"), r.Header.Get("Content-Type"), r.Header.Get("User-Agent"),
 					}
-					if diff := cmp.Diff(tt.want, got); diff != "" {
-						t.Errorf("request (-want +got):\n%s", diff)
-					}
+					assert.Same(t, "request", tt.want, got)
 					if q.ID != 0 || len(q.Raw)%128 != 0 || q.Conn != 1 {
 						t.Errorf("ID %d, %d bytes, connection %d, want 0, a multiple of 128, 1", q.ID, len(q.Raw), q.Conn)
 					}
@@ -122,9 +120,7 @@ func TestHTTPSReceiveWindows(t *testing.T) {
 		return near, nil
 	}
 	h := newHarness(t, Target{Network: "https", Addr: peer, Name: "dns.example", CAFile: ca}, 1, dial)
-	if got := h.ask(t); got != "network" {
-		t.Errorf("got %q from a server that hangs up, want network", got)
-	}
+	assert.Equal(t, "answer of a server that hangs up", "network", h.ask(t))
 	if got := <-windows; got[0] > 64<<10 || got[0] == 0 || got[1] > 2<<20 {
 		t.Errorf("windows of %d bytes, want 64 KiB for a stream and about 1 MiB for the connection", got)
 	}
@@ -173,17 +169,13 @@ func TestHTTPSResponses(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				s := upstreamtest.New(upstreamtest.Always(tt.a))
 				h := newDoHHarness(t, s, 1, nil)
-				if got := h.ask(t); got != tt.want {
-					t.Errorf("got %q, want %q", got, tt.want)
-				}
+				assert.Equal(t, "got", tt.want, h.ask(t))
 				for cause := range NumCauses {
 					want := uint64(0)
 					if cause == tt.cause && cause != CauseTimeout {
 						want = 1
 					}
-					if got := h.count.failures[cause].Load(); got != want {
-						t.Errorf("%s counted %d times, want %d", cause, got, want)
-					}
+					assert.Equal(t, cause.String()+": times counted", want, h.count.failures[cause].Load())
 				}
 				if len(s.Queries()) != 1 {
 					t.Errorf("asked %d times, want once", len(s.Queries()))
@@ -217,9 +209,7 @@ func TestHTTPSAge(t *testing.T) {
 					got <- fmt.Sprint(ttls)
 				})
 			})
-			if got := <-got; got != tt.want {
-				t.Errorf("after %d s: %s, want %s", tt.age, got, tt.want)
-			}
+			assert.Equal(t, fmt.Sprintf("after %d s", tt.age), tt.want, <-got)
 		}
 	})
 }
@@ -257,9 +247,7 @@ func TestHTTPSConnectionsEnd(t *testing.T) {
 							all = append(all, h.query(t, "www.example."))
 						}
 						for _, p := range all {
-							if got := p.wait(time.Second); got != "192.0.2.10" {
-								t.Errorf("got %q, want 192.0.2.10", got)
-							}
+							assert.Equal(t, "got", "192.0.2.10", p.wait(time.Second))
 						}
 						time.Sleep(100 * time.Millisecond)
 					}
@@ -284,9 +272,7 @@ func TestHTTPSCancel(t *testing.T) {
 		for range maxInflight {
 			all = append(all, h.query(t, "www.example."))
 		}
-		if got := h.ask(t); got != "refused: limit" {
-			t.Errorf("query above the limit: %q, want refused: limit", got)
-		}
+		assert.Equal(t, "query above the limit", "refused: limit", h.ask(t))
 		synctest.Wait()
 		for _, p := range all {
 			if got := p.wait(1); got != "timeout" {
@@ -298,12 +284,8 @@ func TestHTTPSCancel(t *testing.T) {
 		pool.mu.Lock()
 		pending := pool.pending
 		pool.mu.Unlock()
-		if pending != 0 {
-			t.Errorf("%d requests are under way, want none", pending)
-		}
+		assert.Equal(t, "requests are under way", 0, pending)
 		s.SetScript(answerOrRefuse)
-		if got := h.ask(t); got != "192.0.2.10" {
-			t.Errorf("afterwards: %q, want 192.0.2.10", got)
-		}
+		assert.Equal(t, "afterwards", "192.0.2.10", h.ask(t))
 	})
 }

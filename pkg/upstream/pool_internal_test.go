@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nodecache/node-cache/internal/assert"
 	"github.com/nodecache/node-cache/pkg/upstream/upstreamtest"
 )
 
@@ -20,9 +21,7 @@ func TestTargetCheck(t *testing.T) {
 	authorities, empty := filepath.Join(t.TempDir(), "ca.pem"), filepath.Join(t.TempDir(), "empty.pem")
 	upstreamtest.NewAuthority(t, time.Now()).Trust(t, authorities)
 	pipe := filepath.Join(t.TempDir(), "pipe")
-	if err := errors.Join(os.WriteFile(empty, nil, 0o600), syscall.Mkfifo(pipe, 0o600)); err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, errors.Join(os.WriteFile(empty, nil, 0o600), syscall.Mkfifo(pipe, 0o600)))
 	tests := []struct {
 		name   string
 		target Target

@@ -6,8 +6,7 @@ import (
 	"net/netip"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-
+	"github.com/nodecache/node-cache/internal/assert"
 	"github.com/nodecache/node-cache/pkg/upstream"
 )
 
@@ -68,10 +67,6 @@ func TestNewDropsUnusable(t *testing.T) {
 		Self:    func(addr netip.AddrPort) bool { return addr == addrA },
 		Log:     log,
 	})
-	if diff := cmp.Diff([]string{"udp 192.0.2.2:53", "tcp 192.0.2.2:53"}, servers(p)); diff != "" {
-		t.Errorf("servers (-want +got):\n%s", diff)
-	}
-	if diff := cmp.Diff([]string{"WARN upstream excluded reason=own address upstream=192.0.2.1:53"}, lines()); diff != "" {
-		t.Errorf("log (-want +got):\n%s", diff)
-	}
+	assert.Same(t, "servers", []string{"udp 192.0.2.2:53", "tcp 192.0.2.2:53"}, servers(p))
+	assert.Same(t, "log", []string{"WARN upstream excluded reason=own address upstream=192.0.2.1:53"}, lines())
 }

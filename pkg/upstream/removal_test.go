@@ -11,9 +11,9 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 
+	"github.com/nodecache/node-cache/internal/assert"
 	"github.com/nodecache/node-cache/pkg/upstream"
 	"github.com/nodecache/node-cache/pkg/upstream/upstreamtest"
 )
@@ -154,9 +154,7 @@ func TestEndpointsKept(t *testing.T) {
 				at = 1
 			}
 			known.LastResort = len(set.ready) < 2
-			if diff := cmp.Diff(known, p.Stats().Servers[at], cmpopts.EquateComparable(netip.AddrPort{})); diff != "" {
-				t.Errorf("what is known of B (-want +got):\n%s", diff)
-			}
+			assert.Same(t, "what is known of B", known, p.Stats().Servers[at], cmpopts.EquateComparable(netip.AddrPort{}))
 		}
 	})
 }

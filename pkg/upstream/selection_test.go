@@ -10,9 +10,9 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/miekg/dns"
 
+	"github.com/nodecache/node-cache/internal/assert"
 	"github.com/nodecache/node-cache/pkg/upstream"
 	"github.com/nodecache/node-cache/pkg/upstream/upstreamtest"
 )
@@ -29,9 +29,7 @@ func TestOrder(t *testing.T) {
 			got = append(got, tr.asked(t, 1))
 			time.Sleep(time.Until(start.Add(time.Duration(i+1) * time.Second)))
 		}
-		if diff := cmp.Diff("A B B B B B B B B B B B B B B A B B B B", strings.Join(got, " ")); diff != "" {
-			t.Errorf("asked (-want +got):\n%s", diff)
-		}
+		assert.Same(t, "asked", "A B B B B B B B B B B B B B B A B B B B", strings.Join(got, " "))
 	})
 }
 
@@ -58,9 +56,7 @@ func TestAttemptTimeout(t *testing.T) {
 				start := time.Since(d.start)
 				ask(t, p)
 				want := fmt.Sprintf("A@0s A@%v A@%v A@%v", start, start+tt.want, start+2*tt.want)
-				if got := d.String(); got != want {
-					t.Errorf("asked %q, want %q", got, want)
-				}
+				assert.Equal(t, "asked", want, d.String())
 			})
 		})
 	}
@@ -82,9 +78,7 @@ func TestPenalty(t *testing.T) {
 			clients.Wait()
 			got = append(got, p.Stats().Servers[0].SRTT)
 		}
-		if diff := cmp.Diff(want, got); diff != "" {
-			t.Errorf("srtt (-want +got):\n%s", diff)
-		}
+		assert.Same(t, "srtt", want, got)
 	})
 }
 
@@ -98,17 +92,13 @@ func TestProbes(t *testing.T) {
 		ask(t, p)
 		for second := range 60 {
 			start := time.Now()
-			if got := ask(t, p); got != "192.0.2.20" {
-				t.Errorf("answer %q, want 192.0.2.20", got)
-			}
+			assert.Equal(t, "answer", "192.0.2.20", ask(t, p))
 			if got, want := time.Since(start), 5*time.Millisecond; got != want {
 				t.Errorf("after %d s it took %v, want %v", second, got, want)
 			}
 			time.Sleep(time.Second)
 		}
-		if got := len(a.Queries()); got != 1 {
-			t.Errorf("%d queries to the silent one, want one", got)
-		}
+		assert.Equal(t, "queries to the silent one", 1, len(a.Queries()))
 		if got := a.Probes(); got < 110 || got > 125 {
 			t.Errorf("%d probes in a minute, want two a second", got)
 		}

@@ -8,6 +8,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/nodecache/node-cache/internal/assert"
 	"github.com/nodecache/node-cache/pkg/upstream"
 	"github.com/nodecache/node-cache/pkg/upstream/upstreamtest"
 )
@@ -43,9 +44,7 @@ func TestTCPConnections(t *testing.T) {
 					var group sync.WaitGroup
 					for range tt.clients {
 						group.Go(func() {
-							if got := ask(t, p); got != "192.0.2.10" {
-								t.Errorf("answer %q, want 192.0.2.10", got)
-							}
+							assert.Equal(t, "answer", "192.0.2.10", ask(t, p))
 						})
 					}
 					group.Wait()
@@ -91,9 +90,7 @@ func TestTCPConnectionsPerQuery(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				a, b := upstreamtest.New(tt.script), upstreamtest.New(tt.script)
 				p := memory(t, tt.network, upstreamtest.Network{addrA: a, addrB: b}, addrA, addrB)
-				if got := ask(t, p); got != "network" {
-					t.Errorf("outcome %q, want network", got)
-				}
+				assert.Equal(t, "outcome", "network", ask(t, p))
 				stats := p.Stats().Servers
 				if accepted, opened := a.Connections()+b.Connections(), stats[0].Opened+stats[1].Opened; accepted != 3 || opened != 3 {
 					t.Errorf("%d connections accepted, %d opened, want 3", accepted, opened)
@@ -105,9 +102,7 @@ func TestTCPConnectionsPerQuery(t *testing.T) {
 							udp++
 						}
 					}
-					if udp != tt.udp {
-						t.Errorf("%d queries over UDP, want %d", udp, tt.udp)
-					}
+					assert.Equal(t, "queries over UDP", tt.udp, udp)
 				}
 			})
 		})
@@ -131,9 +126,7 @@ func TestTCPRetryIsOnFreshConnection(t *testing.T) {
 			}
 			return one("192.0.2.10")
 		})
-		if got := ask(t, p); got != "192.0.2.10" {
-			t.Errorf("answer %q, want 192.0.2.10", got)
-		}
+		assert.Equal(t, "answer", "192.0.2.10", ask(t, p))
 		if got := failures(p); got != "" || s.Connections() != 3 {
 			t.Errorf("failures %q, %d connections, want none and a third one", got, s.Connections())
 		}
@@ -146,14 +139,10 @@ func TestTCPFreshConnectionLost(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := upstreamtest.New(upstreamtest.Sequence(upstreamtest.Action{Close: true}, one("192.0.2.10")))
 		p := memory(t, "tcp", upstreamtest.Network{addrA: s}, addrA)
-		if got := ask(t, p); got != "192.0.2.10" {
-			t.Errorf("answer %q, want 192.0.2.10", got)
-		}
+		assert.Equal(t, "answer", "192.0.2.10", ask(t, p))
 		if got, want := failures(p), "network=1"; got != want {
 			t.Errorf("failures %q, want %q", got, want)
 		}
-		if got := p.Stats().Servers[0].Requests; got != 2 {
-			t.Errorf("%d attempts, want 2", got)
-		}
+		assert.Equal(t, "attempts", 2, p.Stats().Servers[0].Requests)
 	})
 }

@@ -10,6 +10,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/nodecache/node-cache/internal/assert"
 	"github.com/nodecache/node-cache/pkg/upstream/upstreamtest"
 	"github.com/nodecache/node-cache/pkg/wire"
 )
@@ -85,9 +86,7 @@ func TestTimerHeapGoroutines(t *testing.T) { //nolint:paralleltest // it counts 
 		const queries = 3000
 		silent := upstreamtest.New(upstreamtest.Always(upstreamtest.Action{Drop: true}))
 		p, err := New(Config{Targets: []Target{{Network: "udp", Addr: peer}}, Dial: upstreamtest.Network{peer: silent}.Dial})
-		if err != nil {
-			t.Fatal(err)
-		}
+		assert.NoError(t, err)
 		q := upstreamtest.Question(t, "www.example.")
 		b := busiest{asked: queries}
 		before := runtime.NumGoroutine()

@@ -5,6 +5,7 @@ package upstream
 import (
 	"bytes"
 	"context"
+	"fmt"
 	"log/slog"
 	"net"
 	"net/netip"
@@ -15,6 +16,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/nodecache/node-cache/internal/assert"
 	"github.com/nodecache/node-cache/pkg/upstream/upstreamtest"
 )
 
@@ -73,12 +75,8 @@ func TestTLSClient(t *testing.T) {
 					if tt.want != "" {
 						want, asked = "tls", 0
 					}
-					if got := h.ask(t); got != want {
-						t.Errorf("got %q, want %q", got, want)
-					}
-					if got := len(s.Queries()); got != asked {
-						t.Errorf("the server was asked %d times, want %d", got, asked)
-					}
+					assert.Equal(t, "got", want, h.ask(t))
+					assert.Equal(t, "queries to the server", asked, len(s.Queries()))
 					last := h.transport.(*connPool).lastError()
 					if (last != nil) != (tt.want != "") || last != nil && !strings.Contains(last.Error(), tt.want) {
 						t.Errorf("last error %v, want %q in it", last, tt.want)
@@ -123,9 +121,7 @@ func TestTLSClientCARotation(t *testing.T) {
 			h.transport.(*connPool).mu.Unlock()
 			synctest.Wait()
 			before := int(h.count.resumed.Load())
-			if got := h.ask(t); got != want {
-				t.Errorf("%s: got %q, want %q", what, got, want)
-			}
+			assert.Equal(t, what, want, h.ask(t))
 			synctest.Wait()
 			if got := int(h.count.resumed.Load()); got-before < resumed || resumed == 0 && got != before && want != "192.0.2.66" {
 				t.Errorf("%s: %d connections resumed, want %d", what, got-before, resumed)
@@ -139,9 +135,7 @@ func TestTLSClientCARotation(t *testing.T) {
 		next.Trust(t, path)
 		step("the file has followed", "192.0.2.66", 0)
 		step("again", "192.0.2.66", 1)
-		if err := os.WriteFile(path, []byte("no certificate"), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		assert.NoError(t, os.WriteFile(path, []byte("no certificate"), 0o600))
 		step("the file is spoilt", "192.0.2.66", 1)
 		if got := s.Resumed(); got != int(h.count.resumed.Load()) {
 			t.Errorf("the server counts %d connections resumed, we %d", got, h.count.resumed.Load())
@@ -159,17 +153,13 @@ func TestTLSClientWarnsOnce(t *testing.T) {
 	trust := newTLSClient(c, Target{Network: "tls", Addr: peer, CAFile: path}, &counters{}, "dot")
 	for i, text := range []string{"", "not a certificate", "nor is this one"} {
 		if text != "" {
-			if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-				t.Fatal(err)
-			}
+			assert.NoError(t, os.WriteFile(path, []byte(text), 0o600))
 		}
 		for range 3 {
 			if _, err := trust.current(t.Context()); err != nil {
 				t.Fatal(err)
 			}
 		}
-		if got := strings.Count(lines.String(), "CA file unusable"); got != i {
-			t.Errorf("%d complaints after %q, want %d", got, text, i)
-		}
+		assert.Equal(t, fmt.Sprintf("complaints after %q", text), i, strings.Count(lines.String(), "CA file unusable"))
 	}
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/miekg/dns"
 
+	"github.com/nodecache/node-cache/internal/assert"
 	"github.com/nodecache/node-cache/pkg/upstream/upstreamtest"
 	"github.com/nodecache/node-cache/pkg/wire"
 )
@@ -31,9 +32,7 @@ type harness struct {
 // newHarness makes a transport for the target. At the end of the test it checks that nothing is left open.
 func newHarness(tb testing.TB, target Target, connections int, dial func(context.Context, string, netip.AddrPort) (net.Conn, error)) *harness {
 	tb.Helper()
-	if err := target.check(); err != nil {
-		tb.Fatal(err)
-	}
+	assert.NoError(tb, target.check())
 	h := &harness{common: newCommon(Config{Dial: dial, Connections: connections})}
 	h.transport = newConns(h.common, target, &h.count)
 	tb.Cleanup(func() {

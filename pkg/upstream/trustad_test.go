@@ -8,6 +8,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/nodecache/node-cache/internal/assert"
 	"github.com/nodecache/node-cache/pkg/upstream"
 	"github.com/nodecache/node-cache/pkg/upstream/upstreamtest"
 )
@@ -55,12 +56,8 @@ func TestTrustAD(t *testing.T) {
 				})
 				run(t, p)
 				r, err := exchange(p, upstreamtest.Question(t, "www.example."), time.Hour)
-				if err != nil {
-					t.Fatal(err)
-				}
-				if got := r[3]&0x20 != 0; got != tt.want {
-					t.Errorf("AD %t, want %t", got, tt.want)
-				}
+				assert.NoError(t, err)
+				assert.Equal(t, "AD", tt.want, r[3]&0x20 != 0)
 			})
 		})
 	}

@@ -16,6 +16,7 @@ import (
 	"testing"
 	"testing/synctest"
 
+	"github.com/nodecache/node-cache/internal/assert"
 	"github.com/nodecache/node-cache/internal/proctest"
 	"github.com/nodecache/node-cache/pkg/upstream/upstreamtest"
 	"github.com/nodecache/node-cache/pkg/wire"
@@ -34,9 +35,7 @@ func TestSocketPoolTooLong(t *testing.T) {
 	q := upstreamtest.Question(t, "www.example.")
 	var batch wire.SendBatch
 	for _, q := range [][]byte{q, append(slices.Clip(q), make([]byte, 65_500)...), q} {
-		if err := h.send(h.newAttempt(q, false), &batch); err != nil {
-			t.Fatal(err)
-		}
+		assert.NoError(t, h.send(h.newAttempt(q, false), &batch))
 	}
 	batch.Flush()
 	h.came.Wait()
@@ -80,9 +79,7 @@ func TestSocketPoolSendErrors(t *testing.T) {
 			if err != nil || len(o.failed) != 1 || !errors.Is(o.failed[2], tt.errno) {
 				t.Fatalf("error %v and failed %v, want the second query failed", err, o.failed)
 			}
-			if got := errors.Is(o.failed[2], errLimit); got != tt.limit {
-				t.Errorf("a limit: %v, want %v", got, tt.limit)
-			}
+			assert.Equal(t, "is a limit", tt.limit, errors.Is(o.failed[2], errLimit))
 		})
 	}
 }
@@ -148,9 +145,7 @@ func TestSocketPoolCannotOpen(t *testing.T) {
 		}
 		batch.Flush()
 	}
-	if got := h.panics.Load(); got != 1 {
-		t.Errorf("%d panics counted, want 1", got)
-	}
+	assert.Equal(t, "panics counted", 1, h.panics.Load())
 }
 
 // A panic in the callback of one attempt does not affect the others.
@@ -171,17 +166,13 @@ func TestSocketPoolContainsPanics(t *testing.T) {
 						panic("a bug")
 					})
 				}
-				if err := h.send(tr, &batch); err != nil {
-					t.Fatal(err)
-				}
+				assert.NoError(t, h.send(tr, &batch))
 			}
 			batch.Flush()
 			h.came.Wait()
 			h.closeIdle(false)
 			h.wait()
-			if got := h.panics.Load(); got != 10 {
-				t.Errorf("%d panics counted, want 10", got)
-			}
+			assert.Equal(t, "panics counted", 10, h.panics.Load())
 		})
 	}
 }

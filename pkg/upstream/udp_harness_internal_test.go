@@ -11,9 +11,9 @@ import (
 	"sync/atomic"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/miekg/dns"
 
+	"github.com/nodecache/node-cache/internal/assert"
 	"github.com/nodecache/node-cache/pkg/wire"
 )
 
@@ -102,9 +102,7 @@ func (h *socketHarness) want(tb testing.TB, want map[string]int) {
 	tb.Helper()
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if diff := cmp.Diff(want, h.what); diff != "" {
-		tb.Errorf("outcomes (-want +got):\n%s", diff)
-	}
+	assert.Same(tb, "outcomes", want, h.what)
 }
 
 // fixedRandom always returns the same bytes.
@@ -131,9 +129,7 @@ var inMemory = netip.MustParseAddrPort("192.0.2.1:53")
 func responder(tb testing.TB) netip.AddrPort {
 	tb.Helper()
 	pc, err := net.ListenUDP("udp", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)})
-	if err != nil {
-		tb.Fatal(err)
-	}
+	assert.NoError(tb, err)
 	_ = pc.SetReadBuffer(1 << 20)
 	var ended sync.WaitGroup
 	ended.Go(func() {

@@ -8,6 +8,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/nodecache/node-cache/internal/assert"
 	"github.com/nodecache/node-cache/pkg/upstream/upstreamtest"
 )
 
@@ -26,9 +27,7 @@ func TestSocketPoolSpreadsPorts(t *testing.T) {
 	h.ask(t, outboxSize, upstreamtest.Question(t, "www.example."), false)
 	h.came.Wait()
 	together := s.Queries()[len(alone):]
-	if got := ports(together); got != 1 {
-		t.Errorf("%d ports for a batch, want 1", got)
-	}
+	assert.Equal(t, "ports for a batch", 1, ports(together))
 	ids, steps := map[uint16]bool{}, map[uint16]bool{}
 	for i, q := range together {
 		ids[q.ID] = true
@@ -121,8 +120,6 @@ func TestSocketPoolLateAnswer(t *testing.T) {
 		time.Sleep(100 * time.Millisecond)
 		h.want(t, map[string]int{"forged": 1})
 		// The late answer finds its socket closed; the repeated one comes to an open socket.
-		if got := h.count.failures[CauseMismatch].Load(); got != 1 {
-			t.Errorf("%d mismatches, want 1", got)
-		}
+		assert.Equal(t, "mismatches", 1, h.count.failures[CauseMismatch].Load())
 	})
 }

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nodecache/node-cache/internal/assert"
 	"github.com/nodecache/node-cache/pkg/upstream/upstreamtest"
 	"github.com/nodecache/node-cache/pkg/wire"
 )
@@ -35,9 +36,7 @@ func TestSocketPoolInboxes(t *testing.T) {
 			book.handleReply(tr, r, batch)
 		})
 		var batch wire.SendBatch
-		if err := h.send(tr, &batch); err != nil {
-			t.Fatal(err)
-		}
+		assert.NoError(t, h.send(tr, &batch))
 		batch.Flush()
 	}
 	for reading.Load() < most {
@@ -46,8 +45,6 @@ func TestSocketPoolInboxes(t *testing.T) {
 	time.Sleep(20 * time.Millisecond) // for replies that should not come
 	close(release)
 	h.came.Wait()
-	if got := ever.Load(); got != most {
-		t.Errorf("%d sockets were read at one time, want %d", got, most)
-	}
+	assert.Equal(t, "sockets were read at one time", most, ever.Load())
 	h.want(t, map[string]int{"forged": int(4 * most)})
 }

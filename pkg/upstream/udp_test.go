@@ -8,6 +8,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/nodecache/node-cache/internal/assert"
 	"github.com/nodecache/node-cache/pkg/upstream"
 	"github.com/nodecache/node-cache/pkg/upstream/upstreamtest"
 )
@@ -70,9 +71,7 @@ func TestBadMessageFirst(t *testing.T) {
 					if got := ask(t, p); got != want || time.Since(start) != took {
 						t.Errorf("outcome %q after %v, want %q after %v", got, time.Since(start), want, took)
 					}
-					if got := failures(p); got != counted {
-						t.Errorf("failures %q, want %q", got, counted)
-					}
+					assert.Equal(t, "failures", counted, failures(p))
 					if got := p.Stats().Servers[0]; got.Requests != requests || got.SRTT != srtt || s.Connections() > 1 {
 						t.Errorf("%d requests, srtt %v, %d connections, want %d, %v and one at most",
 							got.Requests, got.SRTT, s.Connections(), requests, srtt)

@@ -3,14 +3,12 @@
 package watch_test
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"log/slog"
 	"net/netip"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -20,6 +18,8 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/nodecache/node-cache/internal/assert"
+	"github.com/nodecache/node-cache/internal/proctest"
 	"github.com/nodecache/node-cache/pkg/watch"
 	"github.com/nodecache/node-cache/pkg/watch/watchtest"
 	"github.com/nodecache/node-cache/pkg/wire"
@@ -37,7 +37,7 @@ type harness struct {
 	zone   *zone.Zone
 	watch  *watch.Watch
 	config watch.Config
-	log    syncBuffer
+	log    proctest.Output
 }
 
 // withHarness runs body with a server that has the namespaces default and shop, before any watch starts.
@@ -72,7 +72,7 @@ func (h *harness) start() {
 			StaleAfter: h.config.StaleAfter, KnownNamespaces: h.config.NamespaceSelector != "",
 			Pods: map[bool]zone.PodMode{true: zone.PodsVerified}[h.config.Pods],
 		})
-		require(h.t, err)
+		assert.NoError(h.t, err)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	ran := make(chan error, 1)
@@ -101,7 +101,7 @@ func askZone(t *testing.T, z *zone.Zone, question string) string {
 	}
 	m := new(dns.Msg).SetQuestion(name, dns.StringToType[cmp.Or(kind, "A")])
 	packet, err := m.Pack()
-	require(t, err)
+	assert.NoError(t, err)
 	var q wire.Query
 	if fault := q.Parse(packet); fault != wire.RcodeSuccess {
 		t.Fatalf("%s: fault %d in the query", question, fault)
@@ -110,7 +110,7 @@ func askZone(t *testing.T, z *zone.Zone, question string) string {
 	if result.Verdict != zone.Answered && result.Verdict != zone.Alias {
 		return map[zone.Verdict]string{zone.NotInZone: "not in zone", zone.UseFallback: "fallback", zone.NotReady: "not ready"}[result.Verdict]
 	}
-	require(t, m.Unpack(answer))
+	assert.NoError(t, m.Unpack(answer))
 	var data []string
 	for _, record := range m.Answer {
 		data = append(data, strings.TrimPrefix(record.String(), record.Header().String()))
@@ -196,24 +196,6 @@ func (h *harness) isReady() bool {
 	default:
 		return false
 	}
-}
-
-// A syncBuffer is a buffer that goroutines may share.
-type syncBuffer struct {
-	mu  sync.Mutex
-	buf bytes.Buffer
-}
-
-func (b *syncBuffer) Write(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.buf.Write(p)
-}
-
-func (b *syncBuffer) String() string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.buf.String()
 }
 
 func namespaceObject(name string) *corev1.Namespace {

@@ -14,6 +14,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/nodecache/node-cache/internal/assert"
 	"github.com/nodecache/node-cache/pkg/zone"
 )
 
@@ -44,7 +45,7 @@ func bomb(t *testing.T, n int) []byte {
 	if _, err := w.Write(bytes.Repeat([]byte(" "), n)); err != nil {
 		t.Fatal(err)
 	}
-	require(t, w.Close())
+	assert.NoError(t, w.Close())
 	return buf.Bytes()
 }
 

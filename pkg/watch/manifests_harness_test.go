@@ -13,6 +13,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/nodecache/node-cache/internal/assert"
 	"github.com/nodecache/node-cache/pkg/watch"
 	"github.com/nodecache/node-cache/pkg/zone"
 )
@@ -30,7 +31,7 @@ type folderHarness struct {
 func newFolderHarness(t *testing.T, files map[string]string) *folderHarness {
 	t.Helper()
 	w := &folderHarness{t: t, dir: filepath.Join(t.TempDir(), "manifests")}
-	require(t, os.Mkdir(w.dir, 0o700))
+	assert.NoError(t, os.Mkdir(w.dir, 0o700))
 	w.cfg = watch.Config{Folder: w.dir, Store: zone.NewStore(), Endpoints: watch.EndpointsHeadless, Now: time.Now, Log: slog.New(slog.DiscardHandler)}
 	for name, text := range files {
 		w.write(name, text)
@@ -42,13 +43,13 @@ func newFolderHarness(t *testing.T, files map[string]string) *folderHarness {
 func (f *folderHarness) start(zoned zone.Config) {
 	f.t.Helper()
 	m, err := watch.NewManifests(f.cfg)
-	require(f.t, err)
+	assert.NoError(f.t, err)
 	f.manifests = m
 	if f.cfg.Store != nil {
 		zoned.Store, zoned.Domain, zoned.TTL = f.cfg.Store, "cluster.local.", 5*time.Second
 		zoned.StaleAfter = time.Minute
 		f.zone, err = zone.New(zoned)
-		require(f.t, err)
+		assert.NoError(f.t, err)
 	}
 	ctx, cancel := context.WithCancel(f.t.Context())
 	ended := make(chan error, 1)
@@ -66,7 +67,7 @@ func (f *folderHarness) path(name string) string { return filepath.Join(f.dir, n
 
 func (f *folderHarness) write(name, text string) {
 	f.t.Helper()
-	require(f.t, os.WriteFile(f.path(name), []byte(text), 0o600))
+	assert.NoError(f.t, os.WriteFile(f.path(name), []byte(text), 0o600))
 }
 
 // ask is askZone for the zone that the folder fills.
@@ -112,21 +113,6 @@ func (f *folderHarness) eventually(what string, want []string, get func() []stri
 			f.t.Fatalf("%s (-want +got):\n%s", what, diff)
 		case <-poll.C:
 		}
-	}
-}
-
-// same compares what a test wants with what it got.
-func same[T any](tb testing.TB, what string, want, got T, options ...cmp.Option) {
-	tb.Helper()
-	if diff := cmp.Diff(want, got, options...); diff != "" {
-		tb.Errorf("%s (-want +got):\n%s", what, diff)
-	}
-}
-
-func require(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
 	}
 }
 

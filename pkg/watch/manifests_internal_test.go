@@ -4,6 +4,7 @@ package watch
 
 import (
 	"bytes"
+	"fmt"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -16,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"sigs.k8s.io/yaml"
 
+	"github.com/nodecache/node-cache/internal/assert"
 	"github.com/nodecache/node-cache/pkg/task"
 )
 
@@ -52,9 +54,7 @@ func TestSplitManifest(t *testing.T) {
 				t.Errorf("%s: document %d has the number %d", tt.name, i+1, doc.number)
 			}
 		}
-		if diff := cmp.Diff(tt.want, got); diff != "" {
-			t.Errorf("%s: documents (-want +got):\n%s", tt.name, diff)
-		}
+		assert.Same(t, tt.name+": documents", tt.want, got)
 	}
 }
 
@@ -142,7 +142,5 @@ func compareObject(t *testing.T, text []byte, o *manifest) {
 		t.Fatalf("%s decodes here, but not with sigs.k8s.io/yaml: %v", o.id, err)
 	}
 	plain.SetNamespace(o.id.namespace)
-	if diff := cmp.Diff(plain, o.objects[0]); diff != "" {
-		t.Errorf("%s (-want +got):\n%s", o.id, diff)
-	}
+	assert.Same(t, fmt.Sprint(o.id), plain, o.objects[0])
 }

@@ -10,6 +10,7 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/nodecache/node-cache/internal/assert"
 	"github.com/nodecache/node-cache/pkg/watch"
 	"github.com/nodecache/node-cache/pkg/zone"
 )
@@ -17,8 +18,8 @@ import (
 // swapLink makes link point to target in one step, as the kubelet does.
 func swapLink(t *testing.T, target, link string) {
 	t.Helper()
-	require(t, os.Symlink(target, link+"_tmp"))
-	require(t, os.Rename(link+"_tmp", link))
+	assert.NoError(t, os.Symlink(target, link+"_tmp"))
+	assert.NoError(t, os.Rename(link+"_tmp", link))
 }
 
 func TestManifestsEdit(t *testing.T) {
@@ -29,17 +30,17 @@ func TestManifestsEdit(t *testing.T) {
 	w.write("web.yaml", serviceYAML("web", "10.96.0.2")) // in place
 	w.expect("web.shop.svc", "10.96.0.2")
 	w.write(".web.yaml.new", serviceYAML("web", "10.96.0.3"))
-	require(t, os.Rename(w.path(".web.yaml.new"), w.path("web.yaml"))) // replaced by a new file
+	assert.NoError(t, os.Rename(w.path(".web.yaml.new"), w.path("web.yaml"))) // replaced by a new file
 	w.expect("web.shop.svc", "10.96.0.3")
-	require(t, os.Rename(w.path("web.yaml"), w.path("web.yaml~"))) // through a backup file, as some editors do
+	assert.NoError(t, os.Rename(w.path("web.yaml"), w.path("web.yaml~"))) // through a backup file, as some editors do
 	w.write("web.yaml", serviceYAML("web", "10.96.0.4"))
 	w.expect("web.shop.svc", "10.96.0.4")
 	w.write("app.yml", serviceYAML("app", "10.96.0.5"))
 	w.expect("app.shop.svc", "10.96.0.5")
-	require(t, os.Remove(w.path("web.yaml")))
+	assert.NoError(t, os.Remove(w.path("web.yaml")))
 	w.expect("web.shop.svc", "NXDOMAIN")
 	w.expect("app.shop.svc", "10.96.0.5")
-	require(t, os.Remove(w.path("app.yml")))
+	assert.NoError(t, os.Remove(w.path("app.yml")))
 	w.expect("shop.svc", "NXDOMAIN") // the namespace ends with its last object
 }
 
@@ -66,19 +67,19 @@ func TestManifestsConfigMap(t *testing.T) {
 	w := newFolderHarness(t, nil)
 	version := func(n int) string {
 		name := fmt.Sprintf("..2026_%d", n)
-		require(t, os.Mkdir(w.path(name), 0o700))
+		assert.NoError(t, os.Mkdir(w.path(name), 0o700))
 		w.write(name+"/web.yaml", serviceYAML("web", fmt.Sprintf("10.96.0.%d", n)))
 		return name
 	}
 	old := version(1)
-	require(t, os.Symlink(old, w.path("..data")))
-	require(t, os.Symlink("..data/web.yaml", w.path("web.yaml")))
+	assert.NoError(t, os.Symlink(old, w.path("..data")))
+	assert.NoError(t, os.Symlink("..data/web.yaml", w.path("web.yaml")))
 	w.start(zone.Config{})
 	w.expect("web.shop.svc", "10.96.0.1")
 	for n := 2; n < 5; n++ {
 		next := version(n)
 		swapLink(t, next, w.path("..data"))
-		require(t, os.RemoveAll(w.path(old)))
+		assert.NoError(t, os.RemoveAll(w.path(old)))
 		w.expect("web.shop.svc", fmt.Sprintf("10.96.0.%d", n))
 		old = next
 	}
@@ -92,11 +93,11 @@ func TestManifestsFolderGone(t *testing.T) {
 	t.Parallel()
 	w := newFolderHarness(t, map[string]string{"web.yaml": serviceYAML("web", "10.96.0.1")})
 	w.start(zone.Config{})
-	require(t, os.Rename(w.dir, w.dir+".old"))
+	assert.NoError(t, os.Rename(w.dir, w.dir+".old"))
 	w.expectProblems("reading the folder: no such file or directory")
 	w.expect("web.shop.svc", "10.96.0.1")
-	same(t, "last error", "folder: no such file or directory", w.manifests.Stats().Kinds[0].LastError)
-	require(t, os.Mkdir(w.dir, 0o700))
+	assert.Same(t, "last error", "folder: no such file or directory", w.manifests.Stats().Kinds[0].LastError)
+	assert.NoError(t, os.Mkdir(w.dir, 0o700))
 	w.write("web.yaml", serviceYAML("web", "10.96.0.2"))
 	w.expect("web.shop.svc", "10.96.0.2")
 	w.expectProblems()
@@ -130,9 +131,9 @@ func TestManifestsMistakes(t *testing.T) {
 	w.expect("web.shop.svc", "10.96.0.1")
 	w.write("other.yaml", serviceYAML("web", "10.96.0.5")) // a valid object wins over a kept one
 	w.expect("web.shop.svc", "10.96.0.5")
-	require(t, os.Remove(w.path("other.yaml")))
+	assert.NoError(t, os.Remove(w.path("other.yaml")))
 	w.expect("web.shop.svc", "10.96.0.1")
-	require(t, os.Remove(w.path("all.yaml")))
+	assert.NoError(t, os.Remove(w.path("all.yaml")))
 	w.expect("web.shop.svc", "NXDOMAIN")
 	w.expectProblems()
 }
@@ -163,8 +164,8 @@ func TestManifestsNoGap(t *testing.T) {
 		if n%2 == 1 {
 			from, to = to, from
 		}
-		require(t, os.Truncate(from, 0))
-		require(t, os.WriteFile(to, []byte(web), 0o600))
+		assert.NoError(t, os.Truncate(from, 0))
+		assert.NoError(t, os.WriteFile(to, []byte(web), 0o600))
 		marker := fmt.Sprintf("10.96.1.%d", n+1)
 		w.write("mark.yaml", serviceYAML("mark", marker)) // once this is visible, earlier changes are too
 		w.expect("mark.shop.svc", marker)
@@ -216,10 +217,10 @@ func TestManifestsServiceWatch(t *testing.T) {
 			want: call{"10.244.0.1:5353 10.244.0.2:5353", "10.96.0.11:53"},
 		},
 		{name: "slice gone", change: func() { w.write("dns.yaml", dns("10.96.0.11")) }, want: call{"", "10.96.0.11:53"}},
-		{name: "service gone", change: func() { require(t, os.Remove(w.path("dns.yaml"))) }, want: call{}},
+		{name: "service gone", change: func() { assert.NoError(t, os.Remove(w.path("dns.yaml"))) }, want: call{}},
 	} {
 		step.change()
-		same(t, step.name, step.want, <-calls)
+		assert.Same(t, step.name, step.want, <-calls)
 	}
 	if !w.manifests.Stats().ServiceWatch.Synced {
 		t.Error("not synced")

@@ -5,7 +5,6 @@ package watch_test
 import (
 	"bytes"
 	"context"
-	"flag"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -16,12 +15,10 @@ import (
 
 	"github.com/miekg/dns"
 
+	"github.com/nodecache/node-cache/internal/assert"
 	"github.com/nodecache/node-cache/pkg/watch"
 	"github.com/nodecache/node-cache/pkg/zone"
 )
-
-// updateGoldens rewrites the golden files.
-var updateGoldens = flag.Bool("update", false, "rewrite testdata")
 
 // TestManifestsExamples runs the queries of examples/README.md and compares the answers.
 func TestManifestsExamples(t *testing.T) {
@@ -29,9 +26,9 @@ func TestManifestsExamples(t *testing.T) {
 	w := newFolderHarness(t, nil)
 	w.cfg.Folder = filepath.Join("..", "..", "examples", "cluster")
 	w.start(zone.Config{Ranges: manifestRanges()})
-	same(t, "problems", []string(nil), w.problems())
+	assert.Same(t, "problems", []string(nil), w.problems())
 	readme, err := os.ReadFile(filepath.Join("..", "..", "examples", "README.md"))
-	require(t, err)
+	assert.NoError(t, err)
 	const prompt = "$ dig @127.0.0.1 -p 1053 +short "
 	asked := 0
 	sessions := strings.Split(string(readme), prompt)[1:]
@@ -57,7 +54,7 @@ func digQuestion(t *testing.T, arguments string) string {
 	t.Helper()
 	if addr, found := strings.CutPrefix(arguments, "-x "); found {
 		name, err := dns.ReverseAddr(addr)
-		require(t, err)
+		assert.NoError(t, err)
 		return name + " PTR"
 	}
 	name, kind, _ := strings.Cut(arguments, " ")
@@ -68,7 +65,7 @@ func digQuestion(t *testing.T, arguments string) string {
 func TestManifestsProblems(t *testing.T) {
 	t.Parallel()
 	folders, err := filepath.Glob(filepath.Join("testdata", "manifests", "*", ""))
-	require(t, err)
+	assert.NoError(t, err)
 	if len(folders) < 10 {
 		t.Fatalf("%d folders of manifests, want all of them", len(folders))
 	}
@@ -86,7 +83,7 @@ func TestManifestsProblems(t *testing.T) {
 				}
 			}
 			b.WriteString("served:\n" + served(t, w.zone))
-			golden(t, filepath.Join(folder, "want.txt"), b.String())
+			assert.Golden(t, filepath.Join(folder, "want.txt"), b.String())
 		})
 	}
 }
@@ -95,7 +92,7 @@ func TestManifestsProblems(t *testing.T) {
 func served(t *testing.T, z *zone.Zone) string {
 	t.Helper()
 	var b strings.Builder
-	require(t, z.Records(time.Now(), func(r zone.Record) error {
+	assert.NoError(t, z.Records(time.Now(), func(r zone.Record) error {
 		owner, _, err := dns.UnpackDomainName(r.Owner, 0)
 		if err != nil || r.Type == dns.TypeSOA || r.Type == dns.TypeNS || !strings.Contains(owner, ".svc.") {
 			return err
@@ -116,7 +113,7 @@ func TestNewManifests(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	file := filepath.Join(dir, "file")
-	require(t, os.WriteFile(file, nil, 0o600))
+	assert.NoError(t, os.WriteFile(file, nil, 0o600))
 	for _, tt := range []struct {
 		name string
 		cfg  watch.Config
@@ -187,18 +184,7 @@ func TestManifestsSelection(t *testing.T) {
 			all.WriteString(question + ": " + w.ask(question) + "\n")
 		}
 	}
-	golden(t, filepath.Join("testdata", "selection.txt"), all.String())
-}
-
-// golden compares got with a file, or writes it under -update.
-func golden(t *testing.T, file, got string) {
-	t.Helper()
-	if *updateGoldens {
-		require(t, os.WriteFile(file, []byte(got), 0o600))
-	}
-	want, err := os.ReadFile(file)
-	require(t, err)
-	same(t, file, string(want), got)
+	assert.Golden(t, filepath.Join("testdata", "selection.txt"), all.String())
 }
 
 func TestManifestsStats(t *testing.T) {
@@ -206,7 +192,7 @@ func TestManifestsStats(t *testing.T) {
 	w := newFolderHarness(t, map[string]string{"web.yaml": serviceYAML("web", "10.96.0.1") + serviceYAML("app", "10.96.0.2")})
 	w.cfg.Pods = true
 	m, err := watch.NewManifests(w.cfg)
-	require(t, err)
+	assert.NoError(t, err)
 	if got := m.Stats().Kinds[0].Synced; got {
 		t.Error("synced before Run")
 	}
@@ -225,11 +211,11 @@ func TestManifestsStats(t *testing.T) {
 		return list
 	}
 	want := []row{{zone.Services, true, 2, ""}, {zone.Slices, true, 0, ""}, {zone.Namespaces, true, 1, ""}, {zone.Pods, true, 0, ""}}
-	same(t, "stats", want, rows())
+	assert.Same(t, "stats", want, rows())
 	w.write("web.yaml", serviceYAML("web", "10.96.0.3"))
 	w.expect("app.shop.svc", "NXDOMAIN")
 	want[0].Events = 4 // one put, one deleted
-	same(t, "stats after a change", want, rows())
+	assert.Same(t, "stats after a change", want, rows())
 	arrived := uint64(0)
 	for _, n := range w.manifests.Stats().Kinds[0].Arrival.Counts {
 		arrived += n
@@ -245,13 +231,13 @@ func TestManifestsLog(t *testing.T) {
 	w := newFolderHarness(t, map[string]string{"web.yaml": serviceYAML("web", "10.96.0")})
 	w.cfg.Log = slog.New(slog.NewTextHandler(&log, nil))
 	m, err := watch.NewManifests(w.cfg)
-	require(t, err)
+	assert.NoError(t, err)
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- m.Run(ctx) }()
 	<-m.Ready()
 	cancel()
-	require(t, <-ended)
+	assert.NoError(t, <-ended)
 	const want = `level=WARN msg="manifest problem" folder=`
 	if got := log.String(); strings.Count(got, want) != 1 || !strings.Contains(got, `file=web.yaml document=1 line=5`) {
 		t.Errorf("log:\n%s\nwant one line with %s", got, want)
@@ -262,20 +248,20 @@ func TestManifestsLog(t *testing.T) {
 func TestManifestsUnreadable(t *testing.T) {
 	t.Parallel()
 	w := newFolderHarness(t, map[string]string{"web.yaml": serviceYAML("web", "10.96.0.1"), "notes.txt": "no manifest", ".hidden.yaml": "no: [manifest"})
-	require(t, os.Symlink("nowhere", w.path("dangling.yaml")))
-	require(t, os.Mkdir(w.path("folder.yaml"), 0o700))
+	assert.NoError(t, os.Symlink("nowhere", w.path("dangling.yaml")))
+	assert.NoError(t, os.Mkdir(w.path("folder.yaml"), 0o700))
 	w.write("folder.yaml/inner.yaml", serviceYAML("inner", "10.96.0.9"))
 	w.write("kustomization.yaml", "resources: [web.yaml]\n")
-	require(t, syscall.Mkfifo(w.path("pipe.yaml"), 0o600))
+	assert.NoError(t, syscall.Mkfifo(w.path("pipe.yaml"), 0o600))
 	w.write("huge.yaml", "")
-	require(t, os.Truncate(w.path("huge.yaml"), 33<<20))
+	assert.NoError(t, os.Truncate(w.path("huge.yaml"), 33<<20))
 	w.start(zone.Config{})
 	want := []string{
 		"dangling.yaml: reading the file: no such file or directory",
 		"huge.yaml: reading the file: larger than 32 MiB",
 		"pipe.yaml: reading the file: not a regular file",
 	}
-	same(t, "problems", want, w.problems())
+	assert.Same(t, "problems", want, w.problems())
 	w.expect("web.shop.svc", "10.96.0.1")
 	w.expect("inner.shop.svc", "NXDOMAIN") // a file in a subfolder
 }

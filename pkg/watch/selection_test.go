@@ -17,6 +17,7 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/nodecache/node-cache/internal/assert"
 	"github.com/nodecache/node-cache/pkg/watch"
 	"github.com/nodecache/node-cache/pkg/watch/watchtest"
 	"github.com/nodecache/node-cache/pkg/zone"
@@ -74,7 +75,7 @@ func TestWatches(t *testing.T) {
 				for _, r := range w.server.Requests("") {
 					got = append(got, strings.Join([]string{r.Resource, r.Space, r.Selector, r.Fields}, "|"))
 				}
-				same(t, "result", tt.want, slices.Sorted(slices.Values(got)))
+				assert.Same(t, "result", tt.want, slices.Sorted(slices.Values(got)))
 				if !w.isReady() {
 					t.Error("not ready")
 				}
@@ -213,7 +214,7 @@ func TestChangeTime(t *testing.T) {
 				want.Counts[i], want.Sum = 1, 30*time.Millisecond
 			}
 		}
-		same(t, "change times", want, k.Change)
+		assert.Same(t, "change times", want, k.Change)
 		if k.Arrival.Counts[0] != 2 {
 			t.Errorf("arrival times %v, want 2 in the first bucket", k.Arrival.Counts)
 		}
@@ -240,12 +241,12 @@ func TestNew(t *testing.T) {
 	t.Parallel()
 	kubeconfig := watchtest.Kubeconfig(t)
 	garbage := filepath.Join(t.TempDir(), "garbage")
-	require(t, os.WriteFile(garbage, []byte("{"), 0o600))
+	assert.NoError(t, os.WriteFile(garbage, []byte("{"), 0o600))
 	absent := filepath.Join(t.TempDir(), "absent")
 	pipe := filepath.Join(t.TempDir(), "pipe")
-	require(t, syscall.Mkfifo(pipe, 0o600))
+	assert.NoError(t, syscall.Mkfifo(pipe, 0o600))
 	large := filepath.Join(t.TempDir(), "large")
-	require(t, os.WriteFile(large, make([]byte, 1<<20+1), 0o600))
+	assert.NoError(t, os.WriteFile(large, make([]byte, 1<<20+1), 0o600))
 	tests := []struct {
 		name   string
 		change func(cfg *watch.Config)

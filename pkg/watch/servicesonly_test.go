@@ -7,13 +7,15 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nodecache/node-cache/internal/assert"
+	"github.com/nodecache/node-cache/internal/proctest"
 	"github.com/nodecache/node-cache/pkg/watch"
 	"github.com/nodecache/node-cache/pkg/zone"
 )
 
 // ownersOf returns the owners that the store notifies from now on: their labels below the domain x, with dots.
-func ownersOf(store *zone.Store) *syncBuffer {
-	reports := new(syncBuffer)
+func ownersOf(store *zone.Store) *proctest.Output {
+	reports := new(proctest.Output)
 	store.Observe([]byte("\x01x\x00"), func(owner []byte) {
 		var text []byte
 		for ; owner[0] != 0; owner = owner[1+owner[0]:] {
@@ -47,15 +49,13 @@ func TestServicesOnly(t *testing.T) {
 		const want = "web.shop.svc.x.\n1.0.0.10.in-addr.arpa.\nshop.svc.x.\nshop.pod.x.\n" +
 			"web.shop.svc.x.\n1.0.0.10.in-addr.arpa.\n2.0.0.10.in-addr.arpa.\n" +
 			"web.shop.svc.x.\n2.0.0.10.in-addr.arpa.\nshop.svc.x.\nshop.pod.x.\n"
-		same(t, "notified", want, reports.String())
+		assert.Same(t, "notified", want, reports.String())
 		for _, r := range w.server.Requests("") {
 			if r.Resource != "services" {
 				t.Errorf("a request for %s", r.Resource)
 			}
 		}
-		if n := len(w.watch.Stats().Kinds); n != 1 {
-			t.Errorf("%d kinds, want one", n)
-		}
+		assert.Equal(t, "kinds", 1, len(w.watch.Stats().Kinds))
 	})
 }
 

@@ -13,12 +13,14 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 
+	"github.com/nodecache/node-cache/internal/assert"
+	"github.com/nodecache/node-cache/internal/proctest"
 	"github.com/nodecache/node-cache/pkg/watch"
 )
 
 // watchService watches the service dns, and returns the reports, one line each.
-func (h *harness) watchService() *syncBuffer {
-	reports := new(syncBuffer)
+func (h *harness) watchService() *proctest.Output {
+	reports := new(proctest.Output)
 	h.config.ServiceWatch = &watch.ServiceWatch{
 		Namespace: "shop", Service: "dns",
 		Changed: func(ready []watch.Server, service []netip.AddrPort) {
@@ -44,9 +46,9 @@ func servers(list []watch.Server) string {
 	return strings.Join(texts, " ")
 }
 
-func (h *harness) wantReports(reports *syncBuffer, want ...string) {
+func (h *harness) wantReports(reports *proctest.Output, want ...string) {
 	h.t.Helper()
-	same(h.t, "reports", want, strings.Split(strings.TrimSuffix(reports.String(), "\n"), "\n"))
+	assert.Same(h.t, "reports", want, strings.Split(strings.TrimSuffix(reports.String(), "\n"), "\n"))
 }
 
 // dnsService returns a service with these ports and one for metrics.

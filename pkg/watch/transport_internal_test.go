@@ -11,6 +11,8 @@ import (
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
+
+	"github.com/nodecache/node-cache/internal/assert"
 )
 
 // roundTrips is a round tripper made of a function.
@@ -46,9 +48,7 @@ func TestTripper(t *testing.T) {
 		rt := &tripper{next: below, most: 1 << 10, count: new(atomic.Uint64)}
 		trip := func(ctx context.Context) (string, error) {
 			req, err := http.NewRequestWithContext(ctx, http.MethodGet, "https://api.test/", http.NoBody)
-			if err != nil {
-				t.Fatal(err)
-			}
+			assert.NoError(t, err)
 			resp, err := rt.RoundTrip(req)
 			if err != nil {
 				return "", err
@@ -69,14 +69,10 @@ func TestTripper(t *testing.T) {
 			}
 		}
 		synctest.Wait()
-		if n := begun.Load(); n != maxAbandoned {
-			t.Errorf("%d requests were sent, want %d", n, maxAbandoned)
-		}
+		assert.Equal(t, "requests were sent", maxAbandoned, begun.Load())
 		close(plugin)
 		synctest.Wait()
-		if n := closed.Load(); n != maxAbandoned {
-			t.Errorf("%d late answers were closed, want %d", n, maxAbandoned)
-		}
+		assert.Equal(t, "late answers were closed", maxAbandoned, closed.Load())
 		if text, err := trip(t.Context()); text != "late" || err != nil {
 			t.Errorf("after the plugin ended: %q, %v", text, err)
 		}

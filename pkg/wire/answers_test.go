@@ -5,6 +5,7 @@ package wire_test
 import (
 	"testing"
 
+	"github.com/nodecache/node-cache/internal/assert"
 	"github.com/nodecache/node-cache/pkg/wire"
 )
 
@@ -66,17 +67,17 @@ func TestAnswers(t *testing.T) {
 		"FORMERR for a query without OPT": {cat(header(flagsQuery, 1, 0, 0, 0), question(name, wire.TypeA)), fault, wire.NoMatch},
 		"FORMERR that is a query":         {q, cat(header(wire.RcodeFormErr, 0, 0, 0, 0)), wire.NoMatch},
 	} {
-		same(t, name, tt.want, wire.Match(tt.q, tt.r))
+		assert.Same(t, name, tt.want, wire.Match(tt.q, tt.r))
 	}
 	for _, tt := range tests {
-		same(t, tt.name, tt.want, wire.Answers(q, tt.r))
+		assert.Same(t, tt.name, tt.want, wire.Answers(q, tt.r))
 	}
 }
 
 func TestID(t *testing.T) {
 	t.Parallel()
 	msg := header(0, 1, 0, 0, 0)
-	same(t, "result", uint16(0x1234), wire.ID(msg))
+	assert.Same(t, "result", uint16(0x1234), wire.ID(msg))
 	wire.SetID(msg, 0xfedc)
-	same(t, "result", uint16(0xfedc), wire.ID(msg))
+	assert.Same(t, "result", uint16(0xfedc), wire.ID(msg))
 }

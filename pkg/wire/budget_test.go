@@ -11,6 +11,7 @@ import (
 
 	"github.com/miekg/dns"
 
+	"github.com/nodecache/node-cache/internal/assert"
 	"github.com/nodecache/node-cache/pkg/wire"
 )
 
@@ -68,7 +69,7 @@ func TestAllocations(t *testing.T) {
 		}},
 	}
 	for _, tt := range tests {
-		same(t, tt.name, 0, testing.AllocsPerRun(100, tt.run))
+		assert.Same(t, tt.name, 0, testing.AllocsPerRun(100, tt.run))
 	}
 }
 
@@ -189,7 +190,7 @@ func BenchmarkMessageParse(b *testing.B) {
 			b.ReportAllocs()
 			b.SetBytes(int64(len(bb.msg)))
 			for b.Loop() {
-				must(b, m.Parse(bb.msg))
+				assert.NoError(b, m.Parse(bb.msg))
 			}
 		})
 	}

@@ -7,9 +7,9 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/miekg/dns"
 
+	"github.com/nodecache/node-cache/internal/assert"
 	"github.com/nodecache/node-cache/pkg/wire"
 )
 
@@ -94,7 +94,7 @@ func longName(size int) []byte {
 func pack(tb testing.TB, m *dns.Msg) []byte {
 	tb.Helper()
 	b, err := m.Pack()
-	must(tb, err)
+	assert.NoError(tb, err)
 	return b
 }
 
@@ -149,20 +149,4 @@ func answer(tb testing.TB, name string, rrtype uint16, an, ns, ar []dns.RR) *dns
 	m.Id, m.Response, m.RecursionAvailable, m.Compress = 0x4321, true, true, true
 	m.Answer, m.Ns, m.Extra = an, ns, ar
 	return m
-}
-
-// same compares what a test wants with what it got.
-func same[T any](tb testing.TB, what string, want, got T, options ...cmp.Option) {
-	tb.Helper()
-	if diff := cmp.Diff(want, got, options...); diff != "" {
-		tb.Errorf("%s (-want +got):\n%s", what, diff)
-	}
-}
-
-// must ends the test at an error.
-func must(tb testing.TB, err error) {
-	tb.Helper()
-	if err != nil {
-		tb.Fatal(err)
-	}
 }

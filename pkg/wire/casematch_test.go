@@ -10,6 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/miekg/dns"
 
+	"github.com/nodecache/node-cache/internal/assert"
 	"github.com/nodecache/node-cache/pkg/wire"
 )
 
@@ -128,8 +129,8 @@ func TestMessageStoredQuestionCopied(t *testing.T) {
 		for _, rr := range records(t, tt.want...) {
 			want = append(want, rr.String())
 		}
-		same(t, tt.name, want, got)
-		same(t, tt.name+": question", "www.example.com.", read.Question[0].Name)
+		assert.Same(t, tt.name, want, got)
+		assert.Same(t, tt.name+": question", "www.example.com.", read.Question[0].Name)
 	}
 }
 

@@ -8,6 +8,7 @@ import (
 
 	"github.com/miekg/dns"
 
+	"github.com/nodecache/node-cache/internal/assert"
 	"github.com/nodecache/node-cache/pkg/wire"
 )
 
@@ -72,13 +73,13 @@ func TestQueryFollow(t *testing.T) {
 	q := parseQuery(t, ask(0x0110, labels("Ext", "ns"), opt(1232, 0, 0x8000)))
 	for _, target := range [][]byte{labels("www", "example"), longName(255), labels("a")} {
 		q.SetName(target)
-		same(t, "name", string(target), string(q.Name()))
+		assert.Same(t, "name", string(target), string(q.Name()))
 		direct := parseQuery(t, ask(0x0110, target, opt(1232, 0, 0x8000)))
-		same(t, "key", string(direct.Key()), string(q.Key()))
-		same(t, "query upstream", string(direct.AppendUpstream(nil, false)), string(q.AppendUpstream(nil, false)))
+		assert.Same(t, "key", string(direct.Key()), string(q.Key()))
+		assert.Same(t, "query upstream", string(direct.AppendUpstream(nil, false)), string(q.AppendUpstream(nil, false)))
 	}
 	opts := wire.ReplyOptions{Limit: 512, UDPSize: 1232, EDE: wire.EDENone}
-	same(t, "the reply's question", "Ext.ns.", unpack(t, q.AppendEmpty(nil, wire.RcodeSuccess, &opts)).Question[0].Name)
+	assert.Same(t, "the reply's question", "Ext.ns.", unpack(t, q.AppendEmpty(nil, wire.RcodeSuccess, &opts)).Question[0].Name)
 }
 
 // FuzzGraft joins an alias to whatever can be walked: the whole can be walked and
@@ -117,7 +118,7 @@ func FuzzGraft(f *testing.F) {
 		if tail.Unpack(m.Raw) != nil || both.Unpack(buf) != nil {
 			return
 		}
-		same(t, "records", lines(tail.Answer, tail.Ns, tail.Extra), lines(both.Answer[1:], both.Ns, both.Extra))
+		assert.Same(t, "records", lines(tail.Answer, tail.Ns, tail.Extra), lines(both.Answer[1:], both.Ns, both.Extra))
 		if alias := both.Answer[0].(*dns.CNAME); alias.Hdr.Name != "ext.ns." || both.Question[0].Name != "ext.ns." || !both.Authoritative || both.Rcode != tail.Rcode {
 			t.Errorf("%v, want the alias's question, AA, and rcode %d", &both, tail.Rcode)
 		}

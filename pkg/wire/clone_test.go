@@ -4,11 +4,13 @@ package wire_test
 
 import (
 	"bytes"
+	"fmt"
 	"slices"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/nodecache/node-cache/internal/assert"
 	"github.com/nodecache/node-cache/pkg/wire"
 )
 
@@ -39,9 +41,9 @@ func TestAskClone(t *testing.T) {
 			if fault := q.Parse(ask(0, labels("other"))); fault != wire.RcodeSuccess {
 				t.Fatalf("fault %d", fault)
 			}
-			same(t, "result", want, askedBy(&wire.Query{Question: clone}), cmp.FilterPath(isQuery, cmp.Ignore()))
-			same(t, "question", wantQuestion, clone.QuestionSection())
-			same(t, "reply", wantReply, clone.AppendEmpty(nil, wire.RcodeRefused, opts))
+			assert.Same(t, "result", want, askedBy(&wire.Query{Question: clone}), cmp.FilterPath(isQuery, cmp.Ignore()))
+			assert.Same(t, "question", wantQuestion, clone.QuestionSection())
+			assert.Same(t, "reply", wantReply, clone.AppendEmpty(nil, wire.RcodeRefused, opts))
 		})
 	}
 }
@@ -61,7 +63,7 @@ func TestAskCloneWithoutQuestion(t *testing.T) {
 	}
 	clone, _ := q.CloneTo(nil)
 	got := clone.AppendEmpty(nil, wire.RcodeFormErr, &wire.ReplyOptions{EDE: wire.EDENone})
-	same(t, "result", header(0x8181, 0, 0, 0, 0), got)
+	assert.Same(t, "result", header(0x8181, 0, 0, 0, 0), got)
 }
 
 // TestAskCloneTo copies into room that is too small, just right and too large:
@@ -102,9 +104,7 @@ func TestResume(t *testing.T) {
 			t.Errorf("query %d: looks for %x, want %x", i, got, want)
 		}
 		kept, _ := q.CloneTo(nil)
-		if kept.OriginalType() != asked {
-			t.Errorf("query %d: type %d, want %d", i, kept.OriginalType(), asked)
-		}
+		assert.Equal(t, fmt.Sprintf("query %d: type", i), asked, kept.OriginalType())
 		if again.SetQuestion(&kept); string(again.Key()) != key || again.Type != asked || again.DO != q.DO || again.ID != q.ID {
 			t.Errorf("query %d: key %x, want %x", i, again.Key(), key)
 		}

@@ -8,6 +8,7 @@ import (
 
 	"github.com/miekg/dns"
 
+	"github.com/nodecache/node-cache/internal/assert"
 	"github.com/nodecache/node-cache/pkg/wire"
 )
 
@@ -77,7 +78,7 @@ func FuzzAppendBelow(f *testing.F) {
 		if above.Unpack(m.Raw) != nil || below.Unpack(buf) != nil {
 			return
 		}
-		same(t, "records", lines(above.Answer, above.Ns, above.Extra), lines(below.Answer, below.Ns, below.Extra))
+		assert.Same(t, "records", lines(above.Answer, above.Ns, above.Extra), lines(below.Answer, below.Ns, below.Extra))
 		if below.Question[0].Qtype != dns.TypeTXT || below.AuthenticatedData || below.Rcode != above.Rcode {
 			t.Errorf("%v, want TXT, no AD, and rcode %d", &below, above.Rcode)
 		}

@@ -10,6 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/miekg/dns"
 
+	"github.com/nodecache/node-cache/internal/assert"
 	"github.com/nodecache/node-cache/pkg/wire"
 )
 
@@ -61,7 +62,7 @@ func TestAppendExplanation(t *testing.T) {
 				if explanation, ok := explained(m); explanation != want || !ok {
 					t.Errorf("%s: got %q, %t; want %q", name, explanation, ok, want)
 				}
-				same(t, name+": the rest", whole.String(), m.String())
+				assert.Same(t, name+": the rest", whole.String(), m.String())
 			}
 		}
 	}
@@ -100,7 +101,7 @@ func TestAppendKey(t *testing.T) {
 	for _, flags := range []uint16{0x0100, 0x0110} {
 		for _, do := range []uint16{0, 0x8000} {
 			q := parseQuery(t, ask(flags, labels("www", "Example"), opt(1232, 0, do)))
-			same(t, "result", q.Key(), q.AppendKey(nil, q.Name()))
+			assert.Same(t, "result", q.Key(), q.AppendKey(nil, q.Name()))
 			isDO, isCD := wire.KeyFlags(q.Key()[len(q.Name())+2])
 			if isDO != q.DO || isCD != q.CD {
 				t.Errorf("flags DO=%t CD=%t, want %t and %t", isDO, isCD, q.DO, q.CD)

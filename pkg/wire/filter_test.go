@@ -10,6 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 
+	"github.com/nodecache/node-cache/internal/assert"
 	"github.com/nodecache/node-cache/pkg/wire"
 )
 
@@ -70,9 +71,9 @@ func TestKeepOrder(t *testing.T) {
 	alias := record(pointer(12), wire.TypeCNAME, pointer(firstRecord))
 	m := parseMessage(t, reply(2, 0, 0, a, alias))
 	var s wire.Rewriter
-	must(t, s.Keep(m, []uint16{1, 0}))
+	assert.NoError(t, s.Keep(m, []uint16{1, 0}))
 	want := reply(2, 0, 0, record(pointer(12), wire.TypeCNAME, target), record(pointer(firstRecord+12), wire.TypeA, []byte{10, 0, 0, 1}))
-	same(t, "result", want, m.Raw)
+	assert.Same(t, "result", want, m.Raw)
 }
 
 // TestKeepTooLong takes out the one record that spells a long name, behind so
@@ -93,7 +94,7 @@ func TestKeepTooLong(t *testing.T) {
 		order[i] = uint16(i + 1)
 	}
 	var s wire.Rewriter
-	must(t, s.Keep(m, order))
+	assert.NoError(t, s.Keep(m, order))
 	if len(m.Raw) > len(head)+len(name) {
 		t.Fatalf("%d bytes became %d: the name is spelled more than once", len(head), len(m.Raw))
 	}
@@ -104,8 +105,8 @@ func TestKeepTooLong(t *testing.T) {
 	}
 	m = parseMessage(t, slices.Clone(head))
 	want := sections(t, m, order[:10])
-	must(t, s.Keep(m, order[:10]))
-	same(t, "result", want, view(t, m))
+	assert.NoError(t, s.Keep(m, order[:10]))
+	assert.Same(t, "result", want, view(t, m))
 	m = parseMessage(t, head)
 	if err := s.Keep(m, order); !errors.Is(err, wire.ErrMalformed) {
 		t.Errorf("error %v with %d bytes, want %v", err, len(m.Raw), wire.ErrMalformed)

@@ -5,6 +5,7 @@ package wire_test
 import (
 	"testing"
 
+	"github.com/nodecache/node-cache/internal/assert"
 	"github.com/nodecache/node-cache/pkg/wire"
 )
 
@@ -48,7 +49,7 @@ func TestLater(t *testing.T) {
 			t.Errorf("%s: %q flushed before the end", tt.name, log)
 		}
 		batch.Flush()
-		same(t, tt.name+": flushed", tt.want, log)
+		assert.Same(t, tt.name+": flushed", tt.want, log)
 	}
 }
 
@@ -67,7 +68,7 @@ func TestLaterPanic(t *testing.T) {
 		t.Error("the panic was kept from the caller")
 	}()
 	batch.Flush()
-	same(t, "flushed", []string{"before", "broken", "behind"}, log)
+	assert.Same(t, "flushed", []string{"before", "broken", "behind"}, log)
 }
 
 // TestLaterAllocations: a batch costs nothing once a larger one was there.

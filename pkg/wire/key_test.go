@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"testing"
 
+	"github.com/nodecache/node-cache/internal/assert"
 	"github.com/nodecache/node-cache/pkg/wire"
 )
 
@@ -24,7 +25,7 @@ func TestQueryKeySame(t *testing.T) {
 		{"subnet that is not passed on", ask(flagsQuery, labels("www", "example"), opt(1232, 0, 0, option(8, 0, 1, 8, 0, 10)))},
 	}
 	for _, tt := range tests {
-		same(t, tt.name, base, parseQuery(t, tt.pkt).Key())
+		assert.Same(t, tt.name, base, parseQuery(t, tt.pkt).Key())
 	}
 }
 
@@ -68,17 +69,17 @@ func TestQueryKeySubnet(t *testing.T) {
 	without := parseQuery(t, ask(flagsQuery, labels("a"), opt(1232, 0, 0)))
 	plain := bytes.Clone(without.Key())
 	without.AddSubnetToKey()
-	same(t, "no subnet changes the key", plain, without.Key())
+	assert.Same(t, "no subnet changes the key", plain, without.Key())
 	with.AddSubnetToKey()
 	with.AddSubnetToKey()
-	same(t, "subnet twice", cat(plain, []byte{0, 1, 8, 0, 10}), with.Key())
+	assert.Same(t, "subnet twice", cat(plain, []byte{0, 1, 8, 0, 10}), with.Key())
 	if fault := with.Parse(ask(flagsQuery, labels("a"))); fault != wire.RcodeSuccess {
 		t.Fatalf("fault %d", fault)
 	}
-	same(t, "the subnet outlives its query", plain, with.Key())
+	assert.Same(t, "the subnet outlives its query", plain, with.Key())
 	longest := parseQuery(t, ask(flagsQuery, longName(255), opt(1232, 0, 0, option(8, append([]byte{0, 2, 128, 0}, make([]byte, 16)...)...))))
 	longest.AddSubnetToKey()
-	same(t, "the longest key", 255+3+20, len(longest.Key()))
+	assert.Same(t, "the longest key", 255+3+20, len(longest.Key()))
 }
 
 func TestQueryLimit(t *testing.T) {
@@ -101,6 +102,6 @@ func TestQueryLimit(t *testing.T) {
 		{"TCP with a small size", ask(0, a, opt(512, 0, 0)), true, 1232, 65535},
 	}
 	for _, tt := range tests {
-		same(t, tt.name, tt.want, parseQuery(t, tt.pkt).Limit(tt.stream, tt.udpMax))
+		assert.Same(t, tt.name, tt.want, parseQuery(t, tt.pkt).Limit(tt.stream, tt.udpMax))
 	}
 }

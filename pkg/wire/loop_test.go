@@ -9,6 +9,7 @@ import (
 
 	"github.com/miekg/dns"
 
+	"github.com/nodecache/node-cache/internal/assert"
 	"github.com/nodecache/node-cache/pkg/wire"
 )
 
@@ -65,7 +66,7 @@ func TestIsLoopName(t *testing.T) {
 		{name: "the root itself", text: "."},
 		{name: "labels of other lengths", text: nonce + ".loops.node-cach."},
 	} {
-		same(t, tt.name+": IsLoopName", tt.want, wire.IsLoopName(packed(t, tt.text)))
+		assert.Same(t, tt.name+": IsLoopName", tt.want, wire.IsLoopName(packed(t, tt.text)))
 	}
 	if wire.IsLoopName(nil) || wire.IsLoopName(bytes.Repeat([]byte{32}, 48)) {
 		t.Error("bytes that are no name are taken for one")

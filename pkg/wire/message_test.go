@@ -10,6 +10,7 @@ import (
 
 	"github.com/miekg/dns"
 
+	"github.com/nodecache/node-cache/internal/assert"
 	"github.com/nodecache/node-cache/pkg/wire"
 )
 
@@ -65,7 +66,7 @@ func TestMessageParseForgets(t *testing.T) {
 		at := firstRecord + 12 + n
 		before := reply(2, 0, 0, record(pointer(12), wire.TypeTXT, make([]byte, n)), record(labels("pp"), wire.TypeTXT, nil))
 		after := reply(2, 0, 0, record(pointer(12), wire.TypeTXT, bytes.Repeat([]byte{0xff}, n+2)), record(pointer(at), wire.TypeTXT, nil))
-		must(t, m.Parse(before))
+		assert.NoError(t, m.Parse(before))
 		if err := m.Parse(after); !errors.Is(err, wire.ErrMalformed) {
 			t.Errorf("pointer to %d of %d bytes: %v, want %v", at, len(after), err, wire.ErrMalformed)
 		}
@@ -119,12 +120,12 @@ func TestMessageFields(t *testing.T) {
 	msg := reply(1, 1, 1, record(pointer(12), wire.TypeTXT, nil), soa, cat([]byte{0}, u16(wire.TypeOPT, 1232, 0x0100, 0, 0)))
 	msg[2] |= 2 // TC
 	m := parseMessage(t, msg)
-	same(t, "rcode", uint16(wire.RcodeBadVers), m.Rcode())
+	assert.Same(t, "rcode", uint16(wire.RcodeBadVers), m.Rcode())
 	if !m.Truncated() || !m.HasOPT() {
 		t.Errorf("truncated %t, OPT %t, want both", m.Truncated(), m.HasOPT())
 	}
-	same(t, "question type", wire.TypeA, m.QuestionType())
-	same(t, "SOA minimum", uint32(3600), m.SOAMinimum(m.Records[1]))
+	assert.Same(t, "question type", wire.TypeA, m.QuestionType())
+	assert.Same(t, "SOA minimum", uint32(3600), m.SOAMinimum(m.Records[1]))
 	copy(m.Raw[m.Records[1].Data()+20:], []byte{0x80, 0, 0, 1})
-	same(t, "SOA minimum with its top bit set", 0, m.SOAMinimum(m.Records[1]))
+	assert.Same(t, "SOA minimum with its top bit set", 0, m.SOAMinimum(m.Records[1]))
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/miekg/dns"
 
+	"github.com/nodecache/node-cache/internal/assert"
 	"github.com/nodecache/node-cache/pkg/wire"
 )
 
@@ -89,7 +90,7 @@ func TestAppendText(t *testing.T) {
 			if err != nil {
 				t.Fatalf("the oracle cannot read %q: %v", got, err)
 			}
-			same(t, "result", tt.wire, packed[:n])
+			assert.Same(t, "result", tt.wire, packed[:n])
 		})
 	}
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/miekg/dns"
 
+	"github.com/nodecache/node-cache/internal/assert"
 	"github.com/nodecache/node-cache/pkg/wire"
 )
 
@@ -33,7 +34,7 @@ func TestPadding(t *testing.T) {
 func checkPadding(t *testing.T, m *dns.Msg, padded bool) {
 	t.Helper()
 	q, err := m.Pack()
-	must(t, err)
+	assert.NoError(t, err)
 	got := wire.AppendPadded([]byte("before"), q)[len("before"):]
 	if !padded {
 		if string(got) != string(q) {
@@ -42,7 +43,7 @@ func checkPadding(t *testing.T, m *dns.Msg, padded bool) {
 		return
 	}
 	var back dns.Msg
-	must(t, back.Unpack(got))
+	assert.NoError(t, back.Unpack(got))
 	options := &back.IsEdns0().Option
 	last := len(*options) - 1
 	if _, ok := (*options)[last].(*dns.EDNS0_PADDING); !ok || len(got)%128 != 0 || len(got)-len(q) >= 128+4 {
@@ -57,7 +58,7 @@ func checkPadding(t *testing.T, m *dns.Msg, padded bool) {
 // FuzzPadding pads arbitrary bytes: the result parses like the query, or is unchanged.
 func FuzzPadding(f *testing.F) {
 	q, err := new(dns.Msg).SetQuestion("www.example.", dns.TypeA).SetEdns0(1232, false).Pack()
-	must(f, err)
+	assert.NoError(f, err)
 	f.Add(q)
 	f.Add([]byte{0, 0, 1, 0, 0, 1, 0, 0, 0, 0, 0, 1, 0, 0, 1, 0, 1, 0, 0, 41})
 	f.Fuzz(func(t *testing.T, q []byte) {

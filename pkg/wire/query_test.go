@@ -5,6 +5,7 @@ package wire_test
 import (
 	"testing"
 
+	"github.com/nodecache/node-cache/internal/assert"
 	"github.com/nodecache/node-cache/pkg/wire"
 )
 
@@ -43,6 +44,6 @@ func TestQueryParseKeepsWhatCameBefore(t *testing.T) {
 		ID: 0x1234, Type: wire.TypeA, Class: wire.ClassIN, UDPSize: 4096,
 		RD: true, CD: true, EDNS: true, DO: true, Name: "\x01a\x00",
 	}
-	same(t, "result", want, askedBy(&q))
-	same(t, "question", question(labels("A"), 1), q.QuestionSection())
+	assert.Same(t, "result", want, askedBy(&q))
+	assert.Same(t, "question", question(labels("A"), 1), q.QuestionSection())
 }

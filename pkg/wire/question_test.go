@@ -3,10 +3,12 @@
 package wire_test
 
 import (
+	"fmt"
 	"testing"
 
 	"github.com/miekg/dns"
 
+	"github.com/nodecache/node-cache/internal/assert"
 	"github.com/nodecache/node-cache/pkg/wire"
 )
 
@@ -28,11 +30,11 @@ func TestWithUDPSize(t *testing.T) {
 				m.SetEdns0(1232, true)
 			}
 			q, err := m.Pack()
-			must(t, err)
-			same(t, "type", dns.TypeSRV, wire.QueryType(q))
+			assert.NoError(t, err)
+			assert.Same(t, "type", dns.TypeSRV, wire.QueryType(q))
 			before := string(q)
 			var sized dns.Msg
-			must(t, sized.Unpack(wire.WithUDPSize(q, 512)))
+			assert.NoError(t, sized.Unpack(wire.WithUDPSize(q, 512)))
 			if string(q) != before {
 				t.Error("the query itself was changed")
 			}
@@ -50,9 +52,7 @@ func TestWithUDPSize(t *testing.T) {
 func TestQueryTypeOfGarbage(t *testing.T) {
 	t.Parallel()
 	for _, q := range []string{"", "0123456789ab", "0123456789ab\x03www", "0123456789ab\x03www\x00\x00"} {
-		if got := wire.QueryType([]byte(q)); got != 0 {
-			t.Errorf("type %d of %q, want 0", got, q)
-		}
+		assert.Equal(t, fmt.Sprintf("type of %q", q), 0, wire.QueryType([]byte(q)))
 		if got := wire.WithUDPSize([]byte(q), 512); string(got) != q {
 			t.Errorf("%q became %q", q, got)
 		}

@@ -8,6 +8,7 @@ import (
 
 	"github.com/miekg/dns"
 
+	"github.com/nodecache/node-cache/internal/assert"
 	"github.com/nodecache/node-cache/pkg/wire"
 )
 
@@ -54,7 +55,7 @@ func FuzzWithin(f *testing.F) {
 func oracleName(tb testing.TB, msg []byte, off int) string {
 	tb.Helper()
 	name, _, err := dns.UnpackDomainName(msg, off)
-	must(tb, err)
+	assert.NoError(tb, err)
 	return name
 }
 
@@ -82,7 +83,7 @@ func TestMessageTarget(t *testing.T) {
 		if off := m.Target(m.Records[0]); off >= 0 {
 			got = oracleName(t, m.AppendName(nil, off), 0)
 		}
-		same(t, tt.name, tt.want, got)
+		assert.Same(t, tt.name, tt.want, got)
 	}
 }
 
@@ -99,12 +100,12 @@ func TestMessageSigner(t *testing.T) {
 	}
 	for _, tt := range tests {
 		m := parseMessage(t, pack(t, answer(t, "example.", dns.TypeMX, records(t, tt.record), nil, nil)))
-		same(t, tt.name+": covers", tt.covered, m.TypeCovered(m.Records[0]))
+		assert.Same(t, tt.name+": covers", tt.covered, m.TypeCovered(m.Records[0]))
 		got := "none"
 		if off := m.Signer(m.Records[0]); off >= 0 {
 			got = oracleName(t, m.AppendName(nil, off), 0)
 		}
-		same(t, tt.name, tt.want, got)
+		assert.Same(t, tt.name, tt.want, got)
 	}
 }
 
@@ -150,7 +151,7 @@ func TestMessageNoName(t *testing.T) {
 			if signer := m.Signer(r); signer >= 0 {
 				t.Errorf("signer at %d", signer)
 			}
-			same(t, "covers", tt.covered, m.TypeCovered(r))
+			assert.Same(t, "covers", tt.covered, m.TypeCovered(r))
 		})
 	}
 }
@@ -181,6 +182,6 @@ func TestMessageLame(t *testing.T) {
 	for _, tt := range tests {
 		msg := answer(t, "www.example.", dns.TypeA, records(t, tt.an...), records(t, tt.ns...), nil)
 		msg.Authoritative, msg.Rcode = tt.aa, tt.rcode
-		same(t, tt.name, tt.want, parseMessage(t, pack(t, msg)).IsReferral())
+		assert.Same(t, tt.name, tt.want, parseMessage(t, pack(t, msg)).IsReferral())
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/miekg/dns"
 
+	"github.com/nodecache/node-cache/internal/assert"
 	"github.com/nodecache/node-cache/pkg/wire"
 )
 
@@ -105,7 +106,7 @@ func TestAppendEmpty(t *testing.T) {
 		var q wire.Query
 		q.Parse(tt.pkt)
 		got := q.AppendEmpty([]byte("x"), tt.rcode, &wire.ReplyOptions{UDPSize: 1232, EDE: wire.EDENone})
-		same(t, tt.name, cat([]byte("x"), tt.want), got)
+		assert.Same(t, tt.name, cat([]byte("x"), tt.want), got)
 		if read := unpack(t, got[1:]); read.Rcode != tt.rcode {
 			t.Errorf("%s: the oracle reads rcode %d, want %d", tt.name, read.Rcode, tt.rcode)
 		}
@@ -119,8 +120,8 @@ func TestAppendRecord(t *testing.T) {
 	got := q.AppendRecord([]byte("x"), wire.TypeTXT, 1<<31-1, []byte("\x05hello"), &wire.ReplyOptions{UDPSize: 1232, EDE: wire.EDEOther})
 	want := cat([]byte("x"), header(0x8180, 1, 1, 0, 1), q.QuestionSection(), pointer(12), u16(16, 3, 0x7fff, 0xffff, 6), []byte("\x05hello"),
 		opt(1232, 0, 0, option(15, 0, 0)))
-	same(t, "result", want, got)
-	same(t, "record", "Version.bind.\t2147483647\tCH\tTXT\t\"hello\"", unpack(t, got[1:]).Answer[0].String())
+	assert.Same(t, "result", want, got)
+	assert.Same(t, "record", "Version.bind.\t2147483647\tCH\tTXT\t\"hello\"", unpack(t, got[1:]).Answer[0].String())
 }
 
 func TestAppendFault(t *testing.T) {
@@ -137,7 +138,7 @@ func TestAppendFault(t *testing.T) {
 	}
 	for _, tt := range tests {
 		got := wire.AppendFault([]byte("x"), tt.pkt, tt.rcode)
-		same(t, tt.name, cat([]byte("x"), tt.want), got)
+		assert.Same(t, tt.name, cat([]byte("x"), tt.want), got)
 	}
 }
 
@@ -165,7 +166,7 @@ func TestAppendUpstream(t *testing.T) {
 	}
 	for _, tt := range tests {
 		got := parseQuery(t, tt.pkt).AppendUpstream([]byte("x"), tt.subnet)
-		same(t, tt.name, cat([]byte("x"), tt.want), got)
+		assert.Same(t, tt.name, cat([]byte("x"), tt.want), got)
 		unpack(t, got[1:])
 		if again := parseQuery(t, got[1:]); !bytes.Equal(again.QuestionSection(), question(canonical, 1)) {
 			t.Errorf("%s: the question reads %x", tt.name, again.QuestionSection())

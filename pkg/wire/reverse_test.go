@@ -12,6 +12,7 @@ import (
 
 	"github.com/miekg/dns"
 
+	"github.com/nodecache/node-cache/internal/assert"
 	"github.com/nodecache/node-cache/pkg/wire"
 )
 
@@ -56,7 +57,7 @@ func FuzzReverseAddr(f *testing.F) {
 		var buf [16]byte
 		addr, tree := wire.ReverseAddr(q.Name(), &buf)
 		text, _, err := dns.UnpackDomainName(q.Name(), 0)
-		must(t, err)
+		assert.NoError(t, err)
 		if addr != nil {
 			if want := oracleReverse(t, addr); want != text {
 				t.Errorf("%s is read as %v, of which the name is %s", text, addr, want)
@@ -101,7 +102,7 @@ func oracleReverse(t *testing.T, raw []byte) string {
 		return text.String() + "ip6.arpa."
 	}
 	name, err := dns.ReverseAddr(addr.String())
-	must(t, err)
+	assert.NoError(t, err)
 	return name
 }
 

@@ -13,6 +13,7 @@ import (
 
 	"github.com/miekg/dns"
 
+	"github.com/nodecache/node-cache/internal/assert"
 	"github.com/nodecache/node-cache/pkg/wire"
 )
 
@@ -168,7 +169,7 @@ func packed(tb testing.TB, name string) []byte {
 	tb.Helper()
 	buf := make([]byte, 256)
 	n, err := dns.PackDomainName(name, buf, 0, nil, false)
-	must(tb, err)
+	assert.NoError(tb, err)
 	return buf[:n]
 }
 
@@ -183,12 +184,12 @@ func answerOf(tb testing.TB, name string, rrtype uint16, answer, ns, extra []str
 	}{{&m.Answer, answer}, {&m.Ns, ns}, {&m.Extra, extra}} {
 		for _, text := range section.from {
 			rr, err := dns.NewRR(text)
-			must(tb, err)
+			assert.NoError(tb, err)
 			*section.to = append(*section.to, rr)
 		}
 	}
 	out, err := m.Pack()
-	must(tb, err)
+	assert.NoError(tb, err)
 	return out
 }
 
@@ -400,7 +401,7 @@ func TestRecastSize(t *testing.T) {
 		answer = append(answer, "a.web.new.test. 30 IN A 192.0.2."+string(rune('0'+i%10)))
 	}
 	var m wire.Message
-	must(t, m.Parse(answerOf(t, "web.new.test.", dns.TypeA, append([]string{"web.new.test. 30 IN CNAME a.web.new.test."}, answer...), nil, nil)))
+	assert.NoError(t, m.Parse(answerOf(t, "web.new.test.", dns.TypeA, append([]string{"web.new.test. 30 IN CNAME a.web.new.test."}, answer...), nil, nil)))
 	var c wire.Rewriter
 	out := c.Rename(nil, &m, packed(t, "web.old.example."), below{from: packed(t, "web.new.test."), to: packed(t, "web.old.example.")}.rename)
 	if most := len(m.Raw) + 8; len(out) > most || len(out) < len(m.Raw) {

@@ -8,6 +8,7 @@ import (
 
 	"github.com/miekg/dns"
 
+	"github.com/nodecache/node-cache/internal/assert"
 	"github.com/nodecache/node-cache/pkg/wire"
 )
 
@@ -74,8 +75,8 @@ func TestMessageStripOPT(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			m := parseMessage(t, tt.msg)
-			must(t, stripOPT(t, m))
-			same(t, "result", tt.want, m.Raw)
+			assert.NoError(t, stripOPT(t, m))
+			assert.Same(t, "result", tt.want, m.Raw)
 		})
 	}
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/miekg/dns"
 
+	"github.com/nodecache/node-cache/internal/assert"
 	"github.com/nodecache/node-cache/pkg/wire"
 )
 
@@ -114,7 +115,7 @@ func TestQueryReplyTruncatesExactly(t *testing.T) {
 			t.Parallel()
 			got := replyTo(t, q, parseMessage(t, tt.stored), &wire.ReplyOptions{Limit: tt.limit, EDE: wire.EDENone})
 			counts := func(at int) int { return int(got[at])<<8 | int(got[at+1]) }
-			same(t, "result", tt.want, result{got[2]&2 != 0, counts(6), counts(8), counts(10), len(got)})
+			assert.Same(t, "result", tt.want, result{got[2]&2 != 0, counts(6), counts(8), counts(10), len(got)})
 		})
 	}
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/miekg/dns"
 
+	"github.com/nodecache/node-cache/internal/assert"
 	"github.com/nodecache/node-cache/pkg/wire"
 	"github.com/nodecache/node-cache/pkg/zone"
 )
@@ -99,7 +100,7 @@ func benchZone(tb testing.TB) *zone.Zone {
 		s.PutSlice(huge, now)
 	}
 	z, err := zone.New(zone.Config{Store: s, Domain: "cluster.local.", TTL: 5 * time.Second, Pods: zone.PodsInsecure, AllSlices: true, NodeZone: "zone-1"})
-	must(tb, err)
+	assert.NoError(tb, err)
 	return z
 }
 

@@ -5,6 +5,7 @@ package zone_test
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"slices"
 	"sync"
 	"testing"
@@ -13,6 +14,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/miekg/dns"
 
+	"github.com/nodecache/node-cache/internal/assert"
 	"github.com/nodecache/node-cache/pkg/wire"
 	"github.com/nodecache/node-cache/pkg/zone"
 )
@@ -25,7 +27,7 @@ func dump(tb testing.TB, s *zone.Store, now time.Time) [][]byte {
 		records = append(records, bytes.Clone(record))
 		return nil
 	})
-	must(tb, err)
+	assert.NoError(tb, err)
 	return records
 }
 
@@ -135,16 +137,16 @@ func TestFirstSync(t *testing.T) {
 	ask := func() summary {
 		return summaryOf(t, zone.Config{Store: s, AllSlices: true}, "web.shop.svc.cluster.local.", dns.TypeA, now)
 	}
-	same(t, "restored", summary{zone.Answered, "NOERROR", wire.EDEStaleAnswer, 1}, ask())
+	assert.Same(t, "restored", summary{zone.Answered, "NOERROR", wire.EDEStaleAnswer, 1}, ask())
 	for _, kind := range s.Stats().Kinds {
 		if !kind.Restored {
 			t.Error("a kind is not reported as restored")
 		}
 	}
 	s.Retain(zone.Services, func(_, name string) bool { return name != "web" }, now)
-	same(t, "gone, not in sync", summary{zone.Answered, "NXDOMAIN", wire.EDEStaleNXDomain, 0}, ask())
+	assert.Same(t, "gone, not in sync", summary{zone.Answered, "NXDOMAIN", wire.EDEStaleNXDomain, 0}, ask())
 	freshen(s, now)
-	same(t, "in sync", summary{zone.Answered, "NXDOMAIN", wire.EDENone, 0}, ask())
+	assert.Same(t, "in sync", summary{zone.Answered, "NXDOMAIN", wire.EDENone, 0}, ask())
 	if s.Restored(zone.Services) || s.Stats().Kinds[zone.Services].Restored {
 		t.Error("still reported as restored")
 	}
@@ -202,16 +204,12 @@ func TestRestoredAge(t *testing.T) {
 			}
 		}
 		got, err := s.Restore(slices.Values(records), time.Hour, time.Minute+time.Duration(round+1)*time.Hour, now)
-		must(t, err)
-		if got != 8 {
-			t.Errorf("round %d: %d objects, want 8", round, got)
-		}
+		assert.NoError(t, err)
+		assert.Equal(t, fmt.Sprintf("round %d: objects", round), 8, got)
 		for kind, age := range want {
 			age += time.Hour
 			want[kind] = age
-			if got := s.Age(kind, now); got != age {
-				t.Errorf("round %d: kind %d is %s old, want %s", round, kind, got, age)
-			}
+			assert.Equal(t, fmt.Sprintf("round %d: kind %d is old", round, kind), age, s.Age(kind, now))
 		}
 	}
 }
@@ -365,7 +363,7 @@ func TestDumpOfLargeCluster(t *testing.T) {
 	if took > 2*time.Second || tookBack > 5*time.Second || addrLen > 4<<20 {
 		t.Error("too slow or too large")
 	}
-	same(t, "slices", s.Stats().Kinds[zone.Slices].Objects, back.Stats().Kinds[zone.Slices].Objects)
+	assert.Same(t, "slices", s.Stats().Kinds[zone.Slices].Objects, back.Stats().Kinds[zone.Slices].Objects)
 }
 
 func BenchmarkDump(b *testing.B) {
@@ -373,7 +371,7 @@ func BenchmarkDump(b *testing.B) {
 	b.Run("dump", func(b *testing.B) {
 		b.ReportAllocs()
 		for b.Loop() {
-			must(b, s.Dump(now, func([]byte) error { return nil }))
+			assert.NoError(b, s.Dump(now, func([]byte) error { return nil }))
 		}
 	})
 	records := dump(b, s, now)

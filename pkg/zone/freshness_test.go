@@ -3,13 +3,14 @@
 package zone_test
 
 import (
+	"fmt"
 	"net/netip"
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/miekg/dns"
 
+	"github.com/nodecache/node-cache/internal/assert"
 	"github.com/nodecache/node-cache/pkg/wire"
 	"github.com/nodecache/node-cache/pkg/zone"
 )
@@ -111,9 +112,7 @@ func TestDenials(t *testing.T) {
 					have := summaryOf(t, zone.Config{
 						Store: s, Pods: zone.PodsVerified, AllSlices: true, HasFallback: func() bool { return others },
 					}, tt.name+".cluster.local.", tt.rrtype, now)
-					if diff := cmp.Diff(want[i], have); diff != "" {
-						t.Errorf("%s, fallback %t (-want +got):\n%s", state, others, diff)
-					}
+					assert.Same(t, fmt.Sprintf("%s, fallback %t", state, others), want[i], have)
 				}
 			}
 		})
@@ -124,7 +123,7 @@ func summaryOf(t *testing.T, cfg zone.Config, name string, rrtype uint16, now ti
 	t.Helper()
 	cfg.Domain = "cluster.local."
 	z, err := zone.New(cfg)
-	must(t, err)
+	assert.NoError(t, err)
 	g := ask(t, z, name, rrtype, 0, now)
 	return summary{g.Verdict, g.Rcode, g.EDE, len(g.Answer)}
 }
@@ -159,9 +158,7 @@ func TestUnwatchedKinds(t *testing.T) {
 				freshen(s, epoch())
 				s.Expect(tt.expect...)
 				have := summaryOf(t, zone.Config{Store: s, AllSlices: tt.allSlices, HasFallback: func() bool { return others }}, tt.question+".cluster.local.", dns.TypeA, epoch())
-				if diff := cmp.Diff(tt.want[i], have); diff != "" {
-					t.Errorf("fallback %t (-want +got):\n%s", others, diff)
-				}
+				assert.Same(t, fmt.Sprintf("fallback %t", others), tt.want[i], have)
 			}
 		})
 	}
@@ -187,9 +184,7 @@ func TestAge(t *testing.T) {
 		t.Errorf("confirmed after the suspend: age %s, want 1s", age)
 	}
 	s.SetAlwaysFresh(zone.Services)
-	if age := s.Age(zone.Services, now.Add(time.Hour)); age != 0 {
-		t.Errorf("a local source: age %s, want 0", age)
-	}
+	assert.Equal(t, "a local source: age", 0, s.Age(zone.Services, now.Add(time.Hour)))
 	if s.Synced(zone.Services) {
 		t.Error("synced before SetSynced")
 	}
@@ -230,9 +225,7 @@ func TestReverseRanges(t *testing.T) {
 				have := summaryOf(t, zone.Config{
 					Store: s, AllSlices: tt.allSlices, Ranges: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}, HasFallback: func() bool { return others },
 				}, tt.question, dns.TypePTR, epoch())
-				if diff := cmp.Diff(tt.want[i], have); diff != "" {
-					t.Errorf("fallback %t (-want +got):\n%s", others, diff)
-				}
+				assert.Same(t, fmt.Sprintf("fallback %t", others), tt.want[i], have)
 			}
 		})
 	}
@@ -261,7 +254,7 @@ func TestAnswerStale(t *testing.T) {
 			for state, want := range map[string]summary{"unsynced": tt.unsynced, "restored": tt.stale, "stale": tt.stale, "fresh": tt.fresh} {
 				s, now := storeIn(t, state)
 				z, err := zone.New(zone.Config{Store: s, Domain: "cluster.local.", Pods: zone.PodsInsecure, HasFallback: func() bool { return true }})
-				must(t, err)
+				assert.NoError(t, err)
 				var q wire.Query
 				q.Parse(packet(t, tt.name, dns.TypeA))
 				msg, res := z.AnswerStale(&q, zone.Client{MaxSize: wire.MaxMessage, Rotation: 0}, now, nil)
@@ -272,7 +265,7 @@ func TestAnswerStale(t *testing.T) {
 				} else if len(msg) > 0 {
 					t.Errorf("%s: %d bytes appended, want none", state, len(msg))
 				}
-				same(t, state, want, have)
+				assert.Same(t, state, want, have)
 			}
 		})
 	}

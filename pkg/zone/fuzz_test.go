@@ -3,13 +3,14 @@
 package zone_test
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/miekg/dns"
 
+	"github.com/nodecache/node-cache/internal/assert"
 	"github.com/nodecache/node-cache/pkg/wire"
 	"github.com/nodecache/node-cache/pkg/zone"
 )
@@ -30,7 +31,7 @@ func FuzzAnswer(f *testing.F) {
 		if i%97 == 0 || strings.Contains(name, "arpa") {
 			buf := make([]byte, 256)
 			n, err := dns.PackDomainName(name, buf, 0, nil, false)
-			must(f, err)
+			assert.NoError(f, err)
 			f.Add(buf[:n], dns.TypeA)
 			f.Add(buf[:n], dns.TypeSRV)
 			f.Add(buf[:n], dns.TypePTR)
@@ -53,9 +54,7 @@ func FuzzAnswer(f *testing.F) {
 		if w.model.shared(text) && len(have.Answer) == 1 {
 			want.Answer = have.Answer
 		}
-		if diff := cmp.Diff(normal(want), normal(have)); diff != "" {
-			t.Errorf("%s %d (-want +got):\n%s", text, rrtype, diff)
-		}
+		assert.Same(t, fmt.Sprintf("%s %d", text, rrtype), normal(want), normal(have))
 	})
 }
 

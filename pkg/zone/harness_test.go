@@ -14,6 +14,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/miekg/dns"
 
+	"github.com/nodecache/node-cache/internal/assert"
 	"github.com/nodecache/node-cache/pkg/zone"
 )
 
@@ -35,7 +36,7 @@ func newHarness(tb testing.TB, seed uint64, cfg zone.Config) *harness {
 	cfg.Nameservers = []netip.Addr{netip.MustParseAddr("169.254.20.10"), netip.MustParseAddr("fd00::a")}
 	cfg.Ranges = []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8"), netip.MustParsePrefix("2001:db8::/32")}
 	z, err := zone.New(cfg)
-	must(tb, err)
+	assert.NoError(tb, err)
 	w := &harness{t: tb, rnd: rand.New(rand.NewPCG(seed, 7)), store: cfg.Store, zone: z, model: newModel(cfg), now: epoch()}
 	freshen(cfg.Store, w.now)
 	return w

@@ -9,9 +9,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/miekg/dns"
 
+	"github.com/nodecache/node-cache/internal/assert"
 	"github.com/nodecache/node-cache/pkg/wire"
 	"github.com/nodecache/node-cache/pkg/zone"
 )
@@ -103,7 +103,7 @@ func checkSealed(tb testing.TB, q *wire.Query, msg []byte, plain *dns.Msg) {
 	whole := slices.Clone(msg)
 	whole = q.Reply(whole, 0, &wire.ReplyOptions{Limit: wire.MaxMessage, UDPSize: wire.SafeUDP, EDE: wire.EDENone})
 	sealed := new(dns.Msg)
-	must(tb, sealed.Unpack(whole))
+	assert.NoError(tb, sealed.Unpack(whole))
 	if !slices.Equal(texts(sealed.Answer), texts(plain.Answer)) || !slices.Equal(texts(sealed.Extra), texts(plain.Extra)) {
 		tb.Fatalf("sealed:\n%s\nwas:\n%s", sealed, plain)
 	}
@@ -311,20 +311,4 @@ func reverseAddr(name string) (netip.Addr, string) {
 		}
 	}
 	return netip.Addr{}, ""
-}
-
-// same compares what a test wants with what it got.
-func same[T any](tb testing.TB, what string, want, got T, options ...cmp.Option) {
-	tb.Helper()
-	if diff := cmp.Diff(want, got, options...); diff != "" {
-		tb.Errorf("%s (-want +got):\n%s", what, diff)
-	}
-}
-
-// must ends the test at an error.
-func must(tb testing.TB, err error) {
-	tb.Helper()
-	if err != nil {
-		tb.Fatal(err)
-	}
 }

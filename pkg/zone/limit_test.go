@@ -11,6 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/miekg/dns"
 
+	"github.com/nodecache/node-cache/internal/assert"
 	"github.com/nodecache/node-cache/pkg/wire"
 	"github.com/nodecache/node-cache/pkg/zone"
 )
@@ -44,9 +45,7 @@ func TestLimit(t *testing.T) {
 		t.Helper()
 		for i, want := range []summary{alone, elsewhere} {
 			others = i == 1
-			if diff := cmp.Diff(want, summaryOf(t, cfg, name+".cluster.local.", rrtype, now)); diff != "" {
-				t.Errorf("%s, another resolver %t (-want +got):\n%s", name, others, diff)
-			}
+			assert.Same(t, fmt.Sprintf("%s, another resolver %t", name, others), want, summaryOf(t, cfg, name+".cluster.local.", rrtype, now))
 		}
 	}
 	same := func(name string, rrtype uint16, is summary) { t.Helper(); want(name, rrtype, is, is) }
@@ -146,7 +145,7 @@ func TestNamespaceLimit(t *testing.T) {
 		Store: s, Domain: "cluster.local.", Pods: zone.PodsVerified, AllSlices: true, Nameservers: []netip.Addr{a("169.254.20.10")},
 		Ranges: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")},
 	})
-	must(t, err)
+	assert.NoError(t, err)
 	names := []string{
 		"", "svc.", "pod.", "dns.", "ns.dns.", "dns-version.", "cluster.", "shop.svc.", "none.svc.", "web.shop.svc.", "_http._tcp.web.shop.svc.",
 		"db.shop.svc.", "db-0.db.shop.svc.", "db-1.db.shop.svc.", "_sql._tcp.db.shop.svc.", "out.shop.svc.", "none.shop.svc.", "evil.shop.svc.",

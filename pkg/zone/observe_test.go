@@ -13,6 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/miekg/dns"
 
+	"github.com/nodecache/node-cache/internal/assert"
 	"github.com/nodecache/node-cache/pkg/zone"
 )
 
@@ -113,17 +114,17 @@ func TestObserve(t *testing.T) {
 	}
 	for _, tt := range tests {
 		tt.do()
-		same(t, tt.name, tt.want, l.take())
+		assert.Same(t, tt.name, tt.want, l.take())
 	}
 	if notified := s.Stats().Notified; notified != l.total || notified == 0 {
 		t.Errorf("%d notifications counted, %d recorded", notified, l.total)
 	}
 	s.Observe(canonical(t, "other.test."), func(owner []byte) { l.owners = append(l.owners, presented(t, owner)) })
 	s.PutService(db, now)
-	same(t, "of another domain", []string{"db.shop.svc.other.test.", "shop.pod.other.test.", "shop.svc.other.test."}, l.take())
+	assert.Same(t, "of another domain", []string{"db.shop.svc.other.test.", "shop.pod.other.test.", "shop.svc.other.test."}, l.take())
 	s.Observe(nil, nil)
 	s.Delete(zone.Services, "shop", "db", now)
-	same(t, "without an observer", []string(nil), l.take())
+	assert.Same(t, "without an observer", []string(nil), l.take())
 }
 
 func addrs(list ...string) []netip.Addr {
@@ -352,10 +353,8 @@ func TestOwner(t *testing.T) {
 	domain := canonical(t, "cluster.local.")
 	for _, tt := range tests {
 		name := canonical(t, tt.name)
-		same(t, tt.name+": owner", tt.want, presented(t, zone.Owner(name, domain)))
-		if n := testing.AllocsPerRun(10, func() { zone.Owner(name, domain) }); n != 0 {
-			t.Errorf("%s: %v allocations, want none", tt.name, n)
-		}
+		assert.Same(t, tt.name+": owner", tt.want, presented(t, zone.Owner(name, domain)))
+		assert.Equal(t, tt.name+": allocations", 0, testing.AllocsPerRun(10, func() { zone.Owner(name, domain) }))
 	}
 }
 

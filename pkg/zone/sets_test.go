@@ -12,6 +12,7 @@ import (
 
 	"github.com/miekg/dns"
 
+	"github.com/nodecache/node-cache/internal/assert"
 	"github.com/nodecache/node-cache/pkg/wire"
 	"github.com/nodecache/node-cache/pkg/zone"
 )
@@ -40,7 +41,7 @@ func zoneOf(t *testing.T, s *zone.Store, cfg zone.Config) *zone.Zone {
 	freshen(s, epoch())
 	cfg.Store, cfg.Domain = s, "cluster.local."
 	z, err := zone.New(cfg)
-	must(t, err)
+	assert.NoError(t, err)
 	return z
 }
 
@@ -83,9 +84,7 @@ func TestEveryAddressIsFirstInTurn(t *testing.T) {
 					}
 				}
 				for a, times := range firsts {
-					if times != 3 {
-						t.Errorf("%s: %s first %d times of %d, want 3", name, a, times, 3*n)
-					}
+					assert.Equal(t, fmt.Sprintf("%s: times that %s is first, of %d", name, a, 3*n), 3, times)
 				}
 			}
 		}
@@ -164,9 +163,7 @@ func TestSetsThatNoMessageHolds(t *testing.T) {
 				t.Fatalf("%s %s: %d records, TC %t; want %d to %d with TC", tt.question, dns.TypeToString[tt.rrtype], n, m.Truncated, tt.least, tt.most)
 			}
 		}
-		if len(seen) != tt.whole {
-			t.Errorf("%s: %d addresses seen in %d turns, want %d", tt.question, len(seen), tt.turns, tt.whole)
-		}
+		assert.Equal(t, fmt.Sprintf("%s: addresses seen in %d turns", tt.question, tt.turns), tt.whole, len(seen))
 	}
 }
 
@@ -207,11 +204,11 @@ func TestNamesTooLongForATarget(t *testing.T) {
 	}}, epoch())
 	freshen(s, epoch())
 	z, err := zone.New(zone.Config{Store: s, Domain: domain})
-	must(t, err)
+	assert.NoError(t, err)
 	base := name + "." + ns + ".svc." + domain
 	g := ask(t, z, base, dns.TypeSRV, 0, epoch())
 	want := []string{base + " 0 SRV 0 50 7 h." + base}
-	same(t, "SRV", want, g.Answer)
+	assert.Same(t, "SRV", want, g.Answer)
 	if g := ask(t, z, "1.0.0.10.in-addr.arpa.", dns.TypePTR, 0, epoch()); g.Verdict != zone.NotInZone {
 		t.Errorf("PTR to a name that is too long: %+v, want NotInZone", g)
 	}
@@ -271,7 +268,7 @@ func TestAliases(t *testing.T) {
 	}
 	for _, tt := range tests {
 		g := ask(t, z, tt.question+".svc.cluster.local.", tt.rrtype, 1, now)
-		same(t, tt.name, tt.want, result{g.Verdict, g.Rcode, g.Target, len(g.Answer), len(g.Ns) == 1})
+		assert.Same(t, tt.name, tt.want, result{g.Verdict, g.Rcode, g.Target, len(g.Answer), len(g.Ns) == 1})
 	}
 }
 
@@ -298,7 +295,7 @@ func TestExcludedNames(t *testing.T) {
 			t.Errorf("%s: verdict %d, want %d", tt.question, g.Verdict, tt.want)
 		}
 	}
-	must(t, z.Transfer(epoch(), func(record dns.RR) error {
+	assert.NoError(t, z.Transfer(epoch(), func(record dns.RR) error {
 		if dns.IsSubDomain("db.shop.svc.cluster.local.", record.Header().Name) {
 			t.Errorf("transferred, but excluded: %s", record)
 		}

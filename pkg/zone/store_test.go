@@ -12,6 +12,7 @@ import (
 
 	"github.com/miekg/dns"
 
+	"github.com/nodecache/node-cache/internal/assert"
 	"github.com/nodecache/node-cache/pkg/wire"
 	"github.com/nodecache/node-cache/pkg/zone"
 )
@@ -77,13 +78,11 @@ func TestPutReportsChange(t *testing.T) {
 	}
 	for _, tt := range tests {
 		before := s.Serial()
-		same(t, tt.name, tt.want, tt.do())
-		if moved := s.Serial() != before; moved != tt.want {
-			t.Errorf("%s: serial changed: %t, want %t", tt.name, moved, tt.want)
-		}
+		assert.Same(t, tt.name, tt.want, tt.do())
+		assert.Equal(t, tt.name+": serial changed", tt.want, s.Serial() != before)
 	}
 	var want [4]zone.KindStats
-	same(t, "an empty store counts", want, s.Stats().Kinds)
+	assert.Same(t, "an empty store counts", want, s.Stats().Kinds)
 }
 
 func TestSerial(t *testing.T) {
@@ -94,9 +93,7 @@ func TestSerial(t *testing.T) {
 		s.Delete(zone.Namespaces, "", "n", at)
 		return s.Serial()
 	}
-	if s.Serial() != 0 {
-		t.Errorf("before any change: %d, want 0", s.Serial())
-	}
+	assert.Equal(t, "before any change", 0, s.Serial())
 	clock := uint32(now.Unix())
 	tests := []struct {
 		name string
@@ -111,7 +108,7 @@ func TestSerial(t *testing.T) {
 		{"beyond 2038", time.Date(2040, 1, 1, 0, 0, 0, 0, time.UTC), 2208988801},
 	}
 	for _, tt := range tests {
-		same(t, tt.name, tt.want, put(tt.at))
+		assert.Same(t, tt.name, tt.want, put(tt.at))
 	}
 }
 

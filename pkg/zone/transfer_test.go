@@ -12,6 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/miekg/dns"
 
+	"github.com/nodecache/node-cache/internal/assert"
 	"github.com/nodecache/node-cache/pkg/zone"
 )
 
@@ -44,7 +45,7 @@ func TestTransferAgainstModel(t *testing.T) {
 		}
 		freshen(w.store, w.now)
 		var records []dns.RR
-		must(t, w.zone.Transfer(w.now, func(rr dns.RR) error {
+		assert.NoError(t, w.zone.Transfer(w.now, func(rr dns.RR) error {
 			records = append(records, rr)
 			return nil
 		}))
@@ -63,7 +64,7 @@ func TestTransferUnready(t *testing.T) {
 	s := zone.NewStore()
 	s.Expect(zone.Services, zone.Slices)
 	z, err := zone.New(zone.Config{Store: s, Domain: "cluster.local"})
-	must(t, err)
+	assert.NoError(t, err)
 	emit := func(dns.RR) error { return nil }
 	if err := z.Transfer(epoch(), emit); !errors.Is(err, zone.ErrNotReady) {
 		t.Errorf("before the first list: %v, want ErrNotReady", err)
@@ -81,14 +82,14 @@ func TestTransferUnready(t *testing.T) {
 func TestTransferHuge(t *testing.T) {
 	t.Parallel()
 	z, err := zone.New(zone.Config{Store: clusterOf(0, 1, 50), Domain: "cluster.local", AllSlices: true})
-	must(t, err)
+	assert.NoError(t, err)
 	counts := map[uint16]int{}
-	must(t, z.Transfer(epoch(), func(rr dns.RR) error {
+	assert.NoError(t, z.Transfer(epoch(), func(rr dns.RR) error {
 		counts[rr.Header().Rrtype]++
 		return nil
 	}))
 	// The service's addresses and those of every endpoint's name; SRV records of
 	// the service, of its port, and of every endpoint's name.
 	want := map[uint16]int{dns.TypeSOA: 2, dns.TypeNS: 1, dns.TypeTXT: 1, dns.TypeA: 10000, dns.TypeSRV: 15000}
-	same(t, "records by type", want, counts)
+	assert.Same(t, "records by type", want, counts)
 }

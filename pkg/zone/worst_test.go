@@ -9,6 +9,7 @@ import (
 
 	"github.com/miekg/dns"
 
+	"github.com/nodecache/node-cache/internal/assert"
 	"github.com/nodecache/node-cache/pkg/wire"
 	"github.com/nodecache/node-cache/pkg/zone"
 )
@@ -93,7 +94,7 @@ func worstZone(tb testing.TB) *zone.Zone {
 	s := worstStore()
 	freshen(s, epoch())
 	z, err := zone.New(zone.Config{Store: s, Domain: "cluster.local.", AllSlices: true, NodeZone: "east"})
-	must(tb, err)
+	assert.NoError(tb, err)
 	return z
 }
 

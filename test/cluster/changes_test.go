@@ -13,6 +13,7 @@ import (
 	"github.com/miekg/dns"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/nodecache/node-cache/internal/assert"
 	"github.com/nodecache/node-cache/internal/kubetest"
 )
 
@@ -176,7 +177,7 @@ func TestCluster(t *testing.T) {
 				w.begin("NOERROR " + address)
 				err = c.Load(t.Context(), newService("busy", name, at(address), ports("http:80")))
 			}
-			must(t, err)
+			assert.NoError(t, err)
 			w.await(t, &took, time.Now())
 		}
 		w.end(t)

@@ -17,6 +17,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 
+	"github.com/nodecache/node-cache/internal/assert"
 	"github.com/nodecache/node-cache/internal/kubetest"
 	"github.com/nodecache/node-cache/internal/proctest"
 )
@@ -59,14 +60,14 @@ func change(t *testing.T, c *kubetest.Cluster, objects []runtime.Object) []runti
 	t.Helper()
 	gone, stuck := removedNamespaces()
 	for _, name := range []string{gone, stuck} {
-		must(t, c.Client().CoreV1().Namespaces().Delete(t.Context(), name, metav1.DeleteOptions{}))
+		assert.NoError(t, c.Client().CoreV1().Namespaces().Delete(t.Context(), name, metav1.DeleteOptions{}))
 	}
 	left := slices.DeleteFunc(slices.Clone(objects), func(o runtime.Object) bool { return isRemoved(o) || isReplaced(o) })
 	for _, name := range removedServices() {
-		must(t, c.Client().CoreV1().Services("shop").Delete(t.Context(), name, metav1.DeleteOptions{}))
+		assert.NoError(t, c.Client().CoreV1().Services("shop").Delete(t.Context(), name, metav1.DeleteOptions{}))
 	}
-	must(t, c.Client().CoreV1().Pods("shop").Delete(t.Context(), "loner", metav1.DeleteOptions{}))
-	must(t, c.Client().DiscoveryV1().EndpointSlices("shop").Delete(t.Context(), "hand-2", metav1.DeleteOptions{}))
+	assert.NoError(t, c.Client().CoreV1().Pods("shop").Delete(t.Context(), "loner", metav1.DeleteOptions{}))
+	assert.NoError(t, c.Client().DiscoveryV1().EndpointSlices("shop").Delete(t.Context(), "hand-2", metav1.DeleteOptions{}))
 	kubetest.Apply(t, c, changes()...)
 	after := slices.Concat(left, changes())
 	waitForSlices(t, c, after)
@@ -81,7 +82,7 @@ func change(t *testing.T, c *kubetest.Cluster, objects []runtime.Object) []runti
 func listServices(t *testing.T, c *kubetest.Cluster, namespace string) []string {
 	t.Helper()
 	list, err := c.Client().CoreV1().Services(namespace).List(t.Context(), metav1.ListOptions{})
-	must(t, err)
+	assert.NoError(t, err)
 	var names []string
 	for _, s := range list.Items {
 		names = append(names, s.Name)
@@ -146,7 +147,7 @@ func (p serverPair) waitForSentinels(t *testing.T) {
 		} {
 			proctest.Eventually(t, limit, q.name, func() bool {
 				v, err := server.ask(q.name, dns.TypeA, way, attempts)
-				must(t, err)
+				assert.NoError(t, err)
 				return v.msg.Rcode == dns.RcodeSuccess && len(v.msg.Answer) == q.want
 			})
 		}
@@ -176,7 +177,7 @@ func waitForSlices(t *testing.T, c *kubetest.Cluster, objects []runtime.Object) 
 		list, err := c.Client().DiscoveryV1().EndpointSlices("").List(t.Context(), metav1.ListOptions{
 			LabelSelector: discoveryv1.LabelManagedBy + "=endpointslice-controller.k8s.io",
 		})
-		must(t, err)
+		assert.NoError(t, err)
 		got = map[string]int{}
 		for _, s := range list.Items {
 			service := s.Namespace + "/" + s.Labels[discoveryv1.LabelServiceName]

@@ -10,6 +10,7 @@ import (
 
 	"github.com/miekg/dns"
 
+	"github.com/nodecache/node-cache/internal/assert"
 	"github.com/nodecache/node-cache/internal/kubetest"
 )
 
@@ -39,7 +40,7 @@ func startUpstream(t *testing.T) netip.AddrPort {
 	for zp := dns.NewZoneParser(strings.NewReader(outsideRecords()), "example.test.", ""); ; {
 		rr, ok := zp.Next()
 		if !ok {
-			must(t, zp.Err())
+			assert.NoError(t, zp.Err())
 			break
 		}
 		records[rr.Header().Name] = append(records[rr.Header().Name], rr)

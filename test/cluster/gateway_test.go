@@ -20,6 +20,7 @@ import (
 
 	"k8s.io/client-go/rest"
 
+	"github.com/nodecache/node-cache/internal/assert"
 	"github.com/nodecache/node-cache/internal/kubetest"
 	"github.com/nodecache/node-cache/internal/proctest"
 )
@@ -71,7 +72,7 @@ func startGateway(t *testing.T, c *kubetest.Cluster) *gateway {
 		server.Close()
 	})
 	ca := proctest.WriteFile(t, g.kubeconfig+".ca", string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw})))
-	must(t, kubetest.WriteKubeconfig(g.kubeconfig, ca, server.URL, "admin", "anything"))
+	assert.NoError(t, kubetest.WriteKubeconfig(g.kubeconfig, ca, server.URL, "admin", "anything"))
 	return g
 }
 
@@ -79,9 +80,9 @@ func startGateway(t *testing.T, c *kubetest.Cluster) *gateway {
 func (g *gateway) forwardTo(t *testing.T, c *kubetest.Cluster) {
 	t.Helper()
 	target, err := url.Parse(c.Server())
-	must(t, err)
+	assert.NoError(t, err)
 	server, err := rest.TransportFor(c.Config(kubetest.Admin))
-	must(t, err)
+	assert.NoError(t, err)
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.target, g.server = target, server

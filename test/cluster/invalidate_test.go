@@ -15,6 +15,7 @@ import (
 	"github.com/miekg/dns"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/nodecache/node-cache/internal/assert"
 	"github.com/nodecache/node-cache/internal/kubetest"
 	"github.com/nodecache/node-cache/internal/proctest"
 )
@@ -144,11 +145,11 @@ func (i *invalidation) testNamespace(t *testing.T) {
 	service.await(t, &made, changed)
 	time.Sleep(settled)
 	service.begin("NXDOMAIN")
-	must(t, client.Services("born").Delete(t.Context(), "web", metav1.DeleteOptions{}))
+	assert.NoError(t, client.Services("born").Delete(t.Context(), "web", metav1.DeleteOptions{}))
 	service.await(t, &gone, time.Now())
 	proctest.Figure(t, "a namespace with a service: both are known after %s, and the service is gone after %s", made.percentile(100), gone.percentile(100))
 	itself.begin("NXDOMAIN")
-	must(t, client.Namespaces().Delete(t.Context(), "born", metav1.DeleteOptions{}))
+	assert.NoError(t, client.Namespaces().Delete(t.Context(), "born", metav1.DeleteOptions{}))
 	born := kubetest.Namespace("born")
 	if _, err := client.Namespaces().Finalize(t.Context(), born, metav1.UpdateOptions{}); err != nil { // as a controller does
 		t.Fatal(err)
@@ -177,7 +178,7 @@ func (i *invalidation) testNoServer(t *testing.T) {
 	for _, q := range list {
 		restarted.expect(t, expectedAnswer{q.name, q.qtype, q.right[0]})
 	}
-	must(t, i.cluster.StartAPIServer(t.Context()))
+	assert.NoError(t, i.cluster.StartAPIServer(t.Context()))
 	proctest.Eventually(t, limit, "services are in sync", func() bool { return restarted.status(t).kind(t, "service").Synced })
 	both := []*node{i.with, restarted}
 	var before []int
@@ -213,7 +214,7 @@ func TestEventsOfLocalZone(t *testing.T) {
 	last.Store(2)
 	n.expect(t, expectedAnswer{setName, dns.TypeA, "NOERROR 192.0.2.1"}, expectedAnswer{absent, dns.TypeA, "NOERROR 192.0.2.1"})
 	db, err := c.Client().CoreV1().Services("shop").Get(t.Context(), "db", metav1.GetOptions{})
-	must(t, err)
+	assert.NoError(t, err)
 	db.Spec.PublishNotReadyAddresses = true
 	began := time.Now()
 	if _, err := c.Client().CoreV1().Services("shop").Update(t.Context(), db, metav1.UpdateOptions{}); err != nil {

@@ -21,6 +21,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/intstr"
 
+	"github.com/nodecache/node-cache/internal/assert"
 	"github.com/nodecache/node-cache/internal/kubetest"
 	"github.com/nodecache/node-cache/internal/nodetest"
 	"github.com/nodecache/node-cache/internal/proctest"
@@ -61,7 +62,7 @@ func TestKubeProxy(t *testing.T) {
 				o.Programs = iptablesPrograms(t, tt.backend)
 			}
 			k, err := c.LaunchKubeProxy(t.Context(), t.TempDir(), o)
-			must(t, err)
+			assert.NoError(t, err)
 			t.Cleanup(k.Close)
 			p.test(t, tt.backend)
 			want := dataplane.Found{
@@ -72,7 +73,7 @@ func TestKubeProxy(t *testing.T) {
 				want.Reason = "kube-proxy uses it"
 			}
 			p.expectFound(t, want)
-			must(t, syscall.Kill(k.PID(), syscall.SIGSTOP))
+			assert.NoError(t, syscall.Kill(k.PID(), syscall.SIGSTOP))
 			want.Evidence = want.Evidence[1:] // only its rules are left
 			p.expectFound(t, want)
 		})
@@ -84,7 +85,7 @@ func (p *proxied) expectFound(t *testing.T, want dataplane.Found) {
 	t.Helper()
 	diff := ""
 	proctest.Eventually(t, limit, "kube-proxy is found", func() bool {
-		must(t, p.network.Node.Do(func() error {
+		assert.NoError(t, p.network.Node.Do(func() error {
 			got, err := dataplane.Find(t.Context(), nil)
 			diff = cmp.Diff(want, got)
 			return err
@@ -103,7 +104,7 @@ func iptablesPrograms(t *testing.T, backend string) string {
 	dir := t.TempDir()
 	for _, family := range []string{"iptables", "ip6tables"} {
 		for _, name := range []string{family, family + "-save", family + "-restore"} {
-			must(t, os.Symlink(tool, filepath.Join(dir, name)))
+			assert.NoError(t, os.Symlink(tool, filepath.Join(dir, name)))
 		}
 	}
 	return dir
@@ -147,7 +148,7 @@ func newProxied(t *testing.T) *proxied {
 		netip.AddrPortFrom(up.IPv4, 5300): "agent",
 	} {
 		s, err := nodetest.Serve(up, addr, name)
-		must(t, err)
+		assert.NoError(t, err)
 		t.Cleanup(s.Close)
 	}
 	proctest.WriteFile(t, p.config, fmt.Sprintf(`
@@ -189,7 +190,7 @@ func (p *proxied) meter(t *testing.T) []*nodetest.Meter {
 		m, err := nodetest.StartMeter(nodetest.MeterConfig{
 			Host: p.network.Pods[0], Target: netip.AddrPortFrom(a, 53), Loads: []nodetest.Load{{Network: "udp", Fresh: true, Rate: 50}},
 		})
-		must(t, err)
+		assert.NoError(t, err)
 		t.Cleanup(func() { m.Stop() })
 		meters = append(meters, m)
 	}

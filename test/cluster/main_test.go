@@ -26,11 +26,3 @@ func run(m *testing.M) int {
 	}
 	return proctest.Main(m, &nodeCache)
 }
-
-// must ends the test at an error.
-func must(tb testing.TB, err error) {
-	tb.Helper()
-	if err != nil {
-		tb.Fatal(err)
-	}
-}

@@ -14,6 +14,7 @@ import (
 
 	"github.com/miekg/dns"
 
+	"github.com/nodecache/node-cache/internal/assert"
 	"github.com/nodecache/node-cache/internal/proctest"
 )
 
@@ -199,8 +200,6 @@ type expectedAnswer struct {
 func (n *node) expect(t *testing.T, list ...expectedAnswer) {
 	t.Helper()
 	for _, s := range list {
-		if got := n.answerText(s.name, s.qtype); got != s.want {
-			t.Errorf("%s %s: %q, want %q", s.name, dns.TypeToString[s.qtype], got, s.want)
-		}
+		assert.Equal(t, fmt.Sprintf("%s %s", s.name, dns.TypeToString[s.qtype]), s.want, n.answerText(s.name, s.qtype))
 	}
 }

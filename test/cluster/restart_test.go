@@ -13,6 +13,7 @@ import (
 
 	"github.com/miekg/dns"
 
+	"github.com/nodecache/node-cache/internal/assert"
 	"github.com/nodecache/node-cache/internal/kubetest"
 	"github.com/nodecache/node-cache/internal/proctest"
 )
@@ -141,8 +142,8 @@ func (r *restarted) testRecovery(t *testing.T) {
 		expectedQuery{freshName, dns.TypeA, []string{"NXDOMAIN ede=19", "NOERROR 10.96.1.3 ede=3", "NOERROR 10.96.1.3"}},
 		expectedQuery{webName, dns.TypeA, []string{"NOERROR 10.96.1.1 ede=3", "NOERROR 10.96.1.1"}},
 	))
-	must(t, r.cluster.StartAPIServer(t.Context()))
-	must(t, r.coredns.Start(t.Context()))
+	assert.NoError(t, r.cluster.StartAPIServer(t.Context()))
+	assert.NoError(t, r.coredns.Start(t.Context()))
 	began := time.Now()
 	for _, n := range r.all() {
 		n.awaitReady(t)

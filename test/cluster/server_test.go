@@ -15,6 +15,7 @@ import (
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/nodecache/node-cache/internal/assert"
 	"github.com/nodecache/node-cache/internal/kubetest"
 	"github.com/nodecache/node-cache/internal/proctest"
 )
@@ -57,7 +58,7 @@ func openShop(t *testing.T, c *kubetest.Cluster) {
 // deleteService deletes a service of namespace shop.
 func deleteService(t *testing.T, c *kubetest.Cluster, name string) {
 	t.Helper()
-	must(t, c.Client().CoreV1().Services("shop").Delete(t.Context(), name, metav1.DeleteOptions{}))
+	assert.NoError(t, c.Client().CoreV1().Services("shop").Delete(t.Context(), name, metav1.DeleteOptions{}))
 }
 
 // steady are right answers whatever becomes of the API server, as long as the view is not stale.
@@ -152,7 +153,7 @@ type serverFaults struct {
 // restart starts the API server again.
 func (f *serverFaults) restart(t *testing.T) {
 	t.Helper()
-	must(t, f.cluster.StartAPIServer(t.Context()))
+	assert.NoError(t, f.cluster.StartAPIServer(t.Context()))
 }
 
 // testAbsentAtStart starts agents while there is no API server.

@@ -16,6 +16,7 @@ import (
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/nodecache/node-cache/internal/assert"
 	"github.com/nodecache/node-cache/internal/kubetest"
 	"github.com/nodecache/node-cache/internal/proctest"
 )
@@ -235,7 +236,7 @@ func (c *configured) awaitEvent(t *testing.T, reason string) corev1.Event {
 // testDeleted takes the ConfigMap away, and makes it anew.
 func (c *configured) testDeleted(t *testing.T) {
 	t.Helper()
-	must(t, c.cluster.Client().CoreV1().ConfigMaps(systemSpace).Delete(t.Context(), agentName, metav1.DeleteOptions{}))
+	assert.NoError(t, c.cluster.Client().CoreV1().ConfigMaps(systemSpace).Delete(t.Context(), agentName, metav1.DeleteOptions{}))
 	proctest.Eventually(t, limit, "its absence is reported", func() bool { return strings.Contains(c.source(t).LastError, "does not exist") })
 	if got := c.version(); got != "fixed" {
 		t.Errorf("without a ConfigMap the agent runs %q", got)
@@ -273,7 +274,7 @@ func (c *configured) testServerKilled(t *testing.T) {
 
 func (c *configured) restart(t *testing.T) {
 	t.Helper()
-	must(t, c.cluster.StartAPIServer(t.Context()))
+	assert.NoError(t, c.cluster.StartAPIServer(t.Context()))
 }
 
 // testServerAbsentAtStart starts the agent while there is no API server.

@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nodecache/node-cache/internal/assert"
 	"github.com/nodecache/node-cache/internal/proctest"
 )
 
@@ -41,14 +42,10 @@ func agentCommand(t *testing.T, config string) *exec.Cmd {
 func TestBadStart(t *testing.T) {
 	t.Parallel()
 	udp, err := net.ListenPacket("udp4", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	t.Cleanup(func() { _ = udp.Close() }) // after the subtests, which a defer would not wait for
 	tcp, err := net.Listen("tcp4", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	t.Cleanup(func() { _ = tcp.Close() })
 	_, udpPort := splitPort(t, udp.LocalAddr().String())
 	_, tcpPort := splitPort(t, tcp.Addr().String())
@@ -127,9 +124,7 @@ func TestBadStartWithoutCapabilities(t *testing.T) {
 			Cloneflags: syscall.CLONE_NEWNET,
 		}
 		for dir := filepath.Dir(cmd.Args[3]); strings.HasPrefix(dir, os.TempDir()+"/"); dir = filepath.Dir(dir) {
-			if err := os.Chmod(dir, 0o755); err != nil {
-				t.Fatal(err)
-			}
+			assert.NoError(t, os.Chmod(dir, 0o755))
 		}
 	} else if free, err := os.ReadFile("/proc/sys/net/ipv4/ip_unprivileged_port_start"); err == nil && strings.TrimSpace(string(free)) == "0" {
 		t.Skip("every user of this machine may bind port 53, and only root can make another network: run as root")

@@ -15,6 +15,8 @@ import (
 	"time"
 
 	"github.com/miekg/dns"
+
+	"github.com/nodecache/node-cache/internal/assert"
 )
 
 // output is what a command of node-cache did.
@@ -58,9 +60,7 @@ func startSeen(t *testing.T) (a *agent, tcp, socket string) {
 		_ = w.WriteMsg(r)
 	})
 	folder, err := os.MkdirTemp("", "nc") //nolint:usetesting // a socket's path has to be short
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	t.Cleanup(func() { _ = os.RemoveAll(folder) })
 	path := filepath.Join(folder, "s")
 	s := settings{address: "127.0.0.1", port: freePort(t), admin: freePort(t), to: []string{up}}

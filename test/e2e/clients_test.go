@@ -5,6 +5,7 @@ package e2e
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net"
 	"net/netip"
 	"os/exec"
@@ -15,6 +16,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/nodecache/node-cache/internal/assert"
 	"github.com/nodecache/node-cache/internal/proctest"
 )
 
@@ -91,9 +93,7 @@ func TestLibcResolvers(t *testing.T) {
 			if err != nil {
 				t.Fatalf("%s: %v\n%s", libc, err, out)
 			}
-			if diff := cmp.Diff(want, sortedAddresses(string(out))); diff != "" {
-				t.Errorf("%s from the %s (-want +got):\n%s", libc, source, diff)
-			}
+			assert.Same(t, fmt.Sprintf("%s from the %s", libc, source), want, sortedAddresses(string(out)))
 		}
 	}
 }

@@ -17,6 +17,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/miekg/dns"
 
+	"github.com/nodecache/node-cache/internal/assert"
 	"github.com/nodecache/node-cache/internal/kubetest"
 	"github.com/nodecache/node-cache/internal/proctest"
 )
@@ -121,9 +122,7 @@ func startUpstream(t *testing.T) string {
 func TestConvertedAnswersAsBefore(t *testing.T) {
 	t.Parallel()
 	program, err := kubetest.Program(t.Context(), "coredns")
-	if err != nil {
-		t.Fatalf("no CoreDNS to compare with: %v", err)
-	}
+	assert.NoError(t, err)
 	upstream := startUpstream(t)
 	text := func(port, ready int) string { return fmt.Sprintf(corefile, port, ready, upstream, upstream) }
 	theirs := startCoreDNS(t, program, text)
@@ -208,9 +207,7 @@ const aliasCorefile = `
 func TestConvertedAliasesAnswerAsBefore(t *testing.T) {
 	t.Parallel()
 	program, err := kubetest.Program(t.Context(), "coredns")
-	if err != nil {
-		t.Fatalf("no CoreDNS to compare with: %v", err)
-	}
+	assert.NoError(t, err)
 	upstream := startUpstream(t)
 	text := func(port, ready int) string {
 		return fmt.Sprintf(aliasCorefile, port, ready, freePort(t), upstream)

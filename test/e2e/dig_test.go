@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/nodecache/node-cache/internal/assert"
 	"github.com/nodecache/node-cache/internal/proctest"
 )
 
@@ -30,9 +31,7 @@ var (
 func dig(t *testing.T, server string, args ...string) digReply {
 	t.Helper()
 	host, port, err := net.SplitHostPort(server)
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	args = append([]string{"@" + host, "-p", port, "+tries=1", "+time=5"}, args...)
 	out, err := exec.CommandContext(t.Context(), proctest.FindProgram(t, "dig", "bind9-dnsutils"), args...).CombinedOutput()
 	if err != nil {

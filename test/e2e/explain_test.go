@@ -12,8 +12,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-
+	"github.com/nodecache/node-cache/internal/assert"
 	"github.com/nodecache/node-cache/internal/proctest"
 )
 
@@ -41,9 +40,7 @@ func TestCacheFromPod(t *testing.T) {
 	pod := proctest.Start(t, "pod", exec.Command("unshare", "-n", "sleep", "300"))
 	inPod := []string{nsenter, "-t", fmt.Sprint(pod.PID()), "-n"}
 	outside, err := os.Readlink("/proc/self/ns/net")
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	proctest.Eventually(t, 10*time.Second, "the pod has a network of its own", func() bool {
 		inside, err := os.Readlink(fmt.Sprintf("/proc/%d/ns/net", pod.PID()))
 		return err == nil && inside != outside
@@ -79,16 +76,12 @@ func TestCacheFromPod(t *testing.T) {
 		{"the node", ask, "source=cache state=fresh age left route=."},
 		{"the pod, of what is held", asPod(ask...), notExplained},
 	} {
-		if got := query(tt.command); got != tt.want {
-			t.Errorf("%s: %q, want %q", tt.name, got, tt.want)
-		}
+		assert.Equal(t, tt.name, tt.want, query(tt.command))
 	}
 	const refused = "node-cache: asking the agent at 10.77.0.1:9253 for /cache/%s: this page is for clients on this host\nhint: run the request on the node, or through `kubectl port-forward`\n"
 	for _, args := range [][]string{{"get", "www.test"}, {"top"}, {"flush", "--all"}} {
 		command := append([]string{nodeCache, "cache", "--admin", "10.77.0.1:9253"}, args...)
-		if diff := cmp.Diff(output{1, "", fmt.Sprintf(refused, args[0])}, runCommand(t, asPod(command...)...)); diff != "" {
-			t.Errorf("as a pod, %v (-want +got):\n%s", args, diff)
-		}
+		assert.Same(t, fmt.Sprintf("as a pod, %v", args), output{1, "", fmt.Sprintf(refused, args[0])}, runCommand(t, asPod(command...)...))
 		if got := runCommand(t, command...); got.Code != 0 {
 			t.Errorf("on the node, %v: %+v", args, got)
 		}

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/miekg/dns"
+	"github.com/nodecache/node-cache/internal/assert"
 	"github.com/nodecache/node-cache/internal/proctest"
 )
 
@@ -120,9 +121,7 @@ func newMutator(t *testing.T, seed uint64) *mutator {
 			&dns.EDNS0_LOCAL{Code: 65001, Data: []byte{1, 2, 3}},
 		}
 		packed, err := q.Pack()
-		if err != nil {
-			t.Fatal(err)
-		}
+		assert.NoError(t, err)
 		m.seeds = append(m.seeds, packed)
 	}
 	return m

@@ -6,6 +6,7 @@ import (
 	"os"
 	"testing"
 
+	"github.com/nodecache/node-cache/internal/assert"
 	"github.com/nodecache/node-cache/internal/proctest"
 )
 
@@ -19,9 +20,7 @@ func TestMain(m *testing.M) {
 // writeFile writes a file of the test's own and returns its path.
 func writeFile(t *testing.T, path, text string) string {
 	t.Helper()
-	if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, os.WriteFile(path, []byte(text), 0o644))
 	return path
 }
 

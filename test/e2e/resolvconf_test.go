@@ -3,6 +3,7 @@
 package e2e
 
 import (
+	"fmt"
 	"net/netip"
 	"os/exec"
 	"path/filepath"
@@ -10,8 +11,7 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-
+	"github.com/nodecache/node-cache/internal/assert"
 	"github.com/nodecache/node-cache/internal/proctest"
 )
 
@@ -29,9 +29,7 @@ func TestWithoutConfiguration(t *testing.T) {
 	a := launch(t, settings{address: "127.0.0.1", port: 1053, admin: 9253}, exec.Command(nodeCache, "agent"), "")
 	for _, transport := range []string{"+notcp", "+tcp"} {
 		got := dig(t, a.addr, "host.e2e.test", "A", transport)
-		if diff := cmp.Diff([]string{"host.e2e.test. IN A 192.0.2.10"}, got.answer); diff != "" {
-			t.Errorf("dig %s (-want +got):\n%s", transport, diff)
-		}
+		assert.Same(t, fmt.Sprintf("dig %s", transport), []string{"host.e2e.test. IN A 192.0.2.10"}, got.answer)
 	}
 	if out := a.Stdout.String(); !strings.Contains(out, "dig @127.0.0.1 -p 1053") {
 		t.Errorf("stdout does not tell what to type:\n%s", out)

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/miekg/dns"
+	"github.com/nodecache/node-cache/internal/assert"
 	"github.com/nodecache/node-cache/internal/proctest"
 )
 
@@ -87,9 +88,7 @@ func stopInFlight(t *testing.T, signal syscall.Signal) {
 func splitPort(t *testing.T, addr string) (host string, port int) {
 	t.Helper()
 	host, text, err := net.SplitHostPort(addr)
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	if port, err = strconv.Atoi(text); err != nil {
 		t.Fatal(err)
 	}

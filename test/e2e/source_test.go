@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nodecache/node-cache/internal/assert"
 	"github.com/nodecache/node-cache/internal/proctest"
 )
 
@@ -52,9 +53,7 @@ func (m *configMapMount) publish(files map[string]string) error {
 // mustPublish publishes.
 func (m *configMapMount) mustPublish(t *testing.T, files map[string]string) {
 	t.Helper()
-	if err := m.publish(files); err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, m.publish(files))
 }
 
 // launchFrom runs node-cache with the settings in a mounted folder, and with further flags.

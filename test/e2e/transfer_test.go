@@ -20,6 +20,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/miekg/dns"
 
+	"github.com/nodecache/node-cache/internal/assert"
 	"github.com/nodecache/node-cache/internal/proctest"
 )
 
@@ -37,9 +38,7 @@ func clusterSection(folder string, transferTo ...string) string {
 func copyExamples(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()
-	if err := os.CopyFS(dir, os.DirFS("../../examples/cluster")); err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, os.CopyFS(dir, os.DirFS("../../examples/cluster")))
 	return dir
 }
 
@@ -122,9 +121,7 @@ func TestTransferToNSD(t *testing.T) {
 				t.Fatalf("nsd ended: %v\n%s", nsd.Err(), nsd.Stderr.String())
 			}
 			ours, records, err := transfer(a.addr)
-			if err != nil {
-				t.Fatal(err)
-			}
+			assert.NoError(t, err)
 			theirs, copied, err := transfer(nsd.addr)
 			diff = cmp.Diff(lines(records), lines(copied))
 			return err == nil && ours == theirs
@@ -140,9 +137,7 @@ func TestTransferToNSD(t *testing.T) {
 		return err == nil && m.Authoritative && len(m.Answer) == 1 && strings.HasSuffix(m.Answer[0].String(), "10.96.10.99")
 	})
 	same("after a change")
-	if err := os.Remove(filepath.Join(folder, "new.yaml")); err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, os.Remove(filepath.Join(folder, "new.yaml")))
 	proctest.Eventually(t, 10*time.Second, "NSD has forgotten the service", func() bool {
 		m, _, err := new(dns.Client).Exchange(new(dns.Msg).SetQuestion("new.shop.svc.cluster.local.", dns.TypeA), nsd.addr)
 		return err == nil && m.Rcode == dns.RcodeNameError
@@ -158,13 +153,9 @@ func dialTransfer(t *testing.T, addr string) *net.TCPConn {
 		return errors.Join(c.Control(func(fd uintptr) { err = syscall.SetsockoptInt(int(fd), syscall.SOL_SOCKET, syscall.SO_RCVBUF, 4096) }), err)
 	}}
 	conn, err := dialer.DialContext(t.Context(), "tcp", addr)
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	t.Cleanup(func() { _ = conn.Close() })
-	if err := (&dns.Conn{Conn: conn}).WriteMsg(new(dns.Msg).SetAxfr("cluster.local.")); err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, (&dns.Conn{Conn: conn}).WriteMsg(new(dns.Msg).SetAxfr("cluster.local.")))
 	return conn.(*net.TCPConn)
 }
 
@@ -174,9 +165,7 @@ func TestTransferClients(t *testing.T) {
 	t.Parallel()
 	a := startCluster(t, bigFolder(t))
 	_, records, err := transfer(a.addr)
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	if len(records) < 4000*17 {
 		t.Fatalf("%d records", len(records))
 	}
@@ -209,9 +198,7 @@ func TestTransferClients(t *testing.T) {
 	a.awaitPage(t, "/metrics", "the client that does not read is given up", func(page string) bool {
 		return regexp.MustCompile(`(?m)^nodecache_tcp_sessions_closed_total\{reason="write_timeout"\} [1-9]`).MatchString(page)
 	})
-	if err := silent.SetReadDeadline(time.Now().Add(5 * time.Second)); err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, silent.SetReadDeadline(time.Now().Add(5*time.Second)))
 	if n, err := io.Copy(io.Discard, silent); errors.Is(err, os.ErrDeadlineExceeded) {
 		t.Errorf("its connection is still open after %d bytes", n)
 	}

@@ -13,6 +13,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/nodecache/node-cache/internal/assert"
 	"github.com/nodecache/node-cache/internal/proctest"
 )
 
@@ -103,9 +104,7 @@ func run(t *testing.T, cmd *exec.Cmd) string {
 func listed(t *testing.T, page, heading string) functions {
 	t.Helper()
 	file, err := os.Open(page)
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	defer func() { _ = file.Close() }()
 	row := regexp.MustCompile("^\\| `([^`]+\\.go)` \\|(.*)\\|$")
 	name := regexp.MustCompile("`([^`]+)`")

@@ -20,6 +20,7 @@ import (
 
 	"github.com/miekg/dns"
 
+	"github.com/nodecache/node-cache/internal/assert"
 	"github.com/nodecache/node-cache/internal/proctest"
 )
 
@@ -32,9 +33,7 @@ type upstream struct {
 func startUpstream(t *testing.T) *upstream {
 	t.Helper()
 	listener, err := net.Listen("tcp4", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	u := &upstream{addr: listener.Addr().(*net.TCPAddr).AddrPort()}
 	text := slices.Repeat([]string{strings.Repeat("x", 255)}, 32)
 	s := &dns.Server{Listener: listener, MaxTCPQueries: -1, Handler: dns.HandlerFunc(func(w dns.ResponseWriter, q *dns.Msg) {
@@ -75,9 +74,7 @@ forward: [{zone: ".", to: ["tcp://%s"]}]
 cache: {size: %d}
 admin: {address: %q}
 `, l.listen.Addr(), l.listen.Port(), up.addr, size, l.admin)
-	if err := os.WriteFile(file, text, 0o644); err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, os.WriteFile(file, text, 0o644))
 	return file
 }
 
@@ -125,9 +122,7 @@ func (l *loopbackAgent) fetch(t *testing.T) (s localStatus, err error) {
 func (l *loopbackAgent) status(t *testing.T) localStatus {
 	t.Helper()
 	s, err := l.fetch(t)
-	if err != nil {
-		t.Fatalf("reading /status: %v", err)
-	}
+	assert.NoError(t, err)
 	return s
 }
 

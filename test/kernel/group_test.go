@@ -15,6 +15,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/nodecache/node-cache/internal/assert"
 )
 
 const (
@@ -34,9 +36,7 @@ func newContainer(t *testing.T) cgroup {
 	t.Helper()
 	c := cgroup(cgroups)
 	for part := range strings.SplitSeq(container, "/") {
-		if err := os.WriteFile(c.file("cgroup.subtree_control"), []byte("+memory"), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		assert.NoError(t, os.WriteFile(c.file("cgroup.subtree_control"), []byte("+memory"), 0o644))
 		c = cgroup(c.file(part))
 		c.make(t)
 	}
@@ -83,18 +83,14 @@ func (c cgroup) file(name string) string { return filepath.Join(string(c), name)
 // set writes a number of bytes to a file of the cgroup.
 func (c cgroup) set(t *testing.T, file string, n int64) {
 	t.Helper()
-	if err := os.WriteFile(c.file(file), strconv.AppendInt(nil, n, 10), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, os.WriteFile(c.file(file), strconv.AppendInt(nil, n, 10), 0o644))
 }
 
 // field is a number in a file whose lines are a name and a number each.
 func (c cgroup) field(t *testing.T, file, name string) int64 {
 	t.Helper()
 	text, err := os.ReadFile(c.file(file))
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	for line := range bytes.Lines(text) {
 		if value, ok := strings.CutPrefix(string(line), name+" "); ok {
 			n, err := strconv.ParseInt(strings.TrimSpace(value), 10, 64)
@@ -118,9 +114,7 @@ func (c cgroup) kills(t *testing.T) int64 {
 func (c cgroup) command(t *testing.T, name string, args ...string) *exec.Cmd {
 	t.Helper()
 	dir, err := os.Open(string(c))
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	t.Cleanup(func() { _ = dir.Close() })
 	cmd := exec.Command(name, args...)
 	cmd.SysProcAttr = &syscall.SysProcAttr{UseCgroupFD: true, CgroupFD: int(dir.Fd())}

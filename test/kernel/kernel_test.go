@@ -20,6 +20,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"github.com/nodecache/node-cache/internal/assert"
 	"github.com/nodecache/node-cache/internal/nodetest"
 	"github.com/nodecache/node-cache/internal/proctest"
 )
@@ -55,9 +56,7 @@ func newNode(t *testing.T) *node {
 	if errors.Is(err, unix.EOPNOTSUPP) {
 		t.Skip("this kernel has no dummy links")
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	n.serve(t, n.Upstream.IPv4, byAgent)
 	n.serve(t, nodetest.ServiceIPv4(), byOthers)
 	n.serve(t, nodetest.ServiceIPv6(), byOthers)
@@ -70,18 +69,14 @@ cluster: {resolver: none}
 forward: [{zone: ".", to: [%q]}]
 admin: {address: "127.0.0.1:9253"}
 `, addresses()[0], addresses()[1], nodetest.ServiceIPv4(), nodetest.ServiceIPv6(), n.Upstream.IPv4)
-	if err := os.WriteFile(n.config, text, 0o644); err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, os.WriteFile(n.config, text, 0o644))
 	return n
 }
 
 func (n *node) serve(t *testing.T, at netip.Addr, name string) {
 	t.Helper()
 	s, err := nodetest.Serve(n.Upstream, netip.AddrPortFrom(at, 53), name)
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	t.Cleanup(s.Close)
 }
 
@@ -108,9 +103,7 @@ func (n *node) tracked(t *testing.T) map[nodetest.Flow]bool {
 	known := map[nodetest.Flow]bool{}
 	for _, addr := range addresses() {
 		flows, err := nodetest.ConntrackOf(n.Node, netip.AddrPortFrom(addr, 53))
-		if err != nil {
-			t.Fatal(err)
-		}
+		assert.NoError(t, err)
 		for _, flow := range flows {
 			known[flow] = true
 		}
@@ -256,9 +249,7 @@ func (n *node) networkState(t *testing.T) string {
 		if errors.Is(err, exec.ErrNotFound) {
 			t.Skipf("no program %s", command[0])
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		assert.NoError(t, err)
 		text += out
 	}
 	return text

@@ -12,6 +12,8 @@ import (
 
 	"github.com/miekg/dns"
 	"golang.org/x/sys/unix"
+
+	"github.com/nodecache/node-cache/internal/assert"
 )
 
 // The machine is suspended for 20 s (to memory, ended by its clock), then its time of day is set a day ahead. TTLs
@@ -55,13 +57,9 @@ func TestSuspendAndClockJump(t *testing.T) {
 
 	before, start = n.ttl(t), time.Now()
 	var now unix.Timeval
-	if err := unix.Gettimeofday(&now); err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, unix.Gettimeofday(&now))
 	now.Sec += 24 * 60 * 60
-	if err := unix.Settimeofday(&now); err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, unix.Settimeofday(&now))
 	if after := n.ttl(t); before-after > uint32(time.Since(start)/time.Second)+1 {
 		t.Errorf("a TTL of %d is %d after the clock was set", before, after)
 	}
@@ -75,15 +73,11 @@ func TestSuspendAndClockJump(t *testing.T) {
 func (n *node) ttl(t *testing.T) uint32 {
 	t.Helper()
 	c, err := n.Node.Dial(t.Context(), "udp", netip.AddrPortFrom(addresses()[0], 53).String())
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	conn := dns.Conn{Conn: c}
 	defer func() { _ = conn.Close() }()
 	_ = conn.SetDeadline(time.Now().Add(limit))
-	if err := conn.WriteMsg(new(dns.Msg).SetQuestion("held.nodetest.test.", dns.TypeTXT)); err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, conn.WriteMsg(new(dns.Msg).SetQuestion("held.nodetest.test.", dns.TypeTXT)))
 	r, err := conn.ReadMsg()
 	if err != nil || len(r.Answer) == 0 {
 		t.Fatalf("no answer: %v, %v", r, err)

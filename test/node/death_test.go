@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nodecache/node-cache/internal/assert"
 	"github.com/nodecache/node-cache/internal/proctest"
 )
 
@@ -54,7 +55,7 @@ func relaunch(t *testing.T, b *harness, _ daemon) time.Time {
 func TestStalled(t *testing.T) {
 	t.Parallel()
 	self, err := os.Executable()
-	must(t, err)
+	assert.NoError(t, err)
 	// The agent sees by the time that a reader takes for a batch that one of several hangs, not by its own queries: the
 	// other readers answer these.
 	for _, which := range []string{everyReader, oneReader} {

@@ -9,6 +9,8 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+
+	"github.com/nodecache/node-cache/internal/assert"
 )
 
 // drops are the packets that the kernel has dropped on their way for lack of room: no agent has had them, or a client was
@@ -20,10 +22,10 @@ func (b *harness) drops(t *testing.T) drops {
 	t.Helper()
 	d := drops{}
 	stat, err := os.ReadFile("/proc/net/softnet_stat")
-	must(t, err)
+	assert.NoError(t, err)
 	for line := range strings.Lines(string(stat)) {
 		n, err := strconv.ParseUint(strings.Fields(line)[1], 16, 32)
-		must(t, err)
+		assert.NoError(t, err)
 		d["between namespaces"] += int(n)
 	}
 	for _, h := range b.Hosts() {
@@ -37,7 +39,7 @@ func (b *harness) drops(t *testing.T) drops {
 			}
 			return nil
 		})
-		must(t, err)
+		assert.NoError(t, err)
 	}
 	return d
 }

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nodecache/node-cache/internal/assert"
 	"github.com/nodecache/node-cache/internal/kubetest"
 	"github.com/nodecache/node-cache/internal/proctest"
 )
@@ -59,7 +60,7 @@ func TestForeignResolver(t *testing.T) {
 func (b *harness) startCoreDNS(t *testing.T) *proctest.Process {
 	t.Helper()
 	program, err := kubetest.Program(t.Context(), "coredns")
-	must(t, err)
+	assert.NoError(t, err)
 	file := filepath.Join(t.TempDir(), "Corefile")
 	text := fmt.Sprintf(".:53 {\n\tbind %s %s\n\ttemplate IN ANY . {\n\t\tanswer \"{{ .Name }} 60 IN TXT %s\"\n\t}\n}\n", agentIPv4, agentIPv6, byOther)
 	proctest.WriteFile(t, file, text)

@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nodecache/node-cache/internal/assert"
 	"github.com/nodecache/node-cache/internal/nodetest"
 	"github.com/nodecache/node-cache/internal/proctest"
 )
@@ -23,7 +24,7 @@ var upgrades = flag.Int("upgrades", 0, "hand over so often under load; 0: a few 
 func handoverConfig(t *testing.T) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "handover") //nolint:usetesting // t.TempDir is too long for a socket
-	must(t, err)
+	assert.NoError(t, err)
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
 	return fmt.Sprintf("handover: {socket: %s}\nsnapshot: {folder: %s}\n", filepath.Join(dir, "handover.sock"), dir)
 }
@@ -141,7 +142,7 @@ func (b *harness) flood(t *testing.T) *load {
 	} {
 		c.Timeout, c.Linger = patient, longer
 		m, err := nodetest.StartMeter(c)
-		must(t, err)
+		assert.NoError(t, err)
 		t.Cleanup(func() { m.Stop() })
 		l.meters = append(l.meters, m)
 	}

@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nodecache/node-cache/internal/assert"
 	"github.com/nodecache/node-cache/internal/nodetest"
 	"github.com/nodecache/node-cache/internal/proctest"
 )
@@ -94,7 +95,7 @@ func newHarness(t *testing.T, o options) *harness {
 func (b *harness) startServer(t *testing.T, h *nodetest.Host, addr netip.AddrPort, name string) *nodetest.Server {
 	t.Helper()
 	s, err := nodetest.Serve(h, addr, name)
-	must(t, err)
+	assert.NoError(t, err)
 	t.Cleanup(s.Close)
 	return s
 }
@@ -125,7 +126,7 @@ func (b *harness) programs() []string {
 func (b *harness) run(t *testing.T, name string, args ...string) string {
 	t.Helper()
 	out, err := b.Node.Output(t.Context(), name, args...)
-	must(t, err)
+	assert.NoError(t, err)
 	return out
 }
 
@@ -263,11 +264,3 @@ func (b *harness) fallbackQueries() uint64 {
 
 // backends are all backends, for a test of each.
 func backends() []string { return []string{nftables, iptablesNFT, iptablesLegacy} }
-
-// must ends the test at an error.
-func must(tb testing.TB, err error) {
-	tb.Helper()
-	if err != nil {
-		tb.Fatal(err)
-	}
-}

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nodecache/node-cache/internal/assert"
 	"github.com/nodecache/node-cache/internal/nodetest"
 	"github.com/nodecache/node-cache/internal/proctest"
 )
@@ -75,7 +76,7 @@ func (b *harness) tracked(t *testing.T) []nodetest.Flow {
 	var tracked []nodetest.Flow
 	for _, addr := range b.dnsAddrs {
 		flows, err := nodetest.ConntrackOf(b.Node, addr)
-		must(t, err)
+		assert.NoError(t, err)
 		tracked = append(tracked, flows...)
 	}
 	return tracked

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nodecache/node-cache/internal/assert"
 	"github.com/nodecache/node-cache/internal/nodetest"
 	"github.com/nodecache/node-cache/internal/proctest"
 )
@@ -37,7 +38,7 @@ func (b *harness) load(t *testing.T) *load {
 		{Host: b.Node, Target: b.dnsAddrs[1], Loads: []nodetest.Load{udp(500), freshUDP(100), tcp, freshTCP}},
 	} {
 		m, err := nodetest.StartMeter(c)
-		must(t, err)
+		assert.NoError(t, err)
 		t.Cleanup(func() { m.Stop() })
 		l.meters = append(l.meters, m)
 	}

@@ -9,6 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/nodecache/node-cache/internal/assert"
 	"github.com/nodecache/node-cache/internal/nodetest"
 	"github.com/nodecache/node-cache/internal/proctest"
 )
@@ -18,10 +19,10 @@ func TestLockHeld(t *testing.T) {
 	t.Parallel()
 	b := newHarness(t, options{backend: iptablesLegacy})
 	lock, err := os.OpenFile(b.Node.XtablesLock(), os.O_CREATE|os.O_RDWR, 0o600)
-	must(t, err)
+	assert.NoError(t, err)
 	defer func() { _ = lock.Close() }()
 	hold := func() {
-		must(t, unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB))
+		assert.NoError(t, unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB))
 	}
 	release := func() { _ = unix.Flock(int(lock.Fd()), unix.LOCK_UN) }
 	length := proctest.OrdinaryOrSoak(5*time.Second, time.Minute)
@@ -31,7 +32,7 @@ func TestLockHeld(t *testing.T) {
 	var starts []*nodetest.Meter
 	for _, addr := range b.dnsAddrs {
 		m, err := nodetest.StartMeter(nodetest.MeterConfig{Host: b.Pods[0], Target: addr, Loads: []nodetest.Load{{Network: "udp", Rate: 100, Fresh: true}}})
-		must(t, err)
+		assert.NoError(t, err)
 		starts = append(starts, m)
 	}
 	a := b.launch(t)

@@ -12,6 +12,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/nodecache/node-cache/internal/assert"
 	"github.com/nodecache/node-cache/internal/nodetest"
 	"github.com/nodecache/node-cache/internal/proctest"
 )
@@ -24,7 +25,7 @@ func TestServiceAddressOnALink(t *testing.T) {
 			t.Parallel()
 			b := newHarness(t, options{backend: backend, transparent: true})
 			for _, addr := range b.dnsAddrs {
-				must(t, b.Node.AddAddress(addr.Addr()))
+				assert.NoError(t, b.Node.AddAddress(addr.Addr()))
 			}
 			b.start(t)
 			asked := b.askAll(t, byAgent)
@@ -39,7 +40,7 @@ func TestConnectionTableFull(t *testing.T) {
 	b := newHarness(t, options{})
 	b.start(t)
 	text, err := os.ReadFile("/proc/sys/net/netfilter/nf_conntrack_max")
-	must(t, err)
+	assert.NoError(t, err)
 	most, err := strconv.Atoi(strings.TrimSpace(string(text)))
 	if err != nil || most > 1<<19 {
 		t.Skipf("a table of %s connections takes too long to fill: %v", text, err)

@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nodecache/node-cache/internal/assert"
 	"github.com/nodecache/node-cache/internal/nodetest"
 	"github.com/nodecache/node-cache/internal/proctest"
 )
@@ -38,7 +39,7 @@ func TestRenewals(t *testing.T) {
 			proctest.WriteFile(t, file, names.String())
 			out, err := b.Pods[0].Output(t.Context(), "dnsperf", "-s", agentIPv4.String(), "-d", file,
 				"-l", strconv.Itoa(int(length.Seconds())), "-c", "8", "-T", "1", "-q", "200", "-t", "5")
-			must(t, err)
+			assert.NoError(t, err)
 			sent, lost := dnsperfNumber(t, out, "Queries sent"), dnsperfNumber(t, out, "Queries lost")
 			if !strings.Contains(out, "NOERROR "+strconv.Itoa(sent)+" ") || lost != 0 {
 				t.Errorf("not all answered:\n%s", out)

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nodecache/node-cache/internal/assert"
 	"github.com/nodecache/node-cache/internal/proctest"
 	"github.com/vishvananda/netlink"
 )
@@ -100,7 +101,7 @@ func (b *harness) damage(t *testing.T, d *damage) {
 func (b *harness) addresses(t *testing.T) []netlink.Addr {
 	t.Helper()
 	var held []netlink.Addr
-	must(t, b.Node.Do(func() error {
+	assert.NoError(t, b.Node.Do(func() error {
 		addrs, err := netlink.AddrList(nil, netlink.FAMILY_ALL)
 		for errors.Is(err, netlink.ErrDumpInterrupted) { // by an address that comes or goes
 			addrs, err = netlink.AddrList(nil, netlink.FAMILY_ALL)
@@ -122,7 +123,7 @@ func (b *harness) link(t *testing.T) (name string) {
 	if len(held) != 2 || held[0].LinkIndex != held[1].LinkIndex {
 		t.Fatalf("one link has not all of the agent's addresses: %v", held)
 	}
-	must(t, b.Node.Do(func() error {
+	assert.NoError(t, b.Node.Do(func() error {
 		link, err := netlink.LinkByIndex(held[0].LinkIndex)
 		if err == nil {
 			name = link.Attrs().Name
@@ -134,7 +135,7 @@ func (b *harness) link(t *testing.T) (name string) {
 
 func (b *harness) deleteLink(t *testing.T, name string) {
 	t.Helper()
-	must(t, b.Node.Do(func() error {
+	assert.NoError(t, b.Node.Do(func() error {
 		link, err := netlink.LinkByName(name)
 		if err != nil {
 			return err
@@ -146,7 +147,7 @@ func (b *harness) deleteLink(t *testing.T, name string) {
 func (b *harness) deleteAddresses(t *testing.T) {
 	t.Helper()
 	held := b.addresses(t)
-	must(t, b.Node.Do(func() error {
+	assert.NoError(t, b.Node.Do(func() error {
 		for _, a := range held {
 			link, err := netlink.LinkByIndex(a.LinkIndex)
 			if err == nil {

@@ -22,6 +22,7 @@ import (
 	"github.com/miekg/dns"
 	"golang.org/x/sys/unix"
 
+	"github.com/nodecache/node-cache/internal/assert"
 	"github.com/nodecache/node-cache/internal/nodetest"
 	"github.com/nodecache/node-cache/internal/proctest"
 )
@@ -86,7 +87,7 @@ func startClients(t *testing.T, o clientsOptions, keep bool) *clients {
 	c := &clients{clientsOptions: o, quit: make(chan struct{}), began: time.Now()}
 	for i := range max(1, o.ports, len(o.hosts)) {
 		conn, err := c.open(i)
-		must(t, err)
+		assert.NoError(t, err)
 		p := &port{conn: conn, keep: keep}
 		p.prepare(t)
 		c.ports = append(c.ports, p)
@@ -126,7 +127,7 @@ func (p *port) prepare(t *testing.T) {
 			_ = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_TIMESTAMPNS, 1)
 		})
 	}
-	must(t, err)
+	assert.NoError(t, err)
 }
 
 // query returns a query for a numbered name.

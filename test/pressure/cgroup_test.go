@@ -17,6 +17,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/nodecache/node-cache/internal/assert"
 	"github.com/nodecache/node-cache/internal/proctest"
 )
 
@@ -159,7 +160,7 @@ func (c *cgroup) enter(line ...string) []string {
 func uncached(t *testing.T, name string) string {
 	t.Helper()
 	fresh := filepath.Join(t.TempDir(), filepath.Base(name))
-	must(t, copyUncached(fresh, name))
+	assert.NoError(t, copyUncached(fresh, name))
 	return fresh
 }
 
@@ -207,7 +208,7 @@ func (c *cgroup) kills(t *testing.T) int64 {
 func (c *cgroup) field(t *testing.T, file, name string) int64 {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join(c.dir, file))
-	must(t, err)
+	assert.NoError(t, err)
 	for line := range bytes.Lines(text) {
 		if value, ok := strings.CutPrefix(string(line), name+" "); ok {
 			return number(t, value)
@@ -220,14 +221,14 @@ func (c *cgroup) field(t *testing.T, file, name string) int64 {
 func (c *cgroup) read(t *testing.T, file string) int64 {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join(c.dir, file))
-	must(t, err)
+	assert.NoError(t, err)
 	return number(t, string(text))
 }
 
 func number(t *testing.T, text string) int64 {
 	t.Helper()
 	n, err := strconv.ParseInt(strings.TrimSpace(text), 10, 64)
-	must(t, err)
+	assert.NoError(t, err)
 	return n
 }
 

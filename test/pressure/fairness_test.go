@@ -16,6 +16,7 @@ import (
 
 	"github.com/miekg/dns"
 
+	"github.com/nodecache/node-cache/internal/assert"
 	"github.com/nodecache/node-cache/internal/proctest"
 )
 
@@ -69,7 +70,7 @@ func TestFairness(t *testing.T) {
 func startSlowServer(t *testing.T, latency time.Duration) netip.AddrPort {
 	t.Helper()
 	conn, err := net.ListenUDP("udp4", net.UDPAddrFromAddrPort(proctest.FreeAddr(t)))
-	must(t, err)
+	assert.NoError(t, err)
 	_ = conn.SetReadBuffer(4 << 20)
 	var running sync.WaitGroup
 	running.Go(func() {
@@ -148,12 +149,12 @@ func (a *agent) shed(t *testing.T, reason string) float64 {
 func (a *agent) counted(t *testing.T, name, reason string) float64 {
 	t.Helper()
 	body, err := a.Page("/metrics")
-	must(t, err)
+	assert.NoError(t, err)
 	for line := range strings.Lines(body) {
 		series, value, _ := strings.Cut(strings.TrimSpace(line), " ")
 		if strings.Contains(series, name) && strings.Contains(series, strconv.Quote(reason)) {
 			v, err := strconv.ParseFloat(value, 64)
-			must(t, err)
+			assert.NoError(t, err)
 			return v
 		}
 	}
@@ -165,14 +166,14 @@ func (a *agent) counted(t *testing.T, name, reason string) float64 {
 func drops(t *testing.T, port uint16) (sum int) {
 	t.Helper()
 	text, err := os.ReadFile("/proc/net/udp")
-	must(t, err)
+	assert.NoError(t, err)
 	for line := range strings.Lines(string(text)) {
 		fields := strings.Fields(line)
 		if len(fields) < 13 || !strings.HasSuffix(fields[1], fmt.Sprintf(":%04X", port)) {
 			continue
 		}
 		n, err := strconv.Atoi(fields[12])
-		must(t, err)
+		assert.NoError(t, err)
 		sum += n
 	}
 	return sum

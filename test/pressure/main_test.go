@@ -18,11 +18,3 @@ func TestMain(m *testing.M) {
 	}
 	os.Exit(proctest.Main(m, &nodeCache))
 }
-
-// must ends the test at an error.
-func must(tb testing.TB, err error) {
-	tb.Helper()
-	if err != nil {
-		tb.Fatal(err)
-	}
-}

@@ -15,6 +15,7 @@ import (
 
 	"github.com/miekg/dns"
 
+	"github.com/nodecache/node-cache/internal/assert"
 	"github.com/nodecache/node-cache/internal/proctest"
 )
 
@@ -194,7 +195,7 @@ func TestMemoryTooLittle(t *testing.T) {
 	if p := problem(); p.What != "" {
 		t.Fatalf("a problem from the start: %s", p.What)
 	}
-	must(t, h.memory.setLimit(72*mib))
+	assert.NoError(t, h.memory.setLimit(72*mib))
 	took := proctest.Eventually(t, 30*time.Second, "/status names the problem", func() bool { return problem().What != "" })
 	proctest.Figure(t, "%s: seen after %s", problem().What, took.Round(time.Second))
 	proctest.Eventually(t, 10*time.Second, "the log tells", func() bool { // it comes through a pipe
@@ -205,7 +206,7 @@ func TestMemoryTooLittle(t *testing.T) {
 		t.Fatalf("the hint has no size that fits: %s", problem().Hint)
 	}
 	text, err := os.ReadFile(h.agent.config)
-	must(t, err)
+	assert.NoError(t, err)
 	proctest.WriteFile(t, h.agent.config, strings.Replace(string(text), fmt.Sprintf("size: %d", 64*mib), "size: "+size, 1))
 	proctest.Eventually(t, 30*time.Second, "the problem is gone", func() bool { return problem().What == "" })
 	h.hits.end()

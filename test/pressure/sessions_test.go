@@ -18,6 +18,7 @@ import (
 	"github.com/miekg/dns"
 	"golang.org/x/sys/unix"
 
+	"github.com/nodecache/node-cache/internal/assert"
 	"github.com/nodecache/node-cache/internal/proctest"
 )
 
@@ -53,7 +54,7 @@ func TestSessionsHold(t *testing.T) {
 	var clients sync.WaitGroup
 	for i := range 4 * 128 {
 		q, err := new(dns.Msg).SetQuestion(names[i%2], dns.TypeA).Pack()
-		must(t, err)
+		assert.NoError(t, err)
 		frame := append([]byte{byte(len(q) >> 8), byte(len(q))}, q...)
 		d := narrow(netip.AddrFrom4([4]byte{127, 2, 0, byte(i % 4)}))
 		clients.Go(func() { neverRead(&d, h.agent.listen, frame, quit) })

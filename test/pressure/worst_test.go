@@ -22,6 +22,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/yaml"
 
+	"github.com/nodecache/node-cache/internal/assert"
 	"github.com/nodecache/node-cache/internal/nodetest"
 	"github.com/nodecache/node-cache/internal/proctest"
 )
@@ -84,7 +85,7 @@ func startWorstCase(t *testing.T) *worstCase {
 	t.Helper()
 	w := &worstCase{Network: nodetest.Start(t, nodetest.Options{Pods: 10, NoIPv6: true})}
 	for _, key := range []string{"all", "default", "pod0"} { // no CNI that checks where packets come from
-		must(t, w.Node.Sysctl("net/ipv4/conf/"+key+"/rp_filter", "0"))
+		assert.NoError(t, w.Node.Sysctl("net/ipv4/conf/"+key+"/rp_filter", "0"))
 	}
 	w.upstream = netip.AddrPortFrom(w.Upstream.IPv4, 5300)
 	w.startUpstream(t)
@@ -109,7 +110,7 @@ func startWorstCase(t *testing.T) *worstCase {
 			Host: pod, Target: w.agent.listen, Timeout: answerTimeout,
 			Loads: []nodetest.Load{{Network: "tcp", Rate: 5, Fresh: true}},
 		})
-		must(t, err)
+		assert.NoError(t, err)
 		t.Cleanup(func() { m.Stop() })
 		w.sessions = append(w.sessions, m)
 	}
@@ -130,7 +131,7 @@ func readShipped(t *testing.T, file string, object any) {
 	if err == nil {
 		err = yaml.Unmarshal(text, object)
 	}
-	must(t, err)
+	assert.NoError(t, err)
 }
 
 // startAgent starts the agent with what daemonset/base ships, but for folders, its upstream and where it has the cluster from.
@@ -139,7 +140,7 @@ func (w *worstCase) startAgent(t *testing.T) {
 	var shipped corev1.ConfigMap
 	readShipped(t, "configmap.yaml", &shipped)
 	run, err := os.MkdirTemp("/dev/shm", "node-cache-test-") //nolint:usetesting // a tmpfs, as /run is
-	must(t, err)
+	assert.NoError(t, err)
 	t.Cleanup(func() { _ = os.RemoveAll(run) })
 	text := shipped.Data["node-cache.yaml"]
 	for _, change := range [][2]string{
@@ -235,7 +236,7 @@ func (w *worstCase) startUpstream(t *testing.T) {
 		tcp, err = net.Listen("tcp4", w.upstream.String())
 		return err
 	})
-	must(t, err)
+	assert.NoError(t, err)
 	_ = udp.(*net.UDPConn).SetReadBuffer(4 << 20)
 	var running sync.WaitGroup
 	running.Go(func() {
@@ -330,14 +331,14 @@ func (w *worstCase) attack(t *testing.T) {
 		}
 	}
 	for a := pod.IPv4.Next(); len(to.Sources) < 8; a = a.Next() {
-		must(t, pod.AddAddress(a))
+		assert.NoError(t, pod.AddAddress(a))
 		to.Sources = append(to.Sources, a)
 	}
 	for _, p := range w.Pods[1:] {
 		to.OtherPods = append(to.OtherPods, p.IPv4)
 	}
 	text, err := json.Marshal(to)
-	must(t, err)
+	assert.NoError(t, err)
 	half := newCPUCgroup(t, 50*time.Millisecond, 100*time.Millisecond)
 	line := half.enter(os.Args[0])
 	cmd := pod.Command(context.Background(), line[0], line[1:]...)

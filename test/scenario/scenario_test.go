@@ -21,6 +21,7 @@ import (
 
 	"golang.org/x/tools/txtar"
 
+	"github.com/nodecache/node-cache/internal/assert"
 	"github.com/nodecache/node-cache/pkg/agent"
 	"github.com/nodecache/node-cache/pkg/config"
 	"github.com/nodecache/node-cache/pkg/server"
@@ -38,9 +39,7 @@ func TestScenarios(t *testing.T) {
 		t.Run(strings.TrimSuffix(filepath.Base(file), ".txtar"), func(t *testing.T) {
 			t.Parallel()
 			archive, err := txtar.ParseFile(file)
-			if err != nil {
-				t.Fatal(err)
-			}
+			assert.NoError(t, err)
 			script, inRealTime := strings.CutPrefix(withoutRemarks(string(archive.Comment)), "realtime\n")
 			dir := t.TempDir()
 			if inRealTime {
@@ -88,9 +87,7 @@ func newScenarioRun(t *testing.T, archive *txtar.Archive, dir string, wait func(
 	}
 	for _, f := range archive.Files {
 		s.files[f.Name] = strings.ReplaceAll(string(f.Data), "$DIR", dir)
-		if err := s.write(f.Name, f.Name); err != nil {
-			t.Fatal(err)
-		}
+		assert.NoError(t, s.write(f.Name, f.Name))
 	}
 	if strings.Contains(s.files["config"], "ca.pem") {
 		s.authority = upstreamtest.NewAuthority(t, time.Now())
@@ -102,9 +99,7 @@ func newScenarioRun(t *testing.T, archive *txtar.Archive, dir string, wait func(
 // play runs the commands. The agent starts after the first block of upstreams.
 func (s *scenarioRun) play(script string) {
 	cfg, err := s.config("config")
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	assert.NoError(s.t, err)
 	for n, line := range strings.Split(script, "\n") {
 		words := splitWords(line)
 		if len(words) == 0 {
@@ -131,9 +126,7 @@ func (s *scenarioRun) start(cfg config.Config) {
 		Config: &cfg, Version: "scenario", Log: s.log, Dial: s.dial,
 		Clocks: func() snapshot.ClockState { return snapshot.ClockState{Wall: time.Now()} },
 	})
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	assert.NoError(s.t, err)
 	var ctx context.Context
 	ctx, s.stop = context.WithCancel(s.t.Context())
 	s.ended = make(chan error, 1)

@@ -19,6 +19,7 @@ import (
 
 	"github.com/miekg/dns"
 
+	"github.com/nodecache/node-cache/internal/assert"
 	"github.com/nodecache/node-cache/internal/nodetest"
 	"github.com/nodecache/node-cache/internal/proctest"
 	"github.com/nodecache/node-cache/pkg/upstream/upstreamtest"
@@ -90,9 +91,7 @@ func (e *encryptedServer) startWithCertificate(t *testing.T, ca *upstreamtest.Au
 func writeCertificate(t *testing.T, folder string, certificate tls.Certificate) {
 	t.Helper()
 	key, err := x509.MarshalPKCS8PrivateKey(certificate.PrivateKey)
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	for name, block := range map[string]*pem.Block{
 		"cert.pem": {Type: "CERTIFICATE", Bytes: certificate.Certificate[0]}, "key.pem": {Type: "PRIVATE KEY", Bytes: key},
 	} {

@@ -14,6 +14,7 @@ import (
 
 	"github.com/miekg/dns"
 
+	"github.com/nodecache/node-cache/internal/assert"
 	"github.com/nodecache/node-cache/internal/nodetest"
 	"github.com/nodecache/node-cache/internal/proctest"
 	"github.com/nodecache/node-cache/pkg/upstream/upstreamtest"
@@ -136,9 +137,7 @@ func TestForgedReplies(t *testing.T) {
 	var evil attacker
 	listen := func(addr string) *net.UDPConn {
 		conn, err := net.ListenUDP("udp4", net.UDPAddrFromAddrPort(netip.MustParseAddrPort(addr)))
-		if err != nil {
-			t.Fatal(err)
-		}
+		assert.NoError(t, err)
 		t.Cleanup(func() { _ = conn.Close() })
 		return conn
 	}

@@ -16,6 +16,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/nodecache/node-cache/internal/assert"
 	"github.com/nodecache/node-cache/internal/proctest"
 )
 
@@ -83,9 +84,7 @@ func startLoad(t *testing.T, o loadOptions) *load {
 	l := &load{loadOptions: o, quit: make(chan struct{}), outcomes: make([]outcome, int(float64(o.rate)*(o.length.Seconds()+1)))}
 	for range ports {
 		conn, err := o.dial(t.Context(), "udp", o.addr.String())
-		if err != nil {
-			t.Fatalf("opening a port for a load: %v", err)
-		}
+		assert.NoError(t, err)
 		p := &loadPort{conn: conn.(*net.UDPConn), done: make(chan struct{})}
 		p.prepare(t, o.suffix)
 		l.ports = append(l.ports, p)
@@ -112,9 +111,7 @@ func (p *loadPort) prepare(t *testing.T, suffix string) {
 			_ = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_TIMESTAMPNS, 1)
 		})
 	}
-	if err != nil {
-		t.Fatalf("preparing a port for a load: %v", err)
-	}
+	assert.NoError(t, err)
 	p.query = question(make([]byte, headerLen), suffix)
 	copy(p.query[2:], []byte{1, 0, 0, 1}) // recursion desired, one question
 	p.want = question(nil, suffix)
