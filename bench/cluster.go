@@ -177,7 +177,7 @@ func (b *clusterBench) measureFloor(ctx context.Context, round int, floor server
 		return err
 	}
 	s, err := b.runLoad(ctx, p, clusterLoads()[0], at.Port)
-	if err := errors.Join(err, ctx.Err(), b.ended(p)); err != nil {
+	if err := errors.Join(err, ctx.Err(), ended(p)); err != nil {
 		return err
 	}
 	b.sample(b.report.find(floorName), round, addressLoad, s)

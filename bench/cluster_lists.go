@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -62,11 +61,7 @@ func writeLists(dir string, services []corev1.Service) error {
 	random := rand.New(rand.NewPCG(1, 0))
 	l := lister{random: random, clustered: clustered, headless: headless, zipf: newZipf(random, len(clustered))}
 	for _, load := range clusterLoads() {
-		lines := make([]string, zipfLines)
-		for i := range lines {
-			lines[i] = l.line(load.name)
-		}
-		if err := writeLines(filepath.Join(dir, load.list), lines); err != nil {
+		if err := writeList(dir, load.list, zipfLines, func(int) string { return l.line(load.name) }); err != nil {
 			return err
 		}
 	}
@@ -120,7 +115,7 @@ func (l *lister) set() corev1.Service { return l.headless[l.random.IntN(len(l.he
 func (l *lister) denial() string {
 	suffixes := []string{".default.svc.", ".svc.", "."}
 	if l.asked%len(suffixes) == 0 {
-		l.external = external(l.random)
+		l.external = external(l.random.IntN(externals))
 	}
 	suffix := suffixes[l.asked%len(suffixes)]
 	l.asked++

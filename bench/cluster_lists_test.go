@@ -12,6 +12,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 
+	"github.com/nodecache/node-cache/internal/assert"
 	"github.com/nodecache/node-cache/internal/kubetest"
 )
 
@@ -26,9 +27,7 @@ func TestListsAskForWhatIsThere(t *testing.T) {
 			if o.Spec.ClusterIP == "" { // the API server gives it one
 				o.Spec.ClusterIP = fmt.Sprintf("10.96.1.%d", len(services))
 				reverse, err := dns.ReverseAddr(o.Spec.ClusterIP)
-				if err != nil {
-					t.Fatal(err)
-				}
+				assert.NoError(t, err)
 				exists[strings.TrimSuffix(reverse, ".")+" PTR"] = true
 				exists["_http._tcp."+nameOf(*o)+" SRV"] = true
 			}
@@ -46,18 +45,14 @@ func TestListsAskForWhatIsThere(t *testing.T) {
 	}
 	dirs := []string{t.TempDir(), t.TempDir()}
 	for _, dir := range dirs {
-		if err := writeLists(dir, services); err != nil {
-			t.Fatal(err)
-		}
+		assert.NoError(t, writeLists(dir, services))
 	}
 	for _, l := range clusterLoads() {
 		lines := readLines(t, dirs[0], l.list)
 		if !cmp.Equal(lines, readLines(t, dirs[1], l.list)) {
 			t.Errorf("%s differs between two runs", l.name)
 		}
-		if len(lines) != zipfLines {
-			t.Errorf("%s: %d lines, want %d", l.name, len(lines), zipfLines)
-		}
+		assert.Equal(t, l.name+": lines", zipfLines, len(lines))
 		for _, line := range lines {
 			if want := l.rcode == "NOERROR"; exists[line] != want {
 				t.Fatalf("%s asks for %q, which exists: %t, want %t", l.name, line, exists[line], want)

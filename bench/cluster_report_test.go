@@ -3,13 +3,12 @@
 package main
 
 import (
-	"os"
-	"path/filepath"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/nodecache/node-cache/internal/assert"
 	"github.com/nodecache/node-cache/internal/kubetest"
 )
 
@@ -54,9 +53,7 @@ func TestEventsAreJudged(t *testing.T) {
 			}
 			var got events
 			got.add(answers, address, created, created.Add(45*ms))
-			if diff := cmp.Diff(tt.want, got, cmp.AllowUnexported(events{})); diff != "" {
-				t.Errorf("events (-want +got):\n%s", diff)
-			}
+			assert.Same(t, "events", tt.want, got, cmp.AllowUnexported(events{}))
 		})
 	}
 }
@@ -114,18 +111,8 @@ func clusterSample() *clusterReport {
 func TestRenderCluster(t *testing.T) {
 	t.Parallel()
 	got, err := clusterSample().render()
-	if err != nil {
-		t.Fatal(err)
-	}
-	golden := filepath.Join("testdata", "cluster.md")
-	if *update {
-		if err := os.WriteFile(golden, []byte(got), 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if diff := cmp.Diff(readTestdata(t, "cluster.md"), got); diff != "" {
-		t.Errorf("render (-want +got), rewrite with -update:\n%s", diff)
-	}
+	assert.NoError(t, err)
+	assert.Golden(t, "testdata/cluster.md", got)
 }
 
 func TestJudgeCluster(t *testing.T) {

@@ -4,10 +4,11 @@ package main
 
 import (
 	"bytes"
-	"io"
 	"path/filepath"
 	"testing"
+	"time"
 
+	"github.com/nodecache/node-cache/internal/assert"
 	"github.com/nodecache/node-cache/internal/kubetest"
 	"github.com/nodecache/node-cache/internal/proctest"
 )
@@ -25,15 +26,10 @@ func TestSmallCluster(t *testing.T) {
 		t.Skip(err)
 	}
 	binary := filepath.Join(t.TempDir(), "node-cache")
-	if err := proctest.Build(binary); err != nil {
-		t.Fatal(err)
-	}
-	opts, err := parseOptions([]string{
-		"cluster", "-services", "100", "-secs", "1", "-rounds", "1", "-events", "3", "-churn", "2s", "-only", "agent-headless,coredns",
-		"-node-cache", binary,
-	}, io.Discard)
-	if err != nil {
-		t.Fatal(err)
+	assert.NoError(t, proctest.Build(binary))
+	opts := options{
+		section: clusterSection, services: 100, seconds: 1, rounds: 1, events: 3, churn: 2 * time.Second, rate: 100,
+		only: []string{"agent-headless", "coredns"}, nodeCache: binary,
 	}
 	var progress bytes.Buffer
 	measured, err := measureCluster(t.Context(), opts, &progress)
@@ -42,9 +38,7 @@ func TestSmallCluster(t *testing.T) {
 			t.Logf("progress:\n%s", progress.String())
 		}
 	}()
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	rep, ok := measured.(*clusterReport)
 	if !ok || len(rep.rows) != 2 || len(rep.costs) != 2 || rep.changes != 200 {
 		t.Fatalf("got %+v, want 2 rows, 2 costs and 200 changes", rep)

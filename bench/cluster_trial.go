@@ -83,7 +83,7 @@ func (b *clusterBench) startBehind(ctx context.Context, c contender, proxy *kube
 func (b *clusterBench) runLoads(ctx context.Context, round int, p *proctest.Process, row *result, port int) error {
 	for _, l := range clusterLoads() {
 		s, err := b.runLoad(ctx, p, l, port)
-		if err := errors.Join(ctx.Err(), b.ended(p)); err != nil {
+		if err := errors.Join(ctx.Err(), ended(p)); err != nil {
 			return fmt.Errorf("load %s: %w", l.name, err)
 		}
 		if err != nil {

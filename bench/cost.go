@@ -114,7 +114,7 @@ func (b *clusterBench) startHere(ctx context.Context, c *client) error {
 		return err
 	}
 	c.pid, c.traffic = p.PID(), proxy.Traffic
-	c.ended = func() error { return b.ended(p) }
+	c.ended = func() error { return ended(p) }
 	c.close = func() {
 		p.Stop(grace)
 		proxy.Close()

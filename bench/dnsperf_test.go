@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/nodecache/node-cache/internal/assert"
 )
 
 func TestParsePerf(t *testing.T) {
@@ -45,12 +47,8 @@ func TestParsePerf(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			got, err := parsePerf(readTestdata(t, tt.file))
-			if err != nil {
-				t.Fatal(err)
-			}
-			if diff := cmp.Diff(tt.want, got, cmp.AllowUnexported(perf{})); diff != "" {
-				t.Errorf("parsePerf (-want +got):\n%s", diff)
-			}
+			assert.NoError(t, err)
+			assert.Same(t, "parsePerf", tt.want, got, cmp.AllowUnexported(perf{}))
 		})
 	}
 }
@@ -85,8 +83,6 @@ func TestParsePerfRejects(t *testing.T) {
 func readTestdata(t *testing.T, name string) string {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join("testdata", name))
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	return string(text)
 }

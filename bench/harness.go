@@ -3,6 +3,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	_ "embed"
 	"errors"
@@ -147,21 +148,12 @@ func launch(ctx context.Context, cpu int, dir, name string, argv []string) (*pro
 	return proctest.Launch(name, cmd)
 }
 
-// lastLine is the last line that a program wrote, for a reason why it did not serve.
-func (h *harness) lastLine(p *proctest.Process) string {
-	line := lastLine(p.Tail(1))
-	if line == "" {
-		return "no output"
-	}
-	return strings.ReplaceAll(line, h.dir+"/", "")
-}
-
 // ended returns an error with the last line of a program that has ended.
-func (h *harness) ended(p *proctest.Process) error {
+func ended(p *proctest.Process) error {
 	if !p.Ended() {
 		return nil
 	}
-	return fmt.Errorf("ended: %s", h.lastLine(p))
+	return fmt.Errorf("ended: %s", cmp.Or(lastLine(p.Tail(1)), "no output"))
 }
 
 // lastLine is the last line of text, cut to what fits into a table.

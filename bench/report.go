@@ -3,11 +3,8 @@
 package main
 
 import (
-	"errors"
 	"fmt"
 	"math"
-	"os"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -245,21 +242,4 @@ func thousands[N int | int64 | float64](n N) string {
 		digits = digits[:at] + "," + digits[at:]
 	}
 	return digits
-}
-
-// replaceFile writes a file whole or not at all.
-func replaceFile(path, text string) error {
-	part, err := os.CreateTemp(filepath.Dir(path), ".bench-*")
-	if err != nil {
-		return fmt.Errorf("creating %s: %w", filepath.Base(path), err)
-	}
-	defer func() { _ = os.Remove(part.Name()) }() // fails once renamed, as it should
-	_, err = part.WriteString(text)
-	if err := errors.Join(err, part.Chmod(0o644), part.Close()); err != nil {
-		return fmt.Errorf("writing %s: %w", filepath.Base(path), err)
-	}
-	if err := os.Rename(part.Name(), path); err != nil {
-		return fmt.Errorf("replacing %s: %w", filepath.Base(path), err)
-	}
-	return nil
 }

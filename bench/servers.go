@@ -35,7 +35,7 @@ func measureServers(ctx context.Context, opts options, progress io.Writer) (repo
 	defer h.close()
 	b := &serversBench{harness: h, opts: opts}
 	b.report = serversReport{Loads: opts.loads, results: results{Machine: describeMachine(), Seconds: opts.seconds, Rounds: opts.rounds}}
-	if err := newWorkload().write(h.dir, opts.seconds); err != nil {
+	if err := writeWorkload(h.dir, opts.seconds); err != nil {
 		return nil, err
 	}
 	found := b.gather(ctx)
@@ -153,7 +153,7 @@ func (b *serversBench) serve(ctx context.Context, round int, s *subject, row *re
 		}
 		got, err := b.runLoad(ctx, p, l, at.Port)
 		if err != nil && p.Ended() {
-			return fmt.Errorf("load %s: %w", l.name, b.ended(p))
+			return fmt.Errorf("load %s: %w", l.name, ended(p))
 		}
 		if err != nil {
 			b.note(row, round, l.name, err)

@@ -3,15 +3,10 @@
 package main
 
 import (
-	"flag"
-	"os"
-	"path/filepath"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
+	"github.com/nodecache/node-cache/internal/assert"
 )
-
-var update = flag.Bool("update", false, "rewrite the golden files in testdata")
 
 // serversSample has a row of every kind: measured, partly measured, failed in a round, not installed.
 func serversSample() *serversReport {
@@ -61,18 +56,8 @@ func serversSample() *serversReport {
 func TestRender(t *testing.T) {
 	t.Parallel()
 	got, err := serversSample().render()
-	if err != nil {
-		t.Fatal(err)
-	}
-	golden := filepath.Join("testdata", "performance.md")
-	if *update {
-		if err := os.WriteFile(golden, []byte(got), 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if diff := cmp.Diff(readTestdata(t, "performance.md"), got); diff != "" {
-		t.Errorf("render (-want +got), rewrite with -update:\n%s", diff)
-	}
+	assert.NoError(t, err)
+	assert.Golden(t, "testdata/performance.md", got)
 }
 
 func TestJudge(t *testing.T) {

@@ -6,6 +6,8 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+
+	"github.com/nodecache/node-cache/internal/assert"
 )
 
 func TestParseVersion(t *testing.T) {
@@ -26,9 +28,7 @@ func TestParseVersion(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			if got := parseVersion(tt.text); got != tt.want {
-				t.Errorf("parseVersion = %q, want %q", got, tt.want)
-			}
+			assert.Equal(t, "parseVersion", tt.want, parseVersion(tt.text))
 		})
 	}
 }
@@ -48,9 +48,7 @@ func TestConfigsPoint(t *testing.T) {
 					t.Errorf("%s is not given its configuration: %s", s.name, text)
 				}
 				config, err := configs.ReadFile("configs/" + s.config)
-				if err != nil {
-					t.Fatal(err)
-				}
+				assert.NoError(t, err)
 				text = expanded(t, at, string(config))
 			}
 			if start.tcp && !strings.Contains(strings.ToLower(text), "tcp") {
@@ -68,8 +66,6 @@ func TestConfigsPoint(t *testing.T) {
 func expanded(t *testing.T, at *site, text string) string {
 	t.Helper()
 	out, err := at.expand(text)
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	return out
 }

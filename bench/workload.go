@@ -10,7 +10,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 )
 
 const (
@@ -40,60 +39,54 @@ func loads() []load {
 	}
 }
 
-// A workload writes the zone and the lists of queries, the same ones each time.
-type workload struct {
-	rand  *rand.Rand
-	names []string // hosts of the zone, the most popular first
-}
-
-func newWorkload() *workload {
-	w := &workload{rand: rand.New(rand.NewPCG(1, 0))}
-	for i := range hosts {
-		w.names = append(w.names, fmt.Sprintf("svc-%d.ns-%d", i, i%namespaces)+upstreamSuffix)
-	}
-	return w
-}
-
-// write puts the zone and the lists into dir; the list of misses lasts for the given seconds.
-func (w *workload) write(dir string, seconds int) error {
-	hit, nx := w.hits(), w.denials()
-	files := map[string][]string{
-		"zone": w.zone(),
-		"hit":  queries(hit),
-		"nx":   queries(nx),
-		"warm": queries(append(unique(nx), w.names...)),
-	}
-	for name, lines := range files {
-		if err := writeLines(filepath.Join(dir, name), lines); err != nil {
-			return err
-		}
-	}
-	return w.writeMisses(filepath.Join(dir, "miss"), missLines(seconds))
+// writeWorkload puts the upstream's zone and the lists of queries into dir, the same ones each time. Hits are asked by Zipf's law:
+// what clients of a cluster ask is skewed. The list of misses lasts for the given seconds.
+func writeWorkload(dir string, seconds int) error {
+	random := rand.New(rand.NewPCG(1, 0))
+	draw := newZipf(random, hosts)
+	host := func(i int) string { return fmt.Sprintf("svc-%d.ns-%d", i, i%namespaces) + upstreamSuffix }
+	denied := func(i int) string { return external(i) + ".default.svc" + upstreamSuffix + " A" } // what ndots:5 makes of every look-up
+	return errors.Join(
+		writeList(dir, "zone", 1+hosts, func(i int) string {
+			if i == 0 { // a miss finds an address under the wildcard
+				return "$ORIGIN bench.test.\n$TTL 300\n@ SOA ns h 1 3600 600 86400 300\n@ NS ns\nns A 127.0.0.1\n*.miss A 10.9.9.9"
+			}
+			return fmt.Sprintf("%s. A 10.0.%d.%d", host(i-1), (i-1)>>8, (i-1)&255)
+		}),
+		writeList(dir, "hit", zipfLines, func(int) string { return host(draw.rank()) + " A" }),
+		writeList(dir, "nx", zipfLines, func(int) string { return denied(random.IntN(externals)) }),
+		writeList(dir, "warm", hosts+externals, func(i int) string {
+			if i < hosts {
+				return host(i) + " A"
+			}
+			return denied(i - hosts)
+		}),
+		writeList(dir, "miss", missLines(seconds), func(i int) string {
+			return fmt.Sprintf("u%d-%d.miss.bench.test A", i, random.Uint64N(1<<40))
+		}),
+	)
 }
 
 // missLines is the length of the list of misses for a load of that many seconds.
 func missLines(seconds int) int { return seconds * missPerSec }
 
-// zone is the upstream's zone: every host, and a wildcard under which each miss finds an address.
-func (w *workload) zone() []string {
-	addresses := make([]string, len(w.names))
-	for i, name := range w.names {
-		addresses[i] = fmt.Sprintf("%s. A 10.0.%d.%d", name, i>>8, i&255)
-	}
-	return append([]string{
-		"$ORIGIN bench.test.", "$TTL 300",
-		"@ SOA ns h 1 3600 600 86400 300", "@ NS ns", "ns A 127.0.0.1", "*.miss A 10.9.9.9",
-	}, addresses...)
-}
+// external is one of the names outside of the cluster.
+func external(i int) string { return fmt.Sprintf("h%d.example.net", i) }
 
-// hits asks for the hosts by Zipf's law: what clients of a cluster ask is skewed.
-func (w *workload) hits() []string {
-	draw := newZipf(w.rand, len(w.names))
-	names := make([]string, zipfLines)
-	for i := range names {
-		names[i] = w.names[draw.rank()]
+// writeList creates a file in dir with the first lines of a list.
+func writeList(dir, name string, lines int, line func(i int) string) error {
+	file, err := os.Create(filepath.Join(dir, name))
+	if err != nil {
+		return fmt.Errorf("creating a list: %w", err)
 	}
-	return names
+	out := bufio.NewWriterSize(file, 1<<20)
+	for i := range lines {
+		_, _ = out.WriteString(line(i) + "\n") // Flush has the error
+	}
+	if err := errors.Join(out.Flush(), file.Close()); err != nil {
+		return fmt.Errorf("writing %s: %w", name, err)
+	}
+	return nil
 }
 
 // A zipf draws ranks from 0 by Zipf's law with exponent 1.
@@ -116,71 +109,4 @@ func (z *zipf) rank() int {
 	last := len(z.cumulative) - 1
 	i, _ := slices.BinarySearch(z.cumulative, z.random.Float64()*z.cumulative[last])
 	return min(i, last)
-}
-
-// denials asks for external names with a cluster's search suffix behind them: what ndots:5 makes of every look-up.
-func (w *workload) denials() []string {
-	names := make([]string, zipfLines)
-	for i := range names {
-		names[i] = external(w.rand) + ".default.svc" + upstreamSuffix
-	}
-	return names
-}
-
-func external(random *rand.Rand) string {
-	return fmt.Sprintf("h%d.example.net", random.IntN(externals))
-}
-
-// writeMisses writes n names that were never asked before.
-func (w *workload) writeMisses(path string, n int) error {
-	return writeTo(path, func(out *bufio.Writer) error {
-		for i := range n {
-			if _, err := fmt.Fprintf(out, "u%d-%d.miss.bench.test A\n", i, w.rand.Uint64N(1<<40)); err != nil {
-				return err
-			}
-		}
-		return nil
-	})
-}
-
-// queries turns names into lines of dnsperf's input.
-func queries(names []string) []string {
-	lines := make([]string, len(names))
-	for i, name := range names {
-		lines[i] = name + " A"
-	}
-	return lines
-}
-
-// unique returns the names without repeats, in the order of their first appearance.
-func unique(names []string) []string {
-	seen := make(map[string]bool)
-	var kept []string
-	for _, name := range names {
-		if !seen[name] {
-			seen[name] = true
-			kept = append(kept, name)
-		}
-	}
-	return kept
-}
-
-func writeLines(path string, lines []string) error {
-	return writeTo(path, func(out *bufio.Writer) error {
-		_, err := out.WriteString(strings.Join(lines, "\n") + "\n")
-		return err
-	})
-}
-
-// writeTo creates a file with what fill writes.
-func writeTo(path string, fill func(*bufio.Writer) error) error {
-	file, err := os.Create(path)
-	if err != nil {
-		return fmt.Errorf("creating a list: %w", err)
-	}
-	out := bufio.NewWriterSize(file, 1<<20)
-	if err := errors.Join(fill(out), out.Flush(), file.Close()); err != nil {
-		return fmt.Errorf("writing %s: %w", filepath.Base(path), err)
-	}
-	return nil
 }

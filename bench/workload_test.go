@@ -5,11 +5,14 @@ package main
 import (
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/miekg/dns"
+
+	"github.com/nodecache/node-cache/internal/assert"
 )
 
 // TestWorkload checks the promises that the loads rest on: the same lists each time, hits that the zone has,
@@ -18,9 +21,7 @@ func TestWorkload(t *testing.T) {
 	t.Parallel()
 	dirs := []string{t.TempDir(), t.TempDir()}
 	for _, dir := range dirs {
-		if err := newWorkload().write(dir, 1); err != nil {
-			t.Fatal(err)
-		}
+		assert.NoError(t, writeWorkload(dir, 1))
 	}
 	lists := make(map[string][]string)
 	for _, name := range []string{"zone", "hit", "nx", "warm", "miss"} {
@@ -35,9 +36,7 @@ func TestWorkload(t *testing.T) {
 	for rr, ok := parser.Next(); ok; rr, ok = parser.Next() {
 		zone[rr.Header().Name] = true
 	}
-	if err := parser.Err(); err != nil {
-		t.Fatalf("the zone: %v", err)
-	}
+	assert.NoError(t, parser.Err())
 	warm := make(map[string]bool)
 	for _, line := range lists["warm"] {
 		warm[line] = true
@@ -52,19 +51,15 @@ func TestWorkload(t *testing.T) {
 			t.Fatalf("denial %q: in the zone %t, warmed %t", line, zone[name], warm[line])
 		}
 	}
-	if got := len(unique(lists["miss"])); got != missLines(1) {
-		t.Errorf("%d different misses, want %d", got, missLines(1))
-	}
-	if got := len(unique(lists["nx"])); got != externals {
-		t.Errorf("%d different denials, want %d", got, externals)
-	}
+	assert.Equal(t, "different misses", missLines(1), distinct(lists["miss"]))
+	assert.Equal(t, "different denials", externals, distinct(lists["nx"]))
 }
+
+func distinct(lines []string) int { return len(slices.Compact(slices.Sorted(slices.Values(lines)))) }
 
 func readLines(t *testing.T, dir, name string) []string {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join(dir, name))
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	return strings.Split(strings.TrimSuffix(string(text), "\n"), "\n")
 }
