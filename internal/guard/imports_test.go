@@ -75,6 +75,10 @@ func restrictedImports() []restrictedImport {
 			why: "imports point down, and the agent is the top",
 		},
 		{
+			imported: modulePath + "/internal/assert", owners: []string{"internal/assert"},
+			why: "it is for tests, and has a flag of theirs",
+		},
+		{
 			imported: modulePath + "/cmd", owners: []string{"cmd"},
 			why: "the command line is a shell around packages",
 		},
