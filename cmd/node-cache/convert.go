@@ -57,46 +57,18 @@ Exit code 0: nothing is lost; 1: nothing was converted; 4: lines have no counter
 			return nil
 		}),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if oldServer != "" {
-				t, err := config.ParseTarget(oldServer)
-				if err != nil || t.Kind != config.Plain {
-					return &usageError{fmt.Errorf("convert: --old-server %s: not an IP address with or without a port", oldServer)}
-				}
-				options.OldServer = t.Addr
+			var err error
+			if options.OldServer, err = parseOldServer(oldServer); err != nil {
+				return &usageError{err}
 			}
-			var inputs []convert.Input
+			inputs, err := readInputs(args, cmd.InOrStdin())
 			if options.Complete = fromCluster; fromCluster {
-				var err error
-				if inputs, err = readCluster(cmd.Context(), kubeconfig, &options); err != nil {
-					return &status.HintError{
-						Err:  fmt.Errorf("reading the cluster: %w", err),
-						Hint: "check --kubeconfig, and permit to get configmaps and to list services in kube-system; or give files: kubectl -n kube-system get configmap -o yaml",
-					}
-				}
+				inputs, err = readCluster(cmd.Context(), kubeconfig, &options)
 			}
-			for _, name := range args {
-				in, err := readInput(name, cmd.InOrStdin())
-				if err != nil {
-					return err
-				}
-				inputs = append(inputs, in)
-			}
-			result, err := convert.Files(inputs, options)
 			if err != nil {
-				return fmt.Errorf("converting: %w", err)
+				return err
 			}
-			if daemonSet {
-				if err := result.ForDaemonSet(); err != nil {
-					return err
-				}
-			}
-			if c := &result.Config.Listen; slices.Contains(c.Addresses, options.OldServer.Addr()) && c.Port == options.OldServer.Port() {
-				return &status.HintError{
-					Err:  fmt.Errorf("converting: the old server %s: the agent answers at this address", options.OldServer),
-					Hint: "give another address with --old-server, such as that of the DNS Service, which the agent itself may ask in each mode",
-				}
-			}
-			return writeConverted(result, cmd.OutOrStdout(), cmd.ErrOrStderr())
+			return convertInputs(cmd, inputs, options, daemonSet)
 		},
 	}
 	flags := cmd.Flags()
@@ -108,6 +80,38 @@ Exit code 0: nothing is lost; 1: nothing was converted; 4: lines have no counter
 	return cmd
 }
 
+// parseOldServer parses the address of the old server; zero: there is none.
+func parseOldServer(text string) (a netip.AddrPort, err error) {
+	if text == "" {
+		return a, nil
+	}
+	t, err := config.ParseTarget(text)
+	if err != nil || t.Kind != config.Plain {
+		return a, fmt.Errorf("convert: --old-server %s: not an IP address with or without a port", text)
+	}
+	return t.Addr, nil
+}
+
+// convertInputs writes the configuration and the notes.
+func convertInputs(cmd *cobra.Command, inputs []convert.Input, o convert.Options, daemonSet bool) error {
+	result, err := convert.Files(inputs, o)
+	if err != nil {
+		return fmt.Errorf("converting: %w", err)
+	}
+	if daemonSet {
+		if err := result.ForDaemonSet(); err != nil {
+			return err
+		}
+	}
+	if c := &result.Config.Listen; slices.Contains(c.Addresses, o.OldServer.Addr()) && c.Port == o.OldServer.Port() {
+		return &status.HintError{
+			Err:  fmt.Errorf("converting: the old server %s: the agent answers at this address", o.OldServer),
+			Hint: "give another address with --old-server, such as that of the DNS Service, which the agent itself may ask in each mode",
+		}
+	}
+	return writeConverted(result, cmd.OutOrStdout(), cmd.ErrOrStderr())
+}
+
 // clusterTimeout bounds the requests of readCluster.
 const clusterTimeout = 30 * time.Second
 
@@ -116,41 +120,59 @@ func readCluster(ctx context.Context, kubeconfig string, o *convert.Options) (in
 	ctx, cancel := context.WithTimeout(ctx, clusterTimeout)
 	defer cancel()
 	client, err := watch.NewClient(kubeconfigFile(kubeconfig), "node-cache-convert/"+version)
-	if err != nil {
-		return nil, err
+	if err == nil {
+		inputs, err = configMaps(ctx, client)
 	}
-	resource := func(kind string) *watch.Request { return client.Get().Namespace("kube-system").Resource(kind) }
-	for _, names := range [][]string{{"node-local-dns", "kube-dns"}, {"nodelocaldns", "kube-dns"}, {"coredns", "coredns-custom"}, {"rke2-coredns-rke2-coredns"}, {"kube-dns"}} {
-		for _, name := range names {
-			var object corev1.ConfigMap
-			err := resource("configmaps").Name(name).Do(ctx).Into(&object)
-			if apierrors.IsNotFound(err) && name == names[0] {
-				break
-			}
-			if err != nil && !apierrors.IsNotFound(err) {
-				return nil, err
-			}
-			if len(object.Data) > 0 {
-				text, _ := json.Marshal(map[string]any{"kind": "ConfigMap", "data": object.Data}) // texts only
-				inputs = append(inputs, convert.Input{Name: name, Text: text})
-			}
+	if err == nil && !o.OldServer.IsValid() && !strings.HasPrefix(inputs[0].Name, "node") {
+		o.OldServer, err = dnsService(ctx, client)
+	}
+	if err != nil {
+		return nil, &status.HintError{
+			Err:  fmt.Errorf("reading the cluster: %w", err),
+			Hint: "check --kubeconfig, and permit to get configmaps and to list services in kube-system; or give files: kubectl -n kube-system get configmap -o yaml",
 		}
-		if len(inputs) == 0 {
+	}
+	return inputs, nil
+}
+
+// configMaps reads the ConfigMaps of the server that pods ask first.
+func configMaps(ctx context.Context, client *watch.Client) (inputs []convert.Input, err error) {
+	found := map[string]convert.Input{}
+	for _, name := range []string{"node-local-dns", "nodelocaldns", "coredns", "coredns-custom", "rke2-coredns-rke2-coredns", "kube-dns"} {
+		var object corev1.ConfigMap
+		err := client.Get().Namespace("kube-system").Resource("configmaps").Name(name).Do(ctx).Into(&object)
+		if err != nil && !apierrors.IsNotFound(err) {
+			return nil, err
+		}
+		if len(object.Data) > 0 {
+			text, _ := json.Marshal(map[string]any{"kind": "ConfigMap", "data": object.Data}) // texts only
+			found[name] = convert.Input{Name: name, Text: text}
+		}
+	}
+	for _, names := range [][]string{{"node-local-dns", "kube-dns"}, {"nodelocaldns", "kube-dns"}, {"coredns", "coredns-custom"}, {"rke2-coredns-rke2-coredns"}, {"kube-dns"}} {
+		if _, isThere := found[names[0]]; !isThere {
 			continue
 		}
-		if local := strings.HasPrefix(names[0], "node"); local || o.OldServer.IsValid() {
-			return inputs, nil
-		}
-		var services corev1.ServiceList
-		err := resource("services").Param("labelSelector", "k8s-app=kube-dns").Do(ctx).Into(&services)
-		for _, s := range services.Items {
-			if a, err := netip.ParseAddr(s.Spec.ClusterIP); err == nil { // not one without an address
-				o.OldServer = netip.AddrPortFrom(a, 53)
+		for _, name := range names {
+			if in, isThere := found[name]; isThere {
+				inputs = append(inputs, in)
 			}
 		}
-		return inputs, err
+		return inputs, nil
 	}
 	return nil, errors.New("namespace kube-system has no ConfigMap of NodeLocal DNSCache, CoreDNS or kube-dns")
+}
+
+// dnsService returns the address of the DNS Service; zero: it has none.
+func dnsService(ctx context.Context, client *watch.Client) (a netip.AddrPort, err error) {
+	var services corev1.ServiceList
+	err = client.Get().Namespace("kube-system").Resource("services").Param("labelSelector", "k8s-app=kube-dns").Do(ctx).Into(&services)
+	for _, s := range services.Items {
+		if ip, err := netip.ParseAddr(s.Spec.ClusterIP); err == nil { // not None
+			a = netip.AddrPortFrom(ip, 53)
+		}
+	}
+	return a, err
 }
 
 // kubeconfigFile returns the file that kubectl uses; empty: there is none.
@@ -163,6 +185,18 @@ func kubeconfigFile(given string) string {
 		return ""
 	}
 	return file
+}
+
+// readInputs reads files.
+func readInputs(names []string, stdin io.Reader) (inputs []convert.Input, err error) {
+	for _, name := range names {
+		in, err := readInput(name, stdin)
+		if err != nil {
+			return nil, err
+		}
+		inputs = append(inputs, in)
+	}
+	return inputs, nil
 }
 
 // readInput reads a file, or standard input for -.

@@ -16,7 +16,7 @@ import (
 
 // Bounds of the shape. They only go down; a package that needs more lines says why in the commit that raises its bound.
 const (
-	mostLines        = 44840
+	mostLines        = 44860
 	mostFiles        = 260
 	mostTypes        = 480
 	mostSupportLines = 12750

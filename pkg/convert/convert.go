@@ -213,13 +213,7 @@ func (c *converter) server(s *server) {
 	}
 	for _, st := range s.plugins {
 		if !slices.ContainsFunc(table, func(d directive) bool { return d.is(st.words[0]) }) {
-			l := &line{&st, c, s, ""}
-			list := slices.DeleteFunc(l.zonesAmong(st.args()), func(zone string) bool { return strings.Count(zone, ".") < 2 })
-			if len(list) > 0 { // it may answer for them
-				l.unread(list, "unknown plugin", routeIt)
-			} else {
-				l.lost("unknown plugin", "check docs/configuration.md for a matching key")
-			}
+			unknownPlugin(&line{&st, c, s, ""})
 		}
 	}
 	for _, zone := range s.zones {

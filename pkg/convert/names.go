@@ -26,15 +26,7 @@ func hosts(l *line) {
 	if len(l.args()) > 1 {
 		served = overlap(l.s.zones, l.zones(l.args()[1:]))
 	}
-	for _, st := range l.body {
-		if st.words[0] == "ttl" && len(st.words) > 1 { // wildcards contain it
-			l.option(&st).setDuration(st.words[1], "hosts.ttl", 0, time.Hour, &c.cfg.Hosts.TTL)
-			c.cfg.Hosts.TTL = c.cfg.Hosts.TTL.Truncate(time.Second)
-		}
-	}
-	if _, written := c.origins["hosts.ttl"]; !written {
-		changed(c, l.at, l.text(), "the names have TTL 30s, 1h there", "hosts.ttl: 1h", func() { c.cfg.Hosts.TTL = time.Hour })
-	}
+	hostsTTL(l)
 	options := []directive{
 		{names: "fallthrough", take: func(l *line) {
 			if onward = true; len(l.args()) > 0 {
@@ -61,6 +53,20 @@ func hosts(l *line) {
 		default:
 			c.denied = append(c.denied, sourced[string]{zone, origin{at: l.at, text: l.text() + ", without fallthrough"}})
 		}
+	}
+}
+
+// hostsTTL converts the TTL of all names.
+func hostsTTL(l *line) {
+	c := l.c
+	for _, st := range l.body {
+		if st.words[0] == "ttl" && len(st.words) > 1 { // wildcards contain it
+			l.option(&st).setDuration(st.words[1], "hosts.ttl", 0, time.Hour, &c.cfg.Hosts.TTL)
+			c.cfg.Hosts.TTL = c.cfg.Hosts.TTL.Truncate(time.Second)
+		}
+	}
+	if _, written := c.origins["hosts.ttl"]; !written {
+		changed(c, l.at, l.text(), "the names have TTL 30s, 1h there", "hosts.ttl: 1h", func() { c.cfg.Hosts.TTL = time.Hour })
 	}
 }
 

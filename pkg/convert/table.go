@@ -192,6 +192,16 @@ func (l *line) zonesAmong(words []string) (list []string) {
 	return overlap(l.s.zones, list)
 }
 
+// unknownPlugin notes a plugin that the table does not have. It may answer for the zones among its arguments.
+func unknownPlugin(l *line) {
+	list := slices.DeleteFunc(l.zonesAmong(l.args()), func(zone string) bool { return strings.Count(zone, ".") < 2 })
+	if len(list) == 0 {
+		l.lost("unknown plugin", "check docs/configuration.md for a matching key")
+		return
+	}
+	l.unread(list, "unknown plugin", routeIt)
+}
+
 // differs returns directives whose effect differs, or that need no conversion.
 func differs(names, why, hint string) directive {
 	return directive{names: names, why: why, hint: hint, kept: true}
