@@ -43,12 +43,10 @@ type Config struct {
 	// Rules that look a name up under another name. The first matching rule applies, once. The reply has the client's
 	// name. A rule has one of `exact`, `prefix` and `suffix`. Case and a dot at the end do not matter.
 	Rewrite []Rewrite `yaml:"rewrite"`
-	// Answers built from patterns. The first matching template answers, after hosts and before the cluster, the cache
-	// and the upstreams.
+	// Answers built from patterns. The first matching template answers, after hosts and before the cluster.
 	Templates []Template `yaml:"templates"`
 	// IPv6 addresses synthesized for names that only have IPv4 addresses, for clients behind a NAT64 (RFC 6147).
-	// IPv4-mapped IPv6 addresses (`::ffff:0:0/96`) are removed from answers. `ipv4only.arpa` and its reverse names are
-	// answered here (RFC 7050, RFC 8880).
+	// IPv4-mapped IPv6 addresses are removed from answers. `ipv4only.arpa` is answered here (RFC 7050).
 	DNS64 DNS64 `yaml:"dns64"`
 	// The link that holds listen.addresses, for `node-cache agent` only.
 	Interface Interface `yaml:"interface"`
@@ -117,8 +115,8 @@ type Route struct {
 	RouteTLS `yaml:"tls"`
 	// The requests to upstreams over HTTPS.
 	RouteHTTPS `yaml:"https"`
-	// `on`: while all upstreams of the route are down, the servers of intercept.fallback are asked over TCP, 32 queries
-	// at a time. `off`: the queries fail, as they do if the route has an upstream over TLS or HTTPS.
+	// `on`: while all upstreams of the route are down, the servers of intercept.fallback are asked over TCP. `off`: the
+	// queries fail, as they do if the route has an upstream over TLS or HTTPS.
 	NoFallback bool `yaml:"fallback" words:"on,off"`
 	// `remove` or `pass`: the client-subnet option of queries (RFC 7871).
 	ClientSubnet bool `yaml:"clientSubnet" words:"remove,pass"`
@@ -198,9 +196,9 @@ type Cluster struct {
 	TTL time.Duration `yaml:"ttl" format:"ttl" min:"0s" max:"1h"`
 	// A zone not confirmed fresh for this time denies no name, 5s to 1h.
 	StaleAfter time.Duration `yaml:"staleAfter" min:"5s" max:"1h"`
-	// The prefixes of Services and pods, such as `10.96.0.0/12`. Reverse names of these addresses are cluster names:
-	// with `local` those of unknown addresses are denied, with `central` they go to the central resolver. Empty: with
-	// `local` no address is denied, with `central` all reverse names without a route go there.
+	// The prefixes of Services and pods, such as `10.96.0.0/12`. Their reverse names are cluster names: with `local`
+	// those of unknown addresses are denied, with `central` they go to the central resolver. Empty: with `local` no
+	// address is denied, with `central` all reverse names without a route go there.
 	Ranges []netip.Prefix `yaml:"ranges" format:"prefix"`
 	// The topology zone of this node. Its endpoints come first in headless answers and among those of central.service.
 	// `auto`: the environment variable NODE_ZONE, else the zone of the Node named by NODE_NAME. Empty: no preference.
@@ -227,8 +225,8 @@ type Hosts struct {
 	// Files in the format of /etc/hosts.
 	Files []string `yaml:"files" format:"file"` // absolute unless Parse has read relative paths
 	// Names, each with a list of addresses, such as `{db.example: [192.0.2.1, "2001:db8::1"]}`. They override files.
-	// Queries for other types than A and AAAA get an empty answer. Other names are looked up. Add a dot to names that
-	// YAML reads as another type, such as `y`, `no` and numbers.
+	// Queries for other types than A and AAAA get an empty answer. Add a dot to names that YAML reads as another type,
+	// such as `y`, `no` and numbers.
 	Names map[string][]netip.Addr `yaml:"names"` // by names that are lower-case and absolute, never empty, of both families mixed
 	// The TTL of the answers, 0s to 1h.
 	TTL time.Duration `yaml:"ttl" format:"ttl" min:"0s" max:"1h"`
@@ -273,7 +271,7 @@ type Template struct {
 	Rcode int `yaml:"rcode" words:"NOERROR,FORMERR,SERVFAIL,NXDOMAIN,NOTIMP,REFUSED"`
 	// Records in the format of a zone file, each a Go text/template with `.Name`, `.Zone`, `.Type`, `.Class`, `.Match`
 	// (a list) and `.Group` (by number and by name), and the function `parseInt`. An empty result is left out. `range`
-	// and directives such as `$INCLUDE` are not allowed; an action produces at most 8 KiB.
+	// and directives such as `$INCLUDE` are not allowed.
 	Answer []string `yaml:"answer" format:"record" repeats:"true" example:"['{{ .Name }} 60 IN A 10.0.{{ .Group.a }}.{{ .Group.b }}']"`
 	// Authority records, likewise.
 	Authority []string `yaml:"authority" format:"record" repeats:"true" example:"[]"`
@@ -300,8 +298,8 @@ type Interface struct {
 	Manage bool `yaml:"manage"`
 	// The name of the link, 1 to 15 letters, digits, `-`, `_` and `.`. Not used with kind `lo`.
 	Name string `yaml:"name" format:"link"`
-	// The kind of the link: `dummy`, `bridge` (without ports), `lo` (the loopback link) or `auto`, the first of these
-	// that the kernel supports.
+	// `dummy`, `bridge` (without ports), `lo` (the loopback link) or `auto`, the first of these that the kernel
+	// supports.
 	Kind string `yaml:"kind" words:"auto,dummy,bridge,lo"`
 }
 
@@ -325,7 +323,7 @@ type Intercept struct {
 	// `remove` or `auto`: fallback in mode `link-local`, remove in mode `transparent`, where fallback is an error.
 	OnExit string `yaml:"onExit" words:"auto,fallback,remove"`
 	// The IP addresses of the DNS Service, for mode `transparent`, at most one of each family. Empty: those of
-	// cluster.central.service, looked up once.
+	// cluster.central.service.
 	Services []netip.Addr `yaml:"services" format:"serviceAddress"`
 }
 
@@ -359,9 +357,8 @@ type Cache struct {
 	// Stale answers are served while upstreams are slow or fail (RFC 8767), with EDE 3 (19 for a denial). Not for names
 	// that the cluster zone can answer.
 	ServeStale ServeStale `yaml:"serveStale"`
-	// `on`: the denial of a name covers the names below it (RFC 8020). Not for cluster names, nor below a name of one
-	// label, nor at or above the zone of a route. `off` is for an upstream that denies `corp.example` although it has
-	// names below it.
+	// `on`: the denial of a name covers the names below it (RFC 8020), but not cluster names, names below one label, or
+	// the zone of a route. `off` is for an upstream that denies `corp.example` although it has names below it.
 	NXDomainCut bool `yaml:"nxdomainCut" words:"off,on"`
 }
 
@@ -388,7 +385,7 @@ type ServeStale struct {
 type Snapshot struct {
 	// A folder that persists when the process ends, such as a hostPath volume. Empty: no snapshots.
 	Folder string `yaml:"folder" format:"path"` // absolute unless Parse has read a relative path
-	// The time between snapshots, 10s to 1h and not more than maxAge.
+	// The time between snapshots, 10s to 1h.
 	Period time.Duration `yaml:"period" min:"10s" max:"1h"`
 	// The largest size in bytes, 1Mi to 1Gi. On a tmpfs the pod's memory limit counts it, twice while it is written.
 	Size int64 `yaml:"size" format:"size" min:"1Mi" max:"1Gi"` // in bytes
@@ -411,9 +408,8 @@ type Limits struct {
 	// Client queries that wait for these exchanges, from inflight up to 16777216. A low memory limit lowers it too.
 	Waiting int `yaml:"waiting" min:"1" max:"16777216"`
 	// The most waiting queries of one client address, up to 16777216; 0: no fixed bound. In any case a client may use
-	// what others leave free, up to five sixths of inflight and waiting if it is alone. The more clients need places,
-	// the fewer each may have. A UDP client over its limit gets at most 1,000 SERVFAILs a second; further queries are
-	// dropped.
+	// what others leave free, up to five sixths of inflight and waiting. A UDP client over its limit gets at most 1,000
+	// SERVFAILs a second; further queries are dropped.
 	PerClient int `yaml:"perClient" min:"0" max:"16777216"`
 	// The longest time for a client query, 100ms to 1m. Stub resolvers give up after 5 seconds.
 	Deadline time.Duration `yaml:"deadline" min:"100ms" max:"1m"`
@@ -465,8 +461,8 @@ type Log struct {
 	Level slog.Level `yaml:"level" words:"debug,info,warn,error"`
 	// `json` or `text`.
 	Format string `yaml:"format" words:"json,text"`
-	// The queries to log: `off`, `errors` (failed ones), `slow`, `sample=100` (one in a hundred, or in any number up to
-	// 1000000000) or `all`.
+	// The queries to log: `off`, `errors`, `slow`, `sample=100` (one in a hundred, or in any number up to 1000000000)
+	// or `all`.
 	Queries QueryLog `yaml:"queries" format:"queryLog"`
 }
 
