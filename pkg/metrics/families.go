@@ -105,8 +105,7 @@ func (t *table) addMisses(r *resolve.Stats) {
 	t.value("inflight", "In-flight upstream queries, refreshes included.", float64(r.Inflight))
 	t.value("waiting", "Client queries that wait for an in-flight upstream query.", float64(r.Waiting))
 	t.value("clients", "Clients with waiting or in-flight queries. An address counts up to twice, with and without proof (cookie, TCP).", float64(r.Clients))
-	by(t, counter, "shed_total", "Queries shed at a limit: limits.inflight, limits.waiting, refreshes, zone transfers, the client's part, "+
-		"or far over it (flood: no response). Those that got a stale answer count too.",
+	by(t, counter, "shed_total", "Queries shed at a limit. client: its share; flood: the same, without a response. Stale answers count too.",
 		label{"reason", resolve.Sheds()}, r.Shed[:]...)
 }
 
@@ -215,13 +214,12 @@ func (t *table) addServers(s *Sample) {
 	t.value("tcp_sessions", "Sessions open.", float64(tcp(func(t *server.TCPStats) uint64 { return uint64(t.Open) })))
 	t.total("tcp_sessions_accepted_total", "Sessions accepted.", tcp(func(t *server.TCPStats) uint64 { return t.Accepted }))
 	by(t, counter, "tcp_sessions_refused_total",
-		"Connections closed at once: limits.tcpSessions was reached and no client had more sessions, or limits.tcpPerClient was reached.",
+		"Connections closed at once, at limits.tcpSessions or limits.tcpPerClient.",
 		label{"reason", []string{"sessions", "per_client"}},
 		tcp(func(t *server.TCPStats) uint64 { return t.RefusedSessions }),
 		tcp(func(t *server.TCPStats) uint64 { return t.RefusedPerClient }))
 	by(t, counter, "tcp_sessions_closed_total",
-		"Sessions closed by the agent: idle, replaced at limits.tcpSessions (shed), an incomplete or short frame, write timeout, "+
-			"too many unread responses (overflow), memory limit of all sessions, or stop of the agent (drain).",
+		"Sessions closed by the agent: shed: replaced at limits.tcpSessions; overflow: unread responses; drain: the agent stops.",
 		label{"reason", []string{"idle", "shed", "slow", "short_frame", "write_timeout", "overflow", "memory", "drain"}},
 		tcp(func(t *server.TCPStats) uint64 { return t.IdleClosed }),
 		tcp(func(t *server.TCPStats) uint64 { return t.ShedIdle }),

@@ -95,8 +95,7 @@ func (t *table) addLease(i *intercept.Stats, mode string) {
 	}
 	t.value("intercept_lease_lost_seconds", "Time since the agent last held the lease on all its addresses; 0 while it does.", i.NotHeldFor.Seconds())
 	t.total("intercept_lease_renewals_total", "Lease renewals.", i.Renewals)
-	by(t, counter, "intercept_lease_failures_total", "Failed lease renewals: the self-query got no answer (silent), one of another server (wrong) or a late one, "+
-		"was refused, could not be sent, or failed otherwise (no-proof); a reader hangs (wedged); or the kernel refused.",
+	by(t, counter, "intercept_lease_failures_total", "Failed lease renewals. Runbook NodeCacheLeaseNotHeld explains the reasons.",
 		label{"reason", names[intercept.Cause](intercept.NumCauses)}, i.RenewalFailures[:]...)
 	t.truth("intercept_released", "1 once the agent has released its leases because it stops.", i.Released)
 	t.truth("intercept_stood_down", "1 once a newer agent owns the rules.", i.StoodDown)
@@ -106,7 +105,7 @@ func (t *table) addRules(i *intercept.Stats) {
 	t.section = "Rules"
 	t.truth("intercept_rules_right", "1 if the rules were correct at the last check.", i.LastError == "")
 	t.total("intercept_rule_checks_total", "Successful checks of the rules.", i.Applies)
-	t.total("intercept_rule_repairs_total", "Checks that changed the rules: at the start, for another fallback, or because another program had changed them.", i.Changes)
+	t.total("intercept_rule_repairs_total", "Checks that changed the rules.", i.Changes)
 	t.total("intercept_rule_failures_total", "Failed checks of the rules.", i.ApplyFailures)
 	t.total("intercept_watch_failures_total", "Restarts of the rules' watch.", i.WatchFailures)
 	by(t, gauge, "intercept_fallback_targets", "Fallback servers used, and known but not needed.",
