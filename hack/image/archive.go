@@ -10,6 +10,7 @@ import (
 	"io/fs"
 	"os"
 	"path"
+	"path/filepath"
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/google/go-containerregistry/pkg/v1/empty"
@@ -71,6 +72,19 @@ func readTree(folder, prefix string) (tree, error) {
 		return nil, fmt.Errorf("reading %s: %w", folder, err)
 	}
 	return t, nil
+}
+
+// write writes the files into a folder.
+func (t tree) write(folder string) error {
+	if err := os.MkdirAll(folder, 0o755); err != nil {
+		return fmt.Errorf("making the folder: %w", err)
+	}
+	for name, n := range t {
+		if err := os.WriteFile(filepath.Join(folder, name), n.data, 0o644); err != nil {
+			return fmt.Errorf("writing to the folder: %w", err)
+		}
+	}
+	return nil
 }
 
 // extract writes the files of an archive into a folder, and none outside of it.

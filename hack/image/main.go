@@ -18,7 +18,6 @@ import (
 	"io"
 	"os"
 	"os/signal"
-	"path/filepath"
 	"regexp"
 	"strconv"
 	"time"
@@ -89,13 +88,8 @@ func run(ctx context.Context, args []string, stdout io.Writer) error {
 			return err
 		}
 	}
-	if err := os.MkdirAll(o.out, 0o755); err != nil {
-		return fmt.Errorf("making the folder: %w", err)
-	}
-	for name, n := range files {
-		if err := os.WriteFile(filepath.Join(o.out, name), n.data, 0o644); err != nil {
-			return fmt.Errorf("writing to the folder: %w", err)
-		}
+	if err := files.write(o.out); err != nil {
+		return err
 	}
 	_, err = io.WriteString(stdout, references)
 	return err

@@ -11,6 +11,7 @@ import (
 
 	"github.com/google/go-containerregistry/pkg/authn"
 	"github.com/google/go-containerregistry/pkg/name"
+	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/google/go-containerregistry/pkg/v1/layout"
 	"github.com/google/go-containerregistry/pkg/v1/remote"
 )
@@ -44,15 +45,12 @@ func push(ctx context.Context, archive, to string, stdout io.Writer) error {
 	}
 	var image remote.Taggable
 	for _, d := range manifest.Manifests {
-		var one remote.Taggable
-		if d.MediaType.IsIndex() {
-			one, err = content.ImageIndex(d.Digest)
-			image = one
-		} else {
-			one, err = content.Image(d.Digest)
-		}
+		one, err := entry(content, &d)
 		if err != nil {
 			return fmt.Errorf("reading the archive: %w", err)
+		}
+		if d.MediaType.IsIndex() {
+			image = one
 		}
 		if err := pusher.Push(ctx, tag.Digest(d.Digest.String()), one); err != nil {
 			return fmt.Errorf("pushing: %w", err)
@@ -66,4 +64,12 @@ func push(ctx context.Context, archive, to string, stdout io.Writer) error {
 	}
 	_, err = fmt.Fprintf(stdout, "%s@%s\n", tag, manifest.Manifests[0].Digest)
 	return err
+}
+
+// entry returns what an entry of the archive describes: the image's index or an attachment.
+func entry(content v1.ImageIndex, d *v1.Descriptor) (remote.Taggable, error) {
+	if d.MediaType.IsIndex() {
+		return content.ImageIndex(d.Digest)
+	}
+	return content.Image(d.Digest)
 }
