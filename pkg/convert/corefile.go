@@ -252,7 +252,7 @@ func (p *parser) imported(pattern token, depth int) error {
 		matched, err := path.Match(path.Base(pattern.text), name)
 		return err != nil || !matched
 	})
-	if len(names) == 0 && !(p.complete && strings.Contains(pattern.text, "*")) {
+	if len(names) == 0 && (!p.complete || !strings.Contains(pattern.text, "*")) {
 		p.note(pattern.at, "import "+pattern.text, "the imported files were not given", "give them, or the ConfigMap that they are keys of, beside this one")
 	}
 	for _, name := range names {
