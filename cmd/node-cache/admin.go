@@ -22,6 +22,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/nodecache/node-cache/pkg/config"
 	"github.com/nodecache/node-cache/pkg/status"
@@ -37,11 +38,30 @@ const pageTimeout = 40 * time.Second
 const adminVariable = "NODE_CACHE_ADMIN"
 
 // adminUsage is the help text of --admin.
-const adminUsage = "the agent's admin server, `IP:PORT` or unix:/path; " + adminVariable + " sets the default"
+const adminUsage = "the agent's admin server, `IP:PORT` or unix:/path; default: " + adminVariable + ", or that of the agent on this host"
 
-// defaultAdmin returns the default of --admin.
-func defaultAdmin() string {
-	return cmp.Or(os.Getenv(adminVariable), config.Default(config.Agent).Admin.Address.String())
+// agentFiles are the paths at which the agents of daemonset/ have their configuration: the last one that was applied, also
+// on the node, and the mounted ConfigMap.
+func agentFiles() []string {
+	return []string{"/var/lib/node-cache/last-good.yaml", "/etc/node-cache/node-cache.yaml"}
+}
+
+// hostConfig returns the configuration in the first of the files that has a valid one, else the defaults.
+func hostConfig(files ...string) config.Config {
+	for _, file := range files {
+		if cfg, err := config.Load(file, config.Agent); err == nil {
+			return cfg
+		}
+	}
+	return config.Default(config.Agent)
+}
+
+// adminOf returns the admin server of an agent with this configuration: its socket if it is there, else its address.
+func adminOf(cfg *config.Config) string {
+	if _, err := os.Stat(cfg.Admin.Socket); err == nil {
+		return "unix:" + cfg.Admin.Socket
+	}
+	return cfg.Admin.Address.String()
 }
 
 // adminFlags are the common flags of the commands that show a page.
@@ -53,8 +73,8 @@ type adminFlags struct {
 // add adds the flags to a command and its subcommands.
 func (f *adminFlags) add(cmd *cobra.Command) {
 	flags := cmd.PersistentFlags()
-	flags.StringVar(&f.admin, "admin", defaultAdmin(), adminUsage)
-	flags.StringVar(&f.output, "output", "text", "`FORMAT` of the output: text or json")
+	flags.StringVar(&f.admin, "admin", os.Getenv(adminVariable), adminUsage)
+	addOutput(cmd, flags, &f.output)
 }
 
 // page requests a page of the agent that the flags name.
@@ -66,8 +86,15 @@ func (f *adminFlags) page(ctx context.Context, method, path string, parameters u
 	if err != nil {
 		return nil, &usageError{err}
 	}
+	f.admin = c.where
 	page, _, err := c.do(ctx, method, path, parameters)
 	return page, err
+}
+
+// addOutput adds the flag --output.
+func addOutput(cmd *cobra.Command, flags *pflag.FlagSet, output *string) {
+	flags.StringVarP(output, "output", "o", "text", "`FORMAT` of the output: text or json")
+	_ = cmd.RegisterFlagCompletionFunc("output", cobra.FixedCompletions([]string{"text", "json"}, cobra.ShellCompDirectiveNoFileComp))
 }
 
 func checkOutput(format string) error {
@@ -84,8 +111,12 @@ type adminClient struct {
 	http  http.Client
 }
 
-// newAdminClient returns a client of the server at where: IP:PORT, or unix: and a path.
+// newAdminClient returns a client of the server at where: IP:PORT, or unix: and a path; if empty, that of the agent on this host.
 func newAdminClient(where string) (*adminClient, error) {
+	if where == "" {
+		cfg := hostConfig(agentFiles()...)
+		where = adminOf(&cfg)
+	}
 	c := &adminClient{where: where, http: http.Client{Timeout: pageTimeout}}
 	// No proxy: the agent shows its cache only to clients on its own host.
 	transport := &http.Transport{DisableKeepAlives: true}
@@ -225,7 +256,7 @@ Exit code 0: ready; 1: not ready or no response, with the reason.`,
 			return err
 		},
 	}
-	cmd.Flags().StringVar(&admin, "admin", defaultAdmin(), adminUsage)
+	cmd.Flags().StringVar(&admin, "admin", os.Getenv(adminVariable), adminUsage)
 	cmd.Flags().DurationVar(&timeout, "timeout", 5*time.Second, "timeout")
 	return cmd
 }

@@ -25,7 +25,7 @@ func cacheCommand() *cobra.Command {
 		Short: "Show or flush the cache of the agent on this host",
 		Long: `Show or flush the cache of the agent on this host. The command uses the agent's
 admin server, which shows its cache only to clients on the same host.`,
-		Args: usageArgs(cobra.NoArgs),
+		Args: unknownCommand,
 		RunE: func(*cobra.Command, []string) error {
 			return &usageError{fmt.Errorf("cache: missing subcommand: get, top, or flush")}
 		},
@@ -83,7 +83,8 @@ Exit code 0: there is an entry; 3: there is none; 1: the agent did not respond.`
 		},
 	}
 	cmd.Flags().IntVarP(&n, "number", "n", 20, "number of entries, at most 1000")
-	cmd.Flags().StringVar(&by, "by", "hits", "rank by `hits` or size")
+	cmd.Flags().StringVar(&by, "by", "hits", "`KEY` to rank by: hits or size")
+	_ = cmd.RegisterFlagCompletionFunc("by", cobra.FixedCompletions([]string{"hits", "size"}, cobra.ShellCompDirectiveNoFileComp))
 	return cmd
 }
 

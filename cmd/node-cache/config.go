@@ -3,6 +3,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 
 	"github.com/spf13/cobra"
@@ -13,6 +14,7 @@ import (
 
 func checkCommand() *cobra.Command {
 	var show, central bool
+	var output string
 	cmd := &cobra.Command{
 		Use:   "check [--resolver] [FILE]",
 		Short: "Check a configuration file",
@@ -23,6 +25,9 @@ this container has too little memory for the configuration, that is reported as 
 Exit code 0: valid; 1: invalid.`,
 		Args: usageArgs(cobra.MaximumNArgs(1)),
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := checkOutput(output); err != nil {
+				return err
+			}
 			role := config.Agent
 			if central {
 				role = config.Resolver
@@ -31,7 +36,11 @@ Exit code 0: valid; 1: invalid.`,
 			if len(args) == 1 {
 				var err error
 				name = args[0]
-				if cfg, err = config.Load(name, role); err != nil {
+				cfg, err = config.Load(name, role)
+				if bad, ok := errors.AsType[*config.Error](err); ok && output == "json" {
+					return errors.Join(printJSON(cmd.OutOrStdout(), map[string]any{"file": name, "problems": bad.Problems}), exitError(exitFailed))
+				}
+				if err != nil {
 					return err
 				}
 			} else if !show {
@@ -39,6 +48,9 @@ Exit code 0: valid; 1: invalid.`,
 			}
 			if p := agent.MemoryProblem(&cfg); p != nil { // of this container: the file may be fine elsewhere
 				_, _ = fmt.Fprintf(cmd.ErrOrStderr(), "node-cache: %s: %s\nhint: %s\n", name, p.What, p.Hint)
+			}
+			if !show && output == "json" {
+				return printJSON(cmd.OutOrStdout(), map[string]any{"file": name, "problems": []config.Problem{}})
 			}
 			if !show {
 				_, err := fmt.Fprintf(cmd.OutOrStdout(), "%s: ok\n", name)
@@ -53,6 +65,7 @@ Exit code 0: valid; 1: invalid.`,
 		},
 	}
 	cmd.Flags().BoolVar(&show, "print", false, "print the complete configuration with defaults instead of `ok`")
+	addOutput(cmd, cmd.Flags(), &output)
 	cmd.Flags().BoolVar(&central, "resolver", false, "use the defaults of a central resolver")
 	return cmd
 }

@@ -39,7 +39,7 @@ func doctorCommand() *cobra.Command {
 namespace that doctor creates behind a veth, like a pod's. Each line names a check and,
 if it fails, what to do. Doctor changes nothing else on the node.
 
-Run it on the node or in the agent's container, with the agent's file. It needs the
+Run it on the node or in the agent's container. It needs the
 capability NET_ADMIN, and SYS_ADMIN or user namespaces for the pod checks. It sees
 processes of the node only with hostPID. Checks that cannot run are listed.
 
@@ -47,8 +47,8 @@ Exit code 0: no check failed; 1: a check failed; 2: invalid command line.`,
 		Args: usageArgs(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error { return x.run(cmd) },
 	}
-	cmd.Flags().StringVar(&x.file, "config", "", "the agent's configuration `FILE`; default: built-in defaults")
-	cmd.Flags().StringVar(&x.output, "output", "text", "`FORMAT` of the report: text or json")
+	cmd.Flags().StringVar(&x.file, "config", "", "the agent's configuration `FILE`; default: that of the agent on this host")
+	addOutput(cmd, cmd.Flags(), &x.output)
 	cmd.Flags().StringVar(&x.name, "name", "", "cluster `NAME` to query; default: kubernetes.default.svc of the domain; \"-\": none")
 	cmd.Flags().StringSliceVar(&x.service, "service", nil, "`ADDRESS` of the DNS service in transparent mode, if the file has none")
 	cmd.Flags().DurationVar(&x.timeout, "timeout", time.Second, "timeout of each query")
@@ -64,7 +64,10 @@ func (d *doctorFlags) run(cmd *cobra.Command) error {
 	if d.timeout <= 0 {
 		return &usageError{fmt.Errorf("--timeout %s: not more than nothing", d.timeout)}
 	}
-	cfg, err := agentConfig(d.file)
+	cfg, err := hostConfig(agentFiles()...), error(nil)
+	if d.file != "" {
+		cfg, err = config.Load(d.file, config.Agent)
+	}
 	if err != nil {
 		return err
 	}

@@ -5,6 +5,7 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -13,6 +14,7 @@ import (
 	"os"
 	"os/signal"
 	"runtime"
+	"strings"
 	"syscall"
 
 	"github.com/spf13/cobra"
@@ -52,7 +54,8 @@ func run(args []string, stdout, stderr io.Writer) int {
 	root.SetArgs(args)
 	root.SetOut(stdout)
 	root.SetErr(stderr)
-	return report(root.ExecuteContext(ctx), stderr)
+	cmd, err := root.ExecuteContextC(ctx)
+	return report(cmd, err, stderr)
 }
 
 func rootCommand() *cobra.Command {
@@ -61,10 +64,11 @@ func rootCommand() *cobra.Command {
 		Short:         "A DNS cache for every node of a Kubernetes cluster",
 		SilenceErrors: true,
 		SilenceUsage:  true,
-		Args:          usageArgs(cobra.NoArgs),
+		Version:       versionText(),
+		Args:          unknownCommand,
 		RunE:          func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	root.CompletionOptions.HiddenDefaultCmd = true
+	root.SetVersionTemplate("{{.Version}}\n")
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return &usageError{err} })
 	root.AddCommand(agentCommand(), resolverCommand(), checkCommand(), convertCommand(), queryCommand(), cacheCommand(), readyCommand(), statusCommand(), cleanupCommand(), doctorCommand(), inPodCommand(), versionCommand())
 	return root
@@ -83,14 +87,27 @@ func usageArgs(check cobra.PositionalArgs) cobra.PositionalArgs {
 	}
 }
 
+// unknownCommand refuses the arguments of a command that only has subcommands.
+func unknownCommand(cmd *cobra.Command, args []string) error {
+	err := cobra.NoArgs(cmd, args)
+	if err == nil {
+		return nil
+	}
+	cmd.SuggestionsMinimumDistance = 2 // letters
+	if near := cmd.SuggestionsFor(args[0]); len(near) > 0 {
+		err = fmt.Errorf("%w; did you mean %s?", err, strings.Join(near, " or "))
+	}
+	return &usageError{err}
+}
+
 // An exitError ends the program with this code, after the error has been printed.
 type exitError int
 
 // Error returns the text for callers that do not know the type.
 func (e exitError) Error() string { return fmt.Sprintf("exit code %d", int(e)) }
 
-// report prints err as `node-cache: what: why`, with its hint if it has one, and returns the exit code.
-func report(err error, stderr io.Writer) int {
+// report prints the error of a command as `node-cache: what: why`, with its hint if it has one, and returns the exit code.
+func report(cmd *cobra.Command, err error, stderr io.Writer) int {
 	var (
 		code    exitError
 		usage   *usageError
@@ -105,7 +122,7 @@ func report(err error, stderr io.Writer) int {
 	case errors.As(err, &code):
 		return int(code)
 	case errors.As(err, &usage):
-		printError(stderr, usage.Error(), "`node-cache --help` lists commands and flags")
+		printError(stderr, usage.Error(), "`"+cmd.CommandPath()+" --help` shows its arguments and flags")
 		return exitUsage
 	case errors.As(err, &bad):
 		printProblems(stderr, bad)
@@ -144,6 +161,13 @@ func fileHint(err error) string {
 	return "check the file with `node-cache check FILE`"
 }
 
+// printJSON prints a value for programs.
+func printJSON(out io.Writer, v any) error {
+	e := json.NewEncoder(out)
+	e.SetIndent("", "  ")
+	return e.Encode(v)
+}
+
 func printError(stderr io.Writer, what, hint string) {
 	_, _ = fmt.Fprintf(stderr, "node-cache: %s\n", what)
 	if hint != "" {
@@ -157,8 +181,12 @@ func versionCommand() *cobra.Command {
 		Short: "Print the version",
 		Args:  usageArgs(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			_, err := fmt.Fprintf(cmd.OutOrStdout(), "node-cache %s %s %s/%s\n", version, runtime.Version(), runtime.GOOS, runtime.GOARCH)
+			_, err := fmt.Fprintln(cmd.OutOrStdout(), versionText())
 			return err
 		},
 	}
+}
+
+func versionText() string {
+	return fmt.Sprintf("node-cache %s %s %s/%s", version, runtime.Version(), runtime.GOOS, runtime.GOARCH)
 }

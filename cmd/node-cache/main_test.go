@@ -4,6 +4,7 @@ package main
 
 import (
 	"bytes"
+	"encoding/json"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -42,7 +43,6 @@ func file(t *testing.T, text string) string {
 // TestUsage has command lines that are invalid: they send no request.
 func TestUsage(t *testing.T) {
 	t.Parallel()
-	const hint = "hint: `node-cache --help` lists commands and flags\n"
 	transparent := file(t, "listen: {addresses: [169.254.20.10], port: 53}\ninterface: {manage: true}\nintercept: {manage: true, mode: transparent, services: [10.96.0.10]}\n")
 	for _, tt := range []struct {
 		name string
@@ -50,6 +50,10 @@ func TestUsage(t *testing.T) {
 		want string // the first line of standard error
 	}{
 		{"unknown command", []string{"serve"}, `node-cache: unknown command "serve" for "node-cache"`},
+		{"mistyped command", []string{"cahce", "top"}, `node-cache: unknown command "cahce" for "node-cache"; did you mean cache?`},
+		{"mistyped subcommand", []string{"cache", "tpo"}, `node-cache: unknown command "tpo" for "node-cache cache"; did you mean top?`},
+		{"query: another format", []string{"query", "-o", "xml", "a.b"}, `node-cache: --output "xml": not text or json`},
+		{"check: another format", []string{"check", "-o", "xml", "a"}, `node-cache: --output "xml": not text or json`},
 		{"unknown flag", []string{"agent", "--colour"}, "node-cache: unknown flag: --colour"},
 		{"too many files", []string{"check", "a", "b"}, "node-cache: accepts at most 1 arg(s), received 2"},
 		{"nothing to check", []string{"check"}, "node-cache: check: missing FILE, or --print for the defaults"},
@@ -64,7 +68,7 @@ func TestUsage(t *testing.T) {
 		{"doctor: a Service that is none", []string{"doctor", "--config", transparent, "--service", "kube-dns"}, `node-cache: --service "kube-dns": not an IP address, or the mode is not transparent`},
 		{"doctor: a Service for another mode", []string{"doctor", "--service", "10.96.0.10"}, `node-cache: --service "10.96.0.10": not an IP address, or the mode is not transparent`},
 		{"cache: no command", []string{"cache"}, "node-cache: cache: missing subcommand: get, top, or flush"},
-		{"cache: another command", []string{"cache", "drop"}, `node-cache: unknown command "drop" for "node-cache cache"`},
+		{"cache: another command", []string{"cache", "empty"}, `node-cache: unknown command "empty" for "node-cache cache"`},
 		{"cache: get nothing", []string{"cache", "get"}, "node-cache: accepts between 1 and 2 arg(s), received 0"},
 		{"cache: get what is no name", []string{"cache", "get", "a..b"}, `node-cache: "a..b": not a domain name`},
 		{"cache: get an empty name", []string{"cache", "get", ""}, `node-cache: "": not a domain name`},
@@ -87,6 +91,12 @@ func TestUsage(t *testing.T) {
 		{"ready: an agent by name", []string{"ready", "--admin", "localhost"}, `node-cache: --admin "localhost": neither IP:PORT nor unix:/path`},
 		{"cleanup: no folder", []string{"cleanup", "--folder", ""}, "node-cache: --folder names no folder"},
 	} {
+		hint := "hint: `node-cache " + tt.args[0] + " --help` shows its arguments and flags\n"
+		if strings.Contains(tt.want, `for "node-cache"`) {
+			hint = "hint: `node-cache --help` shows its arguments and flags\n"
+		} else if tt.args[0] == "cache" && len(tt.args) > 1 && !strings.Contains(tt.want, "unknown command") {
+			hint = strings.Replace(hint, "cache --", "cache "+tt.args[1]+" --", 1)
+		}
 		same(t, tt.name, result{exitUsage, "", tt.want + "\n" + hint}, command(tt.args...))
 	}
 }
@@ -111,6 +121,23 @@ node-cache: FILE:3:1: foo: unknown key`, "FILE", bad)
 	slices.Sort(lines)
 	if diff := cmp.Diff(strings.Split(want, "\n"), lines); got.Code != exitFailed || got.Stdout != "" || diff != "" {
 		t.Errorf("five mistakes: code %d (-want +got):\n%s", got.Code, diff)
+	}
+	for name, want := range map[string]string{
+		"cluster.local:53 {\n  errors\n  kubernetes cluster.local {\n  }\n}\n": "FILE:1:1: a Corefile\nhint: `node-cache convert` makes",
+		"kind: ConfigMap\n":          "FILE:1:7: kind: \"ConfigMap\": not Config\nhint: check the text of its key node-cache.yaml;",
+		"cache: {serveStale: off}\n": "FILE:1:21: cache.serveStale: off: not a mapping\nhint: write {for: 0s}\n",
+		"cache: {prefetch: no}\n":    "FILE:1:19: cache.prefetch: no: not a mapping\nhint: write {hits: 0}\n",
+		"cache: {prefetch: yes}\n":   "FILE:1:19: cache.prefetch: yes: not a mapping\nhint: on is the default",
+	} {
+		bad := file(t, name)
+		if got := command("check", bad); !strings.HasPrefix(strings.ReplaceAll(got.Stderr, bad, "FILE"), "node-cache: "+want) {
+			t.Errorf("%s: got %q, want %q", name, got.Stderr, want)
+		}
+	}
+	asJSON := command("check", "-o", "json", bad)
+	var report struct{ Problems []config.Problem }
+	if err := json.Unmarshal([]byte(asJSON.Stdout), &report); err != nil || asJSON.Code != exitFailed || asJSON.Stderr != "" || len(report.Problems) != 5 || report.Problems[0].Line != 1 {
+		t.Errorf("as JSON: %+v, %v", asJSON, err)
 	}
 	missing := command("check", filepath.Join(t.TempDir(), "none.yaml"))
 	if missing.Code != exitFailed || !strings.Contains(missing.Stderr, "no such file or directory\nhint: give the path of an existing file;") {
@@ -142,6 +169,7 @@ func TestCheckPrint(t *testing.T) {
 
 func TestVersion(t *testing.T) {
 	t.Parallel()
+	same(t, "--version", command("version"), command("--version"))
 	if got := command("version"); got.Code != exitOK || !regexp.MustCompile(`^node-cache dev go1\.\d+\S* \w+/\w+\n$`).MatchString(got.Stdout) {
 		t.Errorf("%+v", got)
 	}
@@ -171,6 +199,7 @@ func TestQuery(t *testing.T) {
 		{"no such type", []string{"www.test", "AAAA"}, exitNothing, `^; NOERROR, 0 records`},
 		{"no such name", []string{"nowhere.test"}, exitNothing, `^; NXDOMAIN, 0 records`},
 		{"a failure", []string{"broken.test"}, exitFailed, `^; SERVFAIL, 0 records`},
+		{"as JSON", []string{"-o", "json", "nowhere.test"}, exitNothing, `(?s)^{.*"latencySeconds": 0\.\d+,.*"rcode": "NXDOMAIN",\n  "records": \[\],`},
 	} {
 		got := command(append([]string{"query", "--server", addr}, tt.args...)...)
 		if got.Code != tt.code || got.Stderr != "" || !regexp.MustCompile(tt.want).MatchString(got.Stdout) {

@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"net/netip"
 	"strings"
 	"syscall"
@@ -15,7 +14,6 @@ import (
 	"github.com/miekg/dns"
 	"github.com/spf13/cobra"
 
-	"github.com/nodecache/node-cache/pkg/config"
 	"github.com/nodecache/node-cache/pkg/status"
 	"github.com/nodecache/node-cache/pkg/wire"
 )
@@ -26,6 +24,7 @@ type question struct {
 	tcp     bool
 	explain bool
 	timeout time.Duration
+	output  string
 	name    string
 	rrtype  uint16
 }
@@ -33,7 +32,6 @@ type question struct {
 func queryCommand() *cobra.Command {
 	q := question{}
 	var server string
-	listen := config.Default(config.Agent).Listen
 	cmd := &cobra.Command{
 		Use:   "query [--server IP:PORT] [--tcp] [--explain] NAME [TYPE]",
 		Short: "Send a query to an agent",
@@ -51,22 +49,30 @@ response, or a failure.`,
 			return q.ask(cmd)
 		},
 	}
-	cmd.Flags().StringVar(&server, "server", netip.AddrPortFrom(listen.Addresses[0], listen.Port).String(), "the agent's `IP[:PORT]`")
+	cmd.Flags().StringVar(&server, "server", "", "the agent's `IP[:PORT]`; default: the agent on this host")
 	cmd.Flags().BoolVar(&q.tcp, "tcp", false, "use TCP")
 	cmd.Flags().BoolVar(&q.explain, "explain", false, "show how an agent on this host got its answer")
 	cmd.Flags().DurationVar(&q.timeout, "timeout", 5*time.Second, "timeout")
+	addOutput(cmd, cmd.Flags(), &q.output)
 	return cmd
 }
 
 // parse parses the command line.
 func (q *question) parse(server string, args []string) error {
-	var err error
-	if q.server, err = netip.ParseAddrPort(server); err != nil {
-		ip, ipErr := netip.ParseAddr(server)
-		if ipErr != nil {
+	if err := checkOutput(q.output); err != nil {
+		return err
+	}
+	ip, err := netip.ParseAddr(server)
+	switch {
+	case server == "":
+		cfg := hostConfig(agentFiles()...)
+		q.server = netip.AddrPortFrom(cfg.Listen.Addresses[0], cfg.Listen.Port)
+	case err == nil:
+		q.server = netip.AddrPortFrom(ip, 53)
+	default:
+		if q.server, err = netip.ParseAddrPort(server); err != nil {
 			return fmt.Errorf("--server %q: not an IP address with or without a port", server)
 		}
-		q.server = netip.AddrPortFrom(ip, 53)
 	}
 	if q.name, err = domainName(args[0]); err != nil {
 		return err
@@ -92,13 +98,22 @@ func (q *question) ask(cmd *cobra.Command) error {
 	if err != nil {
 		return q.exchangeError(err)
 	}
-	out := cmd.OutOrStdout()
-	for _, rr := range reply.Answer {
-		_, _ = fmt.Fprintln(out, rr)
+	records := make([]string, len(reply.Answer))
+	for i, rr := range reply.Answer {
+		records[i] = rr.String()
 	}
-	q.printOptions(out, reply.IsEdns0())
-	_, _ = fmt.Fprintf(out, "; %s, %d records, %s over %s in %s\n",
-		dns.RcodeToString[reply.Rcode], len(reply.Answer), q.server, network, took.Round(10*time.Microsecond))
+	rcode, comments := dns.RcodeToString[reply.Rcode], q.comments(reply.IsEdns0())
+	if q.output == "json" {
+		err = printJSON(cmd.OutOrStdout(), map[string]any{
+			"rcode": rcode, "records": records, "comments": comments, "server": q.server, "network": network, "latencySeconds": took.Seconds(),
+		})
+	} else {
+		comments = append(comments, fmt.Sprintf("%s, %d records, %s over %s in %s", rcode, len(records), q.server, network, took.Round(10*time.Microsecond)))
+		_, err = fmt.Fprintln(cmd.OutOrStdout(), strings.Join(append(records, "; "+strings.Join(comments, "\n; ")), "\n"))
+	}
+	if err != nil {
+		return err
+	}
 	switch {
 	case reply.Rcode == dns.RcodeNameError, reply.Rcode == dns.RcodeSuccess && len(reply.Answer) == 0:
 		return exitError(exitNothing)
@@ -128,24 +143,25 @@ func (q *question) exchangeError(err error) error {
 	return &status.HintError{Err: fmt.Errorf("asking %s for %s: %w", q.server, q.name, err), Hint: hint}
 }
 
-// printOptions prints RFC 8914 errors and the explanation, as comments. Without OPT there are none.
-func (q *question) printOptions(out io.Writer, opt *dns.OPT) {
-	explanation := "; not explained: only an agent does that, and only to clients on its own machine"
+// comments returns the RFC 8914 errors and the explanation. Without OPT there are none.
+func (q *question) comments(opt *dns.OPT) []string {
+	list, explanation := []string{}, "not explained: only an agent does that, and only to clients on its own machine"
 	if opt != nil {
 		for _, option := range opt.Option {
 			switch o := option.(type) {
 			case *dns.EDNS0_EDE:
-				_, _ = fmt.Fprintf(out, "; extended error %d (%s) %s\n", o.InfoCode, dns.ExtendedErrorCodeToString[o.InfoCode], o.ExtraText)
+				list = append(list, fmt.Sprintf("extended error %d (%s) %s", o.InfoCode, dns.ExtendedErrorCodeToString[o.InfoCode], plain([]byte(o.ExtraText))))
 			case *dns.EDNS0_LOCAL:
 				if o.Code == wire.OptionExplain {
-					explanation = "; explained: " + plain(o.Data)
+					explanation = "explained: " + plain(o.Data)
 				}
 			}
 		}
 	}
 	if q.explain {
-		_, _ = fmt.Fprintln(out, explanation)
+		list = append(list, explanation)
 	}
+	return list
 }
 
 // plain returns text from the network without characters that control a terminal.

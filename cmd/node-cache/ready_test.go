@@ -6,9 +6,9 @@ import (
 	"errors"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"path/filepath"
 	"regexp"
-	"strings"
 	"testing"
 
 	"github.com/nodecache/node-cache/pkg/admin"
@@ -62,8 +62,27 @@ func TestAdminOfEnvironment(t *testing.T) {
 	if got := command("ready", "--admin", "127.0.0.1:1"); got.Code != exitFailed {
 		t.Errorf("with the flag: %+v", got)
 	}
-	t.Setenv("NODE_CACHE_ADMIN", "")
-	if got := command("cache", "--help"); !strings.Contains(got.Stdout, "127.0.0.1:9253") {
-		t.Errorf("without it the default is missing:\n%s", got.Stdout)
+}
+
+// TestHostConfig has files of an agent in the order in which commands look for them.
+func TestHostConfig(t *testing.T) {
+	t.Parallel()
+	socket := file(t, "")
+	good := file(t, "listen: {addresses: [169.254.20.10], port: 53}\nadmin: {address: \"169.254.20.10:9253\", socket: "+socket+"}\n")
+	bad, none := file(t, "listen: 7\n"), filepath.Join(t.TempDir(), "none")
+	for name, tt := range map[string]struct {
+		files []string
+		want  string
+	}{
+		"the last good one": {[]string{good, bad}, "169.254.20.10 unix:" + socket},
+		"a mounted one":     {[]string{none, good}, "169.254.20.10 unix:" + socket},
+		"one with mistakes": {[]string{none, bad}, "127.0.0.1 127.0.0.1:9253"},
+		"none":              {nil, "127.0.0.1 127.0.0.1:9253"},
+	} {
+		cfg := hostConfig(tt.files...)
+		same(t, name, tt.want, cfg.Listen.Addresses[0].String()+" "+adminOf(&cfg))
 	}
+	must(t, os.Remove(socket))
+	cfg := hostConfig(good)
+	same(t, "without the socket", "169.254.20.10:9253", adminOf(&cfg))
 }

@@ -16,7 +16,7 @@ import (
 
 // Bounds of the shape. They only go down; a package that needs more lines says why in the commit that raises its bound.
 const (
-	mostLines        = 44860
+	mostLines        = 44960
 	mostFiles        = 260
 	mostTypes        = 480
 	mostSupportLines = 12750
@@ -28,7 +28,7 @@ func packageLines() map[string]int {
 	return map[string]int{
 		"pkg/upstream": 38, "pkg/zone": 35, "pkg/agent": 34, "pkg/config": 32, "pkg/resolve": 30, "pkg/watch": 29,
 		"pkg/convert": 30, "pkg/server": 21, "pkg/doctor": 18, "pkg/cache": 17, "pkg/wire": 16, "pkg/nftables": 14,
-		"pkg/iptables": 15, "pkg/source": 14, "pkg/admin": 12, "cmd/node-cache": 13, "pkg/netif": 12,
+		"pkg/iptables": 15, "pkg/source": 14, "pkg/admin": 12, "cmd/node-cache": 14, "pkg/netif": 12,
 	}
 }
 

@@ -353,10 +353,10 @@ type Cache struct {
 	// The longest time that a failure of upstreams is cached, 1s to 5m.
 	FailureTTL time.Duration `yaml:"failureTTL" format:"ttl" min:"1s" max:"5m"`
 	// Frequently used answers are fetched again before they expire.
-	Prefetch Prefetch `yaml:"prefetch"`
+	Prefetch Prefetch `yaml:"prefetch" off:"hits: 0"`
 	// Stale answers are served while upstreams are slow or fail (RFC 8767), with EDE 3 (19 for a denial). Not for names
 	// that the cluster zone can answer.
-	ServeStale ServeStale `yaml:"serveStale"`
+	ServeStale ServeStale `yaml:"serveStale" off:"for: 0s"`
 	// `on`: the denial of a name covers the names below it (RFC 8020), but not cluster names, names below one label, or
 	// the zone of a route. `off` is for an upstream that denies `corp.example` although it has names below it.
 	NXDomainCut bool `yaml:"nxdomainCut" words:"off,on"`

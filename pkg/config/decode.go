@@ -125,7 +125,7 @@ func (d *decoder) decode(path string, n *yaml.Node, v reflect.Value, f *field) b
 	case v.Kind() == reflect.Slice:
 		return d.decodeList(path, n, v, f)
 	case f.format.parse == nil:
-		return d.decodeMapping(path, n, v)
+		return d.decodeMapping(path, n, v, f)
 	}
 	return d.decodeScalar(path, n, v, f)
 }
@@ -140,9 +140,16 @@ func (d *decoder) visit(path string, n *yaml.Node) bool {
 	return d.visits <= maxVisits
 }
 
-func (d *decoder) decodeMapping(path string, n *yaml.Node, v reflect.Value) bool {
+func (d *decoder) decodeMapping(path string, n *yaml.Node, v reflect.Value, f *field) bool {
 	if n.Kind != yaml.MappingNode {
-		d.reject(path, n, problem("not a mapping", ""))
+		off, hint := f.tag.Get("off"), ""
+		switch on, isBool := boolOf(n); {
+		case off != "" && isBool && on:
+			hint = "on is the default: the key may be left out"
+		case off != "" && isBool:
+			hint = "write {" + off + "}"
+		}
+		d.reject(path, n, problem("not a mapping", hint))
 		return false
 	}
 	fields := fieldsOf(v.Type())
@@ -432,6 +439,10 @@ func (d *decoder) readDocument(data []byte) (*yaml.Node, bool) {
 	if errors.Is(err, io.EOF) {
 		return nil, true
 	}
+	if (err != nil || first.Content[0].Kind != yaml.MappingNode) && len(data) <= maxSearched && corefile().Match(data) {
+		d.add(Problem{Line: 1, Column: 1, What: "a Corefile", Hint: "`node-cache convert` makes a configuration of it"})
+		return nil, false
+	}
 	next := err
 	if err == nil {
 		next = reader.Decode(&second)
@@ -450,6 +461,9 @@ func (d *decoder) readDocument(data []byte) (*yaml.Node, bool) {
 	}
 	return first.Content[0], true
 }
+
+// corefile matches text with a line that begins a server block of CoreDNS.
+func corefile() *regexp.Regexp { return regexp.MustCompile(`(?m)^[^\s#][^#]*[^:,\s\[{] *\{\s*$`) }
 
 // checkText reports bytes that are no text, and whether there are none. YAML may be UTF-16 as well, which other
 // programs do not read.

@@ -27,6 +27,7 @@ import (
 //	required  a hint for a key that is missing, or for an empty list
 //	repeats   true: an item may be in the list again
 //	inherits  the path of the key whose value is the default
+//	off       the keys that turn a section off, for the hint of one that is `off` instead of a mapping
 //	example   the value in the reference, for items of lists that are empty by default
 type field struct {
 	key      string
@@ -245,6 +246,8 @@ func wordFormat(words []string, t reflect.Type) format {
 			word := wordOf(n, words)
 			i := slices.Index(words, word)
 			switch {
+			case word == "ConfigMap":
+				return nil, problem("not "+words[0], "check the text of its key node-cache.yaml; `node-cache convert` reads ConfigMaps of other servers")
 			case i < 0 && len(words) == 1:
 				return nil, problem("not "+words[0], "the key may be left out")
 			case i < 0:

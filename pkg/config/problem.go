@@ -16,11 +16,11 @@ type Error struct {
 
 // Problem is one thing that is wrong.
 type Problem struct {
-	Line   int    // counted from 1; 0: unknown
-	Column int    // in characters, counted from 1; 0: unknown
-	Path   string // a key such as "forward[1].to[0]"; empty: the whole text, or what is between keys
-	What   string // what is wrong; begins with the value, quoted, where there is one
-	Hint   string // what to write in its place; empty: there is nothing to add
+	Line   int    `json:"line"`           // counted from 1; 0: unknown
+	Column int    `json:"column"`         // in characters, counted from 1; 0: unknown
+	Path   string `json:"path"`           // a key such as "forward[1].to[0]"; empty: the whole text, or what is between keys
+	What   string `json:"what"`           // what is wrong; begins with the value, quoted, where there is one
+	Hint   string `json:"hint,omitempty"` // what to write in its place; empty: there is nothing to add
 }
 
 // maxProblems bounds a report: the file may be a megabyte of something else.
