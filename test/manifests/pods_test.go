@@ -100,10 +100,11 @@ func TestPrivileges(t *testing.T) {
 func privilegeOf(spec *corev1.PodSpec, c *corev1.Container) privilege {
 	p := privilege{HostNetwork: spec.HostNetwork, Token: spec.AutomountServiceAccountToken == nil || *spec.AutomountServiceAccountToken}
 	p.User = -1 // not said: whatever the image says
-	for _, user := range []*int64{userOf(spec.SecurityContext), userOfContainer(c.SecurityContext)} {
-		if user != nil {
-			p.User = *user
-		}
+	if s := spec.SecurityContext; s != nil && s.RunAsUser != nil {
+		p.User = *s.RunAsUser
+	}
+	if s := c.SecurityContext; s != nil && s.RunAsUser != nil {
+		p.User = *s.RunAsUser
 	}
 	if c.SecurityContext != nil && c.SecurityContext.Capabilities != nil {
 		p.Add = c.SecurityContext.Capabilities.Add
@@ -119,20 +120,6 @@ func privilegeOf(spec *corev1.PodSpec, c *corev1.Container) privilege {
 		}
 	}
 	return p
-}
-
-func userOf(c *corev1.PodSecurityContext) *int64 {
-	if c == nil {
-		return nil
-	}
-	return c.RunAsUser
-}
-
-func userOfContainer(c *corev1.SecurityContext) *int64 {
-	if c == nil {
-		return nil
-	}
-	return c.RunAsUser
 }
 
 // checkHardened holds a container to what is the same for all.

@@ -206,7 +206,6 @@ func sources(t *testing.T) []source {
 		list := []source{
 			{"uninstall", kustomize(t, filepath.Join(folder, "uninstall"))},
 			{"uninstall-iptables", kustomize(t, filepath.Join(folder, "uninstall-iptables"))},
-			{"network-policies", kustomize(t, filepath.Join(folder, "network-policies"))},
 		}
 		for _, r := range renderings() {
 			list = append(list, source{r.name + byKustomize, r.byKustomize(t)}, source{r.name + byHelm, chart(t, r.values...)})

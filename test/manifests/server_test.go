@@ -3,7 +3,9 @@
 package manifests
 
 import (
+	"bytes"
 	"encoding/json"
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -42,6 +44,10 @@ func TestServerAccepts(t *testing.T) {
 		t.Parallel()
 		checkLimitRange(t, c)
 	})
+	t.Run("network policies", func(t *testing.T) {
+		t.Parallel()
+		checkNetworkPolicies(t, c)
+	})
 	for _, s := range all {
 		t.Run(s.name, func(t *testing.T) {
 			t.Parallel()
@@ -79,6 +85,27 @@ func checkLimitRange(t *testing.T, c *kubetest.Cluster) {
 			if got := made.Spec.Containers[0].Resources.Limits.Cpu().String(); got != want {
 				t.Errorf("--set %s: a CPU limit of %s, want %s", set, got, want)
 			}
+		}
+	}
+}
+
+// checkNetworkPolicies applies the templates as they are, which must change nothing, and for a namespace.
+func checkNetworkPolicies(t *testing.T, c *kubetest.Cluster) {
+	t.Helper()
+	files, err := filepath.Glob(filepath.Join(folder, "network-policies/*"))
+	must(t, err)
+	for _, path := range files {
+		text, err := os.ReadFile(path) // a kustomization has no placeholder, and is no object
+		must(t, err)
+		for namespace, want := range map[string]bool{"NAMESPACE": false, restricted: true} {
+			filled := bytes.ReplaceAll(text, []byte("NAMESPACE"), []byte(namespace))
+			_, err := run(t.Context(), filled, program(t, "kube"), "kubectl", "--kubeconfig", c.Kubeconfig(kubetest.Admin), "apply", "--dry-run=server", "--validate=strict", "-f", "-")
+			if (err == nil) != want {
+				t.Errorf("%s for namespace %s: accepted: %t, want %t: %v", path, namespace, err == nil, want, err)
+			}
+		}
+		if strings.HasSuffix(path, "kube-dns.yaml") && !bytes.Contains(text, []byte("port: 9153")) {
+			t.Errorf("%s denies Prometheus the metrics of CoreDNS", path)
 		}
 	}
 }
