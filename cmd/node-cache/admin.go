@@ -227,12 +227,14 @@ Exit code 0: the agent responded, in any state; 1: it did not.`,
 func readyCommand() *cobra.Command {
 	var admin string
 	var timeout time.Duration
+	var live bool
 	cmd := &cobra.Command{
-		Use:   "ready [--admin IP:PORT|unix:/path]",
+		Use:   "ready [--live] [--admin IP:PORT|unix:/path]",
 		Short: "Report whether an agent is ready",
-		Long: `Report whether an agent is ready, as its page /readyz does. The command uses the
-agent's admin server. While one agent takes over from another, both share the address:
-use the unix socket to ask one of them.
+		Long: `Report whether an agent is ready, as its page /readyz does, or with --live whether it
+needs no restart, as its page /livez does. The command uses the agent's admin server.
+While one agent takes over from another, both share the address: use the unix socket to
+ask one of them.
 
 Exit code 0: ready; 1: not ready or no response, with the reason.`,
 		Args: usageArgs(cobra.NoArgs),
@@ -245,18 +247,23 @@ Exit code 0: ready; 1: not ready or no response, with the reason.`,
 				return &usageError{err}
 			}
 			c.http.Timeout = timeout
-			why, code, err := c.do(cmd.Context(), http.MethodGet, "/readyz", nil, http.StatusServiceUnavailable)
+			path, state := "/readyz", "ready"
+			if live {
+				path, state = "/livez", "live"
+			}
+			why, code, err := c.do(cmd.Context(), http.MethodGet, path, nil, http.StatusServiceUnavailable)
 			switch {
 			case err != nil:
 				return err
 			case code != http.StatusOK:
-				return errors.New("not ready: " + cmp.Or(plain(bytes.TrimSpace(why)), "no reason given"))
+				return errors.New("not " + state + ": " + cmp.Or(plain(bytes.TrimSpace(why)), "no reason given"))
 			}
-			_, err = fmt.Fprintln(cmd.OutOrStdout(), "ready")
+			_, err = fmt.Fprintln(cmd.OutOrStdout(), state)
 			return err
 		},
 	}
 	cmd.Flags().StringVar(&admin, "admin", os.Getenv(adminVariable), adminUsage)
 	cmd.Flags().DurationVar(&timeout, "timeout", 5*time.Second, "timeout")
+	cmd.Flags().BoolVar(&live, "live", false, "report whether the agent needs no restart, instead of whether it is ready")
 	return cmd
 }

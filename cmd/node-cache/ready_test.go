@@ -14,11 +14,11 @@ import (
 	"github.com/nodecache/node-cache/pkg/admin"
 )
 
-// readiness serves /readyz with the reason why it is not ready; nil: it is ready.
+// readiness serves /readyz and /livez with the reason why it is neither; nil: it is both.
 func readiness(t *testing.T, reason error) (addr string) {
 	t.Helper()
 	s, err := admin.New(admin.Config{
-		Socket: "unused", Metrics: http.NotFoundHandler(), Ready: func() error { return reason }, Status: func() any { return nil },
+		Socket: "unused", Metrics: http.NotFoundHandler(), Ready: func() error { return reason }, Live: func() error { return reason }, Status: func() any { return nil },
 	})
 	must(t, err)
 	server := httptest.NewServer(s.Handler())
@@ -40,6 +40,8 @@ func TestReady(t *testing.T) {
 	}{
 		{"ready", readiness(t, nil), nil, exitOK, "^ready\n$"},
 		{"not ready", readiness(t, errors.New("the cluster zone is not synced")), nil, exitFailed, "^node-cache: not ready: the cluster zone is not synced\n$"},
+		{"live", readiness(t, nil), []string{"--live"}, exitOK, "^live\n$"},
+		{"not live", readiness(t, errors.New("a reader hangs")), []string{"--live"}, exitFailed, "^node-cache: not live: a reader hangs\n$"},
 		{"no agent", "unix:" + filepath.Join(t.TempDir(), "none"), nil, exitFailed, "^node-cache: asking the agent at unix:.*no such file or directory\nhint: no agent listens there; "},
 		{"another server", other.Listener.Addr().String(), nil, exitFailed, "^node-cache: asking the agent at .* for /readyz: no such page\nhint: "},
 		{"a silent one", silent.Listener.Addr().String(), []string{"--timeout", "200ms"}, exitFailed, "^node-cache: asking the agent at .*Timeout exceeded"},

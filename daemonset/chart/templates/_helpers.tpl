@@ -115,7 +115,7 @@ the admin socket is the pod's own, the others are for the next pod.
 {{- $agent := .Values.config.agent -}}
 {{- $socket := dig "admin" "socket" "" $agent -}}
 {{- if not $socket -}}
-{{- fail "config.agent.admin.socket: empty: the startup probe asks it: leave it at /run/pod/admin.sock" -}}
+{{- fail "config.agent.admin.socket: empty: the startup and readiness probes ask it: leave it at /run/pod/admin.sock" -}}
 {{- end -}}
 {{- $more := list -}}
 {{- range .Values.extraVolumeMounts -}}
@@ -176,7 +176,7 @@ host: {{ regexReplaceAll ":[0-9]+$" $address "" | trimPrefix "[" | trimSuffix "]
 port: {{ $port }}
 {{- end }}
 
-{{/* Host and port for the agents' probes: the admin server's port, at a listen address if the admin server has one. */}}
+{{/* Host and port for the agents' liveness probe: the admin server's port, at a listen address if the admin server has one. */}}
 {{- define "node-cache.probe" -}}
 {{- $config := include "node-cache.config" . | fromYaml -}}
 {{- $key := .Values.monitoring.enabled | ternary "monitoring.address" "config.agent.admin.address" -}}
