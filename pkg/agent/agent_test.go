@@ -7,6 +7,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"net"
 	"net/netip"
 	"os"
@@ -128,8 +129,8 @@ func TestFollowsTheFile(t *testing.T) {
 	if got := ask(t, a, "udp", "www.test.").Answer[0].(*dns.A).A.String(); got != "192.0.2.1" {
 		t.Errorf("cached name: %s, want what was cached", got)
 	}
-	if !strings.Contains(log.String(), `"keys":["listen.port","admin.hosts","handover"]`) {
-		t.Errorf("the log does not name what needs a restart:\n%s", log)
+	if problems := fmt.Sprint(statusOf(t, a).Problems); !strings.Contains(problems, "a restart is needed for listen.port, admin.hosts, handover;") {
+		t.Errorf("the status does not name what needs a restart: %s", problems)
 	}
 
 	write([]byte("cache: {size: 1, maxTTL: 1}\nfoo: 1\n"))

@@ -38,6 +38,8 @@ type generation struct {
 	probes   []*configuredProbe
 	static   *static.Static // hosts and templates; nil: there are none
 	replaced chan struct{}  // closed once another configuration is in use
+
+	needRestart []string // keys that have other values where the configuration comes from
 }
 
 // A route is a configured route and its pool. The pool, with what it has learned, survives a reload that does

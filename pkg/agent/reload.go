@@ -5,8 +5,10 @@ package agent
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
+	"reflect"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -52,7 +54,8 @@ func (a *Agent) Reload(cfg config.Config, err error) (inUse origin.InUse, _ erro
 		}
 		return a.apply(ctx, cfg)
 	})
-	return origin.InUse{Config: a.running.Load().config, Generation: a.reloads.generation.Load()}, err
+	r := a.running.Load()
+	return origin.InUse{Config: r.config, Generation: a.reloads.generation.Load(), NeedRestart: r.needRestart}, err
 }
 
 // replan rebuilds the plan of the running configuration, because something outside it has changed.
@@ -114,11 +117,12 @@ func (a *Agent) applyReloads(ctx context.Context) {
 // resolver's plan in one step, and then stops unused parts. A query sees either the old plan or the new one.
 func (a *Agent) apply(ctx context.Context, cfg config.Config) error {
 	old := a.running.Load()
-	fixed := revertRestartKeys(&cfg, &old.config)
+	needRestart := revertRestartKeys(&cfg, &old.config)
 	r, err := a.builder.build(cfg, old) //nolint:contextcheck // it reads files and never blocks
 	if err != nil {
 		return err
 	}
+	r.needRestart = needRestart
 	a.parts.start(ctx, r.parts())
 	otherMemory := !r.unchanged(old, memoryKeys)
 	if otherMemory {
@@ -162,8 +166,8 @@ func (a *Agent) apply(ctx context.Context, cfg config.Config) error {
 	if cfg.Snapshot != old.config.Snapshot {
 		a.snapshots.restart()
 	}
-	if len(fixed) > 0 {
-		a.log.WarnContext(ctx, "configuration keys need a restart", "keys", fixed)
+	if len(needRestart) > 0 {
+		a.log.WarnContext(ctx, "configuration keys need a restart", "keys", needRestart)
 	}
 	a.reloads.succeeded(time.Now())
 	a.log.InfoContext(ctx, "configuration applied", "generation", a.reloads.generation.Load())
@@ -210,36 +214,28 @@ func (r *generation) route(zone string) *route {
 
 // revertRestartKeys resets the keys that need a restart to their old values, and returns them.
 func revertRestartKeys(cfg, old *config.Config) (keys []string) {
+	intercept := old.Intercept
+	intercept.Fallback = cfg.Intercept.Fallback // reloaded live
 	for _, key := range []struct {
-		name string
-		same bool
+		name        string
+		now, before any // pointers
 	}{
-		{"listen.addresses", slices.Equal(cfg.Listen.Addresses, old.Listen.Addresses)},
-		{"listen.port", cfg.Listen.Port == old.Listen.Port},
-		{"admin.address", cfg.Admin.Address == old.Admin.Address},
-		{"admin.socket", cfg.Admin.Socket == old.Admin.Socket},
-		{"admin.hosts", slices.Equal(cfg.Admin.Hosts, old.Admin.Hosts)},
-		{"interface", cfg.Interface == old.Interface},
-		{"intercept", sameIntercept(&cfg.Intercept, &old.Intercept)},
-		{"handover", cfg.Handover == old.Handover},
+		{"listen.addresses", &cfg.Listen.Addresses, &old.Listen.Addresses},
+		{"listen.port", &cfg.Listen.Port, &old.Listen.Port},
+		{"admin.address", &cfg.Admin.Address, &old.Admin.Address},
+		{"admin.socket", &cfg.Admin.Socket, &old.Admin.Socket},
+		{"admin.hosts", &cfg.Admin.Hosts, &old.Admin.Hosts},
+		{"interface", &cfg.Interface, &old.Interface},
+		{"intercept", &cfg.Intercept, &intercept},
+		{"handover", &cfg.Handover, &old.Handover},
 	} {
-		if !key.same {
+		now, before := reflect.ValueOf(key.now).Elem(), reflect.ValueOf(key.before).Elem()
+		if fmt.Sprint(now) != fmt.Sprint(before) { // the text of a missing list is that of an empty one
 			keys = append(keys, key.name)
 		}
+		now.Set(before)
 	}
-	cfg.Handover = old.Handover
-	cfg.Listen.Addresses, cfg.Listen.Port, cfg.Admin = old.Listen.Addresses, old.Listen.Port, old.Admin
-	cfg.Interface = old.Interface
-	fallback := cfg.Intercept.Fallback
-	cfg.Intercept = old.Intercept
-	cfg.Intercept.Fallback = fallback
 	return keys
-}
-
-// sameIntercept compares all keys except the fallback, which reloads live.
-func sameIntercept(a, b *config.Intercept) bool {
-	return a.Manage == b.Manage && a.Mode == b.Mode && a.Backend == b.Backend && a.Lease == b.Lease &&
-		a.OnExit == b.OnExit && slices.Equal(a.Services, b.Services)
 }
 
 // refuse keeps the running configuration and records why. It logs one line for each problem.

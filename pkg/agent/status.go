@@ -77,6 +77,7 @@ func (a *Agent) configStatus() status.Config {
 	if a.source != nil {
 		s.SetSource(a.source.Status())
 	}
+	s.NeedRestart = a.running.Load().needRestart
 	if why := a.reloads.lastError.Load(); why != nil {
 		s.LastOK, s.LastError = false, *why
 	}
@@ -102,6 +103,7 @@ func (a *Agent) sample() metrics.Sample {
 		Config: metrics.Config{
 			Generation:  a.reloads.generation.Load(),
 			LastOK:      a.reloads.lastError.Load() == nil,
+			NeedRestart: len(r.needRestart) > 0,
 			Succeeded:   a.reloads.good.Load(),
 			Failed:      a.reloads.bad.Load(),
 			LastSuccess: time.Unix(0, a.reloads.lastSuccess.Load()),

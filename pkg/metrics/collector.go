@@ -65,6 +65,7 @@ type Route struct {
 type Config struct {
 	Generation  uint64    // of the one in use
 	LastOK      bool      // the configuration read last is in use
+	NeedRestart bool      // except for some keys
 	Succeeded   uint64    // applied
 	Failed      uint64    // refused
 	LastSuccess time.Time // zero: none was applied yet

@@ -241,6 +241,7 @@ func (t *table) addConfig(c *Config) {
 	t.section = "Configuration"
 	t.value("config_generation", "Generation of the configuration in use, 1 at the start.", float64(c.Generation))
 	t.truth("config_last_reload_successful", "1 if the configuration read last is in use.", c.LastOK)
+	t.truth("config_restart_needed", "1 if changed keys need a restart; /status names them.", c.NeedRestart)
 	by(t, counter, "config_reloads_total", "Configurations applied or refused.", results(), c.Succeeded, c.Failed)
 	if f := t.add(gauge, "config_last_reload_success_timestamp_seconds", "Unix time when a configuration was last applied."); !c.LastSuccess.IsZero() {
 		f.put(unixSeconds(c.LastSuccess))

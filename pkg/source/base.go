@@ -47,6 +47,8 @@ type InUse struct {
 	Config     config.Config
 	Generation uint64 // 1 at the start, and one more after each change
 
+	NeedRestart []string // changed keys that it lacks, because they need a restart
+
 	at time.Time // when it was put to use
 }
 

@@ -26,6 +26,7 @@ import (
 const (
 	ReasonRefused = "ConfigRefused"
 	ReasonApplied = "ConfigApplied" // only after a refused one
+	ReasonRestart = "ConfigNeedsRestart"
 )
 
 const (
@@ -71,10 +72,14 @@ func (e *events) refused(err error) {
 	e.post(corev1.EventTypeWarning, ReasonRefused, summarize("the running configuration stays: ", err))
 }
 
-// applied posts an Event if the previous configuration was refused.
-func (e *events) applied(generation uint64) {
-	if e.bad.Swap(false) {
-		e.post(corev1.EventTypeNormal, ReasonApplied, fmt.Sprintf("configuration applied, generation %d", generation))
+// applied posts an Event if keys need a restart, or if the previous configuration was refused.
+func (e *events) applied(now *InUse) {
+	bad := e.bad.Swap(false)
+	switch {
+	case len(now.NeedRestart) > 0:
+		e.post(corev1.EventTypeWarning, ReasonRestart, "a restart is needed for "+strings.Join(now.NeedRestart, ", ")+"; all other keys are in use")
+	case bad:
+		e.post(corev1.EventTypeNormal, ReasonApplied, fmt.Sprintf("configuration applied, generation %d", now.Generation))
 	}
 }
 

@@ -51,11 +51,12 @@ func TestEvents(t *testing.T) {
 		want := []string{
 			"Warning ConfigRefused ×1: the running configuration stays: configmap kube-system/node-cache:1:9: cache.sise: unknown key (hint: did you mean \"size\"?) (and 1 more)",
 			"Normal ConfigApplied ×1: configuration applied, generation 3",
+			"Warning ConfigNeedsRestart ×1: a restart is needed for listen.port; all other keys are in use",
 		}
 		assert.Same(t, "events", want, eventTexts(w.api.written()))
 		about := map[string]any{"apiVersion": "v1", "kind": "Pod", "namespace": "kube-system", "name": "node-cache-x1", "uid": "0ca1"}
 		assert.Same[any](t, "about", about, w.api.written()[0]["involvedObject"])
-		if st := w.Status(); st.EventsWritten != 2 || st.EventsFailed != 0 || st.EventsDropped != 0 {
+		if st := w.Status(); st.EventsWritten != 3 || st.EventsFailed != 0 || st.EventsDropped != 0 {
 			t.Errorf("status %+v", st)
 		}
 	})

@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -110,7 +111,7 @@ func (h *harness) apply(cfg config.Config, err error) (InUse, error) {
 	} else {
 		h.report(fmt.Sprintf("applied %d", mib))
 	}
-	return InUse{Config: cfg, Generation: generation}, err
+	return InUse{Config: cfg, Generation: generation, NeedRestart: slices.Repeat([]string{"listen.port"}, int(mib/6))}, err
 }
 
 func (h *harness) report(what string) {

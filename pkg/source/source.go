@@ -309,7 +309,7 @@ func (s *Source) apply(ctx context.Context, v *content) {
 			s.lastGood.save(now)
 		}
 		if s.events != nil {
-			s.events.applied(now.Generation)
+			s.events.applied(&now)
 		}
 	case ctx.Err() == nil: // else the agent stops
 		s.refused(err)

@@ -132,6 +132,10 @@ func (l *problems) addSource(s *Config) {
 		l.add("config", fmt.Sprintf("the last %s was refused: %s", thing, first),
 			"fix "+place+"; config.lastError lists all errors. The previous configuration stays in use")
 	}
+	if len(s.NeedRestart) > 0 {
+		l.add("config", "a restart is needed for "+strings.Join(s.NeedRestart, ", ")+"; all other keys are in use",
+			"run `kubectl -n kube-system rollout restart daemonset/node-cache`, or restart this process")
+	}
 	if old {
 		l.add("config", "the last good configuration of "+cmp.Or(s.File, s.Object)+" is in use, from "+s.LastGood.Folder,
 			"there was no valid configuration at the start; the next valid one replaces it")

@@ -51,6 +51,8 @@ type Config struct {
 	LastOK     bool   `json:"lastOk"`
 	Refused    uint64 `json:"refused"`             // configurations refused since the start
 	LastError  string `json:"lastError,omitempty"` // why the latest one was refused
+
+	NeedRestart []string `json:"needRestart,omitempty"` // changed keys that are not in use yet
 }
 
 // LastGood describes the last good configuration.

@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/nodecache/node-cache/internal/proctest"
@@ -132,16 +133,8 @@ func TestMetricsComponentOfOwnText(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			dir := rendering{overlay: "base", components: []string{"metrics"}}.kustomization(t)
-			path := filepath.Join(dir, "kustomization.yaml")
-			kustomization, err := os.ReadFile(path)
-			must(t, err)
-			kustomization = append(kustomization, "configMapGenerator: [{name: node-cache, namespace: kube-system, behavior: replace, files: [node-cache.yaml]}]\n"+
-				"generatorOptions: {disableNameSuffixHash: true}\n"...)
-			for file, text := range map[string]string{path: string(kustomization), filepath.Join(dir, "node-cache.yaml"): tt.text} {
-				proctest.WriteFile(t, file, text)
-			}
-			for _, o := range objects(t, kustomize(t, dir)) {
+			list := objects(t, withOwnText(t, rendering{overlay: "base", components: []string{"metrics"}}, tt.text))
+			for _, o := range list {
 				text, is := configText(o)
 				if !is || o.GetName() != "node-cache" {
 					continue
@@ -157,6 +150,64 @@ func TestMetricsComponentOfOwnText(t *testing.T) {
 				return
 			}
 			t.Fatal("no ConfigMap node-cache")
+		})
+	}
+}
+
+// withOwnText renders with a configuration of a user's own, and the transformer roll.
+func withOwnText(t *testing.T, r rendering, text string) []byte {
+	t.Helper()
+	dir := r.kustomization(t)
+	root, err := filepath.Abs(folder)
+	must(t, err)
+	root, err = filepath.Rel(dir, root)
+	must(t, err)
+	kustomization, err := os.ReadFile(filepath.Join(dir, "kustomization.yaml"))
+	must(t, err)
+	proctest.WriteFile(t, filepath.Join(dir, "node-cache.yaml"), text)
+	proctest.WriteFile(t, filepath.Join(dir, "kustomization.yaml"), string(kustomization)+"transformers: ["+filepath.Join(root, "roll")+"]\n"+
+		"configMapGenerator: [{name: node-cache, namespace: kube-system, behavior: replace, files: [node-cache.yaml]}]\n"+
+		"generatorOptions: {disableNameSuffixHash: true}\n")
+	return kustomize(t, dir)
+}
+
+// TestRestartKeys has the pods replaced for a key that needs a restart, and for no other.
+func TestRestartKeys(t *testing.T) {
+	t.Parallel()
+	checksum := func(text []byte) string {
+		return all[appsv1.DaemonSet](t, objects(t, text), "DaemonSet")[0].Spec.Template.Annotations["node-cache.io/restart-keys"]
+	}
+	base, before := rendering{overlay: "base"}, chart(t)
+	text := ""
+	for _, o := range objects(t, base.byKustomize(t)) {
+		if found, is := configText(o); is {
+			text = found
+		}
+	}
+	for _, tt := range []struct {
+		before, after, set string
+		want               bool
+	}{
+		{"port: 53", "port: 54", "listen.port=54", true},
+		{"interface:", "interface:\n  kind: lo", "interface.kind=lo", true},
+		{"socket: /run/node-cache/", "socket: /run/node-cache/2/", "handover.socket=/run/node-cache/2/handover.sock", true},
+		{"  # -- reloaded", "  lease: 5s\n  # -- reloaded", "intercept.lease=5s", true},
+		{"socket: /run/pod", "hosts: [dns]\n  socket: /run/pod", "admin.hosts={dns}", true},
+		{"fallback: central", "fallback: none", "intercept.fallback=none", false},
+		{"size: 64Mi", "size: 65Mi", "cache.size=65Mi", false},
+	} {
+		t.Run(tt.set, func(t *testing.T) {
+			t.Parallel()
+			changed := strings.Replace(text, tt.before, tt.after, 1)
+			if changed == text {
+				t.Fatalf("the configuration has no %q:\n%s", tt.before, text)
+			}
+			if got := checksum(before) != checksum(chart(t, "--set", "config.agent."+tt.set)); got != tt.want {
+				t.Errorf("the chart replaces the pods: %t, want %t", got, tt.want)
+			}
+			if got := checksum(base.byKustomize(t)) != checksum(withOwnText(t, base, changed)); got != tt.want {
+				t.Errorf("kustomize replaces the pods: %t, want %t", got, tt.want)
+			}
 		})
 	}
 }

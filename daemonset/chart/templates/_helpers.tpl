@@ -107,6 +107,14 @@ helm.sh/chart: {{ printf "%s-%s" $root.Chart.Name $root.Chart.Version }}
 {{- toYaml $config -}}
 {{- end }}
 
+{{/* An annotation that changes with the keys that need a restart, so that their change replaces the pods. Takes a configuration. */}}
+{{- define "node-cache.restartKeys" -}}
+{{- $listen := pick (.listen | default dict) "addresses" "port" -}}
+{{- $intercept := omit (.intercept | default dict) "fallback" -}}
+{{- $keys := merge (dict "listen" $listen "intercept" $intercept) (pick . "interface" "handover" "admin") -}}
+node-cache.io/restart-keys: {{ toJson $keys | sha256sum }}
+{{- end }}
+
 {{/*
 Refuses paths that the agents cannot write to, as all but the mounted folders is read-only, and those in the wrong folder:
 the admin socket is the pod's own, the others are for the next pod.
