@@ -44,11 +44,7 @@ func main() {
 
 // run is the whole program except the exit.
 func run(args []string, stdout, stderr io.Writer) int {
-	signals := []os.Signal{syscall.SIGINT, syscall.SIGTERM}
-	if !signal.Ignored(syscall.SIGHUP) { // nohup ignores SIGHUP
-		signals = append(signals, syscall.SIGHUP)
-	}
-	ctx, stop := signal.NotifyContext(context.Background(), signals...)
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
 	root := rootCommand()
 	root.SetArgs(args)

@@ -25,8 +25,9 @@ func agentCommand() *cobra.Command {
 Without a file the agent uses built-in defaults, which need no privileges: port 1053 of
 127.0.0.1, and upstreams from /etc/resolv.conf. A file is watched: valid changes apply
 at once, an invalid file is refused and the running configuration stays. The same
-holds for a ConfigMap, read through the API or mounted as a folder. If the pod's
-identity is set (POD_NAME, POD_NAMESPACE, POD_UID), a refusal is also an Event.
+holds for a ConfigMap, read through the API or mounted as a folder. SIGHUP reads and
+applies the configuration again. If the pod's identity is set (POD_NAME, POD_NAMESPACE,
+POD_UID), a refusal is also an Event.
 
 Logs go to standard error.`)
 }
@@ -53,10 +54,14 @@ func servingCommand(role config.Role, name, short, long string) *cobra.Command {
 // serve runs an agent or a resolver until the command's context ends.
 func serve(cmd *cobra.Command, role config.Role, from *sourceFlags) error {
 	ctx := cmd.Context()
-	signal.Ignore(syscall.SIGPIPE) // else the next log line ends the process once the reader of its log is gone
+	signal.Ignore(syscall.SIGPIPE)                         // else the next log line ends the process once the reader of its log is gone
+	signal.Notify(make(chan os.Signal, 1), syscall.SIGHUP) // else it ends the process while UntilReload does not wait
 	origin, err := from.source()
 	if err != nil {
 		return &usageError{err}
+	}
+	origin.UntilReload = func(ctx context.Context) (context.Context, context.CancelFunc) {
+		return signal.NotifyContext(ctx, syscall.SIGHUP)
 	}
 	options := agent.Options{
 		Source: origin, Role: role, Version: version, Log: cmd.ErrOrStderr(),

@@ -38,6 +38,10 @@ type Config struct {
 	// what prevents serving.
 	Serving <-chan struct{}
 
+	// UntilReload returns a context that ends when the file or the ConfigMap is to be read, and passed to Apply, even if it has
+	// not changed; nil: never.
+	UntilReload func(context.Context) (context.Context, context.CancelFunc)
+
 	Log *slog.Logger     // nil: silent
 	Now func() time.Time // required
 }

@@ -3,6 +3,7 @@
 package source
 
 import (
+	"context"
 	"errors"
 	"io"
 	"net/http"
@@ -14,6 +15,7 @@ import (
 	"time"
 
 	"github.com/nodecache/node-cache/internal/assert"
+	"github.com/nodecache/node-cache/internal/proctest"
 	"github.com/nodecache/node-cache/pkg/config"
 	"github.com/nodecache/node-cache/pkg/watch"
 )
@@ -45,6 +47,25 @@ func TestConfigMapWatched(t *testing.T) {
 			t.Errorf("requests: %q, want one list and one watch", got)
 		}
 	})
+}
+
+// TestReload reads and applies what has not changed.
+func TestReload(t *testing.T) {
+	t.Parallel()
+	path := proctest.WriteFile(t, filepath.Join(t.TempDir(), "config.yaml"), size(3))
+	for _, file := range []string{path, ""} {
+		reload := make(chan context.CancelFunc, 2)
+		w := newHarness(t, Config{File: file, UntilReload: func(ctx context.Context) (context.Context, context.CancelFunc) {
+			ctx, stop := context.WithCancel(ctx)
+			reload <- stop
+			return ctx, stop
+		}})
+		w.api.putText(size(3))
+		end := w.begin(t)
+		(<-reload)()
+		eventually(t, w.Name()+" is applied again", func() bool { return w.saying() == "loaded 3; applied 3" })
+		end()
+	}
 }
 
 // TestConfigMapLastWins makes ten edits while the agent applies the first.

@@ -86,6 +86,9 @@ func (e *events) applied(now *InUse) {
 // post replaces the pending Event. The Event is of the core group, which `kubectl describe pod` shows.
 func (e *events) post(kind, reason, message string) {
 	pod, at := e.cfg.Pod, metav1.NewTime(e.cfg.Now())
+	if pod.Name == "" || pod.Namespace == "" {
+		return
+	}
 	n := &corev1.Event{
 		ObjectMeta:     metav1.ObjectMeta{Namespace: pod.Namespace, Name: fmt.Sprintf("%s.%x", pod.Name, at.UnixNano())},
 		InvolvedObject: corev1.ObjectReference{APIVersion: "v1", Kind: "Pod", Namespace: pod.Namespace, Name: pod.Name, UID: types.UID(e.cfg.PodUID)},

@@ -68,19 +68,19 @@ func TestEventsAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := watching(t, withPod())
 		for range 3 {
-			w.refused(errors.New("bad"))
+			w.events.refused(errors.New("bad"))
 			time.Sleep(time.Minute)
 		}
 		want := "Warning ConfigRefused ×3: the running configuration stays: bad"
 		assert.Equal(t, "events", want, strings.Join(eventTexts(w.api.written()), "; "))
 		w.api.set(func() { w.api.events = nil }) // as if its hour were over
-		w.refused(errors.New("bad"))
+		w.events.refused(errors.New("bad"))
 		time.Sleep(time.Minute)
 		if got := strings.Join(eventTexts(w.api.written()), "; "); got != strings.Replace(want, "×3", "×1", 1) {
 			t.Errorf("events %q, want one, anew", got)
 		}
 		time.Sleep(time.Hour)
-		w.refused(errors.New("bad"))
+		w.events.refused(errors.New("bad"))
 		synctest.Wait()
 		if n := len(w.api.written()); n != 2 {
 			t.Errorf("%d events, want a second after an hour", n)
@@ -95,7 +95,7 @@ func TestEventsLimit(t *testing.T) {
 		w := watching(t, withPod())
 		for n := range 1000 {
 			before := time.Now()
-			w.refused(fmt.Errorf("bad %d", n))
+			w.events.refused(fmt.Errorf("bad %d", n))
 			if took := time.Since(before); took > 0 {
 				t.Fatalf("waited %s", took)
 			}
@@ -118,13 +118,13 @@ func TestEventsFail(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := watching(t, withPod())
 		w.api.set(func() { w.api.noEvents = http.StatusForbidden })
-		w.refused(errors.New("bad"))
+		w.events.refused(errors.New("bad"))
 		synctest.Wait()
 		if st := w.Status(); st.EventsFailed != 1 || !strings.Contains(w.logged(), "grant create and patch of events in namespace kube-system") {
 			t.Errorf("status %+v, want one failure at once and a hint:\n%s", st, w.logged())
 		}
 		w.api.set(func() { w.api.noEvents = http.StatusInternalServerError })
-		w.refused(errors.New("worse"))
+		w.events.refused(errors.New("worse"))
 		time.Sleep(time.Second)
 		w.api.set(func() { w.api.noEvents = 0 })
 		time.Sleep(time.Minute)
@@ -132,7 +132,7 @@ func TestEventsFail(t *testing.T) {
 			t.Errorf("status %+v, want the second written after a while", st)
 		}
 		w.api.set(func() { w.api.away = true })
-		w.refused(errors.New("worst"))
+		w.events.refused(errors.New("worst"))
 		time.Sleep(time.Minute)
 		if st := w.Status(); st.EventsFailed != 2 {
 			t.Errorf("status %+v, want a second failure", st)

@@ -13,6 +13,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"github.com/nodecache/node-cache/pkg/config"
@@ -234,12 +235,8 @@ func (l *lastGoodStore) write(p *InUse) (err error) {
 
 // writeError returns err without the random file name, so that equal errors are logged once.
 func (l *lastGoodStore) writeError(err error) error {
-	path, link := (*fs.PathError)(nil), (*os.LinkError)(nil)
-	switch {
-	case errors.As(err, &path):
-		err = path.Err
-	case errors.As(err, &link):
-		err = link.Err
+	if code := syscall.Errno(0); errors.As(err, &code) {
+		err = code
 	}
 	return fmt.Errorf("writing the last good configuration %s: %w", l.path(), err)
 }

@@ -90,23 +90,23 @@ func TestPanicInEvents(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := watching(t, withPod())
 		w.api.set(func() { w.api.trap = func(r *http.Request) bool { return r.Method == http.MethodPost } })
-		w.refused(errors.New("bad"))
+		w.events.refused(errors.New("bad"))
 		time.Sleep(time.Minute)
 		w.defects(t, eventTries)
 		w.api.set(func() { w.api.trap = nil })
-		w.refused(errors.New("worse"))
+		w.events.refused(errors.New("worse"))
 		time.Sleep(time.Minute)
 		if st := w.Status(); st.EventsFailed != 1 || st.EventsWritten != 1 {
 			t.Errorf("status %+v, want one failed and one written", st)
 		}
 		w.api.set(func() { w.api.noEvents = http.StatusForbidden })
 		w.setTrap("writing event failed")
-		w.refused(errors.New("worst"))
+		w.events.refused(errors.New("worst"))
 		synctest.Wait()
 		w.defects(t, eventTries+1)
 		w.setTrap("")
 		w.api.set(func() { w.api.noEvents = 0 })
-		w.refused(errors.New("the end"))
+		w.events.refused(errors.New("the end"))
 		time.Sleep(time.Minute)
 		if st := w.Status(); st.EventsWritten != 2 {
 			t.Errorf("status %+v, want another written", st)

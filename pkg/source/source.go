@@ -27,7 +27,7 @@ type Source struct {
 	configMap     *configMap     // main; nil: a file
 	dns           *kubeDNS       // nil: none
 	lastGood      *lastGoodStore // nil: no last good configuration is saved
-	events        *events        // nil: none are written
+	events        *events
 	changed       chan struct{}
 	lastGoodInUse atomic.Bool // the last good configuration is in use
 
@@ -67,9 +67,13 @@ func newSource(cfg Config, dial func(kubeconfig, userAgent string) (*watch.Clien
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
+	if cfg.UntilReload == nil {
+		cfg.UntilReload = context.WithCancel
+	}
 	cfg.UserAgent = cmp.Or(cfg.UserAgent, "node-cache")
 	s := &Source{base: base{cfg: cfg}, changed: make(chan struct{}, 1)}
 	api := &api{dial: dial, kubeconfig: cfg.Kubeconfig, userAgent: cfg.UserAgent}
+	s.events = newEvents(&s.base, api)
 	if cfg.LastGood != "" {
 		s.lastGood = &lastGoodStore{base: &s.base, kick: make(chan struct{}, 1)}
 	}
@@ -90,9 +94,6 @@ func newSource(cfg Config, dial func(kubeconfig, userAgent string) (*watch.Clien
 	}
 	if cfg.KubeDNS != "" {
 		s.dns = &kubeDNS{base: &s.base, report: func(c content) { s.report(&s.overlay, c) }}
-	}
-	if cfg.Pod.Name != "" && cfg.Pod.Namespace != "" {
-		s.events = newEvents(&s.base, api)
 	}
 	return s, nil
 }
@@ -168,7 +169,7 @@ func (s *Source) Fallback(ctx context.Context, why error) (config.Config, error)
 	}
 	s.lastGoodInUse.Store(true)
 	s.lastGood.drop()
-	s.refused(why)
+	s.events.refused(why)
 	s.cfg.Log.ErrorContext(ctx, "running on the last good configuration", "file", s.lastGood.path(), "kept", at.UTC().Format(time.RFC3339), "source", s.Name())
 	return cfg, nil
 }
@@ -229,10 +230,18 @@ func (s *Source) Run(ctx context.Context) error {
 	var tasks sync.WaitGroup
 	var runErr error
 	tasks.Go(func() {
-		runErr = s.runWithRestarts(ctx, s.readAction(), s.main.run, func(why error) {
+		for {
+			reading, stop := s.cfg.UntilReload(ctx)
+			runErr = s.runWithRestarts(reading, s.readAction(), s.main.run, func(why error) {
+				s.main.reset()
+				s.report(&s.mainContent, content{err: why})
+			})
+			stop()
+			if ctx.Err() != nil {
+				return
+			}
 			s.main.reset()
-			s.report(&s.mainContent, content{err: why})
-		})
+		}
 	})
 	if s.dns != nil {
 		tasks.Go(func() { s.dns.run(ctx) })
@@ -242,11 +251,9 @@ func (s *Source) Run(ctx context.Context) error {
 	if s.lastGood != nil {
 		tasks.Go(func() { s.lastGood.run(saving) })
 	}
-	if s.events != nil {
-		tasks.Go(func() {
-			_ = s.runWithRestarts(ctx, "writing events", s.events.run, func(error) {})
-		})
-	}
+	tasks.Go(func() {
+		_ = s.runWithRestarts(ctx, "writing events", s.events.run, func(error) {})
+	})
 	_ = s.runWithRestarts(ctx, "reporting a configuration", s.deliver, func(error) { s.forgetReported() })
 	stopSaving() // only now: a configuration that was being applied is saved
 	tasks.Wait()
@@ -308,17 +315,8 @@ func (s *Source) apply(ctx context.Context, v *content) {
 		if s.lastGood != nil {
 			s.lastGood.save(now)
 		}
-		if s.events != nil {
-			s.events.applied(&now)
-		}
+		s.events.applied(&now)
 	case ctx.Err() == nil: // else the agent stops
-		s.refused(err)
-	}
-}
-
-// refused writes an Event about a refused configuration.
-func (s *Source) refused(err error) {
-	if s.events != nil {
 		s.events.refused(err)
 	}
 }
@@ -361,9 +359,7 @@ func (s *Source) Status() Status {
 		st.Saved, st.SaveError = s.lastGood.status()
 		st.Saves, st.SaveFailures = s.lastGood.saves.Load(), s.lastGood.failures.Load()
 	}
-	if s.events != nil {
-		st.EventsWritten, st.EventsFailed, st.EventsDropped = s.events.written.Load(), s.events.failed.Load(), s.events.dropped.Load()
-	}
+	st.EventsWritten, st.EventsFailed, st.EventsDropped = s.events.written.Load(), s.events.failed.Load(), s.events.dropped.Load()
 	return st
 }
 

@@ -20,20 +20,10 @@ import (
 	"github.com/nodecache/node-cache/internal/proctest"
 )
 
-// TestStopAnswersWhatIsInFlight stops the agent while 200 slow queries wait for their upstream, half of them over
-// UDP and half over TCP. Every one is answered.
+// TestStopAnswersWhatIsInFlight reloads and then stops the agent while 200 slow queries wait for their upstream, half of them
+// over UDP and half over TCP. Every one is answered.
 func TestStopAnswersWhatIsInFlight(t *testing.T) {
 	t.Parallel()
-	for _, signal := range []syscall.Signal{syscall.SIGTERM, syscall.SIGHUP} {
-		t.Run(signal.String(), func(t *testing.T) {
-			t.Parallel()
-			stopInFlight(t, signal)
-		})
-	}
-}
-
-func stopInFlight(t *testing.T, signal syscall.Signal) {
-	t.Helper()
 	const queries = 200
 	gate := make(chan struct{})
 	release := sync.OnceFunc(func() { close(gate) })
@@ -66,7 +56,9 @@ func stopInFlight(t *testing.T, signal syscall.Signal) {
 		})
 	}
 	proctest.Eventually(t, 15*time.Second, "every query waits at the upstream", func() bool { return waiting.Load() == queries })
-	a.Signal(signal)
+	a.Signal(syscall.SIGHUP)
+	a.awaitPage(t, "/metrics", "the configuration is applied again", func(page string) bool { return strings.Contains(page, "nodecache_config_generation 2\n") })
+	a.Signal(syscall.SIGTERM)
 	time.Sleep(200 * time.Millisecond) // the agent is stopping, and the answers come only now
 	release()
 	wg.Wait()
