@@ -79,7 +79,7 @@ func description(t *testing.T, comments map[string]string, of reflect.Type, f *f
 func TestReference(t *testing.T) {
 	t.Parallel()
 	w := referenceWriter{t: t, comments: fieldComments(t)}
-	w.WriteString("# SPDX-License-Identifier: Apache-2.0\n# Every key of the configuration at the agent's default. A file may hold any part of it.\n# docs/configuration.md says how values are written.\n")
+	w.WriteString("# SPDX-License-Identifier: Apache-2.0\n# yaml-language-server: $schema=../../docs/configuration.schema.json\n# Every key of the configuration at the agent's default. A file may hold any part of it.\n# docs/configuration.md says how values are written.\n")
 	w.mapping(reflect.ValueOf(document{apiVersion, kind, Default(Agent)}), "")
 	sameFile(t, "reference.yaml", w.String())
 }

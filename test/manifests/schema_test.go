@@ -41,6 +41,28 @@ func TestValuesSchema(t *testing.T) {
 	same(t, "values.schema.json is not up to date: go test ./test/manifests -run TestValuesSchema -update", want.String(), string(text))
 }
 
+// TestEditorsFindTheSchema looks for the line by which the YAML language server of an editor finds the schema, in every configuration
+// that users copy or edit.
+func TestEditorsFindTheSchema(t *testing.T) {
+	t.Parallel()
+	const line = "# yaml-language-server: $schema=https://raw.githubusercontent.com/nodecache/node-cache/main/docs/configuration.schema.json\n"
+	example, err := os.ReadFile("../../examples/node-cache.yaml")
+	must(t, err)
+	texts := map[string]string{"the example": string(example)}
+	for _, s := range sources(t) {
+		for _, o := range objects(t, s.text) {
+			if text, is := configText(o); is {
+				texts[s.name+" "+id(o)] = text
+			}
+		}
+	}
+	for name, text := range texts {
+		if !strings.Contains(text, line) {
+			t.Errorf("%s has no line %s", name, line)
+		}
+	}
+}
+
 // definition is the schema of a configuration, which pkg/config makes.
 func definition(t *testing.T) map[string]any {
 	t.Helper()
@@ -65,6 +87,7 @@ func TestValuesRefused(t *testing.T) {
 		{"a value at the wrong depth", "cache.size=128Mi", []string{"additional properties 'cache' not allowed"}},
 		{"a key of the configuration that is not known", "config.agent.cache.sise=1Mi", []string{"'/config/agent/cache'", "'sise' not allowed"}},
 		{"a key of the resolver's that is not known", "config.resolver.cash.size=1Mi", []string{"'/config/resolver'", "'cash' not allowed"}},
+		{"a word of the configuration that is mistyped", "config.agent.cluster.resolver=locla", []string{"'/config/agent/cluster/resolver'", "'none', 'local', 'central'"}},
 		{"a key in a list of the configuration", "config.agent.forward[0].zoen=.", []string{"'/config/agent/forward/0'", "'zoen' not allowed"}},
 		{"a word for a number", "config.agent.listen.port=dns", []string{"'/config/agent/listen/port'", "got string, want integer"}},
 		{"a word for a list", "config.agent.listen.addresses=169.254.20.10", []string{"'/config/agent/listen/addresses'", "got string, want array"}},
