@@ -16,11 +16,11 @@ import (
 
 // Bounds of the shape. They only go down; a package that needs more lines says why in the commit that raises its bound.
 const (
-	mostLines        = 44960
+	mostLines        = 44975
 	mostFiles        = 260
 	mostTypes        = 480
-	mostSupportLines = 12750
-	mostTestLines    = 68930
+	mostSupportLines = 12765
+	mostTestLines    = 69080
 )
 
 // packageLines are the most lines of a package, in hundreds, where it may have more than 1,000.

@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/nodecache/node-cache/internal/assert"
@@ -16,9 +17,11 @@ import (
 // panelLayout is what a panel has besides its queries.
 type panelLayout struct {
 	panel
-	ID    int    `json:"id"`
-	Type  string `json:"type"`
-	Place struct {
+	ID     int           `json:"id"`
+	Type   string        `json:"type"`
+	Folded bool          `json:"collapsed"`
+	Panels []panelLayout `json:"panels"` // of a folded row
+	Place  struct {
 		X, Y, W, H int
 	} `json:"gridPos"`
 	Fields struct {
@@ -28,16 +31,22 @@ type panelLayout struct {
 	} `json:"fieldConfig"`
 }
 
-// TestDashboard checks that each panel has a number and a title, that no two overlap, and that their labels exist.
+// TestDashboard checks that each panel has a number and a title, that no two overlap, that their labels exist, and that they suit
+// many nodes and clusters: rows are folded, and a panel has ten series by node at most.
 func TestDashboard(t *testing.T) {
 	t.Parallel()
 	var board struct {
 		Panels []panelLayout `json:"panels"`
 	}
 	assert.NoError(t, json.Unmarshal([]byte(mustRead(t, filepath.Join(root, "daemonset", "monitoring", "dashboard.json"))), &board))
-	known := mustFamilies(t)
-	ids, cells := map[int]bool{}, map[[2]int]string{}
-	for _, p := range board.Panels {
+	checkPanels(t, board.Panels, mustFamilies(t), map[int]bool{})
+}
+
+// checkPanels checks the panels of the dashboard, or of a folded row.
+func checkPanels(t *testing.T, panels []panelLayout, known map[string]family, ids map[int]bool) {
+	t.Helper()
+	cells := map[[2]int]string{}
+	for _, p := range panels {
 		if ids[p.ID] || p.Title == "" {
 			t.Errorf("panel %d (%s): its number is another's, or it has no title", p.ID, p.Title)
 		}
@@ -51,13 +60,29 @@ func TestDashboard(t *testing.T) {
 			}
 		}
 		if p.Type == "row" {
+			if want := p.Title != "Now" && p.Title != "Answers"; p.Folded != want || len(p.Panels) > 0 != want {
+				t.Errorf("row %s: folded: %t, with %d panels, want %t", p.Title, p.Folded, len(p.Panels), want)
+			}
+			checkPanels(t, p.Panels, known, ids)
 			continue
 		}
 		if len(p.Targets) == 0 || p.Fields.Defaults.Unit == "" {
 			t.Errorf("panel %s has no query or no unit", p.Title)
 		}
+		perSecond := func(q target) bool {
+			return strings.Contains(q.Expr, "rate(") && !strings.Contains(q.Expr, "histogram_quantile(")
+		}
 		for _, q := range p.Targets {
 			checkLegend(t, p.Title, &q, known)
+			if perSecond(q) != perSecond(p.Targets[0]) {
+				t.Errorf("panel %s has numbers and numbers per second on one axis", p.Title)
+			}
+			if byNode := regexp.MustCompile(`\{\{(node|upstream)\}\}`).MatchString(q.Legend); byNode && !regexp.MustCompile(`^(top|bottom)k\(10, `).MatchString(q.Expr) {
+				t.Errorf("panel %s has a line for each node: %s", p.Title, q.Expr)
+			}
+			if strings.Count(q.Expr, "{") != strings.Count(q.Expr, `{cluster=~"$cluster",job=~"$job"`) {
+				t.Errorf("panel %s is not of the chosen cluster and job: %s", p.Title, q.Expr)
+			}
 		}
 	}
 }

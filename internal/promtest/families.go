@@ -17,21 +17,19 @@ type family struct {
 	labels map[string][]string // values by label; nil: an open set
 }
 
-// targetLabels are what podmonitor.yaml and Prometheus give every series of a target.
-func targetLabels() []string { return []string{"job", "node", "instance", "namespace"} }
+// targetLabels are what podmonitor.yaml, Prometheus and a store of several clusters give every series of a target.
+func targetLabels() []string { return []string{"cluster", "job", "node", "instance", "namespace"} }
 
 // otherMetrics are metrics of others that queries may name, with their labels.
 func otherMetrics() map[string][]string {
 	return map[string][]string{
-		"up":                                  {"pod"},
-		"process_start_time_seconds":          nil,
-		"process_resident_memory_bytes":       nil,
-		"process_cpu_seconds_total":           nil,
-		"go_memstats_heap_inuse_bytes":        nil,
-		"kube_node_info":                      nil,
-		"node_nf_conntrack_entries":           nil,
-		"node_nf_conntrack_entries_limit":     nil,
-		"container_cpu_cfs_throttled_periods": nil,
+		"up":                              {"pod"},
+		"process_start_time_seconds":      nil,
+		"process_resident_memory_bytes":   nil,
+		"process_cpu_seconds_total":       nil,
+		"kube_node_info":                  nil,
+		"node_nf_conntrack_entries":       nil,
+		"node_nf_conntrack_entries_limit": nil,
 
 		"kube_daemonset_status_desired_number_scheduled": {"daemonset"},
 		"kube_daemonset_status_updated_number_scheduled": {"daemonset"},
@@ -56,6 +54,15 @@ func families(root string) (map[string]family, error) {
 		bucket := maps.Clone(f.labels)
 		bucket["le"] = nil
 		all[m[1]+"_bucket"] = family{labels: bucket}
+	}
+	rules, err := readRules(root)
+	if err != nil {
+		return nil, err
+	}
+	for _, g := range rules.Groups {
+		for _, r := range g.Rules {
+			all[r.Record] = family{}
+		}
 	}
 	for name, labels := range otherMetrics() {
 		f := family{labels: map[string][]string{}}
@@ -110,7 +117,7 @@ func parse(expr string) (uses []use, labels []string) {
 		labels = append(labels, strings.FieldsFunc(m[2], names)...)
 	}
 	rest = grouping.ReplaceAllString(rest, " ")
-	rest = regexp.MustCompile(`"[^"]*"|\[[^\]]*\]`).ReplaceAllString(rest, " ")
+	rest = regexp.MustCompile(`"[^"]*"|\[[^\]]*\]|#.*`).ReplaceAllString(rest, " ")
 	words := []string{"and", "or", "unless", "bool", "offset", "sum", "min", "max", "avg", "count"} // before a grouping that is gone now
 	for _, m := range regexp.MustCompile(`([a-zA-Z_:][a-zA-Z0-9_:]*)\s*(\()?`).FindAllStringSubmatch(rest, -1) {
 		if m[2] == "" && !slices.Contains(words, m[1]) {

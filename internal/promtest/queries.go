@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/prometheus/common/model"
@@ -21,7 +22,8 @@ type Query struct {
 
 // An Alert is one rule of prometheusrule.yaml.
 type Alert struct {
-	Name        string            `json:"alert"`
+	Name        string            `json:"alert,omitempty"`
+	Record      string            `json:"record,omitempty"` // of a rule that is no alert
 	Expr        string            `json:"expr"`
 	For         model.Duration    `json:"for,omitempty"`
 	Labels      map[string]string `json:"labels,omitempty"`
@@ -49,7 +51,7 @@ func Alerts(root string) ([]Alert, error) {
 	for _, g := range all.Groups {
 		alerts = append(alerts, g.Rules...)
 	}
-	return alerts, nil
+	return slices.DeleteFunc(alerts, func(a Alert) bool { return a.Record != "" }), nil
 }
 
 // RuleFile returns the alerts as a file that Prometheus reads.
@@ -132,13 +134,13 @@ func panelQueries(panels []panel) []Query {
 func plain(expr string) string {
 	return strings.NewReplacer(
 		"$__rate_interval", "1m", "$__range", "1h", "$__interval", "1m",
-		"$node", ".+", "$job", "node-cache",
+		"$node", ".+", "$job", "node-cache", "$cluster", ".*",
 	).Replace(expr)
 }
 
-// Queries returns everything that is asked of Prometheus: alerts, panels and variables.
+// Queries returns everything that is asked of Prometheus: rules, panels and variables.
 func Queries(root string) ([]Query, error) {
-	alerts, err := Alerts(root)
+	rules, err := readRules(root)
 	if err != nil {
 		return nil, err
 	}
@@ -146,8 +148,10 @@ func Queries(root string) ([]Query, error) {
 	if err != nil {
 		return nil, err
 	}
-	for _, a := range alerts {
-		all = append(all, Query{Where: "alert " + a.Name, Expr: a.Expr})
+	for _, g := range rules.Groups {
+		for _, r := range g.Rules {
+			all = append(all, Query{Where: "rule " + r.Name + r.Record, Expr: r.Expr})
+		}
 	}
 	return all, nil
 }

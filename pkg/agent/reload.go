@@ -37,8 +37,7 @@ func (s *reloadState) succeeded(now time.Time) {
 }
 
 func (s *reloadState) failed(err error) {
-	text := err.Error()
-	s.lastError.Store(&text)
+	s.lastError.Store(new(err.Error()))
 	s.bad.Add(1)
 }
 

@@ -83,7 +83,7 @@ func (e *events) applied(now *InUse) {
 	}
 }
 
-// post replaces the pending Event. The Event is of the core group, which `kubectl describe pod` shows.
+// post replaces the pending Event; one goroutine at a time may call it. The Event is of the core group, which `kubectl describe pod` shows.
 func (e *events) post(kind, reason, message string) {
 	pod, at := e.cfg.Pod, metav1.NewTime(e.cfg.Now())
 	if pod.Name == "" || pod.Namespace == "" {
@@ -96,14 +96,8 @@ func (e *events) post(kind, reason, message string) {
 		FirstTimestamp: at, LastTimestamp: at, Count: 1,
 		Source: corev1.EventSource{Component: "node-cache", Host: e.cfg.Node},
 	}
-	for {
-		select {
-		case e.pending <- n:
-			return
-		default:
-			e.takePending()
-		}
-	}
+	e.takePending()
+	e.pending <- n
 }
 
 // takePending drops the pending Event, and returns it; nil: there is none.

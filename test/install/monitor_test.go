@@ -86,7 +86,7 @@ func (b *harness) evaluateQueries(t *testing.T, prometheus string) {
 	var empty []string
 	for _, r := range results {
 		series += len(r.Series)
-		if !strings.HasPrefix(r.Where, "alert ") {
+		if !strings.HasPrefix(r.Where, "rule ") {
 			panels++
 			if len(r.Series) > 0 {
 				shown++

@@ -52,6 +52,9 @@ func configurations(t *testing.T, list []*unstructured.Unstructured) map[string]
 	found := map[string]config.Config{}
 	for _, o := range list {
 		if text, is := configText(o); is {
+			if !strings.HasPrefix(text, "# yaml-language-server: $schema=https://raw.githubusercontent.com/nodecache/node-cache/main/docs/configuration.schema.json\n") {
+				t.Errorf("%s does not tell editors its schema", id(o))
+			}
 			found[o.GetName()] = parsed(t, o, text)
 		}
 	}

@@ -212,6 +212,21 @@ func TestRestartKeys(t *testing.T) {
 	}
 }
 
+// TestAlertValues leaves one alert out and changes another.
+func TestAlertValues(t *testing.T) {
+	t.Parallel()
+	const alerts = "monitoring.alerts."
+	text := string(chart(t, "--set", "monitoring.enabled=true,"+alerts+"NodeCacheVersions.enabled=false,"+
+		alerts+"NodeCacheSlow.threshold=0.25,"+alerts+"NodeCacheSlow.for=31m,"+alerts+"NodeCacheSlow.severity=page"))
+	for part, want := range map[string]bool{
+		"alert: NodeCacheVersions": false, "alert: NodeCacheDown": true, "> 0.25 # threshold": true, "> 0.5 # threshold": false, "for: 31m": true, "severity: page": true,
+	} {
+		if strings.Contains(text, part) != want {
+			t.Errorf("the objects have %q: %t, want %t", part, !want, want)
+		}
+	}
+}
+
 // TestNowhereInParticular takes the defaults of where pods go away by null.
 func TestNowhereInParticular(t *testing.T) {
 	t.Parallel()

@@ -41,28 +41,6 @@ func TestValuesSchema(t *testing.T) {
 	same(t, "values.schema.json is not up to date: go test ./test/manifests -run TestValuesSchema -update", want.String(), string(text))
 }
 
-// TestEditorsFindTheSchema looks for the line by which the YAML language server of an editor finds the schema, in every configuration
-// that users copy or edit.
-func TestEditorsFindTheSchema(t *testing.T) {
-	t.Parallel()
-	const line = "# yaml-language-server: $schema=https://raw.githubusercontent.com/nodecache/node-cache/main/docs/configuration.schema.json\n"
-	example, err := os.ReadFile("../../examples/node-cache.yaml")
-	must(t, err)
-	texts := map[string]string{"the example": string(example)}
-	for _, s := range sources(t) {
-		for _, o := range objects(t, s.text) {
-			if text, is := configText(o); is {
-				texts[s.name+" "+id(o)] = text
-			}
-		}
-	}
-	for name, text := range texts {
-		if !strings.Contains(text, line) {
-			t.Errorf("%s has no line %s", name, line)
-		}
-	}
-}
-
 // definition is the schema of a configuration, which pkg/config makes.
 func definition(t *testing.T) map[string]any {
 	t.Helper()
@@ -151,6 +129,8 @@ func TestValuesRefused(t *testing.T) {
 		{"no surge and no gap", "updateStrategy.maxSurge=0", []string{"updateStrategy: maxSurge 0 and maxUnavailable 0: Kubernetes takes one of them"}},
 		{"surge and gap", "updateStrategy.maxUnavailable=10%", []string{"updateStrategy: maxSurge 1 and maxUnavailable 10%: Kubernetes takes one of them"}},
 		{"no configuration", "config.agent=null", []string{"'/config'", "missing property 'agent'"}},
+		{"an alert that there is not", "monitoring.enabled=true,monitoring.alerts.NodeCacheSlo.enabled=false", []string{"monitoring.alerts.NodeCacheSlo: no alert has this name"}},
+		{"a threshold where there is none", "monitoring.enabled=true,monitoring.alerts.NodeCacheDown.threshold=1", []string{"monitoring.alerts.NodeCacheDown.threshold: this alert has no threshold"}},
 		{"no resources", "resources=null", []string{"missing property 'resources'"}},
 		{"no admin server of the resolver", "resolver.enabled=true,config.resolver.admin.address=", []string{"config.resolver.admin.address: empty"}},
 	} {

@@ -115,6 +115,41 @@ helm.sh/chart: {{ printf "%s-%s" $root.Chart.Name $root.Chart.Version }}
 node-cache.io/restart-keys: {{ toJson $keys | sha256sum }}
 {{- end }}
 
+{{/* Changes alerts in place as monitoring.alerts asks for. Takes (list GROUPS ALERTS). */}}
+{{- define "node-cache.alerts" -}}
+{{- $changes := index . 1 | default dict -}}
+{{- $known := list -}}
+{{- range $group := index . 0 -}}
+{{- $rules := list -}}
+{{- range $rule := $group.rules -}}
+{{- $name := $rule.alert | default "" -}}
+{{- $known = append $known $name -}}
+{{- $change := get $changes $name | default dict -}}
+{{- if hasKey $change "threshold" -}}
+{{- if not (contains " # threshold" $rule.expr) -}}
+{{- fail (printf "monitoring.alerts.%s.threshold: this alert has no threshold: leave it out" $name) -}}
+{{- end -}}
+{{- $_ := set $rule "expr" (regexReplaceAll "[0-9.]+ # threshold" $rule.expr (printf "%v # threshold" $change.threshold)) -}}
+{{- end -}}
+{{- with $change.for -}}
+{{- $_ := set $rule "for" . -}}
+{{- end -}}
+{{- with $change.severity -}}
+{{- $_ := set $rule.labels "severity" . -}}
+{{- end -}}
+{{- if dig "enabled" true $change -}}
+{{- $rules = append $rules $rule -}}
+{{- end -}}
+{{- end -}}
+{{- $_ := set $group "rules" $rules -}}
+{{- end -}}
+{{- range $name, $_ := $changes -}}
+{{- if not (has $name $known) -}}
+{{- fail (printf "monitoring.alerts.%s: no alert has this name: docs/runbooks has a page for each" $name) -}}
+{{- end -}}
+{{- end -}}
+{{- end }}
+
 {{/*
 Refuses paths that the agents cannot write to, as all but the mounted folders is read-only, and those in the wrong folder:
 the admin socket is the pod's own, the others are for the next pod.
