@@ -32,42 +32,47 @@ Exit code 0: valid; 1: invalid.`,
 			if central {
 				role = config.Resolver
 			}
-			cfg, name := config.Default(role), "built-in defaults"
-			if len(args) == 1 {
-				var err error
-				name = args[0]
-				cfg, err = config.Load(name, role)
-				if bad, ok := errors.AsType[*config.Error](err); ok && output == "json" {
-					return errors.Join(printJSON(cmd.OutOrStdout(), map[string]any{"file": name, "problems": bad.Problems}), exitError(exitFailed))
-				}
-				if err != nil {
-					return err
-				}
-			} else if !show {
-				return &usageError{fmt.Errorf("check: missing FILE, or --print for the defaults")}
-			}
-			if p := agent.MemoryProblem(&cfg); p != nil { // of this container: the file may be fine elsewhere
-				_, _ = fmt.Fprintf(cmd.ErrOrStderr(), "node-cache: %s: %s\nhint: %s\n", name, p.What, p.Hint)
-			}
-			if !show && output == "json" {
-				return printJSON(cmd.OutOrStdout(), map[string]any{"file": name, "problems": []config.Problem{}})
-			}
-			if !show {
-				_, err := fmt.Fprintf(cmd.OutOrStdout(), "%s: ok\n", name)
-				return err
-			}
-			text, err := config.Marshal(cfg)
-			if err != nil {
-				return err
-			}
-			_, err = cmd.OutOrStdout().Write(text)
-			return err
+			return check(cmd, args, role, show, output)
 		},
 	}
 	cmd.Flags().BoolVar(&show, "print", false, "print the complete configuration with defaults instead of `ok`")
 	addOutput(cmd, cmd.Flags(), &output)
 	cmd.Flags().BoolVar(&central, "resolver", false, "use the defaults of a central resolver")
 	return cmd
+}
+
+// check checks the file that args name, and prints what is asked for: that it is valid, or with show the configuration.
+func check(cmd *cobra.Command, args []string, role config.Role, show bool, output string) error {
+	cfg, name := config.Default(role), "built-in defaults"
+	if len(args) == 1 {
+		var err error
+		name = args[0]
+		cfg, err = config.Load(name, role)
+		if bad, ok := errors.AsType[*config.Error](err); ok && output == "json" {
+			return errors.Join(printJSON(cmd.OutOrStdout(), map[string]any{"file": name, "problems": bad.Problems}), exitError(exitFailed))
+		}
+		if err != nil {
+			return err
+		}
+	} else if !show {
+		return &usageError{fmt.Errorf("check: missing FILE, or --print for the defaults")}
+	}
+	if p := agent.MemoryProblem(&cfg); p != nil { // of this container: the file may be fine elsewhere
+		_, _ = fmt.Fprintf(cmd.ErrOrStderr(), "node-cache: %s: %s\nhint: %s\n", name, p.What, p.Hint)
+	}
+	if !show && output == "json" {
+		return printJSON(cmd.OutOrStdout(), map[string]any{"file": name, "problems": []config.Problem{}})
+	}
+	if !show {
+		_, err := fmt.Fprintf(cmd.OutOrStdout(), "%s: ok\n", name)
+		return err
+	}
+	text, err := config.Marshal(cfg)
+	if err != nil {
+		return err
+	}
+	_, err = cmd.OutOrStdout().Write(text)
+	return err
 }
 
 // agentConfig reads an agent's configuration file; without one it returns the defaults.

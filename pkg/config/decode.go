@@ -142,14 +142,7 @@ func (d *decoder) visit(path string, n *yaml.Node) bool {
 
 func (d *decoder) decodeMapping(path string, n *yaml.Node, v reflect.Value, f *field) bool {
 	if n.Kind != yaml.MappingNode {
-		off, hint := f.tag.Get("off"), ""
-		switch on, isBool := boolOf(n); {
-		case off != "" && isBool && on:
-			hint = "on is the default: the key may be left out"
-		case off != "" && isBool:
-			hint = "write {" + off + "}"
-		}
-		d.reject(path, n, problem("not a mapping", hint))
+		d.reject(path, n, problem("not a mapping", f.switchHint(n)))
 		return false
 	}
 	fields := fieldsOf(v.Type())

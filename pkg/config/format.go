@@ -38,6 +38,18 @@ type field struct {
 	min, max float64
 }
 
+// switchHint returns what to write for a section that is `on` or `off` instead of a mapping, empty for others.
+func (f *field) switchHint(n *yaml.Node) string {
+	off := f.tag.Get("off")
+	switch on, isBool := boolOf(n); {
+	case off == "" || !isBool:
+		return ""
+	case on:
+		return "on is the default: the key may be left out"
+	}
+	return "write {" + off + "}"
+}
+
 // value returns the field of a struct.
 func (f *field) value(of reflect.Value) reflect.Value { return of.FieldByIndex(f.index) }
 
