@@ -315,7 +315,9 @@ func (s *Source) apply(ctx context.Context, v *content) {
 		if s.lastGood != nil {
 			s.lastGood.save(now)
 		}
-		s.events.applied(&now)
+		if s.cfg.Pod.Name != "" {
+			s.events.applied(&now)
+		}
 	case ctx.Err() == nil: // else the agent stops
 		s.events.refused(err)
 	}
