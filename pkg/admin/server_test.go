@@ -10,7 +10,6 @@ import (
 	"net/http"
 	"net/netip"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 
@@ -22,14 +21,14 @@ import (
 func run(t *testing.T, s *admin.Server) (stop func()) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
-	ended := make(chan error, 1)
-	go func() { ended <- s.Run(ctx) }()
-	return sync.OnceFunc(func() {
-		cancel()
-		if err := <-ended; err != nil {
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		if err := s.Run(ctx); err != nil {
 			t.Errorf("Run ended with %v, want nil", err)
 		}
-	})
+	}()
+	return func() { cancel(); <-ended }
 }
 
 // listening is a server whose sockets are open.
