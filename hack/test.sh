@@ -209,9 +209,9 @@ suite_image-module() (
 
 # ---- running -------------------------------------------------------------------------------------------------
 
-# run prints a suite's report, then its line, and leaves its tally in a file.
-run() { # run SUITE
-  local name=$1 start=$SECONDS passed=0 failed=0 skipped=0 verdict=ok status
+# run prints a suite's report, then its line, and leaves its tally in a file. In a shell of its own: it reads that shell's times.
+run() ( # run SUITE
+  local name=$1 start=$SECONDS passed=0 failed=0 skipped=0 verdict=ok status computed
   "suite_$name" 2>"$work/$name.err" | "$work/suite" "$work/$name.tally"
   status=("${PIPESTATUS[@]}")
   read -r passed failed skipped <"$work/$name.tally" || failed=1
@@ -226,8 +226,10 @@ run() { # run SUITE
     cat "$work/$name.err"
   fi
   echo "$passed $failed $skipped" >"$work/$name.tally"
-  echo "suite $name: $((passed + failed)) tests, $((SECONDS - start)) s, $verdict"
-}
+  times >"$work/$name.times"
+  computed=$(awk -F'[ms ]' 'NR == 2 { print int(60 * ($1 + $4) + $2 + $5) }' "$work/$name.times")
+  echo "suite $name: $((passed + failed)) tests, $((SECONDS - start)) s, $computed s of processor time, $verdict"
+)
 
 # lane runs those suites of a lane that the caller named, and prints each report as a whole.
 lane() { # lane "SUITE..." "ASKED FOR..."
