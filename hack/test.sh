@@ -192,13 +192,14 @@ suite_cluster() {
 # real Prometheus.
 suite_manifests() { go test -json -count=1 -timeout=15m ./test/manifests/... ./internal/promtest/...; }
 
-# A real cluster of two nodes, and the README's installation in it. The image with iptables as in suite image-module.
+# Real clusters of two nodes, and the README's installation in them. Two clusters at a time: one leaves half of two processors idle.
+# The image with iptables as in suite image-module.
 suite_install() {
   local iptables
   [[ $(id -u) == 0 ]] || { cannot install "network namespaces need root"; return; }
   iptables=$(command -v apt-get)
   programs >"$work/programs" 2>&1 || { cat "$work/programs"; return 1; }
-  IMAGE_IPTABLES=$iptables go test -json -count=1 -p=1 -timeout=25m ./test/install/... ./internal/kubenode/... # two cores are enough for one cluster
+  IMAGE_IPTABLES=$iptables go test -json -count=1 -p=1 -timeout=25m ./test/install/... ./internal/kubenode/...
 }
 
 # The image variant with iptables is built from Debian packages, which apt downloads.

@@ -13,6 +13,7 @@ import (
 
 // TestInstall goes with a user from the first command of the README to the last. Each step needs those before it.
 func TestInstall(t *testing.T) {
+	t.Parallel()
 	b := newHarness(t, kubenode.Options{ProxyMode: "iptables"})
 	blocks := readme(t)
 	before := b.nodeStates(t)

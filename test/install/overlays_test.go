@@ -17,6 +17,7 @@ import (
 
 // TestOverlays applies those that the README leaves out, with kube-proxy in its other mode.
 func TestOverlays(t *testing.T) {
+	t.Parallel()
 	b := newHarness(t, kubenode.Options{ProxyMode: "nftables"})
 	before := b.nodeStates(t)
 	for _, step := range []struct {
