@@ -239,7 +239,7 @@ func TestTerminal(t *testing.T) {
 	if strings.Contains(screen.String(), "slept") {
 		t.Error("the interrupt did not end what the shell was doing")
 	}
-	retyped("pod2\n", "pod2$ ") // more than once gives shells within shells
+	retyped("pod2\n", "pod2$ ")
 	if err := person.Close(); err != nil { // a hang-up
 		t.Fatal(err)
 	}

@@ -26,7 +26,7 @@ const (
 
 // TestFamilies applies the overlay for two families where nodes, pods and Services have both, first as it is and then with
 // component iptables, so that kube-proxy's iptables and ip6tables have the agents' rules beside them.
-func TestFamilies(t *testing.T) {
+func TestFamilies(t *testing.T) { //nolint:tparallel // its steps share a cluster
 	t.Parallel()
 	b := newHarness(t, kubenode.Options{ProxyMode: "iptables", DualStack: true})
 	b.kubectlInput(t, set, "apply", "-f", "-")
