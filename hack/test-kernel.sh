@@ -12,7 +12,7 @@ export GOFLAGS="${GOFLAGS:-} -buildvcs=false -trimpath"
 { : >&3; } 2>/dev/null || exec 3>&2 # lines that are printed at once
 
 image=linux-image-cloud-amd64 # depends on the package of the newest kernel
-limit=1800                    # seconds for the whole run; it and the limits below end a hang, and judge no speed
+limit=3600                    # seconds for the whole run; it and the limits below end a hang, and judge no speed
 memory=1536                   # MiB; it includes the file system
 
 # Package, time limit of its tests in seconds of the machine's clock, and flags. Tests that measure do not run in it.

@@ -18,17 +18,18 @@ needs="gcc:gcc /usr/include/stdio.h:libc6-dev musl-gcc:musl-tools git:git ip:ipr
 nsd:nsd unbound:unbound dnsperf:dnsperf dig:bind9-dnsutils nft:nftables iptables:iptables ipset:ipset
 conntrack:conntrack qemu-system-x86_64:qemu-system-x86 busybox:busybox-static cpio:cpio
 runc:runc /usr/lib/cni/bridge:containernetworking-plugins prometheus:prometheus promtool:prometheus"
-# Three lanes run at the same time. Each lane runs one suite after the other.
+# Four lanes run at the same time. Each lane runs one suite after the other.
 timed="rules upstream pressure node" # they judge times: before all other work, see first
 after=install # after those
-nice="scenarios unit race e2e kernel cluster manifests" # they wait for events: nice 10
-idle="lint image-module fuzz"                           # they compile and compute: SCHED_IDLE
+nice="scenarios unit race e2e cluster manifests" # they wait for events: nice 10
+idle="lint image-module fuzz"                    # they compile and compute: SCHED_IDLE
+other=kernel                                     # the same, beside idle: it uses one processor
 race=-race # empty where there is no C compiler, which the race detector needs
 concurrent='admin|agent|cache|filewatch|handover|resolve|server|snapshot|source|static|task|unixsock|upstream|watch|zone'
 bulky='TestEndless.*|TestStoreAgainstModel|TestPTRsAreBounded|TestTruncatedSetsRotate|TestWorst|TestRestoreMatchesOriginal|TestSetsThatNoMessageHolds|TestTransferHuge|TestTransferBigZone'
 bulky+='|TestIndexRemoval|TestNamespaceLimit|TestLimit|TestResidentMemory|TestResizedMemory|TestDumpOfLarge.*|TestCapacity|TestSocketPoolBounds'
 soak=${SOAK:-}
-[[ -z $soak ]] || { timed="$nice $idle $timed"; nice=; idle=; } # a soak runs one suite at a time
+[[ -z $soak ]] || { timed="$nice $idle $other $timed"; nice=; idle=; other=; } # a soak runs one suite at a time
 limit=${soak:+6h}
 limit=${limit:-20m} # of one package's tests
 
@@ -244,7 +245,9 @@ in_idle_time() { # in_idle_time "ASKED FOR..."
   renice -n 10 "$BASHPID" >/dev/null # other suites wait for the programs, so these are not built in idle time
   [[ ! " $1 " =~ \ (e2e|node|cluster|manifests|install)\  ]] || programs >"$work/programs.ahead" 2>&1
   chrt --idle --pid 0 "$BASHPID"
+  lane "$other" "$1" &
   lane "$idle" "$1"
+  wait
 }
 
 summary() {
@@ -259,7 +262,7 @@ work=$(mktemp -d)
 groups=()
 trap 'touch "$work/sessions"; for group in "${groups[@]}" $(<"$work/sessions"); do kill -- "-$group" 2>/dev/null; done; rm -rf "$work"' EXIT
 set_up
-names=${*:-$timed $after $nice $idle}
+names=${*:-$timed $after $nice $idle $other}
 [[ ! " $names " =~ \ (e2e|upstream|pressure|node|cluster)\  ]] || binary
 set -m # a process group for each lane, so that an interrupt ends all of it
 in_idle_time "$names" & groups+=($!)

@@ -42,8 +42,7 @@ func (b *harness) awaitHandOver(t *testing.T, a daemon) {
 	})
 }
 
-// TestHandOver starts one agent after the other while the one before serves, under 20,000 queries a second, and counts
-// every query.
+// TestHandOver starts one agent after the other while the one before serves, under load, and counts every query.
 func TestHandOver(t *testing.T) {
 	for _, tt := range []struct {
 		name    string
@@ -125,11 +124,13 @@ func TestHandOver(t *testing.T) {
 	}
 }
 
-// flood is pods and the node asking 20,000 queries a second, some of them for new names.
+// flood is pods and the node asking 5,000 queries a second, or 20,000 with SOAK, some of them for new names.
 func (b *harness) flood(t *testing.T) *load {
 	t.Helper()
 	l := &load{began: time.Now(), harness: b}
-	udp := func(rate int) nodetest.Load { return nodetest.Load{Network: "udp", Rate: rate} }
+	udp := func(rate int) nodetest.Load {
+		return nodetest.Load{Network: "udp", Rate: proctest.OrdinaryOrSoak(rate/4, rate)}
+	}
 	freshUDP := func(rate int) nodetest.Load { return nodetest.Load{Network: "udp", Rate: rate, Fresh: true} }
 	freshTCP := nodetest.Load{Network: "tcp", Rate: 25, Fresh: true}
 	const patient, longer = 6 * time.Second, 8 * time.Second // what is late is not lost; not so long that the IDs come again
@@ -138,7 +139,7 @@ func (b *harness) flood(t *testing.T) *load {
 		{Host: b.Pods[1], Target: b.dnsAddrs[1], Loads: []nodetest.Load{udp(4000), udp(4000), freshUDP(300), freshTCP}},
 		{Host: b.Node, Target: b.dnsAddrs[0], Loads: []nodetest.Load{udp(3000), freshUDP(100), freshTCP}},
 		{Host: b.Node, Target: b.dnsAddrs[1], Loads: []nodetest.Load{udp(1000), freshUDP(100), freshTCP}},
-		{Host: b.Pods[0], Target: b.dnsAddrs[0], Loads: []nodetest.Load{udp(50)}, Names: 1 << 20},
+		{Host: b.Pods[0], Target: b.dnsAddrs[0], Loads: []nodetest.Load{{Network: "udp", Rate: 50}}, Names: 1 << 20},
 	} {
 		c.Timeout, c.Linger = patient, longer
 		m, err := nodetest.StartMeter(c)

@@ -25,9 +25,6 @@ func TestRenewals(t *testing.T) {
 				t.Skip("no dnsperf: apt-get install dnsperf")
 			}
 			length := proctest.OrdinaryOrSoak(5*time.Second, time.Minute)
-			if backend == nftables {
-				length = proctest.OrdinaryOrSoak(10*time.Second, time.Minute)
-			}
 			b := newHarness(t, options{backend: backend})
 			b.start(t)
 			before := b.fallbackQueries()
