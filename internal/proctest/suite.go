@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// Eventually polls condition until it holds and returns how long that took. After limit it fails the test, with the
+// Eventually polls condition, ever less often, until it holds, and returns how long that took. After limit it fails the test, with the
 // details that the functions return.
 func Eventually(tb testing.TB, limit time.Duration, what string, condition func() bool, details ...func() string) time.Duration {
 	tb.Helper()
@@ -21,7 +21,7 @@ func Eventually(tb testing.TB, limit time.Duration, what string, condition func(
 			}
 			tb.Fatalf("not within %s: %s", limit, what)
 		}
-		time.Sleep(10 * time.Millisecond)
+		time.Sleep(min(max(10*time.Millisecond, time.Since(began)/20), 500*time.Millisecond)) // a condition may start a program
 	}
 	return time.Since(began)
 }
