@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// Eventually polls condition, ever less often, until it holds, and returns how long that took. After limit it fails the test, with the
-// details that the functions return.
+// Eventually polls condition, ever less often, until it holds, and returns how long that took. After limit it fails the
+// test, with the details that the functions return.
 func Eventually(tb testing.TB, limit time.Duration, what string, condition func() bool, details ...func() string) time.Duration {
 	tb.Helper()
 	began := time.Now()
