@@ -19,9 +19,9 @@ nsd:nsd unbound:unbound dnsperf:dnsperf dig:bind9-dnsutils nft:nftables iptables
 conntrack:conntrack qemu-system-x86_64:qemu-system-x86 busybox:busybox-static cpio:cpio
 runc:runc /usr/lib/cni/bridge:containernetworking-plugins prometheus:prometheus promtool:prometheus"
 # Four lanes run at the same time. Each lane runs one suite after the other.
-timed="rules upstream pressure node" # they judge times: before all other work, see first
+timed="rules upstream pressure e2e node" # they judge times: before all other work, see first
 after=install # after those
-nice="scenarios unit race e2e cluster manifests" # they wait for events: nice 10
+nice="scenarios unit race cluster manifests" # they wait for events: nice 10
 idle="lint image-module fuzz"                    # they compile and compute: SCHED_IDLE
 other=kernel                                     # the same, beside idle: it uses one processor
 race=-race # empty where there is no C compiler, which the race detector needs
@@ -164,7 +164,8 @@ binary() {
   CGO_ENABLED=0 go build -ldflags '-X main.version=test' -o "$work/node-cache" ./cmd/node-cache >&2 && export E2E_BINARY=$work/node-cache
 }
 
-suite_e2e() { go test -json -count=1 -timeout="$limit" ./test/e2e/...; }
+# The program as a process, with real servers and clients that wait for some seconds only.
+suite_e2e() { first go test -json -count=1 -timeout="$limit" ./test/e2e/...; }
 
 # Upstreams that fail, some in network namespaces. It judges times, so it runs alone in its lane.
 suite_upstream() { first go test -json -count=1 -timeout="$limit" ./test/upstream; }
@@ -174,8 +175,9 @@ suite_pressure() { first go test -json -count=1 -timeout="$limit" ./test/pressur
 
 # The node in network namespaces: pods, a real agent and its faults, make play.
 suite_node() {
+  local parallel=${soak:+1} # tests mostly wait
   [[ $(id -u) == 0 ]] || { cannot node "network namespaces need root"; return; }
-  first go test -json -count=1 -p=1 ${soak:+-parallel=1} -timeout="$limit" ./test/node/... ./internal/nodetest/... ./internal/play/...
+  first go test -json -count=1 -p=1 -parallel="${parallel:-4}" -timeout="$limit" ./test/node/... ./internal/nodetest/... ./internal/play/...
 }
 
 # The tests that use the kernel, in Debian's kernel in an emulated machine.

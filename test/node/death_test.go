@@ -16,7 +16,7 @@ import (
 // take packets for.
 func TestKilledAndPaused(t *testing.T) {
 	t.Parallel()
-	for _, backend := range backends() {
+	for _, backend := range loadedBackends() {
 		for _, tt := range []struct {
 			name        string
 			transparent bool // the agent has the queries to the service's address

@@ -264,3 +264,8 @@ func (b *harness) fallbackQueries() uint64 {
 
 // backends are all backends, for a test of each.
 func backends() []string { return []string{nftables, iptablesNFT, iptablesLegacy} }
+
+// loadedBackends are the backends for a test under load. The rules of iptables-legacy are those of iptables-nft.
+func loadedBackends() []string {
+	return proctest.OrdinaryOrSoak([]string{nftables, iptablesNFT}, backends())
+}

@@ -14,8 +14,8 @@ import (
 	"github.com/nodecache/node-cache/internal/proctest"
 )
 
-// A load is pods and the node asking 5,000 queries a second: over UDP and TCP, IPv4 and IPv6, from ports that stay and
-// from new ones.
+// A load is pods and the node asking 1,000 queries a second, or 5,000 with SOAK: over UDP and TCP, IPv4 and IPv6, from ports
+// that stay and from new ones.
 type load struct {
 	began        time.Time
 	harness      *harness
@@ -28,8 +28,12 @@ type load struct {
 func (b *harness) load(t *testing.T) *load {
 	t.Helper()
 	l := &load{began: time.Now(), harness: b}
-	udp := func(rate int) nodetest.Load { return nodetest.Load{Network: "udp", Rate: rate} }
-	freshUDP := func(rate int) nodetest.Load { return nodetest.Load{Network: "udp", Rate: rate, Fresh: true} }
+	udp := func(rate int) nodetest.Load {
+		return nodetest.Load{Network: "udp", Rate: proctest.OrdinaryOrSoak(rate/5, rate)}
+	}
+	freshUDP := func(rate int) nodetest.Load {
+		return nodetest.Load{Network: "udp", Rate: proctest.OrdinaryOrSoak(rate/5, rate), Fresh: true}
+	}
 	tcp, freshTCP := nodetest.Load{Network: "tcp", Rate: 25}, nodetest.Load{Network: "tcp", Rate: 25, Fresh: true}
 	for _, c := range []nodetest.MeterConfig{
 		{Host: b.Pods[0], Target: b.dnsAddrs[0], Loads: []nodetest.Load{udp(1500), freshUDP(300), tcp, freshTCP}},

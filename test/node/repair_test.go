@@ -26,7 +26,7 @@ type damage struct {
 // TestDamage damages link and rules under load.
 func TestDamage(t *testing.T) {
 	t.Parallel()
-	for _, backend := range backends() {
+	for _, backend := range loadedBackends() {
 		t.Run(backend, func(t *testing.T) {
 			t.Parallel()
 			b := newHarness(t, options{backend: backend})

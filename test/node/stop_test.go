@@ -14,7 +14,7 @@ import (
 // TestUpgrade stops the agent in order and starts the next one, under load.
 func TestUpgrade(t *testing.T) {
 	t.Parallel()
-	for _, backend := range backends() {
+	for _, backend := range loadedBackends() {
 		t.Run(backend, func(t *testing.T) {
 			t.Parallel()
 			b := newHarness(t, options{backend: backend})
@@ -96,7 +96,7 @@ func TestCrashLoop(t *testing.T) {
 // next one's by then.
 func TestSuccessor(t *testing.T) {
 	t.Parallel()
-	for _, backend := range backends() {
+	for _, backend := range loadedBackends() {
 		t.Run(backend, func(t *testing.T) {
 			t.Parallel()
 			b := newHarness(t, options{backend: backend, onExit: "remove"})
