@@ -19,7 +19,7 @@ memory=1536                   # MiB; it includes the file system
 tests='
 test/kernel  300
 pkg/netif    300 -test.parallel=8
-pkg/nftables 300 -test.run=^(TestGolden|TestLease|TestDrain|TestOwnPackets|TestTwoAgents|TestWithoutOwnedTables|TestMissingCapability)$
+pkg/nftables 300 -test.run=^(TestGolden|TestDrain|TestOwnPackets|TestTwoAgents|TestWithoutOwnedTables|TestMissingCapability)$
 pkg/iptables 300 -test.run=^(TestPlanIsWhatTheKernelPrints|TestSessionsEnd|TestForeignSet|TestMissingCapability)$
 '
 if (($# > 0)); then tests=$(printf '%s 300\n' "$@"); fi

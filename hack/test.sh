@@ -27,7 +27,7 @@ other=kernel                                     # the same, beside idle: it use
 race=-race # empty where there is no C compiler, which the race detector needs
 concurrent='admin|agent|cache|filewatch|handover|resolve|server|snapshot|source|static|task|unixsock|upstream|watch|zone'
 bulky='TestEndless.*|TestStoreAgainstModel|TestPTRsAreBounded|TestTruncatedSetsRotate|TestWorst|TestRestoreMatchesOriginal|TestSetsThatNoMessageHolds|TestTransferHuge|TestTransferBigZone'
-bulky+='|TestIndexRemoval|TestNamespaceLimit|TestLimit|TestResidentMemory|TestResizedMemory|TestDumpOfLarge.*|TestCapacity|TestSocketPoolBounds'
+bulky+='|TestObserverCoversEveryChange|TestTop|TestIndexRemoval|TestNamespaceLimit|TestLimit|TestResidentMemory|TestResizedMemory|TestDumpOfLarge.*|TestCapacity|TestSocketPoolBounds'
 soak=${SOAK:-}
 [[ -z $soak ]] || { timed="$nice $idle $other $timed"; nice=; idle=; other=; } # a soak runs one suite at a time
 limit=${soak:+6h}

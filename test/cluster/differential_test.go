@@ -61,8 +61,8 @@ func variants() []variant {
 
 // allTypes are asked for where every type is, the first of them always.
 func allTypes() (few, all []uint16) {
-	few = []uint16{dns.TypeA, dns.TypeAAAA, dns.TypeSRV, dns.TypePTR, dns.TypeTXT, dns.TypeCNAME}
-	return few, append(slices.Clip(few), dns.TypeNS, dns.TypeSOA, dns.TypeMX, dns.TypeHTTPS, dns.TypeANY,
+	few = []uint16{dns.TypeA, dns.TypeAAAA, dns.TypeSRV, dns.TypePTR}
+	return few, append(slices.Clip(few), dns.TypeTXT, dns.TypeCNAME, dns.TypeNS, dns.TypeSOA, dns.TypeMX, dns.TypeHTTPS, dns.TypeANY,
 		dns.TypeSVCB, dns.TypeDS, dns.TypeNAPTR, dns.TypeAXFR, dns.TypeIXFR, 65400)
 }
 

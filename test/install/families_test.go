@@ -48,8 +48,8 @@ func TestFamilies(t *testing.T) { //nolint:tparallel // its steps share a cluste
 	})
 }
 
-// testFamilies has agents answer over both families with a backend, replaces them, and deletes them from under the clients,
-// whom the fallback answers then. Kubelets name the agents meanwhile.
+// testFamilies has agents answer over both families with a backend, and deletes them from under the clients, whom the fallback
+// answers then. Kubelets name the agents meanwhile.
 func (b *harness) testFamilies(t *testing.T, folder, backend string) {
 	t.Helper()
 	began := time.Now()
@@ -67,14 +67,10 @@ func (b *harness) testFamilies(t *testing.T, folder, backend string) {
 	}
 	b.withoutDNS(t, func() { both.expectNoLoss(t, "without CoreDNS") })
 
-	resetCounts(t, both.all())
-	began = time.Now()
-	b.kubectl(t, "-n", "kube-system", "rollout", "restart", "daemonset/node-cache")
-	b.kubectl(t, "-n", "kube-system", "rollout", "status", "daemonset/node-cache", "--timeout=3m")
-	b.eventually(t, "the old agents are gone", func() bool { return len(b.agents(t)) == 2 })
-	both.expectAnswered(t, "2 agents replaced in "+since(began).String(), true)
-	b.awaitAgentsReady(t)
-	b.expectLeases(t, backend)
+	if backend != "nftables" { // TestInstall replaces agents with that
+		b.replaceAgents(t, both)
+		b.expectLeases(t, backend)
+	}
 
 	b.runShell(t, "kubectl delete -k "+folder)
 	b.awaitNoAgents(t)
@@ -86,6 +82,18 @@ func (b *harness) testFamilies(t *testing.T, folder, backend string) {
 		t.Error("the kernels track no flow to the fallback")
 	}
 	proctest.Figure(t, "the kernels tracked no flow to the agents, and %d to the fallback", len(flows))
+}
+
+// replaceAgents does a rolling update while clients of both families ask.
+func (b *harness) replaceAgents(t *testing.T, both pair) {
+	t.Helper()
+	resetCounts(t, both.all())
+	began := time.Now()
+	b.kubectl(t, "-n", "kube-system", "rollout", "restart", "daemonset/node-cache")
+	b.kubectl(t, "-n", "kube-system", "rollout", "status", "daemonset/node-cache", "--timeout=3m")
+	b.eventually(t, "the old agents are gone", func() bool { return len(b.agents(t)) == 2 })
+	both.expectAnswered(t, "2 agents replaced in "+since(began).String(), true)
+	b.awaitAgentsReady(t)
 }
 
 // uninstall sets the kubelets back and cleans the nodes, which are then as they were.

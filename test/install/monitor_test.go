@@ -18,15 +18,11 @@ import (
 // prometheusAddr is where it listens on the control machine.
 const prometheusAddr = "127.0.0.1:9090"
 
-// testMonitoring has a Prometheus find and scrape the agents as the PodMonitor says, and evaluate every alert and every query of
-// the dashboard.
+// testMonitoring has a Prometheus find and scrape the agents, which have component metrics by now, as the PodMonitor says, and
+// evaluate every alert and every query of the dashboard.
 func (b *harness) testMonitoring(t *testing.T) {
 	t.Helper()
 	prometheus := proctest.FindProgram(t, "prometheus", "prometheus")
-	b.kubectl(t, "apply", "-k", kustomization(t, "daemonset/base", "daemonset/components/metrics"))
-	b.kubectl(t, "-n", "kube-system", "rollout", "restart", "daemonset/node-cache")
-	b.kubectl(t, "-n", "kube-system", "rollout", "status", "daemonset/node-cache", "--timeout=2m")
-	b.eventually(t, "the old agents are gone", func() bool { return len(b.agents(t)) == 2 })
 	b.startClients(t, "monitors")
 
 	// Debian's Prometheus cannot ask an API server for pods.

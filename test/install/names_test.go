@@ -52,13 +52,13 @@ func (b *harness) testScaling(t *testing.T) {
 			return len(want) == replicas
 		})
 		took := b.eventually(t, fmt.Sprintf("%s has %v on both nodes", setName, want), func() bool {
-			for _, c := range clients {
-				if !slices.Equal(c.addressesOf(t, setName), want) {
-					return false
-				}
-			}
-			return true
+			return !slices.ContainsFunc(b.Nodes, func(n *kubenode.Node) bool { return !slices.Equal(b.lookupFromNode(t, n, setName), want) })
 		})
+		for _, c := range clients {
+			if got := c.addressesOf(t, setName); !slices.Equal(got, want) {
+				t.Errorf("%s sees %v of %s, and its node %v", c.name, got, setName, want)
+			}
+		}
 		seen = append(seen, fmt.Sprintf("%d pods %.1f s", replicas, took.Seconds()))
 	}
 	b.kubectl(t, "delete", "deployment/web", "service/web")

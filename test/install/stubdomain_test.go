@@ -7,12 +7,14 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"slices"
 	"testing"
 	"time"
 
 	"github.com/miekg/dns"
 
 	"github.com/nodecache/node-cache/internal/kubenode"
+	"github.com/nodecache/node-cache/internal/proctest"
 )
 
 // All names of the zone are what only a company's own DNS knows, and the Internet's denies.
@@ -70,8 +72,26 @@ func (b *harness) applyStubDomains(t *testing.T, server netip.AddrPort) {
 	})
 }
 
-// lookupFromNode has a program of a node ask its agent for a name's address, and returns it; it is empty when the name is denied.
-func (b *harness) lookupFromNode(t *testing.T, n *kubenode.Node, name string) string {
+// testStubDomains has both agents follow a ConfigMap of kube-dns that is made while they run.
+func (b *harness) testStubDomains(t *testing.T) {
+	t.Helper()
+	for _, n := range b.Nodes {
+		if found := b.lookupFromNode(t, n, "early."+companyZone); len(found) > 0 {
+			t.Errorf("%s knows %s before its server is configured: %v", n.Name, companyZone, found)
+		}
+	}
+	b.applyStubDomains(t, b.startCompanyDNS(t))
+	number := 0
+	took := b.eventually(t, "both agents know the stub domain", func() bool {
+		number++ // another name each time: what was denied is kept for some seconds
+		name := fmt.Sprintf("w%d.%s", number, companyZone)
+		return !slices.ContainsFunc(b.Nodes, func(n *kubenode.Node) bool { return !slices.Equal(b.lookupFromNode(t, n, name), []string{companyAddr}) })
+	})
+	proctest.Figure(t, "both agents answer for a stub domain %s after a ConfigMap of kube-dns is made", took.Round(time.Millisecond))
+}
+
+// lookupFromNode has a program of a node ask its agent for a name's IPv4 addresses, and returns them sorted; none when the name is denied.
+func (b *harness) lookupFromNode(t *testing.T, n *kubenode.Node, name string) (found []string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
 	defer cancel()
@@ -86,8 +106,9 @@ func (b *harness) lookupFromNode(t *testing.T, n *kubenode.Node, name string) st
 	}
 	for _, rr := range answer.Answer {
 		if a, ok := rr.(*dns.A); ok {
-			return a.A.String()
+			found = append(found, a.A.String())
 		}
 	}
-	return ""
+	slices.Sort(found)
+	return found
 }

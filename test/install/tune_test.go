@@ -3,6 +3,8 @@
 package install
 
 import (
+	"encoding/json"
+	"net/http"
 	"strings"
 	"testing"
 	"time"
@@ -45,12 +47,25 @@ func (b *harness) testTuning(t *testing.T, block []string) {
 	expectNoLoss(t, map[string]tally{"UDP": got.UDP, "TCP": got.TCP})
 }
 
+// configs asks the agent of each node, as a program of the node does.
 func (b *harness) configs(t *testing.T) []config {
 	t.Helper()
 	var all []config
-	for _, pod := range b.agents(t) {
+	for _, n := range b.Nodes {
+		request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://169.254.20.10:9253/status", http.NoBody)
+		if err != nil {
+			t.Fatal(err)
+		}
+		answer, err := (&http.Client{Transport: &http.Transport{DialContext: n.Dial, DisableKeepAlives: true}}).Do(request)
+		if err != nil {
+			t.Fatal(err)
+		}
 		var c config
-		b.status(t, pod, &c)
+		err = json.NewDecoder(answer.Body).Decode(&c)
+		_ = answer.Body.Close()
+		if err != nil {
+			t.Fatal(err)
+		}
 		all = append(all, c)
 	}
 	return all

@@ -266,13 +266,16 @@ func (c *clients) end() {
 	default:
 		close(c.quit)
 	}
-	c.running.Wait()
-	for deadline := time.Now().Add(answerTimeout); !c.careless && time.Now().Before(deadline) && c.answered() < int(c.asked.Load()); {
-		time.Sleep(10 * time.Millisecond)
+	if !c.careless { // else a session that the agent does not read keeps the sender
+		c.running.Wait()
+		for deadline := time.Now().Add(answerTimeout); time.Now().Before(deadline) && c.answered() < int(c.asked.Load()); {
+			time.Sleep(10 * time.Millisecond)
+		}
 	}
 	for _, p := range c.ports {
 		_ = p.conn.Close()
 	}
+	c.running.Wait()
 	c.reading.Wait()
 }
 
