@@ -3,7 +3,6 @@
 package node
 
 import (
-	"flag"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -17,8 +16,6 @@ import (
 	"github.com/nodecache/node-cache/internal/nodetest"
 	"github.com/nodecache/node-cache/internal/proctest"
 )
-
-var upgrades = flag.Int("upgrades", 0, "hand over so often under load; 0: a few times, or 50 with SOAK")
 
 // handover is what the configuration of an agent needs that hands over.
 func handoverConfig(t *testing.T) string {
@@ -65,10 +62,7 @@ func TestHandOver(t *testing.T) {
 				startPipeline(t, b.Node, b.dnsAddrs[0], 3),
 			}
 			time.Sleep(500 * time.Millisecond)
-			times := *upgrades
-			if times == 0 {
-				times = proctest.OrdinaryOrSoak(tt.times, 50)
-			}
+			times := proctest.OrdinaryOrSoak(tt.times, 50)
 			var old []daemon
 			var slowest time.Duration
 			for range times {
