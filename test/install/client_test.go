@@ -55,7 +55,8 @@ func (t *tally) add(o tally) {
 	t.Failures = append(t.Failures, o.Failures...)
 }
 
-// clientPod wants name, node, and the program's arguments. Its DNS is what the kubelet gives it.
+// clientPod wants name, node, and the program's arguments. Its DNS is what the kubelet gives it. Without a CPU request a busy
+// machine gives it no processor for seconds, and CoreDNS closes a session that brings no query within three.
 const clientPod = `apiVersion: v1
 kind: Pod
 metadata: {name: %[1]s, labels: {app: client}}
@@ -64,6 +65,7 @@ spec:
   terminationGracePeriodSeconds: 0
   containers:
   - {name: client, image: "` + kubenode.BusyboxImage + `", command: [%[3]s],
+     resources: {requests: {cpu: 200m}},
      readinessProbe: {httpGet: {port: 8080, path: /counts}, periodSeconds: 1}}
 ---
 `
