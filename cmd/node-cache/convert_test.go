@@ -67,7 +67,7 @@ func TestConvertCluster(t *testing.T) {
 		want  string // in one of the streams
 		extra []string
 	}{
-		{name: "NodeLocal DNSCache first", maps: map[string]string{"node-local-dns": local, "kube-dns": `{"data": {"stubDomains": "{\"corp.example\": [\"10.0.0.1\"]}"}}`, "coredns": coreDNS}, code: 4, want: `to: ["10.0.0.1"]`},
+		{name: "NodeLocal DNSCache first", maps: map[string]string{"node-local-dns": local, "kube-dns": `{"data": {"stubDomains": "{\"corp.example\": [\"10.0.0.1\"]}"}}`, "coredns": coreDNS}, want: `to: ["10.0.0.1"]`},
 		{name: "CoreDNS as the old server", maps: map[string]string{"coredns": coreDNS, "coredns-custom": `{"metadata": {}}`}, want: "# coredns Corefile:5: k8s_external corp.example\n- zone: \"corp.example.\"\n  to: [\"10.96.0.10\"]\n"},
 		{name: "another old server", maps: map[string]string{"coredns": coreDNS}, want: `to: ["192.0.2.9:5353"]`, extra: []string{"--old-server", "192.0.2.9:5353"}},
 		{name: "an old server at the own address", maps: map[string]string{"node-local-dns": local}, code: 1, want: "node-cache: converting: the old server 169.254.20.10:53: the agent answers at this address\nhint: ", extra: []string{"--old-server", "169.254.20.10"}},

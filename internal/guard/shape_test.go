@@ -16,11 +16,11 @@ import (
 
 // Bounds of the shape. They only go down; a package that needs more lines says why in the commit that raises its bound.
 const (
-	mostLines        = 44975
-	mostFiles        = 260
+	mostLines        = 45030
+	mostFiles        = 261
 	mostTypes        = 480
-	mostSupportLines = 12745
-	mostTestLines    = 69040
+	mostSupportLines = 12795
+	mostTestLines    = 69210
 )
 
 // packageLines are the most lines of a package, in hundreds, where it may have more than 1,000.

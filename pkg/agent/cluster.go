@@ -205,15 +205,13 @@ func (c *cluster) newZone(cfg *config.Config) (*zone.Zone, error) {
 	return zone.New(settings)
 }
 
-// routedSubzones returns the zones below the cluster domain that have routes of their own.
+// routedSubzones returns the zones below the cluster domain that have routes of their own, or are the central resolver's.
 func routedSubzones(cfg *config.Config) []string {
-	var names []string
+	names := slices.Clone(cfg.Cluster.Zones)
 	for _, route := range cfg.Forward {
-		if strings.HasSuffix(route.Zone, "."+cfg.ClusterDomain) {
-			names = append(names, route.Zone)
-		}
+		names = append(names, route.Zone)
 	}
-	return names
+	return slices.DeleteFunc(names, func(zone string) bool { return !strings.HasSuffix(zone, "."+cfg.ClusterDomain) })
 }
 
 // nameservers returns the addresses at which the zone is served.
@@ -235,7 +233,7 @@ func nameservers(listen []netip.Addr) []netip.Addr {
 
 // zonesOfCentral returns the zones that the central resolver answers.
 func (c *cluster) zonesOfCentral(cfg *config.Config) (zones [][]byte, err error) {
-	names := []string{cfg.ClusterDomain}
+	names := append([]string{cfg.ClusterDomain}, cfg.Cluster.Zones...)
 	if len(cfg.Cluster.Ranges) == 0 && c.store == nil {
 		names = append(names, "in-addr.arpa.", "ip6.arpa.")
 	}

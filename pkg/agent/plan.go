@@ -50,6 +50,9 @@ type route struct {
 	pool   *upstream.Pool
 }
 
+// lacksUpstream reports whether there is no upstream although the configuration asks for one.
+func (r *route) lacksUpstream() bool { return r.HasUpstream() && r.pool.Empty() }
+
 // unchanged reports whether the keys of a part have the same values in r and old. A reload leaves such a part out.
 func (r *generation) unchanged(old *generation, keys func(*config.Config) any) bool {
 	return reflect.DeepEqual(keys(&r.config), keys(&old.config))
@@ -198,7 +201,7 @@ func target(to config.Target, route config.Route) upstream.Target {
 		return upstream.Target{Network: "https", Addr: to.Addr, Name: to.Name, CAFile: route.CA, Path: to.Path, Method: method}
 	case config.ResolvConf:
 		return upstream.Target{ResolvConf: to.Path}
-	case config.Plain:
+	case config.Plain, config.None:
 	}
 	return upstream.Target{Network: "udp", Addr: to.Addr}
 }
@@ -313,10 +316,13 @@ func (r *generation) planRoutes() (list []resolve.Route) {
 	return list
 }
 
-// upstreamOf returns the upstream of a route: its pool, and the fallback while all of the pool's upstreams are
-// down. A route over TLS has no fallback: an attacker who cuts connections must not get the queries in plain
+// upstreamOf returns the upstream of a route, nil if it has none: its pool, and the fallback while all of the pool's
+// upstreams are down. A route over TLS has no fallback: an attacker who cuts connections must not get the queries in plain
 // text.
 func (r *generation) upstreamOf(route route) resolve.Asker {
+	if !route.HasUpstream() {
+		return nil
+	}
 	encrypted := func(to config.Target) bool { return to.Kind == config.TLS || to.Kind == config.HTTPS }
 	if r.fallback == nil || route.NoFallback || slices.ContainsFunc(route.To, encrypted) {
 		return route.pool

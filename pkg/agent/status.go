@@ -44,7 +44,7 @@ func (a *Agent) Status() status.Status {
 		for _, server := range servers {
 			s.Upstreams = append(s.Upstreams, status.Upstream{Zone: route.Zone, Server: server})
 		}
-		if route.pool.Empty() {
+		if route.lacksUpstream() {
 			empty = append(empty, route.Zone)
 		}
 	}

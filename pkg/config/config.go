@@ -92,8 +92,9 @@ type Route struct {
 	// truncated answer. `tcp://192.0.2.1`: over TCP only. `tls://192.0.2.1#dns.example`: over TLS (RFC 7858); the
 	// certificate must be valid for the name after the #, or without one for the address.
 	// `https://192.0.2.1/path#dns.example` or `https://dns.example/path`: over HTTP/2 (RFC 8484), the second at the
-	// addresses in bootstrap; the default path is `/dns-query`. `/etc/resolv.conf`: the nameservers of that file. The
-	// default port is 53, with tls:// 853 and with https:// 443. Put an IPv6 address with a port in brackets.
+	// addresses in bootstrap; the default path is `/dns-query`. `/etc/resolv.conf`: the nameservers of that file. `none`
+	// alone: queries fail. The default port is 53, with tls:// 853 and with https:// 443. Put an IPv6 address with a
+	// port in brackets.
 	To []Target `yaml:"to" format:"target" required:"name at least one upstream"`
 	// The IP addresses of the host in an https:// URL that has a host name. Each is an upstream of its own. A route may
 	// have one such host.
@@ -131,11 +132,17 @@ type Route struct {
 	NoCache bool `yaml:"cache" words:"on,off"`
 }
 
+// HasUpstream reports whether queries are sent anywhere.
+func (r Route) HasUpstream() bool { return r.To[0].Kind != None }
+
 // Upstreams are the targets of r with addresses of their own: in place of an HTTPS target that has none stands one
 // for each address of Bootstrap.
 func (r Route) Upstreams() []Target {
 	var list []Target
 	for _, t := range r.To {
+		if t.Kind == None {
+			continue
+		}
 		if t.Kind != HTTPS || t.Addr.Addr().IsValid() {
 			list = append(list, t)
 			continue
@@ -174,6 +181,9 @@ type Cluster struct {
 	// A resolver with access to the API, asked over TCP: with `local` for names that this node cannot know, with
 	// `central` for all cluster names.
 	Central Central `yaml:"central"`
+	// Other zones that the central resolver answers, such as those of CoreDNS's other server blocks. They must not have a
+	// route.
+	Zones []string `yaml:"zones" format:"zone"` // lower-case and absolute
 	// `true`: a change of a Service drops its cached answers, denials included. Only with resolver `central`. Needs an
 	// API server or manifests.
 	Invalidate bool `yaml:"invalidate"`

@@ -172,7 +172,7 @@ func formats() map[string]format {
 		"type":           textFormat(parseType, spellType),
 		"service":        textFormat(parseService, ServiceName.String),
 		"queryLog":       queryLogFormat(),
-		"target":         textFormat(parseTarget, Target.String),
+		"target":         textFormat(parseRouteTarget, Target.String),
 		"listenAddress":  textFormat(parseListenAddress, spellAddress),
 		"serviceAddress": textFormat(parseServiceAddress, spellAddress),
 		"bootstrap":      textFormat(parseBootstrap, spellAddress),

@@ -3,12 +3,9 @@
 package config
 
 import (
-	"crypto/x509"
-	"encoding/pem"
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -18,8 +15,6 @@ import (
 	"time"
 
 	"go.yaml.in/yaml/v3"
-
-	"github.com/nodecache/node-cache/pkg/filewatch"
 )
 
 // Parse reads the text of a configuration. The error is an [*Error] with every
@@ -149,6 +144,7 @@ func checkRules(d *decoder, c *Config, role Role) {
 		checkNoNode(d, c)
 	} else {
 		checkCentral(d, &c.Cluster)
+		checkZones(d, c)
 		checkNode(d, c)
 	}
 	checkClusterRoute(d, c, role)
@@ -199,6 +195,7 @@ func checkRoutes(d *decoder, c *Config) {
 			seen[r.Zone] = path
 		}
 		if d.clean(path+".to", path+".bootstrap", path+".tls") {
+			checkNone(d, path, r)
 			checkNamed(d, path, r)
 			checkCA(d, path, r)
 			checkTwice(d, path, r)
@@ -224,6 +221,12 @@ func checkTTLs(d *decoder, path string, r *Route) {
 	default:
 		d.check(broken, low, fmt.Sprintf("%s: more than %s, which is %s", least, high, most), "", high)
 	}
+}
+
+// checkNone reports none beside upstreams.
+func checkNone(d *decoder, path string, r *Route) {
+	i := slices.Index(r.To, Target{Kind: None})
+	d.check(i >= 0 && len(r.To) > 1, fmt.Sprintf("%s.to[%d]", path, i), `"none": beside other upstreams`, "leave it or the others out")
 }
 
 // checkNamed reports a host name without addresses, addresses without a host name, and two names for one list of
@@ -378,6 +381,18 @@ func checkCentral(d *decoder, c *Cluster) {
 		"say who is asked, like central: {service: kube-system/kube-dns}", "cluster.central")
 }
 
+// checkZones reports zones for the central resolver where none is asked, or that it does not get.
+func checkZones(d *decoder, c *Config) {
+	d.check(len(c.Cluster.Zones) > 0 && (c.Cluster.Resolver == ResolverNone || !c.Cluster.Central.IsSet()), "cluster.zones",
+		"a list: needs cluster.resolver: local or central, and cluster.central", "write a route for each zone in forward", "cluster.central", "cluster.resolver")
+	for i, zone := range c.Cluster.Zones {
+		path := fmt.Sprintf("cluster.zones[%d]", i)
+		d.check(zone == "." || zone == c.ClusterDomain, path, quote(zone)+": the root or the cluster domain", "leave it out", "clusterDomain")
+		route := slices.IndexFunc(c.Forward, func(r Route) bool { return r.Zone == zone })
+		d.check(route >= 0, path, fmt.Sprintf("%s: has a route, forward[%d]", quote(zone), route), "leave out one of them")
+	}
+}
+
 // checkResolver reports what leaves a central resolver without its duty, or gives it another one above it.
 func checkResolver(d *decoder, c *Cluster) {
 	d.check(c.Resolver != ResolverLocal, "cluster.resolver",
@@ -388,6 +403,7 @@ func checkResolver(d *decoder, c *Cluster) {
 	}
 	refuse(c.Central.Service != ServiceName{}, "service", quote(c.Central.Service.String()))
 	refuse(len(c.Central.Addresses) > 0, "addresses", "a list")
+	d.check(len(c.Zones) > 0, "cluster.zones", "a list: not for node-cache resolver", "write a route for each zone in forward")
 	standard := Default(Resolver).Cluster.Central
 	refuse(c.Central.Connections != standard.Connections, "connections", strconv.Itoa(c.Central.Connections))
 }
@@ -510,80 +526,4 @@ func checkFallback(d *decoder, c *Config) {
 				"name a server that answers when this agent does not")
 		}
 	}
-}
-
-// maxCertificates bounds a file of certificates. All that a system trusts take a quarter of it.
-const maxCertificates = 1 << 20
-
-// checkFiles reports the files that c names and that are not what they should be.
-func checkFiles(d *decoder, c *Config) {
-	for i, route := range c.Forward {
-		key := fmt.Sprintf("forward[%d].tls.ca", i)
-		if route.CA == "" || !d.clean(key) {
-			continue
-		}
-		if p := certificatesProblem(route.CA); p != nil {
-			d.rejectText(key, route.CA, p)
-		}
-	}
-}
-
-// certificatesProblem says why a file is none of certificates.
-func certificatesProblem(path string) *Problem {
-	rest, err := filewatch.ReadFile(path, maxCertificates)
-	if e, ok := errors.AsType[*fs.PathError](err); ok {
-		err = e.Err // without the path
-	}
-	switch {
-	case errors.Is(err, fs.ErrNotExist), errors.Is(err, fs.ErrPermission):
-		return problem(err.Error(), "name a file that this user can read")
-	case err != nil:
-		return problem(err.Error(), "")
-	}
-	for n := 0; ; {
-		var block *pem.Block
-		block, rest = pem.Decode(rest)
-		switch {
-		case block == nil && n == 0:
-			return problem("no certificate in it", "it begins with -----BEGIN CERTIFICATE-----")
-		case block == nil:
-			return nil
-		case block.Type != "CERTIFICATE":
-			continue
-		}
-		n++
-		if _, err := x509.ParseCertificate(block.Bytes); err != nil {
-			return problem(fmt.Sprintf("certificate %d: %v", n, err), "")
-		}
-	}
-}
-
-// resolveLocations makes the relative paths in c absolute: they begin at the folder of the configuration file.
-func resolveLocations(c *Config, file string) error {
-	paths := make([]*string, 0, 3+len(c.Forward)+len(c.Hosts.Files))
-	paths = append(paths, &c.Cluster.Kubeconfig, &c.Cluster.Manifests, &c.Snapshot.Folder)
-	for i := range c.Hosts.Files {
-		paths = append(paths, &c.Hosts.Files[i])
-	}
-	for i := range c.Forward {
-		paths = append(paths, &c.Forward[i].CA)
-	}
-	for _, p := range paths {
-		if *p == "" || filepath.IsAbs(*p) {
-			continue
-		}
-		abs, err := filepath.Abs(filepath.Join(filepath.Dir(file), *p))
-		if err != nil {
-			return fmt.Errorf("resolving %s: %w", *p, err)
-		}
-		*p = abs
-	}
-	var files []string // one may have been written in two ways
-	for _, f := range c.Hosts.Files {
-		if !slices.Contains(files, f) {
-			files = append(files, f)
-		}
-	}
-	c.Hosts.Files = files
-	return nil
 }

@@ -21,13 +21,14 @@ const (
 	ResolvConf                   // the nameservers of a resolv.conf, each as Plain
 	TLS                          // over TLS (RFC 7858)
 	HTTPS                        // over HTTP/2 and TLS (RFC 8484)
+	None                         // no upstream: the queries fail
 )
 
 // Target is an upstream of a route. Targets that are the same compare equal.
 type Target struct {
 	Kind TargetKind
 
-	// Addr is of all kinds but ResolvConf; the port is never 0. Its address is invalid
+	// Addr is of all kinds but ResolvConf and None; the port is never 0. Its address is invalid
 	// only for HTTPS, where the addresses are those of the route's Bootstrap.
 	Addr netip.AddrPort
 
@@ -67,8 +68,12 @@ func (k TargetKind) usualPort() uint16 {
 // String returns the shortest spelling that a configuration can give t: 192.0.2.1,
 // tcp://[2001:db8::1]:5353, tls://192.0.2.1#dns.example, https://dns.example, /etc/resolv.conf.
 func (t Target) String() string {
-	if t.Kind == ResolvConf {
+	switch t.Kind {
+	case ResolvConf:
 		return t.Path
+	case None:
+		return noTarget
+	case Plain, TCP, TLS, HTTPS:
 	}
 	text := t.authority(t.Kind.usualPort())
 	if t.Kind != Plain {
@@ -97,6 +102,17 @@ func (t Target) authority(usual uint16) string {
 		return "[" + addr.String() + "]"
 	}
 	return addr.String()
+}
+
+// noTarget is the text of [None].
+const noTarget = "none"
+
+// parseRouteTarget reads an item of forward[].to.
+func parseRouteTarget(text string) (Target, *Problem) {
+	if text == noTarget {
+		return Target{Kind: None}, nil
+	}
+	return parseTarget(text)
 }
 
 // parseTarget reads IP or IP:port, with one of the schemes before it or none, or an absolute path.

@@ -258,15 +258,14 @@ func unmatchedNames(c *converter) {
 	if slices.ContainsFunc(c.routes, func(r route) bool { return r.Zone == "." }) || slices.ContainsFunc(slices.Concat(c.unread, c.denied), isRoot) {
 		return
 	}
-	at, what, there := c.firstFile, "names without a server", "they are refused"
+	at, what := c.firstFile, "names without a server"
 	if s := c.serverFor("."); s != nil {
-		at, what, there = s.at, "server .", "it forwards nothing"
+		at, what = s.at, "server ."
 	}
-	if c.OldServer.IsValid() {
-		c.excepted = append(c.excepted, sourced[string]{".", origin{at: at, text: what}})
-		return
+	c.excepted = append(c.excepted, sourced[string]{".", origin{at: at, text: what}})
+	if !c.OldServer.IsValid() {
+		c.differs(at, what, "other names fail there, and get SERVFAIL here", "give --old-server ADDRESS, or write a route for the zone \".\"")
 	}
-	c.lost(at, what, there+" there; other names go to /etc/resolv.conf here", "give --old-server ADDRESS, or write a route for the zone \".\"")
 }
 
 // changedDefaults notes the defaults that differ from CoreDNS's, or sets them as CoreDNS has them.
@@ -336,23 +335,20 @@ func (c *converter) lastTemplates() {
 	}
 }
 
-// leave forwards the names of a zone to the old server, or answers SERVFAIL: they must not go to the upstreams of the root.
+// leave forwards the names of a zone to the old server, or to none: they must not go to the upstreams of the root.
 func leave(c *converter, z sourced[string]) {
 	isServed := c.clusterZone == z.value || slices.ContainsFunc(c.routes, func(r route) bool { return r.Zone == z.value })
 	isAnswered := slices.ContainsFunc(c.templates, func(t sourced[config.Template]) bool {
 		return t.value.Zone == z.value && len(t.value.Types) == 0 && len(t.value.Match) == 0
 	})
-	switch {
-	case isServed, isAnswered:
-	case c.OldServer.IsValid():
-		old := config.DefaultRoute(z.value, config.Target{Addr: c.OldServer})
-		c.routes = append(c.routes, route{Route: old, origin: z.origin})
-	case isServedBelow(c, z.value):
-		c.lost(z.at, z.text, "there is a route in "+z.value+", so its other names go to the route above it", "give --old-server ADDRESS, or write a route for the zone")
-	default:
-		servfail := config.Template{Zone: z.value, Rcode: dns.RcodeServerFailure}
-		c.templates = append(c.templates, sourced[config.Template]{servfail, z.origin})
+	if isServed || isAnswered {
+		return
 	}
+	to := config.Target{Kind: config.None}
+	if c.OldServer.IsValid() {
+		to = config.Target{Addr: c.OldServer}
+	}
+	c.routes = append(c.routes, route{Route: config.DefaultRoute(z.value, to), origin: z.origin})
 }
 
 // isServedBelow reports whether a zone, or one below it, has a route or is the cluster's.

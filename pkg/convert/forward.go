@@ -47,7 +47,7 @@ func forward(l *line) {
 	addExcepted(l, excepted)
 }
 
-// addExcepted adds the zones that a forward excepts: they get SERVFAIL, as from a server without an upstream.
+// addExcepted adds the zones that a forward excepts: their names get SERVFAIL, as from CoreDNS.
 func addExcepted(l *line, hosts []string) {
 	c := l.c
 	for _, host := range hosts {

@@ -161,17 +161,13 @@ func (l *line) ownZones() []string {
 
 // unread leaves zones to the old server. Without one their names get SERVFAIL: they must not go to another server.
 func (l *line) unread(zones []string, why, hint string) {
-	old := l.c.OldServer.IsValid()
-	switch {
-	case old:
+	if l.c.OldServer.IsValid() {
 		l.differs(why+": the old server is asked", "keep the server at "+l.c.OldServer.String())
-	case slices.Contains(zones, "."):
-		l.lost(why+": the names go to the other upstreams of the root", "give --old-server ADDRESS, or "+hint)
-	default:
+	} else {
 		l.lost(why+": the names get SERVFAIL", "give --old-server ADDRESS, or "+hint)
 	}
 	for _, zone := range zones {
-		if (old || zone != ".") && !containsZone(l.c.unread, zone) {
+		if !containsZone(l.c.unread, zone) {
 			l.c.unread = append(l.c.unread, sourced[string]{zone, l.origin()})
 		}
 	}

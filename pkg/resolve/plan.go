@@ -25,7 +25,7 @@ type Asker interface {
 // A Route sends the names at and below one name to one set of upstreams.
 type Route struct {
 	Suffix   []byte // canonical wire form; a single zero byte is the root
-	Upstream Asker
+	Upstream Asker  // nil: queries fail
 	TTL      TTLs
 	Exact    bool // cluster names: keeps TTLs below TTL.Min, and a denial covers one name only
 	Subnet   bool // forwards the client subnet option, and caches answers per subnet
@@ -92,11 +92,14 @@ type Plan struct {
 	longest   int // bytes of the longest suffix
 }
 
-// route returns the route with the longest suffix of the canonical name, nil if none matches.
+// route returns the route with the longest suffix of the canonical name, nil if none matches or that one has no upstream.
 func (p *Plan) route(name []byte) *Route {
 	for {
 		if len(name) <= p.longest {
 			if r := p.routes[string(name)]; r != nil {
+				if r.Upstream == nil {
+					return nil
+				}
 				return r
 			}
 		}

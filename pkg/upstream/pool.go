@@ -15,7 +15,7 @@ import (
 
 // New makes a pool. It reads the resolv.conf files, but opens no socket and starts no goroutine. It fails if a target
 // is invalid or a file cannot be read. It fails with [ErrNoUpstream] if there are only addresses and all were
-// excluded. Endpoints may be empty.
+// excluded. Endpoints may be empty. Without targets and endpoints every query fails.
 func New(cfg Config) (*Pool, error) {
 	p := &Pool{common: newCommon(cfg)}
 	if p.Connections < 1 || p.Connections > maxConnections {
@@ -57,7 +57,7 @@ func (p *Pool) readTargets() error {
 		p.sources = append(p.sources, src)
 	}
 	p.publishSources()
-	if p.Empty() {
+	if p.Empty() && len(p.Targets) > 0 {
 		if files == 0 {
 			return ErrNoUpstream
 		}

@@ -32,7 +32,6 @@ func TestNewRejects(t *testing.T) {
 			name: "both", targets: []upstream.Target{target("tcp", addrB)}, follow: new(upstream.Endpoints),
 			want: "endpoints together with targets: unsupported operation",
 		},
-		{name: "no target", want: "no usable upstream"},
 		{name: "only ourselves", targets: []upstream.Target{target("udp", addrA)}, want: "no usable upstream"},
 		{name: "network", targets: []upstream.Target{target("quic", addrB)}, want: `target 0: network "quic": unsupported operation`},
 		{
