@@ -45,6 +45,8 @@ func serviceOf(svc *corev1.Service) zone.Service {
 	case svc.Spec.Type == corev1.ServiceTypeExternalName:
 		s.Type = zone.ExternalName
 		s.ExternalName = svc.Spec.ExternalName
+	case headless(svc) && len(svc.Spec.Selector) == 0:
+		s.Type = zone.Unselected
 	case headless(svc):
 		s.Type = zone.Headless
 	default:

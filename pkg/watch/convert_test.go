@@ -28,6 +28,7 @@ func addrs(texts ...string) []netip.Addr {
 
 func TestServiceOf(t *testing.T) {
 	t.Parallel()
+	selector := map[string]string{"app": "web"}
 	tests := []struct {
 		name string
 		spec corev1.ServiceSpec
@@ -57,13 +58,14 @@ func TestServiceOf(t *testing.T) {
 		{name: "a negative TTL", ttl: "-5s", want: zone.Service{Addrs: addrs(), TTL: -time.Second}},
 		{name: "no address yet", want: zone.Service{Addrs: addrs(), TTL: -time.Second}},
 		{
-			name: "headless", spec: corev1.ServiceSpec{ClusterIP: "None", ClusterIPs: []string{"None"}},
+			name: "headless", spec: corev1.ServiceSpec{ClusterIP: "None", ClusterIPs: []string{"None"}, Selector: selector},
 			want: zone.Service{Type: zone.Headless, TTL: -time.Second},
 		},
 		{
-			name: "headless in the single field", spec: corev1.ServiceSpec{ClusterIP: "None"}, ttl: "0s",
+			name: "headless in the single field", spec: corev1.ServiceSpec{ClusterIP: "None", Selector: selector}, ttl: "0s",
 			want: zone.Service{Type: zone.Headless},
 		},
+		{name: "headless without a selector", spec: corev1.ServiceSpec{ClusterIP: "None"}, want: zone.Service{Type: zone.Unselected, TTL: -time.Second}},
 		{
 			name: "external name, whatever its address",
 			spec: corev1.ServiceSpec{Type: corev1.ServiceTypeExternalName, ClusterIP: "None", ExternalName: "mail.example"}, ttl: "1h",

@@ -390,7 +390,7 @@ func (r *recordReader) object(what byte, held kindSet) func(*Store, time.Time) {
 }
 
 func (r *recordReader) service() Service {
-	svc := Service{Namespace: r.text(), Name: r.text(), Type: ServiceType(r.number(uint64(ExternalName)))}
+	svc := Service{Namespace: r.text(), Name: r.text(), Type: ServiceType(r.number(uint64(Unselected)))}
 	svc.PublishNotReady = r.number(1) == 1
 	svc.TTL = time.Duration(int64(r.number(uint64(maxTTL/time.Second)+1))-1) * time.Second
 	svc.ExternalName = r.text()

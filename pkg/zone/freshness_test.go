@@ -270,3 +270,33 @@ func TestAnswerStale(t *testing.T) {
 		})
 	}
 }
+
+// TestUnselected answers names of a headless Service without a selector from its slices if the store gets all of them, and by the
+// fallback if it only gets those with the label of headless Services.
+func TestUnselected(t *testing.T) {
+	t.Parallel()
+	s, now := zone.NewStore(), epoch()
+	freshen(s, now)
+	s.PutNamespace("shop", now)
+	s.PutService(zone.Service{Namespace: "shop", Name: "db", Type: zone.Unselected, TTL: -1}, now)
+	s.PutSlice(zone.Slice{Namespace: "shop", Name: "db-1", Service: "db", Endpoints: []zone.Endpoint{
+		{Addrs: []netip.Addr{netip.MustParseAddr("192.0.2.1")}, Hostname: "a", Ready: true},
+	}}, now)
+	answered, denied := summary{zone.Answered, "NOERROR", wire.EDENone, 1}, summary{zone.Answered, "NXDOMAIN", wire.EDENone, 0}
+	elsewhere := summary{zone.UseFallback, "", wire.EDENone, 0}
+	for _, tt := range []struct {
+		labelled, fallback bool
+		known, unknown     summary
+	}{
+		{false, true, answered, denied},
+		{false, false, answered, denied},
+		{true, true, elsewhere, elsewhere},
+		{true, false, answered, denied},
+	} {
+		cfg := zone.Config{Store: s, LabelledSlices: tt.labelled, HasFallback: func() bool { return tt.fallback }}
+		for name, want := range map[string]summary{"db": tt.known, "a.db": tt.known, "b.db": tt.unknown} {
+			assert.Same(t, fmt.Sprintf("%s, labelled %t, fallback %t", name, tt.labelled, tt.fallback), want,
+				summaryOf(t, cfg, name+".shop.svc.cluster.local.", dns.TypeA, now))
+		}
+	}
+}

@@ -104,7 +104,7 @@ func targets() []string {
 func (h *harness) service() zone.Service {
 	ttl := pick(h, []time.Duration{-1, -1, 0, 30 * time.Second, 2 * time.Hour})
 	svc := zone.Service{
-		Namespace: pick(h, namespaces()), Name: pick(h, names()), Type: zone.ServiceType(h.rnd.IntN(3)),
+		Namespace: pick(h, namespaces()), Name: pick(h, names()), Type: zone.ServiceType(h.rnd.IntN(4)),
 		PublishNotReady: h.rnd.IntN(3) == 0, TTL: ttl,
 	}
 	switch svc.Type {
@@ -112,7 +112,7 @@ func (h *harness) service() zone.Service {
 		svc.Addrs, svc.Ports = some(h, addresses(), 3), some(h, ports(), 4)
 	case zone.ExternalName:
 		svc.ExternalName = pick(h, targets())
-	case zone.Headless:
+	case zone.Headless, zone.Unselected:
 	}
 	return svc
 }

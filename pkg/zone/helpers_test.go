@@ -252,7 +252,7 @@ func (m *model) pod(name, text, ns string) (map[uint16]recordSet, bool) {
 
 func (m *model) zonal(name, topology, directive string, id object) (map[uint16]recordSet, bool) {
 	svc, ok := m.services[id]
-	if !ok || svc.Type != zone.Headless || !m.exposed(id.namespace) {
+	if !ok || svc.Type != zone.Headless && svc.Type != zone.Unselected || !m.exposed(id.namespace) {
 		return nil, false
 	}
 	all := m.ends(svc)

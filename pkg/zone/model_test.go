@@ -200,7 +200,7 @@ func (m *model) build() {
 		switch svc.Type {
 		case zone.ClusterIP:
 			m.buildClusterIP(svc)
-		case zone.Headless:
+		case zone.Headless, zone.Unselected:
 			m.buildHeadless(svc)
 		case zone.ExternalName:
 			if target := aliasTarget(svc.ExternalName); target != "" {

@@ -127,7 +127,7 @@ func packService(s Service) *service {
 	switch s.Type {
 	case ExternalName:
 		packed.data = aliasTarget(s.ExternalName)
-	case Headless:
+	case Headless, Unselected:
 		packed.publish = s.PublishNotReady
 	case ClusterIP:
 		packed.publish = s.PublishNotReady

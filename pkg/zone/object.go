@@ -33,6 +33,7 @@ const (
 	ClusterIP    ServiceType = iota // by the service's own addresses
 	Headless                        // by the addresses of its endpoints
 	ExternalName                    // by an alias for another name
+	Unselected                      // as Headless; without a selector, so its slices may lack the label of headless services
 )
 
 // A Service holds the relevant fields of a Service object.

@@ -55,6 +55,11 @@ func (r *reply) service(n *node) (*service, Result) {
 			return nil, r.nxdomain(needsServices)
 		}
 		return n.svc, Result{}
+	case Unselected:
+		if r.z.cfg.LabelledSlices && r.z.cfg.HasFallback() {
+			return nil, r.abandon(UseFallback, wire.EDENone)
+		}
+		return nil, r.headless(n, left)
 	case Headless:
 		return nil, r.headless(n, left)
 	case ClusterIP:

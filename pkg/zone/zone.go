@@ -30,6 +30,7 @@ type Config struct {
 	PodNames        bool           // an endpoint without hostname is named by its pod, not by its address
 	IgnoreEmpty     bool           // a ClusterIP service without a ready endpoint is denied; needs AllSlices
 	AllSlices       bool           // the store gets every EndpointSlice, not only those of headless services
+	LabelledSlices  bool           // the store gets only slices with the label of headless services
 	NodeZone        string         // endpoints of this topology zone come first; empty: none do
 	Ranges          []netip.Prefix // cluster ranges: reverse names in them that the store does not know are denied
 	Namespaces      []string       // exposed; empty: all
