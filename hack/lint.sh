@@ -14,6 +14,6 @@ go tool -modfile="$tools" golangci-lint run ./...
 (cd hack/image && go tool -modfile="$tools" golangci-lint run ./...)
 
 # Words: the list is tools/vale/NodeCache/Terms.yml. Of Go files it reads the comments.
-find cmd pkg README.md CONTRIBUTING.md CHANGELOG.md SECURITY.md docs examples daemonset \
+CGO_ENABLED=1 find cmd pkg README.md CONTRIBUTING.md CHANGELOG.md SECURITY.md docs examples daemonset \
   \( -name '*.go' ! -name '*_test.go' -o -name '*.md' -o -name '*.yaml' \) ! -path '*/testdata/*' \
   -exec go run github.com/vale-cli/vale/v3/cmd/vale@v3.21.0 --output=line {} +

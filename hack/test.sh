@@ -12,6 +12,8 @@ export LC_ALL=C
 # The go command refuses to read the version control state of a repository of another owner.
 # -trimpath: every clone shares what the go command has cached, and tests share it with the binaries.
 export GOFLAGS="${GOFLAGS:-} -buildvcs=false -trimpath"
+# As the released binary and the programs of the tests, so that all share what the go command has cached.
+export CGO_ENABLED=0
 
 # A program and its Debian package. stdio.h stands for the C library's development files.
 needs="gcc:gcc /usr/include/stdio.h:libc6-dev musl-gcc:musl-tools git:git ip:iproute2 unshare:util-linux
@@ -142,7 +144,7 @@ suite_race() {
   local skip="^($bulky)\$"
   [[ -z $soak ]] || skip='^$'
   # shellcheck disable=SC2046 # a list of words
-  go test -json -count=1 -timeout="$limit" -race -skip "$skip" $(go list ./pkg/... | grep -E "/pkg/($concurrent)(/|\$)") ./test/scenario
+  CGO_ENABLED=1 go test -json -count=1 -timeout="$limit" -race -skip "$skip" $(go list ./pkg/... | grep -E "/pkg/($concurrent)(/|\$)") ./test/scenario
 }
 
 # Packages that write rules, links and leases of the kernel, in network namespaces. Traffic flows while these change, so tests run
@@ -161,7 +163,7 @@ suite_scenarios() { go test -json -count=1 -timeout=10m ./test/scenario/...; }
 binary() {
   [[ -n ${E2E_BINARY:-} || -n ${E2E_RACE:-} ]] && return
   chmod 755 "$work" # one test runs it as an ordinary user
-  CGO_ENABLED=0 go build -ldflags '-X main.version=test' -o "$work/node-cache" ./cmd/node-cache >&2 && export E2E_BINARY=$work/node-cache
+  go build -ldflags '-X main.version=test' -o "$work/node-cache" ./cmd/node-cache >&2 && export E2E_BINARY=$work/node-cache
 }
 
 # The program as a process, with real servers and clients that wait for some seconds only.
