@@ -108,6 +108,13 @@ func (d *decoder) clean(paths ...string) bool {
 	return true
 }
 
+// check reports a broken rule about the value of path and those of other keys, unless one of them is bad by itself.
+func (d *decoder) check(broken bool, path, what, hint string, with ...string) {
+	if broken && d.clean(append(with, path)...) {
+		d.report(path, what, hint)
+	}
+}
+
 // decode stores the value of a node in v, and reports problems. It reports whether the node was of the right kind.
 func (d *decoder) decode(path string, n *yaml.Node, v reflect.Value, f *field) bool {
 	if n.Kind == yaml.AliasNode {

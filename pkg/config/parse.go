@@ -3,9 +3,12 @@
 package config
 
 import (
+	"crypto/x509"
+	"encoding/pem"
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -15,6 +18,8 @@ import (
 	"time"
 
 	"go.yaml.in/yaml/v3"
+
+	"github.com/nodecache/node-cache/pkg/filewatch"
 )
 
 // Parse reads the text of a configuration. The error is an [*Error] with every
@@ -148,13 +153,6 @@ func checkRules(d *decoder, c *Config, role Role) {
 		checkNode(d, c)
 	}
 	checkClusterRoute(d, c, role)
-}
-
-// check reports a broken rule about the value of path and those of other keys, unless one of them is bad by itself.
-func (d *decoder) check(broken bool, path, what, hint string, with ...string) {
-	if broken && d.clean(append(with, path)...) {
-		d.report(path, what, hint)
-	}
 }
 
 // checkOrder reports a key that must not be larger than another.
@@ -393,31 +391,6 @@ func checkZones(d *decoder, c *Config) {
 	}
 }
 
-// checkResolver reports what leaves a central resolver without its duty, or gives it another one above it.
-func checkResolver(d *decoder, c *Cluster) {
-	d.check(c.Resolver != ResolverLocal, "cluster.resolver",
-		quote(c.Resolver)+": not local, the only value for node-cache resolver", "leave it out")
-	refuse := func(set bool, key, value string) {
-		d.check(set, "cluster.central."+key, value+": not for node-cache resolver",
-			"leave it out: the resolver is the central one and asks no other")
-	}
-	refuse(c.Central.Service != ServiceName{}, "service", quote(c.Central.Service.String()))
-	refuse(len(c.Central.Addresses) > 0, "addresses", "a list")
-	d.check(len(c.Zones) > 0, "cluster.zones", "a list: not for node-cache resolver", "write a route for each zone in forward")
-	standard := Default(Resolver).Cluster.Central
-	refuse(c.Central.Connections != standard.Connections, "connections", strconv.Itoa(c.Central.Connections))
-}
-
-// checkNoNode reports link, rules and handover in the configuration of a central resolver.
-func checkNoNode(d *decoder, c *Config) {
-	standard := Default(Resolver)
-	const what, hint = "not for node-cache resolver", "leave it out: the agent of each node has a link and rules"
-	d.check(c.Interface != standard.Interface, "interface", what, hint)
-	d.check(c.Handover != standard.Handover, "handover", what,
-		"leave it out: a resolver has an address of its own, and others beside it")
-	d.check(!reflect.DeepEqual(c.Intercept, standard.Intercept), "intercept", what, hint)
-}
-
 // checkClusterRoute reports a route for the whole of a domain that is not forwarded.
 // One for a name below it is a stub zone.
 func checkClusterRoute(d *decoder, c *Config, role Role) {
@@ -526,4 +499,80 @@ func checkFallback(d *decoder, c *Config) {
 				"name a server that answers when this agent does not")
 		}
 	}
+}
+
+// maxCertificates bounds a file of certificates. All that a system trusts take a quarter of it.
+const maxCertificates = 1 << 20
+
+// checkFiles reports the files that c names and that are not what they should be.
+func checkFiles(d *decoder, c *Config) {
+	for i, route := range c.Forward {
+		key := fmt.Sprintf("forward[%d].tls.ca", i)
+		if route.CA == "" || !d.clean(key) {
+			continue
+		}
+		if p := certificatesProblem(route.CA); p != nil {
+			d.rejectText(key, route.CA, p)
+		}
+	}
+}
+
+// certificatesProblem says why a file is none of certificates.
+func certificatesProblem(path string) *Problem {
+	rest, err := filewatch.ReadFile(path, maxCertificates)
+	if e, ok := errors.AsType[*fs.PathError](err); ok {
+		err = e.Err // without the path
+	}
+	switch {
+	case errors.Is(err, fs.ErrNotExist), errors.Is(err, fs.ErrPermission):
+		return problem(err.Error(), "name a file that this user can read")
+	case err != nil:
+		return problem(err.Error(), "")
+	}
+	for n := 0; ; {
+		var block *pem.Block
+		block, rest = pem.Decode(rest)
+		switch {
+		case block == nil && n == 0:
+			return problem("no certificate in it", "it begins with -----BEGIN CERTIFICATE-----")
+		case block == nil:
+			return nil
+		case block.Type != "CERTIFICATE":
+			continue
+		}
+		n++
+		if _, err := x509.ParseCertificate(block.Bytes); err != nil {
+			return problem(fmt.Sprintf("certificate %d: %v", n, err), "")
+		}
+	}
+}
+
+// resolveLocations makes the relative paths in c absolute: they begin at the folder of the configuration file.
+func resolveLocations(c *Config, file string) error {
+	paths := make([]*string, 0, 3+len(c.Forward)+len(c.Hosts.Files))
+	paths = append(paths, &c.Cluster.Kubeconfig, &c.Cluster.Manifests, &c.Snapshot.Folder)
+	for i := range c.Hosts.Files {
+		paths = append(paths, &c.Hosts.Files[i])
+	}
+	for i := range c.Forward {
+		paths = append(paths, &c.Forward[i].CA)
+	}
+	for _, p := range paths {
+		if *p == "" || filepath.IsAbs(*p) {
+			continue
+		}
+		abs, err := filepath.Abs(filepath.Join(filepath.Dir(file), *p))
+		if err != nil {
+			return fmt.Errorf("resolving %s: %w", *p, err)
+		}
+		*p = abs
+	}
+	var files []string // one may have been written in two ways
+	for _, f := range c.Hosts.Files {
+		if !slices.Contains(files, f) {
+			files = append(files, f)
+		}
+	}
+	c.Hosts.Files = files
+	return nil
 }
