@@ -204,7 +204,7 @@ suite_install() {
   [[ $(id -u) == 0 ]] || { cannot install "network namespaces need root"; return; }
   iptables=$(command -v apt-get)
   programs >"$work/programs" 2>&1 || { cat "$work/programs"; return 1; }
-  IMAGE_IPTABLES=$iptables go test -json -count=1 -p=1 -timeout=25m ./test/install/... ./internal/kubenode/...
+  IMAGE_IPTABLES=$iptables go test -json -count=1 -p=1 -timeout="$limit" ./test/install/... ./internal/kubenode/...
 }
 
 # The image variant with iptables is built from Debian packages, which apt downloads.

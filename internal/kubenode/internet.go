@@ -41,7 +41,7 @@ func answerInternet(w dns.ResponseWriter, q *dns.Msg) {
 		zone, name := InternetZone, strings.ToLower(q.Question[0].Name)
 		if !dns.IsSubDomain(InternetZone, name) {
 			zone = "."
-			if !reverse(name) {
+			if reverse(name) == "" {
 				m.Rcode = dns.RcodeNameError
 			}
 		}
@@ -65,8 +65,8 @@ func answerInternet(w dns.ResponseWriter, q *dns.Msg) {
 func records(q dns.Question) []dns.RR {
 	head := dns.RR_Header{Name: q.Name, Rrtype: q.Qtype, Class: dns.ClassINET, Ttl: 30}
 	name := strings.ToLower(q.Name)
-	if reverse(name) && q.Qtype == dns.TypePTR {
-		return []dns.RR{&dns.PTR{Hdr: head, Ptr: "www." + InternetZone}}
+	if of := reverse(name); of != "" && q.Qtype == dns.TypePTR {
+		return []dns.RR{&dns.PTR{Hdr: head, Ptr: of}}
 	}
 	if !dns.IsSubDomain(InternetZone, name) {
 		return nil
@@ -98,12 +98,12 @@ func texts(head dns.RR_Header) []dns.RR {
 	return all
 }
 
-// reverse reports whether a name is the reverse one of an address that the names of the zone have.
-func reverse(name string) bool {
-	for _, addr := range []string{InternetAddr, InternetAddr6} {
+// reverse is the name of the address that a reverse name is of, or empty: one in the zone, and one that specs of Kubernetes ask for.
+func reverse(name string) string {
+	for addr, of := range map[string]string{InternetAddr: "www." + InternetZone, InternetAddr6: "www." + InternetZone, "8.8.8.8": "dns.google."} {
 		if is, err := dns.ReverseAddr(addr); err == nil && is == name {
-			return true
+			return of
 		}
 	}
-	return false
+	return ""
 }

@@ -42,7 +42,7 @@ func newHarness(t *testing.T, o kubenode.Options) *harness {
 		t.Fatal(err)
 	}
 	began := time.Now()
-	o.Images = []string{archive}
+	o.Images = append(o.Images, archive)
 	b := &harness{Cluster: kubenode.Start(t, o)}
 	transport := &http.Transport{DialContext: b.Control.Dial, DisableKeepAlives: true}
 	b.http = &http.Client{Transport: transport, Timeout: 10 * time.Second}

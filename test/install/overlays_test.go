@@ -3,7 +3,6 @@
 package install
 
 import (
-	"net/netip"
 	"testing"
 	"time"
 
@@ -47,11 +46,7 @@ func (b *harness) testCentral(t *testing.T) {
 	b.kubectl(t, "-n", "kube-system", "rollout", "status", "deployment/node-cache-resolver", "--timeout=2m")
 	b.kubectl(t, "-n", "kube-system", "rollout", "status", "daemonset/node-cache", "--timeout=2m")
 	b.awaitAgentsReady(t)
-	for _, n := range b.Nodes {
-		if err := n.SetDNS(netip.MustParseAddr("169.254.20.10")); err != nil {
-			t.Fatal(err)
-		}
-	}
+	b.setDNS(t, "169.254.20.10")
 	clients := b.startClients(t, "central")
 	got := measure(t, clients, 2*time.Second, "by the central resolver")
 	expectNoLoss(t, map[string]tally{"UDP": got.UDP, "TCP": got.TCP})
