@@ -78,7 +78,8 @@
 // An unwatched kind denies names only without a fallback. This applies to endpoints without slices, to those of
 // non-headless services where only headless services' slices are watched, and to names outside of svc and pod, which a
 // central resolver may have. Where slices are watched by the label of headless services, all names of a headless service
-// without a selector are left to the fallback: users make its slices, mostly without the label.
+// without a selector are left to the fallback: users make its slices, mostly without the label. Without a fallback they
+// are not denied, unless a slice with the label has an endpoint.
 // # Differences from CoreDNS
 //
 //   - dns, dns-version by other types than TXT, _<proto>.<svc>, _zone.<svc> and the directives below it exist, since they

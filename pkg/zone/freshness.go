@@ -161,8 +161,8 @@ func (r *reply) denyUnlessFallback(g kindSet) Result {
 // complete reports whether every record of the kinds is there, so that a set of them is an answer.
 func (r *reply) complete(g kindSet) bool { return r.freshnessOf(g) >= stale }
 
-// answerRefused ends the answer for a name with a refused object: the fallback answers it, if there is one.
-func (r *reply) answerRefused() Result {
+// answerUnknown ends the answer for a name whose objects the store has not got: the fallback answers it, if there is one.
+func (r *reply) answerUnknown() Result {
 	if r.z.cfg.HasFallback() {
 		return r.abandon(UseFallback, wire.EDENone)
 	}

@@ -282,19 +282,20 @@ func TestUnselected(t *testing.T) {
 	s.PutSlice(zone.Slice{Namespace: "shop", Name: "db-1", Service: "db", Endpoints: []zone.Endpoint{
 		{Addrs: []netip.Addr{netip.MustParseAddr("192.0.2.1")}, Hostname: "a", Ready: true},
 	}}, now)
+	s.PutService(zone.Service{Namespace: "shop", Name: "web", Type: zone.Unselected, TTL: -1}, now)
 	answered, denied := summary{zone.Answered, "NOERROR", wire.EDENone, 1}, summary{zone.Answered, "NXDOMAIN", wire.EDENone, 0}
-	elsewhere := summary{zone.UseFallback, "", wire.EDENone, 0}
+	elsewhere, fails := summary{zone.UseFallback, "", wire.EDENone, 0}, summary{zone.NotReady, "", wire.EDENotReady, 0}
 	for _, tt := range []struct {
-		labelled, fallback bool
-		known, unknown     summary
+		labelled, fallback    bool
+		known, unknown, empty summary
 	}{
-		{false, true, answered, denied},
-		{false, false, answered, denied},
-		{true, true, elsewhere, elsewhere},
-		{true, false, answered, denied},
+		{false, true, answered, denied, denied},
+		{false, false, answered, denied, denied},
+		{true, true, elsewhere, elsewhere, elsewhere},
+		{true, false, answered, denied, fails},
 	} {
 		cfg := zone.Config{Store: s, LabelledSlices: tt.labelled, HasFallback: func() bool { return tt.fallback }}
-		for name, want := range map[string]summary{"db": tt.known, "a.db": tt.known, "b.db": tt.unknown} {
+		for name, want := range map[string]summary{"db": tt.known, "a.db": tt.known, "b.db": tt.unknown, "web": tt.empty} {
 			assert.Same(t, fmt.Sprintf("%s, labelled %t, fallback %t", name, tt.labelled, tt.fallback), want,
 				summaryOf(t, cfg, name+".shop.svc.cluster.local.", dns.TypeA, now))
 		}

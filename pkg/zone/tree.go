@@ -45,7 +45,7 @@ func (r *reply) serviceTree() (*service, Result) {
 // service answers a name at or below the service of the node, or returns the service if the name is its alias.
 func (r *reply) service(n *node) (*service, Result) {
 	if n.partial {
-		return nil, r.answerRefused()
+		return nil, r.answerUnknown()
 	}
 	left := r.labels - depthService
 	r.ttl = r.ttlOf(n.svc)
@@ -56,8 +56,8 @@ func (r *reply) service(n *node) (*service, Result) {
 		}
 		return n.svc, Result{}
 	case Unselected:
-		if r.z.cfg.LabelledSlices && r.z.cfg.HasFallback() {
-			return nil, r.abandon(UseFallback, wire.EDENone)
+		if r.z.cfg.LabelledSlices && (r.z.cfg.HasFallback() || !n.hasPublished()) {
+			return nil, r.answerUnknown()
 		}
 		return nil, r.headless(n, left)
 	case Headless:
