@@ -210,7 +210,7 @@ suite_install() {
 # The image variant with iptables is built from Debian packages, which apt downloads.
 suite_image-module() (
   [[ $(id -u) != 0 ]] || ! command -v apt-get >/dev/null || export IMAGE_IPTABLES=1
-  cd hack/image && go test -json -count=1 ./...
+  cd hack/image && go test -json -count=1 -timeout="$limit" ./...
 )
 
 # ---- running -------------------------------------------------------------------------------------------------
