@@ -51,7 +51,7 @@ func openShop(t *testing.T, c *kubetest.Cluster) {
 	t.Helper()
 	kubetest.Apply(t, c, kubetest.Namespace("shop"))
 	kubetest.Apply(t, c, shopService("web", "10.96.1.1"), shopService("old", "10.96.1.9"),
-		newService("shop", "db", headless(corev1.IPv4Protocol), ports("sql:5432")),
+		newService("shop", "db", headless(corev1.IPv4Protocol), ports("sql:5432"), selects("db")),
 		shopSet("db-1", endpoint("10.1.2.1"), endpoint("10.1.2.2")))
 }
 
