@@ -140,7 +140,7 @@ func specImages(t *testing.T, program string) []string {
 	for _, name := range []string{"dig", "getent"} {
 		path, err := exec.LookPath(name)
 		if err != nil {
-			t.Skip(err)
+			t.Fatal(err)
 		}
 		files["bin/"+name] = path
 		libraries, err := exec.CommandContext(t.Context(), "ldd", path).Output()
