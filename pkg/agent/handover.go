@@ -185,9 +185,15 @@ func (h *socketHandover) adopt(kind string, addr netip.AddrPort) (files []*os.Fi
 	return files
 }
 
+// errNoListener replaces a refusal where no agent has been found.
+var errNoListener = errors.New("no agent listens at the handover socket")
+
 // retryListen waits and reports whether to listen again after an error. Addresses of an agent that does not
-// hand over are free once it ends.
+// hand over are free once it ends. An agent that has just taken over may not listen at the handover socket yet.
 func (h *socketHandover) retryListen(ctx context.Context, err error) bool {
+	if h.path != "" && h.lastSeen.IsZero() {
+		h.refusal, h.lastSeen = errNoListener, time.Now()
+	}
 	if h.refusal == nil || !errors.Is(err, syscall.EADDRINUSE) {
 		return false
 	}

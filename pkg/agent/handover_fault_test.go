@@ -4,10 +4,12 @@ package agent
 
 import (
 	"context"
+	"errors"
 	"net"
 	"net/netip"
 	"os"
 	"slices"
+	"syscall"
 	"testing"
 	"time"
 
@@ -97,6 +99,29 @@ func TestHandOverSocketGoneForATime(t *testing.T) {
 	defer other.handover.close()
 	if !other.handover.takesOver() {
 		t.Error("it has not taken over")
+	}
+}
+
+// TestHandOverSocketNotYetThere starts an agent while the one that serves does not listen at the socket, as right after it has taken
+// over itself. Where no agent ever listens, the start fails after a while.
+func TestHandOverSocketNotYetThere(t *testing.T) {
+	t.Parallel()
+	cfg := handingConfig(t)
+	startHanding(t, newFakeHost(), cfg)
+	without := cfg
+	without.Handover.Socket += ".other"
+	failing := agentOnHost(t, newFakeHost(), without)
+	failed := waitToListen(t.Context(), t, failing)
+	assert.NoError(t, os.Remove(cfg.Handover.Socket))
+	next := agentOnHost(t, newFakeHost(), cfg)
+	assert.NoError(t, next.Listen(t.Context()))
+	defer next.servers.close()
+	defer next.handover.close()
+	if !next.handover.takesOver() {
+		t.Error("it has not taken over")
+	}
+	if err := <-failed; !errors.Is(err, syscall.EADDRINUSE) {
+		t.Errorf("where no agent listens: %v", err)
 	}
 }
 
