@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -133,11 +134,17 @@ func measure(t *testing.T, clients []client, during time.Duration, what string) 
 	return got
 }
 
-// expectNoLoss fails the test when a query of a transport was not answered well.
+// expectNoLoss fails the test when a query of a transport was not answered well. Beside other suites an agent may get no processor for as
+// long as its lease, and sessions with the fallback are reset then: docs/node.md. So an ordinary run allows one TCP query in 20 to be
+// reset. A soak runs nothing beside it and allows none, nor does TestHandOver of suite node in any run.
 func expectNoLoss(t *testing.T, transports map[string]tally) {
 	t.Helper()
 	for name, got := range transports {
-		if got.Lost > 0 || got.Wrong > 0 || got.Answered == 0 {
+		allowed := 0
+		if name == "TCP" && !proctest.Soak() && !slices.ContainsFunc(got.Failures, func(f string) bool { return !strings.Contains(f, "connection reset") }) {
+			allowed = got.Answered / 20
+		}
+		if got.Lost > allowed || got.Wrong > 0 || got.Answered == 0 {
 			t.Errorf("%s: %d answered, %d lost, %d wrong\n%s", name, got.Answered, got.Lost, got.Wrong, strings.Join(got.Failures, "\n"))
 		}
 	}
