@@ -139,15 +139,9 @@ func (a *Agent) apply(ctx context.Context, cfg config.Config) error {
 		return err
 	}
 	plan.Cache = r.cache
-	if cfg.Log != old.config.Log {
-		a.logHandler.set(cfg.Log)
-	}
-	if cfg.Cache.Prefetch != old.config.Cache.Prefetch {
-		r.cache.SetPrefetch(cacheConfig(cfg.Cache).Prefetch)
-	}
-	if cfg.Cache.ServeStale != old.config.Cache.ServeStale {
-		r.cache.SetServeStale(cacheConfig(cfg.Cache).ServeStale)
-	}
+	a.logHandler.set(cfg.Log)
+	r.cache.SetPrefetch(cacheConfig(cfg.Cache).Prefetch)
+	r.cache.SetServeStale(cacheConfig(cfg.Cache).ServeStale)
 	if otherMemory {
 		a.servers.limitSessions(a.memory.share.Load(), &cfg.Limits)
 	}
@@ -184,20 +178,23 @@ func (a *Agent) preparedPlan(ctx context.Context, r, old *generation) (*resolve.
 	return a.builder.plan(r)
 }
 
-// purgeRerouted removes the zones from the cache that have a route in either r or old but not in both, and
-// those that are excluded from the cache now. Another upstream answers for the former, and cached denials of the
-// old one would hide its names. A route that changes only its upstreams keeps its entries, since servers of one
-// zone should agree. The resolver must have r's plan already: then answers in flight are not stored either.
+// purgeRerouted removes the zones from the cache that have a route in either r or old but not in both, those whose
+// route has an upstream in only one of them, and those that are excluded from the cache now. Another upstream answers,
+// and cached denials of the old one would hide its names. Zones all of whose upstreams are replaced expire: the new ones
+// are asked at once, and while they fail, the old answers are served stale. Where an upstream stays, entries stay, since
+// servers of one zone should agree. The resolver must have r's plan already: then answers in flight are not stored either.
 func purgeRerouted(r, old *generation) {
 	for _, route := range r.routes {
-		before := old.route(route.Zone)
-		if before == nil || route.NoCache && !before.NoCache {
-			r.cache.Flush(route.suffix)
+		switch before := old.route(route.Zone); {
+		case before == nil, before.HasUpstream() != route.HasUpstream(), route.NoCache && !before.NoCache:
+			r.cache.Flush(route.suffix, true)
+		case !slices.ContainsFunc(route.To, func(to config.Target) bool { return slices.Contains(before.To, to) }):
+			r.cache.Expire(route.suffix, time.Now())
 		}
 	}
 	for _, route := range old.routes {
 		if r.route(route.Zone) == nil {
-			r.cache.Flush(route.suffix)
+			r.cache.Flush(route.suffix, true)
 		}
 	}
 }

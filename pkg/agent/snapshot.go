@@ -110,7 +110,7 @@ func (s *snapshots) restore(ctx context.Context, r *generation) (loaded snapshot
 		return err
 	})
 	if err != nil {
-		r.cache.Flush([]byte{0})
+		r.cache.Flush([]byte{0}, true)
 	}
 	return loaded, err
 }
@@ -134,7 +134,7 @@ func (s *snapshots) fillFrom(r *generation) (loaded snapshot.Loaded, err error) 
 	}
 	for _, route := range r.routes {
 		if route.NoCache {
-			r.cache.Flush(route.suffix)
+			r.cache.Flush(route.suffix, true)
 		}
 	}
 	useCentral := func() {}

@@ -159,7 +159,7 @@ type Stats struct {
 	NXDomainCut           uint64 // answers of LookupNXDomainCut, each after a miss
 	Invalidated           uint64 // misses that found an answer older than its owner's last change
 	Outdated              uint64 // answers not stored because their owner changed too recently
-	Removed               uint64 // answers removed by Remove, Flush and FlushName
+	Removed               uint64 // answers removed by Remove and Flush
 	Entries               int64
 	Bytes                 int64 // of the entries, headers included
 	Fixed                 int64 // bytes of indexes, ghosts and owners

@@ -189,7 +189,7 @@ func (c *Cache) Restore(records iter.Seq[[]byte], passed time.Duration, now time
 	for class := range restoreClasses {
 		for record := range records {
 			if err := r.read(record, class); err != nil {
-				c.Flush([]byte{0})
+				c.Flush([]byte{0}, true)
 				return 0, err
 			}
 		}

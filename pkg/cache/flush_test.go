@@ -14,7 +14,7 @@ func TestFlushReusesSpace(t *testing.T) {
 	c := newCache(t, cache.Prefetch{})
 	for range 5 {
 		fill(c, "n", 20_000, epoch)
-		if got, want := c.Flush([]byte{0}), 20_000; got == 0 || got > want {
+		if got, want := c.Flush([]byte{0}, true), 20_000; got == 0 || got > want {
 			t.Errorf("%d flushed", got)
 		}
 		if s := c.Stats(); s.Entries != 0 || s.Bytes != 0 {

@@ -378,37 +378,40 @@ func (c *Cache) Remove(key []byte) {
 	}
 }
 
-// Flush removes all entries at and below zone and returns their number. zone is canonical and in wire
-// form; the root removes everything.
-func (c *Cache) Flush(zone []byte) (n int) {
+// Flush removes all entries of name, which is canonical and in wire form, and with below also those of the names below
+// it: all for the root. It returns their number.
+func (c *Cache) Flush(name []byte, below bool) (n int) {
 	c.eachShard(func(s *shard) {
-		n += s.flush(func(name []byte) bool { return isWithin(name, zone) })
-	})
-	return n
-}
-
-// FlushName removes all entries of name, which is canonical and in wire form, and returns their
-// number.
-func (c *Cache) FlushName(name []byte) int {
-	k := c.denialKey(name, nil)
-	s := c.lockShard(k.shardBits)
-	defer s.mu.Unlock()
-	return s.flush(func(other []byte) bool { return bytes.Equal(name, other) })
-}
-
-// flush removes the entries whose name fits.
-func (s *shard) flush(fits func(name []byte) bool) (n int) {
-	s.each(func(off int, e entry, _ bool) {
-		if fits(e.name()) {
-			s.drop(off, e)
-			n++
+		was := n
+		s.each(func(off int, e entry, _ bool) {
+			if bytes.Equal(e.name(), name) || below && isWithin(e.name(), name) {
+				s.drop(off, e)
+				n++
+			}
+		})
+		s.stats.Removed += uint64(n - was)
+		if s.index.count == 0 { // no live entry: reset the logs
+			s.small, s.main = newRing(s.small.base, s.small.size), newRing(s.main.base, s.main.size)
 		}
 	})
-	s.stats.Removed += uint64(n)
-	if s.index.count == 0 { // no live entry: reset the logs
-		s.small, s.main = newRing(s.small.base, s.small.size), newRing(s.main.base, s.main.size)
-	}
 	return n
+}
+
+// Expire ends the lifetime of all entries at and below zone, which is canonical and in wire form, and their backoff:
+// the next query for each goes upstream. An answer may still be served stale.
+func (c *Cache) Expire(zone []byte, now time.Time) {
+	at := c.nanos(now)
+	c.eachShard(func(s *shard) {
+		s.each(func(_ int, e entry, _ bool) {
+			if !isWithin(e.name(), zone) {
+				return
+			}
+			if at < e.end() {
+				binary.LittleEndian.PutUint32(e[offLifetime:], uint32(max(0, at-e.stored())/int64(time.Second)))
+			}
+			e.setBackoff(0)
+		})
+	})
 }
 
 // remove removes the entry under k, with rrtype in place of its own type, and reports whether there

@@ -176,8 +176,11 @@ func (m *model) step(op int, key []byte, p *choices) {
 	case 29:
 		m.remove(key)
 	case 30:
-		if choice := p.next(); choice < 96 {
+		switch choice := p.next(); {
+		case choice < 96:
 			m.flush(nameOf(key), choice%3 == 0)
+		case choice < 128:
+			m.expire(nameOf(key))
 		}
 	case 31:
 		if choice := p.next(); choice < 48 { // seldom, so that logs wrap in between

@@ -395,15 +395,22 @@ func (m *model) flush(name []byte, tree bool) {
 		}
 	}
 	m.want.Removed += uint64(want)
-	got := 0
-	if tree {
-		got = m.c.Flush(name)
-	} else {
-		got = m.c.FlushName(name)
-	}
-	if got != want {
+	if got := m.c.Flush(name, tree); got != want {
 		m.tb.Fatalf("flushed %d of %x (and below: %t), want %d", got, name, tree, want)
 	}
+}
+
+func (m *model) expire(zone []byte) {
+	for key, e := range m.entries {
+		if !below(nameOf([]byte(key)), zone) {
+			continue
+		}
+		if age := max(0, m.now.Sub(e.at)); age < e.life {
+			e.life = age.Truncate(time.Second)
+		}
+		e.rest = time.Time{}
+	}
+	m.c.Expire(zone, m.now)
 }
 
 // freshness counts a lookup of e and returns its expected freshness.

@@ -54,8 +54,8 @@ func TestParallel(t *testing.T) {
 					current.Load().Remove(key)
 				case 11:
 					if i%512 == 11 {
-						current.Load().Flush(key[:len(key)-3])
-						current.Load().FlushName(key[:len(key)-3])
+						current.Load().Flush(key[:len(key)-3], true)
+						current.Load().Flush(key[:len(key)-3], false)
 					}
 				case 0, 8:
 					a := answerTo(key, 5*time.Second, append(set(1, 2+i%3, 4), rr{rrtype: 16, ttl: 5, rdata: key})...)

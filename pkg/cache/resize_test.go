@@ -157,7 +157,7 @@ func TestResizedAgain(t *testing.T) {
 		t.Errorf("the first was resized, not the last")
 	}
 	assert.Same(t, "stats", d.Stats(), first.Stats())
-	if got := first.Flush([]byte{0}); got != 1000 { // what is outdated did not move
+	if got := first.Flush([]byte{0}, true); got != 1000 { // what is outdated did not move
 		t.Errorf("%d of 1000 answers are flushed", got)
 	}
 	check(t, first)

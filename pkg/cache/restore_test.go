@@ -236,7 +236,7 @@ func TestRestoreRefuses(t *testing.T) {
 		if err != nil && (n != 0 || entries != 0) {
 			t.Fatalf("%x is refused, but %d entries are restored", bad, entries)
 		}
-		d.Flush([]byte{0})
+		d.Flush([]byte{0}, true)
 		check(t, d)
 		return err != nil
 	}

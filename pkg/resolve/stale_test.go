@@ -72,7 +72,7 @@ func TestStaleGone(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				y := late(t)
 				y.u.be(mood)
-				time.AfterFunc(100*time.Millisecond, func() { y.p.Cache.Flush([]byte{0}) })
+				time.AfterFunc(100*time.Millisecond, func() { y.p.Cache.Flush([]byte{0}, true) })
 				assert.Equal(t, "got", want, y.ask(t, query("www.test.", dns.TypeA)))
 			})
 		})

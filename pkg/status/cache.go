@@ -90,11 +90,7 @@ func (p *cachePages) flush(name string, zone bool) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	flush := p.current().FlushName
-	if zone {
-		flush = p.current().Flush
-	}
-	flushed := flush(wireForm)
+	flushed := p.current().Flush(wireForm, zone)
 	p.log.Info("cache flushed", "name", name, "zone", zone, "entries", flushed)
 	return map[string]int{CacheFlushed: flushed}, nil
 }
