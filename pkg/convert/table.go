@@ -274,8 +274,9 @@ func plugins(c *converter) []directive {
 			"denials are kept and quick, also below a denied name; a dot at the end of a name, or a lower ndots, saves the walk"),
 		ownZones("auto secondary", noZones, listZone),
 		lost("sign dnssec", noZones, routeIt),
-		ownZones("etcd route53 azure clouddns nomad k8s_external consul docker k8s_gateway mdns multicluster mysql netbox pdsql records redis sqlite tailscale traefik",
+		ownZones("etcd route53 azure clouddns nomad k8s_external consul k8s_gateway mdns multicluster mysql netbox records redis tailscale",
 			noZones, routeIt),
+		{names: "docker pdsql sqlite traefik", take: func(l *line) { l.unread(l.s.zones, noZones, routeIt) }}, // their arguments are no zones
 		lost("recursor unbound", "node-cache is not a recursive resolver", `write a route to such a server: {zone: ".", to: […]}`),
 		lost("ads blocker blocklist", "lists of names to block are not fetched",
 			"templates deny zones, and hosts.files has names; or write a route to a server that blocks"),
