@@ -79,9 +79,6 @@ func (f *adminFlags) add(cmd *cobra.Command) {
 
 // page requests a page of the agent that the flags name.
 func (f *adminFlags) page(ctx context.Context, method, path string, parameters url.Values) ([]byte, error) {
-	if err := checkOutput(f.output); err != nil {
-		return nil, err
-	}
 	c, err := newAdminClient(f.admin)
 	if err != nil {
 		return nil, &usageError{err}
@@ -97,9 +94,13 @@ func addOutput(cmd *cobra.Command, flags *pflag.FlagSet, output *string) {
 	_ = cmd.RegisterFlagCompletionFunc("output", cobra.FixedCompletions([]string{"text", "json"}, cobra.ShellCompDirectiveNoFileComp))
 }
 
-func checkOutput(format string) error {
-	if format != "text" && format != "json" {
-		return &usageError{fmt.Errorf("--output %q: not text or json", format)}
+// checkFlags checks the flags --output and --timeout of a command that has them.
+func checkFlags(cmd *cobra.Command, _ []string) error {
+	if f := cmd.Flags().Lookup("output"); f != nil && f.Value.String() != "text" && f.Value.String() != "json" {
+		return &usageError{fmt.Errorf("--output %q: not text or json", f.Value)}
+	}
+	if timeout, err := cmd.Flags().GetDuration("timeout"); err == nil && timeout <= 0 {
+		return &usageError{fmt.Errorf("--timeout %s: not more than 0", timeout)}
 	}
 	return nil
 }
@@ -225,11 +226,11 @@ Exit code 0: the agent responded, in any state; 1: it did not.`,
 }
 
 func readyCommand() *cobra.Command {
-	var admin string
+	var flags adminFlags
 	var timeout time.Duration
 	var live bool
 	cmd := &cobra.Command{
-		Use:   "ready [--live] [--admin IP:PORT|unix:/path]",
+		Use:   "ready [--live] [-o json] [--admin IP:PORT|unix:/path]",
 		Short: "Report whether an agent is ready",
 		Long: `Report whether an agent is ready, as its page /readyz does, or with --live whether it
 needs no restart, as its page /livez does. The command uses the agent's admin server.
@@ -239,10 +240,7 @@ ask one of them.
 Exit code 0: ready; 1: not ready or no response, with the reason.`,
 		Args: usageArgs(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if timeout <= 0 {
-				return &usageError{fmt.Errorf("--timeout %s: not more than nothing", timeout)}
-			}
-			c, err := newAdminClient(admin)
+			c, err := newAdminClient(flags.admin)
 			if err != nil {
 				return &usageError{err}
 			}
@@ -251,18 +249,24 @@ Exit code 0: ready; 1: not ready or no response, with the reason.`,
 			if live {
 				path, state = "/livez", "live"
 			}
-			why, code, err := c.do(cmd.Context(), http.MethodGet, path, nil, http.StatusServiceUnavailable)
+			page, code, err := c.do(cmd.Context(), http.MethodGet, path, nil, http.StatusServiceUnavailable)
+			why := cmp.Or(plain(bytes.TrimSpace(page)), "no reason given")
+			asJSON, isSo := flags.output == "json", code == http.StatusOK
 			switch {
 			case err != nil:
 				return err
-			case code != http.StatusOK:
-				return errors.New("not " + state + ": " + cmp.Or(plain(bytes.TrimSpace(why)), "no reason given"))
+			case asJSON && !isSo:
+				return errors.Join(printJSON(cmd.OutOrStdout(), map[string]any{state: false, "reason": why}), exitError(exitFailed))
+			case !isSo:
+				return errors.New("not " + state + ": " + why)
+			case asJSON:
+				return printJSON(cmd.OutOrStdout(), map[string]bool{state: true})
 			}
 			_, err = fmt.Fprintln(cmd.OutOrStdout(), state)
 			return err
 		},
 	}
-	cmd.Flags().StringVar(&admin, "admin", os.Getenv(adminVariable), adminUsage)
+	flags.add(cmd)
 	cmd.Flags().DurationVar(&timeout, "timeout", 5*time.Second, "timeout")
 	cmd.Flags().BoolVar(&live, "live", false, "report whether the agent needs no restart, instead of whether it is ready")
 	return cmd

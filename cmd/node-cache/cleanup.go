@@ -17,11 +17,11 @@ import (
 )
 
 func cleanupCommand() *cobra.Command {
-	var file string
+	var file, output string
 	var folders []string
 	var force, stay bool
 	cmd := &cobra.Command{
-		Use:   "cleanup [--config FILE] [--folder FOLDER]... [--force] [--stay]",
+		Use:   "cleanup [--config FILE] [--folder FOLDER]... [--force] [--stay] [-o json]",
 		Short: "Remove what agents left on this node",
 		Long: `Remove the rules and the link that agents left on this node. Use it after an agent was
 killed for good or uninstalled. It finds the rules of every backend. Without a file it
@@ -46,11 +46,15 @@ Exit code 0: nothing of an agent is left; 1: something is.`,
 				files, err = removeFiles(folders)
 				removed = append(removed, files...)
 			}
-			for _, what := range removed {
-				_, _ = fmt.Fprintf(cmd.OutOrStdout(), "removed: %s\n", what)
-			}
-			if err == nil && len(removed) == 0 {
+			switch {
+			case output == "json":
+				err = errors.Join(err, printJSON(cmd.OutOrStdout(), map[string][]string{"removed": append([]string{}, removed...)}))
+			case err == nil && len(removed) == 0:
 				_, _ = fmt.Fprintln(cmd.OutOrStdout(), "nothing to remove")
+			default:
+				for _, what := range removed {
+					_, _ = fmt.Fprintf(cmd.OutOrStdout(), "removed: %s\n", what)
+				}
 			}
 			if err == nil && stay {
 				<-cmd.Context().Done()
@@ -58,6 +62,7 @@ Exit code 0: nothing of an agent is left; 1: something is.`,
 			return err
 		},
 	}
+	addOutput(cmd, cmd.Flags(), &output)
 	cmd.Flags().StringVar(&file, "config", "", "the agent's configuration `FILE`")
 	cmd.Flags().StringArrayVar(&folders, "folder", nil, "`FOLDER` with files of agents; repeatable")
 	cmd.Flags().BoolVar(&stay, "stay", false, "after a successful cleanup, wait for SIGTERM, as a DaemonSet requires")

@@ -25,9 +25,6 @@ this container has too little memory for the configuration, that is reported as 
 Exit code 0: valid; 1: invalid.`,
 		Args: usageArgs(cobra.MaximumNArgs(1)),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := checkOutput(output); err != nil {
-				return err
-			}
 			role := config.Agent
 			if central {
 				role = config.Resolver

@@ -34,6 +34,7 @@ func convertCommand() *cobra.Command {
 		options                convert.Options
 		daemonSet, fromCluster bool
 		oldServer, kubeconfig  string
+		output                 string
 	)
 	cmd := &cobra.Command{
 		Use:   "convert [--daemonset] FILE... | --from-cluster",
@@ -47,7 +48,8 @@ the ConfigMaps of the cluster instead.
 The configuration goes to standard output. Comments show the source line of each key.
 It passes node-cache check if the certificates that it names exist. Lines without a
 counterpart, or with a different one, and changed defaults go to standard error, with
-what to do instead. If a file cannot be read, nothing is written.
+what to do instead. If a file cannot be read, nothing is written. With --output json one
+object with both goes to standard output.
 
 Exit code 0: nothing is lost; 1: nothing was converted; 4: lines have no counterpart.`,
 		Args: usageArgs(func(_ *cobra.Command, args []string) error {
@@ -68,10 +70,15 @@ Exit code 0: nothing is lost; 1: nothing was converted; 4: lines have no counter
 			if err != nil {
 				return err
 			}
-			return convertInputs(cmd, inputs, options, daemonSet)
+			result, err := convertInputs(inputs, options, daemonSet)
+			if err != nil {
+				return err
+			}
+			return writeConverted(result, output, cmd.OutOrStdout(), cmd.ErrOrStderr())
 		},
 	}
 	flags := cmd.Flags()
+	addOutput(cmd, flags, &output)
 	flags.BoolVar(&daemonSet, "daemonset", false, "add the keys that agents of daemonset/base need: their address, sockets, and folders")
 	flags.BoolVar(&options.Faithful, "faithful", false, "keep CoreDNS's values where a Corefile says nothing: no stale answers, no prefetch, no NXDOMAIN cut")
 	flags.StringVar(&oldServer, "old-server", "", "forward zones without a counterpart to `ADDRESS`, where the old server stays; default: their names get SERVFAIL")
@@ -92,24 +99,24 @@ func parseOldServer(text string) (a netip.AddrPort, err error) {
 	return t.Addr, nil
 }
 
-// convertInputs writes the configuration and the notes.
-func convertInputs(cmd *cobra.Command, inputs []convert.Input, o convert.Options, daemonSet bool) error {
+// convertInputs returns the configuration and the notes.
+func convertInputs(inputs []convert.Input, o convert.Options, daemonSet bool) (*convert.Result, error) {
 	result, err := convert.Files(inputs, o)
 	if err != nil {
-		return fmt.Errorf("converting: %w", err)
+		return nil, fmt.Errorf("converting: %w", err)
 	}
 	if daemonSet {
 		if err := result.ForDaemonSet(); err != nil {
-			return err
+			return nil, err
 		}
 	}
 	if c := &result.Config.Listen; slices.Contains(c.Addresses, o.OldServer.Addr()) && c.Port == o.OldServer.Port() {
-		return &status.HintError{
+		return nil, &status.HintError{
 			Err:  fmt.Errorf("converting: the old server %s: the agent answers at this address", o.OldServer),
 			Hint: "give another address with --old-server, such as that of the DNS Service, which the agent itself may ask in each mode",
 		}
 	}
-	return writeConverted(result, cmd.OutOrStdout(), cmd.ErrOrStderr())
+	return result, nil
 }
 
 // clusterTimeout bounds the requests of readCluster.
@@ -223,10 +230,17 @@ func readInput(name string, stdin io.Reader) (in convert.Input, err error) {
 	return in, err
 }
 
-// writeConverted writes the configuration to one stream, and the notes about it to the other.
-func writeConverted(result *convert.Result, stdout, stderr io.Writer) error {
+// writeConverted writes the configuration to one stream, and the notes about it to the other; as JSON both to the first.
+func writeConverted(result *convert.Result, output string, stdout, stderr io.Writer) error {
 	text, err := result.YAML()
 	if err != nil {
+		return err
+	}
+	if output == "json" {
+		err = printJSON(stdout, map[string]any{"configuration": string(text), "notes": append([]convert.Note{}, result.Notes...)})
+		if result.Lost() {
+			err = errors.Join(err, exitError(exitLossy))
+		}
 		return err
 	}
 	for _, n := range result.Notes {

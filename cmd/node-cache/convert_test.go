@@ -3,6 +3,7 @@
 package main
 
 import (
+	"encoding/json"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -25,6 +26,11 @@ func TestConvert(t *testing.T) {
 	lossy := corefile("lossy", ".:53 {\n  bind 127.0.0.1\n  forward . 192.0.2.1\n  acl\n  health :8080\n}\n")
 	bad := corefile("bad", ".:53 {\n")
 	const head = "apiVersion: node-cache.io/v1alpha1\nkind: Config\nlisten:\n  port: 53\nforward:\n"
+	quoted := func(text string) string {
+		b, err := json.Marshal(text)
+		must(t, err)
+		return string(b)
+	}
 	const faithful = "  cache: \"off\"\ncache:\n  prefetch:\n    hits: 0\n  serveStale:\n    for: 0s\n  nxdomainCut: \"off\"\n"
 	for _, tt := range []struct {
 		name string
@@ -38,6 +44,22 @@ func TestConvert(t *testing.T) {
 			4, head + "# " + lossy + ":3: forward . 192.0.2.1\n- zone: \".\"\n  to: [\"192.0.2.1\"]\n" + faithful + "admin:\n  # " + lossy + ":5: health :8080\n  address: \"[::]:8080\"\n",
 			lossy + ":4: acl: answers do not depend on the client's address (no counterpart)\n  hint: restrict clients with a NetworkPolicy or the node's firewall\n" +
 				lossy + ":5: health :8080: the page is /livez at admin.address, where metrics are too (differs)\n  hint: point the probe there\n",
+		}},
+		{"for programs", []string{"convert", "--faithful", "-o", "json", corefile("acl", ". {\n  bind 127.0.0.1\n  forward . 192.0.2.1\n  acl\n}\n")}, result{
+			4, `{
+  "configuration": ` + quoted(head+"# "+folder+"/acl:3: forward . 192.0.2.1\n- zone: \".\"\n  to: [\"192.0.2.1\"]\n"+faithful) + `,
+  "notes": [
+    {
+      "file": "` + folder + `/acl",
+      "line": 4,
+      "what": "acl",
+      "why": "answers do not depend on the client's address",
+      "hint": "restrict clients with a NetworkPolicy or the node's firewall",
+      "kept": false
+    }
+  ]
+}
+`, "",
 		}},
 		{"a block without an end", []string{"convert", bad}, result{
 			1, "", "node-cache: converting: reading the Corefile: " + bad + ":1: a closing brace is missing after .:53 {\n",

@@ -65,6 +65,7 @@ func rootCommand() *cobra.Command {
 		RunE:          func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	root.SetVersionTemplate("{{.Version}}\n")
+	root.PersistentPreRunE = checkFlags
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return &usageError{err} })
 	root.AddCommand(agentCommand(), resolverCommand(), checkCommand(), convertCommand(), queryCommand(), cacheCommand(), readyCommand(), statusCommand(), cleanupCommand(), doctorCommand(), inPodCommand(), versionCommand())
 	return root

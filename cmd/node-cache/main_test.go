@@ -63,7 +63,7 @@ func TestUsage(t *testing.T) {
 		{"a server that is none", []string{"query", "--server", "localhost", "a.b"}, `node-cache: --server "localhost": not an IP address with or without a port`},
 		{"doctor: an output that is none", []string{"doctor", "--output", "xml"}, `node-cache: --output "xml": not text or json`},
 		{"doctor: a file without its flag", []string{"doctor", "file.yaml"}, `node-cache: unknown command "file.yaml" for "node-cache doctor"`},
-		{"doctor: no time", []string{"doctor", "--timeout", "0s"}, "node-cache: --timeout 0s: not more than nothing"},
+		{"doctor: no time", []string{"doctor", "--timeout", "0s"}, "node-cache: --timeout 0s: not more than 0"},
 		{"doctor: a name that is none", []string{"doctor", "--name", "a..b"}, `node-cache: --name "a..b": not a domain name`},
 		{"doctor: a Service that is none", []string{"doctor", "--config", transparent, "--service", "kube-dns"}, `node-cache: --service "kube-dns": not an IP address, or the mode is not transparent`},
 		{"doctor: a Service for another mode", []string{"doctor", "--service", "10.96.0.10"}, `node-cache: --service "10.96.0.10": not an IP address, or the mode is not transparent`},

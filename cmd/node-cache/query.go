@@ -59,9 +59,6 @@ response, or a failure.`,
 
 // parse parses the command line.
 func (q *question) parse(server string, args []string) error {
-	if err := checkOutput(q.output); err != nil {
-		return err
-	}
 	ip, err := netip.ParseAddr(server)
 	switch {
 	case server == "":

@@ -42,6 +42,8 @@ func TestReady(t *testing.T) {
 		{"not ready", readiness(t, errors.New("the cluster zone is not synced")), nil, exitFailed, "^node-cache: not ready: the cluster zone is not synced\n$"},
 		{"live", readiness(t, nil), []string{"--live"}, exitOK, "^live\n$"},
 		{"not live", readiness(t, errors.New("a reader hangs")), []string{"--live"}, exitFailed, "^node-cache: not live: a reader hangs\n$"},
+		{"ready, for programs", readiness(t, nil), []string{"-o", "json"}, exitOK, `^{\n  "ready": true\n}\n$`},
+		{"not live, for programs", readiness(t, errors.New("a reader hangs")), []string{"--live", "-o", "json"}, exitFailed, `^{\n  "live": false,\n  "reason": "a reader hangs"\n}\n$`},
 		{"no agent", "unix:" + filepath.Join(t.TempDir(), "none"), nil, exitFailed, "^node-cache: asking the agent at unix:.*no such file or directory\nhint: no agent listens there; "},
 		{"another server", other.Listener.Addr().String(), nil, exitFailed, "^node-cache: asking the agent at .* for /readyz: no such page\nhint: "},
 		{"a silent one", silent.Listener.Addr().String(), []string{"--timeout", "200ms"}, exitFailed, "^node-cache: asking the agent at .*Timeout exceeded"},

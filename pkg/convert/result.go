@@ -22,14 +22,14 @@ type Result struct {
 
 // Note is about a part that could not be converted, or works differently.
 type Note struct {
-	File string // as given; for a kube-dns ConfigMap its key
-	Line int    // from 1; 0: the whole file
-	What string // the part as written
-	Why  string // why it is missing, or what differs
-	Hint string // what to do instead; empty: nothing
+	File string `json:"file"`           // as given; for a kube-dns ConfigMap its key
+	Line int    `json:"line,omitempty"` // from 1; 0: the whole file
+	What string `json:"what"`           // the part as written
+	Why  string `json:"why"`            // why it is missing, or what differs
+	Hint string `json:"hint,omitempty"` // what to do instead; empty: nothing
 
 	// Kept reports whether the part was converted and differs as Why says. False: it was not.
-	Kept bool
+	Kept bool `json:"kept"`
 }
 
 // String returns the note on one line, without its hint: Corefile:12: what: why.

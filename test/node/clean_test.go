@@ -32,7 +32,9 @@ func TestStopRestoresNode(t *testing.T) {
 						}
 					} else {
 						a.Kill()
-						b.run(t, nodeCache, "cleanup", "--config", b.config)
+						if out := b.run(t, nodeCache, "cleanup", "--config", b.config, "-o", "json"); !strings.Contains(out, `"removed": [`) {
+							t.Errorf("cleanup: %s", out)
+						}
 					}
 					if diff := cmp.Diff(before, b.nodeState(t)); diff != "" {
 						t.Fatalf("after %d times the node is not as it was (-before +after):\n%s", i+1, diff)
