@@ -296,6 +296,10 @@ func (b *builder) plan(r *generation) (*resolve.Plan, error) {
 	return p, planRewrites(p, cfg)
 }
 
+// otherCentralTTL bounds how long the central resolver's answers outside the cluster domain are cached, such as reverse names of
+// other networks. A change of that resolver's own upstreams is not seen here. NodeLocal DNSCache has the same bound.
+const otherCentralTTL = 30 * time.Second
+
 // planRoutes returns the routes of the plan: the configured ones, then those to the central resolver.
 func (r *generation) planRoutes() (list []resolve.Route) {
 	for _, route := range r.routes {
@@ -308,10 +312,11 @@ func (r *generation) planRoutes() (list []resolve.Route) {
 		if slices.ContainsFunc(r.routes, func(route route) bool { return bytes.Equal(route.suffix, suffix) }) {
 			continue
 		}
-		list = append(list, resolve.Route{
-			Suffix: suffix, Upstream: r.cluster.central, Exact: true,
-			TTL: resolve.TTLs{Max: r.config.Cache.MaxTTL, Negative: r.config.Cache.NegativeTTL},
-		})
+		ttl := resolve.TTLs{Max: r.config.Cache.MaxTTL, Negative: r.config.Cache.NegativeTTL}
+		if !bytes.Equal(suffix, r.cluster.domain) {
+			ttl = resolve.TTLs{Max: min(ttl.Max, otherCentralTTL), Negative: min(ttl.Negative, otherCentralTTL)}
+		}
+		list = append(list, resolve.Route{Suffix: suffix, Upstream: r.cluster.central, Exact: true, TTL: ttl})
 	}
 	return list
 }
