@@ -19,7 +19,8 @@ export CGO_ENABLED=0
 needs="gcc:gcc /usr/include/stdio.h:libc6-dev musl-gcc:musl-tools git:git ip:iproute2 unshare:util-linux
 nsd:nsd unbound:unbound dnsperf:dnsperf dig:bind9-dnsutils nft:nftables iptables:iptables ipset:ipset
 conntrack:conntrack qemu-system-x86_64:qemu-system-x86 busybox:busybox-static cpio:cpio
-runc:runc /usr/lib/cni/bridge:containernetworking-plugins prometheus:prometheus promtool:prometheus"
+runc:runc /usr/lib/cni/bridge:containernetworking-plugins prometheus:prometheus promtool:prometheus
+docker-registry:docker-registry"
 # Four lanes run at the same time. Each lane runs one suite after the other.
 timed="rules upstream pressure e2e node" # they judge times: before all other work, see first
 after=install # after those

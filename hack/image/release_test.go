@@ -15,12 +15,15 @@ import (
 	"io"
 	"log"
 	"maps"
+	"net"
 	"net/http/httptest"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-containerregistry/pkg/name"
 	"github.com/google/go-containerregistry/pkg/registry"
@@ -153,15 +156,49 @@ func checkChart(t *testing.T, data []byte) {
 	}
 }
 
+// listing starts a registry that lists referrers.
+func listing(t *testing.T) string {
+	t.Helper()
+	server := httptest.NewServer(registry.New(registry.WithReferrersSupport(true), registry.Logger(log.New(io.Discard, "", 0))))
+	t.Cleanup(server.Close)
+	return server.Listener.Addr().String()
+}
+
+// distribution starts Debian's registry, which lists none.
+func distribution(t *testing.T) string {
+	t.Helper()
+	free, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	addr, config := free.Addr().String(), filepath.Join(t.TempDir(), "config.yml")
+	_ = free.Close()
+	if err := os.WriteFile(config, []byte("version: 0.1\nstorage: {inmemory: {}}\nhttp: {addr: "+addr+"}\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	server := exec.CommandContext(t.Context(), "docker-registry", "serve", config)
+	if err := server.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = server.Wait() })
+	for range 1000 {
+		if conn, err := net.Dial("tcp", addr); err == nil {
+			_ = conn.Close()
+			return addr
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	t.Fatal("the registry does not serve")
+	return ""
+}
+
 // checkPush pushes the archive to registries with and without a list of referrers, and reads it back.
 func checkPush(t *testing.T, archive, reference string, public *ecdsa.PublicKey) {
 	t.Helper()
-	for _, referrers := range []bool{true, false} {
-		t.Run(fmt.Sprintf("push, list of referrers %v", referrers), func(t *testing.T) {
+	for kind, start := range map[string]func(*testing.T) string{"listing referrers": listing, "distribution": distribution} {
+		t.Run("push to a registry, "+kind, func(t *testing.T) {
 			t.Parallel()
-			server := httptest.NewServer(registry.New(registry.WithReferrersSupport(referrers), registry.Logger(log.New(io.Discard, "", 0))))
-			t.Cleanup(server.Close)
-			to := strings.TrimPrefix(server.URL, "http://") + "/team/node-cache:v1.2.3"
+			to := start(t) + "/team/node-cache:v1.2.3"
 			_, digest, _ := strings.Cut(reference, "@")
 			if got, want := mustRun(t, "push", archive, to), to+"@"+digest; got != want {
 				t.Errorf("printed %s, want %s", got, want)
