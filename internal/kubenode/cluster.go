@@ -29,6 +29,7 @@ type Options struct {
 	ProxyMode string   // of kube-proxy: iptables or nftables
 	Images    []string // archives that every node is to have, besides those of this package
 	DualStack bool     // IPv6 beside IPv4, for nodes, pods and Services
+	Registry  bool     // nodes pull images of ghcr.io from Registry, a registry on the control machine
 }
 
 // A Cluster is a running one.
@@ -118,6 +119,9 @@ func (c *Cluster) launch(ctx context.Context) error {
 	}
 	archives, err := c.writeImages()
 	if err != nil {
+		return err
+	}
+	if err := c.startRegistry(ctx); err != nil {
 		return err
 	}
 	group, early := errgroup.WithContext(ctx) // ends with the first error

@@ -3,6 +3,7 @@
 package kubenode
 
 import (
+	"context"
 	"fmt"
 	"path/filepath"
 )
@@ -35,4 +36,38 @@ func (c *Cluster) writeImages() ([]string, error) {
 		archives = append(archives, path)
 	}
 	return append(archives, c.options.Images...), nil
+}
+
+// Registry is the address of the cluster's registry.
+const Registry = controlAddr + ":5000"
+
+const registryText = `version: 0.1
+storage: {inmemory: {}}
+http: {addr: "` + Registry + `"}
+`
+
+// startRegistry starts the registry, which is empty, and has the nodes use it as a mirror, if that is wanted.
+func (c *Cluster) startRegistry(ctx context.Context) error {
+	if !c.options.Registry {
+		return nil
+	}
+	const config = stateFolder + "/registry.yaml"
+	if err := c.Control.Write(config, registryText); err != nil {
+		return err
+	}
+	if err := c.Control.Start("registry", "docker-registry", "serve", config); err != nil {
+		return err
+	}
+	for _, n := range c.Nodes {
+		if err := n.Write(mirrors+"/ghcr.io/hosts.toml", "server = \"http://"+Registry+"\"\n"); err != nil {
+			return err
+		}
+	}
+	return c.waitUntil(ctx, "the registry serves", func(ctx context.Context) error {
+		conn, err := c.Control.Dial(ctx, "tcp", Registry)
+		if err == nil {
+			err = conn.Close()
+		}
+		return err
+	})
 }

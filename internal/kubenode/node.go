@@ -48,13 +48,18 @@ func (n *Node) startContainerd(ctx context.Context) error {
 	})
 }
 
-// containerdText is containerd's configuration. The images are ours, so that it needs no registry; the machine that runs
-// the test may not let it make a process less likely to be killed.
+// mirrors is the folder of containerd's hosts.toml files.
+const mirrors = stateFolder + "/certs.d"
+
+// containerdText is containerd's configuration. The machine that runs the test may not let it make a process less likely to be
+// killed.
 const containerdText = `version = 3
 [grpc]
   address = "` + containerdSocket + `"
 [plugins.'io.containerd.cri.v1.images'.pinned_images]
   sandbox = "` + pauseImage + `"
+[plugins.'io.containerd.cri.v1.images'.registry]
+  config_path = "` + mirrors + `"
 [plugins.'io.containerd.cri.v1.runtime']
   restrict_oom_score_adj = true
 [plugins.'io.containerd.cri.v1.runtime'.cni]

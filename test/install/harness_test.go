@@ -42,7 +42,9 @@ func newHarness(t *testing.T, o kubenode.Options) *harness {
 		t.Fatal(err)
 	}
 	began := time.Now()
-	o.Images = append(o.Images, archive)
+	if !o.Registry {
+		o.Images = append(o.Images, archive)
+	}
 	b := &harness{Cluster: kubenode.Start(t, o)}
 	transport := &http.Transport{DialContext: b.Control.Dial, DisableKeepAlives: true}
 	b.http = &http.Client{Transport: transport, Timeout: 10 * time.Second}

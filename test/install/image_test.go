@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nodecache/node-cache/internal/kubenode"
 	"github.com/nodecache/node-cache/internal/proctest"
 )
 
@@ -37,6 +38,22 @@ func makeImage(flags ...string) (string, error) {
 		return "", fmt.Errorf("making the image: %w\n%s", err, out)
 	}
 	return archiveOf(agentImage + strings.TrimPrefix(strings.Join(flags, ""), "-release")), nil
+}
+
+// push sends the image to the cluster's registry, by what make push runs.
+func (b *harness) push(t *testing.T) {
+	t.Helper()
+	archive, err := image()
+	if err != nil {
+		t.Fatal(err)
+	}
+	program := filepath.Join(t.TempDir(), "image")
+	build := exec.CommandContext(t.Context(), "go", "build", "-buildvcs=false", "-o", program, ".")
+	build.Dir = filepath.Join(repository, "hack", "image")
+	if out, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	b.runShell(t, program+" push "+archive+" "+kubenode.Registry+strings.TrimPrefix(agentImage, "ghcr.io"))
 }
 
 // archiveOf is where the archive of an image is.

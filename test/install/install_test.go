@@ -14,7 +14,8 @@ import (
 // TestInstall goes with a user from the first command of the README to the last. Each step needs those before it.
 func TestInstall(t *testing.T) {
 	t.Parallel()
-	b := newHarness(t, kubenode.Options{ProxyMode: "iptables"})
+	b := newHarness(t, kubenode.Options{ProxyMode: "iptables", Registry: true})
+	b.push(t)
 	blocks := readme(t)
 	before := b.nodeStates(t)
 	ok := func(name string, step func(*testing.T)) {
@@ -22,9 +23,9 @@ func TestInstall(t *testing.T) {
 			t.Run(name, step)
 		}
 	}
+	began := time.Now()
 	ok("agents on every node", func(t *testing.T) {
 		t.Helper()
-		began := time.Now()
 		b.runBlock(t, fromRelease(blocks[stepAgents]))
 		b.awaitAgentsReady(t)
 		proctest.Figure(t, "2 agents ready %s after kubectl apply", since(began))
@@ -38,6 +39,10 @@ func TestInstall(t *testing.T) {
 	ok("a pod that asks it", func(t *testing.T) {
 		t.Helper()
 		b.runBlock(t, blocks[stepTry])
+		if took := time.Since(began); took > 5*time.Minute {
+			t.Errorf("a pod is answered %s after the first command", took)
+		}
+		proctest.Figure(t, "a pod is answered %s after the first command, with images pulled from a registry", since(began))
 	})
 	ok("kubelets name it", func(t *testing.T) {
 		t.Helper()
