@@ -16,11 +16,11 @@ import (
 
 // Bounds of the shape. They only go down; a package that needs more lines says why in the commit that raises its bound.
 const (
-	mostLines        = 45033
+	mostLines        = 45034
 	mostFiles        = 261
 	mostTypes        = 480
-	mostSupportLines = 12795
-	mostTestLines    = 69285
+	mostSupportLines = 12831
+	mostTestLines    = 69415
 )
 
 // packageLines are the most lines of a package, in hundreds, where it may have more than 1,000.
