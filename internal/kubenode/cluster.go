@@ -121,11 +121,9 @@ func (c *Cluster) launch(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := c.startRegistry(ctx); err != nil {
-		return err
-	}
 	group, early := errgroup.WithContext(ctx) // ends with the first error
 	group.Go(func() error { return c.startControl(early) })
+	group.Go(func() error { return c.startRegistry(early) })
 	for _, n := range c.Nodes {
 		group.Go(func() error {
 			if err := n.startContainerd(early); err != nil {
