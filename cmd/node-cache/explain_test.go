@@ -20,12 +20,13 @@ func TestQueryExplain(t *testing.T) {
 		name    string
 		explain bool
 		option  []byte // data of the option in the reply; nil: no option
+		failure string // text of the extended error in the reply; empty: none
 		want    string // the lines between the records and the last
 	}{
-		{"an agent here", true, []byte("source=cache state=fresh age=12s left=48s route=."), "; explained: source=cache state=fresh age=12s left=48s route=.\n"},
-		{"another server", true, nil, "; not explained: only an agent does that, and only to clients on its own machine\n"},
-		{"a server that sends control characters", true, []byte("\x1b[2Jhi\n\xff"), "; explained: ?[2Jhi??\n"},
-		{"not asked", false, []byte("source=cache"), ""},
+		{"an agent here", true, []byte("source=cache state=fresh age=12s left=48s route=."), "", "; explained: source=cache state=fresh age=12s left=48s route=.\n"},
+		{"another server", true, nil, "", "; not explained: only an agent does that, and only to clients on its own machine\n"},
+		{"a server that sends control characters", true, []byte("\x1b[2Jhi\n\xff"), "\x1b[2J\x9b", "; extended error 22 (No Reachable Authority) ?[2J?\n; explained: ?[2Jhi??\n"},
+		{"not asked", false, []byte("source=cache"), "", ""},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
@@ -43,6 +44,9 @@ func TestQueryExplain(t *testing.T) {
 				r := new(dns.Msg).SetReply(q).SetEdns0(1232, false)
 				if asked && tt.option != nil {
 					r.IsEdns0().Option = []dns.EDNS0{&dns.EDNS0_LOCAL{Code: wire.OptionExplain, Data: tt.option}}
+				}
+				if tt.failure != "" {
+					r.IsEdns0().Option = append(r.IsEdns0().Option, &dns.EDNS0_EDE{InfoCode: 22, ExtraText: tt.failure})
 				}
 				_ = w.WriteMsg(r)
 			})}
