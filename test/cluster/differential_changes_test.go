@@ -173,7 +173,8 @@ func waitForSlices(t *testing.T, c *kubetest.Cluster, objects []runtime.Object) 
 		want[s.Namespace+"/"+s.Name+" ready"] = ready
 	}
 	var got map[string]int
-	proctest.Eventually(t, limit, "the endpoint slices are made", func() bool {
+	// The controller retries a Service after 1, 2, 4 s and so on while its own cache is behind.
+	proctest.Eventually(t, 3*limit, "the endpoint slices are made", func() bool {
 		list, err := c.Client().DiscoveryV1().EndpointSlices("").List(t.Context(), metav1.ListOptions{
 			LabelSelector: discoveryv1.LabelManagedBy + "=endpointslice-controller.k8s.io",
 		})
