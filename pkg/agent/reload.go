@@ -182,7 +182,8 @@ func (a *Agent) preparedPlan(ctx context.Context, r, old *generation) (*resolve.
 // route has an upstream in only one of them, and those that are excluded from the cache now. Another upstream answers,
 // and cached denials of the old one would hide its names. Zones all of whose upstreams are replaced expire: the new ones
 // are asked at once, and while they fail, the old answers are served stale. Where an upstream stays, entries stay, since
-// servers of one zone should agree. The resolver must have r's plan already: then answers in flight are not stored either.
+// servers of one zone should agree. The resolver must have r's plan already: then answers to queries that were sent before
+// are not stored either.
 func purgeRerouted(r, old *generation) {
 	for _, route := range r.routes {
 		switch before := old.route(route.Zone); {
