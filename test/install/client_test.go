@@ -135,13 +135,13 @@ func measure(t *testing.T, clients []client, during time.Duration, what string) 
 }
 
 // expectNoLoss fails the test when a query of a transport was not answered well. Beside other suites an agent may get no processor for as
-// long as its lease, and sessions with the fallback are reset then: docs/node.md. So an ordinary run allows one TCP query in 20 to be
-// reset. A soak runs nothing beside it and allows none, nor does TestHandOver of suite node in any run.
+// long as its lease, and sessions with the fallback are reset then: docs/node.md. So an ordinary run allows one TCP query in 20 to fail
+// with its session. A soak runs nothing beside it and allows none, nor does TestHandOver of suite node in any run.
 func expectNoLoss(t *testing.T, transports map[string]tally) {
 	t.Helper()
 	for name, got := range transports {
 		allowed := 0
-		if name == "TCP" && !proctest.Soak() && !slices.ContainsFunc(got.Failures, func(f string) bool { return !strings.Contains(f, "connection reset") }) {
+		if name == "TCP" && !proctest.Soak() && !slices.ContainsFunc(got.Failures, func(f string) bool { return !strings.Contains(f, "connection reset") && !strings.HasSuffix(f, ": EOF") }) {
 			allowed = got.Answered / 20
 		}
 		if got.Lost > allowed || got.Wrong > 0 || got.Answered == 0 {
