@@ -16,11 +16,11 @@ import (
 
 // Bounds of the shape. They only go down; a package that needs more lines says why in the commit that raises its bound.
 const (
-	mostLines        = 45034
+	mostLines        = 45043
 	mostFiles        = 261
 	mostTypes        = 480
-	mostSupportLines = 12900
-	mostTestLines    = 69425
+	mostSupportLines = 12905
+	mostTestLines    = 69505
 )
 
 // packageLines are the most lines of a package, in hundreds, where it may have more than 1,000.

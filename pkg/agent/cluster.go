@@ -195,7 +195,7 @@ func (c *cluster) newZone(cfg *config.Config) (*zone.Zone, error) {
 		AllSlices:      cfg.Cluster.Endpoints == config.EndpointsAll,
 		LabelledSlices: cfg.Cluster.Endpoints == config.EndpointsHeadless && cfg.Cluster.Manifests == "",
 		NodeZone:       c.topologyZone(cfg.Cluster.NodeZone),
-		Ranges:         cfg.Cluster.Ranges, Namespaces: cfg.Cluster.Namespaces,
+		ReverseZones:   reverseZones(cfg), Namespaces: cfg.Cluster.Namespaces,
 		KnownNamespaces: cfg.Cluster.NamespaceSelector != "",
 		Excluded:        routedSubzones(cfg),
 		StaleAfter:      cfg.Cluster.StaleAfter, Nameservers: nameservers(cfg.Listen.Addresses),
@@ -238,9 +238,7 @@ func (c *cluster) zonesOfCentral(cfg *config.Config) (zones [][]byte, err error)
 	if len(cfg.Cluster.Ranges) == 0 && c.store == nil {
 		names = append(names, "in-addr.arpa.", "ip6.arpa.")
 	}
-	for _, prefix := range cfg.Cluster.Ranges {
-		names = append(names, config.ReverseZones(prefix)...)
-	}
+	names = append(names, reverseZones(cfg)...)
 	slices.Sort(names)
 	for _, name := range slices.Compact(names) {
 		zone, err := wireName(name)
@@ -250,6 +248,14 @@ func (c *cluster) zonesOfCentral(cfg *config.Config) (zones [][]byte, err error)
 		zones = append(zones, zone)
 	}
 	return zones, nil
+}
+
+// reverseZones returns the zones of cluster.ranges.
+func reverseZones(cfg *config.Config) (zones []string) {
+	for _, prefix := range cfg.Cluster.Ranges {
+		zones = append(zones, config.ReverseZones(prefix)...)
+	}
+	return zones
 }
 
 // synced reports whether the source, if there is one, has delivered a full list.

@@ -207,8 +207,8 @@ type Cluster struct {
 	// A zone not confirmed fresh for this time denies no name, 5s to 1h.
 	StaleAfter time.Duration `yaml:"staleAfter" min:"5s" max:"1h"`
 	// The prefixes of Services and pods, such as `10.96.0.0/12`. Their reverse names are cluster names: with `local`
-	// those of unknown addresses are denied, with `central` they go to the central resolver. Empty: with `local` no
-	// address is denied, with `central` all reverse names without a route go there.
+	// those of unknown addresses are denied and others in their reverse zones are empty, with `central` they go to the
+	// central resolver. Empty: with `local` no address is denied, with `central` all reverse names without a route go there.
 	Ranges []netip.Prefix `yaml:"ranges" format:"prefix"`
 	// The topology zone of this node. Its endpoints come first in headless answers and among those of central.service.
 	// `auto`: the environment variable NODE_ZONE, else the zone of the Node named by NODE_NAME. Empty: no preference.

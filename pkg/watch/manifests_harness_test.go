@@ -5,7 +5,6 @@ package watch_test
 import (
 	"context"
 	"log/slog"
-	"net/netip"
 	"os"
 	"path/filepath"
 	"testing"
@@ -128,9 +127,9 @@ func sliceYAML(name, service, addr string) string {
 		"addressType: IPv4\nendpoints: [{addresses: [" + addr + "]}]\n"
 }
 
-// manifestRanges are the ranges of the tests' addresses.
-func manifestRanges() []netip.Prefix {
-	return []netip.Prefix{
-		netip.MustParsePrefix("10.0.0.0/8"), netip.MustParsePrefix("fd00:10:96::/112"), netip.MustParsePrefix("fd00:10:244::/56"),
+// manifestZones are the reverse zones of the tests' addresses: 10.0.0.0/8, fd00:10:96::/112 and fd00:10:244::/56.
+func manifestZones() []string {
+	return []string{
+		"10.in-addr.arpa.", "0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.6.9.0.0.0.1.0.0.0.0.d.f.ip6.arpa.", "0.0.4.4.2.0.0.1.0.0.0.0.d.f.ip6.arpa.",
 	}
 }

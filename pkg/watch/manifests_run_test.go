@@ -49,7 +49,7 @@ func TestManifestsKinds(t *testing.T) {
 	t.Parallel()
 	ends := sliceYAML("web-1", "web", "10.244.0.1")
 	w := newFolderHarness(t, map[string]string{"web.yaml": serviceYAML("web", "10.96.0.1"), "ends.yaml": ends})
-	w.start(zone.Config{Ranges: manifestRanges()})
+	w.start(zone.Config{ReverseZones: manifestZones()})
 	w.expect("10-244-0-1.web.shop.svc", "NXDOMAIN")
 	w.write("web.yaml", serviceYAML("web", "None"))
 	w.expect("web.shop.svc", "10.244.0.1")

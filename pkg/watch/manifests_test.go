@@ -25,7 +25,7 @@ func TestManifestsExamples(t *testing.T) {
 	t.Parallel()
 	w := newFolderHarness(t, nil)
 	w.cfg.Folder = filepath.Join("..", "..", "examples", "cluster")
-	w.start(zone.Config{Ranges: manifestRanges()})
+	w.start(zone.Config{ReverseZones: manifestZones()})
 	assert.Same(t, "problems", []string(nil), w.problems())
 	readme, err := os.ReadFile(filepath.Join("..", "..", "examples", "README.md"))
 	assert.NoError(t, err)
@@ -74,7 +74,7 @@ func TestManifestsProblems(t *testing.T) {
 			t.Parallel()
 			w := newFolderHarness(t, nil)
 			w.cfg.Folder, w.cfg.Endpoints, w.cfg.Pods = folder, watch.EndpointsAll, true
-			w.start(zone.Config{AllSlices: true, Ranges: manifestRanges()})
+			w.start(zone.Config{AllSlices: true, ReverseZones: manifestZones()})
 			var b strings.Builder
 			for _, p := range w.manifests.Problems() {
 				b.WriteString(p.String() + "\n")
@@ -175,7 +175,7 @@ func TestManifestsSelection(t *testing.T) {
 		if w.cfg.Pods {
 			mode = zone.PodsVerified
 		}
-		w.start(zone.Config{AllSlices: w.cfg.Endpoints == watch.EndpointsAll, Pods: mode, Ranges: manifestRanges()})
+		w.start(zone.Config{AllSlices: w.cfg.Endpoints == watch.EndpointsAll, Pods: mode, ReverseZones: manifestZones()})
 		all.WriteString("# " + tt.name + "\n")
 		for _, question := range []string{
 			"shop.svc", "web.shop.svc", "10-244-0-2.web.shop.svc", "db.shop.svc", "default.svc", "web.default.svc", "10-244-0-8.shop.pod", "10-244-0-9.shop.pod",

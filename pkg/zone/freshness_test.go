@@ -200,6 +200,7 @@ func TestReverseRanges(t *testing.T) {
 	foreign := summary{zone.NotInZone, "", none, 0}
 	ptr := summary{zone.Answered, "NOERROR", none, 1}
 	nx := summary{zone.Answered, "NXDOMAIN", none, 0}
+	empty := summary{zone.Answered, "NOERROR", none, 0}
 	elsewhere := summary{zone.UseFallback, "", none, 0}
 	tests := []struct {
 		name      string
@@ -213,7 +214,9 @@ func TestReverseRanges(t *testing.T) {
 		{"unknown, all slices", "9.0.1.10.in-addr.arpa.", true, [2]summary{nx, nx}},
 		{"unknown, headless slices", "9.0.1.10.in-addr.arpa.", false, [2]summary{nx, elsewhere}},
 		{"out of the ranges", "9.0.1.11.in-addr.arpa.", true, [2]summary{foreign, foreign}},
-		{"no whole address", "1.10.in-addr.arpa.", true, [2]summary{foreign, foreign}},
+		{"no whole address", "1.10.in-addr.arpa.", true, [2]summary{empty, foreign}},
+		{"below an address", "lb._dns-sd._udp.0.0.1.10.in-addr.arpa.", false, [2]summary{empty, foreign}},
+		{"no address, out of the ranges", "1.11.in-addr.arpa.", true, [2]summary{foreign, foreign}},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -223,7 +226,7 @@ func TestReverseRanges(t *testing.T) {
 				small(s)
 				freshen(s, epoch())
 				have := summaryOf(t, zone.Config{
-					Store: s, AllSlices: tt.allSlices, Ranges: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}, HasFallback: func() bool { return others },
+					Store: s, AllSlices: tt.allSlices, ReverseZones: []string{"10.in-addr.arpa."}, HasFallback: func() bool { return others },
 				}, tt.question, dns.TypePTR, epoch())
 				assert.Same(t, fmt.Sprintf("fallback %t", others), tt.want[i], have)
 			}

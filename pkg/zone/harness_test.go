@@ -34,7 +34,7 @@ func newHarness(tb testing.TB, seed uint64, cfg zone.Config) *harness {
 	cfg.Domain = "cluster.local."
 	cfg.AllSlices = true
 	cfg.Nameservers = []netip.Addr{netip.MustParseAddr("169.254.20.10"), netip.MustParseAddr("fd00::a")}
-	cfg.Ranges = []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8"), netip.MustParsePrefix("2001:db8::/32")}
+	cfg.ReverseZones = []string{"10.in-addr.arpa.", "8.b.d.0.1.0.0.2.ip6.arpa."}
 	z, err := zone.New(cfg)
 	assert.NoError(tb, err)
 	w := &harness{t: tb, rnd: rand.New(rand.NewPCG(seed, 7)), store: cfg.Store, zone: z, model: newModel(cfg), now: epoch()}

@@ -267,17 +267,19 @@ func (m *model) zonal(name, topology, directive string, id object) (map[uint16]r
 func (m *model) reverse(name string, rrtype uint16) got {
 	foreign := got{Verdict: zone.NotInZone, EDE: wire.EDENone}
 	a, tree := reverseAddr(name)
-	if !a.IsValid() {
-		return foreign
-	}
+	isOwn := slices.ContainsFunc(m.cfg.ReverseZones, func(zone string) bool { return dns.IsSubDomain(zone, name) })
 	g := got{Verdict: zone.Answered, EDE: wire.EDENone, Rcode: "NOERROR"}
-	list := m.pointers(name, a)
+	var list []string
+	if a.IsValid() {
+		list = m.pointers(name, a)
+	}
 	switch {
+	case isOwn && !a.IsValid():
 	case len(list) > 0 && rrtype == dns.TypePTR:
 		g.Answer = list
 		return g
 	case len(list) > 0:
-	case slices.ContainsFunc(m.cfg.Ranges, func(p netip.Prefix) bool { return p.Contains(a) }):
+	case isOwn:
 		g.Rcode = "NXDOMAIN"
 	default:
 		return foreign
@@ -286,7 +288,7 @@ func (m *model) reverse(name string, rrtype uint16) got {
 	return g
 }
 
-// reverseAddr finds the address of a reverse name by trial.
+// reverseAddr finds the address of a reverse name by trial, and its tree.
 func reverseAddr(name string) (netip.Addr, string) {
 	for _, tree := range []string{"in-addr.arpa.", "ip6.arpa."} {
 		front, ok := strings.CutSuffix(name, "."+tree)
@@ -309,6 +311,7 @@ func reverseAddr(name string) (netip.Addr, string) {
 		if back, e := dns.ReverseAddr(a.String()); err == nil && e == nil && back == name {
 			return a, tree
 		}
+		return netip.Addr{}, tree
 	}
 	return netip.Addr{}, ""
 }

@@ -38,7 +38,7 @@ func TestWrongCandidates(t *testing.T) {
 		s.SetSynced(k)
 		s.SetAlwaysFresh(k)
 	}
-	z, err := New(Config{Store: s, Domain: "c.", Pods: PodsVerified, AllSlices: true, Ranges: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}})
+	z, err := New(Config{Store: s, Domain: "c.", Pods: PodsVerified, AllSlices: true, ReverseZones: []string{"10.in-addr.arpa."}})
 	assert.NoError(t, err)
 	for _, name := range []string{
 		"\x019\x010\x010\x0210\x07in-addr\x04arpa\x00", "\x01b\x02ns\x03svc\x01c\x00", "\x0810-0-0-9\x02ns\x03pod\x01c\x00", "\x02no\x03svc\x01c\x00",

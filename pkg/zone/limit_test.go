@@ -143,7 +143,7 @@ func TestNamespaceLimit(t *testing.T) {
 	s.PutService(zone.Service{Namespace: "default", Name: "kubernetes", Addrs: []netip.Addr{a("10.0.0.254")}, Ports: []zone.Port{{Name: "https", Number: 443}}, TTL: -1}, now)
 	z, err := zone.New(zone.Config{
 		Store: s, Domain: "cluster.local.", Pods: zone.PodsVerified, AllSlices: true, Nameservers: []netip.Addr{a("169.254.20.10")},
-		Ranges: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")},
+		ReverseZones: []string{"10.in-addr.arpa."},
 	})
 	assert.NoError(t, err)
 	names := []string{

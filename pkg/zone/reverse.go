@@ -3,25 +3,29 @@
 package zone
 
 import (
-	"net/netip"
+	"bytes"
 	"slices"
 	"time"
 
 	"github.com/nodecache/node-cache/pkg/wire"
 )
 
-// reverse answers a name outside of the domain: the reverse name of a known address, or of any address in a cluster range.
+// reverse answers a name outside of the domain: the reverse name of a known address, or any name in a reverse zone of the cluster.
 func (z *Zone) reverse(q *wire.Query, c Client, now time.Time, dst []byte, last bool) ([]byte, Result) {
 	foreign := Result{Verdict: NotInZone, EDE: wire.EDENone}
 	var buf [16]byte
 	addr, tree := wire.ReverseAddr(q.Name(), &buf)
-	if addr == nil {
+	isOwn := tree > 0 && slices.ContainsFunc(z.reverseOf, func(zone []byte) bool { return bytes.HasSuffix(q.Name(), zone) })
+	if addr == nil && (!isOwn || z.cfg.HasFallback()) {
 		return dst, foreign
 	}
 	r := z.newReply(q, c, now, dst, last)
 	r.name, r.at, r.apex, r.reverse = q.Name(), wire.HeaderLen, wire.HeaderLen+tree, true
 	r.begin()
 	on := needsServices
+	if addr == nil {
+		return r.dst, r.nodata(needsNothing) // names of addresses may be below it
+	}
 	if n := z.cfg.Store.serviceAt(addr, z); n != nil {
 		r.appendPTR(nil, n.key)
 	} else if r.appendEndpointPTRs(addr); r.answer > 0 {
@@ -34,7 +38,7 @@ func (z *Zone) reverse(q *wire.Query, c Client, now time.Time, dst []byte, last 
 	case r.answer > 0 || r.truncated():
 		r.clear()
 		res = r.nodata(needsNothing)
-	case !z.inRanges(addr):
+	case !isOwn:
 		return dst, foreign
 	case !z.cfg.AllSlices:
 		res = r.denyUnlessFallback(needsEndpoints)
@@ -42,11 +46,6 @@ func (z *Zone) reverse(q *wire.Query, c Client, now time.Time, dst []byte, last 
 		res = r.nxdomain(needsEndpoints)
 	}
 	return r.dst, res
-}
-
-func (z *Zone) inRanges(addr []byte) bool {
-	a, _ := netip.AddrFromSlice(addr)
-	return slices.ContainsFunc(z.cfg.Ranges, func(p netip.Prefix) bool { return p.Contains(a) })
 }
 
 // appendPTR appends a PTR record to the name of label, with its length byte, below the service of the node's key. label

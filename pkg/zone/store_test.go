@@ -178,7 +178,7 @@ func TestNewRefuses(t *testing.T) {
 	}{
 		{"no domain", zone.Config{Store: s}, `cluster domain "": not a domain name`},
 		{"the root", zone.Config{Store: s, Domain: "."}, `cluster domain ".": not a domain name`},
-		{"excluded name", zone.Config{Store: s, Domain: "a.", Excluded: []string{"a..b"}}, `excluded name "a..b": not a domain name`},
+		{"excluded name", zone.Config{Store: s, Domain: "a.", Excluded: []string{"a..b"}}, `name "a..b": not a domain name`},
 	}
 	for _, tt := range tests {
 		if _, err := zone.New(tt.cfg); err == nil || err.Error() != tt.want {

@@ -6,6 +6,7 @@ import (
 	"cmp"
 	"fmt"
 	"net/netip"
+	"slices"
 	"time"
 
 	"github.com/nodecache/node-cache/pkg/wire"
@@ -27,18 +28,18 @@ type Config struct {
 	Domain          string        // "cluster.local."
 	TTL             time.Duration // 0 to 1 h, whole seconds; of every name that has none of its own
 	Pods            PodMode
-	PodNames        bool           // an endpoint without hostname is named by its pod, not by its address
-	IgnoreEmpty     bool           // a ClusterIP service without a ready endpoint is denied; needs AllSlices
-	AllSlices       bool           // the store gets every EndpointSlice, not only those of headless services
-	LabelledSlices  bool           // the store gets only slices with the label of headless services
-	NodeZone        string         // endpoints of this topology zone come first; empty: none do
-	Ranges          []netip.Prefix // cluster ranges: reverse names in them that the store does not know are denied
-	Namespaces      []string       // exposed; empty: all
-	Excluded        []string       // names below the domain, with all names below them, that this zone does not answer
-	StaleAfter      time.Duration  // data older than this denies nothing; default 90 s
-	Nameservers     []netip.Addr   // addresses of ns.dns.<domain>
-	KnownNamespaces bool           // only namespaces in the store are exposed: a selector chose them
-	HasFallback     func() bool    // reports whether another resolver can be asked; nil: no
+	PodNames        bool          // an endpoint without hostname is named by its pod, not by its address
+	IgnoreEmpty     bool          // a ClusterIP service without a ready endpoint is denied; needs AllSlices
+	AllSlices       bool          // the store gets every EndpointSlice, not only those of headless services
+	LabelledSlices  bool          // the store gets only slices with the label of headless services
+	NodeZone        string        // endpoints of this topology zone come first; empty: none do
+	ReverseZones    []string      // reverse zones of the cluster, whose names that the store does not know are denied
+	Namespaces      []string      // exposed; empty: all
+	Excluded        []string      // names below the domain, with all names below them, that this zone does not answer
+	StaleAfter      time.Duration // data older than this denies nothing; default 90 s
+	Nameservers     []netip.Addr  // addresses of ns.dns.<domain>
+	KnownNamespaces bool          // only namespaces in the store are exposed: a selector chose them
+	HasFallback     func() bool   // reports whether another resolver can be asked; nil: no
 }
 
 // defaultStaleAfter allows for three bookmarks of an API server, which come at least once a minute, and a margin.
@@ -52,6 +53,7 @@ type Zone struct {
 	nodeZone   []byte              // labels in wire form
 	namespaces map[string]struct{} // labels in wire form
 	excluded   [][]byte            // canonical wire form
+	reverseOf  [][]byte            // Config.ReverseZones in canonical wire form
 	ns4, ns6   string              // packed addresses
 	soa        []byte              // the zone's SOA record without its owner
 	soaReverse []byte              // the same for reverse names
@@ -103,13 +105,15 @@ func New(cfg Config) (*Zone, error) {
 	for _, name := range cfg.Namespaces {
 		z.namespaces[string(appendLabel(nil, name))] = struct{}{}
 	}
-	for _, name := range cfg.Excluded {
-		excluded, err := wireName(name)
+	var names [][]byte
+	for _, name := range slices.Concat(cfg.Excluded, cfg.ReverseZones) {
+		wired, err := wireName(name)
 		if err != nil {
-			return nil, fmt.Errorf("excluded name %q: %w", name, err)
+			return nil, fmt.Errorf("name %q: %w", name, err)
 		}
-		z.excluded = append(z.excluded, []byte(excluded))
+		names = append(names, []byte(wired))
 	}
+	z.excluded, z.reverseOf = names[:len(cfg.Excluded)], names[len(cfg.Excluded):]
 	v4, v6 := packAddrs(cfg.Nameservers)
 	z.ns4, z.ns6 = string(v4), string(v6)
 	z.prepareSOA()
