@@ -105,6 +105,7 @@ func kubernetes(l *line) {
 	if isThrough(c.clusterZone) {
 		c.lost(l.at, "kubernetes: fallthrough", "a name that the domain of the cluster does not have is denied", "names below it may have a route of their own, or be in hosts")
 	}
+	cluster.Ranges = slices.DeleteFunc(cluster.Ranges, func(p netip.Prefix) bool { return isThrough(config.ReverseZones(p)[0]) })
 	switch {
 	case !reverse:
 		l.differs("the reverse names of the cluster's addresses are answered as well", "")
