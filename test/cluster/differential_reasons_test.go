@@ -282,10 +282,12 @@ func reverseDifferences() []difference {
 		},
 		{
 			name: "reverse names of no address",
-			why:  "They are of no object of the cluster, and go to the routes as others do. CoreDNS serves in-addr.arpa and ip6.arpa whole.",
+			why: "RFC 8020: names of addresses may be below them, so they exist without records. CoreDNS denies them, or serves names of the " +
+				"cluster domain below in-addr.arpa. The roots of both trees go to the routes.",
 			explains: func(c *comparison) facets {
 				forwarded := !c.nodeCache.msg.Authoritative && c.nodeCache.msg.Rcode == dns.RcodeNameError
-				return when(isReverse(c) && c.shape != shapeReverse && c.shape != shapeUnknown && forwarded, facetRcode|facetAA|facetsSections)
+				empty := c.nodeCache.msg.Rcode == dns.RcodeSuccess && len(c.nodeCache.answer) == 0
+				return when(isReverse(c) && c.shape != shapeReverse && c.shape != shapeUnknown && (forwarded || empty), facetRcode|facetAA|facetsSections)
 			},
 		},
 		{
