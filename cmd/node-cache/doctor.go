@@ -5,14 +5,19 @@ package main
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
 	"os"
+	"slices"
+	"strings"
 	"time"
 
+	"github.com/miekg/dns"
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
 
 	"github.com/nodecache/node-cache/pkg/config"
+	"github.com/nodecache/node-cache/pkg/convert"
 	"github.com/nodecache/node-cache/pkg/doctor"
 	"github.com/nodecache/node-cache/pkg/rules"
 )
@@ -28,6 +33,7 @@ type doctorFlags struct {
 	service []string
 	timeout time.Duration
 	noPod   bool
+	served  []string
 }
 
 func doctorCommand() *cobra.Command {
@@ -52,6 +58,7 @@ Exit code 0: no check failed; 1: a check failed; 2: invalid command line.`,
 	cmd.Flags().StringVar(&x.name, "name", "", "cluster `NAME` to query; default: kubernetes.default.svc of the domain; \"-\": none")
 	cmd.Flags().StringSliceVar(&x.service, "service", nil, "`ADDRESS` of the DNS service in transparent mode, if the file has none")
 	cmd.Flags().DurationVar(&x.timeout, "timeout", time.Second, "timeout of each query")
+	cmd.Flags().StringSliceVar(&x.served, "corefile", nil, "compare with the zones of a Corefile or ConfigMap `FILE` of the cluster's DNS; \"-\": standard input")
 	cmd.Flags().BoolVar(&x.noPod, "no-pod", false, "create no network namespace")
 	return cmd
 }
@@ -68,6 +75,17 @@ func (d *doctorFlags) run(cmd *cobra.Command) error {
 	c, err := d.config(&cfg)
 	if err != nil {
 		return &usageError{err}
+	}
+	if len(d.served) > 0 {
+		inputs, err := readInputs(d.served, cmd.InOrStdin())
+		if err != nil {
+			return err
+		}
+		theirs, err := convertInputs(inputs, convert.Options{}, false)
+		if err != nil {
+			return err
+		}
+		c.ZonesOf, c.Unserved = inputs[0].Name, unservedZones(&theirs.Config, &cfg)
 	}
 	report, err := doctor.Run(cmd.Context(), c)
 	if err != nil {
@@ -129,6 +147,32 @@ func (d *doctorFlags) config(cfg *config.Config) (doctor.Config, error) {
 		c.PodCommand = []string{program, inPod}
 	}
 	return c, nil
+}
+
+// unservedZones returns the zones and names that theirs answers, or has routes for, and ours sends to its default route.
+func unservedZones(theirs, ours *config.Config) []string {
+	served := append(servedZones(ours), ours.Cluster.Zones...)
+	return slices.DeleteFunc(servedZones(theirs), func(name string) bool {
+		return slices.ContainsFunc(served, func(zone string) bool { return dns.IsSubDomain(zone, name) })
+	})
+}
+
+// servedZones returns the zones and names that do not go to the default route.
+func servedZones(c *config.Config) []string {
+	zones := slices.Sorted(maps.Keys(c.Hosts.Names))
+	if c.Cluster.Resolver != config.ResolverNone {
+		zones = append(zones, c.ClusterDomain)
+	}
+	for _, r := range c.Forward {
+		zones = append(zones, r.Zone)
+	}
+	for _, t := range c.Templates {
+		zones = append(zones, t.Zone)
+	}
+	for _, r := range c.Rewrite {
+		zones = append(zones, dns.CanonicalName(r.Exact+strings.TrimPrefix(r.Suffix, ".")))
+	}
+	return slices.DeleteFunc(zones, func(zone string) bool { return zone == "." })
 }
 
 // isTerminal reports whether the output is a terminal with colors.

@@ -73,6 +73,43 @@ func TestDoctorConfig(t *testing.T) {
 	}
 }
 
+// TestDoctorComparesZones has a Corefile with a zone for each way to serve one, and an agent that serves some.
+func TestDoctorComparesZones(t *testing.T) {
+	t.Parallel()
+	corefile := file(t, `.:53 {
+  kubernetes cluster.local
+  rewrite name exact shop.example web.shop.svc.cluster.local
+  hosts {
+    192.0.2.1 db.example
+    192.0.2.2 printer.lan.example
+    fallthrough
+  }
+  template IN A ip.example {
+    answer "{{ .Name }} 60 IN A 192.0.2.3"
+  }
+  forward . 192.0.2.53
+}
+corp.example:53 {
+  forward . 192.0.2.54
+}
+dept.corp.example:53 {
+  file /etc/dept
+}
+`)
+	for _, tt := range []struct{ name, config, want string }{
+		{"none", "", "db.example. printer.lan.example. cluster.local. corp.example. dept.corp.example. ip.example. shop.example."},
+		{"some", "forward: [{zone: ., to: [192.0.2.53]}, {zone: lan.example, to: [192.0.2.55]}]\ncluster: {resolver: central, zones: [corp.example], central: {addresses: [192.0.2.53]}}", "db.example. ip.example. shop.example."},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			got := command("doctor", "--no-pod", "--config", file(t, fmt.Sprintf("%s\nlisten: {port: %d}", tt.config, proctest.FreeAddr(t).Port())), "--corefile", corefile)
+			if !strings.Contains(got.Stdout, corefile+" serves "+tt.want+"; this agent") {
+				t.Errorf("standard output %q, standard error %q, want %s", got.Stdout, got.Stderr, tt.want)
+			}
+		})
+	}
+}
+
 // TestDoctorSeesNoAgent runs the doctor for an address without a listener.
 func TestDoctorSeesNoAgent(t *testing.T) {
 	t.Parallel()

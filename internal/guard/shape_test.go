@@ -16,11 +16,11 @@ import (
 
 // Bounds of the shape. They only go down; a package that needs more lines says why in the commit that raises its bound.
 const (
-	mostLines        = 45043
+	mostLines        = 45096
 	mostFiles        = 261
 	mostTypes        = 480
-	mostSupportLines = 12905
-	mostTestLines    = 69507
+	mostSupportLines = 12934
+	mostTestLines    = 69586
 )
 
 // packageLines are the most lines of a package, in hundreds, where it may have more than 1,000.

@@ -25,7 +25,7 @@ func Examine(c Config, f Facts) Report {
 		}},
 		{"Asked from the node", []func(){e.checkOwnSockets, e.checkNode}},
 		{"Asked from a pod", []func(){e.checkPod}},
-		{"Central DNS", []func(){e.checkFallback}},
+		{"Central DNS", []func(){e.checkFallback, func() { checkZones(&e) }}},
 		{"What pods ask", []func(){e.checkKubelet, e.checkPods}},
 	} {
 		e.part = part.name

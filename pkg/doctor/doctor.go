@@ -34,6 +34,11 @@ type Config struct {
 	Admin netip.AddrPort // of the agent's status page; zero: none
 	Name  string         // a cluster name, absolute, that the agent must resolve; empty: none
 
+	// ZonesOf names the configuration of the cluster's DNS whose zones were compared; empty: none was. Unserved are those
+	// among them whose names this agent sends to its default route.
+	ZonesOf  string
+	Unserved []string
+
 	Timeout time.Duration // of one probe; 0: 1 s
 
 	// PodCommand is the command that calls [InPod]; nil: no test from a pod.

@@ -235,6 +235,19 @@ func (e *checker) checkFallback() {
 	}
 }
 
+// checkZones checks whether the agent serves what the cluster's DNS serves beside the cluster domain.
+func checkZones(e *checker) {
+	if e.ZonesOf == "" {
+		return
+	}
+	e.add("zones",
+		row{
+			len(e.Unserved) > 0, Warn, fmt.Sprintf("%s serves %s; this agent sends their names to its default route", e.ZonesOf, strings.Join(e.Unserved, " ")),
+			"list them in cluster.zones, or give them a route: `node-cache convert` prints it",
+		},
+		row{true, OK, "the agent has a route for each zone of " + e.ZonesOf, ""})
+}
+
 // queriedAddresses returns the addresses that pods should query.
 func (e *checker) queriedAddresses() []netip.Addr {
 	keys := e.keys()
