@@ -84,7 +84,7 @@ func run(ctx context.Context, args []string, stdout io.Writer) error {
 		references += reference + "\n"
 	}
 	if o.release {
-		if err := o.addRelease(files, references); err != nil {
+		if err := o.addRelease(ctx, files, references); err != nil {
 			return err
 		}
 	}

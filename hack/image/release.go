@@ -5,13 +5,16 @@ package main
 import (
 	"bytes"
 	"compress/gzip"
+	"context"
 	"crypto/sha256"
 	"fmt"
 	"maps"
 	"os"
 	"path/filepath"
 	"regexp"
+	"runtime"
 	"slices"
+	"strconv"
 	"strings"
 
 	"sigs.k8s.io/kustomize/api/krusty"
@@ -19,13 +22,17 @@ import (
 )
 
 // addRelease adds to an image's files what else a release has.
-func (o *options) addRelease(files tree, references string) error {
+func (o *options) addRelease(ctx context.Context, files tree, references string) error {
 	add := func(name string, data []byte, err error) error {
 		files[name] = node{data: data}
 		return err
 	}
 	chart, err := o.chart()
 	if err := add("node-cache-"+o.version[1:]+".tgz", chart, err); err != nil {
+		return err
+	}
+	pages, err := o.manPages(ctx)
+	if err := add("node-cache-man.tar.gz", pages, err); err != nil {
 		return err
 	}
 	for name, folder := range map[string]string{"install": "base", "install-transparent": "overlays/transparent", "uninstall": "uninstall"} {
@@ -71,17 +78,43 @@ func (o *options) chart() ([]byte, error) {
 		n.data = bytes.ReplaceAll(n.data, []byte(imageName), []byte(o.name))
 		chart[name] = n
 	}
-	data, err := chart.tar(o.created)
+	return o.pack(chart)
+}
+
+// manPages packs the manual pages, which a test of the program writes.
+func (o *options) manPages(ctx context.Context) ([]byte, error) {
+	folder, err := os.MkdirTemp("", "node-cache-man-")
+	if err != nil {
+		return nil, fmt.Errorf("making a folder: %w", err)
+	}
+	defer func() { _ = os.RemoveAll(folder) }()
+	if err := os.Setenv("SOURCE_DATE_EPOCH", strconv.FormatInt(o.created.Unix(), 10)); err != nil {
+		return nil, fmt.Errorf("setting the date of the manual pages: %w", err)
+	}
+	_, err = goCommand(ctx, o.root, runtime.GOARCH, "test", "-buildvcs=false", "-trimpath", "-count=1", "-run=^TestManPages$", "./cmd/node-cache", "-args", "-man="+folder)
+	if err != nil {
+		return nil, err
+	}
+	pages, err := readTree(folder, "man1")
+	if err != nil {
+		return nil, err
+	}
+	return o.pack(pages)
+}
+
+// pack returns the files as a compressed tar archive.
+func (o *options) pack(files tree) ([]byte, error) {
+	data, err := files.tar(o.created)
 	if err != nil {
 		return nil, err
 	}
 	var packed bytes.Buffer
 	w := gzip.NewWriter(&packed)
 	if _, err := w.Write(data); err != nil {
-		return nil, fmt.Errorf("packing the chart: %w", err)
+		return nil, fmt.Errorf("packing an archive: %w", err)
 	}
 	if err := w.Close(); err != nil {
-		return nil, fmt.Errorf("packing the chart: %w", err)
+		return nil, fmt.Errorf("packing an archive: %w", err)
 	}
 	return packed.Bytes(), nil
 }

@@ -138,6 +138,9 @@ func checkRelease(t *testing.T, out string, public *ecdsa.PublicKey) {
 	if text := string(files["notes.md"]); !strings.HasPrefix(text, "# node-cache v1.2.3\n") || !strings.Contains(text, image+"@sha256:") {
 		t.Errorf("notes.md: %s", text)
 	}
+	if page := readTar(t, unzip(t, files["node-cache-man.tar.gz"]))["man1/node-cache-query.1"]; !bytes.Contains(page, []byte(`"Nov 2023"`)) {
+		t.Errorf("the manual page of query, with the date of the commit: %s", page)
+	}
 	checkChart(t, files["node-cache-1.2.3.tgz"])
 }
 

@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"cmp"
+	"flag"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/cobra/doc"
+)
+
+// manFolder gets the manual pages: hack/image runs TestManPages for a release.
+var manFolder = flag.String("man", "", "the folder for the manual pages")
+
+// TestManPages writes a manual page for each command.
+func TestManPages(t *testing.T) {
+	t.Parallel()
+	folder := cmp.Or(*manFolder, t.TempDir())
+	root := rootCommand()
+	root.DisableAutoGenTag = true
+	must(t, doc.GenManTree(root, &doc.GenManHeader{Source: "node-cache", Manual: "node-cache"}, folder))
+	pages := 0
+	var check func(cmd *cobra.Command)
+	check = func(cmd *cobra.Command) {
+		page, err := os.ReadFile(filepath.Join(folder, strings.ReplaceAll(cmd.CommandPath(), " ", "-")+".1"))
+		if must(t, err); !strings.Contains(string(page), cmd.Short) {
+			t.Errorf("%s: the page lacks %q", cmd.CommandPath(), cmd.Short)
+		}
+		pages++
+		for _, c := range cmd.Commands() {
+			if c.IsAvailableCommand() {
+				check(c)
+			}
+		}
+	}
+	check(root)
+	if pages < 12 {
+		t.Errorf("%d pages, want one for each command", pages)
+	}
+}
