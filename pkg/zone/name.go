@@ -69,6 +69,17 @@ func wireName(s string) (string, error) {
 	return string(append(name, 0)), err
 }
 
+// isWithin reports whether the name is the zone or below it. Both are in canonical wire form.
+func isWithin(name, zone []byte) bool {
+	if !bytes.HasSuffix(name, zone) {
+		return false
+	}
+	for len(name) > len(zone) {
+		name = name[1+int(name[0]):]
+	}
+	return len(name) == len(zone) // else the suffix begins within a label
+}
+
 // nodeKey appends the key of a service's node: its two labels in wire form.
 func nodeKey(dst []byte, namespace, name string) []byte {
 	return appendLabel(appendLabel(dst, name), namespace)

@@ -3,7 +3,6 @@
 package zone
 
 import (
-	"bytes"
 	"slices"
 	"time"
 
@@ -15,7 +14,7 @@ func (z *Zone) reverse(q *wire.Query, c Client, now time.Time, dst []byte, last 
 	foreign := Result{Verdict: NotInZone, EDE: wire.EDENone}
 	var buf [16]byte
 	addr, tree := wire.ReverseAddr(q.Name(), &buf)
-	isOwn := tree > 0 && slices.ContainsFunc(z.reverseOf, func(zone []byte) bool { return bytes.HasSuffix(q.Name(), zone) })
+	isOwn := tree > 0 && slices.ContainsFunc(z.reverseOf, func(zone []byte) bool { return isWithin(q.Name(), zone) })
 	if addr == nil && (!isOwn || z.cfg.HasFallback()) {
 		return dst, foreign
 	}
