@@ -20,7 +20,7 @@ const (
 	mostFiles        = 261
 	mostTypes        = 480
 	mostSupportLines = 12934
-	mostTestLines    = 69586
+	mostTestLines    = 69593
 )
 
 // packageLines are the most lines of a package, in hundreds, where it may have more than 1,000.

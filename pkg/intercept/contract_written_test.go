@@ -5,7 +5,6 @@ package intercept_test
 import (
 	"context"
 	"net/netip"
-	"runtime"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -262,17 +261,25 @@ func flushed(n nodeHarness) {
 	var notified atomic.Int64
 	ctx, cancel := context.WithCancel(n.t.Context())
 	ended := make(chan error, 1)
-	go func() { ended <- b.Watch(ctx, func() { notified.Add(1) }) }()
+	begun := make(chan struct{})
+	go func() {
+		ended <- b.Watch(ctx, func() {
+			if notified.Add(1) == 1 {
+				close(begun)
+			}
+		})
+	}()
 	defer func() {
 		cancel()
 		if err := <-ended; err != nil {
 			n.t.Errorf("watching: %v", err)
 		}
 	}()
-	n.waitFor("notified at the start", func() bool {
-		runtime.Gosched() // the clock may be a virtual one
-		return notified.Load() > 0
-	})
+	select {
+	case <-begun:
+	case <-time.After(waitLimit): // of the goroutine; the node's clock may be a virtual one
+		n.t.Fatal("not notified at the start")
+	}
 	n.apply(b, n.linkLocal("first"))
 	n.Elapse(time.Second) // the events of our own changes have arrived
 	for range 2 {
