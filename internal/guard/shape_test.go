@@ -19,8 +19,8 @@ const (
 	mostLines        = 45104
 	mostFiles        = 261
 	mostTypes        = 480
-	mostSupportLines = 12934
-	mostTestLines    = 69593
+	mostSupportLines = 12941
+	mostTestLines    = 69697
 )
 
 // packageLines are the most lines of a package, in hundreds, where it may have more than 1,000.

@@ -72,8 +72,29 @@ func wantPrivilege(pod string, iptables bool) privilege {
 			p.Add, p.HostPaths = append(p.Add, "NET_RAW"), append([]string{"/run/xtables.lock"}, p.HostPaths...)
 		}
 		return p
+	case "node-cache-metrics":
+		return privilege{User: 65532, Token: true}
 	default:
 		return privilege{User: 65532}
+	}
+}
+
+// TestMetricsProxy has the proxies be the only way to the metrics of the agents from outside of the node.
+func TestMetricsProxy(t *testing.T) {
+	t.Parallel()
+	list := objects(t, rendered(t, "metrics-proxy"))
+	var monitors []string
+	for _, o := range list {
+		if strings.HasSuffix(o.GetKind(), "Monitor") {
+			monitors = append(monitors, o.GetKind()+" "+o.GetName())
+		}
+	}
+	same(t, "monitors", []string{"PodMonitor node-cache-resolver", "ServiceMonitor node-cache"}, sorted(monitors))
+	cfg := configurations(t, list)["node-cache"]
+	for _, w := range workloads(t, list) {
+		if w.name == "node-cache-metrics" && !slices.Contains(w.spec.Containers[0].Args, "--upstream=http://"+cfg.Admin.Address.String()+"/") {
+			t.Errorf("the proxies ask another address than the agents' admin.address, %s: %v", cfg.Admin.Address, w.spec.Containers[0].Args)
+		}
 	}
 }
 

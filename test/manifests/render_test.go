@@ -207,6 +207,8 @@ func sources(t *testing.T) []source {
 			{"uninstall", kustomize(t, filepath.Join(folder, "uninstall"))},
 			{"uninstall-iptables", kustomize(t, filepath.Join(folder, "uninstall-iptables"))},
 		}
+		proxied := rendering{overlay: "base", components: []string{"metrics-proxy"}, beside: []string{"monitoring"}}
+		list = append(list, source{"metrics-proxy", proxied.byKustomize(t)})
 		for _, r := range renderings() {
 			list = append(list, source{r.name + byKustomize, r.byKustomize(t)}, source{r.name + byHelm, chart(t, r.values...)})
 		}

@@ -164,7 +164,7 @@ func operatorDefinitions(t *testing.T) []string {
 		t.Fatalf("%s has sum %s, want %s", operatorModule, module.Sum, operatorSum)
 	}
 	var args []string
-	for _, kind := range []string{"podmonitors", "prometheusrules"} {
+	for _, kind := range []string{"podmonitors", "servicemonitors", "prometheusrules"} {
 		args = append(args, "-f", filepath.Join(module.Dir, operatorFolder, "monitoring.coreos.com_"+kind+".yaml"))
 	}
 	return args
