@@ -39,6 +39,9 @@ const oldServer = "203.0.113.1:53"
 // If it asks none where CoreDNS asks one, the exit code of convert says that something is lost. With --old-server it asks that one then.
 func TestCorpus(t *testing.T) {
 	t.Parallel()
+	if !proctest.Soak() {
+		t.Skip("starts 339 servers, beside tests that judge times: make soak")
+	}
 	text, err := os.ReadFile(filepath.Join("..", "..", "pkg", "convert", "testdata", "corpus.txt"))
 	if err != nil {
 		t.Fatal(err)
