@@ -116,6 +116,16 @@ func TestForDaemonSetNotesPod(t *testing.T) {
 	}
 }
 
+// TestRanges denies the unknown addresses of a prefix, unless they fall through.
+func TestRanges(t *testing.T) {
+	t.Parallel()
+	for options, want := range map[string]string{"": "[10.96.0.0/16]", "fallthrough": "[]", "fallthrough in-addr.arpa": "[]", "fallthrough cluster.local": "[10.96.0.0/16]"} {
+		r, err := convert.Files([]convert.Input{{Name: "Corefile", Text: []byte(". {\n kubernetes cluster.local 10.96.0.0/16 {\n" + options + "\n}\n forward . 192.0.2.1\n}\n")}}, convert.Options{})
+		must(t, err)
+		same(t, options+": cluster.ranges", want, fmt.Sprint(r.Config.Cluster.Ranges))
+	}
+}
+
 // TestForDaemonSetRefuses refuses a configuration that the agents of the DaemonSet cannot have.
 func TestForDaemonSetRefuses(t *testing.T) {
 	t.Parallel()
