@@ -14,17 +14,17 @@ func (z *Zone) reverse(q *wire.Query, c Client, now time.Time, dst []byte, last 
 	foreign := Result{Verdict: NotInZone, EDE: wire.EDENone}
 	var buf [16]byte
 	addr, tree := wire.ReverseAddr(q.Name(), &buf)
-	isOwn := tree > 0 && slices.ContainsFunc(z.reverseOf, func(zone []byte) bool { return isWithin(q.Name(), zone) })
-	if addr == nil && (!isOwn || z.cfg.HasFallback()) {
+	if addr == nil && (tree == 0 || z.cfg.HasFallback() || !z.servesReverse(q.Name())) {
 		return dst, foreign
 	}
 	r := z.newReply(q, c, now, dst, last)
 	r.name, r.at, r.apex, r.reverse = q.Name(), wire.HeaderLen, wire.HeaderLen+tree, true
 	r.begin()
-	on := needsServices
 	if addr == nil {
-		return r.dst, r.nodata(needsNothing) // names of addresses may be below it
+		res := r.nodata(needsNothing) // names of addresses may be below it
+		return r.dst, res
 	}
+	on := needsServices
 	if n := z.cfg.Store.serviceAt(addr, z); n != nil {
 		r.appendPTR(nil, n.key)
 	} else if r.appendEndpointPTRs(addr); r.answer > 0 {
@@ -37,7 +37,7 @@ func (z *Zone) reverse(q *wire.Query, c Client, now time.Time, dst []byte, last 
 	case r.answer > 0 || r.truncated():
 		r.clear()
 		res = r.nodata(needsNothing)
-	case !isOwn:
+	case !z.servesReverse(q.Name()):
 		return dst, foreign
 	case !z.cfg.AllSlices:
 		res = r.denyUnlessFallback(needsEndpoints)
@@ -45,6 +45,11 @@ func (z *Zone) reverse(q *wire.Query, c Client, now time.Time, dst []byte, last 
 		res = r.nxdomain(needsEndpoints)
 	}
 	return r.dst, res
+}
+
+// servesReverse reports whether the name is in a reverse zone of the cluster.
+func (z *Zone) servesReverse(name []byte) bool {
+	return slices.ContainsFunc(z.reverseZones, func(zone []byte) bool { return isWithin(name, zone) })
 }
 
 // appendPTR appends a PTR record to the name of label, with its length byte, below the service of the node's key. label

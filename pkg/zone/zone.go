@@ -33,7 +33,7 @@ type Config struct {
 	AllSlices       bool          // the store gets every EndpointSlice, not only those of headless services
 	LabelledSlices  bool          // the store gets only slices with the label of headless services
 	NodeZone        string        // endpoints of this topology zone come first; empty: none do
-	ReverseZones    []string      // reverse zones of the cluster, whose names that the store does not know are denied
+	ReverseZones    []string      // reverse zones of the cluster: unknown addresses in them are denied, other names are empty
 	Namespaces      []string      // exposed; empty: all
 	Excluded        []string      // names below the domain, with all names below them, that this zone does not answer
 	StaleAfter      time.Duration // data older than this denies nothing; default 90 s
@@ -47,16 +47,16 @@ const defaultStaleAfter = 90 * time.Second
 
 // A Zone answers from a store according to a configuration. It is immutable, cheap to create, and safe for concurrent use.
 type Zone struct {
-	cfg        Config
-	domain     []byte              // canonical wire form
-	ttl        uint32              // seconds
-	nodeZone   []byte              // labels in wire form
-	namespaces map[string]struct{} // labels in wire form
-	excluded   [][]byte            // canonical wire form
-	reverseOf  [][]byte            // Config.ReverseZones in canonical wire form
-	ns4, ns6   string              // packed addresses
-	soa        []byte              // the zone's SOA record without its owner
-	soaReverse []byte              // the same for reverse names
+	cfg          Config
+	domain       []byte              // canonical wire form
+	ttl          uint32              // seconds
+	nodeZone     []byte              // labels in wire form
+	namespaces   map[string]struct{} // labels in wire form
+	excluded     [][]byte            // canonical wire form
+	reverseZones [][]byte            // canonical wire form
+	ns4, ns6     string              // packed addresses
+	soa          []byte              // the zone's SOA record without its owner
+	soaReverse   []byte              // the same for reverse names
 }
 
 // A Verdict is the outcome of a query.
@@ -107,13 +107,13 @@ func New(cfg Config) (*Zone, error) {
 	}
 	var names [][]byte
 	for _, name := range slices.Concat(cfg.Excluded, cfg.ReverseZones) {
-		wired, err := wireName(name)
+		canonical, err := wireName(name)
 		if err != nil {
 			return nil, fmt.Errorf("name %q: %w", name, err)
 		}
-		names = append(names, []byte(wired))
+		names = append(names, []byte(canonical))
 	}
-	z.excluded, z.reverseOf = names[:len(cfg.Excluded)], names[len(cfg.Excluded):]
+	z.excluded, z.reverseZones = names[:len(cfg.Excluded)], names[len(cfg.Excluded):]
 	v4, v6 := packAddrs(cfg.Nameservers)
 	z.ns4, z.ns6 = string(v4), string(v6)
 	z.prepareSOA()
