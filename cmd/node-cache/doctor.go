@@ -27,13 +27,13 @@ const inPod = "doctor-in-pod"
 
 // doctorFlags are the flags of doctor.
 type doctorFlags struct {
-	file    string
-	output  string
-	name    string
-	service []string
-	timeout time.Duration
-	noPod   bool
-	served  []string
+	file      string
+	output    string
+	name      string
+	service   []string
+	timeout   time.Duration
+	noPod     bool
+	corefiles []string
 }
 
 func doctorCommand() *cobra.Command {
@@ -58,7 +58,7 @@ Exit code 0: no check failed; 1: a check failed; 2: invalid command line.`,
 	cmd.Flags().StringVar(&x.name, "name", "", "cluster `NAME` to query; default: kubernetes.default.svc of the domain; \"-\": none")
 	cmd.Flags().StringSliceVar(&x.service, "service", nil, "`ADDRESS` of the DNS service in transparent mode, if the file has none")
 	cmd.Flags().DurationVar(&x.timeout, "timeout", time.Second, "timeout of each query")
-	cmd.Flags().StringSliceVar(&x.served, "corefile", nil, "compare with the zones of a Corefile or ConfigMap `FILE` of the cluster's DNS; \"-\": standard input")
+	cmd.Flags().StringSliceVar(&x.corefiles, "corefile", nil, "compare with the zones of a Corefile or ConfigMap `FILE` of the cluster's DNS; \"-\": standard input")
 	cmd.Flags().BoolVar(&x.noPod, "no-pod", false, "create no network namespace")
 	return cmd
 }
@@ -76,8 +76,8 @@ func (d *doctorFlags) run(cmd *cobra.Command) error {
 	if err != nil {
 		return &usageError{err}
 	}
-	if len(d.served) > 0 {
-		inputs, err := readInputs(d.served, cmd.InOrStdin())
+	if len(d.corefiles) > 0 {
+		inputs, err := readInputs(d.corefiles, cmd.InOrStdin())
 		if err != nil {
 			return err
 		}
@@ -85,7 +85,7 @@ func (d *doctorFlags) run(cmd *cobra.Command) error {
 		if err != nil {
 			return err
 		}
-		c.ZonesOf, c.Unserved = inputs[0].Name, unservedZones(&theirs.Config, &cfg)
+		c.Unserved = unservedZones(&theirs.Config, &cfg)
 	}
 	report, err := doctor.Run(cmd.Context(), c)
 	if err != nil {
@@ -149,11 +149,14 @@ func (d *doctorFlags) config(cfg *config.Config) (doctor.Config, error) {
 	return c, nil
 }
 
-// unservedZones returns the zones and names that theirs answers, or has routes for, and ours sends to its default route.
+// unservedZones returns the zones and names that theirs answers, or has routes for, and ours sends to its default route. It is not nil.
 func unservedZones(theirs, ours *config.Config) []string {
-	served := append(servedZones(ours), ours.Cluster.Zones...)
+	served := map[string]bool{}
+	for _, zone := range append(servedZones(ours), ours.Cluster.Zones...) {
+		served[zone] = true
+	}
 	return slices.DeleteFunc(servedZones(theirs), func(name string) bool {
-		return slices.ContainsFunc(served, func(zone string) bool { return dns.IsSubDomain(zone, name) })
+		return slices.ContainsFunc(dns.Split(name), func(label int) bool { return served[name[label:]] })
 	})
 }
 

@@ -103,7 +103,7 @@ dept.corp.example:53 {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			got := command("doctor", "--no-pod", "--config", file(t, fmt.Sprintf("%s\nlisten: {port: %d}", tt.config, proctest.FreeAddr(t).Port())), "--corefile", corefile)
-			if !strings.Contains(got.Stdout, corefile+" serves "+tt.want+"; this agent") {
+			if !strings.Contains(got.Stdout, "go to the default route: "+tt.want+"\n") {
 				t.Errorf("standard output %q, standard error %q, want %s", got.Stdout, got.Stderr, tt.want)
 			}
 		})

@@ -16,7 +16,7 @@ import (
 
 // Bounds of the shape. They only go down; a package that needs more lines says why in the commit that raises its bound.
 const (
-	mostLines        = 45104
+	mostLines        = 45115
 	mostFiles        = 261
 	mostTypes        = 480
 	mostSupportLines = 12941

@@ -116,9 +116,12 @@ func TestChecks(t *testing.T) {
 		}},
 		{name: "no fallback of one family", change: func(_ *doctor.Config, f *doctor.Facts) { f.Fallback = f.Fallback[:2] }},
 		{name: "no fallback", change: func(_ *doctor.Config, f *doctor.Facts) { f.Fallback, f.Backends[0].Fallback = nil, nil }},
-		{name: "the agent serves the zones of the cluster's DNS", change: func(c *doctor.Config, _ *doctor.Facts) { c.ZonesOf = "Corefile" }},
+		{name: "the agent serves the zones of the cluster's DNS", change: func(c *doctor.Config, _ *doctor.Facts) { c.Unserved = []string{} }},
 		{name: "the cluster's DNS serves more zones", change: func(c *doctor.Config, _ *doctor.Facts) {
-			c.ZonesOf, c.Unserved = "Corefile", []string{"corp.example.", "clusterset.local."}
+			c.Unserved = []string{"corp.example.", "clusterset.local."}
+		}},
+		{name: "the cluster's DNS serves many names more", change: func(c *doctor.Config, _ *doctor.Facts) {
+			c.Unserved = slices.Repeat([]string{"a."}, 1000)
 		}},
 		{name: "the kubelet cannot be read", change: func(_ *doctor.Config, f *doctor.Facts) { f.Kubelet = doctor.Kubelet{Err: errSeen} }},
 		{name: "the kubelet hands out nothing", change: func(_ *doctor.Config, f *doctor.Facts) { f.Kubelet = doctor.Kubelet{From: "its flags"} }},

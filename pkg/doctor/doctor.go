@@ -34,9 +34,7 @@ type Config struct {
 	Admin netip.AddrPort // of the agent's status page; zero: none
 	Name  string         // a cluster name, absolute, that the agent must resolve; empty: none
 
-	// ZonesOf names the configuration of the cluster's DNS whose zones were compared; empty: none was. Unserved are those
-	// among them whose names this agent sends to its default route.
-	ZonesOf  string
+	// Unserved are the zones and names of the cluster's DNS that this agent sends to its default route; nil: not known.
 	Unserved []string
 
 	Timeout time.Duration // of one probe; 0: 1 s

@@ -237,15 +237,20 @@ func (e *checker) checkFallback() {
 
 // checkZones checks whether the agent serves what the cluster's DNS serves beside the cluster domain.
 func checkZones(e *checker) {
-	if e.ZonesOf == "" {
+	if e.Unserved == nil {
 		return
+	}
+	const shown = 20
+	names := strings.Join(e.Unserved[:min(shown, len(e.Unserved))], " ")
+	if n := len(e.Unserved); n > shown {
+		names += fmt.Sprintf(" and %d more", n-shown)
 	}
 	e.add("zones",
 		row{
-			len(e.Unserved) > 0, Warn, fmt.Sprintf("%s serves %s; this agent sends their names to its default route", e.ZonesOf, strings.Join(e.Unserved, " ")),
+			names != "", Warn, "names that the cluster's DNS serves go to the default route: " + names,
 			"list them in cluster.zones, or give them a route: `node-cache convert` prints it",
 		},
-		row{true, OK, "the agent has a route for each zone of " + e.ZonesOf, ""})
+		row{true, OK, "no name that the cluster's DNS serves goes to the default route", ""})
 }
 
 // queriedAddresses returns the addresses that pods should query.
