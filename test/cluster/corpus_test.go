@@ -8,7 +8,6 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"net/netip"
 	"os"
@@ -82,8 +81,9 @@ type corpus struct {
 type corpusNetwork struct {
 	*nodetest.Network
 	*corpus
-	dir string
-	env []string
+	dir        string
+	env        []string
+	kubeconfig string // with an address of the API server that is on the node
 }
 
 func (c *corpus) newNetwork(t *testing.T, text string) *corpusNetwork {
@@ -92,7 +92,18 @@ func (c *corpus) newNetwork(t *testing.T, text string) *corpusNetwork {
 	roots := filepath.Join(n.dir, "roots.pem")
 	c.authority.Trust(t, roots)
 	n.env = append(os.Environ(), "SSL_CERT_FILE="+roots)
-	n.forwardAPI(t)
+	var api *kubetest.Proxy
+	err := n.Node.Do(func() (err error) {
+		api, err = kubetest.NewProxy(t.Context(), c.cluster.Address())
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(api.Close)
+	if n.kubeconfig, err = c.cluster.KubeconfigAt(kubetest.Admin, api.Addr()); err != nil {
+		t.Fatal(err)
+	}
 	resolvConf, err := dns.ClientConfigFromFile("/etc/resolv.conf")
 	if err != nil {
 		t.Fatal(err)
@@ -112,35 +123,6 @@ func (c *corpus) newNetwork(t *testing.T, text string) *corpusNetwork {
 		}
 	}
 	return n
-}
-
-// forwardAPI makes the API server reachable on the node.
-func (n *corpusNetwork) forwardAPI(t *testing.T) {
-	t.Helper()
-	var l net.Listener
-	err := n.Node.Do(func() (err error) {
-		l, err = net.Listen("tcp", n.cluster.Address().String())
-		return err
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = l.Close() })
-	go func() {
-		for {
-			near, err := l.Accept()
-			if err != nil {
-				return
-			}
-			far, err := net.Dial("tcp", n.cluster.Address().String())
-			if err != nil {
-				_ = near.Close()
-				continue
-			}
-			go func() { _, _ = io.Copy(far, near); _ = far.Close() }()
-			go func() { _, _ = io.Copy(near, far); _ = near.Close() }()
-		}
-	}()
 }
 
 // serve runs an upstream that answers TXT queries with its address.
@@ -186,7 +168,7 @@ func (n *corpusNetwork) onNode(text string) string {
 	text = pageAddress.ReplaceAllString(text, "$1$2")
 	text = kubernetesLine.ReplaceAllStringFunc(text, func(line string) string {
 		line, isOpen := strings.CutSuffix(line, "{")
-		line += " {\n kubeconfig " + n.cluster.Kubeconfig(kubetest.Admin)
+		line += " {\n kubeconfig " + n.kubeconfig
 		if !isOpen {
 			line += "\n}"
 		}
@@ -264,8 +246,7 @@ func (n *corpusNetwork) compare(t *testing.T, file string) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	for _, zone := range zones {
-		is := func(to string) bool { return slices.Contains(before[zone], to) }
-		isElsewhere := func(to string) bool { return !is(to) }
+		isElsewhere := func(to string) bool { return !slices.Contains(before[zone], to) }
 		switch {
 		case slices.ContainsFunc(after[zone], isElsewhere):
 			n.elsewhere++
@@ -313,20 +294,21 @@ func (n *corpusNetwork) ask(cmd *exec.Cmd, port uint16, zones []string) (map[str
 	server := fmt.Sprintf("127.0.0.1:%d", port)
 	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	defer cancel()
-	var conn net.Conn
-	err = p.Await(ctx, proctest.Tick, func(ctx context.Context) (err error) {
-		if conn, err = n.Node.Dial(ctx, "udp", server); err == nil {
-			_, _, err = new(dns.Client).ExchangeWithConn(new(dns.Msg).SetQuestion(".", dns.TypeNS), &dns.Conn{Conn: conn})
-		}
+	conn, err := n.Node.Dial(ctx, "udp", server)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = conn.Close() }()
+	err = p.Await(ctx, proctest.Tick, func(context.Context) error {
+		_, _, err := new(dns.Client).ExchangeWithConn(new(dns.Msg).SetQuestion(".", dns.TypeNS), &dns.Conn{Conn: conn})
 		if errors.Is(err, os.ErrDeadlineExceeded) { // the plugin erratic drops queries
-			err = nil
+			return nil
 		}
 		return err
 	})
 	if err != nil {
 		return nil, err
 	}
-	defer func() { _ = conn.Close() }()
 	found := map[string][]string{}
 	for _, zone := range zones {
 		if found[zone], err = upstreamsOf(conn, zone); err != nil {
