@@ -5,7 +5,7 @@
 # usage: hack/test.sh [SUITE]...       without a name: all suites
 # SOAK=1: the long forms of the suites, before a release. They take hours, on a machine that does nothing else.
 set -uo pipefail
-cd "$(dirname "$0")/.."
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 export PATH=$PATH:/usr/sbin:/sbin:/usr/local/go/bin # Debian keeps servers out of an ordinary user's path
 export LC_ALL=C
@@ -21,13 +21,13 @@ nsd:nsd unbound:unbound dnsperf:dnsperf dig:bind9-dnsutils nft:nftables iptables
 conntrack:conntrack qemu-system-x86_64:qemu-system-x86 busybox:busybox-static cpio:cpio
 runc:runc /usr/lib/cni/bridge:containernetworking-plugins prometheus:prometheus promtool:prometheus
 docker-registry:docker-registry"
-# Four lanes run at the same time. Each lane runs one suite after the other.
-timed="rules upstream pressure e2e node" # they judge times: before all other work, see first
-after=install # after those
-nice="scenarios unit race cluster manifests" # they wait for events: nice 10
-idle="lint image-module fuzz"                    # they compile and compute: SCHED_IDLE
-other=kernel                                     # the same, beside idle: it uses one processor
-race=-race # empty where there is no C compiler, which the race detector needs
+# Four lanes run at the same time. Each lane runs one suite after the other, with one nice value.
+timed="rules upstream pressure e2e node" # they judge times: nice -10
+after=install # after those: nice 0
+nice="scenarios unit race cluster manifests" # they wait for events: nice 5
+idle="lint image-module fuzz" # they compile and compute: nice 10
+other=kernel # the same, beside idle: it uses one processor
+race=${race--race} # empty where there is no C compiler, which the race detector needs
 concurrent='admin|agent|cache|filewatch|handover|resolve|server|snapshot|source|static|task|unixsock|upstream|watch|zone'
 bulky='TestEndless.*|TestStoreAgainstModel|TestPTRsAreBounded|TestTruncatedSetsRotate|TestWorst|TestRestoreMatchesOriginal|TestSetsThatNoMessageHolds|TestTransferHuge|TestTransferBigZone'
 bulky+='|TestObserverCoversEveryChange|TestTop|TestIndexRemoval|TestNamespaceLimit|TestLimit|TestResidentMemory|TestResizedMemory|TestDumpOfLarge.*|TestCapacity|TestSocketPoolBounds'
@@ -82,15 +82,6 @@ packages() { # every package but the suites that run by themselves
   go list ./... | grep -vE "/(test/(e2e|scenario|cluster|node|upstream|pressure|kernel|manifests|install)|bench|internal/(kubetest|kubenode|nodetest|play|promtest)|pkg/($rules))(/|\$)"
 }
 rules='intercept|iptables|nftables|netif' # packages whose tests write rules and links of the kernel
-
-# first runs a command before all other work of the machine, where that is allowed. The kernel divides the processors among
-# sessions first (autogroup, sched(7)), so the command needs its own: in a session with processes of several nice values, those
-# that wake up on a processor where the session did little get almost nothing of it.
-first() {
-  [[ $(id -u) == 0 ]] || { "$@"; return; }
-  # shellcheck disable=SC2016 # the new shell expands it
-  setsid --wait bash -c 'echo $$ >>"$0"; { echo -15 >/proc/self/autogroup; renice -n -15 $$; } >/dev/null 2>&1; exec "$@"' "$work/sessions" "$@"
-}
 
 # check runs one command that is no Go test and reports it as one.
 check() { # check NAME COMMAND...
@@ -152,7 +143,7 @@ suite_race() {
 # one at a time and without the race detector.
 suite_rules() {
   # shellcheck disable=SC2046 # a list of words
-  first go test -json -count=1 -p=1 -timeout="$limit" $(go list ./pkg/... | grep -E "/pkg/($rules)(/|\$)")
+  go test -json -count=1 -p=1 -timeout="$limit" $(go list ./pkg/... | grep -E "/pkg/($rules)(/|\$)")
 }
 
 # A count, not a time: at the end of a time the go command sometimes reports its own deadline as a failure.
@@ -168,19 +159,19 @@ binary() {
 }
 
 # The program as a process, with real servers and clients that wait for some seconds only.
-suite_e2e() { first go test -json -count=1 -timeout="$limit" ./test/e2e/...; }
+suite_e2e() { go test -json -count=1 -timeout="$limit" ./test/e2e/...; }
 
 # Upstreams that fail, some in network namespaces. It judges times, so it runs alone in its lane.
-suite_upstream() { first go test -json -count=1 -timeout="$limit" ./test/upstream; }
+suite_upstream() { go test -json -count=1 -timeout="$limit" ./test/upstream; }
 
 # Floods and little memory, in memory cgroups. Other clients must lose nothing, so it runs alone in its lane.
-suite_pressure() { first go test -json -count=1 -timeout="$limit" ./test/pressure; }
+suite_pressure() { go test -json -count=1 -timeout="$limit" ./test/pressure; }
 
 # The node in network namespaces: pods, a real agent and its faults, make play.
 suite_node() {
   local parallel=${soak:+1} # tests mostly wait
   [[ $(id -u) == 0 ]] || { cannot node "network namespaces need root"; return; }
-  first go test -json -count=1 -p=1 -parallel="${parallel:-4}" -timeout="$limit" ./test/node/... ./internal/nodetest/... ./internal/play/...
+  go test -json -count=1 -p=1 -parallel="${parallel:-4}" -timeout="$limit" ./test/node/... ./internal/nodetest/... ./internal/play/...
 }
 
 # The tests that use the kernel, in Debian's kernel in an emulated machine.
@@ -246,13 +237,15 @@ lane() { # lane "SUITE..." "ASKED FOR..."
   done
 }
 
-in_idle_time() { # in_idle_time "ASKED FOR..."
-  renice -n 10 "$BASHPID" >/dev/null # other suites wait for the programs, so these are not built in idle time
-  [[ ! " $1 " =~ \ (e2e|node|cluster|manifests|install)\  ]] || programs >"$work/programs.ahead" 2>&1
-  chrt --idle --pid 0 "$BASHPID"
-  lane "$other" "$1" &
-  lane "$idle" "$1"
-  wait
+# session runs a function of this script in a session of its own, whose processes all have one nice value. The kernel divides the
+# processors among sessions first (autogroup, sched(7)). On a processor where only a session's nicest processes ran, it gives that
+# session next to nothing, and what wakes up there waits for seconds.
+session() { # session NICE FUNCTION ARGUMENT...
+  # shellcheck disable=SC2016 # the new shell expands it
+  setsid --wait bash -c 'echo $$ >>"$work/sessions"
+    { echo "$1" >/proc/self/autogroup; renice -n "$1" $$; } >/dev/null 2>&1 # below 0 for root only
+    source hack/test.sh
+    "${@:2}"' session "$@"
 }
 
 summary() {
@@ -262,18 +255,25 @@ summary() {
     END { printf "%d passed, %d failed, %d skipped\n", p, f, s; exit f > 0 || p == 0 }'
 }
 
+[[ ${BASH_SOURCE[0]} == "$0" ]] || return 0 # a session reads the functions only
+
 exec 3>&1 # for lines that are printed at once, also by a suite whose output goes to a file
 work=$(mktemp -d)
-groups=()
-trap 'touch "$work/sessions"; for group in "${groups[@]}" $(<"$work/sessions"); do kill -- "-$group" 2>/dev/null; done; rm -rf "$work"' EXIT
+trap 'touch "$work/sessions"; for group in $(<"$work/sessions"); do kill -- "-$group" 2>/dev/null; done; rm -rf "$work"' EXIT
 set_up
 names=${*:-$timed $after $nice $idle $other}
 [[ ! " $names " =~ \ (e2e|upstream|pressure|node|cluster)\  ]] || binary
-set -m # a process group for each lane, so that an interrupt ends all of it
-in_idle_time "$names" & groups+=($!)
-{ renice -n 10 "$BASHPID" >/dev/null; lane "$nice" "$names"; } & groups+=($!)
-set +m
-lane "$timed $after" "$names"
+export work race
+{
+  # Other suites wait for the programs.
+  [[ ! " $names " =~ \ (e2e|node|cluster|manifests|install)\  ]] || session 5 programs >"$work/programs.ahead" 2>&1
+  session 10 lane "$other" "$names" &
+  session 10 lane "$idle" "$names"
+  wait
+} &
+session 5 lane "$nice" "$names" &
+session -10 lane "$timed" "$names"
+session 0 lane "$after" "$names"
 wait
 for name in $names; do
   [[ -e $work/$name.tally ]] || { echo "suite $name: no such suite, or it did not end"; echo '0 1 0' >"$work/$name.tally"; }
