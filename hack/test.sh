@@ -239,10 +239,10 @@ lane() { # lane "SUITE..." "ASKED FOR..."
 
 # session runs a function of this script in a session of its own, whose processes all have one nice value. The kernel divides the
 # processors among sessions first (autogroup, sched(7)). On a processor where only a session's nicest processes ran, it gives that
-# session next to nothing, and what wakes up there waits for seconds.
+# session next to nothing, and what wakes up there waits for seconds. So the nice values differ by little, and none is SCHED_IDLE.
 session() { # session NICE FUNCTION ARGUMENT...
   # shellcheck disable=SC2016 # the new shell expands it
-  setsid --wait bash -c 'echo $$ >>"$work/sessions"
+  setsid --wait bash -c 'echo $$ >>"$work/sessions" || exit
     { echo "$1" >/proc/self/autogroup; renice -n "$1" $$; } >/dev/null 2>&1 # below 0 for root only
     source hack/test.sh
     "${@:2}"' session "$@"
@@ -259,11 +259,13 @@ summary() {
 
 exec 3>&1 # for lines that are printed at once, also by a suite whose output goes to a file
 work=$(mktemp -d)
-trap 'touch "$work/sessions"; for group in $(<"$work/sessions"); do kill -- "-$group" 2>/dev/null; done; rm -rf "$work"' EXIT
+# After an interrupt a session that is about to start finds no folder, and ends.
+trap 'mv "$work" "$work.ended"; for group in $(cat "$work.ended/sessions" 2>/dev/null); do kill -- "-$group" 2>/dev/null; done; rm -rf "$work.ended"' EXIT
 set_up
 names=${*:-$timed $after $nice $idle $other}
 [[ ! " $names " =~ \ (e2e|upstream|pressure|node|cluster)\  ]] || binary
 export work race
+set -m # so that an interrupt is not ignored in lanes
 {
   # Other suites wait for the programs.
   [[ ! " $names " =~ \ (e2e|node|cluster|manifests|install)\  ]] || session 5 programs >"$work/programs.ahead" 2>&1
@@ -272,9 +274,9 @@ export work race
   wait
 } &
 session 5 lane "$nice" "$names" &
-session -10 lane "$timed" "$names"
-session 0 lane "$after" "$names"
-wait
+{ session -10 lane "$timed" "$names"; session 0 lane "$after" "$names"; } &
+set +m
+wait # an interrupt ends it at once, and the trap all lanes
 for name in $names; do
   [[ -e $work/$name.tally ]] || { echo "suite $name: no such suite, or it did not end"; echo '0 1 0' >"$work/$name.tally"; }
 done
