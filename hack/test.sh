@@ -230,22 +230,12 @@ run() ( # run SUITE
 )
 
 # lane runs those suites of a lane that the caller named, and prints each report as a whole.
-lane() { # lane "SUITE..." "ASKED FOR..."
+lane() { # lane NICE "SUITE..." "ASKED FOR..."
   local name
-  for name in $1; do
-    [[ " $2 " != *" $name "* ]] || { run "$name" >"$work/$name.report" 2>&1; cat "$work/$name.report"; }
+  renice -n "$1" "$BASHPID" >/dev/null 2>&1 # below 0 for root only
+  for name in $2; do
+    [[ " $3 " != *" $name "* ]] || { run "$name" >"$work/$name.report" 2>&1; cat "$work/$name.report"; }
   done
-}
-
-# session runs a function of this script in a session of its own, whose processes all have one nice value. The kernel divides the
-# processors among sessions first (autogroup, sched(7)). On a processor where only a session's nicest processes ran, it gives that
-# session next to nothing, and what wakes up there waits for seconds. So the nice values differ by little, and none is SCHED_IDLE.
-session() { # session NICE FUNCTION ARGUMENT...
-  # shellcheck disable=SC2016 # the new shell expands it
-  setsid --wait bash -c 'echo $$ >>"$work/sessions" || exit
-    { echo "$1" >/proc/self/autogroup; renice -n "$1" $$; } >/dev/null 2>&1 # below 0 for root only
-    source hack/test.sh
-    "${@:2}"' session "$@"
 }
 
 summary() {
@@ -255,26 +245,28 @@ summary() {
     END { printf "%d passed, %d failed, %d skipped\n", p, f, s; exit f > 0 || p == 0 }'
 }
 
-[[ ${BASH_SOURCE[0]} == "$0" ]] || return 0 # a session reads the functions only
-
 exec 3>&1 # for lines that are printed at once, also by a suite whose output goes to a file
 work=$(mktemp -d)
-# After an interrupt a session that is about to start finds no folder, and ends.
-trap 'mv "$work" "$work.ended"; for group in $(cat "$work.ended/sessions" 2>/dev/null); do kill -- "-$group" 2>/dev/null; done; rm -rf "$work.ended"' EXIT
+# Processes compete by their own nice values while the suites run. With autogroups (sched(7)) sessions compete first, and a session
+# that others have kept from a processor waits there for up to seconds.
+autogroup=/proc/sys/kernel/sched_autogroup_enabled
+[[ -w $autogroup ]] && before=$(<"$autogroup") && echo 0 >"$autogroup"
+trap 'kill -- $(jobs -p | sed s/^/-/) 2>/dev/null; wait; [[ -z ${before:-} ]] || echo "$before" >"$autogroup"; rm -rf "$work"' EXIT
 set_up
 names=${*:-$timed $after $nice $idle $other}
 [[ ! " $names " =~ \ (e2e|upstream|pressure|node|cluster)\  ]] || binary
-export work race
-set -m # so that an interrupt is not ignored in lanes
+set -m # each lane is a process group of its own, which the trap ends
 {
   # Other suites wait for the programs.
-  [[ ! " $names " =~ \ (e2e|node|cluster|manifests|install)\  ]] || session 5 programs >"$work/programs.ahead" 2>&1
-  session 10 lane "$other" "$names" &
-  session 10 lane "$idle" "$names"
+  [[ ! " $names " =~ \ (e2e|node|cluster|manifests|install)\  ]] || {
+    renice -n 5 "$BASHPID" && programs
+  } >"$work/programs.ahead" 2>&1
+  lane 10 "$other" "$names" &
+  lane 10 "$idle" "$names"
   wait
 } &
-session 0 lane "$nice" "$names" &
-{ session -10 lane "$timed" "$names"; session 0 lane "$after" "$names"; } &
+lane 0 "$nice" "$names" &
+{ lane -10 "$timed" "$names"; lane 0 "$after" "$names"; } &
 set +m
 wait # an interrupt ends it at once, and the trap all lanes
 for name in $names; do
