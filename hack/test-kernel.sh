@@ -185,7 +185,7 @@ CGO_ENABLED=0 install_tests || fail "building what runs in the machine"
 
 # The machine's clock counts instructions (icount) and not the host's time, so that a busy host makes no time limit pass in it. This
 # is only sound with one processor, and the clock of the suspend must be the host's, which is the default.
-timeout --kill-after=5 "$limit" qemu-system-x86_64 -accel tcg -icount shift=1 -cpu max -m "$memory" -nodefaults -no-user-config \
+timeout --foreground --kill-after=5 "$limit" qemu-system-x86_64 -accel tcg -icount shift=1 -cpu max -m "$memory" -nodefaults -no-user-config \
   -display none -no-reboot -kernel "$work"/package/boot/vmlinuz-* -initrd "$work/initramfs" \
   -append "console=ttyS0 quiet panic=-1 random.trust_cpu=on" \
   -serial "file:$work/console" -serial stdio </dev/null | tee "$work/said" | events >"$work/events"
