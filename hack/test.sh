@@ -23,7 +23,7 @@ runc:runc /usr/lib/cni/bridge:containernetworking-plugins prometheus:prometheus 
 docker-registry:docker-registry"
 # Four lanes run at the same time. Each lane runs one suite after the other, with one nice value.
 timed="rules upstream pressure e2e node" # they judge times: nice -10
-after=install # after those: nice 0
+after=install # after those: nice -5, as the control groups of its pods
 nice="scenarios unit race cluster manifests" # they wait for events, and lose queries where they wait too long: nice 0
 idle="lint image-module fuzz" # they compile and compute: nice 10
 other=kernel # the same, beside idle: it uses one processor
@@ -258,15 +258,13 @@ names=${*:-$timed $after $nice $idle $other}
 set -m # each lane is a process group of its own, which the trap ends
 {
   # Other suites wait for the programs.
-  [[ ! " $names " =~ \ (e2e|node|cluster|manifests|install)\  ]] || {
-    renice -n 5 "$BASHPID" && programs
-  } >"$work/programs.ahead" 2>&1
+  [[ ! " $names " =~ \ (e2e|node|cluster|manifests|install)\  ]] || (renice -n 5 "$BASHPID" && programs) >"$work/programs.ahead" 2>&1
   lane 10 "$other" "$names" &
   lane 10 "$idle" "$names"
   wait
 } &
 lane 0 "$nice" "$names" &
-{ lane -10 "$timed" "$names"; lane 0 "$after" "$names"; } &
+{ lane -10 "$timed" "$names"; lane -5 "$after" "$names"; } &
 set +m
 wait # an interrupt ends it at once, and the trap all lanes
 for name in $names; do

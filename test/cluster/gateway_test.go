@@ -37,6 +37,8 @@ type gateway struct {
 	refusing bool
 	cut      context.CancelFunc // ends the requests that are under way
 	epoch    context.Context    //nolint:containedctx // of the requests that begin now; ends with cut
+
+	underWay sync.WaitGroup
 }
 
 // A request is one that the gateway saw.
@@ -105,6 +107,10 @@ func (g *gateway) handler(next http.Handler) http.Handler {
 			at: time.Now(), resource: path.Base(r.URL.Path), first: query.Get("watch") == "" || query.Get("sendInitialEvents") == "true",
 		})
 		refusing, epoch := g.refusing, g.epoch
+		if !refusing {
+			g.underWay.Add(1)
+			defer g.underWay.Done()
+		}
 		g.mu.Unlock()
 		if refusing {
 			http.Error(w, "no server is up", http.StatusServiceUnavailable)
@@ -120,9 +126,10 @@ func (g *gateway) handler(next http.Handler) http.Handler {
 // refuse ends the requests that are under way, and has all others refused until accept.
 func (g *gateway) refuse() {
 	g.mu.Lock()
-	defer g.mu.Unlock()
 	g.refusing = true
 	g.cut()
+	g.mu.Unlock()
+	g.underWay.Wait()
 }
 
 func (g *gateway) accept() {
