@@ -100,13 +100,16 @@ func configText(o *unstructured.Unstructured) (string, bool) {
 	return text, is && o.GetKind() == "ConfigMap"
 }
 
-// TestChartHasTheFiles compares the chart's copies of files of daemonset/monitoring with them.
+// TestChartHasTheFiles compares the chart's copies of files of daemonset/monitoring and component metrics-proxy with them.
 func TestChartHasTheFiles(t *testing.T) {
 	t.Parallel()
-	for _, name := range []string{"podmonitor.yaml", "prometheusrule.yaml", "dashboard.json"} {
-		want, err := os.ReadFile(filepath.Join(folder, "monitoring", name))
+	for _, original := range []string{
+		"monitoring/podmonitor.yaml", "monitoring/prometheusrule.yaml", "monitoring/dashboard.json",
+		"components/metrics-proxy/proxy.yaml", "components/metrics-proxy/servicemonitor.yaml",
+	} {
+		want, err := os.ReadFile(filepath.Join(folder, original))
 		must(t, err)
-		path := filepath.Join(folder, "chart/monitoring", name)
+		path := filepath.Join(folder, "chart/monitoring", filepath.Base(original))
 		if *update {
 			if err := os.WriteFile(path, want, 0o644); err != nil { //nolint:gosec // it is source
 				t.Fatal(err)
@@ -114,7 +117,7 @@ func TestChartHasTheFiles(t *testing.T) {
 		}
 		got, err := os.ReadFile(path)
 		must(t, err)
-		same(t, path+" is not daemonset/monitoring's: go test ./test/manifests -run TestChartHasTheFiles -update", string(want), string(got))
+		same(t, path+" is not daemonset/"+original+": go test ./test/manifests -run TestChartHasTheFiles -update", string(want), string(got))
 	}
 }
 

@@ -82,7 +82,7 @@ func wantPrivilege(pod string, iptables bool) privilege {
 // TestMetricsProxy has the proxies be the only way to the metrics of the agents from outside of the node.
 func TestMetricsProxy(t *testing.T) {
 	t.Parallel()
-	list := objects(t, rendered(t, "metrics-proxy"))
+	list := objects(t, rendered(t, "metrics-proxy"+byHelm))
 	var monitors []string
 	for _, o := range list {
 		if strings.HasSuffix(o.GetKind(), "Monitor") {

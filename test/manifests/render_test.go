@@ -63,6 +63,10 @@ func renderings() []rendering {
 			values: append(preset("ipv6"), "--set", "monitoring.enabled=true"),
 		},
 		{
+			name: "metrics-proxy", overlay: "base", components: []string{"metrics-proxy"}, beside: []string{"monitoring"},
+			values: []string{"--set", "monitoring.enabled=true,monitoring.proxy.enabled=true"},
+		},
+		{
 			name: "everything", overlay: "overlays/central", components: []string{"iptables", "config-map", "kube-dns", "metrics"}, beside: []string{"monitoring"},
 			values: append(preset("central"), "--set", "image.variant=iptables,config.watch=api,config.kubeDNS=kube-dns,monitoring.enabled=true"),
 		},
@@ -207,8 +211,6 @@ func sources(t *testing.T) []source {
 			{"uninstall", kustomize(t, filepath.Join(folder, "uninstall"))},
 			{"uninstall-iptables", kustomize(t, filepath.Join(folder, "uninstall-iptables"))},
 		}
-		proxied := rendering{overlay: "base", components: []string{"metrics-proxy"}, beside: []string{"monitoring"}}
-		list = append(list, source{"metrics-proxy", proxied.byKustomize(t)})
 		for _, r := range renderings() {
 			list = append(list, source{r.name + byKustomize, r.byKustomize(t)}, source{r.name + byHelm, chart(t, r.values...)})
 		}

@@ -98,10 +98,15 @@ helm.sh/chart: {{ printf "%s-%s" $root.Chart.Name $root.Chart.Version }}
 {{- toYaml (dict "requests" .resources.requests "limits" $limits) -}}
 {{- end }}
 
+{{/* true if Prometheus asks the agents themselves, else empty. */}}
+{{- define "node-cache.openMetrics" -}}
+{{- if and .Values.monitoring.enabled (not .Values.monitoring.proxy.enabled) -}}true{{- end -}}
+{{- end }}
+
 {{/* The agents' configuration, as the ConfigMap has it. */}}
 {{- define "node-cache.config" -}}
 {{- $config := deepCopy .Values.config.agent -}}
-{{- if .Values.monitoring.enabled -}}
+{{- if include "node-cache.openMetrics" . -}}
 {{- $_ := set $config "admin" (merge (dict "address" .Values.monitoring.address) ($config.admin | default dict)) -}}
 {{- end -}}
 {{- toYaml $config -}}
@@ -222,7 +227,7 @@ port: {{ $port }}
 {{/* Host and port for the agents' liveness probe: the admin server's port, at a listen address if the admin server has one. */}}
 {{- define "node-cache.probe" -}}
 {{- $config := include "node-cache.config" . | fromYaml -}}
-{{- $key := .Values.monitoring.enabled | ternary "monitoring.address" "config.agent.admin.address" -}}
+{{- $key := eq "true" (include "node-cache.openMetrics" .) | ternary "monitoring.address" "config.agent.admin.address" -}}
 {{- $at := include "node-cache.endpoint" (list $key (dig "admin" "address" "127.0.0.1:9253" $config)) | fromYaml -}}
 {{- $listen := dig "listen" "addresses" (list "127.0.0.1") $config | compact -}}
 {{- if not $listen -}}
