@@ -76,7 +76,7 @@ func TestConformance(t *testing.T) {
 func (b *harness) runSpecs(t *testing.T, program, skip string) {
 	t.Helper()
 	dir := t.TempDir()
-	args := []string{program, "--kubeconfig=" + b.Kubeconfig(), "--provider=skeleton", `--ginkgo.focus=\[sig-network\] DNS`, "--ginkgo.json-report=report.json"}
+	args := []string{program, "--kubeconfig=" + b.Kubeconfig(), "--provider=skeleton", `--ginkgo.focus=\[sig-network\] (DNS|\[Feature:PerformanceDNS\])`, "--ginkgo.json-report=report.json"}
 	if skip != "" {
 		args = append(args, "--ginkgo.skip="+skip)
 	}
