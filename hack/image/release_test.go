@@ -159,6 +159,45 @@ func checkChart(t *testing.T, data []byte) {
 	}
 }
 
+// TestCosign verifies a release by the commands of SECURITY.md, which have to refuse a file that was changed.
+func TestCosign(t *testing.T) {
+	if os.Getenv("SOAK") == "" {
+		t.Skip("builds cosign: set SOAK")
+	}
+	out := t.TempDir()
+	key, public := writeKey(t, elliptic.P256(), "")
+	mustRun(t, arguments(repository, out, "-key", key)...)
+	registry := listing(t)
+	mustRun(t, "push", filepath.Join(out, "node-cache-v1.2.3.oci.tar"), registry+"/nodecache/node-cache:v1.2.3")
+	der, err := x509.MarshalPKIXPublicKey(public)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(out, "cosign.pub"), pem.EncodeToMemory(&pem.Block{Type: "PUBLIC KEY", Bytes: der}), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	_, page, _ := strings.Cut(string(mustRead(t, filepath.Join(repository, "SECURITY.md"))), "\n## Verify a release\n")
+	page = strings.NewReplacer("ghcr.io", registry, "v0.7.0", "v1.2.3", "$ cosign", "$ go run github.com/sigstore/cosign/v2/cmd/cosign@v2.6.5").Replace(page)
+	for _, changed := range []bool{false, true} {
+		for line := range strings.Lines(page) {
+			command, is := strings.CutPrefix(line, "$ ")
+			if !is {
+				continue
+			}
+			shell := exec.CommandContext(t.Context(), "sh", "-c", command)
+			shell.Dir = out
+			text, err := shell.CombinedOutput()
+			if want := changed && strings.Contains(command, "SHA256SUMS"); (err != nil) != want {
+				t.Errorf("a file was changed: %t; %s: %v\n%s", changed, command, err, text)
+			}
+		}
+		sums := filepath.Join(out, "SHA256SUMS")
+		if err := os.WriteFile(sums, append(mustRead(t, sums), "0000  more\n"...), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
 // listing starts a registry that lists referrers.
 func listing(t *testing.T) string {
 	t.Helper()

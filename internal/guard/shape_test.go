@@ -16,11 +16,11 @@ import (
 
 // Bounds of the shape. They only go down; a package that needs more lines says why in the commit that raises its bound.
 const (
-	mostLines        = 45115
+	mostLines        = 45149
 	mostFiles        = 261
 	mostTypes        = 480
 	mostSupportLines = 12941
-	mostTestLines    = 69710
+	mostTestLines    = 69790
 )
 
 // packageLines are the most lines of a package, in hundreds, where it may have more than 1,000.
