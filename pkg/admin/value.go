@@ -7,7 +7,9 @@ import (
 	"encoding/json"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
+	"time"
 )
 
 // A value is one JSON value whose members kept their order.
@@ -51,21 +53,52 @@ func readValue(d *json.Decoder) (value, error) {
 	}
 	v := value{kind: delim}
 	for d.More() {
+		name := ""
 		if v.kind == object {
-			name, err := d.Token()
+			token, err := d.Token()
 			if err != nil {
 				return value{}, err
 			}
-			v.names = append(v.names, printable(fmt.Sprint(name)))
+			name = printable(fmt.Sprint(token))
 		}
 		item, err := readValue(d)
 		if err != nil {
 			return value{}, err
 		}
+		if v.kind == object {
+			name, item.text = withUnit(name, item.text)
+			v.names = append(v.names, name)
+		}
 		v.items = append(v.items, item)
 	}
 	_, err = d.Token() // the closing delimiter
 	return v, err
+}
+
+// withUnit gives a number the unit that its name ends in, which the name of the text does not have.
+func withUnit(name, text string) (string, string) {
+	number, err := strconv.ParseFloat(text, 64)
+	if err != nil {
+		return name, text
+	}
+	switch short, inSeconds := strings.CutSuffix(name, "Seconds"); {
+	case inSeconds:
+		return short, time.Duration(number * float64(time.Second)).Round(time.Microsecond).String()
+	case strings.HasSuffix(name, "Ratio"):
+		return name, fmt.Sprintf("%.1f %%", 100*number)
+	case name == "bytes", strings.HasSuffix(name, "Bytes"):
+		return strings.TrimSuffix(name, "Bytes"), size(number)
+	}
+	return name, text
+}
+
+// size is a number of bytes with a unit that leaves less than 1024.
+func size(number float64) string {
+	units := []string{"B", "KiB", "MiB", "GiB", "TiB"}
+	for number >= 1024 && len(units) > 1 {
+		number, units = number/1024, units[1:]
+	}
+	return strings.TrimSuffix(strconv.FormatFloat(number, 'f', 1, 64), ".0") + " " + units[0]
 }
 
 // empty reports whether there is nothing to show.

@@ -41,7 +41,7 @@ func startHanding(t *testing.T, m *fakeHost, cfg config.Config) (a *Agent, stop 
 // continues checks that an agent has not handed over and serves.
 func continues(t *testing.T, a *Agent) {
 	t.Helper()
-	if st := a.handover.status(time.Now()); a.notReady() != nil || !answers(t, a) || st.Given != "" {
+	if st := a.handover.status(time.Now()); a.notReady() != nil || !answers(t, a) || st.Given != nil {
 		t.Errorf("the first one: %q, %+v", notAnswered(a), st)
 	}
 }
@@ -92,7 +92,7 @@ func TestHandOver(t *testing.T) {
 		t.Errorf("the first one reports %q", got)
 	}
 	st := first.Status()
-	if st.Handover.To != second.token || st.Handover.Given == "" || st.Handover.Listening || len(st.Problems) > 0 {
+	if st.Handover.To != second.token || st.Handover.Given == nil || st.Handover.Listening || len(st.Problems) > 0 {
 		t.Errorf("status of the first: %+v, %v", st.Handover, st.Problems)
 	}
 	if st := second.Status().Handover; st.Taken != handover.OutcomeTaken || st.From != first.token || !st.Listening {
@@ -202,7 +202,7 @@ func TestHandOverOtherPort(t *testing.T) {
 	until(t, "it reports that no agent can take over from it", func() bool {
 		return second.Status().Handover.LastError != "" && slices.ContainsFunc(second.Status().Problems, func(p status.Problem) bool { return p.Where == "handover" })
 	})
-	if st := first.handover.status(time.Now()); !st.Listening || st.Given != "" {
+	if st := first.handover.status(time.Now()); !st.Listening || st.Given != nil {
 		t.Errorf("the first one: %+v", st)
 	}
 }

@@ -330,7 +330,7 @@ func TestSnapshotBeforeSync(t *testing.T) {
 			}
 			stats := watch.Stats{Kinds: []watch.KindStats{{Kind: zone.Services}}}
 			s := clusterStatus(r, &stats)
-			if s.Kinds[0].Restored != known || (s.Kinds[0].Age == "unknown") == known {
+			if s.Kinds[0].Restored != known || (s.Kinds[0].Age == nil) == known {
 				t.Errorf("%+v", s.Kinds[0])
 			}
 		})

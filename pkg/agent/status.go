@@ -20,7 +20,7 @@ func (a *Agent) Status() status.Status {
 	r, now := a.running.Load(), time.Now()
 	watched := r.cluster.sourceStats()
 	s := status.Status{
-		State: "ready", Version: a.options.Version, Up: now.Sub(a.started).Round(time.Second).String(),
+		State: "ready", Version: a.options.Version, Up: *status.Seconds(now.Sub(a.started).Truncate(time.Second)),
 		Foreign:  a.servers.foreign.Status(),
 		Config:   a.configStatus(),
 		Queries:  status.QueriesOf(a.resolver.Stats()),
@@ -180,7 +180,7 @@ func clusterStatus(r *generation, stats *watch.Stats) *status.Cluster {
 		k := &stats.Kinds[i]
 		s.Kinds = append(s.Kinds, status.KindOf(k, held.Kinds[k.Kind]))
 		if held.Kinds[k.Kind].Restored {
-			s.Kinds[i].Age = c.events.Age(k.Kind, time.Now()).Round(100 * time.Millisecond).String()
+			s.Kinds[i].Age = status.Seconds(c.events.Age(k.Kind, time.Now()))
 		}
 	}
 	if m, ok := c.source.(*watch.Manifests); ok {

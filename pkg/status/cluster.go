@@ -3,8 +3,6 @@
 package status
 
 import (
-	"time"
-
 	"github.com/nodecache/node-cache/pkg/watch"
 	"github.com/nodecache/node-cache/pkg/zone"
 )
@@ -27,18 +25,18 @@ type Cluster struct {
 
 // Kind is the state of one kind of objects.
 type Kind struct {
-	Kind      string `json:"kind"`
-	Synced    bool   `json:"synced"`
-	Age       string `json:"age"` // since the objects were last confirmed fresh; "unknown" before the first list
-	Objects   int64  `json:"objects"`
-	Bytes     int64  `json:"bytes"`
-	Refused   int64  `json:"refused,omitempty"` // objects over their namespace's memory limit
-	Last      string `json:"lastRefused,omitempty"`
-	Events    uint64 `json:"events"`
-	Restarts  uint64 `json:"restarts"`
-	Failures  uint64 `json:"failures"`
-	LastError string `json:"lastError,omitempty"` // empty once the objects are confirmed fresh again
-	Restored  bool   `json:"restored,omitempty"`  // from a snapshot and not synced yet: Age includes the snapshot's
+	Kind      string   `json:"kind"`
+	Synced    bool     `json:"synced"`
+	Age       *float64 `json:"ageSeconds,omitempty"` // since the objects were last confirmed fresh; nil: there was no list
+	Objects   int64    `json:"objects"`
+	Bytes     int64    `json:"bytes"`
+	Refused   int64    `json:"refused,omitempty"` // objects over their namespace's memory limit
+	Last      string   `json:"lastRefused,omitempty"`
+	Events    uint64   `json:"events"`
+	Restarts  uint64   `json:"restarts"`
+	Failures  uint64   `json:"failures"`
+	LastError string   `json:"lastError,omitempty"` // empty once the objects are confirmed fresh again
+	Restored  bool     `json:"restored,omitempty"`  // from a snapshot and not synced yet: Age includes the snapshot's
 }
 
 // Central is the central resolver.
@@ -51,12 +49,12 @@ type Central struct {
 // KindOf describes the objects of one kind, as watched and as held.
 func KindOf(stats *watch.KindStats, held zone.KindStats) Kind {
 	s := Kind{
-		Kind: zone.Kinds()[stats.Kind], Synced: stats.Synced, Age: "unknown", Restored: held.Restored,
+		Kind: zone.Kinds()[stats.Kind], Synced: stats.Synced, Restored: held.Restored,
 		Objects: held.Objects, Bytes: held.Bytes, Refused: held.Refused, Last: held.LastRefused,
 		Events: stats.Events, Restarts: stats.Restarts, Failures: stats.Failures, LastError: stats.LastError,
 	}
 	if stats.Synced {
-		s.Age = stats.Age.Round(100 * time.Millisecond).String()
+		s.Age = Seconds(stats.Age)
 	}
 	return s
 }

@@ -72,7 +72,7 @@ func Problems(s *Status, watched *watch.Stats, cluster *config.Cluster, empty []
 				"check that server; the probe continues by itself")
 		}
 	}
-	if h := s.Handover; h != nil && h.LastError != "" && h.Given == "" {
+	if h := s.Handover; h != nil && h.LastError != "" && h.Given == nil {
 		list.add("handover", h.LastError,
 			"check that the folder of handover.socket exists, is writable, and is used by no other agent; the agent retries by itself")
 	}

@@ -23,14 +23,14 @@ func TestSnapshotStatus(t *testing.T) {
 		problems []string
 	}{
 		{name: "no folder"},
-		{name: "the first start", stats: &snapshot.Stats{}, want: &Snapshot{Loaded: "none", Saved: "never"}},
+		{name: "the first start", stats: &snapshot.Stats{}, want: &Snapshot{Loaded: "none"}},
 		{
 			name: "loaded and saved",
 			stats: &snapshot.Stats{
 				Saved: 3, LastSaved: now.Add(-41 * time.Second), Bytes: 4096, Duration: time.Millisecond,
 				Loaded: snapshot.Loaded{Outcome: snapshot.OutcomeLoaded, Entries: 7, Objects: 5, Age: 3900 * time.Millisecond},
 			},
-			want: &Snapshot{Loaded: "loaded", Age: "4s", Answers: 7, Objects: 5, Saved: "41s", Bytes: 4096},
+			want: &Snapshot{Loaded: "loaded", Age: new(3.9), Answers: 7, Objects: 5, Saved: new(41.0), Bytes: 4096},
 		},
 		{
 			name: "refused, and the folder is full",
@@ -38,7 +38,7 @@ func TestSnapshotStatus(t *testing.T) {
 				Failed: 2, LastError: "no space left on device",
 				Loaded: snapshot.Loaded{Outcome: snapshot.OutcomeRefused, Reason: "its checksum is wrong"},
 			},
-			want:     &Snapshot{Loaded: "refused", Refused: "its checksum is wrong", Saved: "never", Failed: 2, LastError: "no space left on device"},
+			want:     &Snapshot{Loaded: "refused", Refused: "its checksum is wrong", Failed: 2, LastError: "no space left on device"},
 			problems: []string{"no space left on device"},
 		},
 	} {

@@ -4,7 +4,7 @@ package status
 
 import (
 	"cmp"
-	"fmt"
+	"math"
 	"time"
 
 	"github.com/nodecache/node-cache/pkg/cache"
@@ -20,7 +20,7 @@ import (
 type Status struct {
 	State     string     `json:"state"` // "ready", or "not ready: " and the reason
 	Version   string     `json:"version"`
-	Up        string     `json:"up"` // time since the start
+	Up        float64    `json:"upSeconds"` // since the start
 	Addresses []string   `json:"addresses"`
 	Foreign   []Socket   `json:"foreignSockets,omitempty"` // of other processes at these addresses
 	Problems  []Problem  `json:"problems,omitempty"`       // problems for the operator
@@ -58,8 +58,8 @@ type Config struct {
 // LastGood describes the last good configuration.
 type LastGood struct {
 	Folder    string `json:"folder"`
-	InUse     bool   `json:"inUse"` // it runs now: the source had no good one at the start
-	Kept      string `json:"kept"`  // when it was last saved, RFC 3339; "not yet" since the start
+	InUse     bool   `json:"inUse"`          // it runs now: the source had no good one at the start
+	Kept      string `json:"kept,omitempty"` // when it was last saved, RFC 3339; empty: not since the start
 	LastError string `json:"lastError,omitempty"`
 }
 
@@ -75,7 +75,7 @@ func (c *Config) SetSource(st source.Status) {
 		c.Unread = &Problem{Where: "config", What: st.Problem.Error(), Hint: st.Problem.Hint}
 	}
 	if st.LastGood != "" {
-		c.LastGood = &LastGood{Folder: st.LastGood, InUse: st.LastGoodInUse, Kept: "not yet", LastError: st.SaveError}
+		c.LastGood = &LastGood{Folder: st.LastGood, InUse: st.LastGoodInUse, LastError: st.SaveError}
 		if !st.Saved.IsZero() {
 			c.LastGood.Kept = st.Saved.UTC().Format(time.RFC3339)
 		}
@@ -85,7 +85,7 @@ func (c *Config) SetSource(st source.Status) {
 // Queries summarizes queries and answers.
 type Queries struct {
 	Total    uint64            `json:"total"`
-	HitRatio string            `json:"hitRatio"` // answers given without an upstream; "unknown" before the first answer
+	HitRatio *float64          `json:"hitRatio,omitempty"` // of answers given without an upstream, 0 to 1; nil: there was no answer
 	BySource map[string]uint64 `json:"bySource"`
 	ByRcode  map[string]uint64 `json:"byRcode"`
 	Inflight int               `json:"inflight"`
@@ -134,7 +134,7 @@ func (s *Queries) addShed(reason string, n uint64) {
 // hitRatio returns the part of the answers that needed no upstream: those from the zone, the cache, and the
 // configuration. A stale answer is no hit, because it took a failed query to an upstream. A SERVFAIL is no
 // hit either.
-func hitRatio(st *resolve.Stats) string {
+func hitRatio(st *resolve.Stats) *float64 {
 	var hits, all uint64
 	for _, source := range []resolve.Source{
 		resolve.SourceZone, resolve.SourceCache, resolve.SourceStatic, resolve.SourceStale, resolve.SourceUpstream, resolve.SourceFailure,
@@ -148,16 +148,16 @@ func hitRatio(st *resolve.Stats) string {
 		}
 	}
 	if all == 0 {
-		return "unknown"
+		return nil
 	}
-	return fmt.Sprintf("%.1f %%", 100*float64(hits)/float64(all))
+	return new(math.Round(1000*float64(hits)/float64(all)) / 1000)
 }
 
 // Cache is the fill state of the cache.
 type Cache struct {
 	Entries   int64  `json:"entries"`
 	Bytes     int64  `json:"bytes"`
-	Capacity  int64  `json:"capacity"`
+	Capacity  int64  `json:"capacityBytes"`
 	Evictions uint64 `json:"evictions"`
 }
 
@@ -168,11 +168,11 @@ func CacheOf(st cache.Stats) Cache {
 
 // Memory is the memory that the agent may use, in bytes, as in /status and the metrics.
 type Memory struct {
-	Cgroup   int64 `json:"cgroup,omitempty"`   // the container's limit; 0: none
-	GoLimit  int64 `json:"goLimit,omitempty"`  // the Go runtime's limit; 0: none
-	GoUsed   int64 `json:"goUsed"`             // used by the Go runtime
-	Cache    int64 `json:"cache"`              // cache.size
-	Snapshot int64 `json:"snapshot,omitempty"` // used by snapshots if their folder is in memory
+	Cgroup   int64 `json:"cgroupBytes,omitempty"`   // the container's limit; 0: none
+	GoLimit  int64 `json:"goLimitBytes,omitempty"`  // the Go runtime's limit; 0: none
+	GoUsed   int64 `json:"goUsedBytes"`             // used by the Go runtime
+	Cache    int64 `json:"cacheBytes"`              // cache.size
+	Snapshot int64 `json:"snapshotBytes,omitempty"` // used by snapshots if their folder is in memory
 	// By names the origin of GoLimit: "cgroup", "GOMEMLIMIT" (the environment), or "no limit".
 	By string `json:"by"`
 	// Inflight and Waiting are the bounds in use: the configured ones if the memory allows.
@@ -202,15 +202,15 @@ func StaticOf(st *static.Stats) *Static {
 
 // Snapshot describes the snapshots since the start.
 type Snapshot struct {
-	Loaded    string `json:"loaded"`            // a snapshot.Outcome
-	Refused   string `json:"refused,omitempty"` // why it was refused
-	Age       string `json:"age,omitempty"`     // age at the start of the loaded snapshot
-	Answers   int    `json:"answers"`           // answers restored
-	Objects   int    `json:"objects"`           // cluster objects restored
-	Saved     string `json:"saved"`             // time since the last save, or "never"
-	Bytes     int64  `json:"bytes"`             // size of the last one
-	Failed    uint64 `json:"failed"`            // failed saves since the start
-	LastError string `json:"lastError,omitempty"`
+	Loaded    string   `json:"loaded"`                    // a snapshot.Outcome
+	Refused   string   `json:"refused,omitempty"`         // why it was refused
+	Age       *float64 `json:"ageSeconds,omitempty"`      // of the loaded snapshot, at the start
+	Answers   int      `json:"answers"`                   // answers restored
+	Objects   int      `json:"objects"`                   // cluster objects restored
+	Saved     *float64 `json:"savedAgoSeconds,omitempty"` // since the last save; nil: there was none
+	Bytes     int64    `json:"bytes"`                     // size of the last one
+	Failed    uint64   `json:"failed"`                    // failed saves since the start
+	LastError string   `json:"lastError,omitempty"`
 }
 
 // SnapshotOf returns nil if there are no snapshots.
@@ -221,30 +221,30 @@ func SnapshotOf(st *snapshot.Stats, now time.Time) *Snapshot {
 	s := &Snapshot{
 		Loaded: cmp.Or(st.Loaded.Outcome, snapshot.OutcomeNone), Refused: st.Loaded.Reason,
 		Answers: st.Loaded.Entries, Objects: st.Loaded.Objects,
-		Saved: "never", Bytes: st.Bytes, Failed: st.Failed, LastError: st.LastError,
+		Bytes: st.Bytes, Failed: st.Failed, LastError: st.LastError,
 	}
 	if s.Loaded == snapshot.OutcomeLoaded {
-		s.Age = st.Loaded.Age.Round(time.Second).String()
+		s.Age = Seconds(st.Loaded.Age)
 	}
 	if !st.LastSaved.IsZero() {
-		s.Saved = now.Sub(st.LastSaved).Round(time.Second).String()
+		s.Saved = Seconds(now.Sub(st.LastSaved))
 	}
 	return s
 }
 
 // Handover describes the takeover at the start and the handover to a successor.
 type Handover struct {
-	Socket    string `json:"socket"`
-	Listening bool   `json:"listening"`          // a successor can request the sockets
-	Taken     string `json:"taken"`              // takeover at the start: a handover.Outcome
-	From      string `json:"from,omitempty"`     // token of the predecessor
-	Why       string `json:"why,omitempty"`      // why the predecessor refused
-	WaitsFor  string `json:"waitsFor,omitempty"` // what the start waits for
-	To        string `json:"to,omitempty"`       // token of the successor
-	Given     string `json:"given,omitempty"`    // time since the handover
-	Asked     uint64 `json:"asked"`              // agents that requested the sockets
-	Abandoned uint64 `json:"abandoned"`          // agents that received the sockets and ended before they took over
-	LastError string `json:"lastError,omitempty"`
+	Socket    string   `json:"socket"`
+	Listening bool     `json:"listening"`                 // a successor can request the sockets
+	Taken     string   `json:"taken"`                     // takeover at the start: a handover.Outcome
+	From      string   `json:"from,omitempty"`            // token of the predecessor
+	Why       string   `json:"why,omitempty"`             // why the predecessor refused
+	WaitsFor  string   `json:"waitsFor,omitempty"`        // what the start waits for
+	To        string   `json:"to,omitempty"`              // token of the successor
+	Given     *float64 `json:"givenAgoSeconds,omitempty"` // since the handover; nil: there was none
+	Asked     uint64   `json:"asked"`                     // agents that requested the sockets
+	Abandoned uint64   `json:"abandoned"`                 // agents that received the sockets and ended before they took over
+	LastError string   `json:"lastError,omitempty"`
 }
 
 // HandoverOf describes the handovers at the socket path. The start waits for waitsFor, or for nothing.
@@ -254,7 +254,7 @@ func HandoverOf(path, waitsFor string, stats *handover.Stats, now time.Time) *Ha
 		WaitsFor: waitsFor, To: stats.To, Asked: stats.Asked, Abandoned: stats.Abandoned, LastError: stats.LastError,
 	}
 	if stats.Given {
-		s.Given = now.Sub(stats.GivenAt).Round(time.Second).String()
+		s.Given = Seconds(now.Sub(stats.GivenAt))
 	}
 	return s
 }
@@ -264,10 +264,10 @@ type Probe struct {
 	Label     string            `json:"label"`
 	Server    string            `json:"server"`
 	Question  string            `json:"question"`
-	State     string            `json:"state"`              // "good", "bad", or "unknown" before the first result
-	Latency   string            `json:"latency"`            // of the latest good answer; "unknown" before the first
-	Failures  map[string]uint64 `json:"failures,omitempty"` // by probe.Reason
-	Row       uint64            `json:"inARow,omitempty"`   // failures since the latest good answer
+	State     string            `json:"state"`                    // "good", "bad", or "unknown" before the first result
+	Latency   *float64          `json:"latencySeconds,omitempty"` // of the latest good answer; nil: there was none
+	Failures  map[string]uint64 `json:"failures,omitempty"`       // by probe.Reason
+	Row       uint64            `json:"inARow,omitempty"`         // failures since the latest good answer
 	LastError string            `json:"lastError,omitempty"`
 }
 

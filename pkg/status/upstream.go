@@ -35,8 +35,8 @@ type Server struct {
 	Requests    uint64            `json:"requests"`
 	Outstanding int               `json:"outstanding,omitempty"`
 	Failures    map[string]uint64 `json:"failures,omitempty"`
-	Latency     string            `json:"latency"`        // smoothed; "unknown" before the first answer
-	Late        *Late             `json:"late,omitempty"` // nil: no data yet
+	Latency     *float64          `json:"latencySeconds,omitempty"` // smoothed; nil: there was no answer
+	Late        *Late             `json:"late,omitempty"`           // nil: no data yet
 	Probes      uint64            `json:"probes,omitempty"`
 	Open        *Open             `json:"open,omitempty"`        // nil: nothing was ever opened
 	Limitations []string          `json:"limitations,omitempty"` // features that the server lacks
@@ -45,9 +45,9 @@ type Server struct {
 
 // Late describes hedging: a second server is asked when the first is slow.
 type Late struct {
-	After  string `json:"after"` // the delay before a hedge; "unknown" before there are enough answers
-	Hedged uint64 `json:"hedged"`
-	Won    uint64 `json:"won"`
+	After  *float64 `json:"afterSeconds,omitempty"` // the delay before a hedge; nil: there are too few answers
+	Hedged uint64   `json:"hedged"`
+	Won    uint64   `json:"won"`
 }
 
 // Open counts the sockets and connections to a server.
@@ -84,10 +84,19 @@ func serverOf(server *upstream.ServerStats) Server {
 	return s
 }
 
-// roundTrip formats a round-trip time, "unknown" for 0.
-func roundTrip(d time.Duration) string {
+// roundTrip returns the seconds of a round-trip time, nil for 0.
+func roundTrip(d time.Duration) *float64 {
 	if d <= 0 {
-		return "unknown"
+		return nil
 	}
-	return d.Round(10 * time.Microsecond).String()
+	return Seconds(d)
+}
+
+// Seconds returns the seconds of d for JSON, which needs no more digits than the text: a tenth of a second, or 10 µs below one.
+func Seconds(d time.Duration) *float64 {
+	unit := 100 * time.Millisecond
+	if d < time.Second {
+		unit = 10 * time.Microsecond
+	}
+	return new(d.Round(unit).Seconds())
 }

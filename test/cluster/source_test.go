@@ -289,7 +289,7 @@ func (c *configured) testServerAbsentAtStart(t *testing.T) {
 	}
 	proctest.Figure(t, "without the API server an agent begins with its last good configuration after %s", time.Since(began).Round(100*time.Millisecond))
 	s := c.source(t)
-	if !s.LastGood.InUse || s.LastOk || s.Unread == nil || s.LastGood.Kept != "not yet" {
+	if !s.LastGood.InUse || s.LastOk || s.Unread == nil || s.LastGood.Kept != "" {
 		t.Errorf("/status: %+v", s)
 	}
 	c.awaitReady(t)

@@ -101,8 +101,8 @@ func (b *harness) testUpgrades(t *testing.T, h helm, clients []client) {
 	expectNoLoss(t, map[string]tally{"UDP": got.UDP})
 	b.awaitAgentsReady(t)
 	for i, c := range b.configs(t) {
-		if c.Cache.Capacity >= before[i].Cache.Capacity {
-			t.Errorf("the cache's size after helm upgrade: %d, and before %d", c.Cache.Capacity, before[i].Cache.Capacity)
+		if c.Cache.CapacityBytes >= before[i].Cache.CapacityBytes {
+			t.Errorf("the cache's size after helm upgrade: %d, and before %d", c.Cache.CapacityBytes, before[i].Cache.CapacityBytes)
 		}
 	}
 }

@@ -21,7 +21,7 @@ type config struct {
 		Generation int
 		LastOK     bool
 	}
-	Cache struct{ Capacity int64 }
+	Cache struct{ CapacityBytes int64 }
 }
 
 // testTuning edits the ConfigMap as the README has it, with an editor that makes the cache smaller, and waits until both agents
@@ -34,7 +34,7 @@ func (b *harness) testTuning(t *testing.T, block []string) {
 	b.runBlock(t, block, "KUBE_EDITOR=sed -i 's/size: 64Mi/size: 48Mi/'")
 	b.eventually(t, "both agents have a smaller cache", func() bool {
 		for i, c := range b.configs(t) {
-			if c.Config.Generation <= before[i].Config.Generation || c.Cache.Capacity >= before[i].Cache.Capacity {
+			if c.Config.Generation <= before[i].Config.Generation || c.Cache.CapacityBytes >= before[i].Cache.CapacityBytes {
 				return false
 			}
 		}
@@ -82,7 +82,7 @@ func (b *harness) testRefusedConfig(t *testing.T) {
 	b.eventually(t, "both agents refuse it with an Event", func() bool { return len(b.events(t, "ConfigRefused", began)) == 2 })
 	proctest.Figure(t, "2 Events %s after the edit; one says: %s", since(began), b.events(t, "ConfigRefused", began)[0])
 	for i, c := range b.configs(t) {
-		if c.Config.LastOK || c.Config.Generation != before[i].Config.Generation || c.Cache.Capacity != before[i].Cache.Capacity {
+		if c.Config.LastOK || c.Config.Generation != before[i].Config.Generation || c.Cache.CapacityBytes != before[i].Cache.CapacityBytes {
 			t.Errorf("an agent that refused a change: %+v, before %+v", c, before[i])
 		}
 	}

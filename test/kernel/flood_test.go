@@ -96,11 +96,11 @@ func startLoopbackAgent(t *testing.T, up *upstream, size int64, in func(name str
 // localStatus is what tests read of /status.
 type localStatus struct {
 	Memory struct {
-		Cgroup, GoLimit   int64
-		By                string
-		Inflight, Waiting int
+		CgroupBytes, GoLimitBytes int64
+		By                        string
+		Inflight, Waiting         int
 	}
-	Cache    struct{ Bytes, Capacity, Evictions int64 }
+	Cache    struct{ Bytes, CapacityBytes, Evictions int64 }
 	Problems []struct{ Where, What string }
 }
 
@@ -184,7 +184,7 @@ func (l *loopbackAgent) fill(t *testing.T) {
 		}
 		s, err := l.fetch(t)
 		if err == nil && s.Cache.Evictions == 0 {
-			err = fmt.Errorf("it has %d of %d bytes", s.Cache.Bytes, s.Cache.Capacity)
+			err = fmt.Errorf("it has %d of %d bytes", s.Cache.Bytes, s.Cache.CapacityBytes)
 		}
 		return err
 	})

@@ -65,7 +65,7 @@ func (l *loopbackAgent) expectLimits(t *testing.T, limit, size int64) {
 	t.Helper()
 	m := l.status(t).Memory
 	if limit == 0 {
-		if m.Cgroup != 0 || m.GoLimit != 0 || m.Inflight != 4096 || m.Waiting != 16384 {
+		if m.CgroupBytes != 0 || m.GoLimitBytes != 0 || m.Inflight != 4096 || m.Waiting != 16384 {
 			t.Errorf("no limit, and the agent has %+v", m)
 		}
 		return
@@ -73,7 +73,7 @@ func (l *loopbackAgent) expectLimits(t *testing.T, limit, size int64) {
 	// docs/memory.md: a tenth, at least 10 MiB, is left alone, and the rest is Go's. All of these limits are too small for
 	// the queries that may be under way by default.
 	want := limit - max(10*mib, limit/10) - size
-	if m.Cgroup != limit || m.GoLimit != want || m.By != "cgroup" || m.Inflight >= 4096 || m.Waiting >= 16384 {
+	if m.CgroupBytes != limit || m.GoLimitBytes != want || m.By != "cgroup" || m.Inflight >= 4096 || m.Waiting >= 16384 {
 		t.Errorf("a limit of %d, and the agent has %+v, want %d for Go", limit, m, want)
 	}
 }
@@ -110,8 +110,8 @@ func TestMemoryHoldsUnified(t *testing.T) {
 	}
 	poll(t, "the agent sees the new limit", func() error { // it looks every 10 s
 		s, err := l.fetch(t)
-		if err == nil && s.Memory.Cgroup != heldLimit {
-			err = fmt.Errorf("it sees %d", s.Memory.Cgroup)
+		if err == nil && s.Memory.CgroupBytes != heldLimit {
+			err = fmt.Errorf("it sees %d", s.Memory.CgroupBytes)
 		}
 		return err
 	})
