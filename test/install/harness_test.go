@@ -52,8 +52,8 @@ func newHarness(t *testing.T, o kubenode.Options) *harness {
 	return b
 }
 
-// runShell runs a command as a user would, in the repository.
-func (b *harness) runShell(t *testing.T, command string, env ...string) {
+// runShell runs a command as a user would, in the repository, and returns what it wrote.
+func (b *harness) runShell(t *testing.T, command string, env ...string) string {
 	t.Helper()
 	dir, err := filepath.Abs(repository)
 	if err != nil {
@@ -64,6 +64,7 @@ func (b *harness) runShell(t *testing.T, command string, env ...string) {
 		t.Fatalf("%s: %v\n%s\n%s", command, err, out, b.state(t))
 	}
 	t.Logf("$ %s\n%s", command, out)
+	return string(out)
 }
 
 // kubectl runs kubectl and returns what it wrote.

@@ -3,6 +3,9 @@
 package install
 
 import (
+	"bytes"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -49,6 +52,7 @@ func TestInstall(t *testing.T) {
 		b.runBlock(t, blocks[stepKubelet])
 		b.testResolution(t)
 	})
+	ok("verify it", b.testVerify)
 	ok("headless names follow a Deployment", b.testScaling)
 	ok("tune it", func(t *testing.T) {
 		t.Helper()
@@ -74,6 +78,30 @@ func TestInstall(t *testing.T) {
 		t.Helper()
 		b.awaitClean(t, before)
 	})
+}
+
+// testVerify types the commands of the page about verifying.
+func (b *harness) testVerify(t *testing.T) {
+	t.Helper()
+	page, err := os.ReadFile(filepath.Join(repository, "docs/verify.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	pod, written := b.startClients(t, "verifies")[0].name, ""
+	page, _, _ = bytes.Cut(page, []byte("\n$ helm")) // for the chart: TestOverlays/helm
+	for _, block := range commands(strings.ReplaceAll(string(page), "YOUR_POD", pod)) {
+		written += b.runBlock(t, block, "POD="+b.agents(t)[0].Name)
+	}
+	for _, want := range []string{
+		"source=zone", "source=upstream", "nameserver 169.254.20.10", "Address: 10.96.0.1", "www.example.com.", " 0 failed",
+	} {
+		if !strings.Contains(written, want) {
+			t.Errorf("the commands wrote no %q", want)
+		}
+	}
+	if strings.Contains(written, "\nfail") {
+		t.Error("doctor finds a fault")
+	}
 }
 
 // testResolution shows that pods on both nodes resolve by what the kubelet gives them, which is the agent.

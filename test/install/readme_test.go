@@ -32,21 +32,33 @@ func readme(t *testing.T) [][]string {
 		t.Fatal("the README has no section about installing")
 	}
 	section, _, _ = strings.Cut(section, "\n## ")
-	var blocks [][]string
-	inside := false
-	for line := range strings.Lines(section) {
-		line = strings.TrimSuffix(line, "\n")
-		switch {
-		case line == "```console":
-			blocks, inside = append(blocks, nil), true
-		case line == "```":
-			inside = false
-		case inside && (strings.HasPrefix(line, "$ ") || strings.HasPrefix(line, "node# ")):
-			blocks[len(blocks)-1] = append(blocks[len(blocks)-1], line)
-		}
-	}
+	blocks := commands(section)
 	if len(blocks) != steps {
 		t.Fatalf("the README's section about installing has %d blocks of commands, and this test knows %d", len(blocks), steps)
+	}
+	return blocks
+}
+
+// commands returns the commands of a text, one list for each of its blocks.
+func commands(text string) (blocks [][]string) {
+	inside := false
+	for line := range strings.Lines(text) {
+		line = strings.TrimSuffix(line, "\n")
+		if line == "```console" {
+			blocks, inside = append(blocks, nil), true
+			continue
+		}
+		inside = inside && line != "```"
+		if !inside {
+			continue
+		}
+		block := &blocks[len(blocks)-1]
+		switch {
+		case strings.HasPrefix(line, "$ "), strings.HasPrefix(line, "node# "):
+			*block = append(*block, line)
+		case len(*block) > 0 && strings.HasSuffix((*block)[len(*block)-1], "|"): // the rest of a command
+			(*block)[len(*block)-1] += "\n" + line
+		}
 	}
 	return blocks
 }
@@ -61,12 +73,13 @@ func fromRelease(block []string) []string {
 	return changed
 }
 
-// runBlock runs the commands of a block as they stand: those of a node on both. Variables are added to their environment.
-func (b *harness) runBlock(t *testing.T, block []string, env ...string) {
+// runBlock runs the commands of a block as they stand: those of a node on both. Variables are added to their environment. It
+// returns what those of the control machine wrote.
+func (b *harness) runBlock(t *testing.T, block []string, env ...string) (written string) {
 	t.Helper()
 	for _, line := range block {
 		if command, ok := strings.CutPrefix(line, "$ "); ok {
-			b.runShell(t, command, env...)
+			written += b.runShell(t, command, env...)
 			continue
 		}
 		command := strings.TrimPrefix(line, "node# ")
@@ -77,4 +90,5 @@ func (b *harness) runBlock(t *testing.T, block []string, env ...string) {
 		}
 		t.Logf("on both nodes: %s", command)
 	}
+	return written
 }
