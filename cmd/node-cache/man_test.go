@@ -43,3 +43,13 @@ func TestManPages(t *testing.T) {
 		t.Errorf("%d pages, want one for each command", pages)
 	}
 }
+
+// TestCompletion asks as a shell does.
+func TestCompletion(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct{ args, want string }{{"cache top --by ", "hits\nsize\n"}, {"status -o ", "text\njson\n"}, {"qu", "query\t"}} {
+		if r := command(append([]string{"__complete"}, strings.Split(tt.args, " ")...)...); r.Code != 0 || !strings.HasPrefix(r.Stdout, tt.want) {
+			t.Errorf("%q: %+v, want %q", tt.args, r, tt.want)
+		}
+	}
+}

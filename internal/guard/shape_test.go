@@ -20,7 +20,7 @@ const (
 	mostFiles        = 261
 	mostTypes        = 480
 	mostSupportLines = 12941
-	mostTestLines    = 69790
+	mostTestLines    = 69795
 )
 
 // packageLines are the most lines of a package, in hundreds, where it may have more than 1,000.
