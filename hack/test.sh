@@ -26,7 +26,7 @@ timed="rules upstream pressure e2e node" # they judge times: nice -10
 after=install # after those: nice -5, as the control groups of its pods
 nice="scenarios unit race cluster manifests" # they wait for events, and lose queries where they wait too long: nice 0
 idle="lint image-module fuzz" # they compile and compute: nice 10
-other=kernel # the same, beside idle: it uses one processor
+other=kernel # beside idle, on one processor. It takes longest: nice 5
 race=${race--race} # empty where there is no C compiler, which the race detector needs
 concurrent='admin|agent|cache|filewatch|handover|resolve|server|snapshot|source|static|task|unixsock|upstream|watch|zone'
 bulky='TestEndless.*|TestStoreAgainstModel|TestPTRsAreBounded|TestTruncatedSetsRotate|TestWorst|TestRestoreMatchesOriginal|TestSetsThatNoMessageHolds|TestTransferHuge|TestTransferBigZone'
@@ -259,7 +259,7 @@ set -m # each lane is a process group of its own, which the trap ends
 {
   # Other suites wait for the programs.
   [[ ! " $names " =~ \ (e2e|node|cluster|manifests|install)\  ]] || (renice -n 5 "$BASHPID" && programs) >"$work/programs.ahead" 2>&1
-  lane 10 "$other" "$names" &
+  lane 5 "$other" "$names" &
   lane 10 "$idle" "$names"
   wait
 } &
