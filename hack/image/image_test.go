@@ -217,7 +217,7 @@ func filesOf(t *testing.T, folder string) map[string][]byte {
 // copySources copies what the image is built from.
 func copySources(t *testing.T, from, to string) {
 	t.Helper()
-	for _, part := range []string{"cmd", "pkg", "hack/image", "daemonset", "examples"} {
+	for _, part := range []string{"cmd", "pkg", "internal", "hack/image", "daemonset", "examples"} {
 		if err := os.CopyFS(filepath.Join(to, part), os.DirFS(filepath.Join(from, part))); err != nil {
 			t.Fatal(err)
 		}
