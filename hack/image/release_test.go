@@ -178,6 +178,9 @@ func TestCosign(t *testing.T) {
 	}
 	_, page, _ := strings.Cut(string(mustRead(t, filepath.Join(repository, "SECURITY.md"))), "\n## Verify a release\n")
 	page = strings.NewReplacer("ghcr.io", registry, "v0.7.0", "v1.2.3", "$ cosign", "$ go run github.com/sigstore/cosign/v2/cmd/cosign@v2.6.5", "\\\n", "").Replace(page)
+	if !strings.Contains(page, " verify-attestation ") {
+		t.Fatalf("SECURITY.md has no commands:\n%s", page)
+	}
 	for _, changed := range []bool{false, true} {
 		for line := range strings.Lines(page) {
 			command, is := strings.CutPrefix(line, "$ ")

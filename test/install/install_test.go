@@ -99,9 +99,6 @@ func (b *harness) testVerify(t *testing.T) {
 			t.Errorf("the commands wrote no %q", want)
 		}
 	}
-	if strings.Contains(written, "\nfail") {
-		t.Error("doctor finds a fault")
-	}
 }
 
 // testResolution shows that pods on both nodes resolve by what the kubelet gives them, which is the agent.
