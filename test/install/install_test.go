@@ -93,7 +93,7 @@ func (b *harness) testVerify(t *testing.T) {
 		written += b.runBlock(t, block, "POD="+b.agents(t)[0].Name)
 	}
 	for _, want := range []string{
-		"source=zone", "source=upstream", "nameserver 169.254.20.10", "Address: 10.96.0.1", "www.example.com.", " 0 failed",
+		"source=zone", " route=.", "nameserver 169.254.20.10", "Address: 10.96.0.1", "www.example.com.", " 0 failed",
 	} {
 		if !strings.Contains(written, want) {
 			t.Errorf("the commands wrote no %q", want)
