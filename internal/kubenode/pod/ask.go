@@ -68,7 +68,7 @@ func (c *client) run(ctx context.Context) error {
 	for i := range c.floodClients {
 		group.Go(func() { c.flood(ctx, i) })
 	}
-	server := &http.Server{Addr: ":8080", Handler: c, ReadHeaderTimeout: time.Second}
+	server := &http.Server{Addr: ":8080", Handler: c, ReadHeaderTimeout: time.Minute}
 	group.Go(func() {
 		<-ctx.Done()
 		_ = server.Close()
