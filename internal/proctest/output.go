@@ -27,6 +27,13 @@ func (o *Output) String() string {
 	return o.buf.String()
 }
 
+// From returns the output from byte at on.
+func (o *Output) From(at int) string {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return string(o.buf.Bytes()[at:])
+}
+
 // tail returns the end of the output, where a failure is reported.
 func (o *Output) tail() string {
 	const most = 16 << 10

@@ -17,6 +17,7 @@ import (
 
 	"github.com/nodecache/node-cache/pkg/config"
 	"github.com/nodecache/node-cache/pkg/node"
+	"github.com/nodecache/node-cache/pkg/pods"
 	"github.com/nodecache/node-cache/pkg/status"
 	"github.com/nodecache/node-cache/pkg/upstream"
 	"github.com/nodecache/node-cache/pkg/watch"
@@ -35,6 +36,7 @@ type cluster struct {
 		Ready() <-chan struct{}
 		Stats() watch.Stats
 	}
+	pods             *pods.Index         // of this node; nil: they are not watched
 	endpoints        *upstream.Endpoints // of the central resolver's service; nil: not watched
 	centralEndpoints *centralEndpoints   // fills endpoints; nil if endpoints is
 	central          *upstream.Pool      // nil: there is no central resolver
@@ -45,7 +47,7 @@ type cluster struct {
 // newCluster returns the cluster of cfg. It reuses the source of old and what that fills, and the central pool,
 // if their keys are the same.
 func (b *builder) newCluster(cfg *config.Config, old *cluster, oldConfig *config.Config) (*cluster, error) {
-	if cfg.Cluster.Resolver == config.ResolverNone && !interceptNeedsService(cfg) {
+	if cfg.Cluster.Resolver == config.ResolverNone && !interceptNeedsService(cfg) && cfg.Pods.Identity == config.IdentityOff {
 		return new(cluster), nil
 	}
 	domain, err := wireName(cfg.ClusterDomain)
@@ -54,10 +56,10 @@ func (b *builder) newCluster(cfg *config.Config, old *cluster, oldConfig *config
 	}
 	c := &cluster{domain: domain, nodeZone: new(atomic.Pointer[string])}
 	kept := old.domain != nil
-	if kept && sameSource(&cfg.Cluster, &oldConfig.Cluster) {
+	if kept && sameSource(&cfg.Cluster, &oldConfig.Cluster) && cfg.Pods == oldConfig.Pods {
 		*c = *old
 		c.domain, c.central, c.centralZones = domain, nil, nil
-	} else if err := b.makeSource(c, &cfg.Cluster); err != nil {
+	} else if err := b.makeSource(c, &cfg.Cluster, cfg.Pods.Identity); err != nil {
 		return nil, err
 	}
 	if c.events != nil {
@@ -93,10 +95,18 @@ func sameCentral(a, b *config.Central) bool {
 }
 
 // makeSource sets c's source and the store that it fills, if they are needed.
-func (b *builder) makeSource(c *cluster, cfg *config.Cluster) (err error) {
+func (b *builder) makeSource(c *cluster, cfg *config.Cluster, identity string) (err error) {
 	follow := b.watchCentral(c, cfg.Central.Service)
 	b.makeStore(c, cfg)
-	if c.events == nil && follow == nil {
+	switch {
+	case identity == config.IdentityAPI && os.Getenv("NODE_NAME") == "":
+		return &status.HintError{
+			Err:  errors.New("pods.identity: the environment variable NODE_NAME is not set"),
+			Hint: "set it to the name of the Node, from spec.nodeName in a pod",
+		}
+	case identity == config.IdentityAPI:
+		c.pods = pods.NewIndex(cfg.StaleAfter)
+	case c.events == nil && follow == nil:
 		return nil
 	}
 	slim := c.store == nil
@@ -106,7 +116,7 @@ func (b *builder) makeSource(c *cluster, cfg *config.Cluster) (err error) {
 		config.EndpointsNone:     watch.EndpointsNone,
 	}[cfg.Endpoints]
 	source := watch.Config{
-		Kubeconfig: cfg.Kubeconfig, Folder: cfg.Manifests, Store: c.events, ServiceWatch: follow,
+		Kubeconfig: cfg.Kubeconfig, Folder: cfg.Manifests, Store: c.events, ServiceWatch: follow, OwnPods: c.pods,
 		Endpoints: endpoints, Pods: cfg.Pods == config.PodsVerified, ServicesOnly: slim,
 		Namespaces: cfg.Namespaces, ServiceSelector: cfg.ServiceSelector, NamespaceSelector: cfg.NamespaceSelector,
 		StaleAfter: cfg.StaleAfter, MaxList: b.memory.share.Load().list(), NodeName: os.Getenv("NODE_NAME"),

@@ -4,7 +4,9 @@ package agent_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -20,6 +22,7 @@ import (
 	"github.com/nodecache/node-cache/internal/proctest"
 	"github.com/nodecache/node-cache/pkg/agent"
 	"github.com/nodecache/node-cache/pkg/config"
+	"github.com/nodecache/node-cache/pkg/status"
 	"github.com/nodecache/node-cache/pkg/upstream/upstreamtest"
 )
 
@@ -147,5 +150,17 @@ func TestLoggedEndpoints(t *testing.T) {
 	proctest.Eventually(t, 20*time.Second, "the endpoints are not logged", func() bool { return strings.Contains(log.String(), `"count":40`) })
 	if n := strings.Count(log.String(), "10.244.0."); n != 16 {
 		t.Errorf("%d endpoints in the log, want 16:\n%s", n, log.String())
+	}
+}
+
+// TestPodsNeedNodeName refuses to identify the pods of a node without a name.
+func TestPodsNeedNodeName(t *testing.T) {
+	t.Setenv("NODE_NAME", "")
+	cfg := config.Default(config.Agent)
+	cfg.Pods.Identity = config.IdentityAPI
+	_, err := agent.New(agent.Options{Config: &cfg, Log: io.Discard})
+	hinted := (*status.HintError)(nil)
+	if !errors.As(err, &hinted) || err.Error() != "pods.identity: the environment variable NODE_NAME is not set" || hinted.Hint == "" {
+		t.Errorf("got %v, hint %+v", err, hinted)
 	}
 }

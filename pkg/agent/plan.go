@@ -263,6 +263,7 @@ func (b *builder) plan(r *generation) (*resolve.Plan, error) {
 		Version:   cfg.Identity.Version,
 		Hostname:  cfg.Identity.Hostname,
 		QueryLog:  queryLog(cfg.Log.Queries, b.log),
+		Pods:      r.cluster.pods,
 
 		TransferTo: cfg.Cluster.TransferTo,
 		Self:       b.token,
@@ -336,7 +337,7 @@ func (r *generation) upstreamOf(route route) resolve.Asker {
 }
 
 func queryLog(q config.QueryLog, log *slog.Logger) *resolve.QueryLog {
-	l := &resolve.QueryLog{Log: log}
+	l := &resolve.QueryLog{Log: log, TypeName: func(t uint16) string { return dns.Type(t).String() }}
 	switch q.Mode {
 	case config.QueriesAll:
 		l.All = true

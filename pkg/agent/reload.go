@@ -327,7 +327,12 @@ func newReloadableHandler(out io.Writer, cfg config.Log) *reloadableHandler {
 }
 
 func (s *reloadableHandler) set(cfg config.Log) {
-	options := &slog.HandlerOptions{Level: cfg.Level}
+	options := &slog.HandlerOptions{Level: cfg.Level, ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
+		if a.Value.Kind() == slog.KindDuration { // JSON would have a number without a unit
+			a.Value = slog.StringValue(a.Value.Duration().String())
+		}
+		return a
+	}}
 	var h slog.Handler = slog.NewJSONHandler(s.out, options)
 	if cfg.Format == "text" {
 		h = slog.NewTextHandler(s.out, options)

@@ -21,6 +21,7 @@ import (
 
 	"github.com/nodecache/node-cache/pkg/cache"
 	"github.com/nodecache/node-cache/pkg/config"
+	"github.com/nodecache/node-cache/pkg/pods"
 	"github.com/nodecache/node-cache/pkg/snapshot"
 	"github.com/nodecache/node-cache/pkg/task"
 	"github.com/nodecache/node-cache/pkg/zone"
@@ -125,7 +126,7 @@ func (s *snapshots) fillFrom(r *generation) (loaded snapshot.Loaded, err error) 
 	if loaded.Age, err = snap.Age(s.clocks(), cfg.MaxAge); err != nil {
 		return loaded, err
 	}
-	if err := errors.Join(snap.CheckVersion(snapshot.Cache, cache.DumpVersion), snap.CheckVersion(snapshot.Zone, zone.DumpVersion), snap.CheckVersion(snapshot.Central, centralVersion)); err != nil {
+	if err := errors.Join(snap.CheckVersion(snapshot.Cache, cache.DumpVersion), snap.CheckVersion(snapshot.Zone, zone.DumpVersion), snap.CheckVersion(snapshot.Central, centralVersion), snap.CheckVersion(snapshot.Pods, pods.DumpVersion)); err != nil {
 		return loaded, err
 	}
 	loaded.Entries, err = r.cache.Restore(snap.Records(snapshot.Cache), loaded.Age, time.Now(), r.cluster.owner)
@@ -135,6 +136,11 @@ func (s *snapshots) fillFrom(r *generation) (loaded snapshot.Loaded, err error) 
 	for _, route := range r.routes {
 		if route.NoCache {
 			r.cache.Flush(route.suffix, true)
+		}
+	}
+	if index := r.cluster.pods; index != nil {
+		if err := index.Restore(podScope(r), snap.Records(snapshot.Pods), loaded.Age, cfg.MaxAge, time.Now()); err != nil {
+			return loaded, snap.RecordError(snapshot.Pods, err)
 		}
 	}
 	useCentral := func() {}
@@ -205,6 +211,11 @@ func zoneScope(r *generation) string {
 func centralScope(r *generation) string {
 	c := &r.config.Cluster
 	return c.Central.Service.String() + " of " + r.cluster.sourceName(c)
+}
+
+// podScope names the node of the pods and its cluster.
+func podScope(r *generation) string {
+	return os.Getenv("NODE_NAME") + " of " + r.cluster.sourceName(&r.config.Cluster)
 }
 
 const (
@@ -328,6 +339,12 @@ func (s *snapshots) fill(ctx context.Context, w *snapshot.Writer, r *generation,
 	w.Section(snapshot.Central, centralVersion)
 	if central := r.cluster.centralEndpoints; central != nil {
 		if err := central.dump(centralScope(r), now, w.Record); err != nil {
+			return err
+		}
+	}
+	if index := r.cluster.pods; index != nil {
+		w.Section(snapshot.Pods, pods.DumpVersion)
+		if err := index.Dump(podScope(r), now, w.Record); err != nil {
 			return err
 		}
 	}

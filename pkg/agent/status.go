@@ -186,6 +186,9 @@ func clusterStatus(r *generation, stats *watch.Stats) *status.Cluster {
 	if m, ok := c.source.(*watch.Manifests); ok {
 		s.Manifests = m.Problems()
 	}
+	if c.pods != nil {
+		s.NodePods = status.NodePodsOf(stats.OwnPods, c.pods.Stats(time.Now()))
+	}
 	if c.central != nil {
 		service := r.config.Cluster.Central.Service.String()
 		s.Central = &status.Central{

@@ -38,6 +38,8 @@ type Config struct {
 	ClusterDomain string `yaml:"clusterDomain" format:"domain"` // lower-case and absolute
 	// How cluster names, and reverse names of the cluster, are answered.
 	Cluster Cluster `yaml:"cluster"`
+	// How the agent knows the pods that ask it, for `node-cache agent` only.
+	Pods NodePods `yaml:"pods"`
 	// Names with fixed addresses, before the cluster, the cache and the upstreams.
 	Hosts Hosts `yaml:"hosts"`
 	// Rules that look a name up under another name. The first matching rule applies, once. The reply has the client's
@@ -465,6 +467,13 @@ type Probe struct {
 	Timeout time.Duration `yaml:"timeout" min:"10ms" max:"1m"`
 }
 
+// NodePods is the section pods.
+type NodePods struct {
+	// `api`: the agent watches the pods of its node at the API server, and the query log names them. It needs
+	// permission to list and watch pods, and the environment variable NODE_NAME. `off`: clients are addresses.
+	Identity string `yaml:"identity" words:"off,api"`
+}
+
 // Log is the section log.
 type Log struct {
 	// The lowest level to log: `debug`, `info`, `warn` or `error`.
@@ -505,6 +514,7 @@ func Default(role Role) Config {
 			StaleAfter: 90 * time.Second,
 			NodeZone:   "auto",
 		},
+		Pods:      NodePods{Identity: IdentityOff},
 		Hosts:     Hosts{TTL: 30 * time.Second},
 		DNS64:     DNS64{Clients: DNS64IPv6},
 		Interface: Interface{Name: "nodelocaldns", Kind: LinkAuto},

@@ -150,6 +150,8 @@ func checkRules(d *decoder, c *Config, role Role) {
 	} else {
 		checkCentral(d, &c.Cluster)
 		checkZones(d, c)
+		d.check(c.Pods.Identity == IdentityAPI && c.Cluster.Manifests != "", "pods.identity",
+			`"api": needs an API server, and the objects come from cluster.manifests`, "leave out one of them", "cluster.manifests")
 		checkNode(d, c)
 	}
 	checkClusterRoute(d, c, role)

@@ -47,6 +47,12 @@ const (
 	PodsVerified = "verified" // those of pods that are there
 )
 
+// Where the pods of the node come from.
+const (
+	IdentityOff = "off" // nowhere
+	IdentityAPI = "api" // the API server
+)
+
 // The clients of DNS64.
 const (
 	DNS64IPv6 = "ipv6" // those that ask over IPv6

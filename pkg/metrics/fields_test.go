@@ -131,7 +131,7 @@ func changes[T any](v T) map[string]T {
 func sourceChanges() map[string]watch.Stats {
 	list := map[string]watch.Stats{}
 	for name, change := range changes(watched()) {
-		if name != "Kinds" && name != "ServiceWatch" { // below
+		if name != "Kinds" && name != "ServiceWatch" && name != "OwnPods" { // below
 			list["Stats."+name] = change
 		}
 	}
@@ -143,6 +143,9 @@ func sourceChanges() map[string]watch.Stats {
 		}
 	}
 	s := watched()
+	s.OwnPods = nil
+	list["Stats.OwnPods"] = s
+	s = watched()
 	s.ServiceWatch.Synced = false
 	list["ServiceWatchStats.Synced"] = s
 	return list

@@ -27,16 +27,14 @@ func (t *table) addZone(z *zone.Stats) {
 
 func (t *table) addWatch(w *watch.Stats) {
 	t.section = "Cluster source"
-	kinds := label{"kind", zone.Kinds()}
+	kinds := label{"kind", append(zone.Kinds(), "node-pod")}
 	synced := t.add(gauge, "watch_synced", "1 once the objects of the kind are synced. It stays 1 when they become stale.", kinds)
 	age := t.add(gauge, "watch_age_seconds", "Time since the objects of the kind were last confirmed fresh; 0 for manifests.", kinds)
 	events := t.add(counter, "watch_events_total", "Objects added, updated, or deleted.", kinds)
 	restarts := t.add(counter, "watch_restarts_total", "Watches started after the first.", kinds)
 	failures := t.add(counter, "watch_failures_total", "Failed requests and watches.", kinds)
 	var arrival, change watch.Histogram
-	for i := range w.Kinds {
-		k := &w.Kinds[i]
-		name := kinds.values[k.Kind]
+	put := func(name string, k *watch.KindStats) {
 		synced.put(boolValue(k.Synced), name)
 		if k.Synced {
 			age.put(k.Age.Seconds(), name)
@@ -46,6 +44,12 @@ func (t *table) addWatch(w *watch.Stats) {
 		failures.put(float64(k.Failures), name)
 		merge(&arrival, &k.Arrival)
 		merge(&change, &k.Change)
+	}
+	for i := range w.Kinds {
+		put(kinds.values[w.Kinds[i].Kind], &w.Kinds[i])
+	}
+	if w.OwnPods != nil {
+		put("node-pod", w.OwnPods)
 	}
 	t.total("watch_requests_total", "Requests sent to the API server.", w.Requests)
 	latency := t.add(histogram, "event_to_answer_seconds", "Time until answers reflect a change of an object: since the event's arrival, or since the change, with clock skew.", label{"from", []string{"arrival", "change"}})

@@ -224,3 +224,6 @@ func record(tb testing.TB, text string) dns.RR {
 	}
 	return rr
 }
+
+// typeName names a query type in a query log.
+func typeName(t uint16) string { return dns.Type(t).String() }

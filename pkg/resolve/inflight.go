@@ -447,8 +447,8 @@ func (r *Resolver) reply(plan *Plan, w *waiter, source Source, msg []byte, now t
 	rcode := int(msg[3] & 0x0f)
 	took := now.Sub(w.since)
 	r.counts.response(source, rcode, took)
-	if plan.QueryLog != nil && w.from != nil { // nil: the query log was off when the query arrived
-		plan.QueryLog.record(context.Background(), &w.ask, w.from, source, rcode, took)
+	if l := plan.QueryLog; l != nil && w.from != nil && l.selects(rcode, took) { // nil: the query log was off when the query arrived
+		l.record(context.Background(), &w.ask, w.from, source, rcode, took)
 	}
 	if w.ask.Explain {
 		msg = w.explain(plan, source, msg, now)

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/nodecache/node-cache/pkg/cache"
+	"github.com/nodecache/node-cache/pkg/pods"
 	"github.com/nodecache/node-cache/pkg/static"
 	"github.com/nodecache/node-cache/pkg/wire"
 	"github.com/nodecache/node-cache/pkg/zone"
@@ -65,6 +66,7 @@ type Plan struct {
 	Hostname  string        // CH TXT hostname.bind and id.server; empty: REFUSED
 	Self      string        // CH TXT of SelfName for this host, truncated to 255 bytes; empty: REFUSED
 	QueryLog  *QueryLog     // nil: none
+	Pods      *pods.Index   // of this node; nil: pods are unknown
 
 	TransferTo []netip.Prefix // clients that may transfer the zone
 

@@ -65,7 +65,7 @@ func TestRedirectLog(t *testing.T) {
 		u := newUpstream(t, "one.test. 300 IN A 192.0.2.1")
 		p := plan(t, u)
 		detouring(t, p)
-		p.QueryLog = &resolve.QueryLog{All: true, Log: slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{
+		p.QueryLog = &resolve.QueryLog{TypeName: typeName, All: true, Log: slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{
 			ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
 				if a.Key == slog.TimeKey || a.Key == slog.LevelKey || a.Key == slog.MessageKey {
 					return slog.Attr{}
@@ -80,12 +80,12 @@ func TestRedirectLog(t *testing.T) {
 			}
 		}
 		want := strings.Join([]string{
-			"name=one.example. type=28 client=fd00::7 tcp=false rcode=NOERROR source=upstream took=0s",
-			"name=one.hosts. type=28 client=fd00::7 tcp=false rcode=NOERROR source=static took=0s",
-			"name=x.bad. type=28 client=fd00::7 tcp=false rcode=SERVFAIL source=static took=0s",
-			"name=one.example. type=28 client=fd00::7 tcp=false rcode=NOERROR source=cache took=0s",
-			"name=one.hosts. type=28 client=fd00::7 tcp=false rcode=NOERROR source=static took=0s",
-			"name=x.bad. type=28 client=fd00::7 tcp=false rcode=SERVFAIL source=static took=0s",
+			"name=one.example. type=AAAA tcp=false rcode=NOERROR source=upstream took=0s client=fd00::7",
+			"name=one.hosts. type=AAAA tcp=false rcode=NOERROR source=static took=0s client=fd00::7",
+			"name=x.bad. type=AAAA tcp=false rcode=SERVFAIL source=static took=0s client=fd00::7",
+			"name=one.example. type=AAAA tcp=false rcode=NOERROR source=cache took=0s client=fd00::7",
+			"name=one.hosts. type=AAAA tcp=false rcode=NOERROR source=static took=0s client=fd00::7",
+			"name=x.bad. type=AAAA tcp=false rcode=SERVFAIL source=static took=0s client=fd00::7",
 		}, "\n") + "\n"
 		assert.Same(t, "got", want, log.String())
 	})

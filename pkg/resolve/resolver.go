@@ -171,7 +171,7 @@ type waiter struct {
 	ask      wire.Question
 	redirect *redirect // to the question looked up; nil: the client's own question
 	opts     wire.ReplyOptions
-	from     *wire.Peer // for the query log; nil if there is none
+	from     *sender // for the query log; nil if there is none
 	since    time.Time
 	to       wire.Replier // nil after the reply
 	client   *client      // as which it is counted; nil once it is not, see detachLocked

@@ -30,7 +30,7 @@ func TestSelf(t *testing.T) {
 				p := plan(t, newUpstream(t))
 				p.Self = tt.self
 				local(p)
-				p.QueryLog = &resolve.QueryLog{Log: slog.New(slog.NewTextHandler(&log, nil)), All: true}
+				p.QueryLog = &resolve.QueryLog{TypeName: typeName, Log: slog.New(slog.NewTextHandler(&log, nil)), All: true}
 				r := newResolver(t, p)
 				c := newClient(r, stream)
 				c.from.Addr = netip.MustParseAddrPort(near)

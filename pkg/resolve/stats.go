@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/nodecache/node-cache/pkg/pods"
 	"github.com/nodecache/node-cache/pkg/wire"
 )
 
@@ -280,6 +281,8 @@ type QueryLog struct {
 	Slow   bool // replies that took a second or more
 	Sample int  // every n-th query; 0: none
 
+	TypeName func(uint16) string // of a query type
+
 	count atomic.Uint64
 }
 
@@ -291,10 +294,27 @@ func (l *QueryLog) selects(rcode int, took time.Duration) bool {
 		l.Sample > 0 && l.count.Add(1)%uint64(l.Sample) == 0
 }
 
-func (l *QueryLog) record(ctx context.Context, ask *wire.Question, from *wire.Peer, source Source, rcode int, took time.Duration) {
-	if !l.selects(rcode, took) {
-		return
+// A sender is the client of a query, and its pod when the query arrived.
+type sender struct {
+	wire.Peer
+
+	pod   *pods.Pod // nil: unknown
+	stale bool      // the pod was not confirmed recently
+}
+
+// attrs returns the sender for a log record.
+func (s *sender) attrs() []slog.Attr {
+	attrs := []slog.Attr{slog.Any("client", s.Addr.Addr())}
+	if s.pod != nil {
+		attrs = append(attrs, slog.String("pod", s.pod.String()), slog.String("workload", s.pod.Workload))
 	}
+	if s.stale {
+		attrs = append(attrs, slog.Bool("pod_stale", true))
+	}
+	return attrs
+}
+
+func (l *QueryLog) record(ctx context.Context, ask *wire.Question, from *sender, source Source, rcode int, took time.Duration) {
 	question := ask.QuestionSection()
 	var name []byte
 	rrtype := ask.Type
@@ -302,7 +322,9 @@ func (l *QueryLog) record(ctx context.Context, ask *wire.Question, from *wire.Pe
 		name = wire.AppendText(nil, question[:len(question)-4])
 		rrtype = ask.OriginalType() // the type looked up may differ
 	}
-	l.Log.InfoContext(ctx, "query",
-		"name", string(name), "type", rrtype, "client", from.Addr.Addr(), "tcp", from.Stream,
-		"rcode", Rcodes()[rcodeGroup(rcode)], "source", Sources()[source], "took", took)
+	attrs := append([]slog.Attr{
+		slog.String("name", string(name)), slog.String("type", l.TypeName(rrtype)), slog.Bool("tcp", from.Stream),
+		slog.String("rcode", Rcodes()[rcodeGroup(rcode)]), slog.String("source", Sources()[source]), slog.Duration("took", took),
+	}, from.attrs()...)
+	l.Log.LogAttrs(ctx, slog.LevelInfo, "query", attrs...)
 }

@@ -4,6 +4,7 @@ package resolve
 
 import (
 	"context"
+	"log/slog"
 	"time"
 
 	"github.com/nodecache/node-cache/pkg/cache"
@@ -21,6 +22,7 @@ type Worker struct {
 	r           *Resolver
 	plan        *Plan // of the current query
 	from        *wire.Peer
+	retried     *sender // of a DNS64 retry: the client as it was when the query arrived; nil otherwise
 	now         time.Time
 	q           wire.Query
 	opts        wire.ReplyOptions
@@ -338,8 +340,11 @@ func (w *Worker) finishReply(source Source, dst []byte, start int) ([]byte, wire
 	}
 	rcode := int(dst[start+3] & 0x0f)
 	w.tally.response(source, rcode)
-	if w.plan.QueryLog != nil {
-		w.plan.QueryLog.record(context.Background(), &w.q.Question, w.from, source, rcode, w.r.now().Sub(w.now)+w.elapsed)
+	if l := w.plan.QueryLog; l != nil {
+		if took := w.r.now().Sub(w.now) + w.elapsed; l.selects(rcode, took) {
+			from := w.sender()
+			l.record(context.Background(), &w.q.Question, &from, source, rcode, took)
+		}
 	}
 	if w.q.Explain {
 		dst = w.explain(source, dst)
@@ -384,7 +389,8 @@ func (w *Worker) join(to wire.Replier) {
 		}
 		t.mu.Unlock()
 		if logIt {
-			w.r.log.Warn("client flood, replies suppressed", "client", who.addr)
+			from := w.sender()
+			w.r.log.LogAttrs(context.Background(), slog.LevelWarn, "client flood, replies suppressed", from.attrs()...)
 		}
 		w.rejectQuery(why, silent, to)
 	case existing != nil:
@@ -522,8 +528,8 @@ func (w *Worker) prepareQuery(f *inFlight) {
 func (w *Worker) waiter(room []byte, to wire.Replier) waiter {
 	waiting := waiter{opts: w.opts, since: w.now.Add(-w.elapsed), to: to}
 	if w.plan.QueryLog != nil {
-		peer := *w.from
-		waiting.from = &peer
+		from := w.sender()
+		waiting.from = &from
 	}
 	if room == nil {
 		room = make([]byte, 0, len(w.q.QuestionSection())+len(w.opts.Cookie))
@@ -545,12 +551,28 @@ func (w *Worker) waiter(room []byte, to wire.Replier) waiter {
 // shedWaiter returns the client of the current query as a waiter whose reply is sent before this
 // returns.
 func (w *Worker) shedWaiter(to wire.Replier) waiter {
-	waiting := waiter{ask: w.q.Question, opts: w.opts, from: w.from, since: w.now.Add(-w.elapsed), to: to}
+	waiting := waiter{ask: w.q.Question, opts: w.opts, since: w.now.Add(-w.elapsed), to: to}
+	if w.plan.QueryLog != nil {
+		from := w.sender()
+		waiting.from = &from
+	}
 	if w.redirect.active {
 		waiting.redirect = &w.redirect
 		waiting.ask.Type = waiting.ask.OriginalType()
 	}
 	return waiting
+}
+
+// sender returns the client of the current query.
+func (w *Worker) sender() sender {
+	if w.retried != nil {
+		return *w.retried
+	}
+	s := sender{Peer: *w.from}
+	if w.plan.Pods != nil {
+		s.pod, s.stale = w.plan.Pods.Of(s.Addr.Addr(), w.now)
+	}
+	return s
 }
 
 // explain appends the explanation to a reply of AnswerFromMemory.

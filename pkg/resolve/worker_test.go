@@ -10,11 +10,13 @@ import (
 	"net/netip"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/miekg/dns"
 
 	"github.com/nodecache/node-cache/internal/assert"
+	"github.com/nodecache/node-cache/pkg/pods"
 	"github.com/nodecache/node-cache/pkg/resolve"
 	"github.com/nodecache/node-cache/pkg/wire"
 )
@@ -136,7 +138,7 @@ func TestQueryLogTurnedOff(t *testing.T) {
 		var log bytes.Buffer
 		u := &pending{}
 		with, without := plan(t, u), plan(t, u)
-		with.QueryLog = &resolve.QueryLog{All: true, Log: slog.New(slog.NewTextHandler(&log, nil))}
+		with.QueryLog = &resolve.QueryLog{TypeName: typeName, All: true, Log: slog.New(slog.NewTextHandler(&log, nil))}
 		first, then := with, without
 		if !on {
 			first, then = without, with
@@ -168,10 +170,10 @@ func TestQueryLog(t *testing.T) {
 		log  *resolve.QueryLog
 		want string // names logged, in order
 	}{
-		{"all", &resolve.QueryLog{All: true}, "www.test. www.test. bad.test. we\\032ird.test. www.test."},
-		{"errors", &resolve.QueryLog{Errors: true}, "bad.test."},
-		{"slow", &resolve.QueryLog{Slow: true}, ""},
-		{"every second", &resolve.QueryLog{Sample: 2}, "www.test. we\\032ird.test."},
+		{"all", &resolve.QueryLog{TypeName: typeName, All: true}, "www.test. www.test. bad.test. we\\032ird.test. www.test."},
+		{"errors", &resolve.QueryLog{TypeName: typeName, Errors: true}, "bad.test."},
+		{"slow", &resolve.QueryLog{TypeName: typeName, Slow: true}, ""},
+		{"every second", &resolve.QueryLog{TypeName: typeName, Sample: 2}, "www.test. we\\032ird.test."},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
@@ -203,6 +205,46 @@ func TestQueryLog(t *testing.T) {
 			assert.Same(t, "got", tt.want, strings.Join(names, " "))
 		})
 	}
+}
+
+// TestQueryLogPods names the pod of a query as it was when the query arrived.
+func TestQueryLogPods(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var log bytes.Buffer
+		u := &pending{}
+		p := plan(t, u)
+		p.Pods = pods.NewIndex(time.Minute)
+		p.QueryLog = &resolve.QueryLog{All: true, TypeName: typeName, Log: slog.New(slog.NewTextHandler(&log, nil))}
+		c := newClient(newResolver(t, p), false)
+		pod := func(name, workload string) *pods.Pod {
+			return &pods.Pod{Namespace: "shop", Name: name, Workload: workload, Addrs: []netip.Addr{c.from.Addr.Addr()}}
+		}
+		logged := func(what, want string) {
+			t.Helper()
+			_, got, _ := strings.Cut(strings.TrimSpace(log.String()), " type=A ")
+			log.Reset()
+			assert.Equal(t, what, want, got)
+		}
+		pkt := pack(t, question("www.test.", dns.TypeA))
+		p.Pods.Confirm(time.Now())
+		p.Pods.Put(pod("first", "Deployment/web"))
+		c.send(pkt)
+		p.Pods.Delete("shop", "first")
+		p.Pods.Put(pod("second", ""))
+		time.Sleep(time.Second)
+		u.answer(t, 0, 300, "192.0.2.1")
+		c.first(t)
+		logged("from upstream", "tcp=false rcode=NOERROR source=upstream took=1s client=10.1.2.3 pod=shop/first workload=Deployment/web")
+		c.exchange(t, pkt)
+		logged("from the cache", `tcp=false rcode=NOERROR source=cache took=0s client=10.1.2.3 pod=shop/second workload=""`)
+		time.Sleep(time.Minute)
+		c.exchange(t, pkt)
+		logged("not confirmed for a minute", `tcp=false rcode=NOERROR source=cache took=0s client=10.1.2.3 pod=shop/second workload="" pod_stale=true`)
+		p.Pods.Delete("shop", "second")
+		c.exchange(t, pkt)
+		logged("unknown", "tcp=false rcode=NOERROR source=cache took=0s client=10.1.2.3")
+	})
 }
 
 // FuzzWorker sends arbitrary packets to a worker. Replies must match and fit.

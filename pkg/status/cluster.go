@@ -3,6 +3,7 @@
 package status
 
 import (
+	"github.com/nodecache/node-cache/pkg/pods"
 	"github.com/nodecache/node-cache/pkg/watch"
 	"github.com/nodecache/node-cache/pkg/zone"
 )
@@ -20,7 +21,27 @@ type Cluster struct {
 	Requests   uint64          `json:"requests"` // to the API server
 	Kinds      []Kind          `json:"kinds"`    // kinds watched
 	Manifests  []watch.Problem `json:"manifestProblems,omitempty"`
-	Central    *Central        `json:"central,omitempty"` // nil: there is no central resolver
+	Central    *Central        `json:"central,omitempty"`  // nil: there is no central resolver
+	NodePods   *NodePods       `json:"nodePods,omitempty"` // nil: they are not watched
+}
+
+// NodePods are the pods of the node, by which queries are named.
+type NodePods struct {
+	Synced    bool     `json:"synced"`
+	Age       *float64 `json:"ageSeconds,omitempty"` // since the pods were last confirmed fresh; nil: there was no list
+	Pods      int      `json:"pods"`                 // with an address of their own, and not about to end
+	Shared    int      `json:"sharedAddresses"`      // addresses that two pods have: queries from them have no pod
+	Stale     bool     `json:"stale"`                // not confirmed for cluster.staleAfter
+	LastError string   `json:"lastError,omitempty"`
+}
+
+// NodePodsOf describes the pods of the node, as watched and as held.
+func NodePodsOf(stats *watch.KindStats, held pods.Stats) *NodePods {
+	s := &NodePods{Synced: stats.Synced, Pods: held.Pods, Shared: held.Shared, Stale: held.Stale, LastError: stats.LastError}
+	if stats.Synced {
+		s.Age = Seconds(stats.Age)
+	}
+	return s
 }
 
 // Kind is the state of one kind of objects.

@@ -96,6 +96,11 @@ func (l *problems) addCluster(c *Cluster, stats *watch.Stats, cfg *config.Cluste
 			*l = append(*l, p)
 		}
 	}
+	if stats.OwnPods != nil {
+		if p, ok := kindProblem(stats.OwnPods, cfg.StaleAfter); ok {
+			l.add("pods.identity", p.What, p.Hint)
+		}
+	}
 	for i := range c.Kinds {
 		if k := &c.Kinds[i]; k.Refused > 0 {
 			l.add(k.Kind, fmt.Sprintf("%s refused, the last is %s: a namespace may use 1/%d of the Go runtime's memory limit",

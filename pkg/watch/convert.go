@@ -5,12 +5,15 @@ package watch
 import (
 	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/nodecache/node-cache/pkg/pods"
 	"github.com/nodecache/node-cache/pkg/zone"
 )
 
@@ -155,6 +158,46 @@ func podOf(pod *corev1.Pod) (zone.Pod, bool) {
 		return zone.Pod{}, false
 	}
 	return zone.Pod{Namespace: pod.Namespace, Name: pod.Name, Addrs: addrs}, true
+}
+
+// maxWorkload bounds a workload's text in bytes: an owner reference may name anything, of any length.
+const maxWorkload = 253 + 1 + 63
+
+// ownPodOf returns the record of a pod of the node, nil if queries from its addresses may be another's: on the host
+// network the addresses are the node's, and once a pod ends another pod may get them before its end is reported.
+func ownPodOf(pod *corev1.Pod, node string) *pods.Pod {
+	record, ok := podOf(pod)
+	if !ok || pod.Spec.NodeName != node || pod.Spec.HostNetwork || pod.DeletionTimestamp != nil || mayHaveEnded(pod) {
+		return nil
+	}
+	return &pods.Pod{Namespace: record.Namespace, Name: record.Name, Workload: workloadOf(pod), Addrs: record.Addrs}
+}
+
+// mayHaveEnded reports whether the pod's network may be gone: its sandbox is, or all containers have terminated and may
+// not be restarted.
+func mayHaveEnded(pod *corev1.Pod) bool {
+	for i := range pod.Status.Conditions {
+		if c := &pod.Status.Conditions[i]; c.Type == corev1.PodReadyToStartContainers && c.Status == corev1.ConditionFalse {
+			return true
+		}
+	}
+	if pod.Spec.RestartPolicy == corev1.RestartPolicyAlways || len(pod.Status.ContainerStatuses) == 0 {
+		return false
+	}
+	return !slices.ContainsFunc(pod.Status.ContainerStatuses, func(c corev1.ContainerStatus) bool { return c.State.Terminated == nil })
+}
+
+// workloadOf returns the kind and name of the pod's controller, with the Deployment in place of its ReplicaSet.
+func workloadOf(pod *corev1.Pod) string {
+	owner := metav1.GetControllerOfNoCopy(pod)
+	if owner == nil || len(owner.Kind)+1+len(owner.Name) > maxWorkload {
+		return ""
+	}
+	name, found := strings.CutSuffix(owner.Name, "-"+pod.Labels["pod-template-hash"])
+	if owner.Kind == "ReplicaSet" && found {
+		return "Deployment/" + name
+	}
+	return owner.Kind + "/" + owner.Name
 }
 
 // appendPort appends a port with a usable number. A port without a number means all ports and has no SRV record.

@@ -253,7 +253,7 @@ func TestNew(t *testing.T) {
 		want   string // prefix
 		is     error
 	}{
-		{name: "nothing to do", change: func(cfg *watch.Config) { cfg.Store = nil }, want: "watch: neither a store nor a service to watch is set"},
+		{name: "nothing to do", change: func(cfg *watch.Config) { cfg.Store = nil }, want: "watch: there is nothing to watch"},
 		{name: "too strict", change: func(cfg *watch.Config) { cfg.StaleAfter = time.Second }, want: "stale after 1s: must be at least 5s"},
 		{name: "selector", change: func(cfg *watch.Config) { cfg.ServiceSelector = "a in" }, want: `parsing the service selector "a in": `},
 		{name: "absent kubeconfig", change: func(cfg *watch.Config) { cfg.Kubeconfig = absent }, want: "reading kubeconfig " + absent + ": ", is: fs.ErrNotExist},

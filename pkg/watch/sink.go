@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/cache"
 
+	"github.com/nodecache/node-cache/pkg/pods"
 	"github.com/nodecache/node-cache/pkg/zone"
 )
 
@@ -186,6 +187,24 @@ func zoneTarget(store *zone.Store, kind zone.Kind) target {
 		put:    func(obj runtime.Object, now time.Time) bool { return put(store, obj, now) },
 		remove: func(namespace, name string, now time.Time) bool { return store.Delete(kind, namespace, name, now) },
 		retain: func(keep func(namespace, name string) bool, now time.Time) { store.Retain(kind, keep, now) },
+	}
+}
+
+// podTarget returns a target that writes the pods of a node to an index.
+func podTarget(index *pods.Index, node string) target {
+	return target{
+		put: func(obj runtime.Object, _ time.Time) bool {
+			pod, ok := obj.(*corev1.Pod)
+			if !ok {
+				return false
+			}
+			if record := ownPodOf(pod, node); record != nil {
+				return index.Put(record)
+			}
+			return index.Delete(pod.Namespace, pod.Name)
+		},
+		remove: func(namespace, name string, _ time.Time) bool { return index.Delete(namespace, name) },
+		retain: func(keep func(namespace, name string) bool, _ time.Time) { index.Retain(keep) },
 	}
 }
 

@@ -15,6 +15,8 @@ type kindStatus struct {
 	kind  zone.Kind
 	store *zone.Store // nil: no store receives the confirmations
 
+	onConfirmed func(at time.Time) // nil: not needed
+
 	events, restarts, failures atomic.Uint64
 
 	mu              sync.Mutex // guards the following fields
@@ -52,6 +54,9 @@ func (k *kindStatus) confirmed(p *feedStatus, at time.Time) (settled, healed boo
 	if oldest := k.oldestConfirmedLocked(); k.store != nil && !oldest.IsZero() {
 		k.store.ConfirmFresh(k.kind, oldest)
 		k.store.SetSynced(k.kind)
+	}
+	if k.onConfirmed != nil {
+		k.onConfirmed(p.confirmedAt)
 	}
 	return settled, healed
 }
@@ -142,6 +147,7 @@ func Buckets() [bucketCount - 1]time.Duration {
 type Stats struct {
 	Kinds        []KindStats // the filled kinds, in the order of zone.Kind
 	ServiceWatch KindStats   // of a ServiceWatch; only Synced and LastError are set
+	OwnPods      *KindStats  // nil: none are watched
 	Requests     uint64      // sent to the API server; 0 for manifests
 	Panics       uint64      // recovered, each also logged with its stack
 }

@@ -19,6 +19,7 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	"k8s.io/apimachinery/pkg/labels"
 
+	"github.com/nodecache/node-cache/pkg/pods"
 	"github.com/nodecache/node-cache/pkg/task"
 	"github.com/nodecache/node-cache/pkg/zone"
 )
@@ -55,6 +56,7 @@ type Config struct {
 	ServiceSelector, NamespaceSelector string
 
 	ServiceWatch *ServiceWatch // nil: none
+	OwnPods      *pods.Index   // gets the pods of the node NodeName, from a Watch; nil: none does
 	Log          *slog.Logger  // required
 	Now          func() time.Time
 
@@ -69,7 +71,7 @@ type Config struct {
 	// of a watch, whose objects come one by one. 0: 1 GiB.
 	MaxList int64
 
-	NodeName  string // the node of NodeZone
+	NodeName  string // the node of NodeZone and OwnPods
 	UserAgent string // empty: node-cache
 
 	dial func(ctx context.Context, network, addr string) (net.Conn, error) // for tests; nil: the network
@@ -82,6 +84,7 @@ type Watch struct {
 	conns           *connTracker
 	statuses        []*kindStatus // of the store's kinds, in their order
 	serviceStatuses []*kindStatus // of the watched service
+	podStatus       *kindStatus   // of OwnPods; nil: none
 	serviceWatcher  *serviceWatcher
 	feeds           []*feed
 	idle            int // feeds that Ready does not wait for
@@ -108,6 +111,9 @@ func New(cfg Config) (*Watch, error) {
 	if cfg.ServiceWatch != nil {
 		w.addServiceWatch()
 	}
+	if cfg.OwnPods != nil {
+		w.addOwnPods()
+	}
 	w.shareLimits()
 	w.unsynced.Store(int32(len(w.feeds) - w.idle))
 	if w.unsynced.Load() == 0 {
@@ -118,8 +124,8 @@ func New(cfg Config) (*Watch, error) {
 
 // check validates the configuration and sets the defaults.
 func (cfg *Config) check() error {
-	if cfg.Store == nil && cfg.ServiceWatch == nil {
-		return errors.New("watch: neither a store nor a service to watch is set")
+	if cfg.Store == nil && cfg.ServiceWatch == nil && cfg.OwnPods == nil {
+		return errors.New("watch: there is nothing to watch")
 	}
 	if cfg.dial == nil {
 		cfg.dial = newDialer().DialContext
@@ -154,7 +160,7 @@ func (w *Watch) addKinds() {
 	settled := w.feedSynced
 	if w.cfg.ServicesOnly {
 		settled = func() {}
-		w.idle = len(spaces)
+		w.idle += len(spaces)
 	}
 	kinds := storeKinds(w.cfg.ServicesOnly, w.cfg.Endpoints, w.cfg.Pods)
 	for _, kind := range kinds {
@@ -234,6 +240,14 @@ func (w *Watch) addServiceWatch() {
 	}
 }
 
+// addOwnPods adds the feed of the node's pods. Ready does not wait for it.
+func (w *Watch) addOwnPods() {
+	w.idle++
+	w.podStatus = &kindStatus{kind: zone.Pods, onConfirmed: w.cfg.OwnPods.Confirm}
+	q := query{client: w.clients.core, resource: "pods", example: &corev1.Pod{}, fields: "spec.nodeName=" + w.cfg.NodeName}
+	w.addFeed(w.podStatus, q, podTarget(w.cfg.OwnPods, w.cfg.NodeName), func() {})
+}
+
 // addFeed adds a feed to the status.
 func (w *Watch) addFeed(v *kindStatus, q query, t target, settled func()) {
 	after, timeout := confirmTimes(w.cfg.StaleAfter)
@@ -289,6 +303,10 @@ func (w *Watch) Stats() Stats {
 	s := Stats{Requests: w.clients.requests.Load(), Panics: w.panics.Load()}
 	for _, v := range w.statuses {
 		s.Kinds = append(s.Kinds, v.stats(now))
+	}
+	if w.podStatus != nil {
+		own := w.podStatus.stats(now)
+		s.OwnPods = &own
 	}
 	s.ServiceWatch.Synced = len(w.serviceStatuses) > 0
 	for _, v := range w.serviceStatuses {

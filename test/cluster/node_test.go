@@ -3,6 +3,7 @@
 package cluster
 
 import (
+	"cmp"
 	"fmt"
 	"net/netip"
 	"os"
@@ -26,6 +27,7 @@ type settings struct {
 	forward []string       // more routes, in flow style
 	cluster []string       // lines of the section
 	more    string         // another section, in flow style
+	queries string         // log.queries; off when empty
 	env     []string       // added to the environment
 
 	admin netip.AddrPort
@@ -34,7 +36,8 @@ type settings struct {
 // yaml renders the configuration file.
 func (s *settings) yaml() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "listen: {addresses: [%q], port: %d}\nadmin: {address: %q}\nlog: {format: text}\n", s.addr.Addr(), s.addr.Port(), s.admin)
+	fmt.Fprintf(&b, "listen: {addresses: [%q], port: %d}\nadmin: {address: %q}\nlog: {format: text, queries: %s}\n",
+		s.addr.Addr(), s.addr.Port(), s.admin, cmp.Or(s.queries, "\"off\""))
 	fmt.Fprintf(&b, "forward:\n- {zone: \".\", to: [%q]}\n", s.root)
 	for _, route := range s.forward {
 		fmt.Fprintf(&b, "- %s\n", route)

@@ -21,6 +21,9 @@ everywhere: list namespaces
 everywhere: watch namespaces
 everywhere: list endpointslices.discovery.k8s.io
 everywhere: watch endpointslices.discovery.k8s.io`
+	podPermissions = `
+everywhere: list pods
+everywhere: watch pods`
 	nodePermission = `
 everywhere: get nodes`
 	eventPermissions = `
@@ -80,7 +83,9 @@ func TestChartPermissions(t *testing.T) {
 	for _, tt := range []struct {
 		name, set, want string
 	}{
-		{"pods: verified", "config.agent.cluster.pods=verified", localPermissions + nodePermission + eventPermissions + "\neverywhere: list pods\neverywhere: watch pods"},
+		{"pods: verified", "config.agent.cluster.pods=verified", localPermissions + nodePermission + eventPermissions + podPermissions},
+		{"the pods of the node", "config.agent.pods.identity=api", localPermissions + nodePermission + eventPermissions + podPermissions},
+		{"both", "config.agent.pods.identity=api,config.agent.cluster.pods=verified", localPermissions + nodePermission + eventPermissions + podPermissions},
 		{"no zone", "config.agent.cluster.nodeZone=", localPermissions + eventPermissions},
 		{
 			"events of Services", "config.agent.cluster.resolver=central,config.agent.cluster.invalidate=true,config.agent.cluster.central.service=dns/node-cache-resolver",
@@ -102,8 +107,11 @@ func TestChartPermissions(t *testing.T) {
 		})
 	}
 	got := permissions(t, chart(t, "--set", "resolver.enabled=true,config.resolver.cluster.pods=verified"))["node-cache-resolver"]
-	want := sorted(strings.Split(strings.TrimSpace(localPermissions+eventPermissions)+"\neverywhere: list pods\neverywhere: watch pods", "\n"))
+	want := sorted(strings.Split(strings.TrimSpace(localPermissions+eventPermissions)+podPermissions, "\n"))
 	same(t, "pods: verified of the resolver: permissions", want, got)
+	component := rendering{overlay: "base", components: []string{"pods"}}.byKustomize(t)
+	want = sorted(strings.Split(strings.TrimSpace(localPermissions+nodePermission+eventPermissions+podPermissions), "\n"))
+	same(t, "component pods: permissions", want, permissions(t, component)["node-cache"])
 }
 
 // permissions follows the bindings of a rendering to what they grant.

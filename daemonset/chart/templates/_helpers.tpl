@@ -344,6 +344,9 @@ cluster:
 {{- else if $cluster.invalidate }}
 - {apiGroups: [""], resources: [services], verbs: [list, watch]}
 {{- end }}
+{{- if and (eq (dig "pods" "identity" "off" .Values.config.agent) "api") (ne ($cluster.pods | default "") "verified") }}
+- {apiGroups: [""], resources: [pods], verbs: [list, watch]}
+{{- end }}
 {{- if eq (hasKey $cluster "nodeZone" | ternary $cluster.nodeZone "auto") "auto" }}
 - {apiGroups: [""], resources: [nodes], verbs: [get]}
 {{- end }}

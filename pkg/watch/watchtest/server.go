@@ -257,7 +257,7 @@ func (sel *selection) matches(o Object) bool {
 	}
 	set := fields.Set{"metadata.name": o.GetName()}
 	if pod, ok := o.(*corev1.Pod); ok {
-		set["status.phase"] = string(pod.Status.Phase)
+		set["status.phase"], set["spec.nodeName"] = string(pod.Status.Phase), pod.Spec.NodeName
 	}
 	return sel.labels.Matches(labels.Set(o.GetLabels())) && sel.fields.Matches(set)
 }

@@ -1,0 +1,211 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package pods names the pods of this node by their addresses.
+//
+// Addresses are reused. A pod may end before the API server reports it, and its address may belong to another pod by
+// then. An [Index] therefore never guesses: an address that two pods have belongs to neither, and the caller passes only
+// pods that can still use their addresses. An address without a pod is unknown.
+package pods
+
+import (
+	"encoding/json"
+	"fmt"
+	"iter"
+	"net/netip"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// A Pod is what the agent knows of a pod. It is immutable.
+type Pod struct {
+	Namespace string       `json:"namespace"`
+	Name      string       `json:"name"`
+	Workload  string       `json:"workload"` // its controller, such as Deployment/web; empty: none
+	Addrs     []netip.Addr `json:"addrs"`    // at least one
+}
+
+// String returns the namespace and the name.
+func (p *Pod) String() string { return p.Namespace + "/" + p.Name }
+
+// An Index finds pods by address. Its methods are safe for concurrent use, and Of does not wait for the others.
+type Index struct {
+	staleAfter time.Duration
+
+	byAddr      atomic.Pointer[map[netip.Addr]*Pod] // replaced on each change
+	confirmedAt atomic.Pointer[time.Time]           // nil: never
+
+	mu     sync.Mutex            // guards the following fields
+	byName map[[2]string]*Pod    // by namespace and name
+	users  map[netip.Addr][]*Pod // of each address; more than one: it is unknown whose it is
+}
+
+// NewIndex returns an index without pods. Its state counts as stale once it was not confirmed for that long.
+func NewIndex(staleAfter time.Duration) *Index {
+	x := &Index{staleAfter: staleAfter, byName: map[[2]string]*Pod{}, users: map[netip.Addr][]*Pod{}}
+	x.byAddr.Store(&map[netip.Addr]*Pod{})
+	return x
+}
+
+// Of returns the pod that has the address, nil if it is unknown. It allocates nothing. A stale result was true when the
+// state was last confirmed.
+func (x *Index) Of(addr netip.Addr, now time.Time) (pod *Pod, stale bool) {
+	if pod = (*x.byAddr.Load())[addr]; pod == nil {
+		return nil, false
+	}
+	return pod, x.isStale(now)
+}
+
+func (x *Index) isStale(now time.Time) bool {
+	at := x.confirmedAt.Load()
+	return at == nil || now.Sub(*at) > x.staleAfter
+}
+
+// Put adds a pod or replaces the one of the same name, and reports whether that changed the index.
+func (x *Index) Put(p *Pod) bool {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	k := [2]string{p.Namespace, p.Name}
+	old := x.byName[k]
+	if old != nil && old.Workload == p.Workload && slices.Equal(old.Addrs, p.Addrs) {
+		return false
+	}
+	x.removeLocked(k)
+	x.byName[k] = p
+	for _, addr := range p.Addrs {
+		x.users[addr] = append(x.users[addr], p)
+	}
+	x.publishLocked()
+	return true
+}
+
+// Delete removes a pod, and reports whether the index had it.
+func (x *Index) Delete(namespace, name string) bool {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if !x.removeLocked([2]string{namespace, name}) {
+		return false
+	}
+	x.publishLocked()
+	return true
+}
+
+// Retain removes the pods for which keep returns false.
+func (x *Index) Retain(keep func(namespace, name string) bool) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	for k := range x.byName {
+		if !keep(k[0], k[1]) {
+			x.removeLocked(k)
+		}
+	}
+	x.publishLocked()
+}
+
+// Confirm records that the index was up to date at a time.
+func (x *Index) Confirm(at time.Time) { x.confirmedAt.Store(&at) }
+
+func (x *Index) removeLocked(k [2]string) bool {
+	p := x.byName[k]
+	if p == nil {
+		return false
+	}
+	delete(x.byName, k)
+	for _, addr := range p.Addrs {
+		if rest := slices.DeleteFunc(x.users[addr], func(user *Pod) bool { return user == p }); len(rest) > 0 {
+			x.users[addr] = rest
+		} else {
+			delete(x.users, addr)
+		}
+	}
+	return true
+}
+
+// publishLocked replaces the map that Of reads. A node has a few hundred pods at most.
+func (x *Index) publishLocked() {
+	byAddr := make(map[netip.Addr]*Pod, len(x.users))
+	for addr, users := range x.users {
+		if len(users) == 1 {
+			byAddr[addr] = users[0]
+		}
+	}
+	x.byAddr.Store(&byAddr)
+}
+
+// DumpVersion is the version of the records of Dump.
+const DumpVersion = 1
+
+// A dumpHead is the first record of Dump.
+type dumpHead struct {
+	Scope string        `json:"scope"` // the node and its cluster
+	Age   time.Duration `json:"age"`   // since the last confirmation
+}
+
+// Dump emits the pods as records, none if they were never confirmed.
+func (x *Index) Dump(scope string, now time.Time, emit func([]byte) error) error {
+	at := x.confirmedAt.Load()
+	if at == nil {
+		return nil
+	}
+	x.mu.Lock()
+	list := []any{dumpHead{scope, max(0, now.Sub(*at))}}
+	for _, p := range x.byName {
+		list = append(list, p)
+	}
+	x.mu.Unlock()
+	for _, record := range list {
+		text, err := json.Marshal(record)
+		if err == nil {
+			err = emit(text)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Restore adds the pods of a dump that was made some time ago. They are stale until the next confirmation. It adds none if
+// the dump is of another scope, or if they were confirmed longer than most ago.
+func (x *Index) Restore(scope string, records iter.Seq[[]byte], passed, most time.Duration, now time.Time) error {
+	var head dumpHead
+	var list []*Pod
+	for record := range records {
+		into := any(&head)
+		if head.Scope != "" {
+			list = append(list, new(Pod))
+			into = list[len(list)-1]
+		}
+		if err := json.Unmarshal(record, into); err != nil {
+			return fmt.Errorf("reading a pod: %w", err)
+		}
+		if head.Scope != scope || head.Age < 0 || head.Age > most-passed {
+			return nil
+		}
+	}
+	if len(list) == 0 {
+		return nil
+	}
+	for _, p := range list {
+		x.Put(p)
+	}
+	x.Confirm(now.Add(-head.Age - passed - x.staleAfter - 1))
+	return nil
+}
+
+// Stats are the numbers of an index.
+type Stats struct {
+	Pods      int
+	Addresses int // that have a pod
+	Shared    int // that more than one pod has
+	Stale     bool
+}
+
+// Stats returns the numbers.
+func (x *Index) Stats(now time.Time) Stats {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	known := len(*x.byAddr.Load())
+	return Stats{Pods: len(x.byName), Addresses: known, Shared: len(x.users) - known, Stale: x.isStale(now)}
+}
