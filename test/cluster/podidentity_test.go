@@ -1,0 +1,248 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cluster
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/netip"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/miekg/dns"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/nodecache/node-cache/internal/assert"
+	"github.com/nodecache/node-cache/internal/kubetest"
+	"github.com/nodecache/node-cache/internal/proctest"
+)
+
+// TestPodIdentity starts and ends 10 pods a second, in place of the kubelet of node1. An address is used again as soon as queries from it
+// have no pod any more, often before the API server has deleted the pod. Each pod asks for its own name, from the moment it starts to
+// its end: the query log must never have another pod beside it.
+func TestPodIdentity(t *testing.T) {
+	t.Parallel()
+	c := kubetest.Start(t, kubetest.Options{Users: []string{account}})
+	kubetest.Apply(t, c, kubetest.Namespace("shop"))
+	grant(t, c, rule("", "pods"))
+	n := startReady(t, settings{
+		root: serveAddress(t, func() string { return "300 IN A 192.0.2.1" }), cluster: []string{kubeconfig(c.Kubeconfig(account))},
+		more: fmt.Sprintf("pods: {identity: api}\nsnapshot: {folder: %q}", t.TempDir()), queries: "all", env: []string{"NODE_NAME=node1"},
+	})
+	i := &identities{t: t, cluster: c, node: n, seen: map[string]*sightings{}}
+	ctx, cancel := context.WithCancel(t.Context())
+	var reader, addresses sync.WaitGroup
+	reader.Go(func() { i.readLog(ctx) })
+	until := time.Now().Add(proctest.OrdinaryOrSoak(20*time.Second, 10*time.Minute))
+	for k := range 12 {
+		addresses.Go(func() {
+			for round := 0; time.Now().Before(until) && !t.Failed(); round++ {
+				i.life(k, round)
+			}
+		})
+	}
+	addresses.Wait()
+	cancel()
+	reader.Wait()
+	i.report(until)
+	if s := n.status(t); s.Cluster.Requests > proctest.OrdinaryOrSoak(1, 4) || len(s.Problems) > 0 {
+		t.Errorf("/status: %d requests to the API server, problems %+v; want one watch", s.Cluster.Requests, s.Problems)
+	}
+	i.restart()
+}
+
+// restart starts the agent again while the API server is down: the pods are those of the snapshot, and marked, until it is up again.
+func (i *identities) restart() {
+	i.t.Helper()
+	addr := netip.MustParseAddr("127.10.0.200")
+	asks := func(what, want string) {
+		i.t.Helper()
+		var got string
+		proctest.Eventually(i.t, limit, what, func() bool {
+			ctx, cancel := context.WithTimeout(i.t.Context(), 10*time.Millisecond)
+			defer cancel()
+			i.ask(ctx, addr, "stays")
+			log := i.node.Stderr.String()
+			got = log[max(0, strings.LastIndex(log, "name=stays.")):]
+			return strings.HasSuffix(strings.TrimSpace(got), want)
+		}, func() string { return got })
+	}
+	kubetest.Apply(i.t, i.cluster, kubetest.Pod{Namespace: "shop", Name: "stays", Node: "node1", IPs: []netip.Addr{addr}}.Object())
+	asks("the pod is known", `client=127.10.0.200 pod=shop/stays workload=""`)
+	i.node.Stop(i.t)
+	i.cluster.KillAPIServer()
+	i.node.launch(i.t, "--config", i.node.config)
+	asks("the pod of the snapshot is known", `client=127.10.0.200 pod=shop/stays workload="" pod_stale=true`)
+	assert.NoError(i.t, i.cluster.StartAPIServer(i.t.Context()))
+	asks("the pod is confirmed", `client=127.10.0.200 pod=shop/stays workload=""`)
+}
+
+// identities compares the pods of queries with the pods that sent them.
+type identities struct {
+	t       *testing.T
+	cluster *kubetest.Cluster
+	node    *node
+
+	mu    sync.Mutex // guards the following fields
+	seen  map[string]*sightings
+	known []time.Duration // from the address in the API to the first query with the pod
+	ended []time.Duration // from the end in the API to the first query without
+	lives int
+}
+
+// sightings are the queries of one pod in the log.
+type sightings struct {
+	right, unknown, wrong int
+	firstKnown            time.Time // of the first query with the pod
+	lastKnown             time.Time // of the last one
+	lastUnknown           time.Time
+}
+
+// life starts a pod, and ends it once queries from its address have no pod any more.
+func (i *identities) life(address, round int) {
+	name := fmt.Sprintf("p-%d-%d", address, round)
+	addr := netip.AddrFrom4([4]byte{127, 10, 0, byte(address + 1)})
+	api := i.cluster.Client().CoreV1().Pods("shop")
+	pod := kubetest.Pod{Namespace: "shop", Name: name, Node: "node1", IPs: []netip.Addr{addr}}.Object()
+	ends := round % 3
+	if ends == 1 {
+		pod.Spec.RestartPolicy = corev1.RestartPolicyNever
+	}
+	i.mu.Lock()
+	i.seen[name] = &sightings{}
+	i.mu.Unlock()
+	if _, err := api.Create(i.t.Context(), pod, metav1.CreateOptions{}); err != nil {
+		i.t.Error(err)
+		return
+	}
+	ctx, stop := context.WithCancel(i.t.Context())
+	defer stop()
+	var client sync.WaitGroup
+	client.Go(func() { i.ask(ctx, addr, name) })
+	defer client.Wait()
+	defer stop()
+	time.Sleep(50 * time.Millisecond) // the kubelet reports the address after the start
+	pod, err := api.UpdateStatus(i.t.Context(), pod, metav1.UpdateOptions{})
+	if err != nil {
+		i.t.Error(err)
+		return
+	}
+	reported := time.Now()
+	proctest.Eventually(i.t, limit, name+" is known", func() bool { return !i.of(name).firstKnown.IsZero() })
+	time.Sleep(time.Duration(300+100*ends) * time.Millisecond)
+	now := int64(0)
+	gone := metav1.DeleteOptions{GracePeriodSeconds: &now}
+	switch ends {
+	case 0: // deleted with a grace period
+		grace := int64(30)
+		err = api.Delete(i.t.Context(), name, metav1.DeleteOptions{GracePeriodSeconds: &grace})
+	case 1: // it ends by itself
+		pod.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "main", State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{}}}}
+		_, err = api.UpdateStatus(i.t.Context(), pod, metav1.UpdateOptions{})
+	default: // deleted by force, before the kubelet ends it
+		err = api.Delete(i.t.Context(), name, gone)
+	}
+	if err != nil {
+		i.t.Error(err)
+		return
+	}
+	ended := time.Now()
+	proctest.Eventually(i.t, limit, name+" is unknown", func() bool { return i.of(name).lastUnknown.After(ended) })
+	i.mu.Lock()
+	i.lives++
+	i.known = append(i.known, max(0, i.seen[name].firstKnown.Sub(reported)))
+	i.ended = append(i.ended, max(0, i.seen[name].lastKnown.Sub(ended)))
+	i.mu.Unlock()
+	if ends < 2 {
+		time.AfterFunc(300*time.Millisecond, func() { _ = api.Delete(context.WithoutCancel(i.t.Context()), name, gone) })
+	}
+}
+
+// ask sends queries from an address until ctx ends.
+func (i *identities) ask(ctx context.Context, addr netip.Addr, name string) {
+	client := dns.Client{Timeout: time.Second, Dialer: &net.Dialer{LocalAddr: &net.UDPAddr{IP: addr.AsSlice()}}}
+	q := new(dns.Msg).SetQuestion(name+".test.", dns.TypeA)
+	for ctx.Err() == nil {
+		_, _, _ = client.Exchange(q, i.node.settings.addr.String()) // the log has what the agent made of it
+		time.Sleep(20 * time.Millisecond)
+	}
+}
+
+// of returns the queries of a pod in the log.
+func (i *identities) of(name string) sightings {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	return *i.seen[name]
+}
+
+// readLog reads the query log until ctx ends.
+func (i *identities) readLog(ctx context.Context) {
+	for at := 0; ; {
+		text := i.node.Stderr.From(at)
+		text = text[:strings.LastIndexByte(text, '\n')+1]
+		at += len(text)
+		for line := range strings.Lines(text) {
+			i.note(line)
+		}
+		if ctx.Err() != nil && text == "" {
+			return
+		}
+		time.Sleep(5 * time.Millisecond)
+	}
+}
+
+// note counts a line of the query log.
+func (i *identities) note(line string) {
+	_, name, found := strings.Cut(line, " msg=query name=")
+	if !found {
+		return
+	}
+	name, rest, _ := strings.Cut(name, ".")
+	_, pod, _ := strings.Cut(rest, " pod=")
+	pod, _, _ = strings.Cut(pod, " ")
+	at, err := time.Parse("time=2006-01-02T15:04:05.000Z07:00", strings.Fields(line)[0])
+	assert.NoError(i.t, err)
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	s := i.seen[name]
+	switch pod {
+	case "":
+		s.unknown++
+		s.lastUnknown = at
+	case "shop/" + name:
+		s.right++
+		s.lastKnown = at
+		if s.firstKnown.IsZero() {
+			s.firstKnown = at
+		}
+	default:
+		s.wrong++
+		i.t.Errorf("a query of %s: %s", name, line)
+	}
+}
+
+// report states the figures.
+func (i *identities) report(until time.Time) {
+	i.t.Helper()
+	var sum sightings
+	for _, s := range i.seen {
+		sum.right, sum.unknown, sum.wrong = sum.right+s.right, sum.unknown+s.unknown, sum.wrong+s.wrong
+	}
+	late := 0
+	for _, d := range i.known {
+		if d > time.Second {
+			late++
+		}
+	}
+	if i.lives == 0 || late*1000 > i.lives {
+		i.t.Errorf("%d of %d pods are known later than 1 s after their address is in the API", late, i.lives)
+	}
+	proctest.Figure(i.t, "%d pods on 12 addresses until %s: queries with the right pod %d, without a pod %d, with a wrong pod %d; "+
+		"known %s after the address is in the API, at most; without a pod %s after the end is, at most",
+		i.lives, until.Format(time.TimeOnly), sum.right, sum.unknown, sum.wrong, slices.Max(i.known), slices.Max(i.ended))
+}
