@@ -126,7 +126,10 @@ func (b *harness) testTransparent(t *testing.T) {
 	proctest.Figure(t, "while the agents end: %s", got)
 	expectNoLoss(t, map[string]tally{"UDP": got.UDP})
 	got = measure(t, clients, 2*time.Second, "without agents")
-	expectNoLoss(t, map[string]tally{"UDP": got.UDP, "TCP": got.TCP})
+	expectNoLoss(t, map[string]tally{"UDP": got.UDP})
+	if got.TCP.Lost > got.TCP.Answered/20 { // the agents have no part in it
+		t.Errorf("TCP without agents: %+v", got.TCP)
+	}
 }
 
 // withoutDNS does something while the cluster's own DNS is away.
