@@ -16,11 +16,11 @@ import (
 
 // Bounds of the shape. They only go down; a package that needs more lines says why in the commit that raises its bound.
 const (
-	mostLines        = 45498
-	mostFiles        = 262
-	mostTypes        = 487
+	mostLines        = 45896
+	mostFiles        = 266
+	mostTypes        = 497
 	mostSupportLines = 12946
-	mostTestLines    = 70396
+	mostTestLines    = 70605
 )
 
 // packageLines are the most lines of a package, in hundreds, where it may have more than 1,000.
@@ -28,7 +28,7 @@ func packageLines() map[string]int {
 	return map[string]int{
 		"pkg/upstream": 38, "pkg/zone": 35, "pkg/agent": 35, "pkg/config": 32, "pkg/resolve": 30, "pkg/watch": 30,
 		"pkg/convert": 30, "pkg/server": 21, "pkg/doctor": 18, "pkg/cache": 17, "pkg/wire": 16, "pkg/nftables": 14,
-		"pkg/iptables": 15, "pkg/source": 14, "pkg/admin": 12, "cmd/node-cache": 15, "pkg/netif": 12,
+		"pkg/iptables": 15, "pkg/source": 14, "pkg/admin": 13, "cmd/node-cache": 17, "pkg/netif": 12,
 	}
 }
 

@@ -8,6 +8,7 @@ import (
 	"io"
 	"net/http"
 	"net/http/pprof"
+	"net/url"
 	"runtime/debug"
 	"strconv"
 	"strings"
@@ -35,6 +36,12 @@ func (s *Server) pages() []page {
 	if s.cfg.Checks != nil {
 		list = append(list, page{
 			"/healthcheck/", "results of the configured probes; /healthcheck/LABEL: 200 while that probe succeeds, else 503 with the reason", s.checks,
+		})
+	}
+	if s.cfg.Top != nil {
+		list = append(list, page{
+			"/top", "queries of the pods of the node, with pods.identity; only for clients on this host",
+			s.cachePage(func(url.Values) (any, error) { return s.cfg.Top() }),
 		})
 	}
 	if s.cfg.Cache != nil {

@@ -264,6 +264,7 @@ func (b *builder) plan(r *generation) (*resolve.Plan, error) {
 		Hostname:  cfg.Identity.Hostname,
 		QueryLog:  queryLog(cfg.Log.Queries, b.log),
 		Pods:      r.cluster.pods,
+		Cluster:   r.cluster.domain,
 
 		TransferTo: cfg.Cluster.TransferTo,
 		Self:       b.token,

@@ -18,6 +18,7 @@ import (
 	"github.com/nodecache/node-cache/pkg/config"
 	"github.com/nodecache/node-cache/pkg/metrics"
 	"github.com/nodecache/node-cache/pkg/node"
+	"github.com/nodecache/node-cache/pkg/pods"
 	"github.com/nodecache/node-cache/pkg/resolve"
 	"github.com/nodecache/node-cache/pkg/server"
 	"github.com/nodecache/node-cache/pkg/status"
@@ -143,6 +144,7 @@ func (a *Agent) makeServers(cfg *config.Config) (err error) {
 		Live:     a.notAlive,
 		Status:   func() any { return a.Status() },
 		Cache:    status.CachePages(func() *cache.Cache { return a.running.Load().cache }, a.log),
+		Top:      status.TopPage(func() *pods.Index { return a.running.Load().cluster.pods }),
 		Checks:   a.checks,
 		Log:      a.log,
 	})

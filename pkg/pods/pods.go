@@ -1,10 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package pods names the pods of this node by their addresses.
-//
-// Addresses are reused. A pod may end before the API server reports it, and its address may belong to another pod by
-// then. An [Index] therefore never guesses: an address that two pods have belongs to neither, and the caller passes only
-// pods that can still use their addresses. An address without a pod is unknown.
 package pods
 
 import (
@@ -18,12 +13,14 @@ import (
 	"time"
 )
 
-// A Pod is what the agent knows of a pod. It is immutable.
+// A Pod is what the agent knows of a pod. It does not change once an index has it.
 type Pod struct {
 	Namespace string       `json:"namespace"`
 	Name      string       `json:"name"`
 	Workload  string       `json:"workload"` // its controller, such as Deployment/web; empty: none
 	Addrs     []netip.Addr `json:"addrs"`    // at least one
+
+	usage *Usage // of this pod, while the index has it
 }
 
 // String returns the namespace and the name.
@@ -32,6 +29,7 @@ func (p *Pod) String() string { return p.Namespace + "/" + p.Name }
 // An Index finds pods by address. Its methods are safe for concurrent use, and Of does not wait for the others.
 type Index struct {
 	staleAfter time.Duration
+	unknown    Usage // of clients without a pod
 
 	byAddr      atomic.Pointer[map[netip.Addr]*Pod] // replaced on each change
 	confirmedAt atomic.Pointer[time.Time]           // nil: never
@@ -70,6 +68,10 @@ func (x *Index) Put(p *Pod) bool {
 	old := x.byName[k]
 	if old != nil && old.Workload == p.Workload && slices.Equal(old.Addrs, p.Addrs) {
 		return false
+	}
+	p.usage = new(Usage)
+	if old != nil {
+		p.usage = old.usage
 	}
 	x.removeLocked(k)
 	x.byName[k] = p

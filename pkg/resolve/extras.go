@@ -108,7 +108,7 @@ func (d *responseBuilder) retryWithA(w *waiter) bool {
 	}
 	l.plan, l.opts, l.redirect, l.addrProven = d.plan, w.opts, *w.redirect, w.redirect.addrProven
 	l.from, l.now, l.elapsed, l.useFallback = &w.redirect.client, d.now, elapsed, false
-	l.retried = w.from
+	l.retried, l.usage = w.from, w.usage
 	l.batch, *d.batch = *d.batch, l.batch
 	done := false
 	defer func() {

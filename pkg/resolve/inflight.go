@@ -447,6 +447,9 @@ func (r *Resolver) reply(plan *Plan, w *waiter, source Source, msg []byte, now t
 	rcode := int(msg[3] & 0x0f)
 	took := now.Sub(w.since)
 	r.counts.response(source, rcode, took)
+	if w.usage != nil {
+		countUsage(w.usage, plan.Cluster, &w.ask, source, rcode)
+	}
 	if l := plan.QueryLog; l != nil && w.from != nil && l.selects(rcode, took) { // nil: the query log was off when the query arrived
 		l.record(context.Background(), &w.ask, w.from, source, rcode, took)
 	}

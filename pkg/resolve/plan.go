@@ -67,6 +67,7 @@ type Plan struct {
 	Self      string        // CH TXT of SelfName for this host, truncated to 255 bytes; empty: REFUSED
 	QueryLog  *QueryLog     // nil: none
 	Pods      *pods.Index   // of this node; nil: pods are unknown
+	Cluster   []byte        // domain of the cluster, in canonical wire form, for the counts of Pods
 
 	TransferTo []netip.Prefix // clients that may transfer the zone
 

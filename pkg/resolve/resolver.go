@@ -16,6 +16,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/nodecache/node-cache/pkg/pods"
 	"github.com/nodecache/node-cache/pkg/wire"
 )
 
@@ -138,7 +139,7 @@ type queryTable struct {
 // inFlightBuffer holds the key, the query and the first client's question for names of about 40 bytes,
 // and a cookie. Longer ones are allocated. With this size an inFlight has 512 bytes; the next size
 // class would make a miss a fifth slower.
-const inFlightBuffer = 184
+const inFlightBuffer = 176
 
 // An inFlight is one upstream query, for all clients with the same question. It is one memory block: a
 // usual miss allocates nothing else. The file inflight.go has its states.
@@ -171,7 +172,8 @@ type waiter struct {
 	ask      wire.Question
 	redirect *redirect // to the question looked up; nil: the client's own question
 	opts     wire.ReplyOptions
-	from     *sender // for the query log; nil if there is none
+	from     *sender     // for the query log; nil if there is none
+	usage    *pods.Usage // of the client; nil: not counted
 	since    time.Time
 	to       wire.Replier // nil after the reply
 	client   *client      // as which it is counted; nil once it is not, see detachLocked

@@ -3,6 +3,7 @@
 package resolve
 
 import (
+	"bytes"
 	"context"
 	"log/slog"
 	"sync/atomic"
@@ -300,6 +301,28 @@ type sender struct {
 
 	pod   *pods.Pod // nil: unknown
 	stale bool      // the pod was not confirmed recently
+}
+
+// countUsage counts a reply for its client. cluster is the domain of the cluster.
+func countUsage(u *pods.Usage, cluster []byte, ask *wire.Question, source Source, rcode int) {
+	switch {
+	case source == SourceShed:
+		u.Add(pods.Shed)
+	case rcode == wire.RcodeServFail:
+		u.Add(pods.Failed)
+	case source == SourceUpstream:
+		u.Add(pods.FromUpstream)
+	default:
+		u.Add(pods.FromMemory)
+	}
+	if rcode != wire.RcodeNXDomain {
+		return
+	}
+	u.Add(pods.Denied)
+	var room [wire.MaxName]byte
+	if name := canonical(&room, ask); bytes.HasSuffix(name, cluster) && isLabelAt(name, len(name)-len(cluster)) {
+		u.Add(pods.Searched)
+	}
 }
 
 // attrs returns the sender for a log record.

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/nodecache/node-cache/pkg/cache"
+	"github.com/nodecache/node-cache/pkg/pods"
 	"github.com/nodecache/node-cache/pkg/wire"
 	"github.com/nodecache/node-cache/pkg/zone"
 )
@@ -30,7 +31,8 @@ type Worker struct {
 	cookie      [cookieLen]byte
 	redirect    redirect // from the client's question to the one looked up
 	restorer    restorer
-	rotation    uint32 // counts zone answers, to rotate their addresses
+	rotation    uint32      // counts zone answers, to rotate their addresses
+	usage       *pods.Usage // of the client; nil: not counted
 	tally       tally
 	batch       wire.SendBatch // upstream queries and replies to send at the end of the batch
 	spareQuery  *inFlight      // for the next query to start; nil: not allocated
@@ -58,6 +60,9 @@ func (w *Worker) AnswerFromMemory(pkt []byte, from *wire.Peer, now time.Time, ds
 		return w.answerSelf(dst), wire.Answered
 	}
 	w.tally.query(from, w.q.Type)
+	if w.usage = nil; w.plan.Pods != nil {
+		w.usage = w.plan.Pods.UsageOf(from.Addr.Addr())
+	}
 	w.initReplyOptions()
 	w.redirect.active, w.useFallback = false, false
 	if w.q.Class != wire.ClassIN || oddType(w.q.Type) {
@@ -340,6 +345,9 @@ func (w *Worker) finishReply(source Source, dst []byte, start int) ([]byte, wire
 	}
 	rcode := int(dst[start+3] & 0x0f)
 	w.tally.response(source, rcode)
+	if w.usage != nil {
+		countUsage(w.usage, w.plan.Cluster, &w.q.Question, source, rcode)
+	}
 	if l := w.plan.QueryLog; l != nil {
 		if took := w.r.now().Sub(w.now) + w.elapsed; l.selects(rcode, took) {
 			from := w.sender()
@@ -457,6 +465,9 @@ const shedBackoff = time.Second
 func (w *Worker) rejectQuery(why Shed, silent bool, to wire.Replier) {
 	if silent {
 		w.r.counts.shed(ShedFlood)
+		if w.usage != nil {
+			w.usage.Add(pods.Shed)
+		}
 		w.tally.each[countDropped]++
 		to.Reply(nil, &w.batch)
 		return
@@ -526,7 +537,7 @@ func (w *Worker) prepareQuery(f *inFlight) {
 // waiter returns the client of the current query as a waiter. It copies what it needs of the packet,
 // appended to room as far as there is space.
 func (w *Worker) waiter(room []byte, to wire.Replier) waiter {
-	waiting := waiter{opts: w.opts, since: w.now.Add(-w.elapsed), to: to}
+	waiting := waiter{opts: w.opts, usage: w.usage, since: w.now.Add(-w.elapsed), to: to}
 	if w.plan.QueryLog != nil {
 		from := w.sender()
 		waiting.from = &from
@@ -551,7 +562,7 @@ func (w *Worker) waiter(room []byte, to wire.Replier) waiter {
 // shedWaiter returns the client of the current query as a waiter whose reply is sent before this
 // returns.
 func (w *Worker) shedWaiter(to wire.Replier) waiter {
-	waiting := waiter{ask: w.q.Question, opts: w.opts, since: w.now.Add(-w.elapsed), to: to}
+	waiting := waiter{ask: w.q.Question, opts: w.opts, usage: w.usage, since: w.now.Add(-w.elapsed), to: to}
 	if w.plan.QueryLog != nil {
 		from := w.sender()
 		waiting.from = &from

@@ -22,8 +22,8 @@ import (
 )
 
 // warm is a worker with answers of every kind in its cache, and the queries that
-// it answers from memory.
-func warm(tb testing.TB) (*resolve.Worker, map[string][]byte) {
+// it answers from memory. It may know and count 250 pods, one of which is the client.
+func warm(tb testing.TB, identity bool) (*resolve.Worker, map[string][]byte) {
 	tb.Helper()
 	records := []string{"one.test. 300 IN A 192.0.2.1", "six.test. 300 IN AAAA fd00::6"}
 	for i := range 8 {
@@ -44,6 +44,12 @@ func warm(tb testing.TB) (*resolve.Worker, map[string][]byte) {
 	p.FailureTTL = time.Minute
 	p.Version, p.Self = "v", "a1b2c3"
 	p.Local = func(netip.Addr) bool { return true }
+	if identity {
+		p.Pods, p.Cluster = pods.NewIndex(time.Minute), []byte("\x07cluster\x05local\x00")
+		for i := range byte(250) {
+			p.Pods.Put(&pods.Pod{Namespace: "shop", Name: fmt.Sprint(i), Addrs: []netip.Addr{netip.AddrFrom4([4]byte{10, 1, 2, i})}})
+		}
+	}
 	r := newResolver(tb, p)
 	edns := func(m *dns.Msg, options ...dns.EDNS0) *dns.Msg {
 		m.SetEdns0(1232, false)
@@ -75,18 +81,21 @@ func warm(tb testing.TB) (*resolve.Worker, map[string][]byte) {
 
 // TestAllocations is the budget of the hit path: none, for no kind of hit.
 func TestAllocations(t *testing.T) {
-	worker, queries := warm(t)
-	from, now := newClient(newResolver(t, plan(t, newUpstream(t))), false).from, time.Now() // before the failure expires
-	for name, q := range queries {
-		t.Run(name, func(t *testing.T) { wantNoAllocations(t, worker, &from, q, now) })
+	for _, identity := range []bool{false, true} {
+		worker, queries := warm(t, identity)
+		from, now := newClient(newResolver(t, plan(t, newUpstream(t))), false).from, time.Now() // before the failure expires
+		for name, q := range queries {
+			t.Run(fmt.Sprintf("%s, identity %t", name, identity), func(t *testing.T) { wantNoAllocations(t, worker, &from, q, now) })
+		}
 	}
 }
 
 func BenchmarkAnswerFromMemory(b *testing.B) {
-	for _, name := range []string{"hit", "hit, rotated", "hit, EDNS", "hit, cookie", "negative hit", "self"} {
+	for _, name := range []string{"hit", "hit, identity", "hit, rotated", "hit, EDNS", "hit, cookie", "negative hit", "negative hit, identity", "self"} {
 		b.Run(name, func(b *testing.B) {
-			worker, queries := warm(b)
-			q, ok := queries[name]
+			kind, identity := strings.CutSuffix(name, ", identity")
+			worker, queries := warm(b, identity)
+			q, ok := queries[kind]
 			if !ok {
 				b.Fatal("no such query")
 			}

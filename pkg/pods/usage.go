@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package pods
+
+import (
+	"cmp"
+	"net/netip"
+	"slices"
+	"sync/atomic"
+	"time"
+)
+
+// A Count is what is counted of a client's queries.
+type Count uint8
+
+// The counts. Each query adds to one of the first four.
+const (
+	FromMemory Count = iota // answered without an upstream
+	FromUpstream
+	Failed     // SERVFAIL
+	Shed       // a limit was reached
+	Denied     // NXDOMAIN
+	Searched   // NXDOMAIN of a name in the cluster domain: most are a name with a search suffix
+	countCount // the number of counts
+)
+
+// A Usage counts the queries of one client. Its methods are safe for concurrent use.
+type Usage struct {
+	each [countCount]atomic.Uint64
+	_    [64 - 8*countCount]byte // no two clients share a cache line
+}
+
+// Add counts one.
+func (u *Usage) Add(c Count) { u.each[c].Add(1) }
+
+// Counts are the numbers of a Usage, by Count.
+type Counts [countCount]uint64
+
+// Queries returns the number of queries.
+func (c *Counts) Queries() uint64 { return c[FromMemory] + c[FromUpstream] + c[Failed] + c[Shed] }
+
+// counts returns the numbers so far.
+func (u *Usage) counts() (c Counts) {
+	for i := range c {
+		c[i] = u.each[i].Load()
+	}
+	return c
+}
+
+// UsageOf returns the counters of the pod that has the address, or those of all clients without a pod. It allocates
+// nothing.
+func (x *Index) UsageOf(addr netip.Addr) *Usage {
+	if pod := (*x.byAddr.Load())[addr]; pod != nil {
+		return pod.usage
+	}
+	return &x.unknown
+}
+
+// A Row is a pod and what it has asked since the index knows it.
+type Row struct {
+	*Pod
+	Counts
+}
+
+// Usage returns the pods in order of their names, the counts of clients without a pod, and whether the pods are stale.
+func (x *Index) Usage(now time.Time) (rows []Row, unknown Counts, stale bool) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	for _, p := range x.byName {
+		rows = append(rows, Row{p, p.usage.counts()})
+	}
+	slices.SortFunc(rows, func(a, b Row) int {
+		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
+	})
+	return rows, x.unknown.counts(), x.isStale(now)
+}
