@@ -20,7 +20,7 @@ const (
 	mostFiles        = 266
 	mostTypes        = 497
 	mostSupportLines = 12946
-	mostTestLines    = 70605
+	mostTestLines    = 70607
 )
 
 // packageLines are the most lines of a package, in hundreds, where it may have more than 1,000.

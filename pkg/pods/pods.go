@@ -198,16 +198,14 @@ func (x *Index) Restore(scope string, records iter.Seq[[]byte], passed, most tim
 
 // Stats are the numbers of an index.
 type Stats struct {
-	Pods      int
-	Addresses int // that have a pod
-	Shared    int // that more than one pod has
-	Stale     bool
+	Pods   int
+	Shared int // addresses that more than one pod has
+	Stale  bool
 }
 
 // Stats returns the numbers.
 func (x *Index) Stats(now time.Time) Stats {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	known := len(*x.byAddr.Load())
-	return Stats{Pods: len(x.byName), Addresses: known, Shared: len(x.users) - known, Stale: x.isStale(now)}
+	return Stats{Pods: len(x.byName), Shared: len(x.users) - len(*x.byAddr.Load()), Stale: x.isStale(now)}
 }

@@ -160,8 +160,16 @@ func podOf(pod *corev1.Pod) (zone.Pod, bool) {
 	return zone.Pod{Namespace: pod.Namespace, Name: pod.Name, Addrs: addrs}, true
 }
 
-// maxWorkload bounds a workload's text in bytes: an owner reference may name anything, of any length.
-const maxWorkload = 253 + 1 + 63
+// maxOwner is the longest name of an object in bytes, for the kind and the name of an owner.
+const maxOwner = 253
+
+// isObjectName reports whether text may be a kind or the name of a controller. The API server accepts any bytes, of any
+// length, in an owner reference, and a workload is printed on terminals.
+func isObjectName(text string) bool {
+	return len(text) <= maxOwner && !strings.ContainsFunc(text, func(r rune) bool {
+		return r != '-' && r != '.' && (r < '0' || r > '9') && (r < 'a' || r > 'z') && (r < 'A' || r > 'Z')
+	})
+}
 
 // ownPodOf returns the record of a pod of the node, nil if queries from its addresses may be another's: on the host
 // network the addresses are the node's, and once a pod ends another pod may get them before its end is reported.
@@ -190,7 +198,7 @@ func mayHaveEnded(pod *corev1.Pod) bool {
 // workloadOf returns the kind and name of the pod's controller, with the Deployment in place of its ReplicaSet.
 func workloadOf(pod *corev1.Pod) string {
 	owner := metav1.GetControllerOfNoCopy(pod)
-	if owner == nil || len(owner.Kind)+1+len(owner.Name) > maxWorkload {
+	if owner == nil || !isObjectName(owner.Kind) || !isObjectName(owner.Name) {
 		return ""
 	}
 	name, found := strings.CutSuffix(owner.Name, "-"+pod.Labels["pod-template-hash"])

@@ -88,6 +88,8 @@ func TestOwnPods(t *testing.T) {
 		}, "web Deployment/front"},
 		{"of a ReplicaSet", func(p *corev1.Pod) { p.OwnerReferences = controlledBy("ReplicaSet", "front-5d4f") }, "web ReplicaSet/front-5d4f"},
 		{"of a StatefulSet", func(p *corev1.Pod) { p.OwnerReferences = controlledBy("StatefulSet", "db") }, "web StatefulSet/db"},
+		{"of an owner with an escape sequence", func(p *corev1.Pod) { p.OwnerReferences = controlledBy("StatefulSet", "db\x1b[2J") }, "web"},
+		{"of an owner of such a kind", func(p *corev1.Pod) { p.OwnerReferences = controlledBy("Job\n", "db") }, "web"},
 		{"of an owner with a name of 1 MiB", func(p *corev1.Pod) { p.OwnerReferences = controlledBy("StatefulSet", strings.Repeat("x", 1<<20)) }, "web"},
 	}
 	withHarness(t, func(h *harness) {
