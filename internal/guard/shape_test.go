@@ -16,7 +16,7 @@ import (
 
 // Bounds of the shape. They only go down; a package that needs more lines says why in the commit that raises its bound.
 const (
-	mostLines        = 45896
+	mostLines        = 45899
 	mostFiles        = 266
 	mostTypes        = 497
 	mostSupportLines = 12946
