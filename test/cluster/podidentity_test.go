@@ -40,7 +40,7 @@ func TestPodIdentity(t *testing.T) {
 	var reader, addresses sync.WaitGroup
 	reader.Go(func() { i.readLog(ctx) })
 	until := time.Now().Add(proctest.OrdinaryOrSoak(20*time.Second, 10*time.Minute))
-	for k := range 12 {
+	for k := range 5 {
 		addresses.Go(func() {
 			for round := 0; time.Now().Before(until) && !t.Failed(); round++ {
 				i.life(k, round)
@@ -253,7 +253,7 @@ func (i *identities) report(until time.Time) {
 	if i.lives == 0 || late*1000 > i.lives {
 		i.t.Errorf("%d of %d pods are known later than 1 s after their address is in the API", late, i.lives)
 	}
-	proctest.Figure(i.t, "%d pods on 12 addresses until %s: queries with the right pod %d, without a pod %d, with a wrong pod %d; "+
+	proctest.Figure(i.t, "%d pods on 5 addresses until %s: queries with the right pod %d, without a pod %d, with a wrong pod %d; "+
 		"known %s after the address is in the API, at most; without a pod %s after the end is, at most",
 		i.lives, until.Format(time.TimeOnly), sum.right, sum.unknown, sum.wrong, slices.Max(i.known), slices.Max(i.ended))
 }
