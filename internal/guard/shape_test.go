@@ -16,11 +16,11 @@ import (
 
 // Bounds of the shape. They only go down; a package that needs more lines says why in the commit that raises its bound.
 const (
-	mostLines        = 45899
+	mostLines        = 45903
 	mostFiles        = 266
 	mostTypes        = 497
 	mostSupportLines = 12946
-	mostTestLines    = 70607
+	mostTestLines    = 70617
 )
 
 // packageLines are the most lines of a package, in hundreds, where it may have more than 1,000.

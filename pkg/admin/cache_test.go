@@ -31,6 +31,7 @@ func echoing(c *admin.Config) {
 		}
 		return echo{fmt.Sprintf(format, args...)}, nil
 	}
+	c.Top = func() (any, error) { return page("", "top of pods") }
 	c.Cache = &admin.Cache{
 		Get:   func(name, rrtype string) (any, error) { return page(name, "get %s %s", name, rrtype) },
 		Top:   func(n int, by string) (any, error) { return page("", "top %d %s", n, by) },
@@ -165,7 +166,7 @@ func TestLocalPages(t *testing.T) {
 			t.Parallel()
 			h := server(t, echoing).Handler()
 			pages := map[string]int{
-				"POST /cache/flush?all=1": tc.post, "GET /cache/top": tc.get,
+				"POST /cache/flush?all=1": tc.post, "GET /cache/top": tc.get, "GET /top": tc.get,
 				"GET /debug/pprof/": tc.get, "GET /debug/pprof/heap": tc.get, "GET /debug/pprof/cmdline": tc.get, "GET /debug/pprof/symbol": tc.get,
 			}
 			if tc.get != http.StatusOK {

@@ -138,8 +138,10 @@ func (s *snapshots) fillFrom(r *generation) (loaded snapshot.Loaded, err error) 
 			r.cache.Flush(route.suffix, true)
 		}
 	}
+	usePods := func() {}
 	if index := r.cluster.pods; index != nil {
-		if err := index.Restore(podScope(r), snap.Records(snapshot.Pods), loaded.Age, cfg.MaxAge, time.Now()); err != nil {
+		usePods, err = index.Restore(podScope(r), snap.Records(snapshot.Pods), loaded.Age, cfg.MaxAge, time.Now())
+		if err != nil {
 			return loaded, snap.RecordError(snapshot.Pods, err)
 		}
 	}
@@ -155,6 +157,7 @@ func (s *snapshots) fillFrom(r *generation) (loaded snapshot.Loaded, err error) 
 		return loaded, snap.RecordError(snapshot.Zone, err)
 	}
 	useCentral()
+	usePods()
 	return loaded, nil
 }
 

@@ -22,6 +22,7 @@ import (
 	"github.com/nodecache/node-cache/pkg/cache"
 	"github.com/nodecache/node-cache/pkg/config"
 	"github.com/nodecache/node-cache/pkg/node"
+	"github.com/nodecache/node-cache/pkg/pods"
 	"github.com/nodecache/node-cache/pkg/snapshot"
 	"github.com/nodecache/node-cache/pkg/snapshot/snapshottest"
 	"github.com/nodecache/node-cache/pkg/watch"
@@ -241,17 +242,21 @@ func TestSnapshotOddRecord(t *testing.T) {
 				err := dumpZone(r, time.Now(), func(record []byte) error { return w.Record(edit(snapshot.Zone, record)) })
 				w.Section(snapshot.Cache, cache.DumpVersion)
 				_, err2 := r.cache.Dump(1<<20, time.Now(), func(record []byte) error { return w.Record(edit(snapshot.Cache, record)) })
-				return errors.Join(err, err2)
+				w.Section(snapshot.Pods, pods.DumpVersion)
+				return errors.Join(err, err2, r.cluster.pods.Dump(podScope(r), time.Now(), func(record []byte) error { return w.Record(edit(snapshot.Pods, record)) }))
 			},
 		})
 		assert.NoError(t, err)
 		return disk
 	}
-	for _, kind := range []snapshot.Kind{0, snapshot.Cache, snapshot.Zone} {
+	for _, kind := range []snapshot.Kind{0, snapshot.Cache, snapshot.Zone, snapshot.Pods} {
 		t.Run(kind.String(), func(t *testing.T) {
 			t.Parallel()
 			r := emptyGeneration(t)
 			learn(t, r)
+			r.cluster.pods = pods.NewIndex(time.Minute)
+			r.cluster.pods.Put(&pods.Pod{Namespace: "shop", Name: "web", Addrs: []netip.Addr{netip.MustParseAddr("10.1.0.1")}})
+			r.cluster.pods.Confirm(time.Now())
 			disk := whole(t, r, func(k snapshot.Kind, record []byte) []byte {
 				if k == kind && !bytes.HasPrefix(record, []byte("source")) {
 					return append(bytes.Clone(record), 0)
@@ -259,10 +264,12 @@ func TestSnapshotOddRecord(t *testing.T) {
 				return record
 			})
 			next, s := emptyGeneration(t), keeping(disk, new(notes))
+			next.cluster.pods = pods.NewIndex(time.Minute)
 			s.load(t.Context(), next)
 			answer, object := holdsLearned(next)
-			if want := kind == 0; answer != want || object != want {
-				t.Errorf("it has the answer: %t, the service: %t; want %t: %+v", answer, object, want, s.read().Loaded)
+			known := next.cluster.pods.Stats(time.Now()).Pods == 1
+			if want := kind == 0; answer != want || object != want || known != want {
+				t.Errorf("it has the answer: %t, the service: %t, the pod: %t; want %t: %+v", answer, object, known, want, s.read().Loaded)
 			}
 			if want := fmt.Sprintf("section %q: invalid record", kind); kind != 0 && !strings.Contains(s.read().Loaded.Reason, want) {
 				t.Errorf("why %q, want %q", s.read().Loaded.Reason, want)

@@ -168,9 +168,9 @@ func (x *Index) Dump(scope string, now time.Time, emit func([]byte) error) error
 	return nil
 }
 
-// Restore adds the pods of a dump that was made some time ago. They are stale until the next confirmation. It adds none if
-// the dump is of another scope, or if they were confirmed longer than most ago.
-func (x *Index) Restore(scope string, records iter.Seq[[]byte], passed, most time.Duration, now time.Time) error {
+// Restore reads a dump that was made some time ago. The returned function adds its pods, which are stale until the next
+// confirmation. It adds none if the dump is of another scope, or if they were confirmed longer than most ago.
+func (x *Index) Restore(scope string, records iter.Seq[[]byte], passed, most time.Duration, now time.Time) (use func(), err error) {
 	var head dumpHead
 	var list []*Pod
 	for record := range records {
@@ -180,20 +180,21 @@ func (x *Index) Restore(scope string, records iter.Seq[[]byte], passed, most tim
 			into = list[len(list)-1]
 		}
 		if err := json.Unmarshal(record, into); err != nil {
-			return fmt.Errorf("reading a pod: %w", err)
+			return nil, fmt.Errorf("invalid record: %w", err)
 		}
 		if head.Scope != scope || head.Age < 0 || head.Age > most-passed {
-			return nil
+			return func() {}, nil
 		}
 	}
 	if len(list) == 0 {
-		return nil
+		return func() {}, nil
 	}
-	for _, p := range list {
-		x.Put(p)
-	}
-	x.Confirm(now.Add(-head.Age - passed - x.staleAfter - 1))
-	return nil
+	return func() {
+		for _, p := range list {
+			x.Put(p)
+		}
+		x.Confirm(now.Add(-head.Age - passed - x.staleAfter - 1))
+	}, nil
 }
 
 // Stats are the numbers of an index.

@@ -130,7 +130,9 @@ func TestDump(t *testing.T) {
 		{"too old", "node1", time.Hour, 119 * time.Minute, "none"},
 	} {
 		x := pods.NewIndex(time.Minute)
-		assert.NoError(t, x.Restore(tt.scope, slices.Values(records), tt.passed, tt.most, now))
+		use, err := x.Restore(tt.scope, slices.Values(records), tt.passed, tt.most, now)
+		assert.NoError(t, err)
+		use()
 		got := "none"
 		if p, stale := x.Of(addr, now); p != nil {
 			x.Confirm(now)
@@ -139,7 +141,7 @@ func TestDump(t *testing.T) {
 		}
 		assert.Equal(t, tt.name, tt.want, got)
 	}
-	if err := pods.NewIndex(time.Minute).Restore("node1", slices.Values([][]byte{records[0], []byte("{")}), 0, time.Hour*3, now); err == nil {
+	if _, err := pods.NewIndex(time.Minute).Restore("node1", slices.Values([][]byte{records[0], []byte("{")}), 0, time.Hour*3, now); err == nil {
 		t.Error("an invalid record is no error")
 	}
 }
