@@ -29,10 +29,10 @@ type Agent struct {
 // which dial reaches if that is not nil, gives a page.
 func StartAgent(t *testing.T, cmd *exec.Cmd, admin netip.AddrPort, page string, dial func(ctx context.Context, network, addr string) (net.Conn, error)) *Agent {
 	t.Helper()
-	a := &Agent{admin: admin, Web: http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{DisableKeepAlives: true, DialContext: dial}}}
+	a := &Agent{admin: admin, Web: http.Client{Timeout: time.Minute, Transport: &http.Transport{DisableKeepAlives: true, DialContext: dial}}}
 	a.Process = Start(t, "node-cache", cmd)
 	t.Cleanup(func() { a.Stop(t) })
-	Eventually(t, 20*time.Second, "node-cache gives "+page, func() bool {
+	Eventually(t, time.Minute, "node-cache gives "+page, func() bool {
 		if a.Ended() {
 			t.Fatalf("node-cache ended: %v", a.Err())
 		}
@@ -48,7 +48,7 @@ func (a *Agent) Stop(t *testing.T) {
 	if !a.Ended() {
 		a.Signal(syscall.SIGTERM)
 	}
-	if err := a.Wait(t, 20*time.Second); err != nil && !a.Killed {
+	if err := a.Wait(t, time.Minute); err != nil && !a.Killed {
 		t.Errorf("%s ended with %v, want a clean exit", a.Name, err)
 	}
 	for _, bad := range []string{"DATA RACE", "panic: ", "panicked", "goroutine 1 ["} {

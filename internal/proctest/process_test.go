@@ -22,7 +22,7 @@ func TestPause(t *testing.T) {
 	t.Parallel()
 	p := proctest.Start(t, "busy", busy())
 	threads := filepath.Join("/proc", strconv.Itoa(p.PID()), "task", "*", "stat")
-	proctest.Eventually(t, 10*time.Second, "it has threads", func() bool {
+	proctest.Eventually(t, time.Minute, "it has threads", func() bool {
 		found, err := filepath.Glob(threads)
 		return err == nil && len(found) > busyThreads
 	})

@@ -82,7 +82,7 @@ func statusOf(t *testing.T, a *agent.Agent) status.Status {
 // replies were sent.
 func counted(t *testing.T, a *agent.Agent, queries uint64) (s status.Status) {
 	t.Helper()
-	proctest.Eventually(t, 20*time.Second, "not all queries are counted", func() bool {
+	proctest.Eventually(t, time.Minute, "not all queries are counted", func() bool {
 		s = statusOf(t, a)
 		return s.Queries.Total >= queries
 	})
@@ -112,7 +112,7 @@ func TestFollowsTheFile(t *testing.T) {
 	}
 	await := func(what string, reached func(status.Config) bool) {
 		t.Helper()
-		proctest.Eventually(t, 20*time.Second, what+" is not seen", func() bool { return reached(statusOf(t, a).Config) })
+		proctest.Eventually(t, time.Minute, what+" is not seen", func() bool { return reached(statusOf(t, a).Config) })
 	}
 
 	cfg.Forward[0].To[0].Addr = two.Listen(t)

@@ -58,7 +58,7 @@ func expectOthers(t *testing.T, a *agent.Agent, want string) {
 func awaitWeb(t *testing.T, a *agent.Agent, want string) {
 	t.Helper()
 	var got string
-	proctest.Eventually(t, 20*time.Second, "web is not "+want, func() bool {
+	proctest.Eventually(t, time.Minute, "web is not "+want, func() bool {
 		got = addresses(ask(t, a, "udp", web))
 		return got == want
 	})
@@ -82,7 +82,7 @@ func eventsOf(t *testing.T, a *agent.Agent) (events uint64) {
 // awaitKept asks for the name until its answer comes from the cache: soon after an event nothing is kept.
 func awaitKept(t *testing.T, a *agent.Agent, central *upstreamtest.Server, name string) {
 	t.Helper()
-	proctest.Eventually(t, 20*time.Second, "the answer is not kept", func() bool {
+	proctest.Eventually(t, time.Minute, "the answer is not kept", func() bool {
 		before := len(central.Queries())
 		ask(t, a, "udp", name)
 		return len(central.Queries()) == before
@@ -141,7 +141,7 @@ func TestInvalidateAfterRestart(t *testing.T) {
 	cfg := centralConfig(t, dir, central.Listen(t))
 	cfg.Snapshot.Folder = t.TempDir()
 	a, stop := start(t, agent.Options{Config: &cfg, Log: &journal{}})
-	proctest.Eventually(t, 20*time.Second, "the folder is not read", func() bool { return eventsOf(t, a) > 2 })
+	proctest.Eventually(t, time.Minute, "the folder is not read", func() bool { return eventsOf(t, a) > 2 })
 	for _, name := range append(others(), web) {
 		awaitKept(t, a, central, name)
 	}

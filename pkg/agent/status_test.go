@@ -56,7 +56,7 @@ func TestStatusOfManifests(t *testing.T) {
 	putManifest(t, dir, "bad", "apiVersion: v1\nkind: Service\nmetadata: {name: web\n")
 	cfg := clusterConfig(t, dir, proctest.FreeAddr(t))
 	a, _ := start(t, agent.Options{Config: &cfg, Log: &journal{}})
-	proctest.Eventually(t, 20*time.Second, "the agent is not ready", func() bool {
+	proctest.Eventually(t, time.Minute, "the agent is not ready", func() bool {
 		code, _ := page(t, a, "/readyz")
 		return code == http.StatusOK
 	})
@@ -98,7 +98,7 @@ func TestStatusOfManifests(t *testing.T) {
 	}
 
 	assert.NoError(t, os.RemoveAll(dir))
-	proctest.Eventually(t, 20*time.Second, "/status does not say that the folder is gone", func() bool {
+	proctest.Eventually(t, time.Minute, "/status does not say that the folder is gone", func() bool {
 		_, body := page(t, a, "/status?format=text")
 		return strings.Contains(body, "no such file")
 	})

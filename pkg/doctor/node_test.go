@@ -464,12 +464,12 @@ func TestTwoDoctors(t *testing.T) {
 		for _, cmd := range []*exec.Cmd{first, second} {
 			assert.NoError(t, cmd.Start())
 		}
-		proctest.Eventually(t, 30*time.Second, "two veths of doctors", func() bool { return strings.Count(state(t, n.hosts.Node), "198.1") >= 4 })
+		proctest.Eventually(t, time.Minute, "two veths of doctors", func() bool { return strings.Count(state(t, n.hosts.Node), "198.1") >= 4 })
 		for _, cmd := range []*exec.Cmd{first, second} {
 			assert.NoError(t, cmd.Process.Signal(how))
 			_ = cmd.Wait()
 		}
-		proctest.Eventually(t, 30*time.Second, "the node as before", func() bool {
+		proctest.Eventually(t, time.Minute, "the node as before", func() bool {
 			return !strings.Contains(state(t, n.hosts.Node), "ncdr")
 		})
 	}

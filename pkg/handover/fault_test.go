@@ -53,13 +53,13 @@ func TestAbandoned(t *testing.T) {
 			if tt.sends != nil {
 				assert.NoError(t, n.conn.send(tt.sends))
 				if tt.sockets {
-					proctest.Eventually(t, 10*time.Second, "the server asks it to hurry", func() bool { return closed(n.PredecessorLeaving()) })
+					proctest.Eventually(t, time.Minute, "the server asks it to hurry", func() bool { return closed(n.PredecessorLeaving()) })
 				} else if _, _, err := n.conn.receive(sendTimeout); err == nil {
 					t.Error("the server sent a reply")
 				}
 			}
 			n.Close()
-			proctest.Eventually(t, 10*time.Second, "the server admits a client again", func() bool {
+			proctest.Eventually(t, time.Minute, "the server admits a client again", func() bool {
 				next, err := connect(t, path, "next")
 				if err == nil {
 					next.Close()
@@ -86,13 +86,13 @@ func TestAbandonedUnread(t *testing.T) {
 	t.Parallel()
 	o, n := pair(t)
 	assert.NoError(t, n.conn.send(&message{Type: typeSockets}))
-	proctest.Eventually(t, 10*time.Second, "the sockets are sent", func() bool {
+	proctest.Eventually(t, time.Minute, "the sockets are sent", func() bool {
 		o.Server.mu.Lock()
 		defer o.Server.mu.Unlock()
 		return o.hasSockets
 	})
 	n.Close()
-	proctest.Eventually(t, 10*time.Second, "it is noticed", func() bool { return o.recorder.Stats().Abandoned == 1 })
+	proctest.Eventually(t, time.Minute, "it is noticed", func() bool { return o.recorder.Stats().Abandoned == 1 })
 	if st := o.recorder.Stats(); st.LastError != "" {
 		t.Errorf("noted as a problem: %s", st.LastError)
 	}
@@ -159,7 +159,7 @@ func TestLostBeforeTheNext(t *testing.T) {
 		t.Errorf("connecting meanwhile: %v", err)
 	}
 	close(undone)
-	proctest.Eventually(t, 10*time.Second, "the server admits a client again", func() bool {
+	proctest.Eventually(t, time.Minute, "the server admits a client again", func() bool {
 		_, err := connect(t, o.path, "next")
 		return err == nil
 	})
@@ -202,7 +202,7 @@ func TestOldEnds(t *testing.T) {
 		for _, u := range o.udp {
 			_ = u.Close()
 		}
-		proctest.Eventually(t, 10*time.Second, "the new one is hurried", func() bool { return closed(n.PredecessorLeaving()) })
+		proctest.Eventually(t, time.Minute, "the new one is hurried", func() bool { return closed(n.PredecessorLeaving()) })
 		if err := n.TakeOver(t.Context(), Claim{Agent: "new"}); !PredecessorEnded(err) {
 			t.Errorf("taking: %v, want that it is gone", err)
 		}
@@ -273,7 +273,7 @@ func TestShutdown(t *testing.T) {
 		o, n := pair(t)
 		left := make(chan bool, 1)
 		go func() { left <- o.Shutdown(t.Context(), time.Minute) }()
-		proctest.Eventually(t, 10*time.Second, "it leaves", func() bool {
+		proctest.Eventually(t, time.Minute, "it leaves", func() bool {
 			o.Server.mu.Lock()
 			defer o.Server.mu.Unlock()
 			return o.leaving
@@ -358,7 +358,7 @@ func TestOffersFail(t *testing.T) {
 	if _, err := n.Sockets(t.Context()); err == nil {
 		t.Error("got sockets")
 	}
-	proctest.Eventually(t, 10*time.Second, "the error is recorded", func() bool { return o.recorder.Stats().LastError == "not now" })
+	proctest.Eventually(t, time.Minute, "the error is recorded", func() bool { return o.recorder.Stats().LastError == "not now" })
 }
 
 // rawConn is a connection that the test speaks itself.

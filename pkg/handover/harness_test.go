@@ -85,7 +85,7 @@ func newOld(t *testing.T, path, name string, sockets int, changes ...func(*Confi
 		cancel()
 		<-o.ended
 	})
-	proctest.Eventually(t, 10*time.Second, "it listens", func() bool { return o.recorder.Stats().Listening })
+	proctest.Eventually(t, time.Minute, "it listens", func() bool { return o.recorder.Stats().Listening })
 	return o
 }
 

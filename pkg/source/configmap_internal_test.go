@@ -63,7 +63,7 @@ func TestReload(t *testing.T) {
 		w.api.putText(size(3))
 		end := w.begin(t)
 		(<-reload)()
-		proctest.Eventually(t, 30*time.Second, w.Name()+" is applied again", func() bool { return w.saying() == "loaded 3; applied 3" })
+		proctest.Eventually(t, time.Minute, w.Name()+" is applied again", func() bool { return w.saying() == "loaded 3; applied 3" })
 		end()
 	}
 }

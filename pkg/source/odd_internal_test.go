@@ -36,12 +36,12 @@ func TestRapidSwaps(t *testing.T) {
 		swap(t, folder, fmt.Sprintf("..%d", n), map[string]string{Key: size(10 + n%100)})
 	}
 	swap(t, folder, "..last", map[string]string{Key: size(200)})
-	proctest.Eventually(t, 30*time.Second, "the last one", func() bool { return strings.HasSuffix(w.saying(), "applied 200") })
+	proctest.Eventually(t, time.Minute, "the last one", func() bool { return strings.HasSuffix(w.saying(), "applied 200") })
 	got := w.reports()
 	if strings.Contains(got, "refused") {
 		t.Errorf("reported %s", got)
 	}
-	proctest.Eventually(t, 30*time.Second, "the last one is kept", func() bool {
+	proctest.Eventually(t, time.Minute, "the last one is kept", func() bool {
 		cfg, _, err := w.lastGood.read()
 		return err == nil && cfg.Cache.Size == 200<<20
 	})
@@ -102,13 +102,13 @@ func TestOddFiles(t *testing.T) {
 			defer w.begin(t)()
 			w.expect(t, "at the start", "loaded 3")
 			tt.make(t, folder, path)
-			proctest.Eventually(t, 30*time.Second, "reported", func() bool { return w.saying() != "" })
+			proctest.Eventually(t, time.Minute, "reported", func() bool { return w.saying() != "" })
 			if got := w.reports(); !strings.HasPrefix(got, "refused") || !strings.Contains(got, tt.want) {
 				t.Errorf("reported %.300s, want a refusal: %s", got, tt.want)
 			}
 			assert.NoError(t, errors.Join(os.MkdirAll(folder, 0o755), os.RemoveAll(path)))
 			swap(t, folder, "..good", map[string]string{Key: size(5)})
-			proctest.Eventually(t, 30*time.Second, "the next one", func() bool { return strings.HasSuffix(w.saying(), "applied 5") })
+			proctest.Eventually(t, time.Minute, "the next one", func() bool { return strings.HasSuffix(w.saying(), "applied 5") })
 		})
 	}
 }

@@ -184,7 +184,7 @@ func TestPanicInFile(t *testing.T) {
 	w.expect(t, "at the start", "last good 7")
 	becomes := func(want string) {
 		t.Helper()
-		proctest.Eventually(t, 30*time.Second, want, func() bool { return strings.HasSuffix(w.saying(), want) })
+		proctest.Eventually(t, time.Minute, want, func() bool { return strings.HasSuffix(w.saying(), want) })
 	}
 	becomes("applied 3")
 	write(t, path, size(4))
@@ -204,7 +204,7 @@ func TestPanicInKubeDNS(t *testing.T) {
 	w.setTrap("kube-dns setting not supported")
 	defer w.begin(t)()
 	w.expect(t, "at the start", "last good 7")
-	proctest.Eventually(t, 30*time.Second, "another try", func() bool { return w.Status().Panics > 1 })
+	proctest.Eventually(t, time.Minute, "another try", func() bool { return w.Status().Panics > 1 })
 	w.setTrap("")
-	proctest.Eventually(t, 30*time.Second, "fixed", func() bool { return strings.HasSuffix(w.saying(), "applied 3") })
+	proctest.Eventually(t, time.Minute, "fixed", func() bool { return strings.HasSuffix(w.saying(), "applied 3") })
 }

@@ -41,22 +41,22 @@ func TestFollow(t *testing.T) {
 		return func() bool { return query(t, s, "a.test.", dns.TypeA) == "NOERROR| a.test. 30 A "+addr }
 	}
 	write(t, path, "192.0.2.1 a.test\n")
-	proctest.Eventually(t, 30*time.Second, "created", is("192.0.2.1"))
+	proctest.Eventually(t, time.Minute, "created", is("192.0.2.1"))
 	write(t, path, "192.0.2.2 a.test\n")
-	proctest.Eventually(t, 30*time.Second, "written in place", is("192.0.2.2"))
+	proctest.Eventually(t, time.Minute, "written in place", is("192.0.2.2"))
 	write(t, path+".new", "192.0.2.3 a.test\n")
 	assert.NoError(t, os.Rename(path+".new", path))
-	proctest.Eventually(t, 30*time.Second, "replaced", is("192.0.2.3"))
+	proctest.Eventually(t, time.Minute, "replaced", is("192.0.2.3"))
 	assert.NoError(t, os.Remove(path))
-	proctest.Eventually(t, 30*time.Second, "reported missing", func() bool { return s.Stats().Files[0].LastError != "" })
+	proctest.Eventually(t, time.Minute, "reported missing", func() bool { return s.Stats().Files[0].LastError != "" })
 	if !is("192.0.2.3")() {
 		t.Error("the content was dropped with the file")
 	}
 	write(t, path, "192.0.2.4 a.test\n")
-	proctest.Eventually(t, 30*time.Second, "back", is("192.0.2.4"))
-	proctest.Eventually(t, 30*time.Second, "no error", func() bool { return s.Stats().Files[0].LastError == "" })
+	proctest.Eventually(t, time.Minute, "back", is("192.0.2.4"))
+	proctest.Eventually(t, time.Minute, "no error", func() bool { return s.Stats().Files[0].LastError == "" })
 	write(t, path, "")
-	proctest.Eventually(t, 30*time.Second, "empty", func() bool { return query(t, s, "a.test.", dns.TypeA) == "none" })
+	proctest.Eventually(t, time.Minute, "empty", func() bool { return query(t, s, "a.test.", dns.TypeA) == "none" })
 	if got := query(t, s, "own.test.", dns.TypeA); got != "NOERROR| own.test. 30 A 192.0.2.99" {
 		t.Error(got)
 	}
@@ -83,5 +83,5 @@ func TestFollowLinks(t *testing.T) {
 	}
 	run(t, s)
 	version("..2", "192.0.2.2 a.test\n")
-	proctest.Eventually(t, 30*time.Second, "the new version", func() bool { return query(t, s, "a.test.", dns.TypeA) == "NOERROR| a.test. 30 A 192.0.2.2" })
+	proctest.Eventually(t, time.Minute, "the new version", func() bool { return query(t, s, "a.test.", dns.TypeA) == "NOERROR| a.test. 30 A 192.0.2.2" })
 }

@@ -226,7 +226,7 @@ func passesTo(t *testing.T, meters []*nodetest.Meter, who string, end time.Time)
 func (p *proxied) interrupt(t *testing.T, a *proctest.Process) {
 	t.Helper()
 	a.Signal(syscall.SIGTERM)
-	if err := a.Wait(t, 10*time.Second); err != nil {
+	if err := a.Wait(t, time.Minute); err != nil {
 		t.Errorf("the agent ended with %v", err)
 	}
 }

@@ -72,7 +72,7 @@ func launch(t *testing.T, s settings, cmd *exec.Cmd, config string) *agent {
 // agent does.
 func (a *agent) awaitPage(t *testing.T, path, what string, wanted func(page string) bool) {
 	t.Helper()
-	const limit = 10 * time.Second
+	const limit = time.Minute
 	for deadline := time.Now().Add(limit); ; time.Sleep(20 * time.Millisecond) {
 		page, err := a.Page(path)
 		if err == nil && wanted(page) {
@@ -88,7 +88,7 @@ func (a *agent) awaitPage(t *testing.T, path, what string, wanted func(page stri
 func (a *agent) awaitLog(t *testing.T, texts ...string) {
 	t.Helper()
 	for _, text := range texts {
-		proctest.Eventually(t, 10*time.Second, fmt.Sprintf("the log says %q", text), func() bool {
+		proctest.Eventually(t, time.Minute, fmt.Sprintf("the log says %q", text), func() bool {
 			return strings.Contains(a.Stderr.String(), text)
 		})
 	}

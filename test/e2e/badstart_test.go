@@ -27,7 +27,7 @@ func failToStart(t *testing.T, cmd *exec.Cmd) string {
 	t.Helper()
 	p := proctest.Start(t, "node-cache", cmd)
 	var exit *exec.ExitError
-	if err := p.Wait(t, 10*time.Second); !errors.As(err, &exit) || exit.ExitCode() != 1 {
+	if err := p.Wait(t, time.Minute); !errors.As(err, &exit) || exit.ExitCode() != 1 {
 		t.Errorf("ended with %v, want exit code 1", err)
 	}
 	return p.Stderr.String()

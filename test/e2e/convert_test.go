@@ -255,7 +255,7 @@ func startCoreDNS(t *testing.T, program string, text func(port, ready int) strin
 	port, ready := freePort(t), freePort(t)
 	file := writeFile(t, filepath.Join(t.TempDir(), "Corefile"), text(port, ready))
 	p := proctest.Start(t, "coredns", exec.Command(program, "-conf", file))
-	proctest.Eventually(t, 20*time.Second, "CoreDNS is ready", func() bool {
+	proctest.Eventually(t, time.Minute, "CoreDNS is ready", func() bool {
 		if p.Ended() {
 			t.Fatalf("CoreDNS ended: %v\n%s", p.Err(), p.Stderr.String())
 		}

@@ -41,7 +41,7 @@ func TestCacheFromPod(t *testing.T) {
 	inPod := []string{nsenter, "-t", fmt.Sprint(pod.PID()), "-n"}
 	outside, err := os.Readlink("/proc/self/ns/net")
 	assert.NoError(t, err)
-	proctest.Eventually(t, 10*time.Second, "the pod has a network of its own", func() bool {
+	proctest.Eventually(t, time.Minute, "the pod has a network of its own", func() bool {
 		inside, err := os.Readlink(fmt.Sprintf("/proc/%d/ns/net", pod.PID()))
 		return err == nil && inside != outside
 	})

@@ -61,7 +61,7 @@ func TestWarmRestart(t *testing.T) {
 			folder := filepath.Join(t.TempDir(), "snapshots")
 			asked := fillSnapshot(t, upstream.addr, folder, signal)
 			upstream.Kill()
-			proctest.Eventually(t, 10*time.Second, "the short answer has expired", func() bool { return time.Since(asked) > 2*time.Second })
+			proctest.Eventually(t, time.Minute, "the short answer has expired", func() bool { return time.Since(asked) > 2*time.Second })
 
 			a := startAgent(t, snapshotSettings(upstream.addr, folder))
 			if got := a.snapshot(t); got.Loaded != "loaded" || got.Answers < 2 {
@@ -95,7 +95,7 @@ func fillSnapshot(t *testing.T, upstream, folder string, signal syscall.Signal) 
 	config := writeFile(t, filepath.Join(t.TempDir(), "config.yaml"), s.yaml())
 	p := proctest.Start(t, "node-cache to be ended", exec.Command(nodeCache, "agent", "--config", config))
 	addr := fmt.Sprintf("%s:%d", s.address, s.port)
-	proctest.Eventually(t, 10*time.Second, "the agent answers", func() bool {
+	proctest.Eventually(t, time.Minute, "the agent answers", func() bool {
 		r, _, err := (&dns.Client{Timeout: time.Second}).Exchange(new(dns.Msg).SetQuestion("long.e2e.test.", dns.TypeA), addr)
 		return err == nil && len(r.Answer) == 1
 	})
@@ -104,7 +104,7 @@ func fillSnapshot(t *testing.T, upstream, folder string, signal syscall.Signal) 
 	}
 	asked = time.Now()
 	if signal == syscall.SIGKILL {
-		proctest.Eventually(t, 30*time.Second, "there is a snapshot", func() bool {
+		proctest.Eventually(t, time.Minute, "there is a snapshot", func() bool {
 			_, err := os.Stat(filepath.Join(folder, "node-cache.snapshot"))
 			return err == nil
 		})
@@ -112,7 +112,7 @@ func fillSnapshot(t *testing.T, upstream, folder string, signal syscall.Signal) 
 		return asked
 	}
 	p.Signal(signal)
-	if err := p.Wait(t, 15*time.Second); err != nil {
+	if err := p.Wait(t, time.Minute); err != nil {
 		t.Fatalf("the agent ended with %v", err)
 	}
 	return asked

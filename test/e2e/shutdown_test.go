@@ -55,7 +55,7 @@ func TestStopAnswersWhatIsInFlight(t *testing.T) {
 			results <- err
 		})
 	}
-	proctest.Eventually(t, 15*time.Second, "every query waits at the upstream", func() bool { return waiting.Load() == queries })
+	proctest.Eventually(t, time.Minute, "every query waits at the upstream", func() bool { return waiting.Load() == queries })
 	a.Signal(syscall.SIGHUP)
 	a.awaitPage(t, "/metrics", "the configuration is applied again", func(page string) bool { return strings.Contains(page, "nodecache_config_generation 2\n") })
 	a.Signal(syscall.SIGTERM)

@@ -98,11 +98,11 @@ users: [{name: none, user: {}}]
 current-context: none
 `, freePort(t)))
 	p := proctest.Start(t, "node-cache", exec.Command(nodeCache, "agent", "--config-map", "kube-system/node-cache", "--kubeconfig", kubeconfig))
-	proctest.Eventually(t, 10*time.Second, "it says what it waits for", func() bool {
+	proctest.Eventually(t, time.Minute, "it says what it waits for", func() bool {
 		return strings.Contains(p.Stderr.String(), "configuration source unreadable")
 	})
 	p.Signal(syscall.SIGTERM)
-	if err := p.Wait(t, 5*time.Second); err != nil {
+	if err := p.Wait(t, time.Minute); err != nil {
 		t.Errorf("ended with %v, want a clean exit", err)
 	}
 	if log := p.Stderr.String(); !strings.Contains(log, "connection refused") || strings.Count(log, "\n") != 1 {

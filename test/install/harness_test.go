@@ -47,7 +47,7 @@ func newHarness(t *testing.T, o kubenode.Options) *harness {
 	}
 	b := &harness{Cluster: kubenode.Start(t, o)}
 	transport := &http.Transport{DialContext: b.Control.Dial, DisableKeepAlives: true}
-	b.http = &http.Client{Transport: transport, Timeout: 10 * time.Second}
+	b.http = &http.Client{Transport: transport, Timeout: time.Minute}
 	proctest.Figure(t, "two nodes with CoreDNS after %s, kube-proxy in mode %s", since(began), o.ProxyMode)
 	return b
 }

@@ -27,7 +27,7 @@ func TestStopRestoresNode(t *testing.T) {
 				for i := range times {
 					if a := b.start(t); i%2 == 0 {
 						a.Signal(syscall.SIGTERM)
-						if err := a.Wait(t, 10*time.Second); err != nil {
+						if err := a.Wait(t, time.Minute); err != nil {
 							t.Fatalf("the agent ended with %v", err)
 						}
 					} else {

@@ -31,7 +31,7 @@ func TestForeignResolver(t *testing.T) {
 	proctest.Figure(t, "CoreDNS at the agent's addresses: %d of %d queries answered by the agent", asked, asked)
 	var status string
 	named := fmt.Sprintf("a process of user 0 is also bound to udp://%s:53", agentIPv4) // the agent has no SYS_PTRACE
-	proctest.Eventually(t, 15*time.Second, "the agent names CoreDNS", func() bool {
+	proctest.Eventually(t, time.Minute, "the agent names CoreDNS", func() bool {
 		status = b.adminPage(t, "/status")
 		return strings.Contains(status, named)
 	})
@@ -48,7 +48,7 @@ func TestForeignResolver(t *testing.T) {
 
 	a.Kill()
 	later := b.launch(t)
-	if err := later.Wait(t, 15*time.Second); err == nil {
+	if err := later.Wait(t, time.Minute); err == nil {
 		t.Error("an agent has started and ended well beside CoreDNS")
 	}
 	if log := later.Stderr.String(); !strings.Contains(log, "address already in use") || !strings.Contains(log, "ss -lnptu") {
@@ -65,7 +65,7 @@ func (b *harness) startCoreDNS(t *testing.T) *proctest.Process {
 	text := fmt.Sprintf(".:53 {\n\tbind %s %s\n\ttemplate IN ANY . {\n\t\tanswer \"{{ .Name }} 60 IN TXT %s\"\n\t}\n}\n", agentIPv4, agentIPv6, byOther)
 	proctest.WriteFile(t, file, text)
 	c := proctest.Start(t, "CoreDNS", b.Node.Command(t.Context(), program, "-conf", file))
-	proctest.Eventually(t, 15*time.Second, "CoreDNS listens", func() bool {
+	proctest.Eventually(t, time.Minute, "CoreDNS listens", func() bool {
 		if c.Ended() {
 			t.Fatalf("CoreDNS has ended: %v", c.Err())
 		}

@@ -29,7 +29,7 @@ func handoverConfig(t *testing.T) string {
 // awaitHandOver waits until an agent has taken over, and holds its leases.
 func (b *harness) awaitHandOver(t *testing.T, a daemon) {
 	t.Helper()
-	proctest.Eventually(t, 20*time.Second, "the next agent has taken over and holds the leases", func() bool {
+	proctest.Eventually(t, time.Minute, "the next agent has taken over and holds the leases", func() bool {
 		if a.Ended() {
 			t.Fatalf("the agent has ended: %v", a.Err())
 		}
@@ -75,7 +75,7 @@ func TestHandOver(t *testing.T) {
 				last = next
 			}
 			for _, a := range old {
-				if err := a.Wait(t, 20*time.Second); err != nil {
+				if err := a.Wait(t, time.Minute); err != nil {
 					t.Errorf("an agent that handed over ended with %v", err)
 				}
 			}

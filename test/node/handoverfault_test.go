@@ -37,7 +37,7 @@ func (b *harness) launchWaitingOn(t *testing.T) (next daemon, config string) {
 	proctest.WriteFile(t, config, b.configText()+"cluster: {resolver: local, kubeconfig: kubeconfig}\n")
 	writeKubeconfig(t, config)
 	next = b.launchProgram(t, nodeCache, "agent", "--config", config)
-	proctest.Eventually(t, 15*time.Second, "the next agent waits", func() bool {
+	proctest.Eventually(t, time.Minute, "the next agent waits", func() bool {
 		if next.Ended() {
 			t.Fatalf("the agent has ended: %v", next.Err())
 		}
@@ -61,7 +61,7 @@ users: [{name: test, user: {token: test}}]
 // awaitLog waits until an agent has logged something.
 func awaitLog(t *testing.T, a daemon, what string) {
 	t.Helper()
-	proctest.Eventually(t, 20*time.Second, "the log says: "+what, func() bool { return strings.Contains(a.Stderr.String(), what) })
+	proctest.Eventually(t, time.Minute, "the log says: "+what, func() bool { return strings.Contains(a.Stderr.String(), what) })
 }
 
 // expectAllAnswered stops the load: nothing was lost, and only the agents have answered.
@@ -114,7 +114,7 @@ func TestHandOverOldStops(t *testing.T) {
 			next := b.launchWaiting(t)
 			old.Signal(syscall.SIGTERM)
 			awaitLog(t, next, `"taken over"`)
-			if err := old.Wait(t, 20*time.Second); err != nil {
+			if err := old.Wait(t, time.Minute); err != nil {
 				t.Errorf("the old agent ended with %v", err)
 			}
 			time.Sleep(500 * time.Millisecond)
@@ -174,7 +174,7 @@ func TestHandOverConcurrent(t *testing.T) {
 		all = append(all, b.launch(t))
 	}
 	var last daemon
-	proctest.Eventually(t, 30*time.Second, "all but one have handed over", func() bool {
+	proctest.Eventually(t, time.Minute, "all but one have handed over", func() bool {
 		idle := 0
 		for _, a := range all {
 			if a.Ended() {
@@ -235,7 +235,7 @@ func TestHandOverNewKilledLater(t *testing.T) {
 	awaitLog(t, old, "idle after handover")
 	next.Kill()
 	b.askAll(t, byCentral)
-	if err := old.Wait(t, 30*time.Second); err == nil || !strings.Contains(old.Stderr.String(), "ended without a successor") {
+	if err := old.Wait(t, time.Minute); err == nil || !strings.Contains(old.Stderr.String(), "ended without a successor") {
 		t.Errorf("the old agent ended with %v", err)
 	}
 	b.start(t)
@@ -327,7 +327,7 @@ func TestSecondAgentWithoutHandOver(t *testing.T) {
 	path := b.config + ".other"
 	proctest.WriteFile(t, path, other)
 	second := b.launchProgram(t, nodeCache, "agent", "--config", path)
-	if err := second.Wait(t, 20*time.Second); err == nil || !strings.Contains(second.Stderr.String(), "address already in use") {
+	if err := second.Wait(t, time.Minute); err == nil || !strings.Contains(second.Stderr.String(), "address already in use") {
 		t.Errorf("the second agent ended with %v", err)
 	}
 	b.askAll(t, byAgent)

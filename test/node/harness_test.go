@@ -182,7 +182,7 @@ type daemon struct {
 func (a daemon) end(t *testing.T) {
 	t.Helper()
 	a.Signal(syscall.SIGTERM)
-	if err := a.Wait(t, 20*time.Second); err != nil {
+	if err := a.Wait(t, time.Minute); err != nil {
 		t.Errorf("an agent ended with %v", err)
 	}
 }
@@ -211,7 +211,7 @@ func (b *harness) awaitAgent(t *testing.T, a daemon) {
 	t.Helper()
 	for _, from := range []*nodetest.Host{b.Pods[0], b.Node} {
 		for _, addr := range b.dnsAddrs {
-			proctest.Eventually(t, 15*time.Second, fmt.Sprintf("the agent answers %s at %s", from.Name, addr), func() bool {
+			proctest.Eventually(t, time.Minute, fmt.Sprintf("the agent answers %s at %s", from.Name, addr), func() bool {
 				if a.Ended() {
 					t.Fatalf("the agent has ended: %v", a.Err())
 				}
@@ -224,7 +224,7 @@ func (b *harness) awaitAgent(t *testing.T, a daemon) {
 		return
 	}
 	// Before there are rules it answers without a lease; between rules and lease the fallback does.
-	proctest.Eventually(t, 15*time.Second, "the leases are held", func() bool { return b.ready(t) })
+	proctest.Eventually(t, time.Minute, "the leases are held", func() bool { return b.ready(t) })
 }
 
 // ready asks the agent's admin server: leases may be held before there are rules, and where iptables writes one table

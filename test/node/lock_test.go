@@ -54,7 +54,7 @@ func TestLockHeld(t *testing.T) {
 	}
 	released := time.Now()
 	release()
-	proctest.Eventually(t, 15*time.Second, "the rules are there", func() bool { return len(b.normalizedRules(t)) > 0 })
+	proctest.Eventually(t, time.Minute, "the rules are there", func() bool { return len(b.normalizedRules(t)) > 0 })
 	written := time.Since(released)
 	// With its rules in place the agent is to renew its lease also while another process holds the lock.
 	time.Sleep(lease)

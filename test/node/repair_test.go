@@ -82,7 +82,7 @@ func (b *harness) damage(t *testing.T, d *damage) {
 	l.awaitServer(t, byAgent, l.began, 5*time.Second)
 	began := time.Now()
 	d.apply() // which may return when it was undone already
-	proctest.Eventually(t, 10*time.Second, d.name+" is undone", d.repaired)
+	proctest.Eventually(t, time.Minute, d.name+" is undone", d.repaired)
 	healed := time.Since(began)
 	if limit := b.scaled(t, d.within); healed > limit {
 		t.Errorf("undone after %s, want %s", ms(healed), ms(limit))

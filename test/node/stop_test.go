@@ -24,7 +24,7 @@ func TestUpgrade(t *testing.T) {
 			stopped := time.Now()
 			a.Signal(syscall.SIGTERM)
 			fallback := l.awaitServer(t, byCentral, stopped, 5*time.Second)
-			if err := a.Wait(t, 10*time.Second); err != nil {
+			if err := a.Wait(t, time.Minute); err != nil {
 				t.Errorf("the agent ended with %v", err)
 			}
 			ended := time.Now()
@@ -111,16 +111,16 @@ func TestSuccessor(t *testing.T) {
 					}
 					time.Sleep(time.Millisecond)
 				}
-				if err := last.Wait(t, 10*time.Second); err != nil {
+				if err := last.Wait(t, time.Minute); err != nil {
 					t.Fatalf("the agent ended with %v", err)
 				}
 				// Without rules the agent answers too: that it does is no sign that all is done.
-				proctest.Eventually(t, 10*time.Second, "the next agent has rules and leases", func() bool {
+				proctest.Eventually(t, time.Minute, "the next agent has rules and leases", func() bool {
 					log := next.Stderr.String()
 					return strings.Contains(log, "rules written") && strings.Count(log, "lease acquired") >= len(b.dnsAddrs)
 				})
 				time.Sleep(600 * time.Millisecond) // until the next renewal, if what was taken went with the last agent's rules
-				proctest.Eventually(t, 10*time.Second, "the rules are as they should be, and the leases are held", func() bool { return b.ready(t) })
+				proctest.Eventually(t, time.Minute, "the rules are as they should be, and the leases are held", func() bool { return b.ready(t) })
 				b.askAll(t, byAgent)
 				last = next
 			}

@@ -54,7 +54,7 @@ func TestWorstPod(t *testing.T) {
 	w.takeSamples(t, proctest.OrdinaryOrSoak(15*time.Second, 10*time.Minute))
 	ended := time.Now()
 	w.attacker.Signal(syscall.SIGTERM)
-	if err := w.attacker.Wait(t, 30*time.Second); err != nil {
+	if err := w.attacker.Wait(t, time.Minute); err != nil {
 		t.Errorf("the attacking pod ended with %v", err)
 	}
 	for line := range strings.Lines(w.attacker.Stdout.String()) {
@@ -104,7 +104,7 @@ func startWorstCase(t *testing.T) *worstCase {
 			name: func(i int) int { return i / len(others) % hotNames },
 		}, true))
 	}
-	proctest.Eventually(t, 20*time.Second, "all names are in the cache", func() bool { return w.hits[0].answered() > hotNames*len(others) })
+	proctest.Eventually(t, time.Minute, "all names are in the cache", func() bool { return w.hits[0].answered() > hotNames*len(others) })
 	for _, pod := range others {
 		m, err := nodetest.StartMeter(nodetest.MeterConfig{
 			Host: pod, Target: w.agent.listen, Timeout: answerTimeout,
@@ -163,8 +163,8 @@ func (w *worstCase) startAgent(t *testing.T) {
 	a.Agent = proctest.StartAgent(t, w.Node.Command(context.Background(), line[0], line[1:]...), a.admin, "/livez", dial)
 	a.Web.Timeout = 30 * time.Second
 	w.agent = a
-	proctest.Eventually(t, 20*time.Second, "the lease is held", w.leaseHeld)
-	proctest.Eventually(t, 20*time.Second, "pods are answered", func() bool {
+	proctest.Eventually(t, time.Minute, "the lease is held", w.leaseHeld)
+	proctest.Eventually(t, time.Minute, "pods are answered", func() bool {
 		_, err := nodetest.Ask(w.Pods[1], a.listen, "udp")
 		return err == nil
 	})

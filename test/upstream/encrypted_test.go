@@ -78,7 +78,7 @@ func (e *encryptedServer) startWithCertificate(t *testing.T, ca *upstreamtest.Au
 	writeCertificate(t, e.folder, ca.Issue(t, time.Now().Add(time.Hour), serverName))
 	if e.Process != nil {
 		e.Signal(syscall.SIGTERM)
-		if err := e.Wait(t, 10*time.Second); err != nil {
+		if err := e.Wait(t, time.Minute); err != nil {
 			t.Fatalf("unbound ended with %v", err)
 		}
 	}
@@ -249,7 +249,7 @@ func (e *encryptedHarness) fixAuthority(t *testing.T, a *agent, right *upstreamt
 	t.Helper()
 	right.Trust(t, e.file)
 	n := 0
-	took := proctest.Eventually(t, 10*time.Second, "the server is trusted", func() bool {
+	took := proctest.Eventually(t, time.Minute, "the server is trusted", func() bool {
 		n++
 		r, _ := a.ask(t, nameOf(5e6+n, "upstream.test"))
 		return addressOf(r) == tag(0).String()

@@ -37,7 +37,7 @@ func TestLoop(t *testing.T) {
 	}
 	// The first of a ring that finds out cuts it, and what the others ask does not come back any more.
 	var finder *agent
-	named := proctest.Eventually(t, 5*time.Second, "/status names the loop", func() bool {
+	named := proctest.Eventually(t, time.Minute, "/status names the loop", func() bool {
 		i := slices.IndexFunc(agents, func(a *agent) bool { return a.upstream(t, "127.0.0.1:").State == "looped" })
 		if i >= 0 {
 			finder = agents[i]

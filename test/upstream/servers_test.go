@@ -40,7 +40,7 @@ func startNSD(t *testing.T, h *nodetest.Host, addr netip.AddrPort, zone, wild st
 // awaitServer waits until a server answers for the apex of a zone.
 func awaitServer(t *testing.T, h *nodetest.Host, p *proctest.Process, addr netip.AddrPort, zone string) {
 	t.Helper()
-	proctest.Eventually(t, 10*time.Second, p.Name+" answers", func() bool {
+	proctest.Eventually(t, time.Minute, p.Name+" answers", func() bool {
 		if p.Ended() {
 			t.Fatalf("%s ended: %v", p.Name, p.Err())
 		}
