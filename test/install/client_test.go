@@ -56,8 +56,8 @@ func (t *tally) add(o tally) {
 	t.Failures = append(t.Failures, o.Failures...)
 }
 
-// clientPod wants name, node, and the program's arguments. Its DNS is what the kubelet gives it. Without a CPU request a busy
-// machine gives it no processor for seconds, and CoreDNS closes a session that brings no query within three.
+// clientPod wants name, node, the program's arguments, and its CPU limit. Its DNS is what the kubelet gives it. Without a CPU
+// request a busy machine gives it no processor for seconds, and CoreDNS closes a session that brings no query within three.
 const clientPod = `apiVersion: v1
 kind: Pod
 metadata: {name: %[1]s, labels: {app: client}}
@@ -66,10 +66,14 @@ spec:
   terminationGracePeriodSeconds: 0
   containers:
   - {name: client, image: "` + kubenode.BusyboxImage + `", command: [%[3]s],
-     resources: {requests: {cpu: 200m}},
+     resources: {requests: {cpu: 200m}, limits: {cpu: %[4]s}},
      readinessProbe: {httpGet: {port: 8080, path: /counts}, periodSeconds: 1}}
 ---
 `
+
+// cpuLimit of a client. Two pods that flood without a limit keep tasks outside of their control groups from running for up to
+// three seconds, as traces of the scheduler show, so suites beside this one fail. A soak runs nothing beside it.
+func cpuLimit() string { return proctest.OrdinaryOrSoak("300m", "2") }
 
 // startClients starts a client on each node, with more arguments for it, and ends them with the test.
 func (b *harness) startClients(t *testing.T, name string, args ...string) []client {
@@ -80,7 +84,7 @@ func (b *harness) startClients(t *testing.T, name string, args ...string) []clie
 	}
 	var manifest strings.Builder
 	for _, n := range b.Nodes {
-		fmt.Fprintf(&manifest, clientPod, name+"-"+n.Name, n.Name, strings.Join(quoted, ", "))
+		fmt.Fprintf(&manifest, clientPod, name+"-"+n.Name, n.Name, strings.Join(quoted, ", "), cpuLimit())
 	}
 	b.kubectlInput(t, manifest.String(), "apply", "-f", "-")
 	t.Cleanup(func() {
