@@ -23,6 +23,7 @@ type question struct {
 	server  netip.AddrPort
 	tcp     bool
 	explain bool
+	to      netip.Addr // of the pod whose answer is explained; zero: the sender's
 	timeout time.Duration
 	output  string
 	name    string
@@ -31,19 +32,20 @@ type question struct {
 
 func queryCommand() *cobra.Command {
 	q := question{}
-	var server string
+	var server, pod string
 	cmd := &cobra.Command{
 		Use:   "query [--server IP:PORT] [--tcp] [--explain] NAME [TYPE]",
 		Short: "Send a query to an agent",
 		Long: `Send a query to an agent and print the response. The default TYPE is A. With --explain,
 an agent on this host adds the source of its answer, and for one from the cache its
-state, age, and remaining TTL.
+state, age, and remaining TTL. With --pod it answers as for that pod, whose search
+path it may walk.
 
 Exit code 0: there are records; 3: the name or the type does not exist; 1: no
 response, or a failure.`,
 		Args: usageArgs(cobra.RangeArgs(1, 2)),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := q.parse(server, args); err != nil {
+			if err := q.parse(server, pod, args); err != nil {
 				return &usageError{err}
 			}
 			return q.ask(cmd)
@@ -52,13 +54,21 @@ response, or a failure.`,
 	cmd.Flags().StringVar(&server, "server", "", "the agent's `IP[:PORT]`; default: the agent on this host")
 	cmd.Flags().BoolVar(&q.tcp, "tcp", false, "use TCP")
 	cmd.Flags().BoolVar(&q.explain, "explain", false, "show how an agent on this host got its answer")
+	cmd.Flags().StringVar(&pod, "pod", "", "explain the answer to the pod with this `IP`")
 	cmd.Flags().DurationVar(&q.timeout, "timeout", 5*time.Second, "timeout")
 	addOutput(cmd, cmd.Flags(), &q.output)
 	return cmd
 }
 
 // parse parses the command line.
-func (q *question) parse(server string, args []string) error {
+func (q *question) parse(server, pod string, args []string) error {
+	if pod != "" {
+		var err error
+		if q.to, err = netip.ParseAddr(pod); err != nil {
+			return fmt.Errorf("--pod %q: not an IP address", pod)
+		}
+		q.explain = true
+	}
 	ip, err := netip.ParseAddr(server)
 	switch {
 	case server == "":
@@ -125,7 +135,7 @@ func (q *question) exchange(ctx context.Context, network string) (*dns.Msg, time
 	m.SetEdns0(1232, false)
 	if q.explain {
 		opt := m.IsEdns0()
-		opt.Option = append(opt.Option, &dns.EDNS0_LOCAL{Code: wire.OptionExplain})
+		opt.Option = append(opt.Option, &dns.EDNS0_LOCAL{Code: wire.OptionExplain, Data: q.to.AsSlice()})
 	}
 	c := &dns.Client{Net: network, Timeout: q.timeout}
 	return c.ExchangeContext(ctx, m, q.server.String())

@@ -28,7 +28,7 @@ func leaves() []layer {
 		{folder: "pkg/filewatch", allow: []string{"github.com/fsnotify/fsnotify"}},
 		{folder: "pkg/static", allow: []string{wire, modulePath + "/pkg/filewatch", modulePath + "/pkg/task", "github.com/miekg/dns"}},
 		{folder: "pkg/zone", allow: []string{wire}},
-		{folder: "pkg/pods"},
+		{folder: "pkg/pods", allow: []string{"github.com/miekg/dns"}},
 		{folder: "pkg/config", allow: []string{modulePath + "/pkg/filewatch", "go.yaml.in/yaml", "github.com/miekg/dns", "k8s.io/apimachinery/pkg/labels"}},
 		{folder: "pkg/convert", allow: []string{modulePath + "/pkg/config", "github.com/coredns/caddy/caddyfile", "github.com/miekg/dns", "go.yaml.in/yaml"}},
 		{folder: "pkg/task"},

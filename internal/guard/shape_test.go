@@ -16,18 +16,18 @@ import (
 
 // Bounds of the shape. They only go down; a package that needs more lines says why in the commit that raises its bound.
 const (
-	mostLines        = 45903
-	mostFiles        = 266
-	mostTypes        = 497
+	mostLines        = 46418
+	mostFiles        = 269
+	mostTypes        = 503
 	mostSupportLines = 12946
-	mostTestLines    = 70617
+	mostTestLines    = 71104
 )
 
 // packageLines are the most lines of a package, in hundreds, where it may have more than 1,000.
 func packageLines() map[string]int {
 	return map[string]int{
-		"pkg/upstream": 38, "pkg/zone": 35, "pkg/agent": 35, "pkg/config": 32, "pkg/resolve": 30, "pkg/watch": 30,
-		"pkg/convert": 30, "pkg/server": 21, "pkg/doctor": 18, "pkg/cache": 17, "pkg/wire": 16, "pkg/nftables": 14,
+		"pkg/upstream": 38, "pkg/zone": 35, "pkg/agent": 35, "pkg/config": 32, "pkg/resolve": 34, "pkg/watch": 30,
+		"pkg/convert": 30, "pkg/server": 21, "pkg/doctor": 18, "pkg/cache": 17, "pkg/wire": 17, "pkg/nftables": 14,
 		"pkg/iptables": 15, "pkg/source": 14, "pkg/admin": 13, "cmd/node-cache": 17, "pkg/netif": 12,
 	}
 }
@@ -39,7 +39,7 @@ type spread struct{ methods, files int }
 func largeTypes() map[string]spread {
 	return map[string]spread{
 		"pkg/admin.Server": {30, 6}, "pkg/agent.Agent": {37, 4}, "pkg/node.Node": {34, 4}, "pkg/cache.Cache": {30, 6},
-		"pkg/cache.entry": {30, 5}, "pkg/cache.shard": {32, 5}, "pkg/resolve.Worker": {39, 4}, "pkg/zone.Store": {48, 7},
+		"pkg/cache.entry": {30, 5}, "pkg/cache.shard": {32, 5}, "pkg/resolve.Worker": {44, 5}, "pkg/zone.Store": {48, 7},
 		"pkg/zone.reply": {52, 6},
 	}
 }

@@ -15,6 +15,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/miekg/dns"
+
 	"github.com/nodecache/node-cache/pkg/config"
 	"github.com/nodecache/node-cache/pkg/node"
 	"github.com/nodecache/node-cache/pkg/pods"
@@ -56,10 +58,10 @@ func (b *builder) newCluster(cfg *config.Config, old *cluster, oldConfig *config
 	}
 	c := &cluster{domain: domain, nodeZone: new(atomic.Pointer[string])}
 	kept := old.domain != nil
-	if kept && sameSource(&cfg.Cluster, &oldConfig.Cluster) && cfg.Pods == oldConfig.Pods {
+	if kept && sameSource(&cfg.Cluster, &oldConfig.Cluster) && samePods(cfg, oldConfig) {
 		*c = *old
 		c.domain, c.central, c.centralZones = domain, nil, nil
-	} else if err := b.makeSource(c, &cfg.Cluster, cfg.Pods.Identity); err != nil {
+	} else if err := b.makeSource(c, cfg); err != nil {
 		return nil, err
 	}
 	if c.events != nil {
@@ -90,12 +92,19 @@ func sameSource(a, b *config.Cluster) bool {
 		a.NamespaceSelector == b.NamespaceSelector && a.StaleAfter == b.StaleAfter
 }
 
+// samePods reports whether two configurations make the same index of the node's pods.
+func samePods(a, b *config.Config) bool {
+	return a.Pods.Identity == b.Pods.Identity && a.Pods.SearchPath == b.Pods.SearchPath &&
+		slices.Equal(a.Pods.SearchPathExcept, b.Pods.SearchPathExcept) && (!a.Pods.SearchPath || a.ClusterDomain == b.ClusterDomain)
+}
+
 func sameCentral(a, b *config.Central) bool {
 	return a.Service == b.Service && slices.Equal(a.Addresses, b.Addresses) && a.Connections == b.Connections
 }
 
 // makeSource sets c's source and the store that it fills, if they are needed.
-func (b *builder) makeSource(c *cluster, cfg *config.Cluster, identity string) (err error) {
+func (b *builder) makeSource(c *cluster, whole *config.Config) (err error) {
+	cfg, identity := &whole.Cluster, whole.Pods.Identity
 	follow := b.watchCentral(c, cfg.Central.Service)
 	b.makeStore(c, cfg)
 	switch {
@@ -105,7 +114,11 @@ func (b *builder) makeSource(c *cluster, cfg *config.Cluster, identity string) (
 			Hint: "set it to the name of the Node, from spec.nodeName in a pod",
 		}
 	case identity == config.IdentityAPI:
-		c.pods = pods.NewIndex(cfg.StaleAfter)
+		host, err := searchHost(whole)
+		if err != nil {
+			return err
+		}
+		c.pods = pods.NewIndex(cfg.StaleAfter, host)
 	case c.events == nil && follow == nil:
 		return nil
 	}
@@ -131,6 +144,19 @@ func (b *builder) makeSource(c *cluster, cfg *config.Cluster, identity string) (
 	}
 	c.source, err = watch.New(source)
 	return sourceProblem(err, cfg.Kubeconfig)
+}
+
+// searchHost returns what the search paths of pods are made of, nil if they are not walked. With dnsPolicy Default the
+// agent's resolv.conf has the searches of the host.
+func searchHost(cfg *config.Config) (*pods.Host, error) {
+	if !cfg.Pods.SearchPath {
+		return nil, nil //nolint:nilnil // nil: no search paths
+	}
+	c, err := dns.ClientConfigFromFile("/etc/resolv.conf")
+	if err != nil {
+		return nil, &status.HintError{Err: fmt.Errorf("pods.searchPath: %w", err), Hint: "run the agent with dnsPolicy Default"}
+	}
+	return &pods.Host{Domain: cfg.ClusterDomain, Searches: c.Search, Ndots: c.Ndots, Except: cfg.Pods.SearchPathExcept}, nil
 }
 
 // watchCentral returns the watch of the central resolver's service.

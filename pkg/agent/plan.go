@@ -266,6 +266,8 @@ func (b *builder) plan(r *generation) (*resolve.Plan, error) {
 		Pods:      r.cluster.pods,
 		Cluster:   r.cluster.domain,
 
+		SearchPath: cfg.Pods.SearchPath && r.cluster.pods != nil,
+
 		TransferTo: cfg.Cluster.TransferTo,
 		Self:       b.token,
 		Loop:       b.loops.Detected,

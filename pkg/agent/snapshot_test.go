@@ -254,7 +254,7 @@ func TestSnapshotOddRecord(t *testing.T) {
 			t.Parallel()
 			r := emptyGeneration(t)
 			learn(t, r)
-			r.cluster.pods = pods.NewIndex(time.Minute)
+			r.cluster.pods = pods.NewIndex(time.Minute, nil)
 			r.cluster.pods.Put(&pods.Pod{Namespace: "shop", Name: "web", Addrs: []netip.Addr{netip.MustParseAddr("10.1.0.1")}})
 			r.cluster.pods.Confirm(time.Now())
 			disk := whole(t, r, func(k snapshot.Kind, record []byte) []byte {
@@ -264,7 +264,7 @@ func TestSnapshotOddRecord(t *testing.T) {
 				return record
 			})
 			next, s := emptyGeneration(t), keeping(disk, new(notes))
-			next.cluster.pods = pods.NewIndex(time.Minute)
+			next.cluster.pods = pods.NewIndex(time.Minute, nil)
 			s.load(t.Context(), next)
 			answer, object := holdsLearned(next)
 			known := next.cluster.pods.Stats(time.Now()).Pods == 1

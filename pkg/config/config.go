@@ -472,6 +472,11 @@ type NodePods struct {
 	// `api`: the agent watches the pods of its node at the API server, and the query log names them. It needs
 	// permission to list and watch pods, and the environment variable NODE_NAME. `off`: clients are addresses.
 	Identity string `yaml:"identity" words:"off,api"`
+	// `on`: once the first name of a pod's search path is denied, the agent looks for the others, and answers with a CNAME
+	// record to the first that exists. It needs `identity`.
+	SearchPath bool `yaml:"searchPath" words:"off,on"`
+	// The namespaces whose pods walk their search path themselves.
+	SearchPathExcept []string `yaml:"searchPathExcept" format:"namespace"`
 }
 
 // Log is the section log.

@@ -152,6 +152,7 @@ func checkRules(d *decoder, c *Config, role Role) {
 		checkZones(d, c)
 		d.check(c.Pods.Identity == IdentityAPI && c.Cluster.Manifests != "", "pods.identity",
 			`"api": needs an API server, and the objects come from cluster.manifests`, "leave out one of them", "cluster.manifests")
+		d.check(c.Pods.SearchPath && c.Pods.Identity == IdentityOff, "pods.searchPath", `"on": needs pods.identity`, "set pods.identity to api")
 		checkNode(d, c)
 	}
 	checkClusterRoute(d, c, role)

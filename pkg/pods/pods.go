@@ -19,9 +19,14 @@ type Pod struct {
 	Name      string       `json:"name"`
 	Workload  string       `json:"workload"` // its controller, such as Deployment/web; empty: none
 	Addrs     []netip.Addr `json:"addrs"`    // at least one
+	DNS       DNS          `json:"dns"`
 
-	usage *Usage // of this pod, while the index has it
+	usage *Usage      // of this pod, while the index has it
+	path  *SearchPath // nil: unknown, or not to be walked
 }
+
+// SearchPath returns the pod's search path, nil if it must not be walked for the pod.
+func (p *Pod) SearchPath() *SearchPath { return p.path }
 
 // String returns the namespace and the name.
 func (p *Pod) String() string { return p.Namespace + "/" + p.Name }
@@ -29,6 +34,7 @@ func (p *Pod) String() string { return p.Namespace + "/" + p.Name }
 // An Index finds pods by address. Its methods are safe for concurrent use, and Of does not wait for the others.
 type Index struct {
 	staleAfter time.Duration
+	host       *Host // nil: pods get no search path
 	unknown    Usage // of clients without a pod
 
 	byAddr      atomic.Pointer[map[netip.Addr]*Pod] // replaced on each change
@@ -39,9 +45,10 @@ type Index struct {
 	users  map[netip.Addr][]*Pod // of each address; more than one: it is unknown whose it is
 }
 
-// NewIndex returns an index without pods. Its state counts as stale once it was not confirmed for that long.
-func NewIndex(staleAfter time.Duration) *Index {
-	x := &Index{staleAfter: staleAfter, byName: map[[2]string]*Pod{}, users: map[netip.Addr][]*Pod{}}
+// NewIndex returns an index without pods. Its state counts as stale once it was not confirmed for that long. Pods have
+// the search paths that follow from host; nil: none.
+func NewIndex(staleAfter time.Duration, host *Host) *Index {
+	x := &Index{staleAfter: staleAfter, host: host, byName: map[[2]string]*Pod{}, users: map[netip.Addr][]*Pod{}}
 	x.byAddr.Store(&map[netip.Addr]*Pod{})
 	return x
 }
@@ -52,10 +59,11 @@ func (x *Index) Of(addr netip.Addr, now time.Time) (pod *Pod, stale bool) {
 	if pod = (*x.byAddr.Load())[addr]; pod == nil {
 		return nil, false
 	}
-	return pod, x.isStale(now)
+	return pod, x.IsStale(now)
 }
 
-func (x *Index) isStale(now time.Time) bool {
+// IsStale reports whether the state was not confirmed recently.
+func (x *Index) IsStale(now time.Time) bool {
 	at := x.confirmedAt.Load()
 	return at == nil || now.Sub(*at) > x.staleAfter
 }
@@ -66,10 +74,10 @@ func (x *Index) Put(p *Pod) bool {
 	defer x.mu.Unlock()
 	k := [2]string{p.Namespace, p.Name}
 	old := x.byName[k]
-	if old != nil && old.Workload == p.Workload && slices.Equal(old.Addrs, p.Addrs) {
+	if old != nil && old.Workload == p.Workload && slices.Equal(old.Addrs, p.Addrs) && old.DNS.equal(&p.DNS) {
 		return false
 	}
-	p.usage = new(Usage)
+	p.usage, p.path = new(Usage), x.host.path(p.Namespace, &p.DNS)
 	if old != nil {
 		p.usage = old.usage
 	}
@@ -208,5 +216,5 @@ type Stats struct {
 func (x *Index) Stats(now time.Time) Stats {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	return Stats{Pods: len(x.byName), Shared: len(x.users) - len(*x.byAddr.Load()), Stale: x.isStale(now)}
+	return Stats{Pods: len(x.byName), Shared: len(x.users) - len(*x.byAddr.Load()), Stale: x.IsStale(now)}
 }

@@ -20,7 +20,7 @@ func TestModel(t *testing.T) {
 	t.Parallel()
 	random := rand.New(rand.NewPCG(1, 2))
 	now := time.Now()
-	x := pods.NewIndex(time.Minute)
+	x := pods.NewIndex(time.Minute, nil)
 	x.Confirm(now)
 	model := map[string]*pods.Pod{}
 	addr := func() netip.Addr { return netip.AddrFrom4([4]byte{10, 0, 0, byte(random.IntN(20))}) }
@@ -82,7 +82,7 @@ func TestIndexCost(t *testing.T) {
 	var before, after runtime.MemStats
 	runtime.GC()
 	runtime.ReadMemStats(&before)
-	x := pods.NewIndex(time.Minute)
+	x := pods.NewIndex(time.Minute, nil)
 	for i := range 250 {
 		x.Put(&pods.Pod{
 			Namespace: fmt.Sprintf("a-namespace-with-a-long-name-%d", i), Name: fmt.Sprintf("a-deployment-with-a-long-name-5d4f8c7b9-%05d", i),
@@ -108,7 +108,7 @@ func TestIndexCost(t *testing.T) {
 func TestDump(t *testing.T) {
 	t.Parallel()
 	now, addr := time.Now(), netip.MustParseAddr("fd00::1")
-	old := pods.NewIndex(time.Minute)
+	old := pods.NewIndex(time.Minute, nil)
 	old.Put(&pods.Pod{Namespace: "shop", Name: "web", Workload: "Deployment/web", Addrs: []netip.Addr{addr}})
 	dump := func() (records [][]byte) {
 		assert.NoError(t, old.Dump("node1", now, func(record []byte) error {
@@ -129,7 +129,7 @@ func TestDump(t *testing.T) {
 		{"of another node", "node2", time.Hour, 3 * time.Hour, "none"},
 		{"too old", "node1", time.Hour, 119 * time.Minute, "none"},
 	} {
-		x := pods.NewIndex(time.Minute)
+		x := pods.NewIndex(time.Minute, nil)
 		use, err := x.Restore(tt.scope, slices.Values(records), tt.passed, tt.most, now)
 		assert.NoError(t, err)
 		use()
@@ -141,7 +141,7 @@ func TestDump(t *testing.T) {
 		}
 		assert.Equal(t, tt.name, tt.want, got)
 	}
-	if _, err := pods.NewIndex(time.Minute).Restore("node1", slices.Values([][]byte{records[0], []byte("{")}), 0, time.Hour*3, now); err == nil {
+	if _, err := pods.NewIndex(time.Minute, nil).Restore("node1", slices.Values([][]byte{records[0], []byte("{")}), 0, time.Hour*3, now); err == nil {
 		t.Error("an invalid record is no error")
 	}
 }
@@ -150,7 +150,7 @@ func TestDump(t *testing.T) {
 func TestStale(t *testing.T) {
 	t.Parallel()
 	now, addr := time.Now(), netip.MustParseAddr("10.0.0.1")
-	x := pods.NewIndex(time.Minute)
+	x := pods.NewIndex(time.Minute, nil)
 	x.Put(&pods.Pod{Namespace: "shop", Name: "web", Addrs: []netip.Addr{addr}})
 	stale := func(at time.Time) bool {
 		_, stale := x.Of(addr, at)

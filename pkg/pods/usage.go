@@ -47,13 +47,13 @@ func (u *Usage) counts() (c Counts) {
 	return c
 }
 
-// UsageOf returns the counters of the pod that has the address, or those of all clients without a pod. It allocates
-// nothing.
-func (x *Index) UsageOf(addr netip.Addr) *Usage {
+// UsageOf returns the pod that has the address, which may be stale, and its counters; without a pod nil, and those of all
+// clients without one. It allocates nothing.
+func (x *Index) UsageOf(addr netip.Addr) (*Pod, *Usage) {
 	if pod := (*x.byAddr.Load())[addr]; pod != nil {
-		return pod.usage
+		return pod, pod.usage
 	}
-	return &x.unknown
+	return nil, &x.unknown
 }
 
 // A Row is a pod and what it has asked since the index knows it.
@@ -72,5 +72,5 @@ func (x *Index) Usage(now time.Time) (rows []Row, unknown Counts, stale bool) {
 	slices.SortFunc(rows, func(a, b Row) int {
 		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
 	})
-	return rows, x.unknown.counts(), x.isStale(now)
+	return rows, x.unknown.counts(), x.IsStale(now)
 }

@@ -16,6 +16,7 @@ import (
 //
 //	source   origin of the reply, one of Sources
 //	rewritten name looked up in place of the query name
+//	found    search: the name that has the addresses
 //	made     dns64: addresses were synthesized, or A records were queried for that
 //	state    of the cache entry or the zone: a cache.Freshness, or unready
 //	age      of the entry, whole seconds
@@ -73,6 +74,10 @@ func (w *waiter) begin(source Source) *explanation {
 		}
 		if d.retryA {
 			a.add("made=dns64")
+		}
+		if source == SourceSearch {
+			var room [wire.MaxName]byte
+			a.name("found", append(canonical(&room, &w.ask)[:d.prefix:d.prefix], d.path.Suffixes[d.suffix]...))
 		}
 	}
 	return a

@@ -397,6 +397,10 @@ func (d *responseBuilder) deliver(w *waiter) {
 	if state == needsRetry && d.retryWithA(w) {
 		return
 	}
+	if state == restored && w.redirect != nil && w.redirect.mayWalk(msg) {
+		d.walkOn(w, msg)
+		return
+	}
 	source := d.source
 	if state == restored {
 		if source == SourceZone || source == SourceStale {
@@ -444,11 +448,19 @@ func (r *Resolver) replyShed(reason Shed, w *waiter, plan *Plan, batch *wire.Sen
 
 // reply sends, counts and logs a reply of the slow path.
 func (r *Resolver) reply(plan *Plan, w *waiter, source Source, msg []byte, now time.Time, batch *wire.SendBatch) {
+	if _, inner := w.to.(*walk); inner {
+		w.end(msg, batch)
+		return
+	}
 	rcode := int(msg[3] & 0x0f)
 	took := now.Sub(w.since)
 	r.counts.response(source, rcode, took)
 	if w.usage != nil {
-		countUsage(w.usage, plan.Cluster, &w.ask, source, rcode)
+		from := source
+		if source == SourceSearch {
+			from = SourceUpstream
+		}
+		countUsage(w.usage, plan.Cluster, &w.ask, from, rcode)
 	}
 	if l := plan.QueryLog; l != nil && w.from != nil && l.selects(rcode, took) { // nil: the query log was off when the query arrived
 		l.record(context.Background(), &w.ask, w.from, source, rcode, took)

@@ -66,8 +66,11 @@ type Plan struct {
 	Hostname  string        // CH TXT hostname.bind and id.server; empty: REFUSED
 	Self      string        // CH TXT of SelfName for this host, truncated to 255 bytes; empty: REFUSED
 	QueryLog  *QueryLog     // nil: none
-	Pods      *pods.Index   // of this node; nil: pods are unknown
+	Pods      *pods.Index   // of this node; nil: pods are unknown, and SearchPath is not used
 	Cluster   []byte        // domain of the cluster, in canonical wire form, for the counts of Pods
+
+	// SearchPath walks the search paths of Pods for them.
+	SearchPath bool
 
 	TransferTo []netip.Prefix // clients that may transfer the zone
 

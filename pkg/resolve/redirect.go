@@ -8,6 +8,7 @@ import (
 	"slices"
 	"sync"
 
+	"github.com/nodecache/node-cache/pkg/pods"
 	"github.com/nodecache/node-cache/pkg/wire"
 )
 
@@ -191,12 +192,16 @@ type redirect struct {
 	dns64       *DNS64    // nil: no DNS64 for this query
 	retryA      bool      // the current question is for A records
 	firstAnswer []byte    // with retryA: the answer to the AAAA query; empty: none
-	client      wire.Peer // with dns64
-	addrProven  bool      // with dns64: the client's address is verified, see clientKey
+	client      wire.Peer // with dns64 or path
+	addrProven  bool      // of client: the address is verified, see clientKey
 	synthesized bool      // the answer has synthesized addresses
 	maxTTL      uint32    // with retryA: of synthesized addresses, in seconds
 	useFirst    bool      // with retryA: the answer to the AAAA query is returned after all
 	subnet      []byte    // with dns64: of the client, if a route may forward it
+
+	path   *pods.SearchPath // of the client's pod; nil: the name asked is all that is looked up
+	prefix int              // with path: bytes of the name asked before its suffix
+	suffix int              // with path: index of the suffix under which the name was found
 }
 
 // start activates the redirect, unless it is active.
@@ -204,6 +209,11 @@ func (d *redirect) start() {
 	if !d.active {
 		*d = redirect{active: true, aliasMsg: d.aliasMsg[:0], firstAnswer: d.firstAnswer[:0]}
 	}
+}
+
+// mayWalk reports whether a walk follows the answer for the name asked.
+func (d *redirect) mayWalk(answer []byte) bool {
+	return d.path != nil && len(answer) > 0 && answer[3]&0x0f == wire.RcodeNXDomain
 }
 
 // hasAlias reports whether an alias led to the current name.

@@ -39,7 +39,7 @@ type Resolver struct {
 	cuts       cutFilter
 	transfers  atomic.Int32 // running transfers
 	pending    sync.WaitGroup
-	workerPool sync.Pool // of *Worker, for DNS64 retries
+	workerPool sync.Pool // of *Worker, for DNS64 retries and walks
 	counts     counters
 }
 
@@ -178,6 +178,36 @@ type waiter struct {
 	to       wire.Replier // nil after the reply
 	client   *client      // as which it is counted; nil once it is not, see detachLocked
 }
+
+// A walk looks for a name under the suffixes of a pod's search path. The file search.go has its rules.
+type walk struct {
+	path   *pods.SearchPath
+	prefix []byte // of the name asked, before the suffix
+	rrtype uint16 // of the client's question
+	asked  []byte // the answer to that question, NXDOMAIN
+
+	at    int    // index of the suffix
+	other bool   // the other family is looked up
+	own   []byte // the answer for rrtype under the suffix; empty: SERVFAIL
+	ede   int    // of own
+	state familyState
+	ended bool
+	found bool // own is the answer
+
+	question []byte // reused
+	answer   []byte // reused
+
+	// Of a walk that waits for upstream.
+	r          *Resolver
+	plan       *Plan
+	client     waiter
+	from       wire.Peer
+	addrProven bool
+	source     Source // of asked
+}
+
+// familyState is what a lookup says about one address family of a name.
+type familyState uint8
 
 // end sends the waiter's one reply; nil sends none.
 func (w *waiter) end(msg []byte, batch *wire.SendBatch) {

@@ -28,6 +28,7 @@ const (
 	SourceShed                   // a limit was reached
 	SourceTransfer               // a zone transfer
 	SourceStatic                 // hosts and templates of the configuration
+	SourceSearch                 // the name under another suffix of the pod's search path
 	sourceCount
 )
 
@@ -48,7 +49,7 @@ const (
 // Sources returns the names of the sources. Like the sets below it is closed: bytes from clients never
 // become a name.
 func Sources() []string {
-	return []string{"zone", "cache", "stale", "upstream", "failure", "local", "refused", "shed", "transfer", "static"}
+	return []string{"zone", "cache", "stale", "upstream", "failure", "local", "refused", "shed", "transfer", "static", "search"}
 }
 
 // Sheds returns the names of the limits.

@@ -29,7 +29,7 @@ func TestUsage(t *testing.T) {
 			}
 		}
 		p := plan(t, u)
-		p.Pods, p.Cluster = pods.NewIndex(time.Minute), []byte("\x07cluster\x05local\x00")
+		p.Pods, p.Cluster = pods.NewIndex(time.Minute, nil), []byte("\x07cluster\x05local\x00")
 		c, other := newClient(newResolver(t, p), false), newClient6(newResolver(t, p))
 		p.Pods.Put(&pods.Pod{Namespace: "shop", Name: "web", Addrs: []netip.Addr{c.from.Addr.Addr()}})
 		for _, name := range []string{"www.test.", "www.test.", "WWW.test.", "bad.test.", "gone.test.", "a.Cluster.Local.", "a.cluster.local.", "acluster.local.", "cluster.local."} {

@@ -4,7 +4,6 @@ package resolve
 
 import (
 	"context"
-	"log/slog"
 	"time"
 
 	"github.com/nodecache/node-cache/pkg/cache"
@@ -30,6 +29,10 @@ type Worker struct {
 	rcode       int // of a reply without records
 	cookie      [cookieLen]byte
 	redirect    redirect // from the client's question to the one looked up
+	walker      *Worker  // looks names up for walk; nil: not needed yet
+	walk        *walk    // of the current query; nil if walker is
+	walking     bool     // a lookup of the walk must wait for upstream
+	inner       bool     // the reply is for a walk, and not counted
 	restorer    restorer
 	rotation    uint32      // counts zone answers, to rotate their addresses
 	usage       *pods.Usage // of the client; nil: not counted
@@ -60,19 +63,21 @@ func (w *Worker) AnswerFromMemory(pkt []byte, from *wire.Peer, now time.Time, ds
 		return w.answerSelf(dst), wire.Answered
 	}
 	w.tally.query(from, w.q.Type)
+	var pod *pods.Pod
 	if w.usage = nil; w.plan.Pods != nil {
-		w.usage = w.plan.Pods.UsageOf(from.Addr.Addr())
+		pod, w.usage = w.plan.Pods.UsageOf(from.Addr.Addr())
 	}
 	w.initReplyOptions()
-	w.redirect.active, w.useFallback = false, false
+	w.redirect.active, w.useFallback, w.walking = false, false, false
 	if w.q.Class != wire.ClassIN || oddType(w.q.Type) {
 		start := len(dst)
 		dst, source := w.answerOdd(dst)
 		return w.finishReply(source, dst, start)
 	}
-	if w.takesExtras() {
-		w.redirectQuery()
+	if w.plan.SearchPath {
+		w.beginSearch(pod)
 	}
+	w.applyExtras()
 	return w.answer(dst)
 }
 
@@ -80,8 +85,28 @@ func (w *Worker) AnswerFromMemory(pkt []byte, from *wire.Peer, now time.Time, ds
 // unchanged.
 func (w *Worker) takesExtras() bool { return w.plan.hasExtras && !wire.IsLoopName(w.q.Name()) }
 
+// applyExtras redirects the current query as the optional features demand.
+func (w *Worker) applyExtras() {
+	if w.takesExtras() {
+		w.redirectQuery()
+	}
+}
+
 // answer appends the reply to the current query.
 func (w *Worker) answer(dst []byte) ([]byte, wire.Verdict) {
+	start := len(dst)
+	dst, source := w.lookup(dst)
+	if w.redirect.active && w.redirect.mayWalk(dst[start:]) {
+		dst, source = w.walkFromMemory(source, dst, start)
+	}
+	if len(dst) > start {
+		dst = w.q.Reply(dst, start, &w.opts)
+	}
+	return w.finishReply(source, dst, start)
+}
+
+// lookup appends the answer to the current query.
+func (w *Worker) lookup(dst []byte) ([]byte, Source) {
 	start := len(dst)
 	dst, source := w.ask(dst)
 	if w.redirect.active && len(dst) > start {
@@ -93,13 +118,10 @@ func (w *Worker) answer(dst []byte) ([]byte, wire.Verdict) {
 			}
 		}
 		if next == failed {
-			dst, source = w.empty(SourceFailure, wire.RcodeServFail, dst)
+			return w.empty(SourceFailure, wire.RcodeServFail, dst)
 		}
 	}
-	if len(dst) > start {
-		dst = w.q.Reply(dst, start, &w.opts)
-	}
-	return w.finishReply(source, dst, start)
+	return dst, source
 }
 
 // restoreAnswer turns dst[start:], the answer to the current question, into the answer to the client's.
@@ -343,6 +365,9 @@ func (w *Worker) finishReply(source Source, dst []byte, start int) ([]byte, wire
 	if len(dst) == start {
 		dst = w.q.AppendEmpty(dst, w.rcode, &w.opts)
 	}
+	if w.inner {
+		return dst, wire.Answered
+	}
 	rcode := int(dst[start+3] & 0x0f)
 	w.tally.response(source, rcode)
 	if w.usage != nil {
@@ -369,63 +394,21 @@ func (w *Worker) Resolve(from *wire.Peer, now time.Time, to wire.Replier) {
 		return
 	}
 	w.addrProven = from.Stream || w.q.Cookie != nil && w.r.cookies.isValid(w.q.Cookie, from.Addr.Addr(), now)
-	w.join(to)
+	if w.walking {
+		w.joinWalk(to)
+	} else {
+		w.join(to)
+	}
 }
 
 // Flush ends the batch at the time now: it sends the collected queries and replies, and adds the
 // worker's counters to the resolver's.
 func (w *Worker) Flush(now time.Time) {
+	if w.walker != nil {
+		w.walker.Flush(now)
+	}
 	w.batch.Flush()
 	w.tally.flush(&w.r.counts, now)
-}
-
-// join makes the client of the current query wait for the in-flight query with its key, and starts one
-// if there is none. If a limit is reached it sheds the query.
-func (w *Worker) join(to wire.Replier) {
-	t, who := &w.r.queries, clientKey{w.from.Addr.Addr(), w.addrProven}
-	f := w.nextQuery()
-	f.begunAt -= w.elapsed
-	t.mu.Lock()
-	existing := w.joinableLocked(f)
-	c, why := t.admitLocked(who, existing == nil, w.plan)
-	switch {
-	case c == nil:
-		silent, logIt := false, false
-		// The server stops reading from TCP clients, and a stale answer costs no more than a hit.
-		if !w.from.Stream && !w.staleHeld {
-			silent, logIt = t.floodLocked(who, w.now)
-		}
-		t.mu.Unlock()
-		if logIt {
-			from := w.sender()
-			w.r.log.LogAttrs(context.Background(), slog.LevelWarn, "client flood, replies suppressed", from.attrs()...)
-		}
-		w.rejectQuery(why, silent, to)
-	case existing != nil:
-		waiting := w.waiter(nil, to)
-		waiting.client = c
-		existing.joined = append(existing.joined, waiting)
-		if w.staleHeld {
-			existing.holdStaleLocked(w.now)
-		}
-		overdue := existing.staleDue
-		t.mu.Unlock()
-		w.r.counts.add(countJoined)
-		if overdue {
-			existing.serveStale(w.now, &w.batch)
-		}
-	default:
-		f.client = c
-		t.addLocked(f)
-		t.mu.Unlock()
-		w.prepareQuery(f)
-		f.first = w.waiter(f.query, to)
-		f.first.client = c
-		if w.staleHeld {
-			f.markReady(true, w.now)
-		}
-		f.send(w.now.Add(w.timeout()), &w.batch)
-	}
 }
 
 // joinableLocked returns the in-flight query with the key of f that the current query may join, nil if
@@ -442,52 +425,10 @@ func (w *Worker) joinableLocked(f *inFlight) *inFlight {
 	return existing
 }
 
-// timeout returns the time that upstream has for the current query: what is left of the client's
-// deadline, or half of the deadline if a query for A records may follow. Some servers never answer
-// AAAA queries.
-func (w *Worker) timeout() time.Duration {
-	if d := &w.redirect; d.active && d.dns64 != nil && !d.retryA {
-		return w.plan.Deadline / 2
-	}
-	return w.plan.Deadline - w.elapsed
-}
-
 // maxRefreshes bounds the in-flight refreshes. Refreshes yield to clients, because an answer that
 // expires costs only one more query. A refresh starts only while less than half of Plan.Inflight
 // is used, and takes no client's place.
 const maxRefreshes = 256
-
-// shedBackoff is the refresh backoff of a stale answer used because there was no room for a query.
-const shedBackoff = time.Second
-
-// rejectQuery handles a query without room. The client gets the zone fallback or the stale answer that
-// the lookup found, or SERVFAIL with the reason, or nothing if it has had too many SERVFAILs.
-func (w *Worker) rejectQuery(why Shed, silent bool, to wire.Replier) {
-	if silent {
-		w.r.counts.shed(ShedFlood)
-		if w.usage != nil {
-			w.usage.Add(pods.Shed)
-		}
-		w.tally.each[countDropped]++
-		to.Reply(nil, &w.batch)
-		return
-	}
-	w.r.counts.shed(why)
-	waiting := w.shedWaiter(to)
-	if w.staleHeld {
-		d := newResponse(w.r, w.plan, w.now, &w.batch)
-		defer d.release()
-		// The zone was asked for an alias already.
-		if !w.redirect.hasAlias() && d.useZoneFallback(w.plan.Zone, &w.q) || d.useStale(w.plan.Cache, w.q.Key()) {
-			if why != ShedClient { // a client over its limit must not delay the refresh for others
-				w.plan.Cache.DelayRefresh(w.q.Key(), w.now.Add(shedBackoff), w.now)
-			}
-			d.deliver(&waiting)
-			return
-		}
-	}
-	w.r.replyShed(why, &waiting, w.plan, &w.batch)
-}
 
 // refresh starts a query for an answer that is due for prefetch, unless one is in flight.
 func (w *Worker) refresh() {
@@ -534,31 +475,6 @@ func (w *Worker) prepareQuery(f *inFlight) {
 	f.query = query[start:]
 }
 
-// waiter returns the client of the current query as a waiter. It copies what it needs of the packet,
-// appended to room as far as there is space.
-func (w *Worker) waiter(room []byte, to wire.Replier) waiter {
-	waiting := waiter{opts: w.opts, usage: w.usage, since: w.now.Add(-w.elapsed), to: to}
-	if w.plan.QueryLog != nil {
-		from := w.sender()
-		waiting.from = &from
-	}
-	if room == nil {
-		room = make([]byte, 0, len(w.q.QuestionSection())+len(w.opts.Cookie))
-	}
-	waiting.ask, room = w.q.CloneTo(room)
-	if w.opts.Cookie != nil {
-		start := len(room)
-		room = append(room, w.opts.Cookie...)
-		waiting.opts.Cookie = room[start:]
-	}
-	if w.redirect.active {
-		waiting.redirect = w.redirect.clone()
-		waiting.redirect.addrProven = w.addrProven
-		waiting.ask.Type = waiting.ask.OriginalType()
-	}
-	return waiting
-}
-
 // shedWaiter returns the client of the current query as a waiter whose reply is sent before this
 // returns.
 func (w *Worker) shedWaiter(to wire.Replier) waiter {
@@ -594,4 +510,52 @@ func (w *Worker) explain(source Source, dst []byte) []byte {
 	}
 	waiting := w.shedWaiter(nil)
 	return waiting.explainFromMemory(w.plan, source, dst, w.q.Name(), w.q.Key(), w.now)
+}
+
+// withWorker calls a function with a worker of the pool, for a client whose query arrived some time ago.
+func (r *Resolver) withWorker(plan *Plan, from *wire.Peer, now time.Time, elapsed time.Duration, batch *wire.SendBatch, do func(*Worker)) {
+	l, ok := r.workerPool.Get().(*Worker)
+	if !ok {
+		l = r.NewWorker()
+	}
+	l.plan, l.from, l.now, l.elapsed, l.useFallback, l.walking = plan, from, now, elapsed, false, false
+	l.batch, *batch = *batch, l.batch
+	done := false
+	defer func() {
+		l.batch, *batch = *batch, l.batch
+		if done { // after a panic the worker is not reused
+			r.workerPool.Put(l)
+		}
+	}()
+	do(l)
+	if l.walker != nil {
+		l.walker.Flush(now)
+	}
+	l.tally.flush(&r.counts, now)
+	done = true
+}
+
+// waiter returns the client of the current query as a waiter. It copies what it needs of the packet,
+// appended to room as far as there is space.
+func (w *Worker) waiter(room []byte, to wire.Replier) waiter {
+	waiting := waiter{opts: w.opts, usage: w.usage, since: w.now.Add(-w.elapsed), to: to}
+	if w.plan.QueryLog != nil {
+		from := w.sender()
+		waiting.from = &from
+	}
+	if room == nil {
+		room = make([]byte, 0, len(w.q.QuestionSection())+len(w.opts.Cookie))
+	}
+	waiting.ask, room = w.q.CloneTo(room)
+	if w.opts.Cookie != nil {
+		start := len(room)
+		room = append(room, w.opts.Cookie...)
+		waiting.opts.Cookie = room[start:]
+	}
+	if w.redirect.active {
+		waiting.redirect = w.redirect.clone()
+		waiting.redirect.addrProven = w.addrProven
+		waiting.ask.Type = waiting.ask.OriginalType()
+	}
+	return waiting
 }

@@ -45,7 +45,8 @@ func warm(tb testing.TB, identity bool) (*resolve.Worker, map[string][]byte) {
 	p.Version, p.Self = "v", "a1b2c3"
 	p.Local = func(netip.Addr) bool { return true }
 	if identity {
-		p.Pods, p.Cluster = pods.NewIndex(time.Minute), []byte("\x07cluster\x05local\x00")
+		p.Pods, p.Cluster, p.SearchPath = pods.NewIndex(time.Minute, searchHost()), []byte("\x07cluster\x05local\x00"), true
+		p.Pods.Confirm(time.Now())
 		for i := range byte(250) {
 			p.Pods.Put(&pods.Pod{Namespace: "shop", Name: fmt.Sprint(i), Addrs: []netip.Addr{netip.AddrFrom4([4]byte{10, 1, 2, i})}})
 		}
@@ -223,7 +224,7 @@ func TestQueryLogPods(t *testing.T) {
 		var log bytes.Buffer
 		u := &pending{}
 		p := plan(t, u)
-		p.Pods = pods.NewIndex(time.Minute)
+		p.Pods = pods.NewIndex(time.Minute, nil)
 		p.QueryLog = &resolve.QueryLog{All: true, TypeName: typeName, Log: slog.New(slog.NewTextHandler(&log, nil))}
 		c := newClient(newResolver(t, p), false)
 		pod := func(name, workload string) *pods.Pod {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -20,6 +21,9 @@ import (
 const (
 	// ttlAnnotation on a Service sets the TTL of its names, as a Go duration ("30s").
 	ttlAnnotation = "node-cache.io/ttl"
+
+	// searchLabel on a Pod, with the value off, excludes it from walks of the search path.
+	searchLabel = "node-cache.io/search-path"
 
 	// ttlMax is the longest TTL that an annotation may set. Clients that keep a cluster name longer use the addresses of pods that are gone.
 	ttlMax = time.Hour
@@ -178,7 +182,28 @@ func ownPodOf(pod *corev1.Pod, node string) *pods.Pod {
 	if !ok || pod.Spec.NodeName != node || pod.Spec.HostNetwork || pod.DeletionTimestamp != nil || mayHaveEnded(pod) {
 		return nil
 	}
-	return &pods.Pod{Namespace: record.Namespace, Name: record.Name, Workload: workloadOf(pod), Addrs: record.Addrs}
+	return &pods.Pod{Namespace: record.Namespace, Name: record.Name, Workload: workloadOf(pod), Addrs: record.Addrs, DNS: dnsOf(pod)}
+}
+
+// dnsOf returns what a pod says about its resolv.conf. An ndots that is no number has no effect, as in resolvers.
+func dnsOf(pod *corev1.Pod) pods.DNS {
+	d := pods.DNS{Policy: string(pod.Spec.DNSPolicy), Skip: pod.Labels[searchLabel] == "off"}
+	if d.Policy == string(corev1.DNSClusterFirst) {
+		d.Policy = ""
+	}
+	c := pod.Spec.DNSConfig
+	if c == nil {
+		return d
+	}
+	d.Searches = c.Searches
+	for _, option := range c.Options {
+		if option.Name == "ndots" && option.Value != nil {
+			if n, err := strconv.Atoi(*option.Value); err == nil {
+				d.Ndots, d.Skip = n, d.Skip || n < 1 // names are asked for as they are first
+			}
+		}
+	}
+	return d
 }
 
 // mayHaveEnded reports whether the pod's network may be gone: its sandbox is, or all containers have terminated and may

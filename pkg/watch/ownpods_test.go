@@ -31,7 +31,7 @@ func nodePod(name string, addrs ...string) *corev1.Pod {
 
 // watchPods makes the watch fill an index with the pods of node1, and nothing else.
 func (h *harness) watchPods() *pods.Index {
-	index := pods.NewIndex(90 * time.Second)
+	index := pods.NewIndex(90*time.Second, nil)
 	h.config.OwnPods, h.config.NodeName, h.config.Store = index, "node1", nil
 	return index
 }

@@ -69,7 +69,8 @@ const (
 	EDEInvalidData          = 24
 )
 
-// OptionExplain is an EDNS option code for local use (RFC 6891 section 9). A client sends it empty
+// OptionExplain is an EDNS option code for local use (RFC 6891 section 9). A client sends it empty,
+// or with the 4 or 16 bytes of the address of the client to answer as,
 // to ask how its reply was made. The reply carries the explanation as text.
 const OptionExplain = 65305
 

@@ -35,7 +35,7 @@ type Question struct {
 	EDNS      bool   // the query had an OPT record
 	DO        bool   // DNSSEC OK
 	Keepalive bool   // the query had the RFC 7828 option
-	Explain   bool   // the query had an empty OptionExplain
+	Explain   bool   // the query had OptionExplain, empty or with an address
 	UDPSize   uint16 // bytes that the client accepts over UDP, at least 512
 
 	question []byte // name in the client's spelling, type, class
@@ -48,6 +48,7 @@ type Query struct {
 
 	Cookie    []byte // RFC 7873 option data, 8 or 16 to 40 bytes; nil: none
 	Subnet    []byte // RFC 7871 option data; nil: none
+	ExplainTo []byte // address in OptionExplain, of the client whose reply is explained; nil: of the sender
 	Serial    uint32 // zone serial of the client, from an IXFR query
 	HasSerial bool   // the query had a serial
 
@@ -124,7 +125,7 @@ func (q *Query) parseIXFR(pkt []byte, off int) int {
 
 func (q *Query) reset() {
 	q.Question = Question{UDPSize: MinUDP}
-	q.Cookie, q.Subnet = nil, nil
+	q.Cookie, q.Subnet, q.ExplainTo = nil, nil, nil
 	q.Serial, q.HasSerial = 0, false
 	q.keyNameLen, q.keyLen = 0, 0
 }
@@ -228,7 +229,13 @@ func (q *Query) parseOption(code uint16, data []byte) bool {
 	case optionKeepalive:
 		q.Keepalive = true
 	case OptionExplain:
-		q.Explain = q.Explain || len(data) == 0
+		switch len(data) {
+		case 4, 16:
+			q.ExplainTo = data
+			fallthrough
+		case 0:
+			q.Explain = true
+		}
 	}
 	return true
 }
@@ -315,6 +322,18 @@ func (q *Question) CloneTo(room []byte) (Question, []byte) {
 		room = append(room, q.question...)
 		a.question = room[start:len(room):len(room)]
 	}
+	return a, room
+}
+
+// For returns a query of the same client for the name prefix and suffix, in canonical wire form, without EDNS. Its bytes
+// are appended to room, which is returned grown.
+func (q *Question) For(room, prefix, suffix []byte, rrtype uint16) (Question, []byte) {
+	start := len(room)
+	room = append(append(room, prefix...), suffix...)
+	a := Question{Type: rrtype, Class: q.Class, RD: q.RD, AD: q.AD, CD: q.CD, UDPSize: q.UDPSize, nameLen: len(room) - start}
+	room = binary.BigEndian.AppendUint16(room, rrtype)
+	room = binary.BigEndian.AppendUint16(room, q.Class)
+	a.question = room[start:len(room):len(room)]
 	return a, room
 }
 

@@ -25,15 +25,16 @@ import (
 
 // TestPodIdentity starts and ends 10 pods a second, in place of the kubelet of node1. An address is used again as soon as queries from it
 // have no pod any more, often before the API server has deleted the pod. Each pod asks for its own name, from the moment it starts to
-// its end: the query log must never have another pod beside it.
+// its end: the query log must never have another pod beside it. It also asks for a name with the first suffix of its search path, which
+// must not lead to one of another pod.
 func TestPodIdentity(t *testing.T) {
 	t.Parallel()
 	c := kubetest.Start(t, kubetest.Options{Users: []string{account}})
 	kubetest.Apply(t, c, kubetest.Namespace("shop"))
 	grant(t, c, rule("", "pods"))
 	n := startReady(t, settings{
-		root: serveAddress(t, func() string { return "300 IN A 192.0.2.1" }), cluster: []string{kubeconfig(c.Kubeconfig(account))},
-		more: fmt.Sprintf("pods: {identity: api}\nsnapshot: {folder: %q}", t.TempDir()), queries: "all", env: []string{"NODE_NAME=node1"},
+		root: serve(t, searchAnswer), cluster: []string{kubeconfig(c.Kubeconfig(account))},
+		more: fmt.Sprintf("pods: {identity: api, searchPath: on}\nsnapshot: {folder: %q}", t.TempDir()), queries: "all", env: []string{"NODE_NAME=node1"},
 	})
 	i := &identities{t: t, cluster: c, node: n, seen: map[string]*sightings{}}
 	ctx, cancel := context.WithCancel(t.Context())
@@ -55,6 +56,23 @@ func TestPodIdentity(t *testing.T) {
 		t.Errorf("/status: %d requests to the API server, problems %+v; want one watch", s.Cluster.Requests, s.Problems)
 	}
 	i.restart()
+}
+
+// The suffixes of every pod, and of the pod with a name.
+const (
+	firstSuffix = "first.test."
+	ownSuffix   = "own.test."
+)
+
+// searchAnswer denies names with the first suffix, and has an address for all others.
+func searchAnswer(q *dns.Msg) *dns.Msg {
+	m, name := new(dns.Msg).SetReply(q), q.Question[0].Name
+	if strings.HasSuffix(strings.ToLower(name), firstSuffix) {
+		m.Rcode = dns.RcodeNameError
+	} else if q.Question[0].Qtype == dns.TypeA {
+		m.Answer = []dns.RR{&dns.A{Hdr: dns.RR_Header{Name: name, Rrtype: dns.TypeA, Class: dns.ClassINET, Ttl: 300}, A: net.IPv4(192, 0, 2, 1)}}
+	}
+	return m
 }
 
 // restart starts the agent again while the API server is down: the pods are those of the snapshot, and marked.
@@ -104,6 +122,7 @@ type identities struct {
 	known []time.Duration // from the address in the API to the first query with the pod
 	ended []time.Duration // from the end in the API to the first query without
 	lives int
+	walks int // replies with a name under the pod's own suffix
 }
 
 // sightings are the queries of one pod in the log.
@@ -120,6 +139,8 @@ func (i *identities) life(address, round int) {
 	addr := netip.AddrFrom4([4]byte{127, 10, 0, byte(address + 1)})
 	api := i.cluster.Client().CoreV1().Pods("shop")
 	pod := kubetest.Pod{Namespace: "shop", Name: name, Node: "node1", IPs: []netip.Addr{addr}}.Object()
+	pod.Spec.DNSPolicy = corev1.DNSNone
+	pod.Spec.DNSConfig = &corev1.PodDNSConfig{Nameservers: []string{"127.0.0.1"}, Searches: []string{firstSuffix, name + "." + ownSuffix}}
 	ends := round % 3
 	if ends == 1 {
 		pod.Spec.RestartPolicy = corev1.RestartPolicyNever
@@ -177,10 +198,26 @@ func (i *identities) life(address, round int) {
 // ask sends queries from an address until ctx ends.
 func (i *identities) ask(ctx context.Context, addr netip.Addr, name string) {
 	client := dns.Client{Timeout: time.Second, Dialer: &net.Dialer{LocalAddr: &net.UDPAddr{IP: addr.AsSlice()}}}
-	q := new(dns.Msg).SetQuestion(name+".test.", dns.TypeA)
+	q, search := new(dns.Msg).SetQuestion(name+".test.", dns.TypeA), new(dns.Msg).SetQuestion("x."+firstSuffix, dns.TypeA)
 	for ctx.Err() == nil {
 		_, _, _ = client.Exchange(q, i.node.settings.addr.String()) // the log has what the agent made of it
+		if m, _, err := client.Exchange(search, i.node.settings.addr.String()); err == nil {
+			i.noteWalk(name, m)
+		}
 		time.Sleep(20 * time.Millisecond)
+	}
+}
+
+// noteWalk counts a reply with a name of the search path.
+func (i *identities) noteWalk(pod string, m *dns.Msg) {
+	if len(m.Answer) == 0 {
+		return
+	}
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	i.walks++
+	if alias, ok := m.Answer[0].(*dns.CNAME); !ok || alias.Target != "x."+pod+"."+ownSuffix {
+		i.t.Errorf("the search path of %s led to %s", pod, m.Answer[0])
 	}
 }
 
@@ -221,6 +258,9 @@ func (i *identities) note(line string) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	s := i.seen[name]
+	if s == nil { // with the first suffix
+		return
+	}
 	switch pod {
 	case "":
 		s.unknown++
@@ -250,10 +290,13 @@ func (i *identities) report(until time.Time) {
 			late++
 		}
 	}
+	if i.walks == 0 {
+		i.t.Error("no search path was walked")
+	}
 	if i.lives == 0 || late*1000 > i.lives {
 		i.t.Errorf("%d of %d pods are known later than 1 s after their address is in the API", late, i.lives)
 	}
-	proctest.Figure(i.t, "%d pods on 5 addresses until %s: queries with the right pod %d, without a pod %d, with a wrong pod %d; "+
+	proctest.Figure(i.t, "%d pods on 5 addresses until %s: queries with the right pod %d, without a pod %d, with a wrong pod %d; %d walked, 0 wrong; "+
 		"known %s after the address is in the API, at most; without a pod %s after the end is, at most",
-		i.lives, until.Format(time.TimeOnly), sum.right, sum.unknown, sum.wrong, slices.Max(i.known), slices.Max(i.ended))
+		i.lives, until.Format(time.TimeOnly), sum.right, sum.unknown, sum.wrong, i.walks, slices.Max(i.known), slices.Max(i.ended))
 }

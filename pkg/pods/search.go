@@ -1,0 +1,166 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package pods
+
+import (
+	"bytes"
+	"hash/maphash"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/miekg/dns"
+)
+
+// A DNS is what a pod's manifest says about its resolv.conf.
+type DNS struct {
+	Policy   string   `json:"policy,omitempty"` // spec.dnsPolicy; empty: ClusterFirst
+	Searches []string `json:"searches,omitempty"`
+	Ndots    int      `json:"ndots,omitempty"` // 0: none
+	Skip     bool     `json:"skip,omitempty"`  // a label asks for no walk
+}
+
+func (d *DNS) equal(other *DNS) bool {
+	return d.Policy == other.Policy && d.Ndots == other.Ndots && d.Skip == other.Skip && slices.Equal(d.Searches, other.Searches)
+}
+
+// A Host is what the kubelet makes the resolv.conf of pods of.
+type Host struct {
+	Domain   string   // of the cluster
+	Searches []string // of the host's resolv.conf
+	Ndots    int      // of the host's resolv.conf
+	Except   []string // namespaces without walks
+}
+
+// Longer search lists are ignored or cut by some resolvers: glibc before 2.26 takes six, musl 255 bytes.
+const (
+	maxSuffixes    = 6
+	maxSearchBytes = 255
+)
+
+// clusterNdots is the ndots that the kubelet sets with the policy ClusterFirst.
+const clusterNdots = 5
+
+// searches returns the search list and ndots that the kubelet gives to a pod, in its order and without duplicates.
+func (h *Host) searches(namespace string, d *DNS) (list []string, ndots int) {
+	switch d.Policy {
+	case "None":
+		ndots = 1
+	case "Default":
+		list, ndots = h.Searches, h.Ndots
+	default:
+		list = append([]string{namespace + ".svc." + h.Domain, "svc." + h.Domain, h.Domain}, h.Searches...)
+		ndots = clusterNdots
+	}
+	var unique []string
+	for _, suffix := range slices.Concat(list, d.Searches) {
+		if suffix = dns.CanonicalName(suffix); !slices.Contains(unique, suffix) {
+			unique = append(unique, suffix)
+		}
+	}
+	if d.Ndots > 0 {
+		ndots = d.Ndots
+	}
+	return unique, ndots
+}
+
+// A SearchPath is what a pod's resolver appends to a name with fewer dots than ndots, one after the other.
+type SearchPath struct {
+	Suffixes [][]byte // canonical wire form; the root, for the name itself, is the last if it is not among the others
+
+	ndots   int
+	longest int // bytes of the longest suffix
+	seed    maphash.Seed
+	found   [foundSlots]atomic.Pointer[found]
+}
+
+const (
+	foundTime  = 5 * time.Second // between the queries of one client for both address families
+	foundSlots = 64              // names of a pod; a newer one takes the place of an older one
+)
+
+// A found is a name and the index of the suffix under which it was found.
+type found struct {
+	prefix string
+	at     int
+	until  time.Time
+}
+
+func (f *found) isOf(prefix []byte, now time.Time) bool {
+	return f != nil && f.prefix == string(prefix) && now.Before(f.until)
+}
+
+func (p *SearchPath) slot(prefix []byte) *atomic.Pointer[found] {
+	return &p.found[maphash.Bytes(p.seed, prefix)%foundSlots]
+}
+
+// Found returns the index of the suffix under which a name was found in the last five seconds, -1 for none. prefix is
+// from Prefix.
+func (p *SearchPath) Found(prefix []byte, now time.Time) int {
+	if f := p.slot(prefix).Load(); f.isOf(prefix, now) {
+		return f.at
+	}
+	return -1
+}
+
+// SetFound records the index of the suffix under which a name was found, unless a smaller one is recorded. It returns
+// the recorded one.
+func (p *SearchPath) SetFound(prefix []byte, at int, now time.Time) int {
+	slot := p.slot(prefix)
+	for {
+		old := slot.Load()
+		if old.isOf(prefix, now) && old.at <= at {
+			return old.at
+		}
+		if slot.CompareAndSwap(old, &found{string(prefix), at, now.Add(foundTime)}) {
+			return at
+		}
+	}
+}
+
+// path returns the search path of a pod, nil if it has none that every resolver follows.
+func (h *Host) path(namespace string, d *DNS) *SearchPath {
+	if h == nil || d.Skip || slices.Contains(h.Except, namespace) {
+		return nil
+	}
+	list, ndots := h.searches(namespace, d)
+	if len(list) == 0 || len(list) > maxSuffixes || list[0] == "." || len(strings.Join(list, " ")) > maxSearchBytes {
+		return nil
+	}
+	if !slices.Contains(list, ".") {
+		list = append(list, ".")
+	}
+	p := &SearchPath{ndots: ndots, seed: maphash.MakeSeed()}
+	for _, suffix := range list {
+		room := make([]byte, len(suffix)+1)
+		n, err := dns.PackDomainName(suffix, room, 0, nil, false)
+		if err != nil {
+			return nil
+		}
+		p.Suffixes = append(p.Suffixes, room[:n])
+		p.longest = max(p.longest, n)
+	}
+	return p
+}
+
+// maxName is the most bytes of a name.
+const maxName = 255
+
+// Prefix returns the labels of a name before the first suffix, if the pod's resolver asks for the name before it tries
+// the other suffixes, otherwise nil. The name is canonical and in wire form.
+func (p *SearchPath) Prefix(name []byte) []byte {
+	end := len(name) - len(p.Suffixes[0])
+	if end <= 0 || end+p.longest > maxName || !bytes.Equal(name[end:], p.Suffixes[0]) {
+		return nil
+	}
+	labels, at := 0, 0
+	for at < end {
+		at += 1 + int(name[at])
+		labels++
+	}
+	if at != end || labels > p.ndots {
+		return nil
+	}
+	return name[:end]
+}

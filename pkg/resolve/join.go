@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package resolve
+
+import (
+	"context"
+	"log/slog"
+	"time"
+
+	"github.com/nodecache/node-cache/pkg/pods"
+	"github.com/nodecache/node-cache/pkg/wire"
+)
+
+// join makes the client of the current query wait for the in-flight query with its key, and starts one
+// if there is none. If a limit is reached it sheds the query.
+func (w *Worker) join(to wire.Replier) {
+	t, who := &w.r.queries, clientKey{w.from.Addr.Addr(), w.addrProven}
+	f := w.nextQuery()
+	f.begunAt -= w.elapsed
+	t.mu.Lock()
+	existing := w.joinableLocked(f)
+	c, why := t.admitLocked(who, existing == nil, w.plan)
+	switch {
+	case c == nil:
+		silent, logIt := false, false
+		// The server stops reading from TCP clients, and a stale answer costs no more than a hit.
+		if !w.from.Stream && !w.staleHeld {
+			silent, logIt = t.floodLocked(who, w.now)
+		}
+		t.mu.Unlock()
+		if logIt {
+			from := w.sender()
+			w.r.log.LogAttrs(context.Background(), slog.LevelWarn, "client flood, replies suppressed", from.attrs()...)
+		}
+		w.rejectQuery(why, silent, to)
+	case existing != nil:
+		waiting := w.waiter(nil, to)
+		waiting.client = c
+		existing.joined = append(existing.joined, waiting)
+		if w.staleHeld {
+			existing.holdStaleLocked(w.now)
+		}
+		overdue := existing.staleDue
+		t.mu.Unlock()
+		w.r.counts.add(countJoined)
+		if overdue {
+			existing.serveStale(w.now, &w.batch)
+		}
+	default:
+		f.client = c
+		t.addLocked(f)
+		t.mu.Unlock()
+		w.prepareQuery(f)
+		f.first = w.waiter(f.query, to)
+		f.first.client = c
+		if w.staleHeld {
+			f.markReady(true, w.now)
+		}
+		f.send(w.now.Add(w.timeout()), &w.batch)
+	}
+}
+
+// timeout returns the time that upstream has for the current query: what is left of the client's
+// deadline, or half of the deadline if a query for A records may follow. Some servers never answer
+// AAAA queries.
+func (w *Worker) timeout() time.Duration {
+	if d := &w.redirect; d.active && d.dns64 != nil && !d.retryA {
+		return w.plan.Deadline / 2
+	}
+	return w.plan.Deadline - w.elapsed
+}
+
+// shedBackoff is the refresh backoff of a stale answer used because there was no room for a query.
+const shedBackoff = time.Second
+
+// rejectQuery handles a query without room. The client gets the zone fallback or the stale answer that
+// the lookup found, or SERVFAIL with the reason, or nothing if it has had too many SERVFAILs.
+func (w *Worker) rejectQuery(why Shed, silent bool, to wire.Replier) {
+	if silent {
+		w.r.counts.shed(ShedFlood)
+		if w.usage != nil {
+			w.usage.Add(pods.Shed)
+		}
+		w.tally.each[countDropped]++
+		to.Reply(nil, &w.batch)
+		return
+	}
+	w.r.counts.shed(why)
+	waiting := w.shedWaiter(to)
+	if w.staleHeld {
+		d := newResponse(w.r, w.plan, w.now, &w.batch)
+		defer d.release()
+		// The zone was asked for an alias already.
+		if !w.redirect.hasAlias() && d.useZoneFallback(w.plan.Zone, &w.q) || d.useStale(w.plan.Cache, w.q.Key()) {
+			if why != ShedClient { // a client over its limit must not delay the refresh for others
+				w.plan.Cache.DelayRefresh(w.q.Key(), w.now.Add(shedBackoff), w.now)
+			}
+			d.deliver(&waiting)
+			return
+		}
+	}
+	w.r.replyShed(why, &waiting, w.plan, &w.batch)
+}

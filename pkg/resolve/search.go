@@ -1,0 +1,213 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package resolve
+
+import (
+	"encoding/binary"
+	"time"
+
+	"github.com/nodecache/node-cache/pkg/wire"
+)
+
+// A walk looks for a name under the other suffixes of a pod's search path once the first is denied, as the pod's
+// resolver would with one query after the other. It looks up addresses of both families under each suffix in turn:
+//
+//	one family has addresses            found: the client gets a CNAME record to that name, and its answer
+//	both are denied, with NXDOMAIN      the next suffix
+//	anything else, or no suffix left    the client gets the answer for the name it asked, and continues by itself
+//
+// Resolvers differ in the third case: after an answer without records musl ends its search and glibc continues.
+//
+// A and AAAA queries for one name must end under the same suffix. The first of them to find one records it in
+// the pod's path. The other one goes there, unless a suffix before it has addresses by then.
+//
+// Each lookup passes the same parts as a query of the client: rewrite rules, templates, zone, cache and routes. A lookup
+// that waits for upstream has the place of its client.
+
+// What a lookup says about one address family of a name.
+const (
+	hasAddresses familyState = iota
+	nameDenied
+	otherState // no addresses of this family, or no answer
+)
+
+// maxSearchTTL is the maximum TTL of the CNAME record of a walk, in seconds. The denial that it replaces may have a
+// shorter one.
+const maxSearchTTL = 30
+
+// begin starts a walk after the answer to the name asked.
+func (k *walk) begin(d *redirect, ask *wire.Question, answer []byte) {
+	var room [wire.MaxName]byte
+	k.path, k.rrtype = d.path, ask.OriginalType()
+	k.prefix = append(k.prefix[:0], canonical(&room, ask)[:d.prefix]...)
+	k.asked = append(k.asked[:0], answer...)
+	k.at, k.other, k.state, k.ended, k.found = 0, true, nameDenied, false, false
+}
+
+// advance looks names up from memory until the walk ends, or until a lookup must wait for upstream, which it reports. ask
+// and opts are those of the client.
+func (k *walk) advance(l *Worker, ask *wire.Question, opts *wire.ReplyOptions) (missed bool) {
+	for !k.ended {
+		decided := k.path.Found(k.prefix, l.now)
+		if k.other && k.at < decided {
+			k.next()
+			continue
+		}
+		answer, ok := k.lookup(l, ask, opts)
+		switch {
+		case ok:
+			k.take(l, answer, l.opts.EDE, decided)
+		case k.at < decided:
+			k.next()
+		default:
+			return true
+		}
+	}
+	return false
+}
+
+// lookup asks for the current name from memory. An empty answer means SERVFAIL.
+func (k *walk) lookup(l *Worker, ask *wire.Question, opts *wire.ReplyOptions) (answer []byte, ok bool) {
+	rrtype := k.rrtype
+	if k.other {
+		rrtype ^= wire.TypeA ^ wire.TypeAAAA
+	}
+	var inner wire.Question
+	inner, k.question = ask.For(k.question[:0], k.prefix, k.path.Suffixes[k.at], rrtype)
+	l.q.SetQuestion(&inner)
+	l.opts = wire.ReplyOptions{Limit: opts.Limit, UDPSize: opts.UDPSize, EDE: wire.EDENone}
+	l.redirect.active, l.useFallback = false, false
+	l.tally.begin(l.now)
+	l.applyExtras()
+	answer, source := l.lookup(k.answer[:0])
+	k.answer = answer
+	return answer, source != undecided
+}
+
+// take continues the walk with an answer to the current lookup. decided is the suffix that was recorded for the name,
+// or -1.
+func (k *walk) take(l *Worker, answer []byte, ede, decided int) {
+	state := addressesIn(&l.restorer.tail, answer)
+	switch {
+	case k.other && state == nameDenied && k.state == nameDenied:
+		k.next()
+	case k.other:
+		k.end(l, state == hasAddresses && k.at > 0)
+	default:
+		k.own, k.ede, k.state = append(k.own[:0], answer...), ede, state
+		if k.other = state != hasAddresses && k.at != decided; !k.other {
+			k.end(l, true)
+		}
+	}
+}
+
+// next turns to the next suffix.
+func (k *walk) next() {
+	k.at, k.other = k.at+1, false
+	k.ended = k.at == len(k.path.Suffixes)
+}
+
+// end ends the walk. If the query for the other family has ended under another suffix in the meantime, the walk goes
+// there instead.
+func (k *walk) end(l *Worker, found bool) {
+	k.ended, k.found = true, found
+	if !found {
+		return
+	}
+	if at := k.path.SetFound(k.prefix, k.at, l.now); at != k.at {
+		k.at, k.other, k.ended = at, false, false
+	}
+}
+
+// addressesIn returns what an answer says, which it parses into m.
+func addressesIn(m *wire.Message, answer []byte) familyState {
+	switch {
+	case len(answer) < wire.HeaderLen:
+		return otherState
+	case answer[3]&0x0f == wire.RcodeNXDomain:
+		return nameDenied
+	case answer[3]&0x0f != wire.RcodeSuccess || binary.BigEndian.Uint16(answer[6:]) == 0 || m.Parse(answer) != nil:
+		return otherState
+	case m.Truncated() || hasType(m, m.QuestionType()):
+		return hasAddresses
+	}
+	return otherState
+}
+
+// appendFound replaces dst[start:] by the answer that the walk found. It returns false, and the answer to the name asked,
+// if it found none.
+func (k *walk) appendFound(l *Worker, dst []byte, start int) ([]byte, bool) {
+	if k.found {
+		if to, ok := k.appendAnswer(l, dst[:start]); ok {
+			return to, true
+		}
+	}
+	return append(dst[:start], k.asked...), false
+}
+
+// appendAnswer appends a CNAME record from the name asked to the one found, and the answer for that.
+func (k *walk) appendAnswer(l *Worker, dst []byte) ([]byte, bool) {
+	m, start, ttl := &l.restorer.tail, len(dst), uint32(maxSearchTTL)
+	if m.Parse(k.asked) == nil {
+		ttl = min(ttl, maxSynthesizedTTL(m))
+	}
+	dst = append(dst, 0, 0, 0x80, 0, 0, 1, 0, 0, 0, 0, 0, 0) // QR
+	dst = append(append(dst, k.prefix...), k.path.Suffixes[0]...)
+	dst = binary.BigEndian.AppendUint16(dst, k.rrtype)
+	dst = binary.BigEndian.AppendUint16(dst, wire.ClassIN)
+	k.question = append(append(k.question[:0], k.prefix...), k.path.Suffixes[k.at]...)
+	dst = appendOwn(dst, start, wire.TypeCNAME, ttl, k.question)
+	if len(k.own) == 0 {
+		return dst, false
+	}
+	if m.Parse(k.own) != nil {
+		return dst, false
+	}
+	return m.AppendToChain(dst, start, len(dst)-start-len(k.question))
+}
+
+// Reply implements [wire.Replier]: it takes the answer to the current lookup.
+func (k *walk) Reply(answer []byte, batch *wire.SendBatch) {
+	if answer == nil { // the client is flooding
+		k.client.end(nil, batch)
+		return
+	}
+	k.resume(answer, k.r.now(), batch)
+}
+
+// resume continues a walk that has waited, with the answer to its lookup if there is one.
+func (k *walk) resume(answer []byte, now time.Time, batch *wire.SendBatch) {
+	defer func() {
+		if defect := recover(); defect != nil {
+			k.r.panicked("search path", defect)
+			if k.client.to != nil {
+				k.client.end(nil, batch)
+			}
+		}
+	}()
+	elapsed := now.Sub(k.client.since)
+	k.r.withWorker(k.plan, &k.from, now, elapsed, batch, func(l *Worker) {
+		l.addrProven, l.retried, l.usage = k.addrProven, k.client.from, k.client.usage
+		if answer != nil {
+			k.take(l, answer, wire.EDENone, k.path.Found(k.prefix, now))
+		}
+		if elapsed < k.plan.Deadline && k.advance(l, &k.client.ask, &k.client.opts) {
+			l.join(k)
+			return
+		}
+		k.found = k.found && k.ended
+		k.reply(l)
+	})
+}
+
+// reply ends the walk with the client's reply.
+func (k *walk) reply(l *Worker) {
+	source := k.source
+	msg, found := k.appendFound(l, nil, 0)
+	if found {
+		source, k.client.opts.EDE = SourceSearch, k.ede
+		k.client.redirect.suffix = k.at
+	}
+	msg = k.client.ask.Reply(msg, 0, &k.client.opts)
+	k.r.reply(k.plan, &k.client, source, msg, l.now, &l.batch)
+}
