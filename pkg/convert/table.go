@@ -253,6 +253,7 @@ func plugins(c *converter) []directive {
 			}
 		}},
 		{names: "chaos", take: chaos},
+		{names: "autopath", take: autopath},
 		{names: "bufsize", take: bufsize},
 		{names: "cancel", take: func(l *line) {
 			if len(l.args()) > 0 { // else 5.001 s, the default
@@ -270,8 +271,6 @@ func plugins(c *converter) []directive {
 		{names: "root"},            // read with each path
 
 		lost("acl", "answers do not depend on the client's address", "restrict clients with a NetworkPolicy or the node's firewall"),
-		lost("autopath", "search lists are not expanded on the server",
-			"denials are kept and quick, also below a denied name; a dot at the end of a name, or a lower ndots, saves the walk"),
 		ownZones("auto secondary", noZones, listZone),
 		lost("sign dnssec", noZones, routeIt),
 		ownZones("etcd route53 azure clouddns nomad k8s_external consul k8s_gateway mdns multicluster mysql netbox records redis tailscale",
@@ -321,6 +320,18 @@ func chaos(l *line) {
 	}
 	if len(l.args()) > 1 {
 		l.lost("authors.bind is refused", "")
+	}
+}
+
+// autopath converts the walk of search paths, which is each pod's own here.
+func autopath(l *line) {
+	if args := l.args(); len(args) == 0 || args[len(args)-1] != "@kubernetes" {
+		l.lost("only search paths of pods are walked", "set pods.identity: api and pods.searchPath: on")
+		return
+	}
+	if l.set("pods.searchPath", "on") {
+		l.c.cfg.Pods = config.NodePods{Identity: config.IdentityAPI, SearchPath: true}
+		l.differs("the agents need permission to list pods", "add component pods: docs/pods.md")
 	}
 }
 
