@@ -16,11 +16,11 @@ import (
 
 // Bounds of the shape. They only go down; a package that needs more lines says why in the commit that raises its bound.
 const (
-	mostLines        = 46418
+	mostLines        = 46497
 	mostFiles        = 269
 	mostTypes        = 503
-	mostSupportLines = 12946
-	mostTestLines    = 71104
+	mostSupportLines = 12947
+	mostTestLines    = 71408
 )
 
 // packageLines are the most lines of a package, in hundreds, where it may have more than 1,000.

@@ -24,7 +24,7 @@ type CoreDNS struct {
 }
 
 // StartCoreDNS runs CoreDNS for a test and waits until every plugin is ready, which for the plugin
-// kubernetes means that it has the cluster's objects. Its plugins are bind, cache, dns64, errors, forward, hosts, kubernetes,
+// kubernetes means that it has the cluster's objects. Its plugins are autopath, bind, cache, dns64, errors, forward, hosts, kubernetes,
 // ready, rewrite, template and transfer. A zone without a port is served on a free one. The Corefile must say
 //
 //	bind 127.0.0.1

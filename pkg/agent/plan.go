@@ -60,7 +60,7 @@ func (r *generation) unchanged(old *generation, keys func(*config.Config) any) b
 
 // The keys of the parts that more than one section configures.
 
-func clusterKeys(c *config.Config) any { return []any{c.ClusterDomain, c.Cluster, c.Intercept} }
+func clusterKeys(c *config.Config) any { return []any{c.ClusterDomain, c.Cluster, c.Intercept, c.Pods} }
 
 func memoryKeys(c *config.Config) any { return []any{c.Cache.Size, c.Limits, c.Snapshot} }
 

@@ -121,6 +121,9 @@ func (a *Agent) sample() metrics.Sample {
 		watched := c.source.Stats()
 		s.Watch = &watched
 	}
+	if index := r.cluster.pods; index != nil {
+		s.Pods = index.Namespaces()
+	}
 	for _, p := range r.probes {
 		s.Probes = append(s.Probes, p.Stats())
 	}

@@ -14,6 +14,7 @@ import (
 	"github.com/nodecache/node-cache/pkg/handover"
 	"github.com/nodecache/node-cache/pkg/intercept"
 	"github.com/nodecache/node-cache/pkg/netif"
+	"github.com/nodecache/node-cache/pkg/pods"
 	"github.com/nodecache/node-cache/pkg/probe"
 	"github.com/nodecache/node-cache/pkg/resolve"
 	"github.com/nodecache/node-cache/pkg/server"
@@ -38,14 +39,15 @@ type Sample struct {
 	Static          *static.Stats // hosts and templates
 	Snapshot        *snapshot.Stats
 	Memory          status.Memory
-	Routes          []Route          // zones are distinct
-	Zone            *zone.Stats      // the names of the cluster
-	Watch           *watch.Stats     // watches of objects and of the central resolver's endpoints
-	Link            *netif.Stats     // the link of the listen addresses
-	Intercept       *intercept.Stats // lease and rules
-	Mode            string           // of Intercept, as configured
-	Probes          []probe.Stats    // labels are distinct
-	Foreign         int              // sockets of other processes at the server's addresses
+	Routes          []Route                 // zones are distinct
+	Zone            *zone.Stats             // the names of the cluster
+	Watch           *watch.Stats            // watches of objects and of the central resolver's endpoints
+	Link            *netif.Stats            // the link of the listen addresses
+	Intercept       *intercept.Stats        // lease and rules
+	Mode            string                  // of Intercept, as configured
+	Pods            map[string]*pods.Counts // of the node, by namespace
+	Probes          []probe.Stats           // labels are distinct
+	Foreign         int                     // sockets of other processes at the server's addresses
 	UDP             []server.UDPStats
 	TCP             []server.TCPStats
 	Config          Config
@@ -99,7 +101,7 @@ func families() []family {
 	t := &table{}
 	t.addAll(&Sample{
 		Static: &static.Stats{}, Snapshot: &snapshot.Stats{}, Zone: &zone.Stats{}, Watch: &watch.Stats{},
-		Link: &netif.Stats{}, Intercept: &intercept.Stats{}, Handover: &handover.Stats{},
+		Link: &netif.Stats{}, Intercept: &intercept.Stats{}, Pods: map[string]*pods.Counts{}, Handover: &handover.Stats{},
 	}, nil)
 	return t.families
 }

@@ -52,6 +52,9 @@ func (t *table) addAll(s *Sample, upstreams []upstreamSeries) {
 		t.addLease(s.Intercept, s.Mode)
 		t.addRules(s.Intercept)
 	}
+	if s.Pods != nil {
+		t.addPods(s.Pods)
+	}
 	t.addProbes(s.Probes)
 	t.addServers(s)
 	t.addConfig(&s.Config)

@@ -4,6 +4,7 @@ package metrics_test
 
 import (
 	"errors"
+	"fmt"
 	"net/netip"
 	"reflect"
 	"testing"
@@ -75,6 +76,11 @@ func TestEveryFieldIsASeries(t *testing.T) {
 	}, "Label", "Server", "Question", "Last", "Row", "LastError")
 	tryFields(try, "source.Status", d.Source, func(s *metrics.Sample, v source.Status) { s.Source = v },
 		"Name", "KubeDNS", "LastGood", "Saved", "SaveError", "Problem")
+	for i := range *d.Pods["shop"] {
+		asked := distinct()
+		asked.Pods["shop"][i]++
+		try(fmt.Sprint("pods.Counts ", i), asked)
+	}
 	alone := distinct()
 	alone.Source.KubeDNS = ""
 	try("source.Status.KubeDNS", alone)

@@ -5,6 +5,7 @@ package metrics
 import (
 	"github.com/nodecache/node-cache/pkg/intercept"
 	"github.com/nodecache/node-cache/pkg/netif"
+	"github.com/nodecache/node-cache/pkg/pods"
 	"github.com/nodecache/node-cache/pkg/watch"
 	"github.com/nodecache/node-cache/pkg/zone"
 )
@@ -64,6 +65,21 @@ func merge(to, from *watch.Histogram) {
 		to.Counts[bucket] += n
 	}
 	to.Sum += from.Sum
+}
+
+func (t *table) addPods(namespaces map[string]*pods.Counts) {
+	t.section = "Pods of the node"
+	namespace, outcomes := label{name: "namespace"}, []string{"memory", "upstream", "failed", "shed"}
+	queries := t.add(counter, "pod_queries_total", "Queries of pods of the first 50 namespaces that the agent saw, of (other) ones, and of clients with (no pod).", namespace, label{"outcome", outcomes})
+	denied := t.add(counter, "pod_nxdomain_total", "NXDOMAIN answers to them.", namespace)
+	searched := t.add(counter, "pod_search_nxdomain_total", "Those of names in the cluster domain: most are a name with a search suffix.", namespace)
+	for name, c := range namespaces {
+		for outcome, count := range []pods.Count{pods.FromMemory, pods.FromUpstream, pods.Failed, pods.Shed} {
+			queries.put(float64(c[count]), name, outcomes[outcome])
+		}
+		denied.put(float64(c[pods.Denied]), name)
+		searched.put(float64(c[pods.Searched]), name)
+	}
 }
 
 func (t *table) addLink(l *netif.Stats) {

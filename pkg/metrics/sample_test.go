@@ -18,6 +18,7 @@ import (
 	"github.com/nodecache/node-cache/pkg/intercept"
 	"github.com/nodecache/node-cache/pkg/metrics"
 	"github.com/nodecache/node-cache/pkg/netif"
+	"github.com/nodecache/node-cache/pkg/pods"
 	"github.com/nodecache/node-cache/pkg/probe"
 	"github.com/nodecache/node-cache/pkg/resolve"
 	"github.com/nodecache/node-cache/pkg/server"
@@ -112,6 +113,7 @@ func distinct() metrics.Sample {
 		},
 		Zone: &held, Watch: &source,
 		Link: &link, Intercept: &rules, Mode: "link-local",
+		Pods:    map[string]*pods.Counts{"shop": new(numbered[pods.Counts](9900))},
 		Probes:  []probe.Stats{numbered[probe.Stats](8600), {Label: "outside"}},
 		Foreign: 9500,
 		UDP:     []server.UDPStats{numbered[server.UDPStats](4000)},

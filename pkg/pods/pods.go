@@ -43,12 +43,13 @@ type Index struct {
 	mu     sync.Mutex            // guards the following fields
 	byName map[[2]string]*Pod    // by namespace and name
 	users  map[netip.Addr][]*Pod // of each address; more than one: it is unknown whose it is
+	ended  map[string]*Counts    // of pods that have ended, by namespace; see namespaceLocked
 }
 
 // NewIndex returns an index without pods. Its state counts as stale once it was not confirmed for that long. Pods have
 // the search paths that follow from host; nil: none.
 func NewIndex(staleAfter time.Duration, host *Host) *Index {
-	x := &Index{staleAfter: staleAfter, host: host, byName: map[[2]string]*Pod{}, users: map[netip.Addr][]*Pod{}}
+	x := &Index{staleAfter: staleAfter, host: host, byName: map[[2]string]*Pod{}, users: map[netip.Addr][]*Pod{}, ended: map[string]*Counts{}}
 	x.byAddr.Store(&map[netip.Addr]*Pod{})
 	return x
 }
@@ -83,6 +84,7 @@ func (x *Index) Put(p *Pod) bool {
 	}
 	x.removeLocked(k)
 	x.byName[k] = p
+	x.namespaceLocked(p.Namespace)
 	for _, addr := range p.Addrs {
 		x.users[addr] = append(x.users[addr], p)
 	}
@@ -94,7 +96,7 @@ func (x *Index) Put(p *Pod) bool {
 func (x *Index) Delete(namespace, name string) bool {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	if !x.removeLocked([2]string{namespace, name}) {
+	if !x.endLocked([2]string{namespace, name}) {
 		return false
 	}
 	x.publishLocked()
@@ -107,7 +109,7 @@ func (x *Index) Retain(keep func(namespace, name string) bool) {
 	defer x.mu.Unlock()
 	for k := range x.byName {
 		if !keep(k[0], k[1]) {
-			x.removeLocked(k)
+			x.endLocked(k)
 		}
 	}
 	x.publishLocked()
@@ -115,6 +117,14 @@ func (x *Index) Retain(keep func(namespace, name string) bool) {
 
 // Confirm records that the index was up to date at a time.
 func (x *Index) Confirm(at time.Time) { x.confirmedAt.Store(&at) }
+
+// endLocked removes a pod and keeps its counts.
+func (x *Index) endLocked(k [2]string) bool {
+	if p := x.byName[k]; p != nil {
+		x.namespaceLocked(p.Namespace).add(p.usage)
+	}
+	return x.removeLocked(k)
+}
 
 func (x *Index) removeLocked(k [2]string) bool {
 	p := x.byName[k]

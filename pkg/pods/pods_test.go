@@ -77,18 +77,23 @@ func TestModel(t *testing.T) {
 	}
 }
 
-// TestIndexCost bounds the memory of 250 pods with two addresses each, and the allocations of a search.
+// TestIndexCost bounds the memory of 250 pods with two addresses each, which find as many names as they can, and the allocations of
+// a search.
 func TestIndexCost(t *testing.T) {
 	var before, after runtime.MemStats
 	runtime.GC()
 	runtime.ReadMemStats(&before)
-	x := pods.NewIndex(time.Minute, nil)
+	x := pods.NewIndex(time.Minute, &pods.Host{Domain: "cluster.local", Searches: []string{"corp.example.com"}})
 	for i := range 250 {
-		x.Put(&pods.Pod{
+		p := &pods.Pod{
 			Namespace: fmt.Sprintf("a-namespace-with-a-long-name-%d", i), Name: fmt.Sprintf("a-deployment-with-a-long-name-5d4f8c7b9-%05d", i),
 			Workload: fmt.Sprintf("Deployment/a-deployment-with-a-long-name-%d", i),
 			Addrs:    []netip.Addr{netip.AddrFrom4([4]byte{10, 1, 0, byte(i)}), netip.AddrFrom16([16]byte{0xfd, 15: byte(i)})},
-		})
+		}
+		x.Put(p)
+		for name := range 1_000 {
+			p.SearchPath().SetFound(fmt.Append(nil, "a-long-name-", name), 3, time.Now())
+		}
 	}
 	runtime.GC()
 	runtime.ReadMemStats(&after)
@@ -102,6 +107,32 @@ func TestIndexCost(t *testing.T) {
 		t.Errorf("Of allocates %v times", n)
 	}
 	runtime.KeepAlive(x)
+}
+
+// TestNamespaces counts pods of 60 namespaces, half of which end, and finds each query again.
+func TestNamespaces(t *testing.T) {
+	t.Parallel()
+	x := pods.NewIndex(time.Minute, nil)
+	for i := range 60 {
+		addr := netip.AddrFrom4([4]byte{10, 0, 0, byte(i)})
+		for range 2 { // two pods of each namespace, one after the other
+			x.Put(&pods.Pod{Namespace: fmt.Sprint("n", i), Name: "web", Addrs: []netip.Addr{addr}})
+			_, usage := x.UsageOf(addr)
+			usage.Add(pods.Failed)
+			if i%2 == 0 {
+				x.Delete(fmt.Sprint("n", i), "web")
+			}
+		}
+	}
+	_, usage := x.UsageOf(netip.IPv6Loopback())
+	usage.Add(pods.Shed)
+	got := x.Namespaces()
+	assert.Equal(t, "names", 50+2, len(got))
+	assert.Same(t, "without a pod", pods.Counts{pods.Shed: 1}, *got[pods.NoNamespace])
+	assert.Same(t, "other namespaces", pods.Counts{pods.Failed: 20}, *got[pods.OtherNamespaces])
+	for i := range 50 {
+		assert.Same(t, fmt.Sprint(i), pods.Counts{pods.Failed: 2}, *got[fmt.Sprint("n", i)])
+	}
 }
 
 // TestDump restores pods from a dump: they are stale until the next confirmation.

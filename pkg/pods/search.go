@@ -80,25 +80,22 @@ const (
 	foundSlots = 64              // names of a pod; a newer one takes the place of an older one
 )
 
-// A found is a name and the index of the suffix under which it was found.
+// A found is the hash of a name, and the index of the suffix under which it was found.
 type found struct {
-	prefix string
-	at     int
-	until  time.Time
+	hash  uint64
+	at    int
+	until time.Time
 }
 
-func (f *found) isOf(prefix []byte, now time.Time) bool {
-	return f != nil && f.prefix == string(prefix) && now.Before(f.until)
-}
-
-func (p *SearchPath) slot(prefix []byte) *atomic.Pointer[found] {
-	return &p.found[maphash.Bytes(p.seed, prefix)%foundSlots]
+func (f *found) isOf(hash uint64, now time.Time) bool {
+	return f != nil && f.hash == hash && now.Before(f.until)
 }
 
 // Found returns the index of the suffix under which a name was found in the last five seconds, -1 for none. prefix is
 // from Prefix.
 func (p *SearchPath) Found(prefix []byte, now time.Time) int {
-	if f := p.slot(prefix).Load(); f.isOf(prefix, now) {
+	hash := maphash.Bytes(p.seed, prefix)
+	if f := p.found[hash%foundSlots].Load(); f.isOf(hash, now) {
 		return f.at
 	}
 	return -1
@@ -107,13 +104,14 @@ func (p *SearchPath) Found(prefix []byte, now time.Time) int {
 // SetFound records the index of the suffix under which a name was found, unless a smaller one is recorded. It returns
 // the recorded one.
 func (p *SearchPath) SetFound(prefix []byte, at int, now time.Time) int {
-	slot := p.slot(prefix)
+	hash := maphash.Bytes(p.seed, prefix)
+	slot := &p.found[hash%foundSlots]
 	for {
 		old := slot.Load()
-		if old.isOf(prefix, now) && old.at <= at {
+		if old.isOf(hash, now) && old.at <= at {
 			return old.at
 		}
-		if slot.CompareAndSwap(old, &found{string(prefix), at, now.Add(foundTime)}) {
+		if slot.CompareAndSwap(old, &found{hash, at, now.Add(foundTime)}) {
 			return at
 		}
 	}

@@ -56,6 +56,53 @@ func (x *Index) UsageOf(addr netip.Addr) (*Pod, *Usage) {
 	return nil, &x.unknown
 }
 
+// mostNamespaces bounds the namespaces that are counted each by itself.
+const mostNamespaces = 50
+
+// The counts of all other namespaces, and of clients without a pod. A namespace cannot have these names.
+const (
+	OtherNamespaces = "(other)"
+	NoNamespace     = "(no pod)"
+)
+
+// namespaceLocked returns the counts of the pods of a namespace that have ended.
+func (x *Index) namespaceLocked(name string) *Counts {
+	if x.ended[name] == nil && len(x.ended) >= mostNamespaces {
+		name = OtherNamespaces
+	}
+	if x.ended[name] == nil {
+		x.ended[name] = new(Counts)
+	}
+	return x.ended[name]
+}
+
+func (c *Counts) add(u *Usage) {
+	for i := range c {
+		c[i] += u.each[i].Load()
+	}
+}
+
+// Namespaces returns the counts of each namespace since the index was made, with those of pods that have ended: of the
+// first 50 namespaces, of all others, and of clients without a pod.
+func (x *Index) Namespaces() map[string]*Counts {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	all := map[string]*Counts{}
+	for name, c := range x.ended {
+		all[name] = new(*c)
+	}
+	for _, p := range x.byName {
+		c := all[p.Namespace]
+		if c == nil {
+			c = all[OtherNamespaces]
+		}
+		c.add(p.usage)
+	}
+	all[NoNamespace] = new(Counts)
+	all[NoNamespace].add(&x.unknown)
+	return all
+}
+
 // A Row is a pod and what it has asked since the index knows it.
 type Row struct {
 	*Pod

@@ -156,7 +156,7 @@ func oddPackets(t *testing.T) []odd {
 		{"RD=0, name not held", [][]byte{pack(t, unasked)}, "REFUSED question"},
 		{"name of a query of our own that came back", [][]byte{classed(t, "000102030405060708090a0b0c0d0e0f.loop.node-cache.", dns.TypeA, dns.ClassINET)}, "REFUSED question"},
 		{"unknown EDNS option", [][]byte{pack(t, withOPT(&dns.EDNS0_LOCAL{Code: 65001, Data: []byte{1, 2}}, &dns.EDNS0_NSID{Code: dns.EDNS0NSID}))}, "NOERROR question [A 192.0.2.1] OPT(version=0)"},
-		{"EDNS option 65305, empty", [][]byte{pack(t, withOPT(&dns.EDNS0_LOCAL{Code: wire.OptionExplain}))}, "NOERROR question [A 192.0.2.1] OPT(version=0)"},
+		{"EDNS option 65305, empty or an address", [][]byte{pack(t, withOPT(&dns.EDNS0_LOCAL{Code: wire.OptionExplain})), pack(t, withOPT(&dns.EDNS0_LOCAL{Code: wire.OptionExplain, Data: []byte{10, 0, 0, 1}}))}, "NOERROR question [A 192.0.2.1] OPT(version=0)"},
 		{"unknown EDNS flag, Z bit", [][]byte{pack(t, flags)}, "NOERROR question [A 192.0.2.1] OPT(version=0)"},
 		{"EDNS size under 512", [][]byte{pack(t, small)}, "NOERROR question [A 192.0.2.1] OPT(version=0)"},
 		{"cookie", [][]byte{pack(t, withOPT(&dns.EDNS0_COOKIE{Code: 10, Cookie: "0011223344556677"}))}, "NOERROR question [A 192.0.2.1] OPT(version=0 cookie)"},

@@ -229,19 +229,39 @@ func TestSearchUpstreamQueries(t *testing.T) {
 	}
 }
 
+// outsideName returns a client whose pod has found a name outside, and its query for that.
+func outsideName(tb testing.TB, now time.Time) (c *client, q []byte) {
+	tb.Helper()
+	s := shop(now)
+	inSync(s)
+	p := clusterPlan(tb, s, false)
+	u := newUpstream(tb, "www.example.test. 300 IN A 192.0.2.1")
+	denyTheRest(tb, u)
+	p.Routes[0].Upstream = u
+	c, q = searcher(tb, p, &pods.Pod{Namespace: "shop", Name: "web"}), pack(tb, question("www.example.test.shop.svc.cluster.local.", dns.TypeA))
+	c.exchange(tb, q)
+	return c, q
+}
+
 // TestSearchAllocations walks from memory, which allocates nothing once the name was found.
 func TestSearchAllocations(t *testing.T) {
 	now := time.Now()
-	s := shop(now)
-	inSync(s)
-	p := clusterPlan(t, s, false)
-	u := newUpstream(t, "www.example.test. 300 IN A 192.0.2.1")
-	denyTheRest(t, u)
-	p.Routes[0].Upstream = u
-	c := searcher(t, p, &pods.Pod{Namespace: "shop", Name: "web"})
-	q := pack(t, question("www.example.test.shop.svc.cluster.local.", dns.TypeA))
-	c.exchange(t, q)
+	c, q := outsideName(t, now)
 	wantNoAllocations(t, c.worker, &c.from, q, now)
+}
+
+// BenchmarkSearch is a walk from memory over four suffixes to a name in the cache.
+func BenchmarkSearch(b *testing.B) {
+	now := time.Now()
+	c, q := outsideName(b, now)
+	dst := make([]byte, 0, 4096)
+	b.ReportAllocs()
+	for b.Loop() {
+		if _, verdict := c.worker.AnswerFromMemory(q, &c.from, now, dst); verdict != wire.Answered {
+			b.Fatal("a miss")
+		}
+		c.worker.Flush(now)
+	}
 }
 
 // TestSearchFlood has a pod ask for as many names as it can while upstream is silent: walks have the places of their client.

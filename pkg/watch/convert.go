@@ -25,6 +25,9 @@ const (
 	// searchLabel on a Pod, with the value off, excludes it from walks of the search path.
 	searchLabel = "node-cache.io/search-path"
 
+	// maxSearches is the most bytes of dnsConfig.searches that the API accepts.
+	maxSearches = 2048
+
 	// ttlMax is the longest TTL that an annotation may set. Clients that keep a cluster name longer use the addresses of pods that are gone.
 	ttlMax = time.Hour
 
@@ -195,7 +198,9 @@ func dnsOf(pod *corev1.Pod) pods.DNS {
 	if c == nil {
 		return d
 	}
-	d.Searches = c.Searches
+	if d.Searches = c.Searches; len(strings.Join(c.Searches, " ")) > maxSearches {
+		d.Searches, d.Skip = nil, true
+	}
 	for _, option := range c.Options {
 		if option.Name == "ndots" && option.Value != nil {
 			if n, err := strconv.Atoi(*option.Value); err == nil {

@@ -119,6 +119,48 @@ func TestOwnPods(t *testing.T) {
 	})
 }
 
+// TestOwnPodsDNS shows what the index takes of a pod's DNS settings.
+func TestOwnPodsDNS(t *testing.T) {
+	options := func(ndots ...string) *corev1.PodDNSConfig {
+		c := &corev1.PodDNSConfig{Options: []corev1.PodDNSConfigOption{{Name: "timeout", Value: new("1")}, {Name: "ndots"}}}
+		for _, n := range ndots {
+			c.Options = append(c.Options, corev1.PodDNSConfigOption{Name: "ndots", Value: &n})
+		}
+		return c
+	}
+	tests := []struct {
+		name   string
+		change func(p *corev1.Pod)
+		want   pods.DNS
+	}{
+		{"none", func(*corev1.Pod) {}, pods.DNS{}},
+		{"ClusterFirst", func(p *corev1.Pod) { p.Spec.DNSPolicy = corev1.DNSClusterFirst }, pods.DNS{}},
+		{"None with searches", func(p *corev1.Pod) {
+			p.Spec.DNSPolicy, p.Spec.DNSConfig = corev1.DNSNone, &corev1.PodDNSConfig{Searches: []string{"corp.test", "lab.test"}}
+		}, pods.DNS{Policy: "None", Searches: []string{"corp.test", "lab.test"}}},
+		{"ndots", func(p *corev1.Pod) { p.Spec.DNSConfig = options("2", "3") }, pods.DNS{Ndots: 3}},
+		{"ndots that is no number", func(p *corev1.Pod) { p.Spec.DNSConfig = options("2x") }, pods.DNS{}},
+		{"ndots 0", func(p *corev1.Pod) { p.Spec.DNSConfig = options("0") }, pods.DNS{Skip: true}},
+		{"the label", func(p *corev1.Pod) { p.Labels = map[string]string{"node-cache.io/search-path": "off"} }, pods.DNS{Skip: true}},
+		{"1 MiB of searches", func(p *corev1.Pod) {
+			p.Spec.DNSConfig = &corev1.PodDNSConfig{Searches: []string{strings.Repeat("x", 1<<20)}}
+		}, pods.DNS{Skip: true}},
+	}
+	withHarness(t, func(h *harness) {
+		index := h.watchPods()
+		for i, tt := range tests {
+			p := nodePod(fmt.Sprint("web", i), fmt.Sprintf("10.1.0.%d", i))
+			tt.change(p)
+			h.server.Put(p)
+		}
+		h.start()
+		for i, tt := range tests {
+			p, _ := index.Of(netip.MustParseAddr(fmt.Sprintf("10.1.0.%d", i)), time.Now())
+			assert.Same(t, tt.name, tt.want, p.DNS)
+		}
+	})
+}
+
 // TestOwnPodsReuse follows an address from one pod to the next.
 func TestOwnPodsReuse(t *testing.T) {
 	withHarness(t, func(h *harness) {

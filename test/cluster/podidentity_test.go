@@ -34,8 +34,10 @@ func TestPodIdentity(t *testing.T) {
 	grant(t, c, rule("", "pods"))
 	n := startReady(t, settings{
 		root: serve(t, searchAnswer), cluster: []string{kubeconfig(c.Kubeconfig(account))},
-		more: fmt.Sprintf("pods: {identity: api, searchPath: on}\nsnapshot: {folder: %q}", t.TempDir()), queries: "all", env: []string{"NODE_NAME=node1"},
+		more: fmt.Sprintf("snapshot: {folder: %q}", t.TempDir()), queries: "all", env: []string{"NODE_NAME=node1"},
 	})
+	n.settings.more += "\npods: {identity: api, searchPath: on}" // a reload turns it on
+	n.write(t)
 	i := &identities{t: t, cluster: c, node: n, seen: map[string]*sightings{}}
 	ctx, cancel := context.WithCancel(t.Context())
 	var reader, addresses sync.WaitGroup
@@ -108,6 +110,9 @@ func (i *identities) restart() {
 	assert.NoError(i.t, json.Unmarshal([]byte(page), &top))
 	if len(top.Pods) != 1 || top.Pods[0].Pod != "stays" || top.Pods[0].Queries == 0 {
 		i.t.Errorf("/top: %s, want the queries of one pod", page)
+	}
+	if page, err = i.node.Page("/metrics"); err != nil || !strings.Contains(page, `nodecache_pod_queries_total{namespace="shop",outcome="upstream"} `) {
+		i.t.Errorf("/metrics has no queries of namespace shop: %v", err)
 	}
 }
 

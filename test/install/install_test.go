@@ -17,7 +17,7 @@ import (
 // TestInstall goes with a user from the first command of the README to the last. Each step needs those before it.
 func TestInstall(t *testing.T) {
 	t.Parallel()
-	b := newHarness(t, kubenode.Options{ProxyMode: "iptables", Registry: true})
+	b := newHarness(t, kubenode.Options{ProxyMode: "iptables", Registry: true, Images: []string{writeLookupImage(t)}})
 	b.push(t)
 	blocks := readme(t)
 	before := b.nodeStates(t)
@@ -61,6 +61,7 @@ func TestInstall(t *testing.T) {
 	ok("a bad change is refused", b.testRefusedConfig)
 	ok("probes under load", b.testProbesUnderFlood)
 	ok("a rolling update under load", b.testRollingUpdate)
+	ok("the search path", b.testSearchPath)
 	ok("Prometheus", b.testMonitoring)
 	ok("the DaemonSet is deleted", b.testDelete)
 	ok("take it away", func(t *testing.T) {

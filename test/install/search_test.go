@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package install
+
+import (
+	"encoding/json"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/nodecache/node-cache/internal/kubenode"
+	"github.com/nodecache/node-cache/internal/proctest"
+)
+
+// lookupImage has a program for each resolver library, which looks up its arguments.
+const lookupImage = "docker.io/library/lookup:1"
+
+// writeLookupImage makes the image and returns its archive.
+func writeLookupImage(t *testing.T) string {
+	t.Helper()
+	dir := t.TempDir()
+	image := kubenode.Image{Name: lookupImage, Files: map[string]string{"bin/sleep": "-> busybox", "bin/busybox": "/bin/busybox"}}
+	for libc, compiler := range map[string]string{
+		"glibc": proctest.FindProgram(t, "gcc", "gcc"), "musl": proctest.FindProgram(t, "musl-gcc", "musl-tools"),
+	} {
+		to := filepath.Join(dir, libc)
+		if out, err := exec.Command(compiler, "-static", "-O1", "-o", to, "../e2e/testdata/lookup.c").CombinedOutput(); err != nil {
+			t.Fatalf("compiling for %s: %v\n%s", libc, err, out)
+		}
+		image.Files["bin/"+libc] = to
+	}
+	build := exec.Command("go", "build", "-o", filepath.Join(dir, "go"), "./testdata/lookup")
+	if out, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("compiling for Go: %v\n%s", err, out)
+	}
+	image.Files["bin/go"] = filepath.Join(dir, "go")
+	archive := filepath.Join(dir, "image.tar")
+	if err := image.Archive(archive); err != nil {
+		t.Fatal(err)
+	}
+	return archive
+}
+
+// searchPods are a pod whose search path the agent walks, and one that asks it not to.
+const searchPods = `apiVersion: v1
+kind: Pod
+metadata: {name: walked, labels: {app: search}}
+spec: {nodeName: node1, terminationGracePeriodSeconds: 0, containers: [{name: main, image: "` + lookupImage + `", command: [sleep, "3600"]}]}
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: left-alone, labels: {app: search, node-cache.io/search-path: "off"}}
+spec: {nodeName: node1, terminationGracePeriodSeconds: 0, containers: [{name: main, image: "` + lookupImage + `", command: [sleep, "3600"]}]}
+`
+
+// testSearchPath counts the queries that resolver libraries send for a name outside, as the agent counts them for each pod, with the
+// resolv.conf of the kubelet.
+func (b *harness) testSearchPath(t *testing.T) {
+	t.Helper()
+	b.kubectl(t, "apply", "-k", kustomization(t, "daemonset/base", "daemonset/components/metrics", "daemonset/components/pods"))
+	b.kubectl(t, "-n", "kube-system", "rollout", "status", "daemonset/node-cache", "--timeout=3m")
+	b.runShell(t, "kubectl -n kube-system edit configmap node-cache",
+		`KUBE_EDITOR=sed -i 's/^    cluster:$/    pods: {identity: api, searchPath: on}\n    cluster:/'`)
+	b.kubectlInput(t, searchPods, "apply", "-f", "-")
+	b.kubectl(t, "wait", "--for=condition=Ready", "--timeout=90s", "pod", "-l", "app=search")
+	b.eventually(t, "the agent knows both pods", func() bool { return len(b.queriesOfPods(t)) >= 2 })
+	for _, libc := range []string{"glibc", "musl", "go"} {
+		sent := map[string]int{}
+		for _, pod := range []string{"walked", "left-alone"} {
+			before := b.queriesOfPods(t)[pod]
+			out := b.kubectl(t, "exec", pod, "--", libc, "www.example.com")
+			if !strings.Contains(out, kubenode.InternetAddr) || !strings.Contains(out, kubenode.InternetAddr6) {
+				t.Errorf("%s of %s: %s", libc, pod, out)
+			}
+			sent[pod] = b.queriesOfPods(t)[pod] - before
+		}
+		proctest.Figure(t, "queries of %s for www.example.com: %d, without the walk %d", libc, sent["walked"], sent["left-alone"])
+		if sent["walked"] != 2 || sent["left-alone"] < 8 {
+			t.Errorf("%s: queries %v, want 2 with the walk", libc, sent)
+		}
+	}
+	b.kubectl(t, "delete", "pod", "-l", "app=search")
+}
+
+// queriesOfPods returns the queries of each pod of the first node, none before the agent knows pods.
+func (b *harness) queriesOfPods(t *testing.T) map[string]int {
+	t.Helper()
+	text, err := b.Kubectl(t.Context(), "", "-n", "kube-system", "exec", b.agents(t)[0].Name, "--", "/node-cache", "top", "-o", "json")
+	if err != nil {
+		return nil
+	}
+	var top struct {
+		Pods []struct {
+			Pod     string
+			Queries int
+		}
+	}
+	if err := json.Unmarshal([]byte(text), &top); err != nil {
+		t.Fatalf("top: %v\n%s", err, text)
+	}
+	queries := map[string]int{}
+	for _, p := range top.Pods {
+		if p.Pod == "walked" || p.Pod == "left-alone" {
+			queries[p.Pod] = p.Queries
+		}
+	}
+	return queries
+}
