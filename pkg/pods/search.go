@@ -18,7 +18,7 @@ type DNS struct {
 	Policy   string   `json:"policy,omitempty"` // spec.dnsPolicy; empty: ClusterFirst
 	Searches []string `json:"searches,omitempty"`
 	Ndots    int      `json:"ndots,omitempty"` // 0: none
-	Skip     bool     `json:"skip,omitempty"`  // a label asks for no walk
+	Skip     bool     `json:"skip,omitempty"`  // no walk: by a label, or since ndots is 0
 }
 
 func (d *DNS) equal(other *DNS) bool {

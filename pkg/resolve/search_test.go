@@ -112,6 +112,18 @@ func TestSearchPath(t *testing.T) {
 		{name: "the suffix alone", ask: first[1:], want: "NOERROR"},
 		{name: "another type", ask: "www.example.test" + first, qtype: dns.TypeTXT, want: "NXDOMAIN"},
 		{name: "a client that validates", ask: "www.example.test" + first, do: true, want: "NXDOMAIN"},
+		{
+			name: "addresses of DNS64", ask: "v4.example.test" + first, qtype: dns.TypeAAAA, want: "NOERROR v4.example.test. 64:ff9b::c000:204",
+			change: func(p *resolve.Plan) {
+				p.DNS64, _ = resolve.NewDNS64(netip.MustParsePrefix("64:ff9b::/96"), false, true)
+			},
+		},
+		{
+			name: "a rewritten name", ask: "www.old.test" + first, want: "NOERROR www.old.test. 192.0.2.1",
+			change: func(p *resolve.Plan) {
+				p.Rewrites, _ = resolve.NewRewrites([]resolve.Rewrite{{Kind: resolve.RewriteSuffix, From: ".old.test", To: ".example.test"}})
+			},
+		},
 		{name: "stale pods", ask: "www.example.test" + first, change: func(p *resolve.Plan) { p.Pods.Confirm(time.Now().Add(-time.Hour)) }, want: "NXDOMAIN"},
 		{name: "an unknown pod", ask: "www.example.test" + first, change: func(p *resolve.Plan) { p.Pods.Delete("shop", "web") }, want: "NXDOMAIN"},
 		{name: "off", ask: "www.example.test" + first, change: func(p *resolve.Plan) { p.SearchPath = false }, want: "NXDOMAIN"},
@@ -131,6 +143,7 @@ func TestSearchPath(t *testing.T) {
 			c := searcher(t, p, &tt.pod)
 			if tt.change != nil {
 				tt.change(p)
+				c = newClient(newResolver(t, p), false)
 			}
 			if tt.qtype == 0 {
 				tt.qtype = dns.TypeA
