@@ -41,9 +41,7 @@ func (c *Counts) Queries() uint64 { return c[FromMemory] + c[FromUpstream] + c[F
 
 // counts returns the numbers so far.
 func (u *Usage) counts() (c Counts) {
-	for i := range c {
-		c[i] = u.each[i].Load()
-	}
+	c.add(u)
 	return c
 }
 

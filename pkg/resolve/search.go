@@ -95,6 +95,10 @@ func (k *walk) take(l *Worker, answer []byte, ede, decided int) {
 		k.end(l, state == hasAddresses && k.at > 0)
 	default:
 		k.own, k.ede, k.state = append(k.own[:0], answer...), ede, state
+		if state != hasAddresses && len(answer) > maxFirstAnswer { // it would be held while the client waits
+			k.end(l, false)
+			return
+		}
 		if k.other = state != hasAddresses && k.at != decided; !k.other {
 			k.end(l, true)
 		}
@@ -157,10 +161,7 @@ func (k *walk) appendAnswer(l *Worker, dst []byte) ([]byte, bool) {
 	dst = binary.BigEndian.AppendUint16(dst, wire.ClassIN)
 	k.question = append(append(k.question[:0], k.prefix...), k.path.Suffixes[k.at]...)
 	dst = appendOwn(dst, start, wire.TypeCNAME, ttl, k.question)
-	if len(k.own) == 0 {
-		return dst, false
-	}
-	if m.Parse(k.own) != nil {
+	if m.Parse(k.own) != nil { // empty: SERVFAIL
 		return dst, false
 	}
 	return m.AppendToChain(dst, start, len(dst)-start-len(k.question))

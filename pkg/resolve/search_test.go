@@ -301,8 +301,32 @@ func TestSearchFlood(t *testing.T) {
 			rcodes[unpack(t, <-c.got).Rcode]++
 		}
 		assert.Same(t, "replies", map[int]int{dns.RcodeServerFailure: 90, dns.RcodeNameError: 10}, rcodes)
-		assert.Equal(t, "in flight afterwards", 0, r.Stats().Inflight+r.Stats().Waiting)
+		assert.Equal(t, "in-flight queries afterwards", 0, r.Stats().Inflight+r.Stats().Waiting)
 	})
+}
+
+// TestSearchLargeDenial shows that a denial of many KiB, which an upstream may send to a client over TCP, is not held for a walk.
+func TestSearchLargeDenial(t *testing.T) {
+	t.Parallel()
+	u := newUpstream(t)
+	u.mangle = func(m *dns.Msg) {
+		m.Rcode, m.Compress = dns.RcodeNameError, false
+		owner := m.Question[0].Name
+		for i := range 12 {
+			target := fmt.Sprintf("%s.%d.corp.test.", strings.Repeat(strings.Repeat("a", 60)+".", 3)+"b", i)
+			m.Answer = append(m.Answer, &dns.CNAME{Hdr: dns.RR_Header{Name: owner, Rrtype: dns.TypeCNAME, Class: dns.ClassINET, Ttl: 300}, Target: target})
+			owner = target
+		}
+	}
+	p := plan(t, u)
+	searcher(t, p, &pods.Pod{Namespace: "shop", Name: "web", DNS: pods.DNS{Policy: "None", Searches: []string{"corp.test", "lab.test"}}})
+	c := newClient(newResolver(t, p), true)
+	m := unpack(t, c.exchange(t, pack(t, question("x.corp.test.", dns.TypeA))))
+	assert.Equal(t, "rcode", dns.RcodeNameError, m.Rcode)
+	if reply := pack(t, m); len(reply) < 4_097 {
+		t.Errorf("a denial of %d bytes", len(reply))
+	}
+	assert.Equal(t, "queries", 1, u.count())
 }
 
 // TestSearchDeadline has an upstream that answers after two seconds each time: the client gets the denial within its deadline.
