@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"net/url"
 	"os"
 	"slices"
 	"strings"
@@ -39,15 +40,17 @@ type topPage struct {
 func topCommand() *cobra.Command {
 	v := &topView{}
 	cmd := &cobra.Command{
-		Use:   "top [--by pod|workload|namespace] [--sort COLUMN] [-n NUMBER] [--interval TIME]",
+		Use:   "top [--by pod|workload|namespace|name] [--sort COLUMN] [-n NUMBER] [--interval TIME]",
 		Short: "Show which pods of the node ask how much",
 		Long: `Show which pods of the node ask how much. On a terminal the table is renewed until q is
-pressed; p, w and n group by pod, workload and namespace, and s sorts by the next column.
+pressed; p, w and n group by pod, workload and namespace, d shows domain names, and s sorts
+by the next column.
 Elsewhere one table is printed, of one interval. With -o json: the counts since the agent
 knows each pod. The agent needs pods.identity.
 
 SEARCH is the share of queries whose name does not exist and ends in the cluster domain:
-names that a client tries by its search list. Set ndots: 2 in the pod's dnsConfig.`,
+names that a client tries by its search list. Set ndots: 2 in the pod's dnsConfig.
+LATENCY is the average time to the reply, in which answers from memory count as 0.`,
 		Args: usageArgs(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			switch {
@@ -64,7 +67,7 @@ names that a client tries by its search list. Set ndots: 2 in the pod's dnsConfi
 		},
 	}
 	v.flags.add(cmd)
-	cmd.Flags().StringVar(&v.by, "by", "pod", "`GROUP` of a row: pod, workload or namespace")
+	cmd.Flags().StringVar(&v.by, "by", "pod", "`GROUP` of a row: pod, workload, namespace or name")
 	cmd.Flags().StringVar(&v.sort, "sort", "queries", "`COLUMN` to sort by: "+strings.Join(topColumns(), ", "))
 	cmd.Flags().IntVarP(&v.number, "number", "n", 20, "number of rows, at most 1000")
 	cmd.Flags().DurationVar(&v.interval, "interval", 2*time.Second, "`TIME` that the rates are of")
@@ -74,9 +77,9 @@ names that a client tries by its search list. Set ndots: 2 in the pod's dnsConfi
 	return cmd
 }
 
-func topGroups() []string { return []string{"pod", "workload", "namespace"} }
+func topGroups() []string { return []string{"pod", "workload", "namespace", "name"} }
 func topColumns() []string {
-	return []string{"queries", "upstream", "nxdomain", "search", "failed", "shed"}
+	return []string{"queries", "upstream", "nxdomain", "search", "failed", "shed", "latency", "bytes"}
 }
 
 // run shows the table in the way that the output allows.
@@ -100,7 +103,7 @@ func (v *topView) run(cmd *cobra.Command) error {
 // once prints the counts as JSON, or one table.
 func (v *topView) once(cmd *cobra.Command) error {
 	if v.flags.output == "json" {
-		return v.flags.show(cmd, http.MethodGet, "/top", nil, &v.after, nil)
+		return v.flags.show(cmd, http.MethodGet, "/top", v.parameters(), &v.after, nil)
 	}
 	if err := v.read(cmd.Context()); err != nil {
 		return err
@@ -142,7 +145,7 @@ func (v *topView) live(ctx context.Context, out *os.File, keys <-chan byte) erro
 		if _, height, err := term.GetSize(int(out.Fd())); err == nil {
 			rows = min(rows, max(1, height-4))
 		}
-		text := "\x1b[H\x1b[2J" + strings.ReplaceAll(v.table(rows)+"\nq quit   p pod   w workload   n namespace   s sort", "\n", "\r\n")
+		text := "\x1b[H\x1b[2J" + strings.ReplaceAll(v.table(rows)+"\nq quit   p pod   w workload   n namespace   d domain name   s sort", "\n", "\r\n")
 		if _, err := io.WriteString(out, text); err != nil {
 			return err
 		}
@@ -167,8 +170,8 @@ func (v *topView) live(ctx context.Context, out *os.File, keys <-chan byte) erro
 // press changes what the table shows.
 func (v *topView) press(key byte) {
 	switch key {
-	case 'p', 'w', 'n':
-		v.by = topGroups()[strings.IndexByte("pwn", key)]
+	case 'p', 'w', 'n', 'd':
+		v.by = topGroups()[strings.IndexByte("pwnd", key)]
 	case 's':
 		columns := topColumns()
 		v.sort = columns[(slices.Index(columns, v.sort)+1)%len(columns)]
@@ -177,7 +180,7 @@ func (v *topView) press(key byte) {
 
 // read reads the page once more.
 func (v *topView) read(ctx context.Context) error {
-	page, err := v.flags.page(ctx, http.MethodGet, "/top", nil)
+	page, err := v.flags.page(ctx, http.MethodGet, "/top", v.parameters())
 	if err != nil {
 		return err
 	}
@@ -189,60 +192,83 @@ func (v *topView) read(ctx context.Context) error {
 	return nil
 }
 
+// parameters are those of /top.
+func (v *topView) parameters() url.Values {
+	if v.by == "name" {
+		return url.Values{"by": {"name"}}
+	}
+	return nil
+}
+
 // unknownRow is the name of the clients without a pod: of the host network, and those that start or end.
 const unknownRow = "(no pod)"
 
 // A topLine is a row of the table: what its group asked between two pages, by topColumns.
 type topLine struct {
 	name   string
-	counts [6]float64
+	counts [8]float64 // of latency: microseconds in all
+}
+
+// value returns what rows are sorted by in a column.
+func (l *topLine) value(column int) float64 {
+	if topColumns()[column] == "latency" {
+		return l.counts[column] / max(1, l.counts[0])
+	}
+	return l.counts[column]
 }
 
 // lines returns the rows, the largest first.
 func (v *topView) lines() []topLine {
-	sums := map[string]*topLine{}
-	add := func(t *status.Top, sign float64) {
-		for i := range t.Pods {
-			r := &t.Pods[i]
-			addTo(sums, v.groupOf(r), &r.TopCounts, sign)
-		}
-		addTo(sums, unknownRow, &t.Unknown, sign)
+	before := map[string]*status.TopCounts{}
+	for _, item := range v.items(&v.before.Top) {
+		before[item.key] = item.counts
 	}
-	add(&v.after.Top, 1)
-	add(v.known(), -1)
+	sums := map[string]*topLine{}
+	for _, item := range v.items(&v.after.Top) {
+		if sums[item.group] == nil {
+			sums[item.group] = &topLine{name: item.group}
+		}
+		sums[item.group].add(item.counts, 1)
+		if old := before[item.key]; old != nil && old.Queries <= item.counts.Queries { // else it is counted anew
+			sums[item.group].add(old, -1)
+		}
+	}
 	column := slices.Index(topColumns(), v.sort)
 	list := make([]topLine, 0, len(sums))
 	for _, line := range sums {
 		list = append(list, *line)
 	}
 	slices.SortFunc(list, func(a, b topLine) int {
-		return cmp.Or(cmp.Compare(b.counts[column], a.counts[column]), cmp.Compare(b.counts[0], a.counts[0]), cmp.Compare(a.name, b.name))
+		return cmp.Or(cmp.Compare(b.value(column), a.value(column)), cmp.Compare(b.counts[0], a.counts[0]), cmp.Compare(a.name, b.name))
 	})
 	return list
 }
 
-// known returns the earlier page without the pods that are gone since, or that are counted anew.
-func (v *topView) known() *status.Top {
-	now := map[[2]string]uint64{}
-	for i := range v.after.Pods {
-		now[[2]string{v.after.Pods[i].Namespace, v.after.Pods[i].Pod}] = v.after.Pods[i].Queries
-	}
-	before := v.before.Top
-	before.Pods = slices.DeleteFunc(slices.Clone(before.Pods), func(r status.TopRow) bool {
-		queries, there := now[[2]string{r.Namespace, r.Pod}]
-		return !there || queries < r.Queries
-	})
-	return &before
+// A topItem is what is counted on a page, and the row that it belongs to.
+type topItem struct {
+	key, group string
+	counts     *status.TopCounts
 }
 
-func addTo(sums map[string]*topLine, name string, c *status.TopCounts, sign float64) {
-	line := sums[name]
-	if line == nil {
-		line = &topLine{name: name}
-		sums[name] = line
+// items returns what the page counts of the names, or of the pods and the clients without one.
+func (v *topView) items(t *status.Top) []topItem {
+	list := make([]topItem, 0, len(t.Names)+len(t.Pods)+1)
+	if v.by == "name" {
+		for i := range t.Names {
+			list = append(list, topItem{t.Names[i].Name, t.Names[i].Name, &t.Names[i].TopCounts})
+		}
+		return list
 	}
-	for i, n := range []uint64{c.Queries, c.Upstream, c.NXDomain, c.Search, c.Failed, c.Shed} {
-		line.counts[i] += sign * float64(n)
+	for i := range t.Pods {
+		r := &t.Pods[i]
+		list = append(list, topItem{r.Namespace + "/" + r.Pod, v.groupOf(r), &r.TopCounts})
+	}
+	return append(list, topItem{unknownRow, unknownRow, &t.Unknown})
+}
+
+func (l *topLine) add(c *status.TopCounts, sign float64) {
+	for i, n := range []uint64{c.Queries, c.Upstream, c.NXDomain, c.Search, c.Failed, c.Shed, c.WaitedUS, c.Bytes} {
+		l.counts[i] += sign * float64(n)
 	}
 }
 
@@ -261,14 +287,14 @@ func (v *topView) groupOf(r *status.TopRow) string {
 // table formats the largest rows.
 func (v *topView) table(rows int) string {
 	var b strings.Builder
-	if v.before.at.IsZero() {
+	if v.before.at.IsZero() || v.by == "name" && v.before.Names == nil {
 		return fmt.Sprintf("counting for %s\n", v.interval)
 	}
 	elapsed := v.after.at.Sub(v.before.at).Seconds()
 	if v.after.Stale {
 		b.WriteString("The API server has not confirmed the pods recently.\n")
 	}
-	b.WriteString("QUERIES/S  UPSTREAM  NXDOMAIN  SEARCH  FAILED   SHED  " + strings.ToUpper(v.by) + "\n")
+	b.WriteString("QUERIES/S  UPSTREAM  NXDOMAIN  SEARCH  FAILED   SHED   LATENCY   BYTES/S  " + strings.ToUpper(v.by) + "\n")
 	list := v.lines()
 	for i := range list[:min(rows, len(list))] {
 		line := &list[i]
@@ -276,7 +302,7 @@ func (v *topView) table(rows int) string {
 		for i, width := range []int{6, 6, 4, 4, 3} {
 			_, _ = fmt.Fprintf(&b, "  %*.0f %%", width, 100*line.counts[i+1]/max(1, line.counts[0]))
 		}
-		b.WriteString("  " + line.name + "\n")
+		_, _ = fmt.Fprintf(&b, "  %5.1f ms  %8.0f  %s\n", line.value(6)/1000, line.counts[7]/elapsed, line.name)
 	}
 	return b.String()
 }

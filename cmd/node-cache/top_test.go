@@ -24,15 +24,17 @@ func asked() [2]status.Top {
 		{Pods: []status.TopRow{
 			row("jobs", "batch-1", "Job/batch", status.TopCounts{Queries: 1000}),
 			row("shop", "db-0", "StatefulSet/db", status.TopCounts{Queries: 5000, Failed: 40}),
-			row("shop", "web-1", "Deployment/web", status.TopCounts{Queries: 100, Upstream: 10, NXDomain: 50, Search: 40}),
+			row("shop", "web-1", "Deployment/web", status.TopCounts{Queries: 100, Upstream: 10, NXDomain: 50, Search: 40, Bytes: 1000}),
 			row("shop", "web-2", "Deployment/web", status.TopCounts{Queries: 7}),
-		}, Unknown: status.TopCounts{Queries: 30}},
+		}, Unknown: status.TopCounts{Queries: 30}, Names: []status.TopName{{Name: "www.test.", TopCounts: status.TopCounts{Queries: 40}}}},
 		{Pods: []status.TopRow{
 			row("shop", "db-0", "StatefulSet/db", status.TopCounts{Queries: 20, Failed: 20}),
-			row("shop", "web-1", "Deployment/web", status.TopCounts{Queries: 300, Upstream: 30, NXDomain: 210, Search: 200, Shed: 2}),
+			row("shop", "web-1", "Deployment/web", status.TopCounts{Queries: 300, Upstream: 30, NXDomain: 210, Search: 200, Shed: 2, Bytes: 21000, WaitedUS: 500_000}),
 			row("shop", "web-2", "Deployment/web", status.TopCounts{Queries: 107}),
 			row("tools", "shell", "", status.TopCounts{Queries: 4}),
-		}, Unknown: status.TopCounts{Queries: 90}},
+		}, Unknown: status.TopCounts{Queries: 90}, Names: []status.TopName{
+			{Name: "new.test.", TopCounts: status.TopCounts{Queries: 5}}, {Name: "www.test.", TopCounts: status.TopCounts{Queries: 60, Failed: 10}},
+		}},
 	}
 }
 
@@ -48,25 +50,30 @@ func TestTopTable(t *testing.T) {
 	v.before, v.after = v.after, topPage{Top: pages[1], at: began.Add(2 * time.Second)}
 	for _, tt := range []struct{ keys, want string }{
 		{"", `
-QUERIES/S  UPSTREAM  NXDOMAIN  SEARCH  FAILED   SHED  POD
-    100.0      10 %      80 %    80 %     0 %    1 %  shop/web-1
-     50.0       0 %       0 %     0 %     0 %    0 %  shop/web-2
-     30.0       0 %       0 %     0 %     0 %    0 %  (no pod)
-     10.0       0 %       0 %     0 %   100 %    0 %  shop/db-0
-      2.0       0 %       0 %     0 %     0 %    0 %  tools/shell
+QUERIES/S  UPSTREAM  NXDOMAIN  SEARCH  FAILED   SHED   LATENCY   BYTES/S  POD
+    100.0      10 %      80 %    80 %     0 %    1 %    2.5 ms     10000  shop/web-1
+     50.0       0 %       0 %     0 %     0 %    0 %    0.0 ms         0  shop/web-2
+     30.0       0 %       0 %     0 %     0 %    0 %    0.0 ms         0  (no pod)
+     10.0       0 %       0 %     0 %   100 %    0 %    0.0 ms         0  shop/db-0
+      2.0       0 %       0 %     0 %     0 %    0 %    0.0 ms         0  tools/shell
 `},
 		{"w", `
-QUERIES/S  UPSTREAM  NXDOMAIN  SEARCH  FAILED   SHED  WORKLOAD
-    150.0       7 %      53 %    53 %     0 %    1 %  shop/Deployment/web
-     30.0       0 %       0 %     0 %     0 %    0 %  (no pod)
-     10.0       0 %       0 %     0 %   100 %    0 %  shop/StatefulSet/db
-      2.0       0 %       0 %     0 %     0 %    0 %  tools/shell
+QUERIES/S  UPSTREAM  NXDOMAIN  SEARCH  FAILED   SHED   LATENCY   BYTES/S  WORKLOAD
+    150.0       7 %      53 %    53 %     0 %    1 %    1.7 ms     10000  shop/Deployment/web
+     30.0       0 %       0 %     0 %     0 %    0 %    0.0 ms         0  (no pod)
+     10.0       0 %       0 %     0 %   100 %    0 %    0.0 ms         0  shop/StatefulSet/db
+      2.0       0 %       0 %     0 %     0 %    0 %    0.0 ms         0  tools/shell
+`},
+		{"d", `
+QUERIES/S  UPSTREAM  NXDOMAIN  SEARCH  FAILED   SHED   LATENCY   BYTES/S  NAME
+     10.0       0 %       0 %     0 %    50 %    0 %    0.0 ms         0  www.test.
+      2.5       0 %       0 %     0 %     0 %    0 %    0.0 ms         0  new.test.
 `},
 		{"nssss", `
-QUERIES/S  UPSTREAM  NXDOMAIN  SEARCH  FAILED   SHED  NAMESPACE
-    160.0       6 %      50 %    50 %     6 %    1 %  shop
-     30.0       0 %       0 %     0 %     0 %    0 %  (no pod)
-      2.0       0 %       0 %     0 %     0 %    0 %  tools
+QUERIES/S  UPSTREAM  NXDOMAIN  SEARCH  FAILED   SHED   LATENCY   BYTES/S  NAMESPACE
+    160.0       6 %      50 %    50 %     6 %    1 %    1.6 ms     10000  shop
+     30.0       0 %       0 %     0 %     0 %    0 %    0.0 ms         0  (no pod)
+      2.0       0 %       0 %     0 %     0 %    0 %    0.0 ms         0  tools
 `},
 	} {
 		for _, key := range []byte(tt.keys) {
@@ -76,7 +83,7 @@ QUERIES/S  UPSTREAM  NXDOMAIN  SEARCH  FAILED   SHED  NAMESPACE
 	}
 	same(t, "sorted by", "failed", v.sort)
 	v.press('p')
-	same(t, "the first row by failures", "     10.0       0 %       0 %     0 %   100 %    0 %  shop/db-0", strings.Split(v.table(1), "\n")[1])
+	same(t, "the first row by failures", "     10.0       0 %       0 %     0 %   100 %    0 %    0.0 ms         0  shop/db-0", strings.Split(v.table(1), "\n")[1])
 	same(t, "lines of one row", 3, strings.Count(v.table(1), "\n")+1)
 	v.after.Stale = true
 	same(t, "a stale page", "The API server has not confirmed the pods recently.", strings.Split(v.table(1), "\n")[0])
@@ -88,7 +95,7 @@ func servePages(t *testing.T) (addr string) {
 	var reads atomic.Int32
 	s, err := admin.New(admin.Config{
 		Socket: "unused", Metrics: http.NotFoundHandler(), Ready: func() error { return nil }, Status: func() any { return nil },
-		Top: func() (any, error) {
+		Top: func(string) (any, error) {
 			switch n := reads.Add(1); n {
 			case 1, 2:
 				return asked()[n-1], nil
@@ -128,7 +135,7 @@ func TestTopLive(t *testing.T) {
 	must(t, err)
 	frames := strings.Split(string(text), "\x1b[H\x1b[2J")[1:]
 	same(t, "frames", 2, len(frames))
-	for i, want := range []string{"SHED  POD\r\n", "SHED  WORKLOAD\r\n"} {
+	for i, want := range []string{"BYTES/S  POD\r\n", "BYTES/S  WORKLOAD\r\n"} {
 		if !strings.Contains(frames[i], want) || strings.Count(frames[i], "\n") != strings.Count(frames[i], "\r\n") {
 			t.Errorf("frame %d: %q, want %q and no bare line feed", i, frames[i], want)
 		}
@@ -139,7 +146,7 @@ func TestTop(t *testing.T) {
 	t.Parallel()
 	addr := servePages(t)
 	got := command("top", "--admin", addr, "--interval", "100ms", "-n", "1")
-	table := regexp.MustCompile(`^QUERIES/S +UPSTREAM +NXDOMAIN +SEARCH +FAILED +SHED  POD\n +[0-9.]+ +10 % +80 % +80 % +0 % +1 %  shop/web-1\n$`)
+	table := regexp.MustCompile(`^QUERIES/S +UPSTREAM +NXDOMAIN +SEARCH +FAILED +SHED +LATENCY +BYTES/S  POD\n +[0-9.]+ +10 % +80 % +80 % +0 % +1 % +2.5 ms +[0-9]+  shop/web-1\n$`)
 	if got.Code != exitOK || !table.MatchString(got.Stdout) {
 		t.Errorf("got %+v", got)
 	}

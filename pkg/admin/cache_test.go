@@ -31,7 +31,7 @@ func echoing(c *admin.Config) {
 		}
 		return echo{fmt.Sprintf(format, args...)}, nil
 	}
-	c.Top = func() (any, error) { return page("", "top of pods") }
+	c.Top = func(by string) (any, error) { return page(by, "top of pods by %s", by) }
 	c.Cache = &admin.Cache{
 		Get:   func(name, rrtype string) (any, error) { return page(name, "get %s %s", name, rrtype) },
 		Top:   func(n int, by string) (any, error) { return page("", "top %d %s", n, by) },

@@ -40,8 +40,13 @@ func (s *Server) pages() []page {
 	}
 	if s.cfg.Top != nil {
 		list = append(list, page{
-			"/top", "queries of the pods of the node, with pods.identity; only for clients on this host",
-			s.cachePage(func(url.Values) (any, error) { return s.cfg.Top() }),
+			"/top", "queries of the pods of the node, with pods.identity; /top?by=name: also of names; only for clients on this host",
+			s.cachePage(func(given url.Values) (any, error) { return s.cfg.Top(given.Get("by")) }, "by"),
+		})
+	}
+	if s.cfg.Watch != nil {
+		list = append(list, page{
+			"/watch", "queries as they come; only for clients on this host", localOnly(watchPage(s.cfg.Watch)),
 		})
 	}
 	if s.cfg.Cache != nil {

@@ -53,14 +53,15 @@ type Config struct {
 	// FreeBind lets Listen bind an address that no link has yet, and that may go and come back while the
 	// server runs. Linux only.
 	FreeBind bool
-	Socket   string              // path of a unix socket in an existing folder; empty: none
-	Hosts    []string            // allowed Host headers of requests to Addr, besides addresses and localhost; lower-case, without a final dot
-	Metrics  http.Handler        // serves /metrics
-	Ready    func() error        // nil error: ready; else the body of a 503
-	Live     func() error        // nil error: no restart needed; nil func: always alive
-	Status   func() any          // rendered as JSON or text, see [Server.Handler]
-	Cache    *Cache              // the cache pages; nil: none
-	Top      func() (any, error) // what the pods of the node ask; rendered like the status; nil: no such page
+	Socket   string                       // path of a unix socket in an existing folder; empty: none
+	Hosts    []string                     // allowed Host headers of requests to Addr, besides addresses and localhost; lower-case, without a final dot
+	Metrics  http.Handler                 // serves /metrics
+	Ready    func() error                 // nil error: ready; else the body of a 503
+	Live     func() error                 // nil error: no restart needed; nil func: always alive
+	Status   func() any                   // rendered as JSON or text, see [Server.Handler]
+	Cache    *Cache                       // the cache pages; nil: none
+	Top      func(by string) (any, error) // what the pods of the node ask; rendered like the status; nil: no such page
+	Watch    Watch                        // the queries as they come; nil: no such page
 	// Checks lists the labels, of a-z, 0-9 and -, and the results of the probes of /healthcheck/; nil: no such page. It must not block.
 	Checks func() iter.Seq2[string, error]
 	Log    *slog.Logger // nil: no log

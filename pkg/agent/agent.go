@@ -65,6 +65,7 @@ type Agent struct {
 	changes    chan func(context.Context) // of the configuration; applyReloads makes one at a time
 	stopped    chan struct{}              // closed once applyReloads has ended
 	reloads    reloadState
+	watchers   resolve.Watchers
 }
 
 // NewWorker implements [server.Handler].

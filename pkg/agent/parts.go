@@ -16,6 +16,8 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/nodecache/node-cache/pkg/config"
+	"github.com/nodecache/node-cache/pkg/dnstap"
+	"github.com/nodecache/node-cache/pkg/resolve"
 	"github.com/nodecache/node-cache/pkg/rules"
 	"github.com/nodecache/node-cache/pkg/upstream"
 )
@@ -107,24 +109,36 @@ func (s *partSet) stopAll() {
 
 // A builder makes the parts of a configuration.
 type builder struct {
-	log     *slog.Logger
-	version string
-	token   string // identifies this agent
-	dial    func(ctx context.Context, network string, addr netip.AddrPort) (net.Conn, error)
-	loops   *upstream.LoopDetector // shared by all pools
-	memory  *memory
-	panics  atomic.Uint64 // while building a configuration
+	log      *slog.Logger
+	version  string
+	token    string // identifies this agent
+	dial     func(ctx context.Context, network string, addr netip.AddrPort) (net.Conn, error)
+	loops    *upstream.LoopDetector // shared by all pools
+	memory   *memory
+	tap      *dnstap.Tap
+	tapOn    atomic.Pointer[dnstap.Tap] // nil while log.dnstap is empty
+	watchers *resolve.Watchers
+	panics   atomic.Uint64 // while building a configuration
 
 	ready, stopped <-chan struct{}    // closed once the agent serves, and once it applies no configuration any more
 	targetChanged  func()             // the endpoints of the central resolver have changed
 	ownerChanged   func(owner []byte) // the answers of owner have changed
 }
 
+// useTap sends messages to another dnstap collector, or to none.
+func (b *builder) useTap(to string) {
+	if b.tap.Send(to); to == "" {
+		b.tapOn.Store(nil)
+	} else {
+		b.tapOn.Store(b.tap)
+	}
+}
+
 // poolConfig returns what the pools of a configuration have in common.
 func (b *builder) poolConfig(cfg *config.Config, zone []byte, label string) upstream.Config {
 	listen := cfg.Listen
 	return upstream.Config{
-		LoopDetector: b.loops, Zone: zone, Dial: b.dial, Mark: mark(cfg), Log: b.log.With("zone", label),
+		LoopDetector: b.loops, Zone: zone, Dial: b.dial, Mark: mark(cfg), Log: b.log.With("zone", label), Tap: &b.tapOn,
 		Self: func(addr netip.AddrPort) bool { return isOwnListener(addr, listen) },
 	}
 }

@@ -263,6 +263,7 @@ func (b *builder) plan(r *generation) (*resolve.Plan, error) {
 		Version:   cfg.Identity.Version,
 		Hostname:  cfg.Identity.Hostname,
 		QueryLog:  queryLog(cfg.Log.Queries, b.log),
+		Watchers:  b.watchers,
 		Pods:      r.cluster.pods,
 		Cluster:   r.cluster.domain,
 
@@ -274,6 +275,9 @@ func (b *builder) plan(r *generation) (*resolve.Plan, error) {
 		Local:      localClients(cfg.Listen.Addresses),
 		Owner:      r.cluster.owner,
 		Routes:     r.planRoutes(),
+	}
+	if cfg.Log.Dnstap != "" {
+		p.Tap = b.tap
 	}
 	if p.Hostname == "auto" {
 		name, err := os.Hostname()
@@ -340,7 +344,7 @@ func (r *generation) upstreamOf(route route) resolve.Asker {
 }
 
 func queryLog(q config.QueryLog, log *slog.Logger) *resolve.QueryLog {
-	l := &resolve.QueryLog{Log: log, TypeName: func(t uint16) string { return dns.Type(t).String() }}
+	l := &resolve.QueryLog{Log: log, TypeName: status.TypeName}
 	switch q.Mode {
 	case config.QueriesAll:
 		l.All = true

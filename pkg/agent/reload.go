@@ -10,6 +10,7 @@ import (
 	"log/slog"
 	"reflect"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -140,6 +141,9 @@ func (a *Agent) apply(ctx context.Context, cfg config.Config) error {
 	}
 	plan.Cache = r.cache
 	a.logHandler.set(cfg.Log)
+	if cfg.Log.Dnstap != old.config.Log.Dnstap {
+		a.builder.useTap(cfg.Log.Dnstap)
+	}
 	r.cache.SetPrefetch(cacheConfig(cfg.Cache).Prefetch)
 	r.cache.SetServeStale(cacheConfig(cfg.Cache).ServeStale)
 	if otherMemory {
@@ -327,17 +331,22 @@ func newReloadableHandler(out io.Writer, cfg config.Log) *reloadableHandler {
 }
 
 func (s *reloadableHandler) set(cfg config.Log) {
-	options := &slog.HandlerOptions{Level: cfg.Level, ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
-		if a.Value.Kind() == slog.KindDuration { // JSON would have a number without a unit
-			a.Value = slog.StringValue(a.Value.Duration().String())
-		}
-		return a
-	}}
+	options := logOptions(cfg.Level)
 	var h slog.Handler = slog.NewJSONHandler(s.out, options)
 	if cfg.Format == "text" {
 		h = slog.NewTextHandler(s.out, options)
 	}
 	s.current.Store(&h)
+}
+
+// logOptions are the options of the log's handlers. JSON would have durations as numbers without a unit.
+func logOptions(level slog.Leveler) *slog.HandlerOptions {
+	return &slog.HandlerOptions{Level: level, ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
+		if a.Value.Kind() == slog.KindDuration {
+			a.Value = slog.StringValue(strings.Replace(a.Value.Duration().String(), "µ", "u", 1)) // ASCII
+		}
+		return a
+	}}
 }
 
 // Enabled implements [slog.Handler].

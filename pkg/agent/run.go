@@ -9,6 +9,8 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"log/slog"
+	"os"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -16,6 +18,7 @@ import (
 	"github.com/nodecache/node-cache/pkg/admin"
 	"github.com/nodecache/node-cache/pkg/cache"
 	"github.com/nodecache/node-cache/pkg/config"
+	"github.com/nodecache/node-cache/pkg/dnstap"
 	"github.com/nodecache/node-cache/pkg/metrics"
 	"github.com/nodecache/node-cache/pkg/node"
 	"github.com/nodecache/node-cache/pkg/pods"
@@ -86,9 +89,10 @@ func (a *Agent) assemble(ctx context.Context, cfg config.Config) (err error) {
 	}
 	a.builder = &builder{
 		log: a.log, version: a.options.Version, token: a.token, dial: a.options.Dial,
-		loops: upstream.NewLoopDetector(nil), memory: a.memory, ready: a.ready, stopped: a.stopped,
+		loops: upstream.NewLoopDetector(nil), memory: a.memory, tap: dnstap.New(nodeName(), a.options.Version, a.log), watchers: &a.watchers, ready: a.ready, stopped: a.stopped,
 		targetChanged: a.node.TargetChanged, ownerChanged: a.ownerChanged,
 	}
+	a.builder.useTap(cfg.Log.Dnstap)
 	r, err := a.builder.build(cfg, noGeneration()) //nolint:contextcheck // it reads files and never blocks
 	if err != nil {
 		return err
@@ -134,6 +138,7 @@ func (a *Agent) makeServers(cfg *config.Config) (err error) {
 	if err != nil {
 		return err
 	}
+	index := func() *pods.Index { return a.running.Load().cluster.pods }
 	a.servers.admin, err = admin.New(admin.Config{
 		Addr:     cfg.Admin.Address,
 		FreeBind: cfg.Interface.Manage,
@@ -144,11 +149,18 @@ func (a *Agent) makeServers(cfg *config.Config) (err error) {
 		Live:     a.notAlive,
 		Status:   func() any { return a.Status() },
 		Cache:    status.CachePages(func() *cache.Cache { return a.running.Load().cache }, a.log),
-		Top:      status.TopPage(func() *pods.Index { return a.running.Load().cluster.pods }),
+		Top:      status.TopPage(index),
+		Watch:    status.WatchPage(&a.watchers, index, logOptions(slog.LevelInfo)),
 		Checks:   a.checks,
 		Log:      a.log,
 	})
 	return err
+}
+
+// nodeName returns the name of the node, else of the host.
+func nodeName() string {
+	name, _ := os.Hostname()
+	return cmp.Or(os.Getenv("NODE_NAME"), name)
 }
 
 // ownerChanged drops the cached answers of owner, from the cache in use now: a reload may have replaced it. The
@@ -211,6 +223,7 @@ func (a *Agent) Run(ctx context.Context) (err error) {
 	defer a.node.End(ctx)
 	defer a.saveLast(ctx)
 
+	defer startStage(ctx, group, a.builder.tap.Run).stop()
 	a.parts = newPartSet(group)
 	defer a.parts.stopAll()
 	a.parts.start(ctx, a.running.Load().parts())

@@ -124,6 +124,10 @@ func (a *Agent) sample() metrics.Sample {
 	if index := r.cluster.pods; index != nil {
 		s.Pods = index.Namespaces()
 	}
+	if r.config.Log.Dnstap != "" {
+		sent := a.builder.tap.Stats()
+		s.Dnstap = &sent
+	}
 	for _, p := range r.probes {
 		s.Probes = append(s.Probes, p.Stats())
 	}

@@ -488,6 +488,8 @@ type Log struct {
 	// The queries to log: `off`, `errors`, `slow`, `sample=100` (one in a hundred, or in any number up to 1000000000)
 	// or `all`.
 	Queries QueryLog `yaml:"queries" format:"queryLog"`
+	// The collector that gets all DNS messages of clients and upstreams as dnstap: `unix:///path` or `tcp://IP:PORT`. Empty: none.
+	Dnstap string `yaml:"dnstap" format:"collector"`
 }
 
 // The port of the admin server.

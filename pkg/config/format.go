@@ -164,6 +164,7 @@ func formats() map[string]format {
 		"path":           stringFormat(parseLocation),
 		"file":           stringFormat(parseFileName),
 		"socket":         stringFormat(parseSocket),
+		"collector":      stringFormat(parseCollector),
 		"text":           stringFormat(parseText),
 		"part":           stringFormat(func(text string) (string, *Problem) { return text, nil }), // Rewrite.decode checks it
 		"expression":     stringFormat(parseExpression),

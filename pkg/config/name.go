@@ -262,6 +262,23 @@ func parseFileName(text string) (string, *Problem) {
 }
 
 // parseSocket reads the path of a unix socket. It is not taken as relative to the configuration file: other programs
+// parseCollector reads where dnstap messages go: unix:// and a path, tcp:// and an address, or nothing.
+func parseCollector(text string) (string, *Problem) {
+	network, to, _ := strings.Cut(text, "://")
+	switch {
+	case text == "":
+		return "", nil
+	case network == "unix" && to != "":
+		path, p := parseSocket(to)
+		return "unix://" + path, p
+	case network == "tcp":
+		if addr, err := netip.ParseAddrPort(to); err == nil && addr.Port() != 0 {
+			return "tcp://" + addr.String(), nil
+		}
+	}
+	return "", problem("not a dnstap collector", "write it like unix:///run/dnstap.sock or tcp://192.0.2.1:6000")
+}
+
 // must have it as it is written. The empty string is none.
 func parseSocket(text string) (string, *Problem) {
 	const most = 107 // unix(7) has 108 bytes for it with a zero at its end

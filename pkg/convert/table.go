@@ -294,7 +294,7 @@ func plugins(c *converter) []directive {
 		lost("view geoip", "answers do not depend on the client", "run another agent for clients with other answers"),
 		lost("erratic whoami", "a plugin for tests", "templates make answers by pattern"),
 		lost("trace", "queries are not traced", "metrics have latencies by source; node-cache query --explain explains one query"),
-		lost("dnstap", "dnstap is not supported", "log.queries logs them: all, a sample, the slow or those that fail"),
+		{names: "dnstap", take: dnstap},
 		differs("pprof", "profiles are at /debug/pprof of admin.address, for clients on this host", ""),
 		lost("shed proxyproto multisocket", "socket options cannot be set", "what goes beyond the limits is shed, and counted: see limits"),
 		lost("tsig", "queries and transfers are not signed", ""),
@@ -332,6 +332,28 @@ func autopath(l *line) {
 	if l.set("pods.searchPath", "on") {
 		l.c.cfg.Pods = config.NodePods{Identity: config.IdentityAPI, SearchPath: true}
 		l.differs("the agents need permission to list pods", "add component pods: docs/pods.md")
+	}
+}
+
+// dnstap converts the collector of messages.
+func dnstap(l *line) {
+	to := l.arg(0, "")
+	if strings.HasPrefix(to, "/") {
+		to = "unix://" + to
+	}
+	network, addr, _ := strings.Cut(to, "://")
+	_, err := netip.ParseAddrPort(addr)
+	switch {
+	case network != "unix" && (network != "tcp" || err != nil):
+		l.lost("not a unix socket, nor tcp:// with an IP address and a port", "see log.dnstap")
+	case l.set("log.dnstap", to):
+		l.c.cfg.Log.Dnstap = to
+		if l.arg(1, "") != "full" {
+			l.differs("messages are sent whole", "")
+		}
+	}
+	for _, st := range l.body {
+		l.option(&st).lost("identity and version are the node's and node-cache's, and the extra field has the pod", "")
 	}
 }
 

@@ -55,6 +55,11 @@ func (t *table) addAll(s *Sample, upstreams []upstreamSeries) {
 	if s.Pods != nil {
 		t.addPods(s.Pods)
 	}
+	if s.Dnstap != nil {
+		t.section = "dnstap"
+		t.total("dnstap_sent_total", "Messages written to the collector.", s.Dnstap.Sent)
+		t.total("dnstap_dropped_total", "Messages dropped because the collector was away or too slow.", s.Dnstap.Dropped)
+	}
 	t.addProbes(s.Probes)
 	t.addServers(s)
 	t.addConfig(&s.Config)

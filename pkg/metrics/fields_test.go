@@ -14,6 +14,7 @@ import (
 
 	"github.com/nodecache/node-cache/pkg/admin"
 	"github.com/nodecache/node-cache/pkg/cache"
+	"github.com/nodecache/node-cache/pkg/dnstap"
 	"github.com/nodecache/node-cache/pkg/handover"
 	"github.com/nodecache/node-cache/pkg/intercept"
 	"github.com/nodecache/node-cache/pkg/metrics"
@@ -81,6 +82,7 @@ func TestEveryFieldIsASeries(t *testing.T) {
 		asked.Pods["shop"][i]++
 		try(fmt.Sprint("pods.Counts ", i), asked)
 	}
+	tryFields(try, "dnstap.Stats", *d.Dnstap, func(s *metrics.Sample, v dnstap.Stats) { s.Dnstap = &v })
 	alone := distinct()
 	alone.Source.KubeDNS = ""
 	try("source.Status.KubeDNS", alone)

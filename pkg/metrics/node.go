@@ -3,6 +3,8 @@
 package metrics
 
 import (
+	"time"
+
 	"github.com/nodecache/node-cache/pkg/intercept"
 	"github.com/nodecache/node-cache/pkg/netif"
 	"github.com/nodecache/node-cache/pkg/pods"
@@ -73,12 +75,16 @@ func (t *table) addPods(namespaces map[string]*pods.Counts) {
 	queries := t.add(counter, "pod_queries_total", "Queries of pods of the first 50 namespaces that the agent saw, of (other) ones, and of clients with (no pod).", namespace, label{"outcome", outcomes})
 	denied := t.add(counter, "pod_nxdomain_total", "NXDOMAIN answers to them.", namespace)
 	searched := t.add(counter, "pod_search_nxdomain_total", "Those of names in the cluster domain: most are a name with a search suffix.", namespace)
+	size := t.add(counter, "pod_reply_bytes_total", "Bytes of the replies to them.", namespace)
+	wait := t.add(counter, "pod_wait_seconds_total", "Time until the replies, which is 0 for those from memory.", namespace)
 	for name, c := range namespaces {
 		for outcome, count := range []pods.Count{pods.FromMemory, pods.FromUpstream, pods.Failed, pods.Shed} {
 			queries.put(float64(c[count]), name, outcomes[outcome])
 		}
 		denied.put(float64(c[pods.Denied]), name)
 		searched.put(float64(c[pods.Searched]), name)
+		size.put(float64(c[pods.Bytes]), name)
+		wait.put((time.Duration(c[pods.Waited]) * time.Microsecond).Seconds(), name) //nolint:gosec // less than 292 years
 	}
 }
 

@@ -14,6 +14,7 @@ import (
 	"github.com/nodecache/node-cache/internal/assert"
 	"github.com/nodecache/node-cache/pkg/admin"
 	"github.com/nodecache/node-cache/pkg/cache"
+	"github.com/nodecache/node-cache/pkg/dnstap"
 	"github.com/nodecache/node-cache/pkg/handover"
 	"github.com/nodecache/node-cache/pkg/intercept"
 	"github.com/nodecache/node-cache/pkg/metrics"
@@ -113,6 +114,7 @@ func distinct() metrics.Sample {
 		},
 		Zone: &held, Watch: &source,
 		Link: &link, Intercept: &rules, Mode: "link-local",
+		Dnstap:  &dnstap.Stats{Sent: 9951, Dropped: 9952},
 		Pods:    map[string]*pods.Counts{"shop": new(numbered[pods.Counts](9900))},
 		Probes:  []probe.Stats{numbered[probe.Stats](8600), {Label: "outside"}},
 		Foreign: 9500,

@@ -5,6 +5,7 @@ package pods
 import (
 	"encoding/json"
 	"fmt"
+	"hash/maphash"
 	"iter"
 	"net/netip"
 	"slices"
@@ -36,6 +37,7 @@ type Index struct {
 	staleAfter time.Duration
 	host       *Host // nil: pods get no search path
 	unknown    Usage // of clients without a pod
+	names      names
 
 	byAddr      atomic.Pointer[map[netip.Addr]*Pod] // replaced on each change
 	confirmedAt atomic.Pointer[time.Time]           // nil: never
@@ -50,6 +52,7 @@ type Index struct {
 // the search paths that follow from host; nil: none.
 func NewIndex(staleAfter time.Duration, host *Host) *Index {
 	x := &Index{staleAfter: staleAfter, host: host, byName: map[[2]string]*Pod{}, users: map[netip.Addr][]*Pod{}, ended: map[string]*Counts{}}
+	x.names.seed = maphash.MakeSeed()
 	x.byAddr.Store(&map[netip.Addr]*Pod{})
 	return x
 }

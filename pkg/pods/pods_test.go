@@ -80,9 +80,7 @@ func TestModel(t *testing.T) {
 // TestIndexCost bounds the memory of 250 pods with two addresses each, which find as many names as they can, and the allocations of
 // a search.
 func TestIndexCost(t *testing.T) {
-	var before, after runtime.MemStats
-	runtime.GC()
-	runtime.ReadMemStats(&before)
+	before := heap()
 	x := pods.NewIndex(time.Minute, &pods.Host{Domain: "cluster.local", Searches: []string{"corp.example.com"}})
 	for i := range 250 {
 		p := &pods.Pod{
@@ -95,9 +93,7 @@ func TestIndexCost(t *testing.T) {
 			p.SearchPath().SetFound(fmt.Append(nil, "a-long-name-", name), 3, time.Now())
 		}
 	}
-	runtime.GC()
-	runtime.ReadMemStats(&after)
-	if got := int64(after.HeapAlloc) - int64(before.HeapAlloc); got > 2<<20 {
+	if got := heap() - before; got > 2<<20 {
 		t.Errorf("250 pods have %d bytes", got)
 	} else {
 		t.Logf("250 pods have %d bytes", got)
@@ -118,14 +114,14 @@ func TestNamespaces(t *testing.T) {
 		for range 2 { // two pods of each namespace, one after the other
 			x.Put(&pods.Pod{Namespace: fmt.Sprint("n", i), Name: "web", Addrs: []netip.Addr{addr}})
 			_, usage := x.UsageOf(addr)
-			usage.Add(pods.Failed)
+			usage.Add(&pods.Counts{pods.Failed: 1})
 			if i%2 == 0 {
 				x.Delete(fmt.Sprint("n", i), "web")
 			}
 		}
 	}
 	_, usage := x.UsageOf(netip.IPv6Loopback())
-	usage.Add(pods.Shed)
+	usage.Add(&pods.Counts{pods.Shed: 1})
 	got := x.Namespaces()
 	assert.Equal(t, "names", 50+2, len(got))
 	assert.Same(t, "without a pod", pods.Counts{pods.Shed: 1}, *got[pods.NoNamespace])

@@ -21,20 +21,27 @@ const (
 	Shed       // a limit was reached
 	Denied     // NXDOMAIN
 	Searched   // NXDOMAIN of a name in the cluster domain: most are a name with a search suffix
+	Bytes      // of replies
+	Waited     // microseconds until the replies that were not from memory
 	countCount // the number of counts
 )
 
-// A Usage counts the queries of one client. Its methods are safe for concurrent use.
+// Counts are numbers by Count.
+type Counts [countCount]uint64
+
+// A Usage counts the queries of one client. Its methods are safe for concurrent use. It fills a cache line.
 type Usage struct {
 	each [countCount]atomic.Uint64
-	_    [64 - 8*countCount]byte // no two clients share a cache line
 }
 
-// Add counts one.
-func (u *Usage) Add(c Count) { u.each[c].Add(1) }
-
-// Counts are the numbers of a Usage, by Count.
-type Counts [countCount]uint64
+// Add adds counts.
+func (u *Usage) Add(c *Counts) {
+	for i, n := range c {
+		if n > 0 {
+			u.each[i].Add(n)
+		}
+	}
+}
 
 // Queries returns the number of queries.
 func (c *Counts) Queries() uint64 { return c[FromMemory] + c[FromUpstream] + c[Failed] + c[Shed] }

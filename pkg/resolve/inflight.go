@@ -3,12 +3,12 @@
 package resolve
 
 import (
-	"context"
 	"errors"
 	"sync"
 	"time"
 
 	"github.com/nodecache/node-cache/pkg/cache"
+	"github.com/nodecache/node-cache/pkg/pods"
 	"github.com/nodecache/node-cache/pkg/wire"
 	"github.com/nodecache/node-cache/pkg/zone"
 )
@@ -460,13 +460,62 @@ func (r *Resolver) reply(plan *Plan, w *waiter, source Source, msg []byte, now t
 		if source == SourceSearch {
 			from = SourceUpstream
 		}
-		countUsage(w.usage, plan.Cluster, &w.ask, from, rcode)
+		countReply(plan, w.usage, &w.ask, from, rcode, len(msg), took)
 	}
-	if l := plan.QueryLog; l != nil && w.from != nil && l.selects(rcode, took) { // nil: the query log was off when the query arrived
-		l.record(context.Background(), &w.ask, w.from, source, rcode, took)
+	if w.from != nil { // nil: nothing was reported when the query arrived
+		q := report{&w.ask, *w.from, source, rcode, now, took, msg}
+		q.passOn(plan)
 	}
 	if w.ask.Explain {
 		msg = w.explain(plan, source, msg, now)
 	}
 	w.end(msg, batch)
+}
+
+// passOn passes the query on to the log, the watchers and the collector of a plan.
+func (q *report) passOn(p *Plan) {
+	if p.QueryLog != nil && p.QueryLog.selects(q) {
+		p.QueryLog.record(q)
+	}
+	if p.Watchers != nil {
+		for _, l := range p.Watchers.all() {
+			if l.selects(q) {
+				l.record(q)
+			}
+		}
+	}
+	if p.Tap != nil {
+		pod := ""
+		if q.from.pod != nil {
+			pod = q.from.pod.String()
+		}
+		p.Tap.ClientResponse(&q.from.Peer, pod, q.at.Add(-q.took), q.at, q.reply)
+	}
+}
+
+// countReply counts a query for its client and its name. waited is zero for an answer from memory.
+func countReply(p *Plan, u *pods.Usage, ask *wire.Question, source Source, rcode, size int, waited time.Duration) {
+	c := pods.Counts{pods.Bytes: uint64(size), pods.Waited: uint64(max(0, waited.Microseconds()))} //nolint:gosec // not negative
+	switch {
+	case source == SourceShed:
+		c[pods.Shed] = 1
+	case rcode == wire.RcodeServFail:
+		c[pods.Failed] = 1
+	case source == SourceUpstream:
+		c[pods.FromUpstream] = 1
+	default:
+		c[pods.FromMemory] = 1
+	}
+	var room [wire.MaxName]byte
+	name := canonical(&room, ask)
+	if rcode == wire.RcodeNXDomain {
+		c[pods.Denied] = 1
+		if isIn(name, p.Cluster) {
+			c[pods.Searched] = 1
+		}
+	}
+	u.Add(&c)
+	if p.Pods != nil { // nil: a reload has turned them off since the query arrived
+		p.Pods.CountName(name, &c)
+	}
 }

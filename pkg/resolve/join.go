@@ -7,7 +7,6 @@ import (
 	"log/slog"
 	"time"
 
-	"github.com/nodecache/node-cache/pkg/pods"
 	"github.com/nodecache/node-cache/pkg/wire"
 )
 
@@ -79,7 +78,7 @@ func (w *Worker) rejectQuery(why Shed, silent bool, to wire.Replier) {
 	if silent {
 		w.r.counts.shed(ShedFlood)
 		if w.usage != nil {
-			w.usage.Add(pods.Shed)
+			countReply(w.plan, w.usage, &w.q.Question, SourceShed, wire.RcodeServFail, 0, 0)
 		}
 		w.tally.each[countDropped]++
 		to.Reply(nil, &w.batch)

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/nodecache/node-cache/pkg/cache"
+	"github.com/nodecache/node-cache/pkg/dnstap"
 	"github.com/nodecache/node-cache/pkg/pods"
 	"github.com/nodecache/node-cache/pkg/static"
 	"github.com/nodecache/node-cache/pkg/wire"
@@ -66,6 +67,8 @@ type Plan struct {
 	Hostname  string        // CH TXT hostname.bind and id.server; empty: REFUSED
 	Self      string        // CH TXT of SelfName for this host, truncated to 255 bytes; empty: REFUSED
 	QueryLog  *QueryLog     // nil: none
+	Watchers  *Watchers     // further query logs; nil: none
+	Tap       *dnstap.Tap   // nil: none
 	Pods      *pods.Index   // of this node; nil: pods are unknown, and SearchPath is not used
 	Cluster   []byte        // domain of the cluster, in canonical wire form, for the counts of Pods
 

@@ -3,13 +3,9 @@
 package resolve
 
 import (
-	"bytes"
-	"context"
-	"log/slog"
 	"sync/atomic"
 	"time"
 
-	"github.com/nodecache/node-cache/pkg/pods"
 	"github.com/nodecache/node-cache/pkg/wire"
 )
 
@@ -270,85 +266,4 @@ func (c *counters) stats() Stats {
 		s.Durations[i] = c.durations[i].Load()
 	}
 	return s
-}
-
-// slowQuery is the duration from which a query counts as slow. Stub resolvers retry soon after it.
-const slowQuery = time.Second
-
-// A QueryLog logs the queries that it selects.
-type QueryLog struct {
-	Log    *slog.Logger
-	All    bool // every query
-	Errors bool // replies other than NOERROR and NXDOMAIN
-	Slow   bool // replies that took a second or more
-	Sample int  // every n-th query; 0: none
-
-	TypeName func(uint16) string // of a query type
-
-	count atomic.Uint64
-}
-
-// selects reports whether to log a reply.
-func (l *QueryLog) selects(rcode int, took time.Duration) bool {
-	return l.All ||
-		l.Errors && rcode != wire.RcodeSuccess && rcode != wire.RcodeNXDomain ||
-		l.Slow && took >= slowQuery ||
-		l.Sample > 0 && l.count.Add(1)%uint64(l.Sample) == 0
-}
-
-// A sender is the client of a query, and its pod when the query arrived.
-type sender struct {
-	wire.Peer
-
-	pod   *pods.Pod // nil: unknown
-	stale bool      // the pod was not confirmed recently
-}
-
-// countUsage counts a reply for its client. cluster is the domain of the cluster.
-func countUsage(u *pods.Usage, cluster []byte, ask *wire.Question, source Source, rcode int) {
-	switch {
-	case source == SourceShed:
-		u.Add(pods.Shed)
-	case rcode == wire.RcodeServFail:
-		u.Add(pods.Failed)
-	case source == SourceUpstream:
-		u.Add(pods.FromUpstream)
-	default:
-		u.Add(pods.FromMemory)
-	}
-	if rcode != wire.RcodeNXDomain {
-		return
-	}
-	u.Add(pods.Denied)
-	var room [wire.MaxName]byte
-	if name := canonical(&room, ask); bytes.HasSuffix(name, cluster) && isLabelAt(name, len(name)-len(cluster)) {
-		u.Add(pods.Searched)
-	}
-}
-
-// attrs returns the sender for a log record.
-func (s *sender) attrs() []slog.Attr {
-	attrs := []slog.Attr{slog.Any("client", s.Addr.Addr())}
-	if s.pod != nil {
-		attrs = append(attrs, slog.String("pod", s.pod.String()), slog.String("workload", s.pod.Workload))
-	}
-	if s.stale {
-		attrs = append(attrs, slog.Bool("pod_stale", true))
-	}
-	return attrs
-}
-
-func (l *QueryLog) record(ctx context.Context, ask *wire.Question, from *sender, source Source, rcode int, took time.Duration) {
-	question := ask.QuestionSection()
-	var name []byte
-	rrtype := ask.Type
-	if len(question) > 4 {
-		name = wire.AppendText(nil, question[:len(question)-4])
-		rrtype = ask.OriginalType() // the type looked up may differ
-	}
-	attrs := append([]slog.Attr{
-		slog.String("name", string(name)), slog.String("type", l.TypeName(rrtype)), slog.Bool("tcp", from.Stream),
-		slog.String("rcode", Rcodes()[rcodeGroup(rcode)]), slog.String("source", Sources()[source]), slog.Duration("took", took),
-	}, from.attrs()...)
-	l.Log.LogAttrs(ctx, slog.LevelInfo, "query", attrs...)
 }

@@ -3,7 +3,6 @@
 package resolve
 
 import (
-	"context"
 	"time"
 
 	"github.com/nodecache/node-cache/pkg/cache"
@@ -63,6 +62,9 @@ func (w *Worker) AnswerFromMemory(pkt []byte, from *wire.Peer, now time.Time, ds
 		return w.answerSelf(dst), wire.Answered
 	}
 	w.tally.query(from, w.q.Type)
+	if w.plan.Tap != nil {
+		w.plan.Tap.ClientQuery(from, now, pkt)
+	}
 	var pod *pods.Pod
 	if w.usage = nil; w.plan.Pods != nil {
 		pod, w.usage = w.plan.Pods.UsageOf(from.Addr.Addr())
@@ -371,18 +373,22 @@ func (w *Worker) finishReply(source Source, dst []byte, start int) ([]byte, wire
 	rcode := int(dst[start+3] & 0x0f)
 	w.tally.response(source, rcode)
 	if w.usage != nil {
-		countUsage(w.usage, w.plan.Cluster, &w.q.Question, source, rcode)
+		countReply(w.plan, w.usage, &w.q.Question, source, rcode, len(dst)-start, 0)
 	}
-	if l := w.plan.QueryLog; l != nil {
-		if took := w.r.now().Sub(w.now) + w.elapsed; l.selects(rcode, took) {
-			from := w.sender()
-			l.record(context.Background(), &w.q.Question, &from, source, rcode, took)
-		}
+	if isReported(w.plan) {
+		now := w.r.now()
+		q := report{&w.q.Question, w.sender(), source, rcode, now, now.Sub(w.now) + w.elapsed, dst[start:]}
+		q.passOn(w.plan)
 	}
 	if w.q.Explain {
 		dst = w.explain(source, dst)
 	}
 	return dst, wire.Answered
+}
+
+// isReported reports whether queries are logged, watched or sent to a dnstap collector.
+func isReported(p *Plan) bool {
+	return p.QueryLog != nil || p.Tap != nil || p.Watchers != nil && p.Watchers.list.Load() != nil
 }
 
 // Resolve takes over the query that AnswerFromMemory missed. It joins or starts the in-flight query
@@ -479,7 +485,7 @@ func (w *Worker) prepareQuery(f *inFlight) {
 // returns.
 func (w *Worker) shedWaiter(to wire.Replier) waiter {
 	waiting := waiter{ask: w.q.Question, opts: w.opts, usage: w.usage, since: w.now.Add(-w.elapsed), to: to}
-	if w.plan.QueryLog != nil {
+	if isReported(w.plan) {
 		from := w.sender()
 		waiting.from = &from
 	}
@@ -539,7 +545,7 @@ func (r *Resolver) withWorker(plan *Plan, from *wire.Peer, now time.Time, elapse
 // appended to room as far as there is space.
 func (w *Worker) waiter(room []byte, to wire.Replier) waiter {
 	waiting := waiter{opts: w.opts, usage: w.usage, since: w.now.Add(-w.elapsed), to: to}
-	if w.plan.QueryLog != nil {
+	if isReported(w.plan) {
 		from := w.sender()
 		waiting.from = &from
 	}

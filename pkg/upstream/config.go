@@ -19,6 +19,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/nodecache/node-cache/pkg/dnstap"
 )
 
 // Config configures a pool.
@@ -55,6 +57,8 @@ type Config struct {
 	Rand io.Reader
 	// Now is the clock, which must run as fast as timers do. Nil: time.Now.
 	Now func() time.Time
+	// Tap gets the queries to the upstreams and their answers, unless it holds nil. Nil: none does.
+	Tap *atomic.Pointer[dnstap.Tap]
 	// Log gets warnings about excluded upstreams. Nil: none.
 	Log *slog.Logger
 	// Self reports whether an address is one of this process's listeners. Nil: never.
@@ -107,6 +111,9 @@ func newCommon(cfg Config) *common {
 	}
 	if cfg.Now == nil {
 		cfg.Now = time.Now //nolint:forbidigo // the default of an injected clock
+	}
+	if cfg.Tap == nil {
+		cfg.Tap = new(atomic.Pointer[dnstap.Tap])
 	}
 	if cfg.Self == nil {
 		cfg.Self = func(netip.AddrPort) bool { return false }

@@ -121,6 +121,9 @@ func (e *endpoint) send(a *attempt, batch *wire.SendBatch) error {
 		e.loopMonitor.probeDue(a.sentAt)
 	}
 	e.prepare(a)
+	if tap := e.Tap.Load(); tap != nil {
+		tap.ForwarderQuery(e.Network, e.Addr, a.sentAt, a.query)
+	}
 	a.transport = e.primary
 	if err := a.transport.send(a, batch); err != nil {
 		return err
@@ -151,6 +154,13 @@ func (e *endpoint) acceptReply(a *attempt, in reply, now time.Time, batch *wire.
 		return out, true
 	}
 	e.release(a)
+	if tap := e.Tap.Load(); tap != nil && in.m != nil {
+		network := e.Network
+		if a.udpRTT > 0 {
+			network = "tcp" // it was repeated
+		}
+		tap.ForwarderResponse(network, e.Addr, a.sentAt, now, a.query, in.m.Raw)
+	}
 	switch {
 	case in.err != nil:
 		return e.recordFailure(a, in.err, now), true

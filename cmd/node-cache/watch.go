@@ -1,0 +1,114 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"bufio"
+	"cmp"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"time"
+
+	"github.com/spf13/cobra"
+)
+
+// maxLine bounds the bytes of a line of /watch. A name has at most 1,004 as text, a pod 317.
+const maxLine = 8 << 10
+
+func watchCommand() *cobra.Command {
+	var flags adminFlags
+	filter := map[string]*string{}
+	cmd := &cobra.Command{
+		Use:   "watch [--pod NAMESPACE/POD] [--namespace NAMESPACE] [--name DOMAIN] [--rcode RCODE] [--source SOURCE]",
+		Short: "Show the queries of the node as they come",
+		Long: `Show the queries of the node as they come, with their replies, until Ctrl-C is pressed.
+With -o json a line is like one of the query log. The agent sends at most 1,000 queries a
+second and counts the others. --pod and --namespace need pods.identity.`,
+		Args: usageArgs(cobra.NoArgs),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			given := url.Values{}
+			for name, value := range filter {
+				if *value != "" {
+					given.Set(name, *value)
+				}
+			}
+			c, err := newAdminClient(flags.admin)
+			if err != nil {
+				return &usageError{err}
+			}
+			return c.watch(cmd, given, flags.output == "json")
+		},
+	}
+	flags.add(cmd)
+	for name, usage := range map[string]string{
+		"pod": "only queries of `NAMESPACE/POD`", "namespace": "only queries of pods of `NAMESPACE`",
+		"name": "only queries for names at and below `DOMAIN`", "rcode": "only replies with `RCODE`, such as NXDOMAIN",
+		"source": "only replies from `SOURCE`, such as cache or upstream",
+	} {
+		filter[name] = cmd.Flags().String(name, "", usage)
+	}
+	return cmd
+}
+
+// watch shows the queries that the parameters select.
+func (c *adminClient) watch(cmd *cobra.Command, given url.Values, asJSON bool) error {
+	c.http.Timeout = 0
+	r, err := http.NewRequestWithContext(cmd.Context(), http.MethodGet, c.base+"/watch?"+given.Encode(), nil)
+	if err != nil {
+		return err
+	}
+	reply, err := c.http.Do(r)
+	if err != nil {
+		return c.connectError(err)
+	}
+	defer func() { _ = reply.Body.Close() }()
+	if reply.StatusCode != http.StatusOK {
+		why, _ := io.ReadAll(io.LimitReader(reply.Body, maxLine))
+		return c.refusedError("/watch", reply.StatusCode, string(why))
+	}
+	lines := bufio.NewScanner(reply.Body)
+	lines.Buffer(nil, maxLine)
+	for lines.Scan() {
+		line := plain(lines.Bytes())
+		if !asJSON {
+			if line, err = watchLine(lines.Bytes()); err != nil {
+				return fmt.Errorf("reading /watch of the agent at %s: %w", c.where, err)
+			}
+		}
+		if _, err := fmt.Fprintln(cmd.OutOrStdout(), line); err != nil {
+			return err
+		}
+	}
+	if cmd.Context().Err() != nil {
+		return nil // Ctrl-C
+	}
+	return fmt.Errorf("the agent at %s ended the stream: %w", c.where, cmp.Or(lines.Err(), io.EOF))
+}
+
+// watchLine formats a line of /watch.
+func watchLine(text []byte) (string, error) {
+	var q struct {
+		Time                                         time.Time
+		Name, Type, Rcode, Source, Took, Client, Pod string
+		Dropped                                      uint64
+	}
+	if err := json.Unmarshal(text, &q); err != nil {
+		return "", err
+	}
+	if q.Dropped > 0 {
+		return fmt.Sprintf("(%d more)", q.Dropped), nil
+	}
+	took, err := time.ParseDuration(q.Took)
+	if err != nil {
+		return "", err
+	}
+	from := q.Client
+	if q.Pod != "" {
+		from = q.Pod
+	}
+	return plain(fmt.Appendf(nil, "%s  %-8s %-8s %9s  %-5s %s  %s", q.Time.Format("15:04:05.000"), q.Rcode, q.Source,
+		took.Round(10*time.Microsecond), q.Type, q.Name, from)), nil
+}

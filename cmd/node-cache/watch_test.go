@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+)
+
+// TestWatch shows what an agent sends, hostile bytes too, until the agent ends.
+func TestWatch(t *testing.T) {
+	t.Parallel()
+	var sent string
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /watch", func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.RawQuery != "" {
+			http.Error(w, "eight others watch\nhint: "+r.URL.RawQuery, http.StatusBadRequest)
+			return
+		}
+		_, _ = io.WriteString(w, sent)
+	})
+	server := httptest.NewServer(mux)
+	t.Cleanup(server.Close)
+	addr := strings.TrimPrefix(server.URL, "http://")
+	const (
+		first   = `{"time":"2026-01-02T03:04:05.678Z","name":"www.test.","type":"A","rcode":"NOERROR","source":"upstream","took":"1.23456ms","client":"10.1.2.3"}`
+		hostile = `{"time":"2026-01-02T03:04:05.678Z","name":"a.test.","type":"AAAA","rcode":"NXDOMAIN","source":"cache","took":"4us","client":"10.1.2.3","pod":"shop/web` + "\u009b" + `2J"}`
+	)
+	for _, tt := range []struct {
+		name, flag, sent, stdout, stderr string
+	}{
+		{"queries", "text", first + "\n" + `{"dropped":7}` + "\n" + hostile + "\n", `
+03:04:05.678  NOERROR  upstream    1.23ms  A     www.test.  10.1.2.3
+(7 more)
+03:04:05.678  NXDOMAIN cache           0s  AAAA  a.test.  shop/web?2J
+`, "node-cache: the agent at " + addr + " ended the stream: EOF\n"},
+		{"as JSON", "json", hostile + "\n", "\n" + strings.Replace(hostile, "\u009b", "?", 1) + "\n", "node-cache: the agent at " + addr + " ended the stream: EOF\n"},
+		{"not JSON", "text", "x\n", "\n", "node-cache: reading /watch of the agent at " + addr + ": invalid character 'x' looking for beginning of value\n"},
+		{"a long line", "text", strings.Repeat("x", maxLine+1), "\n", "node-cache: the agent at " + addr + " ended the stream: bufio.Scanner: token too long\n"},
+	} {
+		sent = tt.sent
+		same(t, tt.name, result{exitFailed, tt.stdout[1:], tt.stderr}, command("watch", "--admin", addr, "-o", tt.flag))
+	}
+	same(t, "refused", result{exitFailed, "", "node-cache: asking the agent at " + addr + " for /watch: eight others watch\nhint: name=test&rcode=NXDOMAIN\n"},
+		command("watch", "--admin", addr, "--name", "test", "--rcode", "NXDOMAIN"))
+}

@@ -1,0 +1,153 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package resolve
+
+import (
+	"bytes"
+	"context"
+	"log/slog"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/nodecache/node-cache/pkg/pods"
+	"github.com/nodecache/node-cache/pkg/wire"
+)
+
+// slowQuery is the duration from which a query counts as slow. Stub resolvers retry soon after it.
+const slowQuery = time.Second
+
+// A QueryLog logs the queries that it selects.
+type QueryLog struct {
+	Log    *slog.Logger
+	All    bool    // every query
+	Errors bool    // replies other than NOERROR and NXDOMAIN
+	Slow   bool    // replies that took a second or more
+	Sample int     // every n-th query; 0: none
+	Filter *Filter // of the queries above; nil: all of them
+
+	TypeName func(uint16) string // of a query type
+
+	count atomic.Uint64
+}
+
+// A Filter selects queries. Zero fields select all.
+type Filter struct {
+	Namespace string      // of the client's pod
+	Pod       string      // its name
+	Domain    []byte      // the name is at or below it; in canonical wire form
+	Rcode     string      // one of Rcodes
+	Source    string      // one of Sources
+	Admit     func() bool // called last, bounds the rate
+}
+
+// A sender is the client of a query, and its pod when the query arrived.
+type sender struct {
+	wire.Peer
+
+	pod   *pods.Pod // nil: unknown
+	stale bool      // the pod was not confirmed recently
+}
+
+// A report is a query and its reply.
+type report struct {
+	ask    *wire.Question
+	from   sender
+	source Source
+	rcode  int
+	at     time.Time // of the reply
+	took   time.Duration
+	reply  []byte
+}
+
+// Watchers are query logs that come and go. The zero value has none. Its methods are safe for concurrent use.
+type Watchers struct {
+	mu   sync.Mutex
+	list atomic.Pointer[[]*QueryLog] // nil: none
+}
+
+// maxWatchers bounds the watchers, because each costs time for every query.
+const maxWatchers = 8
+
+// Add adds a query log, and reports whether there was room. remove removes it.
+func (w *Watchers) Add(l *QueryLog) (remove func(), ok bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	list := w.all()
+	if len(list) >= maxWatchers {
+		return nil, false
+	}
+	list = append(slices.Clone(list), l)
+	w.list.Store(&list)
+	return func() { w.remove(l) }, true
+}
+
+func (w *Watchers) remove(l *QueryLog) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	list := slices.DeleteFunc(slices.Clone(w.all()), func(o *QueryLog) bool { return o == l })
+	if w.list.Store(&list); len(list) == 0 {
+		w.list.Store(nil)
+	}
+}
+
+func (w *Watchers) all() []*QueryLog {
+	if list := w.list.Load(); list != nil {
+		return *list
+	}
+	return nil
+}
+
+// selects reports whether to log a query.
+func (l *QueryLog) selects(q *report) bool {
+	return (l.All ||
+		l.Errors && q.rcode != wire.RcodeSuccess && q.rcode != wire.RcodeNXDomain ||
+		l.Slow && q.took >= slowQuery ||
+		l.Sample > 0 && l.count.Add(1)%uint64(l.Sample) == 0) &&
+		(l.Filter == nil || l.Filter.selects(q))
+}
+
+func (f *Filter) selects(q *report) bool {
+	if f.Namespace != "" && (q.from.pod == nil || q.from.pod.Namespace != f.Namespace) ||
+		f.Pod != "" && (q.from.pod == nil || q.from.pod.Name != f.Pod) ||
+		f.Rcode != "" && f.Rcode != Rcodes()[rcodeGroup(q.rcode)] ||
+		f.Source != "" && f.Source != Sources()[q.source] {
+		return false
+	}
+	var room [wire.MaxName]byte
+	return (f.Domain == nil || isIn(canonical(&room, q.ask), f.Domain)) && f.Admit()
+}
+
+// isIn reports whether a name is a domain or below it, both in canonical wire form.
+func isIn(name, domain []byte) bool {
+	return bytes.HasSuffix(name, domain) && isLabelAt(name, len(name)-len(domain))
+}
+
+// record logs a query.
+func (l *QueryLog) record(q *report) {
+	question := q.ask.QuestionSection()
+	var name []byte
+	rrtype := q.ask.Type
+	if len(question) > 4 {
+		name = wire.AppendText(nil, question[:len(question)-4])
+		rrtype = q.ask.OriginalType() // the type looked up may differ
+	}
+	attrs := append([]slog.Attr{
+		slog.String("name", string(name)), slog.String("type", l.TypeName(rrtype)), slog.Bool("tcp", q.from.Stream),
+		slog.String("rcode", Rcodes()[rcodeGroup(q.rcode)]), slog.String("source", Sources()[q.source]), slog.Duration("took", q.took),
+	}, q.from.attrs()...)
+	l.Log.LogAttrs(context.Background(), slog.LevelInfo, "query", attrs...)
+}
+
+// attrs returns the sender for a log record.
+func (s *sender) attrs() []slog.Attr {
+	attrs := []slog.Attr{slog.Any("client", s.Addr.Addr())}
+	if s.pod != nil {
+		attrs = append(attrs, slog.String("pod", s.pod.String()), slog.String("workload", s.pod.Workload))
+	}
+	if s.stale {
+		attrs = append(attrs, slog.Bool("pod_stale", true))
+	}
+	return attrs
+}

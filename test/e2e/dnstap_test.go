@@ -1,0 +1,177 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package e2e
+
+import (
+	"bufio"
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	framestream "github.com/farsightsec/golang-framestream"
+	"github.com/miekg/dns"
+
+	"github.com/nodecache/node-cache/internal/assert"
+	"github.com/nodecache/node-cache/internal/proctest"
+)
+
+// collect runs the program dnstap of golang-dnstap, which writes what it gets to a file, and returns both paths.
+func collect(t *testing.T, flags ...string) (socket, file string) {
+	t.Helper()
+	dir := t.TempDir()
+	program, socket, file := filepath.Join(dir, "dnstap"), filepath.Join(dir, "socket"), filepath.Join(dir, "messages")
+	build := exec.CommandContext(t.Context(), "go", "build", "-o", program, "github.com/dnstap/golang-dnstap/dnstap")
+	if out, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("building dnstap: %v\n%s", err, out)
+	}
+	proctest.Start(t, "dnstap", exec.Command(program, append(flags, "-u", socket, "-w", file)...))
+	proctest.Eventually(t, time.Minute, "dnstap listens", func() bool {
+		_, err := os.Stat(socket)
+		return err == nil
+	})
+	return socket, file
+}
+
+// TestDnstap has a miss and a hit read by a program that is not ours, and by `node-cache watch`.
+func TestDnstap(t *testing.T) {
+	t.Parallel()
+	socket, file := collect(t, "-q")
+	up := startScripted(t, answerA)
+	a := startAgent(t, settings{to: []string{up}, more: fmt.Sprintf("log: {dnstap: \"unix://%s\"}", socket)})
+	watch := proctest.Start(t, "watch", exec.Command(nodeCache, "watch", "--admin", fmt.Sprintf("127.0.0.1:%d", a.settings.admin), "--name", "test", "-o", "json"))
+	host, _ := splitPort(t, a.addr)
+	proctest.Eventually(t, time.Minute, "watch shows a query", func() bool {
+		runCommand(t, nodeCache, "query", "--server", a.addr, "first.test")
+		return strings.Contains(watch.Tail(100), "first.test")
+	})
+	for range 2 {
+		runCommand(t, nodeCache, "query", "--server", a.addr, "www.test")
+	}
+	want := []string{
+		"CQ " + host + " UDP www.test. IN A", "FQ " + up[:strings.LastIndex(up, ":")] + " UDP www.test. IN A",
+		"FR " + up[:strings.LastIndex(up, ":")] + " UDP www.test. IN A", "CR " + host + " UDP www.test. IN A",
+		"CQ " + host + " UDP www.test. IN A", "CR " + host + " UDP www.test. IN A",
+	}
+	var got []string
+	proctest.Eventually(t, time.Minute, "dnstap has the messages", func() bool {
+		text, err := os.ReadFile(file)
+		assert.NoError(t, err)
+		got = nil
+		for _, m := range regexp.MustCompile(`(?m)^\S+ (\w\w \S+ \w+) \d+b "((?i:www.test.))" (IN A)$`).FindAllStringSubmatch(string(text), -1) {
+			got = append(got, m[1]+" "+strings.ToLower(m[2])+" "+m[3]) // upstreams answer in random case
+		}
+		return len(got) >= len(want)
+	}, func() string { return strings.Join(got, "\n") })
+	assert.Equal(t, "messages", strings.Join(want, "\n"), strings.Join(got, "\n"))
+	var sources []string
+	proctest.Eventually(t, time.Minute, "watch shows both queries", func() bool {
+		sources = nil
+		for line := range strings.Lines(watch.Tail(100)) {
+			var q struct{ Name, Source string }
+			if json.Unmarshal([]byte(line), &q) == nil && q.Name == "www.test." {
+				sources = append(sources, q.Source)
+			}
+		}
+		return len(sources) >= 2
+	})
+	assert.Equal(t, "sources", "upstream cache", strings.Join(sources, " "))
+}
+
+// TestDnstapLoad loads an agent on one core with 100,000 queries a second, without and with a collector. Each message is
+// delivered or counted as dropped, and the times of replies do not change.
+func TestDnstapLoad(t *testing.T) {
+	if !proctest.Soak() {
+		t.Skip("a soak: it needs an idle machine")
+	}
+	socket, file := collect(t)
+	names := writeFile(t, filepath.Join(t.TempDir(), "names"), "www.test A\n")
+	dnsperf := proctest.FindProgram(t, "dnsperf", "dnsperf")
+	for _, to := range []string{"", "unix://" + socket} {
+		s := settings{address: "127.0.0.1", port: freePort(t), admin: freePort(t), to: []string{startScripted(t, answerA)}}
+		s.more = fmt.Sprintf("log: {dnstap: %q}", to)
+		config := writeFile(t, filepath.Join(t.TempDir(), "config.yaml"), s.yaml())
+		a := launch(t, s, exec.Command("taskset", "-c", "0", nodeCache, "agent", "--config", config), config)
+		runCommand(t, nodeCache, "query", "--server", a.addr, "www.test")
+		load := exec.Command("taskset", "-c", "1", dnsperf, "-s", s.address, "-p", strconv.Itoa(s.port), "-d", names, "-l", "20", "-c", "8", "-Q", "100000")
+		ended := make(chan error, 1)
+		var out []byte
+		go func() {
+			var err error
+			out, err = load.CombinedOutput()
+			ended <- err
+		}()
+		var took []time.Duration
+		for running := true; running; {
+			q := new(dns.Msg).SetQuestion("www.test.", dns.TypeA)
+			_, rtt, err := new(dns.Client).ExchangeContext(t.Context(), q, a.addr)
+			assert.NoError(t, err)
+			took = append(took, rtt)
+			select {
+			case err := <-ended:
+				assert.NoError(t, err)
+				running = false
+			case <-time.After(time.Millisecond):
+			}
+		}
+		slices.Sort(took)
+		rate := regexp.MustCompile(`Queries per second: +(\d+)`).FindSubmatch(out)
+		t.Logf("collector %q: %s queries a second; %d probes: median %s, p99 %s", to, rate[1], len(took), took[len(took)/2], took[len(took)*99/100])
+		if to == "" {
+			continue
+		}
+		completed := regexp.MustCompile(`Queries completed: +(\d+)`).FindSubmatch(out)
+		queries, err := strconv.Atoi(string(completed[1]))
+		assert.NoError(t, err)
+		var sent, dropped, delivered int
+		proctest.Eventually(t, time.Minute, "the collector has what was sent", func() bool {
+			page, err := a.Page("/metrics")
+			assert.NoError(t, err)
+			sent, dropped = metric(t, page, "nodecache_dnstap_sent_total"), metric(t, page, "nodecache_dnstap_dropped_total")
+			delivered = frames(t, file)
+			return delivered == sent
+		}, func() string { return fmt.Sprintf("sent %d, delivered %d", sent, delivered) })
+		t.Logf("%d queries: %d messages delivered, %d dropped", queries, delivered, dropped)
+		if sent+dropped < 2*queries {
+			t.Errorf("%d messages are sent or dropped, want 2 for each query", sent+dropped)
+		}
+	}
+}
+
+// metric returns the value of a series without labels.
+func metric(t *testing.T, page, name string) int {
+	t.Helper()
+	m := regexp.MustCompile(`(?m)^` + name + ` (\S+)$`).FindStringSubmatch(page)
+	if m == nil {
+		t.Fatalf("no %s in %s", name, page)
+	}
+	n, err := strconv.ParseFloat(m[1], 64)
+	assert.NoError(t, err)
+	return int(n)
+}
+
+// frames counts the messages in a file of Frame Streams.
+func frames(t *testing.T, path string) (n int) {
+	t.Helper()
+	f, err := os.Open(path)
+	assert.NoError(t, err)
+	defer func() { _ = f.Close() }()
+	in, err := framestream.NewReader(bufio.NewReader(f), nil)
+	if err != nil {
+		return 0
+	}
+	room := make([]byte, 1<<17)
+	for {
+		if _, err := in.ReadFrame(room); err != nil {
+			return n
+		}
+		n++
+	}
+}
