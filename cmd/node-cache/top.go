@@ -3,7 +3,6 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -17,22 +16,21 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
 
-	"github.com/nodecache/node-cache/pkg/status"
+	"github.com/nodecache/node-cache/pkg/cli"
+	"github.com/nodecache/node-cache/pkg/top"
 )
 
 // topView is what `node-cache top` shows.
 type topView struct {
-	flags    adminFlags
-	by, sort string
-	interval time.Duration
-	number   int
+	flags adminFlags
+	cli.TopFlags
 
 	before, after topPage
 }
 
 // A topPage is the page /top and when it was read.
 type topPage struct {
-	status.Top
+	top.Page
 	at time.Time
 }
 
@@ -48,35 +46,17 @@ knows each pod. The agent needs pods.identity.
 
 SEARCH is the share of queries whose name does not exist and ends in the cluster domain:
 names that a client tries by its search list. Set ndots: 2 in the pod's dnsConfig.`,
-		Args: usageArgs(cobra.NoArgs),
+		Args: cli.UsageArgs(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			switch {
-			case !slices.Contains(topGroups(), v.by):
-				return &usageError{fmt.Errorf("--by %q: not one of %s", v.by, strings.Join(topGroups(), ", "))}
-			case !slices.Contains(topColumns(), v.sort):
-				return &usageError{fmt.Errorf("--sort %q: not one of %s", v.sort, strings.Join(topColumns(), ", "))}
-			case v.number < 1 || v.number > 1000:
-				return &usageError{fmt.Errorf("-n %d: not from 1 to 1000", v.number)}
-			case v.interval < 100*time.Millisecond:
-				return &usageError{fmt.Errorf("--interval %s: less than 100ms", v.interval)}
+			if err := v.Check(); err != nil {
+				return err
 			}
 			return v.run(cmd)
 		},
 	}
 	v.flags.add(cmd)
-	cmd.Flags().StringVar(&v.by, "by", "pod", "`GROUP` of a row: pod, workload or namespace")
-	cmd.Flags().StringVar(&v.sort, "sort", "queries", "`COLUMN` to sort by: "+strings.Join(topColumns(), ", "))
-	cmd.Flags().IntVarP(&v.number, "number", "n", 20, "number of rows, at most 1000")
-	cmd.Flags().DurationVar(&v.interval, "interval", 2*time.Second, "`TIME` that the rates are of")
-	for name, values := range map[string][]string{"by": topGroups(), "sort": topColumns()} {
-		_ = cmd.RegisterFlagCompletionFunc(name, cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp))
-	}
+	v.Add(cmd, "n")
 	return cmd
-}
-
-func topGroups() []string { return []string{"pod", "workload", "namespace"} }
-func topColumns() []string {
-	return []string{"queries", "upstream", "nxdomain", "search", "failed", "shed"}
 }
 
 // run shows the table in the way that the output allows.
@@ -106,14 +86,14 @@ func (v *topView) once(cmd *cobra.Command) error {
 		return err
 	}
 	select {
-	case <-time.After(v.interval):
+	case <-time.After(v.Interval):
 	case <-cmd.Context().Done():
 		return cmd.Context().Err()
 	}
 	if err := v.read(cmd.Context()); err != nil {
 		return err
 	}
-	_, err := io.WriteString(cmd.OutOrStdout(), v.table(v.number))
+	_, err := io.WriteString(cmd.OutOrStdout(), v.table(v.Number))
 	return err
 }
 
@@ -135,10 +115,10 @@ func keysOf(in io.Reader) <-chan byte {
 
 // live renews the table until q or Ctrl-C is pressed.
 func (v *topView) live(ctx context.Context, out *os.File, keys <-chan byte) error {
-	tick := time.NewTicker(v.interval)
+	tick := time.NewTicker(v.Interval)
 	defer tick.Stop()
 	for {
-		rows := v.number
+		rows := v.Number
 		if _, height, err := term.GetSize(int(out.Fd())); err == nil {
 			rows = min(rows, max(1, height-4))
 		}
@@ -168,10 +148,10 @@ func (v *topView) live(ctx context.Context, out *os.File, keys <-chan byte) erro
 func (v *topView) press(key byte) {
 	switch key {
 	case 'p', 'w', 'n':
-		v.by = topGroups()[strings.IndexByte("pwn", key)]
+		v.By = top.Groups()[strings.IndexByte("pwn", key)]
 	case 's':
-		columns := topColumns()
-		v.sort = columns[(slices.Index(columns, v.sort)+1)%len(columns)]
+		columns := top.Columns()
+		v.Sort = columns[(slices.Index(columns, v.Sort)+1)%len(columns)]
 	}
 }
 
@@ -182,101 +162,19 @@ func (v *topView) read(ctx context.Context) error {
 		return err
 	}
 	next := topPage{at: time.Now()}
-	if err := json.Unmarshal(page, &next.Top); err != nil {
+	if err := json.Unmarshal(page, &next.Page); err != nil {
 		return fmt.Errorf("reading /top of the agent at %s: %w", v.flags.admin, err)
 	}
 	v.before, v.after = v.after, next
 	return nil
 }
 
-// unknownRow is the name of the clients without a pod: of the host network, and those that start or end.
-const unknownRow = "(no pod)"
-
-// A topLine is a row of the table: what its group asked between two pages, by topColumns.
-type topLine struct {
-	name   string
-	counts [6]float64
-}
-
-// lines returns the rows, the largest first.
-func (v *topView) lines() []topLine {
-	sums := map[string]*topLine{}
-	add := func(t *status.Top, sign float64) {
-		for i := range t.Pods {
-			r := &t.Pods[i]
-			addTo(sums, v.groupOf(r), &r.TopCounts, sign)
-		}
-		addTo(sums, unknownRow, &t.Unknown, sign)
-	}
-	add(&v.after.Top, 1)
-	add(v.known(), -1)
-	column := slices.Index(topColumns(), v.sort)
-	list := make([]topLine, 0, len(sums))
-	for _, line := range sums {
-		list = append(list, *line)
-	}
-	slices.SortFunc(list, func(a, b topLine) int {
-		return cmp.Or(cmp.Compare(b.counts[column], a.counts[column]), cmp.Compare(b.counts[0], a.counts[0]), cmp.Compare(a.name, b.name))
-	})
-	return list
-}
-
-// known returns the earlier page without the pods that are gone since, or that are counted anew.
-func (v *topView) known() *status.Top {
-	now := map[[2]string]uint64{}
-	for i := range v.after.Pods {
-		now[[2]string{v.after.Pods[i].Namespace, v.after.Pods[i].Pod}] = v.after.Pods[i].Queries
-	}
-	before := v.before.Top
-	before.Pods = slices.DeleteFunc(slices.Clone(before.Pods), func(r status.TopRow) bool {
-		queries, there := now[[2]string{r.Namespace, r.Pod}]
-		return !there || queries < r.Queries
-	})
-	return &before
-}
-
-func addTo(sums map[string]*topLine, name string, c *status.TopCounts, sign float64) {
-	line := sums[name]
-	if line == nil {
-		line = &topLine{name: name}
-		sums[name] = line
-	}
-	for i, n := range []uint64{c.Queries, c.Upstream, c.NXDomain, c.Search, c.Failed, c.Shed} {
-		line.counts[i] += sign * float64(n)
-	}
-}
-
-// groupOf returns the row of a pod.
-func (v *topView) groupOf(r *status.TopRow) string {
-	switch {
-	case v.by == "namespace":
-		return r.Namespace
-	case v.by == "workload" && r.Workload != "":
-		return r.Namespace + "/" + r.Workload
-	default:
-		return r.Namespace + "/" + r.Pod
-	}
-}
-
 // table formats the largest rows.
 func (v *topView) table(rows int) string {
-	var b strings.Builder
 	if v.before.at.IsZero() {
-		return fmt.Sprintf("counting for %s\n", v.interval)
+		return fmt.Sprintf("counting for %s\n", v.Interval)
 	}
-	elapsed := v.after.at.Sub(v.before.at).Seconds()
-	if v.after.Stale {
-		b.WriteString("The API server has not confirmed the pods recently.\n")
-	}
-	b.WriteString("QUERIES/S  UPSTREAM  NXDOMAIN  SEARCH  FAILED   SHED  " + strings.ToUpper(v.by) + "\n")
-	list := v.lines()
-	for i := range list[:min(rows, len(list))] {
-		line := &list[i]
-		_, _ = fmt.Fprintf(&b, "%9.1f", line.counts[0]/elapsed)
-		for i, width := range []int{6, 6, 4, 4, 3} {
-			_, _ = fmt.Fprintf(&b, "  %*.0f %%", width, 100*line.counts[i+1]/max(1, line.counts[0]))
-		}
-		b.WriteString("  " + line.name + "\n")
-	}
-	return b.String()
+	table := top.Table{By: v.By}
+	table.Add(&v.before.Page, &v.after.Page, v.after.at.Sub(v.before.at).Seconds())
+	return table.Text(v.Sort, rows)
 }
