@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -24,6 +25,8 @@ const agentName = "node-cache"
 // A cluster is the cluster that the flags name.
 type cluster struct {
 	kubeconfig, context, namespace string
+
+	timeout time.Duration // for a node
 
 	config *rest.Config
 	client kubernetes.Interface

@@ -59,7 +59,7 @@ func (c *cluster) exec(ctx context.Context, pod string, args ...string) (*reply,
 
 // A messageReader is a WebSocket.
 type messageReader interface {
-	SetReadLimit(bytes int64) // of the next message
+	SetReadLimit(bytes int64) // of one message
 	ReadMessage() (kind int, message []byte, err error)
 }
 
@@ -67,8 +67,8 @@ type messageReader interface {
 func readReply(conn messageReader) (*reply, error) {
 	var r reply
 	var status bytes.Buffer
+	conn.SetReadLimit(maxReply)
 	for left := maxReply; left > 0; {
-		conn.SetReadLimit(int64(left))
 		_, message, err := conn.ReadMessage()
 		if err != nil && status.Len() > 0 {
 			return &r, r.setStatus(status.Bytes())

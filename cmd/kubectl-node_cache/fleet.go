@@ -37,11 +37,11 @@ func (c *cluster) each(cmd *cobra.Command, nodes []*node, ask func(context.Conte
 			continue
 		}
 		g.Go(func() error {
-			ctx, cancel := context.WithTimeout(all, nodeTimeout)
+			ctx, cancel := context.WithTimeout(all, c.timeout)
 			defer cancel()
 			n.err = ask(ctx, n)
 			if errors.Is(ctx.Err(), context.DeadlineExceeded) {
-				n.err = fmt.Errorf("no answer within %s", nodeTimeout)
+				n.err = fmt.Errorf("no answer within %s", c.timeout)
 			}
 			p.add()
 			if isDenied(n.err) {

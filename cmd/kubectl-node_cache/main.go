@@ -43,7 +43,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 }
 
 func rootCommand() *cobra.Command {
-	c := &cluster{}
+	c := &cluster{timeout: nodeTimeout}
 	root := &cobra.Command{
 		Use:         "kubectl-node_cache",
 		Annotations: map[string]string{cobra.CommandDisplayNameAnnotation: "kubectl node-cache"},
