@@ -56,7 +56,8 @@ func (c *cluster) daemonSet(ctx context.Context) (*appsv1.DaemonSet, error) {
 	if c.client == nil {
 		rules := clientcmd.NewDefaultClientConfigLoadingRules()
 		rules.ExplicitPath = c.kubeconfig
-		config, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, &clientcmd.ConfigOverrides{CurrentContext: c.context}).ClientConfig()
+		overrides := &clientcmd.ConfigOverrides{CurrentContext: c.context}
+		config, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, overrides).ClientConfig()
 		if err == nil {
 			config.UserAgent = "kubectl-node_cache/" + version
 			c.config = config
@@ -79,7 +80,8 @@ func (c *cluster) nodes(ctx context.Context) (list []*node, missing int, err err
 	if err != nil {
 		return nil, 0, err
 	}
-	pods, err := c.client.CoreV1().Pods(c.namespace).List(ctx, metav1.ListOptions{LabelSelector: metav1.FormatLabelSelector(set.Spec.Selector)})
+	selector := metav1.FormatLabelSelector(set.Spec.Selector)
+	pods, err := c.client.CoreV1().Pods(c.namespace).List(ctx, metav1.ListOptions{LabelSelector: selector})
 	if err != nil {
 		return nil, 0, c.apiError(err)
 	}

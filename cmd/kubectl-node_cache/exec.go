@@ -35,8 +35,11 @@ type reply struct {
 // exec runs the agent's program in a pod. It reads the WebSocket itself: remotecommand of client-go reads the stream of
 // errors, which the node sends, without a bound.
 func (c *cluster) exec(ctx context.Context, pod string, args ...string) (*reply, error) {
-	where := c.client.CoreV1().RESTClient().Get().Namespace(c.namespace).Resource("pods").Name(pod).SubResource("exec").VersionedParams(
-		&corev1.PodExecOptions{Container: agentName, Command: append([]string{"/node-cache"}, args...), Stdout: true, Stderr: true}, scheme.ParameterCodec)
+	options := &corev1.PodExecOptions{
+		Container: agentName, Command: append([]string{"/node-cache"}, args...), Stdout: true, Stderr: true,
+	}
+	where := c.client.CoreV1().RESTClient().Get().Namespace(c.namespace).Resource("pods").Name(pod).SubResource("exec").
+		VersionedParams(options, scheme.ParameterCodec)
 	tripper, holder, err := websocket.RoundTripperFor(c.config)
 	if err != nil {
 		return nil, err

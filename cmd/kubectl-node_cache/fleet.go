@@ -3,6 +3,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -80,6 +81,18 @@ func (p *progress) show(text string) {
 	if f, isFile := p.out.(*os.File); isFile && term.IsTerminal(int(f.Fd())) {
 		_, _ = fmt.Fprint(p.out, "\r\x1b[K"+text)
 	}
+}
+
+// show prints a text, or a value as JSON.
+func show(cmd *cobra.Command, output, text string, value any) error {
+	page := bytes.NewBufferString(text)
+	if output == "json" {
+		page.Reset()
+		if err := cli.PrintJSON(page, value); err != nil {
+			return err
+		}
+	}
+	return cli.PrintPlain(cmd.OutOrStdout(), page.Bytes())
 }
 
 // failures prints the nodes that failed, and returns exit code 1 if there is one, or if an agent is missing.

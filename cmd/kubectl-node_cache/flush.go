@@ -35,7 +35,7 @@ Exit code 0: every agent did it; 1: one did not.`,
 			}
 			var entries atomic.Int64
 			err = c.each(cmd, nodes, func(ctx context.Context, n *node) error {
-				removed, err := c.flush(ctx, n, what)
+				removed, err := flush(ctx, c, n, what)
 				entries.Add(removed)
 				return err
 			})
@@ -64,7 +64,7 @@ func flushArguments(args []string, zone string, zoned bool) ([]string, error) {
 }
 
 // flush flushes the caches of a node's agents, the oldest first: it hands its cache to the next one.
-func (c *cluster) flush(ctx context.Context, n *node, what []string) (removed int64, err error) {
+func flush(ctx context.Context, c *cluster, n *node, what []string) (removed int64, err error) {
 	pods, err := n.running()
 	if err != nil {
 		return 0, err

@@ -31,8 +31,8 @@ func writeJSON(out io.Writer, page any) int {
 	return 0
 }
 
-// statuses are what the agents of TestStatus report.
-func statuses() map[string]status.Status {
+// statusPages are what the agents of TestStatus report.
+func statusPages() map[string]status.Status {
 	good := status.Status{State: "ready", Version: "v0.7.0", Queries: status.Queries{HitRatio: new(0.973)}}
 	good.Node = &status.Node{Intercept: &status.Intercept{Leases: []status.Lease{{Held: true}, {}}}}
 	waits := status.Status{State: "not ready: the zone is not synced", Version: "v0.7.0"}
@@ -58,7 +58,7 @@ func TestStatus(t *testing.T) {
 			agentPod("f", "node5", 1), agentPod("d", "node4", 1), agentPod("c", "node3", 1), agentPod("b", "node2", 1), unready, agentPod("a", "node1", 1), old, starting, other,
 		},
 		run: func(pod, command string, stdout, stderr, _ io.Writer) int {
-			page, known := statuses()[pod]
+			page, known := statusPages()[pod]
 			if !known || command != "/node-cache status -o json" {
 				_, _ = io.WriteString(stderr, "node-cache: asking the agent: \x1b[31mno\nhint: none\n")
 				return 1
@@ -323,7 +323,7 @@ func TestHang(t *testing.T) {
 			if pod == "a" {
 				<-ended
 			}
-			return writeJSON(stdout, statuses()["b"])
+			return writeJSON(stdout, statusPages()["b"])
 		},
 	}
 	_, file, _ := strings.Cut(s.start(t), "=")

@@ -3,10 +3,10 @@
 package main
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"strings"
 	"text/tabwriter"
@@ -60,22 +60,12 @@ Exit code 0: every agent answered, in any state; 1: one did not.`,
 			if err != nil {
 				return err
 			}
-			rows, err := c.statuses(cmd, nodes)
+			rows, err := statuses(c, cmd, nodes)
 			if err != nil {
 				return err
 			}
-			text := statusTable(rows)
-			if output == "json" {
-				var page bytes.Buffer
-				if err := cli.PrintJSON(&page, map[string]any{"nodes": rows}); err != nil {
-					return err
-				}
-				text = page.Bytes()
-			}
-			if err := cli.PrintPlain(cmd.OutOrStdout(), text); err != nil {
-				return err
-			}
-			return failures(cmd.ErrOrStderr(), nodes, missing)
+			err = show(cmd, output, statusTable(rows), map[string]any{"nodes": rows})
+			return errors.Join(err, failures(cmd.ErrOrStderr(), nodes, missing))
 		},
 	}
 	cli.AddOutput(cmd, cmd.Flags(), &output)
@@ -83,7 +73,7 @@ Exit code 0: every agent answered, in any state; 1: one did not.`,
 }
 
 // statuses asks the agents for their status.
-func (c *cluster) statuses(cmd *cobra.Command, nodes []*node) ([]*statusRow, error) {
+func statuses(c *cluster, cmd *cobra.Command, nodes []*node) ([]*statusRow, error) {
 	rows := make([]*statusRow, len(nodes))
 	byNode := map[*node]*statusRow{}
 	for i, n := range nodes {
@@ -119,15 +109,15 @@ func (r *statusRow) read(page []byte) error {
 }
 
 // statusTable formats the rows.
-func statusTable(rows []*statusRow) []byte {
-	var b bytes.Buffer
+func statusTable(rows []*statusRow) string {
+	var b strings.Builder
 	w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
 	_, _ = fmt.Fprintln(w, "NODE\tVERSION\tREADY\tHITS\tLEASES\tPROBLEMS")
 	for _, r := range rows {
 		_, _ = fmt.Fprintln(w, strings.Join(r.cells(), "\t"))
 	}
 	_ = w.Flush()
-	return b.Bytes()
+	return b.String()
 }
 
 // cells returns the columns of a row.

@@ -3,9 +3,9 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"time"
 
@@ -42,22 +42,13 @@ Exit code 0: every agent answered; 1: one did not, and its pods are missing.`,
 			if err != nil {
 				return err
 			}
-			table, err := c.sample(cmd, nodes, &flags)
+			table, err := sampleAll(c, cmd, nodes, &flags)
 			if err != nil {
 				return err
 			}
-			text := []byte(table.Text(flags.Sort, flags.Number))
-			if output == "json" {
-				var page bytes.Buffer
-				if err := cli.PrintJSON(&page, map[string]any{"nodes": succeeded(nodes), "rows": table.Lines(flags.Sort, flags.Number)}); err != nil {
-					return err
-				}
-				text = page.Bytes()
-			}
-			if err := cli.PrintPlain(cmd.OutOrStdout(), text); err != nil {
-				return err
-			}
-			return failures(cmd.ErrOrStderr(), nodes, missing)
+			rows := table.Lines(flags.Sort, flags.Number)
+			err = show(cmd, output, table.Text(flags.Sort, flags.Number), map[string]any{"nodes": succeeded(nodes), "rows": rows})
+			return errors.Join(err, failures(cmd.ErrOrStderr(), nodes, missing))
 		},
 	}
 	flags.Add(cmd, "") // -n is the namespace
@@ -65,9 +56,9 @@ Exit code 0: every agent answered; 1: one did not, and its pods are missing.`,
 	return cmd
 }
 
-// sample reads the pages of all nodes, waits for the interval, and reads them again: a node's rates are of the time between
+// sampleAll reads the pages of all nodes, waits for the interval, and reads them again: a node's rates are of the time between
 // its own two pages.
-func (c *cluster) sample(cmd *cobra.Command, nodes []*node, flags *cli.TopFlags) (*top.Table, error) {
+func sampleAll(c *cluster, cmd *cobra.Command, nodes []*node, flags *cli.TopFlags) (*top.Table, error) {
 	samples := map[*node]*sample{}
 	for _, n := range nodes {
 		samples[n] = &sample{}
@@ -79,7 +70,7 @@ func (c *cluster) sample(cmd *cobra.Command, nodes []*node, flags *cli.TopFlags)
 		}
 		s := samples[n]
 		s.pod = pod.Name
-		s.before, err = c.topPage(ctx, s.pod)
+		s.before, err = topPage(ctx, c, s.pod)
 		s.at = time.Now()
 		return err
 	})
@@ -93,7 +84,7 @@ func (c *cluster) sample(cmd *cobra.Command, nodes []*node, flags *cli.TopFlags)
 	}
 	err = c.each(cmd, nodes, func(ctx context.Context, n *node) error {
 		s, err := samples[n], error(nil)
-		s.after, err = c.topPage(ctx, s.pod)
+		s.after, err = topPage(ctx, c, s.pod)
 		s.seconds = time.Since(s.at).Seconds()
 		return err
 	})
@@ -107,7 +98,7 @@ func (c *cluster) sample(cmd *cobra.Command, nodes []*node, flags *cli.TopFlags)
 }
 
 // topPage reads the page /top of an agent.
-func (c *cluster) topPage(ctx context.Context, pod string) (page top.Page, err error) {
+func topPage(ctx context.Context, c *cluster, pod string) (page top.Page, err error) {
 	text, err := c.output(ctx, pod, "top", "-o", "json")
 	if err != nil {
 		return page, err

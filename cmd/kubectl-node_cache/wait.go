@@ -29,7 +29,7 @@ Exit code 0: every node has one; 1: not within the timeout, or an error.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			ctx, cancel := context.WithTimeout(cmd.Context(), timeout)
 			defer cancel()
-			return c.wait(ctx, cmd, timeout)
+			return wait(ctx, c, cmd, timeout)
 		},
 	}
 	cmd.Flags().DurationVar(&timeout, "timeout", 5*time.Minute, "the longest `TIME` to wait")
@@ -37,7 +37,7 @@ Exit code 0: every node has one; 1: not within the timeout, or an error.`,
 }
 
 // wait reads the DaemonSet until all agents are ready. Only the first error ends it: the API server may restart meanwhile.
-func (c *cluster) wait(ctx context.Context, cmd *cobra.Command, timeout time.Duration) error {
+func wait(ctx context.Context, c *cluster, cmd *cobra.Command, timeout time.Duration) error {
 	set, err := c.daemonSet(ctx)
 	if err != nil {
 		return err
