@@ -22,8 +22,8 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
-	"github.com/spf13/pflag"
 
+	"github.com/nodecache/node-cache/pkg/cli"
 	"github.com/nodecache/node-cache/pkg/config"
 	"github.com/nodecache/node-cache/pkg/status"
 )
@@ -74,35 +74,18 @@ type adminFlags struct {
 func (f *adminFlags) add(cmd *cobra.Command) {
 	flags := cmd.PersistentFlags()
 	flags.StringVar(&f.admin, "admin", os.Getenv(adminVariable), adminUsage)
-	addOutput(cmd, flags, &f.output)
+	cli.AddOutput(cmd, flags, &f.output)
 }
 
 // page requests a page of the agent that the flags name.
 func (f *adminFlags) page(ctx context.Context, method, path string, parameters url.Values) ([]byte, error) {
 	c, err := newAdminClient(f.admin)
 	if err != nil {
-		return nil, &usageError{err}
+		return nil, &cli.UsageError{Err: err}
 	}
 	f.admin = c.where
 	page, _, err := c.do(ctx, method, path, parameters)
 	return page, err
-}
-
-// addOutput adds the flag --output.
-func addOutput(cmd *cobra.Command, flags *pflag.FlagSet, output *string) {
-	flags.StringVarP(output, "output", "o", "text", "`FORMAT` of the output: text or json")
-	_ = cmd.RegisterFlagCompletionFunc("output", cobra.FixedCompletions([]string{"text", "json"}, cobra.ShellCompDirectiveNoFileComp))
-}
-
-// checkFlags checks the flags --output and --timeout of a command that has them.
-func checkFlags(cmd *cobra.Command, _ []string) error {
-	if f := cmd.Flags().Lookup("output"); f != nil && f.Value.String() != "text" && f.Value.String() != "json" {
-		return &usageError{fmt.Errorf("--output %q: not text or json", f.Value)}
-	}
-	if timeout, err := cmd.Flags().GetDuration("timeout"); err == nil && timeout <= 0 {
-		return &usageError{fmt.Errorf("--timeout %s: not more than 0", timeout)}
-	}
-	return nil
 }
 
 // An adminClient requests pages from an agent's admin server.
@@ -207,18 +190,13 @@ func statusCommand() *cobra.Command {
 		Long: `Show the status of an agent, problems first. It is the agent's page /status.
 
 Exit code 0: the agent responded, in any state; 1: it did not.`,
-		Args: usageArgs(cobra.NoArgs),
+		Args: cli.UsageArgs(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			page, err := flags.page(cmd.Context(), http.MethodGet, "/status", url.Values{"format": {flags.output}})
 			if err != nil {
 				return err
 			}
-			for line := range strings.Lines(string(page)) {
-				if _, err := fmt.Fprintln(cmd.OutOrStdout(), plain([]byte(strings.TrimSuffix(line, "\n")))); err != nil {
-					return err
-				}
-			}
-			return nil
+			return cli.PrintPlain(cmd.OutOrStdout(), page)
 		},
 	}
 	flags.add(cmd)
@@ -238,11 +216,11 @@ While one agent takes over from another, both share the address: use the unix so
 ask one of them.
 
 Exit code 0: ready; 1: not ready or no response, with the reason.`,
-		Args: usageArgs(cobra.NoArgs),
+		Args: cli.UsageArgs(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			c, err := newAdminClient(flags.admin)
 			if err != nil {
-				return &usageError{err}
+				return &cli.UsageError{Err: err}
 			}
 			c.http.Timeout = timeout
 			path, state := "/readyz", "ready"
@@ -250,17 +228,17 @@ Exit code 0: ready; 1: not ready or no response, with the reason.`,
 				path, state = "/livez", "live"
 			}
 			page, code, err := c.do(cmd.Context(), http.MethodGet, path, nil, http.StatusServiceUnavailable)
-			why := cmp.Or(plain(bytes.TrimSpace(page)), "no reason given")
+			why := cmp.Or(cli.Plain(bytes.TrimSpace(page)), "no reason given")
 			asJSON, isSo := flags.output == "json", code == http.StatusOK
 			switch {
 			case err != nil:
 				return err
 			case asJSON && !isSo:
-				return errors.Join(printJSON(cmd.OutOrStdout(), map[string]any{state: false, "reason": why}), exitError(exitFailed))
+				return errors.Join(cli.PrintJSON(cmd.OutOrStdout(), map[string]any{state: false, "reason": why}), cli.ExitError(cli.ExitFailed))
 			case !isSo:
 				return errors.New("not " + state + ": " + why)
 			case asJSON:
-				return printJSON(cmd.OutOrStdout(), map[string]bool{state: true})
+				return cli.PrintJSON(cmd.OutOrStdout(), map[string]bool{state: true})
 			}
 			_, err = fmt.Fprintln(cmd.OutOrStdout(), state)
 			return err

@@ -12,9 +12,9 @@ import (
 	"text/tabwriter"
 	"time"
 
-	"github.com/miekg/dns"
 	"github.com/spf13/cobra"
 
+	"github.com/nodecache/node-cache/pkg/cli"
 	"github.com/nodecache/node-cache/pkg/status"
 )
 
@@ -25,9 +25,9 @@ func cacheCommand() *cobra.Command {
 		Short: "Show or flush the cache of the agent on this host",
 		Long: `Show or flush the cache of the agent on this host. The command uses the agent's
 admin server, which shows its cache only to clients on the same host.`,
-		Args: unknownCommand,
+		Args: cli.UnknownCommand,
 		RunE: func(*cobra.Command, []string) error {
-			return &usageError{fmt.Errorf("cache: missing subcommand: get, top, or flush")}
+			return &cli.UsageError{Err: fmt.Errorf("cache: missing subcommand: get, top, or flush")}
 		},
 	}
 	flags.add(cmd)
@@ -43,16 +43,16 @@ func cacheGetCommand(flags *adminFlags) *cobra.Command {
 and records. An entry of type * is an NXDOMAIN: the name does not exist.
 
 Exit code 0: there is an entry; 3: there is none; 1: the agent did not respond.`,
-		Args: usageArgs(cobra.RangeArgs(1, 2)),
+		Args: cli.UsageArgs(cobra.RangeArgs(1, 2)),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			name, err := domainName(args[0])
+			name, err := cli.DomainName(args[0])
 			if err != nil {
-				return &usageError{err}
+				return &cli.UsageError{Err: err}
 			}
 			parameters := url.Values{"name": {name}}
 			if len(args) == 2 {
 				if _, err := status.RecordType(args[1]); err != nil {
-					return &usageError{err}
+					return &cli.UsageError{Err: err}
 				}
 				parameters.Set("type", strings.ToUpper(args[1]))
 			}
@@ -71,13 +71,13 @@ func cacheTopCommand(flags *adminFlags) *cobra.Command {
 ones.
 
 Exit code 0: there is an entry; 3: there is none; 1: the agent did not respond.`,
-		Args: usageArgs(cobra.NoArgs),
+		Args: cli.UsageArgs(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if n < 1 || n > 1000 {
-				return &usageError{fmt.Errorf("-n %d: not from 1 to 1000", n)}
+				return &cli.UsageError{Err: fmt.Errorf("-n %d: not from 1 to 1000", n)}
 			}
 			if by != "hits" && by != "size" {
-				return &usageError{fmt.Errorf("--by %q: not hits or size", by)}
+				return &cli.UsageError{Err: fmt.Errorf("--by %q: not hits or size", by)}
 			}
 			return flags.showEntries(cmd, "/cache/top", url.Values{"n": {strconv.Itoa(n)}, "by": {by}}, topText)
 		},
@@ -99,11 +99,11 @@ next query for a removed name goes to its upstream; until that answers, the name
 no stale answer.
 
 Exit code 0: the entries are removed, or there were none; 1: an error.`,
-		Args: usageArgs(cobra.MaximumNArgs(1)),
+		Args: cli.UsageArgs(cobra.MaximumNArgs(1)),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			parameters, err := flushParameters(args, cmd.Flags().Changed("zone"), zone, all)
 			if err != nil {
-				return &usageError{err}
+				return &cli.UsageError{Err: err}
 			}
 			var done map[string]int
 			return flags.show(cmd, http.MethodPost, "/cache/flush", parameters, &done, func() string {
@@ -135,17 +135,8 @@ func flushParameters(args []string, zoned bool, zone string, all bool) (url.Valu
 	case named:
 		what, text = "name", args[0]
 	}
-	name, err := domainName(text)
+	name, err := cli.DomainName(text)
 	return url.Values{what: {name}}, err
-}
-
-// domainName returns a name of the command line with its final dot.
-func domainName(text string) (string, error) {
-	name := dns.Fqdn(text)
-	if _, ok := dns.IsDomainName(name); !ok || text == "" {
-		return "", fmt.Errorf("%q: not a domain name", text)
-	}
-	return name, nil
 }
 
 // show prints a page as JSON, or as text makes it of the view that the page is read into.
@@ -170,7 +161,7 @@ func (f *adminFlags) showEntries(cmd *cobra.Command, path string, parameters url
 	var view map[string][]status.CacheEntry
 	err := f.show(cmd, http.MethodGet, path, parameters, &view, func() string { return text(view[status.CacheEntries]) })
 	if err == nil && len(view[status.CacheEntries]) == 0 {
-		return exitError(exitNothing)
+		return cli.ExitError(exitNothing)
 	}
 	return err
 }

@@ -15,6 +15,7 @@ import (
 	"testing"
 
 	"github.com/nodecache/node-cache/pkg/admin"
+	"github.com/nodecache/node-cache/pkg/cli"
 	"github.com/nodecache/node-cache/pkg/status"
 )
 
@@ -76,7 +77,7 @@ func TestCacheCommands(t *testing.T) {
 		asked string
 		want  result
 	}{
-		{"a name", []string{"get", "www.example.com"}, "get www.example.com. ", result{exitOK, `www.example.com. A
+		{"a name", []string{"get", "www.example.com"}, "get www.example.com. ", result{cli.ExitOK, `www.example.com. A
   fresh, NOERROR, age 12s, left 48s, 1 hit, 144 bytes
   www.example.com.  48  IN  CNAME  web.example.net.
   web.example.net.  48  IN  A      192.0.2.1
@@ -85,23 +86,23 @@ www.example.com. TXT DO CD subnet 192.0.2.0/24
   stale, NOERROR, age 1h1m30s, expired 1m30s ago, 65535 hits or more, 160 bytes
   www.example.com.  0  IN  TXT  "two words"
 `, ""}},
-		{"a name and a type", []string{"get", "www.example.com.", "a"}, "get www.example.com. A", result{exitOK, `www.example.com. A
+		{"a name and a type", []string{"get", "www.example.com.", "a"}, "get www.example.com. A", result{cli.ExitOK, `www.example.com. A
   fresh, NOERROR, age 12s, left 48s, 1 hit, 144 bytes
   www.example.com.  48  IN  CNAME  web.example.net.
   web.example.net.  48  IN  A      192.0.2.1
 `, ""}},
-		{"a name that does not exist", []string{"get", "gone.example.com"}, "get gone.example.com. ", result{exitOK, `gone.example.com. *
+		{"a name that does not exist", []string{"get", "gone.example.com"}, "get gone.example.com. ", result{cli.ExitOK, `gone.example.com. *
   fresh, NXDOMAIN, age 1s, left 29s, 0 hits, 152 bytes
 `, ""}},
 		{"a name that is not held", []string{"get", "other.example.com"}, "get other.example.com. ", result{exitNothing, "no entries\n", ""}},
 		{"a type by number", []string{"get", "other.example.com", "type65"}, "get other.example.com. TYPE65", result{exitNothing, "no entries\n", ""}},
 		{"nothing held, for a program", []string{"get", "--output", "json", "other.example.com"}, "get other.example.com. ", result{exitNothing, "{\n  \"entries\": []\n}\n", ""}},
-		{"what is asked for most", []string{"top"}, "top hits", result{exitOK, `HITS   BYTES  STATE  RCODE     AGE      LEFT    NAME               TYPE
+		{"what is asked for most", []string{"top"}, "top hits", result{cli.ExitOK, `HITS   BYTES  STATE  RCODE     AGE      LEFT    NAME               TYPE
 1      144    fresh  NOERROR   12s      48s     www.example.com.   A
 65535  160    stale  NOERROR   1h1m30s  -1m30s  www.example.com.   TXT DO CD subnet 192.0.2.0/24
 0      152    fresh  NXDOMAIN  1s       29s     gone.example.com.  *
 `, ""}},
-		{"what is largest, for a program", []string{"top", "-n", "1", "--by", "size", "--output", "json"}, "top size", result{exitOK, `{
+		{"what is largest, for a program", []string{"top", "-n", "1", "--by", "size", "--output", "json"}, "top size", result{cli.ExitOK, `{
   "entries": [
     {
       "name": "www.example.com.",
@@ -120,12 +121,12 @@ www.example.com. TXT DO CD subnet 192.0.2.0/24
   ]
 }
 `, ""}},
-		{"forget a name", []string{"flush", "a"}, "flush a. false", result{exitOK, "no entry matched\n", ""}},
-		{"forget another name", []string{"flush", "aa"}, "flush aa. false", result{exitOK, "removed: 1 entry\n", ""}},
-		{"forget a zone", []string{"flush", "--zone", "b.example"}, "flush b.example. true", result{exitOK, "no entry matched\n", ""}},
-		{"forget the root", []string{"flush", "--zone", "."}, "flush . true", result{exitOK, "removed: 1 entry\n", ""}},
-		{"forget all, for a program", []string{"flush", "--all", "--output", "json"}, "flush . true", result{exitOK, "{\n  \"flushed\": 1\n}\n", ""}},
-		{"the agent refuses", []string{"get", "refused"}, "get refused. ", result{exitFailed, "", "node-cache: asking the agent at ADDR for /cache/get: not today\n"}},
+		{"forget a name", []string{"flush", "a"}, "flush a. false", result{cli.ExitOK, "no entry matched\n", ""}},
+		{"forget another name", []string{"flush", "aa"}, "flush aa. false", result{cli.ExitOK, "removed: 1 entry\n", ""}},
+		{"forget a zone", []string{"flush", "--zone", "b.example"}, "flush b.example. true", result{cli.ExitOK, "no entry matched\n", ""}},
+		{"forget the root", []string{"flush", "--zone", "."}, "flush . true", result{cli.ExitOK, "removed: 1 entry\n", ""}},
+		{"forget all, for a program", []string{"flush", "--all", "--output", "json"}, "flush . true", result{cli.ExitOK, "{\n  \"flushed\": 1\n}\n", ""}},
+		{"the agent refuses", []string{"get", "refused"}, "get refused. ", result{cli.ExitFailed, "", "node-cache: asking the agent at ADDR for /cache/get: not today\n"}},
 	} {
 		addr, asked := fakeAgent(t)
 		got := command(append([]string{"cache", "--admin", addr}, tt.args...)...)
@@ -157,7 +158,7 @@ func TestCacheNoAgent(t *testing.T) {
 		{"a server of pages", text.Listener.Addr().String(), `^node-cache: reading /cache/top of the agent at \S+: invalid character '<'`},
 	} {
 		got := command("cache", "top", "--admin", tt.admin)
-		if got.Code != exitFailed || got.Stdout != "" || !regexp.MustCompile(tt.want).MatchString(got.Stderr) {
+		if got.Code != cli.ExitFailed || got.Stdout != "" || !regexp.MustCompile(tt.want).MatchString(got.Stderr) {
 			t.Errorf("%s: got %+v, want %s", tt.name, got, tt.want)
 		}
 	}

@@ -10,6 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 
+	"github.com/nodecache/node-cache/pkg/cli"
 	"github.com/nodecache/node-cache/pkg/config"
 )
 
@@ -39,7 +40,7 @@ hint: name a file that this user can read
 		}
 		lines = append(lines, line)
 	}
-	if diff := cmp.Diff(want, strings.Join(lines, "")); diff != "" || got.Code != exitFailed || got.Stdout != "" {
+	if diff := cmp.Diff(want, strings.Join(lines, "")); diff != "" || got.Code != cli.ExitFailed || got.Stdout != "" {
 		t.Errorf("code %d, standard output %q, standard error (-want +got):\n%s", got.Code, got.Stdout, diff)
 	}
 }
@@ -51,7 +52,7 @@ func TestCheckForwardPrint(t *testing.T) {
 		"connections: 4, rate: 100, case: off, https: {method: get}}]\n")
 	printed := command("check", "--print", path)
 	got, err := config.Parse([]byte(printed.Stdout), config.Agent)
-	if printed.Code != exitOK || err != nil {
+	if printed.Code != cli.ExitOK || err != nil {
 		t.Fatalf("%+v, error %v", printed, err)
 	}
 	want, err := config.Load(path, config.Agent)

@@ -13,6 +13,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/nodecache/node-cache/pkg/cli"
 	"github.com/nodecache/node-cache/pkg/node"
 )
 
@@ -31,10 +32,10 @@ unless --force is given. If all that succeeds, snapshots, sockets, and saved
 configurations in the given folders are removed, too.
 
 Exit code 0: nothing of an agent is left; 1: something is.`,
-		Args: usageArgs(cobra.NoArgs),
+		Args: cli.UsageArgs(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if slices.Contains(folders, "") { // as from an unset variable in a script
-				return &usageError{errors.New("--folder names no folder")}
+				return &cli.UsageError{Err: errors.New("--folder names no folder")}
 			}
 			cfg, err := agentConfig(file)
 			if err != nil {
@@ -48,7 +49,7 @@ Exit code 0: nothing of an agent is left; 1: something is.`,
 			}
 			switch {
 			case output == "json":
-				err = errors.Join(err, printJSON(cmd.OutOrStdout(), map[string][]string{"removed": append([]string{}, removed...)}))
+				err = errors.Join(err, cli.PrintJSON(cmd.OutOrStdout(), map[string][]string{"removed": append([]string{}, removed...)}))
 			case err == nil && len(removed) == 0:
 				_, _ = fmt.Fprintln(cmd.OutOrStdout(), "nothing to remove")
 			default:
@@ -62,7 +63,7 @@ Exit code 0: nothing of an agent is left; 1: something is.`,
 			return err
 		},
 	}
-	addOutput(cmd, cmd.Flags(), &output)
+	cli.AddOutput(cmd, cmd.Flags(), &output)
 	cmd.Flags().StringVar(&file, "config", "", "the agent's configuration `FILE`")
 	cmd.Flags().StringArrayVar(&folders, "folder", nil, "`FOLDER` with files of agents; repeatable")
 	cmd.Flags().BoolVar(&stay, "stay", false, "after a successful cleanup, wait for SIGTERM, as a DaemonSet requires")

@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/nodecache/node-cache/pkg/agent"
+	"github.com/nodecache/node-cache/pkg/cli"
 	"github.com/nodecache/node-cache/pkg/config"
 )
 
@@ -23,7 +24,7 @@ central resolver. All problems are reported at once, with their paths and hints.
 this container has too little memory for the configuration, that is reported as well.
 
 Exit code 0: valid; 1: invalid.`,
-		Args: usageArgs(cobra.MaximumNArgs(1)),
+		Args: cli.UsageArgs(cobra.MaximumNArgs(1)),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			role := config.Agent
 			if central {
@@ -33,7 +34,7 @@ Exit code 0: valid; 1: invalid.`,
 		},
 	}
 	cmd.Flags().BoolVar(&show, "print", false, "print the complete configuration with defaults instead of `ok`")
-	addOutput(cmd, cmd.Flags(), &output)
+	cli.AddOutput(cmd, cmd.Flags(), &output)
 	cmd.Flags().BoolVar(&central, "resolver", false, "use the defaults of a central resolver")
 	return cmd
 }
@@ -46,19 +47,19 @@ func check(cmd *cobra.Command, args []string, role config.Role, show bool, outpu
 		name = args[0]
 		cfg, err = config.Load(name, role)
 		if bad, ok := errors.AsType[*config.Error](err); ok && output == "json" {
-			return errors.Join(printJSON(cmd.OutOrStdout(), map[string]any{"file": name, "problems": bad.Problems}), exitError(exitFailed))
+			return errors.Join(cli.PrintJSON(cmd.OutOrStdout(), map[string]any{"file": name, "problems": bad.Problems}), cli.ExitError(cli.ExitFailed))
 		}
 		if err != nil {
 			return err
 		}
 	} else if !show {
-		return &usageError{fmt.Errorf("check: missing FILE, or --print for the defaults")}
+		return &cli.UsageError{Err: fmt.Errorf("check: missing FILE, or --print for the defaults")}
 	}
 	if p := agent.MemoryProblem(&cfg); p != nil { // of this container: the file may be fine elsewhere
 		_, _ = fmt.Fprintf(cmd.ErrOrStderr(), "node-cache: %s: %s\nhint: %s\n", name, p.What, p.Hint)
 	}
 	if !show && output == "json" {
-		return printJSON(cmd.OutOrStdout(), map[string]any{"file": name, "problems": []config.Problem{}})
+		return cli.PrintJSON(cmd.OutOrStdout(), map[string]any{"file": name, "problems": []config.Problem{}})
 	}
 	if !show {
 		_, err := fmt.Fprintf(cmd.OutOrStdout(), "%s: ok\n", name)

@@ -20,6 +20,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
+	"github.com/nodecache/node-cache/pkg/cli"
 	"github.com/nodecache/node-cache/pkg/config"
 	"github.com/nodecache/node-cache/pkg/convert"
 	"github.com/nodecache/node-cache/pkg/status"
@@ -52,7 +53,7 @@ what to do instead. If a file cannot be read, nothing is written. With --output 
 object with both goes to standard output.
 
 Exit code 0: nothing is lost; 1: nothing was converted; 4: lines have no counterpart.`,
-		Args: usageArgs(func(_ *cobra.Command, args []string) error {
+		Args: cli.UsageArgs(func(_ *cobra.Command, args []string) error {
 			if fromCluster == (len(args) > 0) || kubeconfig != "" && !fromCluster {
 				return errors.New("convert: give either FILE, or --from-cluster, which --kubeconfig is for")
 			}
@@ -61,7 +62,7 @@ Exit code 0: nothing is lost; 1: nothing was converted; 4: lines have no counter
 		RunE: func(cmd *cobra.Command, args []string) error {
 			var err error
 			if options.OldServer, err = parseOldServer(oldServer); err != nil {
-				return &usageError{err}
+				return &cli.UsageError{Err: err}
 			}
 			inputs, err := readInputs(args, cmd.InOrStdin())
 			if options.Complete = fromCluster; fromCluster {
@@ -78,7 +79,7 @@ Exit code 0: nothing is lost; 1: nothing was converted; 4: lines have no counter
 		},
 	}
 	flags := cmd.Flags()
-	addOutput(cmd, flags, &output)
+	cli.AddOutput(cmd, flags, &output)
 	flags.BoolVar(&daemonSet, "daemonset", false, "add the keys that agents of daemonset/base need: their address, sockets, and folders")
 	flags.BoolVar(&options.Faithful, "faithful", false, "keep CoreDNS's values where a Corefile says nothing: no stale answers, no prefetch, no NXDOMAIN cut")
 	flags.StringVar(&oldServer, "old-server", "", "forward zones without a counterpart to `ADDRESS`, where the old server stays; default: their names get SERVFAIL")
@@ -237,9 +238,9 @@ func writeConverted(result *convert.Result, output string, stdout, stderr io.Wri
 		return err
 	}
 	if output == "json" {
-		err = printJSON(stdout, map[string]any{"configuration": string(text), "notes": append([]convert.Note{}, result.Notes...)})
+		err = cli.PrintJSON(stdout, map[string]any{"configuration": string(text), "notes": append([]convert.Note{}, result.Notes...)})
 		if result.Lost() {
-			err = errors.Join(err, exitError(exitLossy))
+			err = errors.Join(err, cli.ExitError(exitLossy))
 		}
 		return err
 	}
@@ -257,7 +258,7 @@ func writeConverted(result *convert.Result, output string, stdout, stderr io.Wri
 		return fmt.Errorf("writing the configuration: %w", err)
 	}
 	if result.Lost() {
-		return exitError(exitLossy)
+		return cli.ExitError(exitLossy)
 	}
 	return nil
 }

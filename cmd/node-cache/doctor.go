@@ -16,6 +16,7 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
 
+	"github.com/nodecache/node-cache/pkg/cli"
 	"github.com/nodecache/node-cache/pkg/config"
 	"github.com/nodecache/node-cache/pkg/convert"
 	"github.com/nodecache/node-cache/pkg/doctor"
@@ -50,11 +51,11 @@ capability NET_ADMIN, and SYS_ADMIN or user namespaces for the pod checks. It se
 processes of the node only with hostPID. Checks that cannot run are listed.
 
 Exit code 0: no check failed; 1: a check failed; 2: invalid command line.`,
-		Args: usageArgs(cobra.NoArgs),
+		Args: cli.UsageArgs(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error { return x.run(cmd) },
 	}
 	cmd.Flags().StringVar(&x.file, "config", "", "the agent's configuration `FILE`; default: that of the agent on this host")
-	addOutput(cmd, cmd.Flags(), &x.output)
+	cli.AddOutput(cmd, cmd.Flags(), &x.output)
 	cmd.Flags().StringVar(&x.name, "name", "", "cluster `NAME` to query; default: kubernetes.default.svc of the domain; \"-\": none")
 	cmd.Flags().StringSliceVar(&x.service, "service", nil, "`ADDRESS` of the DNS service in transparent mode, if the file has none")
 	cmd.Flags().DurationVar(&x.timeout, "timeout", time.Second, "timeout of each query")
@@ -74,7 +75,7 @@ func (d *doctorFlags) run(cmd *cobra.Command) error {
 	}
 	c, err := d.config(&cfg)
 	if err != nil {
-		return &usageError{err}
+		return &cli.UsageError{Err: err}
 	}
 	if len(d.corefiles) > 0 {
 		inputs, err := readInputs(d.corefiles, cmd.InOrStdin())
@@ -99,7 +100,7 @@ func (d *doctorFlags) run(cmd *cobra.Command) error {
 		err = report.Text(out, isFile && isTerminal(f))
 	}
 	if err == nil && report.Failed() {
-		return exitError(exitFailed)
+		return cli.ExitError(cli.ExitFailed)
 	}
 	return err
 }
@@ -131,7 +132,7 @@ func (d *doctorFlags) config(cfg *config.Config) (doctor.Config, error) {
 	switch {
 	case d.name == "-":
 	case d.name != "":
-		name, err := domainName(d.name)
+		name, err := cli.DomainName(d.name)
 		if err != nil {
 			return c, fmt.Errorf("--name %w", err)
 		}
@@ -190,7 +191,7 @@ func inPodCommand() *cobra.Command {
 		Use:    inPod,
 		Short:  "Query as a pod (started by doctor)",
 		Hidden: true,
-		Args:   usageArgs(cobra.NoArgs),
+		Args:   cli.UsageArgs(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return doctor.InPod(cmd.Context(), cmd.InOrStdin(), cmd.OutOrStdout(), time.Now)
 		},

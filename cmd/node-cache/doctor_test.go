@@ -14,6 +14,7 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/nodecache/node-cache/internal/proctest"
+	"github.com/nodecache/node-cache/pkg/cli"
 	"github.com/nodecache/node-cache/pkg/config"
 	"github.com/nodecache/node-cache/pkg/doctor"
 	"github.com/nodecache/node-cache/pkg/rules"
@@ -127,15 +128,15 @@ func TestDoctorSeesNoAgent(t *testing.T) {
 	for _, l := range report.Lines {
 		verdicts[l.Check] = l.Verdict
 	}
-	if got.Code != exitFailed || got.Stderr != "" || verdicts["listener 127.0.0.1"] != "fail" || verdicts["127.0.0.1"] != "fail" {
+	if got.Code != cli.ExitFailed || got.Stderr != "" || verdicts["listener 127.0.0.1"] != "fail" || verdicts["127.0.0.1"] != "fail" {
 		t.Errorf("exit code %d, standard error %q, checks %v", got.Code, got.Stderr, verdicts)
 	}
 
 	got = command("doctor", "--config", name, "--no-pod")
-	if got.Code != exitFailed || !strings.HasPrefix(got.Stdout, report.Title+"\n\nThis node\n") {
+	if got.Code != cli.ExitFailed || !strings.HasPrefix(got.Stdout, report.Title+"\n\nThis node\n") {
 		t.Errorf("exit code %d, report %q", got.Code, got.Stdout)
 	}
-	if got := command("doctor", "--config", name+".gone"); got.Code != exitFailed || !strings.Contains(got.Stderr, "no such file") {
+	if got := command("doctor", "--config", name+".gone"); got.Code != cli.ExitFailed || !strings.Contains(got.Stderr, "no such file") {
 		t.Errorf("without its file: exit code %d, standard error %q", got.Code, got.Stderr)
 	}
 }

@@ -5,7 +5,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -13,13 +12,12 @@ import (
 	"log/slog"
 	"os"
 	"os/signal"
-	"runtime"
-	"strings"
 	"syscall"
 
 	"github.com/spf13/cobra"
 	"k8s.io/klog/v2"
 
+	"github.com/nodecache/node-cache/pkg/cli"
 	"github.com/nodecache/node-cache/pkg/config"
 	"github.com/nodecache/node-cache/pkg/status"
 )
@@ -27,11 +25,8 @@ import (
 // version is set by the linker.
 var version = "dev"
 
-// Exit codes for scripts.
+// Exit codes for scripts, besides those of all commands.
 const (
-	exitOK      = 0
-	exitFailed  = 1 // the agent failed, a file is invalid, or a query got no answer
-	exitUsage   = 2 // invalid command line
 	exitNothing = 3 // query: the name or type does not exist; cache get, cache top: no entries
 	exitLossy   = 4 // convert: lines have no counterpart
 )
@@ -55,89 +50,33 @@ func run(args []string, stdout, stderr io.Writer) int {
 }
 
 func rootCommand() *cobra.Command {
-	root := &cobra.Command{
-		Use:           "node-cache",
-		Short:         "A DNS cache for every node of a Kubernetes cluster",
-		SilenceErrors: true,
-		SilenceUsage:  true,
-		Version:       versionText(),
-		Args:          unknownCommand,
-		RunE:          func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
-	}
-	root.SetVersionTemplate("{{.Version}}\n")
-	root.PersistentPreRunE = checkFlags
-	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return &usageError{err} })
-	root.AddCommand(agentCommand(), resolverCommand(), checkCommand(), convertCommand(), queryCommand(), cacheCommand(), readyCommand(), statusCommand(), cleanupCommand(), doctorCommand(), topCommand(), watchCommand(), inPodCommand(), versionCommand())
-	return root
+	return cli.Root(&cobra.Command{Use: "node-cache", Short: "A DNS cache for every node of a Kubernetes cluster"}, version,
+		agentCommand(), resolverCommand(), checkCommand(), convertCommand(), queryCommand(), cacheCommand(), readyCommand(), statusCommand(),
+		cleanupCommand(), doctorCommand(), topCommand(), watchCommand(), inPodCommand(), versionCommand())
 }
 
-// A usageError is an invalid command line.
-type usageError struct{ error }
-
-// usageArgs turns the errors of an argument check into usage errors.
-func usageArgs(check cobra.PositionalArgs) cobra.PositionalArgs {
-	return func(cmd *cobra.Command, args []string) error {
-		if err := check(cmd, args); err != nil {
-			return &usageError{err}
-		}
-		return nil
-	}
-}
-
-// unknownCommand refuses the arguments of a command that only has subcommands.
-func unknownCommand(cmd *cobra.Command, args []string) error {
-	err := cobra.NoArgs(cmd, args)
-	if err == nil {
-		return nil
-	}
-	cmd.SuggestionsMinimumDistance = 2 // letters
-	if near := cmd.SuggestionsFor(args[0]); len(near) > 0 {
-		err = fmt.Errorf("%w; did you mean %s?", err, strings.Join(near, " or "))
-	}
-	return &usageError{err}
-}
-
-// An exitError ends the program with this code, after the error has been printed.
-type exitError int
-
-// Error returns the text for callers that do not know the type.
-func (e exitError) Error() string { return fmt.Sprintf("exit code %d", int(e)) }
-
-// report prints the error of a command as `node-cache: what: why`, with its hint if it has one, and returns the exit code.
+// report prints the error of a command and returns the exit code.
 func report(cmd *cobra.Command, err error, stderr io.Writer) int {
 	var (
-		code    exitError
-		usage   *usageError
-		bad     *config.Error
-		problem *status.HintError
-
+		bad        *config.Error
 		unreadable *fs.PathError
+		hinted     *status.HintError
 	)
 	switch {
-	case err == nil:
-		return exitOK
-	case errors.As(err, &code):
-		return int(code)
-	case errors.As(err, &usage):
-		printError(stderr, usage.Error(), "`"+cmd.CommandPath()+" --help` shows its arguments and flags")
-		return exitUsage
 	case errors.As(err, &bad):
 		printProblems(stderr, bad)
-	case errors.As(err, &problem):
-		printError(stderr, err.Error(), problem.Hint)
-	case errors.As(err, &unreadable):
-		printError(stderr, err.Error(), fileHint(err))
-	default:
-		printError(stderr, err.Error(), "")
+		return cli.ExitFailed
+	case errors.As(err, &unreadable) && !errors.As(err, &hinted):
+		err = &status.HintError{Err: err, Hint: fileHint(err)}
 	}
-	return exitFailed
+	return cli.Report(cmd, err, stderr)
 }
 
 // printProblems prints all problems of a configuration file.
 func printProblems(stderr io.Writer, bad *config.Error) {
 	explained := true
 	for _, p := range bad.Problems {
-		printError(stderr, bad.Describe(p), p.Hint)
+		cli.PrintError(stderr, bad.Describe(p), p.Hint)
 		explained = explained && p.Hint != ""
 	}
 	if !explained {
@@ -158,32 +97,14 @@ func fileHint(err error) string {
 	return "check the file with `node-cache check FILE`"
 }
 
-// printJSON prints a value for programs.
-func printJSON(out io.Writer, v any) error {
-	e := json.NewEncoder(out)
-	e.SetIndent("", "  ")
-	return e.Encode(v)
-}
-
-func printError(stderr io.Writer, what, hint string) {
-	_, _ = fmt.Fprintf(stderr, "node-cache: %s\n", what)
-	if hint != "" {
-		_, _ = fmt.Fprintf(stderr, "hint: %s\n", hint)
-	}
-}
-
 func versionCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "version",
 		Short: "Print the version",
-		Args:  usageArgs(cobra.NoArgs),
+		Args:  cli.UsageArgs(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			_, err := fmt.Fprintln(cmd.OutOrStdout(), versionText())
+			_, err := fmt.Fprintln(cmd.OutOrStdout(), cli.VersionText(version))
 			return err
 		},
 	}
-}
-
-func versionText() string {
-	return fmt.Sprintf("node-cache %s %s %s/%s", version, runtime.Version(), runtime.GOOS, runtime.GOARCH)
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 
+	"github.com/nodecache/node-cache/pkg/cli"
 	"github.com/nodecache/node-cache/pkg/config"
 	"github.com/nodecache/node-cache/pkg/upstream/upstreamtest"
 )
@@ -97,14 +98,14 @@ func TestUsage(t *testing.T) {
 		} else if tt.args[0] == "cache" && len(tt.args) > 1 && !strings.Contains(tt.want, "unknown command") {
 			hint = strings.Replace(hint, "cache --", "cache "+tt.args[1]+" --", 1)
 		}
-		same(t, tt.name, result{exitUsage, "", tt.want + "\n" + hint}, command(tt.args...))
+		same(t, tt.name, result{cli.ExitUsage, "", tt.want + "\n" + hint}, command(tt.args...))
 	}
 }
 
 func TestCheck(t *testing.T) {
 	t.Parallel()
 	good := file(t, "cache: {size: 128Mi}\n")
-	same(t, "a good file", result{exitOK, good + ": ok\n", ""}, command("check", good))
+	same(t, "a good file", result{cli.ExitOK, good + ": ok\n", ""}, command("check", good))
 	bad := file(t, "listen: {port: 99999, addresses: [nowhere]}\ncache: {size: 1, maxTTL: 1}\nfoo: 1\n")
 	got := command("check", bad)
 	want := strings.ReplaceAll(`node-cache: FILE:1:16: listen.port: 99999: not between 1 and 65535
@@ -119,7 +120,7 @@ node-cache: FILE:3:1: foo: unknown key`, "FILE", bad)
 		}
 	}
 	slices.Sort(lines)
-	if diff := cmp.Diff(strings.Split(want, "\n"), lines); got.Code != exitFailed || got.Stdout != "" || diff != "" {
+	if diff := cmp.Diff(strings.Split(want, "\n"), lines); got.Code != cli.ExitFailed || got.Stdout != "" || diff != "" {
 		t.Errorf("five mistakes: code %d (-want +got):\n%s", got.Code, diff)
 	}
 	for name, want := range map[string]string{
@@ -136,11 +137,11 @@ node-cache: FILE:3:1: foo: unknown key`, "FILE", bad)
 	}
 	asJSON := command("check", "-o", "json", bad)
 	var report struct{ Problems []config.Problem }
-	if err := json.Unmarshal([]byte(asJSON.Stdout), &report); err != nil || asJSON.Code != exitFailed || asJSON.Stderr != "" || len(report.Problems) != 5 || report.Problems[0].Line != 1 {
+	if err := json.Unmarshal([]byte(asJSON.Stdout), &report); err != nil || asJSON.Code != cli.ExitFailed || asJSON.Stderr != "" || len(report.Problems) != 5 || report.Problems[0].Line != 1 {
 		t.Errorf("as JSON: %+v, %v", asJSON, err)
 	}
 	missing := command("check", filepath.Join(t.TempDir(), "none.yaml"))
-	if missing.Code != exitFailed || !strings.Contains(missing.Stderr, "no such file or directory\nhint: give the path of an existing file;") {
+	if missing.Code != cli.ExitFailed || !strings.Contains(missing.Stderr, "no such file or directory\nhint: give the path of an existing file;") {
 		t.Errorf("a missing file: %+v", missing)
 	}
 }
@@ -160,7 +161,7 @@ func TestCheckPrint(t *testing.T) {
 		}
 		printed := command(args...)
 		got, err := config.Parse([]byte(printed.Stdout), config.Agent)
-		if printed.Code != exitOK || err != nil {
+		if printed.Code != cli.ExitOK || err != nil {
 			t.Fatalf("%s: %+v: %v", name, printed, err)
 		}
 		same(t, name, want, got, cmpopts.EquateComparable(netip.Addr{}, netip.AddrPort{}, netip.Prefix{}))
@@ -170,7 +171,7 @@ func TestCheckPrint(t *testing.T) {
 func TestVersion(t *testing.T) {
 	t.Parallel()
 	same(t, "--version", command("version"), command("--version"))
-	if got := command("version"); got.Code != exitOK || !regexp.MustCompile(`^node-cache dev go1\.\d+\S* \w+/\w+\n$`).MatchString(got.Stdout) {
+	if got := command("version"); got.Code != cli.ExitOK || !regexp.MustCompile(`^node-cache dev go1\.\d+\S* \w+/\w+\n$`).MatchString(got.Stdout) {
 		t.Errorf("%+v", got)
 	}
 }
@@ -194,11 +195,11 @@ func TestQuery(t *testing.T) {
 		code int
 		want string // a pattern of standard output
 	}{
-		{"records, over TCP after TC", []string{"www.test"}, exitOK, `^www\.test\.\s+300\s+IN\s+A\s+192\.0\.2\.1\n.*192\.0\.2\.2\n; NOERROR, 2 records, \S+ over tcp in \S+\n$`},
-		{"over TCP", []string{"--tcp", "www.test", "a"}, exitOK, `over tcp`},
+		{"records, over TCP after TC", []string{"www.test"}, cli.ExitOK, `^www\.test\.\s+300\s+IN\s+A\s+192\.0\.2\.1\n.*192\.0\.2\.2\n; NOERROR, 2 records, \S+ over tcp in \S+\n$`},
+		{"over TCP", []string{"--tcp", "www.test", "a"}, cli.ExitOK, `over tcp`},
 		{"no such type", []string{"www.test", "AAAA"}, exitNothing, `^; NOERROR, 0 records`},
 		{"no such name", []string{"nowhere.test"}, exitNothing, `^; NXDOMAIN, 0 records`},
-		{"a failure", []string{"broken.test"}, exitFailed, `^; SERVFAIL, 0 records`},
+		{"a failure", []string{"broken.test"}, cli.ExitFailed, `^; SERVFAIL, 0 records`},
 		{"as JSON", []string{"-o", "json", "nowhere.test"}, exitNothing, `(?s)^{.*"latencySeconds": 0\.\d+,.*"rcode": "NXDOMAIN",\n  "records": \[\],`},
 	} {
 		got := command(append([]string{"query", "--server", addr}, tt.args...)...)
@@ -211,7 +212,7 @@ func TestQuery(t *testing.T) {
 func TestQueryNoServer(t *testing.T) {
 	t.Parallel()
 	got := command("query", "--server", "127.0.0.1:1", "www.test")
-	if got.Code != exitFailed || !regexp.MustCompile(`^node-cache: asking 127\.0\.0\.1:1 for www\.test\.: .*connection refused\nhint: nothing listens there;`).MatchString(got.Stderr) {
+	if got.Code != cli.ExitFailed || !regexp.MustCompile(`^node-cache: asking 127\.0\.0\.1:1 for www\.test\.: .*connection refused\nhint: nothing listens there;`).MatchString(got.Stderr) {
 		t.Errorf("%+v", got)
 	}
 }
@@ -226,7 +227,7 @@ func TestAgentCannotStart(t *testing.T) {
 	} {
 		got := command("agent", "--config", file(t, tt.config))
 		lines := got.Stderr[max(0, strings.Index(got.Stderr, "node-cache: ")):]
-		if got.Code != exitFailed || !regexp.MustCompile(tt.want).MatchString(lines) {
+		if got.Code != cli.ExitFailed || !regexp.MustCompile(tt.want).MatchString(lines) {
 			t.Errorf("%s: %+v, want %s", tt.name, got, tt.want)
 		}
 	}

@@ -14,6 +14,7 @@ import (
 	"github.com/miekg/dns"
 	"github.com/spf13/cobra"
 
+	"github.com/nodecache/node-cache/pkg/cli"
 	"github.com/nodecache/node-cache/pkg/status"
 	"github.com/nodecache/node-cache/pkg/wire"
 )
@@ -43,10 +44,10 @@ path it may walk.
 
 Exit code 0: there are records; 3: the name or the type does not exist; 1: no
 response, or a failure.`,
-		Args: usageArgs(cobra.RangeArgs(1, 2)),
+		Args: cli.UsageArgs(cobra.RangeArgs(1, 2)),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := q.parse(server, pod, args); err != nil {
-				return &usageError{err}
+				return &cli.UsageError{Err: err}
 			}
 			return q.ask(cmd)
 		},
@@ -56,7 +57,7 @@ response, or a failure.`,
 	cmd.Flags().BoolVar(&q.explain, "explain", false, "show how an agent on this host got its answer")
 	cmd.Flags().StringVar(&pod, "pod", "", "explain the answer to the pod with this `IP`")
 	cmd.Flags().DurationVar(&q.timeout, "timeout", 5*time.Second, "timeout")
-	addOutput(cmd, cmd.Flags(), &q.output)
+	cli.AddOutput(cmd, cmd.Flags(), &q.output)
 	return cmd
 }
 
@@ -81,7 +82,7 @@ func (q *question) parse(server, pod string, args []string) error {
 			return fmt.Errorf("--server %q: not an IP address with or without a port", server)
 		}
 	}
-	if q.name, err = domainName(args[0]); err != nil {
+	if q.name, err = cli.DomainName(args[0]); err != nil {
 		return err
 	}
 	q.rrtype = dns.TypeA
@@ -111,7 +112,7 @@ func (q *question) ask(cmd *cobra.Command) error {
 	}
 	rcode, comments := dns.RcodeToString[reply.Rcode], q.comments(reply.IsEdns0())
 	if q.output == "json" {
-		err = printJSON(cmd.OutOrStdout(), map[string]any{
+		err = cli.PrintJSON(cmd.OutOrStdout(), map[string]any{
 			"rcode": rcode, "records": records, "comments": comments, "server": q.server, "network": network, "latencySeconds": took.Seconds(),
 		})
 	} else {
@@ -123,9 +124,9 @@ func (q *question) ask(cmd *cobra.Command) error {
 	}
 	switch {
 	case reply.Rcode == dns.RcodeNameError, reply.Rcode == dns.RcodeSuccess && len(reply.Answer) == 0:
-		return exitError(exitNothing)
+		return cli.ExitError(exitNothing)
 	case reply.Rcode != dns.RcodeSuccess:
-		return exitError(exitFailed)
+		return cli.ExitError(cli.ExitFailed)
 	}
 	return nil
 }
@@ -157,10 +158,10 @@ func (q *question) comments(opt *dns.OPT) []string {
 		for _, option := range opt.Option {
 			switch o := option.(type) {
 			case *dns.EDNS0_EDE:
-				list = append(list, fmt.Sprintf("extended error %d (%s) %s", o.InfoCode, dns.ExtendedErrorCodeToString[o.InfoCode], plain([]byte(o.ExtraText))))
+				list = append(list, fmt.Sprintf("extended error %d (%s) %s", o.InfoCode, dns.ExtendedErrorCodeToString[o.InfoCode], cli.Plain([]byte(o.ExtraText))))
 			case *dns.EDNS0_LOCAL:
 				if o.Code == wire.OptionExplain {
-					explanation = "explained: " + plain(o.Data)
+					explanation = "explained: " + cli.Plain(o.Data)
 				}
 			}
 		}
@@ -169,14 +170,4 @@ func (q *question) comments(opt *dns.OPT) []string {
 		list = append(list, explanation)
 	}
 	return list
-}
-
-// plain returns text from the network without characters that control a terminal.
-func plain(text []byte) string {
-	return strings.Map(func(c rune) rune {
-		if c < ' ' || c > '~' {
-			return '?'
-		}
-		return c
-	}, string(text))
 }

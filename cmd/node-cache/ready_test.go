@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"github.com/nodecache/node-cache/pkg/admin"
+	"github.com/nodecache/node-cache/pkg/cli"
 )
 
 // readiness serves /readyz and /livez with the reason why it is neither; nil: it is both.
@@ -38,15 +39,15 @@ func TestReady(t *testing.T) {
 		code        int
 		want        string // of both outputs
 	}{
-		{"ready", readiness(t, nil), nil, exitOK, "^ready\n$"},
-		{"not ready", readiness(t, errors.New("the cluster zone is not synced")), nil, exitFailed, "^node-cache: not ready: the cluster zone is not synced\n$"},
-		{"live", readiness(t, nil), []string{"--live"}, exitOK, "^live\n$"},
-		{"not live", readiness(t, errors.New("a reader hangs")), []string{"--live"}, exitFailed, "^node-cache: not live: a reader hangs\n$"},
-		{"ready, for programs", readiness(t, nil), []string{"-o", "json"}, exitOK, `^{\n  "ready": true\n}\n$`},
-		{"not live, for programs", readiness(t, errors.New("a reader hangs")), []string{"--live", "-o", "json"}, exitFailed, `^{\n  "live": false,\n  "reason": "a reader hangs"\n}\n$`},
-		{"no agent", "unix:" + filepath.Join(t.TempDir(), "none"), nil, exitFailed, "^node-cache: asking the agent at unix:.*no such file or directory\nhint: no agent listens there; "},
-		{"another server", other.Listener.Addr().String(), nil, exitFailed, "^node-cache: asking the agent at .* for /readyz: no such page\nhint: "},
-		{"a silent one", silent.Listener.Addr().String(), []string{"--timeout", "200ms"}, exitFailed, "^node-cache: asking the agent at .*Timeout exceeded"},
+		{"ready", readiness(t, nil), nil, cli.ExitOK, "^ready\n$"},
+		{"not ready", readiness(t, errors.New("the cluster zone is not synced")), nil, cli.ExitFailed, "^node-cache: not ready: the cluster zone is not synced\n$"},
+		{"live", readiness(t, nil), []string{"--live"}, cli.ExitOK, "^live\n$"},
+		{"not live", readiness(t, errors.New("a reader hangs")), []string{"--live"}, cli.ExitFailed, "^node-cache: not live: a reader hangs\n$"},
+		{"ready, for programs", readiness(t, nil), []string{"-o", "json"}, cli.ExitOK, `^{\n  "ready": true\n}\n$`},
+		{"not live, for programs", readiness(t, errors.New("a reader hangs")), []string{"--live", "-o", "json"}, cli.ExitFailed, `^{\n  "live": false,\n  "reason": "a reader hangs"\n}\n$`},
+		{"no agent", "unix:" + filepath.Join(t.TempDir(), "none"), nil, cli.ExitFailed, "^node-cache: asking the agent at unix:.*no such file or directory\nhint: no agent listens there; "},
+		{"another server", other.Listener.Addr().String(), nil, cli.ExitFailed, "^node-cache: asking the agent at .* for /readyz: no such page\nhint: "},
+		{"a silent one", silent.Listener.Addr().String(), []string{"--timeout", "200ms"}, cli.ExitFailed, "^node-cache: asking the agent at .*Timeout exceeded"},
 	} {
 		got := command(append([]string{"ready", "--admin", tt.admin}, tt.more...)...)
 		if got.Code != tt.code || !regexp.MustCompile(tt.want).MatchString(got.Stdout+got.Stderr) || got.Stdout != "" && got.Stderr != "" {
@@ -59,11 +60,11 @@ func TestReady(t *testing.T) {
 func TestAdminOfEnvironment(t *testing.T) {
 	addr, asked := fakeAgent(t)
 	t.Setenv("NODE_CACHE_ADMIN", addr)
-	same(t, "ready", result{exitOK, "ready\n", ""}, command("ready"))
-	if got := command("cache", "top"); got.Code != exitOK || len(*asked) != 1 {
+	same(t, "ready", result{cli.ExitOK, "ready\n", ""}, command("ready"))
+	if got := command("cache", "top"); got.Code != cli.ExitOK || len(*asked) != 1 {
 		t.Errorf("cache top: %+v", got)
 	}
-	if got := command("ready", "--admin", "127.0.0.1:1"); got.Code != exitFailed {
+	if got := command("ready", "--admin", "127.0.0.1:1"); got.Code != cli.ExitFailed {
 		t.Errorf("with the flag: %+v", got)
 	}
 }

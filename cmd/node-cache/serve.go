@@ -15,6 +15,7 @@ import (
 
 	"github.com/nodecache/node-cache/pkg/agent"
 	"github.com/nodecache/node-cache/pkg/capabilities"
+	"github.com/nodecache/node-cache/pkg/cli"
 	"github.com/nodecache/node-cache/pkg/config"
 	"github.com/nodecache/node-cache/pkg/source"
 )
@@ -44,7 +45,7 @@ func servingCommand(role config.Role, name, short, long string) *cobra.Command {
 	var from sourceFlags
 	cmd := &cobra.Command{
 		Use: name + " [--config FILE | --config-map NAMESPACE/NAME]", Short: short, Long: long,
-		Args: usageArgs(cobra.NoArgs),
+		Args: cli.UsageArgs(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error { return serve(cmd, role, &from) },
 	}
 	from.add(cmd)
@@ -58,7 +59,7 @@ func serve(cmd *cobra.Command, role config.Role, from *sourceFlags) error {
 	signal.Notify(make(chan os.Signal, 1), syscall.SIGHUP) // else it ends the process while UntilReload does not wait
 	origin, err := from.source()
 	if err != nil {
-		return &usageError{err}
+		return &cli.UsageError{Err: err}
 	}
 	origin.UntilReload = func(ctx context.Context) (context.Context, context.CancelFunc) {
 		return signal.NotifyContext(ctx, syscall.SIGHUP)

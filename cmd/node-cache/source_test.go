@@ -9,6 +9,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/nodecache/node-cache/pkg/cli"
 	"github.com/nodecache/node-cache/pkg/source"
 )
 
@@ -29,8 +30,8 @@ func TestSourceFlags(t *testing.T) {
 	} {
 		for _, program := range []string{"agent", "resolver"} {
 			got := command(append([]string{program}, strings.Fields(tt.args)...)...)
-			if got.Code != exitUsage || !strings.HasPrefix(got.Stderr, "node-cache: "+tt.want) || !strings.Contains(got.Stderr, "\nhint: ") {
-				t.Errorf("%s: %s: %+v, want exit code %d and %q", tt.name, program, got, exitUsage, tt.want)
+			if got.Code != cli.ExitUsage || !strings.HasPrefix(got.Stderr, "node-cache: "+tt.want) || !strings.Contains(got.Stderr, "\nhint: ") {
+				t.Errorf("%s: %s: %+v, want exit code %d and %q", tt.name, program, got, cli.ExitUsage, tt.want)
 			}
 		}
 	}
@@ -42,7 +43,7 @@ func TestSourceCredentials(t *testing.T) {
 	missing := filepath.Join(t.TempDir(), "none")
 	got := command("agent", "--config-map", "kube-system/node-cache", "--kubeconfig", missing)
 	want := "node-cache: reading ConfigMap kube-system/node-cache: reading kubeconfig " + missing + ": no such file or directory\nhint: "
-	if got.Code != exitFailed || !strings.HasPrefix(got.Stderr, want) {
+	if got.Code != cli.ExitFailed || !strings.HasPrefix(got.Stderr, want) {
 		t.Errorf("%+v, want %q", got, want)
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/nodecache/node-cache/pkg/admin"
+	"github.com/nodecache/node-cache/pkg/cli"
 )
 
 func TestStatus(t *testing.T) {
@@ -28,9 +29,9 @@ func TestStatus(t *testing.T) {
 		args []string
 		want result
 	}{
-		{"text", []string{"status", "--admin", at}, result{exitOK, "state  ready?[31m\n", ""}},
-		{"json", []string{"status", "--admin", at, "--output", "json"}, result{exitOK, "{\n  \"state\": \"ready\\u001b[31m\"\n}\n", ""}},
-		{"no agent", []string{"status", "--admin", "127.0.0.1:1"}, result{exitFailed, "", "node-cache: asking the agent at 127.0.0.1:1: dial tcp 127.0.0.1:1: connect: connection refused\nhint: no agent listens there; set --admin or NODE_CACHE_ADMIN to its admin.address, or to unix: and its admin.socket\n"}},
+		{"text", []string{"status", "--admin", at}, result{cli.ExitOK, "state  ready?[31m\n", ""}},
+		{"json", []string{"status", "--admin", at, "--output", "json"}, result{cli.ExitOK, "{\n  \"state\": \"ready\\u001b[31m\"\n}\n", ""}},
+		{"no agent", []string{"status", "--admin", "127.0.0.1:1"}, result{cli.ExitFailed, "", "node-cache: asking the agent at 127.0.0.1:1: dial tcp 127.0.0.1:1: connect: connection refused\nhint: no agent listens there; set --admin or NODE_CACHE_ADMIN to its admin.address, or to unix: and its admin.socket\n"}},
 	} {
 		same(t, tt.name, tt.want, command(tt.args...))
 	}

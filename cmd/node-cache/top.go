@@ -3,7 +3,6 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -18,22 +17,21 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
 
-	"github.com/nodecache/node-cache/pkg/status"
+	"github.com/nodecache/node-cache/pkg/cli"
+	"github.com/nodecache/node-cache/pkg/top"
 )
 
 // topView is what `node-cache top` shows.
 type topView struct {
-	flags    adminFlags
-	by, sort string
-	interval time.Duration
-	number   int
+	flags adminFlags
+	cli.TopFlags
 
 	before, after topPage
 }
 
 // A topPage is the page /top and when it was read.
 type topPage struct {
-	status.Top
+	top.Page
 	at time.Time
 }
 
@@ -51,35 +49,17 @@ knows each pod. The agent needs pods.identity.
 SEARCH is the share of queries whose name does not exist and ends in the cluster domain:
 names that a client tries by its search list. Set ndots: 2 in the pod's dnsConfig.
 LATENCY is the average time to the reply, in which answers from memory count as 0.`,
-		Args: usageArgs(cobra.NoArgs),
+		Args: cli.UsageArgs(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			switch {
-			case !slices.Contains(topGroups(), v.by):
-				return &usageError{fmt.Errorf("--by %q: not one of %s", v.by, strings.Join(topGroups(), ", "))}
-			case !slices.Contains(topColumns(), v.sort):
-				return &usageError{fmt.Errorf("--sort %q: not one of %s", v.sort, strings.Join(topColumns(), ", "))}
-			case v.number < 1 || v.number > 1000:
-				return &usageError{fmt.Errorf("-n %d: not from 1 to 1000", v.number)}
-			case v.interval < 100*time.Millisecond:
-				return &usageError{fmt.Errorf("--interval %s: less than 100ms", v.interval)}
+			if err := v.Check(); err != nil {
+				return err
 			}
 			return v.run(cmd)
 		},
 	}
 	v.flags.add(cmd)
-	cmd.Flags().StringVar(&v.by, "by", "pod", "`GROUP` of a row: pod, workload, namespace or name")
-	cmd.Flags().StringVar(&v.sort, "sort", "queries", "`COLUMN` to sort by: "+strings.Join(topColumns(), ", "))
-	cmd.Flags().IntVarP(&v.number, "number", "n", 20, "number of rows, at most 1000")
-	cmd.Flags().DurationVar(&v.interval, "interval", 2*time.Second, "`TIME` that the rates are of")
-	for name, values := range map[string][]string{"by": topGroups(), "sort": topColumns()} {
-		_ = cmd.RegisterFlagCompletionFunc(name, cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp))
-	}
+	v.Add(cmd, "n")
 	return cmd
-}
-
-func topGroups() []string { return []string{"pod", "workload", "namespace", "name"} }
-func topColumns() []string {
-	return []string{"queries", "upstream", "nxdomain", "search", "failed", "shed", "latency", "bytes"}
 }
 
 // run shows the table in the way that the output allows.
@@ -109,14 +89,14 @@ func (v *topView) once(cmd *cobra.Command) error {
 		return err
 	}
 	select {
-	case <-time.After(v.interval):
+	case <-time.After(v.Interval):
 	case <-cmd.Context().Done():
 		return cmd.Context().Err()
 	}
 	if err := v.read(cmd.Context()); err != nil {
 		return err
 	}
-	_, err := io.WriteString(cmd.OutOrStdout(), v.table(v.number))
+	_, err := io.WriteString(cmd.OutOrStdout(), v.table(v.Number))
 	return err
 }
 
@@ -138,10 +118,10 @@ func keysOf(in io.Reader) <-chan byte {
 
 // live renews the table until q or Ctrl-C is pressed.
 func (v *topView) live(ctx context.Context, out *os.File, keys <-chan byte) error {
-	tick := time.NewTicker(v.interval)
+	tick := time.NewTicker(v.Interval)
 	defer tick.Stop()
 	for {
-		rows := v.number
+		rows := v.Number
 		if _, height, err := term.GetSize(int(out.Fd())); err == nil {
 			rows = min(rows, max(1, height-4))
 		}
@@ -171,10 +151,10 @@ func (v *topView) live(ctx context.Context, out *os.File, keys <-chan byte) erro
 func (v *topView) press(key byte) {
 	switch key {
 	case 'p', 'w', 'n', 'd':
-		v.by = topGroups()[strings.IndexByte("pwnd", key)]
+		v.By = top.Groups()[strings.IndexByte("pwnd", key)]
 	case 's':
-		columns := topColumns()
-		v.sort = columns[(slices.Index(columns, v.sort)+1)%len(columns)]
+		columns := top.Columns()
+		v.Sort = columns[(slices.Index(columns, v.Sort)+1)%len(columns)]
 	}
 }
 
@@ -185,7 +165,7 @@ func (v *topView) read(ctx context.Context) error {
 		return err
 	}
 	next := topPage{at: time.Now()}
-	if err := json.Unmarshal(page, &next.Top); err != nil {
+	if err := json.Unmarshal(page, &next.Page); err != nil {
 		return fmt.Errorf("reading /top of the agent at %s: %w", v.flags.admin, err)
 	}
 	v.before, v.after = v.after, next
@@ -194,115 +174,18 @@ func (v *topView) read(ctx context.Context) error {
 
 // parameters are those of /top.
 func (v *topView) parameters() url.Values {
-	if v.by == "name" {
+	if v.By == "name" {
 		return url.Values{"by": {"name"}}
 	}
 	return nil
 }
 
-// unknownRow is the name of the clients without a pod: of the host network, and those that start or end.
-const unknownRow = "(no pod)"
-
-// A topLine is a row of the table: what its group asked between two pages, by topColumns.
-type topLine struct {
-	name   string
-	counts [8]float64 // of latency: microseconds in all
-}
-
-// value returns what rows are sorted by in a column.
-func (l *topLine) value(column int) float64 {
-	if topColumns()[column] == "latency" {
-		return l.counts[column] / max(1, l.counts[0])
-	}
-	return l.counts[column]
-}
-
-// lines returns the rows, the largest first.
-func (v *topView) lines() []topLine {
-	before := map[string]*status.TopCounts{}
-	for _, item := range v.items(&v.before.Top) {
-		before[item.key] = item.counts
-	}
-	sums := map[string]*topLine{}
-	for _, item := range v.items(&v.after.Top) {
-		if sums[item.group] == nil {
-			sums[item.group] = &topLine{name: item.group}
-		}
-		sums[item.group].add(item.counts, 1)
-		if old := before[item.key]; old != nil && old.Queries <= item.counts.Queries { // else it is counted anew
-			sums[item.group].add(old, -1)
-		}
-	}
-	column := slices.Index(topColumns(), v.sort)
-	list := make([]topLine, 0, len(sums))
-	for _, line := range sums {
-		list = append(list, *line)
-	}
-	slices.SortFunc(list, func(a, b topLine) int {
-		return cmp.Or(cmp.Compare(b.value(column), a.value(column)), cmp.Compare(b.counts[0], a.counts[0]), cmp.Compare(a.name, b.name))
-	})
-	return list
-}
-
-// A topItem is what is counted on a page, and the row that it belongs to.
-type topItem struct {
-	key, group string
-	counts     *status.TopCounts
-}
-
-// items returns what the page counts of the names, or of the pods and the clients without one.
-func (v *topView) items(t *status.Top) []topItem {
-	list := make([]topItem, 0, len(t.Names)+len(t.Pods)+1)
-	if v.by == "name" {
-		for i := range t.Names {
-			list = append(list, topItem{t.Names[i].Name, t.Names[i].Name, &t.Names[i].TopCounts})
-		}
-		return list
-	}
-	for i := range t.Pods {
-		r := &t.Pods[i]
-		list = append(list, topItem{r.Namespace + "/" + r.Pod, v.groupOf(r), &r.TopCounts})
-	}
-	return append(list, topItem{unknownRow, unknownRow, &t.Unknown})
-}
-
-func (l *topLine) add(c *status.TopCounts, sign float64) {
-	for i, n := range []uint64{c.Queries, c.Upstream, c.NXDomain, c.Search, c.Failed, c.Shed, c.WaitedUS, c.Bytes} {
-		l.counts[i] += sign * float64(n)
-	}
-}
-
-// groupOf returns the row of a pod.
-func (v *topView) groupOf(r *status.TopRow) string {
-	switch {
-	case v.by == "namespace":
-		return r.Namespace
-	case v.by == "workload" && r.Workload != "":
-		return r.Namespace + "/" + r.Workload
-	default:
-		return r.Namespace + "/" + r.Pod
-	}
-}
-
 // table formats the largest rows.
 func (v *topView) table(rows int) string {
-	var b strings.Builder
-	if v.before.at.IsZero() || v.by == "name" && v.before.Names == nil {
-		return fmt.Sprintf("counting for %s\n", v.interval)
+	if v.before.at.IsZero() || v.By == "name" && v.before.Names == nil {
+		return fmt.Sprintf("counting for %s\n", v.Interval)
 	}
-	elapsed := v.after.at.Sub(v.before.at).Seconds()
-	if v.after.Stale {
-		b.WriteString("The API server has not confirmed the pods recently.\n")
-	}
-	b.WriteString("QUERIES/S  UPSTREAM  NXDOMAIN  SEARCH  FAILED   SHED   LATENCY   BYTES/S  " + strings.ToUpper(v.by) + "\n")
-	list := v.lines()
-	for i := range list[:min(rows, len(list))] {
-		line := &list[i]
-		_, _ = fmt.Fprintf(&b, "%9.1f", line.counts[0]/elapsed)
-		for i, width := range []int{6, 6, 4, 4, 3} {
-			_, _ = fmt.Fprintf(&b, "  %*.0f %%", width, 100*line.counts[i+1]/max(1, line.counts[0]))
-		}
-		_, _ = fmt.Fprintf(&b, "  %5.1f ms  %8.0f  %s\n", line.value(6)/1000, line.counts[7]/elapsed, line.name)
-	}
-	return b.String()
+	table := top.Table{By: v.By}
+	table.Add(&v.before.Page, &v.after.Page, v.after.at.Sub(v.before.at).Seconds())
+	return table.Text(v.Sort, rows)
 }

@@ -15,39 +15,40 @@ import (
 	"time"
 
 	"github.com/nodecache/node-cache/pkg/admin"
-	"github.com/nodecache/node-cache/pkg/status"
+	"github.com/nodecache/node-cache/pkg/cli"
+	"github.com/nodecache/node-cache/pkg/top"
 )
 
 // asked are the pages of an agent, two seconds apart: db-0 has been replaced, and batch-1 is gone.
-func asked() [2]status.Top {
-	return [2]status.Top{
-		{Pods: []status.TopRow{
-			row("jobs", "batch-1", "Job/batch", status.TopCounts{Queries: 1000}),
-			row("shop", "db-0", "StatefulSet/db", status.TopCounts{Queries: 5000, Failed: 40}),
-			row("shop", "web-1", "Deployment/web", status.TopCounts{Queries: 100, Upstream: 10, NXDomain: 50, Search: 40, Bytes: 1000}),
-			row("shop", "web-2", "Deployment/web", status.TopCounts{Queries: 7}),
-		}, Unknown: status.TopCounts{Queries: 30}, Names: []status.TopName{{Name: "www.test.", TopCounts: status.TopCounts{Queries: 40}}}},
-		{Pods: []status.TopRow{
-			row("shop", "db-0", "StatefulSet/db", status.TopCounts{Queries: 20, Failed: 20}),
-			row("shop", "web-1", "Deployment/web", status.TopCounts{Queries: 300, Upstream: 30, NXDomain: 210, Search: 200, Shed: 2, Bytes: 21000, WaitedUS: 500_000}),
-			row("shop", "web-2", "Deployment/web", status.TopCounts{Queries: 107}),
-			row("tools", "shell", "", status.TopCounts{Queries: 4}),
-		}, Unknown: status.TopCounts{Queries: 90}, Names: []status.TopName{
-			{Name: "new.test.", TopCounts: status.TopCounts{Queries: 5}}, {Name: "www.test.", TopCounts: status.TopCounts{Queries: 60, Failed: 10}},
+func asked() [2]top.Page {
+	return [2]top.Page{
+		{Pods: []top.Row{
+			row("jobs", "batch-1", "Job/batch", top.Counts{Queries: 1000}),
+			row("shop", "db-0", "StatefulSet/db", top.Counts{Queries: 5000, Failed: 40}),
+			row("shop", "web-1", "Deployment/web", top.Counts{Queries: 100, Upstream: 10, NXDomain: 50, Search: 40, Bytes: 1000}),
+			row("shop", "web-2", "Deployment/web", top.Counts{Queries: 7}),
+		}, Unknown: top.Counts{Queries: 30}, Names: []top.Name{{Name: "www.test.", Counts: top.Counts{Queries: 40}}}},
+		{Pods: []top.Row{
+			row("shop", "db-0", "StatefulSet/db", top.Counts{Queries: 20, Failed: 20}),
+			row("shop", "web-1", "Deployment/web", top.Counts{Queries: 300, Upstream: 30, NXDomain: 210, Search: 200, Shed: 2, Bytes: 21000, WaitedUS: 500_000}),
+			row("shop", "web-2", "Deployment/web", top.Counts{Queries: 107}),
+			row("tools", "shell", "", top.Counts{Queries: 4}),
+		}, Unknown: top.Counts{Queries: 90}, Names: []top.Name{
+			{Name: "new.test.", Counts: top.Counts{Queries: 5}}, {Name: "www.test.", Counts: top.Counts{Queries: 60, Failed: 10}},
 		}},
 	}
 }
 
-func row(namespace, pod, workload string, counts status.TopCounts) status.TopRow {
-	return status.TopRow{Namespace: namespace, Pod: pod, Workload: workload, TopCounts: counts}
+func row(namespace, pod, workload string, counts top.Counts) top.Row {
+	return top.Row{Namespace: namespace, Pod: pod, Workload: workload, Counts: counts}
 }
 
 func TestTopTable(t *testing.T) {
 	t.Parallel()
 	pages, began := asked(), time.Unix(1000, 0)
-	v := topView{by: "pod", sort: "queries", interval: 2 * time.Second, number: 20, after: topPage{Top: pages[0], at: began}}
+	v := topView{TopFlags: cli.TopFlags{By: "pod", Sort: "queries", Interval: 2 * time.Second, Number: 20}, after: topPage{Page: pages[0], at: began}}
 	same(t, "the first page", "counting for 2s\n", v.table(20))
-	v.before, v.after = v.after, topPage{Top: pages[1], at: began.Add(2 * time.Second)}
+	v.before, v.after = v.after, topPage{Page: pages[1], at: began.Add(2 * time.Second)}
 	for _, tt := range []struct{ keys, want string }{
 		{"", `
 QUERIES/S  UPSTREAM  NXDOMAIN  SEARCH  FAILED   SHED   LATENCY   BYTES/S  POD
@@ -81,7 +82,7 @@ QUERIES/S  UPSTREAM  NXDOMAIN  SEARCH  FAILED   SHED   LATENCY   BYTES/S  NAMESP
 		}
 		same(t, "after "+tt.keys, tt.want[1:], v.table(20))
 	}
-	same(t, "sorted by", "failed", v.sort)
+	same(t, "sorted by", "failed", v.Sort)
 	v.press('p')
 	same(t, "the first row by failures", "     10.0       0 %       0 %     0 %   100 %    0 %    0.0 ms         0  shop/db-0", strings.Split(v.table(1), "\n")[1])
 	same(t, "lines of one row", 3, strings.Count(v.table(1), "\n")+1)
@@ -100,7 +101,7 @@ func servePages(t *testing.T) (addr string) {
 			case 1, 2:
 				return asked()[n-1], nil
 			case 3:
-				return status.Top{Pods: []status.TopRow{}}, nil
+				return top.Page{Pods: []top.Row{}}, nil
 			default:
 				return nil, errors.New("not today")
 			}
@@ -115,7 +116,7 @@ func servePages(t *testing.T) (addr string) {
 // TestTopLive presses keys while the table is shown.
 func TestTopLive(t *testing.T) {
 	t.Parallel()
-	v := topView{by: "pod", sort: "queries", interval: time.Hour, number: 2}
+	v := topView{TopFlags: cli.TopFlags{By: "pod", Sort: "queries", Interval: time.Hour, Number: 2}}
 	v.flags.admin = servePages(t)
 	must(t, v.read(t.Context()))
 	must(t, v.read(t.Context()))
@@ -147,20 +148,20 @@ func TestTop(t *testing.T) {
 	addr := servePages(t)
 	got := command("top", "--admin", addr, "--interval", "100ms", "-n", "1")
 	table := regexp.MustCompile(`^QUERIES/S +UPSTREAM +NXDOMAIN +SEARCH +FAILED +SHED +LATENCY +BYTES/S  POD\n +[0-9.]+ +10 % +80 % +80 % +0 % +1 % +2.5 ms +[0-9]+  shop/web-1\n$`)
-	if got.Code != exitOK || !table.MatchString(got.Stdout) {
+	if got.Code != cli.ExitOK || !table.MatchString(got.Stdout) {
 		t.Errorf("got %+v", got)
 	}
 	got = command("top", "--admin", addr, "-o", "json")
-	if want := `"pods": []`; got.Code != exitOK || !strings.Contains(got.Stdout, want) {
+	if want := `"pods": []`; got.Code != cli.ExitOK || !strings.Contains(got.Stdout, want) {
 		t.Errorf("got %+v, want %s", got, want)
 	}
-	same(t, "refused", result{exitFailed, "", "node-cache: asking the agent at " + addr + " for /top: not today\n"}, command("top", "--admin", addr))
+	same(t, "refused", result{cli.ExitFailed, "", "node-cache: asking the agent at " + addr + " for /top: not today\n"}, command("top", "--admin", addr))
 	for args, want := range map[string]string{
 		"--by node": `--by "node": not one of pod, workload, namespace`, "--sort age": `--sort "age": not one of `,
-		"-n 0": "-n 0: not from 1 to 1000", "--interval 1ms": "--interval 1ms: less than 100ms",
+		"-n 0": "--number 0: not from 1 to 1000", "--interval 1ms": "--interval 1ms: less than 100ms",
 	} {
 		got := command(append([]string{"top"}, strings.Fields(args)...)...)
-		if got.Code != exitUsage || !strings.Contains(got.Stderr, want) {
+		if got.Code != cli.ExitUsage || !strings.Contains(got.Stderr, want) {
 			t.Errorf("%s: got %+v, want %s", args, got, want)
 		}
 	}

@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+
+	"github.com/nodecache/node-cache/pkg/cli"
 )
 
 // maxLine bounds the bytes of a line of /watch. A name has at most 1,004 as text, a pod 317.
@@ -27,7 +29,7 @@ func watchCommand() *cobra.Command {
 		Long: `Show the queries of the node as they come, with their replies, until Ctrl-C is pressed.
 With -o json a line is like one of the query log. The agent sends at most 1,000 queries a
 second and counts the others. --pod and --namespace need pods.identity.`,
-		Args: usageArgs(cobra.NoArgs),
+		Args: cli.UsageArgs(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			given := url.Values{}
 			for name, value := range filter {
@@ -37,7 +39,7 @@ second and counts the others. --pod and --namespace need pods.identity.`,
 			}
 			c, err := newAdminClient(flags.admin)
 			if err != nil {
-				return &usageError{err}
+				return &cli.UsageError{Err: err}
 			}
 			return c.watch(cmd, given, flags.output == "json")
 		},
@@ -72,7 +74,7 @@ func (c *adminClient) watch(cmd *cobra.Command, given url.Values, asJSON bool) e
 	lines := bufio.NewScanner(reply.Body)
 	lines.Buffer(nil, maxLine)
 	for lines.Scan() {
-		line := plain(lines.Bytes())
+		line := cli.Plain(lines.Bytes())
 		if !asJSON {
 			if line, err = watchLine(lines.Bytes()); err != nil {
 				return fmt.Errorf("reading /watch of the agent at %s: %w", c.where, err)
@@ -109,6 +111,6 @@ func watchLine(text []byte) (string, error) {
 	if q.Pod != "" {
 		from = q.Pod
 	}
-	return plain(fmt.Appendf(nil, "%s  %-8s %-8s %9s  %-5s %s  %s", q.Time.Format("15:04:05.000"), q.Rcode, q.Source,
+	return cli.Plain(fmt.Appendf(nil, "%s  %-8s %-8s %9s  %-5s %s  %s", q.Time.Format("15:04:05.000"), q.Rcode, q.Source,
 		took.Round(10*time.Microsecond), q.Type, q.Name, from)), nil
 }

@@ -8,6 +8,8 @@ import (
 	"net/http/httptest"
 	"strings"
 	"testing"
+
+	"github.com/nodecache/node-cache/pkg/cli"
 )
 
 // TestWatch shows what an agent sends, hostile bytes too, until the agent ends.
@@ -42,8 +44,8 @@ func TestWatch(t *testing.T) {
 		{"a long line", "text", strings.Repeat("x", maxLine+1), "\n", "node-cache: the agent at " + addr + " ended the stream: bufio.Scanner: token too long\n"},
 	} {
 		sent = tt.sent
-		same(t, tt.name, result{exitFailed, tt.stdout[1:], tt.stderr}, command("watch", "--admin", addr, "-o", tt.flag))
+		same(t, tt.name, result{cli.ExitFailed, tt.stdout[1:], tt.stderr}, command("watch", "--admin", addr, "-o", tt.flag))
 	}
-	same(t, "refused", result{exitFailed, "", "node-cache: asking the agent at " + addr + " for /watch: eight others watch\nhint: name=test&rcode=NXDOMAIN\n"},
+	same(t, "refused", result{cli.ExitFailed, "", "node-cache: asking the agent at " + addr + " for /watch: eight others watch\nhint: name=test&rcode=NXDOMAIN\n"},
 		command("watch", "--admin", addr, "--name", "test", "--rcode", "NXDOMAIN"))
 }

@@ -32,13 +32,28 @@ type panelLayout struct {
 }
 
 // TestDashboard checks that each panel has a number and a title, that no two overlap, that their labels exist, and that they suit
-// many nodes and clusters: rows are folded, and a panel has ten series by node at most.
+// many nodes and clusters: rows but the first are folded, a panel has ten series by node at most, and all clusters include series
+// without a label for one.
 func TestDashboard(t *testing.T) {
 	t.Parallel()
 	var board struct {
-		Panels []panelLayout `json:"panels"`
+		Panels     []panelLayout `json:"panels"`
+		Templating struct {
+			List []struct {
+				Name    string `json:"name"`
+				All     string `json:"allValue"`
+				Current struct {
+					Value string `json:"value"`
+				} `json:"current"`
+			} `json:"list"`
+		} `json:"templating"`
 	}
 	assert.NoError(t, json.Unmarshal([]byte(mustRead(t, filepath.Join(root, "daemonset", "monitoring", "dashboard.json"))), &board))
+	for _, v := range board.Templating.List {
+		if v.Name == "cluster" && (v.All != ".*" || v.Current.Value != "$__all") {
+			t.Errorf("the variable cluster starts as %q, which is %q: want one that matches no label", v.Current.Value, v.All)
+		}
+	}
 	checkPanels(t, board.Panels, mustFamilies(t), map[int]bool{})
 }
 
@@ -60,7 +75,7 @@ func checkPanels(t *testing.T, panels []panelLayout, known map[string]family, id
 			}
 		}
 		if p.Type == "row" {
-			if want := p.Title != "Now" && p.Title != "Answers"; p.Folded != want || len(p.Panels) > 0 != want {
+			if want := p.Title != "Fleet"; p.Folded != want || len(p.Panels) > 0 != want {
 				t.Errorf("row %s: folded: %t, with %d panels, want %t", p.Title, p.Folded, len(p.Panels), want)
 			}
 			checkPanels(t, p.Panels, known, ids)

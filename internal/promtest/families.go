@@ -17,8 +17,11 @@ type family struct {
 	labels map[string][]string // values by label; nil: an open set
 }
 
-// targetLabels are what podmonitor.yaml, Prometheus and a store of several clusters give every series of a target.
-func targetLabels() []string { return []string{"cluster", "job", "node", "instance", "namespace"} }
+// targetLabels are what podmonitor.yaml, Prometheus and a store of several clusters give every series of a target. As targets have
+// a namespace, Prometheus renames the agent's own label of that name.
+func targetLabels() []string {
+	return []string{"cluster", "job", "node", "instance", "namespace", "exported_namespace"}
+}
 
 // otherMetrics are metrics of others that queries may name, with their labels.
 func otherMetrics() map[string][]string {

@@ -26,6 +26,9 @@ func (e *HintError) Error() string { return e.Err.Error() }
 // Unwrap returns Err.
 func (e *HintError) Unwrap() error { return e.Err }
 
+// Advice returns the hint.
+func (e *HintError) Advice() string { return e.Hint }
+
 // A Problem is something wrong that the operator should fix.
 type Problem struct {
 	Where string `json:"where"` // a configuration key, or a kind of objects

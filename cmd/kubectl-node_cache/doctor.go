@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/nodecache/node-cache/pkg/cli"
+)
+
+// doctorTimeout bounds the time of doctor, whose checks wait for replies one after the other.
+const doctorTimeout = 2 * time.Minute
+
+func doctorCommand(c *cluster) *cobra.Command {
+	return &cobra.Command{
+		Use:   "doctor NODE",
+		Short: "Check how a node's DNS queries reach its agent",
+		Long: `Check how a node's DNS queries reach its agent: run ` + "`node-cache doctor`" + ` in the agent's pod.
+
+Exit code 0: no check failed; otherwise that of doctor, 1: a check failed.`,
+		Args: cli.UsageArgs(cobra.ExactArgs(1)),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			n, err := c.oneNode(cmd.Context(), args[0])
+			if err != nil {
+				return err
+			}
+			pod, err := n.agent()
+			if err != nil {
+				return err
+			}
+			ctx, cancel := context.WithTimeout(cmd.Context(), doctorTimeout)
+			defer cancel()
+			r, err := c.exec(ctx, pod.Name, "doctor")
+			switch {
+			case isDenied(err):
+				return c.apiError(err)
+			case err != nil:
+				return errors.New("node " + n.name + ": " + cell(err.Error()))
+			}
+			err = errors.Join(cli.PrintPlain(cmd.OutOrStdout(), r.stdout.Bytes()), cli.PrintPlain(cmd.ErrOrStderr(), r.stderr.Bytes()))
+			if err == nil && r.code != cli.ExitOK {
+				return cli.ExitError(r.code)
+			}
+			return err
+		},
+	}
+}

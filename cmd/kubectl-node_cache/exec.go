@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"strconv"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/remotecommand"
+	"k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/transport/websocket"
+	"k8s.io/streaming/pkg/httpstream"
+
+	"github.com/nodecache/node-cache/pkg/cli"
+)
+
+// maxReply bounds the bytes read of one command, all its streams together. The pages of a node with 250 pods take 60 KB.
+const maxReply = 4 << 20
+
+// A reply is what a command wrote, and its exit code.
+type reply struct {
+	stdout, stderr bytes.Buffer
+	code           int
+}
+
+// exec runs the agent's program in a pod. It reads the WebSocket itself: remotecommand of client-go reads the stream of
+// errors, which the node sends, without a bound.
+func (c *cluster) exec(ctx context.Context, pod string, args ...string) (*reply, error) {
+	options := &corev1.PodExecOptions{
+		Container: agentName, Command: append([]string{"/node-cache"}, args...), Stdout: true, Stderr: true,
+	}
+	where := c.client.CoreV1().RESTClient().Get().Namespace(c.namespace).Resource("pods").Name(pod).SubResource("exec").
+		VersionedParams(options, scheme.ParameterCodec)
+	tripper, holder, err := websocket.RoundTripperFor(c.config)
+	if err != nil {
+		return nil, err
+	}
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, where.URL().String(), nil)
+	if err != nil {
+		return nil, err
+	}
+	conn, err := websocket.Negotiate(tripper, holder, request, remotecommand.StreamProtocolV5Name, remotecommand.StreamProtocolV4Name)
+	if upgrade := (*httpstream.UpgradeFailureError)(nil); errors.As(err, &upgrade) {
+		return nil, upgrade.Cause // with the API server's status
+	}
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = conn.Close() }()
+	defer context.AfterFunc(ctx, func() { _ = conn.Close() })()
+	return readReply(conn)
+}
+
+// A messageReader is a WebSocket.
+type messageReader interface {
+	SetReadLimit(bytes int64) // of one message
+	ReadMessage() (kind int, message []byte, err error)
+}
+
+// readReply reads the streams until the server has sent the status and closes the connection.
+func readReply(conn messageReader) (*reply, error) {
+	var r reply
+	var status bytes.Buffer
+	conn.SetReadLimit(maxReply)
+	for left := maxReply; left > 0; {
+		_, message, err := conn.ReadMessage()
+		if err != nil && status.Len() > 0 {
+			return &r, r.setStatus(status.Bytes())
+		}
+		if err != nil {
+			return nil, fmt.Errorf("the connection ended: %w", err)
+		}
+		left -= len(message) + 1
+		if len(message) == 0 {
+			continue
+		}
+		switch message[0] {
+		case remotecommand.StreamStdOut:
+			r.stdout.Write(message[1:])
+		case remotecommand.StreamStdErr:
+			r.stderr.Write(message[1:])
+		case remotecommand.StreamErr:
+			status.Write(message[1:])
+		}
+	}
+	return nil, fmt.Errorf("it sent more than %d MiB", maxReply>>20)
+}
+
+// setStatus sets the exit code, or returns why the command did not run.
+func (r *reply) setStatus(text []byte) error {
+	var s metav1.Status
+	if err := json.Unmarshal(text, &s); err != nil {
+		return fmt.Errorf("reading the status: %w", err)
+	}
+	if s.Status == metav1.StatusSuccess {
+		return nil
+	}
+	if s.Reason == remotecommand.NonZeroExitCodeReason && s.Details != nil {
+		for _, cause := range s.Details.Causes {
+			code, err := strconv.ParseUint(cause.Message, 10, 8)
+			if cause.Type == remotecommand.ExitCodeCauseType && err == nil {
+				r.code = int(code)
+				return nil
+			}
+		}
+	}
+	return errors.New(cmp.Or(s.Message, "the status has no message"))
+}
+
+// output runs the agent's program in a pod and returns its standard output. An exit code above 0 is an error.
+func (c *cluster) output(ctx context.Context, pod string, args ...string) ([]byte, error) {
+	r, err := c.exec(ctx, pod, args...)
+	switch {
+	case err != nil:
+		return nil, err
+	case r.code != cli.ExitOK:
+		why, _, _ := strings.Cut(r.stderr.String(), "\n")
+		return nil, errors.New(cmp.Or(strings.TrimPrefix(why, "node-cache: "), fmt.Sprintf("exit code %d", r.code)))
+	}
+	return r.stdout.Bytes(), nil
+}

@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Command kubectl-node_cache is the kubectl plugin `kubectl node-cache`, which shows and flushes the agents of all nodes.
+//
+// It runs the agent's own command line in each agent's pod (pods/exec), so that the agents need no new port and no new
+// permission, and the API server decides what the user may do. A port-forward cannot do this: it leads to 127.0.0.1 of the
+// node, where no agent listens.
+//
+// A compromised node may send anything: maxReply bounds the bytes and nodeTimeout the time, control characters are not
+// printed, and its numbers are its own.
+package main
+
+import (
+	"context"
+	"io"
+	"log/slog"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"github.com/spf13/cobra"
+	"k8s.io/klog/v2"
+	_ "k8s.io/client-go/plugin/pkg/client/auth" // the ways to log in that a kubeconfig may name
+
+	"github.com/nodecache/node-cache/pkg/cli"
+)
+
+// version is set by the linker.
+var version = "dev"
+
+func main() {
+	klog.SetSlogLogger(slog.New(slog.DiscardHandler)) // client-go logs each connection that ends
+	os.Exit(run(os.Args[1:], os.Stdout, os.Stderr))
+}
+
+// run is the whole program except the exit.
+func run(args []string, stdout, stderr io.Writer) int {
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
+	defer stop()
+	root := rootCommand()
+	root.SetArgs(args)
+	root.SetOut(stdout)
+	root.SetErr(stderr)
+	cmd, err := root.ExecuteContextC(ctx)
+	return cli.Report(cmd, err, stderr)
+}
+
+func rootCommand() *cobra.Command {
+	c := &cluster{timeout: nodeTimeout}
+	root := &cobra.Command{
+		Use:         "kubectl-node_cache",
+		Annotations: map[string]string{cobra.CommandDisplayNameAnnotation: "kubectl node-cache"},
+		Short:       "Show and flush the node-cache agents of all nodes",
+		Long: `Show and flush the node-cache agents of all nodes. The commands run the agent's own
+program in its pod. You need the permissions to get DaemonSets, to list pods, and to get
+and create pods/exec in the namespace of the agents.
+
+Exit code 0: every agent did it; 1: one did not, or an error; 2: invalid command line.`,
+	}
+	flags := root.PersistentFlags()
+	flags.StringVar(&c.kubeconfig, "kubeconfig", "", "the kubeconfig `FILE`; default: KUBECONFIG, or ~/.kube/config")
+	flags.StringVar(&c.context, "context", "", "the `CONTEXT` of the kubeconfig; default: its current one")
+	flags.StringVarP(&c.namespace, "namespace", "n", "kube-system", "the `NAMESPACE` of the agents")
+	return cli.Root(root, version, statusCommand(c), topCommand(c), doctorCommand(c), flushCommand(c), waitCommand(c))
+}

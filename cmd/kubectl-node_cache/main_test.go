@@ -1,0 +1,341 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"io"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/nodecache/node-cache/internal/assert"
+	"github.com/nodecache/node-cache/pkg/cli"
+	"github.com/nodecache/node-cache/pkg/status"
+	"github.com/nodecache/node-cache/pkg/top"
+)
+
+// writeJSON writes a page as an agent does.
+func writeJSON(out io.Writer, page any) int {
+	if err := json.NewEncoder(out).Encode(page); err != nil {
+		return 1
+	}
+	return 0
+}
+
+// statusPages are what the agents of TestStatus report.
+func statusPages() map[string]status.Status {
+	good := status.Status{State: "ready", Version: "v0.7.0", Queries: status.Queries{HitRatio: new(0.973)}}
+	good.Node = &status.Node{Intercept: &status.Intercept{Leases: []status.Lease{{Held: true}, {}}}}
+	waits := status.Status{State: "not ready: the zone is not synced", Version: "v0.7.0"}
+	bad := good
+	bad.State = "not ready: no lease"
+	bad.Problems = []status.Problem{{Where: "intercept", What: "the lease is not held", Hint: "wait"}, {}, {}}
+	hostile := status.Status{State: "ready", Version: "v1\x1b[2J\u009b\u202e\nnode9  v0.7.0  yes", Problems: []status.Problem{{Where: "x", What: strings.Repeat("y", 1<<20)}}}
+	return map[string]status.Status{"a": good, "b": waits, "c": bad, "d": hostile}
+}
+
+func TestStatus(t *testing.T) {
+	t.Parallel()
+	starting := agentPod("e", "", 1)
+	starting.Status.Phase = corev1.PodPending
+	other := agentPod("not-ours", "node9", 1)
+	other.OwnerReferences = nil
+	old := agentPod("old", "node1", 9)
+	unready := agentPod("new", "node1", 0)
+	unready.Status.Conditions = nil
+	s := apiServer{
+		daemonSet: daemonSet(7),
+		pods: []corev1.Pod{
+			agentPod("f", "node5", 1), agentPod("d", "node4", 1), agentPod("c", "node3", 1), agentPod("b", "node2", 1), unready, agentPod("a", "node1", 1), old, starting, other,
+		},
+		run: func(pod, command string, stdout, stderr, _ io.Writer) int {
+			page, known := statusPages()[pod]
+			if !known || command != "/node-cache status -o json" {
+				_, _ = io.WriteString(stderr, "node-cache: asking the agent: \x1b[31mno\nhint: none\n")
+				return 1
+			}
+			return writeJSON(stdout, page)
+		},
+	}
+	flag := s.start(t)
+	got := command("status", flag)
+	assert.Same(t, "table", `NODE      VERSION                      READY  HITS    LEASES  PROBLEMS
+node1     v0.7.0                       yes    97.3 %  1/2     -
+node2     v0.7.0                       no     -       -       the zone is not synced
+node3     v0.7.0                       no     97.3 %  1/2     intercept: the lease is not held (2 more)
+node4     v1?[2J???node9  v0.7.0  yes  yes    -       -       x: `+strings.Repeat("y", 197)+` …
+node5     -                            -      -       -       asking the agent: ?[31mno
+of pod e  -                            -      -       -       pod e does not run: Pending
+`, got.Stdout)
+	assert.Same(t, "errors", `node-cache: node node5: asking the agent: ?[31mno
+node-cache: node of pod e: pod e does not run: Pending
+node-cache: 1 nodes should have an agent and have none
+hint: `+"`kubectl describe daemonset` shows why\n", got.Stderr)
+	assert.Equal(t, "exit code", cli.ExitFailed, got.Code)
+	got = command("status", flag, "-o", "json")
+	var page struct {
+		Nodes []struct {
+			Node, Error string
+			Status      *status.Status
+		}
+	}
+	assert.NoError(t, json.Unmarshal([]byte(got.Stdout), &page))
+	if n := page.Nodes; len(n) != 6 || n[2].Status.Problems[0].Hint != "wait" || n[4].Error == "" || strings.ContainsAny(got.Stdout, "\x1b\u009b\u202e") {
+		t.Errorf("got %+v", page)
+	}
+}
+
+func TestTop(t *testing.T) {
+	t.Parallel()
+	var asked atomic.Uint64
+	s := apiServer{
+		daemonSet: daemonSet(3),
+		pods:      []corev1.Pod{agentPod("a", "node1", 1), agentPod("b", "node2", 1), agentPod("c", "node3", 1)},
+		run: func(pod, _ string, stdout, stderr, _ io.Writer) int {
+			if pod == "c" {
+				_, _ = io.WriteString(stderr, "node-cache: the pods of the node are not known\n")
+				return 1
+			}
+			n := asked.Add(1000)
+			return writeJSON(stdout, top.Page{Pods: []top.Row{
+				{Namespace: "shop", Pod: "web-" + pod, Workload: "Deployment/web", Counts: top.Counts{Queries: n, Search: n}},
+				{Namespace: "evil\nnode-cache: all is well", Pod: "\x1b[2J"},
+			}})
+		},
+	}
+	flag := s.start(t)
+	got := command("top", flag, "--by", "workload", "--interval", "100ms")
+	lines := strings.Split(got.Stdout, "\n")
+	if len(lines) != 5 || !strings.HasSuffix(lines[1], "   0 %       0 %   100 %     0 %    0 %    0.0 ms         0  shop/Deployment/web") ||
+		lines[2] != "      0.0       0 %       0 %     0 %     0 %    0 %    0.0 ms         0  (no pod)" || !strings.HasSuffix(lines[3], "  evil?node-cache: all is well/?[2J") {
+		t.Errorf("got %+v", got)
+	}
+	assert.Equal(t, "errors", "node-cache: node node3: the pods of the node are not known\n", got.Stderr)
+	assert.Equal(t, "exit code", cli.ExitFailed, got.Code)
+	got = command("top", flag, "--interval", "100ms", "--number", "2", "-o", "json")
+	var page struct {
+		Nodes int
+		Rows  []top.Line
+	}
+	assert.NoError(t, json.Unmarshal([]byte(got.Stdout), &page))
+	if page.Nodes != 2 || len(page.Rows) != 2 || page.Rows[0].Rates["queries"] <= 0 {
+		t.Errorf("got %+v", page)
+	}
+}
+
+func TestFlush(t *testing.T) {
+	t.Parallel()
+	var mu sync.Mutex
+	var commands []string
+	s := apiServer{
+		daemonSet: daemonSet(2),
+		pods:      []corev1.Pod{agentPod("new", "node1", 1), agentPod("old", "node1", 2), agentPod("broken", "node2", 1)},
+		run: func(pod, command string, stdout, _, _ io.Writer) int {
+			mu.Lock()
+			defer mu.Unlock()
+			commands = append(commands, pod+command)
+			if pod == "broken" {
+				return 1
+			}
+			return writeJSON(stdout, map[string]int{status.CacheFlushed: 3})
+		},
+	}
+	flag := s.start(t)
+	for _, tt := range []struct{ name, arguments, want string }{
+		{"a name", "-- a.example.", "a.example"},
+		{"a zone", "--zone=a.example.", "--zone=a.example."},
+	} {
+		commands = nil
+		got := command("flush", flag, tt.want)
+		assert.Same(t, tt.name, result{
+			cli.ExitFailed, "flushed on 1 of 2 nodes: 6 entries removed\n", "node-cache: node node2: exit code 1\n",
+		}, got)
+		ours := slices.DeleteFunc(commands, func(c string) bool { return strings.HasPrefix(c, "broken") })
+		want := "/node-cache cache flush -o json " + tt.arguments
+		assert.Same(t, tt.name+": the predecessor's cache first", []string{"old" + want, "new" + want}, ours)
+	}
+}
+
+func TestDoctor(t *testing.T) {
+	t.Parallel()
+	s := apiServer{
+		daemonSet: daemonSet(1),
+		pods:      []corev1.Pod{agentPod("a", "node1", 1)},
+		run: func(_, _ string, stdout, stderr, _ io.Writer) int {
+			_, _ = io.WriteString(stdout, "failed  \x1b[31mrules\n600µs\n")
+			_, _ = io.WriteString(stderr, "late\n")
+			return 3
+		},
+	}
+	flag := s.start(t)
+	assert.Same(t, "a failed check", result{3, "failed  ?[31mrules\n600µs\n", "late\n"}, command("doctor", "node1", flag))
+	assert.Same(t, "another node", result{
+		cli.ExitFailed, "", "node-cache: no agent on a node node2\nhint: `kubectl node-cache status` lists the nodes\n",
+	}, command("doctor", "node2", flag))
+}
+
+func TestWait(t *testing.T) {
+	t.Parallel()
+	steps := []appsv1.DaemonSetStatus{
+		{ObservedGeneration: 1, DesiredNumberScheduled: 2, UpdatedNumberScheduled: 2, NumberAvailable: 2}, // of the generation before
+		{ObservedGeneration: 2, DesiredNumberScheduled: 2, UpdatedNumberScheduled: 1, NumberAvailable: 2},
+		{ObservedGeneration: 2, DesiredNumberScheduled: 2, UpdatedNumberScheduled: 2, NumberAvailable: 2},
+	}
+	var asked atomic.Int64
+	s := apiServer{daemonSet: func() *appsv1.DaemonSet {
+		set := daemonSet(2)()
+		set.Generation, set.Status = 2, steps[min(int(asked.Add(1)), len(steps))-1]
+		return set
+	}}
+	flag := s.start(t)
+	got := command("wait", flag)
+	assert.Same(t, "all steps", result{0, "the DaemonSet has changed\nof 2 nodes, 1 have the current revision, 2 are ready\nof 2 nodes, 2 have the current revision, 2 are ready\n", ""}, got)
+	steps = steps[:2]
+	got = command("wait", flag, "--timeout", "2s")
+	assert.Same(t, "timeout", result{
+		cli.ExitFailed, "of 2 nodes, 1 have the current revision, 2 are ready\n",
+		"node-cache: not ready within 2s: of 2 nodes, 1 have the current revision, 2 are ready\nhint: `kubectl node-cache status` shows the nodes\n",
+	}, got)
+}
+
+// TestRefused has a user who may list pods, but not exec: one error, not one for each node.
+func TestRefused(t *testing.T) {
+	t.Parallel()
+	s := apiServer{daemonSet: daemonSet(2), pods: []corev1.Pod{agentPod("a", "node1", 1), agentPod("b", "node2", 1)}}
+	flag := s.start(t)
+	for _, args := range []string{"status", "top", "flush a.example", "doctor node1"} {
+		assert.Same(t, args, result{
+			cli.ExitFailed, "",
+			"node-cache: asking the API server: you may not\nhint: you need to get daemonsets, to list pods, and to get and create pods/exec in the namespace kube-system\n",
+		}, command(append(strings.Fields(args), flag)...))
+	}
+	got := command("status", flag, "-n", "elsewhere")
+	if got.Code != cli.ExitFailed || !strings.Contains(got.Stderr, "\nhint: set --namespace to that of the agents") {
+		t.Errorf("another namespace: %+v", got)
+	}
+}
+
+func TestUsage(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct{ args, want string }{
+		{"statsu", `unknown command "statsu" for "kubectl node-cache"; did you mean status?`},
+		{"status -o yaml", `--output "yaml": not text or json`},
+		{"top --by node", `--by "node": not one of pod, workload, namespace, name`},
+		{"doctor", "accepts 1 arg(s), received 0"},
+		{"flush", "flush: give exactly one of NAME and --zone"},
+		{"flush a --zone b", "flush: give exactly one of NAME and --zone"},
+		{"flush a..b", `"a..b": not a domain name`},
+		{"wait --timeout 0s", "--timeout 0s: not more than 0"},
+	} {
+		got := command(strings.Fields(tt.args)...)
+		if line, _, _ := strings.Cut(got.Stderr, "\n"); got.Code != cli.ExitUsage || line != "node-cache: "+tt.want {
+			t.Errorf("%s: %+v, want %s", tt.args, got, tt.want)
+		}
+	}
+}
+
+// TestHostileAgent has nodes that send without end: what is read of them is bounded.
+func TestHostileAgent(t *testing.T) {
+	t.Parallel()
+	endless := func(out func(stdout, stderr, status io.Writer) io.Writer, chunk string) func(string, string, io.Writer, io.Writer, io.Writer) int {
+		return func(_, _ string, stdout, stderr, status io.Writer) int {
+			for to := out(stdout, stderr, status); ; {
+				if _, err := io.WriteString(to, chunk); err != nil {
+					return 1
+				}
+			}
+		}
+	}
+	chunk := strings.Repeat("x", 64<<10)
+	for _, tt := range []struct {
+		name string
+		run  func(string, string, io.Writer, io.Writer, io.Writer) int
+		want string
+	}{
+		{"standard output", endless(func(stdout, _, _ io.Writer) io.Writer { return stdout }, chunk), "it sent more than 4 MiB"},
+		{"standard error", endless(func(_, stderr, _ io.Writer) io.Writer { return stderr }, chunk), "it sent more than 4 MiB"},
+		{"status", endless(func(_, _, status io.Writer) io.Writer { return status }, chunk), "it sent more than 4 MiB"},
+		{"one message", endless(func(stdout, _, _ io.Writer) io.Writer { return stdout }, strings.Repeat("x", 8<<20)), "read limit exceeded"},
+		{"a status that is none", func(_, _ string, _, _, status io.Writer) int {
+			_, _ = io.WriteString(status, "{")
+			return 0
+		}, "reading the status: "},
+		{"a page that is none", func(_, _ string, stdout, _, _ io.Writer) int {
+			_, _ = io.WriteString(stdout, strings.Repeat("[", 1<<20))
+			return 0
+		}, "reading the status: "},
+		{"an exit code that is none", func(_, _ string, _, _, _ io.Writer) int { return 256 }, "the status has no message"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			s := apiServer{daemonSet: daemonSet(1), pods: []corev1.Pod{agentPod("a", "node1", 1)}, run: tt.run}
+			got := command("status", s.start(t))
+			if got.Code != cli.ExitFailed || !strings.HasPrefix(got.Stderr, "node-cache: node node1: ") || !strings.Contains(got.Stderr, tt.want) || len(got.Stdout) > 1000 {
+				t.Errorf("got %+v, want %s", got, tt.want)
+			}
+		})
+	}
+}
+
+// TestReadReply reads what no server of the test sends.
+func TestReadReply(t *testing.T) {
+	t.Parallel()
+	empty := &messages{}
+	_, err := readReply(empty)
+	if err == nil || empty.read != maxReply {
+		t.Errorf("empty messages: %v after %d, want an error after %d", err, empty.read, maxReply)
+	}
+	if _, err := readReply(&messages{err: errors.New("reset")}); err == nil || err.Error() != "the connection ended: reset" {
+		t.Errorf("a connection that ends without a status: %v", err)
+	}
+}
+
+// messages are empty, until err.
+type messages struct {
+	read int
+	err  error
+}
+
+func (m *messages) SetReadLimit(int64) {}
+
+func (m *messages) ReadMessage() (int, []byte, error) {
+	m.read++
+	return 0, nil, m.err
+}
+
+// TestHang has an agent that does not answer: its row says so when the time is over, and the others have theirs.
+func TestHang(t *testing.T) {
+	t.Parallel()
+	ended := make(chan struct{})
+	s := apiServer{
+		daemonSet: daemonSet(2),
+		pods:      []corev1.Pod{agentPod("a", "node1", 1), agentPod("b", "node2", 1)},
+		run: func(pod, _ string, stdout, _, _ io.Writer) int {
+			if pod == "a" {
+				<-ended
+			}
+			return writeJSON(stdout, statusPages()["b"])
+		},
+	}
+	_, file, _ := strings.Cut(s.start(t), "=")
+	t.Cleanup(func() { close(ended) })
+	c := &cluster{kubeconfig: file, namespace: "kube-system", timeout: 500 * time.Millisecond}
+	cmd := statusCommand(c)
+	var stdout, stderr bytes.Buffer
+	cmd.SetArgs(nil)
+	cmd.SetOut(&stdout)
+	cmd.SetErr(&stderr)
+	err := cmd.ExecuteContext(t.Context())
+	if code := cli.ExitError(0); !errors.As(err, &code) || code != cli.ExitFailed || !strings.HasPrefix(stderr.String(), "node-cache: node node1: no answer within 500ms\n") || !strings.Contains(stdout.String(), "\nnode2  v0.7.0") {
+		t.Errorf("got %v, %s%s", err, &stdout, &stderr)
+	}
+}

@@ -1,0 +1,125 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/remotecommand"
+	"k8s.io/streaming/pkg/httpstream/wsstream"
+
+	"github.com/nodecache/node-cache/internal/assert"
+)
+
+// An apiServer serves the agents' DaemonSet, its pods, and exec over WebSockets.
+type apiServer struct {
+	daemonSet func() *appsv1.DaemonSet
+	pods      []corev1.Pod
+	// run runs a command in a pod. A program that returns a negative code has ended the connection itself.
+	run func(pod, command string, stdout, stderr, status io.Writer) (code int)
+}
+
+// start starts the server and returns the flag for a kubeconfig of it.
+func (s *apiServer) start(t *testing.T) string {
+	t.Helper()
+	const api = "/api/v1/namespaces/kube-system/pods"
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /apis/apps/v1/namespaces/kube-system/daemonsets/node-cache", func(w http.ResponseWriter, _ *http.Request) {
+		send(t, w, s.daemonSet())
+	})
+	mux.HandleFunc("GET "+api, func(w http.ResponseWriter, r *http.Request) {
+		assert.Equal(t, "label selector", "app=node-cache", r.URL.Query().Get("labelSelector"))
+		send(t, w, corev1.PodList{TypeMeta: metav1.TypeMeta{Kind: "PodList", APIVersion: "v1"}, Items: s.pods})
+	})
+	mux.HandleFunc("GET "+api+"/{pod}/exec", s.exec)
+	server := httptest.NewServer(mux)
+	t.Cleanup(server.Close)
+	file := filepath.Join(t.TempDir(), "kubeconfig")
+	text := fmt.Sprintf("apiVersion: v1\nkind: Config\ncurrent-context: a\ncontexts: [{name: a, context: {cluster: a}}]\nclusters: [{name: a, cluster: {server: %s}}]\n", server.URL)
+	assert.NoError(t, os.WriteFile(file, []byte(text), 0o600))
+	return "--kubeconfig=" + file
+}
+
+func send(t *testing.T, w http.ResponseWriter, object any) {
+	t.Helper()
+	w.Header().Set("Content-Type", "application/json")
+	if err := json.NewEncoder(w).Encode(object); err != nil {
+		t.Error(err)
+	}
+}
+
+// exec runs a command, as the API server and the kubelet do.
+func (s *apiServer) exec(w http.ResponseWriter, r *http.Request) {
+	if s.run == nil {
+		refusal := metav1.Status{Status: metav1.StatusFailure, Reason: metav1.StatusReasonForbidden, Message: "you may not", Code: http.StatusForbidden}
+		w.WriteHeader(http.StatusForbidden)
+		_ = json.NewEncoder(w).Encode(refusal)
+		return
+	}
+	const none, writes = wsstream.IgnoreChannel, wsstream.WriteChannel
+	conn := wsstream.NewConn(map[string]wsstream.ChannelProtocolConfig{
+		remotecommand.StreamProtocolV5Name: {Binary: true, Channels: []wsstream.ChannelType{none, writes, writes, writes, none}},
+	})
+	_, streams, err := conn.Open(w, r)
+	if err != nil {
+		return
+	}
+	defer func() { _ = conn.Close() }()
+	command := strings.Join(r.URL.Query()["command"], " ")
+	status := metav1.Status{Status: metav1.StatusSuccess}
+	if code := s.run(r.PathValue("pod"), command, streams[1], streams[2], streams[3]); code != 0 {
+		status = metav1.Status{Status: metav1.StatusFailure, Reason: remotecommand.NonZeroExitCodeReason, Details: &metav1.StatusDetails{
+			Causes: []metav1.StatusCause{{Type: remotecommand.ExitCodeCauseType, Message: strconv.Itoa(code)}},
+		}}
+	}
+	_ = json.NewEncoder(streams[3]).Encode(status)
+}
+
+// daemonSet returns a function for a DaemonSet that wants a number of agents.
+func daemonSet(desired int32) func() *appsv1.DaemonSet {
+	return func() *appsv1.DaemonSet {
+		return &appsv1.DaemonSet{
+			TypeMeta:   metav1.TypeMeta{Kind: "DaemonSet", APIVersion: "apps/v1"},
+			ObjectMeta: metav1.ObjectMeta{Name: agentName, Namespace: "kube-system", UID: "1"},
+			Spec:       appsv1.DaemonSetSpec{Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "node-cache"}}},
+			Status:     appsv1.DaemonSetStatus{DesiredNumberScheduled: desired},
+		}
+	}
+}
+
+// agentPod is a ready agent. Its age is in hours.
+func agentPod(name, node string, age int) corev1.Pod {
+	created := metav1.NewTime(time.Unix(1_800_000_000, 0).Add(time.Duration(-age) * time.Hour))
+	p := corev1.Pod{Spec: corev1.PodSpec{NodeName: node}}
+	p.Name, p.CreationTimestamp = name, created
+	p.OwnerReferences = []metav1.OwnerReference{{UID: "1", Controller: new(true)}}
+	p.Status.Phase = corev1.PodRunning
+	p.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}
+	return p
+}
+
+// result is what a command line did.
+type result struct {
+	Code           int
+	Stdout, Stderr string
+}
+
+func command(args ...string) result {
+	var stdout, stderr bytes.Buffer
+	code := run(args, &stdout, &stderr)
+	return result{code, stdout.String(), stderr.String()}
+}

@@ -1,0 +1,152 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"text/tabwriter"
+
+	"github.com/spf13/cobra"
+
+	"github.com/nodecache/node-cache/pkg/cli"
+)
+
+// A summary has the fields of status.Status that the table shows. That package needs Linux.
+type summary struct {
+	State    string `json:"state"`
+	Version  string `json:"version"`
+	Problems []struct {
+		Where string `json:"where"`
+		What  string `json:"what"`
+	} `json:"problems"`
+	Queries struct {
+		HitRatio *float64 `json:"hitRatio"`
+	} `json:"queries"`
+	Node struct {
+		Intercept struct {
+			Leases []struct {
+				Held bool `json:"held"`
+			} `json:"leases"`
+		} `json:"intercept"`
+	} `json:"node"`
+}
+
+// A statusRow is a node's row.
+type statusRow struct {
+	Node   string          `json:"node"`
+	Error  string          `json:"error,omitempty"`
+	Status json.RawMessage `json:"status,omitempty"` // as the agent's /status
+
+	summary summary
+}
+
+func statusCommand(c *cluster) *cobra.Command {
+	var output string
+	cmd := &cobra.Command{
+		Use:   "status [-o json]",
+		Short: "Show the agent of every node",
+		Long: `Show the agent of every node: its version, whether it is ready, its hit ratio, the leases
+that it holds, and its first problem. With -o json: the whole status of each.
+
+Exit code 0: every agent answered, in any state; 1: one did not.`,
+		Args: cli.UsageArgs(cobra.NoArgs),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			nodes, missing, err := c.nodes(cmd.Context())
+			if err != nil {
+				return err
+			}
+			rows, err := statuses(c, cmd, nodes)
+			if err != nil {
+				return err
+			}
+			err = show(cmd, output, statusTable(rows), map[string]any{"nodes": rows})
+			return errors.Join(err, failures(cmd.ErrOrStderr(), nodes, missing))
+		},
+	}
+	cli.AddOutput(cmd, cmd.Flags(), &output)
+	return cmd
+}
+
+// statuses asks the agents for their status.
+func statuses(c *cluster, cmd *cobra.Command, nodes []*node) ([]*statusRow, error) {
+	rows := make([]*statusRow, len(nodes))
+	byNode := map[*node]*statusRow{}
+	for i, n := range nodes {
+		rows[i] = &statusRow{Node: n.name}
+		byNode[n] = rows[i]
+	}
+	err := c.each(cmd, nodes, func(ctx context.Context, n *node) error {
+		pod, err := n.agent()
+		if err != nil {
+			return err
+		}
+		page, err := c.output(ctx, pod.Name, "status", "-o", "json")
+		if err != nil {
+			return err
+		}
+		return byNode[n].read(page)
+	})
+	for _, n := range nodes {
+		if n.err != nil {
+			byNode[n].Error = n.err.Error()
+		}
+	}
+	return rows, err
+}
+
+// read reads a status.
+func (r *statusRow) read(page []byte) error {
+	if err := json.Unmarshal(page, &r.summary); err != nil {
+		return fmt.Errorf("reading the status: %w", err)
+	}
+	r.Status = page
+	return nil
+}
+
+// statusTable formats the rows.
+func statusTable(rows []*statusRow) string {
+	var b strings.Builder
+	w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
+	_, _ = fmt.Fprintln(w, "NODE\tVERSION\tREADY\tHITS\tLEASES\tPROBLEMS")
+	for _, r := range rows {
+		_, _ = fmt.Fprintln(w, strings.Join(r.cells(), "\t"))
+	}
+	_ = w.Flush()
+	return b.String()
+}
+
+// cells returns the columns of a row.
+func (r *statusRow) cells() []string {
+	if r.Error != "" {
+		return []string{cell(r.Node), "-", "-", "-", "-", cell(r.Error)}
+	}
+	s := &r.summary
+	ready, hits, leases, problem := "yes", "-", "-", "-"
+	if s.State != "ready" {
+		ready, problem = "no", strings.TrimPrefix(s.State, "not ready: ")
+	}
+	if s.Queries.HitRatio != nil {
+		hits = fmt.Sprintf("%.1f %%", 100**s.Queries.HitRatio)
+	}
+	if all := s.Node.Intercept.Leases; len(all) > 0 {
+		held := 0
+		for _, lease := range all {
+			if lease.Held {
+				held++
+			}
+		}
+		leases = fmt.Sprintf("%d/%d", held, len(all))
+	}
+	if len(s.Problems) > 0 {
+		problem = s.Problems[0].Where + ": " + s.Problems[0].What
+	}
+	if more := len(s.Problems) - 1; more > 0 {
+		problem += fmt.Sprintf(" (%d more)", more)
+	}
+	return []string{cell(r.Node), cmp.Or(cell(s.Version), "-"), ready, hits, leases, cell(problem)}
+}

@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cli
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"runtime"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+
+	"github.com/miekg/dns"
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+)
+
+// Root completes the command of a program: it shows its help, and its subcommands return usage errors.
+func Root(root *cobra.Command, version string, subcommands ...*cobra.Command) *cobra.Command {
+	root.SilenceErrors, root.SilenceUsage = true, true
+	root.Version = VersionText(version)
+	root.Args = UnknownCommand
+	root.RunE = func(cmd *cobra.Command, _ []string) error { return cmd.Help() }
+	root.SetVersionTemplate("{{.Version}}\n")
+	root.PersistentPreRunE = checkFlags
+	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return &UsageError{Err: err} })
+	root.AddCommand(subcommands...)
+	return root
+}
+
+// VersionText describes a program of this version.
+func VersionText(version string) string {
+	return fmt.Sprintf("node-cache %s %s %s/%s", version, runtime.Version(), runtime.GOOS, runtime.GOARCH)
+}
+
+// AddOutput adds the flag --output.
+func AddOutput(cmd *cobra.Command, flags *pflag.FlagSet, output *string) {
+	flags.StringVarP(output, "output", "o", "text", "`FORMAT` of the output: text or json")
+	_ = cmd.RegisterFlagCompletionFunc("output", cobra.FixedCompletions([]string{"text", "json"}, cobra.ShellCompDirectiveNoFileComp))
+}
+
+// checkFlags checks the flags --output and --timeout of a command that has them.
+func checkFlags(cmd *cobra.Command, _ []string) error {
+	if f := cmd.Flags().Lookup("output"); f != nil && f.Value.String() != "text" && f.Value.String() != "json" {
+		return &UsageError{Err: fmt.Errorf("--output %q: not text or json", f.Value)}
+	}
+	if timeout, err := cmd.Flags().GetDuration("timeout"); err == nil && timeout <= 0 {
+		return &UsageError{Err: fmt.Errorf("--timeout %s: not more than 0", timeout)}
+	}
+	return nil
+}
+
+// PrintJSON prints a value for programs.
+func PrintJSON(out io.Writer, v any) error {
+	e := json.NewEncoder(out)
+	e.SetIndent("", "  ")
+	return e.Encode(v)
+}
+
+// Plain returns one line of text from the network without characters that control a terminal.
+func Plain(text []byte) string {
+	return strings.Map(func(c rune) rune {
+		if c == utf8.RuneError || !unicode.IsPrint(c) {
+			return '?'
+		}
+		return c
+	}, string(text))
+}
+
+// PrintPlain prints the lines of a text from the network.
+func PrintPlain(out io.Writer, text []byte) error {
+	for line := range bytes.Lines(text) {
+		if _, err := fmt.Fprintln(out, Plain(bytes.TrimSuffix(line, []byte("\n")))); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// DomainName returns a name of the command line with its final dot.
+func DomainName(text string) (string, error) {
+	name := dns.Fqdn(text)
+	if _, ok := dns.IsDomainName(name); !ok || text == "" {
+		return "", fmt.Errorf("%q: not a domain name", text)
+	}
+	return name, nil
+}

@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cli
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/spf13/cobra"
+)
+
+// Exit codes of all commands.
+const (
+	ExitOK     = 0
+	ExitFailed = 1
+	ExitUsage  = 2 // invalid command line
+)
+
+// A UsageError is an invalid command line.
+type UsageError struct{ Err error }
+
+// Error returns the text of Err.
+func (e *UsageError) Error() string { return e.Err.Error() }
+
+// An ExitError ends the program with this code, after the error has been printed.
+type ExitError int
+
+// Error returns the text for callers that do not know the type.
+func (e ExitError) Error() string { return fmt.Sprintf("exit code %d", int(e)) }
+
+// Report prints the error of a command, with its hint if it has a method Advice, and returns the exit code.
+func Report(cmd *cobra.Command, err error, stderr io.Writer) int {
+	var (
+		code    ExitError
+		usage   *UsageError
+		advised interface{ Advice() string }
+	)
+	switch {
+	case err == nil:
+		return ExitOK
+	case errors.As(err, &code):
+		return int(code)
+	case errors.As(err, &usage):
+		PrintError(stderr, usage.Error(), "`"+cmd.CommandPath()+" --help` shows its arguments and flags")
+		return ExitUsage
+	case errors.As(err, &advised):
+		PrintError(stderr, err.Error(), advised.Advice())
+	default:
+		PrintError(stderr, err.Error(), "")
+	}
+	return ExitFailed
+}
+
+// PrintError prints an error, with its hint if it has one.
+func PrintError(stderr io.Writer, what, hint string) {
+	_, _ = fmt.Fprintf(stderr, "node-cache: %s\n", what)
+	if hint != "" {
+		_, _ = fmt.Fprintf(stderr, "hint: %s\n", hint)
+	}
+}
+
+// UsageArgs turns the errors of an argument check into usage errors.
+func UsageArgs(check cobra.PositionalArgs) cobra.PositionalArgs {
+	return func(cmd *cobra.Command, args []string) error {
+		if err := check(cmd, args); err != nil {
+			return &UsageError{Err: err}
+		}
+		return nil
+	}
+}
+
+// UnknownCommand refuses the arguments of a command that only has subcommands.
+func UnknownCommand(cmd *cobra.Command, args []string) error {
+	err := cobra.NoArgs(cmd, args)
+	if err == nil {
+		return nil
+	}
+	cmd.SuggestionsMinimumDistance = 2 // letters
+	if near := cmd.SuggestionsFor(args[0]); len(near) > 0 {
+		err = fmt.Errorf("%w; did you mean %s?", err, strings.Join(near, " or "))
+	}
+	return &UsageError{Err: err}
+}

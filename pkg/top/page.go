@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package top
+
+// A Page is what the pods of a node have asked: the response of /top.
+type Page struct {
+	Stale   bool   `json:"stale"`           // the pods were not confirmed for cluster.staleAfter
+	Pods    []Row  `json:"pods"`            // in order of namespace and name
+	Unknown Counts `json:"unknown"`         // of clients without a pod
+	Names   []Name `json:"names,omitempty"` // at most 2,048, those with the most queries first; only with by=name
+}
+
+// A Name is one name, with a final dot.
+type Name struct {
+	Name string `json:"name"`
+	Counts
+}
+
+// A Row is one pod.
+type Row struct {
+	Namespace string `json:"namespace"`
+	Pod       string `json:"pod"`
+	Workload  string `json:"workload"` // its controller, such as Deployment/web; empty: none
+	Counts
+}
+
+// Counts are counts of queries since the agent knows the pod, or counts the name.
+type Counts struct {
+	Queries  uint64 `json:"queries"`
+	Upstream uint64 `json:"upstream"` // answered by an upstream, not from memory
+	NXDomain uint64 `json:"nxdomain"`
+	Search   uint64 `json:"search"`    // NXDOMAIN of names in the cluster domain: most are a name with a search suffix
+	Failed   uint64 `json:"failed"`    // SERVFAIL
+	Shed     uint64 `json:"shed"`      // a limit was reached
+	Bytes    uint64 `json:"bytes"`     // of the replies
+	WaitedUS uint64 `json:"waited_us"` // microseconds until the replies, which is 0 for those from memory
+}

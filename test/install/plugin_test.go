@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package install
+
+import (
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/nodecache/node-cache/internal/proctest"
+)
+
+// testPlugin runs the kubectl plugin, as kubectl finds it on PATH. The agents know the pods of their nodes.
+func (b *harness) testPlugin(t *testing.T) {
+	t.Helper()
+	folder := t.TempDir()
+	if err := proctest.BuildPackage(filepath.Join(folder, "kubectl-node_cache"), "cmd/kubectl-node_cache"); err != nil {
+		t.Fatal(err)
+	}
+	plugin := func(args string) (string, error) {
+		out, err := b.Shell(t.Context(), folder, "PATH=$PATH:"+folder+" kubectl node-cache "+args).CombinedOutput()
+		return string(out), err
+	}
+	b.startClients(t, "plugin")
+	for _, step := range []struct{ args, want string }{
+		{"wait --timeout 3m", `(?m)^of 2 nodes, 2 have the current revision, 2 are ready$`},
+		{"status", `(?m)^NODE +VERSION +READY +HITS +LEASES +PROBLEMS\nnode1 +\S+ +yes +[0-9.]+ % +1/1 .*\nnode2 +\S+ +yes +[0-9.]+ % +1/1 .*\n$`},
+		{"top --by namespace", `(?m)^ +[1-9][0-9]*\.[0-9].*  default$`},
+		{"flush www.example.com", `^flushed on 2 of 2 nodes: [1-9][0-9]* entries removed\n$`},
+		{"doctor node2", ` 0 failed`},
+	} {
+		b.eventually(t, "kubectl node-cache "+step.args, func() bool {
+			out, err := plugin(step.args)
+			if err != nil || !regexp.MustCompile(step.want).MatchString(out) {
+				t.Logf("%v\n%s", err, out)
+				return false
+			}
+			return true
+		})
+	}
+	signal := func(name string) {
+		if _, err := b.Nodes[1].Output(t.Context(), "sh", "-c", "kill -"+name+" $(pidof node-cache)"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	signal("STOP")
+	out, err := plugin("status")
+	signal("CONT")
+	if err == nil || !strings.Contains(out, "\nnode1 ") || !strings.Contains(out, "\nnode-cache: node node2: no answer within ") {
+		t.Errorf("with a stopped agent: %v\n%s", err, out)
+	}
+}
