@@ -61,6 +61,9 @@ type Config struct {
 	Status   func() any          // rendered as JSON or text, see [Server.Handler]
 	Cache    *Cache              // the cache pages; nil: none
 	Top      func() (any, error) // what the pods of the node ask; rendered like the status; nil: no such page
+	// Front serves / and ScriptPath; nil: no such pages.
+	Front func(http.ResponseWriter, *http.Request, View)
+	Watch bool // there is a page /watch
 	// Checks lists the labels, of a-z, 0-9 and -, and the results of the probes of /healthcheck/; nil: no such page. It must not block.
 	Checks func() iter.Seq2[string, error]
 	Log    *slog.Logger // nil: no log

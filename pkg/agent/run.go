@@ -18,6 +18,7 @@ import (
 	"github.com/nodecache/node-cache/pkg/config"
 	"github.com/nodecache/node-cache/pkg/metrics"
 	"github.com/nodecache/node-cache/pkg/node"
+	"github.com/nodecache/node-cache/pkg/page"
 	"github.com/nodecache/node-cache/pkg/pods"
 	"github.com/nodecache/node-cache/pkg/resolve"
 	"github.com/nodecache/node-cache/pkg/server"
@@ -134,6 +135,17 @@ func (a *Agent) makeServers(cfg *config.Config) (err error) {
 	if err != nil {
 		return err
 	}
+	podIndex := func() *pods.Index { return a.running.Load().cluster.pods }
+	a.page, err = page.New(page.Config{
+		Status:     a.Status,
+		Stats:      func() resolve.Stats { return a.resolver.Stats() },
+		Top:        func() *status.Top { return status.TopOf(podIndex()) },
+		SearchPath: func() bool { return a.Config().Pods.SearchPath },
+		Now:        time.Now,
+	})
+	if err != nil {
+		return err
+	}
 	a.servers.admin, err = admin.New(admin.Config{
 		Addr:     cfg.Admin.Address,
 		FreeBind: cfg.Interface.Manage,
@@ -144,7 +156,8 @@ func (a *Agent) makeServers(cfg *config.Config) (err error) {
 		Live:     a.notAlive,
 		Status:   func() any { return a.Status() },
 		Cache:    status.CachePages(func() *cache.Cache { return a.running.Load().cache }, a.log),
-		Top:      status.TopPage(func() *pods.Index { return a.running.Load().cluster.pods }),
+		Top:      status.TopPage(podIndex),
+		Front:    a.page.Serve,
 		Checks:   a.checks,
 		Log:      a.log,
 	})
@@ -214,7 +227,12 @@ func (a *Agent) Run(ctx context.Context) (err error) {
 	a.parts = newPartSet(group)
 	defer a.parts.stopAll()
 	a.parts.start(ctx, a.running.Load().parts())
-	defer startStage(ctx, group, a.resolver.Run, noError(a.keepSnapshots), noError(a.watchSuspends)).stop()
+	defer startStage(ctx, group, a.resolver.Run, noError(a.keepSnapshots), noError(a.watchSuspends),
+		noError(func(ctx context.Context) {
+			if a.page != nil {
+				a.page.Run(ctx)
+			}
+		})).stop()
 	reloads := startStage(ctx, group, noError(a.applyReloads), a.runSource)
 	defer reloads.stop()
 

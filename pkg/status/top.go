@@ -37,18 +37,25 @@ type TopCounts struct {
 // TopPage returns the handler of /top. current returns the pods in use; nil: they are not known.
 func TopPage(current func() *pods.Index) func() (any, error) {
 	return func() (any, error) {
-		index := current()
-		if index == nil {
-			return nil, errors.New("the pods of the node are not known\nhint: set pods.identity: api")
+		if page := TopOf(current()); page != nil {
+			return page, nil
 		}
-		rows, unknown, stale := index.Usage(time.Now())
-		page := &Top{Stale: stale, Pods: make([]TopRow, 0, len(rows)), Unknown: topCounts(&unknown)}
-		for i := range rows {
-			r := &rows[i]
-			page.Pods = append(page.Pods, TopRow{r.Namespace, r.Name, r.Workload, topCounts(&r.Counts)})
-		}
-		return page, nil
+		return nil, errors.New("the pods of the node are not known\nhint: set pods.identity: api")
 	}
+}
+
+// TopOf returns nil if index is.
+func TopOf(index *pods.Index) *Top {
+	if index == nil {
+		return nil
+	}
+	rows, unknown, stale := index.Usage(time.Now())
+	page := &Top{Stale: stale, Pods: make([]TopRow, 0, len(rows)), Unknown: topCounts(&unknown)}
+	for i := range rows {
+		r := &rows[i]
+		page.Pods = append(page.Pods, TopRow{r.Namespace, r.Name, r.Workload, topCounts(&r.Counts)})
+	}
+	return page
 }
 
 func topCounts(c *pods.Counts) TopCounts {
