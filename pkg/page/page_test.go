@@ -67,9 +67,9 @@ func textOf(html string) string {
 func busyPods() *status.Top {
 	return &status.Top{
 		Pods: []status.TopRow{
-			{"shop", "db-0", "StatefulSet/db", status.TopCounts{Queries: 1000, Upstream: 40, Search: 20}},
-			{"shop", "web-1", "Deployment/web", status.TopCounts{Queries: 8000, Search: 6320, Failed: 80}},
-			{"shop", "small", "", status.TopCounts{Queries: 99, Search: 90}},
+			{Namespace: "shop", Pod: "db-0", Workload: "StatefulSet/db", TopCounts: status.TopCounts{Queries: 1000, Upstream: 40, Search: 20}},
+			{Namespace: "shop", Pod: "web-1", Workload: "Deployment/web", TopCounts: status.TopCounts{Queries: 8000, Search: 6320, Failed: 80}},
+			{Namespace: "shop", Pod: "small", Workload: "", TopCounts: status.TopCounts{Queries: 99, Search: 90}},
 		},
 		Unknown: status.TopCounts{Queries: 500},
 	}
@@ -129,7 +129,7 @@ func TestContent(t *testing.T) {
 		},
 		{
 			"a client elsewhere", func(c *page.Config) { c.Top = busyPods }, admin.View{Pages: index()},
-			[]string{"Pods are shown to clients on this host only. Use kubectl port-forward", "0 queries"}, []string{"shop", "Set pods.identity"},
+			[]string{"Pods are shown to clients on this host only. Open the page through ssh -L or kubectl port-forward", "0 queries"}, []string{"shop", "Set pods.identity"},
 		},
 		{"live queries", func(*page.Config) {}, admin.View{Watch: true}, []string{"Live queries Start Time Name"}, nil},
 	} {
