@@ -139,7 +139,9 @@ func optional(v *float64, text func(float64) string) string {
 	return text(*v)
 }
 
-func percent(v float64) string { return number(100*v) + " %" }
+func percent(v float64) string {
+	return strings.TrimSuffix(strconv.FormatFloat(100*v, 'f', 1, 64), ".0") + " %"
+}
 
 // number has three digits, and those before the point.
 func number(v float64) string {

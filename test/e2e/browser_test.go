@@ -208,8 +208,8 @@ func (p *tab) screenshot(file string) {
 	p.Helper()
 	path := filepath.Join("../../docs", file)
 	if assert.Updating() {
-		png := command(p, page.CaptureScreenshot, page.CaptureScreenshotParams{}).Data
-		assert.NoError(p.T, os.WriteFile(path, png, 0o644))
+		shot := command(p, page.CaptureScreenshot, page.CaptureScreenshotParams{Format: page.CaptureScreenshotFormatWebp, Quality: new(int64(80))})
+		assert.NoError(p.T, os.WriteFile(path, shot.Data, 0o644))
 	}
 	if info, err := os.Stat(path); err != nil || info.Size() > 80<<10 {
 		p.Errorf("%s: %v, want a file of at most 80 KiB", path, err)

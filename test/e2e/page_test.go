@@ -92,6 +92,7 @@ func exampleServer(t *testing.T) *httptest.Server {
 	assert.NoError(t, err)
 	synctest.Test(t, func(t *testing.T) {
 		go p.Run(t.Context())
+		time.Sleep(time.Second / 2) // no change at the same time as a sample
 		for i := range 600 {
 			time.Sleep(time.Second)
 			queries := uint64(300 + 200*math.Sin(float64(i)/60))
@@ -162,7 +163,7 @@ func TestPageExample(t *testing.T) {
 				}
 				proctest.Figure(t, "page and script: %.1f KiB", weight/1024)
 				if tc.width == 1200 && scheme == "dark" {
-					p.screenshot("page-dark.png")
+					p.screenshot("page-dark.webp")
 				}
 			})
 		}
