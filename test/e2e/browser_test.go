@@ -52,7 +52,7 @@ type tab struct {
 }
 
 // openTab opens a URL in a new tab with a width in CSS pixels and a colour scheme.
-func openTab(t *testing.T, browser context.Context, url string, width int64, scheme string, noScript bool) *tab {
+func openTab(browser context.Context, t *testing.T, url string, width int64, scheme string, noScript bool) *tab {
 	t.Helper()
 	ctx, cancel := chromedp.NewContext(browser)
 	t.Cleanup(cancel)

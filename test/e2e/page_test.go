@@ -35,13 +35,13 @@ func TestPage(t *testing.T) {
 	url := fmt.Sprintf("http://127.0.0.1:%d/", a.settings.admin)
 	ask(t, a.addr, "long.e2e.test.")
 
-	static := openTab(t, browser, url, 1200, "light", true)
+	static := openTab(browser, t, url, 1200, "light", true)
 	if text := static.text("main"); !strings.Contains(text, "1 queries") || !strings.Contains(text, "udp://"+upstream.addr) {
 		t.Errorf("without JavaScript the page shows %q", text)
 	}
 	static.checkQuiet()
 
-	p := openTab(t, browser, url, 1200, "light", false)
+	p := openTab(browser, t, url, 1200, "light", false)
 	p.await("main", "1 queries")
 	ask(t, a.addr, "long.e2e.test.")
 	proctest.Figure(t, "a query is shown after %s", p.await("main", "2 queries, 50 % hits").Round(10*time.Millisecond))
@@ -149,7 +149,7 @@ func TestPageExample(t *testing.T) {
 	}{{"desktop", 1200}, {"phone", 360}} {
 		for _, scheme := range []string{"light", "dark"} {
 			t.Run(tc.name+" "+scheme, func(t *testing.T) {
-				p := openTab(t, browser, server.URL+"/", tc.width, scheme, false)
+				p := openTab(browser, t, server.URL+"/", tc.width, scheme, false)
 				p.await("main", "Fix: set pods.searchPath: on")
 				p.checkLayout()
 				p.checkTree()
@@ -169,7 +169,7 @@ func TestPageExample(t *testing.T) {
 		}
 	}
 	t.Run("live queries", func(t *testing.T) {
-		p := openTab(t, browser, server.URL+"/", 360, "light", false)
+		p := openTab(browser, t, server.URL+"/", 360, "light", false)
 		run(p, chromedp.Evaluate[bool]("document.querySelector('#live button').focus(), true"))
 		run(p, chromedp.KeyEvent("\r"))
 		p.await("#live tbody tr:first-child", "<img src=x onerror=alert(1)>. A")
