@@ -63,7 +63,7 @@ type Config struct {
 	Top      func() (any, error) // what the pods of the node ask; rendered like the status; nil: no such page
 	// Front serves / and ScriptPath; nil: no such pages.
 	Front func(http.ResponseWriter, *http.Request, View)
-	Watch bool // there is a page /watch
+	Watch bool // there is a page /watch, for clients on this host only
 	// Checks lists the labels, of a-z, 0-9 and -, and the results of the probes of /healthcheck/; nil: no such page. It must not block.
 	Checks func() iter.Seq2[string, error]
 	Log    *slog.Logger // nil: no log

@@ -128,10 +128,10 @@ func TestContent(t *testing.T) {
 			[]string{"The API server has not confirmed the pods recently."}, nil,
 		},
 		{
-			"a client elsewhere", func(c *page.Config) { c.Top = busyPods }, admin.View{Pages: index()},
-			[]string{"Pods are shown to clients on this host only. Open the page through ssh -L or kubectl port-forward", "0 queries"}, []string{"shop", "Set pods.identity"},
+			"a client elsewhere", func(c *page.Config) { c.Top = busyPods }, admin.View{Watch: true, Pages: index()},
+			[]string{"Pods are shown to clients on this host only. Open the page through ssh -L or kubectl port-forward", "0 queries"}, []string{"shop", "Set pods.identity", "Live queries"},
 		},
-		{"live queries", func(*page.Config) {}, admin.View{Watch: true}, []string{"Live queries Start Time Name"}, nil},
+		{"live queries", func(*page.Config) {}, admin.View{Local: true, Watch: true}, []string{"Live queries Start Time Name"}, nil},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
