@@ -168,7 +168,7 @@ const contrast = `(() => {
 // with headers.
 func (p *tab) checkTree() {
 	p.Helper()
-	bare := run(p, chromedp.Evaluate[[]string](`[...document.querySelectorAll("table")].filter((t) => !t.querySelector("thead th[scope=col]")
+	bare := run(p, chromedp.Evaluate[[]string](`[...document.querySelectorAll("table")].filter((t) => !t.tHead || t.querySelector("thead th:not([scope=col])")
   || [...t.tBodies[0].rows].some((r) => r.closest("main") && !r.querySelector("th[scope=row]"))).map((t) => t.outerHTML.slice(0, 80))
   .concat(document.documentElement.lang == "en" && document.title ? [] : ["no language or title"])`))
 	if len(bare) > 0 {
