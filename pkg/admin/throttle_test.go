@@ -104,8 +104,10 @@ func TestPollingBrowsers(t *testing.T) {
 			from, path string
 			limit      time.Duration
 		}{
-			{"127.0.0.1", "/readyz", time.Millisecond}, {"127.0.0.1", "/metrics", time.Millisecond},
-			{"10.244.0.9", "/readyz", 100 * time.Millisecond}, {"10.244.0.9", "/metrics", 2 * time.Second},
+			{"127.0.0.1", "/readyz", time.Millisecond},
+			{"127.0.0.1", "/metrics", time.Millisecond},
+			{"10.244.0.9", "/readyz", 100 * time.Millisecond},
+			{"10.244.0.9", "/metrics", 2 * time.Second},
 		} {
 			all.Go(func() {
 				for time.Now().Before(end) {

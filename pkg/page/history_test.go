@@ -52,32 +52,40 @@ func TestPlots(t *testing.T) {
 		gaps  int // in the line of hits
 	}{
 		{
-			"no interval has passed", []step{{4, 10, 0, 0}},
-			[]string{"Hit ratio in the last ten minutes. hits: no data.", "Queries per second in the last ten minutes. queries: no data. SERVFAIL: no data.", "Latency in the last ten minutes. p50: no data. p99: no data."}, 0,
+			"no interval has passed",
+			[]step{{4, 10, 0, 0}},
+			[]string{"Hit ratio in the last ten minutes. hits: no data.", "Queries per second in the last ten minutes. queries: no data. SERVFAIL: no data.", "Latency in the last ten minutes. p50: no data. p99: no data."},
+			0,
 		},
 		{
-			"an hour of the same", []step{{3600, 90, 10, 0}},
+			"an hour of the same",
+			[]step{{3600, 90, 10, 0}},
 			[]string{
 				"Hit ratio in the last ten minutes. hits: now 90 %, from 90 % to 90 %.",
 				"Queries per second in the last ten minutes. queries: now 100, from 100 to 100. SERVFAIL: now 0, from 0 to 0.",
 				"Latency in the last ten minutes. p50: now 28µs, from 28µs to 28µs. p99: now 24ms, from 24ms to 24ms.",
-			}, 0,
+			},
+			0,
 		},
 		{
-			"no query between two loads", []step{{100, 100, 0, 0}, {100, 0, 0, 0}, {100, 0, 0, 2}},
+			"no query between two loads",
+			[]step{{100, 100, 0, 0}, {100, 0, 0, 0}, {100, 0, 0, 2}},
 			[]string{
 				"Hit ratio in the last ten minutes. hits: now 0 %, from 0 % to 100 %.",
 				"Queries per second in the last ten minutes. queries: now 2, from 0 to 100. SERVFAIL: now 2, from 0 to 2.",
 				"Latency in the last ten minutes. p50: now 3.8s, from 25µs to 3.8s. p99: now 5s, from 50µs to 5s.",
-			}, 1,
+			},
+			1,
 		},
 		{
-			"a load that ended before the window", []step{{100, 50, 50, 0}, {605, 0, 0, 0}},
+			"a load that ended before the window",
+			[]step{{100, 50, 50, 0}, {605, 0, 0, 0}},
 			[]string{
 				"Hit ratio in the last ten minutes. hits: no data.",
 				"Queries per second in the last ten minutes. queries: now 0, from 0 to 0. SERVFAIL: now 0, from 0 to 0.",
 				"Latency in the last ten minutes. p50: no data. p99: no data.",
-			}, 0,
+			},
+			0,
 		},
 	} {
 		t.Run(tc.name, func(t *testing.T) {

@@ -110,26 +110,32 @@ func TestContent(t *testing.T) {
 				s.Cluster.NodePods = &status.NodePods{Pods: 7, LastError: "forbidden"}
 				c.Status = func() status.Status { return s }
 			}, local,
-			[]string{"not ready: starting", "Waits for a restart: listen.port intercept", "fd00::10 not held no reply", "waits for service: unreachable", "pods of the node forbidden 7 –"}, nil,
+			[]string{"not ready: starting", "Waits for a restart: listen.port intercept", "fd00::10 not held no reply", "waits for service: unreachable", "pods of the node forbidden 7 –"},
+			nil,
 		},
 		{
 			"pods", func(c *page.Config) { c.Top = busyPods }, local,
 			[]string{
 				"shop/web-1 Deployment/web Fix: set pods.searchPath: on in the configuration, or " + suffixes + " 8000 0 % 79 % 1 %",
 				"shop/db-0 StatefulSet/db 1000 4 % 2 % 0 % (no pod) 500", "shop/small 99 0 % 90.9 % 0 %",
-			}, []string{"not confirmed"},
+			},
+			[]string{"not confirmed"},
 		},
 		{
 			"pods that the agent answers by their search path", func(c *page.Config) { c.Top, c.SearchPath = busyPods, func() bool { return true } }, local,
-			[]string{"Fix: " + suffixes}, []string{"pods.searchPath"},
+			[]string{"Fix: " + suffixes},
+			[]string{"pods.searchPath"},
 		},
 		{
 			"stale pods", func(c *page.Config) { c.Top = func() *status.Top { return &status.Top{Stale: true} } }, local,
-			[]string{"The API server has not confirmed the pods recently."}, nil,
+			[]string{"The API server has not confirmed the pods recently."},
+			nil,
 		},
 		{
-			"a client elsewhere", func(c *page.Config) { c.Top = busyPods }, admin.View{Watch: true, Pages: index()},
-			[]string{"Pods are shown to clients on this host only. Open the page through ssh -L or kubectl port-forward", "0 queries"}, []string{"shop", "Set pods.identity", "Live queries"},
+			"a client elsewhere", func(c *page.Config) { c.Top = busyPods },
+			admin.View{Watch: true, Pages: index()},
+			[]string{"Pods are shown to clients on this host only. Open the page through ssh -L or kubectl port-forward", "0 queries"},
+			[]string{"shop", "Set pods.identity", "Live queries"},
 		},
 		{"live queries", func(*page.Config) {}, admin.View{Local: true, Watch: true}, []string{"Live queries Start Time Name"}, nil},
 	} {
@@ -169,8 +175,8 @@ func spoil(v reflect.Value, text string, items int) {
 			spoil(v.Index(i), text, items)
 		}
 	case reflect.Struct:
-		for i := range v.NumField() {
-			spoil(v.Field(i), text, items)
+		for _, field := range v.Fields() {
+			spoil(field, text, items)
 		}
 	default:
 	}
