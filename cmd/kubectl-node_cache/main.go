@@ -19,8 +19,8 @@ import (
 	"syscall"
 
 	"github.com/spf13/cobra"
-	"k8s.io/klog/v2"
 	_ "k8s.io/client-go/plugin/pkg/client/auth" // the ways to log in that a kubeconfig may name
+	"k8s.io/klog/v2"
 
 	"github.com/nodecache/node-cache/pkg/cli"
 )

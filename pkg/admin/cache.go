@@ -9,7 +9,6 @@ import (
 	"net/url"
 	"slices"
 	"strconv"
-	"sync"
 )
 
 const (
@@ -38,17 +37,8 @@ func (s *Server) cachePage(f func(url.Values) (any, error), names ...string) htt
 			http.Error(w, err.Error(), http.StatusBadRequest)
 			return
 		}
-		select {
-		case s.cacheSlot <- struct{}{}:
-		case <-r.Context().Done(): // the client is gone, or the agent stops
-			busy(w)
-			return
-		}
-		done := sync.OnceFunc(func() { <-s.cacheSlot })
-		defer done()
-		s.buffered(func(w http.ResponseWriter, r *http.Request) {
+		s.inTurn(s.cacheSlot, func(w http.ResponseWriter, r *http.Request) {
 			view, err := f(given)
-			done()
 			if err != nil {
 				http.Error(w, printable(err.Error()), http.StatusBadRequest)
 				return

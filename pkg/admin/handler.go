@@ -5,7 +5,6 @@ package admin
 import (
 	"errors"
 	"fmt"
-	"io"
 	"net/http"
 	"net/http/pprof"
 	"net/url"
@@ -17,40 +16,52 @@ import (
 // maxProfile bounds the duration of a profile in seconds.
 const maxProfile = 300
 
-// A page is an entry of the index.
-type page struct {
-	path    string
-	meaning string
+// A Page is an entry of the index.
+type Page struct {
+	Path    string
+	Meaning string
 	handler http.HandlerFunc
 }
 
+// A View is what the page at / shows of the server and of the client.
+type View struct {
+	Local bool   // the client is on this host
+	Watch bool   // there is a page /watch
+	Pages []Page // the index
+}
+
+// ScriptPath is the path of the script of the page at /.
+const ScriptPath = "/page.js"
+
 // pages returns the pages of the index in order.
-func (s *Server) pages() []page {
-	list := []page{
-		{"/status", "status of the agent as JSON; /status?format=text as text", s.buffered(s.status)},
+func (s *Server) pages() []Page {
+	list := []Page{
+		{"/status", "status of the agent as JSON; /status?format=text as text", s.buffered(func(w http.ResponseWriter, r *http.Request) {
+			s.render(w, r, s.cfg.Status())
+		})},
 		{"/metrics", "counters and gauges, for Prometheus", s.buffered(s.cfg.Metrics.ServeHTTP)},
 		{"/readyz", "200 while the agent is ready, else 503 with the reason", outcome(s.cfg.Ready)},
 		{"/livez", "200 unless a restart is needed, else 503 with the reason", outcome(s.cfg.Live)},
 		{"/debug/pprof/", "profiles for go tool pprof, only for clients on this host", s.profile(pprof.Index)},
 	}
 	if s.cfg.Checks != nil {
-		list = append(list, page{
+		list = append(list, Page{
 			"/healthcheck/", "results of the configured probes; /healthcheck/LABEL: 200 while that probe succeeds, else 503 with the reason", s.checks,
 		})
 	}
 	if s.cfg.Top != nil {
-		list = append(list, page{
+		list = append(list, Page{
 			"/top", "queries of the pods of the node, with pods.identity; /top?by=name: also of names; only for clients on this host",
 			s.cachePage(func(given url.Values) (any, error) { return s.cfg.Top(given.Get("by")) }, "by"),
 		})
 	}
 	if s.cfg.Watch != nil {
-		list = append(list, page{
+		list = append(list, Page{
 			"/watch", "queries as they come; only for clients on this host", localOnly(watchPage(s.cfg.Watch)),
 		})
 	}
 	if s.cfg.Cache != nil {
-		list = append(list, page{
+		list = append(list, Page{
 			"/cache/top", "cache entries with the most hits; also /cache/get?name=NAME and POST /cache/flush; only for clients on this host",
 			s.cachePage(s.cacheTop, "n", "by"),
 		})
@@ -66,12 +77,23 @@ func (s *Server) Handler() http.Handler {
 	mux := http.NewServeMux()
 	pages := s.pages()
 	for _, p := range pages {
-		mux.HandleFunc("GET "+exact(p.path), p.handler)
+		mux.HandleFunc("GET "+exact(p.Path), p.handler)
 	}
 	if s.cfg.Checks != nil {
 		mux.HandleFunc("GET /healthcheck/{label}", s.check)
 	}
-	mux.HandleFunc("GET /{$}", index(pages))
+	if s.cfg.Front != nil {
+		// One request at a time of each kind of client: browsers that poll leave the other pages to scrapers.
+		turns := map[bool]chan struct{}{true: make(chan struct{}, 1), false: make(chan struct{}, 1)}
+		front := func(w http.ResponseWriter, r *http.Request) {
+			local := checkLocal(r) == nil
+			s.inTurn(turns[local], func(w http.ResponseWriter, r *http.Request) {
+				s.cfg.Front(w, r, View{Local: local, Watch: s.cfg.Watch != nil, Pages: pages})
+			})(w, r)
+		}
+		mux.HandleFunc("GET /{$}", front)
+		mux.HandleFunc("GET "+ScriptPath, front)
+	}
 	if s.cfg.Cache != nil {
 		mux.HandleFunc("GET /cache/get", s.cachePage(s.cacheGet, "name", "type"))
 		mux.HandleFunc("POST /cache/flush", s.cachePage(s.cacheFlush, "name", "zone", "all"))
@@ -167,18 +189,3 @@ func (w *watchedWriter) Write(p []byte) (int, error) {
 
 // Unwrap allows [http.ResponseController] to move the write deadline, as profiles need.
 func (w *watchedWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }
-
-// index serves the list of pages.
-func index(pages []page) http.HandlerFunc {
-	var b strings.Builder
-	b.WriteString("<!doctype html>\n<html lang=\"en\">\n<meta charset=\"utf-8\">\n<title>node-cache</title>\n<h1>node-cache</h1>\n<dl>\n")
-	for _, p := range pages {
-		_, _ = fmt.Fprintf(&b, "<dt><a href=%q>%s</a></dt>\n<dd>%s</dd>\n", p.path, p.path, p.meaning)
-	}
-	b.WriteString("</dl>\n</html>\n")
-	body := b.String()
-	return func(w http.ResponseWriter, _ *http.Request) {
-		w.Header().Set("Content-Type", "text/html; charset=utf-8")
-		_, _ = io.WriteString(w, body)
-	}
-}

@@ -5,15 +5,18 @@ package admin_test
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"io"
 	"iter"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
+	"net/url"
 	"regexp"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/nodecache/node-cache/internal/assert"
 	"github.com/nodecache/node-cache/pkg/admin"
@@ -28,6 +31,16 @@ func complete() admin.Config {
 		}),
 		Ready:  func() error { return nil },
 		Status: func() any { return map[string]any{"version": "v1"} },
+		Front:  front,
+	}
+}
+
+// front shows the view as a page that takes a millisecond.
+func front(w http.ResponseWriter, _ *http.Request, v admin.View) {
+	time.Sleep(time.Millisecond)
+	_, _ = fmt.Fprintf(w, "local=%t watch=%t", v.Local, v.Watch)
+	for _, p := range v.Pages {
+		_, _ = fmt.Fprintf(w, " <%s>", p.Path)
 	}
 }
 
@@ -216,13 +229,40 @@ func TestHeaders(t *testing.T) {
 	assert.Same(t, "header", want, w.Header())
 }
 
+// TestFront passes what the server knows of a client to the page at / and to its script.
+func TestFront(t *testing.T) {
+	t.Parallel()
+	elsewhere := get("/")
+	elsewhere.RemoteAddr = "10.244.1.7:40000"
+	for _, tc := range []struct {
+		name    string
+		change  func(*admin.Config)
+		request *http.Request
+		code    int
+		want    string // the beginning
+	}{
+		{"a client on this host", nil, get("/"), 200, "local=true watch=false </status>"},
+		{"a client elsewhere", nil, elsewhere, 200, "local=false watch=false </status>"},
+		{"live queries", func(c *admin.Config) {
+			c.Watch = func(url.Values) (<-chan []byte, func(), error) { return nil, nil, nil }
+		}, get("/"), 200, "local=true watch=true"},
+		{"the script", nil, get(admin.ScriptPath), 200, "local=true"},
+		{"no page", func(c *admin.Config) { c.Front = nil }, get("/"), 404, "404 page not found"},
+		{"no script", func(c *admin.Config) { c.Front = nil }, get(admin.ScriptPath), 404, "404 page not found"},
+	} {
+		if got := ask(server(t, tc.change).Handler(), tc.request); got.Code != tc.code || !strings.HasPrefix(got.Body, tc.want) {
+			t.Errorf("%s: %+v, want %d %q", tc.name, got, tc.code, tc.want)
+		}
+	}
+}
+
 // TestIndex follows every link of the index.
 func TestIndex(t *testing.T) {
 	t.Parallel()
 	h := server(t, nil).Handler()
 	front := ask(h, get("/"))
 	var links []string
-	for _, m := range regexp.MustCompile(`href="([^"]+)"`).FindAllStringSubmatch(front.Body, -1) {
+	for _, m := range regexp.MustCompile(`<([^>]+)>`).FindAllStringSubmatch(front.Body, -1) {
 		links = append(links, m[1])
 		if got := ask(h, get(m[1])); got.Code != 200 || got.Body == "" {
 			t.Errorf("%s: %d with %d bytes, want a page", m[1], got.Code, len(got.Body))

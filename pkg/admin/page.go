@@ -11,6 +11,7 @@ import (
 	"mime"
 	"net/http"
 	"strings"
+	"sync"
 )
 
 // buffered serves a page that takes time and memory. The page is rendered completely before any of it is
@@ -30,6 +31,24 @@ func (s *Server) buffered(page http.HandlerFunc) http.HandlerFunc {
 		s.connections.set(v, writing)
 		w.WriteHeader(cmp.Or(whole.code, http.StatusOK))
 		_, _ = w.Write(whole.body.Bytes())
+	}
+}
+
+// inTurn serves a page that is rendered while it has the slot: others wait.
+func (s *Server) inTurn(slot chan struct{}, page http.HandlerFunc) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		select {
+		case slot <- struct{}{}:
+		case <-r.Context().Done(): // the client is gone, or the agent stops
+			busy(w)
+			return
+		}
+		done := sync.OnceFunc(func() { <-slot })
+		defer done()
+		s.buffered(func(w http.ResponseWriter, r *http.Request) {
+			page(w, r)
+			done() // before the reply is written
+		})(w, r)
 	}
 }
 
@@ -71,9 +90,6 @@ func (p *pageBuffer) WriteHeader(code int) { p.code = cmp.Or(p.code, code) }
 
 // Write implements [http.ResponseWriter].
 func (p *pageBuffer) Write(b []byte) (int, error) { return p.body.Write(b) }
-
-// status serves the status.
-func (s *Server) status(w http.ResponseWriter, r *http.Request) { s.render(w, r, s.cfg.Status()) }
 
 // render serves a page in the requested format.
 func (s *Server) render(w http.ResponseWriter, r *http.Request, view any) {

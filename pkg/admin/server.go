@@ -62,6 +62,8 @@ type Config struct {
 	Cache    *Cache                       // the cache pages; nil: none
 	Top      func(by string) (any, error) // what the pods of the node ask; rendered like the status; nil: no such page
 	Watch    Watch                        // the queries as they come; nil: no such page
+	// Front serves / and ScriptPath; nil: no such pages.
+	Front func(http.ResponseWriter, *http.Request, View)
 	// Checks lists the labels, of a-z, 0-9 and -, and the results of the probes of /healthcheck/; nil: no such page. It must not block.
 	Checks func() iter.Seq2[string, error]
 	Log    *slog.Logger // nil: no log

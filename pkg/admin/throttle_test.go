@@ -3,7 +3,10 @@
 package admin_test
 
 import (
+	"io"
+	"net"
 	"net/http"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -61,5 +64,68 @@ func TestThrottle(t *testing.T) {
 		}
 		synctest.Wait()
 		time.Sleep(time.Minute) // the last of them end
+	})
+}
+
+// TestPollingBrowsers has many browsers request the page each second, those of pods and more on this host, each over a connection of
+// its own as long as the server keeps it. Probes and scrapes of others are served, each over a new connection.
+func TestPollingBrowsers(t *testing.T) {
+	t.Parallel()
+	serve(t, nil, func(l *pipes) {
+		const browsers, duration = 2 * admin.MaxConns, 10 * time.Second
+		var polls atomic.Int64
+		var all sync.WaitGroup
+		end := time.Now().Add(duration)
+		for i := range browsers {
+			from := []string{"127.0.0.1", "10.244.0.7", "10.244.0.8"}[i%3]
+			all.Go(func() {
+				var c net.Conn
+				for time.Now().Before(end) {
+					if c == nil {
+						c = l.dialFrom(from)
+					}
+					_, err := io.WriteString(c, "GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
+					code := 0
+					if err == nil {
+						code, _, err = response(c)
+					}
+					if err != nil { // closed for another client
+						_ = c.Close()
+						c = nil
+					}
+					if code == http.StatusOK {
+						polls.Add(1)
+					}
+					time.Sleep(time.Second)
+				}
+			})
+		}
+		for _, other := range []struct {
+			from, path string
+			limit      time.Duration
+		}{
+			{"127.0.0.1", "/readyz", time.Millisecond},
+			{"127.0.0.1", "/metrics", time.Millisecond},
+			{"10.244.0.9", "/readyz", 100 * time.Millisecond},
+			{"10.244.0.9", "/metrics", 2 * time.Second},
+		} {
+			all.Go(func() {
+				for time.Now().Before(end) {
+					began := time.Now()
+					c := l.dialFrom(other.from)
+					code := served(l.T, c, other.path)
+					if took := time.Since(began); code != http.StatusOK || took > other.limit {
+						l.Errorf("%s from %s: %d after %s, want 200 within %s", other.path, other.from, code, took, other.limit)
+					}
+					_ = c.Close()
+					time.Sleep(time.Second)
+				}
+			})
+		}
+		all.Wait()
+		if got := polls.Load(); got < browsers*2 {
+			l.Errorf("%d pages for %d browsers in %s", got, browsers, duration)
+		}
+		l.Logf("%d pages, %+v", polls.Load(), l.server.Stats())
 	})
 }

@@ -15,6 +15,7 @@ import (
 
 	"github.com/nodecache/node-cache/pkg/config"
 	"github.com/nodecache/node-cache/pkg/node"
+	"github.com/nodecache/node-cache/pkg/page"
 	"github.com/nodecache/node-cache/pkg/resolve"
 	"github.com/nodecache/node-cache/pkg/server"
 	"github.com/nodecache/node-cache/pkg/snapshot"
@@ -53,6 +54,7 @@ type Agent struct {
 	memory     *memory
 	node       *node.Node
 	servers    *servers
+	page       *page.Page // of the admin server; nil: there is none
 	builder    *builder
 	snapshots  *snapshots
 	handover   *socketHandover

@@ -21,11 +21,13 @@ import (
 	"github.com/nodecache/node-cache/pkg/dnstap"
 	"github.com/nodecache/node-cache/pkg/metrics"
 	"github.com/nodecache/node-cache/pkg/node"
+	"github.com/nodecache/node-cache/pkg/page"
 	"github.com/nodecache/node-cache/pkg/pods"
 	"github.com/nodecache/node-cache/pkg/resolve"
 	"github.com/nodecache/node-cache/pkg/server"
 	"github.com/nodecache/node-cache/pkg/status"
 	"github.com/nodecache/node-cache/pkg/task"
+	"github.com/nodecache/node-cache/pkg/top"
 	"github.com/nodecache/node-cache/pkg/upstream"
 )
 
@@ -139,6 +141,16 @@ func (a *Agent) makeServers(cfg *config.Config) (err error) {
 		return err
 	}
 	index := func() *pods.Index { return a.running.Load().cluster.pods }
+	a.page, err = page.New(page.Config{
+		Status:     a.Status,
+		Stats:      func() resolve.Stats { return a.resolver.Stats() },
+		Top:        func() *top.Page { return status.TopOf(index(), true) },
+		SearchPath: func() bool { return a.Config().Pods.SearchPath },
+		Now:        time.Now,
+	})
+	if err != nil {
+		return err
+	}
 	a.servers.admin, err = admin.New(admin.Config{
 		Addr:     cfg.Admin.Address,
 		FreeBind: cfg.Interface.Manage,
@@ -151,6 +163,7 @@ func (a *Agent) makeServers(cfg *config.Config) (err error) {
 		Cache:    status.CachePages(func() *cache.Cache { return a.running.Load().cache }, a.log),
 		Top:      status.TopPage(index),
 		Watch:    status.WatchPage(&a.watchers, index, logOptions(slog.LevelInfo)),
+		Front:    a.page.Serve,
 		Checks:   a.checks,
 		Log:      a.log,
 	})
@@ -227,7 +240,12 @@ func (a *Agent) Run(ctx context.Context) (err error) {
 	a.parts = newPartSet(group)
 	defer a.parts.stopAll()
 	a.parts.start(ctx, a.running.Load().parts())
-	defer startStage(ctx, group, a.resolver.Run, noError(a.keepSnapshots), noError(a.watchSuspends)).stop()
+	defer startStage(ctx, group, a.resolver.Run, noError(a.keepSnapshots), noError(a.watchSuspends),
+		noError(func(ctx context.Context) {
+			if a.page != nil {
+				a.page.Run(ctx)
+			}
+		})).stop()
 	reloads := startStage(ctx, group, noError(a.applyReloads), a.runSource)
 	defer reloads.stop()
 

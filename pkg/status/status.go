@@ -96,14 +96,7 @@ type Queries struct {
 
 // QueriesOf summarizes the resolver's counters.
 func QueriesOf(st resolve.Stats) Queries {
-	s := Queries{BySource: map[string]uint64{}, ByRcode: map[string]uint64{}, Inflight: st.Inflight, Waiting: st.Waiting}
-	for _, families := range st.Queries {
-		for _, types := range families {
-			for _, n := range types {
-				s.Total += n
-			}
-		}
-	}
+	s := Queries{Total: Total(&st), BySource: map[string]uint64{}, ByRcode: map[string]uint64{}, Inflight: st.Inflight, Waiting: st.Waiting}
 	for source, rcodes := range st.Responses {
 		for rcode, n := range rcodes {
 			if n > 0 {
@@ -131,12 +124,23 @@ func (s *Queries) addShed(reason string, n uint64) {
 	s.ShedBy[reason] = n
 }
 
-// hitRatio returns the part of the answers that needed no upstream: those from the zone, the cache, and the
+// Total returns the number of queries.
+func Total(st *resolve.Stats) (n uint64) {
+	for _, families := range st.Queries {
+		for _, types := range families {
+			for _, count := range types {
+				n += count
+			}
+		}
+	}
+	return n
+}
+
+// Hits returns the number of answers, and of those that needed no upstream: from the zone, the cache, and the
 // configuration. A stale answer is no hit, because it took a failed query to an upstream. A SERVFAIL is no
 // hit either.
-func hitRatio(st *resolve.Stats) *float64 {
-	var hits, all uint64
-	for _, source := range []resolve.Source{
+func Hits(st *resolve.Stats) (hits, all uint64) {
+	for _, source := range [...]resolve.Source{
 		resolve.SourceZone, resolve.SourceCache, resolve.SourceStatic, resolve.SourceStale, resolve.SourceUpstream, resolve.SourceFailure,
 	} {
 		here := source <= resolve.SourceCache || source == resolve.SourceStatic
@@ -147,6 +151,12 @@ func hitRatio(st *resolve.Stats) *float64 {
 			}
 		}
 	}
+	return hits, all
+}
+
+// hitRatio returns nil without answers.
+func hitRatio(st *resolve.Stats) *float64 {
+	hits, all := Hits(st)
 	if all == 0 {
 		return nil
 	}
