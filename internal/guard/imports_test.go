@@ -32,7 +32,7 @@ func leaves() []layer {
 		{folder: "pkg/config", allow: []string{modulePath + "/pkg/filewatch", "go.yaml.in/yaml", "github.com/miekg/dns", "k8s.io/apimachinery/pkg/labels"}},
 		{folder: "pkg/convert", allow: []string{modulePath + "/pkg/config", "github.com/coredns/caddy/caddyfile", "github.com/miekg/dns", "go.yaml.in/yaml"}},
 		{folder: "pkg/task"},
-		{folder: "pkg/watch", allow: []string{modulePath + "/pkg/filewatch", modulePath + "/pkg/pods", modulePath + "/pkg/zone", "k8s.io", "sigs.k8s.io", "github.com/go-logr/logr", "go.yaml.in/yaml/v3", "golang.org/x/time/rate"}},
+		{folder: "pkg/watch", allow: []string{modulePath + "/pkg/filewatch", modulePath + "/pkg/pods", modulePath + "/pkg/zone", "k8s.io", "sigs.k8s.io", "github.com/go-logr/logr", "go.yaml.in/yaml/v3", "golang.org/x/time/rate", "google.golang.org/protobuf/encoding/protowire"}},
 		{folder: "pkg/upstream", allow: []string{wire, mmsg, frame, modulePath + "/pkg/filewatch", "github.com/miekg/dns", "golang.org/x/net", "golang.org/x/sync", "golang.org/x/sys/unix", "golang.org/x/time/rate"}},
 		{folder: "pkg/unixsock", allow: []string{"golang.org/x/sys"}},
 		{folder: "pkg/admin", allow: []string{modulePath + "/pkg/unixsock", "golang.org/x/sys"}},
