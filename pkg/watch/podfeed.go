@@ -31,6 +31,13 @@ const (
 	SourceKubelet = "kubelet"
 )
 
+const (
+	// The pauses between failed calls. The last one is short because the first pods that a restarted kubelet ends give their
+	// addresses to others soon, and an attempt at a socket of the node costs little.
+	firstCallPause = 200 * time.Millisecond
+	lastCallPause  = time.Second
+)
+
 // maxNodePods bounds the pods of the node. A kubelet runs 110 unless it is configured, and ended pods do not count.
 const maxNodePods = 2048
 
@@ -55,7 +62,7 @@ type podFeed struct {
 
 // run passes pods until ctx ends.
 func (f *podFeed) run(ctx context.Context) {
-	pause := task.Backoff{First: firstPause, Last: lastPause}
+	pause := task.Backoff{First: firstCallPause, Last: lastCallPause}
 	for ctx.Err() == nil {
 		err := f.guard.Do(ctx, func() error { return f.call(ctx, pause.Reset) })
 		if err == nil {

@@ -62,6 +62,7 @@ func TestInstall(t *testing.T) {
 	ok("probes under load", b.testProbesUnderFlood)
 	ok("a rolling update under load", b.testRollingUpdate)
 	ok("the search path", b.testSearchPath)
+	ok("pods from the kubelet", b.testKubeletPods)
 	ok("Prometheus", b.testMonitoring)
 	ok("the DaemonSet is deleted", b.testDelete)
 	ok("take it away", func(t *testing.T) {
