@@ -59,7 +59,7 @@ func (b *harness) testKubeletPods(t *testing.T) {
 		t.Fatal(err)
 	}
 	began := time.Now()
-	if out, err := node.Output(t.Context(), "ctr", "tasks", "kill", "--signal", "KILL", container(agent.Status.ContainerStatuses[0].ContainerID)); err != nil {
+	if out, err := node.Output(t.Context(), "ctr", "tasks", "kill", "--signal", "TERM", container(agent.Status.ContainerStatuses[0].ContainerID)); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
 	proctest.Eventually(t, limit, "a new agent knows the pods", func() bool { return known(0, time.Since(began).Seconds()) })
