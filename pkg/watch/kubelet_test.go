@@ -183,7 +183,7 @@ func TestKubeletLies(t *testing.T) {
 				k.put(nodePod("web", "10.1.0.1"), false)
 				h.start()
 				k.set(func() { k.conn, k.http, k.call = tt.conn, tt.http, tt.call })
-				h.pass(2 * time.Second)
+				h.pass(5 * settleTime)
 				if tt.want == "frozen: " {
 					h.pass(10 * time.Second)
 				}

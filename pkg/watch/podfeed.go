@@ -64,9 +64,13 @@ type podFeed struct {
 func (f *podFeed) run(ctx context.Context) {
 	pause := task.Backoff{First: firstCallPause, Last: lastCallPause}
 	for ctx.Err() == nil {
-		err := f.guard.Do(ctx, func() error { return f.call(ctx, pause.Reset) })
+		began := f.now()
+		err := f.guard.Do(ctx, func() error { return f.call(ctx) })
 		if err == nil {
 			continue
+		}
+		if f.now().Sub(began) > lastPause {
+			pause.Reset()
 		}
 		f.lost(ctx, err)
 		_ = task.Sleep(ctx, pause.Next())
@@ -77,7 +81,7 @@ func (f *podFeed) run(ctx context.Context) {
 }
 
 // call passes the pods of one call. It returns nil once a confirmation is due.
-func (f *podFeed) call(ctx context.Context, listed func()) error {
+func (f *podFeed) call(ctx context.Context) error {
 	began := f.now()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -98,7 +102,6 @@ func (f *podFeed) call(ctx context.Context, listed func()) error {
 		return err
 	}
 	limit.Reset(f.confirmAfter)
-	listed()
 	f.confirmed(ctx, began)
 	for err == nil {
 		err = f.change(s)
