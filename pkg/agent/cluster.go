@@ -108,12 +108,12 @@ func (b *builder) makeSource(c *cluster, whole *config.Config) (err error) {
 	follow := b.watchCentral(c, cfg.Central.Service)
 	b.makeStore(c, cfg)
 	switch {
-	case identity == config.IdentityAPI && os.Getenv("NODE_NAME") == "":
+	case (identity == config.IdentityAPI || identity == config.IdentityAuto) && os.Getenv("NODE_NAME") == "":
 		return &status.HintError{
 			Err:  errors.New("pods.identity: the environment variable NODE_NAME is not set"),
 			Hint: "set it to the name of the Node, from spec.nodeName in a pod",
 		}
-	case identity == config.IdentityAPI:
+	case identity != config.IdentityOff:
 		host, err := searchHost(whole)
 		if err != nil {
 			return err
@@ -128,8 +128,13 @@ func (b *builder) makeSource(c *cluster, whole *config.Config) (err error) {
 		config.EndpointsAll:      watch.EndpointsAll,
 		config.EndpointsNone:     watch.EndpointsNone,
 	}[cfg.Endpoints]
+	podSource := map[string]watch.PodSource{
+		config.IdentityAPI:     watch.PodsFromServer,
+		config.IdentityKubelet: watch.PodsFromKubelet,
+		config.IdentityAuto:    watch.PodsFromEither,
+	}[identity]
 	source := watch.Config{
-		Kubeconfig: cfg.Kubeconfig, Folder: cfg.Manifests, Store: c.events, ServiceWatch: follow, OwnPods: c.pods,
+		Kubeconfig: cfg.Kubeconfig, Folder: cfg.Manifests, Store: c.events, ServiceWatch: follow, OwnPods: c.pods, PodSource: podSource,
 		Endpoints: endpoints, Pods: cfg.Pods == config.PodsVerified, ServicesOnly: slim,
 		Namespaces: cfg.Namespaces, ServiceSelector: cfg.ServiceSelector, NamespaceSelector: cfg.NamespaceSelector,
 		StaleAfter: cfg.StaleAfter, MaxList: b.memory.share.Load().list(), NodeName: os.Getenv("NODE_NAME"),
@@ -444,14 +449,16 @@ func (c *cluster) zoneWatch(setting string) (*watch.Watch, bool) {
 }
 
 // sourceName returns where the cluster data comes from.
-func (c *cluster) sourceName(cfg *config.Cluster) string {
+func (c *cluster) sourceName(cfg *config.Config) string {
 	switch {
 	case c.source == nil:
 		return ""
-	case cfg.Manifests != "":
-		return "folder " + cfg.Manifests
-	case cfg.Kubeconfig != "":
-		return "API server of " + cfg.Kubeconfig
+	case c.events == nil && c.endpoints == nil && cfg.Pods.Identity == config.IdentityKubelet:
+		return "kubelet"
+	case cfg.Cluster.Manifests != "":
+		return "folder " + cfg.Cluster.Manifests
+	case cfg.Cluster.Kubeconfig != "":
+		return "API server of " + cfg.Cluster.Kubeconfig
 	}
 	return "API server https://" + net.JoinHostPort(os.Getenv("KUBERNETES_SERVICE_HOST"), os.Getenv("KUBERNETES_SERVICE_PORT"))
 }

@@ -153,14 +153,21 @@ func TestLoggedEndpoints(t *testing.T) {
 	}
 }
 
-// TestPodsNeedNodeName refuses to identify the pods of a node without a name.
+// TestPodsNeedNodeName refuses to identify the pods of a node without a name, unless they are the kubelet's. An agent without
+// an API server and a kubelet is ready then.
 func TestPodsNeedNodeName(t *testing.T) {
 	t.Setenv("NODE_NAME", "")
-	cfg := config.Default(config.Agent)
-	cfg.Pods.Identity = config.IdentityAPI
-	_, err := agent.New(agent.Options{Config: &cfg, Log: io.Discard})
-	hinted := (*status.HintError)(nil)
-	if !errors.As(err, &hinted) || err.Error() != "pods.identity: the environment variable NODE_NAME is not set" || hinted.Hint == "" {
-		t.Errorf("got %v, hint %+v", err, hinted)
+	for _, identity := range []string{config.IdentityAPI, config.IdentityAuto, config.IdentityKubelet} {
+		cfg := local(t, netip.MustParseAddrPort("127.0.0.1:9"))
+		cfg.Pods.Identity = identity
+		if identity == config.IdentityKubelet {
+			start(t, agent.Options{Config: &cfg, Log: io.Discard})
+			continue
+		}
+		_, err := agent.New(agent.Options{Config: &cfg, Log: io.Discard})
+		hinted := (*status.HintError)(nil)
+		if !errors.As(err, &hinted) || err.Error() != "pods.identity: the environment variable NODE_NAME is not set" || hinted.Hint == "" {
+			t.Errorf("%s: got %v, hint %+v", identity, err, hinted)
+		}
 	}
 }

@@ -154,18 +154,24 @@ func TestSourceName(t *testing.T) {
 		name, host string
 		cluster    cluster
 		cfg        config.Cluster
+		identity   string
 		want       string
 	}{
 		{name: "no source", cfg: config.Cluster{Manifests: "/m"}},
 		{name: "a folder", cluster: cluster{source: after()}, cfg: config.Cluster{Manifests: "/m"}, want: "folder /m"},
 		{name: "a kubeconfig", cluster: cluster{source: after()}, cfg: config.Cluster{Kubeconfig: "/k"}, want: "API server of /k"},
+		{name: "a kubelet", cluster: cluster{source: after()}, identity: config.IdentityKubelet, want: "kubelet"},
+		{
+			name: "a kubelet and a kubeconfig", cluster: cluster{source: after(), endpoints: new(upstream.Endpoints)},
+			cfg: config.Cluster{Kubeconfig: "/k"}, identity: config.IdentityKubelet, want: "API server of /k",
+		},
 		{name: "a pod", host: "10.96.0.1", cluster: cluster{source: after()}, want: "API server https://10.96.0.1:443"},
 		{name: "a pod with IPv6", host: "fd00::1", cluster: cluster{source: after()}, want: "API server https://[fd00::1]:443"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Setenv("KUBERNETES_SERVICE_HOST", tt.host)
 			t.Setenv("KUBERNETES_SERVICE_PORT", "443")
-			assert.Equal(t, "got", tt.want, tt.cluster.sourceName(&tt.cfg))
+			assert.Equal(t, "got", tt.want, tt.cluster.sourceName(&config.Config{Cluster: tt.cfg, Pods: config.NodePods{Identity: tt.identity}}))
 		})
 	}
 }

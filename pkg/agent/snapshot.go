@@ -207,18 +207,18 @@ func skipFirst(all iter.Seq[[]byte]) iter.Seq[[]byte] {
 func zoneScope(r *generation) string {
 	c := &r.config.Cluster
 	return fmt.Sprintf("source %q, resolver %s, endpoints %s, pods %t, namespaces %q, services %q, namespaces %q",
-		r.cluster.sourceName(c), c.Resolver, c.Endpoints, c.Pods == config.PodsVerified, c.Namespaces, c.ServiceSelector, c.NamespaceSelector)
+		r.cluster.sourceName(&r.config), c.Resolver, c.Endpoints, c.Pods == config.PodsVerified, c.Namespaces, c.ServiceSelector, c.NamespaceSelector)
 }
 
 // centralScope names the central resolver's service and its cluster.
 func centralScope(r *generation) string {
 	c := &r.config.Cluster
-	return c.Central.Service.String() + " of " + r.cluster.sourceName(c)
+	return c.Central.Service.String() + " of " + r.cluster.sourceName(&r.config)
 }
 
 // podScope names the node of the pods and its cluster.
 func podScope(r *generation) string {
-	return os.Getenv("NODE_NAME") + " of " + r.cluster.sourceName(&r.config.Cluster)
+	return os.Getenv("NODE_NAME") + " of " + r.cluster.sourceName(&r.config)
 }
 
 const (

@@ -172,7 +172,7 @@ func clusterStatus(r *generation, stats *watch.Stats) *status.Cluster {
 		return nil
 	}
 	s := &status.Cluster{
-		Domain: r.config.ClusterDomain, Resolver: r.config.Cluster.Resolver, Source: c.sourceName(&r.config.Cluster),
+		Domain: r.config.ClusterDomain, Resolver: r.config.Cluster.Resolver, Source: c.sourceName(&r.config),
 		InSync: c.synced(), NodeZone: c.topologyZone(r.config.Cluster.NodeZone), Requests: stats.Requests,
 	}
 	if !s.InSync {
@@ -194,7 +194,7 @@ func clusterStatus(r *generation, stats *watch.Stats) *status.Cluster {
 		s.Manifests = m.Problems()
 	}
 	if c.pods != nil {
-		s.NodePods = status.NodePodsOf(stats.OwnPods, c.pods.Stats(time.Now()))
+		s.NodePods = status.NodePodsOf(stats, c.pods.Stats(time.Now()))
 	}
 	if c.central != nil {
 		service := r.config.Cluster.Central.Service.String()

@@ -469,9 +469,10 @@ type Probe struct {
 
 // NodePods is the section pods.
 type NodePods struct {
-	// `api`: the agent watches the pods of its node at the API server, and the query log names them. It needs
-	// permission to list and watch pods, and the environment variable NODE_NAME. `off`: clients are addresses.
-	Identity string `yaml:"identity" words:"off,api"`
+	// Where the agent learns the pods of its node, which the query log names. `api`: from the API server, with permission
+	// to list and watch pods and the environment variable NODE_NAME. `kubelet`: from the kubelet's Pods API. `auto`: from
+	// the kubelet, else from the API server. `off`: clients are addresses.
+	Identity string `yaml:"identity" words:"off,api,kubelet,auto"`
 	// `on`: once the first name of a pod's search path is denied, the agent looks for the others, and answers with a CNAME
 	// record to the first that exists. It needs `identity`.
 	SearchPath bool `yaml:"searchPath" words:"off,on"`

@@ -150,9 +150,9 @@ func checkRules(d *decoder, c *Config, role Role) {
 	} else {
 		checkCentral(d, &c.Cluster)
 		checkZones(d, c)
-		d.check(c.Pods.Identity == IdentityAPI && c.Cluster.Manifests != "", "pods.identity",
-			`"api": needs an API server, and the objects come from cluster.manifests`, "leave out one of them", "cluster.manifests")
-		d.check(c.Pods.SearchPath && c.Pods.Identity == IdentityOff, "pods.searchPath", `"on": needs pods.identity`, "set pods.identity to api")
+		d.check(c.Pods.Identity != IdentityOff && c.Cluster.Manifests != "", "pods.identity",
+			fmt.Sprintf("%q: with cluster.manifests the agent watches no pods", c.Pods.Identity), "leave out one of them", "cluster.manifests")
+		d.check(c.Pods.SearchPath && c.Pods.Identity == IdentityOff, "pods.searchPath", `"on": needs pods.identity`, "set pods.identity to api, kubelet or auto")
 		checkNode(d, c)
 	}
 	checkClusterRoute(d, c, role)

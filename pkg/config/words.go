@@ -49,8 +49,10 @@ const (
 
 // Where the pods of the node come from.
 const (
-	IdentityOff = "off" // nowhere
-	IdentityAPI = "api" // the API server
+	IdentityOff     = "off"     // nowhere
+	IdentityAPI     = "api"     // the API server
+	IdentityKubelet = "kubelet" // the kubelet
+	IdentityAuto    = "auto"    // the kubelet, else the API server
 )
 
 // The clients of DNS64.

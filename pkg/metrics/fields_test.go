@@ -139,7 +139,7 @@ func changes[T any](v T) map[string]T {
 func sourceChanges() map[string]watch.Stats {
 	list := map[string]watch.Stats{}
 	for name, change := range changes(watched()) {
-		if name != "Kinds" && name != "ServiceWatch" && name != "OwnPods" { // below
+		if name != "Kinds" && name != "ServiceWatch" && name != "OwnPods" && name != "PodSource" { // below; the last is a text for /status
 			list["Stats."+name] = change
 		}
 	}

@@ -27,6 +27,7 @@ type Cluster struct {
 
 // NodePods are the pods of the node, by which queries are named.
 type NodePods struct {
+	Source    string   `json:"source,omitempty"` // kubelet or API server; empty: the kubelet has sent no list yet
 	Synced    bool     `json:"synced"`
 	Age       *float64 `json:"ageSeconds,omitempty"` // since the pods were last confirmed fresh; nil: there was no list
 	Pods      int      `json:"pods"`                 // with an address of their own, and not about to end
@@ -36,10 +37,11 @@ type NodePods struct {
 }
 
 // NodePodsOf describes the pods of the node, as watched and as held.
-func NodePodsOf(stats *watch.KindStats, held pods.Stats) *NodePods {
-	s := &NodePods{Synced: stats.Synced, Pods: held.Pods, Shared: held.Shared, Stale: held.Stale, LastError: stats.LastError}
-	if stats.Synced {
-		s.Age = Seconds(stats.Age)
+func NodePodsOf(stats *watch.Stats, held pods.Stats) *NodePods {
+	own := stats.OwnPods
+	s := &NodePods{Source: stats.PodSource, Synced: own.Synced, Pods: held.Pods, Shared: held.Shared, Stale: held.Stale, LastError: own.LastError}
+	if own.Synced {
+		s.Age = Seconds(own.Age)
 	}
 	return s
 }

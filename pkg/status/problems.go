@@ -5,6 +5,7 @@ package status
 import (
 	"cmp"
 	"fmt"
+	"path/filepath"
 	"slices"
 	"strings"
 	"time"
@@ -101,6 +102,10 @@ func (l *problems) addCluster(c *Cluster, stats *watch.Stats, cfg *config.Cluste
 	}
 	if stats.OwnPods != nil {
 		if p, ok := kindProblem(stats.OwnPods, cfg.StaleAfter); ok {
+			if stats.PodSource != watch.SourceServer {
+				p.Hint = "check that the kubelet serves the Pods API (feature gate PodsAPI) and that the agent has its folder " +
+					filepath.Dir(watch.PodsSocket) + ", or set pods.identity to auto; the agent retries by itself"
+			}
 			l.add("pods.identity", p.What, p.Hint)
 		}
 	}

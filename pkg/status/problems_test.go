@@ -85,6 +85,20 @@ func TestOversizeProblem(t *testing.T) {
 	assert.Same(t, "problems", []Problem{want}, got)
 }
 
+// TestPodProblem gives the hint of the source of the pods.
+func TestPodProblem(t *testing.T) {
+	t.Parallel()
+	for source, hint := range map[string]string{
+		"": "feature gate PodsAPI", watch.SourceKubelet: "/var/lib/kubelet/pods-api, or set pods.identity to auto", watch.SourceServer: "the API server is reachable",
+	} {
+		stats := &watch.Stats{PodSource: source, OwnPods: &watch.KindStats{Kind: zone.Pods, LastError: "unreachable: no such file or directory"}}
+		got := Problems(&Status{Config: Config{LastOK: true}, Cluster: &Cluster{}}, stats, &config.Cluster{}, nil, nil)
+		if len(got) != 1 || got[0].Where != "pods.identity" || !strings.Contains(got[0].Hint, hint) {
+			t.Errorf("source %q: got %+v, want the hint %q", source, got, hint)
+		}
+	}
+}
+
 func TestCentralProblem(t *testing.T) {
 	t.Parallel()
 	one := []Server{{Address: "tcp://192.0.2.1:53"}}

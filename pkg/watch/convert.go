@@ -25,8 +25,11 @@ const (
 	// searchLabel on a Pod, with the value off, excludes it from walks of the search path.
 	searchLabel = "node-cache.io/search-path"
 
-	// maxSearches is the most bytes of dnsConfig.searches that the API accepts.
-	maxSearches = 2048
+	// maxSearches and maxSearchBytes are the most domains of dnsConfig.searches that the API accepts, and their bytes.
+	maxSearches, maxSearchBytes = 32, 2048
+
+	// maxPodAddrs is the most addresses of a pod that the API accepts: one of each family.
+	maxPodAddrs = 2
 
 	// ttlMax is the longest TTL that an annotation may set. Clients that keep a cluster name longer use the addresses of pods that are gone.
 	ttlMax = time.Hour
@@ -170,8 +173,8 @@ func podOf(pod *corev1.Pod) (zone.Pod, bool) {
 // maxOwner is the longest name of an object in bytes, for the kind and the name of an owner.
 const maxOwner = 253
 
-// isObjectName reports whether text may be a kind or the name of a controller. The API server accepts any bytes, of any
-// length, in an owner reference, and a workload is printed on terminals.
+// isObjectName reports whether text may be a kind or the name of a pod or controller. The API server accepts any bytes, of
+// any length, in an owner reference, the kubelet's socket may be another program's, and names are printed on terminals.
 func isObjectName(text string) bool {
 	return len(text) <= maxOwner && !strings.ContainsFunc(text, func(r rune) bool {
 		return r != '-' && r != '.' && (r < '0' || r > '9') && (r < 'a' || r > 'z') && (r < 'A' || r > 'Z')
@@ -179,10 +182,14 @@ func isObjectName(text string) bool {
 }
 
 // ownPodOf returns the record of a pod of the node, nil if queries from its addresses may be another's: on the host
-// network the addresses are the node's, and once a pod ends another pod may get them before its end is reported.
+// network the addresses are the node's, and once a pod ends another pod may get them before its end is reported. Without
+// a node, pods of any node have a record. A record has at most 4 KiB.
 func ownPodOf(pod *corev1.Pod, node string) *pods.Pod {
 	record, ok := podOf(pod)
-	if !ok || pod.Spec.NodeName != node || pod.Spec.HostNetwork || pod.DeletionTimestamp != nil || mayHaveEnded(pod) {
+	if !ok || pod.Spec.HostNetwork || pod.DeletionTimestamp != nil || mayHaveEnded(pod) || node != "" && pod.Spec.NodeName != node {
+		return nil
+	}
+	if !isObjectName(record.Namespace) || !isObjectName(record.Name) || len(record.Addrs) > maxPodAddrs {
 		return nil
 	}
 	return &pods.Pod{Namespace: record.Namespace, Name: record.Name, Workload: workloadOf(pod), Addrs: record.Addrs, DNS: dnsOf(pod)}
@@ -190,15 +197,15 @@ func ownPodOf(pod *corev1.Pod, node string) *pods.Pod {
 
 // dnsOf returns what a pod says about its resolv.conf. An ndots that is no number has no effect, as in resolvers.
 func dnsOf(pod *corev1.Pod) pods.DNS {
-	d := pods.DNS{Policy: string(pod.Spec.DNSPolicy), Skip: pod.Labels[searchLabel] == "off"}
-	if d.Policy == string(corev1.DNSClusterFirst) {
-		d.Policy = ""
+	d := pods.DNS{Skip: pod.Labels[searchLabel] == "off"}
+	if p := pod.Spec.DNSPolicy; p == corev1.DNSNone || p == corev1.DNSDefault {
+		d.Policy = string(p)
 	}
 	c := pod.Spec.DNSConfig
 	if c == nil {
 		return d
 	}
-	if d.Searches = c.Searches; len(strings.Join(c.Searches, " ")) > maxSearches {
+	if d.Searches = c.Searches; len(c.Searches) > maxSearches || len(strings.Join(c.Searches, " ")) > maxSearchBytes {
 		d.Searches, d.Skip = nil, true
 	}
 	for _, option := range c.Options {

@@ -217,13 +217,14 @@ func reasonOf(err error) string {
 		return reasonExpired
 	case apierrors.IsTooManyRequests(err):
 		return reasonBusy
-	case errors.Is(err, errSilent), errors.Is(err, errUnconfirmed):
+	case errors.Is(err, errSilent), errors.Is(err, errUnconfirmed), errors.Is(err, errNoPodList):
 		return reasonSilent
 	case errors.Is(err, task.ErrPanic):
 		return reasonInternal
-	case apierrors.HasStatusCause(err, causeUnreadable), errors.Is(err, errLongList), errors.Is(err, errUnrequested):
+	case apierrors.HasStatusCause(err, causeUnreadable), errors.Is(err, errLongList), errors.Is(err, errUnrequested),
+		errors.Is(err, errPodMessage), errors.Is(err, errManyMessages), errors.Is(err, errManyPods):
 		return reasonUnreadable
-	case errors.As(err, &status):
+	case errors.As(err, &status), errors.Is(err, errCallEnded):
 		return reasonServer
 	default:
 		return reasonUnreachable

@@ -83,6 +83,8 @@ func TestOwnPods(t *testing.T) {
 			p.Spec.RestartPolicy, p.Status.ContainerStatuses = corev1.RestartPolicyNever, []corev1.ContainerStatus{terminated, running}
 		}, "web"},
 		{"restarted", func(p *corev1.Pod) { p.Status.ContainerStatuses = []corev1.ContainerStatus{terminated} }, "web"},
+		{"with a name that has an escape sequence", func(p *corev1.Pod) { p.Name = "web\x1b[2J" }, "unknown"},
+		{"with three addresses", func(p *corev1.Pod) { p.Status.PodIPs = append(p.Status.PodIPs, corev1.PodIP{IP: "10.1.9.1"}) }, "unknown"},
 		{"of a Deployment", func(p *corev1.Pod) {
 			p.Labels, p.OwnerReferences = map[string]string{"pod-template-hash": "5d4f"}, controlledBy("ReplicaSet", "front-5d4f")
 		}, "web Deployment/front"},
@@ -142,6 +144,10 @@ func TestOwnPodsDNS(t *testing.T) {
 		{"ndots that is no number", func(p *corev1.Pod) { p.Spec.DNSConfig = options("2x") }, pods.DNS{}},
 		{"ndots 0", func(p *corev1.Pod) { p.Spec.DNSConfig = options("0") }, pods.DNS{Skip: true}},
 		{"the label", func(p *corev1.Pod) { p.Labels = map[string]string{"node-cache.io/search-path": "off"} }, pods.DNS{Skip: true}},
+		{"33 searches", func(p *corev1.Pod) {
+			p.Spec.DNSConfig = &corev1.PodDNSConfig{Searches: make([]string, 33)}
+		}, pods.DNS{Skip: true}},
+		{"an unknown policy", func(p *corev1.Pod) { p.Spec.DNSPolicy = "x" }, pods.DNS{}},
 		{"1 MiB of searches", func(p *corev1.Pod) {
 			p.Spec.DNSConfig = &corev1.PodDNSConfig{Searches: []string{strings.Repeat("x", 1<<20)}}
 		}, pods.DNS{Skip: true}},

@@ -148,6 +148,7 @@ type Stats struct {
 	Kinds        []KindStats // the filled kinds, in the order of zone.Kind
 	ServiceWatch KindStats   // of a ServiceWatch; only Synced and LastError are set
 	OwnPods      *KindStats  // nil: none are watched
+	PodSource    string      // of OwnPods, SourceKubelet or SourceServer; empty: the kubelet has sent no list yet
 	Requests     uint64      // sent to the API server; 0 for manifests
 	Panics       uint64      // recovered, each also logged with its stack
 }

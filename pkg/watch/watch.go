@@ -56,7 +56,8 @@ type Config struct {
 	ServiceSelector, NamespaceSelector string
 
 	ServiceWatch *ServiceWatch // nil: none
-	OwnPods      *pods.Index   // gets the pods of the node NodeName, from a Watch; nil: none does
+	OwnPods      *pods.Index   // gets the pods of the node, from a Watch; nil: none does
+	PodSource    PodSource     // of OwnPods
 	Log          *slog.Logger  // required
 	Now          func() time.Time
 
@@ -71,7 +72,7 @@ type Config struct {
 	// of a watch, whose objects come one by one. 0: 1 GiB.
 	MaxList int64
 
-	NodeName  string // the node of NodeZone and OwnPods
+	NodeName  string // the node of NodeZone and OwnPods; with PodsFromKubelet it may be empty
 	UserAgent string // empty: node-cache
 
 	dial func(ctx context.Context, network, addr string) (net.Conn, error) // for tests; nil: the network
@@ -85,6 +86,7 @@ type Watch struct {
 	statuses        []*kindStatus // of the store's kinds, in their order
 	serviceStatuses []*kindStatus // of the watched service
 	podStatus       *kindStatus   // of OwnPods; nil: none
+	podFeed         *podFeed      // of OwnPods; nil: they come from the API server
 	serviceWatcher  *serviceWatcher
 	feeds           []*feed
 	idle            int // feeds that Ready does not wait for
@@ -99,11 +101,13 @@ func New(cfg Config) (*Watch, error) {
 	if err := cfg.check(); err != nil {
 		return nil, err
 	}
-	w := &Watch{cfg: cfg, ready: make(chan struct{})}
+	w := &Watch{cfg: cfg, ready: make(chan struct{}), clients: new(clients)}
 	w.conns = &connTracker{dial: cfg.dial, now: cfg.Now, open: make(map[*trackedConn]struct{})}
-	var err error
-	if w.clients, err = newClients(cfg.Kubeconfig, cfg.UserAgent, cfg.MaxList, w.conns); err != nil {
-		return nil, err
+	if cfg.Store != nil || cfg.ServiceWatch != nil || cfg.PodSource != PodsFromKubelet {
+		var err error
+		if w.clients, err = newClients(cfg.Kubeconfig, cfg.UserAgent, cfg.MaxList, w.conns); err != nil {
+			return nil, err
+		}
 	}
 	if cfg.Store != nil {
 		w.addKinds()
@@ -245,17 +249,22 @@ func (w *Watch) addOwnPods() {
 	w.idle++
 	w.podStatus = &kindStatus{kind: zone.Pods, onConfirmed: w.cfg.OwnPods.Confirm}
 	q := query{client: w.clients.core, resource: "pods", example: &corev1.Pod{}, fields: "spec.nodeName=" + w.cfg.NodeName}
-	w.addFeed(w.podStatus, q, podTarget(w.cfg.OwnPods, w.cfg.NodeName), func() {})
+	f := w.addFeed(w.podStatus, q, podTarget(w.cfg.OwnPods, w.cfg.NodeName), func() {})
+	if source := w.cfg.PodSource; source != PodsFromServer {
+		w.podFeed = &podFeed{feed: f, index: w.cfg.OwnPods, node: w.cfg.NodeName, either: source == PodsFromEither, dial: w.cfg.dial}
+	}
 }
 
-// addFeed adds a feed to the status.
-func (w *Watch) addFeed(v *kindStatus, q query, t target, settled func()) {
+// addFeed adds a feed, and to the status.
+func (w *Watch) addFeed(v *kindStatus, q query, t target, settled func()) *feed {
 	after, timeout := confirmTimes(w.cfg.StaleAfter)
-	w.feeds = append(w.feeds, &feed{
+	f := &feed{
 		query: q, target: t, status: v, feedStatus: v.add(), onSynced: settled,
 		confirmAfter: after, confirmTimeout: timeout, maxList: w.cfg.MaxList, conns: w.conns,
 		guard: task.Guard{Where: "watch of " + q.resource, Log: w.cfg.Log, Count: &w.panics}, log: w.cfg.Log, now: w.cfg.Now,
-	})
+	}
+	w.feeds = append(w.feeds, f)
+	return f
 }
 
 // feedSynced records that a feed has its first list, or will get none.
@@ -272,10 +281,17 @@ func (w *Watch) Run(ctx context.Context) error {
 		wg.Go(func() { w.serviceWatcher.run(ctx) })
 	}
 	for _, f := range w.feeds {
-		wg.Go(func() { f.run(ctx) })
+		if w.podFeed == nil || f != w.podFeed.feed {
+			wg.Go(func() { f.run(ctx) })
+		}
+	}
+	if w.podFeed != nil {
+		wg.Go(func() { w.podFeed.run(ctx) })
 	}
 	wg.Wait()
-	w.clients.http.CloseIdleConnections()
+	if w.clients.http != nil {
+		w.clients.http.CloseIdleConnections()
+	}
 	return nil
 }
 
@@ -306,7 +322,10 @@ func (w *Watch) Stats() Stats {
 	}
 	if w.podStatus != nil {
 		own := w.podStatus.stats(now)
-		s.OwnPods = &own
+		s.OwnPods, s.PodSource = &own, SourceServer
+		if w.podFeed != nil {
+			s.PodSource, _ = w.podFeed.source.Load().(string)
+		}
 	}
 	s.ServiceWatch.Synced = len(w.serviceStatuses) > 0
 	for _, v := range w.serviceStatuses {

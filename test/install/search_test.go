@@ -58,7 +58,8 @@ spec: {nodeName: node1, terminationGracePeriodSeconds: 0, containers: [{name: ma
 // resolv.conf of the kubelet.
 func (b *harness) testSearchPath(t *testing.T) {
 	t.Helper()
-	b.kubectl(t, "apply", "-k", kustomization(t, "daemonset/base", "daemonset/components/metrics", "daemonset/components/pods"))
+	b.kubectl(t, "apply", "-k", kustomization(t, "daemonset/base", "daemonset/components/metrics", "daemonset/components/pods",
+		"daemonset/components/pods-kubelet"))
 	b.kubectl(t, "-n", "kube-system", "rollout", "status", "daemonset/node-cache", "--timeout=3m")
 	b.runShell(t, "kubectl -n kube-system edit configmap node-cache",
 		`KUBE_EDITOR=sed -i 's/^    cluster:$/    pods: {identity: api, searchPath: on}\n    cluster:/'`)
@@ -80,7 +81,6 @@ func (b *harness) testSearchPath(t *testing.T) {
 			t.Errorf("%s: queries %v, want 2 with the walk", libc, sent)
 		}
 	}
-	b.kubectl(t, "delete", "pod", "-l", "app=search")
 }
 
 // queriesOfPods returns the queries of each pod of the first node, none before the agent knows pods.

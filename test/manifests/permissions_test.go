@@ -85,6 +85,8 @@ func TestChartPermissions(t *testing.T) {
 	}{
 		{"pods: verified", "config.agent.cluster.pods=verified", localPermissions + nodePermission + eventPermissions + podPermissions},
 		{"the pods of the node", "config.agent.pods.identity=api", localPermissions + nodePermission + eventPermissions + podPermissions},
+		{"the pods of the node from the kubelet", "config.agent.pods.identity=kubelet", localPermissions + nodePermission + eventPermissions},
+		{"the pods of the node from either", "config.agent.pods.identity=auto", localPermissions + nodePermission + eventPermissions + podPermissions},
 		{"both", "config.agent.pods.identity=api,config.agent.cluster.pods=verified", localPermissions + nodePermission + eventPermissions + podPermissions},
 		{"no zone", "config.agent.cluster.nodeZone=", localPermissions + eventPermissions},
 		{

@@ -3,6 +3,7 @@
 package manifests
 
 import (
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -11,6 +12,8 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+
+	"github.com/nodecache/node-cache/pkg/watch"
 )
 
 // A workload is a pod that some object makes.
@@ -115,6 +118,28 @@ func TestPrivileges(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// TestKubeletSocket looks for the kubelet's socket in the agents that use it. On a node without its folder they start too.
+func TestKubeletSocket(t *testing.T) {
+	t.Parallel()
+	folder := filepath.Dir(watch.PodsSocket)
+	made := corev1.HostPathDirectoryOrCreate
+	for name, text := range map[string][]byte{
+		"component": rendering{overlay: "base", components: []string{"pods-kubelet"}}.byKustomize(t),
+		"kubelet":   chart(t, "--set", "config.agent.pods.identity=kubelet"),
+		"auto":      chart(t, "--set", "config.agent.pods.identity=auto"),
+	} {
+		for _, w := range workloads(t, objects(t, text)) {
+			if w.name != "node-cache" {
+				continue
+			}
+			volume := corev1.Volume{Name: "pods-api", VolumeSource: corev1.VolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: folder, Type: &made}}}
+			same(t, name+": volume", volume, w.spec.Volumes[len(w.spec.Volumes)-1])
+			mounts := w.spec.Containers[0].VolumeMounts
+			same(t, name+": mount", corev1.VolumeMount{Name: "pods-api", MountPath: folder, ReadOnly: true}, mounts[len(mounts)-1])
+		}
 	}
 }
 

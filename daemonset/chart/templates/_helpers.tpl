@@ -182,6 +182,11 @@ the admin socket is the pod's own, the others are for the next pod.
 {{- end -}}
 {{- end }}
 
+{{/* Not empty if the agents need the kubelet's socket. */}}
+{{- define "node-cache.kubeletPods" -}}
+{{- if has (dig "pods" "identity" "off" .Values.config.agent) (list "kubelet" "auto") }}true{{ end -}}
+{{- end }}
+
 {{/* Fails for extra volumes and mounts that the agents' pods already have: Kubernetes does not take duplicates. */}}
 {{- define "node-cache.extras" -}}
 {{- $names := list "config" "run" "last-good" "pod" -}}
@@ -193,6 +198,10 @@ the admin socket is the pod's own, the others are for the next pod.
 {{- if eq .Values.image.variant "iptables" -}}
 {{- $names = append $names "xtables-lock" -}}
 {{- $places = append $places "/run/xtables.lock" -}}
+{{- end -}}
+{{- if include "node-cache.kubeletPods" . -}}
+{{- $names = append $names "pods-api" -}}
+{{- $places = append $places "/var/lib/kubelet/pods-api" -}}
 {{- end -}}
 {{- range .Values.extraVolumes -}}
 {{- if has .name $names -}}
@@ -344,7 +353,7 @@ cluster:
 {{- else if $cluster.invalidate }}
 - {apiGroups: [""], resources: [services], verbs: [list, watch]}
 {{- end }}
-{{- if and (eq (dig "pods" "identity" "off" .Values.config.agent) "api") (ne ($cluster.pods | default "") "verified") }}
+{{- if and (has (dig "pods" "identity" "off" .Values.config.agent) (list "api" "auto")) (ne ($cluster.pods | default "") "verified") }}
 - {apiGroups: [""], resources: [pods], verbs: [list, watch]}
 {{- end }}
 {{- if eq (hasKey $cluster "nodeZone" | ternary $cluster.nodeZone "auto") "auto" }}
