@@ -101,13 +101,7 @@ func (l *problems) addCluster(c *Cluster, stats *watch.Stats, cfg *config.Cluste
 		}
 	}
 	if stats.OwnPods != nil {
-		if p, ok := kindProblem(stats.OwnPods, cfg.StaleAfter); ok {
-			if stats.PodSource != watch.SourceServer {
-				p.Hint = "check that the kubelet serves the Pods API (feature gate PodsAPI) and that the agent has its folder " +
-					filepath.Dir(watch.PodsSocket) + ", or set pods.identity to auto; the agent retries by itself"
-			}
-			l.add("pods.identity", p.What, p.Hint)
-		}
+		l.addOwnPods(stats, cfg.StaleAfter)
 	}
 	for i := range c.Kinds {
 		if k := &c.Kinds[i]; k.Refused > 0 {
@@ -128,6 +122,19 @@ func (l *problems) addCluster(c *Cluster, stats *watch.Stats, cfg *config.Cluste
 		*l = append(*l, p)
 	}
 	l.addServers("cluster.central", c.Central.Endpoints)
+}
+
+// addOwnPods adds what is wrong with the watch of the node's pods.
+func (l *problems) addOwnPods(stats *watch.Stats, staleAfter time.Duration) {
+	p, ok := kindProblem(stats.OwnPods, staleAfter)
+	if !ok {
+		return
+	}
+	if stats.PodSource != watch.SourceServer {
+		p.Hint = "check that the kubelet serves the Pods API (feature gate PodsAPI) and that the agent has its folder " +
+			filepath.Dir(watch.PodsSocket) + ", or set pods.identity to auto; the agent retries by itself"
+	}
+	l.add("pods.identity", p.What, p.Hint)
 }
 
 // addSource adds a configuration that is unreadable, refused, replaced by the last good one, or not saved.

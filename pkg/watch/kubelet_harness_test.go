@@ -78,7 +78,7 @@ func (k *fakeKubelet) servePlain(t *testing.T) {
 	go func() { done <- server.Serve(k.plain) }()
 	t.Cleanup(func() {
 		_ = server.Close()
-		<-done
+		assert.Equal(t, "end", http.ErrServerClosed, <-done)
 	})
 }
 

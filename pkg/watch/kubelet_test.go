@@ -118,6 +118,7 @@ func TestKubeletPods(t *testing.T) {
 // TestKubeletLies shows that whatever a program at the socket sends is refused in bounded time and space, and that the pods
 // of the last complete list stay.
 func TestKubeletLies(t *testing.T) {
+	t.Parallel()
 	endless := func(event podsv1alpha1.EventType, name func(int) string, listed bool) callHandler {
 		return func(call podsv1alpha1.Pods_WatchPodsServer) error {
 			if listed {

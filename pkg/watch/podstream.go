@@ -75,7 +75,7 @@ func openPodStream(ctx context.Context, dial dialer) (*podStream, error) {
 		},
 	}
 	t.Protocols.SetUnencryptedHTTP2(true)
-	resp, err := t.RoundTrip(req)
+	resp, err := t.RoundTrip(req) //nolint:bodyclose // the caller closes it
 	if err != nil {
 		return nil, err
 	}
