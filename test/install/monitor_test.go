@@ -42,7 +42,13 @@ func (b *harness) testMonitoring(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = b.Control.Kill("prometheus") })
-	b.evaluateQueries(t, b.startGateway(t, prometheusAddr))
+	gateway := b.startGateway(t, prometheusAddr)
+	b.evaluateQueries(t, gateway)
+	clients := promtest.Query{Where: "clients", Expr: `sum(nodecache_pod_queries_total{exported_namespace="default"}) > 0`}
+	found, err := promtest.Evaluate(t.Context(), gateway, []promtest.Query{clients})
+	if err != nil || len(found[0].Series) == 0 {
+		t.Errorf("the dashboard's label for the namespace of clients: %v, %v", found, err)
+	}
 }
 
 // startGateway is the URL of a server that passes requests to one of the control machine.

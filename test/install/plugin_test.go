@@ -20,6 +20,7 @@ func (b *harness) testPlugin(t *testing.T) {
 	}
 	plugin := func(args string) (string, error) {
 		out, err := b.Shell(t.Context(), folder, "PATH=$PATH:"+folder+" kubectl node-cache "+args).CombinedOutput()
+		t.Logf("$ kubectl node-cache %s\n%s%v", args, out, err)
 		return string(out), err
 	}
 	b.startClients(t, "plugin")
@@ -32,11 +33,7 @@ func (b *harness) testPlugin(t *testing.T) {
 	} {
 		b.eventually(t, "kubectl node-cache "+step.args, func() bool {
 			out, err := plugin(step.args)
-			if err != nil || !regexp.MustCompile(step.want).MatchString(out) {
-				t.Logf("%v\n%s", err, out)
-				return false
-			}
-			return true
+			return err == nil && regexp.MustCompile(step.want).MatchString(out)
 		})
 	}
 	signal := func(name string) {
@@ -48,6 +45,6 @@ func (b *harness) testPlugin(t *testing.T) {
 	out, err := plugin("status")
 	signal("CONT")
 	if err == nil || !strings.Contains(out, "\nnode1 ") || !strings.Contains(out, "\nnode-cache: node node2: no answer within ") {
-		t.Errorf("with a stopped agent: %v\n%s", err, out)
+		t.Errorf("with a stopped agent: %v", err)
 	}
 }
