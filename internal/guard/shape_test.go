@@ -16,17 +16,17 @@ import (
 
 // Bounds of the shape. They only go down; a package that needs more lines says why in the commit that raises its bound.
 const (
-	mostLines        = 46497
-	mostFiles        = 269
-	mostTypes        = 503
-	mostSupportLines = 12947
-	mostTestLines    = 71443
+	mostLines        = 49049
+	mostFiles        = 300
+	mostTypes        = 545
+	mostSupportLines = 12949
+	mostTestLines    = 74023
 )
 
 // packageLines are the most lines of a package, in hundreds, where it may have more than 1,000.
 func packageLines() map[string]int {
 	return map[string]int{
-		"pkg/upstream": 38, "pkg/zone": 35, "pkg/agent": 35, "pkg/config": 32, "pkg/resolve": 34, "pkg/watch": 30,
+		"pkg/upstream": 38, "pkg/zone": 35, "pkg/agent": 35, "pkg/config": 32, "pkg/resolve": 35, "pkg/watch": 33, "pkg/status": 11,
 		"pkg/convert": 30, "pkg/server": 21, "pkg/doctor": 18, "pkg/cache": 17, "pkg/wire": 17, "pkg/nftables": 14,
 		"pkg/iptables": 15, "pkg/source": 14, "pkg/admin": 13, "cmd/node-cache": 17, "pkg/netif": 12,
 	}

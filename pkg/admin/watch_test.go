@@ -45,6 +45,7 @@ func TestWatch(t *testing.T) {
 		request(l.T, c, "/watch?name=test")
 		reply, err := http.ReadResponse(bufio.NewReader(c), nil)
 		assert.NoError(l.T, err)
+		defer func() { _ = reply.Body.Close() }()
 		body := bufio.NewReader(reply.Body)
 		for range 3 {
 			time.Sleep(time.Minute)

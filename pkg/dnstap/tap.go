@@ -203,7 +203,7 @@ func (t *Tap) connect(ctx context.Context, to *address) (connected bool, err err
 		spare = frames
 		switch {
 		case messages > 0:
-			_ = conn.SetWriteDeadline(time.Now().Add(ioTimeout))
+			_ = conn.SetWriteDeadline(time.Now().Add(ioTimeout)) //nolint:forbidigo // of a socket
 			if _, err := conn.Write(frames); err != nil {
 				t.drop(messages)
 				return true, err
