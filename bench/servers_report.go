@@ -142,6 +142,7 @@ const (
 	missMicros = 11
 	missTCP    = 13 // µs, with the upstream over pipelined TCP
 	missQPS    = 79_000
+	podsRatio  = 1.05
 	idleMiB    = 40
 	binaryMB   = 45
 	mostLost   = 0.01  // share of queries without an answer above which a figure says nothing
@@ -153,6 +154,7 @@ func judge(rep *serversReport) []judgement {
 	return []judgement{
 		judgeRatio(rep, "hit", "hit: CPU", hitRatio),
 		judgePeers(rep),
+		judgePods(rep),
 		judgeRatio(rep, "nx", "NXDOMAIN hit: CPU", nxRatio),
 		judgeCPU(rep, "tcp", "hit, TCP: CPU", tcpMicros),
 		judgeCPU(rep, "miss", "miss: CPU", missMicros),
@@ -218,7 +220,7 @@ func judgePeers(rep *serversReport) judgement {
 	for _, peer := range rep.Results {
 		f, measured := peer.figure("hit")
 		switch {
-		case peer.Name == floorName || peer.Name == oursName:
+		case peer.Name == floorName || peer.Name == oursName || peer.Name == podsName:
 		case !measured:
 			missing = append(missing, peer.Name)
 		case best == "" || f.CPU < lowest.CPU:
@@ -235,6 +237,17 @@ func judgePeers(rep *serversReport) judgement {
 		}
 		return text, f.CPU < lowest.CPU
 	})
+}
+
+// judgePods compares a hit that is counted by pod and name with one that is not.
+func judgePods(rep *serversReport) judgement {
+	counted, ok := rep.figureOf(podsName, "hit")
+	j := judgement{what: "hit, pods.identity: CPU", budget: fmt.Sprintf("≤ %.2f × without", podsRatio), figure: notMeasured, verdict: notMeasured}
+	if plain, both := rep.figureOf(oursName, "hit"); ok && both {
+		ratio := counted.CPU / plain.CPU
+		j.figure, j.verdict = fmt.Sprintf("%.2f × without", ratio), verdict(ratio <= podsRatio, counted)
+	}
+	return j
 }
 
 // verdict is the last column. A load that lost queries or got wrong answers is not a cheap one: it is not judged.

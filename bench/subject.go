@@ -16,6 +16,7 @@ import (
 const (
 	floorName = "floor"
 	oursName  = "node-cache"
+	podsName  = "node-cache-pods" // it counts by pod and name
 )
 
 // A subject is a server that is measured.
@@ -33,6 +34,7 @@ func subjects() []subject {
 	return []subject{
 		{server: server{name: floorName, args: floorArgs}, load: "hit"}, // it has one fixed answer, over UDP
 		{server: server{name: oursName, config: "node-cache.yaml", args: "agent --config {{.Conf}}"}, overTCP: true, version: "version"},
+		{server: server{name: podsName, config: "node-cache-pods.yaml", args: "agent --config {{.Conf}}"}, load: "hit", version: "version"},
 		{server: server{name: "coredns", config: "Corefile", args: "-quiet -conf {{.Conf}}"}, overTCP: true, version: "-version"},
 		{server: server{name: "unbound", config: "unbound.conf", args: "-d -c {{.Conf}}"}, overTCP: true, version: "-V"},
 		{server: server{name: "dnsdist", config: "dnsdist.conf", args: "--supervised --disable-syslog -C {{.Conf}}"}, overTCP: true, version: "--version"},
@@ -47,7 +49,7 @@ func (b *serversBench) find(ctx context.Context, s *subject) (string, error) {
 	switch s.name {
 	case floorName:
 		return b.buildFloor(ctx)
-	case oursName:
+	case oursName, podsName:
 		return proctest.LookProgram(b.opts.nodeCache)
 	case "coredns":
 		return kubetest.Program(ctx, s.name)
