@@ -49,6 +49,7 @@ func serversSample() *serversReport {
 				},
 			},
 			{Name: "kresd", Skipped: "not installed"},
+			{Name: podsName, Version: "v1.2.3", Samples: map[string][]sample{"hit": flat(sample{QPS: 190_000, CPU: 4.284, Busy: 0.82, Latency: 2000, MiB: 26, Completed: 1000})}},
 		},
 	}, Loads: loadNames(), Binary: 21_400_000}
 }
@@ -66,6 +67,7 @@ func TestJudge(t *testing.T) {
 	const (
 		ratioHit = iota
 		peers
+		podsHit
 		ratioNX
 		tcp
 		missCPU
@@ -92,6 +94,8 @@ func TestJudge(t *testing.T) {
 		{name: "below the lowest peer", budget: peers, want: "met"},
 		{name: "as dear as the lowest peer", change: func(r *serversReport) { ours(r, "hit").CPU = 5.6 }, budget: peers, want: "**not met**"},
 		{name: "no peer", change: func(r *serversReport) { r.Results = r.Results[:2] }, budget: peers, want: "not measured"},
+		{name: "counted by pod at 1.02 x", budget: podsHit, want: "met"},
+		{name: "counted by pod at 1.06 x", change: func(r *serversReport) { ours(r, "hit").CPU = 4.04 }, budget: podsHit, want: "**not met**"},
 		{name: "NXDOMAIN at 1.46 x floor", budget: ratioNX, want: "**not met**"},
 		{name: "NXDOMAIN at 1.34 x floor", change: func(r *serversReport) { ours(r, "nx").CPU = 4.69 }, budget: ratioNX, want: "met"},
 		{name: "TCP at 8 us", budget: tcp, want: "met"},

@@ -16,11 +16,11 @@ import (
 
 // Bounds of the shape. They only go down; a package that needs more lines says why in the commit that raises its bound.
 const (
-	mostLines        = 49049
+	mostLines        = 49051
 	mostFiles        = 300
 	mostTypes        = 545
-	mostSupportLines = 12949
-	mostTestLines    = 74023
+	mostSupportLines = 12962
+	mostTestLines    = 74029
 )
 
 // packageLines are the most lines of a package, in hundreds, where it may have more than 1,000.

@@ -24,6 +24,8 @@ import (
 const (
 	// maxBuffer bounds each of the two buffers in bytes. It lasts for 100 ms at 100,000 queries a second.
 	maxBuffer = 4 << 20
+	// gather is how long messages are collected for one write: each write takes the processor from the readers.
+	gather = time.Millisecond
 	// ioTimeout bounds a handshake, and a write of one buffer.
 	ioTimeout = 10 * time.Second
 	// closeTimeout bounds the last write and the collector's confirmation when the agent stops.
@@ -213,6 +215,7 @@ func (t *Tap) connect(ctx context.Context, to *address) (connected bool, err err
 			return true, stream.Close()
 		default:
 			t.wait(ctx)
+			_ = task.Sleep(ctx, gather)
 		}
 	}
 	return true, stream.Close()
