@@ -57,7 +57,7 @@ func TestPage(t *testing.T) {
 		return s.Upstreams[0].State != "good"
 	})
 	took := proctest.Eventually(t, time.Minute, "the page shows it", func() bool { return p.text("section[aria-labelledby=upstreams] td.bad") != "" })
-	if took > 2*time.Second {
+	if proctest.Soak() && took > 2*time.Second { // on an idle machine
 		t.Errorf("the page shows the end of the upstream %s after the status, want 2 s at most", took)
 	}
 	proctest.Figure(t, "the end of the upstream is shown %s after /status shows it", took.Round(10*time.Millisecond))
