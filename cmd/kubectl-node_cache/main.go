@@ -11,12 +11,9 @@
 package main
 
 import (
-	"context"
 	"io"
 	"log/slog"
 	"os"
-	"os/signal"
-	"syscall"
 
 	"github.com/spf13/cobra"
 	_ "k8s.io/client-go/plugin/pkg/client/auth" // the ways to log in that a kubeconfig may name
@@ -35,14 +32,7 @@ func main() {
 
 // run is the whole program except the exit.
 func run(args []string, stdout, stderr io.Writer) int {
-	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
-	defer stop()
-	root := rootCommand()
-	root.SetArgs(args)
-	root.SetOut(stdout)
-	root.SetErr(stderr)
-	cmd, err := root.ExecuteContextC(ctx)
-	return cli.Report(cmd, err, stderr)
+	return cli.Run(rootCommand(), args, stdout, stderr, cli.Report)
 }
 
 func rootCommand() *cobra.Command {

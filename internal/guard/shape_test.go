@@ -16,7 +16,7 @@ import (
 
 // Bounds of the shape. They only go down; a package that needs more lines says why in the commit that raises its bound.
 const (
-	mostLines        = 49051
+	mostLines        = 49044
 	mostFiles        = 300
 	mostTypes        = 545
 	mostSupportLines = 12962

@@ -3,10 +3,13 @@
 package cli
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
+	"os/signal"
 	"strings"
+	"syscall"
 
 	"github.com/spf13/cobra"
 )
@@ -29,6 +32,17 @@ type ExitError int
 
 // Error returns the text for callers that do not know the type.
 func (e ExitError) Error() string { return fmt.Sprintf("exit code %d", int(e)) }
+
+// Run runs a program until it ends or is interrupted, and returns the exit code. report prints the error of a command.
+func Run(root *cobra.Command, args []string, stdout, stderr io.Writer, report func(*cobra.Command, error, io.Writer) int) int {
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
+	defer stop()
+	root.SetArgs(args)
+	root.SetOut(stdout)
+	root.SetErr(stderr)
+	cmd, err := root.ExecuteContextC(ctx)
+	return report(cmd, err, stderr)
+}
 
 // Report prints the error of a command, with its hint if it has a method Advice, and returns the exit code.
 func Report(cmd *cobra.Command, err error, stderr io.Writer) int {

@@ -23,7 +23,7 @@ import (
 func TestNames(t *testing.T) {
 	queries := 1_000_000
 	if proctest.Soak() {
-		queries = 100_000_000
+		queries = 20_000_000
 	}
 	x := pods.NewIndex(time.Minute, nil)
 	for i := range 2000 {

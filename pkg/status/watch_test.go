@@ -31,7 +31,7 @@ func TestWatchParameters(t *testing.T) {
 		"pod=a/b&namespace=a":                   `pod "a/b": not NAMESPACE/POD, or a namespace is given too`,
 		"rcode=FINE&source=x":                   `rcode "FINE": not one of NOERROR, FORMERR, SERVFAIL, NXDOMAIN, NOTIMP, REFUSED, BADVERS, other` + "\n" + `source "x": not one of zone, cache, stale, upstream, failure, local, refused, shed, transfer, static, search`,
 		"name=a..b":                             `name "a..b": not a domain name`,
-		"pod=shop/web":                          "the pods of the node are not known\nhint: set pods.identity: api",
+		"pod=shop/web":                          "the pods of the node are not known\nhint: set pods.identity",
 	} {
 		parameters, err := url.ParseQuery(given)
 		assert.NoError(t, err)
