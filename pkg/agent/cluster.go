@@ -223,8 +223,8 @@ func sourceProblem(err error, kubeconfig string) error {
 	return &status.HintError{Err: fmt.Errorf("cluster: %w", err), Hint: hint}
 }
 
-// newZone returns the zone that cfg makes of the store.
-func (c *cluster) newZone(cfg *config.Config) (*zone.Zone, error) {
+// newZones returns the zones that cfg makes of the store.
+func (c *cluster) newZones(cfg *config.Config) (zone.Zones, error) {
 	settings := zone.Config{
 		Store: c.store, Domain: cfg.ClusterDomain, TTL: cfg.Cluster.TTL,
 		Pods: map[string]zone.PodMode{
@@ -244,7 +244,8 @@ func (c *cluster) newZone(cfg *config.Config) (*zone.Zone, error) {
 	if pool := c.central; pool != nil {
 		settings.HasFallback = func() bool { return !pool.Empty() }
 	}
-	return zone.New(settings)
+	z, err := zone.New(settings)
+	return zone.Zones{z}, err
 }
 
 // routedSubzones returns the zones below the cluster domain that have routes of their own, or are the central resolver's.

@@ -288,8 +288,8 @@ func (b *builder) plan(r *generation) (*resolve.Plan, error) {
 	}
 	var err error
 	if r.cluster.store != nil {
-		if p.Zone, err = r.cluster.newZone(cfg); err != nil {
-			return nil, fmt.Errorf("making the cluster zone: %w", err)
+		if p.Zones, err = r.cluster.newZones(cfg); err != nil {
+			return nil, fmt.Errorf("making the zones of the cluster: %w", err)
 		}
 	}
 	if r.cluster.central != nil {

@@ -308,7 +308,7 @@ func (d *responseBuilder) recordFailure(f *inFlight, err error) {
 	d.buf = d.q.AppendEmpty(d.buf[:0], wire.RcodeServFail, &wire.ReplyOptions{EDE: wire.EDENone})
 	f.plan.Cache.PutFailure(f.key, d.buf, time.Second, f.plan.FailureTTL, d.now)
 	d.q.EDNS = edns
-	d.useZoneFallback(f.plan.Zone, &d.q)
+	d.useZoneFallback(f.plan.Zones, &d.q)
 }
 
 // useFallback sets the outcome from the zone fallback or the stale answer. It returns false and leaves
@@ -322,19 +322,19 @@ func (d *responseBuilder) useFallback(f *inFlight) (found bool) {
 	if f.route == nil { // the configuration routes the name nowhere
 		return false
 	}
-	if f.plan.Zone != nil && d.q.Parse(f.query) == wire.RcodeSuccess && d.useZoneFallback(f.plan.Zone, &d.q) {
+	if len(f.plan.Zones) > 0 && d.q.Parse(f.query) == wire.RcodeSuccess && d.useZoneFallback(f.plan.Zones, &d.q) {
 		return true
 	}
 	return d.useStale(f.plan.Cache, f.key)
 }
 
-// useZoneFallback sets the outcome from the zone if upstream gave no answer, and reports whether the
-// zone has one.
-func (d *responseBuilder) useZoneFallback(z *zone.Zone, q *wire.Query) bool {
-	if z == nil {
+// useZoneFallback sets the outcome from the zones if upstream gave no answer, and reports whether one of
+// them has one.
+func (d *responseBuilder) useZoneFallback(zones zone.Zones, q *wire.Query) bool {
+	if len(zones) == 0 {
 		return false
 	}
-	msg, said := z.AnswerStale(q, zone.Client{MaxSize: wire.MaxMessage}, d.now, d.buf[:0])
+	msg, said := zones.AnswerStale(q, zone.Client{MaxSize: wire.MaxMessage}, d.now, d.buf[:0])
 	if said.Verdict != zone.Answered {
 		return false
 	}

@@ -90,7 +90,7 @@ func (w *Worker) rejectQuery(why Shed, silent bool, to wire.Replier) {
 		d := newResponse(w.r, w.plan, w.now, &w.batch)
 		defer d.release()
 		// The zone was asked for an alias already.
-		if !w.redirect.hasAlias() && d.useZoneFallback(w.plan.Zone, &w.q) || d.useStale(w.plan.Cache, w.q.Key()) {
+		if !w.redirect.hasAlias() && d.useZoneFallback(w.plan.Zones, &w.q) || d.useStale(w.plan.Cache, w.q.Key()) {
 			if why != ShedClient { // a client over its limit must not delay the refresh for others
 				w.plan.Cache.DelayRefresh(w.q.Key(), w.now.Add(shedBackoff), w.now)
 			}

@@ -62,25 +62,26 @@ func (w *Worker) answerOdd(dst []byte) ([]byte, Source) {
 	return w.empty(SourceRefused, wire.RcodeRefused, dst)
 }
 
-// answerTransfer answers a transfer query, or leaves it to Resolve if the reply is the zone.
+// answerTransfer answers a transfer query, or leaves it to Resolve if the reply is a zone.
 func (w *Worker) answerTransfer(dst []byte) ([]byte, Source) {
 	q, start := &w.q, len(dst)
 	if !w.plan.mayTransfer(w.from.Addr.Addr()) {
 		return w.empty(SourceRefused, wire.RcodeRefused, dst)
 	}
-	dst, serial, ours := w.plan.appendSOA(*q, w.now, dst)
-	switch {
-	case !ours:
-		return w.empty(SourceRefused, wire.RcodeNotAuth, dst[:start])
-	case q.Type == wire.TypeAXFR && !w.from.Stream:
-		return w.empty(SourceRefused, wire.RcodeRefused, dst[:start])
-	case !w.plan.Zone.Complete(w.now):
-		w.opts.EDE = wire.EDENotReady
-		return w.empty(SourceZone, wire.RcodeServFail, dst[:start])
-	case q.Type == wire.TypeIXFR && (!w.from.Stream || q.HasSerial && !newer(serial, q.Serial)):
-		return q.Reply(dst, start, &w.opts), SourceZone
+	z := w.plan.Zones.At(q.Name())
+	if z == nil {
+		return w.empty(SourceRefused, wire.RcodeNotAuth, dst)
 	}
-	return dst[:start], undecided
+	switch {
+	case q.Type == wire.TypeAXFR && !w.from.Stream:
+		return w.empty(SourceRefused, wire.RcodeRefused, dst)
+	case !z.Complete(w.now):
+		w.opts.EDE = wire.EDENotReady
+		return w.empty(SourceZone, wire.RcodeServFail, dst)
+	case q.Type == wire.TypeIXFR && (!w.from.Stream || q.HasSerial && !newer(z.Serial(), q.Serial)):
+		return q.Reply(appendSOA(z, *q, w.now, dst), start, &w.opts), SourceZone
+	}
+	return dst, undecided
 }
 
 // identity returns the text of a CH name, "" for none.

@@ -45,7 +45,7 @@ func (r *Route) ttls() TTLs {
 
 // A Plan is everything a configuration says about answers. It is immutable; each query uses one plan.
 type Plan struct {
-	Zone      *zone.Zone // the cluster zone; nil: none
+	Zones     zone.Zones // of the cluster
 	Cache     *cache.Cache
 	Routes    []Route
 	UDPSize   int           // maximum bytes of a UDP reply, 512 to 4096
@@ -75,9 +75,9 @@ type Plan struct {
 	// SearchPath walks the search paths of Pods for them.
 	SearchPath bool
 
-	TransferTo []netip.Prefix // clients that may transfer the zone
+	TransferTo []netip.Prefix // clients that may transfer Zones
 
-	// Unreachable reports whether the upstreams of the cluster domain are down. Zone then answers at once as a
+	// Unreachable reports whether the upstreams of the cluster domain are down. Zones then answer at once as a
 	// fallback. Nil: never.
 	Unreachable func() bool
 
@@ -89,7 +89,7 @@ type Plan struct {
 	// Self. Nil: none does.
 	Local func(netip.Addr) bool
 
-	// Optional features, applied in this order before Zone.
+	// Optional features, applied in this order before Zones.
 	Rewrites *Rewrites      // nil: none
 	Static   *static.Static // nil: none
 	DNS64    *DNS64         // nil: off

@@ -123,7 +123,7 @@ func TestZoneFallback(t *testing.T) {
 						s.ConfirmFresh(kind, time.Now().Add(-time.Hour))
 					}
 				}
-				y.p.Zone = view(t, s, true)
+				y.p.Zones = zone.Zones{view(t, s, true)}
 				y.p.Routes = append(y.p.Routes, resolve.Route{Suffix: wireName(t, "cluster.local."), Upstream: y.u, TTL: bounds(), Exact: true})
 				y.p.Inflight = 1
 				y.p.Unreachable = func() bool { return tt.unreachable }

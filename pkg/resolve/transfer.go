@@ -17,7 +17,7 @@ import (
 // Replies to zone transfer queries, by AXFR (RFC 5936) or IXFR (RFC 1995):
 //
 //	not in Plan.TransferTo            REFUSED, whatever the zone
-//	not for the zone's name           NOTAUTH                   (RFC 5936 section 2.2.1)
+//	not for a zone's name            NOTAUTH                   (RFC 5936 section 2.2.1)
 //	IXFR, nothing newer, or over UDP  the SOA record alone      (RFC 1995 sections 2 and 4)
 //	AXFR over UDP                     REFUSED                   (RFC 5936 section 4.2 leaves it undefined)
 //	the zone is not complete yet      SERVFAIL with EDE 14
@@ -40,24 +40,11 @@ var (
 	errTransferTime = errors.New("client too slow")
 )
 
-// appendSOA appends the SOA record as the answer to the query, and returns its serial. It returns
-// false if the query name is not the zone's.
-func (p *Plan) appendSOA(q wire.Query, now time.Time, dst []byte) (out []byte, serial uint32, ours bool) {
-	if p.Zone == nil {
-		return dst, 0, false
-	}
-	start := len(dst)
+// appendSOA appends the SOA record of the zone as the answer to the query for its name.
+func appendSOA(z *zone.Zone, q wire.Query, now time.Time, dst []byte) []byte {
 	q.Type = wire.TypeSOA
-	dst, result := p.Zone.Answer(&q, zone.Client{MaxSize: wire.MaxMessage}, now, dst)
-	var m wire.Message
-	if result.Verdict != zone.Answered || m.Parse(dst[start:]) != nil || len(m.Records) == 0 {
-		return dst, 0, false
-	}
-	soa := m.Records[0]
-	if soa.Section != wire.Answer || soa.Type != wire.TypeSOA {
-		return dst, 0, false
-	}
-	return dst, soaSerial(m.Raw[soa.Data() : soa.Data()+int(soa.Size)]), true
+	dst, _ = zone.Zones{z}.Answer(&q, zone.Client{MaxSize: wire.MaxMessage}, now, dst)
+	return dst
 }
 
 // soaSerial returns the serial number in the RDATA of an SOA record.
@@ -66,14 +53,14 @@ func soaSerial(data []byte) uint32 { return binary.BigEndian.Uint32(data[len(dat
 // newer reports whether serial a is after b (RFC 1982 section 3.2).
 func newer(a, b uint32) bool { return int32(a-b) > 0 }
 
-// mayTransfer reports whether the client may transfer the zone.
+// mayTransfer reports whether the client may transfer a zone.
 func (p *Plan) mayTransfer(client netip.Addr) bool {
 	client = client.WithZone("")
 	return slices.ContainsFunc(p.TransferTo, func(prefix netip.Prefix) bool { return prefix.Contains(client) })
 }
 
-// startTransfer starts a transfer to a client, if there is room.
-func (r *Resolver) startTransfer(plan *Plan, w waiter, client netip.Addr, batch *wire.SendBatch) {
+// startTransfer starts a transfer of the zone to a client, if there is room.
+func (r *Resolver) startTransfer(plan *Plan, z *zone.Zone, w waiter, client netip.Addr, batch *wire.SendBatch) {
 	to, ok := w.to.(wire.Stream)
 	if !ok { // the transport has no streams
 		r.reply(plan, &w, SourceRefused, w.ask.AppendEmpty(nil, wire.RcodeRefused, &w.opts), w.since, batch)
@@ -87,16 +74,17 @@ func (r *Resolver) startTransfer(plan *Plan, w waiter, client netip.Addr, batch 
 	}
 	r.pending.Go(func() {
 		defer r.transfers.Add(-1)
-		t := transfer{r: r, plan: plan, waiter: w, client: client, stream: to}
+		t := transfer{r: r, plan: plan, zone: z, waiter: w, client: client, stream: to}
 		t.run()
 	})
 }
 
-// A transfer sends the zone to one client.
+// A transfer sends a zone to one client.
 type transfer struct {
 	waiter
 	r      *Resolver
 	plan   *Plan
+	zone   *zone.Zone
 	client netip.Addr
 	stream wire.Stream
 	axfr   axfrMessage
@@ -118,7 +106,7 @@ func (t *transfer) run() {
 		}
 	}()
 	t.axfr.begin(t.ask.QuestionSection())
-	err := t.plan.Zone.Records(t.r.now(), t.addRecord)
+	err := t.zone.Records(t.r.now(), t.addRecord)
 	switch {
 	case err == nil:
 		t.finish()

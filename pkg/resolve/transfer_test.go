@@ -102,7 +102,7 @@ func ixfr(serial uint32) *dns.Msg {
 func transferPlan(tb testing.TB, s *zone.Store) *resolve.Plan {
 	tb.Helper()
 	p := plan(tb, newUpstream(tb))
-	p.Zone = view(tb, s, false)
+	p.Zones = zone.Zones{view(tb, s, false)}
 	p.TransferTo = []netip.Prefix{
 		netip.MustParsePrefix("127.0.0.1/32"), netip.MustParsePrefix("192.0.2.0/28"), netip.MustParsePrefix("fe80::/64"),
 	}
@@ -120,7 +120,7 @@ func TestTransferClients(t *testing.T) {
 	young := shop(now)
 	unready := newResolver(t, transferPlan(t, young))
 	none := transferPlan(t, s)
-	none.Zone = nil
+	none.Zones = nil
 	without := newResolver(t, none)
 	edns := func(m *dns.Msg) *dns.Msg { return m.SetEdns0(4096, true) }
 	named := func(m *dns.Msg, name string) *dns.Msg {

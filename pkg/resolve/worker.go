@@ -157,7 +157,7 @@ func (w *Worker) ask(dst []byte) (_ []byte, source Source) {
 			dst, source = w.askPrefix(dst)
 		}
 	}
-	if source == undecided && p.Zone != nil {
+	if source == undecided && len(p.Zones) > 0 {
 		dst, source = w.askZone(dst)
 	}
 	if source == undecided {
@@ -172,11 +172,11 @@ func (w *Worker) empty(source Source, rcode int, dst []byte) ([]byte, Source) {
 	return dst, source
 }
 
-// askZone asks the cluster zone. It redirects the query to the target of an alias from the zone.
+// askZone asks the zones of the cluster. It redirects the query to the target of an alias from one.
 func (w *Worker) askZone(dst []byte) ([]byte, Source) {
 	start := len(dst)
 	w.rotation++
-	dst, result := w.plan.Zone.Answer(&w.q, w.zoneClient(), w.now, dst)
+	dst, result := w.plan.Zones.Answer(&w.q, w.zoneClient(), w.now, dst)
 	switch result.Verdict {
 	case zone.Answered:
 		w.opts.EDE = result.EDE
@@ -204,10 +204,10 @@ func (w *Worker) zoneClient() zone.Client {
 	return zone.Client{MaxSize: w.q.AnswerLimit(&w.opts), Rotation: w.rotation}
 }
 
-// askFallback asks the zone for a name that no upstream can answer.
+// askFallback asks the zones for a name that no upstream can answer.
 func (w *Worker) askFallback(dst []byte) ([]byte, Source) {
 	start := len(dst)
-	dst, result := w.plan.Zone.AnswerStale(&w.q, w.zoneClient(), w.now, dst)
+	dst, result := w.plan.Zones.AnswerStale(&w.q, w.zoneClient(), w.now, dst)
 	if result.Verdict != zone.Answered {
 		return dst[:start], undecided
 	}
@@ -227,7 +227,7 @@ func (w *Worker) askCache(dst []byte) ([]byte, Source) {
 	case cache.PrefetchDue:
 		w.refresh()
 	case cache.Failed, cache.StaleBackoff:
-		if w.plan.Zone != nil && !w.redirect.hasAlias() {
+		if len(w.plan.Zones) > 0 && !w.redirect.hasAlias() {
 			if said, source := w.askFallback(dst); source != undecided {
 				return append(dst[:start], said[len(dst):]...), source
 			}
@@ -396,7 +396,7 @@ func isReported(p *Plan) bool {
 func (w *Worker) Resolve(from *wire.Peer, now time.Time, to wire.Replier) {
 	w.from, w.now = from, now
 	if isTransfer(w.q.Type) {
-		w.r.startTransfer(w.plan, w.waiter(nil, to), from.Addr.Addr(), &w.batch)
+		w.r.startTransfer(w.plan, w.plan.Zones.At(w.q.Name()), w.waiter(nil, to), from.Addr.Addr(), &w.batch)
 		return
 	}
 	w.addrProven = from.Stream || w.q.Cookie != nil && w.r.cookies.isValid(w.q.Cookie, from.Addr.Addr(), now)

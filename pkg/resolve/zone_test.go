@@ -75,7 +75,7 @@ func clusterPlan(tb testing.TB, s *zone.Store, elsewhere bool) *resolve.Plan {
 		}
 	}
 	p := plan(tb, root)
-	p.Zone = view(tb, s, elsewhere)
+	p.Zones = zone.Zones{view(tb, s, elsewhere)}
 	p.Routes = append(p.Routes,
 		resolve.Route{Suffix: wireName(tb, "cluster.local."), Upstream: central, TTL: bounds(), Exact: true},
 		resolve.Route{Suffix: wireName(tb, "stub.cluster.local."), Upstream: stub, TTL: bounds()})

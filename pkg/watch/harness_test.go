@@ -106,7 +106,7 @@ func askZone(t *testing.T, z *zone.Zone, question string) string {
 	if fault := q.Parse(packet); fault != wire.RcodeSuccess {
 		t.Fatalf("%s: fault %d in the query", question, fault)
 	}
-	answer, result := z.Answer(&q, zone.Client{MaxSize: wire.MaxMessage}, time.Now(), nil)
+	answer, result := zone.Zones{z}.Answer(&q, zone.Client{MaxSize: wire.MaxMessage}, time.Now(), nil)
 	if result.Verdict != zone.Answered && result.Verdict != zone.Alias {
 		return map[zone.Verdict]string{zone.NotInZone: "not in zone", zone.UseFallback: "fallback", zone.NotReady: "not ready"}[result.Verdict]
 	}

@@ -12,13 +12,17 @@ import (
 // maxAliases bounds the CNAME records of one answer.
 const maxAliases = 8
 
+// Zones are the zones of a process. No domain is below another one. A reverse name is that of the first zone that knows the
+// address; the first zone denies those of its reverse zones that none knows.
+type Zones []*Zone
+
 // Answer appends the answer to q, a query of class IN, to dst: header with QR and AA, the question in canonical case, and
 // the records, without an OPT record. [wire.Question.Reply] adapts it to the client. Answer keeps no reference to dst and
 // does not allocate if dst has room.
 //
 // A set that exceeds the client's size or the budget of steps is truncated, with TC set and another part for each rotation.
-func (z *Zone) Answer(q *wire.Query, c Client, now time.Time, dst []byte) ([]byte, Result) {
-	return z.answer(q, c, now, dst, false)
+func (zs Zones) Answer(q *wire.Query, c Client, now time.Time, dst []byte) ([]byte, Result) {
+	return zs.answer(q, c, now, dst, false)
 }
 
 // A Client holds what an answer depends on besides its question.
@@ -29,23 +33,39 @@ type Client struct {
 
 // AnswerStale is Answer for a query that the fallback failed to answer: stale data denies names, as if there were no
 // fallback. For data that was never complete, the verdict is still UseFallback.
-func (z *Zone) AnswerStale(q *wire.Query, c Client, now time.Time, dst []byte) ([]byte, Result) {
-	return z.answer(q, c, now, dst, true)
+func (zs Zones) AnswerStale(q *wire.Query, c Client, now time.Time, dst []byte) ([]byte, Result) {
+	return zs.answer(q, c, now, dst, true)
 }
 
-func (z *Zone) answer(q *wire.Query, c Client, now time.Time, dst []byte, last bool) ([]byte, Result) {
+func (zs Zones) answer(q *wire.Query, c Client, now time.Time, dst []byte, last bool) ([]byte, Result) {
 	name := q.Name()
-	if !bytes.HasSuffix(name, z.domain) {
-		return z.reverse(q, c, now, dst, last)
+	for _, z := range zs {
+		if !bytes.HasSuffix(name, z.domain) {
+			continue
+		}
+		r := z.newReply(q, c, now, dst, last)
+		if !r.splitName(name, wire.HeaderLen) {
+			continue
+		}
+		r.begin()
+		res := r.resolve()
+		return r.dst, res
 	}
-	r := z.newReply(q, c, now, dst, last)
-	if !r.splitName(name, wire.HeaderLen) {
-		return dst, Result{Verdict: NotInZone, EDE: wire.EDENone}
-	}
-	r.begin()
-	res := r.resolve()
-	return r.dst, res
+	return zs.reverse(q, c, now, dst, last)
 }
+
+// At returns the zone whose domain is the name, in canonical wire form, or nil.
+func (zs Zones) At(name []byte) *Zone {
+	for _, z := range zs {
+		if bytes.Equal(z.domain, name) {
+			return z
+		}
+	}
+	return nil
+}
+
+// Serial returns the serial number of the zone's SOA record.
+func (z *Zone) Serial() uint32 { return z.cfg.Store.Serial() }
 
 // splitName makes name, at that offset in the message, the current name. It reports false for a name outside of the zone.
 func (r *reply) splitName(name []byte, at int) bool {

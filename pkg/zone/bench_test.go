@@ -115,7 +115,7 @@ func BenchmarkAnswer(b *testing.B) {
 			turn := uint32(0)
 			for b.Loop() {
 				turn++
-				if dst, _ := z.Answer(&q, zone.Client{MaxSize: wire.MaxMessage, Rotation: turn}, now, buf); len(dst) == 1 {
+				if dst, _ := (zone.Zones{z}).Answer(&q, zone.Client{MaxSize: wire.MaxMessage, Rotation: turn}, now, buf); len(dst) == 1 {
 					b.Fatal("an answer of one byte")
 				}
 			}
@@ -133,13 +133,13 @@ func TestAnswerAllocatesNothing(t *testing.T) {
 		var q wire.Query
 		q.Parse(packet(t, l.question, l.rrtype))
 		if l.answers >= 0 {
-			dst, _ := z.Answer(&q, zone.Client{MaxSize: wire.MaxMessage, Rotation: 0}, now, buf)
+			dst, _ := zone.Zones{z}.Answer(&q, zone.Client{MaxSize: wire.MaxMessage, Rotation: 0}, now, buf)
 			m := parse(t, dst)
 			if m.Rcode != l.rcode || len(m.Answer) < l.answers {
 				t.Errorf("%s: %s with %d records, want %s with %d", l.name, dns.RcodeToString[m.Rcode], len(m.Answer), dns.RcodeToString[l.rcode], l.answers)
 			}
 		}
-		if n := testing.AllocsPerRun(100, func() { z.Answer(&q, zone.Client{MaxSize: wire.MaxMessage, Rotation: 1}, now, buf) }); n != 0 {
+		if n := testing.AllocsPerRun(100, func() { (zone.Zones{z}).Answer(&q, zone.Client{MaxSize: wire.MaxMessage, Rotation: 1}, now, buf) }); n != 0 {
 			t.Errorf("%s: %v allocations, want none", l.name, n)
 		}
 	}

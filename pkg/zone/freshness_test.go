@@ -260,7 +260,7 @@ func TestAnswerStale(t *testing.T) {
 				assert.NoError(t, err)
 				var q wire.Query
 				q.Parse(packet(t, tt.name, dns.TypeA))
-				msg, res := z.AnswerStale(&q, zone.Client{MaxSize: wire.MaxMessage, Rotation: 0}, now, nil)
+				msg, res := zone.Zones{z}.AnswerStale(&q, zone.Client{MaxSize: wire.MaxMessage, Rotation: 0}, now, nil)
 				have := summary{Verdict: res.Verdict, EDE: res.EDE}
 				if res.Verdict == zone.Answered {
 					m := parse(t, msg)

@@ -55,7 +55,7 @@ func askPacket(tb testing.TB, z *zone.Zone, pkt []byte, turn uint32, now time.Ti
 		tb.Fatalf("query %x: fault %d", pkt, fault)
 	}
 	const before = "before"
-	dst, res := z.Answer(&q, zone.Client{MaxSize: wire.MaxMessage, Rotation: turn}, now, []byte(before))
+	dst, res := zone.Zones{z}.Answer(&q, zone.Client{MaxSize: wire.MaxMessage, Rotation: turn}, now, []byte(before))
 	if !strings.HasPrefix(string(dst), before) {
 		tb.Fatalf("the bytes before the answer are %q now", dst[:len(before)])
 	}

@@ -40,12 +40,13 @@ func TestWrongCandidates(t *testing.T) {
 	}
 	z, err := New(Config{Store: s, Domain: "c.", Pods: PodsVerified, AllSlices: true, ReverseZones: []string{"10.in-addr.arpa."}})
 	assert.NoError(t, err)
+	one := Zones{z}
 	for _, name := range []string{
 		"\x019\x010\x010\x0210\x07in-addr\x04arpa\x00", "\x01b\x02ns\x03svc\x01c\x00", "\x0810-0-0-9\x02ns\x03pod\x01c\x00", "\x02no\x03svc\x01c\x00",
 	} {
 		var q wire.Query
 		q.Parse([]byte("\x00\x00\x00\x00\x00\x01\x00\x00\x00\x00\x00\x00" + name + "\x00\x0c\x00\x01"))
-		if dst, res := z.Answer(&q, Client{MaxSize: wire.MaxMessage, Rotation: 0}, now, nil); res.Verdict != Answered || dst[3] != wire.RcodeNXDomain {
+		if dst, res := one.Answer(&q, Client{MaxSize: wire.MaxMessage, Rotation: 0}, now, nil); res.Verdict != Answered || dst[3] != wire.RcodeNXDomain {
 			t.Errorf("%q: verdict %d, message %x; want NXDOMAIN", name, res.Verdict, dst)
 		}
 	}

@@ -9,21 +9,47 @@ import (
 	"github.com/nodecache/node-cache/pkg/wire"
 )
 
-// reverse answers a name outside of the domain: the reverse name of a known address, or any name in a reverse zone of the cluster.
-func (z *Zone) reverse(q *wire.Query, c Client, now time.Time, dst []byte, last bool) ([]byte, Result) {
-	foreign := Result{Verdict: NotInZone, EDE: wire.EDENone}
+// reverse answers a name outside of the domains: the reverse name of a known address, or any name in a reverse zone of the cluster.
+func (zs Zones) reverse(q *wire.Query, c Client, now time.Time, dst []byte, last bool) ([]byte, Result) {
 	var buf [16]byte
 	addr, tree := wire.ReverseAddr(q.Name(), &buf)
-	if addr == nil && (tree == 0 || z.cfg.HasFallback() || !z.servesReverse(q.Name())) {
-		return dst, foreign
+	if addr != nil {
+		for _, z := range zs {
+			if out, res := z.reverseName(q, c, now, dst, addr, tree); res.Verdict == Answered {
+				return out, res
+			}
+		}
 	}
-	r := z.newReply(q, c, now, dst, last)
+	if tree == 0 || len(zs) == 0 || !zs[0].servesReverse(q.Name()) {
+		return dst, Result{Verdict: NotInZone, EDE: wire.EDENone}
+	}
+	r := zs[0].newReverseReply(q, c, now, dst, tree)
+	r.fallbackFailed = last
+	var res Result
+	switch {
+	case addr == nil && zs[0].cfg.HasFallback():
+		return dst, Result{Verdict: NotInZone, EDE: wire.EDENone}
+	case addr == nil:
+		res = r.nodata(needsNothing) // names of addresses may be below it
+	case !zs[0].cfg.AllSlices:
+		res = r.denyUnlessFallback(needsEndpoints)
+	default:
+		res = r.nxdomain(needsEndpoints)
+	}
+	return r.dst, res
+}
+
+// newReverseReply returns an empty reply to q, a reverse name that ends with the tree at that offset.
+func (z *Zone) newReverseReply(q *wire.Query, c Client, now time.Time, dst []byte, tree int) reply {
+	r := z.newReply(q, c, now, dst, false)
 	r.name, r.at, r.apex, r.reverse = q.Name(), wire.HeaderLen, wire.HeaderLen+tree, true
 	r.begin()
-	if addr == nil {
-		res := r.nodata(needsNothing) // names of addresses may be below it
-		return r.dst, res
-	}
+	return r
+}
+
+// reverseName answers the reverse name of an address that the zone knows.
+func (z *Zone) reverseName(q *wire.Query, c Client, now time.Time, dst, addr []byte, tree int) ([]byte, Result) {
+	r := z.newReverseReply(q, c, now, dst, tree)
 	on := needsServices
 	if n := z.cfg.Store.serviceAt(addr, z); n != nil {
 		r.appendPTR(nil, n.key)
@@ -32,17 +58,13 @@ func (z *Zone) reverse(q *wire.Query, c Client, now time.Time, dst []byte, last 
 	}
 	var res Result
 	switch {
-	case (r.answer > 0 || r.truncated()) && q.Type == wire.TypePTR:
+	case r.answer == 0 && !r.truncated():
+		return dst, Result{Verdict: NotInZone, EDE: wire.EDENone}
+	case q.Type == wire.TypePTR:
 		res = r.positive(on)
-	case r.answer > 0 || r.truncated():
+	default:
 		r.clear()
 		res = r.nodata(needsNothing)
-	case !z.servesReverse(q.Name()):
-		return dst, foreign
-	case !z.cfg.AllSlices:
-		res = r.denyUnlessFallback(needsEndpoints)
-	default:
-		res = r.nxdomain(needsEndpoints)
 	}
 	return r.dst, res
 }

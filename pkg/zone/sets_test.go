@@ -22,7 +22,7 @@ func order(t *testing.T, z *zone.Zone, name string, rrtype uint16, turn uint32) 
 	t.Helper()
 	var q wire.Query
 	q.Parse(packet(t, name, rrtype))
-	dst, _ := z.Answer(&q, zone.Client{MaxSize: wire.MaxMessage, Rotation: turn}, epoch(), nil)
+	dst, _ := zone.Zones{z}.Answer(&q, zone.Client{MaxSize: wire.MaxMessage, Rotation: turn}, epoch(), nil)
 	m = parse(t, dst)
 	for _, record := range m.Answer {
 		switch record := record.(type) {
@@ -181,9 +181,9 @@ func TestDuplicateNeedsNoRoom(t *testing.T) {
 	for _, rrtype := range []uint16{dns.TypeA, dns.TypeSRV} {
 		var q wire.Query
 		q.Parse(packet(t, "db.shop.svc.cluster.local.", rrtype))
-		whole, _ := z.Answer(&q, zone.Client{MaxSize: wire.MaxMessage}, epoch(), nil)
+		whole, _ := zone.Zones{z}.Answer(&q, zone.Client{MaxSize: wire.MaxMessage}, epoch(), nil)
 		for size := len(whole); size > 0; size-- {
-			dst, _ := z.Answer(&q, zone.Client{MaxSize: size}, epoch(), nil)
+			dst, _ := zone.Zones{z}.Answer(&q, zone.Client{MaxSize: size}, epoch(), nil)
 			m := parse(t, dst)
 			if len(dst) > max(size, 12+len(q.Name())+4) || m.Truncated != (len(m.Answer) < 2) {
 				t.Fatalf("%s in %d bytes: %d records in %d bytes, TC %t", dns.TypeToString[rrtype], size, len(m.Answer), len(dst), m.Truncated)
@@ -326,7 +326,7 @@ func TestDenialIsNotTruncated(t *testing.T) {
 	} {
 		var q wire.Query
 		q.Parse(packet(t, "1.0.0.10.in-addr.arpa.", tt.rrtype))
-		dst, _ := z.Answer(&q, zone.Client{MaxSize: wire.SafeUDP}, epoch(), nil)
+		dst, _ := zone.Zones{z}.Answer(&q, zone.Client{MaxSize: wire.SafeUDP}, epoch(), nil)
 		m := parse(t, dst)
 		if m.Truncated != tt.want || (len(m.Answer) > 0) != tt.want {
 			t.Errorf("%s: %d records, TC %t; want records and TC %t", dns.TypeToString[tt.rrtype], len(m.Answer), m.Truncated, tt.want)

@@ -123,7 +123,7 @@ func TestNoOlderStateAfterNewer(t *testing.T) {
 	var wrote atomic.Uint32 // versions completely in the store
 	addr := func(v int) []netip.Addr { return []netip.Addr{netip.AddrFrom4([4]byte{10, 0, byte(v >> 8), byte(v)})} }
 	ask := func(q *wire.Query, buf []byte) (int, bool) {
-		dst, res := z.Answer(q, zone.Client{MaxSize: wire.MaxMessage, Rotation: 0}, now, buf)
+		dst, res := zone.Zones{z}.Answer(q, zone.Client{MaxSize: wire.MaxMessage, Rotation: 0}, now, buf)
 		if res.Verdict != zone.Answered || dst[3]&0x0f != 0 || dst[7] == 0 {
 			return 0, false
 		}

@@ -114,7 +114,7 @@ func BenchmarkWorst(b *testing.B) {
 				turn := uint32(0)
 				for b.Loop() {
 					turn++
-					if dst, _ := z.Answer(&q, zone.Client{MaxSize: c.room, Rotation: turn}, now, buf); len(dst) > c.room {
+					if dst, _ := (zone.Zones{z}).Answer(&q, zone.Client{MaxSize: c.room, Rotation: turn}, now, buf); len(dst) > c.room {
 						b.Fatalf("%d bytes", len(dst))
 					}
 				}
@@ -132,7 +132,7 @@ func TestWorst(t *testing.T) {
 		var q wire.Query
 		q.Parse(packet(t, w.question, w.rrtype))
 		for turn := range uint32(100) {
-			dst, result := z.Answer(&q, zone.Client{MaxSize: wire.SafeUDP, Rotation: turn}, now, buf)
+			dst, result := zone.Zones{z}.Answer(&q, zone.Client{MaxSize: wire.SafeUDP, Rotation: turn}, now, buf)
 			if result.Verdict != zone.Answered && w.some {
 				t.Fatalf("%s: verdict %d", w.name, result.Verdict)
 			}
@@ -162,7 +162,7 @@ func TestPTRsAreBounded(t *testing.T) {
 		q.Parse(packet(t, question, dns.TypePTR))
 		seen := map[string]bool{}
 		for turn := range uint32(400) {
-			dst, result := z.Answer(&q, zone.Client{MaxSize: wire.MaxMessage, Rotation: turn}, epoch(), nil)
+			dst, result := zone.Zones{z}.Answer(&q, zone.Client{MaxSize: wire.MaxMessage, Rotation: turn}, epoch(), nil)
 			m := parse(t, dst)
 			if len(m.Answer) != 32 || m.Truncated || !result.Limited {
 				t.Fatalf("%s: %d records, TC %t, short %t; want 32 of more without TC", question, len(m.Answer), m.Truncated, result.Limited)
@@ -195,7 +195,7 @@ func TestTruncatedSetsRotate(t *testing.T) {
 				q.Parse(packet(t, tt.name+".shop.svc.cluster.local.", dns.TypeA))
 				seen := map[[4]byte]bool{}
 				for i := range c.turns {
-					dst, _ := z.Answer(&q, zone.Client{MaxSize: c.room, Rotation: uint32(1 + i*stride)}, epoch(), buf)
+					dst, _ := zone.Zones{z}.Answer(&q, zone.Client{MaxSize: c.room, Rotation: uint32(1 + i*stride)}, epoch(), buf)
 					for records := dst[wire.HeaderLen+len(q.Name())+4:]; len(records) > 0; records = records[16:] {
 						seen[[4]byte(records[12:16])] = true
 					}
