@@ -165,7 +165,7 @@ func unservedZones(theirs, ours *config.Config) []string {
 func servedZones(c *config.Config) []string {
 	zones := slices.Sorted(maps.Keys(c.Hosts.Names))
 	if c.Cluster.Resolver != config.ResolverNone {
-		zones = append(zones, c.ClusterDomain)
+		zones = append(zones, c.Domains()...)
 	}
 	for _, r := range c.Forward {
 		zones = append(zones, r.Zone)

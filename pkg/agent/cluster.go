@@ -29,8 +29,8 @@ import (
 // A cluster is the agent's knowledge of its Kubernetes cluster, and the central resolver for the rest. Without a
 // cluster it is zero.
 type cluster struct {
-	domain []byte                   // canonical wire form
-	owner  func(name []byte) []byte // the owner whose changes invalidate a name's answer; nil: no changes are watched
+	domains [][]byte                 // canonical wire form; the first is that of reverse names
+	owner   func(name []byte) []byte // the owner whose changes invalidate a name's answer; nil: no changes are watched
 	store  *zone.Store              // nil: this process answers no cluster names
 	events *zone.Store              // its changes purge answers: store, or a store of services only; nil: none
 	source interface {              // delivers objects, from the API server or a folder of manifests; nil: none are watched
@@ -52,20 +52,20 @@ func (b *builder) newCluster(cfg *config.Config, old *cluster, oldConfig *config
 	if cfg.Cluster.Resolver == config.ResolverNone && !interceptNeedsService(cfg) && cfg.Pods.Identity == config.IdentityOff {
 		return new(cluster), nil
 	}
-	domain, err := wireName(cfg.ClusterDomain)
+	domains, err := wireNames(cfg.Domains())
 	if err != nil {
 		return nil, err
 	}
-	c := &cluster{domain: domain, nodeZone: new(atomic.Pointer[string])}
-	kept := old.domain != nil
+	c := &cluster{domains: domains, nodeZone: new(atomic.Pointer[string])}
+	kept := old.domains != nil
 	if kept && sameSource(&cfg.Cluster, &oldConfig.Cluster) && samePods(cfg, oldConfig) {
 		*c = *old
-		c.domain, c.central, c.centralZones = domain, nil, nil
+		c.domains, c.central, c.centralZones = domains, nil, nil
 	} else if err := b.makeSource(c, cfg); err != nil {
 		return nil, err
 	}
 	if c.events != nil {
-		c.owner = func(name []byte) []byte { return zone.Owner(name, domain) }
+		c.owner = func(name []byte) []byte { return ownerOf(name, domains) }
 	}
 	switch {
 	case !cfg.Cluster.Central.IsSet(), cfg.Cluster.Resolver == config.ResolverNone:
@@ -82,9 +82,27 @@ func (b *builder) newCluster(cfg *config.Config, old *cluster, oldConfig *config
 	return c, err
 }
 
+// ownerOf returns the owner of a name in one of the domains, nil for none.
+func ownerOf(name []byte, domains [][]byte) []byte {
+	for _, domain := range domains {
+		if owner := zone.Owner(name, domain); owner != nil {
+			return owner
+		}
+	}
+	return nil
+}
+
+// domain returns the cluster domain, nil without a cluster.
+func (c *cluster) domain() []byte {
+	if len(c.domains) == 0 {
+		return nil
+	}
+	return c.domains[0]
+}
+
 // sameSource reports whether two configurations select the same objects from the same source.
 func sameSource(a, b *config.Cluster) bool {
-	return a.Resolver == b.Resolver && a.Kubeconfig == b.Kubeconfig && a.Manifests == b.Manifests &&
+	return a.Resolver == b.Resolver && a.Kubeconfig == b.Kubeconfig && a.Context == b.Context && a.Manifests == b.Manifests &&
 		a.Central.Service == b.Central.Service && a.Endpoints == b.Endpoints &&
 		(a.Pods == config.PodsVerified) == (b.Pods == config.PodsVerified) &&
 		a.Invalidate == b.Invalidate &&
@@ -134,7 +152,7 @@ func (b *builder) makeSource(c *cluster, whole *config.Config) (err error) {
 		config.IdentityAuto:    watch.PodsFromEither,
 	}[identity]
 	source := watch.Config{
-		Kubeconfig: cfg.Kubeconfig, Folder: cfg.Manifests, Store: c.events, ServiceWatch: follow, OwnPods: c.pods, PodSource: podSource,
+		Kubeconfig: cfg.Kubeconfig, Context: cfg.Context, Folder: cfg.Manifests, Store: c.events, ServiceWatch: follow, OwnPods: c.pods, PodSource: podSource,
 		Endpoints: endpoints, Pods: cfg.Pods == config.PodsVerified, ServicesOnly: slim,
 		Namespaces: cfg.Namespaces, ServiceSelector: cfg.ServiceSelector, NamespaceSelector: cfg.NamespaceSelector,
 		StaleAfter: cfg.StaleAfter, MaxList: b.memory.share.Load().list(), NodeName: os.Getenv("NODE_NAME"),
@@ -196,7 +214,7 @@ func interceptNeedsService(cfg *config.Config) bool {
 const maxLogged = 16
 
 func (b *builder) makeCentral(c *cluster, cfg *config.Config) (err error) {
-	pool := b.poolConfig(cfg, c.domain, cfg.ClusterDomain)
+	pool := b.poolConfig(cfg, c.domains[0], cfg.ClusterDomain)
 	pool.Targets, pool.Endpoints = tcpTargets(cfg.Cluster.Central.Addresses), c.endpoints
 	pool.Connections = cfg.Cluster.Central.Connections
 	c.central, err = upstream.New(pool)
@@ -224,9 +242,9 @@ func sourceProblem(err error, kubeconfig string) error {
 }
 
 // newZones returns the zones that cfg makes of the store.
-func (c *cluster) newZones(cfg *config.Config) (zone.Zones, error) {
+func (c *cluster) newZones(cfg *config.Config) (zones zone.Zones, err error) {
 	settings := zone.Config{
-		Store: c.store, Domain: cfg.ClusterDomain, TTL: cfg.Cluster.TTL,
+		Store: c.store, TTL: cfg.Cluster.TTL,
 		Pods: map[string]zone.PodMode{
 			config.PodsDisabled: zone.PodsDisabled,
 			config.PodsInsecure: zone.PodsInsecure,
@@ -238,23 +256,30 @@ func (c *cluster) newZones(cfg *config.Config) (zone.Zones, error) {
 		NodeZone:       c.topologyZone(cfg.Cluster.NodeZone),
 		ReverseZones:   reverseZones(cfg), Namespaces: cfg.Cluster.Namespaces,
 		KnownNamespaces: cfg.Cluster.NamespaceSelector != "",
-		Excluded:        routedSubzones(cfg),
+		Fallthrough:     cfg.Cluster.Fallthrough,
 		StaleAfter:      cfg.Cluster.StaleAfter, Nameservers: nameservers(cfg.Listen.Addresses),
 	}
 	if pool := c.central; pool != nil {
 		settings.HasFallback = func() bool { return !pool.Empty() }
 	}
-	z, err := zone.New(settings)
-	return zone.Zones{z}, err
+	for _, domain := range cfg.Domains() {
+		settings.Domain, settings.Excluded = domain, routedSubzones(cfg, domain)
+		z, err := zone.New(settings)
+		if err != nil {
+			return nil, err
+		}
+		zones = append(zones, z)
+	}
+	return zones, nil
 }
 
-// routedSubzones returns the zones below the cluster domain that have routes of their own, or are the central resolver's.
-func routedSubzones(cfg *config.Config) []string {
+// routedSubzones returns the zones below the domain that have routes of their own, or are the central resolver's.
+func routedSubzones(cfg *config.Config, domain string) []string {
 	names := slices.Clone(cfg.Cluster.Zones)
 	for _, route := range cfg.Forward {
 		names = append(names, route.Zone)
 	}
-	return slices.DeleteFunc(names, func(zone string) bool { return !strings.HasSuffix(zone, "."+cfg.ClusterDomain) })
+	return slices.DeleteFunc(names, func(zone string) bool { return !strings.HasSuffix(zone, "."+domain) })
 }
 
 // nameservers returns the addresses at which the zone is served.
@@ -276,20 +301,13 @@ func nameservers(listen []netip.Addr) []netip.Addr {
 
 // zonesOfCentral returns the zones that the central resolver answers.
 func (c *cluster) zonesOfCentral(cfg *config.Config) (zones [][]byte, err error) {
-	names := append([]string{cfg.ClusterDomain}, cfg.Cluster.Zones...)
+	names := append(cfg.Domains(), cfg.Cluster.Zones...)
 	if len(cfg.Cluster.Ranges) == 0 && c.store == nil {
 		names = append(names, "in-addr.arpa.", "ip6.arpa.")
 	}
 	names = append(names, reverseZones(cfg)...)
 	slices.Sort(names)
-	for _, name := range slices.Compact(names) {
-		zone, err := wireName(name)
-		if err != nil {
-			return nil, err
-		}
-		zones = append(zones, zone)
-	}
-	return zones, nil
+	return wireNames(slices.Compact(names))
 }
 
 // reverseZones returns the zones of cluster.ranges.
@@ -421,11 +439,11 @@ func (b *builder) limitNames(c *cluster) {
 	}
 }
 
-// observe makes changes in the cluster purge the cached answers below c's domain. The domain may differ from
-// the one that the store was made for.
+// observe makes changes in the cluster purge the cached answers below c's domains. The domains may differ from
+// those that the store was made for.
 func (b *builder) observe(c *cluster) {
 	if c.events != nil {
-		c.events.Observe(c.domain, b.ownerChanged)
+		c.events.Observe(c.domains, b.ownerChanged)
 	}
 }
 

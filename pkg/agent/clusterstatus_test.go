@@ -117,7 +117,7 @@ func TestClusterStatus(t *testing.T) {
 			Resolver: config.ResolverLocal, Kubeconfig: "/etc/kubeconfig", NodeZone: "zone-a", StaleAfter: 90 * time.Second,
 			Central: config.Central{Service: config.ServiceName{Namespace: "kube-system", Name: "kube-dns"}},
 		}},
-		cluster: &cluster{domain: []byte("\x07cluster\x05local\x00"), store: store, events: store, source: source, endpoints: endpoints, central: pool},
+		cluster: &cluster{domains: [][]byte{[]byte("\x07cluster\x05local\x00")}, store: store, events: store, source: source, endpoints: endpoints, central: pool},
 	}
 	current := func() *status.Cluster {
 		stats := r.cluster.sourceStats()

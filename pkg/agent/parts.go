@@ -215,3 +215,15 @@ func wireName(zone string) ([]byte, error) {
 	}
 	return buf[:n], nil
 }
+
+// wireNames returns the canonical wire forms of absolute names.
+func wireNames(zones []string) (list [][]byte, err error) {
+	for _, zone := range zones {
+		name, err := wireName(zone)
+		if err != nil {
+			return nil, err
+		}
+		list = append(list, name)
+	}
+	return list, nil
+}

@@ -265,7 +265,7 @@ func (b *builder) plan(r *generation) (*resolve.Plan, error) {
 		QueryLog:  queryLog(cfg.Log.Queries, b.log),
 		Watchers:  b.watchers,
 		Pods:      r.cluster.pods,
-		Cluster:   r.cluster.domain,
+		Cluster:   r.cluster.domain(),
 
 		SearchPath: cfg.Pods.SearchPath && r.cluster.pods != nil,
 
@@ -321,7 +321,7 @@ func (r *generation) planRoutes() (list []resolve.Route) {
 			continue
 		}
 		ttl := resolve.TTLs{Max: r.config.Cache.MaxTTL, Negative: r.config.Cache.NegativeTTL}
-		if !bytes.Equal(suffix, r.cluster.domain) {
+		if !slices.ContainsFunc(r.cluster.domains, func(domain []byte) bool { return bytes.Equal(suffix, domain) }) {
 			ttl = resolve.TTLs{Max: min(ttl.Max, otherCentralTTL), Negative: min(ttl.Negative, otherCentralTTL)}
 		}
 		list = append(list, resolve.Route{Suffix: suffix, Upstream: r.cluster.central, Exact: true, TTL: ttl})

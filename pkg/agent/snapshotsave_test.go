@@ -37,7 +37,7 @@ func TestSnapshotCentral(t *testing.T) {
 		r.cluster.endpoints, r.cluster.centralEndpoints = endpoints, &centralEndpoints{endpoints: endpoints}
 		var err error
 		r.cluster.central, err = upstream.New(upstream.Config{
-			LoopDetector: upstream.NewLoopDetector(nil), Zone: r.cluster.domain, Endpoints: endpoints, Connections: 1, Log: slog.New(slog.DiscardHandler),
+			LoopDetector: upstream.NewLoopDetector(nil), Zone: r.cluster.domains[0], Endpoints: endpoints, Connections: 1, Log: slog.New(slog.DiscardHandler),
 		})
 		assert.NoError(t, err)
 		return r

@@ -168,7 +168,7 @@ func (c *cluster) sourceStats() watch.Stats {
 // clusterStatus returns nil without a cluster.
 func clusterStatus(r *generation, stats *watch.Stats) *status.Cluster {
 	c := r.cluster
-	if c.domain == nil {
+	if c.domains == nil {
 		return nil
 	}
 	s := &status.Cluster{

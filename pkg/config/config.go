@@ -178,6 +178,8 @@ type Cluster struct {
 	Resolver string `yaml:"resolver" words:"none,local,central"`
 	// A kubeconfig file, read once; files that it names are watched. Empty: the service account of the pod.
 	Kubeconfig string `yaml:"kubeconfig" format:"path"` // absolute unless Parse has read a relative path
+	// The context in the kubeconfig. Empty: its current context.
+	Context string `yaml:"context" format:"text"`
 	// A folder of YAML objects instead of an API server. Excludes kubeconfig.
 	Manifests string `yaml:"manifests" format:"path"` // likewise
 	// A resolver with access to the API, asked over TCP: with `local` for names that this node cannot know, with
@@ -186,6 +188,12 @@ type Cluster struct {
 	// Other zones that the central resolver answers, such as those of CoreDNS's other server blocks. They must not have a
 	// route.
 	Zones []string `yaml:"zones" format:"zone"` // lower-case and absolute
+	// Other domains with the names of clusterDomain, such as `corp.k8s`, treated like it. Reverse names are those in
+	// clusterDomain.
+	Domains []string `yaml:"domains" format:"domain"` // lower-case and absolute
+	// Zones within the domains, such as `cluster.local`, whose names are looked up by their route where the view has none of
+	// them, instead of denied. With `local`. The domain may then have a route, unless there is a central resolver.
+	Fallthrough []string `yaml:"fallthrough" format:"zone"` // lower-case and absolute
 	// `true`: a change of a Service drops its cached answers, denials included. Only with resolver `central`. Needs an
 	// API server or manifests.
 	Invalidate bool `yaml:"invalidate"`
@@ -218,6 +226,9 @@ type Cluster struct {
 	// IP addresses and prefixes of clients that may transfer the zone (AXFR over TCP), with `local`.
 	TransferTo []netip.Prefix `yaml:"transferTo" format:"client"` // one address is a prefix of all its bits
 }
+
+// Domains returns clusterDomain and cluster.domains.
+func (c *Config) Domains() []string { return append([]string{c.ClusterDomain}, c.Cluster.Domains...) }
 
 // Central is the section cluster.central.
 type Central struct {

@@ -14,6 +14,7 @@ import (
 	"path/filepath"
 	"reflect"
 	"slices"
+	"strings"
 	"strconv"
 	"time"
 
@@ -149,13 +150,15 @@ func checkRules(d *decoder, c *Config, role Role) {
 		checkNoNode(d, c)
 	} else {
 		checkCentral(d, &c.Cluster)
+		checkDomains(d, c)
+		checkFallthrough(d, c)
 		checkZones(d, c)
 		d.check(c.Pods.Identity != IdentityOff && c.Cluster.Manifests != "", "pods.identity",
 			fmt.Sprintf("%q: with cluster.manifests the agent watches no pods", c.Pods.Identity), "leave out one of them", "cluster.manifests")
 		d.check(c.Pods.SearchPath && c.Pods.Identity == IdentityOff, "pods.searchPath", `"on": needs pods.identity`, "set pods.identity to api, kubelet or auto")
 		checkNode(d, c)
 	}
-	checkClusterRoute(d, c, role)
+	checkClusterRoute(d, c)
 }
 
 // checkOrder reports a key that must not be larger than another.
@@ -359,6 +362,8 @@ func checkProbes(d *decoder, probes []Probe) {
 func checkCluster(d *decoder, c *Cluster) {
 	checkTogether(d, "cluster.kubeconfig", "cluster.manifests", c.Kubeconfig != "", c.Manifests != "",
 		"objects come from an API server or from a folder")
+	d.check(c.Context != "" && c.Kubeconfig == "", "cluster.context", quote(c.Context)+": needs cluster.kubeconfig",
+		"a pod's service account has no contexts", "cluster.kubeconfig")
 	checkTogether(d, "cluster.namespaces", "cluster.namespaceSelector", len(c.Namespaces) > 0, c.NamespaceSelector != "",
 		"list the namespaces or select them")
 	hint := "leave it out: what changes in the view that answers here is dropped anyhow"
@@ -388,23 +393,57 @@ func checkZones(d *decoder, c *Config) {
 		"a list: needs cluster.resolver: local or central, and cluster.central", "write a route for each zone in forward", "cluster.central", "cluster.resolver")
 	for i, zone := range c.Cluster.Zones {
 		path := fmt.Sprintf("cluster.zones[%d]", i)
-		d.check(zone == "." || zone == c.ClusterDomain, path, quote(zone)+": the root or the cluster domain", "leave it out", "clusterDomain")
+		d.check(zone == "." || slices.Contains(c.Domains(), zone), path, quote(zone)+": the root or the cluster domain", "leave it out", "clusterDomain")
 		route := slices.IndexFunc(c.Forward, func(r Route) bool { return r.Zone == zone })
 		d.check(route >= 0, path, fmt.Sprintf("%s: has a route, forward[%d]", quote(zone), route), "leave out one of them")
 	}
 }
 
+// checkDomains reports domains without a cluster, and those that are not disjoint.
+func checkDomains(d *decoder, c *Config) {
+	d.check(len(c.Cluster.Domains) > 0 && c.Cluster.Resolver == ResolverNone, "cluster.domains",
+		"a list: needs cluster.resolver: local or central", "", "cluster.resolver")
+	all := c.Domains()
+	for i, domain := range c.Cluster.Domains {
+		for _, other := range all[:i+1] {
+			d.check(isBelow(domain, other) || isBelow(other, domain), fmt.Sprintf("cluster.domains[%d]", i),
+				quote(domain)+": not apart from "+quote(other), "a name has one domain: leave out one of them", "clusterDomain")
+		}
+	}
+}
+
+// checkFallthrough reports zones that this process does not answer.
+func checkFallthrough(d *decoder, c *Config) {
+	d.check(len(c.Cluster.Fallthrough) > 0 && c.Cluster.Resolver != ResolverLocal, "cluster.fallthrough",
+		"a list: needs cluster.resolver: local, which is "+c.Cluster.Resolver, "", "cluster.resolver")
+	for i, zone := range c.Cluster.Fallthrough {
+		within := func(domain string) bool { return isBelow(zone, domain) }
+		d.check(!slices.ContainsFunc(c.Domains(), within), fmt.Sprintf("cluster.fallthrough[%d]", i),
+			quote(zone)+": not in a domain of the cluster", "", "clusterDomain", "cluster.domains")
+	}
+}
+
+// isBelow reports whether the absolute name is the zone or below it.
+func isBelow(name, zone string) bool { return strings.HasSuffix("."+name, "."+zone) }
+
 // checkClusterRoute reports a route for the whole of a domain that is not forwarded.
 // One for a name below it is a stub zone.
-func checkClusterRoute(d *decoder, c *Config, role Role) {
-	i := slices.IndexFunc(c.Forward, func(route Route) bool { return route.Zone == c.ClusterDomain })
-	hint := "name those who are asked for it in cluster.central"
-	if role == Resolver {
-		hint = "leave the route out: one for a name below the domain may stay"
+func checkClusterRoute(d *decoder, c *Config) {
+	domains := c.Domains()
+	if !c.Cluster.Central.IsSet() {
+		domains = slices.DeleteFunc(domains, func(domain string) bool { return slices.Contains(c.Cluster.Fallthrough, domain) })
 	}
-	d.check(i >= 0 && c.Cluster.Resolver != ResolverNone, fmt.Sprintf("forward[%d].zone", i),
-		fmt.Sprintf("%s: the cluster domain, which cluster.resolver: %s answers", quote(c.ClusterDomain), c.Cluster.Resolver),
-		hint, "clusterDomain", "cluster.resolver")
+	i := slices.IndexFunc(c.Forward, func(route Route) bool { return slices.Contains(domains, route.Zone) })
+	hint := "name those who are asked for it in cluster.central"
+	if c.Cluster.Resolver == ResolverLocal && !c.Cluster.Central.IsSet() {
+		hint = "leave the route out, or name the domain in cluster.fallthrough: one for a name below the domain may stay"
+	}
+	if i < 0 || c.Cluster.Resolver == ResolverNone {
+		return
+	}
+	d.check(true, fmt.Sprintf("forward[%d].zone", i),
+		fmt.Sprintf("%s: the cluster domain, which cluster.resolver: %s answers", quote(c.Forward[i].Zone), c.Cluster.Resolver),
+		hint, "clusterDomain", "cluster.domains", "cluster.resolver")
 }
 
 // checkNode reports what contradicts itself in the settings of link and rules.

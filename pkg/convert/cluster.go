@@ -102,8 +102,15 @@ func kubernetes(l *line) {
 	isThrough := func(zone string) bool {
 		return slices.ContainsFunc(through, func(t string) bool { return below(zone, t) })
 	}
-	if isThrough(c.clusterZone) {
-		c.lost(l.at, "kubernetes: fallthrough", "a name that the domain of the cluster does not have is denied", "names below it may have a route of their own, or be in hosts")
+	for _, domain := range c.cfg.Domains() {
+		if isThrough(domain) {
+			cluster.Fallthrough = appendNew(cluster.Fallthrough, domain)
+		}
+		for _, zone := range through {
+			if below(zone, domain) && !isThrough(domain) {
+				cluster.Fallthrough = appendNew(cluster.Fallthrough, zone)
+			}
+		}
 	}
 	cluster.Ranges = slices.DeleteFunc(cluster.Ranges, func(p netip.Prefix) bool { return isThrough(config.ReverseZones(p)[0]) })
 	switch {
@@ -148,8 +155,12 @@ func clusterZones(l *line) (reverse bool) {
 		case c.clusterZone == "":
 			c.clusterZone = zone
 		case zone != c.clusterZone:
-			c.differs(l.at, zone, "the cluster has one domain, "+c.clusterZone+": the names are rewritten to those in it", "")
-			c.domains = append(c.domains, sourced[string]{zone, l.origin()})
+			if slices.ContainsFunc(append(c.cfg.Cluster.Domains, c.clusterZone), func(other string) bool { return below(zone, other) || below(other, zone) }) {
+				l.lost(zone+": not apart from another domain of the cluster", "")
+				continue
+			}
+			c.cfg.Cluster.Domains = append(c.cfg.Cluster.Domains, zone)
+			c.origins["cluster.domains"] = l.origin()
 		}
 		l.s.own = append(l.s.own, zone)
 	}
@@ -191,12 +202,10 @@ func kubernetesOptions(c *converter, through *[]string) []directive {
 			cluster.IgnoreEmptyService, c.origins["cluster.ignoreEmptyService"] = true, origin{at: l.at}
 		}},
 		{names: "kubeconfig", take: func(l *line) {
-			cluster.Kubeconfig = l.arg(0, cluster.Kubeconfig)
-			if len(l.args()) > 1 {
-				l.lost("the file's current context is used", "write a kubeconfig whose current context it is")
-			}
+			cluster.Kubeconfig, cluster.Context = l.arg(0, cluster.Kubeconfig), l.arg(1, "")
 		}},
 		{names: "fallthrough", take: func(l *line) {
+			c.origins["cluster.fallthrough"] = l.origin()
 			if len(l.args()) == 0 {
 				*through = append(append(*through, "in-addr.arpa.", "ip6.arpa."), l.s.zones...)
 			}

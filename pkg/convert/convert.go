@@ -64,7 +64,6 @@ type converter struct {
 	denied       []sourced[string] // zones whose other names do not exist
 	excepted     []sourced[string] // zones without an upstream
 	unread       []sourced[string] // zones of plugins whose data is not read
-	domains      []sourced[string] // other zones with the names of the cluster domain
 	halfDisabled []sourced[string] // what keeps only answers, or only denials, out of the cache, by server and zones
 
 	corefiles   []Input
@@ -326,12 +325,6 @@ func (c *converter) lastTemplates() {
 	c.routes = slices.DeleteFunc(c.routes, func(r route) bool { return containsZone(c.unread, r.Zone) })
 	for _, z := range slices.Concat(c.unread, c.excepted) {
 		leave(c, z)
-	}
-	for _, d := range c.domains {
-		from, to := strings.TrimSuffix(d.value, "."), strings.TrimSuffix(c.clusterZone, ".")
-		for _, r := range []config.Rewrite{{Exact: from, To: to}, {Suffix: "." + from, To: "." + to}} {
-			c.rewrites = append(c.rewrites, sourced[config.Rewrite]{r, d.origin})
-		}
 	}
 }
 

@@ -91,7 +91,7 @@ func proxy(l *line) {
 
 // route adds a route unless its zone has one.
 func (c *converter) route(r config.Route, l *line) {
-	if c.clusterZone == r.Zone {
+	if c.clusterZone == r.Zone && !slices.Contains(c.cfg.Cluster.Fallthrough, r.Zone) {
 		l.lost("the cluster domain cannot be forwarded", "names below it may have a route of their own")
 		return
 	}

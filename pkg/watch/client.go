@@ -28,8 +28,8 @@ type clients struct {
 }
 
 // newClients reads the credentials. It opens no connection.
-func newClients(kubeconfig, userAgent string, maxList int64, l *connTracker) (*clients, error) {
-	cfg, err := restConfig(kubeconfig)
+func newClients(kubeconfig, kubeContext, userAgent string, maxList int64, l *connTracker) (*clients, error) {
+	cfg, err := restConfig(kubeconfig, kubeContext)
 	if err != nil {
 		return nil, err
 	}
@@ -75,8 +75,9 @@ func newClient(base *rest.Config, hc *http.Client, codecs runtime.NegotiatedSeri
 	return c, nil
 }
 
-// restConfig reads a kubeconfig or, if the path is empty, the service account of the pod.
-func restConfig(kubeconfig string) (*rest.Config, error) {
+// restConfig reads a context of a kubeconfig, the current one if the name is empty, or, if the path is empty, the service
+// account of the pod.
+func restConfig(kubeconfig, kubeContext string) (*rest.Config, error) {
 	if kubeconfig == "" {
 		cfg, err := rest.InClusterConfig()
 		if errors.Is(err, rest.ErrNotInCluster) {
@@ -91,7 +92,7 @@ func restConfig(kubeconfig string) (*rest.Config, error) {
 		return nil, fmt.Errorf("reading kubeconfig %s: %w", kubeconfig, err)
 	}
 	rules := &clientcmd.ClientConfigLoadingRules{ExplicitPath: kubeconfig}
-	cfg, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, &clientcmd.ConfigOverrides{}).ClientConfig()
+	cfg, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, &clientcmd.ConfigOverrides{CurrentContext: kubeContext}).ClientConfig()
 	if err != nil {
 		return nil, fmt.Errorf("reading kubeconfig %s: %w", kubeconfig, err)
 	}
@@ -134,7 +135,7 @@ type (
 // NewClient returns a client of the API server for callers with few requests. The credentials come from the kubeconfig
 // or, if it is empty, from the pod's service account. NewClient opens no connection. A request ends with its context.
 func NewClient(kubeconfig, userAgent string) (*Client, error) {
-	cfg, err := restConfig(kubeconfig)
+	cfg, err := restConfig(kubeconfig, "")
 	if err != nil {
 		return nil, err
 	}

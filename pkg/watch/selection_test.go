@@ -261,6 +261,7 @@ func TestNew(t *testing.T) {
 		{name: "pipe for kubeconfig", change: func(cfg *watch.Config) { cfg.Kubeconfig = pipe }, want: "reading kubeconfig " + pipe + ": not a regular file"},
 		{name: "folder for kubeconfig", change: func(cfg *watch.Config) { cfg.Kubeconfig = "/" }, want: "reading kubeconfig /: is a directory"},
 		{name: "large kubeconfig", change: func(cfg *watch.Config) { cfg.Kubeconfig = large }, want: "reading kubeconfig " + large + ": larger than 1 MiB"},
+		{name: "absent context", change: func(cfg *watch.Config) { cfg.Context = "east" }, want: "reading kubeconfig " + kubeconfig + ": context \"east\" does not exist"},
 		{name: "no pod", change: func(cfg *watch.Config) { cfg.Kubeconfig = "" }, want: "no kubeconfig is set, and this process does not run in a pod: "},
 	}
 	for _, tt := range tests {

@@ -16,7 +16,7 @@ import (
 // ownersOf returns the owners that the store notifies from now on: their labels below the domain x, with dots.
 func ownersOf(store *zone.Store) *proctest.Output {
 	reports := new(proctest.Output)
-	store.Observe([]byte("\x01x\x00"), func(owner []byte) {
+	store.Observe([][]byte{[]byte("\x01x\x00")}, func(owner []byte) {
 		var text []byte
 		for ; owner[0] != 0; owner = owner[1+owner[0]:] {
 			text = append(append(text, owner[1:1+owner[0]]...), '.')

@@ -37,6 +37,7 @@ const (
 // Config configures a Watch or Manifests.
 type Config struct {
 	Kubeconfig string      // of a Watch: a file; empty: the pod's service account
+	Context    string      // in the kubeconfig; empty: the current one
 	Folder     string      // of Manifests; required there
 	Store      *zone.Store // nil: none is filled, only ServiceWatch counts
 	Endpoints  Endpoints
@@ -105,7 +106,7 @@ func New(cfg Config) (*Watch, error) {
 	w.conns = &connTracker{dial: cfg.dial, now: cfg.Now, open: make(map[*trackedConn]struct{})}
 	if cfg.Store != nil || cfg.ServiceWatch != nil || cfg.PodSource != PodsFromKubelet {
 		var err error
-		if w.clients, err = newClients(cfg.Kubeconfig, cfg.UserAgent, cfg.MaxList, w.conns); err != nil {
+		if w.clients, err = newClients(cfg.Kubeconfig, cfg.Context, cfg.UserAgent, cfg.MaxList, w.conns); err != nil {
 			return nil, err
 		}
 	}

@@ -4,6 +4,7 @@ package zone
 
 import (
 	"bytes"
+	"slices"
 	"time"
 
 	"github.com/nodecache/node-cache/pkg/wire"
@@ -83,19 +84,12 @@ func (r *reply) splitName(name []byte, at int) bool {
 		return false // the domain's bytes, but not its labels
 	}
 	r.name, r.at, r.labels, r.apex = name, at, n, at+left
-	return !r.excluded()
+	return !r.within(r.z.excluded)
 }
 
-// excluded reports whether the configuration excludes the name.
-func (r *reply) excluded() bool {
-	for _, name := range r.z.excluded {
-		for i := range r.labels {
-			if string(r.name[r.offsets[i]:]) == string(name) {
-				return true
-			}
-		}
-	}
-	return false
+// within reports whether the current name is at or below one of the names, which are in the zone.
+func (r *reply) within(names [][]byte) bool {
+	return slices.ContainsFunc(names, func(name []byte) bool { return isWithin(r.name, name) })
 }
 
 // label returns the i-th label of the name from the left, without its length byte.

@@ -146,8 +146,21 @@ func (r *reply) deny(g kindSet, rcode byte, staleCode int) Result {
 			r.ede = staleCode
 		}
 	}
+	if rcode == wire.RcodeNXDomain && r.within(r.z.fallthroughs) {
+		return r.fallThrough()
+	}
 	r.appendSOA()
 	return r.finish(rcode, 1)
+}
+
+// fallThrough leaves the current name, which does not exist, to the process: the question's, or the target of an alias.
+func (r *reply) fallThrough() Result {
+	if r.answer == 0 {
+		return r.abandon(NotInZone, wire.EDENone)
+	}
+	res := r.positive(needsServices)
+	res.Verdict, res.Target = Alias, r.dst[r.start+r.at:]
+	return res
 }
 
 // denyUnlessFallback denies a name that the fallback may know and this zone cannot, if there is no fallback.

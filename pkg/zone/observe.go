@@ -12,7 +12,7 @@ import (
 // An observer is notified of the names that changed. The writer calls it with mu held, after it published the change: a
 // reader that was notified sees the new state.
 type observer struct {
-	domain   []byte             // canonical wire form
+	domains  [][]byte           // canonical wire form
 	notify   func(owner []byte) // nil: no notifications
 	muted    bool               // a dump is being restored
 	notified uint64
@@ -20,15 +20,15 @@ type observer struct {
 }
 
 // Observe registers notify, which is called with the owner of each name whose answer may have changed. It replaces the
-// previous function; nil removes it. See [Owner] for owners. The domain is in canonical wire form. A change without effect
+// previous function; nil removes it. See [Owner] for owners. The domains are in canonical wire form. A change without effect
 // causes no call. For the endpoints of a slice, only changed reverse names cause one.
 //
 // A reader that reads after the call sees the change or a later one. Writers wait for notify: it must be quick, must not
 // change the store, and must not keep owner.
-func (s *Store) Observe(domain []byte, notify func(owner []byte)) {
+func (s *Store) Observe(domains [][]byte, notify func(owner []byte)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.observer.domain, s.observer.notify = bytes.Clone(domain), notify
+	s.observer.domains, s.observer.notify = domains, notify
 }
 
 func (o *observer) silent() bool { return o.notify == nil || o.muted }
@@ -40,9 +40,11 @@ func (o *observer) notifyOwner(owner []byte) {
 	o.notify(owner)
 }
 
-// notifyName notifies of a name in the tree below the domain.
+// notifyName notifies of a name in the tree below each domain.
 func (o *observer) notifyName(labels, tree string) {
-	o.notifyOwner(append(append(append(o.buf[:0], labels...), tree...), o.domain...))
+	for _, domain := range o.domains {
+		o.notifyOwner(append(append(append(o.buf[:0], labels...), tree...), domain...))
+	}
 }
 
 // notifyNamespace notifies of the names of a namespace, whose label is in wire form.

@@ -28,7 +28,7 @@ type recorder struct {
 func listen(tb testing.TB, s *zone.Store) *recorder {
 	tb.Helper()
 	l := &recorder{tb: tb}
-	s.Observe(canonical(tb, "cluster.local."), func(owner []byte) {
+	s.Observe([][]byte{canonical(tb, "cluster.local.")}, func(owner []byte) {
 		l.owners = append(l.owners, presented(tb, owner))
 		l.total++
 	})
@@ -119,7 +119,7 @@ func TestObserve(t *testing.T) {
 	if notified := s.Stats().Notified; notified != l.total || notified == 0 {
 		t.Errorf("%d notifications counted, %d recorded", notified, l.total)
 	}
-	s.Observe(canonical(t, "other.test."), func(owner []byte) { l.owners = append(l.owners, presented(t, owner)) })
+	s.Observe([][]byte{canonical(t, "other.test.")}, func(owner []byte) { l.owners = append(l.owners, presented(t, owner)) })
 	s.PutService(db, now)
 	assert.Same(t, "of another domain", []string{"db.shop.svc.other.test.", "shop.pod.other.test.", "shop.svc.other.test."}, l.take())
 	s.Observe(nil, nil)
@@ -194,7 +194,7 @@ func (h *harness) observeSteps(steps int) {
 	h.t.Helper()
 	domain := canonical(h.t, "cluster.local.")
 	seen := map[string]fact{} // by owner: what an observer found
-	h.store.Observe(domain, func(owner []byte) {
+	h.store.Observe([][]byte{domain}, func(owner []byte) {
 		name := presented(h.t, owner)
 		seen[name] = h.factOf(name, kindOf(name))
 	})
@@ -265,7 +265,7 @@ func BenchmarkObserve(b *testing.B) {
 		notified := 0
 		listen := func(s *zone.Store) {
 			if observed {
-				s.Observe(domain, func([]byte) { notified++ })
+				s.Observe([][]byte{domain}, func([]byte) { notified++ })
 			}
 		}
 		b.Run(fmt.Sprintf("11000 services/observed=%t", observed), func(b *testing.B) {

@@ -36,6 +36,7 @@ type Config struct {
 	ReverseZones    []string      // reverse zones of the cluster: unknown addresses in them are denied, other names are empty
 	Namespaces      []string      // exposed; empty: all
 	Excluded        []string      // names below the domain, with all names below them, that this zone does not answer
+	Fallthrough     []string      // names at or below these that do not exist are not in the zone, instead of denied
 	StaleAfter      time.Duration // data older than this denies nothing; default 90 s
 	Nameservers     []netip.Addr  // addresses of ns.dns.<domain>
 	KnownNamespaces bool          // only namespaces in the store are exposed: a selector chose them
@@ -54,6 +55,7 @@ type Zone struct {
 	namespaces   map[string]struct{} // labels in wire form
 	excluded     [][]byte            // canonical wire form
 	reverseZones [][]byte            // canonical wire form
+	fallthroughs [][]byte            // canonical wire form
 	ns4, ns6     string              // packed addresses
 	soa          []byte              // the zone's SOA record without its owner
 	soaReverse   []byte              // the same for reverse names
@@ -106,14 +108,15 @@ func New(cfg Config) (*Zone, error) {
 		z.namespaces[string(appendLabel(nil, name))] = struct{}{}
 	}
 	var names [][]byte
-	for _, name := range slices.Concat(cfg.Excluded, cfg.ReverseZones) {
+	for _, name := range slices.Concat(cfg.Excluded, cfg.ReverseZones, cfg.Fallthrough) {
 		canonical, err := wireName(name)
 		if err != nil {
 			return nil, fmt.Errorf("name %q: %w", name, err)
 		}
 		names = append(names, []byte(canonical))
 	}
-	z.excluded, z.reverseZones = names[:len(cfg.Excluded)], names[len(cfg.Excluded):]
+	z.excluded, names = names[:len(cfg.Excluded)], names[len(cfg.Excluded):]
+	z.reverseZones, z.fallthroughs = names[:len(cfg.ReverseZones)], names[len(cfg.ReverseZones):]
 	v4, v6 := packAddrs(cfg.Nameservers)
 	z.ns4, z.ns6 = string(v4), string(v6)
 	z.prepareSOA()
