@@ -14,8 +14,8 @@ import (
 	"github.com/nodecache/node-cache/internal/kubetest"
 )
 
-// startCoreDNS runs CoreDNS with options of its plugin kubernetes. It forwards other names to the upstream, if there is one.
-func startCoreDNS(t *testing.T, c *kubetest.Cluster, upstream netip.AddrPort, options ...string) *kubetest.CoreDNS {
+// startCoreDNS runs CoreDNS with options of its plugin kubernetes for the domains. It forwards other names to the upstream, if there is one.
+func startCoreDNS(t *testing.T, c *kubetest.Cluster, upstream netip.AddrPort, domains string, options ...string) *kubetest.CoreDNS {
 	t.Helper()
 	forward := ""
 	if upstream.IsValid() {
@@ -24,13 +24,13 @@ func startCoreDNS(t *testing.T, c *kubetest.Cluster, upstream netip.AddrPort, op
 	return kubetest.StartCoreDNS(t, c, fmt.Sprintf(`. {
 	bind 127.0.0.1
 	ready {$READY}
-	kubernetes cluster.local in-addr.arpa ip6.arpa {
+	kubernetes %s in-addr.arpa ip6.arpa {
 		kubeconfig {$KUBECONFIG}
 		%s
 	}
 	%s
 }
-`, strings.Join(options, "\n\t\t"), forward))
+`, domains, strings.Join(options, "\n\t\t"), forward))
 }
 
 // startUpstream serves the names that are no cluster's. It knows example.test and denies everything else.

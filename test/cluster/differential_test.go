@@ -20,6 +20,7 @@ import (
 // A variant is one configuration of both servers.
 type variant struct {
 	name     string
+	domains  []string // cluster.local if empty
 	coredns  []string // options of the plugin kubernetes
 	settings []string // of our cluster section
 	full     bool     // every type is asked for; else those that the options can change
@@ -54,6 +55,10 @@ func variants() []variant {
 		{
 			name: "no endpoints, an hour", coredns: []string{"pods insecure", "noendpoints", "ttl 3600"},
 			settings: []string{"endpoints: none", "ttl: 1h", ranges},
+		},
+		{
+			name: "the second of two domains", domains: []string{"corp.k8s", "cluster.local"}, coredns: []string{"pods insecure", "zonal"},
+			settings: []string{"domains: [cluster.local]", ranges},
 		},
 		{name: "other reverse names elsewhere", coredns: []string{"pods insecure", "zonal", "fallthrough in-addr.arpa ip6.arpa"}},
 	}
@@ -112,10 +117,15 @@ type differential struct {
 // start runs both servers in the variant until the test ends.
 func (d *differential) start(t *testing.T, v *variant) serverPair {
 	t.Helper()
+	domains := v.domains
+	if len(domains) == 0 {
+		domains = []string{"cluster.local"}
+	}
 	resolver := startReady(t, settings{
-		command: "resolver", root: d.upstream, cluster: append(v.settings, kubeconfig(d.cluster.Kubeconfig(kubetest.Admin))),
+		command: "resolver", root: d.upstream, more: "clusterDomain: " + domains[0],
+		cluster: append(v.settings, kubeconfig(d.cluster.Kubeconfig(kubetest.Admin))),
 	})
-	return serverPair{coredns: startCoreDNS(t, d.cluster, d.upstream, v.coredns...).Addr(), nodeCache: resolver.settings.addr}
+	return serverPair{coredns: startCoreDNS(t, d.cluster, d.upstream, strings.Join(domains, " "), v.coredns...).Addr(), nodeCache: resolver.settings.addr}
 }
 
 // compare asks both servers for all names, of every type or of few.

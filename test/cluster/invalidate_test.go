@@ -30,7 +30,7 @@ func TestInvalidate(t *testing.T) { //nolint:tparallel // the API server is gone
 	i := &invalidation{cluster: kubetest.Start(t, kubetest.Options{Users: []string{account}})}
 	openShop(t, i.cluster)
 	grant(t, i.cluster, rule("", "services"))
-	i.lines = []string{"resolver: central", central(startCoreDNS(t, i.cluster, netip.AddrPort{}).Addr()), "ranges: [10.96.0.0/12]"}
+	i.lines = []string{"resolver: central", central(startCoreDNS(t, i.cluster, netip.AddrPort{}, "cluster.local").Addr()), "ranges: [10.96.0.0/12]"}
 	i.without = startReady(t, settings{cluster: i.lines})
 	i.with = startReady(t, settings{cluster: i.asUser(account)})
 	proctest.Eventually(t, limit, "services are in sync", func() bool { return i.with.status(t).kind(t, "service").Synced })

@@ -41,7 +41,7 @@ func TestWarmRestart(t *testing.T) {
 	t.Parallel()
 	r := &restarted{cluster: kubetest.Start(t, kubetest.Options{})}
 	openShop(t, r.cluster)
-	r.coredns = startCoreDNS(t, r.cluster, netip.AddrPort{})
+	r.coredns = startCoreDNS(t, r.cluster, netip.AddrPort{}, "cluster.local")
 	direct, resolver := kubeconfig(r.cluster.Kubeconfig(kubetest.Admin)), central(r.coredns.Addr())
 	asking := []string{"resolver: central", resolver, "ranges: [10.96.0.0/12]"}
 	r.alone = startReady(t, keeping(t, local("ranges: [10.96.0.0/12]", direct)))
