@@ -31,19 +31,19 @@ import (
 type cluster struct {
 	domains [][]byte                 // canonical wire form; the first is that of reverse names
 	owner   func(name []byte) []byte // the owner whose changes invalidate a name's answer; nil: no changes are watched
-	store  *zone.Store              // nil: this process answers no cluster names
-	events *zone.Store              // its changes purge answers: store, or a store of services only; nil: none
-	source interface {              // delivers objects, from the API server or a folder of manifests; nil: none are watched
+	store   *zone.Store              // nil: this process answers no cluster names
+	events  *zone.Store              // its changes purge answers: store, or a store of services only; nil: none
+	source  interface {              // delivers objects, from the API server or a folder of manifests; nil: none are watched
 		part
 		Ready() <-chan struct{}
 		Stats() watch.Stats
 	}
-	pods             *pods.Index         // of this node; nil: they are not watched
-	endpoints        *upstream.Endpoints // of the central resolver's service; nil: not watched
-	centralEndpoints *centralEndpoints   // fills endpoints; nil if endpoints is
-	central          *upstream.Pool      // nil: there is no central resolver
-	centralZones     [][]byte            // that central answers, in canonical wire form
-	nodeZone         *atomic.Pointer[string]
+	pods             *pods.Index               // of this node; nil: they are not watched
+	endpoints        *upstream.Endpoints       // of the central resolver's service; nil: not watched
+	centralEndpoints *centralEndpoints         // fills endpoints; nil if endpoints is
+	central          *upstream.Pool            // nil: there is no central resolver
+	centralZones     [][]byte                  // that central answers, in canonical wire form
+	topology         *atomic.Pointer[topology] // of this node; nil: not read
 }
 
 // newCluster returns the cluster of cfg. It reuses the source of old and what that fills, and the central pool,
@@ -56,7 +56,7 @@ func (b *builder) newCluster(cfg *config.Config, old *cluster, oldConfig *config
 	if err != nil {
 		return nil, err
 	}
-	c := &cluster{domains: domains, nodeZone: new(atomic.Pointer[string])}
+	c := &cluster{domains: domains, topology: new(atomic.Pointer[topology])}
 	kept := old.domains != nil
 	if kept && sameSource(&cfg.Cluster, &oldConfig.Cluster) && samePods(cfg, oldConfig) {
 		*c = *old
@@ -256,8 +256,8 @@ func (c *cluster) newZones(cfg *config.Config) (zones zone.Zones, err error) {
 		NodeZone:       c.topologyZone(cfg.Cluster.NodeZone),
 		ReverseZones:   reverseZones(cfg), Namespaces: cfg.Cluster.Namespaces,
 		KnownNamespaces: cfg.Cluster.NamespaceSelector != "",
-		Fallthrough:     cfg.Cluster.Fallthrough,
-		StaleAfter:      cfg.Cluster.StaleAfter, Nameservers: nameservers(cfg.Listen.Addresses),
+		Fallthrough:     cfg.Cluster.Fallthrough, Federations: c.federations(&cfg.Cluster),
+		StaleAfter: cfg.Cluster.StaleAfter, Nameservers: nameservers(cfg.Listen.Addresses),
 	}
 	if pool := c.central; pool != nil {
 		settings.HasFallback = func() bool { return !pool.Empty() }
@@ -452,19 +452,39 @@ func (c *cluster) topologyZone(setting string) string {
 	if setting != "auto" {
 		return setting
 	}
-	if learned := c.nodeZone.Load(); learned != nil {
-		return *learned
+	if learned := c.topology.Load(); learned != nil {
+		return learned.zone
 	}
 	return os.Getenv("NODE_ZONE")
 }
 
-// zoneWatch returns the watch that can read this node's topology zone, if the zone is needed.
-func (c *cluster) zoneWatch(setting string) (*watch.Watch, bool) {
-	if setting != "auto" || os.Getenv("NODE_ZONE") != "" || os.Getenv("NODE_NAME") == "" {
+// A topology is where a node is.
+type topology struct{ zone, region string }
+
+// federations returns the federations of cfg. Their aliases are known once this node's topology is.
+func (c *cluster) federations(cfg *config.Cluster) (list []zone.Federation) {
+	at := topology{os.Getenv("NODE_ZONE"), os.Getenv("NODE_REGION")}
+	if learned := c.topology.Load(); learned != nil {
+		at = *learned
+	}
+	for _, f := range cfg.Federations {
+		suffix := ""
+		if at.zone != "" && at.region != "" {
+			suffix = at.zone + "." + at.region + "." + f.Domain
+		}
+		list = append(list, zone.Federation{Name: f.Name, Suffix: suffix})
+	}
+	return list
+}
+
+// topologyWatch returns the watch that can read this node's topology, if that is needed.
+func (c *cluster) topologyWatch(cfg *config.Cluster) (*watch.Watch, bool) {
+	needed := cfg.NodeZone == "auto" && os.Getenv("NODE_ZONE") == "" || len(cfg.Federations) > 0 && os.Getenv("NODE_REGION") == ""
+	if !needed || os.Getenv("NODE_NAME") == "" {
 		return nil, false
 	}
 	w, ok := c.source.(*watch.Watch)
-	return w, ok && c.nodeZone.Load() == nil && (c.store != nil || c.central != nil && c.centralEndpoints != nil)
+	return w, ok && c.topology.Load() == nil && (c.store != nil || c.central != nil && c.centralEndpoints != nil)
 }
 
 // sourceName returns where the cluster data comes from.

@@ -269,7 +269,7 @@ func (a *Agent) Run(ctx context.Context) (err error) {
 	if a.servers.admin != nil {
 		a.servers.admin.Open()
 	}
-	defer startStage(ctx, group, a.handover.run, noError(a.watchNodeZone), noError(a.takeLease),
+	defer startStage(ctx, group, a.handover.run, noError(a.watchTopology), noError(a.takeLease),
 		noError(func(ctx context.Context) { a.servers.foreign.Run(ctx, a.handover.handedOver()) }),
 		noError(func(ctx context.Context) { a.memory.watch(ctx, a.Config, a.replan) })).stop()
 	defer a.leave(ctx)
@@ -363,16 +363,16 @@ const (
 	zoneRetryLimit = 16 * time.Minute // after doubling
 )
 
-// watchNodeZone asks the API server for this node's topology zone until it is known. Then the zone and the
-// choice of central endpoints use it.
-func (a *Agent) watchNodeZone(ctx context.Context) {
+// watchTopology asks the API server for this node's topology until it is known. Then the zone and the choice of
+// central endpoints use it.
+func (a *Agent) watchTopology(ctx context.Context) {
 	for wait := zoneRetry; ; {
 		r := a.running.Load()
-		if w, ok := r.cluster.zoneWatch(r.config.Cluster.NodeZone); ok {
-			name, err := w.NodeZone(ctx)
+		if w, ok := r.cluster.topologyWatch(&r.config.Cluster); ok {
+			name, region, err := w.NodeTopology(ctx)
 			if err == nil {
-				r.cluster.nodeZone.Store(&name)
-				a.log.InfoContext(ctx, "topology zone found", "zone", cmp.Or(name, "none"))
+				r.cluster.topology.Store(&topology{name, region})
+				a.log.InfoContext(ctx, "topology zone found", "zone", cmp.Or(name, "none"), "region", cmp.Or(region, "none"))
 				a.replan(ctx)
 				wait = zoneRetry
 			} else {

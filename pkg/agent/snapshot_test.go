@@ -107,7 +107,7 @@ func emptyGeneration(t *testing.T) *generation {
 	var err error
 	r.cache, err = cache.New(cache.Config{Size: cache.MinSize, ServeStale: cache.ServeStale{Window: time.Hour, TTL: 30 * time.Second}}, time.Now())
 	assert.NoError(t, err)
-	r.cluster = &cluster{store: zone.NewStore(), domains: [][]byte{[]byte("\x07cluster\x05local\x00")}, source: before(), nodeZone: new(atomic.Pointer[string])}
+	r.cluster = &cluster{store: zone.NewStore(), domains: [][]byte{[]byte("\x07cluster\x05local\x00")}, source: before(), topology: new(atomic.Pointer[topology])}
 	r.cluster.events = r.cluster.store
 	r.cluster.store.Expect(zone.Services)
 	return r

@@ -172,6 +172,7 @@ func formats() map[string]format {
 		"probeServer":    stringFormat(parseProbeServer),
 		"type":           textFormat(parseType, spellType),
 		"service":        textFormat(parseService, ServiceName.String),
+		"federation":     textFormat(parseFederation, Federation.String),
 		"queryLog":       queryLogFormat(),
 		"target":         textFormat(parseRouteTarget, Target.String),
 		"listenAddress":  textFormat(parseListenAddress, spellAddress),

@@ -368,6 +368,30 @@ func parseService(text string) (ServiceName, *Problem) {
 	return ServiceName{}, problem("not a service with its namespace", "write it like kube-system/kube-dns, in lower case")
 }
 
+// A Federation is an item of cluster.federations.
+type Federation struct {
+	Name   string // a label
+	Domain string // lower-case and absolute
+}
+
+// String returns the item in its configured form.
+func (f Federation) String() string { return f.Name + "=" + f.Domain }
+
+func parseFederation(text string) (Federation, *Problem) {
+	name, domain, _ := strings.Cut(text, "=")
+	zone, p := parseDomain(domain)
+	if p != nil || !isLabel(name) {
+		return Federation{}, problem("not a federation and its domain", "write it like myfed=example.com")
+	}
+	return Federation{Name: name, Domain: zone}, nil
+}
+
+// ParseFederation returns a federation. The error is an [*Error] with one problem, of no path.
+func ParseFederation(text string) (Federation, error) {
+	f, p := parseFederation(text)
+	return f, textError(text, p)
+}
+
 // ReverseZones returns the zones that hold exactly the reverse names of a masked prefix. It is one zone if
 // the prefix ends at a byte of an IPv4 address or a nibble of an IPv6 address, else up to 128 or 8 (RFC 1035
 // section 3.5, RFC 3596 section 2.5).

@@ -14,8 +14,8 @@ import (
 	"path/filepath"
 	"reflect"
 	"slices"
-	"strings"
 	"strconv"
+	"strings"
 	"time"
 
 	"go.yaml.in/yaml/v3"
@@ -152,6 +152,7 @@ func checkRules(d *decoder, c *Config, role Role) {
 		checkCentral(d, &c.Cluster)
 		checkDomains(d, c)
 		checkFallthrough(d, c)
+		checkFederations(d, &c.Cluster)
 		checkZones(d, c)
 		d.check(c.Pods.Identity != IdentityOff && c.Cluster.Manifests != "", "pods.identity",
 			fmt.Sprintf("%q: with cluster.manifests the agent watches no pods", c.Pods.Identity), "leave out one of them", "cluster.manifests")
@@ -420,6 +421,19 @@ func checkFallthrough(d *decoder, c *Config) {
 		within := func(domain string) bool { return isBelow(zone, domain) }
 		d.check(!slices.ContainsFunc(c.Domains(), within), fmt.Sprintf("cluster.fallthrough[%d]", i),
 			quote(zone)+": not in a domain of the cluster", "", "clusterDomain", "cluster.domains")
+	}
+}
+
+// checkFederations reports federations whose names cannot be answered, and names that are not unique.
+func checkFederations(d *decoder, c *Cluster) {
+	d.check(len(c.Federations) > 0 && (c.Resolver != ResolverLocal || c.Endpoints != EndpointsAll), "cluster.federations",
+		"a list: needs cluster.resolver: local and cluster.endpoints: all", "only when every endpoint is known can a service be known to have none",
+		"cluster.resolver", "cluster.endpoints")
+	seen := map[string]string{}
+	for i, f := range c.Federations {
+		path := fmt.Sprintf("cluster.federations[%d]", i)
+		d.check(seen[f.Name] != "", path, quote(f.Name)+": already at "+seen[f.Name], "")
+		seen[f.Name] = path
 	}
 }
 

@@ -102,16 +102,7 @@ func kubernetes(l *line) {
 	isThrough := func(zone string) bool {
 		return slices.ContainsFunc(through, func(t string) bool { return below(zone, t) })
 	}
-	for _, domain := range c.cfg.Domains() {
-		if isThrough(domain) {
-			cluster.Fallthrough = appendNew(cluster.Fallthrough, domain)
-		}
-		for _, zone := range through {
-			if below(zone, domain) && !isThrough(domain) {
-				cluster.Fallthrough = appendNew(cluster.Fallthrough, zone)
-			}
-		}
-	}
+	cluster.Fallthrough = fallthroughIn(c.cfg.Domains(), through)
 	cluster.Ranges = slices.DeleteFunc(cluster.Ranges, func(p netip.Prefix) bool { return isThrough(config.ReverseZones(p)[0]) })
 	switch {
 	case !reverse:
@@ -119,6 +110,21 @@ func kubernetes(l *line) {
 	case !isThrough("in-addr.arpa.") && len(cluster.Ranges) == 0:
 		l.differs("reverse names of addresses that the cluster does not have are forwarded, not denied", "cluster.ranges has the prefixes whose other addresses are denied")
 	}
+}
+
+// fallthroughIn returns what of the domains is in the zones with fallthrough.
+func fallthroughIn(domains, through []string) (list []string) {
+	for _, domain := range domains {
+		for _, zone := range through {
+			switch {
+			case below(domain, zone):
+				list = appendNew(list, domain)
+			case below(zone, domain):
+				list = appendNew(list, zone)
+			}
+		}
+	}
+	return list
 }
 
 // clusterZones separates the cluster domain from its reverse zones, and reports whether there are reverse zones.
@@ -154,17 +160,23 @@ func clusterZones(l *line) (reverse bool) {
 			continue
 		case c.clusterZone == "":
 			c.clusterZone = zone
-		case zone != c.clusterZone:
-			if slices.ContainsFunc(append(c.cfg.Cluster.Domains, c.clusterZone), func(other string) bool { return below(zone, other) || below(other, zone) }) {
-				l.lost(zone+": not apart from another domain of the cluster", "")
-				continue
-			}
-			c.cfg.Cluster.Domains = append(c.cfg.Cluster.Domains, zone)
-			c.origins["cluster.domains"] = l.origin()
+		case zone != c.clusterZone && !c.addDomain(zone):
+			l.lost(zone+": not apart from another domain of the cluster", "")
+			continue
 		}
 		l.s.own = append(l.s.own, zone)
 	}
 	return reverse
+}
+
+// addDomain adds a domain of the cluster, unless it overlaps with one.
+func (c *converter) addDomain(zone string) bool {
+	overlaps := func(other string) bool { return below(zone, other) || below(other, zone) }
+	if overlaps(c.clusterZone) || slices.ContainsFunc(c.cfg.Cluster.Domains, overlaps) {
+		return false
+	}
+	c.cfg.Cluster.Domains = append(c.cfg.Cluster.Domains, zone)
+	return true
 }
 
 // appendNew appends a value unless the list has it.
@@ -219,9 +231,32 @@ func kubernetesOptions(c *converter, through *[]string) []directive {
 		lost("startup_timeout", "the start and /readyz wait for the cluster's objects without a timeout",
 			"a snapshot makes the start immediate: see snapshot.folder"),
 		ownZones("multicluster", "names of a cluster set are not supported", routeIt),
-		lost("federation", "federation is not supported", "Kubernetes has dropped them"),
+		{names: "federation", take: func(l *line) { c.federation(l.origin(), l.arg(0, "")+"="+l.arg(1, "")) }},
 		{names: "resyncperiod upstream"}, // CoreDNS ignores them as well
 		{names: "zonal"},                 // always on
+	}
+}
+
+// federation adds a federation, written as NAME=DOMAIN.
+func (c *converter) federation(from origin, text string) {
+	f, err := config.ParseFederation(text)
+	if err != nil {
+		c.lost(from.at, "federation "+text, oneLine(err), "")
+		return
+	}
+	cluster := &c.cfg.Cluster
+	cluster.Federations = slices.DeleteFunc(cluster.Federations, func(other config.Federation) bool { return other.Name == f.Name })
+	cluster.Federations = append(cluster.Federations, f) // the last one of a name is in effect
+	c.origins["cluster.federations"] = from
+}
+
+// checkFederations drops the federations where the configuration cannot have them.
+func (c *converter) checkFederations() {
+	cluster := &c.cfg.Cluster
+	if len(cluster.Federations) > 0 && (cluster.Resolver != config.ResolverLocal || cluster.Endpoints != config.EndpointsAll) {
+		c.lost(c.origins["cluster.federations"].at, "federations", "the resolver with all names and endpoints of the cluster has them",
+			"write them into its cluster.federations")
+		cluster.Federations = nil
 	}
 }
 

@@ -118,6 +118,7 @@ func (c *converter) convert() (*Result, error) {
 			c.lost(h.at, h.text, "answers and denials of a zone are kept, or neither", "cache: off in the route of the zone keeps neither; negativeTTL bounds denials")
 		}
 	}
+	c.checkFederations()
 	c.lastTemplates()
 	return c.result()
 }

@@ -308,6 +308,17 @@ func TestSecondDomain(t *testing.T) {
 	same(t, "domains", []string{"a.example.", "b.example."}, r.Config.Domains())
 }
 
+// TestFederations keeps the last domain of each federation, from the plugin and the option of kubernetes.
+func TestFederations(t *testing.T) {
+	t.Parallel()
+	text := ". {\n kubernetes cluster.local {\n  federation old one.example\n }\n federation cluster.local {\n  old two.example\n  new three.example\n  upstream\n  bad\n }\n" +
+		" forward . 192.0.2.1\n}\n"
+	r, err := convert.Files([]convert.Input{{Name: "file", Text: []byte(text)}}, convert.Options{})
+	must(t, err)
+	same(t, "federations", []config.Federation{{Name: "old", Domain: "two.example."}, {Name: "new", Domain: "three.example."}}, r.Config.Cluster.Federations)
+	same(t, "lost", true, r.Lost())
+}
+
 // TestImports reads imports where CoreDNS does, and from the given files alone.
 func TestImports(t *testing.T) {
 	t.Parallel()

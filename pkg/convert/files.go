@@ -220,6 +220,7 @@ func KubeDNS(data map[string]string) (routes []config.Route, notes []Note, err e
 	if err := kubeDNS(c); err != nil {
 		return nil, c.notes, err
 	}
+	c.checkFederations()
 	for _, r := range c.routes {
 		routes = append(routes, r.Route)
 	}
@@ -255,7 +256,9 @@ func kubeDNS(c *converter) error {
 		switch {
 		case key == stubDomains, key == upstreamNameservers:
 		case key == federations && strings.TrimSpace(c.kubeDNSKeys[key]) != "":
-			c.lost(place{file: key}, "the domains of a federation", "federation is not supported", "Kubernetes has dropped them: leave the key out")
+			for text := range strings.SplitSeq(c.kubeDNSKeys[key], ",") {
+				c.federation(origin{at: place{file: key}}, strings.TrimSpace(text))
+			}
 		case key != federations:
 			c.lost(place{file: key}, "key", "unknown key", "")
 		}

@@ -60,8 +60,8 @@ func TestKubeDNS(t *testing.T) {
 		{
 			name: "other keys", data: map[string]string{"federations": "a=b.example", "stubDomain": "{}"},
 			notes: []convert.Note{
-				{File: "federations", What: "the domains of a federation", Why: "federation is not supported", Hint: "Kubernetes has dropped them: leave the key out"},
 				{File: "stubDomain", What: "key", Why: "unknown key"},
+				{File: "federations", What: "federations", Why: "the resolver with all names and endpoints of the cluster has them", Hint: "write them into its cluster.federations"},
 			},
 		},
 	} {

@@ -222,6 +222,13 @@ func plugins(c *converter) []directive {
 		{names: "bind"}, // read first
 		{names: "kubernetes", take: kubernetes},
 		{names: "transfer", take: transfer},
+		{names: "federation", take: func(l *line) {
+			for _, st := range l.body {
+				if st.words[0] != "upstream" { // node-cache resolves aliases itself
+					c.federation(l.option(&st).origin(), st.words[0]+"="+strings.Join(st.args(), " "))
+				}
+			}
+		}},
 		{names: "template", take: template},
 		{names: "hosts", take: hosts},
 		{names: "file", take: zoneFile},
@@ -284,7 +291,6 @@ func plugins(c *converter) []directive {
 		lost("ocp_dnsnameresolver", "address lookups are not published",
 			"leave the names that an EgressFirewall has to the central resolver, and write a route for them"),
 		lost("rrl", "responses are not rate-limited by content", "limits.perClient bounds the in-flight queries of a client"),
-		lost("federation", "federation is not supported", "Kubernetes has dropped them"),
 		lost("tls https https3 quic grpc_server", "only UDP and TCP are supported for clients",
 			"upstreams may be asked over TLS and HTTPS: see forward[].to"),
 		lost("grpc", "gRPC upstreams are not supported", "use the same server over tcp:// or tls://"),

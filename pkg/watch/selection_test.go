@@ -221,17 +221,17 @@ func TestChangeTime(t *testing.T) {
 	})
 }
 
-func TestNodeZone(t *testing.T) {
+func TestNodeTopology(t *testing.T) {
 	withHarness(t, func(w *harness) {
 		w.config.NodeName = "n1"
-		w.server.Put(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1", Labels: map[string]string{"topology.kubernetes.io/zone": "a"}}})
+		w.server.Put(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1", Labels: map[string]string{"topology.kubernetes.io/zone": "a", "topology.kubernetes.io/region": "east"}}})
 		w.start()
-		got, err := w.watch.NodeZone(w.t.Context())
-		if err != nil || got != "a" {
-			t.Errorf("got %q, %v, want a", got, err)
+		zone, region, err := w.watch.NodeTopology(w.t.Context())
+		if err != nil || zone != "a" || region != "east" {
+			t.Errorf("got %q, %q, %v, want a and east", zone, region, err)
 		}
 		w.server.Kill()
-		if _, err := w.watch.NodeZone(w.t.Context()); err == nil || !strings.HasPrefix(err.Error(), "reading node n1: ") {
+		if _, _, err := w.watch.NodeTopology(w.t.Context()); err == nil || !strings.HasPrefix(err.Error(), "reading node n1: ") {
 			t.Errorf("without a server: %v", err)
 		}
 	})

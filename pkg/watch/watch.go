@@ -303,15 +303,15 @@ func (w *Watch) String() string { return "watch of the API server" }
 // wait for a kind that the server forbids, or, with ServicesOnly, for any kind.
 func (w *Watch) Ready() <-chan struct{} { return w.ready }
 
-// NodeZone requests the topology zone of the node. It is empty if the node has none.
-func (w *Watch) NodeZone(ctx context.Context) (string, error) {
+// NodeTopology requests the topology zone and the region of the node. Each is empty if the node has none.
+func (w *Watch) NodeTopology(ctx context.Context) (zone, region string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, openTimeout)
 	defer cancel()
 	var node corev1.Node
 	if err := w.clients.core.Get().Resource("nodes").Name(w.cfg.NodeName).Do(ctx).Into(&node); err != nil {
-		return "", fmt.Errorf("reading node %s: %w", w.cfg.NodeName, err)
+		return "", "", fmt.Errorf("reading node %s: %w", w.cfg.NodeName, err)
 	}
-	return node.Labels[corev1.LabelTopologyZone], nil
+	return node.Labels[corev1.LabelTopologyZone], node.Labels[corev1.LabelTopologyRegion], nil
 }
 
 // Stats returns the counters.

@@ -25,6 +25,9 @@ func (r *reply) serviceTree() (*service, Result) {
 	if r.labels == depthTree {
 		return nil, r.nodata(needsNothing)
 	}
+	if suffix, ok := r.federation(); ok {
+		return r.federated(suffix)
+	}
 	if res, ok := r.hidden(); ok {
 		return nil, res
 	}
@@ -43,11 +46,13 @@ func (r *reply) serviceTree() (*service, Result) {
 }
 
 // service answers a name at or below the service of the node, or returns the service if the name is its alias.
-func (r *reply) service(n *node) (*service, Result) {
+func (r *reply) service(n *node) (*service, Result) { return r.ofService(n, r.labels-depthService) }
+
+// ofService is service for a name that many labels left of the service's.
+func (r *reply) ofService(n *node, left int) (*service, Result) {
 	if n.partial {
 		return nil, r.answerUnknown()
 	}
-	left := r.labels - depthService
 	r.ttl = r.ttlOf(n.svc)
 	switch n.svc.typ {
 	case ExternalName:

@@ -28,14 +28,15 @@ type Config struct {
 	Domain          string        // "cluster.local."
 	TTL             time.Duration // 0 to 1 h, whole seconds; of every name that has none of its own
 	Pods            PodMode
-	PodNames        bool          // an endpoint without hostname is named by its pod, not by its address
-	IgnoreEmpty     bool          // a ClusterIP service without a ready endpoint is denied; needs AllSlices
-	AllSlices       bool          // the store gets every EndpointSlice, not only those of headless services
-	LabelledSlices  bool          // the store gets only slices with the label of headless services
-	NodeZone        string        // endpoints of this topology zone come first; empty: none do
-	ReverseZones    []string      // reverse zones of the cluster: unknown addresses in them are denied, other names are empty
-	Namespaces      []string      // exposed; empty: all
-	Excluded        []string      // names below the domain, with all names below them, that this zone does not answer
+	PodNames        bool     // an endpoint without hostname is named by its pod, not by its address
+	IgnoreEmpty     bool     // a ClusterIP service without a ready endpoint is denied; needs AllSlices
+	AllSlices       bool     // the store gets every EndpointSlice, not only those of headless services
+	LabelledSlices  bool     // the store gets only slices with the label of headless services
+	NodeZone        string   // endpoints of this topology zone come first; empty: none do
+	ReverseZones    []string // reverse zones of the cluster: unknown addresses in them are denied, other names are empty
+	Namespaces      []string // exposed; empty: all
+	Excluded        []string // names below the domain, with all names below them, that this zone does not answer
+	Federations     []Federation
 	Fallthrough     []string      // names at or below these that do not exist are not in the zone, instead of denied
 	StaleAfter      time.Duration // data older than this denies nothing; default 90 s
 	Nameservers     []netip.Addr  // addresses of ns.dns.<domain>
@@ -56,6 +57,7 @@ type Zone struct {
 	excluded     [][]byte            // canonical wire form
 	reverseZones [][]byte            // canonical wire form
 	fallthroughs [][]byte            // canonical wire form
+	federations  map[string]string   // suffixes in canonical wire form, by label without its length; empty: not known yet
 	ns4, ns6     string              // packed addresses
 	soa          []byte              // the zone's SOA record without its owner
 	soaReverse   []byte              // the same for reverse names
@@ -97,7 +99,7 @@ func New(cfg Config) (*Zone, error) {
 	if cfg.HasFallback == nil {
 		cfg.HasFallback = func() bool { return false }
 	}
-	z := &Zone{cfg: cfg, domain: []byte(domain), ttl: uint32(cfg.TTL / time.Second)}
+	z := &Zone{cfg: cfg, domain: []byte(domain), ttl: uint32(cfg.TTL / time.Second), federations: suffixesOf(cfg.Federations)}
 	if zone, err := appendLabels(nil, cfg.NodeZone); err == nil {
 		z.nodeZone = zone
 	}

@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package zone_test
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/miekg/dns"
+
+	"github.com/nodecache/node-cache/internal/assert"
+	"github.com/nodecache/node-cache/pkg/wire"
+	"github.com/nodecache/node-cache/pkg/zone"
+)
+
+// TestFederations answers the names of a federation from the cluster where the Service has an endpoint, as kube-dns did.
+func TestFederations(t *testing.T) {
+	t.Parallel()
+	s, now := zone.NewStore(), epoch()
+	ready := func(name string, ready bool) zone.Slice {
+		return zone.Slice{Namespace: "shop", Name: name, Service: name, Endpoints: []zone.Endpoint{{Addrs: addrs("10.1.0.1"), Ready: ready}}}
+	}
+	for _, svc := range []zone.Service{
+		{Name: "web", Addrs: addrs("10.96.0.7")},
+		{Name: "idle", Addrs: addrs("10.96.0.8")},
+		{Name: "db", Type: zone.Headless},
+		{Name: "none", Type: zone.Headless},
+		{Name: "mail", Type: zone.ExternalName, ExternalName: "mail.example"},
+	} {
+		svc.Namespace, svc.TTL = "shop", -1
+		s.PutService(svc, now)
+	}
+	for _, sl := range []zone.Slice{ready("web", true), ready("idle", false), ready("db", true), ready("none", false)} {
+		s.PutSlice(sl, now)
+	}
+	cfg := zone.Config{
+		Store: s, Domain: "cluster.local.", TTL: 5 * time.Second, AllSlices: true,
+		Federations: []zone.Federation{
+			{Name: "myfed", Suffix: "zone-a.East.example.com."},
+			{Name: "unknown"},
+			{Name: "odd", Suffix: "a..b.example.com."},
+			{Name: "long", Suffix: strings.Repeat(strings.Repeat("x", 60)+".", 4)},
+		},
+	}
+	unready, err := zone.New(cfg)
+	assert.NoError(t, err)
+	assert.Same(t, "before the first list", got{Verdict: zone.NotReady, EDE: wire.EDENotReady}, ask(t, unready, "gone.shop.myfed.svc.cluster.local.", dns.TypeA, 0, now))
+	freshen(s, now)
+	z, err := zone.New(cfg)
+	assert.NoError(t, err)
+	for _, tt := range []struct{ labels, want string }{
+		{"web.shop.myfed", "A 10.96.0.7"},
+		{"db.shop.myfed", "A 10.1.0.1"},
+		{"idle.shop.myfed", "CNAME idle.shop.myfed.svc.zone-a.east.example.com."},
+		{"none.shop.myfed", "CNAME none.shop.myfed.svc.zone-a.east.example.com."},
+		{"gone.shop.myfed", "CNAME gone.shop.myfed.svc.zone-a.east.example.com."},
+		{"web.else.myfed", "CNAME web.else.myfed.svc.zone-a.east.example.com."},
+		{"mail.shop.myfed", "CNAME mail.example."},
+		{"web.shop.unknown", "A 10.96.0.7"},
+		{"gone.shop.unknown", ""},
+		{"gone.shop.odd", ""},
+	} {
+		name := tt.labels + ".svc.cluster.local."
+		want := got{EDE: wire.EDENone, Verdict: zone.Answered, Rcode: "NOERROR", Answer: []string{name + " 5 " + tt.want}}
+		if target, ok := strings.CutPrefix(tt.want, "CNAME "); ok {
+			want.Verdict, want.Target = zone.Alias, target
+		}
+		if tt.want == "" {
+			want = got{Verdict: zone.NotReady, EDE: wire.EDENotReady}
+		}
+		assert.Same(t, name, want, ask(t, z, name, dns.TypeA, 0, now))
+	}
+	for _, labels := range []string{"web.shop.other", "a.web.shop.myfed", "shop.myfed", "gone.shop.long"} {
+		if g := ask(t, z, labels+".svc.cluster.local.", dns.TypeA, 0, now); g.Rcode != "NXDOMAIN" {
+			t.Errorf("%s: %+v, want NXDOMAIN", labels, g)
+		}
+	}
+}
