@@ -125,9 +125,16 @@ func (r *reply) positive(g kindSet) Result {
 	return r.finish(wire.RcodeSuccess, 0)
 }
 
-// nxdomain denies the name.
+// nxdomain denies the name. If it is in the zone only while it exists, it leaves the name, or the alias that led to it, to
+// a route.
 func (r *reply) nxdomain(g kindSet) Result {
-	return r.deny(g, wire.RcodeNXDomain, wire.EDEStaleNXDomain)
+	switch {
+	case !r.z.cfg.Fallthrough || r.freshnessOf(g) == unsynced:
+		return r.deny(g, wire.RcodeNXDomain, wire.EDEStaleNXDomain)
+	case r.answer > 0:
+		return r.leave(r.name)
+	}
+	return r.abandon(NotInZone, wire.EDENone)
 }
 
 // nodata denies the type at a name that exists.

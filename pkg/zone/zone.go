@@ -26,6 +26,9 @@ const (
 type Config struct {
 	Store           *Store
 	Domain          string        // "cluster.local."
+	External        bool          // it has the services' external addresses, as <svc>.<ns>.<domain>
+	Headless        bool          // with External: headless services without external addresses too
+	Fallthrough     bool          // a name that does not exist is not in the zone: its route is asked
 	TTL             time.Duration // 0 to 1 h, whole seconds; of every name that has none of its own
 	Pods            PodMode
 	PodNames        bool          // an endpoint without hostname is named by its pod, not by its address
@@ -49,6 +52,9 @@ const defaultStaleAfter = 90 * time.Second
 type Zone struct {
 	cfg          Config
 	domain       []byte              // canonical wire form
+	tree         string              // labels between a namespace and the domain, in wire form
+	server       string              // labels of the name server left of the domain
+	hostmaster   string              // the same for the mailbox of the SOA record
 	ttl          uint32              // seconds
 	nodeZone     []byte              // labels in wire form
 	namespaces   map[string]struct{} // labels in wire form
@@ -79,23 +85,23 @@ type Result struct {
 	Limited bool   // records are missing because of a bound of the zone, not of the client
 }
 
-// maxDomain is the longest cluster domain, in bytes, that leaves room for the names of its servers.
-const maxDomain = wire.MaxName - len("\x0ahostmaster")
-
 // New returns a Zone. It fails for a name in the configuration that is none. The store may be filled before or after.
 func New(cfg Config) (*Zone, error) {
 	domain, err := wireName(cfg.Domain)
 	if err != nil {
 		return nil, fmt.Errorf("cluster domain %q: %w", cfg.Domain, err)
 	}
-	if len(domain) > maxDomain {
-		return nil, fmt.Errorf("cluster domain %q: longer than %d bytes", cfg.Domain, maxDomain)
-	}
 	cfg.StaleAfter = cmp.Or(cfg.StaleAfter, defaultStaleAfter)
 	if cfg.HasFallback == nil {
 		cfg.HasFallback = func() bool { return false }
 	}
-	z := &Zone{cfg: cfg, domain: []byte(domain), ttl: uint32(cfg.TTL / time.Second)}
+	z := &Zone{cfg: cfg, domain: []byte(domain), ttl: uint32(cfg.TTL / time.Second), tree: treeService, server: labelsNS, hostmaster: labelsHostmaster}
+	if cfg.External {
+		z.tree, z.server, z.hostmaster = "", labelsNS1, labelsHostmaster+labelsDNS
+	}
+	if most := wire.MaxName - len(z.hostmaster); len(domain) > most { // its servers have names too
+		return nil, fmt.Errorf("cluster domain %q: longer than %d bytes", cfg.Domain, most)
+	}
 	if zone, err := appendLabels(nil, cfg.NodeZone); err == nil {
 		z.nodeZone = zone
 	}
