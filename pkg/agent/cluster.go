@@ -87,7 +87,7 @@ func sameSource(a, b *config.Cluster) bool {
 	return a.Resolver == b.Resolver && a.Kubeconfig == b.Kubeconfig && a.Manifests == b.Manifests &&
 		a.Central.Service == b.Central.Service && a.Endpoints == b.Endpoints &&
 		(a.Pods == config.PodsVerified) == (b.Pods == config.PodsVerified) &&
-		a.Invalidate == b.Invalidate &&
+		a.Invalidate == b.Invalidate && (len(a.External.Zones) > 0) == (len(b.External.Zones) > 0) &&
 		slices.Equal(a.Namespaces, b.Namespaces) && a.ServiceSelector == b.ServiceSelector &&
 		a.NamespaceSelector == b.NamespaceSelector && a.StaleAfter == b.StaleAfter
 }
@@ -135,7 +135,7 @@ func (b *builder) makeSource(c *cluster, whole *config.Config) (err error) {
 	}[identity]
 	source := watch.Config{
 		Kubeconfig: cfg.Kubeconfig, Folder: cfg.Manifests, Store: c.events, ServiceWatch: follow, OwnPods: c.pods, PodSource: podSource,
-		Endpoints: endpoints, Pods: cfg.Pods == config.PodsVerified, ServicesOnly: slim,
+		Endpoints: endpoints, Pods: cfg.Pods == config.PodsVerified, External: len(cfg.External.Zones) > 0, ServicesOnly: slim,
 		Namespaces: cfg.Namespaces, ServiceSelector: cfg.ServiceSelector, NamespaceSelector: cfg.NamespaceSelector,
 		StaleAfter: cfg.StaleAfter, MaxList: b.memory.share.Load().list(), NodeName: os.Getenv("NODE_NAME"),
 		UserAgent: "node-cache/" + b.version,
@@ -238,23 +238,37 @@ func (c *cluster) newZones(cfg *config.Config) (zone.Zones, error) {
 		NodeZone:       c.topologyZone(cfg.Cluster.NodeZone),
 		ReverseZones:   reverseZones(cfg), Namespaces: cfg.Cluster.Namespaces,
 		KnownNamespaces: cfg.Cluster.NamespaceSelector != "",
-		Excluded:        routedSubzones(cfg),
+		Excluded:        routedSubzones(cfg, cfg.ClusterDomain),
 		StaleAfter:      cfg.Cluster.StaleAfter, Nameservers: nameservers(cfg.Listen.Addresses),
 	}
 	if pool := c.central; pool != nil {
 		settings.HasFallback = func() bool { return !pool.Empty() }
 	}
 	z, err := zone.New(settings)
-	return zone.Zones{z}, err
+	if err != nil {
+		return nil, err
+	}
+	zones := zone.Zones{z}
+	settings.HasFallback, settings.ReverseZones, settings.IgnoreEmpty = nil, nil, false // the central resolver has no external names
+	settings.External, settings.TTL = true, cfg.Cluster.External.TTL
+	settings.Headless, settings.Fallthrough = cfg.Cluster.External.Headless, cfg.Cluster.External.Fallthrough
+	for _, domain := range cfg.Cluster.External.Zones {
+		settings.Domain, settings.Excluded = domain, routedSubzones(cfg, domain)
+		if z, err = zone.New(settings); err != nil {
+			return nil, err
+		}
+		zones = append(zones, z)
+	}
+	return zones, nil
 }
 
-// routedSubzones returns the zones below the cluster domain that have routes of their own, or are the central resolver's.
-func routedSubzones(cfg *config.Config) []string {
+// routedSubzones returns the zones below the domain that have routes of their own, or are the central resolver's.
+func routedSubzones(cfg *config.Config, domain string) []string {
 	names := slices.Clone(cfg.Cluster.Zones)
 	for _, route := range cfg.Forward {
 		names = append(names, route.Zone)
 	}
-	return slices.DeleteFunc(names, func(zone string) bool { return !strings.HasSuffix(zone, "."+cfg.ClusterDomain) })
+	return slices.DeleteFunc(names, func(zone string) bool { return !strings.HasSuffix(zone, "."+domain) })
 }
 
 // nameservers returns the addresses at which the zone is served.

@@ -89,7 +89,7 @@ func TestServiceOf(t *testing.T) {
 				svc.Annotations = map[string]string{"node-cache.io/ttl": tt.ttl}
 			}
 			tt.want.Namespace, tt.want.Name = "shop", "web"
-			if diff := cmp.Diff(tt.want, serviceOf(svc), cmp.Comparer(func(a, b netip.Addr) bool { return a == b })); diff != "" {
+			if diff := cmp.Diff(tt.want, serviceOf(svc, true), cmp.Comparer(func(a, b netip.Addr) bool { return a == b })); diff != "" {
 				t.Errorf("(-want +got)\n%s", diff)
 			}
 		})

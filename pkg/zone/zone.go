@@ -85,11 +85,17 @@ type Result struct {
 	Limited bool   // records are missing because of a bound of the zone, not of the client
 }
 
+// maxDomain is the longest domain, in bytes, that leaves room for the names of its servers.
+const maxDomain = wire.MaxName - len(labelsHostmaster) - len(labelsDNS)
+
 // New returns a Zone. It fails for a name in the configuration that is none. The store may be filled before or after.
 func New(cfg Config) (*Zone, error) {
 	domain, err := wireName(cfg.Domain)
 	if err != nil {
 		return nil, fmt.Errorf("cluster domain %q: %w", cfg.Domain, err)
+	}
+	if len(domain) > maxDomain {
+		return nil, fmt.Errorf("cluster domain %q: longer than %d bytes", cfg.Domain, maxDomain)
 	}
 	cfg.StaleAfter = cmp.Or(cfg.StaleAfter, defaultStaleAfter)
 	if cfg.HasFallback == nil {
@@ -98,9 +104,6 @@ func New(cfg Config) (*Zone, error) {
 	z := &Zone{cfg: cfg, domain: []byte(domain), ttl: uint32(cfg.TTL / time.Second), tree: treeService, server: labelsNS, hostmaster: labelsHostmaster}
 	if cfg.External {
 		z.tree, z.server, z.hostmaster = "", labelsNS1, labelsHostmaster+labelsDNS
-	}
-	if most := wire.MaxName - len(z.hostmaster); len(domain) > most { // its servers have names too
-		return nil, fmt.Errorf("cluster domain %q: longer than %d bytes", cfg.Domain, most)
 	}
 	if zone, err := appendLabels(nil, cfg.NodeZone); err == nil {
 		z.nodeZone = zone
