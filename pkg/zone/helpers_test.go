@@ -150,7 +150,11 @@ func texts(records []dns.RR) []string {
 
 // soa returns the SOA record of a denial as text.
 func (m *model) soa(owner string) []string {
-	return []string{rr(owner, min(300, uint32(m.cfg.TTL.Seconds())), "SOA", "ns.dns."+m.cfg.Domain+" hostmaster."+m.cfg.Domain)}
+	hostmaster := " hostmaster."
+	if m.cfg.External {
+		hostmaster += "dns."
+	}
+	return []string{rr(owner, min(300, uint32(m.cfg.TTL.Seconds())), "SOA", m.server()+m.cfg.Domain+hostmaster+m.cfg.Domain)}
 }
 
 // answer returns the zone's expected answer with fresh data.
@@ -180,6 +184,15 @@ func (m *model) answer(name string, rrtype uint16) got {
 			name = target
 			continue
 		}
+		switch {
+		case exists || !m.cfg.Fallthrough:
+		case len(g.Answer) == 0:
+			return got{Verdict: zone.NotInZone, EDE: wire.EDENone}
+		default:
+			g.Verdict, g.Target = zone.Alias, name
+			slices.Sort(g.Answer)
+			return g
+		}
 		set := sets[rrtype]
 		g.Answer, g.Extra = append(g.Answer, set.answer...), set.extra
 		slices.Sort(g.Answer)
@@ -207,9 +220,9 @@ func (m *model) find(name string) (map[uint16]recordSet, bool) {
 	}
 	labels := dns.SplitDomainName(strings.TrimSuffix(name, "."+m.cfg.Domain))
 	switch n := len(labels); {
-	case n == 3 && labels[2] == "pod":
+	case n == 3 && !m.cfg.External && labels[2] == "pod":
 		return m.pod(name, labels[0], labels[1])
-	case n >= 6 && labels[n-1] == "svc" && labels[n-4] == "_zone" && (labels[n-5] == "pin" || labels[n-5] == "prefer"):
+	case n >= 6 && !m.cfg.External && labels[n-1] == "svc" && labels[n-4] == "_zone" && (labels[n-5] == "pin" || labels[n-5] == "prefer"):
 		return m.zonal(name, strings.Join(labels[:n-5], "."), labels[n-5], object{labels[n-2], labels[n-3]})
 	}
 	return nil, false
@@ -219,12 +232,12 @@ func (m *model) apex() map[uint16]recordSet {
 	d, ttl := m.cfg.Domain, uint32(m.cfg.TTL.Seconds())
 	glue := []string{}
 	for _, a := range m.cfg.Nameservers {
-		glue = append(glue, addressRR("ns.dns."+d, ttl, a))
+		glue = append(glue, addressRR(m.server()+d, ttl, a))
 	}
 	slices.Sort(glue)
 	return map[uint16]recordSet{
 		dns.TypeSOA: {answer: m.soa(d)},
-		dns.TypeNS:  {answer: []string{rr(d, ttl, "NS", "ns.dns."+d)}, extra: glue},
+		dns.TypeNS:  {answer: []string{rr(d, ttl, "NS", m.server()+d)}, extra: glue},
 	}
 }
 
