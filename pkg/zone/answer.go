@@ -121,7 +121,7 @@ func (r *reply) resolve(zs Zones) Result {
 			return res
 		}
 		if r.answer == maxAliases {
-			return r.aliasLoop()
+			return r.aliasLoop(zs)
 		}
 		r.appendAlias(alias)
 		if r.q.Type == wire.TypeCNAME {
@@ -163,9 +163,9 @@ func (r *reply) appendAlias(target string) {
 
 // aliasLoop answers for a chain of aliases that is too long: there is no data. With part of the chain, the client would
 // only follow it further.
-func (r *reply) aliasLoop() Result {
+func (r *reply) aliasLoop(zs Zones) Result {
 	r.clear()
-	r.splitName(r.q.Name(), wire.HeaderLen)
+	r.enter(zs, r.q.Name(), wire.HeaderLen)
 	return r.nodata(needsNothing)
 }
 

@@ -50,12 +50,17 @@ func ask(tb testing.TB, z *zone.Zone, name string, rrtype uint16, turn uint32, n
 
 func askPacket(tb testing.TB, z *zone.Zone, pkt []byte, turn uint32, now time.Time) got {
 	tb.Helper()
+	return askZones(tb, zone.Zones{z}, pkt, turn, now)
+}
+
+func askZones(tb testing.TB, zs zone.Zones, pkt []byte, turn uint32, now time.Time) got {
+	tb.Helper()
 	var q wire.Query
 	if fault := q.Parse(pkt); fault != wire.RcodeSuccess {
 		tb.Fatalf("query %x: fault %d", pkt, fault)
 	}
 	const before = "before"
-	dst, res := zone.Zones{z}.Answer(&q, zone.Client{MaxSize: wire.MaxMessage, Rotation: turn}, now, []byte(before))
+	dst, res := zs.Answer(&q, zone.Client{MaxSize: wire.MaxMessage, Rotation: turn}, now, []byte(before))
 	if !strings.HasPrefix(string(dst), before) {
 		tb.Fatalf("the bytes before the answer are %q now", dst[:len(before)])
 	}
