@@ -8,17 +8,6 @@ import (
 	"github.com/nodecache/node-cache/pkg/wire"
 )
 
-// Names of an external zone, as in the plugin k8s_external of CoreDNS:
-//
-//	<domain>                          SOA; NS ns1.dns.<domain>, with its addresses
-//	ns1.dns                           A, AAAA: the nameservers of the configuration
-//	dns                               nothing, and it exists
-//	<ns>                              nothing; it exists if the namespace does
-//	<svc>.<ns>                        A, AAAA: the external addresses; SRV: the ports. Without an address, CNAME: the host name
-//	_<port>._<proto>.<svc>.<ns>       as at the service; with a host name, only SRV
-//	_<proto>.<svc>.<ns>               nothing; it exists if there is a named port of the protocol
-//	<svc>.<ns>, <endpoint>.<svc>.<ns> by option, of a headless service without either: as in the cluster domain
-
 // depthExternal is the number of labels of a service's name left of the domain of an external zone.
 const depthExternal = 2
 
