@@ -105,7 +105,7 @@ func sameSource(a, b *config.Cluster) bool {
 	return a.Resolver == b.Resolver && a.Kubeconfig == b.Kubeconfig && a.Context == b.Context && a.Manifests == b.Manifests &&
 		a.Central.Service == b.Central.Service && a.Endpoints == b.Endpoints &&
 		(a.Pods == config.PodsVerified) == (b.Pods == config.PodsVerified) &&
-		a.Invalidate == b.Invalidate &&
+		a.Invalidate == b.Invalidate && (len(a.External.Zones) > 0) == (len(b.External.Zones) > 0) &&
 		slices.Equal(a.Namespaces, b.Namespaces) && a.ServiceSelector == b.ServiceSelector &&
 		a.NamespaceSelector == b.NamespaceSelector && a.StaleAfter == b.StaleAfter
 }
@@ -153,7 +153,7 @@ func (b *builder) makeSource(c *cluster, whole *config.Config) (err error) {
 	}[identity]
 	source := watch.Config{
 		Kubeconfig: cfg.Kubeconfig, Context: cfg.Context, Folder: cfg.Manifests, Store: c.events, ServiceWatch: follow, OwnPods: c.pods, PodSource: podSource,
-		Endpoints: endpoints, Pods: cfg.Pods == config.PodsVerified, ServicesOnly: slim,
+		Endpoints: endpoints, Pods: cfg.Pods == config.PodsVerified, External: len(cfg.External.Zones) > 0, ServicesOnly: slim,
 		Namespaces: cfg.Namespaces, ServiceSelector: cfg.ServiceSelector, NamespaceSelector: cfg.NamespaceSelector,
 		StaleAfter: cfg.StaleAfter, MaxList: b.memory.share.Load().list(), NodeName: os.Getenv("NODE_NAME"),
 		UserAgent: "node-cache/" + b.version,
@@ -264,6 +264,20 @@ func (c *cluster) newZones(cfg *config.Config) (zones zone.Zones, err error) {
 	}
 	for _, domain := range cfg.Domains() {
 		settings.Domain, settings.Excluded = domain, routedSubzones(cfg, domain)
+		z, err := zone.New(settings)
+		if err != nil {
+			return nil, err
+		}
+		zones = append(zones, z)
+	}
+	external := &cfg.Cluster.External
+	settings.HasFallback, settings.ReverseZones, settings.IgnoreEmpty = nil, nil, false // the central resolver has no external names
+	settings.External, settings.TTL, settings.Headless = true, external.TTL, external.Headless
+	for _, domain := range external.Zones {
+		settings.Domain, settings.Excluded, settings.Fallthrough = domain, routedSubzones(cfg, domain), nil
+		if external.Fallthrough {
+			settings.Fallthrough = []string{domain}
+		}
 		z, err := zone.New(settings)
 		if err != nil {
 			return nil, err

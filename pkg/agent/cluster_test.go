@@ -10,6 +10,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -126,6 +127,48 @@ func TestReloadUnderLoad(t *testing.T) {
 	<-done
 	if n := wrong.Load(); n > 0 {
 		t.Errorf("%d of %d queries during the reloads got no right answer", n, asked.Load())
+	}
+}
+
+// TestExternalReloaded serves names in an external zone only while it is configured, and asks the upstream for those that it does
+// not have where that is configured too.
+func TestExternalReloaded(t *testing.T) {
+	t.Parallel()
+	up := upstreamtest.New(upstreamtest.Zone("web.shop.example.org. 30 IN A 192.0.2.1", "www.shop.example.org. 30 IN A 192.0.2.2"))
+	dir := folder(t)
+	putManifest(t, dir, "web", serviceYAML("web", "{clusterIP: 10.96.0.7, externalIPs: [198.51.100.7], ports: [{port: 80}]}")+
+		"status: {loadBalancer: {ingress: [{ip: 203.0.113.7}]}}\n")
+	cfg := clusterConfig(t, dir, up.Listen(t))
+	cfg.Cache.NegativeTTL = 0
+	a, _ := start(t, agent.Options{Config: &cfg, Log: &journal{}})
+	for _, step := range []struct {
+		name     string
+		external config.External
+		web, www string
+		reverse  string
+	}{
+		{"off", config.External{}, "192.0.2.1", "192.0.2.2", "NXDOMAIN"},
+		{"on", config.External{Zones: []string{"example.org."}}, "198.51.100.7 203.0.113.7", "NXDOMAIN", "web.shop.example.org."},
+		{"with fallthrough", config.External{Zones: []string{"example.org."}, Fallthrough: true}, "198.51.100.7 203.0.113.7", "192.0.2.2", "web.shop.example.org."},
+		{"another zone", config.External{Zones: []string{"example.net."}}, "192.0.2.1", "192.0.2.2", "web.shop.example.net."},
+		{"off again", config.External{}, "192.0.2.1", "192.0.2.2", "NXDOMAIN"},
+	} {
+		cfg.Cluster.External = step.external
+		if _, err := a.Reload(cfg, nil); err != nil {
+			t.Fatalf("%s: %v", step.name, err)
+		}
+		got := strings.Fields(addresses(ask(t, a, "udp", "web.shop.example.org.")))
+		slices.Sort(got)
+		assert.Same(t, step.name+": a Service", step.web, strings.Join(got, " "))
+		assert.Same(t, step.name+": another name", step.www, addresses(ask(t, a, "udp", "www.shop.example.org.")))
+		assert.Same(t, step.name+": in the cluster", "10.96.0.7", addresses(ask(t, a, "udp", "web.shop.svc.cluster.local.")))
+		r, _, err := new(dns.Client).Exchange(new(dns.Msg).SetQuestion("7.100.51.198.in-addr.arpa.", dns.TypePTR), a.Addrs()[0].String())
+		assert.NoError(t, err)
+		reverse := dns.RcodeToString[r.Rcode]
+		if len(r.Answer) == 1 {
+			reverse = r.Answer[0].(*dns.PTR).Ptr
+		}
+		assert.Same(t, step.name+": reverse name", step.reverse, reverse)
 	}
 }
 

@@ -206,8 +206,12 @@ func skipFirst(all iter.Seq[[]byte]) iter.Seq[[]byte] {
 // zoneScope describes the objects that r's source selects, and their cluster.
 func zoneScope(r *generation) string {
 	c := &r.config.Cluster
-	return fmt.Sprintf("source %q, resolver %s, endpoints %s, pods %t, namespaces %q, services %q, namespaces %q",
+	scope := fmt.Sprintf("source %q, resolver %s, endpoints %s, pods %t, namespaces %q, services %q, namespaces %q",
 		r.cluster.sourceName(&r.config), c.Resolver, c.Endpoints, c.Pods == config.PodsVerified, c.Namespaces, c.ServiceSelector, c.NamespaceSelector)
+	if len(c.External.Zones) > 0 {
+		scope += ", external addresses"
+	}
+	return scope
 }
 
 // centralScope names the central resolver's service and its cluster.

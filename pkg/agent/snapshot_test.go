@@ -291,6 +291,7 @@ func TestSnapshotScope(t *testing.T) {
 		"selector":   func(c *config.Cluster) { c.ServiceSelector = "a=b" },
 		"source":     func(c *config.Cluster) { c.Kubeconfig = "/other" },
 		"pods":       func(c *config.Cluster) { c.Pods = config.PodsVerified },
+		"external":   func(c *config.Cluster) { c.External.Zones = []string{"example.org."} },
 	} {
 		next := emptyGeneration(t)
 		edit(&next.config.Cluster)

@@ -172,7 +172,7 @@ func clusterStatus(r *generation, stats *watch.Stats) *status.Cluster {
 		return nil
 	}
 	s := &status.Cluster{
-		Domain: r.config.ClusterDomain, Resolver: r.config.Cluster.Resolver, Source: c.sourceName(&r.config),
+		Domain: r.config.ClusterDomain, External: r.config.Cluster.External.Zones, Resolver: r.config.Cluster.Resolver, Source: c.sourceName(&r.config),
 		InSync: c.synced(), NodeZone: c.topologyZone(r.config.Cluster.NodeZone), Requests: stats.Requests,
 	}
 	if !s.InSync {

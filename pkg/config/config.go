@@ -227,8 +227,23 @@ type Cluster struct {
 	// without an endpoint here, an alias of `web.shop.myfed.svc.ZONE.REGION.example.com`, with the topology labels of this Node,
 	// or NODE_ZONE and NODE_REGION. Needs resolver `local` and endpoints `all`.
 	Federations []Federation `yaml:"federations" format:"federation"`
-	// IP addresses and prefixes of clients that may transfer the zone (AXFR over TCP), with `local`.
+	// IP addresses and prefixes of clients that may transfer the zones (AXFR over TCP), with `local`.
 	TransferTo []netip.Prefix `yaml:"transferTo" format:"client"` // one address is a prefix of all its bits
+	// Names of Services by their external addresses, with `local`.
+	External External `yaml:"external"`
+}
+
+// External is the section cluster.external.
+type External struct {
+	// Zones with the name `service.namespace.ZONE` of each Service that has an address from its load balancer or in
+	// spec.externalIPs. Reverse names of these addresses give the name in the first zone. Empty: off.
+	Zones []string `yaml:"zones" format:"domain"` // lower-case and absolute
+	// The TTL of the answers, 0s to 1h.
+	TTL time.Duration `yaml:"ttl" format:"ttl" min:"0s" max:"1h"`
+	// `true`: the names of headless Services without external addresses, and of their endpoints, too.
+	Headless bool `yaml:"headless"`
+	// `true`: a name that does not exist in the zones is asked of its route, in place of NXDOMAIN.
+	Fallthrough bool `yaml:"fallthrough"`
 }
 
 // Domains returns clusterDomain and cluster.domains.
@@ -536,6 +551,7 @@ func Default(role Role) Config {
 			TTL:        5 * time.Second,
 			StaleAfter: 90 * time.Second,
 			NodeZone:   "auto",
+			External:   External{TTL: 5 * time.Second},
 		},
 		Pods:      NodePods{Identity: IdentityOff},
 		Hosts:     Hosts{TTL: 30 * time.Second},

@@ -20,17 +20,17 @@ const (
 	maxName  = 255 // with the length byte of each label and the root's
 )
 
-// maxClusterDomain leaves room for the names that the zone has of its own, of which hostmaster is the longest.
-const maxClusterDomain = maxName - len("hostmaster") - 1
+// maxDomain leaves room for the names that the zone has of its own, of which that of an external zone is the longest.
+const maxDomain = maxName - len("hostmaster.dns") - 1
 
 // parseDomain reads a domain name that is not the root.
 func parseDomain(text string) (string, *Problem) {
 	name, p := parseZone(text)
 	if name == "." || isRoot(text) {
-		p = problem("not the name of a domain", "write the domain of the cluster, like cluster.local")
+		p = problem("not the name of a domain", "write a domain, like cluster.local")
 	}
-	if len(name)+1 > maxClusterDomain {
-		p = problem(fmt.Sprintf("longer than %d bytes, which leaves no room for names in it", maxClusterDomain), "")
+	if len(name)+1 > maxDomain {
+		p = problem(fmt.Sprintf("longer than %d bytes, which leaves no room for names in it", maxDomain), "")
 	}
 	return name, p
 }

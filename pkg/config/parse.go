@@ -145,6 +145,9 @@ func checkRules(d *decoder, c *Config, role Role) {
 	checkSockets(d, c)
 	checkProbes(d, c.Probes)
 	checkCluster(d, &c.Cluster)
+	if len(c.Cluster.External.Zones) > 0 {
+		checkExternal(d, c)
+	}
 	if role == Resolver {
 		checkResolver(d, &c.Cluster)
 		checkNoNode(d, c)

@@ -260,6 +260,41 @@ func (c *converter) checkFederations() {
 	}
 }
 
+// external converts the plugin that answers the external names of the cluster's services.
+func external(l *line) {
+	to := &l.c.cfg.Cluster.External
+	if l.c.cfg.Cluster.Resolver != config.ResolverLocal || len(l.s.all("kubernetes")) == 0 {
+		l.unread(l.ownZones(), "it needs the plugin kubernetes", routeIt)
+		return
+	}
+	for _, zone := range l.ownZones() {
+		switch {
+		case isReverse(zone): // reverse names of external addresses are answered anyway
+		case l.c.serverFor(zone) != l.s:
+			l.lost("the names of "+zone+" belong to another server block", "")
+		case slices.ContainsFunc(slices.Concat(l.c.cfg.Domains(), to.Zones), func(other string) bool { return below(zone, other) || below(other, zone) }):
+			l.lost(zone+" overlaps with the domain of the cluster, or with another zone", "")
+		default:
+			to.Zones = append(to.Zones, zone)
+			l.c.origins["cluster.external.zones"] = l.origin()
+		}
+		l.s.own = append(l.s.own, zone)
+	}
+	l.options(
+		duration("ttl", "cluster.external.ttl", 0, time.Hour, &to.TTL),
+		flag("headless", &to.Headless),
+		directive{names: "fallthrough", take: func(l *line) {
+			if to.Fallthrough = true; len(l.args()) > 0 {
+				l.differs("it is for all external zones", "")
+			}
+		}},
+		directive{names: "apex", take: func(l *line) {
+			if l.all() != "dns" {
+				l.lost("the name server of a zone is ns1.dns in it", "write that name into the zone above, which delegates it")
+			}
+		}})
+}
+
 // transfer converts the plugin for zone transfers.
 func transfer(l *line) {
 	for _, st := range l.body {
@@ -270,7 +305,7 @@ func transfer(l *line) {
 		}
 	}
 	if !l.c.servesCluster {
-		l.lost("only the cluster's zone can be transferred", "")
+		l.lost("only zones of the cluster can be transferred", "")
 	}
 }
 

@@ -53,6 +53,7 @@ func TestFiles(t *testing.T) {
 		{name: "chained", inputs: []string{"chained.corefile"}, lost: true},
 		{name: "split", inputs: []string{"split.corefile"}, lost: true},
 		{name: "unfilled", inputs: []string{"unfilled.corefile"}, lost: true},
+		{name: "external", inputs: []string{"external.corefile"}, lost: true},
 		{name: "zonefile", inputs: []string{"zonefile.yaml"}, lost: true},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -256,6 +257,17 @@ func TestOtherKeys(t *testing.T) {
 				t.Errorf("notes on keys: %q, want %q", got, tt.want)
 			}
 		})
+	}
+}
+
+// TestExternalZoneHasNoRoute leaves out the servers of an external zone, which CoreDNS never asks.
+func TestExternalZoneHasNoRoute(t *testing.T) {
+	t.Parallel()
+	text := ". {\n forward . 192.0.2.1\n}\nexample.org {\n kubernetes cluster.local\n k8s_external\n forward . 192.0.2.2\n}\n"
+	r, err := convert.Files([]convert.Input{{Name: "file", Text: []byte(text)}}, convert.Options{})
+	must(t, err)
+	if text := string(yamlOf(t, r)); !strings.Contains(text, "zones: [\"example.org.\"]\n") || strings.Contains(text, "192.0.2.2") {
+		t.Errorf("want an external zone without a route:\n%s", text)
 	}
 }
 

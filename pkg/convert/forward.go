@@ -95,6 +95,9 @@ func (c *converter) route(r config.Route, l *line) {
 		l.lost("the cluster domain cannot be forwarded", "names below it may have a route of their own")
 		return
 	}
+	if external := &c.cfg.Cluster.External; slices.Contains(external.Zones, r.Zone) && !external.Fallthrough {
+		return // as in CoreDNS, it would not be asked
+	}
 	i := slices.IndexFunc(c.routes, func(other route) bool { return other.Zone == r.Zone })
 	switch {
 	case i < 0:

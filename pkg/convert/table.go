@@ -221,6 +221,7 @@ func plugins(c *converter) []directive {
 	return []directive{
 		{names: "bind"}, // read first
 		{names: "kubernetes", take: kubernetes},
+		{names: "k8s_external", take: external},
 		{names: "transfer", take: transfer},
 		{names: "federation", take: func(l *line) {
 			for _, st := range l.body {
@@ -280,7 +281,7 @@ func plugins(c *converter) []directive {
 		lost("acl", "answers do not depend on the client's address", "restrict clients with a NetworkPolicy or the node's firewall"),
 		ownZones("auto secondary", noZones, listZone),
 		lost("sign dnssec", noZones, routeIt),
-		ownZones("etcd route53 azure clouddns nomad k8s_external consul k8s_gateway mdns multicluster mysql netbox records redis tailscale",
+		ownZones("etcd route53 azure clouddns nomad consul k8s_gateway mdns multicluster mysql netbox records redis tailscale",
 			noZones, routeIt),
 		{names: "docker pdsql sqlite traefik", take: func(l *line) { l.unread(l.s.zones, noZones, routeIt) }}, // their arguments are no zones
 		lost("recursor unbound", "node-cache is not a recursive resolver", `write a route to such a server: {zone: ".", to: […]}`),

@@ -158,7 +158,7 @@ func (w *Worker) ask(dst []byte) (_ []byte, source Source) {
 		}
 	}
 	if source == undecided && len(p.Zones) > 0 {
-		dst, source = w.askZones(dst)
+		dst, source = w.askZone(dst)
 	}
 	if source == undecided {
 		return w.askCache(dst)
@@ -172,28 +172,11 @@ func (w *Worker) empty(source Source, rcode int, dst []byte) ([]byte, Source) {
 	return dst, source
 }
 
-// maxZoneAliases bounds the aliases that lead from one zone to another.
-const maxZoneAliases = 8
-
-// askZones asks the zones of the cluster. It redirects the query to the target of an alias from one, and asks them for that.
-func (w *Worker) askZones(dst []byte) (_ []byte, source Source) {
+// askZone asks the zones of the cluster. It redirects the query to the target of an alias from one.
+func (w *Worker) askZone(dst []byte) ([]byte, Source) {
 	start := len(dst)
-	for range maxZoneAliases {
-		w.rotation++
-		answer, result := w.plan.Zones.Answer(&w.q, w.zoneClient(), w.now, dst)
-		if result.Verdict != zone.Alias {
-			return w.useZone(answer, result)
-		}
-		w.opts.EDE = result.EDE
-		if dst, source = w.followAlias(answer, start, len(result.Target)); source != undecided {
-			return dst, source
-		}
-	}
-	return w.empty(SourceFailure, wire.RcodeServFail, dst)
-}
-
-// useZone returns the answer of the zones, except an alias.
-func (w *Worker) useZone(dst []byte, result zone.Result) ([]byte, Source) {
+	w.rotation++
+	dst, result := w.plan.Zones.Answer(&w.q, w.zoneClient(), w.now, dst)
 	switch result.Verdict {
 	case zone.Answered:
 		w.opts.EDE = result.EDE
@@ -204,11 +187,14 @@ func (w *Worker) useZone(dst []byte, result zone.Result) ([]byte, Source) {
 	case zone.NotReady:
 		w.opts.EDE = result.EDE
 		return w.empty(SourceZone, wire.RcodeServFail, dst)
+	case zone.Alias:
+		w.opts.EDE = result.EDE
+		return w.followAlias(dst, start, len(result.Target))
 	case zone.UseFallback:
 		if w.plan.Unreachable != nil && w.plan.Unreachable() {
 			return w.askFallback(dst)
 		}
-	case zone.NotInZone, zone.Alias:
+	case zone.NotInZone:
 	}
 	return dst, undecided
 }

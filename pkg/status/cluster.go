@@ -11,6 +11,7 @@ import (
 // Cluster is the agent's knowledge of the cluster.
 type Cluster struct {
 	Domain     string          `json:"domain"`
+	External   []string        `json:"externalZones,omitempty"`
 	Resolver   string          `json:"resolver"` // cluster.resolver
 	Source     string          `json:"source"`   // where the cluster data comes from; empty: not needed
 	InSync     bool            `json:"inSync"`   // the source has delivered a full list at least once

@@ -3,6 +3,7 @@
 package watch
 
 import (
+	"cmp"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -41,9 +42,9 @@ const (
 	labelMax = 63
 )
 
-// serviceOf converts a Service to the zone's record. It ignores a TTL annotation that ttlOf refuses.
-// The record shares only its strings with svc.
-func serviceOf(svc *corev1.Service) zone.Service {
+// serviceOf converts a Service to the zone's record, on request with its external addresses. It ignores a TTL annotation
+// that ttlOf refuses. The record shares only its strings with svc.
+func serviceOf(svc *corev1.Service, external bool) zone.Service {
 	ttl, err := ttlOf(svc.Annotations)
 	if err != nil {
 		ttl = ttlUnset
@@ -73,7 +74,22 @@ func serviceOf(svc *corev1.Service) zone.Service {
 		p := &svc.Spec.Ports[i]
 		s.Ports = appendPort(s.Ports, p.Name, p.Protocol, p.Port)
 	}
+	if external {
+		addExternal(&s, svc)
+	}
 	return s
+}
+
+// addExternal adds the addresses of the load balancer and spec.externalIPs, and the first host name of the load balancer.
+func addExternal(s *zone.Service, svc *corev1.Service) {
+	s.ExternalAddrs = addrsOf(svc.Spec.ExternalIPs)
+	for _, ingress := range svc.Status.LoadBalancer.Ingress {
+		before := len(s.ExternalAddrs)
+		s.ExternalAddrs = appendAddr(s.ExternalAddrs, cmp.Or(ingress.IP, ingress.Hostname))
+		if len(s.ExternalAddrs) == before {
+			s.ExternalHost = cmp.Or(s.ExternalHost, ingress.Hostname)
+		}
+	}
 }
 
 // headless reports whether svc has no cluster address. The first address decides, as in the API server's validation.

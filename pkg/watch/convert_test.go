@@ -30,11 +30,21 @@ func TestServiceOf(t *testing.T) {
 	t.Parallel()
 	selector := map[string]string{"app": "web"}
 	tests := []struct {
-		name string
-		spec corev1.ServiceSpec
-		ttl  string
-		want zone.Service
+		name    string
+		spec    corev1.ServiceSpec
+		ingress []corev1.LoadBalancerIngress
+		ttl     string
+		want    zone.Service
 	}{
+		{
+			name: "external addresses", spec: corev1.ServiceSpec{ClusterIP: "10.0.0.1", ExternalIPs: []string{"198.51.100.1", "none", "fe80::1%eth0", ""}},
+			ingress: []corev1.LoadBalancerIngress{
+				{IP: "203.0.113.1", Hostname: "both.example"}, {Hostname: "lb.example"}, {Hostname: "second.example"}, {Hostname: "203.0.113.2"}, {},
+			},
+			want: zone.Service{
+				Addrs: addrs("10.0.0.1"), ExternalAddrs: addrs("198.51.100.1", "203.0.113.1", "203.0.113.2"), ExternalHost: "lb.example", TTL: -time.Second,
+			},
+		},
 		{
 			name: "cluster IPs of both families", ttl: "30s",
 			spec: corev1.ServiceSpec{
@@ -85,11 +95,15 @@ func TestServiceOf(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			svc := &corev1.Service{ObjectMeta: named("web"), Spec: tt.spec}
+			svc.Status.LoadBalancer.Ingress = tt.ingress
 			if tt.ttl != "" {
 				svc.Annotations = map[string]string{"node-cache.io/ttl": tt.ttl}
 			}
 			tt.want.Namespace, tt.want.Name = "shop", "web"
-			if diff := cmp.Diff(tt.want, serviceOf(svc), cmp.Comparer(func(a, b netip.Addr) bool { return a == b })); diff != "" {
+			if tt.want.ExternalAddrs == nil {
+				tt.want.ExternalAddrs = addrs()
+			}
+			if diff := cmp.Diff(tt.want, serviceOf(svc, true), cmp.Comparer(func(a, b netip.Addr) bool { return a == b })); diff != "" {
 				t.Errorf("(-want +got)\n%s", diff)
 			}
 		})

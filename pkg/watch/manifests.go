@@ -107,7 +107,7 @@ func (m *Manifests) addSets() {
 	m.cfg.Store.Expect(m.kinds...)
 	for _, kind := range []zone.Kind{zone.Namespaces, zone.Slices, zone.Pods, zone.Services} {
 		if slices.Contains(m.kinds, kind) {
-			add(zoneTarget(m.cfg.Store, kind), kind, false)
+			add(m.cfg.zoneTarget(kind), kind, false)
 		}
 	}
 }

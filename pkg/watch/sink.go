@@ -181,10 +181,11 @@ type target struct {
 	retain func(keep func(namespace, name string) bool, now time.Time)
 }
 
-// zoneTarget returns a target that writes one kind to a store.
-func zoneTarget(store *zone.Store, kind zone.Kind) target {
+// zoneTarget returns a target that writes one kind to the store.
+func (cfg *Config) zoneTarget(kind zone.Kind) target {
+	store := cfg.Store
 	return target{
-		put:    func(obj runtime.Object, now time.Time) bool { return put(store, obj, now) },
+		put:    func(obj runtime.Object, now time.Time) bool { return put(store, obj, cfg.External, now) },
 		remove: func(namespace, name string, now time.Time) bool { return store.Delete(kind, namespace, name, now) },
 		retain: func(keep func(namespace, name string) bool, now time.Time) { store.Retain(kind, keep, now) },
 	}
@@ -208,11 +209,11 @@ func podTarget(index *pods.Index, node string) target {
 	}
 }
 
-// put writes an object to a store, and reports whether that changed.
-func put(store *zone.Store, obj runtime.Object, now time.Time) bool {
+// put writes an object to a store, on request with the external addresses of a Service, and reports whether that changed.
+func put(store *zone.Store, obj runtime.Object, external bool, now time.Time) bool {
 	switch o := obj.(type) {
 	case *corev1.Service:
-		return store.PutService(serviceOf(o), now)
+		return store.PutService(serviceOf(o, external), now)
 	case *discoveryv1.EndpointSlice:
 		if record, ok := sliceOf(o); ok {
 			return store.PutSlice(record, now)

@@ -42,6 +42,7 @@ type Config struct {
 	Store      *zone.Store // nil: none is filled, only ServiceWatch counts
 	Endpoints  Endpoints
 	Pods       bool // watch Pods too
+	External   bool // the store gets the external addresses of Services
 
 	// ServicesOnly is for a caller that needs change notifications and answers nothing itself: the store gets Services
 	// only, whatever Endpoints and Pods are, and Ready does not wait for them.
@@ -178,7 +179,7 @@ func (w *Watch) addKinds() {
 			} else {
 				q.namespace = space
 			}
-			w.addFeed(v, q, zoneTarget(w.cfg.Store, kind), settled)
+			w.addFeed(v, q, w.cfg.zoneTarget(kind), settled)
 		}
 	}
 	w.cfg.Store.Expect(kinds...)

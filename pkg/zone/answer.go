@@ -49,7 +49,7 @@ func (zs Zones) answer(q *wire.Query, c Client, now time.Time, dst []byte, last 
 			continue
 		}
 		r.begin()
-		res := r.resolve()
+		res := r.resolve(zs)
 		return r.dst, res
 	}
 	return zs.reverse(q, c, now, dst, last)
@@ -107,42 +107,59 @@ func (r *reply) labelRange(i, j int) []byte {
 	return r.name[r.offsets[i]:end]
 }
 
-// resolve answers the current name. An alias within the zone replaces the current name, until there is none.
-func (r *reply) resolve() Result {
+// resolve answers the current name. An alias within the zones replaces the current name, until there is none.
+func (r *reply) resolve(zs Zones) Result {
 	for {
-		svc, res := r.lookup()
-		if svc == nil {
+		alias, res := r.lookup()
+		if alias == "" {
 			return res
 		}
 		if r.answer == maxAliases {
-			return r.aliasLoop()
+			return r.aliasLoop(zs)
 		}
-		r.appendAlias(svc)
+		r.appendAlias(alias)
 		if r.q.Type == wire.TypeCNAME {
 			return r.positive(needsServices)
 		}
-		target := len(r.dst) - r.start - len(svc.data)
-		if !r.splitName(r.dst[r.start+target:], target) {
-			res = r.positive(needsServices)
-			res.Verdict, res.Target = Alias, r.dst[r.start+target:]
-			return res
+		target := len(r.dst) - r.start - len(alias)
+		if name := r.dst[r.start+target:]; !r.enter(zs, name, target) {
+			return r.leave(name)
 		}
 	}
 }
 
+// enter makes name, at that offset in the message, the current name, in the zone that it belongs to. It reports false for a
+// name outside of the zones.
+func (r *reply) enter(zs Zones, name []byte, at int) bool {
+	for _, z := range zs {
+		r.z = z
+		if r.splitName(name, at) {
+			return true
+		}
+	}
+	return false
+}
+
+// leave ends the answer with an alias for a name outside of the zones.
+func (r *reply) leave(target []byte) Result {
+	res := r.positive(needsServices)
+	res.Verdict, res.Target = Alias, target
+	return res
+}
+
 // appendAlias appends the CNAME record of the current name.
-func (r *reply) appendAlias(svc *service) {
+func (r *reply) appendAlias(target string) {
 	r.appendOwner(r.at)
-	r.appendFixed(wire.TypeCNAME, r.ttlOf(svc), len(svc.data))
-	r.dst = append(r.dst, svc.data...)
+	r.appendFixed(wire.TypeCNAME, r.ttl, len(target))
+	r.dst = append(r.dst, target...)
 	r.answer++
 }
 
 // aliasLoop answers for a chain of aliases that is too long: there is no data. With part of the chain, the client would
 // only follow it further.
-func (r *reply) aliasLoop() Result {
+func (r *reply) aliasLoop(zs Zones) Result {
 	r.clear()
-	r.splitName(r.q.Name(), wire.HeaderLen)
+	r.enter(zs, r.q.Name(), wire.HeaderLen)
 	return r.nodata(needsNothing)
 }
 
@@ -154,18 +171,21 @@ func (r *reply) ttlOf(svc *service) uint32 {
 	return r.z.ttl
 }
 
-// lookup answers the current name, or returns the service if the name is its alias.
-func (r *reply) lookup() (*service, Result) {
+// lookup answers the current name, or returns the target if it is an alias.
+func (r *reply) lookup() (alias string, res Result) {
 	if r.labels == 0 {
-		return nil, r.apexName()
+		return "", r.apexName()
+	}
+	if r.z.cfg.External {
+		return r.externalName()
 	}
 	switch string(r.label(r.labels - 1)) {
 	case "svc":
 		return r.serviceTree()
 	case "pod":
-		return nil, r.podTree()
+		return "", r.podTree()
 	}
-	return nil, r.ownName()
+	return "", r.ownName()
 }
 
 // apexName answers the cluster domain.
@@ -177,9 +197,9 @@ func (r *reply) apexName() Result {
 		return r.finish(wire.RcodeSuccess, 0)
 	case wire.TypeNS:
 		r.appendOwner(r.apex)
-		r.appendFixed(wire.TypeNS, r.z.ttl, len(labelsNS)+2)
+		r.appendFixed(wire.TypeNS, r.z.ttl, len(r.z.server)+2)
 		server := len(r.dst) - r.start
-		r.dst = append(r.dst, labelsNS...)
+		r.dst = append(r.dst, r.z.server...)
 		r.appendOwner(r.apex)
 		r.answer++
 		r.extra += r.appendAddrs(server, r.z.ns4, 4, r.z.ttl) + r.appendAddrs(server, r.z.ns6, 16, r.z.ttl)
@@ -206,17 +226,7 @@ func (r *reply) ownName() Result {
 	case labelsDNS:
 		return r.nodata(needsNothing) // ns.dns exists
 	case labelsNS:
-		n := 0
-		switch r.q.Type {
-		case wire.TypeA:
-			n = r.appendRotated(r.z.ns4, 4, r.z.ttl)
-		case wire.TypeAAAA:
-			n = r.appendRotated(r.z.ns6, 16, r.z.ttl)
-		}
-		if n == 0 {
-			return r.nodata(needsNothing)
-		}
-		return r.finish(wire.RcodeSuccess, 0)
+		return r.serverAddrs()
 	case labelsVersion:
 		if r.q.Type != wire.TypeTXT {
 			return r.nodata(needsNothing)
@@ -228,4 +238,19 @@ func (r *reply) ownName() Result {
 		return r.finish(wire.RcodeSuccess, 0)
 	}
 	return r.denyUnlessFallback(needsNothing)
+}
+
+// serverAddrs answers the name of the zone's server.
+func (r *reply) serverAddrs() Result {
+	n := 0
+	switch r.q.Type {
+	case wire.TypeA:
+		n = r.appendRotated(r.z.ns4, 4, r.z.ttl)
+	case wire.TypeAAAA:
+		n = r.appendRotated(r.z.ns6, 16, r.z.ttl)
+	}
+	if n == 0 {
+		return r.nodata(needsNothing)
+	}
+	return r.finish(wire.RcodeSuccess, 0)
 }

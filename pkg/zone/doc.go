@@ -117,6 +117,35 @@
 //   - Names may have a TTL of their own.
 //   - An address has 32 PTR records at most.
 //
+// # External zones
+//
+// A zone with External has names of services by their external addresses, as CoreDNS's plugin k8s_external:
+//
+//	<domain>                 SOA; NS ns1.dns.<domain>, with its addresses
+//	ns1.dns                  A, AAAA: the nameservers of the configuration
+//	dns, <ns>                nothing; a namespace exists as in the cluster domain
+//	<svc>.<ns>               A, AAAA: the external addresses; SRV: the ports. Without an address: CNAME, the host name
+//	_<port>._<proto>.<svc>   as at the service; of a host name only SRV
+//	_<proto>.<svc>           nothing; it exists if there is a named port of the protocol
+//	<endpoint>.<svc>         with Headless, of a headless service without external addresses; its other names are then as in svc, but not zonal
+//
+// An external address has PTR records to the services in the first external zone, unless the cluster has the address. Aliases
+// are followed within all zones of a process. With Fallthrough, a name that is not there is not in the zone.
+//
+// Differences from CoreDNS:
+//
+//   - A name below a service is a port or an endpoint. CoreDNS gives any such name the service's addresses.
+//   - A service without an external name has no endpoints there. CoreDNS answers them with headless, and denies the name above them.
+//   - A namespace that does not exist, and another type at a reverse name: as in the cluster domain.
+//   - An alias is one for every type, and has no address and no other alias beside it: of several host names the first one
+//     counts, and none does if there is an address. CoreDNS gives all of them, and SRV records at the name too.
+//   - SRV records of a host name come without its addresses.
+//   - The name server has the addresses of the configuration. CoreDNS gives those of its own service.
+//   - Reverse names need no configuration. CoreDNS answers them if its zones include reverse zones, before the cluster's.
+//   - TTLs are the zone's or the service's. CoreDNS gives CNAME and SRV records the TTL of the cluster domain. That of a SOA
+//     record is 300 s at most.
+//   - An address that is there twice counts once for the weights. A service has at most 1,024 external addresses of a family.
+//
 // # Concurrency
 //
 // Objects become immutable records. A service and its slices form one node, which is published with one atomic store. So

@@ -18,7 +18,8 @@ const DumpVersion = 1
 // Types of records in a dump. A record's first byte is its type. The other fields are, for
 //
 //	a view       kind, and the time since its last confirmation, in ns
-//	a service    namespace, name, type, whether unready endpoints are published, TTL in seconds plus one, TTL or 0, alias, addresses, ports
+//	a service    namespace, name, type, whether unready endpoints are published, TTL in seconds plus one, TTL or 0, alias, addresses, ports;
+//	             then, if it has any, external host name, external addresses, ports
 //	a slice      namespace, name, service, topology zones, entries, ports
 //	a namespace  name
 //	a pod        namespace, name, addresses
@@ -115,12 +116,17 @@ func (d *dumper) service(key string, s *service) bool {
 	d.number(publish)
 	d.number(uint64(s.ttl + 1))
 	if s.typ == ExternalName {
-		d.text(dotted(s.data))
-		return d.emitRecord()
+		d.text(dotted(s.inside()))
+	} else {
+		d.text("")
+		d.addrs(s.addrs(4), s.addrs(16))
+		d.ports(s.ports())
 	}
-	d.text("")
-	d.addrs(s.addrs(4), s.addrs(16))
-	d.ports(s.ports())
+	if outside := s.outside(); outside.exists() {
+		d.text(dotted(outside.alias))
+		d.addrs(outside.addrs(4), outside.addrs(16))
+		d.ports(outside.ports())
+	}
 	return d.emitRecord()
 }
 
@@ -396,6 +402,9 @@ func (r *recordReader) service() Service {
 	svc.ExternalName = r.text()
 	if svc.Type != ExternalName {
 		svc.Addrs, svc.Ports = r.addrs(), r.ports()
+	}
+	if len(r.rest) > 0 {
+		svc.ExternalHost, svc.ExternalAddrs, svc.Ports = r.text(), r.addrs(), r.ports()
 	}
 	return svc
 }

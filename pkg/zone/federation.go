@@ -33,18 +33,18 @@ func (r *reply) federation() (suffix string, ok bool) {
 }
 
 // federated answers the name of a service in a federation with that suffix.
-func (r *reply) federated(suffix string) (*service, Result) {
+func (r *reply) federated(suffix string) (alias string, res Result) {
 	if n := r.reachable(); n != nil {
 		return r.ofService(n, 0)
 	}
 	if suffix == "" || !r.complete(needsEndpoints) {
-		return nil, r.answerUnknown()
+		return "", r.answerUnknown()
 	}
-	target := string(r.labelRange(0, r.labels)) + suffix
-	if len(target) > wire.MaxName {
-		return nil, r.nxdomain(needsNothing)
+	r.ttl = r.z.ttl
+	if alias = string(r.labelRange(0, r.labels)) + suffix; len(alias) > wire.MaxName {
+		return "", r.nxdomain(needsNothing)
 	}
-	return &service{typ: ExternalName, data: target, ttl: -1}, Result{}
+	return alias, res
 }
 
 // reachable returns the node of the service in the current name if it has an address here, else nil.

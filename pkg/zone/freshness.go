@@ -125,9 +125,15 @@ func (r *reply) positive(g kindSet) Result {
 	return r.finish(wire.RcodeSuccess, 0)
 }
 
-// nxdomain denies the name.
+// nxdomain denies the name. One that falls through, or the alias that led to it, is left to a route.
 func (r *reply) nxdomain(g kindSet) Result {
-	return r.deny(g, wire.RcodeNXDomain, wire.EDEStaleNXDomain)
+	switch {
+	case !r.within(r.z.fallthroughs) || r.freshnessOf(g) == unsynced:
+		return r.deny(g, wire.RcodeNXDomain, wire.EDEStaleNXDomain)
+	case r.answer > 0:
+		return r.leave(r.name)
+	}
+	return r.abandon(NotInZone, wire.EDENone)
 }
 
 // nodata denies the type at a name that exists.
@@ -146,21 +152,8 @@ func (r *reply) deny(g kindSet, rcode byte, staleCode int) Result {
 			r.ede = staleCode
 		}
 	}
-	if rcode == wire.RcodeNXDomain && r.within(r.z.fallthroughs) {
-		return r.fallThrough()
-	}
 	r.appendSOA()
 	return r.finish(rcode, 1)
-}
-
-// fallThrough leaves the current name, which does not exist, to the process: the question's, or the target of an alias.
-func (r *reply) fallThrough() Result {
-	if r.answer == 0 {
-		return r.abandon(NotInZone, wire.EDENone)
-	}
-	res := r.positive(needsServices)
-	res.Verdict, res.Target = Alias, r.dst[r.start+r.at:]
-	return res
 }
 
 // denyUnlessFallback denies a name that the fallback may know and this zone cannot, if there is no fallback.

@@ -32,9 +32,14 @@ func newHarness(tb testing.TB, seed uint64, cfg zone.Config) *harness {
 	tb.Helper()
 	cfg.Store = zone.NewStore()
 	cfg.Domain = "cluster.local."
+	if cfg.External {
+		cfg.Domain = "example.org."
+	}
 	cfg.AllSlices = true
 	cfg.Nameservers = []netip.Addr{netip.MustParseAddr("169.254.20.10"), netip.MustParseAddr("fd00::a")}
-	cfg.ReverseZones = []string{"10.in-addr.arpa.", "8.b.d.0.1.0.0.2.ip6.arpa."}
+	if !cfg.External {
+		cfg.ReverseZones = []string{"10.in-addr.arpa.", "8.b.d.0.1.0.0.2.ip6.arpa."}
+	}
 	z, err := zone.New(cfg)
 	assert.NoError(tb, err)
 	w := &harness{t: tb, rnd: rand.New(rand.NewPCG(seed, 7)), store: cfg.Store, zone: z, model: newModel(cfg), now: epoch()}
@@ -97,7 +102,7 @@ func targets() []string {
 		"example.com", "Example.com.", "web.shop.svc.cluster.local", "db.shop.svc.cluster.local.", "a.default.svc.CLUSTER.local",
 		"missing.shop.svc.cluster.local", "10.0.0.1", "::1", "", ".", "a..b", strings.Repeat("l", 64) + ".com",
 		strings.Repeat("long.", 50), strings.Repeat("long.", 51), "cluster.local", "1.0.0.10.in-addr.arpa", "sp ace", "svc.cluster.local", "elsewhere.cluster.local",
-		"ns.dns.cluster.local",
+		"ns.dns.cluster.local", "web.shop.example.org", "db.shop.Example.org", "none.shop.example.org",
 	}
 }
 
@@ -105,11 +110,17 @@ func (h *harness) service() zone.Service {
 	ttl := pick(h, []time.Duration{-1, -1, 0, 30 * time.Second, 2 * time.Hour})
 	svc := zone.Service{
 		Namespace: pick(h, namespaces()), Name: pick(h, names()), Type: zone.ServiceType(h.rnd.IntN(4)),
-		PublishNotReady: h.rnd.IntN(3) == 0, TTL: ttl,
+		PublishNotReady: h.rnd.IntN(3) == 0, TTL: ttl, Ports: some(h, ports(), 4),
+	}
+	switch h.rnd.IntN(3) {
+	case 0:
+		svc.ExternalAddrs, svc.ExternalHost = some(h, addresses(), 3), pick(h, targets())
+	case 1:
+		svc.ExternalHost = pick(h, targets())
 	}
 	switch svc.Type {
 	case zone.ClusterIP:
-		svc.Addrs, svc.Ports = some(h, addresses(), 3), some(h, ports(), 4)
+		svc.Addrs = some(h, addresses(), 3)
 	case zone.ExternalName:
 		svc.ExternalName = pick(h, targets())
 	case zone.Headless, zone.Unselected:
@@ -199,6 +210,15 @@ func keep[T any](objects map[object]T, f func(namespace, name string) bool) {
 	}
 }
 
+// externalQuestions returns all names of an external zone that may differ.
+func externalQuestions() []string {
+	list := questions()
+	for i, name := range list {
+		list[i] = strings.ReplaceAll(strings.ReplaceAll(name, "svc.cluster.local.", "cluster.local."), "cluster.local.", "example.org.")
+	}
+	return append(list, "ns1.dns.example.org.", "x.ns1.dns.example.org.", "hostmaster.dns.example.org.")
+}
+
 // questions returns all names that may differ.
 func questions() []string {
 	const d = "cluster.local."
@@ -281,6 +301,9 @@ func TestStoreAgainstModel(t *testing.T) {
 		{name: "pod names, verified pods", cfg: zone.Config{TTL: 10 * time.Minute, Pods: zone.PodsVerified, PodNames: true, NodeZone: "east"}},
 		{name: "empty services ignored, namespaces chosen", cfg: zone.Config{IgnoreEmpty: true, Namespaces: []string{"shop", "default"}, NodeZone: "a.b"}},
 		{name: "declared namespaces only", cfg: zone.Config{TTL: 5 * time.Second, Pods: zone.PodsInsecure, KnownNamespaces: true}},
+		{name: "external", cfg: zone.Config{External: true, TTL: 5 * time.Second}},
+		{name: "external, headless too", cfg: zone.Config{External: true, Headless: true, PodNames: true, NodeZone: "east", Namespaces: []string{"shop", "default"}}},
+		{name: "external, the rest elsewhere", cfg: zone.Config{External: true, Headless: true, Fallthrough: []string{"example.org."}, TTL: 10 * time.Minute}},
 	}
 	steps := 160
 	if testing.Short() {
@@ -291,6 +314,9 @@ func TestStoreAgainstModel(t *testing.T) {
 			t.Parallel()
 			w := newHarness(t, uint64(i), tt.cfg)
 			list := questions()
+			if tt.cfg.External {
+				list = externalQuestions()
+			}
 			for step := range steps {
 				w.step()
 				if step%16 == 0 {

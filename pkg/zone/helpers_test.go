@@ -50,12 +50,17 @@ func ask(tb testing.TB, z *zone.Zone, name string, rrtype uint16, turn uint32, n
 
 func askPacket(tb testing.TB, z *zone.Zone, pkt []byte, turn uint32, now time.Time) got {
 	tb.Helper()
+	return askZones(tb, zone.Zones{z}, pkt, turn, now)
+}
+
+func askZones(tb testing.TB, zs zone.Zones, pkt []byte, turn uint32, now time.Time) got {
+	tb.Helper()
 	var q wire.Query
 	if fault := q.Parse(pkt); fault != wire.RcodeSuccess {
 		tb.Fatalf("query %x: fault %d", pkt, fault)
 	}
 	const before = "before"
-	dst, res := zone.Zones{z}.Answer(&q, zone.Client{MaxSize: wire.MaxMessage, Rotation: turn}, now, []byte(before))
+	dst, res := zs.Answer(&q, zone.Client{MaxSize: wire.MaxMessage, Rotation: turn}, now, []byte(before))
 	if !strings.HasPrefix(string(dst), before) {
 		tb.Fatalf("the bytes before the answer are %q now", dst[:len(before)])
 	}
@@ -150,7 +155,11 @@ func texts(records []dns.RR) []string {
 
 // soa returns the SOA record of a denial as text.
 func (m *model) soa(owner string) []string {
-	return []string{rr(owner, min(300, uint32(m.cfg.TTL.Seconds())), "SOA", "ns.dns."+m.cfg.Domain+" hostmaster."+m.cfg.Domain)}
+	hostmaster := " hostmaster."
+	if m.cfg.External {
+		hostmaster += "dns."
+	}
+	return []string{rr(owner, min(300, uint32(m.cfg.TTL.Seconds())), "SOA", m.server()+m.cfg.Domain+hostmaster+m.cfg.Domain)}
 }
 
 // answer returns the zone's expected answer with fresh data.
@@ -180,6 +189,15 @@ func (m *model) answer(name string, rrtype uint16) got {
 			name = target
 			continue
 		}
+		switch {
+		case exists || len(m.cfg.Fallthrough) == 0:
+		case len(g.Answer) == 0:
+			return got{Verdict: zone.NotInZone, EDE: wire.EDENone}
+		default:
+			g.Verdict, g.Target = zone.Alias, name
+			slices.Sort(g.Answer)
+			return g
+		}
 		set := sets[rrtype]
 		g.Answer, g.Extra = append(g.Answer, set.answer...), set.extra
 		slices.Sort(g.Answer)
@@ -207,9 +225,9 @@ func (m *model) find(name string) (map[uint16]recordSet, bool) {
 	}
 	labels := dns.SplitDomainName(strings.TrimSuffix(name, "."+m.cfg.Domain))
 	switch n := len(labels); {
-	case n == 3 && labels[2] == "pod":
+	case n == 3 && !m.cfg.External && labels[2] == "pod":
 		return m.pod(name, labels[0], labels[1])
-	case n >= 6 && labels[n-1] == "svc" && labels[n-4] == "_zone" && (labels[n-5] == "pin" || labels[n-5] == "prefer"):
+	case n >= 6 && !m.cfg.External && labels[n-1] == "svc" && labels[n-4] == "_zone" && (labels[n-5] == "pin" || labels[n-5] == "prefer"):
 		return m.zonal(name, strings.Join(labels[:n-5], "."), labels[n-5], object{labels[n-2], labels[n-3]})
 	}
 	return nil, false
@@ -219,12 +237,12 @@ func (m *model) apex() map[uint16]recordSet {
 	d, ttl := m.cfg.Domain, uint32(m.cfg.TTL.Seconds())
 	glue := []string{}
 	for _, a := range m.cfg.Nameservers {
-		glue = append(glue, addressRR("ns.dns."+d, ttl, a))
+		glue = append(glue, addressRR(m.server()+d, ttl, a))
 	}
 	slices.Sort(glue)
 	return map[uint16]recordSet{
 		dns.TypeSOA: {answer: m.soa(d)},
-		dns.TypeNS:  {answer: []string{rr(d, ttl, "NS", "ns.dns."+d)}, extra: glue},
+		dns.TypeNS:  {answer: []string{rr(d, ttl, "NS", m.server()+d)}, extra: glue},
 	}
 }
 

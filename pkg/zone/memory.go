@@ -49,7 +49,8 @@ func serviceCost(key string, s *service) int {
 	if s == nil {
 		return 0
 	}
-	return serviceSize(key, s) + indexCost*(1+int(s.n4)+int(s.n6))
+	outside := s.outside()
+	return serviceSize(key, s) + indexCost*(1+int(s.n4)+int(s.n6)+int(outside.n4)+int(outside.n6))
 }
 
 // sliceCost returns the bytes of a slice with its index entries.

@@ -182,6 +182,10 @@ func (m *model) ttl(svc zone.Service) uint32 {
 func (m *model) build() {
 	m.types, m.nodes = map[string]map[uint16]recordSet{}, map[string]bool{}
 	d := m.cfg.Domain
+	if m.cfg.External {
+		m.buildExternal()
+		return
+	}
 	m.exist("svc." + d)
 	m.exist("pod." + d)
 	m.exist("ns.dns." + d)
@@ -224,6 +228,9 @@ func (m *model) exposed(ns string) bool {
 }
 
 func (m *model) base(svc zone.Service) string {
+	if m.cfg.External {
+		return svc.Name + "." + svc.Namespace + "." + m.cfg.Domain
+	}
 	return svc.Name + "." + svc.Namespace + ".svc." + m.cfg.Domain
 }
 
@@ -248,13 +255,23 @@ func (m *model) buildClusterIP(svc zone.Service) {
 		return
 	}
 	base, ttl := m.base(svc), m.ttl(svc)
-	m.exist(base)
-	var addrs []netip.Addr
-	for _, a := range svc.Addrs {
+	m.addAddresses(base, ttl, distinct(svc.Addrs), svc.Ports)
+	m.buildEndpoints(base, ttl, ends)
+}
+
+// distinct returns the valid addresses, each once.
+func distinct(list []netip.Addr) (addrs []netip.Addr) {
+	for _, a := range list {
 		if a.IsValid() && !slices.Contains(addrs, a.Unmap()) {
 			addrs = append(addrs, a.Unmap())
 		}
 	}
+	return addrs
+}
+
+// addAddresses adds the name of a service with addresses, and those of its ports.
+func (m *model) addAddresses(base string, ttl uint32, addrs []netip.Addr, ports []zone.Port) {
+	m.exist(base)
 	var extra []string
 	for _, a := range addrs {
 		m.add(base, addressType(a), recordSet{answer: []string{addressRR(base, ttl, a)}})
@@ -269,8 +286,8 @@ func (m *model) buildClusterIP(svc zone.Service) {
 			}
 		}
 	}
-	srv(base, svc.Ports)
-	for _, p := range svc.Ports {
+	srv(base, ports)
+	for _, p := range ports {
 		for _, v := range variants(p) {
 			if m.nodes[v+"."+base] && m.types[v+"."+base] != nil {
 				continue // another port of this name is there already
@@ -278,10 +295,9 @@ func (m *model) buildClusterIP(svc zone.Service) {
 			for _, a := range addrs {
 				m.add(v+"."+base, addressType(a), recordSet{answer: []string{addressRR(v+"."+base, ttl, a)}})
 			}
-			srv(v+"."+base, slices.DeleteFunc(slices.Clone(svc.Ports), func(o zone.Port) bool { return !portIs(o, p) }))
+			srv(v+"."+base, slices.DeleteFunc(slices.Clone(ports), func(o zone.Port) bool { return !portIs(o, p) }))
 		}
 	}
-	m.buildEndpoints(base, ttl, ends)
 }
 
 func (m *model) buildHeadless(svc zone.Service) {
@@ -299,7 +315,11 @@ func (m *model) buildHeadless(svc zone.Service) {
 		}
 	}
 	m.buildEndpoints(base, ttl, ends)
-	m.nodes["_zone."+base], m.nodes["pin._zone."+base], m.nodes["prefer._zone."+base] = true, true, true
+	for _, name := range []string{"_zone.", "pin._zone.", "prefer._zone."} {
+		if !m.cfg.External {
+			m.nodes[name+base] = true
+		}
+	}
 }
 
 // buildEndpoints adds the names of the endpoints.
@@ -372,6 +392,15 @@ func (m *model) pointers(owner string, a netip.Addr) []string {
 	ttl := uint32(m.cfg.TTL.Seconds())
 	var list []string
 	for _, svc := range m.services {
+		if m.cfg.External && m.exposed(svc.Namespace) && slices.Contains(distinct(svc.ExternalAddrs), a) {
+			list = append(list, rr(owner, ttl, "PTR", m.base(svc)))
+		}
+	}
+	if m.cfg.External {
+		slices.Sort(list)
+		return list
+	}
+	for _, svc := range m.services {
 		if svc.Type == zone.ClusterIP && m.exposed(svc.Namespace) && slices.ContainsFunc(svc.Addrs, func(o netip.Addr) bool { return o.Unmap() == a }) {
 			list = append(list, rr(owner, ttl, "PTR", m.base(svc)))
 		}
@@ -403,4 +432,61 @@ func (m *model) shared(name string) bool {
 		}
 	}
 	return false
+}
+
+// buildExternal builds the records of an external zone.
+func (m *model) buildExternal() {
+	server := m.server() + m.cfg.Domain
+	m.exist(server)
+	for _, a := range m.cfg.Nameservers {
+		m.add(server, addressType(a), recordSet{answer: []string{addressRR(server, uint32(m.cfg.TTL.Seconds()), a)}})
+	}
+	for ns := range m.namespaces {
+		if m.exposed(ns) {
+			m.exist(ns + "." + m.cfg.Domain)
+		}
+	}
+	for _, svc := range m.services {
+		if !m.exposed(svc.Namespace) {
+			continue
+		}
+		m.exist(svc.Namespace + "." + m.cfg.Domain)
+		base, ttl, addrs, host := m.base(svc), m.ttl(svc), distinct(svc.ExternalAddrs), aliasTarget(svc.ExternalHost)
+		switch {
+		case len(addrs) > 0:
+			m.addAddresses(base, ttl, addrs, svc.Ports)
+		case host != "":
+			m.addHost(base, ttl, host, svc.Ports)
+		case m.cfg.Headless && (svc.Type == zone.Headless || svc.Type == zone.Unselected):
+			m.buildHeadless(svc)
+		}
+	}
+}
+
+// addHost adds the name of a service with a host name, and those of its ports.
+func (m *model) addHost(base string, ttl uint32, host string, ports []zone.Port) {
+	m.add(base, dns.TypeCNAME, recordSet{answer: []string{rr(base, ttl, "CNAME", host)}})
+	for _, p := range ports {
+		same := 0
+		for _, o := range ports {
+			if portIs(o, p) {
+				same++
+			}
+		}
+		for _, v := range variants(p) {
+			m.exist(v + "." + base)
+			if p.Number != 0 {
+				data := fmt.Sprintf("0 %d %d %s", weight(same), p.Number, host)
+				m.add(v+"."+base, dns.TypeSRV, recordSet{answer: []string{rr(v+"."+base, ttl, "SRV", data)}})
+			}
+		}
+	}
+}
+
+// server returns the labels of the name server.
+func (m *model) server() string {
+	if m.cfg.External {
+		return "ns1.dns."
+	}
+	return "ns.dns."
 }

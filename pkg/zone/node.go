@@ -105,18 +105,19 @@ func (n *namespace) exists() bool {
 
 // A service is a packed Service object. It is immutable.
 type service struct {
-	typ     ServiceType
-	publish bool   // unready endpoints are published
-	refused bool   // it exceeds the limit: only its name is stored
-	n4, n6  uint16 // addresses of each family
-	ttl     int32  // seconds; negative: the zone's
-	data    string // IPv4 addresses, IPv6 addresses, ports; or the alias's target in canonical wire form, if it is valid
+	typ      ServiceType
+	publish  bool   // unready endpoints are published
+	refused  bool   // it exceeds the limit: only its name is stored
+	n4, n6   uint16 // addresses of each family
+	ttl      int32  // seconds; negative: the zone's
+	external uint32 // bytes at the end of data that packExternal has appended
+	data     string // IPv4 addresses, IPv6 addresses, ports; or the alias's target in canonical wire form, if it is valid
 }
 
 // maxTTL is the longest TTL of a name.
 const maxTTL = time.Hour
 
-// maxAddrs bounds a service's addresses of one family; Kubernetes allows one.
+// maxAddrs bounds a service's addresses of one family; Kubernetes allows one, and any number of external ones.
 const maxAddrs = 1 << 10
 
 func packService(s Service) *service {
@@ -135,6 +136,9 @@ func packService(s Service) *service {
 		v4, v6 = v4[:min(len(v4), 4*maxAddrs)], v6[:min(len(v6), 16*maxAddrs)]
 		packed.n4, packed.n6 = uint16(len(v4)/4), uint16(len(v6)/16)
 		packed.data = string(packPorts(append(v4, v6...), s.Ports))
+	}
+	if len(s.ExternalAddrs) > 0 || s.ExternalHost != "" {
+		packed.packExternal(&s)
 	}
 	return packed
 }
@@ -162,4 +166,7 @@ func (s *service) addrs(addrLen int) string {
 
 func (s *service) portsAt() int { return 4*int(s.n4) + 16*int(s.n6) }
 
-func (s *service) ports() portList { return portList(s.data[s.portsAt():]) }
+func (s *service) ports() portList { return portList(s.inside()[s.portsAt():]) }
+
+// inside returns the data that packExternal has not appended.
+func (s *service) inside() string { return s.data[:len(s.data)-int(s.external)] }

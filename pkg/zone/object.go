@@ -44,6 +44,8 @@ type Service struct {
 	Ports           []Port
 	ExternalName    string // with or without the trailing dot
 	PublishNotReady bool   // endpoints are published whether ready or not
+	ExternalAddrs   []netip.Addr
+	ExternalHost    string // a host name that stands for external addresses; used if there are none
 	TTL             time.Duration
 	// TTL is of the service's names: 0 to 1 h in whole seconds; negative: the zone's.
 }

@@ -62,7 +62,7 @@ func (o *observer) notifyAddr(addr string) { o.notifyOwner(wire.AppendReverse(o.
 // notifyService notifies of a changed service. It includes the endpoints in the node's slices if their reverse names
 // point to the service or did before.
 func (o *observer) notifyService(n *node, old, svc *service) {
-	if o.silent() {
+	if o.silent() || sameInside(old, svc) {
 		return
 	}
 	o.notifyName(n.key, treeService)
@@ -74,6 +74,17 @@ func (o *observer) notifyService(n *node, old, svc *service) {
 			o.notifyEntries(sl, nil)
 		}
 	}
+}
+
+// sameInside reports whether two services differ only in what clients outside of the cluster see. Names in external zones have
+// no owner: the zone answers them before any cache is asked.
+func sameInside(old, svc *service) bool {
+	if old == nil || svc == nil {
+		return false
+	}
+	a, b := *old, *svc
+	a.data, a.external, b.data, b.external = a.inside(), 0, b.inside(), 0
+	return a == b
 }
 
 // clusterIPs returns the packed cluster addresses of addrLen bytes each.

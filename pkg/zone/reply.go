@@ -69,6 +69,7 @@ const (
 // Labels below the zone in the SOA and NS records.
 const (
 	labelsNS         = "\x02ns\x03dns"
+	labelsNS1        = "\x03ns1\x03dns" // of an external zone
 	labelsHostmaster = "\x0ahostmaster"
 )
 
@@ -79,15 +80,9 @@ const soaTail = 20
 // the domain, which are filled in on use.
 func (z *Zone) prepareSOA() {
 	const pointer = "\xc0\x00"
-	z.soa = z.appendSOA(nil, labelsNS+pointer, labelsHostmaster+pointer)
-	z.soaReverse = z.appendSOA(nil, labelsNS+string(z.domain), labelsHostmaster+string(z.domain))
+	z.soa = z.appendSOA(nil, z.server+pointer, z.hostmaster+pointer)
+	z.soaReverse = z.appendSOA(nil, z.server+string(z.domain), z.hostmaster+string(z.domain))
 }
-
-// Offsets of the pointers to the domain in a zone's soa.
-const (
-	soaNSPointer         = fixedLen + len(labelsNS)
-	soaHostmasterPointer = soaNSPointer + 2 + len(labelsHostmaster)
-)
 
 func (z *Zone) appendSOA(dst []byte, mname, rname string) []byte {
 	dst = binary.BigEndian.AppendUint16(dst, wire.TypeSOA)
@@ -112,8 +107,9 @@ func (r *reply) appendSOA() {
 	r.dst = append(r.dst, soa...)
 	if !r.reverse {
 		pointer := 0xc000 | uint16(r.apex)
-		binary.BigEndian.PutUint16(r.dst[at+soaNSPointer:], pointer)
-		binary.BigEndian.PutUint16(r.dst[at+soaHostmasterPointer:], pointer)
+		server := at + fixedLen + len(r.z.server)
+		binary.BigEndian.PutUint16(r.dst[server:], pointer)
+		binary.BigEndian.PutUint16(r.dst[server+2+len(r.z.hostmaster):], pointer)
 	}
 	binary.BigEndian.PutUint32(r.dst[at+len(soa)-soaTail:], r.z.cfg.Store.Serial())
 }

@@ -51,7 +51,9 @@ func (z *Zone) newReverseReply(q *wire.Query, c Client, now time.Time, dst []byt
 func (z *Zone) reverseName(q *wire.Query, c Client, now time.Time, dst, addr []byte, tree int) ([]byte, Result) {
 	r := z.newReverseReply(q, c, now, dst, tree)
 	on := needsServices
-	if n := z.cfg.Store.serviceAt(addr, z); n != nil {
+	if z.cfg.External {
+		r.appendExternalPTRs(addr)
+	} else if n := z.cfg.Store.serviceAt(addr, z); n != nil {
 		r.appendPTR(nil, n.key)
 	} else if r.appendEndpointPTRs(addr); r.answer > 0 {
 		on = needsEndpoints
@@ -77,7 +79,7 @@ func (z *Zone) servesReverse(name []byte) bool {
 // appendPTR appends a PTR record to the name of label, with its length byte, below the service of the node's key. label
 // may be empty. It reports false if the message is full.
 func (r *reply) appendPTR(label []byte, key string) bool {
-	size := len(label) + len(key) + len(treeService) + len(r.z.domain)
+	size := len(label) + len(key) + len(r.z.tree) + len(r.z.domain)
 	if size > wire.MaxName {
 		return true // the name would be too long
 	}
@@ -87,7 +89,7 @@ func (r *reply) appendPTR(label []byte, key string) bool {
 	r.appendOwner(r.at)
 	r.appendFixed(wire.TypePTR, r.ttl, size)
 	r.dst = append(append(r.dst, label...), key...)
-	r.dst = append(append(r.dst, treeService...), r.z.domain...)
+	r.dst = append(append(r.dst, r.z.tree...), r.z.domain...)
 	r.answer++
 	return true
 }

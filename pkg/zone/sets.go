@@ -79,15 +79,19 @@ const minRecordsOfWeightOne = 51
 // weightOf returns the weight of each of n SRV records, as in CoreDNS.
 func weightOf(n int) uint16 { return uint16(max(1, 100/n)) }
 
-// appendServiceSRV appends one SRV record per port number of a ClusterIP service, and its addresses. The target is the
-// service's name, which is that many labels to the right.
-func (r *reply) appendServiceSRV(svc *service, left int, filter *portFilter) {
-	at := int(r.offsets[left])
+// appendServiceSRV appends one SRV record per port number of a service, and its addresses. The target is the host, if
+// there is one, or the service's name, which is that many labels to the right.
+func (r *reply) appendServiceSRV(svc *service, host string, left int, filter *portFilter) {
+	at, addrs := int(r.offsets[left]), int(svc.n4+svc.n6)
 	target := r.name[at:]
-	weight := weightOf(max(1, filter.count(svc.ports())*int(svc.n4+svc.n6)))
-	if svc.n4+svc.n6 == 0 {
+	var buf [wire.MaxName]byte
+	if host != "" {
+		target, addrs = buf[:copy(buf[:], host)], 1
+	}
+	if addrs == 0 {
 		return
 	}
+	weight := weightOf(max(1, filter.count(svc.ports())*addrs))
 	last := uint16(0)
 	for l := svc.ports(); l != ""; l = l.rest() {
 		if l.number() == last || !filter.match(l) {

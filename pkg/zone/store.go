@@ -25,14 +25,15 @@ type Store struct {
 	}
 	suspended atomic.Int64 // total length of the host's suspends, in ns
 
-	nodes         table[node]
-	nodesByAddr   hashIndex // for services
-	slices        table[slice]
-	slicesByAddr  hashIndex
-	slicesByLabel hashIndex // own names of entries, per node
-	pods          table[pod]
-	podsByAddr    hashIndex
-	namespaces    table[namespace]
+	nodes           table[node]
+	nodesByAddr     hashIndex // for services
+	nodesByExternal hashIndex // for their external addresses
+	slices          table[slice]
+	slicesByAddr    hashIndex
+	slicesByLabel   hashIndex // own names of entries, per node
+	pods            table[pod]
+	podsByAddr      hashIndex
+	namespaces      table[namespace]
 
 	mu               sync.Mutex // one writer at a time; guards the following fields
 	counts           [kindCount]KindStats
@@ -57,7 +58,7 @@ func NewStore() *Store {
 
 // indexes returns the indexes besides those of the keys.
 func (s *Store) indexes() []*hashIndex {
-	return []*hashIndex{&s.nodesByAddr, &s.slicesByAddr, &s.slicesByLabel, &s.podsByAddr}
+	return []*hashIndex{&s.nodesByAddr, &s.nodesByExternal, &s.slicesByAddr, &s.slicesByLabel, &s.podsByAddr}
 }
 
 // PutService stores or replaces the service, and reports whether that changed anything. It ignores a service whose name or
@@ -242,13 +243,9 @@ func (s *Store) setService(key []byte, svc *service, now time.Time) bool {
 	s.account(namespace, size, before)
 	s.countRefused(Services, old != nil && old.refused, svc != nil && svc.refused, namespace, name)
 	s.count(Services, serviceSize(n.key, old), serviceSize(n.key, svc))
-	if svc != nil && svc.typ == ClusterIP {
-		s.eachAddr(svc.addrs, id, s.nodesByAddr.add)
-	}
+	s.indexService(svc, id, (*hashIndex).add)
 	s.setNode(id, n.withService(svc))
-	if old != nil && old.typ == ClusterIP {
-		s.eachAddr(old.addrs, id, s.nodesByAddr.remove)
-	}
+	s.indexService(old, id, (*hashIndex).remove)
 	space := keyNamespace(n.key)
 	spaceMoved := (old == nil) != (svc == nil) && s.countServices(space, svc != nil)
 	s.bumpSerial(now)
@@ -257,6 +254,15 @@ func (s *Store) setService(key []byte, svc *service, now time.Time) bool {
 		s.observer.notifyNamespace(space)
 	}
 	return true
+}
+
+// indexService adds the service's addresses to the indexes, or removes them.
+func (s *Store) indexService(svc *service, id uint32, do func(x *hashIndex, hash uint64, id uint32)) {
+	if svc != nil && svc.typ == ClusterIP {
+		s.eachAddr(svc.addrs, id, func(hash uint64, id uint32) { do(&s.nodesByAddr, hash, id) })
+	}
+	outside := svc.outside()
+	s.eachAddr(outside.addrs, id, func(hash uint64, id uint32) { do(&s.nodesByExternal, hash, id) })
 }
 
 // setSlice sets the slice with the name; nil removes it.

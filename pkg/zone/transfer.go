@@ -91,7 +91,7 @@ func (t *transfer) zoneRecords() error {
 	for _, q := range []struct {
 		labels string
 		rrtype uint16
-	}{{"", wire.TypeNS}, {labelsNS, wire.TypeA}, {labelsNS, wire.TypeAAAA}, {labelsVersion, wire.TypeTXT}} {
+	}{{"", wire.TypeNS}, {t.z.server, wire.TypeA}, {t.z.server, wire.TypeAAAA}, {labelsVersion, wire.TypeTXT}} {
 		if err := t.answer(nil, q.labels, q.rrtype); err != nil {
 			return err
 		}
@@ -101,14 +101,17 @@ func (t *transfer) zoneRecords() error {
 
 // serviceRecords emits the records of one service: its name, its ports and its endpoints.
 func (t *transfer) serviceRecords(n *node) error {
-	base := n.key + treeService
+	if t.z.cfg.External && !t.z.namesEndpoints(n.svc) {
+		return t.externalRecords(n)
+	}
+	base := n.key + t.z.tree
 	if n.svc.typ == ExternalName {
 		return t.answer(n, base, wire.TypeCNAME)
 	}
 	if err := t.nameRecords(n, base); err != nil {
 		return err
 	}
-	for _, port := range t.ports(n) {
+	for _, port := range portLabels(portLists(n)) {
 		if err := t.answer(n, port+base, wire.TypeSRV); err != nil {
 			return err
 		}
@@ -136,17 +139,19 @@ func (t *transfer) nameRecords(n *node, labels string) error {
 	return nil
 }
 
-// ports returns the distinct port labels of the node, in the form of RFC 2782.
-func (t *transfer) ports(n *node) []string {
-	lists := []portList{}
+// portLists returns the ports of the node.
+func portLists(n *node) (lists []portList) {
 	if n.svc.typ == ClusterIP {
-		lists = append(lists, n.svc.ports())
-	} else {
-		for _, s := range n.slices {
-			lists = append(lists, s.ports())
-		}
+		return []portList{n.svc.ports()}
 	}
-	var labels []string
+	for _, s := range n.slices {
+		lists = append(lists, s.ports())
+	}
+	return lists
+}
+
+// portLabels returns the distinct port labels of the lists, in the form of RFC 2782.
+func portLabels(lists []portList) (labels []string) {
 	for _, l := range lists {
 		for ; l != ""; l = l.rest() {
 			if name := l.name(); name != "" && len(name) < wire.MaxLabel {
@@ -177,8 +182,8 @@ func (t *transfer) answer(n *node, labels string, rrtype uint16) error {
 	off := len(r.dst)
 	if n == nil {
 		_, _ = r.lookup()
-	} else if svc, _ := r.service(n); svc != nil {
-		r.appendAlias(svc)
+	} else if alias, _ := r.service(n); alias != "" {
+		r.appendAlias(alias)
 	}
 	t.dst = r.dst
 	for range r.answer {
@@ -191,7 +196,7 @@ func (t *transfer) answer(n *node, labels string, rrtype uint16) error {
 			Data: fixed[fixedLen : fixedLen+size],
 		}
 		if rrtype == wire.TypeNS { // the only type whose data ends with a pointer
-			record.Data = append([]byte(labelsNS), t.z.domain...)
+			record.Data = append([]byte(t.z.server), t.z.domain...)
 		}
 		if err := t.emit(record); err != nil {
 			return err

@@ -4,6 +4,7 @@ package zone_test
 
 import (
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -23,7 +24,7 @@ func (m *model) listed() []string {
 	for name, sets := range m.types {
 		labels := dns.SplitDomainName(strings.TrimSuffix(name, "."+m.cfg.Domain))
 		for rrtype, set := range sets {
-			if n := len(labels); n == 5 && labels[4] == "svc" { // a port
+			if n := len(labels); n == 5 && labels[4] == "svc" || m.cfg.External && n == 4 { // a port
 				if rrtype != dns.TypeSRV || labels[0][0] != '_' || labels[1][0] != '_' || labels[0] == "_" {
 					continue
 				}
@@ -37,25 +38,35 @@ func (m *model) listed() []string {
 
 func TestTransferAgainstModel(t *testing.T) {
 	t.Parallel()
-	w := newHarness(t, 42, zone.Config{TTL: 5 * time.Second, NodeZone: "east"})
-	for step := range 300 {
-		w.step()
-		if step%10 != 0 {
-			continue
-		}
-		freshen(w.store, w.now)
-		var records []dns.RR
-		assert.NoError(t, w.zone.Transfer(w.now, func(rr dns.RR) error {
-			records = append(records, rr)
-			return nil
-		}))
-		last := len(records) - 1
-		if records[0].String() != records[last].String() || records[0].Header().Rrtype != dns.TypeSOA {
-			t.Fatalf("step %d: from %s to %s, want the SOA record at both ends", step, records[0], records[last])
-		}
-		if diff := cmp.Diff(w.model.listed(), texts(records[1:last])); diff != "" {
-			t.Fatalf("step %d (-want +got):\n%s", step, diff)
-		}
+	for _, cfg := range []zone.Config{{NodeZone: "east"}, {External: true}, {External: true, Headless: true, Fallthrough: []string{"example.org."}}} {
+		t.Run(fmt.Sprintf("external %t, headless %t", cfg.External, cfg.Headless), func(t *testing.T) {
+			t.Parallel()
+			cfg.TTL = 5 * time.Second
+			w := newHarness(t, 42, cfg)
+			for step := range 300 {
+				if w.step(); step%10 == 0 {
+					freshen(w.store, w.now)
+					w.compareTransfer(step)
+				}
+			}
+		})
+	}
+}
+
+// compareTransfer compares the records of a transfer with those of the model.
+func (h *harness) compareTransfer(step int) {
+	h.t.Helper()
+	var records []dns.RR
+	assert.NoError(h.t, h.zone.Transfer(h.now, func(rr dns.RR) error {
+		records = append(records, rr)
+		return nil
+	}))
+	last := len(records) - 1
+	if records[0].String() != records[last].String() || records[0].Header().Rrtype != dns.TypeSOA {
+		h.t.Fatalf("step %d: from %s to %s, want the SOA record at both ends", step, records[0], records[last])
+	}
+	if diff := cmp.Diff(h.model.listed(), texts(records[1:last])); diff != "" {
+		h.t.Fatalf("step %d (-want +got):\n%s", step, diff)
 	}
 }
 

@@ -3,6 +3,8 @@
 package zone
 
 import (
+	"sort"
+
 	"github.com/nodecache/node-cache/pkg/wire"
 )
 
@@ -20,56 +22,66 @@ const (
 	depthService   = 3
 )
 
-// serviceTree answers a name at or below svc, or returns the service if the name is its alias.
-func (r *reply) serviceTree() (*service, Result) {
+// serviceTree answers a name at or below svc, or returns the target if it is an alias.
+func (r *reply) serviceTree() (alias string, res Result) {
 	if r.labels == depthTree {
-		return nil, r.nodata(needsNothing)
+		return "", r.nodata(needsNothing)
 	}
 	if suffix, ok := r.federation(); ok {
 		return r.federated(suffix)
 	}
 	if res, ok := r.hidden(); ok {
-		return nil, res
+		return "", res
 	}
 	if r.labels == depthNamespace {
-		return nil, r.namespaceName()
+		return "", r.namespaceName()
 	}
 	first := r.labels - depthService // index of the service's label, and the number of labels left of it
 	if !r.possible(first) {
-		return nil, r.nxdomain(needsNothing)
+		return "", r.nxdomain(needsNothing)
 	}
 	n, _ := r.z.cfg.Store.findNode(r.labelRange(first, r.labels-depthTree))
 	if n == nil || n.svc == nil {
-		return nil, r.nxdomain(needsServices)
+		return "", r.nxdomain(needsServices)
 	}
 	return r.service(n)
 }
 
-// service answers a name at or below the service of the node, or returns the service if the name is its alias.
-func (r *reply) service(n *node) (*service, Result) { return r.ofService(n, r.labels-depthService) }
+// service answers a name at or below the service of the node, or returns the target if it is an alias.
+func (r *reply) service(n *node) (alias string, res Result) {
+	return r.ofService(n, r.labels-depthService)
+}
 
 // ofService is service for a name that many labels left of the service's.
-func (r *reply) ofService(n *node, left int) (*service, Result) {
+func (r *reply) ofService(n *node, left int) (alias string, res Result) {
 	if n.partial {
-		return nil, r.answerUnknown()
+		return "", r.answerUnknown()
 	}
 	r.ttl = r.ttlOf(n.svc)
+	if r.z.cfg.External {
+		return r.externalService(n)
+	}
 	switch n.svc.typ {
 	case ExternalName:
-		if left > 0 || n.svc.data == "" {
-			return nil, r.nxdomain(needsServices)
+		if alias = n.svc.inside(); left > 0 || alias == "" {
+			return "", r.nxdomain(needsServices)
 		}
-		return n.svc, Result{}
+		return alias, res
 	case Unselected:
-		if r.z.cfg.LabelledSlices && (r.z.cfg.HasFallback() || !n.hasPublished()) {
-			return nil, r.answerUnknown()
+		if r.lacksSlices(n) {
+			return "", r.answerUnknown()
 		}
-		return nil, r.headless(n, left)
+		return "", r.headless(n, left)
 	case Headless:
-		return nil, r.headless(n, left)
+		return "", r.headless(n, left)
 	case ClusterIP:
 	}
-	return nil, r.clusterIP(n, left)
+	return "", r.clusterIP(n, left)
+}
+
+// lacksSlices reports whether the store may lack slices of the headless service.
+func (r *reply) lacksSlices(n *node) bool {
+	return n.svc.typ == Unselected && r.z.cfg.LabelledSlices && (r.z.cfg.HasFallback() || !n.hasPublished())
 }
 
 // hidden denies the names of a namespace that is not exposed.
@@ -102,7 +114,7 @@ func (r *reply) possible(left int) bool {
 
 // zonalNode reports whether the labels left of the service are those of a zonal name or of a node above one.
 func (r *reply) zonalNode(left int) bool {
-	if left == 0 || string(r.label(left-1)) != labelZone {
+	if left == 0 || r.z.cfg.External || string(r.label(left-1)) != labelZone {
 		return false
 	}
 	if left == 1 {
@@ -126,11 +138,17 @@ func (r *reply) clusterIP(n *node, left int) Result {
 	case left == 2 && filter.count(n.svc.ports()) == 0:
 		return r.nxdomain(needsServices)
 	}
+	return r.serviceSet(n.svc, "", left, &filter)
+}
+
+// serviceSet answers with the addresses of the service, or with its ports: those of the host if there is one. The name has
+// that many labels left of the service.
+func (r *reply) serviceSet(svc *service, host string, left int, filter *portFilter) Result {
 	before := r.answer
 	if addrLen := addrLenOf(r.q.Type); addrLen != 0 {
-		r.appendRotated(n.svc.addrs(addrLen), addrLen, r.ttl)
+		r.appendRotated(svc.addrs(addrLen), addrLen, r.ttl)
 	} else if r.q.Type == wire.TypeSRV {
-		r.appendServiceSRV(n.svc, left, &filter)
+		r.appendServiceSRV(svc, host, left, filter)
 	}
 	if r.answer == before && !r.truncated() {
 		return r.nodata(needsNothing)
@@ -171,7 +189,7 @@ func (r *reply) endpoint(n *node) (Result, bool) {
 	if !sel.notEmpty() {
 		return Result{}, false
 	}
-	return r.set(&sel, r.labels-depthService), true
+	return r.set(&sel, 1), true
 }
 
 // headless answers a name of a headless service.
@@ -327,12 +345,9 @@ func (p *pod) addrs(addrLen int) string {
 	return p.data[4*p.n4:]
 }
 
-// containsAddr reports whether addr is one of the packed addresses.
+// containsAddr reports whether addr is one of the packed addresses, which are sorted.
 func containsAddr(list string, addr []byte) bool {
-	for ; list != ""; list = list[len(addr):] {
-		if list[:len(addr)] == string(addr) {
-			return true
-		}
-	}
-	return false
+	n := len(addr)
+	at := n * sort.Search(len(list)/n, func(i int) bool { return list[i*n:(i+1)*n] >= string(addr) })
+	return at < len(list) && list[at:at+n] == string(addr)
 }

@@ -26,6 +26,8 @@ const (
 type Config struct {
 	Store           *Store
 	Domain          string        // "cluster.local."
+	External        bool          // it has the services' external addresses, as <svc>.<ns>.<domain>
+	Headless        bool          // with External: headless services without external addresses too
 	TTL             time.Duration // 0 to 1 h, whole seconds; of every name that has none of its own
 	Pods            PodMode
 	PodNames        bool     // an endpoint without hostname is named by its pod, not by its address
@@ -51,6 +53,9 @@ const defaultStaleAfter = 90 * time.Second
 type Zone struct {
 	cfg          Config
 	domain       []byte              // canonical wire form
+	tree         string              // labels between a namespace and the domain, in wire form
+	server       string              // labels of the name server left of the domain
+	hostmaster   string              // the same for the mailbox of the SOA record
 	ttl          uint32              // seconds
 	nodeZone     []byte              // labels in wire form
 	namespaces   map[string]struct{} // labels in wire form
@@ -83,8 +88,8 @@ type Result struct {
 	Limited bool   // records are missing because of a bound of the zone, not of the client
 }
 
-// maxDomain is the longest cluster domain, in bytes, that leaves room for the names of its servers.
-const maxDomain = wire.MaxName - len("\x0ahostmaster")
+// maxDomain is the longest domain, in bytes, that leaves room for the names of its servers.
+const maxDomain = wire.MaxName - len(labelsHostmaster) - len(labelsDNS)
 
 // New returns a Zone. It fails for a name in the configuration that is none. The store may be filled before or after.
 func New(cfg Config) (*Zone, error) {
@@ -99,7 +104,10 @@ func New(cfg Config) (*Zone, error) {
 	if cfg.HasFallback == nil {
 		cfg.HasFallback = func() bool { return false }
 	}
-	z := &Zone{cfg: cfg, domain: []byte(domain), ttl: uint32(cfg.TTL / time.Second), federations: suffixesOf(cfg.Federations)}
+	z := &Zone{cfg: cfg, domain: []byte(domain), ttl: uint32(cfg.TTL / time.Second), tree: treeService, server: labelsNS, hostmaster: labelsHostmaster, federations: suffixesOf(cfg.Federations)}
+	if cfg.External {
+		z.tree, z.server, z.hostmaster = "", labelsNS1, labelsHostmaster+labelsDNS
+	}
 	if zone, err := appendLabels(nil, cfg.NodeZone); err == nil {
 		z.nodeZone = zone
 	}

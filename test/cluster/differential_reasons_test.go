@@ -110,6 +110,13 @@ func aliasDifferences() []difference {
 			},
 		},
 		{
+			name: "alias of an address's name",
+			why:  "An alias is followed within the cluster domain; every other target is asked of the routes, which do not know the cluster's addresses.",
+			explains: func(c *comparison) facets {
+				return when(strings.HasSuffix(c.target, ".arpa.") && c.rcodes(dns.RcodeSuccess, dns.RcodeNameError), facetRcode|facetsSections)
+			},
+		},
+		{
 			name: "endpoints that are host names",
 			why: "The API: no semantics are defined for the address type FQDN, and it is deprecated. CoreDNS makes an alias of it, beside " +
 				"other records of the name (RFC 1034 section 3.6.2).",
