@@ -179,7 +179,7 @@ func Apply(tb testing.TB, c *Cluster, objects ...runtime.Object) {
 }
 
 // Load creates objects, or replaces those that exist, many at once: namespaces and nodes first, the others in no
-// order. An object in a namespace names it. A pod keeps the status it is given. Load changes none of its arguments.
+// order. An object in a namespace names it. A pod and a load balancer keep the status that they are given. Load changes none of its arguments.
 func (c *Cluster) Load(ctx context.Context, objects ...runtime.Object) error {
 	var before, after []runtime.Object
 	for _, o := range objects {
@@ -281,7 +281,11 @@ func (t target) put(ctx context.Context) error {
 		err = t.request(t.client.Put()).Name(t.name).Body(t.object).Do(ctx).Error()
 	}
 	// Status is left out of the object itself where it is a subresource.
-	if _, isPod := t.object.(*corev1.Pod); isPod && err == nil {
+	_, hasStatus := t.object.(*corev1.Pod)
+	if s, ok := t.object.(*corev1.Service); ok {
+		hasStatus = len(s.Status.LoadBalancer.Ingress) > 0
+	}
+	if hasStatus && err == nil {
 		err = t.request(t.client.Put()).Name(t.name).SubResource("status").Body(t.object).Do(ctx).Error()
 	}
 	if err != nil {

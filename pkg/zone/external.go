@@ -88,7 +88,7 @@ func (r *reply) externalService(n *node) (alias string, res Result) {
 	e := n.svc.outside()
 	switch {
 	case e.exists():
-	case !r.z.namesEndpoints(n.svc):
+	case !n.svc.endpointsIn(r.z):
 		return "", r.nxdomain(needsServices)
 	case r.lacksSlices(n):
 		return "", r.answerUnknown()
@@ -107,10 +107,10 @@ func (r *reply) externalService(n *node) (alias string, res Result) {
 	return "", r.serviceSet(&e.service, e.alias, left, &filter)
 }
 
-// namesEndpoints reports whether the external zone has the endpoints of the service.
-func (z *Zone) namesEndpoints(svc *service) bool {
-	e := svc.outside()
-	return z.cfg.Headless && (svc.typ == Headless || svc.typ == Unselected) && !e.exists()
+// endpointsIn reports whether the external zone has the endpoints of the service.
+func (s *service) endpointsIn(z *Zone) bool {
+	e := s.outside()
+	return z.cfg.Headless && (s.typ == Headless || s.typ == Unselected) && !e.exists()
 }
 
 // belowPorts answers a name one label below a service without endpoints: it exists above the names of ports.

@@ -101,7 +101,7 @@ func (t *transfer) zoneRecords() error {
 
 // serviceRecords emits the records of one service: its name, its ports and its endpoints.
 func (t *transfer) serviceRecords(n *node) error {
-	if t.z.cfg.External && !t.z.namesEndpoints(n.svc) {
+	if t.z.cfg.External && !n.svc.endpointsIn(t.z) {
 		return t.externalRecords(n)
 	}
 	base := n.key + t.z.tree
