@@ -4,7 +4,6 @@ package resolve_test
 
 import (
 	"bytes"
-	"io"
 	"log/slog"
 	"net/netip"
 	"regexp"
@@ -103,7 +102,7 @@ func BenchmarkAnswerFromMemoryWatched(b *testing.B) {
 			for range bb.number {
 				filter := bb.filter
 				filter.Admit = rate.NewLimiter(1000, 100).Allow
-				p.Watchers.Add(&resolve.QueryLog{All: true, Filter: &filter, TypeName: typeName, Log: slog.New(slog.NewJSONHandler(io.Discard, nil))})
+				p.Watchers.Add(&resolve.QueryLog{All: true, Filter: &filter, TypeName: typeName, Log: slog.New(slog.DiscardHandler)})
 			}
 			c, q := newClient(newResolver(b, p), false), pack(b, question("www.test.", dns.TypeA))
 			c.exchange(b, q)
