@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 .DEFAULT_GOAL := help
-.PHONY: help build run play image release push check test soak e2e test-kernel lint fuzz bench bench-cluster clean
+.PHONY: help build kubectl-node_cache run play image release push check test soak e2e test-kernel lint fuzz bench bench-cluster clean
 
 GO       ?= go
 VERSION  ?= $(shell git -c safe.directory='*' describe --tags --always --dirty 2>/dev/null || echo dev)
@@ -9,10 +9,13 @@ CREATED  ?= $(shell git -c safe.directory='*' log -1 --format=%ct 2>/dev/null ||
 FUZZTIME ?= 60s
 
 help: ## list these targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z_-]+:.*## / { printf "make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 build: ## build the static binary bin/node-cache
 	CGO_ENABLED=0 $(GO) build -buildvcs=false -trimpath -ldflags '-s -w -X main.version=$(VERSION)' -o bin/node-cache ./cmd/node-cache
+
+kubectl-node_cache: ## build the kubectl plugin bin/kubectl-node_cache
+	CGO_ENABLED=0 $(GO) build -buildvcs=false -trimpath -ldflags '-s -w -X main.version=$(VERSION)' -o bin/$@ ./cmd/$@
 
 run: build ## build, then answer the example cluster's names on 127.0.0.1:1053
 	@echo 'node-cache $(VERSION) answers DNS on 127.0.0.1:1053, UDP and TCP. In another terminal:'

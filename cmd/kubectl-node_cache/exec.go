@@ -116,15 +116,18 @@ func (r *reply) setStatus(text []byte) error {
 	return errors.New(cmp.Or(s.Message, "the status has no message"))
 }
 
-// output runs the agent's program in a pod and returns its standard output. An exit code above 0 is an error.
+// output runs the agent's program in a pod and returns its standard output. An exit code above 0 is an error, with the hint that the
+// program printed.
 func (c *cluster) output(ctx context.Context, pod string, args ...string) ([]byte, error) {
 	r, err := c.exec(ctx, pod, args...)
 	switch {
 	case err != nil:
 		return nil, err
 	case r.code != cli.ExitOK:
-		why, _, _ := strings.Cut(r.stderr.String(), "\n")
-		return nil, errors.New(cmp.Or(strings.TrimPrefix(why, "node-cache: "), fmt.Sprintf("exit code %d", r.code)))
+		why, rest, _ := strings.Cut(r.stderr.String(), "\n")
+		_, rest, _ = strings.Cut("\n"+rest, "\nhint: ")
+		hint, _, _ := strings.Cut(rest, "\n")
+		return nil, &hintError{errors.New(cmp.Or(strings.TrimPrefix(why, "node-cache: "), fmt.Sprintf("exit code %d", r.code))), cell(hint)}
 	}
 	return r.stdout.Bytes(), nil
 }

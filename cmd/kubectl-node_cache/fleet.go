@@ -95,12 +95,16 @@ func show(cmd *cobra.Command, output, text string, value any) error {
 	return cli.PrintPlain(cmd.OutOrStdout(), page.Bytes())
 }
 
-// failures prints the nodes that failed, and returns exit code 1 if there is one, or if an agent is missing.
+// failures prints the nodes that failed with their hints, and returns exit code 1 if there is one, or if an agent is missing.
 func failures(stderr io.Writer, nodes []*node, missing int) error {
 	result := error(nil)
 	for _, n := range nodes {
 		if n.err != nil {
-			cli.PrintError(stderr, "node "+n.name+": "+cell(n.err.Error()), "")
+			hint := ""
+			if advised := (*hintError)(nil); errors.As(n.err, &advised) {
+				hint = advised.hint
+			}
+			cli.PrintError(stderr, "node "+n.name+": "+cell(n.err.Error()), hint)
 			result = cli.ExitError(cli.ExitFailed)
 		}
 	}

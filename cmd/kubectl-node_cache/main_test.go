@@ -60,7 +60,7 @@ func TestStatus(t *testing.T) {
 		run: func(pod, command string, stdout, stderr, _ io.Writer) int {
 			page, known := statusPages()[pod]
 			if !known || command != "/node-cache status -o json" {
-				_, _ = io.WriteString(stderr, "node-cache: asking the agent: \x1b[31mno\nhint: none\n")
+				_, _ = io.WriteString(stderr, "node-cache: asking the agent: \x1b[31mno\nhint: wait\x1b[31m\nhint: more\n")
 				return 1
 			}
 			return writeJSON(stdout, page)
@@ -73,10 +73,11 @@ node1     v0.7.0                       yes    97.3 %  1/2     -
 node2     v0.7.0                       no     -       -       the zone is not synced
 node3     v0.7.0                       no     97.3 %  1/2     intercept: the lease is not held (2 more)
 node4     v1?[2J???node9  v0.7.0  yes  yes    -       -       x: `+strings.Repeat("y", 197)+` …
-node5     -                            -      -       -       asking the agent: ?[31mno
-of pod e  -                            -      -       -       pod e does not run: Pending
+node5     -                            -      -       -       no status
+of pod e  -                            -      -       -       no status
 `, got.Stdout)
 	assert.Same(t, "errors", `node-cache: node node5: asking the agent: ?[31mno
+hint: wait?[31m
 node-cache: node of pod e: pod e does not run: Pending
 node-cache: 1 nodes should have an agent and have none
 hint: `+"`kubectl describe daemonset` shows why\n", got.Stderr)
@@ -102,7 +103,7 @@ func TestTop(t *testing.T) {
 		pods:      []corev1.Pod{agentPod("a", "node1", 1), agentPod("b", "node2", 1), agentPod("c", "node3", 1)},
 		run: func(pod, _ string, stdout, stderr, _ io.Writer) int {
 			if pod == "c" {
-				_, _ = io.WriteString(stderr, "node-cache: the pods of the node are not known\n")
+				_, _ = io.WriteString(stderr, "node-cache: the pods of the node are not known\nhint: set pods.identity\n")
 				return 1
 			}
 			n := asked.Add(1000)
@@ -119,7 +120,7 @@ func TestTop(t *testing.T) {
 		lines[2] != "      0.0       0 %       0 %     0 %     0 %    0 %    0.0 ms         0  (no pod)" || !strings.HasSuffix(lines[3], "  evil?node-cache: all is well/?[2J") {
 		t.Errorf("got %+v", got)
 	}
-	assert.Equal(t, "errors", "node-cache: node node3: the pods of the node are not known\n", got.Stderr)
+	assert.Equal(t, "errors", "node-cache: node node3: the pods of the node are not known\nhint: set pods.identity\n", got.Stderr)
 	assert.Equal(t, "exit code", cli.ExitFailed, got.Code)
 	got = command("top", flag, "--interval", "100ms", "--number", "2", "-o", "json")
 	var page struct {

@@ -14,9 +14,10 @@ import (
 	"strings"
 )
 
-// binary is the program for one architecture.
+// binary is a program for one platform.
 type binary struct {
-	arch    string
+	program, platform string // the folder below cmd, and as "linux/amd64"
+
 	data    []byte
 	info    *buildinfo.BuildInfo
 	goroot  string
@@ -24,19 +25,19 @@ type binary struct {
 	roots   debug.Module      // the certificates
 }
 
-// compile builds the program as `make build` does.
-func compile(ctx context.Context, o *options, arch string) (*binary, error) {
+// compile builds a program as `make` does.
+func compile(ctx context.Context, o *options, platform, program string) (*binary, error) {
 	folder, err := os.MkdirTemp("", "node-cache-image-")
 	if err != nil {
 		return nil, fmt.Errorf("making a folder: %w", err)
 	}
 	defer func() { _ = os.RemoveAll(folder) }()
-	file := filepath.Join(folder, "node-cache")
+	file := filepath.Join(folder, program)
 	ldflags := "-s -w -X main.version=" + o.version
-	if _, err := goCommand(ctx, o.root, arch, "build", "-buildvcs=false", "-trimpath", "-ldflags", ldflags, "-o", file, "./cmd/node-cache"); err != nil {
+	if _, err := goCommand(ctx, o.root, platform, "build", "-buildvcs=false", "-trimpath", "-ldflags", ldflags, "-o", file, "./cmd/"+program); err != nil {
 		return nil, err
 	}
-	b := &binary{arch: arch, folders: map[string]string{}}
+	b := &binary{program: program, platform: platform, folders: map[string]string{}}
 	if b.data, err = os.ReadFile(file); err != nil {
 		return nil, fmt.Errorf("reading the binary: %w", err)
 	}
@@ -48,16 +49,16 @@ func compile(ctx context.Context, o *options, arch string) (*binary, error) {
 
 // locate finds the folders that hold the licences.
 func (b *binary) locate(ctx context.Context, o *options) error {
-	root, err := goCommand(ctx, o.root, b.arch, "env", "GOROOT")
+	root, err := goCommand(ctx, o.root, b.platform, "env", "GOROOT")
 	if err != nil {
 		return err
 	}
 	b.goroot = strings.TrimSpace(string(root))
-	modules, err := goCommand(ctx, o.root, b.arch, "list", "-buildvcs=false", "-deps", "-f", "{{with .Module}}{{.Path}}\t{{.Dir}}{{end}}", "./cmd/node-cache")
+	modules, err := goCommand(ctx, o.root, b.platform, "list", "-buildvcs=false", "-deps", "-f", "{{with .Module}}{{.Path}}\t{{.Dir}}{{end}}", "./cmd/"+b.program)
 	if err != nil {
 		return err
 	}
-	own, err := goCommand(ctx, filepath.Join(o.root, "hack", "image"), b.arch, "list", "-m", "-f", "{{.Version}}\t{{.Dir}}", rootsModule)
+	own, err := goCommand(ctx, filepath.Join(o.root, "hack", "image"), b.platform, "list", "-m", "-f", "{{.Version}}\t{{.Dir}}", rootsModule)
 	if err != nil {
 		return err
 	}
@@ -71,12 +72,13 @@ func (b *binary) locate(ctx context.Context, o *options) error {
 	return nil
 }
 
-// goCommand runs the go command in a folder for an architecture and returns what it prints.
-func goCommand(ctx context.Context, folder, arch string, args ...string) ([]byte, error) {
+// goCommand runs the go command in a folder for a platform and returns what it prints.
+func goCommand(ctx context.Context, folder, platform string, args ...string) ([]byte, error) {
+	system, arch, _ := strings.Cut(platform, "/")
 	command := exec.CommandContext(ctx, "go", args...)
 	command.Dir = folder
 	// Levels of the instruction set and experiments would make another binary of the same sources.
-	command.Env = append(os.Environ(), "CGO_ENABLED=0", "GOOS=linux", "GOARCH="+arch, "GOFLAGS=", "GOAMD64=v1", "GOARM64=v8.0", "GOEXPERIMENT=", "GOWORK=off")
+	command.Env = append(os.Environ(), "CGO_ENABLED=0", "GOOS="+system, "GOARCH="+arch, "GOFLAGS=", "GOAMD64=v1", "GOARM64=v8.0", "GOEXPERIMENT=", "GOWORK=off")
 	return outputOf(command)
 }
 

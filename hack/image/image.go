@@ -67,7 +67,7 @@ func build(ctx context.Context, o *options, files tree) (string, error) {
 
 // buildVariant makes the image of one architecture.
 func buildVariant(ctx context.Context, o *options, arch string) (*variant, error) {
-	b, err := compile(ctx, o, arch)
+	b, err := compile(ctx, o, "linux/"+arch, "node-cache")
 	if err != nil {
 		return nil, err
 	}

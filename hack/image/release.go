@@ -35,6 +35,12 @@ func (o *options) addRelease(ctx context.Context, files tree, references string)
 	if err := add("node-cache-man.tar.gz", pages, err); err != nil {
 		return err
 	}
+	for _, platform := range []string{"linux/amd64", "linux/arm64", "darwin/arm64"} {
+		plugin, err := o.plugin(ctx, platform)
+		if err := add("kubectl-node_cache-"+strings.ReplaceAll(platform, "/", "-")+".tar.gz", plugin, err); err != nil {
+			return fmt.Errorf("packing the plugin for %s: %w", platform, err)
+		}
+	}
 	for name, folder := range map[string]string{"install": "base", "install-transparent": "overlays/transparent", "uninstall": "uninstall"} {
 		rendered, err := o.render(folder)
 		if err := add(name+".yaml", rendered, err); err != nil {
@@ -81,6 +87,27 @@ func (o *options) chart() ([]byte, error) {
 	return o.pack(chart)
 }
 
+// plugin packs the kubectl plugin with its licences.
+func (o *options) plugin(ctx context.Context, platform string) ([]byte, error) {
+	b, err := compile(ctx, o, platform, "kubectl-node_cache")
+	if err != nil {
+		return nil, err
+	}
+	parts, err := b.parts()
+	if err != nil {
+		return nil, err
+	}
+	own, err := readLicence(o.root)
+	if err != nil {
+		return nil, err
+	}
+	files := tree{b.program: {data: b.data, mode: 0o755}}
+	for name, data := range licenceFiles(own, parts) {
+		files[name] = node{data: data, mode: 0o644}
+	}
+	return o.pack(files)
+}
+
 // manPages packs the manual pages, which a test of the program writes.
 func (o *options) manPages(ctx context.Context) ([]byte, error) {
 	folder, err := os.MkdirTemp("", "node-cache-man-")
@@ -91,7 +118,7 @@ func (o *options) manPages(ctx context.Context) ([]byte, error) {
 	if err := os.Setenv("SOURCE_DATE_EPOCH", strconv.FormatInt(o.created.Unix(), 10)); err != nil {
 		return nil, fmt.Errorf("setting the date of the manual pages: %w", err)
 	}
-	_, err = goCommand(ctx, o.root, runtime.GOARCH, "test", "-buildvcs=false", "-trimpath", "-count=1", "-run=^TestManPages$", "./cmd/node-cache", "-args", "-man="+folder)
+	_, err = goCommand(ctx, o.root, "linux/"+runtime.GOARCH, "test", "-buildvcs=false", "-trimpath", "-count=1", "-run=^TestManPages$", "./cmd/node-cache", "-args", "-man="+folder)
 	if err != nil {
 		return nil, err
 	}

@@ -142,6 +142,17 @@ func checkRelease(t *testing.T, out string, public *ecdsa.PublicKey) {
 		t.Errorf("the manual page of query, with the date of the commit: %s", page)
 	}
 	checkChart(t, files["node-cache-1.2.3.tgz"])
+	for platform, format := range map[string]string{"linux-amd64": "\x7fELF", "linux-arm64": "\x7fELF", "darwin-arm64": "\xcf\xfa\xed\xfe"} {
+		plugin := readTar(t, unzip(t, files["kubectl-node_cache-"+platform+".tar.gz"]))
+		if !bytes.HasPrefix(plugin["kubectl-node_cache"], []byte(format)) || !bytes.Contains(plugin["kubectl-node_cache"], []byte("v1.2.3")) {
+			t.Errorf("the plugin for %s is no program of this version for it", platform)
+		}
+		for _, licence := range []string{"licenses/LICENSE", "licenses/std/LICENSE", "licenses/k8s.io/client-go/LICENSE", "licenses/golang.org/x/term/LICENSE"} {
+			if plugin[licence] == nil {
+				t.Errorf("the plugin for %s: no %s", platform, licence)
+			}
+		}
+	}
 }
 
 // checkChart compares the packed chart with its folder.

@@ -55,7 +55,7 @@ func (b *binary) bill(o *options, parts []part, packages []debianPackage) ([]byt
 	sum := sha256.Sum256(b.data)
 	main := cdx.Component{
 		BOMRef: "node-cache", Type: cdx.ComponentTypeApplication, Name: "node-cache", Version: o.version,
-		Description: "node-cache for linux/" + b.arch,
+		Description: "node-cache for " + b.platform,
 		Hashes:      &[]cdx.Hash{{Algorithm: cdx.HashAlgoSHA256, Value: hex.EncodeToString(sum[:])}},
 		Licenses:    &cdx.Licenses{{License: &cdx.License{ID: "Apache-2.0"}}},
 		PackageURL:  "pkg:golang/" + b.info.Main.Path + "@" + o.version,

@@ -88,7 +88,7 @@ func TestContent(t *testing.T) {
 	}{
 		{
 			"nothing is known", func(*page.Config) {}, local,
-			[]string{"0 queries, – hits", "Problems none", "hits –", "p50 – p99 –", "Set pods.identity: api", "no cluster", "not managed", "/debug/pprof/ profiles"},
+			[]string{"0 queries, – hits", "Problems none", "hits –", "p50 – p99 –", "Set pods.identity to see them", "no cluster", "not managed", "/debug/pprof/ profiles"},
 			[]string{"Live queries", "restart", "clients on this host only"},
 		},
 		{

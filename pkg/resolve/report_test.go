@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/miekg/dns"
+	"golang.org/x/time/rate"
 
 	"github.com/nodecache/node-cache/internal/assert"
 	"github.com/nodecache/node-cache/pkg/pods"
@@ -78,5 +79,38 @@ func TestWatchers(t *testing.T) {
 			names = append(names, strings.ToLower(match[1]))
 		}
 		assert.Equal(t, tt.name, tt.want, strings.Join(names, " "))
+	}
+}
+
+// BenchmarkAnswerFromMemoryWatched is a hit while watchers select it, which each get 1,000 queries a second, or other queries.
+func BenchmarkAnswerFromMemoryWatched(b *testing.B) {
+	for _, bb := range []struct {
+		name   string
+		number int
+		filter resolve.Filter
+	}{
+		{name: "none"},
+		{"1, another name", 1, resolve.Filter{Domain: []byte("\x05other\x04test\x00")}},
+		{"8, another name", 8, resolve.Filter{Domain: []byte("\x05other\x04test\x00")}},
+		{"8, another pod", 8, resolve.Filter{Namespace: "shop", Pod: "web"}},
+		{"1, all", 1, resolve.Filter{}},
+		{"8, all", 8, resolve.Filter{}},
+	} {
+		b.Run(bb.name, func(b *testing.B) {
+			p := plan(b, newUpstream(b, "www.test. 300 IN A 192.0.2.1"))
+			p.Watchers, p.Pods = new(resolve.Watchers), pods.NewIndex(time.Minute, nil)
+			for range bb.number {
+				filter := bb.filter
+				filter.Admit = rate.NewLimiter(1000, 100).Allow
+				p.Watchers.Add(&resolve.QueryLog{All: true, Filter: &filter, TypeName: typeName, Log: slog.New(slog.DiscardHandler)})
+			}
+			c, q := newClient(newResolver(b, p), false), pack(b, question("www.test.", dns.TypeA))
+			c.exchange(b, q)
+			dst, now := make([]byte, 0, 4096), time.Now()
+			b.ReportAllocs()
+			for b.Loop() {
+				c.worker.AnswerFromMemory(q, &c.from, now, dst)
+			}
+		})
 	}
 }

@@ -96,6 +96,7 @@ func TestKubeletPods(t *testing.T) {
 		h.pass(10 * time.Minute)
 		wantOwner(t, index, "10.1.0.1", "web")
 		assert.Equal(t, "calls in 10 minutes", 8, k.begun-begun)
+		assert.Equal(t, "watches after the first", uint64(k.begun-1), h.watch.Stats().OwnPods.Restarts)
 		// A kubelet restarts, and another pod has ended meanwhile.
 		k.set(func() { k.absent, k.pods = true, k.pods[1:] })
 		h.pass(10 * time.Second)
@@ -107,10 +108,12 @@ func TestKubeletPods(t *testing.T) {
 		if own.Failures > 110 {
 			t.Errorf("%d attempts in 100 s", own.Failures)
 		}
+		assert.Equal(t, "watches after the first, without a kubelet", uint64(k.begun-1), own.Restarts)
 		k.set(func() { k.absent = false })
 		h.pass(2 * time.Second)
 		wantOwner(t, index, "10.1.0.1", "unknown")
 		wantOwner(t, index, "10.1.0.2", "third")
+		assert.Equal(t, "watches after the first, with the kubelet again", own.Restarts+1, h.watch.Stats().OwnPods.Restarts)
 		assert.Equal(t, "requests to the API server", 0, len(h.server.Requests("")))
 	})
 }

@@ -102,6 +102,7 @@ func (f *podFeed) call(ctx context.Context) error {
 		return err
 	}
 	limit.Reset(f.confirmAfter)
+	f.begun() // not earlier: the watch of the API server has ended
 	f.confirmed(ctx, began)
 	for err == nil {
 		err = f.change(s)

@@ -99,12 +99,18 @@ func (f *feed) openWatch(ctx context.Context, opts metav1.ListOptions) (apiwatch
 		}
 		return nil, err
 	}
+	f.begun()
+	f.stream = st
+	st.start(ctx, w, cancel, patience)
+	return st, nil
+}
+
+// begun counts a watch, unless it is the first.
+func (f *feed) begun() {
 	if f.restarted {
 		f.status.restarts.Add(1)
 	}
-	f.restarted, f.stream = true, st
-	st.start(ctx, w, cancel, patience)
-	return st, nil
+	f.restarted = true
 }
 
 // planWatch prepares a resuming watch: whether it is short, and its timeout. It may confirm the state or find that a new
