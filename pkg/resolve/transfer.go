@@ -106,7 +106,7 @@ func (t *transfer) run() {
 		}
 	}()
 	t.axfr.begin(t.ask.QuestionSection())
-	err := t.zone.Records(t.r.now(), t.addRecord)
+	_, err := t.zone.Records(t.r.now(), zone.Secondary{}, t.addRecord)
 	switch {
 	case err == nil:
 		t.finish()
