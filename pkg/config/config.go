@@ -215,8 +215,13 @@ type Cluster struct {
 	// The topology zone of this node. Its endpoints come first in headless answers and among those of central.service.
 	// `auto`: the environment variable NODE_ZONE, else the zone of the Node named by NODE_NAME. Empty: no preference.
 	NodeZone string `yaml:"nodeZone" format:"topologyZone"`
-	// IP addresses and prefixes of clients that may transfer the zone (AXFR over TCP), with `local`.
-	TransferTo []netip.Prefix `yaml:"transferTo" format:"client"` // one address is a prefix of all its bits
+	// IP addresses and prefixes of clients that may transfer the zone (AXFR and IXFR over TCP), with `local`. An address
+	// with or without a port, such as `192.0.2.53` or `192.0.2.54:5353`, is a secondary server and gets NOTIFY, to port 53
+	// by default.
+	TransferTo []TransferClient `yaml:"transferTo" format:"client"`
+	// A file of keys in the format of BIND, as of `tsig-keygen`. Queries for transfers must be signed with one of them (TSIG),
+	// and NOTIFY is signed with the first. Empty: no signatures.
+	TransferKeys string `yaml:"transferKeys" format:"path"` // absolute unless Parse has read a relative path
 }
 
 // Central is the section cluster.central.

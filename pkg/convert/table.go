@@ -222,6 +222,7 @@ func plugins(c *converter) []directive {
 		{names: "bind"}, // read first
 		{names: "kubernetes", take: kubernetes},
 		{names: "transfer", take: transfer},
+		{names: "tsig", take: tsig},
 		{names: "template", take: template},
 		{names: "hosts", take: hosts},
 		{names: "file", take: zoneFile},
@@ -297,7 +298,6 @@ func plugins(c *converter) []directive {
 		{names: "dnstap", take: dnstap},
 		differs("pprof", "profiles are at /debug/pprof of admin.address, for clients on this host", ""),
 		lost("shed proxyproto multisocket", "socket options cannot be set", "what goes beyond the limits is shed, and counted: see limits"),
-		lost("tsig", "queries and transfers are not signed", ""),
 		lost("on", "programs are not run", ""),
 	}
 }
