@@ -11,6 +11,7 @@ import (
 	"log/slog"
 	"net/netip"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/miekg/dns"
@@ -43,13 +44,15 @@ type Config struct {
 type Notifier struct {
 	cfg     Config
 	servers []*server
+
+	answered, failed atomic.Uint64 // messages
 }
 
 // New returns a Notifier.
 func New(cfg Config) *Notifier {
 	n := &Notifier{cfg: cfg}
 	for _, to := range cfg.To {
-		n.servers = append(n.servers, &server{cfg: &n.cfg, wake: make(chan struct{}, 1), stats: Server{Addr: to}})
+		n.servers = append(n.servers, &server{n: n, wake: make(chan struct{}, 1), state: Server{Addr: to}})
 	}
 	return n
 }
@@ -86,34 +89,38 @@ func (n *Notifier) Run(ctx context.Context) error {
 	}
 }
 
+// Stats are the counts of a Notifier.
+type Stats struct {
+	Answered, Failed uint64 // messages
+	Servers          []Server
+}
+
 // A Server is the state of a secondary server.
 type Server struct {
 	Addr      netip.AddrPort
 	Serial    uint32 // of the last version whose NOTIFY the server answered; 0: none
-	Answered  uint64 // messages
-	Failed    uint64 // messages
 	LastError string // empty once a message is answered
 }
 
-// Stats returns the state of each server.
-func (n *Notifier) Stats() []Server {
-	list := make([]Server, 0, len(n.servers))
+// Stats returns the counts.
+func (n *Notifier) Stats() Stats {
+	total := Stats{Answered: n.answered.Load(), Failed: n.failed.Load()}
 	for _, s := range n.servers {
 		s.mu.Lock()
-		list = append(list, s.stats)
+		total.Servers = append(total.Servers, s.state)
 		s.mu.Unlock()
 	}
-	return list
+	return total
 }
 
 // A server is a secondary server.
 type server struct {
-	cfg  *Config
+	n    *Notifier
 	wake chan struct{} // has an element after a change
 	key  int           // index of the key, which is the next one after the server has refused one
 
-	mu    sync.Mutex // guards stats
-	stats Server
+	mu    sync.Mutex // guards state
+	state Server
 }
 
 // run notifies the server of changes until ctx ends.
@@ -141,22 +148,22 @@ func (s *server) run(ctx context.Context) {
 
 // notify notifies the server of the current version of every zone, and reports whether it has answered.
 func (s *server) notify(ctx context.Context) bool {
-	serial := s.cfg.Store.Serial()
-	for _, name := range s.cfg.Zones {
+	serial := s.n.cfg.Store.Serial()
+	for _, name := range s.n.cfg.Zones {
 		if err := s.exchange(ctx, name); err != nil {
 			if ctx.Err() == nil {
 				s.failed(ctx, name, err)
 			}
 			return false
 		}
+		s.n.answered.Add(1)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.stats.LastError != "" {
-		s.cfg.Log.InfoContext(ctx, "notify answered again", "secondary", s.stats.Addr)
+	if s.state.LastError != "" {
+		s.n.cfg.Log.InfoContext(ctx, "notify answered again", "secondary", s.state.Addr)
 	}
-	s.stats.Serial, s.stats.LastError = serial, ""
-	s.stats.Answered += uint64(len(s.cfg.Zones))
+	s.state.Serial, s.state.LastError = serial, ""
 	return true
 }
 
@@ -164,24 +171,24 @@ func (s *server) notify(ctx context.Context) bool {
 func (s *server) failed(ctx context.Context, name string, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.stats.LastError == "" {
-		s.cfg.Log.WarnContext(ctx, "notify failed", "secondary", s.stats.Addr, "zone", name, "err", err)
+	if s.state.LastError == "" {
+		s.n.cfg.Log.WarnContext(ctx, "notify failed", "secondary", s.state.Addr, "zone", name, "err", err)
 	}
-	s.stats.Failed++
-	s.stats.LastError = err.Error()
+	s.n.failed.Add(1)
+	s.state.LastError = err.Error()
 }
 
 // exchange sends one message and reads the answer.
 func (s *server) exchange(ctx context.Context, name string) error {
 	client := &dns.Client{Timeout: timeout}
 	m := new(dns.Msg).SetNotify(name)
-	if s.cfg.Keys != nil {
-		keys := s.cfg.Keys.All()
+	if s.n.cfg.Keys != nil {
+		keys := s.n.cfg.Keys.All()
 		key := keys[s.key%len(keys)]
 		client.TsigSecret = map[string]string{key.Name: base64.StdEncoding.EncodeToString(key.Secret)}
-		m.SetTsig(key.Name, key.Algorithm, 300, s.cfg.Now().Unix())
+		m.SetTsig(key.Name, key.Algorithm, 300, s.n.cfg.Now().Unix())
 	}
-	r, _, err := client.ExchangeContext(ctx, m, s.stats.Addr.String())
+	r, _, err := client.ExchangeContext(ctx, m, s.state.Addr.String())
 	switch {
 	case r != nil && r.Rcode == dns.RcodeNotAuth:
 		s.key++
@@ -190,7 +197,7 @@ func (s *server) exchange(ctx context.Context, name string) error {
 		return err
 	case r.Rcode != dns.RcodeSuccess:
 		return fmt.Errorf("the server answers %s", dns.RcodeToString[r.Rcode])
-	case s.cfg.Keys != nil && r.IsTsig() == nil:
+	case s.n.cfg.Keys != nil && r.IsTsig() == nil:
 		return errors.New("the answer is not signed")
 	}
 	return nil
