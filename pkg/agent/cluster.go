@@ -19,8 +19,11 @@ import (
 
 	"github.com/nodecache/node-cache/pkg/config"
 	"github.com/nodecache/node-cache/pkg/node"
+	"github.com/nodecache/node-cache/pkg/notify"
 	"github.com/nodecache/node-cache/pkg/pods"
+	"github.com/nodecache/node-cache/pkg/resolve"
 	"github.com/nodecache/node-cache/pkg/status"
+	"github.com/nodecache/node-cache/pkg/tsig"
 	"github.com/nodecache/node-cache/pkg/upstream"
 	"github.com/nodecache/node-cache/pkg/watch"
 	"github.com/nodecache/node-cache/pkg/zone"
@@ -44,6 +47,8 @@ type cluster struct {
 	central          *upstream.Pool            // nil: there is no central resolver
 	centralZones     [][]byte                  // that central answers, in canonical wire form
 	topology         *atomic.Pointer[topology] // of this node; nil: not read
+	keys             *tsig.Keys                // of secondary servers; nil: none
+	notifier         *notify.Notifier          // of secondary servers; nil: no client may transfer the zones
 }
 
 // newCluster returns the cluster of cfg. It reuses the source of old and what that fills, and the central pool,
@@ -60,7 +65,7 @@ func (b *builder) newCluster(cfg *config.Config, old *cluster, oldConfig *config
 	kept := old.domains != nil
 	if kept && sameSource(&cfg.Cluster, &oldConfig.Cluster) && samePods(cfg, oldConfig) {
 		*c = *old
-		c.domains, c.central, c.centralZones = domains, nil, nil
+		c.domains, c.central, c.centralZones, c.keys, c.notifier = domains, nil, nil, nil, nil
 	} else if err := b.makeSource(c, cfg); err != nil {
 		return nil, err
 	}
@@ -78,6 +83,9 @@ func (b *builder) newCluster(cfg *config.Config, old *cluster, oldConfig *config
 	}
 	if c.central != nil {
 		c.centralZones, err = c.zonesOfCentral(cfg)
+	}
+	if err == nil && c.store != nil && len(cfg.Cluster.TransferTo) > 0 {
+		err = b.makeNotifier(c, cfg)
 	}
 	return c, err
 }
@@ -98,6 +106,32 @@ func (c *cluster) domain() []byte {
 		return nil
 	}
 	return c.domains[0]
+}
+
+// makeNotifier sets c's keys and notifier.
+func (b *builder) makeNotifier(c *cluster, cfg *config.Config) (err error) {
+	if file := cfg.Cluster.TransferKeys; file != "" {
+		if c.keys, err = tsig.New(file, b.log); err != nil {
+			return &status.HintError{Err: fmt.Errorf("cluster.transferKeys: %w", err), Hint: "set a file of keys, as of tsig-keygen, that this user can read"}
+		}
+	}
+	settings := notify.Config{Store: c.store, Ready: c.source.Ready(), Zones: append(cfg.Domains(), cfg.Cluster.External.Zones...), Keys: c.keys, Log: b.log, Now: time.Now}
+	for _, client := range cfg.Cluster.TransferTo {
+		if client.Port != 0 {
+			settings.To = append(settings.To, client.Server())
+		}
+	}
+	c.notifier = notify.New(settings)
+	return nil
+}
+
+// keepVersions keeps versions of the plan's zones while a client may transfer them.
+func (c *cluster) keepVersions(p *resolve.Plan) {
+	var kept zone.Zones
+	if len(p.TransferTo) > 0 {
+		kept = p.Zones
+	}
+	c.store.Versions().Keep(kept, time.Now())
 }
 
 // sameSource reports whether two configurations select the same objects from the same source.

@@ -269,12 +269,12 @@ func (b *builder) plan(r *generation) (*resolve.Plan, error) {
 
 		SearchPath: cfg.Pods.SearchPath && r.cluster.pods != nil,
 
-		TransferTo: cfg.Cluster.TransferTo,
-		Self:       b.token,
-		Loop:       b.loops.Detected,
-		Local:      localClients(cfg.Listen.Addresses),
-		Owner:      r.cluster.owner,
-		Routes:     r.planRoutes(),
+		Keys:   r.cluster.keys,
+		Self:   b.token,
+		Loop:   b.loops.Detected,
+		Local:  localClients(cfg.Listen.Addresses),
+		Owner:  r.cluster.owner,
+		Routes: r.planRoutes(),
 	}
 	if cfg.Log.Dnstap != "" {
 		p.Tap = b.tap
@@ -291,6 +291,10 @@ func (b *builder) plan(r *generation) (*resolve.Plan, error) {
 		if p.Zones, err = r.cluster.newZones(cfg); err != nil {
 			return nil, fmt.Errorf("making the zones of the cluster: %w", err)
 		}
+		for _, client := range cfg.Cluster.TransferTo {
+			p.TransferTo = append(p.TransferTo, client.Prefix)
+		}
+		r.cluster.keepVersions(p)
 	}
 	if r.cluster.central != nil {
 		p.Unreachable = r.cluster.central.AllDown
@@ -371,6 +375,12 @@ func (r *generation) parts() []part {
 	}
 	if c := r.cluster; c.central != nil {
 		list = append(list, c.central)
+	}
+	if c := r.cluster; c.keys != nil {
+		list = append(list, c.keys)
+	}
+	if c := r.cluster; c.notifier != nil {
+		list = append(list, c.notifier)
 	}
 	if r.fallback != nil {
 		list = append(list, r.fallback)

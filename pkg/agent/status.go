@@ -128,6 +128,10 @@ func (a *Agent) sample() metrics.Sample {
 		sent := a.builder.tap.Stats()
 		s.Dnstap = &sent
 	}
+	if c := r.cluster; c.notifier != nil {
+		sent := c.notifier.Stats()
+		s.Notify = &sent
+	}
 	for _, p := range r.probes {
 		s.Probes = append(s.Probes, p.Stats())
 	}
@@ -189,6 +193,9 @@ func clusterStatus(r *generation, stats *watch.Stats) *status.Cluster {
 		if held.Kinds[k.Kind].Restored {
 			s.Kinds[i].Age = status.Seconds(c.events.Age(k.Kind, time.Now()))
 		}
+	}
+	if c.notifier != nil {
+		s.Secondaries = status.SecondariesOf(c.notifier.Stats())
 	}
 	if m, ok := c.source.(*watch.Manifests); ok {
 		s.Manifests = m.Problems()

@@ -226,19 +226,44 @@ func prefixProblem(p netip.Prefix) *Problem {
 	return nil
 }
 
-// parseClient reads a prefix or one address, as a prefix of all its bits.
-func parseClient(text string) (netip.Prefix, *Problem) {
-	if p, err := netip.ParsePrefix(text); err == nil {
-		return p, prefixProblem(p)
+// A TransferClient is an item of cluster.transferTo.
+type TransferClient struct {
+	Prefix netip.Prefix // of its addresses
+	Port   uint16       // that gets NOTIFY; 0: none. Otherwise Prefix is one address
+}
+
+// IsValid reports whether c is not zero.
+func (c TransferClient) IsValid() bool { return c.Prefix.IsValid() }
+
+// String returns the spelling of c in a configuration.
+func (c TransferClient) String() string {
+	switch c.Port {
+	case 0:
+		return c.Prefix.String()
+	case dnsPort:
+		return c.Prefix.Addr().String()
 	}
-	a, err := netip.ParseAddr(text)
+	return c.Server().String()
+}
+
+// Server returns the address that gets NOTIFY, if Port is set.
+func (c TransferClient) Server() netip.AddrPort { return netip.AddrPortFrom(c.Prefix.Addr(), c.Port) }
+
+// parseClient reads a prefix, or the address of a secondary server.
+func parseClient(text string) (c TransferClient, _ *Problem) {
+	p, err := netip.ParsePrefix(text)
+	if err == nil {
+		return TransferClient{Prefix: p}, prefixProblem(p)
+	}
+	to, err := netip.ParseAddrPort(text)
 	if err != nil {
-		bad := problem("not an IP address or a prefix", "")
-		if _, err := netip.ParseAddrPort(text); err == nil {
-			bad.Hint = "leave out the port: a client comes from any"
+		a, err := netip.ParseAddr(text)
+		if err != nil {
+			return c, problem("not an IP address, an address with a port, or a prefix", "")
 		}
-		return netip.Prefix{}, bad
+		to = netip.AddrPortFrom(a, dnsPort)
 	}
+	a := to.Addr()
 	bad := hostProblem(a)
 	switch {
 	case bad != nil:
@@ -246,8 +271,10 @@ func parseClient(text string) (netip.Prefix, *Problem) {
 		bad = problem("not the address of one host", fmt.Sprintf("write %s/0 for every address of the family", a.WithZone("")))
 	case a.Zone() != "":
 		bad = problem("an address with a zone", "write "+a.WithZone("").String())
+	case to.Port() == 0:
+		bad = problem("port 0", portHint)
 	}
-	return netip.PrefixFrom(a, a.BitLen()), bad
+	return TransferClient{Prefix: netip.PrefixFrom(a, a.BitLen()), Port: to.Port()}, bad
 }
 
 // parseNAT64 reads a prefix of RFC 6052. The empty string is the zero value.

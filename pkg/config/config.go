@@ -227,8 +227,13 @@ type Cluster struct {
 	// without an endpoint here, an alias of `web.shop.myfed.svc.ZONE.REGION.example.com`, with the topology labels of this Node,
 	// or NODE_ZONE and NODE_REGION. Needs resolver `local` and endpoints `all`.
 	Federations []Federation `yaml:"federations" format:"federation"`
-	// IP addresses and prefixes of clients that may transfer the zones (AXFR over TCP), with `local`.
-	TransferTo []netip.Prefix `yaml:"transferTo" format:"client"` // one address is a prefix of all its bits
+	// IP addresses and prefixes of clients that may transfer the zones (AXFR and IXFR over TCP), with `local`. An address
+	// with or without a port, such as `192.0.2.53` or `192.0.2.54:5353`, is a secondary server and gets NOTIFY, to port 53
+	// by default.
+	TransferTo []TransferClient `yaml:"transferTo" format:"client"`
+	// A file of keys in the format of BIND, as of `tsig-keygen`. Queries for transfers must be signed with one of them (TSIG),
+	// and NOTIFY is signed with the first. Empty: no signatures.
+	TransferKeys string `yaml:"transferKeys" format:"path"` // absolute unless Parse has read a relative path
 	// Names of Services by their external addresses, with `local`.
 	External External `yaml:"external"`
 }

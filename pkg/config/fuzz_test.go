@@ -19,7 +19,7 @@ func FuzzParse(f *testing.F) {
 	f.Add(all)
 	f.Add([]byte("forward: [{zone: ., to: ['[::1]:54', 'tcp://192.0.2.1', /a/../b]}]\ncache: {prefetch: {remaining: 12.25%}}"))
 	f.Add([]byte("clusterDomain: K8s.Example\ncluster: {resolver: local, manifests: ./a/../b, central: {addresses: ['[::1]:54'], connections: 16}, " +
-		"endpoints: all, namespaces: [a], serviceSelector: 'a in (b,c),!d', ranges: [10.0.0.0/8], transferTo: [192.0.2.1, '::/0']}"))
+		"endpoints: all, namespaces: [a], serviceSelector: 'a in (b,c),!d', ranges: [10.0.0.0/8], transferTo: [192.0.2.1, '::/0', '192.0.2.2:54'], transferKeys: k}"))
 	f.Add([]byte("listen: {addresses: [169.254.20.10, 'fd00::53']}\ninterface: {manage: true, name: dns0, kind: lo}\n" +
 		"intercept: {manage: true, lease: 1500ms, fallback: ['[::1]:54', 10.0.0.1], onExit: fallback}"))
 	f.Add([]byte("listen: {addresses: [169.254.20.10], port: 53}\nintercept: {manage: true, mode: transparent, backend: iptables, fallback: none, services: [10.96.0.10]}"))

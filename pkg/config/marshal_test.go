@@ -37,7 +37,7 @@ func TestMarshal(t *testing.T) {
 			Namespaces: []string{"kube-system", "shop"}, ServiceSelector: "app in (web, \tapi)", IgnoreEmptyService: true,
 			TTL: 0, StaleAfter: 5500 * time.Millisecond, NodeZone: "",
 			Ranges:     []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8"), netip.MustParsePrefix("2001:db8::/32")},
-			TransferTo: []netip.Prefix{netip.MustParsePrefix("192.0.2.1/32")},
+			TransferTo: []config.TransferClient{{Prefix: netip.MustParsePrefix("192.0.2.1/32"), Port: 53}},
 		}
 		c.Interface.Kind = config.LinkBridge
 		c.Intercept.Mode, c.Intercept.OnExit, c.Intercept.Lease = config.ModeLinkLocal, config.ExitRemove, 2500*time.Millisecond

@@ -21,6 +21,7 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"github.com/nodecache/node-cache/pkg/filewatch"
+	"github.com/nodecache/node-cache/pkg/tsig"
 )
 
 // Parse reads the text of a configuration. The error is an [*Error] with every
@@ -379,6 +380,8 @@ func checkCluster(d *decoder, c *Cluster) {
 	d.check(c.IgnoreEmptyService && c.Endpoints != EndpointsAll, "cluster.ignoreEmptyService",
 		"true: needs cluster.endpoints: all, which is "+c.Endpoints,
 		"only when every endpoint is known can a service be known to have none", "cluster.endpoints")
+	d.check(c.TransferKeys != "" && len(c.TransferTo) == 0, "cluster.transferKeys", "a file: needs cluster.transferTo",
+		"list the secondary servers", "cluster.transferTo")
 }
 
 // checkCentral reports a central resolver that is missing or named twice.
@@ -574,19 +577,29 @@ func checkFiles(d *decoder, c *Config) {
 			d.rejectText(key, route.CA, p)
 		}
 	}
+	if keys := c.Cluster.TransferKeys; keys != "" && d.clean("cluster.transferKeys") {
+		if _, err := tsig.Read(keys); err != nil {
+			d.rejectText("cluster.transferKeys", keys, fileProblem(err))
+		}
+	}
+}
+
+// fileProblem says why a file is not read.
+func fileProblem(err error) *Problem {
+	if e, ok := errors.AsType[*fs.PathError](err); ok {
+		err = e.Err // without the path
+	}
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, fs.ErrPermission) {
+		return problem(err.Error(), "name a file that this user can read")
+	}
+	return problem(err.Error(), "")
 }
 
 // certificatesProblem says why a file is none of certificates.
 func certificatesProblem(path string) *Problem {
 	rest, err := filewatch.ReadFile(path, maxCertificates)
-	if e, ok := errors.AsType[*fs.PathError](err); ok {
-		err = e.Err // without the path
-	}
-	switch {
-	case errors.Is(err, fs.ErrNotExist), errors.Is(err, fs.ErrPermission):
-		return problem(err.Error(), "name a file that this user can read")
-	case err != nil:
-		return problem(err.Error(), "")
+	if err != nil {
+		return fileProblem(err)
 	}
 	for n := 0; ; {
 		var block *pem.Block
@@ -608,8 +621,8 @@ func certificatesProblem(path string) *Problem {
 
 // resolveLocations makes the relative paths in c absolute: they begin at the folder of the configuration file.
 func resolveLocations(c *Config, file string) error {
-	paths := make([]*string, 0, 3+len(c.Forward)+len(c.Hosts.Files))
-	paths = append(paths, &c.Cluster.Kubeconfig, &c.Cluster.Manifests, &c.Snapshot.Folder)
+	paths := make([]*string, 0, 4+len(c.Forward)+len(c.Hosts.Files))
+	paths = append(paths, &c.Cluster.Kubeconfig, &c.Cluster.Manifests, &c.Cluster.TransferKeys, &c.Snapshot.Folder)
 	for i := range c.Hosts.Files {
 		paths = append(paths, &c.Hosts.Files[i])
 	}

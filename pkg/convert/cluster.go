@@ -301,7 +301,7 @@ func transfer(l *line) {
 		if option := l.option(&st); st.words[0] == "to" {
 			transferTo(option)
 		} else {
-			option.lost("NOTIFY is not sent", "")
+			option.lost("the source address of NOTIFY is that of the route", "")
 		}
 	}
 	if !l.c.servesCluster {
@@ -309,24 +309,46 @@ func transfer(l *line) {
 	}
 }
 
+// tsig converts the keys of transfers.
+func tsig(l *line) {
+	cluster := &l.c.cfg.Cluster
+	if len(cluster.TransferTo) == 0 {
+		l.lost("only zone transfers and NOTIFY are signed", "")
+		return
+	}
+	l.options(
+		directive{names: "secrets", take: func(l *line) {
+			if file := l.arg(0, ""); l.set("cluster.transferKeys", file) {
+				cluster.TransferKeys = file
+				l.differs("the file is read where node-cache runs", "mount its Secret there")
+			}
+		}},
+		directive{names: "secret", take: func(l *line) { // not with the secret itself
+			l.c.lost(l.at, "tsig: secret "+l.arg(0, ""), "no key is in the configuration",
+				"write the keys to a file, as tsig-keygen does, and name it in cluster.transferKeys")
+		}},
+		differs("require", "transfers must be signed, other queries need not be", ""))
+}
+
 // transferTo converts the servers of to.
 func transferTo(l *line) {
 	allowed := &l.c.cfg.Cluster.TransferTo
 	for _, word := range l.args() {
-		host := word
-		if a, err := netip.ParseAddrPort(word); err == nil {
-			host = a.Addr().String()
+		to, err := netip.ParseAddrPort(word)
+		if err != nil {
+			var a netip.Addr
+			a, err = netip.ParseAddr(strings.Trim(word, "[]"))
+			to = netip.AddrPortFrom(a, 53)
 		}
-		a, err := netip.ParseAddr(strings.Trim(host, "[]"))
-		a = a.Unmap().WithZone("")
+		a := to.Addr().Unmap().WithZone("")
 		switch {
 		case word == "to":
 		case word == "*":
-			*allowed = appendNew(*allowed, netip.PrefixFrom(netip.IPv4Unspecified(), 0))
-			*allowed = appendNew(*allowed, netip.PrefixFrom(netip.IPv6Unspecified(), 0))
+			for _, all := range []netip.Addr{netip.IPv4Unspecified(), netip.IPv6Unspecified()} {
+				*allowed = appendNew(*allowed, config.TransferClient{Prefix: netip.PrefixFrom(all, 0)})
+			}
 		case err == nil:
-			*allowed = appendNew(*allowed, netip.PrefixFrom(a, a.BitLen()))
-			l.c.differs(l.at, "transfer: to "+word, "NOTIFY is not sent", "the other server polls by the timers of the SOA record")
+			*allowed = appendNew(*allowed, config.TransferClient{Prefix: netip.PrefixFrom(a, a.BitLen()), Port: to.Port()})
 		default:
 			l.c.lost(l.at, "transfer: to "+word, "not an address", "")
 		}

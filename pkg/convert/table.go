@@ -230,6 +230,7 @@ func plugins(c *converter) []directive {
 				}
 			}
 		}},
+		{names: "tsig", take: tsig},
 		{names: "template", take: template},
 		{names: "hosts", take: hosts},
 		{names: "file", take: zoneFile},
@@ -304,7 +305,6 @@ func plugins(c *converter) []directive {
 		{names: "dnstap", take: dnstap},
 		differs("pprof", "profiles are at /debug/pprof of admin.address, for clients on this host", ""),
 		lost("shed proxyproto multisocket", "socket options cannot be set", "what goes beyond the limits is shed, and counted: see limits"),
-		lost("tsig", "queries and transfers are not signed", ""),
 		lost("on", "programs are not run", ""),
 	}
 }

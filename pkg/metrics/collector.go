@@ -15,6 +15,7 @@ import (
 	"github.com/nodecache/node-cache/pkg/handover"
 	"github.com/nodecache/node-cache/pkg/intercept"
 	"github.com/nodecache/node-cache/pkg/netif"
+	"github.com/nodecache/node-cache/pkg/notify"
 	"github.com/nodecache/node-cache/pkg/pods"
 	"github.com/nodecache/node-cache/pkg/probe"
 	"github.com/nodecache/node-cache/pkg/resolve"
@@ -40,6 +41,7 @@ type Sample struct {
 	Static          *static.Stats // hosts and templates
 	Snapshot        *snapshot.Stats
 	Dnstap          *dnstap.Stats // messages for the collector
+	Notify          *notify.Stats // messages for secondary servers
 	Memory          status.Memory
 	Routes          []Route                 // zones are distinct
 	Zone            *zone.Stats             // the names of the cluster
@@ -102,7 +104,7 @@ func New(read func() Sample) *Collector {
 func families() []family {
 	t := &table{}
 	t.addAll(&Sample{
-		Static: &static.Stats{}, Dnstap: &dnstap.Stats{}, Snapshot: &snapshot.Stats{}, Zone: &zone.Stats{}, Watch: &watch.Stats{},
+		Static: &static.Stats{}, Dnstap: &dnstap.Stats{}, Notify: &notify.Stats{}, Snapshot: &snapshot.Stats{}, Zone: &zone.Stats{}, Watch: &watch.Stats{},
 		Link: &netif.Stats{}, Intercept: &intercept.Stats{}, Pods: map[string]*pods.Counts{}, Handover: &handover.Stats{},
 	}, nil)
 	return t.families

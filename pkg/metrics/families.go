@@ -55,6 +55,10 @@ func (t *table) addAll(s *Sample, upstreams []upstreamSeries) {
 	if s.Pods != nil {
 		t.addPods(s.Pods)
 	}
+	if s.Notify != nil {
+		t.section = "Secondary servers"
+		by(t, counter, "notify_total", "NOTIFY messages to secondary servers.", label{"result", []string{"answered", "failed"}}, s.Notify.Answered, s.Notify.Failed)
+	}
 	if s.Dnstap != nil {
 		t.section = "dnstap"
 		t.total("dnstap_sent_total", "Messages written to the collector.", s.Dnstap.Sent)
@@ -103,6 +107,7 @@ func (t *table) addQueries(r *resolve.Stats) {
 	t.total("rewritten_total", "Queries whose name a rewrite rule changed.", r.Rewritten)
 	t.total("dns64_made_total", "Responses with IPv6 addresses synthesized from IPv4 addresses.", r.Synthesized)
 	t.total("zone_short_total", "Answers of the cluster zone cut at a limit: 32 names of an address, or entries read.", r.ZoneShort)
+	by(t, counter, "zone_transfers_total", "Completed zone transfers.", label{"kind", resolve.TransferKinds()}, r.Transfers[:]...)
 }
 
 func (t *table) addMisses(r *resolve.Stats) {

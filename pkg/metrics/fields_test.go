@@ -19,6 +19,7 @@ import (
 	"github.com/nodecache/node-cache/pkg/intercept"
 	"github.com/nodecache/node-cache/pkg/metrics"
 	"github.com/nodecache/node-cache/pkg/netif"
+	"github.com/nodecache/node-cache/pkg/notify"
 	"github.com/nodecache/node-cache/pkg/probe"
 	"github.com/nodecache/node-cache/pkg/resolve"
 	"github.com/nodecache/node-cache/pkg/server"
@@ -83,6 +84,7 @@ func TestEveryFieldIsASeries(t *testing.T) {
 		try(fmt.Sprint("pods.Counts ", i), asked)
 	}
 	tryFields(try, "dnstap.Stats", *d.Dnstap, func(s *metrics.Sample, v dnstap.Stats) { s.Dnstap = &v })
+	tryFields(try, "notify.Stats", *d.Notify, func(s *metrics.Sample, v notify.Stats) { s.Notify = &v }, "Servers")
 	alone := distinct()
 	alone.Source.KubeDNS = ""
 	try("source.Status.KubeDNS", alone)

@@ -19,6 +19,7 @@ import (
 	"github.com/nodecache/node-cache/pkg/intercept"
 	"github.com/nodecache/node-cache/pkg/metrics"
 	"github.com/nodecache/node-cache/pkg/netif"
+	"github.com/nodecache/node-cache/pkg/notify"
 	"github.com/nodecache/node-cache/pkg/pods"
 	"github.com/nodecache/node-cache/pkg/probe"
 	"github.com/nodecache/node-cache/pkg/resolve"
@@ -115,6 +116,7 @@ func distinct() metrics.Sample {
 		Zone: &held, Watch: &source,
 		Link: &link, Intercept: &rules, Mode: "link-local",
 		Dnstap:  &dnstap.Stats{Sent: 9951, Dropped: 9952},
+		Notify:  &notify.Stats{Answered: 9961, Failed: 9962},
 		Pods:    map[string]*pods.Counts{"shop": new(numbered[pods.Counts](9900))},
 		Probes:  []probe.Stats{numbered[probe.Stats](8600), {Label: "outside"}},
 		Foreign: 9500,

@@ -46,6 +46,22 @@ func (w *Worker) answerFault(rcode int, pkt, dst []byte) ([]byte, wire.Verdict) 
 	return wire.AppendFault(dst, pkt, byte(rcode)), wire.Answered
 }
 
+// answerUnusual answers a well-formed query that is not for records of class IN, or that is signed.
+func (w *Worker) answerUnusual(pkt, dst []byte) ([]byte, wire.Verdict) {
+	start := len(dst)
+	var source Source
+	if w.signer = nil; w.q.TSIG > 0 && w.verifies() {
+		dst, source = w.answerSigned(pkt, dst)
+	} else {
+		dst, source = w.answerOdd(dst)
+	}
+	dst, verdict := w.finishReply(source, dst, start)
+	if w.signer != nil && verdict == wire.Answered {
+		dst = w.signer.Sign(dst, start, w.now)
+	}
+	return dst, verdict
+}
+
 // answerOdd appends the whole reply to a well-formed query that is not for records of class IN.
 func (w *Worker) answerOdd(dst []byte) ([]byte, Source) {
 	q := &w.q
@@ -66,6 +82,10 @@ func (w *Worker) answerOdd(dst []byte) ([]byte, Source) {
 func (w *Worker) answerTransfer(dst []byte) ([]byte, Source) {
 	q, start := &w.q, len(dst)
 	if !w.plan.mayTransfer(w.from.Addr.Addr()) {
+		return w.empty(SourceRefused, wire.RcodeRefused, dst)
+	}
+	if w.plan.Keys != nil && w.signer == nil {
+		w.plan.Keys.LogRefused(w.from.Addr.Addr(), "not signed")
 		return w.empty(SourceRefused, wire.RcodeRefused, dst)
 	}
 	z := w.plan.Zones.At(q.Name())

@@ -10,6 +10,7 @@ import (
 	"github.com/nodecache/node-cache/pkg/dnstap"
 	"github.com/nodecache/node-cache/pkg/pods"
 	"github.com/nodecache/node-cache/pkg/static"
+	"github.com/nodecache/node-cache/pkg/tsig"
 	"github.com/nodecache/node-cache/pkg/wire"
 	"github.com/nodecache/node-cache/pkg/zone"
 )
@@ -76,6 +77,7 @@ type Plan struct {
 	SearchPath bool
 
 	TransferTo []netip.Prefix // clients that may transfer Zones
+	Keys       *tsig.Keys     // their queries must be signed with one of these; nil: with none
 
 	// Unreachable reports whether the upstreams of the cluster domain are down. Zones then answer at once as a
 	// fallback. Nil: never.

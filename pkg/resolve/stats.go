@@ -53,6 +53,9 @@ func Sheds() []string {
 	return []string{"inflight", "waiting", "refresh", "transfers", "client", "flood"}
 }
 
+// TransferKinds returns the names of the kinds of zone transfers.
+func TransferKinds() []string { return []string{"full", "incremental"} }
+
 // TypeClasses returns the names of the query type groups.
 func TypeClasses() []string {
 	return []string{"A", "AAAA", "SRV", "PTR", "CNAME", "TXT", "MX", "HTTPS", "other"}
@@ -95,6 +98,7 @@ type Stats struct {
 	Failures    uint64                          // upstream queries without an answer
 	Panics      uint64                          // recovered panics
 	Shed        [shedCount]uint64               // Sheds
+	Transfers   [2]uint64                       // completed zone transfers; TransferKinds
 	Inflight    int                             // in-flight queries, refreshes included
 	Waiting     int                             // waiting clients
 	Clients     int                             // with waiting or in-flight queries; up to two per source address, see clientKey
@@ -112,7 +116,8 @@ const (
 	countFailures
 	countPanics
 	countShed                                          // the first of one for each Shed
-	countQueries   = countShed + int(shedCount)        // the first of those of Stats.Queries
+	countTransfers = countShed + int(shedCount)        // the first of those of Stats.Transfers
+	countQueries   = countTransfers + 2                // the first of those of Stats.Queries
 	countResponses = countQueries + 2*2*typeClassCount // the first of those of Stats.Responses
 	counterCount   = countResponses + int(sourceCount)*rcodeCount
 )
@@ -261,6 +266,9 @@ func (c *counters) stats() Stats {
 	}
 	for i := range s.Shed {
 		s.Shed[i] = count(countShed + i)
+	}
+	for i := range s.Transfers {
+		s.Transfers[i] = count(countTransfers + i)
 	}
 	for i := range s.Durations {
 		s.Durations[i] = c.durations[i].Load()

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/nodecache/node-cache/pkg/tsig"
 	"github.com/nodecache/node-cache/pkg/wire"
 	"github.com/nodecache/node-cache/pkg/zone"
 )
@@ -17,12 +18,15 @@ import (
 // Replies to zone transfer queries, by AXFR (RFC 5936) or IXFR (RFC 1995):
 //
 //	not in Plan.TransferTo            REFUSED, whatever the zone
+//	no signature, with Plan.Keys      REFUSED
+//	a wrong signature                 NOTAUTH, or FORMERR       (RFC 8945 section 5.2)
 //	not for a zone's name            NOTAUTH                   (RFC 5936 section 2.2.1)
 //	IXFR, nothing newer, or over UDP  the SOA record alone      (RFC 1995 sections 2 and 4)
 //	AXFR over UDP                     REFUSED                   (RFC 5936 section 4.2 leaves it undefined)
 //	the zone is not complete yet      SERVFAIL with EDE 14
 //	maxTransfers are running          SERVFAIL
-//	else                              the zone; IXFR gets it whole, too (RFC 1995 section 4)
+//	IXFR, the version is known        what has changed since    (RFC 1995 section 4)
+//	else                              the whole zone
 //
 // A transfer that cannot be completed ends with a SERVFAIL message, so that the client discards what
 // it has (RFC 5936 section 2.2).
@@ -59,24 +63,79 @@ func (p *Plan) mayTransfer(client netip.Addr) bool {
 	return slices.ContainsFunc(p.TransferTo, func(prefix netip.Prefix) bool { return prefix.Contains(client) })
 }
 
-// startTransfer starts a transfer of the zone to a client, if there is room.
-func (r *Resolver) startTransfer(plan *Plan, z *zone.Zone, w waiter, client netip.Addr, batch *wire.SendBatch) {
-	to, ok := w.to.(wire.Stream)
+// verifies reports whether the client's signature is verified: only clients that may transfer a zone are worth the work.
+func (w *Worker) verifies() bool { return w.plan.Keys != nil && w.plan.mayTransfer(w.from.Addr.Addr()) }
+
+// answerSigned answers a query with a TSIG record. It answers zone
+// transfers and what the zones have: a secondary server asks nothing else.
+func (w *Worker) answerSigned(pkt, dst []byte) ([]byte, Source) {
+	signer, err := w.plan.Keys.Verify(pkt, w.q.TSIG, w.now)
+	if err != nil {
+		return w.empty(SourceRefused, wire.RcodeFormErr, dst)
+	}
+	w.signer = signer
+	w.opts.Limit -= signer.Room()
+	if signer.Failed != 0 {
+		w.plan.Keys.LogRefused(w.from.Addr.Addr(), signer.Reason())
+		return w.empty(SourceRefused, wire.RcodeNotAuth, dst)
+	}
+	if w.q.Class != wire.ClassIN || oddType(w.q.Type) {
+		return w.answerOdd(dst)
+	}
+	start := len(dst)
+	dst, result := w.plan.Zones.Answer(&w.q, w.zoneClient(), w.now, dst)
+	if result.Verdict != zone.Answered {
+		return w.empty(SourceRefused, wire.RcodeRefused, dst[:start])
+	}
+	w.opts.EDE = result.EDE
+	return w.q.Reply(dst, start, &w.opts), SourceZone
+}
+
+// startTransfer starts the transfer that the current query asks for, if there is room.
+func (w *Worker) startTransfer(to wire.Replier) {
+	r, plan, client := w.r, w.plan, w.waiter(nil, to)
+	stream, ok := to.(wire.Stream)
 	if !ok { // the transport has no streams
-		r.reply(plan, &w, SourceRefused, w.ask.AppendEmpty(nil, wire.RcodeRefused, &w.opts), w.since, batch)
+		r.reply(plan, &client, SourceRefused, client.ask.AppendEmpty(nil, wire.RcodeRefused, &client.opts), client.since, &w.batch)
 		return
+	}
+	if w.signer != nil {
+		stream = &signedStream{stream, w.signer, r.now}
+		client.to = stream
 	}
 	if r.transfers.Add(1) > maxTransfers {
 		r.transfers.Add(-1)
 		r.counts.shed(ShedTransfers)
-		r.replyShed(ShedTransfers, &w, plan, batch)
+		r.replyShed(ShedTransfers, &client, plan, &w.batch)
 		return
 	}
+	held := zone.Secondary{Addr: w.from.Addr.Addr(), Serial: w.q.Serial, HasSerial: w.q.HasSerial}
+	t := transfer{r: r, plan: plan, zone: plan.Zones.At(w.q.Name()), waiter: client, client: held, stream: stream}
 	r.pending.Go(func() {
 		defer r.transfers.Add(-1)
-		t := transfer{r: r, plan: plan, zone: z, waiter: w, client: client, stream: to}
 		t.run()
 	})
+}
+
+// A signedStream signs the messages of a transfer.
+type signedStream struct {
+	wire.Stream
+
+	signer *tsig.Signer
+	now    func() time.Time
+}
+
+// SendMessage implements [wire.Stream].
+func (s *signedStream) SendMessage(msg []byte) bool {
+	return s.Stream.SendMessage(s.signer.Sign(msg, 0, s.now()))
+}
+
+// Reply implements [wire.Replier].
+func (s *signedStream) Reply(msg []byte, batch *wire.SendBatch) {
+	if msg != nil {
+		msg = s.signer.Sign(msg, 0, s.now())
+	}
+	s.Stream.Reply(msg, batch)
 }
 
 // A transfer sends a zone to one client.
@@ -85,7 +144,7 @@ type transfer struct {
 	r      *Resolver
 	plan   *Plan
 	zone   *zone.Zone
-	client netip.Addr
+	client zone.Secondary
 	stream wire.Stream
 	axfr   axfrMessage
 	batch  wire.SendBatch // flushed when it is over
@@ -94,6 +153,7 @@ type transfer struct {
 	serial  uint32
 	records int
 	bytes   int
+	partial bool // only what has changed
 }
 
 // run sends the zone, and ends the reply in all cases.
@@ -106,7 +166,8 @@ func (t *transfer) run() {
 		}
 	}()
 	t.axfr.begin(t.ask.QuestionSection())
-	err := t.zone.Records(t.r.now(), t.addRecord)
+	var err error
+	t.partial, err = t.zone.Records(t.r.now(), t.client, t.addRecord)
 	switch {
 	case err == nil:
 		t.finish()
@@ -119,7 +180,7 @@ func (t *transfer) run() {
 		t.fail(wire.EDEOther)
 	}
 	t.r.log.Warn("zone transfer failed",
-		"client", t.client, "records", t.records, "took", t.r.now().Sub(t.since), "err", err)
+		"client", t.client.Addr, "records", t.records, "took", t.r.now().Sub(t.since), "err", err)
 }
 
 // addRecord adds a record, and sends the current message first if it is full.
@@ -162,10 +223,13 @@ func (t *transfer) reply() []byte {
 
 // finish sends the last message.
 func (t *transfer) finish() {
-	msg := t.reply()
+	msg, kind := t.reply(), 0
+	if t.partial {
+		kind = 1
+	}
+	t.r.counts.add(countTransfers + kind)
 	t.r.reply(t.plan, &t.waiter, SourceTransfer, msg, t.readyAt, &t.batch)
-	t.r.log.Info("zone transfer complete",
-		"client", t.client, "serial", t.serial, "records", t.records, "bytes", t.bytes, "took", t.r.now().Sub(t.since))
+	t.r.log.Info("zone transfer complete", "client", t.client.Addr, "kind", TransferKinds()[kind], "serial", t.serial, "records", t.records, "bytes", t.bytes, "took", t.r.now().Sub(t.since))
 }
 
 // fail ends the transfer with an error, unless it has ended.

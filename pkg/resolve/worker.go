@@ -7,6 +7,7 @@ import (
 
 	"github.com/nodecache/node-cache/pkg/cache"
 	"github.com/nodecache/node-cache/pkg/pods"
+	"github.com/nodecache/node-cache/pkg/tsig"
 	"github.com/nodecache/node-cache/pkg/wire"
 	"github.com/nodecache/node-cache/pkg/zone"
 )
@@ -27,11 +28,12 @@ type Worker struct {
 	opts        wire.ReplyOptions
 	rcode       int // of a reply without records
 	cookie      [cookieLen]byte
-	redirect    redirect // from the client's question to the one looked up
-	walker      *Worker  // looks names up for walk; nil: not needed yet
-	walk        *walk    // of the current query; nil if walker is
-	walking     bool     // a lookup of the walk must wait for upstream
-	inner       bool     // the reply is for a walk, and not counted
+	redirect    redirect     // from the client's question to the one looked up
+	signer      *tsig.Signer // of the reply; nil: the query is not signed
+	walker      *Worker      // looks names up for walk; nil: not needed yet
+	walk        *walk        // of the current query; nil if walker is
+	walking     bool         // a lookup of the walk must wait for upstream
+	inner       bool         // the reply is for a walk, and not counted
 	restorer    restorer
 	rotation    uint32      // counts zone answers, to rotate their addresses
 	usage       *pods.Usage // of the client; nil: not counted
@@ -71,10 +73,8 @@ func (w *Worker) AnswerFromMemory(pkt []byte, from *wire.Peer, now time.Time, ds
 	}
 	w.initReplyOptions()
 	w.redirect.active, w.useFallback, w.walking = false, false, false
-	if w.q.Class != wire.ClassIN || oddType(w.q.Type) {
-		start := len(dst)
-		dst, source := w.answerOdd(dst)
-		return w.finishReply(source, dst, start)
+	if w.q.Class != wire.ClassIN || oddType(w.q.Type) || w.q.TSIG > 0 && w.verifies() {
+		return w.answerUnusual(pkt, dst)
 	}
 	if w.plan.SearchPath {
 		w.beginSearch(pod)
@@ -396,7 +396,7 @@ func isReported(p *Plan) bool {
 func (w *Worker) Resolve(from *wire.Peer, now time.Time, to wire.Replier) {
 	w.from, w.now = from, now
 	if isTransfer(w.q.Type) {
-		w.r.startTransfer(w.plan, w.plan.Zones.At(w.q.Name()), w.waiter(nil, to), from.Addr.Addr(), &w.batch)
+		w.startTransfer(to)
 		return
 	}
 	w.addrProven = from.Stream || w.q.Cookie != nil && w.r.cookies.isValid(w.q.Cookie, from.Addr.Addr(), now)

@@ -3,6 +3,7 @@
 package status
 
 import (
+	"github.com/nodecache/node-cache/pkg/notify"
 	"github.com/nodecache/node-cache/pkg/pods"
 	"github.com/nodecache/node-cache/pkg/watch"
 	"github.com/nodecache/node-cache/pkg/zone"
@@ -24,6 +25,23 @@ type Cluster struct {
 	Manifests  []watch.Problem `json:"manifestProblems,omitempty"`
 	Central    *Central        `json:"central,omitempty"`  // nil: there is no central resolver
 	NodePods   *NodePods       `json:"nodePods,omitempty"` // nil: they are not watched
+
+	Secondaries []Secondary `json:"secondaries,omitempty"`
+}
+
+// Secondary is a secondary server that gets NOTIFY.
+type Secondary struct {
+	Address   string `json:"address"`
+	Serial    uint32 `json:"serial"`              // of the last version whose NOTIFY it answered; 0: none
+	LastError string `json:"lastError,omitempty"` // empty once NOTIFY is answered
+}
+
+// SecondariesOf describes secondary servers.
+func SecondariesOf(s notify.Stats) (list []Secondary) {
+	for _, to := range s.Servers {
+		list = append(list, Secondary{Address: to.Addr.String(), Serial: to.Serial, LastError: to.LastError})
+	}
+	return list
 }
 
 // NodePods are the pods of the node, by which queries are named.

@@ -92,7 +92,7 @@ func TestManifestsProblems(t *testing.T) {
 func served(t *testing.T, z *zone.Zone) string {
 	t.Helper()
 	var b strings.Builder
-	assert.NoError(t, z.Records(time.Now(), func(r zone.Record) error {
+	_, err := z.Records(time.Now(), zone.Secondary{}, func(r zone.Record) error {
 		owner, _, err := dns.UnpackDomainName(r.Owner, 0)
 		if err != nil || r.Type == dns.TypeSOA || r.Type == dns.TypeNS || !strings.Contains(owner, ".svc.") {
 			return err
@@ -105,7 +105,8 @@ func served(t *testing.T, z *zone.Zone) string {
 		value := strings.TrimPrefix(record.String(), record.Header().String())
 		b.WriteString("  " + strings.ReplaceAll(owner+" "+dns.TypeToString[r.Type]+" "+value, ".cluster.local.", "") + "\n")
 		return nil
-	}))
+	})
+	assert.NoError(t, err)
 	return b.String()
 }
 

@@ -16,7 +16,7 @@ import (
 
 func addressOfWeb(z *zone.Zone) string {
 	addr := "gone"
-	_ = z.Records(time.Now(), func(r zone.Record) error { // emit has no errors
+	_, _ = z.Records(time.Now(), zone.Secondary{}, func(r zone.Record) error { // emit has no errors
 		if string(r.Owner[:10]) == "\x03web\x04shop\x03"[:10] && r.Type == 1 {
 			ip, _ := netip.AddrFromSlice(r.Data)
 			addr = ip.String()

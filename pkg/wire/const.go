@@ -33,6 +33,7 @@ const (
 	TypeNSEC3 uint16 = 50
 	TypeSVCB  uint16 = 64
 	TypeHTTPS uint16 = 65
+	TypeTSIG  uint16 = 250
 	TypeIXFR  uint16 = 251
 	TypeAXFR  uint16 = 252
 	TypeANY   uint16 = 255

@@ -51,6 +51,7 @@ type Query struct {
 	ExplainTo []byte // address in OptionExplain, of the client whose reply is explained; nil: of the sender
 	Serial    uint32 // zone serial of the client, from an IXFR query
 	HasSerial bool   // the query had a serial
+	TSIG      int    // offset of the TSIG record in the packet; 0: none
 
 	keyNameLen int // length of the name at the start of key
 	keyLen     int
@@ -126,7 +127,7 @@ func (q *Query) parseIXFR(pkt []byte, off int) int {
 func (q *Query) reset() {
 	q.Question = Question{UDPSize: MinUDP}
 	q.Cookie, q.Subnet, q.ExplainTo = nil, nil, nil
-	q.Serial, q.HasSerial = 0, false
+	q.Serial, q.HasSerial, q.TSIG = 0, false, 0
 	q.keyNameLen, q.keyLen = 0, 0
 }
 
@@ -159,7 +160,10 @@ func (q *Query) parseAdditional(pkt []byte, off, n int) (rcode int) {
 		if next > len(pkt) {
 			return RcodeFormErr
 		}
-		if binary.BigEndian.Uint16(pkt[end:]) == TypeOPT {
+		switch binary.BigEndian.Uint16(pkt[end:]) {
+		case TypeTSIG:
+			q.TSIG = off
+		case TypeOPT:
 			if q.EDNS || pkt[off] != 0 {
 				return RcodeFormErr
 			}

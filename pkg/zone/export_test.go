@@ -14,7 +14,7 @@ import (
 // Transfer returns Records in the model's form.
 func (z *Zone) Transfer(now time.Time, emit func(rr dns.RR) error) error {
 	var buf []byte
-	return z.Records(now, func(r Record) error {
+	_, err := z.Records(now, Secondary{}, func(r Record) error {
 		buf = append(buf[:0], r.Owner...)
 		buf = binary.BigEndian.AppendUint16(buf, r.Type)
 		buf = binary.BigEndian.AppendUint16(buf, wire.ClassIN)
@@ -27,4 +27,12 @@ func (z *Zone) Transfer(now time.Time, emit func(rr dns.RR) error) error {
 		}
 		return emit(rr)
 	})
+	return err
+}
+
+// Bytes returns what the versions keep in memory.
+func (v *Versions) Bytes() int {
+	v.store.mu.Lock()
+	defer v.store.mu.Unlock()
+	return v.bytes
 }

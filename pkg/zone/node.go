@@ -26,17 +26,22 @@ func compareID(s *slice, id uint32) int { return cmp.Compare(s.id, id) }
 
 // withSlice returns the node with the slice of that number replaced, or removed if now is nil.
 func (n *node) withSlice(id uint32, now *slice) *node {
-	changed := &node{key: n.key, svc: n.svc, slices: make([]*slice, 0, len(n.slices)+1)}
+	list := make([]*slice, 0, len(n.slices)+1)
 	at, held := slices.BinarySearchFunc(n.slices, id, compareID)
-	changed.slices = append(changed.slices, n.slices[:at]...)
+	list = append(list, n.slices[:at]...)
 	if now != nil {
-		changed.slices = append(changed.slices, now)
+		list = append(list, now)
 	}
 	if held {
 		at++
 	}
-	changed.slices = slices.Clip(append(changed.slices, n.slices[at:]...))
-	for _, s := range changed.slices {
+	return n.withSlices(slices.Clip(append(list, n.slices[at:]...)))
+}
+
+// withSlices returns the node with other slices, ordered by number.
+func (n *node) withSlices(list []*slice) *node {
+	changed := &node{key: n.key, svc: n.svc, slices: list}
+	for _, s := range list {
 		changed.total += uint32(s.count())
 		changed.ready += s.ready
 		if s.count() > 0 {

@@ -22,6 +22,7 @@ type reply struct {
 	z              *Zone
 	now            time.Time
 	fallbackFailed bool // the fallback has no answer: stale data denies names
+	ownSlices      bool // names are looked up in the node's slices, not in the indexes, which are of current nodes
 	ttl            uint32
 
 	// The current name: the question's, or an alias's target.

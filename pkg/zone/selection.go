@@ -118,6 +118,10 @@ func (sel *selection) walk(addrLen int, yield func(s *slice, e int) bool) {
 
 // walkNamed is walk for a selected name: it looks up the slices with the own name, then those with the address.
 func (sel *selection) walkNamed(addrLen int, yield func(s *slice, e int) bool) {
+	if sel.r.ownSlices {
+		sel.walkOwn(addrLen, yield)
+		return
+	}
 	store := sel.r.z.cfg.Store
 	chain, fraction := newCandidateChain(&store.slicesByLabel, store.labelHash(sel.node.key, string(sel.label)), sel.rotation)
 	for own := true; ; {
@@ -132,6 +136,17 @@ func (sel *selection) walkNamed(addrLen int, yield func(s *slice, e int) bool) {
 		}
 		if s := sel.node.slice(id); s != nil && sel.enter(s) && !sel.walkSlice(s, own, fraction, addrLen, yield) {
 			return
+		}
+	}
+}
+
+// walkOwn is walkNamed without the indexes.
+func (sel *selection) walkOwn(addrLen int, yield func(s *slice, e int) bool) {
+	for _, own := range []bool{true, false} {
+		for _, s := range sel.node.slices {
+			if (own || sel.addrLen > 0) && sel.enter(s) && !sel.walkSlice(s, own, 0, addrLen, yield) {
+				return
+			}
 		}
 	}
 }

@@ -41,11 +41,13 @@ type Store struct {
 	bytesByNamespace map[string]int64 // bytes by namespace
 	scratch          []byte
 	observer         observer
+	versions         Versions
 }
 
 // NewStore returns an empty store.
 func NewStore() *Store {
 	s := &Store{seed: maphash.MakeSeed(), bytesByNamespace: make(map[string]int64)}
+	s.versions.store, s.versions.modified = s, make(chan struct{}, 1)
 	s.nodes.init()
 	s.slices.init()
 	s.pods.init()
@@ -175,7 +177,7 @@ func (s *Store) eachName(kind Kind, f func(namespace, name string)) {
 }
 
 // Serial returns the serial number of the zone: the time of the last change in seconds since 1970, or the previous serial
-// plus one if that is larger. It is 0 before the first change.
+// plus one if that is larger. It is 0 before the first change. Once [Versions] are kept it is that of the last one.
 func (s *Store) Serial() uint32 { return s.serial.Load() }
 
 // maxSerialLead bounds how many seconds the serial may run ahead of the clock, because of frequent changes or a clock
@@ -184,6 +186,10 @@ const maxSerialLead = 3600
 
 // bumpSerial updates the serial after a change.
 func (s *Store) bumpSerial(now time.Time) {
+	if s.versions.last != nil {
+		return // Versions.Cut does
+	}
+	defer s.versions.notify()
 	clock, last := uint32(now.Unix()), s.serial.Load()
 	next := clock
 	if lead := int32(last + 1 - clock); last != 0 && lead > 0 {
@@ -244,7 +250,7 @@ func (s *Store) setService(key []byte, svc *service, now time.Time) bool {
 	s.countRefused(Services, old != nil && old.refused, svc != nil && svc.refused, namespace, name)
 	s.count(Services, serviceSize(n.key, old), serviceSize(n.key, svc))
 	s.indexService(svc, id, (*hashIndex).add)
-	s.setNode(id, n.withService(svc))
+	s.setNode(id, n.withService(svc), now)
 	s.indexService(old, id, (*hashIndex).remove)
 	space := keyNamespace(n.key)
 	spaceMoved := (old == nil) != (svc == nil) && s.countServices(space, svc != nil)
@@ -286,10 +292,10 @@ func (s *Store) setSlice(namespace, name string, sl *slice, now time.Time) bool 
 		s.eachAddr(sl.addrs, id, s.slicesByAddr.add)
 		s.eachLabel(sl, func(hash uint64) { s.slicesByLabel.add(hash, id) })
 		s.slices.set(id, sl)
-		s.replaceSlice(sl.key, id, sl)
+		s.replaceSlice(sl.key, id, sl, now)
 	}
 	if old != nil && (sl == nil || old.key != sl.key) {
-		s.replaceSlice(old.key, id, nil)
+		s.replaceSlice(old.key, id, nil, now)
 	}
 	if sl == nil {
 		s.slices.drop(hash, id)
@@ -304,17 +310,18 @@ func (s *Store) setSlice(namespace, name string, sl *slice, now time.Time) bool 
 }
 
 // replaceSlice sets the node's slice with the number; nil removes it.
-func (s *Store) replaceSlice(key string, id uint32, sl *slice) {
+func (s *Store) replaceSlice(key string, id uint32, sl *slice, now time.Time) {
 	n, at := s.findNode([]byte(key))
 	if n == nil {
 		n = &node{key: key}
 		at = s.nodes.add(maphash.String(s.seed, key), n)
 	}
-	s.setNode(at, n.withSlice(id, sl))
+	s.setNode(at, n.withSlice(id, sl), now)
 }
 
 // setNode publishes the node, or removes it if it is empty.
-func (s *Store) setNode(id uint32, n *node) {
+func (s *Store) setNode(id uint32, n *node, now time.Time) {
+	s.versions.record(s.nodes.load(id), n, now)
 	if n.empty() {
 		s.nodes.drop(maphash.String(s.seed, n.key), id)
 		return
@@ -366,6 +373,9 @@ func (s *Store) setNamespace(name string, there bool, now time.Time) bool {
 		s.count(Namespaces, namespaceSize(n), 0)
 	}
 	s.dropNamespace(n, id)
+	if s.versions.last != nil && s.versions.selective {
+		s.versions.drop(now)
+	}
 	s.bumpSerial(now)
 	s.observer.notifyNamespace(n.label)
 	return true

@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"math"
+	"net/netip"
 	"slices"
 	"strings"
 	"time"
@@ -30,20 +31,64 @@ func (z *Zone) Complete(now time.Time) bool {
 	return r.freshnessOf(needsServices) >= stale && r.freshnessOf(needsSlices) != unsynced
 }
 
-// Records calls emit with every record of the zone in the order of a transfer (RFC 5936 section 2.2): the SOA record, the
-// others, the SOA record again. It stops at the first error of emit and returns it. emit may block; no lock is held.
+// A Secondary is the client of a transfer.
+type Secondary struct {
+	Addr      netip.Addr
+	Serial    uint32 // of the version that it has
+	HasSerial bool
+}
+
+// Records calls emit with the records of a transfer to a client. It stops at the first error of emit and returns it. emit may
+// block; no lock is held.
 //
-// Every service has its state at the start of the transfer. The serial is of that moment or slightly older, so a secondary
-// with the serial has everything up to it. Records are ordered by service name; the order is stable while the names are.
-// Names that are answered but not listed anywhere are omitted: those of pods, zonal names, ports without underscores.
-func (z *Zone) Records(now time.Time, emit func(Record) error) error {
+// The whole zone is the SOA record, the others, the SOA record again (RFC 5936 section 2.2). The records are those of the
+// last of [Versions], or without versions the current ones. They are ordered by service name. Names that are answered but not
+// listed anywhere are omitted: those of pods, zonal names, ports without underscores.
+//
+// If an earlier version of the client is kept, emit gets the difference instead, incremental is true, and the order is that of
+// RFC 1995 section 4: the new SOA record, the old one, deleted records, the new SOA record, added records, the new SOA record.
+// A difference with more records than the zone is not sent.
+func (z *Zone) Records(now time.Time, c Secondary, emit func(Record) error) (incremental bool, err error) {
 	if !z.Complete(now) {
-		return ErrNotReady
+		return false, ErrNotReady
 	}
-	t := transfer{z: z, now: now, emit: emit}
-	soa := t.soa()
-	nodes := t.nodes()
-	if err := emit(soa); err != nil {
+	frozen := *z // whether servers of the fallback are known now must not matter
+	frozen.cfg.HasFallback = func() bool { return z.hasFallback }
+	v := z.view(c)
+	t := transfer{z: &frozen, now: now, emit: emit, serial: v.serial}
+	if incremental = v.given && t.isShorter(&v); incremental {
+		err = t.difference(v.changes, c.Serial)
+	} else {
+		err = t.whole(v.nodes)
+	}
+	if err == nil {
+		z.cfg.Store.versions.give(givenVersion{z.config, c.Addr, v.serial})
+	}
+	return incremental, err
+}
+
+// A transfer is a running transfer.
+type transfer struct {
+	z      *Zone
+	now    time.Time
+	serial uint32
+	emit   func(Record) error
+	q      wire.Query
+	query  []byte // the query
+	dst    []byte // the answer
+}
+
+func (t *transfer) emitSOA(serial uint32) error {
+	whole := slices.Clone(t.z.soaReverse)
+	data := whole[fixedLen:]
+	binary.BigEndian.PutUint32(data[len(data)-soaTail:], serial)
+	return t.emit(Record{Owner: t.z.domain, Type: wire.TypeSOA, TTL: binary.BigEndian.Uint32(whole[4:]), Data: data})
+}
+
+// whole emits the zone with the nodes.
+func (t *transfer) whole(nodes []*node) error {
+	slices.SortFunc(nodes, func(a, b *node) int { return strings.Compare(a.key, b.key) })
+	if err := t.emitSOA(t.serial); err != nil {
 		return err
 	}
 	if err := t.zoneRecords(); err != nil {
@@ -54,36 +99,82 @@ func (z *Zone) Records(now time.Time, emit func(Record) error) error {
 			return err
 		}
 	}
-	return emit(soa)
+	return t.emitSOA(t.serial)
 }
 
-// A transfer is a running transfer.
-type transfer struct {
-	z     *Zone
-	now   time.Time
-	emit  func(Record) error
-	q     wire.Query
-	query []byte // the query
-	dst   []byte // the answer
-}
-
-func (t *transfer) soa() Record {
-	whole := slices.Clone(t.z.soaReverse)
-	data := whole[fixedLen:]
-	binary.BigEndian.PutUint32(data[len(data)-soaTail:], t.z.cfg.Store.Serial())
-	return Record{Owner: t.z.domain, Type: wire.TypeSOA, TTL: binary.BigEndian.Uint32(whole[4:]), Data: data}
-}
-
-// nodes returns the exposed services by name.
-func (t *transfer) nodes() []*node {
-	var nodes []*node
-	for n := range t.z.cfg.Store.nodes.all() {
-		if n.svc != nil && t.z.exposesNode(n) {
-			nodes = append(nodes, n)
+// difference emits what has changed since the version with the serial number.
+func (t *transfer) difference(changes []change, since uint32) error {
+	if err := t.emitSOA(t.serial); err != nil {
+		return err
+	}
+	if err := t.emitSOA(since); err != nil {
+		return err
+	}
+	for _, c := range changes {
+		if err := t.recordsWithout(c.old, c.new); err != nil {
+			return err
 		}
 	}
-	slices.SortFunc(nodes, func(a, b *node) int { return strings.Compare(a.key, b.key) })
-	return nodes
+	if err := t.emitSOA(t.serial); err != nil {
+		return err
+	}
+	for _, c := range changes {
+		if err := t.recordsWithout(c.new, c.old); err != nil {
+			return err
+		}
+	}
+	return t.emitSOA(t.serial)
+}
+
+// recordsWithout emits the records of a node that another one does not have. Either may be nil.
+func (t *transfer) recordsWithout(n, other *node) error {
+	if n == nil {
+		return nil
+	}
+	held := make(map[string]struct{})
+	var buf []byte
+	key := func(r *Record) []byte {
+		buf = binary.BigEndian.AppendUint32(append(buf[:0], r.Owner...), r.TTL)
+		return append(binary.BigEndian.AppendUint16(buf, r.Type), r.Data...)
+	}
+	emit := t.emit
+	defer func() { t.emit = emit }()
+	if other != nil {
+		t.emit = func(r Record) error {
+			held[string(key(&r))] = struct{}{}
+			return nil
+		}
+		_ = t.serviceRecords(other) // it returns errors of emit only
+	}
+	t.emit = func(r Record) error {
+		if _, ok := held[string(key(&r))]; ok {
+			return nil
+		}
+		return emit(r)
+	}
+	return t.serviceRecords(n)
+}
+
+// errEnough ends a count.
+var errEnough = errors.New("enough records")
+
+// isShorter reports whether the difference has no more records than the zone. It computes no more records of the zone than
+// the difference has.
+func (t *transfer) isShorter(v *view) bool {
+	emit, n := t.emit, 0
+	defer func() { t.emit = emit }()
+	t.emit = func(Record) error {
+		n++
+		return nil
+	}
+	_ = t.difference(v.changes, t.serial)
+	t.emit = func(Record) error {
+		if n--; n < 0 {
+			return errEnough
+		}
+		return nil
+	}
+	return t.whole(v.nodes) != nil
 }
 
 // zoneRecords emits the records that exist without any service.
@@ -117,16 +208,25 @@ func (t *transfer) serviceRecords(n *node) error {
 		}
 	}
 	r := reply{z: t.z, message: message{steps: math.MaxInt}}
-	sel, seen := r.selectAll(n), make(map[string]bool)
-	var err error
+	sel, holders := r.selectAll(n), make(map[string][]*slice)
+	var labels []string // in the order of the slices
 	sel.walk(0, func(s *slice, e int) bool {
-		if label := string(sel.appendName(nil, s, e)); !seen[label] {
-			seen[label] = true
-			err = t.nameRecords(n, label+base)
+		label := string(sel.appendName(nil, s, e))
+		of := holders[label]
+		if of == nil {
+			labels = append(labels, label)
 		}
-		return err == nil
+		if of == nil || of[len(of)-1] != s {
+			holders[label] = append(of, s)
+		}
+		return true
 	})
-	return err
+	for _, label := range labels {
+		if err := t.nameRecords(n.withSlices(holders[label]), label+base); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // nameRecords emits the addresses and SRV records of a name.
@@ -174,7 +274,7 @@ func (t *transfer) answer(n *node, labels string, rrtype uint16) error {
 	t.query = binary.BigEndian.AppendUint16(t.query, rrtype)
 	t.query = binary.BigEndian.AppendUint16(t.query, wire.ClassIN)
 	t.q.Parse(t.query)
-	r := reply{z: t.z, now: t.now, message: message{q: &t.q, maxSize: math.MaxInt, steps: math.MaxInt, dst: t.dst[:0], ede: wire.EDENone}}
+	r := reply{z: t.z, now: t.now, ownSlices: true, message: message{q: &t.q, maxSize: math.MaxInt, steps: math.MaxInt, dst: t.dst[:0], ede: wire.EDENone}}
 	if !r.splitName(t.q.Name(), wire.HeaderLen) {
 		return nil // an excluded name
 	}

@@ -66,6 +66,8 @@ type Zone struct {
 	ns4, ns6     string              // packed addresses
 	soa          []byte              // the zone's SOA record without its owner
 	soaReverse   []byte              // the same for reverse names
+	hasFallback  bool                // the configuration has a fallback, whether or not servers of it are known
+	config       string              // differs for configurations whose zones may have other records
 }
 
 // A Verdict is the outcome of a query.
@@ -100,11 +102,13 @@ func New(cfg Config) (*Zone, error) {
 	if len(domain) > maxDomain {
 		return nil, fmt.Errorf("cluster domain %q: longer than %d bytes", cfg.Domain, maxDomain)
 	}
+	config := configText(cfg)
+	hasFallback := cfg.HasFallback != nil
 	cfg.StaleAfter = cmp.Or(cfg.StaleAfter, defaultStaleAfter)
 	if cfg.HasFallback == nil {
 		cfg.HasFallback = func() bool { return false }
 	}
-	z := &Zone{cfg: cfg, domain: []byte(domain), ttl: uint32(cfg.TTL / time.Second), tree: treeService, server: labelsNS, hostmaster: labelsHostmaster, federations: suffixesOf(cfg.Federations)}
+	z := &Zone{cfg: cfg, domain: []byte(domain), ttl: uint32(cfg.TTL / time.Second), tree: treeService, server: labelsNS, hostmaster: labelsHostmaster, federations: suffixesOf(cfg.Federations), config: config, hasFallback: hasFallback}
 	if cfg.External {
 		z.tree, z.server, z.hostmaster = "", labelsNS1, labelsHostmaster+labelsDNS
 	}

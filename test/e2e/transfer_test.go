@@ -60,8 +60,12 @@ func bigFolder(t *testing.T) string {
 
 // transfer transfers the cluster zone from a server. The SOA records at both ends are left out but for the serial.
 func transfer(addr string) (serial uint32, records []dns.RR, err error) {
-	transfer := dns.Transfer{DialTimeout: 5 * time.Second, ReadTimeout: 10 * time.Second}
-	envelopes, err := transfer.In(new(dns.Msg).SetAxfr("cluster.local."), addr)
+	t := dns.Transfer{DialTimeout: 5 * time.Second, ReadTimeout: 10 * time.Second}
+	return transferWith(&t, new(dns.Msg).SetAxfr("cluster.local."), addr)
+}
+
+func transferWith(t *dns.Transfer, q *dns.Msg, addr string) (serial uint32, records []dns.RR, err error) {
+	envelopes, err := t.In(q, addr)
 	if err != nil {
 		return 0, nil, err
 	}

@@ -1,0 +1,143 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package tsig
+
+import (
+	"crypto/hmac"
+	"encoding/binary"
+	"encoding/hex"
+	"errors"
+	"math"
+	"slices"
+	"time"
+
+	"github.com/miekg/dns"
+)
+
+// fudge is the error of clocks that replies allow for, in seconds (RFC 8945 section 10).
+const fudge = 300
+
+// ErrFormat is the error of a query whose TSIG record is malformed or not the last record: FORMERR (RFC 8945 section 5.2).
+var ErrFormat = errors.New("malformed TSIG record")
+
+// A Signer signs the messages of the reply to one query.
+type Signer struct {
+	// Failed is why the query is not authentic: dns.RcodeBadKey, RcodeBadSig, RcodeBadTime or RcodeBadTrunc. 0: it is. The
+	// reply to a query that is not has the rcode NOTAUTH.
+	Failed uint16
+
+	key    Key    // without a secret: messages are not signed (RFC 8945 section 5.3.2)
+	mac    []byte // of the query, then of the last message
+	query  *dns.TSIG
+	signed bool // a message was signed
+}
+
+// Verify verifies a query whose TSIG record begins at an offset. msg is valid only during the call. The error is ErrFormat.
+func (k *Keys) Verify(msg []byte, tsig int, now time.Time) (*Signer, error) {
+	rr, end, err := dns.UnpackRR(msg, tsig)
+	t, ok := rr.(*dns.TSIG)
+	if err != nil || !ok || end != len(msg) {
+		return nil, ErrFormat
+	}
+	mac, err := hex.DecodeString(t.MAC)
+	if err != nil {
+		return nil, ErrFormat
+	}
+	s := &Signer{query: t}
+	keys := k.All()
+	i := slices.IndexFunc(keys, func(k Key) bool {
+		return k.Name == dns.CanonicalName(t.Hdr.Name) && k.Algorithm == dns.CanonicalName(t.Algorithm)
+	})
+	if i < 0 {
+		s.Failed = dns.RcodeBadKey
+		s.key = Key{Name: t.Hdr.Name, Algorithm: t.Algorithm}
+		return s, nil
+	}
+	key := keys[i]
+	unsigned := slices.Clone(msg[:tsig])
+	binary.BigEndian.PutUint16(unsigned, t.OrigId)
+	binary.BigEndian.PutUint16(unsigned[10:], binary.BigEndian.Uint16(unsigned[10:])-1)
+	want := key.sum(unsigned, nil, t, false)
+	if len(mac) > len(want) || len(mac) < max(10, len(want)/2) { // RFC 8945 section 5.2.2.1
+		return nil, ErrFormat
+	}
+	s.key, s.mac = key, mac
+	age := int64(math.MaxInt64)
+	if t.TimeSigned < 1<<48 {
+		age = now.Unix() - int64(t.TimeSigned)
+	}
+	switch {
+	case !hmac.Equal(mac, want[:len(mac)]):
+		s.Failed, s.key.Secret, s.mac = dns.RcodeBadSig, nil, nil
+	case age > int64(t.Fudge) || -age > int64(t.Fudge):
+		s.Failed = dns.RcodeBadTime
+	case len(mac) < len(want):
+		s.Failed = dns.RcodeBadTrunc
+	}
+	return s, nil
+}
+
+// Reason returns why the query is refused, for a log.
+func (s *Signer) Reason() string {
+	return "key " + s.key.Name + ": " + dns.RcodeToString[int(s.Failed)]
+}
+
+// Room returns the most bytes that Sign adds to a message.
+func (s *Signer) Room() int {
+	const numbers, mac, clock = 28, 64, 6
+	return len(s.key.Name) + 1 + len(s.key.Algorithm) + 1 + numbers + mac + clock
+}
+
+// Sign appends the TSIG record to the message msg[start:], the next one of the reply.
+func (s *Signer) Sign(msg []byte, start int, now time.Time) []byte {
+	reply := msg[start:]
+	t := &dns.TSIG{
+		Hdr:       dns.RR_Header{Name: s.key.Name, Rrtype: dns.TypeTSIG, Class: dns.ClassANY},
+		Algorithm: s.key.Algorithm, TimeSigned: uint64(now.Unix()), Fudge: fudge, OrigId: binary.BigEndian.Uint16(reply), Error: s.Failed,
+	}
+	if s.Failed == dns.RcodeBadTime { // RFC 8945 section 5.2.3
+		var clock [8]byte
+		binary.BigEndian.PutUint64(clock[:], t.TimeSigned)
+		t.TimeSigned, t.OtherLen, t.OtherData = s.query.TimeSigned, 6, hex.EncodeToString(clock[2:])
+	}
+	if len(s.key.Secret) > 0 {
+		s.mac = s.key.sum(reply, s.mac, t, s.signed)
+		s.signed = true
+		t.MACSize, t.MAC = uint16(len(s.mac)), hex.EncodeToString(s.mac)
+	}
+	buf := make([]byte, s.Room())
+	n, err := dns.PackRR(t, buf, 0, nil, false)
+	if err != nil {
+		return msg // the name came from a packet, so it can be packed
+	}
+	binary.BigEndian.PutUint16(reply[10:], binary.BigEndian.Uint16(reply[10:])+1)
+	return append(msg, buf[:n]...)
+}
+
+// sum returns the MAC of a message without its TSIG record t. before is the MAC of the query, or of the previous message. next:
+// it is not the first message of a reply (RFC 8945 section 5.3.1).
+func (k *Key) sum(msg, before []byte, t *dns.TSIG, next bool) []byte {
+	h := hmac.New(hashOf(k.Algorithm), k.Secret)
+	if before != nil {
+		h.Write(binary.BigEndian.AppendUint16(nil, uint16(len(before))))
+		h.Write(before)
+	}
+	h.Write(msg)
+	var timers [8]byte
+	binary.BigEndian.PutUint64(timers[:], t.TimeSigned<<16|uint64(t.Fudge))
+	if next {
+		h.Write(timers[:])
+		return h.Sum(nil)
+	}
+	var name [256]byte
+	n, _ := dns.PackDomainName(k.Name, name[:], 0, nil, false) // read from a file, and checked there
+	h.Write(name[:n])
+	h.Write([]byte{0, dns.ClassANY, 0, 0, 0, 0})
+	n, _ = dns.PackDomainName(k.Algorithm, name[:], 0, nil, false)
+	h.Write(name[:n])
+	h.Write(timers[:])
+	h.Write(binary.BigEndian.AppendUint16(binary.BigEndian.AppendUint16(nil, t.Error), t.OtherLen))
+	other, _ := hex.DecodeString(t.OtherData) // unpacked by miekg/dns
+	h.Write(other)
+	return h.Sum(nil)
+}

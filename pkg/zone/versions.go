@@ -1,0 +1,259 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package zone
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"time"
+)
+
+// Versions are the states of a store's zones that secondary servers may have. With them a transfer to such a server has
+// only what has changed (RFC 1995). From the first transfer on, the serial number is that of the last version, not that of
+// the last change: [Versions.Cut] makes a version of the changes since the last one.
+//
+// A version costs the objects that the next one replaced. Records are computed from them in a transfer.
+type Versions struct {
+	store    *Store
+	modified chan struct{} // has an element after a change
+
+	// The following fields are guarded by the store's mu.
+	zones     []string         // configurations of the zones, see Zone.config; empty: no versions are kept
+	selective bool             // the Namespace objects select what a zone has
+	last      map[string]*node // nodes that changed after the last version, as they were in it, nil if absent; a nil map: no version is kept yet
+	lastBytes int              // that last keeps in memory
+	past      []version        // earlier versions, oldest first
+	bytes     int              // of past and last
+	given     []givenVersion   // oldest first
+}
+
+// A version is an earlier state: the nodes that the next version changed, as they were before, nil if absent.
+type version struct {
+	serial uint32
+	nodes  map[string]*node
+	bytes  int
+}
+
+// A givenVersion is a version of a zone that a client got from this process. Another process, such as a second pod of the
+// central resolver, may have had other records under the serial number.
+type givenVersion struct {
+	zone   string // Zone.config
+	client netip.Addr
+	serial uint32
+}
+
+// Bounds of a store's versions. Beyond them clients with the oldest versions get the whole zone.
+const (
+	maxVersionBytes  = 8 << 20
+	maxGivenVersions = 1 << 10
+	changedNodeSize  = nodeSize + 64 // with its place in the map, in bytes
+)
+
+// Versions returns the versions of the store's zones.
+func (s *Store) Versions() *Versions { return &s.versions }
+
+// Modified returns a channel that has an element after a change of the store.
+func (v *Versions) Modified() <-chan struct{} { return v.modified }
+
+// Keep keeps versions of the zones, or none if there are no zones. Zones of another configuration have other records, so they
+// begin with a new version, and the earlier ones are dropped.
+func (v *Versions) Keep(zones Zones, now time.Time) {
+	v.store.mu.Lock()
+	defer v.store.mu.Unlock()
+	configs, selective := make([]string, len(zones)), false
+	for i, z := range zones {
+		configs[i] = z.config
+		selective = selective || z.cfg.KnownNamespaces
+	}
+	if slices.Equal(configs, v.zones) {
+		return
+	}
+	v.zones, v.selective = configs, selective
+	if v.last != nil {
+		v.drop(now)
+	}
+	if len(zones) == 0 {
+		v.last, v.given = nil, nil
+	}
+}
+
+// Cut ends the current version if the store has changed since, and returns the serial number of the new one. Secondary
+// servers see no change before. Its callers leave a second between two calls, so that the serial number does not run ahead of
+// the clock.
+func (v *Versions) Cut(now time.Time) (serial uint32) {
+	v.store.mu.Lock()
+	defer v.store.mu.Unlock()
+	if len(v.last) > 0 {
+		v.past = append(v.past, version{serial: v.store.Serial(), nodes: v.last, bytes: v.lastBytes})
+		v.begin(now)
+	}
+	return v.store.Serial()
+}
+
+// begin begins a version without changes.
+func (v *Versions) begin(now time.Time) {
+	v.last, v.lastBytes = make(map[string]*node), 0
+	next, clock := v.store.Serial()+1, uint32(now.Unix())
+	if int32(clock-next) > 0 { // RFC 1982
+		next = clock
+	}
+	v.store.serial.Store(next)
+}
+
+// drop begins a version and drops the earlier ones.
+func (v *Versions) drop(now time.Time) {
+	v.begin(now)
+	v.past, v.bytes = nil, 0
+	v.notify()
+}
+
+// notify puts an element into the channel of Modified.
+func (v *Versions) notify() {
+	select {
+	case v.modified <- struct{}{}:
+	default:
+	}
+}
+
+// record records that a node replaces another, which may be nil.
+func (v *Versions) record(old, n *node, now time.Time) {
+	if v.last == nil {
+		return
+	}
+	before, known := v.last[n.key]
+	if !known {
+		if old != nil && !old.empty() {
+			before = old
+		}
+		v.last[n.key] = before
+		v.count(changedNodeSize + len(n.key))
+	}
+	if before != nil {
+		v.count(replacedBytes(before, old, n))
+	}
+	for v.bytes > maxVersionBytes && len(v.past) > 0 {
+		v.bytes -= v.past[0].bytes
+		v.past = v.past[1:]
+	}
+	if v.bytes > maxVersionBytes {
+		v.drop(now)
+	}
+	v.notify()
+}
+
+func (v *Versions) count(bytes int) {
+	v.bytes += bytes
+	v.lastBytes += bytes
+}
+
+// replacedBytes returns the bytes of the objects of before that n replaces in old.
+func replacedBytes(before, old, n *node) (bytes int) {
+	if before.svc == old.svc && old.svc != n.svc {
+		bytes += serviceCost(n.key, old.svc)
+	}
+	for _, s := range old.slices {
+		if n.slice(s.id) != s && before.slice(s.id) == s {
+			bytes += sliceCost(s)
+		}
+	}
+	return bytes
+}
+
+// A change is a node in two versions. nil: the version does not have it, or does not expose it.
+type change struct{ old, new *node }
+
+// A view is the last version of a zone.
+type view struct {
+	serial  uint32
+	nodes   []*node
+	given   bool     // the client has a version that it got from this process
+	changes []change // since that version
+}
+
+// view returns the last version for a transfer to a client.
+func (z *Zone) view(c Secondary) (w view) {
+	s := z.cfg.Store
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	v := &s.versions
+	if v.last == nil && len(v.zones) > 0 {
+		v.last = make(map[string]*node)
+	}
+	w.serial = s.Serial()
+	add := func(n *node) {
+		if n = z.exposed(n); n != nil {
+			w.nodes = append(w.nodes, n)
+		}
+	}
+	for n := range s.nodes.all() {
+		if _, known := v.last[n.key]; !known {
+			add(n)
+		}
+	}
+	for _, n := range v.last {
+		add(n)
+	}
+	var old map[string]*node
+	old, given := v.since(z, c)
+	w.given = given
+	for key, n := range old {
+		now, known := v.last[key]
+		if !known {
+			now, _ = s.findNode([]byte(key))
+		}
+		if c := (change{z.exposed(n), z.exposed(now)}); c != (change{}) {
+			w.changes = append(w.changes, c)
+		}
+	}
+	return w
+}
+
+// exposed returns the node if the zone has records of it, else nil. n may be nil.
+func (z *Zone) exposed(n *node) *node {
+	if n == nil || n.svc == nil || !z.exposesNode(n) {
+		return nil
+	}
+	return n
+}
+
+// since returns the nodes that have changed between a client's version and the last one, as they were in the former. It
+// reports false if the version is not kept, or is not one that the client got from here.
+func (v *Versions) since(z *Zone, c Secondary) (old map[string]*node, ok bool) {
+	past := slices.IndexFunc(v.past, func(p version) bool { return p.serial == c.Serial })
+	if c.Serial == v.store.Serial() {
+		past = len(v.past)
+	}
+	if !c.HasSerial || past < 0 || !slices.Contains(v.zones, z.config) || !slices.Contains(v.given, givenVersion{z.config, c.Addr, c.Serial}) {
+		return nil, false
+	}
+	old = make(map[string]*node)
+	for _, p := range v.past[past:] {
+		for key, n := range p.nodes {
+			if _, known := old[key]; !known {
+				old[key] = n
+			}
+		}
+	}
+	return old, true
+}
+
+// give records that a client got a version.
+func (v *Versions) give(to givenVersion) {
+	v.store.mu.Lock()
+	defer v.store.mu.Unlock()
+	if v.last == nil || slices.Contains(v.given, to) {
+		return
+	}
+	if len(v.given) == maxGivenVersions {
+		v.given = v.given[1:]
+	}
+	v.given = append(v.given, to)
+}
+
+// configText returns a text that differs for configurations whose zones may have other records.
+func configText(cfg Config) string {
+	fallback := cfg.HasFallback != nil
+	cfg.Store, cfg.HasFallback, cfg.NodeZone = nil, nil, "" // that zone orders records only
+	return fmt.Sprintf("%v %v", cfg, fallback)
+}

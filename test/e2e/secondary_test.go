@@ -1,0 +1,153 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package e2e
+
+import (
+	"fmt"
+	"net/netip"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/miekg/dns"
+
+	"github.com/nodecache/node-cache/internal/assert"
+	"github.com/nodecache/node-cache/internal/proctest"
+)
+
+const (
+	secondaryKey    = "secondary.example."
+	secondarySecret = "c2Vjb25kYXJpZXMgb2Ygbm9kZS1jYWNoZQ=="
+)
+
+// startNSDSecondary runs NSD, which gets NOTIFY and zone transfers signed. It does not poll.
+func startNSDSecondary(t *testing.T, addr netip.AddrPort, primary string) *nameServer {
+	t.Helper()
+	zone := fmt.Sprintf(`key:
+  name: %[1]s
+  algorithm: hmac-sha256
+  secret: %[2]s
+zone:
+  name: cluster.local
+  request-xfr: %[3]s %[1]s
+  allow-notify: 127.0.0.1 %[1]s
+  provide-xfr: 127.0.0.1 NOKEY
+`, secondaryKey, secondarySecret, strings.Replace(primary, ":", "@", 1))
+	return &nameServer{proctest.LaunchNSD(t, addr, t.TempDir(), zone), addr.String()}
+}
+
+// startBINDSecondary is startNSDSecondary for BIND.
+func startBINDSecondary(t *testing.T, addr netip.AddrPort, primary string) *nameServer {
+	t.Helper()
+	dir := t.TempDir()
+	host, port, _ := strings.Cut(primary, ":")
+	conf := writeFile(t, filepath.Join(dir, "named.conf"), fmt.Sprintf(`options {
+  directory %[1]q; pid-file none; session-keyfile none; listen-on port %[2]d { %[3]s; }; listen-on-v6 { none; };
+  recursion no; notify no; allow-transfer { 127.0.0.1; };
+};
+controls { };
+key %[4]q { algorithm hmac-sha256; secret %[5]q; };
+zone "cluster.local" { type secondary; file "zone"; primaries { %[6]s port %[7]s key %[4]q; }; allow-notify { key %[4]q; }; };
+`, dir, addr.Port(), addr.Addr(), secondaryKey, secondarySecret, host, port))
+	named := exec.Command(proctest.FindProgram(t, "named", "bind9"), "-g", "-n", "1", "-c", conf) //nolint:noctx // Start ends it
+	return &nameServer{proctest.Start(t, "named", named), addr.String()}
+}
+
+// signedTransfer is transfer with a key.
+func signedTransfer(addr, secret string) (serial uint32, records []dns.RR, err error) {
+	t := dns.Transfer{DialTimeout: 5 * time.Second, ReadTimeout: 10 * time.Second, TsigSecret: map[string]string{secondaryKey: secret}}
+	return transferWith(&t, new(dns.Msg).SetAxfr("cluster.local.").SetTsig(secondaryKey, dns.HmacSHA256, 300, time.Now().Unix()), addr)
+}
+
+// rounds of changesPerRound changes are made while the secondary servers follow.
+const (
+	changeRounds    = 25
+	changesPerRound = 40
+)
+
+// changedServices are 200 services of a shop after a round: in each round 40 of them change. The service "round" has the
+// number of the round in its address.
+func changedServices(round int) string {
+	var text strings.Builder
+	fmt.Fprintf(&text, "apiVersion: v1\nkind: Service\nmetadata: {name: round, namespace: shop}\nspec: {clusterIP: 10.96.200.%d}\n", round+1)
+	const services = 5 * changesPerRound
+	for i := range services {
+		last := round - (round-i%5+5)%5 // the round of its last change
+		if last < 0 {
+			last = 0
+		}
+		switch (last + i) % 3 {
+		case 0: // absent
+		case 1:
+			fmt.Fprintf(&text, "---\napiVersion: v1\nkind: Service\nmetadata: {name: s%d, namespace: shop}\nspec: {clusterIP: 10.96.100.%d, ports: [{name: http, port: %d}]}\n", i, i, 1000+last)
+		case 2:
+			fmt.Fprintf(&text, "---\napiVersion: v1\nkind: Service\nmetadata: {name: s%d, namespace: shop}\nspec: {type: ExternalName, externalName: h%d.example}\n", i, last)
+		}
+	}
+	return text.String()
+}
+
+// TestSecondariesFollow makes 1,000 changes. NSD and BIND follow them by NOTIFY and IXFR with TSIG: each gets the whole zone
+// once, and has the zone's records at the end.
+func TestSecondariesFollow(t *testing.T) {
+	t.Parallel()
+	folder := copyExamples(t)
+	manifest := filepath.Join(folder, "changes.yaml")
+	writeFile(t, manifest, changedServices(0))
+	keys := writeFile(t, filepath.Join(t.TempDir(), "keys.conf"), fmt.Sprintf("key %q {\n\talgorithm hmac-sha256;\n\tsecret %q;\n};\n", secondaryKey, secondarySecret))
+	nsdAddr, bindAddr := proctest.FreeAddr(t), proctest.FreeAddr(t)
+	a := startAgent(t, settings{to: []string{"127.0.0.1:1"}, more: fmt.Sprintf(
+		"cluster: {resolver: local, endpoints: all, manifests: %q, transferTo: [\"%s\", \"%s\"], transferKeys: %q}", folder, nsdAddr, bindAddr, keys)})
+	servers := map[string]*nameServer{"NSD": startNSDSecondary(t, nsdAddr, a.addr), "BIND": startBINDSecondary(t, bindAddr, a.addr)}
+	for round := range changeRounds + 1 {
+		writeFile(t, manifest, changedServices(round))
+		for name, s := range servers {
+			proctest.Eventually(t, time.Minute, fmt.Sprintf("%s has the changes of round %d", name, round), func() bool {
+				if s.Ended() {
+					t.Fatalf("%s ended: %v", name, s.Err())
+				}
+				m, _, err := new(dns.Client).Exchange(new(dns.Msg).SetQuestion("round.shop.svc.cluster.local.", dns.TypeA), s.addr)
+				return err == nil && len(m.Answer) == 1 && strings.HasSuffix(m.Answer[0].String(), fmt.Sprint("10.96.200.", round+1))
+			})
+		}
+	}
+	serial, records, err := signedTransfer(a.addr, secondarySecret)
+	assert.NoError(t, err)
+	for name, s := range servers {
+		theirs, copied, err := transfer(s.addr)
+		assert.NoError(t, err)
+		assert.Equal(t, name+"'s serial", serial, theirs)
+		if diff := cmp.Diff(lines(records), lines(copied)); diff != "" {
+			t.Errorf("-node-cache +%s:\n%s", name, diff)
+		}
+	}
+	a.awaitPage(t, "/metrics", "three whole zones, one of them to this test", func(page string) bool {
+		return strings.Contains(page, `nodecache_zone_transfers_total{kind="full"} 3`)
+	})
+	t.Log(strings.Join(metricLines(t, a, "nodecache_zone_transfers_total", "nodecache_notify_total"), "\n"))
+	if _, _, err := signedTransfer(a.addr, "d3Jvbmc="); err == nil {
+		t.Error("a transfer with another secret succeeds")
+	}
+	if _, _, err := transfer(a.addr); err == nil || !strings.Contains(err.Error(), fmt.Sprint(dns.RcodeRefused)) {
+		t.Errorf("a transfer without a key: %v, want REFUSED", err)
+	}
+	a.awaitLog(t, "BADSIG", "not signed")
+}
+
+// metricLines returns the samples of some metrics.
+func metricLines(t *testing.T, a *agent, names ...string) (list []string) {
+	t.Helper()
+	page, err := a.Page("/metrics")
+	assert.NoError(t, err)
+	for line := range strings.Lines(page) {
+		for _, name := range names {
+			if strings.HasPrefix(line, name) {
+				list = append(list, strings.TrimSpace(line))
+			}
+		}
+	}
+	return list
+}
