@@ -42,6 +42,8 @@ type Config struct {
 	Pods NodePods `yaml:"pods"`
 	// Names with fixed addresses, before the cluster, the cache and the upstreams.
 	Hosts Hosts `yaml:"hosts"`
+	// Records in the format of SkyDNS in etcd, after hosts and templates, and before the cluster.
+	Etcd Etcd `yaml:"etcd"`
 	// Rules that look a name up under another name. The first matching rule applies, once. The reply has the client's
 	// name. A rule has one of `exact`, `prefix` and `suffix`. Case and a dot at the end do not matter.
 	Rewrite []Rewrite `yaml:"rewrite"`
@@ -524,6 +526,7 @@ func Default(role Role) Config {
 		},
 		Pods:      NodePods{Identity: IdentityOff},
 		Hosts:     Hosts{TTL: 30 * time.Second},
+		Etcd:      Etcd{Prefix: "/skydns"},
 		DNS64:     DNS64{Clients: DNS64IPv6},
 		Interface: Interface{Name: "nodelocaldns", Kind: LinkAuto},
 		Intercept: Intercept{

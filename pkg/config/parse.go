@@ -139,6 +139,9 @@ func checkRules(d *decoder, c *Config, role Role) {
 	if d.isSet("templates") {
 		checkTemplates(d, c.Templates)
 	}
+	if d.isSet("etcd") {
+		checkEtcd(d, &c.Etcd)
+	}
 	checkServeStale(d, c)
 	checkAdmin(d, c)
 	checkSockets(d, c)
@@ -510,13 +513,18 @@ const maxCertificates = 1 << 20
 // checkFiles reports the files that c names and that are not what they should be.
 func checkFiles(d *decoder, c *Config) {
 	for i, route := range c.Forward {
-		key := fmt.Sprintf("forward[%d].tls.ca", i)
-		if route.CA == "" || !d.clean(key) {
-			continue
-		}
-		if p := certificatesProblem(route.CA); p != nil {
-			d.rejectText(key, route.CA, p)
-		}
+		checkCertificates(d, fmt.Sprintf("forward[%d].tls.ca", i), route.CA)
+	}
+	checkCertificates(d, "etcd.tls.ca", c.Etcd.CA)
+}
+
+// checkCertificates reports a file that is none of certificates. The empty path is none.
+func checkCertificates(d *decoder, key, path string) {
+	if path == "" || !d.clean(key) {
+		return
+	}
+	if p := certificatesProblem(path); p != nil {
+		d.rejectText(key, path, p)
 	}
 }
 
@@ -559,6 +567,9 @@ func resolveLocations(c *Config, file string) error {
 	}
 	for i := range c.Forward {
 		paths = append(paths, &c.Forward[i].CA)
+	}
+	if len(c.Etcd.Endpoints) > 0 {
+		paths = append(paths, c.Etcd.files()...)
 	}
 	for _, p := range paths {
 		if *p == "" || filepath.IsAbs(*p) {

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/nodecache/node-cache/pkg/cache"
+	"github.com/nodecache/node-cache/pkg/etcd"
 	"github.com/nodecache/node-cache/pkg/handover"
 	"github.com/nodecache/node-cache/pkg/probe"
 	"github.com/nodecache/node-cache/pkg/resolve"
@@ -28,6 +29,7 @@ type Status struct {
 	Queries   Queries    `json:"queries"`
 	Cache     Cache      `json:"cache"`
 	Static    *Static    `json:"static,omitempty"`   // nil: there are neither hosts nor templates
+	Etcd      *Etcd      `json:"etcd,omitempty"`     // nil: etcd.endpoints is not set
 	Snapshot  *Snapshot  `json:"snapshot,omitempty"` // nil: snapshot.folder is not set
 	Memory    Memory     `json:"memory"`
 	Upstreams []Upstream `json:"upstreams"`
@@ -141,9 +143,9 @@ func Total(st *resolve.Stats) (n uint64) {
 // hit either.
 func Hits(st *resolve.Stats) (hits, all uint64) {
 	for _, source := range [...]resolve.Source{
-		resolve.SourceZone, resolve.SourceCache, resolve.SourceStatic, resolve.SourceStale, resolve.SourceUpstream, resolve.SourceFailure,
+		resolve.SourceZone, resolve.SourceCache, resolve.SourceStatic, resolve.SourceEtcd, resolve.SourceStale, resolve.SourceUpstream, resolve.SourceFailure,
 	} {
-		here := source <= resolve.SourceCache || source == resolve.SourceStatic
+		here := source <= resolve.SourceCache || source == resolve.SourceStatic || source == resolve.SourceEtcd
 		for rcode, n := range st.Responses[source] {
 			all += n
 			if here && resolve.Rcodes()[rcode] != "SERVFAIL" {
@@ -208,6 +210,32 @@ func StaticOf(st *static.Stats) *Static {
 		return nil
 	}
 	return &Static{Names: st.Names, Addresses: st.Addresses, Templates: st.Templates, Failures: st.Failures, Files: st.Files}
+}
+
+// Etcd describes the records of etcd.
+type Etcd struct {
+	Synced    bool   `json:"synced"`              // they were read; before that, queries get SERVFAIL
+	Records   int    `json:"records"`             // valid ones
+	Invalid   int    `json:"invalid"`             // values that are no records, and keys that are no names
+	Refused   int    `json:"refused"`             // records that exceeded the memory bound
+	Bytes     int    `json:"bytes"`               // of memory
+	Failed    uint64 `json:"failed"`              // queries that need too many records, or have an alias without an end
+	Revision  int64  `json:"revision"`            // of etcd, that the records have
+	Reads     uint64 `json:"reads"`               // of all keys, since the start
+	Failures  uint64 `json:"failures"`            // of etcd, since the start
+	Why       string `json:"why,omitempty"`       // an invalid record, and what is wrong with it
+	LastError string `json:"lastError,omitempty"` // why etcd does not answer now
+}
+
+// EtcdOf describes the records of etcd.
+func EtcdOf(st *etcd.Stats) *Etcd {
+	if st == nil {
+		return nil
+	}
+	return &Etcd{
+		Synced: st.Synced, Records: st.Records, Invalid: st.Invalid, Refused: st.Refused, Bytes: st.Bytes, Failed: st.Failed,
+		Revision: st.Revision, Reads: st.Reads, Failures: st.Failures, Why: st.Why, LastError: st.LastError,
+	}
 }
 
 // Snapshot describes the snapshots since the start.
