@@ -60,6 +60,12 @@ func ParseTarget(text string) (Target, error) {
 	return t, textError(text, p)
 }
 
+// ParseEtcdEndpoint returns a server as an [Etcd] has it. The error is an [*Error] with one problem, of no path.
+func ParseEtcdEndpoint(text string) (string, error) {
+	endpoint, p := parseEtcdEndpoint(text)
+	return endpoint, textError(text, p)
+}
+
 // textError returns the problem of a text that is in no file as an error.
 func textError(text string, p *Problem) error {
 	if p == nil {

@@ -18,6 +18,7 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
+	"google.golang.org/grpc"
 
 	"github.com/nodecache/node-cache/pkg/skydns"
 	"github.com/nodecache/node-cache/pkg/task"
@@ -25,12 +26,12 @@ import (
 
 // Config configures a Client.
 type Config struct {
-	Endpoints     []string // http://HOST:PORT, or all https://HOST:PORT
-	Prefix        string   // of all keys, with a slash at its end
-	CA, Cert, Key string   // files (PEM), read for each connection; empty: the system's certificates, none, none
-	ServerName    string   // in the servers' certificates; empty: the host of the endpoint
-	User          string   // empty: none
-	PasswordFile  string   // read for each connection
+	Endpoints     []string       // http://HOST:PORT, or all https://HOST:PORT
+	Prefix        string         // of all keys, with a slash at its end
+	CA, Cert, Key string         // files (PEM), read for each connection; empty: the system's certificates, none, none
+	ServerName    string         // in the servers' certificates; empty: the host of the endpoint
+	User          string         // empty: none
+	PasswordFile  string         // read for each connection
 	Source        *skydns.Source // gets the records
 	Log           *slog.Logger
 }
@@ -39,9 +40,10 @@ type Config struct {
 type Client struct {
 	cfg Config
 
-	wait   task.Backoff
-	period time.Duration // between two checks of a watch
-	read   chan struct{} // closed once the source has records
+	wait     task.Backoff
+	period   time.Duration // between two checks of a watch, and the longest time for a page
+	readTime time.Duration // bounds a read of all keys: etcd decides how many there are
+	read     chan struct{} // closed once the source has records
 
 	failures atomic.Uint64
 	reads    atomic.Uint64
@@ -60,7 +62,9 @@ const (
 
 // New returns a client. It reads no file and opens no connection.
 func New(cfg Config) *Client {
-	return &Client{cfg: cfg, wait: task.Backoff{First: time.Second, Last: 30 * time.Second}, period: timeout, read: make(chan struct{})}
+	return &Client{
+		cfg: cfg, wait: task.Backoff{First: time.Second, Last: 30 * time.Second}, period: timeout, readTime: time.Minute, read: make(chan struct{}),
+	}
 }
 
 // Source returns the source that has the records.
@@ -146,11 +150,12 @@ func (c *Client) Stats() Stats {
 	return st
 }
 
-// connect returns a client of etcd. It tries each endpoint again once, so that an error says why, and not that time is up.
+// connect returns a client of etcd.
 func (c *Client) connect(ctx context.Context) (*clientv3.Client, error) {
 	cfg := clientv3.Config{
 		Context: ctx, Endpoints: c.cfg.Endpoints, Username: c.cfg.User, DialTimeout: timeout, DialKeepAliveTime: timeout, DialKeepAliveTimeout: timeout,
-		MaxCallRecvMsgSize: maxMessage, MaxUnaryRetries: uint(len(c.cfg.Endpoints)), Logger: zap.NewNop(),
+		MaxCallRecvMsgSize: maxMessage, DialOptions: []grpc.DialOption{grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxMessage))},
+		Logger: zap.NewNop(),
 	}
 	if strings.HasPrefix(c.cfg.Endpoints[0], "https:") {
 		var err error

@@ -19,14 +19,11 @@ import (
 	"github.com/nodecache/node-cache/pkg/skydns"
 )
 
-const (
-	pageSize = 1000        // keys, fewer if they do not fit maxMessage
-	readTime = time.Minute // bounds a read of all keys: etcd decides how many there are
-)
+const pageSize = 1000 // keys, fewer if they do not fit maxMessage
 
 var (
 	errReadAgain = errors.New("all keys must be read again")
-	errSilent    = errors.New("no answer of the watch for " + timeout.String())
+	errSilent    = errors.New("etcd is silent")
 	errOrder     = errors.New("keys out of order")
 )
 
@@ -57,7 +54,7 @@ func (c *Client) session(ctx context.Context) error {
 
 // readAll reads all keys at one revision.
 func (c *Client) readAll(ctx context.Context, client *clientv3.Client) (*skydns.Records, error) {
-	ctx, cancel := context.WithTimeout(ctx, readTime)
+	ctx, cancel := context.WithTimeout(ctx, c.readTime)
 	defer cancel()
 	records, from, limit := c.cfg.Source.NewRecords(), c.cfg.Prefix, int64(pageSize)
 	for {
@@ -70,7 +67,7 @@ func (c *Client) readAll(ctx context.Context, client *clientv3.Client) (*skydns.
 			return nil, err
 		}
 		limit = pageSize
-		records.Revision.CompareAndSwap(0, page.Header.GetRevision())
+		records.Revision.CompareAndSwap(0, page.GetHeader().GetRevision())
 		for _, kv := range page.Kvs {
 			if string(kv.Key) < from {
 				return nil, errOrder
@@ -84,10 +81,13 @@ func (c *Client) readAll(ctx context.Context, client *clientv3.Client) (*skydns.
 	}
 }
 
-func (c *Client) readPage(ctx context.Context, client *clientv3.Client, from string, limit, revision int64) (*clientv3.GetResponse, error) {
-	ctx, cancel := context.WithTimeout(ctx, timeout)
+// readPage asks without etcd's own client, whose error for a server that is away is only that time is up.
+func (c *Client) readPage(ctx context.Context, client *clientv3.Client, from string, limit, revision int64) (*etcdserverpb.RangeResponse, error) {
+	ctx, cancel := context.WithTimeout(ctx, c.period)
 	defer cancel()
-	return client.Get(ctx, from, clientv3.WithRange(clientv3.GetPrefixRangeEnd(c.cfg.Prefix)), clientv3.WithLimit(limit), clientv3.WithRev(revision))
+	return etcdserverpb.NewKVClient(client.ActiveConnection()).Range(ctx, &etcdserverpb.RangeRequest{
+		Key: []byte(from), RangeEnd: []byte(clientv3.GetPrefixRangeEnd(c.cfg.Prefix)), Limit: limit, Revision: revision,
+	})
 }
 
 // follow applies changes to the records, until the watch fails or all keys must be read again. It speaks the protocol
@@ -156,6 +156,9 @@ func (c *Client) apply(ctx context.Context, response *etcdserverpb.WatchResponse
 	}
 	for _, e := range response.Events {
 		kv := e.GetKv()
+		if kv.GetModRevision() < records.Revision.Load() {
+			return fmt.Errorf("%w: an event has an older revision", errReadAgain)
+		}
 		if e.GetType() == clientv3.EventTypeDelete {
 			records.Delete(string(kv.GetKey()))
 		} else {

@@ -27,7 +27,7 @@ const (
 
 const (
 	// maxRead bounds the records read for a query, and so its time: a wildcard reads all that follow.
-	maxRead = 2048
+	maxRead = 1024
 	// maxAliases bounds a chain of aliases, as in the cluster zone.
 	maxAliases = 10
 	// maxAnswer bounds the bytes of an answer, before the OPT record.
@@ -207,7 +207,7 @@ func group(list []*record) []*record {
 func (a *answer) follow(name string, wireName []byte, qtype uint16) (err error) {
 	for range maxAliases + 1 {
 		path := pathOf(wireName)
-		list := a.recordsOf(path, qtype)
+		list := a.recordsOf(a.zone, path, qtype)
 		if !a.take(list, name, qtype) {
 			return nil
 		}
@@ -251,8 +251,8 @@ func (a *answer) take(list []*record, name string, qtype uint16) bool {
 }
 
 // recordsOf returns the records of a name for a query of type A, AAAA or TXT. The addresses of a zone are at apex.dns.
-func (a *answer) recordsOf(path string, qtype uint16) []*record {
-	if apex := path + "dns/apex/"; path == a.zone.path && qtype != dns.TypeTXT && a.exists(apex) {
+func (a *answer) recordsOf(z *zone, path string, qtype uint16) []*record {
+	if apex := path + "dns/apex/"; path == z.path && qtype != dns.TypeTXT && a.exists(apex) {
 		path = apex
 	}
 	return a.read(path, qtype == dns.TypeTXT)
@@ -327,10 +327,14 @@ func (a *answer) addresses(r *record) {
 		return
 	}
 	wireName, err := pack(target)
-	if err != nil || a.source.zoneOf(wireName) == nil {
+	if err != nil {
 		return
 	}
-	for _, other := range a.read(pathOf(wireName), false) {
+	z := a.source.zoneOf(wireName)
+	if z == nil {
+		return
+	}
+	for _, other := range a.recordsOf(z, pathOf(wireName), dns.TypeA) {
 		if other.addr.IsValid() {
 			a.Extra = append(a.Extra, other.address(target))
 		}

@@ -150,7 +150,7 @@ func fixed(path string) string {
 	return path
 }
 
-// matches reports whether a path is that of a query with wildcards or below it.
+// matches reports whether a path is that of a query with wildcards, or below it.
 func matches(path, pattern string) bool {
 	for pattern != "" {
 		var label, wanted string
@@ -171,7 +171,7 @@ func (r *Records) find(path string, budget int, yield func(*record) bool) int {
 	defer r.mu.RUnlock()
 	at, _ := slices.BinarySearchFunc(r.list, start, func(a *record, path string) int { return strings.Compare(a.path, path) })
 	for ; at < len(r.list) && strings.HasPrefix(r.list[at].path, start); at++ {
-		if budget--; budget < 0 || matches(r.list[at].path, path) && !yield(r.list[at]) {
+		if budget--; budget < 0 || matches(r.list[at].path[len(start):], path[len(start):]) && !yield(r.list[at]) {
 			break
 		}
 	}
