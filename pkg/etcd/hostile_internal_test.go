@@ -58,7 +58,9 @@ func records(values ...string) func(*etcdserverpb.RangeRequest) *etcdserverpb.Ra
 	}
 }
 
-func header(revision int64) *etcdserverpb.ResponseHeader { return &etcdserverpb.ResponseHeader{Revision: revision} }
+func header(revision int64) *etcdserverpb.ResponseHeader {
+	return &etcdserverpb.ResponseHeader{Revision: revision}
+}
 
 // follows begins a watch, then sends the responses, then answers each check.
 func follows(responses ...*etcdserverpb.WatchResponse) func(int64, etcdserverpb.Watch_WatchServer) error {

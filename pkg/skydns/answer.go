@@ -4,7 +4,7 @@ package skydns
 
 import (
 	"bytes"
-	"errors"
+	"hash/maphash"
 	"slices"
 	"strings"
 
@@ -36,8 +36,6 @@ const (
 	soaTTL = 30 // seconds; also of denials
 )
 
-var errUnanswerable = errors.New("too many records or aliases")
-
 // Answer appends to dst the answer to q, a query of class IN: header with QR and AA, the question in canonical case,
 // records, no OPT record. With other verdicts than Answered and Alias it leaves dst unchanged. With Alias, target is the
 // canonical name to resolve, at the end of the answer.
@@ -50,20 +48,37 @@ func (s *Source) Answer(q *wire.Query, dst []byte) (_ []byte, verdict Verdict, t
 	if records == nil {
 		return dst, NotReady, nil
 	}
-	a := answer{source: s, records: records, zone: z, budget: maxRead}
-	msg, err := a.message(q)
-	switch {
-	case err != nil:
+	key := q.Key()[:len(q.Name())+2] // name and type only
+	slot := &records.recent[maphash.Bytes(s.seed, key)%recentSlots]
+	m := slot.Load()
+	if m == nil || m.key != string(key) || m.changes != records.changes.Load() {
+		m = &recent{key: string(key), changes: records.changes.Load()}
+		a := answer{source: s, records: records, zone: z, budget: maxRead}
+		m.verdict, m.msg = a.message(q)
+		m.target = len(a.target)
+		if len(m.msg) <= maxRecent {
+			slot.Store(m)
+		}
+	}
+	if m.verdict == Failed {
 		s.failed.Add(1)
-		return dst, Failed, nil
-	case s.onward && a.Rcode == dns.RcodeNameError && len(a.Msg.Answer) == 0:
-		return dst, None, nil
 	}
-	dst, verdict = append(dst, msg...), Answered
-	if len(a.target) > 0 {
-		verdict = Alias
-	}
-	return dst, verdict, dst[len(dst)-len(a.target):]
+	dst = append(dst, m.msg...)
+	return dst, m.verdict, dst[len(dst)-m.target:]
+}
+
+const (
+	recentSlots = 128
+	maxRecent   = 32 << 10 // bytes
+)
+
+// A recent is the immutable result for one question.
+type recent struct {
+	key     string // name and type
+	changes uint64 // of the records, before they were read
+	verdict Verdict
+	msg     []byte
+	target  int // bytes of the name that msg ends with
 }
 
 // An answer is under construction.
@@ -77,17 +92,19 @@ type answer struct {
 	target  []byte // of the last alias, if it is in no zone
 }
 
-// message returns the answer in wire form.
-func (a *answer) message(q *wire.Query) ([]byte, error) {
+// message returns the verdict, and the answer in wire form, empty where there is none.
+func (a *answer) message(q *wire.Query) (Verdict, []byte) {
 	name, _, err := dns.UnpackDomainName(q.Name(), 0)
 	if err != nil {
-		return nil, err
+		return Failed, nil
 	}
 	a.Response, a.Authoritative = true, true
 	a.Question = []dns.Question{{Name: name, Qtype: q.Type, Qclass: dns.ClassINET}}
-	err = a.lookup(name, q.Name(), q.Type)
-	if err != nil || a.budget < 0 {
-		return nil, errors.Join(err, errUnanswerable)
+	switch complete := a.lookup(name, q.Name(), q.Type); {
+	case !complete || a.budget < 0:
+		return Failed, nil
+	case a.source.onward && a.Rcode == dns.RcodeNameError && len(a.Answer) == 0:
+		return None, nil
 	}
 	if slices.IndexFunc(a.Answer, func(rr dns.RR) bool { return rr.Header().Rrtype != dns.TypeCNAME || q.Type == dns.TypeCNAME }) < 0 && a.target == nil {
 		a.Ns = []dns.RR{a.soa()}
@@ -95,10 +112,13 @@ func (a *answer) message(q *wire.Query) ([]byte, error) {
 	a.Answer, a.Extra = sets(a.Answer), sets(a.Extra)
 	a.Compress = a.target == nil
 	msg, err := a.Pack()
-	if err == nil && (len(msg) > maxAnswer || !bytes.HasSuffix(msg, a.target)) {
-		err = errUnanswerable
+	switch {
+	case err != nil || len(msg) > maxAnswer || !bytes.HasSuffix(msg, a.target):
+		return Failed, nil
+	case a.target != nil:
+		return Alias, msg
 	}
-	return msg, err
+	return Answered, msg
 }
 
 // sets removes duplicates, and gives the records of each set their lowest TTL (RFC 2181 sections 5 and 5.2).
@@ -122,8 +142,8 @@ func sets(list []dns.RR) []dns.RR {
 	return list
 }
 
-// lookup adds the records of a name, which it has as text and in wire form.
-func (a *answer) lookup(name string, wireName []byte, qtype uint16) error {
+// lookup adds the records of a name, which it has as text and in wire form. It returns false for aliases without an end.
+func (a *answer) lookup(name string, wireName []byte, qtype uint16) bool {
 	path := pathOf(wireName)
 	isApex := path == a.zone.path
 	switch qtype {
@@ -147,7 +167,7 @@ func (a *answer) lookup(name string, wireName []byte, qtype uint16) error {
 	if len(a.Answer) == 0 && !a.exists(path) {
 		a.Rcode = dns.RcodeNameError
 	}
-	return nil
+	return true
 }
 
 // exists reports whether a name has records, or names below it have.
@@ -203,35 +223,33 @@ func group(list []*record) []*record {
 	return slices.DeleteFunc(list, func(r *record) bool { return r.Group != "" && r.Group != name })
 }
 
-// follow adds addresses or texts, and the aliases that lead to them.
-func (a *answer) follow(name string, wireName []byte, qtype uint16) (err error) {
+// follow adds addresses or texts, and the aliases that lead to them. It returns false for aliases without an end.
+func (a *answer) follow(name string, wireName []byte, qtype uint16) bool {
 	for range maxAliases + 1 {
 		path := pathOf(wireName)
 		list := a.recordsOf(a.zone, path, qtype)
 		if !a.take(list, name, qtype) {
-			return nil
+			return true
 		}
 		i := slices.IndexFunc(list, func(r *record) bool { return r.isAlias() && !dns.IsSubDomain(name, r.Host+".") })
 		if i < 0 {
 			if len(list) == 0 && !a.exists(path) {
 				a.Rcode = dns.RcodeNameError
 			}
-			return nil
+			return true
 		}
 		alias := list[i]
 		a.Answer = append(a.Answer, &dns.CNAME{Hdr: alias.header(name, dns.TypeCNAME), Target: alias.Host + "."})
 		name = alias.Host + "."
-		if wireName, err = pack(name); err != nil {
-			return err
-		}
+		wireName, _ = pack(name) // a host is a valid name
 		z := a.source.zoneOf(wireName)
 		if z == nil {
 			a.target = wireName
-			return nil
+			return true
 		}
 		a.zone = z
 	}
-	return errUnanswerable
+	return false
 }
 
 // take adds the addresses or texts of a name. It reports whether the name has none of any type, so that it can be an alias
@@ -326,17 +344,12 @@ func (a *answer) addresses(r *record) {
 		a.Extra = append(a.Extra, r.address(target))
 		return
 	}
-	wireName, err := pack(target)
-	if err != nil {
-		return
-	}
-	z := a.source.zoneOf(wireName)
-	if z == nil {
-		return
-	}
-	for _, other := range a.recordsOf(z, pathOf(wireName), dns.TypeA) {
-		if other.addr.IsValid() {
-			a.Extra = append(a.Extra, other.address(target))
+	wireName, _ := pack(target)
+	if z := a.source.zoneOf(wireName); z != nil {
+		for _, other := range a.recordsOf(z, pathOf(wireName), dns.TypeA) {
+			if other.addr.IsValid() {
+				a.Extra = append(a.Extra, other.address(target))
+			}
 		}
 	}
 }

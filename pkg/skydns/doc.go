@@ -13,5 +13,6 @@
 // A label `*` or `any` in a query stands for every label. The address of a zone is at apex.dns, its name servers are at
 // ns.dns. Records of one name whose shortest paths have a group are answered with that group only.
 //
-// Queries hold a lock while they read records, and none while they build the answer.
+// A query holds a lock while it reads records, and none while it builds the answer. Recent answers are kept until a record
+// changes.
 package skydns

@@ -28,6 +28,10 @@ type Records struct {
 	prefix string
 	zones  []zone
 
+	// Recent answers, one per slot: a large one takes as long as a thousand cache hits. None is of older records than changes.
+	changes atomic.Uint64
+	recent  [recentSlots]atomic.Pointer[recent]
+
 	mu      sync.RWMutex // guards what follows; held for operations in memory only
 	list    []*record    // by path, then by key
 	sizes   map[string]int
@@ -54,6 +58,7 @@ func (r *Records) Put(key string, value []byte, leased bool) {
 	size := len(key) + min(len(value), maxValue) + recordSize
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	defer r.changes.Add(1)
 	r.removeLocked(key)
 	if r.bytes+size > maxBytes {
 		r.refused++
@@ -73,6 +78,7 @@ func (r *Records) Put(key string, value []byte, leased bool) {
 func (r *Records) Delete(key string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	defer r.changes.Add(1)
 	r.removeLocked(key)
 }
 

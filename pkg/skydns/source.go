@@ -5,6 +5,7 @@ package skydns
 import (
 	"bytes"
 	"fmt"
+	"hash/maphash"
 	"slices"
 	"sync/atomic"
 
@@ -25,6 +26,7 @@ type Source struct {
 	prefix string
 	zones  []zone // the longest first
 	onward bool
+	seed   maphash.Seed // of the slots of recent answers
 
 	records atomic.Pointer[Records] // nil: not read yet
 	failed  atomic.Uint64
@@ -39,7 +41,7 @@ type zone struct {
 
 // New returns a Source without records.
 func New(cfg Config) (*Source, error) {
-	s := &Source{prefix: cfg.Prefix, onward: cfg.Onward}
+	s := &Source{prefix: cfg.Prefix, onward: cfg.Onward, seed: maphash.MakeSeed()}
 	for _, name := range cfg.Zones {
 		packed, err := pack(name)
 		if err != nil {
