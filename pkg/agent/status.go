@@ -26,7 +26,7 @@ func (a *Agent) Status() status.Status {
 		Queries:  status.QueriesOf(a.resolver.Stats()),
 		Cache:    status.CacheOf(r.cache.Stats()),
 		Static:   status.StaticOf(r.staticStats()),
-		Etcd:     status.EtcdOf(r.etcdStats()),
+		Etcd:     r.etcdStats(),
 		Snapshot: status.SnapshotOf(a.snapshots.statsFor(r), now),
 		Memory:   a.memory.status(),
 		Cluster:  clusterStatus(r, &watched),

@@ -5,6 +5,7 @@ package convert
 import (
 	"path"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"strings"
 
@@ -59,7 +60,7 @@ func etcd(l *line) {
 	}
 	before := c.cfg.Etcd
 	before.Zones = nil
-	if _, again := c.origins["etcd"]; len(e.Endpoints) == 0 || again && !sameEtcd(before, e) {
+	if _, again := c.origins["etcd"]; len(e.Endpoints) == 0 || again && !reflect.DeepEqual(before, e) {
 		l.unread(zones, "the records of one etcd are read", routeIt)
 		return
 	}
@@ -70,12 +71,6 @@ func etcd(l *line) {
 	}
 	c.cfg.Etcd = e
 	l.s.own = append(l.s.own, zones...)
-}
-
-// sameEtcd reports whether two sections are the same.
-func sameEtcd(a, b config.Etcd) bool {
-	endpoints := slices.Equal(a.Endpoints, b.Endpoints)
-	return endpoints && a.Prefix == b.Prefix && a.Fallthrough == b.Fallthrough && a.EtcdTLS == b.EtcdTLS && a.User == b.User
 }
 
 // etcdFiles converts the files of the option tls: CA, or CERT KEY, or CERT KEY CA.

@@ -131,11 +131,11 @@ func (c *Client) err() error {
 type Stats struct {
 	skydns.Stats
 
-	Revision  int64  // of etcd, that the records have
-	Reads     uint64 // of all keys
-	Failures  uint64 // connections, reads and watches that failed
-	LastError string // why etcd does not answer now; empty: it does, or was not asked yet
-	Panics    uint64 // recovered
+	Revision  int64  `json:"revision"`            // of etcd, that the records have
+	Reads     uint64 `json:"reads"`               // of all keys
+	Failures  uint64 `json:"failures"`            // connections, reads and watches that failed
+	LastError string `json:"lastError,omitempty"` // why etcd does not answer now
+	Panics    uint64 `json:"panics,omitempty"`    // recovered
 }
 
 // Stats may be called at any time.

@@ -91,13 +91,13 @@ func (s *Source) zoneOf(name []byte) *zone {
 
 // Stats describe the records in use.
 type Stats struct {
-	Synced  bool   // they were read
-	Records int    // valid ones
-	Invalid int    // values that are no records, and keys that are no names
-	Why     string // one of these: its key and what is wrong; empty: there are none
-	Refused int    // records that exceeded the memory bound
-	Bytes   int    // of memory, about
-	Failed  uint64 // queries answered SERVFAIL, because they need too many records or an alias has no end
+	Synced  bool   `json:"synced"`        // they were read; before that, queries get SERVFAIL
+	Records int    `json:"records"`       // valid ones
+	Invalid int    `json:"invalid"`       // values that are no records, and keys that are no names
+	Why     string `json:"why,omitempty"` // one of these: its key and what is wrong
+	Refused int    `json:"refused"`       // records that exceeded the memory bound
+	Bytes   int    `json:"bytes"`         // of memory, about
+	Failed  uint64 `json:"failed"`        // queries answered SERVFAIL, because they need too many records or an alias has no end
 }
 
 // Stats may be called at any time.

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/nodecache/node-cache/pkg/config"
+	"github.com/nodecache/node-cache/pkg/etcd"
 	"github.com/nodecache/node-cache/pkg/watch"
 	"github.com/nodecache/node-cache/pkg/zone"
 )
@@ -189,7 +190,7 @@ func (l *problems) addServers(where string, servers []Server) {
 }
 
 // addEtcd adds problems of the records of etcd.
-func (l *problems) addEtcd(e *Etcd) {
+func (l *problems) addEtcd(e *etcd.Stats) {
 	if e.LastError != "" {
 		l.add("etcd", fmt.Sprintf("%s; %d records are served", e.LastError, e.Records),
 			"check etcd.endpoints, their certificates and the user's permission to read etcd.prefix; the agent retries by itself")

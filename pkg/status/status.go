@@ -19,24 +19,24 @@ import (
 
 // A Status is the response of /status.
 type Status struct {
-	State     string     `json:"state"` // "ready", or "not ready: " and the reason
-	Version   string     `json:"version"`
-	Up        float64    `json:"upSeconds"` // since the start
-	Addresses []string   `json:"addresses"`
-	Foreign   []Socket   `json:"foreignSockets,omitempty"` // of other processes at these addresses
-	Problems  []Problem  `json:"problems,omitempty"`       // problems for the operator
-	Config    Config     `json:"config"`
-	Queries   Queries    `json:"queries"`
-	Cache     Cache      `json:"cache"`
-	Static    *Static    `json:"static,omitempty"`   // nil: there are neither hosts nor templates
-	Etcd      *Etcd      `json:"etcd,omitempty"`     // nil: etcd.endpoints is not set
-	Snapshot  *Snapshot  `json:"snapshot,omitempty"` // nil: snapshot.folder is not set
-	Memory    Memory     `json:"memory"`
-	Upstreams []Upstream `json:"upstreams"`
-	Probes    []Probe    `json:"probes,omitempty"`
-	Handover  *Handover  `json:"handover,omitempty"` // nil: handover.socket is not set
-	Node      *Node      `json:"node,omitempty"`     // nil: neither link nor interception is managed
-	Cluster   *Cluster   `json:"cluster,omitempty"`  // nil: cluster.resolver is none
+	State     string      `json:"state"` // "ready", or "not ready: " and the reason
+	Version   string      `json:"version"`
+	Up        float64     `json:"upSeconds"` // since the start
+	Addresses []string    `json:"addresses"`
+	Foreign   []Socket    `json:"foreignSockets,omitempty"` // of other processes at these addresses
+	Problems  []Problem   `json:"problems,omitempty"`       // problems for the operator
+	Config    Config      `json:"config"`
+	Queries   Queries     `json:"queries"`
+	Cache     Cache       `json:"cache"`
+	Static    *Static     `json:"static,omitempty"`   // nil: there are neither hosts nor templates
+	Etcd      *etcd.Stats `json:"etcd,omitempty"`     // nil: etcd.endpoints is not set
+	Snapshot  *Snapshot   `json:"snapshot,omitempty"` // nil: snapshot.folder is not set
+	Memory    Memory      `json:"memory"`
+	Upstreams []Upstream  `json:"upstreams"`
+	Probes    []Probe     `json:"probes,omitempty"`
+	Handover  *Handover   `json:"handover,omitempty"` // nil: handover.socket is not set
+	Node      *Node       `json:"node,omitempty"`     // nil: neither link nor interception is managed
+	Cluster   *Cluster    `json:"cluster,omitempty"`  // nil: cluster.resolver is none
 }
 
 // Config describes the configuration in use and the latest reload.
@@ -210,32 +210,6 @@ func StaticOf(st *static.Stats) *Static {
 		return nil
 	}
 	return &Static{Names: st.Names, Addresses: st.Addresses, Templates: st.Templates, Failures: st.Failures, Files: st.Files}
-}
-
-// Etcd describes the records of etcd.
-type Etcd struct {
-	Synced    bool   `json:"synced"`              // they were read; before that, queries get SERVFAIL
-	Records   int    `json:"records"`             // valid ones
-	Invalid   int    `json:"invalid"`             // values that are no records, and keys that are no names
-	Refused   int    `json:"refused"`             // records that exceeded the memory bound
-	Bytes     int    `json:"bytes"`               // of memory
-	Failed    uint64 `json:"failed"`              // queries that need too many records, or have an alias without an end
-	Revision  int64  `json:"revision"`            // of etcd, that the records have
-	Reads     uint64 `json:"reads"`               // of all keys, since the start
-	Failures  uint64 `json:"failures"`            // of etcd, since the start
-	Why       string `json:"why,omitempty"`       // an invalid record, and what is wrong with it
-	LastError string `json:"lastError,omitempty"` // why etcd does not answer now
-}
-
-// EtcdOf describes the records of etcd.
-func EtcdOf(st *etcd.Stats) *Etcd {
-	if st == nil {
-		return nil
-	}
-	return &Etcd{
-		Synced: st.Synced, Records: st.Records, Invalid: st.Invalid, Refused: st.Refused, Bytes: st.Bytes, Failed: st.Failed,
-		Revision: st.Revision, Reads: st.Reads, Failures: st.Failures, Why: st.Why, LastError: st.LastError,
-	}
 }
 
 // Snapshot describes the snapshots since the start.
