@@ -146,18 +146,24 @@ func (b *builder) buildParts(r, old *generation) (err error) {
 			}
 		}
 	}
+	if err := b.buildRecords(r, old); err != nil {
+		return err
+	}
+	if !r.unchanged(old, func(c *config.Config) any { return c.Probes }) {
+		r.probes, err = b.newProbes(cfg, old.probes)
+	}
+	return err
+}
+
+// buildRecords makes the sources of records of r besides the cluster.
+func (b *builder) buildRecords(r, old *generation) (err error) {
 	if !r.unchanged(old, staticKeys) {
-		if r.static, err = b.newStatic(cfg, old.static); err != nil {
+		if r.static, err = b.newStatic(&r.config, old.static); err != nil {
 			return err
 		}
 	}
 	if !r.unchanged(old, func(c *config.Config) any { return c.Etcd }) {
-		if r.etcd, err = b.newEtcd(&cfg.Etcd); err != nil {
-			return err
-		}
-	}
-	if !r.unchanged(old, func(c *config.Config) any { return c.Probes }) {
-		r.probes, err = b.newProbes(cfg, old.probes)
+		r.etcd, err = b.newEtcd(&r.config.Etcd)
 	}
 	return err
 }

@@ -316,15 +316,24 @@ func TestEtcd(t *testing.T) {
 		lost       string // part of a note; empty: nothing is lost
 	}{
 		{"the defaults", forward + "a.example {\n etcd\n}\n", section("a.example."), ""},
-		{"zones, path, endpoints and what CoreDNS ignores", ". {\n etcd a.example 10.0.0.0/8 {\n  path records\n  endpoint http://192.0.2.2:2379 192.0.2.3\n  stubzones\n  upstream\n }\n forward . 192.0.2.1\n}\n",
-			config.Etcd{Endpoints: []string{"http://192.0.2.2:2379", "http://192.0.2.3:2379"}, Prefix: "/records", Zones: []string{"a.example.", "10.in-addr.arpa."}}, ""},
-		{"certificates", forward + "a.example {\n root /etc/tls\n etcd {\n  endpoint https://etcd.example\n  tls cert.pem key.pem /ca.pem\n }\n}\n",
-			config.Etcd{Endpoints: []string{"https://etcd.example:2379"}, Prefix: "/skydns", Zones: []string{"a.example."}, EtcdTLS: config.EtcdTLS{CA: "/ca.pem", Cert: "/etc/tls/cert.pem", Key: "/etc/tls/key.pem"}}, ""},
-		{"a password", forward + "a.example {\n etcd {\n  credentials root secret\n }\n}\n",
-			with(section("a.example."), func(e *config.Etcd) { e.User, e.PasswordFile = "root", "/etc/node-cache/etcd-password" }), "the password is not copied"},
+		{
+			"zones, path, endpoints and what CoreDNS ignores",
+			". {\n etcd a.example 10.0.0.0/8 {\n  path records\n  endpoint http://192.0.2.2:2379 192.0.2.3\n  stubzones\n  upstream\n }\n forward . 192.0.2.1\n}\n",
+			config.Etcd{Endpoints: []string{"http://192.0.2.2:2379", "http://192.0.2.3:2379"}, Prefix: "/records", Zones: []string{"a.example.", "10.in-addr.arpa."}}, "",
+		},
+		{
+			"certificates", forward + "a.example {\n root /etc/tls\n etcd {\n  endpoint https://etcd.example\n  tls cert.pem key.pem /ca.pem\n }\n}\n",
+			config.Etcd{Endpoints: []string{"https://etcd.example:2379"}, Prefix: "/skydns", Zones: []string{"a.example."}, EtcdTLS: config.EtcdTLS{CA: "/ca.pem", Cert: "/etc/tls/cert.pem", Key: "/etc/tls/key.pem"}}, "",
+		},
+		{
+			"a password", forward + "a.example {\n etcd {\n  credentials root secret\n }\n}\n",
+			with(section("a.example."), func(e *config.Etcd) { e.User, e.PasswordFile = "root", "/etc/node-cache/etcd-password" }), "the password is not copied",
+		},
 		{"fallthrough", ". {\n etcd a.example {\n  fallthrough\n }\n forward . 192.0.2.1\n}\n", with(section("a.example."), func(e *config.Etcd) { e.Fallthrough = true }), ""},
-		{"fallthrough of one zone", ". {\n etcd a.example b.example {\n  fallthrough a.example\n }\n forward . 192.0.2.1\n}\n",
-			with(section("a.example.", "b.example."), func(e *config.Etcd) { e.Fallthrough = true }), "fallthrough is for all zones"},
+		{
+			"fallthrough of one zone", ". {\n etcd a.example b.example {\n  fallthrough a.example\n }\n forward . 192.0.2.1\n}\n",
+			with(section("a.example.", "b.example."), func(e *config.Etcd) { e.Fallthrough = true }), "fallthrough is for all zones",
+		},
 		{"all names beside a cluster", ". {\n kubernetes cluster.local\n etcd\n}\n", with(section("."), func(e *config.Etcd) { e.Fallthrough = true }), "other zones have other answers"},
 		{"two plugins of one etcd", forward + "a.example {\n etcd\n}\nb.example {\n etcd\n}\n", section("a.example.", "b.example."), ""},
 		{"two stores", forward + "a.example {\n etcd\n}\nb.example {\n etcd {\n  path /b\n }\n}\n", section("a.example."), "the records of one etcd are read"},

@@ -34,27 +34,8 @@ func etcd(l *line) {
 		directive{names: "min-lease-ttl max-lease-ttl", kept: true, why: "the TTL of a record with a lease is 30s at most"},
 		directive{names: "stubzones upstream debug"}, // CoreDNS ignores them as well
 	)
-	for _, text := range endpoints {
-		if !strings.Contains(text, "://") {
-			text = map[bool]string{true: "https://", false: "http://"}[isEncrypted] + text
-		}
-		if endpoint, err := config.ParseEtcdEndpoint(fillPlaceholders(text)); err != nil {
-			l.lost(oneLine(err), "")
-		} else {
-			e.Endpoints = appendNew(e.Endpoints, endpoint)
-		}
-	}
-	isThrough := func(zone string) bool {
-		return slices.ContainsFunc(onward, func(o string) bool { return below(zone, o) })
-	}
-	e.Fallthrough = hasThrough && (len(onward) == 0 || slices.ContainsFunc(zones, isThrough))
-	if e.Fallthrough && len(onward) > 0 && slices.ContainsFunc(zones, func(zone string) bool { return !isThrough(zone) }) {
-		l.lost("unknown names of all zones are looked up, not denied: fallthrough is for all zones", "")
-	}
-	if slices.Contains(zones, ".") && !e.Fallthrough && (len(c.servers) > 1 || c.servesCluster) {
-		e.Fallthrough = true
-		l.lost("unknown names are looked up, not denied: other zones have other answers", "")
-	}
+	e.Endpoints = etcdEndpoints(l, endpoints, isEncrypted)
+	e.Fallthrough = etcdFallthrough(l, zones, hasThrough, onward)
 	if len(e.Endpoints) > 0 && strings.HasPrefix(e.Endpoints[0], "https:") {
 		etcdFiles(l, &e.EtcdTLS, files)
 	}
@@ -71,6 +52,36 @@ func etcd(l *line) {
 	}
 	c.cfg.Etcd = e
 	l.s.own = append(l.s.own, zones...)
+}
+
+// etcdEndpoints returns the servers. One without a protocol is asked as the option tls says.
+func etcdEndpoints(l *line, texts []string, isEncrypted bool) (endpoints []string) {
+	for _, text := range texts {
+		if !strings.Contains(text, "://") {
+			text = map[bool]string{true: "https://", false: "http://"}[isEncrypted] + text
+		}
+		if endpoint, err := config.ParseEtcdEndpoint(fillPlaceholders(text)); err != nil {
+			l.lost(oneLine(err), "")
+		} else {
+			endpoints = appendNew(endpoints, endpoint)
+		}
+	}
+	return endpoints
+}
+
+// etcdFallthrough reports whether names without a record are looked up, which is for all zones or none here.
+func etcdFallthrough(l *line, zones []string, is bool, onward []string) bool {
+	stays := func(zone string) bool {
+		return !slices.ContainsFunc(onward, func(o string) bool { return below(zone, o) })
+	}
+	switch {
+	case is && len(onward) > 0 && slices.ContainsFunc(zones, stays):
+		l.lost("unknown names of all zones are looked up, not denied: fallthrough is for all zones", "")
+	case !is && slices.Contains(zones, ".") && (len(l.c.servers) > 1 || l.c.servesCluster):
+		l.lost("unknown names are looked up, not denied: other zones have other answers", "")
+		return true
+	}
+	return is
 }
 
 // etcdFiles converts the files of the option tls: CA, or CERT KEY, or CERT KEY CA.

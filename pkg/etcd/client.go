@@ -76,18 +76,14 @@ func (c *Client) String() string { return "etcd" }
 // Run keeps the records until ctx ends, and returns nil then. It may be called once.
 func (c *Client) Run(ctx context.Context) error {
 	guard := task.Guard{Where: "etcd", Log: c.cfg.Log, Count: &c.panics}
-	for {
+	for ctx.Err() == nil {
 		err := guard.Do(ctx, func() error { return c.session(ctx) })
-		if ctx.Err() != nil {
-			return nil
-		}
-		if !errors.Is(err, errReadAgain) {
+		if ctx.Err() == nil && !errors.Is(err, errReadAgain) {
 			c.setError(ctx, err)
 		}
-		if task.Sleep(ctx, c.wait.Next()) != nil {
-			return nil
-		}
+		_ = task.Sleep(ctx, c.wait.Next()) // ends with ctx, as the loop does
 	}
+	return nil
 }
 
 // AwaitRead waits until the records have been read, and at most for limit.

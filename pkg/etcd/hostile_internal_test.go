@@ -8,6 +8,7 @@ import (
 	"io"
 	"log/slog"
 	"net"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -133,7 +134,7 @@ func TestHostileRead(t *testing.T) {
 		{"keys without an end", func(q *etcdserverpb.RangeRequest) *etcdserverpb.RangeResponse {
 			r := &etcdserverpb.RangeResponse{Header: header(7), More: true}
 			for i := range q.Limit {
-				r.Kvs = append(r.Kvs, &mvccpb.KeyValue{Key: fmt.Appendf(q.Key[:len(q.Key):len(q.Key)], "%05d", i), Value: []byte(one)})
+				r.Kvs = append(r.Kvs, &mvccpb.KeyValue{Key: fmt.Appendf(slices.Clip(q.Key), "%05d", i), Value: []byte(one)})
 			}
 			return r
 		}, "deadline"},

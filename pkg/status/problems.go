@@ -54,9 +54,7 @@ func Problems(s *Status, watched *watch.Stats, cluster *config.Cluster, empty []
 	if s.Static != nil {
 		list.addStatic(s.Static)
 	}
-	if s.Etcd != nil {
-		list.addEtcd(s.Etcd)
-	}
+	list.addEtcd(s.Etcd)
 	if s.Snapshot != nil {
 		list.addSnapshot(s.Snapshot)
 	}
@@ -189,8 +187,11 @@ func (l *problems) addServers(where string, servers []Server) {
 	}
 }
 
-// addEtcd adds problems of the records of etcd.
+// addEtcd adds problems of the records of etcd; nil: etcd is not used.
 func (l *problems) addEtcd(e *etcd.Stats) {
+	if e == nil {
+		return
+	}
 	if e.LastError != "" {
 		l.add("etcd", fmt.Sprintf("%s; %d records are served", e.LastError, e.Records),
 			"check etcd.endpoints, their certificates and the user's permission to read etcd.prefix; the agent retries by itself")

@@ -63,12 +63,12 @@ func (s *etcdServer) launch(t *testing.T, args ...string) {
 }
 
 // put writes values by key.
-func (s *etcdServer) put(t *testing.T, values map[string]string, options ...clientv3.OpOption) {
+func (s *etcdServer) put(t *testing.T, values map[string]string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), limit)
 	defer cancel()
 	for _, key := range slices.Sorted(maps.Keys(values)) {
-		_, err := s.client.Put(ctx, key, values[key], options...)
+		_, err := s.client.Put(ctx, key, values[key])
 		assert.NoError(t, err)
 	}
 }
@@ -180,7 +180,7 @@ func TestEtcd(t *testing.T) {
 	n.awaitAnswer(t, "one.sky.test.", "NOERROR 10.0.0.1")
 	same, other := 0, map[string]int{}
 	for _, tt := range etcdQuestions() {
-		for _, name := range strings.Fields(tt.names) {
+		for name := range strings.FieldsSeq(tt.names) {
 			for qtype := range strings.FieldsSeq(tt.types) {
 				theirs, ours := askEtcd(t, coredns.Addr(), name, qtype), askEtcd(t, n.settings.addr, name, qtype)
 				switch {
@@ -312,7 +312,10 @@ func (n *node) reload(t *testing.T, section string) {
 }
 
 // reads is how often all records were read.
-func (n *node) reads(t *testing.T) int { return n.status(t).Etcd.Reads }
+func (n *node) reads(t *testing.T) int {
+	t.Helper()
+	return n.status(t).Etcd.Reads
+}
 
 // awaitProblem waits until /status names a problem of etcd.
 func (n *node) awaitProblem(t *testing.T, what string) {
