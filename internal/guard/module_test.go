@@ -21,7 +21,6 @@ func testOnly() map[string]string {
 		"github.com/google/go-cmp":           "shows the difference in a failed test",
 		"github.com/prometheus/client_model": "holds what a scrape of /metrics says",
 		"golang.org/x/tools":                 "reads the txtar files of the scenarios",
-		"google.golang.org/grpc":             "serves the kubelet's Pods API",
 		"k8s.io/kubelet":                     "has the messages of that API",
 	}
 }

@@ -20,8 +20,10 @@ import (
 
 	"github.com/nodecache/node-cache/pkg/cache"
 	"github.com/nodecache/node-cache/pkg/config"
+	"github.com/nodecache/node-cache/pkg/etcd"
 	"github.com/nodecache/node-cache/pkg/probe"
 	"github.com/nodecache/node-cache/pkg/resolve"
+	"github.com/nodecache/node-cache/pkg/skydns"
 	"github.com/nodecache/node-cache/pkg/static"
 	"github.com/nodecache/node-cache/pkg/status"
 	"github.com/nodecache/node-cache/pkg/task"
@@ -37,6 +39,7 @@ type generation struct {
 	fallback *fallbackPool // asked while all upstreams of a route are down; nil: there is none
 	probes   []*configuredProbe
 	static   *static.Static // hosts and templates; nil: there are none
+	etcd     *etcd.Client   // nil: etcd is not used
 	replaced chan struct{}  // closed once another configuration is in use
 
 	needRestart []string // keys that have other values where the configuration comes from
@@ -95,7 +98,8 @@ func (b *builder) build(cfg config.Config, old *generation) (r *generation, err 
 		}
 	}()
 	r = &generation{
-		config: cfg, cache: old.cache, cluster: old.cluster, fallback: old.fallback, static: old.static, probes: old.probes,
+		config: cfg, cache: old.cache, cluster: old.cluster, fallback: old.fallback, static: old.static, etcd: old.etcd,
+		probes:   old.probes,
 		replaced: make(chan struct{}),
 	}
 	if err = b.buildRoutes(r, old); err == nil {
@@ -142,13 +146,24 @@ func (b *builder) buildParts(r, old *generation) (err error) {
 			}
 		}
 	}
-	if !r.unchanged(old, staticKeys) {
-		if r.static, err = b.newStatic(cfg, old.static); err != nil {
-			return err
-		}
+	if err := b.buildRecords(r, old); err != nil {
+		return err
 	}
 	if !r.unchanged(old, func(c *config.Config) any { return c.Probes }) {
 		r.probes, err = b.newProbes(cfg, old.probes)
+	}
+	return err
+}
+
+// buildRecords makes the sources of records of r besides the cluster.
+func (b *builder) buildRecords(r, old *generation) (err error) {
+	if !r.unchanged(old, staticKeys) {
+		if r.static, err = b.newStatic(&r.config, old.static); err != nil {
+			return err
+		}
+	}
+	if !r.unchanged(old, func(c *config.Config) any { return c.Etcd }) {
+		r.etcd, err = b.newEtcd(&r.config.Etcd)
 	}
 	return err
 }
@@ -305,6 +320,9 @@ func (b *builder) plan(r *generation) (*resolve.Plan, error) {
 	if r.static != nil {
 		p.Static = r.static
 	}
+	if r.etcd != nil {
+		p.SkyDNS = r.etcd.Source()
+	}
 	return p, planRewrites(p, cfg)
 }
 
@@ -388,6 +406,9 @@ func (r *generation) parts() []part {
 	if r.static != nil {
 		list = append(list, r.static.Hosts())
 	}
+	if r.etcd != nil {
+		list = append(list, r.etcd)
+	}
 	for _, p := range r.probes {
 		list = append(list, p)
 	}
@@ -458,6 +479,30 @@ func (r *generation) staticStats() *static.Stats {
 	}
 	st := r.static.Stats()
 	return &st
+}
+
+// newEtcd returns a client for the records of etcd; nil: they are not configured.
+func (b *builder) newEtcd(cfg *config.Etcd) (*etcd.Client, error) {
+	if len(cfg.Endpoints) == 0 {
+		return nil, nil //nolint:nilnil // etcd is optional
+	}
+	prefix := cfg.Prefix + "/"
+	source, err := skydns.New(skydns.Config{Prefix: prefix, Zones: cfg.Zones, Onward: cfg.Fallthrough})
+	if err != nil {
+		return nil, fmt.Errorf("etcd: %w", err)
+	}
+	return etcd.New(etcd.Config{
+		Endpoints: cfg.Endpoints, Prefix: prefix, CA: cfg.CA, Cert: cfg.Cert, Key: cfg.Key, ServerName: cfg.ServerName,
+		User: cfg.User, PasswordFile: cfg.PasswordFile, Source: source, Log: b.log,
+	}), nil
+}
+
+// etcdStats returns the stats of etcd; nil: it is not used.
+func (r *generation) etcdStats() *etcd.Stats {
+	if r.etcd == nil {
+		return nil
+	}
+	return new(r.etcd.Stats())
 }
 
 // A configuredProbe is a probe of the configuration and its prober. It survives a reload that does not change

@@ -172,10 +172,15 @@ func (a *Agent) apply(ctx context.Context, cfg config.Config) error {
 	return nil
 }
 
-// preparedPlan returns the plan of r, after r has synced the cluster if old had.
+// preparedPlan returns the plan of r, after r has synced the cluster, and read the records of etcd, if old had.
 func (a *Agent) preparedPlan(ctx context.Context, r, old *generation) (*resolve.Plan, error) {
 	if r.cluster != old.cluster && old.cluster.synced() {
 		if err := r.cluster.awaitSync(ctx, syncTimeout); err != nil {
+			return nil, err
+		}
+	}
+	if e := old.etcd; e != nil && r.etcd != nil && r.etcd != e && e.Source().Records() != nil {
+		if err := r.etcd.AwaitRead(ctx, syncTimeout); err != nil {
 			return nil, err
 		}
 	}

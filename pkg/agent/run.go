@@ -291,10 +291,14 @@ func (a *Agent) runSource(ctx context.Context) error {
 // folder or a small cluster, and shorter than a client's retry.
 const firstSyncWait = 200 * time.Millisecond
 
-// awaitCluster waits for the first cluster sync: as long as a predecessor answers, else for a moment. Queries
+// awaitCluster waits for the first cluster sync: as long as a predecessor answers, else for a moment; and for the records
+// of etcd for a moment. Queries
 // wait in the socket buffers meanwhile. The delay is better than a SERVFAIL for a cluster name that is known
 // shortly after.
 func (a *Agent) awaitCluster(ctx context.Context) {
+	if e := a.running.Load().etcd; e != nil {
+		_ = e.AwaitRead(ctx, firstSyncWait) // an error is in /status
+	}
 	if a.handover.takesOver() {
 		a.handover.awaitSync(ctx)
 		return

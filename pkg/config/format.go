@@ -165,6 +165,9 @@ func formats() map[string]format {
 		"file":           stringFormat(parseFileName),
 		"socket":         stringFormat(parseSocket),
 		"collector":      stringFormat(parseCollector),
+		"etcdEndpoint":   stringFormat(parseEtcdEndpoint),
+		"etcdPrefix":     stringFormat(parseEtcdPrefix),
+		"serverName":     stringFormat(parseServerName),
 		"text":           stringFormat(parseText),
 		"part":           stringFormat(func(text string) (string, *Problem) { return text, nil }), // Rewrite.decode checks it
 		"expression":     stringFormat(parseExpression),

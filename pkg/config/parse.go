@@ -15,7 +15,6 @@ import (
 	"reflect"
 	"slices"
 	"strconv"
-	"strings"
 	"time"
 
 	"go.yaml.in/yaml/v3"
@@ -60,6 +59,12 @@ func ParseZone(text string) (string, error) {
 func ParseTarget(text string) (Target, error) {
 	t, p := parseTarget(text)
 	return t, textError(text, p)
+}
+
+// ParseEtcdEndpoint returns a server as an [Etcd] has it. The error is an [*Error] with one problem, of no path.
+func ParseEtcdEndpoint(text string) (string, error) {
+	endpoint, p := parseEtcdEndpoint(text)
+	return endpoint, textError(text, p)
 }
 
 // textError returns the problem of a text that is in no file as an error.
@@ -140,6 +145,9 @@ func checkRules(d *decoder, c *Config, role Role) {
 	}
 	if d.isSet("templates") {
 		checkTemplates(d, c.Templates)
+	}
+	if d.isSet("etcd") {
+		checkEtcd(d, &c.Etcd)
 	}
 	checkServeStale(d, c)
 	checkAdmin(d, c)
@@ -363,109 +371,6 @@ func checkProbes(d *decoder, probes []Probe) {
 	}
 }
 
-// checkCluster reports settings of the cluster that contradict each other, of an agent or a central resolver.
-func checkCluster(d *decoder, c *Cluster) {
-	checkTogether(d, "cluster.kubeconfig", "cluster.manifests", c.Kubeconfig != "", c.Manifests != "",
-		"objects come from an API server or from a folder")
-	d.check(c.Context != "" && c.Kubeconfig == "", "cluster.context", quote(c.Context)+": needs cluster.kubeconfig",
-		"a pod's service account has no contexts", "cluster.kubeconfig")
-	checkTogether(d, "cluster.namespaces", "cluster.namespaceSelector", len(c.Namespaces) > 0, c.NamespaceSelector != "",
-		"list the namespaces or select them")
-	hint := "leave it out: what changes in the view that answers here is dropped anyhow"
-	if c.Resolver == ResolverNone {
-		hint = "set cluster.resolver: central, and name the central resolver in cluster.central"
-	}
-	d.check(c.Invalidate && c.Resolver != ResolverCentral, "cluster.invalidate",
-		"true: needs cluster.resolver: central, which is "+c.Resolver, hint, "cluster.resolver")
-	d.check(c.IgnoreEmptyService && c.Endpoints != EndpointsAll, "cluster.ignoreEmptyService",
-		"true: needs cluster.endpoints: all, which is "+c.Endpoints,
-		"only when every endpoint is known can a service be known to have none", "cluster.endpoints")
-	d.check(c.TransferKeys != "" && len(c.TransferTo) == 0, "cluster.transferKeys", "a file: needs cluster.transferTo",
-		"list the secondary servers", "cluster.transferTo")
-}
-
-// checkCentral reports a central resolver that is missing or named twice.
-func checkCentral(d *decoder, c *Cluster) {
-	checkTogether(d, "cluster.central.service", "cluster.central.addresses",
-		c.Central.Service != ServiceName{}, len(c.Central.Addresses) > 0,
-		"the endpoints of the service are followed: keep the addresses only where there is no service")
-	d.check(c.Resolver == ResolverCentral && !c.Central.IsSet(), "cluster.resolver",
-		`"central": needs cluster.central.service or cluster.central.addresses`,
-		"say who is asked, like central: {service: kube-system/kube-dns}", "cluster.central")
-}
-
-// checkZones reports zones for the central resolver where none is asked, or that it does not get.
-func checkZones(d *decoder, c *Config) {
-	d.check(len(c.Cluster.Zones) > 0 && (c.Cluster.Resolver == ResolverNone || !c.Cluster.Central.IsSet()), "cluster.zones",
-		"a list: needs cluster.resolver: local or central, and cluster.central", "write a route for each zone in forward", "cluster.central", "cluster.resolver")
-	for i, zone := range c.Cluster.Zones {
-		path := fmt.Sprintf("cluster.zones[%d]", i)
-		d.check(zone == "." || slices.Contains(c.Domains(), zone), path, quote(zone)+": the root or the cluster domain", "leave it out", "clusterDomain")
-		route := slices.IndexFunc(c.Forward, func(r Route) bool { return r.Zone == zone })
-		d.check(route >= 0, path, fmt.Sprintf("%s: has a route, forward[%d]", quote(zone), route), "leave out one of them")
-	}
-}
-
-// checkDomains reports domains without a cluster, and those that are not disjoint.
-func checkDomains(d *decoder, c *Config) {
-	d.check(len(c.Cluster.Domains) > 0 && c.Cluster.Resolver == ResolverNone, "cluster.domains",
-		"a list: needs cluster.resolver: local or central", "", "cluster.resolver")
-	all := c.Domains()
-	for i, domain := range c.Cluster.Domains {
-		for _, other := range all[:i+1] {
-			d.check(isBelow(domain, other) || isBelow(other, domain), fmt.Sprintf("cluster.domains[%d]", i),
-				quote(domain)+": not apart from "+quote(other), "a name has one domain: leave out one of them", "clusterDomain")
-		}
-	}
-}
-
-// checkFallthrough reports zones that this process does not answer.
-func checkFallthrough(d *decoder, c *Config) {
-	d.check(len(c.Cluster.Fallthrough) > 0 && c.Cluster.Resolver != ResolverLocal, "cluster.fallthrough",
-		"a list: needs cluster.resolver: local, which is "+c.Cluster.Resolver, "", "cluster.resolver")
-	for i, zone := range c.Cluster.Fallthrough {
-		within := func(domain string) bool { return isBelow(zone, domain) }
-		d.check(!slices.ContainsFunc(c.Domains(), within), fmt.Sprintf("cluster.fallthrough[%d]", i),
-			quote(zone)+": not in a domain of the cluster", "", "clusterDomain", "cluster.domains")
-	}
-}
-
-// checkFederations reports federations whose names cannot be answered, and names that are not unique.
-func checkFederations(d *decoder, c *Cluster) {
-	d.check(len(c.Federations) > 0 && (c.Resolver != ResolverLocal || c.Endpoints != EndpointsAll), "cluster.federations",
-		"a list: needs cluster.resolver: local and cluster.endpoints: all", "only when every endpoint is known can a service be known to have none",
-		"cluster.resolver", "cluster.endpoints")
-	seen := map[string]string{}
-	for i, f := range c.Federations {
-		path := fmt.Sprintf("cluster.federations[%d]", i)
-		d.check(seen[f.Name] != "", path, quote(f.Name)+": already at "+seen[f.Name], "")
-		seen[f.Name] = path
-	}
-}
-
-// isBelow reports whether the absolute name is the zone or below it.
-func isBelow(name, zone string) bool { return strings.HasSuffix("."+name, "."+zone) }
-
-// checkClusterRoute reports a route for the whole of a domain that is not forwarded.
-// One for a name below it is a stub zone.
-func checkClusterRoute(d *decoder, c *Config) {
-	domains := c.Domains()
-	if !c.Cluster.Central.IsSet() {
-		domains = slices.DeleteFunc(domains, func(domain string) bool { return slices.Contains(c.Cluster.Fallthrough, domain) })
-	}
-	i := slices.IndexFunc(c.Forward, func(route Route) bool { return slices.Contains(domains, route.Zone) })
-	hint := "name those who are asked for it in cluster.central"
-	if c.Cluster.Resolver == ResolverLocal && !c.Cluster.Central.IsSet() {
-		hint = "leave the route out, or name the domain in cluster.fallthrough: one for a name below the domain may stay"
-	}
-	if i < 0 || c.Cluster.Resolver == ResolverNone {
-		return
-	}
-	d.check(true, fmt.Sprintf("forward[%d].zone", i),
-		fmt.Sprintf("%s: the cluster domain, which cluster.resolver: %s answers", quote(c.Forward[i].Zone), c.Cluster.Resolver),
-		hint, "clusterDomain", "cluster.domains", "cluster.resolver")
-}
-
 // checkNode reports what contradicts itself in the settings of link and rules.
 func checkNode(d *decoder, c *Config) {
 	if c.Interface.Manage && d.clean("interface.manage", "listen.addresses") {
@@ -569,18 +474,23 @@ const maxCertificates = 1 << 20
 // checkFiles reports the files that c names and that are not what they should be.
 func checkFiles(d *decoder, c *Config) {
 	for i, route := range c.Forward {
-		key := fmt.Sprintf("forward[%d].tls.ca", i)
-		if route.CA == "" || !d.clean(key) {
-			continue
-		}
-		if p := certificatesProblem(route.CA); p != nil {
-			d.rejectText(key, route.CA, p)
-		}
+		checkCertificates(d, fmt.Sprintf("forward[%d].tls.ca", i), route.CA)
 	}
+	checkCertificates(d, "etcd.tls.ca", c.Etcd.CA)
 	if keys := c.Cluster.TransferKeys; keys != "" && d.clean("cluster.transferKeys") {
 		if _, err := tsig.Read(keys); err != nil {
 			d.rejectText("cluster.transferKeys", keys, fileProblem(err))
 		}
+	}
+}
+
+// checkCertificates reports a file that is none of certificates. The empty path is none.
+func checkCertificates(d *decoder, key, path string) {
+	if path == "" || !d.clean(key) {
+		return
+	}
+	if p := certificatesProblem(path); p != nil {
+		d.rejectText(key, path, p)
 	}
 }
 
@@ -628,6 +538,9 @@ func resolveLocations(c *Config, file string) error {
 	}
 	for i := range c.Forward {
 		paths = append(paths, &c.Forward[i].CA)
+	}
+	if len(c.Etcd.Endpoints) > 0 {
+		paths = append(paths, c.Etcd.files()...)
 	}
 	for _, p := range paths {
 		if *p == "" || filepath.IsAbs(*p) {

@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -278,8 +279,8 @@ func TestZoneWithoutUpstreams(t *testing.T) {
 	const root = ". {\n forward . 192.0.2.1\n}\n"
 	for _, tt := range []struct{ name, text string }{
 		{"a forward to names alone", root + "corp.example {\n forward . ns.corp.example\n}\n"},
-		{"a plugin that is not supported", root + "corp.example {\n etcd\n}\n"},
-		{"a plugin before a forward", root + "corp.example {\n etcd\n forward . 192.0.2.2\n}\n"},
+		{"a plugin that is not supported", root + "corp.example {\n nomad\n}\n"},
+		{"a plugin before a forward", root + "corp.example {\n nomad\n forward . 192.0.2.2\n}\n"},
 		{"a plugin in the block of the root", ". {\n k8s_external corp.example\n forward . 192.0.2.1\n}\n"},
 		{"a plugin with the zone's ID", ". {\n route53 corp.example.:Z4R\n forward . 192.0.2.1\n}\n"},
 		{"a plugin with the zone's group", ". {\n azure group:corp.example\n forward . 192.0.2.1\n}\n"},
@@ -305,6 +306,69 @@ func TestZoneWithoutUpstreams(t *testing.T) {
 			must(t, err)
 			if text := string(yamlOf(t, r)); !strings.Contains(text, "- zone: \"corp.example.\"\n  to: [\"192.0.2.9\"]\n") {
 				t.Errorf("the old server is not asked for the names of corp.example:\n%s", text)
+			}
+		})
+	}
+}
+
+// TestEtcd converts the plugin etcd to the section etcd.
+func TestEtcd(t *testing.T) {
+	t.Parallel()
+	const forward = ". {\n forward . 192.0.2.1\n}\n"
+	section := func(zones ...string) config.Etcd {
+		return config.Etcd{Endpoints: []string{"http://localhost:2379"}, Prefix: "/skydns", Zones: zones}
+	}
+	with := func(e config.Etcd, change func(*config.Etcd)) config.Etcd {
+		change(&e)
+		return e
+	}
+	for _, tt := range []struct {
+		name, text string
+		want       config.Etcd
+		lost       string // part of a note; empty: nothing is lost
+	}{
+		{"the defaults", forward + "a.example {\n etcd\n}\n", section("a.example."), ""},
+		{
+			"zones, path, endpoints and what CoreDNS ignores",
+			". {\n etcd a.example 10.0.0.0/8 {\n  path records\n  endpoint http://192.0.2.2:2379 192.0.2.3\n  stubzones\n  upstream\n }\n forward . 192.0.2.1\n}\n",
+			config.Etcd{Endpoints: []string{"http://192.0.2.2:2379", "http://192.0.2.3:2379"}, Prefix: "/records", Zones: []string{"a.example.", "10.in-addr.arpa."}}, "",
+		},
+		{
+			"certificates", forward + "a.example {\n root /etc/tls\n etcd {\n  endpoint https://etcd.example\n  tls cert.pem key.pem /ca.pem\n }\n}\n",
+			config.Etcd{Endpoints: []string{"https://etcd.example:2379"}, Prefix: "/skydns", Zones: []string{"a.example."}, EtcdTLS: config.EtcdTLS{CA: "/ca.pem", Cert: "/etc/tls/cert.pem", Key: "/etc/tls/key.pem"}}, "",
+		},
+		{
+			"a password", forward + "a.example {\n etcd {\n  credentials root secret\n }\n}\n",
+			with(section("a.example."), func(e *config.Etcd) { e.User, e.PasswordFile = "root", "/etc/node-cache/etcd-password" }), "the password is not copied",
+		},
+		{"fallthrough", ". {\n etcd a.example {\n  fallthrough\n }\n forward . 192.0.2.1\n}\n", with(section("a.example."), func(e *config.Etcd) { e.Fallthrough = true }), ""},
+		{
+			"fallthrough of one zone", ". {\n etcd a.example b.example {\n  fallthrough a.example\n }\n forward . 192.0.2.1\n}\n",
+			with(section("a.example.", "b.example."), func(e *config.Etcd) { e.Fallthrough = true }), "fallthrough is for all zones",
+		},
+		{"all names beside a cluster", ". {\n kubernetes cluster.local\n etcd\n}\n", with(section("."), func(e *config.Etcd) { e.Fallthrough = true }), "other zones have other answers"},
+		{"two plugins of one etcd", forward + "a.example {\n etcd\n}\nb.example {\n etcd\n}\n", section("a.example.", "b.example."), ""},
+		{"two stores", forward + "a.example {\n etcd\n}\nb.example {\n etcd {\n  path /b\n }\n}\n", section("a.example."), "the records of one etcd are read"},
+		{"no server", forward + "a.example {\n etcd {\n  endpoint ftp://a\n }\n}\n", config.Etcd{Prefix: "/skydns"}, "not a server"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			r, err := convert.Files([]convert.Input{{Name: "file", Text: []byte(tt.text)}}, convert.Options{})
+			must(t, err)
+			same(t, "section", tt.want, r.Config.Etcd)
+			lost := ""
+			for _, n := range r.Notes {
+				if !n.Kept {
+					lost += n.String() + "\n"
+				}
+			}
+			if (lost == "") != (tt.lost == "") || !strings.Contains(lost, tt.lost) {
+				t.Errorf("lost %q, want %q", lost, tt.lost)
+			}
+			for _, zone := range tt.want.Zones {
+				if zone != "." && slices.ContainsFunc(r.Config.Forward, func(f config.Route) bool { return f.Zone == zone }) {
+					t.Errorf("%s has a route", zone)
+				}
 			}
 		})
 	}

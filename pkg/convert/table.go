@@ -234,6 +234,7 @@ func plugins(c *converter) []directive {
 		{names: "template", take: template},
 		{names: "hosts", take: hosts},
 		{names: "file", take: zoneFile},
+		{names: "etcd", take: etcd},
 		{names: "local", take: local},
 		{names: "rewrite", take: rewrite},
 		{names: "dns64", take: dns64},
@@ -282,7 +283,7 @@ func plugins(c *converter) []directive {
 		lost("acl", "answers do not depend on the client's address", "restrict clients with a NetworkPolicy or the node's firewall"),
 		ownZones("auto secondary", noZones, listZone),
 		lost("sign dnssec", noZones, routeIt),
-		ownZones("etcd route53 azure clouddns nomad consul k8s_gateway mdns multicluster mysql netbox records redis tailscale",
+		ownZones("route53 azure clouddns nomad consul k8s_gateway mdns multicluster mysql netbox records redis tailscale",
 			noZones, routeIt),
 		{names: "docker pdsql sqlite traefik", take: func(l *line) { l.unread(l.s.zones, noZones, routeIt) }}, // their arguments are no zones
 		lost("recursor unbound", "node-cache is not a recursive resolver", `write a route to such a server: {zone: ".", to: […]}`),

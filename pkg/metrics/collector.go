@@ -12,6 +12,7 @@ import (
 	"github.com/nodecache/node-cache/pkg/admin"
 	"github.com/nodecache/node-cache/pkg/cache"
 	"github.com/nodecache/node-cache/pkg/dnstap"
+	"github.com/nodecache/node-cache/pkg/etcd"
 	"github.com/nodecache/node-cache/pkg/handover"
 	"github.com/nodecache/node-cache/pkg/intercept"
 	"github.com/nodecache/node-cache/pkg/netif"
@@ -39,6 +40,7 @@ type Sample struct {
 	Resolve         resolve.Stats
 	Cache           cache.Stats
 	Static          *static.Stats // hosts and templates
+	Etcd            *etcd.Stats
 	Snapshot        *snapshot.Stats
 	Dnstap          *dnstap.Stats // messages for the collector
 	Notify          *notify.Stats // messages for secondary servers
@@ -104,7 +106,7 @@ func New(read func() Sample) *Collector {
 func families() []family {
 	t := &table{}
 	t.addAll(&Sample{
-		Static: &static.Stats{}, Dnstap: &dnstap.Stats{}, Notify: &notify.Stats{}, Snapshot: &snapshot.Stats{}, Zone: &zone.Stats{}, Watch: &watch.Stats{},
+		Static: &static.Stats{}, Etcd: &etcd.Stats{}, Dnstap: &dnstap.Stats{}, Notify: &notify.Stats{}, Snapshot: &snapshot.Stats{}, Zone: &zone.Stats{}, Watch: &watch.Stats{},
 		Link: &netif.Stats{}, Intercept: &intercept.Stats{}, Pods: map[string]*pods.Counts{}, Handover: &handover.Stats{},
 	}, nil)
 	return t.families

@@ -7,6 +7,7 @@ import (
 	"runtime"
 	"strconv"
 
+	"github.com/nodecache/node-cache/pkg/etcd"
 	"github.com/nodecache/node-cache/pkg/handover"
 	"github.com/nodecache/node-cache/pkg/probe"
 	"github.com/nodecache/node-cache/pkg/resolve"
@@ -32,6 +33,9 @@ func (t *table) addAll(s *Sample, upstreams []upstreamSeries) {
 	t.addCache(s)
 	if s.Static != nil {
 		t.addStatic(s.Static)
+	}
+	if s.Etcd != nil {
+		t.addEtcd(s.Etcd)
 	}
 	if s.Snapshot != nil {
 		t.addSnapshot(s.Snapshot)
@@ -161,6 +165,19 @@ func (t *table) addStatic(st *static.Stats) {
 		reads.put(float64(f.Reads), f.Path)
 		readable.put(boolValue(f.LastError == ""), f.Path)
 	}
+}
+
+func (t *table) addEtcd(e *etcd.Stats) {
+	t.section = "Records of etcd"
+	t.truth("etcd_up", "1 while the records follow those of etcd. At 0 the last ones are served.", e.Synced && e.LastError == "")
+	t.truth("etcd_synced", "1 once the records were read. Before that, queries get SERVFAIL.", e.Synced)
+	by(t, gauge, "etcd_records", "Records: served, without use because of their key or value, or over the memory bound.",
+		label{"state", []string{"valid", "invalid", "refused"}}, e.Records, e.Invalid, e.Refused)
+	t.value("etcd_bytes", "Memory of the records.", float64(e.Bytes))
+	t.value("etcd_revision", "Revision of etcd that the records have.", float64(e.Revision))
+	t.total("etcd_reads_total", "Reads of all records.", e.Reads)
+	t.total("etcd_failures_total", "Connections, reads and watches that failed.", e.Failures)
+	t.total("etcd_query_failures_total", "Queries answered SERVFAIL: they need too many records, or have an alias without an end.", e.Failed)
 }
 
 func (t *table) addSnapshot(k *snapshot.Stats) {
@@ -306,6 +323,7 @@ func (t *table) addPanics(s *Sample) {
 		{"source", s.Source.Panics},
 		{"config", s.Config.Panics},
 		{"static", orZero(s.Static).Panics},
+		{"etcd", orZero(s.Etcd).Panics},
 		{"handover", orZero(s.Handover).Panics},
 		{"snapshot", orZero(s.Snapshot).Panics},
 		{"admin", s.Admin.Panics},

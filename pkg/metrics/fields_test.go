@@ -15,6 +15,7 @@ import (
 	"github.com/nodecache/node-cache/pkg/admin"
 	"github.com/nodecache/node-cache/pkg/cache"
 	"github.com/nodecache/node-cache/pkg/dnstap"
+	"github.com/nodecache/node-cache/pkg/etcd"
 	"github.com/nodecache/node-cache/pkg/handover"
 	"github.com/nodecache/node-cache/pkg/intercept"
 	"github.com/nodecache/node-cache/pkg/metrics"
@@ -23,6 +24,7 @@ import (
 	"github.com/nodecache/node-cache/pkg/probe"
 	"github.com/nodecache/node-cache/pkg/resolve"
 	"github.com/nodecache/node-cache/pkg/server"
+	"github.com/nodecache/node-cache/pkg/skydns"
 	"github.com/nodecache/node-cache/pkg/snapshot"
 	"github.com/nodecache/node-cache/pkg/source"
 	"github.com/nodecache/node-cache/pkg/static"
@@ -90,6 +92,11 @@ func TestEveryFieldIsASeries(t *testing.T) {
 	try("source.Status.KubeDNS", alone)
 	tryFields(try, "static.Stats", *d.Static, func(s *metrics.Sample, v static.Stats) { s.Static = &v }, "Files")
 	tryFields(try, "static.FileStats", d.Static.Files[0], func(s *metrics.Sample, v static.FileStats) { s.Static.Files[0] = v })
+	tryFields(try, "etcd.Stats", *d.Etcd, func(s *metrics.Sample, v etcd.Stats) { s.Etcd = &v }, "Stats", "LastError", "Panics")
+	tryFields(try, "skydns.Stats", d.Etcd.Stats, func(s *metrics.Sample, v skydns.Stats) { s.Etcd.Stats = v }, "Why")
+	away := distinct()
+	away.Etcd.LastError = "lost"
+	try("etcd.Stats.LastError", away)
 	unread := distinct()
 	unread.Static.Files[0].LastError = "lost"
 	try("static.FileStats.LastError", unread)

@@ -15,6 +15,7 @@ import (
 	"github.com/nodecache/node-cache/pkg/admin"
 	"github.com/nodecache/node-cache/pkg/cache"
 	"github.com/nodecache/node-cache/pkg/dnstap"
+	"github.com/nodecache/node-cache/pkg/etcd"
 	"github.com/nodecache/node-cache/pkg/handover"
 	"github.com/nodecache/node-cache/pkg/intercept"
 	"github.com/nodecache/node-cache/pkg/metrics"
@@ -128,7 +129,9 @@ func distinct() metrics.Sample {
 		},
 		Source: configured(),
 		Static: answers(),
+		Etcd:   new(numbered[etcd.Stats](7600)),
 	}
+	s.Etcd.Synced = true
 	s.Resolve.Total = 1500 * time.Millisecond
 	s.Probes[0].Label, s.Probes[0].Known, s.Probes[0].Up = "cluster", true, true
 	h := numbered[handover.Stats](7200)

@@ -10,7 +10,8 @@
 //	   ├─ extras.go       only if the configuration has one of these:
 //	   │   ├─ redirect.go another name is looked up
 //	   │   ├─ static      hosts and templates: an answer, or an alias of another name
-//	   │   └─ dns64.go    reverse name of a NAT64 address: an alias of the IPv4 reverse name
+//	   │   ├─ dns64.go    reverse name of a NAT64 address: an alias of the IPv4 reverse name
+//	   │   └─ skydns      records of etcd: as static
 //	   ├─ zone            cluster name: an answer, a denial, or an alias of an external name
 //	   ├─ cache           fresh, in backoff, or a cached failure: answered
 //	   ├─ answerFromCut   a cached denial of a parent name: answered NXDOMAIN

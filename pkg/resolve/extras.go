@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"github.com/nodecache/node-cache/pkg/pods"
+	"github.com/nodecache/node-cache/pkg/skydns"
 	"github.com/nodecache/node-cache/pkg/static"
 	"github.com/nodecache/node-cache/pkg/wire"
 )
@@ -48,6 +49,26 @@ func (w *Worker) askStatic(dst []byte) ([]byte, Source) {
 	case static.None:
 	}
 	return dst[:start], undecided
+}
+
+// askSkyDNS asks the records of etcd. It redirects the query to the target of an alias there.
+func (w *Worker) askSkyDNS(dst []byte) ([]byte, Source) {
+	start := len(dst)
+	dst, verdict, target := w.plan.SkyDNS.Answer(&w.q, dst)
+	switch verdict {
+	case skydns.Answered:
+		return dst, SourceEtcd
+	case skydns.Alias:
+		return w.followAlias(dst, start, len(target))
+	case skydns.Failed:
+		w.opts.EDE = wire.EDEOther
+		return w.empty(SourceEtcd, wire.RcodeServFail, dst)
+	case skydns.NotReady:
+		w.opts.EDE = wire.EDENotReady
+		return w.empty(SourceEtcd, wire.RcodeServFail, dst)
+	case skydns.None:
+	}
+	return dst, undecided
 }
 
 // followAlias redirects the query to the target of an alias: dst[start:] is the answer so far, and

@@ -9,6 +9,7 @@ import (
 	"github.com/nodecache/node-cache/pkg/cache"
 	"github.com/nodecache/node-cache/pkg/dnstap"
 	"github.com/nodecache/node-cache/pkg/pods"
+	"github.com/nodecache/node-cache/pkg/skydns"
 	"github.com/nodecache/node-cache/pkg/static"
 	"github.com/nodecache/node-cache/pkg/tsig"
 	"github.com/nodecache/node-cache/pkg/wire"
@@ -95,6 +96,7 @@ type Plan struct {
 	Rewrites *Rewrites      // nil: none
 	Static   *static.Static // nil: none
 	DNS64    *DNS64         // nil: off
+	SkyDNS   *skydns.Source // nil: none
 
 	hasExtras bool   // one of the optional features is used
 	self      []byte // Self as RDATA of a TXT record; empty if Self is

@@ -25,6 +25,7 @@ const (
 	SourceTransfer               // a zone transfer
 	SourceStatic                 // hosts and templates of the configuration
 	SourceSearch                 // the name under another suffix of the pod's search path
+	SourceEtcd                   // records of etcd
 	sourceCount
 )
 
@@ -45,7 +46,7 @@ const (
 // Sources returns the names of the sources. Like the sets below it is closed: bytes from clients never
 // become a name.
 func Sources() []string {
-	return []string{"zone", "cache", "stale", "upstream", "failure", "local", "refused", "shed", "transfer", "static", "search"}
+	return []string{"zone", "cache", "stale", "upstream", "failure", "local", "refused", "shed", "transfer", "static", "search", "etcd"}
 }
 
 // Sheds returns the names of the limits.

@@ -156,6 +156,9 @@ func (w *Worker) ask(dst []byte) (_ []byte, source Source) {
 		if source == undecided && p.DNS64 != nil {
 			dst, source = w.askPrefix(dst)
 		}
+		if source == undecided && p.SkyDNS != nil {
+			dst, source = w.askSkyDNS(dst)
+		}
 	}
 	if source == undecided && len(p.Zones) > 0 {
 		dst, source = w.askZone(dst)

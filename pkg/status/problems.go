@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/nodecache/node-cache/pkg/config"
+	"github.com/nodecache/node-cache/pkg/etcd"
 	"github.com/nodecache/node-cache/pkg/watch"
 	"github.com/nodecache/node-cache/pkg/zone"
 )
@@ -53,6 +54,7 @@ func Problems(s *Status, watched *watch.Stats, cluster *config.Cluster, empty []
 	if s.Static != nil {
 		list.addStatic(s.Static)
 	}
+	list.addEtcd(s.Etcd)
 	if s.Snapshot != nil {
 		list.addSnapshot(s.Snapshot)
 	}
@@ -182,6 +184,25 @@ func (l *problems) addServers(where string, servers []Server) {
 			l.add(where, fmt.Sprintf("%s is down: its latest queries timed out", s.Address),
 				"check that it runs and is reachable from this pod; the agent retries by itself")
 		}
+	}
+}
+
+// addEtcd adds problems of the records of etcd; nil: etcd is not used.
+func (l *problems) addEtcd(e *etcd.Stats) {
+	if e == nil {
+		return
+	}
+	if e.LastError != "" {
+		l.add("etcd", fmt.Sprintf("%s; %d records are served", e.LastError, e.Records),
+			"check etcd.endpoints, their certificates and the user's permission to read etcd.prefix; the agent retries by itself")
+	}
+	if e.Invalid > 0 {
+		l.add("etcd", fmt.Sprintf("%s invalid and not served, the first at %s", count(e.Invalid, "record"), e.Why),
+			"correct these values in etcd; all other records are served")
+	}
+	if e.Refused > 0 {
+		l.add("etcd", fmt.Sprintf("%s not served: the memory for records is full", count(e.Refused, "record")),
+			"delete records below etcd.prefix that are not used, or set fewer zones")
 	}
 }
 

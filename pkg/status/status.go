@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/nodecache/node-cache/pkg/cache"
+	"github.com/nodecache/node-cache/pkg/etcd"
 	"github.com/nodecache/node-cache/pkg/handover"
 	"github.com/nodecache/node-cache/pkg/probe"
 	"github.com/nodecache/node-cache/pkg/resolve"
@@ -18,23 +19,24 @@ import (
 
 // A Status is the response of /status.
 type Status struct {
-	State     string     `json:"state"` // "ready", or "not ready: " and the reason
-	Version   string     `json:"version"`
-	Up        float64    `json:"upSeconds"` // since the start
-	Addresses []string   `json:"addresses"`
-	Foreign   []Socket   `json:"foreignSockets,omitempty"` // of other processes at these addresses
-	Problems  []Problem  `json:"problems,omitempty"`       // problems for the operator
-	Config    Config     `json:"config"`
-	Queries   Queries    `json:"queries"`
-	Cache     Cache      `json:"cache"`
-	Static    *Static    `json:"static,omitempty"`   // nil: there are neither hosts nor templates
-	Snapshot  *Snapshot  `json:"snapshot,omitempty"` // nil: snapshot.folder is not set
-	Memory    Memory     `json:"memory"`
-	Upstreams []Upstream `json:"upstreams"`
-	Probes    []Probe    `json:"probes,omitempty"`
-	Handover  *Handover  `json:"handover,omitempty"` // nil: handover.socket is not set
-	Node      *Node      `json:"node,omitempty"`     // nil: neither link nor interception is managed
-	Cluster   *Cluster   `json:"cluster,omitempty"`  // nil: cluster.resolver is none
+	State     string      `json:"state"` // "ready", or "not ready: " and the reason
+	Version   string      `json:"version"`
+	Up        float64     `json:"upSeconds"` // since the start
+	Addresses []string    `json:"addresses"`
+	Foreign   []Socket    `json:"foreignSockets,omitempty"` // of other processes at these addresses
+	Problems  []Problem   `json:"problems,omitempty"`       // problems for the operator
+	Config    Config      `json:"config"`
+	Queries   Queries     `json:"queries"`
+	Cache     Cache       `json:"cache"`
+	Static    *Static     `json:"static,omitempty"`   // nil: there are neither hosts nor templates
+	Etcd      *etcd.Stats `json:"etcd,omitempty"`     // nil: etcd.endpoints is not set
+	Snapshot  *Snapshot   `json:"snapshot,omitempty"` // nil: snapshot.folder is not set
+	Memory    Memory      `json:"memory"`
+	Upstreams []Upstream  `json:"upstreams"`
+	Probes    []Probe     `json:"probes,omitempty"`
+	Handover  *Handover   `json:"handover,omitempty"` // nil: handover.socket is not set
+	Node      *Node       `json:"node,omitempty"`     // nil: neither link nor interception is managed
+	Cluster   *Cluster    `json:"cluster,omitempty"`  // nil: cluster.resolver is none
 }
 
 // Config describes the configuration in use and the latest reload.
@@ -141,9 +143,9 @@ func Total(st *resolve.Stats) (n uint64) {
 // hit either.
 func Hits(st *resolve.Stats) (hits, all uint64) {
 	for _, source := range [...]resolve.Source{
-		resolve.SourceZone, resolve.SourceCache, resolve.SourceStatic, resolve.SourceStale, resolve.SourceUpstream, resolve.SourceFailure,
+		resolve.SourceZone, resolve.SourceCache, resolve.SourceStatic, resolve.SourceEtcd, resolve.SourceStale, resolve.SourceUpstream, resolve.SourceFailure,
 	} {
-		here := source <= resolve.SourceCache || source == resolve.SourceStatic
+		here := source <= resolve.SourceCache || source == resolve.SourceStatic || source == resolve.SourceEtcd
 		for rcode, n := range st.Responses[source] {
 			all += n
 			if here && resolve.Rcodes()[rcode] != "SERVFAIL" {

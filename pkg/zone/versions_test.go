@@ -101,6 +101,7 @@ func TestVersionsAgainstWhole(t *testing.T) {
 		{name: "pod names", cfg: zone.Config{PodNames: true, NodeZone: "east"}},
 		{name: "empty services ignored, namespaces chosen", cfg: zone.Config{IgnoreEmpty: true, Namespaces: []string{"shop", "default"}}},
 		{name: "declared namespaces only", cfg: zone.Config{KnownNamespaces: true}},
+		{name: "external names", cfg: zone.Config{External: true, Headless: true}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()

@@ -119,7 +119,8 @@ func (n *node) write(t *testing.T) {
 
 // status is what tests read of /status.
 type status struct {
-	Problems []struct{ Where, What, Hint string }
+	Problems []problem
+	Etcd     struct{ Reads int }
 	Config   struct {
 		Generation, Refused int
 		LastOk              bool
@@ -142,6 +143,8 @@ type status struct {
 		}
 	}
 }
+
+type problem struct{ Where, What, Hint string }
 
 type kindStatus struct {
 	Kind      string

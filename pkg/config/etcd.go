@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package config
+
+import (
+	"fmt"
+	"net/url"
+	"path"
+	"strings"
+)
+
+// Etcd is the section etcd.
+type Etcd struct {
+	// The servers, such as `http://127.0.0.1:2379`, all of them over https or none. Empty: off.
+	Endpoints []string `yaml:"endpoints" format:"etcdEndpoint"`
+	// The path of the records.
+	Prefix string `yaml:"prefix" format:"etcdPrefix"` // with one slash at its start, and none at its end
+	// The zones that are answered from the records, at least one.
+	Zones []string `yaml:"zones" format:"zone"` // lower-case and absolute
+	// `on`: names of the zones without a record are looked up like others. `off`: they do not exist.
+	Fallthrough bool `yaml:"fallthrough" words:"off,on"`
+	// The certificates for servers over https. Files are read for each connection.
+	EtcdTLS `yaml:"tls"`
+	// The name of the user. Empty: none.
+	User string `yaml:"user" format:"text"`
+	// A file with the password of the user.
+	PasswordFile string `yaml:"passwordFile" format:"path"` // absolute unless Parse has read a relative path
+}
+
+// EtcdTLS is the section etcd.tls. Its paths are absolute unless Parse has read relative ones.
+type EtcdTLS struct {
+	// A file of CA certificates (PEM). Empty: the system's.
+	CA string `yaml:"ca" format:"path"`
+	// A file with the certificate of the agent (PEM). Empty: none.
+	Cert string `yaml:"cert" format:"path"`
+	// A file with its key (PEM).
+	Key string `yaml:"key" format:"path"`
+	// The name in the certificates of the servers. Empty: the host of the endpoint.
+	ServerName string `yaml:"serverName" format:"serverName"`
+}
+
+// files are the paths of e.
+func (e *Etcd) files() []*string { return []*string{&e.CA, &e.Cert, &e.Key, &e.PasswordFile} }
+
+// etcdPort is the port of an endpoint without one.
+const etcdPort = "2379"
+
+// parseEtcdEndpoint reads an endpoint. What it returns has a port.
+func parseEtcdEndpoint(text string) (string, *Problem) {
+	u, err := url.Parse(text)
+	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Hostname() == "" || strings.TrimSuffix(u.String(), "/") != u.Scheme+"://"+u.Host {
+		return "", problem("not a server", "write it like http://127.0.0.1:2379 or https://etcd.example")
+	}
+	if u.Port() == "" {
+		u.Host += ":" + etcdPort
+	}
+	return u.Scheme + "://" + u.Host, nil
+}
+
+// parseEtcdPrefix reads the path of records.
+func parseEtcdPrefix(text string) (string, *Problem) {
+	clean := path.Join("/", text)
+	if clean == "/" || strings.ContainsRune(text, 0) {
+		return "", problem("not the path of records", "write it like /skydns")
+	}
+	return clean, nil
+}
+
+// parseServerName reads the name in a certificate. The empty string is none.
+func parseServerName(text string) (string, *Problem) {
+	if text == "" {
+		return "", nil
+	}
+	return parseHost(text)
+}
+
+// checkEtcd reports what contradicts itself in the section etcd.
+func checkEtcd(d *decoder, e *Etcd) {
+	on := len(e.Endpoints) > 0
+	d.check(on && len(e.Zones) == 0, "etcd.endpoints", "a list: needs etcd.zones", "name the zones of the records, like zones: [skydns.local]", "etcd.zones")
+	d.check(!on && len(e.Zones) > 0, "etcd.zones", "a list: needs etcd.endpoints", "name the servers, like endpoints: [\"http://127.0.0.1:2379\"]", "etcd.endpoints")
+	encrypted := on && strings.HasPrefix(e.Endpoints[0], "https:")
+	for i, endpoint := range e.Endpoints {
+		d.check(strings.HasPrefix(endpoint, "https:") != encrypted, fmt.Sprintf("etcd.endpoints[%d]", i),
+			quote(endpoint)+": not over the protocol of the first", "write all of them with https:// or with http://")
+	}
+	d.check(on && !encrypted && e.EtcdTLS != EtcdTLS{}, "etcd.tls", "a section: no server is asked over https", "leave it out, or write https:// in etcd.endpoints", "etcd.endpoints")
+	d.check((e.Cert == "") != (e.Key == ""), "etcd.tls", "one of cert and key", "name both files, or none")
+	d.check((e.User == "") != (e.PasswordFile == ""), "etcd", "one of user and passwordFile", "name both, or none")
+}
