@@ -190,7 +190,7 @@ func (m *model) answer(name string, rrtype uint16) got {
 			continue
 		}
 		switch {
-		case exists || !m.cfg.Fallthrough:
+		case exists || !m.cfg.Fallthrough || strings.HasSuffix(name, ".dns."+m.cfg.Domain):
 		case len(g.Answer) == 0:
 			return got{Verdict: zone.NotInZone, EDE: wire.EDENone}
 		default:
