@@ -130,13 +130,14 @@
 //	<endpoint>.<svc>         with Headless, of a headless service without external addresses; its other names are then as in svc, but not zonal
 //
 // An external address has PTR records to the services in the first external zone, unless the cluster has the address. Aliases
-// are followed within all zones of a process. With Fallthrough, a name that is not there is not in the zone.
+// are followed within all zones of a process. With Fallthrough, a name that does not exist is not in the zone, unless
+// it is below dns.
 //
 // Differences from CoreDNS:
 //
 //   - A name below a service is a port or an endpoint. CoreDNS gives any such name the service's addresses.
 //   - A service without an external name has no endpoints there. CoreDNS answers them with headless, and denies the name above them.
-//   - A namespace that does not exist, and another type at a reverse name: as in the cluster domain.
+//   - Other types at a reverse name, and _<proto>.<svc>: as in the cluster domain.
 //   - An alias is one for every type, and has no address and no other alias beside it: of several host names the first one
 //     counts, and none does if there is an address. CoreDNS gives all of them, and SRV records at the name too.
 //   - SRV records of a host name come without its addresses.

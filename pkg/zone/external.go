@@ -71,7 +71,7 @@ func (r *reply) externalName() (alias string, res Result) {
 	return r.service(n)
 }
 
-// serverName answers dns and the names below it.
+// serverName answers dns and the names below it, none of which is left to a route.
 func (r *reply) serverName() Result {
 	switch string(r.labelRange(0, r.labels)) {
 	case labelsDNS:
@@ -79,7 +79,7 @@ func (r *reply) serverName() Result {
 	case r.z.server:
 		return r.serverAddrs()
 	}
-	return r.nxdomain(needsNothing)
+	return r.deny(needsNothing, wire.RcodeNXDomain, wire.EDENone)
 }
 
 // externalService answers a name at or below the service of the node, or returns the target if it is an alias.

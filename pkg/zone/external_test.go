@@ -98,7 +98,7 @@ func TestExternalNames(t *testing.T) {
 		{"no such service", "svc0.testns.example.org.", dns.TypeA, nxdomain},
 		{"of a namespace that does not exist", "svc0.svc-nons.example.org.", dns.TypeA, nxdomain},
 		{"namespace", "testns.example.org.", dns.TypeA, nodata},
-		{"namespace that does not exist", "svc-nons.example.org.", dns.TypeA, nxdomain}, // of CoreDNS NODATA
+		{"namespace that does not exist", "svc-nons.example.org.", dns.TypeA, nxdomain},
 		{"three labels left of a service", "a.b.c." + svc1, dns.TypeA, nxdomain},
 		{"any name below a service", "x." + svc1, dns.TypeA, nxdomain}, // CoreDNS gives the service's addresses
 		{"protocol of a port", "_tcp." + svc1, dns.TypeA, nodata},      // likewise
@@ -184,7 +184,7 @@ func TestFallthrough(t *testing.T) {
 		{"impossible name, not synced", "a.b.c.d.e", zone.Zones{lost}, 0, elsewhere},
 		{"no such namespace", "none", zs, 0, elsewhere},
 		{"headless service", "svc-headless.testns", zs, 0, elsewhere},
-		{"below the name server", "x.dns", zs, 0, elsewhere},
+		{"below the name server", "x.dns", zs, 0, got{Verdict: zone.Answered, EDE: wire.EDENone, Rcode: "NXDOMAIN", Ns: []string{"example.org. 5 SOA ns1.dns.example.org. hostmaster.dns.example.org."}}},
 		{"namespace", "testns", zs, 0, got{Verdict: zone.Answered, EDE: wire.EDENone, Rcode: "NOERROR", Ns: []string{"example.org. 5 SOA ns1.dns.example.org. hostmaster.dns.example.org."}}},
 		{"target of a host name", "gone.testns", zs, 0, got{
 			Verdict: zone.Alias, EDE: wire.EDENone, Rcode: "NOERROR", Target: "none.testns.example.org.", Answer: []string{"gone.testns.example.org. 5 CNAME none.testns.example.org."},

@@ -190,7 +190,7 @@ func (m *model) answer(name string, rrtype uint16) got {
 			continue
 		}
 		switch {
-		case exists || len(m.cfg.Fallthrough) == 0:
+		case exists || len(m.cfg.Fallthrough) == 0 || strings.HasSuffix(name, ".dns."+m.cfg.Domain):
 		case len(g.Answer) == 0:
 			return got{Verdict: zone.NotInZone, EDE: wire.EDENone}
 		default:
