@@ -5,7 +5,9 @@ package install
 import (
 	"encoding/json"
 	"os/exec"
+	"path"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -13,14 +15,26 @@ import (
 	"github.com/nodecache/node-cache/internal/proctest"
 )
 
-// lookupImage has a program for each resolver library, which looks up its arguments.
+// lookupImage has a program for each resolver library, which looks up its arguments. A pod mounts /usr for Node.js, whose resolver is
+// the C library's in its own threads, as Java's is.
 const lookupImage = "docker.io/library/lookup:1"
+
+// lookupClients are the command lines that look up the name that follows.
+var lookupClients = [][]string{
+	{"glibc"},
+	{"musl"},
+	{"go"},
+	{"/usr/bin/node", "-e", `require("dns").lookup(process.argv[1], {all: true}, (...found) => console.log(found))`},
+}
 
 // writeLookupImage makes the image and returns its archive.
 func writeLookupImage(t *testing.T) string {
 	t.Helper()
+	proctest.FindProgram(t, "/usr/bin/node", "nodejs")
 	dir := t.TempDir()
-	image := kubenode.Image{Name: lookupImage, Files: map[string]string{"bin/sleep": "-> busybox", "bin/busybox": "/bin/busybox"}}
+	image := kubenode.Image{Name: lookupImage, Files: map[string]string{
+		"bin/sleep": "-> busybox", "bin/busybox": "/bin/busybox", "lib": "-> usr/lib", "lib64": "-> usr/lib64",
+	}}
 	for libc, compiler := range map[string]string{
 		"glibc": proctest.FindProgram(t, "gcc", "gcc"), "musl": proctest.FindProgram(t, "musl-gcc", "musl-tools"),
 	} {
@@ -46,12 +60,20 @@ func writeLookupImage(t *testing.T) string {
 const searchPods = `apiVersion: v1
 kind: Pod
 metadata: {name: walked, labels: {app: search}}
-spec: {nodeName: node1, terminationGracePeriodSeconds: 0, containers: [{name: main, image: "` + lookupImage + `", command: [sleep, "3600"]}]}
+spec:
+  nodeName: node1
+  terminationGracePeriodSeconds: 0
+  containers: [{name: main, image: "` + lookupImage + `", command: [sleep, "3600"], volumeMounts: [{name: usr, mountPath: /usr, readOnly: true}]}]
+  volumes: [{name: usr, hostPath: {path: /usr}}]
 ---
 apiVersion: v1
 kind: Pod
 metadata: {name: left-alone, labels: {app: search, node-cache.io/search-path: "off"}}
-spec: {nodeName: node1, terminationGracePeriodSeconds: 0, containers: [{name: main, image: "` + lookupImage + `", command: [sleep, "3600"]}]}
+spec:
+  nodeName: node1
+  terminationGracePeriodSeconds: 0
+  containers: [{name: main, image: "` + lookupImage + `", command: [sleep, "3600"], volumeMounts: [{name: usr, mountPath: /usr, readOnly: true}]}]
+  volumes: [{name: usr, hostPath: {path: /usr}}]
 `
 
 // testSearchPath counts the queries that resolver libraries send for a name outside, as the agent counts them for each pod, with the
@@ -66,19 +88,19 @@ func (b *harness) testSearchPath(t *testing.T) {
 	b.kubectlInput(t, searchPods, "apply", "-f", "-")
 	b.kubectl(t, "wait", "--for=condition=Ready", "--timeout=90s", "pod", "-l", "app=search")
 	b.eventually(t, "the agent knows both pods", func() bool { return len(b.queriesOfPods(t)) >= 2 })
-	for _, libc := range []string{"glibc", "musl", "go"} {
-		sent := map[string]int{}
+	for _, lookup := range lookupClients {
+		client, sent := path.Base(lookup[0]), map[string]int{}
 		for _, pod := range []string{"walked", "left-alone"} {
 			before := b.queriesOfPods(t)[pod]
-			out := b.kubectl(t, "exec", pod, "--", libc, "www.example.com")
+			out := b.kubectl(t, slices.Concat([]string{"exec", pod, "--"}, lookup, []string{"www.example.com"})...)
 			if !strings.Contains(out, kubenode.InternetAddr) || !strings.Contains(out, kubenode.InternetAddr6) {
-				t.Errorf("%s of %s: %s", libc, pod, out)
+				t.Errorf("%s of %s: %s", client, pod, out)
 			}
 			sent[pod] = b.queriesOfPods(t)[pod] - before
 		}
-		proctest.Figure(t, "queries of %s for www.example.com: %d, without the walk %d", libc, sent["walked"], sent["left-alone"])
+		proctest.Figure(t, "queries of %s for www.example.com: %d, without the walk %d", client, sent["walked"], sent["left-alone"])
 		if sent["walked"] != 2 || sent["left-alone"] < 8 {
-			t.Errorf("%s: queries %v, want 2 with the walk", libc, sent)
+			t.Errorf("%s: queries %v, want 2 with the walk", client, sent)
 		}
 	}
 }
