@@ -4,6 +4,7 @@ package resolve
 
 import (
 	"github.com/nodecache/node-cache/pkg/wire"
+	"github.com/nodecache/node-cache/pkg/zone"
 )
 
 // Replies to unusual packets. docs/odd-packets.md has this table for users, and odd_test.go checks
@@ -50,7 +51,7 @@ func (w *Worker) answerFault(rcode int, pkt, dst []byte) ([]byte, wire.Verdict) 
 func (w *Worker) answerUnusual(pkt, dst []byte) ([]byte, wire.Verdict) {
 	start := len(dst)
 	var source Source
-	if w.signer = nil; w.q.TSIG > 0 && w.verifies() {
+	if w.signer = nil; w.q.TSIG > 0 && w.plan.verifies(w.from.Addr.Addr()) {
 		dst, source = w.answerSigned(pkt, dst)
 	} else {
 		dst, source = w.answerOdd(dst)
@@ -76,6 +77,31 @@ func (w *Worker) answerOdd(dst []byte) ([]byte, Source) {
 		}
 	}
 	return w.empty(SourceRefused, wire.RcodeRefused, dst)
+}
+
+// answerSigned answers a query with a TSIG record. It answers zone
+// transfers and what the zones have: a secondary server asks nothing else.
+func (w *Worker) answerSigned(pkt, dst []byte) ([]byte, Source) {
+	signer, err := w.plan.Keys.Verify(pkt, w.q.TSIG, w.now)
+	if err != nil {
+		return w.empty(SourceRefused, wire.RcodeFormErr, dst)
+	}
+	w.signer = signer
+	w.opts.Limit -= signer.Room()
+	if signer.Failed != 0 {
+		w.plan.Keys.LogRefused(w.from.Addr.Addr(), signer.Reason())
+		return w.empty(SourceRefused, wire.RcodeNotAuth, dst)
+	}
+	if w.q.Class != wire.ClassIN || oddType(w.q.Type) {
+		return w.answerOdd(dst)
+	}
+	start := len(dst)
+	dst, result := w.plan.Zones.Answer(&w.q, w.zoneClient(), w.now, dst)
+	if result.Verdict != zone.Answered {
+		return w.empty(SourceRefused, wire.RcodeRefused, dst[:start])
+	}
+	w.opts.EDE = result.EDE
+	return w.q.Reply(dst, start, &w.opts), SourceZone
 }
 
 // answerTransfer answers a transfer query, or leaves it to Resolve if the reply is a zone.

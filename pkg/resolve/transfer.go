@@ -63,54 +63,27 @@ func (p *Plan) mayTransfer(client netip.Addr) bool {
 	return slices.ContainsFunc(p.TransferTo, func(prefix netip.Prefix) bool { return prefix.Contains(client) })
 }
 
-// verifies reports whether the client's signature is verified: only clients that may transfer a zone are worth the work.
-func (w *Worker) verifies() bool { return w.plan.Keys != nil && w.plan.mayTransfer(w.from.Addr.Addr()) }
+// verifies reports whether signatures of the client are verified: only clients that may transfer a zone are worth the work.
+func (p *Plan) verifies(client netip.Addr) bool { return p.Keys != nil && p.mayTransfer(client) }
 
-// answerSigned answers a query with a TSIG record. It answers zone
-// transfers and what the zones have: a secondary server asks nothing else.
-func (w *Worker) answerSigned(pkt, dst []byte) ([]byte, Source) {
-	signer, err := w.plan.Keys.Verify(pkt, w.q.TSIG, w.now)
-	if err != nil {
-		return w.empty(SourceRefused, wire.RcodeFormErr, dst)
-	}
-	w.signer = signer
-	w.opts.Limit -= signer.Room()
-	if signer.Failed != 0 {
-		w.plan.Keys.LogRefused(w.from.Addr.Addr(), signer.Reason())
-		return w.empty(SourceRefused, wire.RcodeNotAuth, dst)
-	}
-	if w.q.Class != wire.ClassIN || oddType(w.q.Type) {
-		return w.answerOdd(dst)
-	}
-	start := len(dst)
-	dst, result := w.plan.Zones.Answer(&w.q, w.zoneClient(), w.now, dst)
-	if result.Verdict != zone.Answered {
-		return w.empty(SourceRefused, wire.RcodeRefused, dst[:start])
-	}
-	w.opts.EDE = result.EDE
-	return w.q.Reply(dst, start, &w.opts), SourceZone
-}
-
-// startTransfer starts the transfer that the current query asks for, if there is room.
-func (w *Worker) startTransfer(to wire.Replier) {
-	r, plan, client := w.r, w.plan, w.waiter(nil, to)
-	stream, ok := to.(wire.Stream)
+// start starts the transfer if there is room. signer signs its messages; nil: they are not signed.
+func (t *transfer) start(signer *tsig.Signer, batch *wire.SendBatch) {
+	r := t.r
+	stream, ok := t.to.(wire.Stream)
 	if !ok { // the transport has no streams
-		r.reply(plan, &client, SourceRefused, client.ask.AppendEmpty(nil, wire.RcodeRefused, &client.opts), client.since, &w.batch)
+		r.reply(t.plan, &t.waiter, SourceRefused, t.ask.AppendEmpty(nil, wire.RcodeRefused, &t.opts), t.since, batch)
 		return
 	}
-	if w.signer != nil {
-		stream = &signedStream{stream, w.signer, r.now}
-		client.to = stream
+	if t.stream = stream; signer != nil {
+		t.stream = &signedStream{stream, signer, r.now}
+		t.to = t.stream
 	}
 	if r.transfers.Add(1) > maxTransfers {
 		r.transfers.Add(-1)
 		r.counts.shed(ShedTransfers)
-		r.replyShed(ShedTransfers, &client, plan, &w.batch)
+		r.replyShed(ShedTransfers, &t.waiter, t.plan, batch)
 		return
 	}
-	held := zone.Secondary{Addr: w.from.Addr.Addr(), Serial: w.q.Serial, HasSerial: w.q.HasSerial}
-	t := transfer{r: r, plan: plan, zone: plan.Zones.At(w.q.Name()), waiter: client, client: held, stream: stream}
 	r.pending.Go(func() {
 		defer r.transfers.Add(-1)
 		t.run()

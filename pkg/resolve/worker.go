@@ -73,7 +73,7 @@ func (w *Worker) AnswerFromMemory(pkt []byte, from *wire.Peer, now time.Time, ds
 	}
 	w.initReplyOptions()
 	w.redirect.active, w.useFallback, w.walking = false, false, false
-	if w.q.Class != wire.ClassIN || oddType(w.q.Type) || w.q.TSIG > 0 && w.verifies() {
+	if w.q.Class != wire.ClassIN || oddType(w.q.Type) || w.q.TSIG > 0 && w.plan.verifies(from.Addr.Addr()) {
 		return w.answerUnusual(pkt, dst)
 	}
 	if w.plan.SearchPath {
@@ -399,7 +399,9 @@ func isReported(p *Plan) bool {
 func (w *Worker) Resolve(from *wire.Peer, now time.Time, to wire.Replier) {
 	w.from, w.now = from, now
 	if isTransfer(w.q.Type) {
-		w.startTransfer(to)
+		held := zone.Secondary{Addr: from.Addr.Addr(), Serial: w.q.Serial, HasSerial: w.q.HasSerial}
+		t := transfer{r: w.r, plan: w.plan, zone: w.plan.Zones.At(w.q.Name()), waiter: w.waiter(nil, to), client: held}
+		t.start(w.signer, &w.batch)
 		return
 	}
 	w.addrProven = from.Stream || w.q.Cookie != nil && w.r.cookies.isValid(w.q.Cookie, from.Addr.Addr(), now)
