@@ -85,6 +85,6 @@ func checkEtcd(d *decoder, e *Etcd) {
 			quote(endpoint)+": not over the protocol of the first", "write all of them with https:// or with http://")
 	}
 	d.check(on && !encrypted && e.EtcdTLS != EtcdTLS{}, "etcd.tls", "a section: no server is asked over https", "leave it out, or write https:// in etcd.endpoints", "etcd.endpoints")
-	d.check((e.Cert == "") != (e.Key == ""), "etcd.tls", "one of cert and key", "name both files, or none")
-	d.check((e.User == "") != (e.PasswordFile == ""), "etcd", "one of user and passwordFile", "name both, or none")
+	d.check((e.Cert == "") != (e.Key == ""), "etcd.tls.cert", "one of cert and key", "name both files, or none")
+	d.check((e.User == "") != (e.PasswordFile == ""), "etcd.user", "one of user and passwordFile", "name both, or none")
 }

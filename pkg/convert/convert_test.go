@@ -331,11 +331,13 @@ func TestEtcd(t *testing.T) {
 		{
 			"zones, path, endpoints and what CoreDNS ignores",
 			". {\n etcd a.example 10.0.0.0/8 {\n  path records\n  endpoint http://192.0.2.2:2379 192.0.2.3\n  stubzones\n  upstream\n }\n forward . 192.0.2.1\n}\n",
-			config.Etcd{Endpoints: []string{"http://192.0.2.2:2379", "http://192.0.2.3:2379"}, Prefix: "/records", Zones: []string{"a.example.", "10.in-addr.arpa."}}, "",
+			config.Etcd{Endpoints: []string{"http://192.0.2.2:2379", "http://192.0.2.3:2379"}, Prefix: "/records", Zones: []string{"a.example.", "10.in-addr.arpa."}},
+			"",
 		},
 		{
 			"certificates", forward + "a.example {\n root /etc/tls\n etcd {\n  endpoint https://etcd.example\n  tls cert.pem key.pem /ca.pem\n }\n}\n",
-			config.Etcd{Endpoints: []string{"https://etcd.example:2379"}, Prefix: "/skydns", Zones: []string{"a.example."}, EtcdTLS: config.EtcdTLS{CA: "/ca.pem", Cert: "/etc/tls/cert.pem", Key: "/etc/tls/key.pem"}}, "",
+			config.Etcd{Endpoints: []string{"https://etcd.example:2379"}, Prefix: "/skydns", Zones: []string{"a.example."}, EtcdTLS: config.EtcdTLS{CA: "/ca.pem", Cert: "/etc/tls/cert.pem", Key: "/etc/tls/key.pem"}},
+			"",
 		},
 		{
 			"a password", forward + "a.example {\n etcd {\n  credentials root secret\n }\n}\n",

@@ -218,6 +218,11 @@ func TestEtcdFaults(t *testing.T) {
 	n.expect(t, expectedAnswer{"a.sky.test.", dns.TypeA, "NOERROR 10.0.0.3"}, expectedAnswer{"bad.sky.test.", dns.TypeA, "NOERROR 10.0.0.4"})
 	n.awaitNoProblem(t)
 
+	out, err := exec.CommandContext(t.Context(), nodeCache, "query", "a.sky.test", "--explain", "--server", n.settings.addr.String()).CombinedOutput()
+	if err != nil || !strings.Contains(string(out), "explained: source=etcd") {
+		t.Errorf("node-cache query --explain: %v\n%s", err, out)
+	}
+
 	etcd.Kill()
 	n.awaitProblem(t, "3 records are served")
 	n.expect(t, expectedAnswer{"a.sky.test.", dns.TypeA, "NOERROR 10.0.0.3"}, expectedAnswer{"none.sky.test.", dns.TypeA, "NXDOMAIN"})
