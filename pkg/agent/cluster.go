@@ -100,14 +100,6 @@ func ownerOf(name []byte, domains [][]byte) []byte {
 	return nil
 }
 
-// domain returns the cluster domain, nil without a cluster.
-func (c *cluster) domain() []byte {
-	if len(c.domains) == 0 {
-		return nil
-	}
-	return c.domains[0]
-}
-
 // makeNotifier sets c's keys and notifier.
 func (b *builder) makeNotifier(c *cluster, cfg *config.Config) (err error) {
 	if file := cfg.Cluster.TransferKeys; file != "" {

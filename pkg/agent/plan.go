@@ -326,6 +326,14 @@ func (b *builder) plan(r *generation) (*resolve.Plan, error) {
 	return p, planRewrites(p, cfg)
 }
 
+// domain returns the cluster domain, nil without a cluster.
+func (c *cluster) domain() []byte {
+	if len(c.domains) == 0 {
+		return nil
+	}
+	return c.domains[0]
+}
+
 // otherCentralTTL bounds how long the central resolver's answers outside the cluster domain are cached, such as reverse names of
 // other networks. A change of that resolver's own upstreams is not seen here. NodeLocal DNSCache has the same bound.
 const otherCentralTTL = 30 * time.Second

@@ -91,9 +91,6 @@ type External struct {
 	Fallthrough bool `yaml:"fallthrough"`
 }
 
-// Domains returns clusterDomain and cluster.domains.
-func (c *Config) Domains() []string { return append([]string{c.ClusterDomain}, c.Cluster.Domains...) }
-
 // Central is the section cluster.central.
 type Central struct {
 	// A Service as namespace/name, whose ready endpoints are asked.
@@ -104,50 +101,12 @@ type Central struct {
 	Connections int `yaml:"connections" min:"1" max:"16"`
 }
 
-// IsSet reports whether there is a central resolver at all.
-func (c Central) IsSet() bool { return c.Service != ServiceName{} || len(c.Addresses) > 0 }
-
-// checkCluster reports settings of the cluster that contradict each other, of an agent or a central resolver.
-func checkCluster(d *decoder, c *Cluster) {
-	checkTogether(d, "cluster.kubeconfig", "cluster.manifests", c.Kubeconfig != "", c.Manifests != "",
-		"objects come from an API server or from a folder")
-	d.check(c.Context != "" && c.Kubeconfig == "", "cluster.context", quote(c.Context)+": needs cluster.kubeconfig",
-		"a pod's service account has no contexts", "cluster.kubeconfig")
-	checkTogether(d, "cluster.namespaces", "cluster.namespaceSelector", len(c.Namespaces) > 0, c.NamespaceSelector != "",
-		"list the namespaces or select them")
-	hint := "leave it out: what changes in the view that answers here is dropped anyhow"
-	if c.Resolver == ResolverNone {
-		hint = "set cluster.resolver: central, and name the central resolver in cluster.central"
-	}
-	d.check(c.Invalidate && c.Resolver != ResolverCentral, "cluster.invalidate",
-		"true: needs cluster.resolver: central, which is "+c.Resolver, hint, "cluster.resolver")
-	d.check(c.IgnoreEmptyService && c.Endpoints != EndpointsAll, "cluster.ignoreEmptyService",
-		"true: needs cluster.endpoints: all, which is "+c.Endpoints,
-		"only when every endpoint is known can a service be known to have none", "cluster.endpoints")
-	d.check(c.TransferKeys != "" && len(c.TransferTo) == 0, "cluster.transferKeys", "a file: needs cluster.transferTo",
-		"list the secondary servers", "cluster.transferTo")
-}
-
-// checkCentral reports a central resolver that is missing or named twice.
-func checkCentral(d *decoder, c *Cluster) {
-	checkTogether(d, "cluster.central.service", "cluster.central.addresses",
-		c.Central.Service != ServiceName{}, len(c.Central.Addresses) > 0,
-		"the endpoints of the service are followed: keep the addresses only where there is no service")
-	d.check(c.Resolver == ResolverCentral && !c.Central.IsSet(), "cluster.resolver",
-		`"central": needs cluster.central.service or cluster.central.addresses`,
-		"say who is asked, like central: {service: kube-system/kube-dns}", "cluster.central")
-}
-
-// checkZones reports zones for the central resolver where none is asked, or that it does not get.
-func checkZones(d *decoder, c *Config) {
-	d.check(len(c.Cluster.Zones) > 0 && (c.Cluster.Resolver == ResolverNone || !c.Cluster.Central.IsSet()), "cluster.zones",
-		"a list: needs cluster.resolver: local or central, and cluster.central", "write a route for each zone in forward", "cluster.central", "cluster.resolver")
-	for i, zone := range c.Cluster.Zones {
-		path := fmt.Sprintf("cluster.zones[%d]", i)
-		d.check(zone == "." || slices.Contains(c.Domains(), zone), path, quote(zone)+": the root or the cluster domain", "leave it out", "clusterDomain")
-		route := slices.IndexFunc(c.Forward, func(r Route) bool { return r.Zone == zone })
-		d.check(route >= 0, path, fmt.Sprintf("%s: has a route, forward[%d]", quote(zone), route), "leave out one of them")
-	}
+// checkNames reports further names of the cluster that cannot be answered.
+func checkNames(d *decoder, c *Config) {
+	checkDomains(d, c)
+	checkFallthrough(d, c)
+	checkFederations(d, &c.Cluster)
+	checkExternal(d, c)
 }
 
 // checkDomains reports domains without a cluster, and those that are not disjoint.
@@ -190,29 +149,9 @@ func checkFederations(d *decoder, c *Cluster) {
 // isBelow reports whether the absolute name is the zone or below it.
 func isBelow(name, zone string) bool { return strings.HasSuffix("."+name, "."+zone) }
 
-// checkClusterRoute reports a route for the whole of a domain that is not forwarded.
-// One for a name below it is a stub zone.
-func checkClusterRoute(d *decoder, c *Config) {
-	domains := c.Domains()
-	if !c.Cluster.Central.IsSet() {
-		domains = slices.DeleteFunc(domains, func(domain string) bool { return slices.Contains(c.Cluster.Fallthrough, domain) })
-	}
-	i := slices.IndexFunc(c.Forward, func(route Route) bool { return slices.Contains(domains, route.Zone) })
-	hint := "name those who are asked for it in cluster.central"
-	if c.Cluster.Resolver == ResolverLocal && !c.Cluster.Central.IsSet() {
-		hint = "leave the route out, or name the domain in cluster.fallthrough: one for a name below the domain may stay"
-	}
-	if i < 0 || c.Cluster.Resolver == ResolverNone {
-		return
-	}
-	d.check(true, fmt.Sprintf("forward[%d].zone", i),
-		fmt.Sprintf("%s: the cluster domain, which cluster.resolver: %s answers", quote(c.Forward[i].Zone), c.Cluster.Resolver),
-		hint, "clusterDomain", "cluster.domains", "cluster.resolver")
-}
-
 // checkExternal reports zones of external names that other names are in, and those of which no name would be answered.
 func checkExternal(d *decoder, c *Config) {
-	d.check(c.Cluster.Resolver != ResolverLocal, "cluster.external.zones",
+	d.check(len(c.Cluster.External.Zones) > 0 && c.Cluster.Resolver != ResolverLocal, "cluster.external.zones",
 		"a list: needs cluster.resolver: local, which is "+c.Cluster.Resolver, "leave it out, or set it for node-cache resolver", "cluster.resolver")
 	taken := append(c.Domains(), "in-addr.arpa.", "ip6.arpa.")
 	for i, zone := range c.Cluster.External.Zones {

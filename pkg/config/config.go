@@ -172,6 +172,12 @@ type RouteHTTPS struct {
 	Method string `yaml:"method" words:"post,get"`
 }
 
+// Domains returns clusterDomain and cluster.domains.
+func (c *Config) Domains() []string { return append([]string{c.ClusterDomain}, c.Cluster.Domains...) }
+
+// IsSet reports whether there is a central resolver at all.
+func (c Central) IsSet() bool { return c.Service != ServiceName{} || len(c.Addresses) > 0 }
+
 // Hosts is the section hosts.
 type Hosts struct {
 	// Files in the format of /etc/hosts.
@@ -184,30 +190,6 @@ type Hosts struct {
 	TTL time.Duration `yaml:"ttl" format:"ttl" min:"0s" max:"1h"`
 	// `on`: the reverse names of the addresses give these names. `off`: they are looked up.
 	NoReverse bool `yaml:"reverse" words:"on,off"`
-}
-
-// Rewrite is an item of rewrite. One of Exact, Prefix and Suffix is not empty. All are of names in lower case without the dot
-// at their end.
-type Rewrite struct {
-	// The whole name.
-	Exact string `yaml:"exact" format:"part" omit:"empty" example:"shop.example"`
-	// The beginning of a name; it may end within a label.
-	Prefix string `yaml:"prefix" format:"part" omit:"empty" example:"old-"`
-	// The end of a name. Start it with a dot to match whole labels.
-	Suffix string `yaml:"suffix" format:"part" omit:"empty" example:".old.example"`
-	// The replacement: with `exact` the whole name, else a part that may be empty.
-	To string `yaml:"to" format:"part" required:"say what is asked for in its place" example:"shop.prod.svc.cluster.local,new-,.new.example"`
-}
-
-// Rule returns which part of a name is replaced, RewriteExact, RewritePrefix or RewriteSuffix, and its text.
-func (r *Rewrite) Rule() (kind, from string) {
-	switch {
-	case r.Prefix != "":
-		return RewritePrefix, r.Prefix
-	case r.Suffix != "":
-		return RewriteSuffix, r.Suffix
-	}
-	return RewriteExact, r.Exact
 }
 
 // Template is an item of templates.

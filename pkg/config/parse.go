@@ -154,17 +154,14 @@ func checkRules(d *decoder, c *Config, role Role) {
 	checkSockets(d, c)
 	checkProbes(d, c.Probes)
 	checkCluster(d, &c.Cluster)
-	if len(c.Cluster.External.Zones) > 0 {
-		checkExternal(d, c)
+	if cluster := &c.Cluster; len(cluster.Domains)+len(cluster.Fallthrough)+len(cluster.Federations)+len(cluster.External.Zones) > 0 {
+		checkNames(d, c)
 	}
 	if role == Resolver {
 		checkResolver(d, &c.Cluster)
 		checkNoNode(d, c)
 	} else {
 		checkCentral(d, &c.Cluster)
-		checkDomains(d, c)
-		checkFallthrough(d, c)
-		checkFederations(d, &c.Cluster)
 		checkZones(d, c)
 		d.check(c.Pods.Identity != IdentityOff && c.Cluster.Manifests != "", "pods.identity",
 			fmt.Sprintf("%q: with cluster.manifests the agent watches no pods", c.Pods.Identity), "leave out one of them", "cluster.manifests")
@@ -298,41 +295,6 @@ func checkTwice(d *decoder, path string, r *Route) {
 	}
 }
 
-// checkRewrites puts the parts of names in lower case. It reports those that are none, and rules that never apply.
-func checkRewrites(d *decoder, rules []Rewrite) {
-	seen := map[string]string{}
-	for i := range rules {
-		r, path := &rules[i], fmt.Sprintf("rewrite[%d]", i)
-		if !d.clean(path) {
-			continue
-		}
-		kinds := slices.DeleteFunc([]string{RewriteExact, RewritePrefix, RewriteSuffix}, func(kind string) bool { return !d.isSet(path + "." + kind) })
-		if len(kinds) != 1 {
-			d.report(path, fmt.Sprintf("%d of exact, prefix and suffix are set", len(kinds)),
-				"a rule has one of them, like {suffix: .old.example, to: .new.example}")
-			continue
-		}
-		kind := kinds[0]
-		from := map[string]*string{RewriteExact: &r.Exact, RewritePrefix: &r.Prefix, RewriteSuffix: &r.Suffix}[kind]
-		for key, part := range map[string]*string{kind: from, "to": &r.To} {
-			text, bad := *part, (*Problem)(nil)
-			if *part, bad = parsePart(kind, text, key == "to"); bad != nil {
-				d.rejectText(path+"."+key, text, bad)
-			}
-		}
-		first, again := seen[kind+*from]
-		switch {
-		case !d.clean(path):
-		case *from == r.To:
-			d.report(path+".to", quote(r.To)+": the same as "+kind, "")
-		case again:
-			d.report(path+"."+kind, quote(*from)+": already at "+first, "the first rule that fits is taken: leave out one of them")
-		default:
-			seen[kind+*from] = path
-		}
-	}
-}
-
 // checkServeStale reports a stale answer that would come after the query has been given up.
 func checkServeStale(d *decoder, c *Config) {
 	s := c.Cache.ServeStale
@@ -369,6 +331,69 @@ func checkProbes(d *decoder, probes []Probe) {
 		seen[p.Label] = path
 		checkOrder(d, path+".timeout", path+".interval", p.Timeout, p.Interval, formatDuration)
 	}
+}
+
+// checkCluster reports settings of the cluster that contradict each other, of an agent or a central resolver.
+func checkCluster(d *decoder, c *Cluster) {
+	checkTogether(d, "cluster.kubeconfig", "cluster.manifests", c.Kubeconfig != "", c.Manifests != "",
+		"objects come from an API server or from a folder")
+	d.check(c.Context != "" && c.Kubeconfig == "", "cluster.context", quote(c.Context)+": needs cluster.kubeconfig",
+		"a pod's service account has no contexts", "cluster.kubeconfig")
+	checkTogether(d, "cluster.namespaces", "cluster.namespaceSelector", len(c.Namespaces) > 0, c.NamespaceSelector != "",
+		"list the namespaces or select them")
+	hint := "leave it out: what changes in the view that answers here is dropped anyhow"
+	if c.Resolver == ResolverNone {
+		hint = "set cluster.resolver: central, and name the central resolver in cluster.central"
+	}
+	d.check(c.Invalidate && c.Resolver != ResolverCentral, "cluster.invalidate",
+		"true: needs cluster.resolver: central, which is "+c.Resolver, hint, "cluster.resolver")
+	d.check(c.IgnoreEmptyService && c.Endpoints != EndpointsAll, "cluster.ignoreEmptyService",
+		"true: needs cluster.endpoints: all, which is "+c.Endpoints,
+		"only when every endpoint is known can a service be known to have none", "cluster.endpoints")
+	d.check(c.TransferKeys != "" && len(c.TransferTo) == 0, "cluster.transferKeys", "a file: needs cluster.transferTo",
+		"list the secondary servers", "cluster.transferTo")
+}
+
+// checkCentral reports a central resolver that is missing or named twice.
+func checkCentral(d *decoder, c *Cluster) {
+	checkTogether(d, "cluster.central.service", "cluster.central.addresses",
+		c.Central.Service != ServiceName{}, len(c.Central.Addresses) > 0,
+		"the endpoints of the service are followed: keep the addresses only where there is no service")
+	d.check(c.Resolver == ResolverCentral && !c.Central.IsSet(), "cluster.resolver",
+		`"central": needs cluster.central.service or cluster.central.addresses`,
+		"say who is asked, like central: {service: kube-system/kube-dns}", "cluster.central")
+}
+
+// checkZones reports zones for the central resolver where none is asked, or that it does not get.
+func checkZones(d *decoder, c *Config) {
+	d.check(len(c.Cluster.Zones) > 0 && (c.Cluster.Resolver == ResolverNone || !c.Cluster.Central.IsSet()), "cluster.zones",
+		"a list: needs cluster.resolver: local or central, and cluster.central", "write a route for each zone in forward", "cluster.central", "cluster.resolver")
+	for i, zone := range c.Cluster.Zones {
+		path := fmt.Sprintf("cluster.zones[%d]", i)
+		d.check(zone == "." || slices.Contains(c.Domains(), zone), path, quote(zone)+": the root or the cluster domain", "leave it out", "clusterDomain")
+		route := slices.IndexFunc(c.Forward, func(r Route) bool { return r.Zone == zone })
+		d.check(route >= 0, path, fmt.Sprintf("%s: has a route, forward[%d]", quote(zone), route), "leave out one of them")
+	}
+}
+
+// checkClusterRoute reports a route for the whole of a domain that is not forwarded.
+// One for a name below it is a stub zone.
+func checkClusterRoute(d *decoder, c *Config) {
+	domains := c.Domains()
+	if !c.Cluster.Central.IsSet() {
+		domains = slices.DeleteFunc(domains, func(domain string) bool { return slices.Contains(c.Cluster.Fallthrough, domain) })
+	}
+	i := slices.IndexFunc(c.Forward, func(route Route) bool { return slices.Contains(domains, route.Zone) })
+	hint := "name those who are asked for it in cluster.central"
+	if c.Cluster.Resolver == ResolverLocal && !c.Cluster.Central.IsSet() {
+		hint = "leave the route out, or name the domain in cluster.fallthrough: one for a name below the domain may stay"
+	}
+	if i < 0 || c.Cluster.Resolver == ResolverNone {
+		return
+	}
+	d.check(true, fmt.Sprintf("forward[%d].zone", i),
+		fmt.Sprintf("%s: the cluster domain, which cluster.resolver: %s answers", quote(c.Forward[i].Zone), c.Cluster.Resolver),
+		hint, "clusterDomain", "cluster.domains", "cluster.resolver")
 }
 
 // checkNode reports what contradicts itself in the settings of link and rules.
