@@ -37,21 +37,22 @@ func startSecondary(t *testing.T, answer func(*dns.Msg) *dns.Msg, secrets map[st
 	conn, err := new(net.ListenConfig).ListenPacket(t.Context(), "udp", "127.0.0.1:0")
 	assert.NoError(t, err)
 	s := &secondary{addr: netip.MustParseAddrPort(conn.LocalAddr().String()), got: make(chan time.Time, 1000)}
-	server := &dns.Server{PacketConn: conn, TsigSecret: secrets, MsgAcceptFunc: func(dns.Header) dns.MsgAcceptAction { return dns.MsgAccept },
-		Handler: dns.HandlerFunc(func(w dns.ResponseWriter, q *dns.Msg) {
-			if q.Opcode != dns.OpcodeNotify || q.Question[0] != (dns.Question{Name: "cluster.local.", Qtype: dns.TypeSOA, Qclass: dns.ClassINET}) {
-				t.Errorf("got %s", q)
-			}
-			s.got <- time.Now()
-			if answer == nil {
-				return
-			}
-			m := answer(q)
-			if key := q.IsTsig(); key != nil && secrets != nil && w.TsigStatus() == nil {
-				m.SetTsig(key.Hdr.Name, key.Algorithm, 300, time.Now().Unix())
-			}
-			_ = w.WriteMsg(m) // the client sees what is missing
-		})}
+	handler := dns.HandlerFunc(func(w dns.ResponseWriter, q *dns.Msg) {
+		if q.Opcode != dns.OpcodeNotify || q.Question[0] != (dns.Question{Name: "cluster.local.", Qtype: dns.TypeSOA, Qclass: dns.ClassINET}) {
+			t.Errorf("got %s", q)
+		}
+		s.got <- time.Now()
+		if answer == nil {
+			return
+		}
+		m := answer(q)
+		if key := q.IsTsig(); key != nil && secrets != nil && w.TsigStatus() == nil {
+			m.SetTsig(key.Hdr.Name, key.Algorithm, 300, time.Now().Unix())
+		}
+		_ = w.WriteMsg(m) // the client sees what is missing
+	})
+	acceptAll := func(dns.Header) dns.MsgAcceptAction { return dns.MsgAccept }
+	server := &dns.Server{PacketConn: conn, TsigSecret: secrets, MsgAcceptFunc: acceptAll, Handler: handler}
 	var serving sync.WaitGroup
 	serving.Go(func() { _ = server.ActivateAndServe() })
 	t.Cleanup(func() { _ = conn.Close(); serving.Wait() })

@@ -77,7 +77,6 @@ func (f *transferClient) send(r *resolve.Resolver, pkt []byte, from string, stre
 
 // TestSignedQueries has clients with a right, a wrong and no key. Every reply to a right one is signed.
 func TestSignedQueries(t *testing.T) {
-	t.Parallel()
 	s := shop(time.Now())
 	inSync(s)
 	var log strings.Builder

@@ -28,13 +28,13 @@ func statement(name, algorithm string) string {
 	return fmt.Sprintf("key %q {\n\talgorithm %s;\n\tsecret \"%s\";\n};\n", name, algorithm, secret)
 }
 
-func keysOf(t testing.TB, text string) (*tsig.Keys, string, *strings.Builder) {
-	t.Helper()
-	path := filepath.Join(t.TempDir(), "keys")
-	assert.NoError(t, os.WriteFile(path, []byte(text), 0o600))
+func keysOf(tb testing.TB, text string) (*tsig.Keys, string, *strings.Builder) {
+	tb.Helper()
+	path := filepath.Join(tb.TempDir(), "keys")
+	assert.NoError(tb, os.WriteFile(path, []byte(text), 0o600))
 	var log strings.Builder
 	k, err := tsig.New(path, slog.New(slog.NewTextHandler(&log, nil)))
-	assert.NoError(t, err)
+	assert.NoError(tb, err)
 	return k, path, &log
 }
 
@@ -76,13 +76,13 @@ func TestRead(t *testing.T) {
 }
 
 // signed returns a query signed by miekg/dns, the offset of its TSIG record, and its MAC.
-func signed(t testing.TB, key, algorithm, with string, at int64) (msg []byte, offset int, mac string) {
-	t.Helper()
+func signed(tb testing.TB, key, algorithm, with string, at int64) (msg []byte, offset int, mac string) {
+	tb.Helper()
 	m := new(dns.Msg).SetAxfr("cluster.local.")
 	plain, err := m.Pack()
-	assert.NoError(t, err)
+	assert.NoError(tb, err)
 	msg, mac, err = dns.TsigGenerate(m.SetTsig(key, algorithm, 300, at), with, "", false)
-	assert.NoError(t, err)
+	assert.NoError(tb, err)
 	return msg, len(plain), mac
 }
 

@@ -52,7 +52,7 @@ controls { };
 key %[4]q { algorithm hmac-sha256; secret %[5]q; };
 zone "cluster.local" { type secondary; file "zone"; primaries { %[6]s port %[7]s key %[4]q; }; allow-notify { key %[4]q; }; };
 `, dir, addr.Port(), addr.Addr(), secondaryKey, secondarySecret, host, port))
-	named := exec.Command(proctest.FindProgram(t, "named", "bind9"), "-g", "-n", "1", "-c", conf) //nolint:noctx // Start ends it
+	named := exec.Command(proctest.FindProgram(t, "named", "bind9"), "-g", "-n", "1", "-c", conf)
 	return &nameServer{proctest.Start(t, "named", named), addr.String()}
 }
 
@@ -75,10 +75,7 @@ func changedServices(round int) string {
 	fmt.Fprintf(&text, "apiVersion: v1\nkind: Service\nmetadata: {name: round, namespace: shop}\nspec: {clusterIP: 10.96.200.%d}\n", round+1)
 	const services = 5 * changesPerRound
 	for i := range services {
-		last := round - (round-i%5+5)%5 // the round of its last change
-		if last < 0 {
-			last = 0
-		}
+		last := max(0, round-(round-i%5+5)%5) // the round of its last change
 		switch (last + i) % 3 {
 		case 0: // absent
 		case 1:
