@@ -80,7 +80,7 @@ func TestConvert(t *testing.T) {
 func TestConvertCluster(t *testing.T) {
 	t.Parallel()
 	const local = `{"data": {"Corefile": "cluster.local {\n bind 169.254.20.10\n forward . __PILLAR__CLUSTER__DNS__\n}\n"}}`
-	const coreDNS = `{"data": {"Corefile": ". {\n kubernetes cluster.local\n forward . 192.0.2.1\n import custom/*.server\n k8s_external corp.example\n}\n"}}`
+	const coreDNS = `{"data": {"Corefile": ". {\n kubernetes cluster.local\n forward . 192.0.2.1\n import custom/*.server\n etcd corp.example\n}\n"}}`
 	const services = `{"kind": "ServiceList", "apiVersion": "v1", "items": [{"spec": {"clusterIP": "None"}}, {"spec": {"clusterIP": "10.96.0.10"}}]}`
 	for _, tt := range []struct {
 		name  string
@@ -90,7 +90,7 @@ func TestConvertCluster(t *testing.T) {
 		extra []string
 	}{
 		{name: "NodeLocal DNSCache first", maps: map[string]string{"node-local-dns": local, "kube-dns": `{"data": {"stubDomains": "{\"corp.example\": [\"10.0.0.1\"]}"}}`, "coredns": coreDNS}, want: `to: ["10.0.0.1"]`},
-		{name: "CoreDNS as the old server", maps: map[string]string{"coredns": coreDNS, "coredns-custom": `{"metadata": {}}`}, want: "# coredns Corefile:5: k8s_external corp.example\n- zone: \"corp.example.\"\n  to: [\"10.96.0.10\"]\n"},
+		{name: "CoreDNS as the old server", maps: map[string]string{"coredns": coreDNS, "coredns-custom": `{"metadata": {}}`}, want: "# coredns Corefile:5: etcd corp.example\n- zone: \"corp.example.\"\n  to: [\"10.96.0.10\"]\n"},
 		{name: "another old server", maps: map[string]string{"coredns": coreDNS}, want: `to: ["192.0.2.9:5353"]`, extra: []string{"--old-server", "192.0.2.9:5353"}},
 		{name: "an old server at the own address", maps: map[string]string{"node-local-dns": local}, code: 1, want: "node-cache: converting: the old server 169.254.20.10:53: the agent answers at this address\nhint: ", extra: []string{"--old-server", "169.254.20.10"}},
 		{name: "none", code: 1, want: "node-cache: reading the cluster: namespace kube-system has no ConfigMap of NodeLocal DNSCache, CoreDNS or kube-dns\nhint: "},
