@@ -81,7 +81,7 @@ func (c *Client) readAll(ctx context.Context, client *clientv3.Client) (*skydns.
 	}
 }
 
-// readPage asks without etcd's own client, whose error for a server that is away is only that time is up.
+// readPage sends the request directly: for a server that is down, etcd's client returns only an exceeded deadline.
 func (c *Client) readPage(ctx context.Context, client *clientv3.Client, from string, limit, revision int64) (*etcdserverpb.RangeResponse, error) {
 	ctx, cancel := context.WithTimeout(ctx, c.period)
 	defer cancel()
@@ -90,8 +90,8 @@ func (c *Client) readPage(ctx context.Context, client *clientv3.Client, from str
 	})
 }
 
-// follow applies changes to the records, until the watch fails or all keys must be read again. It speaks the protocol
-// itself: etcd's own watcher queues events without a bound, and does not report that etcd is away.
+// follow applies changes to the records, until the watch fails or all keys must be read again. It uses the protocol
+// directly: the watcher of etcd's client queues events without a bound, and does not report that etcd is away.
 func (c *Client) follow(ctx context.Context, client *clientv3.Client, records *skydns.Records) error {
 	ctx, stop := context.WithCancelCause(clientv3.WithRequireLeader(ctx))
 	stream, err := etcdserverpb.NewWatchClient(client.ActiveConnection()).Watch(ctx)
@@ -119,8 +119,8 @@ func (c *Client) follow(ctx context.Context, client *clientv3.Client, records *s
 	}
 }
 
-// check begins the watch. Then it asks for a sign of life each period, until ctx ends or there is none. Receive has the
-// reason why a request cannot be sent.
+// check begins the watch. Then it asks for the progress each period, until ctx ends, or nothing was received since. If a
+// request cannot be sent, Recv returns the reason.
 func (c *Client) check(ctx context.Context, stream etcdserverpb.Watch_WatchClient, records *skydns.Records, received *atomic.Bool) error {
 	_ = stream.Send(&etcdserverpb.WatchRequest{RequestUnion: &etcdserverpb.WatchRequest_CreateRequest{CreateRequest: &etcdserverpb.WatchCreateRequest{
 		Key: []byte(c.cfg.Prefix), RangeEnd: []byte(clientv3.GetPrefixRangeEnd(c.cfg.Prefix)), StartRevision: records.Revision.Load() + 1,

@@ -24,7 +24,7 @@ import (
 	"github.com/nodecache/node-cache/pkg/task"
 )
 
-// hostile is an etcd that says what a test has it say.
+// hostile is an etcd whose answers a test chooses.
 type hostile struct {
 	etcdserverpb.UnimplementedKVServer
 	etcdserverpb.UnimplementedWatchServer
@@ -48,7 +48,7 @@ func (h *hostile) Watch(stream etcdserverpb.Watch_WatchServer) error {
 	return h.watch(start, stream)
 }
 
-// records returns what a store with these keys and values says to any request, at revision 7.
+// records answers each request with the same keys and values, at revision 7.
 func records(values ...string) func(*etcdserverpb.RangeRequest) *etcdserverpb.RangeResponse {
 	return func(*etcdserverpb.RangeRequest) *etcdserverpb.RangeResponse {
 		r := &etcdserverpb.RangeResponse{Header: header(7)}
@@ -123,7 +123,7 @@ func await(t *testing.T, c *Client, what string, state func(Stats) bool) {
 
 const one = `{"host": "10.0.0.1"}`
 
-// TestHostileRead reads from servers that give no end, no order, no sense or no answer.
+// TestHostileRead reads from servers that send keys without an end or an order, values that are too large, or nothing.
 func TestHostileRead(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
@@ -195,7 +195,7 @@ func TestLargeValues(t *testing.T) {
 	await(t, h.start(t, ""), "two records are served", func(s Stats) bool { return s.Records == 2 && s.Invalid == 3 && s.LastError == "" })
 }
 
-// TestHostileWatch follows servers that send events without sense, too large, or none.
+// TestHostileWatch follows servers that send invalid events, events that are too large, or nothing.
 func TestHostileWatch(t *testing.T) {
 	t.Parallel()
 	put := func(key, value string, revision int64) *etcdserverpb.WatchResponse {

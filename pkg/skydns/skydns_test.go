@@ -104,6 +104,19 @@ func TestOnward(t *testing.T) {
 	assert.Equal(t, "before the first read", "not ready", ask(t, s, "b.sky.test.", dns.TypeA))
 }
 
+// TestRoot answers for the zone of all names.
+func TestRoot(t *testing.T) {
+	t.Parallel()
+	s, err := skydns.New(skydns.Config{Prefix: "/skydns/", Zones: []string{"."}})
+	assert.NoError(t, err)
+	r := s.NewRecords()
+	r.Put("/skydns/test/a", []byte(`{"host": "10.0.0.1"}`), false)
+	s.Use(r)
+	assert.Equal(t, "a name", "answered; NOERROR; a.test. 300 IN A 10.0.0.1", ask(t, s, "a.test.", dns.TypeA))
+	assert.Equal(t, "no name", "answered; NXDOMAIN", ask(t, s, "b.test.", dns.TypeA))
+	assert.Equal(t, "the root", "answered; NOERROR; . 30 IN SOA ns.dns. hostmaster. 0 7200 1800 86400 30", ask(t, s, ".", dns.TypeSOA))
+}
+
 // TestInvalid counts records without use, names one, and serves the others.
 func TestInvalid(t *testing.T) {
 	t.Parallel()
@@ -149,7 +162,7 @@ func TestLeased(t *testing.T) {
 	assert.Equal(t, "answer", "answered; NOERROR; a.sky.test. 30 IN A 10.0.0.1", ask(t, s, "a.sky.test.", dns.TypeA))
 }
 
-// TestMemoryBound refuses records above the bound, keeps the others, and knows when there is room.
+// TestMemoryBound refuses records above the bound, keeps the others, and reports when there is room.
 func TestMemoryBound(t *testing.T) {
 	t.Parallel()
 	s, r := newSource(t, skydns.Config{}, nil)

@@ -197,7 +197,7 @@ func TestEtcd(t *testing.T) {
 	proctest.Figure(t, "%d answers from etcd are those of CoreDNS, others differ for %d reasons", same, len(other))
 }
 
-// TestEtcdFaults takes etcd away, and gives it back with other records.
+// TestEtcdFaults stops etcd, and starts it again with other records, with compacted ones, and as another store.
 func TestEtcdFaults(t *testing.T) {
 	t.Parallel()
 	etcd := newEtcd(t)
