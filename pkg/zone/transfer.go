@@ -113,6 +113,9 @@ func (t *transfer) serviceRecords(n *node) error {
 			return err
 		}
 	}
+	if t.z.inSet() && n.svc.typ == ClusterIP {
+		return nil // its endpoints have no names
+	}
 	r := reply{z: t.z, message: message{steps: math.MaxInt}}
 	sel, seen := r.selectAll(n), make(map[string]bool)
 	var err error
