@@ -186,6 +186,9 @@ type Cluster struct {
 	// Other zones that the central resolver answers, such as those of CoreDNS's other server blocks. They must not have a
 	// route.
 	Zones []string `yaml:"zones" format:"zone"` // lower-case and absolute
+	// The domain of multi-cluster names, such as `clusterset.local`: those of ServiceImports, with `local`. The central
+	// resolver is asked for them only if zones lists the domain. Empty: none.
+	ClusterSet string `yaml:"clusterSet" format:"clusterSet"` // lower-case and absolute
 	// `true`: a change of a Service drops its cached answers, denials included. Only with resolver `central`. Needs an
 	// API server or manifests.
 	Invalidate bool `yaml:"invalidate"`

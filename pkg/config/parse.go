@@ -144,6 +144,7 @@ func checkRules(d *decoder, c *Config, role Role) {
 	checkSockets(d, c)
 	checkProbes(d, c.Probes)
 	checkCluster(d, &c.Cluster)
+	checkClusterSet(d, c)
 	if role == Resolver {
 		checkResolver(d, &c.Cluster)
 		checkNoNode(d, c)
