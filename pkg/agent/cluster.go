@@ -3,6 +3,7 @@
 package agent
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -29,11 +30,13 @@ import (
 // A cluster is the agent's knowledge of its Kubernetes cluster, and the central resolver for the rest. Without a
 // cluster it is zero.
 type cluster struct {
-	domain []byte                   // canonical wire form
-	owner  func(name []byte) []byte // the owner whose changes invalidate a name's answer; nil: no changes are watched
-	store  *zone.Store              // nil: this process answers no cluster names
-	events *zone.Store              // its changes purge answers: store, or a store of services only; nil: none
-	source interface {              // delivers objects, from the API server or a folder of manifests; nil: none are watched
+	domain    []byte                   // canonical wire form
+	setDomain []byte                   // of the cluster set, likewise; nil: there is none
+	owner     func(name []byte) []byte // the owner whose changes invalidate a name's answer; nil: no changes are watched
+	store     *zone.Store              // nil: this process answers no cluster names
+	events    *zone.Store              // its changes purge answers: store, or a store of services only; nil: none
+	set       *zone.Store              // the imports of the cluster set, whose changes purge answers too; nil: there is none
+	source    interface {              // delivers objects, from the API server or a folder of manifests; nil: none are watched
 		part
 		Ready() <-chan struct{}
 		Stats() watch.Stats
@@ -56,16 +59,27 @@ func (b *builder) newCluster(cfg *config.Config, old *cluster, oldConfig *config
 	if err != nil {
 		return nil, err
 	}
-	c := &cluster{domain: domain, nodeZone: new(atomic.Pointer[string])}
+	var setDomain []byte
+	if cfg.Cluster.ClusterSet != "" {
+		if setDomain, err = wireName(cfg.Cluster.ClusterSet); err != nil {
+			return nil, err
+		}
+	}
+	c := &cluster{domain: domain, setDomain: setDomain, nodeZone: new(atomic.Pointer[string])}
 	kept := old.domain != nil
 	if kept && sameSource(&cfg.Cluster, &oldConfig.Cluster) && samePods(cfg, oldConfig) {
 		*c = *old
-		c.domain, c.central, c.centralZones = domain, nil, nil
+		c.domain, c.setDomain, c.central, c.centralZones = domain, setDomain, nil, nil
 	} else if err := b.makeSource(c, cfg); err != nil {
 		return nil, err
 	}
 	if c.events != nil {
-		c.owner = func(name []byte) []byte { return zone.Owner(name, domain) }
+		c.owner = func(name []byte) []byte {
+			if c.set != nil && bytes.HasSuffix(name, setDomain) {
+				return zone.Owner(name, setDomain)
+			}
+			return zone.Owner(name, domain)
+		}
 	}
 	switch {
 	case !cfg.Cluster.Central.IsSet(), cfg.Cluster.Resolver == config.ResolverNone:
@@ -88,6 +102,7 @@ func sameSource(a, b *config.Cluster) bool {
 		a.Central.Service == b.Central.Service && a.Endpoints == b.Endpoints &&
 		(a.Pods == config.PodsVerified) == (b.Pods == config.PodsVerified) &&
 		a.Invalidate == b.Invalidate &&
+		(a.ClusterSet == "") == (b.ClusterSet == "") &&
 		slices.Equal(a.Namespaces, b.Namespaces) && a.ServiceSelector == b.ServiceSelector &&
 		a.NamespaceSelector == b.NamespaceSelector && a.StaleAfter == b.StaleAfter
 }
@@ -134,7 +149,7 @@ func (b *builder) makeSource(c *cluster, whole *config.Config) (err error) {
 		config.IdentityAuto:    watch.PodsFromEither,
 	}[identity]
 	source := watch.Config{
-		Kubeconfig: cfg.Kubeconfig, Folder: cfg.Manifests, Store: c.events, ServiceWatch: follow, OwnPods: c.pods, PodSource: podSource,
+		Kubeconfig: cfg.Kubeconfig, Folder: cfg.Manifests, Store: c.events, ClusterSet: c.set, ServiceWatch: follow, OwnPods: c.pods, PodSource: podSource,
 		Endpoints: endpoints, Pods: cfg.Pods == config.PodsVerified, ServicesOnly: slim,
 		Namespaces: cfg.Namespaces, ServiceSelector: cfg.ServiceSelector, NamespaceSelector: cfg.NamespaceSelector,
 		StaleAfter: cfg.StaleAfter, MaxList: b.memory.share.Load().list(), NodeName: os.Getenv("NODE_NAME"),
@@ -238,23 +253,33 @@ func (c *cluster) newZones(cfg *config.Config) (zone.Zones, error) {
 		NodeZone:       c.topologyZone(cfg.Cluster.NodeZone),
 		ReverseZones:   reverseZones(cfg), Namespaces: cfg.Cluster.Namespaces,
 		KnownNamespaces: cfg.Cluster.NamespaceSelector != "",
-		Excluded:        routedSubzones(cfg),
+		Excluded:        routedSubzones(cfg, cfg.ClusterDomain),
 		StaleAfter:      cfg.Cluster.StaleAfter, Nameservers: nameservers(cfg.Listen.Addresses),
 	}
 	if pool := c.central; pool != nil {
 		settings.HasFallback = func() bool { return !pool.Empty() }
 	}
 	z, err := zone.New(settings)
-	return zone.Zones{z}, err
+	if c.set == nil || err != nil {
+		return zone.Zones{z}, err
+	}
+	settings.Store, settings.Cluster, settings.Domain = c.set, c.store, cfg.Cluster.ClusterSet
+	settings.Pods, settings.ReverseZones, settings.Excluded = zone.PodsDisabled, nil, routedSubzones(cfg, cfg.Cluster.ClusterSet)
+	settings.IgnoreEmpty, settings.LabelledSlices, settings.AllSlices = false, false, true
+	if !slices.Contains(cfg.Cluster.Zones, cfg.Cluster.ClusterSet) {
+		settings.HasFallback = nil // the central resolver may not know the names
+	}
+	set, err := zone.New(settings)
+	return zone.Zones{z, set}, err
 }
 
-// routedSubzones returns the zones below the cluster domain that have routes of their own, or are the central resolver's.
-func routedSubzones(cfg *config.Config) []string {
+// routedSubzones returns the zones below a domain that have routes of their own, or are the central resolver's.
+func routedSubzones(cfg *config.Config, domain string) []string {
 	names := slices.Clone(cfg.Cluster.Zones)
 	for _, route := range cfg.Forward {
 		names = append(names, route.Zone)
 	}
-	return slices.DeleteFunc(names, func(zone string) bool { return !strings.HasSuffix(zone, "."+cfg.ClusterDomain) })
+	return slices.DeleteFunc(names, func(zone string) bool { return !strings.HasSuffix(zone, "."+domain) })
 }
 
 // nameservers returns the addresses at which the zone is served.
@@ -406,6 +431,9 @@ func (b *builder) makeStore(c *cluster, cfg *config.Cluster) {
 	case cfg.Resolver == config.ResolverLocal:
 		c.store = zone.NewStore()
 		c.events = c.store
+		if cfg.ClusterSet != "" {
+			c.set = zone.NewStore()
+		}
 		b.limitNames(c)
 	case cfg.Resolver == config.ResolverCentral && cfg.Invalidate:
 		c.events = zone.NewStore()
@@ -416,8 +444,11 @@ func (b *builder) makeStore(c *cluster, cfg *config.Cluster) {
 
 // limitNames bounds the bytes of one namespace to its share of the memory.
 func (b *builder) limitNames(c *cluster) {
-	if c.store != nil {
-		c.store.Limit(b.memory.share.Load().namespace())
+	if c.store == nil {
+		return
+	}
+	for _, store := range c.stores() {
+		store.Limit(b.memory.share.Load().namespace())
 	}
 }
 
@@ -426,6 +457,9 @@ func (b *builder) limitNames(c *cluster) {
 func (b *builder) observe(c *cluster) {
 	if c.events != nil {
 		c.events.Observe(c.domain, b.ownerChanged)
+	}
+	if c.set != nil {
+		c.set.Observe(c.setDomain, b.ownerChanged)
 	}
 }
 
