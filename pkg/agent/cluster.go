@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"iter"
 	"net"
 	"net/netip"
 	"os"
@@ -21,6 +22,7 @@ import (
 	"github.com/nodecache/node-cache/pkg/config"
 	"github.com/nodecache/node-cache/pkg/node"
 	"github.com/nodecache/node-cache/pkg/pods"
+	"github.com/nodecache/node-cache/pkg/snapshot"
 	"github.com/nodecache/node-cache/pkg/status"
 	"github.com/nodecache/node-cache/pkg/upstream"
 	"github.com/nodecache/node-cache/pkg/watch"
@@ -440,6 +442,15 @@ func (b *builder) makeStore(c *cluster, cfg *config.Cluster) {
 	default:
 	}
 	b.observe(c)
+}
+
+// stores yields the stores of cluster objects and their sections.
+func (c *cluster) stores() iter.Seq2[snapshot.Kind, *zone.Store] {
+	return func(yield func(snapshot.Kind, *zone.Store) bool) {
+		if (c.events == nil || yield(snapshot.Zone, c.events)) && c.set != nil {
+			yield(snapshot.ClusterSet, c.set)
+		}
+	}
 }
 
 // limitNames bounds the bytes of one namespace to its share of the memory.

@@ -170,15 +170,6 @@ func (s *snapshots) guard(doing string) task.Guard {
 	return task.Guard{Where: "snapshot", Log: s.log.With("doing", doing), Count: &s.panics}
 }
 
-// stores yields the stores of cluster objects and their sections.
-func (c *cluster) stores() iter.Seq2[snapshot.Kind, *zone.Store] {
-	return func(yield func(snapshot.Kind, *zone.Store) bool) {
-		if (c.events == nil || yield(snapshot.Zone, c.events)) && c.set != nil {
-			yield(snapshot.ClusterSet, c.set)
-		}
-	}
-}
-
 // restoreZone restores the cluster objects of a section, unless they are too old or the configuration selects other
 // objects now.
 func (s *snapshots) restoreZone(r *generation, snap *snapshot.Snapshot, kind snapshot.Kind, store *zone.Store, passed time.Duration) (objects int, err error) {

@@ -373,6 +373,23 @@ func checkCluster(d *decoder, c *Cluster) {
 		"only when every endpoint is known can a service be known to have none", "cluster.endpoints")
 }
 
+// checkClusterSet reports the domain of a cluster set that this process cannot answer, or that another key has.
+func checkClusterSet(d *decoder, c *Config) {
+	set := c.Cluster.ClusterSet
+	const key = "cluster.clusterSet"
+	if set == "" {
+		return
+	}
+	within := func(a, b string) bool { return strings.HasSuffix("."+a, "."+b) }
+	d.check(c.Cluster.Resolver != ResolverLocal, key, quote(set)+": needs cluster.resolver: local, which is "+c.Cluster.Resolver,
+		"only a process that watches the cluster's objects knows them", "cluster.resolver")
+	d.check(within(set, c.ClusterDomain) || within(c.ClusterDomain, set), key,
+		fmt.Sprintf("%s: overlaps the cluster domain, %s", quote(set), c.ClusterDomain), "write another domain, like clusterset.local", "clusterDomain")
+	route := slices.IndexFunc(c.Forward, func(r Route) bool { return r.Zone == set })
+	d.check(route >= 0, fmt.Sprintf("forward[%d].zone", route), fmt.Sprintf("%s: the domain of the cluster set, which this process answers", quote(set)),
+		"leave out the route, or cluster.clusterSet", key)
+}
+
 // checkCentral reports a central resolver that is missing or named twice.
 func checkCentral(d *decoder, c *Cluster) {
 	checkTogether(d, "cluster.central.service", "cluster.central.addresses",
