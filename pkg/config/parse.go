@@ -15,6 +15,7 @@ import (
 	"reflect"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"go.yaml.in/yaml/v3"
@@ -375,12 +376,11 @@ func checkCluster(d *decoder, c *Cluster) {
 
 // checkClusterSet reports the domain of a cluster set that this process cannot answer, or that another key has.
 func checkClusterSet(d *decoder, c *Config) {
-	set := c.Cluster.ClusterSet
 	const key = "cluster.clusterSet"
+	set, within := c.Cluster.ClusterSet, func(a, b string) bool { return strings.HasSuffix("."+a, "."+b) }
 	if set == "" {
 		return
 	}
-	within := func(a, b string) bool { return strings.HasSuffix("."+a, "."+b) }
 	d.check(c.Cluster.Resolver != ResolverLocal, key, quote(set)+": needs cluster.resolver: local, which is "+c.Cluster.Resolver,
 		"only a process that watches the cluster's objects knows them", "cluster.resolver")
 	d.check(within(set, c.ClusterDomain) || within(c.ClusterDomain, set), key,
