@@ -7,11 +7,11 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"iter"
 	"net"
 	"net/netip"
 	"os"
 	"slices"
-	"strings"
 	"sync/atomic"
 	"time"
 
@@ -22,6 +22,7 @@ import (
 	"github.com/nodecache/node-cache/pkg/notify"
 	"github.com/nodecache/node-cache/pkg/pods"
 	"github.com/nodecache/node-cache/pkg/resolve"
+	"github.com/nodecache/node-cache/pkg/snapshot"
 	"github.com/nodecache/node-cache/pkg/status"
 	"github.com/nodecache/node-cache/pkg/tsig"
 	"github.com/nodecache/node-cache/pkg/upstream"
@@ -32,11 +33,13 @@ import (
 // A cluster is the agent's knowledge of its Kubernetes cluster, and the central resolver for the rest. Without a
 // cluster it is zero.
 type cluster struct {
-	domains [][]byte                 // canonical wire form; the first is that of reverse names
-	owner   func(name []byte) []byte // the owner whose changes invalidate a name's answer; nil: no changes are watched
-	store   *zone.Store              // nil: this process answers no cluster names
-	events  *zone.Store              // its changes purge answers: store, or a store of services only; nil: none
-	source  interface {              // delivers objects, from the API server or a folder of manifests; nil: none are watched
+	setDomain []byte                   // of the cluster set, in canonical wire form; nil: there is none
+	domains   [][]byte                 // canonical wire form; the first is that of reverse names
+	owner     func(name []byte) []byte // the owner whose changes invalidate a name's answer; nil: no changes are watched
+	store     *zone.Store              // nil: this process answers no cluster names
+	events    *zone.Store              // its changes purge answers: store, or a store of services only; nil: none
+	set       *zone.Store              // the imports of the cluster set, whose changes purge answers too; nil: there is none
+	source    interface {              // delivers objects, from the API server or a folder of manifests; nil: none are watched
 		part
 		Ready() <-chan struct{}
 		Stats() watch.Stats
@@ -61,16 +64,26 @@ func (b *builder) newCluster(cfg *config.Config, old *cluster, oldConfig *config
 	if err != nil {
 		return nil, err
 	}
-	c := &cluster{domains: domains, topology: new(atomic.Pointer[topology])}
+	var setDomain []byte
+	if cfg.Cluster.ClusterSet != "" {
+		if setDomain, err = wireName(cfg.Cluster.ClusterSet); err != nil {
+			return nil, err
+		}
+	}
+	c := &cluster{domains: domains, setDomain: setDomain, topology: new(atomic.Pointer[topology])}
 	kept := old.domains != nil
 	if kept && sameSource(&cfg.Cluster, &oldConfig.Cluster) && samePods(cfg, oldConfig) {
 		*c = *old
-		c.domains, c.central, c.centralZones, c.keys, c.notifier = domains, nil, nil, nil, nil
+		c.domains, c.setDomain, c.central, c.centralZones, c.keys, c.notifier = domains, setDomain, nil, nil, nil, nil
 	} else if err := b.makeSource(c, cfg); err != nil {
 		return nil, err
 	}
 	if c.events != nil {
-		c.owner = func(name []byte) []byte { return ownerOf(name, domains) }
+		owned := domains
+		if c.set != nil {
+			owned = append(slices.Clip(domains), setDomain)
+		}
+		c.owner = func(name []byte) []byte { return ownerOf(name, owned) }
 	}
 	switch {
 	case !cfg.Cluster.Central.IsSet(), cfg.Cluster.Resolver == config.ResolverNone:
@@ -88,16 +101,6 @@ func (b *builder) newCluster(cfg *config.Config, old *cluster, oldConfig *config
 		err = b.makeNotifier(c, cfg)
 	}
 	return c, err
-}
-
-// ownerOf returns the owner of a name in one of the domains, nil for none.
-func ownerOf(name []byte, domains [][]byte) []byte {
-	for _, domain := range domains {
-		if owner := zone.Owner(name, domain); owner != nil {
-			return owner
-		}
-	}
-	return nil
 }
 
 // makeNotifier sets c's keys and notifier.
@@ -131,7 +134,7 @@ func sameSource(a, b *config.Cluster) bool {
 	return a.Resolver == b.Resolver && a.Kubeconfig == b.Kubeconfig && a.Context == b.Context && a.Manifests == b.Manifests &&
 		a.Central.Service == b.Central.Service && a.Endpoints == b.Endpoints &&
 		(a.Pods == config.PodsVerified) == (b.Pods == config.PodsVerified) &&
-		a.Invalidate == b.Invalidate && (len(a.External.Zones) > 0) == (len(b.External.Zones) > 0) &&
+		a.Invalidate == b.Invalidate && (len(a.External.Zones) > 0) == (len(b.External.Zones) > 0) && (a.ClusterSet == "") == (b.ClusterSet == "") &&
 		slices.Equal(a.Namespaces, b.Namespaces) && a.ServiceSelector == b.ServiceSelector &&
 		a.NamespaceSelector == b.NamespaceSelector && a.StaleAfter == b.StaleAfter
 }
@@ -178,7 +181,7 @@ func (b *builder) makeSource(c *cluster, whole *config.Config) (err error) {
 		config.IdentityAuto:    watch.PodsFromEither,
 	}[identity]
 	source := watch.Config{
-		Kubeconfig: cfg.Kubeconfig, Context: cfg.Context, Folder: cfg.Manifests, Store: c.events, ServiceWatch: follow, OwnPods: c.pods, PodSource: podSource,
+		Kubeconfig: cfg.Kubeconfig, Context: cfg.Context, Folder: cfg.Manifests, Store: c.events, ClusterSet: c.set, ServiceWatch: follow, OwnPods: c.pods, PodSource: podSource,
 		Endpoints: endpoints, Pods: cfg.Pods == config.PodsVerified, External: len(cfg.External.Zones) > 0, ServicesOnly: slim,
 		Namespaces: cfg.Namespaces, ServiceSelector: cfg.ServiceSelector, NamespaceSelector: cfg.NamespaceSelector,
 		StaleAfter: cfg.StaleAfter, MaxList: b.memory.share.Load().list(), NodeName: os.Getenv("NODE_NAME"),
@@ -265,78 +268,6 @@ func sourceProblem(err error, kubeconfig string) error {
 		hint = "fix the kubeconfig; test it with `kubectl --kubeconfig FILE get services`"
 	}
 	return &status.HintError{Err: fmt.Errorf("cluster: %w", err), Hint: hint}
-}
-
-// newZones returns the zones that cfg makes of the store.
-func (c *cluster) newZones(cfg *config.Config) (zones zone.Zones, err error) {
-	settings := zone.Config{
-		Store: c.store, TTL: cfg.Cluster.TTL,
-		Pods: map[string]zone.PodMode{
-			config.PodsDisabled: zone.PodsDisabled,
-			config.PodsInsecure: zone.PodsInsecure,
-			config.PodsVerified: zone.PodsVerified,
-		}[cfg.Cluster.Pods],
-		PodNames: cfg.Cluster.PodNames, IgnoreEmpty: cfg.Cluster.IgnoreEmptyService,
-		AllSlices:      cfg.Cluster.Endpoints == config.EndpointsAll,
-		LabelledSlices: cfg.Cluster.Endpoints == config.EndpointsHeadless && cfg.Cluster.Manifests == "",
-		NodeZone:       c.topologyZone(cfg.Cluster.NodeZone),
-		ReverseZones:   reverseZones(cfg), Namespaces: cfg.Cluster.Namespaces,
-		KnownNamespaces: cfg.Cluster.NamespaceSelector != "",
-		Fallthrough:     cfg.Cluster.Fallthrough, Federations: c.federations(&cfg.Cluster),
-		StaleAfter: cfg.Cluster.StaleAfter, Nameservers: nameservers(cfg.Listen.Addresses),
-	}
-	if pool := c.central; pool != nil {
-		settings.HasFallback = func() bool { return !pool.Empty() }
-	}
-	for _, domain := range cfg.Domains() {
-		settings.Domain, settings.Excluded = domain, routedSubzones(cfg, domain)
-		z, err := zone.New(settings)
-		if err != nil {
-			return nil, err
-		}
-		zones = append(zones, z)
-	}
-	external := &cfg.Cluster.External
-	settings.HasFallback, settings.ReverseZones, settings.IgnoreEmpty = nil, nil, false // the central resolver has no external names
-	settings.External, settings.TTL, settings.Headless = true, external.TTL, external.Headless
-	for _, domain := range external.Zones {
-		settings.Domain, settings.Excluded, settings.Fallthrough = domain, routedSubzones(cfg, domain), nil
-		if external.Fallthrough {
-			settings.Fallthrough = []string{domain}
-		}
-		z, err := zone.New(settings)
-		if err != nil {
-			return nil, err
-		}
-		zones = append(zones, z)
-	}
-	return zones, nil
-}
-
-// routedSubzones returns the zones below the domain that have routes of their own, or are the central resolver's.
-func routedSubzones(cfg *config.Config, domain string) []string {
-	names := slices.Clone(cfg.Cluster.Zones)
-	for _, route := range cfg.Forward {
-		names = append(names, route.Zone)
-	}
-	return slices.DeleteFunc(names, func(zone string) bool { return !strings.HasSuffix(zone, "."+domain) })
-}
-
-// nameservers returns the addresses at which the zone is served.
-func nameservers(listen []netip.Addr) []netip.Addr {
-	var own []netip.Addr
-	for _, addr := range listen {
-		if !addr.IsUnspecified() {
-			own = append(own, addr.WithZone(""))
-			continue
-		}
-		for _, local := range localAddrs() {
-			if local.IsGlobalUnicast() && (addr.Is6() || local.Is4()) {
-				own = append(own, local)
-			}
-		}
-	}
-	return own
 }
 
 // zonesOfCentral returns the zones that the central resolver answers.
@@ -464,6 +395,9 @@ func (b *builder) makeStore(c *cluster, cfg *config.Cluster) {
 	case cfg.Resolver == config.ResolverLocal:
 		c.store = zone.NewStore()
 		c.events = c.store
+		if cfg.ClusterSet != "" {
+			c.set = zone.NewStore()
+		}
 		b.limitNames(c)
 	case cfg.Resolver == config.ResolverCentral && cfg.Invalidate:
 		c.events = zone.NewStore()
@@ -472,10 +406,22 @@ func (b *builder) makeStore(c *cluster, cfg *config.Cluster) {
 	b.observe(c)
 }
 
+// stores yields the stores of cluster objects and their sections.
+func (c *cluster) stores() iter.Seq2[snapshot.Kind, *zone.Store] {
+	return func(yield func(snapshot.Kind, *zone.Store) bool) {
+		if (c.events == nil || yield(snapshot.Zone, c.events)) && c.set != nil {
+			yield(snapshot.ClusterSet, c.set)
+		}
+	}
+}
+
 // limitNames bounds the bytes of one namespace to its share of the memory.
 func (b *builder) limitNames(c *cluster) {
-	if c.store != nil {
-		c.store.Limit(b.memory.share.Load().namespace())
+	if c.store == nil {
+		return
+	}
+	for _, store := range c.stores() {
+		store.Limit(b.memory.share.Load().namespace())
 	}
 }
 
@@ -484,6 +430,9 @@ func (b *builder) limitNames(c *cluster) {
 func (b *builder) observe(c *cluster) {
 	if c.events != nil {
 		c.events.Observe(c.domains, b.ownerChanged)
+	}
+	if c.set != nil {
+		c.set.Observe([][]byte{c.setDomain}, b.ownerChanged)
 	}
 }
 

@@ -353,8 +353,8 @@ func (a *Agent) watchSuspends(ctx context.Context) {
 	followSuspends(ctx, suspendedTime, func(d time.Duration) {
 		r := a.running.Load()
 		r.cache.AddSuspend(d)
-		if events := r.cluster.events; events != nil {
-			events.AddSuspend(d)
+		for _, store := range r.cluster.stores() {
+			store.AddSuspend(d)
 		}
 		a.log.InfoContext(ctx, "host was suspended", "for", d.Round(time.Millisecond).String())
 	})

@@ -126,7 +126,8 @@ func (s *snapshots) fillFrom(r *generation) (loaded snapshot.Loaded, err error) 
 	if loaded.Age, err = snap.Age(s.clocks(), cfg.MaxAge); err != nil {
 		return loaded, err
 	}
-	if err := errors.Join(snap.CheckVersion(snapshot.Cache, cache.DumpVersion), snap.CheckVersion(snapshot.Zone, zone.DumpVersion), snap.CheckVersion(snapshot.Central, centralVersion), snap.CheckVersion(snapshot.Pods, pods.DumpVersion)); err != nil {
+	if err := errors.Join(snap.CheckVersion(snapshot.Cache, cache.DumpVersion), snap.CheckVersion(snapshot.Zone, zone.DumpVersion), snap.CheckVersion(snapshot.ClusterSet, zone.DumpVersion),
+		snap.CheckVersion(snapshot.Central, centralVersion), snap.CheckVersion(snapshot.Pods, pods.DumpVersion)); err != nil {
 		return loaded, err
 	}
 	loaded.Entries, err = r.cache.Restore(snap.Records(snapshot.Cache), loaded.Age, time.Now(), r.cluster.owner)
@@ -152,9 +153,12 @@ func (s *snapshots) fillFrom(r *generation) (loaded snapshot.Loaded, err error) 
 			return loaded, snap.RecordError(snapshot.Central, err)
 		}
 	}
-	loaded.Objects, err = s.restoreZone(r, snap, loaded.Age)
-	if err != nil {
-		return loaded, snap.RecordError(snapshot.Zone, err)
+	for kind, store := range r.cluster.stores() {
+		objects, err := s.restoreZone(r, snap, kind, store, loaded.Age)
+		if err != nil {
+			return loaded, snap.RecordError(kind, err)
+		}
+		loaded.Objects += objects
 	}
 	useCentral()
 	usePods()
@@ -166,13 +170,10 @@ func (s *snapshots) guard(doing string) task.Guard {
 	return task.Guard{Where: "snapshot", Log: s.log.With("doing", doing), Count: &s.panics}
 }
 
-// restoreZone restores the cluster objects, unless they are too old or the configuration selects other
+// restoreZone restores the cluster objects of a section, unless they are too old or the configuration selects other
 // objects now.
-func (s *snapshots) restoreZone(r *generation, snap *snapshot.Snapshot, passed time.Duration) (objects int, err error) {
-	if r.cluster.events == nil {
-		return 0, nil
-	}
-	next, stop := iter.Pull(snap.Records(snapshot.Zone))
+func (s *snapshots) restoreZone(r *generation, snap *snapshot.Snapshot, kind snapshot.Kind, store *zone.Store, passed time.Duration) (objects int, err error) {
+	next, stop := iter.Pull(snap.Records(kind))
 	scope, there := next()
 	stop()
 	if !there {
@@ -182,7 +183,7 @@ func (s *snapshots) restoreZone(r *generation, snap *snapshot.Snapshot, passed t
 		s.log.Info("snapshot's cluster objects skipped", "err", "the cluster configuration has changed")
 		return 0, nil
 	}
-	objects, err = r.cluster.events.Restore(skipFirst(snap.Records(snapshot.Zone)), passed, r.config.Snapshot.MaxAge, time.Now())
+	objects, err = store.Restore(skipFirst(snap.Records(kind)), passed, r.config.Snapshot.MaxAge, time.Now())
 	if errors.Is(err, zone.ErrTooOld) {
 		s.log.Info("snapshot's cluster objects skipped", "err", err)
 		return 0, nil
@@ -340,8 +341,10 @@ func (s *snapshots) save(ctx context.Context, r *generation) error {
 // fill writes the cluster objects completely or not at all, because a part would deny the names of the rest.
 // Of the cache it writes as much as fits.
 func (s *snapshots) fill(ctx context.Context, w *snapshot.Writer, r *generation, now time.Time) error {
-	if err := s.fillZone(ctx, w, r, now); err != nil {
-		return err
+	for kind, store := range r.cluster.stores() {
+		if err := s.fillZone(ctx, w, r, kind, store, now); err != nil {
+			return err
+		}
 	}
 	w.Section(snapshot.Central, centralVersion)
 	if central := r.cluster.centralEndpoints; central != nil {
@@ -360,13 +363,10 @@ func (s *snapshots) fill(ctx context.Context, w *snapshot.Writer, r *generation,
 	return err
 }
 
-// fillZone writes the cluster objects, if they fit.
-func (s *snapshots) fillZone(ctx context.Context, w *snapshot.Writer, r *generation, now time.Time) error {
-	if r.cluster.events == nil {
-		return nil
-	}
+// fillZone writes the cluster objects of a store, if they fit.
+func (s *snapshots) fillZone(ctx context.Context, w *snapshot.Writer, r *generation, kind snapshot.Kind, store *zone.Store, now time.Time) error {
 	size := int64(0)
-	err := dumpZone(r, now, func(record []byte) error {
+	err := dumpZone(r, store, now, func(record []byte) error {
 		size += snapshot.FramedSize(len(record))
 		return nil
 	})
@@ -377,14 +377,14 @@ func (s *snapshots) fillZone(ctx context.Context, w *snapshot.Writer, r *generat
 		s.warnTooLarge(ctx, size, &r.config.Snapshot)
 		return nil
 	}
-	w.Section(snapshot.Zone, zone.DumpVersion)
-	return dumpZone(r, now, w.Record)
+	w.Section(kind, zone.DumpVersion)
+	return dumpZone(r, store, now, w.Record)
 }
 
-// dumpZone emits the records of the cluster objects, none if there are none. The first record is the scope.
-func dumpZone(r *generation, now time.Time, emit func([]byte) error) error {
+// dumpZone emits the records of a store's cluster objects, none if there are none. The first record is the scope.
+func dumpZone(r *generation, store *zone.Store, now time.Time, emit func([]byte) error) error {
 	first := true
-	return r.cluster.events.Dump(now, func(record []byte) error {
+	return store.Dump(now, func(record []byte) error {
 		if first {
 			first = false
 			if err := emit([]byte(zoneScope(r))); err != nil {

@@ -239,7 +239,7 @@ func TestSnapshotOddRecord(t *testing.T) {
 			Folder: disk, Writer: "w", At: readClocks(), MaxSize: 1 << 20,
 			Fill: func(w *snapshot.Writer) error {
 				w.Section(snapshot.Zone, zone.DumpVersion)
-				err := dumpZone(r, time.Now(), func(record []byte) error { return w.Record(edit(snapshot.Zone, record)) })
+				err := dumpZone(r, r.cluster.events, time.Now(), func(record []byte) error { return w.Record(edit(snapshot.Zone, record)) })
 				w.Section(snapshot.Cache, cache.DumpVersion)
 				_, err2 := r.cache.Dump(1<<20, time.Now(), func(record []byte) error { return w.Record(edit(snapshot.Cache, record)) })
 				w.Section(snapshot.Pods, pods.DumpVersion)

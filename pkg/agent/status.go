@@ -116,7 +116,7 @@ func (a *Agent) sample() metrics.Sample {
 		Admin:    a.servers.admin.Stats(),
 	}
 	if c := r.cluster; c.events != nil {
-		held := c.events.Stats()
+		held := c.held()
 		s.Zone = &held
 	}
 	if c := r.cluster; c.source != nil {
@@ -171,6 +171,27 @@ func (c *cluster) sourceStats() watch.Stats {
 	return c.source.Stats()
 }
 
+// held returns what the stores hold. There is one at least.
+func (c *cluster) held() zone.Stats {
+	held := c.events.Stats()
+	if c.set != nil {
+		held.AddClusterSet(c.set.Stats())
+	}
+	return held
+}
+
+// age returns the time since the objects of a kind were last confirmed.
+func (c *cluster) age(kind zone.Kind, now time.Time) time.Duration {
+	switch kind {
+	case zone.Imports:
+		return c.set.Age(zone.Services, now)
+	case zone.ImportSlices:
+		return c.set.Age(zone.Slices, now)
+	default:
+		return c.events.Age(kind, now)
+	}
+}
+
 // clusterStatus returns nil without a cluster.
 func clusterStatus(r *generation, stats *watch.Stats) *status.Cluster {
 	c := r.cluster
@@ -178,7 +199,7 @@ func clusterStatus(r *generation, stats *watch.Stats) *status.Cluster {
 		return nil
 	}
 	s := &status.Cluster{
-		Domain: r.config.ClusterDomain, External: r.config.Cluster.External.Zones, Resolver: r.config.Cluster.Resolver, Source: c.sourceName(&r.config),
+		Domain: r.config.ClusterDomain, ClusterSet: r.config.Cluster.ClusterSet, External: r.config.Cluster.External.Zones, Resolver: r.config.Cluster.Resolver, Source: c.sourceName(&r.config),
 		InSync: c.synced(), NodeZone: c.topologyZone(r.config.Cluster.NodeZone), Requests: stats.Requests,
 	}
 	if !s.InSync {
@@ -186,14 +207,14 @@ func clusterStatus(r *generation, stats *watch.Stats) *status.Cluster {
 	}
 	var held zone.Stats
 	if c.events != nil {
-		held = c.events.Stats()
+		held = c.held()
 		s.Serial, s.IndexBytes = held.Serial, held.Index
 	}
 	for i := range stats.Kinds {
 		k := &stats.Kinds[i]
 		s.Kinds = append(s.Kinds, status.KindOf(k, held.Kinds[k.Kind]))
 		if held.Kinds[k.Kind].Restored {
-			s.Kinds[i].Age = status.Seconds(c.events.Age(k.Kind, time.Now()))
+			s.Kinds[i].Age = status.Seconds(c.age(k.Kind, time.Now()))
 		}
 	}
 	if c.notifier != nil {

@@ -28,6 +28,9 @@ type Cluster struct {
 	// Other zones that the central resolver answers, such as those of CoreDNS's other server blocks. They must not have a
 	// route.
 	Zones []string `yaml:"zones" format:"zone"` // lower-case and absolute
+	// The domain of multi-cluster names, such as `clusterset.local`: those of ServiceImports, with `local`. The central
+	// resolver is asked for them only if zones lists the domain. Empty: none.
+	ClusterSet string `yaml:"clusterSet" format:"clusterSet"` // lower-case and absolute
 	// Other domains with the names of clusterDomain, such as `corp.k8s`, treated like it. Reverse names are those in
 	// clusterDomain.
 	Domains []string `yaml:"domains" format:"domain"` // lower-case and absolute
@@ -106,6 +109,7 @@ func checkNames(d *decoder, c *Config) {
 	checkDomains(d, c)
 	checkFallthrough(d, c)
 	checkFederations(d, &c.Cluster)
+	checkClusterSet(d, c)
 	checkExternal(d, c)
 }
 
@@ -149,11 +153,32 @@ func checkFederations(d *decoder, c *Cluster) {
 // isBelow reports whether the absolute name is the zone or below it.
 func isBelow(name, zone string) bool { return strings.HasSuffix("."+name, "."+zone) }
 
+// checkClusterSet reports the domain of a cluster set that this process cannot answer, or that another key has.
+func checkClusterSet(d *decoder, c *Config) {
+	const key = "cluster.clusterSet"
+	set := c.Cluster.ClusterSet
+	if set == "" {
+		return
+	}
+	d.check(c.Cluster.Resolver != ResolverLocal, key, quote(set)+": needs cluster.resolver: local, which is "+c.Cluster.Resolver,
+		"only a process that watches the cluster's objects knows them", "cluster.resolver")
+	for _, domain := range c.Domains() {
+		d.check(isBelow(set, domain) || isBelow(domain, set), key,
+			quote(set)+": overlaps with "+quote(domain), "write another domain, like clusterset.local", "clusterDomain", "cluster.domains")
+	}
+	route := slices.IndexFunc(c.Forward, func(r Route) bool { return r.Zone == set })
+	d.check(route >= 0, fmt.Sprintf("forward[%d].zone", route), fmt.Sprintf("%s: the domain of the cluster set, which this process answers", quote(set)),
+		"leave out the route, or cluster.clusterSet", key)
+}
+
 // checkExternal reports zones of external names that other names are in, and those of which no name would be answered.
 func checkExternal(d *decoder, c *Config) {
 	d.check(len(c.Cluster.External.Zones) > 0 && c.Cluster.Resolver != ResolverLocal, "cluster.external.zones",
 		"a list: needs cluster.resolver: local, which is "+c.Cluster.Resolver, "leave it out, or set it for node-cache resolver", "cluster.resolver")
 	taken := append(c.Domains(), "in-addr.arpa.", "ip6.arpa.")
+	if c.Cluster.ClusterSet != "" {
+		taken = append(taken, c.Cluster.ClusterSet)
+	}
 	for i, zone := range c.Cluster.External.Zones {
 		path := fmt.Sprintf("cluster.external.zones[%d]", i)
 		for _, other := range taken {

@@ -154,6 +154,7 @@ func formats() map[string]format {
 	return map[string]format{
 		"zone":           stringFormat(parseZone),
 		"domain":         stringFormat(parseDomain),
+		"clusterSet":     stringFormat(parseClusterSet),
 		"name":           stringFormat(parseProbeName),
 		"host":           stringFormat(parseHost),
 		"label":          stringFormat(parseProbeLabel),

@@ -35,6 +35,17 @@ func parseDomain(text string) (string, *Problem) {
 	return name, p
 }
 
+// parseClusterSet is parseDomain for a domain that may be missing.
+func parseClusterSet(text string) (string, *Problem) {
+	switch text {
+	case "":
+		return "", nil
+	case ".":
+		return "", problem("not the name of a domain", "write the domain of the cluster set, like clusterset.local")
+	}
+	return parseDomain(text)
+}
+
 // parseZone returns the name in lower case (RFC 4343) with a dot at its end.
 func parseZone(text string) (string, *Problem) {
 	name := strings.TrimSuffix(text, ".")

@@ -154,7 +154,7 @@ func checkRules(d *decoder, c *Config, role Role) {
 	checkSockets(d, c)
 	checkProbes(d, c.Probes)
 	checkCluster(d, &c.Cluster)
-	if cluster := &c.Cluster; len(cluster.Domains)+len(cluster.Fallthrough)+len(cluster.Federations)+len(cluster.External.Zones) > 0 {
+	if cluster := &c.Cluster; len(cluster.Domains)+len(cluster.Fallthrough)+len(cluster.Federations)+len(cluster.ClusterSet)+len(cluster.External.Zones) > 0 {
 		checkNames(d, c)
 	}
 	if role == Resolver {

@@ -230,7 +230,7 @@ func kubernetesOptions(c *converter, through *[]string) []directive {
 			"objects are watched, so there are few"),
 		lost("startup_timeout", "the start and /readyz wait for the cluster's objects without a timeout",
 			"a snapshot makes the start immediate: see snapshot.folder"),
-		ownZones("multicluster", "names of a cluster set are not supported", routeIt),
+		{names: "multicluster", take: clusterSet},
 		{names: "federation", take: func(l *line) { c.federation(l.origin(), l.arg(0, "")+"="+l.arg(1, "")) }},
 		{names: "resyncperiod upstream"}, // CoreDNS ignores them as well
 		{names: "zonal"},                 // always on
@@ -293,6 +293,22 @@ func external(l *line) {
 				l.lost("the name server of a zone is ns1.dns in it", "write that name into the zone above, which delegates it")
 			}
 		}})
+}
+
+// clusterSet converts the zones of a cluster set, of which there is one.
+func clusterSet(l *line) {
+	c := l.c
+	list := slices.DeleteFunc(slices.Clone(l.ownZones()), func(zone string) bool { return zone == "." || below(zone, c.clusterZone) || below(c.clusterZone, zone) })
+	if len(list) == 0 {
+		l.lost("no zone of it can be the domain of a cluster set", "")
+		return
+	}
+	c.cfg.Cluster.ClusterSet, c.origins["cluster.clusterSet"] = list[0], l.origin()
+	l.s.own = append(l.s.own, list[0])
+	l.differs("the endpoints of a ClusterSetIP have no names, as the specification demands, and reverse names are answered", "")
+	if len(list) > 1 {
+		l.unread(list[1:], "only one cluster set is served, "+list[0], routeIt)
+	}
 }
 
 // transfer converts the plugin for zone transfers.

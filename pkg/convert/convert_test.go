@@ -233,6 +233,26 @@ func TestFilesErrors(t *testing.T) {
 	}
 }
 
+// TestClusterSet keeps the domain of a cluster set.
+func TestClusterSet(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct{ name, text, want string }{
+		{"named", ". {\n kubernetes cluster.local clusterset.local {\n  multicluster clusterset.local\n }\n forward . 192.0.2.1\n}\n", "clusterset.local."},
+		{"of the server block", "cluster.local clusterset.local {\n kubernetes {\n  multicluster clusterset.local\n }\n}\n. {\n forward . 192.0.2.1\n}\n", "clusterset.local."},
+		{"the cluster's own", ". {\n kubernetes cluster.local {\n  multicluster cluster.local\n }\n forward . 192.0.2.1\n}\n", ""},
+		{"none", ". {\n kubernetes cluster.local\n forward . 192.0.2.1\n}\n", ""},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			r, err := convert.Files([]convert.Input{{Name: "file", Text: []byte(tt.text)}}, convert.Options{})
+			must(t, err)
+			same(t, "clusterSet", tt.want, r.Config.Cluster.ClusterSet)
+			same(t, "clusterDomain", "cluster.local.", r.Config.ClusterDomain)
+			same(t, "something is lost", tt.name == "the cluster's own", r.Lost())
+		})
+	}
+}
+
 // TestOtherKeys notes the keys of a ConfigMap that no part of a configuration uses.
 func TestOtherKeys(t *testing.T) {
 	t.Parallel()
@@ -285,7 +305,7 @@ func TestZoneWithoutUpstreams(t *testing.T) {
 		{"a plugin with the zone's ID", ". {\n route53 corp.example.:Z4R\n forward . 192.0.2.1\n}\n"},
 		{"a plugin with the zone's group", ". {\n azure group:corp.example\n forward . 192.0.2.1\n}\n"},
 		{"a plugin of others", ". {\n k8s_gateway corp.example\n forward . 192.0.2.1\n}\n"},
-		{"the names of a cluster set", ". {\n kubernetes cluster.local corp.example {\n  multicluster corp.example\n }\n forward . 192.0.2.1\n}\n"},
+		{"a second cluster set", ". {\n kubernetes cluster.local set.example corp.example {\n  multicluster set.example corp.example\n }\n forward . 192.0.2.1\n}\n"},
 		{"the domain of a second cluster", ". {\n kubernetes cluster.local\n kubernetes corp.example {\n  kubeconfig k\n }\n forward . 192.0.2.1\n}\n"},
 		{"an unknown plugin", ". {\n something corp.example {\n  x y\n }\n forward . 192.0.2.1\n}\n"},
 		{"a file that is not given", ". {\n file db.corp.example corp.example\n forward . 192.0.2.1\n}\n"},

@@ -153,7 +153,7 @@ func sourceChanges() map[string]watch.Stats {
 		}
 	}
 	for name, change := range changes(watched().Kinds[1]) {
-		if name != "LastError" && name != "Kind" { // a text for /status; a label
+		if name != "LastError" && name != "FirstInvalid" && name != "Kind" { // texts for /status; a label
 			s := watched()
 			s.Kinds[1] = change
 			list["KindStats."+name] = s

@@ -85,7 +85,7 @@ func watched() watch.Stats {
 		k.Kind, k.Synced = zone.Kind(i), true
 		s.Kinds = append(s.Kinds, k)
 	}
-	own := numbered[watch.KindStats](8350)
+	own := numbered[watch.KindStats](8450)
 	own.Synced = true
 	s.OwnPods = &own
 	return s

@@ -30,11 +30,13 @@ const (
 	Zone    Kind = 2 // cluster objects of pkg/zone
 	Central Kind = 3 // address of the central resolver, from pkg/agent
 	Pods    Kind = 4 // pods of the node, from pkg/pods
+
+	ClusterSet Kind = 5 // imported objects, as those of Zone
 )
 
 // String returns the name of the kind.
 func (k Kind) String() string {
-	return cmp.Or(map[Kind]string{Cache: "cache", Zone: "zone", Central: "central", Pods: "pods"}[k], "unknown")
+	return cmp.Or(map[Kind]string{Cache: "cache", Zone: "zone", Central: "central", Pods: "pods", ClusterSet: "cluster set"}[k], "unknown")
 }
 
 func castagnoli() *crc32.Table { return crc32.MakeTable(crc32.Castagnoli) }

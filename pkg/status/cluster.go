@@ -12,6 +12,7 @@ import (
 // Cluster is the agent's knowledge of the cluster.
 type Cluster struct {
 	Domain     string          `json:"domain"`
+	ClusterSet string          `json:"clusterSet,omitempty"` // domain of multi-cluster names; empty: none are served
 	External   []string        `json:"externalZones,omitempty"`
 	Resolver   string          `json:"resolver"` // cluster.resolver
 	Source     string          `json:"source"`   // where the cluster data comes from; empty: not needed
@@ -74,6 +75,8 @@ type Kind struct {
 	Bytes     int64    `json:"bytes"`
 	Refused   int64    `json:"refused,omitempty"` // objects over their namespace's memory limit
 	Last      string   `json:"lastRefused,omitempty"`
+	Invalid   int      `json:"invalid,omitempty"` // objects that are not served, since they break the rules of their API
+	Example   string   `json:"firstInvalid,omitempty"`
 	Events    uint64   `json:"events"`
 	Restarts  uint64   `json:"restarts"`
 	Failures  uint64   `json:"failures"`
@@ -93,6 +96,7 @@ func KindOf(stats *watch.KindStats, held zone.KindStats) Kind {
 	s := Kind{
 		Kind: zone.Kinds()[stats.Kind], Synced: stats.Synced, Restored: held.Restored,
 		Objects: held.Objects, Bytes: held.Bytes, Refused: held.Refused, Last: held.LastRefused,
+		Invalid: stats.Invalid, Example: stats.FirstInvalid,
 		Events: stats.Events, Restarts: stats.Restarts, Failures: stats.Failures, LastError: stats.LastError,
 	}
 	if stats.Synced {

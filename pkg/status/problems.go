@@ -112,6 +112,12 @@ func (l *problems) addCluster(c *Cluster, stats *watch.Stats, cfg *config.Cluste
 				"check whether that namespace needs so many objects; if so, raise the container's memory limit")
 		}
 	}
+	for i := range c.Kinds {
+		if k := &c.Kinds[i]; k.Invalid > 0 {
+			l.add(k.Kind, fmt.Sprintf("%s invalid and not served, the first is %s", count(k.Invalid, "object"), k.Example),
+				"fix the object, or the controller that writes it; all others are served")
+		}
+	}
 	if bad := c.Manifests; len(bad) > 0 {
 		l.add("cluster.manifests",
 			fmt.Sprintf("%s, the first in %s: %s", count(len(bad), "problem"), cmp.Or(bad[0].File, "the folder itself"), bad[0].What),
@@ -339,6 +345,10 @@ func resource(k zone.Kind) string {
 		return "endpointslices.discovery.k8s.io"
 	case zone.Namespaces:
 		return "namespaces"
+	case zone.Imports:
+		return "serviceimports.multicluster.x-k8s.io"
+	case zone.ImportSlices:
+		return "endpointslices.discovery.k8s.io"
 	default:
 		return "pods"
 	}

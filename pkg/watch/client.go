@@ -23,12 +23,13 @@ import (
 // clients are REST clients for the few watched kinds. The full clientset would link every other kind as well.
 type clients struct {
 	core, discovery rest.Interface
+	imports         []rest.Interface // of ServiceImports, one for each version; nil: not needed
 	http            *http.Client
 	requests        atomic.Uint64 // sent
 }
 
 // newClients reads the credentials. It opens no connection.
-func newClients(kubeconfig, kubeContext, userAgent string, maxList int64, l *connTracker) (*clients, error) {
+func newClients(kubeconfig, kubeContext, userAgent string, maxList int64, imports bool, l *connTracker) (*clients, error) {
 	cfg, err := restConfig(kubeconfig, kubeContext)
 	if err != nil {
 		return nil, err
@@ -49,6 +50,16 @@ func newClients(kubeconfig, kubeContext, userAgent string, maxList int64, l *con
 	}
 	if c.discovery, err = newClient(cfg, c.http, codecs, "/apis", discoveryv1.SchemeGroupVersion); err != nil {
 		return nil, err
+	}
+	for _, version := range importVersions() {
+		if !imports {
+			break
+		}
+		client, err := newClient(cfg, c.http, codecs, "/apis", version)
+		if err != nil {
+			return nil, err
+		}
+		c.imports = append(c.imports, client)
 	}
 	return c, nil
 }
@@ -121,6 +132,11 @@ func newScheme() *runtime.Scheme {
 	metav1.AddToGroupVersion(s, corev1.SchemeGroupVersion)
 	s.AddKnownTypes(discoveryv1.SchemeGroupVersion, &discoveryv1.EndpointSlice{}, &discoveryv1.EndpointSliceList{})
 	metav1.AddToGroupVersion(s, discoveryv1.SchemeGroupVersion)
+	for _, version := range importVersions() {
+		s.AddKnownTypeWithName(version.WithKind(importKind), &serviceImport{})
+		s.AddKnownTypeWithName(version.WithKind(importKind+"List"), &serviceImportList{})
+		metav1.AddToGroupVersion(s, version)
+	}
 	return s
 }
 

@@ -127,7 +127,11 @@ func ttlOf(annotations map[string]string) (time.Duration, error) {
 // sliceOf converts an EndpointSlice to the zone's record. It reports false for a slice without use in DNS: one of type
 // FQDN, or one without a service. The record shares only its strings with es.
 func sliceOf(es *discoveryv1.EndpointSlice) (zone.Slice, bool) {
-	service := es.Labels[discoveryv1.LabelServiceName]
+	return sliceFor(es, es.Labels[discoveryv1.LabelServiceName])
+}
+
+// sliceFor is sliceOf for a slice of that service.
+func sliceFor(es *discoveryv1.EndpointSlice, service string) (zone.Slice, bool) {
 	if service == "" || es.AddressType == discoveryv1.AddressTypeFQDN {
 		return zone.Slice{}, false
 	}

@@ -71,6 +71,7 @@ type feed struct {
 	listPages      int       // pages of that list so far
 	listError      error     // of the last watch with a first list
 	failures       int       // of such watches, in a row
+	missing        int       // requests in a row for versions that the server does not have
 	unconfirmed    int       // short watches that ended without confirmation, in a row
 	behind         bool      // the server is known to have a newer version
 	rolledBack     bool      // the server is at an older version than it reported before
@@ -102,7 +103,10 @@ func (f *feed) run(ctx context.Context) {
 			pause.Reset() // the server's pause replaces the backoff
 		}
 		rest := pause.Next()
-		if reason := reasonOf(err); err != nil && (reason == reasonForbidden || reason == reasonUnauthorized) {
+		switch reason := reasonOf(err); {
+		case f.isAbsent():
+			rest = min(refused.Next(), f.confirmAfter)
+		case err != nil && (reason == reasonForbidden || reason == reasonUnauthorized):
 			rest = refused.Next()
 		}
 		if task.Sleep(ctx, rest) != nil {

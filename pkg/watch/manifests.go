@@ -28,9 +28,9 @@ const manifestRemoveDelay = 500 * time.Millisecond
 //
 // They read the files *.yaml, *.yml and *.json of the folder itself. They skip subfolders, hidden files and
 // kustomization.yaml, and follow links to files, so a mounted ConfigMap works like any other folder. They use the
-// documents of kind Service, EndpointSlice, Endpoints, Namespace and Pod, also in lists, and skip other kinds. There is
-// no API server to fill in defaults: a Service needs its clusterIP, EndpointSlices or Endpoints list the ready pods, and
-// a Pod has a name only through its status.
+// documents of kind Service, EndpointSlice, Endpoints, Namespace, Pod and, with ClusterSet, ServiceImport, also in lists,
+// and skip other kinds. There is no API server to fill in defaults: a Service needs its clusterIP, EndpointSlices or
+// Endpoints list the ready pods, and a Pod has a name only through its status.
 //
 // [Manifests.Problems] reports what is wrong; the rest is served. While a file has an unusable document, nothing is
 // removed that the file held before, so that a typo does not take a name out of service. An unknown field is reported
@@ -80,7 +80,7 @@ func NewManifests(cfg Config) (*Manifests, error) {
 		return nil, fmt.Errorf("resolving the folder of manifests: %w", err)
 	}
 	m := &Manifests{cfg: cfg, ready: make(chan struct{}), selection: manifestSelection{cfg.Namespaces, services, namespaces, cfg.Endpoints}}
-	m.folder = manifestFolder{path: cfg.Folder, guard: task.Guard{Where: "manifests", Log: cfg.Log, Count: &m.panics}}
+	m.folder = manifestFolder{path: cfg.Folder, imports: cfg.ClusterSet != nil, guard: task.Guard{Where: "manifests", Log: cfg.Log, Count: &m.panics}}
 	if m.folder.scan(context.Background()); m.folder.err != nil {
 		return nil, fmt.Errorf("reading manifests: %w", m.folder.err)
 	}
@@ -109,6 +109,15 @@ func (m *Manifests) addSets() {
 		if slices.Contains(m.kinds, kind) {
 			add(m.cfg.zoneTarget(kind), kind, false)
 		}
+	}
+	if set := m.cfg.ClusterSet; set != nil {
+		var kinds []zone.Kind
+		for _, kind := range slices.Backward(importedKinds(m.cfg.Endpoints)) {
+			v := &kindStatus{kind: storeKind(kind)}
+			add(importTarget(set, v), kind, false)
+			kinds = append(kinds, v.kind)
+		}
+		set.Expect(kinds...)
 	}
 }
 
@@ -154,6 +163,12 @@ func (m *Manifests) start(ctx context.Context) {
 	for _, kind := range m.kinds {
 		m.cfg.Store.SetSynced(kind)
 		m.cfg.Store.SetAlwaysFresh(kind)
+	}
+	for _, kind := range importedKinds(m.cfg.Endpoints) {
+		if m.cfg.ClusterSet != nil {
+			m.cfg.ClusterSet.SetSynced(storeKind(kind))
+			m.cfg.ClusterSet.SetAlwaysFresh(storeKind(kind))
+		}
 	}
 	if m.serviceWatcher == nil {
 		close(m.ready)

@@ -32,6 +32,11 @@ func (c *manifestCheck) check(id manifestID, o object) []object {
 		c.service(o)
 	case *discoveryv1.EndpointSlice:
 		c.slice(o)
+	case *serviceImport:
+		if _, err := importOf(o); err != nil {
+			field, what, _ := strings.Cut(err.Error(), ": ")
+			c.refuse(field, what, "")
+		}
 	case *corev1.Endpoints: //nolint:staticcheck // see newObject
 		return c.mirror(o)
 	case *corev1.Pod: // one without status is valid: the manifests of applications have none
@@ -111,7 +116,10 @@ func (c *manifestCheck) service(svc *corev1.Service) {
 }
 
 func (c *manifestCheck) slice(slice *discoveryv1.EndpointSlice) {
-	if slice.Labels[discoveryv1.LabelServiceName] == "" {
+	if _, _, err := importedSliceOf(slice); err != nil {
+		c.report("metadata.labels", err.Error(), "the cluster set has no names for its endpoints")
+	}
+	if slice.Labels[discoveryv1.LabelServiceName] == "" && slice.Labels[labelImport] == "" {
 		c.refuse("metadata.labels", "no label "+discoveryv1.LabelServiceName, "name the Service whose endpoints these are")
 	}
 	if slice.AddressType == discoveryv1.AddressTypeFQDN {

@@ -11,6 +11,7 @@ import (
 	"io"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -18,6 +19,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"sigs.k8s.io/json"
 	k8syaml "sigs.k8s.io/yaml"
 )
@@ -76,6 +78,7 @@ type manifest struct {
 // manifestReader decodes the documents of one file into objects and problems.
 type manifestReader struct {
 	file     string
+	imports  bool // ServiceImports are used
 	doc      manifestDocument
 	root     *yaml.Node // of the document; nil: not parsed, since most documents have no problem
 	objects  []manifest
@@ -296,8 +299,14 @@ func (r *manifestReader) readObject(text []byte, path string, head manifestHead)
 	wrong := json.UnmarshalCaseSensitivePreserveInts(text, &head)
 	written, isList := strings.CutSuffix(head.Kind, "List")
 	kind, version, used := usedKind(written)
-	if group, _, grouped := strings.Cut(head.APIVersion, "/"); !used || head.Kind != "" && grouped && group != "discovery.k8s.io" {
+	group, _, grouped := strings.Cut(head.APIVersion, "/")
+	switch {
+	case !used, kind == importKind && !r.imports:
+		return
+	case head.Kind != "" && grouped && group != "discovery.k8s.io" && group != importGroup:
 		return // another API group has a kind of the same name
+	case kind == importKind && slices.ContainsFunc(importVersions(), func(v schema.GroupVersion) bool { return v.String() == head.APIVersion }):
+		version = head.APIVersion
 	}
 	id := manifestID{}
 	if head.APIVersion == version && kind == written {
@@ -324,6 +333,7 @@ func (r *manifestReader) readObject(text []byte, path string, head manifestHead)
 func usedKind(written string) (kind, version string, used bool) {
 	versions := map[string]string{
 		"": "v1", "Service": "v1", "Endpoints": "v1", "Namespace": "v1", "Pod": "v1", "EndpointSlice": "discovery.k8s.io/v1",
+		importKind: importVersions()[0].String(),
 	}
 	for kind, version := range versions {
 		if strings.EqualFold(written, kind) {
@@ -372,10 +382,13 @@ func (r *manifestReader) readItems(items []stdjson.RawMessage, kind, version str
 }
 
 // readKind decodes an object of a used kind as the API server does: field names are case-sensitive. Unknown fields are
-// reported and ignored.
+// reported and ignored; those of a ServiceImport are not all known here.
 func (r *manifestReader) readKind(text []byte, path string, id manifestID) {
 	o := newObject(id.kind)
 	strict, err := json.UnmarshalStrict(text, o)
+	if id.kind == importKind {
+		strict = nil
+	}
 	for _, mistake := range strict {
 		field := ""
 		if named, ok := mistake.(json.FieldError); ok { //nolint:errorlint // the list holds them unwrapped
@@ -415,6 +428,8 @@ func newObject(kind string) object {
 		return &corev1.Endpoints{} //nolint:staticcheck // deprecated in the API, and still common in folders
 	case "Namespace":
 		return &corev1.Namespace{}
+	case importKind:
+		return &serviceImport{}
 	default:
 		return &corev1.Pod{}
 	}

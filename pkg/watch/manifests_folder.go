@@ -35,10 +35,11 @@ const (
 
 // manifestFolder is the content of a folder.
 type manifestFolder struct {
-	path  string
-	guard task.Guard
-	files []*manifestFile // by name
-	err   error           // why the folder cannot be read
+	path    string
+	imports bool // ServiceImports are used
+	guard   task.Guard
+	files   []*manifestFile // by name
+	err     error           // why the folder cannot be read
 }
 
 // manifestFile is the content of one file. While it has an unusable document, it keeps the objects that it had before,
@@ -110,7 +111,7 @@ func withoutPath(err error) error {
 
 // decode decodes a file with read. last are the objects that it had before. A panic becomes a problem of the file.
 func (f *manifestFolder) decode(ctx context.Context, file *manifestFile, last []manifest, read func(*manifestReader)) {
-	r := manifestReader{file: file.name}
+	r := manifestReader{file: file.name, imports: f.imports}
 	if file.err != nil {
 		r.broken = true
 		r.problems = []Problem{{File: file.name, What: "reading the file: " + file.err.Error()}}
@@ -201,8 +202,13 @@ func (s *manifestSelection) split(manifests []manifest) (all, selected map[zone.
 			kind, wanted = zone.Services, s.services.Matches(labels.Set(o.Labels))
 		case *discoveryv1.EndpointSlice:
 			kind, wanted = zone.Slices, s.wantsSlice(o, services[types.NamespacedName{Namespace: o.Namespace, Name: o.Labels[discoveryv1.LabelServiceName]}])
+			if o.Labels[labelImport] != "" && exposed[o.Namespace] {
+				selected[zone.ImportSlices] = append(selected[zone.ImportSlices], o)
+			}
 		case *corev1.Pod:
 			kind, wanted = zone.Pods, true
+		case *serviceImport:
+			kind, wanted = zone.Imports, true
 		default:
 		}
 		all[kind] = append(all[kind], o)

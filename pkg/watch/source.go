@@ -32,6 +32,7 @@ const (
 // A query selects the objects of a feed.
 type query struct {
 	client    rest.Interface
+	versions  []rest.Interface // clients of a resource that the server has in one of several versions, or not; nil: it has it
 	resource  string
 	namespace string // empty: all, or the kind has none
 	only      string // name of the only object; empty: all
@@ -152,6 +153,7 @@ func (f *feed) sendWatch(ctx context.Context, cancel context.CancelFunc, opts me
 	if err != nil {
 		return nil, f.noteFailure(ctx, err)
 	}
+	f.missing = 0
 	return w, nil
 }
 
@@ -186,6 +188,10 @@ func (f *feed) confirm(ctx context.Context) (proven bool, err error) {
 
 // noteFailure records a failed request, and returns the error for the reflector.
 func (f *feed) noteFailure(ctx context.Context, err error) error {
+	if f.query.versions != nil && apierrors.IsNotFound(err) {
+		f.nextVersion(ctx)
+		return err
+	}
 	if errors.Is(err, context.DeadlineExceeded) {
 		err = errNoAnswer
 	}
@@ -221,7 +227,7 @@ func (f *feed) noteFirstList(err error) {
 // is not sent if it cannot help.
 func (f *feed) list(ctx context.Context, opts metav1.ListOptions) (runtime.Object, error) {
 	if opts.Continue == "" {
-		if f.listError != nil && !listMayHelp(f.listError, f.failures) {
+		if f.listError != nil && (f.isAbsent() || !listMayHelp(f.listError, f.failures)) {
 			return nil, f.listError
 		}
 		if err := f.waitForLimit(ctx); err != nil {
@@ -239,6 +245,7 @@ func (f *feed) list(ctx context.Context, opts metav1.ListOptions) (runtime.Objec
 	if err != nil {
 		return nil, f.noteFailure(ctx, err)
 	}
+	f.missing = 0
 	return obj, nil
 }
 

@@ -3,17 +3,21 @@
 package watch
 
 import (
+	"maps"
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/nodecache/node-cache/pkg/zone"
 )
 
 // A kindStatus is the sync state of one kind, from one feed or one per namespace. It is as old as the oldest of them.
 type kindStatus struct {
-	kind  zone.Kind
-	store *zone.Store // nil: no store receives the confirmations
+	kind    zone.Kind   // in the store
+	counted zone.Kind   // in the stats
+	store   *zone.Store // nil: no store receives the confirmations
 
 	onConfirmed func(at time.Time) // nil: not needed
 
@@ -22,6 +26,34 @@ type kindStatus struct {
 	mu              sync.Mutex // guards the following fields
 	arrival, change Histogram
 	feeds           []*feedStatus
+	invalid         map[types.NamespacedName]string // why each cannot be served; at most maxInvalid
+}
+
+// maxInvalid bounds the invalid objects that are counted: a user can make many.
+const maxInvalid = 1000
+
+// noteInvalid records why an object cannot be served; "": it can, or it is gone.
+func (k *kindStatus) noteInvalid(namespace, name, why string) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	key := types.NamespacedName{Namespace: namespace, Name: name}
+	if why == "" {
+		delete(k.invalid, key)
+		return
+	}
+	if k.invalid == nil {
+		k.invalid = make(map[types.NamespacedName]string)
+	}
+	if len(k.invalid) < maxInvalid {
+		k.invalid[key] = why
+	}
+}
+
+// retainInvalid forgets the invalid objects that keep does not name.
+func (k *kindStatus) retainInvalid(keep func(namespace, name string) bool) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	maps.DeleteFunc(k.invalid, func(key types.NamespacedName, _ string) bool { return !keep(key.Namespace, key.Name) })
 }
 
 // A feedStatus is one feed's part of a kindStatus. The kindStatus's mutex guards it.
@@ -111,7 +143,7 @@ func (k *kindStatus) oldestConfirmedLocked() time.Time {
 // stats returns the counters.
 func (k *kindStatus) stats(now time.Time) KindStats {
 	s := KindStats{
-		Kind:     k.kind,
+		Kind:     k.counted,
 		Events:   k.events.Load(),
 		Restarts: k.restarts.Load(),
 		Failures: k.failures.Load(),
@@ -119,6 +151,12 @@ func (k *kindStatus) stats(now time.Time) KindStats {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	s.Arrival, s.Change = k.arrival, k.change
+	s.Invalid = len(k.invalid)
+	for key, why := range k.invalid { // the first by name
+		if text := key.String() + ": " + why; s.FirstInvalid == "" || text < s.FirstInvalid {
+			s.FirstInvalid = text
+		}
+	}
 	if oldest := k.oldestConfirmedLocked(); !oldest.IsZero() {
 		s.Synced, s.Age = true, max(0, k.bootTime(now).Sub(oldest))
 	}
@@ -162,8 +200,12 @@ type KindStats struct {
 	Restarts  uint64        // watches begun after the first
 	Failures  uint64        // failed or abandoned requests and watches
 	LastError string        // begins with its reason ("forbidden: …"); empty once the state is confirmed again
-	Arrival   Histogram     // from reading an event to applying it; lists do not count
-	Change    Histogram     // from the object's own change time to applying it; only EndpointSlices have one
+
+	Invalid      int    // imported objects that are not served, since they break the rules of their API; at most 1,000 count
+	FirstInvalid string // one of them, and why; empty: none
+
+	Arrival Histogram // from reading an event to applying it; lists do not count
+	Change  Histogram // from the object's own change time to applying it; only EndpointSlices have one
 }
 
 // A Histogram counts durations by Buckets.

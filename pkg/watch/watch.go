@@ -40,6 +40,7 @@ type Config struct {
 	Context    string      // in the kubeconfig; empty: the current one
 	Folder     string      // of Manifests; required there
 	Store      *zone.Store // nil: none is filled, only ServiceWatch counts
+	ClusterSet *zone.Store // gets ServiceImports, as Services, and their EndpointSlices; nil: they are not watched
 	Endpoints  Endpoints
 	Pods       bool // watch Pods too
 	External   bool // the store gets the external addresses of Services
@@ -107,7 +108,7 @@ func New(cfg Config) (*Watch, error) {
 	w.conns = &connTracker{dial: cfg.dial, now: cfg.Now, open: make(map[*trackedConn]struct{})}
 	if cfg.Store != nil || cfg.ServiceWatch != nil || cfg.PodSource != PodsFromKubelet {
 		var err error
-		if w.clients, err = newClients(cfg.Kubeconfig, cfg.Context, cfg.UserAgent, cfg.MaxList, w.conns); err != nil {
+		if w.clients, err = newClients(cfg.Kubeconfig, cfg.Context, cfg.UserAgent, cfg.MaxList, cfg.ClusterSet != nil, w.conns); err != nil {
 			return nil, err
 		}
 	}
@@ -170,7 +171,7 @@ func (w *Watch) addKinds() {
 	}
 	kinds := storeKinds(w.cfg.ServicesOnly, w.cfg.Endpoints, w.cfg.Pods)
 	for _, kind := range kinds {
-		v := &kindStatus{kind: kind, store: w.cfg.Store}
+		v := &kindStatus{kind: kind, counted: kind, store: w.cfg.Store}
 		w.statuses = append(w.statuses, v)
 		for _, space := range spaces {
 			q := w.queryFor(kind)
@@ -183,6 +184,9 @@ func (w *Watch) addKinds() {
 		}
 	}
 	w.cfg.Store.Expect(kinds...)
+	if w.cfg.ClusterSet != nil {
+		w.addClusterSet(spaces)
+	}
 }
 
 // storeKinds returns the kinds that a store gets, in the order of zone.Kind.
@@ -233,7 +237,7 @@ func (w *Watch) addServiceWatch() {
 			q.client, q.resource, q.example = w.clients.discovery, "endpointslices", &discoveryv1.EndpointSlice{}
 			q.labels = discoveryv1.LabelServiceName + "=" + w.cfg.ServiceWatch.Service
 		}
-		v := &kindStatus{kind: kind}
+		v := &kindStatus{kind: kind, counted: kind}
 		w.serviceStatuses = append(w.serviceStatuses, v)
 		w.unsyncedService.Add(1)
 		w.addFeed(v, q, w.serviceWatcher.target(kind), func() {
@@ -249,7 +253,7 @@ func (w *Watch) addServiceWatch() {
 // addOwnPods adds the feed of the node's pods. Ready does not wait for it.
 func (w *Watch) addOwnPods() {
 	w.idle++
-	w.podStatus = &kindStatus{kind: zone.Pods, onConfirmed: w.cfg.OwnPods.Confirm}
+	w.podStatus = &kindStatus{kind: zone.Pods, counted: zone.Pods, onConfirmed: w.cfg.OwnPods.Confirm}
 	q := query{client: w.clients.core, resource: "pods", example: &corev1.Pod{}, fields: "spec.nodeName=" + w.cfg.NodeName}
 	f := w.addFeed(w.podStatus, q, podTarget(w.cfg.OwnPods, w.cfg.NodeName), func() {})
 	if source := w.cfg.PodSource; source != PodsFromServer {

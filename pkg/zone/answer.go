@@ -216,8 +216,9 @@ const (
 
 // The TXT record with the version of the specification.
 const (
-	versionText = "\x051.1.0"
-	versionTTL  = 28800
+	versionText    = "\x051.1.0"
+	versionTextSet = "\x051.0.0" // of a cluster set
+	versionTTL     = 28800
 )
 
 // ownName answers the few names outside of svc and pod. A central resolver may have others.
@@ -231,9 +232,13 @@ func (r *reply) ownName() Result {
 		if r.q.Type != wire.TypeTXT {
 			return r.nodata(needsNothing)
 		}
+		version := versionText
+		if r.z.inSet() {
+			version = versionTextSet
+		}
 		r.appendOwner(r.at)
-		r.appendFixed(wire.TypeTXT, versionTTL, len(versionText))
-		r.dst = append(r.dst, versionText...)
+		r.appendFixed(wire.TypeTXT, versionTTL, len(version))
+		r.dst = append(r.dst, version...)
 		r.answer++
 		return r.finish(wire.RcodeSuccess, 0)
 	}

@@ -54,6 +54,18 @@
 //
 // Names that the configuration excludes, and all names below them, are not in the zone, neither as a question nor as the
 // target of an alias.
+// # Cluster sets
+//
+// The zone of a cluster set has the names of imported services (KEP-1645, multicluster DNS specification 1.0.0). They are those
+// above, but:
+//
+//	dns-version                     TXT "1.0.0"
+//	<ns>.svc                        nothing; it exists if the namespace exists in the cluster or an import is in it
+//	<endpoint>.<cluster>.<svc>      headless only: A, AAAA, SRV of the endpoint
+//	<cluster>.<svc>                 headless only: nothing; it exists if an endpoint of the cluster is published
+//	_<port>._<proto>.<svc>          one of the underscores is needed
+//	<endpoint>.<svc>, <zone>...     none
+//
 // # Stale and incomplete data
 //
 // The store tracks the freshness of each kind of object. A kind is unsynced until its first list is complete, stale if it

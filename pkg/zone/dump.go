@@ -20,7 +20,7 @@ const DumpVersion = 1
 //	a view       kind, and the time since its last confirmation, in ns
 //	a service    namespace, name, type, whether unready endpoints are published, TTL in seconds plus one, TTL or 0, alias, addresses, ports;
 //	             then, if it has any, external host name, external addresses, ports
-//	a slice      namespace, name, service, topology zones, entries, ports
+//	a slice      namespace, name, service, topology zones, entries, ports; the id of its cluster if it has one
 //	a namespace  name
 //	a pod        namespace, name, addresses
 //
@@ -147,6 +147,9 @@ func (d *dumper) slice(s *slice) bool {
 		}
 	}
 	d.ports(s.ports())
+	if cluster := s.cluster(); cluster != "" {
+		d.text(cluster[1:])
+	}
 	return d.emitRecord()
 }
 
@@ -419,7 +422,10 @@ func (r *recordReader) slice() Slice {
 	for n := r.length(); n > 0 && !r.malformed; n-- {
 		sl.Endpoints = append(sl.Endpoints, r.endpoint(zones))
 	}
-	sl.Ports = r.ports()
+	if sl.Ports = r.ports(); len(r.rest) > 0 {
+		sl.Cluster = r.text()
+		r.malformed = r.malformed || sl.Cluster == ""
+	}
 	return sl
 }
 

@@ -102,6 +102,9 @@ func (r *reply) freshnessOf(g kindSet) freshness {
 
 func (r *reply) kindFreshness(k Kind) freshness {
 	s := r.z.cfg.Store
+	if k == Namespaces {
+		s = r.z.namespaceStore()
+	}
 	switch {
 	case k != Services && !s.states[k].expected.Load():
 		return unwatched

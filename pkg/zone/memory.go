@@ -66,15 +66,15 @@ func refusedService() *service { return &service{typ: Headless, ttl: -1, refused
 
 // refusedSlice returns the placeholder of a refused slice: it has one byte of names and no entry, unlike any other slice.
 func refusedSlice(s *slice) *slice {
-	return &slice{key: s.key, name: s.name, data: "\x00", zonesAt: 1, portsAt: 1}
+	return &slice{key: s.key, name: s.name, data: "\x00", clusterAt: 1, zonesAt: 1, portsAt: 1}
 }
 
-func (s *slice) refused() bool { return s != nil && s.zonesAt > 0 && s.count() == 0 }
+func (s *slice) refused() bool { return s != nil && s.clusterAt > 0 && s.count() == 0 }
 
 // Stats are the counts of a store.
 type Stats struct {
-	Kinds    [kindCount]KindStats // by Kind
-	Index    int64                // bytes of the indexes
+	Kinds    [countCount]KindStats // by Kind
+	Index    int64                 // bytes of the indexes
 	Serial   uint32
 	Notified uint64 // notifications of owners
 }
@@ -98,11 +98,19 @@ func (s *Store) Stats() Stats {
 	for _, x := range s.indexes() {
 		index += x.size()
 	}
-	counts := s.counts
-	for k := range counts {
-		counts[k].Restored = s.Restored(Kind(k))
+	stats := Stats{Index: int64(index), Serial: s.Serial(), Notified: s.observer.notified}
+	for k, count := range s.counts {
+		count.Restored = s.Restored(Kind(k))
+		stats.Kinds[k] = count
 	}
-	return Stats{Kinds: counts, Index: int64(index), Serial: s.Serial(), Notified: s.observer.notified}
+	return stats
+}
+
+// AddClusterSet adds the counts of the store of a cluster set.
+func (s *Stats) AddClusterSet(set Stats) {
+	s.Kinds[Imports], s.Kinds[ImportSlices] = set.Kinds[Services], set.Kinds[Slices]
+	s.Index += set.Index
+	s.Notified += set.Notified
 }
 
 // count replaces an object of old bytes by one of size bytes; 0 means none.

@@ -19,11 +19,19 @@ const (
 	Namespaces
 	Pods
 
-	kindCount = 4
+	// Imports and ImportSlices are the Services and Slices of a cluster set, wherever they are counted together with those
+	// of the cluster. A store has them as Services and Slices.
+	Imports
+	ImportSlices
+
+	kindCount  = 4
+	countCount = 6
 )
 
 // Kinds returns the names of the kinds in their order, as metric labels.
-func Kinds() []string { return []string{"service", "endpointslice", "namespace", "pod"} }
+func Kinds() []string {
+	return []string{"service", "endpointslice", "namespace", "pod", "serviceimport", "imported-endpointslice"}
+}
 
 // A ServiceType determines how a service's name is answered.
 type ServiceType uint8
@@ -83,6 +91,7 @@ type Port struct {
 type Slice struct {
 	Namespace, Name string
 	Service         string // name of the service it belongs to; empty: of none, which is as if there were no slice
+	Cluster         string // id of the cluster that its endpoints run in; empty: this cluster, or the id is no label
 	Ports           []Port
 	Endpoints       []Endpoint
 }

@@ -118,7 +118,7 @@ func (o *observer) notifyAddrs(a, b string, addrLen int) {
 func (o *observer) notifySlice(old, sl *slice) {
 	switch {
 	case o.silent():
-	case old != nil && sl != nil && old.key != sl.key:
+	case old != nil && sl != nil && (old.key != sl.key || old.cluster() != sl.cluster()):
 		o.notifySlice(old, nil)
 		o.notifySlice(nil, sl)
 	default:

@@ -105,7 +105,7 @@ func (z *Zone) exposes(label []byte) (ok bool, on kindSet) {
 	if !z.cfg.KnownNamespaces {
 		return true, needsNothing
 	}
-	n, _ := z.cfg.Store.findNamespace(label)
+	n, _ := z.namespaceStore().findNamespace(label)
 	return n != nil && n.declared.Load(), needsNamespaces
 }
 
@@ -151,7 +151,7 @@ func (r *reply) appendSlicePTRs(sl *slice, addr []byte) bool {
 	}
 	var buf [2 * (1 + wire.MaxLabel)]byte
 	n, _ := r.z.cfg.Store.findNode(buf[:copy(buf[:], sl.key)])
-	if n == nil || n.svc == nil || n.svc.typ == ExternalName || !r.z.exposesNode(n) {
+	if n == nil || n.svc == nil || n.svc.typ == ExternalName || r.z.inSet() && n.svc.typ == ClusterIP || !r.z.exposesNode(n) {
 		return true
 	}
 	sel := r.selectAll(n)
@@ -175,7 +175,7 @@ func (r *reply) appendSlicePTRs(sl *slice, addr []byte) bool {
 
 // appendEntryPTR appends the PTR record for an entry, unless it is a duplicate. It reports false if no more fit.
 func (r *reply) appendEntryPTR(sel *selection, sl *slice, e int) bool {
-	var label [64]byte
+	var label [2 * (1 + wire.MaxLabel)]byte
 	name := sel.appendName(label[:0], sl, e)
 	switch {
 	case r.hasPTR(name, sl.key):

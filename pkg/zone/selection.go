@@ -11,6 +11,7 @@ type selection struct {
 	rotation uint32
 	ports    portFilter // the slice has a matching port
 	zone     []byte     // of this topology zone, labels in wire form; nil: all
+	cluster  []byte     // of this cluster, a label in wire form; nil: all
 
 	byName  bool // only entries with this name
 	label   []byte
@@ -58,17 +59,17 @@ func (sel *selection) hasOwnName(s *slice, e int) bool {
 	return mark&markHost != 0 || sel.r.z.cfg.PodNames && mark&markPod != 0
 }
 
-// appendName appends the label of entry e.
+// appendName appends the label of entry e, and that of its cluster if it has one.
 func (sel *selection) appendName(dst []byte, s *slice, e int) []byte {
 	if sel.hasOwnName(s, e) {
-		return appendLabel(dst, s.label(e))
+		return append(appendLabel(dst, s.label(e)), s.cluster()...)
 	}
 	var addr [16]byte
 	at := len(dst)
 	dst = append(dst, 0)
 	dst = appendDashed(dst, addr[:copy(addr[:], s.addr(e))])
 	dst[at] = byte(len(dst) - at - 1)
-	return dst
+	return append(dst, s.cluster()...)
 }
 
 // notEmpty reports whether there is an entry. It may be true if the budget ended before one was found.
@@ -190,7 +191,7 @@ func rotated(from, end int, fraction uint32) iter.Seq[int] {
 
 // enter makes the slice the current one. It reports false if nothing in it can match.
 func (sel *selection) enter(s *slice) bool {
-	if s.ready == 0 && !sel.node.svc.publish {
+	if s.ready == 0 && !sel.node.svc.publish || sel.cluster != nil && s.cluster() != string(sel.cluster) {
 		return false
 	}
 	if sel.zone != nil {

@@ -142,7 +142,7 @@ func (r *reply) appendEndpointSRV(sel *selection, left int) {
 
 // appendEntrySRV appends the SRV records of entry e of the current slice. It reports false if the message is full.
 func (r *reply) appendEntrySRV(sel *selection, s *slice, e int, weight uint16, suffix []byte) bool {
-	var buf [64]byte
+	var buf [2 * (1 + wire.MaxLabel)]byte
 	label := sel.appendName(buf[:0], s, e)
 	size := len(label) + len(suffix)
 	if size > wire.MaxName {

@@ -24,6 +24,7 @@ import (
 //	name offsets     4 bytes per entry, if any entry has a name
 //	name order       4 bytes per entry with a name: the entry's number
 //	names            labels in wire form
+//	cluster          the id of the cluster, a label in wire form, if it has one
 //	zones            per topology zone one byte of length and its labels in wire form
 //	ports            a portList
 type slice struct {
@@ -36,6 +37,7 @@ type slice struct {
 	ready         uint32 // entries that are ready
 	marksAt       uint32
 	namesAt       uint32
+	clusterAt     uint32
 	zonesAt       uint32
 	portsAt       uint32
 
@@ -80,6 +82,10 @@ func packSlice(s Slice, key string) *slice {
 	packed := &slice{key: key, name: s.Name}
 	data := packed.packEntries(make([]byte, 0, 6*len(entries)), entries)
 	data = packed.packNames(data, entries)
+	packed.clusterAt = uint32(len(data))
+	if cluster := asLabel(s.Cluster); cluster != "" {
+		data = appendLabel(data, cluster)
+	}
 	packed.zonesAt = uint32(len(data))
 	for _, zone := range zones {
 		at := len(data)
@@ -228,11 +234,15 @@ func (s *slice) zone(name []byte) uint16 {
 	return 0
 }
 
+// cluster returns the id of the cluster as a label in wire form, or "".
+func (s *slice) cluster() string { return s.data[s.clusterAt:s.zonesAt] }
+
 func (s *slice) ports() portList { return portList(s.data[s.portsAt:]) }
 
 // equal reports whether both slices pack the same object.
 func (s *slice) equal(o *slice) bool {
-	return s.key == o.key && s.n4 == o.n4 && s.n6 == o.n6 && s.named == o.named && s.zonesAt == o.zonesAt && s.portsAt == o.portsAt && s.data == o.data
+	return s.key == o.key && s.n4 == o.n4 && s.n6 == o.n6 && s.named == o.named && s.clusterAt == o.clusterAt && s.zonesAt == o.zonesAt &&
+		s.portsAt == o.portsAt && s.data == o.data
 }
 
 // family returns the entries whose address has addrLen bytes, or for 0 all.

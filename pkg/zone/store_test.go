@@ -81,7 +81,7 @@ func TestPutReportsChange(t *testing.T) {
 		assert.Same(t, tt.name, tt.want, tt.do())
 		assert.Equal(t, tt.name+": serial changed", tt.want, s.Serial() != before)
 	}
-	var want [4]zone.KindStats
+	var want [6]zone.KindStats
 	assert.Same(t, "an empty store counts", want, s.Stats().Kinds)
 }
 

@@ -207,6 +207,9 @@ func (t *transfer) serviceRecords(n *node) error {
 			return err
 		}
 	}
+	if t.z.inSet() && n.svc.typ == ClusterIP {
+		return nil // its endpoints have no names
+	}
 	r := reply{z: t.z, message: message{steps: math.MaxInt}}
 	sel, holders := r.selectAll(n), make(map[string][]*slice)
 	var labels []string // in the order of the slices

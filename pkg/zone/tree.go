@@ -94,7 +94,7 @@ func (r *reply) hidden() (Result, bool) {
 
 // namespaceName answers <namespace>.svc and <namespace>.pod, which have no data.
 func (r *reply) namespaceName() Result {
-	if n, _ := r.z.cfg.Store.findNamespace(r.labelRange(0, 1)); !n.exists() {
+	if !r.z.hasNamespace(r.labelRange(0, 1)) {
 		return r.nxdomain(needsNamespaces)
 	}
 	return r.nodata(needsNothing)
@@ -107,14 +107,14 @@ func (r *reply) possible(left int) bool {
 		return true
 	case 2:
 		_, ok := protocolOf(r.label(1))
-		return ok || r.zonalNode(left)
+		return ok || r.namesCluster(left) || r.zonalNode(left)
 	}
 	return r.zonalNode(left)
 }
 
 // zonalNode reports whether the labels left of the service are those of a zonal name or of a node above one.
 func (r *reply) zonalNode(left int) bool {
-	if left == 0 || r.z.cfg.External || string(r.label(left-1)) != labelZone {
+	if left == 0 || r.z.cfg.External || r.z.inSet() || string(r.label(left-1)) != labelZone {
 		return false
 	}
 	if left == 1 {
@@ -133,8 +133,8 @@ func (r *reply) clusterIP(n *node, left int) Result {
 	switch {
 	case left == 1:
 		return r.belowClusterIP(n)
-	case !ok:
-		return r.nxdomain(needsServices) // a zonal name
+	case !ok, r.namesCluster(left):
+		return r.nxdomain(needsServices) // a zonal name, or that of an endpoint
 	case left == 2 && filter.count(n.svc.ports()) == 0:
 		return r.nxdomain(needsServices)
 	}
@@ -171,13 +171,18 @@ func (r *reply) portFilter(left int) (portFilter, bool) {
 
 // belowClusterIP answers the names of endpoints of a ClusterIP service. The store may not have its slices.
 func (r *reply) belowClusterIP(n *node) Result {
-	if res, ok := r.endpoint(n); ok {
-		return res
+	if !r.z.inSet() {
+		if res, ok := r.endpoint(n); ok {
+			return res
+		}
 	}
 	if p, ok := protocolOf(r.label(0)); ok && n.svc.ports().protocols()>>p&1 != 0 {
 		return r.nodata(needsNothing)
 	}
-	if !r.z.cfg.AllSlices {
+	switch {
+	case r.z.inSet():
+		return r.nxdomain(needsServices)
+	case !r.z.cfg.AllSlices:
 		return r.denyUnlessFallback(needsServices)
 	}
 	return r.nxdomain(needsEndpoints)
@@ -186,6 +191,9 @@ func (r *reply) belowClusterIP(n *node) Result {
 // endpoint answers the name of an endpoint in the store.
 func (r *reply) endpoint(n *node) (Result, bool) {
 	sel := r.selectAll(n).withLabel(r.label(0))
+	if r.z.inSet() {
+		sel.cluster = r.labelRange(1, 2)
+	}
 	if !sel.notEmpty() {
 		return Result{}, false
 	}
@@ -194,7 +202,13 @@ func (r *reply) endpoint(n *node) (Result, bool) {
 
 // headless answers a name of a headless service.
 func (r *reply) headless(n *node, left int) Result {
-	if left == 1 {
+	switch {
+	case r.namesCluster(left):
+		if res, ok := r.endpoint(n); ok {
+			return res
+		}
+		return r.nxdomain(needsEndpoints)
+	case left == 1:
 		return r.belowHeadless(n)
 	}
 	filter, ok := r.portFilter(left)
@@ -211,7 +225,11 @@ func (r *reply) headless(n *node, left int) Result {
 
 // belowHeadless answers a name one label below a headless service.
 func (r *reply) belowHeadless(n *node) Result {
-	if res, ok := r.endpoint(n); ok {
+	if r.z.inSet() {
+		if r.clusterNode(n) {
+			return r.nodata(needsNothing)
+		}
+	} else if res, ok := r.endpoint(n); ok {
 		return res
 	}
 	if r.zonalNode(1) {

@@ -44,6 +44,10 @@ type Config struct {
 	Nameservers     []netip.Addr  // addresses of ns.dns.<domain>
 	KnownNamespaces bool          // only namespaces in the store are exposed: a selector chose them
 	HasFallback     func() bool   // reports whether another resolver can be asked; nil: no
+
+	// Cluster is set for the zone of a cluster set, whose ServiceImports are Services of type ClusterIP or Headless in
+	// Store: the store of the cluster itself, which has the namespaces. Such a zone has no pods, and needs AllSlices.
+	Cluster *Store
 }
 
 // defaultStaleAfter allows for three bookmarks of an API server, which come at least once a minute, and a margin.

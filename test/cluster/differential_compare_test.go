@@ -87,7 +87,7 @@ func texts(rrs []dns.RR) []string {
 
 // isCluster reports whether the name is one that the servers answer by themselves.
 func isCluster(name string) bool {
-	for _, zone := range []string{domain, "corp.k8s.", externalDomain, "in-addr.arpa.", "ip6.arpa."} {
+	for _, zone := range []string{domain, "corp.k8s.", externalDomain, setDomain, "in-addr.arpa.", "ip6.arpa."} {
 		if dns.IsSubDomain(zone, dns.CanonicalName(name)) {
 			return true
 		}

@@ -24,6 +24,9 @@ everywhere: watch endpointslices.discovery.k8s.io`
 	podPermissions = `
 everywhere: list pods
 everywhere: watch pods`
+	importPermissions = `
+everywhere: list serviceimports.multicluster.x-k8s.io
+everywhere: watch serviceimports.multicluster.x-k8s.io`
 	nodePermission = `
 everywhere: get nodes`
 	eventPermissions = `
@@ -84,6 +87,7 @@ func TestChartPermissions(t *testing.T) {
 		name, set, want string
 	}{
 		{"pods: verified", "config.agent.cluster.pods=verified", localPermissions + nodePermission + eventPermissions + podPermissions},
+		{"a cluster set", "config.agent.cluster.clusterSet=clusterset.local", localPermissions + nodePermission + eventPermissions + importPermissions},
 		{"the pods of the node", "config.agent.pods.identity=api", localPermissions + nodePermission + eventPermissions + podPermissions},
 		{"the pods of the node from the kubelet", "config.agent.pods.identity=kubelet", localPermissions + nodePermission + eventPermissions},
 		{"the pods of the node from either", "config.agent.pods.identity=auto", localPermissions + nodePermission + eventPermissions + podPermissions},
@@ -111,9 +115,14 @@ func TestChartPermissions(t *testing.T) {
 	got := permissions(t, chart(t, "--set", "resolver.enabled=true,config.resolver.cluster.pods=verified"))["node-cache-resolver"]
 	want := sorted(strings.Split(strings.TrimSpace(localPermissions+eventPermissions)+podPermissions, "\n"))
 	same(t, "pods: verified of the resolver: permissions", want, got)
-	component := rendering{overlay: "base", components: []string{"pods"}}.byKustomize(t)
-	want = sorted(strings.Split(strings.TrimSpace(localPermissions+nodePermission+eventPermissions+podPermissions), "\n"))
-	same(t, "component pods: permissions", want, permissions(t, component)["node-cache"])
+	got = permissions(t, chart(t, "--set", "resolver.enabled=true,config.resolver.cluster.clusterSet=clusterset.local"))["node-cache-resolver"]
+	want = sorted(strings.Split(strings.TrimSpace(localPermissions+eventPermissions)+importPermissions, "\n"))
+	same(t, "clusterSet of the resolver: permissions", want, got)
+	for name, added := range map[string]string{"pods": podPermissions, "cluster-set": importPermissions} {
+		component := rendering{overlay: "base", components: []string{name}}.byKustomize(t)
+		want = sorted(strings.Split(strings.TrimSpace(localPermissions+nodePermission+eventPermissions+added), "\n"))
+		same(t, "component "+name+": permissions", want, permissions(t, component)["node-cache"])
+	}
 }
 
 // permissions follows the bindings of a rendering to what they grant.

@@ -347,6 +347,9 @@ cluster:
 {{- if ne ($cluster.endpoints | default "headless") "none" }}
 - {apiGroups: [discovery.k8s.io], resources: [endpointslices], verbs: [list, watch]}
 {{- end }}
+{{- if $cluster.clusterSet }}
+- {apiGroups: [multicluster.x-k8s.io], resources: [serviceimports], verbs: [list, watch]}
+{{- end }}
 {{- if eq ($cluster.pods | default "") "verified" }}
 - {apiGroups: [""], resources: [pods], verbs: [list, watch]}
 {{- end }}

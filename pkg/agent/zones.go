@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package agent
+
+import (
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/nodecache/node-cache/pkg/config"
+	"github.com/nodecache/node-cache/pkg/zone"
+)
+
+// newZones returns the zones that cfg makes of the stores.
+func (c *cluster) newZones(cfg *config.Config) (zones zone.Zones, err error) {
+	for _, settings := range c.zoneConfigs(cfg) {
+		settings.Excluded = routedSubzones(cfg, settings.Domain)
+		z, err := zone.New(settings)
+		if err != nil {
+			return nil, err
+		}
+		zones = append(zones, z)
+	}
+	return zones, nil
+}
+
+// zoneConfigs returns the zones of the domains, of the cluster set and of the external names.
+func (c *cluster) zoneConfigs(cfg *config.Config) (list []zone.Config) {
+	settings := zone.Config{
+		Store: c.store, TTL: cfg.Cluster.TTL,
+		Pods: map[string]zone.PodMode{
+			config.PodsDisabled: zone.PodsDisabled,
+			config.PodsInsecure: zone.PodsInsecure,
+			config.PodsVerified: zone.PodsVerified,
+		}[cfg.Cluster.Pods],
+		PodNames: cfg.Cluster.PodNames, IgnoreEmpty: cfg.Cluster.IgnoreEmptyService,
+		AllSlices:      cfg.Cluster.Endpoints == config.EndpointsAll,
+		LabelledSlices: cfg.Cluster.Endpoints == config.EndpointsHeadless && cfg.Cluster.Manifests == "",
+		NodeZone:       c.topologyZone(cfg.Cluster.NodeZone),
+		ReverseZones:   reverseZones(cfg), Namespaces: cfg.Cluster.Namespaces,
+		KnownNamespaces: cfg.Cluster.NamespaceSelector != "",
+		Fallthrough:     cfg.Cluster.Fallthrough, Federations: c.federations(&cfg.Cluster),
+		StaleAfter: cfg.Cluster.StaleAfter, Nameservers: nameservers(cfg.Listen.Addresses),
+	}
+	if pool := c.central; pool != nil {
+		settings.HasFallback = func() bool { return !pool.Empty() }
+	}
+	for _, domain := range cfg.Domains() {
+		settings.Domain = domain
+		list = append(list, settings)
+	}
+	settings.ReverseZones, settings.IgnoreEmpty, settings.Federations, settings.Fallthrough = nil, false, nil, nil
+	if c.set != nil {
+		set := settings
+		set.Store, set.Cluster, set.Domain, set.Pods = c.set, c.store, cfg.Cluster.ClusterSet, zone.PodsDisabled
+		set.LabelledSlices, set.AllSlices = false, true
+		if !slices.Contains(cfg.Cluster.Zones, set.Domain) {
+			set.HasFallback = nil // the central resolver may not know the names
+		}
+		list = append(list, set)
+	}
+	external := &cfg.Cluster.External
+	settings.HasFallback = nil // the central resolver has no external names
+	settings.External, settings.TTL, settings.Headless = true, external.TTL, external.Headless
+	for _, domain := range external.Zones {
+		settings.Domain = domain
+		if external.Fallthrough {
+			settings.Fallthrough = []string{domain}
+		}
+		list = append(list, settings)
+	}
+	return list
+}
+
+// routedSubzones returns the zones below a domain that have routes of their own, or are the central resolver's.
+func routedSubzones(cfg *config.Config, domain string) []string {
+	names := slices.Clone(cfg.Cluster.Zones)
+	for _, route := range cfg.Forward {
+		names = append(names, route.Zone)
+	}
+	return slices.DeleteFunc(names, func(zone string) bool { return !strings.HasSuffix(zone, "."+domain) })
+}
+
+// nameservers returns the addresses at which the zone is served.
+func nameservers(listen []netip.Addr) []netip.Addr {
+	var own []netip.Addr
+	for _, addr := range listen {
+		if !addr.IsUnspecified() {
+			own = append(own, addr.WithZone(""))
+			continue
+		}
+		for _, local := range localAddrs() {
+			if local.IsGlobalUnicast() && (addr.Is6() || local.Is4()) {
+				own = append(own, local)
+			}
+		}
+	}
+	return own
+}
+
+// ownerOf returns the owner of a name in one of the domains, nil for none.
+func ownerOf(name []byte, domains [][]byte) []byte {
+	for _, domain := range domains {
+		if owner := zone.Owner(name, domain); owner != nil {
+			return owner
+		}
+	}
+	return nil
+}

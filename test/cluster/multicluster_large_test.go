@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cluster
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/miekg/dns"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+
+	"github.com/nodecache/node-cache/internal/assert"
+	"github.com/nodecache/node-cache/internal/kubetest"
+	"github.com/nodecache/node-cache/internal/proctest"
+)
+
+// TestMultiClusterLarge has 5,000 imports with 50,000 endpoints of three clusters.
+func TestMultiClusterLarge(t *testing.T) {
+	t.Parallel()
+	const imports, endpointsPer = 5000, 10
+	const mostBytes, mostTime = 25 << 20, time.Second
+	m := multiCluster{kubetest.Start(t, kubetest.Options{})}
+	m.serve(t, "v1beta1")
+	kubetest.Apply(t, m.Cluster, kubetest.Namespace("shop"))
+	var group errgroup.Group
+	group.SetLimit(64)
+	var slices []runtime.Object
+	for i := range imports {
+		name, kind, ips := fmt.Sprintf("headless-%d", i), "Headless", []string(nil)
+		if i%2 == 0 {
+			name, kind, ips = fmt.Sprintf("set-%d", i), "ClusterSetIP", []string{fmt.Sprintf("10.97.%d.%d", i>>8, i&255)}
+		}
+		group.Go(func() error {
+			return m.tryImport(t, "v1beta1", name, kind, ips, importPort("http", 80), importPort("metrics", 9090))
+		})
+		var endpoints []discoveryv1.Endpoint
+		for n := range endpointsPer {
+			endpoints = append(endpoints, endpoint(kubetest.EndpointAddr(i*endpointsPer+n).String(), named(fmt.Sprintf("%s-%d", name, n)), in("zone-a")))
+		}
+		slices = append(slices, importedSlice(name, fmt.Sprintf("cluster-%d", i%3), endpoints...))
+	}
+	assert.NoError(t, group.Wait())
+	kubetest.Apply(t, m.Cluster, slices...)
+	measure := func(more ...string) (rss int64, took time.Duration, n *node) {
+		began := time.Now()
+		n = startReady(t, settings{cluster: local(append(more, kubeconfig(m.Kubeconfig(kubetest.Admin)))...)})
+		took = time.Since(began)
+		return n.Usage(t).RSS, took, n
+	}
+	without, idle, _ := measure()
+	with, took, n := measure(clusterSetLine)
+	proctest.Figure(t, "%d imports with %d endpoints: %.1f MiB more, ready after %s, without them after %s", imports, imports*endpointsPer,
+		float64(with-without)/(1<<20), took.Round(time.Millisecond), idle.Round(time.Millisecond))
+	if with-without > mostBytes || took-idle > mostTime {
+		t.Errorf("%d bytes more, ready %s later; want at most %d and %s", with-without, took-idle, mostBytes, mostTime)
+	}
+	n.expect(t,
+		expectedAnswer{"set-4998.shop.svc.clusterset.local.", dns.TypeA, "NOERROR 10.97.19.134"},
+		expectedAnswer{"headless-4999-9.cluster-1.headless-4999.shop.svc.clusterset.local.", dns.TypeA, "NOERROR " + kubetest.EndpointAddr(49_999).String()})
+}
