@@ -57,15 +57,9 @@ func (b *builder) newCluster(cfg *config.Config, old *cluster, oldConfig *config
 	if cfg.Cluster.Resolver == config.ResolverNone && !interceptNeedsService(cfg) && cfg.Pods.Identity == config.IdentityOff {
 		return new(cluster), nil
 	}
-	domain, err := wireName(cfg.ClusterDomain)
+	domain, setDomain, err := clusterDomains(cfg)
 	if err != nil {
 		return nil, err
-	}
-	var setDomain []byte
-	if cfg.Cluster.ClusterSet != "" {
-		if setDomain, err = wireName(cfg.Cluster.ClusterSet); err != nil {
-			return nil, err
-		}
 	}
 	c := &cluster{domain: domain, setDomain: setDomain, nodeZone: new(atomic.Pointer[string])}
 	kept := old.domain != nil
@@ -75,14 +69,7 @@ func (b *builder) newCluster(cfg *config.Config, old *cluster, oldConfig *config
 	} else if err := b.makeSource(c, cfg); err != nil {
 		return nil, err
 	}
-	if c.events != nil {
-		c.owner = func(name []byte) []byte {
-			if c.set != nil && bytes.HasSuffix(name, setDomain) {
-				return zone.Owner(name, setDomain)
-			}
-			return zone.Owner(name, domain)
-		}
-	}
+	c.setOwner()
 	switch {
 	case !cfg.Cluster.Central.IsSet(), cfg.Cluster.Resolver == config.ResolverNone:
 	case kept && c.endpoints == old.endpoints && sameCentral(&cfg.Cluster.Central, &oldConfig.Cluster.Central):
@@ -96,6 +83,28 @@ func (b *builder) newCluster(cfg *config.Config, old *cluster, oldConfig *config
 		c.centralZones, err = c.zonesOfCentral(cfg)
 	}
 	return c, err
+}
+
+// clusterDomains returns the domains of the cluster and of its set, in canonical wire form; nil: there is no set.
+func clusterDomains(cfg *config.Config) (domain, set []byte, err error) {
+	if domain, err = wireName(cfg.ClusterDomain); err == nil && cfg.Cluster.ClusterSet != "" {
+		set, err = wireName(cfg.Cluster.ClusterSet)
+	}
+	return domain, set, err
+}
+
+// setOwner sets owner for the domains of c, if changes are watched.
+func (c *cluster) setOwner() {
+	if c.events == nil {
+		return
+	}
+	domain, set := c.domain, c.setDomain
+	c.owner = func(name []byte) []byte {
+		if set != nil && bytes.HasSuffix(name, set) {
+			return zone.Owner(name, set)
+		}
+		return zone.Owner(name, domain)
+	}
 }
 
 // sameSource reports whether two configurations select the same objects from the same source.
