@@ -60,15 +60,9 @@ func (b *builder) newCluster(cfg *config.Config, old *cluster, oldConfig *config
 	if cfg.Cluster.Resolver == config.ResolverNone && !interceptNeedsService(cfg) && cfg.Pods.Identity == config.IdentityOff {
 		return new(cluster), nil
 	}
-	domains, err := wireNames(cfg.Domains())
+	domains, setDomain, err := clusterDomains(cfg)
 	if err != nil {
 		return nil, err
-	}
-	var setDomain []byte
-	if cfg.Cluster.ClusterSet != "" {
-		if setDomain, err = wireName(cfg.Cluster.ClusterSet); err != nil {
-			return nil, err
-		}
 	}
 	c := &cluster{domains: domains, setDomain: setDomain, topology: new(atomic.Pointer[topology])}
 	kept := old.domains != nil
@@ -78,33 +72,28 @@ func (b *builder) newCluster(cfg *config.Config, old *cluster, oldConfig *config
 	} else if err := b.makeSource(c, cfg); err != nil {
 		return nil, err
 	}
-	if c.events != nil {
-		owned := domains
-		if c.set != nil {
-			owned = append(slices.Clip(domains), setDomain)
-		}
-		c.owner = func(name []byte) []byte { return ownerOf(name, owned) }
-	}
+	c.setOwner()
 	switch {
 	case !cfg.Cluster.Central.IsSet(), cfg.Cluster.Resolver == config.ResolverNone:
 	case kept && c.endpoints == old.endpoints && sameCentral(&cfg.Cluster.Central, &oldConfig.Cluster.Central):
 		c.central = old.central
 	default:
-		if err := b.makeCentral(c, cfg); err != nil {
-			return nil, err
-		}
+		err = b.makeCentral(c, cfg)
 	}
-	if c.central != nil {
+	if err == nil && c.central != nil {
 		c.centralZones, err = c.zonesOfCentral(cfg)
 	}
-	if err == nil && c.store != nil && len(cfg.Cluster.TransferTo) > 0 {
+	if err == nil {
 		err = b.makeNotifier(c, cfg)
 	}
 	return c, err
 }
 
-// makeNotifier sets c's keys and notifier.
+// makeNotifier sets c's keys and notifier, if clients may transfer its zones.
 func (b *builder) makeNotifier(c *cluster, cfg *config.Config) (err error) {
+	if c.store == nil || len(cfg.Cluster.TransferTo) == 0 {
+		return nil
+	}
 	if file := cfg.Cluster.TransferKeys; file != "" {
 		if c.keys, err = tsig.New(file, b.log); err != nil {
 			return &status.HintError{Err: fmt.Errorf("cluster.transferKeys: %w", err), Hint: "set a file of keys, as of tsig-keygen, that this user can read"}
@@ -127,6 +116,26 @@ func (c *cluster) keepVersions(p *resolve.Plan) {
 		kept = p.Zones
 	}
 	c.store.Versions().Keep(kept, time.Now())
+}
+
+// clusterDomains returns the domains of the cluster and of its set, in canonical wire form; nil: there is no set.
+func clusterDomains(cfg *config.Config) (domains [][]byte, set []byte, err error) {
+	if domains, err = wireNames(cfg.Domains()); err == nil && cfg.Cluster.ClusterSet != "" {
+		set, err = wireName(cfg.Cluster.ClusterSet)
+	}
+	return domains, set, err
+}
+
+// setOwner sets owner for the domains of c, if changes are watched.
+func (c *cluster) setOwner() {
+	if c.events == nil {
+		return
+	}
+	domains := c.domains
+	if c.set != nil {
+		domains = append(slices.Clip(domains), c.setDomain)
+	}
+	c.owner = func(name []byte) []byte { return ownerOf(name, domains) }
 }
 
 // sameSource reports whether two configurations select the same objects from the same source.

@@ -153,12 +153,8 @@ func (s *snapshots) fillFrom(r *generation) (loaded snapshot.Loaded, err error) 
 			return loaded, snap.RecordError(snapshot.Central, err)
 		}
 	}
-	for kind, store := range r.cluster.stores() {
-		objects, err := s.restoreZone(r, snap, kind, store, loaded.Age)
-		if err != nil {
-			return loaded, snap.RecordError(kind, err)
-		}
-		loaded.Objects += objects
+	if loaded.Objects, err = s.restoreZones(r, snap, loaded.Age); err != nil {
+		return loaded, err
 	}
 	useCentral()
 	usePods()
@@ -168,6 +164,18 @@ func (s *snapshots) fillFrom(r *generation) (loaded snapshot.Loaded, err error) 
 // guard recovers panics: a defect costs a snapshot, not the agent.
 func (s *snapshots) guard(doing string) task.Guard {
 	return task.Guard{Where: "snapshot", Log: s.log.With("doing", doing), Count: &s.panics}
+}
+
+// restoreZones restores the cluster objects.
+func (s *snapshots) restoreZones(r *generation, snap *snapshot.Snapshot, passed time.Duration) (objects int, err error) {
+	for kind, store := range r.cluster.stores() {
+		restored, err := s.restoreZone(r, snap, kind, store, passed)
+		if err != nil {
+			return 0, snap.RecordError(kind, err)
+		}
+		objects += restored
+	}
+	return objects, nil
 }
 
 // restoreZone restores the cluster objects of a section, unless they are too old or the configuration selects other

@@ -344,3 +344,27 @@ func TestSnapshotBeforeSync(t *testing.T) {
 		})
 	}
 }
+
+// TestSnapshotOfClusterSet restores the imports of a cluster set where there is one.
+func TestSnapshotOfClusterSet(t *testing.T) {
+	t.Parallel()
+	disk, log := snapshottest.NewDisk(), new(notes)
+	withSet := func() *generation {
+		r := emptyGeneration(t)
+		r.cluster.set = zone.NewStore()
+		r.cluster.set.Expect(zone.Services)
+		return r
+	}
+	r, s := withSet(), keeping(disk, log)
+	learn(t, r)
+	r.cluster.set.PutService(zone.Service{Namespace: "shop", Name: "db", Type: zone.Headless, TTL: -1}, time.Now())
+	r.cluster.set.ConfirmFresh(zone.Services, time.Now())
+	r.cluster.set.SetSynced(zone.Services)
+	s.attempt(t.Context(), time.Second, r)
+	for objects, next := range map[int]*generation{1: emptyGeneration(t), 2: withSet()} {
+		s = keeping(disk, log)
+		s.load(t.Context(), next)
+		assert.Same(t, "loaded", objects, s.read().Loaded.Objects)
+		assert.Same(t, "from the set", objects == 2, next.cluster.set != nil && next.cluster.set.Restored(zone.Services))
+	}
+}

@@ -190,8 +190,9 @@ func importedKinds(endpoints Endpoints) []zone.Kind {
 // slices the cluster's zone gets: its selectors do not apply to them.
 func (w *Watch) addClusterSet(spaces []string) {
 	set := w.cfg.ClusterSet
-	var kinds []zone.Kind
-	for _, kind := range importedKinds(w.cfg.Endpoints) {
+	imported := importedKinds(w.cfg.Endpoints)
+	kinds := make([]zone.Kind, 0, len(imported))
+	for _, kind := range imported {
 		v := &kindStatus{kind: storeKind(kind), counted: kind, store: set}
 		w.statuses, kinds = append(w.statuses, v), append(kinds, v.kind)
 		for _, space := range spaces {

@@ -258,8 +258,10 @@ func TestClusterSetAllocatesNothing(t *testing.T) {
 		name string
 		typ  uint16
 	}{
-		{"db.shop.svc.clusterset.local.", dns.TypeA}, {"db-0.west.db.shop.svc.clusterset.local.", dns.TypeSRV},
-		{"_http._tcp.db.shop.svc.clusterset.local.", dns.TypeSRV}, {"1.0.2.10.in-addr.arpa.", dns.TypePTR},
+		{"db.shop.svc.clusterset.local.", dns.TypeA},
+		{"db-0.west.db.shop.svc.clusterset.local.", dns.TypeSRV},
+		{"_http._tcp.db.shop.svc.clusterset.local.", dns.TypeSRV},
+		{"1.0.2.10.in-addr.arpa.", dns.TypePTR},
 	} {
 		var q wire.Query
 		q.Parse(packet(t, question.name, question.typ))

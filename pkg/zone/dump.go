@@ -74,6 +74,7 @@ func (d *dumper) kind(s *Store, k Kind) {
 		each(&s.namespaces, func(n *namespace) bool { return !n.declared.Load() || d.namespace(n) })
 	case Pods:
 		each(&s.pods, d.pod)
+	case Imports, ImportSlices: // no store has them
 	}
 }
 

@@ -134,6 +134,7 @@ func (s *Store) remove(kind Kind, namespace, name string, now time.Time) (change
 		return s.setNamespace(name, false, now)
 	case Pods:
 		return s.setPod(namespace, name, nil, now)
+	case Imports, ImportSlices: // no store has them
 	}
 	return false
 }
@@ -173,6 +174,7 @@ func (s *Store) eachName(kind Kind, f func(namespace, name string)) {
 		for p := range s.pods.all() {
 			f(p.namespace, p.name)
 		}
+	case Imports, ImportSlices: // no store has them
 	}
 }
 

@@ -210,6 +210,11 @@ func (t *transfer) serviceRecords(n *node) error {
 	if t.z.inSet() && n.svc.typ == ClusterIP {
 		return nil // its endpoints have no names
 	}
+	return t.endpointRecords(n, base)
+}
+
+// endpointRecords emits the records of the service's endpoints, whose names end with base.
+func (t *transfer) endpointRecords(n *node, base string) error {
 	r := reply{z: t.z, message: message{steps: math.MaxInt}}
 	sel, holders := r.selectAll(n), make(map[string][]*slice)
 	var labels []string // in the order of the slices
