@@ -161,8 +161,6 @@ func (q *Query) parseAdditional(pkt []byte, off, n int) (rcode int) {
 			return RcodeFormErr
 		}
 		switch binary.BigEndian.Uint16(pkt[end:]) {
-		case TypeTSIG:
-			q.TSIG = off
 		case TypeOPT:
 			if q.EDNS || pkt[off] != 0 {
 				return RcodeFormErr
@@ -170,6 +168,8 @@ func (q *Query) parseAdditional(pkt []byte, off, n int) (rcode int) {
 			if rcode = q.parseOPT(pkt[end+2 : next]); rcode == RcodeFormErr {
 				return rcode
 			}
+		case TypeTSIG:
+			q.TSIG = off
 		}
 		off = next
 	}

@@ -36,3 +36,10 @@ func (v *Versions) Bytes() int {
 	defer v.store.mu.Unlock()
 	return v.bytes
 }
+
+// Given returns how many versions of clients are remembered.
+func (v *Versions) Given() int {
+	v.store.mu.Lock()
+	defer v.store.mu.Unlock()
+	return len(v.given)
+}

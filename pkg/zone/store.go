@@ -58,6 +58,9 @@ func NewStore() *Store {
 	return s
 }
 
+// Versions returns the versions of the store's zones.
+func (s *Store) Versions() *Versions { return &s.versions }
+
 // indexes returns the indexes besides those of the keys.
 func (s *Store) indexes() []*hashIndex {
 	return []*hashIndex{&s.nodesByAddr, &s.nodesByExternal, &s.slicesByAddr, &s.slicesByLabel, &s.podsByAddr}

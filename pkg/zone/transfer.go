@@ -54,7 +54,7 @@ func (z *Zone) Records(now time.Time, c Secondary, emit func(Record) error) (inc
 	}
 	frozen := *z // whether servers of the fallback are known now must not matter
 	frozen.cfg.HasFallback = func() bool { return z.hasFallback }
-	v := z.view(c)
+	v := z.cfg.Store.versions.view(z, c)
 	t := transfer{z: &frozen, now: now, emit: emit, serial: v.serial}
 	if incremental = v.given && t.isShorter(&v); incremental {
 		err = t.difference(v.changes, c.Serial)
@@ -65,6 +65,14 @@ func (z *Zone) Records(now time.Time, c Secondary, emit func(Record) error) (inc
 		z.cfg.Store.versions.give(givenVersion{z.config, c.Addr, v.serial})
 	}
 	return incremental, err
+}
+
+// exposed returns the node if the zone has records of it, else nil. n may be nil.
+func (z *Zone) exposed(n *node) *node {
+	if n == nil || n.svc == nil || !z.exposesNode(n) {
+		return nil
+	}
+	return n
 }
 
 // A transfer is a running transfer.

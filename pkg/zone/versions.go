@@ -50,9 +50,6 @@ const (
 	changedNodeSize  = nodeSize + 64 // with its place in the map, in bytes
 )
 
-// Versions returns the versions of the store's zones.
-func (s *Store) Versions() *Versions { return &s.versions }
-
 // Modified returns a channel that has an element after a change of the store.
 func (v *Versions) Modified() <-chan struct{} { return v.modified }
 
@@ -171,12 +168,11 @@ type view struct {
 	changes []change // since that version
 }
 
-// view returns the last version for a transfer to a client.
-func (z *Zone) view(c Secondary) (w view) {
-	s := z.cfg.Store
+// view returns the last version of a zone for a transfer to a client.
+func (v *Versions) view(z *Zone, c Secondary) (w view) {
+	s := v.store
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	v := &s.versions
 	if v.last == nil && len(v.zones) > 0 {
 		v.last = make(map[string]*node)
 	}
@@ -207,14 +203,6 @@ func (z *Zone) view(c Secondary) (w view) {
 		}
 	}
 	return w
-}
-
-// exposed returns the node if the zone has records of it, else nil. n may be nil.
-func (z *Zone) exposed(n *node) *node {
-	if n == nil || n.svc == nil || !z.exposesNode(n) {
-		return nil
-	}
-	return n
 }
 
 // since returns the nodes that have changed between a client's version and the last one, as they were in the former. It

@@ -337,3 +337,22 @@ func TestVersionsOff(t *testing.T) {
 	s.PutService(clusterIPService(9, 3), epoch())
 	assert.Equal(t, "bytes before a transfer", 0, s.Versions().Bytes())
 }
+
+// TestVersionsOfManyClients has more clients than are remembered: the first one gets the whole zone again, the last one does not.
+func TestVersionsOfManyClients(t *testing.T) {
+	t.Parallel()
+	s, first := shopOf(t, 5)
+	last := newSecondary(first.zone, 2)
+	for i := range 2000 {
+		last = &secondary{zone: first.zone, addr: netip.AddrFrom4([4]byte{10, 0, byte(i >> 8), byte(i)})}
+		assert.NoError(t, last.pull(epoch()))
+	}
+	assert.Equal(t, "remembered versions", 1024, s.Versions().Given())
+	for _, tt := range []struct {
+		c    *secondary
+		full int
+	}{{first, 2}, {last, 1}} {
+		assert.NoError(t, tt.c.pull(epoch()))
+		assert.Equal(t, "whole zones", tt.full, tt.c.full)
+	}
+}

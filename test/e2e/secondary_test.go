@@ -134,6 +134,43 @@ func TestSecondariesFollow(t *testing.T) {
 	a.awaitLog(t, "BADSIG", "not signed")
 }
 
+// TestTransferReload allows transfers in a running agent, then changes the key, then the TTL: the zone with other records has
+// another serial number, and no difference leads to it.
+func TestTransferReload(t *testing.T) {
+	t.Parallel()
+	folder, keys := copyExamples(t), filepath.Join(t.TempDir(), "keys.conf")
+	writeKey := func(secret string) {
+		writeFile(t, keys, fmt.Sprintf("key %q { algorithm hmac-sha256; secret %q; };\n", secondaryKey, secret))
+	}
+	writeKey("b2xk")
+	s := settings{to: []string{"127.0.0.1:1"}, more: clusterSection(folder)}
+	a := startAgent(t, s)
+	if _, _, err := signedTransfer(a.addr, "b2xk"); err == nil {
+		t.Fatal("a transfer succeeds without cluster.transferTo")
+	}
+	use := func(what, ttl, secret string) (serial uint32) {
+		t.Helper()
+		s := a.settings
+		s.more = fmt.Sprintf("cluster: {resolver: local, endpoints: all, manifests: %q, transferTo: [127.0.0.1/32], transferKeys: %q, ttl: %s}", folder, keys, ttl)
+		writeFile(t, a.config, s.yaml())
+		proctest.Eventually(t, time.Minute, what, func() bool {
+			next, records, err := signedTransfer(a.addr, secret)
+			serial = next
+			return err == nil && fmt.Sprintf("%ds", records[0].Header().Ttl) == ttl
+		})
+		return serial
+	}
+	first := use("transfers are allowed", "5s", "b2xk")
+	writeKey(secondarySecret)
+	if same := use("the new key is read", "5s", secondarySecret); same != first {
+		t.Errorf("serial %d, then %d with the same records", first, same)
+	}
+	second := use("the TTL has changed", "7s", secondarySecret)
+	if int32(second-first) <= 0 {
+		t.Errorf("serial %d, then %d with another TTL", first, second)
+	}
+}
+
 // metricLines returns the samples of some metrics.
 func metricLines(t *testing.T, a *agent, names ...string) (list []string) {
 	t.Helper()
