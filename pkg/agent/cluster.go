@@ -89,6 +89,16 @@ func (b *builder) newCluster(cfg *config.Config, old *cluster, oldConfig *config
 	return c, err
 }
 
+// ownerOf returns the owner of a name in one of the domains, nil for none.
+func ownerOf(name []byte, domains [][]byte) []byte {
+	for _, domain := range domains {
+		if owner := zone.Owner(name, domain); owner != nil {
+			return owner
+		}
+	}
+	return nil
+}
+
 // makeNotifier sets c's keys and notifier, if clients may transfer its zones.
 func (b *builder) makeNotifier(c *cluster, cfg *config.Config) (err error) {
 	if c.store == nil || len(cfg.Cluster.TransferTo) == 0 {

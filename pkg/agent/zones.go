@@ -97,13 +97,3 @@ func nameservers(listen []netip.Addr) []netip.Addr {
 	}
 	return own
 }
-
-// ownerOf returns the owner of a name in one of the domains, nil for none.
-func ownerOf(name []byte, domains [][]byte) []byte {
-	for _, domain := range domains {
-		if owner := zone.Owner(name, domain); owner != nil {
-			return owner
-		}
-	}
-	return nil
-}

@@ -397,12 +397,6 @@ func parseFederation(text string) (Federation, *Problem) {
 	return Federation{Name: name, Domain: zone}, nil
 }
 
-// ParseFederation returns a federation. The error is an [*Error] with one problem, of no path.
-func ParseFederation(text string) (Federation, error) {
-	f, p := parseFederation(text)
-	return f, textError(text, p)
-}
-
 // ReverseZones returns the zones that hold exactly the reverse names of a masked prefix. It is one zone if
 // the prefix ends at a byte of an IPv4 address or a nibble of an IPv6 address, else up to 128 or 8 (RFC 1035
 // section 3.5, RFC 3596 section 2.5).

@@ -67,6 +67,12 @@ func ParseEtcdEndpoint(text string) (string, error) {
 	return endpoint, textError(text, p)
 }
 
+// ParseFederation returns a federation. The error is an [*Error] with one problem, of no path.
+func ParseFederation(text string) (Federation, error) {
+	f, p := parseFederation(text)
+	return f, textError(text, p)
+}
+
 // textError returns the problem of a text that is in no file as an error.
 func textError(text string, p *Problem) error {
 	if p == nil {

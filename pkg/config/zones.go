@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package config
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// checkNames reports further names of the cluster that cannot be answered.
+func checkNames(d *decoder, c *Config) {
+	checkDomains(d, c)
+	checkFallthrough(d, c)
+	checkFederations(d, &c.Cluster)
+	checkClusterSet(d, c)
+	checkExternal(d, c)
+}
+
+// checkDomains reports domains without a cluster, and those that are not disjoint.
+func checkDomains(d *decoder, c *Config) {
+	d.check(len(c.Cluster.Domains) > 0 && c.Cluster.Resolver == ResolverNone, "cluster.domains",
+		"a list: needs cluster.resolver: local or central", "", "cluster.resolver")
+	all := c.Domains()
+	for i, domain := range c.Cluster.Domains {
+		for _, other := range all[:i+1] {
+			d.check(isBelow(domain, other) || isBelow(other, domain), fmt.Sprintf("cluster.domains[%d]", i),
+				quote(domain)+": not apart from "+quote(other), "a name has one domain: leave out one of them", "clusterDomain")
+		}
+	}
+}
+
+// checkFallthrough reports zones that this process does not answer.
+func checkFallthrough(d *decoder, c *Config) {
+	d.check(len(c.Cluster.Fallthrough) > 0 && c.Cluster.Resolver != ResolverLocal, "cluster.fallthrough",
+		"a list: needs cluster.resolver: local, which is "+c.Cluster.Resolver, "", "cluster.resolver")
+	for i, zone := range c.Cluster.Fallthrough {
+		within := func(domain string) bool { return isBelow(zone, domain) }
+		d.check(!slices.ContainsFunc(c.Domains(), within), fmt.Sprintf("cluster.fallthrough[%d]", i),
+			quote(zone)+": not in a domain of the cluster", "", "clusterDomain", "cluster.domains")
+	}
+}
+
+// checkFederations reports federations whose names cannot be answered, and names that are not unique.
+func checkFederations(d *decoder, c *Cluster) {
+	d.check(len(c.Federations) > 0 && (c.Resolver != ResolverLocal || c.Endpoints != EndpointsAll), "cluster.federations",
+		"a list: needs cluster.resolver: local and cluster.endpoints: all", "only when every endpoint is known can a service be known to have none",
+		"cluster.resolver", "cluster.endpoints")
+	seen := map[string]string{}
+	for i, f := range c.Federations {
+		path := fmt.Sprintf("cluster.federations[%d]", i)
+		d.check(seen[f.Name] != "", path, quote(f.Name)+": already at "+seen[f.Name], "")
+		seen[f.Name] = path
+	}
+}
+
+// isBelow reports whether the absolute name is the zone or below it.
+func isBelow(name, zone string) bool { return strings.HasSuffix("."+name, "."+zone) }
+
+// checkClusterSet reports the domain of a cluster set that this process cannot answer, or that another key has.
+func checkClusterSet(d *decoder, c *Config) {
+	const key = "cluster.clusterSet"
+	set := c.Cluster.ClusterSet
+	if set == "" {
+		return
+	}
+	d.check(c.Cluster.Resolver != ResolverLocal, key, quote(set)+": needs cluster.resolver: local, which is "+c.Cluster.Resolver,
+		"only a process that watches the cluster's objects knows them", "cluster.resolver")
+	for _, domain := range c.Domains() {
+		d.check(isBelow(set, domain) || isBelow(domain, set), key,
+			quote(set)+": overlaps with "+quote(domain), "write another domain, like clusterset.local", "clusterDomain", "cluster.domains")
+	}
+	route := slices.IndexFunc(c.Forward, func(r Route) bool { return r.Zone == set })
+	d.check(route >= 0, fmt.Sprintf("forward[%d].zone", route), fmt.Sprintf("%s: the domain of the cluster set, which this process answers", quote(set)),
+		"leave out the route, or cluster.clusterSet", key)
+}
+
+// checkExternal reports zones of external names that other names are in, and those of which no name would be answered.
+func checkExternal(d *decoder, c *Config) {
+	d.check(len(c.Cluster.External.Zones) > 0 && c.Cluster.Resolver != ResolverLocal, "cluster.external.zones",
+		"a list: needs cluster.resolver: local, which is "+c.Cluster.Resolver, "leave it out, or set it for node-cache resolver", "cluster.resolver")
+	taken := append(c.Domains(), "in-addr.arpa.", "ip6.arpa.")
+	if c.Cluster.ClusterSet != "" {
+		taken = append(taken, c.Cluster.ClusterSet)
+	}
+	for i, zone := range c.Cluster.External.Zones {
+		path := fmt.Sprintf("cluster.external.zones[%d]", i)
+		for _, other := range taken {
+			d.check(isBelow(zone, other) || isBelow(other, zone), path,
+				quote(zone)+": overlaps with "+quote(other), "choose a domain of which no part is served yet", "clusterDomain", "cluster.domains")
+		}
+		taken = append(taken, zone)
+		routed := slices.Contains(c.Cluster.Zones, zone) || slices.ContainsFunc(c.Forward, func(r Route) bool { return r.Zone == zone })
+		d.check(routed && !c.Cluster.External.Fallthrough, path, quote(zone)+": has a route, which is never asked",
+			"leave the route out, or set cluster.external.fallthrough: true", "cluster.external.fallthrough")
+	}
+}
+
+// checkEtcd reports what contradicts itself in the section etcd.
+func checkEtcd(d *decoder, e *Etcd) {
+	on := len(e.Endpoints) > 0
+	d.check(on && len(e.Zones) == 0, "etcd.endpoints", "a list: needs etcd.zones", "name the zones of the records, like zones: [skydns.local]", "etcd.zones")
+	d.check(!on && len(e.Zones) > 0, "etcd.zones", "a list: needs etcd.endpoints", "name the servers, like endpoints: [\"http://127.0.0.1:2379\"]", "etcd.endpoints")
+	encrypted := on && strings.HasPrefix(e.Endpoints[0], "https:")
+	for i, endpoint := range e.Endpoints {
+		d.check(strings.HasPrefix(endpoint, "https:") != encrypted, fmt.Sprintf("etcd.endpoints[%d]", i),
+			quote(endpoint)+": not over the protocol of the first", "write all of them with https:// or with http://")
+	}
+	d.check(on && !encrypted && e.EtcdTLS != EtcdTLS{}, "etcd.tls", "a section: no server is asked over https", "leave it out, or write https:// in etcd.endpoints", "etcd.endpoints")
+	d.check((e.Cert == "") != (e.Key == ""), "etcd.tls.cert", "one of cert and key", "name both files, or none")
+	d.check((e.User == "") != (e.PasswordFile == ""), "etcd.user", "one of user and passwordFile", "name both, or none")
+}
