@@ -115,7 +115,7 @@ func TestClusterStatus(t *testing.T) {
 	r := &generation{
 		config: config.Config{ClusterDomain: "cluster.local.", Cluster: config.Cluster{
 			Resolver: config.ResolverLocal, Kubeconfig: "/etc/kubeconfig", NodeZone: "zone-a", StaleAfter: 90 * time.Second,
-			Central: config.Central{Service: config.ServiceName{Namespace: "kube-system", Name: "kube-dns"}}, External: config.External{Zones: []string{"example.org."}},
+			Central: config.Central{Service: config.ServiceName{Namespace: "kube-system", Name: "kube-dns"}}, Domains: []string{"corp.k8s."}, External: config.External{Zones: []string{"example.org."}},
 		}},
 		cluster: &cluster{domains: [][]byte{[]byte("\x07cluster\x05local\x00")}, store: store, events: store, source: source, endpoints: endpoints, central: pool},
 	}
@@ -124,7 +124,7 @@ func TestClusterStatus(t *testing.T) {
 		return clusterStatus(r, &stats)
 	}
 	want := &status.Cluster{
-		Domain: "cluster.local.", External: []string{"example.org."}, Resolver: "local", Source: "API server of /etc/kubeconfig",
+		Domain: "cluster.local.", Domains: []string{"corp.k8s."}, External: []string{"example.org."}, Resolver: "local", Source: "API server of /etc/kubeconfig",
 		WaitsFor: "endpointslice: forbidden: not yours", NodeZone: "zone-a",
 		Serial: held.Serial, IndexBytes: held.Index, Requests: 7,
 		Kinds: []status.Kind{

@@ -199,7 +199,8 @@ func clusterStatus(r *generation, stats *watch.Stats) *status.Cluster {
 		return nil
 	}
 	s := &status.Cluster{
-		Domain: r.config.ClusterDomain, ClusterSet: r.config.Cluster.ClusterSet, External: r.config.Cluster.External.Zones, Resolver: r.config.Cluster.Resolver, Source: c.sourceName(&r.config),
+		Domain: r.config.ClusterDomain, Domains: r.config.Cluster.Domains, ClusterSet: r.config.Cluster.ClusterSet,
+		External: r.config.Cluster.External.Zones, Resolver: r.config.Cluster.Resolver, Source: c.sourceName(&r.config),
 		InSync: c.synced(), NodeZone: c.topologyZone(r.config.Cluster.NodeZone), Requests: stats.Requests,
 	}
 	if !s.InSync {

@@ -12,6 +12,7 @@ import (
 // Cluster is the agent's knowledge of the cluster.
 type Cluster struct {
 	Domain     string          `json:"domain"`
+	Domains    []string        `json:"domains,omitempty"`    // other domains with the same names
 	ClusterSet string          `json:"clusterSet,omitempty"` // domain of multi-cluster names; empty: none are served
 	External   []string        `json:"externalZones,omitempty"`
 	Resolver   string          `json:"resolver"` // cluster.resolver
