@@ -103,6 +103,7 @@ func TestClusterSet(t *testing.T) {
 		{"db-0.east.db.shop.svc", a, "10.1.0.1"},
 		{"DB-0.WEST.db.shop.svc", a, "10.2.0.1"},
 		{"db-0.west.db.shop.svc", aaaa, "fd00:2::1"},
+		{"db-0.east.db.shop.svc", srv, "0 50 80 db-0.east.db.shop.svc.clusterset.local. 0 50 9 db-0.east.db.shop.svc.clusterset.local."},
 		{"db-0.east.db.shop.svc", aaaa, "NODATA"},
 		{"10-1-0-2.east.db.shop.svc", a, "10.1.0.2"},
 		{"10-1-0-2.west.db.shop.svc", a, "NXDOMAIN"},

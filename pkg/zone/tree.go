@@ -190,14 +190,14 @@ func (r *reply) belowClusterIP(n *node) Result {
 
 // endpoint answers the name of an endpoint in the store.
 func (r *reply) endpoint(n *node) (Result, bool) {
-	sel := r.selectAll(n).withLabel(r.label(0))
+	sel, left := r.selectAll(n).withLabel(r.label(0)), 1
 	if r.z.inSet() {
-		sel.cluster = r.labelRange(1, 2)
+		sel.cluster, left = r.labelRange(1, 2), 2
 	}
 	if !sel.notEmpty() {
 		return Result{}, false
 	}
-	return r.set(&sel, 1), true
+	return r.set(&sel, left), true
 }
 
 // headless answers a name of a headless service.
