@@ -20,7 +20,7 @@ import (
 //	not in Plan.TransferTo            REFUSED, whatever the zone
 //	no signature, with Plan.Keys      REFUSED
 //	a wrong signature                 NOTAUTH, or FORMERR       (RFC 8945 section 5.2)
-//	not for a zone's name            NOTAUTH                   (RFC 5936 section 2.2.1)
+//	not for a zone's name             NOTAUTH                   (RFC 5936 section 2.2.1)
 //	IXFR, nothing newer, or over UDP  the SOA record alone      (RFC 1995 sections 2 and 4)
 //	AXFR over UDP                     REFUSED                   (RFC 5936 section 4.2 leaves it undefined)
 //	the zone is not complete yet      SERVFAIL with EDE 14

@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package agent
+
+import (
+	"sync/atomic"
+	"testing"
+
+	"github.com/nodecache/node-cache/internal/assert"
+	"github.com/nodecache/node-cache/pkg/config"
+	"github.com/nodecache/node-cache/pkg/watch"
+	"github.com/nodecache/node-cache/pkg/zone"
+)
+
+// TestTopology gives federations the topology of the node: from the environment, or from its Node, which is read only if it is needed.
+func TestTopology(t *testing.T) {
+	t.Setenv("NODE_NAME", "n1")
+	cfg := config.Cluster{NodeZone: "", Federations: []config.Federation{{Name: "myfed", Domain: "example.com."}}}
+	for _, tt := range []struct {
+		name, zone, region string // the environment
+		learned            *topology
+		suffix             string
+		asks               bool
+	}{
+		{name: "not known yet", asks: true},
+		{name: "a zone alone", zone: "a", asks: true},
+		{name: "environment", zone: "a", region: "east", suffix: "a.east.example.com."},
+		{name: "Node", learned: &topology{"b", "west"}, suffix: "b.west.example.com."},
+		{name: "a Node without labels", learned: &topology{}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Setenv("NODE_ZONE", tt.zone)
+			t.Setenv("NODE_REGION", tt.region)
+			c := &cluster{source: new(watch.Watch), store: zone.NewStore(), topology: new(atomic.Pointer[topology])}
+			c.topology.Store(tt.learned)
+			assert.Same(t, "federations", []zone.Federation{{Name: "myfed", Suffix: tt.suffix}}, c.federations(&cfg))
+			_, asks := c.topologyWatch(&cfg)
+			assert.Equal(t, "the Node is read", tt.asks, asks)
+		})
+	}
+}
