@@ -21,7 +21,6 @@ import (
 	"github.com/nodecache/node-cache/pkg/node"
 	"github.com/nodecache/node-cache/pkg/notify"
 	"github.com/nodecache/node-cache/pkg/pods"
-	"github.com/nodecache/node-cache/pkg/resolve"
 	"github.com/nodecache/node-cache/pkg/snapshot"
 	"github.com/nodecache/node-cache/pkg/status"
 	"github.com/nodecache/node-cache/pkg/tsig"
@@ -53,6 +52,9 @@ type cluster struct {
 	keys             *tsig.Keys                // of secondary servers; nil: none
 	notifier         *notify.Notifier          // of secondary servers; nil: no client may transfer the zones
 }
+
+// A topology is where a node is.
+type topology struct{ zone, region string }
 
 // newCluster returns the cluster of cfg. It reuses the source of old and what that fills, and the central pool,
 // if their keys are the same.
@@ -117,15 +119,6 @@ func (b *builder) makeNotifier(c *cluster, cfg *config.Config) (err error) {
 	}
 	c.notifier = notify.New(settings)
 	return nil
-}
-
-// keepVersions keeps versions of the plan's zones while a client may transfer them.
-func (c *cluster) keepVersions(p *resolve.Plan) {
-	var kept zone.Zones
-	if len(p.TransferTo) > 0 {
-		kept = p.Zones
-	}
-	c.store.Versions().Keep(kept, time.Now())
 }
 
 // clusterDomains returns the domains of the cluster and of its set, in canonical wire form; nil: there is no set.
@@ -453,46 +446,6 @@ func (b *builder) observe(c *cluster) {
 	if c.set != nil {
 		c.set.Observe([][]byte{c.setDomain}, b.ownerChanged)
 	}
-}
-
-// topologyZone returns the zone of this node, "" if it is unknown.
-func (c *cluster) topologyZone(setting string) string {
-	if setting != "auto" {
-		return setting
-	}
-	if learned := c.topology.Load(); learned != nil {
-		return learned.zone
-	}
-	return os.Getenv("NODE_ZONE")
-}
-
-// A topology is where a node is.
-type topology struct{ zone, region string }
-
-// federations returns the federations of cfg. Their aliases are known once this node's topology is.
-func (c *cluster) federations(cfg *config.Cluster) (list []zone.Federation) {
-	at := topology{os.Getenv("NODE_ZONE"), os.Getenv("NODE_REGION")}
-	if learned := c.topology.Load(); learned != nil {
-		at = *learned
-	}
-	for _, f := range cfg.Federations {
-		suffix := ""
-		if at.zone != "" && at.region != "" {
-			suffix = at.zone + "." + at.region + "." + f.Domain
-		}
-		list = append(list, zone.Federation{Name: f.Name, Suffix: suffix})
-	}
-	return list
-}
-
-// topologyWatch returns the watch that can read this node's topology, if that is needed.
-func (c *cluster) topologyWatch(cfg *config.Cluster) (*watch.Watch, bool) {
-	needed := cfg.NodeZone == "auto" && os.Getenv("NODE_ZONE") == "" || len(cfg.Federations) > 0 && os.Getenv("NODE_REGION") == ""
-	if !needed || os.Getenv("NODE_NAME") == "" {
-		return nil, false
-	}
-	w, ok := c.source.(*watch.Watch)
-	return w, ok && c.topology.Load() == nil && (c.store != nil || c.central != nil && c.centralEndpoints != nil)
 }
 
 // sourceName returns where the cluster data comes from.

@@ -4,10 +4,14 @@ package agent
 
 import (
 	"net/netip"
+	"os"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/nodecache/node-cache/pkg/config"
+	"github.com/nodecache/node-cache/pkg/resolve"
+	"github.com/nodecache/node-cache/pkg/watch"
 	"github.com/nodecache/node-cache/pkg/zone"
 )
 
@@ -96,4 +100,50 @@ func nameservers(listen []netip.Addr) []netip.Addr {
 		}
 	}
 	return own
+}
+
+// keepVersions keeps versions of the plan's zones while a client may transfer them.
+func (c *cluster) keepVersions(p *resolve.Plan) {
+	var kept zone.Zones
+	if len(p.TransferTo) > 0 {
+		kept = p.Zones
+	}
+	c.store.Versions().Keep(kept, time.Now())
+}
+
+// topologyZone returns the zone of this node, "" if it is unknown.
+func (c *cluster) topologyZone(setting string) string {
+	if setting != "auto" {
+		return setting
+	}
+	if learned := c.topology.Load(); learned != nil {
+		return learned.zone
+	}
+	return os.Getenv("NODE_ZONE")
+}
+
+// federations returns the federations of cfg. Their aliases are known once this node's topology is.
+func (c *cluster) federations(cfg *config.Cluster) (list []zone.Federation) {
+	at := topology{os.Getenv("NODE_ZONE"), os.Getenv("NODE_REGION")}
+	if learned := c.topology.Load(); learned != nil {
+		at = *learned
+	}
+	for _, f := range cfg.Federations {
+		suffix := ""
+		if at.zone != "" && at.region != "" {
+			suffix = at.zone + "." + at.region + "." + f.Domain
+		}
+		list = append(list, zone.Federation{Name: f.Name, Suffix: suffix})
+	}
+	return list
+}
+
+// topologyWatch returns the watch that can read this node's topology, if that is needed.
+func (c *cluster) topologyWatch(cfg *config.Cluster) (*watch.Watch, bool) {
+	needed := cfg.NodeZone == "auto" && os.Getenv("NODE_ZONE") == "" || len(cfg.Federations) > 0 && os.Getenv("NODE_REGION") == ""
+	if !needed || os.Getenv("NODE_NAME") == "" {
+		return nil, false
+	}
+	w, ok := c.source.(*watch.Watch)
+	return w, ok && c.topology.Load() == nil && (c.store != nil || c.central != nil && c.centralEndpoints != nil)
 }
