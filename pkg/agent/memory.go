@@ -245,7 +245,16 @@ func inMemory(folder string) bool {
 // When a container's memory gets scarce, the kernel drops these pages and reads them back with the disk's
 // readahead. On some hosts the readahead is megabytes. It evicts the pages needed next, and the process
 // stalls without ever being killed. A kernel that refuses the advice is left as it is.
-func disableReadahead() error {
+func disableReadahead() error { return adviseProgram(unix.MADV_RANDOM) }
+
+// unmapProgram unmaps the program's own pages. The kernel maps those again that are used.
+//
+// Half of the pages were used only at the start, by the initialisers of packages, or are near such ones. While they are mapped,
+// they count as resident, and the kernel keeps them longer than other files when memory gets scarce.
+func unmapProgram() error { return adviseProgram(unix.MADV_DONTNEED) }
+
+// adviseProgram gives the kernel an advice on the program's code and constants.
+func adviseProgram(advice uintptr) error {
 	maps, err := os.ReadFile("/proc/self/maps")
 	if err != nil {
 		return err
@@ -256,13 +265,17 @@ func disableReadahead() error {
 	}
 	for line := range strings.Lines(string(maps)) {
 		var from, to uintptr
+		var permissions string
 		if !strings.HasSuffix(strings.TrimSpace(line), " "+program) {
 			continue
 		}
-		if _, err := fmt.Sscanf(line, "%x-%x", &from, &to); err != nil {
+		if _, err := fmt.Sscanf(line, "%x-%x %s", &from, &to, &permissions); err != nil {
 			return fmt.Errorf("reading the memory map: %w", err)
 		}
-		if _, _, errno := unix.Syscall(unix.SYS_MADVISE, from, to-from, unix.MADV_RANDOM); errno != 0 {
+		if strings.Contains(permissions, "w") {
+			continue // variables: without their pages they would have their first values
+		}
+		if _, _, errno := unix.Syscall(unix.SYS_MADVISE, from, to-from, advice); errno != 0 {
 			return fmt.Errorf("advising the kernel: %w", errno)
 		}
 	}

@@ -273,6 +273,9 @@ func (a *Agent) Run(ctx context.Context) (err error) {
 		noError(func(ctx context.Context) { a.servers.foreign.Run(ctx, a.handover.handedOver()) }),
 		noError(func(ctx context.Context) { a.memory.watch(ctx, a.Config, a.replan) })).stop()
 	defer a.leave(ctx)
+	if err := unmapProgram(); err != nil {
+		a.log.DebugContext(ctx, "unmapping the program failed", "err", err)
+	}
 	a.log.InfoContext(ctx, "serving", "addresses", a.Addrs(), "version", a.options.Version)
 	close(a.ready)
 	a.serveUntilEnd(ctx, servers, reloads)

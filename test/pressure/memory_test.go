@@ -215,6 +215,16 @@ func TestMemoryTooLittle(t *testing.T) {
 	}
 }
 
+// TestMemoryAtRest bounds the resident memory of an agent that has started: the pages of the program that only its start has
+// used, such as those of clients that are not configured, are not resident.
+func TestMemoryAtRest(t *testing.T) {
+	rss := start(t, settings{}).Usage(t).RSS
+	proctest.Figure(t, "resident %.1f MiB", inMiB(rss))
+	if rss > 21*mib {
+		t.Errorf("%.1f MiB resident, want at most 21", inMiB(rss))
+	}
+}
+
 func inMiB(n int64) float64 { return float64(n) / mib }
 
 // ms writes a time in ms.
