@@ -56,6 +56,7 @@ func (s *Source) Answer(q *wire.Query, dst []byte) (_ []byte, verdict Verdict, t
 		a := answer{source: s, records: records, zone: z, budget: maxRead}
 		m.verdict, m.msg = a.message(q)
 		m.target = len(a.target)
+		m.findRun()
 		if len(m.msg) <= maxRecent {
 			slot.Store(m)
 		}
@@ -63,22 +64,10 @@ func (s *Source) Answer(q *wire.Query, dst []byte) (_ []byte, verdict Verdict, t
 	if m.verdict == Failed {
 		s.failed.Add(1)
 	}
+	start := len(dst)
 	dst = append(dst, m.msg...)
+	m.rotate(dst[start:])
 	return dst, m.verdict, dst[len(dst)-m.target:]
-}
-
-const (
-	recentSlots = 128
-	maxRecent   = 32 << 10 // bytes
-)
-
-// A recent is the immutable result for one question.
-type recent struct {
-	key     string // name and type
-	changes uint64 // of the records, before they were read
-	verdict Verdict
-	msg     []byte
-	target  int // bytes of the name that msg ends with
 }
 
 // An answer is under construction.

@@ -4,6 +4,7 @@ package skydns_test
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
@@ -87,6 +88,36 @@ func TestAnswer(t *testing.T) {
 		{`a\.sky.test.`, dns.TypeA, "none"},
 	} {
 		assert.Equal(t, tt.name+" "+dns.TypeToString[tt.qtype], tt.want, ask(t, s, tt.name, tt.qtype))
+	}
+}
+
+// TestRotation puts each address of a set first, and changes nothing else of the answer.
+func TestRotation(t *testing.T) {
+	t.Parallel()
+	values := map[string]string{"alias": `{"host": "set.sky.test"}`}
+	for i := range 3 {
+		values[fmt.Sprintf("set/four%d", i)] = fmt.Sprintf(`{"host": "10.0.0.%d", "port": 80}`, i)
+		values[fmt.Sprintf("set/six%d", i)] = fmt.Sprintf(`{"host": "2001:db8::%d"}`, i)
+	}
+	s, _ := newSource(t, skydns.Config{}, values)
+	for _, tt := range []struct {
+		name  string
+		qtype uint16
+		first string // record of the set
+	}{
+		{"set.sky.test.", dns.TypeA, "set.sky.test. 300 IN A 10.0.0."},
+		{"set.sky.test.", dns.TypeAAAA, "set.sky.test. 300 IN AAAA 2001:db8::"},
+		{"alias.sky.test.", dns.TypeA, "set.sky.test. 300 IN A 10.0.0."},
+	} {
+		firsts, sets := map[string]bool{}, map[string]bool{}
+		for range 3 {
+			records := strings.Split(ask(t, s, tt.name, tt.qtype), "; ")
+			firsts[records[slices.IndexFunc(records, func(r string) bool { return strings.HasPrefix(r, tt.first) })]] = true
+			slices.Sort(records)
+			sets[strings.Join(records, "; ")] = true
+		}
+		assert.Equal(t, tt.name+" "+dns.TypeToString[tt.qtype]+": addresses that came first", 3, len(firsts))
+		assert.Equal(t, tt.name+" "+dns.TypeToString[tt.qtype]+": sets", 1, len(sets))
 	}
 }
 
