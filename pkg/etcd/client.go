@@ -16,9 +16,12 @@ import (
 	"sync/atomic"
 	"time"
 
+	"go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/metadata"
 
 	"github.com/nodecache/node-cache/pkg/skydns"
 	"github.com/nodecache/node-cache/pkg/task"
@@ -44,6 +47,7 @@ type Client struct {
 	period   time.Duration // between two checks of a watch, and the longest time for a page
 	readTime time.Duration // bounds a read of all keys: etcd decides how many there are
 	read     chan struct{} // closed once the source has records
+	cluster  uint64        // ID of the cluster that the records were read from; for Run only
 
 	failures atomic.Uint64
 	reads    atomic.Uint64
@@ -146,10 +150,10 @@ func (c *Client) Stats() Stats {
 	return st
 }
 
-// connect returns a client of etcd.
+// connect returns a client of etcd. It connects with the first request.
 func (c *Client) connect(ctx context.Context) (*clientv3.Client, error) {
 	cfg := clientv3.Config{
-		Context: ctx, Endpoints: c.cfg.Endpoints, Username: c.cfg.User, DialTimeout: timeout, DialKeepAliveTime: timeout, DialKeepAliveTimeout: timeout,
+		Context: ctx, Endpoints: c.cfg.Endpoints, DialKeepAliveTime: timeout, DialKeepAliveTimeout: timeout,
 		MaxCallRecvMsgSize: maxMessage, DialOptions: []grpc.DialOption{grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxMessage))},
 		Logger: zap.NewNop(),
 	}
@@ -159,18 +163,32 @@ func (c *Client) connect(ctx context.Context) (*clientv3.Client, error) {
 			return nil, err
 		}
 	}
-	if c.cfg.User != "" {
-		password, err := os.ReadFile(c.cfg.PasswordFile)
-		if err != nil {
-			return nil, fmt.Errorf("reading the password: %w", err)
-		}
-		cfg.Password = strings.TrimRight(string(password), "\r\n")
-	}
 	client, err := clientv3.New(cfg)
 	if err != nil {
 		return nil, fmt.Errorf("connecting: %w", err)
 	}
 	return client, nil
+}
+
+// authenticate returns ctx with a token of the user. It sends the request directly: etcd's client waits for a server that is
+// down, and returns only an exceeded deadline.
+func (c *Client) authenticate(ctx context.Context, conn *grpc.ClientConn) (context.Context, error) {
+	if c.cfg.User == "" {
+		return ctx, nil
+	}
+	password, err := os.ReadFile(c.cfg.PasswordFile)
+	if err != nil {
+		return nil, fmt.Errorf("reading the password: %w", err)
+	}
+	limited, cancel := context.WithTimeout(ctx, c.period)
+	defer cancel()
+	answer, err := etcdserverpb.NewAuthClient(conn).Authenticate(limited, &etcdserverpb.AuthenticateRequest{
+		Name: c.cfg.User, Password: strings.TrimRight(string(password), "\r\n"),
+	})
+	if err != nil && !errors.Is(rpctypes.Error(err), rpctypes.ErrAuthNotEnabled) {
+		return nil, fmt.Errorf("authenticating %s: %w", c.cfg.User, err)
+	}
+	return metadata.AppendToOutgoingContext(ctx, rpctypes.TokenFieldNameGRPC, answer.GetToken()), nil
 }
 
 func (c *Client) tlsConfig() (*tls.Config, error) {

@@ -7,5 +7,5 @@
 //	   └─ any failure ──────┴─ changes are lost, or there is room again
 //
 // While etcd does not answer, the records stay. Then the watch goes on after their revision. If etcd no longer has that, or
-// an older one, all keys are read again.
+// an older one, or is another cluster, all keys are read again.
 package etcd

@@ -7,13 +7,16 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"go.etcd.io/etcd/api/v3/etcdserverpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/connectivity"
 	"google.golang.org/grpc/status"
 
 	"github.com/nodecache/node-cache/pkg/skydns"
@@ -25,6 +28,7 @@ var (
 	errReadAgain = errors.New("all keys must be read again")
 	errSilent    = errors.New("etcd is silent")
 	errOrder     = errors.New("keys out of order")
+	errOther     = errors.New("another etcd cluster answers")
 )
 
 // session connects and follows the records until something fails.
@@ -34,9 +38,23 @@ func (c *Client) session(ctx context.Context) error {
 		return err
 	}
 	defer func() { _ = client.Close() }()
+	conn := client.ActiveConnection()
+	err = c.keep(ctx, conn)
+	if _, remote := status.FromError(err); remote && conn.GetState() != connectivity.Ready {
+		return fmt.Errorf("etcd cannot be reached at %s: %w", strings.Join(c.cfg.Endpoints, " or "), err)
+	}
+	return err
+}
+
+// keep reads the records if needed, and follows their changes.
+func (c *Client) keep(ctx context.Context, conn *grpc.ClientConn) error {
+	ctx, err := c.authenticate(ctx, conn)
+	if err != nil {
+		return err
+	}
 	records := c.cfg.Source.Records()
 	if records == nil || records.Revision.Load() == 0 {
-		if records, err = c.readAll(ctx, client); err != nil {
+		if records, err = c.readAll(ctx, conn); err != nil {
 			return fmt.Errorf("reading %s: %w", c.cfg.Prefix, err)
 		}
 		c.reads.Add(1)
@@ -46,19 +64,19 @@ func (c *Client) session(ctx context.Context) error {
 			close(c.read)
 		}
 	}
-	if err := c.follow(ctx, client, records); err != nil {
+	if err := c.follow(ctx, conn, records); err != nil {
 		return fmt.Errorf("watching %s: %w", c.cfg.Prefix, err)
 	}
 	return nil
 }
 
 // readAll reads all keys at one revision.
-func (c *Client) readAll(ctx context.Context, client *clientv3.Client) (*skydns.Records, error) {
+func (c *Client) readAll(ctx context.Context, conn *grpc.ClientConn) (*skydns.Records, error) {
 	ctx, cancel := context.WithTimeout(ctx, c.readTime)
 	defer cancel()
 	records, from, limit := c.cfg.Source.NewRecords(), c.cfg.Prefix, int64(pageSize)
 	for {
-		page, err := c.readPage(ctx, client, from, limit, records.Revision.Load())
+		page, err := c.readPage(ctx, conn, from, limit, records.Revision.Load())
 		switch {
 		case status.Code(err) == codes.ResourceExhausted && limit > 1:
 			limit /= 10
@@ -67,7 +85,12 @@ func (c *Client) readAll(ctx context.Context, client *clientv3.Client) (*skydns.
 			return nil, err
 		}
 		limit = pageSize
-		records.Revision.CompareAndSwap(0, page.GetHeader().GetRevision())
+		if records.Revision.CompareAndSwap(0, page.GetHeader().GetRevision()) {
+			c.cluster = page.GetHeader().GetClusterId()
+		}
+		if c.isOther(page.GetHeader()) {
+			return nil, errOther
+		}
 		for _, kv := range page.Kvs {
 			if string(kv.Key) < from {
 				return nil, errOrder
@@ -82,19 +105,19 @@ func (c *Client) readAll(ctx context.Context, client *clientv3.Client) (*skydns.
 }
 
 // readPage sends the request directly: for a server that is down, etcd's client returns only an exceeded deadline.
-func (c *Client) readPage(ctx context.Context, client *clientv3.Client, from string, limit, revision int64) (*etcdserverpb.RangeResponse, error) {
+func (c *Client) readPage(ctx context.Context, conn *grpc.ClientConn, from string, limit, revision int64) (*etcdserverpb.RangeResponse, error) {
 	ctx, cancel := context.WithTimeout(ctx, c.period)
 	defer cancel()
-	return etcdserverpb.NewKVClient(client.ActiveConnection()).Range(ctx, &etcdserverpb.RangeRequest{
+	return etcdserverpb.NewKVClient(conn).Range(ctx, &etcdserverpb.RangeRequest{
 		Key: []byte(from), RangeEnd: []byte(clientv3.GetPrefixRangeEnd(c.cfg.Prefix)), Limit: limit, Revision: revision,
 	})
 }
 
 // follow applies changes to the records, until the watch fails or all keys must be read again. It uses the protocol
 // directly: the watcher of etcd's client queues events without a bound, and does not report that etcd is away.
-func (c *Client) follow(ctx context.Context, client *clientv3.Client, records *skydns.Records) error {
+func (c *Client) follow(ctx context.Context, conn *grpc.ClientConn, records *skydns.Records) error {
 	ctx, stop := context.WithCancelCause(clientv3.WithRequireLeader(ctx))
-	stream, err := etcdserverpb.NewWatchClient(client.ActiveConnection()).Watch(ctx)
+	stream, err := etcdserverpb.NewWatchClient(conn).Watch(ctx)
 	if err != nil {
 		stop(nil)
 		return err
@@ -110,7 +133,7 @@ func (c *Client) follow(ctx context.Context, client *clientv3.Client, records *s
 			received.Store(true)
 			err = c.apply(ctx, response, records)
 		}
-		if status.Code(err) == codes.ResourceExhausted || errors.Is(err, errReadAgain) {
+		if status.Code(err) == codes.ResourceExhausted || errors.Is(err, errReadAgain) || errors.Is(err, errOther) {
 			records.Revision.Store(0) // the same events would fail again, or are lost
 		}
 		if err != nil {
@@ -144,9 +167,17 @@ func (c *Client) check(ctx context.Context, stream etcdserverpb.Watch_WatchClien
 	}
 }
 
+// isOther reports whether another cluster answers than the one that the records were read from. Its revisions say nothing about
+// them. A proxy of etcd omits the ID from some answers.
+func (c *Client) isOther(header *etcdserverpb.ResponseHeader) bool {
+	return header.GetClusterId() != 0 && header.GetClusterId() != c.cluster
+}
+
 // apply applies the events of a response.
 func (c *Client) apply(ctx context.Context, response *etcdserverpb.WatchResponse, records *skydns.Records) error {
 	switch {
+	case c.isOther(response.GetHeader()):
+		return errOther
 	case response.Canceled:
 		return fmt.Errorf("%w: %s", errReadAgain, response.CancelReason)
 	case response.GetHeader().GetRevision() < records.Revision.Load():

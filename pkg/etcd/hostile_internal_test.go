@@ -8,6 +8,7 @@ import (
 	"io"
 	"log/slog"
 	"net"
+	"os"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -28,7 +29,9 @@ import (
 type hostile struct {
 	etcdserverpb.UnimplementedKVServer
 	etcdserverpb.UnimplementedWatchServer
+	etcdserverpb.UnimplementedAuthServer
 
+	token  string // for any user; empty: clients send none
 	read   func(*etcdserverpb.RangeRequest) *etcdserverpb.RangeResponse
 	watch  func(start int64, stream etcdserverpb.Watch_WatchServer) error // until the client ends it
 	starts chan int64                                                     // the start revisions of watches
@@ -46,6 +49,10 @@ func (h *hostile) Watch(stream etcdserverpb.Watch_WatchServer) error {
 	start := q.GetCreateRequest().GetStartRevision()
 	h.starts <- start
 	return h.watch(start, stream)
+}
+
+func (h *hostile) Authenticate(context.Context, *etcdserverpb.AuthenticateRequest) (*etcdserverpb.AuthenticateResponse, error) {
+	return &etcdserverpb.AuthenticateResponse{Token: h.token}, nil
 }
 
 // records answers each request with the same keys and values, at revision 7.
@@ -91,13 +98,18 @@ func (h *hostile) start(t *testing.T, addr string) *Client {
 		s := grpc.NewServer(grpc.MaxSendMsgSize(1 << 30))
 		etcdserverpb.RegisterKVServer(s, h)
 		etcdserverpb.RegisterWatchServer(s, h)
+		etcdserverpb.RegisterAuthServer(s, h)
 		go func() { _ = s.Serve(l) }()
 		t.Cleanup(s.Stop)
 		addr = l.Addr().String()
 	}
 	source, err := skydns.New(skydns.Config{Prefix: "/skydns/", Zones: []string{"sky.test."}})
 	assert.NoError(t, err)
-	c := New(Config{Endpoints: []string{"http://" + addr}, Prefix: "/skydns/", Source: source, Log: slog.New(slog.DiscardHandler)})
+	cfg := Config{Endpoints: []string{"http://" + addr}, Prefix: "/skydns/", Source: source, Log: slog.New(slog.DiscardHandler)}
+	if h.token != "" {
+		cfg.User, cfg.PasswordFile = "user", os.DevNull
+	}
+	c := New(cfg)
 	c.wait, c.period, c.readTime = task.Backoff{First: 10 * time.Millisecond, Last: 10 * time.Millisecond}, 300*time.Millisecond, time.Second
 	ctx, stop := context.WithCancel(context.Background())
 	ended := make(chan struct{})
@@ -141,6 +153,11 @@ func TestHostileRead(t *testing.T) {
 		{"the same page again", func(*etcdserverpb.RangeRequest) *etcdserverpb.RangeResponse {
 			return &etcdserverpb.RangeResponse{Header: header(7), More: true, Kvs: []*mvccpb.KeyValue{{Key: []byte("/skydns/test/sky/a"), Value: []byte(one)}}}
 		}, errOrder.Error()},
+		{"pages of two clusters", func(q *etcdserverpb.RangeRequest) *etcdserverpb.RangeResponse {
+			r := &etcdserverpb.RangeResponse{Header: header(7), More: true, Kvs: []*mvccpb.KeyValue{{Key: append(q.Key, 'x'), Value: []byte(one)}}}
+			r.Header.ClusterId = 1 + uint64(q.Revision)
+			return r
+		}, errOther.Error()},
 		{"a value above every limit", records("/skydns/test/sky/a", strings.Repeat("x", 8<<20)), "larger than max"},
 		{"no answer", func(*etcdserverpb.RangeRequest) *etcdserverpb.RangeResponse {
 			time.Sleep(time.Second)
@@ -173,6 +190,18 @@ func TestHostileRead(t *testing.T) {
 		}()
 		await(t, (&hostile{}).start(t, l.Addr().String()), "two attempts fail", func(s Stats) bool { return s.Failures > 1 && s.LastError != "" })
 	})
+}
+
+// TestHostileToken authenticates with servers whose tokens are no header, or too large.
+func TestHostileToken(t *testing.T) {
+	t.Parallel()
+	for token, want := range map[string]string{"a\nb": "non-printable", strings.Repeat("x", 5<<20): "larger than max"} {
+		t.Run(want, func(t *testing.T) {
+			t.Parallel()
+			c := (&hostile{token: token, read: records("/skydns/test/sky/a", one)}).start(t, "")
+			await(t, c, "two attempts fail", func(s Stats) bool { return s.Failures > 1 && strings.Contains(s.LastError, want) })
+		})
+	}
 }
 
 // TestLargeValues reads values that do not fit one message together, one of which is too large for a record.

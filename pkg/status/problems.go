@@ -200,7 +200,7 @@ func (l *problems) addEtcd(e *etcd.Stats) {
 	}
 	if e.LastError != "" {
 		l.add("etcd", fmt.Sprintf("%s; %d records are served", e.LastError, e.Records),
-			"check etcd.endpoints, their certificates and the user's permission to read etcd.prefix; the agent retries by itself")
+			"check etcd.endpoints, network policies, etcd.tls and the user's permission to read etcd.prefix; the agent retries by itself")
 	}
 	if e.Invalid > 0 {
 		l.add("etcd", fmt.Sprintf("%s invalid and not served, the first at %s", count(e.Invalid, "record"), e.Why),

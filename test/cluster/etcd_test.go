@@ -4,15 +4,11 @@ package cluster
 
 import (
 	"context"
-	"crypto/tls"
-	"crypto/x509"
 	"fmt"
 	"maps"
 	"net"
 	"net/netip"
-	"os"
 	"os/exec"
-	"path/filepath"
 	"slices"
 	"strings"
 	"syscall"
@@ -197,7 +193,7 @@ func TestEtcd(t *testing.T) {
 	proctest.Figure(t, "%d answers from etcd are those of CoreDNS, others differ for %d reasons", same, len(other))
 }
 
-// TestEtcdFaults stops etcd, and starts it again with other records, with compacted ones, and as another store.
+// TestEtcdFaults stops etcd, and starts it again with other records, with compacted ones, as another store, and as another cluster.
 func TestEtcdFaults(t *testing.T) {
 	t.Parallel()
 	etcd := newEtcd(t)
@@ -260,6 +256,21 @@ func TestEtcdFaults(t *testing.T) {
 	n.awaitAnswer(t, "d.sky.test.", "NOERROR 10.0.0.8")
 	n.expect(t, expectedAnswer{"a.sky.test.", dns.TypeA, "NXDOMAIN"})
 
+	// Another cluster, with a newer revision.
+	n.Signal(syscall.SIGSTOP)
+	etcd.Kill()
+	etcd.folder = t.TempDir()
+	etcd.launch(t, "--initial-cluster-token=other")
+	etcd.put(t, map[string]string{skydns + "e": address("10.0.0.10")})
+	for range 10 {
+		etcd.put(t, map[string]string{"/other": "x"})
+	}
+	n.Signal(syscall.SIGCONT)
+	n.awaitAnswer(t, "e.sky.test.", "NOERROR 10.0.0.10")
+	n.expect(t, expectedAnswer{"d.sky.test.", dns.TypeA, "NXDOMAIN"})
+	etcd.put(t, map[string]string{skydns + "d": address("10.0.0.8")})
+	n.awaitAnswer(t, "d.sky.test.", "NOERROR 10.0.0.8")
+
 	// A reload adds a zone, one to a store that does not answer is refused, and one takes the zones away.
 	etcd.put(t, map[string]string{"/skydns/test/two/a": address("10.0.0.9")})
 	n.reload(t, etcd.section("sky.test, two.test", ", fallthrough: on"))
@@ -272,38 +283,6 @@ func TestEtcdFaults(t *testing.T) {
 	proctest.Eventually(t, limit, "the zone is looked up", func() bool {
 		return n.answerText("a.two.test.", dns.TypeA) == n.answerText("a.example.test.", dns.TypeA)
 	})
-}
-
-// TestEtcdEncrypted reads records with certificates of both sides and a password.
-func TestEtcdEncrypted(t *testing.T) {
-	t.Parallel()
-	folder := t.TempDir()
-	keys, err := kubetest.WriteKeys(folder)
-	assert.NoError(t, err)
-	etcd := newEtcd(t)
-	etcd.url = strings.Replace(etcd.url, "http:", "https:", 1)
-	pool := x509.NewCertPool()
-	pem, err := os.ReadFile(keys.CA)
-	assert.NoError(t, err)
-	pool.AppendCertsFromPEM(pem)
-	etcd.config.TLS = &tls.Config{RootCAs: pool}
-	etcd.launch(t, "--cert-file="+keys.CA, "--key-file="+keys.ServerKey)
-	etcd.put(t, map[string]string{skydns + "a": address("10.0.0.1")})
-	_, err = etcd.client.UserAdd(t.Context(), "root", "secret")
-	assert.NoError(t, err)
-	_, err = etcd.client.UserGrantRole(t.Context(), "root", "root")
-	assert.NoError(t, err)
-	_, err = etcd.client.AuthEnable(t.Context())
-	assert.NoError(t, err)
-	password := proctest.WriteFile(t, filepath.Join(folder, "password"), "wrong")
-	n := startNode(t, settings{
-		more: etcd.section("sky.test", fmt.Sprintf(", user: root, passwordFile: %q, tls: {ca: %q}", password, keys.CA)), cluster: []string{"resolver: none"},
-	})
-	n.awaitProblem(t, "authentication failed")
-	n.expect(t, expectedAnswer{"a.sky.test.", dns.TypeA, "SERVFAIL ede=14"})
-	proctest.WriteFile(t, password, "secret\n")
-	n.awaitAnswer(t, "a.sky.test.", "NOERROR 10.0.0.1")
-	n.awaitNoProblem(t)
 }
 
 // address is a record with an address.
