@@ -76,7 +76,7 @@ func (c *Client) readAll(ctx context.Context, conn *grpc.ClientConn) (*skydns.Re
 	defer cancel()
 	records, from, limit := c.cfg.Source.NewRecords(), c.cfg.Prefix, int64(pageSize)
 	for {
-		page, err := c.readPage(ctx, conn, from, limit, records.Revision.Load())
+		page, err := c.readPage(ctx, conn, from, limit, &records.Revision)
 		switch {
 		case status.Code(err) == codes.ResourceExhausted && limit > 1:
 			limit /= 10
@@ -85,12 +85,6 @@ func (c *Client) readAll(ctx context.Context, conn *grpc.ClientConn) (*skydns.Re
 			return nil, err
 		}
 		limit = pageSize
-		if records.Revision.CompareAndSwap(0, page.GetHeader().GetRevision()) {
-			c.cluster = page.GetHeader().GetClusterId()
-		}
-		if c.isOther(page.GetHeader()) {
-			return nil, errOther
-		}
 		for _, kv := range page.Kvs {
 			if string(kv.Key) < from {
 				return nil, errOrder
@@ -104,13 +98,24 @@ func (c *Client) readAll(ctx context.Context, conn *grpc.ClientConn) (*skydns.Re
 	}
 }
 
-// readPage sends the request directly: for a server that is down, etcd's client returns only an exceeded deadline.
-func (c *Client) readPage(ctx context.Context, conn *grpc.ClientConn, from string, limit, revision int64) (*etcdserverpb.RangeResponse, error) {
+// readPage reads the keys of a revision, or of the latest if that is 0, which it sets then. It sends the request directly: for a
+// server that is down, etcd's client returns only an exceeded deadline.
+func (c *Client) readPage(ctx context.Context, conn *grpc.ClientConn, from string, limit int64, revision *atomic.Int64) (*etcdserverpb.RangeResponse, error) {
 	ctx, cancel := context.WithTimeout(ctx, c.period)
 	defer cancel()
-	return etcdserverpb.NewKVClient(conn).Range(ctx, &etcdserverpb.RangeRequest{
-		Key: []byte(from), RangeEnd: []byte(clientv3.GetPrefixRangeEnd(c.cfg.Prefix)), Limit: limit, Revision: revision,
+	page, err := etcdserverpb.NewKVClient(conn).Range(ctx, &etcdserverpb.RangeRequest{
+		Key: []byte(from), RangeEnd: []byte(clientv3.GetPrefixRangeEnd(c.cfg.Prefix)), Limit: limit, Revision: revision.Load(),
 	})
+	if err != nil {
+		return nil, err
+	}
+	if revision.CompareAndSwap(0, page.GetHeader().GetRevision()) {
+		c.cluster = page.GetHeader().GetClusterId()
+	}
+	if c.isOther(page.GetHeader()) {
+		return nil, errOther
+	}
+	return page, nil
 }
 
 // follow applies changes to the records, until the watch fails or all keys must be read again. It uses the protocol
