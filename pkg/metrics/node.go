@@ -36,7 +36,7 @@ func (t *table) addWatch(w *watch.Stats) {
 	events := t.add(counter, "watch_events_total", "Objects added, updated, or deleted.", kinds)
 	restarts := t.add(counter, "watch_restarts_total", "Watches started after the first.", kinds)
 	failures := t.add(counter, "watch_failures_total", "Failed requests and watches.", kinds)
-	invalid := t.add(gauge, "watch_invalid_objects", "Imported objects that are not served, since they break the rules of their API.", kinds)
+	invalid := t.add(gauge, "watch_invalid_objects", "Objects that are not served in full: invalid imports, and Services with invalid or too many external addresses.", kinds)
 	var arrival, change watch.Histogram
 	put := func(name string, k *watch.KindStats) {
 		synced.put(boolValue(k.Synced), name)

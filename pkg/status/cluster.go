@@ -76,7 +76,7 @@ type Kind struct {
 	Bytes     int64    `json:"bytes"`
 	Refused   int64    `json:"refused,omitempty"` // objects over their namespace's memory limit
 	Last      string   `json:"lastRefused,omitempty"`
-	Invalid   int      `json:"invalid,omitempty"` // objects that are not served, since they break the rules of their API
+	Invalid   int      `json:"invalid,omitempty"` // objects that are not served in full
 	Example   string   `json:"firstInvalid,omitempty"`
 	Events    uint64   `json:"events"`
 	Restarts  uint64   `json:"restarts"`

@@ -114,7 +114,7 @@ func (l *problems) addCluster(c *Cluster, stats *watch.Stats, cfg *config.Cluste
 	}
 	for i := range c.Kinds {
 		if k := &c.Kinds[i]; k.Invalid > 0 {
-			l.add(k.Kind, fmt.Sprintf("%s invalid and not served, the first is %s", count(k.Invalid, "object"), k.Example),
+			l.add(k.Kind, fmt.Sprintf("%s invalid and not served in full, the first is %s", count(k.Invalid, "object"), k.Example),
 				"fix the object, or the controller that writes it; all others are served")
 		}
 	}

@@ -123,8 +123,7 @@ func importedSliceOf(es *discoveryv1.EndpointSlice) (s zone.Slice, ok bool, err 
 	return s, ok, nil
 }
 
-// putImported writes an object to the store of a cluster set, and reports whether that changed it. An invalid object is
-// removed.
+// putImported is a putter for the objects of a cluster set. An invalid one is removed.
 func putImported(store *zone.Store, obj runtime.Object, now time.Time) (changed bool, err error) {
 	switch o := obj.(type) {
 	case *serviceImport:
@@ -152,32 +151,6 @@ func storeKind(imported zone.Kind) zone.Kind {
 	return zone.Slices
 }
 
-// importTarget returns a target that writes one kind to the store of a cluster set, and records the invalid objects.
-func importTarget(store *zone.Store, v *kindStatus) target {
-	whole := (&Config{Store: store}).zoneTarget(v.kind)
-	return target{
-		put: func(obj runtime.Object, now time.Time) bool {
-			changed, err := putImported(store, obj, now)
-			if o, ok := obj.(object); ok {
-				why := ""
-				if err != nil {
-					why = err.Error()
-				}
-				v.noteInvalid(o.GetNamespace(), o.GetName(), why)
-			}
-			return changed
-		},
-		remove: func(namespace, name string, now time.Time) bool {
-			v.noteInvalid(namespace, name, "")
-			return whole.remove(namespace, name, now)
-		},
-		retain: func(keep func(namespace, name string) bool, now time.Time) {
-			v.retainInvalid(keep)
-			whole.retain(keep, now)
-		},
-	}
-}
-
 // importedKinds returns the kinds that the store of a cluster set gets.
 func importedKinds(endpoints Endpoints) []zone.Kind {
 	if endpoints == EndpointsNone {
@@ -201,7 +174,7 @@ func (w *Watch) addClusterSet(spaces []string) {
 				q = query{client: w.clients.imports[0], versions: w.clients.imports, resource: "serviceimports", example: &serviceImport{}}
 			}
 			q.namespace = space
-			w.addFeed(v, q, importTarget(set, v), w.feedSynced)
+			w.addFeed(v, q, zoneTarget(set, v, putImported), w.feedSynced)
 		}
 	}
 	set.Expect(kinds...)

@@ -4,9 +4,11 @@ package watch
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -43,7 +45,7 @@ func TestInvalidImports(t *testing.T) {
 			store, now := zone.NewStore(), time.Now()
 			v := &kindStatus{kind: zone.Services, counted: zone.Imports, store: store}
 			v.add()
-			to := importTarget(store, v)
+			to := zoneTarget(store, v, putImported)
 			i := decodedImport(t, fmt.Sprintf(`{"apiVersion": "multicluster.x-k8s.io/v1beta1", "kind": "ServiceImport",
 				"metadata": {"name": %q, "namespace": "shop"}, "spec": %s}`, tt.name, tt.spec))
 			to.put(i, now)
@@ -59,6 +61,48 @@ func TestInvalidImports(t *testing.T) {
 			to.put(i, now)
 			to.retain(func(_, name string) bool { return name != tt.name }, now)
 			assert.Same(t, "invalid after a list without it", 0, v.stats(now).Invalid)
+		})
+	}
+}
+
+// TestInvalidExternals counts and names Services whose external addresses are not all served. Without external names, none is.
+func TestInvalidExternals(t *testing.T) {
+	t.Parallel()
+	var many []string
+	for i := range 1025 {
+		many = append(many, fmt.Sprintf("198.18.%d.%d", i>>8, i&255))
+	}
+	for _, tt := range []struct {
+		name    string
+		ips     []string
+		ingress []corev1.LoadBalancerIngress
+		want    string // the reason; empty: all is served
+	}{
+		{name: "none"},
+		{name: "most", ips: append(many[:1024:1024], many[:1024]...), ingress: []corev1.LoadBalancerIngress{{IP: "2001:db8::1"}}},
+		{name: "more", ips: many, want: "external addresses: 1025 of a family, at most 1024 are served"},
+		{name: "address", ips: []string{"192.0.2.1", "010.0.0.1"}, want: `external addresses: "010.0.0.1": not an IP address`},
+		{name: "ingress", ingress: []corev1.LoadBalancerIngress{{IP: "fe80::1%eth0"}}, want: `external addresses: "fe80::1%eth0": not an IP address`},
+		{name: "nothing", ingress: []corev1.LoadBalancerIngress{{}}},
+		{name: "host", ingress: []corev1.LoadBalancerIngress{{Hostname: "lb.example"}, {Hostname: "other.example"}}},
+		{name: "label", ingress: []corev1.LoadBalancerIngress{{Hostname: strings.Repeat("x", 64)}}, want: `external host name: "` + strings.Repeat("x", 64) + `": not a domain name`},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			svc := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: tt.name}, Spec: corev1.ServiceSpec{ClusterIP: "10.96.0.1", ExternalIPs: tt.ips}}
+			svc.Status.LoadBalancer.Ingress = tt.ingress
+			want := ""
+			if tt.want != "" {
+				want = "shop/" + tt.name + ": " + tt.want
+			}
+			for external, want := range map[bool]string{true: want, false: ""} {
+				cfg := Config{Store: zone.NewStore(), External: external}
+				v := &kindStatus{kind: zone.Services, counted: zone.Services, store: cfg.Store}
+				v.add()
+				zoneTarget(cfg.Store, v, cfg.put).put(svc, time.Now())
+				assert.Same(t, "the reason", want, v.stats(time.Now()).FirstInvalid)
+				assert.Same(t, "objects", int64(1), cfg.Store.Stats().Kinds[zone.Services].Objects)
+			}
 		})
 	}
 }
@@ -79,7 +123,7 @@ func TestManyInvalidImports(t *testing.T) {
 	v := &kindStatus{}
 	v.add()
 	for i := range 2 * maxInvalid {
-		v.noteInvalid("shop", fmt.Sprint(i), "bad")
+		v.noteInvalid("shop", fmt.Sprint(i), errUnrequested)
 	}
 	assert.Same(t, "counted", maxInvalid, v.stats(time.Now()).Invalid)
 }

@@ -42,9 +42,9 @@ const (
 	labelMax = 63
 )
 
-// serviceOf converts a Service to the zone's record, on request with its external addresses. It ignores a TTL annotation
-// that ttlOf refuses. The record shares only its strings with svc.
-func serviceOf(svc *corev1.Service, external bool) zone.Service {
+// serviceOf converts a Service to the zone's record, on request with its external addresses. It fails if not all of those
+// are served. It ignores a TTL annotation that ttlOf refuses. The record shares only its strings with svc.
+func serviceOf(svc *corev1.Service, external bool) (zone.Service, error) {
 	ttl, err := ttlOf(svc.Annotations)
 	if err != nil {
 		ttl = ttlUnset
@@ -75,21 +75,27 @@ func serviceOf(svc *corev1.Service, external bool) zone.Service {
 		s.Ports = appendPort(s.Ports, p.Name, p.Protocol, p.Port)
 	}
 	if external {
-		addExternal(&s, svc)
+		return s, addExternal(&s, svc)
 	}
-	return s
+	return s, nil
 }
 
 // addExternal adds the addresses of the load balancer and spec.externalIPs, and the first host name of the load balancer.
-func addExternal(s *zone.Service, svc *corev1.Service) {
-	s.ExternalAddrs = addrsOf(svc.Spec.ExternalIPs)
-	for _, ingress := range svc.Status.LoadBalancer.Ingress {
-		before := len(s.ExternalAddrs)
-		s.ExternalAddrs = appendAddr(s.ExternalAddrs, cmp.Or(ingress.IP, ingress.Hostname))
-		if len(s.ExternalAddrs) == before {
-			s.ExternalHost = cmp.Or(s.ExternalHost, ingress.Hostname)
+// It fails if one of them is not served, and adds the others.
+func addExternal(s *zone.Service, svc *corev1.Service) error {
+	texts := slices.Clone(svc.Spec.ExternalIPs)
+	for _, point := range svc.Status.LoadBalancer.Ingress {
+		if point.IP == "" && len(appendAddr(nil, point.Hostname)) == 0 {
+			s.ExternalHost = cmp.Or(s.ExternalHost, point.Hostname)
+			continue
 		}
+		texts = append(texts, cmp.Or(point.IP, point.Hostname))
 	}
+	if s.ExternalAddrs = addrsOf(texts); len(s.ExternalAddrs) < len(texts) {
+		first := slices.IndexFunc(texts, func(text string) bool { return len(appendAddr(nil, text)) == 0 })
+		return fmt.Errorf("external addresses: %s: not an IP address", quoted(texts[first]))
+	}
+	return s.CheckExternal()
 }
 
 // headless reports whether svc has no cluster address. The first address decides, as in the API server's validation.

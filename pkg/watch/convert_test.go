@@ -103,7 +103,8 @@ func TestServiceOf(t *testing.T) {
 			if tt.want.ExternalAddrs == nil {
 				tt.want.ExternalAddrs = addrs()
 			}
-			if diff := cmp.Diff(tt.want, serviceOf(svc, true), cmp.Comparer(func(a, b netip.Addr) bool { return a == b })); diff != "" {
+			got, _ := serviceOf(svc, true)
+			if diff := cmp.Diff(tt.want, got, cmp.Comparer(func(a, b netip.Addr) bool { return a == b })); diff != "" {
 				t.Errorf("(-want +got)\n%s", diff)
 			}
 		})

@@ -107,14 +107,14 @@ func (m *Manifests) addSets() {
 	m.cfg.Store.Expect(m.kinds...)
 	for _, kind := range []zone.Kind{zone.Namespaces, zone.Slices, zone.Pods, zone.Services} {
 		if slices.Contains(m.kinds, kind) {
-			add(m.cfg.zoneTarget(kind), kind, false)
+			add(zoneTarget(m.cfg.Store, &kindStatus{kind: kind}, m.cfg.put), kind, false)
 		}
 	}
 	if set := m.cfg.ClusterSet; set != nil {
 		var kinds []zone.Kind
 		for _, kind := range slices.Backward(importedKinds(m.cfg.Endpoints)) {
 			v := &kindStatus{kind: storeKind(kind)}
-			add(importTarget(set, v), kind, false)
+			add(zoneTarget(set, v, putImported), kind, false)
 			kinds = append(kinds, v.kind)
 		}
 		set.Expect(kinds...)

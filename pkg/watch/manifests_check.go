@@ -106,12 +106,28 @@ func (c *manifestCheck) service(svc *corev1.Service) {
 			c.address(fmt.Sprintf("spec.clusterIPs[%d]", i), text)
 		}
 	}
+	c.external(svc)
 	if _, err := ttlOf(svc.Annotations); err != nil { // served with the zone's TTL
 		c.report("metadata.annotations", strings.TrimPrefix(err.Error(), "annotation "), "such as \"30s\"")
 	}
 	for i := range svc.Spec.Ports {
 		p := &svc.Spec.Ports[i]
 		c.port(fmt.Sprintf("spec.ports[%d]", i), p.Name, p.Protocol, &p.Port)
+	}
+}
+
+// external checks what gives a Service its external names.
+func (c *manifestCheck) external(svc *corev1.Service) {
+	for i, text := range svc.Spec.ExternalIPs {
+		c.address(fmt.Sprintf("spec.externalIPs[%d]", i), text)
+	}
+	for i, point := range svc.Status.LoadBalancer.Ingress {
+		if point.IP != "" {
+			c.address(fmt.Sprintf("status.loadBalancer.ingress[%d].ip", i), point.IP)
+		}
+	}
+	if _, err := serviceOf(svc, true); err != nil && !c.fatal {
+		c.report("", err.Error(), "")
 	}
 }
 

@@ -114,7 +114,7 @@ func (w *serviceWatcher) put(obj runtime.Object, _ time.Time) bool {
 	switch o := obj.(type) {
 	case *corev1.Service:
 		if w.isWatched(o.Namespace, o.Name) {
-			record := serviceOf(o, false)
+			record, _ := serviceOf(o, false)
 			w.change(func() { w.service = record })
 		}
 	case *discoveryv1.EndpointSlice:

@@ -181,13 +181,27 @@ type target struct {
 	retain func(keep func(namespace, name string) bool, now time.Time)
 }
 
-// zoneTarget returns a target that writes one kind to the store.
-func (cfg *Config) zoneTarget(kind zone.Kind) target {
-	store := cfg.Store
+// A putter writes an object to a store, and reports whether that changed it. It fails if the object is not served in full.
+type putter func(store *zone.Store, obj runtime.Object, now time.Time) (changed bool, err error)
+
+// zoneTarget returns a target that writes one kind to a store, and records the invalid objects.
+func zoneTarget(store *zone.Store, v *kindStatus, put putter) target {
 	return target{
-		put:    func(obj runtime.Object, now time.Time) bool { return put(store, obj, cfg.External, now) },
-		remove: func(namespace, name string, now time.Time) bool { return store.Delete(kind, namespace, name, now) },
-		retain: func(keep func(namespace, name string) bool, now time.Time) { store.Retain(kind, keep, now) },
+		put: func(obj runtime.Object, now time.Time) bool {
+			changed, err := put(store, obj, now)
+			if o, ok := obj.(object); ok {
+				v.noteInvalid(o.GetNamespace(), o.GetName(), err)
+			}
+			return changed
+		},
+		remove: func(namespace, name string, now time.Time) bool {
+			v.noteInvalid(namespace, name, nil)
+			return store.Delete(v.kind, namespace, name, now)
+		},
+		retain: func(keep func(namespace, name string) bool, now time.Time) {
+			v.retainInvalid(keep)
+			store.Retain(v.kind, keep, now)
+		},
 	}
 }
 
@@ -209,25 +223,26 @@ func podTarget(index *pods.Index, node string) target {
 	}
 }
 
-// put writes an object to a store, on request with the external addresses of a Service, and reports whether that changed.
-func put(store *zone.Store, obj runtime.Object, external bool, now time.Time) bool {
+// put is a putter for the objects of the cluster, on request with the external addresses of Services.
+func (cfg *Config) put(store *zone.Store, obj runtime.Object, now time.Time) (changed bool, err error) {
 	switch o := obj.(type) {
 	case *corev1.Service:
-		return store.PutService(serviceOf(o, external), now)
+		record, err := serviceOf(o, cfg.External)
+		return store.PutService(record, now), err
 	case *discoveryv1.EndpointSlice:
 		if record, ok := sliceOf(o); ok {
-			return store.PutSlice(record, now)
+			return store.PutSlice(record, now), nil
 		}
-		return store.Delete(zone.Slices, o.Namespace, o.Name, now) // it may have been a usable slice before
+		return store.Delete(zone.Slices, o.Namespace, o.Name, now), nil // it may have been a usable slice before
 	case *corev1.Namespace:
-		return store.PutNamespace(o.Name, now)
+		return store.PutNamespace(o.Name, now), nil
 	case *corev1.Pod:
 		if record, ok := podOf(o); ok {
-			return store.PutPod(record, now)
+			return store.PutPod(record, now), nil
 		}
-		return store.Delete(zone.Pods, o.Namespace, o.Name, now)
+		return store.Delete(zone.Pods, o.Namespace, o.Name, now), nil
 	default:
-		return false
+		return false, nil
 	}
 }
 

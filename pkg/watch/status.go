@@ -26,18 +26,18 @@ type kindStatus struct {
 	mu              sync.Mutex // guards the following fields
 	arrival, change Histogram
 	feeds           []*feedStatus
-	invalid         map[types.NamespacedName]string // why each cannot be served; at most maxInvalid
+	invalid         map[types.NamespacedName]string // why each is not served in full; at most maxInvalid
 }
 
 // maxInvalid bounds the invalid objects that are counted: a user can make many.
 const maxInvalid = 1000
 
-// noteInvalid records why an object cannot be served; "": it can, or it is gone.
-func (k *kindStatus) noteInvalid(namespace, name, why string) {
+// noteInvalid records why an object is not served in full; nil: it is, or it is gone.
+func (k *kindStatus) noteInvalid(namespace, name string, why error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	key := types.NamespacedName{Namespace: namespace, Name: name}
-	if why == "" {
+	if why == nil {
 		delete(k.invalid, key)
 		return
 	}
@@ -45,7 +45,7 @@ func (k *kindStatus) noteInvalid(namespace, name, why string) {
 		k.invalid = make(map[types.NamespacedName]string)
 	}
 	if len(k.invalid) < maxInvalid {
-		k.invalid[key] = why
+		k.invalid[key] = why.Error()
 	}
 }
 
@@ -201,7 +201,7 @@ type KindStats struct {
 	Failures  uint64        // failed or abandoned requests and watches
 	LastError string        // begins with its reason ("forbidden: …"); empty once the state is confirmed again
 
-	Invalid      int    // imported objects that are not served, since they break the rules of their API; at most 1,000 count
+	Invalid      int    // objects that are not served in full: imports, and Services with External; at most 1,000 count
 	FirstInvalid string // one of them, and why; empty: none
 
 	Arrival Histogram // from reading an event to applying it; lists do not count

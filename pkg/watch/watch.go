@@ -180,7 +180,7 @@ func (w *Watch) addKinds() {
 			} else {
 				q.namespace = space
 			}
-			w.addFeed(v, q, w.cfg.zoneTarget(kind), settled)
+			w.addFeed(v, q, zoneTarget(w.cfg.Store, v, w.cfg.put), settled)
 		}
 	}
 	w.cfg.Store.Expect(kinds...)

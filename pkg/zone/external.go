@@ -4,6 +4,7 @@ package zone
 
 import (
 	"encoding/binary"
+	"fmt"
 
 	"github.com/nodecache/node-cache/pkg/wire"
 )
@@ -31,6 +32,19 @@ func (s *service) packExternal(from *Service) {
 	data = binary.BigEndian.AppendUint16(binary.BigEndian.AppendUint16(data, packed.n4), packed.n6)
 	s.data += string(data) + packed.data
 	s.external = uint32(len(data) + len(packed.data))
+}
+
+// CheckExternal returns why not all external names of the service are served; nil: they are.
+func (s *Service) CheckExternal() error {
+	v4, v6 := packAddrs(s.ExternalAddrs)
+	n4, n6 := len(v4)/4, len(v6)/16
+	switch {
+	case max(n4, n6) > maxAddrs:
+		return fmt.Errorf("external addresses: %d of a family, at most %d are served", max(n4, n6), maxAddrs)
+	case n4+n6 == 0 && s.ExternalHost != "" && aliasTarget(s.ExternalHost) == "":
+		return fmt.Errorf("external host name: %.80q: %w", s.ExternalHost, errName)
+	}
+	return nil
 }
 
 // outside returns the service as it is seen from outside of the cluster.

@@ -218,16 +218,24 @@ func TestHostileExternals(t *testing.T) {
 	for i := range 10_000 {
 		many = append(many, netip.AddrFrom4([4]byte{11, 0, byte(i >> 8), byte(i)}))
 	}
-	put := func(svc zone.Service) {
+	put := func(svc zone.Service) (problem string) {
 		svc.Namespace, svc.TTL = "tenant", -1
 		s.PutService(svc, now)
+		if err := svc.CheckExternal(); err != nil {
+			return err.Error()
+		}
+		return ""
 	}
 	for _, host := range []string{"..", "a b", "\x00", "1.2.3.4", strings.Repeat("x", 64), strings.Repeat("a.", 150), "self.tenant.example.org", "example.org", "."} {
-		put(zone.Service{Name: "self", ExternalHost: host})
+		problem := put(zone.Service{Name: "self", ExternalHost: host})
+		if served := strings.HasSuffix(host, "example.org"); served != (problem == "") || len(problem) > 200 {
+			t.Errorf("host name %q: problem %q", host, problem)
+		}
 		askZones(t, zs, packet(t, "self.tenant.example.org.", dns.TypeA), 0, now) // this checks the answer's form
 	}
 	for i := range 200 {
-		put(zone.Service{Name: fmt.Sprint("s", i), ExternalAddrs: many, Ports: []zone.Port{{Name: "http", Number: 80}}})
+		problem := put(zone.Service{Name: fmt.Sprint("s", i), ExternalAddrs: many, Ports: []zone.Port{{Name: "http", Number: 80}}})
+		assert.Same(t, "problem", "external addresses: 10006 of a family, at most 1024 are served", problem)
 	}
 	for i := range 500 {
 		put(zone.Service{Name: fmt.Sprint("claim", i), ExternalAddrs: addrs("1.2.3.4")})

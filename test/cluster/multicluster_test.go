@@ -174,7 +174,7 @@ func TestMultiClusterInvalid(t *testing.T) {
 	}
 	kubetest.Apply(t, m.Cluster, importedSlice("db", "a.b", endpoint("10.9.0.1", named("db-0"))))
 	n.awaitAnswer(t, "portless.shop.svc.clusterset.local.", "NOERROR 10.97.3.5")
-	want := fmt.Sprintf("%d objects invalid and not served, the first is shop/", 6-refused)
+	want := fmt.Sprintf("%d objects invalid and not served in full, the first is shop/", 6-refused)
 	proctest.Eventually(t, limit, "/status names them", func() bool {
 		found := 0
 		for _, p := range n.status(t).Problems {
