@@ -373,6 +373,7 @@ const (
 // watchTopology asks the API server for this node's topology until it is known. Then the zone and the choice of
 // central endpoints use it.
 func (a *Agent) watchTopology(ctx context.Context) {
+	warned := false
 	for wait := zoneRetry; ; {
 		r := a.running.Load()
 		if w, ok := r.cluster.topologyWatch(&r.config.Cluster); ok {
@@ -387,6 +388,11 @@ func (a *Agent) watchTopology(ctx context.Context) {
 				wait = min(2*wait, zoneRetryLimit)
 			}
 		}
+		p, unknown := status.FederationProblem(r.cluster.federationStatus(&r.config.Cluster))
+		if unknown && !warned {
+			a.log.WarnContext(ctx, "federations have no aliases", "problem", p.What, "hint", p.Hint)
+		}
+		warned = unknown
 		if task.Sleep(ctx, wait) != nil {
 			return
 		}

@@ -200,7 +200,7 @@ func clusterStatus(r *generation, stats *watch.Stats) *status.Cluster {
 	}
 	s := &status.Cluster{
 		Domain: r.config.ClusterDomain, Domains: r.config.Cluster.Domains, ClusterSet: r.config.Cluster.ClusterSet,
-		External: r.config.Cluster.External.Zones, Resolver: r.config.Cluster.Resolver, Source: c.sourceName(&r.config),
+		External: r.config.Cluster.External.Zones, Federated: c.federationStatus(&r.config.Cluster), Resolver: r.config.Cluster.Resolver, Source: c.sourceName(&r.config),
 		InSync: c.synced(), NodeZone: c.topologyZone(r.config.Cluster.NodeZone), Requests: stats.Requests,
 	}
 	if !s.InSync {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/nodecache/node-cache/pkg/config"
 	"github.com/nodecache/node-cache/pkg/resolve"
+	"github.com/nodecache/node-cache/pkg/status"
 	"github.com/nodecache/node-cache/pkg/watch"
 	"github.com/nodecache/node-cache/pkg/zone"
 )
@@ -111,36 +112,47 @@ func (c *cluster) keepVersions(p *resolve.Plan) {
 	c.store.Versions().Keep(kept, time.Now())
 }
 
+// place returns the topology of this node, with empty fields for what is unknown.
+func (c *cluster) place() topology {
+	if learned := c.topology.Load(); learned != nil {
+		return *learned
+	}
+	return topology{os.Getenv("NODE_ZONE"), os.Getenv("NODE_REGION")}
+}
+
 // topologyZone returns the zone of this node, "" if it is unknown.
 func (c *cluster) topologyZone(setting string) string {
 	if setting != "auto" {
 		return setting
 	}
-	if learned := c.topology.Load(); learned != nil {
-		return learned.zone
-	}
-	return os.Getenv("NODE_ZONE")
+	return c.place().zone
 }
 
 // federations returns the federations of cfg. Their aliases are known once this node's topology is.
 func (c *cluster) federations(cfg *config.Cluster) (list []zone.Federation) {
-	at := topology{os.Getenv("NODE_ZONE"), os.Getenv("NODE_REGION")}
-	if learned := c.topology.Load(); learned != nil {
-		at = *learned
-	}
 	for _, f := range cfg.Federations {
-		suffix := ""
-		if at.zone != "" && at.region != "" {
-			suffix = at.zone + "." + at.region + "." + f.Domain
+		at := c.place()
+		suffix := at.zone + "." + at.region + "." + f.Domain
+		if _, err := wireName(suffix); err != nil {
+			suffix = ""
 		}
 		list = append(list, zone.Federation{Name: f.Name, Suffix: suffix})
 	}
 	return list
 }
 
+// federationStatus describes the federations of cfg.
+func (c *cluster) federationStatus(cfg *config.Cluster) (list []status.Federation) {
+	for i, f := range c.federations(cfg) {
+		list = append(list, status.Federation{Name: f.Name, Domain: cfg.Federations[i].Domain, Suffix: f.Suffix})
+	}
+	return list
+}
+
 // topologyWatch returns the watch that can read this node's topology, if that is needed.
 func (c *cluster) topologyWatch(cfg *config.Cluster) (*watch.Watch, bool) {
-	needed := cfg.NodeZone == "auto" && os.Getenv("NODE_ZONE") == "" || len(cfg.Federations) > 0 && os.Getenv("NODE_REGION") == ""
+	federated := len(cfg.Federations) > 0
+	needed := (cfg.NodeZone == "auto" || federated) && os.Getenv("NODE_ZONE") == "" || federated && os.Getenv("NODE_REGION") == ""
 	if !needed || os.Getenv("NODE_NAME") == "" {
 		return nil, false
 	}

@@ -24,9 +24,11 @@ func TestTopology(t *testing.T) {
 	}{
 		{name: "not known yet", asks: true},
 		{name: "a zone alone", zone: "a", asks: true},
+		{name: "a region alone", region: "east", asks: true},
 		{name: "environment", zone: "a", region: "east", suffix: "a.east.example.com."},
 		{name: "Node", learned: &topology{"b", "west"}, suffix: "b.west.example.com."},
 		{name: "a Node without labels", learned: &topology{}},
+		{name: "labels that are no names", learned: &topology{"b..c", "west"}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Setenv("NODE_ZONE", tt.zone)

@@ -15,6 +15,7 @@ type Cluster struct {
 	Domains    []string        `json:"domains,omitempty"`    // other domains with the same names
 	ClusterSet string          `json:"clusterSet,omitempty"` // domain of multi-cluster names; empty: none are served
 	External   []string        `json:"externalZones,omitempty"`
+	Federated  []Federation    `json:"federations,omitempty"`
 	Resolver   string          `json:"resolver"` // cluster.resolver
 	Source     string          `json:"source"`   // where the cluster data comes from; empty: not needed
 	InSync     bool            `json:"inSync"`   // the source has delivered a full list at least once
@@ -29,6 +30,13 @@ type Cluster struct {
 	NodePods   *NodePods       `json:"nodePods,omitempty"` // nil: they are not watched
 
 	Secondaries []Secondary `json:"secondaries,omitempty"`
+}
+
+// Federation is a federation of clusters, as kube-dns has them.
+type Federation struct {
+	Name   string `json:"name"`
+	Domain string `json:"domain"`
+	Suffix string `json:"suffix,omitempty"` // what its aliases end in; empty: the topology of this node is not known
 }
 
 // Secondary is a secondary server that gets NOTIFY.

@@ -105,6 +105,9 @@ func (l *problems) addCluster(c *Cluster, stats *watch.Stats, cfg *config.Cluste
 	if stats.OwnPods != nil {
 		l.addOwnPods(stats, cfg.StaleAfter)
 	}
+	if p, ok := FederationProblem(c.Federated); ok {
+		*l = append(*l, p)
+	}
 	for i := range c.Kinds {
 		if k := &c.Kinds[i]; k.Refused > 0 {
 			l.add(k.Kind, fmt.Sprintf("%s refused, the last is %s: a namespace may use 1/%d of the Go runtime's memory limit",
@@ -130,6 +133,15 @@ func (l *problems) addCluster(c *Cluster, stats *watch.Stats, cfg *config.Cluste
 		*l = append(*l, p)
 	}
 	l.addServers("cluster.central", c.Central.Endpoints)
+}
+
+// FederationProblem reports federations without aliases.
+func FederationProblem(list []Federation) (Problem, bool) {
+	return Problem{
+		"cluster.federations", "names of Services that are not here get SERVFAIL: the topology zone or region of this node is unknown, or is no name",
+		"set the environment variables NODE_ZONE and NODE_REGION, or NODE_NAME: then permit the agent to get that Node, which needs the labels " +
+			"topology.kubernetes.io/zone and topology.kubernetes.io/region when the agent starts",
+	}, slices.ContainsFunc(list, func(f Federation) bool { return f.Suffix == "" })
 }
 
 // addOwnPods adds what is wrong with the watch of the node's pods.

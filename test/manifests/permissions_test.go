@@ -93,6 +93,7 @@ func TestChartPermissions(t *testing.T) {
 		{"the pods of the node from either", "config.agent.pods.identity=auto", localPermissions + nodePermission + eventPermissions + podPermissions},
 		{"both", "config.agent.pods.identity=api,config.agent.cluster.pods=verified", localPermissions + nodePermission + eventPermissions + podPermissions},
 		{"no zone", "config.agent.cluster.nodeZone=", localPermissions + eventPermissions},
+		{"no zone, but federations", "config.agent.cluster.nodeZone=,config.agent.cluster.endpoints=all,config.agent.cluster.federations={myfed=example.com}", localPermissions + nodePermission + eventPermissions},
 		{
 			"events of Services", "config.agent.cluster.resolver=central,config.agent.cluster.invalidate=true,config.agent.cluster.central.service=dns/node-cache-resolver",
 			nodePermission + eventPermissions + strings.ReplaceAll(centralPermissions, "kube-system", "dns") + "\neverywhere: list services\neverywhere: watch services",
@@ -112,15 +113,14 @@ func TestChartPermissions(t *testing.T) {
 			}
 		})
 	}
-	got := permissions(t, chart(t, "--set", "resolver.enabled=true,config.resolver.cluster.pods=verified"))["node-cache-resolver"]
-	want := sorted(strings.Split(strings.TrimSpace(localPermissions+eventPermissions)+podPermissions, "\n"))
-	same(t, "pods: verified of the resolver: permissions", want, got)
-	got = permissions(t, chart(t, "--set", "resolver.enabled=true,config.resolver.cluster.clusterSet=clusterset.local"))["node-cache-resolver"]
-	want = sorted(strings.Split(strings.TrimSpace(localPermissions+eventPermissions)+importPermissions, "\n"))
-	same(t, "clusterSet of the resolver: permissions", want, got)
+	for set, added := range map[string]string{"pods=verified": podPermissions, "clusterSet=clusterset.local": importPermissions, "federations={myfed=example.com}": nodePermission} {
+		got := permissions(t, chart(t, "--set", "resolver.enabled=true,config.resolver.cluster."+set))["node-cache-resolver"]
+		want := sorted(strings.Split(strings.TrimSpace(localPermissions+eventPermissions+added), "\n"))
+		same(t, set+" of the resolver: permissions", want, got)
+	}
 	for name, added := range map[string]string{"pods": podPermissions, "cluster-set": importPermissions} {
 		component := rendering{overlay: "base", components: []string{name}}.byKustomize(t)
-		want = sorted(strings.Split(strings.TrimSpace(localPermissions+nodePermission+eventPermissions+added), "\n"))
+		want := sorted(strings.Split(strings.TrimSpace(localPermissions+nodePermission+eventPermissions+added), "\n"))
 		same(t, "component "+name+": permissions", want, permissions(t, component)["node-cache"])
 	}
 }

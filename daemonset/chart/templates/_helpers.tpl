@@ -359,7 +359,7 @@ cluster:
 {{- if and (has (dig "pods" "identity" "off" .Values.config.agent) (list "api" "auto")) (ne ($cluster.pods | default "") "verified") }}
 - {apiGroups: [""], resources: [pods], verbs: [list, watch]}
 {{- end }}
-{{- if eq (hasKey $cluster "nodeZone" | ternary $cluster.nodeZone "auto") "auto" }}
+{{- if or $cluster.federations (eq (hasKey $cluster "nodeZone" | ternary $cluster.nodeZone "auto") "auto") }}
 - {apiGroups: [""], resources: [nodes], verbs: [get]}
 {{- end }}
 {{- end }}
