@@ -295,9 +295,13 @@ func external(l *line) {
 		}})
 }
 
-// clusterSet converts the zones of a cluster set, of which there is one.
+// clusterSet converts the zones of a cluster set, of which there is one: an option of kubernetes, or a plugin beside it.
 func clusterSet(l *line) {
 	c := l.c
+	if c.cfg.Cluster.Resolver != config.ResolverLocal {
+		l.unread(l.ownZones(), "it needs the plugin kubernetes", routeIt)
+		return
+	}
 	list := slices.DeleteFunc(slices.Clone(l.ownZones()), func(zone string) bool { return zone == "." || below(zone, c.clusterZone) || below(c.clusterZone, zone) })
 	if len(list) == 0 {
 		l.lost("no zone of it can be the domain of a cluster set", "")
@@ -309,6 +313,9 @@ func clusterSet(l *line) {
 	if len(list) > 1 {
 		l.unread(list[1:], "only one cluster set is served, "+list[0], routeIt)
 	}
+	l.options(
+		differs("kubeconfig noendpoints", "those of the plugin kubernetes are for both", ""),
+		lost("fallthrough", "names that do not exist are denied", ""))
 }
 
 // transfer converts the plugin for zone transfers.

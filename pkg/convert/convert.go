@@ -331,7 +331,7 @@ func (c *converter) lastTemplates() {
 
 // leave forwards the names of a zone to the old server, or to none: they must not go to the upstreams of the root.
 func leave(c *converter, z sourced[string]) {
-	isServed := c.clusterZone == z.value || slices.ContainsFunc(c.routes, func(r route) bool { return r.Zone == z.value })
+	isServed := c.clusterZone == z.value || c.cfg.Cluster.ClusterSet == z.value || slices.ContainsFunc(c.routes, func(r route) bool { return r.Zone == z.value })
 	isAnswered := slices.ContainsFunc(c.templates, func(t sourced[config.Template]) bool {
 		return t.value.Zone == z.value && len(t.value.Types) == 0 && len(t.value.Match) == 0
 	})

@@ -239,6 +239,8 @@ func TestClusterSet(t *testing.T) {
 	for _, tt := range []struct{ name, text, want string }{
 		{"named", ". {\n kubernetes cluster.local clusterset.local {\n  multicluster clusterset.local\n }\n forward . 192.0.2.1\n}\n", "clusterset.local."},
 		{"of the server block", "cluster.local clusterset.local {\n kubernetes {\n  multicluster clusterset.local\n }\n}\n. {\n forward . 192.0.2.1\n}\n", "clusterset.local."},
+		{"of a plugin", ". {\n multicluster clusterset.local {\n  noendpoints\n }\n kubernetes cluster.local\n forward . 192.0.2.1\n}\n", "clusterset.local."},
+		{"of a plugin in another block", ". {\n kubernetes cluster.local\n forward . 192.0.2.1\n}\nclusterset.local {\n multicluster\n}\n", "clusterset.local."},
 		{"the cluster's own", ". {\n kubernetes cluster.local {\n  multicluster cluster.local\n }\n forward . 192.0.2.1\n}\n", ""},
 		{"none", ". {\n kubernetes cluster.local\n forward . 192.0.2.1\n}\n", ""},
 	} {
@@ -305,6 +307,7 @@ func TestZoneWithoutUpstreams(t *testing.T) {
 		{"a plugin with the zone's ID", ". {\n route53 corp.example.:Z4R\n forward . 192.0.2.1\n}\n"},
 		{"a plugin with the zone's group", ". {\n azure group:corp.example\n forward . 192.0.2.1\n}\n"},
 		{"a plugin of others", ". {\n k8s_gateway corp.example\n forward . 192.0.2.1\n}\n"},
+		{"a cluster set without a cluster", root + "corp.example {\n multicluster\n}\n"},
 		{"a second cluster set", ". {\n kubernetes cluster.local set.example corp.example {\n  multicluster set.example corp.example\n }\n forward . 192.0.2.1\n}\n"},
 		{"the domain of a second cluster", ". {\n kubernetes cluster.local\n kubernetes corp.example {\n  kubeconfig k\n }\n forward . 192.0.2.1\n}\n"},
 		{"an unknown plugin", ". {\n something corp.example {\n  x y\n }\n forward . 192.0.2.1\n}\n"},

@@ -210,7 +210,7 @@ func flag(name string, to *bool) directive {
 
 // Notes about the plugins for zones.
 const (
-	noZones  = "node-cache serves no zones of its own"
+	noZones  = "node-cache serves no such zones"
 	routeIt  = "write a route for the zone to a name server: {zone: …, to: […]}"
 	listZone = "list its addresses in hosts.names if they are few; else " + routeIt
 )
@@ -221,6 +221,7 @@ func plugins(c *converter) []directive {
 	return []directive{
 		{names: "bind"}, // read first
 		{names: "kubernetes", take: kubernetes},
+		{names: "multicluster", take: clusterSet},
 		{names: "k8s_external", take: external},
 		{names: "transfer", take: transfer},
 		{names: "federation", take: func(l *line) {
@@ -283,7 +284,7 @@ func plugins(c *converter) []directive {
 		lost("acl", "answers do not depend on the client's address", "restrict clients with a NetworkPolicy or the node's firewall"),
 		ownZones("auto secondary", noZones, listZone),
 		lost("sign dnssec", noZones, routeIt),
-		ownZones("route53 azure clouddns nomad consul k8s_gateway mdns multicluster mysql netbox records redis tailscale",
+		ownZones("route53 azure clouddns nomad consul k8s_gateway mdns mysql netbox records redis tailscale",
 			noZones, routeIt),
 		{names: "docker pdsql sqlite traefik", take: func(l *line) { l.unread(l.s.zones, noZones, routeIt) }}, // their arguments are no zones
 		lost("recursor unbound", "node-cache is not a recursive resolver", `write a route to such a server: {zone: ".", to: […]}`),
