@@ -270,11 +270,8 @@ func (d *decoder) decodeList(path string, n *yaml.Node, v reflect.Value, f *fiel
 		child := fmt.Sprintf("%s[%d]", path, i)
 		value := newItem(v.Type().Elem())
 		ok := d.decode(child, item, value, f)
-		if f.format.parse == nil { // a bad one as well: then those that follow have the same index as in the file
-			list = reflect.Append(list, value)
-			continue
-		}
-		if !ok {
+		list = reflect.Append(list, value) // a bad one as well: then those that follow have the same index as in the file
+		if !ok || f.format.parse == nil {
 			continue
 		}
 		if first, again := seen[value.Interface()]; again && f.tag.Get("repeats") == "" {
@@ -282,7 +279,6 @@ func (d *decoder) decodeList(path string, n *yaml.Node, v reflect.Value, f *fiel
 			continue
 		}
 		seen[value.Interface()] = child
-		list = reflect.Append(list, value)
 	}
 	v.SetZero()
 	if list.Len() > 0 {

@@ -3,6 +3,7 @@
 package config
 
 import (
+	"cmp"
 	"crypto/x509"
 	"encoding/pem"
 	"errors"
@@ -153,14 +154,14 @@ func checkRules(d *decoder, c *Config, role Role) {
 		checkTemplates(d, c.Templates)
 	}
 	if d.isSet("etcd") {
-		checkEtcd(d, &c.Etcd)
+		checkEtcd(d, c)
 	}
 	checkServeStale(d, c)
 	checkAdmin(d, c)
 	checkSockets(d, c)
 	checkProbes(d, c.Probes)
 	checkCluster(d, &c.Cluster)
-	if cluster := &c.Cluster; len(cluster.Domains)+len(cluster.Fallthrough)+len(cluster.Federations)+len(cluster.ClusterSet)+len(cluster.External.Zones) > 0 {
+	if cluster := &c.Cluster; len(cluster.Domains)+len(cluster.Fallthrough)+len(cluster.Federations)+len(cluster.ClusterSet) > 0 || d.isSet("cluster.external") {
 		checkNames(d, c)
 	}
 	if role == Resolver {
@@ -449,7 +450,7 @@ func checkMode(d *decoder, i *Intercept) {
 	for j, a := range i.Services {
 		d.check(families[a.Is4()], fmt.Sprintf("intercept.services[%d]", j),
 			quote(a.String())+": the second of its family", "name one IPv4 address, one IPv6 address or one of each")
-		families[a.Is4()] = true
+		families[a.Is4()] = families[a.Is4()] || a.IsValid()
 	}
 	d.check(transparent && len(i.Fallback.Addresses) > 0, "intercept.fallback", "a list: not with intercept.mode: transparent",
 		"leave it out: queries that the agent does not take go where they are addressed to", "intercept.mode")
@@ -510,8 +511,13 @@ func checkFiles(d *decoder, c *Config) {
 	checkCertificates(d, "etcd.tls.ca", c.Etcd.CA)
 	if keys := c.Cluster.TransferKeys; keys != "" && d.clean("cluster.transferKeys") {
 		if _, err := tsig.Read(keys); err != nil {
-			d.rejectText("cluster.transferKeys", keys, fileProblem(err))
+			p := fileProblem(err)
+			p.Hint = cmp.Or(p.Hint, "tsig-keygen(8) writes such a file")
+			d.rejectText("cluster.transferKeys", keys, p)
 		}
+	}
+	if c.Cluster.Context != "" {
+		checkContext(d, &c.Cluster)
 	}
 }
 

@@ -45,3 +45,31 @@ func TestLoadTransferKeys(t *testing.T) {
 		})
 	}
 }
+
+// TestLoadContext has a context that the kubeconfig does not have. A kubeconfig that is not there is reported at the start.
+func TestLoadContext(t *testing.T) {
+	t.Parallel()
+	const kubeconfig = "contexts:\n- name: east\n- name: west\n"
+	for _, tt := range []struct{ name, context, kubeconfig, want string }{
+		{name: "known", context: "west", kubeconfig: kubeconfig},
+		{name: "none", kubeconfig: kubeconfig},
+		{name: "no kubeconfig", context: "south"},
+		{name: "no YAML", context: "south", kubeconfig: "{"},
+		{name: "unknown", context: "south", kubeconfig: kubeconfig, want: `:1:55: cluster.context: "south": not a context of`},
+		{name: "no contexts", context: "south", kubeconfig: "kind: Config", want: "it has []"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			folder := t.TempDir()
+			file := filepath.Join(folder, "config.yaml")
+			assert.NoError(t, os.WriteFile(file, []byte("cluster: {resolver: local, kubeconfig: kube, context: \""+tt.context+"\"}"), 0o600))
+			if tt.kubeconfig != "" {
+				assert.NoError(t, os.WriteFile(filepath.Join(folder, "kube"), []byte(tt.kubeconfig), 0o600))
+			}
+			_, err := config.Load(file, config.Agent)
+			if (err != nil) != (tt.want != "") || err != nil && !strings.Contains(err.Error(), tt.want) {
+				t.Errorf("error %v, want %q", err, tt.want)
+			}
+		})
+	}
+}

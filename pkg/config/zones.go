@@ -6,6 +6,10 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+
+	"go.yaml.in/yaml/v3"
+
+	"github.com/nodecache/node-cache/pkg/filewatch"
 )
 
 // checkNames reports further names of the cluster that cannot be answered.
@@ -17,13 +21,16 @@ func checkNames(d *decoder, c *Config) {
 	checkExternal(d, c)
 }
 
+// reverseTrees are the zones of reverse names.
+func reverseTrees() []string { return []string{"in-addr.arpa.", "ip6.arpa."} }
+
 // checkDomains reports domains without a cluster, and those that are not disjoint.
 func checkDomains(d *decoder, c *Config) {
 	d.check(len(c.Cluster.Domains) > 0 && c.Cluster.Resolver == ResolverNone, "cluster.domains",
 		"a list: needs cluster.resolver: local or central", "", "cluster.resolver")
-	all := c.Domains()
+	taken := append(reverseTrees(), c.Domains()...)
 	for i, domain := range c.Cluster.Domains {
-		for _, other := range all[:i+1] {
+		for _, other := range taken[:len(reverseTrees())+1+i] {
 			d.check(isBelow(domain, other) || isBelow(other, domain), fmt.Sprintf("cluster.domains[%d]", i),
 				quote(domain)+": not apart from "+quote(other), "a name has one domain: leave out one of them", "clusterDomain")
 		}
@@ -54,8 +61,8 @@ func checkFederations(d *decoder, c *Cluster) {
 	}
 }
 
-// isBelow reports whether the absolute name is the zone or below it.
-func isBelow(name, zone string) bool { return strings.HasSuffix("."+name, "."+zone) }
+// isBelow reports whether the absolute name is the zone or below it. A name that could not be read is empty, and is neither.
+func isBelow(name, zone string) bool { return zone != "" && strings.HasSuffix("."+name, "."+zone) }
 
 // checkClusterSet reports the domain of a cluster set that this process cannot answer, or that another key has.
 func checkClusterSet(d *decoder, c *Config) {
@@ -66,7 +73,7 @@ func checkClusterSet(d *decoder, c *Config) {
 	}
 	d.check(c.Cluster.Resolver != ResolverLocal, key, quote(set)+": needs cluster.resolver: local, which is "+c.Cluster.Resolver,
 		"only a process that watches the cluster's objects knows them", "cluster.resolver")
-	for _, domain := range c.Domains() {
+	for _, domain := range append(reverseTrees(), c.Domains()...) {
 		d.check(isBelow(set, domain) || isBelow(domain, set), key,
 			quote(set)+": overlaps with "+quote(domain), "write another domain, like clusterset.local", "clusterDomain", "cluster.domains")
 	}
@@ -79,7 +86,9 @@ func checkClusterSet(d *decoder, c *Config) {
 func checkExternal(d *decoder, c *Config) {
 	d.check(len(c.Cluster.External.Zones) > 0 && c.Cluster.Resolver != ResolverLocal, "cluster.external.zones",
 		"a list: needs cluster.resolver: local, which is "+c.Cluster.Resolver, "leave it out, or set it for node-cache resolver", "cluster.resolver")
-	taken := append(c.Domains(), "in-addr.arpa.", "ip6.arpa.")
+	d.check((c.Cluster.External.Headless || c.Cluster.External.Fallthrough) && len(c.Cluster.External.Zones) == 0, "cluster.external",
+		"a section: needs cluster.external.zones", "name the zones of the names, like zones: [example.org]", "cluster.external.zones")
+	taken := append(reverseTrees(), c.Domains()...)
 	if c.Cluster.ClusterSet != "" {
 		taken = append(taken, c.Cluster.ClusterSet)
 	}
@@ -96,17 +105,50 @@ func checkExternal(d *decoder, c *Config) {
 	}
 }
 
+// checkContext reports a context that the kubeconfig does not have. A kubeconfig that cannot be read is reported at the start.
+func checkContext(d *decoder, c *Cluster) {
+	var file struct {
+		Contexts []struct{ Name string }
+	}
+	text, err := filewatch.ReadFile(c.Kubeconfig, maxBytes)
+	if err != nil || yaml.Unmarshal(text, &file) != nil {
+		return
+	}
+	names := make([]string, len(file.Contexts))
+	for i, context := range file.Contexts {
+		names[i] = context.Name
+	}
+	d.check(!slices.Contains(names, c.Context), "cluster.context", quote(c.Context)+": not a context of "+c.Kubeconfig,
+		fmt.Sprintf("it has %q", names), "cluster.kubeconfig")
+}
+
 // checkEtcd reports what contradicts itself in the section etcd.
-func checkEtcd(d *decoder, e *Etcd) {
-	on := len(e.Endpoints) > 0
+func checkEtcd(d *decoder, c *Config) {
+	e, on := &c.Etcd, len(c.Etcd.Endpoints) > 0
 	d.check(on && len(e.Zones) == 0, "etcd.endpoints", "a list: needs etcd.zones", "name the zones of the records, like zones: [skydns.local]", "etcd.zones")
 	d.check(!on && len(e.Zones) > 0, "etcd.zones", "a list: needs etcd.endpoints", "name the servers, like endpoints: [\"http://127.0.0.1:2379\"]", "etcd.endpoints")
+	d.check((e.Cert == "") != (e.Key == ""), "etcd.tls.cert", "one of cert and key", "name both files, or none")
+	d.check((e.User == "") != (e.PasswordFile == ""), "etcd.user", "one of user and passwordFile", "name both, or none")
+	checkEtcdZones(d, c)
 	encrypted := on && strings.HasPrefix(e.Endpoints[0], "https:")
 	for i, endpoint := range e.Endpoints {
 		d.check(strings.HasPrefix(endpoint, "https:") != encrypted, fmt.Sprintf("etcd.endpoints[%d]", i),
-			quote(endpoint)+": not over the protocol of the first", "write all of them with https:// or with http://")
+			quote(endpoint)+": not over the protocol of the first", "write all of them with https:// or with http://", "etcd.endpoints[0]")
 	}
 	d.check(on && !encrypted && e.EtcdTLS != EtcdTLS{}, "etcd.tls", "a section: no server is asked over https", "leave it out, or write https:// in etcd.endpoints", "etcd.endpoints")
-	d.check((e.Cert == "") != (e.Key == ""), "etcd.tls.cert", "one of cert and key", "name both files, or none")
-	d.check((e.User == "") != (e.PasswordFile == ""), "etcd.user", "one of user and passwordFile", "name both, or none")
+}
+
+// checkEtcdZones reports zones without fallthrough that have other names of this process: etcd comes first, and would deny them.
+func checkEtcdZones(d *decoder, c *Config) {
+	var served []string
+	if c.Cluster.Resolver != ResolverNone {
+		served = slices.Concat(c.Domains(), c.Cluster.External.Zones, []string{c.Cluster.ClusterSet})
+	}
+	for i, zone := range c.Etcd.Zones {
+		in := slices.IndexFunc(served, func(name string) bool { return name != "" && (zone == "." || isBelow(name, zone)) })
+		if in >= 0 && !c.Etcd.Fallthrough {
+			d.check(true, fmt.Sprintf("etcd.zones[%d]", i), quote(zone)+": the names of "+quote(served[in])+" are in it, and would be asked of etcd alone",
+				"choose a zone of its own, or set etcd.fallthrough: on", "clusterDomain", "cluster")
+		}
+	}
 }

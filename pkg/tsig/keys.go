@@ -91,10 +91,10 @@ func parse(text []byte) (keys []Key, err error) {
 		keys = append(keys, k)
 	}
 	switch {
-	case len(bytes.TrimSpace(rest)) > 0:
-		return nil, fmt.Errorf("no key statement after key %d", len(keys))
 	case len(keys) == 0:
 		return nil, errors.New("no key in it")
+	case len(bytes.TrimSpace(rest)) > 0:
+		return nil, fmt.Errorf("no key statement after key %d", len(keys))
 	}
 	return keys, nil
 }

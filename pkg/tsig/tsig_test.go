@@ -49,7 +49,7 @@ func TestRead(t *testing.T) {
 		{name: "not base64", text: `key k { algorithm hmac-sha256; secret "?"; };`, want: "key k.: the secret is not base64"},
 		{name: "one name twice", text: statement("k", "hmac-sha256") + statement("K.", "hmac-sha1"), want: "key k.: there are two"},
 		{name: "a name that is none", text: statement("a..b", "hmac-sha256"), want: "key 1: its name is no domain name"},
-		{name: "cut", text: statement("k", "hmac-sha256")[:40], want: "no key statement after key 0"},
+		{name: "cut", text: statement("k", "hmac-sha256")[:40], want: "no key in it"},
 		{name: "too large", text: strings.Repeat("#\n", 40<<10), want: "larger than 64 KiB"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
