@@ -228,8 +228,8 @@ type Cluster struct {
 	// The topology zone of this node. Its endpoints come first in headless answers and among those of central.service.
 	// `auto`: the environment variable NODE_ZONE, else the zone of the Node named by NODE_NAME. Empty: no preference.
 	NodeZone string `yaml:"nodeZone" format:"topologyZone"`
-	// Federations as kube-dns has them, such as `myfed=example.com`: `web.shop.myfed.svc.cluster.local` is the Service here or,
-	// without an endpoint here, an alias of `web.shop.myfed.svc.ZONE.REGION.example.com`, with the topology labels of this Node,
+	// Federations as kube-dns has them, such as `myfed=example.com`: `web.shop.myfed.svc.cluster.local` is an alias of the Service
+	// here or, without an endpoint here, of `web.shop.myfed.svc.ZONE.REGION.example.com`, with the topology labels of this Node,
 	// or NODE_ZONE and NODE_REGION. Needs resolver `local` and endpoints `all`.
 	Federations []Federation `yaml:"federations" format:"federation"`
 	// IP addresses and prefixes of clients that may transfer the zones (AXFR and IXFR over TCP), with `local`. An address

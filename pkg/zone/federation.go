@@ -4,8 +4,8 @@ package zone
 
 import "github.com/nodecache/node-cache/pkg/wire"
 
-// A Federation makes <service>.<namespace>.<Name>.svc a name of the service here or, if it cannot be reached here, an alias in
-// the federation, as kube-dns did.
+// A Federation makes <service>.<namespace>.<Name>.svc an alias of the service here or, if it cannot be reached here, of one in
+// the federation. kube-dns gave the addresses of a service here without an alias; but SRV records need the names that are below it.
 type Federation struct {
 	Name   string // a label
 	Suffix string // what replaces the cluster domain in the alias: "<zone>.<region>.example.com."; empty: not known yet
@@ -32,29 +32,26 @@ func (r *reply) federation() (suffix string, ok bool) {
 	return suffix, ok
 }
 
-// federated answers the name of a service in a federation with that suffix.
+// federated returns the alias of a name in a federation with that suffix.
 func (r *reply) federated(suffix string) (alias string, res Result) {
-	if n := r.reachable(); n != nil {
-		return r.ofService(n, 0)
+	r.ttl = r.z.ttl
+	if r.reachable() {
+		return string(r.labelRange(0, 2)) + r.z.tree + string(r.z.domain), res
 	}
 	if suffix == "" || !r.complete(needsEndpoints) {
 		return "", r.answerUnknown()
 	}
-	r.ttl = r.z.ttl
 	if alias = string(r.labelRange(0, r.labels)) + suffix; len(alias) > wire.MaxName {
 		return "", r.nxdomain(needsNothing)
 	}
 	return alias, res
 }
 
-// reachable returns the node of the service in the current name if it has an address here, else nil.
-func (r *reply) reachable() *node {
+// reachable reports whether the service in the current name has an address here.
+func (r *reply) reachable() bool {
 	if ok, _ := r.z.exposes(r.labelRange(1, 2)); !ok {
-		return nil
+		return false
 	}
 	n, _ := r.z.cfg.Store.findNode(r.labelRange(0, 2))
-	if n == nil || n.svc == nil || n.svc.typ != ExternalName && !n.hasPublished() {
-		return nil
-	}
-	return n
+	return n != nil && n.svc != nil && (n.svc.typ == ExternalName || n.hasPublished())
 }

@@ -3,6 +3,7 @@
 package zone_test
 
 import (
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -14,12 +15,12 @@ import (
 	"github.com/nodecache/node-cache/pkg/zone"
 )
 
-// TestFederations answers the names of a federation from the cluster where the Service has an endpoint, as kube-dns did.
+// TestFederations answers the names of a federation from the cluster where the Service has an endpoint.
 func TestFederations(t *testing.T) {
 	t.Parallel()
 	s, now := zone.NewStore(), epoch()
 	ready := func(name string, ready bool) zone.Slice {
-		return zone.Slice{Namespace: "shop", Name: name, Service: name, Endpoints: []zone.Endpoint{{Addrs: addrs("10.1.0.1"), Ready: ready}}}
+		return zone.Slice{Namespace: "shop", Name: name, Service: name, Ports: []zone.Port{{Number: 5432}}, Endpoints: []zone.Endpoint{{Addrs: addrs("10.1.0.1"), Hostname: "db-0", Ready: ready}}}
 	}
 	for _, svc := range []zone.Service{
 		{Name: "web", Addrs: addrs("10.96.0.7")},
@@ -61,16 +62,24 @@ func TestFederations(t *testing.T) {
 		{"gone.shop.unknown", ""},
 		{"gone.shop.odd", ""},
 	} {
-		name := tt.labels + ".svc.cluster.local."
-		want := got{EDE: wire.EDENone, Verdict: zone.Answered, Rcode: "NOERROR", Answer: []string{name + " 5 " + tt.want}}
-		if target, ok := strings.CutPrefix(tt.want, "CNAME "); ok {
+		name, labels := tt.labels+".svc.cluster.local.", strings.Split(tt.labels, ".")
+		here := labels[0] + "." + labels[1] + ".svc.cluster.local."
+		want := got{EDE: wire.EDENone, Verdict: zone.Answered, Rcode: "NOERROR", Answer: []string{name + " 5 CNAME " + here, here + " 5 " + tt.want}}
+		target, leaves := strings.CutPrefix(tt.want, "CNAME ")
+		switch {
+		case tt.want == "":
+			want = got{Verdict: zone.NotReady, EDE: wire.EDENotReady}
+		case leaves:
 			want.Verdict, want.Target = zone.Alias, target
 		}
-		if tt.want == "" {
-			want = got{Verdict: zone.NotReady, EDE: wire.EDENotReady}
+		if strings.HasPrefix(target, tt.labels) { // an alias in the federation
+			want.Answer = []string{name + " 5 " + tt.want}
 		}
+		slices.Sort(want.Answer)
 		assert.Same(t, name, want, ask(t, z, name, dns.TypeA, 0, now))
 	}
+	srv := ask(t, z, "db.shop.myfed.svc.cluster.local.", dns.TypeSRV, 0, now)
+	assert.Same(t, "ports of endpoints", "db.shop.svc.cluster.local. 5 SRV 0 100 5432 db-0.db.shop.svc.cluster.local.", srv.Answer[len(srv.Answer)-1])
 	for _, labels := range []string{"web.shop.other", "a.web.shop.myfed", "shop.myfed", "gone.shop.long"} {
 		if g := ask(t, z, labels+".svc.cluster.local.", dns.TypeA, 0, now); g.Rcode != "NXDOMAIN" {
 			t.Errorf("%s: %+v, want NXDOMAIN", labels, g)

@@ -18,16 +18,17 @@ import (
 // fuzzHarness returns a harness after many operations.
 func fuzzHarness(tb testing.TB) *harness {
 	tb.Helper()
-	w := newHarness(tb, 1, zone.Config{TTL: 5 * time.Second, Pods: zone.PodsInsecure, PodNames: true, NodeZone: "east"})
-	for range 200 {
+	w := newProcess(tb, 1, zone.Config{TTL: 5 * time.Second, Pods: zone.PodsInsecure, PodNames: true, NodeZone: "east"})
+	for range 300 {
 		w.step()
 	}
 	freshen(w.store, w.now)
+	freshen(w.set.store, w.now)
 	return w
 }
 
 func FuzzAnswer(f *testing.F) {
-	for i, name := range questions() {
+	for i, name := range processQuestions() {
 		if i%97 == 0 || strings.Contains(name, "arpa") {
 			buf := make([]byte, 256)
 			n, err := dns.PackDomainName(name, buf, 0, nil, false)
@@ -45,7 +46,7 @@ func FuzzAnswer(f *testing.F) {
 		if q.Parse(pkt) != wire.RcodeSuccess || len(q.Name()) != len(name) {
 			return // no name
 		}
-		have := askPacket(t, w.zone, pkt, 3, w.now)
+		have := askZones(t, w.zones(), pkt, 3, w.now)
 		text, _, err := dns.UnpackDomainName(q.Name(), 0)
 		if err != nil {
 			t.Fatalf("name %x: %v", name, err)
@@ -62,15 +63,20 @@ func FuzzStore(f *testing.F) {
 	for seed := range uint64(8) {
 		f.Add(seed, uint8(40))
 	}
-	list := questions()
+	list := processQuestions()
 	f.Fuzz(func(t *testing.T, seed uint64, steps uint8) {
-		w := newHarness(t, seed, zone.Config{TTL: 5 * time.Second, Pods: zone.PodMode(seed % 3), PodNames: seed%2 == 0})
+		w := newProcess(t, seed, zone.Config{TTL: 5 * time.Second, Pods: zone.PodMode(seed % 3), PodNames: seed%2 == 0})
 		for range steps {
 			w.step()
 		}
 		freshen(w.store, w.now)
-		for range 50 {
-			w.compareOne(int(steps), pick(w, list), pick(w, []uint16{dns.TypeA, dns.TypeAAAA, dns.TypeSRV, dns.TypePTR, dns.TypeCNAME}))
+		freshen(w.set.store, w.now)
+		types := []uint16{dns.TypeA, dns.TypeAAAA, dns.TypeSRV, dns.TypePTR, dns.TypeCNAME}
+		for range 200 {
+			w.compareOne(int(steps), pick(w, list), pick(w, types))
+		}
+		for _, name := range federatedQuestions() {
+			w.compareOne(int(steps), name, pick(w, types))
 		}
 	})
 }

@@ -23,7 +23,9 @@ type harness struct {
 	t     testing.TB
 	rnd   *rand.Rand
 	store *zone.Store
-	zone  *zone.Zone
+	zone  *zone.Zone // the first one
+	more  zone.Zones // the others of a process
+	set   *harness   // of a cluster set; nil: none
 	model *model
 	now   time.Time
 }
@@ -32,12 +34,15 @@ func newHarness(tb testing.TB, seed uint64, cfg zone.Config) *harness {
 	tb.Helper()
 	cfg.Store = zone.NewStore()
 	cfg.Domain = "cluster.local."
-	if cfg.External {
+	switch {
+	case cfg.External:
 		cfg.Domain = "example.org."
+	case cfg.Cluster != nil:
+		cfg.Domain = "clusterset.local."
 	}
 	cfg.AllSlices = true
 	cfg.Nameservers = []netip.Addr{netip.MustParseAddr("169.254.20.10"), netip.MustParseAddr("fd00::a")}
-	if !cfg.External {
+	if !cfg.External && cfg.Cluster == nil {
 		cfg.ReverseZones = []string{"10.in-addr.arpa.", "8.b.d.0.1.0.0.2.ip6.arpa."}
 	}
 	z, err := zone.New(cfg)
@@ -46,6 +51,32 @@ func newHarness(tb testing.TB, seed uint64, cfg zone.Config) *harness {
 	freshen(cfg.Store, w.now)
 	return w
 }
+
+// newProcess returns a harness of all zones that a process may have: those of a cluster with federations, of its set, and of
+// external names.
+func newProcess(tb testing.TB, seed uint64, cfg zone.Config) *harness {
+	tb.Helper()
+	cfg.Federations = []zone.Federation{{Name: "myfed", Suffix: "a.East.example.com."}, {Name: "default", Suffix: "cluster.local."}}
+	w := newHarness(tb, seed, cfg)
+	cfg.Federations, cfg.Pods, cfg.Cluster = nil, zone.PodsDisabled, w.store
+	w.set = newHarness(tb, seed, cfg)
+	cfg.Cluster, cfg.External, cfg.Headless = nil, true, seed%2 == 0
+	outside := newHarness(tb, seed, cfg)
+	cfg = outside.model.cfg
+	cfg.Store = w.store
+	z, err := zone.New(cfg)
+	assert.NoError(tb, err)
+	w.more = zone.Zones{w.set.zone, z}
+	w.model.zones = []*model{w.model, w.set.model, outside.model}
+	w.set.model.namespaces = w.model.namespaces
+	outside.model.services, outside.model.slices, outside.model.namespaces = w.model.services, w.model.slices, w.model.namespaces
+	for _, m := range w.model.zones {
+		m.zones = w.model.zones
+	}
+	return w
+}
+
+func (h *harness) zones() zone.Zones { return append(zone.Zones{h.zone}, h.more...) }
 
 // freshen makes the store synced and fresh.
 func freshen(s *zone.Store, now time.Time) {
@@ -125,6 +156,9 @@ func (h *harness) service() zone.Service {
 		svc.ExternalName = pick(h, targets())
 	case zone.Headless, zone.Unselected:
 	}
+	if h.model.cfg.Cluster != nil && svc.Type != zone.ClusterIP {
+		svc.Type = zone.Headless
+	}
 	return svc
 }
 
@@ -132,9 +166,14 @@ func (h *harness) slice() zone.Slice {
 	s := zone.Slice{
 		Namespace: pick(h, namespaces()), Name: fmt.Sprint("slice-", h.rnd.IntN(6)), Service: pick(h, append(names(), "")), Ports: some(h, ports(), 3),
 	}
+	hosts := hostnames()
+	if h.model.cfg.Cluster != nil { // the API server refuses underscores, which the names of ports have here
+		s.Cluster = pick(h, []string{"east", "West", "tcp", "c-1"})
+		hosts = slices.DeleteFunc(hosts, func(name string) bool { return strings.HasPrefix(name, "_") })
+	}
 	for range h.rnd.IntN(5) {
 		s.Endpoints = append(s.Endpoints, zone.Endpoint{
-			Addrs: some(h, addresses(), 3), Hostname: pick(h, hostnames()), Pod: pick(h, []string{"", "pod-1", "pod.2", "db-0"}),
+			Addrs: some(h, addresses(), 3), Hostname: pick(h, hosts), Pod: pick(h, []string{"", "pod-1", "pod.2", "db-0"}),
 			Zone: pick(h, topologies()), Ready: h.rnd.IntN(3) > 0,
 		})
 	}
@@ -146,8 +185,16 @@ func (h *harness) step() {
 	h.now = h.now.Add(time.Duration(h.rnd.IntN(3000)) * time.Millisecond)
 	m := h.model
 	m.changed()
+	if h.set != nil && h.rnd.IntN(3) == 0 {
+		h.set.step()
+		return
+	}
+	operations := 14
+	if m.cfg.Cluster != nil {
+		operations = 10 // it has no pods, and the namespaces of the cluster
+	}
 	id := object{pick(h, namespaces()), pick(h, names())}
-	switch h.rnd.IntN(14) {
+	switch h.rnd.IntN(operations) {
 	case 0, 1, 2, 3:
 		svc := h.service()
 		h.store.PutService(svc, h.now)
@@ -213,11 +260,37 @@ func keep[T any](objects map[object]T, f func(namespace, name string) bool) {
 
 // externalQuestions returns all names of an external zone that may differ.
 func externalQuestions() []string {
-	list := questions()
-	for i, name := range list {
-		list[i] = strings.ReplaceAll(strings.ReplaceAll(name, "svc.cluster.local.", "cluster.local."), "cluster.local.", "example.org.")
-	}
+	list := renamed(questions(), "svc.cluster.local.", "cluster.local.", "cluster.local.", "example.org.")
 	return append(list, "ns1.dns.example.org.", "x.ns1.dns.example.org.", "hostmaster.dns.example.org.")
+}
+
+// processQuestions returns all names of the zones of newProcess that may differ.
+func processQuestions() []string {
+	list := slices.Concat(questions(), externalQuestions())
+	for _, cluster := range []string{"", "east.", "west.", "tcp.", "none."} {
+		list = append(list, renamed(questions(), "web.", cluster+"web.", "db.", cluster+"db.", "cluster.local.", "clusterset.local.")...)
+	}
+	return append(list, federatedQuestions()...)
+}
+
+// federatedQuestions returns the names of the federations of newProcess, and some beside them.
+func federatedQuestions() (list []string) {
+	for _, namespace := range append(namespaces(), "none") {
+		for _, name := range append(names(), "none", strings.Repeat("n", 63)) {
+			for _, federation := range []string{"myfed", "default", "other"} {
+				list = append(list, name+"."+namespace+"."+federation+".svc.cluster.local.")
+			}
+		}
+	}
+	return list
+}
+
+// renamed returns the names with each old text replaced by the new one behind it.
+func renamed(list []string, oldNew ...string) []string {
+	for i, name := range list {
+		list[i] = strings.NewReplacer(oldNew...).Replace(name)
+	}
+	return list
 }
 
 // questions returns all names that may differ.
@@ -261,7 +334,7 @@ func (h *harness) compare(step int, list []string) {
 
 func (h *harness) compareOne(step int, name string, rrtype uint16) {
 	h.t.Helper()
-	have := ask(h.t, h.zone, h.mixed(name), rrtype, h.rnd.Uint32(), h.now)
+	have := askZones(h.t, h.zones(), packet(h.t, h.mixed(name), rrtype), h.rnd.Uint32(), h.now)
 	want := h.model.answer(name, rrtype)
 	if h.model.shared(name) && len(have.Answer) == 1 && slices.Contains(want.Answer, have.Answer[0]) {
 		want.Answer = have.Answer // several services with one address: each is valid

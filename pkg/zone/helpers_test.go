@@ -164,13 +164,12 @@ func (m *model) soa(owner string) []string {
 
 // answer returns the zone's expected answer with fresh data.
 func (m *model) answer(name string, rrtype uint16) got {
-	if m.types == nil {
-		m.build()
-	}
 	name = strings.ToLower(name)
-	if !dns.IsSubDomain(m.cfg.Domain, name) {
+	first := m.at(name)
+	if first == nil {
 		return m.reverse(name, rrtype)
 	}
+	m = first
 	g := got{Verdict: zone.Answered, EDE: wire.EDENone, Rcode: "NOERROR"}
 	for range 9 {
 		sets, exists := m.find(name)
@@ -181,12 +180,12 @@ func (m *model) answer(name string, rrtype uint16) got {
 			case rrtype == dns.TypeCNAME:
 				slices.Sort(g.Answer)
 				return g
-			case !dns.IsSubDomain(m.cfg.Domain, target):
+			case m.at(target) == nil:
 				g.Verdict, g.Target = zone.Alias, target
 				slices.Sort(g.Answer)
 				return g
 			}
-			name = target
+			name, m = target, m.at(target)
 			continue
 		}
 		switch {
@@ -209,11 +208,17 @@ func (m *model) answer(name string, rrtype uint16) got {
 		}
 		return g
 	}
-	return got{Verdict: zone.Answered, EDE: wire.EDENone, Rcode: "NOERROR", Ns: m.soa(m.cfg.Domain)} // an endless chain
+	return got{Verdict: zone.Answered, EDE: wire.EDENone, Rcode: "NOERROR", Ns: first.soa(first.cfg.Domain)} // an endless chain
 }
 
 // find returns the records of a name in the zone.
 func (m *model) find(name string) (map[uint16]recordSet, bool) {
+	if m.types == nil {
+		m.build()
+	}
+	if sets, ok := m.federated(name); ok {
+		return sets, sets != nil
+	}
 	if name == m.cfg.Domain {
 		return m.apex(), true
 	}
@@ -227,8 +232,28 @@ func (m *model) find(name string) (map[uint16]recordSet, bool) {
 	switch n := len(labels); {
 	case n == 3 && !m.cfg.External && labels[2] == "pod":
 		return m.pod(name, labels[0], labels[1])
-	case n >= 6 && !m.cfg.External && labels[n-1] == "svc" && labels[n-4] == "_zone" && (labels[n-5] == "pin" || labels[n-5] == "prefer"):
+	case n >= 6 && !m.cfg.External && !m.inSet() && labels[n-1] == "svc" && labels[n-4] == "_zone" && (labels[n-5] == "pin" || labels[n-5] == "prefer"):
 		return m.zonal(name, strings.Join(labels[:n-5], "."), labels[n-5], object{labels[n-2], labels[n-3]})
+	}
+	return nil, false
+}
+
+// federated returns the records of a name of a federation.
+func (m *model) federated(name string) (sets map[uint16]recordSet, ok bool) {
+	labels := dns.SplitDomainName(strings.TrimSuffix(name, "."+m.cfg.Domain))
+	for _, f := range m.cfg.Federations {
+		if len(labels) != 4 || labels[2] != f.Name || labels[3] != "svc" {
+			continue
+		}
+		target := strings.Join(labels, ".") + "." + strings.ToLower(f.Suffix)
+		svc, here := m.services[object{labels[1], labels[0]}]
+		if here && m.exposed(labels[1]) && (svc.Type == zone.ExternalName || len(m.ends(svc)) > 0) {
+			target = m.base(svc)
+		}
+		if _, valid := dns.IsDomainName(target); !valid {
+			return nil, true
+		}
+		return map[uint16]recordSet{dns.TypeCNAME: {answer: []string{rr(name, uint32(m.cfg.TTL.Seconds()), "CNAME", target)}}}, true
 	}
 	return nil, false
 }
@@ -289,7 +314,12 @@ func (m *model) reverse(name string, rrtype uint16) got {
 	g := got{Verdict: zone.Answered, EDE: wire.EDENone, Rcode: "NOERROR"}
 	var list []string
 	if a.IsValid() {
-		list = m.pointers(name, a)
+		for _, z := range m.zones {
+			if list = z.pointers(name, a); len(list) > 0 {
+				m = z
+				break
+			}
+		}
 	}
 	switch {
 	case isOwn && !a.IsValid():

@@ -25,6 +25,8 @@ type model struct {
 	namespaces map[string]bool
 	pods       map[object]zone.Pod
 
+	zones []*model // of the process, in their order
+
 	types map[string]map[uint16]recordSet // by name, presentation form in lower case
 	nodes map[string]bool                 // names that exist, including those without data
 }
@@ -33,14 +35,31 @@ type model struct {
 type recordSet struct{ answer, extra []string }
 
 func newModel(cfg zone.Config) *model {
-	return &model{
+	m := &model{
 		cfg: cfg, services: map[object]zone.Service{}, slices: map[object]zone.Slice{},
 		namespaces: map[string]bool{}, pods: map[object]zone.Pod{},
 	}
+	m.zones = []*model{m}
+	return m
 }
 
 // changed drops the built records.
-func (m *model) changed() { m.types = nil }
+func (m *model) changed() {
+	for _, z := range m.zones {
+		z.types = nil
+	}
+}
+
+// at returns the zone that has the name, or nil.
+func (m *model) at(name string) *model {
+	i := slices.IndexFunc(m.zones, func(z *model) bool { return dns.IsSubDomain(z.cfg.Domain, name) })
+	if i < 0 {
+		return nil
+	}
+	return m.zones[i]
+}
+
+func (m *model) inSet() bool { return m.cfg.Cluster != nil }
 
 // label returns s in lower case if it can be a label, or "".
 func label(s string) string {
@@ -78,8 +97,12 @@ func (m *model) ends(svc zone.Service) []end {
 					own = label(e.Pod)
 				}
 				same := fmt.Sprint(a, own, topology(e.Zone), e.Ready, label(e.Hostname))
+				name := m.endLabel(e, a)
+				if m.inSet() {
+					name += "." + strings.ToLower(s.Cluster)
+				}
 				if !seen[same] {
-					list = append(list, end{addr: a, label: m.endLabel(e, a), zone: topology(e.Zone), ports: s.Ports})
+					list = append(list, end{addr: a, label: name, zone: topology(e.Zone), ports: s.Ports})
 				}
 				seen[same] = true
 			}
@@ -115,7 +138,7 @@ func (m *model) endLabel(e zone.Endpoint, a netip.Addr) string {
 func protocolName(p zone.Protocol) string { return []string{"tcp", "udp", "sctp"}[p] }
 
 // variants returns the spellings of _port._proto for the port.
-func variants(p zone.Port) []string {
+func (m *model) variants(p zone.Port) []string {
 	name, proto := label(p.Name), protocolName(p.Protocol)
 	if name == "" {
 		return nil
@@ -123,6 +146,9 @@ func variants(p zone.Port) []string {
 	list := []string{"_" + name + "._" + proto, "_" + name + "." + proto}
 	if !strings.HasPrefix(name, "_") || name == "_" {
 		list = append(list, name+"._"+proto, name+"."+proto)
+	}
+	if m.inSet() {
+		list = slices.DeleteFunc(list, func(s string) bool { return s == name+"."+proto }) // an endpoint and its cluster
 	}
 	return list
 }
@@ -186,13 +212,17 @@ func (m *model) build() {
 		m.buildExternal()
 		return
 	}
+	version := `"1.1.0"`
+	if m.inSet() {
+		version = `"1.0.0"`
+	}
 	m.exist("svc." + d)
 	m.exist("pod." + d)
 	m.exist("ns.dns." + d)
 	for _, a := range m.cfg.Nameservers {
 		m.add("ns.dns."+d, addressType(a), recordSet{answer: []string{addressRR("ns.dns."+d, uint32(m.cfg.TTL.Seconds()), a)}})
 	}
-	m.add("dns-version."+d, dns.TypeTXT, recordSet{answer: []string{rr("dns-version."+d, 28800, "TXT", `"1.1.0"`)}})
+	m.add("dns-version."+d, dns.TypeTXT, recordSet{answer: []string{rr("dns-version."+d, 28800, "TXT", version)}})
 	for ns := range m.namespaces {
 		m.buildNamespace(ns)
 	}
@@ -251,12 +281,14 @@ func aliasTarget(s string) string {
 
 func (m *model) buildClusterIP(svc zone.Service) {
 	ends := m.ends(svc)
-	if m.cfg.IgnoreEmpty && len(ends) == 0 {
+	if m.cfg.IgnoreEmpty && len(ends) == 0 && !m.inSet() {
 		return
 	}
 	base, ttl := m.base(svc), m.ttl(svc)
 	m.addAddresses(base, ttl, distinct(svc.Addrs), svc.Ports)
-	m.buildEndpoints(base, ttl, ends)
+	if !m.inSet() {
+		m.buildEndpoints(base, ttl, ends)
+	}
 }
 
 // distinct returns the valid addresses, each once.
@@ -288,7 +320,7 @@ func (m *model) addAddresses(base string, ttl uint32, addrs []netip.Addr, ports 
 	}
 	srv(base, ports)
 	for _, p := range ports {
-		for _, v := range variants(p) {
+		for _, v := range m.variants(p) {
 			if m.nodes[v+"."+base] && m.types[v+"."+base] != nil {
 				continue // another port of this name is there already
 			}
@@ -307,7 +339,7 @@ func (m *model) buildHeadless(svc zone.Service) {
 	}
 	for _, e := range ends {
 		for _, p := range e.ports {
-			for _, v := range variants(p) {
+			for _, v := range m.variants(p) {
 				if m.types[v+"."+base] == nil {
 					m.addEnds(v+"."+base, base, ttl, ends, &p)
 				}
@@ -316,7 +348,7 @@ func (m *model) buildHeadless(svc zone.Service) {
 	}
 	m.buildEndpoints(base, ttl, ends)
 	for _, name := range []string{"_zone.", "pin._zone.", "prefer._zone."} {
-		if !m.cfg.External {
+		if !m.cfg.External && !m.inSet() {
 			m.nodes[name+base] = true
 		}
 	}
@@ -410,7 +442,7 @@ func (m *model) pointers(owner string, a netip.Addr) []string {
 		return list
 	}
 	for _, svc := range m.services {
-		if svc.Type == zone.ExternalName || !m.exposed(svc.Namespace) {
+		if svc.Type == zone.ExternalName || m.inSet() && svc.Type == zone.ClusterIP || !m.exposed(svc.Namespace) {
 			continue
 		}
 		for _, e := range m.ends(svc) {
@@ -473,7 +505,7 @@ func (m *model) addHost(base string, ttl uint32, host string, ports []zone.Port)
 				same++
 			}
 		}
-		for _, v := range variants(p) {
+		for _, v := range m.variants(p) {
 			m.exist(v + "." + base)
 			if p.Number != 0 {
 				data := fmt.Sprintf("0 %d %d %s", weight(same), p.Number, host)
