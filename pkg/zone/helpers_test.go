@@ -175,7 +175,7 @@ func (m *model) answer(name string, rrtype uint16) got {
 		sets, exists := m.find(name)
 		if alias, ok := sets[dns.TypeCNAME]; ok {
 			g.Answer = append(g.Answer, alias.answer...)
-			target := strings.Fields(alias.answer[0])[3]
+			_, target, _ := strings.Cut(alias.answer[0], " CNAME ")
 			switch {
 			case rrtype == dns.TypeCNAME:
 				slices.Sort(g.Answer)

@@ -226,6 +226,9 @@ func (m *model) build() {
 	for ns := range m.namespaces {
 		m.buildNamespace(ns)
 	}
+	for id := range m.zones[0].services { // of a set, those of the cluster too
+		m.buildNamespace(id.namespace)
+	}
 	for _, svc := range m.services {
 		if !m.exposed(svc.Namespace) {
 			continue
