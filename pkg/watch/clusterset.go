@@ -123,7 +123,8 @@ func importedSliceOf(es *discoveryv1.EndpointSlice) (s zone.Slice, ok bool, err 
 	return s, ok, nil
 }
 
-// putImported is a putter for the objects of a cluster set. An invalid one is removed.
+// putImported writes an object to the store of a cluster set, and reports whether that changed it. An invalid object is
+// removed.
 func putImported(store *zone.Store, obj runtime.Object, now time.Time) (changed bool, err error) {
 	switch o := obj.(type) {
 	case *serviceImport:

@@ -181,11 +181,10 @@ type target struct {
 	retain func(keep func(namespace, name string) bool, now time.Time)
 }
 
-// A putter writes an object to a store, and reports whether that changed it. It fails if the object is not served in full.
-type putter func(store *zone.Store, obj runtime.Object, now time.Time) (changed bool, err error)
-
-// zoneTarget returns a target that writes one kind to a store, and records the invalid objects.
-func zoneTarget(store *zone.Store, v *kindStatus, put putter) target {
+// zoneTarget returns a target that puts one kind into a store, and records the objects for which put fails: they are not served in full.
+func zoneTarget(
+	store *zone.Store, v *kindStatus, put func(store *zone.Store, obj runtime.Object, now time.Time) (changed bool, err error),
+) target {
 	return target{
 		put: func(obj runtime.Object, now time.Time) bool {
 			changed, err := put(store, obj, now)
@@ -223,7 +222,8 @@ func podTarget(index *pods.Index, node string) target {
 	}
 }
 
-// put is a putter for the objects of the cluster, on request with the external addresses of Services.
+// put writes an object to a store, on request with the external addresses of a Service, and reports whether that changed. It fails if
+// not all of them are served.
 func (cfg *Config) put(store *zone.Store, obj runtime.Object, now time.Time) (changed bool, err error) {
 	switch o := obj.(type) {
 	case *corev1.Service:

@@ -270,7 +270,9 @@ func processQuestions() []string {
 	for _, cluster := range []string{"", "east.", "west.", "tcp.", "none."} {
 		list = append(list, renamed(questions(), "web.", cluster+"web.", "db.", cluster+"db.", "cluster.local.", "clusterset.local.")...)
 	}
-	return append(list, federatedQuestions()...)
+	list = append(list, federatedQuestions()...)
+	slices.Sort(list)
+	return slices.Compact(list)
 }
 
 // federatedQuestions returns the names of the federations of newProcess, and some beside them.

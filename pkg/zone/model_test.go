@@ -458,12 +458,14 @@ func (m *model) pointers(owner string, a netip.Addr) []string {
 	return slices.Compact(list)
 }
 
-// shared reports whether several services have the address of the reverse name.
+// shared reports whether several services of a zone may have the address of the reverse name.
 func (m *model) shared(name string) bool {
 	a, _ := reverseAddr(name)
-	for _, svc := range m.services {
-		if svc.Type == zone.ClusterIP && m.exposed(svc.Namespace) && slices.ContainsFunc(svc.Addrs, func(o netip.Addr) bool { return o.IsValid() && o.Unmap() == a }) {
-			return true
+	for _, z := range m.zones {
+		for _, svc := range z.services {
+			if svc.Type == zone.ClusterIP && z.exposed(svc.Namespace) && slices.ContainsFunc(svc.Addrs, func(o netip.Addr) bool { return o.IsValid() && o.Unmap() == a }) {
+				return true
+			}
 		}
 	}
 	return false
