@@ -111,7 +111,13 @@ func (b *builder) makeNotifier(c *cluster, cfg *config.Config) (err error) {
 			return &status.HintError{Err: fmt.Errorf("cluster.transferKeys: %w", err), Hint: "set a file of keys, as of tsig-keygen, that this user can read"}
 		}
 	}
-	settings := notify.Config{Store: c.store, Ready: c.source.Ready(), Zones: append(cfg.Domains(), cfg.Cluster.External.Zones...), Keys: c.keys, Log: b.log, Now: time.Now}
+	settings := notify.Config{Ready: c.source.Ready(), Zones: append(cfg.Domains(), cfg.Cluster.External.Zones...), Keys: c.keys, Log: b.log, Now: time.Now}
+	for _, store := range c.stores() {
+		settings.Stores = append(settings.Stores, store)
+	}
+	if c.set != nil {
+		settings.Zones = append(settings.Zones, cfg.Cluster.ClusterSet)
+	}
 	for _, client := range cfg.Cluster.TransferTo {
 		if client.Port != 0 {
 			settings.To = append(settings.To, client.Server())
@@ -408,7 +414,7 @@ func (b *builder) makeStore(c *cluster, cfg *config.Cluster) {
 		c.store = zone.NewStore()
 		c.events = c.store
 		if cfg.ClusterSet != "" {
-			c.set = zone.NewStore()
+			c.set = zone.NewClusterSet(c.store)
 		}
 		b.limitNames(c)
 	case cfg.Resolver == config.ResolverCentral && cfg.Invalidate:

@@ -109,7 +109,9 @@ func (c *cluster) keepVersions(p *resolve.Plan) {
 	if len(p.TransferTo) > 0 {
 		kept = p.Zones
 	}
-	c.store.Versions().Keep(kept, time.Now())
+	for _, store := range c.stores() {
+		store.Versions().Keep(kept, time.Now())
+	}
 }
 
 // place returns the topology of this node, with empty fields for what is unknown.

@@ -31,16 +31,16 @@ const (
 
 // Config configures a Notifier.
 type Config struct {
-	Store *zone.Store
-	Ready <-chan struct{}  // closed once the store is complete
-	Zones []string         // absolute names
-	To    []netip.AddrPort // the secondary servers; without any, only versions are made
-	Keys  *tsig.Keys       // nil: messages are not signed
-	Log   *slog.Logger
-	Now   func() time.Time
+	Stores []*zone.Store    // of the zones: that of the cluster, and that of its set if there is one
+	Ready  <-chan struct{}  // closed once the stores are complete
+	Zones  []string         // absolute names
+	To     []netip.AddrPort // the secondary servers; without any, only versions are made
+	Keys   *tsig.Keys       // nil: messages are not signed
+	Log    *slog.Logger
+	Now    func() time.Time
 }
 
-// A Notifier makes a version of the store's changes at most once a second, and notifies the servers of each.
+// A Notifier makes a version of the stores' changes at most once a second, and notifies the servers of each.
 type Notifier struct {
 	cfg     Config
 	servers []*server
@@ -69,9 +69,10 @@ func (n *Notifier) Run(ctx context.Context) error {
 	for _, s := range n.servers {
 		running.Go(func() { s.run(ctx) })
 	}
-	versions := n.cfg.Store.Versions()
 	for {
-		versions.Cut(n.cfg.Now())
+		for _, s := range n.cfg.Stores {
+			s.Versions().Cut(n.cfg.Now())
+		}
 		for _, s := range n.servers {
 			select {
 			case s.wake <- struct{}{}:
@@ -82,7 +83,7 @@ func (n *Notifier) Run(ctx context.Context) error {
 			return nil
 		}
 		select {
-		case <-versions.Modified():
+		case <-n.cfg.Stores[0].Versions().Modified():
 		case <-ctx.Done():
 			return nil
 		}
@@ -98,7 +99,7 @@ type Stats struct {
 // A Server is the state of a secondary server.
 type Server struct {
 	Addr      netip.AddrPort
-	Serial    uint32 // of the last version whose NOTIFY the server answered; 0: none
+	Serial    uint32 // of the cluster's last version whose NOTIFY the server answered; 0: none
 	LastError string // empty once a message is answered
 }
 
@@ -148,7 +149,7 @@ func (s *server) run(ctx context.Context) {
 
 // notify notifies the server of the current version of every zone, and reports whether it has answered.
 func (s *server) notify(ctx context.Context) bool {
-	serial := s.n.cfg.Store.Serial()
+	serial := s.n.cfg.Stores[0].Serial()
 	for _, name := range s.n.cfg.Zones {
 		if err := s.exchange(ctx, name); err != nil {
 			if ctx.Err() == nil {

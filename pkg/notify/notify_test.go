@@ -67,7 +67,7 @@ func start(t *testing.T, s *zone.Store, keys *tsig.Keys, to ...*secondary) (*not
 	ready := make(chan struct{})
 	close(ready)
 	var log strings.Builder
-	cfg := notify.Config{Store: s, Ready: ready, Zones: []string{"cluster.local."}, Keys: keys, Log: slog.New(slog.NewTextHandler(&log, nil)), Now: time.Now}
+	cfg := notify.Config{Stores: []*zone.Store{s}, Ready: ready, Zones: []string{"cluster.local."}, Keys: keys, Log: slog.New(slog.NewTextHandler(&log, nil)), Now: time.Now}
 	for _, server := range to {
 		cfg.To = append(cfg.To, server.addr)
 	}
@@ -172,7 +172,7 @@ func TestReady(t *testing.T) {
 	t.Parallel()
 	to := startSecondary(t, accept, nil)
 	ctx, cancel := context.WithCancel(t.Context())
-	n := notify.New(notify.Config{Store: zone.NewStore(), Ready: make(chan struct{}), To: []netip.AddrPort{to.addr}})
+	n := notify.New(notify.Config{Stores: []*zone.Store{zone.NewStore()}, Ready: make(chan struct{}), To: []netip.AddrPort{to.addr}})
 	cancel()
 	assert.NoError(t, n.Run(ctx))
 	assert.Equal(t, "messages", 0, len(to.got))

@@ -42,7 +42,7 @@ type Federation struct {
 // Secondary is a secondary server that gets NOTIFY.
 type Secondary struct {
 	Address   string `json:"address"`
-	Serial    uint32 `json:"serial"`              // of the last version whose NOTIFY it answered; 0: none
+	Serial    uint32 `json:"serial"`              // of the cluster's last version whose NOTIFY it answered; 0: none
 	LastError string `json:"lastError,omitempty"` // empty once NOTIFY is answered
 }
 

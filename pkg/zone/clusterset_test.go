@@ -206,6 +206,38 @@ func TestClusterSetUnsynced(t *testing.T) {
 	}
 }
 
+// TestClusterSetReverseDenials asks for an address that neither the cluster nor the set has. While the set's objects are not
+// fresh, the denial is as good as they are.
+func TestClusterSetReverseDenials(t *testing.T) {
+	t.Parallel()
+	elsewhere := summary{zone.UseFallback, "", wire.EDENone, 0}
+	for _, tt := range []struct {
+		set         string        // state of its objects
+		alone, both summary       // without and with a fallback
+		age         time.Duration // of the set's objects
+	}{
+		{"fresh", summary{zone.Answered, "NXDOMAIN", wire.EDENone, 0}, summary{zone.Answered, "NXDOMAIN", wire.EDENone, 0}, 0},
+		{"stale", summary{zone.Answered, "NXDOMAIN", 19, 0}, elsewhere, 91 * time.Second},
+		{"unsynced", summary{zone.NotReady, "", 14, 0}, elsewhere, 0},
+	} {
+		t.Run(tt.set, func(t *testing.T) {
+			t.Parallel()
+			for fallback, want := range map[bool]summary{false: tt.alone, true: tt.both} {
+				own, set, now := zone.NewStore(), zone.NewStore(), epoch().Add(tt.age)
+				zones := clusterSet(t, own, set, zone.Config{HasFallback: func() bool { return fallback }})
+				freshen(own, now)
+				if tt.set == "unsynced" {
+					z, err := zone.New(zone.Config{Store: zone.NewStore(), Domain: "clusterset.local.", Cluster: own, AllSlices: true})
+					assert.NoError(t, err)
+					zones[1] = z
+				}
+				have := askZones(t, zones, packet(t, "9.9.97.10.in-addr.arpa.", dns.TypePTR), 0, now)
+				assert.Same(t, fmt.Sprint("fallback ", fallback), want, summary{have.Verdict, have.Rcode, have.EDE, len(have.Answer)})
+			}
+		})
+	}
+}
+
 // TestClusterSetRestored dumps and restores the store of a set: the names of endpoints are the same, and a new id of a
 // slice's cluster reports the reverse names that it changes.
 func TestClusterSetRestored(t *testing.T) {

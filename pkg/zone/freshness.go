@@ -93,17 +93,21 @@ const (
 func (r *reply) freshnessOf(g kindSet) freshness {
 	worst := fresh
 	for k := range Kind(kindCount) {
-		if g&(1<<k) != 0 {
-			worst = min(worst, r.kindFreshness(k))
+		if g&(1<<k) == 0 {
+			continue
+		}
+		worst = min(worst, kindFreshness(r.z, k, r.now))
+		if r.other != nil {
+			worst = min(worst, kindFreshness(r.other, k, r.now))
 		}
 	}
 	return worst
 }
 
-func (r *reply) kindFreshness(k Kind) freshness {
-	s := r.z.cfg.Store
+func kindFreshness(z *Zone, k Kind, now time.Time) freshness {
+	s := z.cfg.Store
 	if k == Namespaces {
-		s = r.z.namespaceStore()
+		s = z.namespaceStore()
 	}
 	switch {
 	case k != Services && !s.states[k].expected.Load():
@@ -114,7 +118,7 @@ func (r *reply) kindFreshness(k Kind) freshness {
 	default:
 		return unsynced
 	}
-	if s.Age(k, r.now) > r.z.cfg.StaleAfter {
+	if s.Age(k, now) > z.cfg.StaleAfter {
 		return stale
 	}
 	return fresh

@@ -20,6 +20,7 @@ import (
 type reply struct {
 	message
 	z              *Zone
+	other          *Zone // may have the name too, so that a denial depends on its objects; nil: none
 	now            time.Time
 	fallbackFailed bool // the fallback has no answer: stale data denies names
 	ownSlices      bool // names are looked up in the node's slices, not in the indexes, which are of current nodes

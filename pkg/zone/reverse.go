@@ -25,6 +25,9 @@ func (zs Zones) reverse(q *wire.Query, c Client, now time.Time, dst []byte, last
 	}
 	r := zs[0].newReverseReply(q, c, now, dst, tree)
 	r.fallbackFailed = last
+	if set := slices.IndexFunc(zs, (*Zone).inSet); set >= 0 {
+		r.other = zs[set]
+	}
 	var res Result
 	switch {
 	case addr == nil && zs[0].cfg.HasFallback():

@@ -42,6 +42,8 @@ type Store struct {
 	scratch          []byte
 	observer         observer
 	versions         Versions
+
+	set *Store // made by NewClusterSet; nil: there is none
 }
 
 // NewStore returns an empty store.
@@ -55,6 +57,15 @@ func NewStore() *Store {
 	for _, x := range s.indexes() {
 		x.init()
 	}
+	return s
+}
+
+// NewClusterSet returns an empty store for the imports of a cluster set. It has the namespaces of the cluster's store, which is
+// empty yet: their changes notify its observer too, and begin a new version of it if Namespace objects select what its zone has.
+// [Versions.Modified] is one channel for both.
+func NewClusterSet(cluster *Store) *Store {
+	s := NewStore()
+	s.versions.modified, cluster.set = cluster.versions.modified, s
 	return s
 }
 
@@ -262,7 +273,7 @@ func (s *Store) setService(key []byte, svc *service, now time.Time) bool {
 	s.bumpSerial(now)
 	s.observer.notifyService(n, old, svc)
 	if spaceMoved {
-		s.observer.notifyNamespace(space)
+		s.namespaceChanged(space, false, now)
 	}
 	return true
 }
@@ -378,12 +389,23 @@ func (s *Store) setNamespace(name string, there bool, now time.Time) bool {
 		s.count(Namespaces, namespaceSize(n), 0)
 	}
 	s.dropNamespace(n, id)
-	if s.versions.last != nil && s.versions.selective {
+	s.bumpSerial(now)
+	s.namespaceChanged(n.label, true, now)
+	return true
+}
+
+// namespaceChanged records a change of a namespace, whose label is in wire form: of its object, or of whether services prove
+// that it exists.
+func (s *Store) namespaceChanged(label string, ofObject bool, now time.Time) {
+	if ofObject && s.versions.last != nil && s.versions.selective {
 		s.versions.drop(now)
 	}
-	s.bumpSerial(now)
-	s.observer.notifyNamespace(n.label)
-	return true
+	s.observer.notifyNamespace(label)
+	if s.set != nil {
+		s.set.mu.Lock()
+		defer s.set.mu.Unlock()
+		s.set.namespaceChanged(label, ofObject, now)
+	}
 }
 
 // countServices counts a service into or out of its namespace, and reports whether the namespace began or ceased to exist.

@@ -53,15 +53,16 @@ const (
 // Modified returns a channel that has an element after a change of the store.
 func (v *Versions) Modified() <-chan struct{} { return v.modified }
 
-// Keep keeps versions of the zones, or none if there are no zones. Zones of another configuration have other records, so they
-// begin with a new version, and the earlier ones are dropped.
+// Keep keeps versions of those of the zones that are the store's, or none if there are none. Zones of another configuration
+// have other records, so they begin with a new version, and the earlier ones are dropped.
 func (v *Versions) Keep(zones Zones, now time.Time) {
 	v.store.mu.Lock()
 	defer v.store.mu.Unlock()
-	configs, selective := make([]string, len(zones)), false
-	for i, z := range zones {
-		configs[i] = z.config
-		selective = selective || z.cfg.KnownNamespaces
+	configs, selective := make([]string, 0, len(zones)), false
+	for _, z := range zones {
+		if z.cfg.Store == v.store {
+			configs, selective = append(configs, z.config), selective || z.cfg.KnownNamespaces
+		}
 	}
 	if slices.Equal(configs, v.zones) {
 		return
@@ -70,7 +71,7 @@ func (v *Versions) Keep(zones Zones, now time.Time) {
 	if v.last != nil {
 		v.drop(now)
 	}
-	if len(zones) == 0 {
+	if len(configs) == 0 {
 		v.last, v.given = nil, nil
 	}
 }

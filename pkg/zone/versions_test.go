@@ -136,6 +136,42 @@ func TestVersionsAgainstWhole(t *testing.T) {
 	}
 }
 
+// TestVersionsOfClusterSet changes imports at random, and the cluster's Namespaces, which select them. A secondary server follows.
+func TestVersionsOfClusterSet(t *testing.T) {
+	t.Parallel()
+	h := newHarness(t, 200, zone.Config{})
+	own, set := h.store, zone.NewClusterSet(h.store)
+	zones := clusterSet(t, own, set, zone.Config{KnownNamespaces: true})
+	set.Versions().Keep(zones, h.now)
+	s := newSecondary(zones[1], 1)
+	for range 600 {
+		h.now = h.now.Add(time.Second)
+		switch h.rnd.IntN(30) {
+		case 0:
+			own.PutNamespace(pick(h, namespaces()), h.now)
+		case 1:
+			own.Delete(zone.Namespaces, "", pick(h, namespaces()), h.now)
+		case 2, 3:
+			set.Delete(zone.Services, pick(h, namespaces()), pick(h, names()), h.now)
+		case 4, 5, 6, 7, 8, 9, 10, 11, 12:
+			slice := h.slice()
+			slice.Cluster = pick(h, []string{"east", "west"})
+			set.PutSlice(slice, h.now)
+		default:
+			svc := h.service()
+			svc.Type %= zone.ExternalName // an import is a ClusterIP or headless service
+			set.PutService(svc, h.now)
+		}
+		set.Versions().Cut(h.now)
+		freshen(set, h.now)
+		assert.NoError(t, s.pull(h.now))
+		s.check(t, h.now)
+	}
+	if s.parts < 2*s.full {
+		t.Errorf("%d differences, %d whole zones", s.parts, s.full)
+	}
+}
+
 // shopOf returns a zone of n services, whose versions are kept, and a client that has it.
 func shopOf(t *testing.T, n int) (*zone.Store, *secondary) {
 	t.Helper()

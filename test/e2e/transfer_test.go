@@ -60,8 +60,12 @@ func bigFolder(t *testing.T) string {
 
 // transfer transfers the cluster zone from a server. The SOA records at both ends are left out but for the serial.
 func transfer(addr string) (serial uint32, records []dns.RR, err error) {
+	return transferZone(addr, "cluster.local.")
+}
+
+func transferZone(addr, zone string) (serial uint32, records []dns.RR, err error) {
 	t := dns.Transfer{DialTimeout: 5 * time.Second, ReadTimeout: 10 * time.Second}
-	return transferWith(&t, new(dns.Msg).SetAxfr("cluster.local."), addr)
+	return transferWith(&t, new(dns.Msg).SetAxfr(zone), addr)
 }
 
 func transferWith(t *dns.Transfer, q *dns.Msg, addr string) (serial uint32, records []dns.RR, err error) {

@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package agent
+
+import (
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/nodecache/node-cache/internal/assert"
+	"github.com/nodecache/node-cache/pkg/config"
+	"github.com/nodecache/node-cache/pkg/zone"
+)
+
+// TestClusterSetEvents changes objects that names of a cluster set depend on: what the cache has of each name is dropped.
+func TestClusterSetEvents(t *testing.T) {
+	t.Parallel()
+	dropped := map[string]bool{}
+	b := &builder{memory: new(memory), ownerChanged: func(owner []byte) { dropped[string(owner)] = true }}
+	b.memory.share.Store(new(share))
+	domains, err := wireNames([]string{"cluster.local.", "clusterset.local."})
+	assert.NoError(t, err)
+	c := &cluster{domains: domains[:1], setDomain: domains[1]}
+	b.makeStore(c, &config.Cluster{Resolver: config.ResolverLocal, ClusterSet: "clusterset.local."})
+	c.setOwner()
+	now := time.Now()
+	web := zone.Service{Namespace: "shop", Name: "web", Addrs: []netip.Addr{netip.MustParseAddr("10.97.0.1")}, TTL: -1}
+	db := zone.Slice{Namespace: "shop", Name: "db-east", Service: "db", Cluster: "east", Endpoints: []zone.Endpoint{{
+		Addrs: []netip.Addr{netip.MustParseAddr("10.1.0.1")}, Hostname: "db-0", Ready: true,
+	}}}
+	for _, tt := range []struct {
+		event  string
+		change func() bool
+		names  []string
+	}{
+		{"an import", func() bool { return c.set.PutService(web, now) }, []string{"_http._tcp.web.shop.svc.clusterset.local.", "1.0.97.10.in-addr.arpa."}},
+		{"a slice of an import", func() bool { return c.set.PutSlice(db, now) }, []string{"db-0.east.db.shop.svc.clusterset.local."}},
+		{"a Namespace", func() bool { return c.store.PutNamespace("new", now) }, []string{"new.svc.clusterset.local."}},
+		{"the Namespace is gone", func() bool { return c.store.Delete(zone.Namespaces, "", "new", now) }, []string{"new.svc.clusterset.local."}},
+		{"the first Service of a namespace", func() bool { return c.store.PutService(web, now) }, []string{"shop.svc.clusterset.local."}},
+		{"the import is gone", func() bool { return c.set.Delete(zone.Services, "shop", "web", now) }, []string{"web.shop.svc.clusterset.local."}},
+	} {
+		clear(dropped)
+		assert.Equal(t, tt.event+" is a change", true, tt.change())
+		for _, text := range tt.names {
+			name, err := wireName(text)
+			assert.NoError(t, err)
+			assert.Equal(t, tt.event+" drops "+text, true, dropped[string(c.owner(name))])
+		}
+	}
+}
