@@ -12,6 +12,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -198,4 +199,29 @@ func (f *feed) nextVersion(ctx context.Context) {
 		f.target.retain(func(namespace, name string) bool { return !f.query.covers(namespace, name) }, now)
 	}
 	f.confirmed(ctx, now)
+}
+
+// findVersion makes the next request ask for a version that the server has by now. It fails if it has none, which one request
+// shows. If that is not answered, the next version is tried.
+func (f *feed) findVersion(ctx context.Context) error {
+	if err := f.waitForLimit(ctx); err != nil {
+		return err
+	}
+	limited, cancel := context.WithTimeout(ctx, openTimeout)
+	defer cancel()
+	at := f.now()
+	var group metav1.APIGroup
+	err := f.query.client.Get().AbsPath("/apis", importGroup).MaxRetries(0).Do(limited).Into(&group)
+	if err != nil && !apierrors.IsNotFound(err) {
+		return nil //nolint:nilerr // such as a missing permission for this path
+	}
+	for _, client := range f.query.versions {
+		served := func(v metav1.GroupVersionForDiscovery) bool { return v.GroupVersion == client.APIVersion().String() }
+		if slices.ContainsFunc(group.Versions, served) {
+			f.query.client = client
+			return nil
+		}
+	}
+	f.confirmed(ctx, at)
+	return f.listError
 }

@@ -69,6 +69,11 @@ func (q *query) request(opts metav1.ListOptions) *rest.Request {
 
 // openWatch opens a watch for the reflector: with a first list, or resuming.
 func (f *feed) openWatch(ctx context.Context, opts metav1.ListOptions) (apiwatch.Interface, error) {
+	if f.isAbsent() {
+		if err := f.findVersion(ctx); err != nil {
+			return nil, err
+		}
+	}
 	st := &stream{feed: f}
 	patience := maxListPause
 	if opts.SendInitialEvents != nil && *opts.SendInitialEvents {

@@ -72,16 +72,19 @@ func TestMultiClusterVersions(t *testing.T) {
 	if s := n.status(t); len(s.Problems) > 0 || !s.kind(t, "serviceimport").Synced {
 		t.Errorf("/status without the CRD: %+v, want no problem", s)
 	}
-	requests, err := m.Audit()
-	assert.NoError(t, err)
-	missing := 0
-	for _, r := range requests {
-		if r.Resource == "serviceimports" && r.Code == 404 && strings.HasPrefix(r.Agent, "node-cache") {
-			missing++
+	notFound := func(resource string) (n int) {
+		requests, err := m.Audit()
+		assert.NoError(t, err)
+		for _, r := range requests {
+			if r.Resource == resource && r.Code == 404 && strings.HasPrefix(r.Agent, "node-cache") {
+				n++
+			}
 		}
+		return n
 	}
-	if missing > 2 {
-		t.Errorf("%d requests for a CRD that is missing, want one for each version", missing)
+	proctest.Eventually(t, limit, "the versions are asked for", func() bool { return notFound("") > 1 })
+	if n := notFound("serviceimports"); n != 2 {
+		t.Errorf("%d requests for a CRD that is missing, want one for each version", n)
 	}
 	for i, step := range []struct {
 		name   string
