@@ -16,17 +16,17 @@ import (
 
 // Bounds of the shape. They only go down; a package that needs more lines says why in the commit that raises its bound.
 const (
-	mostLines        = 52313
-	mostFiles        = 322
-	mostTypes        = 586
+	mostLines        = 52552
+	mostFiles        = 323
+	mostTypes        = 587
 	mostSupportLines = 12992
-	mostTestLines    = 77962
+	mostTestLines    = 78499
 )
 
 // packageLines are the most lines of a package, in hundreds, where it may have more than 1,000.
 func packageLines() map[string]int {
 	return map[string]int{
-		"pkg/upstream": 38, "pkg/zone": 42, "pkg/agent": 38, "pkg/config": 35, "pkg/resolve": 36, "pkg/watch": 36, "pkg/status": 11,
+		"pkg/upstream": 38, "pkg/zone": 42, "pkg/agent": 38, "pkg/config": 35, "pkg/resolve": 36, "pkg/watch": 37, "pkg/status": 11,
 		"pkg/convert": 32, "pkg/server": 21, "pkg/doctor": 18, "pkg/cache": 17, "pkg/wire": 17, "pkg/nftables": 14,
 		"pkg/iptables": 15, "pkg/source": 14, "pkg/admin": 13, "cmd/node-cache": 17, "pkg/netif": 12,
 	}
@@ -39,7 +39,7 @@ type spread struct{ methods, files int }
 func largeTypes() map[string]spread {
 	return map[string]spread{
 		"pkg/admin.Server": {30, 6}, "pkg/agent.Agent": {37, 4}, "pkg/node.Node": {34, 4}, "pkg/cache.Cache": {30, 6},
-		"pkg/cache.entry": {30, 5}, "pkg/cache.shard": {32, 5}, "pkg/resolve.Worker": {47, 5}, "pkg/zone.Store": {50, 7},
+		"pkg/cache.entry": {30, 5}, "pkg/cache.shard": {32, 5}, "pkg/resolve.Worker": {47, 5}, "pkg/zone.Store": {51, 7},
 		"pkg/zone.reply": {68, 9}, "pkg/zone.Zone": {30, 5}, "pkg/convert.converter": {32, 5},
 	}
 }

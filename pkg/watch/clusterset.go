@@ -213,7 +213,7 @@ func (f *feed) findVersion(ctx context.Context) error {
 	var group metav1.APIGroup
 	err := f.query.client.Get().AbsPath("/apis", importGroup).MaxRetries(0).Do(limited).Into(&group)
 	if err != nil && !apierrors.IsNotFound(err) {
-		return nil //nolint:nilerr // such as a missing permission for this path
+		return nil // such as a missing permission for this path
 	}
 	for _, client := range f.query.versions {
 		served := func(v metav1.GroupVersionForDiscovery) bool { return v.GroupVersion == client.APIVersion().String() }

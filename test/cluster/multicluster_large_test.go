@@ -31,7 +31,9 @@ func TestMultiClusterLarge(t *testing.T) {
 	const headless, perHeadless = 1000, 100
 	kubetest.Apply(t, m.Cluster, kubetest.Namespace("shop"))
 	kubetest.Apply(t, m.Cluster, proctest.OrdinaryOrSoak(nil, kubetest.Large(10*headless, headless, perHeadless))...) // two minutes
-	address := func(i, n int) string { return kubetest.EndpointAddr(headless*perHeadless + i*endpointsPer + n).String() }
+	address := func(i, n int) string {
+		return kubetest.EndpointAddr(headless*perHeadless + i*endpointsPer + n).String()
+	}
 	var group errgroup.Group
 	group.SetLimit(64)
 	var slices []runtime.Object
