@@ -68,10 +68,16 @@ type Agent struct {
 	stopped    chan struct{}              // closed once applyReloads has ended
 	reloads    reloadState
 	watchers   resolve.Watchers
+	kernel     kernelHits
 }
 
 // NewWorker implements [server.Handler].
-func (a *Agent) NewWorker() server.Worker { return a.resolver.NewWorker() }
+func (a *Agent) NewWorker() server.Worker {
+	if a.kernel.Kernel != nil {
+		return a.kernel.Worker(a.resolver.NewWorker())
+	}
+	return a.resolver.NewWorker()
+}
 
 // Ready returns a channel that is closed once the agent serves.
 func (a *Agent) Ready() <-chan struct{} { return a.ready }

@@ -69,6 +69,7 @@ func (a *Agent) replan(ctx context.Context) {
 		a.servers.limitSessions(a.memory.share.Load(), &r.config.Limits)
 		a.builder.limitNames(r.cluster)
 		a.resolver.Swap(plan)
+		a.updateKernel(r)
 		return nil
 	})
 }
@@ -117,7 +118,7 @@ func (a *Agent) applyReloads(ctx context.Context) {
 // resolver's plan in one step, and then stops unused parts. A query sees either the old plan or the new one.
 func (a *Agent) apply(ctx context.Context, cfg config.Config) error {
 	old := a.running.Load()
-	needRestart := revertRestartKeys(&cfg, &old.config)
+	needRestart := revertRestartKeys(&cfg, &old.config, a.kernel.Kernel != nil)
 	r, err := a.builder.build(cfg, old) //nolint:contextcheck // it reads files and never blocks
 	if err != nil {
 		return err
@@ -155,6 +156,7 @@ func (a *Agent) apply(ctx context.Context, cfg config.Config) error {
 		a.builder.observe(r.cluster)
 	}
 	a.resolver.Swap(plan)
+	a.observeKernel(r)
 	purgeRerouted(r, old)
 	a.parts.stopUnused(r.parts())
 	if r.cluster != old.cluster {
@@ -219,7 +221,12 @@ func (r *generation) route(zone string) *route {
 }
 
 // revertRestartKeys resets the keys that need a restart to their old values, and returns them.
-func revertRestartKeys(cfg, old *config.Config) (keys []string) {
+func revertRestartKeys(cfg, old *config.Config, kernelLoaded bool) (keys []string) {
+	kernel := old.Kernel
+	kernel.Permit = cfg.Kernel.Permit // reloaded live
+	if kernelLoaded || cfg.Kernel.Hits == config.KernelOff {
+		kernel.Hits = cfg.Kernel.Hits
+	}
 	intercept := old.Intercept
 	intercept.Fallback = cfg.Intercept.Fallback // reloaded live
 	for _, key := range []struct {
@@ -233,6 +240,7 @@ func revertRestartKeys(cfg, old *config.Config) (keys []string) {
 		{"admin.hosts", &cfg.Admin.Hosts, &old.Admin.Hosts},
 		{"interface", &cfg.Interface, &old.Interface},
 		{"intercept", &cfg.Intercept, &intercept},
+		{"kernel", &cfg.Kernel, &kernel},
 		{"handover", &cfg.Handover, &old.Handover},
 	} {
 		now, before := reflect.ValueOf(key.now).Elem(), reflect.ValueOf(key.before).Elem()

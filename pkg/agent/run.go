@@ -179,6 +179,9 @@ func nodeName() string {
 // ownerChanged drops the cached answers of owner, from the cache in use now: a reload may have replaced it. The
 // source of the cluster's objects calls it from its own goroutines.
 func (a *Agent) ownerChanged(owner []byte) {
+	if a.kernel.Kernel != nil {
+		a.kernel.Changed(owner)
+	}
 	if r := a.running.Load(); r != nil {
 		r.cache.OwnerChanged(owner, time.Now())
 	}
@@ -201,6 +204,9 @@ func (a *Agent) Listen(ctx context.Context) (err error) {
 		}
 	}()
 	if err := a.node.Open(ctx); err != nil {
+		return err
+	}
+	if err := a.openKernel(ctx); err != nil {
 		return err
 	}
 	listen := func() error {
@@ -276,6 +282,7 @@ func (a *Agent) Run(ctx context.Context) (err error) {
 	if err := unmapProgram(); err != nil {
 		a.log.DebugContext(ctx, "unmapping the program failed", "err", err)
 	}
+	defer startStage(ctx, group, a.runKernel).stop()
 	a.log.InfoContext(ctx, "serving", "addresses", a.Addrs(), "version", a.options.Version)
 	close(a.ready)
 	a.serveUntilEnd(ctx, servers, reloads)
@@ -315,6 +322,7 @@ func (a *Agent) dropCapabilities(ctx context.Context) {
 		return
 	}
 	keep := append(a.node.RequiredCapabilities(), a.handover.requiredCapabilities()...)
+	keep = append(keep, a.kernelCapabilities()...)
 	if err := a.options.DropCapabilities(keep); err != nil {
 		a.log.WarnContext(ctx, "capabilities not dropped", "err", err)
 		return

@@ -55,6 +55,8 @@ type shared struct {
 	staleTTL          atomic.Uint32 // ServeStale.TTL in seconds
 	staleWindow       atomic.Int64  // ServeStale.Window
 
+	changed atomic.Pointer[func(name []byte)] // see Observe; nil: none
+
 	// owners holds the time of each owner's last change, in ns since the epoch, by the hash of its
 	// name. Readers take no lock.
 	owners [ownerSlots]atomic.Int64

@@ -302,6 +302,7 @@ type Answer struct {
 func (c *Cache) Put(key []byte, a *Answer, now time.Time) {
 	k, at := c.key(key), c.nanos(now)
 	tag, queryAge, ok := c.owner(a, at)
+	c.notify(k.raw[:k.nameLen])
 	s := c.lockShard(k.shardBits)
 	defer s.mu.Unlock()
 	s.now = at
@@ -369,6 +370,7 @@ func (c *Cache) PutFailure(key, msg []byte, first, limit time.Duration, now time
 // Remove removes the entry under key and the denial of its name.
 func (c *Cache) Remove(key []byte) {
 	k := c.key(key)
+	c.notify(k.raw[:k.nameLen])
 	s := c.lockShard(k.shardBits)
 	defer s.mu.Unlock()
 	for _, rrtype := range [...]uint16{k.rrtype, denialType} {
@@ -381,6 +383,7 @@ func (c *Cache) Remove(key []byte) {
 // Flush removes all entries of name, which is canonical and in wire form, and with below also those of the names below
 // it: all for the root. It returns their number.
 func (c *Cache) Flush(name []byte, below bool) (n int) {
+	defer c.notify(nil)
 	c.eachShard(func(s *shard) {
 		was := n
 		s.each(func(off int, e entry, _ bool) {
@@ -400,6 +403,7 @@ func (c *Cache) Flush(name []byte, below bool) (n int) {
 // Expire ends the lifetime of all entries at and below zone, which is canonical and in wire form, and their backoff:
 // the next query for each goes upstream. An answer may still be served stale.
 func (c *Cache) Expire(zone []byte, now time.Time) {
+	defer c.notify(nil)
 	at := c.nanos(now)
 	c.eachShard(func(s *shard) {
 		s.each(func(_ int, e entry, _ bool) {

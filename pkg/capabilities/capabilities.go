@@ -16,6 +16,7 @@ const (
 	NetBindService = cap.NET_BIND_SERVICE // ports below 1024
 	NetRaw         = cap.NET_RAW          // raw sockets, which the iptables programs open
 	SysAdmin       = cap.SYS_ADMIN        // namespaces
+	BPF            = cap.BPF              // programs in the kernel
 )
 
 // Missing returns the names of the capabilities in needs that are not in the effective

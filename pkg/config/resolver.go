@@ -28,6 +28,7 @@ func checkNoNode(d *decoder, c *Config) {
 	const what, hint = "not for node-cache resolver", "leave it out: the agent of each node has a link and rules"
 	d.check(c.Interface != standard.Interface, "interface", what, hint)
 	d.check(!reflect.DeepEqual(c.Pods, standard.Pods), "pods", what, "leave it out: pods ask the agent of their node")
+	d.check(c.Kernel != standard.Kernel, "kernel", what, hint)
 	d.check(c.Handover != standard.Handover, "handover", what,
 		"leave it out: a resolver has an address of its own, and others beside it")
 	d.check(!reflect.DeepEqual(c.Intercept, standard.Intercept), "intercept", what, hint)

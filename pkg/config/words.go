@@ -96,6 +96,13 @@ const (
 	RewriteSuffix = "suffix" // its end, whether or not a label begins there
 )
 
+// Whether hits are answered in the kernel.
+const (
+	KernelOff  = "off"
+	KernelAuto = "auto" // if this node supports it
+	KernelOn   = "on"   // always
+)
+
 // The modes of the query log.
 const (
 	QueriesOff    = "off"    // none

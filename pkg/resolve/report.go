@@ -63,6 +63,8 @@ type report struct {
 
 // Watchers are query logs that come and go. The zero value has none. Its methods are safe for concurrent use.
 type Watchers struct {
+	Changed func() // called after the list has changed; nil: not
+
 	mu   sync.Mutex
 	list atomic.Pointer[[]*QueryLog] // nil: none
 }
@@ -80,6 +82,7 @@ func (w *Watchers) Add(l *QueryLog) (remove func(), ok bool) {
 	}
 	list = append(slices.Clone(list), l)
 	w.list.Store(&list)
+	w.changed()
 	return func() { w.remove(l) }, true
 }
 
@@ -90,7 +93,17 @@ func (w *Watchers) remove(l *QueryLog) {
 	if w.list.Store(&list); len(list) == 0 {
 		w.list.Store(nil)
 	}
+	w.changed()
 }
+
+func (w *Watchers) changed() {
+	if w.Changed != nil {
+		w.Changed()
+	}
+}
+
+// Any reports whether there is a query log.
+func (w *Watchers) Any() bool { return w.list.Load() != nil }
 
 func (w *Watchers) all() []*QueryLog {
 	if list := w.list.Load(); list != nil {

@@ -26,6 +26,7 @@ const (
 	SourceStatic                 // hosts and templates of the configuration
 	SourceSearch                 // the name under another suffix of the pod's search path
 	SourceEtcd                   // records of etcd
+	SourceKernel                 // a copy of an answer of the zones or the cache, in the kernel
 	sourceCount
 )
 
@@ -46,7 +47,7 @@ const (
 // Sources returns the names of the sources. Like the sets below it is closed: bytes from clients never
 // become a name.
 func Sources() []string {
-	return []string{"zone", "cache", "stale", "upstream", "failure", "local", "refused", "shed", "transfer", "static", "search", "etcd"}
+	return []string{"zone", "cache", "stale", "upstream", "failure", "local", "refused", "shed", "transfer", "static", "search", "etcd", "kernel"}
 }
 
 // Sheds returns the names of the limits.
@@ -139,6 +140,17 @@ func (c *counters) shed(why Shed) { c.add(countShed + int(why)) }
 func (c *counters) response(source Source, rcode int, took time.Duration) {
 	c.add(responseCounter(source, rcode))
 	c.took(took, 1)
+}
+
+// CountCopies counts replies that the kernel gave to queries of IPv4 and IPv6 clients. It does not know how long they took; all take
+// less than the first of [Buckets].
+func (r *Resolver) CountCopies(rrtype uint16, rcode int, ipv4, ipv6 uint64) {
+	c := &r.counts
+	at := countQueries + typeClass(rrtype)
+	c.each[at].Add(ipv4)
+	c.each[at+typeClassCount].Add(ipv6)
+	c.each[responseCounter(SourceKernel, rcode)].Add(ipv4 + ipv6)
+	c.took(0, ipv4+ipv6)
 }
 
 // took counts how long some replies took.

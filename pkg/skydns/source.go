@@ -89,6 +89,9 @@ func (s *Source) zoneOf(name []byte) *zone {
 	return nil
 }
 
+// Has reports whether a canonical name in wire form is in one of the zones.
+func (s *Source) Has(name []byte) bool { return s.zoneOf(name) != nil }
+
 // Stats describe the records in use.
 type Stats struct {
 	Synced  bool   `json:"synced"`        // they were read; before that, queries get SERVFAIL

@@ -65,6 +65,24 @@ func (s *Store) Age(kind Kind, now time.Time) time.Duration {
 	return max(0, s.BootTime(now).Sub(*seen))
 }
 
+// FreshFor returns how long every answer of the zones stays fresh without another confirmation: 0 if one is not.
+func (zs Zones) FreshFor(now time.Time) time.Duration {
+	shortest := time.Duration(math.MaxInt64)
+	for _, z := range zs {
+		s := z.cfg.Store
+		for k := range Kind(kindCount) {
+			switch {
+			case k != Services && !s.states[k].expected.Load():
+			case !s.states[k].synced.Load():
+				return 0
+			default:
+				shortest = min(shortest, max(0, z.cfg.StaleAfter-s.Age(k, now)))
+			}
+		}
+	}
+	return shortest
+}
+
 // A kindSet is the set of kinds that an answer depends on.
 type kindSet uint8
 

@@ -17,6 +17,30 @@ type observer struct {
 	muted    bool               // a dump is being restored
 	notified uint64
 	buf      []byte
+	gate     Gate // nil: none
+}
+
+// A Gate is closed while a change is published and its owners are notified: from before a reader can see any of it, until after
+// the last call of notify. Its methods must be quick and must not change the store.
+type Gate interface {
+	Close()
+	Open()
+}
+
+// SetGate registers the gate of copies of answers. It replaces the previous one; nil removes it.
+func (s *Store) SetGate(g Gate) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.observer.gate = g
+}
+
+// close closes the gate until the returned function is called.
+func (o *observer) close() (open func()) {
+	if o.gate == nil {
+		return func() {}
+	}
+	o.gate.Close()
+	return o.gate.Open
 }
 
 // Observe registers notify, which is called with the owner of each name whose answer may have changed. It replaces the

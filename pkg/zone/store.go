@@ -258,6 +258,7 @@ func (s *Store) setService(key []byte, svc *service, now time.Time) bool {
 	if old == svc || old != nil && svc != nil && *old == *svc {
 		return false
 	}
+	defer s.observer.close()()
 	if n == nil {
 		n = &node{key: string(key)}
 		id = s.nodes.add(s.hash(key), n)
@@ -294,10 +295,11 @@ func (s *Store) setSlice(namespace, name string, sl *slice, now time.Time) bool 
 	if sl != nil && !s.fits(namespace, sliceCost(sl), sliceCost(old)) {
 		sl = refusedSlice(sl)
 	}
-	switch {
-	case old == sl, old != nil && sl != nil && old.equal(sl):
+	if old == sl || old != nil && sl != nil && old.equal(sl) {
 		return false
-	case old == nil:
+	}
+	defer s.observer.close()()
+	if old == nil {
 		id = s.slices.add(hash, sl)
 	}
 	s.account(namespace, sliceCost(sl), sliceCost(old))
@@ -349,10 +351,11 @@ func (s *Store) setNode(id uint32, n *node, now time.Time) {
 func (s *Store) setPod(namespace, name string, p *pod, now time.Time) bool {
 	hash := s.objectHash(namespace, name)
 	old, id := find(&s.pods.byKey, &s.pods, hash, func(p *pod) bool { return p.name == name && p.namespace == namespace })
-	switch {
-	case old == p, old != nil && p != nil && *old == *p:
+	if old == p || old != nil && p != nil && *old == *p {
 		return false
-	case old == nil:
+	}
+	defer s.observer.close()()
+	if old == nil {
 		id = s.pods.add(hash, p)
 	}
 	s.count(Pods, podSize(old), podSize(p))
@@ -379,6 +382,7 @@ func (s *Store) setNamespace(name string, there bool, now time.Time) bool {
 	if there == (n != nil && n.declared.Load()) {
 		return false
 	}
+	defer s.observer.close()()
 	if n == nil {
 		n, id = s.addNamespace(label)
 	}

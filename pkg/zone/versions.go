@@ -91,6 +91,7 @@ func (v *Versions) Cut(now time.Time) (serial uint32) {
 
 // begin begins a version without changes.
 func (v *Versions) begin(now time.Time) {
+	defer v.store.observer.close()() // denials have the serial
 	v.last, v.lastBytes = make(map[string]*node), 0
 	next, clock := v.store.Serial()+1, uint32(now.Unix())
 	if int32(clock-next) > 0 { // RFC 1982

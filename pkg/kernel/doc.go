@@ -1,0 +1,17 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package kernel answers the queries of pods in the kernel: a BPF program on the host end of each pod's veth gives ready answers of
+// the hottest names, and leaves everything else untouched to the agent.
+//
+// The agent writes the answers. It takes each from its own resolver, see [Source], so they are byte-equal to the process's. An
+// answer names the versions of the two things that it depends on: its name in the cache, and an object of the cluster or all of
+// them. A change increments the version, with one store to memory that the kernel shares, before the new answer is published. So
+// an outdated answer is never given, whatever the writer is doing.
+//
+// Only an interface whose pod the agent has answered recently gets answers. A program at its egress sees the agent's reply, which
+// proves that the node's rules and policies let the query pass.
+//
+// ADR 18 has the reasons.
+package kernel
+
+//go:generate go tool bpf2go -cc clang -cflags "-O2 -g -Wall -Wextra -Werror -mcpu=v3" -target bpfel -type key -type answer -type client_key -type client -type destination -type address -type control -no-global-types hits bpf/hits.c

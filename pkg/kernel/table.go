@@ -1,0 +1,305 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package kernel
+
+import (
+	"encoding/binary"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/cilium/ebpf"
+
+	"github.com/nodecache/node-cache/pkg/resolve"
+	"github.com/nodecache/node-cache/pkg/wire"
+)
+
+// Bits of a key's variant.
+const (
+	variantAD   = 1
+	variantEDNS = 2
+	variantDO   = 4
+)
+
+// forgetAfter is how long an answer stays in the table without a use, and without being current.
+const forgetAfter = 10 * uint64(time.Second)
+
+// maxSeen bounds the questions that were offered once. One that is offered twice within a sweep is taken.
+const maxSeen = 4096
+
+// A table is what the agent knows of the answers in the kernel. The goroutine of Run owns it, but for the fields under mu.
+type table struct {
+	k       *Kernel
+	most    int // answers
+	entries map[hitsKey]*entry
+	free    []uint32 // indices of counters
+	seen    map[hitsKey]struct{}
+	seq     uint64
+	msg     wire.Message
+	reply   []byte
+	query   []byte
+	counts  []uint64 // by CPU
+
+	mu    sync.Mutex
+	stats Stats
+	held  map[hitsKey]struct{} // keys of entries
+}
+
+// Stats describe a table. The counters are since Open.
+type Stats struct {
+	Answers  int    `json:"answers"`  // in the kernel
+	Capacity int    `json:"capacity"` // of those
+	Hits     uint64 `json:"hits"`     // queries answered by the kernel, as of the last sweep
+	Filled   uint64 `json:"filled"`   // answers written
+	Full     uint64 `json:"full"`     // questions not taken because all answers were in use
+}
+
+// An entry is an answer in the kernel.
+type entry struct {
+	hits    Hits   // without counts
+	index   uint32 // of the counters
+	counted [2]uint64
+	until   uint64
+	used    uint64 // last sweep that found hits, or the time of the first write
+}
+
+func (t *table) init(k *Kernel, most int) {
+	t.k, t.most = k, most
+	t.entries, t.held, t.seen = map[hitsKey]*entry{}, map[hitsKey]struct{}{}, map[hitsKey]struct{}{}
+	for i := range most {
+		t.free = append(t.free, uint32(most-1-i))
+	}
+	t.stats.Capacity = most
+	t.counts = make([]uint64, ebpf.MustPossibleCPU())
+}
+
+// keyOf returns the key of a plain query, see isPlain. It returns false for a name that is none.
+func keyOf(query []byte) (key hitsKey, nameLen int, ok bool) {
+	nameLen = len(query) - 12 - 4 - optLen*int(query[11])
+	key.NameLen = uint8(nameLen)
+	wire.Canonical(key.Name[:nameLen], query[12:12+nameLen])
+	end := 0
+	for key.Name[end] != 0 && end < nameLen {
+		end += 1 + int(key.Name[end])
+	}
+	key.Type = networkOrder(binary.BigEndian.Uint16(query[12+nameLen:]))
+	if query[3]&0x20 != 0 {
+		key.Variant |= variantAD
+	}
+	if query[11] != 0 {
+		key.Variant |= variantEDNS
+		if query[len(query)-optLen+7] != 0 {
+			key.Variant |= variantDO
+		}
+	}
+	return key, nameLen, end == nameLen-1
+}
+
+// fill writes the answer to an offered query, if it is one that the kernel may give.
+func (t *table) fill(query []byte) {
+	key, nameLen, ok := keyOf(query)
+	if !ok {
+		return
+	}
+	e := t.entries[key]
+	if e == nil && !t.admit(key) {
+		return
+	}
+	if e != nil {
+		t.count(e) // hits may make the answer due for a refresh
+	}
+	// Every version is read before the answer: a change in between makes it outdated.
+	a := hitsAnswer{Epoch: atomic.LoadUint32(&t.k.control.Epoch)}
+	name := key.Name[:nameLen]
+	own, owned, zones := t.version(name), t.version(t.k.cfg.Owner(name)), versionAt{zoneSlot, uint32(atomic.LoadUint64(&t.k.version[zoneSlot]))}
+	now, boot := time.Now(), bootTime()
+	reply, shared, ok := t.k.cfg.Source.SharedReply(t.widest(query), now, t.reply[:0])
+	t.reply = reply
+	if !ok || !t.encode(&a, reply, &shared, boot, 12+nameLen+4) {
+		t.remove(key)
+		return
+	}
+	if shared.Source == resolve.SourceZone && !shared.Single {
+		owned = zones
+	}
+	a.Slot, a.Version = [2]uint32{own.slot, owned.slot}, [2]uint32{own.version, owned.version}
+	t.write(key, e, &a, len(reply), &shared)
+}
+
+// A versionAt is a version that an answer depends on.
+type versionAt struct{ slot, version uint32 }
+
+// version returns the version of a name or an owner. That of nil is not changed.
+func (t *table) version(name []byte) versionAt {
+	slot := t.k.slot(name)
+	return versionAt{slot, uint32(atomic.LoadUint64(&t.k.version[slot]))}
+}
+
+// admit reports whether to take a question that the kernel does not answer yet.
+func (t *table) admit(key hitsKey) bool {
+	if _, again := t.seen[key]; !again {
+		if len(t.seen) < maxSeen {
+			t.seen[key] = struct{}{}
+		}
+		return false
+	}
+	if len(t.free) == 0 {
+		t.update(func(s *Stats) { s.Full++ })
+		return false
+	}
+	return true
+}
+
+// widest returns the query of a client that takes replies of any size.
+func (t *table) widest(query []byte) []byte {
+	t.query = append(t.query[:0], query...)
+	if query[11] != 0 {
+		binary.BigEndian.PutUint16(t.query[len(query)-optLen+3:], 0xffff)
+	}
+	return t.query
+}
+
+// encode sets what the program sends. It returns false for a reply that the program cannot send.
+func (t *table) encode(a *hitsAnswer, reply []byte, shared *resolve.Shared, boot uint64, questionEnd int) bool {
+	data := reply[questionEnd:]
+	if t.msg.Parse(reply) != nil || t.msg.Truncated() || len(data) > maxData || len(t.msg.Records) > maxRecords {
+		return false
+	}
+	left := shared.Left
+	for i, r := range t.msg.Records {
+		left = min(left, time.Duration(t.msg.RecordTTL(r))*time.Second)
+		a.Ttl[i] = r.TTL - uint16(questionEnd)
+	}
+	if left <= 0 {
+		return false
+	}
+	a.Until, a.Base = boot+uint64(left), boot-uint64(shared.Age%time.Second)
+	a.Ttls = uint8(len(t.msg.Records))
+	if first, count := t.msg.AddressRun(); count > 1 {
+		a.RotateFirst, a.RotateCount, a.RotateSize = uint8(first), uint8(count), uint8(t.msg.Records[first].Size)
+	}
+	if shared.Source == resolve.SourceCache {
+		a.CountsDown = 1
+	} else {
+		a.Zone = 1
+	}
+	if shared.Inside {
+		a.Searched = 1
+	}
+	a.Flags, a.Len = binary.NativeEndian.Uint16(reply[2:]), uint16(len(data))
+	for i := range a.Counts {
+		a.Counts[i] = binary.NativeEndian.Uint16(reply[6+2*i:])
+	}
+	copy(a.Data[:], data)
+	return true
+}
+
+// write puts the answer into the kernel. e is nil for a new one.
+func (t *table) write(key hitsKey, e *entry, a *hitsAnswer, size int, shared *resolve.Shared) {
+	if e == nil {
+		last := len(t.free) - 1
+		e = &entry{index: t.free[last], used: a.Base}
+		e.counted = t.read(e.index)
+		t.free = t.free[:last]
+		t.entries[key] = e
+		delete(t.seen, key)
+	}
+	t.seq++
+	a.Seq, a.Index = t.seq, e.index
+	e.until = a.Until
+	e.hits = Hits{
+		Key: append(e.hits.Key[:0], shared.Key...), Source: shared.Source, Type: networkOrder(key.Type), Rcode: int(networkOrder(a.Flags) & 0x0f),
+		Inside: shared.Inside, Bytes: size,
+	}
+	if err := t.k.objects.Answers.Put(&key, a); err != nil {
+		t.remove(key)
+		return
+	}
+	t.update(func(s *Stats) {
+		s.Filled++
+		s.Answers = len(t.entries)
+		t.held[key] = struct{}{}
+	})
+}
+
+// remove removes the answer from the kernel.
+func (t *table) remove(key hitsKey) {
+	e := t.entries[key]
+	if e == nil {
+		return
+	}
+	_ = t.k.objects.Answers.Delete(&key) // it may be missing
+	t.count(e)
+	t.free = append(t.free, e.index)
+	delete(t.entries, key)
+	t.update(func(s *Stats) {
+		s.Answers = len(t.entries)
+		delete(t.held, key)
+	})
+}
+
+// read returns the counts of an answer, by family.
+func (t *table) read(index uint32) (sums [2]uint64) {
+	for i := range sums {
+		if t.k.objects.Hits.Lookup(2*index+uint32(i), &t.counts) == nil {
+			for _, n := range t.counts {
+				sums[i] += n
+			}
+		}
+	}
+	return sums
+}
+
+// count passes on the hits since the last call, and returns their number.
+func (t *table) count(e *entry) uint64 {
+	now := t.read(e.index)
+	h := e.hits
+	h.IPv4, h.IPv6 = now[0]-e.counted[0], now[1]-e.counted[1]
+	e.counted = now
+	n := h.IPv4 + h.IPv6
+	if n > 0 {
+		t.update(func(s *Stats) { s.Hits += n })
+		t.k.cfg.Count(h)
+	}
+	return n
+}
+
+// sweep counts the hits, and removes answers without a use. If the table is full these are all without a hit since the last sweep.
+func (t *table) sweep() {
+	clear(t.seen)
+	now, full := bootTime(), len(t.free) < t.most/8
+	for key, e := range t.entries {
+		if t.count(e) > 0 {
+			e.used = now
+		} else if full && e.used != now || now > max(e.used, e.until)+forgetAfter {
+			t.remove(key)
+		}
+	}
+}
+
+func (t *table) update(f func(*Stats)) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	f(&t.stats)
+}
+
+// Stats may be called at any time.
+func (k *Kernel) Stats() Stats {
+	k.table.mu.Lock()
+	defer k.table.mu.Unlock()
+	return k.table.stats
+}
+
+// Has reports whether the kernel has an answer to a question: a name in canonical wire form and its type.
+func (k *Kernel) Has(name []byte, rrtype uint16) bool {
+	k.table.mu.Lock()
+	defer k.table.mu.Unlock()
+	key := hitsKey{Type: networkOrder(rrtype), NameLen: uint8(min(len(name), maxName))}
+	copy(key.Name[:], name)
+	for key.Variant = range uint8(2 * variantDO) {
+		if _, ok := k.table.held[key]; ok && len(name) <= maxName {
+			return true
+		}
+	}
+	return false
+}

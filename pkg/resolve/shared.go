@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package resolve
+
+import (
+	"time"
+
+	"github.com/nodecache/node-cache/pkg/wire"
+)
+
+// Shared says for how long, and until which change, a reply is the same for all clients.
+type Shared struct {
+	Source Source        // SourceZone or SourceCache
+	Key    []byte        // of the cache; valid until the next call
+	Single bool          // of a zone: only a change of the name's owner ends it; otherwise any change of the zones does
+	Age    time.Duration // of a cached answer: the TTLs are counted down by its whole seconds
+	Left   time.Duration // until it expires, becomes stale, or must be refreshed
+	Inside bool          // the name is in the cluster's domain
+}
+
+// SharedReply appends the reply that AnswerFromMemory would give to the query in pkt from any client, if the reply depends on
+// nothing but the question, and is a fresh answer of the zones or the cache. It is neither counted nor reported. It starts the
+// refresh of an answer that is due.
+func (w *Worker) SharedReply(pkt []byte, now time.Time, dst []byte) (_ []byte, s Shared, ok bool) {
+	w.plan, w.from, w.now, w.inner, w.usage = w.r.plan.Load(), new(wire.Peer), now, true, nil
+	p, q := w.plan, &w.q
+	if q.Parse(pkt) != wire.RcodeSuccess || q.Class != wire.ClassIN || oddType(q.Type) || q.TSIG > 0 {
+		return dst, s, false
+	}
+	w.initReplyOptions()
+	w.redirect.active, w.useFallback, w.walking = false, false, false
+	w.applyExtras()
+	start := len(dst)
+	dst, source := w.lookup(dst)
+	w.tally = tally{}
+	w.batch.Flush()
+	if w.redirect.active || len(dst) == start || w.opts.EDE != wire.EDENone || p.SkyDNS != nil && p.SkyDNS.Has(q.Name()) {
+		return dst[:start], s, false
+	}
+	s = Shared{Source: source, Key: q.Key(), Inside: isIn(q.Name(), p.Cluster)}
+	switch source {
+	case SourceZone:
+		s.Left = p.Zones.FreshFor(now)
+	case SourceCache:
+		s.Age, s.Left, ok = p.Cache.Validity(s.Key, now)
+		if !ok {
+			return dst[:start], s, false
+		}
+	default:
+		return dst[:start], s, false
+	}
+	dst = q.Reply(dst, start, &w.opts)
+	s.Single = source == SourceZone && p.owner(q.Name()) != nil && isPlainSet(dst[start:], q.Type)
+	return dst, s, s.Left > 0 && p.servesAll(q, dst[start:])
+}
+
+// isPlainSet reports whether an answer has records of the type asked for and no alias: it is of one object.
+func isPlainSet(msg []byte, rrtype uint16) bool {
+	end := wire.HeaderLen
+	for msg[end] != 0 {
+		end += 1 + int(msg[end])
+	}
+	first := msg[end+5:]
+	return msg[6]|msg[7] != 0 && len(first) > 12 && rrtype == uint16(first[2])<<8|uint16(first[3])
+}
+
+// servesAll reports whether no feature gives a client another reply to the question: a walk of its search path, or synthesized
+// addresses.
+func (p *Plan) servesAll(q *wire.Query, reply []byte) bool {
+	address := q.Type == wire.TypeA || q.Type == wire.TypeAAAA
+	denied := reply[3]&0x0f == wire.RcodeNXDomain
+	return (!p.SearchPath || !address || !denied) && (p.DNS64 == nil || q.Type != wire.TypeAAAA)
+}
