@@ -49,10 +49,10 @@ type Source interface {
 type Config struct {
 	Source  Source
 	Owner   func(name []byte) []byte // of a name's answer, for Changed; nil: none. See [resolve.Plan.Owner]
-	Size    int64 // bytes of answers, at most MaxSize
+	Size    int64                    // bytes of answers, at most MaxSize
 	Permit  time.Duration
-	Lease   time.Duration // without a heartbeat for so long every query goes to the agent
-	Port    uint16        // of the agent's sockets
+	Lease   time.Duration            // without a heartbeat for so long every query goes to the agent
+	Port    uint16                   // of the agent's sockets
 	Sockets func() []syscall.RawConn // the agent's UDP sockets, to recognize its replies
 	Busy    func() time.Duration     // longest time that a reader has spent on its current batch
 
@@ -76,7 +76,7 @@ type Hits struct {
 
 // Client are the replies of the kernel to one client.
 type Client struct {
-	Addr                             netip.Addr
+	Addr                              netip.Addr
 	Answered, Denied, Searched, Bytes uint64
 }
 

@@ -39,7 +39,9 @@ type attachment struct {
 	counted [2]hitsClient // as of the last count; IPv4, IPv6
 }
 
-func (l *links) init(k *Kernel) { l.k, l.attached, l.failed = k, map[int]*attachment{}, map[int]string{} }
+func (l *links) init(k *Kernel) {
+	l.k, l.attached, l.failed = k, map[int]*attachment{}, map[int]string{}
+}
 
 // Interfaces returns how many interfaces have the programs, and why others of pods have not.
 func (k *Kernel) Interfaces() (attached int, failed []string) {
