@@ -20,7 +20,8 @@ needs="gcc:gcc /usr/include/stdio.h:libc6-dev musl-gcc:musl-tools git:git ip:ipr
 nsd:nsd named:bind9 unbound:unbound dnsperf:dnsperf dig:bind9-dnsutils nft:nftables iptables:iptables ipset:ipset
 conntrack:conntrack qemu-system-x86_64:qemu-system-x86 busybox:busybox-static cpio:cpio
 runc:runc /usr/lib/cni/bridge:containernetworking-plugins prometheus:prometheus promtool:prometheus
-docker-registry:docker-registry chromium:chromium fstrm_capture:fstrm-bin node:nodejs"
+docker-registry:docker-registry chromium:chromium fstrm_capture:fstrm-bin node:nodejs
+clang:clang llvm-strip:llvm /usr/include/bpf/bpf_helpers.h:libbpf-dev"
 # Four lanes run at the same time. Each lane runs one suite after the other, with one nice value.
 timed="rules upstream pressure e2e node" # they judge times: nice -10
 after=install # after those: nice -5, as the control groups of its pods

@@ -5,9 +5,12 @@ package agent
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"net/netip"
 	"slices"
+	"sync/atomic"
 	"syscall"
+	"time"
 
 	"kernel.org/pub/linux/libs/security/libcap/cap"
 
@@ -24,98 +27,102 @@ import (
 type kernelHits struct {
 	*kernel.Kernel // nil: there are none
 
-	why string // there are none; empty: they are off
+	why      string // there are none; empty: they are off
+	running  *atomic.Pointer[generation]
+	resolver *resolve.Resolver
+	watchers *resolve.Watchers
+	servers  *servers
+	log      *slog.Logger
 }
 
-// openKernel loads the programs. It must run before the workers are made. With `auto` an error is logged only.
-func (a *Agent) openKernel(ctx context.Context) error {
-	cfg := a.Config()
+// open loads the programs. It must run before the workers are made. With `auto` an error is logged only.
+func (h *kernelHits) open(ctx context.Context) error {
+	cfg := h.running.Load().config
 	if cfg.Kernel.Hits == config.KernelOff {
 		return nil
 	}
 	k, err := kernel.Open(kernel.Config{
-		Source:  a.resolver.NewWorker(),
-		Owner:   a.ownerOf,
+		Source:  h.resolver.NewWorker(),
+		Owner:   h.ownerOf,
 		Size:    cfg.Kernel.Size,
 		Permit:  cfg.Kernel.Permit,
 		Lease:   cfg.Intercept.Lease,
 		Port:    cfg.Listen.Port,
-		Sockets: a.servers.udpSockets,
-		Busy:    a.servers.longestBatch,
-		Count:   a.countKernel, Attribute: a.attributeKernel, Log: a.log,
+		Sockets: h.servers.udpSockets,
+		Busy:    h.servers.longestBatch,
+		Count:   h.count, Attribute: h.attribute, Now: time.Now, Log: h.log,
 	})
 	switch {
 	case err == nil:
-		a.kernel.Kernel = k
-		a.watchers.Changed = func() { a.updateKernel(a.running.Load()) }
-		a.observeKernel(a.running.Load())
+		h.Kernel = k
+		h.watchers.Changed = func() { h.update(h.running.Load()) }
+		h.observe(h.running.Load())
 	case cfg.Kernel.Hits == config.KernelOn:
 		return &status.HintError{
 			Err:  fmt.Errorf("kernel.hits: %w", err),
 			Hint: "set kernel.hits to auto or off; `node-cache doctor` shows what this node supports",
 		}
 	default:
-		a.kernel.why = err.Error()
-		a.log.WarnContext(ctx, "hits are not answered in the kernel", "why", err)
+		h.why = err.Error()
+		h.log.WarnContext(ctx, "hits are not answered in the kernel", "why", err)
 	}
 	return nil
 }
 
-// runKernel answers hits in the kernel until ctx ends or another agent has taken over.
-func (a *Agent) runKernel(ctx context.Context) error {
-	if a.kernel.Kernel == nil {
+// run answers hits in the kernel until ctx ends, or handedOver is closed: another agent has taken over.
+func (h *kernelHits) run(ctx context.Context, handedOver <-chan struct{}) error {
+	if h.Kernel == nil {
 		return nil
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	go func() { // ends with ctx
 		select {
-		case <-a.handover.handedOver():
+		case <-handedOver:
 			cancel()
 		case <-ctx.Done():
 		}
 	}()
-	a.observeKernel(a.running.Load())
-	return a.kernel.Run(ctx)
+	return h.Run(ctx)
 }
 
-// kernelCapabilities returns the capabilities for interfaces that come later.
-func (a *Agent) kernelCapabilities() []cap.Value {
-	if a.kernel.Kernel == nil {
+// capabilities returns those for interfaces that come later.
+func (h *kernelHits) capabilities() []cap.Value {
+	if h.Kernel == nil {
 		return nil
 	}
 	return []cap.Value{capabilities.NetAdmin, capabilities.BPF}
 }
 
-// observeKernel makes changes of r's answers end their copies in the kernel.
-func (a *Agent) observeKernel(r *generation) {
-	if a.kernel.Kernel == nil {
+// observe makes changes of r's answers end their copies in the kernel.
+func (h *kernelHits) observe(r *generation) {
+	if h.Kernel == nil {
 		return
 	}
-	r.cache.Observe(a.kernel.Changed)
+	r.cache.Observe(h.Changed)
 	for _, store := range r.cluster.stores() {
-		store.SetGate(a.kernel.Gate())
+		store.SetGate(h.Gate())
 	}
-	a.updateKernel(r)
+	h.update(r)
 }
 
-// updateKernel follows the configuration of r. Every answer of an earlier plan ends.
-func (a *Agent) updateKernel(r *generation) {
-	if a.kernel.Kernel == nil {
+// update follows the configuration of r. Every answer of an earlier plan ends.
+func (h *kernelHits) update(r *generation) {
+	if h.Kernel == nil {
 		return
 	}
-	a.kernel.Changed(nil)
-	a.kernel.SetPermit(r.config.Kernel.Permit)
-	a.kernel.Set(r.config.Kernel.Hits != config.KernelOff && !a.reportsEach(r))
-	if err := a.kernel.SetDestinations(r.kernelDestinations()); err != nil {
-		a.log.Warn("setting the addresses of the kernel's answers failed", "err", err)
+	h.Changed(nil)
+	h.SetPermit(r.config.Kernel.Permit)
+	h.Set(r.config.Kernel.Hits != config.KernelOff && !h.reportsEach(r))
+	if err := h.SetDestinations(r.kernelDestinations()); err != nil {
+		h.log.Warn("setting the addresses of the kernel's answers failed", "err", err)
 	}
 }
 
 // reportsEach reports whether every query is logged, watched, or sent to a collector: the kernel would hide some.
-func (a *Agent) reportsEach(r *generation) bool {
+func (h *kernelHits) reportsEach(r *generation) bool {
 	log := r.config.Log
-	return log.Dnstap != "" || a.watchers.Any() || slices.Contains([]string{config.QueriesAll, config.QueriesSample}, log.Queries.Mode)
+	return log.Dnstap != "" || h.watchers.Any() || slices.Contains([]string{config.QueriesAll, config.QueriesSample}, log.Queries.Mode)
 }
 
 // kernelDestinations returns the addresses at which pods ask.
@@ -137,36 +144,36 @@ func (r *generation) kernelDestinations() (list []netip.AddrPort) {
 const dnsPort = 53
 
 // ownerOf returns the owner of a name in the configuration in use.
-func (a *Agent) ownerOf(name []byte) []byte {
-	if owner := a.running.Load().cluster.owner; owner != nil {
+func (h *kernelHits) ownerOf(name []byte) []byte {
+	if owner := h.running.Load().cluster.owner; owner != nil {
 		return owner(name)
 	}
 	return nil
 }
 
-// countKernel counts hits of one question.
-func (a *Agent) countKernel(h kernel.Hits) {
-	r := a.running.Load()
-	a.resolver.CountCopies(h.Type, h.Rcode, h.IPv4, h.IPv6)
-	if h.Source == resolve.SourceCache {
-		r.cache.AddHits(h.Key, h.IPv4+h.IPv6)
+// count counts hits of one question.
+func (h *kernelHits) count(hits kernel.Hits) {
+	r := h.running.Load()
+	h.resolver.CountCopies(hits.Type, hits.Rcode, hits.IPv4, hits.IPv6)
+	if hits.Source == resolve.SourceCache {
+		r.cache.AddHits(hits.Key, hits.IPv4+hits.IPv6)
 	}
 	if r.cluster.pods != nil {
-		n := h.IPv4 + h.IPv6
-		c := pods.Counts{pods.FromMemory: n, pods.Bytes: n * uint64(h.Bytes)}
-		if h.Rcode == wire.RcodeNXDomain {
+		n := hits.IPv4 + hits.IPv6
+		c := pods.Counts{pods.FromMemory: n, pods.Bytes: n * uint64(hits.Bytes)}
+		if hits.Rcode == wire.RcodeNXDomain {
 			c[pods.Denied] = n
-			if h.Inside {
+			if hits.Inside {
 				c[pods.Searched] = n
 			}
 		}
-		r.cluster.pods.CountName(h.Key[:len(h.Key)-3], &c)
+		r.cluster.pods.CountName(hits.Key[:len(hits.Key)-3], &c)
 	}
 }
 
-// attributeKernel counts hits of one client.
-func (a *Agent) attributeKernel(c kernel.Client) {
-	if index := a.running.Load().cluster.pods; index != nil {
+// attribute counts hits of one client.
+func (h *kernelHits) attribute(c kernel.Client) {
+	if index := h.running.Load().cluster.pods; index != nil {
 		_, usage := index.UsageOf(c.Addr)
 		usage.Add(&pods.Counts{pods.FromMemory: c.Answered, pods.Denied: c.Denied, pods.Searched: c.Searched, pods.Bytes: c.Bytes})
 	}

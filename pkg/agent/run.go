@@ -121,6 +121,7 @@ func (a *Agent) assemble(ctx context.Context, cfg config.Config) (err error) {
 		a.handover.close()
 	}
 	a.running.Store(r)
+	a.kernel = kernelHits{running: &a.running, resolver: a.resolver, watchers: &a.watchers, servers: a.servers, log: a.log}
 	return err
 }
 
@@ -206,7 +207,7 @@ func (a *Agent) Listen(ctx context.Context) (err error) {
 	if err := a.node.Open(ctx); err != nil {
 		return err
 	}
-	if err := a.openKernel(ctx); err != nil {
+	if err := a.kernel.open(ctx); err != nil {
 		return err
 	}
 	listen := func() error {
@@ -282,7 +283,7 @@ func (a *Agent) Run(ctx context.Context) (err error) {
 	if err := unmapProgram(); err != nil {
 		a.log.DebugContext(ctx, "unmapping the program failed", "err", err)
 	}
-	defer startStage(ctx, group, a.runKernel).stop()
+	defer startStage(ctx, group, func(ctx context.Context) error { return a.kernel.run(ctx, a.handover.handedOver()) }).stop()
 	a.log.InfoContext(ctx, "serving", "addresses", a.Addrs(), "version", a.options.Version)
 	close(a.ready)
 	a.serveUntilEnd(ctx, servers, reloads)
@@ -322,7 +323,7 @@ func (a *Agent) dropCapabilities(ctx context.Context) {
 		return
 	}
 	keep := append(a.node.RequiredCapabilities(), a.handover.requiredCapabilities()...)
-	keep = append(keep, a.kernelCapabilities()...)
+	keep = append(keep, a.kernel.capabilities()...)
 	if err := a.options.DropCapabilities(keep); err != nil {
 		a.log.WarnContext(ctx, "capabilities not dropped", "err", err)
 		return

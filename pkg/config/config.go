@@ -423,18 +423,6 @@ type Snapshot struct {
 	MaxAge time.Duration `yaml:"maxAge" min:"1m" max:"168h"`
 }
 
-// Kernel is the section kernel.
-type Kernel struct {
-	// `off`; `auto`: if this node's kernel supports it; `on`: the agent does not start without it. `off` takes effect at once,
-	// the other values at the next start.
-	Hits string `yaml:"hits" words:"off,auto,on"`
-	// The memory of its answers, 64Ki to 8Mi, 1 KiB each. A change needs a restart.
-	Size int64 `yaml:"size" format:"size" min:"64Ki" max:"8Mi"` // in bytes
-	// How long a pod gets answers from the kernel after the agent has answered it, 1s to 1m. A firewall rule or a NetworkPolicy
-	// that begins to deny DNS to a pod takes effect after this time.
-	Permit time.Duration `yaml:"permit" min:"1s" max:"1m"`
-}
-
 // Handover is the section handover.
 type Handover struct {
 	// The path of a unix socket that both agents can reach, such as `/run/node-cache/handover.sock`. A new agent takes

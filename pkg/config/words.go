@@ -2,7 +2,10 @@
 
 package config
 
-import "fmt"
+import (
+	"fmt"
+	"time"
+)
 
 // Role says which program a configuration is for. It decides what an absent key means, and which values contradict the program.
 type Role string
@@ -102,6 +105,18 @@ const (
 	KernelAuto = "auto" // if this node supports it
 	KernelOn   = "on"   // always
 )
+
+// Kernel is the section kernel.
+type Kernel struct {
+	// `off`; `auto`: if this node's kernel supports it; `on`: the agent does not start without it. `off` takes effect at once,
+	// the other values at the next start.
+	Hits string `yaml:"hits" words:"off,auto,on"`
+	// The memory of its answers, 64Ki to 8Mi, 1 KiB each. A change needs a restart.
+	Size int64 `yaml:"size" format:"size" min:"64Ki" max:"8Mi"` // in bytes
+	// How long a pod gets answers from the kernel after the agent has answered it, 1s to 1m. A firewall rule or a NetworkPolicy
+	// that begins to deny DNS to a pod takes effect after this time.
+	Permit time.Duration `yaml:"permit" min:"1s" max:"1m"`
+}
 
 // The modes of the query log.
 const (

@@ -60,6 +60,7 @@ type Config struct {
 	Count     func(Hits)
 	Attribute func(Client)
 
+	Now func() time.Time
 	Log *slog.Logger
 }
 

@@ -110,7 +110,7 @@ func (l *links) apply(ctx context.Context, u *netlink.LinkUpdate) {
 	defer l.mu.Unlock()
 	attrs := u.Attrs()
 	a := l.attached[attrs.Index]
-	switch wanted := u.Header.Type == unix.RTM_NEWLINK && u.Link.Type() == "veth" && attrs.NetNsID >= 0 && attrs.MTU >= minMTU; {
+	switch wanted := u.Header.Type == unix.RTM_NEWLINK && u.Type() == "veth" && attrs.NetNsID >= 0 && attrs.MTU >= minMTU; {
 	case !wanted && a != nil:
 		l.detachLocked(attrs.Index)
 	case wanted && a == nil:

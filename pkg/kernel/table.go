@@ -112,7 +112,7 @@ func (t *table) fill(query []byte) {
 	a := hitsAnswer{Epoch: atomic.LoadUint32(&t.k.control.Epoch)}
 	name := key.Name[:nameLen]
 	own, owned, zones := t.version(name), t.version(t.k.cfg.Owner(name)), versionAt{zoneSlot, uint32(atomic.LoadUint64(&t.k.version[zoneSlot]))}
-	now, boot := time.Now(), bootTime()
+	now, boot := t.k.cfg.Now(), bootTime()
 	reply, shared, ok := t.k.cfg.Source.SharedReply(t.widest(query), now, t.reply[:0])
 	t.reply = reply
 	if !ok || !t.encode(&a, reply, &shared, boot, 12+nameLen+4) {

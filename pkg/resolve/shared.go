@@ -51,7 +51,7 @@ func (w *Worker) SharedReply(pkt []byte, now time.Time, dst []byte) (_ []byte, s
 	}
 	dst = q.Reply(dst, start, &w.opts)
 	s.Single = source == SourceZone && p.owner(q.Name()) != nil && isPlainSet(dst[start:], q.Type)
-	return dst, s, s.Left > 0 && p.servesAll(q, dst[start:])
+	return dst, s, s.Left > 0 && servesAll(p, q, dst[start:])
 }
 
 // isPlainSet reports whether an answer has records of the type asked for and no alias: it is of one object.
@@ -66,8 +66,19 @@ func isPlainSet(msg []byte, rrtype uint16) bool {
 
 // servesAll reports whether no feature gives a client another reply to the question: a walk of its search path, or synthesized
 // addresses.
-func (p *Plan) servesAll(q *wire.Query, reply []byte) bool {
+func servesAll(p *Plan, q *wire.Query, reply []byte) bool {
 	address := q.Type == wire.TypeA || q.Type == wire.TypeAAAA
 	denied := reply[3]&0x0f == wire.RcodeNXDomain
 	return (!p.SearchPath || !address || !denied) && (p.DNS64 == nil || q.Type != wire.TypeAAAA)
+}
+
+// CountCopies counts replies that the kernel gave to queries of IPv4 and IPv6 clients. It does not know how long they took; all take
+// less than the first of [Buckets].
+func (r *Resolver) CountCopies(rrtype uint16, rcode int, ipv4, ipv6 uint64) {
+	c := &r.counts
+	at := countQueries + typeClass(rrtype)
+	c.each[at].Add(ipv4)
+	c.each[at+typeClassCount].Add(ipv6)
+	c.each[responseCounter(SourceKernel, rcode)].Add(ipv4 + ipv6)
+	c.took(0, ipv4+ipv6)
 }

@@ -142,17 +142,6 @@ func (c *counters) response(source Source, rcode int, took time.Duration) {
 	c.took(took, 1)
 }
 
-// CountCopies counts replies that the kernel gave to queries of IPv4 and IPv6 clients. It does not know how long they took; all take
-// less than the first of [Buckets].
-func (r *Resolver) CountCopies(rrtype uint16, rcode int, ipv4, ipv6 uint64) {
-	c := &r.counts
-	at := countQueries + typeClass(rrtype)
-	c.each[at].Add(ipv4)
-	c.each[at+typeClassCount].Add(ipv6)
-	c.each[responseCounter(SourceKernel, rcode)].Add(ipv4 + ipv6)
-	c.took(0, ipv4+ipv6)
-}
-
 // took counts how long some replies took.
 func (c *counters) took(took time.Duration, replies uint64) {
 	c.durations[bucket(took)].Add(replies)
