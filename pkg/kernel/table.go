@@ -111,7 +111,8 @@ func (t *table) fill(query []byte) {
 	// Every version is read before the answer: a change in between makes it outdated.
 	a := hitsAnswer{Epoch: atomic.LoadUint32(&t.k.control.Epoch)}
 	name := key.Name[:nameLen]
-	own, owned, zones := t.version(name), t.version(t.k.cfg.Owner(name)), versionAt{zoneSlot, uint32(atomic.LoadUint64(&t.k.version[zoneSlot]))}
+	owner := t.k.cfg.Owner(name)
+	own, owned, space, zones := t.version(name), t.version(owner), t.version(parent(owner)), t.versionIn(zoneSlot)
 	now, boot := t.k.cfg.Now(), bootTime()
 	reply, shared, ok := t.k.cfg.Source.SharedReply(t.widest(query), now, t.reply[:0])
 	t.reply = reply
@@ -119,8 +120,12 @@ func (t *table) fill(query []byte) {
 		t.remove(key)
 		return
 	}
-	if shared.Source == resolve.SourceZone && !shared.Single {
-		owned = zones
+	switch {
+	case shared.Source != resolve.SourceZone:
+	case shared.Single:
+		own = space // that of the namespace; the cache does not matter
+	default:
+		own, owned = zones, zones
 	}
 	a.Slot, a.Version = [2]uint32{own.slot, owned.slot}, [2]uint32{own.version, owned.version}
 	t.write(key, e, &a, len(reply), &shared)
@@ -131,8 +136,19 @@ type versionAt struct{ slot, version uint32 }
 
 // version returns the version of a name or an owner. That of nil is not changed.
 func (t *table) version(name []byte) versionAt {
-	slot := t.k.slot(name)
+	return t.versionIn(t.k.slot(name))
+}
+
+func (t *table) versionIn(slot uint32) versionAt {
 	return versionAt{slot, uint32(atomic.LoadUint64(&t.k.version[slot]))}
+}
+
+// parent returns a name without its first label.
+func parent(name []byte) []byte {
+	if len(name) < 2 {
+		return nil
+	}
+	return name[1+int(name[0]):]
 }
 
 // admit reports whether to take a question that the kernel does not answer yet.

@@ -12,7 +12,7 @@ import (
 type Shared struct {
 	Source Source        // SourceZone or SourceCache
 	Key    []byte        // of the cache; valid until the next call
-	Single bool          // of a zone: only a change of the name's owner ends it; otherwise any change of the zones does
+	Single bool          // of a zone: only a change of the name's owner, or its namespace, ends it; otherwise any change of the zones does
 	Age    time.Duration // of a cached answer: the TTLs are counted down by its whole seconds
 	Left   time.Duration // until it expires, becomes stale, or must be refreshed
 	Inside bool          // the name is in the cluster's domain
@@ -50,7 +50,7 @@ func (w *Worker) SharedReply(pkt []byte, now time.Time, dst []byte) (_ []byte, s
 		return dst[:start], s, false
 	}
 	dst = q.Reply(dst, start, &w.opts)
-	s.Single = source == SourceZone && p.owner(q.Name()) != nil && isPlainSet(dst[start:], q.Type)
+	s.Single = source == SourceZone && q.Type != wire.TypePTR && p.owner(q.Name()) != nil && isPlainSet(dst[start:], q.Type)
 	return dst, s, s.Left > 0 && servesAll(p, q, dst[start:])
 }
 
