@@ -96,9 +96,6 @@ func (h *kernelHits) capabilities() []cap.Value {
 
 // observe makes changes of r's answers end their copies in the kernel.
 func (h *kernelHits) observe(r *generation) {
-	if h.Kernel == nil {
-		return
-	}
 	r.cache.Observe(h.Changed)
 	for _, store := range r.cluster.stores() {
 		store.SetGate(h.Gate())
@@ -108,9 +105,6 @@ func (h *kernelHits) observe(r *generation) {
 
 // update follows the configuration of r. Every answer of an earlier plan ends.
 func (h *kernelHits) update(r *generation) {
-	if h.Kernel == nil {
-		return
-	}
 	h.Changed(nil)
 	h.SetPermit(r.config.Kernel.Permit)
 	h.Set(r.config.Kernel.Hits != config.KernelOff && !h.reportsEach(r))

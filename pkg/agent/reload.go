@@ -69,7 +69,9 @@ func (a *Agent) replan(ctx context.Context) {
 		a.servers.limitSessions(a.memory.share.Load(), &r.config.Limits)
 		a.builder.limitNames(r.cluster)
 		a.resolver.Swap(plan)
-		a.kernel.update(r)
+		if a.kernel.Kernel != nil {
+			a.kernel.update(r)
+		}
 		return nil
 	})
 }
@@ -156,7 +158,9 @@ func (a *Agent) apply(ctx context.Context, cfg config.Config) error {
 		a.builder.observe(r.cluster)
 	}
 	a.resolver.Swap(plan)
-	a.kernel.observe(r)
+	if a.kernel.Kernel != nil {
+		a.kernel.observe(r)
+	}
 	purgeRerouted(r, old)
 	a.parts.stopUnused(r.parts())
 	if r.cluster != old.cluster {
