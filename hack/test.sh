@@ -82,7 +82,7 @@ set_up() {
 packages() { # every package but the suites that run by themselves
   go list ./... | grep -vE "/(test/(e2e|scenario|cluster|node|upstream|pressure|kernel|manifests|install)|bench|internal/(kubetest|kubenode|nodetest|play|promtest)|pkg/($rules))(/|\$)"
 }
-rules='intercept|iptables|nftables|netif' # packages whose tests write rules and links of the kernel
+rules='intercept|iptables|kernel|nftables|netif' # packages whose tests write rules and links of the kernel
 
 # check runs one command that is no Go test and reports it as one.
 check() { # check NAME COMMAND...

@@ -178,6 +178,16 @@ static __always_inline int same(const struct address *a, const struct address *b
 	return a->word[0] == b->word[0] && a->word[1] == b->word[1] && a->word[2] == b->word[2] && a->word[3] == b->word[3];
 }
 
+// last_of returns the number of the last byte of so many. The compiler does not know it: the verifier of Linux 6.1 must see both
+// bounds of a length in one register, right before the call.
+static __always_inline __u64 last_of(__u64 len)
+{
+	__u64 last = len - 1;
+
+	asm volatile("" : "+r"(last));
+	return last;
+}
+
 // A packet is a UDP datagram over IPv4 or IPv6 without options.
 struct packet {
 	__u32 family;
@@ -271,9 +281,8 @@ static __always_inline int checksum_kind(struct __sk_buff *skb, const struct pac
 
 	if (check == 0)
 		return p->family == 4 ? CHECKSUM_NONE : CHECKSUM_WRONG;
-	if (!s || len < sizeof(struct udphdr) || len > sizeof(s->bytes) - 4)
-		return CHECKSUM_WRONG;
-	if (bpf_skb_load_bytes(skb, p->l4, s->bytes, len) != 0)
+	__u64 last = last_of(len);
+	if (!s || last >= sizeof(s->bytes) - 4 || bpf_skb_load_bytes(skb, p->l4, s->bytes, last + 1) != 0)
 		return CHECKSUM_WRONG;
 	__builtin_memset(s->bytes + len, 0, 4);
 	sum = bpf_csum_diff(0, 0, (__be32 *)s->bytes, (len + 3) & 0xfc, fold(pseudo));
@@ -427,7 +436,8 @@ int answer_hit(struct __sk_buff *skb)
 	__be16 question[2];
 	if (bpf_skb_load_bytes(skb, p.l4 + 8 + 12 + name_len, question, 4) != 0 || question[1] != bpf_htons(1))
 		return NEXT;
-	if (bpf_skb_load_bytes(skb, p.l4 + 8 + 12, k.name, name_len) != 0)
+	__u64 last = last_of(name_len);
+	if (last >= MAX_NAME || bpf_skb_load_bytes(skb, p.l4 + 8 + 12, k.name, last + 1) != 0)
 		return NEXT;
 	__u64 *words = (__u64 *)k.name;
 	for (__u32 i = 0; i < MAX_NAME / 8; i++) {
@@ -482,7 +492,8 @@ int answer_hit(struct __sk_buff *skb)
 	__u8 searched = a->searched;
 	if (bpf_skb_change_tail(skb, answer_at + len, 0) != 0)
 		return NEXT;
-	if (len > 0 && len <= MAX_DATA && bpf_skb_store_bytes(skb, answer_at, a->data, len, 0) != 0)
+	last = last_of(len);
+	if (last < MAX_DATA && bpf_skb_store_bytes(skb, answer_at, a->data, last + 1, 0) != 0)
 		return DROP;
 	if (a->counts_down)
 		count_down(skb, a, answer_at & 0xff, (now - a->base) / 1000000000);
