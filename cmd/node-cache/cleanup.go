@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/nodecache/node-cache/pkg/cli"
+	"github.com/nodecache/node-cache/pkg/kernel"
 	"github.com/nodecache/node-cache/pkg/node"
 )
 
@@ -24,8 +25,8 @@ func cleanupCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "cleanup [--config FILE] [--folder FOLDER]... [--force] [--stay] [-o json]",
 		Short: "Remove what agents left on this node",
-		Long: `Remove the rules and the link that agents left on this node. Use it after an agent was
-killed for good or uninstalled. It finds the rules of every backend. Without a file it
+		Long: `Remove the rules, the link and the filters of interfaces that agents left on this node.
+Use it after an agent was killed for good or uninstalled. It finds the rules of every backend. Without a file it
 looks for the default name of the link; with interface.kind lo the file is needed,
 because it lists the addresses. While an agent renews its lease, nothing is removed,
 unless --force is given. If all that succeeds, snapshots, sockets, and saved
@@ -42,10 +43,14 @@ Exit code 0: nothing of an agent is left; 1: something is.`,
 				return err
 			}
 			removed, err := node.Cleanup(cmd.Context(), &cfg, force)
-			if err == nil {
-				var files []string
-				files, err = removeFiles(folders)
-				removed = append(removed, files...)
+			for _, remove := range []func() ([]string, error){
+				kernel.Cleanup, func() ([]string, error) { return removeFiles(folders) },
+			} {
+				if err == nil {
+					var more []string
+					more, err = remove()
+					removed = append(removed, more...)
+				}
 			}
 			switch {
 			case output == "json":

@@ -17,6 +17,7 @@ import (
 	"github.com/nodecache/node-cache/pkg/capabilities"
 	"github.com/nodecache/node-cache/pkg/config"
 	"github.com/nodecache/node-cache/pkg/kernel"
+	"github.com/nodecache/node-cache/pkg/node"
 	"github.com/nodecache/node-cache/pkg/pods"
 	"github.com/nodecache/node-cache/pkg/resolve"
 	"github.com/nodecache/node-cache/pkg/status"
@@ -32,6 +33,7 @@ type kernelHits struct {
 	resolver *resolve.Resolver
 	watchers *resolve.Watchers
 	servers  *servers
+	node     *node.Node
 	log      *slog.Logger
 }
 
@@ -50,6 +52,7 @@ func (h *kernelHits) open(ctx context.Context) error {
 		Port:    cfg.Listen.Port,
 		Sockets: h.servers.udpSockets,
 		Busy:    h.servers.longestBatch,
+		Lapsed:  h.node.Lapsed,
 		Count:   h.count, Attribute: h.attribute, Now: time.Now, Log: h.log,
 	})
 	switch {
@@ -108,8 +111,20 @@ func (h *kernelHits) update(r *generation) {
 	h.Changed(nil)
 	h.SetPermit(r.config.Kernel.Permit)
 	h.Set(r.config.Kernel.Hits != config.KernelOff && !h.reportsEach(r))
+	h.setDestinations(r)
+}
+
+func (h *kernelHits) setDestinations(r *generation) {
 	if err := h.SetDestinations(r.kernelDestinations()); err != nil {
 		h.log.Warn("setting the addresses of the kernel's answers failed", "err", err)
+	}
+}
+
+// targetChanged follows the addresses of the DNS service.
+func (a *Agent) targetChanged() {
+	a.node.TargetChanged()
+	if a.kernel.Kernel != nil {
+		a.kernel.setDestinations(a.running.Load())
 	}
 }
 

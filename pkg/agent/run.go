@@ -92,7 +92,7 @@ func (a *Agent) assemble(ctx context.Context, cfg config.Config) (err error) {
 	a.builder = &builder{
 		log: a.log, version: a.options.Version, token: a.token, dial: a.options.Dial,
 		loops: upstream.NewLoopDetector(nil), memory: a.memory, tap: dnstap.New(nodeName(), a.options.Version, a.log), watchers: &a.watchers, ready: a.ready, stopped: a.stopped,
-		targetChanged: a.node.TargetChanged, ownerChanged: a.ownerChanged,
+		targetChanged: a.targetChanged, ownerChanged: a.ownerChanged,
 	}
 	a.builder.useTap(cfg.Log.Dnstap)
 	r, err := a.builder.build(cfg, noGeneration()) //nolint:contextcheck // it reads files and never blocks
@@ -121,7 +121,7 @@ func (a *Agent) assemble(ctx context.Context, cfg config.Config) (err error) {
 		a.handover.close()
 	}
 	a.running.Store(r)
-	a.kernel = kernelHits{running: &a.running, resolver: a.resolver, watchers: &a.watchers, servers: a.servers, log: a.log}
+	a.kernel = kernelHits{running: &a.running, resolver: a.resolver, watchers: &a.watchers, servers: a.servers, node: a.node, log: a.log}
 	return err
 }
 

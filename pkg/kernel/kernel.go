@@ -20,6 +20,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/nodecache/node-cache/pkg/resolve"
+	"github.com/nodecache/node-cache/pkg/task"
 	"github.com/nodecache/node-cache/pkg/zone"
 )
 
@@ -55,6 +56,7 @@ type Config struct {
 	Port    uint16                   // of the agent's sockets
 	Sockets func() []syscall.RawConn // the agent's UDP sockets, to recognize its replies
 	Busy    func() time.Duration     // longest time that a reader has spent on its current batch
+	Lapsed  func() bool              // the agent has lost its lease: every query goes on
 
 	// Count is called with the hits of a name, in canonical wire form, since its last call; Attribute with those of a client.
 	Count     func(Hits)
@@ -172,6 +174,15 @@ func bootTime() uint64 {
 
 // Beat extends the lease: the agent answers.
 func (k *Kernel) Beat() { atomic.StoreUint64(&k.control.Heartbeat, bootTime()) }
+
+// renew extends the lease if the agent answers.
+func (k *Kernel) renew() {
+	if k.cfg.Lapsed() {
+		atomic.StoreUint64(&k.control.Heartbeat, 0)
+	} else if k.cfg.Busy() < k.cfg.Lease/2 {
+		k.Beat()
+	}
+}
 
 // SetPermit sets how long an interface gets answers after the agent has answered its pod.
 func (k *Kernel) SetPermit(d time.Duration) { atomic.StoreUint64(&k.control.Permit, uint64(d)) }
@@ -332,20 +343,31 @@ func (k *Kernel) Run(ctx context.Context) error {
 	for {
 		select {
 		case <-ctx.Done():
-			k.table.sweep()
+			k.guard(ctx, k.table.sweep)
 			return nil
 		case o := <-k.offers:
-			k.table.fill(o.query[:o.len])
+			k.guard(ctx, func() { k.table.fill(o.query[:o.len]) })
 		case <-beat.C:
-			if k.cfg.Busy() < k.cfg.Lease/2 {
-				k.Beat()
-			}
+			k.renew()
 		case <-sweep.C:
-			k.table.sweep()
-			k.links.count()
-			if err := k.readSockets(); err != nil {
-				k.log.WarnContext(ctx, "reading sockets failed", "err", err)
-			}
+			k.guard(ctx, k.upkeep)
 		}
+	}
+}
+
+// guard calls do and recovers a panic: the agent can answer without the kernel, but not after a crash.
+func (k *Kernel) guard(ctx context.Context, do func()) {
+	_ = task.Guard{Where: "answers in the kernel", Log: k.log}.Do(ctx, func() error { // it is logged
+		do()
+		return nil
+	})
+}
+
+// upkeep counts the hits, removes unused answers, and follows the agent's sockets.
+func (k *Kernel) upkeep() {
+	k.table.sweep()
+	k.links.count()
+	if err := k.readSockets(); err != nil {
+		k.log.Warn("reading sockets failed", "err", err)
 	}
 }

@@ -22,6 +22,9 @@ import (
 // minMTU is the smallest MTU of an interface that every reply fits.
 const minMTU = 1280
 
+// relistInterval is the time between two reads of all interfaces. Events come in between.
+const relistInterval = 2 * time.Second
+
 // links attaches the programs to the interfaces of pods: the veths whose other end is in another network namespace.
 type links struct {
 	k *Kernel
@@ -30,17 +33,35 @@ type links struct {
 	attached map[int]*attachment
 	failed   map[int]string // why an interface has no program
 	legacy   bool           // the kernel has no tcx: filters of clsact
+
+	buffer int // bytes that the subscription receives; constant
 }
 
 // An attachment is the two programs of an interface.
 type attachment struct {
-	name    string
-	detach  []func() error
-	counted [2]hitsClient // as of the last count; IPv4, IPv6
+	name     string
+	programs []attachedProgram
+	counted  [2]hitsClient // as of the last count; IPv4, IPv6
+}
+
+// An attachedProgram is a program at one side of an interface.
+type attachedProgram interface {
+	detach() error
+	attached() bool // false once another program has detached it
+}
+
+// A tcxLink is a program that ends with this process.
+type tcxLink struct{ link.Link }
+
+func (l tcxLink) detach() error { return l.Close() }
+
+func (l tcxLink) attached() bool {
+	info, err := l.Info()
+	return err != nil || info.TCX() == nil || info.TCX().Ifindex != 0
 }
 
 func (l *links) init(k *Kernel) {
-	l.k, l.attached, l.failed = k, map[int]*attachment{}, map[int]string{}
+	l.k, l.attached, l.failed, l.buffer = k, map[int]*attachment{}, map[int]string{}, 1<<20
 }
 
 // Interfaces returns how many interfaces have the programs, and why others of pods have not.
@@ -76,9 +97,15 @@ func (l *links) watch(ctx context.Context) {
 // subscribe is watch until the socket fails: it may lose events.
 func (l *links) subscribe(ctx context.Context) error {
 	updates, done, failed := make(chan netlink.LinkUpdate, 256), make(chan struct{}), make(chan error, 1)
-	defer close(done)
+	defer func() {
+		close(done)
+		go func() { // the sender does not look at done
+			for range updates { //nolint:revive // until it has ended
+			}
+		}()
+	}()
 	err := netlink.LinkSubscribeWithOptions(updates, done, netlink.LinkSubscribeOptions{
-		ListExisting: true, ReceiveBufferSize: 1 << 20,
+		ReceiveBufferSize: l.buffer,
 		ErrorCallback: func(err error) {
 			select {
 			case failed <- err:
@@ -87,6 +114,11 @@ func (l *links) subscribe(ctx context.Context) error {
 		},
 	})
 	if err != nil {
+		return err
+	}
+	relist := time.NewTicker(relistInterval)
+	defer relist.Stop()
+	if err := l.relist(ctx); err != nil {
 		return err
 	}
 	for {
@@ -99,29 +131,69 @@ func (l *links) subscribe(ctx context.Context) error {
 			if !ok {
 				return errors.New("the subscription ended")
 			}
-			l.apply(ctx, &u)
+			l.k.guard(ctx, func() { l.apply(ctx, u.Link, u.Header.Type == unix.RTM_NEWLINK) })
+		case <-relist.C:
+			if err := l.relist(ctx); err != nil {
+				return err
+			}
 		}
 	}
 }
 
-// apply follows a change of an interface.
-func (l *links) apply(ctx context.Context, u *netlink.LinkUpdate) {
+// relist reads all interfaces, also those whose event was lost. It detaches and attaches again what another program has detached.
+func (l *links) relist(ctx context.Context) error {
+	list, err := netlink.LinkList()
+	if err != nil && !errors.Is(err, netlink.ErrDumpInterrupted) {
+		return err
+	}
+	seen := map[int]bool{}
+	for _, dev := range list {
+		seen[dev.Attrs().Index] = true
+		l.apply(ctx, dev, true)
+	}
+	if err == nil { // else some are missing in the list: the next one has them
+		l.keep(seen)
+	}
+	return nil
+}
+
+// keep forgets all interfaces but these.
+func (l *links) keep(seen map[int]bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	attrs := u.Attrs()
-	a := l.attached[attrs.Index]
-	switch wanted := u.Header.Type == unix.RTM_NEWLINK && u.Type() == "veth" && attrs.NetNsID >= 0 && attrs.MTU >= minMTU; {
-	case !wanted && a != nil:
-		l.detachLocked(attrs.Index)
-	case wanted && a == nil:
-		delete(l.failed, attrs.Index)
-		if err := l.attachLocked(attrs.Index, attrs.Name); err != nil {
-			l.failed[attrs.Index] = fmt.Sprintf("%s: %v", attrs.Name, err)
-			l.k.log.DebugContext(ctx, "interface not served by the kernel", "interface", attrs.Name, "err", err)
+	for index := range l.attached {
+		if !seen[index] {
+			l.detachLocked(index)
 		}
-	case !wanted:
-		delete(l.failed, attrs.Index)
 	}
+	maps.DeleteFunc(l.failed, func(index int, _ string) bool { return !seen[index] })
+}
+
+// apply follows an interface, which exists or is gone.
+func (l *links) apply(ctx context.Context, dev netlink.Link, exists bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	attrs := dev.Attrs()
+	wanted := exists && dev.Type() == "veth" && attrs.NetNsID >= 0 && attrs.MTU >= minMTU
+	if a := l.attached[attrs.Index]; a != nil {
+		if wanted && a.complete() {
+			return
+		}
+		l.detachLocked(attrs.Index)
+	}
+	delete(l.failed, attrs.Index)
+	if !wanted {
+		return
+	}
+	if err := l.attachLocked(attrs.Index, attrs.Name); err != nil {
+		l.failed[attrs.Index] = fmt.Sprintf("%s: %v", attrs.Name, err)
+		l.k.log.DebugContext(ctx, "interface not served by the kernel", "interface", attrs.Name, "err", err)
+	}
+}
+
+// complete reports whether no program was detached by others.
+func (a *attachment) complete() bool {
+	return !slices.ContainsFunc(a.programs, func(p attachedProgram) bool { return !p.attached() })
 }
 
 // families are the second part of a client's key.
@@ -149,21 +221,21 @@ func (l *links) attachLocked(index int, name string) (err error) {
 		{l.k.objects.PermitClient, ebpf.AttachTCXEgress, netlink.HANDLE_MIN_EGRESS},
 		{l.k.objects.AnswerHit, ebpf.AttachTCXIngress, netlink.HANDLE_MIN_INGRESS},
 	} {
-		detach, err := l.attachProgram(index, p.program, p.at, p.parent)
+		attached, err := l.attachProgram(index, p.program, p.at, p.parent)
 		if err != nil {
 			return err
 		}
-		a.detach = append(a.detach, detach)
+		a.programs = append(a.programs, attached)
 	}
 	return nil
 }
 
 // attachProgram attaches a program after those of others.
-func (l *links) attachProgram(index int, p *ebpf.Program, at ebpf.AttachType, parent uint32) (detach func() error, err error) {
+func (l *links) attachProgram(index int, p *ebpf.Program, at ebpf.AttachType, parent uint32) (attachedProgram, error) {
 	if !l.legacy {
 		attached, err := link.AttachTCX(link.TCXOptions{Interface: index, Program: p, Attach: at, Anchor: link.Tail()})
 		if err == nil {
-			return attached.Close, nil
+			return tcxLink{attached}, nil
 		}
 		if !errors.Is(err, link.ErrNotSupported) {
 			return nil, err
@@ -176,8 +248,8 @@ func (l *links) attachProgram(index int, p *ebpf.Program, at ebpf.AttachType, pa
 func (l *links) detachLocked(index int) {
 	a := l.attached[index]
 	l.countLocked(index, a)
-	for _, detach := range a.detach {
-		_ = detach() // the interface may be gone
+	for _, p := range slices.Backward(a.programs) {
+		_ = p.detach() // the interface may be gone
 	}
 	for _, family := range families() {
 		_ = l.k.objects.Clients.Delete(hitsClientKey{Ifindex: uint32(index), Family: family})

@@ -122,7 +122,7 @@ func open(t *testing.T, sockets func() []syscall.RawConn) *Kernel {
 	t.Helper()
 	k, err := Open(Config{
 		Source: answerer{byKernel}, Owner: func([]byte) []byte { return nil }, Size: 64 * AnswerSize, Permit: time.Hour, Lease: time.Hour, Port: 53,
-		Sockets: sockets, Busy: func() time.Duration { return 0 },
+		Sockets: sockets, Busy: func() time.Duration { return 0 }, Lapsed: func() bool { return false },
 		Count: func(Hits) {}, Attribute: func(Client) {}, Log: slog.New(slog.DiscardHandler),
 	})
 	assert.NoError(t, err)

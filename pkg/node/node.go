@@ -310,6 +310,12 @@ const drainDelay = 20 * time.Millisecond
 // ending.
 const stopTimeout = 5 * time.Second
 
+// Lapsed reports whether the agent, which intercepts queries, holds no lease: they go to the fallback.
+func (n *Node) Lapsed() bool {
+	keeper := n.currentKeeper()
+	return keeper != nil && keeper.Stats().NoneHeldFor > 0
+}
+
 // Leave releases the lease and returns once no more queries arrive, or after a bounded time. TCP sessions
 // stay with the agent for the time drain.
 func (n *Node) Leave(ctx context.Context, drain time.Duration) {

@@ -1,0 +1,206 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package node
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/nodecache/node-cache/internal/assert"
+	"github.com/nodecache/node-cache/internal/nodetest"
+	"github.com/nodecache/node-cache/internal/proctest"
+)
+
+// withKernelHits is the configuration of an agent that answers hits in the kernel.
+const withKernelHits = "kernel: {hits: on, permit: 1s}\n"
+
+// awaitKernelHits waits until the kernel answers a pod.
+func (b *harness) awaitKernelHits(t *testing.T, pod *nodetest.Host, addr int) {
+	t.Helper()
+	before := b.kernelHits(t)
+	proctest.Eventually(t, time.Minute, "the kernel answers "+pod.Name, func() bool {
+		_, _ = nodetest.Ask(pod, b.dnsAddrs[addr], "udp")
+		return b.kernelHits(t) > before
+	})
+}
+
+// kernelHits returns the queries that the kernel has answered, as of the agent's last count.
+func (b *harness) kernelHits(t *testing.T) (sum int) {
+	t.Helper()
+	for _, m := range regexp.MustCompile(`(?m)^nodecache_responses_total\{.*source="kernel".*\} (\d+)$`).FindAllStringSubmatch(b.adminPage(t, "/metrics"), -1) {
+		n, _ := strconv.Atoi(m[1]) // it has digits only
+		sum += n
+	}
+	return sum
+}
+
+// TestKernelHits kills and stops an agent that answers hits in the kernel. The fallback answers within the same time.
+func TestKernelHits(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		name        string
+		transparent bool
+		away        func(daemon)
+		back        func(*testing.T, *harness, daemon) time.Time
+	}{
+		{"kill -9", false, daemon.kill, relaunch},
+		{"transparent, kill -9", true, daemon.kill, relaunch},
+		{"kill -STOP", false, func(a daemon) { a.Signal(syscall.SIGSTOP) }, func(_ *testing.T, _ *harness, a daemon) time.Time {
+			now := time.Now()
+			a.Signal(syscall.SIGCONT)
+			return now
+		}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			b := newHarness(t, options{transparent: tt.transparent, extra: withKernelHits})
+			a := b.start(t)
+			for i, pod := range b.Pods {
+				b.awaitKernelHits(t, pod, i)
+			}
+			b.outage(t, "hits in the kernel, "+tt.name, func() { tt.away(a) }, func() time.Time { return tt.back(t, b, a) })
+			b.awaitKernelHits(t, b.Pods[0], 0)
+		})
+	}
+}
+
+// TestKernelHitsEnd ends an agent in each way, and looks for what it had in the kernel.
+func TestKernelHitsEnd(t *testing.T) {
+	t.Parallel()
+	for name, end := range map[string]func(*testing.T, daemon){
+		"kill -9": func(_ *testing.T, a daemon) { a.Kill() },
+		"SIGTERM": func(t *testing.T, a daemon) { t.Helper(); a.end(t) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			b := newHarness(t, options{extra: withKernelHits})
+			a := b.start(t)
+			b.awaitKernelHits(t, b.Pods[0], 0)
+			had := bpfObjects(t, a.Pid())
+			if len(had) < 2+8+2*3 { // programs, maps, links
+				t.Errorf("the agent has %d objects: %v", len(had), had)
+			}
+			end(t, a)
+			// The kernel frees them a while after the last use.
+			proctest.Eventually(t, time.Minute, "nothing is left in the kernel", func() bool {
+				for _, o := range had {
+					if o.exists() {
+						return false
+					}
+				}
+				return true
+			})
+		})
+	}
+}
+
+// A bpfObject is a program, a map or a link in the kernel.
+type bpfObject struct {
+	kind string
+	id   uint32
+}
+
+// bpfObjects returns those that a process has open.
+func bpfObjects(t *testing.T, pid int) (list []bpfObject) {
+	t.Helper()
+	files, err := filepath.Glob(fmt.Sprintf("/proc/%d/fdinfo/*", pid))
+	assert.NoError(t, err)
+	for _, file := range files {
+		text, _ := os.ReadFile(file) // it may be closed by now
+		for _, kind := range []string{"link", "map", "prog"} {
+			m := regexp.MustCompile(`(?m)^` + kind + `_id:\s*(\d+)$`).FindSubmatch(text)
+			if m == nil {
+				continue
+			}
+			id, err := strconv.ParseUint(string(m[1]), 10, 32)
+			assert.NoError(t, err)
+			list = append(list, bpfObject{kind, uint32(id)})
+			break // a link's has the ID of its program as well
+		}
+	}
+	return list
+}
+
+// exists reports whether the kernel still has the object.
+func (o bpfObject) exists() bool {
+	command := map[string]uintptr{"prog": unix.BPF_PROG_GET_FD_BY_ID, "map": unix.BPF_MAP_GET_FD_BY_ID, "link": unix.BPF_LINK_GET_FD_BY_ID}[o.kind]
+	fd, errno := fdByID(command, o.id)
+	if errno == 0 {
+		_ = unix.Close(fd)
+	}
+	return errno != unix.ENOENT
+}
+
+// TestKernelHandOver hands over between agents that answer hits in the kernel. No query is lost.
+func TestKernelHandOver(t *testing.T) {
+	for _, transparent := range []bool{false, true} {
+		t.Run(fmt.Sprintf("transparent %t", transparent), func(t *testing.T) {
+			b, last := startHandOver(t, options{transparent: transparent, extra: withKernelHits})
+			for i, pod := range b.Pods {
+				b.awaitKernelHits(t, pod, i)
+			}
+			before, dropped := b.fallbackQueries(), b.drops(t)
+			l := b.flood(t)
+			times := proctest.OrdinaryOrSoak(2, 50)
+			for range times {
+				next := b.launch(t)
+				b.awaitHandOver(t, next)
+				b.awaitKernelHits(t, b.Pods[0], 0)
+				last.end(t)
+				last = next
+			}
+			var sum nodetest.Report
+			for _, r := range l.stop(t) {
+				sum.Outcomes = append(sum.Outcomes, r.Outcomes...)
+			}
+			overflow, reasons := b.drops(t).since(dropped)
+			if lost := sum.Count(nodetest.Lost) + sum.Count(nodetest.Refused); lost > overflow+sum.Count(nodetest.Late) {
+				t.Errorf("%d queries were lost, and the kernel has dropped %d: %s", lost, overflow, reasons)
+			}
+			assert.Equal(t, "queries to the fallback", before, b.fallbackQueries())
+			proctest.Figure(t, "handed over %d times with hits in the kernel, transparent %t: %s", times, transparent, sum)
+		})
+	}
+}
+
+// TestKernelPermit has the node's rules begin to drop the queries of one pod. The kernel answers it no longer than the configured
+// time, and goes on to answer another one.
+func TestKernelPermit(t *testing.T) {
+	t.Parallel()
+	const permit = time.Second
+	b := newHarness(t, options{extra: withKernelHits})
+	b.start(t)
+	for i, pod := range b.Pods {
+		b.awaitKernelHits(t, pod, i)
+	}
+	denied, allowed := b.Pods[0], b.Pods[1]
+	b.run(t, "nft", "add table inet policy; add chain inet policy in { type filter hook input priority 0; };"+
+		"add rule inet policy in iifname pod0 udp dport 53 drop")
+	began := time.Now()
+	end := began.Add(permit + b.scaled(t, 200*time.Millisecond))
+	answeredBefore := false
+	for time.Now().Before(end.Add(permit)) {
+		sent := time.Now()
+		answered := b.askOnce(t, denied, 0)
+		answeredBefore = answeredBefore || answered && sent.Before(began.Add(permit/2))
+		if answered && sent.After(end) {
+			t.Fatalf("the denied pod was answered %s after the rule", ms(sent.Sub(began)))
+		}
+	}
+	assert.Equal(t, "the pod had an answer of the kernel after the rule", true, answeredBefore)
+	assert.Equal(t, "the other pod is answered", true, b.askOnce(t, allowed, 1))
+	b.run(t, "nft", "delete table inet policy")
+	b.awaitKernelHits(t, denied, 0)
+	b.run(t, "nft", "flush ruleset")
+	proctest.Eventually(t, time.Minute, "the rules are back", func() bool { return strings.Contains(b.rules(t), agentIPv4.String()) })
+	b.awaitKernelHits(t, denied, 0)
+}
