@@ -17,6 +17,7 @@ const (
 	NetRaw         = cap.NET_RAW          // raw sockets, which the iptables programs open
 	SysAdmin       = cap.SYS_ADMIN        // namespaces
 	BPF            = cap.BPF              // programs in the kernel
+	Perfmon        = cap.PERFMON          // loading a program that compares pointers
 )
 
 // Missing returns the names of the capabilities in needs that are not in the effective

@@ -10,6 +10,7 @@ import (
 	"hash/maphash"
 	"log/slog"
 	"net/netip"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -19,6 +20,7 @@ import (
 	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
 
+	"github.com/nodecache/node-cache/pkg/capabilities"
 	"github.com/nodecache/node-cache/pkg/resolve"
 	"github.com/nodecache/node-cache/pkg/task"
 	"github.com/nodecache/node-cache/pkg/zone"
@@ -109,6 +111,9 @@ func Open(cfg Config) (*Kernel, error) {
 	k := &Kernel{
 		cfg: cfg, log: cfg.Log, seed: maphash.MakeSeed(), offers: make(chan offer, 256),
 		destinations: map[hitsDestination]bool{}, sockets: map[uint64]bool{},
+	}
+	if missing := capabilities.Missing(capabilities.NetAdmin, capabilities.BPF, capabilities.Perfmon); len(missing) > 0 {
+		return nil, fmt.Errorf("missing capability: %s", strings.Join(missing, ", "))
 	}
 	spec, err := loadHits()
 	if err != nil {

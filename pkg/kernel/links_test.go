@@ -5,6 +5,7 @@ package kernel
 import (
 	"errors"
 	"fmt"
+	"log/slog"
 	"os"
 	"slices"
 	"strconv"
@@ -193,4 +194,21 @@ func TestLostEvents(t *testing.T) {
 		slices.Sort(names)
 		return slices.Equal(names, []string{"late", "pod1", "up0"})
 	})
+}
+
+// TestPanicEndsNothing has the source of an answer panic.
+func TestPanicEndsNothing(t *testing.T) {
+	k := &Kernel{log: slog.New(slog.DiscardHandler)}
+	k.guard(t.Context(), func() { panic("a defect") })
+}
+
+// TestLapsed takes the agent's lease away. Everything passes on until it is back.
+func TestLapsed(t *testing.T) {
+	n := newNode(t, "tcx", nodetest.Options{})
+	n.await(t, n.Pods[0], byKernel)
+	for _, lapsed := range []bool{true, false} {
+		n.cfg.Lapsed = func() bool { return lapsed }
+		n.renew()
+		n.await(t, n.Pods[0], map[bool]string{true: byAgent, false: byKernel}[lapsed])
+	}
 }

@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package kernel
+
+import (
+	"net"
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/vishvananda/netlink"
+
+	"github.com/nodecache/node-cache/internal/assert"
+	"github.com/nodecache/node-cache/internal/nodetest"
+	"github.com/nodecache/node-cache/internal/proctest"
+)
+
+// TestBridge has pods behind the ports of a bridge. A reply that another pod forges permits no pod to be answered by the kernel.
+func TestBridge(t *testing.T) {
+	for _, hook := range hooks() {
+		t.Run(hook, func(t *testing.T) {
+			n := newNode(t, hook, nodetest.Options{NoIPv6: true})
+			n.addBridge(t)
+			dns := agentAddrs()[0]
+			proctest.Eventually(t, limit, "the kernel answers at a port", func() bool {
+				who, _ := nodetest.Ask(n.Pods[0], dns, "udp")
+				return who == byKernel
+			})
+			port := n.index(t, "port0")
+			key := hitsClientKey{Ifindex: uint32(port), Family: 4}
+			assert.NoError(t, n.objects.Clients.Put(key, hitsClient{})) // as of a new interface
+
+			var victim net.PacketConn
+			assert.NoError(t, n.Pods[0].Do(func() (err error) {
+				victim, err = net.ListenPacket("udp", "10.77.0.2:4000")
+				return err
+			}))
+			defer func() { _ = victim.Close() }()
+			assert.NoError(t, n.Pods[1].AddAddress(dns.Addr()))
+			assert.NoError(t, n.Pods[1].Do(func() error { return sendFrom(dns, "10.77.0.2:4000") }))
+			assert.NoError(t, victim.SetReadDeadline(time.Now().Add(limit)))
+			_, from, err := victim.ReadFrom(make([]byte, 512))
+			assert.NoError(t, err)
+			assert.Equal(t, "source of the forged reply", dns.String(), from.String())
+			var client hitsClient
+			assert.NoError(t, n.objects.Clients.Lookup(key, &client))
+			assert.Equal(t, "time of the agent's last reply", uint64(0), client.Answered)
+		})
+	}
+}
+
+// addBridge connects the pods to ports of a bridge, by which they ask the agent.
+func (n *node) addBridge(t *testing.T) {
+	t.Helper()
+	assert.NoError(t, n.Node.Do(func() error {
+		if err := netlink.LinkAdd(&netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: "br0"}}); err != nil {
+			return err
+		}
+		return nodetest.SetLinkUp("br0", netip.MustParsePrefix("10.77.0.1/24"))
+	}))
+	bridge := n.index(t, "br0")
+	for i, pod := range n.Pods {
+		name := [...]string{"port0", "port1"}[i]
+		assert.NoError(t, n.Node.Do(func() error {
+			if err := nodetest.AddVeth(name, pod, "eth1", bridge); err != nil {
+				return err
+			}
+			return nodetest.SetLinkUp(name)
+		}))
+		assert.NoError(t, pod.Do(func() error {
+			if err := nodetest.SetLinkUp("eth1", netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 77, 0, byte(2 + i)}), 24)); err != nil {
+				return err
+			}
+			return nodetest.AddRoute(netip.PrefixFrom(agentAddrs()[0].Addr(), 32), netip.AddrFrom4([4]byte{10, 77, 0, 1}))
+		}))
+	}
+}
+
+func (n *node) index(t *testing.T, name string) (index int) {
+	t.Helper()
+	assert.NoError(t, n.Node.Do(func() error {
+		dev, err := netlink.LinkByName(name)
+		if err == nil {
+			index = dev.Attrs().Index
+		}
+		return err
+	}))
+	return index
+}
+
+// sendFrom sends a datagram from an address of the calling thread's namespace.
+func sendFrom(from netip.AddrPort, to string) error {
+	d := net.Dialer{LocalAddr: net.UDPAddrFromAddrPort(from)}
+	conn, err := d.Dial("udp", to)
+	if err != nil {
+		return err
+	}
+	_, err = conn.Write([]byte("forged"))
+	_ = conn.Close()
+	return err
+}
