@@ -131,6 +131,9 @@ func (l *links) subscribe(ctx context.Context) error {
 			if !ok {
 				return errors.New("the subscription ended")
 			}
+			if u.IfInfomsg.Family != unix.AF_UNSPEC {
+				continue // a bridge's view of its port, which says little about the interface
+			}
 			l.k.guard(ctx, func() { l.apply(ctx, u.Link, u.Header.Type == unix.RTM_NEWLINK) })
 		case <-relist.C:
 			if err := l.relist(ctx); err != nil {
