@@ -10,7 +10,6 @@ import (
 	"hash/maphash"
 	"log/slog"
 	"net/netip"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -20,7 +19,6 @@ import (
 	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
 
-	"github.com/nodecache/node-cache/pkg/capabilities"
 	"github.com/nodecache/node-cache/pkg/resolve"
 	"github.com/nodecache/node-cache/pkg/task"
 	"github.com/nodecache/node-cache/pkg/zone"
@@ -31,6 +29,9 @@ const AnswerSize = 1024
 
 // MaxSize is the largest Config.Size: there are counters for so many answers.
 const MaxSize = maxAnswers * AnswerSize
+
+// Memory returns the memory that the kernel takes for Config.Size, in bytes: the answers, and two counters of each on every CPU.
+func Memory(size int64) int64 { return size + size/AnswerSize*2*8*int64(ebpf.MustPossibleCPU()) }
 
 // As in bpf/hits.c.
 const (
@@ -112,15 +113,12 @@ func Open(cfg Config) (*Kernel, error) {
 		cfg: cfg, log: cfg.Log, seed: maphash.MakeSeed(), offers: make(chan offer, 256),
 		destinations: map[hitsDestination]bool{}, sockets: map[uint64]bool{},
 	}
-	if missing := capabilities.Missing(capabilities.NetAdmin, capabilities.BPF, capabilities.Perfmon); len(missing) > 0 {
-		return nil, fmt.Errorf("missing capability: %s", strings.Join(missing, ", "))
-	}
 	spec, err := loadHits()
 	if err != nil {
 		return nil, err
 	}
 	most := uint32(min(cfg.Size, MaxSize) / AnswerSize)
-	spec.Maps[hitsMapAnswers].MaxEntries = most
+	spec.Maps[hitsMapAnswers].MaxEntries, spec.Maps[hitsMapHits].MaxEntries = most, 2*most
 	if err := spec.LoadAndAssign(&k.objects, nil); err != nil {
 		return nil, loadError(err)
 	}
@@ -140,15 +138,6 @@ func Open(cfg Config) (*Kernel, error) {
 	k.table.init(k, int(most))
 	k.links.init(k)
 	return k, nil
-}
-
-// loadError shortens the error of the verifier, whose log has thousands of lines.
-func loadError(err error) error {
-	var verifier *ebpf.VerifierError
-	if errors.As(err, &verifier) && len(verifier.Log) > 0 {
-		return fmt.Errorf("the kernel refused the program: %s: %w", verifier.Log[len(verifier.Log)-1], verifier.Cause)
-	}
-	return fmt.Errorf("loading the program: %w", err)
 }
 
 // mapMemory maps the values of an array into this process.

@@ -76,9 +76,9 @@ func (k *Kernel) Hook() string {
 	k.links.mu.Lock()
 	defer k.links.mu.Unlock()
 	if k.links.legacy {
-		return "clsact"
+		return hookClsact
 	}
-	return "tcx"
+	return hookTCX
 }
 
 // watch attaches the programs to the interfaces that are there, and to new ones, until ctx ends.

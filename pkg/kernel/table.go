@@ -42,7 +42,6 @@ type table struct {
 
 	mu    sync.Mutex
 	stats Stats
-	held  map[hitsKey]struct{} // keys of entries
 }
 
 // Stats describe a table. The counters are since Open.
@@ -52,6 +51,8 @@ type Stats struct {
 	Hits     uint64 `json:"hits"`     // queries answered by the kernel, as of the last sweep
 	Filled   uint64 `json:"filled"`   // answers written
 	Full     uint64 `json:"full"`     // questions not taken because all answers were in use
+
+	LastFull time.Time `json:"-"` // when Full last rose; zero: never
 }
 
 // An entry is an answer in the kernel.
@@ -65,7 +66,7 @@ type entry struct {
 
 func (t *table) init(k *Kernel, most int) {
 	t.k, t.most = k, most
-	t.entries, t.held, t.seen = map[hitsKey]*entry{}, map[hitsKey]struct{}{}, map[hitsKey]struct{}{}
+	t.entries, t.seen = map[hitsKey]*entry{}, map[hitsKey]struct{}{}
 	for i := range most {
 		t.free = append(t.free, uint32(most-1-i))
 	}
@@ -160,7 +161,10 @@ func (t *table) admit(key hitsKey) bool {
 		return false
 	}
 	if len(t.free) == 0 {
-		t.update(func(s *Stats) { s.Full++ })
+		t.update(func(s *Stats) {
+			s.Full++
+			s.LastFull = t.k.cfg.Now()
+		})
 		return false
 	}
 	return true
@@ -234,7 +238,6 @@ func (t *table) write(key hitsKey, e *entry, a *hitsAnswer, size int, shared *re
 	t.update(func(s *Stats) {
 		s.Filled++
 		s.Answers = len(t.entries)
-		t.held[key] = struct{}{}
 	})
 }
 
@@ -248,10 +251,7 @@ func (t *table) remove(key hitsKey) {
 	t.count(e)
 	t.free = append(t.free, e.index)
 	delete(t.entries, key)
-	t.update(func(s *Stats) {
-		s.Answers = len(t.entries)
-		delete(t.held, key)
-	})
+	t.update(func(s *Stats) { s.Answers = len(t.entries) })
 }
 
 // read returns the counts of an answer, by family.
@@ -306,16 +306,31 @@ func (k *Kernel) Stats() Stats {
 	return k.table.stats
 }
 
-// Has reports whether the kernel has an answer to a question: a name in canonical wire form and its type.
+// Has reports whether the kernel has a current answer to a question: a name in canonical wire form and its type.
 func (k *Kernel) Has(name []byte, rrtype uint16) bool {
-	k.table.mu.Lock()
-	defer k.table.mu.Unlock()
-	key := hitsKey{Type: networkOrder(rrtype), NameLen: uint8(min(len(name), maxName))}
+	if len(name) > maxName {
+		return false
+	}
+	key := hitsKey{Type: networkOrder(rrtype), NameLen: uint8(len(name))}
 	copy(key.Name[:], name)
 	for key.Variant = range uint8(2 * variantDO) {
-		if _, ok := k.table.held[key]; ok && len(name) <= maxName {
+		var a hitsAnswer
+		if k.objects.Answers.Lookup(&key, &a) == nil && k.isCurrent(&a) {
 			return true
 		}
 	}
 	return false
+}
+
+// isCurrent reports what current does in bpf/hits.c.
+func (k *Kernel) isCurrent(a *hitsAnswer) bool {
+	if bootTime() >= a.Until || a.Epoch != atomic.LoadUint32(&k.control.Epoch) {
+		return false
+	}
+	for i, slot := range a.Slot {
+		if uint32(atomic.LoadUint64(&k.version[slot])) != a.Version[i] {
+			return false
+		}
+	}
+	return true
 }
