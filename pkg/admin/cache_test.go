@@ -37,6 +37,10 @@ func echoing(c *admin.Config) {
 		Top:   func(n int, by string) (any, error) { return page("", "top %d %s", n, by) },
 		Flush: func(name string, zone bool) (any, error) { return page(name, "flush %s %t", name, zone) },
 	}
+	c.Kernel = &admin.Kernel{
+		Status: func() any { return echo{"kernel"} },
+		Set:    func(on bool) (any, error) { return page("", "kernel %t", on) },
+	}
 }
 
 // post is get with another method.
@@ -86,6 +90,11 @@ func TestCachePages(t *testing.T) {
 		{"flush a name and all", post("/cache/flush?name=a&all=1"), wrong("give exactly one of name, zone, and all=1")},
 		{"flush not all", post("/cache/flush?all=0"), wrong(`all "0": must be 1`)},
 		{"flush by GET", get("/cache/flush?all=1"), reply{405, text, "Method Not Allowed\n"}},
+		{"the kernel", get("/kernel"), asked("kernel")},
+		{"the kernel off", post("/kernel?hits=off"), asked("kernel false")},
+		{"the kernel on, as text", post("/kernel?hits=on&format=text"), reply{200, text, "asked  kernel true\n"}},
+		{"the kernel, but not to what", post("/kernel"), wrong(`hits "": neither on nor off`)},
+		{"the kernel off by GET", get("/kernel?hits=off"), wrong(`parameter "hits": unknown`)},
 		{"flush for a script", post("/cache/flush?all=1&format=yaml"), wrong(`format "yaml": neither text nor json`)},
 	} {
 		assert.Same(t, tc.name+": reply", tc.want, ask(server(t, echoing).Handler(), tc.request))
@@ -166,7 +175,7 @@ func TestLocalPages(t *testing.T) {
 			t.Parallel()
 			h := server(t, echoing).Handler()
 			pages := map[string]int{
-				"POST /cache/flush?all=1": tc.post, "GET /cache/top": tc.get, "GET /top": tc.get,
+				"POST /cache/flush?all=1": tc.post, "POST /kernel?hits=off": tc.post, "GET /kernel": tc.get, "GET /cache/top": tc.get, "GET /top": tc.get,
 				"GET /debug/pprof/": tc.get, "GET /debug/pprof/heap": tc.get, "GET /debug/pprof/cmdline": tc.get, "GET /debug/pprof/symbol": tc.get,
 			}
 			if tc.get != http.StatusOK {

@@ -60,6 +60,12 @@ func (s *Server) pages() []Page {
 			"/watch", "queries as they come; only for clients on this host", localOnly(watchPage(s.cfg.Watch)),
 		})
 	}
+	if s.cfg.Kernel != nil {
+		list = append(list, Page{
+			"/kernel", "hits answered in the kernel; POST /kernel?hits=off and on; only for clients on this host",
+			s.cachePage(func(url.Values) (any, error) { return s.cfg.Kernel.Status(), nil }),
+		})
+	}
 	if s.cfg.Cache != nil {
 		list = append(list, Page{
 			"/cache/top", "cache entries with the most hits; also /cache/get?name=NAME and POST /cache/flush; only for clients on this host",
@@ -93,6 +99,9 @@ func (s *Server) Handler() http.Handler {
 		}
 		mux.HandleFunc("GET /{$}", front)
 		mux.HandleFunc("GET "+ScriptPath, front)
+	}
+	if s.cfg.Kernel != nil {
+		mux.HandleFunc("POST /kernel", s.cachePage(s.cfg.Kernel.post, "hits"))
 	}
 	if s.cfg.Cache != nil {
 		mux.HandleFunc("GET /cache/get", s.cachePage(s.cacheGet, "name", "type"))

@@ -36,7 +36,7 @@ func checkLocal(r *http.Request) error {
 		return errors.New("this page is for clients on this host\nhint: run the request on the node, or through `kubectl port-forward`")
 	}
 	if r.Method == http.MethodPost && (r.Header.Get("Origin") != "" || r.Header.Get("Sec-Fetch-Site") != "") {
-		return errors.New("browsers may not change anything here\nhint: use `node-cache cache flush` or curl")
+		return errors.New("browsers may not change anything here\nhint: use the command node-cache or curl")
 	}
 	return nil
 }

@@ -60,6 +60,7 @@ type Config struct {
 	Live     func() error                 // nil error: no restart needed; nil func: always alive
 	Status   func() any                   // rendered as JSON or text, see [Server.Handler]
 	Cache    *Cache                       // the cache pages; nil: none
+	Kernel   *Kernel                      // the page /kernel; nil: none
 	Top      func(by string) (any, error) // what the pods of the node ask; rendered like the status; nil: no such page
 	Watch    Watch                        // the queries as they come; nil: no such page
 	// Front serves / and ScriptPath; nil: no such pages.
