@@ -3,17 +3,20 @@
 package agent
 
 import (
+	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net/netip"
-	"slices"
+	"sync"
 	"sync/atomic"
 	"syscall"
 	"time"
 
 	"kernel.org/pub/linux/libs/security/libcap/cap"
 
+	"github.com/nodecache/node-cache/pkg/admin"
 	"github.com/nodecache/node-cache/pkg/capabilities"
 	"github.com/nodecache/node-cache/pkg/config"
 	"github.com/nodecache/node-cache/pkg/kernel"
@@ -28,13 +31,17 @@ import (
 type kernelHits struct {
 	*kernel.Kernel // nil: there are none
 
-	why      string // there are none; empty: they are off
+	why      string      // there are none; empty: they are off
+	stopped  atomic.Bool // by `node-cache kernel off`
 	running  *atomic.Pointer[generation]
 	resolver *resolve.Resolver
 	watchers *resolve.Watchers
 	servers  *servers
 	node     *node.Node
+	handover *socketHandover
 	log      *slog.Logger
+
+	mu sync.Mutex // orders the calls of Kernel.Set
 }
 
 // open loads the programs. It must run before the workers are made. With `auto` an error is logged only.
@@ -58,16 +65,16 @@ func (h *kernelHits) open(ctx context.Context) error {
 	switch {
 	case err == nil:
 		h.Kernel = k
-		h.watchers.Changed = func() { h.update(h.running.Load()) }
+		h.watchers.Changed = h.update
 		h.observe(h.running.Load())
 	case cfg.Kernel.Hits == config.KernelOn:
 		return &status.HintError{
 			Err:  fmt.Errorf("kernel.hits: %w", err),
-			Hint: "set kernel.hits to auto or off; `node-cache doctor` shows what this node supports",
+			Hint: hintFor(err) + "; or set kernel.hits to auto, which starts without it",
 		}
 	default:
 		h.why = err.Error()
-		h.log.WarnContext(ctx, "hits are not answered in the kernel", "why", err)
+		h.log.WarnContext(ctx, "hits are not answered in the kernel", "why", err, "hint", hintFor(err))
 	}
 	return nil
 }
@@ -103,14 +110,17 @@ func (h *kernelHits) observe(r *generation) {
 	for _, store := range r.cluster.stores() {
 		store.SetGate(h.Gate())
 	}
-	h.update(r)
+	h.update()
 }
 
-// update follows the configuration of r. Every answer of an earlier plan ends.
-func (h *kernelHits) update(r *generation) {
+// update follows the running configuration, the watchers and the command. Every answer of an earlier plan ends.
+func (h *kernelHits) update() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	r := h.running.Load()
 	h.Changed(nil)
 	h.SetPermit(r.config.Kernel.Permit)
-	h.Set(r.config.Kernel.Hits != config.KernelOff && !h.reportsEach(r))
+	h.Set(h.state() == status.KernelOn)
 	h.setDestinations(r)
 }
 
@@ -128,10 +138,60 @@ func (a *Agent) targetChanged() {
 	}
 }
 
-// reportsEach reports whether every query is logged, watched, or sent to a collector: the kernel would hide some.
-func (h *kernelHits) reportsEach(r *generation) bool {
-	log := r.config.Log
-	return log.Dnstap != "" || h.watchers.Any() || slices.Contains([]string{config.QueriesAll, config.QueriesSample}, log.Queries.Mode)
+// state returns [status.KernelOn], or why the kernel does not answer. It is paused while every query is logged, watched, or sent to
+// a collector: it would hide some.
+func (h *kernelHits) state() string {
+	cfg := &h.running.Load().config
+	switch mode := cfg.Log.Queries.Mode; {
+	case cfg.Kernel.Hits != config.KernelOff && h.why != "":
+		return "not supported: " + h.why
+	case cfg.Kernel.Hits == config.KernelOff, h.Kernel == nil:
+		return status.KernelOffConfigured
+	case h.stopped.Load():
+		return "off by `node-cache kernel off`"
+	case h.handover.hasHandedOver():
+		return "off: another agent has taken over"
+	case cfg.Log.Dnstap != "":
+		return "paused: dnstap is on"
+	case h.watchers.Any():
+		return "paused: a watcher is attached"
+	case mode == config.QueriesAll, mode == config.QueriesSample:
+		return "paused: log.queries is " + mode
+	}
+	return status.KernelOn
+}
+
+// status returns nil if kernel.hits was off at the start.
+func (h *kernelHits) status() *status.Kernel {
+	switch {
+	case h.Kernel != nil:
+		return status.KernelOf(h.Kernel, h.state(), time.Now())
+	case h.why != "":
+		return &status.Kernel{State: h.state()}
+	}
+	return nil
+}
+
+// page returns the handlers of the page /kernel.
+func (h *kernelHits) page() *admin.Kernel {
+	shown := func() any { return cmp.Or(h.status(), &status.Kernel{State: status.KernelOffConfigured}) }
+	return &admin.Kernel{Status: shown, Set: func(on bool) (any, error) {
+		if h.Kernel == nil {
+			if on {
+				return nil, errors.New(h.state() + "\nhint: set kernel.hits to auto, and restart the agent; `node-cache doctor` shows what this node supports")
+			}
+			return shown(), nil
+		}
+		h.stopped.Store(!on)
+		h.update()
+		h.log.Info("kernel hits switched", "on", on, "state", h.state())
+		return shown(), nil
+	}}
+}
+
+// has reports whether the kernel answers a question: a name in canonical wire form and its type.
+func (h *kernelHits) has(name []byte, rrtype uint16) bool {
+	return h.Kernel != nil && h.state() == status.KernelOn && h.Has(name, rrtype)
 }
 
 // kernelDestinations returns the addresses at which pods ask.

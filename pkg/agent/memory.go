@@ -24,6 +24,7 @@ import (
 
 	"github.com/nodecache/node-cache/pkg/cache"
 	"github.com/nodecache/node-cache/pkg/config"
+	"github.com/nodecache/node-cache/pkg/kernel"
 	"github.com/nodecache/node-cache/pkg/status"
 )
 
@@ -325,6 +326,7 @@ type share struct {
 	limit      int64 // the container's; 0: none, or unknown
 	cache      int64
 	snapshot   int64
+	kernel     int64  // of the answers in the kernel
 	goLimit    int64  // the Go runtime's limit; 0: not set by the agent
 	inflight   int    // queries to upstreams that fit, at most limits.inflight
 	waiting    int    // waiting clients that fit, at most limits.waiting
@@ -342,6 +344,9 @@ func shareOut(limit int64, procs int, cfg *config.Config) share {
 	s.queryCost = inFlightCost*int64(cfg.Limits.Inflight) + waiterCost*int64(cfg.Limits.Waiting)
 	if cfg.Snapshot.Folder != "" && inMemory(cfg.Snapshot.Folder) {
 		s.snapshot = 2 * cfg.Snapshot.Size // the new file is written beside the old one
+	}
+	if cfg.Kernel.Hits != config.KernelOff {
+		s.kernel = kernel.Memory(cfg.Kernel.Size)
 	}
 	s.divide()
 	part := s.queryPart()
@@ -361,7 +366,7 @@ func (s *share) divide() {
 
 // goRoom returns what is left for the Go runtime. It may be negative.
 func (s *share) goRoom() int64 {
-	return s.limit - max(minReserve, s.limit/reservePart) - s.cache - s.snapshot
+	return s.limit - max(minReserve, s.limit/reservePart) - s.cache - s.snapshot - s.kernel
 }
 
 // queryPart returns the part of the configured bounds that fits, 0 to 1.

@@ -17,6 +17,7 @@ import (
 
 	"github.com/nodecache/node-cache/internal/assert"
 	"github.com/nodecache/node-cache/pkg/config"
+	"github.com/nodecache/node-cache/pkg/kernel"
 )
 
 const mib = 1 << 20
@@ -50,6 +51,10 @@ func TestDivideMemory(t *testing.T) {
 		{
 			name: "half of both", limit: 64 * mib, change: func(c *config.Config) { c.Cache.Size = 32 * mib },
 			want: want{Go: 22 * mib, Inflight: 2168, Waiting: 8673, Readers: 2, Buffer: 64 * mib / 96},
+		},
+		{
+			name: "answers in the kernel", limit: 256 * mib, change: func(c *config.Config) { c.Kernel.Hits = config.KernelAuto },
+			want: want{Go: 256*mib - 256*mib/10 - 64*mib - kernel.Memory(4*mib), Inflight: 4096, Waiting: 16384, Readers: 2, Buffer: 256 * mib / 96},
 		},
 		{
 			name: "snapshots on a tmpfs", limit: 128 * mib,

@@ -123,6 +123,8 @@ type builder struct {
 	ready, stopped <-chan struct{}    // closed once the agent serves, and once it applies no configuration any more
 	targetChanged  func()             // the endpoints of the central resolver have changed
 	ownerChanged   func(owner []byte) // the answers of owner have changed
+
+	kernelHas func(name []byte, rrtype uint16) bool // see kernelHits.has
 }
 
 // useTap sends messages to another dnstap collector, or to none.

@@ -65,7 +65,7 @@ func (r *generation) unchanged(old *generation, keys func(*config.Config) any) b
 
 func clusterKeys(c *config.Config) any { return []any{c.ClusterDomain, c.Cluster, c.Intercept, c.Pods} }
 
-func memoryKeys(c *config.Config) any { return []any{c.Cache.Size, c.Limits, c.Snapshot} }
+func memoryKeys(c *config.Config) any { return []any{c.Cache.Size, c.Limits, c.Snapshot, c.Kernel} }
 
 func staticKeys(c *config.Config) any { return []any{c.Hosts, c.Templates} }
 
@@ -289,6 +289,7 @@ func (b *builder) plan(r *generation) (*resolve.Plan, error) {
 		Loop:   b.loops.Detected,
 		Local:  localClients(cfg.Listen.Addresses),
 		Owner:  r.cluster.owner,
+		Copied: b.kernelHas,
 		Routes: r.planRoutes(),
 	}
 	if cfg.Log.Dnstap != "" {

@@ -70,7 +70,7 @@ func (a *Agent) replan(ctx context.Context) {
 		a.builder.limitNames(r.cluster)
 		a.resolver.Swap(plan)
 		if a.kernel.Kernel != nil {
-			a.kernel.update(r)
+			a.kernel.update()
 		}
 		return nil
 	})
@@ -323,8 +323,9 @@ func hintFor(err error) string {
 	if wrong := (*origin.Error)(nil); errors.As(err, &wrong) {
 		return wrong.Hint
 	}
-	if wrong := (*status.HintError)(nil); errors.As(err, &wrong) {
-		return wrong.Hint
+	var advised interface{ Advice() string }
+	if errors.As(err, &advised) {
+		return advised.Advice()
 	}
 	return ""
 }

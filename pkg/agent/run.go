@@ -92,7 +92,7 @@ func (a *Agent) assemble(ctx context.Context, cfg config.Config) (err error) {
 	a.builder = &builder{
 		log: a.log, version: a.options.Version, token: a.token, dial: a.options.Dial,
 		loops: upstream.NewLoopDetector(nil), memory: a.memory, tap: dnstap.New(nodeName(), a.options.Version, a.log), watchers: &a.watchers, ready: a.ready, stopped: a.stopped,
-		targetChanged: a.targetChanged, ownerChanged: a.ownerChanged,
+		targetChanged: a.targetChanged, ownerChanged: a.ownerChanged, kernelHas: a.kernel.has,
 	}
 	a.builder.useTap(cfg.Log.Dnstap)
 	r, err := a.builder.build(cfg, noGeneration()) //nolint:contextcheck // it reads files and never blocks
@@ -121,7 +121,7 @@ func (a *Agent) assemble(ctx context.Context, cfg config.Config) (err error) {
 		a.handover.close()
 	}
 	a.running.Store(r)
-	a.kernel = kernelHits{running: &a.running, resolver: a.resolver, watchers: &a.watchers, servers: a.servers, node: a.node, log: a.log}
+	a.kernel = kernelHits{running: &a.running, resolver: a.resolver, watchers: &a.watchers, servers: a.servers, node: a.node, handover: a.handover, log: a.log}
 	return err
 }
 
@@ -152,6 +152,10 @@ func (a *Agent) makeServers(cfg *config.Config) (err error) {
 	if err != nil {
 		return err
 	}
+	var kernel *admin.Kernel
+	if a.options.Role == config.Agent {
+		kernel = a.kernel.page()
+	}
 	a.servers.admin, err = admin.New(admin.Config{
 		Addr:     cfg.Admin.Address,
 		FreeBind: cfg.Interface.Manage,
@@ -161,7 +165,8 @@ func (a *Agent) makeServers(cfg *config.Config) (err error) {
 		Ready:    a.notReady,
 		Live:     a.notAlive,
 		Status:   func() any { return a.Status() },
-		Cache:    status.CachePages(func() *cache.Cache { return a.running.Load().cache }, a.log),
+		Cache:    status.CachePages(func() *cache.Cache { return a.running.Load().cache }, a.kernel.has, a.log),
+		Kernel:   kernel,
 		Top:      status.TopPage(index),
 		Watch:    status.WatchPage(&a.watchers, index, logOptions(slog.LevelInfo)),
 		Front:    a.page.Serve,

@@ -32,6 +32,7 @@ func (a *Agent) Status() status.Status {
 		Cluster:  clusterStatus(r, &watched),
 		Node:     a.node.Status(),
 		Handover: a.handover.status(now),
+		Kernel:   a.kernel.status(),
 	}
 	if err := a.notReady(); err != nil {
 		s.State = "not ready: " + err.Error()
@@ -113,6 +114,7 @@ func (a *Agent) sample() metrics.Sample {
 		},
 		Source:   origin.Status{Kind: origin.KindNone, Reachable: true},
 		Handover: a.handover.stats(),
+		Kernel:   a.kernel.status(),
 		Admin:    a.servers.admin.Stats(),
 	}
 	if c := r.cluster; c.events != nil {

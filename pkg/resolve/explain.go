@@ -26,6 +26,7 @@ import (
 //	below    denied name that covers all names below it
 //	reason   the limit that shed the query, one of Sheds
 //	route    the zone of the route; none: no route takes the name
+//	kernel   yes: pods get a copy of the answer from the kernel
 //
 // For other clients the option is unknown: it is ignored and not echoed. The explanation is built
 // after the reply, so that other queries pay for one test only.
@@ -121,6 +122,9 @@ func (w *waiter) explainFromMemory(plan *Plan, source Source, msg, name, key []b
 		a.state(plan, source, key, name, now)
 		if source != SourceZone {
 			a.route(plan, name)
+		}
+		if w.redirect == nil && plan.Copied != nil && plan.Copied(name, w.ask.Type) {
+			a.add("kernel=yes")
 		}
 	default: // from no cache entry
 	}

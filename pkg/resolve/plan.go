@@ -92,6 +92,9 @@ type Plan struct {
 	// Self. Nil: none does.
 	Local func(netip.Addr) bool
 
+	// Copied reports whether the kernel has a copy of the answer to a question, for explanations. Nil: never.
+	Copied func(name []byte, rrtype uint16) bool
+
 	// Optional features, applied in this order before Zones.
 	Rewrites *Rewrites      // nil: none
 	Static   *static.Static // nil: none

@@ -6,7 +6,9 @@ import (
 	"encoding/binary"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net/netip"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -17,11 +19,14 @@ import (
 	"github.com/nodecache/node-cache/pkg/cache"
 )
 
-// CacheEntries is the key of the entries in the response of /cache/get and /cache/top.
-const CacheEntries = "entries"
-
 // CacheFlushed is the key of the number of entries removed in the response of /cache/flush.
 const CacheFlushed = "flushed"
+
+// A CacheView is the response of /cache/get and /cache/top.
+type CacheView struct {
+	Entries []CacheEntry `json:"entries"`
+	Kernel  []string     `json:"kernel,omitempty"` // types that the kernel answers for the name, of those asked for; only in /cache/get
+}
 
 // A CacheEntry is one entry of the cache.
 type CacheEntry struct {
@@ -41,15 +46,17 @@ type CacheEntry struct {
 // allTypes is the type of an NXDOMAIN entry.
 const allTypes = "*"
 
-// CachePages returns the handlers of the cache pages. current returns the cache in use.
-func CachePages(current func() *cache.Cache, log *slog.Logger) *admin.Cache {
-	p := &cachePages{current, log}
+// CachePages returns the handlers of the cache pages. current returns the cache in use; inKernel reports whether the kernel
+// answers a question.
+func CachePages(current func() *cache.Cache, inKernel func(name []byte, rrtype uint16) bool, log *slog.Logger) *admin.Cache {
+	p := &cachePages{current, inKernel, log}
 	return &admin.Cache{Get: p.get, Top: p.top, Flush: p.flush}
 }
 
 type cachePages struct {
-	current func() *cache.Cache
-	log     *slog.Logger
+	current  func() *cache.Cache
+	inKernel func(name []byte, rrtype uint16) bool
+	log      *slog.Logger
 }
 
 // get returns the entries of a name, of one type if rrtype is set.
@@ -64,14 +71,24 @@ func (p *cachePages) get(name, rrtype string) (any, error) {
 			return nil, err
 		}
 	}
-	view := []CacheEntry{}
+	view := CacheView{Entries: []CacheEntry{}}
+	types := map[uint16]bool{only: true}
+	if only == 0 {
+		types = map[uint16]bool{dns.TypeA: true, dns.TypeAAAA: true}
+	}
 	held := p.current().Inspect(wireForm, time.Now())
 	for i := range held {
 		if e := &held[i]; only == 0 || e.Type == only || e.Type == 0 {
-			view = append(view, entryView(e))
+			view.Entries = append(view.Entries, entryView(e))
+			types[e.Type] = true
 		}
 	}
-	return map[string][]CacheEntry{CacheEntries: view}, nil
+	for _, t := range slices.Sorted(maps.Keys(types)) {
+		if p.inKernel(wireForm, t) {
+			view.Kernel = append(view.Kernel, TypeName(t))
+		}
+	}
+	return view, nil
 }
 
 // top returns the n entries with the most hits or bytes.
@@ -81,7 +98,7 @@ func (p *cachePages) top(n int, by string) (any, error) {
 	for i := range top {
 		view = append(view, entryView(&top[i]))
 	}
-	return map[string][]CacheEntry{CacheEntries: view}, nil
+	return CacheView{Entries: view}, nil
 }
 
 // flush removes the entries of a name, with zone set also those of all names below it.

@@ -174,6 +174,10 @@ func TestHitRatio(t *testing.T) {
 			count(resolve.SourceStatic, "NXDOMAIN", 1)
 			count(resolve.SourceUpstream, "NOERROR", 2)
 		}, new(0.5)},
+		{"the kernel's are the node's", func(count func(resolve.Source, string, uint64)) {
+			count(resolve.SourceKernel, "NOERROR", 3)
+			count(resolve.SourceUpstream, "NOERROR", 1)
+		}, new(0.75)},
 		{"a zone that is not ready gives no answer", func(count func(resolve.Source, string, uint64)) {
 			count(resolve.SourceZone, "SERVFAIL", 3)
 			count(resolve.SourceZone, "NOERROR", 1)

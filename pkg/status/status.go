@@ -35,6 +35,7 @@ type Status struct {
 	Upstreams []Upstream  `json:"upstreams"`
 	Probes    []Probe     `json:"probes,omitempty"`
 	Handover  *Handover   `json:"handover,omitempty"` // nil: handover.socket is not set
+	Kernel    *Kernel     `json:"kernel,omitempty"`   // nil: kernel.hits was off at the start
 	Node      *Node       `json:"node,omitempty"`     // nil: neither link nor interception is managed
 	Cluster   *Cluster    `json:"cluster,omitempty"`  // nil: cluster.resolver is none
 }
@@ -138,14 +139,15 @@ func Total(st *resolve.Stats) (n uint64) {
 	return n
 }
 
-// Hits returns the number of answers, and of those that needed no upstream: from the zone, the cache, and the
-// configuration. A stale answer is no hit, because it took a failed query to an upstream. A SERVFAIL is no
+// Hits returns the number of answers, and of those that needed no upstream: from the zone, the cache, the
+// configuration, and their copies in the kernel. A stale answer is no hit, because it took a failed query to an upstream. A SERVFAIL is no
 // hit either.
 func Hits(st *resolve.Stats) (hits, all uint64) {
 	for _, source := range [...]resolve.Source{
-		resolve.SourceZone, resolve.SourceCache, resolve.SourceStatic, resolve.SourceEtcd, resolve.SourceStale, resolve.SourceUpstream, resolve.SourceFailure,
+		resolve.SourceZone, resolve.SourceCache, resolve.SourceStatic, resolve.SourceEtcd, resolve.SourceKernel,
+		resolve.SourceStale, resolve.SourceUpstream, resolve.SourceFailure,
 	} {
-		here := source <= resolve.SourceCache || source == resolve.SourceStatic || source == resolve.SourceEtcd
+		here := source != resolve.SourceStale && source != resolve.SourceUpstream && source != resolve.SourceFailure
 		for rcode, n := range st.Responses[source] {
 			all += n
 			if here && resolve.Rcodes()[rcode] != "SERVFAIL" {
