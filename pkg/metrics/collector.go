@@ -59,6 +59,7 @@ type Sample struct {
 	Config          Config
 	Source          source.Status // of the configuration
 	Handover        *handover.Stats
+	Kernel          *status.Kernel // hits answered in the kernel
 	Admin           admin.Stats
 }
 
@@ -107,7 +108,7 @@ func families() []family {
 	t := &table{}
 	t.addAll(&Sample{
 		Static: &static.Stats{}, Etcd: &etcd.Stats{}, Dnstap: &dnstap.Stats{}, Notify: &notify.Stats{}, Snapshot: &snapshot.Stats{}, Zone: &zone.Stats{}, Watch: &watch.Stats{},
-		Link: &netif.Stats{}, Intercept: &intercept.Stats{}, Pods: map[string]*pods.Counts{}, Handover: &handover.Stats{},
+		Link: &netif.Stats{}, Intercept: &intercept.Stats{}, Pods: map[string]*pods.Counts{}, Handover: &handover.Stats{}, Kernel: &status.Kernel{},
 	}, nil)
 	return t.families
 }

@@ -75,7 +75,7 @@ func TestParts(t *testing.T) {
 		name, of string // prefixes of series
 		change   func(*metrics.Sample)
 	}{
-		{"nothing", cluster + " static_ snapshot_ " + node + " handover_ upstream_ probe_", func(s *metrics.Sample) { *s = metrics.Sample{} }},
+		{"nothing", cluster + " static_ snapshot_ " + node + " handover_ kernel_ upstream_ probe_", func(s *metrics.Sample) { *s = metrics.Sample{} }},
 		{"a zone", cluster, func(s *metrics.Sample) { *s = metrics.Sample{Zone: s.Zone} }},
 		{"a watched service without a report yet", cluster, func(s *metrics.Sample) {
 			*s = metrics.Sample{Watch: &watch.Stats{}, Routes: []metrics.Route{{Zone: "."}, {Zone: "cluster.local.", Service: "kube-system/kube-dns"}}}

@@ -56,6 +56,9 @@ func (t *table) addAll(s *Sample, upstreams []upstreamSeries) {
 		t.addLease(s.Intercept, s.Mode)
 		t.addRules(s.Intercept)
 	}
+	if s.Kernel != nil {
+		t.addKernel(s.Kernel)
+	}
 	if s.Pods != nil {
 		t.addPods(s.Pods)
 	}

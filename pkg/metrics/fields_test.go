@@ -18,6 +18,7 @@ import (
 	"github.com/nodecache/node-cache/pkg/etcd"
 	"github.com/nodecache/node-cache/pkg/handover"
 	"github.com/nodecache/node-cache/pkg/intercept"
+	"github.com/nodecache/node-cache/pkg/kernel"
 	"github.com/nodecache/node-cache/pkg/metrics"
 	"github.com/nodecache/node-cache/pkg/netif"
 	"github.com/nodecache/node-cache/pkg/notify"
@@ -102,6 +103,8 @@ func TestEveryFieldIsASeries(t *testing.T) {
 	try("static.FileStats.LastError", unread)
 	tryFields(try, "handover.Stats", *d.Handover, func(s *metrics.Sample, v handover.Stats) { s.Handover = &v },
 		"From", "Why", "To", "GivenAt", "LastError")
+	tryFields(try, "status.Kernel", *d.Kernel, func(s *metrics.Sample, v status.Kernel) { s.Kernel = &v }, "Hook", "FullAgo")
+	tryFields(try, "kernel.Stats", d.Kernel.Stats, func(s *metrics.Sample, v kernel.Stats) { s.Kernel.Stats = v }, "Hits", "LastFull") // responses_total has the hits
 	tryFields(try, "Config", d.Config, func(s *metrics.Sample, v metrics.Config) { s.Config = v })
 }
 

@@ -8,6 +8,7 @@ import (
 	"github.com/nodecache/node-cache/pkg/intercept"
 	"github.com/nodecache/node-cache/pkg/netif"
 	"github.com/nodecache/node-cache/pkg/pods"
+	"github.com/nodecache/node-cache/pkg/status"
 	"github.com/nodecache/node-cache/pkg/watch"
 	"github.com/nodecache/node-cache/pkg/zone"
 )
@@ -138,4 +139,15 @@ func (t *table) addRules(i *intercept.Stats) {
 	t.total("intercept_watch_failures_total", "Restarts of the rules' watch.", i.WatchFailures)
 	by(t, gauge, "intercept_fallback_targets", "Fallback servers used, and known but not needed.",
 		label{"state", []string{"used", "unused"}}, len(i.Fallback), i.FallbackOmitted)
+}
+
+func (t *table) addKernel(k *status.Kernel) {
+	t.section = "Kernel"
+	t.truth("kernel_enabled", "1 while the kernel answers hits; /status has the reason why not.", k.State == status.KernelOn)
+	by(t, gauge, "kernel_interfaces", "Interfaces of pods with the program, and those where it could not be attached.",
+		label{"state", []string{"attached", "failed"}}, k.Interfaces, len(k.Failed))
+	t.value("kernel_answers", "Answers in the kernel.", float64(k.Answers))
+	t.value("kernel_capacity", "Answers that fit kernel.size.", float64(k.Capacity))
+	t.total("kernel_filled_total", "Answers written to the kernel.", k.Filled)
+	t.total("kernel_full_total", "Names not taken by the kernel because all its answers were in use.", k.Full)
 }

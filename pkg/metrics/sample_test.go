@@ -137,6 +137,9 @@ func distinct() metrics.Sample {
 	h := numbered[handover.Stats](7200)
 	h.Taken, h.Listening, h.Given = handover.OutcomeTaken, true, true
 	s.Handover = &h
+	k := numbered[status.Kernel](9970)
+	k.State, k.Failed = status.KernelOn, []string{"veth1: busy"}
+	s.Kernel = &k
 	return s
 }
 
