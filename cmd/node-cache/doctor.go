@@ -108,7 +108,8 @@ func (d *doctorFlags) run(cmd *cobra.Command) error {
 // config returns the doctor's configuration from the agent's.
 func (d *doctorFlags) config(cfg *config.Config) (doctor.Config, error) {
 	c := doctor.Config{
-		Intercept: cfg.Intercept.Manage,
+		Intercept:  cfg.Intercept.Manage,
+		KernelHits: cfg.Kernel.Hits,
 		Rules: rules.Rules{
 			Addresses: cfg.Listen.Addresses, Port: cfg.Listen.Port, Services: cfg.Intercept.Services,
 		},

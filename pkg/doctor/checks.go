@@ -3,6 +3,7 @@
 package doctor
 
 import (
+	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -10,6 +11,7 @@ import (
 	"time"
 
 	"github.com/nodecache/node-cache/pkg/dataplane"
+	"github.com/nodecache/node-cache/pkg/kernel"
 	"github.com/nodecache/node-cache/pkg/rules"
 )
 
@@ -22,6 +24,7 @@ func Examine(c Config, f Facts) Report {
 	}{
 		{"This node", []func(){
 			e.checkCapabilities, e.checkDataPlane, e.checkLinks, e.checkListeners, e.checkStatus, e.checkLeases, e.checkConntrackTable,
+			func() { checkKernel(&e) },
 		}},
 		{"Asked from the node", []func(){e.checkOwnSockets, e.checkNode}},
 		{"Asked from a pod", []func(){e.checkPod}},
@@ -348,6 +351,22 @@ func (e *checker) checkLease(key netip.Addr) {
 			true, Fail, "not held: the agent does not answer its self-query, so other servers get the queries",
 			"see the agent's log and status page",
 		})
+}
+
+// checkKernel checks whether this node can answer hits in the kernel.
+func checkKernel(e *checker) {
+	what, fix := fmt.Sprintf("supported, hook %s; kernel.hits is %s", e.KernelHook, e.KernelHits), "see docs/kernel.md"
+	if e.KernelErr != nil {
+		what = fmt.Sprintf("not supported: %v; kernel.hits is %s", e.KernelErr, e.KernelHits)
+		if advised := (*kernel.LoadError)(nil); errors.As(e.KernelErr, &advised) {
+			fix = advised.Hint
+		}
+	}
+	e.add("kernel hits",
+		row{e.KernelErr == nil, OK, what, ""},
+		row{e.KernelHits == "on", Fail, what, fix},
+		row{e.KernelHits == "auto", Warn, what, fix},
+		row{true, Skip, what, fix})
 }
 
 // checkConntrackTable checks how full the conntrack table is. Queries to the agent need no

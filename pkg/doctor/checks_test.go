@@ -70,6 +70,13 @@ func TestChecks(t *testing.T) {
 			f.ConntrackCount, f.ConntrackMax = 95, 100
 		}},
 		{name: "the table of connections has no end", change: func(_ *doctor.Config, f *doctor.Facts) { f.ConntrackCount, f.ConntrackMax = 95, 0 }},
+		{name: "hits in the kernel, which this node supports", change: func(c *doctor.Config, f *doctor.Facts) {
+			c.KernelHits, f.KernelHook = "auto", "clsact"
+		}},
+		{name: "hits in the kernel if possible", change: func(c *doctor.Config, f *doctor.Facts) {
+			c.KernelHits, f.KernelErr = "auto", errSeen
+		}},
+		{name: "hits in the kernel in any case", change: func(c *doctor.Config, f *doctor.Facts) { c.KernelHits, f.KernelErr = "on", errSeen }},
 		{name: "the agent hangs and has its lease still", change: func(_ *doctor.Config, f *doctor.Facts) {
 			f.Node[0], f.Node[4] = lose(f.Node[0]), lose(f.Node[4])
 		}},

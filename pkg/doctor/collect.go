@@ -20,6 +20,7 @@ import (
 	"github.com/nodecache/node-cache/pkg/dataplane"
 	"github.com/nodecache/node-cache/pkg/intercept"
 	"github.com/nodecache/node-cache/pkg/iptables"
+	"github.com/nodecache/node-cache/pkg/kernel"
 	"github.com/nodecache/node-cache/pkg/nftables"
 	"github.com/nodecache/node-cache/pkg/rules"
 	"github.com/nodecache/node-cache/pkg/sockets"
@@ -42,6 +43,7 @@ func collect(ctx context.Context, c *Config) Facts {
 	f.agent(c)
 	f.ConntrackCount, f.ConntrackMax, f.ConntrackErr = conntrackFill(filterDir)
 	f.DataPlane, f.DataPlaneErr = dataplane.Find(ctx, usable)
+	f.KernelHook, f.KernelErr = kernel.Supported()
 	f.Backends, f.BackendErrs = readBackends(ctx, c.Backend)
 	addServices(&c.Rules, f.Backends)
 	if c.Admin.IsValid() {

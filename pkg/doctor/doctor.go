@@ -31,6 +31,8 @@ type Config struct {
 	ManageLink bool
 	Link       string
 
+	KernelHits string // kernel.hits: "off", "auto" or "on"
+
 	Admin netip.AddrPort // of the agent's status page; zero: none
 	Name  string         // a cluster name, absolute, that the agent must resolve; empty: none
 
@@ -86,6 +88,9 @@ type Facts struct {
 
 	DataPlane    dataplane.Found
 	DataPlaneErr error
+
+	KernelHook string // how the programs for hits are attached: "tcx" or "clsact"
+	KernelErr  error
 
 	Kubelet Kubelet
 	Pods    map[string]int // how many pods have a nameserver in their resolv.conf

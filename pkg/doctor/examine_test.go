@@ -15,6 +15,7 @@ import (
 	"github.com/nodecache/node-cache/internal/assert"
 	"github.com/nodecache/node-cache/pkg/dataplane"
 	"github.com/nodecache/node-cache/pkg/doctor"
+	"github.com/nodecache/node-cache/pkg/kernel"
 	"github.com/nodecache/node-cache/pkg/rules"
 	"github.com/nodecache/node-cache/pkg/sockets"
 )
@@ -32,7 +33,7 @@ var (
 func configured(m rules.Mode) doctor.Config {
 	c := doctor.Config{
 		Intercept: true, Backend: "auto", ManageLink: true, Link: "nodelocaldns", Name: "kubernetes.default.svc.cluster.local.",
-		Admin: netip.MustParseAddrPort("127.0.0.1:9253"),
+		Admin: netip.MustParseAddrPort("127.0.0.1:9253"), KernelHits: "off",
 		Rules: rules.Rules{Mode: m, Addresses: []netip.Addr{local4, local6}, Port: 53},
 	}
 	if m == rules.Transparent {
@@ -44,8 +45,8 @@ func configured(m rules.Mode) doctor.Config {
 // well are the facts of a node whose state matches c.
 func well(c *doctor.Config) doctor.Facts {
 	f := doctor.Facts{
-		AgentPID: 4711,
-		Status:   "ready", ConntrackCount: 812, ConntrackMax: 262144,
+		AgentPID: 4711, KernelHook: "tcx",
+		Status: "ready", ConntrackCount: 812, ConntrackMax: 262144,
 		DataPlane: dataplane.Found{
 			Proxy: dataplane.NFTables, Evidence: []string{"kube-proxy reports mode nftables"}, Backend: "nftables", Reason: "kube-proxy uses it",
 		},
@@ -180,10 +181,10 @@ func TestReport(t *testing.T) {
 		{
 			name: "no-interception",
 			change: func(c *doctor.Config, f *doctor.Facts) {
-				*c = doctor.Config{Rules: rules.Rules{Addresses: []netip.Addr{netip.MustParseAddr("127.0.0.1")}, Port: 1053}, Admin: c.Admin}
+				*c = doctor.Config{KernelHits: "off", Rules: rules.Rules{Addresses: []netip.Addr{netip.MustParseAddr("127.0.0.1")}, Port: 1053}, Admin: c.Admin}
 				at := netip.MustParseAddrPort("127.0.0.1:1053")
 				*f = doctor.Facts{
-					Status: "ready", Sockets: []sockets.Socket{
+					Status: "ready", KernelErr: &kernel.LoadError{Why: "missing capability: BPF", Hint: "add it"}, Sockets: []sockets.Socket{
 						{Local: netip.MustParseAddrPort("0.0.0.0:1053"), UID: 1000}, {TCP: true, Local: netip.MustParseAddrPort("[::]:1053"), UID: 1000},
 					},
 					Node:   []doctor.Outcome{byAgent(doctor.Probe{To: at, Own: true}), byAgent(doctor.Probe{To: at}), byAgent(doctor.Probe{To: at, TCP: true})},
