@@ -40,7 +40,8 @@ func cacheGetCommand(flags *adminFlags) *cobra.Command {
 		Use:   "get NAME [TYPE]",
 		Short: "Show the cache entries of a name",
 		Long: `Show the cache entries of a name: for each type its state, age, remaining TTL, hits,
-and records. An entry of type * is an NXDOMAIN: the name does not exist.
+and records. An entry of type * is an NXDOMAIN: the name does not exist. The last line
+has the types that the kernel answers, from the cache or the cluster's zone.
 
 Exit code 0: there is an entry; 3: there is none; 1: the agent did not respond.`,
 		Args: cli.UsageArgs(cobra.RangeArgs(1, 2)),
@@ -158,9 +159,14 @@ func (f *adminFlags) show(cmd *cobra.Command, method, path string, parameters ur
 
 // showEntries prints a page of entries.
 func (f *adminFlags) showEntries(cmd *cobra.Command, path string, parameters url.Values, text func([]status.CacheEntry) string) error {
-	var view map[string][]status.CacheEntry
-	err := f.show(cmd, http.MethodGet, path, parameters, &view, func() string { return text(view[status.CacheEntries]) })
-	if err == nil && len(view[status.CacheEntries]) == 0 {
+	var view status.CacheView
+	err := f.show(cmd, http.MethodGet, path, parameters, &view, func() string {
+		if len(view.Kernel) > 0 {
+			return text(view.Entries) + "pods get these types from the kernel: " + strings.Join(view.Kernel, ", ") + "\n"
+		}
+		return text(view.Entries)
+	})
+	if err == nil && len(view.Entries) == 0 {
 		return cli.ExitError(exitNothing)
 	}
 	return err

@@ -39,9 +39,9 @@ func fakeAgent(t *testing.T) (addr string, asked *[]string) {
 	t.Helper()
 	asked = new([]string)
 	note := func(words ...string) { *asked = append(*asked, strings.Join(words, " ")) }
-	pick := func(fits func(e *status.CacheEntry) bool) map[string][]status.CacheEntry {
+	pick := func(fits func(e *status.CacheEntry) bool) status.CacheView {
 		list := slices.DeleteFunc(held(), func(e status.CacheEntry) bool { return !fits(&e) })
-		return map[string][]status.CacheEntry{status.CacheEntries: list}
+		return status.CacheView{Entries: list}
 	}
 	pages := &admin.Cache{
 		Get: func(name, rrtype string) (any, error) {
