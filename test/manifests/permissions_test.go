@@ -57,6 +57,7 @@ func TestPermissions(t *testing.T) {
 		{"ipv6", map[string]string{"node-cache": agent}},
 		{"large-cluster", map[string]string{"node-cache": agent}},
 		{"iptables", map[string]string{"node-cache": agent}},
+		{"kernel", map[string]string{"node-cache": agent}},
 		{"kube-dns", map[string]string{"node-cache": agent}},
 		{"monitoring", map[string]string{"node-cache": agent}},
 		{"config-map", map[string]string{"node-cache": agent + configMapPermissions}},

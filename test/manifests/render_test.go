@@ -53,6 +53,7 @@ func renderings() []rendering {
 		{name: "large-cluster", overlay: "overlays/large-cluster", values: preset("large-cluster")},
 		{name: "iptables", overlay: "base", components: []string{"iptables"}, values: []string{"--set", "image.variant=iptables"}},
 		{name: "config-map", overlay: "base", components: []string{"config-map"}, values: []string{"--set", "config.watch=api"}},
+		{name: "kernel", overlay: "base", components: []string{"kernel"}, values: []string{"--set", "config.agent.kernel.hits=auto"}},
 		{name: "kube-dns", overlay: "base", components: []string{"kube-dns"}, values: []string{"--set", "config.kubeDNS=kube-dns"}},
 		{
 			name: "monitoring", overlay: "base", components: []string{"metrics"}, beside: []string{"monitoring"},
@@ -67,8 +68,8 @@ func renderings() []rendering {
 			values: []string{"--set", "monitoring.enabled=true,monitoring.proxy.enabled=true"},
 		},
 		{
-			name: "everything", overlay: "overlays/central", components: []string{"iptables", "config-map", "kube-dns", "metrics"}, beside: []string{"monitoring"},
-			values: append(preset("central"), "--set", "image.variant=iptables,config.watch=api,config.kubeDNS=kube-dns,monitoring.enabled=true"),
+			name: "everything", overlay: "overlays/central", components: []string{"iptables", "config-map", "kernel", "kube-dns", "metrics"}, beside: []string{"monitoring"},
+			values: append(preset("central"), "--set", "image.variant=iptables,config.watch=api,config.kubeDNS=kube-dns,monitoring.enabled=true,config.agent.kernel.hits=auto"),
 		},
 	}
 }

@@ -98,6 +98,11 @@ helm.sh/chart: {{ printf "%s-%s" $root.Chart.Name $root.Chart.Version }}
 {{- toYaml (dict "requests" .resources.requests "limits" $limits) -}}
 {{- end }}
 
+{{/* true if the agents may load programs into the kernel, else empty. YAML reads a bare off as false. */}}
+{{- define "node-cache.kernel" -}}
+{{- if not (has (dig "kernel" "hits" "off" .Values.config.agent | toString) (list "off" "false")) -}}true{{- end -}}
+{{- end }}
+
 {{/* true if Prometheus asks the agents themselves, else empty. */}}
 {{- define "node-cache.openMetrics" -}}
 {{- if and .Values.monitoring.enabled (not .Values.monitoring.proxy.enabled) -}}true{{- end -}}
