@@ -13,6 +13,7 @@ type Shared struct {
 	Source Source        // SourceZone or SourceCache
 	Key    []byte        // of the cache; valid until the next call
 	Single bool          // of a zone: only a change of the name's owner, or its namespace, ends it; otherwise any change of the zones does
+	Near   int           // of a zone: the first addresses, which rotate apart from the others; see [zone.Result]
 	Age    time.Duration // of a cached answer: the TTLs are counted down by its whole seconds
 	Left   time.Duration // until it expires, becomes stale, or must be refreshed
 	Inside bool          // the name is in the cluster's domain
@@ -40,7 +41,7 @@ func (w *Worker) SharedReply(pkt []byte, now time.Time, dst []byte) (_ []byte, s
 	s = Shared{Source: source, Key: q.Key(), Inside: isIn(q.Name(), p.Cluster)}
 	switch source {
 	case SourceZone:
-		s.Left = p.Zones.FreshFor(now)
+		s.Left, s.Near = p.Zones.FreshFor(now), w.near
 	case SourceCache:
 		s.Age, s.Left, ok = p.Cache.Validity(s.Key, now)
 		if !ok {

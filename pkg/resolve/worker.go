@@ -35,6 +35,7 @@ type Worker struct {
 	walking     bool         // a lookup of the walk must wait for upstream
 	inner       bool         // the reply is for a walk, and not counted
 	restorer    restorer
+	near        int         // of the zone's answer, see [zone.Result]
 	rotation    uint32      // counts zone answers, to rotate their addresses
 	usage       *pods.Usage // of the client; nil: not counted
 	tally       tally
@@ -180,6 +181,7 @@ func (w *Worker) askZone(dst []byte) ([]byte, Source) {
 	start := len(dst)
 	w.rotation++
 	dst, result := w.plan.Zones.Answer(&w.q, w.zoneClient(), w.now, dst)
+	w.near = result.Near
 	switch result.Verdict {
 	case zone.Answered:
 		w.opts.EDE = result.EDE

@@ -124,6 +124,7 @@ type message struct {
 	start    int // offset of the message in dst
 	maxSize  int // of the message, in bytes
 	answer   int // records by section
+	near     int // addresses of the node's topology zone
 	extra    int
 	ede      int
 
@@ -163,7 +164,7 @@ func (m *message) finish(rcode byte, servers int) Result {
 	binary.BigEndian.PutUint16(h[offsetAnswer:], uint16(m.answer))
 	binary.BigEndian.PutUint16(h[offsetServers:], uint16(servers))
 	binary.BigEndian.PutUint16(h[offsetExtra:], uint16(m.extra))
-	return Result{Verdict: Answered, EDE: m.ede, Limited: m.limited}
+	return Result{Verdict: Answered, EDE: m.ede, Limited: m.limited, Near: m.near}
 }
 
 // abandon removes everything: the zone gives no answer.

@@ -35,6 +35,7 @@ func (r *reply) appendEndpoints(sel *selection, addrLen int) {
 		far = r.appendGroup(sel, addrLen, near > 0)
 	}
 	r.answer += near + far
+	r.near = near
 	if !r.truncated() { // otherwise the start of the walks is the rotation
 		r.rotate(first, near, addrLen)
 		r.rotate(second, far, addrLen)

@@ -92,6 +92,7 @@ type Result struct {
 	EDE     int    // for the reply: an Extended DNS Error or wire.EDENone
 	Target  []byte // of an Alias: canonical wire name, in the appended message
 	Limited bool   // records are missing because of a bound of the zone, not of the client
+	Near    int    // addresses of the node's topology zone, which come first; the two groups rotate apart
 }
 
 // maxDomain is the longest domain, in bytes, that leaves room for the names of its servers.
