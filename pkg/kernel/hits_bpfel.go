@@ -20,7 +20,6 @@ type hitsAddress struct {
 
 type hitsAnswer struct {
 	_           structs.HostLayout
-	Seq         uint64
 	Until       uint64
 	Base        uint64
 	Epoch       uint32
@@ -37,7 +36,7 @@ type hitsAnswer struct {
 	RotateFirst uint8
 	RotateCount uint8
 	RotateSize  uint8
-	Pad         uint8
+	RotateNear  uint8
 	Ttl         [32]uint16
 	Data        [702]uint8
 }
@@ -68,13 +67,14 @@ type hitsControl struct {
 	Epoch     uint32
 	Changing  uint32
 	Port      uint32
+	Writes    [256]uint32
 }
 
 type hitsDestination struct {
-	_    structs.HostLayout
-	Addr hitsAddress
-	Port uint16
-	Pad  uint16
+	_      structs.HostLayout
+	Addr   hitsAddress
+	Port   uint16
+	Family uint16
 }
 
 type hitsKey struct {

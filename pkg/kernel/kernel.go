@@ -41,6 +41,7 @@ const (
 	maxAnswers = 8192
 	slotCount  = 8192
 	optLen     = 11
+	writesHash = 0x9e3779b97f4a7c15
 	maxQuery   = 12 + maxName + 4 + optLen
 )
 
@@ -273,7 +274,11 @@ func (k *Kernel) SetDestinations(list []netip.AddrPort) error {
 	defer k.mu.Unlock()
 	want := map[hitsDestination]bool{}
 	for _, at := range list {
-		want[hitsDestination{Addr: addressOf(at.Addr()), Port: networkOrder(at.Port())}] = true
+		family := uint16(6)
+		if at.Addr().Is4() {
+			family = 4
+		}
+		want[hitsDestination{Addr: addressOf(at.Addr()), Port: networkOrder(at.Port()), Family: family}] = true
 	}
 	return replace(k.objects.Destinations, k.destinations, want)
 }

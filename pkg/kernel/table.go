@@ -34,7 +34,6 @@ type table struct {
 	entries map[hitsKey]*entry
 	free    []uint32 // indices of counters
 	seen    map[hitsKey]struct{}
-	seq     uint64
 	msg     wire.Message
 	reply   []byte
 	query   []byte
@@ -74,13 +73,13 @@ func (t *table) init(k *Kernel, most int) {
 	t.counts = make([]uint64, ebpf.MustPossibleCPU())
 }
 
-// keyOf returns the key of a plain query, see isPlain. It returns false for a name that is none.
+// keyOf returns the key of a plain query, see isPlain. It returns false for a name that is none, and for another class.
 func keyOf(query []byte) (key hitsKey, nameLen int, ok bool) {
 	nameLen = len(query) - 12 - 4 - optLen*int(query[11])
 	key.NameLen = uint8(nameLen)
 	wire.Canonical(key.Name[:nameLen], query[12:12+nameLen])
 	end := 0
-	for key.Name[end] != 0 && end < nameLen {
+	for end < nameLen && key.Name[end] != 0 {
 		end += 1 + int(key.Name[end])
 	}
 	key.Type = networkOrder(binary.BigEndian.Uint16(query[12+nameLen:]))
@@ -93,7 +92,8 @@ func keyOf(query []byte) (key hitsKey, nameLen int, ok bool) {
 			key.Variant |= variantDO
 		}
 	}
-	return key, nameLen, end == nameLen-1
+	class := binary.BigEndian.Uint16(query[12+nameLen+2:])
+	return key, nameLen, end == nameLen-1 && class == wire.ClassIN
 }
 
 // fill writes the answer to an offered query, if it is one that the kernel may give.
@@ -114,7 +114,7 @@ func (t *table) fill(query []byte) {
 	name := key.Name[:nameLen]
 	owner := t.k.cfg.Owner(name)
 	own, owned, space, zones := t.version(name), t.version(owner), t.version(parent(owner)), t.versionIn(zoneSlot)
-	now, boot := t.k.cfg.Now(), bootTime()
+	boot, now := bootTime(), t.k.cfg.Now() // in this order: no TTL is longer than the process's
 	reply, shared, ok := t.k.cfg.Source.SharedReply(t.widest(query), now, t.reply[:0])
 	t.reply = reply
 	if !ok || !t.encode(&a, reply, &shared, boot, 12+nameLen+4) {
@@ -197,6 +197,7 @@ func (t *table) encode(a *hitsAnswer, reply []byte, shared *resolve.Shared, boot
 	a.Ttls = uint8(len(t.msg.Records))
 	if first, count := t.msg.AddressRun(); count > 1 {
 		a.RotateFirst, a.RotateCount, a.RotateSize = uint8(first), uint8(count), uint8(t.msg.Records[first].Size)
+		a.RotateNear = uint8(shared.Near)
 	}
 	if shared.Source == resolve.SourceCache {
 		a.CountsDown = 1
@@ -224,14 +225,13 @@ func (t *table) write(key hitsKey, e *entry, a *hitsAnswer, size int, shared *re
 		t.entries[key] = e
 		delete(t.seen, key)
 	}
-	t.seq++
-	a.Seq, a.Index = t.seq, e.index
+	a.Index = e.index
 	e.until = a.Until
 	e.hits = Hits{
 		Key: append(e.hits.Key[:0], shared.Key...), Source: shared.Source, Type: networkOrder(key.Type), Rcode: int(networkOrder(a.Flags) & 0x0f),
 		Inside: shared.Inside, Bytes: size,
 	}
-	if err := t.k.objects.Answers.Put(&key, a); err != nil {
+	if err := t.change(&key, func() error { return t.k.objects.Answers.Put(&key, a) }); err != nil {
 		t.remove(key)
 		return
 	}
@@ -241,13 +241,25 @@ func (t *table) write(key hitsKey, e *entry, a *hitsAnswer, size int, shared *re
 	})
 }
 
+// change does what changes the answer in the kernel. Queries for the name pass meanwhile.
+func (t *table) change(key *hitsKey, do func() error) error {
+	hash := uint64(0)
+	for name := key.Name[:min(maxName, int(key.NameLen)+7)]; len(name) >= 8; name = name[8:] {
+		hash = (hash ^ binary.NativeEndian.Uint64(name)) * writesHash
+	}
+	writes := &t.k.control.Writes[hash>>56]
+	atomic.AddUint32(writes, 1) // odd: a change is under way
+	defer atomic.AddUint32(writes, 1)
+	return do()
+}
+
 // remove removes the answer from the kernel.
 func (t *table) remove(key hitsKey) {
 	e := t.entries[key]
 	if e == nil {
 		return
 	}
-	_ = t.k.objects.Answers.Delete(&key) // it may be missing
+	_ = t.change(&key, func() error { return t.k.objects.Answers.Delete(&key) }) // it may be missing
 	t.count(e)
 	t.free = append(t.free, e.index)
 	delete(t.entries, key)

@@ -24,6 +24,7 @@
 #define MAX_COUNTED 8192 // answers, as many as there are counters
 #define OPT_LEN 11      // an OPT record without options
 #define EDE_ROOM 6      // the agent reserves them for an Extended DNS Error
+#define WRITES 256      // counters of changes of answers, see answer_hit
 
 // Bits of a key's variant, which are the properties of a query that change the reply.
 #define VARIANT_AD 1
@@ -38,7 +39,6 @@ struct key {
 };
 
 struct answer {
-	__u64 seq;        // of the write, never used again
 	__u64 until;      // end of its use, as all times in ns of CLOCK_BOOTTIME
 	__u64 base;       // when the TTLs were as in data
 	__u32 epoch;      // of the agent's state
@@ -53,7 +53,7 @@ struct answer {
 	__u8 ttls;        // count of ttl
 	__u8 counts_down; // the TTLs do
 	__u8 rotate_first, rotate_count, rotate_size; // the TTLs whose records are an address set, and the bytes of an address
-	__u8 pad;
+	__u8 rotate_near; // so many of the set are in the node's topology zone: they come first
 	__u16 ttl[MAX_RECORDS]; // offsets of the TTL fields in data
 	__u8 data[MAX_DATA];    // what follows the question
 };
@@ -66,7 +66,7 @@ struct address {
 struct destination {
 	struct address addr;
 	__be16 port;
-	__u16 pad;
+	__u16 family; // 4 or 6
 };
 
 struct client_key {
@@ -90,6 +90,7 @@ struct control {
 	__u32 epoch;
 	__u32 changing;   // changes of zones under way
 	__u32 port;       // of the agent's sockets
+	__u32 writes[WRITES]; // changes of answers, begun and ended, by a hash of the name
 };
 
 struct {
@@ -157,6 +158,7 @@ struct {
 	__type(value, struct scratch);
 } scratches SEC(".maps");
 
+#define HASH 0x9e3779b97f4a7c15ULL
 #define LOAD(x) (*(volatile typeof(x) *)&(x))
 
 static __always_inline struct control *control(void)
@@ -352,18 +354,20 @@ static __always_inline void count_down(struct __sk_buff *skb, const struct answe
 	}
 }
 
-// rotate moves the addresses of the set in the answer, which begins at the offset, by so many places.
+// rotate moves the addresses of the set in the answer, which begins at the offset, by so many places: those that are near and the
+// others apart.
 static __always_inline void rotate(struct __sk_buff *skb, const struct answer *a, __u32 at, __u32 turn)
 {
 	void *end = (void *)(long)skb->data_end;
 	__u8 *data = (void *)(long)skb->data;
-	__u32 first = a->rotate_first, count = a->rotate_count;
+	__u32 first = a->rotate_first, count = a->rotate_count, near = a->rotate_near;
 
 	for (__u32 i = 0; i < MAX_RECORDS; i++) {
 		if (i >= count)
 			break;
 		__u32 off = a->ttl[(first + i) & (MAX_RECORDS - 1)] & 0x3ff;
-		__u32 of = a->ttl[(first + (turn + i) % count) & (MAX_RECORDS - 1)];
+		__u32 far = (near - 1 - i) >> 31, from = far * near, size = near + far * (count - 2 * near); // without branches
+		__u32 of = a->ttl[(first + from + (turn + i - from) % size) & (MAX_RECORDS - 1)];
 		__u8 *field = data + at + off + 6;
 
 		if (of > MAX_DATA - 6 - 16)
@@ -390,6 +394,8 @@ int answer_hit(struct __sk_buff *skb)
 		return NEXT;
 	if (udp->dest != bpf_htons(53) && (!(c = control()) || udp->dest != bpf_htons(c->port)))
 		return NEXT;
+	if (udp->source == 0) // no reply can be sent
+		return NEXT;
 	void *end = (void *)(long)skb->data_end;
 	__u8 *dns = (void *)(udp + 1);
 
@@ -405,11 +411,7 @@ int answer_hit(struct __sk_buff *skb)
 	c = control();
 	if (!c || !LOAD(c->enabled))
 		return NEXT;
-	__u64 now = bpf_ktime_get_boot_ns();
-	if ((__s64)(now - LOAD(c->heartbeat)) > (__s64)LOAD(c->lease))
-		return NEXT;
-
-	struct destination to = {.addr = p.to, .port = udp->dest};
+	struct destination to = {.addr = p.to, .port = udp->dest, .family = p.family};
 	if (!bpf_map_lookup_elem(&destinations, &to))
 		return NEXT;
 
@@ -439,18 +441,25 @@ int answer_hit(struct __sk_buff *skb)
 	__u64 last = last_of(name_len);
 	if (last >= MAX_NAME || bpf_skb_load_bytes(skb, p.l4 + 8 + 12, k.name, last + 1) != 0)
 		return NEXT;
-	__u64 *words = (__u64 *)k.name;
+	__u64 *words = (__u64 *)k.name, hash = 0;
 	for (__u32 i = 0; i < MAX_NAME / 8; i++) {
 		if (8 * i >= name_len)
 			break;
 		words[i] = lower(words[i]);
+		hash = (hash ^ words[i]) * HASH;
 	}
 	k.type = question[0];
 	k.name_len = name_len;
+
+	// The kernel may use the memory of an answer that the agent changes for another one at once. So no change may be under way now,
+	// and none may begin until the answer is copied.
+	__u32 *writes = &c->writes[hash >> 56], begun = LOAD(*writes);
+	__u64 now = bpf_ktime_get_boot_ns(); // also a barrier after the load of begun
+	if (begun & 1 || (__s64)(now - LOAD(c->heartbeat)) > (__s64)LOAD(c->lease))
+		return NEXT;
 	struct answer *a = bpf_map_lookup_elem(&answers, &k);
 	if (!a)
 		return NEXT;
-	__u64 seq = LOAD(a->seq);
 	__u32 len = a->len;
 	if (len > MAX_DATA || 12 + name_len + 4 + len + (opt ? EDE_ROOM : 0) > limit)
 		return NEXT;
@@ -483,10 +492,9 @@ int answer_hit(struct __sk_buff *skb)
 	__u64 *count = bpf_map_lookup_elem(&hits, &index);
 	if (!count)
 		return NEXT;
-	__u64 turn = __sync_fetch_and_add(count, 1); // also a barrier after the load of seq
+	__u64 turn = __sync_fetch_and_add(count, 1);
 
-	// The answer. The kernel may use the memory of an answer that the agent replaces for another one at once, so after the copy
-	// it must still be the same write of the same key. Otherwise the query is restored.
+	// The answer. If it changed meanwhile the query is restored.
 	__u32 answer_at = p.l4 + 8 + 12 + name_len + 4;
 	__be16 flags = a->flags, counts[3] = {a->counts[0], a->counts[1], a->counts[2]};
 	__u8 searched = a->searched;
@@ -499,8 +507,8 @@ int answer_hit(struct __sk_buff *skb)
 		count_down(skb, a, answer_at & 0xff, (now - a->base) / 1000000000);
 	if (a->rotate_count)
 		rotate(skb, a, answer_at & 0xff, turn);
-	__sync_fetch_and_add(&client->hits, 1); // also a barrier before the load of seq
-	if (bpf_map_lookup_elem(&answers, &k) != a || LOAD(a->seq) != seq) {
+	__sync_fetch_and_add(&client->hits, 1); // also a barrier before the load of the changes
+	if (LOAD(*writes) != begun) {
 		if (bpf_skb_change_tail(skb, answer_at + opt, 0) != 0)
 			return DROP;
 		if (opt && bpf_skb_store_bytes(skb, answer_at, record, OPT_LEN, 0) != 0)
