@@ -187,6 +187,7 @@ func nodeName() string {
 func (a *Agent) ownerChanged(owner []byte) {
 	if a.kernel.Kernel != nil {
 		a.kernel.Changed(owner)
+		defer a.kernel.Changed(owner) // again: an outdated answer may have been copied before the cache dropped it
 	}
 	if r := a.running.Load(); r != nil {
 		r.cache.OwnerChanged(owner, time.Now())

@@ -303,6 +303,7 @@ func (c *Cache) Put(key []byte, a *Answer, now time.Time) {
 	k, at := c.key(key), c.nanos(now)
 	tag, queryAge, ok := c.owner(a, at)
 	c.notify(k.raw[:k.nameLen])
+	defer c.notify(k.raw[:k.nameLen])
 	s := c.lockShard(k.shardBits)
 	defer s.mu.Unlock()
 	s.now = at
@@ -371,6 +372,7 @@ func (c *Cache) PutFailure(key, msg []byte, first, limit time.Duration, now time
 func (c *Cache) Remove(key []byte) {
 	k := c.key(key)
 	c.notify(k.raw[:k.nameLen])
+	defer c.notify(k.raw[:k.nameLen])
 	s := c.lockShard(k.shardBits)
 	defer s.mu.Unlock()
 	for _, rrtype := range [...]uint16{k.rrtype, denialType} {
@@ -435,9 +437,9 @@ func (s *shard) drop(off int, e entry) {
 	s.liveBytes -= e.size()
 }
 
-// Observe registers changed, which is called when the answers of a name may change, before an answer is replaced, and with nil
-// after the answers of many names changed. The expiry of an answer is no change. changed must be quick and must not keep name. A
-// nil function removes it.
+// Observe registers changed, which is called when the answers of a name may change: before an answer is replaced, and again
+// after it, because a copy of the old one may have been made in between. It is called with nil after the answers of many names
+// changed. The expiry of an answer is no change. changed must be quick and must not keep name. A nil function removes it.
 func (c *Cache) Observe(changed func(name []byte)) {
 	if changed == nil {
 		c.changed.Store(nil)
