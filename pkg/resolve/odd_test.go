@@ -259,9 +259,16 @@ func TestOddPacketsDocumented(t *testing.T) {
 	for _, m := range regexp.MustCompile(`(?m)^- \*([^*]+)\*: `).FindAllStringSubmatch(list, -1) {
 		documented = append(documented, m[1])
 	}
+	var packets strings.Builder
 	for _, tt := range oddPackets(t) {
 		tested = append(tested, tt.row)
+		for _, pkt := range tt.packets {
+			pkt = slices.Clone(pkt)
+			clear(pkt[:min(2, len(pkt))]) // the ID is random
+			fmt.Fprintf(&packets, "%s: %x\n", tt.row, pkt)
+		}
 	}
+	assert.Golden(t, "testdata/odd-packets.txt", packets.String()) // which test/node/hits reads
 	if diff := cmp.Diff(documented, tested); diff != "" {
 		t.Errorf("docs/odd-packets.md and its test (-documented +tested):\n%s", diff)
 	}
