@@ -8,6 +8,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 )
 
 // namespaceEnv names, inside a namespace, the test that runs there.
@@ -41,7 +42,11 @@ func InNamespace(t *testing.T, nodeCache string, addresses ...string) bool {
 	if err != nil {
 		t.Fatal(err)
 	}
-	cmd := exec.CommandContext(t.Context(), unshare, flags, self, "-test.run=^"+t.Name()+"$", "-test.count=1", "-test.timeout=5m", "-test.v")
+	timeout := time.Duration(0)
+	if deadline, ok := t.Deadline(); ok {
+		timeout = time.Until(deadline) - 5*time.Second // it prints what hangs
+	}
+	cmd := exec.CommandContext(t.Context(), unshare, flags, self, "-test.run=^"+t.Name()+"$", "-test.count=1", "-test.timeout="+timeout.String(), "-test.v")
 	cmd.Env = append(os.Environ(), namespaceEnv+"="+t.Name(), BinaryEnv+"="+nodeCache)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	out, err := cmd.CombinedOutput()
