@@ -140,7 +140,7 @@ func pinTree(pid, cpu int) error {
 func (b *clusterBench) serve(ctx context.Context) error {
 	floor := server{name: floorName, args: floorArgs}
 	var err error
-	if floor.path, err = b.buildFloor(ctx); err != nil {
+	if floor.path, err = b.compile(ctx, floorName, floorSource); err != nil {
 		return err
 	}
 	for round := range b.opts.rounds {

@@ -166,14 +166,15 @@ func lastLine(text string) string {
 	return string(line)
 }
 
-// buildFloor compiles the C program that this binary carries.
-func (h *harness) buildFloor(ctx context.Context) (string, error) {
-	source, path := filepath.Join(h.dir, "floor.c"), filepath.Join(h.dir, floorName)
-	if err := os.WriteFile(source, []byte(floorSource), 0o600); err != nil {
-		return "", fmt.Errorf("writing the floor's source: %w", err)
+// compile builds a C program that this binary carries.
+func (h *harness) compile(ctx context.Context, name, source string, flags ...string) (string, error) {
+	file, path := filepath.Join(h.dir, name+".c"), filepath.Join(h.dir, name)
+	if err := os.WriteFile(file, []byte(source), 0o600); err != nil {
+		return "", fmt.Errorf("writing the source of %s: %w", name, err)
 	}
-	if text, err := exec.CommandContext(ctx, "cc", "-O2", "-o", path, source).CombinedOutput(); err != nil {
-		return "", fmt.Errorf("building the floor: %w: %s", err, lastLine(string(text)))
+	args := append([]string{"-O2", "-o", path, file}, flags...)
+	if text, err := exec.CommandContext(ctx, "cc", args...).CombinedOutput(); err != nil {
+		return "", fmt.Errorf("building %s: %w: %s", name, err, lastLine(string(text)))
 	}
 	return path, nil
 }

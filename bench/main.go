@@ -20,6 +20,7 @@ import (
 const (
 	serversSection = "servers"
 	clusterSection = "cluster"
+	kernelSection  = "kernel"
 )
 
 // options is the command line, checked, and the size of a run.
@@ -66,14 +67,13 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 // execute measures and writes what was asked for.
 func execute(ctx context.Context, opts options, stdout io.Writer) error {
 	// Read before the long part: a file that cannot be rewritten is an error at once.
-	servers, cluster, err := readPage(opts.out)
+	page, err := readPage(opts.out)
 	if err != nil {
 		return err
 	}
-	measure := measureServers
-	if opts.section == clusterSection {
-		measure = measureCluster
-	}
+	measure := map[string]func(context.Context, options, io.Writer) (report, error){
+		serversSection: measureServers, clusterSection: measureCluster, kernelSection: measureKernel,
+	}[opts.section]
 	rep, err := measure(ctx, opts, stdout)
 	if err != nil {
 		return err
@@ -86,12 +86,8 @@ func execute(ctx context.Context, opts options, stdout io.Writer) error {
 	if opts.out == "" {
 		return nil
 	}
-	if opts.section == clusterSection { // the other part stays
-		cluster = text
-	} else {
-		servers = text
-	}
-	return os.WriteFile(opts.out, []byte(servers+clusterMark+cluster), 0o644)
+	page[opts.section] = text
+	return os.WriteFile(opts.out, []byte(page.text()), 0o644)
 }
 
 // printf writes to the terminal. An error there is no reason to stop measuring.
@@ -101,21 +97,28 @@ func printf(out io.Writer, format string, args ...any) {
 
 // parseOptions reads the section and its flags and checks their values.
 func parseOptions(args []string, stderr io.Writer) (options, error) {
-	if len(args) == 0 || args[0] != serversSection && args[0] != clusterSection {
-		return options{}, fmt.Errorf("usage: bench %s|%s [flags]", serversSection, clusterSection)
+	sections := []string{serversSection, clusterSection, kernelSection}
+	if len(args) == 0 || !slices.Contains(sections, args[0]) {
+		return options{}, fmt.Errorf("usage: bench %s [flags]", strings.Join(sections, "|"))
 	}
 	opts := options{section: args[0], nodeCache: "bin/node-cache", services: 11_000, events: 200, churn: time.Minute, rate: 100}
 	set := flag.NewFlagSet("bench "+opts.section, flag.ContinueOnError)
 	set.SetOutput(stderr)
 	known, seconds, loads := names(subjects(), func(s subject) string { return s.name }), 5, ""
-	if opts.section == clusterSection {
-		known, seconds = names(contenders(), func(c contender) string { return c.name }), 3
-	} else {
+	switch opts.section {
+	case serversSection:
 		set.StringVar(&loads, "loads", "", "comma-separated loads (default all)")
+	case clusterSection:
+		known, seconds = names(contenders(), func(c contender) string { return c.name }), 3
+	case kernelSection:
+		known, seconds = nil, 3
 	}
 	set.IntVar(&opts.seconds, "secs", seconds, "seconds of each load, at most 30") // more names for misses take over half a gigabyte
 	set.IntVar(&opts.rounds, "rounds", 3, "rounds; each server is started once a round")
-	only := set.String("only", "", "comma-separated servers to measure (default all)")
+	only := new(string)
+	if opts.section != kernelSection {
+		set.StringVar(only, "only", "", "comma-separated servers to measure (default all)")
+	}
 	set.StringVar(&opts.out, "out", "", "markdown file whose part to write; other parts of it are kept")
 	if err := set.Parse(args[1:]); err != nil {
 		return options{}, err

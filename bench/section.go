@@ -10,18 +10,27 @@ import (
 	"strings"
 )
 
-// clusterMark is where the section cluster begins: it has the rest of the page, and the section servers what is above.
-const clusterMark = "<!-- begin cluster -->\n"
+// A page has the parts of the sections servers, cluster and kernel. The others begin with a mark.
+type page map[string]string
 
-// readPage reads both parts of a page. There may be no such file yet.
-func readPage(path string) (servers, cluster string, err error) {
+func mark(section string) string { return "<!-- begin " + section + " -->\n" }
+
+// readPage reads all parts of a page. There may be no such file yet.
+func readPage(path string) (page, error) {
 	if path == "" {
-		return "", "", nil
+		return page{}, nil
 	}
 	text, err := os.ReadFile(path)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return "", "", fmt.Errorf("reading the old report: %w", err)
+		return nil, fmt.Errorf("reading the old report: %w", err)
 	}
-	servers, cluster, _ = strings.Cut(string(text), clusterMark)
-	return servers, cluster, nil
+	rest, kernel, _ := strings.Cut(string(text), mark(kernelSection))
+	servers, cluster, _ := strings.Cut(rest, mark(clusterSection))
+	return page{serversSection: servers, clusterSection: cluster, kernelSection: kernel}, nil
+}
+
+// text is the page again. Parts end with an empty line, but for the last.
+func (p page) text() string {
+	end := func(part string) string { return strings.TrimRight(part, "\n") + "\n\n" }
+	return end(p[serversSection]) + mark(clusterSection) + end(p[clusterSection]) + mark(kernelSection) + strings.TrimRight(p[kernelSection], "\n") + "\n"
 }

@@ -48,7 +48,7 @@ func subjects() []subject {
 func (b *serversBench) find(ctx context.Context, s *subject) (string, error) {
 	switch s.name {
 	case floorName:
-		return b.buildFloor(ctx)
+		return b.compile(ctx, floorName, floorSource)
 	case oursName, podsName:
 		return proctest.LookProgram(b.opts.nodeCache)
 	case "coredns":
