@@ -43,13 +43,12 @@ const (
 // What is measured at the host end of a pod's link.
 const (
 	idle      = "idle machine"
-	dropped   = "sender alone"
 	turned    = "floor"
 	inProcess = "hits off"
 	inKernel  = "hits on"
 )
 
-func kernelSubjects() []string { return []string{idle, dropped, turned, inProcess, inKernel} }
+func kernelSubjects() []string { return []string{idle, turned, inProcess, inKernel} }
 
 // A kernelBench is one run of the section kernel.
 type kernelBench struct {
@@ -69,7 +68,7 @@ func measureKernel(ctx context.Context, opts options, progress io.Writer) (_ rep
 	}
 	b := &kernelBench{harness: &harness{dir: dir, progress: progress, seconds: opts.seconds}, opts: opts}
 	defer b.close()
-	b.report = kernelReport{Machine: describeMachine(), Seconds: opts.seconds, Rounds: opts.rounds, samples: map[string][]kernelSample{}}
+	b.report = kernelReport{Machine: describeMachine(), Seconds: opts.seconds, Rounds: opts.rounds, samples: map[string][]kernelSample{}, runTimes: map[string]time.Duration{}}
 	if b.paced, err = b.compile(ctx, "paced", pacedSource, "-pthread"); err != nil {
 		return nil, err
 	}
@@ -156,6 +155,18 @@ func (b *kernelBench) measure(ctx context.Context) error {
 			}
 		}
 	}
+	for _, subject := range []string{turned, inKernel} {
+		err := b.with(ctx, subject, func() (err error) {
+			b.report.runTimes[subject], err = runTime(b.net.Node, func() error {
+				_, err := b.load(ctx, longZone, b.report.Rate, b.seconds)
+				return err
+			})
+			return err
+		})
+		if err != nil {
+			return fmt.Errorf("%s: %w", subject, err)
+		}
+	}
 	return b.with(ctx, inKernel, func() (err error) {
 		if b.report.costs, err = passCosts(b.net.Node, "svc-0."+longZone); err != nil {
 			return err
@@ -174,11 +185,7 @@ func (b *kernelBench) with(ctx context.Context, subject string, run func() error
 		return fmt.Errorf("loading the floor's program: %w", err)
 	}
 	defer func() { _ = programs.Close() }()
-	program := programs.Turn
-	if subject == idle || subject == dropped {
-		program = programs.Drop
-	}
-	detach, err := attach(b.net.Node, program)
+	detach, err := attach(b.net.Node, programs.Turn)
 	if err != nil {
 		return err
 	}

@@ -11,6 +11,7 @@ import (
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/link"
 	"github.com/miekg/dns"
+	"golang.org/x/sys/unix"
 
 	"github.com/nodecache/node-cache/internal/nodetest"
 )
@@ -35,6 +36,32 @@ func attach(node *nodetest.Host, p *ebpf.Program) (detach func() error, err erro
 		return nil
 	})
 	return detach, err
+}
+
+// runTime measures the mean time of the program at the pod's link while run runs. The statistics themselves take part of it.
+func runTime(node *nodetest.Host, run func() error) (mean time.Duration, err error) {
+	stats, err := ebpf.EnableStats(unix.BPF_STATS_RUN_TIME)
+	if err != nil {
+		return 0, err
+	}
+	defer func() { _ = stats.Close() }()
+	var program *ebpf.Program
+	if err := node.Do(func() (err error) { program, err = programAt(podLink); return err }); err != nil {
+		return 0, err
+	}
+	defer func() { _ = program.Close() }()
+	before, err := program.Stats()
+	if err == nil {
+		err = run()
+	}
+	if err != nil {
+		return 0, err
+	}
+	after, err := program.Stats()
+	if err != nil {
+		return 0, err
+	}
+	return (after.Runtime - before.Runtime) / time.Duration(max(1, after.RunCount-before.RunCount)), nil
 }
 
 // A passCost is what the agent's program costs a packet that it lets pass.

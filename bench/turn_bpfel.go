@@ -16,7 +16,6 @@ import (
 //
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
-	turnProgDrop = "drop"
 	turnProgTurn = "turn"
 )
 
@@ -62,7 +61,6 @@ type turnSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type turnProgramSpecs struct {
-	Drop *ebpf.ProgramSpec `ebpf:"drop"`
 	Turn *ebpf.ProgramSpec `ebpf:"turn"`
 }
 
@@ -114,13 +112,11 @@ type turnVariables struct {
 //
 // It can be passed to loadTurnObjects or ebpf.CollectionSpec.LoadAndAssign.
 type turnPrograms struct {
-	Drop *ebpf.Program `ebpf:"drop"`
 	Turn *ebpf.Program `ebpf:"turn"`
 }
 
 func (p *turnPrograms) Close() error {
 	return _TurnClose(
-		p.Drop,
 		p.Turn,
 	)
 }
