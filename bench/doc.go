@@ -2,12 +2,13 @@
 
 // Command bench measures node-cache on one machine.
 //
-// It has two sections, each of which writes its part of docs/performance.md:
+// It has three sections, each of which writes its part of docs/performance.md:
 //
 //   - servers: node-cache beside other DNS caches, with one upstream (NSD)
 //   - cluster: node-cache and CoreDNS as servers of the zone of one large cluster, which a real API server holds
+//   - kernel: hits that the kernel answers, between network namespaces
 //
-// One server at a time runs on the first CPU. The load generator (dnsperf) and everything else share the second. What a
+// In the first two, one server at a time runs on the first CPU. The load generator (dnsperf) and everything else share the second. What a
 // server costs is what the kernel counts for its processes, so the load generator's speed has no part in it. Loopback
 // only: no name leaves the machine.
 //
@@ -15,8 +16,8 @@
 //
 //	make bench ARGS="--loads miss,misstcp --only node-cache,dnsdist --out="
 //
-// which measures misses of two servers and writes no file. bench servers --help and bench cluster --help list them.
+// which measures misses of two servers and writes no file. bench SECTION --help lists them.
 //
-// A query's way through the program: main → servers, cluster (the runs) → trials (one server, one start) → harness
+// A query's way through the program: main → servers, cluster, kernel (the runs) → trials (one server, one start) → harness
 // (start, load) → dnsperf → report.
 package main

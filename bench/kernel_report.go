@@ -73,7 +73,7 @@ func (rep *kernelReport) render() (string, error) {
 	}
 	var out strings.Builder
 	err = frame.Execute(&out, map[string]any{
-		"Report": rep, "Budgets": budgetTable(rep.judge()), "Loads": rep.loads(), "Passes": rep.passes(),
+		"Report": rep, "Budgets": budgetTable(rep.judge()), "Loads": rep.loads(),
 		"Idle": fmt.Sprintf("%.1f %%", rep.of(idle, func(s kernelSample) float64 { return s.Used / float64(s.Seconds) / 10 })),
 	})
 	if err != nil {
@@ -83,7 +83,7 @@ func (rep *kernelReport) render() (string, error) {
 }
 
 func (rep *kernelReport) summary() string {
-	return rep.loads() + "\n" + rep.passes() + "\n" + budgetTable(rep.judge())
+	return rep.loads() + "\n" + budgetTable(rep.judge())
 }
 
 // loads is the table of what was measured at the pod's link.
@@ -103,17 +103,12 @@ func (rep *kernelReport) loads() string {
 	})
 }
 
-// passes is the table of packets that the program lets pass.
-func (rep *kernelReport) passes() string {
-	return table("a packet that passes|the program's time", rep.costs, func(c passCost) []any { return []any{c.What, c.Took} })
-}
-
 // judge compares every goal with the report.
 func (rep *kernelReport) judge() []judgement {
 	generator := rep.cpu(turned) // it sends, waits and receives
 	judged := []judgement{
 		rep.judgeRatio("CPU of a hit, to the floor's", rep.cpu(inKernel), rep.cpu(turned), floorRatio),
-		rep.judgeRatio("the same, both without the floor's, to hits off", rep.cpu(inKernel)-generator, rep.cpu(inProcess)-generator, cpuRatio),
+		rep.judgeRatio("CPU of a hit less the floor's, to that of hits off less it", rep.cpu(inKernel)-generator, rep.cpu(inProcess)-generator, cpuRatio),
 		rep.judgeRatio("p50 latency, to hits off", rep.of(inKernel, p50), rep.of(inProcess, p50), p50Ratio),
 		rep.judgeRatio("p99 latency, to hits off", rep.of(inKernel, p99), rep.of(inProcess, p99), p99Ratio),
 	}
@@ -123,7 +118,7 @@ func (rep *kernelReport) judge() []judgement {
 		plainVerdict(share >= leastShare),
 	})
 	for _, c := range rep.costs {
-		judged = append(judged, judgement{c.What, fmt.Sprint("≤ ", c.Goal), fmt.Sprint(c.Took), plainVerdict(c.Took <= c.Goal)})
+		judged = append(judged, judgement{c.What, fmt.Sprintf("≤ %d ns", c.Goal.Nanoseconds()), fmt.Sprintf("%d ns", c.Took.Nanoseconds()), plainVerdict(c.Took <= c.Goal)})
 	}
 	return judged
 }

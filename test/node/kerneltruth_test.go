@@ -63,8 +63,14 @@ type truth struct {
 	wrong []string
 }
 
-// startTruth starts an agent with a configuration, whose cluster section, if any, finds the API server by the path %s.
-func startTruth(t *testing.T, cluster string) *truth {
+// startTruth starts an agent whose hits the kernel answers, with the rest of its configuration, where %s is a kubeconfig.
+func startTruth(t *testing.T, rest string) *truth {
+	t.Helper()
+	return startKernel(t, "kernel: {hits: on}\n"+rest)
+}
+
+// startKernel starts an agent with a configuration, where %s is a kubeconfig.
+func startKernel(t *testing.T, rest string) *truth {
 	t.Helper()
 	n := &truth{Network: nodetest.Start(t, nodetest.Options{Pods: 2}), api: watchtest.New(time.Now), quit: make(chan struct{})}
 	for _, addr := range []netip.Addr{agentIPv4, agentIPv6} {
@@ -74,7 +80,7 @@ func startTruth(t *testing.T, cluster string) *truth {
 	kubeconfig := filepath.Join(dir, "kubeconfig")
 	proctest.WriteFile(t, kubeconfig, strings.ReplaceAll(plainKubeconfig, "URL", "http://"+n.serveAPI(t)))
 	n.config = filepath.Join(dir, "node-cache.yaml")
-	n.writeConfig(t, fmt.Sprintf(cluster, kubeconfig))
+	n.writeConfig(t, strings.ReplaceAll(rest, "%s", kubeconfig))
 	n.agent = proctest.Start(t, "the agent", n.Node.Command(t.Context(), nodeCache, "agent", "--config", n.config))
 	return n
 }
@@ -98,7 +104,7 @@ func (n *truth) serveAPI(t *testing.T) (addr string) {
 
 func (n *truth) writeConfig(t *testing.T, rest string) {
 	t.Helper()
-	proctest.WriteFile(t, n.config, fmt.Sprintf("listen: {addresses: [%s, %q], port: 53}\nadmin: {address: \"127.0.0.1:9253\"}\nkernel: {hits: on}\n%s",
+	proctest.WriteFile(t, n.config, fmt.Sprintf("listen: {addresses: [%s, %q], port: 53}\nadmin: {address: \"127.0.0.1:9253\"}\n%s",
 		agentIPv4, agentIPv6, rest))
 }
 
@@ -235,6 +241,18 @@ func (n *truth) responses(t *testing.T) map[string]float64 {
 		}
 	}
 	return counts
+}
+
+// metric is the value of a series without labels.
+func (n *truth) metric(t *testing.T, name string) float64 {
+	t.Helper()
+	found := regexp.MustCompile(name + ` (\S+)`).FindStringSubmatch(n.admin(t, "GET", "/metrics"))
+	if found == nil {
+		t.Fatalf("no series %s", name)
+	}
+	value, err := strconv.ParseFloat(found[1], 64)
+	assert.NoError(t, err)
+	return value
 }
 
 // admin asks the agent's admin server.
