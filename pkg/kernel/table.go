@@ -59,6 +59,9 @@ type entry struct {
 	hits    Hits   // without counts
 	index   uint32 // of the counters
 	counted [2]uint64
+	epoch   uint32 // this and the next two as in the answer
+	slot    [2]uint32
+	version [2]uint32
 	until   uint64
 	used    uint64 // last sweep that found hits, or the time of the first write
 }
@@ -106,6 +109,9 @@ func (t *table) fill(query []byte) {
 	if e == nil && !t.admit(key) {
 		return
 	}
+	if e != nil && t.current(e) {
+		return // the client is none that the kernel answers
+	}
 	if e != nil {
 		t.count(e) // hits may make the answer due for a refresh
 	}
@@ -150,6 +156,16 @@ func parent(name []byte) []byte {
 		return nil
 	}
 	return name[1+int(name[0]):]
+}
+
+// current reports whether the program may still give the answer.
+func (t *table) current(e *entry) bool {
+	for i, slot := range e.slot {
+		if uint32(atomic.LoadUint64(&t.k.version[slot])) != e.version[i] {
+			return false
+		}
+	}
+	return e.epoch == atomic.LoadUint32(&t.k.control.Epoch) && bootTime() < e.until
 }
 
 // admit reports whether to take a question that the kernel does not answer yet.
@@ -226,7 +242,7 @@ func (t *table) write(key hitsKey, e *entry, a *hitsAnswer, size int, shared *re
 		delete(t.seen, key)
 	}
 	a.Index = e.index
-	e.until = a.Until
+	e.epoch, e.slot, e.version, e.until = a.Epoch, a.Slot, a.Version, a.Until
 	e.hits = Hits{
 		Key: append(e.hits.Key[:0], shared.Key...), Source: shared.Source, Type: networkOrder(key.Type), Rcode: int(networkOrder(a.Flags) & 0x0f),
 		Inside: shared.Inside, Bytes: size,

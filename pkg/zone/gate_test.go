@@ -28,7 +28,7 @@ func TestGate(t *testing.T) {
 	s, now := zone.NewStore(), epoch()
 	s.PutNamespace("shop", now)
 	freshen(s, now)
-	z, err := zone.New(zone.Config{Store: s, Domain: "cluster.local", AllSlices: true, Pods: zone.PodsVerified})
+	z, err := zone.New(zone.Config{Store: s, Domain: "cluster.local.", AllSlices: true, Pods: zone.PodsVerified})
 	assert.NoError(t, err)
 	web := func(addr string) zone.Service {
 		return zone.Service{Namespace: "shop", Name: "web", Addrs: addrs(addr), Ports: []zone.Port{{Name: "http", Number: 80}}, TTL: -1}
@@ -55,7 +55,7 @@ func TestGate(t *testing.T) {
 	s.Observe([][]byte{canonical(t, "cluster.local.")}, func([]byte) { g.seen = append(g.seen, "notify") })
 	for _, tt := range tests { // one after the other
 		g.seen = nil
-		g.see = func() string { return fmt.Sprint(len(ask(t, z, tt.asked, dns.TypeA, 0, now).msg.Answer)) }
+		g.see = func() string { return fmt.Sprint(len(ask(t, z, tt.asked, dns.TypeA, 0, now).Answer)) }
 		tt.change()
 		var want []string
 		if tt.sees[0] != tt.sees[1] {
