@@ -256,7 +256,7 @@ func unmapProgram() error { return adviseProgram(unix.MADV_DONTNEED) }
 
 // adviseProgram gives the kernel an advice on the program's code and constants.
 func adviseProgram(advice uintptr) error {
-	maps, err := os.ReadFile("/proc/self/maps")
+	maps, err := os.ReadFile("/proc/self/smaps")
 	if err != nil {
 		return err
 	}
@@ -264,17 +264,25 @@ func adviseProgram(advice uintptr) error {
 	if err != nil {
 		return err
 	}
+	head := "" // first line of the current mapping
 	for line := range strings.Lines(string(maps)) {
-		var from, to uintptr
-		var permissions string
-		if !strings.HasSuffix(strings.TrimSpace(line), " "+program) {
+		changed, found := strings.CutPrefix(line, "Anonymous:")
+		if !found {
+			if !strings.Contains(line, ":  ") {
+				head = strings.TrimSpace(line)
+			}
 			continue
 		}
-		if _, err := fmt.Sscanf(line, "%x-%x %s", &from, &to, &permissions); err != nil {
+		var from, to uintptr
+		var permissions string
+		if !strings.HasSuffix(head, " "+program) {
+			continue
+		}
+		if _, err := fmt.Sscanf(head, "%x-%x %s", &from, &to, &permissions); err != nil {
 			return fmt.Errorf("reading the memory map: %w", err)
 		}
-		if strings.Contains(permissions, "w") {
-			continue // variables: without their pages they would have their first values
+		if strings.Contains(permissions, "w") || strings.TrimSpace(changed) != "0 kB" {
+			continue // without their pages, variables and relocated addresses would have their first values
 		}
 		if _, _, errno := unix.Syscall(unix.SYS_MADVISE, from, to-from, advice); errno != 0 {
 			return fmt.Errorf("advising the kernel: %w", errno)

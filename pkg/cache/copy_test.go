@@ -52,7 +52,7 @@ func TestAddHits(t *testing.T) {
 	}
 }
 
-// TestObserve has a copy that ends before its answer is replaced, and one that ends after many answers were removed.
+// TestObserve has a copy that ends before and after its answer is replaced, and one that ends after many answers were removed.
 func TestObserve(t *testing.T) {
 	t.Parallel()
 	c := newSized(t, cache.MinSize)
@@ -73,9 +73,12 @@ func TestObserve(t *testing.T) {
 	c.Put(key, old, epoch)
 	name := string(key[:len(key)-3])
 	var want []string
-	for i, found := range []cache.Freshness{cache.Absent, cache.Fresh, cache.Fresh, cache.Absent, cache.Absent, cache.Absent} {
+	for i, found := range []cache.Freshness{
+		cache.Absent, cache.Fresh, cache.Fresh, cache.Fresh, cache.Fresh, cache.Absent, cache.Absent, cache.Fresh, // before and after each
+		cache.Absent, cache.Absent,
+	} {
 		owner := name
-		if i >= 4 {
+		if i >= 8 {
 			owner = ""
 		}
 		want = append(want, owner+"|"+found.String())

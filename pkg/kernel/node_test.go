@@ -123,7 +123,7 @@ func open(t *testing.T, sockets func() []syscall.RawConn) *Kernel {
 	k, err := Open(Config{
 		Source: answerer{byKernel}, Owner: func([]byte) []byte { return nil }, Size: 64 * AnswerSize, Permit: time.Hour, Lease: time.Hour, Port: 53,
 		Sockets: sockets, Busy: func() time.Duration { return 0 }, Lapsed: func() bool { return false },
-		Count: func(Hits) {}, Attribute: func(Client) {}, Log: slog.New(slog.DiscardHandler),
+		Count: func(Hits) {}, Attribute: func(Client) {}, Now: time.Now, Log: slog.New(slog.DiscardHandler),
 	})
 	assert.NoError(t, err)
 	t.Cleanup(k.Close)

@@ -44,8 +44,8 @@ func openTable(t *testing.T, answers int64) (*table, *fakeSource) {
 	s := &fakeSource{}
 	k, err := Open(Config{
 		Source: s, Owner: func([]byte) []byte { return nil }, Size: answers * AnswerSize, Permit: time.Second, Lease: time.Second,
-		Sockets: func() []syscall.RawConn { return nil }, Busy: func() time.Duration { return 0 },
-		Count: func(Hits) {}, Attribute: func(Client) {}, Log: slog.New(slog.DiscardHandler),
+		Sockets: func() []syscall.RawConn { return nil }, Busy: func() time.Duration { return 0 }, Lapsed: func() bool { return false },
+		Count: func(Hits) {}, Attribute: func(Client) {}, Now: time.Now, Log: slog.New(slog.DiscardHandler),
 	})
 	assert.NoError(t, err)
 	t.Cleanup(k.Close)

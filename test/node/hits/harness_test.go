@@ -79,7 +79,7 @@ func startNode(t *testing.T, source kernel.Source, handler func(*kernel.Kernel) 
 	n.kernel, err = kernel.Open(kernel.Config{
 		Source: source, Owner: owner, Size: kernel.MaxSize, Permit: 5 * time.Second, Lease: time.Minute, Port: 53,
 		Sockets: n.sockets, Busy: func() time.Duration { return 0 },
-		Count: func(kernel.Hits) {}, Attribute: func(kernel.Client) {}, Log: slog.New(slog.DiscardHandler),
+		Count: func(kernel.Hits) {}, Attribute: func(kernel.Client) {}, Lapsed: func() bool { return false }, Now: time.Now, Log: slog.New(slog.DiscardHandler),
 	})
 	if err != nil {
 		t.Fatalf("hits are not answered in this kernel: %v", err)
