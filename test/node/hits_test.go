@@ -200,8 +200,8 @@ func TestKernelPermit(t *testing.T) {
 	assert.NoError(t, err)
 	t.Cleanup(func() { m.Stop() })
 	m.Await(byAgent, time.Now(), time.Minute)
-	b.run(t, "nft", "add table inet policy; add chain inet policy in { type filter hook input priority 0; };"+
-		"add rule inet policy in iifname pod0 udp dport 53 drop")
+	b.run(t, "nft", "add table inet denied; add chain inet denied in { type filter hook input priority 0; };"+
+		"add rule inet denied in iifname pod0 udp dport 53 drop")
 	began := time.Now()
 	end := began.Add(permit + b.scaled(t, 200*time.Millisecond))
 	time.Sleep(time.Until(end.Add(permit)))
@@ -215,7 +215,7 @@ func TestKernelPermit(t *testing.T) {
 	who, err := nodetest.Ask(allowed, b.dnsAddrs[1], "udp")
 	assert.NoError(t, err)
 	assert.Equal(t, "the other pod's server", byAgent, who)
-	b.run(t, "nft", "delete table inet policy")
+	b.run(t, "nft", "delete table inet denied")
 	b.awaitKernelHits(t, denied, 0)
 	b.run(t, "nft", "flush ruleset")
 	proctest.Eventually(t, time.Minute, "the rules are back", func() bool { return strings.Contains(b.rules(t), agentIPv4.String()) })
