@@ -31,8 +31,8 @@ func TestCapabilities(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			caps := "-all," + tt.caps
-			cmd := n.Node.Command(t.Context(), "setpriv", "--reuid", "65532", "--regid", "65532", "--clear-groups", "--inh-caps", caps, "--ambient-caps", caps,
-				"--bounding-set", caps, "--no-new-privs", "--", self, "-test.run", "^TestOpenHere$", "-test.v")
+			cmd := n.Node.Command(t.Context(), "setpriv", "--reuid", "65532", "--regid", "65532", "--clear-groups",
+				"--inh-caps", caps, "--ambient-caps", caps, "--bounding-set", caps, "--no-new-privs", "--", self, "-test.run", "^TestOpenHere$", "-test.v")
 			cmd.Env = append(cmd.Env, openHere+"=1")
 			cmd.Dir = "/"
 			out, err := cmd.CombinedOutput()

@@ -34,7 +34,9 @@ func attachFilter(index int, p *ebpf.Program, parent uint32) (*filter, error) {
 	}
 	id, _ := info.ID() // every kernel with clsact filters has IDs
 	f := &filter{BpfFilter: netlink.BpfFilter{
-		FilterAttrs: netlink.FilterAttrs{LinkIndex: index, Parent: parent, Handle: uint32(id), Priority: filterPriority, Protocol: unix.ETH_P_ALL},
+		FilterAttrs: netlink.FilterAttrs{
+			LinkIndex: index, Parent: parent, Handle: uint32(id), Priority: filterPriority, Protocol: unix.ETH_P_ALL,
+		},
 		Fd:          p.FD(), Name: filterName, DirectAction: true,
 	}}
 	err = netlink.QdiscAdd(clsactOf(index))
@@ -56,7 +58,9 @@ func attachFilter(index int, p *ebpf.Program, parent uint32) (*filter, error) {
 }
 
 func clsactOf(index int) *netlink.Clsact {
-	return &netlink.Clsact{QdiscAttrs: netlink.QdiscAttrs{LinkIndex: index, Handle: netlink.MakeHandle(0xffff, 0), Parent: netlink.HANDLE_CLSACT}}
+	return &netlink.Clsact{QdiscAttrs: netlink.QdiscAttrs{
+		LinkIndex: index, Handle: netlink.MakeHandle(0xffff, 0), Parent: netlink.HANDLE_CLSACT,
+	}}
 }
 
 // filtersAt returns the filters of agents at one side of an interface, and the number of those of other programs.

@@ -121,7 +121,8 @@ func (n *node) startAgent(t *testing.T, hook string) {
 func open(t *testing.T, sockets func() []syscall.RawConn) *Kernel {
 	t.Helper()
 	k, err := Open(Config{
-		Source: answerer{byKernel}, Owner: func([]byte) []byte { return nil }, Size: 64 * AnswerSize, Permit: time.Hour, Lease: time.Hour, Port: 53,
+		Source: answerer{byKernel}, Owner: func([]byte) []byte { return nil }, Size: 64 * AnswerSize,
+		Permit: time.Hour, Lease: time.Hour, Port: 53,
 		Sockets: sockets, Busy: func() time.Duration { return 0 }, Lapsed: func() bool { return false },
 		Count: func(Hits) {}, Attribute: func(Client) {}, Now: time.Now, Log: slog.New(slog.DiscardHandler),
 	})
@@ -184,7 +185,8 @@ func (a answerer) reply(pkt, dst []byte) ([]byte, bool) {
 	}
 	m := new(dns.Msg).SetReply(&q)
 	m.RecursionAvailable = true
-	m.Answer = []dns.RR{&dns.TXT{Hdr: dns.RR_Header{Name: q.Question[0].Name, Rrtype: dns.TypeTXT, Class: dns.ClassINET, Ttl: 300}, Txt: []string{a.name}}}
+	head := dns.RR_Header{Name: q.Question[0].Name, Rrtype: dns.TypeTXT, Class: dns.ClassINET, Ttl: 300}
+	m.Answer = []dns.RR{&dns.TXT{Hdr: head, Txt: []string{a.name}}}
 	m.Compress = true
 	packed, err := m.Pack()
 	return append(dst, packed...), err == nil

@@ -39,7 +39,8 @@ func (b *harness) awaitKernelHits(t *testing.T, pod *nodetest.Host, addr int) {
 // kernelHits returns the queries that the kernel has answered, as of the agent's last count.
 func (b *harness) kernelHits(t *testing.T) (sum int) {
 	t.Helper()
-	for _, m := range regexp.MustCompile(`(?m)^nodecache_responses_total\{.*source="kernel".*\} (\d+)$`).FindAllStringSubmatch(b.adminPage(t, "/metrics"), -1) {
+	line := regexp.MustCompile(`(?m)^nodecache_responses_total\{.*source="kernel".*\} (\d+)$`)
+	for _, m := range line.FindAllStringSubmatch(b.adminPage(t, "/metrics"), -1) {
 		n, _ := strconv.Atoi(m[1]) // it has digits only
 		sum += n
 	}
