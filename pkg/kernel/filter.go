@@ -37,7 +37,7 @@ func attachFilter(index int, p *ebpf.Program, parent uint32) (*filter, error) {
 		FilterAttrs: netlink.FilterAttrs{
 			LinkIndex: index, Parent: parent, Handle: uint32(id), Priority: filterPriority, Protocol: unix.ETH_P_ALL,
 		},
-		Fd:          p.FD(), Name: filterName, DirectAction: true,
+		Fd: p.FD(), Name: filterName, DirectAction: true,
 	}}
 	err = netlink.QdiscAdd(clsactOf(index))
 	f.ownsQdisc = err == nil
