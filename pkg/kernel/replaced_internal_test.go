@@ -1,0 +1,125 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package kernel
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"log/slog"
+	"math"
+	"net/netip"
+	"os"
+	"runtime"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/cilium/ebpf"
+
+	"github.com/nodecache/node-cache/internal/assert"
+)
+
+// replacedNames are the names whose answers are replaced. That of each has another byte only.
+const replacedNames = 4
+
+// replacedQuery is a frame with a query for a name of one letter.
+func replacedQuery(i int) []byte {
+	return slices.Concat(make([]byte, 12), []byte{8, 0},
+		[]byte{0x45, 0, 0, 47, 0, 0, 0, 0, 64, 17, 0xf6, 0xba, 192, 0, 2, 1, 192, 0, 2, 2},
+		[]byte{4, 0, 0, 53, 0, 27, 0, 0},
+		[]byte{7, 7, 1, 0, 0, 1, 0, 0, 0, 0, 0, 0, 1, 'a' + byte(i), 0, 0, 16, 0, 1})
+}
+
+func replacedAnswer(i int) *hitsAnswer {
+	a := &hitsAnswer{Until: math.MaxUint64, Len: 450}
+	copy(a.Data[:], bytes.Repeat([]byte{'a' + byte(i)}, int(a.Len)))
+	return a
+}
+
+// TestReplaced replaces and removes answers while the program runs on two CPUs. The kernel may use the memory of one for another at
+// once: no reply has a byte of another name's, and a query that passes is as it was.
+func TestReplaced(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("loading programs needs root")
+	}
+	k, err := Open(Config{
+		Size: MaxSize, Permit: time.Hour, Lease: time.Hour, Port: 53, Log: slog.New(slog.DiscardHandler),
+	})
+	assert.NoError(t, err)
+	defer k.Close()
+	k.Beat()
+	k.Set(true)
+	assert.NoError(t, k.SetDestinations([]netip.AddrPort{netip.MustParseAddrPort("192.0.2.2:53")}))
+	const loopback = 1
+	assert.NoError(t, k.objects.Clients.Put(hitsClientKey{Ifindex: loopback, Family: 4},
+		hitsClient{Addr: addressOf(netip.MustParseAddr("192.0.2.1")), Answered: bootTime()}))
+	length := 3 * time.Second
+	if os.Getenv("SOAK") != "" {
+		length = time.Minute
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), length)
+	defer cancel()
+	var hits, passed, writes atomic.Int64
+	var running sync.WaitGroup
+	for range 2 {
+		running.Go(func() {
+			defer cancel()
+			runtime.LockOSThread()
+			defer runtime.UnlockOSThread()
+			for ctx.Err() == nil {
+				for i := range replacedNames {
+					if hit, ok := runReplaced(t, k, i); !ok {
+						return
+					} else if hit {
+						hits.Add(1)
+					} else {
+						passed.Add(1)
+					}
+				}
+			}
+		})
+	}
+	for n := 0; ctx.Err() == nil; n++ {
+		i := n % replacedNames
+		key, _, _ := keyOf(replacedQuery(i)[42:])
+		err := k.table.change(&key, func() error {
+			if n%64 < replacedNames {
+				return k.objects.Answers.Delete(&key)
+			}
+			return k.objects.Answers.Put(&key, replacedAnswer(i))
+		})
+		if err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+			t.Error(err)
+			break
+		}
+		writes.Add(1)
+	}
+	cancel()
+	running.Wait()
+	t.Logf("%d replies, %d queries passed, %d changes", hits.Load(), passed.Load(), writes.Load())
+	if hits.Load() == 0 || passed.Load() == 0 {
+		t.Error("not both")
+	}
+}
+
+// runReplaced runs the program, and reports whether it replied. It returns false after an error.
+func runReplaced(t *testing.T, k *Kernel, i int) (hit, ok bool) {
+	t.Helper()
+	const redirect = 7 // TC_ACT_REDIRECT
+	query := replacedQuery(i)
+	opts := ebpf.RunOptions{Data: query, DataOut: make([]byte, 2048)}
+	action, err := k.objects.AnswerHit.Run(&opts)
+	want := query
+	if action == redirect {
+		want = slices.Concat(query[54:], replacedAnswer(i).Data[:450])
+		opts.DataOut = opts.DataOut[54:]
+	}
+	if err != nil || !bytes.Equal(want, opts.DataOut) {
+		t.Errorf("action %d, %v, reply %x, want %x", action, err, opts.DataOut, want)
+		return false, false
+	}
+	return action == redirect, true
+}
