@@ -246,7 +246,7 @@ func (n *truth) responses(t *testing.T) map[string]float64 {
 // metric is the value of a series without labels.
 func (n *truth) metric(t *testing.T, name string) float64 {
 	t.Helper()
-	found := regexp.MustCompile(name + ` (\S+)`).FindStringSubmatch(n.admin(t, "GET", "/metrics"))
+	found := regexp.MustCompile(`(?m)^\w*` + name + ` (\S+)$`).FindStringSubmatch(n.admin(t, "GET", "/metrics"))
 	if found == nil {
 		t.Fatalf("no series %s", name)
 	}
