@@ -130,14 +130,6 @@ func (h *kernelHits) setDestinations(r *generation) {
 	}
 }
 
-// targetChanged follows the addresses of the DNS service.
-func (a *Agent) targetChanged() {
-	a.node.TargetChanged()
-	if a.kernel.Kernel != nil {
-		a.kernel.setDestinations(a.running.Load())
-	}
-}
-
 // state returns [status.KernelOn], or why the kernel does not answer. It is paused while every query is logged, watched, or sent to
 // a collector: it would hide some.
 func (h *kernelHits) state() string {

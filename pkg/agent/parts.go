@@ -4,6 +4,7 @@ package agent
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net"
@@ -19,6 +20,7 @@ import (
 	"github.com/nodecache/node-cache/pkg/dnstap"
 	"github.com/nodecache/node-cache/pkg/resolve"
 	"github.com/nodecache/node-cache/pkg/rules"
+	origin "github.com/nodecache/node-cache/pkg/source"
 	"github.com/nodecache/node-cache/pkg/upstream"
 )
 
@@ -105,6 +107,18 @@ func (s *partSet) stopAll() {
 	for _, st := range s.running {
 		<-st.ended
 	}
+}
+
+// hintFor returns the hint of an error, "" if it has none.
+func hintFor(err error) string {
+	if wrong := (*origin.Error)(nil); errors.As(err, &wrong) {
+		return wrong.Hint
+	}
+	var advised interface{ Advice() string }
+	if errors.As(err, &advised) {
+		return advised.Advice()
+	}
+	return ""
 }
 
 // A builder makes the parts of a configuration.

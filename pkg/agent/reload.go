@@ -318,18 +318,6 @@ func withHint(err error) error {
 	return err
 }
 
-// hintFor returns the hint of an error, "" if it has none.
-func hintFor(err error) string {
-	if wrong := (*origin.Error)(nil); errors.As(err, &wrong) {
-		return wrong.Hint
-	}
-	var advised interface{ Advice() string }
-	if errors.As(err, &advised) {
-		return advised.Advice()
-	}
-	return ""
-}
-
 // A reloadableHandler is a log handler whose level and format a reload can change. All loggers derived from
 // it follow the change.
 type reloadableHandler struct {

@@ -194,6 +194,14 @@ func (a *Agent) ownerChanged(owner []byte) {
 	}
 }
 
+// targetChanged follows the addresses of the DNS service.
+func (a *Agent) targetChanged() {
+	a.node.TargetChanged()
+	if a.kernel.Kernel != nil {
+		a.kernel.setDestinations(a.running.Load())
+	}
+}
+
 // Listen opens all sockets or takes over those of a predecessor. If a predecessor does not hand over its
 // sockets, Listen waits until they are free. After an error no socket stays open. If ctx ends, the error
 // wraps the context's.

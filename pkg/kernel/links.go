@@ -97,13 +97,6 @@ func (l *links) watch(ctx context.Context) {
 // subscribe is watch until the socket fails: it may lose events.
 func (l *links) subscribe(ctx context.Context) error {
 	updates, done, failed := make(chan netlink.LinkUpdate, 256), make(chan struct{}), make(chan error, 1)
-	defer func() {
-		close(done)
-		go func() { // the sender does not look at done
-			for range updates { //nolint:revive // until it has ended
-			}
-		}()
-	}()
 	err := netlink.LinkSubscribeWithOptions(updates, done, netlink.LinkSubscribeOptions{
 		ReceiveBufferSize: l.buffer,
 		ErrorCallback: func(err error) {
@@ -116,30 +109,36 @@ func (l *links) subscribe(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	defer func() {
+		close(done)
+		go func() { // the sender does not look at done
+			for range updates {
+			}
+		}()
+	}()
 	relist := time.NewTicker(relistInterval)
 	defer relist.Stop()
-	if err := l.relist(ctx); err != nil {
-		return err
-	}
-	for {
+	for err = l.relist(ctx); err == nil; {
 		select {
 		case <-ctx.Done():
 			return nil
-		case err := <-failed:
-			return err
+		case err = <-failed:
 		case u, ok := <-updates:
 			if !ok {
 				return errors.New("the subscription ended")
 			}
-			if u.IfInfomsg.Family != unix.AF_UNSPEC {
-				continue // a bridge's view of its port, which says little about the interface
-			}
-			l.k.guard(ctx, func() { l.apply(ctx, u.Link, u.Header.Type == unix.RTM_NEWLINK) })
+			l.k.guard(ctx, func() { l.applyEvent(ctx, &u) })
 		case <-relist.C:
-			if err := l.relist(ctx); err != nil {
-				return err
-			}
+			err = l.relist(ctx)
 		}
+	}
+	return err
+}
+
+// applyEvent follows an event, but a bridge's of its port: that says little about the interface.
+func (l *links) applyEvent(ctx context.Context, u *netlink.LinkUpdate) {
+	if u.Family == unix.AF_UNSPEC {
+		l.apply(ctx, u.Link, u.Header.Type == unix.RTM_NEWLINK)
 	}
 }
 

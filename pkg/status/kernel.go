@@ -30,8 +30,8 @@ const (
 func KernelOf(k *kernel.Kernel, state string, now time.Time) *Kernel {
 	s := &Kernel{State: state, Hook: k.Hook(), Stats: k.Stats()}
 	s.Interfaces, s.Failed = k.Interfaces()
-	if !s.Stats.LastFull.IsZero() {
-		s.FullAgo = Seconds(now.Sub(s.Stats.LastFull))
+	if !s.LastFull.IsZero() {
+		s.FullAgo = Seconds(now.Sub(s.LastFull))
 	}
 	return s
 }
@@ -40,6 +40,9 @@ func KernelOf(k *kernel.Kernel, state string, now time.Time) *Kernel {
 const kernelFullFor = 60.0 // seconds
 
 func (l *problems) addKernel(k *Kernel) {
+	if k == nil {
+		return
+	}
 	if n := len(k.Failed); n > 0 {
 		l.add("kernel", fmt.Sprintf("%s without the program, the first is %s", count(n, "interface"), k.Failed[0]),
 			"the agent answers these pods itself; `node-cache doctor` shows what this node supports")

@@ -67,9 +67,7 @@ func Problems(s *Status, watched *watch.Stats, cluster *config.Cluster, empty []
 	if s.Cluster != nil {
 		list.addCluster(s.Cluster, watched, cluster)
 	}
-	if s.Kernel != nil {
-		list.addKernel(s.Kernel)
-	}
+	list.addKernel(s.Kernel)
 	list = append(list, memory...)
 	for _, f := range s.Foreign {
 		list.add("listen", fmt.Sprintf("%s is also bound to %s (socket inode %d)", f.Process, f.Socket, f.Inode),

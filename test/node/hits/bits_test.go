@@ -60,7 +60,7 @@ func messages(t *testing.T) (list []message) {
 
 // TestMessages sends each message with hits in the kernel and without.
 func TestMessages(t *testing.T) {
-	n := startNode(t, nil, nil)
+	n := startNode(t)
 	if n == nil {
 		return
 	}
@@ -85,7 +85,7 @@ func TestMessages(t *testing.T) {
 		var want expected
 		n.kernel.Set(false)
 		first, _ := n.exchange(t, c, m.pkt) // into the cache
-		for rotates := 0; rotates < 6; rotates++ {
+		for range 6 {
 			reply, _ := n.exchange(t, c, m.pkt)
 			want.add(reply)
 			if first == nil {

@@ -13,7 +13,7 @@ import (
 
 // TestBridgePortChanges changes a port of the bridge, which the bridge reports too, as it does by itself 15 s after a port comes.
 func TestBridgePortChanges(t *testing.T) {
-	n := startNode(t, nil, nil)
+	n := startNode(t)
 	if n == nil {
 		return
 	}

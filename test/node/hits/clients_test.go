@@ -43,7 +43,7 @@ func TestClients(t *testing.T) {
 	for program, debian := range needs {
 		needs[program] = proctest.FindProgram(t, program, debian)
 	}
-	n := startNode(t, nil, nil)
+	n := startNode(t)
 	if n == nil {
 		return
 	}
@@ -75,10 +75,12 @@ func clients(t *testing.T, programs map[string]string) []client {
 	const found = "www.test 192.0.2.1 192.0.2.2 192.0.2.3 2001:db8::1 2001:db8::2\nweb 10.96.0.7 fd00:96::7\nabsent.test no such name\n"
 	list := []client{
 		{"getent", "192.0.2.1 192.0.2.2 192.0.2.3 2001:db8::1 2001:db8::2", func(t *testing.T, p *pod) string {
+			t.Helper()
 			addresses := regexp.MustCompile(`(?m)^[0-9a-f.:]+`).FindAllString(output(t, p, programs["getent"], "ahosts", "www.test"), -1)
 			return words(strings.Join(addresses, " "))
 		}},
 		{"Go", "10.96.0.7 fd00:96::7", func(t *testing.T, p *pod) string {
+			t.Helper()
 			r := net.Resolver{PreferGo: true, Dial: func(ctx context.Context, network, _ string) (net.Conn, error) {
 				return p.Dial(ctx, network, netip.AddrPortFrom(agentAddrs[0], 53).String())
 			}}
@@ -94,6 +96,7 @@ func clients(t *testing.T, programs map[string]string) []client {
 			t.Fatalf("compiling for %s: %v\n%s", libc, err, out)
 		}
 		list = append(list, client{"getaddrinfo of " + libc, found, func(t *testing.T, p *pod) string {
+			t.Helper()
 			var lines strings.Builder
 			for line := range strings.Lines(output(t, p, lookup, "www.test", "web", "absent.test")) {
 				name, rest, _ := strings.Cut(strings.TrimSpace(line), " ")
@@ -109,6 +112,7 @@ func clients(t *testing.T, programs map[string]string) []client {
 		for _, option := range []string{"+noedns", "+edns", "+dnssec"} {
 			name, args := "dig "+option+" @"+server.String(), append(digOptions(), option, "@"+server.String(), "www.test", "A")
 			list = append(list, client{name, "192.0.2.1 192.0.2.2 192.0.2.3", func(t *testing.T, p *pod) string {
+				t.Helper()
 				return words(output(t, p, programs["dig"], args...))
 			}})
 		}

@@ -201,7 +201,7 @@ func frameCases() []frameCase {
 
 // TestFrames sends each frame with hits in the kernel and without. A frame is compared with what the process receives and replies.
 func TestFrames(t *testing.T) {
-	n := startNode(t, nil, nil)
+	n := startNode(t)
 	if n == nil {
 		return
 	}
@@ -295,7 +295,7 @@ func (s *sender) exchange(t *testing.T, n *node, edit func(*frame), family int) 
 
 // TestSegments sends two queries as one packet (UDP_SEGMENT).
 func TestSegments(t *testing.T) {
-	n := startNode(t, nil, nil)
+	n := startNode(t)
 	if n == nil {
 		return
 	}

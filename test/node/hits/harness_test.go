@@ -59,8 +59,8 @@ type pod struct {
 func soak() bool { return os.Getenv("SOAK") != "" }
 
 // startNode makes the calling process the node of a new namespace. It returns nil in the process outside, where the test has no
-// more to do. A nil source or handler is that of the resolver.
-func startNode(t *testing.T, source kernel.Source, handler func(*kernel.Kernel) server.Handler) *node {
+// more to do.
+func startNode(t *testing.T) *node {
 	t.Helper()
 	if os.Geteuid() != 0 {
 		t.Skip("making network namespaces needs root")
@@ -73,11 +73,8 @@ func startNode(t *testing.T, source kernel.Source, handler func(*kernel.Kernel) 
 	plan := newPlan(t, n.store)
 	n.resolver, err = resolve.New(resolve.Config{Plan: plan, Now: time.Now, Rand: rand.Reader})
 	assert.NoError(t, err)
-	if source == nil {
-		source = n.resolver.NewWorker()
-	}
 	n.kernel, err = kernel.Open(kernel.Config{
-		Source: source, Owner: owner, Size: kernel.MaxSize, Permit: 5 * time.Second, Lease: time.Minute, Port: 53,
+		Source: n.resolver.NewWorker(), Owner: owner, Size: kernel.MaxSize, Permit: 5 * time.Second, Lease: time.Minute, Port: 53,
 		Sockets: n.sockets, Busy: func() time.Duration { return 0 },
 		Count: func(kernel.Hits) {}, Attribute: func(kernel.Client) {}, Lapsed: func() bool { return false }, Now: time.Now, Log: slog.New(slog.DiscardHandler),
 	})
@@ -85,10 +82,7 @@ func startNode(t *testing.T, source kernel.Source, handler func(*kernel.Kernel) 
 		t.Fatalf("hits are not answered in this kernel: %v", err)
 	}
 	n.observe(plan.Cache)
-	if handler == nil {
-		handler = func(k *kernel.Kernel) server.Handler { return workers{k, n.resolver} }
-	}
-	n.run(t, handler(n.kernel))
+	n.run(t, workers{n.kernel, n.resolver})
 	n.addPods(t)
 	return n
 }

@@ -118,7 +118,7 @@ func (e *expected) at(reply []byte) *expected {
 
 // TestRandomQueries compares replies to random queries with those of the process.
 func TestRandomQueries(t *testing.T) {
-	n := startNode(t, nil, nil)
+	n := startNode(t)
 	if n == nil {
 		return
 	}
@@ -191,7 +191,7 @@ func (a *questioner) round(b *batch, failed func(error)) (compared int) {
 
 // TestRotation counts how often each address comes first.
 func TestRotation(t *testing.T) {
-	n := startNode(t, nil, nil)
+	n := startNode(t)
 	if n == nil {
 		return
 	}

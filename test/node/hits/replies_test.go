@@ -78,7 +78,7 @@ const mostRotations = 200
 
 // TestReplies asks every question in every form with hits in the kernel and without.
 func TestReplies(t *testing.T) {
-	n := startNode(t, nil, nil)
+	n := startNode(t)
 	if n == nil {
 		return
 	}
@@ -135,7 +135,7 @@ func (n *node) queryCases(t *testing.T) (list []queryCase) {
 					whole++
 				}
 			}
-			c.taken = s.taken && whole == rotations && !(s.partial && v.edns && v.limit < 750)
+			c.taken = s.taken && whole == rotations && (!s.partial || !v.edns || v.limit >= 750)
 			list = append(list, c)
 		}
 	}
