@@ -27,8 +27,8 @@ import (
 //go:embed floor/paced.c
 var pacedSource string
 
-// kernelAddr is the address of the agent.
-var kernelAddr = netip.MustParseAddr("169.254.20.10")
+// kernelAddr returns the address of the agent.
+func kernelAddr() netip.Addr { return netip.AddrFrom4([4]byte{169, 254, 20, 10}) }
 
 // The names of both zones of the upstream are the same 1,000 hosts. The TTLs of one are longer than a run; those of the other are
 // 5 s to 30 s.
@@ -76,7 +76,7 @@ func measureKernel(ctx context.Context, opts options, progress io.Writer) (_ rep
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, b.net.Close()) }()
-	if err := b.net.Node.AddAddress(kernelAddr); err != nil {
+	if err := b.net.Node.AddAddress(kernelAddr()); err != nil {
 		return nil, err
 	}
 	if err := b.startZones(ctx); err != nil {
@@ -93,7 +93,7 @@ func measureKernel(ctx context.Context, opts options, progress io.Writer) (_ rep
 func (b *kernelBench) startZones(ctx context.Context) error {
 	random := rand.New(rand.NewPCG(1, 0))
 	draw := newZipf(random, hosts)
-	sections := ""
+	var sections strings.Builder
 	for _, zone := range []string{longZone, shortZone} {
 		err := errors.Join(
 			writeList(b.dir, zone, 1+hosts, func(i int) string {
@@ -111,14 +111,14 @@ func (b *kernelBench) startZones(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		sections += fmt.Sprintf("zone:\n  name: %[1]s\n  zonefile: %[1]s\n", zone)
+		_, _ = fmt.Fprintf(&sections, "zone:\n  name: %[1]s\n  zonefile: %[1]s\n", zone)
 	}
 	path, err := proctest.LookProgram("nsd")
 	if err != nil {
 		return fmt.Errorf("looking for the upstream: %w (on Debian: apt-get install nsd)", err)
 	}
 	conf, at := filepath.Join(b.dir, "nsd.conf"), netip.AddrPortFrom(b.net.Upstream.IPv4, 53)
-	if err := os.WriteFile(conf, []byte(proctest.NSDConfig(at, b.dir, sections)), 0o600); err != nil {
+	if err := os.WriteFile(conf, []byte(proctest.NSDConfig(at, b.dir, sections.String())), 0o600); err != nil {
 		return fmt.Errorf("writing the upstream's configuration: %w", err)
 	}
 	b.report.Machine.Upstream = "NSD " + programVersion(ctx, path, "-v")
@@ -139,20 +139,8 @@ func (b *kernelBench) measure(ctx context.Context) error {
 	}
 	printf(b.progress, "hits off, as many queries as possible: %d answers/s; the rate is %d\n", b.report.Full, b.report.Rate)
 	for round := range b.opts.rounds {
-		for _, subject := range kernelSubjects() {
-			err := b.with(ctx, subject, func() error {
-				rate := b.report.Rate
-				if subject == idle {
-					rate = 1
-				}
-				s, err := b.load(ctx, longZone, rate, b.seconds)
-				b.report.samples[subject] = append(b.report.samples[subject], s)
-				printf(b.progress, "round %d %-12s %s\n", round+1, subject, s)
-				return err
-			})
-			if err != nil {
-				return fmt.Errorf("%s: %w", subject, err)
-			}
+		if err := b.round(ctx, round); err != nil {
+			return err
 		}
 	}
 	for _, subject := range []string{turned, inKernel} {
@@ -173,6 +161,26 @@ func (b *kernelBench) measure(ctx context.Context) error {
 		}
 		return b.measureShare(ctx)
 	})
+}
+
+// round measures each subject once.
+func (b *kernelBench) round(ctx context.Context, round int) error {
+	for _, subject := range kernelSubjects() {
+		err := b.with(ctx, subject, func() error {
+			rate := b.report.Rate
+			if subject == idle {
+				rate = 1
+			}
+			s, err := b.load(ctx, longZone, rate, b.seconds)
+			b.report.samples[subject] = append(b.report.samples[subject], s)
+			printf(b.progress, "round %d %-12s %s\n", round+1, subject, s)
+			return err
+		})
+		if err != nil {
+			return fmt.Errorf("%s: %w", subject, err)
+		}
+	}
+	return nil
 }
 
 // with runs a measurement with a program at the pod's link, or with an agent, whose names have all been asked for.
@@ -196,7 +204,7 @@ func (b *kernelBench) withAgent(ctx context.Context, hits bool, run func() error
 	mode := map[bool]string{false: "off", true: "on"}[hits]
 	conf := filepath.Join(b.dir, "node-cache.yaml")
 	text := fmt.Sprintf("listen: {addresses: [%s], port: 53}\nforward: [{zone: ., to: [%s]}]\nadmin: {address: \"127.0.0.1:9253\"}\n"+
-		"kernel: {hits: %s}\nlog: {level: error}\n", kernelAddr, b.net.Upstream.IPv4, mode)
+		"kernel: {hits: %s}\nlog: {level: error}\n", kernelAddr(), b.net.Upstream.IPv4, mode)
 	if err := os.WriteFile(conf, []byte(text), 0o600); err != nil {
 		return fmt.Errorf("writing a configuration: %w", err)
 	}
@@ -224,7 +232,7 @@ func (b *kernelBench) awaitPod(ctx context.Context, p *proctest.Process) error {
 	ctx, cancel := context.WithTimeout(ctx, answerTimeout)
 	defer cancel()
 	return p.Await(ctx, 20*time.Millisecond, func(ctx context.Context) error {
-		conn, err := b.net.Pods[0].Dial(ctx, "udp", netip.AddrPortFrom(kernelAddr, 53).String())
+		conn, err := b.net.Pods[0].Dial(ctx, "udp", netip.AddrPortFrom(kernelAddr(), 53).String())
 		if err != nil {
 			return err
 		}
@@ -240,7 +248,7 @@ func (b *kernelBench) awaitPod(ctx context.Context, p *proctest.Process) error {
 
 // load sends queries from the pod.
 func (b *kernelBench) load(ctx context.Context, zone string, rate, seconds int) (s kernelSample, err error) {
-	cmd := b.net.Pods[0].Command(ctx, b.paced, kernelAddr.String(), fmt.Sprint(rate), fmt.Sprint(seconds), filepath.Join(b.dir, zone+"-list"))
+	cmd := b.net.Pods[0].Command(ctx, b.paced, kernelAddr().String(), fmt.Sprint(rate), fmt.Sprint(seconds), filepath.Join(b.dir, zone+"-list"))
 	var errs strings.Builder
 	cmd.Stderr = &errs
 	out, err := cmd.Output()

@@ -146,7 +146,7 @@ func datagram(port uint16, name string) ([]byte, error) {
 	header[0], header[8], header[9] = 0x45, 64, 17 // version and length, hops, UDP
 	binary.BigEndian.PutUint16(header[2:], uint16(ip+udp+len(query)))
 	copy(header[12:], []byte{10, 200, 0, 2})
-	copy(header[16:], kernelAddr.AsSlice())
+	copy(header[16:], kernelAddr().AsSlice())
 	binary.BigEndian.PutUint16(header[ip:], 40_000)
 	binary.BigEndian.PutUint16(header[ip+2:], port)
 	binary.BigEndian.PutUint16(header[ip+4:], uint16(udp+len(query)))

@@ -106,12 +106,12 @@ func (rep *kernelReport) loads() string {
 // judge compares every goal with the report.
 func (rep *kernelReport) judge() []judgement {
 	generator := rep.cpu(turned) // it sends, waits and receives
-	judged := []judgement{
+	judged := make([]judgement, 0, 5+len(rep.costs))
+	judged = append(judged,
 		rep.judgeRatio("CPU of a hit, to the floor's", rep.cpu(inKernel), rep.cpu(turned), floorRatio),
 		rep.judgeRatio("CPU of a hit less the floor's, to that of hits off less it", rep.cpu(inKernel)-generator, rep.cpu(inProcess)-generator, cpuRatio),
 		rep.judgeRatio("p50 latency, to hits off", rep.of(inKernel, p50), rep.of(inProcess, p50), p50Ratio),
-		rep.judgeRatio("p99 latency, to hits off", rep.of(inKernel, p99), rep.of(inProcess, p99), p99Ratio),
-	}
+		rep.judgeRatio("p99 latency, to hits off", rep.of(inKernel, p99), rep.of(inProcess, p99), p99Ratio))
 	share := rep.share()
 	judged = append(judged, judgement{
 		"share of hits in the kernel, TTLs of 5 s to 30 s", fmt.Sprintf("≥ %.0f %%", 100*leastShare), fmt.Sprintf("%.2f %%", 100*share),

@@ -42,16 +42,10 @@ Exit code 0: nothing of an agent is left; 1: something is.`,
 			if err != nil {
 				return err
 			}
-			removed, err := node.Cleanup(cmd.Context(), &cfg, force)
-			for _, remove := range []func() ([]string, error){
-				kernel.Cleanup, func() ([]string, error) { return removeFiles(folders) },
-			} {
-				if err == nil {
-					var more []string
-					more, err = remove()
-					removed = append(removed, more...)
-				}
-			}
+			removed, err := removeAll(
+				func() ([]string, error) { return node.Cleanup(cmd.Context(), &cfg, force) }, kernel.Cleanup,
+				func() ([]string, error) { return removeFiles(folders) },
+			)
 			switch {
 			case output == "json":
 				err = errors.Join(err, cli.PrintJSON(cmd.OutOrStdout(), map[string][]string{"removed": append([]string{}, removed...)}))
@@ -74,6 +68,18 @@ Exit code 0: nothing of an agent is left; 1: something is.`,
 	cmd.Flags().BoolVar(&stay, "stay", false, "after a successful cleanup, wait for SIGTERM, as a DaemonSet requires")
 	cmd.Flags().BoolVar(&force, "force", false, "remove even while an agent runs, which may restore its rules")
 	return cmd
+}
+
+// removeAll calls each function until one fails, and returns what all of them removed.
+func removeAll(steps ...func() ([]string, error)) (removed []string, err error) {
+	for _, remove := range steps {
+		more, err := remove()
+		removed = append(removed, more...)
+		if err != nil {
+			return removed, err
+		}
+	}
+	return removed, nil
 }
 
 // isAgentFile reports whether an agent leaves a file of this name in its folder: a snapshot, a last good

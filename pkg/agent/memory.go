@@ -267,26 +267,29 @@ func adviseProgram(advice uintptr) error {
 	head := "" // first line of the current mapping
 	for line := range strings.Lines(string(maps)) {
 		changed, found := strings.CutPrefix(line, "Anonymous:")
-		if !found {
-			if !strings.Contains(line, ":  ") {
-				head = strings.TrimSpace(line)
-			}
-			continue
+		switch {
+		case !strings.Contains(line, ":  "):
+			head = strings.TrimSpace(line)
+		case found && strings.TrimSpace(changed) == "0 kB" && strings.HasSuffix(head, " "+program):
+			err = errors.Join(err, adviseMapping(head, advice))
 		}
-		var from, to uintptr
-		var permissions string
-		if !strings.HasSuffix(head, " "+program) {
-			continue
-		}
-		if _, err := fmt.Sscanf(head, "%x-%x %s", &from, &to, &permissions); err != nil {
-			return fmt.Errorf("reading the memory map: %w", err)
-		}
-		if strings.Contains(permissions, "w") || strings.TrimSpace(changed) != "0 kB" {
-			continue // without their pages, variables and relocated addresses would have their first values
-		}
-		if _, _, errno := unix.Syscall(unix.SYS_MADVISE, from, to-from, advice); errno != 0 {
-			return fmt.Errorf("advising the kernel: %w", errno)
-		}
+	}
+	return err
+}
+
+// adviseMapping gives an advice on a mapping of the program, none of whose pages differ from the file, but not on a writable one.
+// Without their pages, variables and relocated addresses would have their first values.
+func adviseMapping(head string, advice uintptr) error {
+	var from, to uintptr
+	var permissions string
+	if _, err := fmt.Sscanf(head, "%x-%x %s", &from, &to, &permissions); err != nil {
+		return fmt.Errorf("reading the memory map: %w", err)
+	}
+	if strings.Contains(permissions, "w") {
+		return nil
+	}
+	if _, _, errno := unix.Syscall(unix.SYS_MADVISE, from, to-from, advice); errno != 0 {
+		return fmt.Errorf("advising the kernel: %w", errno)
 	}
 	return nil
 }

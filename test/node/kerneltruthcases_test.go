@@ -146,9 +146,9 @@ func (a *authority) ServeDNS(w dns.ResponseWriter, q *dns.Msg) {
 }
 
 // serve has the authority answer at a port of the upstream host.
-func (n *truth) serve(t *testing.T, a *authority, port uint16) (addr netip.AddrPort) {
+func (n *truth) serve(t *testing.T, a *authority, port uint16) {
 	t.Helper()
-	addr = netip.AddrPortFrom(n.Upstream.IPv4, port)
+	addr := netip.AddrPortFrom(n.Upstream.IPv4, port)
 	assert.NoError(t, n.Upstream.Do(func() error {
 		s, err := proctest.ServeDNS(&net.ListenConfig{}, addr, a)
 		if err == nil {
@@ -156,7 +156,6 @@ func (n *truth) serve(t *testing.T, a *authority, port uint16) (addr netip.AddrP
 		}
 		return err
 	}))
-	return addr
 }
 
 // changes is how often Services change.
