@@ -66,12 +66,6 @@ type truth struct {
 // startTruth starts an agent whose hits the kernel answers, with the rest of its configuration, where %s is a kubeconfig.
 func startTruth(t *testing.T, rest string) *truth {
 	t.Helper()
-	return startKernel(t, "kernel: {hits: on}\n"+rest)
-}
-
-// startKernel starts an agent with a configuration, where %s is a kubeconfig.
-func startKernel(t *testing.T, rest string) *truth {
-	t.Helper()
 	n := &truth{Network: nodetest.Start(t, nodetest.Options{Pods: 2}), api: watchtest.New(time.Now), quit: make(chan struct{})}
 	for _, addr := range []netip.Addr{agentIPv4, agentIPv6} {
 		assert.NoError(t, n.Node.AddAddress(addr))
@@ -80,7 +74,7 @@ func startKernel(t *testing.T, rest string) *truth {
 	kubeconfig := filepath.Join(dir, "kubeconfig")
 	proctest.WriteFile(t, kubeconfig, strings.ReplaceAll(plainKubeconfig, "URL", "http://"+n.serveAPI(t)))
 	n.config = filepath.Join(dir, "node-cache.yaml")
-	n.writeConfig(t, strings.ReplaceAll(rest, "%s", kubeconfig))
+	n.writeConfig(t, strings.ReplaceAll("kernel: {hits: on}\n"+rest, "%s", kubeconfig))
 	n.agent = proctest.Start(t, "the agent", n.Node.Command(t.Context(), nodeCache, "agent", "--config", n.config))
 	return n
 }
