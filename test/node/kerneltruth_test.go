@@ -122,6 +122,13 @@ func (n *truth) next(t *testing.T, s *subject) {
 	s.change(int(state))
 	n.awaitProcess(t, s)
 	s.known.Store(state)
+	n.mu.Lock()
+	wrong := len(n.wrong) > 0
+	n.mu.Unlock()
+	if wrong {
+		n.stop(t)
+		t.FailNow()
+	}
 }
 
 // awaitProcess waits until the process answers with the newest state.
