@@ -16,19 +16,19 @@ import (
 
 // Bounds of the shape. They only go down; a package that needs more lines says why in the commit that raises its bound.
 const (
-	mostLines        = 52552
-	mostFiles        = 323
-	mostTypes        = 587
-	mostSupportLines = 12992
-	mostTestLines    = 78499
+	mostLines        = 54294
+	mostFiles        = 335
+	mostTypes        = 612
+	mostSupportLines = 13523
+	mostTestLines    = 82372
 )
 
 // packageLines are the most lines of a package, in hundreds, where it may have more than 1,000.
 func packageLines() map[string]int {
 	return map[string]int{
-		"pkg/upstream": 38, "pkg/zone": 42, "pkg/agent": 38, "pkg/config": 35, "pkg/resolve": 36, "pkg/watch": 37, "pkg/status": 11,
-		"pkg/convert": 32, "pkg/server": 21, "pkg/doctor": 18, "pkg/cache": 17, "pkg/wire": 17, "pkg/nftables": 14,
-		"pkg/iptables": 15, "pkg/source": 14, "pkg/admin": 13, "cmd/node-cache": 17, "pkg/netif": 12,
+		"pkg/upstream": 38, "pkg/zone": 42, "pkg/agent": 41, "pkg/config": 35, "pkg/resolve": 36, "pkg/watch": 37, "pkg/status": 12,
+		"pkg/convert": 32, "pkg/server": 21, "pkg/doctor": 19, "pkg/cache": 17, "pkg/wire": 17, "pkg/nftables": 14,
+		"pkg/iptables": 15, "pkg/source": 14, "pkg/admin": 13, "cmd/node-cache": 17, "pkg/netif": 12, "pkg/kernel": 11,
 	}
 }
 
@@ -38,8 +38,8 @@ type spread struct{ methods, files int }
 // largeTypes have more than 30 methods, or have them in more than 4 files.
 func largeTypes() map[string]spread {
 	return map[string]spread{
-		"pkg/admin.Server": {30, 6}, "pkg/agent.Agent": {37, 4}, "pkg/node.Node": {34, 4}, "pkg/cache.Cache": {30, 6},
-		"pkg/cache.entry": {30, 5}, "pkg/cache.shard": {32, 5}, "pkg/resolve.Worker": {47, 5}, "pkg/zone.Store": {51, 7},
+		"pkg/admin.Server": {30, 6}, "pkg/agent.Agent": {37, 4}, "pkg/node.Node": {35, 4}, "pkg/cache.Cache": {33, 6},
+		"pkg/cache.entry": {30, 5}, "pkg/cache.shard": {32, 5}, "pkg/resolve.Worker": {48, 5}, "pkg/zone.Store": {52, 7},
 		"pkg/zone.reply": {68, 9}, "pkg/zone.Zone": {30, 5}, "pkg/convert.converter": {32, 5},
 	}
 }

@@ -92,7 +92,13 @@ func (a *Agent) assemble(ctx context.Context, cfg config.Config) (err error) {
 	a.builder = &builder{
 		log: a.log, version: a.options.Version, token: a.token, dial: a.options.Dial,
 		loops: upstream.NewLoopDetector(nil), memory: a.memory, tap: dnstap.New(nodeName(), a.options.Version, a.log), watchers: &a.watchers, ready: a.ready, stopped: a.stopped,
-		targetChanged: a.targetChanged, ownerChanged: a.ownerChanged, kernelHas: a.kernel.has,
+		targetChanged: func() { // the addresses of the DNS service, or of its endpoints
+			a.node.TargetChanged()
+			if a.kernel.Kernel != nil {
+				a.kernel.setDestinations(a.running.Load())
+			}
+		},
+		ownerChanged: a.ownerChanged, kernelHas: a.kernel.has,
 	}
 	a.builder.useTap(cfg.Log.Dnstap)
 	r, err := a.builder.build(cfg, noGeneration()) //nolint:contextcheck // it reads files and never blocks
@@ -191,14 +197,6 @@ func (a *Agent) ownerChanged(owner []byte) {
 	}
 	if r := a.running.Load(); r != nil {
 		r.cache.OwnerChanged(owner, time.Now())
-	}
-}
-
-// targetChanged follows the addresses of the DNS service.
-func (a *Agent) targetChanged() {
-	a.node.TargetChanged()
-	if a.kernel.Kernel != nil {
-		a.kernel.setDestinations(a.running.Load())
 	}
 }
 
