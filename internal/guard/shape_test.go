@@ -16,11 +16,11 @@ import (
 
 // Bounds of the shape. They only go down; a package that needs more lines says why in the commit that raises its bound.
 const (
-	mostLines        = 54294
+	mostLines        = 54301
 	mostFiles        = 335
 	mostTypes        = 612
 	mostSupportLines = 13523
-	mostTestLines    = 82375
+	mostTestLines    = 82394
 )
 
 // packageLines are the most lines of a package, in hundreds, where it may have more than 1,000.

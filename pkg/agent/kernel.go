@@ -156,6 +156,8 @@ func (h *kernelHits) state() string {
 // status returns nil if kernel.hits was off at the start.
 func (h *kernelHits) status() *status.Kernel {
 	switch {
+	case h.Kernel != nil && h.state() == status.KernelOn && h.node.Lapsed():
+		return status.KernelOf(h.Kernel, "paused: the agent holds no lease", time.Now())
 	case h.Kernel != nil:
 		return status.KernelOf(h.Kernel, h.state(), time.Now())
 	case h.why != "":

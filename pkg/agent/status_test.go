@@ -138,9 +138,6 @@ func fieldPaths(of reflect.Type, path string) (paths []string) {
 	if of.Kind() == reflect.Struct {
 		for field := range of.Fields() {
 			name, _, _ := strings.Cut(field.Tag.Get("json"), ",")
-			if name == "-" {
-				continue
-			}
 			below := strings.TrimPrefix(path+"."+name, ".")
 			if field.Anonymous {
 				below = path

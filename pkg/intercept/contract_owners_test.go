@@ -107,6 +107,8 @@ func removed(n nodeHarness) {
 		n.apply(b, r)
 		n.close(b)
 		b = n.Open(n.t)
+		// A process that another test is starting may hold the closed socket for a moment.
+		n.waitFor("the kernel knows that the agent is gone", func() bool { return b.Remove(n.t.Context(), "") == nil })
 		n.remove(b, "")
 		n.close(b)
 	}

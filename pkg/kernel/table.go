@@ -39,8 +39,9 @@ type table struct {
 	query   []byte
 	counts  []uint64 // by CPU
 
-	mu    sync.Mutex
-	stats Stats
+	mu       sync.Mutex // guards the fields below
+	stats    Stats
+	lastFull time.Time // when stats.Full last rose; zero: never
 }
 
 // Stats describe a table. The counters are since Open.
@@ -50,8 +51,6 @@ type Stats struct {
 	Hits     uint64 `json:"hits"`     // queries answered by the kernel, as of the last sweep
 	Filled   uint64 `json:"filled"`   // answers written
 	Full     uint64 `json:"full"`     // questions not taken because all answers were in use
-
-	LastFull time.Time `json:"-"` // when Full last rose; zero: never
 }
 
 // An entry is an answer in the kernel.
@@ -179,7 +178,7 @@ func (t *table) admit(key hitsKey) bool {
 	if len(t.free) == 0 {
 		t.update(func(s *Stats) {
 			s.Full++
-			s.LastFull = t.k.cfg.Now()
+			t.lastFull = t.k.cfg.Now()
 		})
 		return false
 	}
@@ -325,6 +324,13 @@ func (t *table) update(f func(*Stats)) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	f(&t.stats)
+}
+
+// LastFull returns when Stats.Full last rose, the zero time if it never has.
+func (k *Kernel) LastFull() time.Time {
+	k.table.mu.Lock()
+	defer k.table.mu.Unlock()
+	return k.table.lastFull
 }
 
 // Stats may be called at any time.

@@ -30,8 +30,8 @@ const (
 func KernelOf(k *kernel.Kernel, state string, now time.Time) *Kernel {
 	s := &Kernel{State: state, Hook: k.Hook(), Stats: k.Stats()}
 	s.Interfaces, s.Failed = k.Interfaces()
-	if !s.LastFull.IsZero() {
-		s.FullAgo = Seconds(now.Sub(s.LastFull))
+	if last := k.LastFull(); !last.IsZero() {
+		s.FullAgo = Seconds(now.Sub(last))
 	}
 	return s
 }

@@ -3,7 +3,11 @@
 package cluster
 
 import (
+	"context"
+	"encoding/json"
 	"fmt"
+	"net"
+	"net/http"
 	"net/netip"
 	"os"
 	"os/exec"
@@ -37,7 +41,7 @@ var (
 const endpointPort = 5353
 
 // TestKubeProxy has pods ask the address of the DNS service on a node with kube-proxy, with and without an agent in
-// transparent mode, and inspects the node while kube-proxy answers and when it does not.
+// transparent mode that answers hits in the kernel, and inspects the node while kube-proxy answers and when it does not.
 func TestKubeProxy(t *testing.T) {
 	t.Parallel()
 	if os.Geteuid() != 0 {
@@ -157,6 +161,7 @@ interface: {manage: true}
 intercept: {manage: true, mode: transparent, services: [%q, %q]}
 forward: [{zone: ., to: ["%s:5300"]}]
 admin: {address: "169.254.20.10:9253"}
+kernel: {hits: on}
 `, dnsIPv4, dnsIPv6, up.IPv4))
 	return p
 }
@@ -171,6 +176,7 @@ func (p *proxied) test(t *testing.T, backend string) {
 		proctest.Eventually(t, limit, "the agent says that it uses "+backend, func() bool { return strings.Contains(a.Stderr.String(), backend) })
 		p.all(t, "agent")
 		meter := p.meter(t)
+		proctest.Eventually(t, limit, "the kernel answers", func() bool { return p.kernelHits(t) > 0 })
 		if kill {
 			a.Kill()
 		} else {
@@ -180,6 +186,23 @@ func (p *proxied) test(t *testing.T, backend string) {
 		p.all(t, "central")
 		t.Logf("figure: kube-proxy, %s, transparent: killed %t, asked kube-proxy's endpoints after %s", backend, kill, took)
 	}
+}
+
+// kernelHits returns the queries that the kernel has answered, as of the agent's last count.
+func (p *proxied) kernelHits(t *testing.T) (hits int) {
+	t.Helper()
+	client := &http.Client{Transport: &http.Transport{DialContext: func(ctx context.Context, network, addr string) (net.Conn, error) {
+		return p.network.Node.Dial(ctx, network, addr)
+	}}}
+	defer client.CloseIdleConnections()
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://169.254.20.10:9253/status", nil)
+	assert.NoError(t, err)
+	resp, err := client.Do(req)
+	assert.NoError(t, err)
+	defer func() { _ = resp.Body.Close() }()
+	var s struct{ Kernel struct{ Hits int } }
+	assert.NoError(t, json.NewDecoder(resp.Body).Decode(&s))
+	return s.Kernel.Hits
 }
 
 // meter has a pod ask in both families, from a new port every 20 ms, so that no query waits for the one before.

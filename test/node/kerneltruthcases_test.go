@@ -159,7 +159,7 @@ func (n *truth) serve(t *testing.T, a *authority, port uint16) {
 }
 
 // changes is how often Services change.
-func changes() int { return proctest.OrdinaryOrSoak(500, 10_000) }
+func changes() int { return proctest.OrdinaryOrSoak(100, 10_000) }
 
 // TestKernelTruth changes what the agent answers while all pods ask for it at full speed. The kernel answers most of that. Once the
 // process has answered with a change, no pod gets an older answer.
