@@ -36,7 +36,7 @@ type Signer struct {
 func (k *Keys) Verify(msg []byte, tsig int, now time.Time) (*Signer, error) {
 	rr, end, err := dns.UnpackRR(msg, tsig)
 	t, ok := rr.(*dns.TSIG)
-	if err != nil || !ok || end != len(msg) {
+	if err != nil || !ok || end != len(msg) || t.Hdr.Class != dns.ClassANY || t.Hdr.Ttl != 0 { // RFC 8945 section 4.2
 		return nil, ErrFormat
 	}
 	mac, err := hex.DecodeString(t.MAC)
