@@ -20,7 +20,7 @@ const (
 	mostFiles        = 335
 	mostTypes        = 612
 	mostSupportLines = 13523
-	mostTestLines    = 82399
+	mostTestLines    = 82400
 )
 
 // packageLines are the most lines of a package, in hundreds, where it may have more than 1,000.
