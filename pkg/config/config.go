@@ -321,54 +321,6 @@ type DNS64 struct {
 	Clients string `yaml:"clients" words:"ipv6,all"`
 }
 
-// Interface is the section interface.
-type Interface struct {
-	// `true`: the agent makes the link, puts every listen address on it, and repairs both. No listen address may be a
-	// loopback or wildcard address. Needs NET_ADMIN.
-	Manage bool `yaml:"manage"`
-	// The name of the link, 1 to 15 letters, digits, `-`, `_` and `.`. Not used with kind `lo`.
-	Name string `yaml:"name" format:"link"`
-	// `dummy`, `bridge` (without ports), `lo` (the loopback link) or `auto`, the first of these that the kernel
-	// supports.
-	Kind string `yaml:"kind" words:"auto,dummy,bridge,lo"`
-}
-
-// Intercept is the section intercept.
-type Intercept struct {
-	// `true`: the agent writes and repairs the rules. No listen address may be a loopback or wildcard address. Needs
-	// NET_ADMIN, with iptables NET_RAW too.
-	Manage bool `yaml:"manage"`
-	// The address that pods query: `link-local` (a listen address) or `transparent` (the DNS Service's; needs port 53).
-	Mode string `yaml:"mode" words:"link-local,transparent"`
-	// The kernel interface for the rules: `nftables`, `iptables` or `auto` (kube-proxy's).
-	Backend string `yaml:"backend" words:"auto,nftables,iptables"`
-	// The length of the lease, 1s to 1m. When it expires, the kernel sends the queries to the fallback.
-	Lease time.Duration `yaml:"lease" min:"1s" max:"1m"`
-	// The servers that get queries in mode `link-local` while the agent does not answer: `central` (those of
-	// cluster.central), `none`, or a list of servers. The address of a Service does not work here, nor in
-	// cluster.central.addresses if `central` is used: packets are rewritten once. In mode `transparent` the Service
-	// gets them, and a list is an error.
-	Fallback Fallback `yaml:"fallback"`
-	// What happens to link and rules when the agent ends: `fallback` (they stay, and queries go to the fallback),
-	// `remove` or `auto`: fallback in mode `link-local`, remove in mode `transparent`, where fallback is an error.
-	OnExit string `yaml:"onExit" words:"auto,fallback,remove"`
-	// The IP addresses of the DNS Service, for mode `transparent`, at most one of each family. Empty: those of
-	// cluster.central.service.
-	Services []netip.Addr `yaml:"services" format:"serviceAddress"`
-}
-
-// Exit returns what happens to link and rules when the agent ends: OnExit, or what ExitAuto stands for.
-func (i Intercept) Exit() string {
-	switch {
-	case i.OnExit != ExitAuto:
-		return i.OnExit
-	case i.Mode == ModeTransparent:
-		return ExitRemove
-	default:
-		return ExitFallback
-	}
-}
-
 // Cache is the section cache.
 type Cache struct {
 	// Bytes for keys, answers and their index, 1Mi to 1Ti. With a memory limit leave 32 MiB beside it, and twice
@@ -421,13 +373,6 @@ type Snapshot struct {
 	Size int64 `yaml:"size" format:"size" min:"1Mi" max:"1Gi"` // in bytes
 	// An older snapshot is not read, 1m to 168h.
 	MaxAge time.Duration `yaml:"maxAge" min:"1m" max:"168h"`
-}
-
-// Handover is the section handover.
-type Handover struct {
-	// The path of a unix socket that both agents can reach, such as `/run/node-cache/handover.sock`. A new agent takes
-	// the sockets from the agent that listens there. Empty: it waits until the addresses are free.
-	Socket string `yaml:"socket" format:"socket"`
 }
 
 // Limits is the section limits.

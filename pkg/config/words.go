@@ -2,10 +2,7 @@
 
 package config
 
-import (
-	"fmt"
-	"time"
-)
+import "fmt"
 
 // Role says which program a configuration is for. It decides what an absent key means, and which values contradict the program.
 type Role string
@@ -105,18 +102,6 @@ const (
 	KernelAuto = "auto" // if this node supports it
 	KernelOn   = "on"   // always
 )
-
-// Kernel is the section kernel.
-type Kernel struct {
-	// `off`; `auto`: if this node's kernel supports it; `on`: the agent does not start without it. `off` takes effect at once. The
-	// other values do, too, unless the agent started with `off`: then they need a restart.
-	Hits string `yaml:"hits" words:"off,auto,on"`
-	// The memory of the answers, 64Ki to 8Mi, 1 KiB each. A change needs a restart.
-	Size int64 `yaml:"size" format:"size" min:"64Ki" max:"8Mi"` // in bytes
-	// How long a pod gets answers from the kernel after the agent has answered it, 1s to 1m. A firewall rule or a NetworkPolicy
-	// that begins to deny DNS to a pod takes effect after this time.
-	Permit time.Duration `yaml:"permit" min:"1s" max:"1m"`
-}
 
 // The modes of the query log.
 const (
