@@ -16,11 +16,11 @@ import (
 
 // Bounds of the shape. They only go down; a package that needs more lines says why in the commit that raises its bound.
 const (
-	mostLines        = 54301
-	mostFiles        = 335
+	mostLines        = 54284
+	mostFiles        = 336
 	mostTypes        = 612
 	mostSupportLines = 13523
-	mostTestLines    = 82400
+	mostTestLines    = 82403
 )
 
 // packageLines are the most lines of a package, in hundreds, where it may have more than 1,000.

@@ -80,9 +80,9 @@ func (h *kernelHits) open(ctx context.Context) error {
 }
 
 // run answers hits in the kernel until ctx ends, or handedOver is closed: another agent has taken over.
-func (h *kernelHits) run(ctx context.Context, handedOver <-chan struct{}) error {
+func (h *kernelHits) run(ctx context.Context, handedOver <-chan struct{}) {
 	if h.Kernel == nil {
-		return nil
+		return
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -93,7 +93,7 @@ func (h *kernelHits) run(ctx context.Context, handedOver <-chan struct{}) error 
 		case <-ctx.Done():
 		}
 	}()
-	return h.Run(ctx)
+	h.Run(ctx)
 }
 
 // capabilities returns those for interfaces that come later.

@@ -295,7 +295,7 @@ func (a *Agent) Run(ctx context.Context) (err error) {
 	if err := unmapProgram(); err != nil {
 		a.log.DebugContext(ctx, "unmapping the program failed", "err", err)
 	}
-	defer startStage(ctx, group, func(ctx context.Context) error { return a.kernel.run(ctx, a.handover.handedOver()) }).stop()
+	defer startStage(ctx, group, noError(func(ctx context.Context) { a.kernel.run(ctx, a.handover.handedOver()) })).stop()
 	a.log.InfoContext(ctx, "serving", "addresses", a.Addrs(), "version", a.options.Version)
 	close(a.ready)
 	a.serveUntilEnd(ctx, servers, reloads)

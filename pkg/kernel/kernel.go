@@ -97,8 +97,6 @@ type Kernel struct {
 	unmap   []func()
 	seed    maphash.Seed
 
-	pauses atomic.Int32 // reasons why the kernel must not answer now
-	off    atomic.Bool  // Set(false)
 	offers chan offer
 	table  table
 	links  links
@@ -184,27 +182,8 @@ func (k *Kernel) SetPermit(d time.Duration) { atomic.StoreUint64(&k.control.Perm
 
 // Set turns the answers on or off, from the next packet on.
 func (k *Kernel) Set(on bool) {
-	k.off.Store(!on)
-	k.update()
-}
-
-// Pause stops the answers until Resume, from the next packet on. Calls nest.
-func (k *Kernel) Pause() {
-	k.pauses.Add(1)
-	k.update()
-}
-
-// Resume ends a Pause.
-func (k *Kernel) Resume() {
-	k.pauses.Add(-1)
-	k.update()
-}
-
-func (k *Kernel) update() {
-	k.mu.Lock()
-	defer k.mu.Unlock()
 	enabled := uint32(0)
-	if !k.off.Load() && k.pauses.Load() == 0 {
+	if on {
 		enabled = 1
 	}
 	atomic.StoreUint32(&k.control.Enabled, enabled)
@@ -325,14 +304,12 @@ const (
 	beatInterval  = 200 * time.Millisecond
 )
 
-// Run attaches the programs to the interfaces of pods, and keeps the answers, until ctx ends. Then it detaches them.
-func (k *Kernel) Run(ctx context.Context) error {
+// Run attaches the programs to the interfaces of pods, and keeps the answers, until ctx ends. Then it detaches them. An error is
+// logged: the agent answers without the kernel, too.
+func (k *Kernel) Run(ctx context.Context) {
 	defer k.links.detachAll()
-	if err := k.readSockets(); err != nil {
-		return fmt.Errorf("kernel: sockets: %w", err)
-	}
-	k.update()
-	defer k.Pause()
+	defer k.Set(false)
+	k.guard(ctx, k.upkeep)
 	var watching sync.WaitGroup
 	defer watching.Wait()
 	watching.Go(func() { k.links.watch(ctx) })
@@ -343,7 +320,7 @@ func (k *Kernel) Run(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 			k.guard(ctx, k.table.sweep)
-			return nil
+			return
 		case o := <-k.offers:
 			k.guard(ctx, func() { k.table.fill(o.query[:o.len]) })
 		case <-beat.C:

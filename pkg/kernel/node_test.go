@@ -86,7 +86,7 @@ func (n *node) startAgent(t *testing.T, hook string) {
 	assert.NoError(t, k.SetDestinations(agentAddrs()))
 	assert.NoError(t, k.readSockets())
 	k.Beat()
-	k.update()
+	k.Set(true)
 	n.Kernel = k
 	ctx, cancel := context.WithCancel(context.Background())
 	var group sync.WaitGroup

@@ -141,7 +141,8 @@ struct {
 
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(max_entries, 1024);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, 16384); // each address has one for each CPU
 	__type(key, __u64);
 	__type(value, __u8);
 } sockets SEC(".maps");

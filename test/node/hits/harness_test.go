@@ -133,7 +133,10 @@ func (n *node) run(t *testing.T, h server.Handler) {
 	}
 	assert.NoError(t, n.kernel.SetDestinations(destinations))
 	n.kernel.Set(true)
-	start(n.kernel.Run)
+	start(func(ctx context.Context) error {
+		n.kernel.Run(ctx)
+		return nil
+	})
 	t.Cleanup(func() {
 		cancel()
 		for _, end := range ends {
