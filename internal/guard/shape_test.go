@@ -19,8 +19,8 @@ const (
 	mostLines        = 54284
 	mostFiles        = 336
 	mostTypes        = 612
-	mostSupportLines = 13523
-	mostTestLines    = 82403
+	mostSupportLines = 13539
+	mostTestLines    = 82440
 )
 
 // packageLines are the most lines of a package, in hundreds, where it may have more than 1,000.

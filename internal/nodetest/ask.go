@@ -5,6 +5,8 @@ package nodetest
 import (
 	"context"
 	"fmt"
+	"io"
+	"net/http"
 	"net/netip"
 	"time"
 )
@@ -36,4 +38,20 @@ func AskName(h *Host, addr netip.AddrPort, network, name string) (string, error)
 		return "", fmt.Errorf("asking %s from %s: %w", addr, h.Name, err)
 	}
 	return serverName(msg)
+}
+
+// Fetch sends an HTTP request from h and returns the body of the response.
+func Fetch(ctx context.Context, h *Host, method, url string) (string, error) {
+	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: h.Dial}, Timeout: askTimeout}
+	req, err := http.NewRequestWithContext(ctx, method, url, http.NoBody)
+	if err != nil {
+		return "", err
+	}
+	resp, err := client.Do(req)
+	if err != nil {
+		return "", fmt.Errorf("fetching from %s: %w", h.Name, err)
+	}
+	defer func() { _ = resp.Body.Close() }()
+	body, err := io.ReadAll(resp.Body)
+	return string(body), err
 }

@@ -52,7 +52,7 @@ func (w *Worker) SharedReply(pkt []byte, now time.Time, dst []byte) (_ []byte, s
 	}
 	dst = q.Reply(dst, start, &w.opts)
 	s.Single = source == SourceZone && q.Type != wire.TypePTR && p.owner(q.Name()) != nil && isPlainSet(dst[start:], q.Type)
-	return dst, s, s.Left > 0 && servesAll(p, q, dst[start:])
+	return dst, s, s.Left > 0 && !mayBeWalked(p, q, dst[start:])
 }
 
 // isPlainSet reports whether an answer has records of the type asked for and no alias: it is of one object.
@@ -65,12 +65,9 @@ func isPlainSet(msg []byte, rrtype uint16) bool {
 	return msg[6]|msg[7] != 0 && len(first) > 12 && rrtype == uint16(first[2])<<8|uint16(first[3])
 }
 
-// servesAll reports whether no feature gives a client another reply to the question: a walk of its search path, or synthesized
-// addresses.
-func servesAll(p *Plan, q *wire.Query, reply []byte) bool {
-	address := q.Type == wire.TypeA || q.Type == wire.TypeAAAA
-	denied := reply[3]&0x0f == wire.RcodeNXDomain
-	return (!p.SearchPath || !address || !denied) && (p.DNS64 == nil || q.Type != wire.TypeAAAA)
+// mayBeWalked reports whether a pod may get another reply, from a walk of its search path.
+func mayBeWalked(p *Plan, q *wire.Query, reply []byte) bool {
+	return p.SearchPath && (q.Type == wire.TypeA || q.Type == wire.TypeAAAA) && reply[3]&0x0f == wire.RcodeNXDomain
 }
 
 // CountCopies counts replies that the kernel gave to queries of IPv4 and IPv6 clients. It does not know how long they took; all take

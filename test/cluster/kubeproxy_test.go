@@ -3,10 +3,8 @@
 package cluster
 
 import (
-	"context"
 	"encoding/json"
 	"fmt"
-	"net"
 	"net/http"
 	"net/netip"
 	"os"
@@ -191,17 +189,10 @@ func (p *proxied) test(t *testing.T, backend string) {
 // kernelHits returns the queries that the kernel has answered, as of the agent's last count.
 func (p *proxied) kernelHits(t *testing.T) (hits int) {
 	t.Helper()
-	client := &http.Client{Transport: &http.Transport{DialContext: func(ctx context.Context, network, addr string) (net.Conn, error) {
-		return p.network.Node.Dial(ctx, network, addr)
-	}}}
-	defer client.CloseIdleConnections()
-	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://169.254.20.10:9253/status", nil)
+	page, err := nodetest.Fetch(t.Context(), p.network.Node, http.MethodGet, "http://169.254.20.10:9253/status")
 	assert.NoError(t, err)
-	resp, err := client.Do(req)
-	assert.NoError(t, err)
-	defer func() { _ = resp.Body.Close() }()
 	var s struct{ Kernel struct{ Hits int } }
-	assert.NoError(t, json.NewDecoder(resp.Body).Decode(&s))
+	assert.NoError(t, json.Unmarshal([]byte(page), &s))
 	return s.Kernel.Hits
 }
 

@@ -4,7 +4,7 @@ package node
 
 import (
 	"fmt"
-	"io"
+	"net/http"
 	"net/netip"
 	"path/filepath"
 	"strings"
@@ -239,17 +239,8 @@ func (b *harness) ready(t *testing.T) bool {
 // adminPage is one of the agent's admin server; empty if it cannot be had.
 func (b *harness) adminPage(t *testing.T, path string) string {
 	t.Helper()
-	conn, err := b.Node.Dial(t.Context(), "tcp", agentIPv4.String()+":9253")
-	if err != nil {
-		return ""
-	}
-	defer func() { _ = conn.Close() }()
-	_ = conn.SetDeadline(time.Now().Add(time.Second))
-	if _, err := fmt.Fprintf(conn, "GET %s HTTP/1.0\r\n\r\n", path); err != nil {
-		return ""
-	}
-	page, _ := io.ReadAll(conn)
-	return string(page)
+	page, _ := nodetest.Fetch(t.Context(), b.Node, http.MethodGet, "http://"+agentIPv4.String()+":9253"+path) // the agent may be away
+	return page
 }
 
 // fallbackQueries is how many queries the central DNS has had.

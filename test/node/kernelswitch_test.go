@@ -95,8 +95,7 @@ func (s switched) awaitAll(t *testing.T, state string) {
 func (s switched) reload(t *testing.T, kernel string) {
 	t.Helper()
 	page := func() (st status.Status) {
-		_, body, _ := strings.Cut(s.adminPage(t, "/status"), "\r\n\r\n")
-		_ = json.Unmarshal([]byte(body), &st)
+		_ = json.Unmarshal([]byte(s.adminPage(t, "/status")), &st)
 		return st
 	}
 	before := page().Config.Generation

@@ -3,7 +3,6 @@
 package node
 
 import (
-	"context"
 	"fmt"
 	"net"
 	"net/http"
@@ -259,16 +258,7 @@ func (n *truth) metric(t *testing.T, name string) float64 {
 // admin asks the agent's admin server.
 func (n *truth) admin(t *testing.T, method, path string) string {
 	t.Helper()
-	client := &http.Client{Transport: &http.Transport{DialContext: func(ctx context.Context, network, addr string) (net.Conn, error) {
-		return n.Node.Dial(ctx, network, addr)
-	}}}
-	defer client.CloseIdleConnections()
-	req, err := http.NewRequestWithContext(t.Context(), method, "http://127.0.0.1:9253"+path, nil)
+	body, err := nodetest.Fetch(t.Context(), n.Node, method, "http://127.0.0.1:9253"+path)
 	assert.NoError(t, err)
-	resp, err := client.Do(req)
-	assert.NoError(t, err)
-	defer func() { _ = resp.Body.Close() }()
-	var body strings.Builder
-	_ = resp.Write(&body)
-	return body.String()
+	return body
 }
