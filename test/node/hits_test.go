@@ -162,7 +162,7 @@ func TestKernelHandOver(t *testing.T) {
 			}
 			before, dropped := b.fallbackQueries(), b.drops(t)
 			l := b.flood(t)
-			times := proctest.OrdinaryOrSoak(2, 50)
+			times := proctest.OrdinaryOrSoak(1, 50)
 			for range times {
 				next := b.launch(t)
 				b.awaitHandOver(t, next)

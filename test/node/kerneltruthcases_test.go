@@ -159,7 +159,7 @@ func (n *truth) serve(t *testing.T, a *authority, port uint16) {
 }
 
 // changes is how often Services change.
-func changes() int { return proctest.OrdinaryOrSoak(100, 10_000) }
+func changes() int { return proctest.OrdinaryOrSoak(52, 10_000) }
 
 // TestKernelTruth changes what the agent answers while all pods ask for it at full speed. The kernel answers most of that. Once the
 // process has answered with a change, no pod gets an older answer.
@@ -180,7 +180,7 @@ func TestKernelTruth(t *testing.T) {
 	began := time.Now()
 	for i := range changes() {
 		n.next(t, services[i%len(services)])
-		if i%(changes()/10) == 0 {
+		if i%(changes()/proctest.OrdinaryOrSoak(2, 10)) == 0 { // each takes seconds
 			n.next(t, expiring)
 			n.api.Forget()
 		}
@@ -240,7 +240,7 @@ func TestKernelTruthOfCache(t *testing.T) {
 		n.next(t, s)
 	}
 	n.ask(t, subjects)
-	for range proctest.OrdinaryOrSoak(100, 500) {
+	for range proctest.OrdinaryOrSoak(25, 500) {
 		for _, s := range subjects {
 			n.next(t, s)
 			time.Sleep(10 * time.Millisecond) // of answers in the kernel
@@ -268,7 +268,7 @@ func TestKernelTruthOfCentral(t *testing.T) {
 		n.next(t, s)
 	}
 	n.ask(t, subjects)
-	for range proctest.OrdinaryOrSoak(4, 40) {
+	for range proctest.OrdinaryOrSoak(1, 40) {
 		time.Sleep(2 * time.Second) // what was asked soon after a change is not kept
 		for _, s := range subjects {
 			n.next(t, s)

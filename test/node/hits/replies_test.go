@@ -5,6 +5,7 @@ package hits
 import (
 	"fmt"
 	"net"
+	"slices"
 	"testing"
 	"time"
 
@@ -84,10 +85,12 @@ func TestReplies(t *testing.T) {
 	}
 	cases := n.queryCases(t)
 	n.kernel.Set(true)
-	for range 3 {
-		for i := range cases {
-			n.compare(t, &cases[i])
-			time.Sleep(25 * time.Millisecond / time.Duration(len(cases)))
+	for group := range slices.Chunk(cases, 100) { // of a time in which the table sees a question twice
+		for range 3 {
+			for i := range group {
+				n.compare(t, &group[i])
+			}
+			time.Sleep(25 * time.Millisecond) // a worker offers a question once within 20 ms
 		}
 	}
 	answered := map[string]int{}
