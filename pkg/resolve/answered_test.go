@@ -17,12 +17,16 @@ import (
 	"github.com/nodecache/node-cache/pkg/wire"
 )
 
-// An asker is whatever its function makes of a query.
-type asker func(q []byte, until time.Time, to wire.AnswerReceiver, batch *wire.SendBatch)
+// An askFunc is what an upstream makes of a query.
+type askFunc func(q []byte, until time.Time, to wire.AnswerReceiver, batch *wire.SendBatch)
+
+type funcAsker struct{ ask askFunc }
+
+func asker(ask askFunc) resolve.Asker { return &funcAsker{ask} }
 
 // Ask implements resolve.Asker.
-func (a asker) Ask(q []byte, until time.Time, to wire.AnswerReceiver, batch *wire.SendBatch) {
-	a(q, until, to, batch)
+func (a *funcAsker) Ask(q []byte, until time.Time, to wire.AnswerReceiver, batch *wire.SendBatch) {
+	a.ask(q, until, to, batch)
 }
 
 // addressed answers the query q with one address.
@@ -47,7 +51,7 @@ func TestAnsweredTwice(t *testing.T) {
 	}
 	for _, tt := range []struct {
 		name   string
-		ask    asker
+		ask    askFunc
 		want   string
 		panics uint64
 	}{
@@ -75,7 +79,7 @@ func TestAnsweredTwice(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				r := newResolver(t, plan(t, tt.ask))
+				r := newResolver(t, plan(t, asker(tt.ask)))
 				m := question("www.test.", dns.TypeA)
 				m.SetEdns0(1232, false)
 				c := newClient(r, false)

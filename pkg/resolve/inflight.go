@@ -282,8 +282,8 @@ func (d *responseBuilder) store(f *inFlight, life time.Duration) {
 		f.r.cuts.add(f.name(), f.r.sinceStart(d.now)+life)
 	}
 	if plan := f.r.plan.Load(); plan != f.plan {
-		if route := plan.route(f.name()); route != nil && route.NoStore {
-			// A reload set NoStore, and may have flushed the cache before this answer arrived.
+		if route := plan.route(f.name()); route == nil || route.NoStore || route.Upstream != f.route.Upstream {
+			// A reload has changed the route, and may have flushed the cache before this answer arrived.
 			c.Remove(f.key)
 		}
 	}

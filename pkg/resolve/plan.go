@@ -16,7 +16,7 @@ import (
 	"github.com/nodecache/node-cache/pkg/zone"
 )
 
-// An Asker queries an upstream.
+// An Asker queries an upstream. Its type is comparable.
 type Asker interface {
 	// Ask sends q, a whole query whose ID is arbitrary, and passes the answer or error to the
 	// receiver, at the time until at the latest. It may keep q, which does not change any more. An

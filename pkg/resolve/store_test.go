@@ -10,6 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/miekg/dns"
 
+	"github.com/nodecache/node-cache/internal/assert"
 	"github.com/nodecache/node-cache/pkg/resolve"
 	"github.com/nodecache/node-cache/pkg/wire"
 	"github.com/nodecache/node-cache/pkg/zone"
@@ -179,4 +180,35 @@ func TestOutdatedRemovesNothing(t *testing.T) {
 			t.Error("the answer from after the event is gone")
 		}
 	})
+}
+
+// TestReroutedDuringQuery gives a name another upstream during a query. The client gets the answer of the old one, which is not
+// cached. If the upstream stays it is.
+func TestReroutedDuringQuery(t *testing.T) {
+	t.Parallel()
+	for _, stays := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			u, next := &pending{}, &pending{}
+			p := plan(t, u)
+			r := newResolver(t, p)
+			c, pkt := newClient(r, false), pack(t, question(owned, dns.TypeA))
+			c.send(pkt)
+			if stays {
+				next = u
+			}
+			swapped := plan(t, next)
+			swapped.Cache = p.Cache
+			r.Swap(swapped)
+			u.answer(t, 0, 30, "192.0.2.1")
+			assert.Equal(t, "answer", "192.0.2.1", c.first(t))
+			c.send(pkt)
+			if cached := c.first(t) == "192.0.2.1"; cached != stays {
+				t.Errorf("the upstream stays: %t, and the answer is cached: %t", stays, cached)
+			}
+			if !stays {
+				next.answer(t, 0, 30, "192.0.2.2")
+				c.first(t)
+			}
+		})
+	}
 }
