@@ -16,8 +16,10 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+	"unsafe"
 
 	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/asm"
 
 	"github.com/nodecache/node-cache/internal/assert"
 )
@@ -34,13 +36,14 @@ func replacedQuery(i int) []byte {
 }
 
 func replacedAnswer(i int) *hitsAnswer {
-	a := &hitsAnswer{Until: math.MaxUint64, Len: 450}
+	a := &hitsAnswer{Until: math.MaxUint64, Len: 450, Flags: networkOrder(0x8183), Searched: 1}
 	copy(a.Data[:], bytes.Repeat([]byte{'a' + byte(i)}, int(a.Len)))
 	return a
 }
 
 // TestReplaced replaces and removes answers while the program runs on two CPUs. The kernel may use the memory of one for another at
-// once: no reply has a byte of another name's, and a query that passes is as it was.
+// once: no reply has a byte of another name's, and a query that passes is as it was. Each reply is counted, also those of both CPUs
+// at a time.
 func TestReplaced(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("loading programs needs root")
@@ -54,8 +57,8 @@ func TestReplaced(t *testing.T) {
 	k.Set(true)
 	assert.NoError(t, k.SetDestinations([]netip.AddrPort{netip.MustParseAddrPort("192.0.2.2:53")}))
 	const loopback = 1
-	assert.NoError(t, k.objects.Clients.Put(hitsClientKey{Ifindex: loopback, Family: 4},
-		hitsClient{Addr: addressOf(netip.MustParseAddr("192.0.2.1")), Answered: bootTime()}))
+	at, client := hitsClientKey{Ifindex: loopback, Family: 4}, hitsClient{Addr: addressOf(netip.MustParseAddr("192.0.2.1")), Answered: bootTime()}
+	assert.NoError(t, k.objects.Clients.Put(at, client))
 	length := 3 * time.Second
 	if os.Getenv("SOAK") != "" {
 		length = time.Minute
@@ -103,6 +106,27 @@ func TestReplaced(t *testing.T) {
 	if hits.Load() == 0 || passed.Load() == 0 {
 		t.Error("not both")
 	}
+	assert.NoError(t, k.objects.Clients.Lookup(at, &client))
+	replies := uint64(hits.Load())
+	const size = 12 + 3 + 4 + 450
+	assert.Equal(t, "bytes, denials, and those of the cluster domain", [3]uint64{size * replies, replies, replies},
+		[3]uint64{client.Bytes, client.Denied, client.Searched})
+}
+
+// TestBarrier reads the instructions. On arm64 an addition that returns nothing is no barrier: a changed answer would be taken for
+// the old one.
+func TestBarrier(t *testing.T) {
+	t.Parallel()
+	spec, err := loadHits()
+	assert.NoError(t, err)
+	found := 0
+	for _, ins := range spec.Programs[hitsProgAnswerHit].Instructions {
+		if op := ins.OpCode.AtomicOp(); op != asm.InvalidAtomic && ins.Offset == int16(unsafe.Offsetof(hitsClient{}.Hits)) {
+			found++
+			assert.Equal(t, "addition to the hits of a client", asm.FetchAdd, op)
+		}
+	}
+	assert.Equal(t, "additions to the hits of a client", 1, found)
 }
 
 // runReplaced runs the program, and reports whether it replied. It returns false after an error.

@@ -508,7 +508,8 @@ int answer_hit(struct __sk_buff *skb)
 		count_down(skb, a, answer_at & 0xff, (now - a->base) / 1000000000);
 	if (a->rotate_count)
 		rotate(skb, a, answer_at & 0xff, turn);
-	__sync_fetch_and_add(&client->hits, 1); // also a barrier before the load of the changes
+	__u64 before = __sync_fetch_and_add(&client->hits, 1); // also a barrier before the load of the changes
+	asm volatile("" : : "r"(before)); // on arm64 only with a use of the result
 	if (LOAD(*writes) != begun) {
 		if (bpf_skb_change_tail(skb, answer_at + opt, 0) != 0)
 			return DROP;
@@ -566,10 +567,10 @@ int answer_hit(struct __sk_buff *skb)
 	*(__be16 *)(dns + 6) = counts[0];
 	*(__be16 *)(dns + 8) = counts[1];
 	*(__be16 *)(dns + 10) = counts[2];
-	client->bytes += 12 + name_len + 4 + len;
+	__sync_fetch_and_add(&client->bytes, 12 + name_len + 4 + len); // other CPUs count, too
 	if ((flags & bpf_htons(0xf)) == bpf_htons(3)) {
-		client->denied++;
-		client->searched += searched;
+		__sync_fetch_and_add(&client->denied, 1);
+		__sync_fetch_and_add(&client->searched, searched);
 	}
 	bpf_skb_change_type(skb, 0); // PACKET_HOST: a bridge's packets are for another host at its port
 	return bpf_redirect_peer(skb->ifindex, 0);
