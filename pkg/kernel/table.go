@@ -27,13 +27,17 @@ const forgetAfter = 10 * uint64(time.Second)
 // maxSeen bounds the questions that were offered once. One that is offered twice within a sweep is taken.
 const maxSeen = 4096
 
+// maxInVain is how often within a sweep the answer to a question is asked for in vain: the kernel cannot give it, or it changed
+// before the kernel gave it. Otherwise a flood of such queries, or of changes, would keep a CPU busy.
+const maxInVain = 8
+
 // A table is what the agent knows of the answers in the kernel. The goroutine of Run owns it, but for the fields under mu.
 type table struct {
 	k       *Kernel
 	most    int // answers
 	entries map[hitsKey]*entry
-	free    []uint32 // indices of counters
-	seen    map[hitsKey]struct{}
+	free    []uint32          // indices of counters
+	seen    map[hitsKey]uint8 // offered since the last sweep, and how often in vain
 	msg     wire.Message
 	reply   []byte
 	query   []byte
@@ -67,7 +71,7 @@ type entry struct {
 
 func (t *table) init(k *Kernel, most int) {
 	t.k, t.most = k, most
-	t.entries, t.seen = map[hitsKey]*entry{}, map[hitsKey]struct{}{}
+	t.entries, t.seen = map[hitsKey]*entry{}, map[hitsKey]uint8{}
 	for i := range most {
 		t.free = append(t.free, uint32(most-1-i))
 	}
@@ -105,14 +109,14 @@ func (t *table) fill(query []byte) {
 		return
 	}
 	e := t.entries[key]
-	if e == nil && !t.admit(key) {
+	if t.seen[key] >= maxInVain || e == nil && !t.admit(key) {
 		return
 	}
 	if e != nil && t.current(e) {
 		return // the client is none that the kernel answers
 	}
-	if e != nil {
-		t.count(e) // hits may make the answer due for a refresh
+	if e != nil && t.count(e) == 0 { // hits may make the answer due for a refresh
+		t.seen[key]++
 	}
 	// Every version is read before the answer: a change in between makes it outdated.
 	a := hitsAnswer{Epoch: atomic.LoadUint32(&t.k.control.Epoch)}
@@ -124,6 +128,7 @@ func (t *table) fill(query []byte) {
 	t.reply = reply
 	if !ok || !t.encode(&a, reply, &shared, boot, 12+nameLen+4) {
 		t.remove(key)
+		t.seen[key]++
 		return
 	}
 	switch {
@@ -171,7 +176,7 @@ func (t *table) current(e *entry) bool {
 func (t *table) admit(key hitsKey) bool {
 	if _, again := t.seen[key]; !again {
 		if len(t.seen) < maxSeen {
-			t.seen[key] = struct{}{}
+			t.seen[key] = 0
 		}
 		return false
 	}

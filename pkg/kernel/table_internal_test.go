@@ -17,14 +17,17 @@ import (
 	"github.com/nodecache/node-cache/pkg/resolve"
 )
 
-// A fakeSource has an address for every name.
-type fakeSource struct{ asked int }
+// A fakeSource has an address for every name, but one that the kernel cannot give if refuses is true.
+type fakeSource struct {
+	asked   int
+	refuses bool
+}
 
 // SharedReply implements [Source].
 func (s *fakeSource) SharedReply(pkt []byte, _ time.Time, dst []byte) ([]byte, resolve.Shared, bool) {
 	s.asked++
 	q := new(dns.Msg)
-	if q.Unpack(pkt) != nil {
+	if s.refuses || q.Unpack(pkt) != nil {
 		return dst, resolve.Shared{}, false
 	}
 	m := new(dns.Msg).SetReply(q)
@@ -91,6 +94,47 @@ func TestFill(t *testing.T) {
 		step.do()
 		table.offer(t, name)
 		assert.Same(t, "answers asked for after "+step.name, step.asked, source.asked)
+	}
+}
+
+// TestInVain offers a question at full speed. Work in vain is bounded until the next sweep, other work is not.
+func TestInVain(t *testing.T) {
+	t.Parallel()
+	const offers = 100
+	for _, tt := range []struct {
+		name    string
+		refuses bool
+		used    bool // before each change
+		asked   int
+	}{
+		{"an answer that the kernel cannot give", true, false, maxInVain},
+		{"a change before each use", false, false, 1 + maxInVain},
+		{"a change after each use", false, true, offers - 1},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			table, source := openTable(t, 64)
+			source.refuses = tt.refuses
+			for range 2 {
+				source.asked = 0
+				for i := range offers {
+					for _, e := range table.entries {
+						if tt.used {
+							counts := make([]uint64, ebpf.MustPossibleCPU())
+							counts[0] = uint64(i)
+							assert.NoError(t, table.k.objects.Hits.Put(2*e.index, counts))
+						}
+					}
+					table.k.Changed(nil)
+					table.offer(t, "web.example.")
+				}
+				assert.Same(t, "answers asked for", tt.asked, source.asked)
+				for key := range table.entries {
+					table.remove(key)
+				}
+				table.sweep()
+			}
+		})
 	}
 }
 
