@@ -28,7 +28,7 @@ type Host struct {
 	IPv6 netip.Addr // the same; not valid in a network without IPv6
 
 	lock string       // the file that iptables-legacy locks
-	mu   sync.RWMutex // guards ns: written by close only
+	mu   sync.RWMutex // guards ns: written by Close only
 	ns   netns.NsHandle
 }
 
@@ -199,8 +199,8 @@ func writeSysctl(key, value string) error {
 	return nil
 }
 
-// close removes the host's links, even if other processes still hold the namespace, and releases the namespace.
-func (h *Host) close() error {
+// Close removes the host's links, even if other processes still hold the namespace, and releases the namespace.
+func (h *Host) Close() error {
 	err := h.Do(removeLinks)
 	if errors.Is(err, errClosed) {
 		return nil

@@ -48,7 +48,7 @@ func (h *Host) connect(far *Host, c vethPair) error {
 	if err := far.Do(func() error { return SetLinkUp("eth0", c.farIPv4, c.farIPv6) }); err != nil {
 		return fmt.Errorf("connecting %s to %s: %w", h.Name, far.Name, err)
 	}
-	if err := errors.Join(h.awaitLink(c.name), far.awaitLink("eth0")); err != nil {
+	if err := errors.Join(h.AwaitLink(c.name), far.AwaitLink("eth0")); err != nil {
 		return fmt.Errorf("connecting %s to %s: %w", h.Name, far.Name, err)
 	}
 	far.IPv4, far.IPv6 = c.farIPv4.Addr(), c.farIPv6.Addr()
@@ -169,9 +169,9 @@ func (h *Host) waitUntil(what string, ready func() (bool, error)) error {
 	})
 }
 
-// awaitLink waits until the link has a link-local address and no tentative address. Until then the kernel does not
+// AwaitLink waits until the link has a link-local address and no tentative address. Until then the kernel does not
 // answer neighbour solicitations, and the other side retries only after a second.
-func (h *Host) awaitLink(name string) error {
+func (h *Host) AwaitLink(name string) error {
 	return h.waitUntil("link "+name, func() (bool, error) {
 		link, err := netlink.LinkByName(name)
 		if err != nil || link.Attrs().OperState != netlink.OperUp {

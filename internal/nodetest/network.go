@@ -51,20 +51,20 @@ func (n *Network) build(o Options) (err error) {
 	if n.dir, err = os.MkdirTemp("", "nodetest-"); err != nil {
 		return fmt.Errorf("making a folder: %w", err)
 	}
-	if n.Node, err = n.newHost("node"); err != nil {
+	if n.Node, err = n.NewHost("node"); err != nil {
 		return err
 	}
 	if err := n.Node.forward(); err != nil {
 		return err
 	}
-	if n.Upstream, err = n.newHost("upstream"); err != nil {
+	if n.Upstream, err = n.NewHost("upstream"); err != nil {
 		return err
 	}
 	if err := n.Node.connect(n.Upstream, newVethPair("up0", 201, 0, o)); err != nil {
 		return err
 	}
 	for i := range o.Pods {
-		pod, err := n.newHost(fmt.Sprintf("pod%d", i))
+		pod, err := n.NewHost(fmt.Sprintf("pod%d", i))
 		if err != nil {
 			return err
 		}
@@ -82,8 +82,8 @@ func (n *Network) build(o Options) (err error) {
 	return n.Upstream.AddAddress(ServiceIPv6())
 }
 
-// newHost creates a host with a loopback device only.
-func (n *Network) newHost(name string) (*Host, error) {
+// NewHost creates a host with a loopback device only. Close does not remove it: the caller does, with [Host.Close].
+func (n *Network) NewHost(name string) (*Host, error) {
 	h := &Host{Name: name, lock: filepath.Join(n.dir, name+"-xtables.lock")}
 	if err := h.open(); err != nil {
 		return nil, fmt.Errorf("making host %s, which only root may: %w", name, err)
@@ -108,7 +108,7 @@ func (n *Network) Close() error {
 	errs := make([]error, 0, 2+len(hosts))
 	errs = append(errs, killAll(hosts))
 	for _, h := range hosts {
-		errs = append(errs, h.close())
+		errs = append(errs, h.Close())
 	}
 	if n.dir != "" {
 		errs = append(errs, os.RemoveAll(n.dir))
