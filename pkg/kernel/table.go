@@ -3,7 +3,10 @@
 package kernel
 
 import (
+	"cmp"
 	"encoding/binary"
+	"maps"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -24,7 +27,7 @@ const (
 // forgetAfter is how long an answer stays in the table without a use, and without being current.
 const forgetAfter = 10 * uint64(time.Second)
 
-// maxSeen bounds the questions that were offered once. One that is offered twice within a sweep is taken.
+// maxSeen bounds the questions whose offers are counted.
 const maxSeen = 4096
 
 // maxInVain is how often within a sweep the answer to a question is asked for in vain: the kernel cannot give it, or it changed
@@ -36,8 +39,9 @@ type table struct {
 	k       *Kernel
 	most    int // answers
 	entries map[hitsKey]*entry
-	free    []uint32          // indices of counters
-	seen    map[hitsKey]uint8 // offered since the last sweep, and how often in vain
+	free    []uint32 // indices of counters
+	seen    map[hitsKey]offers
+	ranked  []*entry // of a full table: all as of the last sweep, the least used first, less those that it has replaced
 	msg     wire.Message
 	reply   []byte
 	query   []byte
@@ -57,8 +61,15 @@ type Stats struct {
 	Full     uint64 `json:"full"`     // questions not taken because all answers were in use
 }
 
+// offers of a question since the last sweep.
+type offers struct {
+	count  uint64 // while the kernel had no answer
+	inVain int    // times that the answer was asked for in vain
+}
+
 // An entry is an answer in the kernel.
 type entry struct {
+	key     hitsKey
 	hits    Hits   // without counts
 	index   uint32 // of the counters
 	counted [2]uint64
@@ -67,11 +78,13 @@ type entry struct {
 	version [2]uint32
 	until   uint64
 	used    uint64 // last sweep that found hits, or the time of the first write
+	recent  uint64 // queries since the last sweep: hits, and the offers before the first write
+	last    uint64 // the same between the last two sweeps
 }
 
 func (t *table) init(k *Kernel, most int) {
 	t.k, t.most = k, most
-	t.entries, t.seen = map[hitsKey]*entry{}, map[hitsKey]uint8{}
+	t.entries, t.seen = map[hitsKey]*entry{}, map[hitsKey]offers{}
 	for i := range most {
 		t.free = append(t.free, uint32(most-1-i))
 	}
@@ -109,14 +122,14 @@ func (t *table) fill(query []byte) {
 		return
 	}
 	e := t.entries[key]
-	if t.seen[key] >= maxInVain || e == nil && !t.admit(key) {
+	if t.seen[key].inVain >= maxInVain || e == nil && !t.admit(key) {
 		return
 	}
 	if e != nil && t.current(e) {
 		return // the client is none that the kernel answers
 	}
 	if e != nil && t.count(e) == 0 { // hits may make the answer due for a refresh
-		t.seen[key]++
+		t.addInVain(key)
 	}
 	// Every version is read before the answer: a change in between makes it outdated.
 	a := hitsAnswer{Epoch: atomic.LoadUint32(&t.k.control.Epoch)}
@@ -128,7 +141,7 @@ func (t *table) fill(query []byte) {
 	t.reply = reply
 	if !ok || !t.encode(&a, reply, &shared, boot, 12+nameLen+4) {
 		t.remove(key)
-		t.seen[key]++
+		t.addInVain(key)
 		return
 	}
 	switch {
@@ -172,22 +185,36 @@ func (t *table) current(e *entry) bool {
 	return e.epoch == atomic.LoadUint32(&t.k.control.Epoch) && bootTime() < e.until
 }
 
-// admit reports whether to take a question that the kernel does not answer yet.
+// admit reports whether to take a question that the kernel does not answer yet: at its second offer between two sweeps. For a full
+// table it must have been offered more often than the least used answer, which it replaces. So whoever asks for many names keeps
+// out only names that are asked less often than each of these.
 func (t *table) admit(key hitsKey) bool {
-	if _, again := t.seen[key]; !again {
-		if len(t.seen) < maxSeen {
-			t.seen[key] = 0
+	if _, known := t.seen[key]; !known && len(t.seen) >= maxSeen {
+		for other := range t.seen { // any
+			delete(t.seen, other)
+			break
 		}
+	}
+	offered := t.seen[key]
+	offered.count++
+	t.seen[key] = offered
+	if offered.count < 2 {
 		return false
 	}
-	if len(t.free) == 0 {
-		t.update(func(s *Stats) {
-			s.Full++
-			t.lastFull = t.k.cfg.Now()
-		})
-		return false
+	if len(t.free) > 0 || len(t.ranked) > 0 && t.ranked[0].last < offered.count {
+		return true
 	}
-	return true
+	t.update(func(s *Stats) {
+		s.Full++
+		t.lastFull = t.k.cfg.Now()
+	})
+	return false
+}
+
+func (t *table) addInVain(key hitsKey) {
+	offered := t.seen[key]
+	offered.inVain++
+	t.seen[key] = offered
 }
 
 // widest returns the query of a client that takes replies of any size.
@@ -238,8 +265,11 @@ func (t *table) encode(a *hitsAnswer, reply []byte, shared *resolve.Shared, boot
 // write puts the answer into the kernel. e is nil for a new one.
 func (t *table) write(key hitsKey, e *entry, a *hitsAnswer, size int, shared *resolve.Shared) {
 	if e == nil {
+		if len(t.free) == 0 {
+			t.remove(t.ranked[0].key)
+		}
 		last := len(t.free) - 1
-		e = &entry{index: t.free[last], used: a.Base}
+		e = &entry{key: key, index: t.free[last], used: a.Base, recent: t.seen[key].count}
 		e.counted = t.read(e.index)
 		t.free = t.free[:last]
 		t.entries[key] = e
@@ -283,6 +313,9 @@ func (t *table) remove(key hitsKey) {
 	t.count(e)
 	t.free = append(t.free, e.index)
 	delete(t.entries, key)
+	if i := slices.Index(t.ranked, e); i >= 0 {
+		t.ranked = slices.Delete(t.ranked, i, i+1)
+	}
 	t.update(func(s *Stats) { s.Answers = len(t.entries) })
 }
 
@@ -309,20 +342,29 @@ func (t *table) count(e *entry) uint64 {
 		t.update(func(s *Stats) { s.Hits += n })
 		t.k.cfg.Count(h)
 	}
+	e.recent += n
 	return n
 }
 
-// sweep counts the hits, and removes answers without a use. If the table is full these are all without a hit since the last sweep.
+// sweep counts the hits, removes answers without a use, and ranks the others if the table is full.
 func (t *table) sweep() {
 	clear(t.seen)
-	now, full := bootTime(), len(t.free) < t.most/8
+	t.ranked = t.ranked[:0]
+	now := bootTime()
 	for key, e := range t.entries {
-		if t.count(e) > 0 {
+		t.count(e)
+		if e.recent > 0 {
 			e.used = now
-		} else if full && e.used != now || now > max(e.used, e.until)+forgetAfter {
+		} else if now > max(e.used, e.until)+forgetAfter {
 			t.remove(key)
 		}
+		e.last, e.recent = e.recent, 0
 	}
+	if len(t.free) > 0 {
+		return
+	}
+	t.ranked = slices.AppendSeq(t.ranked, maps.Values(t.entries))
+	slices.SortFunc(t.ranked, func(a, b *entry) int { return cmp.Compare(a.last, b.last) })
 }
 
 func (t *table) update(f func(*Stats)) {

@@ -138,42 +138,70 @@ func TestInVain(t *testing.T) {
 	}
 }
 
-// TestFlood offers more names than there is room for. Answers with hits stay, and a full table costs no reply.
+// ask asks for a name so many times: the kernel answers what it has, and the agent offers the others.
+func (t *table) ask(tb testing.TB, name string, times int) {
+	tb.Helper()
+	query, err := new(dns.Msg).SetQuestion(name, dns.TypeA).Pack()
+	assert.NoError(tb, err)
+	key, _, _ := keyOf(query)
+	for range times {
+		if e := t.entries[key]; e != nil {
+			counts := make([]uint64, ebpf.MustPossibleCPU())
+			counts[0] = t.read(e.index)[0] + 1
+			assert.NoError(tb, t.k.objects.Hits.Put(2*e.index, counts))
+			continue
+		}
+		t.fill(query)
+	}
+}
+
+// TestFlood has a pod ask for more names than there is room for. The kernel keeps the names that others ask for more often, and
+// takes another one of these.
 func TestFlood(t *testing.T) {
 	t.Parallel()
-	const room, used = 64, 8
-	table, source := openTable(t, room)
-	name := func(kind string, i int) string { return fmt.Sprintf("%s-%d.example.", kind, i) }
-	flood := func(kind string) (asked int) {
-		before := source.asked
-		for i := range 10 * room {
-			table.offer(t, name(kind, i))
-			table.offer(t, name(kind, i))
-		}
-		return source.asked - before
-	}
-	for i := range used {
-		table.offer(t, name("used", i))
-		table.offer(t, name("used", i))
-	}
-	for round := range 3 {
-		want := room - used
-		if got := flood(fmt.Sprint("flood", round)); got != want {
-			t.Errorf("round %d: %d answers asked for, want %d", round, got, want)
-		}
-		for _, e := range table.entries {
-			if e.hits.Key[1] == 'u' { // used-0
-				counts := make([]uint64, ebpf.MustPossibleCPU())
-				counts[0] = uint64(round + 1)
-				assert.NoError(t, table.k.objects.Hits.Put(2*e.index, counts))
+	const room, used, often = 64, 8, 30
+	for _, tt := range []struct {
+		name         string
+		names, times int // of the pod: each so many times between two sweeps
+		other        int // how often others ask for a new name
+		taken        bool
+	}{
+		{"each name once", 10 * room, 1, 2, true},
+		{"once, and more names than are counted", 2 * maxSeen, 1, 2, true},
+		{"each name five times, another one as often", 10 * room, 5, 5, false},
+		{"each name five times, another one more often", 10 * room, 5, 6, true},
+		{"as many names as there is room for", room - used, 5, 6, true},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			table, source := openTable(t, room)
+			name := func(kind string, i int) string { return fmt.Sprintf("%s-%d.example.", kind, i) }
+			for _, times := range []int{max(2, tt.times), tt.times, tt.times} { // at first the table fills up
+				source.asked = 0
+				for i := range used {
+					table.ask(t, name("used", i), often)
+				}
+				for i := range tt.names {
+					table.ask(t, name("flood", i), times)
+				}
+				if source.asked > room {
+					t.Errorf("%d answers written between two sweeps, want no more than %d", source.asked, room)
+				}
+				table.sweep()
 			}
-		}
-		table.sweep()
-		for i := range used {
-			if !table.holds(t, name("used", i)) {
-				t.Errorf("round %d: %s was removed", round, name("used", i))
+			for i := range tt.names {
+				table.ask(t, name("flood", i), tt.times)
 			}
-		}
-		assert.Same(t, "answers left", used, table.k.Stats().Answers)
+			full := table.k.Stats().Full
+			table.ask(t, "another.example.", tt.other)
+			assert.Equal(t, "another name is taken", tt.taken, table.holds(t, "another.example."))
+			assert.Equal(t, "it is counted as not taken", !tt.taken, table.k.Stats().Full > full && !tt.taken)
+			for i := range used {
+				if !table.holds(t, name("used", i)) {
+					t.Errorf("%s was removed", name("used", i))
+				}
+			}
+			assert.Same(t, "answers", room, table.k.Stats().Answers)
+		})
 	}
 }
