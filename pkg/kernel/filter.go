@@ -85,6 +85,9 @@ func (f *filter) detach() error {
 	return err
 }
 
+// release does nothing: the filter ends with its interface, whose index may be that of another one by now.
+func (*filter) release() error { return nil }
+
 // attached reports whether the filter is still there.
 func (f *filter) attached() bool {
 	list, _, err := filtersAt(f.LinkIndex, f.Parent)

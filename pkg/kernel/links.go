@@ -34,6 +34,8 @@ type links struct {
 	failed   map[int]string // why an interface has no program
 	legacy   bool           // the kernel has no tcx: filters of clsact
 
+	releasing sync.WaitGroup // releases of programs whose interface is gone
+
 	buffer int // bytes that the subscription receives; constant
 }
 
@@ -47,13 +49,15 @@ type attachment struct {
 // An attachedProgram is a program at one side of an interface.
 type attachedProgram interface {
 	detach() error
+	release() error // once the interface is gone
 	attached() bool // false once another program has detached it
 }
 
 // A tcxLink is a program that ends with this process.
 type tcxLink struct{ link.Link }
 
-func (l tcxLink) detach() error { return l.Close() }
+func (l tcxLink) detach() error  { return l.Close() }
+func (l tcxLink) release() error { return l.Close() }
 
 func (l tcxLink) attached() bool {
 	info, err := l.Info()
@@ -165,7 +169,7 @@ func (l *links) keep(seen map[int]bool) {
 	defer l.mu.Unlock()
 	for index := range l.attached {
 		if !seen[index] {
-			l.detachLocked(index)
+			l.releaseLocked(index)
 		}
 	}
 	maps.DeleteFunc(l.failed, func(index int, _ string) bool { return !seen[index] })
@@ -178,10 +182,14 @@ func (l *links) apply(ctx context.Context, dev netlink.Link, exists bool) {
 	attrs := dev.Attrs()
 	wanted := exists && dev.Type() == "veth" && attrs.NetNsID >= 0 && attrs.MTU >= minMTU
 	if a := l.attached[attrs.Index]; a != nil {
-		if wanted && a.complete() {
+		switch {
+		case !exists:
+			l.releaseLocked(attrs.Index)
+		case wanted && a.complete():
 			return
+		default:
+			l.detachLocked(attrs.Index)
 		}
-		l.detachLocked(attrs.Index)
 	}
 	delete(l.failed, attrs.Index)
 	if !wanted {
@@ -248,11 +256,26 @@ func (l *links) attachProgram(index int, p *ebpf.Program, at ebpf.AttachType, pa
 }
 
 func (l *links) detachLocked(index int) {
-	a := l.attached[index]
-	l.countLocked(index, a)
-	for _, p := range slices.Backward(a.programs) {
+	for _, p := range slices.Backward(l.attached[index].programs) {
 		_ = p.detach() // the interface may be gone
 	}
+	l.forgetLocked(index)
+}
+
+// releaseLocked is detachLocked for an interface that is gone. It does not wait until the kernel has removed the interface, because
+// the next pod waits for its programs.
+func (l *links) releaseLocked(index int) {
+	programs := l.attached[index].programs
+	l.releasing.Go(func() {
+		for _, p := range programs {
+			_ = p.release() // nothing else can be done
+		}
+	})
+	l.forgetLocked(index)
+}
+
+func (l *links) forgetLocked(index int) {
+	l.countLocked(index, l.attached[index])
 	for _, family := range families() {
 		_ = l.k.objects.Clients.Delete(hitsClientKey{Ifindex: uint32(index), Family: family})
 	}
@@ -260,6 +283,7 @@ func (l *links) detachLocked(index int) {
 }
 
 func (l *links) detachAll() {
+	defer l.releasing.Wait()
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for index := range l.attached {
