@@ -10,9 +10,12 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
+	"time"
 
 	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/link"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
@@ -42,56 +45,171 @@ func TestPods(t *testing.T) {
 	}
 }
 
-// TestInterfaces changes the interface of a pod while the agent runs. Each change is followed by answers of the kernel, where it
-// may answer.
+// TestInterfaces changes the interface of a pod while pods ask the agent, without hits in the kernel and with them. Either way only this
+// pod loses queries, and only during the change. With hits each change is followed by answers of the kernel.
 func TestInterfaces(t *testing.T) {
 	for _, hook := range hooks() {
-		t.Run(hook, func(t *testing.T) {
-			n := newNode(t, hook, nodetest.Options{})
-			pod := n.Pods[0]
-			for _, tt := range []struct {
-				name   string
-				change func(dev netlink.Link) error
-			}{
-				{"as it was", func(netlink.Link) error { return nil }},
-				{"another MTU", func(dev netlink.Link) error { return netlink.LinkSetMTU(dev, 1300) }},
-				{"down, with another name, and up", func(dev netlink.Link) error {
-					return errors.Join(netlink.LinkSetDown(dev), netlink.LinkSetName(dev, "other"), netlink.LinkSetUp(dev), addRoutes(dev))
-				}},
-				{"another program removes clsact", func(dev netlink.Link) error {
-					if n.Hook() == "tcx" { // it has none
-						return errors.Join(netlink.QdiscAdd(clsactOf(dev.Attrs().Index)), netlink.QdiscDel(clsactOf(dev.Attrs().Index)))
-					}
-					return netlink.QdiscDel(clsactOf(dev.Attrs().Index))
-				}},
-			} {
-				assert.NoError(t, n.Node.Do(func() error {
-					dev, err := netlink.LinkByName("pod0")
-					if err != nil {
-						dev, err = netlink.LinkByName("other")
-					}
-					if err != nil {
-						return err
-					}
-					return tt.change(dev)
-				}))
-				t.Log(tt.name) // says at which change await fails
-				n.await(t, pod, byKernel)
-			}
-			n.stop()
-			attached, failed := n.Interfaces()
-			assert.Equal(t, "interfaces after the end", 0, attached)
-			assert.Same(t, "failed interfaces", nil, failed)
-			assert.NoError(t, n.Node.Do(func() error {
-				list, err := netlink.LinkList()
-				for _, dev := range list {
-					assert.Equal(t, "a clsact qdisc on "+dev.Attrs().Name, false, hasClsact(t, dev.Attrs().Index))
+		for _, who := range []string{byAgent, byKernel} {
+			t.Run(hook+", by the "+who, func(t *testing.T) {
+				n := newNode(t, hook, nodetest.Options{})
+				n.Set(who == byKernel)
+				for _, tt := range changes() {
+					t.Log(tt.name) // says at which change a wait fails
+					l := n.load(t, who)
+					assert.NoError(t, n.Node.Do(func() error {
+						dev, err := netlink.LinkByName("pod0")
+						if err != nil {
+							return err
+						}
+						return tt.change(n, dev)
+					}))
+					n.awaitPrograms(t)
+					proctest.Figure(t, "%s, hits by the %s: %s: %d queries of its pod lost", hook, who, tt.name, l.stop(t, who))
 				}
-				return err
-			}))
-			assert.Equal(t, "clients after the end", 0, n.clientCount(t))
-		})
+				n.stop()
+				n.expectNothing(t)
+			})
+		}
 	}
+}
+
+// A change is one of the interface of a pod.
+type change struct {
+	name   string
+	change func(n *node, dev netlink.Link) error
+}
+
+func changes() []change {
+	return []change{
+		{"another MTU", func(_ *node, dev netlink.Link) error { return netlink.LinkSetMTU(dev, 1300) }},
+		{"down, with another name, and up", func(_ *node, dev netlink.Link) error {
+			return errors.Join(netlink.LinkSetDown(dev), netlink.LinkSetName(dev, "other"), netlink.LinkSetName(dev, "pod0"), netlink.LinkSetUp(dev), addRoutes(dev))
+		}},
+		{"another program removes clsact", func(n *node, dev netlink.Link) error {
+			var added error
+			if n.Hook() == hookTCX { // it has none
+				added = netlink.QdiscAdd(clsactOf(dev.Attrs().Index))
+			}
+			return errors.Join(added, netlink.QdiscDel(clsactOf(dev.Attrs().Index)))
+		}},
+		{"another program detaches the programs", func(n *node, dev netlink.Link) error {
+			n.links.mu.Lock()
+			defer n.links.mu.Unlock()
+			var errs []error
+			for _, p := range n.links.attached[dev.Attrs().Index].programs {
+				errs = append(errs, detachAsOther(p))
+			}
+			return errors.Join(errs...)
+		}},
+	}
+}
+
+// detachAsOther detaches a program as another process does.
+func detachAsOther(p attachedProgram) error {
+	of, ok := p.(tcxLink)
+	if !ok {
+		return netlink.FilterDel(&p.(*filter).BpfFilter)
+	}
+	info, err := of.Info()
+	if err != nil {
+		return err
+	}
+	other, err := link.NewFromID(info.ID)
+	if err != nil {
+		return err
+	}
+	return errors.Join(other.Detach(), other.Close())
+}
+
+// A load is pods that ask all the time, over IPv4 and IPv6: first the one whose interface changes.
+type load []*nodetest.Meter
+
+// loadRate is so low that the kernel and the agent's sockets hold what a client sends in a second: so long a packet may wait for the
+// address of its next hop, after a link was down.
+const loadRate = 50
+
+// load starts a load, and waits until it gets answers from who.
+func (n *node) load(t *testing.T, who string) (l load) {
+	t.Helper()
+	for _, pod := range n.Pods {
+		for _, addr := range agentAddrs() {
+			m, err := nodetest.StartMeter(nodetest.MeterConfig{
+				Host: pod, Target: addr, Loads: []nodetest.Load{{Network: "udp", Rate: loadRate}}, Timeout: 5 * time.Second,
+			})
+			assert.NoError(t, err)
+			t.Cleanup(func() { m.Stop() })
+			l = append(l, m)
+		}
+	}
+	l.await(t, who, time.Now())
+	return l
+}
+
+// await waits until each client gets an answer from who to a query that it sent at or after a time.
+func (l load) await(t *testing.T, who string, since time.Time) {
+	t.Helper()
+	for _, m := range l {
+		if _, ok := m.Await(who, since, limit); !ok {
+			t.Fatalf("not answered by %s: %s", who, m.Report())
+		}
+	}
+}
+
+// stop ends the load after a change, and returns what the pod of the interface has lost during the change: the kernel drops packets
+// while a link is down, and when clsact is removed. Nothing else may be lost.
+func (l load) stop(t *testing.T, who string) (lost int) {
+	t.Helper()
+	changed := time.Now()
+	l.await(t, who, changed)
+	reports := make([]nodetest.Report, len(l))
+	var stopped sync.WaitGroup
+	for i, m := range l {
+		stopped.Go(func() { reports[i] = m.Stop() }) // each waits for its last answers
+	}
+	stopped.Wait()
+	for i, all := range reports {
+		if i < 2 {
+			lost += all.Lost()
+			all = all.Between(changed, time.Now())
+		}
+		if all.Lost() > 0 {
+			t.Errorf("client %d: %s", i, all)
+		}
+	}
+	return lost
+}
+
+// awaitPrograms waits until every interface has its programs again.
+func (n *node) awaitPrograms(t *testing.T) {
+	t.Helper()
+	proctest.Eventually(t, limit, "the programs are attached", func() (all bool) {
+		assert.NoError(t, n.Node.Do(func() error {
+			n.links.mu.Lock()
+			defer n.links.mu.Unlock()
+			all = len(n.links.attached) == 3
+			for _, a := range n.links.attached {
+				all = all && a.complete()
+			}
+			return nil
+		}))
+		return all
+	})
+}
+
+// expectNothing looks for what an agent that has ended has left.
+func (n *node) expectNothing(t *testing.T) {
+	t.Helper()
+	attached, failed := n.Interfaces()
+	assert.Equal(t, "interfaces after the end", 0, attached)
+	assert.Same(t, "failed interfaces", nil, failed)
+	assert.NoError(t, n.Node.Do(func() error {
+		list, err := netlink.LinkList()
+		for _, dev := range list {
+			assert.Equal(t, "a clsact qdisc on "+dev.Attrs().Name, false, hasClsact(t, dev.Attrs().Index))
+		}
+		return err
+	}))
+	assert.Equal(t, "clients after the end", 0, n.clientCount(t))
 }
 
 // addRoutes adds the routes of the pod's link again, which it lost while it was down.
