@@ -287,7 +287,7 @@ func (c *churn) owned(t *testing.T, a daemon) (o owned) {
 
 // TestKernelChurn has 500 pods a minute come and go, under the load of others, without hits in the kernel and with them. With them
 // no more queries are lost, and nothing is left of any pod.
-func TestKernelChurn(t *testing.T) {
+func TestKernelChurn(t *testing.T) { //nolint:tparallel // a soak runs one subtest at a time
 	t.Parallel()
 	off := &churn{harness: newHarness(t, options{extra: "kernel: {hits: off}\n"})}
 	on := &churn{harness: newHarness(t, options{extra: "kernel: {hits: on}\n"})}
