@@ -186,7 +186,7 @@ func (t *table) current(e *entry) bool {
 }
 
 // admit reports whether to take a question that the kernel does not answer yet: at its second offer between two sweeps. For a full
-// table it must have been offered more often than the least used answer, which it replaces. So whoever asks for many names keeps
+// table it must have been offered more often than the least used answer, which it replaces. So a pod that asks for many names keeps
 // out only names that are asked less often than each of these.
 func (t *table) admit(key hitsKey) bool {
 	if _, known := t.seen[key]; !known && len(t.seen) >= maxSeen {
