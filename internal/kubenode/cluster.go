@@ -29,6 +29,7 @@ type Options struct {
 	ProxyMode string   // of kube-proxy: iptables or nftables
 	Images    []string // archives that every node is to have, besides those of this package
 	DualStack bool     // IPv6 beside IPv4, for nodes, pods and Services
+	Bridge    bool     // pods share a bridge of their node, as CNI plugin bridge makes it; else each has a veth and a route by plugin ptp
 	Registry  bool     // nodes pull images of ghcr.io from Registry, a registry on the control machine
 }
 

@@ -72,7 +72,11 @@ func (o Options) network(i int) string {
 		ranges[k] = fmt.Sprintf(`[{"subnet": %q}]`, pods[k])
 		routes[k] = fmt.Sprintf(`{"dst": %q}`, all[k])
 	}
-	return fmt.Sprintf(cniText, strings.Join(ranges, ", "), strings.Join(routes, ", "))
+	plugin := `"type": "ptp"`
+	if o.Bridge {
+		plugin = `"type": "bridge", "bridge": "cni0", "isGateway": true`
+	}
+	return fmt.Sprintf(cniText, plugin, strings.Join(ranges, ", "), strings.Join(routes, ", "))
 }
 
 // defaultRoutes are the networks that hold all addresses.

@@ -67,11 +67,10 @@ const containerdText = `version = 3
   conf_dir = "` + cniFolder + `"
 `
 
-// cniText wants the networks of the node's pods and their ways out, as lists. Each pod has a cable of its own to the node and
-// no bridge to others, so that packets between two pods of a node pass its rules, as kube-proxy needs, without a kernel
-// module for that.
+// cniText wants the plugin, the networks of the node's pods and their ways out, as lists. With ptp packets between two pods of a node
+// pass its rules, as kube-proxy needs. With a bridge they do if the kernel has br_netfilter.
 const cniText = `{"cniVersion": "0.4.0", "name": "pods", "plugins": [
-  {"type": "ptp", "ipMasq": false,
+  {%s, "ipMasq": false,
    "ipam": {"type": "host-local", "ranges": [%s], "routes": [%s]}},
   {"type": "portmap", "capabilities": {"portMappings": true}}
 ]}

@@ -4,6 +4,7 @@ package install
 
 import (
 	"errors"
+	"fmt"
 	"maps"
 	"regexp"
 	"slices"
@@ -11,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/cilium/ebpf"
 	"github.com/google/go-cmp/cmp"
 	"github.com/vishvananda/netlink"
 
@@ -28,12 +30,13 @@ func ignoredLines() *regexp.Regexp {
 }
 
 // nodeState returns a node's state.
-func nodeState(t *testing.T, n *kubenode.Node) state {
+func (b *harness) nodeState(t *testing.T, n *kubenode.Node) state {
 	t.Helper()
 	s := state{}
 	for _, command := range []string{
 		"ip -o link show", "ip -o addr show", "ip -4 rule show", "ip -6 rule show", "ip -4 route show table all", "ip -6 route show table all",
 		"nft list tables", "iptables-save", "ip6tables-save", "iptables-legacy-save", "ip6tables-legacy-save", "ipset list -n",
+		"tc qdisc show | sed -n 's/ dev veth[^ ]*//; /clsact/p'",
 	} {
 		out, err := n.Output(t.Context(), "sh", "-c", command)
 		if err != nil {
@@ -42,6 +45,7 @@ func nodeState(t *testing.T, n *kubenode.Node) state {
 		lines := slices.Sorted(strings.Lines(ignoredLines().ReplaceAllString(out, "")))
 		s[n.Name+"# "+command] = strings.Join(lines, "")
 	}
+	s[n.Name+" BPF programs"] = fmt.Sprint(b.attachedPrograms(t, n))
 	return s
 }
 
@@ -50,7 +54,13 @@ func (b *harness) nodeStates(t *testing.T) state {
 	t.Helper()
 	all := state{}
 	for _, n := range b.Nodes {
-		maps.Copy(all, nodeState(t, n))
+		maps.Copy(all, b.nodeState(t, n))
+	}
+	for _, id := range b.programs { // attached or not
+		if p, err := ebpf.NewProgramFromID(id); err == nil {
+			all[p.String()] = "loaded"
+			_ = p.Close()
+		}
 	}
 	return all
 }
@@ -69,7 +79,7 @@ func (b *harness) awaitClean(t *testing.T, before state) {
 		}
 		time.Sleep(500 * time.Millisecond)
 	}
-	proctest.Figure(t, "links, addresses, routes, nftables, iptables and ipset as before on both nodes")
+	proctest.Figure(t, "links, addresses, routes, nftables, iptables, ipset and BPF programs as before on both nodes")
 }
 
 // runCleanup has every node cleaned by the manifests' own way, a folder of them, after the agents are gone.

@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/cilium/ebpf"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -29,7 +30,8 @@ const limit = 90 * time.Second
 // A harness is a cluster of two nodes that know the agent's image.
 type harness struct {
 	*kubenode.Cluster
-	http *http.Client // from the control machine
+	http     *http.Client     // from the control machine
+	programs []ebpf.ProgramID // of agents, as of the last awaitKernelHits on each node
 }
 
 func newHarness(t *testing.T, o kubenode.Options) *harness {

@@ -25,16 +25,16 @@ func (b *harness) testProbesUnderFlood(t *testing.T) {
 	proctest.Figure(t, "0 restarts, 0 failed probes")
 }
 
-// testRollingUpdate adds component metrics and replaces the agents, while pods on both nodes ask them.
+// testRollingUpdate adds components metrics and kernel, and replaces the agents, while pods on both nodes ask them.
 func (b *harness) testRollingUpdate(t *testing.T) {
 	t.Helper()
 	clients := b.startClients(t, "rolls", "-every=5ms", proctest.OrdinaryOrSoak("-flood=0", "-flood=2"))
 	began := time.Now()
-	b.kubectl(t, "apply", "-k", kustomization(t, "daemonset/base", "daemonset/components/metrics"))
-	b.kubectl(t, "-n", "kube-system", "rollout", "restart", "daemonset/node-cache")
+	b.kubectl(t, "apply", "-k", kustomization(t, "daemonset/base", "daemonset/components/metrics", "daemonset/components/kernel"))
 	b.kubectl(t, "-n", "kube-system", "rollout", "status", "daemonset/node-cache", "--timeout=3m")
 	b.eventually(t, "the old agents are gone", func() bool { return len(b.agents(t)) == 2 })
 	took := since(began)
+	b.awaitKernelHits(t)
 	got := takeCounts(t, clients)
 	b.awaitAgentsReady(t)
 	proctest.Figure(t, "2 agents replaced in %s: %s", took, got)

@@ -107,20 +107,22 @@ func (b *harness) testTransparent(t *testing.T) {
 		t.Fatalf("resolv.conf:\n%s", conf)
 	}
 	resetCounts(t, clients)
-	b.kubectl(t, "apply", "-k", repository+"/daemonset/overlays/transparent")
+	folder := kustomization(t, "daemonset/overlays/transparent", "daemonset/components/kernel")
+	b.kubectl(t, "apply", "-k", folder)
 	b.kubectl(t, "-n", "kube-system", "rollout", "status", "daemonset/node-cache", "--timeout=2m")
 	b.awaitAgentsReady(t)
 	got := takeCounts(t, clients)
 	proctest.Figure(t, "while the agents start: %s", got)
 	expectNoLoss(t, map[string]tally{"UDP": got.UDP}) // TCP sessions with kube-dns are reset then: docs/node.md
 
+	b.awaitKernelHits(t)
 	b.withoutDNS(t, func() {
 		got := measure(t, clients, 3*time.Second, "without CoreDNS")
 		expectNoLoss(t, map[string]tally{"UDP": got.UDP, "TCP": got.TCP})
 	})
 
 	resetCounts(t, clients)
-	b.kubectl(t, "delete", "-k", repository+"/daemonset/overlays/transparent")
+	b.kubectl(t, "delete", "-k", folder)
 	b.awaitNoAgents(t)
 	got = takeCounts(t, clients)
 	proctest.Figure(t, "while the agents end: %s", got)

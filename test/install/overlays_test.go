@@ -10,10 +10,10 @@ import (
 	"github.com/nodecache/node-cache/internal/proctest"
 )
 
-// TestOverlays applies those that the README leaves out, with kube-proxy in its other mode.
+// TestOverlays applies those that the README leaves out, with kube-proxy in its other mode and with pods at bridges.
 func TestOverlays(t *testing.T) {
 	t.Parallel()
-	b := newHarness(t, kubenode.Options{ProxyMode: "nftables"})
+	b := newHarness(t, kubenode.Options{ProxyMode: "nftables", Bridge: true})
 	before := b.nodeStates(t)
 	for _, step := range []struct {
 		name string
