@@ -24,9 +24,9 @@ import (
 type state map[string]string
 
 // ignoredLines is what says nothing in it: comments, counters, kube-proxy's table and its chains of Services, the cables of pods,
-// and lifetimes.
+// lifetimes, and link-local IPv6 addresses, which a new bridge takes a moment for.
 func ignoredLines() *regexp.Regexp {
-	return regexp.MustCompile(`(?m)^#.*\n|^.*KUBE-S(EP|VC|ERVICES).*\n|^table \S+ kube-proxy\n|^.*veth.*\n| ?\[\d+:\d+\]|_lft \S+`)
+	return regexp.MustCompile(`(?m)^#.*\n|^.*KUBE-S(EP|VC|ERVICES).*\n|^table \S+ kube-proxy\n|^.*(veth|fe80:).*\n| ?\[\d+:\d+\]|_lft \S+`)
 }
 
 // nodeState returns a node's state.
