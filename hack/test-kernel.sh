@@ -18,7 +18,7 @@ memory=1536                   # MiB; it includes the file system
 # Package, time limit of its tests in seconds of the machine's clock, and flags. Tests that measure do not run in it.
 tests='
 test/kernel  300
-pkg/kernel   300 -test.run=^(TestPods|TestInterfaces|TestFiltersOfSeveralAgents)$
+pkg/kernel   300 -test.run=^(TestPods|TestProgram|TestBridge|TestInterfaces|TestFiltersOfSeveralAgents)$
 pkg/netif    300 -test.parallel=8
 pkg/nftables 300 -test.run=^(TestGolden|TestDrain|TestOwnPackets|TestTwoAgents|TestWithoutOwnedTables|TestMissingCapability)$
 pkg/iptables 300 -test.run=^(TestPlanIsWhatTheKernelPrints|TestSessionsEnd|TestForeignSet|TestMissingCapability)$

@@ -349,9 +349,7 @@ static __always_inline void count_down(struct __sk_buff *skb, const struct answe
 
 		if (i >= a->ttls || (void *)(field + 1) > end)
 			break;
-		__u32 ttl = bpf_ntohl(*field);
-
-		*field = bpf_htonl(ttl - (age < ttl ? age : ttl));
+		*field = bpf_htonl(bpf_ntohl(*field) - age); // the answer ends before its lowest TTL
 	}
 }
 
@@ -400,7 +398,7 @@ int answer_hit(struct __sk_buff *skb)
 	void *end = (void *)(long)skb->data_end;
 	__u8 *dns = (void *)(udp + 1);
 
-	if (skb->vlan_present || skb->gso_segs > 1 || skb->gso_size || skb->pkt_type == 1 || skb->pkt_type == 2)
+	if (skb->vlan_present || skb->gso_size || skb->pkt_type == 1 || skb->pkt_type == 2)
 		return NEXT; // 1 and 2: broadcast, multicast
 	if ((void *)(dns + 12) > end || p.udp_len > 8 + 12 + MAX_NAME + 4 + OPT_LEN)
 		return NEXT;
@@ -419,10 +417,8 @@ int answer_hit(struct __sk_buff *skb)
 	// The question
 	struct key k = {};
 	__u32 opt = dns[11] ? OPT_LEN : 0, limit = 512;
-	__u32 name_len = p.udp_len - 8 - 12 - 4 - opt;
+	__u32 name_len = p.udp_len - 8 - 12 - 4 - opt; // very large if there is no room for a name
 
-	if (p.udp_len < 8 + 12 + 4 + opt + 1 || name_len < 1 || name_len > MAX_NAME)
-		return NEXT;
 	k.variant = dns[3] & 0x20 ? VARIANT_AD : 0;
 	__u8 record[OPT_LEN];
 	if (opt) {
@@ -462,7 +458,7 @@ int answer_hit(struct __sk_buff *skb)
 	if (!a)
 		return NEXT;
 	__u32 len = a->len;
-	if (len > MAX_DATA || 12 + name_len + 4 + len + (opt ? EDE_ROOM : 0) > limit)
+	if (12 + name_len + 4 + len + (opt ? EDE_ROOM : 0) > limit)
 		return NEXT;
 	struct client *client = permitted(skb, &p, c, now);
 	if (!client || !current(a, c, now))
