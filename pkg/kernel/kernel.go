@@ -100,6 +100,7 @@ type Kernel struct {
 	offers chan offer
 	table  table
 	links  links
+	panics atomic.Uint64 // recovered
 
 	mu           sync.Mutex // guards the fields below
 	destinations map[hitsDestination]bool
@@ -116,7 +117,7 @@ func Open(cfg Config) (*Kernel, error) {
 	if err != nil {
 		return nil, err
 	}
-	most := uint32(min(cfg.Size, MaxSize) / AnswerSize)
+	most := uint32(cfg.Size / AnswerSize)
 	spec.Maps[hitsMapAnswers].MaxEntries, spec.Maps[hitsMapHits].MaxEntries = most, 2*most
 	if err := spec.LoadAndAssign(&k.objects, nil); err != nil {
 		return nil, loadError(err)
@@ -333,7 +334,7 @@ func (k *Kernel) Run(ctx context.Context) {
 
 // guard calls do and recovers a panic: the agent can answer without the kernel, but not after a crash.
 func (k *Kernel) guard(ctx context.Context, do func()) {
-	_ = task.Guard{Where: "answers in the kernel", Log: k.log}.Do(ctx, func() error { // it is logged
+	_ = task.Guard{Where: "answers in the kernel", Log: k.log, Count: &k.panics}.Do(ctx, func() error { // it is logged
 		do()
 		return nil
 	})

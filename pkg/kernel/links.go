@@ -155,7 +155,7 @@ func (l *links) relist(ctx context.Context) error {
 	seen := map[int]bool{}
 	for _, dev := range list {
 		seen[dev.Attrs().Index] = true
-		l.apply(ctx, dev, true)
+		l.k.guard(ctx, func() { l.apply(ctx, dev, true) })
 	}
 	if err == nil { // else some are missing in the list: the next one has them
 		l.keep(seen)

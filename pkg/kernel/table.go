@@ -59,6 +59,7 @@ type Stats struct {
 	Hits     uint64 `json:"hits"`     // queries answered by the kernel, as of the last sweep
 	Filled   uint64 `json:"filled"`   // answers written
 	Full     uint64 `json:"full"`     // questions not taken because all answers were in use
+	Panics   uint64 `json:"panics"`   // recovered, each also logged with its stack
 }
 
 // offers of a question since the last sweep.
@@ -384,7 +385,9 @@ func (k *Kernel) LastFull() time.Time {
 func (k *Kernel) Stats() Stats {
 	k.table.mu.Lock()
 	defer k.table.mu.Unlock()
-	return k.table.stats
+	s := k.table.stats
+	s.Panics = k.panics.Load()
+	return s
 }
 
 // Has reports whether the kernel has a current answer to a question: a name in canonical wire form and its type.

@@ -330,6 +330,7 @@ func (t *table) addPanics(s *Sample) {
 		{"handover", orZero(s.Handover).Panics},
 		{"snapshot", orZero(s.Snapshot).Panics},
 		{"admin", s.Admin.Panics},
+		{"kernel", orZero(s.Kernel).Panics},
 	}
 	where := label{name: "where"}
 	counts := make([]uint64, len(parts))

@@ -104,6 +104,9 @@ func TestMessages(t *testing.T) {
 		}
 	}
 	t.Logf("%d replies of the kernel", answered)
+	if n.attributed.Load() == 0 {
+		t.Error("no reply was attributed while the agent runs")
+	}
 	if answered < 100 { // IDs, capitals, sizes
 		t.Errorf("the kernel answered %d messages", answered)
 	}

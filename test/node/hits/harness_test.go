@@ -3,6 +3,7 @@
 package hits
 
 import (
+	"bytes"
 	"context"
 	"crypto/rand"
 	"encoding/binary"
@@ -14,6 +15,7 @@ import (
 	"os"
 	"runtime"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -46,6 +48,9 @@ type node struct {
 	resolver *resolve.Resolver
 	servers  []*server.UDP
 	pods     []*pod
+
+	answered            atomic.Uint64 // exchanges by the kernel
+	counted, attributed atomic.Uint64 // by the kernel's callbacks
 }
 
 // A pod is a client behind an interface of the node.
@@ -74,9 +79,10 @@ func startNode(t *testing.T) *node {
 	n.resolver, err = resolve.New(resolve.Config{Plan: plan, Now: time.Now, Rand: rand.Reader})
 	assert.NoError(t, err)
 	n.kernel, err = kernel.Open(kernel.Config{
-		Source: n.resolver.NewWorker(), Owner: owner, Size: kernel.MaxSize, Permit: 5 * time.Second, Lease: time.Minute, Port: 53,
+		Source: source{n.resolver.NewWorker()}, Owner: owner, Size: kernel.MaxSize, Permit: 5 * time.Second, Lease: time.Minute, Port: 53,
 		Sockets: n.sockets, Busy: func() time.Duration { return 0 },
-		Count: func(kernel.Hits) {}, Attribute: func(kernel.Client) {}, Lapsed: func() bool { return false }, Now: time.Now, Log: slog.New(slog.DiscardHandler),
+		Count: func(h kernel.Hits) { n.counted.Add(h.IPv4 + h.IPv6) }, Attribute: func(c kernel.Client) { n.attributed.Add(c.Answered) },
+		Lapsed: func() bool { return false }, Now: time.Now, Log: slog.New(slog.DiscardHandler),
 	})
 	if err != nil {
 		t.Fatalf("hits are not answered in this kernel: %v", err)
@@ -85,6 +91,19 @@ func startNode(t *testing.T) *node {
 	n.run(t, workers{n.kernel, n.resolver})
 	n.addPods(t)
 	return n
+}
+
+// A source of answers panics for one name.
+type source struct{ *resolve.Worker }
+
+const panicName = "panic.test."
+
+// SharedReply implements [kernel.Source].
+func (s source) SharedReply(pkt []byte, now time.Time, dst []byte) ([]byte, resolve.Shared, bool) {
+	if bytes.Contains(pkt, wireName(panicName)) {
+		panic("a defect")
+	}
+	return s.Worker.SharedReply(pkt, now, dst)
 }
 
 // observe connects the kernel with what changes answers, as the agent does.
@@ -141,6 +160,11 @@ func (n *node) run(t *testing.T, h server.Handler) {
 		cancel()
 		for _, end := range ends {
 			assert.NoError(t, <-end)
+		}
+		attached, _ := n.kernel.Interfaces()
+		assert.Equal(t, "interfaces after the end", 0, attached)
+		if answered := n.answered.Load(); n.counted.Load() < answered || n.attributed.Load() < answered {
+			t.Errorf("the kernel gave %d answers: counted %d, attributed %d", answered, n.counted.Load(), n.attributed.Load())
 		}
 		n.kernel.Close()
 	})
@@ -273,7 +297,11 @@ func (n *node) exchange(t *testing.T, c *net.UDPConn, pkt []byte) (reply []byte,
 	_, err = c.Write(marker)
 	assert.NoError(t, err)
 	reply = receive(t, c)
-	return reply, reply != nil && n.received() == before+1
+	byKernel = reply != nil && n.received() == before+1
+	if byKernel {
+		n.answered.Add(1)
+	}
+	return reply, byKernel
 }
 
 // receive returns the reply that came before that to the marker, or soon after; nil for none.
