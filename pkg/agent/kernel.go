@@ -113,7 +113,7 @@ func (h *kernelHits) observe(r *generation) {
 	h.update()
 }
 
-// update follows the running configuration, the watchers and the command. Every answer of an earlier plan ends.
+// update follows the running configuration, the address of the DNS service, the watchers and the command. Every answer of an earlier plan ends.
 func (h *kernelHits) update() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -121,10 +121,6 @@ func (h *kernelHits) update() {
 	h.Changed(nil)
 	h.SetPermit(r.config.Kernel.Permit)
 	h.Set(h.state() == status.KernelOn)
-	h.setDestinations(r)
-}
-
-func (h *kernelHits) setDestinations(r *generation) {
 	if err := h.SetDestinations(r.kernelDestinations()); err != nil {
 		h.log.Warn("setting the addresses of the kernel's answers failed", "err", err)
 	}

@@ -3,14 +3,23 @@
 package agent
 
 import (
+	"fmt"
+	"io"
+	"net/netip"
 	"slices"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/nodecache/node-cache/internal/assert"
 	"github.com/nodecache/node-cache/pkg/config"
 	"github.com/nodecache/node-cache/pkg/kernel"
+	"github.com/nodecache/node-cache/pkg/pods"
 	"github.com/nodecache/node-cache/pkg/resolve"
+	"github.com/nodecache/node-cache/pkg/status"
+	"github.com/nodecache/node-cache/pkg/top"
+	"github.com/nodecache/node-cache/pkg/upstream"
+	"github.com/nodecache/node-cache/pkg/wire"
 )
 
 // TestKernelState lists what stops the answers of the kernel, the reason that comes first in each case.
@@ -78,5 +87,63 @@ func TestKernelRestart(t *testing.T) {
 			t.Errorf("%+v: needs a restart: %t; %+v", tt, got, now.Kernel)
 		}
 		assert.Same(t, "size", old.Kernel.Size, now.Kernel.Size)
+	}
+}
+
+// TestKernelCounts has the kernel's answers by pod and by name in the page /top, and as hits of the cache.
+func TestKernelCounts(t *testing.T) {
+	t.Parallel()
+	cfg := config.Default(config.Agent)
+	cfg.Listen.Port, cfg.Admin.Address = 1, netip.AddrPort{}
+	a, err := New(Options{Config: &cfg, Log: io.Discard})
+	assert.NoError(t, err)
+	r := a.running.Load()
+	h, known := &a.kernel, netip.MustParseAddr("10.1.2.3")
+	h.count(kernel.Hits{IPv4: 1}) // without an index of pods
+	h.attribute(kernel.Client{Addr: known, Answered: 1})
+	r.cluster.pods = pods.NewIndex(time.Minute, nil)
+	r.cluster.pods.Put(&pods.Pod{Namespace: "shop", Name: "web", Addrs: []netip.Addr{known}})
+	key := func(name string) []byte { return append([]byte(name), 0, 1, 0) }
+	h.count(kernel.Hits{Key: key("\x01a\x00"), Source: resolve.SourceCache, Type: 1, IPv4: 2, IPv6: 3, Bytes: 10})
+	h.count(kernel.Hits{Key: key("\x01b\x00"), Source: resolve.SourceCache, Rcode: wire.RcodeNXDomain, Type: 1, IPv4: 2, Bytes: 10})
+	h.count(kernel.Hits{Key: key("\x01c\x00"), Source: resolve.SourceZone, Rcode: wire.RcodeNXDomain, Inside: true, Type: 1, IPv6: 1, Bytes: 10})
+	h.attribute(kernel.Client{Addr: known, Answered: 5, Denied: 4, Searched: 3, Bytes: 50})
+	h.attribute(kernel.Client{Addr: netip.MustParseAddr("10.1.2.4"), Answered: 3, Denied: 2, Searched: 1, Bytes: 30})
+	page := status.TopOf(r.cluster.pods, true)
+	assert.Same(t, "page", &top.Page{
+		Stale:   true,
+		Pods:    []top.Row{{Namespace: "shop", Pod: "web", Counts: top.Counts{Queries: 5, NXDomain: 4, Search: 3, Bytes: 50}}},
+		Unknown: top.Counts{Queries: 3, NXDomain: 2, Search: 1, Bytes: 30},
+		Names: []top.Name{
+			{Name: "a.", Counts: top.Counts{Queries: 5, Bytes: 50}},
+			{Name: "b.", Counts: top.Counts{Queries: 2, NXDomain: 2, Bytes: 20}},
+			{Name: "c.", Counts: top.Counts{Queries: 1, NXDomain: 1, Search: 1, Bytes: 10}},
+		},
+	}, page)
+	assert.Equal(t, "hits of the cache", uint64(7), r.cache.Stats().Hits)
+}
+
+// TestKernelDestinations lists the addresses at which the kernel answers.
+func TestKernelDestinations(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		name   string
+		change func(*config.Config)
+		want   string
+	}{
+		{"link-local", func(c *config.Config) { c.Intercept.Manage = true }, "[169.254.20.10:1053]"},
+		{"transparent", func(c *config.Config) { c.Intercept.Manage, c.Intercept.Mode = true, config.ModeTransparent }, "[169.254.20.10:1053 10.96.0.10:53]"},
+		{"transparent, with rules of another program", func(c *config.Config) { c.Intercept.Mode = config.ModeTransparent }, "[169.254.20.10:1053]"},
+		{"all addresses, and one with a zone", func(c *config.Config) {
+			c.Listen.Addresses = []netip.Addr{netip.IPv4Unspecified(), netip.MustParseAddr("fe80::1%eth0")}
+		}, "[[fe80::1]:1053]"},
+	} {
+		cfg := config.Default(config.Agent)
+		cfg.Listen.Addresses, cfg.Listen.Port = []netip.Addr{netip.MustParseAddr("169.254.20.10")}, 1053
+		tt.change(&cfg)
+		central := &centralEndpoints{endpoints: new(upstream.Endpoints)}
+		central.set(nil, []netip.AddrPort{netip.MustParseAddrPort("10.96.0.10:53")})
+		r := &generation{config: cfg, cluster: &cluster{centralEndpoints: central}}
+		assert.Equal(t, tt.name, tt.want, fmt.Sprint(r.kernelDestinations()))
 	}
 }

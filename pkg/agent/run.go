@@ -95,7 +95,7 @@ func (a *Agent) assemble(ctx context.Context, cfg config.Config) (err error) {
 		targetChanged: func() { // the addresses of the DNS service, or of its endpoints
 			a.node.TargetChanged()
 			if a.kernel.Kernel != nil {
-				a.kernel.setDestinations(a.running.Load())
+				a.kernel.update()
 			}
 		},
 		ownerChanged: a.ownerChanged, kernelHas: a.kernel.has,
