@@ -42,6 +42,7 @@ func TestSharedReply(t *testing.T) {
 		{what: "hosts", name: web, rrtype: dns.TypeA, change: func(p *resolve.Plan, _ *zone.Store) {
 			p.Static = fixed(t, map[string]string{"web.shop.svc.cluster.local": "192.0.2.77"})
 		}},
+		{what: "zone that is not synced", name: web, rrtype: dns.TypeA, change: func(_ *resolve.Plan, s *zone.Store) { s.Expect(zone.Pods) }},
 		{what: "stale zone", name: web, rrtype: dns.TypeA, change: func(_ *resolve.Plan, s *zone.Store) { s.AddSuspend(time.Hour) }},
 	} {
 		t.Run(tt.what, func(t *testing.T) {

@@ -194,6 +194,31 @@ func TestAge(t *testing.T) {
 	}
 }
 
+// TestFreshFor reads how long copies of answers may be used.
+func TestFreshFor(t *testing.T) {
+	t.Parallel()
+	s, now := zone.NewStore(), epoch()
+	z, err := zone.New(zone.Config{Store: s, Domain: "cluster.local.", StaleAfter: time.Minute})
+	assert.NoError(t, err)
+	for _, step := range []struct {
+		name string
+		do   func()
+		want time.Duration
+	}{
+		{"nothing is synced", func() {}, 0},
+		{"never confirmed", func() { s.SetSynced(zone.Services) }, 0},
+		{"confirmed", func() { s.ConfirmFresh(zone.Services, now) }, time.Minute},
+		{"later", func() { now = now.Add(20 * time.Second) }, 40 * time.Second},
+		{"another kind", func() { s.Expect(zone.Slices) }, 0},
+		{"the other kind is confirmed", func() { s.SetSynced(zone.Slices); s.ConfirmFresh(zone.Slices, now) }, 40 * time.Second},
+		{"services are confirmed again", func() { s.ConfirmFresh(zone.Services, now.Add(time.Second)) }, time.Minute},
+		{"stale", func() { now = now.Add(61 * time.Second) }, 0},
+	} {
+		step.do()
+		assert.Equal(t, step.name, step.want, zone.Zones{z}.FreshFor(now))
+	}
+}
+
 func TestReverseRanges(t *testing.T) {
 	t.Parallel()
 	none := wire.EDENone

@@ -65,4 +65,12 @@ func TestGate(t *testing.T) {
 			t.Errorf("%s: %v, want %v", tt.name, got, want)
 		}
 	}
+	s.Versions().Keep(zone.Zones{z}, now)
+	_, err = z.Records(now, zone.Secondary{}, func(zone.Record) error { return nil })
+	assert.NoError(t, err)
+	s.PutService(web("10.96.0.1"), now)
+	before := s.Serial()
+	g.seen, g.see = nil, func() string { return fmt.Sprint(s.Serial() == before) }
+	s.Versions().Cut(now)
+	assert.Same(t, "a version for transfers, whose serial number denials have", []string{"close true", "open false"}, g.seen)
 }
