@@ -5,7 +5,7 @@ package kernel
 import (
 	"errors"
 	"fmt"
-	"log/slog"
+	"net/netip"
 	"os"
 	"slices"
 	"strconv"
@@ -16,6 +16,7 @@ import (
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/link"
+	"github.com/google/go-cmp/cmp"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
@@ -314,19 +315,23 @@ func TestLostEvents(t *testing.T) {
 	})
 }
 
-// TestPanicEndsNothing has the source of an answer panic.
-func TestPanicEndsNothing(t *testing.T) {
-	k := &Kernel{log: slog.New(slog.DiscardHandler)}
-	k.guard(t.Context(), func() { panic("a defect") })
-}
-
-// TestLapsed takes the agent's lease away. Everything passes on until it is back.
-func TestLapsed(t *testing.T) {
-	n := newNode(t, "tcx", nodetest.Options{})
-	n.await(t, n.Pods[0], byKernel)
-	for _, lapsed := range []bool{true, false} {
-		n.cfg.Lapsed = func() bool { return lapsed }
-		n.renew()
-		n.await(t, n.Pods[0], map[bool]string{true: byAgent, false: byKernel}[lapsed])
-	}
+// TestAttribution counts the answers to a pod: once, and also those between the last count and the end of the interface.
+func TestAttribution(t *testing.T) {
+	n := newNode(t, "clsact", nodetest.Options{})
+	pod := n.Pods[0]
+	var got []Client
+	n.links.mu.Lock()
+	n.cfg.Attribute = func(c Client) { got = append(got, c) }
+	n.links.mu.Unlock()
+	n.await(t, pod, byKernel)
+	n.links.count()
+	n.links.count()
+	n.await(t, pod, byKernel)
+	assert.NoError(t, n.Node.Do(func() error {
+		dev, err := netlink.LinkByName("pod0")
+		return errors.Join(err, netlink.LinkDel(dev))
+	}))
+	n.awaitInterfaces(t, 2)
+	want := []Client{{Addr: pod.IPv4, Answered: 1, Bytes: 54}, {Addr: pod.IPv6, Answered: 1, Bytes: 54}}
+	assert.Same(t, "clients", append(want, want...), got, cmp.Comparer(func(a, b netip.Addr) bool { return a == b }))
 }

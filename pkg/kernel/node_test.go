@@ -34,8 +34,9 @@ const (
 // limit is for anything: an emulated machine is slow.
 const limit = time.Minute
 
+// agentAddrs are at the port of DNS, and at that of Config.
 func agentAddrs() []netip.AddrPort {
-	return []netip.AddrPort{netip.MustParseAddrPort("169.254.20.10:53"), netip.MustParseAddrPort("[fd00:20::10]:53")}
+	return []netip.AddrPort{netip.MustParseAddrPort("169.254.20.10:53"), netip.MustParseAddrPort("[fd00:20::10]:5300")}
 }
 
 // hooks are the two ways to attach a program.
@@ -122,7 +123,7 @@ func open(t *testing.T, sockets func() []syscall.RawConn) *Kernel {
 	t.Helper()
 	k, err := Open(Config{
 		Source: answerer{byKernel}, Owner: func([]byte) []byte { return nil }, Size: 64 * AnswerSize,
-		Permit: time.Hour, Lease: time.Hour, Port: 53,
+		Permit: time.Hour, Lease: time.Hour, Port: 5300,
 		Sockets: sockets, Busy: func() time.Duration { return 0 }, Lapsed: func() bool { return false },
 		Count: func(Hits) {}, Attribute: func(Client) {}, Now: time.Now, Log: slog.New(slog.DiscardHandler),
 	})

@@ -3,11 +3,13 @@
 package kernel
 
 import (
+	"fmt"
 	"net"
 	"net/netip"
 	"testing"
 	"time"
 
+	"github.com/miekg/dns"
 	"github.com/vishvananda/netlink"
 
 	"github.com/nodecache/node-cache/internal/assert"
@@ -37,7 +39,7 @@ func TestBridge(t *testing.T) {
 			}))
 			defer func() { _ = victim.Close() }()
 			assert.NoError(t, n.Pods[1].AddAddress(dns.Addr()))
-			assert.NoError(t, n.Pods[1].Do(func() error { return sendFrom(dns, "10.77.0.2:4000") }))
+			assert.NoError(t, n.Pods[1].Do(func() error { return sendFrom(dns, "10.77.0.2:4000", []byte("forged")) }))
 			assert.NoError(t, victim.SetReadDeadline(time.Now().Add(limit)))
 			_, from, err := victim.ReadFrom(make([]byte, 512))
 			assert.NoError(t, err)
@@ -49,11 +51,39 @@ func TestBridge(t *testing.T) {
 	}
 }
 
+// TestForgedSource has a pod ask from another pod's address. The agent answers, and its reply renews the other's permit, but the
+// kernel gives neither pod an answer, and counts none.
+func TestForgedSource(t *testing.T) {
+	n := newNode(t, "clsact", nodetest.Options{})
+	owner, forger := n.Pods[0], n.Pods[1]
+	query, err := new(dns.Msg).SetQuestion("who.nodetest.test.", dns.TypeTXT).Pack() // of await
+	assert.NoError(t, err)
+	clients := func(family uint32) (list [2]hitsClient) {
+		for i := range list {
+			key := hitsClientKey{Ifindex: uint32(n.index(t, fmt.Sprintf("pod%d", i))), Family: family}
+			assert.NoError(t, n.objects.Clients.Lookup(key, &list[i]))
+		}
+		return list
+	}
+	for i, addr := range []netip.Addr{owner.IPv4, owner.IPv6} {
+		to, family := agentAddrs()[i], families()[i]
+		for _, pod := range n.Pods {
+			n.await(t, pod, byKernel)
+		}
+		assert.NoError(t, forger.AddAddress(addr))
+		before := clients(family)
+		assert.NoError(t, forger.Do(func() error { return sendFrom(netip.AddrPortFrom(addr, 0), to.String(), query) }))
+		proctest.Eventually(t, limit, "the agent replies to the address", func() bool { return clients(family)[0].Answered > before[0].Answered })
+		before[0].Answered = clients(family)[0].Answered
+		assert.Same(t, "clients", before, clients(family))
+	}
+}
+
 // addBridge connects the pods to ports of a bridge, by which they ask the agent.
 func (n *node) addBridge(t *testing.T) {
 	t.Helper()
 	assert.NoError(t, n.Node.Do(func() error {
-		if err := netlink.LinkAdd(&netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: "br0"}}); err != nil {
+		if err := netlink.LinkAdd(&netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: "br0", HardwareAddr: net.HardwareAddr{2, 0, 0, 0, 0, 1}}}); err != nil {
 			return err
 		}
 		return nodetest.SetLinkUp("br0", netip.MustParsePrefix("10.77.0.1/24"))
@@ -89,13 +119,13 @@ func (n *node) index(t *testing.T, name string) (index int) {
 }
 
 // sendFrom sends a datagram from an address of the calling thread's namespace.
-func sendFrom(from netip.AddrPort, to string) error {
+func sendFrom(from netip.AddrPort, to string, payload []byte) error {
 	d := net.Dialer{LocalAddr: net.UDPAddrFromAddrPort(from)}
 	conn, err := d.Dial("udp", to)
 	if err != nil {
 		return err
 	}
-	_, err = conn.Write([]byte("forged"))
+	_, err = conn.Write(payload)
 	_ = conn.Close()
 	return err
 }

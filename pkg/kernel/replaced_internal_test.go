@@ -27,12 +27,26 @@ import (
 // replacedNames are the names whose answers are replaced. That of each has another byte only.
 const replacedNames = 4
 
-// replacedQuery is a frame with a query for a name of one letter.
+// replacedQuery is a frame with a query for a name of one letter, and with an OPT record for every other name.
 func replacedQuery(i int) []byte {
-	return slices.Concat(make([]byte, 12), []byte{8, 0},
-		[]byte{0x45, 0, 0, 47, 0, 0, 0, 0, 64, 17, 0xf6, 0xba, 192, 0, 2, 1, 192, 0, 2, 2},
+	frame := slices.Concat([]byte{2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 8, 0},
+		[]byte{0x45, 1, 0, 47, 0, 2, 0, 0, 9, 17, 0x2d, 0xb8, 192, 0, 2, 1, 192, 0, 2, 2},
 		[]byte{4, 0, 0, 53, 0, 27, 0, 0},
 		[]byte{7, 7, 1, 0, 0, 1, 0, 0, 0, 0, 0, 0, 1, 'a' + byte(i), 0, 0, 16, 0, 1})
+	if i%2 == 1 {
+		frame = addOPT(frame, "\x00\x00\x29\x04\xd0\x00\x00\x00\x00\x00\x00")
+	}
+	return frame
+}
+
+// addOPT adds an OPT record to the query.
+func addOPT(frame []byte, record string) []byte {
+	copy(frame[24:], "\x2d\xad") // the checksum of the IP header
+	for _, at := range []int{17, 39} {
+		frame[at] += optLen
+	}
+	frame[42+11] = 1
+	return append(frame, record...)
 }
 
 func replacedAnswer(i int) *hitsAnswer {
@@ -41,10 +55,9 @@ func replacedAnswer(i int) *hitsAnswer {
 	return a
 }
 
-// TestReplaced replaces and removes answers while the program runs on two CPUs. The kernel may use the memory of one for another at
-// once: no reply has a byte of another name's, and a query that passes is as it was. Each reply is counted, also those of both CPUs
-// at a time.
-func TestReplaced(t *testing.T) {
+// openReplaced loads the programs, which answer at the address of replacedQuery.
+func openReplaced(t *testing.T) *Kernel {
+	t.Helper()
 	if os.Geteuid() != 0 {
 		t.Skip("loading programs needs root")
 	}
@@ -52,10 +65,24 @@ func TestReplaced(t *testing.T) {
 		Size: MaxSize, Permit: time.Hour, Lease: time.Hour, Port: 53, Log: slog.New(slog.DiscardHandler),
 	})
 	assert.NoError(t, err)
-	defer k.Close()
+	t.Cleanup(k.Close)
 	k.Beat()
 	k.Set(true)
-	assert.NoError(t, k.SetDestinations([]netip.AddrPort{netip.MustParseAddrPort("192.0.2.2:53")}))
+	k.setReplaced(t)
+	return k
+}
+
+// setReplaced makes the addresses of the queries the agent's.
+func (k *Kernel) setReplaced(t *testing.T) {
+	t.Helper()
+	assert.NoError(t, k.SetDestinations([]netip.AddrPort{netip.MustParseAddrPort("192.0.2.2:53"), netip.MustParseAddrPort("[2001:db8::2]:53")}))
+}
+
+// TestReplaced replaces and removes answers while the program runs on two CPUs. The kernel may use the memory of one for another at
+// once: no reply has a byte of another name's, and a query that passes is as it was. Each reply is counted, also those of both CPUs
+// at a time.
+func TestReplaced(t *testing.T) {
+	k := openReplaced(t)
 	const loopback = 1
 	at, client := hitsClientKey{Ifindex: loopback, Family: 4}, hitsClient{Addr: addressOf(netip.MustParseAddr("192.0.2.1")), Answered: bootTime()}
 	assert.NoError(t, k.objects.Clients.Put(at, client))
@@ -138,7 +165,7 @@ func runReplaced(t *testing.T, k *Kernel, i int) (hit, ok bool) {
 	action, err := k.objects.AnswerHit.Run(&opts)
 	want := query
 	if action == redirect {
-		want = slices.Concat(query[54:], replacedAnswer(i).Data[:450])
+		want = slices.Concat(query[54:61], replacedAnswer(i).Data[:450])
 		opts.DataOut = opts.DataOut[54:]
 	}
 	if err != nil || !bytes.Equal(want, opts.DataOut) {

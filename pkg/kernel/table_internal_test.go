@@ -5,7 +5,9 @@ package kernel
 import (
 	"fmt"
 	"log/slog"
+	"net"
 	"os"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -203,5 +205,54 @@ func TestFlood(t *testing.T) {
 			}
 			assert.Same(t, "answers", room, table.k.Stats().Answers)
 		})
+	}
+}
+
+// TestEncode encodes replies with address records.
+func TestEncode(t *testing.T) {
+	t.Parallel()
+	const boot, second, cached = uint64(time.Hour), uint64(time.Second), resolve.SourceCache
+	for _, tt := range []struct {
+		name    string
+		records int
+		ttl     uint32
+		shared  resolve.Shared
+		edit    func(*dns.Msg)
+		want    hitsAnswer // without what is copied; Until 0: not taken
+	}{
+		{"ends with its TTL", 1, 60, resolve.Shared{Source: cached, Left: time.Minute + time.Second}, nil, hitsAnswer{Until: boot + 60*second, Base: boot, CountsDown: 1}},
+		{"ends before, and is as old as half a second", 1, 60, resolve.Shared{Source: cached, Left: time.Second, Age: 1500 * time.Millisecond}, nil,
+			hitsAnswer{Until: boot + second, Base: boot - second/2, CountsDown: 1}},
+		{"of a zone, near", 3, 60, resolve.Shared{Source: resolve.SourceZone, Left: time.Hour, Near: 2, Inside: true}, nil,
+			hitsAnswer{Until: boot + 60*second, Base: boot, Zone: 1, Searched: 1, RotateCount: 3, RotateSize: 4, RotateNear: 2}},
+		{"two addresses", 2, 60, resolve.Shared{Source: cached, Left: time.Hour}, nil,
+			hitsAnswer{Until: boot + 60*second, Base: boot, CountsDown: 1, RotateCount: 2, RotateSize: 4}},
+		{"most records", 32, 60, resolve.Shared{Source: cached, Left: time.Hour}, nil,
+			hitsAnswer{Until: boot + 60*second, Base: boot, CountsDown: 1, RotateCount: 32, RotateSize: 4}},
+		{"more records", 33, 60, resolve.Shared{Source: cached, Left: time.Hour}, nil, hitsAnswer{}},
+		{"no TTL", 1, 0, resolve.Shared{Source: cached, Left: time.Hour}, nil, hitsAnswer{}},
+		{"no time left", 1, 60, resolve.Shared{Source: cached}, nil, hitsAnswer{}},
+		{"truncated", 1, 60, resolve.Shared{Source: cached, Left: time.Hour}, func(m *dns.Msg) { m.Truncated = true }, hitsAnswer{}},
+		{"too long", 1, 60, resolve.Shared{Source: cached, Left: time.Hour}, func(m *dns.Msg) {
+			m.Extra = []dns.RR{&dns.NULL{Hdr: dns.RR_Header{Name: ".", Rrtype: dns.TypeNULL, Ttl: 60}, Data: strings.Repeat("x", maxData-16-11+1)}}
+		}, hitsAnswer{}},
+	} {
+		m := new(dns.Msg).SetQuestion("web.", dns.TypeA)
+		m.Response, m.Compress = true, true
+		for i := range tt.records {
+			m.Answer = append(m.Answer, &dns.A{Hdr: dns.RR_Header{Name: "web.", Rrtype: dns.TypeA, Class: dns.ClassINET, Ttl: tt.ttl}, A: net.IPv4(10, 0, 0, byte(i))})
+		}
+		if tt.edit != nil {
+			tt.edit(m)
+		}
+		reply, err := m.Pack()
+		assert.NoError(t, err)
+		var a hitsAnswer
+		taken := new(table).encode(&a, reply, &tt.shared, boot, 12+5+4)
+		assert.Equal(t, tt.name+": taken", tt.want.Until > 0, taken)
+		if taken {
+			tt.want.Ttls, tt.want.Len, tt.want.Flags, tt.want.Counts, tt.want.Ttl, tt.want.Data = uint8(tt.records), a.Len, a.Flags, a.Counts, a.Ttl, a.Data
+			assert.Equal(t, tt.name, tt.want, a)
+		}
 	}
 }
