@@ -20,12 +20,12 @@ type Shared struct {
 }
 
 // SharedReply appends the reply that AnswerFromMemory would give to the query in pkt from any client, if the reply depends on
-// nothing but the question, and is a fresh answer of the zones or the cache. It is neither counted nor reported. It starts the
-// refresh of an answer that is due.
+// nothing but the question, and is a fresh answer of the zones or the cache. The query is of class IN and has no TSIG. The reply is
+// neither counted nor reported. SharedReply starts the refresh of an answer that is due.
 func (w *Worker) SharedReply(pkt []byte, now time.Time, dst []byte) (_ []byte, s Shared, ok bool) {
 	w.plan, w.from, w.now, w.inner, w.usage = w.r.plan.Load(), new(wire.Peer), now, true, nil
 	p, q := w.plan, &w.q
-	if q.Parse(pkt) != wire.RcodeSuccess || q.Class != wire.ClassIN || oddType(q.Type) || q.TSIG > 0 {
+	if q.Parse(pkt) != wire.RcodeSuccess || oddType(q.Type) {
 		return dst, s, false
 	}
 	w.initReplyOptions()
@@ -43,12 +43,8 @@ func (w *Worker) SharedReply(pkt []byte, now time.Time, dst []byte) (_ []byte, s
 	case SourceZone:
 		s.Left, s.Near = p.Zones.FreshFor(now), w.near
 	case SourceCache:
-		s.Age, s.Left, ok = p.Cache.Validity(s.Key, now)
-		if !ok {
-			return dst[:start], s, false
-		}
-	default:
-		return dst[:start], s, false
+		s.Age, s.Left, _ = p.Cache.Validity(s.Key, now)
+	default: // Left is 0
 	}
 	dst = q.Reply(dst, start, &w.opts)
 	s.Single = source == SourceZone && q.Type != wire.TypePTR && p.owner(q.Name()) != nil && isPlainSet(dst[start:], q.Type)

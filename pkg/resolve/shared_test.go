@@ -12,6 +12,7 @@ import (
 
 	"github.com/nodecache/node-cache/internal/assert"
 	"github.com/nodecache/node-cache/pkg/resolve"
+	"github.com/nodecache/node-cache/pkg/skydns"
 	"github.com/nodecache/node-cache/pkg/zone"
 )
 
@@ -30,7 +31,14 @@ func TestSharedReply(t *testing.T) {
 		{what: "other type", name: web, rrtype: dns.TypeTXT, want: "zone false"},
 		{what: "denial", name: none, rrtype: dns.TypeA, want: "zone false"},
 		{what: "reverse name", name: "7.0.96.10.in-addr.arpa.", rrtype: dns.TypePTR, want: "zone false"},
+		{what: "any type", name: web, rrtype: dns.TypeANY},
 		{what: "cached", name: external, rrtype: dns.TypeA, want: "cache false"},
+		{what: "cached, and in a zone of etcd", name: external, rrtype: dns.TypeA, change: func(p *resolve.Plan, _ *zone.Store) {
+			s, err := skydns.New(skydns.Config{Prefix: "/", Zones: []string{"example."}, Onward: true})
+			assert.NoError(t, err)
+			s.Use(s.NewRecords())
+			p.SkyDNS = s
+		}},
 		{what: "alias out of the zone", name: "mail.shop.svc.cluster.local.", rrtype: dns.TypeA},
 		{what: "not cached", name: "unknown.example.", rrtype: dns.TypeA},
 		{what: "search path", name: none, rrtype: dns.TypeA, change: func(p *resolve.Plan, _ *zone.Store) { p.SearchPath = true }},
@@ -58,7 +66,7 @@ func TestSharedReply(t *testing.T) {
 				tt.change(p, s)
 			}
 			r, pkt := newResolver(t, p), pack(t, query(tt.name, tt.rrtype))
-			if tt.want == "cache false" {
+			if tt.name == external {
 				newClient(r, false).exchange(t, pkt)
 			}
 			before := r.Stats()
