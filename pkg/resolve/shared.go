@@ -58,7 +58,7 @@ func isPlainSet(msg []byte, rrtype uint16) bool {
 		end += 1 + int(msg[end])
 	}
 	first := msg[end+5:]
-	return msg[6]|msg[7] != 0 && len(first) > 12 && rrtype == uint16(first[2])<<8|uint16(first[3])
+	return msg[6]|msg[7] != 0 && rrtype == uint16(first[2])<<8|uint16(first[3])
 }
 
 // mayBeWalked reports whether a pod may get another reply, from a walk of its search path.

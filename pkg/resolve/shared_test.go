@@ -31,6 +31,13 @@ func TestSharedReply(t *testing.T) {
 		{what: "other type", name: web, rrtype: dns.TypeTXT, want: "zone false"},
 		{what: "denial", name: none, rrtype: dns.TypeA, want: "zone false"},
 		{what: "reverse name", name: "7.0.96.10.in-addr.arpa.", rrtype: dns.TypePTR, want: "zone false"},
+		{what: "no SOA record", name: web, rrtype: dns.TypeSOA, want: "zone false"},
+		{what: "name without an owner", name: "dns-version.cluster.local.", rrtype: dns.TypeTXT, want: "zone false"},
+		{what: "alias in the zone", name: "inner.shop.svc.cluster.local.", rrtype: dns.TypeA, want: "zone false", change: func(_ *resolve.Plan, s *zone.Store) {
+			s.PutService(zone.Service{
+				Namespace: "shop", Name: "inner", TTL: -1, Type: zone.ExternalName, ExternalName: strings.TrimSuffix(web, "."),
+			}, time.Now())
+		}},
 		{what: "any type", name: web, rrtype: dns.TypeANY},
 		{what: "cached", name: external, rrtype: dns.TypeA, want: "cache false"},
 		{what: "cached, and in a zone of etcd", name: external, rrtype: dns.TypeA, change: func(p *resolve.Plan, _ *zone.Store) {
@@ -42,6 +49,8 @@ func TestSharedReply(t *testing.T) {
 		{what: "alias out of the zone", name: "mail.shop.svc.cluster.local.", rrtype: dns.TypeA},
 		{what: "not cached", name: "unknown.example.", rrtype: dns.TypeA},
 		{what: "search path", name: none, rrtype: dns.TypeA, change: func(p *resolve.Plan, _ *zone.Store) { p.SearchPath = true }},
+		{what: "search path, IPv6", name: none, rrtype: dns.TypeAAAA, change: func(p *resolve.Plan, _ *zone.Store) { p.SearchPath = true }},
+		{what: "search path, no address", name: none, rrtype: dns.TypeTXT, change: func(p *resolve.Plan, _ *zone.Store) { p.SearchPath = true }, want: "zone false"},
 		{what: "search path, no denial", name: web, rrtype: dns.TypeA, change: func(p *resolve.Plan, _ *zone.Store) { p.SearchPath = true }, want: "zone true"},
 		{what: "DNS64", name: web, rrtype: dns.TypeAAAA, change: func(p *resolve.Plan, _ *zone.Store) { making(t, p, false) }},
 		{what: "rewrite", name: "other.example.", rrtype: dns.TypeA, change: func(p *resolve.Plan, _ *zone.Store) {
