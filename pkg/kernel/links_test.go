@@ -31,7 +31,7 @@ func TestPods(t *testing.T) {
 		t.Run(hook, func(t *testing.T) {
 			n := newNode(t, hook, nodetest.Options{})
 			for _, pod := range n.Pods {
-				n.await(t, pod, byKernel)
+				n.await(t, pod)
 			}
 			assert.Equal(t, "hook", hook, n.Hook())
 			for name, p := range map[string]interface {
@@ -241,7 +241,7 @@ func TestChurn(t *testing.T) {
 	for _, hook := range hooks() {
 		t.Run(hook, func(t *testing.T) {
 			n := newNode(t, hook, nodetest.Options{})
-			n.await(t, n.Pods[0], byKernel)
+			n.await(t, n.Pods[0])
 			n.awaitInterfaces(t, 3)
 			before := openFiles(t)
 			for i := range proctest.OrdinaryOrSoak(5, 500) {
@@ -256,7 +256,7 @@ func TestChurn(t *testing.T) {
 			}
 			assert.Equal(t, "clients", 2*3, n.clientCount(t))
 			assert.Same(t, "open files", before, openFiles(t))
-			n.await(t, n.Pods[0], byKernel)
+			n.await(t, n.Pods[0])
 		})
 	}
 }
@@ -323,10 +323,10 @@ func TestAttribution(t *testing.T) {
 	n.links.mu.Lock()
 	n.cfg.Attribute = func(c Client) { got = append(got, c) }
 	n.links.mu.Unlock()
-	n.await(t, pod, byKernel)
+	n.await(t, pod)
 	n.links.count()
 	n.links.count()
-	n.await(t, pod, byKernel)
+	n.await(t, pod)
 	assert.NoError(t, n.Node.Do(func() error {
 		dev, err := netlink.LinkByName("pod0")
 		return errors.Join(err, netlink.LinkDel(dev))

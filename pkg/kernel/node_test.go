@@ -214,17 +214,17 @@ func (a answerer) SharedReply(pkt []byte, _ time.Time, dst []byte) ([]byte, reso
 	return dst, resolve.Shared{Source: resolve.SourceCache, Key: pkt[12 : len(pkt)-1], Left: time.Hour}, ok
 }
 
-// await waits until a host gets its answers from who, in both families.
-func (n *node) await(t *testing.T, from *nodetest.Host, who string) {
+// await waits until a host gets its answers from the kernel, in both families.
+func (n *node) await(t *testing.T, from *nodetest.Host) {
 	t.Helper()
 	for _, addr := range agentAddrs() {
 		last := ""
-		proctest.Eventually(t, limit, who+" answers "+from.Name+" at "+addr.String(), func() bool {
+		proctest.Eventually(t, limit, "the kernel answers "+from.Name+" at "+addr.String(), func() bool {
 			got, err := nodetest.Ask(from, addr, "udp")
 			if last = got; err != nil {
 				last = err.Error()
 			}
-			return got == who
+			return got == byKernel
 		}, func() string { return "last: " + last })
 	}
 }

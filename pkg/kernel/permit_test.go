@@ -68,7 +68,7 @@ func TestForgedSource(t *testing.T) {
 	for i, addr := range []netip.Addr{owner.IPv4, owner.IPv6} {
 		to, family := agentAddrs()[i], families()[i]
 		for _, pod := range n.Pods {
-			n.await(t, pod, byKernel)
+			n.await(t, pod)
 		}
 		assert.NoError(t, forger.AddAddress(addr))
 		before := clients(family)

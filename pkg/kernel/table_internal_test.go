@@ -221,14 +221,30 @@ func TestEncode(t *testing.T) {
 		want    hitsAnswer // without what is copied; Until 0: not taken
 	}{
 		{"ends with its TTL", 1, 60, resolve.Shared{Source: cached, Left: time.Minute + time.Second}, nil, hitsAnswer{Until: boot + 60*second, Base: boot, CountsDown: 1}},
-		{"ends before, and is as old as half a second", 1, 60, resolve.Shared{Source: cached, Left: time.Second, Age: 1500 * time.Millisecond}, nil,
-			hitsAnswer{Until: boot + second, Base: boot - second/2, CountsDown: 1}},
-		{"of a zone, near", 3, 60, resolve.Shared{Source: resolve.SourceZone, Left: time.Hour, Near: 2, Inside: true}, nil,
-			hitsAnswer{Until: boot + 60*second, Base: boot, Zone: 1, Searched: 1, RotateCount: 3, RotateSize: 4, RotateNear: 2}},
-		{"two addresses", 2, 60, resolve.Shared{Source: cached, Left: time.Hour}, nil,
-			hitsAnswer{Until: boot + 60*second, Base: boot, CountsDown: 1, RotateCount: 2, RotateSize: 4}},
-		{"most records", 32, 60, resolve.Shared{Source: cached, Left: time.Hour}, nil,
-			hitsAnswer{Until: boot + 60*second, Base: boot, CountsDown: 1, RotateCount: 32, RotateSize: 4}},
+		{
+			"ends before, and is as old as half a second", 1, 60,
+			resolve.Shared{Source: cached, Left: time.Second, Age: 1500 * time.Millisecond},
+			nil,
+			hitsAnswer{Until: boot + second, Base: boot - second/2, CountsDown: 1},
+		},
+		{
+			"of a zone, near", 3, 60,
+			resolve.Shared{Source: resolve.SourceZone, Left: time.Hour, Near: 2, Inside: true},
+			nil,
+			hitsAnswer{Until: boot + 60*second, Base: boot, Zone: 1, Searched: 1, RotateCount: 3, RotateSize: 4, RotateNear: 2},
+		},
+		{
+			"two addresses", 2, 60,
+			resolve.Shared{Source: cached, Left: time.Hour},
+			nil,
+			hitsAnswer{Until: boot + 60*second, Base: boot, CountsDown: 1, RotateCount: 2, RotateSize: 4},
+		},
+		{
+			"most records", 32, 60,
+			resolve.Shared{Source: cached, Left: time.Hour},
+			nil,
+			hitsAnswer{Until: boot + 60*second, Base: boot, CountsDown: 1, RotateCount: 32, RotateSize: 4},
+		},
 		{"more records", 33, 60, resolve.Shared{Source: cached, Left: time.Hour}, nil, hitsAnswer{}},
 		{"no TTL", 1, 0, resolve.Shared{Source: cached, Left: time.Hour}, nil, hitsAnswer{}},
 		{"no time left", 1, 60, resolve.Shared{Source: cached}, nil, hitsAnswer{}},
