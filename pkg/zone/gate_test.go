@@ -47,6 +47,10 @@ func TestGate(t *testing.T) {
 			name: "a slice", asked: "db.shop.svc.cluster.local.", sees: [2]int{0, 1},
 			change: func() { s.PutSlice(slice, now) },
 		},
+		{
+			name: "a pod", asked: "10-2-0-1.shop.pod.cluster.local.", sees: [2]int{0, 1},
+			change: func() { s.PutPod(zone.Pod{Namespace: "shop", Name: "p", Addrs: addrs("10.2.0.1")}, now) },
+		},
 		{name: "the same slice", asked: "db.shop.svc.cluster.local.", change: func() { s.PutSlice(slice, now) }},
 	}
 	s.PutService(zone.Service{Namespace: "shop", Name: "db", Type: zone.Headless, TTL: -1}, now)

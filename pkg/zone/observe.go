@@ -80,6 +80,13 @@ func (o *observer) notifyNamespace(label string) {
 	o.notifyName(label, treePod)
 }
 
+// notifyPods notifies of the names of a namespace's pods.
+func (o *observer) notifyPods(namespace string) {
+	if !o.silent() {
+		o.notifyName(string(appendLabel(nil, namespace)), treePod)
+	}
+}
+
 // notifyAddr notifies of the reverse name of a packed address.
 func (o *observer) notifyAddr(addr string) { o.notifyOwner(wire.AppendReverse(o.buf[:0], addr)) }
 

@@ -107,7 +107,7 @@ func TestObserve(t *testing.T) {
 		}},
 		{"the slice goes", func() { s.Delete(zone.Slices, "shop", "db-1", now) }, []string{web6, "1.0.0.10.in-addr.arpa.", "3.0.0.10.in-addr.arpa.", "web.shop.svc"}},
 		{"again", func() { s.Delete(zone.Slices, "shop", "db-1", now) }, nil},
-		{"a pod", func() { s.PutPod(zone.Pod{Namespace: "shop", Name: "p", Addrs: addrs("10.0.0.9")}, now) }, nil},
+		{"a pod", func() { s.PutPod(zone.Pod{Namespace: "shop", Name: "p", Addrs: addrs("10.0.0.9")}, now) }, []string{"shop.pod"}},
 		{"one service goes", func() { s.Delete(zone.Services, "shop", "db", now) }, []string{"db.shop.svc"}},
 		{"the Namespace goes", func() { s.Delete(zone.Namespaces, "", "shop", now) }, []string{"shop.pod", "shop.svc"}},
 		{"the other service goes", func() { s.Retain(zone.Services, func(string, string) bool { return false }, now) }, []string{web6, other4, "shop.pod", "shop.svc", "web.shop.svc"}},

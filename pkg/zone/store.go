@@ -369,6 +369,7 @@ func (s *Store) setPod(namespace, name string, p *pod, now time.Time) bool {
 		s.eachAddr(old.addrs, id, s.podsByAddr.remove)
 	}
 	s.bumpSerial(now)
+	s.observer.notifyPods(namespace)
 	return true
 }
 
