@@ -17,16 +17,18 @@ func TestAddHits(t *testing.T) {
 	tests := []struct {
 		name string
 		use  func(c *cache.Cache, key []byte)
+		uses uint64
 		held int
 		due  cache.Freshness
 	}{
 		{name: "no use", use: func(*cache.Cache, []byte) {}, held: 0, due: cache.Fresh},
-		{name: "lookups", use: func(c *cache.Cache, key []byte) {
+		{name: "lookups", uses: 3, use: func(c *cache.Cache, key []byte) {
 			for range 3 {
 				c.Lookup(key, epoch, nil)
 			}
 		}, held: 10, due: cache.PrefetchDue},
-		{name: "copies", use: func(c *cache.Cache, key []byte) { c.AddHits(key, 3) }, held: 10, due: cache.PrefetchDue},
+		{name: "copies", uses: 3, use: func(c *cache.Cache, key []byte) { c.AddHits(key, 3) }, held: 10, due: cache.PrefetchDue},
+		{name: "more than the counters hold", uses: 1 << 16, use: func(c *cache.Cache, key []byte) { c.AddHits(key, 1<<16) }, held: 10, due: cache.PrefetchDue},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -38,8 +40,8 @@ func TestAddHits(t *testing.T) {
 				c.Put(nth("hot", i), plain(nth("hot", i), time.Hour, 100), epoch)
 				tt.use(c, nth("hot", i))
 			}
-			if got := c.Stats().Hits - before; got != uint64(3*tt.held) {
-				t.Errorf("%d hits counted, want %d", got, 3*tt.held)
+			if got := c.Stats().Hits - before; got != 10*tt.uses {
+				t.Errorf("%d hits counted, want %d", got, 10*tt.uses)
 			}
 			fill(c, "new", 2*many, epoch)
 			assert.Same(t, "answers that are still held", tt.held, held(c, "hot", 10))
@@ -49,6 +51,29 @@ func TestAddHits(t *testing.T) {
 			_, found := c.Lookup(key, epoch.Add(55*time.Minute), nil)
 			assert.Same(t, "freshness", tt.due, found)
 		})
+	}
+}
+
+// TestValidity reads how long a copy of an answer with a TTL of an hour may be used.
+func TestValidity(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		name      string
+		prefetch  cache.Prefetch
+		at        time.Duration
+		age, left time.Duration
+	}{
+		{"until it is due", cache.Prefetch{Hits: 2, Remaining: 0.1}, 10 * time.Minute, 10 * time.Minute, 44 * time.Minute},
+		{"due, but not fetched yet", cache.Prefetch{Hits: 2, Remaining: 0.1}, 55 * time.Minute, 55 * time.Minute, 5 * time.Minute},
+		{"no prefetch", cache.Prefetch{Remaining: 0.1}, 10 * time.Minute, 10 * time.Minute, 50 * time.Minute},
+		{"expired", cache.Prefetch{Hits: 2, Remaining: 0.1}, time.Hour, 0, 0},
+	} {
+		c, key := newWith(t, cache.Config{Size: cache.MinSize, Prefetch: tt.prefetch}), nth("a", 0)
+		c.Put(key, plain(key, time.Hour, 10), epoch)
+		age, left, ok := c.Validity(key, epoch.Add(tt.at))
+		assert.Equal(t, tt.name+": age", tt.age, age)
+		assert.Equal(t, tt.name+": left", tt.left, left.Round(time.Second))
+		assert.Equal(t, tt.name+": fresh", tt.left > 0, ok)
 	}
 }
 

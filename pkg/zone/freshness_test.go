@@ -210,7 +210,8 @@ func TestFreshFor(t *testing.T) {
 		{"confirmed", func() { s.ConfirmFresh(zone.Services, now) }, time.Minute},
 		{"later", func() { now = now.Add(20 * time.Second) }, 40 * time.Second},
 		{"another kind", func() { s.Expect(zone.Slices) }, 0},
-		{"the other kind is confirmed", func() { s.SetSynced(zone.Slices); s.ConfirmFresh(zone.Slices, now) }, 40 * time.Second},
+		{"the other kind is confirmed, but not synced", func() { s.ConfirmFresh(zone.Slices, now) }, 0},
+		{"the other kind is synced", func() { s.SetSynced(zone.Slices) }, 40 * time.Second},
 		{"services are confirmed again", func() { s.ConfirmFresh(zone.Services, now.Add(time.Second)) }, time.Minute},
 		{"stale", func() { now = now.Add(61 * time.Second) }, 0},
 	} {
