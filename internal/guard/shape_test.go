@@ -16,19 +16,19 @@ import (
 
 // Bounds of the shape. They only go down; a package that needs more lines says why in the commit that raises its bound.
 const (
-	mostLines        = 54284
+	mostLines        = 54345
 	mostFiles        = 336
-	mostTypes        = 612
-	mostSupportLines = 13539
-	mostTestLines    = 82475
+	mostTypes        = 613
+	mostSupportLines = 13544
+	mostTestLines    = 83839
 )
 
 // packageLines are the most lines of a package, in hundreds, where it may have more than 1,000.
 func packageLines() map[string]int {
 	return map[string]int{
-		"pkg/upstream": 38, "pkg/zone": 42, "pkg/agent": 41, "pkg/config": 35, "pkg/resolve": 36, "pkg/watch": 37, "pkg/status": 12,
+		"pkg/upstream": 38, "pkg/zone": 43, "pkg/agent": 41, "pkg/config": 35, "pkg/resolve": 36, "pkg/watch": 37, "pkg/status": 12,
 		"pkg/convert": 32, "pkg/server": 21, "pkg/doctor": 19, "pkg/cache": 17, "pkg/wire": 17, "pkg/nftables": 14,
-		"pkg/iptables": 15, "pkg/source": 14, "pkg/admin": 13, "cmd/node-cache": 17, "pkg/netif": 12, "pkg/kernel": 11,
+		"pkg/iptables": 15, "pkg/source": 14, "pkg/admin": 13, "cmd/node-cache": 17, "pkg/netif": 12, "pkg/kernel": 12,
 	}
 }
 
