@@ -113,7 +113,8 @@ func (h *kernelHits) observe(r *generation) {
 	h.update()
 }
 
-// update follows the running configuration, the address of the DNS service, the watchers and the command. Every answer of an earlier plan ends.
+// update follows the running configuration, the address of the DNS service, the watchers and the command. Every answer of an earlier
+// plan ends.
 func (h *kernelHits) update() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
