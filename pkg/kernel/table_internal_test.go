@@ -186,6 +186,9 @@ func TestFlood(t *testing.T) {
 				for i := range tt.names {
 					table.ask(t, name("flood", i), times)
 				}
+				if len(table.seen) > maxSeen {
+					t.Errorf("the offers of %d questions are counted", len(table.seen))
+				}
 				if source.asked > room {
 					t.Errorf("%d answers written between two sweeps, want no more than %d", source.asked, room)
 				}

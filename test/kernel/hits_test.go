@@ -4,7 +4,6 @@ package kernel_test
 
 import (
 	"errors"
-	"io"
 	"net/http"
 	"net/netip"
 	"os"
@@ -71,15 +70,9 @@ func (n *node) awaitHits(t *testing.T) {
 // hits returns the line of the metrics with the answers of the kernel.
 func (n *node) hits(t *testing.T) string {
 	t.Helper()
-	client := http.Client{Transport: &http.Transport{DialContext: n.Node.Dial, DisableKeepAlives: true}, Timeout: limit}
-	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://127.0.0.1:9253/metrics", http.NoBody)
+	page, err := nodetest.Fetch(t.Context(), n.Node, http.MethodGet, "http://127.0.0.1:9253/metrics")
 	assert.NoError(t, err)
-	response, err := client.Do(request)
-	assert.NoError(t, err)
-	defer func() { _ = response.Body.Close() }()
-	page, err := io.ReadAll(response.Body)
-	assert.NoError(t, err)
-	return string(regexp.MustCompile(`(?m)^nodecache_responses_total\{rcode="NOERROR",source="kernel"\} .*$`).Find(page))
+	return regexp.MustCompile(`(?m)^nodecache_responses_total\{rcode="NOERROR",source="kernel"\} .*$`).FindString(page)
 }
 
 // filters returns the number of filters on all interfaces of the node.

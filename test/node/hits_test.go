@@ -29,17 +29,17 @@ const withKernelHits = "kernel: {hits: on, permit: 1s}\n"
 // awaitKernelHits waits until the kernel answers a pod.
 func (b *harness) awaitKernelHits(t *testing.T, pod *nodetest.Host, addr int) {
 	t.Helper()
-	before := b.kernelHits(t)
+	before := b.replies(t, "kernel")
 	proctest.Eventually(t, time.Minute, "the kernel answers "+pod.Name, func() bool {
 		_, _ = nodetest.Ask(pod, b.dnsAddrs[addr], "udp")
-		return b.kernelHits(t) > before
+		return b.replies(t, "kernel") > before
 	})
 }
 
-// kernelHits returns the queries that the kernel has answered, as of the agent's last count.
-func (b *harness) kernelHits(t *testing.T) (sum int) {
+// replies returns the replies from a source; those of the kernel as of the agent's last count.
+func (b *harness) replies(t *testing.T, source string) (sum int) {
 	t.Helper()
-	line := regexp.MustCompile(`(?m)^nodecache_responses_total\{.*source="kernel".*\} (\d+)$`)
+	line := regexp.MustCompile(`(?m)^nodecache_responses_total\{.*source="` + source + `".*\} (\d+)$`)
 	for _, m := range line.FindAllStringSubmatch(b.adminPage(t, "/metrics"), -1) {
 		n, _ := strconv.Atoi(m[1]) // it has digits only
 		sum += n

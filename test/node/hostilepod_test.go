@@ -56,7 +56,7 @@ func startQueryFlood(t *testing.T, from *nodetest.Host, to netip.AddrPort) (stop
 	t.Helper()
 	conn, err := from.Dial(t.Context(), "udp", to.String())
 	assert.NoError(t, err)
-	assert.NoError(t, conn.(*net.UDPConn).SetReadBuffer(4096)) // nobody reads the replies
+	assert.NoError(t, conn.(*net.UDPConn).SetReadBuffer(4096)) // the replies are not read
 	query, err := new(dns.Msg).SetQuestion("who.nodetest.test.", dns.TypeTXT).Pack()
 	assert.NoError(t, err)
 	var sent atomic.Uint64

@@ -4,7 +4,6 @@ package node
 
 import (
 	"encoding/json"
-	"fmt"
 	"net/netip"
 	"os"
 	"strings"
@@ -44,9 +43,9 @@ func (s switched) kernel(t *testing.T) (k status.Kernel) {
 }
 
 // ask asks from the pod, and returns how many of n replies came from the process.
-func (s switched) ask(t *testing.T, n int) (fromProcess uint64) {
+func (s switched) ask(t *testing.T, n int) (fromProcess int) {
 	t.Helper()
-	before := s.fromZone(t)
+	before := s.replies(t, "zone")
 	conn, err := s.Pods[0].Dial(t.Context(), "udp", netip.AddrPortFrom(agentIPv4, 53).String())
 	assert.NoError(t, err)
 	c := &dns.Conn{Conn: conn}
@@ -60,16 +59,7 @@ func (s switched) ask(t *testing.T, n int) (fromProcess uint64) {
 			t.Fatalf("got %s", m)
 		}
 	}
-	return s.fromZone(t) - before
-}
-
-// fromZone returns how many replies of the zone the process has sent.
-func (s switched) fromZone(t *testing.T) (n uint64) {
-	t.Helper()
-	_, rest, _ := strings.Cut(s.adminPage(t, "/metrics"), `nodecache_responses_total{rcode="NOERROR",source="zone"} `)
-	_, err := fmt.Sscan(rest, &n)
-	assert.NoError(t, err)
-	return n
+	return s.replies(t, "zone") - before
 }
 
 // awaitHits asks until the kernel answers.

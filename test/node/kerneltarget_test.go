@@ -3,7 +3,6 @@
 package node
 
 import (
-	"fmt"
 	"net/netip"
 	"path/filepath"
 	"strings"
@@ -45,16 +44,10 @@ func TestKernelTarget(t *testing.T) {
 	setAddress(other.Addr())
 	b.dnsAddrs[0] = other
 	b.awaitKernelHits(t, b.Pods[0], 0)
-	fromProcess := func() (n int) {
-		_, rest, _ := strings.Cut(b.adminPage(t, "/metrics"), `nodecache_responses_total{rcode="NOERROR",source="cache"} `)
-		_, err := fmt.Sscan(rest, &n)
-		assert.NoError(t, err)
-		return n
-	}
-	before := fromProcess()
+	before := b.replies(t, "cache")
 	for range 3 {
 		_, err := nodetest.Ask(b.Pods[0], old, "udp")
 		assert.NoError(t, err)
 	}
-	assert.Equal(t, "answers of the process at the old address", before+3, fromProcess())
+	assert.Equal(t, "answers of the process at the old address", before+3, b.replies(t, "cache"))
 }
