@@ -27,7 +27,7 @@ func TestAllocs(t *testing.T) {
 	late, denied, below, svc := nth("a", 5), keyOf("denied.", 1, 0), keyOf("d.c.b.a.denied.", 28, 0), []byte("svc")
 	c.Put(late, plain(late, time.Second, 100), epoch)
 	denial := plain(denied, time.Hour, 100)
-	denial.NXDomain, denial.Owner, denial.QueriedAt = true, svc, epoch
+	denial.AllTypes, denial.Owner, denial.QueriedAt = true, svc, epoch
 	c.Put(denied, denial, epoch)
 	subnet := append(bytes.Clone(key), 0, 1, 8, 0, 10)
 	c.Put(subnet, a, epoch)
@@ -145,7 +145,7 @@ func BenchmarkDenial(b *testing.B) {
 	for i := range benchmarkNames {
 		a, key := nth("denied", i), keyOf(fmt.Sprintf("denied%07d.example.", i), 28, 0)
 		denial := plain(a, time.Hour, 60)
-		denial.NXDomain = true
+		denial.AllTypes = true
 		c.Put(a, denial, epoch)
 		asked = append(asked, key)
 		below = append(below, keyOf(fmt.Sprintf("d.c.b.a.gone%07d.example.", i), 1, 0))

@@ -266,11 +266,11 @@ func (r *restorer) validate(msg []byte) error {
 		r.answer.TTLs = append(r.answer.TTLs, rr.TTL)
 		shortest = min(shortest, m.RecordTTL(rr))
 	}
-	r.answer.NXDomain = m.QuestionType() == denialType
+	r.answer.AllTypes = m.QuestionType() == denialType
 	denies := m.Rcode() == wire.RcodeNXDomain
 	switch {
 	case m.Rcode() != wire.RcodeSuccess && !denies,
-		r.answer.NXDomain && (!denies || m.Records[0].Section == wire.Answer),
+		r.answer.AllTypes && (!denies || m.Records[0].Section == wire.Answer),
 		r.answer.Lifetime < time.Second, r.answer.Lifetime > time.Duration(shortest)*time.Second:
 		return errRecord
 	}
@@ -303,7 +303,7 @@ func (r *restorer) put(tail []byte, queryAge, recordFlags byte, hits uint16, sto
 	k := c.denialKey(name, tail)
 	k.rrtype = r.m.QuestionType()
 	flags := byte(0)
-	if r.answer.NXDomain {
+	if r.answer.AllTypes {
 		flags |= flagDenial
 	}
 	if recordFlags&dumpStaleUsed != 0 {

@@ -63,7 +63,7 @@ func soaDenial(key []byte, life time.Duration) *cache.Answer {
 	binary.BigEndian.PutUint16(a.Msg[6:], 0)
 	binary.BigEndian.PutUint16(a.Msg[8:], 1)
 	a.Msg[3] |= wire.RcodeNXDomain
-	a.NXDomain = true
+	a.AllTypes = true
 	return a
 }
 

@@ -68,6 +68,18 @@ func (c *Cache) Peek(key []byte, now time.Time) (Entry, bool) {
 	return s.publicEntry(e, at), true
 }
 
+// PeekNXDomainCut returns the entry that LookupNXDomainCut would use to deny the names below name, which is canonical and
+// in wire form. flags are the key flags of the question. It counts no hit.
+func (c *Cache) PeekNXDomainCut(name []byte, flags byte, now time.Time) (Entry, bool) {
+	k, at := c.denialKey(name, []byte{flags}), c.nanos(now)
+	s := c.lockShard(k.shardBits)
+	defer s.mu.Unlock()
+	if e := s.denialOfName(&k, at); e != nil {
+		return s.publicEntry(e, at), true
+	}
+	return Entry{}, false
+}
+
 // Top returns the n entries with the most hits, or with bySize the most bytes, in descending order,
 // equal ones by key. Entries stored or evicted during the call may be missing. It counts no hit.
 func (c *Cache) Top(n int, bySize bool, now time.Time) []Entry {

@@ -25,7 +25,7 @@ func name(key []byte) []byte { return key[:questionLen(key)-2] }
 func denialOf(key []byte, life time.Duration) *cache.Answer {
 	a := plain(key, life, 20)
 	a.Msg[3] |= wire.RcodeNXDomain
-	a.NXDomain = true
+	a.AllTypes = true
 	return a
 }
 

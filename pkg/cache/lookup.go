@@ -165,7 +165,7 @@ func (s *shard) prefetchDue(e entry, hits uint16, at int64) bool {
 // LookupNXDomainCut appends the stored denial of an ancestor of name, which is canonical and in wire
 // form: no name exists below one that does not exist (RFC 8020). It considers only ancestors of at
 // least floor bytes, and never the root. flags are the key flags of the question. The question of the
-// appended message has type 0.
+// appended message has any type.
 func (c *Cache) LookupNXDomainCut(name []byte, floor int, flags byte, now time.Time, dst []byte) ([]byte, bool) {
 	var room [wire.MaxName + 3]byte
 	raw, at := append(append(room[:0], name...), 0, denialType, flags), c.nanos(now)
@@ -176,7 +176,7 @@ func (c *Cache) LookupNXDomainCut(name []byte, floor int, flags byte, now time.T
 		}
 		k := c.key(raw)
 		s := c.lockShard(k.shardBits)
-		if e, _, ok := s.find(&k, denialType); ok && s.state(e, at) == Fresh {
+		if e := s.denialOfName(&k, at); e != nil {
 			s.stats.NXDomainCut++
 			e.touch()
 			dst = e.appendAnswer(dst, at)
@@ -185,6 +185,29 @@ func (c *Cache) LookupNXDomainCut(name []byte, floor int, flags byte, now time.T
 		}
 		s.mu.Unlock()
 	}
+}
+
+// denialOfName returns the fresh denial of the name of k for all types, or for an address type, nil if there is none. A
+// fresh answer of an address type contradicts it: some servers deny one address family of a name that has the other (RFC
+// 4074 section 4.2).
+func (s *shard) denialOfName(k *key, at int64) (denial entry) {
+	for _, rrtype := range [...]uint16{denialType, wire.TypeA, wire.TypeAAAA} {
+		e, _, ok := s.find(k, rrtype)
+		switch {
+		case !ok || s.state(e, at) != Fresh:
+		case rrtype == denialType || e.deniesName():
+			denial = e
+		default:
+			return nil
+		}
+	}
+	return denial
+}
+
+// deniesName reports whether e says that its name does not exist, and not that the target of an alias does not.
+func (e entry) deniesName() bool {
+	msg := e.msg()
+	return msg[3]&0x0f == wire.RcodeNXDomain && binary.BigEndian.Uint16(msg[6:]) == 0
 }
 
 // ServeStale configures the use of expired answers (RFC 8767).
@@ -289,16 +312,15 @@ type Answer struct {
 	// with equal RDATA length; a count below 2 means none.
 	RotateFirst, RotateCount int
 
-	NXDomain  bool      // denies the question's name itself, not the target of an alias
+	AllTypes  bool      // a denial of the question's name for all types; otherwise of its type alone
 	Owner     []byte    // name of the object that the answer depends on, for OwnerChanged; nil: none
 	QueriedAt time.Time // when upstream was queried; used only with Owner
 }
 
 // Put stores a under key, which must contain the name and type of its question and everything else
-// that answers depend on. It replaces an older answer and the denial of the name. A denial of the name
-// is stored for all types, unless a fresh address of the name is cached: some servers answer NXDOMAIN
-// for one address family and data for the other (RFC 4074 section 4.2). Put keeps no reference to a or
-// key. It counts and drops answers that no shard can hold and those whose owner changed too recently.
+// that answers depend on. It replaces an older answer and the denial of the name for all types. Put keeps
+// no reference to a or key. It counts and drops answers that no shard can hold and those whose owner
+// changed too recently.
 func (c *Cache) Put(key []byte, a *Answer, now time.Time) {
 	k, at := c.key(key), c.nanos(now)
 	tag, queryAge, ok := c.owner(a, at)
@@ -311,7 +333,7 @@ func (c *Cache) Put(key []byte, a *Answer, now time.Time) {
 	switch {
 	case !ok:
 		s.stats.Outdated++
-	case a.NXDomain && !s.hasFreshAddress(&k):
+	case a.AllTypes:
 		if k.rrtype != denialType {
 			s.remove(&k, k.rrtype)
 		}
@@ -325,28 +347,6 @@ func (c *Cache) Put(key []byte, a *Answer, now time.Time) {
 	if e != nil {
 		e.setOwner(tag, queryAge)
 	}
-}
-
-// hasFreshAddress reports whether a fresh address of another type contradicts a denial for k.
-func (s *shard) hasFreshAddress(k *key) bool {
-	if k.rrtype == denialType {
-		return false
-	}
-	for _, rrtype := range [...]uint16{wire.TypeA, wire.TypeAAAA} {
-		if rrtype == k.rrtype {
-			continue
-		}
-		if e, _, ok := s.find(k, rrtype); ok && s.state(e, s.now) == Fresh && e.hasData() {
-			return true
-		}
-	}
-	return false
-}
-
-// hasData reports whether the answer proves that its name exists.
-func (e entry) hasData() bool {
-	msg := e.msg()
-	return msg[3]&0x0f == wire.RcodeSuccess && binary.BigEndian.Uint16(msg[6:]) > 0
 }
 
 // PutFailure caches a failure under key: first for the duration first, then for twice as long each

@@ -97,12 +97,10 @@ func (m *model) put(key []byte, shape, life, more int) {
 	target := key
 	rcode, inAuthority := byte(wire.RcodeSuccess), more%3 == 0
 	switch more % 12 {
-	case 0, 3, 6: // the name does not exist
-		a.NXDomain, rcode = true, wire.RcodeNXDomain
-		if !m.contradicted(key) {
-			target = denialKeyOf(key)
-		}
-	case 1: // aliases that end in a name that does not exist
+	case 0, 3: // the name does not exist
+		a.AllTypes, rcode = true, wire.RcodeNXDomain
+		target = denialKeyOf(key)
+	case 1, 6: // aliases that end in a name that does not exist; the name does not exist, says the answer for this type
 		rcode = wire.RcodeNXDomain
 	}
 	a.Msg[3] |= rcode
@@ -123,7 +121,7 @@ func (m *model) put(key []byte, shape, life, more int) {
 	case a.Owner != nil && (m.now.Sub(e.asked) > 25500*time.Millisecond || m.outdated(a.Owner, e.asked)):
 		m.want.Outdated++
 		return
-	case typeOf(target) == 0 && !a.NXDomain:
+	case typeOf(target) == 0 && !a.AllTypes:
 		m.want.Rejected++
 		return
 	}
@@ -134,22 +132,6 @@ func (m *model) put(key []byte, shape, life, more int) {
 		}
 	}
 	m.stored(target, e, had[string(target)])
-}
-
-// contradicted reports whether a fresh address contradicts a denial for key.
-func (m *model) contradicted(key []byte) bool {
-	m.tb.Helper()
-	for _, rrtype := range []uint16{1, 28} {
-		address := bytes.Clone(key)
-		binary.BigEndian.PutUint16(address[len(nameOf(key)):], rrtype)
-		if typeOf(key) == 0 || rrtype == typeOf(key) || !slices.ContainsFunc(m.all, func(k []byte) bool { return bytes.Equal(k, address) }) {
-			continue
-		}
-		if e, _ := m.reconcile(address); m.state(e, m.now) == cache.Fresh && e.answer.Msg[3]&15 == 0 && e.answer.Msg[7] > 0 {
-			return true
-		}
-	}
-	return false
 }
 
 // stored records that e was put into the cache under key.
@@ -348,6 +330,28 @@ func (m *model) lookupStale(key []byte) {
 	}
 }
 
+// denialOfName returns the fresh denial of a name, all types before A before AAAA, the last one there is, and its key.
+// Another fresh answer of these types contradicts it.
+func (m *model) denialOfName(key []byte) (denial *stored, under []byte) {
+	m.tb.Helper()
+	for _, rrtype := range []uint16{0, wire.TypeA, wire.TypeAAAA} {
+		key := bytes.Clone(key)
+		binary.BigEndian.PutUint16(key[len(nameOf(key)):], rrtype)
+		if !slices.ContainsFunc(m.all, func(k []byte) bool { return bytes.Equal(k, key) }) {
+			continue
+		}
+		e, _ := m.reconcile(key)
+		if m.state(e, m.now) != cache.Fresh {
+			continue
+		}
+		if rrtype != 0 && (e.answer.Msg[3]&15 != wire.RcodeNXDomain || e.answer.Msg[7] > 0) {
+			return nil, nil
+		}
+		denial, under = e, key
+	}
+	return denial, under
+}
+
 // lookupNXDomainCut looks for the denial of an ancestor of name.
 func (m *model) lookupNXDomainCut(name []byte, floor int, flags byte) {
 	m.tb.Helper()
@@ -356,13 +360,10 @@ func (m *model) lookupNXDomainCut(name []byte, floor int, flags byte) {
 	var denial []byte
 	for parent := name; e == nil && parent[0] != 0; {
 		parent = parent[1+parent[0]:]
-		denial = append(bytes.Clone(parent), 0, 0, flags)
-		if parent[0] == 0 || len(parent) < floor || !slices.ContainsFunc(m.all, func(k []byte) bool { return bytes.Equal(k, denial) }) {
+		if parent[0] == 0 || len(parent) < floor {
 			continue
 		}
-		if e, _ = m.reconcile(denial); m.state(e, m.now) != cache.Fresh {
-			e = nil
-		}
+		e, denial = m.denialOfName(append(bytes.Clone(parent), 0, 0, flags))
 	}
 	got, found := m.c.LookupNXDomainCut(name, floor, flags, m.now, nil)
 	if found != (e != nil) {

@@ -34,7 +34,7 @@ func TestParallel(t *testing.T) {
 					}
 				case 4:
 					denial := answerTo(key, 5*time.Second, rr{rrtype: 6, ttl: 5, rdata: key})
-					denial.NXDomain, denial.Owner, denial.QueriedAt = true, key, now
+					denial.AllTypes, denial.Owner, denial.QueriedAt = true, key, now
 					current.Load().Put(key, denial, now)
 				case 5:
 					current.Load().DelayRefresh(key, now.Add(time.Second), now)

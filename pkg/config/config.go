@@ -340,7 +340,8 @@ type Cache struct {
 	// that the cluster zone can answer.
 	ServeStale ServeStale `yaml:"serveStale" off:"for: 0s"`
 	// `on`: the denial of a name covers the names below it (RFC 8020), but not cluster names, names below one label, or
-	// the zone of a route. `off` is for an upstream that denies `corp.example` although it has names below it.
+	// the zone of a route. Many servers deny a name that only has names below it. With one of those, a query for the name
+	// makes the names below it fail for all pods of the node.
 	NXDomainCut bool `yaml:"nxdomainCut" words:"off,on"`
 }
 
@@ -504,7 +505,6 @@ func Default(role Role) Config {
 			FailureTTL:  5 * time.Second,
 			Prefetch:    Prefetch{Hits: 2, Remaining: 0.1},
 			ServeStale:  ServeStale{For: time.Hour, TTL: 30 * time.Second, After: 200 * time.Millisecond},
-			NXDomainCut: true,
 		},
 		Snapshot: Snapshot{Period: time.Minute, Size: 16 << 20, MaxAge: 24 * time.Hour},
 		Limits: Limits{

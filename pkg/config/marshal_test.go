@@ -44,7 +44,7 @@ func TestMarshal(t *testing.T) {
 		c.Intercept.Fallback = config.Fallback{Addresses: []netip.AddrPort{netip.MustParseAddrPort("[2001:db8::1]:53")}}
 		c.Identity.Version = "a \"b\" \u00e9\u2028\U0001f600"
 		c.Admin.Address = netip.AddrPort{}
-		c.Cache.ServeStale, c.Cache.NXDomainCut = config.ServeStale{For: 90 * time.Minute, TTL: time.Second, After: 1500 * time.Millisecond}, false
+		c.Cache.ServeStale, c.Cache.NXDomainCut = config.ServeStale{For: 90 * time.Minute, TTL: time.Second, After: 1500 * time.Millisecond}, true
 		c.Snapshot = config.Snapshot{Folder: "kept", Period: 90 * time.Second, Size: 3 << 20, MaxAge: 36 * time.Hour}
 		c.Limits.PerClient, c.Admin.Socket, c.Admin.Hosts = 7, "/run/a b.sock", []string{"a.example", "b"}
 		c.Hosts = config.Hosts{

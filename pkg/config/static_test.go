@@ -82,8 +82,8 @@ func TestMarshalChanges(t *testing.T) {
 		{name: "nothing", want: ""},
 		{name: "nothing of a resolver", role: config.Resolver, text: "limits: {inflight: 100}", want: "limits:\n  inflight: 100\n"},
 		{
-			name: "deep", text: "cache: {prefetch: {hits: 3}, nxdomainCut: off}", notes: map[string]string{"cache.prefetch.hits": "three", "cache": "unused"},
-			want: "cache:\n  prefetch:\n    # three\n    hits: 3\n  nxdomainCut: \"off\"\n",
+			name: "deep", text: "cache: {prefetch: {hits: 3}, nxdomainCut: on}", notes: map[string]string{"cache.prefetch.hits": "three", "cache": "unused"},
+			want: "cache:\n  prefetch:\n    # three\n    hits: 3\n  nxdomainCut: \"on\"\n",
 		},
 		{
 			name: "bounds that routes inherit", text: "cache: {maxTTL: 2h}", want: "cache:\n  maxTTL: 2h\n",

@@ -277,7 +277,6 @@ func changedDefaults(c *converter) {
 	}{
 		{"cache.serveStale.for", "expired answers are served for 1h while no upstream answers, none there", "0s", func() { cache.ServeStale.For = 0 }},
 		{"cache.prefetch.hits", "answers that were used twice are fetched again before they expire, none there", "0", func() { cache.Prefetch.Hits = 0 }},
-		{"cache.nxdomainCut", "a denial covers the names below it, each of which is asked for there", "off", func() { cache.NXDomainCut = false }},
 	} {
 		if _, written := c.origins[d.path]; !written {
 			changed(c, c.firstFile, d.path, d.why, d.path+": "+d.theirs, d.set)

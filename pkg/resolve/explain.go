@@ -173,8 +173,7 @@ func parentDenial(c *cache.Cache, key, name []byte, now time.Time) (e cache.Entr
 	flags := key[len(name)+2]
 	for above = name; len(above) > 1; {
 		above = above[1+above[0]:]
-		e, ok = c.Peek(append(append([]byte(nil), above...), 0, 0, flags), now)
-		if ok && e.State <= cache.PrefetchDue {
+		if e, ok = c.PeekNXDomainCut(above, flags, now); ok {
 			return e, above, true
 		}
 	}

@@ -277,8 +277,10 @@ func (d *responseBuilder) store(f *inFlight, life time.Duration) {
 		return
 	}
 	d.answer.Msg, d.answer.Lifetime = d.msg, life
+	// Other servers may deny a name for one type and have data of another, which RFC 2308 section 5 forbids.
+	d.answer.AllTypes = d.deniesName && f.route.Exact
 	c.Put(f.key, &d.answer, d.now)
-	if d.answer.NXDomain {
+	if d.deniesName && f.plan.Cut {
 		f.r.cuts.add(f.name(), f.r.sinceStart(d.now)+life)
 	}
 	if plan := f.r.plan.Load(); plan != f.plan {

@@ -55,7 +55,7 @@ func (v *validator) validate(bounds TTLs, m *wire.Message) (life time.Duration, 
 		v.answer.TTLs = append(v.answer.TTLs, r.TTL)
 	}
 	v.answer.RotateFirst, v.answer.RotateCount = m.AddressRun()
-	v.answer.NXDomain = m.Rcode() == wire.RcodeNXDomain && (len(m.Records) == 0 || m.Records[0].Section != wire.Answer)
+	v.deniesName = m.Rcode() == wire.RcodeNXDomain && (len(m.Records) == 0 || m.Records[0].Section != wire.Answer)
 	if !positive && !soa { // a denial without SOA, or an incomplete alias chain: for the waiters only (RFC 2308 section 5)
 		shortest = 0
 	}
@@ -216,7 +216,8 @@ func (sanitizeError) EDE() int { return wire.EDEInvalidData }
 // The chain is the path from the query name to the data: CNAME records, each of which may follow from a
 // DNAME record.
 type validator struct {
-	answer cache.Answer
+	answer     cache.Answer
+	deniesName bool // the answer is NXDOMAIN for the name asked for, not for the target of an alias
 
 	m       *wire.Message
 	answers int     // records of the answer section
