@@ -257,11 +257,20 @@ func (d *responseBuilder) validateAndStore(f *inFlight, answer *wire.Message) er
 	if err != nil {
 		return err
 	}
+	if answer.IsAliasOnly() && hasUsable(f.plan.Cache, f.key, d.now) {
+		return errAliasOnly // no better than SERVFAIL: the resolver did not find out about the target
+	}
 	d.msg, d.source = answer.Raw, SourceUpstream
 	if !f.route.NoStore {
 		d.store(f, life)
 	}
 	return nil
+}
+
+// hasUsable reports whether the cache has an answer for key, fresh or stale.
+func hasUsable(c *cache.Cache, key []byte, now time.Time) bool {
+	e, ok := c.Peek(key, now)
+	return ok && (e.State <= cache.PrefetchDue || e.State == cache.Stale || e.State == cache.StaleBackoff)
 }
 
 // store caches the validated answer for life. An answer that may not be cached removes the cached one,

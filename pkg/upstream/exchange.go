@@ -3,6 +3,7 @@
 package upstream
 
 import (
+	"bytes"
 	"container/heap"
 	"context"
 	"fmt"
@@ -47,6 +48,7 @@ type exchange struct {
 	done         bool                   // the result is final
 	timerAt      time.Time              // when the timer fires; zero: it is not set
 	failure      Failure                // the most specific so far; Err is nil while there is none
+	aliasOnly    *wire.Message          // an answer that is used if there is no better one, see [wire.Message.IsAliasOnly]; nil: none
 
 	callAt    time.Time // when the timer heap calls it; guarded by the heap, like heapIndex
 	heapIndex int       // in the timer heap, from 1; 0: not in it
@@ -108,7 +110,7 @@ func (x *exchange) startNext(now time.Time, batch *wire.SendBatch) (over bool) {
 	x.cancelLooping(now)
 	for {
 		next := x.nextCandidate()
-		if next == nil {
+		if next == nil || x.aliasOnly != nil && !next.endpoint.healthy() {
 			x.noneLeft = true
 			break
 		}
@@ -210,7 +212,7 @@ func (x *exchange) armTimer(now time.Time) {
 	switch {
 	case x.noneLeft && x.failure.Reason == Rcode:
 		wait = min(wait, x.firstAttempt.sentAt.Add(betterAnswerWait).Sub(now))
-	case x.noneLeft:
+	case x.noneLeft && x.aliasOnly == nil:
 	case x.mayHedge:
 		wait = min(wait, latest.hedgeDelay)
 	default:
@@ -252,8 +254,18 @@ func (x *exchange) handleReply(a *attempt, in reply, batch *wire.SendBatch) {
 		wire.SetID(in.m.Raw, wire.ID(x.query))
 		x.receiver.Answered(in.m, nil, batch)
 	case over:
-		x.receiver.Answered(nil, &x.failure, batch)
+		x.end(batch)
 	}
+}
+
+// end passes on the result of an exchange without a good answer.
+func (x *exchange) end(batch *wire.SendBatch) {
+	if x.aliasOnly != nil {
+		wire.SetID(x.aliasOnly.Raw, wire.ID(x.query))
+		x.receiver.Answered(x.aliasOnly, nil, batch)
+		return
+	}
+	x.receiver.Answered(nil, &x.failure, batch)
 }
 
 // processReply reports whether the reply is the answer of the exchange, and whether the exchange is over.
@@ -272,15 +284,33 @@ func (x *exchange) processReply(a *attempt, in reply, batch *wire.SendBatch) (wo
 	switch {
 	case !final: // the attempt goes on over TCP
 		return false, false
+	case out.Err == nil && x.keepAliasOnly(a, in.m):
 	case out.Err == nil:
 		a.done = true
 		x.numRunning--
 		return true, x.finish(now)
+	default:
+		x.recordFailedAttempt(a, out)
 	}
-	x.recordFailedAttempt(a, out)
 	// The failure of an earlier attempt does not shorten the latest one.
 	over = (a.index == x.numStarted-1 || x.noneLeft) && x.startNext(now, batch)
 	return false, over && x.finish(now)
+}
+
+// keepAliasOnly ends an attempt whose answer has no data, keeps the answer, and reports whether it did. Another upstream
+// may have found out about the alias's target. The answer is nothing against its sender: some leave out the SOA record.
+func (x *exchange) keepAliasOnly(a *attempt, m *wire.Message) bool {
+	kept := new(wire.Message) // m is in the transport's buffer
+	if !m.IsAliasOnly() || kept.Parse(bytes.Clone(m.Raw)) != nil {
+		return false
+	}
+	x.aliasOnly = kept
+	a.done = true
+	x.numRunning--
+	if c := x.candidate(x.endpoints[a.index]); c != nil {
+		c.excluded = true
+	}
+	return true
 }
 
 // onTimer is called by the timer heap.
@@ -289,7 +319,7 @@ func (x *exchange) onTimer(batch *wire.SendBatch) {
 		x.receiver.Answered(nil, &Failure{Reason: Network, Err: errPanic}, batch)
 	})
 	if x.handleTimer(batch) {
-		x.receiver.Answered(nil, &x.failure, batch)
+		x.end(batch)
 	}
 }
 
@@ -313,7 +343,7 @@ func (x *exchange) handleTimer(batch *wire.SendBatch) (over bool) {
 			x.keepFailure(Failure{Reason: Timeout, Err: fmt.Errorf("waiting for an answer: %w", context.DeadlineExceeded)})
 		}
 		over = true
-	case x.noneLeft: // no better answer came in time
+	case x.noneLeft, x.aliasOnly != nil && !x.mayHedge: // no better answer came in time
 		over = true
 	case !x.mayHedge:
 		asked.recordTimeout(latest, now)

@@ -323,10 +323,19 @@ func (m *Message) IsReferral() bool {
 	if m.rcode != RcodeSuccess || m.Raw[2]&bitAA != 0 || binary.BigEndian.Uint16(m.Raw[6:]) != 0 {
 		return false
 	}
-	has := func(rrtype uint16) bool {
-		return slices.ContainsFunc(m.Records, func(r Record) bool { return r.Section == Authority && r.Type == rrtype })
-	}
-	return has(TypeNS) && !has(TypeSOA)
+	return m.has(Authority, TypeNS) && !m.has(Authority, TypeSOA)
+}
+
+// IsAliasOnly reports whether the answer section has records, such as aliases, but none of the type asked for, and no
+// SOA record denies them: the sender did not find out about the alias's target.
+func (m *Message) IsAliasOnly() bool {
+	return m.rcode == RcodeSuccess && binary.BigEndian.Uint16(m.Raw[6:]) != 0 &&
+		!m.has(Answer, m.QuestionType()) && !m.has(Authority, TypeSOA)
+}
+
+// has reports whether a section has a record of a type.
+func (m *Message) has(section uint8, rrtype uint16) bool {
+	return slices.ContainsFunc(m.Records, func(r Record) bool { return r.Section == section && r.Type == rrtype })
 }
 
 // AddressRun finds the first address RRset in the answer section: a run of two or more A or AAAA

@@ -157,6 +157,34 @@ func TestMessageNoName(t *testing.T) {
 }
 
 // TestMessageLame tells referrals from all else that has no answer.
+func TestMessageAliasOnly(t *testing.T) {
+	t.Parallel()
+	alias, soa := "www.example. 60 IN CNAME web.example.", "example. 60 IN SOA ns.example. mail.example. 1 2 3 4 5"
+	tests := []struct {
+		name   string
+		rrtype uint16
+		rcode  int
+		an     []string
+		ns     []string
+		want   bool
+	}{
+		{"an alias", dns.TypeA, 0, []string{alias}, nil, true},
+		{"an alias and servers", dns.TypeA, 0, []string{alias}, []string{"example. 60 IN NS ns.example."}, true},
+		{"an alias and data of another type", dns.TypeA, 0, []string{alias, "web.example. 60 IN AAAA 2001:db8::1"}, nil, true},
+		{"a denied target", dns.TypeA, 0, []string{alias}, []string{soa}, false},
+		{"a target that does not exist", dns.TypeA, dns.RcodeNameError, []string{alias}, nil, false},
+		{"an answer", dns.TypeA, 0, []string{alias, "web.example. 60 IN A 192.0.2.1"}, nil, false},
+		{"the alias was asked for", dns.TypeCNAME, 0, []string{alias}, nil, false},
+		{"NODATA without SOA", dns.TypeA, 0, nil, nil, false},
+		{"SERVFAIL with the alias", dns.TypeA, dns.RcodeServerFailure, []string{alias}, nil, false},
+	}
+	for _, tt := range tests {
+		msg := answer(t, "www.example.", tt.rrtype, records(t, tt.an...), records(t, tt.ns...), nil)
+		msg.Rcode = tt.rcode
+		assert.Same(t, tt.name, tt.want, parseMessage(t, pack(t, msg)).IsAliasOnly())
+	}
+}
+
 func TestMessageLame(t *testing.T) {
 	t.Parallel()
 	ns, soa := "example. 60 IN NS ns.example.", "example. 60 IN SOA ns.example. mail.example. 1 2 3 4 5"
