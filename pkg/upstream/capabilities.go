@@ -178,7 +178,7 @@ func (c *capabilities) limitations(now time.Time) []string {
 
 // How latency becomes a score, a timeout and a hedge delay.
 const (
-	decayInterval = 5 * time.Second        // without a query for so long, the score halves
+	staleAfter    = 5 * time.Second        // without a query for so long, the smoothed latency starts anew
 	minPenalty    = 100 * time.Millisecond // added at least by a failure
 	maxPenalty    = time.Second            // of the latency after failures
 	initialSRTT   = 100 * time.Millisecond // queried, but without an answer yet
@@ -189,11 +189,26 @@ const (
 	minSamples    = 16                   // before the p95 is used
 )
 
+// What a score is made of.
+const (
+	numRecent      = 8                       // samples kept
+	sampleInterval = time.Second / numRecent // between them at least, so that they cover a second or more
+	lostSample     = time.Hour               // stands for a lost attempt; longer than any round trip
+)
+
 // A latency holds what is known of an upstream's round trips.
+//
+// Timeout and hedge delay follow the tail. The score must not: names that are slow at any upstream would move it. It is
+// a low quantile of samples of the last second, or of the last numRecent queries if that is longer.
 type latency struct {
-	srtt    time.Duration // smoothed, including penalties; 0: unknown
-	p95     time.Duration // approximate p95 of recent round trips; 0: unknown
-	samples uint8         // up to minSamples
+	srtt       time.Duration // smoothed, including penalties; 0: unknown
+	p95        time.Duration // approximate p95 of recent round trips; 0: unknown
+	samples    uint8         // up to minSamples
+	typical    time.Duration // lower third of recent; 0: unknown
+	recent     [numRecent]time.Duration
+	recorded   uint      // samples ever put into recent
+	lossy      bool      // half of recent were lost attempts, and more than a quarter still are
+	nextSample time.Time // when the next one is taken
 }
 
 // observe adds a round trip (RFC 6298 section 2.3). stale says that the previous value is too old to be used.
@@ -222,7 +237,36 @@ func (l *latency) trackP95(rtt time.Duration) {
 	l.p95 -= step
 }
 
-// penalize raises the latency after a failure.
+// record takes a round trip, or lostSample, for the score. Of many in a sampleInterval it takes the first.
+func (l *latency) record(rtt time.Duration, now time.Time) {
+	if now.Before(l.nextSample) {
+		return
+	}
+	l.nextSample = now.Add(sampleInterval)
+	l.recent[l.recorded%numRecent] = max(rtt, 1) // 0 means unknown
+	l.recorded++
+	sorted := l.recent
+	n := int(min(l.recorded, numRecent))
+	slices.Sort(sorted[:n])
+	l.typical = sorted[n/3]
+	switch {
+	case n >= numRecent/2 && sorted[n/2] == lostSample: // half are lost
+		l.lossy = true
+	case sorted[n-1-n/4] != lostSample: // a quarter at most
+		l.lossy = false
+	}
+}
+
+// score returns the latency by which upstreams are ordered.
+func (l *latency) score() time.Duration {
+	usual := min(l.typical, maxPenalty)
+	if usual == 0 || l.lossy {
+		return max(usual, initialSRTT)
+	}
+	return usual
+}
+
+// penalize raises the smoothed latency after a failure.
 func (l *latency) penalize() {
 	l.srtt = max(l.srtt, min(max(2*l.srtt, minPenalty), maxPenalty))
 }
@@ -242,9 +286,4 @@ func (l *latency) hedgeDelay() time.Duration {
 		return 0
 	}
 	return max(l.p95+l.p95/4, minHedgeDelay) // a quarter more, for upstreams with a constant latency
-}
-
-// decaySteps returns how often the score of an upstream last queried then is halved.
-func decaySteps(now, asked time.Time) int {
-	return int(min(max(now.Sub(asked), 0)/decayInterval, 40)) // 40 leaves almost nothing of any duration
 }

@@ -47,6 +47,13 @@
 //
 // An upstream that leads back to this process (loop.go) gets only loop probes.
 //
+// # Order
+//
+// By latency, an upstream is judged by answers to most names. An answer does not count if another upstream is late with
+// the same question too. An attempt without an answer counts as lost only if another upstream answered in time. Errors do
+// not count. An upstream that is not the best gets an exploratory query now and then, beside that to the best one: the
+// client has the first answer, and both are measured.
+//
 // # Locks and goroutines
 //
 // Locks are taken in this order: exchange.mu, Pool.mu, endpoint.mu, a transport's. The locks of [LoopDetector] and

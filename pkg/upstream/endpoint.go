@@ -136,7 +136,7 @@ func (e *endpoint) send(a *attempt, batch *wire.SendBatch) error {
 func (e *endpoint) prepare(a *attempt) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	a.latencyStale = decaySteps(a.sentAt, e.lastQuery) > 0
+	a.latencyStale = a.sentAt.Sub(e.lastQuery) >= staleAfter
 	if a.sentAt.After(e.lastQuery) {
 		e.lastQuery = a.sentAt
 	}
@@ -220,7 +220,7 @@ func (e *endpoint) recordAnswer(a *attempt, m *wire.Message, now time.Time) Fail
 		rtt = now.Sub(a.sentAt)
 	}
 	e.count.observeRTT(rtt)
-	if a.index > 0 {
+	if a.repeats {
 		e.count.won.Add(1)
 	}
 	e.mu.Lock()
@@ -228,6 +228,9 @@ func (e *endpoint) recordAnswer(a *attempt, m *wire.Message, now time.Time) Fail
 	e.markAliveLocked()
 	e.lastAnswer = a.sentAt.Add(rtt)
 	e.latency.observe(rtt, a.latencyStale)
+	if !a.nameSlow {
+		e.latency.record(rtt, now)
+	}
 	e.capabilities.learnFromAnswer(a, now)
 	return Failure{}
 }
@@ -292,6 +295,11 @@ func (e *endpoint) cancel(a *attempt, now time.Time) (malformed error) {
 	e.release(a)
 	if now.Sub(a.sentAt) >= a.timeout {
 		e.recordTimeout(a, now)
+		if a.beaten {
+			e.mu.Lock()
+			defer e.mu.Unlock()
+			e.latency.record(lostSample, now)
+		}
 	}
 	return malformed
 }
@@ -439,6 +447,7 @@ func (e *endpoint) handleReply(a *attempt, r reply, _ *wire.SendBatch) {
 	}
 	e.lastAnswer = now
 	e.latency.srtt = max(now.Sub(a.sentAt), 1) // values and penalties from before the failure no longer apply
+	e.latency.record(e.latency.srtt, now)
 	e.markAliveLocked()
 }
 
@@ -466,7 +475,7 @@ func (e *endpoint) stats() ServerStats {
 	s := ServerStats{
 		Network: e.Network, Name: e.Name, Addr: e.Addr, Far: e.far,
 		Requests: e.count.requests.Load(), Truncated: e.count.truncated.Load(),
-		Hedged: e.count.hedged.Load(), Won: e.count.won.Load(), Probes: e.count.probes.Load(),
+		Hedged: e.count.hedged.Load(), Won: e.count.won.Load(), Explored: e.count.explored.Load(), Probes: e.count.probes.Load(),
 		RTTSum: time.Duration(e.count.rttSum.Load()), Outstanding: int(e.outstanding.Load()),
 		Failing: e.failing.Load(), Down: e.down.Load(), Looped: e.loopMonitor.looping.Load(),
 	}

@@ -88,16 +88,26 @@ func (p *Pool) start(q []byte, deadline time.Time, to wire.AnswerReceiver, batch
 		return &Failure{Reason: snap.downReason(), Err: errAllDown}
 	}
 	p.earnHedge()
-	if x.start(now, batch) {
+	if x.start(p.explore(x.candidates, snap, q, now), now, batch) {
 		return &x.failure
 	}
 	return nil
 }
 
-// start starts the first attempt. It reports whether the exchange is over because all attempts failed at once.
-func (x *exchange) start(now time.Time, batch *wire.SendBatch) (over bool) {
+// start starts the first attempt, and one with the second candidate if explore is set. It reports whether the exchange
+// is over because all attempts failed at once.
+func (x *exchange) start(explore bool, now time.Time, batch *wire.SendBatch) (over bool) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
+	if explore {
+		c := &x.candidates[1]
+		a := x.newAttempt(c, now)
+		a.explores = true
+		c.endpoint.count.explored.Add(1)
+		if err := c.endpoint.send(a, batch); err != nil {
+			x.recordFailedAttempt(a, c.endpoint.recordFailure(a, err, now))
+		}
+	}
 	return x.startNext(now, batch) && x.finish(now)
 }
 
@@ -194,6 +204,7 @@ func (x *exchange) newAttempt(c *candidate, now time.Time) *attempt {
 	}
 	a.query, a.receiver, a.index, a.sentAt, a.connsOpened = x.query, x, x.numStarted, now, &x.connsOpened
 	a.timeout, a.hedgeDelay, a.mayHedge = c.timeout, c.hedgeDelay, c.nextHealthy
+	a.repeats = x.numStarted > 1 || x.numStarted == 1 && !x.firstAttempt.explores
 	a.smallUDP = c.timedOut // RFC 6891 section 6.2.5: its answer may have been too large for the path
 	if c.noOPT {
 		a.query, a.noOPT, a.headerOnly = withoutOPT(x.query), true, c.headerOnly
@@ -280,6 +291,7 @@ func (x *exchange) processReply(a *attempt, in reply, batch *wire.SendBatch) (wo
 		}
 		return false, false
 	}
+	a.nameSlow = x.othersLate(a, now)
 	out, final := x.endpoints[a.index].acceptReply(a, in, now, batch)
 	switch {
 	case !final: // the attempt goes on over TCP
@@ -288,6 +300,10 @@ func (x *exchange) processReply(a *attempt, in reply, batch *wire.SendBatch) (wo
 	case out.Err == nil:
 		a.done = true
 		x.numRunning--
+		if a.explores {
+			x.pool.explored.soon() // it may have become the best
+		}
+		x.markBeaten(a, now)
 		return true, x.finish(now)
 	default:
 		x.recordFailedAttempt(a, out)
@@ -311,6 +327,37 @@ func (x *exchange) keepAliasOnly(a *attempt, m *wire.Message) bool {
 		c.excluded = true
 	}
 	return true
+}
+
+// othersLate reports whether another upstream is late with the question too: then the name is slow, and not the
+// upstream of the attempt.
+func (x *exchange) othersLate(a *attempt, now time.Time) bool {
+	for i, other := range x.attempts[:x.numStarted] {
+		if !other.done && x.endpoints[i] != x.endpoints[a.index] && other.late(now) {
+			return true
+		}
+	}
+	return false
+}
+
+// markBeaten marks the pending attempts with other upstreams than that of the winner: unless the name is slow, the one
+// that does not answer is at fault.
+func (x *exchange) markBeaten(winner *attempt, now time.Time) {
+	if winner.late(now) {
+		return
+	}
+	for i, a := range x.attempts[:x.numStarted] {
+		a.beaten = !a.done && x.endpoints[i] != x.endpoints[winner.index]
+	}
+}
+
+// late reports whether the attempt takes longer than the upstream usually does.
+func (a *attempt) late(now time.Time) bool {
+	usual := a.timeout
+	if a.hedgeDelay > 0 {
+		usual = a.hedgeDelay
+	}
+	return now.Sub(a.sentAt) >= usual
 }
 
 // onTimer is called by the timer heap.
@@ -364,7 +411,7 @@ func (x *exchange) handleTimer(batch *wire.SendBatch) (over bool) {
 // finish ends the exchange and returns true. Later replies do not change its result.
 //
 // A late attempt that lost to a hedge stays pending until it times out. Otherwise an upstream that does not answer
-// would never be noticed.
+// would never be noticed. An exploratory attempt stays pending to measure its upstream.
 func (x *exchange) finish(now time.Time) bool {
 	x.done = true
 	x.timerAt = time.Time{}
@@ -376,7 +423,8 @@ func (x *exchange) finish(now time.Time) bool {
 		a.done = true
 		x.numRunning--
 		waited := now.Sub(a.sentAt)
-		if a.hedgeDelay > 0 && a.hedgeDelay <= waited && waited < a.timeout && !a.timeoutCounted {
+		late := a.hedgeDelay > 0 && a.hedgeDelay <= waited
+		if (late || a.explores) && waited < a.timeout && !a.timeoutCounted {
 			a.awaitLate = true
 			linger = max(linger, a.timeout-waited)
 			continue

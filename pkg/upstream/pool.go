@@ -22,6 +22,7 @@ func New(cfg Config) (*Pool, error) {
 		return nil, fmt.Errorf("connections %d: not between 1 and %d", cfg.Connections, maxConnections)
 	}
 	p.timers.common = p.common
+	p.explored.at.Store(p.Now().UnixNano())
 	p.snapshot.Store(&snapshot{})
 	switch {
 	case p.Endpoints == nil:

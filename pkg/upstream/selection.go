@@ -18,6 +18,7 @@ type Pool struct {
 	*common
 	sources  []*source // one per target, in order; after New only Run uses them
 	hedges   atomic.Int64
+	explored exploration
 	timers   timerHeap
 	snapshot atomic.Pointer[snapshot] // may be outdated; currentSnapshot returns the current one
 
@@ -33,6 +34,9 @@ type snapshot struct {
 	version    uint64           // of Endpoints that it was made from
 	selfAddrs  []netip.AddrPort // of Endpoints, excluded as this process's own addresses
 }
+
+// primary returns the upstreams but the last resorts.
+func (s *snapshot) primary() []*endpoint { return s.all[:len(s.all)-len(s.lastResort)] }
 
 // downReason returns the most specific reason why all upstreams are down.
 func (s *snapshot) downReason() Reason {
@@ -159,7 +163,7 @@ const (
 // them.
 func (p *Pool) selectCandidates(list []candidate, snap *snapshot, q []byte, now time.Time) []candidate {
 	rrtype, limit := wire.QueryType(q), targetCandidates
-	primary := snap.all[:len(snap.all)-len(snap.lastResort)]
+	primary := snap.primary()
 	if p.Endpoints != nil {
 		limit = endpointCandidates
 		list = insertSample(list, primary, now, rrtype)
@@ -255,7 +259,7 @@ func (e *endpoint) loadCandidate(now time.Time, rrtype uint16) candidate {
 }
 
 // candidate returns the upstream's rank for a query. One without queries so far has the best score, so that each
-// upstream is measured. The score improves with the time since the last query.
+// upstream is measured.
 func (e *endpoint) candidate(now time.Time, rrtype uint16) candidate {
 	c := candidate{endpoint: e}
 	if e.down.Load() || e.loopMonitor.looping.Load() {
@@ -266,16 +270,83 @@ func (e *endpoint) candidate(now time.Time, rrtype uint16) candidate {
 	defer e.mu.Unlock()
 	c.timeout, c.hedgeDelay = e.latency.timeout(), e.latency.hedgeDelay()
 	if !e.lastQuery.IsZero() {
-		c.score = e.latency.srtt
-		if c.score == 0 {
-			c.score = initialSRTT
-		}
-		c.score >>= decaySteps(now, e.lastQuery)
+		c.score = e.latency.score()
 	}
 	if e.failing.Load() || e.capabilities.isTypeRefused(now, rrtype) {
 		c.class = classFailing
 	}
 	return c
+}
+
+// How often an upstream is measured that is not the best. Its query goes to the best one at the same time, so that no
+// client waits for it.
+const (
+	exploreEvery = 101             // queries; odd, so that it is not always the second of A and AAAA
+	exploreAfter = 5 * time.Second // with few queries
+	exploreLeast = 11              // queries in between nevertheless
+)
+
+// An exploration says when the next upstream is measured.
+type exploration struct {
+	queries atomic.Int64 // since the last one
+	at      atomic.Int64 // time of the last one, Unix ns
+}
+
+// due counts a query and reports whether an exploration is due with it.
+func (x *exploration) due(now time.Time) bool {
+	n := x.queries.Add(1)
+	if n < exploreLeast || n < exploreEvery && now.UnixNano()-x.at.Load() < int64(exploreAfter) {
+		return false
+	}
+	x.queries.Store(0)
+	x.at.Store(now.UnixNano())
+	return true
+}
+
+// soon makes an exploration due with the next query.
+func (x *exploration) soon() { x.queries.Store(exploreEvery) }
+
+// retry makes an exploration due after a few queries.
+func (x *exploration) retry() { x.queries.Store(exploreEvery - exploreLeast) }
+
+// explore makes the healthy upstream that was asked least recently the second candidate, and reports whether it is to
+// be measured by this query. Without it an upstream that gets no queries would keep the score that it had.
+func (p *Pool) explore(list []candidate, snap *snapshot, q []byte, now time.Time) bool {
+	byLatency := p.Endpoints != nil || p.Policy == Fastest
+	if !byLatency || len(list) < 2 || list[0].class != classHealthy || !p.explored.due(now) {
+		return false
+	}
+	var next candidate
+	oldest := now.Add(-sampleInterval) // more recently asked ones are measured anyway
+	primary := snap.primary()
+	start := rand.IntN(len(primary)) //nolint:gosec // not security relevant
+	for i := range min(len(primary), sampleSize) {
+		e := primary[(start+i)%len(primary)]
+		c := e.candidate(now, wire.QueryType(q))
+		if e == list[0].endpoint || c.class != classHealthy {
+			continue
+		}
+		if asked := e.lastAsked(); asked.Before(oldest) {
+			next, oldest = c, asked
+		}
+	}
+	if next.endpoint == nil {
+		p.explored.retry()
+		return false
+	}
+	at := slices.IndexFunc(list, func(c candidate) bool { return c.endpoint == next.endpoint })
+	if at > 1 {
+		list[at], list[at].nextHealthy = list[1], false
+	}
+	list[0].nextHealthy, list[1] = false, next // it is asked already, so there is no hedge
+	return true
+}
+
+// lastAsked returns when the upstream was last asked.
+func (e *endpoint) lastAsked() time.Time {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.lastQuery
 }
 
 // Hedges are extra queries. They are a small share, so that a slow upstream does not get twice the load. Pool.hedges

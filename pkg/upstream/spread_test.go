@@ -5,6 +5,7 @@ package upstream_test
 import (
 	"net/netip"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -121,6 +122,47 @@ func TestSpread(t *testing.T) {
 			})
 		})
 	}
+}
+
+// Slow names move no queries from one endpoint to another. An endpoint that is slow itself gets few, and its share again
+// once it is fast.
+func TestSpreadWithSlowNames(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		const ms = time.Millisecond
+		f := newServerGroup(t)
+		for range 3 {
+			f.add(ms, false)
+		}
+		var asked atomic.Int64
+		answer := func(usual time.Duration) upstreamtest.Script {
+			return func(upstreamtest.Query) upstreamtest.Action {
+				if asked.Add(1)%61 == 0 {
+					return after(usual+700*ms, one("192.0.2.10"))
+				}
+				return after(usual, one("192.0.2.10"))
+			}
+		}
+		for _, s := range f.servers {
+			s.SetScript(answer(ms))
+		}
+		f.shares(t, time.Second, 5*ms)
+		for range 5 {
+			if got := f.shares(t, 2*time.Second, 5*ms); min(got[0], got[1], got[2]) < 20 {
+				t.Errorf("shares %d %%, want a third each", got)
+			}
+		}
+		f.servers[2].SetScript(answer(60 * ms))
+		f.shares(t, 2*time.Second, 5*ms)
+		if got := f.shares(t, 2*time.Second, 5*ms); got[2] > 8 {
+			t.Errorf("shares %d %%, want little for the slow one", got)
+		}
+		f.servers[2].SetScript(answer(ms))
+		f.shares(t, 3*time.Second, 5*ms)
+		if got := f.shares(t, 2*time.Second, 5*ms); got[2] < 20 {
+			t.Errorf("shares %d %%, want a third for the one that is fast again", got)
+		}
+	})
 }
 
 // A new server gets its share at once.

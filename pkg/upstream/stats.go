@@ -30,6 +30,7 @@ type ServerStats struct {
 	RTTSum      time.Duration              // sum of these round trips
 	Hedged      uint64                     // late attempts that were hedged
 	Won         uint64                     // good answers to hedges and to retries
+	Explored    uint64                     // attempts that only measured it, beside one to the best upstream
 	Outstanding int                        // pending attempts
 	Failing     bool                       // the latest attempts failed; it is being probed
 	Down        bool                       // failing for so long that it gets no queries
@@ -79,6 +80,7 @@ type counters struct {
 	resumed   atomic.Uint64 // TLS sessions
 	hedged    atomic.Uint64
 	won       atomic.Uint64
+	explored  atomic.Uint64
 	probes    atomic.Uint64
 	rtts      [len(rttBounds) + 1]atomic.Uint64
 	rttSum    atomic.Int64 // ns

@@ -82,6 +82,10 @@ type attempt struct {
 	timeout        time.Duration
 	hedgeDelay     time.Duration // after which an answer counts as late; 0: unknown
 	mayHedge       bool          // the next candidate is healthy, so a hedge may start
+	explores       bool          // it measures its upstream; another one was asked at the same time
+	repeats        bool          // it is a hedge or a retry
+	nameSlow       bool          // its answer says nothing about the upstream: another one is late with the same question
+	beaten         bool          // another upstream answered in time
 	done           bool
 	timeoutCounted bool // already counted as timed out
 	awaitLate      bool // the exchange has ended; a late reply still updates the upstream's health
