@@ -103,6 +103,7 @@ func addCounters(to, from *upstream.ServerStats) {
 	to.RTTSum += from.RTTSum
 	to.Hedged += from.Hedged
 	to.Won += from.Won
+	to.Explored += from.Explored
 	to.Probes += from.Probes
 	to.Opened += from.Opened
 	to.Resumed += from.Resumed
@@ -134,6 +135,8 @@ func (t *table) addUpstreams(list []upstreamSeries) {
 	total("upstream_hedges_total", "Slow exchanges for which another upstream was asked too.", func(u *upstream.ServerStats) uint64 { return u.Hedged })
 	total("upstream_hedges_won_total", "Good answers of exchanges that began because an earlier one was slow or failed.",
 		func(u *upstream.ServerStats) uint64 { return u.Won })
+	total("upstream_explorations_total", "Exchanges that only measure the upstream; the fastest one is asked at the same time.",
+		func(u *upstream.ServerStats) uint64 { return u.Explored })
 	latency := t.add(gauge, "upstream_latency_seconds", "Smoothed response time with penalties for failures; of a service's fastest endpoint.", zone, name)
 	late := t.add(gauge, "upstream_late_seconds", "p95 of recent response times; of a service's fastest endpoint. Longer exchanges are hedged.", zone, name)
 	level("upstream_outstanding", "Exchanges in flight.", func(u *upstream.ServerStats) int { return u.Outstanding })

@@ -26,13 +26,13 @@ func TestServerStatus(t *testing.T) {
 			name: "everything",
 			stats: upstream.ServerStats{
 				Network: "tls", Addr: addr, Name: "dns.example", Far: true, LastResort: true, Requests: 1000, Failures: [upstream.NumCauses]uint64{upstream.CauseTLS: 3},
-				SRTT: 1234567, P95: 4321987, Hedged: 5, Won: 4, Outstanding: 3, Failing: true, Probes: 7,
+				SRTT: 1234567, P95: 4321987, Hedged: 5, Won: 4, Explored: 6, Outstanding: 3, Failing: true, Probes: 7,
 				Limitations: []string{"no-edns"}, Sockets: 1, Open: 2, Opened: 9, Resumed: 8, LastError: "certificate has expired",
 			},
 			want: Server{
 				Address: "tls://192.0.2.1:853", Name: "dns.example", State: "failing", Far: true, Last: true,
 				Requests: 1000, Outstanding: 3, Failures: map[string]uint64{"tls": 3}, Latency: new(0.00123),
-				Late: &Late{After: new(0.00432), Hedged: 5, Won: 4}, Probes: 7,
+				Late: &Late{After: new(0.00432), Hedged: 5, Won: 4}, Explored: 6, Probes: 7,
 				Open: &Open{Sockets: 1, Connections: 2, Opened: 9, Resumed: 8}, Limitations: []string{"no-edns"}, LastError: "certificate has expired",
 			},
 		},

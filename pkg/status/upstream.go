@@ -37,6 +37,7 @@ type Server struct {
 	Failures    map[string]uint64 `json:"failures,omitempty"`
 	Latency     *float64          `json:"latencySeconds,omitempty"` // smoothed; nil: there was no answer
 	Late        *Late             `json:"late,omitempty"`           // nil: no data yet
+	Explored    uint64            `json:"explored,omitempty"`       // requests that only measured it
 	Probes      uint64            `json:"probes,omitempty"`
 	Open        *Open             `json:"open,omitempty"`        // nil: nothing was ever opened
 	Limitations []string          `json:"limitations,omitempty"` // features that the server lacks
@@ -72,7 +73,7 @@ func serverOf(server *upstream.ServerStats) Server {
 		Address: server.Network + "://" + server.Addr.String(), Name: server.Name, State: server.State().String(),
 		Last: server.LastResort, Far: server.Far,
 		Requests: server.Requests, Outstanding: server.Outstanding, Latency: roundTrip(server.SRTT),
-		Probes: server.Probes, Limitations: server.Limitations, LastError: server.LastError,
+		Explored: server.Explored, Probes: server.Probes, Limitations: server.Limitations, LastError: server.LastError,
 	}
 	if server.P95 > 0 || server.Hedged > 0 || server.Won > 0 {
 		s.Late = &Late{After: roundTrip(server.P95), Hedged: server.Hedged, Won: server.Won}
