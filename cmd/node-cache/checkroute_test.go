@@ -49,7 +49,7 @@ hint: name a file that this user can read
 func TestCheckForwardPrint(t *testing.T) {
 	t.Parallel()
 	path := file(t, "forward: [{zone: ., to: ['https://dns.example/q', 'tls://192.0.2.1#Dns.Example', 192.0.2.2], bootstrap: [192.0.2.1], policy: random, "+
-		"connections: 4, rate: 100, case: off, https: {method: get}}]\n")
+		"connections: 4, rate: 100, case: on, https: {method: get}}]\n")
 	printed := command("check", "--print", path)
 	got, err := config.Parse([]byte(printed.Stdout), config.Agent)
 	if printed.Code != cli.ExitOK || err != nil {

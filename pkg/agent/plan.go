@@ -194,7 +194,7 @@ func (b *builder) routeFor(cfg *config.Config, forward config.Route, old *genera
 		c.Targets = append(c.Targets, target(to, forward))
 	}
 	c.Policy, c.Connections, c.Rate = policies()[forward.Policy], forward.Connections, float64(forward.Rate)
-	c.NoRandomCase, c.TrustAD = forward.PlainCase, forward.TrustAD
+	c.RandomCase, c.TrustAD = forward.RandomCase, forward.TrustAD
 	pool, err := upstream.New(c)
 	return route{Route: forward, suffix: suffix, pool: pool}, err
 }

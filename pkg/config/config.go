@@ -113,9 +113,9 @@ type Route struct {
 	Connections int `yaml:"connections" min:"1" max:"16"`
 	// Queries a second to each upstream, up to 1000000; 0: no bound. Excess goes to the other upstreams, or fails.
 	Rate int `yaml:"rate" min:"0" max:"1000000"`
-	// `on`: names are sent over UDP in random case, against forged answers. Upstreams that do not repeat it are
-	// detected. `off`: in lower case.
-	PlainCase bool `yaml:"case" words:"on,off"`
+	// `on`: names are sent over UDP in random case (0x20), against forged answers; docs/upstreams.md says what that
+	// costs. `off`: in lower case.
+	RandomCase bool `yaml:"case" words:"off,on"`
 	// `on`: clients get the flag AD (validated, RFC 4035) also from upstreams over UDP and TCP. Only for validating
 	// upstreams on a network without forged packets. `off`: only over TLS and HTTPS.
 	TrustAD bool `yaml:"trustAD" words:"off,on"`

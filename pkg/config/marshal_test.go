@@ -25,7 +25,7 @@ func TestMarshal(t *testing.T) {
 				{Kind: config.HTTPS, Addr: netip.AddrPortFrom(netip.Addr{}, 443), Name: "dns.example", Path: "/dns-query"},
 			},
 			Bootstrap: []netip.Addr{netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("2001:db8::1")},
-			Policy:    config.PolicyRandom, Connections: 16, Rate: 500, PlainCase: true, TrustAD: true,
+			Policy:    config.PolicyRandom, Connections: 16, Rate: 500, RandomCase: true, TrustAD: true,
 			RouteTLS: config.RouteTLS{CA: "ca.pem"}, RouteHTTPS: config.RouteHTTPS{Method: config.MethodGet},
 			MinTTL: 0, MaxTTL: 90 * time.Second, NegativeTTL: time.Second, NoCache: true,
 		})

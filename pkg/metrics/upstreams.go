@@ -97,6 +97,7 @@ func addCounters(to, from *upstream.ServerStats) {
 		to.Failures[cause] += n
 	}
 	to.Truncated += from.Truncated
+	to.CaseChecks += from.CaseChecks
 	for bucket, n := range from.RTTs {
 		to.RTTs[bucket] += n
 	}
@@ -131,6 +132,8 @@ func (t *table) addUpstreams(list []upstreamSeries) {
 	failures := t.add(counter, "upstream_failures_total", "Failures of exchanges. One exchange may have several, and may still succeed.",
 		zone, name, label{"reason", causes})
 	rtts := t.add(histogram, "upstream_request_duration_seconds", "Time from the start of an exchange to its good answer.", zone, name)
+	total("upstream_case_checks_total", "Answers to names in random case that were not believed, and asked for again in lower case.",
+		func(u *upstream.ServerStats) uint64 { return u.CaseChecks })
 	total("upstream_truncated_total", "Truncated UDP answers, retried over TCP.", func(u *upstream.ServerStats) uint64 { return u.Truncated })
 	total("upstream_hedges_total", "Slow exchanges for which another upstream was asked too.", func(u *upstream.ServerStats) uint64 { return u.Hedged })
 	total("upstream_hedges_won_total", "Good answers of exchanges that began because an earlier one was slow or failed.",

@@ -37,7 +37,7 @@ const maxRefusedTypes = 16
 // capabilities are what an upstream has shown that it can and cannot do.
 type capabilities struct {
 	noEDNS       limitation            // it answers FORMERR or NOTIMP to an OPT record, and well without
-	noRandomCase limitation            // it changes the case of names
+	caseMemory   caseMemory            // what it does with names in random case
 	noTCP        limitation            // it truncates answers but accepts no TCP connections: ask for larger UDP answers
 	smallUDP     limitation            // it answers only queries with the smallest EDNS size
 	refusedTypes map[uint16]limitation // by record type, answered with REFUSED or NOTIMP
@@ -60,9 +60,11 @@ func (l *limitation) observe(now time.Time, enough int) {
 func (l *limitation) active(now time.Time) bool { return now.Before(l.until) }
 
 // apply adapts an attempt to the upstream.
-func (c *capabilities) apply(a *attempt, udp, mixCase bool) {
-	a.randomCase = udp && mixCase && !c.noRandomCase.active(a.sentAt)
-	a.smallUDP = udp && (a.smallUDP || c.smallUDP.active(a.sentAt))
+func (c *capabilities) apply(a *attempt, udp, randomCase bool) {
+	if udp && randomCase {
+		c.caseMemory.choose(a, c.noTCP.active(a.sentAt))
+	}
+	a.smallUDP = udp && !a.overTCP && (a.smallUDP || c.smallUDP.active(a.sentAt))
 	switch {
 	case a.noOPT:
 		a.smallUDP = false
@@ -95,17 +97,14 @@ func (c *capabilities) allowTCPRetry(now time.Time) bool {
 	return true
 }
 
-// tcpRetryFailed records that an answer was truncated, or came in another case, and TCP failed as well.
-func (c *capabilities) tcpRetryFailed(a *attempt, now time.Time) {
-	if a.caseChanged {
-		c.noRandomCase.observe(now, minEvidence)
-		return
-	}
+// tcpFailed records that the upstream answers over UDP, but not over TCP.
+func (c *capabilities) tcpFailed(now time.Time) {
 	c.noTCP.observe(now, 2) // so the third attempt succeeds
 }
 
-// learnFromAnswer learns from a good answer.
-func (c *capabilities) learnFromAnswer(a *attempt, now time.Time) {
+// learnFromAnswer learns from a good answer, except what random case shows. overTCP says that a UDP upstream gave it
+// over TCP.
+func (c *capabilities) learnFromAnswer(a *attempt, overTCP bool, now time.Time) {
 	switch {
 	case !a.noOPT:
 		c.noEDNS.evidence = 0
@@ -117,13 +116,7 @@ func (c *capabilities) learnFromAnswer(a *attempt, now time.Time) {
 	default:
 		c.noEDNS.observe(now, 1)
 	}
-	switch {
-	case a.caseChanged: // once may be a forgery, which must not change the state
-		c.noRandomCase.observe(now, minEvidence)
-	case a.randomCase:
-		c.noRandomCase.evidence = 0
-	}
-	if a.udpRTT > 0 {
+	if overTCP {
 		c.noTCP = limitation{}
 	}
 	switch {
@@ -162,10 +155,13 @@ func (c *capabilities) isTypeRefused(now time.Time, rrtype uint16) bool {
 // limitations lists the assumed limitations by name, for the status page.
 func (c *capabilities) limitations(now time.Time) []string {
 	var list []string
-	for name, l := range map[string]limitation{"no-edns": c.noEDNS, "no-case": c.noRandomCase, "no-tcp": c.noTCP, "small-udp": c.smallUDP} {
+	for name, l := range map[string]limitation{"no-edns": c.noEDNS, "no-case": c.caseMemory.changes, "no-tcp": c.noTCP, "small-udp": c.smallUDP} {
 		if l.active(now) {
 			list = append(list, name)
 		}
+	}
+	for _, domain := range c.caseMemory.listed(now) {
+		list = append(list, "no-case:"+domain)
 	}
 	for rrtype := range c.refusedTypes {
 		if c.isTypeRefused(now, rrtype) {

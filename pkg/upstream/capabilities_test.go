@@ -33,6 +33,7 @@ func TestCapabilities(t *testing.T) {
 	tests := []struct {
 		name   string
 		script upstreamtest.Script
+		random bool   // with 0x20
 		first  int    // queries until it is learned
 		asked  string // the queries of one exchange after that
 		limits string // learned limitations
@@ -62,7 +63,7 @@ func TestCapabilities(t *testing.T) {
 			script: upstreamtest.By(func(upstreamtest.Query) upstreamtest.Action {
 				return upstreamtest.Action{Raw: []upstreamtest.Raw{otherCase}}
 			}, upstreamtest.Always(good)),
-			first: 3, asked: "udp 1232", limits: "no-case",
+			random: true, first: 3, asked: "tcp 1232", limits: "no-case",
 		},
 		{
 			name: "silent to all but the smallest",
@@ -90,7 +91,10 @@ func TestCapabilities(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
 				s := upstreamtest.New(tt.script)
-				p := memory(t, "udp", upstreamtest.Network{addrA: s}, addrA)
+				p := newPool(t, upstream.Config{
+					Targets: []upstream.Target{target("udp", addrA)}, Dial: upstreamtest.Network{addrA: s}.Dial, RandomCase: tt.random,
+				})
+				run(t, p)
 				for range tt.first {
 					ask(t, p)
 				}

@@ -37,9 +37,9 @@ type Config struct {
 	// Rate is the limit of queries per second to each upstream, with bursts of a tenth of it. Excess queries go to
 	// another upstream. 0: no limit.
 	Rate float64
-	// NoRandomCase turns off 0x20. Otherwise names are sent over UDP in random case, which the answer must repeat,
-	// unless the upstream is known to change the case.
-	NoRandomCase bool
+	// RandomCase turns on 0x20: names are sent over UDP in random case, which the answer must repeat, except to
+	// upstreams and for domains that are known not to ignore the case. Otherwise names are sent as they are.
+	RandomCase bool
 	// TrustAD keeps the AD flag of all answers. By default only answers over TLS and HTTPS keep it: on other
 	// transports any host on the path may set it (RFC 6840 section 5.8).
 	TrustAD bool

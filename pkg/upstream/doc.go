@@ -26,6 +26,7 @@
 //	selection.go               the list at one time, a snapshot, and whom a query asks
 //	endpoint.go                one upstream: its health, rate limit and transports
 //	capabilities.go, loop.go   what was learned about it: limitations, latency, whether it leads back here
+//	case.go                    whether an answer to a name in random case (0x20) is believed
 //	https.go, stream.go        what connections carry: HTTP/2 requests, or messages with a length
 //	conn.go                    connections that many queries share: opened, chosen, aged, replaced and closed
 //	udp.go, udpsocket.go       UDP; each batch gets a random socket, each query a random ID and random case (0x20)
@@ -33,8 +34,8 @@
 //	config.go, endpoints.go    what a pool is configured with; its [Endpoints] change over time
 //	stats.go, failure.go       counters, reasons, causes
 //
-// If a UDP answer is truncated or its name has another case, the same attempt asks again over TCP. A running exchange
-// uses a new snapshot from its next attempt on.
+// If a UDP answer is truncated, or one to the random case is not believed, the same attempt asks again over TCP. A
+// running exchange uses a new snapshot from its next attempt on.
 //
 // An answer is accepted only if it matches the question (RFC 5452 section 9.1) and is well formed from end to end. Any
 // other datagram is counted and ignored, so that garbage cannot end a query.

@@ -122,14 +122,34 @@ func (e *endpoint) send(a *attempt, batch *wire.SendBatch) error {
 	}
 	e.prepare(a)
 	if tap := e.Tap.Load(); tap != nil {
-		tap.ForwarderQuery(e.Network, e.Addr, a.sentAt, a.query)
+		tap.ForwarderQuery(e.network(a.overTCP), e.Addr, a.sentAt, a.query)
 	}
-	a.transport = e.primary
-	if err := a.transport.send(a, batch); err != nil {
+	if err := e.transmit(a, batch); err != nil {
 		return err
 	}
 	e.outstanding.Add(1)
 	return nil
+}
+
+// network returns the network of a query, which goes over TCP to a UDP upstream if overTCP is set.
+func (e *endpoint) network(overTCP bool) string {
+	if overTCP {
+		return "tcp"
+	}
+	return e.Network
+}
+
+// transmit passes the attempt to its transport, and to UDP if it should go over TCP and cannot.
+func (e *endpoint) transmit(a *attempt, batch *wire.SendBatch) error {
+	if a.overTCP {
+		a.transport = e.conns
+		if a.transport.send(a, batch) == nil {
+			return nil
+		}
+		a.leaveTCP()
+	}
+	a.transport = e.primary
+	return a.transport.send(a, batch)
 }
 
 // prepare adapts an attempt to the upstream's capabilities and records the time of the query.
@@ -140,26 +160,21 @@ func (e *endpoint) prepare(a *attempt) {
 	if a.sentAt.After(e.lastQuery) {
 		e.lastQuery = a.sentAt
 	}
-	e.capabilities.apply(a, e.sockets != nil, !e.NoRandomCase)
+	e.capabilities.apply(a, e.sockets != nil, e.RandomCase)
 }
 
-// acceptReply processes the reply to an attempt. final is false if the attempt goes on: an answer that was truncated
-// over UDP, or that came in another case, is requested again over TCP.
+// acceptReply processes the reply to an attempt. final is false if the attempt goes on: it asks again after an answer
+// that was truncated over UDP, or one to the random case that is not believed (case.go).
 func (e *endpoint) acceptReply(a *attempt, in reply, now time.Time, batch *wire.SendBatch) (out Failure, final bool) {
-	if in.truncated || in.caseChanged {
-		if out = e.retryOverTCP(a, &in, now, batch); out.Err == nil {
-			return out, false
-		}
-		e.release(a)
-		return out, true
+	if out, final = e.askAgain(a, &in, now, batch); !final {
+		return out, false
 	}
 	e.release(a)
+	if out.Err != nil {
+		return out, true
+	}
 	if tap := e.Tap.Load(); tap != nil && in.m != nil {
-		network := e.Network
-		if a.udpRTT > 0 {
-			network = "tcp" // it was repeated
-		}
-		tap.ForwarderResponse(network, e.Addr, a.sentAt, now, a.query, in.m.Raw)
+		tap.ForwarderResponse(e.network(a.transport != e.primary), e.Addr, a.sentAt, now, a.query, in.m.Raw)
 	}
 	switch {
 	case in.err != nil:
@@ -168,6 +183,57 @@ func (e *endpoint) acceptReply(a *attempt, in reply, now time.Time, batch *wire.
 		return e.recordBadAnswer(a, now, Failure{Rcode: in.headerOnlyRcode, Err: errRcode, cause: rcodeCause(in.headerOnlyRcode), headerOnly: true}), true
 	}
 	return e.recordAnswer(a, in.m, now), true
+}
+
+// askAgain repeats an attempt if its reply calls for that. final is false if it did. Otherwise out.Err is nil if the
+// reply stands, and why the attempt could not be repeated if it does not.
+func (e *endpoint) askAgain(a *attempt, in *reply, now time.Time, batch *wire.SendBatch) (out Failure, final bool) {
+	if in.truncated {
+		out = e.retryOverTCP(a, now, batch)
+		return out, out.Err != nil
+	}
+	if in.err != nil && a.overTCP { // neither answer is believed: over UDP in lower case
+		if errorCause(in.err) != CauseLimit {
+			e.recordTCPFailure(now)
+		}
+		a.leaveTCP()
+	} else {
+		if a.randomCase {
+			a.doubt, a.doubted = doubtReply(in)
+		}
+		if !a.randomCase || a.doubt == noDoubt {
+			return Failure{}, true
+		}
+		if out = e.askInLowerCase(a, now); out.Err != nil {
+			return out, true
+		}
+	}
+	if err := e.transmit(a, batch); err != nil {
+		return e.recordFailure(a, err, now), true
+	}
+	return Failure{}, false
+}
+
+// askInLowerCase prepares an attempt whose answer is not believed for the same query in lower case.
+func (e *endpoint) askInLowerCase(a *attempt, now time.Time) Failure {
+	a.udpRTT = max(now.Sub(a.sentAt), 1) // 0 means no UDP answer
+	if a.doubt == doubtCase {
+		e.count.failures[CauseMismatch].Add(1)
+	}
+	if e.limiter != nil && !e.limiter.AllowN(now, 1) {
+		return e.recordFailure(a, errRate, now)
+	}
+	e.count.caseChecks.Add(1)
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.capabilities.caseMemory.askAgain(a, e.capabilities.noTCP.active(now))
+	return Failure{}
+}
+
+func (e *endpoint) recordTCPFailure(now time.Time) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.capabilities.tcpFailed(now)
 }
 
 // release ends the accounting of a pending attempt.
@@ -182,14 +248,11 @@ func (e *endpoint) release(a *attempt) {
 }
 
 // retryOverTCP repeats an attempt over TCP. Its round trip time is that of UDP.
-func (e *endpoint) retryOverTCP(a *attempt, in *reply, now time.Time, batch *wire.SendBatch) Failure {
-	a.udpRTT = max(now.Sub(a.sentAt), 1) // 0 means no UDP answer
-	a.caseChanged = in.caseChanged
-	if in.truncated {
-		e.count.truncated.Add(1)
-	} else {
-		e.count.failures[CauseMismatch].Add(1)
+func (e *endpoint) retryOverTCP(a *attempt, now time.Time, batch *wire.SendBatch) Failure {
+	if a.udpRTT == 0 {
+		a.udpRTT = max(now.Sub(a.sentAt), 1) // 0 means no UDP answer
 	}
+	e.count.truncated.Add(1)
 	e.mu.Lock()
 	a.tcpRetry = e.capabilities.allowTCPRetry(now)
 	e.mu.Unlock()
@@ -223,16 +286,28 @@ func (e *endpoint) recordAnswer(a *attempt, m *wire.Message, now time.Time) Fail
 	if a.repeats {
 		e.count.won.Add(1)
 	}
+	if e.learnFromAnswer(a, kindOf(m), rtt, now) {
+		e.Log.Warn("upstream compares names byte by byte", "upstream", e.Addr, "name", string(wire.AppendText(nil, wire.QueryName(a.query))))
+	}
+	return Failure{}
+}
+
+// learnFromAnswer updates what is known of the upstream. It reports whether that is the first sign that it compares
+// names byte by byte.
+func (e *endpoint) learnFromAnswer(a *attempt, kind answerKind, rtt time.Duration, now time.Time) (sensitive bool) {
+	overTCP := a.transport != e.primary
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.markAliveLocked()
-	e.lastAnswer = a.sentAt.Add(rtt)
-	e.latency.observe(rtt, a.latencyStale)
-	if !a.nameSlow {
-		e.latency.record(rtt, now)
+	if a.udpRTT > 0 || !overTCP { // TCP takes longer
+		e.lastAnswer = a.sentAt.Add(rtt)
+		e.latency.observe(rtt, a.latencyStale)
+		if !a.nameSlow {
+			e.latency.record(rtt, now)
+		}
 	}
-	e.capabilities.learnFromAnswer(a, now)
-	return Failure{}
+	e.capabilities.learnFromAnswer(a, overTCP, now)
+	return e.capabilities.caseMemory.learn(a, kind, now)
 }
 
 // recordBadAnswer records an answer with a bad response code. It does not count as a latency sample: a server that
@@ -266,13 +341,14 @@ func (e *endpoint) recordFailure(a *attempt, err error, now time.Time) Failure {
 // recordFaultLocked records that an attempt got no answer or a network error. An upstream that answered over UDP
 // stays healthy even if its TCP connections fail.
 func (e *endpoint) recordFaultLocked(a *attempt, now time.Time) {
-	if a.udpRTT > 0 {
-		if a.transport == e.conns { // otherwise TCP was not tried
-			e.capabilities.tcpRetryFailed(a, now)
+	switch {
+	case a.transport != e.primary: // which says nothing of UDP
+		if a.udpRTT > 0 || e.lastAnswer.After(a.sentAt) {
+			e.capabilities.tcpFailed(now)
 		}
-		return
+	case a.udpRTT == 0:
+		e.penalizeLocked(a.sentAt, now)
 	}
-	e.penalizeLocked(a.sentAt, now)
 }
 
 // recordTimeout records that an attempt timed out. An answer may still come.
@@ -474,7 +550,7 @@ func (c *counters) observeRTT(rtt time.Duration) {
 func (e *endpoint) stats() ServerStats {
 	s := ServerStats{
 		Network: e.Network, Name: e.Name, Addr: e.Addr, Far: e.far,
-		Requests: e.count.requests.Load(), Truncated: e.count.truncated.Load(),
+		Requests: e.count.requests.Load(), Truncated: e.count.truncated.Load(), CaseChecks: e.count.caseChecks.Load(),
 		Hedged: e.count.hedged.Load(), Won: e.count.won.Load(), Explored: e.count.explored.Load(), Probes: e.count.probes.Load(),
 		RTTSum: time.Duration(e.count.rttSum.Load()), Outstanding: int(e.outstanding.Load()),
 		Failing: e.failing.Load(), Down: e.down.Load(), Looped: e.loopMonitor.looping.Load(),

@@ -205,6 +205,11 @@ func (x *exchange) newAttempt(c *candidate, now time.Time) *attempt {
 	a.query, a.receiver, a.index, a.sentAt, a.connsOpened = x.query, x, x.numStarted, now, &x.connsOpened
 	a.timeout, a.hedgeDelay, a.mayHedge = c.timeout, c.hedgeDelay, c.nextHealthy
 	a.repeats = x.numStarted > 1 || x.numStarted == 1 && !x.firstAttempt.explores
+	for i, earlier := range x.attempts[:x.numStarted] {
+		if x.endpoints[i] == c.endpoint && earlier.timeoutCounted {
+			a.previous = earlier
+		}
+	}
 	a.smallUDP = c.timedOut // RFC 6891 section 6.2.5: its answer may have been too large for the path
 	if c.noOPT {
 		a.query, a.noOPT, a.headerOnly = withoutOPT(x.query), true, c.headerOnly

@@ -28,6 +28,8 @@ type harness struct {
 
 	mu   sync.Mutex // guards dial
 	dial map[netip.AddrPort]error
+
+	dialTCP error // of all connections, set before the first one
 }
 
 var errNoAnswer = errors.New("no answer")
@@ -50,6 +52,9 @@ func (h *harness) Dial(ctx context.Context, network string, addr netip.AddrPort)
 	h.mu.Lock()
 	err := h.dial[addr]
 	h.mu.Unlock()
+	if network == "tcp" && err == nil {
+		err = h.dialTCP
+	}
 	switch {
 	case errors.Is(err, errNoAnswer):
 		<-ctx.Done()

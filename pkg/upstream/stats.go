@@ -42,6 +42,7 @@ type ServerStats struct {
 	Opened      uint64                     // connections ever opened
 	Resumed     uint64                     // of them, resumed TLS sessions
 	LastError   string                     // why the latest connection ended before an answer came on it; empty once one has come
+	CaseChecks  uint64                     // answers to names in random case that were not believed, and asked for again
 }
 
 // A State summarizes the health of an upstream.
@@ -74,16 +75,17 @@ func (s *ServerStats) State() State {
 
 // counters are the counters of one upstream.
 type counters struct {
-	requests  atomic.Uint64
-	failures  [NumCauses]atomic.Uint64
-	truncated atomic.Uint64
-	resumed   atomic.Uint64 // TLS sessions
-	hedged    atomic.Uint64
-	won       atomic.Uint64
-	explored  atomic.Uint64
-	probes    atomic.Uint64
-	rtts      [len(rttBounds) + 1]atomic.Uint64
-	rttSum    atomic.Int64 // ns
+	requests   atomic.Uint64
+	failures   [NumCauses]atomic.Uint64
+	truncated  atomic.Uint64
+	caseChecks atomic.Uint64
+	resumed    atomic.Uint64 // TLS sessions
+	hedged     atomic.Uint64
+	won        atomic.Uint64
+	explored   atomic.Uint64
+	probes     atomic.Uint64
+	rtts       [len(rttBounds) + 1]atomic.Uint64
+	rttSum     atomic.Int64 // ns
 }
 
 // rttBounds are the upper bounds of the round trip histogram.

@@ -53,6 +53,7 @@ type attempt struct {
 	// randomCase asks the transport to send the name in random case and to require the same case in the answer
 	// (0x20). Only UDP honors it: on a connection, an off-path attacker cannot inject an answer.
 	randomCase  bool
+	previous    *attempt      // of the same receiver with the same upstream, which timed out; nil: none
 	connsOpened *atomic.Int32 // connections opened for one client query by all its attempts, at most maxConnsPerQuery; nil: not counted
 
 	// What a transport stores, guarded by its lock:
@@ -74,9 +75,11 @@ type attempt struct {
 	headerOnly   bool          // without it because the upstream answered it with a bare header
 	smallUDP     bool          // sent with the smallest EDNS size, since the upstream did not answer before
 	latencyStale bool          // the latency was measured too long ago to be useful
-	udpRTT       time.Duration // of the UDP answer, when the attempt moved on to TCP; 0: it has not
-	caseChanged  bool          // it moved on to TCP because the answer had another case
+	udpRTT       time.Duration // of the first UDP answer, when the attempt asked again; 0: it has not
 	tcpRetry     bool          // it moved on to TCP: counted in capabilities.tcpRetries
+	overTCP      bool          // sent over TCP to a UDP upstream because nobody can forge the answer to a lower-case name there
+	doubt        doubt         // why an answer to the random case is not believed
+	doubted      answerKind    // of that answer
 
 	// What the exchange knows, guarded by its lock:
 	timeout        time.Duration

@@ -19,7 +19,7 @@ func TestExchangeAnswer(t *testing.T) {
 	s := upstreamtest.New(upstreamtest.Always(upstreamtest.Action{Raw: []upstreamtest.Raw{func(q []byte) []byte {
 		return append(upstreamtest.Forged(q), "trailing"...)
 	}}}))
-	p := newPool(t, upstream.Config{Targets: []upstream.Target{target("udp", s.Listen(t))}, NoRandomCase: true})
+	p := newPool(t, upstream.Config{Targets: []upstream.Target{target("udp", s.Listen(t))}})
 	q := upstreamtest.Question(t, "www.example.")
 	q[0], q[1] = 0xab, 0xcd
 	sent := string(q)

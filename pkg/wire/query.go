@@ -370,6 +370,15 @@ func QueryType(q []byte) uint16 {
 	return binary.BigEndian.Uint16(q[end-4:])
 }
 
+// QueryName returns the name in the question of q, a query that [Query.AppendUpstream] made, or nil. It points into q.
+func QueryName(q []byte) []byte {
+	end := questionEnd(q)
+	if end < 0 {
+		return nil
+	}
+	return q[HeaderLen : end-4]
+}
+
 // optAfterQuestion returns the offset of the OPT record that follows the question of q, or -1.
 func optAfterQuestion(q []byte) int {
 	end := questionEnd(q)

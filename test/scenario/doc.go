@@ -29,6 +29,7 @@
 //	no-edns=RCODE  a query with an OPT record gets this rcode
 //	max-size=N     no reply to a query with a larger EDNS size
 //	lower-case     the question comes back in lower case
+//	upper=RCODE    a query for a name with a letter in upper case gets this rcode, and no records
 //	ignore=N       no reply to the next N queries
 //	refuse=TYPE    queries for the type get REFUSED
 //	before=SHAPE   a bad message (see upstreamtest.BadShapes, spaces as '-') precedes each answer

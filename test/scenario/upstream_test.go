@@ -86,8 +86,9 @@ type answerOptions struct {
 	closed            string // as scenarioRun.closed
 	noOPT             bool
 	ad, aa, lowerCase bool
-	noEDNS            int // rcode for queries with an OPT record; 0: answered
-	maxSize           int // 0: any
+	upper             string // rcode for names that are not in lower case; empty: they are answered
+	noEDNS            int    // rcode for queries with an OPT record; 0: answered
+	maxSize           int    // 0: any
 	refuse            uint16
 	cert              string
 	ignore            atomic.Int64
@@ -110,6 +111,8 @@ func (o *answerOptions) parse(words []string) error {
 			o.closed = "tcp"
 		case "no-edns":
 			o.noEDNS = dns.StringToRcode[value]
+		case "upper":
+			o.upper = value
 		case "max-size":
 			o.maxSize, err = strconv.Atoi(value)
 		case "refuse":
@@ -161,6 +164,8 @@ func (o *answerOptions) script(q upstreamtest.Query) upstreamtest.Action {
 		opt = nil
 	case opt != nil && o.maxSize != 0 && int(opt.UDPSize()) > o.maxSize:
 		return upstreamtest.Action{Drop: true}
+	case o.upper != "" && m.Question[0].Name != q.Name:
+		r = new(dns.Msg).SetRcode(&m, dns.StringToRcode[o.upper])
 	case o.refuse != 0 && q.Type == o.refuse:
 		r = new(dns.Msg).SetRcode(&m, dns.RcodeRefused)
 	case q.Network == "udp" && o.tc, o.tcEmpty:

@@ -3,6 +3,7 @@
 package upstream
 
 import (
+	"fmt"
 	"math/rand/v2"
 	"net"
 	"net/netip"
@@ -150,7 +151,7 @@ func TestForgedReplies(t *testing.T) {
 		return upstreamtest.Action{Raw: slices.Concat(evil.attack(each/2, &q, n), []upstreamtest.Raw{poisoned}, evil.attack(each/2, &q, n))}
 	}).Listen(t)
 	evil.otherAddress = listen(netip.AddrPortFrom(netip.MustParseAddr("127.0.0.66"), server.Port()).String())
-	a := start(t, settings{rest: forwardTo(server.String())})
+	a := start(t, settings{rest: fmt.Sprintf("forward: [{zone: ., to: [%q], case: on}]\n", server)})
 
 	rate, queries := proctest.OrdinaryOrSoak(200, 500), proctest.OrdinaryOrSoak(1000, 10_000)
 	l := startLoad(t, loadOptions{
