@@ -82,7 +82,8 @@ func (tt *fastestTest) play(t *testing.T, policy upstream.Policy, seed uint64) *
 			if asked > tt.long {
 				break
 			}
-			name, slow := fmt.Sprintf("n%d.example.", i), random.Float64() < tt.slow || tt.burst[0] <= asked && asked < tt.burst[1]
+			name := fmt.Sprintf("n%d.example.", i)
+			slow := random.Float64() < tt.slow || tt.burst[0] <= asked && asked < tt.burst[1]
 			if slow {
 				name = "slow-" + name
 			}
@@ -184,15 +185,36 @@ func TestFastest(t *testing.T) {
 		{name: "3 % slow names", rate: 200, long: 6 * s, slow: 0.03},
 		{name: "1 % slow names, three servers", rate: 200, long: 6 * s, slow: 0.01, slower: 2},
 		{name: "100 slow names in a row", rate: 200, long: 6 * s, burst: [2]time.Duration{3 * s, 3500 * ms}},
-		{name: "becomes slow by 57 ms", rate: 200, long: 9 * s, changed: [2]time.Duration{s, 5 * s}, first: upstreamtest.Action{Delay: 60 * ms}, left: 2 * s, on: 3 * s},
-		{name: "becomes slow by 297 ms", rate: 200, long: 9 * s, changed: [2]time.Duration{s, 5 * s}, first: upstreamtest.Action{Delay: 300 * ms}, left: 2 * s, on: 3 * s},
-		{name: "becomes slow by 697 ms", rate: 200, long: 9 * s, changed: [2]time.Duration{s, 5 * s}, first: upstreamtest.Action{Delay: 700 * ms}, left: 2 * s, on: 3 * s},
-		{name: "answers only probes", rate: 200, long: 9 * s, changed: [2]time.Duration{s, 5 * s}, first: upstreamtest.Action{Delay: 3 * ms, Drop: true}, left: 2 * s, on: 3 * s},
+		{
+			name: "becomes slow by 57 ms", rate: 200, long: 9 * s, changed: [2]time.Duration{s, 5 * s},
+			first: upstreamtest.Action{Delay: 60 * ms}, left: 2 * s, on: 3 * s,
+		},
+		{
+			name: "becomes slow by 297 ms", rate: 200, long: 9 * s, changed: [2]time.Duration{s, 5 * s},
+			first: upstreamtest.Action{Delay: 300 * ms}, left: 2 * s, on: 3 * s,
+		},
+		{
+			name: "becomes slow by 697 ms", rate: 200, long: 9 * s, changed: [2]time.Duration{s, 5 * s},
+			first: upstreamtest.Action{Delay: 700 * ms}, left: 2 * s, on: 3 * s,
+		},
+		{
+			name: "answers only probes", rate: 200, long: 9 * s, changed: [2]time.Duration{s, 5 * s},
+			first: upstreamtest.Action{Delay: 3 * ms, Drop: true}, left: 2 * s, on: 3 * s,
+		},
 		{name: "1/s, 3 % slow names", rate: 1, long: 500 * s, slow: 0.03},
 		{name: "1/s, 10 slow names in a row", rate: 1, long: 500 * s, burst: [2]time.Duration{50 * s, 60 * s}},
-		{name: "1/s, becomes slow by 57 ms", rate: 1, long: 300 * s, changed: [2]time.Duration{20 * s, 120 * s}, first: upstreamtest.Action{Delay: 60 * ms}, left: 20 * s, on: 30 * s},
-		{name: "1/s, becomes slow by 297 ms", rate: 1, long: 300 * s, changed: [2]time.Duration{20 * s, 120 * s}, first: upstreamtest.Action{Delay: 300 * ms}, left: 20 * s, on: 30 * s},
-		{name: "1/s, answers only probes", rate: 1, long: 300 * s, changed: [2]time.Duration{20 * s, 120 * s}, first: upstreamtest.Action{Delay: 3 * ms, Drop: true}, left: 20 * s, on: 30 * s},
+		{
+			name: "1/s, becomes slow by 57 ms", rate: 1, long: 300 * s, changed: [2]time.Duration{20 * s, 120 * s},
+			first: upstreamtest.Action{Delay: 60 * ms}, left: 20 * s, on: 30 * s,
+		},
+		{
+			name: "1/s, becomes slow by 297 ms", rate: 1, long: 300 * s, changed: [2]time.Duration{20 * s, 120 * s},
+			first: upstreamtest.Action{Delay: 300 * ms}, left: 20 * s, on: 30 * s,
+		},
+		{
+			name: "1/s, answers only probes", rate: 1, long: 300 * s, changed: [2]time.Duration{20 * s, 120 * s},
+			first: upstreamtest.Action{Delay: 3 * ms, Drop: true}, left: 20 * s, on: 30 * s,
+		},
 		{name: "1 in 5 s, 3 % slow names", rate: 0.2, long: 2500 * s, slow: 0.03},
 		// A client that controls the servers of its names can make them slow at one upstream alone.
 		{name: "10 % names slow at the fastest alone", rate: 200, long: 6 * s, slow: 0.1, at: 1},
