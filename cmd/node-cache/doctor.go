@@ -23,8 +23,8 @@ import (
 	"github.com/nodecache/node-cache/pkg/rules"
 )
 
-// inPod is the hidden command that doctor runs in its test pod.
-const inPod = "doctor-in-pod"
+// doctorChild is the hidden command that doctor runs, in its test pod and to read files of other processes.
+const doctorChild = "doctor-child"
 
 // doctorFlags are the flags of doctor.
 type doctorFlags struct {
@@ -141,13 +141,11 @@ func (d *doctorFlags) config(cfg *config.Config) (doctor.Config, error) {
 	case cfg.Cluster.Resolver != config.ResolverNone || cfg.Intercept.Manage:
 		c.Name = "kubernetes.default.svc." + cfg.ClusterDomain
 	}
-	if !d.noPod {
-		program, err := os.Executable()
-		if err != nil {
-			return c, errors.New("finding the own program, which is run as a pod: " + err.Error())
-		}
-		c.PodCommand = []string{program, inPod}
+	program, err := os.Executable()
+	if err != nil {
+		return c, errors.New("finding the own program, which is run as a child: " + err.Error())
 	}
+	c.Command, c.NoPod = []string{program, doctorChild}, d.noPod
 	return c, nil
 }
 
@@ -186,15 +184,15 @@ func isTerminal(f *os.File) bool {
 	return err == nil && os.Getenv("NO_COLOR") == "" && os.Getenv("TERM") != "dumb"
 }
 
-// inPodCommand queries as a pod. Doctor runs it in a network namespace.
-func inPodCommand() *cobra.Command {
+// doctorChildCommand is what doctor runs as a child.
+func doctorChildCommand() *cobra.Command {
 	return &cobra.Command{
-		Use:    inPod,
-		Short:  "Query as a pod (started by doctor)",
+		Use:    doctorChild,
+		Short:  "Query as a pod and read files (started by doctor)",
 		Hidden: true,
 		Args:   cli.UsageArgs(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return doctor.InPod(cmd.Context(), cmd.InOrStdin(), cmd.OutOrStdout(), time.Now)
+			return doctor.Serve(cmd.Context(), cmd.InOrStdin(), cmd.OutOrStdout(), time.Now)
 		},
 	}
 }

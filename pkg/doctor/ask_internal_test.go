@@ -191,14 +191,14 @@ func TestNoPod(t *testing.T) {
 		{addresses: addrs("fd00::a"), command: []string{"self"}, missing: []string{"NET_ADMIN"}, want: "needs the capability NET_ADMIN"},
 	} {
 		f := Facts{Missing: tt.missing}
-		f.askFromPod(t.Context(), &Config{Rules: rules.Rules{Addresses: tt.addresses, Port: 53}, PodCommand: tt.command}, nil, nil)
+		f.askFromPod(t.Context(), &Config{Rules: rules.Rules{Addresses: tt.addresses, Port: 53}, Command: tt.command}, nil, nil)
 		if f.PodErr == nil || f.PodErr.Error() != tt.want {
 			t.Errorf("%v: %v, want %s", tt.addresses, f.PodErr, tt.want)
 		}
 	}
 }
 
-func TestInPodEnds(t *testing.T) {
+func TestServeEnds(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct{ name, in, out, problem string }{
 		{name: "nothing to do", in: ""},
@@ -208,7 +208,7 @@ func TestInPodEnds(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			var out strings.Builder
-			err := InPod(t.Context(), strings.NewReader(tt.in), &out, time.Now)
+			err := Serve(t.Context(), strings.NewReader(tt.in), &out, time.Now)
 			assert.Equal(t, "out", tt.out, out.String())
 			if (err == nil) != (tt.problem == "") || err != nil && !strings.Contains(err.Error(), tt.problem) {
 				t.Errorf("error %v, want %q", err, tt.problem)

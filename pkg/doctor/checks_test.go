@@ -135,7 +135,7 @@ func TestChecks(t *testing.T) {
 		{name: "the kubelet hands out the agent, which listens to the Service", mode: rules.Transparent, change: func(_ *doctor.Config, f *doctor.Facts) {
 			f.Kubelet = doctor.Kubelet{DNS: []string{"169.254.20.10"}, From: "its flags"}
 		}},
-		{name: "some pods ask others", change: func(_ *doctor.Config, f *doctor.Facts) { f.Pods["10.96.0.10"] = 1 }},
+		{name: "some pods ask others", change: func(_ *doctor.Config, f *doctor.Facts) { f.Pods[netip.MustParseAddr("10.96.0.10")] = 1 }},
 		{name: "pods cannot be seen", change: func(_ *doctor.Config, f *doctor.Facts) { f.PodsErr = errSeen }},
 	} {
 		c := configured(tt.mode)

@@ -49,10 +49,19 @@ func collect(ctx context.Context, c *Config) Facts {
 	if c.Admin.IsValid() {
 		f.Status, f.StatusErr = status(ctx, c)
 	}
-	f.Kubelet = readKubelet(procDir)
-	f.Pods, f.PodsErr = podResolvers(procDir, selfDir)
+	f.readProcesses(ctx, c.Command)
 	f.ask(ctx, c)
 	return f
+}
+
+// readProcesses reads the kubelet and the pods. Pods cannot delay it for longer than filesTimeout.
+func (f *Facts) readProcesses(ctx context.Context, command []string) {
+	ctx, cancel := context.WithTimeout(ctx, filesTimeout)
+	defer cancel()
+	files := fileReader{command: command}
+	defer files.close()
+	f.Kubelet = readKubelet(ctx, procDir, selfDir, files.read)
+	f.Pods, f.PodsErr = podResolvers(ctx, procDir, selfDir, files.read)
 }
 
 // usable returns why a backend cannot be used, which is a missing program.
@@ -266,7 +275,7 @@ func (f *Facts) askFromPod(ctx context.Context, c *Config, probes []Probe, note 
 	}
 	missing := strings.Join(f.Missing, ", ")
 	switch {
-	case len(c.PodCommand) == 0:
+	case c.NoPod || len(c.Command) == 0:
 		f.PodErr = errors.New("not requested")
 		return
 	case missing != "":
@@ -274,7 +283,7 @@ func (f *Facts) askFromPod(ctx context.Context, c *Config, probes []Probe, note 
 		return
 	}
 	admin := len(capabilities.Missing(capabilities.SysAdmin)) == 0
-	p, err := openPod(ctx, c.PodCommand, admin, v6)
+	p, err := openPod(ctx, c.Command, admin, v6)
 	if err != nil {
 		if !admin {
 			err = fmt.Errorf("%w (without the capability SYS_ADMIN it takes a kernel and a seccomp profile that allow user namespaces)", err)
@@ -282,8 +291,8 @@ func (f *Facts) askFromPod(ctx context.Context, c *Config, probes []Probe, note 
 		f.PodErr = err
 		return
 	}
-	all, err := p.do(ctx, podMessage{Probes: probes, Timeout: c.Timeout})
-	f.Pod = note(all)
+	reply, err := p.do(ctx, message{Probes: probes, Timeout: c.Timeout})
+	f.Pod = note(reply.Outcomes)
 	if lost := f.lost(); err == nil && len(lost) > 0 {
 		f.Drops, f.DropErr = p.drops(ctx, lost, c)
 	}
@@ -316,7 +325,7 @@ func (p *pod) drops(ctx context.Context, lost []Probe, c *Config) ([]Drop, error
 			continue
 		}
 		send := func(ctx context.Context) error {
-			_, err := p.do(ctx, podMessage{Probes: mine, Timeout: c.Timeout})
+			_, err := p.do(ctx, message{Probes: mine, Timeout: c.Timeout})
 			return err
 		}
 		found, err := trace(ctx, own.Addr(), send, c.Now)

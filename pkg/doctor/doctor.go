@@ -41,8 +41,9 @@ type Config struct {
 
 	Timeout time.Duration // of one probe; 0: 1 s
 
-	// PodCommand is the command that calls [InPod]; nil: no test from a pod.
-	PodCommand []string
+	// Command is the command that calls [Serve]; nil: no test from a pod, and no files of pods and the kubelet.
+	Command []string
+	NoPod   bool // no test from a pod
 
 	Now func() time.Time // never nil
 }
@@ -93,8 +94,8 @@ type Facts struct {
 	KernelErr  error
 
 	Kubelet Kubelet
-	Pods    map[string]int // how many pods have a nameserver in their resolv.conf
-	PodsErr error
+	Pods    map[netip.Addr]int // how many pods have a nameserver in their resolv.conf
+	PodsErr error              // why a pod, or more, may be missing in Pods
 }
 
 // An Address is an address on a link.

@@ -50,7 +50,7 @@ func well(c *doctor.Config) doctor.Facts {
 		DataPlane: dataplane.Found{
 			Proxy: dataplane.NFTables, Evidence: []string{"kube-proxy reports mode nftables"}, Backend: "nftables", Reason: "kube-proxy uses it",
 		},
-		Kubelet: doctor.Kubelet{From: "clusterDNS in /var/lib/kubelet/config.yaml"}, Pods: map[string]int{},
+		Kubelet: doctor.Kubelet{From: "clusterDNS in /var/lib/kubelet/config.yaml"}, Pods: map[netip.Addr]int{},
 	}
 	held := rules.State{Backend: "nftables", Present: true, Owner: token, Leases: map[netip.Addr]time.Duration{}}
 	for _, a := range c.Rules.Addresses {
@@ -63,7 +63,7 @@ func well(c *doctor.Config) doctor.Facts {
 	for _, l := range c.Rules.Leases() {
 		held.Leases[l.Key] = 2600 * time.Millisecond
 		f.Kubelet.DNS = append(f.Kubelet.DNS, l.Key.String())
-		f.Pods[l.Key.String()] = 14
+		f.Pods[l.Key] = 14
 		to := netip.AddrPortFrom(l.Key, 53)
 		asked := []doctor.Outcome{
 			byAgent(doctor.Probe{To: to}), byAgent(doctor.Probe{To: to, TCP: true}),
@@ -138,7 +138,7 @@ func TestReport(t *testing.T) {
 				unserved(f)
 				f.Backends, f.Addresses, f.Fallback = nil, nil, nil
 				f.Node, f.Pod = become(f.Node, silent()), become(f.Pod, silent())
-				f.Kubelet.DNS, f.Pods = []string{"10.96.0.10"}, map[string]int{"10.96.0.10": 12, "8.8.8.8": 1}
+				f.Kubelet.DNS, f.Pods = []string{"10.96.0.10"}, map[netip.Addr]int{netip.MustParseAddr("10.96.0.10"): 12, netip.MustParseAddr("8.8.8.8"): 1}
 			},
 		},
 		{

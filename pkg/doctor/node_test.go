@@ -37,16 +37,16 @@ import (
 
 // What the test binary is when it is run as a program.
 const (
-	asPod    = "in-pod"
+	asChild  = "child"
 	asDoctor = "doctor"
 )
 
 func TestMain(m *testing.M) {
-	if len(os.Args) == 2 && (os.Args[1] == asPod || os.Args[1] == asDoctor) {
+	if len(os.Args) == 2 && (os.Args[1] == asChild || os.Args[1] == asDoctor) {
 		ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 		var err error
-		if os.Args[1] == asPod {
-			err = doctor.InPod(ctx, os.Stdin, os.Stdout, time.Now)
+		if os.Args[1] == asChild {
+			err = doctor.Serve(ctx, os.Stdin, os.Stdout, time.Now)
 		} else {
 			err = examine(ctx)
 		}
@@ -107,7 +107,7 @@ func start(t *testing.T, h *nodetest.Host, c doctor.Config) *exec.Cmd {
 	t.Helper()
 	self, err := os.Executable()
 	assert.NoError(t, err)
-	c.PodCommand = []string{self, asPod}
+	c.Command = []string{self, asChild}
 	text, err := json.Marshal(struct {
 		doctor.Config
 		Now *int // a function cannot be written

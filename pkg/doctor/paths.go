@@ -235,16 +235,23 @@ func (e *checker) checkFallback() {
 	}
 }
 
+// shown is how many names or addresses a line has.
+const shown = 20
+
+// more counts those that a line of n does not have.
+func more(n int) string {
+	if n <= shown {
+		return ""
+	}
+	return fmt.Sprintf(" and %d more", n-shown)
+}
+
 // checkZones checks whether the agent serves what the cluster's DNS serves beside the cluster domain.
 func checkZones(e *checker) {
 	if e.Unserved == nil {
 		return
 	}
-	const shown = 20
-	names := strings.Join(e.Unserved[:min(shown, len(e.Unserved))], " ")
-	if n := len(e.Unserved); n > shown {
-		names += fmt.Sprintf(" and %d more", n-shown)
-	}
+	names := strings.Join(e.Unserved[:min(shown, len(e.Unserved))], " ") + more(len(e.Unserved))
 	e.add("zones",
 		row{
 			names != "", Warn, "names that the cluster's DNS serves go to the default route: " + names,
@@ -264,9 +271,8 @@ func (e *checker) queriedAddresses() []netip.Addr {
 }
 
 // isQueried reports whether a nameserver is one of the addresses that pods should query.
-func (e *checker) isQueried(nameserver string) bool {
-	a, err := netip.ParseAddr(nameserver)
-	return err == nil && slices.Contains(e.queriedAddresses(), a)
+func (e *checker) isQueried(nameserver netip.Addr) bool {
+	return slices.Contains(e.queriedAddresses(), nameserver)
 }
 
 // checkKubelet compares the nameservers of the kubelet with the mode.
@@ -281,7 +287,7 @@ func (e *checker) checkKubelet() {
 		row{k.From == "", Skip, "not visible from here", fixVisible},
 		row{len(k.DNS) == 0, Warn, "sets no nameserver for pods (" + k.From + ")", "set clusterDNS: " + want},
 		row{
-			!slices.ContainsFunc(k.DNS, e.isQueried), Warn, fmt.Sprintf("sets nameserver %s, not %s (%s)", list, want, k.From),
+			!slices.ContainsFunc(k.DNS, func(text string) bool { a, err := netip.ParseAddr(text); return err == nil && e.isQueried(a) }), Warn, fmt.Sprintf("sets nameserver %s, not %s (%s)", list, want, k.From),
 			e.kubeletFix(),
 		},
 		row{true, OK, fmt.Sprintf("sets nameserver %s (%s)", list, k.From), ""})
@@ -299,17 +305,20 @@ func (e *checker) checkPods() {
 	if !e.Intercept {
 		return
 	}
-	names := slices.SortedFunc(maps.Keys(e.Pods), func(a, b string) int {
-		return cmp.Or(e.Pods[b]-e.Pods[a], strings.Compare(a, b))
+	all := slices.SortedFunc(maps.Keys(e.Pods), func(a, b netip.Addr) int {
+		return cmp.Or(e.Pods[b]-e.Pods[a], a.Compare(b))
 	})
-	parts := make([]string, 0, len(names))
-	for _, n := range names {
-		parts = append(parts, fmt.Sprintf("%s with nameserver %s", count(e.Pods[n], "pod", "pods"), n))
+	parts := make([]string, 0, len(all))
+	for _, a := range all[:min(shown, len(all))] {
+		parts = append(parts, fmt.Sprintf("%s with nameserver %s", count(e.Pods[a], "pod", "pods"), a))
 	}
-	what := strings.Join(parts, ", ")
+	what := strings.Join(parts, ", ") + more(len(all))
+	if e.PodsErr != nil {
+		what += fmt.Sprintf("; some may be missing: %v", e.PodsErr)
+	}
 	e.add("pods",
-		row{e.PodsErr != nil, Skip, fmt.Sprint(e.PodsErr), fixVisible},
-		row{len(e.Pods) == 0, Skip, "no pods visible", fixVisible},
-		row{slices.ContainsFunc(names, e.isQueried), OK, what, ""},
+		row{len(all) == 0 && e.PodsErr != nil, Skip, fmt.Sprint(e.PodsErr), fixVisible},
+		row{len(all) == 0, Skip, "no pods visible", fixVisible},
+		row{slices.ContainsFunc(all, e.isQueried), OK, what, ""},
 		row{true, Warn, what + ": none queries the agent", e.kubeletFix()})
 }

@@ -6,10 +6,8 @@ import (
 	"context"
 	"crypto/rand"
 	"encoding/hex"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"net/netip"
 	"os"
@@ -20,17 +18,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A pod is a process in its own network namespace, with a veth to the node.
-//
-// It exits when its input ends, so it never outlives this process. The kernel then
-// removes its namespace and the veth.
+// A pod is a child in its own network namespace, with a veth to the node. When it exits, the kernel removes its namespace
+// and the veth.
 type pod struct {
-	process *os.Process
-	in      *os.File
-	out     *os.File
-	answers *json.Decoder
-	link    netlink.Link // the node's end
-	net     podNet
+	*child
+	link netlink.Link // the node's end
+	net  podNet
 }
 
 // podNet is the network configuration of a pod.
@@ -61,19 +54,26 @@ func newPodNet(random [5]byte, v6 bool) podNet {
 	return n
 }
 
-// openPod starts command, which calls [InPod], as a pod of this node. Without the
+// openPod starts command, which calls [Serve], as a pod of this node. Without the
 // capability SYS_ADMIN the pod also gets a user namespace, in which it has all capabilities.
 func openPod(ctx context.Context, command []string, admin, v6 bool) (*pod, error) {
 	var random [5]byte
 	_, _ = rand.Read(random[:]) // it never fails
 	p := &pod{net: newPodNet(random, v6)}
-	if err := p.start(command, admin); err != nil {
+	attr := &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWNET}
+	if !admin {
+		attr.Cloneflags |= unix.CLONE_NEWUSER
+		attr.UidMappings = []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Geteuid(), Size: 1}}
+		attr.GidMappings = []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Getegid(), Size: 1}}
+	}
+	var err error
+	if p.child, err = startChild(command, os.Stderr, attr); err != nil {
 		return nil, fmt.Errorf("creating a network namespace: %w", err)
 	}
 	if err := p.connect(random); err != nil {
 		return nil, errors.Join(err, p.close())
 	}
-	_, err := p.do(ctx, podMessage{Net: &p.net})
+	_, err = p.do(ctx, message{Net: &p.net})
 	if err == nil {
 		err = awaitUp(ctx, p.link.Attrs().Name, p.net.Gateway)
 	}
@@ -81,36 +81,6 @@ func openPod(ctx context.Context, command []string, admin, v6 bool) (*pod, error
 		return nil, errors.Join(err, p.close())
 	}
 	return p, nil
-}
-
-// start runs command in new namespaces.
-func (p *pod) start(command []string, admin bool) error {
-	theirs, ours, err := os.Pipe()
-	if err != nil {
-		return err
-	}
-	defer func() { _ = theirs.Close() }()
-	out, their, err := os.Pipe()
-	if err != nil {
-		_ = ours.Close()
-		return err
-	}
-	defer func() { _ = their.Close() }()
-	attr := &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWNET}
-	if !admin {
-		attr.Cloneflags |= unix.CLONE_NEWUSER
-		attr.UidMappings = []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Geteuid(), Size: 1}}
-		attr.GidMappings = []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Getegid(), Size: 1}}
-	}
-	p.process, err = os.StartProcess(command[0], command, &os.ProcAttr{
-		Env: os.Environ(), Files: []*os.File{theirs, their, os.Stderr}, Sys: attr,
-	})
-	if err != nil {
-		_, _ = ours.Close(), out.Close()
-		return err
-	}
-	p.in, p.out, p.answers = ours, out, json.NewDecoder(out)
-	return nil
 }
 
 // hardware returns a locally administered hardware address.
@@ -207,29 +177,18 @@ func isUp(name string, own []netip.Addr) (bool, error) {
 	return true, nil
 }
 
-// do sends a command to the pod and returns the outcomes of its probes. If ctx ends first, the pod can no longer be used.
-func (p *pod) do(ctx context.Context, c podMessage) ([]Outcome, error) {
-	defer context.AfterFunc(ctx, func() { _ = p.process.Kill() })()
-	var r podMessage
-	err := json.NewEncoder(p.in).Encode(c)
-	if err == nil {
-		err = p.answers.Decode(&r)
-	}
+// do sends a command to the pod and returns its reply. If ctx ends first, the pod can no longer be used.
+func (p *pod) do(ctx context.Context, m message) (message, error) {
+	r, err := p.child.do(ctx, m)
 	if err != nil {
-		return nil, errors.Join(ctx.Err(), fmt.Errorf("communicating with the pod: %w", err))
+		return r, fmt.Errorf("in the pod: %w", err)
 	}
-	if r.Error != "" {
-		return nil, errors.New("in the pod: " + r.Error)
-	}
-	return r.Outcomes, nil
+	return r, nil
 }
 
 // close ends the pod and waits until its veth is gone.
 func (p *pod) close() error {
-	_ = p.in.Close()
-	_ = p.process.Kill() // it has no state to save
-	_, err := p.process.Wait()
-	_ = p.out.Close()
+	err := <-p.stop()
 	if p.link != nil {
 		// The kernel removes it with the pod's namespace, but asynchronously.
 		if gone := netlink.LinkDel(p.link); gone != nil && !errors.Is(gone, unix.ENODEV) {
@@ -237,71 +196,6 @@ func (p *pod) close() error {
 		}
 	}
 	return err
-}
-
-// A podMessage is a command to the pod process, or its reply.
-type podMessage struct {
-	Net     *podNet       `json:"net,omitempty"` // the network to configure
-	Probes  []Probe       `json:"probes,omitempty"`
-	Timeout time.Duration `json:"timeout,omitempty"` // of one probe
-
-	Outcomes []Outcome `json:"outcomes"` // of Probes
-	Error    string    `json:"error"`
-}
-
-// InPod is the pod process of [Run]. It reads commands from in and writes results to
-// out until in ends. It then returns at once, because no process waits for its results.
-// It has to run in its own network namespace.
-func InPod(ctx context.Context, in io.Reader, out io.Writer, now func() time.Time) error {
-	working, cancel := context.WithCancel(ctx)
-	defer cancel()
-	commands, ended := make(chan podMessage), error(nil)
-	go func() { // ends with in: nothing else unblocks the read
-		defer close(commands)
-		defer cancel()
-		ended = readCommands(working, in, commands)
-	}()
-	results := json.NewEncoder(out)
-	for {
-		select {
-		case c, ok := <-commands:
-			if !ok {
-				return ended
-			}
-			if err := results.Encode(c.run(working, now)); err != nil {
-				return fmt.Errorf("answering: %w", err)
-			}
-		case <-ctx.Done():
-			return nil
-		}
-	}
-}
-
-// readCommands passes on the commands from in, until it or ctx ends.
-func readCommands(ctx context.Context, in io.Reader, commands chan<- podMessage) error {
-	for d := json.NewDecoder(in); ; {
-		var c podMessage
-		if err := d.Decode(&c); errors.Is(err, io.EOF) {
-			return nil
-		} else if err != nil {
-			return fmt.Errorf("reading a command: %w", err)
-		}
-		select {
-		case commands <- c:
-		case <-ctx.Done():
-			return nil
-		}
-	}
-}
-
-func (p *podMessage) run(ctx context.Context, now func() time.Time) (r podMessage) {
-	if p.Net != nil {
-		if err := p.Net.setup(ctx); err != nil {
-			r.Error = err.Error()
-		}
-	}
-	r.Outcomes = (&Config{Timeout: p.Timeout, Now: now}).probeAll(ctx, p.Probes)
-	return r
 }
 
 // setup configures the addresses and routes of the pod's links.

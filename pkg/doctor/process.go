@@ -3,14 +3,19 @@
 package doctor
 
 import (
+	"cmp"
+	"context"
 	"errors"
 	"fmt"
+	"io/fs"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
 
+	"golang.org/x/sys/unix"
 	"sigs.k8s.io/yaml"
 )
 
@@ -28,23 +33,73 @@ func processes(proc string) []string {
 
 // readKubelet reads the nameservers for pods from the kubelet's command line and
 // configuration file.
-func readKubelet(proc string) Kubelet {
+func readKubelet(ctx context.Context, proc, self string, read readFunc) (k Kubelet) {
 	for _, p := range processes(proc) {
 		if name, _ := os.ReadFile(filepath.Join(p, "comm")); strings.TrimSpace(string(name)) != "kubelet" {
 			continue
 		}
-		line, err := os.ReadFile(filepath.Join(p, "cmdline"))
+		dir, err := os.Open(p) // afterwards its number may be another process's
 		if err != nil {
-			return Kubelet{Err: fmt.Errorf("reading the kubelet's command line: %w", err)}
+			continue
 		}
-		return kubeletIn(p, strings.Split(strings.TrimRight(string(line), "\x00"), "\x00"))
+		pinned := fmt.Sprintf("/proc/self/fd/%d", dir.Fd())
+		isNode, err := inNode(pinned, proc, self)
+		found := Kubelet{}
+		if isNode { // a pod's process can make the reading of its command line block
+			found = kubeletIn(ctx, p, pinned, read)
+			// Only now is it certain whose command line it was: a pod's process begins in the node's namespaces.
+			isNode, err = inNode(pinned, proc, self)
+		}
+		_ = dir.Close()
+		switch {
+		case isNode:
+			return found
+		case err != nil && k.Err == nil:
+			k.Err = fmt.Errorf("process %s is called kubelet, but may be a pod's: %w", filepath.Base(p), err)
+		}
 	}
-	return Kubelet{}
+	return k
 }
 
-// kubeletIn reads the settings of the kubelet with the folder p in /proc that was started with args. A flag takes
+// inNode reports whether the process with the folder p is root's and in the namespaces of the node: those of this process,
+// but the mount namespace, which a container of this process may have, of the node's first process.
+func inNode(p, proc, self string) (bool, error) {
+	for _, kind := range []string{"ns/net", "ns/pid", "ns/user", "ns/mnt"} {
+		of := self
+		if kind == "ns/mnt" {
+			of = filepath.Join(proc, "1")
+		}
+		theirs, err := os.Readlink(filepath.Join(p, kind))
+		if errors.Is(err, os.ErrNotExist) || errors.Is(err, unix.ESRCH) {
+			return false, nil // it has ended
+		}
+		if err != nil {
+			return false, fmt.Errorf("reading its namespaces: %w", err)
+		}
+		if nodes, err := os.Readlink(filepath.Join(of, kind)); err == nil && theirs != nodes {
+			return false, nil
+		}
+	}
+	state, err := os.ReadFile(filepath.Join(p, "status")) // the owner of the folder may differ
+	if err != nil {
+		return false, nil //nolint:nilerr // it has ended
+	}
+	for line := range strings.Lines(string(state)) {
+		if fields := strings.Fields(line); len(fields) > 2 && fields[0] == "Uid:" {
+			return fields[1] == "0" && fields[2] == "0", nil
+		}
+	}
+	return false, nil
+}
+
+// kubeletIn reads the settings of the kubelet with the folder p in /proc, which pinned is as well. A flag takes
 // precedence over the file.
-func kubeletIn(p string, args []string) Kubelet {
+func kubeletIn(ctx context.Context, p, pinned string, read readFunc) Kubelet {
+	line, err := os.ReadFile(filepath.Join(pinned, "cmdline"))
+	if err != nil {
+		return Kubelet{Err: fmt.Errorf("reading the kubelet's command line: %w", err)}
+	}
+	args := strings.Split(strings.TrimRight(string(line), "\x00"), "\x00")
 	if list := flag(args, "cluster-dns"); list != "" {
 		return Kubelet{DNS: strings.Split(list, ","), From: "its flag --cluster-dns"}
 	}
@@ -52,22 +107,28 @@ func kubeletIn(p string, args []string) Kubelet {
 	if file == "" {
 		return Kubelet{From: "its flags"}
 	}
+	path := file
 	if !filepath.IsAbs(file) {
-		file = filepath.Join("cwd", file)
-	} else {
-		file = filepath.Join("root", file)
+		folder, err := os.Readlink(filepath.Join(pinned, "cwd"))
+		if err != nil {
+			return Kubelet{Err: fmt.Errorf("reading the kubelet's working directory: %w", err)}
+		}
+		path = filepath.Join(folder, file)
 	}
-	text, err := os.ReadFile(filepath.Join(p, file))
+	got, err := read(ctx, filepath.Join(p, "root"), path)
+	if err == nil && got.Missing {
+		err = &fs.PathError{Op: "open", Path: path, Err: fs.ErrNotExist}
+	}
 	if err != nil {
 		return Kubelet{Err: fmt.Errorf("reading the kubelet's configuration file: %w", err)}
 	}
 	var settings struct {
 		ClusterDNS []string `json:"clusterDNS"`
 	}
-	if err := yaml.Unmarshal(text, &settings); err != nil {
+	if err := yaml.Unmarshal(got.Text, &settings); err != nil {
 		return Kubelet{Err: fmt.Errorf("reading the kubelet's configuration file: %w", err)}
 	}
-	return Kubelet{DNS: settings.ClusterDNS, From: "clusterDNS in " + strings.TrimPrefix(strings.TrimPrefix(file, "root"), "cwd/")}
+	return Kubelet{DNS: settings.ClusterDNS, From: "clusterDNS in " + file}
 }
 
 // flag returns the last value of a flag in args: --name=value or --name value.
@@ -84,48 +145,65 @@ func flag(args []string, name string) string {
 	return value
 }
 
+// resolvConf is where a process has its nameservers.
+const resolvConf = "/etc/resolv.conf"
+
 // podResolvers counts the nameservers in /etc/resolv.conf of one process in each network
 // namespace except this one. A process that has its own namespace but the node's file is
-// no pod.
-func podResolvers(proc, self string) (map[string]int, error) {
+// no pod. The error is why a pod, or more, may be missing in the counts.
+func podResolvers(ctx context.Context, proc, self string, read readFunc) (map[netip.Addr]int, error) {
 	own, err := os.Readlink(filepath.Join(self, "ns/net"))
 	if err != nil {
 		return nil, fmt.Errorf("reading the network namespace: %w", err)
 	}
-	node, err := os.Stat(filepath.Join(proc, "1/root/etc/resolv.conf"))
-	if err != nil && !errors.Is(err, os.ErrNotExist) && !errors.Is(err, os.ErrPermission) {
-		return nil, fmt.Errorf("reading the node's resolv.conf: %w", err)
-	}
-	seen := map[string]bool{own: true, "": true}
-	counts := map[string]int{}
+	node, _ := read(ctx, filepath.Join(proc, "1/root"), resolvConf)
+	seen := map[string]bool{own: true, "": true} // "": without permission
+	counts := map[netip.Addr]int{}
+	var missed error
 	for _, p := range processes(proc) {
-		namespace, _ := os.Readlink(filepath.Join(p, "ns/net")) // empty without permission
-		if seen[namespace] {
+		namespace, _ := os.Readlink(filepath.Join(p, "ns/net"))
+		mounts, _ := os.Readlink(filepath.Join(p, "ns/mnt"))
+		container := namespace + mounts // a pod has few of them, and any number of processes
+		if seen[namespace] || seen[container] {
 			continue
 		}
-		file := filepath.Join(p, "root/etc/resolv.conf")
-		if info, err := os.Stat(file); err != nil || node != nil && os.SameFile(info, node) {
-			continue
+		if ctx.Err() != nil {
+			return counts, fmt.Errorf("not all processes were read within %s", filesTimeout)
 		}
-		text, err := os.ReadFile(file)
+		seen[container] = true
+		got, err := read(ctx, filepath.Join(p, "root"), resolvConf)
+		if errors.Is(err, errSlow) {
+			seen[namespace] = true // once for each pod
+		}
 		if err != nil {
+			missed = cmp.Or(missed, fmt.Errorf("process %s: %w", filepath.Base(p), err))
+			continue
+		}
+		if got.Missing || got.Device == node.Device && got.Inode == node.Inode && !node.Missing {
 			continue // a pod's sandbox may have no such file, but its containers do
 		}
-		for _, server := range nameservers(string(text)) {
+		for _, server := range nameservers(string(got.Text)) {
 			seen[namespace] = true
 			counts[server]++
 		}
 	}
-	return counts, nil
+	return counts, missed
 }
 
+// maxNameservers is how many nameservers of a resolv.conf the resolvers of C libraries use: MAXNS of resolv.h.
+const maxNameservers = 3
+
 // nameservers returns the distinct nameservers in a resolv.conf.
-func nameservers(text string) []string {
-	var list []string
+func nameservers(text string) []netip.Addr {
+	var list []netip.Addr
 	for line := range strings.Lines(text) {
 		fields := strings.Fields(line)
-		if len(fields) >= 2 && fields[0] == "nameserver" && !slices.Contains(list, fields[1]) {
-			list = append(list, fields[1])
+		if len(fields) < 2 || fields[0] != "nameserver" || len(list) == maxNameservers {
+			continue
+		}
+		server, err := netip.ParseAddr(fields[1])
+		if server = server.WithZone(""); err == nil && !slices.Contains(list, server) {
+			list = append(list, server)
 		}
 	}
 	return list

@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"iter"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -43,7 +44,11 @@ func (s *Socket) Owner() string {
 	return fmt.Sprintf("%s (process %d)", s.Program, s.PID)
 }
 
-// AddProcesses sets PID and Program of each socket, as far as the folder proc shows them.
+// maxDescriptors bounds the descriptors of other processes that one call reads: a process may have a million.
+const maxDescriptors = 1 << 20
+
+// AddProcesses sets PID and Program of each socket, as far as the folder proc shows them. It reads the processes of this
+// network namespace first: those of pods, which may be many, hardly ever have one of its sockets.
 func AddProcesses(list []Socket, proc string) {
 	of := map[string][]*Socket{}
 	for i := range list {
@@ -54,13 +59,26 @@ func AddProcesses(list []Socket, proc string) {
 	if err != nil {
 		return
 	}
+	own, _ := os.Readlink(filepath.Join(proc, "thread-self/ns/net"))
+	var near, far []int
 	for _, p := range processes {
 		pid, err := strconv.Atoi(p.Name())
-		if err != nil || len(of) == 0 {
+		if err != nil {
 			continue
 		}
-		dir := filepath.Join(proc, p.Name())
-		for _, link := range links(filepath.Join(dir, "fd")) {
+		if namespace, _ := os.Readlink(filepath.Join(proc, p.Name(), "ns/net")); namespace == own {
+			near = append(near, pid)
+		} else {
+			far = append(far, pid)
+		}
+	}
+	left := maxDescriptors
+	for _, pid := range append(near, far...) {
+		if len(of) == 0 {
+			return
+		}
+		dir := filepath.Join(proc, strconv.Itoa(pid))
+		for link := range links(filepath.Join(dir, "fd"), &left) {
 			for _, s := range of[link] {
 				s.PID, s.Program = pid, program(dir)
 			}
@@ -69,18 +87,27 @@ func AddProcesses(list []Socket, proc string) {
 	}
 }
 
-// links returns the targets of the links in a folder, or nil if it cannot be read.
-func links(folder string) (list []string) {
-	files, err := os.ReadDir(folder)
-	if err != nil {
-		return nil
-	}
-	for _, f := range files {
-		if link, err := os.Readlink(filepath.Join(folder, f.Name())); err == nil {
-			list = append(list, link)
+// links yields the targets of the links in a folder, as far as it can be read, and counts them down from left to zero.
+func links(folder string, left *int) iter.Seq[string] {
+	return func(yield func(string) bool) {
+		f, err := os.Open(folder)
+		if err != nil {
+			return
+		}
+		defer func() { _ = f.Close() }()
+		for *left > 0 {
+			names, err := f.Readdirnames(min(1024, *left))
+			if err != nil {
+				return
+			}
+			*left -= len(names)
+			for _, name := range names {
+				if link, err := os.Readlink(filepath.Join(folder, name)); err == nil && !yield(link) {
+					return
+				}
+			}
 		}
 	}
-	return list
 }
 
 // program returns the name of a process, at most 15 bytes, or "" if the process has ended.
