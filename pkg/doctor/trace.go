@@ -13,19 +13,17 @@ import (
 	"strings"
 	"time"
 
-	"github.com/google/nftables"
-	"github.com/google/nftables/expr"
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
 
-	agent "github.com/nodecache/node-cache/pkg/nftables"
+	"github.com/nodecache/node-cache/pkg/nftables"
 )
 
 // trace traces the packets from and to the client src through the nftables of this network namespace while send runs.
 // It returns the places that dropped or rejected them, each once, in order. It does not see drops by iptables-legacy or
 // by the kernel itself. It needs the capability NET_ADMIN.
 //
-// While send runs, the table [agent.TraceTable] exists. The kernel deletes it when this process ends.
+// While send runs, there is an [nftables.Tracer].
 func trace(ctx context.Context, src netip.Addr, send func(context.Context) error, now func() time.Time) (drops []Drop, err error) {
 	events, err := netlink.Dial(unix.NETLINK_NETFILTER, nil)
 	if err != nil {
@@ -36,22 +34,11 @@ func trace(ctx context.Context, src netip.Addr, send func(context.Context) error
 	if err := events.JoinGroup(unix.NFNLGRP_NFTRACE); err != nil {
 		return nil, fmt.Errorf("subscribing to traces: %w", err)
 	}
-	writer, err := nftables.New(nftables.AsLasting()) // the kernel deletes a table with the socket that owns it
-	if err != nil {
-		return nil, fmt.Errorf("opening a netlink socket: %w", err)
-	}
-	defer func() { _ = writer.CloseLasting() }()
-	const owned = 0x2 // NFT_TABLE_F_OWNER, since Linux 5.12
-	table, err := startTrace(writer, src, owned)
-	if errors.Is(err, unix.EOPNOTSUPP) {
-		table, err = startTrace(writer, src, 0)
-	}
+	tracer, err := nftables.NewTracer(src)
 	if err != nil {
 		return nil, fmt.Errorf("tracing packets: %w", err)
 	}
-	err = send(ctx)
-	writer.DelTable(table)
-	err = errors.Join(err, writer.Flush())
+	err = errors.Join(send(ctx), tracer.Close())
 	drops, failed := readTraces(events, now)
 	return drops, errors.Join(err, failed)
 }
@@ -73,30 +60,6 @@ func readTraces(events *netlink.Conn, now func() time.Time) (drops []Drop, err e
 			return nil, fmt.Errorf("reading traces: %w", err)
 		}
 	}
-}
-
-// startTrace adds a table that traces the packets from and to src, before all chains that decide, and after the
-// reassembly of fragments.
-func startTrace(conn *nftables.Conn, src netip.Addr, flags uint32) (*nftables.Table, error) {
-	proto, from, to := byte(unix.NFPROTO_IPV4), uint32(12), uint32(16) // offsets in an IP header
-	if src.Is6() {
-		proto, from, to = unix.NFPROTO_IPV6, 8, 24
-	}
-	t := conn.AddTable(&nftables.Table{Name: agent.TraceTable, Family: nftables.TableFamilyINet, Flags: flags})
-	for name, hook := range map[string]*nftables.ChainHook{"arriving": nftables.ChainHookPrerouting, "sent": nftables.ChainHookOutput} {
-		c := conn.AddChain(&nftables.Chain{Name: name, Table: t, Type: nftables.ChainTypeFilter, Hooknum: hook, Priority: nftables.ChainPriorityRef(-399)})
-		for _, offset := range []uint32{from, to} {
-			conn.AddRule(&nftables.Rule{Table: t, Chain: c, Exprs: []expr.Any{
-				&expr.Meta{Key: expr.MetaKeyNFPROTO, Register: 1},
-				&expr.Cmp{Register: 1, Data: []byte{proto}},
-				&expr.Payload{DestRegister: 1, Base: expr.PayloadBaseNetworkHeader, Offset: offset, Len: uint32(src.BitLen() / 8)},
-				&expr.Cmp{Register: 1, Data: src.AsSlice()},
-				&expr.Immediate{Register: 1, Data: []byte{1}},
-				&expr.Meta{Key: expr.MetaKeyNFTRACE, SourceRegister: true, Register: 1},
-			}})
-		}
-	}
-	return t, conn.Flush()
 }
 
 // parseTrace parses a trace message. It reports whether that is a drop.

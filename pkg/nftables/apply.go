@@ -164,19 +164,29 @@ func (b *Backend) ensureLeaseTable(name string) error {
 		}
 		return nil
 	}
-	if !b.ownerless {
-		var tx batch
-		tx.addTable(name, tableOwned)
-		err := b.writer.commit(&tx)
-		if !errors.Is(err, unix.EOPNOTSUPP) {
-			return err
-		}
-		b.ownerless = true
+	if b.ownerless {
+		return b.writer.addTable(name, 0)
+	}
+	owned, err := b.writer.addOwned(name)
+	if b.ownerless = err == nil && !owned; b.ownerless {
 		b.log.Warn("owned tables not supported, leases end by timeout only", "kernel_needed", "5.12")
 	}
+	return err
+}
+
+// addOwned adds a table, owned by the socket if the kernel supports that: it deletes the table with the socket.
+func (s *socket) addOwned(name string) (owned bool, err error) {
+	err = s.addTable(name, tableOwned)
+	if !errors.Is(err, unix.EOPNOTSUPP) {
+		return true, err
+	}
+	return false, s.addTable(name, 0)
+}
+
+func (s *socket) addTable(name string, flags uint32) error {
 	var tx batch
-	tx.addTable(name, 0)
-	return b.writer.commit(&tx)
+	tx.addTable(name, flags)
+	return s.commit(&tx)
 }
 
 // Remove deletes, in one transaction, the tables of the agent called owner, or of all

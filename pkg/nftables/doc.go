@@ -26,8 +26,8 @@
 // only, and the next Apply deletes the tables of agents that have ended.
 //
 // Each change is one transaction: a packet sees the old rules or the new ones. An accept
-// here does not override a drop in another table, which is how nftables works. [Trace]
-// finds such drops.
+// here does not override a drop in another table, which is how nftables works. With a
+// [Tracer] the kernel reports such drops.
 //
 // Expressions are those of github.com/google/nftables. This package sends its own
 // transactions, because those of the library cannot own a table, and do not report which

@@ -28,12 +28,23 @@ import (
 // value is the fallback.
 const agentProcess = "NODE_CACHE_TEST_AGENT"
 
+// traceProcess is the environment variable that makes it trace packets until it is killed.
+const traceProcess = "NODE_CACHE_TEST_TRACE"
+
 func TestMain(m *testing.M) {
 	if fallback := os.Getenv(agentProcess); fallback != "" {
 		if err := runAgent(fallback); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			os.Exit(1)
 		}
+	}
+	if src := os.Getenv(traceProcess); src != "" {
+		if _, err := NewTracer(netip.MustParseAddr(src)); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		fmt.Println("ready")
+		time.Sleep(time.Hour)
 	}
 	code := m.Run()
 	if left := leakedGoroutines(); left != "" {
@@ -88,7 +99,7 @@ func runAgent(fallback string) error {
 			return err
 		}
 		if first {
-			fmt.Println("leased")
+			fmt.Println("ready")
 		}
 		time.Sleep(100 * time.Millisecond)
 	}
@@ -101,16 +112,22 @@ func (s *harness) startAgent(t *testing.T, fallback []netip.AddrPort) *exec.Cmd 
 	for i, f := range fallback {
 		targets[i] = f.String()
 	}
-	cmd := s.Node.Command(context.Background(), os.Args[0])
-	cmd.Env = append(cmd.Env, agentProcess+"="+strings.Join(targets, ","))
+	return startProcess(t, s.Node, agentProcess+"="+strings.Join(targets, ","))
+}
+
+// startProcess starts this test binary on a host with an environment variable, and waits until it is ready.
+func startProcess(t *testing.T, h *nodetest.Host, variable string) *exec.Cmd {
+	t.Helper()
+	cmd := h.Command(context.Background(), os.Args[0])
+	cmd.Env = append(cmd.Env, variable)
 	cmd.Stderr = os.Stderr
 	cmd.SysProcAttr = nil // it must not end with the thread that starts it: TestMissingCapability ends some
 	out, err := cmd.StdoutPipe()
 	assert.NoError(t, err)
 	assert.NoError(t, cmd.Start())
 	t.Cleanup(func() { _, _ = cmd.Process.Kill(), cmd.Wait() })
-	if line, err := bufio.NewReader(out).ReadString('\n'); line != "leased\n" {
-		t.Fatalf("the agent printed %q, %v", line, err)
+	if line, err := bufio.NewReader(out).ReadString('\n'); line != "ready\n" {
+		t.Fatalf("the process printed %q, %v", line, err)
 	}
 	return cmd
 }
