@@ -3,7 +3,6 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -17,6 +16,7 @@ import (
 	"golang.org/x/term"
 
 	"github.com/nodecache/node-cache/pkg/cli"
+	"github.com/nodecache/node-cache/pkg/plain"
 )
 
 const (
@@ -85,14 +85,10 @@ func (p *progress) show(text string) {
 
 // show prints a text, or a value as JSON.
 func show(cmd *cobra.Command, output, text string, value any) error {
-	page := bytes.NewBufferString(text)
 	if output == "json" {
-		page.Reset()
-		if err := cli.PrintJSON(page, value); err != nil {
-			return err
-		}
+		return cli.PrintJSON(cmd.OutOrStdout(), value)
 	}
-	return cli.PrintPlain(cmd.OutOrStdout(), page.Bytes())
+	return cli.PrintPlain(cmd.OutOrStdout(), []byte(text))
 }
 
 // failures prints the nodes that failed with their hints, and returns exit code 1 if there is one, or if an agent is missing.
@@ -128,7 +124,7 @@ func succeeded(nodes []*node) int {
 
 // cell returns a node's text in one line that is not too long.
 func cell(text string) string {
-	line := []rune(cli.Plain([]byte(text)))
+	line := []rune(plain.Line(text))
 	if len(line) > maxCell {
 		return string(line[:maxCell]) + " …"
 	}

@@ -25,6 +25,7 @@ import (
 
 	"github.com/nodecache/node-cache/pkg/cli"
 	"github.com/nodecache/node-cache/pkg/config"
+	"github.com/nodecache/node-cache/pkg/plain"
 	"github.com/nodecache/node-cache/pkg/status"
 )
 
@@ -196,7 +197,7 @@ Exit code 0: the agent responded, in any state; 1: it did not.`,
 			if err != nil {
 				return err
 			}
-			return cli.PrintPlain(cmd.OutOrStdout(), page)
+			return cli.PrintPage(cmd.OutOrStdout(), page, flags.output)
 		},
 	}
 	flags.add(cmd)
@@ -228,7 +229,7 @@ Exit code 0: ready; 1: not ready or no response, with the reason.`,
 				path, state = "/livez", "live"
 			}
 			page, code, err := c.do(cmd.Context(), http.MethodGet, path, nil, http.StatusServiceUnavailable)
-			why := cmp.Or(cli.Plain(bytes.TrimSpace(page)), "no reason given")
+			why := cmp.Or(plain.Line(string(bytes.TrimSpace(page))), "no reason given")
 			asJSON, isSo := flags.output == "json", code == http.StatusOK
 			switch {
 			case err != nil:

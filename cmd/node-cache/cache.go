@@ -15,6 +15,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/nodecache/node-cache/pkg/cli"
+	"github.com/nodecache/node-cache/pkg/plain"
 	"github.com/nodecache/node-cache/pkg/status"
 )
 
@@ -149,12 +150,10 @@ func (f *adminFlags) show(cmd *cobra.Command, method, path string, parameters ur
 	if err := json.Unmarshal(page, view); err != nil {
 		return fmt.Errorf("reading %s of the agent at %s: %w", path, f.admin, err)
 	}
-	out := string(page)
 	if f.output == "text" {
-		out = text()
+		page = []byte(text())
 	}
-	_, err = fmt.Fprint(cmd.OutOrStdout(), out)
-	return err
+	return cli.PrintPage(cmd.OutOrStdout(), page, f.output)
 }
 
 // showEntries prints a page of entries.
@@ -162,7 +161,7 @@ func (f *adminFlags) showEntries(cmd *cobra.Command, path string, parameters url
 	var view status.CacheView
 	err := f.show(cmd, http.MethodGet, path, parameters, &view, func() string {
 		if len(view.Kernel) > 0 {
-			return text(view.Entries) + "pods get these types from the kernel: " + strings.Join(view.Kernel, ", ") + "\n"
+			return text(view.Entries) + "pods get these types from the kernel: " + plain.Line(strings.Join(view.Kernel, ", ")) + "\n"
 		}
 		return text(view.Entries)
 	})
@@ -183,11 +182,11 @@ func entriesText(list []status.CacheEntry) string {
 		if i > 0 {
 			b.WriteByte('\n')
 		}
-		_, _ = fmt.Fprintf(&b, "%s %s\n", e.Name, kind(e))
-		_, _ = fmt.Fprintf(&b, "  %s, %s, age %s, %s, %s, %d bytes\n", e.State, e.Rcode, seconds(e.Age), left(e.Left), hits(e.Hits), e.Bytes)
+		_, _ = fmt.Fprintf(&b, "%s %s\n", plain.Line(e.Name), kind(e))
+		_, _ = fmt.Fprintf(&b, "  %s, %s, age %s, %s, %s, %d bytes\n", plain.Line(e.State), plain.Line(e.Rcode), seconds(e.Age), left(e.Left), hits(e.Hits), e.Bytes)
 		w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
 		for _, record := range e.Records {
-			_, _ = fmt.Fprintf(w, "  %s\n", strings.Replace(record, " ", "\t", 4)) // after name, TTL, class, and type
+			_, _ = fmt.Fprintf(w, "  %s\n", strings.Replace(plain.Line(record), " ", "\t", 4)) // after name, TTL, class, and type
 		}
 		_ = w.Flush()
 	}
@@ -204,7 +203,7 @@ func topText(list []status.CacheEntry) string {
 	_, _ = fmt.Fprintln(w, "HITS\tBYTES\tSTATE\tRCODE\tAGE\tLEFT\tNAME\tTYPE")
 	for i := range list {
 		e := &list[i]
-		_, _ = fmt.Fprintf(w, "%d\t%d\t%s\t%s\t%s\t%s\t%s\t%s\n", e.Hits, e.Bytes, e.State, e.Rcode, seconds(e.Age), seconds(e.Left), e.Name, kind(e))
+		_, _ = fmt.Fprintf(w, "%d\t%d\t%s\t%s\t%s\t%s\t%s\t%s\n", e.Hits, e.Bytes, plain.Line(e.State), plain.Line(e.Rcode), seconds(e.Age), seconds(e.Left), plain.Line(e.Name), kind(e))
 	}
 	_ = w.Flush()
 	return b.String()
@@ -216,7 +215,7 @@ func kind(e *status.CacheEntry) string {
 	if e.Subnet != "" {
 		parts = append(parts, "subnet "+e.Subnet)
 	}
-	return strings.Join(parts, " ")
+	return plain.Line(strings.Join(parts, " "))
 }
 
 // seconds formats a number of seconds.

@@ -16,6 +16,7 @@ import (
 	"github.com/nodecache/node-cache/pkg/cli"
 	"github.com/nodecache/node-cache/pkg/kernel"
 	"github.com/nodecache/node-cache/pkg/node"
+	"github.com/nodecache/node-cache/pkg/plain"
 )
 
 func cleanupCommand() *cobra.Command {
@@ -53,7 +54,7 @@ Exit code 0: nothing of an agent is left; 1: something is.`,
 				_, _ = fmt.Fprintln(cmd.OutOrStdout(), "nothing to remove")
 			default:
 				for _, what := range removed {
-					_, _ = fmt.Fprintf(cmd.OutOrStdout(), "removed: %s\n", what)
+					_, _ = fmt.Fprintf(cmd.OutOrStdout(), "removed: %s\n", plain.Line(what))
 				}
 			}
 			if err == nil && stay {

@@ -56,7 +56,7 @@ func check(cmd *cobra.Command, args []string, role config.Role, show bool, outpu
 		return &cli.UsageError{Err: fmt.Errorf("check: missing FILE, or --print for the defaults")}
 	}
 	if p := agent.MemoryProblem(&cfg); p != nil { // of this container: the file may be fine elsewhere
-		_, _ = fmt.Fprintf(cmd.ErrOrStderr(), "node-cache: %s: %s\nhint: %s\n", name, p.What, p.Hint)
+		cli.PrintError(cmd.ErrOrStderr(), name+": "+p.What, p.Hint)
 	}
 	if !show && output == "json" {
 		return cli.PrintJSON(cmd.OutOrStdout(), map[string]any{"file": name, "problems": []config.Problem{}})

@@ -23,6 +23,7 @@ import (
 	"github.com/nodecache/node-cache/pkg/cli"
 	"github.com/nodecache/node-cache/pkg/config"
 	"github.com/nodecache/node-cache/pkg/convert"
+	"github.com/nodecache/node-cache/pkg/plain"
 	"github.com/nodecache/node-cache/pkg/status"
 	"github.com/nodecache/node-cache/pkg/watch"
 )
@@ -249,9 +250,9 @@ func writeConverted(result *convert.Result, output string, stdout, stderr io.Wri
 		if n.Kept {
 			kind = "differs"
 		}
-		_, _ = fmt.Fprintf(stderr, "%s (%s)\n", n, kind)
+		_, _ = fmt.Fprintf(stderr, "%s (%s)\n", plain.Error(fmt.Sprint(n)), kind)
 		if n.Hint != "" {
-			_, _ = fmt.Fprintf(stderr, "  hint: %s\n", n.Hint)
+			_, _ = fmt.Fprintf(stderr, "  hint: %s\n", plain.Error(n.Hint))
 		}
 	}
 	if _, err := stdout.Write(text); err != nil {

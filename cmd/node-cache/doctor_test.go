@@ -66,8 +66,8 @@ func TestDoctorConfig(t *testing.T) {
 			must(t, err)
 			got, err := tt.x.config(&cfg)
 			must(t, err)
-			tt.want.KernelHits = "off"
-			diff := cmp.Diff(tt.want, got, cmpopts.EquateComparable(netip.Addr{}, netip.AddrPort{}), cmpopts.IgnoreFields(doctor.Config{}, "Now"), cmpopts.EquateEmpty())
+			tt.want.KernelHits, tt.want.NoPod = "off", true
+			diff := cmp.Diff(tt.want, got, cmpopts.EquateComparable(netip.Addr{}, netip.AddrPort{}), cmpopts.IgnoreFields(doctor.Config{}, "Now", "Command"), cmpopts.EquateEmpty())
 			if diff != "" {
 				t.Errorf("config (-want +got):\n%s", diff)
 			}

@@ -53,7 +53,7 @@ Exit code 0: the agent responded; 1: it did not, or it has not loaded the progra
 				if err != nil {
 					return err
 				}
-				return cli.PrintPlain(cmd.OutOrStdout(), page)
+				return cli.PrintPage(cmd.OutOrStdout(), page, flags.output)
 			},
 		})
 	}

@@ -15,6 +15,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/nodecache/node-cache/pkg/cli"
+	"github.com/nodecache/node-cache/pkg/plain"
 	"github.com/nodecache/node-cache/pkg/status"
 	"github.com/nodecache/node-cache/pkg/wire"
 )
@@ -108,7 +109,11 @@ func (q *question) ask(cmd *cobra.Command) error {
 	}
 	records := make([]string, len(reply.Answer))
 	for i, rr := range reply.Answer {
-		records[i] = rr.String()
+		fields := strings.Split(rr.String(), "\t")
+		for f := range fields {
+			fields[f] = plain.Line(fields[f])
+		}
+		records[i] = strings.Join(fields, "\t")
 	}
 	rcode, comments := dns.RcodeToString[reply.Rcode], q.comments(reply.IsEdns0())
 	if q.output == "json" {
@@ -158,10 +163,10 @@ func (q *question) comments(opt *dns.OPT) []string {
 		for _, option := range opt.Option {
 			switch o := option.(type) {
 			case *dns.EDNS0_EDE:
-				list = append(list, fmt.Sprintf("extended error %d (%s) %s", o.InfoCode, dns.ExtendedErrorCodeToString[o.InfoCode], cli.Plain([]byte(o.ExtraText))))
+				list = append(list, fmt.Sprintf("extended error %d (%s) %s", o.InfoCode, dns.ExtendedErrorCodeToString[o.InfoCode], plain.Line(o.ExtraText)))
 			case *dns.EDNS0_LOCAL:
 				if o.Code == wire.OptionExplain {
-					explanation = "explained: " + cli.Plain(o.Data)
+					explanation = "explained: " + plain.Line(string(o.Data))
 				}
 			}
 		}

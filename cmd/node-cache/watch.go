@@ -15,6 +15,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/nodecache/node-cache/pkg/cli"
+	"github.com/nodecache/node-cache/pkg/plain"
 )
 
 // maxLine bounds the bytes of a line of /watch. A name has at most 1,004 as text, a pod 317.
@@ -74,7 +75,7 @@ func (c *adminClient) watch(cmd *cobra.Command, given url.Values, asJSON bool) e
 	lines := bufio.NewScanner(reply.Body)
 	lines.Buffer(nil, maxLine)
 	for lines.Scan() {
-		line := cli.Plain(lines.Bytes())
+		line := string(plain.JSON(lines.Bytes()))
 		if !asJSON {
 			if line, err = watchLine(lines.Bytes()); err != nil {
 				return fmt.Errorf("reading /watch of the agent at %s: %w", c.where, err)
@@ -111,6 +112,6 @@ func watchLine(text []byte) (string, error) {
 	if q.Pod != "" {
 		from = q.Pod
 	}
-	return cli.Plain(fmt.Appendf(nil, "%s  %-8s %-8s %9s  %-5s %s  %s", q.Time.Format("15:04:05.000"), q.Rcode, q.Source,
+	return plain.Line(fmt.Sprintf("%s  %-8s %-8s %9s  %-5s %s  %s", q.Time.Format("15:04:05.000"), q.Rcode, q.Source,
 		took.Round(10*time.Microsecond), q.Type, q.Name, from)), nil
 }

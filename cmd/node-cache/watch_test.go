@@ -39,7 +39,7 @@ func TestWatch(t *testing.T) {
 (7 more)
 03:04:05.678  NXDOMAIN cache           0s  AAAA  a.test.  shop/web?2J
 `, "node-cache: the agent at " + addr + " ended the stream: EOF\n"},
-		{"as JSON", "json", hostile + "\n", "\n" + strings.Replace(hostile, "\u009b", "?", 1) + "\n", "node-cache: the agent at " + addr + " ended the stream: EOF\n"},
+		{"as JSON", "json", hostile + "\n", "\n" + strings.Replace(hostile, "\u009b", `\u009b`, 1) + "\n", "node-cache: the agent at " + addr + " ended the stream: EOF\n"},
 		{"not JSON", "text", "x\n", "\n", "node-cache: reading /watch of the agent at " + addr + ": invalid character 'x' looking for beginning of value\n"},
 		{"a long line", "text", strings.Repeat("x", maxLine+1), "\n", "node-cache: the agent at " + addr + " ended the stream: bufio.Scanner: token too long\n"},
 	} {

@@ -5,8 +5,9 @@ package admin
 import (
 	"slices"
 	"strings"
-	"unicode"
 	"unicode/utf8"
+
+	"github.com/nodecache/node-cache/pkg/plain"
 )
 
 const (
@@ -155,11 +156,4 @@ func columns(s string) int { return utf8.RuneCountInString(s) }
 func oneLine(s string) string { return strings.ReplaceAll(s, "\n", "; ") }
 
 // printable is s without what could steer a terminal. Line breaks stay.
-func printable(s string) string {
-	return strings.Map(func(c rune) rune {
-		if c == '\n' || unicode.IsPrint(c) {
-			return c
-		}
-		return utf8.RuneError
-	}, s)
-}
+func printable(s string) string { return plain.Lines(s) }

@@ -8,13 +8,12 @@ import (
 	"fmt"
 	"io"
 	"runtime"
-	"strings"
-	"unicode"
-	"unicode/utf8"
 
 	"github.com/miekg/dns"
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
+
+	"github.com/nodecache/node-cache/pkg/plain"
 )
 
 // Root completes the command of a program: it shows its help, and its subcommands return usage errors.
@@ -54,29 +53,32 @@ func checkFlags(cmd *cobra.Command, _ []string) error {
 
 // PrintJSON prints a value for programs.
 func PrintJSON(out io.Writer, v any) error {
-	e := json.NewEncoder(out)
+	var b bytes.Buffer
+	e := json.NewEncoder(&b)
 	e.SetIndent("", "  ")
-	return e.Encode(v)
+	if err := e.Encode(v); err != nil {
+		return err
+	}
+	_, err := out.Write(plain.JSON(b.Bytes()))
+	return err
 }
 
-// Plain returns one line of text from the network without characters that control a terminal.
-func Plain(text []byte) string {
-	return strings.Map(func(c rune) rune {
-		if c == utf8.RuneError || !unicode.IsPrint(c) {
-			return '?'
-		}
-		return c
-	}, string(text))
+// PrintPage prints a page of an agent, which has the format of the flag --output.
+func PrintPage(out io.Writer, page []byte, output string) error {
+	if output == "json" {
+		_, err := out.Write(plain.JSON(page))
+		return err
+	}
+	return PrintPlain(out, page)
 }
 
 // PrintPlain prints the lines of a text from the network.
 func PrintPlain(out io.Writer, text []byte) error {
-	for line := range bytes.Lines(text) {
-		if _, err := fmt.Fprintln(out, Plain(bytes.TrimSuffix(line, []byte("\n")))); err != nil {
-			return err
-		}
+	if len(text) > 0 && !bytes.HasSuffix(text, []byte("\n")) {
+		text = append(bytes.Clone(text), '\n')
 	}
-	return nil
+	_, err := io.WriteString(out, plain.Lines(string(text)))
+	return err
 }
 
 // DomainName returns a name of the command line with its final dot.

@@ -12,6 +12,8 @@ import (
 	"syscall"
 
 	"github.com/spf13/cobra"
+
+	"github.com/nodecache/node-cache/pkg/plain"
 )
 
 // Exit codes of all commands.
@@ -67,11 +69,11 @@ func Report(cmd *cobra.Command, err error, stderr io.Writer) int {
 	return ExitFailed
 }
 
-// PrintError prints an error, with its hint if it has one.
+// PrintError prints an error in a line, with its hint if it has one in another.
 func PrintError(stderr io.Writer, what, hint string) {
-	_, _ = fmt.Fprintf(stderr, "node-cache: %s\n", what)
+	_, _ = fmt.Fprintf(stderr, "node-cache: %s\n", plain.Error(what))
 	if hint != "" {
-		_, _ = fmt.Fprintf(stderr, "hint: %s\n", hint)
+		_, _ = fmt.Fprintf(stderr, "hint: %s\n", plain.Error(hint))
 	}
 }
 

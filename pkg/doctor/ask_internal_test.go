@@ -121,7 +121,7 @@ func TestProbe(t *testing.T) {
 				t.Errorf("asked from %s, in %s", got.From, got.Took)
 			}
 			tt.want.Probe, tt.want.Error = p, tt.error
-			assert.Same(t, "outcome", tt.want, got, plain(), cmpopts.IgnoreFields(Outcome{}, "From", "Took"))
+			assert.Same(t, "outcome", tt.want, got, addressOptions(), cmpopts.IgnoreFields(Outcome{}, "From", "Took"))
 		})
 	}
 }

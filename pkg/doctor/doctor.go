@@ -3,6 +3,7 @@
 package doctor
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"encoding/json"
@@ -14,6 +15,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/nodecache/node-cache/pkg/dataplane"
+	"github.com/nodecache/node-cache/pkg/plain"
 	"github.com/nodecache/node-cache/pkg/rules"
 	"github.com/nodecache/node-cache/pkg/sockets"
 )
@@ -191,13 +193,18 @@ func (r Report) count(v Verdict) int {
 
 // JSON writes r as one object, indented.
 func (r Report) JSON(w io.Writer) error {
-	e := json.NewEncoder(w)
+	var b bytes.Buffer
+	e := json.NewEncoder(&b)
 	e.SetEscapeHTML(false)
 	e.SetIndent("", "  ")
-	return e.Encode(struct {
+	err := e.Encode(struct {
 		Report
 		Summary map[string]int `json:"summary"`
 	}{r, map[string]int{"ok": r.count(OK), "skip": r.count(Skip), "warn": r.count(Warn), "fail": r.count(Fail)}})
+	if err == nil {
+		_, err = w.Write(plain.JSON(b.Bytes()))
+	}
+	return err
 }
 
 // Text writes r for humans, with colors on a terminal. The last of several adjacent lines
@@ -208,15 +215,16 @@ func (r Report) Text(w io.Writer, colours bool) error {
 		width = max(width, utf8.RuneCountInString(l.Check))
 	}
 	var b strings.Builder
-	fmt.Fprintf(&b, "%s\n", r.Title)
+	fmt.Fprintf(&b, "%s\n", plain.Error(r.Title))
 	for i, l := range r.Lines {
 		if i == 0 || l.Part != r.Lines[i-1].Part {
-			fmt.Fprintf(&b, "\n%s\n", l.Part)
+			fmt.Fprintf(&b, "\n%s\n", plain.Error(l.Part))
 		}
-		fmt.Fprintf(&b, "  %s  %-*s  %s\n", paint(fmt.Sprintf("%-4s", l.Verdict), l.Verdict, colours), width, l.Check, l.What)
+		verdict := paint(fmt.Sprintf("%-4s", l.Verdict), l.Verdict, colours)
+		fmt.Fprintf(&b, "  %s  %-*s  %s\n", verdict, width, plain.Error(l.Check), plain.Error(l.What))
 		again := i+1 < len(r.Lines) && r.Lines[i+1].Part == l.Part && r.Lines[i+1].Fix == l.Fix
 		if l.Fix != "" && !again {
-			fmt.Fprintf(&b, "  %*s  %s\n", 4+2+width, "", "fix: "+l.Fix)
+			fmt.Fprintf(&b, "  %*s  %s\n", 4+2+width, "", "fix: "+plain.Error(l.Fix))
 		}
 	}
 	fmt.Fprintf(&b, "\n%d ok, %d skipped, %d warnings, %d failed\n", r.count(OK), r.count(Skip), r.count(Warn), r.count(Fail))

@@ -19,8 +19,8 @@ import (
 	"github.com/nodecache/node-cache/internal/assert"
 )
 
-// plain compares addresses by what they are.
-func plain() cmp.Options {
+// addressOptions compares addresses by what they are.
+func addressOptions() cmp.Options {
 	return cmp.Options{cmpopts.EquateComparable(netip.Addr{}, netip.AddrPort{}, netip.Prefix{}), cmpopts.EquateErrors()}
 }
 
@@ -138,7 +138,7 @@ func TestPodResolvers(t *testing.T) {
 	for _, a := range []string{"169.254.20.10", "fd00::a", "10.96.0.10", "192.0.2.1", "192.0.2.2", "192.0.2.3"} {
 		want[netip.MustParseAddr(a)] = 1
 	}
-	assert.Same(t, "podResolvers", want, got, plain())
+	assert.Same(t, "podResolvers", want, got, addressOptions())
 	if _, err := podResolvers(t.Context(), proc, filepath.Join(proc, "gone"), direct); err == nil {
 		t.Error("podResolvers without /proc: no error")
 	}
@@ -199,7 +199,7 @@ func TestNewPodNet(t *testing.T) {
 		Gateway: []netip.Addr{netip.MustParseAddr("198.19.18.253"), netip.MustParseAddr("fdff:12ff:3456::1")},
 		Node:    []byte{2, 1, 0xFF, 0x12, 0xFF, 0x34},
 	}
-	assert.Same(t, "newPodNet", want, got, plain())
+	assert.Same(t, "newPodNet", want, got, addressOptions())
 	if v4 := newPodNet([5]byte{}, false); len(v4.Own) != 1 || len(v4.Gateway) != 1 {
 		t.Errorf("without IPv6: %v by %v", v4.Own, v4.Gateway)
 	}

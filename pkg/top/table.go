@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+
+	"github.com/nodecache/node-cache/pkg/plain"
 )
 
 // unknownName is the name of the clients without a pod: of the host network, and those that start or end.
@@ -137,7 +139,7 @@ func (t *Table) Text(column string, number int) string {
 			}
 			_, _ = fmt.Fprintf(&b, "  %*.0f %%", width, share)
 		}
-		_, _ = fmt.Fprintf(&b, "  %5.1f ms  %8.0f  %s\n", line.value("latency")/1000, line.Rates["bytes"], line.Name)
+		_, _ = fmt.Fprintf(&b, "  %5.1f ms  %8.0f  %s\n", line.value("latency")/1000, line.Rates["bytes"], plain.Line(line.Name))
 	}
 	return b.String()
 }
