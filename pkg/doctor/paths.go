@@ -312,13 +312,13 @@ func (e *checker) checkPods() {
 	for _, a := range all[:min(shown, len(all))] {
 		parts = append(parts, fmt.Sprintf("%s with nameserver %s", count(e.Pods[a], "pod", "pods"), a))
 	}
-	what := strings.Join(parts, ", ") + more(len(all))
+	what, missed := strings.Join(parts, ", ")+more(len(all)), ""
 	if e.PodsErr != nil {
-		what += fmt.Sprintf("; some may be missing: %v", e.PodsErr)
+		missed = fmt.Sprintf("; some may be missing: %v", e.PodsErr)
 	}
 	e.add("pods",
 		row{len(all) == 0 && e.PodsErr != nil, Skip, fmt.Sprint(e.PodsErr), fixVisible},
 		row{len(all) == 0, Skip, "no pods visible", fixVisible},
-		row{slices.ContainsFunc(all, e.isQueried), OK, what, ""},
-		row{true, Warn, what + ": none queries the agent", e.kubeletFix()})
+		row{slices.ContainsFunc(all, e.isQueried), OK, what + missed, ""},
+		row{true, Warn, what + ": none queries the agent" + missed, e.kubeletFix()})
 }
