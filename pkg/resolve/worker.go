@@ -259,6 +259,9 @@ func (w *Worker) handleMiss(dst []byte) ([]byte, Source) {
 			return denied, SourceCache
 		}
 	}
+	if !w.q.RD {
+		w.opts.EDE = wire.EDENotAuthoritative // RFC 8914 section 4.21
+	}
 	if !w.q.RD || loop {
 		return w.empty(SourceRefused, wire.RcodeRefused, dst)
 	}

@@ -65,6 +65,7 @@ const (
 	EDECachedError          = 13
 	EDENotReady             = 14
 	EDEStaleNXDomain        = 19
+	EDENotAuthoritative     = 20
 	EDENoReachableAuthority = 22
 	EDENetworkError         = 23
 	EDEInvalidData          = 24
