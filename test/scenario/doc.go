@@ -74,4 +74,8 @@
 //	restart           the agent stops and another one starts, with the configuration in use
 //	write FILE NAME   the file NAME in `$DIR` becomes FILE
 //	remove NAME       the file NAME in `$DIR` is removed
+//
+// With SOAK=1 the scenarios of unbound's own tests are played against an agent too. unboundOptions has the keys that stand for
+// unbound's options, and unboundOutcomes what differs, and why. An upstream of `stub-zone` follows referrals, so that many
+// scenarios of a recursive resolver fit an agent.
 package scenario
