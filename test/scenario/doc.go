@@ -28,6 +28,9 @@
 //	no-opt         the answer has no OPT record
 //	no-edns=RCODE  a query with an OPT record gets this rcode
 //	max-size=N     no reply to a query with a larger EDNS size
+//	no-ra          the answer does not offer recursion
+//	uncompressed   names are in full, and those of the question in its letters
+//	silent=WORD    no reply to queries for a type, or for a name and the names below it
 //	lower-case     the question comes back in lower case
 //	upper=RCODE    a query for a name with a letter in upper case gets this rcode, and no records
 //	ignore=N       no reply to the next N queries

@@ -87,9 +87,12 @@ type answerOptions struct {
 	noOPT             bool
 	ad, aa, lowerCase bool
 	upper             string // rcode for names that are not in lower case; empty: they are answered
-	noEDNS            int    // rcode for queries with an OPT record; 0: answered
-	maxSize           int    // 0: any
+	uncompressed      bool
+	noRA              bool
+	noEDNS            int // rcode for queries with an OPT record; 0: answered
+	maxSize           int // 0: any
 	refuse            uint16
+	silent            string // a type, or a name and the names below it; empty: none
 	cert              string
 	ignore            atomic.Int64
 	before, instead   upstreamtest.Raw
@@ -98,6 +101,7 @@ type answerOptions struct {
 func (o *answerOptions) parse(words []string) error {
 	switches := map[string]*bool{
 		"tc": &o.tc, "tc-empty": &o.tcEmpty, "no-opt": &o.noOPT, "ad": &o.ad, "aa": &o.aa, "lower-case": &o.lowerCase,
+		"uncompressed": &o.uncompressed, "no-ra": &o.noRA,
 	}
 	for _, word := range words {
 		if on, ok := switches[word]; ok {
@@ -117,6 +121,8 @@ func (o *answerOptions) parse(words []string) error {
 			o.maxSize, err = strconv.Atoi(value)
 		case "refuse":
 			o.refuse = dns.StringToType[value]
+		case "silent":
+			o.silent = value
 		case "ignore":
 			var n int64
 			n, err = strconv.ParseInt(value, 10, 64)
@@ -153,9 +159,12 @@ func (o *answerOptions) script(q upstreamtest.Query) upstreamtest.Action {
 	if m.Unpack(q.Raw) != nil || !q.Probe && o.ignore.Add(-1) >= 0 {
 		return upstreamtest.Action{Drop: true}
 	}
+	if !q.Probe && o.silent != "" && (dns.TypeToString[q.Type] == o.silent || dns.IsSubDomain(dns.Fqdn(o.silent), strings.ToLower(q.Name))) {
+		return upstreamtest.Action{Drop: true}
+	}
 	opt := m.IsEdns0()
 	r := o.answer(&m)
-	r.RecursionAvailable = true
+	r.RecursionAvailable = !o.noRA
 	r.AuthenticatedData = r.AuthenticatedData || o.ad
 	r.Authoritative = r.Authoritative || o.aa
 	switch {
@@ -177,7 +186,9 @@ func (o *answerOptions) script(q upstreamtest.Query) upstreamtest.Action {
 	if opt != nil && !o.noOPT && r.IsEdns0() == nil {
 		r.SetEdns0(dns.DefaultMsgSize, opt.Do())
 	}
-	r.Compress = true
+	if r.Compress = !o.uncompressed; o.uncompressed {
+		ownLetters(r, m.Question[0].Name)
+	}
 	out, err := r.Pack()
 	if err != nil {
 		panic(err)
@@ -190,6 +201,16 @@ func (o *answerOptions) script(q upstreamtest.Query) upstreamtest.Action {
 		a.Raw = slices.Insert(a.Raw, 0, o.before)
 	}
 	return a
+}
+
+// ownLetters gives the owners of records that answer the question its letters, as servers do that copy the name they were asked.
+func ownLetters(r *dns.Msg, name string) {
+	for i, rr := range r.Answer {
+		if strings.EqualFold(rr.Header().Name, name) {
+			r.Answer[i] = dns.Copy(rr)
+			r.Answer[i].Header().Name = name
+		}
+	}
 }
 
 // message answers every query with the same records, whatever they belong to.
