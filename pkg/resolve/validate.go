@@ -22,9 +22,8 @@ type TTLs struct {
 	Negative time.Duration // maximum of denials
 }
 
-// validate converts an answer in place to the form in which it is cached: no OPT record, no unrelated
-// records, the question in canonical case, no AA flag, TTLs within bounds. life is how long it may be
-// cached, 0 for not at all. The TTL offsets and the rotating address set are left in v.answer.
+// validate converts an answer in place to the form in which it is cached: no OPT record, no unrelated records, the
+// question in canonical case, no AA flag, one TTL for each set, within bounds. life is how long it may be cached, 0 for not at all. The TTL offsets and the rotating address set are left in v.answer.
 func (v *validator) validate(bounds TTLs, m *wire.Message) (life time.Duration, err error) {
 	if err := m.StripOPT(); err != nil {
 		return 0, err
@@ -49,6 +48,7 @@ func (v *validator) validate(bounds TTLs, m *wire.Message) (life time.Duration, 
 			highest = min(highest, time.Duration(denied)*time.Second)
 		}
 	}
+	levelTTLs(m)
 	shortest := clampTTLs(m, uint32(lowest/time.Second), uint32(highest/time.Second))
 	v.answer.TTLs = v.answer.TTLs[:0]
 	for _, r := range m.Records {
@@ -116,6 +116,29 @@ func isPlain(m *wire.Message) bool {
 		}
 	}
 	return true
+}
+
+// levelTTLs gives all records of a set the lowest TTL among them (RFC 2181 section 5.2): a cache behind this one may keep
+// each for its own, and then answer with a part of the set.
+func levelTTLs(m *wire.Message) {
+	for first := 0; first < len(m.Records); {
+		r := m.Records[first]
+		lowest, next, differ := m.RecordTTL(r), first+1, false
+		for ; next < len(m.Records) && inSameSet(m, r, m.Records[next]); next++ {
+			ttl := m.RecordTTL(m.Records[next])
+			differ = differ || ttl != lowest
+			lowest = min(lowest, ttl)
+		}
+		for ; differ && first < next; first++ {
+			m.SetRecordTTL(m.Records[first], lowest)
+		}
+		first = next
+	}
+}
+
+// inSameSet reports whether two neighbors are of one set. Signatures are not: they belong to the sets that they sign.
+func inSameSet(m *wire.Message, a, b wire.Record) bool {
+	return a.Type == b.Type && a.Class == b.Class && a.Section == b.Section && a.Type != wire.TypeRRSIG && m.SameName(int(a.Owner), int(b.Owner))
 }
 
 // clampTTLs clamps all TTLs to the bounds and returns the shortest. A TTL of zero stays, because it
