@@ -312,8 +312,9 @@ func TestSearchLargeDenial(t *testing.T) {
 	u.mangle = func(m *dns.Msg) {
 		m.Rcode, m.Compress = dns.RcodeNameError, false
 		owner := m.Question[0].Name
-		for i := range 12 {
-			target := fmt.Sprintf("%s.%d.corp.test.", strings.Repeat(strings.Repeat("a", 60)+".", 3)+"b", i)
+		for i := range 16 {
+			letter := string(rune('a' + i)) // no two names share what is long
+			target := strings.Repeat(strings.Repeat(letter, 63)+".", 3) + strings.Repeat(letter, 50) + ".corp.test."
 			m.Answer = append(m.Answer, &dns.CNAME{Hdr: dns.RR_Header{Name: owner, Rrtype: dns.TypeCNAME, Class: dns.ClassINET, Ttl: 300}, Target: target})
 			owner = target
 		}

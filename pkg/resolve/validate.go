@@ -23,7 +23,8 @@ type TTLs struct {
 }
 
 // validate converts an answer in place to the form in which it is cached: no OPT record, no unrelated records, the
-// question in canonical case, no AA flag, one TTL for each set, within bounds. life is how long it may be cached, 0 for not at all. The TTL offsets and the rotating address set are left in v.answer.
+// names of a large one compressed, the question in canonical case, no AA flag, one TTL for each set, within bounds. life
+// is how long it may be cached, 0 for not at all. The TTL offsets and the rotating address set are left in v.answer.
 func (v *validator) validate(bounds TTLs, m *wire.Message) (life time.Duration, err error) {
 	if err := m.StripOPT(); err != nil {
 		return 0, err
@@ -35,6 +36,11 @@ func (v *validator) validate(bounds TTLs, m *wire.Message) (life time.Duration, 
 		return 0, err
 	}
 	m.CanonicalizeQuestion()
+	if len(m.Raw) > wire.MinUDP && m.IsUncompressed() { // a client without EDNS would get a part of it
+		if err := v.sift.Compress(m); err != nil {
+			return 0, err
+		}
+	}
 	m.ClearAuthority()
 	positive, err := isPositive(m)
 	if err != nil {

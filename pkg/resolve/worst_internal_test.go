@@ -121,6 +121,14 @@ func worst() map[string][]byte {
 	list["aliases, and zones that none of them is in"] = h.count(an, h.n-an)
 
 	h = newHeap(wire.TypeSRV)
+	h.add(h.msg[12:13+2*depth], wire.TypeSRV, append(make([]byte, 6), link(12)...)...)
+	for more := true; more; {
+		target := slices.Concat(make([]byte, 6), []byte{2, byte(h.n >> 8), byte(h.n)}, h.msg[12:12+depth], []byte{0})
+		more = h.add(link(12), wire.TypeSRV, target...)
+	}
+	list["long names in full"] = h.count(h.n, 0)
+
+	h = newHeap(wire.TypeSRV)
 	same = h.ladder('a')
 	for range 350 {
 		h.add(same, wire.TypeSRV, append(make([]byte, 6), same...)...)

@@ -24,6 +24,10 @@ type Rewriter struct {
 	renamedOffset []uint16                              // new offset of the renamed name at an old offset; 0: not written yet; or notRenamed
 	newOffset     []uint16                              // new offset of the label at an old offset, for names that are not renamed; 0: not written yet
 
+	compress bool         // find names by their labels too, see Compress
+	inFull   bool         // with compress: the name that is being written must not end in a new pointer
+	suffixes *suffixTable // nil: not needed yet
+
 	current, replacement, targetName, kept []byte // reused
 	addr                                   [16]byte
 }
@@ -155,9 +159,11 @@ func (c *Rewriter) copyRecord(r Record) bool {
 	if before, names, _ := nameLayout(r.Type); names > 0 {
 		c.out = append(c.out, msg[off:off+before]...)
 		off += before
+		c.inFull = c.compress && !mayCompress(r.Type)
 		for range names {
 			off = c.copyName(off)
 		}
+		c.inFull = false
 	} else if c.names != nil && hasPlainTarget(r.Type) {
 		off = c.copyTarget(r)
 	}
@@ -269,8 +275,8 @@ func (c *Rewriter) isLabelStart(at int) bool {
 // copyLabels appends the name at off of the old message: the labels up to the first one that was
 // written before, then a pointer to that one.
 func (c *Rewriter) copyLabels(off int) {
-	msg := c.m.Raw
-	for {
+	msg, hashed := c.m.Raw, false
+	for label := 0; ; label++ {
 		off = follow(msg, off)
 		if msg[off] == 0 {
 			c.out = append(c.out, 0)
@@ -283,6 +289,15 @@ func (c *Rewriter) copyLabels(off int) {
 			}
 			if at := len(c.out) - c.start; at < pointerReach {
 				c.newOffset[off] = uint16(at)
+			}
+		}
+		if c.compress {
+			if !hashed {
+				c.suffixes.hashName(msg, off)
+				hashed, label = true, 0
+			}
+			if c.pointBack(off, label) {
+				return
 			}
 		}
 		next := off + int(msg[off]) + 1
