@@ -164,6 +164,7 @@ func sameFile(info, was os.FileInfo) bool {
 // parse adds the names of a text in the format of hosts(5). It returns the number of names and of
 // lines that it had to skip.
 func (b *builder) parse(text []byte) (names, skipped int) {
+	text = bytes.TrimPrefix(text, []byte("\ufeff")) // some editors begin a file with it
 	lines := bufio.NewScanner(bytes.NewReader(text))
 	lines.Buffer(nil, maxFileSize+1)
 	for lines.Scan() {
