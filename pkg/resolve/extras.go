@@ -51,6 +51,15 @@ func (w *Worker) askStatic(dst []byte) ([]byte, Source) {
 	return dst[:start], undecided
 }
 
+// askHosts asks the hosts of the configuration for the target of an alias.
+func (w *Worker) askHosts(dst []byte) ([]byte, Source) {
+	dst, found := w.plan.Static.AnswerHosts(&w.q, dst)
+	if !found {
+		return dst, undecided
+	}
+	return dst, SourceStatic
+}
+
 // askSkyDNS asks the records of etcd. It redirects the query to the target of an alias there.
 func (w *Worker) askSkyDNS(dst []byte) ([]byte, Source) {
 	start := len(dst)
@@ -72,8 +81,8 @@ func (w *Worker) askSkyDNS(dst []byte) ([]byte, Source) {
 }
 
 // followAlias redirects the query to the target of an alias: dst[start:] is the answer so far, and
-// ends with the target, of so many bytes. The query fails if the alias does not fit behind the previous
-// one.
+// ends with the target, of so many bytes. It answers if the hosts have the target. The query fails if the alias does not
+// fit behind the previous one.
 func (w *Worker) followAlias(dst []byte, start, target int) ([]byte, Source) {
 	d := &w.redirect
 	d.start()
@@ -91,6 +100,9 @@ func (w *Worker) followAlias(dst []byte, start, target int) ([]byte, Source) {
 	}
 	d.target = len(d.aliasMsg) - target
 	w.q.SetName(d.aliasMsg[d.target:])
+	if w.plan.Static != nil {
+		return w.askHosts(dst[:start])
+	}
 	return dst[:start], undecided
 }
 

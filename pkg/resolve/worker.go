@@ -151,7 +151,11 @@ func (w *Worker) ask(dst []byte) (_ []byte, source Source) {
 		dst, source = w.askFallback(dst)
 	}
 	if source == undecided && w.takesExtras() {
-		if p.Static != nil && !w.redirect.hasAlias() {
+		switch {
+		case p.Static == nil:
+		case w.redirect.hasAlias():
+			dst, source = w.askHosts(dst)
+		default:
 			dst, source = w.askStatic(dst)
 		}
 		if source == undecided && p.DNS64 != nil {

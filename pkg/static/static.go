@@ -89,6 +89,12 @@ func (s *Static) Answer(q *wire.Query, dst []byte) (_ []byte, verdict Verdict, t
 	return dst, None, nil
 }
 
+// AnswerHosts is Answer for the target of an alias: hosts have no aliases, so a chain of them has an end. It returns
+// false if the hosts do not have the name.
+func (s *Static) AnswerHosts(q *wire.Query, dst []byte) ([]byte, bool) {
+	return s.hosts.table.Load().answer(q, s.hosts.ttl, dst)
+}
+
 // Stats holds the sizes and error counters of a Static.
 type Stats struct {
 	Names     int // of hosts
