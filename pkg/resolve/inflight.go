@@ -253,12 +253,13 @@ func (d *responseBuilder) process(f *inFlight, answer *wire.Message, err error) 
 
 // validateAndStore validates the answer and caches it for as long as allowed.
 func (d *responseBuilder) validateAndStore(f *inFlight, answer *wire.Message) error {
+	inconclusive := answer.IsInconclusive()
 	life, err := d.validate(f.route.ttls(), answer)
 	if err != nil {
 		return err
 	}
-	if answer.IsAliasOnly() && hasUsable(f.plan.Cache, f.key, d.now) {
-		return errAliasOnly // no better than SERVFAIL: the resolver did not find out about the target
+	if inconclusive && hasUsable(f.plan.Cache, f.key, d.now) {
+		return errInconclusive // no better than SERVFAIL
 	}
 	d.msg, d.source = answer.Raw, SourceUpstream
 	if !f.route.NoStore {

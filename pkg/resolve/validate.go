@@ -231,7 +231,7 @@ const (
 	errContradiction sanitizeError = "answer that contradicts itself"
 	errReferral      sanitizeError = "referral in place of an answer"
 	errExcess        sanitizeError = "answer has too many records or aliases"
-	errAliasOnly     sanitizeError = "alias without its target's records"
+	errInconclusive  sanitizeError = "answer says nothing"
 )
 
 // Error implements error.

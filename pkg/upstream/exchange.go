@@ -48,7 +48,7 @@ type exchange struct {
 	done         bool                   // the result is final
 	timerAt      time.Time              // when the timer fires; zero: it is not set
 	failure      Failure                // the most specific so far; Err is nil while there is none
-	aliasOnly    *wire.Message          // an answer that is used if there is no better one, see [wire.Message.IsAliasOnly]; nil: none
+	inconclusive *wire.Message          // an answer that is used if there is no better one, see [wire.Message.IsInconclusive]; nil: none
 
 	callAt    time.Time // when the timer heap calls it; guarded by the heap, like heapIndex
 	heapIndex int       // in the timer heap, from 1; 0: not in it
@@ -120,7 +120,7 @@ func (x *exchange) startNext(now time.Time, batch *wire.SendBatch) (over bool) {
 	x.cancelLooping(now)
 	for {
 		next := x.nextCandidate()
-		if next == nil || x.aliasOnly != nil && !next.endpoint.healthy() {
+		if next == nil || x.inconclusive != nil && !next.endpoint.healthy() {
 			x.noneLeft = true
 			break
 		}
@@ -228,7 +228,7 @@ func (x *exchange) armTimer(now time.Time) {
 	switch {
 	case x.noneLeft && x.failure.Reason == Rcode:
 		wait = min(wait, x.firstAttempt.sentAt.Add(betterAnswerWait).Sub(now))
-	case x.noneLeft && x.aliasOnly == nil:
+	case x.noneLeft && x.inconclusive == nil:
 	case x.mayHedge:
 		wait = min(wait, latest.hedgeDelay)
 	default:
@@ -276,9 +276,9 @@ func (x *exchange) handleReply(a *attempt, in reply, batch *wire.SendBatch) {
 
 // end passes on the result of an exchange without a good answer.
 func (x *exchange) end(batch *wire.SendBatch) {
-	if x.aliasOnly != nil {
-		wire.SetID(x.aliasOnly.Raw, wire.ID(x.query))
-		x.receiver.Answered(x.aliasOnly, nil, batch)
+	if x.inconclusive != nil {
+		wire.SetID(x.inconclusive.Raw, wire.ID(x.query))
+		x.receiver.Answered(x.inconclusive, nil, batch)
 		return
 	}
 	x.receiver.Answered(nil, &x.failure, batch)
@@ -301,7 +301,7 @@ func (x *exchange) processReply(a *attempt, in reply, batch *wire.SendBatch) (wo
 	switch {
 	case !final: // the attempt goes on over TCP
 		return false, false
-	case out.Err == nil && x.keepAliasOnly(a, in.m):
+	case out.Err == nil && x.keepInconclusive(a, in.m):
 	case out.Err == nil:
 		a.done = true
 		x.numRunning--
@@ -318,14 +318,14 @@ func (x *exchange) processReply(a *attempt, in reply, batch *wire.SendBatch) (wo
 	return false, over && x.finish(now)
 }
 
-// keepAliasOnly ends an attempt whose answer has no data, keeps the answer, and reports whether it did. Another upstream
-// may have found out about the alias's target. The answer is nothing against its sender: some leave out the SOA record.
-func (x *exchange) keepAliasOnly(a *attempt, m *wire.Message) bool {
+// keepInconclusive ends an attempt whose answer says nothing, keeps the answer, and reports whether it did. Another
+// upstream may know more. The answer is nothing against its sender: some leave out the SOA record.
+func (x *exchange) keepInconclusive(a *attempt, m *wire.Message) bool {
 	kept := new(wire.Message) // m is in the transport's buffer
-	if !m.IsAliasOnly() || kept.Parse(bytes.Clone(m.Raw)) != nil {
+	if !m.IsInconclusive() || kept.Parse(bytes.Clone(m.Raw)) != nil {
 		return false
 	}
-	x.aliasOnly = kept
+	x.inconclusive = kept
 	a.done = true
 	x.numRunning--
 	if c := x.candidate(x.endpoints[a.index]); c != nil {
@@ -395,7 +395,7 @@ func (x *exchange) handleTimer(batch *wire.SendBatch) (over bool) {
 			x.keepFailure(Failure{Reason: Timeout, Err: fmt.Errorf("waiting for an answer: %w", context.DeadlineExceeded)})
 		}
 		over = true
-	case x.noneLeft, x.aliasOnly != nil && !x.mayHedge: // no better answer came in time
+	case x.noneLeft, x.inconclusive != nil && !x.mayHedge: // no better answer came in time
 		over = true
 	case !x.mayHedge:
 		asked.recordTimeout(latest, now)

@@ -132,10 +132,10 @@ func (tt *fastestTest) answer(q upstreamtest.Query, server int, at time.Duration
 	return a
 }
 
-// echo answers with the query and QR set, which costs less than to build an answer.
+// echo answers with the query and QR and RA set, which costs less than to build an answer.
 func echo(q []byte) []byte {
 	r := bytes.Clone(q)
-	r[2] |= 0x80
+	r[2], r[3] = r[2]|0x80, r[3]|0x80
 	return r
 }
 

@@ -329,11 +329,20 @@ func (m *Message) IsReferral() bool {
 	return m.has(Authority, TypeNS) && !m.has(Authority, TypeSOA)
 }
 
-// IsAliasOnly reports whether the answer section has records, such as aliases, but none of the type asked for, and no
-// SOA record denies them: the sender did not find out about the alias's target.
-func (m *Message) IsAliasOnly() bool {
-	return m.rcode == RcodeSuccess && binary.BigEndian.Uint16(m.Raw[6:]) != 0 &&
-		!m.has(Answer, m.QuestionType()) && !m.has(Authority, TypeSOA)
+// IsInconclusive reports whether the message says nothing about the records that were asked for. The rcode is NOERROR, and
+// there are
+//
+//   - records in the answer section, such as aliases, but none of the type, and no SOA record that denies them: the sender
+//     did not find out about the target of an alias; or
+//   - no records, and neither AA nor RA: the sender neither serves nor resolves the name, and does not say who does.
+func (m *Message) IsInconclusive() bool {
+	switch {
+	case m.rcode != RcodeSuccess:
+		return false
+	case len(m.Records) == 0:
+		return m.Raw[2]&bitAA == 0 && m.Raw[3]&bitRA == 0
+	}
+	return m.Records[0].Section == Answer && !m.has(Answer, m.QuestionType()) && !m.has(Authority, TypeSOA)
 }
 
 // has reports whether a section has a record of a type.

@@ -157,7 +157,7 @@ func TestMessageNoName(t *testing.T) {
 }
 
 // TestMessageLame tells referrals from all else that has no answer.
-func TestMessageAliasOnly(t *testing.T) {
+func TestMessageInconclusive(t *testing.T) {
 	t.Parallel()
 	alias, soa := "www.example. 60 IN CNAME web.example.", "example. 60 IN SOA ns.example. mail.example. 1 2 3 4 5"
 	tests := []struct {
@@ -181,8 +181,13 @@ func TestMessageAliasOnly(t *testing.T) {
 	for _, tt := range tests {
 		msg := answer(t, "www.example.", tt.rrtype, records(t, tt.an...), records(t, tt.ns...), nil)
 		msg.Rcode = tt.rcode
-		assert.Same(t, tt.name, tt.want, parseMessage(t, pack(t, msg)).IsAliasOnly())
+		assert.Same(t, tt.name, tt.want, parseMessage(t, pack(t, msg)).IsInconclusive())
 	}
+	nothing := answer(t, "www.example.", dns.TypeA, nil, nil, nil)
+	nothing.RecursionAvailable = false
+	assert.Same(t, "nothing, without AA and RA", true, parseMessage(t, pack(t, nothing)).IsInconclusive())
+	nothing.Authoritative = true
+	assert.Same(t, "nothing, with AA", false, parseMessage(t, pack(t, nothing)).IsInconclusive())
 }
 
 func TestMessageLame(t *testing.T) {
