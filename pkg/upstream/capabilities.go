@@ -189,6 +189,7 @@ const (
 const (
 	numRecent      = 8                       // samples kept
 	sampleInterval = time.Second / numRecent // between them at least, so that they cover a second or more
+	forgetAfter    = time.Minute             // without one for so long, those before say nothing of now
 	lostSample     = time.Hour               // stands for a lost attempt; longer than any round trip
 )
 
@@ -237,6 +238,9 @@ func (l *latency) trackP95(rtt time.Duration) {
 func (l *latency) record(rtt time.Duration, now time.Time) {
 	if now.Before(l.nextSample) {
 		return
+	}
+	if now.Sub(l.nextSample) >= forgetAfter {
+		l.recorded, l.lossy = 0, false
 	}
 	l.nextSample = now.Add(sampleInterval)
 	l.recent[l.recorded%numRecent] = max(rtt, 1) // 0 means unknown
