@@ -36,7 +36,7 @@ func (v *validator) validate(bounds TTLs, m *wire.Message) (life time.Duration, 
 		return 0, err
 	}
 	m.CanonicalizeQuestion()
-	if len(m.Raw) > wire.MinUDP && m.IsUncompressed() { // a client without EDNS would get a part of it
+	if len(m.Raw) > wire.MinUDP { // a client without EDNS would get a part of it
 		if err := v.sift.Compress(m); err != nil {
 			return 0, err
 		}

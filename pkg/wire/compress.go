@@ -8,17 +8,6 @@ import (
 	"hash/maphash"
 )
 
-// IsUncompressed reports whether the sender of m wrote an owner name in full. Servers that compress do so only for an
-// owner that shares no label with a name before it.
-func (m *Message) IsUncompressed() bool {
-	for _, r := range m.Records {
-		if end := int(r.TTL) - 5; m.Raw[end] == 0 && end > int(r.Owner) { // the root label, and not the root itself
-			return true
-		}
-	}
-	return false
-}
-
 // suffixSlots is the number of names that a suffixTable can hold.
 const suffixSlots = 1 << 12
 
@@ -51,9 +40,12 @@ func (t *suffixTable) hashName(msg []byte, off int) {
 // slot returns the slot of the suffix that begins with a label of the hashed name.
 func (t *suffixTable) slot(label int) *uint16 { return &t.offsets[t.hashes[label]>>52] }
 
-// Compress rewrites m, which has no OPT record, with each name written once. Names stay the same in every letter. It
-// leaves m unchanged if the result has no room in a message.
+// Compress rewrites m, which has no OPT record, with each name written once, if its sender did not compress it. Names
+// stay the same in every letter. It leaves m unchanged if the result has no room in a message.
 func (c *Rewriter) Compress(m *Message) error {
+	if !hasFullOwner(m) {
+		return nil
+	}
 	if c.suffixes == nil {
 		c.suffixes = &suffixTable{seed: maphash.MakeSeed()}
 	}
@@ -73,6 +65,17 @@ func (c *Rewriter) Compress(m *Message) error {
 	c.kept = c.finish()
 	m.Raw = append(m.Raw[:0:len(m.Raw)], c.kept...)
 	return m.Parse(m.Raw)
+}
+
+// hasFullOwner reports whether an owner name is written in full. Servers that compress do so only for an owner that
+// shares no label with a name before it.
+func hasFullOwner(m *Message) bool {
+	for _, r := range m.Records {
+		if end := int(r.TTL) - 5; m.Raw[end] == 0 && end > int(r.Owner) { // the root label, and not the root itself
+			return true
+		}
+	}
+	return false
 }
 
 // pointBack appends a pointer to the name at off of the old message if the new one has it, and otherwise notes that it
