@@ -3,7 +3,7 @@
 package upstream
 
 import (
-	"slices"
+	"encoding/binary"
 	"time"
 
 	"github.com/nodecache/node-cache/pkg/wire"
@@ -40,7 +40,9 @@ type answerKind struct {
 	records bool
 }
 
-func kindOf(m *wire.Message) answerKind { return answerKind{rcode: m.Rcode(), records: m.HasAnswer()} }
+func kindOf(m *wire.Message) answerKind {
+	return answerKind{rcode: m.Rcode(), records: binary.BigEndian.Uint16(m.Raw[6:]) > 0} // ANCOUNT
+}
 
 // doubtReply returns why the reply to a name in random case is not believed.
 func doubtReply(in *reply) (doubt, answerKind) {
@@ -108,7 +110,7 @@ func (c *caseMemory) askAgain(a *attempt, tcpFails bool) {
 // leaveTCP returns an attempt in lower case to UDP.
 func (a *attempt) leaveTCP() { a.overTCP, a.randomCase = false, a.doubt == doubtSilence }
 
-// learn learns from a good answer. It reports whether the upstream was found to compare names byte by byte, and was not
+// learn learns from a good answer, which may have come over any transport. It reports whether the upstream was found to compare names byte by byte, and was not
 // known to do so for any domain.
 func (c *caseMemory) learn(a *attempt, kind answerKind, now time.Time) (found bool) {
 	switch {
@@ -124,7 +126,7 @@ func (c *caseMemory) learn(a *attempt, kind answerKind, now time.Time) (found bo
 		if a.doubt == doubtStrong && a.overTCP {
 			enough = 1
 		}
-		known := slices.ContainsFunc(c.listed(now), func(string) bool { return true })
+		known := len(c.listed(now)) > 0
 		return c.observe(a.query, now, enough) && !known
 	}
 	return false

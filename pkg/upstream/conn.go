@@ -4,7 +4,6 @@ package upstream
 
 import (
 	"bufio"
-	"cmp"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -95,8 +94,11 @@ type conn struct {
 	aged       bool                // to be replaced: takes a query only if there is no better one
 	answered   bool                // an answer has come on it
 	owesAnswer bool                // a query was canceled on it since the last answer
+	suspect    bool                // a query timed out on it, and nothing has come since that was sent: its path may be broken
+	unproven   bool                // nothing has come on it since another connection became suspect
 	lastUse    uint64              // sequence number of the latest query
-	lastRead   time.Time           // when something last came, or when the first unanswered query was sent
+	heardAt    time.Time           // when something last came; zero: nothing has
+	lastRead   time.Time           // the same, or when the first unanswered query was sent
 	idleSince  time.Time           // when its last query ended
 	agesAt     time.Time           // when it ages; zero: not open yet
 	timer      lazyTimer
@@ -139,20 +141,20 @@ func (p *connPool) send(a *attempt, batch *wire.SendBatch) error {
 	defer p.mu.Unlock()
 	p.lastQuery = now
 	a.retried = false
-	return p.assignLocked(now, a, 0, batch)
+	return p.assignLocked(now, a, p.afterTimeoutLocked(a.previous), batch)
 }
 
-// assignLocked assigns the query to a connection numbered above after.
-func (p *connPool) assignLocked(now time.Time, a *attempt, after uint64, batch *wire.SendBatch) error {
+// assignLocked assigns the query to a connection.
+func (p *connPool) assignLocked(now time.Time, a *attempt, avoid avoided, batch *wire.SendBatch) error {
 	switch {
 	case p.closed:
 		return errRemoved
 	case p.pending >= p.maxPending:
 		return fmt.Errorf("starting a request: %w", errLimit)
 	}
-	c := p.pickLocked(now, after, len(a.query)+wire.MaxPadding, batch)
+	c := p.pickLocked(now, &avoid, len(a.query)+wire.MaxPadding, batch)
 	if (c == nil || c.stalledLocked(now)) && p.dropSilentLocked(now) {
-		c = p.pickLocked(now, after, len(a.query)+wire.MaxPadding, batch)
+		c = p.pickLocked(now, &avoid, len(a.query)+wire.MaxPadding, batch)
 	}
 	refused := errLimit
 	if p.countYoungLocked() < p.targetConnsLocked(now, c) {
@@ -160,37 +162,14 @@ func (p *connPool) assignLocked(now time.Time, a *attempt, after uint64, batch *
 			c = p.openLocked(now)
 		}
 	}
+	if c == nil { // better one that may be broken than none, but not the one that is
+		avoid.newest = 0
+		c = p.pickLocked(now, &avoid, len(a.query)+wire.MaxPadding, batch)
+	}
 	if c == nil {
 		return fmt.Errorf("choosing a connection: %w", refused)
 	}
 	return c.addLocked(now, a, batch)
-}
-
-// pickLocked returns the best connection with room for a query of size bytes, nil if there is none. Within the best
-// rank it prefers fewer queries, then the one unused for longest, so that no connection is idle while others work.
-// The first few queries of a batch stay together, to share a write.
-func (p *connPool) pickLocked(now time.Time, after uint64, size int, batch *wire.SendBatch) (best *conn) {
-	bestRank, finished := rankGood, (*conn)(nil)
-	for _, c := range p.conns {
-		switch {
-		case c.open && len(c.queries) == 0 && c.link.blocked(): // the peer accepts no more queries
-			finished = c
-			continue
-		case c.number <= after || c.link.fullLocked(size):
-			continue
-		}
-		rank := c.rankLocked(now)
-		if rank == rankGood && c.batch == batch && c.batchCount < maxBatchPerConn {
-			return c
-		}
-		if best == nil || cmp.Or(rank-bestRank, len(c.queries)-len(best.queries), cmp.Compare(c.lastUse, best.lastUse)) < 0 {
-			best, bestRank = c, rank
-		}
-	}
-	if finished != nil {
-		finished.failLocked(errAged)
-	}
-	return best
 }
 
 // dropSilentLocked makes room if all connections are taken: it closes those that have been silent for too long, and
@@ -221,11 +200,11 @@ func (p *connPool) targetConnsLocked(now time.Time, c *conn) int {
 	return 0
 }
 
-// countYoungLocked counts the connections that have not aged.
+// countYoungLocked counts the connections that have not aged and are not suspect.
 func (p *connPool) countYoungLocked() int {
 	n := 0
 	for _, c := range p.conns {
-		if !c.aged {
+		if !c.aged && !c.suspect {
 			n++
 		}
 	}
@@ -329,33 +308,6 @@ func (p *connPool) lastError() error {
 	return p.lastErr
 }
 
-// The ranks of connections for a query, best first.
-const (
-	rankGood      = iota
-	rankAged      // use only until another one is open
-	rankPreopened // opening, and no query has waited for it yet
-	rankStalled   // use only if there is no other
-)
-
-// rankLocked compares the connection with others.
-func (c *conn) rankLocked(now time.Time) int {
-	switch {
-	case c.stalledLocked(now):
-		return rankStalled
-	case c.preopened && !c.open:
-		return rankPreopened
-	case c.aged:
-		return rankAged
-	}
-	return rankGood
-}
-
-// stalledLocked reports whether a query on the connection would wait: the peer accepts no more, or owes an answer and
-// has been silent for stallAfter. Its path may be broken.
-func (c *conn) stalledLocked(now time.Time) bool {
-	return c.silentLocked(now, stallAfter) || c.open && c.link.blocked()
-}
-
 // silentLocked reports whether the connection owes an answer and has received none for so long.
 func (c *conn) silentLocked(now time.Time, long time.Duration) bool {
 	return len(c.queries) > 0 && now.Sub(c.lastRead) >= long
@@ -372,6 +324,7 @@ func (c *conn) addLocked(now time.Time, a *attempt, batch *wire.SendBatch) error
 	}
 	p.pending++
 	a.conn, a.reused, a.newestConn = c, c.open, p.opened
+	a.lastConn, a.assignedAt = c.number, now
 	a.sent = append(a.inline[:0], a.query...)
 	p.uses++
 	c.lastUse = p.uses
@@ -455,7 +408,15 @@ func (c *conn) markOpenLocked(now time.Time) {
 	c.open, c.agesAt = true, now.Add(age)
 	c.timer.set(now, c.agesAt, c.onTimer)
 	c.checkIdleLocked(now)
+	surplus := p.countYoungLocked() - p.Connections // opened because others may be broken
 	for _, old := range slices.Clone(p.conns) {
+		switch {
+		case old.suspect:
+			old.aged = true
+		case old.unproven && !old.aged && surplus > 0:
+			old.aged = true
+			surplus--
+		}
 		if old.aged {
 			old.checkIdleLocked(now)
 		}
@@ -482,6 +443,12 @@ func (c *conn) onTimer() {
 	if c.err == nil {
 		c.timer.set(now, next, c.onTimer)
 	}
+}
+
+// heardLocked records that something came on the connection.
+func (c *conn) heardLocked(now time.Time) {
+	c.heardAt, c.lastRead = now, now
+	c.owesAnswer, c.suspect, c.unproven = false, false, false
 }
 
 // answeredLocked records that an answer came on the connection.
@@ -596,5 +563,5 @@ func (c *conn) moveLocked(now time.Time, a *attempt, err error, batch *wire.Send
 		return err
 	}
 	a.retried = true
-	return c.pool.assignLocked(now, a, a.newestConn, batch)
+	return c.pool.assignLocked(now, a, avoided{newest: a.newestConn, since: now}, batch)
 }

@@ -28,7 +28,7 @@
 //	capabilities.go, loop.go   what was learned about it: limitations, latency, whether it leads back here
 //	case.go                    whether an answer to a name in random case (0x20) is believed
 //	https.go, stream.go        what connections carry: HTTP/2 requests, or messages with a length
-//	conn.go                    connections that many queries share: opened, chosen, aged, replaced and closed
+//	conn.go, choice.go         connections that many queries share: opened, chosen, aged, replaced and closed
 //	udp.go, udpsocket.go       UDP; each batch gets a random socket, each query a random ID and random case (0x20)
 //	transport.go               what transports take and deliver: an attempt and its reply
 //	config.go, endpoints.go    what a pool is configured with; its [Endpoints] change over time

@@ -194,7 +194,9 @@ func (e *endpoint) askAgain(a *attempt, in *reply, now time.Time, batch *wire.Se
 	}
 	if in.err != nil && a.overTCP { // neither answer is believed: over UDP in lower case
 		if errorCause(in.err) != CauseLimit {
-			e.recordTCPFailure(now)
+			e.mu.Lock()
+			e.capabilities.tcpFailed(now)
+			e.mu.Unlock()
 		}
 		a.leaveTCP()
 	} else {
@@ -228,12 +230,6 @@ func (e *endpoint) askInLowerCase(a *attempt, now time.Time) Failure {
 	defer e.mu.Unlock()
 	e.capabilities.caseMemory.askAgain(a, e.capabilities.noTCP.active(now))
 	return Failure{}
-}
-
-func (e *endpoint) recordTCPFailure(now time.Time) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	e.capabilities.tcpFailed(now)
 }
 
 // release ends the accounting of a pending attempt.
@@ -286,7 +282,7 @@ func (e *endpoint) recordAnswer(a *attempt, m *wire.Message, now time.Time) Fail
 	if a.repeats {
 		e.count.won.Add(1)
 	}
-	if e.learnFromAnswer(a, kindOf(m), rtt, now) {
+	if e.learnFromAnswer(a, m, rtt, now) {
 		e.Log.Warn("upstream compares names byte by byte", "upstream", e.Addr, "name", string(wire.AppendText(nil, wire.QueryName(a.query))))
 	}
 	return Failure{}
@@ -294,7 +290,7 @@ func (e *endpoint) recordAnswer(a *attempt, m *wire.Message, now time.Time) Fail
 
 // learnFromAnswer updates what is known of the upstream. It reports whether that is the first sign that it compares
 // names byte by byte.
-func (e *endpoint) learnFromAnswer(a *attempt, kind answerKind, rtt time.Duration, now time.Time) (sensitive bool) {
+func (e *endpoint) learnFromAnswer(a *attempt, m *wire.Message, rtt time.Duration, now time.Time) (sensitive bool) {
 	overTCP := a.transport != e.primary
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -307,7 +303,7 @@ func (e *endpoint) learnFromAnswer(a *attempt, kind answerKind, rtt time.Duratio
 		}
 	}
 	e.capabilities.learnFromAnswer(a, overTCP, now)
-	return e.capabilities.caseMemory.learn(a, kind, now)
+	return e.RandomCase && e.capabilities.caseMemory.learn(a, kindOf(m), now)
 }
 
 // recordBadAnswer records an answer with a bad response code. It does not count as a latency sample: a server that
@@ -359,6 +355,10 @@ func (e *endpoint) recordTimeout(a *attempt, now time.Time) {
 	a.timeoutCounted = true
 	e.count.failures[CauseTimeout].Add(1)
 	e.lastReason.Store(uint32(Timeout))
+	onOld := e.conns.timedOut(a)
+	if onOld && a.transport != e.primary {
+		return // that connection may be broken, but the upstream has TCP
+	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.recordFaultLocked(a, now)
@@ -367,8 +367,6 @@ func (e *endpoint) recordTimeout(a *attempt, now time.Time) {
 // cancel abandons an attempt because another one had an answer or the deadline has passed. It returns the error of a
 // malformed answer that came for it, nil if there was none.
 func (e *endpoint) cancel(a *attempt, now time.Time) (malformed error) {
-	malformed = a.transport.cancel(a)
-	e.release(a)
 	if now.Sub(a.sentAt) >= a.timeout {
 		e.recordTimeout(a, now)
 		if a.beaten {
@@ -377,6 +375,8 @@ func (e *endpoint) cancel(a *attempt, now time.Time) (malformed error) {
 			e.latency.record(lostSample, now)
 		}
 	}
+	malformed = a.transport.cancel(a)
+	e.release(a)
 	return malformed
 }
 

@@ -141,7 +141,7 @@ func (h *httpsConn) claim(a *attempt, err *error, batch *wire.SendBatch) bool {
 	defer h.checkIdleLocked(now)
 	if !errors.Is(*err, errDied) {
 		h.removeLocked(now, a)
-		h.lastRead, h.owesAnswer = now, false
+		h.heardLocked(now)
 		h.answeredLocked(now)
 		return true
 	}

@@ -227,7 +227,7 @@ func (s *streamConn) matchFrames(in *frame.Reader, came []*attempt) (_ []*attemp
 	now := p.Now()
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	c.lastRead, c.owesAnswer = now, false
+	c.heardLocked(now)
 	for ; msg != nil; msg, _ = in.Next(0) {
 		var a *attempt
 		if len(msg) >= wire.HeaderLen {

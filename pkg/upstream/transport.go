@@ -63,7 +63,9 @@ type attempt struct {
 	socket     *socket            // over UDP: that has it in its table; nil: none
 	malformed  error              // over UDP: of the last answer that could not be parsed
 	conn       *conn              // the connection it is on; nil: none
+	lastConn   uint64             // number of the connection that it was last assigned to; 0: none
 	newestConn uint64             // number of the newest connection when the query was assigned
+	assignedAt time.Time          // when it was last assigned to a connection
 	reused     bool               // the connection was open before the query was assigned
 	retried    bool               // already moved once to another connection
 	answer     []byte             // over TCP and TLS: that came, until it is parsed

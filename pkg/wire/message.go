@@ -316,14 +316,11 @@ func (m *Message) AppendName(dst []byte, name int) []byte {
 	}
 }
 
-// HasAnswer reports whether the answer section has records.
-func (m *Message) HasAnswer() bool { return binary.BigEndian.Uint16(m.Raw[6:]) != 0 }
-
 // IsReferral reports whether the message is a referral, which a server sends for a name that it
 // neither serves nor resolves: NOERROR without AA, without answers, and with NS records but no SOA
 // record in the authority section (RFC 2308 section 2.2).
 func (m *Message) IsReferral() bool {
-	if m.rcode != RcodeSuccess || m.Raw[2]&bitAA != 0 || m.HasAnswer() {
+	if m.rcode != RcodeSuccess || m.Raw[2]&bitAA != 0 || binary.BigEndian.Uint16(m.Raw[6:]) != 0 {
 		return false
 	}
 	return m.has(Authority, TypeNS) && !m.has(Authority, TypeSOA)

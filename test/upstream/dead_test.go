@@ -80,6 +80,40 @@ func TestDeadUpstream(t *testing.T) {
 	}
 }
 
+// TestForgottenConnections has a firewall forget all open connections: their packets are lost, and new ones work. Queries
+// are answered all the same.
+func TestForgottenConnections(t *testing.T) {
+	proctest.FindProgram(t, "nft", "nftables")
+	network := nodetest.Start(t, nodetest.Options{Pods: 1, NoIPv6: true})
+	server := netip.AddrPortFrom(network.Upstream.IPv4, 53)
+	startNSD(t, network.Upstream, server, "test", "miss", tag(0))
+	a := start(t, settings{
+		host: network.Node, listen: netip.MustParseAddrPort("127.0.0.1:53"), admin: netip.MustParseAddrPort("127.0.0.1:9253"),
+		rest: forwardTo("tcp://" + server.String()),
+	})
+	for i := range 4 {
+		if r, _ := a.ask(t, nameOf(i, "miss.test")); r.Rcode != dns.RcodeSuccess {
+			t.Fatalf("before: %s", dns.RcodeToString[r.Rcode])
+		}
+	}
+	for _, rule := range []string{
+		"add table inet forget", "add chain inet forget in { type filter hook prerouting priority -100; }",
+		"add rule inet forget in tcp dport 53 tcp flags & (syn | ack) == syn ct mark set 1",
+		"add rule inet forget in tcp dport 53 ct mark != 1 drop",
+	} {
+		if _, err := network.Upstream.Output(t.Context(), "nft", rule); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for i := range 8 {
+		start := time.Now()
+		r, _ := a.ask(t, nameOf(100+i, "miss.test"))
+		if took := time.Since(start); r.Rcode != dns.RcodeSuccess || took > 1500*time.Millisecond {
+			t.Errorf("query %d: %s after %s, want NOERROR within 1.5 s", i, dns.RcodeToString[r.Rcode], ms(took))
+		}
+	}
+}
+
 // firstGood waits until an answer came since a time, and tells how long after it that was.
 func (l *load) firstGood(t *testing.T, since time.Time, limit time.Duration) (took time.Duration) {
 	t.Helper()
