@@ -69,15 +69,16 @@ func TestAtPort(t *testing.T) {
 	}
 }
 
-// TestName looks at processes that may not be seen, too.
+// TestName looks at processes that may not be seen, too. Process 16 has another network namespace, so it comes last.
 func TestName(t *testing.T) {
 	t.Parallel()
 	proc := t.TempDir()
-	for name, text := range map[string]string{"17/comm": "node-cache\n", "18/comm": "other\n", "notes/comm": "ended\n"} {
+	for name, text := range map[string]string{"16/comm": "inherits it\n", "17/comm": "node-cache\n", "18/comm": "other\n", "notes/comm": "ended\n"} {
 		path := filepath.Join(proc, name)
 		assert.NoError(t, errors.Join(os.MkdirAll(filepath.Join(filepath.Dir(path), "fd"), 0o755), os.WriteFile(path, []byte(text), 0o600)))
 	}
-	for name, to := range map[string]string{"17/fd/3": "socket:[100]", "17/fd/4": "/dev/null", "18/fd/3": "socket:[104]", "notes/fd/3": "socket:[10]"} {
+	assert.NoError(t, os.Mkdir(filepath.Join(proc, "16/ns"), 0o755))
+	for name, to := range map[string]string{"16/ns/net": "net:[2]", "16/fd/3": "socket:[104]", "17/fd/3": "socket:[100]", "17/fd/4": "/dev/null", "18/fd/3": "socket:[104]", "notes/fd/3": "socket:[10]"} {
 		assert.NoError(t, os.Symlink(to, filepath.Join(proc, name)))
 	}
 	list := []sockets.Socket{{Inode: 100}, {Inode: 10, UID: 1000}, {Inode: 104}, {Inode: 104}}
