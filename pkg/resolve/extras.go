@@ -63,7 +63,7 @@ func (w *Worker) askHosts(dst []byte) ([]byte, Source) {
 // askSkyDNS asks the records of etcd. It redirects the query to the target of an alias there.
 func (w *Worker) askSkyDNS(dst []byte) ([]byte, Source) {
 	start := len(dst)
-	dst, verdict, target := w.plan.SkyDNS.Answer(&w.q, dst)
+	dst, verdict, target := w.plan.SkyDNS.Answer(&w.q, w.q.AnswerLimit(&w.opts), dst)
 	switch verdict {
 	case skydns.Answered:
 		return dst, SourceEtcd

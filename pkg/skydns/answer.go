@@ -3,12 +3,11 @@
 package skydns
 
 import (
-	"bytes"
+	"encoding/binary"
 	"hash/maphash"
+	"math/rand/v2"
 	"slices"
 	"strings"
-
-	"github.com/miekg/dns"
 
 	"github.com/nodecache/node-cache/pkg/wire"
 )
@@ -19,7 +18,7 @@ type Verdict uint8
 // The verdicts.
 const (
 	None     Verdict = iota // the name is in no zone, or has no record while names go onward
-	Answered                // the answer is complete; it may be a denial
+	Answered                // the answer is complete, or truncated; it may be a denial
 	Alias                   // the answer ends with a CNAME record to a name in no zone, which the caller must resolve
 	Failed                  // the answer needs too many records, or an alias has no end
 	NotReady                // the records were not read yet
@@ -37,9 +36,10 @@ const (
 )
 
 // Answer appends to dst the answer to q, a query of class IN: header with QR and AA, the question in canonical case,
-// records, no OPT record. With other verdicts than Answered and Alias it leaves dst unchanged. With Alias, target is the
-// canonical name to resolve, at the end of the answer.
-func (s *Source) Answer(q *wire.Query, dst []byte) (_ []byte, verdict Verdict, target []byte) {
+// records, no OPT record. It has at most maxSize bytes: of a larger set it has a part, another one each time, with TC.
+// With other verdicts than Answered and Alias it leaves dst unchanged. With Alias, target is the canonical name to resolve,
+// at the end of the answer. It does not allocate for recent answers if dst has room.
+func (s *Source) Answer(q *wire.Query, maxSize int, dst []byte) (_ []byte, verdict Verdict, target []byte) {
 	z := s.zoneOf(q.Name())
 	if z == nil {
 		return dst, None, nil
@@ -50,131 +50,146 @@ func (s *Source) Answer(q *wire.Query, dst []byte) (_ []byte, verdict Verdict, t
 	}
 	key := q.Key()[:len(q.Name())+2] // name and type only
 	slot := &records.recent[maphash.Bytes(s.seed, key)%recentSlots]
+	changes, start := records.changes.Load(), len(dst)
 	m := slot.Load()
-	if m == nil || m.key != string(key) || m.changes != records.changes.Load() {
-		m = &recent{key: string(key), changes: records.changes.Load()}
-		a := answer{source: s, records: records, zone: z, budget: maxRead}
-		m.verdict, m.msg = a.message(q)
-		m.target = len(a.target)
-		m.findRun()
-		if len(m.msg) <= maxRecent {
-			slot.Store(m)
+	if m != nil && m.key == string(key) && m.changes == changes && len(m.msg) <= maxSize {
+		dst = append(dst, m.msg...)
+		m.rotate(dst[start:])
+		verdict, target = m.verdict, dst[len(dst)-m.target:]
+	} else {
+		a, ok := s.unused.Get().(*answer)
+		if !ok {
+			a = newAnswer()
 		}
+		defer s.unused.Put(a)
+		a.source, a.records, a.zone, a.budget = s, records, z, maxRead
+		verdict = a.build(q, min(maxSize, maxAnswer), dst)
+		if dst = a.dst; !a.isCut {
+			slot.Store(newRecent(key, changes, verdict, a, dst[start:]))
+		}
+		target = dst[len(dst)-a.target:]
+		a.release()
 	}
-	if m.verdict == Failed {
+	if verdict == Failed {
 		s.failed.Add(1)
 	}
-	start := len(dst)
-	dst = append(dst, m.msg...)
-	m.rotate(dst[start:])
-	return dst, m.verdict, dst[len(dst)-m.target:]
+	return dst, verdict, target
 }
 
-// An answer is under construction.
+// An answer is under construction. It is reused.
 type answer struct {
-	dns.Msg
+	message
 
 	source  *Source
 	records *Records
-	zone    *zone  // of the name that is looked up
-	budget  int    // of records to read
-	target  []byte // of the last alias, if it is in no zone
+	qtype   uint16
+	budget  int  // of records to read
+	hasData bool // of the type asked for
+	isCut   bool // a record is missing, since the message has no room for it
+	target  int  // bytes of the last alias, if it is in no zone
+	set     run  // of the addresses
+
+	// The name that is looked up: the question's, or the target of an alias.
+	zone  *zone
+	name  []byte // in wire form
+	at    int    // its offset in the message
+	path  string
+	found bool // the name has records, or names below it have
+
+	// Reused.
+	own, below           []*record // of the name
+	extraOwn, extraBelow []*record // of a target
+	nameRoom, room       []byte
+	weights              map[int]int // by priority
 }
 
-// message returns the verdict, and the answer in wire form, empty where there is none.
-func (a *answer) message(q *wire.Query) (Verdict, []byte) {
-	name, _, err := dns.UnpackDomainName(q.Name(), 0)
-	if err != nil {
-		return Failed, nil
+func newAnswer() *answer {
+	a := &answer{weights: map[int]int{}}
+	a.seen.seed = maphash.MakeSeed()
+	return a
+}
+
+// release drops what the answer refers to.
+func (a *answer) release() {
+	for _, list := range [][]*record{a.own, a.below, a.extraOwn, a.extraBelow} {
+		clear(list[:cap(list)])
 	}
-	a.Response, a.Authoritative = true, true
-	a.Question = []dns.Question{{Name: name, Qtype: q.Type, Qclass: dns.ClassINET}}
-	switch complete := a.lookup(name, q.Name(), q.Type); {
-	case !complete || a.budget < 0:
-		return Failed, nil
-	case a.source.onward && a.Rcode == dns.RcodeNameError && len(a.Answer) == 0:
-		return None, nil
-	}
-	if slices.IndexFunc(a.Answer, func(rr dns.RR) bool { return rr.Header().Rrtype != dns.TypeCNAME || q.Type == dns.TypeCNAME }) < 0 && a.target == nil {
-		a.Ns = []dns.RR{a.soa()}
-	}
-	a.Answer, a.Extra = sets(a.Answer), sets(a.Extra)
-	a.Compress = a.target == nil
-	msg, err := a.Pack()
+	a.dst, a.records, a.zone, a.name = nil, nil, nil, nil
+}
+
+// build appends the answer to dst, which becomes a.dst.
+func (a *answer) build(q *wire.Query, limit int, dst []byte) Verdict {
+	a.begin(q, dst, limit)
+	a.qtype, a.hasData, a.target, a.set = q.Type, false, 0, run{}
+	a.enter(q.Name(), wire.HeaderLen)
+	verdict := a.lookup()
+	a.isCut = a.isTruncated()
+	isDenied := verdict == Answered && !a.isCut && !a.found && a.path != a.zone.path
 	switch {
-	case err != nil || len(msg) > maxAnswer || !bytes.HasSuffix(msg, a.target):
-		return Failed, nil
-	case a.target != nil:
-		return Alias, msg
+	case isDenied && a.source.onward && a.counts[sectionAnswer] == 0:
+		verdict = None
+	case verdict == Answered && !a.isCut && !a.hasData:
+		a.addSOA(sectionAuthority)
 	}
-	return Answered, msg
+	if verdict != Answered && verdict != Alias {
+		a.dst = a.dst[:a.start]
+		return verdict
+	}
+	rcode := byte(wire.RcodeSuccess)
+	if isDenied {
+		rcode = wire.RcodeNXDomain
+	}
+	a.finish(rcode)
+	return verdict
 }
 
-// sets removes duplicates, and gives the records of each set their lowest TTL (RFC 2181 sections 5 and 5.2).
-func sets(list []dns.RR) []dns.RR {
-	type set struct {
-		owner  string
-		rrtype uint16
-	}
-	list = dns.Dedup(list, nil)
-	lowest := map[set]uint32{}
-	for _, rr := range list {
-		h := rr.Header()
-		ttl, found := lowest[set{h.Name, h.Rrtype}]
-		if !found || h.Ttl < ttl {
-			lowest[set{h.Name, h.Rrtype}] = h.Ttl
-		}
-	}
-	for _, rr := range list {
-		rr.Header().Ttl = lowest[set{rr.Header().Name, rr.Header().Rrtype}]
-	}
-	return list
+// enter makes a name, at an offset in the message, the one that is looked up.
+func (a *answer) enter(name []byte, at int) {
+	a.name, a.at, a.path, a.found = name, at, pathOf(name), false
 }
 
-// lookup adds the records of a name, which it has as text and in wire form. It returns false for aliases without an end.
-func (a *answer) lookup(name string, wireName []byte, qtype uint16) bool {
-	path := pathOf(wireName)
-	isApex := path == a.zone.path
-	switch qtype {
-	case dns.TypeA, dns.TypeAAAA, dns.TypeTXT:
-		return a.follow(name, wireName, qtype)
-	case dns.TypeCNAME, dns.TypePTR:
-		a.pointers(name, path, qtype)
-	case dns.TypeSRV:
-		a.services(name, a.read(path, false))
-	case dns.TypeMX:
-		a.mail(name, a.read(path, false))
-	case dns.TypeNS:
-		if isApex {
-			a.nameServers(name, a.read(path+"dns/ns/", false))
-		}
-	case dns.TypeSOA:
-		if isApex {
-			a.Answer = []dns.RR{a.soa()}
-		}
+// lookup adds the records of the name.
+func (a *answer) lookup() Verdict {
+	isApex := a.path == a.zone.path
+	var list []*record
+	switch {
+	case a.qtype == wire.TypeA || a.qtype == wire.TypeAAAA || a.qtype == wire.TypeTXT || a.qtype == wire.TypeCNAME:
+		return a.follow()
+	case a.qtype == wire.TypePTR:
+		list = a.pointers()
+	case a.qtype == wire.TypeSRV || a.qtype == wire.TypeMX:
+		list = a.read(a.path, false)
+	case a.qtype == wire.TypeNS && isApex:
+		list = a.read(a.path+"dns/ns/", false)
+	case a.qtype == wire.TypeSOA && isApex:
+		a.addSOA(sectionAnswer)
+		a.hasData = true
+	default:
+		a.found = a.exists(a.path)
 	}
-	if len(a.Answer) == 0 && !a.exists(path) {
-		a.Rcode = dns.RcodeNameError
+	if a.budget < 0 {
+		return Failed
 	}
-	return true
+	a.addSet(list)
+	return Answered
 }
 
-// exists reports whether a name has records, or names below it have.
+// exists reports whether a path has records, or paths below it have.
 func (a *answer) exists(path string) (found bool) {
 	a.budget = a.records.find(path, a.budget, func(*record) bool {
 		found = true
 		return false
 	})
-	return found || path == a.zone.path
+	return found
 }
 
-// read returns the records of a name that have a host, or with texts a text.
+// read returns the records of a path that have a host, or with texts a text, in own or below. It sets found.
 func (a *answer) read(path string, texts bool) []*record {
-	var own, below []*record
+	own, below := a.own[:0], a.below[:0]
 	hasWildcard, isBelow := fixed(path) != path, false
 	a.budget = a.records.find(path, a.budget, func(r *record) bool {
 		isOwn := !hasWildcard && r.path == path
-		isBelow = isBelow || !isOwn
+		a.found, isBelow = true, isBelow || !isOwn
 		switch {
 		case r.Host == "" && (!texts || r.Text == ""):
 		case isOwn:
@@ -184,6 +199,7 @@ func (a *answer) read(path string, texts bool) []*record {
 		}
 		return true
 	})
+	a.own, a.below = own, below
 	if !isBelow {
 		below = own
 	}
@@ -196,162 +212,276 @@ func group(list []*record) []*record {
 	if len(list) == 0 {
 		return nil
 	}
-	depth := func(r *record) int { return strings.Count(r.path, "/") }
-	name, least := list[0].Group, depth(list[0])
+	name, least := list[0].Group, list[0].labels
 	for _, r := range list {
-		if depth(r) < least {
+		if r.labels < least {
 			if r.Group == "" {
 				break
 			}
-			name, least = r.Group, depth(r)
+			name, least = r.Group, r.labels
 		}
 	}
-	if name == "" || slices.ContainsFunc(list, func(r *record) bool { return r.Group != "" && r.Group != name && depth(r) == least }) {
+	if name == "" || slices.ContainsFunc(list, func(r *record) bool { return r.Group != "" && r.Group != name && r.labels == least }) {
 		return list
 	}
 	return slices.DeleteFunc(list, func(r *record) bool { return r.Group != "" && r.Group != name })
 }
 
-// follow adds addresses or texts, and the aliases that lead to them. It returns false for aliases without an end.
-func (a *answer) follow(name string, wireName []byte, qtype uint16) bool {
+// pointers returns the records of the path itself.
+func (a *answer) pointers() []*record {
+	list := a.own[:0]
+	a.budget = a.records.find(a.path, a.budget, func(r *record) bool {
+		a.found = true
+		if r.path == a.path {
+			list = append(list, r)
+		}
+		return r.path == a.path
+	})
+	a.own = list
+	return list
+}
+
+// readAddresses returns the records of a path for its addresses or texts. The addresses of a zone are at apex.dns.
+func (a *answer) readAddresses(z *zone, path string, texts bool) []*record {
+	if apex := path + "dns/apex/"; path == z.path && !texts && a.exists(apex) {
+		path = apex
+	}
+	return a.read(path, texts)
+}
+
+// follow adds addresses or texts, and the aliases that lead to them; of type CNAME the first alias.
+func (a *answer) follow() Verdict {
 	for range maxAliases + 1 {
-		path := pathOf(wireName)
-		list := a.recordsOf(a.zone, path, qtype)
-		if !a.take(list, name, qtype) {
-			return true
+		list := a.readAddresses(a.zone, a.path, a.qtype == wire.TypeTXT)
+		if a.budget < 0 {
+			return Failed
 		}
-		i := slices.IndexFunc(list, func(r *record) bool { return r.isAlias() && !dns.IsSubDomain(name, r.Host+".") })
-		if i < 0 {
-			if len(list) == 0 && !a.exists(path) {
-				a.Rcode = dns.RcodeNameError
-			}
-			return true
+		alias := a.aliasIn(list)
+		if alias == nil {
+			a.addSet(list)
+			return Answered
 		}
-		alias := list[i]
-		a.Answer = append(a.Answer, &dns.CNAME{Hdr: alias.header(name, dns.TypeCNAME), Target: alias.Host + "."})
-		name = alias.Host + "."
-		wireName, _ = pack(name) // a host is a valid name
-		z := a.source.zoneOf(wireName)
+		record := a.beginRecord(a.at, wire.TypeCNAME, alias.TTL)
+		at := a.offset()
+		a.dst = appendHost(a.dst, alias.Host, 0)
+		switch {
+		case !a.endRecord(record, sectionAnswer):
+			return Answered
+		case a.qtype == wire.TypeCNAME:
+			a.hasData = true
+			return Answered
+		}
+		a.nameRoom = append(a.nameRoom[:0], a.dst[a.start+at:]...)
+		z := a.source.zoneOf(a.nameRoom)
 		if z == nil {
-			a.target = wireName
-			return true
+			a.target = len(a.nameRoom)
+			return Alias
 		}
 		a.zone = z
+		a.enter(a.nameRoom, at)
+	}
+	return Failed
+}
+
+// aliasIn returns the record that makes the name an alias. There is one CNAME record at most (RFC 2181 section 10.1), and
+// none beside data (RFC 1034 section 3.6.2), or that leads to the name itself or below it. nil: there is none.
+func (a *answer) aliasIn(list []*record) (alias *record) {
+	a.room = appendText(a.room[:0], a.name)
+	for _, r := range list {
+		switch {
+		case r.addr.IsValid() || a.gives(r):
+			return nil
+		case alias == nil && r.isAlias():
+			if kept, isBelow := strings.CutSuffix(r.Host, string(a.room)); !isBelow || kept != "" && kept[len(kept)-1] != '.' {
+				alias = r
+			}
+		}
+	}
+	return alias
+}
+
+// gives reports whether a record has data of the type asked for.
+func (a *answer) gives(r *record) bool {
+	switch a.qtype {
+	case wire.TypeA, wire.TypeAAAA:
+		return r.isAddress(a.qtype)
+	case wire.TypeTXT:
+		return r.Text != ""
+	case wire.TypePTR:
+		return r.isAlias()
+	case wire.TypeSRV:
+		return r.Host != "" && r.Port >= 0
+	case wire.TypeMX:
+		return r.Host != "" && r.Mail
+	case wire.TypeNS:
+		return r.Host != ""
 	}
 	return false
 }
 
-// take adds the addresses or texts of a name. It reports whether the name has none of any type, so that it can be an alias
-// (RFC 1034 section 3.6.2).
-func (a *answer) take(list []*record, name string, qtype uint16) bool {
-	alone := true
-	for _, r := range list {
-		alone = alone && !r.isText() && !r.isAddress(dns.TypeNone)
-		switch {
-		case qtype == dns.TypeTXT && r.isText():
-			a.Answer = append(a.Answer, r.txt(name))
-		case qtype != dns.TypeTXT && r.isAddress(qtype):
-			a.Answer = append(a.Answer, r.address(name))
-		}
-	}
-	return alone
-}
-
-// recordsOf returns the records of a name for a query of type A, AAAA or TXT. The addresses of a zone are at apex.dns.
-func (a *answer) recordsOf(z *zone, path string, qtype uint16) []*record {
-	if apex := path + "dns/apex/"; path == z.path && qtype != dns.TypeTXT && a.exists(apex) {
-		path = apex
-	}
-	return a.read(path, qtype == dns.TypeTXT)
-}
-
-// pointers adds the CNAME or PTR records of the path itself. There is one CNAME record at most (RFC 2181 section 10.1).
-func (a *answer) pointers(name, path string, qtype uint16) {
-	a.budget = a.records.find(path, a.budget, func(r *record) bool {
-		switch {
-		case r.path != path:
-			return false
-		case r.Host == "" || r.addr.IsValid():
-		case qtype == dns.TypePTR:
-			a.Answer = append(a.Answer, &dns.PTR{Hdr: r.header(name, qtype), Ptr: r.Host + "."})
-		case len(a.Answer) == 0:
-			a.Answer = []dns.RR{&dns.CNAME{Hdr: r.header(name, qtype), Target: r.Host + "."}}
-		}
-		return true
-	})
-}
-
-// services adds SRV records. A weight is the part in percent of all weights of its priority.
-func (a *answer) services(name string, list []*record) {
-	const defaultWeight = 100
-	weights := map[int]int{}
-	weight := func(r *record) int {
-		if r.Weight == 0 {
-			return defaultWeight
-		}
-		return r.Weight
-	}
-	for _, r := range list {
-		weights[r.Priority] += weight(r)
-	}
-	for _, r := range list {
-		if r.Port < 0 || r.isText() {
-			continue
-		}
-		part := max(1, 100*weight(r)/weights[r.Priority])
-		a.Answer = append(a.Answer, &dns.SRV{
-			Hdr: r.header(name, dns.TypeSRV), Priority: uint16(r.Priority), Weight: uint16(part), Port: uint16(r.Port), Target: r.target(),
-		})
-		a.addresses(r)
-	}
-}
-
-// mail adds MX records.
-func (a *answer) mail(name string, list []*record) {
-	for _, r := range list {
-		if r.Mail && !r.isText() {
-			a.Answer = append(a.Answer, &dns.MX{Hdr: r.header(name, dns.TypeMX), Preference: uint16(r.Priority), Mx: r.target()})
-			a.addresses(r)
-		}
-	}
-}
-
-// nameServers adds NS records.
-func (a *answer) nameServers(name string, list []*record) {
-	for _, r := range list {
-		if !r.isText() {
-			a.Answer = append(a.Answer, &dns.NS{Hdr: r.header(name, dns.TypeNS), Ns: r.target()})
-			a.addresses(r)
-		}
-	}
-}
-
-// addresses adds the addresses of the target of a record, unless it is in no zone, or an alias.
-func (a *answer) addresses(r *record) {
-	target := r.target()
-	if r.addr.IsValid() {
-		a.Extra = append(a.Extra, r.address(target))
+// addSet adds the data of records, from another record on each time, with their lowest TTL (RFC 2181 section 5.2).
+func (a *answer) addSet(list []*record) {
+	list = slices.DeleteFunc(list, func(r *record) bool { return !a.gives(r) })
+	if len(list) == 0 {
 		return
 	}
-	wireName, _ := pack(target)
-	if z := a.source.zoneOf(wireName); z != nil {
-		for _, other := range a.recordsOf(z, pathOf(wireName), dns.TypeA) {
-			if other.addr.IsValid() {
-				a.Extra = append(a.Extra, other.address(target))
-			}
+	a.hasData = true
+	ttl := uint32(maxTTL)
+	for _, r := range list {
+		ttl = min(ttl, r.TTL)
+	}
+	if a.qtype == wire.TypeSRV {
+		a.sumWeights(list)
+	}
+	a.set.at = a.offset()
+	before, first := a.counts[sectionAnswer], rand.IntN(len(list))
+	for i := range list {
+		r := list[(first+i)%len(list)]
+		record := a.beginRecord(a.at, a.qtype, ttl)
+		target := a.appendData(r)
+		if !a.endRecord(record, sectionAnswer) {
+			return
+		}
+		if target > 0 && len(a.dst) > record { // it is no duplicate
+			a.nameOffset(target)
+		}
+	}
+	if a.qtype == wire.TypeA || a.qtype == wire.TypeAAAA {
+		a.set.count = int(a.counts[sectionAnswer] - before)
+		a.set.size = (a.offset() - a.set.at) / a.set.count
+	}
+	if a.qtype == wire.TypeSRV || a.qtype == wire.TypeMX || a.qtype == wire.TypeNS {
+		a.addTargets(list)
+	}
+}
+
+// sumWeights sums the weights of the SRV records by priority.
+func (a *answer) sumWeights(list []*record) {
+	clear(a.weights)
+	sum := 0
+	for i, r := range list {
+		sum += r.weight()
+		if i+1 == len(list) || list[i+1].Priority != r.Priority {
+			a.weights[r.Priority] += sum
+			sum = 0
 		}
 	}
 }
 
-// soa returns the SOA record of the zone. Its serial is the revision of the records.
-func (a *answer) soa() dns.RR {
-	z := a.zone.name
-	return &dns.SOA{
-		Hdr: dns.RR_Header{Name: z, Rrtype: dns.TypeSOA, Class: dns.ClassINET, Ttl: soaTTL},
-		Ns:  below("ns.dns.", z), Mbox: below("hostmaster.", z), Serial: uint32(a.records.Revision.Load()),
-		Refresh: 7200, Retry: 1800, Expire: 86400, Minttl: soaTTL,
+// appendData appends the RDATA of a record. It returns the offset in dst of the target, 0 if there is none.
+func (a *answer) appendData(r *record) (target int) {
+	switch a.qtype {
+	case wire.TypeA, wire.TypeAAAA:
+		a.dst = r.appendAddress(a.dst)
+		return 0
+	case wire.TypeTXT:
+		a.dst = r.appendText(a.dst)
+		return 0
+	case wire.TypePTR:
+		a.dst = appendHost(a.dst, r.Host, 0)
+		return 0
+	case wire.TypeSRV: // a weight is the part in percent of all weights of its priority
+		a.dst = binary.BigEndian.AppendUint16(a.dst, uint16(r.Priority))
+		a.dst = binary.BigEndian.AppendUint16(a.dst, uint16(max(1, 100*r.weight()/a.weights[r.Priority])))
+		a.dst = binary.BigEndian.AppendUint16(a.dst, uint16(r.Port))
+	case wire.TypeMX:
+		a.dst = binary.BigEndian.AppendUint16(a.dst, uint16(r.Priority))
+	}
+	target = len(a.dst)
+	a.dst = r.appendTarget(a.dst)
+	return target
+}
+
+// addTargets adds the addresses of the targets of records, unless they are in no zone, or aliases. They are optional: those
+// for which there is no room, or that need too many records, are left out.
+func (a *answer) addTargets(list []*record) {
+	start, isLower := len(a.dst), false
+	for _, r := range list {
+		end, count := len(a.dst), a.counts[sectionAdditional]
+		lower, ok := a.addTarget(r)
+		isLower = isLower || lower
+		if !ok {
+			a.dst, a.counts[sectionAdditional] = a.dst[:end], count
+			break
+		}
+	}
+	for at := start; isLower && at < len(a.dst); {
+		a.lowerTTL(at)
+		fixed := a.fixedAt(at)
+		at = fixed + fixedLen + int(binary.BigEndian.Uint16(a.dst[fixed+fixedLen-2:]))
 	}
 }
 
-// below returns a name below a zone, which may be the root.
-func below(labels, zone string) string { return labels + strings.TrimPrefix(zone, ".") }
+// addTarget adds the addresses of the target of a record. It reports whether they lower the TTL of others, and false if there is no
+// room for all of them.
+func (a *answer) addTarget(r *record) (lower, ok bool) {
+	at := len(a.dst)
+	a.dst = r.appendTarget(a.dst)
+	owner := a.nameOffset(at)
+	a.room = append(a.room[:0], a.dst[at:]...)
+	a.dst = a.dst[:at]
+	if r.addr.IsValid() {
+		return a.addAddress(owner, r)
+	}
+	z := a.source.zoneOf(a.room)
+	if z == nil {
+		return false, true
+	}
+	own, below := a.own, a.below
+	a.own, a.below = a.extraOwn, a.extraBelow
+	list := a.readAddresses(z, pathOf(a.room), false)
+	a.extraOwn, a.extraBelow, a.own, a.below = a.own, a.below, own, below
+	if a.budget < 0 {
+		return false, false
+	}
+	for _, other := range list {
+		if !other.addr.IsValid() {
+			continue
+		}
+		isLower, fits := a.addAddress(owner, other)
+		if lower = lower || isLower; !fits {
+			return lower, false
+		}
+	}
+	return lower, true
+}
+
+// addAddress is addTarget for one address of the owner at an offset in the message.
+func (a *answer) addAddress(owner int, r *record) (lower, ok bool) {
+	rrtype := wire.TypeAAAA
+	if r.addr.Is4() {
+		rrtype = wire.TypeA
+	}
+	record := a.beginRecord(owner, rrtype, r.TTL)
+	a.dst = r.appendAddress(a.dst)
+	if a.offset() <= a.limit {
+		lower = a.lowerTTL(record)
+	}
+	return lower, a.endRecord(record, sectionAdditional)
+}
+
+// addSOA adds the SOA record of the zone. Its serial is the revision of the records.
+func (a *answer) addSOA(section int) {
+	zone := a.at + len(a.name) - len(a.zone.wire)
+	pointer := func() { a.dst = append(a.dst, 0xc0|byte(zone>>8), byte(zone)) }
+	record := a.beginRecord(zone, wire.TypeSOA, soaTTL)
+	a.dst = append(a.dst, "\x02ns\x03dns"...)
+	pointer()
+	a.dst = append(a.dst, "\x0ahostmaster"...)
+	pointer()
+	for _, v := range []uint32{uint32(a.records.Revision.Load()), 7200, 1800, 86400, soaTTL} {
+		a.dst = binary.BigEndian.AppendUint32(a.dst, v)
+	}
+	a.endRecord(record, section)
+}
+
+// appendText appends the labels of a name with dots between them.
+func appendText(dst, name []byte) []byte {
+	for off := 0; name[off] != 0; off += 1 + int(name[off]) {
+		if off > 0 {
+			dst = append(dst, '.')
+		}
+		dst = append(dst, name[off+1:off+1+int(name[off])]...)
+	}
+	return dst
+}

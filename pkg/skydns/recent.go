@@ -3,18 +3,14 @@
 package skydns
 
 import (
-	"math/rand/v2"
+	"bytes"
 	"sync/atomic"
-
-	"github.com/nodecache/node-cache/pkg/wire"
 )
 
-const (
-	recentSlots = 128
-	maxRecent   = 32 << 10 // bytes
-)
+// recentSlots bounds the memory of recent answers: 4 MiB, as a message has up to 64 KiB.
+const recentSlots = 64
 
-// A recent is the result for one question. It is immutable but for its turn.
+// A recent is the whole answer to one question. It is immutable but for its turn.
 type recent struct {
 	key     string // name and type
 	changes uint64 // of the records, before they were read
@@ -22,34 +18,24 @@ type recent struct {
 	msg     []byte
 	target  int // bytes of the name that msg ends with
 
-	run  []uint16      // offsets in msg of addresses that rotate
-	size int           // bytes of each
-	turn atomic.Uint32 // modulo their number: the one that comes first
+	set  run           // records that rotate
+	turn atomic.Uint32 // modulo their number: the one that comes first. The answer itself was the first
 }
 
-// findRun finds the addresses that rotate, and lets any of them come first.
-func (m *recent) findRun() {
-	var parsed wire.Message
-	if parsed.Parse(m.msg) != nil {
-		return // there is no answer
-	}
-	first, n := parsed.AddressRun()
-	for _, r := range parsed.Records[first : first+n] {
-		m.run, m.size = append(m.run, r.TTL+6), int(r.Size) // TTL and length of RDATA are before it
-	}
-	m.turn.Store(rand.Uint32())
+// A run is the records of one set, at an offset in the message. Records that rotate have so many bytes each.
+type run struct{ at, count, size int }
+
+// newRecent returns the answer that was built in msg.
+func newRecent(key []byte, changes uint64, verdict Verdict, a *answer, msg []byte) *recent {
+	return &recent{key: string(key), changes: changes, verdict: verdict, msg: bytes.Clone(msg), target: a.target, set: a.set}
 }
 
-// rotate writes the addresses to msg, a copy of the message, from the next one on.
+// rotate writes the records to msg, a copy of the message, from the next one on.
 func (m *recent) rotate(msg []byte) {
-	if len(m.run) == 0 {
+	if m.set.count < 2 {
 		return
 	}
-	from := int(m.turn.Add(1) % uint32(len(m.run)))
-	for _, to := range m.run {
-		copy(msg[to:], m.msg[m.run[from]:][:m.size])
-		if from++; from == len(m.run) {
-			from = 0
-		}
-	}
+	to, from := msg[m.set.at:][:m.set.count*m.set.size], m.msg[m.set.at:][:m.set.count*m.set.size]
+	first := int(m.turn.Add(1)%uint32(m.set.count)) * m.set.size
+	copy(to[copy(to, from[first:]):], from[:first])
 }

@@ -9,10 +9,12 @@ import (
 	"strings"
 
 	"github.com/miekg/dns"
+
+	"github.com/nodecache/node-cache/pkg/wire"
 )
 
-// message is the JSON of a record.
-type message struct {
+// value is the JSON of a record.
+type value struct {
 	Host        string `json:"host"`
 	Port        int    `json:"port"` // -1: no SRV record
 	Priority    int    `json:"priority"`
@@ -26,30 +28,32 @@ type message struct {
 
 // A record is immutable.
 type record struct {
-	message
+	value
 
-	key  string
-	path string     // labels of the name in lower case, the last first, each followed by a slash
-	addr netip.Addr // Host as an address; invalid: it is a name
+	key    string
+	path   string     // labels of the name in lower case, the last first, each followed by a slash
+	labels int        // of path
+	addr   netip.Addr // Host as an address; invalid: it is a name
 }
 
 const (
 	maxValue = 64 << 10 // bytes of a value. A TXT record has room for as much
 
 	defaultPriority = 10
+	defaultWeight   = 100
 	defaultTTL      = 300
 	// maxLeasedTTL is for records that end with a lease, because that may be at any time.
 	maxLeasedTTL = 30
 	maxTTL       = 24 * 60 * 60
 )
 
-// parseRecord reads a value. The host of a record is in lower case.
-func parseRecord(key, path string, value []byte, leased bool) (*record, error) {
-	r := &record{key: key, path: path}
-	if len(value) > maxValue {
-		return nil, fmt.Errorf("%d bytes, more than %d", len(value), maxValue)
+// parseRecord reads the text of a value. The host of a record is in lower case.
+func parseRecord(key, path string, text []byte, leased bool) (*record, error) {
+	r := &record{key: key, path: path, labels: strings.Count(path, "/")}
+	if len(text) > maxValue {
+		return nil, fmt.Errorf("%d bytes, more than %d", len(text), maxValue)
 	}
-	if err := json.Unmarshal(value, &r.message); err != nil {
+	if err := json.Unmarshal(text, &r.value); err != nil {
 		return nil, fmt.Errorf("parsing the value: %w", err)
 	}
 	for _, number := range []struct {
@@ -94,51 +98,47 @@ func isHostName(text string) bool {
 	return ok && !strings.ContainsFunc(text, other) && strings.Trim(last, "0123456789") != ""
 }
 
-// The three kinds of records exclude each other.
+// isAlias reports whether the record is a CNAME record of its name. Its text is a TXT record of that name: external-dns writes both
+// into one.
+func (r *record) isAlias() bool { return r.Host != "" && !r.addr.IsValid() }
 
-// isAlias reports whether the record is a CNAME record of its name.
-func (r *record) isAlias() bool { return !r.addr.IsValid() && r.Host != "" && r.Text == "" }
-
-// isText reports whether the record is a TXT record of its name.
-func (r *record) isText() bool { return !r.addr.IsValid() && r.Text != "" }
-
-// isAddress reports whether the record is an address record of its name of type qtype, or with dns.TypeNone of any.
+// isAddress reports whether the record is an address record of its name of type qtype.
 func (r *record) isAddress(qtype uint16) bool {
-	return r.addr.IsValid() && (qtype == dns.TypeNone || (qtype == dns.TypeA) == r.addr.Is4())
+	return r.addr.IsValid() && (qtype == wire.TypeA && r.addr.Is4() || qtype == wire.TypeAAAA && !r.addr.Is4())
 }
 
-// target returns the name that SRV, MX and NS records point to: the host, or for an address the name of the record.
+// weight returns the weight of the SRV record.
+func (r *record) weight() int {
+	if r.Weight == 0 {
+		return defaultWeight
+	}
+	return r.Weight
+}
+
+// appendTarget appends the name that SRV, MX and NS records point to: the host, or for an address the name of the record.
 // TargetStrip removes labels if some remain.
-func (r *record) target() string {
-	name := r.Host + "."
+func (r *record) appendTarget(dst []byte) []byte {
 	if r.addr.IsValid() {
-		name = nameOf(r.path)
+		return appendPath(dst, r.path, r.labels, r.TargetStrip)
 	}
-	if starts := dns.Split(name); r.TargetStrip < len(starts) {
-		return name[starts[r.TargetStrip]:]
-	}
-	return name
+	return appendHost(dst, r.Host, r.TargetStrip)
 }
 
-// address returns the address record for an owner.
-func (r *record) address(owner string) dns.RR {
+// appendAddress appends the RDATA of the address record.
+func (r *record) appendAddress(dst []byte) []byte {
+	all := r.addr.As16()
 	if r.addr.Is4() {
-		return &dns.A{Hdr: r.header(owner, dns.TypeA), A: r.addr.AsSlice()}
+		return append(dst, all[12:]...)
 	}
-	return &dns.AAAA{Hdr: r.header(owner, dns.TypeAAAA), AAAA: r.addr.AsSlice()}
+	return append(dst, all[:]...)
 }
 
-// txt returns the TXT record for an owner.
-func (r *record) txt(owner string) dns.RR {
-	rr := &dns.TXT{Hdr: r.header(owner, dns.TypeTXT)}
+// appendText appends the RDATA of the TXT record.
+func (r *record) appendText(dst []byte) []byte {
 	for rest := r.Text; rest != ""; {
 		n := min(len(rest), 255)
-		rr.Txt = append(rr.Txt, strings.ReplaceAll(rest[:n], `\`, `\\`)) // package dns unescapes it
+		dst = append(append(dst, byte(n)), rest[:n]...)
 		rest = rest[n:]
 	}
-	return rr
-}
-
-func (r *record) header(owner string, rrtype uint16) dns.RR_Header {
-	return dns.RR_Header{Name: owner, Rrtype: rrtype, Class: dns.ClassINET, Ttl: r.TTL}
+	return dst
 }

@@ -134,13 +134,6 @@ func pathOf(name []byte) string {
 	return string(room[:len(name)-1])
 }
 
-// nameOf returns the name of a path with the dot at its end.
-func nameOf(path string) string {
-	labels := strings.Split(strings.TrimSuffix(path, "/"), "/")
-	slices.Reverse(labels)
-	return strings.Join(labels, ".") + "."
-}
-
 // isWildcard reports whether a label of a query stands for every label.
 func isWildcard(label string) bool { return label == "*" || label == "any" }
 
@@ -159,25 +152,29 @@ func fixed(path string) string {
 // matches reports whether a path is that of a query with wildcards, or below it.
 func matches(path, pattern string) bool {
 	for pattern != "" {
-		var label, wanted string
-		wanted, pattern, _ = strings.Cut(pattern, "/")
-		label, path, _ = strings.Cut(path, "/")
-		if label == "" || label != wanted && !isWildcard(wanted) {
+		wanted := strings.IndexByte(pattern, '/') + 1
+		label := strings.IndexByte(path, '/') + 1
+		if label == 0 || path[:label] != pattern[:wanted] && !isWildcard(pattern[:wanted-1]) {
 			return false
 		}
+		path, pattern = path[label:], pattern[wanted:]
 	}
 	return true
 }
 
 // find calls yield with the records at and below a path, in their order, until that returns false. It reads at most
-// budget records, and returns what is left of that; below 0: there are more.
+// budget records, and returns what is left of that, which is less in any case; below 0: there are more.
 func (r *Records) find(path string, budget int, yield func(*record) bool) int {
 	start := fixed(path)
+	rest := path[len(start):]
 	r.mu.RLock()
 	defer r.mu.RUnlock()
 	at, _ := slices.BinarySearchFunc(r.list, start, func(a *record, path string) int { return strings.Compare(a.path, path) })
+	if at == len(r.list) || !strings.HasPrefix(r.list[at].path, start) {
+		return budget - 1
+	}
 	for ; at < len(r.list) && strings.HasPrefix(r.list[at].path, start); at++ {
-		if budget--; budget < 0 || matches(r.list[at].path[len(start):], path[len(start):]) && !yield(r.list[at]) {
+		if budget--; budget < 0 || matches(r.list[at].path[len(start):], rest) && !yield(r.list[at]) {
 			break
 		}
 	}

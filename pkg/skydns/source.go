@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"hash/maphash"
 	"slices"
+	"sync"
 	"sync/atomic"
 
 	"github.com/miekg/dns"
@@ -30,6 +31,7 @@ type Source struct {
 
 	records atomic.Pointer[Records] // nil: not read yet
 	failed  atomic.Uint64
+	unused  sync.Pool // of *answer
 }
 
 // A zone is a name in several forms.
