@@ -34,10 +34,10 @@
 // the additional section.
 //
 // Reverse names of complete addresses have PTR records: to the service with the address, or else to every published
-// endpoint with it whose service is in the store. All of in-addr.arpa and ip6.arpa is looked up. An unknown reverse name
-// is denied if it is in a reverse zone of the cluster; otherwise it is not in the zone. With a cluster set the denial needs
-// the set's services and slices too. Other names in these zones exist without records, unless there is a fallback: then
-// they are not in the zone.
+// endpoint with it whose service is in the store, those with a hostname first. All of in-addr.arpa and ip6.arpa is looked
+// up. An unknown reverse name is denied if it is in a reverse zone of the cluster; otherwise it is not in the zone. With a
+// cluster set the denial needs the set's services and slices too. Other names in these zones exist without records, unless
+// there is a fallback: then they are not in the zone.
 //
 // A chain of aliases within the zone is followed for at most eight CNAME records. The verdict for a chain that leaves the
 // zone is [Alias]. A name whose chain is longer or endless has no data: with part of the chain, a client would only follow

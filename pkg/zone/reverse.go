@@ -135,21 +135,49 @@ const maxPTRs = 32
 const stepsPTR = 64
 
 // appendEndpointPTRs appends a PTR record for every name of an endpoint with the address, up to maxPTRs, others with each
-// rotation.
+// rotation. Host names come first: a pod that looks its own name up uses the first one, which must not change. Finding these has a
+// budget of its own, minSteps.
 func (r *reply) appendEndpointPTRs(addr []byte) {
-	s := r.z.cfg.Store
-	chain, _ := newCandidateChain(&s.slicesByAddr, s.hash(addr), r.rotation)
-	for id, ok := chain.next(); ok; id, ok = chain.next() {
-		if sl := s.slices.load(id); sl != nil && !r.appendSlicePTRs(sl, addr) {
-			return
-		}
+	rest := r.steps
+	r.steps = minSteps
+	more := r.walkPTRs(addr, true)
+	r.steps = rest
+	if more && !r.walkPTRs(addr, false) {
+		r.endWalk()
 	}
 }
 
-// appendSlicePTRs appends the PTR records for a slice's entries with the address. It reports false if no more fit.
-func (r *reply) appendSlicePTRs(sl *slice, addr []byte) bool {
+// walkPTRs appends the PTR records for entries with the address: those with a host name, or all. It reports false if no more fit, or
+// if all are wanted and the budget is spent.
+func (r *reply) walkPTRs(addr []byte, hosts bool) bool {
+	s := r.z.cfg.Store
+	chain, _ := newCandidateChain(&s.slicesByAddr, s.hash(addr), r.rotation)
+	for id, ok := chain.next(); ok; id, ok = chain.next() {
+		if !r.spend(stepsSlice) {
+			return hosts
+		}
+		if sl := s.slices.load(id); sl != nil && (!hosts || r.hasHost(sl, addr)) && !r.appendSlicePTRs(sl, addr, hosts) {
+			return hosts && r.steps < 0
+		}
+	}
+	return true
+}
+
+// hasHost reports whether an entry of the slice with the address has a host name, as far as the budget reaches.
+func (r *reply) hasHost(sl *slice, addr []byte) bool {
+	first, end := sl.rangeByAddr(addr)
+	for e := first; e < end && r.spend(stepsEntry); e++ {
+		if sl.mark(e)&markHost != 0 {
+			return true
+		}
+	}
+	return false
+}
+
+// appendSlicePTRs appends the PTR records for a slice's entries with the address, with hosts of those with a host name. It reports
+// false if no more fit, or if the budget is spent.
+func (r *reply) appendSlicePTRs(sl *slice, addr []byte, hosts bool) bool {
 	if !r.spend(stepsPTR) {
-		r.endWalk()
 		return false
 	}
 	var buf [2 * (1 + wire.MaxLabel)]byte
@@ -165,11 +193,11 @@ func (r *reply) appendSlicePTRs(sl *slice, addr []byte) bool {
 	}
 	for i := range end - first {
 		if !r.spend(stepsEntry) {
-			r.endWalk()
 			return false
 		}
 		e := first + (skip+i)%(end-first)
-		if (n.svc.publish || sl.mark(e)&markReady != 0) && !r.appendEntryPTR(&sel, sl, e) {
+		mark := sl.mark(e)
+		if (n.svc.publish || mark&markReady != 0) && (!hosts || mark&markHost != 0) && !r.appendEntryPTR(&sel, sl, e) {
 			return false
 		}
 	}

@@ -177,6 +177,63 @@ func TestPTRsAreBounded(t *testing.T) {
 	}
 }
 
+// TestHostNameIsFirst gives the host name of a pod first, whatever other names its address has: a pod that looks its own name up must
+// not find another one each time.
+func TestHostNameIsFirst(t *testing.T) {
+	t.Parallel()
+	s, now := zone.NewStore(), epoch()
+	endpoint := func(service, addr, hostname string, ready bool) {
+		s.PutService(zone.Service{Namespace: "shop", Name: service, Type: zone.Headless, TTL: -1}, now)
+		s.PutSlice(zone.Slice{Namespace: "shop", Name: service + addr, Service: service, Endpoints: []zone.Endpoint{
+			{Addrs: []netip.Addr{netip.MustParseAddr(addr)}, Hostname: hostname, Ready: ready},
+		}}, now)
+	}
+	for i := range 100 { // more names than are given
+		endpoint(fmt.Sprint("other-", i), "10.0.0.1", "", true)
+	}
+	endpoint("db", "10.0.0.1", "db-0", true)
+	endpoint("metrics", "10.0.0.2", "", true)
+	endpoint("db", "10.0.0.2", "db-1", true)
+	endpoint("metrics", "10.0.0.3", "", true)
+	endpoint("db", "10.0.0.3", "db-2", false) // it has no name
+	endpoint("db", "2001:db8::1", "db-0", true)
+	endpoint("metrics", "2001:db8::1", "", true)
+	endpoint("a", "10.0.0.4", "same", true)
+	endpoint("b", "10.0.0.4", "same", true)
+	endpoint("c", "10.0.0.4", "", true)
+	freshen(s, now)
+	z, err := zone.New(zone.Config{Store: s, Domain: "cluster.local.", AllSlices: true})
+	assert.NoError(t, err)
+	for _, tt := range []struct {
+		addr    string
+		records int
+		firsts  []string // each is the first one at times
+	}{
+		{"10.0.0.1", 32, []string{"db-0.db"}},
+		{"10.0.0.2", 2, []string{"db-1.db"}},
+		{"10.0.0.3", 1, []string{"10-0-0-3.metrics"}},
+		{"2001:db8::1", 2, []string{"db-0.db"}},
+		{"10.0.0.4", 3, []string{"same.a", "same.b"}},
+	} {
+		reverse, err := dns.ReverseAddr(tt.addr)
+		assert.NoError(t, err)
+		var q wire.Query
+		q.Parse(packet(t, reverse, dns.TypePTR))
+		firsts := map[string]int{}
+		for turn := range uint32(400) {
+			dst, _ := zone.Zones{z}.Answer(&q, zone.Client{MaxSize: wire.MaxMessage, Rotation: turn}, now, nil)
+			m := parse(t, dst)
+			assert.Equal(t, tt.addr+": records", tt.records, len(m.Answer))
+			firsts[m.Answer[0].(*dns.PTR).Ptr]++
+		}
+		for _, name := range tt.firsts {
+			if firsts[name+".shop.svc.cluster.local."] < 100 || len(firsts) != len(tt.firsts) {
+				t.Errorf("%s: the first names were %v, want %v", tt.addr, firsts, tt.firsts)
+			}
+		}
+	}
+}
+
 // TestTruncatedSetsRotate checks that clients that accept a part of a set get all of it over time, even if they ask only
 // every second or fifth time.
 func TestTruncatedSetsRotate(t *testing.T) {
