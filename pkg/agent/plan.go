@@ -339,7 +339,8 @@ func (c *cluster) domain() []byte {
 // other networks. A change of that resolver's own upstreams is not seen here. NodeLocal DNSCache has the same bound.
 const otherCentralTTL = 30 * time.Second
 
-// planRoutes returns the routes of the plan: the configured ones, then those to the central resolver.
+// planRoutes returns the routes of the plan: the configured ones, then those to the central resolver, and the special names that have
+// none of these.
 func (r *generation) planRoutes() (list []resolve.Route) {
 	for _, route := range r.routes {
 		list = append(list, resolve.Route{
@@ -356,6 +357,20 @@ func (r *generation) planRoutes() (list []resolve.Route) {
 			ttl = resolve.TTLs{Max: min(ttl.Max, otherCentralTTL), Negative: min(ttl.Negative, otherCentralTTL)}
 		}
 		list = append(list, resolve.Route{Suffix: suffix, Upstream: r.cluster.central, Exact: true, TTL: ttl})
+	}
+	for _, special := range r.specialZones() {
+		if !slices.ContainsFunc(list, func(route resolve.Route) bool { return bytes.Equal(route.Suffix, special.Zone()) }) {
+			ttl := resolve.TTLs{Max: r.config.Cache.MaxTTL, Negative: r.config.Cache.NegativeTTL}
+			list = append(list, resolve.Route{Suffix: special.Zone(), Upstream: special, TTL: ttl})
+		}
+	}
+	return list
+}
+
+// specialZones returns the zones of the special names.
+func (r *generation) specialZones() (list []*static.Special) {
+	for _, word := range r.config.SpecialNames {
+		list = append(list, static.SpecialZones(word)...)
 	}
 	return list
 }

@@ -213,6 +213,11 @@ func purgeRerouted(r, old *generation) {
 			r.cache.Flush(route.suffix, true)
 		}
 	}
+	if !slices.Equal(r.config.SpecialNames, old.config.SpecialNames) {
+		for _, special := range append(r.specialZones(), old.specialZones()...) {
+			r.cache.Flush(special.Zone(), true)
+		}
+	}
 }
 
 // route returns the route of exactly a zone, nil if there is none.

@@ -45,10 +45,16 @@ type Config struct {
 	// Records in the format of SkyDNS in etcd, after hosts and templates, and before the cluster.
 	Etcd Etcd `yaml:"etcd"`
 	// Rules that look a name up under another name. The first matching rule applies, once. The reply has the client's
-	// name. A rule has one of `exact`, `prefix` and `suffix`. Case and a dot at the end do not matter.
+	// name. A rule has one of `exact`, `prefix` and `suffix`. Case and a dot at the end do not matter. An alias in an answer
+	// keeps its target: write a rule for the alias too.
 	Rewrite []Rewrite `yaml:"rewrite"`
 	// Answers built from patterns. The first matching template answers, after hosts and before the cluster.
 	Templates []Template `yaml:"templates"`
+	// Names that are answered here and not by an upstream, with the names below them: `localhost` with the loopback addresses
+	// and their reverse names (RFC 6761), `invalid` and `onion` as names that do not exist (RFC 6761, RFC 7686), and
+	// `resolver.arpa` without data, so that clients are not led to the upstream's encrypted resolver (RFC 9462). A route,
+	// hosts and templates for such a name come first. `[]`: all are looked up.
+	SpecialNames []string `yaml:"specialNames" words:"localhost,invalid,onion,resolver.arpa"`
 	// IPv6 addresses synthesized for names that only have IPv4 addresses, for clients behind a NAT64 (RFC 6147).
 	// IPv4-mapped IPv6 addresses are removed from answers. `ipv4only.arpa` is answered here (RFC 7050).
 	DNS64 DNS64 `yaml:"dns64"`
@@ -280,8 +286,8 @@ type Hosts struct {
 	// Files in the format of /etc/hosts.
 	Files []string `yaml:"files" format:"file"` // absolute unless Parse has read relative paths
 	// Names, each with a list of addresses, such as `{db.example: [192.0.2.1, "2001:db8::1"]}`. They override files.
-	// Queries for other types than A and AAAA get an empty answer. Add a dot to names that YAML reads as another type,
-	// such as `y`, `no` and numbers.
+	// Queries for CNAME, SVCB and HTTPS get an empty answer, since these lead to other addresses. Other types, such as TXT
+	// and MX, are looked up. Add a dot to names that YAML reads as another type, such as `y`, `no` and numbers.
 	Names map[string][]netip.Addr `yaml:"names"` // by names that are lower-case and absolute, never empty, of both families mixed
 	// The TTL of the answers, 0s to 1h.
 	TTL time.Duration `yaml:"ttl" format:"ttl" min:"0s" max:"1h"`
@@ -488,10 +494,13 @@ func Default(role Role) Config {
 			NodeZone:   "auto",
 			External:   External{TTL: 5 * time.Second},
 		},
-		Pods:      NodePods{Identity: IdentityOff},
-		Hosts:     Hosts{TTL: 30 * time.Second},
-		Etcd:      Etcd{Prefix: "/skydns"},
-		DNS64:     DNS64{Clients: DNS64IPv6},
+		Pods:  NodePods{Identity: IdentityOff},
+		Hosts: Hosts{TTL: 30 * time.Second},
+		Etcd:  Etcd{Prefix: "/skydns"},
+		DNS64: DNS64{Clients: DNS64IPv6},
+
+		SpecialNames: []string{"localhost", "invalid", "onion", "resolver.arpa"},
+
 		Interface: Interface{Name: "nodelocaldns", Kind: LinkAuto},
 		Intercept: Intercept{
 			Mode: ModeLinkLocal, Backend: BackendAuto, OnExit: ExitAuto,

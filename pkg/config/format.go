@@ -199,6 +199,8 @@ func formatOf(f *field, t reflect.Type, named map[string]format) format {
 		return named[name]
 	}
 	switch {
+	case f.words != nil && t.Kind() == reflect.Slice:
+		return wordFormat(f.words, t.Elem())
 	case f.words != nil:
 		return wordFormat(f.words, t)
 	case t == reflect.TypeFor[time.Duration]():
