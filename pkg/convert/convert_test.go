@@ -488,3 +488,19 @@ func must(tb testing.TB, err error) {
 		tb.Fatal(err)
 	}
 }
+
+// TestHostsOtherTypes converts a block that leaves other types than addresses to the next plugin, as hosts always do here.
+func TestHostsOtherTypes(t *testing.T) {
+	t.Parallel()
+	text := ".:53 {\n hosts {\n  10.0.0.9 example.org\n  ttl 30\n  fallthrough\n  fallthrough_unsupported\n }\n forward . 192.0.2.1\n}\n"
+	r, err := convert.Files([]convert.Input{{Name: "Corefile", Text: []byte(text)}}, convert.Options{})
+	must(t, err)
+	for _, note := range r.Notes {
+		if strings.Contains(note.What, "fallthrough") {
+			t.Errorf("%s, want no note about it", note)
+		}
+	}
+	if got := yamlOf(t, r); !strings.Contains(string(got), `"example.org.": ["10.0.0.9"]`) {
+		t.Errorf("want the address:\n%s", got)
+	}
+}

@@ -33,7 +33,8 @@ func hosts(l *line) {
 				l.differs("unknown names are always looked up, in all zones", "")
 			}
 		}},
-		{names: "ttl reload"}, // read before; files are always watched
+		{names: "ttl reload"},              // read before; files are always watched
+		{names: "fallthrough_unsupported"}, // other types of the names are always looked up
 		flag("no_reverse", &c.cfg.Hosts.NoReverse),
 	}
 	for _, st := range l.body {

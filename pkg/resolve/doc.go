@@ -9,7 +9,7 @@
 //	   │                  refused, or sent by a goroutine of their own, transfer.go
 //	   ├─ extras.go       only if the configuration has one of these:
 //	   │   ├─ redirect.go another name is looked up
-//	   │   ├─ static      hosts and templates: an answer, or an alias of another name
+//	   │   ├─ static      hosts and templates: an answer, or an alias of another name. A name in hosts exists
 //	   │   ├─ dns64.go    reverse name of a NAT64 address: an alias of the IPv4 reverse name
 //	   │   └─ skydns      records of etcd: as static
 //	   ├─ zone            cluster name: an answer, a denial, or an alias of an external name

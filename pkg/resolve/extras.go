@@ -37,6 +37,10 @@ func (w *Worker) redirectQuery() {
 // alias there.
 func (w *Worker) askStatic(dst []byte) ([]byte, Source) {
 	start := len(dst)
+	if w.plan.Static.Leaves(&w.q) {
+		w.redirect.start()
+		w.redirect.exists = true
+	}
 	dst, verdict, target := w.plan.Static.Answer(&w.q, dst)
 	switch verdict {
 	case static.Answered:

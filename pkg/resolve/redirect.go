@@ -184,6 +184,7 @@ func appendName(dst, text []byte) ([]byte, bool) {
 // active only.
 type redirect struct {
 	active bool // if false, the other fields mean nothing
+	exists bool // the name is in hosts, which leave its type to others: a denial is one of the type
 
 	rule     *Rewrite // nil: the name is the client's
 	aliasMsg []byte   // a message that ends with the CNAME record whose target is looked up; empty: none
@@ -290,11 +291,14 @@ func (w *restorer) restore(d *redirect, ask *wire.Question, limit int, failure b
 	if failure {
 		return dst[:start], failed
 	}
-	if d.hasAlias() {
+	switch {
+	case d.hasAlias():
 		var ok bool
 		if dst, ok = w.prependAlias(d, dst, start); !ok {
 			return dst[:start], failed
 		}
+	case d.exists:
+		wire.DenyType(dst[start:])
 	}
 	if d.rule != nil {
 		return w.restoreNames(d.rule, ask, dst, start)

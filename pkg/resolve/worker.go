@@ -254,9 +254,12 @@ func (w *Worker) askCache(dst []byte) ([]byte, Source) {
 
 // handleMiss handles a query without a usable cache entry. It denies the name if a cached denial of a
 // parent covers it, and refuses queries that must not go upstream: without RD, or sent to an upstream by
-// this process.
+// this process. A name in hosts exists without a route too.
 func (w *Worker) handleMiss(dst []byte) ([]byte, Source) {
 	name := w.q.Name()
+	if d := &w.redirect; d.active && d.exists && !d.hasAlias() && w.plan.route(name) == nil {
+		return w.empty(SourceStatic, wire.RcodeSuccess, dst)
+	}
 	loop := wire.IsLoopName(name) && w.plan.Loop != nil && w.plan.Loop(name)
 	if !w.staleHeld && !loop {
 		if denied, ok := w.answerFromCut(dst); ok {

@@ -95,6 +95,12 @@ func (s *Static) AnswerHosts(q *wire.Query, dst []byte) ([]byte, bool) {
 	return s.hosts.table.Load().answer(q, s.hosts.ttl, dst)
 }
 
+// Leaves reports whether hosts have the name of q, but leave its type to others. The name exists, so that these may deny the type
+// only.
+func (s *Static) Leaves(q *wire.Query) bool {
+	return s.hosts.table.Load().leaves(q)
+}
+
 // Stats holds the sizes and error counters of a Static.
 type Stats struct {
 	Names     int // of hosts

@@ -107,18 +107,40 @@ func (b *builder) addPointer(addr netip.Addr, name []byte) {
 // isWildcard reports whether the first label of the name is an asterisk.
 func isWildcard(name []byte) bool { return name[0] == 1 && name[1] == '*' }
 
-// answer appends the answer to q if the table has its name.
+// answer appends the answer to q if the table has its name and decides about its type.
 func (t *table) answer(q *wire.Query, ttl uint32, dst []byte) ([]byte, bool) {
 	name := q.Name()
-	if h, ok := t.lookup(name); ok {
+	if h, ok := t.lookup(name); ok && decides(q.Type) {
 		return appendAddresses(dst, q, ttl, h), true
 	}
-	if len(t.pointers) > 0 {
+	if len(t.pointers) > 0 && (q.Type == wire.TypePTR || decides(q.Type)) {
 		if names, ok := t.pointers[string(name)]; ok {
 			return appendPointers(dst, q, ttl, names), true
 		}
 	}
 	return dst, false
+}
+
+// decides reports whether hosts alone have a type at their names: addresses, and what leads to other addresses. An alias, or the
+// address hints of SVCB and HTTPS records (RFC 9460), would undo the override.
+func decides(rrtype uint16) bool {
+	switch rrtype {
+	case wire.TypeA, wire.TypeAAAA, wire.TypeCNAME, wire.TypeDNAME, wire.TypeSVCB, wire.TypeHTTPS:
+		return true
+	}
+	return false
+}
+
+// leaves reports whether the table has the name of q, and does not decide about its type.
+func (t *table) leaves(q *wire.Query) bool {
+	if decides(q.Type) {
+		return false
+	}
+	if _, ok := t.lookup(q.Name()); ok {
+		return true
+	}
+	_, ok := t.pointers[string(q.Name())]
+	return ok && q.Type != wire.TypePTR
 }
 
 // lookup returns the addresses of the name, or of the wildcard at its parent.

@@ -227,6 +227,14 @@ func Truncate(msg []byte, limit int) []byte {
 	return msg[:end]
 }
 
+// DenyType makes msg, an answer, deny the type of its question if it denies the name itself, and no alias of it leads elsewhere.
+// Nothing proves that.
+func DenyType(msg []byte) {
+	if msg[3]&rcodeMask == RcodeNXDomain && msg[6]|msg[7] == 0 {
+		msg[3] &^= rcodeMask | bitAD
+	}
+}
+
 // sectionCounts are the numbers of records by section.
 type sectionCounts [Additional + 1]uint16
 
