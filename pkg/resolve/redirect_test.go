@@ -110,7 +110,7 @@ func detours(tb testing.TB) (*resolve.Worker, wire.Peer, map[string][]byte) {
 		"rewritten":    pack(tb, question("one.example.", dns.TypeA)),
 		"suffix":       pack(tb, question("one.old.example.", dns.TypeA)),
 		"host":         pack(tb, question("one.hosts.", dns.TypeA)),
-		"host denied":  pack(tb, question("one.hosts.", dns.TypeMX)),
+		"host denied":  pack(tb, question("one.hosts.", dns.TypeHTTPS)),
 		"host PTR":     pack(tb, question("77.2.0.192.in-addr.arpa.", dns.TypePTR)),
 		"template":     pack(tb, question("x.made.", dns.TypeA)),
 		"dns64":        pack(tb, question("one.test.", dns.TypeAAAA)),

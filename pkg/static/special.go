@@ -126,13 +126,13 @@ func isParent(name, child []byte) bool {
 func (s *Special) appendSOA(msg, name []byte) []byte {
 	zone := wire.HeaderLen + len(name) - len(s.zone)
 	pointer := []byte{0xc0 | byte(zone>>8), byte(zone)}
-	const host = "\x06nobody\x07invalid\x00"
+	const hostmaster = "\x0ahostmaster"
 	msg = append(msg, pointer...)
 	msg = binary.BigEndian.AppendUint16(msg, wire.TypeSOA)
 	msg = binary.BigEndian.AppendUint16(msg, wire.ClassIN)
 	msg = binary.BigEndian.AppendUint32(msg, specialTTL)
-	msg = binary.BigEndian.AppendUint16(msg, uint16(len(pointer)+len(host)+20))
-	msg = append(append(msg, pointer...), host...)
+	msg = binary.BigEndian.AppendUint16(msg, uint16(2*len(pointer)+len(hostmaster)+20))
+	msg = append(append(append(msg, pointer...), hostmaster...), pointer...)
 	for _, v := range specialSOA() {
 		msg = binary.BigEndian.AppendUint32(msg, v)
 	}
