@@ -40,7 +40,8 @@ type generation struct {
 	probes   []*configuredProbe
 	static   *static.Static // hosts and templates; nil: there are none
 	etcd     *etcd.Client   // nil: etcd is not used
-	replaced chan struct{}  // closed once another configuration is in use
+	special  []*static.Special
+	replaced chan struct{} // closed once another configuration is in use
 
 	needRestart []string // keys that have other values where the configuration comes from
 }
@@ -68,6 +69,8 @@ func clusterKeys(c *config.Config) any { return []any{c.ClusterDomain, c.Cluster
 func memoryKeys(c *config.Config) any { return []any{c.Cache.Size, c.Limits, c.Snapshot, c.Kernel} }
 
 func staticKeys(c *config.Config) any { return []any{c.Hosts, c.Templates} }
+
+func specialKeys(c *config.Config) any { return c.SpecialNames }
 
 func fallbackKeys(c *config.Config) any {
 	return []any{usesFallback(c), c.Intercept.Fallback, c.Cluster.Central}
@@ -99,6 +102,7 @@ func (b *builder) build(cfg config.Config, old *generation) (r *generation, err 
 	}()
 	r = &generation{
 		config: cfg, cache: old.cache, cluster: old.cluster, fallback: old.fallback, static: old.static, etcd: old.etcd,
+		special:  old.special,
 		probes:   old.probes,
 		replaced: make(chan struct{}),
 	}
@@ -157,6 +161,12 @@ func (b *builder) buildParts(r, old *generation) (err error) {
 
 // buildRecords makes the sources of records of r besides the cluster.
 func (b *builder) buildRecords(r, old *generation) (err error) {
+	if !r.unchanged(old, specialKeys) {
+		r.special = nil
+		for _, word := range r.config.SpecialNames {
+			r.special = append(r.special, static.SpecialZones(word)...)
+		}
+	}
 	if !r.unchanged(old, staticKeys) {
 		if r.static, err = b.newStatic(&r.config, old.static); err != nil {
 			return err
@@ -358,19 +368,11 @@ func (r *generation) planRoutes() (list []resolve.Route) {
 		}
 		list = append(list, resolve.Route{Suffix: suffix, Upstream: r.cluster.central, Exact: true, TTL: ttl})
 	}
-	for _, special := range r.specialZones() {
-		if !slices.ContainsFunc(list, func(route resolve.Route) bool { return bytes.Equal(route.Suffix, special.Zone()) }) {
+	for _, special := range r.special {
+		if !slices.ContainsFunc(list, func(route resolve.Route) bool { return bytes.Equal(route.Suffix, special.Zone) }) {
 			ttl := resolve.TTLs{Max: r.config.Cache.MaxTTL, Negative: r.config.Cache.NegativeTTL}
-			list = append(list, resolve.Route{Suffix: special.Zone(), Upstream: special, TTL: ttl})
+			list = append(list, resolve.Route{Suffix: special.Zone, Upstream: special, TTL: ttl})
 		}
-	}
-	return list
-}
-
-// specialZones returns the zones of the special names.
-func (r *generation) specialZones() (list []*static.Special) {
-	for _, word := range r.config.SpecialNames {
-		list = append(list, static.SpecialZones(word)...)
 	}
 	return list
 }

@@ -213,9 +213,9 @@ func purgeRerouted(r, old *generation) {
 			r.cache.Flush(route.suffix, true)
 		}
 	}
-	if !slices.Equal(r.config.SpecialNames, old.config.SpecialNames) {
-		for _, special := range append(r.specialZones(), old.specialZones()...) {
-			r.cache.Flush(special.Zone(), true)
+	if !r.unchanged(old, specialKeys) {
+		for _, special := range slices.Concat(r.special, old.special) {
+			r.cache.Flush(special.Zone, true)
 		}
 	}
 }

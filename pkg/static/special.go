@@ -13,7 +13,8 @@ import (
 // A Special is a zone whose names are special by a standard: they are answered here, so that no upstream learns or answers them.
 // It answers as an upstream does, see [Special.Ask]: the cache keeps its answers.
 type Special struct {
-	zone []byte // canonical
+	Zone []byte // its name, in canonical wire form
+
 	kind specialKind
 }
 
@@ -56,9 +57,6 @@ func SpecialZones(word string) []*Special {
 	}
 	return nil
 }
-
-// Zone returns the name of the zone, in canonical wire form.
-func (s *Special) Zone() []byte { return s.zone }
 
 // Ask answers q, a query for a name of the zone, at once. It implements the Asker of package resolve.
 func (s *Special) Ask(q []byte, _ time.Time, to wire.AnswerReceiver, batch *wire.SendBatch) {
@@ -124,7 +122,7 @@ func isParent(name, child []byte) bool {
 
 // appendSOA appends the SOA record of the zone to the answer for a name in it.
 func (s *Special) appendSOA(msg, name []byte) []byte {
-	zone := wire.HeaderLen + len(name) - len(s.zone)
+	zone := wire.HeaderLen + len(name) - len(s.Zone)
 	pointer := []byte{0xc0 | byte(zone>>8), byte(zone)}
 	const hostmaster = "\x0ahostmaster"
 	msg = append(msg, pointer...)
