@@ -6,7 +6,6 @@ import (
 	"bytes"
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
@@ -98,7 +97,7 @@ func readReply(conn messageReader) (*reply, error) {
 // setStatus sets the exit code, or returns why the command did not run.
 func (r *reply) setStatus(text []byte) error {
 	var s metav1.Status
-	if err := json.Unmarshal(text, &s); err != nil {
+	if err := cli.ReadJSON(text, &s); err != nil {
 		return fmt.Errorf("reading the status: %w", err)
 	}
 	if s.Status == metav1.StatusSuccess {

@@ -4,7 +4,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"sync/atomic"
@@ -75,7 +74,7 @@ func flush(ctx context.Context, c *cluster, n *node, what []string) (removed int
 			return removed, err
 		}
 		var done struct{ Flushed int64 }
-		if err := json.Unmarshal(page, &done); err != nil {
+		if err := cli.ReadJSON(page, &done); err != nil {
 			return removed, fmt.Errorf("reading the number of entries: %w", err)
 		}
 		removed += done.Flushed

@@ -6,8 +6,8 @@
 // permission, and the API server decides what the user may do. A port-forward cannot do this: it leads to 127.0.0.1 of the
 // node, where no agent listens.
 //
-// A compromised node may send anything: maxReply bounds the bytes and nodeTimeout the time, control characters are not
-// printed, and its numbers are its own.
+// A compromised node may send anything: maxReply bounds the bytes, nodeTimeout the time, and cli.ReadJSON the memory. Control
+// characters are not printed, and its numbers are its own.
 package main
 
 import (

@@ -274,6 +274,18 @@ func TestHostileAgent(t *testing.T) {
 			_, _ = io.WriteString(stdout, strings.Repeat("[", 1<<20))
 			return 0
 		}, "reading the status: "},
+		{"a page of many levels", func(_, _ string, stdout, _, _ io.Writer) int {
+			_, _ = io.WriteString(stdout, `{"state":"ready","x":`+strings.Repeat("[", 9000)+strings.Repeat("]", 9000)+"}")
+			return 0
+		}, "reading the status: JSON with more than 16 levels"},
+		{"a page of many problems", func(_, _ string, stdout, _, _ io.Writer) int {
+			_, _ = io.WriteString(stdout, `{"problems":[`+strings.Repeat("{},", 1<<20)+"{}]}")
+			return 0
+		}, "reading the status: JSON with more than 262144 tokens"},
+		{"a status of many causes", func(_, _ string, _, _, status io.Writer) int {
+			_, _ = io.WriteString(status, `{"details":{"causes":[`+strings.Repeat("{},", 1<<20)+"{}]}}")
+			return 0
+		}, "reading the status: JSON with more than 262144 tokens"},
 		{"an exit code that is none", func(_, _ string, _, _, _ io.Writer) int { return 256 }, "the status has no message"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -285,6 +297,17 @@ func TestHostileAgent(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestHostilePods has a node that lists pods without end.
+func TestHostilePods(t *testing.T) {
+	t.Parallel()
+	s := apiServer{daemonSet: daemonSet(1), pods: []corev1.Pod{agentPod("a", "node1", 1)}, run: func(_, _ string, stdout, _, _ io.Writer) int {
+		_, _ = io.WriteString(stdout, `{"pods":[`+strings.Repeat("{},", 1<<20)+"{}]}")
+		return 0
+	}}
+	got := command("top", s.start(t), "--interval", "100ms")
+	assert.Equal(t, "errors", "node-cache: node node1: reading the pods: JSON with more than 262144 tokens\n", got.Stderr)
 }
 
 // TestReadReply reads what no server of the test sends.

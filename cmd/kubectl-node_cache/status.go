@@ -93,7 +93,7 @@ func statuses(c *cluster, cmd *cobra.Command, nodes []*node) ([]*statusRow, erro
 	})
 	for _, n := range nodes {
 		if n.err != nil {
-			byNode[n].Error = n.err.Error()
+			byNode[n].Error = cell(n.err.Error())
 		}
 	}
 	return rows, err
@@ -101,7 +101,7 @@ func statuses(c *cluster, cmd *cobra.Command, nodes []*node) ([]*statusRow, erro
 
 // read reads a status.
 func (r *statusRow) read(page []byte) error {
-	if err := json.Unmarshal(page, &r.summary); err != nil {
+	if err := cli.ReadJSON(page, &r.summary); err != nil {
 		return fmt.Errorf("reading the status: %w", err)
 	}
 	r.Status = page

@@ -4,7 +4,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"time"
@@ -103,7 +102,7 @@ func topPage(ctx context.Context, c *cluster, pod, by string) (page top.Page, er
 	if err != nil {
 		return page, err
 	}
-	if err := json.Unmarshal(text, &page); err != nil {
+	if err := cli.ReadJSON(text, &page); err != nil {
 		return page, fmt.Errorf("reading the pods: %w", err)
 	}
 	for i := range page.Pods {

@@ -32,6 +32,9 @@ import (
 // maxPage bounds the bytes read of a page. A thousand entries with the longest names are smaller.
 const maxPage = 16 << 20
 
+// maxReason bounds the bytes of the reason for a refusal.
+const maxReason = 4 << 10
+
 // pageTimeout bounds the time for a page. The agent's own limit is 30 s.
 const pageTimeout = 40 * time.Second
 
@@ -138,8 +141,13 @@ func (c *adminClient) do(ctx context.Context, method, path string, parameters ur
 		return nil, 0, c.connectError(err)
 	}
 	defer func() { _ = reply.Body.Close() }()
-	page, err = io.ReadAll(io.LimitReader(reply.Body, maxPage+1))
-	switch code = reply.StatusCode; {
+	code = reply.StatusCode
+	if code == http.StatusOK {
+		page, err = io.ReadAll(io.LimitReader(reply.Body, maxPage+1))
+	} else {
+		page, err = io.ReadAll(io.LimitReader(reply.Body, maxReason))
+	}
+	switch {
 	case err != nil:
 		err = fmt.Errorf("reading %s of the agent at %s: %w", path, c.where, err)
 	case len(page) > maxPage:

@@ -3,7 +3,6 @@
 package main
 
 import (
-	"encoding/json"
 	"fmt"
 	"net/http"
 	"net/url"
@@ -147,7 +146,7 @@ func (f *adminFlags) show(cmd *cobra.Command, method, path string, parameters ur
 	if err != nil {
 		return err
 	}
-	if err := json.Unmarshal(page, view); err != nil {
+	if err := cli.ReadJSON(page, view); err != nil {
 		return fmt.Errorf("reading %s of the agent at %s: %w", path, f.admin, err)
 	}
 	if f.output == "text" {

@@ -4,6 +4,7 @@ package main
 
 import (
 	"errors"
+	"io"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -150,15 +151,26 @@ func TestCacheNoAgent(t *testing.T) {
 	t.Cleanup(other.Close)
 	text := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("<html>")) }))
 	t.Cleanup(text.Close)
+	many := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		_, _ = io.WriteString(w, `{"entries":[`+strings.Repeat("{},", 1<<20)+"{}]}")
+	}))
+	t.Cleanup(many.Close)
+	angry := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.WriteHeader(http.StatusForbidden)
+		_, _ = io.WriteString(w, strings.Repeat("x", 1<<20))
+	}))
+	t.Cleanup(angry.Close)
 	for _, tt := range []struct{ name, admin, want string }{
 		{"no listener", "127.0.0.1:1", `^node-cache: asking the agent at 127\.0\.0\.1:1: .*connection refused\n` + noAgent},
 		{"no socket", "unix:" + folder + "/none", `^node-cache: asking the agent at unix:.*/none: .*no such file or directory\n` + noAgent},
 		{"a socket without a listener", "unix:" + stale, `^node-cache: asking the agent at unix:.*/stale: .*connection refused\n` + noAgent},
 		{"another server", other.Listener.Addr().String(), `^node-cache: asking the agent at \S+ for /cache/top: no such page\nhint: the server is not an agent, `},
 		{"a server of pages", text.Listener.Addr().String(), `^node-cache: reading /cache/top of the agent at \S+: invalid character '<'`},
+		{"a server of many entries", many.Listener.Addr().String(), `^node-cache: reading /cache/top of the agent at \S+: JSON with more than 262144 tokens`},
+		{"a server with a long reason", angry.Listener.Addr().String(), `^node-cache: asking the agent at \S+ for /cache/top: x{1000}`},
 	} {
 		got := command("cache", "top", "--admin", tt.admin)
-		if got.Code != cli.ExitFailed || got.Stdout != "" || !regexp.MustCompile(tt.want).MatchString(got.Stderr) {
+		if got.Code != cli.ExitFailed || got.Stdout != "" || len(got.Stderr) > 2*maxReason || !regexp.MustCompile(tt.want).MatchString(got.Stderr) {
 			t.Errorf("%s: got %+v, want %s", tt.name, got, tt.want)
 		}
 	}

@@ -4,7 +4,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"io"
 	"net/http"
@@ -165,7 +164,7 @@ func (v *topView) read(ctx context.Context) error {
 		return err
 	}
 	next := topPage{at: time.Now()}
-	if err := json.Unmarshal(page, &next.Page); err != nil {
+	if err := cli.ReadJSON(page, &next.Page); err != nil {
 		return fmt.Errorf("reading /top of the agent at %s: %w", v.flags.admin, err)
 	}
 	v.before, v.after = v.after, next

@@ -5,7 +5,6 @@ package main
 import (
 	"bufio"
 	"cmp"
-	"encoding/json"
 	"fmt"
 	"io"
 	"net/http"
@@ -69,7 +68,7 @@ func (c *adminClient) watch(cmd *cobra.Command, given url.Values, asJSON bool) e
 	}
 	defer func() { _ = reply.Body.Close() }()
 	if reply.StatusCode != http.StatusOK {
-		why, _ := io.ReadAll(io.LimitReader(reply.Body, maxLine))
+		why, _ := io.ReadAll(io.LimitReader(reply.Body, maxReason))
 		return c.refusedError("/watch", reply.StatusCode, string(why))
 	}
 	lines := bufio.NewScanner(reply.Body)
@@ -98,7 +97,7 @@ func watchLine(text []byte) (string, error) {
 		Name, Type, Rcode, Source, Took, Client, Pod string
 		Dropped                                      uint64
 	}
-	if err := json.Unmarshal(text, &q); err != nil {
+	if err := cli.ReadJSON(text, &q); err != nil {
 		return "", err
 	}
 	if q.Dropped > 0 {
