@@ -29,6 +29,7 @@ type settings struct {
 	more    string         // another section, in flow style
 	queries string         // log.queries; off when empty
 	env     []string       // added to the environment
+	socket  string         // admin.socket; empty: none
 
 	admin netip.AddrPort
 }
@@ -36,8 +37,8 @@ type settings struct {
 // yaml renders the configuration file.
 func (s *settings) yaml() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "listen: {addresses: [%q], port: %d}\nadmin: {address: %q}\nlog: {format: text, queries: %s}\n",
-		s.addr.Addr(), s.addr.Port(), s.admin, cmp.Or(s.queries, "\"off\""))
+	fmt.Fprintf(&b, "listen: {addresses: [%q], port: %d}\nadmin: {address: %q, socket: %q}\nlog: {format: text, queries: %s}\n",
+		s.addr.Addr(), s.addr.Port(), s.admin, s.socket, cmp.Or(s.queries, "\"off\""))
 	fmt.Fprintf(&b, "forward:\n- {zone: \".\", to: [%q]}\n", s.root)
 	for _, route := range s.forward {
 		fmt.Fprintf(&b, "- %s\n", route)

@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net"
+	"net/http"
 	"net/netip"
 	"slices"
 	"strings"
@@ -34,7 +35,7 @@ func TestPodIdentity(t *testing.T) {
 	grant(t, c, rule("", "pods"))
 	n := startReady(t, settings{
 		root: serve(t, searchAnswer), cluster: []string{kubeconfig(c.Kubeconfig(account))},
-		more: fmt.Sprintf("snapshot: {folder: %q}", t.TempDir()), queries: "all", env: []string{"NODE_NAME=node1"},
+		more: fmt.Sprintf("snapshot: {folder: %q}", t.TempDir()), queries: "all", env: []string{"NODE_NAME=node1"}, socket: proctest.SocketPath(t),
 	})
 	n.settings.more += "\npods: {identity: api, searchPath: on}" // a reload turns it on
 	n.write(t)
@@ -105,7 +106,7 @@ func (i *identities) restart() {
 			Queries int
 		}
 	}
-	page, err := i.node.Page("/top")
+	page, err := proctest.OverSocket(i.t.Context(), i.node.settings.socket, http.MethodGet, "/top")
 	assert.NoError(i.t, err)
 	assert.NoError(i.t, json.Unmarshal([]byte(page), &top))
 	if len(top.Pods) != 1 || top.Pods[0].Pod != "stays" || top.Pods[0].Queries == 0 {

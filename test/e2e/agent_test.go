@@ -21,14 +21,15 @@ type settings struct {
 	address string   // listen address, 127.0.0.1 when empty
 	port    int      // listen port, a free one when 0
 	admin   int      // admin port, a free one when 0
+	socket  string   // admin.socket; empty: none
 	to      []string // upstreams of "."
 	more    string   // further sections, as YAML
 }
 
 // yaml renders the configuration file.
 func (s settings) yaml() string {
-	return fmt.Sprintf("listen: {addresses: [%s], port: %d}\nforward: [{zone: \".\", to: [%s]}]\nadmin: {address: 127.0.0.1:%d}\n%s\n",
-		s.address, s.port, `"`+strings.Join(s.to, `", "`)+`"`, s.admin, s.more)
+	return fmt.Sprintf("listen: {addresses: [%s], port: %d}\nforward: [{zone: \".\", to: [%s]}]\nadmin: {address: 127.0.0.1:%d, socket: %q}\n%s\n",
+		s.address, s.port, `"`+strings.Join(s.to, `", "`)+`"`, s.admin, s.socket, s.more)
 }
 
 // agent is a running node-cache.

@@ -6,9 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"os/exec"
-	"path/filepath"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -16,7 +14,7 @@ import (
 
 	"github.com/miekg/dns"
 
-	"github.com/nodecache/node-cache/internal/assert"
+	"github.com/nodecache/node-cache/internal/proctest"
 )
 
 // output is what a command of node-cache did.
@@ -45,8 +43,8 @@ func cacheCommand(t *testing.T, where string, args ...string) output {
 	return runCommand(t, append([]string{nodeCache, "cache", "--admin", where}, args...)...)
 }
 
-// startSeen runs an agent with a socket and a scripted upstream, and gives both ways to its admin server.
-func startSeen(t *testing.T) (a *agent, tcp, socket string) {
+// startSeen runs an agent with a socket and a scripted upstream.
+func startSeen(t *testing.T) (a *agent, socket string) {
 	t.Helper()
 	up := startScripted(t, func(w dns.ResponseWriter, q *dns.Msg) {
 		if !strings.HasPrefix(strings.ToLower(q.Question[0].Name), "gone.") {
@@ -59,20 +57,14 @@ func startSeen(t *testing.T) (a *agent, tcp, socket string) {
 		r.Ns = []dns.RR{soa}
 		_ = w.WriteMsg(r)
 	})
-	folder, err := os.MkdirTemp("", "nc") //nolint:usetesting // a socket's path has to be short
-	assert.NoError(t, err)
-	t.Cleanup(func() { _ = os.RemoveAll(folder) })
-	path := filepath.Join(folder, "s")
-	s := settings{address: "127.0.0.1", port: freePort(t), admin: freePort(t), to: []string{up}}
-	text := strings.Replace(s.yaml(), "admin: {", fmt.Sprintf("admin: {socket: %q, ", path), 1)
-	a = launchFile(t, s, writeFile(t, filepath.Join(t.TempDir(), "config.yaml"), text))
-	return a, fmt.Sprintf("127.0.0.1:%d", s.admin), "unix:" + path
+	path := proctest.SocketPath(t)
+	return startAgent(t, settings{to: []string{up}, socket: path}), "unix:" + path
 }
 
 // TestSocketTaken starts a second agent that wants the socket of the first.
 func TestSocketTaken(t *testing.T) {
 	t.Parallel()
-	_, _, socket := startSeen(t)
+	_, socket := startSeen(t)
 	path := strings.TrimPrefix(socket, "unix:")
 	stderr := failToStart(t, agentCommand(t, fmt.Sprintf(
 		"listen: {port: %d}\nforward: [{zone: \".\", to: [127.0.0.1:1]}]\nadmin: {address: 127.0.0.1:%d, socket: %q}\n", freePort(t), freePort(t), path)))
@@ -86,7 +78,7 @@ func TestSocketTaken(t *testing.T) {
 // reply is right.
 func TestFlushUnderLoad(t *testing.T) {
 	t.Parallel()
-	a, tcp, socket := startSeen(t)
+	a, socket := startSeen(t)
 	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
 	defer cancel()
 	var asked atomic.Int64
@@ -124,7 +116,7 @@ func TestFlushUnderLoad(t *testing.T) {
 			}
 			flushes++
 		}
-		if got := cacheCommand(t, tcp, "top", "-n", "5"); got.Stderr != "" {
+		if got := cacheCommand(t, socket, "top", "-n", "5"); got.Stderr != "" {
 			t.Fatalf("top: %+v", got)
 		}
 	}

@@ -43,8 +43,8 @@ func TestDnstap(t *testing.T) {
 	t.Parallel()
 	socket, file := collect(t, "-q")
 	up := startScripted(t, answerA)
-	a := startAgent(t, settings{to: []string{up}, more: fmt.Sprintf("log: {dnstap: \"unix://%s\"}", socket)})
-	watch := proctest.Start(t, "watch", exec.Command(nodeCache, "watch", "--admin", fmt.Sprintf("127.0.0.1:%d", a.settings.admin), "--name", "test", "-o", "json"))
+	a := startAgent(t, settings{to: []string{up}, socket: proctest.SocketPath(t), more: fmt.Sprintf("log: {dnstap: \"unix://%s\"}", socket)})
+	watch := proctest.Start(t, "watch", exec.Command(nodeCache, "watch", "--admin", "unix:"+a.settings.socket, "--name", "test", "-o", "json"))
 	host, _ := splitPort(t, a.addr)
 	proctest.Eventually(t, time.Minute, "watch shows a query", func() bool {
 		runCommand(t, nodeCache, "query", "--server", a.addr, "first.test")

@@ -4,7 +4,7 @@ package install
 
 import (
 	"encoding/json"
-	"net/http"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -24,19 +24,15 @@ func (b *harness) testKubeletPods(t *testing.T) {
 		t.Fatalf("%s runs on %s, %s on %s", pod.Name, pod.Spec.NodeName, agent.Name, agent.Spec.NodeName)
 	}
 	container := func(id string) string { return strings.TrimPrefix(id, "containerd://") }
-	client := &http.Client{Transport: &http.Transport{DialContext: node.Dial, DisableKeepAlives: true}, Timeout: 5 * time.Second}
-	read := func(page string, to any) bool {
-		resp, err := client.Get("http://127.0.0.1:9253" + page)
-		if err != nil {
-			return false // it starts
-		}
-		defer func() { _ = resp.Body.Close() }()
-		return json.NewDecoder(resp.Body).Decode(to) == nil
+	read := func(command string, to any) bool {
+		const agent = "pid=$(pidof -s node-cache) && exec /proc/$pid/exe %s -o json --admin unix:/proc/$pid/root/run/pod/admin.sock"
+		text, err := node.Output(t.Context(), "sh", "-c", fmt.Sprintf(agent, command))
+		return err == nil && json.Unmarshal([]byte(text), to) == nil // else it starts
 	}
 	// known reports whether an agent has the pods of the kubelet, and names the pod that has asked it.
 	known := func(queries int, up float64) bool {
 		s, asked := status.Status{Cluster: new(status.Cluster)}, top.Page{}
-		if !read("/status", &s) || !read("/top", &asked) || s.Up > up || s.Cluster.NodePods == nil {
+		if !read("status", &s) || !read("top", &asked) || s.Up > up || s.Cluster.NodePods == nil {
 			return false
 		}
 		own := s.Cluster.NodePods

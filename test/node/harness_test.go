@@ -48,6 +48,7 @@ type options struct {
 	onExit      string
 	lease       time.Duration
 	extra       string // more of the configuration
+	socket      string // admin.socket; empty: none
 	unmanaged   bool   // the agent writes no rules
 	noCentral   bool   // no server of the test's own stands for the central DNS
 	pods        int
@@ -163,7 +164,7 @@ func (b *harness) configText() string {
 		fmt.Fprintf(&s, "  onExit: %s\n", b.onExit)
 	}
 	fmt.Fprintf(&s, "forward: [{zone: ., to: [%q]}]\n", netip.AddrPortFrom(b.Upstream.IPv4, 5300))
-	fmt.Fprintf(&s, "admin: {address: \"%s:9253\"}\n%s", agentIPv4, b.extra)
+	fmt.Fprintf(&s, "admin: {address: \"%s:9253\", socket: %q}\n%s", agentIPv4, b.socket, b.extra)
 	return s.String()
 }
 

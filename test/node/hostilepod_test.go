@@ -25,11 +25,11 @@ import (
 // TestKernelFlood has a pod send queries that the kernel answers as fast as it can. No more queries of others are lost than if the
 // agent answers these, but for packets that a busy machine has no room for.
 func TestKernelFlood(t *testing.T) {
-	b := newHarness(t, options{pods: 3, extra: withKernelHits})
+	b := newHarness(t, options{pods: 3, socket: proctest.SocketPath(t), extra: withKernelHits})
 	b.start(t)
 	lost, dropped := map[string]int{}, 0
 	for _, hits := range []string{"off", "on"} {
-		b.run(t, nodeCache, "kernel", hits, "--admin", agentIPv4.String()+":9253")
+		b.run(t, nodeCache, "kernel", hits, "--admin", "unix:"+b.socket)
 		if hits == "on" {
 			b.awaitKernelHits(t, b.Pods[2], 0)
 		}

@@ -28,7 +28,7 @@ type switched struct {
 // program runs a command of node-cache on the node.
 func (s switched) program(t *testing.T, args ...string) string {
 	t.Helper()
-	out, err := s.Node.Output(t.Context(), nodeCache, append(args, "--admin", agentIPv4.String()+":9253")...)
+	out, err := s.Node.Output(t.Context(), nodeCache, append(args, "--admin", "unix:"+s.socket)...)
 	if err != nil {
 		t.Errorf("%v: %v", args, err)
 	}
@@ -101,7 +101,7 @@ func TestKernelSwitch(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	assert.NoError(t, os.CopyFS(dir, os.DirFS("../../examples/cluster")))
-	s := switched{newHarness(t, options{pods: 2, unmanaged: true, extra: "cluster: {resolver: local, manifests: " + dir + "}\n"})}
+	s := switched{newHarness(t, options{pods: 2, unmanaged: true, socket: proctest.SocketPath(t), extra: "cluster: {resolver: local, manifests: " + dir + "}\n"})}
 	s.writeConfig(t, s.configText()+"kernel: {hits: on}\n")
 	s.start(t)
 	s.awaitHits(t, "at first")
@@ -111,7 +111,7 @@ func TestKernelSwitch(t *testing.T) {
 	})
 	proctest.Eventually(t, time.Minute, "the pages name the kernel", func() bool {
 		s.ask(t, 3)                                                                                                         // the answer has a TTL of 5 s
-		page, _ := s.Node.Output(t.Context(), nodeCache, "cache", "get", switchName, "--admin", agentIPv4.String()+":9253") // exit code 3: not in the cache
+		page, _ := s.Node.Output(t.Context(), nodeCache, "cache", "get", switchName, "--admin", "unix:"+s.socket) // exit code 3: not in the cache
 		why := s.run(t, nodeCache, "query", "--explain", "--server", agentIPv4.String(), switchName)
 		return strings.HasSuffix(page, "pods get these types from the kernel: A\n") && strings.Contains(why, "source=zone state=fresh kernel=yes")
 	})

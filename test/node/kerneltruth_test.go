@@ -51,6 +51,7 @@ type truth struct {
 	agent   *proctest.Process
 	api     *watchtest.Server
 	config  string    // path
+	socket  string    // admin.socket
 	session *dns.Conn // to the process: the kernel answers nothing over TCP
 
 	quit  chan struct{}
@@ -65,7 +66,7 @@ type truth struct {
 // startTruth starts an agent whose hits the kernel answers, with the rest of its configuration, where %s is a kubeconfig.
 func startTruth(t *testing.T, rest string) *truth {
 	t.Helper()
-	n := &truth{Network: nodetest.Start(t, nodetest.Options{Pods: 2}), api: watchtest.New(time.Now), quit: make(chan struct{})}
+	n := &truth{Network: nodetest.Start(t, nodetest.Options{Pods: 2}), api: watchtest.New(time.Now), quit: make(chan struct{}), socket: proctest.SocketPath(t)}
 	for _, addr := range []netip.Addr{agentIPv4, agentIPv6} {
 		assert.NoError(t, n.Node.AddAddress(addr))
 	}
@@ -97,8 +98,8 @@ func (n *truth) serveAPI(t *testing.T) (addr string) {
 
 func (n *truth) writeConfig(t *testing.T, rest string) {
 	t.Helper()
-	proctest.WriteFile(t, n.config, fmt.Sprintf("listen: {addresses: [%s, %q], port: 53}\nadmin: {address: \"127.0.0.1:9253\"}\n%s",
-		agentIPv4, agentIPv6, rest))
+	proctest.WriteFile(t, n.config, fmt.Sprintf("listen: {addresses: [%s, %q], port: 53}\nadmin: {address: \"127.0.0.1:9253\", socket: %q}\n%s",
+		agentIPv4, agentIPv6, n.socket, rest))
 }
 
 // dialProcess waits until the agent listens.
@@ -258,7 +259,7 @@ func (n *truth) metric(t *testing.T, name string) float64 {
 // admin asks the agent's admin server.
 func (n *truth) admin(t *testing.T, method, path string) string {
 	t.Helper()
-	body, err := nodetest.Fetch(t.Context(), n.Node, method, "http://127.0.0.1:9253"+path)
+	body, err := proctest.OverSocket(t.Context(), n.socket, method, path)
 	assert.NoError(t, err)
 	return body
 }

@@ -25,12 +25,13 @@ type agent struct {
 	*proctest.Agent
 	listen, admin netip.AddrPort
 	config        string // path of its configuration file
+	socket        string // admin.socket
 }
 
 // start runs node-cache and waits until it is ready. When the test ends, it must still run and then end cleanly.
 func start(t *testing.T, s settings) *agent {
 	t.Helper()
-	a := &agent{listen: proctest.FreeAddr(t), admin: proctest.FreeAddr(t), config: filepath.Join(t.TempDir(), "config.yaml")}
+	a := &agent{listen: proctest.FreeAddr(t), admin: proctest.FreeAddr(t), socket: proctest.SocketPath(t), config: filepath.Join(t.TempDir(), "config.yaml")}
 	a.configure(t, s.rest)
 	line := []string{nodeCache, "agent", "--config", a.config}
 	if s.ownCPU {
@@ -48,8 +49,8 @@ func start(t *testing.T, s settings) *agent {
 // configure writes the configuration file, which a running agent follows.
 func (a *agent) configure(t *testing.T, rest string) {
 	t.Helper()
-	proctest.WriteFile(t, a.config, fmt.Sprintf("listen: {addresses: [%q], port: %d}\nadmin: {address: %q}\nlog: {format: text}\n%s",
-		a.listen.Addr(), a.listen.Port(), a.admin, rest))
+	proctest.WriteFile(t, a.config, fmt.Sprintf("listen: {addresses: [%q], port: %d}\nadmin: {address: %q, socket: %q}\nlog: {format: text}\n%s",
+		a.listen.Addr(), a.listen.Port(), a.admin, a.socket, rest))
 }
 
 // status is what tests read of /status.

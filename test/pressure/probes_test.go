@@ -3,6 +3,7 @@
 package pressure
 
 import (
+	"context"
 	"fmt"
 	"io"
 	"net"
@@ -164,7 +165,6 @@ type pageReaders struct {
 func startPageReaders(t *testing.T, a *agent, paths ...string) *pageReaders {
 	t.Helper()
 	r := &pageReaders{paths: paths, good: make([]atomic.Int64, len(paths)), bad: make([]atomic.Int64, len(paths)), quit: make(chan struct{})}
-	client := http.Client{Timeout: 30 * time.Second, Transport: &http.Transport{DisableKeepAlives: true}}
 	for i, path := range paths {
 		r.running.Go(func() {
 			for {
@@ -173,12 +173,10 @@ func startPageReaders(t *testing.T, a *agent, paths ...string) *pageReaders {
 					return
 				case <-time.After(10 * time.Millisecond):
 				}
-				reply, err := client.Get("http://" + a.admin.String() + path)
+				ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+				_, err := proctest.OverSocket(ctx, a.socket, http.MethodGet, path)
+				cancel()
 				if err == nil {
-					_, err = io.Copy(io.Discard, reply.Body)
-					_ = reply.Body.Close()
-				}
-				if err == nil && reply.StatusCode == http.StatusOK {
 					r.good[i].Add(1)
 				} else {
 					r.bad[i].Add(1)
