@@ -3,6 +3,8 @@
 package status
 
 import (
+	"strings"
+
 	"github.com/nodecache/node-cache/pkg/notify"
 	"github.com/nodecache/node-cache/pkg/pods"
 	"github.com/nodecache/node-cache/pkg/watch"
@@ -107,6 +109,9 @@ func KindOf(stats *watch.KindStats, held zone.KindStats) Kind {
 		Objects: held.Objects, Bytes: held.Bytes, Refused: held.Refused, Last: held.LastRefused,
 		Invalid: stats.Invalid, Example: stats.FirstInvalid,
 		Events: stats.Events, Restarts: stats.Restarts, Failures: stats.Failures, LastError: stats.LastError,
+	}
+	if stats.Kind == zone.Pods {
+		s.Last, _, _ = strings.Cut(s.Last, "/") // the page is open to all, and names no pod
 	}
 	if stats.Synced {
 		s.Age = Seconds(stats.Age)

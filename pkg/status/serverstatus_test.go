@@ -8,6 +8,8 @@ import (
 
 	"github.com/nodecache/node-cache/internal/assert"
 	"github.com/nodecache/node-cache/pkg/upstream"
+	"github.com/nodecache/node-cache/pkg/watch"
+	"github.com/nodecache/node-cache/pkg/zone"
 )
 
 func TestServerStatus(t *testing.T) {
@@ -80,4 +82,12 @@ func TestServerProblems(t *testing.T) {
 		{"forward .", "udp://192.0.2.5:53 is left out: it forwards queries back to this agent", "check where it forwards to" + again},
 	}
 	assert.Same(t, "problems", want, got)
+}
+
+// TestRefusedPod has a pod and a Service over the limit of their namespace: only the Service is named.
+func TestRefusedPod(t *testing.T) {
+	t.Parallel()
+	held := zone.KindStats{Refused: 1, LastRefused: "shop/web-1"}
+	assert.Equal(t, "a pod", "shop", KindOf(&watch.KindStats{Kind: zone.Pods}, held).Last)
+	assert.Equal(t, "a Service", "shop/web-1", KindOf(&watch.KindStats{Kind: zone.Services}, held).Last)
 }
