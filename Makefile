@@ -22,7 +22,8 @@ run: build ## build, then answer the example cluster's names on 127.0.0.1:1053
 	@echo '  dig @127.0.0.1 -p 1053 web.shop.svc.cluster.local     a Service of examples/cluster; edit the files there'
 	@echo '  dig @127.0.0.1 -p 1053 _pg._tcp.db.shop.svc.cluster.local SRV'
 	@echo '  dig @127.0.0.1 -p 1053 example.com                    from the nameservers of /etc/resolv.conf'
-	@echo "  curl 'http://127.0.0.1:9253/status?format=text'       how it is doing"
+	@echo '  bin/node-cache status                                 how it is doing'
+	@echo '  bin/node-cache page --admin unix:/tmp/node-cache.sock the address of its page for browsers'
 	@echo 'Ctrl-C stops it.'
 	bin/node-cache agent --config examples/node-cache.yaml
 

@@ -110,5 +110,5 @@ func (p *play) welcome(stdout io.Writer) error {
 func (p *play) environment(host string) []string {
 	return append(os.Environ(),
 		"PLAY="+p.dir, "PATH="+filepath.Join(p.dir, "bin")+":"+os.Getenv("PATH")+":/usr/sbin:/sbin",
-		"PLAY_HOST="+host, "HISTFILE="+filepath.Join(p.dir, "history"), "XTABLES_LOCKFILE="+p.network.Node.XtablesLock())
+		"PLAY_HOST="+host, "NODE_CACHE_ADMIN=unix:"+filepath.Join(p.dir, "admin.sock"), "HISTFILE="+filepath.Join(p.dir, "history"), "XTABLES_LOCKFILE="+p.network.Node.XtablesLock())
 }
