@@ -42,7 +42,7 @@ const pageTimeout = 40 * time.Second
 const adminVariable = "NODE_CACHE_ADMIN"
 
 // adminUsage is the help text of --admin.
-const adminUsage = "the agent's admin server, `IP:PORT` or unix:/path; default: " + adminVariable + ", or that of the agent on this host"
+const adminUsage = "the agent's admin server, unix:/path or for status and ready also `IP:PORT`; default: " + adminVariable + ", or that of the agent on this host"
 
 // agentFiles are the paths at which the agents of daemonset/ have their configuration: the last one that was applied, also
 // on the node, and the mounted ConfigMap.
@@ -106,7 +106,7 @@ func newAdminClient(where string) (*adminClient, error) {
 		where = adminOf(&cfg)
 	}
 	c := &adminClient{where: where, http: http.Client{Timeout: pageTimeout}}
-	// No proxy: the agent shows its cache only to clients on its own host.
+	// No proxy: the admin server is on this host.
 	transport := &http.Transport{DisableKeepAlives: true}
 	c.http.Transport = transport
 	if path, ok := strings.CutPrefix(where, "unix:"); ok {
@@ -206,6 +206,26 @@ Exit code 0: the agent responded, in any state; 1: it did not.`,
 				return err
 			}
 			return cli.PrintPage(cmd.OutOrStdout(), page, flags.output)
+		},
+	}
+	flags.add(cmd)
+	return cmd
+}
+
+func pageCommand() *cobra.Command {
+	flags := &adminFlags{}
+	cmd := &cobra.Command{
+		Use:   "page [--output text|json]",
+		Short: "Print the address of the agent's page for browsers",
+		Long: `Print the address of the agent's page for browsers, with the token that shows pods and
+queries there. The token is valid until this agent ends. The command uses the agent's
+unix socket, admin.socket.
+
+Exit code 0: the address is printed; 1: an error.`,
+		Args: cli.UsageArgs(cobra.NoArgs),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			var page struct{ URL string }
+			return flags.show(cmd, http.MethodGet, "/page", nil, &page, func() string { return cli.Plain([]byte(page.URL)) + "\n" })
 		},
 	}
 	flags.add(cmd)

@@ -24,7 +24,7 @@ func cacheCommand() *cobra.Command {
 		Use:   "cache get|top|flush",
 		Short: "Show or flush the cache of the agent on this host",
 		Long: `Show or flush the cache of the agent on this host. The command uses the agent's
-admin server, which shows its cache only to clients on the same host.`,
+unix socket, admin.socket.`,
 		Args: cli.UnknownCommand,
 		RunE: func(*cobra.Command, []string) error {
 			return &cli.UsageError{Err: fmt.Errorf("cache: missing subcommand: get, top, or flush")}

@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"net/url"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -65,9 +66,56 @@ func fakeAgent(t *testing.T) (addr string, asked *[]string) {
 		Socket: "unused", Metrics: http.NotFoundHandler(), Ready: func() error { return nil }, Status: func() any { return nil }, Cache: pages,
 	})
 	must(t, err)
+	return serveSocket(t, s.Handler()), asked
+}
+
+// serveSocket serves pages on a unix socket, and returns it as --admin takes it.
+func serveSocket(t *testing.T, pages http.Handler) (addr string) {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "s")
+	l, err := net.Listen("unix", path)
+	must(t, err)
+	server := httptest.Server{Listener: l, Config: &http.Server{Handler: pages}}
+	server.Start()
+	t.Cleanup(server.Close)
+	return "unix:" + path
+}
+
+// TestNotOnSocket has commands ask an agent by its address, where it shows neither pods nor queries and changes nothing.
+func TestNotOnSocket(t *testing.T) {
+	t.Parallel()
+	s, err := admin.New(admin.Config{
+		Socket: "unused", Metrics: http.NotFoundHandler(), Ready: func() error { return nil }, Status: func() any { return nil },
+		Cache: &admin.Cache{}, Kernel: &admin.Kernel{}, Top: func(string) (any, error) { return nil, nil },
+		Watch: func(url.Values) (<-chan []byte, func(), error) { return nil, nil, nil },
+	})
+	must(t, err)
 	server := httptest.NewServer(s.Handler())
 	t.Cleanup(server.Close)
-	return strings.TrimPrefix(server.URL, "http://"), asked
+	for _, tt := range []struct{ args, hint string }{
+		{"cache get a", "or use the unix socket admin.socket"},
+		{"cache top", "or use the unix socket admin.socket"},
+		{"top", "or use the unix socket admin.socket"},
+		{"watch", "or use the unix socket admin.socket"},
+		{"cache flush a", "use --admin unix:PATH"},
+		{"kernel off", "use --admin unix:PATH"},
+		{"kernel status", "use --admin unix:PATH"},
+		{"page", "use --admin unix:PATH"},
+	} {
+		got := command(append(strings.Fields(tt.args), "--admin", server.Listener.Addr().String())...)
+		if got.Code != cli.ExitFailed || got.Stdout != "" || !strings.Contains(got.Stderr, "\nhint: ") || !strings.Contains(got.Stderr, tt.hint) {
+			t.Errorf("%s: %+v, want the hint %q", tt.args, got, tt.hint)
+		}
+	}
+}
+
+// TestPage prints the address of the page for browsers.
+func TestPage(t *testing.T) {
+	t.Parallel()
+	const page = `{"url": "http://127.0.0.1:9253/?token=X\u001b"}`
+	addr := serveSocket(t, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, page) }))
+	same(t, "text", result{cli.ExitOK, "http://127.0.0.1:9253/?token=X?\n", ""}, command("page", "--admin", addr))
+	same(t, "for a program", result{cli.ExitOK, page, ""}, command("page", "--admin", addr, "-o", "json"))
 }
 
 func TestCacheCommands(t *testing.T) {

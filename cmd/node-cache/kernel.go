@@ -18,7 +18,7 @@ func kernelCommand() *cobra.Command {
 		Use:   "kernel status|off|on",
 		Short: "Show or switch the hits that the kernel answers on this host",
 		Long: `Show or switch the hits that the kernel answers on this host, see kernel.hits. The
-command uses the agent's admin server, which lets only clients on the same host switch.`,
+command uses the agent's unix socket, admin.socket.`,
 		Args: cli.UnknownCommand,
 		RunE: func(*cobra.Command, []string) error {
 			return &cli.UsageError{Err: fmt.Errorf("kernel: missing subcommand: status, off, or on")}

@@ -5,7 +5,6 @@ package main
 import (
 	"errors"
 	"net/http"
-	"net/http/httptest"
 	"strings"
 	"testing"
 
@@ -39,9 +38,7 @@ func TestKernelCommands(t *testing.T) {
 			},
 		})
 		must(t, err)
-		server := httptest.NewServer(s.Handler())
-		t.Cleanup(server.Close)
-		addr := strings.TrimPrefix(server.URL, "http://")
+		addr := serveSocket(t, s.Handler())
 		got := command(append([]string{"kernel", "--admin", addr}, strings.Split(tt.args, " ")...)...)
 		got.Stderr = strings.ReplaceAll(got.Stderr, addr, "ADDR")
 		same(t, tt.args, tt.want, got)

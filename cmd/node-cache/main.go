@@ -43,7 +43,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 func rootCommand() *cobra.Command {
 	return cli.Root(&cobra.Command{Use: "node-cache", Short: "A DNS cache for every node of a Kubernetes cluster"}, version,
 		agentCommand(), resolverCommand(), checkCommand(), convertCommand(), queryCommand(), cacheCommand(), kernelCommand(), readyCommand(), statusCommand(),
-		cleanupCommand(), doctorCommand(), topCommand(), watchCommand(), doctorChildCommand(), versionCommand())
+		cleanupCommand(), doctorCommand(), topCommand(), watchCommand(), pageCommand(), doctorChildCommand(), versionCommand())
 }
 
 // report prints the error of a command and returns the exit code.

@@ -43,7 +43,7 @@ func topCommand() *cobra.Command {
 pressed; p, w and n group by pod, workload and namespace, d shows domain names, and s sorts
 by the next column.
 Elsewhere one table is printed, of one interval. With -o json: the counts since the agent
-knows each pod. The agent needs pods.identity.
+knows each pod. The agent needs pods.identity and admin.socket.
 
 SEARCH is the share of queries whose name does not exist and ends in the cluster domain:
 names that a client tries by its search list. Set ndots: 2 in the pod's dnsConfig.

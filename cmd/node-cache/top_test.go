@@ -6,7 +6,6 @@ import (
 	"errors"
 	"io"
 	"net/http"
-	"net/http/httptest"
 	"os"
 	"regexp"
 	"strings"
@@ -108,9 +107,7 @@ func servePages(t *testing.T) (addr string) {
 		},
 	})
 	must(t, err)
-	server := httptest.NewServer(s.Handler())
-	t.Cleanup(server.Close)
-	return strings.TrimPrefix(server.URL, "http://")
+	return serveSocket(t, s.Handler())
 }
 
 // TestTopLive presses keys while the table is shown.

@@ -28,7 +28,8 @@ func watchCommand() *cobra.Command {
 		Short: "Show the queries of the node as they come",
 		Long: `Show the queries of the node as they come, with their replies, until Ctrl-C is pressed.
 With -o json a line is like one of the query log. The agent sends at most 1,000 queries a
-second and counts the others. --pod and --namespace need pods.identity.`,
+second and counts the others. It needs admin.socket; --pod and --namespace also
+pods.identity.`,
 		Args: cli.UsageArgs(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			given := url.Values{}

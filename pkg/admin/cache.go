@@ -27,8 +27,8 @@ type Cache struct {
 // cachePage serves the result of f for a request's parameters, of which only names are allowed. Pages are
 // rendered one at a time: each may walk the whole cache.
 func (s *Server) cachePage(f func(url.Values) (any, error), names ...string) http.HandlerFunc {
-	return localOnly(func(w http.ResponseWriter, r *http.Request) {
-		given, err := parameters(r, append(names, "format"))
+	return func(w http.ResponseWriter, r *http.Request) {
+		given, err := parameters(r, append(names, "format", tokenParameter))
 		if err != nil {
 			http.Error(w, err.Error(), http.StatusBadRequest)
 			return
@@ -45,7 +45,7 @@ func (s *Server) cachePage(f func(url.Values) (any, error), names ...string) htt
 			}
 			s.render(w, r, view)
 		})(w, r)
-	})
+	}
 }
 
 // parameters returns the parameters of a request. Each must be known and given once.

@@ -4,6 +4,7 @@ package admin_test
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"net"
@@ -97,7 +98,7 @@ func TestCachePages(t *testing.T) {
 		{"the kernel off by GET", get("/kernel?hits=off"), wrong(`parameter "hits": unknown`)},
 		{"flush for a script", post("/cache/flush?all=1&format=yaml"), wrong(`format "yaml": neither text nor json`)},
 	} {
-		assert.Same(t, tc.name+": reply", tc.want, ask(server(t, echoing).Handler(), tc.request))
+		assert.Same(t, tc.name+": reply", tc.want, ask(server(t, echoing).Handler(), overSocket(tc.request)))
 	}
 }
 
@@ -105,21 +106,21 @@ func TestCachePages(t *testing.T) {
 func TestFlushTakesNoBody(t *testing.T) {
 	t.Parallel()
 	var flushed atomic.Int32
-	h := server(t, func(c *admin.Config) {
+	s := server(t, func(c *admin.Config) {
 		echoing(c)
 		c.Cache.Flush = func(string, bool) (any, error) {
 			flushed.Add(1)
 			return echo{}, nil
 		}
-	}).Handler()
+	})
+	h := s.Handler()
 	r := httptest.NewRequest(http.MethodPost, "/cache/flush?all=1", strings.NewReader("all=1"))
-	r.RemoteAddr, r.Host = "127.0.0.1:40000", "localhost"
-	if got := ask(h, r); got.Code != http.StatusRequestEntityTooLarge {
+	if got := ask(h, overSocket(r)); got.Code != http.StatusRequestEntityTooLarge {
 		t.Errorf("with a body: %d, want 413", got.Code)
 	}
 	for name, r := range map[string]*http.Request{
-		"GET": get("/cache/flush?all=1"), "unknown format": post("/cache/flush?all=1&format=xml"),
-		"an origin": post("/cache/flush?all=1", "Origin", "null"),
+		"GET": overSocket(get("/cache/flush?all=1")), "unknown format": overSocket(post("/cache/flush?all=1&format=xml")),
+		"not over the socket": post("/cache/flush?all=1"), "with a token": post("/cache/flush?all=1&token=" + s.Token()),
 	} {
 		if got := ask(h, r); got.Code < 400 {
 			t.Errorf("%s: %d, want that it is refused", name, got.Code)
@@ -128,60 +129,62 @@ func TestFlushTakesNoBody(t *testing.T) {
 	if n := flushed.Load(); n != 0 {
 		t.Errorf("flushed %d times by requests that were refused", n)
 	}
-	if ask(h, post("/cache/flush?all=1")); flushed.Load() != 1 {
+	if ask(h, overSocket(post("/cache/flush?all=1"))); flushed.Load() != 1 {
 		t.Errorf("flushed %d times by one good request", flushed.Load())
 	}
 }
 
-// TestLocalPages sends requests for the pages of the cache and profiles as clients on the node and elsewhere, and as a
-// browser that another site directs here.
-func TestLocalPages(t *testing.T) {
+// TestAccess sends requests for all kinds of pages by the ways on which they come: over the socket, from this host, by a relay on this
+// host, and by a browser that another site directs here.
+func TestAccess(t *testing.T) {
 	t.Parallel()
-	type client struct {
+	tcp := func(addr string) net.Addr { a, _ := net.ResolveTCPAddr("tcp", addr); return a }
+	const here, relay = "127.0.0.1:4", "169.254.20.10:4"
+	none := []string{}
+	for _, tc := range []struct {
 		name   string
 		from   string
 		to     net.Addr // that the connection came to
 		host   string
 		header []string
-		get    int
-		post   int
-	}
-	tcp := func(addr string) net.Addr { a, _ := net.ResolveTCPAddr("tcp", addr); return a }
-	for _, tc := range []client{
-		{name: "loopback", from: "127.0.0.1:4", host: "127.0.0.1:9253", get: 200, post: 200},
-		{name: "IPv6 loopback", from: "[::1]:4", host: "[::1]:9253", get: 200, post: 200},
-		{name: "IPv6 without a port", from: "[::1]:4", host: "[::1]", get: 200, post: 200},
-		{name: "localhost", from: "127.0.0.1:4", host: "LocalHost:9253", get: 200, post: 200},
-		{name: "no host, HTTP/1.0", from: "127.0.0.1:4", get: 200, post: 200},
-		{name: "the node to its own address", from: "169.254.20.10:4", to: tcp("169.254.20.10:9253"), host: "169.254.20.10:9253", get: 200, post: 200},
-		{name: "another loopback address", from: "127.8.9.10:4", get: 200, post: 200},
-		{name: "loopback to a listener of both families", from: "[::ffff:127.0.0.1]:4", to: tcp("[::ffff:127.0.0.1]:9253"), get: 200, post: 200},
-		{name: "the node to its IPv6 address", from: "[fd00::10]:4", to: tcp("[fd00::10]:9253"), get: 200, post: 200},
-		{name: "a pod with IPv6", from: "[2001:db8::7]:4", to: tcp("[2001:db8::10]:9253"), get: 403, post: 403},
-		{name: "a pod, the listener's address unknown", from: "10.244.1.7:4", get: 403, post: 403},
-		{name: "not an address", from: "pipe", to: tcp("127.0.0.1:9253"), get: 403, post: 403},
-		{name: "no address", get: 403, post: 403},
-		{name: "a pod", from: "10.244.1.7:4", to: tcp("169.254.20.10:9253"), host: "169.254.20.10:9253", get: 403, post: 403},
-		{name: "a pod that claims another address", from: "10.244.1.7:4", to: tcp("10.0.0.1:9253"), host: "localhost", header: []string{"X-Forwarded-For", "127.0.0.1"}, get: 403, post: 403},
-		{name: "over the socket", from: "@", to: &net.UnixAddr{Name: "/run/x", Net: "unix"}, host: "any.name", get: 200, post: 200},
-		{name: "a name that was pointed here", from: "127.0.0.1:4", host: "evil.example:9253", get: 403, post: 403},
-		{name: "a name like an address", from: "127.0.0.1:4", host: "127.0.0.1.evil.example:9253", get: 403, post: 403},
-		{name: "a name like localhost", from: "127.0.0.1:4", host: "localhost.evil.example", get: 403, post: 403},
-		{name: "a site's form", from: "127.0.0.1:4", host: "127.0.0.1:9253", header: []string{"Origin", "https://evil.example"}, get: 200, post: 403},
-		{name: "a site that hides", from: "127.0.0.1:4", host: "127.0.0.1:9253", header: []string{"Origin", "null"}, get: 200, post: 403},
-		{name: "a site's script", from: "127.0.0.1:4", host: "127.0.0.1:9253", header: []string{"Sec-Fetch-Site", "cross-site"}, get: 200, post: 403},
+		// codes of pages that are open, the same with the token, of those that name pods and queries, the same with the token, and of
+		// those that change or profile
+		open, openToken, private, token, socket int
+	}{
+		{"over the socket", "@", &net.UnixAddr{Name: "/run/x", Net: "unix"}, "any.name", none, 200, 200, 200, 200, 200},
+		{"loopback", here, nil, "127.0.0.1:9253", none, 200, 200, 403, 200, 403},
+		{"IPv6 loopback", "[::1]:4", nil, "[::1]:9253", none, 200, 200, 403, 200, 403},
+		{"no host, HTTP/1.0", here, nil, "", none, 200, 200, 403, 200, 403},
+		{"a relay on this host", relay, tcp("169.254.20.10:9253"), "169.254.20.10:9253", none, 200, 200, 403, 200, 403},
+		{"a relay that says so", relay, tcp("169.254.20.10:9253"), "169.254.20.10:9253", []string{"X-Forwarded-For", "10.244.1.7"}, 200, 200, 403, 200, 403},
+		{"a pod", "10.244.1.7:4", tcp("169.254.20.10:9253"), "169.254.20.10:9253", none, 200, 200, 403, 200, 403},
+		{"a pod that claims an address", "10.244.1.7:4", tcp("10.0.0.1:9253"), "localhost", []string{"X-Forwarded-For", "127.0.0.1"}, 200, 200, 403, 200, 403},
+		{"a pod that claims the socket", "10.244.1.7:4", tcp("10.0.0.1:9253"), "/run/x", []string{"Forwarded", "for=unix"}, 403, 403, 403, 403, 403},
+		{"an address that is none", "@", tcp("10.0.0.1:9253"), "localhost", none, 200, 200, 403, 200, 403},
+		{"a name that was pointed here", here, nil, "evil.example:9253", none, 403, 403, 403, 403, 403},
+		{"a name like an address", here, nil, "127.0.0.1.evil.example:9253", none, 403, 403, 403, 403, 403},
+		{"a name like localhost", here, nil, "localhost.evil.example", none, 403, 403, 403, 403, 403},
+		{"the page itself", here, nil, "127.0.0.1:9253", []string{"Sec-Fetch-Site", "same-origin", "Sec-Fetch-Mode", "cors"}, 200, 200, 403, 200, 403},
+		{"a typed address", here, nil, "127.0.0.1:9253", []string{"Sec-Fetch-Site", "none", "Sec-Fetch-Mode", "navigate"}, 200, 200, 403, 200, 403},
+		{"its origin", here, nil, "127.0.0.1:9253", []string{"Origin", "http://127.0.0.1:9253"}, 200, 200, 403, 200, 403},
+		{"the origin of another port", here, nil, "127.0.0.1:9253", []string{"Origin", "http://127.0.0.1:8080"}, 403, 403, 403, 403, 403},
+		{"a site's form", here, nil, "127.0.0.1:9253", []string{"Origin", "https://evil.example"}, 403, 403, 403, 403, 403},
+		{"a site that hides", here, nil, "127.0.0.1:9253", []string{"Origin", "null"}, 403, 403, 403, 403, 403},
+		{"a site's image", here, nil, "127.0.0.1:9253", []string{"Sec-Fetch-Site", "cross-site", "Sec-Fetch-Mode", "no-cors", "Sec-Fetch-Dest", "image"}, 403, 403, 403, 403, 403},
+		{"an image of another port", here, nil, "127.0.0.1:9253", []string{"Sec-Fetch-Site", "same-site", "Sec-Fetch-Mode", "no-cors"}, 403, 403, 403, 403, 403},
+		{"a kind of site to come", here, nil, "127.0.0.1:9253", []string{"Sec-Fetch-Site", "same-galaxy"}, 403, 403, 403, 403, 403},
+		{"a site's frame", here, nil, "127.0.0.1:9253", []string{"Sec-Fetch-Site", "cross-site", "Sec-Fetch-Mode", "navigate", "Sec-Fetch-Dest", "iframe"}, 403, 403, 403, 403, 403},
+		{"a site's link", here, nil, "127.0.0.1:9253", []string{"Sec-Fetch-Site", "cross-site", "Sec-Fetch-Mode", "navigate", "Sec-Fetch-Dest", "document"}, 403, 403, 403, 403, 403},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
-			h := server(t, echoing).Handler()
-			pages := map[string]int{
-				"POST /cache/flush?all=1": tc.post, "POST /kernel?hits=off": tc.post, "GET /kernel": tc.get, "GET /cache/top": tc.get, "GET /top": tc.get,
-				"GET /debug/pprof/": tc.get, "GET /debug/pprof/heap": tc.get, "GET /debug/pprof/cmdline": tc.get, "GET /debug/pprof/symbol": tc.get,
-			}
-			if tc.get != http.StatusOK {
-				pages["GET /debug/pprof/profile?seconds=1"], pages["GET /debug/pprof/trace?seconds=1"] = tc.get, tc.get
-			}
-			for page, want := range pages {
+			s := server(t, func(c *admin.Config) {
+				echoing(c)
+				c.Watch = func(url.Values) (<-chan []byte, func(), error) { return nil, nil, errors.New("no watch") }
+			})
+			h := s.Handler()
+			check := func(page string, want int) {
+				t.Helper()
 				method, path, _ := strings.Cut(page, " ")
 				r := get(path, tc.header...)
 				r.Method, r.RemoteAddr, r.Host = method, tc.from, tc.host
@@ -189,13 +192,55 @@ func TestLocalPages(t *testing.T) {
 					r = r.WithContext(context.WithValue(r.Context(), http.LocalAddrContextKey, tc.to))
 				}
 				got := ask(h, r)
+				if strings.Contains(page, " /watch") && got.Code == 400 {
+					got.Code = 200 // what its function returns
+				}
 				assert.Equal(t, page, want, got.Code)
 				if want == http.StatusForbidden && !strings.Contains(got.Body, "\nhint: ") {
 					t.Errorf("%s: %q, want a hint", page, got.Body)
 				}
+				if strings.Contains(got.Body, s.Token()) && want == http.StatusForbidden {
+					t.Errorf("%s: the reply has the token", page)
+				}
 			}
+			for _, path := range []string{"/status", "/metrics", "/livez", "/readyz"} {
+				check("GET "+path, tc.open)
+				check("GET "+path+"?token="+s.Token(), tc.openToken)
+			}
+			for _, path := range []string{"/cache/top?", "/cache/get?name=a&", "/top?", "/watch?"} {
+				check("GET "+path, tc.private)
+				check("HEAD "+path, tc.private)
+				check("GET "+path+"token=", tc.private)
+				check("GET "+path+"token="+s.Token()[1:], tc.private)
+				check("GET "+path+"token="+rand.Text(), tc.private)
+				check("GET "+path+"token="+s.Token(), tc.token)
+			}
+			for _, path := range []string{
+				"/debug/pprof/", "/debug/pprof/heap", "/debug/pprof/cmdline", "/debug/pprof/symbol", "/debug/pprof/profile?seconds=0.001", "/kernel", "/page",
+			} {
+				want := tc.socket
+				if path == "/page" && want == 200 {
+					want = 400 // this server has no address
+				}
+				check("GET "+path, want)
+				check("GET "+path+map[bool]string{true: "&", false: "?"}[strings.Contains(path, "?")]+"token="+s.Token(), want)
+			}
+			check("POST /cache/flush?all=1", tc.socket)
+			check("POST /kernel?hits=off", tc.socket)
+			check("POST /kernel?hits=off&token="+s.Token(), tc.socket)
 		})
 	}
+}
+
+// TestLink follows a link of another site to the page /, which costs little and changes nothing.
+func TestLink(t *testing.T) {
+	t.Parallel()
+	link := []string{"Sec-Fetch-Site", "cross-site", "Sec-Fetch-Mode", "navigate", "Sec-Fetch-Dest", "document", "Sec-Fetch-User", "?1"}
+	h := server(t, nil).Handler()
+	assert.Equal(t, "a link", 200, ask(h, get("/", link...)).Code)
+	assert.Equal(t, "a form", 403, ask(h, get("/", append(link, "Origin", "https://evil.example")...)).Code)
+	assert.Equal(t, "a form by POST", 403, ask(h, post("/", link...)).Code)
+	assert.Equal(t, "a script of the page", 403, ask(h, get(admin.ScriptPath, link...)).Code)
 }
 
 // FuzzCacheParameters asks with any parameters. Whatever they are, a function of the cache is called with what the
@@ -217,7 +262,7 @@ func FuzzCacheParameters(f *testing.F) {
 			for _, path := range []string{"/cache/get", "/cache/top", "/cache/flush"} {
 				r := get(path)
 				r.Method, r.URL.RawQuery = method, query
-				got := ask(h, r)
+				got := ask(h, overSocket(r))
 				switch got.Code {
 				case 200:
 					if parseErr != nil || method == http.MethodPost && path == "/cache/flush" && len(given) == 0 {

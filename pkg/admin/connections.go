@@ -53,7 +53,7 @@ func newConnections() *connections {
 // accept registers a connection, or closes it if there is no room. The context of its requests holds it.
 func (c *connections) accept(ctx context.Context, conn net.Conn) context.Context {
 	n := &connection{conn: conn, from: address(conn.RemoteAddr())}
-	n.local = !n.from.IsValid() || n.from.IsLoopback() || n.from == address(conn.LocalAddr())
+	n.local = !n.from.IsValid() || isLocal(n.from, address(conn.LocalAddr()))
 	if out := c.admit(n); out != nil {
 		_ = out.conn.Close() // its reader or writer gets an error
 	}
@@ -185,6 +185,12 @@ func address(end net.Addr) netip.Addr {
 		return netip.Addr{}
 	}
 	return tcp.AddrPort().Addr().Unmap()
+}
+
+// isLocal reports whether a client at this address is on this host: at a loopback address, or at the one that it connected to. No
+// other host can do that: the second packet of its handshake would not leave this host. It may be a relay for others.
+func isLocal(client, server netip.Addr) bool {
+	return client.IsLoopback() || client.IsValid() && client == server
 }
 
 // setFreeBind allows a socket to bind an address that no link has.

@@ -162,11 +162,11 @@ func TestProfilesAtOnce(t *testing.T) {
 	serve(t, nil, func(l *pipes) {
 		var profiles []net.Conn
 		for range admin.MaxProfiles {
-			profiles = append(profiles, l.dial())
+			profiles = append(profiles, l.dialSocket())
 			request(l.T, profiles[len(profiles)-1], "/debug/pprof/goroutine?seconds=60")
 		}
 		synctest.Wait()
-		if code := served(l.T, l.dial(), "/debug/pprof/heap"); code != http.StatusServiceUnavailable {
+		if code := served(l.T, l.dialSocket(), "/debug/pprof/heap"); code != http.StatusServiceUnavailable {
 			l.Errorf("one more: %d, want 503", code)
 		}
 		if code := served(l.T, l.dial(), "/livez"); code != 200 {
@@ -178,7 +178,7 @@ func TestProfilesAtOnce(t *testing.T) {
 			}
 		}
 		synctest.Wait()
-		if code := served(l.T, l.dial(), "/debug/pprof/cmdline"); code != 200 {
+		if code := served(l.T, l.dialSocket(), "/debug/pprof/cmdline"); code != 200 {
 			l.Errorf("once they are done: %d, want 200", code)
 		}
 	})
@@ -195,7 +195,7 @@ func TestCachePagesWaitInTurn(t *testing.T) {
 		c.Cache.Top = func(int, string) (any, error) { walks++; <-leave; return echo{}, nil }
 	}
 	serve(t, walkWaits, func(l *pipes) {
-		first, second := l.dial(), l.dial()
+		first, second := l.dialSocket(), l.dialSocket()
 		request(l.T, first, "/cache/top")
 		synctest.Wait()
 		request(l.T, second, "/cache/top")

@@ -6,6 +6,6 @@
 // describes them.
 //
 // Clients of the port are not trusted. Requests have a small header, no body, and a time limit. The number of
-// connections is bounded. Profiles are for clients on this host only. A handler that panics fails only its
-// own request.
+// connections is bounded. What names pods or queries needs a token; what changes or profiles the agent is on the
+// unix socket only. A handler that panics fails only its own request.
 package admin

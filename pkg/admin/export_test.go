@@ -25,6 +25,9 @@ func (s *Server) Use(l net.Listener) {
 	s.listener.open()
 }
 
+// Token returns the token of the pages that need one.
+func (s *Server) Token() string { return s.access.token }
+
 // Guard wraps the handler of every request.
 func (s *Server) Guard(next http.Handler) http.Handler { return s.guard(next) }
 

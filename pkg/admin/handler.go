@@ -20,12 +20,13 @@ const maxProfile = 300
 type Page struct {
 	Path    string
 	Meaning string
+	Private bool // it needs the token
 	handler http.HandlerFunc
 }
 
-// A View is what the page at / shows of the server and of the client.
+// A View is what the page at / shows of the server and to the client.
 type View struct {
-	Local bool   // the client is on this host
+	Token string // empty: the client may not see pods and queries
 	Watch bool   // there is a page /watch
 	Pages []Page // the index
 }
@@ -36,40 +37,30 @@ const ScriptPath = "/page.js"
 // pages returns the pages of the index in order.
 func (s *Server) pages() []Page {
 	list := []Page{
-		{"/status", "status of the agent as JSON; /status?format=text as text", s.buffered(func(w http.ResponseWriter, r *http.Request) {
+		{"/status", "status of the agent as JSON; /status?format=text as text", false, s.buffered(func(w http.ResponseWriter, r *http.Request) {
 			s.render(w, r, s.cfg.Status())
 		})},
-		{"/metrics", "counters and gauges, for Prometheus", s.buffered(s.cfg.Metrics.ServeHTTP)},
-		{"/readyz", "200 while the agent is ready, else 503 with the reason", outcome(s.cfg.Ready)},
-		{"/livez", "200 unless a restart is needed, else 503 with the reason", outcome(s.cfg.Live)},
-		{"/debug/pprof/", "profiles for go tool pprof, only for clients on this host", s.profile(pprof.Index)},
+		{"/metrics", "counters and gauges, for Prometheus", false, s.buffered(s.cfg.Metrics.ServeHTTP)},
+		{"/readyz", "200 while the agent is ready, else 503 with the reason", false, outcome(s.cfg.Ready)},
+		{"/livez", "200 unless a restart is needed, else 503 with the reason", false, outcome(s.cfg.Live)},
 	}
 	if s.cfg.Checks != nil {
 		list = append(list, Page{
-			"/healthcheck/", "results of the configured probes; /healthcheck/LABEL: 200 while that probe succeeds, else 503 with the reason", s.checks,
+			"/healthcheck/", "results of the configured probes; /healthcheck/LABEL: 200 while that probe succeeds, else 503 with the reason", false, s.checks,
 		})
 	}
 	if s.cfg.Top != nil {
 		list = append(list, Page{
-			"/top", "queries of the pods of the node, with pods.identity; /top?by=name: also of names; only for clients on this host",
+			"/top", "queries of the pods of the node, with pods.identity; /top?by=name: also of names", true,
 			s.cachePage(func(given url.Values) (any, error) { return s.cfg.Top(given.Get("by")) }, "by"),
 		})
 	}
 	if s.cfg.Watch != nil {
-		list = append(list, Page{
-			"/watch", "queries as they come; only for clients on this host", localOnly(watchPage(s.cfg.Watch)),
-		})
-	}
-	if s.cfg.Kernel != nil {
-		list = append(list, Page{
-			"/kernel", "hits answered in the kernel; POST /kernel?hits=off and on; only for clients on this host",
-			s.cachePage(func(url.Values) (any, error) { return s.cfg.Kernel.Status(), nil }),
-		})
+		list = append(list, Page{"/watch", "queries as they come", true, watchPage(s.cfg.Watch)})
 	}
 	if s.cfg.Cache != nil {
 		list = append(list, Page{
-			"/cache/top", "cache entries with the most hits; also /cache/get?name=NAME and POST /cache/flush; only for clients on this host",
-			s.cachePage(s.cacheTop, "n", "by"),
+			"/cache/top", "cache entries with the most hits; also /cache/get?name=NAME", true, s.cachePage(s.cacheTop, "n", "by"),
 		})
 	}
 	return list
@@ -82,44 +73,50 @@ func (s *Server) pages() []Page {
 func (s *Server) Handler() http.Handler {
 	mux := http.NewServeMux()
 	pages := s.pages()
+	handle := func(a audience, pattern string, page http.HandlerFunc) {
+		mux.HandleFunc(pattern, s.access.allow(a, page))
+	}
 	for _, p := range pages {
-		mux.HandleFunc("GET "+exact(p.Path), p.handler)
+		pattern, a := "GET "+p.Path, open
+		if strings.HasSuffix(pattern, "/") {
+			pattern += "{$}"
+		}
+		if p.Private {
+			a = withToken
+		}
+		handle(a, pattern, p.handler)
 	}
 	if s.cfg.Checks != nil {
-		mux.HandleFunc("GET /healthcheck/{label}", s.check)
+		handle(open, "GET /healthcheck/{label}", s.check)
 	}
 	if s.cfg.Front != nil {
 		// One request at a time of each kind of client: browsers that poll leave the other pages to scrapers.
-		turns := map[bool]chan struct{}{true: make(chan struct{}, 1), false: make(chan struct{}, 1)}
+		turns := map[string]chan struct{}{s.access.token: make(chan struct{}, 1), "": make(chan struct{}, 1)}
 		front := func(w http.ResponseWriter, r *http.Request) {
-			local := checkLocal(r) == nil
-			s.inTurn(turns[local], func(w http.ResponseWriter, r *http.Request) {
-				s.cfg.Front(w, r, View{Local: local, Watch: s.cfg.Watch != nil, Pages: pages})
-			})(w, r)
+			v := View{Watch: s.cfg.Watch != nil, Pages: pages}
+			if isSocket(r) || s.access.hasToken(r) {
+				v.Token = s.access.token
+			}
+			s.inTurn(turns[v.Token], func(w http.ResponseWriter, r *http.Request) { s.cfg.Front(w, r, v) })(w, r)
 		}
-		mux.HandleFunc("GET /{$}", front)
-		mux.HandleFunc("GET "+ScriptPath, front)
+		handle(open, "GET /{$}", front)
+		handle(open, "GET "+ScriptPath, front)
 	}
+	handle(socketOnly, "GET /page", s.cachePage(s.pageURL))
 	if s.cfg.Kernel != nil {
-		mux.HandleFunc("POST /kernel", s.cachePage(s.cfg.Kernel.post, "hits"))
+		handle(socketOnly, "GET /kernel", s.cachePage(func(url.Values) (any, error) { return s.cfg.Kernel.Status(), nil }))
+		handle(socketOnly, "POST /kernel", s.cachePage(s.cfg.Kernel.post, "hits"))
 	}
 	if s.cfg.Cache != nil {
-		mux.HandleFunc("GET /cache/get", s.cachePage(s.cacheGet, "name", "type"))
-		mux.HandleFunc("POST /cache/flush", s.cachePage(s.cacheFlush, "name", "zone", "all"))
+		handle(withToken, "GET /cache/get", s.cachePage(s.cacheGet, "name", "type"))
+		handle(socketOnly, "POST /cache/flush", s.cachePage(s.cacheFlush, "name", "zone", "all"))
 	}
-	mux.HandleFunc("GET /debug/pprof/cmdline", s.profile(pprof.Cmdline))
-	mux.HandleFunc("GET /debug/pprof/profile", s.profile(pprof.Profile))
-	mux.HandleFunc("GET /debug/pprof/symbol", s.profile(pprof.Symbol))
-	mux.HandleFunc("GET /debug/pprof/trace", s.profile(pprof.Trace))
+	handle(socketOnly, "GET /debug/pprof/", s.profile(pprof.Index))
+	handle(socketOnly, "GET /debug/pprof/cmdline", s.profile(pprof.Cmdline))
+	handle(socketOnly, "GET /debug/pprof/profile", s.profile(pprof.Profile))
+	handle(socketOnly, "GET /debug/pprof/symbol", s.profile(pprof.Symbol))
+	handle(socketOnly, "GET /debug/pprof/trace", s.profile(pprof.Trace))
 	return s.guard(mux)
-}
-
-// exact returns the pattern of a page. Paths below /debug/pprof/ match it, too.
-func exact(path string) string {
-	if path == "/healthcheck/" {
-		return path + "{$}"
-	}
-	return path
 }
 
 // guard rejects invalid requests and limits a panic to its own request.
@@ -135,18 +132,20 @@ func (s *Server) guard(next http.Handler) http.Handler {
 			busy(w)
 			return
 		}
-		s.requestThrottle.took(requestCost)
+		s.requestThrottle.took(r, requestCost)
 		h := w.Header()
 		h.Set("Cache-Control", "no-store")
 		h.Set("X-Content-Type-Options", "nosniff")
+		h.Set("Referrer-Policy", "no-referrer") // the address may have the token
+		refused := s.access.checkBrowser(r)
 		switch {
 		case r.ContentLength != 0: // -1 is a body of unknown length
 			h.Set("Connection", "close") // leaves the body unread
 			http.Error(w, "request bodies are not accepted", http.StatusRequestEntityTooLarge)
 		case tooLong(r):
 			http.Error(w, fmt.Sprintf("seconds: at most %d", maxProfile), http.StatusBadRequest)
-		case !s.isKnownHost(r):
-			http.Error(w, errHost.Error(), http.StatusForbidden)
+		case refused != nil:
+			http.Error(w, refused.Error(), http.StatusForbidden)
 		default:
 			next.ServeHTTP(w, r)
 		}

@@ -4,11 +4,15 @@ package admin_test
 
 import (
 	"bytes"
+	"context"
+	"crypto/rand"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"iter"
 	"log/slog"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
@@ -38,9 +42,9 @@ func complete() admin.Config {
 // front shows the view as a page that takes a millisecond.
 func front(w http.ResponseWriter, _ *http.Request, v admin.View) {
 	time.Sleep(time.Millisecond)
-	_, _ = fmt.Fprintf(w, "local=%t watch=%t", v.Local, v.Watch)
+	_, _ = fmt.Fprintf(w, "token=%s watch=%t", v.Token, v.Watch)
 	for _, p := range v.Pages {
-		_, _ = fmt.Fprintf(w, " <%s>", p.Path)
+		_, _ = fmt.Fprintf(w, " <%s>%t", p.Path, p.Private)
 	}
 }
 
@@ -67,6 +71,12 @@ func ask(h http.Handler, r *http.Request) reply {
 	w := httptest.NewRecorder()
 	h.ServeHTTP(w, r)
 	return reply{Code: w.Code, Type: w.Header().Get("Content-Type"), Body: w.Body.String()}
+}
+
+// overSocket returns a request as it comes over the unix socket.
+func overSocket(r *http.Request) *http.Request {
+	r.RemoteAddr = "@"
+	return r.WithContext(context.WithValue(r.Context(), http.LocalAddrContextKey, &net.UnixAddr{Name: "/run/s", Net: "unix"}))
 }
 
 // get is a request from this machine, with the names and values of a header.
@@ -100,7 +110,7 @@ func TestNewRejects(t *testing.T) {
 }
 
 // TestHosts serves every page under addresses, localhost and the names of the configuration, and under no other name:
-// any site can point one here. See TestLocalPages for the pages with a guard of their own.
+// any site can point one here. See TestAccess for the pages with a guard of their own.
 func TestHosts(t *testing.T) {
 	t.Parallel()
 	h := server(t, func(c *admin.Config) { c.Hosts = []string{"node-cache.example"} }).Handler()
@@ -180,9 +190,9 @@ func TestPages(t *testing.T) {
 		{"probes: none configured", checks(), get("/healthcheck/"), reply{200, text, ""}},
 		{"probes: below one", checks(up), get("/healthcheck/cluster/x"), reply{404, text, "404 page not found\n"}},
 		{"probes: no such pages", nil, get("/healthcheck/"), reply{404, text, "404 page not found\n"}},
-		{"cache: none to read", nil, get("/cache/get?name=a"), reply{404, text, "404 page not found\n"}},
-		{"cache: none to list", nil, get("/cache/top"), reply{404, text, "404 page not found\n"}},
-		{"cache: none to flush", nil, post("/cache/flush?all=1"), reply{404, text, "404 page not found\n"}},
+		{"cache: none to read", nil, overSocket(get("/cache/get?name=a")), reply{404, text, "404 page not found\n"}},
+		{"cache: none to list", nil, overSocket(get("/cache/top")), reply{404, text, "404 page not found\n"}},
+		{"cache: none to flush", nil, overSocket(post("/cache/flush?all=1")), reply{404, text, "404 page not found\n"}},
 		{
 			"a panic in the middle of a page", func(c *admin.Config) {
 				c.Metrics = http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
@@ -193,9 +203,9 @@ func TestPages(t *testing.T) {
 		},
 		{"no such page", nil, get("/nowhere"), reply{404, text, "404 page not found\n"}},
 		{"below a page", nil, get("/status/x"), reply{404, text, "404 page not found\n"}},
-		{"a profile that takes too long", nil, get("/debug/pprof/profile?seconds=301"), reply{400, text, "seconds: at most 300\n"}},
-		{"a trace that takes no time at all", nil, get("/debug/pprof/trace?seconds=NaN"), reply{400, text, "seconds: at most 300\n"}},
-		{"a trace that never ends", nil, get("/debug/pprof/trace?seconds=1e999"), reply{400, text, "seconds: at most 300\n"}},
+		{"a profile that takes too long", nil, overSocket(get("/debug/pprof/profile?seconds=301")), reply{400, text, "seconds: at most 300\n"}},
+		{"a trace that takes no time at all", nil, overSocket(get("/debug/pprof/trace?seconds=NaN")), reply{400, text, "seconds: at most 300\n"}},
+		{"a trace that never ends", nil, overSocket(get("/debug/pprof/trace?seconds=1e999")), reply{400, text, "seconds: at most 300\n"}},
 		{
 			"POST", nil, httptest.NewRequest(http.MethodPost, "http://localhost/status", nil),
 			reply{405, text, "Method Not Allowed\n"},
@@ -224,35 +234,77 @@ func TestHeaders(t *testing.T) {
 	want := http.Header{
 		"Cache-Control":          {"no-store"},
 		"Content-Type":           {"text/plain; charset=utf-8"},
+		"Referrer-Policy":        {"no-referrer"},
 		"X-Content-Type-Options": {"nosniff"},
 	}
 	assert.Same(t, "header", want, w.Header())
 }
 
-// TestFront passes what the server knows of a client to the page at / and to its script.
+// TestFront passes the token to the page at / of a client that has it, and to no other.
 func TestFront(t *testing.T) {
 	t.Parallel()
-	elsewhere := get("/")
-	elsewhere.RemoteAddr = "10.244.1.7:40000"
+	watched := func(c *admin.Config) {
+		c.Watch = func(url.Values) (<-chan []byte, func(), error) { return nil, nil, nil }
+	}
 	for _, tc := range []struct {
-		name    string
-		change  func(*admin.Config)
-		request *http.Request
-		code    int
-		want    string // the beginning
+		name   string
+		change func(*admin.Config)
+		path   string
+		socket bool
+		code   int
+		want   string // the beginning; TOKEN is the token
 	}{
-		{"a client on this host", nil, get("/"), 200, "local=true watch=false </status>"},
-		{"a client elsewhere", nil, elsewhere, 200, "local=false watch=false </status>"},
-		{"live queries", func(c *admin.Config) {
-			c.Watch = func(url.Values) (<-chan []byte, func(), error) { return nil, nil, nil }
-		}, get("/"), 200, "local=true watch=true"},
-		{"the script", nil, get(admin.ScriptPath), 200, "local=true"},
-		{"no page", func(c *admin.Config) { c.Front = nil }, get("/"), 404, "404 page not found"},
-		{"no script", func(c *admin.Config) { c.Front = nil }, get(admin.ScriptPath), 404, "404 page not found"},
+		{"without a token", nil, "/", false, 200, "token= watch=false </status>false"},
+		{"with the token", nil, "/?token=TOKEN", false, 200, "token=TOKEN watch=false </status>false"},
+		{"with the token of another process", nil, "/?token=" + rand.Text(), false, 200, "token= watch=false"},
+		{"with an empty token", nil, "/?token=", false, 200, "token= watch=false"},
+		{"over the socket", nil, "/", true, 200, "token=TOKEN watch=false"},
+		{"live queries", watched, "/?token=TOKEN", false, 200, "token=TOKEN watch=true"},
+		{"the script", nil, admin.ScriptPath, false, 200, "token="},
+		{"no page", func(c *admin.Config) { c.Front = nil }, "/", false, 404, "404 page not found"},
+		{"no script", func(c *admin.Config) { c.Front = nil }, admin.ScriptPath, false, 404, "404 page not found"},
 	} {
-		if got := ask(server(t, tc.change).Handler(), tc.request); got.Code != tc.code || !strings.HasPrefix(got.Body, tc.want) {
-			t.Errorf("%s: %+v, want %d %q", tc.name, got, tc.code, tc.want)
+		s := server(t, tc.change)
+		r := get(strings.Replace(tc.path, "TOKEN", s.Token(), 1))
+		if tc.socket {
+			r = overSocket(r)
 		}
+		want := strings.Replace(tc.want, "TOKEN", s.Token(), 1)
+		if got := ask(s.Handler(), r); got.Code != tc.code || !strings.HasPrefix(got.Body, want) {
+			t.Errorf("%s: %+v, want %d %q", tc.name, got, tc.code, want)
+		}
+	}
+}
+
+// TestPageURL follows the address of the page for browsers.
+func TestPageURL(t *testing.T) {
+	t.Parallel()
+	for listen, want := range map[string]string{
+		"127.0.0.1:0": "http://127.0.0.1:", "0.0.0.0:0": "http://localhost:", "[::]:0": "http://localhost:", "[::1]:0": "http://[::1]:",
+	} {
+		s := server(t, func(c *admin.Config) { echoing(c); c.Addr = netip.MustParseAddrPort(listen) })
+		if err := s.Listen(t.Context()); err != nil {
+			t.Logf("%s: %v", listen, err) // this machine lacks the IP family
+			continue
+		}
+		t.Cleanup(s.Close)
+		var page struct{ URL string }
+		assert.NoError(t, json.Unmarshal([]byte(ask(s.Handler(), overSocket(get("/page"))).Body), &page))
+		if !strings.HasPrefix(page.URL, want) || !strings.HasSuffix(page.URL, "/?token="+s.Token()) || len(s.Token()) < 26 {
+			t.Errorf("%s: %s", listen, page.URL)
+		}
+		u, err := url.Parse(page.URL)
+		assert.NoError(t, err)
+		r := get("/cache/top?" + u.RawQuery)
+		r.Host = u.Host
+		assert.Equal(t, listen, 200, ask(s.Handler(), r).Code)
+	}
+	alone := server(t, onSocket("unused"))
+	if got := ask(alone.Handler(), overSocket(get("/page"))); got.Code != 400 || !strings.Contains(got.Body, "admin.address") {
+		t.Errorf("without an address: %+v", got)
+	}
+	if server(t, nil).Token() == alone.Token() {
+		t.Error("two servers have the same token")
 	}
 }
 
@@ -262,13 +314,13 @@ func TestIndex(t *testing.T) {
 	h := server(t, nil).Handler()
 	front := ask(h, get("/"))
 	var links []string
-	for _, m := range regexp.MustCompile(`<([^>]+)>`).FindAllStringSubmatch(front.Body, -1) {
+	for _, m := range regexp.MustCompile(`<([^>]+)>false`).FindAllStringSubmatch(front.Body, -1) {
 		links = append(links, m[1])
 		if got := ask(h, get(m[1])); got.Code != 200 || got.Body == "" {
 			t.Errorf("%s: %d with %d bytes, want a page", m[1], got.Code, len(got.Body))
 		}
 	}
-	want := []string{"/status", "/metrics", "/readyz", "/livez", "/debug/pprof/"}
+	want := []string{"/status", "/metrics", "/readyz", "/livez"}
 	assert.Same(t, "links", want, links)
 }
 

@@ -27,7 +27,7 @@ func (s *Server) buffered(page http.HandlerFunc) http.HandlerFunc {
 		whole := &pageBuffer{header: w.Header()}
 		began := s.renderThrottle.now()
 		page(whole, r)
-		s.renderThrottle.took(s.renderThrottle.now().Sub(began))
+		s.renderThrottle.took(r, s.renderThrottle.now().Sub(began))
 		s.connections.set(v, writing)
 		w.WriteHeader(cmp.Or(whole.code, http.StatusOK))
 		_, _ = w.Write(whole.body.Bytes())
@@ -52,9 +52,9 @@ func (s *Server) inTurn(slot chan struct{}, page http.HandlerFunc) http.HandlerF
 	}
 }
 
-// profile serves a profile to clients on this host, few at a time.
+// profile serves a profile, few at a time.
 func (s *Server) profile(page http.HandlerFunc) http.HandlerFunc {
-	return localOnly(func(w http.ResponseWriter, r *http.Request) {
+	return func(w http.ResponseWriter, r *http.Request) {
 		select {
 		case s.profiles <- struct{}{}:
 		default:
@@ -66,7 +66,7 @@ func (s *Server) profile(page http.HandlerFunc) http.HandlerFunc {
 		s.connections.set(held, rendering)
 		defer s.connections.set(held, idle)
 		page(w, r)
-	})
+	}
 }
 
 // busy replies that there are too many requests of a kind.

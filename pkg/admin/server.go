@@ -5,6 +5,7 @@ package admin
 import (
 	"cmp"
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"iter"
@@ -80,6 +81,7 @@ type Stats struct {
 // A Server serves the pages on a TCP address, a unix socket, or both.
 type Server struct {
 	cfg             Config
+	access          accessControl
 	http            *http.Server
 	listener        *gate        // TCP; nil before Listen, and without an address
 	socket          net.Listener // nil before Listen, and without a path
@@ -104,7 +106,7 @@ func New(cfg Config) (*Server, error) {
 	}
 	cfg.Log = cmp.Or(cfg.Log, slog.New(slog.DiscardHandler))
 	s := &Server{
-		cfg: cfg, connections: newConnections(), cacheSlot: make(chan struct{}, 1), profiles: make(chan struct{}, maxProfiles),
+		cfg: cfg, access: accessControl{hosts: cfg.Hosts, token: rand.Text()}, connections: newConnections(), cacheSlot: make(chan struct{}, 1), profiles: make(chan struct{}, maxProfiles),
 		requestThrottle: newThrottle(), renderThrottle: newThrottle(),
 	}
 	s.http = &http.Server{

@@ -40,6 +40,21 @@ func (p *pipes) dialFrom(client string) net.Conn {
 	return near
 }
 
+// A socketConn is a pipe with the addresses of a unix socket.
+type socketConn struct{ net.Conn }
+
+func (socketConn) LocalAddr() net.Addr  { return &net.UnixAddr{Name: "/run/s", Net: "unix"} }
+func (socketConn) RemoteAddr() net.Addr { return &net.UnixAddr{Name: "@", Net: "unix"} }
+
+// dialSocket connects over the unix socket.
+func (p *pipes) dialSocket() net.Conn {
+	p.Helper()
+	near, far := net.Pipe()
+	assert.NoError(p.T, p.Deliver(p.Context(), socketConn{far}, nil))
+	p.Cleanup(func() { _ = near.Close() })
+	return near
+}
+
 // request writes a request and leaves the reply to be read.
 func request(t *testing.T, c net.Conn, path string) {
 	t.Helper()
@@ -126,7 +141,7 @@ func TestLongHeader(t *testing.T) {
 func TestLongProfile(t *testing.T) {
 	t.Parallel()
 	serve(t, nil, func(l *pipes) {
-		c := l.dial()
+		c := l.dialSocket()
 		start := time.Now()
 		request(l.T, c, "/debug/pprof/goroutine?seconds=120")
 		code, body, err := response(c)

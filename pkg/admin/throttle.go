@@ -3,13 +3,16 @@
 package admin
 
 import (
+	"net"
 	"net/http"
+	"net/netip"
 	"sync"
 	"time"
 )
 
 const (
-	// throttleShare bounds the CPU time of requests from other hosts and pods to 1/throttleShare of one CPU.
+	// throttleShare bounds the CPU time of requests over TCP to 1/throttleShare of one CPU, and that of those from this host to
+	// as much again.
 	throttleShare = 10
 	// throttleBurst is how far requests may run ahead of that share.
 	throttleBurst = time.Second
@@ -18,30 +21,46 @@ const (
 )
 
 // A throttle delays requests, one after the other, while earlier ones exceeded their share of a CPU: DNS
-// queries need it. Clients on this host, such as the kubelet's probes, never wait.
+// queries need it. Clients on this host, such as the kubelet's probes, have a share of their own. Those of the unix socket never wait.
 type throttle struct {
+	shares map[bool]*share // by whether the client is on this host
+	now    func() time.Time
+}
+
+// A share is what a kind of clients may use.
+type share struct {
 	turn chan struct{} // semaphore of the waiting request
 	mu   sync.Mutex    // guards even
 	even time.Time     // when the share covers the time used
-	now  func() time.Time
 }
 
 func newThrottle() *throttle {
-	return &throttle{turn: make(chan struct{}, 1), now: time.Now} //nolint:forbidigo // net/http uses this clock, too
+	return &throttle{
+		shares: map[bool]*share{true: {turn: make(chan struct{}, 1)}, false: {turn: make(chan struct{}, 1)}},
+		now:    time.Now, //nolint:forbidigo // net/http uses this clock, too
+	}
+}
+
+// share returns the share that a request over TCP counts towards.
+func (t *throttle) share(r *http.Request) *share {
+	client, _ := netip.ParseAddrPort(r.RemoteAddr)
+	server, _ := r.Context().Value(http.LocalAddrContextKey).(net.Addr)
+	return t.shares[isLocal(client.Addr().Unmap(), address(server))]
 }
 
 // wait returns when the request may be served. It returns false if the client is gone or the agent stops.
 func (t *throttle) wait(r *http.Request) bool {
-	if isSocket(r) || isLocal(r) {
+	if isSocket(r) {
 		return true
 	}
+	s := t.share(r)
 	select {
-	case t.turn <- struct{}{}:
+	case s.turn <- struct{}{}:
 	case <-r.Context().Done():
 		return false
 	}
-	defer func() { <-t.turn }()
-	if early := t.took(0).Sub(t.now()) - throttleBurst; early > 0 {
+	defer func() { <-s.turn }()
+	if early := t.took(r, 0).Sub(t.now()) - throttleBurst; early > 0 {
 		timer := time.NewTimer(early)
 		defer timer.Stop()
 		select {
@@ -53,13 +72,18 @@ func (t *throttle) wait(r *http.Request) bool {
 	return true
 }
 
-// took adds CPU time and returns when the share covers it.
-func (t *throttle) took(d time.Duration) time.Time {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if now := t.now(); t.even.Before(now) {
-		t.even = now
+// took adds CPU time of a request and returns when its share covers it.
+func (t *throttle) took(r *http.Request, d time.Duration) time.Time {
+	now := t.now()
+	if isSocket(r) {
+		return now
 	}
-	t.even = t.even.Add(throttleShare * d)
-	return t.even
+	s := t.share(r)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.even.Before(now) {
+		s.even = now
+	}
+	s.even = s.even.Add(throttleShare * d)
+	return s.even
 }

@@ -16,10 +16,27 @@ import (
 	"github.com/nodecache/node-cache/pkg/admin"
 )
 
-// TestThrottle has a pod ask for pages without end, over as many connections as there may be: they take a tenth of a CPU, a
-// probe from the pod's network waits briefly, and one from this machine does not wait.
+// TestThrottle has a pod ask for pages without end, over as many connections as there may be, once itself and once through a relay on
+// this host: they take a tenth of a CPU, a probe of the same kind of client waits briefly, and other kinds do not wait.
 func TestThrottle(t *testing.T) {
 	t.Parallel()
+	local := func(path string) *http.Request { return get(path) }
+	elsewhere := func(path string) *http.Request {
+		r := get(path)
+		r.RemoteAddr = "10.1.2.3:4567"
+		return r
+	}
+	for name, clients := range map[string][2]func(string) *http.Request{"a pod": {elsewhere, local}, "a relay": {local, elsewhere}} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			throttled(t, clients[0], clients[1])
+		})
+	}
+}
+
+// throttled floods the server by one kind of client, and asks it as another.
+func throttled(t *testing.T, flood, other func(path string) *http.Request) {
+	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		const attack, page = 10 * time.Second, time.Millisecond
 		var pages atomic.Int64
@@ -29,16 +46,11 @@ func TestThrottle(t *testing.T) {
 				time.Sleep(page)
 			})
 		}).Handler()
-		elsewhere := func(path string) *http.Request {
-			r := get(path)
-			r.RemoteAddr = "10.1.2.3:4567"
-			return r
-		}
 		end := time.Now().Add(attack)
 		for range admin.MaxConns - 1 {
 			go func() {
 				for time.Now().Before(end) {
-					ask(h, elsewhere("/metrics"))
+					ask(h, flood("/metrics"))
 					time.Sleep(page / 10) // until the client asks again
 				}
 			}()
@@ -51,11 +63,12 @@ func TestThrottle(t *testing.T) {
 			return time.Since(began)
 		}
 		time.Sleep(attack / 2)
-		assert.Equal(t, "time of a page for a client on this machine", page, took(get("/metrics")))
-		if d := took(elsewhere("/readyz")); d > 100*time.Millisecond {
-			t.Errorf("a probe from elsewhere took %s, want 0.1 s at most", d)
+		assert.Equal(t, "time of a page for another kind of client", page, took(other("/metrics")))
+		assert.Equal(t, "time of a page over the socket", page, took(overSocket(flood("/metrics"))))
+		if d := took(flood("/readyz")); d > 100*time.Millisecond {
+			t.Errorf("a probe took %s, want 0.1 s at most", d)
 		}
-		if d := took(elsewhere("/metrics")); d > 2*time.Second {
+		if d := took(flood("/metrics")); d > 2*time.Second {
 			t.Errorf("a scrape took %s, want 2 s at most", d)
 		}
 		time.Sleep(time.Until(end))

@@ -18,7 +18,7 @@ const watchTimeout = 10 * time.Second
 // watchPage serves lines as they come, until the client closes the connection or the agent stops.
 func watchPage(start Watch) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
-		given, err := parameters(r, []string{"namespace", "pod", "name", "rcode", "source"})
+		given, err := parameters(r, []string{"namespace", "pod", "name", "rcode", "source", tokenParameter})
 		if err != nil {
 			http.Error(w, err.Error(), http.StatusBadRequest)
 			return

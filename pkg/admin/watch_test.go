@@ -34,15 +34,15 @@ func TestWatch(t *testing.T) {
 	}, func(l *pipes) {
 		for path, want := range map[string]string{"/watch?x=1": `parameter "x": unknown`, "/watch?rcode=A": "no such rcode"} {
 			c := l.dial()
-			request(l.T, c, path)
+			request(l.T, c, path+"&token="+l.server.Token())
 			code, body, _ := response(c)
 			assert.Equal(l.T, path, 400, code)
 			assert.Equal(l.T, path, true, bytes.HasPrefix(body, []byte(want)) && !bytes.ContainsRune(body, 27))
 		}
-		assert.Equal(l.T, "from elsewhere", 403, served(l.T, l.dialFrom("10.244.0.7"), "/watch"))
+		assert.Equal(l.T, "without the token", 403, served(l.T, l.dial(), "/watch"))
 
 		c := l.dial()
-		request(l.T, c, "/watch?name=test")
+		request(l.T, c, "/watch?name=test&token="+l.server.Token())
 		reply, err := http.ReadResponse(bufio.NewReader(c), nil)
 		assert.NoError(l.T, err)
 		defer func() { _ = reply.Body.Close() }()
@@ -58,7 +58,7 @@ func TestWatch(t *testing.T) {
 		<-ended
 
 		silent := l.dial()
-		request(l.T, silent, "/watch")
+		request(l.T, silent, "/watch?token="+l.server.Token())
 		began := time.Now()
 		for open := true; open; {
 			select {

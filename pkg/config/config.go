@@ -75,7 +75,7 @@ type Config struct {
 	Limits Limits `yaml:"limits"`
 	// The answers to queries of class CH. Empty: the query is refused.
 	Identity Identity `yaml:"identity"`
-	// The HTTP server for /metrics, /livez, /readyz, /status and, on this host only, /cache.
+	// The HTTP server for /metrics, /livez, /readyz, /status, and the page / for browsers.
 	Admin Admin `yaml:"admin"`
 	// Queries that are sent repeatedly, to measure how they are answered, at most 32. Each has metrics by its label,
 	// and the page /healthcheck/LABEL.
@@ -416,7 +416,7 @@ type Identity struct {
 type Admin struct {
 	// An IP address with a port. Empty: none.
 	Address netip.AddrPort `yaml:"address" format:"endpoint"` // the zero value: none
-	// The path of a unix socket for the same pages. Empty: none.
+	// The path of a unix socket for the commands and for profiles. Empty: none.
 	Socket string `yaml:"socket" format:"socket"`
 	// Host names that requests may use besides IP addresses and `localhost`. Others are refused, against DNS rebinding.
 	Hosts []string `yaml:"hosts" format:"host"` // lower-case, without a dot at the end

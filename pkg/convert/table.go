@@ -305,7 +305,7 @@ func plugins(c *converter) []directive {
 		lost("erratic whoami", "a plugin for tests", "templates make answers by pattern"),
 		lost("trace", "queries are not traced", "metrics have latencies by source; node-cache query --explain explains one query"),
 		{names: "dnstap", take: dnstap},
-		differs("pprof", "profiles are at /debug/pprof of admin.address, for clients on this host", ""),
+		differs("pprof", "profiles are at /debug/pprof of the unix socket admin.socket", ""),
 		lost("shed proxyproto multisocket", "socket options cannot be set", "what goes beyond the limits is shed, and counted: see limits"),
 		lost("on", "programs are not run", ""),
 	}

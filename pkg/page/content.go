@@ -32,7 +32,7 @@ type content struct {
 	Time    time.Time
 	Plots   []plot
 	Stale   bool    // the pods were not confirmed recently
-	Top     []table // of clients and names; empty: the client is not local, or pods.identity is off
+	Top     []table // of clients and names; empty: the client has no token, or pods.identity is off
 	Servers []status.Upstream
 
 	MoreServers, MoreProblems int // left out
@@ -62,7 +62,7 @@ func (p *Page) contentOf(v admin.View, now time.Time) *content {
 	slices.SortStableFunc(c.Servers, func(a, b status.Upstream) int { return cmp.Compare(healthy(&a), healthy(&b)) })
 	c.Servers, c.MoreServers = first(c.Servers)
 	s.Problems, c.MoreProblems = first(s.Problems)
-	if asked := p.cfg.Top(); v.Local && asked != nil {
+	if asked := p.cfg.Top(); v.Token != "" && asked != nil {
 		c.Stale = asked.Stale
 		c.Top = []table{podTable(asked, p.cfg.SearchPath()), nameTable(asked)}
 	}

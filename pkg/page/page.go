@@ -47,8 +47,8 @@ type Page struct {
 	policy   string // Content-Security-Policy
 	history  history
 
-	mu       sync.Mutex         // guards rendered
-	rendered map[bool]rendering // by whether the client is local
+	mu       sync.Mutex           // guards rendered
+	rendered map[string]rendering // by the token of the client
 }
 
 // A rendering is a rendered page.
@@ -67,7 +67,7 @@ func New(cfg Config) (*Page, error) {
 	style, _, _ = strings.Cut(style, "</style>")
 	hash := sha256.Sum256([]byte(style))
 	return &Page{
-		cfg: cfg, template: t, rendered: map[bool]rendering{},
+		cfg: cfg, template: t, rendered: map[string]rendering{},
 		policy: "default-src 'none'; style-src 'sha256-" + base64.StdEncoding.EncodeToString(hash[:]) +
 			"'; script-src 'self'; connect-src 'self'; img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
 	}, nil
@@ -115,13 +115,13 @@ func (p *Page) render(v admin.View) ([]byte, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	now := p.cfg.Now()
-	if last := p.rendered[v.Local]; now.Sub(last.at) < reuse {
+	if last := p.rendered[v.Token]; now.Sub(last.at) < reuse {
 		return last.html, nil
 	}
 	var b bytes.Buffer
 	if err := p.template.Execute(&b, p.contentOf(v, now)); err != nil {
 		return nil, fmt.Errorf("rendering the page: %w", err)
 	}
-	p.rendered[v.Local] = rendering{now, b.Bytes()}
+	p.rendered[v.Token] = rendering{now, b.Bytes()}
 	return b.Bytes(), nil
 }

@@ -12,7 +12,7 @@ function replace(sections) {
 
 async function update() {
   if (!document.hidden) try {
-    const reply = await fetch("./", {signal: AbortSignal.timeout(5000)});
+    const reply = await fetch("./" + location.search, {signal: AbortSignal.timeout(5000)});
     if (!reply.ok) throw Error("status " + reply.status);
     const page = new DOMParser().parseFromString(await reply.text(), "text/html");
     replace([...page.querySelector("main").children]);
@@ -42,7 +42,7 @@ if (live) {
   }
 
   async function watch() {
-    const reply = await fetch("watch", {signal: stop.signal});
+    const reply = await fetch("watch" + location.search, {signal: stop.signal});
     if (!reply.ok) throw Error(await reply.text());
     const reader = reply.body.pipeThrough(new TextDecoderStream()).getReader();
     for (let rest = "", part; !(part = await reader.read()).done;) {

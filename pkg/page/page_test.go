@@ -27,7 +27,7 @@ import (
 
 // index is the part of a view that does not depend on the client.
 func index() []admin.Page {
-	return []admin.Page{{Path: "/status", Meaning: "status of the agent"}, {Path: "/debug/pprof/", Meaning: "profiles"}}
+	return []admin.Page{{Path: "/status", Meaning: "status of the agent"}, {Path: "/top", Meaning: "queries of pods", Private: true}}
 }
 
 // example is the status that docs/status.md shows.
@@ -78,7 +78,7 @@ func busyPods() *top.Page {
 
 func TestContent(t *testing.T) {
 	t.Parallel()
-	local := admin.View{Local: true, Pages: index()}
+	shown := admin.View{Token: "TOKEN", Pages: index()}
 	const suffixes = "set ndots: 2 in the dnsConfig of Deployment/web, or end outside names with a dot"
 	for _, tc := range []struct {
 		name      string
@@ -87,12 +87,12 @@ func TestContent(t *testing.T) {
 		want, not []string
 	}{
 		{
-			"nothing is known", func(*page.Config) {}, local,
-			[]string{"0 queries, – hits", "Problems none", "hits –", "p50 – p99 –", "Set pods.identity to see them", "no cluster", "not managed", "/debug/pprof/ profiles"},
-			[]string{"Live queries", "restart", "clients on this host only"},
+			"nothing is known", func(*page.Config) {}, shown,
+			[]string{"0 queries, – hits", "Problems none", "hits –", "p50 – p99 –", "Set pods.identity to see them", "no cluster", "not managed", "/top queries of pods"},
+			[]string{"Live queries", "restart", "node-cache page"},
 		},
 		{
-			"the status of docs/status.md", func(c *page.Config) { c.Status = func() status.Status { return example(t) } }, local,
+			"the status of docs/status.md", func(c *page.Config) { c.Status = func() status.Status { return example(t) } }, shown,
 			[]string{
 				"ready , version v0.7.0, up 3h25m7s, 169.254.20.10:53, [fd00::10]:53", "182672 queries, 97 % hits, 17 shed, 2 in flight. 4311 cache entries, 3.0 MiB of 64.0 MiB",
 				"config : the last file was refused: cache.sise: unknown key fix the file;", "tls://[2001:db8::1]:853 example.com. dns.example.com x509: certificate has expired down 1s 43 43",
@@ -110,12 +110,12 @@ func TestContent(t *testing.T) {
 				s.Cluster.InSync, s.Cluster.WaitsFor = false, "service: unreachable"
 				s.Cluster.NodePods = &status.NodePods{Pods: 7, LastError: "forbidden"}
 				c.Status = func() status.Status { return s }
-			}, local,
+			}, shown,
 			[]string{"not ready: starting", "Waits for a restart: listen.port intercept", "fd00::10 not held no reply", "waits for service: unreachable", "pods of the node forbidden 7 –"},
 			nil,
 		},
 		{
-			"pods", func(c *page.Config) { c.Top = busyPods }, local,
+			"pods", func(c *page.Config) { c.Top = busyPods }, shown,
 			[]string{
 				"shop/web-1 Deployment/web Fix: set pods.searchPath: on in the configuration, or " + suffixes + " 8000 0 % 79 % 1 %",
 				"shop/db-0 StatefulSet/db 1000 4 % 2 % 0 % (no pod) 500", "shop/small 99 0 % 90.9 % 0 %",
@@ -123,22 +123,22 @@ func TestContent(t *testing.T) {
 			[]string{"not confirmed"},
 		},
 		{
-			"pods that the agent answers by their search path", func(c *page.Config) { c.Top, c.SearchPath = busyPods, func() bool { return true } }, local,
+			"pods that the agent answers by their search path", func(c *page.Config) { c.Top, c.SearchPath = busyPods, func() bool { return true } }, shown,
 			[]string{"Fix: " + suffixes},
 			[]string{"pods.searchPath"},
 		},
 		{
-			"stale pods", func(c *page.Config) { c.Top = func() *top.Page { return &top.Page{Stale: true} } }, local,
+			"stale pods", func(c *page.Config) { c.Top = func() *top.Page { return &top.Page{Stale: true} } }, shown,
 			[]string{"The API server has not confirmed the pods recently."},
 			nil,
 		},
 		{
-			"a client elsewhere", func(c *page.Config) { c.Top = busyPods },
+			"a client without the token", func(c *page.Config) { c.Top = busyPods },
 			admin.View{Watch: true, Pages: index()},
-			[]string{"Pods are shown to clients on this host only. Open the page through ssh -L or kubectl port-forward", "0 queries"},
+			[]string{"Pods and queries are shown with the token of this process only: open the address that node-cache page prints.", "0 queries"},
 			[]string{"shop", "Set pods.identity", "Live queries"},
 		},
-		{"live queries", func(*page.Config) {}, admin.View{Local: true, Watch: true}, []string{"Live queries Start Time Name"}, nil},
+		{"live queries", func(*page.Config) {}, admin.View{Token: "TOKEN", Watch: true}, []string{"Live queries Start Time Name"}, nil},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
@@ -206,7 +206,7 @@ func TestHostileTexts(t *testing.T) {
 		asked.Pods[0].Counts = top.Counts{Queries: 1000, Search: 1000}
 		return asked
 	}
-	body := serve(t, cfg, "/", admin.View{Local: true}).Body.String()
+	body := serve(t, cfg, "/", admin.View{Token: "TOKEN"}).Body.String()
 	for element, want := range map[string]int{"<script": 1, "</script>": 1, "<style": 1, "<img": 0, "<main": 1, "alert(1)</": 0, `"'>`: 0, "\x00": 0} {
 		assert.Equal(t, "number of "+element, want, strings.Count(body, element))
 	}
@@ -221,7 +221,7 @@ func TestHostileTexts(t *testing.T) {
 // TestPolicy holds the page and the script to a policy that allows nothing else.
 func TestPolicy(t *testing.T) {
 	t.Parallel()
-	reply := serve(t, config(), "/", admin.View{Local: true, Watch: true, Pages: index()})
+	reply := serve(t, config(), "/", admin.View{Token: "TOKEN", Watch: true, Pages: index()})
 	body := reply.Body.String()
 	style := regexp.MustCompile(`(?s)<style>(.*)</style>`).FindStringSubmatch(body)[1]
 	hash := sha256.Sum256([]byte(style))
@@ -231,6 +231,11 @@ func TestPolicy(t *testing.T) {
 		"Content-Type": {"text/html; charset=utf-8"},
 	}
 	assert.Same(t, "header", want, reply.Header())
+	for _, link := range []string{`href="./status"`, `href="./top?token=TOKEN"`} {
+		if !strings.Contains(body, link) {
+			t.Errorf("the page lacks %s", link)
+		}
+	}
 	if bad := regexp.MustCompile(`(?i)<[^>]*\s(style|on\w+)=|https?://|javascript:`).FindString(body); bad != "" {
 		t.Errorf("the page has %q", bad)
 	}
@@ -243,7 +248,7 @@ func TestPolicy(t *testing.T) {
 	}
 }
 
-// TestRenderedTwiceASecond requests the page from many clients at once: it is rendered once for those on this host and once for
+// TestRenderedTwiceASecond requests the page from many clients at once: it is rendered once for those with the token and once for
 // the others, and again half a second later.
 func TestRenderedTwiceASecond(t *testing.T) {
 	t.Parallel()
@@ -266,7 +271,7 @@ func TestRenderedTwiceASecond(t *testing.T) {
 		for i := range 100 {
 			clients.Go(func() {
 				w := httptest.NewRecorder()
-				p.Serve(w, httptest.NewRequest(http.MethodGet, "/", nil), admin.View{Local: i%2 == 0})
+				p.Serve(w, httptest.NewRequest(http.MethodGet, "/", nil), admin.View{Token: []string{"", "TOKEN"}[i%2]})
 				if w.Code != http.StatusOK || w.Body.Len() == 0 {
 					t.Errorf("a client got %d with %d bytes", w.Code, w.Body.Len())
 				}
@@ -292,6 +297,6 @@ func BenchmarkRender(b *testing.B) {
 	}
 	b.ReportAllocs()
 	for b.Loop() {
-		p.Serve(httptest.NewRecorder(), httptest.NewRequest(http.MethodGet, "/", nil), admin.View{Local: true, Pages: index()})
+		p.Serve(httptest.NewRecorder(), httptest.NewRequest(http.MethodGet, "/", nil), admin.View{Token: "TOKEN", Pages: index()})
 	}
 }

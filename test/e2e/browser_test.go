@@ -57,6 +57,7 @@ func openTab(browser context.Context, t *testing.T, url string, width int64, sch
 	ctx, cancel := chromedp.NewContext(browser)
 	t.Cleanup(cancel)
 	p := &tab{T: t, ctx: ctx, bytes: map[string]float64{}}
+	root, _, _ := strings.Cut(url, "?")
 	paths := map[network.RequestID]string{}
 	assert.NoError(t, chromedp.Listen(ctx, func(event any) {
 		p.mu.Lock()
@@ -69,7 +70,8 @@ func openTab(browser context.Context, t *testing.T, url string, width int64, sch
 		case *log.EventEntryAdded:
 			p.console = append(p.console, e.Entry.Text)
 		case *network.EventRequestWillBeSent:
-			path, own := strings.CutPrefix(e.Request.URL, url)
+			path, own := strings.CutPrefix(e.Request.URL, root)
+			path, _, _ = strings.Cut(path, "?") // the token
 			if !own && e.Request.URL != "data:," {
 				p.requests = append(p.requests, e.Request.URL)
 			}

@@ -57,7 +57,7 @@ func TestCacheFromPod(t *testing.T) {
 		}
 	}
 	up := startScripted(t, answerA)
-	s := settings{address: "10.77.0.1", port: 53, admin: 9253, to: []string{up}}
+	s := settings{address: "10.77.0.1", port: 53, admin: 9253, socket: proctest.SocketPath(t), to: []string{up}}
 	text := strings.Replace(s.yaml(), "127.0.0.1:9253", "'[::]:9253'", 1)
 	a := launchFile(t, s, writeFile(t, filepath.Join(t.TempDir(), "config.yaml"), text))
 	asPod := func(args ...string) []string { return append(append([]string{}, inPod...), args...) }
@@ -78,12 +78,20 @@ func TestCacheFromPod(t *testing.T) {
 	} {
 		assert.Equal(t, tt.name, tt.want, query(tt.command))
 	}
-	const refused = "node-cache: asking the agent at 10.77.0.1:9253 for /cache/%s: this page is for clients on this host\nhint: run the request on the node, or through `kubectl port-forward`\n"
-	for _, args := range [][]string{{"get", "www.test"}, {"top"}, {"flush", "--all"}} {
-		command := append([]string{nodeCache, "cache", "--admin", "10.77.0.1:9253"}, args...)
-		assert.Same(t, fmt.Sprintf("as a pod, %v", args), output{1, "", fmt.Sprintf(refused, args[0])}, runCommand(t, asPod(command...)...))
+	for _, tt := range []struct{ command, hint string }{
+		{"get www.test", "open what `node-cache page` prints, or use the unix socket admin.socket"},
+		{"top", "open what `node-cache page` prints, or use the unix socket admin.socket"},
+		{"flush --all", "use --admin unix:PATH, or curl --unix-socket PATH, with the path of admin.socket"},
+	} {
+		command := append([]string{nodeCache, "cache", "--admin", "10.77.0.1:9253"}, strings.Fields(tt.command)...)
+		for where, command := range map[string][]string{"the pod": asPod(command...), "the node": command} {
+			if got := runCommand(t, command...); got.Code != 1 || got.Stdout != "" || !strings.HasSuffix(got.Stderr, "\nhint: "+tt.hint+"\n") {
+				t.Errorf("%s: %s: %+v", where, tt.command, got)
+			}
+		}
+		command[3] = "unix:" + s.socket
 		if got := runCommand(t, command...); got.Code != 0 {
-			t.Errorf("on the node, %v: %+v", args, got)
+			t.Errorf("over the socket: %s: %+v", tt.command, got)
 		}
 	}
 	if _, err := a.Page("/readyz"); err != nil {

@@ -3,11 +3,11 @@
 package e2e
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"math"
 	"net/http"
-	"net/http/httptest"
 	"net/netip"
 	"net/url"
 	"os"
@@ -33,8 +33,8 @@ import (
 func TestPage(t *testing.T) {
 	browser := startBrowser(t)
 	upstream := startNSDAt(t, proctest.FreeAddr(t), restartZone)
-	a := startAgent(t, settings{to: []string{upstream.addr}})
-	address := fmt.Sprintf("http://127.0.0.1:%d/", a.settings.admin)
+	a := startAgent(t, settings{to: []string{upstream.addr}, socket: proctest.SocketPath(t)})
+	address := proctest.PageURL(t, a.settings.socket)
 	ask(t, a.addr, "long.e2e.test.")
 
 	static := openTab(browser, t, address, 1200, "light", true)
@@ -69,8 +69,9 @@ func TestPage(t *testing.T) {
 	p.checkLayout()
 }
 
-// exampleServer serves the page with the example of docs/status.md, pods, ten minutes of queries, and a stream of live queries.
-func exampleServer(t *testing.T) *httptest.Server {
+// exampleServer serves the page with the example of docs/status.md, pods, ten minutes of queries, and a stream of live queries. It
+// returns the address of the page.
+func exampleServer(t *testing.T) (address string) {
 	t.Helper()
 	var s status.Status
 	text, err := os.ReadFile("../../pkg/admin/testdata/status.json")
@@ -117,14 +118,21 @@ func exampleServer(t *testing.T) *httptest.Server {
 		ended := time.Now()
 		now = func() time.Time { return ended }
 	})
+	socket := proctest.SocketPath(t)
 	a, err := admin.New(admin.Config{
-		Addr: netip.MustParseAddrPort("127.0.0.1:0"), Metrics: http.NotFoundHandler(), Ready: func() error { return nil },
-		Status: func() any { return s }, Front: p.Serve, Watch: watch,
+		Addr: netip.MustParseAddrPort("127.0.0.1:0"), Socket: socket, Metrics: http.NotFoundHandler(),
+		Ready: func() error { return nil }, Status: func() any { return s }, Front: p.Serve, Watch: watch,
 	})
 	assert.NoError(t, err)
-	server := httptest.NewServer(a.Handler())
-	t.Cleanup(server.Close)
-	return server
+	assert.NoError(t, a.Listen(t.Context()))
+	ctx, stop := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- a.Run(ctx) }()
+	t.Cleanup(func() {
+		stop()
+		assert.NoError(t, <-ended)
+	})
+	return proctest.PageURL(t, socket)
 }
 
 // watch streams 250 queries, then hostile ones in two parts, and what was left out.
@@ -145,14 +153,14 @@ func watch(url.Values) (<-chan []byte, func(), error) {
 // of docs/troubleshooting.md.
 func TestPageExample(t *testing.T) {
 	browser := startBrowser(t)
-	server := exampleServer(t)
+	address := exampleServer(t)
 	for _, tc := range []struct {
 		name  string
 		width int64
 	}{{"desktop", 1200}, {"phone", 360}} {
 		for _, scheme := range []string{"light", "dark"} {
 			t.Run(tc.name+" "+scheme, func(t *testing.T) {
-				p := openTab(browser, t, server.URL+"/", tc.width, scheme, false)
+				p := openTab(browser, t, address, tc.width, scheme, false)
 				p.await("main", "Fix: set pods.searchPath: on")
 				p.checkLayout()
 				p.checkTree()
@@ -172,7 +180,7 @@ func TestPageExample(t *testing.T) {
 		}
 	}
 	t.Run("live queries", func(t *testing.T) {
-		p := openTab(browser, t, server.URL+"/", 360, "light", false)
+		p := openTab(browser, t, address, 360, "light", false)
 		run(p, chromedp.Evaluate[bool]("document.querySelector('#live button').focus(), true"))
 		run(p, chromedp.KeyEvent("\r"))
 		p.await("#live tbody tr:first-child", "<img src=x onerror=alert(1)>. A")

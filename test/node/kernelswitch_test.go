@@ -110,7 +110,7 @@ func TestKernelSwitch(t *testing.T) {
 		return k.Hits > 0 && k.Answers > 0 && k.Interfaces == 3 // two pods and the upstream host
 	})
 	proctest.Eventually(t, time.Minute, "the pages name the kernel", func() bool {
-		s.ask(t, 3)                                                                                                         // the answer has a TTL of 5 s
+		s.ask(t, 3)                                                                                               // the answer has a TTL of 5 s
 		page, _ := s.Node.Output(t.Context(), nodeCache, "cache", "get", switchName, "--admin", "unix:"+s.socket) // exit code 3: not in the cache
 		why := s.run(t, nodeCache, "query", "--explain", "--server", agentIPv4.String(), switchName)
 		return strings.HasSuffix(page, "pods get these types from the kernel: A\n") && strings.Contains(why, "source=zone state=fresh kernel=yes")
