@@ -3,11 +3,13 @@
 package main
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"strings"
 	"text/tabwriter"
 
@@ -64,7 +66,11 @@ Exit code 0: every agent answered, in any state; 1: one did not.`,
 			if err != nil {
 				return err
 			}
-			err = show(cmd, output, statusTable(rows), map[string]any{"nodes": rows})
+			if output == "json" {
+				err = printRows(cmd.OutOrStdout(), rows)
+			} else {
+				err = cli.PrintPlain(cmd.OutOrStdout(), []byte(statusTable(rows)))
+			}
 			return errors.Join(err, failures(cmd.ErrOrStderr(), nodes, missing))
 		},
 	}
@@ -106,6 +112,31 @@ func (r *statusRow) read(page []byte) error {
 	}
 	r.Status = page
 	return nil
+}
+
+// printRows prints the rows as JSON, one after the other: indented, a page of a hostile node is many times as long.
+func printRows(out io.Writer, rows []*statusRow) error {
+	var text bytes.Buffer
+	e := json.NewEncoder(&text)
+	e.SetEscapeHTML(false)
+	e.SetIndent("    ", "  ")
+	text.WriteString("{\n  \"nodes\": [\n")
+	for i, r := range rows {
+		text.WriteString("    ")
+		if err := e.Encode(r); err != nil {
+			return err
+		}
+		if i < len(rows)-1 {
+			text.Truncate(text.Len() - 1)
+			text.WriteString(",\n")
+		}
+		if err := cli.PrintPlain(out, text.Bytes()); err != nil {
+			return err
+		}
+		text.Reset()
+	}
+	text.WriteString("  ]\n}\n")
+	return cli.PrintPlain(out, text.Bytes())
 }
 
 // statusTable formats the rows.
