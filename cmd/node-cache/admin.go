@@ -225,7 +225,7 @@ Exit code 0: the address is printed; 1: an error.`,
 		Args: cli.UsageArgs(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			var page struct{ URL string }
-			return flags.show(cmd, http.MethodGet, "/page", nil, &page, func() string { return cli.Plain([]byte(page.URL)) + "\n" })
+			return flags.show(cmd, http.MethodGet, "/page", nil, &page, func() string { return plain.Line(page.URL) + "\n" })
 		},
 	}
 	flags.add(cmd)
