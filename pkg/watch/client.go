@@ -64,8 +64,11 @@ func newClients(kubeconfig, kubeContext, userAgent string, maxList int64, import
 	return c, nil
 }
 
-// boundedClient returns an HTTP client whose lists have at most that many bytes and whose requests are counted.
+// boundedClient returns an HTTP client whose lists have at most that many bytes and whose requests are counted. The headers and the
+// bodies of errors are bounded, too.
 func boundedClient(cfg *rest.Config, maxList int64, count *atomic.Uint64) (*http.Client, error) {
+	cfg = rest.CopyConfig(cfg)
+	cfg.Wrap(boundHeaders)
 	c, err := rest.HTTPClientFor(cfg)
 	if err != nil {
 		return nil, fmt.Errorf("creating a client of the API server: %w", err)

@@ -21,6 +21,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
 
+	"github.com/nodecache/node-cache/pkg/remote"
 	"github.com/nodecache/node-cache/pkg/task"
 )
 
@@ -120,8 +121,8 @@ func (f *feed) failed(ctx context.Context, err error) {
 	if ctx.Err() != nil {
 		return // this process stopped the request
 	}
-	reason := reasonOf(err)
-	news, settled := f.status.failed(f.feedStatus, reason, fmt.Sprintf("%s: %v", reason, err))
+	reason, err := reasonOf(err), remote.Error(err)
+	news, settled := f.status.failed(f.feedStatus, reason, remote.Text(fmt.Sprintf("%s: %v", reason, err)))
 	if settled {
 		f.onSynced()
 	}

@@ -12,7 +12,10 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	apiwatch "k8s.io/apimachinery/pkg/watch"
+
+	"github.com/nodecache/node-cache/pkg/remote"
 )
 
 // A stream is a watch with timeouts that records when each event arrived.
@@ -76,6 +79,9 @@ func (s *stream) pump(ctx context.Context) {
 	}()
 	for {
 		ev, ok := s.next(ctx)
+		if ev.Type == apiwatch.Error {
+			ev.Object = shortStatus(ev.Object)
+		}
 		if !ok || !s.noteEvent(ctx, ev) {
 			return
 		}
@@ -154,6 +160,32 @@ func (s *stream) stalled() (ev apiwatch.Event, ok bool) {
 		Message: fmt.Sprintf("the first list paused for %s", maxListPause),
 	}
 	return apiwatch.Event{Type: apiwatch.Error, Object: &status}, true
+}
+
+// EventError returns the error of a watch's event of type Error. Its text is short.
+func EventError(obj runtime.Object) error { return apierrors.FromObject(shortStatus(obj)) }
+
+// maxCauses bounds the causes of a Status. Client-go's own errors have one.
+const maxCauses = 8
+
+// shortStatus returns what this process uses of the object of an event of type Error, which is a Status and may be as long as any
+// event. What is used of it stays in memory.
+func shortStatus(obj runtime.Object) *metav1.Status {
+	long, ok := obj.(*metav1.Status)
+	if !ok {
+		return &metav1.Status{Status: metav1.StatusFailure, Reason: metav1.StatusReasonUnknown, Message: "the server sent an error without a status"}
+	}
+	short := &metav1.Status{
+		Status: remote.Text(long.Status), Code: long.Code, Reason: metav1.StatusReason(remote.Text(string(long.Reason))), Message: remote.Text(long.Message),
+	}
+	if long.Details == nil {
+		return short
+	}
+	short.Details = &metav1.StatusDetails{RetryAfterSeconds: long.Details.RetryAfterSeconds}
+	for _, c := range long.Details.Causes[:min(len(long.Details.Causes), maxCauses)] {
+		short.Details.Causes = append(short.Details.Causes, metav1.StatusCause{Type: metav1.CauseType(remote.Text(string(c.Type))), Message: remote.Text(c.Message)})
+	}
+	return short
 }
 
 // noteEvent records an event before it is passed on. It reports false for an event that ends the stream instead.

@@ -28,6 +28,12 @@ const (
 	// defaultMaxList bounds one list, in bytes, unless Config.MaxList is set.
 	defaultMaxList = 1 << 30
 
+	// maxErrorBody bounds the body of a response that is no success, in bytes. A Status has less than 1 KiB.
+	maxErrorBody = 64 << 10
+
+	// maxHeader bounds the headers of a response, in bytes.
+	maxHeader = 64 << 10
+
 	// maxPages bounds the pages of one list. A full page has 500 objects.
 	maxPages = 2000
 )
@@ -153,12 +159,19 @@ func (t *tripper) RoundTrip(req *http.Request) (*http.Response, error) {
 	}
 }
 
-// send sends the request, and bounds the body of the response.
+// send sends the request, and bounds the body of the response. That of an error is cut: its status code says most.
 func (t *tripper) send(req *http.Request) (*http.Response, error) {
 	t.count.Add(1)
 	resp, err := t.next.RoundTrip(req)
 	if err != nil || resp.StatusCode == http.StatusOK && req.URL.Query().Get("watch") == "true" {
 		return resp, err
+	}
+	if resp.StatusCode/100 != 2 {
+		resp.Body = struct {
+			io.Reader
+			io.Closer
+		}{io.LimitReader(resp.Body, maxErrorBody), resp.Body}
+		return resp, nil
 	}
 	left, ok := req.Context().Value(listBudget{}).(*int64)
 	if !ok {
@@ -170,6 +183,21 @@ func (t *tripper) send(req *http.Request) (*http.Response, error) {
 
 // CloseIdleConnections implements the method that [http.Client.CloseIdleConnections] calls.
 func (t *tripper) CloseIdleConnections() { utilnet.CloseIdleConnectionsFor(t.next) }
+
+// boundHeaders bounds the headers of responses. Errors of the transport contain some, such as the status line of a proxy.
+func boundHeaders(rt http.RoundTripper) http.RoundTripper {
+	for inner := rt; ; {
+		switch t := inner.(type) {
+		case *http.Transport:
+			t.MaxResponseHeaderBytes = maxHeader // it belongs to this client: another one has another cfg.Dial
+			return rt
+		case utilnet.RoundTripperWrapper:
+			inner = t.WrappedRoundTripper()
+		default:
+			return rt
+		}
+	}
+}
 
 const (
 	dialTimeout = 5 * time.Second
