@@ -155,11 +155,9 @@ func (t *Tap) Run(ctx context.Context) error {
 			t.wait(ctx)
 			continue
 		}
+		backoff.Begin()
 		connected, err := t.connect(ctx, to)
-		if connected {
-			backoff.Reset()
-			lost = false
-		}
+		lost = lost && !connected
 		if err == nil || ctx.Err() != nil {
 			continue
 		}

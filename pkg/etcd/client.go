@@ -23,6 +23,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/metadata"
 
+	"github.com/nodecache/node-cache/pkg/remote"
 	"github.com/nodecache/node-cache/pkg/skydns"
 	"github.com/nodecache/node-cache/pkg/task"
 )
@@ -58,6 +59,8 @@ type Client struct {
 }
 
 const (
+	// maxHeader bounds the headers of an answer, in bytes. An error is one.
+	maxHeader = 64 << 10
 	// timeout bounds one request, and the silence of a server.
 	timeout = 10 * time.Second
 	// maxMessage bounds the bytes of a message from etcd: etcd's largest value is 1.5 MiB by default.
@@ -81,6 +84,7 @@ func (c *Client) String() string { return "etcd" }
 func (c *Client) Run(ctx context.Context) error {
 	guard := task.Guard{Where: "etcd", Log: c.cfg.Log, Count: &c.panics}
 	for ctx.Err() == nil {
+		c.wait.Begin()
 		err := guard.Do(ctx, func() error { return c.session(ctx) })
 		if ctx.Err() == nil && !errors.Is(err, errReadAgain) {
 			c.setError(ctx, err)
@@ -104,13 +108,13 @@ func (c *Client) AwaitRead(ctx context.Context, limit time.Duration) error {
 
 // setError counts and logs an error. nil: etcd answers.
 func (c *Client) setError(ctx context.Context, err error) {
+	err = remote.Error(err)
 	c.mu.Lock()
 	before := c.lastError
 	c.lastError = err
 	c.mu.Unlock()
 	switch {
 	case err == nil:
-		c.wait.Reset()
 		st := c.Stats()
 		c.cfg.Log.InfoContext(ctx, "following etcd", "records", st.Records, "invalid", st.Invalid, "refused", st.Refused, "revision", st.Revision)
 	case before == nil:
@@ -154,7 +158,9 @@ func (c *Client) Stats() Stats {
 func (c *Client) connect(ctx context.Context) (*clientv3.Client, error) {
 	cfg := clientv3.Config{
 		Context: ctx, Endpoints: c.cfg.Endpoints, DialKeepAliveTime: timeout, DialKeepAliveTimeout: timeout,
-		MaxCallRecvMsgSize: maxMessage, DialOptions: []grpc.DialOption{grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxMessage))},
+		MaxCallRecvMsgSize: maxMessage, DialOptions: []grpc.DialOption{
+			grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxMessage)), grpc.WithMaxHeaderListSize(maxHeader),
+		},
 		Logger: zap.NewNop(),
 	}
 	if strings.HasPrefix(c.cfg.Endpoints[0], "https:") {

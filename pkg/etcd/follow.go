@@ -19,6 +19,7 @@ import (
 	"google.golang.org/grpc/connectivity"
 	"google.golang.org/grpc/status"
 
+	"github.com/nodecache/node-cache/pkg/remote"
 	"github.com/nodecache/node-cache/pkg/skydns"
 )
 
@@ -184,7 +185,7 @@ func (c *Client) apply(ctx context.Context, response *etcdserverpb.WatchResponse
 	case c.isOther(response.GetHeader()):
 		return errOther
 	case response.Canceled:
-		return fmt.Errorf("%w: %s", errReadAgain, response.CancelReason)
+		return fmt.Errorf("%w: %s", errReadAgain, remote.Text(response.CancelReason))
 	case response.GetHeader().GetRevision() < records.Revision.Load():
 		return fmt.Errorf("%w: etcd has an older revision", errReadAgain)
 	case response.Created:

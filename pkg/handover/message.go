@@ -8,6 +8,8 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+
+	"github.com/nodecache/node-cache/pkg/remote"
 )
 
 // Protocol is the version of the protocol between the two agents. It changes only for incompatible
@@ -107,6 +109,7 @@ func decode(text []byte) (*message, error) {
 	if err := json.Unmarshal(text, m); err != nil {
 		return nil, fmt.Errorf("decoding a message: %w", err)
 	}
+	m.Problem = remote.Text(m.Problem)
 	names := []string{m.Type, m.Agent, m.Version, m.Reason}
 	if m.Claim != nil {
 		names = append(names, m.Claim.Agent, m.Claim.Version, m.Claim.Rules)

@@ -15,6 +15,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/nodecache/node-cache/pkg/remote"
 	"github.com/nodecache/node-cache/pkg/task"
 	"github.com/nodecache/node-cache/pkg/unixsock"
 )
@@ -323,8 +324,7 @@ func (g *Server) snapshot(ctx context.Context, c *conn) error {
 	defer cancel()
 	answer := &message{Type: typeSnapshot}
 	if err := g.guard.Do(ctx, func() error { return g.cfg.Snapshot(ctx) }); err != nil {
-		answer.Problem = err.Error()
-		answer.Problem = answer.Problem[:min(len(answer.Problem), 1024)]
+		answer.Problem = remote.Text(err.Error())
 	}
 	return c.send(answer)
 }

@@ -89,6 +89,7 @@ func (k *Kernel) Hook() string {
 func (l *links) watch(ctx context.Context) {
 	retry := task.Backoff{First: 100 * time.Millisecond, Last: 10 * time.Second}
 	for ctx.Err() == nil {
+		retry.Begin()
 		err := l.subscribe(ctx)
 		if ctx.Err() != nil {
 			return

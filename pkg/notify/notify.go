@@ -127,6 +127,7 @@ type server struct {
 // run notifies the server of changes until ctx ends.
 func (s *server) run(ctx context.Context) {
 	retry := task.Backoff{First: retryFirst, Last: retryLast}
+	var failed time.Time // last
 	for {
 		select {
 		case <-ctx.Done():
@@ -135,10 +136,10 @@ func (s *server) run(ctx context.Context) {
 		}
 		for answered, n := false, 0; !answered && n < maxAttempts; n++ {
 			pause := interval
-			if answered = s.notify(ctx); answered {
+			if answered = s.notify(ctx); !answered {
+				pause, failed = retry.Next(), s.n.cfg.Now()
+			} else if s.n.cfg.Now().Sub(failed) > retryLast { // else it may fail every other time
 				retry.Reset()
-			} else {
-				pause = retry.Next()
 			}
 			if task.Sleep(ctx, pause) != nil {
 				return

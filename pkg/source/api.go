@@ -12,6 +12,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/nodecache/node-cache/pkg/remote"
 	"github.com/nodecache/node-cache/pkg/task"
 	"github.com/nodecache/node-cache/pkg/watch"
 )
@@ -92,12 +93,12 @@ func statusCode(err error) int {
 	return 0
 }
 
-// withoutURL returns err without the long URL that it contains.
-func withoutURL(err error) error {
+// shortened returns the error of a request without the long URL that it contains, and the beginning of a long text of the server.
+func shortened(err error) error {
 	if long := (*url.Error)(nil); errors.As(err, &long) {
-		return long.Err
+		err = long.Err
 	}
-	return err
+	return remote.Error(err)
 }
 
 // requestError returns the error of a request with a hint.
@@ -112,7 +113,7 @@ func requestError(err error, o types.NamespacedName) *Error {
 	case reasonUnreachable:
 		hint = "check that this host can reach the API server; the agent retries by itself"
 	}
-	return &Error{Err: fmt.Errorf("reading ConfigMap %s: %s: %w", o, word, withoutURL(err)), Hint: hint, reason: word}
+	return &Error{Err: fmt.Errorf("reading ConfigMap %s: %s: %w", o, word, shortened(err)), Hint: hint, reason: word}
 }
 
 const (
@@ -136,7 +137,7 @@ func pauseAfter(p *task.Backoff, err error) time.Duration {
 	}
 	d := p.Next()
 	if seconds, ok := apierrors.SuggestsClientDelay(err); ok {
-		requested := task.Backoff{First: min(time.Duration(seconds)*time.Second, maxRetryAfter), Last: maxRetryAfter}
+		requested := task.Backoff{First: time.Duration(min(seconds, int(maxRetryAfter/time.Second))) * time.Second, Last: maxRetryAfter}
 		d = max(d, requested.Next())
 	}
 	return d

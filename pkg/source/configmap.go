@@ -14,12 +14,13 @@ import (
 	"sync/atomic"
 	"time"
 
+	"golang.org/x/time/rate"
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	apiwatch "k8s.io/apimachinery/pkg/watch"
 
 	"github.com/nodecache/node-cache/pkg/config"
+	"github.com/nodecache/node-cache/pkg/remote"
 	"github.com/nodecache/node-cache/pkg/task"
 	"github.com/nodecache/node-cache/pkg/watch"
 )
@@ -39,6 +40,11 @@ const (
 	watchJitterSeconds = 60 // seconds
 	watchEndGrace      = 10 * time.Second
 
+	// A server that answers one request and fails the next one changes the state each time. After a burst, the log has a failure and
+	// the recovery from it in each such time.
+	flipBurst = 4
+	flipEvery = 30 * time.Second
+
 	minWatchInterval = time.Second // from one watch to the next, if they end at once
 )
 
@@ -51,8 +57,11 @@ type configMap struct {
 	wait     time.Duration // the longest that load waits
 	requests atomic.Uint64
 
-	mu        sync.Mutex // guards readError
+	logs *rate.Limiter // of failures
+
+	mu        sync.Mutex // guards the following fields
 	readError *Error     // why the object cannot be read
+	logged    bool       // the log has a failure without the recovery
 
 	// The following fields belong to load, and then to run.
 	version string // to watch from; empty: list first
@@ -83,6 +92,7 @@ func (m *configMap) run(ctx context.Context) error {
 	defer m.api.close()
 	for ctx.Err() == nil {
 		began := m.cfg.Now()
+		m.pause.Begin()
 		err := m.listAndWatch(ctx)
 		if ctx.Err() != nil {
 			break
@@ -133,21 +143,19 @@ func (m *configMap) unreadable(ctx context.Context, err error) {
 }
 
 // readable reports that the object can be read.
-func (m *configMap) readable(ctx context.Context) {
-	m.pause.Reset()
-	m.setReadError(ctx, nil)
-}
+func (m *configMap) readable(ctx context.Context) { m.setReadError(ctx, nil) }
 
 // setReadError records why the main source cannot be read, nil if it can, and logs changes.
 func (m *configMap) setReadError(ctx context.Context, wrong *Error) {
 	m.mu.Lock()
-	before := m.readError
-	m.readError = wrong
+	before, logged := m.readError, m.logged
+	news := wrong != nil && (before == nil || before.reason != wrong.reason) && m.logs.AllowN(m.cfg.Now(), 1)
+	m.readError, m.logged = wrong, news || logged && wrong != nil
 	m.mu.Unlock()
 	switch {
-	case wrong == nil && before != nil:
+	case wrong == nil && logged:
 		m.cfg.Log.InfoContext(ctx, "configuration source recovered", "source", m.Name())
-	case wrong != nil && (before == nil || before.reason != wrong.reason):
+	case news:
 		m.cfg.Log.ErrorContext(ctx, "configuration source unreadable", "source", m.Name(), "err", wrong.Err, "hint", wrong.Hint)
 	}
 }
@@ -237,7 +245,7 @@ func (m *configMap) timeoutError(ctx context.Context, err error) error {
 // apply applies one event.
 func (m *configMap) apply(e *apiwatch.Event) error {
 	if e.Type == apiwatch.Error {
-		return apierrors.FromObject(e.Object)
+		return watch.EventError(e.Object)
 	}
 	o, ok := e.Object.(*corev1.ConfigMap)
 	if !ok || o.ResourceVersion == "" {
@@ -273,12 +281,16 @@ func (m *configMap) missing() content {
 func (m *configMap) content(o *corev1.ConfigMap) content {
 	text, ok := o.Data[Key]
 	m.exists, m.text = true, text
+	if len(text) > maxFile {
+		m.text = "" // the error makes it known
+		return m.invalid("the key "+Key+" is larger than 1 MiB", "no API server takes that; check what answers in its place")
+	}
 	switch _, binary := o.BinaryData[Key]; {
 	case binary:
 		return m.invalid("the key "+Key+" is not text", "create it from a UTF-8 text file")
 	case !ok:
 		keys := slices.Sorted(maps.Keys(o.Data))
-		return m.invalid("no key "+Key, fmt.Sprintf("put the configuration there; the keys are [%s]", strings.Join(keys, ", ")))
+		return m.invalid("no key "+Key, fmt.Sprintf("put the configuration there; the keys are [%s]", remote.Text(strings.Join(keys, ", "))))
 	case strings.TrimSpace(text) == "":
 		return m.invalid("the key "+Key+" is empty", "write `kind: Config` for the built-in defaults")
 	}

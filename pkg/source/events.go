@@ -19,6 +19,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/nodecache/node-cache/pkg/config"
+	"github.com/nodecache/node-cache/pkg/remote"
 	"github.com/nodecache/node-cache/pkg/task"
 )
 
@@ -39,8 +40,6 @@ const (
 
 	// A repeated event updates the count of the last Event, as long as the API server keeps that: an hour.
 	eventLife = 50 * time.Minute
-
-	maxMessage = 1000 // bytes; the API allows 1024
 )
 
 // events writes Events, one at a time, the newest first.
@@ -123,11 +122,7 @@ func summarize(begin string, err error) string {
 			text += fmt.Sprintf(" (and %d more)", more)
 		}
 	}
-	text = begin + text
-	if len(text) > maxMessage {
-		text = text[:maxMessage]
-	}
-	return strings.ToValidUTF8(text, "")
+	return strings.ToValidUTF8(remote.Text(begin+text), "") // the API allows 1024 bytes
 }
 
 // run writes Events until ctx ends.
@@ -200,12 +195,12 @@ func (e *events) write(ctx context.Context, n *corev1.Event) error {
 			return nil
 		}
 		if !apierrors.IsNotFound(err) {
-			return withoutURL(err)
+			return shortened(err)
 		}
 	}
 	err = client.Post().Namespace(n.Namespace).Resource("events").MaxRetries(0).Body(n).Do(ctx).Error()
 	if err != nil && !apierrors.IsConflict(err) && !apierrors.IsAlreadyExists(err) { // it was written, and the response was lost
-		return withoutURL(err)
+		return shortened(err)
 	}
 	e.last = n
 	return nil

@@ -15,6 +15,7 @@ import (
 
 	"github.com/nodecache/node-cache/internal/assert"
 	"github.com/nodecache/node-cache/pkg/config"
+	"github.com/nodecache/node-cache/pkg/remote"
 )
 
 // withPod returns a configuration with a pod, the subject of the tests' events.
@@ -143,11 +144,11 @@ func TestEventsFail(t *testing.T) {
 // TestSummarize cuts messages to the length that the API accepts.
 func TestSummarize(t *testing.T) {
 	t.Parallel()
-	if got := summarize("", errors.New(strings.Repeat("x", 2000))); len(got) != maxMessage {
-		t.Errorf("%d bytes, want %d", len(got), maxMessage)
+	if got := summarize("", errors.New(strings.Repeat("x", 2000))); len(got) != remote.MaxText {
+		t.Errorf("%d bytes, want %d", len(got), remote.MaxText)
 	}
 	long := &config.Error{Path: "file", Problems: []config.Problem{{Path: "key", What: strings.Repeat("ä", 600)}}}
-	if got := summarize("", long); len(got) > maxMessage || len(got) < maxMessage-2 || !strings.HasSuffix(got, "ä") {
-		t.Errorf("%d bytes, ending in %q", len(got), got[len(got)-4:])
+	if got := summarize("", long); len(got) > remote.MaxText || len(got) < remote.MaxText-2 || !strings.Contains(got, "ä… (cut, ") {
+		t.Errorf("%d bytes, ending in %q", len(got), got[len(got)-40:])
 	}
 }

@@ -12,6 +12,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"golang.org/x/time/rate"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/nodecache/node-cache/pkg/config"
@@ -89,7 +90,7 @@ func newSource(cfg Config, dial func(kubeconfig, userAgent string) (*watch.Clien
 		if _, err := api.open(); err != nil && wait != loadTimeout {
 			return nil, &Error{Err: fmt.Errorf("reading ConfigMap %s: %w", cfg.ConfigMap, err), Hint: credentialsHint}
 		}
-		s.configMap = &configMap{base: &s.base, api: api, report: report, wait: wait}
+		s.configMap = &configMap{base: &s.base, api: api, report: report, wait: wait, logs: rate.NewLimiter(rate.Every(flipEvery), flipBurst)}
 		s.main = s.configMap
 	}
 	if cfg.KubeDNS != "" {

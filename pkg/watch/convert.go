@@ -196,13 +196,13 @@ func podOf(pod *corev1.Pod) (zone.Pod, bool) {
 	return zone.Pod{Namespace: pod.Namespace, Name: pod.Name, Addrs: addrs}, true
 }
 
-// maxOwner is the longest name of an object in bytes, for the kind and the name of an owner.
-const maxOwner = 253
+// maxObjectName is the longest name of an object in bytes. The kind of an owner has no more.
+const maxObjectName = 253
 
 // isObjectName reports whether text may be a kind or the name of a pod or controller. The API server accepts any bytes, of
 // any length, in an owner reference, the kubelet's socket may be another program's, and names are printed on terminals.
 func isObjectName(text string) bool {
-	return len(text) <= maxOwner && !strings.ContainsFunc(text, func(r rune) bool {
+	return len(text) <= maxObjectName && !strings.ContainsFunc(text, func(r rune) bool {
 		return r != '-' && r != '.' && (r < '0' || r > '9') && (r < 'a' || r > 'z') && (r < 'A' || r > 'Z')
 	})
 }

@@ -39,6 +39,11 @@ const (
 	// server needs two requests at the start. The pages of one list count as one request.
 	requestsPerSecond = 1
 	requestBurst      = 1
+
+	// A server that answers one request and fails the next one changes the state each time. After a burst, the log has a failure and
+	// the recovery from it in each such time.
+	flipBurst = 4
+	flipEvery = 30 * time.Second
 )
 
 // A feed passes the objects of one kind, in one namespace or all, to a target.
@@ -48,6 +53,7 @@ type feed struct {
 	status         *kindStatus
 	feedStatus     *feedStatus
 	limiter        *rate.Limiter // shared by the feeds of one resource
+	logs           *rate.Limiter // of failures
 	confirmAfter   time.Duration // see confirmTimes
 	confirmTimeout time.Duration
 	maxList        int64 // bytes
@@ -63,6 +69,8 @@ type feed struct {
 
 	// upTo is the resource version up to which every change was received.
 	upTo atomic.Uint64
+
+	logged atomic.Bool // the log has a failure without the recovery
 
 	// The remaining fields belong to the reflector's goroutine, and to its stream while there is one.
 	stream         *stream
@@ -95,13 +103,10 @@ func (f *feed) run(ctx context.Context) {
 	pause := task.Backoff{First: firstPause, Last: lastPause}
 	refused := task.Backoff{First: refusedPause, Last: refusedPause}
 	for {
-		began := f.now()
+		pause.Begin()                                                                  // the server's pause replaces the backoff
 		err := f.guard.Do(ctx, func() error { return r.ListAndWatchWithContext(ctx) }) // it recorded other failures itself
 		if errors.Is(err, task.ErrPanic) {
 			f.failed(ctx, err)
-		}
-		if f.now().Sub(began) > lastPause {
-			pause.Reset() // the server's pause replaces the backoff
 		}
 		rest := pause.Next()
 		switch reason := reasonOf(err); {
@@ -126,7 +131,8 @@ func (f *feed) failed(ctx context.Context, err error) {
 	if settled {
 		f.onSynced()
 	}
-	if news {
+	if news && f.logs.AllowN(f.now(), 1) {
+		f.logged.Store(true)
 		level := slog.LevelWarn
 		if reason == reasonExpired {
 			level = slog.LevelDebug // a restarting server causes this
@@ -141,7 +147,7 @@ func (f *feed) confirmed(ctx context.Context, at time.Time) {
 	if settled {
 		f.onSynced()
 	}
-	if healed {
+	if healed && f.logged.Swap(false) {
 		f.log.InfoContext(ctx, "watch recovered", "resource", f.query.resource, "namespace", f.query.namespace)
 	}
 }

@@ -64,13 +64,10 @@ type podFeed struct {
 func (f *podFeed) run(ctx context.Context) {
 	pause := task.Backoff{First: firstCallPause, Last: lastCallPause}
 	for ctx.Err() == nil {
-		began := f.now()
+		pause.Begin()
 		err := f.guard.Do(ctx, func() error { return f.call(ctx) })
 		if err == nil {
 			continue
-		}
-		if f.now().Sub(began) > lastPause {
-			pause.Reset()
 		}
 		f.lost(ctx, err)
 		_ = task.Sleep(ctx, pause.Next())

@@ -90,10 +90,11 @@ func (s sink) Transformer() cache.TransformFunc {
 
 // applyListed applies one object of a first list. The reflector keeps its name.
 func (s sink) applyListed(o object) types.NamespacedName {
-	if s.isSelected(o) {
-		s.target.put(o, s.now())
-		s.status.events.Add(1)
+	if !s.isSelected(o) {
+		return types.NamespacedName{}
 	}
+	s.target.put(o, s.now())
+	s.status.events.Add(1)
 	return types.NamespacedName{Namespace: o.GetNamespace(), Name: o.GetName()}
 }
 
@@ -143,12 +144,14 @@ func (s sink) asObject(obj any) (object, error) {
 	return o, nil
 }
 
-// isSelected reports whether the object was requested. Any other object would stay for good: no later list deletes it.
+// isSelected reports whether the object was requested. Any other object would stay for good: no later list deletes it. An object
+// without a name, or with a longer one than the API accepts, was not.
 func (s sink) isSelected(o object) bool {
-	if s.query.covers(o.GetNamespace(), o.GetName()) {
+	namespace, name := o.GetNamespace(), o.GetName()
+	if name != "" && len(name) <= maxObjectName && len(namespace) <= maxObjectName && s.query.covers(namespace, name) {
 		return true
 	}
-	s.failed(context.Background(), fmt.Errorf("%w: %s/%s", errUnrequested, o.GetNamespace(), o.GetName()))
+	s.failed(context.Background(), fmt.Errorf("%w: %s/%s", errUnrequested, namespace, name))
 	return false
 }
 

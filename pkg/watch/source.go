@@ -205,7 +205,7 @@ func (f *feed) noteFailure(ctx context.Context, err error) error {
 	}
 	f.failed(ctx, err)
 	if seconds, ok := apierrors.SuggestsClientDelay(err); ok {
-		f.notBefore = f.now().Add(min(time.Duration(seconds)*time.Second, maxDelay))
+		f.notBefore = f.now().Add(time.Duration(min(seconds, int(maxDelay/time.Second))) * time.Second)
 	}
 	return err
 }

@@ -10,6 +10,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/nodecache/node-cache/pkg/remote"
 	"github.com/nodecache/node-cache/pkg/zone"
 )
 
@@ -45,7 +46,7 @@ func (k *kindStatus) noteInvalid(namespace, name string, why error) {
 		k.invalid = make(map[types.NamespacedName]string)
 	}
 	if len(k.invalid) < maxInvalid {
-		k.invalid[key] = why.Error()
+		k.invalid[key] = remote.Text(why.Error())
 	}
 }
 

@@ -267,6 +267,7 @@ func (w *Watch) addFeed(v *kindStatus, q query, t target, settled func()) *feed 
 	f := &feed{
 		query: q, target: t, status: v, feedStatus: v.add(), onSynced: settled,
 		confirmAfter: after, confirmTimeout: timeout, maxList: w.cfg.MaxList, conns: w.conns,
+		logs:  rate.NewLimiter(rate.Every(flipEvery), flipBurst),
 		guard: task.Guard{Where: "watch of " + q.resource, Log: w.cfg.Log, Count: &w.panics}, log: w.cfg.Log, now: w.cfg.Now,
 	}
 	w.feeds = append(w.feeds, f)
