@@ -147,14 +147,21 @@ func (c *cluster) setOwner() {
 	c.owner = func(name []byte) []byte { return ownerOf(name, domains) }
 }
 
-// sameSource reports whether two configurations select the same objects from the same source.
+// sameSource reports whether one source serves two configurations.
 func sameSource(a, b *config.Cluster) bool {
-	return a.Resolver == b.Resolver && a.Kubeconfig == b.Kubeconfig && a.Context == b.Context && a.Manifests == b.Manifests &&
-		a.Central.Service == b.Central.Service && a.Endpoints == b.Endpoints &&
-		(a.Pods == config.PodsVerified) == (b.Pods == config.PodsVerified) &&
-		a.Invalidate == b.Invalidate && (len(a.External.Zones) > 0) == (len(b.External.Zones) > 0) && (a.ClusterSet == "") == (b.ClusterSet == "") &&
-		slices.Equal(a.Namespaces, b.Namespaces) && a.ServiceSelector == b.ServiceSelector &&
-		a.NamespaceSelector == b.NamespaceSelector && a.StaleAfter == b.StaleAfter
+	return objectsOf(a) == objectsOf(b) && a.Central.Service == b.Central.Service && a.Invalidate == b.Invalidate &&
+		(a.ClusterSet == "") == (b.ClusterSet == "") && a.StaleAfter == b.StaleAfter
+}
+
+// objectsOf describes the objects that a configuration selects, and where they come from. It decides whether a reload keeps the
+// objects, and whether a start takes those of a snapshot.
+func objectsOf(c *config.Cluster) string {
+	text := fmt.Sprintf("source %q, resolver %s, endpoints %s, pods %t, namespaces %q, services %q, namespaces %q",
+		originOf(c), c.Resolver, c.Endpoints, c.Pods == config.PodsVerified, c.Namespaces, c.ServiceSelector, c.NamespaceSelector)
+	if len(c.External.Zones) > 0 {
+		text += ", external addresses"
+	}
+	return text
 }
 
 // samePods reports whether two configurations make the same index of the node's pods.
@@ -461,10 +468,30 @@ func (c *cluster) sourceName(cfg *config.Config) string {
 		return ""
 	case c.events == nil && c.endpoints == nil && cfg.Pods.Identity == config.IdentityKubelet:
 		return "kubelet"
-	case cfg.Cluster.Manifests != "":
-		return "folder " + cfg.Cluster.Manifests
-	case cfg.Cluster.Kubeconfig != "":
-		return "API server of " + cfg.Cluster.Kubeconfig
 	}
-	return "API server https://" + net.JoinHostPort(os.Getenv("KUBERNETES_SERVICE_HOST"), os.Getenv("KUBERNETES_SERVICE_PORT"))
+	return originOf(&cfg.Cluster)
+}
+
+// originOf returns where the cluster data comes from, if that is not the kubelet.
+func originOf(c *config.Cluster) string {
+	context := ""
+	if c.Context != "" {
+		context = ", context " + c.Context
+	}
+	switch {
+	case c.Manifests != "":
+		return "folder " + c.Manifests
+	case c.Kubeconfig != "":
+		return "API server of " + c.Kubeconfig + context
+	}
+	return "API server https://" + net.JoinHostPort(os.Getenv("KUBERNETES_SERVICE_HOST"), os.Getenv("KUBERNETES_SERVICE_PORT")) + context
+}
+
+// serverOf returns the API server that a kubeconfig names, for a scope: the file may name another one at the next start. It is empty
+// without a kubeconfig.
+func serverOf(r *generation) string {
+	if w, ok := r.cluster.source.(*watch.Watch); ok && r.config.Cluster.Kubeconfig != "" {
+		return ", server " + w.Server()
+	}
+	return ""
 }

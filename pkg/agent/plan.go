@@ -268,7 +268,8 @@ func cacheConfig(cfg config.Cache) cache.Config {
 	}
 }
 
-// plan returns the resolver's plan for r.
+// plan returns the resolver's plan for r. It changes nothing: the running generation may share parts with r, and stays if a later step
+// fails. Once r is in use, adopt applies what the plan says to those parts.
 func (b *builder) plan(r *generation) (*resolve.Plan, error) {
 	cfg := &r.config
 	share := b.memory.share.Load()
@@ -320,13 +321,9 @@ func (b *builder) plan(r *generation) (*resolve.Plan, error) {
 		for _, client := range cfg.Cluster.TransferTo {
 			p.TransferTo = append(p.TransferTo, client.Prefix)
 		}
-		r.cluster.keepVersions(p)
 	}
 	if r.cluster.central != nil {
 		p.Unreachable = r.cluster.central.AllDown
-	}
-	if r.cluster.centralEndpoints != nil {
-		r.cluster.centralEndpoints.setZone(r.cluster.topologyZone(cfg.Cluster.NodeZone))
 	}
 	if r.static != nil {
 		p.Static = r.static
@@ -335,6 +332,16 @@ func (b *builder) plan(r *generation) (*resolve.Plan, error) {
 		p.SkyDNS = r.etcd.Source()
 	}
 	return p, planRewrites(p, cfg)
+}
+
+// adopt has the parts of r follow its plan, which is in use from now on.
+func (r *generation) adopt(p *resolve.Plan) {
+	if r.cluster.store != nil {
+		r.cluster.keepVersions(p)
+	}
+	if r.cluster.centralEndpoints != nil {
+		r.cluster.centralEndpoints.setZone(r.cluster.topologyZone(r.config.Cluster.NodeZone))
+	}
 }
 
 // domain returns the cluster domain, nil without a cluster.

@@ -3,9 +3,46 @@
 package agent
 
 import (
+	"log/slog"
 	"net/netip"
 	"testing"
+
+	"github.com/nodecache/node-cache/internal/assert"
+	"github.com/nodecache/node-cache/pkg/config"
+	"github.com/nodecache/node-cache/pkg/upstream"
+	"github.com/nodecache/node-cache/pkg/watch"
 )
+
+// TestPlanChangesNothing makes plans for a configuration that shares the running one's parts: only one that is adopted changes them.
+func TestPlanChangesNothing(t *testing.T) {
+	t.Parallel()
+	r := emptyGeneration(t)
+	r.config.Cluster.NodeZone = "a"
+	r.config.Cluster.TransferTo = []config.TransferClient{{Prefix: netip.MustParsePrefix("192.0.2.0/24")}}
+	c := r.cluster
+	c.centralEndpoints = &centralEndpoints{endpoints: new(upstream.Endpoints)}
+	pool, err := upstream.New(upstream.Config{Endpoints: c.centralEndpoints.endpoints})
+	assert.NoError(t, err)
+	c.centralEndpoints.set([]watch.Server{
+		{Addr: netip.MustParseAddrPort("10.244.0.1:53"), Zone: "a"}, {Addr: netip.MustParseAddrPort("10.244.0.2:53"), Zone: "b"},
+	}, nil)
+	b := &builder{log: slog.New(slog.DiscardHandler), loops: upstream.NewLoopDetector(nil), memory: new(memory), kernelHas: func([]byte, uint16) bool { return false }}
+	b.memory.share.Store(new(share))
+	plan, err := b.plan(r)
+	assert.NoError(t, err)
+	assert.Equal(t, "servers after a plan", "1 2", serversOf(pool))
+	r.adopt(plan)
+	assert.Equal(t, "servers after it is adopted", "1 2-", serversOf(pool))
+	serial := c.store.Serial()
+	next := *r
+	next.config.Cluster.NodeZone, next.config.Cluster.TransferTo = "b", nil
+	next.config.Rewrite = []config.Rewrite{{Exact: "a..b", To: "c"}}
+	if _, err := b.plan(&next); err == nil {
+		t.Error("a plan with a wrong rule is made")
+	}
+	assert.Equal(t, "servers after a failed plan", "1 2-", serversOf(pool))
+	assert.Equal(t, "version of the zone after it", serial, c.store.Serial())
+}
 
 // TestLocalTo checks which clients count as local for an address that the agent listens on.
 func TestLocalTo(t *testing.T) {

@@ -68,6 +68,7 @@ func (a *Agent) replan(ctx context.Context) {
 		}
 		a.servers.limitSessions(a.memory.share.Load(), &r.config.Limits)
 		a.builder.limitNames(r.cluster)
+		r.adopt(plan)
 		a.resolver.Swap(plan)
 		if a.kernel.Kernel != nil {
 			a.kernel.update()
@@ -157,6 +158,7 @@ func (a *Agent) apply(ctx context.Context, cfg config.Config) error {
 		a.builder.limitNames(r.cluster)
 		a.builder.observe(r.cluster)
 	}
+	r.adopt(plan)
 	a.resolver.Swap(plan)
 	if a.kernel.Kernel != nil {
 		a.kernel.observe(r)

@@ -125,6 +125,8 @@ func (a *Agent) assemble(ctx context.Context, cfg config.Config) (err error) {
 	}
 	if err != nil {
 		a.handover.close()
+	} else {
+		r.adopt(plan)
 	}
 	a.running.Store(r)
 	a.kernel = kernelHits{running: &a.running, resolver: a.resolver, watchers: &a.watchers, servers: a.servers, node: a.node, handover: a.handover, log: a.log}

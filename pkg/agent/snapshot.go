@@ -213,25 +213,16 @@ func skipFirst(all iter.Seq[[]byte]) iter.Seq[[]byte] {
 }
 
 // zoneScope describes the objects that r's source selects, and their cluster.
-func zoneScope(r *generation) string {
-	c := &r.config.Cluster
-	scope := fmt.Sprintf("source %q, resolver %s, endpoints %s, pods %t, namespaces %q, services %q, namespaces %q",
-		r.cluster.sourceName(&r.config), c.Resolver, c.Endpoints, c.Pods == config.PodsVerified, c.Namespaces, c.ServiceSelector, c.NamespaceSelector)
-	if len(c.External.Zones) > 0 {
-		scope += ", external addresses"
-	}
-	return scope
-}
+func zoneScope(r *generation) string { return objectsOf(&r.config.Cluster) + serverOf(r) }
 
 // centralScope names the central resolver's service and its cluster.
 func centralScope(r *generation) string {
-	c := &r.config.Cluster
-	return c.Central.Service.String() + " of " + r.cluster.sourceName(&r.config)
+	return r.config.Cluster.Central.Service.String() + " of " + r.cluster.sourceName(&r.config) + serverOf(r)
 }
 
 // podScope names the node of the pods and its cluster.
 func podScope(r *generation) string {
-	return os.Getenv("NODE_NAME") + " of " + r.cluster.sourceName(&r.config)
+	return os.Getenv("NODE_NAME") + " of " + r.cluster.sourceName(&r.config) + serverOf(r)
 }
 
 const (

@@ -290,6 +290,7 @@ func TestSnapshotScope(t *testing.T) {
 		"endpoints":  func(c *config.Cluster) { c.Endpoints = config.EndpointsAll },
 		"selector":   func(c *config.Cluster) { c.ServiceSelector = "a=b" },
 		"source":     func(c *config.Cluster) { c.Kubeconfig = "/other" },
+		"context":    func(c *config.Cluster) { c.Context = "other" },
 		"pods":       func(c *config.Cluster) { c.Pods = config.PodsVerified },
 		"external":   func(c *config.Cluster) { c.External.Zones = []string{"example.org."} },
 	} {

@@ -181,3 +181,32 @@ func TestFull(t *testing.T) {
 	assert.Same(t, "stats", dnstap.Stats{Dropped: 1000}, tap.Stats())
 	assert.Equal(t, "allocations", 0, testing.AllocsPerRun(1000, func() { tap.ClientResponse(&client, "", asked, asked, reply) }))
 }
+
+// TestHangUp has a collector end each connection after the handshake: the pauses grow, as with one that is away.
+func TestHangUp(t *testing.T) {
+	t.Parallel()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	assert.NoError(t, err)
+	t.Cleanup(func() { _ = l.Close() })
+	tap, _ := start(t, "tcp://"+l.Addr().String())
+	ctx := t.Context()
+	go func() { // a connection that is gone is noticed by a write
+		for tick := time.NewTicker(time.Millisecond); ctx.Err() == nil; <-tick.C {
+			tap.ClientQuery(&client, asked, query)
+		}
+	}()
+	var began time.Time
+	for i := range 5 {
+		conn, err := l.Accept()
+		assert.NoError(t, err)
+		if i == 0 {
+			began = time.Now()
+		}
+		_, err = collector.NewFrameStreamInput(conn, true)
+		assert.NoError(t, err)
+		_ = conn.Close()
+	}
+	if took := time.Since(began); took < 1500*time.Millisecond { // 100 + 200 + 400 + 800 ms
+		t.Errorf("five connections within %s", took)
+	}
+}

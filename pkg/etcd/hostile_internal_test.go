@@ -18,9 +18,12 @@ import (
 	"go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/mvccpb"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	"github.com/nodecache/node-cache/internal/assert"
 	"github.com/nodecache/node-cache/internal/proctest"
+	"github.com/nodecache/node-cache/pkg/remote"
 	"github.com/nodecache/node-cache/pkg/skydns"
 	"github.com/nodecache/node-cache/pkg/task"
 )
@@ -35,9 +38,16 @@ type hostile struct {
 	read   func(*etcdserverpb.RangeRequest) *etcdserverpb.RangeResponse
 	watch  func(start int64, stream etcdserverpb.Watch_WatchServer) error // until the client ends it
 	starts chan int64                                                     // the start revisions of watches
+
+	fails   error         // of each read; nil: none
+	backoff *task.Backoff // of the client; nil: 10 ms
+	log     io.Writer     // of the client; nil: none
 }
 
 func (h *hostile) Range(_ context.Context, q *etcdserverpb.RangeRequest) (*etcdserverpb.RangeResponse, error) {
+	if h.fails != nil {
+		return nil, h.fails
+	}
 	return h.read(q), nil
 }
 
@@ -109,8 +119,14 @@ func (h *hostile) start(t *testing.T, addr string) *Client {
 	if h.token != "" {
 		cfg.User, cfg.PasswordFile = "user", os.DevNull
 	}
+	if h.log != nil {
+		cfg.Log = slog.New(slog.NewTextHandler(h.log, nil))
+	}
 	c := New(cfg)
 	c.wait, c.period, c.readTime = task.Backoff{First: 10 * time.Millisecond, Last: 10 * time.Millisecond}, 300*time.Millisecond, time.Second
+	if h.backoff != nil {
+		c.wait = *h.backoff
+	}
 	ctx, stop := context.WithCancel(context.Background())
 	ended := make(chan struct{})
 	go func() {
@@ -270,6 +286,50 @@ func TestHostileWatch(t *testing.T) {
 				want = 2
 			}
 			assert.Equal(t, "reads of all keys", want, c.Stats().Reads)
+		})
+	}
+}
+
+// TestHangUp has an etcd end each watch at once, and another one refuse all: the pauses grow, as with one that is away.
+func TestHangUp(t *testing.T) {
+	t.Parallel()
+	h := &hostile{read: records("/skydns/test/sky/a", one), watch: func(start int64, stream etcdserverpb.Watch_WatchServer) error {
+		_ = stream.Send(&etcdserverpb.WatchResponse{Header: header(start), Created: true})
+		return status.Error(codes.Unavailable, "gone")
+	}}
+	h.backoff = &task.Backoff{First: 20 * time.Millisecond, Last: time.Minute}
+	h.start(t, "")
+	began := time.Now()
+	for range 6 {
+		<-h.starts
+	}
+	if took := time.Since(began); took < 600*time.Millisecond { // 20 + 40 + 80 + 160 + 320 ms
+		t.Errorf("six watches within %s", took)
+	}
+}
+
+// TestLongErrors has an etcd send errors of up to 14 MiB: the state has their beginning.
+func TestLongErrors(t *testing.T) {
+	t.Parallel()
+	for name, h := range map[string]*hostile{
+		"a read":                               {fails: status.Error(codes.Internal, strings.Repeat("x", 14<<20))},
+		"a read, within the bound of a header": {fails: status.Error(codes.Internal, strings.Repeat("x", 20<<10))},
+		"the end of a watch": {read: records("/skydns/test/sky/a", one), watch: follows(&etcdserverpb.WatchResponse{
+			Header: header(9), Canceled: true, CancelReason: strings.Repeat("x", 3<<20),
+		})},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			var log proctest.Output
+			h.log = &log
+			c := h.start(t, "")
+			await(t, c, "an error is counted, or all keys are read again", func(st Stats) bool { return st.Failures > 0 || st.Reads > 1 })
+			if n := len(c.Stats().LastError); n > remote.MaxText {
+				t.Errorf("an error of %d bytes", n)
+			}
+			if n := len(log.String()); n > 8<<10 {
+				t.Errorf("the log has %d bytes", n)
+			}
 		})
 	}
 }

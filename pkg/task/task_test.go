@@ -66,3 +66,20 @@ func TestGuard(t *testing.T) {
 }
 
 func panicking() error { panic("index out of range") }
+
+// TestBackoffBegin fails attempts at once, after long, and at once again.
+func TestBackoffBegin(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := task.Backoff{First: time.Second, Last: 4 * time.Second}
+		for _, step := range []struct{ lasts, want time.Duration }{
+			{0, time.Second}, {0, 2 * time.Second}, {4 * time.Second, 4 * time.Second}, {4*time.Second + 1, time.Second}, {0, 2 * time.Second},
+		} {
+			b.Begin()
+			time.Sleep(step.lasts)
+			if got := b.Next(); got < step.want || got > step.want+step.want/2 {
+				t.Errorf("after an attempt of %v: got %v, want %v and up to half of it", step.lasts, got, step.want)
+			}
+		}
+	})
+}

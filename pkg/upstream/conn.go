@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 	"golang.org/x/time/rate"
 
+	"github.com/nodecache/node-cache/pkg/remote"
 	"github.com/nodecache/node-cache/pkg/wire"
 )
 
@@ -499,7 +500,7 @@ func (c *conn) failLocked(err error) {
 	if c.err != nil {
 		return
 	}
-	c.err = err
+	c.err = remote.Error(err)
 	c.cancel()
 	c.timer.stop()
 	c.pool.conns = slices.DeleteFunc(c.pool.conns, func(other *conn) bool { return other == c })

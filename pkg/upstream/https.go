@@ -16,6 +16,7 @@ import (
 	"net/url"
 	"strconv"
 
+	"github.com/nodecache/node-cache/pkg/remote"
 	"github.com/nodecache/node-cache/pkg/wire"
 )
 
@@ -195,7 +196,7 @@ func (h *httpsConn) roundTrip(ctx context.Context, query []byte) (msg []byte, ag
 	}
 	resp, err := h.client.RoundTrip(req)
 	if err != nil {
-		return nil, 0, fmt.Errorf("%w: %w", errDied, err)
+		return nil, 0, fmt.Errorf("%w: %w", errDied, remote.Error(err))
 	}
 	defer func() { _ = resp.Body.Close() }()
 	if resp.StatusCode != http.StatusOK {
@@ -207,7 +208,7 @@ func (h *httpsConn) roundTrip(ctx context.Context, query []byte) (msg []byte, ag
 	}
 	msg, err = io.ReadAll(io.LimitReader(resp.Body, wire.MaxMessage+1))
 	if err != nil {
-		return nil, 0, fmt.Errorf("%w: %w", errDied, err)
+		return nil, 0, fmt.Errorf("%w: %w", errDied, remote.Error(err))
 	}
 	if len(msg) > wire.MaxMessage {
 		return nil, 0, fmt.Errorf("%w: longer than 65,535 bytes", errMalformed)

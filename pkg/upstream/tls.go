@@ -15,6 +15,7 @@ import (
 	"syscall"
 
 	"github.com/nodecache/node-cache/pkg/filewatch"
+	"github.com/nodecache/node-cache/pkg/remote"
 )
 
 // A tlsClient secures connections to one upstream. An upstream that cannot be verified is never asked.
@@ -48,7 +49,7 @@ func (t *tlsClient) handshake(ctx context.Context, nc net.Conn) (*tls.Conn, erro
 		return nil, fmt.Errorf("%w: %w", errTLS, err)
 	}
 	conn := tls.Client(nc, config)
-	if err := conn.HandshakeContext(ctx); err != nil {
+	if err := remote.Error(conn.HandshakeContext(ctx)); err != nil {
 		if isNetworkError(err) {
 			return nil, fmt.Errorf("TLS handshake: %w", err)
 		}

@@ -25,6 +25,7 @@ type clients struct {
 	core, discovery rest.Interface
 	imports         []rest.Interface // of ServiceImports, one for each version; nil: not needed
 	http            *http.Client
+	server          string        // URL
 	requests        atomic.Uint64 // sent
 }
 
@@ -34,7 +35,7 @@ func newClients(kubeconfig, kubeContext, userAgent string, maxList int64, import
 	if err != nil {
 		return nil, err
 	}
-	c := &clients{}
+	c := &clients{server: cfg.Host}
 	cfg.UserAgent = userAgent
 	cfg.ContentType = runtime.ContentTypeProtobuf
 	cfg.AcceptContentTypes = runtime.ContentTypeProtobuf + "," + runtime.ContentTypeJSON

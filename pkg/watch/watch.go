@@ -305,6 +305,9 @@ func (w *Watch) Run(ctx context.Context) error {
 // String names the task in logs.
 func (w *Watch) String() string { return "watch of the API server" }
 
+// Server returns the URL of the API server, empty if none is watched.
+func (w *Watch) Server() string { return w.clients.server }
+
 // Ready is closed once every permitted kind is synced and the endpoints of the watched service were reported. It does not
 // wait for a kind that the server forbids, or, with ServicesOnly, for any kind.
 func (w *Watch) Ready() <-chan struct{} { return w.ready }
