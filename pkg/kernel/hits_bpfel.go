@@ -50,6 +50,7 @@ type hitsClient struct {
 	Searched uint64
 	Bytes    uint64
 	Addr     hitsAddress
+	Held     uint64
 }
 
 type hitsClientKey struct {
@@ -77,6 +78,13 @@ type hitsDestination struct {
 	Family uint16
 }
 
+type hitsHolder struct {
+	_        structs.HostLayout
+	Disputed uint64
+	Ifindex  uint32
+	Unused   uint32
+}
+
 type hitsKey struct {
 	_       structs.HostLayout
 	Name    [128]uint8
@@ -94,6 +102,7 @@ const (
 	hitsMapControls      = "controls"
 	hitsMapDestinations  = "destinations"
 	hitsMapHits          = "hits"
+	hitsMapHolders       = "holders"
 	hitsMapScratches     = "scratches"
 	hitsMapSockets       = "sockets"
 	hitsMapVersions      = "versions"
@@ -156,6 +165,7 @@ type hitsMapSpecs struct {
 	Controls     *ebpf.MapSpec `ebpf:"controls"`
 	Destinations *ebpf.MapSpec `ebpf:"destinations"`
 	Hits         *ebpf.MapSpec `ebpf:"hits"`
+	Holders      *ebpf.MapSpec `ebpf:"holders"`
 	Scratches    *ebpf.MapSpec `ebpf:"scratches"`
 	Sockets      *ebpf.MapSpec `ebpf:"sockets"`
 	Versions     *ebpf.MapSpec `ebpf:"versions"`
@@ -192,6 +202,7 @@ type hitsMaps struct {
 	Controls     *ebpf.Map `ebpf:"controls"`
 	Destinations *ebpf.Map `ebpf:"destinations"`
 	Hits         *ebpf.Map `ebpf:"hits"`
+	Holders      *ebpf.Map `ebpf:"holders"`
 	Scratches    *ebpf.Map `ebpf:"scratches"`
 	Sockets      *ebpf.Map `ebpf:"sockets"`
 	Versions     *ebpf.Map `ebpf:"versions"`
@@ -204,6 +215,7 @@ func (m *hitsMaps) Close() error {
 		m.Controls,
 		m.Destinations,
 		m.Hits,
+		m.Holders,
 		m.Scratches,
 		m.Sockets,
 		m.Versions,

@@ -280,7 +280,23 @@ func (l *links) forgetLocked(index int) {
 	for _, family := range families() {
 		_ = l.k.objects.Clients.Delete(hitsClientKey{Ifindex: uint32(index), Family: family})
 	}
+	l.releaseAddresses(index)
 	delete(l.attached, index)
+}
+
+// releaseAddresses lets other interfaces hold the addresses of one.
+func (l *links) releaseAddresses(index int) {
+	var addr hitsAddress
+	var holder hitsHolder
+	var held []hitsAddress
+	for all := l.k.objects.Holders.Iterate(); all.Next(&addr, &holder); {
+		if holder.Ifindex == uint32(index) {
+			held = append(held, addr)
+		}
+	}
+	for _, addr := range held {
+		_ = l.k.objects.Holders.Delete(addr) // it may be gone
+	}
 }
 
 func (l *links) detachAll() {

@@ -129,3 +129,52 @@ func sendFrom(from netip.AddrPort, to string, payload []byte) error {
 	_ = conn.Close()
 	return err
 }
+
+// TestTakenAddress has a pod on a bridge take the address and the MAC of another one. The reply leaves to it, but neither gets answers
+// from the kernel then.
+func TestTakenAddress(t *testing.T) {
+	n := newNode(t, "clsact", nodetest.Options{})
+	n.addBridge(t)
+	query, err := new(dns.Msg).SetQuestion("who.nodetest.test.", dns.TypeTXT).Pack()
+	assert.NoError(t, err)
+	addr := netip.AddrFrom4([4]byte{10, 77, 0, 2})
+	ports := [2]int{n.index(t, "port0"), n.index(t, "port1")}
+	client := func(i int) (c hitsClient) {
+		_ = n.objects.Clients.Lookup(hitsClientKey{Ifindex: uint32(ports[i]), Family: 4}, &c)
+		return c
+	}
+	holder := func() (h hitsHolder) {
+		_ = n.objects.Holders.Lookup(addressOf(addr), &h)
+		return h
+	}
+	send := func(pod *nodetest.Host) {
+		assert.NoError(t, pod.Do(func() error { return sendFrom(netip.AddrPortFrom(addr, 0), agentAddrs()[0].String(), query) }))
+	}
+	proctest.Eventually(t, limit, "the owner holds its address", func() bool {
+		send(n.Pods[0])
+		return client(0).Answered > 0 && holder().Ifindex == uint32(ports[0])
+	})
+	var mac net.HardwareAddr
+	assert.NoError(t, n.Pods[0].Do(func() error {
+		dev, err := netlink.LinkByName("eth1")
+		if err == nil {
+			mac = dev.Attrs().HardwareAddr
+		}
+		return err
+	}))
+	assert.NoError(t, n.Pods[1].Do(func() error {
+		dev, err := netlink.LinkByName("eth1")
+		if err != nil {
+			return err
+		}
+		if err := netlink.LinkSetHardwareAddr(dev, mac); err != nil {
+			return err
+		}
+		return nodetest.SetLinkUp("eth1", netip.PrefixFrom(addr, 24))
+	}))
+	proctest.Eventually(t, limit, "the agent's reply leaves to the forger", func() bool {
+		send(n.Pods[1])
+		return holder().Disputed > 0
+	})
+	assert.Equal(t, "permits of owner and forger", [2]uint64{}, [2]uint64{client(0).Answered, client(1).Answered})
+}

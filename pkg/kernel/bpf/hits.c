@@ -24,6 +24,8 @@
 #define MAX_COUNTED 8192 // answers, as many as there are counters
 #define OPT_LEN 11      // an OPT record without options
 #define EDE_ROOM 6      // the agent reserves them for an Extended DNS Error
+#define MAX_HELD 8      // addresses that an interface holds
+#define DISPUTE 60000000000ULL // ns for which a disputed address gets no answers
 #define WRITES 256      // counters of changes of answers, see answer_hit
 
 // Bits of a key's variant, which are the properties of a query that change the reply.
@@ -80,6 +82,16 @@ struct client {
 	__u64 passed;   // a query went on, so that the agent answers it
 	__u64 hits, denied, searched, bytes;
 	struct address addr;
+	__u64 held; // addresses in holders
+};
+
+// A holder is the interface on which the agent has answered an address first. Pods on a bridge can take the address and the MAC of
+// another one, and the reply then leaves to them: no other interface gets answers under the address, and for a while the holder
+// gets none either, because it may be the forger.
+struct holder {
+	__u64 disputed; // when the agent answered the address on another interface; 0: never
+	__u32 ifindex;
+	__u32 unused;
 };
 
 struct control {
@@ -131,6 +143,14 @@ struct {
 	__type(key, struct client_key);
 	__type(value, struct client);
 } clients SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, 16384);
+	__type(key, struct address);
+	__type(value, struct holder);
+} holders SEC(".maps");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
@@ -591,9 +611,26 @@ int permit_client(struct __sk_buff *skb)
 	struct client *client = bpf_map_lookup_elem(&clients, &at);
 	if (!client)
 		return NEXT;
+	__u64 now = bpf_ktime_get_boot_ns();
+	struct holder *holder = bpf_map_lookup_elem(&holders, &p.to);
+	if (!holder) {
+		struct holder first = {.ifindex = skb->ifindex};
+		if (client->held >= MAX_HELD || bpf_map_update_elem(&holders, &p.to, &first, BPF_NOEXIST) != 0)
+			return NEXT;
+		__sync_fetch_and_add(&client->held, 1);
+	} else if (holder->ifindex != skb->ifindex) {
+		at.ifindex = holder->ifindex;
+		client = bpf_map_lookup_elem(&clients, &at);
+		holder->disputed = now;
+		if (client && same(&client->addr, &p.to))
+			client->answered = 0;
+		return NEXT;
+	} else if (holder->disputed && now - holder->disputed < DISPUTE) {
+		return NEXT;
+	}
 	if (!same(&client->addr, &p.to))
 		client->addr = p.to;
-	client->answered = bpf_ktime_get_boot_ns();
+	client->answered = now;
 	return NEXT;
 }
 
