@@ -33,7 +33,9 @@
 //	validate, stats, cookie, dns64, redirect     what knows nothing of queries
 //	plan, resolver                               the state that all share
 //	explain, inflight, transfer                  what becomes of one query
-//	odd, extras, worker                          the order of decision
+//	join, report                                 clients that wait for one; the query log, dnstap and watchers
+//	odd, extras, search, worker                  the order of decision; search walks the search path of a pod
+//	shared                                       replies for the answers in the kernel
 //
 // AnswerFromMemory runs on the goroutine that read the packet. It takes no lock except a cache
 // shard's, and allocates nothing. An in-flight query is one memory block and not a goroutine. The
