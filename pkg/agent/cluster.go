@@ -486,12 +486,3 @@ func originOf(c *config.Cluster) string {
 	}
 	return "API server https://" + net.JoinHostPort(os.Getenv("KUBERNETES_SERVICE_HOST"), os.Getenv("KUBERNETES_SERVICE_PORT")) + context
 }
-
-// serverOf returns the API server that a kubeconfig names, for a scope: the file may name another one at the next start. It is empty
-// without a kubeconfig.
-func serverOf(r *generation) string {
-	if w, ok := r.cluster.source.(*watch.Watch); ok && r.config.Cluster.Kubeconfig != "" {
-		return ", server " + w.Server()
-	}
-	return ""
-}

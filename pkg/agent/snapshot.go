@@ -24,6 +24,7 @@ import (
 	"github.com/nodecache/node-cache/pkg/pods"
 	"github.com/nodecache/node-cache/pkg/snapshot"
 	"github.com/nodecache/node-cache/pkg/task"
+	"github.com/nodecache/node-cache/pkg/watch"
 	"github.com/nodecache/node-cache/pkg/zone"
 )
 
@@ -223,6 +224,15 @@ func centralScope(r *generation) string {
 // podScope names the node of the pods and its cluster.
 func podScope(r *generation) string {
 	return os.Getenv("NODE_NAME") + " of " + r.cluster.sourceName(&r.config) + serverOf(r)
+}
+
+// serverOf returns the API server that a kubeconfig names, for a scope: the file may name another one at the next start. It is empty
+// without a kubeconfig.
+func serverOf(r *generation) string {
+	if w, ok := r.cluster.source.(*watch.Watch); ok && r.config.Cluster.Kubeconfig != "" {
+		return ", server " + w.Server()
+	}
+	return ""
 }
 
 const (
