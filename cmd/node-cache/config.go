@@ -21,7 +21,8 @@ func checkCommand() *cobra.Command {
 		Short: "Check a configuration file",
 		Long: `Check a configuration file with the code of the agent, or with --resolver of the
 central resolver. All problems are reported at once, with their paths and hints. If
-this container has too little memory for the configuration, that is reported as well.
+this container has too little memory for the configuration, or a password would be sent
+in plain text, that is reported as well.
 
 Exit code 0: valid; 1: invalid.`,
 		Args: cli.UsageArgs(cobra.MaximumNArgs(1)),
@@ -57,6 +58,9 @@ func check(cmd *cobra.Command, args []string, role config.Role, show bool, outpu
 	}
 	if p := agent.MemoryProblem(&cfg); p != nil { // of this container: the file may be fine elsewhere
 		cli.PrintError(cmd.ErrOrStderr(), name+": "+p.What, p.Hint)
+	}
+	if endpoint := cfg.Etcd.PlainEndpoint(); endpoint != "" {
+		cli.PrintError(cmd.ErrOrStderr(), name+": etcd.passwordFile: the network carries the password in plain text to "+endpoint, "write https:// endpoints")
 	}
 	if !show && output == "json" {
 		return cli.PrintJSON(cmd.OutOrStdout(), map[string]any{"file": name, "problems": []config.Problem{}})

@@ -106,6 +106,18 @@ func TestCheck(t *testing.T) {
 	t.Parallel()
 	good := file(t, "cache: {size: 128Mi}\n")
 	same(t, "a good file", result{cli.ExitOK, good + ": ok\n", ""}, command("check", good))
+	password := file(t, "secret")
+	for endpoints, warned := range map[string]string{
+		"http://127.0.0.1:2379, 'http://[::1]:2379'": "", "https://etcd.example:2379": "",
+		"http://127.0.0.1:2379, http://etcd.example:2379": "http://etcd.example:2379",
+	} {
+		plain := file(t, "etcd: {zones: [a.example], user: u, passwordFile: "+password+", endpoints: ["+endpoints+"]}\n")
+		want := result{cli.ExitOK, plain + ": ok\n", ""}
+		if warned != "" {
+			want.Stderr = "node-cache: " + plain + ": etcd.passwordFile: the network carries the password in plain text to " + warned + "\nhint: write https:// endpoints\n"
+		}
+		same(t, endpoints, want, command("check", plain))
+	}
 	bad := file(t, "listen: {port: 99999, addresses: [nowhere]}\ncache: {size: 1, maxTTL: 1}\nfoo: 1\n")
 	got := command("check", bad)
 	want := strings.ReplaceAll(`node-cache: FILE:1:16: listen.port: 99999: not between 1 and 65535

@@ -524,6 +524,9 @@ func (b *builder) newEtcd(cfg *config.Etcd) (*etcd.Client, error) {
 	if err != nil {
 		return nil, fmt.Errorf("etcd: %w", err)
 	}
+	if endpoint := cfg.PlainEndpoint(); endpoint != "" {
+		b.log.Warn("etcd password sent in plain text", "endpoint", endpoint)
+	}
 	return etcd.New(etcd.Config{
 		Endpoints: cfg.Endpoints, Prefix: prefix, CA: cfg.CA, Cert: cfg.Cert, Key: cfg.Key, ServerName: cfg.ServerName,
 		User: cfg.User, PasswordFile: cfg.PasswordFile, Source: source, Log: b.log,

@@ -3,6 +3,7 @@
 package config
 
 import (
+	"net/netip"
 	"net/url"
 	"path"
 	"strings"
@@ -40,6 +41,20 @@ type EtcdTLS struct {
 
 // files are the paths of e.
 func (e *Etcd) files() []*string { return []*string{&e.CA, &e.Cert, &e.Key, &e.PasswordFile} }
+
+// PlainEndpoint returns the first endpoint on another host that gets the password unencrypted, empty if there is none.
+func (e *Etcd) PlainEndpoint() string {
+	for _, endpoint := range e.Endpoints {
+		u, err := url.Parse(endpoint)
+		if err != nil || e.PasswordFile == "" || u.Scheme != "http" {
+			continue
+		}
+		if addr, err := netip.ParseAddr(u.Hostname()); u.Hostname() != "localhost" && (err != nil || !addr.IsLoopback()) {
+			return endpoint
+		}
+	}
+	return ""
+}
 
 // etcdPort is the port of an endpoint without one.
 const etcdPort = "2379"
