@@ -17,7 +17,7 @@ type layer struct {
 // leaves are the packages that import nothing but the listed paths. Each may import pkg/task.
 func leaves() []layer {
 	const wire, rules = modulePath + "/pkg/wire", modulePath + "/pkg/rules"
-	const mmsg, frame = modulePath + "/pkg/mmsg", modulePath + "/pkg/frame"
+	const mmsg, frame, remote = modulePath + "/pkg/mmsg", modulePath + "/pkg/frame", modulePath + "/pkg/remote"
 	return []layer{
 		{folder: "pkg/wire"},
 		{folder: "pkg/cache", allow: []string{wire, "golang.org/x/sys"}},
@@ -30,7 +30,7 @@ func leaves() []layer {
 		{folder: "pkg/filewatch", allow: []string{"github.com/fsnotify/fsnotify"}},
 		{folder: "pkg/static", allow: []string{wire, modulePath + "/pkg/filewatch", modulePath + "/pkg/task", "github.com/miekg/dns"}},
 		{folder: "pkg/skydns", allow: []string{wire, "github.com/miekg/dns"}},
-		{folder: "pkg/etcd", allow: []string{modulePath + "/pkg/skydns", "go.etcd.io/etcd", "go.uber.org/zap", "google.golang.org/grpc"}},
+		{folder: "pkg/etcd", allow: []string{remote, modulePath + "/pkg/skydns", "go.etcd.io/etcd", "go.uber.org/zap", "google.golang.org/grpc"}},
 		{folder: "pkg/zone", allow: []string{wire}},
 		{folder: "pkg/dnstap", allow: []string{wire, "github.com/farsightsec/golang-framestream", "google.golang.org/protobuf"}},
 		{folder: "pkg/pods", allow: []string{"github.com/miekg/dns"}},
@@ -38,13 +38,14 @@ func leaves() []layer {
 		{folder: "pkg/convert", allow: []string{modulePath + "/pkg/config", "github.com/coredns/caddy/caddyfile", "github.com/miekg/dns", "go.yaml.in/yaml"}},
 		{folder: "pkg/task"},
 		{folder: "pkg/plain"},
+		{folder: "pkg/remote"},
 		{folder: "pkg/top", allow: []string{modulePath + "/pkg/plain"}},
 		{folder: "pkg/cli", allow: []string{modulePath + "/pkg/plain", modulePath + "/pkg/top", "github.com/miekg/dns", "github.com/spf13/cobra", "github.com/spf13/pflag"}},
-		{folder: "pkg/upstream", allow: []string{wire, mmsg, frame, modulePath + "/pkg/dnstap", modulePath + "/pkg/filewatch", "github.com/miekg/dns", "golang.org/x/net", "golang.org/x/sync", "golang.org/x/sys/unix", "golang.org/x/time/rate"}},
-		{folder: "pkg/watch", allow: []string{modulePath + "/pkg/filewatch", modulePath + "/pkg/pods", modulePath + "/pkg/zone", "k8s.io", "sigs.k8s.io", "github.com/go-logr/logr", "go.yaml.in/yaml/v3", "golang.org/x/time/rate", "google.golang.org/protobuf/encoding/protowire"}},
+		{folder: "pkg/upstream", allow: []string{wire, mmsg, frame, remote, modulePath + "/pkg/dnstap", modulePath + "/pkg/filewatch", "github.com/miekg/dns", "golang.org/x/net", "golang.org/x/sync", "golang.org/x/sys/unix", "golang.org/x/time/rate"}},
+		{folder: "pkg/watch", allow: []string{remote, modulePath + "/pkg/filewatch", modulePath + "/pkg/pods", modulePath + "/pkg/zone", "k8s.io", "sigs.k8s.io", "github.com/go-logr/logr", "go.yaml.in/yaml/v3", "golang.org/x/time/rate", "google.golang.org/protobuf/encoding/protowire"}},
 		{folder: "pkg/unixsock", allow: []string{"golang.org/x/sys"}},
 		{folder: "pkg/admin", allow: []string{modulePath + "/pkg/plain", modulePath + "/pkg/unixsock", "golang.org/x/sys"}},
-		{folder: "pkg/handover", allow: []string{modulePath + "/pkg/unixsock", "golang.org/x/sys"}},
+		{folder: "pkg/handover", allow: []string{remote, modulePath + "/pkg/unixsock", "golang.org/x/sys"}},
 		{folder: "pkg/probe", allow: []string{"github.com/miekg/dns", "golang.org/x/sys"}},
 		{folder: "pkg/rules"},
 		{folder: "pkg/netif", allow: []string{"github.com/vishvananda/netlink", "golang.org/x/sys", "golang.org/x/time/rate"}},
@@ -53,7 +54,7 @@ func leaves() []layer {
 		{folder: "pkg/iptables", allow: []string{rules, modulePath + "/pkg/dataplane", "github.com/coreos/go-iptables", "github.com/mdlayher/netlink", "github.com/vishvananda/netlink", "github.com/vishvananda/netns", "golang.org/x/sys"}},
 		{folder: "pkg/intercept", allow: []string{rules, "github.com/miekg/dns", "golang.org/x/sys"}},
 		{folder: "pkg/dataplane", allow: []string{"github.com/google/nftables", "github.com/vishvananda/netlink", "golang.org/x/sys"}},
-		{folder: "pkg/source", allow: []string{modulePath + "/pkg/config", modulePath + "/pkg/convert", modulePath + "/pkg/filewatch", modulePath + "/pkg/watch", "golang.org/x/time/rate", "k8s.io/api", "k8s.io/apimachinery"}},
+		{folder: "pkg/source", allow: []string{remote, modulePath + "/pkg/config", modulePath + "/pkg/convert", modulePath + "/pkg/filewatch", modulePath + "/pkg/watch", "golang.org/x/time/rate", "k8s.io/api", "k8s.io/apimachinery"}},
 		{folder: "pkg/capabilities", allow: []string{"kernel.org/pub/linux/libs/security/libcap/cap", "golang.org/x/sys"}},
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/nodecache/node-cache/internal/assert"
+	"github.com/nodecache/node-cache/pkg/remote"
 )
 
 func TestDecode(t *testing.T) {
@@ -31,6 +32,15 @@ func TestDecode(t *testing.T) {
 		if _, err := decode([]byte(tt.text)); (err != nil) != tt.bad {
 			t.Errorf("%s: %v, want an error: %t", tt.name, err, tt.bad)
 		}
+	}
+}
+
+// A problem that the other agent has is shown, so it is cut.
+func TestDecodeLongProblem(t *testing.T) {
+	t.Parallel()
+	m, err := decode([]byte(`{"type":"refused","problem":"` + strings.Repeat("x", 32<<10) + `"}`))
+	if err != nil || len(m.Problem) > remote.MaxText || !strings.HasPrefix(m.Problem, "xxx") {
+		t.Errorf("%d bytes, %v, want the first %d", len(m.Problem), err, remote.MaxText)
 	}
 }
 

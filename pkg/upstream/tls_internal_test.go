@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/nodecache/node-cache/internal/assert"
+	"github.com/nodecache/node-cache/pkg/remote"
 	"github.com/nodecache/node-cache/pkg/upstream/upstreamtest"
 )
 
@@ -52,6 +53,7 @@ func TestTLSClient(t *testing.T) {
 		{name: "expired", asked: name, hosts: []string{name}, ends: -time.Second, want: "expired"},
 		{name: "another authority", asked: name, hosts: []string{name}, ends: time.Hour, other: true, want: "authority"},
 		{name: "no TLS", asked: name, plain: true, want: "TLS"},
+		{name: "many long names", asked: name, hosts: longHosts(90), ends: time.Hour, want: "(cut, "},
 	}
 	for _, tt := range tests {
 		for _, network := range []string{"tls", "https"} {
@@ -78,13 +80,21 @@ func TestTLSClient(t *testing.T) {
 					assert.Equal(t, "got", want, h.ask(t))
 					assert.Equal(t, "queries to the server", asked, len(s.Queries()))
 					last := h.transport.(*connPool).lastError()
-					if (last != nil) != (tt.want != "") || last != nil && !strings.Contains(last.Error(), tt.want) {
-						t.Errorf("last error %v, want %q in it", last, tt.want)
+					if (last != nil) != (tt.want != "") || last != nil && (!strings.Contains(last.Error(), tt.want) || len(last.Error()) > remote.MaxText) {
+						t.Errorf("last error %v, want %q in it, and at most %d bytes", last, tt.want, remote.MaxText)
 					}
 				})
 			})
 		}
 	}
+}
+
+// longHosts returns names of some 200 bytes. An error about a certificate lists all of them.
+func longHosts(n int) (list []string) {
+	for i := range n {
+		list = append(list, fmt.Sprintf("n%d.%s.example", i, strings.Repeat(strings.Repeat("x", 60)+".", 2)+strings.Repeat("x", 60)))
+	}
+	return list
 }
 
 // plainTextPeer connects to a peer that speaks another protocol.
