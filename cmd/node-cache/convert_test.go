@@ -31,7 +31,7 @@ func TestConvert(t *testing.T) {
 		must(t, err)
 		return string(b)
 	}
-	const faithful = "  cache: \"off\"\ncache:\n  prefetch:\n    hits: 0\n  serveStale:\n    for: 0s\n  nxdomainCut: \"off\"\n"
+	const faithful = "  cache: \"off\"\ncache:\n  prefetch:\n    hits: 0\n  serveStale:\n    for: 0s\n"
 	for _, tt := range []struct {
 		name string
 		args []string

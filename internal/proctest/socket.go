@@ -5,13 +5,16 @@ package proctest
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
 	"os"
 	"path/filepath"
+	"syscall"
 	"testing"
+	"time"
 )
 
 // SocketPath returns a path for an agent's admin.socket, which has to be short.
@@ -25,14 +28,27 @@ func SocketPath(t *testing.T) string {
 	return filepath.Join(folder, "s")
 }
 
-// OverSocket requests a page over an agent's admin.socket. Any status but 200 is an error.
+// OverSocket requests a page over an agent's admin.socket, once that is there: an agent answers queries before. Any status but 200
+// is an error.
 func OverSocket(ctx context.Context, socket, method, page string) (string, error) {
 	client := http.Client{Transport: &http.Transport{
 		DisableKeepAlives: true,
 		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-			return (&net.Dialer{}).DialContext(ctx, "unix", socket)
+			for {
+				conn, err := (&net.Dialer{}).DialContext(ctx, "unix", socket)
+				if err == nil || !errors.Is(err, os.ErrNotExist) && !errors.Is(err, syscall.ECONNREFUSED) {
+					return conn, err
+				}
+				select {
+				case <-ctx.Done():
+					return nil, err
+				case <-time.After(10 * time.Millisecond):
+				}
+			}
 		},
 	}}
+	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
+	defer cancel()
 	request, err := http.NewRequestWithContext(ctx, method, "http://localhost"+page, http.NoBody)
 	if err != nil {
 		return "", err

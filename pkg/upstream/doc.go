@@ -22,7 +22,7 @@
 // Each file uses those below it:
 //
 //	pool.go                    New and Run: reads targets and files, replaces the list of upstreams
-//	exchange.go                one client query, and the timers of all
+//	exchange.go, timers.go     one client query, and the timers of all
 //	selection.go               the list at one time, a snapshot, and whom a query asks
 //	endpoint.go                one upstream: its health, rate limit and transports
 //	capabilities.go, loop.go   what was learned about it: limitations, latency, whether it leads back here

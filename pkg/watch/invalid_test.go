@@ -86,7 +86,7 @@ func TestEndlessResponses(t *testing.T) {
 		},
 		{name: "a list", lists: true, body: endless{media: "application/json", head: []byte(`{"items":["`), more: filler}, most: maxList + slack, want: "a list larger than the limit"},
 		{name: "a list of spaces, compressed", lists: true, body: endless{media: "application/json", encoding: "gzip", more: bomb(t, 64<<20)}, most: 64 << 10, want: "a list larger than the limit"},
-		{name: "an error", body: endless{media: "application/json", head: []byte("{"), more: filler}, most: maxList + slack, want: "a list larger than the limit"},
+		{name: "an error", body: endless{media: "application/json", head: []byte("{"), more: filler}, most: 64<<10 + slack, want: "watch failed"},
 		{name: "pages", lists: true, body: endless{media: "application/json", head: []byte(page)}, want: "a list larger than the limit"},
 	}
 	for i := range tests {

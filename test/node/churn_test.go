@@ -89,6 +89,7 @@ type clientKey struct{ Ifindex, Family uint32 }
 type client struct {
 	Answered, Passed, Hits, Denied, Searched, Bytes uint64
 	Addr                                            [16]byte
+	Held                                            uint64
 }
 
 // hits returns how many queries of an interface the kernel has answered.
@@ -306,7 +307,7 @@ func TestKernelChurn(t *testing.T) { //nolint:tparallel // a soak runs one subte
 	}
 	assert.Equal(t, "answers of the kernel before the agent's first", 0, on.early)
 	if on.served == 0 {
-		t.Error("the kernel has answered no pod")
+		t.Fatal("the kernel has answered no pod")
 	}
 	slices.Sort(on.attached)
 	n := len(on.attached)

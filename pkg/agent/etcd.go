@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package agent
+
+import (
+	"fmt"
+
+	"github.com/nodecache/node-cache/pkg/config"
+	"github.com/nodecache/node-cache/pkg/etcd"
+	"github.com/nodecache/node-cache/pkg/skydns"
+)
+
+// newEtcd returns a client for the records of etcd; nil: they are not configured.
+func (b *builder) newEtcd(cfg *config.Etcd) (*etcd.Client, error) {
+	if len(cfg.Endpoints) == 0 {
+		return nil, nil //nolint:nilnil // etcd is optional
+	}
+	prefix := cfg.Prefix + "/"
+	source, err := skydns.New(skydns.Config{Prefix: prefix, Zones: cfg.Zones, Onward: cfg.Fallthrough})
+	if err != nil {
+		return nil, fmt.Errorf("etcd: %w", err)
+	}
+	if endpoint := cfg.PlainEndpoint(); endpoint != "" {
+		b.log.Warn("etcd password sent in plain text", "endpoint", endpoint)
+	}
+	return etcd.New(etcd.Config{
+		Endpoints: cfg.Endpoints, Prefix: prefix, CA: cfg.CA, Cert: cfg.Cert, Key: cfg.Key, ServerName: cfg.ServerName,
+		User: cfg.User, PasswordFile: cfg.PasswordFile, Source: source, Log: b.log,
+	}), nil
+}
+
+// etcdStats returns the stats of etcd; nil: it is not used.
+func (r *generation) etcdStats() *etcd.Stats {
+	if r.etcd == nil {
+		return nil
+	}
+	return new(r.etcd.Stats())
+}
