@@ -68,7 +68,6 @@ var unboundOutcomes = map[string]outcome{
 
 	"ede_localzone_dname_expansion": {"10", "a template that makes a name too long fails: SERVFAIL"},
 	"local_ds":                      {"10", private},
-	"local_typetransparent":         {"30", "a name of hosts has no other types than addresses; unbound looks them up with this type of zone"},
 	// 4, 65: classes but IN have no records. 6, 14: a template denies the names between. 12, 16: and has no SOA record of its own.
 	// 31 to 37: localhost. 39: see private. 67: a query that unbound drops has a reply.
 	"localdata":  {"4 6 12 14 16 31 33 35 37 39 65 67", "hosts and templates are no zone"},
