@@ -4,6 +4,7 @@ package agent
 
 import (
 	"fmt"
+	"log/slog"
 
 	"github.com/nodecache/node-cache/pkg/config"
 	"github.com/nodecache/node-cache/pkg/etcd"
@@ -11,7 +12,7 @@ import (
 )
 
 // newEtcd returns a client for the records of etcd; nil: they are not configured.
-func (b *builder) newEtcd(cfg *config.Etcd) (*etcd.Client, error) {
+func newEtcd(cfg *config.Etcd, log *slog.Logger) (*etcd.Client, error) {
 	if len(cfg.Endpoints) == 0 {
 		return nil, nil //nolint:nilnil // etcd is optional
 	}
@@ -21,18 +22,10 @@ func (b *builder) newEtcd(cfg *config.Etcd) (*etcd.Client, error) {
 		return nil, fmt.Errorf("etcd: %w", err)
 	}
 	if endpoint := cfg.PlainEndpoint(); endpoint != "" {
-		b.log.Warn("etcd password sent in plain text", "endpoint", endpoint)
+		log.Warn("etcd password sent in plain text", "endpoint", endpoint)
 	}
 	return etcd.New(etcd.Config{
 		Endpoints: cfg.Endpoints, Prefix: prefix, CA: cfg.CA, Cert: cfg.Cert, Key: cfg.Key, ServerName: cfg.ServerName,
-		User: cfg.User, PasswordFile: cfg.PasswordFile, Source: source, Log: b.log,
+		User: cfg.User, PasswordFile: cfg.PasswordFile, Source: source, Log: log,
 	}), nil
-}
-
-// etcdStats returns the stats of etcd; nil: it is not used.
-func (r *generation) etcdStats() *etcd.Stats {
-	if r.etcd == nil {
-		return nil
-	}
-	return new(r.etcd.Stats())
 }

@@ -172,7 +172,7 @@ func (b *builder) buildRecords(r, old *generation) (err error) {
 		}
 	}
 	if !r.unchanged(old, func(c *config.Config) any { return c.Etcd }) {
-		r.etcd, err = b.newEtcd(&r.config.Etcd)
+		r.etcd, err = newEtcd(&r.config.Etcd, b.log)
 	}
 	return err
 }

@@ -8,6 +8,7 @@ import (
 	"iter"
 	"time"
 
+	"github.com/nodecache/node-cache/pkg/etcd"
 	"github.com/nodecache/node-cache/pkg/metrics"
 	origin "github.com/nodecache/node-cache/pkg/source"
 	"github.com/nodecache/node-cache/pkg/status"
@@ -280,4 +281,12 @@ func (a *Agent) checks() iter.Seq2[string, error] {
 			}
 		}
 	}
+}
+
+// etcdStats returns the stats of etcd; nil: it is not used.
+func (r *generation) etcdStats() *etcd.Stats {
+	if r.etcd == nil {
+		return nil
+	}
+	return new(r.etcd.Stats())
 }
