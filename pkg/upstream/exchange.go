@@ -320,8 +320,11 @@ func (x *exchange) processReply(a *attempt, in reply, batch *wire.SendBatch) (wo
 // keepInconclusive ends an attempt whose answer says nothing, keeps the answer, and reports whether it did. Another
 // upstream may know more. The answer is nothing against its sender: some leave out the SOA record.
 func (x *exchange) keepInconclusive(a *attempt, m *wire.Message) bool {
+	if !m.IsInconclusive() {
+		return false
+	}
 	kept := new(wire.Message) // m is in the transport's buffer
-	if !m.IsInconclusive() || kept.Parse(bytes.Clone(m.Raw)) != nil {
+	if kept.Parse(bytes.Clone(m.Raw)) != nil {
 		return false
 	}
 	x.inconclusive = kept

@@ -48,16 +48,15 @@ type attempt struct {
 	receiver interface { // gets the reply
 		handleReply(a *attempt, r reply, batch *wire.SendBatch)
 	}
-	index  int // among the receiver's attempts
-	sentAt time.Time
-	// randomCase asks the transport to send the name in random case and to require the same case in the answer
-	// (0x20). Only UDP honors it: on a connection, an off-path attacker cannot inject an answer.
-	randomCase  bool
+	index       int // among the receiver's attempts
+	sentAt      time.Time
 	previous    *attempt      // of the same receiver with the same upstream, which timed out; nil: none
 	connsOpened *atomic.Int32 // connections opened for one client query by all its attempts, at most maxConnsPerQuery; nil: not counted
 
 	// What a transport stores, guarded by its lock:
 	id         uint16             // on its socket or connection
+	reused     bool               // the connection was open before the query was assigned
+	retried    bool               // already moved once to another connection
 	sent       []byte             // the query as sent
 	inline     [104]byte          // memory of sent, except for long names
 	socket     *socket            // over UDP: that has it in its table; nil: none
@@ -66,8 +65,6 @@ type attempt struct {
 	lastConn   uint64             // number of the connection that it was last assigned to; 0: none
 	newestConn uint64             // number of the newest connection when the query was assigned
 	assignedAt time.Time          // when it was last assigned to a connection
-	reused     bool               // the connection was open before the query was assigned
-	retried    bool               // already moved once to another connection
 	answer     []byte             // over TCP and TLS: that came, until it is parsed
 	stop       context.CancelFunc // over HTTPS: ends the request; nil: there is none
 
@@ -77,6 +74,7 @@ type attempt struct {
 	headerOnly   bool          // without it because the upstream answered it with a bare header
 	smallUDP     bool          // sent with the smallest EDNS size, since the upstream did not answer before
 	latencyStale bool          // the latency was measured too long ago to be useful
+	randomCase   bool          // the name is sent in random case, which the answer must repeat (0x20); honored by UDP only: on a connection, an off-path attacker cannot inject an answer
 	udpRTT       time.Duration // of the first UDP answer, when the attempt asked again; 0: it has not
 	tcpRetry     bool          // it moved on to TCP: counted in capabilities.tcpRetries
 	overTCP      bool          // sent over TCP to a UDP upstream because nobody can forge the answer to a lower-case name there
