@@ -147,19 +147,18 @@ func TestSpreadWithSlowNames(t *testing.T) {
 			s.SetScript(answer(ms))
 		}
 		f.shares(t, time.Second, 5*ms)
-		for range 5 {
-			if got := f.shares(t, 2*time.Second, 5*ms); min(got[0], got[1], got[2]) < 20 {
-				t.Errorf("shares %d %%, want a third each", got)
-			}
+		// For a second or two an endpoint gets less, since a query for a slow name is pending.
+		if got := f.shares(t, 20*time.Second, 5*ms); min(got[0], got[1], got[2]) < 22 {
+			t.Errorf("shares %d %%, want a third each", got)
 		}
 		f.servers[2].SetScript(answer(60 * ms))
 		f.shares(t, 2*time.Second, 5*ms)
-		if got := f.shares(t, 2*time.Second, 5*ms); got[2] > 8 {
+		if got := f.shares(t, 10*time.Second, 5*ms); got[2] > 8 {
 			t.Errorf("shares %d %%, want little for the slow one", got)
 		}
 		f.servers[2].SetScript(answer(ms))
 		f.shares(t, 3*time.Second, 5*ms)
-		if got := f.shares(t, 2*time.Second, 5*ms); got[2] < 20 {
+		if got := f.shares(t, 20*time.Second, 5*ms); got[2] < 22 {
 			t.Errorf("shares %d %%, want a third for the one that is fast again", got)
 		}
 	})
