@@ -86,10 +86,24 @@ func TestHostileTexts(t *testing.T) {
 		agent[text], server[text] = hostileAgent(t, text), hostileServer(t, text)
 	}
 	for _, args := range [][]string{
-		{"kernel", "status"}, {"ready"}, {"watch"}, {"cache", "get", "a.test"}, {"cache", "top"}, {"cache", "flush", "a.test"},
-		{"top", "--interval", "100ms"}, {"top", "--interval", "100ms", "--by", "name"}, {"top", "--interval", "100ms", "--by", "workload"},
-		{"status", "-o", "json"}, {"kernel", "status", "-o", "json"}, {"ready", "-o", "json"}, {"watch", "-o", "json"}, {"cache", "get", "a.test", "-o", "json"},
-		{"cache", "top", "-o", "json"}, {"top", "-o", "json"}, {"query", "a.test", "TXT"}, {"query", "a.test", "TXT", "-o", "json"},
+		{"kernel", "status"},
+		{"ready"},
+		{"watch"},
+		{"cache", "get", "a.test"},
+		{"cache", "top"},
+		{"cache", "flush", "a.test"},
+		{"top", "--interval", "100ms"},
+		{"top", "--interval", "100ms", "--by", "name"},
+		{"top", "--interval", "100ms", "--by", "workload"},
+		{"status", "-o", "json"},
+		{"kernel", "status", "-o", "json"},
+		{"ready", "-o", "json"},
+		{"watch", "-o", "json"},
+		{"cache", "get", "a.test", "-o", "json"},
+		{"cache", "top", "-o", "json"},
+		{"top", "-o", "json"},
+		{"query", "a.test", "TXT"},
+		{"query", "a.test", "TXT", "-o", "json"},
 	} {
 		t.Run(strings.Join(args, " "), func(t *testing.T) {
 			t.Parallel()

@@ -82,7 +82,7 @@ func inNode(p, proc, self string) (bool, error) {
 	}
 	state, err := os.ReadFile(filepath.Join(p, "status")) // the owner of the folder may differ
 	if err != nil {
-		return false, nil //nolint:nilerr // it has ended
+		return false, nil // it has ended
 	}
 	for line := range strings.Lines(string(state)) {
 		if fields := strings.Fields(line); len(fields) > 2 && fields[0] == "Uid:" {

@@ -130,7 +130,7 @@ func (p *replayParser) config() error {
 }
 
 func unquoted(word string) string {
-	if n := len(word); n > 1 && word[0] == word[n-1] && strings.Contains(`"'`, word[:1]) {
+	if n := len(word); n > 1 && word[0] == word[n-1] && (word[0] == '"' || word[0] == '\'') {
 		return word[1 : n-1]
 	}
 	return word

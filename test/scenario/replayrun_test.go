@@ -337,7 +337,7 @@ func (p *replayRun) take(s *step) bool {
 func (p *replayRun) give(s *step) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	for i := len(p.pending) - 1; i >= 0; i-- {
+	for i := range slices.Backward(p.pending) {
 		q := p.pending[i]
 		if !s.entry.matchesQuery(q) && i > 0 {
 			continue
