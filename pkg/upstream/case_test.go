@@ -245,7 +245,7 @@ func TestCaseChecksAreBounded(t *testing.T) {
 	}
 }
 
-// Whoever cannot see the queries gets no weaker query: what is forged in another case leads to TCP, and is forgotten.
+// A forger that cannot see the queries gets no weaker query: what it forges in another case leads to TCP, and is forgotten.
 func TestCaseForgeries(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -77,7 +77,7 @@ type attempt struct {
 	randomCase   bool          // the name is sent in random case, which the answer must repeat (0x20); honored by UDP only: on a connection, an off-path attacker cannot inject an answer
 	udpRTT       time.Duration // of the first UDP answer, when the attempt asked again; 0: it has not
 	tcpRetry     bool          // it moved on to TCP: counted in capabilities.tcpRetries
-	overTCP      bool          // sent over TCP to a UDP upstream because nobody can forge the answer to a lower-case name there
+	overTCP      bool          // sent over TCP to a UDP upstream where no host off the path can forge the answer to a lower-case name there
 	doubt        doubt         // why an answer to the random case is not believed
 	doubted      answerKind    // of that answer
 

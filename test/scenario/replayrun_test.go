@@ -456,7 +456,7 @@ func (p *replayRun) checkAnswer(s *step) {
 }
 
 // compare says what of a reply is not as the entry says. Rcode and answers are compared in any case. Replies of an agent have no
-// records that nobody asked for, so other sections are compared only in the SOA record of a denial.
+// records that were not asked for, so other sections are compared only in the SOA record of a denial.
 func (e *entry) compare(got *dns.Msg) error {
 	all := slices.Contains(e.match, "all")
 	withTTL := slices.Contains(e.match, "ttl")

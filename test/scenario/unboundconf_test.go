@@ -61,7 +61,7 @@ var unboundOptions = map[string]optionMapping{
 		return nil
 	},
 
-	// Logs, and what an agent always does: EDE, replies without records that nobody asked for, sets in rotation.
+	// Logs, and what an agent always does: EDE, replies without records that were not asked for, sets in rotation.
 	"server/verbosity": nothing, "server/log-servfail": nothing, "server/log-time-ascii": nothing, "server/ede": nothing,
 	"server/ede-serve-expired": nothing, "server/minimal-responses": nothing, "server/rrset-roundrobin": nothing,
 	"server/identity":      func(m *mapped, value string) error { m.identity["hostname"] = value; return nil },
