@@ -74,7 +74,7 @@ type attempt struct {
 	headerOnly   bool          // without it because the upstream answered it with a bare header
 	smallUDP     bool          // sent with the smallest EDNS size, since the upstream did not answer before
 	latencyStale bool          // the latency was measured too long ago to be useful
-	randomCase   bool          // the name is sent in random case, which the answer must repeat (0x20); honored by UDP only: on a connection, an off-path attacker cannot inject an answer
+	randomCase   bool          // over UDP, the name is sent in random case, which the answer must repeat (0x20)
 	udpRTT       time.Duration // of the first UDP answer, when the attempt asked again; 0: it has not
 	tcpRetry     bool          // it moved on to TCP: counted in capabilities.tcpRetries
 	overTCP      bool          // sent over TCP to a UDP upstream where no host off the path can forge the answer to a lower-case name there
