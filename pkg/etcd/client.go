@@ -86,6 +86,9 @@ func (c *Client) Run(ctx context.Context) error {
 	for ctx.Err() == nil {
 		c.wait.Begin()
 		err := guard.Do(ctx, func() error { return c.session(ctx) })
+		if errors.Is(err, errReadAgain) || errors.Is(err, errOther) {
+			c.wait.Reset() // etcd is there
+		}
 		if ctx.Err() == nil && !errors.Is(err, errReadAgain) {
 			c.setError(ctx, err)
 		}

@@ -80,6 +80,14 @@ func generalDifferences() []difference {
 			},
 		},
 		{
+			name: "names of the host itself",
+			why:  "RFC 6761 section 6.3: localhost and its addresses are answered here, not by the server outside.",
+			explains: func(c *comparison) facets {
+				here := len(c.nodeCache.answer) == 1 && strings.HasSuffix(c.nodeCache.answer[0], "\tPTR\tlocalhost.")
+				return when(c.shape == shapeUnknown && here, facetRcode|facetAA|facetsSections)
+			},
+		},
+		{
 			name: "TTL by annotation",
 			why:  "node-cache.io/ttl on a Service gives the TTL of its names. CoreDNS has one TTL for all.",
 			explains: func(c *comparison) facets {
