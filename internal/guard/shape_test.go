@@ -17,7 +17,7 @@ import (
 // Bounds of the shape. A package that needs more lines says why in the commit that raises its bound.
 const (
 	mostLines        = 56150
-	mostFiles        = 350
+	mostFiles        = 360
 	mostTypes        = 635
 	mostSupportLines = 13650
 	mostTestLines    = 87500
@@ -38,7 +38,7 @@ type spread struct{ methods, files int }
 // largeTypes have more than 30 methods, or have them in more than 4 files.
 func largeTypes() map[string]spread {
 	return map[string]spread{
-		"pkg/admin.Server": {30, 6}, "pkg/agent.Agent": {37, 4}, "pkg/node.Node": {35, 4}, "pkg/cache.Cache": {34, 6},
+		"pkg/admin.Server": {30, 6}, "pkg/agent.Agent": {37, 4}, "pkg/agent.builder": {30, 5}, "pkg/node.Node": {35, 4}, "pkg/cache.Cache": {34, 6},
 		"pkg/cache.entry": {30, 5}, "pkg/cache.shard": {32, 5}, "pkg/resolve.Worker": {49, 5}, "pkg/zone.Store": {52, 7},
 		"pkg/zone.reply": {69, 9}, "pkg/zone.Zone": {30, 5}, "pkg/convert.converter": {32, 5}, "pkg/upstream.endpoint": {35, 4}, "pkg/wire.Message": {32, 4},
 	}

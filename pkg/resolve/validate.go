@@ -7,7 +7,6 @@ import (
 	"errors"
 	"hash/maphash"
 	"slices"
-	"sync/atomic"
 	"time"
 
 	"github.com/nodecache/node-cache/pkg/cache"
@@ -160,44 +159,6 @@ func clampTTLs(m *wire.Message, lowest, highest uint32) uint32 {
 		shortest = min(shortest, ttl)
 	}
 	return shortest
-}
-
-// cutFilterSlots is the number of slots in a cutFilter. With fewer denied names a miss rarely looks up
-// a denial that is not cached.
-const cutFilterSlots = 1 << 13
-
-// A cutFilter tells for most names without a lookup that no denial of them is cached. By hash of the
-// name it holds the time until which a denial may be cached. Denials that it does not know, such as
-// restored ones, are not used.
-type cutFilter struct {
-	seed   maphash.Seed
-	latest atomic.Int64 // maximum of until, in ns since the resolver was made; 0: empty
-	until  [cutFilterSlots]atomic.Int64
-}
-
-// mayHold reports whether the denial of name may be cached.
-func (c *cutFilter) mayHold(name []byte, at time.Duration) bool {
-	return c.slot(name).Load() > int64(at)
-}
-
-// add records that the denial of name is cached until the given time.
-func (c *cutFilter) add(name []byte, until time.Duration) {
-	raise(&c.latest, int64(until))
-	raise(c.slot(name), int64(until))
-}
-
-func (c *cutFilter) slot(name []byte) *atomic.Int64 {
-	return &c.until[maphash.Bytes(c.seed, name)%cutFilterSlots]
-}
-
-// raise sets a time to until if that is later.
-func raise(moment *atomic.Int64, until int64) {
-	for {
-		was := moment.Load()
-		if was >= until || moment.CompareAndSwap(was, until) {
-			return
-		}
-	}
 }
 
 // The cache stores an answer whole under its question, so that an unrelated record cannot answer

@@ -3,6 +3,7 @@
 package install
 
 import (
+	"fmt"
 	"net/http/httptest"
 	"net/http/httputil"
 	"net/netip"
@@ -99,12 +100,12 @@ func (b *harness) evaluateQueries(t *testing.T, prometheus string) {
 	}
 	// A scrape that took longer than a second makes an alert pending until the next one.
 	var alerts []promtest.Active
-	b.eventually(t, "no alert is about to fire", func() bool {
+	proctest.Eventually(t, limit, "no alert is about to fire", func() bool {
 		if alerts, err = promtest.ActiveAlerts(t.Context(), prometheus); err != nil {
 			t.Fatal(err)
 		}
 		return !slices.ContainsFunc(alerts, func(a promtest.Active) bool { return a.State != "firing" })
-	})
+	}, func() string { return fmt.Sprintf("%v", alerts) })
 	for _, a := range alerts {
 		t.Errorf("an alert for agents that do well: %v", a)
 	}
