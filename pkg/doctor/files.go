@@ -68,7 +68,7 @@ func (r *fileRequest) read() (c content, err error) {
 	switch c.Device, c.Inode = info.Dev, info.Ino; {
 	case info.Mode&unix.S_IFMT != unix.S_IFREG:
 		return failed(errors.New("not a regular file"))
-	case info.Size == 0: // as have files of /proc and its like, some of which block, or forget what they have told
+	case info.Size == 0: // as have files of /proc and its like, some of which block, or forget what they have reported
 		return c, nil
 	case system.Type == unix.SYSFS_MAGIC: // a file of a device may act on it
 		return failed(errors.New("a file of sysfs"))
