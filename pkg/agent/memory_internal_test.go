@@ -44,29 +44,29 @@ func TestDivideMemory(t *testing.T) {
 				c.Cache.Size = 32 * mib
 				c.Listen.Addresses = []netip.Addr{netip.MustParseAddr("169.254.20.10"), netip.MustParseAddr("10.96.0.10")}
 			},
-			want: want{Go: 54 * mib, Inflight: 4096, Waiting: 16384, Readers: 6, Buffer: mib / 6},
+			want: want{Go: 51 * mib, Inflight: 4096, Waiting: 16384, Readers: 6, Buffer: mib / 6},
 		},
 		{name: "room for everything", limit: 256 * mib, want: want{Go: 256*mib - 256*mib/10 - 64*mib, Inflight: 4096, Waiting: 16384, Readers: 2, Buffer: 256 * mib / 96}},
-		{name: "lower bounds", limit: 96 * mib, want: want{Go: 22 * mib, Inflight: 2168, Waiting: 8673, Readers: 2, Buffer: mib}},
+		{name: "lower bounds", limit: 96 * mib, want: want{Go: 19 * mib, Inflight: 1686, Waiting: 6746, Readers: 2, Buffer: mib}},
 		{
 			name: "half of both", limit: 64 * mib, change: func(c *config.Config) { c.Cache.Size = 32 * mib },
-			want: want{Go: 22 * mib, Inflight: 2168, Waiting: 8673, Readers: 2, Buffer: 64 * mib / 96},
+			want: want{Go: 19 * mib, Inflight: 1686, Waiting: 6746, Readers: 2, Buffer: 64 * mib / 96},
 		},
 		{
 			name: "answers in the kernel", limit: 256 * mib, change: func(c *config.Config) { c.Kernel.Hits = config.KernelAuto },
 			want: want{Go: 256*mib - 256*mib/10 - 64*mib - kernel.Memory(4*mib), Inflight: 4096, Waiting: 16384, Readers: 2, Buffer: 256 * mib / 96},
 		},
 		{
-			name: "snapshots on a tmpfs", limit: 128 * mib,
+			name: "snapshots on a tmpfs", limit: 144 * mib,
 			change: func(c *config.Config) { c.Snapshot.Folder, c.Snapshot.Size = "/dev/shm", 16*mib },
-			want:   want{Go: 128*mib - 128*mib/10 - 96*mib, Snapshot: 32 * mib, Inflight: 1718, Waiting: 6874, Readers: 2, Buffer: 128 * mib / 96},
+			want:   want{Go: 144*mib - 144*mib/10 - 96*mib, Snapshot: 32 * mib, Inflight: 4031, Waiting: 16126, Readers: 2, Buffer: 144 * mib / 96},
 		},
 		{
 			name: "the cache is too large", limit: 80 * mib,
 			want: want{
 				Go: 12 * mib, Inflight: 562, Waiting: 2248, Readers: 2, Buffer: 80 * mib / 96,
-				What: "the container's limit of 80 MiB leaves 6 MiB beside cache.size 64 MiB, but 14.9 MiB are needed: the kernel may kill the process",
-				Hint: "raise the limit to 89 MiB, or set cache.size to 55Mi",
+				What: "the container's limit of 80 MiB leaves 3 MiB beside cache.size 64 MiB, but 14.9 MiB are needed: the kernel may kill the process",
+				Hint: "raise the limit to 92 MiB, or set cache.size to 52Mi",
 			},
 		},
 		{
@@ -74,7 +74,7 @@ func TestDivideMemory(t *testing.T) {
 			want: want{
 				Go: 12 * mib, Inflight: 562, Waiting: 2248, Readers: 2, Buffer: 20 * mib / 96,
 				What: "the container's limit of 20 MiB leaves 0 MiB beside cache.size 64 MiB, but 14.9 MiB are needed: the kernel may kill the process",
-				Hint: "raise the limit to 89 MiB",
+				Hint: "raise the limit to 92 MiB",
 			},
 		},
 		{
@@ -83,7 +83,7 @@ func TestDivideMemory(t *testing.T) {
 			want: want{
 				Go: 12 * mib, Snapshot: 32 * mib, Inflight: 562, Waiting: 2248, Readers: 2, Buffer: mib,
 				What: "the container's limit of 96 MiB leaves 0 MiB beside cache.size 64 MiB and snapshots of 32 MiB, but 14.9 MiB are needed: the kernel may kill the process",
-				Hint: "raise the limit to 124 MiB, or set cache.size to 39Mi",
+				Hint: "raise the limit to 124 MiB, or set cache.size to 36Mi",
 			},
 		},
 	}
@@ -116,7 +116,7 @@ func TestMemorySessions(t *testing.T) {
 	}{
 		{limit: 0, all: 1024, perClient: 128},
 		{limit: 8 * mib, all: 96, perClient: 24, held: 3 * mib / 4, namespace: 3 * mib},
-		{limit: 96 * mib, all: 176, perClient: 44, held: 22 * mib / 16, namespace: 22 * mib / 4},
+		{limit: 96 * mib, all: 152, perClient: 38, held: 19 * mib / 16, namespace: 19 * mib / 4},
 		{limit: 512 * mib, all: 1024, perClient: 128, held: (512*mib - 512*mib/10 - 64*mib) / 16, namespace: (512*mib - 512*mib/10 - 64*mib) / 4},
 	} {
 		cfg := config.Default(config.Agent)
@@ -142,10 +142,10 @@ func TestHeapNearLimit(t *testing.T) {
 		want        string
 	}{
 		{limit: 0, live: 500 * mib},
-		{limit: 96 * mib, live: 13 * mib},
+		{limit: 96 * mib, live: 10 * mib},
 		{
-			limit: 96 * mib, live: 14 * mib,
-			want: "the live heap is 14 MiB of the 13.5 MiB left beside cache.size 64 MiB: the garbage collector runs all the time",
+			limit: 96 * mib, live: 11 * mib,
+			want: "the live heap is 11 MiB of the 10.5 MiB left beside cache.size 64 MiB: the garbage collector runs all the time",
 		},
 	} {
 		s := shareOut(tt.limit, 2, &cfg)
@@ -226,16 +226,16 @@ func TestMemoryUse(t *testing.T) {
 		steps []step
 	}{
 		{name: "a limit that changes", steps: []step{
-			{limit: 96 * mib, set: 22 * mib, log: "memory divided"},
+			{limit: 96 * mib, set: 19 * mib, log: "memory divided"},
 			{limit: 96 * mib, same: true},
-			{limit: 128 * mib, set: 128*mib - 128*mib/10 - 64*mib, log: "memory divided"},
+			{limit: 144 * mib, set: 144*mib - 144*mib/10 - 64*mib, log: "memory divided"},
 			{limit: 80 * mib, set: 12 * mib, log: "too little memory"},
 			{err: memlimit.ErrNoLimit, set: math.MaxInt64},
 			{err: memlimit.ErrNoLimit, same: true},
 		}},
 		{name: "no limit", steps: []step{{err: memlimit.ErrNoCgroup}, {err: memlimit.ErrNoCgroup, same: true}}},
-		{name: "not known at first", steps: []step{{err: hidden, log: "memory limit failed"}, {limit: 96 * mib, set: 22 * mib}}},
-		{name: "not known later", steps: []step{{limit: 96 * mib, set: 22 * mib}, {err: hidden, set: 22 * mib, log: "memory limit failed"}, {err: hidden, same: true}}},
+		{name: "not known at first", steps: []step{{err: hidden, log: "memory limit failed"}, {limit: 96 * mib, set: 19 * mib}}},
+		{name: "not known later", steps: []step{{limit: 96 * mib, set: 19 * mib}, {err: hidden, set: 19 * mib, log: "memory limit failed"}, {err: hidden, same: true}}},
 		{name: "the environment wins", env: "30MiB", steps: []step{{limit: 96 * mib, log: "environment=30MiB"}, {limit: 80 * mib, log: "too little memory"}}},
 	}
 	for _, tt := range tests {
