@@ -30,7 +30,7 @@ idle="lint image-module fuzz" # they compile and compute: nice 10
 other=kernel # beside idle, on one processor. It takes longest: nice 5
 race=${race--race} # empty where there is no C compiler, which the race detector needs
 concurrent='admin|agent|cache|etcd|filewatch|handover|resolve|server|skydns|snapshot|source|static|task|unixsock|upstream|watch|zone'
-bulky='TestFastest|TestCaseChecksAreBounded|TestEndless.*|TestStoreAgainstModel|TestPTRsAreBounded|TestTruncatedSetsRotate|TestWorst|TestRestoreMatchesOriginal|TestSetsThatNoMessageHolds|TestTransferHuge|TestTransferBigZone'
+bulky='TestFastest|TestSpreadWithSlowNames|TestCaseChecksAreBounded|TestEndless.*|TestStoreAgainstModel|TestPTRsAreBounded|TestTruncatedSetsRotate|TestWorst|TestRestoreMatchesOriginal|TestSetsThatNoMessageHolds|TestTransferHuge|TestTransferBigZone'
 bulky+='|TestObserverCoversEveryChange|TestTop|TestIndexRemoval|TestNamespaceLimit|TestLimit|TestResidentMemory|TestResizedMemory|TestDumpOfLarge.*|TestCapacity|TestSocketPoolBounds|TestClusterSetWorst|TestVersionsBound|TestVersionsOneLargeChange|TestHostileExternals|TestMemoryBound'
 soak=${SOAK:-}
 [[ -z $soak ]] || { timed="$nice $idle $other $timed"; nice=; idle=; other=; } # a soak runs one suite at a time
