@@ -25,9 +25,9 @@ clang:clang llvm-strip:llvm /usr/include/bpf/bpf_helpers.h:libbpf-dev"
 # Four lanes run at the same time. Each lane runs one suite after the other, with one nice value.
 timed="rules upstream pressure e2e node" # they judge times: nice -10
 after=install # after those: nice -5, as the control groups of its pods
-nice="scenarios unit race cluster manifests" # they wait for events, and lose queries where they wait too long: nice 0
+nice="scenarios unit cluster manifests" # they wait for events, and lose queries where they wait too long: nice 0
 idle="lint image-module fuzz" # they compile and compute: nice 10
-other=kernel # beside idle, on one processor. It takes longest: nice 5
+other="kernel race" # kernel beside idle, on one processor: nice 5. It takes longest, and race follows: beside install, pods lose queries
 race=${race--race} # empty where there is no C compiler, which the race detector needs
 concurrent='admin|agent|cache|etcd|filewatch|handover|resolve|server|skydns|snapshot|source|static|task|unixsock|upstream|watch|zone'
 bulky='TestFastest|TestSpreadWithSlowNames|TestCaseChecksAreBounded|TestEndless.*|TestStoreAgainstModel|TestPTRsAreBounded|TestTruncatedSetsRotate|TestWorst|TestRestoreMatchesOriginal|TestSetsThatNoMessageHolds|TestTransferHuge|TestTransferBigZone'

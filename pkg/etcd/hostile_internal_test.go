@@ -123,7 +123,7 @@ func (h *hostile) start(t *testing.T, addr string) *Client {
 		cfg.Log = slog.New(slog.NewTextHandler(h.log, nil))
 	}
 	c := New(cfg)
-	c.wait, c.period, c.readTime = task.Backoff{First: 10 * time.Millisecond, Last: 10 * time.Millisecond}, 300*time.Millisecond, time.Second
+	c.wait, c.period, c.readTime = task.Backoff{First: 10 * time.Millisecond, Last: 10 * time.Millisecond}, 2*time.Second, 2*time.Second
 	if h.adjust != nil {
 		h.adjust(c)
 	}
@@ -176,7 +176,7 @@ func TestHostileRead(t *testing.T) {
 		}, errOther.Error()},
 		{"a value above every limit", records("/skydns/test/sky/a", strings.Repeat("x", 8<<20)), "larger than max"},
 		{"no answer", func(*etcdserverpb.RangeRequest) *etcdserverpb.RangeResponse {
-			time.Sleep(time.Second)
+			time.Sleep(3 * time.Second)
 			return nil
 		}, "deadline"},
 	} {
