@@ -35,18 +35,14 @@ type Backoff struct {
 	began time.Time     // the latest attempt; zero: Begin is not used
 }
 
-// worked is the least time after which an attempt has worked for a while.
-const worked = time.Second
-
-// Begin marks the begin of an attempt. If it fails after more than a second and than the delay before it, it worked for a while, and
-// the next delay is the first one. So a server that takes connections and ends them at once gets no more attempts than one that
-// takes none.
+// Begin marks the begin of an attempt. If it fails after more than the longest delay, it worked for a while, and the next delay is
+// the first one. So a server that takes connections and ends them at once gets no more attempts than one that takes none.
 func (b *Backoff) Begin() { b.began = time.Now() } //nolint:forbidigo // measures a duration
 
 // Next returns the delay after one more failure. A random part of up to half of it is added, so that agents which fail for the
 // same cause do not retry at the same time.
 func (b *Backoff) Next() time.Duration {
-	if !b.began.IsZero() && time.Since(b.began) > max(b.delay, worked) {
+	if !b.began.IsZero() && time.Since(b.began) > b.Last {
 		b.Reset()
 	}
 	b.delay = min(max(2*b.delay, b.First), b.Last)

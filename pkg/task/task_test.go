@@ -73,12 +73,7 @@ func TestBackoffBegin(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := task.Backoff{First: time.Second, Last: 4 * time.Second}
 		for _, step := range []struct{ lasts, want time.Duration }{
-			{0, time.Second},
-			{time.Second, 2 * time.Second},
-			{2 * time.Second, 4 * time.Second},
-			{4 * time.Second, 4 * time.Second},
-			{4*time.Second + 1, time.Second},
-			{0, 2 * time.Second},
+			{0, time.Second}, {0, 2 * time.Second}, {4 * time.Second, 4 * time.Second}, {4*time.Second + 1, time.Second}, {0, 2 * time.Second},
 		} {
 			b.Begin()
 			time.Sleep(step.lasts)
