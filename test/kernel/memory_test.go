@@ -70,9 +70,9 @@ func (l *loopbackAgent) expectLimits(t *testing.T, limit, size int64) {
 		}
 		return
 	}
-	// docs/memory.md: a tenth, at least 10 MiB, is left alone, and the rest is Go's. All of these limits are too small for
+	// docs/memory.md: a tenth, at least 13 MiB, is reserved, and the rest is Go's. All of these limits are too small for
 	// the queries that may be under way by default.
-	want := limit - max(10*mib, limit/10) - size
+	want := limit - max(13*mib, limit/10) - size
 	if m.CgroupBytes != limit || m.GoLimitBytes != want || m.By != "cgroup" || m.Inflight >= 4096 || m.Waiting >= 16384 {
 		t.Errorf("a limit of %d, and the agent has %+v, want %d for Go", limit, m, want)
 	}
@@ -170,7 +170,7 @@ func TestMemoryIsTooLittle(t *testing.T) {
 		want  string
 	}{
 		{48 * mib, ""},
-		{40 * mib, "the container's limit of 40 MiB leaves 14 MiB beside cache.size 16 MiB"},
+		{40 * mib, "the container's limit of 40 MiB leaves 11 MiB beside cache.size 16 MiB"},
 	} {
 		c := newContainer(t)
 		c.set(t, "memory.max", tt.limit)
