@@ -58,9 +58,11 @@ func makeCgroup(name string) error {
 			if err := inheritCPUs(group); err != nil {
 				return err
 			}
-			// The weight of nice value -5, which this suite has in hack/test.sh. Each version has one of the files.
-			_ = os.WriteFile(filepath.Join(group, "cpu.shares"), []byte("3121"), 0o644)
-			_ = os.WriteFile(filepath.Join(group, "cpu.weight"), []byte("305"), 0o644)
+			// A real node's pods weigh as much as its processors, all daemons of the system together as one. Here each of these
+			// counts by itself, with nice value -5 in hack/test.sh, so the pods get the weight of some ten such processes.
+			// Each version has one of the files.
+			_ = os.WriteFile(filepath.Join(group, "cpu.shares"), []byte("32768"), 0o644)
+			_ = os.WriteFile(filepath.Join(group, "cpu.weight"), []byte("3200"), 0o644)
 		}
 	}
 	return nil
