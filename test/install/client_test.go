@@ -75,11 +75,14 @@ spec:
 // three seconds, as traces of the scheduler show, so suites beside this one fail. A soak runs nothing beside it.
 func cpuLimit() string { return proctest.OrdinaryOrSoak("300m", "2") }
 
+// every is the time between two queries of a client. Four clients of each of two clusters that ask every 10 ms take half a processor.
+func every() string { return proctest.OrdinaryOrSoak("25ms", "10ms") }
+
 // startClients starts a client on each node, with more arguments for it, and ends them with the test.
 func (b *harness) startClients(t *testing.T, name string, args ...string) []client {
 	t.Helper()
 	var quoted []string
-	for _, arg := range append([]string{"/bin/pod", "ask", "-names=" + names}, args...) {
+	for _, arg := range append([]string{"/bin/pod", "ask", "-every=" + every(), "-names=" + names}, args...) {
 		quoted = append(quoted, strconv.Quote(arg))
 	}
 	var manifest strings.Builder
