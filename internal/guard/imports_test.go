@@ -14,7 +14,7 @@ type layer struct {
 	allow  []string // import paths, each with what lies below it
 }
 
-// leaves are the packages that import nothing but the listed paths. Each may import pkg/task.
+// leaves are the packages that import nothing but the listed paths. Each may import pkg/task and pkg/hint.
 func leaves() []layer {
 	const wire, rules = modulePath + "/pkg/wire", modulePath + "/pkg/rules"
 	const mmsg, frame, remote = modulePath + "/pkg/mmsg", modulePath + "/pkg/frame", modulePath + "/pkg/remote"
@@ -26,17 +26,18 @@ func leaves() []layer {
 		{folder: "pkg/server", allow: []string{wire, mmsg, frame, "golang.org/x/sys", "golang.org/x/sync"}},
 		{folder: "pkg/resolve", allow: []string{wire, modulePath + "/pkg/cache", modulePath + "/pkg/dnstap", modulePath + "/pkg/pods", modulePath + "/pkg/zone", modulePath + "/pkg/skydns", modulePath + "/pkg/static", modulePath + "/pkg/tsig", "github.com/dchest/siphash"}},
 		{folder: "pkg/notify", allow: []string{modulePath + "/pkg/tsig", modulePath + "/pkg/zone", "github.com/miekg/dns"}},
-		{folder: "pkg/tsig", allow: []string{modulePath + "/pkg/filewatch", "github.com/miekg/dns", "golang.org/x/time/rate"}},
+		{folder: "pkg/tsig", allow: []string{wire, modulePath + "/pkg/filewatch", "github.com/miekg/dns", "golang.org/x/time/rate"}},
 		{folder: "pkg/filewatch", allow: []string{"github.com/fsnotify/fsnotify"}},
-		{folder: "pkg/static", allow: []string{wire, modulePath + "/pkg/filewatch", modulePath + "/pkg/task", "github.com/miekg/dns"}},
+		{folder: "pkg/static", allow: []string{wire, modulePath + "/pkg/filewatch", "github.com/miekg/dns"}},
 		{folder: "pkg/skydns", allow: []string{wire, "github.com/miekg/dns"}},
 		{folder: "pkg/etcd", allow: []string{remote, modulePath + "/pkg/skydns", "go.etcd.io/etcd", "go.uber.org/zap", "google.golang.org/grpc"}},
 		{folder: "pkg/zone", allow: []string{wire}},
 		{folder: "pkg/dnstap", allow: []string{wire, "github.com/farsightsec/golang-framestream", "google.golang.org/protobuf"}},
-		{folder: "pkg/pods", allow: []string{"github.com/miekg/dns"}},
+		{folder: "pkg/pods", allow: []string{wire, "github.com/miekg/dns"}},
 		{folder: "pkg/config", allow: []string{modulePath + "/pkg/filewatch", modulePath + "/pkg/tsig", "go.yaml.in/yaml", "github.com/miekg/dns", "k8s.io/apimachinery/pkg/labels"}},
 		{folder: "pkg/convert", allow: []string{modulePath + "/pkg/config", "github.com/coredns/caddy/caddyfile", "github.com/miekg/dns", "go.yaml.in/yaml"}},
 		{folder: "pkg/task"},
+		{folder: "pkg/hint"},
 		{folder: "pkg/plain"},
 		{folder: "pkg/remote"},
 		{folder: "pkg/top", allow: []string{modulePath + "/pkg/plain"}},
@@ -106,7 +107,7 @@ func TestLeafImports(t *testing.T) {
 			}
 			seen++
 			for _, imported := range f.imports() {
-				if !standard(imported) && imported != modulePath+"/pkg/task" && !within(imported, l.allow) {
+				if !standard(imported) && !slices.Contains([]string{modulePath + "/pkg/task", modulePath + "/pkg/hint"}, imported) && !within(imported, l.allow) {
 					t.Errorf("%s: imports %s, and %s may not", f.name, imported, l.folder)
 				}
 			}

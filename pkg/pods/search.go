@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/miekg/dns"
+
+	"github.com/nodecache/node-cache/pkg/wire"
 )
 
 // A DNS is what a pod's manifest says about its resolv.conf.
@@ -131,13 +133,12 @@ func (h *Host) path(namespace string, d *DNS) *SearchPath {
 	}
 	p := &SearchPath{ndots: ndots, seed: maphash.MakeSeed()}
 	for _, suffix := range list {
-		room := make([]byte, len(suffix)+1)
-		n, err := dns.PackDomainName(suffix, room, 0, nil, false)
+		name, err := wire.AppendName(nil, suffix)
 		if err != nil {
 			return nil
 		}
-		p.Suffixes = append(p.Suffixes, room[:n])
-		p.longest = max(p.longest, n)
+		p.Suffixes = append(p.Suffixes, name)
+		p.longest = max(p.longest, len(name))
 	}
 	return p
 }

@@ -10,8 +10,6 @@ import (
 	"sync"
 	"sync/atomic"
 
-	"github.com/miekg/dns"
-
 	"github.com/nodecache/node-cache/pkg/wire"
 )
 
@@ -45,7 +43,7 @@ type zone struct {
 func New(cfg Config) (*Source, error) {
 	s := &Source{prefix: cfg.Prefix, onward: cfg.Onward, seed: maphash.MakeSeed()}
 	for _, name := range cfg.Zones {
-		packed, err := pack(name)
+		packed, err := wire.AppendName(nil, name)
 		if err != nil {
 			return nil, fmt.Errorf("reading the zone %q: %w", name, err)
 		}
@@ -53,13 +51,6 @@ func New(cfg Config) (*Source, error) {
 	}
 	slices.SortFunc(s.zones, func(a, b zone) int { return len(b.wire) - len(a.wire) })
 	return s, nil
-}
-
-// pack returns a name in wire form.
-func pack(name string) ([]byte, error) {
-	var room [wire.MaxName + 1]byte
-	n, err := dns.PackDomainName(name, room[:], 0, nil, false)
-	return bytes.Clone(room[:n]), err
 }
 
 // NewRecords returns empty records for the zones of the source.

@@ -19,6 +19,7 @@ import (
 
 	"github.com/nodecache/node-cache/pkg/filewatch"
 	"github.com/nodecache/node-cache/pkg/task"
+	"github.com/nodecache/node-cache/pkg/wire"
 )
 
 // Hosts are names with addresses. They are safe for concurrent use.
@@ -48,8 +49,8 @@ func newHosts(cfg Config, predecessor *Hosts) (*Hosts, error) {
 	}
 	h := &Hosts{cfg: cfg, log: log, ttl: uint32(cfg.TTL / time.Second)}
 	for name := range cfg.Names {
-		if _, ok := appendName(nil, name); !ok {
-			return nil, fmt.Errorf("parsing hosts: %q is not a domain name", name)
+		if _, err := wire.AppendPlainName(nil, name); err != nil {
+			return nil, fmt.Errorf("parsing hosts: %q: %w", name, err)
 		}
 	}
 	configured := h.configuredHosts().table // a copy: what only the builder needs is freed

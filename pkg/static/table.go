@@ -5,7 +5,6 @@ package static
 import (
 	"encoding/binary"
 	"net/netip"
-	"strings"
 
 	"github.com/nodecache/node-cache/pkg/wire"
 )
@@ -52,9 +51,9 @@ func newBuilder(reverse bool) *builder {
 
 // add adds an address to a name, unless the name is frozen. It returns false for an invalid name.
 func (b *builder) add(text string, addr netip.Addr) bool {
-	name, ok := appendName(b.room[:0], text)
+	name, err := wire.AppendPlainName(b.room[:0], text)
 	b.room = name
-	if !ok {
+	if err != nil {
 		return false
 	}
 	if b.frozen[string(name)] {
@@ -203,31 +202,4 @@ func appendOwn(dst []byte, rrtype uint16, ttl uint32, data string) []byte {
 	dst = append(dst, 0xc0, wire.HeaderLen, byte(rrtype>>8), byte(rrtype), 0, byte(wire.ClassIN),
 		byte(ttl>>24), byte(ttl>>16), byte(ttl>>8), byte(ttl), byte(len(data)>>8), byte(len(data)))
 	return append(dst, data...)
-}
-
-// appendName appends the canonical wire form of a name. It returns false for the root and for a name
-// with characters other than visible ASCII.
-func appendName(dst []byte, text string) ([]byte, bool) {
-	start := len(dst)
-	text = strings.TrimSuffix(text, ".")
-	for label := range strings.SplitSeq(text, ".") {
-		if label == "" || len(label) > wire.MaxLabel {
-			return dst[:start], false
-		}
-		dst = append(dst, byte(len(label)))
-		for i := range len(label) {
-			c := label[i]
-			switch {
-			case c <= ' ' || c > '~' || c == '\\':
-				return dst[:start], false
-			case 'A' <= c && c <= 'Z':
-				c |= 0x20
-			}
-			dst = append(dst, c)
-		}
-		if len(dst)-start >= wire.MaxName {
-			return dst[:start], false
-		}
-	}
-	return append(dst, 0), true
 }

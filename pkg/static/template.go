@@ -3,6 +3,7 @@
 package static
 
 import (
+	"bytes"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -44,12 +45,9 @@ var errTooLarge = errors.New("answer exceeds the maximum message size")
 
 // compile prepares the template for use.
 func (a *Template) compile() error {
-	a.zone = []byte{0}
-	if a.Zone != "." {
-		var ok bool
-		if a.zone, ok = appendName(nil, a.Zone); !ok {
-			return fmt.Errorf("zone %q is not a domain name", a.Zone)
-		}
+	var err error
+	if a.zone, err = wire.AppendName(nil, a.Zone); err != nil {
+		return fmt.Errorf("zone %q: %w", a.Zone, err)
 	}
 	if a.Rcode < 0 || a.Rcode > 15 {
 		return fmt.Errorf("rcode %d is out of range 0 to 15", a.Rcode)
@@ -189,11 +187,11 @@ func (a *Template) answer(question *Question, q *wire.Query) (msg []byte, target
 	if to == "" {
 		return msg, 0, nil
 	}
-	name, ok := appendName(nil, to)
-	if !ok || string(msg[len(msg)-len(name):]) != string(name) {
-		return msg, 0, nil // unusual target: the client may resolve it
+	// The client resolves an unusual target.
+	if name, err := wire.AppendName(nil, to); err == nil && bytes.HasSuffix(msg, name) {
+		return msg, len(name), nil
 	}
-	return msg, len(name), nil
+	return msg, 0, nil
 }
 
 // makeRecords generates the records of one section.

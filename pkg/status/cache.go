@@ -17,6 +17,7 @@ import (
 
 	"github.com/nodecache/node-cache/pkg/admin"
 	"github.com/nodecache/node-cache/pkg/cache"
+	"github.com/nodecache/node-cache/pkg/wire"
 )
 
 // CacheFlushed is the key of the number of entries removed in the response of /cache/flush.
@@ -114,15 +115,11 @@ func (p *cachePages) flush(name string, zone bool) (any, error) {
 
 // parseName returns the canonical wire form of a name that a user typed.
 func parseName(text string) ([]byte, error) {
-	if _, ok := dns.IsDomainName(text); !ok {
-		return nil, fmt.Errorf("%q: not a domain name", text)
-	}
-	name := make([]byte, 256)
-	n, err := dns.PackDomainName(dns.CanonicalName(text), name, 0, nil, false)
+	name, err := wire.AppendName(nil, text)
 	if err != nil {
-		return nil, fmt.Errorf("%q: not a domain name", text)
+		return nil, fmt.Errorf("%q: %w", text, err)
 	}
-	return name[:n], nil
+	return name, nil
 }
 
 // RecordType parses a record type: a mnemonic in any case, or TYPE and a number (RFC 3597 section 5).

@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"github.com/miekg/dns"
+
+	"github.com/nodecache/node-cache/pkg/wire"
 )
 
 // fudge is the error of clocks that replies allow for, in seconds (RFC 8945 section 10).
@@ -129,12 +131,11 @@ func (k *Key) sum(msg, before []byte, t *dns.TSIG, next bool) []byte {
 		h.Write(timers[:])
 		return h.Sum(nil)
 	}
-	var name [256]byte
-	n, _ := dns.PackDomainName(k.Name, name[:], 0, nil, false) // read from a file, and checked there
-	h.Write(name[:n])
+	name, _ := wire.AppendName(nil, k.Name) // read from a file, and checked there
+	h.Write(name)
 	h.Write([]byte{0, dns.ClassANY, 0, 0, 0, 0})
-	n, _ = dns.PackDomainName(k.Algorithm, name[:], 0, nil, false)
-	h.Write(name[:n])
+	name, _ = wire.AppendName(name[:0], k.Algorithm)
+	h.Write(name)
 	h.Write(timers[:])
 	h.Write(binary.BigEndian.AppendUint16(binary.BigEndian.AppendUint16(nil, t.Error), t.OtherLen))
 	other, _ := hex.DecodeString(t.OtherData) // unpacked by miekg/dns

@@ -233,3 +233,39 @@ func FuzzLower(f *testing.F) {
 		}
 	})
 }
+
+// FuzzAppendName compares names with what the oracle reads.
+func FuzzAppendName(f *testing.F) {
+	for _, text := range []string{".", "www.Example.", `a\.b\065.\000`, "a..b", `\999`, `a\`, "\xf6", "\u03db\\.", strings.Repeat("a.", 127), strings.Repeat("a", 64)} {
+		f.Add(text)
+	}
+	f.Fuzz(func(t *testing.T, text string) {
+		got, err := wire.AppendName(nil, text)
+		room := make([]byte, 4*len(text)+2)
+		n, oracle := dns.PackDomainName(absolute(text), room, 0, nil, false)
+		if err != nil {
+			// The oracle takes a backslash before one or two digits, and "" for the root.
+			if oracle == nil && n <= wire.MaxName && text != "" && !strings.Contains(text, `\`) {
+				t.Fatalf("%q: refused, the oracle reads %x", text, room[:n])
+			}
+			return
+		}
+		overlooked := errors.Is(oracle, dns.ErrFqdn) // see absolute
+		if !overlooked && (oracle != nil || !bytes.Equal(slowLower(room[:n]), got)) {
+			t.Fatalf("%q: %x, the oracle reads %x, %v", text, got, room[:n], oracle)
+		}
+		if again, err := wire.AppendName(nil, string(wire.AppendText(nil, got))); err != nil || !bytes.Equal(again, got) {
+			t.Fatalf("%q: %x there and %x back, %v", text, got, again, err)
+		}
+	})
+}
+
+// absolute returns a name with a final dot. [dns.Fqdn] overlooks that a dot is escaped behind a letter of several bytes.
+func absolute(text string) string {
+	rest, dot := strings.CutSuffix(text, ".")
+	escapes := len(rest) - len(strings.TrimRight(rest, `\`))
+	if dot && escapes%2 == 0 {
+		return text
+	}
+	return text + "."
+}

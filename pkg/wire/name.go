@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"encoding/binary"
 	"encoding/hex"
+	"errors"
 	"sort"
 	"strconv"
 )
@@ -140,6 +141,77 @@ func AppendText(dst, name []byte) []byte {
 		name = name[1+name[0]:]
 	}
 	return dst
+}
+
+// ErrName is the error of text that is not a domain name.
+var ErrName = errors.New("not a domain name")
+
+// AppendName appends the canonical wire form of a name in presentation format (RFC 1035 section 5.1), with or without the final
+// dot. On an error, which is [ErrName], it returns dst.
+func AppendName(dst []byte, text string) ([]byte, error) {
+	start := len(dst)
+	if text == "." {
+		return append(dst, 0), nil
+	}
+	for end := false; !end; {
+		label := len(dst)
+		dst = append(dst, 0)
+		var size int
+		dst, size = appendLabel(dst, text)
+		if dst[label] = byte(len(dst) - label - 1); size < 0 || dst[label] == 0 || len(dst)-start >= MaxName {
+			return dst[:start], ErrName
+		}
+		end = len(text)-size <= 1 // of the text, or its final dot
+		text = text[min(size+1, len(text)):]
+	}
+	return append(dst, 0), nil
+}
+
+// appendLabel appends the bytes of the label that text begins with, in lower case. It returns its size in text, -1 if it is no label.
+func appendLabel(dst []byte, text string) (_ []byte, size int) {
+	start, at := len(dst), 0
+	for at < len(text) && text[at] != '.' {
+		c := text[at]
+		at++
+		if c == '\\' {
+			switch rest := text[at:]; {
+			case len(rest) >= 3 && isDigit(rest[0]) && isDigit(rest[1]) && isDigit(rest[2]):
+				n, err := strconv.ParseUint(rest[:3], 10, 8)
+				if err != nil {
+					return dst, -1
+				}
+				c = byte(n)
+				at += 3
+			case rest == "" || isDigit(rest[0]):
+				return dst, -1
+			default:
+				c = rest[0]
+				at++
+			}
+		}
+		if 'A' <= c && c <= 'Z' {
+			c |= 0x20
+		}
+		if dst = append(dst, c); len(dst)-start > MaxLabel {
+			return dst, -1
+		}
+	}
+	return dst, at
+}
+
+func isDigit(c byte) bool { return '0' <= c && c <= '9' }
+
+// AppendPlainName is [AppendName] for names of hosts: it refuses the root, escapes, and bytes other than visible ASCII.
+func AppendPlainName(dst []byte, text string) ([]byte, error) {
+	for i := range len(text) {
+		if c := text[i]; c <= ' ' || c > '~' || c == '\\' {
+			return dst, ErrName
+		}
+	}
+	if text == "." {
+		return dst, ErrName
+	}
+	return AppendName(dst, text)
 }
 
 // pointerReach is one more than the highest offset that fits a compression pointer.

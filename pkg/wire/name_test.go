@@ -4,6 +4,7 @@ package wire_test
 
 import (
 	"bytes"
+	"strings"
 	"testing"
 
 	"github.com/miekg/dns"
@@ -91,6 +92,51 @@ func TestAppendText(t *testing.T) {
 				t.Fatalf("the oracle cannot read %q: %v", got, err)
 			}
 			assert.Same(t, "result", tt.wire, packed[:n])
+		})
+	}
+}
+
+// TestAppendName reads names in presentation format.
+func TestAppendName(t *testing.T) {
+	t.Parallel()
+	long := strings.Repeat(strings.Repeat("a", 49)+".", 5) // 250 bytes in wire form, without the root label
+	tests := []struct {
+		name, text string
+		want       []byte // nil: refused
+		plain      bool   // AppendPlainName takes it too
+	}{
+		{"absolute", "www.Example.", labels("www", "example"), true},
+		{"without the final dot", "www.EXAMPLE", labels("www", "example"), true},
+		{"root", ".", labels(), false},
+		{"service and wildcard", "*._x.a-0", labels("*", "_x", "a-0"), true},
+		{"escaped dot", `a\.b.c`, labels("a.b", "c"), false},
+		{"escaped final dot", `a\.`, labels("a."), false},
+		{"number", `\065\000\255.c`, labels("a\x00\xff", "c"), false},
+		{"bytes above 127", "\xc3\x84.de", labels("\xc3\x84", "de"), false},
+		{"space", "a b", labels("a b"), false},
+		{"longest label", strings.Repeat("a", 63), labels(strings.Repeat("a", 63)), true},
+		{"label too long", strings.Repeat("a", 64), nil, false},
+		{"label too long by an escape", strings.Repeat("a", 63) + `\065`, nil, false},
+		{"longest name", long + "aaa", labels(strings.Split(long+"aaa", ".")...), true},
+		{"name too long", long + "aaaa", nil, false},
+		{"empty", "", nil, false},
+		{"empty label", "a..b", nil, false},
+		{"empty first label", ".a", nil, false},
+		{"two final dots", "a..", nil, false},
+		{"escape at the end", `a\`, nil, false},
+		{"number of two digits", `\06.`, nil, false},
+		{"number over 255", `\256`, nil, false},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			got, err := wire.AppendName([]byte("before"), tt.text)
+			if !bytes.Equal(got, append([]byte("before"), tt.want...)) || (err != nil) != (tt.want == nil) {
+				t.Errorf("%x, %v; want %x", got, err, tt.want)
+			}
+			if _, err := wire.AppendPlainName(nil, tt.text); (err == nil) != tt.plain {
+				t.Errorf("as a plain name: %v", err)
+			}
 		})
 	}
 }

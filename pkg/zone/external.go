@@ -42,7 +42,7 @@ func (s *Service) CheckExternal() error {
 	case max(n4, n6) > maxAddrs:
 		return fmt.Errorf("external addresses: %d of a family, at most %d are served", max(n4, n6), maxAddrs)
 	case n4+n6 == 0 && s.ExternalHost != "" && aliasTarget(s.ExternalHost) == "":
-		return fmt.Errorf("external host name: %.80q: %w", s.ExternalHost, errName)
+		return fmt.Errorf("external host name: %.80q: %w", s.ExternalHost, wire.ErrName)
 	}
 	return nil
 }

@@ -4,16 +4,12 @@ package zone
 
 import (
 	"bytes"
-	"errors"
 	"net/netip"
 	"slices"
 	"strings"
 
 	"github.com/nodecache/node-cache/pkg/wire"
 )
-
-// errName is the error of a name that is invalid in a DNS message.
-var errName = errors.New("not a domain name")
 
 // isLabel reports whether s is a valid Kubernetes object name that becomes a label: lower-case letters, digits and '-'
 // (RFC 1123). It also accepts '_', which Kubernetes refuses and which is harmless here.
@@ -42,31 +38,19 @@ func appendLabel(dst []byte, label string) []byte {
 	return append(append(dst, byte(len(label))), label...)
 }
 
-// appendLabels appends the dotted labels of s in wire form, without the root label. It fails if a label is not visible
-// ASCII, or if the name is too long.
-func appendLabels(dst []byte, s string) ([]byte, error) {
-	start := len(dst)
-	for label := range strings.SplitSeq(strings.ToLower(s), ".") {
-		if label == "" || len(label) > wire.MaxLabel {
-			return dst[:start], errName
-		}
-		for i := range len(label) {
-			if label[i] <= ' ' || label[i] > '~' || label[i] == '\\' {
-				return dst[:start], errName
-			}
-		}
-		dst = appendLabel(dst, label)
-	}
-	if len(dst)-start >= wire.MaxName {
-		return dst[:start], errName
-	}
-	return dst, nil
-}
-
 // wireName converts s, with or without the trailing dot, to canonical wire form.
 func wireName(s string) (string, error) {
-	name, err := appendLabels(nil, strings.TrimSuffix(s, "."))
-	return string(append(name, 0)), err
+	name, err := wire.AppendPlainName(nil, s)
+	return string(name), err
+}
+
+// appendLabels appends the labels of s in canonical wire form, without the root label.
+func appendLabels(dst []byte, s string) ([]byte, error) {
+	dst, err := wire.AppendPlainName(dst, s)
+	if err != nil {
+		return dst, err
+	}
+	return dst[:len(dst)-1], nil
 }
 
 // isWithin reports whether the name is the zone or below it. Both are in canonical wire form.
