@@ -10,6 +10,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/nodecache/node-cache/pkg/hint"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -39,18 +40,6 @@ type node struct {
 	err  error         // why its agent did not do it
 }
 
-// A hintError is an error and what the user can do about it.
-type hintError struct {
-	error
-	hint string
-}
-
-// Unwrap returns the error.
-func (e *hintError) Unwrap() error { return e.error }
-
-// Advice returns the hint.
-func (e *hintError) Advice() string { return e.hint }
-
 // daemonSet returns the agents' DaemonSet. The first call reads the kubeconfig.
 func (c *cluster) daemonSet(ctx context.Context) (*appsv1.DaemonSet, error) {
 	if c.client == nil {
@@ -64,7 +53,7 @@ func (c *cluster) daemonSet(ctx context.Context) (*appsv1.DaemonSet, error) {
 			c.client, err = kubernetes.NewForConfig(config)
 		}
 		if err != nil {
-			return nil, &hintError{fmt.Errorf("reading the kubeconfig: %w", err), "check --kubeconfig, --context and KUBECONFIG"}
+			return nil, &hint.Error{Err: fmt.Errorf("reading the kubeconfig: %w", err), Hint: "check --kubeconfig, --context and KUBECONFIG"}
 		}
 	}
 	set, err := c.client.AppsV1().DaemonSets(c.namespace).Get(ctx, agentName, metav1.GetOptions{})
@@ -107,14 +96,14 @@ func (c *cluster) nodes(ctx context.Context) (list []*node, missing int, err err
 
 // apiError adds a hint to an error of the API server.
 func (c *cluster) apiError(err error) error {
-	hint := "check that the API server is reachable: `kubectl version`"
+	advice := "check that the API server is reachable: `kubectl version`"
 	switch {
 	case apierrors.IsNotFound(err):
-		hint = "set --namespace to that of the agents, and --context to their cluster"
+		advice = "set --namespace to that of the agents, and --context to their cluster"
 	case isDenied(err):
-		hint = "you need to get daemonsets, to list pods, and to get and create pods/exec in the namespace " + c.namespace
+		advice = "you need to get daemonsets, to list pods, and to get and create pods/exec in the namespace " + c.namespace
 	}
-	return &hintError{fmt.Errorf("asking the API server: %w", err), hint}
+	return &hint.Error{Err: fmt.Errorf("asking the API server: %w", err), Hint: advice}
 }
 
 // isDenied reports whether the API server refused the user.
@@ -155,5 +144,5 @@ func (c *cluster) oneNode(ctx context.Context, name string) (*node, error) {
 	if i := slices.IndexFunc(list, func(n *node) bool { return n.name == name }); i >= 0 {
 		return list[i], nil
 	}
-	return nil, &hintError{errors.New("no agent on a node " + name), "`kubectl node-cache status` lists the nodes"}
+	return nil, &hint.Error{Err: errors.New("no agent on a node " + name), Hint: "`kubectl node-cache status` lists the nodes"}
 }

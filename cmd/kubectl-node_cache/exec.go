@@ -20,6 +20,7 @@ import (
 	"k8s.io/streaming/pkg/httpstream"
 
 	"github.com/nodecache/node-cache/pkg/cli"
+	"github.com/nodecache/node-cache/pkg/hint"
 )
 
 // maxReply bounds the bytes read of one command, all its streams together. The pages of a node with 250 pods take 60 KB.
@@ -125,8 +126,8 @@ func (c *cluster) output(ctx context.Context, pod string, args ...string) ([]byt
 	case r.code != cli.ExitOK:
 		why, rest, _ := strings.Cut(r.stderr.String(), "\n")
 		_, rest, _ = strings.Cut("\n"+rest, "\nhint: ")
-		hint, _, _ := strings.Cut(rest, "\n")
-		return nil, &hintError{errors.New(cmp.Or(strings.TrimPrefix(why, "node-cache: "), fmt.Sprintf("exit code %d", r.code))), cell(hint)}
+		advice, _, _ := strings.Cut(rest, "\n")
+		return nil, &hint.Error{Err: errors.New(cmp.Or(strings.TrimPrefix(why, "node-cache: "), fmt.Sprintf("exit code %d", r.code))), Hint: cell(advice)}
 	}
 	return r.stdout.Bytes(), nil
 }

@@ -16,6 +16,7 @@ import (
 	"golang.org/x/term"
 
 	"github.com/nodecache/node-cache/pkg/cli"
+	"github.com/nodecache/node-cache/pkg/hint"
 	"github.com/nodecache/node-cache/pkg/plain"
 )
 
@@ -96,11 +97,7 @@ func failures(stderr io.Writer, nodes []*node, missing int) error {
 	result := error(nil)
 	for _, n := range nodes {
 		if n.err != nil {
-			hint := ""
-			if advised := (*hintError)(nil); errors.As(n.err, &advised) {
-				hint = advised.hint
-			}
-			cli.PrintError(stderr, "node "+n.name+": "+cell(n.err.Error()), hint)
+			cli.PrintError(stderr, "node "+n.name+": "+cell(n.err.Error()), hint.Of(n.err))
 			result = cli.ExitError(cli.ExitFailed)
 		}
 	}

@@ -11,6 +11,7 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 
 	"github.com/nodecache/node-cache/pkg/cli"
+	"github.com/nodecache/node-cache/pkg/hint"
 )
 
 // waitInterval is the time between two requests of wait.
@@ -58,7 +59,7 @@ func wait(ctx context.Context, c *cluster, cmd *cobra.Command, timeout time.Dura
 		select {
 		case <-tick.C:
 		case <-ctx.Done():
-			return &hintError{fmt.Errorf("not ready within %s: %s", timeout, last), "`kubectl node-cache status` shows the nodes"}
+			return &hint.Error{Err: fmt.Errorf("not ready within %s: %s", timeout, last), Hint: "`kubectl node-cache status` shows the nodes"}
 		}
 		if next, err := c.daemonSet(ctx); err == nil {
 			set = next

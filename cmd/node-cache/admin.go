@@ -25,8 +25,8 @@ import (
 
 	"github.com/nodecache/node-cache/pkg/cli"
 	"github.com/nodecache/node-cache/pkg/config"
+	"github.com/nodecache/node-cache/pkg/hint"
 	"github.com/nodecache/node-cache/pkg/plain"
-	"github.com/nodecache/node-cache/pkg/status"
 )
 
 // maxPage bounds the bytes read of a page. A thousand entries with the longest names are smaller.
@@ -160,11 +160,11 @@ func (c *adminClient) do(ctx context.Context, method, path string, parameters ur
 
 // refusedError returns the error of a request that the server refused.
 func (c *adminClient) refusedError(path string, code int, text string) error {
-	why, hint, _ := strings.Cut(strings.TrimSpace(text), "\nhint: ")
+	why, advice, _ := strings.Cut(strings.TrimSpace(text), "\nhint: ")
 	if code == http.StatusNotFound {
-		why, hint = "no such page", "the server is not an agent, or older than this program"
+		why, advice = "no such page", "the server is not an agent, or older than this program"
 	}
-	return &status.HintError{Err: fmt.Errorf("asking the agent at %s for %s: %s", c.where, path, why), Hint: hint}
+	return &hint.Error{Err: fmt.Errorf("asking the agent at %s for %s: %s", c.where, path, why), Hint: advice}
 }
 
 // connectError adds a hint to the error of a request without a response.
@@ -172,14 +172,14 @@ func (c *adminClient) connectError(err error) error {
 	if wrapped, ok := errors.AsType[*url.Error](err); ok {
 		err = wrapped.Err // without the URL: the error below names it
 	}
-	hint := silentHint(err, "check the agent's log")
+	advice := silentHint(err, "check the agent's log")
 	switch {
 	case errors.Is(err, syscall.ECONNREFUSED), errors.Is(err, fs.ErrNotExist):
-		hint = "no agent listens there; set --admin or " + adminVariable + " to its admin.address, or to unix: and its admin.socket"
+		advice = "no agent listens there; set --admin or " + adminVariable + " to its admin.address, or to unix: and its admin.socket"
 	case errors.Is(err, fs.ErrPermission):
-		hint = "run the command as the user of the agent, who owns the socket"
+		advice = "run the command as the user of the agent, who owns the socket"
 	}
-	return &status.HintError{Err: fmt.Errorf("asking the agent at %s: %w", c.where, err), Hint: hint}
+	return &hint.Error{Err: fmt.Errorf("asking the agent at %s: %w", c.where, err), Hint: advice}
 }
 
 // silentHint returns the hint for an agent that sent nothing: a timeout has a cause of its own.

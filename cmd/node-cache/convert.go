@@ -23,8 +23,8 @@ import (
 	"github.com/nodecache/node-cache/pkg/cli"
 	"github.com/nodecache/node-cache/pkg/config"
 	"github.com/nodecache/node-cache/pkg/convert"
+	"github.com/nodecache/node-cache/pkg/hint"
 	"github.com/nodecache/node-cache/pkg/plain"
-	"github.com/nodecache/node-cache/pkg/status"
 	"github.com/nodecache/node-cache/pkg/watch"
 )
 
@@ -113,7 +113,7 @@ func convertInputs(inputs []convert.Input, o convert.Options, daemonSet bool) (*
 		}
 	}
 	if c := &result.Config.Listen; slices.Contains(c.Addresses, o.OldServer.Addr()) && c.Port == o.OldServer.Port() {
-		return nil, &status.HintError{
+		return nil, &hint.Error{
 			Err:  fmt.Errorf("converting: the old server %s: the agent answers at this address", o.OldServer),
 			Hint: "give another address with --old-server, such as that of the DNS Service, which the agent itself may ask in each mode",
 		}
@@ -136,7 +136,7 @@ func readCluster(ctx context.Context, kubeconfig string, o *convert.Options) (in
 		o.OldServer, err = dnsService(ctx, client)
 	}
 	if err != nil {
-		return nil, &status.HintError{
+		return nil, &hint.Error{
 			Err:  fmt.Errorf("reading the cluster: %w", err),
 			Hint: "check --kubeconfig, and permit to get configmaps and to list services in kube-system; or give files: kubectl -n kube-system get configmap -o yaml",
 		}
@@ -216,7 +216,7 @@ func readInput(name string, stdin io.Reader) (in convert.Input, err error) {
 		f, err := os.Open(name)
 		switch {
 		case errors.Is(err, fs.ErrNotExist):
-			return in, &status.HintError{
+			return in, &hint.Error{
 				Err:  fmt.Errorf("reading the input: %w", err),
 				Hint: "give a Corefile, the YAML of ConfigMaps, or - for standard input",
 			}

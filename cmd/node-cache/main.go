@@ -17,7 +17,7 @@ import (
 
 	"github.com/nodecache/node-cache/pkg/cli"
 	"github.com/nodecache/node-cache/pkg/config"
-	"github.com/nodecache/node-cache/pkg/status"
+	"github.com/nodecache/node-cache/pkg/hint"
 )
 
 // version is set by the linker.
@@ -51,14 +51,14 @@ func report(cmd *cobra.Command, err error, stderr io.Writer) int {
 	var (
 		bad        *config.Error
 		unreadable *fs.PathError
-		hinted     *status.HintError
+		hinted     *hint.Error
 	)
 	switch {
 	case errors.As(err, &bad):
 		printProblems(stderr, bad)
 		return cli.ExitFailed
 	case errors.As(err, &unreadable) && !errors.As(err, &hinted):
-		err = &status.HintError{Err: err, Hint: fileHint(err)}
+		err = &hint.Error{Err: err, Hint: fileHint(err)}
 	}
 	return cli.Report(cmd, err, stderr)
 }

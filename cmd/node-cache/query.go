@@ -15,6 +15,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/nodecache/node-cache/pkg/cli"
+	"github.com/nodecache/node-cache/pkg/hint"
 	"github.com/nodecache/node-cache/pkg/plain"
 	"github.com/nodecache/node-cache/pkg/status"
 	"github.com/nodecache/node-cache/pkg/wire"
@@ -149,11 +150,11 @@ func (q *question) exchange(ctx context.Context, network string) (*dns.Msg, time
 
 // exchangeError adds a hint to the error of a query without a response.
 func (q *question) exchangeError(err error) error {
-	hint := silentHint(err, "check the agent's /status page")
+	advice := silentHint(err, "check the agent's /status page")
 	if errors.Is(err, syscall.ECONNREFUSED) {
-		hint = "nothing listens there; use an address of listen.addresses with listen.port"
+		advice = "nothing listens there; use an address of listen.addresses with listen.port"
 	}
-	return &status.HintError{Err: fmt.Errorf("asking %s for %s: %w", q.server, q.name, err), Hint: hint}
+	return &hint.Error{Err: fmt.Errorf("asking %s for %s: %w", q.server, q.name, err), Hint: advice}
 }
 
 // comments returns the RFC 8914 errors and the explanation. Without OPT there are none.

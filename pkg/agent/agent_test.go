@@ -24,6 +24,7 @@ import (
 	"github.com/nodecache/node-cache/internal/proctest"
 	"github.com/nodecache/node-cache/pkg/agent"
 	"github.com/nodecache/node-cache/pkg/config"
+	"github.com/nodecache/node-cache/pkg/hint"
 	"github.com/nodecache/node-cache/pkg/source"
 	"github.com/nodecache/node-cache/pkg/status"
 	"github.com/nodecache/node-cache/pkg/upstream/upstreamtest"
@@ -154,7 +155,7 @@ func TestListenGivesUp(t *testing.T) {
 	a, err := agent.New(agent.Options{Config: &cfg, Log: &journal{}})
 	assert.NoError(t, err)
 	err = a.Listen(t.Context())
-	var hint *status.HintError
+	var hint *hint.Error
 	if err == nil || !errors.As(err, &hint) || !strings.HasPrefix(hint.Hint, "another program uses the port") {
 		t.Errorf("Listen: %v", err)
 	}

@@ -18,11 +18,11 @@ import (
 	"github.com/miekg/dns"
 
 	"github.com/nodecache/node-cache/pkg/config"
+	"github.com/nodecache/node-cache/pkg/hint"
 	"github.com/nodecache/node-cache/pkg/node"
 	"github.com/nodecache/node-cache/pkg/notify"
 	"github.com/nodecache/node-cache/pkg/pods"
 	"github.com/nodecache/node-cache/pkg/snapshot"
-	"github.com/nodecache/node-cache/pkg/status"
 	"github.com/nodecache/node-cache/pkg/tsig"
 	"github.com/nodecache/node-cache/pkg/upstream"
 	"github.com/nodecache/node-cache/pkg/watch"
@@ -108,7 +108,7 @@ func (b *builder) makeNotifier(c *cluster, cfg *config.Config) (err error) {
 	}
 	if file := cfg.Cluster.TransferKeys; file != "" {
 		if c.keys, err = tsig.New(file, b.log); err != nil {
-			return &status.HintError{Err: fmt.Errorf("cluster.transferKeys: %w", err), Hint: "set a file of keys, as of tsig-keygen, that this user can read"}
+			return &hint.Error{Err: fmt.Errorf("cluster.transferKeys: %w", err), Hint: "set a file of keys, as of tsig-keygen, that this user can read"}
 		}
 	}
 	settings := notify.Config{Ready: c.source.Ready(), Zones: append(cfg.Domains(), cfg.Cluster.External.Zones...), Keys: c.keys, Log: b.log, Now: time.Now}
@@ -181,7 +181,7 @@ func (b *builder) makeSource(c *cluster, whole *config.Config) (err error) {
 	b.makeStore(c, cfg)
 	switch {
 	case (identity == config.IdentityAPI || identity == config.IdentityAuto) && os.Getenv("NODE_NAME") == "":
-		return &status.HintError{
+		return &hint.Error{
 			Err:  errors.New("pods.identity: the environment variable NODE_NAME is not set"),
 			Hint: "set it to the name of the Node, from spec.nodeName in a pod",
 		}
@@ -215,7 +215,7 @@ func (b *builder) makeSource(c *cluster, whole *config.Config) (err error) {
 	}
 	if cfg.Manifests != "" {
 		if c.source, err = watch.NewManifests(source); err != nil {
-			return &status.HintError{Err: fmt.Errorf("cluster.manifests: %w", err), Hint: "set a folder of YAML manifests that this user can read"}
+			return &hint.Error{Err: fmt.Errorf("cluster.manifests: %w", err), Hint: "set a folder of YAML manifests that this user can read"}
 		}
 		return nil
 	}
@@ -231,7 +231,7 @@ func searchHost(cfg *config.Config) (*pods.Host, error) {
 	}
 	c, err := dns.ClientConfigFromFile("/etc/resolv.conf")
 	if err != nil {
-		return nil, &status.HintError{Err: fmt.Errorf("pods.searchPath: %w", err), Hint: "run the agent with dnsPolicy Default"}
+		return nil, &hint.Error{Err: fmt.Errorf("pods.searchPath: %w", err), Hint: "run the agent with dnsPolicy Default"}
 	}
 	return &pods.Host{Domain: cfg.ClusterDomain, Searches: c.Search, Ndots: c.Ndots, Except: cfg.Pods.SearchPathExcept}, nil
 }
@@ -273,7 +273,7 @@ func (b *builder) makeCentral(c *cluster, cfg *config.Config) (err error) {
 	pool.Connections = cfg.Cluster.Central.Connections
 	c.central, err = upstream.New(pool)
 	if errors.Is(err, upstream.ErrNoUpstream) {
-		return &status.HintError{
+		return &hint.Error{
 			Err:  fmt.Errorf("cluster.central.addresses: %w", err),
 			Hint: "all these addresses are node-cache's own; set those of the central resolver",
 		}
@@ -285,14 +285,14 @@ func sourceProblem(err error, kubeconfig string) error {
 	if err == nil {
 		return nil
 	}
-	hint := "set cluster.kubeconfig or cluster.manifests, or run as a pod with a service account"
+	advice := "set cluster.kubeconfig or cluster.manifests, or run as a pod with a service account"
 	switch {
 	case errors.Is(err, fs.ErrNotExist), errors.Is(err, fs.ErrPermission):
-		hint = "set a kubeconfig that this user can read, or run as a pod with a service account"
+		advice = "set a kubeconfig that this user can read, or run as a pod with a service account"
 	case kubeconfig != "":
-		hint = "fix the kubeconfig; test it with `kubectl --kubeconfig FILE get services`"
+		advice = "fix the kubeconfig; test it with `kubectl --kubeconfig FILE get services`"
 	}
-	return &status.HintError{Err: fmt.Errorf("cluster: %w", err), Hint: hint}
+	return &hint.Error{Err: fmt.Errorf("cluster: %w", err), Hint: advice}
 }
 
 // zonesOfCentral returns the zones that the central resolver answers.
@@ -351,7 +351,7 @@ func (c *cluster) awaitSync(ctx context.Context, patience time.Duration) error {
 	case <-c.source.Ready():
 		return nil
 	case <-limit.C:
-		return &status.HintError{
+		return &hint.Error{
 			Err:  fmt.Errorf("cluster: the new source is not synced after %s: %s", patience, c.syncProblem()),
 			Hint: "check that the API server is reachable and grants this process list and watch",
 		}

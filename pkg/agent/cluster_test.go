@@ -23,7 +23,7 @@ import (
 	"github.com/nodecache/node-cache/internal/proctest"
 	"github.com/nodecache/node-cache/pkg/agent"
 	"github.com/nodecache/node-cache/pkg/config"
-	"github.com/nodecache/node-cache/pkg/status"
+	"github.com/nodecache/node-cache/pkg/hint"
 	"github.com/nodecache/node-cache/pkg/upstream/upstreamtest"
 )
 
@@ -208,7 +208,7 @@ func TestPodsNeedNodeName(t *testing.T) {
 			continue
 		}
 		_, err := agent.New(agent.Options{Config: &cfg, Log: io.Discard})
-		hinted := (*status.HintError)(nil)
+		hinted := (*hint.Error)(nil)
 		if !errors.As(err, &hinted) || err.Error() != "pods.identity: the environment variable NODE_NAME is not set" || hinted.Hint == "" {
 			t.Errorf("%s: got %v, hint %+v", identity, err, hinted)
 		}

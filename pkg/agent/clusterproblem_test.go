@@ -13,7 +13,7 @@ import (
 	"github.com/nodecache/node-cache/internal/assert"
 	"github.com/nodecache/node-cache/pkg/agent"
 	"github.com/nodecache/node-cache/pkg/config"
-	"github.com/nodecache/node-cache/pkg/status"
+	"github.com/nodecache/node-cache/pkg/hint"
 )
 
 // TestSourceProblems has sources that no agent can start with. Each error names the cause and the remedy.
@@ -49,7 +49,7 @@ func TestSourceProblems(t *testing.T) {
 			cfg.Cluster.Resolver = config.ResolverLocal
 			tt.change(&cfg.Cluster)
 			_, err := agent.New(agent.Options{Config: &cfg, Log: &journal{}})
-			var problem *status.HintError
+			var problem *hint.Error
 			if !errors.As(err, &problem) {
 				t.Fatalf("New: %v, want an error with a hint", err)
 			}

@@ -19,6 +19,7 @@ import (
 
 	"github.com/nodecache/node-cache/pkg/capabilities"
 	"github.com/nodecache/node-cache/pkg/handover"
+	"github.com/nodecache/node-cache/pkg/hint"
 	"github.com/nodecache/node-cache/pkg/node"
 	"github.com/nodecache/node-cache/pkg/server"
 	"github.com/nodecache/node-cache/pkg/status"
@@ -368,7 +369,7 @@ func (h *socketHandover) idle(ctx context.Context) error {
 				last = time.Now() // not the tick's time: this process may have been stopped since
 			}
 			if time.Since(last) > ownerTimeout {
-				return &status.HintError{
+				return &hint.Error{
 					Err:  fmt.Errorf("agent %s, which took over, ended without a successor", h.recorder.Stats().To),
 					Hint: "start an agent again",
 				}

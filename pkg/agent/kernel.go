@@ -19,6 +19,7 @@ import (
 	"github.com/nodecache/node-cache/pkg/admin"
 	"github.com/nodecache/node-cache/pkg/capabilities"
 	"github.com/nodecache/node-cache/pkg/config"
+	"github.com/nodecache/node-cache/pkg/hint"
 	"github.com/nodecache/node-cache/pkg/kernel"
 	"github.com/nodecache/node-cache/pkg/node"
 	"github.com/nodecache/node-cache/pkg/pods"
@@ -68,13 +69,13 @@ func (h *kernelHits) open(ctx context.Context) error {
 		h.watchers.Changed = h.update
 		h.observe(h.running.Load())
 	case cfg.Kernel.Hits == config.KernelOn:
-		return &status.HintError{
+		return &hint.Error{
 			Err:  fmt.Errorf("kernel.hits: %w", err),
-			Hint: hintFor(err) + "; or set kernel.hits to auto, which starts without it",
+			Hint: hint.Of(err) + "; or set kernel.hits to auto, which starts without it",
 		}
 	default:
 		h.why = err.Error()
-		h.log.WarnContext(ctx, "hits are not answered in the kernel", "why", err, "hint", hintFor(err))
+		h.log.WarnContext(ctx, "hits are not answered in the kernel", "why", err, "hint", hint.Of(err))
 	}
 	return nil
 }

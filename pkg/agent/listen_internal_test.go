@@ -12,7 +12,7 @@ import (
 
 	"github.com/nodecache/node-cache/internal/assert"
 	"github.com/nodecache/node-cache/pkg/config"
-	"github.com/nodecache/node-cache/pkg/status"
+	"github.com/nodecache/node-cache/pkg/hint"
 )
 
 // TestAdminProblem checks the problem of a socket that cannot be opened.
@@ -33,7 +33,7 @@ func TestAdminProblem(t *testing.T) {
 			a, err := New(Options{Config: &cfg, Log: &strings.Builder{}})
 			assert.NoError(t, err)
 			err = a.Listen(t.Context())
-			var problem *status.HintError
+			var problem *hint.Error
 			if !errors.As(err, &problem) || !strings.HasPrefix(err.Error(), strings.ReplaceAll(tt.what, "SOCKET", tt.socket)) || !strings.HasPrefix(problem.Hint, tt.hint) {
 				t.Errorf("got %v, %+v", err, problem)
 			}

@@ -22,6 +22,7 @@ import (
 	"github.com/nodecache/node-cache/internal/proctest"
 	"github.com/nodecache/node-cache/pkg/config"
 	"github.com/nodecache/node-cache/pkg/dataplane"
+	"github.com/nodecache/node-cache/pkg/hint"
 	"github.com/nodecache/node-cache/pkg/intercept"
 	"github.com/nodecache/node-cache/pkg/intercept/intercepttest"
 	"github.com/nodecache/node-cache/pkg/netif"
@@ -382,7 +383,7 @@ func TestNodeStartFails(t *testing.T) {
 		m.lacks = []string{"NET_ADMIN"}
 		a := agentOnHost(t, m, nodeConfig(t))
 		err := a.Listen(t.Context())
-		var hint *status.HintError
+		var hint *hint.Error
 		if !errors.As(err, &hint) || !strings.Contains(err.Error(), "NET_ADMIN") || !strings.Contains(hint.Hint, "capabilities") {
 			t.Errorf("Listen() = %v, want the missing right and a hint", err)
 		}

@@ -4,7 +4,6 @@ package agent
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"net"
@@ -13,15 +12,14 @@ import (
 	"sync"
 	"sync/atomic"
 
-	"github.com/miekg/dns"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/nodecache/node-cache/pkg/config"
 	"github.com/nodecache/node-cache/pkg/dnstap"
 	"github.com/nodecache/node-cache/pkg/resolve"
 	"github.com/nodecache/node-cache/pkg/rules"
-	origin "github.com/nodecache/node-cache/pkg/source"
 	"github.com/nodecache/node-cache/pkg/upstream"
+	"github.com/nodecache/node-cache/pkg/wire"
 )
 
 // A stage is a set of tasks that stop together.
@@ -107,18 +105,6 @@ func (s *partSet) stopAll() {
 	for _, st := range s.running {
 		<-st.ended
 	}
-}
-
-// hintFor returns the hint of an error, "" if it has none.
-func hintFor(err error) string {
-	if wrong := (*origin.Error)(nil); errors.As(err, &wrong) {
-		return wrong.Hint
-	}
-	var advised interface{ Advice() string }
-	if errors.As(err, &advised) {
-		return advised.Advice()
-	}
-	return ""
 }
 
 // A builder makes the parts of a configuration.
@@ -222,14 +208,13 @@ func localAddrs() []netip.Addr {
 	return local
 }
 
-// wireName returns the canonical wire form of an absolute name.
-func wireName(zone string) ([]byte, error) {
-	buf := make([]byte, 256)
-	n, err := dns.PackDomainName(dns.CanonicalName(zone), buf, 0, nil, false)
+// wireName returns the canonical wire form of a name.
+func wireName(name string) ([]byte, error) {
+	packed, err := wire.AppendName(nil, name)
 	if err != nil {
-		return nil, fmt.Errorf("reading zone %q: %w", zone, err)
+		return nil, fmt.Errorf("reading zone %q: %w", name, err)
 	}
-	return buf[:n], nil
+	return packed, nil
 }
 
 // wireNames returns the canonical wire forms of absolute names.

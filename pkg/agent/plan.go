@@ -20,6 +20,7 @@ import (
 	"github.com/nodecache/node-cache/pkg/cache"
 	"github.com/nodecache/node-cache/pkg/config"
 	"github.com/nodecache/node-cache/pkg/etcd"
+	"github.com/nodecache/node-cache/pkg/hint"
 	"github.com/nodecache/node-cache/pkg/resolve"
 	"github.com/nodecache/node-cache/pkg/static"
 	"github.com/nodecache/node-cache/pkg/status"
@@ -178,9 +179,9 @@ func (b *builder) buildRecords(r, old *generation) (err error) {
 func poolProblem(err error) error {
 	switch {
 	case errors.Is(err, upstream.ErrNoUpstream):
-		return &status.HintError{Err: err, Hint: "all upstreams of this zone are node-cache's own addresses; set another server"}
+		return &hint.Error{Err: err, Hint: "all upstreams of this zone are node-cache's own addresses; set another server"}
 	case errors.Is(err, os.ErrNotExist), errors.Is(err, os.ErrPermission):
-		return &status.HintError{Err: err, Hint: "set a resolv.conf that this user can read, or an upstream address"}
+		return &hint.Error{Err: err, Hint: "set a resolv.conf that this user can read, or an upstream address"}
 	}
 	return err
 }

@@ -16,9 +16,9 @@ import (
 	"time"
 
 	"github.com/nodecache/node-cache/pkg/config"
+	"github.com/nodecache/node-cache/pkg/hint"
 	"github.com/nodecache/node-cache/pkg/resolve"
 	origin "github.com/nodecache/node-cache/pkg/source"
-	"github.com/nodecache/node-cache/pkg/status"
 )
 
 // reloadState counts applied and refused configurations. A counter is incremented last, after the change and
@@ -272,7 +272,7 @@ func (a *Agent) refuse(ctx context.Context, err error) {
 	}
 	var bad *config.Error
 	if !errors.As(err, &bad) {
-		a.log.ErrorContext(ctx, "configuration refused", "file", file, "err", err, "hint", hintFor(err))
+		a.log.ErrorContext(ctx, "configuration refused", "file", file, "err", err, "hint", hint.Of(err))
 		return
 	}
 	for _, p := range bad.Problems {
@@ -297,10 +297,10 @@ func (a *Agent) load(ctx context.Context) (config.Config, error) {
 	source.Role, source.UserAgent = a.options.Role, "node-cache/"+a.options.Version
 	source.Apply, source.Serving, source.Log, source.Now = a.Reload, a.ready, a.log, time.Now
 	if a.source, err = origin.New(source); err != nil {
-		return cfg, withHint(err)
+		return cfg, err
 	}
 	if cfg, a.startError, err = a.source.Load(ctx); err != nil {
-		return cfg, withHint(err)
+		return cfg, err
 	}
 	a.logHandler.set(cfg.Log)
 	return cfg, nil
@@ -315,14 +315,6 @@ func (a *Agent) useLastGood(ctx context.Context, why error) (config.Config, erro
 	a.startError = why
 	a.logHandler.set(cfg.Log)
 	return cfg, nil
-}
-
-// withHint turns a source error with a hint into a [status.HintError].
-func withHint(err error) error {
-	if hint := hintFor(err); hint != "" {
-		return &status.HintError{Err: err, Hint: hint}
-	}
-	return err
 }
 
 // A reloadableHandler is a log handler whose level and format a reload can change. All loggers derived from

@@ -17,9 +17,9 @@ import (
 	"github.com/nodecache/node-cache/pkg/admin"
 	"github.com/nodecache/node-cache/pkg/config"
 	"github.com/nodecache/node-cache/pkg/handover"
+	"github.com/nodecache/node-cache/pkg/hint"
 	"github.com/nodecache/node-cache/pkg/node"
 	"github.com/nodecache/node-cache/pkg/server"
-	"github.com/nodecache/node-cache/pkg/status"
 	"github.com/nodecache/node-cache/pkg/task"
 )
 
@@ -119,24 +119,24 @@ func onlyFile(files []*os.File) *os.File {
 
 // listenProblem adds a hint to an error of opening a socket.
 func listenProblem(err error, port uint16) error {
-	hint := ""
+	advice := ""
 	switch {
 	case errors.Is(err, syscall.EADDRINUSE):
-		hint = "another program uses the port: find it with `ss -lnptu`, or set another listen.port or listen.addresses"
+		advice = "another program uses the port: find it with `ss -lnptu`, or set another listen.port or listen.addresses"
 	case errors.Is(err, syscall.EACCES) && port < 1024:
-		hint = "ports below 1024 need root or the capability NET_BIND_SERVICE"
+		advice = "ports below 1024 need root or the capability NET_BIND_SERVICE"
 	case errors.Is(err, syscall.EACCES), errors.Is(err, syscall.EPERM):
-		hint = "this host forbids the socket: check its seccomp, LSM, and cgroup rules"
+		advice = "this host forbids the socket: check its seccomp, LSM, and cgroup rules"
 	case errors.Is(err, syscall.EADDRNOTAVAIL):
-		hint = "no interface of this host has the address; list the addresses with `ip address`"
+		advice = "no interface of this host has the address; list the addresses with `ip address`"
 	case errors.Is(err, syscall.EAFNOSUPPORT):
-		hint = "this host does not support that IP family"
+		advice = "this host does not support that IP family"
 	case errors.Is(err, syscall.EMFILE), errors.Is(err, syscall.ENFILE):
-		hint = "raise the limit of open files (ulimit -n)"
+		advice = "raise the limit of open files (ulimit -n)"
 	default:
 		return err
 	}
-	return &status.HintError{Err: err, Hint: hint}
+	return &hint.Error{Err: err, Hint: advice}
 }
 
 // adminProblem adds a hint to an error of the admin server's sockets.
@@ -148,11 +148,11 @@ func adminProblem(err error, cfg *config.Admin) error {
 	switch {
 	case cfg.Socket == "":
 	case errors.Is(err, admin.ErrSocketTaken):
-		return &status.HintError{Err: err, Hint: "another agent uses this admin.socket: set a different path for each agent"}
+		return &hint.Error{Err: err, Hint: "another agent uses this admin.socket: set a different path for each agent"}
 	case errors.Is(err, fs.ErrNotExist):
-		return &status.HintError{Err: err, Hint: "the folder of admin.socket does not exist: create it, or set another path"}
+		return &hint.Error{Err: err, Hint: "the folder of admin.socket does not exist: create it, or set another path"}
 	case errors.Is(err, admin.ErrNoSocket):
-		return &status.HintError{Err: err, Hint: "admin.socket exists and is no socket: remove that file, or set another path"}
+		return &hint.Error{Err: err, Hint: "admin.socket exists and is no socket: remove that file, or set another path"}
 	}
 	return listenProblem(err, cfg.Address.Port())
 }

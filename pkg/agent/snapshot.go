@@ -21,6 +21,7 @@ import (
 
 	"github.com/nodecache/node-cache/pkg/cache"
 	"github.com/nodecache/node-cache/pkg/config"
+	"github.com/nodecache/node-cache/pkg/hint"
 	"github.com/nodecache/node-cache/pkg/pods"
 	"github.com/nodecache/node-cache/pkg/snapshot"
 	"github.com/nodecache/node-cache/pkg/task"
@@ -86,7 +87,7 @@ func (s *snapshots) load(ctx context.Context, r *generation) {
 		s.log.InfoContext(ctx, "no snapshot", "folder", cfg.Folder)
 	case err != nil:
 		loaded = snapshot.Loaded{Outcome: snapshot.OutcomeRefused, Reason: err.Error()}
-		s.log.WarnContext(ctx, "snapshot refused", "err", err, "hint", snapshotHint(err))
+		s.log.WarnContext(ctx, "snapshot refused", "err", err, "hint", hint.Of(err))
 	default:
 		loaded.Outcome = snapshot.OutcomeLoaded
 		s.log.InfoContext(ctx, "snapshot loaded", "folder", cfg.Folder, "age", loaded.Age.Round(time.Second), "answers", loaded.Entries,
@@ -95,14 +96,6 @@ func (s *snapshots) load(ctx context.Context, r *generation) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.stats.Loaded = loaded
-}
-
-// snapshotHint returns the hint of a snapshot error, "" if it has none.
-func snapshotHint(err error) string {
-	if known, ok := errors.AsType[*snapshot.Error](err); ok {
-		return known.Hint
-	}
-	return ""
 }
 
 // restore does the work of load. After an error r is unchanged.
@@ -438,7 +431,7 @@ func (s *snapshots) failed(ctx context.Context, err error) {
 	s.stats.LastError = err.Error()
 	s.mu.Unlock()
 	if news {
-		s.log.ErrorContext(ctx, "saving snapshot failed", "err", err, "hint", snapshotHint(err))
+		s.log.ErrorContext(ctx, "saving snapshot failed", "err", err, "hint", hint.Of(err))
 	}
 }
 

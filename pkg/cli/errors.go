@@ -13,6 +13,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/nodecache/node-cache/pkg/hint"
 	"github.com/nodecache/node-cache/pkg/plain"
 )
 
@@ -46,12 +47,11 @@ func Run(root *cobra.Command, args []string, stdout, stderr io.Writer, report fu
 	return report(cmd, err, stderr)
 }
 
-// Report prints the error of a command, with its hint if it has a method Advice, and returns the exit code.
+// Report prints the error of a command, with its hint, and returns the exit code.
 func Report(cmd *cobra.Command, err error, stderr io.Writer) int {
 	var (
-		code    ExitError
-		usage   *UsageError
-		advised interface{ Advice() string }
+		code  ExitError
+		usage *UsageError
 	)
 	switch {
 	case err == nil:
@@ -61,11 +61,8 @@ func Report(cmd *cobra.Command, err error, stderr io.Writer) int {
 	case errors.As(err, &usage):
 		PrintError(stderr, usage.Error(), "`"+cmd.CommandPath()+" --help` shows its arguments and flags")
 		return ExitUsage
-	case errors.As(err, &advised):
-		PrintError(stderr, err.Error(), advised.Advice())
-	default:
-		PrintError(stderr, err.Error(), "")
 	}
+	PrintError(stderr, err.Error(), hint.Of(err))
 	return ExitFailed
 }
 

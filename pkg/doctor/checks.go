@@ -3,7 +3,7 @@
 package doctor
 
 import (
-	"errors"
+	"cmp"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/nodecache/node-cache/pkg/dataplane"
-	"github.com/nodecache/node-cache/pkg/kernel"
+	"github.com/nodecache/node-cache/pkg/hint"
 	"github.com/nodecache/node-cache/pkg/rules"
 )
 
@@ -358,9 +358,7 @@ func checkKernel(e *checker) {
 	what, fix := fmt.Sprintf("supported, hook %s; kernel.hits is %s", e.KernelHook, e.KernelHits), "see docs/kernel.md"
 	if e.KernelErr != nil {
 		what = fmt.Sprintf("not supported: %v; kernel.hits is %s", e.KernelErr, e.KernelHits)
-		if advised := (*kernel.LoadError)(nil); errors.As(e.KernelErr, &advised) {
-			fix = advised.Hint
-		}
+		fix = cmp.Or(hint.Of(e.KernelErr), fix)
 	}
 	e.add("kernel hits",
 		row{e.KernelErr == nil, OK, what, ""},

@@ -15,7 +15,7 @@ import (
 	"github.com/nodecache/node-cache/internal/assert"
 	"github.com/nodecache/node-cache/pkg/dataplane"
 	"github.com/nodecache/node-cache/pkg/doctor"
-	"github.com/nodecache/node-cache/pkg/kernel"
+	"github.com/nodecache/node-cache/pkg/hint"
 	"github.com/nodecache/node-cache/pkg/rules"
 	"github.com/nodecache/node-cache/pkg/sockets"
 )
@@ -184,7 +184,7 @@ func TestReport(t *testing.T) {
 				*c = doctor.Config{KernelHits: "off", Rules: rules.Rules{Addresses: []netip.Addr{netip.MustParseAddr("127.0.0.1")}, Port: 1053}, Admin: c.Admin}
 				at := netip.MustParseAddrPort("127.0.0.1:1053")
 				*f = doctor.Facts{
-					Status: "ready", KernelErr: &kernel.LoadError{Why: "missing capability: BPF", Hint: "add it"}, Sockets: []sockets.Socket{
+					Status: "ready", KernelErr: &hint.Error{Err: errors.New("missing capability: BPF"), Hint: "add it"}, Sockets: []sockets.Socket{
 						{Local: netip.MustParseAddrPort("0.0.0.0:1053"), UID: 1000}, {TCP: true, Local: netip.MustParseAddrPort("[::]:1053"), UID: 1000},
 					},
 					Node:   []doctor.Outcome{byAgent(doctor.Probe{To: at, Own: true}), byAgent(doctor.Probe{To: at}), byAgent(doctor.Probe{To: at, TCP: true})},

@@ -15,6 +15,7 @@ import (
 	"kernel.org/pub/linux/libs/security/libcap/cap"
 
 	"github.com/nodecache/node-cache/pkg/capabilities"
+	"github.com/nodecache/node-cache/pkg/hint"
 )
 
 // The hooks of the programs, see [Kernel.Hook].
@@ -28,19 +29,7 @@ func Needs() []cap.Value {
 	return []cap.Value{capabilities.BPF, capabilities.NetAdmin, capabilities.Perfmon}
 }
 
-// A LoadError says why the programs cannot be loaded.
-type LoadError struct {
-	Why  string
-	Hint string // what to do
-}
-
-// Error returns Why.
-func (e *LoadError) Error() string { return e.Why }
-
-// Advice returns Hint.
-func (e *LoadError) Advice() string { return e.Hint }
-
-// Supported loads the programs, closes them, and returns their hook. An error is a [*LoadError] in most cases.
+// Supported loads the programs, closes them, and returns their hook. An error has a hint in most cases.
 func Supported() (hook string, err error) {
 	k, err := Open(Config{Size: AnswerSize, Log: slog.New(slog.DiscardHandler)})
 	if err != nil {
@@ -71,21 +60,21 @@ func explain(err error, release string, missing []string) error {
 	_, _ = fmt.Sscanf(release, "%d.%d", &major, &minor)
 	switch {
 	case errors.Is(err, unix.ENOSYS):
-		return &LoadError{"the kernel has no BPF", "use a kernel that is built with CONFIG_BPF_SYSCALL"}
+		return &hint.Error{Err: errors.New("the kernel has no BPF"), Hint: "use a kernel that is built with CONFIG_BPF_SYSCALL"}
 	case major < oldestMajor || major == oldestMajor && minor < oldestMinor:
-		return &LoadError{
-			fmt.Sprintf("Linux %s is too old: %s", release, short(err)), fmt.Sprintf("use Linux %d.%d or later", oldestMajor, oldestMinor),
+		return &hint.Error{
+			Err: errors.New("Linux " + release + " is too old: " + short(err)), Hint: fmt.Sprintf("use Linux %d.%d or later", oldestMajor, oldestMinor),
 		}
 	case denied && len(missing) > 0:
-		return &LoadError{
-			"missing capability: " + strings.Join(missing, ", "), "add them to securityContext.capabilities.add of the container, see docs/kernel.md",
+		return &hint.Error{
+			Err: errors.New("missing capability: " + strings.Join(missing, ", ")), Hint: "add them to securityContext.capabilities.add of the container, see docs/kernel.md",
 		}
 	case errors.Is(err, unix.EPERM):
-		return &LoadError{
-			"the system call bpf is denied: " + short(err), "allow it in the container's seccomp profile, and in AppArmor, SELinux or the kernel's lockdown",
+		return &hint.Error{
+			Err: errors.New("the system call bpf is denied: " + short(err)), Hint: "allow it in the container's seccomp profile, and in AppArmor, SELinux or the kernel's lockdown",
 		}
 	}
-	return &LoadError{short(err), "report this with the kernel's version; hits are answered in the process"}
+	return &hint.Error{Err: errors.New(short(err)), Hint: "report this with the kernel's version; hits are answered in the process"}
 }
 
 // short returns the text of err with the last line of the verifier's log, which has thousands.

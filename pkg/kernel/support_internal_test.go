@@ -3,11 +3,11 @@
 package kernel
 
 import (
-	"errors"
 	"fmt"
 	"testing"
 
 	"github.com/cilium/ebpf"
+	"github.com/nodecache/node-cache/pkg/hint"
 	"golang.org/x/sys/unix"
 )
 
@@ -31,7 +31,7 @@ func TestExplain(t *testing.T) {
 		{"memory", unix.ENOMEM, "6.1.0", []string{"PERFMON"}, "loading the program: cannot allocate memory"},
 	} {
 		got := explain(tt.err, tt.release, tt.missing)
-		if e := (*LoadError)(nil); got.Error() != tt.want || !errors.As(got, &e) || e.Hint == "" {
+		if got.Error() != tt.want || hint.Of(got) == "" {
 			t.Errorf("%s: got %q, want %q and a hint", tt.name, got, tt.want)
 		}
 	}

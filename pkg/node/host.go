@@ -16,11 +16,11 @@ import (
 	"github.com/nodecache/node-cache/pkg/capabilities"
 	"github.com/nodecache/node-cache/pkg/config"
 	"github.com/nodecache/node-cache/pkg/dataplane"
+	"github.com/nodecache/node-cache/pkg/hint"
 	"github.com/nodecache/node-cache/pkg/intercept"
 	"github.com/nodecache/node-cache/pkg/iptables"
 	"github.com/nodecache/node-cache/pkg/netif"
 	"github.com/nodecache/node-cache/pkg/nftables"
-	"github.com/nodecache/node-cache/pkg/status"
 )
 
 // A Host is the kernel of this node as the agent uses it. Tests have a fake.
@@ -105,7 +105,7 @@ const leasePollInterval = 100 * time.Millisecond
 // set. Without force the link stays, too, if rules could not be removed.
 func Cleanup(ctx context.Context, cfg *config.Config, force bool) (removed []string, err error) {
 	if missing := capabilities.Missing(capabilities.NetAdmin); len(missing) > 0 {
-		return nil, &status.HintError{Err: fmt.Errorf("cleanup: missing capability: %s", strings.Join(missing, ", ")), Hint: "run the command as root"}
+		return nil, &hint.Error{Err: fmt.Errorf("cleanup: missing capability: %s", strings.Join(missing, ", ")), Hint: "run the command as root"}
 	}
 	backends := openBackends() //nolint:contextcheck // it runs programs that print their version
 	defer func() {
@@ -169,7 +169,7 @@ func checkIPTables(backends []intercept.Backend) error {
 	if left, _ := iptables.Left(); able || !left { // an error means no ipsets in the kernel, thus no leases
 		return nil
 	}
-	return &status.HintError{
+	return &hint.Error{
 		Err:  errors.New("cleanup: an agent made iptables rules, but this image has no iptables"),
 		Hint: "use the image with iptables, as in daemonset/uninstall-iptables; --force skips these rules",
 	}
@@ -187,7 +187,7 @@ func waitLeases(ctx context.Context, b intercept.Backend) error {
 		}
 		for addr, left := range state.Leases {
 			if old, known := before[addr]; known && left > old {
-				return &status.HintError{
+				return &hint.Error{
 					Err:  fmt.Errorf("cleanup: an agent is running and renews its lease on %s", addr),
 					Hint: "stop the agent first, for example by deleting the DaemonSet; --force removes link and rules while it runs",
 				}

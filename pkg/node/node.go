@@ -19,10 +19,10 @@ import (
 	"github.com/nodecache/node-cache/pkg/config"
 	"github.com/nodecache/node-cache/pkg/dataplane"
 	"github.com/nodecache/node-cache/pkg/handover"
+	"github.com/nodecache/node-cache/pkg/hint"
 	"github.com/nodecache/node-cache/pkg/intercept"
 	"github.com/nodecache/node-cache/pkg/netif"
 	"github.com/nodecache/node-cache/pkg/rules"
-	"github.com/nodecache/node-cache/pkg/status"
 	"github.com/nodecache/node-cache/pkg/task"
 )
 
@@ -114,7 +114,7 @@ func (n *Node) Open(ctx context.Context) error {
 		return nil
 	}
 	if missing := n.cfg.Host.MissingCapabilities(); len(missing) > 0 {
-		return &status.HintError{
+		return &hint.Error{
 			Err:  fmt.Errorf("interface and intercept: missing capability: %s", missing),
 			Hint: "run as root, or give the container securityContext.capabilities.add: [NET_ADMIN, NET_BIND_SERVICE]",
 		}
@@ -138,7 +138,7 @@ func (n *Node) Open(ctx context.Context) error {
 	default:
 	}
 	if n.backend, err = n.cfg.Host.OpenBackend(name, n.log); err != nil {
-		return &status.HintError{
+		return &hint.Error{
 			Err:  fmt.Errorf("intercept: %w", err),
 			Hint: "set intercept.backend to nftables or iptables; `node-cache doctor` shows what this node supports",
 		}
@@ -194,7 +194,7 @@ func (n *Node) Setup(ctx context.Context, handed bool) error {
 		err = nil
 	}
 	if err != nil {
-		return &status.HintError{
+		return &hint.Error{
 			Err:  fmt.Errorf("interface: %w", err),
 			Hint: "set another interface.kind or interface.name; `ip address` shows which link has the address",
 		}

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/nodecache/node-cache/internal/assert"
+	"github.com/nodecache/node-cache/pkg/hint"
 	"github.com/nodecache/node-cache/pkg/snapshot"
 )
 
@@ -36,7 +37,7 @@ func TestDirCreated(t *testing.T) {
 	}
 	below := filepath.Join(path, "a", "b")
 	_, err := snapshot.Save(t.Context(), before().job(snapshot.Dir(below)))
-	var snapErr *snapshot.Error
+	var snapErr *hint.Error
 	if !errors.As(err, &snapErr) || !errors.Is(err, fs.ErrNotExist) || !strings.Contains(snapErr.Hint, "only the last directory") {
 		t.Errorf("without the parent directory: %v", err)
 	}
@@ -122,7 +123,7 @@ func TestDirWritableByOthers(t *testing.T) {
 	_, saved := snapshot.Save(t.Context(), before().job(snapshot.Dir(dir)))
 	_, loaded := snapshot.Load(snapshot.Dir(dir), plenty)
 	for what, err := range map[string]error{"Save": saved, "Load": loaded} {
-		snapErr, ok := errors.AsType[*snapshot.Error](err)
+		snapErr, ok := errors.AsType[*hint.Error](err)
 		if !ok || !strings.Contains(snapErr.Error(), "the directory belongs to another user or is writable by others") || !strings.Contains(snapErr.Hint, "set snapshot.folder to a directory") {
 			t.Errorf("%s: %v, want an error about the directory, with a hint", what, err)
 		}
@@ -145,7 +146,7 @@ func TestDirNotExist(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "file")
 	assert.NoError(t, os.WriteFile(file, nil, 0o600))
 	_, err := snapshot.Save(t.Context(), before().job(snapshot.Dir(file)))
-	var snapErr *snapshot.Error
+	var snapErr *hint.Error
 	if !errors.As(err, &snapErr) || !errors.Is(err, syscall.ENOTDIR) || snapErr.Hint == "" {
 		t.Errorf("the directory is a file: %v", err)
 	}
@@ -161,7 +162,7 @@ func TestDirNameIsDirectory(t *testing.T) {
 	dir := t.TempDir()
 	assert.NoError(t, os.Mkdir(filepath.Join(dir, snapshot.Name), 0o700))
 	_, err := snapshot.Save(t.Context(), before().job(snapshot.Dir(dir)))
-	var snapErr *snapshot.Error
+	var snapErr *hint.Error
 	if !errors.As(err, &snapErr) || !strings.Contains(snapErr.Hint, "remove the directory") {
 		t.Errorf("got %v, want a hint to remove the directory", err)
 	}

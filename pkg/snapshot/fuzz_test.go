@@ -11,6 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/nodecache/node-cache/internal/assert"
+	"github.com/nodecache/node-cache/pkg/hint"
 	"github.com/nodecache/node-cache/pkg/snapshot"
 	"github.com/nodecache/node-cache/pkg/snapshot/snapshottest"
 )
@@ -42,7 +43,7 @@ func FuzzLoad(f *testing.F) {
 		disk.WriteFile(snapshot.Name, data)
 		s, err := snapshot.Load(disk, plenty)
 		if err != nil {
-			if _, ok := errors.AsType[*snapshot.Error](err); !ok {
+			if _, ok := errors.AsType[*hint.Error](err); !ok {
 				t.Fatalf("error %#v", err)
 			}
 			return

@@ -33,7 +33,7 @@ type section struct {
 
 // Load reads the snapshot into memory. It refuses a file larger than maxSize bytes: the file may date
 // from a time with a higher memory limit, and a process killed while reading it would be killed at
-// every start. The error is an [*Error]; errors.Is(err, fs.ErrNotExist) reports that there is no
+// every start. The error has a hint; errors.Is(err, fs.ErrNotExist) reports that there is no
 // snapshot. No file content makes Load panic.
 func Load(f Folder, maxSize int64) (*Snapshot, error) {
 	data, err := read(f, maxSize)
@@ -158,7 +158,7 @@ func (s *section) check() error {
 	return nil
 }
 
-// Age returns the time since the snapshot was made. It returns an [*Error] if that is more than maxAge
+// Age returns the time since the snapshot was made. It returns an error if that is more than maxAge
 // or negative.
 func (s *Snapshot) Age(now ClockState, maxAge time.Duration) (time.Duration, error) {
 	age, err := now.since(s.madeAt)
@@ -176,7 +176,7 @@ func (s *Snapshot) Has(k Kind) bool {
 	return slices.ContainsFunc(s.sections, func(sec section) bool { return sec.Kind == k })
 }
 
-// CheckVersion returns an [*Error] if a section of the kind has a version other than want.
+// CheckVersion returns an error if a section of the kind has a version other than want.
 func (s *Snapshot) CheckVersion(k Kind, want uint16) error {
 	for i := range s.sections {
 		if sec := &s.sections[i]; sec.Kind == k && sec.Version != want {
@@ -186,7 +186,7 @@ func (s *Snapshot) CheckVersion(k Kind, want uint16) error {
 	return nil
 }
 
-// RecordError returns an [*Error] for an invalid record in a section of the kind.
+// RecordError returns an error for an invalid record in a section of the kind.
 func (s *Snapshot) RecordError(k Kind, err error) error {
 	return loadError(s.folder, fmt.Errorf("section %q: %w", k, err))
 }

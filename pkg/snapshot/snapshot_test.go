@@ -18,6 +18,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/nodecache/node-cache/internal/assert"
+	"github.com/nodecache/node-cache/pkg/hint"
 	"github.com/nodecache/node-cache/pkg/snapshot"
 	"github.com/nodecache/node-cache/pkg/snapshot/snapshottest"
 )
@@ -188,8 +189,8 @@ func TestFailedSteps(t *testing.T) {
 			continue
 		}
 		failed++
-		var saveError *snapshot.Error
-		if !errors.As(saveErr, &saveError) || !errors.Is(saveErr, syscall.ENOSPC) || saveError.File != "/disk/"+snapshot.Name || saveError.Hint == "" {
+		var saveError *hint.Error
+		if !errors.As(saveErr, &saveError) || !errors.Is(saveErr, syscall.ENOSPC) || !strings.HasPrefix(saveErr.Error(), "snapshot /disk/"+snapshot.Name+": ") || saveError.Hint == "" {
 			t.Fatalf("step %d: error %#v", step, saveErr)
 		}
 		if !cmp.Equal(got, before()) && step < steps { // the last step syncs the folder
@@ -215,7 +216,7 @@ func TestCorrupt(t *testing.T) {
 		t.Helper()
 		disk.WriteFile(snapshot.Name, data)
 		got, err := load(disk)
-		var saveError *snapshot.Error
+		var saveError *hint.Error
 		if err == nil || !errors.As(err, &saveError) || saveError.Hint == "" {
 			t.Fatalf("byte %d of %d %s: %v, error %v", i, len(good), what, got, err)
 		}

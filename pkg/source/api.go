@@ -12,6 +12,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/nodecache/node-cache/pkg/hint"
 	"github.com/nodecache/node-cache/pkg/remote"
 	"github.com/nodecache/node-cache/pkg/task"
 	"github.com/nodecache/node-cache/pkg/watch"
@@ -102,18 +103,18 @@ func shortened(err error) error {
 }
 
 // requestError returns the error of a request with a hint.
-func requestError(err error, o types.NamespacedName) *Error {
-	word := reasonOf(err)
-	hint := "check the API server; the agent retries by itself"
-	switch word {
+func requestError(err error, o types.NamespacedName) *hint.Error {
+	reason := reasonOf(err)
+	advice := "check the API server; the agent retries by itself"
+	switch reason {
 	case reasonForbidden:
-		hint = fmt.Sprintf("grant list and watch of configmaps in namespace %s, with resourceNames [%s], to this process; the agent retries by itself", o.Namespace, o.Name)
+		advice = fmt.Sprintf("grant list and watch of configmaps in namespace %s, with resourceNames [%s], to this process; the agent retries by itself", o.Namespace, o.Name)
 	case reasonUnauthorized:
-		hint = "check the service account, or the file of --kubeconfig: the credentials were refused"
+		advice = "check the service account, or the file of --kubeconfig: the credentials were refused"
 	case reasonUnreachable:
-		hint = "check that this host can reach the API server; the agent retries by itself"
+		advice = "check that this host can reach the API server; the agent retries by itself"
 	}
-	return &Error{Err: fmt.Errorf("reading ConfigMap %s: %s: %w", o, word, shortened(err)), Hint: hint, reason: word}
+	return &hint.Error{Err: fmt.Errorf("reading ConfigMap %s: %s: %w", o, reason, shortened(err)), Hint: advice}
 }
 
 const (

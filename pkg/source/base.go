@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/nodecache/node-cache/pkg/config"
+	"github.com/nodecache/node-cache/pkg/hint"
 	"github.com/nodecache/node-cache/pkg/task"
 )
 
@@ -92,20 +93,6 @@ type content struct {
 	version   uint64         // of the whole: the number of changes of its parts; 0: there is none
 }
 
-// An Error is an error of a source with a hint.
-type Error struct {
-	Err  error
-	Hint string // empty: no hint
-
-	reason string // errors with the same reason are logged once
-}
-
-// Error returns the error's text.
-func (e *Error) Error() string { return e.Err.Error() }
-
-// Unwrap returns the error.
-func (e *Error) Unwrap() error { return e.Err }
-
 // retryInterval is the pause between attempts with a configuration that was unusable at the start.
 const retryInterval = time.Minute
 
@@ -123,7 +110,7 @@ const (
 
 // panicError returns the error of a part that panicked.
 func panicError(doing string, err error) error {
-	return &Error{Err: fmt.Errorf("%s: %w", doing, err), Hint: "the agent retries by itself; the running configuration stays"}
+	return &hint.Error{Err: fmt.Errorf("%s: %w", doing, err), Hint: "the agent retries by itself; the running configuration stays"}
 }
 
 func (b *base) guard(doing string) task.Guard {

@@ -20,6 +20,7 @@ import (
 	apiwatch "k8s.io/apimachinery/pkg/watch"
 
 	"github.com/nodecache/node-cache/pkg/config"
+	"github.com/nodecache/node-cache/pkg/hint"
 	"github.com/nodecache/node-cache/pkg/remote"
 	"github.com/nodecache/node-cache/pkg/task"
 	"github.com/nodecache/node-cache/pkg/watch"
@@ -59,9 +60,9 @@ type configMap struct {
 
 	logs *rate.Limiter // of failures
 
-	mu        sync.Mutex // guards the following fields
-	readError *Error     // why the object cannot be read
-	logged    bool       // the log has a failure without the recovery
+	mu        sync.Mutex  // guards the following fields
+	readError *hint.Error // why the object cannot be read
+	logged    bool        // the log has a failure without the recovery
 
 	// The following fields belong to load, and then to run.
 	version string // to watch from; empty: list first
@@ -146,10 +147,10 @@ func (m *configMap) unreadable(ctx context.Context, err error) {
 func (m *configMap) readable(ctx context.Context) { m.setReadError(ctx, nil) }
 
 // setReadError records why the main source cannot be read, nil if it can, and logs changes.
-func (m *configMap) setReadError(ctx context.Context, wrong *Error) {
+func (m *configMap) setReadError(ctx context.Context, wrong *hint.Error) {
 	m.mu.Lock()
 	before, logged := m.readError, m.logged
-	news := wrong != nil && (before == nil || before.reason != wrong.reason) && m.logs.AllowN(m.cfg.Now(), 1)
+	news := wrong != nil && (before == nil || reasonOf(before) != reasonOf(wrong)) && m.logs.AllowN(m.cfg.Now(), 1)
 	m.readError, m.logged = wrong, news || logged && wrong != nil
 	m.mu.Unlock()
 	switch {
@@ -161,7 +162,7 @@ func (m *configMap) setReadError(ctx context.Context, wrong *Error) {
 }
 
 // problem returns why the object cannot be read; nil: it can.
-func (m *configMap) problem() *Error {
+func (m *configMap) problem() *hint.Error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.readError
@@ -271,7 +272,7 @@ func (m *configMap) apply(e *apiwatch.Event) error {
 // missing returns the content for a missing object. It may be about to be created again.
 func (m *configMap) missing() content {
 	m.exists, m.text = false, ""
-	return content{transient: true, err: &Error{
+	return content{transient: true, err: &hint.Error{
 		Err:  fmt.Errorf("ConfigMap %s does not exist", m.cfg.ConfigMap),
 		Hint: "create it, with the configuration in the key " + Key,
 	}}
@@ -299,6 +300,6 @@ func (m *configMap) content(o *corev1.ConfigMap) content {
 }
 
 // invalid returns the content of an object without a configuration.
-func (m *configMap) invalid(what, hint string) content {
-	return content{err: &Error{Err: fmt.Errorf("ConfigMap %s: %s", m.cfg.ConfigMap, what), Hint: hint}}
+func (m *configMap) invalid(what, advice string) content {
+	return content{err: &hint.Error{Err: fmt.Errorf("ConfigMap %s: %s", m.cfg.ConfigMap, what), Hint: advice}}
 }

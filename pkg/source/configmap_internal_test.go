@@ -17,6 +17,7 @@ import (
 	"github.com/nodecache/node-cache/internal/assert"
 	"github.com/nodecache/node-cache/internal/proctest"
 	"github.com/nodecache/node-cache/pkg/config"
+	"github.com/nodecache/node-cache/pkg/hint"
 	"github.com/nodecache/node-cache/pkg/watch"
 )
 
@@ -142,7 +143,7 @@ func TestConfigMapEmpty(t *testing.T) {
 				again := newHarness(t, Config{})
 				again.api.put(tt.data)
 				_, _, err := again.Load(t.Context())
-				if wrong := (*Error)(nil); !errors.As(err, &wrong) || !strings.HasSuffix(err.Error(), tt.want) || wrong.Hint == "" {
+				if wrong := (*hint.Error)(nil); !errors.As(err, &wrong) || !strings.HasSuffix(err.Error(), tt.want) || wrong.Hint == "" {
 					t.Errorf("at the start: %v, want an error with a hint", err)
 				}
 			})
@@ -216,7 +217,7 @@ func TestConfigMapLoadTimeout(t *testing.T) {
 			if took := time.Since(began); err == nil || took < loadTimeoutNoFallback || took > loadTimeoutNoFallback+time.Second {
 				t.Errorf("alone, hangs %v: %v after %s, want an error after %s", hangs, err, took, loadTimeoutNoFallback)
 			}
-			if wrong := (*Error)(nil); !errors.As(err, &wrong) || !strings.HasPrefix(err.Error(), "reading ConfigMap kube-system/node-cache: unreachable: ") || wrong.Hint == "" {
+			if wrong := (*hint.Error)(nil); !errors.As(err, &wrong) || !strings.HasPrefix(err.Error(), "reading ConfigMap kube-system/node-cache: unreachable: ") || wrong.Hint == "" {
 				t.Errorf("alone: %v, want an error that reports it as unreachable, with a hint", err)
 			}
 		}
@@ -262,7 +263,7 @@ func TestConfigMapCredentials(t *testing.T) {
 	none := func(string, string) (*watch.Client, error) { return nil, errors.New("no token") }
 	cfg := Config{ConfigMap: watched(), Apply: func(config.Config, error) (InUse, error) { return InUse{}, nil }, Now: time.Now}
 	_, err := newSource(cfg, none)
-	if wrong := (*Error)(nil); !errors.As(err, &wrong) || err.Error() != "reading ConfigMap kube-system/node-cache: no token" || wrong.Hint == "" {
+	if wrong := (*hint.Error)(nil); !errors.As(err, &wrong) || err.Error() != "reading ConfigMap kube-system/node-cache: no token" || wrong.Hint == "" {
 		t.Errorf("alone: %v, want why, with a hint", err)
 	}
 	folder := keepGood(t)

@@ -15,6 +15,7 @@ import (
 	"github.com/nodecache/node-cache/pkg/config"
 	"github.com/nodecache/node-cache/pkg/convert"
 	"github.com/nodecache/node-cache/pkg/filewatch"
+	"github.com/nodecache/node-cache/pkg/hint"
 )
 
 // dataLink is the link that the kubelet swaps to change all files of a folder at once.
@@ -41,7 +42,7 @@ func (k *kubeDNS) readIfChanged() (c content, changed bool) {
 		return content{}, false
 	case err != nil:
 		k.files, k.failed = nil, err.Error()
-		return content{transient: true, err: &Error{Err: err, Hint: "check that the kube-dns ConfigMap is mounted at the folder of --kube-dns"}}, true
+		return content{transient: true, err: &hint.Error{Err: err, Hint: "check that the kube-dns ConfigMap is mounted at the folder of --kube-dns"}}, true
 	}
 	k.files, k.failed = data, ""
 	routes, notes, err := convert.KubeDNS(data)

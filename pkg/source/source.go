@@ -16,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/nodecache/node-cache/pkg/config"
+	"github.com/nodecache/node-cache/pkg/hint"
 	"github.com/nodecache/node-cache/pkg/task"
 	"github.com/nodecache/node-cache/pkg/watch"
 )
@@ -88,7 +89,7 @@ func newSource(cfg Config, dial func(kubeconfig, userAgent string) (*watch.Clien
 		}
 		// With a last good configuration, credentials are retried like a server that is down.
 		if _, err := api.open(); err != nil && wait != loadTimeout {
-			return nil, &Error{Err: fmt.Errorf("reading ConfigMap %s: %w", cfg.ConfigMap, err), Hint: credentialsHint}
+			return nil, &hint.Error{Err: fmt.Errorf("reading ConfigMap %s: %w", cfg.ConfigMap, err), Hint: credentialsHint}
 		}
 		s.configMap = &configMap{base: &s.base, api: api, report: report, wait: wait, logs: rate.NewLimiter(rate.Every(flipEvery), flipBurst)}
 		s.main = s.configMap
@@ -389,7 +390,7 @@ type Status struct {
 	SaveError     string    // error of the last save; empty: none
 
 	// Problem is why the ConfigMap cannot be read; nil: it can. It does not include invalid content.
-	Problem   *Error
+	Problem   *hint.Error
 	Reachable bool // the last read gave a result, even if the ConfigMap does not exist
 
 	Requests     uint64 // to the API server, for the ConfigMap

@@ -16,21 +16,6 @@ import (
 	"github.com/nodecache/node-cache/pkg/zone"
 )
 
-// A HintError is an error and what the operator can do about it.
-type HintError struct {
-	Err  error
-	Hint string
-}
-
-// Error returns the text of Err.
-func (e *HintError) Error() string { return e.Err.Error() }
-
-// Unwrap returns Err.
-func (e *HintError) Unwrap() error { return e.Err }
-
-// Advice returns the hint.
-func (e *HintError) Advice() string { return e.Hint }
-
 // A Problem is something wrong that the operator should fix.
 type Problem struct {
 	Where string `json:"where"` // a configuration key, or a kind of objects
