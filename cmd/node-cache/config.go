@@ -8,9 +8,9 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/nodecache/node-cache/pkg/agent"
 	"github.com/nodecache/node-cache/pkg/cli"
 	"github.com/nodecache/node-cache/pkg/config"
+	"github.com/nodecache/node-cache/pkg/memory"
 )
 
 func checkCommand() *cobra.Command {
@@ -56,7 +56,7 @@ func check(cmd *cobra.Command, args []string, role config.Role, show bool, outpu
 	} else if !show {
 		return &cli.UsageError{Err: fmt.Errorf("check: missing FILE, or --print for the defaults")}
 	}
-	if p := agent.MemoryProblem(&cfg); p != nil { // of this container: the file may be fine elsewhere
+	if p := memory.Problem(&cfg); p != nil { // of this container: the file may be fine elsewhere
 		cli.PrintError(cmd.ErrOrStderr(), name+": "+p.What, p.Hint)
 	}
 	if endpoint := cfg.Etcd.PlainEndpoint(); endpoint != "" {

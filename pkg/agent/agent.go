@@ -14,6 +14,8 @@ import (
 	"kernel.org/pub/linux/libs/security/libcap/cap"
 
 	"github.com/nodecache/node-cache/pkg/config"
+	"github.com/nodecache/node-cache/pkg/logging"
+	"github.com/nodecache/node-cache/pkg/memory"
 	"github.com/nodecache/node-cache/pkg/node"
 	"github.com/nodecache/node-cache/pkg/page"
 	"github.com/nodecache/node-cache/pkg/resolve"
@@ -46,12 +48,12 @@ type Options struct {
 // An Agent is one node's DNS cache, or a cluster's central resolver.
 type Agent struct {
 	options    Options
-	logHandler *reloadableHandler
+	logHandler *logging.Handler
 	log        *slog.Logger
 	started    time.Time
 	token      string // identifies this agent, also in the kernel objects that it creates
 	host       node.Host
-	memory     *memory
+	memory     *memory.Keeper
 	node       *node.Node
 	servers    *servers
 	page       *page.Page // of the admin server; nil: there is none
@@ -73,10 +75,7 @@ type Agent struct {
 
 // NewWorker implements [server.Handler].
 func (a *Agent) NewWorker() server.Worker {
-	if a.kernel.Kernel != nil {
-		return a.kernel.Worker(a.resolver.NewWorker())
-	}
-	return a.resolver.NewWorker()
+	return a.kernel.worker(a.resolver.NewWorker())
 }
 
 // Ready returns a channel that is closed once the agent serves.

@@ -43,14 +43,13 @@ type cluster struct {
 		Ready() <-chan struct{}
 		Stats() watch.Stats
 	}
-	pods             *pods.Index               // of this node; nil: they are not watched
-	endpoints        *upstream.Endpoints       // of the central resolver's service; nil: not watched
-	centralEndpoints *centralEndpoints         // fills endpoints; nil if endpoints is
-	central          *upstream.Pool            // nil: there is no central resolver
-	centralZones     [][]byte                  // that central answers, in canonical wire form
-	topology         *atomic.Pointer[topology] // of this node; nil: not read
-	keys             *tsig.Keys                // of secondary servers; nil: none
-	notifier         *notify.Notifier          // of secondary servers; nil: no client may transfer the zones
+	pods         *pods.Index               // of this node; nil: they are not watched
+	endpoints    *upstream.Service         // of the central resolver; nil: not watched
+	central      *upstream.Pool            // nil: there is no central resolver
+	centralZones [][]byte                  // that central answers, in canonical wire form
+	topology     *atomic.Pointer[topology] // of this node; nil: not read
+	keys         *tsig.Keys                // of secondary servers; nil: none
+	notifier     *notify.Notifier          // of secondary servers; nil: no client may transfer the zones
 }
 
 // A topology is where a node is.
@@ -209,7 +208,7 @@ func (b *builder) makeSource(c *cluster, whole *config.Config) (err error) {
 		Kubeconfig: cfg.Kubeconfig, Context: cfg.Context, Folder: cfg.Manifests, Store: c.events, ClusterSet: c.set, ServiceWatch: follow, OwnPods: c.pods, PodSource: podSource,
 		Endpoints: endpoints, Pods: cfg.Pods == config.PodsVerified, External: len(cfg.External.Zones) > 0, ServicesOnly: slim,
 		Namespaces: cfg.Namespaces, ServiceSelector: cfg.ServiceSelector, NamespaceSelector: cfg.NamespaceSelector,
-		StaleAfter: cfg.StaleAfter, MaxList: b.memory.share.Load().list(), NodeName: os.Getenv("NODE_NAME"),
+		StaleAfter: cfg.StaleAfter, MaxList: b.memory.Share().List(), NodeName: os.Getenv("NODE_NAME"),
 		UserAgent: "node-cache/" + b.version,
 		Log:       b.log, Now: time.Now,
 	}
@@ -241,17 +240,20 @@ func (b *builder) watchCentral(c *cluster, service config.ServiceName) *watch.Se
 	if service == (config.ServiceName{}) {
 		return nil
 	}
-	c.endpoints = new(upstream.Endpoints)
-	c.centralEndpoints = &centralEndpoints{endpoints: c.endpoints}
+	c.endpoints = new(upstream.Service)
 	log := b.log.With("service", service.String())
 	return &watch.ServiceWatch{
 		Namespace: service.Namespace,
 		Service:   service.Name,
 		Changed: func(servers []watch.Server, own []netip.AddrPort) {
-			c.centralEndpoints.set(servers, own)
+			ready := make([]upstream.ServiceEndpoint, 0, len(servers))
+			for _, s := range servers {
+				ready = append(ready, upstream.ServiceEndpoint(s))
+			}
+			c.endpoints.Set(ready, own)
 			b.targetChanged()
-			ready := addresses(servers)
-			log.Info("central endpoints updated", "count", len(ready), "ready", ready[:min(len(ready), maxLogged)], "service_addresses", own)
+			addrs, _ := c.endpoints.Confirmed()
+			log.Info("central endpoints updated", "count", len(addrs), "ready", addrs[:min(len(addrs), maxLogged)], "service_addresses", own)
 		},
 	}
 }
@@ -269,7 +271,10 @@ const maxLogged = 16
 
 func (b *builder) makeCentral(c *cluster, cfg *config.Config) (err error) {
 	pool := b.poolConfig(cfg, c.domains[0], cfg.ClusterDomain)
-	pool.Targets, pool.Endpoints = tcpTargets(cfg.Cluster.Central.Addresses), c.endpoints
+	pool.Targets = tcpTargets(cfg.Cluster.Central.Addresses)
+	if c.endpoints != nil {
+		pool.Endpoints = c.endpoints.Endpoints()
+	}
 	pool.Connections = cfg.Cluster.Central.Connections
 	c.central, err = upstream.New(pool)
 	if errors.Is(err, upstream.ErrNoUpstream) {
@@ -377,8 +382,8 @@ func (c *cluster) syncProblem() string {
 // interceptTarget returns the part of the interception that may change.
 func (c *cluster) interceptTarget(cfg *config.Config) (t node.Target) {
 	var ready, own []netip.AddrPort
-	if c.centralEndpoints != nil {
-		ready, own = c.centralEndpoints.confirmed()
+	if c.endpoints != nil {
+		ready, own = c.endpoints.Confirmed()
 	}
 	t.Services = cfg.Intercept.Services
 	if len(t.Services) == 0 {
@@ -446,7 +451,7 @@ func (b *builder) limitNames(c *cluster) {
 		return
 	}
 	for _, store := range c.stores() {
-		store.Limit(b.memory.share.Load().namespace())
+		store.Limit(b.memory.Share().Namespace())
 	}
 }
 

@@ -9,6 +9,7 @@ import (
 
 	"github.com/nodecache/node-cache/internal/assert"
 	"github.com/nodecache/node-cache/pkg/config"
+	"github.com/nodecache/node-cache/pkg/memory"
 	"github.com/nodecache/node-cache/pkg/zone"
 )
 
@@ -16,8 +17,7 @@ import (
 func TestClusterSetEvents(t *testing.T) {
 	t.Parallel()
 	dropped := map[string]bool{}
-	b := &builder{memory: new(memory), ownerChanged: func(owner []byte) { dropped[string(owner)] = true }}
-	b.memory.share.Store(new(share))
+	b := &builder{memory: new(memory.Keeper), ownerChanged: func(owner []byte) { dropped[string(owner)] = true }}
 	domains, err := wireNames([]string{"cluster.local.", "clusterset.local."})
 	assert.NoError(t, err)
 	c := &cluster{domains: domains[:1], setDomain: domains[1]}

@@ -104,8 +104,8 @@ func TestClusterStatus(t *testing.T) {
 		}, now)
 	}
 	held := store.Stats()
-	endpoints := new(upstream.Endpoints)
-	pool, err := upstream.New(upstream.Config{Endpoints: endpoints})
+	endpoints := new(upstream.Service)
+	pool, err := upstream.New(upstream.Config{Endpoints: endpoints.Endpoints()})
 	assert.NoError(t, err)
 	source := before(
 		watch.KindStats{Kind: zone.Services, Synced: true, Age: 12*time.Second + 345*time.Millisecond, Events: 2, Restarts: 1},
@@ -135,7 +135,7 @@ func TestClusterStatus(t *testing.T) {
 	}
 	assert.Same(t, "before the endpoints are known", want, current(), cmpopts.EquateEmpty())
 
-	endpoints.Set([]upstream.Server{{Addr: netip.MustParseAddrPort("10.244.0.2:53")}}, []upstream.Server{{Addr: netip.MustParseAddrPort("10.96.0.10:53")}})
+	endpoints.Set([]upstream.ServiceEndpoint{{Addr: netip.MustParseAddrPort("10.244.0.2:53")}}, []netip.AddrPort{netip.MustParseAddrPort("10.96.0.10:53")})
 	source.stats.ServiceWatch.Synced = true
 	source.stats.Kinds[1] = watch.KindStats{Kind: zone.Slices, Synced: true, Failures: 3}
 	close(source.ready)
@@ -162,7 +162,7 @@ func TestSourceName(t *testing.T) {
 		{name: "a kubeconfig", cluster: cluster{source: after()}, cfg: config.Cluster{Kubeconfig: "/k"}, want: "API server of /k"},
 		{name: "a kubelet", cluster: cluster{source: after()}, identity: config.IdentityKubelet, want: "kubelet"},
 		{
-			name: "a kubelet and a kubeconfig", cluster: cluster{source: after(), endpoints: new(upstream.Endpoints)},
+			name: "a kubelet and a kubeconfig", cluster: cluster{source: after(), endpoints: new(upstream.Service)},
 			cfg: config.Cluster{Kubeconfig: "/k"}, identity: config.IdentityKubelet, want: "API server of /k",
 		},
 		{name: "a pod", host: "10.96.0.1", cluster: cluster{source: after()}, want: "API server https://10.96.0.1:443"},

@@ -7,8 +7,7 @@
 // it. Whatever can fail at the start (configuration, upstreams, sockets) fails in [New] or [Agent.Listen],
 // before the first goroutine runs.
 //
-// Each file uses those below it. The parts are memory (memory.go), what all parts share (parts.go), the central
-// resolver and the fallback (central.go), the cluster (cluster.go), the plan of a configuration (plan.go),
-// snapshots, servers and the handover. Above them are the [Agent] (agent.go), its status (status.go), its reloads
-// (reload.go), and its life from [New] to the end of [Agent.Run] (run.go).
+// The parts are what all of them share (parts.go), the cluster (cluster.go), the plan of a configuration (plan.go),
+// snapshots, servers, the answers in the kernel (kernel.go) and the handover. Above them are the [Agent] (agent.go), its
+// status (status.go), its reloads (reload.go), and its life from [New] to the end of [Agent.Run] (run.go).
 package agent

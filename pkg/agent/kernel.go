@@ -24,11 +24,13 @@ import (
 	"github.com/nodecache/node-cache/pkg/node"
 	"github.com/nodecache/node-cache/pkg/pods"
 	"github.com/nodecache/node-cache/pkg/resolve"
+	"github.com/nodecache/node-cache/pkg/server"
 	"github.com/nodecache/node-cache/pkg/status"
 	"github.com/nodecache/node-cache/pkg/wire"
 )
 
-// kernelHits are the answers in the kernel, if the configuration asked for them at the start and the kernel supports them.
+// kernelHits are the answers in the kernel, if the configuration asked for them at the start and the kernel supports them. Otherwise
+// its methods do nothing.
 type kernelHits struct {
 	*kernel.Kernel // nil: there are none
 
@@ -105,8 +107,26 @@ func (h *kernelHits) capabilities() []cap.Value {
 	return []cap.Value{capabilities.NetAdmin, capabilities.BPF}
 }
 
+// worker returns a worker that copies answers of w into the kernel.
+func (h *kernelHits) worker(w *resolve.Worker) server.Worker {
+	if h.Kernel == nil {
+		return w
+	}
+	return h.Worker(w)
+}
+
+// changed ends the copies of an owner's answers, nil: of all.
+func (h *kernelHits) changed(owner []byte) {
+	if h.Kernel != nil {
+		h.Changed(owner)
+	}
+}
+
 // observe makes changes of r's answers end their copies in the kernel.
 func (h *kernelHits) observe(r *generation) {
+	if h.Kernel == nil {
+		return
+	}
 	r.cache.Observe(h.Changed)
 	for _, store := range r.cluster.stores() {
 		store.SetGate(h.Gate())
@@ -117,6 +137,9 @@ func (h *kernelHits) observe(r *generation) {
 // update follows the running configuration, the address of the DNS service, the watchers and the command. Every answer of an earlier
 // plan ends.
 func (h *kernelHits) update() {
+	if h.Kernel == nil {
+		return
+	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	r := h.running.Load()

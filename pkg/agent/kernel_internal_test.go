@@ -141,9 +141,9 @@ func TestKernelDestinations(t *testing.T) {
 		cfg := config.Default(config.Agent)
 		cfg.Listen.Addresses, cfg.Listen.Port = []netip.Addr{netip.MustParseAddr("169.254.20.10")}, 1053
 		tt.change(&cfg)
-		central := &centralEndpoints{endpoints: new(upstream.Endpoints)}
-		central.set(nil, []netip.AddrPort{netip.MustParseAddrPort("10.96.0.10:53")})
-		r := &generation{config: cfg, cluster: &cluster{centralEndpoints: central}}
+		central := new(upstream.Service)
+		central.Set(nil, []netip.AddrPort{netip.MustParseAddrPort("10.96.0.10:53")})
+		r := &generation{config: cfg, cluster: &cluster{endpoints: central}}
 		assert.Equal(t, tt.name, tt.want, fmt.Sprint(r.kernelDestinations()))
 	}
 }

@@ -16,6 +16,7 @@ import (
 
 	"github.com/nodecache/node-cache/pkg/config"
 	"github.com/nodecache/node-cache/pkg/dnstap"
+	"github.com/nodecache/node-cache/pkg/memory"
 	"github.com/nodecache/node-cache/pkg/resolve"
 	"github.com/nodecache/node-cache/pkg/rules"
 	"github.com/nodecache/node-cache/pkg/upstream"
@@ -65,6 +66,8 @@ func noError(run func(context.Context)) func(context.Context) error {
 
 // A part runs in the background while a configuration uses it.
 type part interface {
+	// Run runs until ctx ends, and then returns nil. Only the agent ends a part: once no configuration uses it, or when the agent
+	// stops. A part copes with failures of others, such as servers, by itself. Any other error ends the agent.
 	Run(ctx context.Context) error
 }
 
@@ -114,7 +117,7 @@ type builder struct {
 	token    string // identifies this agent
 	dial     func(ctx context.Context, network string, addr netip.AddrPort) (net.Conn, error)
 	loops    *upstream.LoopDetector // shared by all pools
-	memory   *memory
+	memory   *memory.Keeper
 	tap      *dnstap.Tap
 	tapOn    atomic.Pointer[dnstap.Tap] // nil while log.dnstap is empty
 	watchers *resolve.Watchers

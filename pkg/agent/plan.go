@@ -34,7 +34,7 @@ type generation struct {
 	cache    *cache.Cache
 	routes   []route // in the order of the configuration
 	cluster  *cluster
-	fallback *fallbackPool // asked while all upstreams of a route are down; nil: there is none
+	fallback *fallback // asked while all upstreams of a route are down; nil: there is none
 	probes   []*configuredProbe
 	static   *static.Static // hosts and templates; nil: there are none
 	etcd     *etcd.Client   // nil: etcd is not used
@@ -207,6 +207,36 @@ func (b *builder) routeFor(cfg *config.Config, forward config.Route, old *genera
 	return route{Route: forward, suffix: suffix, pool: pool}, err
 }
 
+// A fallback is the pool of intercept.fallback.
+type fallback struct {
+	*upstream.Fallback
+	service string // "namespace/name" of the endpoints; empty: configured addresses
+}
+
+// newFallback returns the pool of intercept.fallback, nil if no server is known. The endpoints are those of the
+// central resolver's service; nil: not watched.
+func (b *builder) newFallback(cfg *config.Config, endpoints *upstream.Service) (*fallback, error) {
+	c := b.poolConfig(cfg, []byte{0}, status.FallbackZone)
+	f := new(fallback)
+	switch {
+	case !cfg.Intercept.Fallback.Central:
+		c.Targets = tcpTargets(cfg.Intercept.Fallback.Addresses)
+	case endpoints != nil:
+		c.Endpoints, f.service = endpoints.Endpoints(), cfg.Cluster.Central.Service.String()
+	default:
+		c.Targets = tcpTargets(cfg.Cluster.Central.Addresses)
+	}
+	if c.Endpoints == nil && len(c.Targets) == 0 {
+		return nil, nil //nolint:nilnil // no fallback is no mistake
+	}
+	var err error
+	f.Fallback, err = upstream.NewFallback(c)
+	if errors.Is(err, upstream.ErrNoUpstream) {
+		return nil, nil //nolint:nilnil // likewise
+	}
+	return f, err
+}
+
 func policies() map[string]upstream.Policy {
 	return map[string]upstream.Policy{
 		config.PolicyFastest: upstream.Fastest, config.PolicySequential: upstream.Sequential, config.PolicyRandom: upstream.Random,
@@ -270,13 +300,13 @@ func cacheConfig(cfg config.Cache) cache.Config {
 // fails. Once r is in use, adopt applies what the plan says to those parts.
 func (b *builder) plan(r *generation) (*resolve.Plan, error) {
 	cfg := &r.config
-	share := b.memory.share.Load()
+	share := b.memory.Share()
 	p := &resolve.Plan{
 		Cache:     r.cache,
 		UDPSize:   cfg.Listen.UDPSize,
 		Deadline:  cfg.Limits.Deadline,
-		Inflight:  share.inflight,
-		Waiting:   share.waiting,
+		Inflight:  share.Inflight,
+		Waiting:   share.Waiting,
 		PerClient: cfg.Limits.PerClient,
 
 		FailureTTL: cfg.Cache.FailureTTL,
@@ -337,8 +367,8 @@ func (r *generation) adopt(p *resolve.Plan) {
 	if r.cluster.store != nil {
 		r.cluster.keepVersions(p)
 	}
-	if r.cluster.centralEndpoints != nil {
-		r.cluster.centralEndpoints.setZone(r.cluster.topologyZone(r.config.Cluster.NodeZone))
+	if r.cluster.endpoints != nil {
+		r.cluster.endpoints.SetZone(r.cluster.topologyZone(r.config.Cluster.NodeZone))
 	}
 }
 
@@ -393,7 +423,7 @@ func (r *generation) upstreamOf(route route) resolve.Asker {
 	if r.fallback == nil || route.NoFallback || slices.ContainsFunc(route.To, encrypted) {
 		return route.pool
 	}
-	return &backedPool{Pool: route.pool, fallback: r.fallback}
+	return &upstream.BackedPool{Pool: route.pool, Fallback: r.fallback.Fallback}
 }
 
 func queryLog(q config.QueryLog, log *slog.Logger) *resolve.QueryLog {

@@ -5,13 +5,27 @@ package agent
 import (
 	"log/slog"
 	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
 	"testing"
 
 	"github.com/nodecache/node-cache/internal/assert"
 	"github.com/nodecache/node-cache/pkg/config"
+	"github.com/nodecache/node-cache/pkg/memory"
 	"github.com/nodecache/node-cache/pkg/upstream"
-	"github.com/nodecache/node-cache/pkg/watch"
 )
+
+// serversOf are those of a pool by the last number of their address, "-" behind those that are far.
+func serversOf(p *upstream.Pool) string {
+	var list []string
+	for _, s := range p.Stats().Servers {
+		ip := s.Addr.Addr().As4()
+		list = append(list, strconv.Itoa(int(ip[3]))+map[bool]string{true: "-"}[s.Far])
+	}
+	slices.Sort(list)
+	return strings.Join(list, " ")
+}
 
 // TestPlanChangesNothing makes plans for a configuration that shares the running one's parts: only one that is adopted changes them.
 func TestPlanChangesNothing(t *testing.T) {
@@ -20,14 +34,13 @@ func TestPlanChangesNothing(t *testing.T) {
 	r.config.Cluster.NodeZone = "a"
 	r.config.Cluster.TransferTo = []config.TransferClient{{Prefix: netip.MustParsePrefix("192.0.2.0/24")}}
 	c := r.cluster
-	c.centralEndpoints = &centralEndpoints{endpoints: new(upstream.Endpoints)}
-	pool, err := upstream.New(upstream.Config{Endpoints: c.centralEndpoints.endpoints})
+	c.endpoints = new(upstream.Service)
+	pool, err := upstream.New(upstream.Config{Endpoints: c.endpoints.Endpoints()})
 	assert.NoError(t, err)
-	c.centralEndpoints.set([]watch.Server{
+	c.endpoints.Set([]upstream.ServiceEndpoint{
 		{Addr: netip.MustParseAddrPort("10.244.0.1:53"), Zone: "a"}, {Addr: netip.MustParseAddrPort("10.244.0.2:53"), Zone: "b"},
 	}, nil)
-	b := &builder{log: slog.New(slog.DiscardHandler), loops: upstream.NewLoopDetector(nil), memory: new(memory), kernelHas: func([]byte, uint16) bool { return false }}
-	b.memory.share.Store(new(share))
+	b := &builder{log: slog.New(slog.DiscardHandler), loops: upstream.NewLoopDetector(nil), memory: new(memory.Keeper), kernelHas: func([]byte, uint16) bool { return false }}
 	plan, err := b.plan(r)
 	assert.NoError(t, err)
 	assert.Equal(t, "servers after a plan", "1 2", serversOf(pool))

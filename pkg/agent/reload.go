@@ -6,17 +6,15 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"reflect"
 	"slices"
-	"strings"
-	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/nodecache/node-cache/pkg/config"
 	"github.com/nodecache/node-cache/pkg/hint"
+	"github.com/nodecache/node-cache/pkg/logging"
 	"github.com/nodecache/node-cache/pkg/resolve"
 	origin "github.com/nodecache/node-cache/pkg/source"
 )
@@ -66,13 +64,11 @@ func (a *Agent) replan(ctx context.Context) {
 		if err != nil {
 			return err
 		}
-		a.servers.limitSessions(a.memory.share.Load(), &r.config.Limits)
+		a.servers.limitSessions(a.memory.Share(), &r.config.Limits)
 		a.builder.limitNames(r.cluster)
 		r.adopt(plan)
 		a.resolver.Swap(plan)
-		if a.kernel.Kernel != nil {
-			a.kernel.update()
-		}
+		a.kernel.update()
 		return nil
 	})
 }
@@ -130,7 +126,7 @@ func (a *Agent) apply(ctx context.Context, cfg config.Config) error {
 	a.parts.start(ctx, r.parts())
 	otherMemory := !r.unchanged(old, memoryKeys)
 	if otherMemory {
-		a.memory.update(ctx, &cfg)
+		a.memory.Update(ctx, &cfg)
 	}
 	plan, err := a.preparedPlan(ctx, r, old)
 	if err == nil {
@@ -139,19 +135,19 @@ func (a *Agent) apply(ctx context.Context, cfg config.Config) error {
 	if err != nil {
 		a.parts.stopUnused(old.parts())
 		if otherMemory {
-			a.memory.update(ctx, &old.config)
+			a.memory.Update(ctx, &old.config)
 		}
 		return err
 	}
 	plan.Cache = r.cache
-	a.logHandler.set(cfg.Log)
+	a.logHandler.Set(cfg.Log)
 	if cfg.Log.Dnstap != old.config.Log.Dnstap {
 		a.builder.useTap(cfg.Log.Dnstap)
 	}
 	r.cache.SetPrefetch(cacheConfig(cfg.Cache).Prefetch)
 	r.cache.SetServeStale(cacheConfig(cfg.Cache).ServeStale)
 	if otherMemory {
-		a.servers.limitSessions(a.memory.share.Load(), &cfg.Limits)
+		a.servers.limitSessions(a.memory.Share(), &cfg.Limits)
 	}
 	a.running.Store(r)
 	if otherMemory || r.cluster != old.cluster {
@@ -160,9 +156,7 @@ func (a *Agent) apply(ctx context.Context, cfg config.Config) error {
 	}
 	r.adopt(plan)
 	a.resolver.Swap(plan)
-	if a.kernel.Kernel != nil {
-		a.kernel.observe(r)
-	}
+	a.kernel.observe(r)
 	purgeRerouted(r, old)
 	a.parts.stopUnused(r.parts())
 	if r.cluster != old.cluster {
@@ -287,7 +281,7 @@ func (a *Agent) load(ctx context.Context) (config.Config, error) {
 	if a.options.Config != nil {
 		cfg = *a.options.Config
 	}
-	a.logHandler = newReloadableHandler(a.options.Log, cfg.Log)
+	a.logHandler = logging.New(a.options.Log, cfg.Log)
 	a.log = slog.New(a.logHandler)
 	if a.options.Source.File == "" && a.options.Source.ConfigMap.Name == "" {
 		return cfg, nil
@@ -302,7 +296,7 @@ func (a *Agent) load(ctx context.Context) (config.Config, error) {
 	if cfg, a.startError, err = a.source.Load(ctx); err != nil {
 		return cfg, err
 	}
-	a.logHandler.set(cfg.Log)
+	a.logHandler.Set(cfg.Log)
 	return cfg, nil
 }
 
@@ -313,70 +307,6 @@ func (a *Agent) useLastGood(ctx context.Context, why error) (config.Config, erro
 		return cfg, err
 	}
 	a.startError = why
-	a.logHandler.set(cfg.Log)
+	a.logHandler.Set(cfg.Log)
 	return cfg, nil
-}
-
-// A reloadableHandler is a log handler whose level and format a reload can change. All loggers derived from
-// it follow the change.
-type reloadableHandler struct {
-	out     io.Writer
-	mu      *sync.Mutex                     // orders the records of an old and a new handler: each has a lock of its own
-	current *atomic.Pointer[slog.Handler]   // each configuration has its own
-	derive  func(slog.Handler) slog.Handler // adds the attributes and groups of derived loggers
-}
-
-func newReloadableHandler(out io.Writer, cfg config.Log) *reloadableHandler {
-	s := &reloadableHandler{
-		out: out, mu: new(sync.Mutex), current: new(atomic.Pointer[slog.Handler]),
-		derive: func(h slog.Handler) slog.Handler { return h },
-	}
-	s.set(cfg)
-	return s
-}
-
-func (s *reloadableHandler) set(cfg config.Log) {
-	options := logOptions(cfg.Level)
-	var h slog.Handler = slog.NewJSONHandler(s.out, options)
-	if cfg.Format == "text" {
-		h = slog.NewTextHandler(s.out, options)
-	}
-	s.current.Store(&h)
-}
-
-// logOptions are the options of the log's handlers. JSON would have durations as numbers without a unit.
-func logOptions(level slog.Leveler) *slog.HandlerOptions {
-	return &slog.HandlerOptions{Level: level, ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
-		if a.Value.Kind() == slog.KindDuration {
-			a.Value = slog.StringValue(strings.Replace(a.Value.Duration().String(), "µ", "u", 1)) // ASCII
-		}
-		return a
-	}}
-}
-
-// Enabled implements [slog.Handler].
-func (s *reloadableHandler) Enabled(ctx context.Context, level slog.Level) bool {
-	return (*s.current.Load()).Enabled(ctx, level)
-}
-
-// Handle implements [slog.Handler].
-func (s *reloadableHandler) Handle(ctx context.Context, r slog.Record) error {
-	h := s.derive(*s.current.Load())
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return h.Handle(ctx, r)
-}
-
-// WithAttrs implements [slog.Handler].
-func (s *reloadableHandler) WithAttrs(attrs []slog.Attr) slog.Handler {
-	derived := *s
-	derived.derive = func(h slog.Handler) slog.Handler { return s.derive(h).WithAttrs(attrs) }
-	return &derived
-}
-
-// WithGroup implements [slog.Handler].
-func (s *reloadableHandler) WithGroup(name string) slog.Handler {
-	derived := *s
-	derived.derive = func(h slog.Handler) slog.Handler { return s.derive(h).WithGroup(name) }
-	return &derived
 }

@@ -19,6 +19,8 @@ import (
 	"github.com/nodecache/node-cache/pkg/cache"
 	"github.com/nodecache/node-cache/pkg/config"
 	"github.com/nodecache/node-cache/pkg/dnstap"
+	"github.com/nodecache/node-cache/pkg/logging"
+	"github.com/nodecache/node-cache/pkg/memory"
 	"github.com/nodecache/node-cache/pkg/metrics"
 	"github.com/nodecache/node-cache/pkg/node"
 	"github.com/nodecache/node-cache/pkg/page"
@@ -74,8 +76,8 @@ func newToken() string {
 
 // assemble makes all parts for the first configuration, and loads the snapshot.
 func (a *Agent) assemble(ctx context.Context, cfg config.Config) (err error) {
-	a.memory = newMemory(a.log)
-	a.memory.update(ctx, &cfg)
+	a.memory = memory.New(a.log)
+	a.memory.Update(ctx, &cfg)
 	if err := a.makeServers(&cfg); err != nil {
 		return err
 	}
@@ -94,9 +96,7 @@ func (a *Agent) assemble(ctx context.Context, cfg config.Config) (err error) {
 		loops: upstream.NewLoopDetector(nil), memory: a.memory, tap: dnstap.New(nodeName(), a.options.Version, a.log), watchers: &a.watchers, ready: a.ready, stopped: a.stopped,
 		targetChanged: func() { // the addresses of the DNS service, or of its endpoints
 			a.node.TargetChanged()
-			if a.kernel.Kernel != nil {
-				a.kernel.update()
-			}
+			a.kernel.update()
 		},
 		ownerChanged: a.ownerChanged, kernelHas: a.kernel.has,
 	}
@@ -139,7 +139,7 @@ func (a *Agent) makeServers(cfg *config.Config) (err error) {
 	if a.options.WrapHandler != nil {
 		handler = a.options.WrapHandler(a)
 	}
-	if a.servers, err = newServers(cfg, a.memory.share.Load(), handler, a.log); err != nil {
+	if a.servers, err = newServers(cfg, a.memory.Share(), handler, a.log); err != nil {
 		return err
 	}
 	if !cfg.Admin.Address.IsValid() && cfg.Admin.Socket == "" {
@@ -176,7 +176,7 @@ func (a *Agent) makeServers(cfg *config.Config) (err error) {
 		Cache:    status.CachePages(func() *cache.Cache { return a.running.Load().cache }, a.kernel.has, a.log),
 		Kernel:   kernel,
 		Top:      status.TopPage(index),
-		Watch:    status.WatchPage(&a.watchers, index, logOptions(slog.LevelInfo)),
+		Watch:    status.WatchPage(&a.watchers, index, logging.Options(slog.LevelInfo)),
 		Front:    a.page.Serve,
 		Checks:   a.checks,
 		Log:      a.log,
@@ -193,10 +193,8 @@ func nodeName() string {
 // ownerChanged drops the cached answers of owner, from the cache in use now: a reload may have replaced it. The
 // source of the cluster's objects calls it from its own goroutines.
 func (a *Agent) ownerChanged(owner []byte) {
-	if a.kernel.Kernel != nil {
-		a.kernel.Changed(owner)
-		defer a.kernel.Changed(owner) // again: an outdated answer may have been copied before the cache dropped it
-	}
+	a.kernel.changed(owner)
+	defer a.kernel.changed(owner) // again: an outdated answer may have been copied before the cache dropped it
 	if r := a.running.Load(); r != nil {
 		r.cache.OwnerChanged(owner, time.Now())
 	}
@@ -292,9 +290,9 @@ func (a *Agent) Run(ctx context.Context) (err error) {
 	}
 	defer startStage(ctx, group, a.handover.run, noError(a.watchTopology), noError(a.takeLease),
 		noError(func(ctx context.Context) { a.servers.foreign.Run(ctx, a.handover.handedOver()) }),
-		noError(func(ctx context.Context) { a.memory.watch(ctx, a.Config, a.replan) })).stop()
+		noError(func(ctx context.Context) { a.memory.Watch(ctx, a.Config, a.replan) })).stop()
 	defer a.leave(ctx)
-	if err := unmapProgram(); err != nil {
+	if err := memory.UnmapProgram(); err != nil {
 		a.log.DebugContext(ctx, "unmapping the program failed", "err", err)
 	}
 	defer startStage(ctx, group, noError(func(ctx context.Context) { a.kernel.run(ctx, a.handover.handedOver()) })).stop()

@@ -18,6 +18,7 @@ import (
 	"github.com/nodecache/node-cache/pkg/config"
 	"github.com/nodecache/node-cache/pkg/handover"
 	"github.com/nodecache/node-cache/pkg/hint"
+	"github.com/nodecache/node-cache/pkg/memory"
 	"github.com/nodecache/node-cache/pkg/node"
 	"github.com/nodecache/node-cache/pkg/server"
 	"github.com/nodecache/node-cache/pkg/task"
@@ -37,22 +38,22 @@ type servers struct {
 }
 
 // newServers makes the DNS servers of a configuration, with their share of the memory. They open nothing yet.
-func newServers(cfg *config.Config, share *share, handler server.Handler, log *slog.Logger) (*servers, error) {
+func newServers(cfg *config.Config, share *memory.Share, handler server.Handler, log *slog.Logger) (*servers, error) {
 	s := &servers{log: log}
 	freeBind := cfg.Interface.Manage // the address is added to the link after the sockets listen
-	sessions, perClient := share.sessions(&cfg.Limits)
+	sessions, perClient := share.Sessions(&cfg.Limits)
 	for _, ip := range cfg.Listen.Addresses {
 		addr := netip.AddrPortFrom(ip, cfg.Listen.Port)
 		udp, err := server.NewUDP(server.UDPConfig{
 			Addr: addr, FreeBind: freeBind, Handler: handler, DrainTimeout: cfg.Limits.Deadline + time.Second, Log: log,
-			Readers: share.readers, ReceiveBuffer: share.buffer(),
+			Readers: share.Readers, ReceiveBuffer: share.Buffer(),
 		})
 		if err != nil {
 			return nil, err
 		}
 		tcp, err := server.NewTCP(server.TCPConfig{
 			Addr: addr, FreeBind: freeBind, Handler: handler, Log: log,
-			MaxSessions: sessions, MaxPerClient: perClient, MaxMemory: share.held(),
+			MaxSessions: sessions, MaxPerClient: perClient, MaxMemory: share.Held(),
 			IdleTimeout: cfg.Limits.TCPIdle, DrainTimeout: cfg.Limits.Deadline + time.Second,
 		})
 		if err != nil {
@@ -205,10 +206,10 @@ func (s *servers) longestBatch() time.Duration {
 }
 
 // limitSessions bounds the TCP sessions by the configuration and by the memory.
-func (s *servers) limitSessions(share *share, limits *config.Limits) {
-	sessions, perClient := share.sessions(limits)
+func (s *servers) limitSessions(share *memory.Share, limits *config.Limits) {
+	sessions, perClient := share.Sessions(limits)
 	for _, t := range s.tcp {
-		t.SetLimits(sessions, perClient, share.held(), limits.TCPIdle)
+		t.SetLimits(sessions, perClient, share.Held(), limits.TCPIdle)
 	}
 }
 

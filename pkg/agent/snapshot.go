@@ -25,6 +25,7 @@ import (
 	"github.com/nodecache/node-cache/pkg/pods"
 	"github.com/nodecache/node-cache/pkg/snapshot"
 	"github.com/nodecache/node-cache/pkg/task"
+	"github.com/nodecache/node-cache/pkg/upstream"
 	"github.com/nodecache/node-cache/pkg/watch"
 	"github.com/nodecache/node-cache/pkg/zone"
 )
@@ -121,7 +122,7 @@ func (s *snapshots) fillFrom(r *generation) (loaded snapshot.Loaded, err error) 
 		return loaded, err
 	}
 	if err := errors.Join(snap.CheckVersion(snapshot.Cache, cache.DumpVersion), snap.CheckVersion(snapshot.Zone, zone.DumpVersion), snap.CheckVersion(snapshot.ClusterSet, zone.DumpVersion),
-		snap.CheckVersion(snapshot.Central, centralVersion), snap.CheckVersion(snapshot.Pods, pods.DumpVersion)); err != nil {
+		snap.CheckVersion(snapshot.Central, upstream.DumpVersion), snap.CheckVersion(snapshot.Pods, pods.DumpVersion)); err != nil {
 		return loaded, err
 	}
 	loaded.Entries, err = r.cache.Restore(snap.Records(snapshot.Cache), loaded.Age, time.Now(), r.cluster.owner)
@@ -141,8 +142,8 @@ func (s *snapshots) fillFrom(r *generation) (loaded snapshot.Loaded, err error) 
 		}
 	}
 	useCentral := func() {}
-	if central := r.cluster.centralEndpoints; central != nil {
-		useCentral, err = central.read(centralScope(r), snap.Records(snapshot.Central), loaded.Age, cfg.MaxAge, time.Now())
+	if central := r.cluster.endpoints; central != nil {
+		useCentral, err = central.Restore(centralScope(r), snap.Records(snapshot.Central), loaded.Age, cfg.MaxAge, time.Now())
 		if err != nil {
 			return loaded, snap.RecordError(snapshot.Central, err)
 		}
@@ -348,9 +349,9 @@ func (s *snapshots) fill(ctx context.Context, w *snapshot.Writer, r *generation,
 			return err
 		}
 	}
-	w.Section(snapshot.Central, centralVersion)
-	if central := r.cluster.centralEndpoints; central != nil {
-		if err := central.dump(centralScope(r), now, w.Record); err != nil {
+	w.Section(snapshot.Central, upstream.DumpVersion)
+	if central := r.cluster.endpoints; central != nil {
+		if err := central.Dump(centralScope(r), now, w.Record); err != nil {
 			return err
 		}
 	}

@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"net/netip"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -15,15 +16,12 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/nodecache/node-cache/internal/assert"
 	"github.com/nodecache/node-cache/pkg/config"
 	"github.com/nodecache/node-cache/pkg/node"
 	"github.com/nodecache/node-cache/pkg/snapshot"
 	"github.com/nodecache/node-cache/pkg/snapshot/snapshottest"
 	"github.com/nodecache/node-cache/pkg/upstream"
-	"github.com/nodecache/node-cache/pkg/watch"
 	"github.com/nodecache/node-cache/pkg/zone"
 )
 
@@ -33,19 +31,18 @@ func TestSnapshotCentral(t *testing.T) {
 	withCentral := func() *generation {
 		r := emptyGeneration(t)
 		r.config.Cluster.Central.Service = config.ServiceName{Namespace: "kube-system", Name: "kube-dns"}
-		endpoints := new(upstream.Endpoints)
-		r.cluster.endpoints, r.cluster.centralEndpoints = endpoints, &centralEndpoints{endpoints: endpoints}
+		r.cluster.endpoints = new(upstream.Service)
 		var err error
 		r.cluster.central, err = upstream.New(upstream.Config{
-			LoopDetector: upstream.NewLoopDetector(nil), Zone: r.cluster.domains[0], Endpoints: endpoints, Connections: 1, Log: slog.New(slog.DiscardHandler),
+			LoopDetector: upstream.NewLoopDetector(nil), Zone: r.cluster.domains[0], Endpoints: r.cluster.endpoints.Endpoints(), Connections: 1, Log: slog.New(slog.DiscardHandler),
 		})
 		assert.NoError(t, err)
 		return r
 	}
-	ready := []watch.Server{{Addr: netip.MustParseAddrPort("10.1.0.1:53"), Zone: "a b"}, {Addr: netip.MustParseAddrPort("[fd00::1]:5353")}}
+	ready := []upstream.ServiceEndpoint{{Addr: netip.MustParseAddrPort("10.1.0.1:53"), Zone: "a b"}, {Addr: netip.MustParseAddrPort("[fd00::1]:5353")}}
 	own := []netip.AddrPort{netip.MustParseAddrPort("10.96.0.10:53")}
 	before := withCentral()
-	before.cluster.centralEndpoints.set(ready, own)
+	before.cluster.endpoints.Set(ready, own)
 	now := time.Now()
 	var disk *snapshottest.Disk
 	next := func(from *generation, later time.Duration) *generation {
@@ -62,15 +59,14 @@ func TestSnapshotCentral(t *testing.T) {
 		return r
 	}
 	r := next(before, 10*time.Hour)
-	got := r.cluster.centralEndpoints
-	if diff := cmp.Diff(ready, got.ready, cmp.Comparer(func(a, b netip.AddrPort) bool { return a == b })); diff != "" || !slices.Equal(own, got.own) {
-		t.Errorf("(-want +got):\n%s%v", diff, got.own)
-	}
-	if ready, own := got.confirmed(); len(ready)+len(own) > 0 {
+	records := recordsOf(t, r.cluster.endpoints)
+	assert.Same(t, "records", []string{"10.1.0.1:53 a b", "[fd00::1]:5353 ", "10.96.0.10:53"}, records[2:])
+	if ready, own := r.cluster.endpoints.Confirmed(); len(ready)+len(own) > 0 {
 		t.Error("the restored endpoints count as confirmed")
 	}
-	if age := time.Since(got.restoredAt); age < 10*time.Hour || age > 10*time.Hour+time.Minute || r.cluster.central.Empty() {
-		t.Errorf("age %s, no server: %t", age, r.cluster.central.Empty())
+	age, err := strconv.ParseInt(records[1], 10, 64)
+	if age := time.Duration(age); err != nil || age < 10*time.Hour || age > 10*time.Hour+time.Minute || r.cluster.central.Empty() {
+		t.Errorf("age %s, %v, no server: %t", age, err, r.cluster.central.Empty())
 	}
 	if r := next(r, 13*time.Hour); r.cluster.central.Empty() {
 		t.Error("after 23 hours in all there is no server")
@@ -78,14 +74,26 @@ func TestSnapshotCentral(t *testing.T) {
 	if r := next(r, 15*time.Hour); !r.cluster.central.Empty() {
 		t.Error("after 25 hours in all, of two agents, there is a server")
 	}
-	r.cluster.centralEndpoints.set(ready[:1], own)
+	r.cluster.endpoints.Set(ready[:1], own)
 	if r = next(r, 15*time.Hour); r.cluster.central.Empty() {
 		t.Error("after a new report there is no server")
 	}
-	r.cluster.centralEndpoints.restore(nil, nil, now)
+	use, err := r.cluster.endpoints.Restore("scope", slices.Values([][]byte{[]byte("scope"), []byte("0")}), 0, time.Hour, now)
+	assert.NoError(t, err)
+	use()
 	if r.cluster.central.Empty() {
 		t.Error("the reported endpoints are replaced by the restored ones")
 	}
+}
+
+// recordsOf are the records of a service's endpoints now.
+func recordsOf(t *testing.T, s *upstream.Service) (list []string) {
+	t.Helper()
+	assert.NoError(t, s.Dump("scope", time.Now(), func(record []byte) error {
+		list = append(list, string(record))
+		return nil
+	}))
+	return list
 }
 
 // TestSnapshotWriteErrors counts each failed write, logs the first of a row, and serves on.

@@ -29,7 +29,7 @@ func (a *Agent) Status() status.Status {
 		Static:   status.StaticOf(r.staticStats()),
 		Etcd:     r.etcdStats(),
 		Snapshot: status.SnapshotOf(a.snapshots.statsFor(r), now),
-		Memory:   a.memory.status(),
+		Memory:   a.memory.Status(),
 		Cluster:  clusterStatus(r, &watched),
 		Node:     a.node.Status(),
 		Handover: a.handover.status(now),
@@ -65,7 +65,7 @@ func (a *Agent) Status() status.Status {
 	if a.handover.hasHandedOver() {
 		return s // the successor's problems are not this agent's
 	}
-	s.Problems = status.Problems(&s, &watched, &r.config.Cluster, empty, a.memory.problems())
+	s.Problems = status.Problems(&s, &watched, &r.config.Cluster, empty, a.memory.Problems())
 	return s
 }
 
@@ -98,7 +98,7 @@ func (a *Agent) sample() metrics.Sample {
 		Static:    r.staticStats(),
 		Etcd:      r.etcdStats(),
 		Snapshot:  a.snapshots.statsFor(r),
-		Memory:    a.memory.status(),
+		Memory:    a.memory.Status(),
 		Routes:    routeStats(r),
 		Link:      a.node.LinkStats(),
 		Intercept: a.node.InterceptStats(),

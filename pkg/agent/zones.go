@@ -159,5 +159,5 @@ func (c *cluster) topologyWatch(cfg *config.Cluster) (*watch.Watch, bool) {
 		return nil, false
 	}
 	w, ok := c.source.(*watch.Watch)
-	return w, ok && c.topology.Load() == nil && (c.store != nil || c.central != nil && c.centralEndpoints != nil)
+	return w, ok && c.topology.Load() == nil && (c.store != nil || c.central != nil && c.endpoints != nil)
 }

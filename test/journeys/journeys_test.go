@@ -33,7 +33,7 @@ func TestJourneys(t *testing.T) {
 	}{
 		"A hit over UDP":                     {"hit", 10},
 		"A miss, asked of a resolver by TCP": {"miss", 27},
-		"A reload":                           {"reload", 12},
+		"A reload":                           {"reload", 15},
 	} {
 		page := listed(t, "../../docs/journeys.md", heading)
 		first, second, third := ran[journey.name+"0"], ran[journey.name+"1"], ran[journey.name+"2"]

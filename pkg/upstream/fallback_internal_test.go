@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package agent
+package upstream
 
 import (
 	"context"
-	"io"
 	"net/netip"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -14,15 +14,14 @@ import (
 	"github.com/miekg/dns"
 
 	"github.com/nodecache/node-cache/internal/assert"
-	"github.com/nodecache/node-cache/pkg/config"
 	"github.com/nodecache/node-cache/pkg/upstream/upstreamtest"
 	"github.com/nodecache/node-cache/pkg/wire"
 )
 
-// outcomes counts the answers to queries and the failures.
-type outcomes struct{ good, failed atomic.Int32 }
+// tally counts the answers to queries and the failures.
+type tally struct{ good, failed atomic.Int32 }
 
-func (o *outcomes) Answered(_ *wire.Message, err error, _ *wire.SendBatch) {
+func (o *tally) Answered(_ *wire.Message, err error, _ *wire.SendBatch) {
 	if err == nil {
 		o.good.Add(1)
 	} else {
@@ -57,42 +56,39 @@ func TestFallbackBounds(t *testing.T) {
 					}
 					return tt.action
 				})
-				cfg := config.Default(config.Agent)
-				cfg.Listen.Addresses, cfg.Admin = nil, config.Admin{}
-				cfg.Forward = []config.Route{config.DefaultRoute(".", config.Target{Kind: config.Plain, Addr: netip.MustParseAddrPort("192.0.2.1:53")})}
-				cfg.Intercept.Fallback = config.Fallback{Addresses: []netip.AddrPort{addr}}
-				a, err := New(Options{Config: &cfg, Log: io.Discard, Dial: upstreamtest.Network{addr: server}.Dial})
+				dial := upstreamtest.Network{addr: server}.Dial
+				f, err := NewFallback(Config{Zone: []byte{0}, Targets: []Target{{Network: "tcp", Addr: addr}}, Dial: dial})
+				assert.NoError(t, err)
+				down, err := New(Config{Zone: []byte{0}, Targets: []Target{{Network: "udp", Addr: netip.MustParseAddrPort("192.0.2.1:53")}}, Dial: dial})
 				assert.NoError(t, err)
 				ctx, cancel := context.WithCancel(t.Context())
-				ended := make(chan error)
-				go func() { ended <- a.Run(ctx) }()
-				<-a.Ready()
-				r := a.running.Load()
-				pool := r.upstreamOf(r.routes[0])
+				var running sync.WaitGroup
+				for _, p := range []*Pool{f.Pool, down} {
+					running.Go(func() { assert.NoError(t, p.Run(ctx)) })
+				}
+				pool := &BackedPool{Pool: down, Fallback: f}
 				query, err := new(dns.Msg).SetQuestion("www.example.", dns.TypeA).SetEdns0(1232, false).Pack()
 				assert.NoError(t, err)
-				var got outcomes
+				var got tally
 				var most int32
 				const queries = 10_000
 				for range queries {
 					var batch wire.SendBatch
 					pool.Ask(query, time.Now().Add(4*time.Second), &got, &batch)
 					batch.Flush()
-					most = max(most, r.fallback.inflight.Load())
+					most = max(most, f.inflight.Load())
 					time.Sleep(time.Millisecond)
 				}
 				time.Sleep(4 * time.Second)
 				t.Logf("of %d queries %d were answered and %d failed; the fallback got %d, %d at a time", queries, got.good.Load(), got.failed.Load(), asked.Load(), most)
-				if n := asked.Load(); n > tt.queries || most > tt.inflight || r.fallback.inflight.Load() != 0 {
-					t.Errorf("the fallback got %d queries, %d at a time, want at most %d, %d; %d left, want none", n, most, tt.queries, tt.inflight, r.fallback.inflight.Load())
+				if n := asked.Load(); n > tt.queries || most > tt.inflight || f.inflight.Load() != 0 {
+					t.Errorf("the fallback got %d queries, %d at a time, want at most %d, %d; %d left, want none", n, most, tt.queries, tt.inflight, f.inflight.Load())
 				}
 				if got.good.Load()+got.failed.Load() != queries || tt.answered && got.failed.Load() > 1 {
 					t.Errorf("%d answers and %d failures", got.good.Load(), got.failed.Load())
 				}
 				cancel()
-				if err := <-ended; err != nil {
-					t.Error(err)
-				}
+				running.Wait()
 			})
 		})
 	}

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package agent
+package memory
 
 import (
 	"bytes"
@@ -97,7 +97,7 @@ func TestDivideMemory(t *testing.T) {
 				tt.change(&cfg)
 			}
 			s := shareOut(tt.limit, max(2, tt.procs), &cfg)
-			got := want{Go: s.goLimit, Snapshot: s.snapshot, Inflight: s.inflight, Waiting: s.waiting, Readers: s.readers, Buffer: s.buffer()}
+			got := want{Go: s.goLimit, Snapshot: s.snapshot, Inflight: s.Inflight, Waiting: s.Waiting, Readers: s.Readers, Buffer: s.Buffer()}
 			if p := s.problem(); p != nil {
 				got.What, got.Hint = p.What, p.Hint
 			}
@@ -124,11 +124,11 @@ func TestMemorySessions(t *testing.T) {
 		cfg.Cache.Size = 64 * mib
 		cfg.Listen.Addresses = []netip.Addr{netip.MustParseAddr("169.254.20.10"), netip.MustParseAddr("10.96.0.10")}
 		s := shareOut(tt.limit, 2, &cfg)
-		if all, perClient := s.sessions(&cfg.Limits); all != tt.all || perClient != tt.perClient {
+		if all, perClient := s.Sessions(&cfg.Limits); all != tt.all || perClient != tt.perClient {
 			t.Errorf("limit %d: %d sessions, %d of a client, want %d and %d", tt.limit, all, perClient, tt.all, tt.perClient)
 		}
-		assert.Equal(t, fmt.Sprintf("limit %d: bytes held for slow clients of one address", tt.limit), tt.held, s.held())
-		assert.Equal(t, fmt.Sprintf("limit %d: bytes for a namespace", tt.limit), tt.namespace, s.namespace())
+		assert.Equal(t, fmt.Sprintf("limit %d: bytes held for slow clients of one address", tt.limit), tt.held, s.Held())
+		assert.Equal(t, fmt.Sprintf("limit %d: bytes for a namespace", tt.limit), tt.namespace, s.Namespace())
 	}
 }
 
@@ -198,8 +198,8 @@ func whole(t *testing.T, text string) int64 {
 // An early log notes whether it was written to after the state that it reports was published.
 type early struct {
 	bytes.Buffer
-	known  func() *share
-	before *share
+	known  func() *Share
+	before *Share
 	late   bool
 }
 
@@ -246,7 +246,7 @@ func TestMemoryUse(t *testing.T) {
 			log := &early{}
 			var now step
 			set := int64(0)
-			m := &memory{
+			m := &Keeper{
 				limit:      func() (uint64, error) { return now.limit, now.err },
 				setGoLimit: func(limit int64) int64 { set = limit; return 0 },
 				env:        tt.env, log: slog.New(slog.NewTextHandler(log, nil)),
@@ -257,7 +257,7 @@ func TestMemoryUse(t *testing.T) {
 				now, set = s, 0
 				log.Reset()
 				log.before = m.share.Load()
-				changed := m.update(t.Context(), &cfg)
+				changed := m.Update(t.Context(), &cfg)
 				if log.late {
 					t.Errorf("step %d: /status could report it before the log did", i)
 				}
