@@ -3,6 +3,7 @@
 package guard_test
 
 import (
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -162,6 +163,49 @@ func TestRequiredImports(t *testing.T) {
 		})
 		if !used {
 			t.Errorf("no package imports %s", required)
+		}
+	}
+}
+
+// TestMap holds the packages in the layers of docs/architecture.md: each has a line there, and imports its own layer and those below.
+func TestMap(t *testing.T) {
+	t.Parallel()
+	_, text, _ := strings.Cut(string(content(t, "docs/architecture.md")), "\n## Packages\n")
+	text, _, _ = strings.Cut(text, "\n## ")
+	layers, layer := map[string]int{}, 0
+	named := regexp.MustCompile("`([a-z]+)`")
+	for line := range strings.Lines(text) {
+		switch names, _, isItem := strings.Cut(line, ": "); {
+		case strings.HasPrefix(line, "**"):
+			layer++
+		case strings.HasPrefix(line, "- ") && isItem:
+			for _, m := range named.FindAllStringSubmatch(names, -1) {
+				layers["pkg/"+m[1]] = layer
+			}
+		}
+	}
+	seen := map[string]bool{}
+	for _, f := range goFiles(t) {
+		folder := f.folder()
+		if f.test || f.generated || !strings.HasPrefix(folder, "pkg/") || strings.HasSuffix(folder, "test") {
+			continue
+		}
+		seen[folder] = true
+		for _, imported := range f.imports() {
+			below, ours := strings.CutPrefix(imported, modulePath+"/")
+			if ours && layers[below] < layers[folder] {
+				t.Errorf("%s imports %s, which docs/architecture.md has in a layer above", f.name, below)
+			}
+		}
+	}
+	for folder := range seen {
+		if layers[folder] == 0 {
+			t.Errorf("%s: docs/architecture.md has no line for it", folder)
+		}
+	}
+	for folder := range layers {
+		if !seen[folder] {
+			t.Errorf("%s: docs/architecture.md has a line, and there is no such package", folder)
 		}
 	}
 }
