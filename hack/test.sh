@@ -272,3 +272,10 @@ for name in $names; do
   [[ -e $work/$name.tally ]] || { echo "suite $name: no such suite, or it did not end"; echo '0 1 0' >"$work/$name.tally"; }
 done
 summary
+status=$?
+if (($# == 0)); then # a whole run
+  last=${XDG_CACHE_HOME:-${HOME:-/tmp}/.cache}/node-cache/last-run
+  mkdir -p "$(dirname "$last")"
+  printf '%s %s %d s\n' "$(git describe --always --dirty --exclude '*' 2>/dev/null || echo unknown)" "$([[ $status == 0 ]] && echo green || echo red)" "$SECONDS" >"$last"
+fi
+exit $status
