@@ -167,7 +167,7 @@ func EndpointAddr(number int) netip.Addr {
 	return netip.AddrFrom4(ip)
 }
 
-// loadWorkers is how many objects are on their way at once. More do not make the API server faster.
+// loadWorkers is the number of concurrent requests. More do not raise the throughput of the API server.
 const loadWorkers = 64
 
 // Apply writes objects for a test: [Cluster.Load] with the test's context.

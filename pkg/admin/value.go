@@ -75,7 +75,7 @@ func readValue(d *json.Decoder) (value, error) {
 	return v, err
 }
 
-// withUnit gives a number the unit that its name ends in, which the name of the text does not have.
+// withUnit moves the unit from the name to the number: ageSeconds 5 becomes age 5s.
 func withUnit(name, text string) (string, string) {
 	number, err := strconv.ParseFloat(text, 64)
 	if err != nil {

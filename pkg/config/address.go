@@ -140,7 +140,7 @@ func parseServer(text string) (netip.AddrPort, *Problem) {
 	return a, p
 }
 
-// notAnAddress guesses what a text that is no target was meant to be.
+// notAnAddress guesses what an invalid target was meant to be.
 func notAnAddress(text string, isURL bool) *Problem {
 	p := problem("not an IP address, a URL or a path", "")
 	if isURL {

@@ -187,8 +187,8 @@ type pair struct {
 	value    *yaml.Node
 }
 
-// pairs returns the keys of a mapping, then those that it merges and does not have itself. It reports keys that are not
-// words and keys that are set twice.
+// pairs returns a mapping's own keys, and then those that it merges by << and does not have itself. It reports keys that are not
+// scalars and keys that are set twice.
 func (d *decoder) pairs(path string, n *yaml.Node, depth int) []pair {
 	var list, merged []pair
 	lines := map[string]int{}
@@ -461,8 +461,8 @@ func (d *decoder) readDocument(data []byte) (*yaml.Node, bool) {
 // corefile matches text with a line that begins a server block of CoreDNS.
 func corefile() *regexp.Regexp { return regexp.MustCompile(`(?m)^[^\s#][^#]*[^:,\s\[{] *\{\s*$`) }
 
-// checkText reports bytes that are no text, and whether there are none. YAML may be UTF-16 as well, which other
-// programs do not read.
+// checkText reports bytes that are not text, and returns whether all are. YAML may be UTF-16 as well, which other programs do
+// not read.
 func (d *decoder) checkText(data []byte) bool {
 	for i, c := range string(data) {
 		what := ""
@@ -484,9 +484,9 @@ func (d *decoder) checkText(data []byte) bool {
 // about as much as one parse of the largest text.
 const maxSearched = 64 << 10
 
-// addSyntax reports that a text is no YAML. The library's errors are texts with lines that may be wrong by one, so the
-// place is found by other means: it is the end of the shortest beginning of the text that gives the same error. A text
-// larger than maxSearched has the library's line. An empty hint is chosen by the line.
+// addSyntax reports a text that is not YAML. The YAML library's line may be off by one. So this finds the shortest prefix of the
+// text that fails with the same error, and reports its end. For a text larger than maxSearched it reports the library's line. An
+// empty hint is chosen by the line.
 func (d *decoder) addSyntax(data []byte, err error, hint string) {
 	head := regexp.MustCompile(`^(?:yaml: )?(?:line (\d+): )?`).FindStringSubmatch(err.Error())
 	what := "YAML: " + strings.TrimPrefix(err.Error(), head[0])

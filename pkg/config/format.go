@@ -142,7 +142,7 @@ func (f *field) bound(text string) float64 {
 // maxShown bounds what of a wrong value is repeated, in bytes.
 const maxShown = 64
 
-// format is how the scalars of a field are written. The zero value: they are no scalars.
+// format is how the scalars of a field are written. The zero value: the field is not a scalar.
 type format struct {
 	parse  func(*yaml.Node) (any, *Problem) // the problem has no path
 	print  func(reflect.Value) string       // as YAML

@@ -521,7 +521,7 @@ func checkFiles(d *decoder, c *Config) {
 	}
 }
 
-// checkCertificates reports a file that is none of certificates. The empty path is none.
+// checkCertificates reports a file without certificates. An empty path names no file.
 func checkCertificates(d *decoder, key, path string) {
 	if path == "" || !d.clean(key) {
 		return

@@ -172,7 +172,7 @@ func oneOf(class []rune, wanted rune) rune {
 	return []rune("abcdefghijklmnopqrstuvwxyz0123456789")[i]
 }
 
-// checkRewrites puts the parts of names in lower case. It reports those that are none, and rules that never apply.
+// checkRewrites puts the texts of rules in lower case. It reports texts that are not part of a domain name, and rules that never apply.
 func checkRewrites(d *decoder, rules []Rewrite) {
 	seen := map[string]string{}
 	for i := range rules {

@@ -93,7 +93,7 @@ func (t *table) init(k *Kernel, most int) {
 	t.counts = make([]uint64, ebpf.MustPossibleCPU())
 }
 
-// keyOf returns the key of a plain query, see isPlain. It returns false for a name that is none, and for another class.
+// keyOf returns the key of a plain query, see isPlain. It returns false if the name is invalid, or the class is not IN.
 func keyOf(query []byte) (key hitsKey, nameLen int, ok bool) {
 	nameLen = len(query) - 12 - 4 - optLen*int(query[11])
 	key.NameLen = uint8(nameLen)
@@ -127,7 +127,7 @@ func (t *table) fill(query []byte) {
 		return
 	}
 	if e != nil && t.current(e) {
-		return // the client is none that the kernel answers
+		return // the kernel has the answer, but does not serve this client
 	}
 	if e != nil && t.count(e) == 0 { // hits may make the answer due for a refresh
 		t.addInVain(key)

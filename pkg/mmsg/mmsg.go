@@ -78,7 +78,7 @@ func (b *Inbox) Receive(fd uintptr) (n int, errno syscall.Errno) {
 	}
 }
 
-// ReadOne reads one datagram, for a connection that is no socket of the kernel.
+// ReadOne reads one datagram, for a connection without a socket of the kernel.
 func (b *Inbox) ReadOne(r io.Reader) error {
 	n, err := r.Read(b.data[:b.stride-padding])
 	b.Messages[0].length = uint32(n)

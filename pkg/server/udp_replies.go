@@ -23,7 +23,7 @@ type replyBatch struct {
 	flush  func(fd uintptr) // made once: a closure for each call would allocate
 }
 
-// replyBatches are the empty ones. There are as many as are being filled or sent, not as sockets.
+// replyBatches pools idle batches, so that memory follows the batches in use and not the number of sockets.
 var replyBatches = sync.Pool{New: func() any { return newReplyBatch() }} //nolint:gochecknoglobals // a pool is shared by design and holds no state
 
 func newReplyBatch() *replyBatch {

@@ -93,7 +93,7 @@ func roundTrip(d time.Duration) *float64 {
 	return Seconds(d)
 }
 
-// Seconds returns the seconds of d for JSON, which needs no more digits than the text: a tenth of a second, or 10 µs below one.
+// Seconds rounds d for JSON: to a tenth of a second, and below one second to 10 µs.
 func Seconds(d time.Duration) *float64 {
 	unit := 100 * time.Millisecond
 	if d < time.Second {

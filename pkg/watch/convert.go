@@ -221,7 +221,7 @@ func ownPodOf(pod *corev1.Pod, node string) *pods.Pod {
 	return &pods.Pod{Namespace: record.Namespace, Name: record.Name, Workload: workloadOf(pod), Addrs: record.Addrs, DNS: dnsOf(pod)}
 }
 
-// dnsOf returns what a pod says about its resolv.conf. An ndots that is no number has no effect, as in resolvers.
+// dnsOf returns what a pod says about its resolv.conf. An ndots that is not a number has no effect, as in resolvers.
 func dnsOf(pod *corev1.Pod) pods.DNS {
 	d := pods.DNS{Skip: pod.Labels[searchLabel] == "off"}
 	if p := pod.Spec.DNSPolicy; p == corev1.DNSNone || p == corev1.DNSDefault {

@@ -28,7 +28,7 @@ const (
 	// defaultMaxList bounds one list, in bytes, unless Config.MaxList is set.
 	defaultMaxList = 1 << 30
 
-	// maxErrorBody bounds the body of a response that is no success, in bytes. A Status has less than 1 KiB.
+	// maxErrorBody bounds the body of a failed response, in bytes. A Status has less than 1 KiB.
 	maxErrorBody = 64 << 10
 
 	// maxHeader bounds the headers of a response, in bytes.

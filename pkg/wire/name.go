@@ -167,7 +167,7 @@ func AppendName(dst []byte, text string) ([]byte, error) {
 	return append(dst, 0), nil
 }
 
-// appendLabel appends the bytes of the label that text begins with, in lower case. It returns its size in text, -1 if it is no label.
+// appendLabel appends the bytes of the label that text begins with, in lower case. It returns its size in text, -1 if the label is invalid.
 func appendLabel(dst []byte, text string) (_ []byte, size int) {
 	start, at := len(dst), 0
 	for at < len(text) && text[at] != '.' {

@@ -11,7 +11,7 @@ type Federation struct {
 	Suffix string // what replaces the cluster domain in the alias: "<zone>.<region>.example.com."; empty: not known yet
 }
 
-// suffixesOf returns the suffixes in canonical wire form, by name. One that is no name, because of a Node's label, is empty.
+// suffixesOf returns the suffixes in canonical wire form, by name. A suffix that a Node's label makes invalid is empty.
 func suffixesOf(list []Federation) map[string]string {
 	suffixes := make(map[string]string, len(list))
 	for _, f := range list {

@@ -53,8 +53,8 @@ const (
 // Modified returns a channel that has an element after a change of the store.
 func (v *Versions) Modified() <-chan struct{} { return v.modified }
 
-// Keep keeps versions of those of the zones that are the store's, or none if there are none. Zones of another configuration
-// have other records, so they begin with a new version, and the earlier ones are dropped.
+// Keep keeps versions of the zones that are the store's, and drops all others. Zones of another configuration have other records,
+// so they begin with a new version.
 func (v *Versions) Keep(zones Zones, now time.Time) {
 	v.store.mu.Lock()
 	defer v.store.mu.Unlock()

@@ -98,7 +98,7 @@ type Result struct {
 // maxDomain is the longest domain, in bytes, that leaves room for the names of its servers.
 const maxDomain = wire.MaxName - len(labelsHostmaster) - len(labelsDNS)
 
-// New returns a Zone. It fails for a name in the configuration that is none. The store may be filled before or after.
+// New returns a Zone. It fails if a name in the configuration is not a domain name. The store may be filled before or after.
 func New(cfg Config) (*Zone, error) {
 	domain, err := wireName(cfg.Domain)
 	if err != nil {

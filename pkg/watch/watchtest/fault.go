@@ -106,12 +106,12 @@ func (s *Server) Rewind(version uint64) {
 	})
 }
 
-// Garble sends bytes that are no event into the watches that are open.
+// Garble sends bytes that are not an event to all open watches.
 func (s *Server) Garble() {
 	s.set(func() { s.injectLocked(injection{raw: []byte("\x00\x00\x00\x05{\"ty\n<html>no event</html>\n")}) })
 }
 
-// Send sends an event with the object, whatever the server holds, into the open watches of the object's kind.
+// Send sends an event about the object to all open watches of its kind, even if the server does not hold the object.
 func (s *Server) Send(event string, o Object) {
 	s.set(func() {
 		for w := range s.watches {
