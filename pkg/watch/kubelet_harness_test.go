@@ -164,6 +164,13 @@ func podEvent(kind podsv1alpha1.EventType, p *corev1.Pod) *podsv1alpha1.WatchPod
 	return e
 }
 
+// calledTimes returns how many watches have begun.
+func (k *fakeKubelet) calledTimes() int {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.begun
+}
+
 // WatchPods implements the Pods API.
 func (k *fakeKubelet) WatchPods(_ *podsv1alpha1.WatchPodsRequest, stream podsv1alpha1.Pods_WatchPodsServer) error {
 	call := make(chan *podsv1alpha1.WatchPodsEvent, 100)

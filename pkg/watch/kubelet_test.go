@@ -92,11 +92,11 @@ func TestKubeletPods(t *testing.T) {
 		h.pass(settleTime)
 		wantOwner(t, index, "10.1.0.2", "third")
 		// A kubelet that has nothing to send.
-		begun := k.begun
+		begun := k.calledTimes()
 		h.pass(10 * time.Minute)
 		wantOwner(t, index, "10.1.0.1", "web")
-		assert.Equal(t, "calls in 10 minutes", 8, k.begun-begun)
-		assert.Equal(t, "watches after the first", uint64(k.begun-1), h.watch.Stats().OwnPods.Restarts)
+		assert.Equal(t, "calls in 10 minutes", 8, k.calledTimes()-begun)
+		assert.Equal(t, "watches after the first", uint64(k.calledTimes()-1), h.watch.Stats().OwnPods.Restarts)
 		// A kubelet restarts, and another pod has ended meanwhile.
 		k.set(func() { k.absent, k.pods = true, k.pods[1:] })
 		h.pass(10 * time.Second)
@@ -108,7 +108,7 @@ func TestKubeletPods(t *testing.T) {
 		if own.Failures > 110 {
 			t.Errorf("%d attempts in 100 s", own.Failures)
 		}
-		assert.Equal(t, "watches after the first, without a kubelet", uint64(k.begun-1), own.Restarts)
+		assert.Equal(t, "watches after the first, without a kubelet", uint64(k.calledTimes()-1), own.Restarts)
 		k.set(func() { k.absent = false })
 		h.pass(2 * time.Second)
 		wantOwner(t, index, "10.1.0.1", "unknown")

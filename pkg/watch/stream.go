@@ -31,6 +31,7 @@ type stream struct {
 
 	// The following fields belong to pump.
 	listing       bool // the first list is not complete
+	failed        bool // an event of type Error has come, which is the last
 	caughtUp      bool // after a first list or a bookmark: every further event is new
 	timer         *time.Timer
 	confirmResult chan bool // receives whether the state was confirmed; nil: no request
@@ -109,7 +110,7 @@ func (s *stream) next(ctx context.Context) (ev apiwatch.Event, ok bool) {
 	for {
 		select {
 		case ev, ok = <-s.inner.ResultChan():
-			if !ok && s.listing {
+			if !ok && s.listing && !s.failed { // else the end follows from the error
 				s.feed.failed(ctx, errListEnded)
 			}
 			return ev, ok
@@ -195,6 +196,7 @@ func (s *stream) noteEvent(ctx context.Context, ev apiwatch.Event) bool {
 	case ev.Type == apiwatch.Error:
 		err := apierrors.FromObject(ev.Object)
 		s.feed.failed(ctx, err)
+		s.failed = true
 		if !s.listing {
 			return !s.feed.unreadable(err)
 		}
