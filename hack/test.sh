@@ -35,7 +35,7 @@ bulky+='|TestObserverCoversEveryChange|TestTop|TestIndexRemoval|TestNamespaceLim
 soak=${SOAK:-}
 [[ -z $soak ]] || { timed="$nice $idle $other $timed"; nice=; idle=; other=; } # a soak runs one suite at a time
 limit=${soak:+6h}
-limit=${limit:-20m} # of one package's tests
+limit=${limit:-45m} # of one package's tests: it ends a hang, and judges no speed beside other suites
 
 # ---- set-up --------------------------------------------------------------------------------------------------
 
