@@ -95,7 +95,7 @@ func (k *Keeper) apply(ctx context.Context, cfg *config.Config, old, next *Share
 	}
 }
 
-// Share returns the share that applies now, that without a limit before the first [Keeper.Update].
+// Share returns the share that applies now. Before the first [Keeper.Update] it is zero, and nothing is divided.
 func (k *Keeper) Share() *Share {
 	if s := k.share.Load(); s != nil {
 		return s
