@@ -13,7 +13,6 @@ import (
 	"net/netip"
 	"os"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -42,21 +41,28 @@ func convertCommand() *cobra.Command {
 		Use:   "convert [--daemonset] FILE... | --from-cluster",
 		Short: "Convert a Corefile or a kube-dns ConfigMap to a configuration file",
 		Long: `Convert the configuration of CoreDNS, NodeLocal DNSCache, or kube-dns. A FILE is a
-Corefile, or YAML with ConfigMaps as printed by kubectl get -o yaml; - is the standard
-input. Several files make one configuration: give the ConfigMaps node-local-dns and
-kube-dns together, or a Corefile with the files that it imports. --from-cluster reads
-the ConfigMaps of the cluster instead.
+Corefile, or YAML: ConfigMaps as printed by kubectl get -o yaml, values of the chart
+coredns, or an object that has these; - is the standard input. Several files make one
+configuration: give the ConfigMaps node-local-dns and kube-dns together, or a Corefile
+with the files that it imports. --from-cluster reads the ConfigMaps of the cluster.
+
+The cluster's CoreDNS stays. What is converted has the same answers; the names of
+everything else are left to CoreDNS, as the central resolver. A NodeLocal DNSCache does
+not stay, and with --replace CoreDNS neither: then everything else is lost.
 
 The configuration goes to standard output. Comments show the source line of each key.
-It passes node-cache check if the certificates that it names exist. Lines without a
-counterpart, or with a different one, and changed defaults go to standard error, with
-what to do instead. If a file cannot be read, nothing is written. With --output json one
-object with both goes to standard output.
+It passes node-cache check if the certificates that it names exist. What is left, lost
+or different, and changed defaults go to standard error, with what to do instead. If a
+file cannot be read, nothing is written. With --output json one object with both goes
+to standard output.
 
 Exit code 0: nothing is lost; 1: nothing was converted; 4: lines have no counterpart.`,
 		Args: cli.UsageArgs(func(_ *cobra.Command, args []string) error {
 			if fromCluster == (len(args) > 0) || kubeconfig != "" && !fromCluster {
 				return errors.New("convert: give either FILE, or --from-cluster, which --kubeconfig is for")
+			}
+			if options.Replace && oldServer != "" {
+				return errors.New("convert: give either --replace, or --old-server, which stays")
 			}
 			return nil
 		}),
@@ -82,8 +88,9 @@ Exit code 0: nothing is lost; 1: nothing was converted; 4: lines have no counter
 	flags := cmd.Flags()
 	cli.AddOutput(cmd, flags, &output)
 	flags.BoolVar(&daemonSet, "daemonset", false, "add the keys that agents of daemonset/base need: their address, sockets, and folders")
-	flags.BoolVar(&options.Faithful, "faithful", false, "keep CoreDNS's values where a Corefile says nothing: no stale answers, no prefetch, no NXDOMAIN cut")
-	flags.StringVar(&oldServer, "old-server", "", "forward zones without a counterpart to `ADDRESS`, where the old server stays; default: their names get SERVFAIL")
+	flags.BoolVar(&options.Faithful, "faithful", false, "keep CoreDNS's values where a Corefile says nothing: no stale answers, no prefetch, random upstreams")
+	flags.BoolVar(&options.Replace, "replace", false, "convert for agents without the old server: nothing is left to it")
+	flags.StringVar(&oldServer, "old-server", "", "the `ADDRESS` of the old server, which stays; default: that of the Service kube-system/kube-dns, if the Corefile has the cluster's names")
 	flags.BoolVar(&fromCluster, "from-cluster", false, "read the ConfigMaps node-local-dns and kube-dns, or coredns and coredns-custom, from the API server")
 	flags.StringVar(&kubeconfig, "kubeconfig", "", "kubeconfig `FILE` for --from-cluster; default: $KUBECONFIG, ~/.kube/config, or the pod's service account")
 	return cmd
@@ -124,7 +131,7 @@ func convertInputs(inputs []convert.Input, o convert.Options, daemonSet bool) (*
 // clusterTimeout bounds the requests of readCluster.
 const clusterTimeout = 30 * time.Second
 
-// readCluster reads the ConfigMaps of the cluster's DNS. The Service of CoreDNS or kube-dns becomes the old server, unless one is given.
+// readCluster reads the ConfigMaps of the cluster's DNS, and finds its Service.
 func readCluster(ctx context.Context, kubeconfig string, o *convert.Options) (inputs []convert.Input, err error) {
 	ctx, cancel := context.WithTimeout(ctx, clusterTimeout)
 	defer cancel()
@@ -132,8 +139,8 @@ func readCluster(ctx context.Context, kubeconfig string, o *convert.Options) (in
 	if err == nil {
 		inputs, err = configMaps(ctx, client)
 	}
-	if err == nil && !o.OldServer.IsValid() && !strings.HasPrefix(inputs[0].Name, "node") {
-		o.OldServer, err = dnsService(ctx, client)
+	if err == nil {
+		o.Service, err = dnsService(ctx, client)
 	}
 	if err != nil {
 		return nil, &hint.Error{
@@ -172,16 +179,16 @@ func configMaps(ctx context.Context, client *watch.Client) (inputs []convert.Inp
 	return nil, errors.New("namespace kube-system has no ConfigMap of NodeLocal DNSCache, CoreDNS or kube-dns")
 }
 
-// dnsService returns the address of the DNS Service; zero: it has none.
-func dnsService(ctx context.Context, client *watch.Client) (a netip.AddrPort, err error) {
+// dnsService returns the DNS Service; zero: there is none. NodeLocal DNSCache has a second one for the same pods.
+func dnsService(ctx context.Context, client *watch.Client) (name config.ServiceName, err error) {
 	var services corev1.ServiceList
 	err = client.Get().Namespace("kube-system").Resource("services").Param("labelSelector", "k8s-app=kube-dns").Do(ctx).Into(&services)
 	for _, s := range services.Items {
-		if ip, err := netip.ParseAddr(s.Spec.ClusterIP); err == nil { // not None
-			a = netip.AddrPortFrom(ip, 53)
+		if s.Spec.ClusterIP != corev1.ClusterIPNone && s.Name != "kube-dns-upstream" {
+			name = config.ServiceName{Namespace: "kube-system", Name: s.Name}
 		}
 	}
-	return a, err
+	return name, err
 }
 
 // kubeconfigFile returns the file that kubectl uses; empty: there is none.
@@ -247,7 +254,10 @@ func writeConverted(result *convert.Result, output string, stdout, stderr io.Wri
 	}
 	for _, n := range result.Notes {
 		kind := "no counterpart"
-		if n.Kept {
+		switch {
+		case n.Left:
+			kind = "left"
+		case n.Kept:
 			kind = "differs"
 		}
 		_, _ = fmt.Fprintf(stderr, "%s (%s)\n", plain.Error(fmt.Sprint(n)), kind)

@@ -31,7 +31,7 @@ func TestConvert(t *testing.T) {
 		must(t, err)
 		return string(b)
 	}
-	const faithful = "  cache: \"off\"\ncache:\n  prefetch:\n    hits: 0\n  serveStale:\n    for: 0s\n"
+	const faithful = "  cache: \"off\"\nspecialNames: []\ncache:\n  prefetch:\n    hits: 0\n  serveStale:\n    for: 0s\n"
 	for _, tt := range []struct {
 		name string
 		args []string
@@ -42,7 +42,7 @@ func TestConvert(t *testing.T) {
 		}},
 		{"something is lost", []string{"convert", "--faithful", lossy}, result{
 			4, head + "# " + lossy + ":3: forward . 192.0.2.1\n- zone: \".\"\n  to: [\"192.0.2.1\"]\n" + faithful + "admin:\n  # " + lossy + ":5: health :8080\n  address: \"[::]:8080\"\n",
-			lossy + ":4: acl: answers do not depend on the client's address (no counterpart)\n  hint: restrict clients with a NetworkPolicy or the node's firewall\n" +
+			lossy + ":4: acl: types are not filtered (no counterpart)\n  hint: a template answers a type: {zone: …, types: […]}\n" +
 				lossy + ":5: health :8080: the page is /livez at admin.address, where metrics are too (differs)\n  hint: point the probe there\n",
 		}},
 		{"for programs", []string{"convert", "--faithful", "-o", "json", corefile("acl", ". {\n  bind 127.0.0.1\n  forward . 192.0.2.1\n  acl\n}\n")}, result{
@@ -53,8 +53,8 @@ func TestConvert(t *testing.T) {
       "file": "` + folder + `/acl",
       "line": 4,
       "what": "acl",
-      "why": "answers do not depend on the client's address",
-      "hint": "restrict clients with a NetworkPolicy or the node's firewall",
+      "why": "types are not filtered",
+      "hint": "a template answers a type: {zone: …, types: […]}",
       "kept": false
     }
   ]
@@ -80,8 +80,8 @@ func TestConvert(t *testing.T) {
 func TestConvertCluster(t *testing.T) {
 	t.Parallel()
 	const local = `{"data": {"Corefile": "cluster.local {\n bind 169.254.20.10\n forward . __PILLAR__CLUSTER__DNS__\n}\n"}}`
-	const coreDNS = `{"data": {"Corefile": ". {\n kubernetes cluster.local\n forward . 192.0.2.1\n import custom/*.server\n k8s_gateway corp.example\n}\n"}}`
-	const services = `{"kind": "ServiceList", "apiVersion": "v1", "items": [{"spec": {"clusterIP": "None"}}, {"spec": {"clusterIP": "10.96.0.10"}}]}`
+	const coreDNS = `{"data": {"Corefile": ". {\n kubernetes cluster.local in-addr.arpa ip6.arpa {\n  fallthrough in-addr.arpa ip6.arpa\n }\n forward . 192.0.2.1\n import custom/*.server\n k8s_gateway corp.example\n}\n"}}`
+	const services = `{"kind": "ServiceList", "apiVersion": "v1", "items": [{"metadata": {"name": "coredns"}, "spec": {"clusterIP": "10.96.0.10"}}, {"metadata": {"name": "kube-dns-upstream"}, "spec": {"clusterIP": "10.96.0.11"}}]}`
 	for _, tt := range []struct {
 		name  string
 		maps  map[string]string
@@ -90,8 +90,8 @@ func TestConvertCluster(t *testing.T) {
 		extra []string
 	}{
 		{name: "NodeLocal DNSCache first", maps: map[string]string{"node-local-dns": local, "kube-dns": `{"data": {"stubDomains": "{\"corp.example\": [\"10.0.0.1\"]}"}}`, "coredns": coreDNS}, want: `to: ["10.0.0.1"]`},
-		{name: "CoreDNS as the old server", maps: map[string]string{"coredns": coreDNS, "coredns-custom": `{"metadata": {}}`}, want: "# coredns Corefile:5: k8s_gateway corp.example\n- zone: \"corp.example.\"\n  to: [\"10.96.0.10\"]\n"},
-		{name: "another old server", maps: map[string]string{"coredns": coreDNS}, want: `to: ["192.0.2.9:5353"]`, extra: []string{"--old-server", "192.0.2.9:5353"}},
+		{name: "CoreDNS as the old server", maps: map[string]string{"coredns": coreDNS, "coredns-custom": `{"metadata": {}}`}, want: "    service: \"kube-system/coredns\"\n  # coredns Corefile:7: k8s_gateway corp.example\n  zones: [\"corp.example.\"]\n"},
+		{name: "another old server", maps: map[string]string{"coredns": coreDNS}, want: `addresses: ["192.0.2.9:5353"]`, extra: []string{"--old-server", "192.0.2.9:5353"}},
 		{name: "an old server at the own address", maps: map[string]string{"node-local-dns": local}, code: 1, want: "node-cache: converting: the old server 169.254.20.10:53: the agent answers at this address\nhint: ", extra: []string{"--old-server", "169.254.20.10"}},
 		{name: "none", code: 1, want: "node-cache: reading the cluster: namespace kube-system has no ConfigMap of NodeLocal DNSCache, CoreDNS or kube-dns\nhint: "},
 		{name: "forbidden", maps: map[string]string{"node-local-dns": "403"}, code: 1, want: "node-cache: reading the cluster: "},

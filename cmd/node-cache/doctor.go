@@ -82,7 +82,7 @@ func (d *doctorFlags) run(cmd *cobra.Command) error {
 		if err != nil {
 			return err
 		}
-		theirs, err := convertInputs(inputs, convert.Options{}, false)
+		theirs, err := convertInputs(inputs, convert.Options{Replace: true}, false)
 		if err != nil {
 			return err
 		}
@@ -151,6 +151,9 @@ func (d *doctorFlags) config(cfg *config.Config) (doctor.Config, error) {
 
 // unservedZones returns the zones and names that theirs answers, or has routes for, and ours sends to its default route. It is not nil.
 func unservedZones(theirs, ours *config.Config) []string {
+	if slices.Contains(ours.Cluster.Zones, ".") { // a cache only
+		return []string{}
+	}
 	served := map[string]bool{}
 	for _, zone := range append(servedZones(ours), ours.Cluster.Zones...) {
 		served[zone] = true
@@ -170,7 +173,9 @@ func servedZones(c *config.Config) []string {
 		zones = append(zones, r.Zone)
 	}
 	for _, t := range c.Templates {
-		zones = append(zones, t.Zone)
+		if _, isHost := c.Hosts.Names[t.Zone]; !isHost {
+			zones = append(zones, t.Zone)
+		}
 	}
 	for _, r := range c.Rewrite {
 		zones = append(zones, dns.CanonicalName(r.Exact+strings.TrimPrefix(r.Suffix, ".")))

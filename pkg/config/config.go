@@ -32,8 +32,8 @@ type Config struct {
 	// The addresses that answer DNS queries.
 	Listen Listen `yaml:"listen"`
 	// The upstreams of each zone. A name is sent to the route with the longest matching zone. One route must have the
-	// zone `.`.
-	Forward []Route `yaml:"forward"` // zones are unique; there is always one for the root
+	// zone `.`, unless cluster.zones has it.
+	Forward []Route `yaml:"forward"` // zones are unique
 	// The domain of the cluster. Not the root.
 	ClusterDomain string `yaml:"clusterDomain" format:"domain"` // lower-case and absolute
 	// How cluster names, and reverse names of the cluster, are answered.
@@ -197,7 +197,7 @@ type Cluster struct {
 	// `central` for all cluster names.
 	Central Central `yaml:"central"`
 	// Other zones that the central resolver answers, such as those of CoreDNS's other server blocks. They must not have a
-	// route.
+	// route. `.`: all names without a route, so that the agent is a cache only; then write `forward: []`.
 	Zones []string `yaml:"zones" format:"zone"` // lower-case and absolute
 	// The domain of multi-cluster names, such as `clusterset.local`: those of ServiceImports, with `local`. The central
 	// resolver is asked for them only if zones lists the domain. Empty: none.

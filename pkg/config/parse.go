@@ -225,7 +225,7 @@ func checkRoutes(d *decoder, c *Config) {
 			checkTTLs(d, path, r)
 		}
 	}
-	if seen["."] == "" && seen[""] == "" { // a zone that could not be read may have been the root
+	if seen["."] == "" && seen[""] == "" && !slices.Contains(c.Cluster.Zones, ".") { // a zone that could not be read may have been the root
 		d.check(true, "forward", `no route for the zone "."`, `add {zone: ".", to: ["/etc/resolv.conf"]}`)
 	}
 }
@@ -369,18 +369,6 @@ func checkCentral(d *decoder, c *Cluster) {
 	d.check(c.Resolver == ResolverCentral && !c.Central.IsSet(), "cluster.resolver",
 		`"central": needs cluster.central.service or cluster.central.addresses`,
 		"say who is asked, like central: {service: kube-system/kube-dns}", "cluster.central")
-}
-
-// checkZones reports zones for the central resolver where none is asked, or that it does not get.
-func checkZones(d *decoder, c *Config) {
-	d.check(len(c.Cluster.Zones) > 0 && (c.Cluster.Resolver == ResolverNone || !c.Cluster.Central.IsSet()), "cluster.zones",
-		"a list: needs cluster.resolver: local or central, and cluster.central", "write a route for each zone in forward", "cluster.central", "cluster.resolver")
-	for i, zone := range c.Cluster.Zones {
-		path := fmt.Sprintf("cluster.zones[%d]", i)
-		d.check(zone == "." || slices.Contains(c.Domains(), zone), path, quote(zone)+": the root or the cluster domain", "leave it out", "clusterDomain")
-		route := slices.IndexFunc(c.Forward, func(r Route) bool { return r.Zone == zone })
-		d.check(route >= 0, path, fmt.Sprintf("%s: has a route, forward[%d]", quote(zone), route), "leave out one of them")
-	}
 }
 
 // checkClusterRoute reports a route for the whole of a domain that is not forwarded.

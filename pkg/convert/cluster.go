@@ -53,13 +53,9 @@ func central(l *line) bool {
 			"where one is that of a Service, name the Service in cluster.central.service instead: its endpoints are watched")
 		return true
 	}
-	c.cfg.Cluster.Central.Service = config.ServiceName{Namespace: "kube-system", Name: "kube-dns"}
-	c.differs(l.at, to[service], "the endpoints of the Service kube-system/kube-dns are watched through the API, and queried directly",
+	c.cfg.Cluster.Central.Service = c.service()
+	c.differs(l.at, to[service], "the endpoints of the Service "+c.service().String()+" are watched through the API, and queried directly",
 		"write the name that the Service has in cluster.central.service; no second Service such as kube-dns-upstream is needed")
-	if c.cfg.Interface.Manage && !c.cfg.Intercept.Manage {
-		c.cfg.Intercept.Manage = true
-		c.origins["intercept.manage"] = origin{text: "queries go to the central resolver while the agent does not answer"}
-	}
 	return true
 }
 
@@ -76,12 +72,12 @@ func isCentral(c *converter, zone string, to []string) bool {
 func kubernetes(l *line) {
 	c, cluster := l.c, &l.c.cfg.Cluster
 	if c.clusterZone != "" {
-		l.unread(l.ownZones(), "only one cluster is served, "+c.clusterZone, "write a route to the other cluster's resolver")
+		l.leave(l.ownZones(), "only one cluster is served, "+c.clusterZone, "write a route to the other cluster's resolver")
 		return
 	}
 	reverse := clusterZones(l)
 	if c.clusterZone == "" {
-		l.unread(l.ownZones(), "no zone of it can be the domain of a cluster", routeIt)
+		l.leave(l.ownZones(), "no zone of it can be the domain of a cluster", routeIt)
 		return
 	}
 	c.cfg.ClusterDomain = c.clusterZone
@@ -95,20 +91,29 @@ func kubernetes(l *line) {
 		cluster.IgnoreEmptyService = false
 		c.lost(c.origins["cluster.ignoreEmptyService"].at, "kubernetes: ignore empty_service", "without endpoints no service is known to have none", "leave out noendpoints")
 	}
-	if len(cluster.Namespaces) > 0 && cluster.NamespaceSelector != "" {
-		c.lost(l.at, "kubernetes: namespace_labels "+cluster.NamespaceSelector, "namespaces are listed or selected, not both", "")
-		cluster.NamespaceSelector = ""
-	}
 	isThrough := func(zone string) bool {
 		return slices.ContainsFunc(through, func(t string) bool { return below(zone, t) })
 	}
 	cluster.Fallthrough = fallthroughIn(c.cfg.Domains(), through)
-	cluster.Ranges = slices.DeleteFunc(cluster.Ranges, func(p netip.Prefix) bool { return isThrough(config.ReverseZones(p)[0]) })
-	switch {
-	case !reverse:
-		l.differs("the reverse names of the cluster's addresses are answered as well", "")
-	case !isThrough("in-addr.arpa.") && len(cluster.Ranges) == 0:
-		l.differs("reverse names of addresses that the cluster does not have are forwarded, not denied", "cluster.ranges has the prefixes whose other addresses are denied")
+	if len(cluster.Fallthrough) > 0 && len(l.s.all("forward"))+len(l.s.all("proxy")) == 0 {
+		l.leave(nil, "unknown names fail where no server is asked for them", "leave out fallthrough")
+	}
+	closeReverse(l, reverse, isThrough)
+}
+
+// closeReverse has the reverse names answered that the plugin answers: those of the cluster's addresses, and denials of the
+// others in its reverse zones without fallthrough.
+func closeReverse(l *line, reverse []netip.Prefix, isThrough func(zone string) bool) {
+	cluster := &l.c.cfg.Cluster
+	every := []netip.Prefix{netip.PrefixFrom(netip.IPv4Unspecified(), 0), netip.PrefixFrom(netip.IPv6Unspecified(), 0)}
+	if slices.ContainsFunc(every, func(all netip.Prefix) bool { return !slices.Contains(reverse, all) }) {
+		l.leave(nil, "reverse names of all the cluster's addresses are answered", "")
+	}
+	for _, p := range reverse {
+		if !isThrough(config.ReverseZones(p)[0]) {
+			cluster.Ranges = appendNew(cluster.Ranges, p)
+			l.c.origins["cluster.ranges"] = l.origin()
+		}
 	}
 }
 
@@ -127,13 +132,13 @@ func fallthroughIn(domains, through []string) (list []string) {
 	return list
 }
 
-// clusterZones separates the cluster domain from its reverse zones, and reports whether there are reverse zones.
-func clusterZones(l *line) (reverse bool) {
+// clusterZones separates the cluster domain from its reverse zones, which it returns as prefixes.
+func clusterZones(l *line) (reverse []netip.Prefix) {
 	c, hosts := l.c, l.args()
 	if len(hosts) == 0 {
 		hosts = l.s.zones
 	}
-	var sets []string // zones of a cluster set, which an option of its own is for
+	var sets []string // zones of a cluster set
 	for _, st := range l.body {
 		if st.words[0] == "multicluster" {
 			sets = append(sets, l.zonesAmong(st.args())...)
@@ -142,8 +147,7 @@ func clusterZones(l *line) (reverse bool) {
 	for _, host := range hosts {
 		host = fillPlaceholders(host)
 		if p, err := netip.ParsePrefix(host); err == nil {
-			reverse = true
-			c.cfg.Cluster.Ranges = appendNew(c.cfg.Cluster.Ranges, p.Masked())
+			reverse = append(reverse, p.Masked())
 			l.s.own = append(l.s.own, config.ReverseZones(p.Masked())...)
 			continue
 		}
@@ -152,16 +156,17 @@ func clusterZones(l *line) (reverse bool) {
 		case err != nil:
 			l.lost(oneLine(err), "")
 			continue
-		case isReverse(zone):
-			if reverse = true; zone != "in-addr.arpa." && zone != "ip6.arpa." {
-				c.differs(l.at, zone, "reverse zones are configured as prefixes", "write the zone's prefix into cluster.ranges")
-			}
+		case zone == "in-addr.arpa.":
+			reverse = append(reverse, netip.PrefixFrom(netip.IPv4Unspecified(), 0))
+		case zone == "ip6.arpa.":
+			reverse = append(reverse, netip.PrefixFrom(netip.IPv6Unspecified(), 0))
+		case isReverse(zone): // some reverse names, so that closeReverse leaves all
 		case slices.Contains(sets, zone), zone == ".":
 			continue
 		case c.clusterZone == "":
 			c.clusterZone = zone
 		case zone != c.clusterZone && !c.addDomain(zone):
-			l.lost(zone+": not apart from another domain of the cluster", "")
+			l.leave([]string{zone}, "not apart from another domain of the cluster", routeIt)
 			continue
 		}
 		l.s.own = append(l.s.own, zone)
@@ -204,8 +209,8 @@ func kubernetesOptions(c *converter, through *[]string) []directive {
 				cluster.Namespaces = appendNew(cluster.Namespaces, name)
 			}
 		}},
-		text("labels", &cluster.ServiceSelector),
-		text("namespace_labels", &cluster.NamespaceSelector),
+		textOption("labels", &cluster.ServiceSelector),
+		textOption("namespace_labels", &cluster.NamespaceSelector),
 		flag("endpoint_pod_names", &cluster.PodNames),
 		{names: "noendpoints", take: func(l *line) {
 			cluster.Endpoints, c.origins["cluster.endpoints"] = config.EndpointsNone, l.origin()
@@ -223,14 +228,16 @@ func kubernetesOptions(c *converter, through *[]string) []directive {
 			}
 			*through = append(*through, l.zones(l.args())...)
 		}},
-		{names: "transfer", take: transferTo},
-		lost("endpoint tls", "the API server's address is in a kubeconfig",
+		lost("transfer", "zones are not transferred through a node cache", "ask the old server for them, or see cluster.transferTo"),
+		left("endpoint tls", "the API server's address is in a kubeconfig",
 			"write one, and name it in cluster.kubeconfig; in a pod the service account is enough"),
-		lost("apiserver_qps apiserver_burst apiserver_max_inflight", "the request rate cannot be set",
+		differs("apiserver_qps apiserver_burst apiserver_max_inflight", "the request rate cannot be set",
 			"objects are watched, so there are few"),
-		lost("startup_timeout", "the start and /readyz wait for the cluster's objects without a timeout",
+		differs("startup_timeout", "the start and /readyz wait for the cluster's objects without a timeout",
 			"a snapshot makes the start immediate: see snapshot.folder"),
-		{names: "multicluster", take: clusterSet},
+		{names: "multicluster", take: func(l *line) {
+			l.leave(l.zonesAmong(l.args()), "its zones are not converted", "cluster.clusterSet serves such names: docs/multi-cluster.md")
+		}},
 		{names: "federation", take: func(l *line) { c.federation(l.origin(), l.arg(0, "")+"="+l.arg(1, "")) }},
 		{names: "resyncperiod upstream"}, // CoreDNS ignores them as well
 		{names: "zonal"},                 // always on
@@ -257,123 +264,5 @@ func (c *converter) checkFederations() {
 		c.lost(c.origins["cluster.federations"].at, "federations", "the resolver with all names and endpoints of the cluster has them",
 			"write them into its cluster.federations")
 		cluster.Federations = nil
-	}
-}
-
-// external converts the plugin that answers the external names of the cluster's services.
-func external(l *line) {
-	to := &l.c.cfg.Cluster.External
-	if l.c.cfg.Cluster.Resolver != config.ResolverLocal || len(l.s.all("kubernetes")) == 0 {
-		l.unread(l.ownZones(), "it needs the plugin kubernetes", routeIt)
-		return
-	}
-	for _, zone := range l.ownZones() {
-		switch {
-		case isReverse(zone): // reverse names of external addresses are answered anyway
-		case l.c.serverFor(zone) != l.s:
-			l.lost("the names of "+zone+" belong to another server block", "")
-		case slices.ContainsFunc(slices.Concat(l.c.cfg.Domains(), to.Zones), func(other string) bool { return below(zone, other) || below(other, zone) }):
-			l.lost(zone+" overlaps with the domain of the cluster, or with another zone", "")
-		default:
-			to.Zones = append(to.Zones, zone)
-			l.c.origins["cluster.external.zones"] = l.origin()
-		}
-		l.s.own = append(l.s.own, zone)
-	}
-	l.options(
-		duration("ttl", "cluster.external.ttl", 0, time.Hour, &to.TTL),
-		flag("headless", &to.Headless),
-		directive{names: "fallthrough", take: func(l *line) {
-			if to.Fallthrough = true; len(l.args()) > 0 {
-				l.differs("it is for all external zones", "")
-			}
-		}},
-		directive{names: "apex", take: func(l *line) {
-			if l.all() != "dns" {
-				l.lost("the name server of a zone is ns1.dns in it", "write that name into the zone above, which delegates it")
-			}
-		}})
-}
-
-// clusterSet converts the zones of a cluster set, of which there is one: an option of kubernetes, or a plugin beside it.
-func clusterSet(l *line) {
-	c := l.c
-	if c.cfg.Cluster.Resolver != config.ResolverLocal {
-		l.unread(l.ownZones(), "it needs the plugin kubernetes", routeIt)
-		return
-	}
-	list := slices.DeleteFunc(slices.Clone(l.ownZones()), func(zone string) bool { return zone == "." || below(zone, c.clusterZone) || below(c.clusterZone, zone) })
-	if len(list) == 0 {
-		l.lost("no zone of it can be the domain of a cluster set", "")
-		return
-	}
-	c.cfg.Cluster.ClusterSet, c.origins["cluster.clusterSet"] = list[0], l.origin()
-	l.s.own = append(l.s.own, list[0])
-	l.differs("the endpoints of a ClusterSetIP have no names, as the specification demands, and reverse names are answered", "")
-	if len(list) > 1 {
-		l.unread(list[1:], "only one cluster set is served, "+list[0], routeIt)
-	}
-	l.options(
-		differs("kubeconfig noendpoints", "those of the plugin kubernetes are for both", ""),
-		lost("fallthrough", "names that do not exist are denied", ""))
-}
-
-// transfer converts the plugin for zone transfers.
-func transfer(l *line) {
-	for _, st := range l.body {
-		if option := l.option(&st); st.words[0] == "to" {
-			transferTo(option)
-		} else {
-			option.lost("the source address of NOTIFY is that of the route", "")
-		}
-	}
-	if !l.c.servesCluster {
-		l.lost("only zones of the cluster can be transferred", "")
-	}
-}
-
-// tsig converts the keys of transfers.
-func tsig(l *line) {
-	cluster := &l.c.cfg.Cluster
-	if len(cluster.TransferTo) == 0 {
-		l.lost("only zone transfers and NOTIFY are signed", "")
-		return
-	}
-	l.options(
-		directive{names: "secrets", take: func(l *line) {
-			if file := l.arg(0, ""); l.set("cluster.transferKeys", file) {
-				cluster.TransferKeys = file
-				l.differs("the file is read where node-cache runs", "mount its Secret there")
-			}
-		}},
-		directive{names: "secret", take: func(l *line) { // not with the secret itself
-			l.c.lost(l.at, "tsig: secret "+l.arg(0, ""), "no key is in the configuration",
-				"write the keys to a file, as tsig-keygen does, and name it in cluster.transferKeys")
-		}},
-		differs("require", "transfers must be signed, other queries need not be", ""))
-}
-
-// transferTo converts the servers of to.
-func transferTo(l *line) {
-	allowed := &l.c.cfg.Cluster.TransferTo
-	for _, word := range l.args() {
-		to, err := netip.ParseAddrPort(word)
-		if err != nil {
-			var a netip.Addr
-			a, err = netip.ParseAddr(strings.Trim(word, "[]"))
-			to = netip.AddrPortFrom(a, 53)
-		}
-		a := to.Addr().Unmap().WithZone("")
-		switch {
-		case word == "to":
-		case word == "*":
-			for _, all := range []netip.Addr{netip.IPv4Unspecified(), netip.IPv6Unspecified()} {
-				*allowed = appendNew(*allowed, config.TransferClient{Prefix: netip.PrefixFrom(all, 0)})
-			}
-		case err == nil:
-			*allowed = appendNew(*allowed, config.TransferClient{Prefix: netip.PrefixFrom(a, a.BitLen()), Port: to.Port()})
-		default:
-			l.c.lost(l.at, "transfer: to "+word, "not an address", "")
-		}
 	}
 }

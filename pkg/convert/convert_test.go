@@ -46,11 +46,11 @@ func TestFiles(t *testing.T) {
 		{name: "stub-zones", inputs: []string{"stub-zones.corefile"}, lost: true},
 		{name: "everything", inputs: []string{"everything.corefile"}, lost: true},
 		{name: "odd", inputs: []string{"odd.corefile"}, lost: true},
-		{name: "k3s", inputs: []string{"k3s.yaml"}},
+		{name: "k3s", inputs: []string{"k3s.yaml"}, lost: true},
 		{name: "unrouted", inputs: []string{"unrouted.corefile"}, lost: true},
 		{name: "openshift", inputs: []string{"openshift.corefile"}},
 		{name: "ipvs", inputs: []string{"ipvs.yaml"}},
-		{name: "proxy", inputs: []string{"proxy.yaml"}, lost: true},
+		{name: "proxy", inputs: []string{"proxy.yaml"}},
 		{name: "chained", inputs: []string{"chained.corefile"}, lost: true},
 		{name: "split", inputs: []string{"split.corefile"}, lost: true},
 		{name: "unfilled", inputs: []string{"unfilled.corefile"}, lost: true},
@@ -99,7 +99,7 @@ func TestForDaemonSetNotesPod(t *testing.T) {
 		name, block, want string // want: empty for neither
 	}{
 		{"pods by their names", "kubernetes cluster.local {\n pods insecure\n}", ""},
-		{"pods by their addresses", "kubernetes cluster.local {\n pods verified\n}", permissions},
+		{"pods by their addresses", "kubernetes cluster.local in-addr.arpa ip6.arpa {\n pods verified\n}", permissions},
 		{"a cache that fits", "cache {\n success 163840\n}", ""},
 		{"a cache that does not fit", "cache {\n success 200000\n}", memory},
 	} {
@@ -121,8 +121,8 @@ func TestForDaemonSetNotesPod(t *testing.T) {
 // TestRanges denies the unknown addresses of a prefix, unless they fall through.
 func TestRanges(t *testing.T) {
 	t.Parallel()
-	for options, want := range map[string]string{"": "[10.96.0.0/16]", "fallthrough": "[]", "fallthrough in-addr.arpa": "[]", "fallthrough cluster.local": "[10.96.0.0/16]"} {
-		r, err := convert.Files([]convert.Input{{Name: "Corefile", Text: []byte(". {\n kubernetes cluster.local 10.96.0.0/16 {\n" + options + "\n}\n forward . 192.0.2.1\n}\n")}}, convert.Options{})
+	for options, want := range map[string]string{"": "[0.0.0.0/0 ::/0]", "fallthrough": "[]", "fallthrough in-addr.arpa": "[::/0]", "fallthrough cluster.local": "[0.0.0.0/0 ::/0]"} {
+		r, err := convert.Files([]convert.Input{{Name: "Corefile", Text: []byte(". {\n kubernetes cluster.local in-addr.arpa ip6.arpa {\n" + options + "\n}\n forward . 192.0.2.1\n}\n")}}, convert.Options{})
 		must(t, err)
 		same(t, options+": cluster.ranges", want, fmt.Sprint(r.Config.Cluster.Ranges))
 	}
@@ -203,8 +203,7 @@ func TestFilesErrors(t *testing.T) {
 		{name: "a template within YAML", in: []string{"kind: ConfigMap\ndata:\n  Corefile: |\n    . {\n    {{- if .Values.log }}\n      log\n    {{- end }}\n    }\n"}, want: "reading the Corefile: file0: line 5 has {{ … }} or {% … %}, which a tool is to fill in: render the template first (helm template, ansible), or convert what the cluster has: kubectl get configmap -o yaml"},
 		{name: "the template of a playbook", in: []string{". {\n{% if log %}\n  log\n{% endif %}\n}\n"}, want: "reading file0: line 2 has {{ … }} or {% … %}, which a tool is to fill in: render the template first (helm template, ansible), or convert what the cluster has: kubectl get configmap -o yaml"},
 		{name: "YAML with a tab", in: []string{"apiVersion: v1\nkind: ConfigMap\ndata:\n\tCorefile: |\n"}, want: "reading file0: it is neither a Corefile nor YAML of a ConfigMap as kubectl get -o yaml writes it: yaml: line 4: found character that cannot start any token"},
-		{name: "YAML without a kind", in: []string{"data:\n  Corefile: |\n    . {\n      errors\n    }\n"}, want: "reading file0: it is neither a Corefile nor YAML of a ConfigMap as kubectl get -o yaml writes it: no object with a kind is in it"},
-		{name: "values of a chart", in: []string{"servers:\n- zones: [{zone: .}]\n  port: 53\n"}, want: "reading file0: it is neither a Corefile nor YAML of a ConfigMap as kubectl get -o yaml writes it: no object with a kind is in it"},
+		{name: "YAML without a kind", in: []string{"spec:\n  Corefile: |\n    . {\n      errors\n    }\n"}, want: "reading file0: no ConfigMap in it has a Corefile or the keys of kube-dns"},
 		{name: "JSON that ends early", in: []string{`{"kind": "ConfigMap", "data"`}, want: "reading file0: it is neither a Corefile nor YAML of a ConfigMap as kubectl get -o yaml writes it: yaml: line 1: did not find expected ',' or '}'"},
 		{name: "a program", in: []string{"\x7fELF\x02\x01\x00"}, want: "reading file0: not UTF-8 text"},
 		{name: "a comment alone", in: []string{"# nothing yet\n"}, want: "reading the Corefile: file0: no server block"},
@@ -229,28 +228,6 @@ func TestFilesErrors(t *testing.T) {
 				t.Fatal("Files: no error")
 			}
 			same(t, "error", tt.want, err.Error())
-		})
-	}
-}
-
-// TestClusterSet keeps the domain of a cluster set.
-func TestClusterSet(t *testing.T) {
-	t.Parallel()
-	for _, tt := range []struct{ name, text, want string }{
-		{"named", ". {\n kubernetes cluster.local clusterset.local {\n  multicluster clusterset.local\n }\n forward . 192.0.2.1\n}\n", "clusterset.local."},
-		{"of the server block", "cluster.local clusterset.local {\n kubernetes {\n  multicluster clusterset.local\n }\n}\n. {\n forward . 192.0.2.1\n}\n", "clusterset.local."},
-		{"of a plugin", ". {\n multicluster clusterset.local {\n  noendpoints\n }\n kubernetes cluster.local\n forward . 192.0.2.1\n}\n", "clusterset.local."},
-		{"of a plugin in another block", ". {\n kubernetes cluster.local\n forward . 192.0.2.1\n}\nclusterset.local {\n multicluster\n}\n", "clusterset.local."},
-		{"the cluster's own", ". {\n kubernetes cluster.local {\n  multicluster cluster.local\n }\n forward . 192.0.2.1\n}\n", ""},
-		{"none", ". {\n kubernetes cluster.local\n forward . 192.0.2.1\n}\n", ""},
-	} {
-		t.Run(tt.name, func(t *testing.T) {
-			t.Parallel()
-			r, err := convert.Files([]convert.Input{{Name: "file", Text: []byte(tt.text)}}, convert.Options{})
-			must(t, err)
-			same(t, "clusterSet", tt.want, r.Config.Cluster.ClusterSet)
-			same(t, "clusterDomain", "cluster.local.", r.Config.ClusterDomain)
-			same(t, "something is lost", tt.name == "the cluster's own", r.Lost())
 		})
 	}
 }
@@ -283,118 +260,179 @@ func TestOtherKeys(t *testing.T) {
 	}
 }
 
-// TestExternalZoneHasNoRoute leaves out the servers of an external zone, which CoreDNS never asks.
-func TestExternalZoneHasNoRoute(t *testing.T) {
-	t.Parallel()
-	text := ". {\n forward . 192.0.2.1\n}\nexample.org {\n kubernetes cluster.local\n k8s_external\n forward . 192.0.2.2\n}\n"
-	r, err := convert.Files([]convert.Input{{Name: "file", Text: []byte(text)}}, convert.Options{})
-	must(t, err)
-	if text := string(yamlOf(t, r)); !strings.Contains(text, "zones: [\"example.org.\"]\n") || strings.Contains(text, "192.0.2.2") {
-		t.Errorf("want an external zone without a route:\n%s", text)
+// whereTo returns who is asked for a name outside the cluster domain: upstreams, central, or none.
+func whereTo(c *config.Config, name string) string {
+	best, to := "", ""
+	add := func(zone, asked string) {
+		if (zone == "." || name == zone || strings.HasSuffix(name, "."+zone)) && len(zone) > len(best) {
+			best, to = zone, asked
+		}
 	}
+	for _, r := range c.Forward {
+		add(r.Zone, fmt.Sprint(r.To))
+	}
+	for _, zone := range c.Cluster.Zones {
+		add(zone, "central")
+	}
+	return to
 }
 
-// TestZoneWithoutUpstreams answers SERVFAIL for the names of a zone whose servers cannot be queried, or forwards them to the old server: they
-// must not go to the upstreams of the root.
-func TestZoneWithoutUpstreams(t *testing.T) {
+// TestZones leaves the zones whose answers cannot be the same to the server that stays. Where none does, their names fail, and convert says
+// so: they must not go to another server.
+func TestZones(t *testing.T) {
 	t.Parallel()
-	const root = ". {\n forward . 192.0.2.1\n}\n"
+	const root, kubernetes = ". {\n forward . 192.0.2.1\n}\n", " kubernetes cluster.local in-addr.arpa ip6.arpa {\n  fallthrough in-addr.arpa ip6.arpa\n }\n"
 	for _, tt := range []struct{ name, text string }{
 		{"a forward to names alone", root + "corp.example {\n forward . ns.corp.example\n}\n"},
 		{"a plugin that is not supported", root + "corp.example {\n nomad\n}\n"},
 		{"a plugin before a forward", root + "corp.example {\n nomad\n forward . 192.0.2.2\n}\n"},
-		{"a plugin in the block of the root", ". {\n k8s_external corp.example\n forward . 192.0.2.1\n}\n"},
+		{"external names", ". {\n k8s_external corp.example\n forward . 192.0.2.1\n}\n"},
+		{"external names of a block", root + "corp.example {\n kubernetes\n k8s_external corp.example\n}\n"},
+		{"records in an etcd", ". {\n etcd corp.example\n forward . 192.0.2.1\n}\n"},
 		{"a plugin with the zone's ID", ". {\n route53 corp.example.:Z4R\n forward . 192.0.2.1\n}\n"},
 		{"a plugin with the zone's group", ". {\n azure group:corp.example\n forward . 192.0.2.1\n}\n"},
 		{"a plugin of others", ". {\n k8s_gateway corp.example\n forward . 192.0.2.1\n}\n"},
-		{"a cluster set without a cluster", root + "corp.example {\n multicluster\n}\n"},
-		{"a second cluster set", ". {\n kubernetes cluster.local set.example corp.example {\n  multicluster set.example corp.example\n }\n forward . 192.0.2.1\n}\n"},
-		{"the domain of a second cluster", ". {\n kubernetes cluster.local\n kubernetes corp.example {\n  kubeconfig k\n }\n forward . 192.0.2.1\n}\n"},
-		{"an unknown plugin", ". {\n something corp.example {\n  x y\n }\n forward . 192.0.2.1\n}\n"},
-		{"a file that is not given", ". {\n file db.corp.example corp.example\n forward . 192.0.2.1\n}\n"},
-		{"a route that is refused", root + "corp.example {\n forward . 192.0.2.2 {\n  tls a.pem\n }\n}\n"},
-		{"a stub domain with names alone", "kind: ConfigMap\ndata:\n  stubDomains: '{\"corp.example\": [\"ns.corp.example\"]}'\n"},
+		{"a cluster set", root + "corp.example {\n multicluster\n}\n"},
+		{"the domain of a second cluster", ". {\n forward . 192.0.2.1\n kubernetes corp.example {\n  kubeconfig k\n }\n}\n"},
+		{"a zone file", ". {\n file db.corp.example corp.example\n forward . 192.0.2.1\n}\n"},
+		{"the content of answers", root + "corp.example {\n forward . 192.0.2.2 {\n  next NXDOMAIN\n }\n}\n"},
+		{"a certificate of the client", root + "corp.example {\n forward . tls://192.0.2.2 {\n  tls a.pem b.pem\n }\n}\n"},
+		{"two lists of servers", root + "corp.example {\n forward . 192.0.2.2\n forward . 192.0.2.3\n}\n"},
+		{"a wildcard", ". {\n hosts {\n  10.0.0.1 *.corp.example\n  fallthrough\n }\n forward . 192.0.2.1\n}\n"},
+		{"a server of its own", root + "corp.example {\n forward . 127.0.0.1:5301\n}\n.:5301 {\n forward . 192.0.2.3\n}\n"},
+		{"an unknown plugin", root + "corp.example {\n something corp.example\n}\n"},
+		{"two blocks with views", root + "corp.example {\n view v4 {\n  expr type() == 'A'\n }\n forward . 192.0.2.2\n}\ncorp.example {\n forward . 192.0.2.3\n}\n"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			r, err := convert.Files([]convert.Input{{Name: "file", Text: []byte(tt.text)}}, convert.Options{})
-			must(t, err)
-			if !r.Lost() {
-				t.Error("no note reports that something is lost")
+			files := func(text string, o convert.Options) *convert.Result {
+				r, err := convert.Files([]convert.Input{{Name: "file", Text: []byte(text)}}, o)
+				must(t, err)
+				yamlOf(t, r)
+				return r
 			}
-			if text := string(yamlOf(t, r)); !strings.Contains(text, "- zone: \"corp.example.\"\n  to: [\"none\"]\n") {
-				t.Errorf("the names of corp.example do not get SERVFAIL:\n%s", text)
+			staying := files(strings.Replace(tt.text, ". {\n", ". {\n"+kubernetes, 1), convert.Options{})
+			same(t, "beside a CoreDNS, lost", false, staying.Lost())
+			same(t, "asked for a.corp.example", "central", whereTo(&staying.Config, "a.corp.example."))
+			same(t, "asked for other names", "[192.0.2.1]", whereTo(&staying.Config, "a.example."))
+			same(t, "cluster", config.ResolverLocal, staying.Config.Cluster.Resolver)
+			if !strings.Contains(tt.text, "kubernetes") {
+				old := files(tt.text, convert.Options{OldServer: netip.MustParseAddrPort("192.0.2.9:53")})
+				same(t, "beside an old server, asked for a.corp.example", "[192.0.2.9]", whereTo(&old.Config, "a.corp.example."))
 			}
-			r, err = convert.Files([]convert.Input{{Name: "file", Text: []byte(tt.text)}}, convert.Options{OldServer: netip.MustParseAddrPort("192.0.2.9:53")})
-			must(t, err)
-			if text := string(yamlOf(t, r)); !strings.Contains(text, "- zone: \"corp.example.\"\n  to: [\"192.0.2.9\"]\n") {
-				t.Errorf("the old server is not asked for the names of corp.example:\n%s", text)
+			alone := files(strings.Replace(tt.text, ". {\n", ". {\n"+kubernetes, 1), convert.Options{Replace: true})
+			same(t, "in its place, lost", true, alone.Lost())
+			to := map[bool]string{true: "[none]"}[!slices.Contains([]string{"the content of answers", "a certificate of the client", "two lists of servers", "a server of its own", "two blocks with views"}, tt.name)]
+			if got := whereTo(&alone.Config, "a.corp.example."); to != "" && got != to || got == "[192.0.2.1]" {
+				t.Errorf("in its place, asked for a.corp.example: %s", got)
 			}
 		})
 	}
 }
 
-// TestEtcd converts the plugin etcd to the section etcd.
-func TestEtcd(t *testing.T) {
+// TestBlocks leaves whole blocks to the server that stays where one of their plugins may touch any name.
+func TestBlocks(t *testing.T) {
 	t.Parallel()
-	const forward = ". {\n forward . 192.0.2.1\n}\n"
-	section := func(zones ...string) config.Etcd {
-		return config.Etcd{Endpoints: []string{"http://localhost:2379"}, Prefix: "/skydns", Zones: zones}
+	for _, tt := range []struct {
+		name, block string
+		isLeft      bool
+		lost        bool // also with the server that stays
+	}{
+		{"nothing else", "", false, false},
+		{"a rule to a name of the block", "rewrite name exact shop.example web.shop.svc.cluster.local", false, false},
+		{"rules for the ends of names", "rewrite name suffix .old.example .new.example answer auto", false, false},
+		{"a rule to a name of another block", "rewrite name exact shop.example a.corp.example", true, false},
+		{"a rule for names of another block", "rewrite name suffix .example .test answer auto", true, false},
+		{"a rule for the ends of labels", "rewrite name suffix old.test new.test answer auto", true, false},
+		{"an expression", `rewrite name regex (.*)\.old\.test {1}.new.test answer auto`, true, false},
+		{"an expression, and the way back", `rewrite name regex (.*)\.old\.test {1}.new.test answer name (.*)\.new\.test {1}.old.test`, true, false},
+		{"an expression, and another way back", `rewrite name regex (.*)\.old\.test {1}.new.test answer name (.*)\.new\.test {1}.other.test`, true, true},
+		{"answers with another name", "rewrite name suffix .old.test .new.test", true, true},
+		{"rules one after the other", "rewrite continue name exact a.test b.test", true, false},
+		{"another field", "rewrite ttl a.test 30-300", true, false},
+		{"the client's network", "rewrite edns0 subnet set 24 56", true, true},
+		{"names with addresses", "hosts {\n 10.0.0.1 a.test\n fallthrough\n}", false, false},
+		{"names of a file", "hosts /etc/hosts.d/a {\n fallthrough\n}", true, false},
+		{"names that end the lookup", "hosts {\n 10.0.0.1 a.test\n}", true, false},
+		{"a pattern", "template IN A b.test {\n answer \"{{ .Name }} 60 IN A 10.0.0.1\"\n}", false, false},
+		{"a pattern over a name with an address", "hosts {\n 10.0.0.1 a.test\n fallthrough\n}\ntemplate IN A test {\n answer \"{{ .Name }} 60 IN A 10.0.0.2\"\n}", true, false},
+		{"a pattern beside a name with an address", "hosts {\n 10.0.0.1 a.test\n fallthrough\n}\ntemplate IN AAAA test {\n rcode NOERROR\n}", false, false},
+		{"a pattern over another block", "template IN A example {\n answer \"{{ .Name }} 60 IN A 10.0.0.2\"\n}", true, false},
+		{"the client in a pattern", "template IN A b.test {\n answer \"{{ .Name }} 60 IN TXT {{ .Remote }}\"\n}", true, false},
+		{"a type for all clients", "acl {\n filter type AAAA\n}", true, false},
+		{"clients", "acl {\n block net 10.0.0.0/8\n}", false, true},
+		{"IPv6 of a NAT64", "dns64", true, false},
+		{"a signature", "dnssec", true, false},
+		{"the search path of pods", "autopath @kubernetes", false, true},
+		{"transfers", "transfer {\n to *\n}", false, true},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			text := ". {\n kubernetes cluster.local in-addr.arpa ip6.arpa {\n  fallthrough in-addr.arpa ip6.arpa\n }\n" + tt.block + "\n forward . 192.0.2.1\n}\ncorp.example {\n forward . 192.0.2.2\n}\n"
+			r, err := convert.Files([]convert.Input{{Name: "file", Text: []byte(text)}}, convert.Options{})
+			must(t, err)
+			yamlOf(t, r)
+			c := &r.Config
+			want := [4]string{config.ResolverLocal, "[192.0.2.1]", "[192.0.2.2]", fmt.Sprint(tt.lost)}
+			if tt.isLeft {
+				want[0], want[1] = config.ResolverCentral, "central"
+				if len(c.Rewrite)+len(c.Templates)+len(c.Hosts.Names) > 0 || c.DNS64.Prefix.IsValid() {
+					t.Errorf("something of the block is converted:\n%s", yamlOf(t, r))
+				}
+			}
+			same(t, "resolver, other names, those of another block, and something is lost", want,
+				[4]string{c.Cluster.Resolver, whereTo(c, "a.test."), whereTo(c, "a.corp.example."), fmt.Sprint(r.Lost())})
+			replaced, err := convert.Files([]convert.Input{{Name: "file", Text: []byte(text)}}, convert.Options{Replace: true})
+			must(t, err)
+			same(t, "in its place, something is lost", tt.isLeft || tt.lost, replaced.Lost())
+		})
 	}
-	with := func(e config.Etcd, change func(*config.Etcd)) config.Etcd {
-		change(&e)
-		return e
+}
+
+// TestForms reads a Corefile where people keep it, with the lines of the file, or says where it is.
+func TestForms(t *testing.T) {
+	t.Parallel()
+	const values = "servers:\n- zones: [{zone: ., scheme: dns://}]\n  port: 53\n  plugins:\n  - name: hosts\n    configBlock: |-\n      10.0.0.1 a.test\n      fallthrough\n" +
+		"  - {name: forward, parameters: . 192.0.2.1}\n- zones:\n  - zone: corp.example\n  plugins:\n  - name: forward\n    parameters: . 192.0.2.2\n"
+	indent := func(text, by string) string {
+		return by + strings.ReplaceAll(strings.TrimSpace(text), "\n", "\n"+by) + "\n"
 	}
+	const corefile = ".:53 {\n hosts {\n  10.0.0.1 a.test\n  fallthrough\n }\n forward . 192.0.2.1\n}\ncorp.example:53 {\n forward . 192.0.2.2\n}\n"
+	quoted := strings.ReplaceAll(corefile, "\n", `\n`)
 	for _, tt := range []struct {
 		name, text string
-		want       config.Etcd
-		lost       string // part of a note; empty: nothing is lost
+		line       int    // of the name; 0: not a line of the file
+		err        string // part of the error
 	}{
-		{"the defaults", forward + "a.example {\n etcd\n}\n", section("a.example."), ""},
-		{
-			"zones, path, endpoints and what CoreDNS ignores",
-			". {\n etcd a.example 10.0.0.0/8 {\n  path records\n  endpoint http://192.0.2.2:2379 192.0.2.3\n  stubzones\n  upstream\n }\n forward . 192.0.2.1\n}\n",
-			config.Etcd{Endpoints: []string{"http://192.0.2.2:2379", "http://192.0.2.3:2379"}, Prefix: "/records", Zones: []string{"a.example.", "10.in-addr.arpa."}},
-			"",
-		},
-		{
-			"certificates", forward + "a.example {\n root /etc/tls\n etcd {\n  endpoint https://etcd.example\n  tls cert.pem key.pem /ca.pem\n }\n}\n",
-			config.Etcd{Endpoints: []string{"https://etcd.example:2379"}, Prefix: "/skydns", Zones: []string{"a.example."}, EtcdTLS: config.EtcdTLS{CA: "/ca.pem", Cert: "/etc/tls/cert.pem", Key: "/etc/tls/key.pem"}},
-			"",
-		},
-		{
-			"a password", forward + "a.example {\n etcd {\n  credentials root secret\n }\n}\n",
-			with(section("a.example."), func(e *config.Etcd) { e.User, e.PasswordFile = "root", "/etc/node-cache/etcd-password" }), "the password is not copied",
-		},
-		{"fallthrough", ". {\n etcd a.example {\n  fallthrough\n }\n forward . 192.0.2.1\n}\n", with(section("a.example."), func(e *config.Etcd) { e.Fallthrough = true }), ""},
-		{
-			"fallthrough of one zone", ". {\n etcd a.example b.example {\n  fallthrough a.example\n }\n forward . 192.0.2.1\n}\n",
-			with(section("a.example.", "b.example."), func(e *config.Etcd) { e.Fallthrough = true }), "fallthrough is for all zones",
-		},
-		{"all names beside a cluster", ". {\n kubernetes cluster.local\n etcd\n}\n", with(section("."), func(e *config.Etcd) { e.Fallthrough = true }), "other zones have other answers"},
-		{"two plugins of one etcd", forward + "a.example {\n etcd\n}\nb.example {\n etcd\n}\n", section("a.example.", "b.example."), ""},
-		{"two stores", forward + "a.example {\n etcd\n}\nb.example {\n etcd {\n  path /b\n }\n}\n", section("a.example."), "the records of one etcd are read"},
-		{"no server", forward + "a.example {\n etcd {\n  endpoint ftp://a\n }\n}\n", config.Etcd{Prefix: "/skydns"}, "not a server"},
+		{name: "a ConfigMap", text: "kind: ConfigMap\ndata:\n  Corefile: |\n" + indent(corefile, "    "), line: 6},
+		{name: "kubectl patch", text: "data:\n  Corefile: |\n" + indent(corefile, "    "), line: 5},
+		{name: "values of the chart", text: values, line: 7},
+		{name: "values of a chart with the chart", text: "coredns:\n" + indent(values, "  "), line: 8},
+		{name: "Flux", text: "kind: HelmRelease\nspec:\n  values:\n" + indent(values, "    "), line: 10},
+		{name: "RKE2", text: "kind: HelmChartConfig\nspec:\n  valuesContent: |-\n" + indent(values, "    "), line: 10},
+		{name: "EKS", text: `{"corefile": "` + quoted + `", "replicaCount": 2}`},
+		{name: "OpenShift", text: "apiVersion: operator.openshift.io/v1\nkind: DNS\nspec: {servers: []}\n", err: "oc -n openshift-dns get configmap dns-default"},
+		{name: "AKS", text: `{"mode": "Preferred", "vnetDNSOverrides": {".": {}}}`, err: "localdns.corefile"},
+		{name: "flags of dnsmasq", text: "kind: Deployment\nspec: {template: {spec: {containers: [{args: [--server=/corp.example/192.0.2.2]}]}}}\n", err: "get configmap kube-dns"},
+		{name: "values of a chart for NodeLocal DNSCache", text: "config: {localDns: 169.254.20.25}\n", err: "get configmap node-local-dns"},
+		{name: "values of another chart", text: "replicaCount: 2\n", err: "no ConfigMap in it"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			r, err := convert.Files([]convert.Input{{Name: "file", Text: []byte(tt.text)}}, convert.Options{})
+			if tt.err != "" {
+				if err == nil || !strings.Contains(err.Error(), tt.err) {
+					t.Fatalf("Files: %v, want %q in an error", err, tt.err)
+				}
+				return
+			}
 			must(t, err)
-			same(t, "section", tt.want, r.Config.Etcd)
-			lost := ""
-			for _, n := range r.Notes {
-				if !n.Kept {
-					lost += n.String() + "\n"
-				}
+			text := string(yamlOf(t, r))
+			if at := fmt.Sprintf("# file:%d: other types of a.test.", tt.line); tt.line > 0 && !strings.Contains(text, at) {
+				t.Errorf("no %q in\n%s", at, text)
 			}
-			if (lost == "") != (tt.lost == "") || !strings.Contains(lost, tt.lost) {
-				t.Errorf("lost %q, want %q", lost, tt.lost)
-			}
-			for _, zone := range tt.want.Zones {
-				if zone != "." && slices.ContainsFunc(r.Config.Forward, func(f config.Route) bool { return f.Zone == zone }) {
-					t.Errorf("%s has a route", zone)
-				}
-			}
+			same(t, "asked for other names", "[192.0.2.1]", whereTo(&r.Config, "b.test."))
+			same(t, "asked for corp.example", "[192.0.2.2]", whereTo(&r.Config, "corp.example."))
 		})
 	}
 }
@@ -402,7 +440,7 @@ func TestEtcd(t *testing.T) {
 // TestSecondDomain gives the names of the cluster below each of its domains.
 func TestSecondDomain(t *testing.T) {
 	t.Parallel()
-	text := ". {\n kubernetes a.example b.example {\n  zonal\n }\n forward . 192.0.2.1\n cache\n}\n"
+	text := ". {\n kubernetes a.example b.example in-addr.arpa ip6.arpa {\n  zonal\n }\n forward . 192.0.2.1\n cache\n}\n"
 	r, err := convert.Files([]convert.Input{{Name: "file", Text: []byte(text)}}, convert.Options{Faithful: true})
 	must(t, err)
 	same(t, "lost", false, r.Lost())
@@ -412,7 +450,7 @@ func TestSecondDomain(t *testing.T) {
 // TestFederations keeps the last domain of each federation, from the plugin and the option of kubernetes.
 func TestFederations(t *testing.T) {
 	t.Parallel()
-	text := ". {\n kubernetes cluster.local {\n  federation old one.example\n }\n federation cluster.local {\n  old two.example\n  new three.example\n  upstream\n  bad\n }\n" +
+	text := ". {\n kubernetes cluster.local in-addr.arpa ip6.arpa {\n  federation old one.example\n }\n federation cluster.local {\n  old two.example\n  new three.example\n  upstream\n  bad\n }\n" +
 		" forward . 192.0.2.1\n}\n"
 	r, err := convert.Files([]convert.Input{{Name: "file", Text: []byte(text)}}, convert.Options{})
 	must(t, err)

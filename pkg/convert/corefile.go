@@ -54,21 +54,6 @@ func (s *statement) text() string {
 	return string(text)
 }
 
-// server is a server block.
-type server struct {
-	at      place
-	keys    []string
-	plugins []statement
-
-	zones []string // of its keys on the listen port
-	own   []string // zones at or below them that a plugin answers or forwards
-}
-
-// all returns the statements of a plugin, in the order of the file.
-func (s *server) all(name string) []statement {
-	return slices.DeleteFunc(slices.Clone(s.plugins), func(st statement) bool { return st.words[0] != name })
-}
-
 // Bounds on a Corefile with its imports.
 const (
 	maxImportDepth = 100
@@ -84,7 +69,7 @@ type token struct {
 
 // parser parses a Corefile. It reads imports from the given files, and none from this host.
 type parser struct {
-	complete bool             // Options.Complete
+	complete bool             // all files that patterns match are there
 	files    map[string]Input // by base name
 	used     map[string]bool  // the files that were imported
 	noted    map[string]bool  // placeholders with a note
@@ -120,6 +105,20 @@ func (p *parser) parse(in Input) ([]*server, error) {
 		}
 	}
 	return servers, nil
+}
+
+// lines returns the statements in a text that is the inside of a block.
+func (p *parser) lines(in Input) ([]statement, error) {
+	p.tokens, p.next = nil, 0
+	words, err := p.lex(in)
+	if err == nil {
+		err = p.expand(words, 0)
+	}
+	if err != nil {
+		return nil, err
+	}
+	list, _ := p.statements()
+	return list, nil
 }
 
 // keys parses the keys of a server block, which are on one line, or on several that end in a comma.

@@ -17,7 +17,8 @@ type Result struct {
 	Config config.Config // of an agent; valid
 	Notes  []Note        // in the order of the files and their lines
 
-	origins map[string]origin // by path of a key
+	origins map[string]origin  // by path of a key
+	service config.ServiceName // of the cluster's DNS
 }
 
 // Note is about a part that could not be converted, or works differently.
@@ -30,6 +31,8 @@ type Note struct {
 
 	// Kept reports whether the part was converted and differs as Why says. False: it was not.
 	Kept bool `json:"kept"`
+	// Left reports whether the old server is asked for the names of the part, as before.
+	Left bool `json:"left,omitempty"`
 }
 
 // String returns the note on one line, without its hint: Corefile:12: what: why.
@@ -76,7 +79,7 @@ const noBind = "no bind"
 func (r *Result) ForDaemonSet() error {
 	c, own := r.Config, netip.AddrFrom4([4]byte{169, 254, 20, 10})
 	set := func(path string) { r.origins[path] = origin{text: "as daemonset/base has it"} }
-	if !slices.ContainsFunc(c.Listen.Addresses, netip.Addr.IsLinkLocalUnicast) {
+	if !c.Interface.Manage && !slices.ContainsFunc(c.Listen.Addresses, netip.Addr.IsLinkLocalUnicast) {
 		c.Listen.Addresses, c.Listen.Port = []netip.Addr{own}, 53
 		set("listen.addresses")
 	}
@@ -86,7 +89,7 @@ func (r *Result) ForDaemonSet() error {
 		set("cluster.resolver")
 	}
 	if !c.Cluster.Central.IsSet() {
-		c.Cluster.Central.Service = config.ServiceName{Namespace: "kube-system", Name: "kube-dns"}
+		c.Cluster.Central.Service = r.service
 		set("cluster.central.service")
 	}
 	c.Snapshot.Folder, c.Handover.Socket, c.Admin.Socket = snapshotFolder, handoverSocket, adminSocket

@@ -22,8 +22,8 @@ import (
 	"github.com/nodecache/node-cache/internal/proctest"
 )
 
-// corefile has what the answers of a CoreDNS are made with, and counterparts for all of it.
-const corefile = `
+// exactCorefile has what the answers of a CoreDNS are made with, and counterparts for all of it.
+const exactCorefile = `
 (common) {
     errors
     cache 30
@@ -35,10 +35,6 @@ const corefile = `
     ready 127.0.0.1:%[2]d
     rewrite name exact shop.example.org a.example.org
     rewrite name suffix .old.example.org .new.example.org answer auto
-    rewrite stop {
-        name regex (.*)\.in\.example\.org {1}.new.example.org answer auto
-    }
-    rewrite name prefix test prod answer auto
     rewrite name exact alias.example.org cname.example.org
     rewrite name exact hosted.example.org db.example.org
     hosts {
@@ -46,7 +42,6 @@ const corefile = `
         192.0.2.2 db.example.org
         2001:db8::1 db.example.org
         192.0.2.3 v4.example.org
-        192.0.2.9 *.wild.example.org
         ttl 25
         fallthrough
     }
@@ -67,9 +62,6 @@ const corefile = `
     }
     template IN TXT text.example.org {
         answer "{{ .Name }} 25 IN TXT \"{{ .Class }} {{ .Type }} {{ .Zone }}\""
-    }
-    dns64 {
-        allow_ipv4
     }
     forward . %[3]s {
         except refused.example.org
@@ -117,6 +109,46 @@ func startUpstream(t *testing.T) string {
 	return addr.String()
 }
 
+// leftCorefile has what no rule of node-cache does: an expression, a wildcard, and a template before hosts.
+const leftCorefile = `
+.:%[1]d {
+    bind 127.0.0.1
+    ready 127.0.0.1:%[2]d
+    rewrite name regex (.*)\.apps\.example\.org a.example.org answer auto
+    rewrite name regex ^([a-z]+)-([a-z]+)\.swap\.example\.org\.$ {2}.{1}.example.org answer auto
+    rewrite stop {
+        name regex (.*)\.in\.example\.org {1}.new.example.org
+        answer name (.*)\.new\.example\.org {1}.in.example.org
+    }
+    rewrite name prefix test prod answer auto
+    template IN AAAA db.example.org {
+        rcode NXDOMAIN
+    }
+    hosts {
+        192.0.2.1 db.example.org
+        2001:db8::1 db.example.org
+        192.0.2.9 *.wild.example.org
+        fallthrough
+    }
+    dns64 {
+        allow_ipv4
+    }
+    forward . 127.0.0.1:%[3]d
+    cache 30
+}
+
+.:%[3]d {
+    bind 127.0.0.1
+    forward . %[4]s
+}
+
+other.example:%[1]d {
+    bind 127.0.0.1
+    forward . %[4]s
+    cache 30
+}
+`
+
 // TestConvertedAnswersAsBefore asks a real CoreDNS with a Corefile and node-cache with what is converted of it the same
 // questions.
 func TestConvertedAnswersAsBefore(t *testing.T) {
@@ -124,10 +156,23 @@ func TestConvertedAnswersAsBefore(t *testing.T) {
 	program, err := kubetest.Program(t.Context(), "coredns")
 	assert.NoError(t, err)
 	upstream := startUpstream(t)
-	text := func(port, ready int) string { return fmt.Sprintf(corefile, port, ready, upstream, upstream) }
-	theirs := startCoreDNS(t, program, text)
-	ours := startConverted(t, text)
+	t.Run("in its place", func(t *testing.T) {
+		t.Parallel()
+		text := func(port, ready int) string { return fmt.Sprintf(exactCorefile, port, ready, upstream, upstream) }
+		compareAnswers(t, startCoreDNS(t, program, text), startConverted(t, text, "--replace"))
+	})
+	t.Run("beside it", func(t *testing.T) {
+		t.Parallel()
+		inner := freePort(t)
+		text := func(port, ready int) string { return fmt.Sprintf(leftCorefile, port, ready, inner, upstream) }
+		theirs := startCoreDNS(t, program, text)
+		compareAnswers(t, theirs, startConverted(t, text, "--old-server", theirs))
+	})
+}
 
+// compareAnswers asks both servers the same questions.
+func compareAnswers(t *testing.T, theirs, ours string) {
+	t.Helper()
 	began := time.Now()
 	for _, tt := range []struct{ name, types string }{
 		{"a.example.org.", "A AAAA TXT MX"},
@@ -142,6 +187,10 @@ func TestConvertedAnswersAsBefore(t *testing.T) {
 		{"x.in.example.org.", "A AAAA"},
 		{"test.example.org.", "A AAAA"},
 		{"test-1.example.org.", "A"},
+		{"web.apps.example.org.", "A AAAA TXT"},
+		{"WEB.v2.Apps.Example.org.", "A"},
+		{"new-x.swap.example.org.", "A AAAA TXT"},
+		{"example-nothing.swap.example.org.", "A"},
 		{"alias.example.org.", "A"},
 		{"hosted.example.org.", "A AAAA TXT"},
 		{"db.example.org.", "A AAAA TXT"},
@@ -176,79 +225,6 @@ func TestConvertedAnswersAsBefore(t *testing.T) {
 	}
 }
 
-// aliasCorefile has rules with expressions, which make aliases of names, and upstreams behind another port.
-const aliasCorefile = `
-.:%[1]d {
-    bind 127.0.0.1
-    ready 127.0.0.1:%[2]d
-    rewrite name regex (.*)\.apps\.example\.org a.example.org answer auto
-    rewrite name regex ^([a-z]+)-([a-z]+)\.swap\.example\.org\.$ {2}.{1}.example.org answer auto
-    rewrite name regex .*\.wild\.example\.org db.example.org answer auto
-    template ANY AAAA {
-        rcode NOERROR
-    }
-    hosts {
-        192.0.2.1 db.example.org
-        2001:db8::1 db.example.org
-        fallthrough
-    }
-    forward . 127.0.0.1:%[3]d
-    cache 30
-}
-
-.:%[3]d {
-    bind 127.0.0.1
-    forward . %[4]s
-}
-`
-
-// TestConvertedAliasesAnswerAsBefore asks a real CoreDNS and node-cache for names that rules with expressions are for.
-// The addresses and the code are the same; node-cache has an alias before them.
-func TestConvertedAliasesAnswerAsBefore(t *testing.T) {
-	t.Parallel()
-	program, err := kubetest.Program(t.Context(), "coredns")
-	assert.NoError(t, err)
-	upstream := startUpstream(t)
-	text := func(port, ready int) string {
-		return fmt.Sprintf(aliasCorefile, port, ready, freePort(t), upstream)
-	}
-	theirs := startCoreDNS(t, program, text)
-	ours := startConverted(t, text)
-	addresses := func(server, name, typ string) (list []string) {
-		r := answerOf(t, server, name, typ)
-		list = append(list, r.Code)
-		for _, record := range r.Records {
-			if fields := strings.Fields(record.Text); fields[3] == "A" || fields[3] == "AAAA" {
-				list = append(list, fields[4])
-			}
-		}
-		return list
-	}
-	for _, tt := range []struct{ name, types, want string }{
-		{"a.example.org.", "A AAAA", "NOERROR 192.0.2.10"},
-		{"web.apps.example.org.", "A AAAA TXT", "NOERROR 192.0.2.10"},
-		{"WEB.v2.Apps.Example.org.", "A", "NOERROR 192.0.2.10"},
-		{"apps.example.org.", "A", "NXDOMAIN"},
-		{"new-x.swap.example.org.", "A AAAA TXT", "NOERROR 192.0.2.50"},
-		{"example-nothing.swap.example.org.", "A", "NXDOMAIN"},
-		{"new-1.swap.example.org.", "A", "NXDOMAIN"},
-		{"one.wild.example.org.", "A AAAA TXT", "NOERROR 192.0.2.1"},
-	} {
-		for i, typ := range strings.Fields(tt.types) {
-			t.Run(tt.name+" "+typ, func(t *testing.T) {
-				t.Parallel()
-				want, got := addresses(theirs, tt.name, typ), addresses(ours, tt.name, typ)
-				if diff := cmp.Diff(want, got); diff != "" {
-					t.Errorf("addresses (-CoreDNS +node-cache):\n%s", diff)
-				}
-				if i == 0 && strings.Join(got, " ") != tt.want {
-					t.Errorf("answer %q, want %q", got, tt.want)
-				}
-			})
-		}
-	}
-}
-
 // startCoreDNS runs CoreDNS with a Corefile, and returns where it answers.
 func startCoreDNS(t *testing.T, program string, text func(port, ready int) string) string {
 	t.Helper()
@@ -270,11 +246,11 @@ func startCoreDNS(t *testing.T, program string, text func(port, ready int) strin
 }
 
 // startConverted runs node-cache with what its own command converts of the same Corefile, of which nothing is lost.
-func startConverted(t *testing.T, text func(port, ready int) string) string {
+func startConverted(t *testing.T, text func(port, ready int) string, flag ...string) string {
 	t.Helper()
 	port, ready := freePort(t), freePort(t)
 	file := writeFile(t, filepath.Join(t.TempDir(), "Corefile"), text(port, ready))
-	converted, err := exec.Command(nodeCache, "convert", file).Output()
+	converted, err := exec.Command(nodeCache, append([]string{"convert", file}, flag...)...).Output()
 	if err != nil {
 		if exit, ok := errors.AsType[*exec.ExitError](err); ok {
 			t.Fatalf("convert: %v\n%s", err, exit.Stderr)

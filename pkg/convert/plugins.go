@@ -3,8 +3,9 @@
 package convert
 
 import (
-	"fmt"
+	"cmp"
 	"net/netip"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -55,6 +56,39 @@ func (l *line) differs(why, hint string) { l.c.differs(l.at, l.what(), why, hint
 
 func (l *line) unknown() { l.lost("unknown option", "check docs/configuration.md for a matching key") }
 
+// lostAnyway notes what is lost also for names that are left to the old server.
+func (l *line) lostAnyway(why, hint string) {
+	l.lost(why, hint)
+	l.s.kept = append(l.s.kept, l.c.notes[len(l.c.notes)-1])
+}
+
+// leave leaves zones to the old server: the same answers cannot be had here. Nil: all names of the block. If the old server
+// does not stay, the line is lost, and the names of the zones fail: they must not go to another server.
+func (l *line) leave(zones []string, why, hint string) {
+	if !l.c.stays {
+		l.lost(why, hint)
+		for _, zone := range zones {
+			l.s.failed = append(l.s.failed, sourced[string]{zone, l.origin()})
+		}
+		return
+	}
+	which := "the names of " + strings.Join(zones, " ")
+	if zones == nil {
+		zones, l.s.whole, which = l.s.zones, true, "all names of the block"
+	}
+	if len(zones) == 0 {
+		return
+	}
+	l.differs(why+": the old server is asked for "+which, hint)
+	note := &l.c.notes[len(l.c.notes)-1]
+	note.Left = true
+	l.s.kept = append(l.s.kept, *note)
+	for _, zone := range zones {
+		l.s.left = append(l.s.left, sourced[string]{zone, l.origin()})
+		l.s.own = append(l.s.own, zone)
+	}
+}
+
 // arg returns an argument, or a default if there is none.
 func (l *line) arg(i int, otherwise string) string {
 	if i < len(l.args()) {
@@ -66,7 +100,7 @@ func (l *line) arg(i int, otherwise string) string {
 // all returns the arguments as one text.
 func (l *line) all() string { return strings.Join(l.args(), " ") }
 
-// option returns the line of an option.
+// option returns a statement in the block of the line.
 func (l *line) option(st *statement) *line { return &line{st, l.c, l.s, l.words[0]} }
 
 // options converts the options in the block of a plugin.
@@ -85,7 +119,7 @@ func (l *line) options(table ...directive) {
 func (l *line) set(path, value string) bool {
 	before, again := l.c.origins[path]
 	if again && before.value != value {
-		l.lost(fmt.Sprintf("%s is one for all zones, and already %s by %s", path, before.value, before.at), "")
+		l.lost(path+" is one for all zones, and already "+before.value+" by "+before.at.String(), "")
 	}
 	if !again {
 		l.c.origins[path] = origin{l.at, l.text(), value}
@@ -96,13 +130,19 @@ func (l *line) set(path, value string) bool {
 // origin returns the line as an origin.
 func (l *line) origin() origin { return origin{at: l.at, text: l.text()} }
 
-// duration parses a duration, or a number of seconds, and clamps it to the range.
-func (l *line) duration(text string, least, most time.Duration) (time.Duration, bool) {
+// parseDuration parses a duration, or a number of seconds.
+func parseDuration(text string) (time.Duration, bool) {
 	d, err := time.ParseDuration(text)
 	if n, numErr := strconv.Atoi(text); numErr == nil && n >= 0 && n < 1<<31 {
 		d, err = time.Duration(n)*time.Second, nil
 	}
-	if err != nil {
+	return d, err == nil
+}
+
+// duration parses a duration, or a number of seconds, and clamps it to the range.
+func (l *line) duration(text string, least, most time.Duration) (time.Duration, bool) {
+	d, ok := parseDuration(text)
+	if !ok {
 		l.lost(strconv.Quote(text)+" is not a duration", "")
 		return 0, false
 	}
@@ -138,17 +178,32 @@ func duration(name, path string, least, most time.Duration, to *time.Duration) d
 	return directive{names: name, take: func(l *line) { l.setDuration(l.all(), path, least, most, to) }}
 }
 
-// text returns an option that is a key: a text.
-func text(name string, to *string) directive {
+// textOption returns an option that is a key: a text.
+func textOption(name string, to *string) directive {
 	return directive{names: name, take: func(l *line) { *to = l.all() }}
+}
+
+// flag returns an option that is a key: true if it is there.
+func flag(name string, to *bool) directive {
+	return directive{names: name, take: func(*line) { *to = true }}
 }
 
 // lost returns directives without a counterpart.
 func lost(names, why, hint string) directive { return directive{names: names, why: why, hint: hint} }
 
-// ownZones returns plugins that serve zones from data which node-cache does not read.
+// differs returns directives whose effect differs, or that need no conversion.
+func differs(names, why, hint string) directive {
+	return directive{names: names, why: why, hint: hint, kept: true}
+}
+
+// left returns directives with which all names of the block are left to the old server.
+func left(names, why, hint string) directive {
+	return directive{names: names, take: func(l *line) { l.leave(nil, why, hint) }}
+}
+
+// ownZones returns plugins that serve zones from data which node-cache does not read, or reads in another way.
 func ownZones(names, why, hint string) directive {
-	return directive{names: names, take: func(l *line) { l.unread(l.ownZones(), why, hint) }}
+	return directive{names: names, take: func(l *line) { l.leave(l.ownZones(), why, hint) }}
 }
 
 // ownZones returns the zones that a plugin serves: its arguments or those of the server.
@@ -157,20 +212,6 @@ func (l *line) ownZones() []string {
 		return list
 	}
 	return l.s.zones
-}
-
-// unread leaves zones to the old server. Without one their names get SERVFAIL: they must not go to another server.
-func (l *line) unread(zones []string, why, hint string) {
-	if l.c.OldServer.IsValid() {
-		l.differs(why+": the old server is asked", "keep the server at "+l.c.OldServer.String())
-	} else {
-		l.lost(why+": the names get SERVFAIL", "give --old-server ADDRESS, or "+hint)
-	}
-	for _, zone := range zones {
-		if !containsZone(l.c.unread, zone) {
-			l.c.unread = append(l.c.unread, sourced[string]{zone, l.origin()})
-		}
-	}
 }
 
 // zonesAmong returns the zones among the arguments of a plugin: ZONE, ZONE:ID, or of azure GROUP:ZONE.
@@ -188,60 +229,57 @@ func (l *line) zonesAmong(words []string) (list []string) {
 	return overlap(l.s.zones, list)
 }
 
-// unknownPlugin notes a plugin that the table does not have. It may answer for the zones among its arguments.
+// known reports whether a table has a plugin.
+func known(c *converter, name string) bool {
+	is := func(d directive) bool { return d.is(name) }
+	return slices.ContainsFunc(settings(c), is) || slices.ContainsFunc(answers(c), is)
+}
+
+// unknownPlugin notes a plugin that no table has. CoreDNS does not start with a misspelt one, and another may give any answer.
 func unknownPlugin(l *line) {
-	list := slices.DeleteFunc(l.zonesAmong(l.args()), func(zone string) bool { return strings.Count(zone, ".") < 2 })
-	if len(list) == 0 {
-		l.lost("unknown plugin", "check docs/configuration.md for a matching key")
-		return
+	for _, table := range [][]directive{settings(l.c), answers(l.c)} {
+		for _, d := range table {
+			for name := range strings.FieldsSeq(d.names) {
+				if isMisspelt(l.words[0], name) {
+					l.lost("unknown plugin, with which CoreDNS does not start", "write "+name+", if that is meant")
+					return
+				}
+			}
+		}
 	}
-	l.unread(list, "unknown plugin", routeIt)
+	zones := slices.DeleteFunc(l.zonesAmong(l.args()), func(zone string) bool { return strings.Count(zone, ".") < 2 })
+	if l.c.stays {
+		zones = nil
+	}
+	l.leave(zones, "unknown plugin", "check docs/configuration.md for a matching key")
 }
 
-// differs returns directives whose effect differs, or that need no conversion.
-func differs(names, why, hint string) directive {
-	return directive{names: names, why: why, hint: hint, kept: true}
+// isMisspelt reports whether a word is another with one letter changed, added or left out, or two neighbours exchanged.
+func isMisspelt(word, name string) bool {
+	if len(name) < 4 || word == name || max(len(word)-len(name), len(name)-len(word)) > 1 {
+		return false
+	}
+	i := 0
+	for i < min(len(word), len(name)) && word[i] == name[i] {
+		i++
+	}
+	w, n := word[i:], name[i:]
+	return len(w) > 0 && w[1:] == n || len(n) > 0 && w == n[1:] || len(w) > 0 && len(n) > 0 && w[1:] == n[1:] ||
+		len(w) > 1 && len(n) > 1 && w[0] == n[1] && w[1] == n[0] && w[2:] == n[2:]
 }
 
-// flag returns an option that is a key: true if it is there.
-func flag(name string, to *bool) directive {
-	return directive{names: name, take: func(*line) { *to = true }}
-}
-
-// Notes about the plugins for zones.
+// Why answers are not the same, with hints.
 const (
 	noZones  = "node-cache serves no such zones"
 	routeIt  = "write a route for the zone to a name server: {zone: …, to: […]}"
 	listZone = "list its addresses in hosts.names if they are few; else " + routeIt
+	perNode  = "the client is the node behind a node cache"
 )
 
-// plugins returns what becomes of each plugin, in the order of their conversion: those that add routes come before those
-// that change them.
-func plugins(c *converter) []directive {
+// settings returns what becomes of each plugin that is no source of answers.
+func settings(c *converter) []directive {
 	return []directive{
 		{names: "bind"}, // read first
-		{names: "kubernetes", take: kubernetes},
-		{names: "multicluster", take: clusterSet},
-		{names: "k8s_external", take: external},
-		{names: "transfer", take: transfer},
-		{names: "federation", take: func(l *line) {
-			for _, st := range l.body {
-				if st.words[0] != "upstream" { // node-cache resolves aliases itself
-					c.federation(l.option(&st).origin(), st.words[0]+"="+strings.Join(st.args(), " "))
-				}
-			}
-		}},
-		{names: "tsig", take: tsig},
-		{names: "template", take: template},
-		{names: "hosts", take: hosts},
-		{names: "file", take: zoneFile},
-		{names: "etcd", take: etcd},
-		{names: "local", take: local},
-		{names: "rewrite", take: rewrite},
-		{names: "dns64", take: dns64},
-		{names: "forward", take: forward},
-		{names: "proxy", take: proxy},
-		{names: "cache", take: cache},
 		{names: "prometheus", take: prometheus},
 		{names: "health", take: func(l *line) {
 			l.adminPage("/livez", ":8080")
@@ -249,13 +287,11 @@ func plugins(c *converter) []directive {
 		}},
 		{names: "ready", take: func(l *line) {
 			l.adminPage("/readyz", ":8181")
-			for _, st := range l.body {
-				l.option(&st).lost("/readyz checks all parts of the program each time", "")
-			}
+			l.options(differs("monitor", "/readyz checks all parts of the program each time", ""))
 		}},
 		{names: "log", take: queryLog},
 		{names: "errors", take: func(l *line) {
-			l.options(differs("consolidate stacktrace", "failures of single queries are counted and not logged, so there are no lines to consolidate",
+			l.options(differs("consolidate stacktrace show_first", "failures of single queries are counted and not logged, so there are no lines to consolidate",
 				"log.queries: errors logs them: see docs/metrics.md for the counts"))
 		}},
 		{names: "debug", take: func(l *line) {
@@ -264,7 +300,6 @@ func plugins(c *converter) []directive {
 			}
 		}},
 		{names: "chaos", take: chaos},
-		{names: "autopath", take: autopath},
 		{names: "bufsize", take: bufsize},
 		{names: "cancel", take: func(l *line) {
 			if len(l.args()) > 0 { // else 5.001 s, the default
@@ -274,41 +309,99 @@ func plugins(c *converter) []directive {
 		{names: "timeouts", take: func(l *line) {
 			l.options(
 				duration("idle", "limits.tcpIdle", time.Second, time.Hour, &c.cfg.Limits.TCPIdle),
-				lost("read write", "a TCP session has one limit, on the time without a query", "see limits.tcpIdle"))
+				differs("read write", "a TCP session has one limit, on the time without a query", "see limits.tcpIdle"))
 		}},
-		{names: "loadbalance", take: loadbalance},
 		{names: "any loop reload"}, // node-cache always does that
 		{names: "metadata"},        // for other plugins only, without effect on clients
 		{names: "root"},            // read with each path
+		{names: "local"},           // see specialNames
 
-		lost("acl", "answers do not depend on the client's address", "restrict clients with a NetworkPolicy or the node's firewall"),
-		ownZones("auto secondary", noZones, listZone),
-		lost("sign dnssec", noZones, routeIt),
-		ownZones("route53 azure clouddns nomad consul k8s_gateway mdns mysql netbox records redis tailscale",
-			noZones, routeIt),
-		{names: "docker pdsql sqlite traefik", take: func(l *line) { l.unread(l.s.zones, noZones, routeIt) }}, // their arguments are no zones
-		lost("recursor unbound", "node-cache is not a recursive resolver", `write a route to such a server: {zone: ".", to: […]}`),
-		lost("ads blocker blocklist", "lists of names to block are not fetched",
-			"templates deny zones, and hosts.files has names; or write a route to a server that blocks"),
-		lost("fanout alternate kubernetai", "the plugin is not one of CoreDNS itself, and its lines are not read",
-			"write forward, or kubernetes, in its place, and convert again"),
-		lost("ocp_dnsnameresolver", "address lookups are not published",
-			"leave the names that an EgressFirewall has to the central resolver, and write a route for them"),
-		lost("rrl", "responses are not rate-limited by content", "limits.perClient bounds the in-flight queries of a client"),
+		lost("autopath", perNode, "pods.searchPath: on walks the search path of each pod: docs/pods.md"),
+		lost("rrl", "responses are not rate-limited by content, and "+perNode, "limits.perClient bounds the in-flight queries of a client"),
+		lost("geoip", perNode, "run another agent for clients with other answers"),
+		lost("transfer tsig", "zones are not transferred through a node cache", "ask the old server for them, or see cluster.transferTo"),
 		lost("tls https https3 quic grpc_server", "only UDP and TCP are supported for clients",
 			"upstreams may be asked over TLS and HTTPS: see forward[].to"),
-		lost("grpc", "gRPC upstreams are not supported", "use the same server over tcp:// or tls://"),
-		lost("nsid", "NSID is not supported", "identity.hostname answers queries for hostname.bind in class CH"),
-		lost("minimal", "authority and additional records are passed on unchanged", "they cost no lookup; cached answers hold them once"),
 		lost("header", "the flags of an answer are what the protocol asks for", ""),
-		lost("view geoip", "answers do not depend on the client", "run another agent for clients with other answers"),
-		lost("erratic whoami", "a plugin for tests", "templates make answers by pattern"),
+		{names: "loadbalance", take: func(l *line) {
+			if l.arg(0, "round_robin") != "round_robin" || len(l.body) > 0 {
+				l.lost("addresses rotate, without weights", "cluster.nodeZone puts the endpoints of the node's own zone first")
+			}
+		}},
+		lost("dnstap", "its messages are not forwarded", "see log.dnstap"),
 		lost("trace", "queries are not traced", "metrics have latencies by source; node-cache query --explain explains one query"),
-		{names: "dnstap", take: dnstap},
-		differs("pprof", "profiles are at /debug/pprof of the unix socket admin.socket", ""),
-		lost("shed proxyproto multisocket", "socket options cannot be set", "what goes beyond the limits is shed, and counted: see limits"),
+		lost("nsid", "NSID is not supported", "identity.hostname answers queries for hostname.bind in class CH"),
 		lost("on", "programs are not run", ""),
+		differs("minimal", "authority and additional records are passed on unchanged", ""),
+		differs("pprof", "profiles are at /debug/pprof of the unix socket admin.socket", ""),
+		differs("shed proxyproto multisocket", "socket options cannot be set", "what goes beyond the limits is shed, and counted: see limits"),
 	}
+}
+
+// answers returns what becomes of each plugin that is a source of answers or changes them: those that add routes come
+// before those that change them, and hosts before the templates that its names may match.
+func answers(c *converter) []directive {
+	return []directive{
+		{names: "kubernetes", take: kubernetes},
+		{names: "federation", take: func(l *line) {
+			for _, st := range l.body {
+				if st.words[0] != "upstream" { // node-cache resolves aliases itself
+					c.federation(l.option(&st).origin(), st.words[0]+"="+strings.Join(st.args(), " "))
+				}
+			}
+		}},
+		{names: "hosts", take: hosts},
+		{names: "template", take: template},
+		{names: "rewrite", take: rewrite},
+		{names: "dns64", take: dns64},
+		{names: "forward", take: forward},
+		{names: "proxy", take: proxy},
+		{names: "cache", take: cache},
+		{names: "acl", take: acl},
+		{names: "view", take: view},
+
+		ownZones("k8s_external", "its zones are not converted", "cluster.external.zones serves such names: docs/external-names.md"),
+		ownZones("multicluster", "its zones are not converted", "cluster.clusterSet serves such names: docs/multi-cluster.md"),
+		ownZones("etcd", "its zones are not converted", "etcd.zones serves such names: docs/etcd.md"),
+		ownZones("file auto secondary", noZones, listZone),
+		ownZones("route53 azure clouddns nomad consul k8s_gateway mdns mysql netbox records redis tailscale", noZones, routeIt),
+		{names: "docker pdsql sqlite traefik", take: func(l *line) { l.leave(l.s.zones, noZones, routeIt) }}, // their arguments are no zones
+		left("sign dnssec", "answers are not signed", routeIt),
+		left("recursor unbound", "node-cache is not a recursive resolver", `write a route to such a server: {zone: ".", to: […]}`),
+		left("ads blocker blocklist", "lists of names to block are not fetched",
+			"templates deny zones, and hosts.files has names; or write a route to a server that blocks"),
+		left("fanout alternate kubernetai grpc", "the plugin asks servers in a way of its own",
+			"write forward, or kubernetes, in its place, and convert again"),
+		left("ocp_dnsnameresolver", "address lookups are not published",
+			"leave the names that an EgressFirewall has to the central resolver, and write a route for them"),
+		left("erratic whoami", "a plugin for tests", "templates make answers by pattern"),
+	}
+}
+
+// acl leaves a block whose rules name no clients. Rules for clients mean nothing behind a node cache.
+func acl(l *line) {
+	for _, rule := range l.body {
+		for i, word := range rule.words {
+			if word == "net" && (i+1 == len(rule.words) || rule.words[i+1] != "*") {
+				l.lostAnyway("answers do not depend on the client's address, and "+perNode, "restrict clients with a NetworkPolicy or the node's firewall")
+				return
+			}
+		}
+	}
+	l.leave(nil, "types are not filtered", "a template answers a type: {zone: …, types: […]}")
+}
+
+// view leaves a block that answers some of the queries, unless it depends on the client.
+func view(l *line) {
+	for _, st := range l.body {
+		for _, call := range regexp.MustCompile(`\w+\(`).FindAllString(strings.Join(st.words, " "), -1) {
+			if !slices.Contains([]string{"name(", "type(", "class("}, call) {
+				l.lostAnyway("answers do not depend on the client, and "+perNode, "run another agent for clients with other answers")
+				return
+			}
+		}
+	}
+	l.leave(nil, "a block answers all queries for its zones", "templates answer a type or a pattern of names")
 }
 
 // prometheus converts the address of the metrics.
@@ -332,40 +425,6 @@ func chaos(l *line) {
 	}
 }
 
-// autopath converts the walk of search paths, which is each pod's own here.
-func autopath(l *line) {
-	if args := l.args(); len(args) == 0 || args[len(args)-1] != "@kubernetes" {
-		l.lost("only search paths of pods are walked", "set pods.identity: api and pods.searchPath: on")
-		return
-	}
-	if l.set("pods.searchPath", "on") {
-		l.c.cfg.Pods = config.NodePods{Identity: config.IdentityAPI, SearchPath: true}
-		l.differs("the agents need permission to list pods", "add component pods: docs/pods.md")
-	}
-}
-
-// dnstap converts the collector of messages.
-func dnstap(l *line) {
-	to := l.arg(0, "")
-	if strings.HasPrefix(to, "/") {
-		to = "unix://" + to
-	}
-	network, addr, _ := strings.Cut(to, "://")
-	_, err := netip.ParseAddrPort(addr)
-	switch {
-	case network != "unix" && (network != "tcp" || err != nil):
-		l.lost("not a unix socket, nor tcp:// with an IP address and a port", "see log.dnstap")
-	case l.set("log.dnstap", to):
-		l.c.cfg.Log.Dnstap = to
-		if l.arg(1, "") != "full" {
-			l.differs("messages are sent whole", "")
-		}
-	}
-	for _, st := range l.body {
-		l.option(&st).lost("identity and version are the node's and node-cache's, and the extra field has the pod", "")
-	}
-}
-
 // bufsize converts the largest UDP response.
 func bufsize(l *line) {
 	size, err := strconv.Atoi(l.arg(0, "1232"))
@@ -375,17 +434,6 @@ func bufsize(l *line) {
 	}
 	if l.set("listen.udpSize", strconv.Itoa(size)) {
 		l.c.cfg.Listen.UDPSize = size
-	}
-}
-
-// loadbalance notes what differs from a rotation of the addresses.
-func loadbalance(l *line) {
-	const rotate = "addresses rotate, without weights"
-	if l.arg(0, "round_robin") != "round_robin" {
-		l.lost(rotate, "")
-	}
-	for _, st := range l.body {
-		l.option(&st).lost(rotate, "cluster.nodeZone puts the endpoints of the node's own zone first")
 	}
 }
 
@@ -427,7 +475,7 @@ func queryLog(l *line) {
 	}
 	i := slices.IndexFunc(c.servers, func(s *server) bool { return len(s.all("log")) == 0 })
 	if i >= 0 && mode == config.QueriesAll && c.firstTime("log of some") {
-		l.differs("the queries for all zones are logged, those of "+c.servers[i].zones[0]+" too", "log.queries: off, slow or a sample writes less")
+		l.differs("the queries for all zones are logged, those of "+cmp.Or(c.servers[i].zones...)+" too", "log.queries: off, slow or a sample writes less")
 	}
 	query := config.QueryLog{Mode: mode}
 	if l.set("log.queries", query.String()) {

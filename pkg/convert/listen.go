@@ -47,6 +47,10 @@ func (c *converter) listen() {
 		addresses = []netip.Addr{only}
 	}
 	c.splitAddresses(addresses)
+	if c.cfg.Cluster.Central.Service != (config.ServiceName{}) && c.cfg.Interface.Manage && !c.cfg.Intercept.Manage {
+		c.cfg.Intercept.Manage = true
+		c.origins["intercept.manage"] = origin{text: "queries go to the central resolver while the agent does not answer"}
+	}
 }
 
 // boundAddresses returns the addresses of bind in all servers, and records the place of each.
@@ -94,13 +98,17 @@ func bind(l *line) (addresses []netip.Addr) {
 // splitAddresses separates the node's own addresses from that of the DNS service, as NodeLocal DNSCache binds both.
 func (c *converter) splitAddresses(addresses []netip.Addr) {
 	isOwn := func(a netip.Addr) bool { return a.IsLinkLocalUnicast() && a.Zone() == "" }
-	others := slices.DeleteFunc(slices.Clone(addresses), isOwn)
 	at := c.listenAddrs[addresses[0]]
 	c.origins["listen"], c.origins["listen.addresses"] = origin{at: at}, origin{at: at, text: "bind"}
-	if len(others) == len(addresses) {
-		c.cfg.Listen.Addresses = addresses
-		return
+	if !slices.ContainsFunc(addresses, isOwn) {
+		if !c.isNodeLocal || slices.ContainsFunc(addresses, func(a netip.Addr) bool { return a.IsUnspecified() || a.IsLoopback() }) {
+			c.cfg.Listen.Addresses = addresses
+			return
+		}
+		own := c.healthAddress(addresses)
+		isOwn = func(a netip.Addr) bool { return a == own }
 	}
+	others := slices.DeleteFunc(slices.Clone(addresses), isOwn)
 	c.cfg.Listen.Addresses = slices.DeleteFunc(slices.Clone(addresses), func(a netip.Addr) bool { return !isOwn(a) })
 	c.cfg.Interface.Manage = true
 	c.origins["interface.manage"] = origin{text: "NodeLocal DNSCache makes the link as well"}
@@ -109,6 +117,19 @@ func (c *converter) splitAddresses(addresses []netip.Addr) {
 		c.differs(c.listenAddrs[others[0]], "bind "+others[0].String(), intercepted, kubeletHint)
 		c.origins["intercept.services"] = origin{at: c.listenAddrs[others[0]], text: "bind, the address of the DNS service"}
 	}
+}
+
+// healthAddress returns the address that NodeLocal DNSCache has for itself: that of its health page, or the first one.
+func (c *converter) healthAddress(addresses []netip.Addr) netip.Addr {
+	for _, s := range c.servers {
+		for _, st := range s.all("health") {
+			a, err := netip.ParseAddrPort((&line{&st, c, s, ""}).arg(0, ""))
+			if err == nil && slices.Contains(addresses, a.Addr()) {
+				return a.Addr()
+			}
+		}
+	}
+	return addresses[0]
 }
 
 // parseAddress parses a key of a server block: a zone or a prefix, with an optional transport and port. The port is 0 if it is
@@ -153,15 +174,13 @@ func (c *converter) usualPort(blocks []*server) {
 type otherPort struct {
 	*server
 
-	what, zone  string
+	what        string
 	port        uint16
 	forwardedTo bool // a forward uses it
-	inlined     bool // its upstreams replace it in the forward
-	to          []config.Target
 }
 
 // port reports whether a server block has the listen port. Blocks on other ports are collected.
-func (c *converter) port(s *server, host string, port uint16, what string) bool {
+func (c *converter) port(s *server, port uint16, what string) bool {
 	if port == 0 {
 		c.lost(s.at, what, "not a port number", "")
 		return false
@@ -169,77 +188,28 @@ func (c *converter) port(s *server, host string, port uint16, what string) bool 
 	if port == c.cfg.Listen.Port {
 		return true
 	}
-	zone, err := config.ParseZone(host)
-	if err != nil {
-		zone = "" // not a zone of a route
-	}
-	c.otherPorts = append(c.otherPorts, &otherPort{server: s, what: what, zone: zone, port: port})
+	c.otherPorts = append(c.otherPorts, &otherPort{server: s, what: what, port: port})
 	return false
 }
 
-// noteUnusedPorts notes the server blocks on other ports that no forward uses.
+// noteUnusedPorts notes the server blocks on other ports, but for those of a server that stays and asks them itself.
 func (c *converter) noteUnusedPorts() {
 	for _, b := range c.otherPorts {
 		hint := "put the zone under that port, or run another agent for it"
 		if b.forwardedTo {
 			hint = "a route leads to it: run another agent, or a CoreDNS, with this block at that address"
 		}
-		if !b.inlined {
+		if !b.forwardedTo || !c.stays {
 			c.lost(b.at, b.what, fmt.Sprintf("the agent listens on one port: %d", c.cfg.Listen.Port), hint)
 		}
 	}
 }
 
-// otherPortOf returns the server block of this host on the port of an upstream, first that of the root, or nil.
-func (c *converter) otherPortOf(t config.Target) (found *otherPort) {
-	if t.Kind == config.Plain || t.Kind == config.TCP {
-		for _, b := range c.otherPorts {
-			if t.Addr.Addr().IsLoopback() && b.port == t.Addr.Port() && (found == nil || b.zone == "." && found.zone != ".") {
-				found = b
-			}
-		}
+// forwardsTo records that a forward uses the server blocks on the port of an upstream that is this host.
+func (c *converter) forwardsTo(t config.Target) {
+	for _, b := range c.otherPorts {
+		b.forwardedTo = b.forwardedTo || t.Addr.Addr().IsLoopback() && b.port == t.Addr.Port()
 	}
-	return found
-}
-
-// otherPortUpstreams returns the upstreams of the server block on another port of this host that a forward uses. Such
-// blocks serve for upstreams with several TLS names. It reports false if there is none, or if it does more than forward.
-func (c *converter) otherPortUpstreams(l *line, t config.Target) (to []config.Target, ok bool) {
-	b := c.otherPortOf(t)
-	if b == nil || b.zone != "." {
-		return nil, false
-	}
-	if b.forwardedTo = true; !c.onlyForwards(b) {
-		return nil, false
-	}
-	if !b.inlined {
-		inner := &line{&b.all("forward")[0], c, l.s, ""}
-		_, _, upstreams := parseForward(inner)
-		b.inlined, b.to = true, upstreams()
-		c.differs(b.at, b.what, "its upstreams are used directly by the route to it, at "+l.at.String(), "")
-	}
-	return b.to, true
-}
-
-// onlyForwards reports whether a server block only forwards all queries, without options that a route does not have, and
-// not to another such block.
-func (c *converter) onlyForwards(b *otherPort) bool {
-	asWell := strings.Fields("forward bind errors log cache loop reload any debug loadbalance bufsize prometheus health ready")
-	if slices.ContainsFunc(b.plugins, func(st statement) bool { return !slices.Contains(asWell, st.words[0]) }) {
-		return false
-	}
-	all := b.all("forward")
-	if len(all) != 1 || len(all[0].args()) < 2 || all[0].args()[0] != "." {
-		return false
-	}
-	more := func(option statement) bool {
-		return slices.Contains([]string{"except", "tls", "doh_method"}, option.words[0])
-	}
-	loops := func(word string) bool {
-		t, err := target(word, "")
-		return err == nil && c.otherPortOf(t) != nil
-	}
-	return !slices.ContainsFunc(all[0].body, more) && !slices.ContainsFunc(all[0].args()[1:], loops)
 }
 
 // zones returns the zones of a host: itself, or the reverse zones of a prefix.
