@@ -455,14 +455,47 @@ func (b *builder) limitNames(c *cluster) {
 	}
 }
 
-// observe makes changes in the cluster purge the cached answers below c's domains. The domains may differ from
-// those that the store was made for.
+// observe registers the observer of c's stores for c's domains, which may differ from those that the stores were made for.
 func (b *builder) observe(c *cluster) {
 	if c.events != nil {
-		c.events.Observe(c.domains, b.ownerChanged)
+		c.events.Observe(c.domains, b.observer)
 	}
 	if c.set != nil {
-		c.set.Observe([][]byte{c.setDomain}, b.ownerChanged)
+		c.set.Observe([][]byte{c.setDomain}, b.observer)
+	}
+	if c.notifier != nil {
+		c.notifier.Changed() // until now the observer passed changes on to the former one
+	}
+}
+
+// A storeObserver passes the changes of the cluster's objects on to all that keep something made of them: the kernel, the cache,
+// and the notifier, which makes versions. The last two are those in use now: a reload may have replaced them.
+type storeObserver struct {
+	kernel  *kernelHits
+	running *atomic.Pointer[generation]
+}
+
+// Changing implements [zone.Observer].
+func (o *storeObserver) Changing() {
+	if k := o.kernel.Kernel; k != nil {
+		k.ZoneChanging()
+	}
+}
+
+// OwnerChanged implements [zone.Observer]. The kernel observes the cache.
+func (o *storeObserver) OwnerChanged(owner []byte) {
+	if r := o.running.Load(); r != nil {
+		r.cache.OwnerChanged(owner, time.Now())
+	}
+}
+
+// Changed implements [zone.Observer].
+func (o *storeObserver) Changed() {
+	if k := o.kernel.Kernel; k != nil {
+		k.ZoneChanged()
+	}
+	if r := o.running.Load(); r != nil && r.cluster.notifier != nil {
+		r.cluster.notifier.Changed()
 	}
 }
 

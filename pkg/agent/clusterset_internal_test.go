@@ -13,11 +13,18 @@ import (
 	"github.com/nodecache/node-cache/pkg/zone"
 )
 
+// droppedOwners are the owners that an observer has heard of.
+type droppedOwners map[string]bool
+
+func (d droppedOwners) Changing()                 {}
+func (d droppedOwners) OwnerChanged(owner []byte) { d[string(owner)] = true }
+func (d droppedOwners) Changed()                  {}
+
 // TestClusterSetEvents changes objects that names of a cluster set depend on: what the cache has of each name is dropped.
 func TestClusterSetEvents(t *testing.T) {
 	t.Parallel()
-	dropped := map[string]bool{}
-	b := &builder{memory: new(memory.Keeper), ownerChanged: func(owner []byte) { dropped[string(owner)] = true }}
+	dropped := droppedOwners{}
+	b := &builder{memory: new(memory.Keeper), observer: dropped}
 	domains, err := wireNames([]string{"cluster.local.", "clusterset.local."})
 	assert.NoError(t, err)
 	c := &cluster{domains: domains[:1], setDomain: domains[1]}

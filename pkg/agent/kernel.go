@@ -69,7 +69,8 @@ func (h *kernelHits) open(ctx context.Context) error {
 	case err == nil:
 		h.Kernel = k
 		h.watchers.Changed = h.update
-		h.observe(h.running.Load())
+		h.running.Load().cache.Observe(h.Changed)
+		h.update()
 	case cfg.Kernel.Hits == config.KernelOn:
 		return &hint.Error{
 			Err:  fmt.Errorf("kernel.hits: %w", err),
@@ -113,25 +114,6 @@ func (h *kernelHits) worker(w *resolve.Worker) server.Worker {
 		return w
 	}
 	return h.Worker(w)
-}
-
-// changed ends the copies of an owner's answers, nil: of all.
-func (h *kernelHits) changed(owner []byte) {
-	if h.Kernel != nil {
-		h.Changed(owner)
-	}
-}
-
-// observe makes changes of r's answers end their copies in the kernel.
-func (h *kernelHits) observe(r *generation) {
-	if h.Kernel == nil {
-		return
-	}
-	r.cache.Observe(h.Changed)
-	for _, store := range r.cluster.stores() {
-		store.SetGate(h.Gate())
-	}
-	h.update()
 }
 
 // update follows the running configuration, the address of the DNS service, the watchers and the command. Every answer of an earlier

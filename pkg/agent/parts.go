@@ -21,6 +21,7 @@ import (
 	"github.com/nodecache/node-cache/pkg/rules"
 	"github.com/nodecache/node-cache/pkg/upstream"
 	"github.com/nodecache/node-cache/pkg/wire"
+	"github.com/nodecache/node-cache/pkg/zone"
 )
 
 // A stage is a set of tasks that stop together.
@@ -123,9 +124,9 @@ type builder struct {
 	watchers *resolve.Watchers
 	panics   atomic.Uint64 // while building a configuration
 
-	ready, stopped <-chan struct{}    // closed once the agent serves, and once it applies no configuration any more
-	targetChanged  func()             // the endpoints of the central resolver have changed
-	ownerChanged   func(owner []byte) // the answers of owner have changed
+	ready, stopped <-chan struct{} // closed once the agent serves, and once it applies no configuration any more
+	targetChanged  func()          // the endpoints of the central resolver have changed
+	observer       zone.Observer   // of all stores
 
 	kernelHas func(name []byte, rrtype uint16) bool // see kernelHits.has
 }

@@ -156,7 +156,7 @@ func (a *Agent) apply(ctx context.Context, cfg config.Config) error {
 	}
 	r.adopt(plan)
 	a.resolver.Swap(plan)
-	a.kernel.observe(r)
+	a.kernel.update()
 	purgeRerouted(r, old)
 	a.parts.stopUnused(r.parts())
 	if r.cluster != old.cluster {

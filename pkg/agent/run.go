@@ -98,7 +98,7 @@ func (a *Agent) assemble(ctx context.Context, cfg config.Config) (err error) {
 			a.node.TargetChanged()
 			a.kernel.update()
 		},
-		ownerChanged: a.ownerChanged, kernelHas: a.kernel.has,
+		observer: &storeObserver{kernel: &a.kernel, running: &a.running}, kernelHas: a.kernel.has,
 	}
 	a.builder.useTap(cfg.Log.Dnstap)
 	r, err := a.builder.build(cfg, noGeneration()) //nolint:contextcheck // it reads files and never blocks
@@ -188,16 +188,6 @@ func (a *Agent) makeServers(cfg *config.Config) (err error) {
 func nodeName() string {
 	name, _ := os.Hostname()
 	return cmp.Or(os.Getenv("NODE_NAME"), name)
-}
-
-// ownerChanged drops the cached answers of owner, from the cache in use now: a reload may have replaced it. The
-// source of the cluster's objects calls it from its own goroutines.
-func (a *Agent) ownerChanged(owner []byte) {
-	a.kernel.changed(owner)
-	defer a.kernel.changed(owner) // again: an outdated answer may have been copied before the cache dropped it
-	if r := a.running.Load(); r != nil {
-		r.cache.OwnerChanged(owner, time.Now())
-	}
 }
 
 // Listen opens all sockets or takes over those of a predecessor. If a predecessor does not hand over its

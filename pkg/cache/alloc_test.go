@@ -25,6 +25,7 @@ func TestAllocs(t *testing.T) {
 	c.PutFailure(failed, failure, 10*time.Second, 10*time.Second, epoch)
 	soon := plain(due, time.Hour, 100)
 	late, denied, below, svc := nth("a", 5), keyOf("denied.", 1, 0), keyOf("d.c.b.a.denied.", 28, 0), []byte("svc")
+	other := []byte("other")
 	c.Put(late, plain(late, time.Second, 100), epoch)
 	denial := plain(denied, time.Hour, 100)
 	denial.AllTypes, denial.Owner, denial.QueriedAt = true, svc, epoch
@@ -69,7 +70,7 @@ func TestAllocs(t *testing.T) {
 		}},
 		{name: "denied again", run: func() { c.Put(denied, denial, epoch) }},
 		{name: "with a subnet", run: find(subnet, time.Second, cache.Fresh)},
-		{name: "event", run: func() { c.OwnerChanged([]byte("other"), epoch); c.ChangedSince(svc, epoch) }},
+		{name: "event", run: func() { c.OwnerChanged(other, epoch); c.ChangedSince(svc, epoch) }},
 		{name: "removed", run: func() { c.Put(due, soon, epoch); c.Remove(due) }},
 		{name: "stats", run: func() { _ = c.Stats() }},
 	}

@@ -219,6 +219,8 @@ func (sh *shared) tag(owner []byte) uint16 {
 // OwnerChanged invalidates all answers of owner. It also keeps Put from storing answers that were
 // queried before now, or within propagationDelay after it.
 func (c *Cache) OwnerChanged(owner []byte, now time.Time) {
+	c.notify(owner)
+	defer c.notify(owner)
 	moment, at := &c.owners[c.tag(owner)-1], c.nanos(now)
 	for {
 		last := moment.Load()

@@ -77,7 +77,8 @@ func TestValidity(t *testing.T) {
 	}
 }
 
-// TestObserve has a copy that ends before and after its answer is replaced, and one that ends after many answers were removed.
+// TestObserve has a copy that ends before and after its answer is replaced or its owner changes, and one that ends after many answers
+// were removed.
 func TestObserve(t *testing.T) {
 	t.Parallel()
 	c := newSized(t, cache.MinSize)
@@ -94,19 +95,27 @@ func TestObserve(t *testing.T) {
 	c.Put(key, old, epoch)
 	c.Expire([]byte{0}, epoch)
 	c.Flush([]byte{0}, true)
+	owner := []byte("owner")
+	old.Owner, old.QueriedAt = owner, epoch
+	c.Put(key, old, epoch)
+	c.OwnerChanged(owner, epoch)
 	c.Observe(nil)
 	c.Put(key, old, epoch)
 	name := string(key[:len(key)-3])
 	var want []string
-	for i, found := range []cache.Freshness{
-		cache.Absent, cache.Fresh, cache.Fresh, cache.Fresh, cache.Fresh, cache.Absent, cache.Absent, cache.Fresh, // before and after each
-		cache.Absent, cache.Absent,
+	for _, call := range []struct {
+		name          string
+		before, after cache.Freshness
+	}{
+		{name, cache.Absent, cache.Fresh},
+		{name, cache.Fresh, cache.Fresh},
+		{name, cache.Fresh, cache.Absent},
+		{name, cache.Absent, cache.Fresh},
+		{"", cache.Absent, cache.Absent}, // one call after each of the two
+		{name, cache.Absent, cache.Fresh},
+		{"owner", cache.Fresh, cache.Absent},
 	} {
-		owner := name
-		if i >= 8 {
-			owner = ""
-		}
-		want = append(want, owner+"|"+found.String())
+		want = append(want, call.name+"|"+call.before.String(), call.name+"|"+call.after.String())
 	}
 	if !slices.Equal(heard, want) {
 		t.Errorf("heard %q, want %q", heard, want)

@@ -437,9 +437,10 @@ func (s *shard) drop(off int, e entry) {
 	s.liveBytes -= e.size()
 }
 
-// Observe registers changed, which is called when the answers of a name may change: before an answer is replaced, and again
-// after it, because a copy of the old one may have been made in between. It is called with nil after the answers of many names
-// changed. The expiry of an answer is no change. changed must be quick and must not keep name. A nil function removes it.
+// Observe registers changed, which is called when the answers of a name or of an owner may change: before an answer is replaced,
+// and again after it, because a copy of the old one may have been made in between. It is called with nil after the answers of many
+// names changed. The expiry of an answer is no change. changed must be quick and must not keep name. A nil function removes it. The
+// caches of [Cache.Resize] have the same one.
 func (c *Cache) Observe(changed func(name []byte)) {
 	if changed == nil {
 		c.changed.Store(nil)

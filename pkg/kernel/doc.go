@@ -8,6 +8,10 @@
 // them. A change increments the version, with one store to memory that the kernel shares, before the new answer is published. So
 // an outdated answer is never given, whatever the writer is doing.
 //
+// The cache says what has changed: [cache.Cache.Observe] names the answer or the owner, or nothing, which ends all answers, as
+// another configuration does. For the zones that is not enough. A denial depends on all objects, and an owner is named only after
+// readers see its change. So [Kernel.ZoneChanging] comes before that, and [Kernel.ZoneChanged] at the end, see [zone.Observer].
+//
 // Only an interface whose pod the agent has answered recently gets answers. A program at its egress sees the agent's reply, which
 // proves that the node's rules and policies let the query pass.
 //

@@ -21,7 +21,6 @@ import (
 
 	"github.com/nodecache/node-cache/pkg/resolve"
 	"github.com/nodecache/node-cache/pkg/task"
-	"github.com/nodecache/node-cache/pkg/zone"
 )
 
 // AnswerSize is the memory that the kernel takes for an answer, in bytes.
@@ -209,18 +208,13 @@ func (k *Kernel) Changed(name []byte) {
 	k.bump(k.slot(name))
 }
 
-// Gate returns the gate for the stores of the zones. While it is closed no answer of the zones is given.
-func (k *Kernel) Gate() zone.Gate { return gate{k} }
+// ZoneChanging keeps answers of the zones from being given until ZoneChanged is called. See [zone.Observer].
+func (k *Kernel) ZoneChanging() { atomic.AddUint32(&k.control.Changing, 1) }
 
-type gate struct{ *Kernel }
-
-// Close implements [zone.Gate].
-func (g gate) Close() { atomic.AddUint32(&g.control.Changing, 1) }
-
-// Open implements [zone.Gate].
-func (g gate) Open() {
-	g.bump(zoneSlot)
-	atomic.AddUint32(&g.control.Changing, ^uint32(0))
+// ZoneChanged ends the answers of the zones that depend on more than one object.
+func (k *Kernel) ZoneChanged() {
+	k.bump(zoneSlot)
+	atomic.AddUint32(&k.control.Changing, ^uint32(0))
 }
 
 // addressOf returns the program's form of an address.

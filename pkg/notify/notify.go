@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/netip"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -44,17 +45,29 @@ type Config struct {
 type Notifier struct {
 	cfg     Config
 	servers []*server
+	changed chan struct{} // has an element after a change of a store
 
 	answered, failed atomic.Uint64 // messages
 }
 
 // New returns a Notifier.
 func New(cfg Config) *Notifier {
-	n := &Notifier{cfg: cfg}
+	n := &Notifier{cfg: cfg, changed: make(chan struct{}, 1)}
 	for _, to := range cfg.To {
 		n.servers = append(n.servers, &server{n: n, wake: make(chan struct{}, 1), state: Server{Addr: to}})
 	}
 	return n
+}
+
+// Changed makes Run look for changes of the stores.
+func (n *Notifier) Changed() { wake(n.changed) }
+
+// wake puts an element into the channel, unless it has one.
+func wake(c chan<- struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
+	}
 }
 
 // Run runs until ctx ends, and returns nil then.
@@ -69,21 +82,23 @@ func (n *Notifier) Run(ctx context.Context) error {
 	for _, s := range n.servers {
 		running.Go(func() { s.run(ctx) })
 	}
+	var last []uint32 // nil: what the servers have is not known
 	for {
+		var serials []uint32
 		for _, s := range n.cfg.Stores {
-			s.Versions().Cut(n.cfg.Now())
+			serials = append(serials, s.Versions().Cut(n.cfg.Now()))
 		}
 		for _, s := range n.servers {
-			select {
-			case s.wake <- struct{}{}:
-			default: // it has not taken the previous version yet
+			if !slices.Equal(serials, last) {
+				wake(s.wake)
 			}
 		}
+		last = serials
 		if task.Sleep(ctx, interval) != nil {
 			return nil
 		}
 		select {
-		case <-n.cfg.Stores[0].Versions().Modified():
+		case <-n.changed:
 		case <-ctx.Done():
 			return nil
 		}

@@ -61,6 +61,12 @@ func startSecondary(t *testing.T, answer func(*dns.Msg) *dns.Msg, secrets map[st
 
 func accept(q *dns.Msg) *dns.Msg { return new(dns.Msg).SetReply(q) }
 
+// An observer passes the changes of a store on to a notifier.
+type observer struct{ *notify.Notifier }
+
+func (observer) Changing()           {}
+func (observer) OwnerChanged([]byte) {}
+
 // start runs a notifier of a store for the secondary servers, until the test ends.
 func start(t *testing.T, s *zone.Store, keys *tsig.Keys, to ...*secondary) (*notify.Notifier, *strings.Builder) {
 	t.Helper()
@@ -72,6 +78,7 @@ func start(t *testing.T, s *zone.Store, keys *tsig.Keys, to ...*secondary) (*not
 		cfg.To = append(cfg.To, server.addr)
 	}
 	n := notify.New(cfg)
+	s.Observe(nil, observer{n})
 	ctx, cancel := context.WithCancel(t.Context())
 	var running sync.WaitGroup
 	running.Go(func() { assert.NoError(t, n.Run(ctx)) })

@@ -13,16 +13,23 @@ import (
 	"github.com/nodecache/node-cache/pkg/zone"
 )
 
+// An ownerFunc is an observer of owners only.
+type ownerFunc func(owner []byte)
+
+func (f ownerFunc) Changing()                 {}
+func (f ownerFunc) OwnerChanged(owner []byte) { f(owner) }
+func (f ownerFunc) Changed()                  {}
+
 // ownersOf returns the owners that the store notifies from now on: their labels below the domain x, with dots.
 func ownersOf(store *zone.Store) *proctest.Output {
 	reports := new(proctest.Output)
-	store.Observe([][]byte{[]byte("\x01x\x00")}, func(owner []byte) {
+	store.Observe([][]byte{[]byte("\x01x\x00")}, ownerFunc(func(owner []byte) {
 		var text []byte
 		for ; owner[0] != 0; owner = owner[1+owner[0]:] {
 			text = append(append(text, owner[1:1+owner[0]]...), '.')
 		}
 		_, _ = reports.Write(append(text, '\n'))
-	})
+	}))
 	return reports
 }
 

@@ -165,5 +165,5 @@
 // Objects become immutable records. A service and its slices form one node, which is published with one atomic store. So
 // an answer uses one state, and a reader that saw a new state never sees an older one of that name. Indexes are hash tables
 // of record numbers without keys; a reader compares the record. A cache of other servers' answers about the cluster can
-// register for notifications of changes ([Store.Observe], [Owner]). They come after readers can see the change.
+// follow the changes ([Observer], [Owner]).
 package zone

@@ -241,7 +241,7 @@ func (s *Store) Restore(records iter.Seq[[]byte], passed, most time.Duration, no
 func (s *Store) mute(off bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.observer.muted = off
+	s.reporter.muted = off
 }
 
 // restore decodes the records and, if there is a store, puts them into it.

@@ -71,7 +71,7 @@ func TestRestoreMatchesOriginal(t *testing.T) {
 			t.Fatalf("seed %d: dumped again (-want +got):\n%s", seed, diff)
 		}
 		now := w.now.Add(time.Minute)
-		s.Observe([][]byte{[]byte("\x05local\x00")}, func(owner []byte) { t.Errorf("seed %d: notified of %q", seed, owner) })
+		s.Observe([][]byte{[]byte("\x05local\x00")}, ownerFunc(func(owner []byte) { t.Errorf("seed %d: notified of %q", seed, owner) }))
 		serial := s.Serial()
 		w.putAll(s, now)
 		if s.Serial() != serial {
@@ -114,7 +114,7 @@ func TestRestoreDoesNotNotify(t *testing.T) {
 	small(s)
 	freshen(s, now)
 	other, notified := zone.NewStore(), 0
-	other.Observe([][]byte{[]byte("\x05local\x00")}, func([]byte) { notified++ })
+	other.Observe([][]byte{[]byte("\x05local\x00")}, ownerFunc(func([]byte) { notified++ }))
 	if _, err := other.Restore(slices.Values(dump(t, s, now)), 0, time.Hour, now); err != nil {
 		t.Fatal(err)
 	}

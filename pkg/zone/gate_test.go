@@ -13,17 +13,18 @@ import (
 	"github.com/nodecache/node-cache/pkg/zone"
 )
 
-// A gateRecorder records what a reader sees when the gate closes, when the owners are notified, and when it opens.
-type gateRecorder struct {
+// An orderRecorder records the calls of an observer, and what a reader sees in them.
+type orderRecorder struct {
 	see  func() string
 	seen []string
 }
 
-func (g *gateRecorder) Close() { g.seen = append(g.seen, "close "+g.see()) }
-func (g *gateRecorder) Open()  { g.seen = append(g.seen, "open "+g.see()) }
+func (o *orderRecorder) Changing()           { o.seen = append(o.seen, "changing "+o.see()) }
+func (o *orderRecorder) OwnerChanged([]byte) { o.seen = append(o.seen, "owner "+o.see()) }
+func (o *orderRecorder) Changed()            { o.seen = append(o.seen, "changed "+o.see()) }
 
-// TestGate changes a store. The gate is closed before a reader sees the change, and opens after the last notification.
-func TestGate(t *testing.T) {
+// TestObserverOrder changes a store. A reader sees the change after the observer's first call, and before it has an owner.
+func TestObserverOrder(t *testing.T) {
 	t.Parallel()
 	s, now := zone.NewStore(), epoch()
 	s.PutNamespace("shop", now)
@@ -54,18 +55,17 @@ func TestGate(t *testing.T) {
 		{name: "the same slice", asked: "db.shop.svc.cluster.local.", change: func() { s.PutSlice(slice, now) }},
 	}
 	s.PutService(zone.Service{Namespace: "shop", Name: "db", Type: zone.Headless, TTL: -1}, now)
-	g := &gateRecorder{}
-	s.SetGate(g)
-	s.Observe([][]byte{canonical(t, "cluster.local.")}, func([]byte) { g.seen = append(g.seen, "notify") })
+	o := &orderRecorder{}
+	s.Observe([][]byte{canonical(t, "cluster.local.")}, o)
 	for _, tt := range tests { // one after the other
-		g.seen = nil
-		g.see = func() string { return fmt.Sprint(len(ask(t, z, tt.asked, dns.TypeA, 0, now).Answer)) }
+		o.seen = nil
+		o.see = func() string { return fmt.Sprint(len(ask(t, z, tt.asked, dns.TypeA, 0, now).Answer)) }
 		tt.change()
 		var want []string
 		if tt.sees[0] != tt.sees[1] {
-			want = []string{fmt.Sprint("close ", tt.sees[0]), "notify", fmt.Sprint("open ", tt.sees[1])}
+			want = []string{fmt.Sprint("changing ", tt.sees[0]), fmt.Sprint("owner ", tt.sees[1]), fmt.Sprint("changed ", tt.sees[1])}
 		}
-		if got := slices.Compact(g.seen); !slices.Equal(got, want) {
+		if got := slices.Compact(o.seen); !slices.Equal(got, want) {
 			t.Errorf("%s: %v, want %v", tt.name, got, want)
 		}
 	}
@@ -74,7 +74,7 @@ func TestGate(t *testing.T) {
 	assert.NoError(t, err)
 	s.PutService(web("10.96.0.1"), now)
 	before := s.Serial()
-	g.seen, g.see = nil, func() string { return fmt.Sprint(s.Serial() == before) }
+	o.seen, o.see = nil, func() string { return fmt.Sprint(s.Serial() == before) }
 	s.Versions().Cut(now)
-	assert.Same(t, "a version for transfers, whose serial number denials have", []string{"close true", "open false"}, g.seen)
+	assert.Same(t, "a version for transfers, whose serial number denials have", []string{"changing true", "changed false"}, o.seen)
 }

@@ -98,7 +98,7 @@ func (s *Store) Stats() Stats {
 	for _, x := range s.indexes() {
 		index += x.size()
 	}
-	stats := Stats{Index: int64(index), Serial: s.Serial(), Notified: s.observer.notified}
+	stats := Stats{Index: int64(index), Serial: s.Serial(), Notified: s.reporter.notified}
 	for k, count := range s.counts {
 		count.Restored = s.Restored(Kind(k))
 		stats.Kinds[k] = count

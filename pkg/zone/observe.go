@@ -9,70 +9,64 @@ import (
 	"github.com/nodecache/node-cache/pkg/wire"
 )
 
-// An observer is notified of the names that changed. The writer calls it with mu held, after it published the change: a
-// reader that was notified sees the new state.
-type observer struct {
-	domains  [][]byte           // canonical wire form
-	notify   func(owner []byte) // nil: no notifications
-	muted    bool               // a dump is being restored
+// An Observer follows the changes of a store: whoever keeps something made of its records hears of a change here. For each
+// change the writer calls Changing, then OwnerChanged for each owner, then Changed. It holds the store's lock: the methods must
+// be quick, and must not change the store.
+type Observer interface {
+	// Changing is called before a reader can see any of the change.
+	Changing()
+	// OwnerChanged is called once readers see the change, with the owner of each name whose answer may have changed. See [Owner].
+	// For the endpoints of a slice, only changed reverse names have a call. It must not keep owner.
+	OwnerChanged(owner []byte)
+	// Changed is called at the end. One change may be within another one, and begin and end there.
+	Changed()
+}
+
+// Observe registers the observer of names below the domains, which are in canonical wire form. It replaces the previous one; nil
+// removes it. A change without effect has no calls. The names of a namespace in a cluster set change within a change of the
+// cluster's store.
+func (s *Store) Observe(domains [][]byte, o Observer) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.reporter.domains, s.reporter.Observer = domains, o
+}
+
+// A reporter calls the observer. The writer calls it with mu held.
+type reporter struct {
+	Observer          // nil: none
+	domains  [][]byte // canonical wire form
+	muted    bool     // a dump is being restored: owners are not reported
 	notified uint64
 	buf      []byte
-	gate     Gate // nil: none
 }
 
-// A Gate is closed while a change is published and its owners are notified: from before a reader can see any of it, until after
-// the last call of notify. Its methods must be quick and must not change the store.
-type Gate interface {
-	Close()
-	Open()
-}
-
-// SetGate registers the gate of copies of answers. It replaces the previous one; nil removes it.
-func (s *Store) SetGate(g Gate) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.observer.gate = g
-}
-
-// close closes the gate until the returned function is called.
-func (o *observer) close() (open func()) {
-	if o.gate == nil {
+// begin begins a change, which ends with the returned function.
+func (o *reporter) begin() (end func()) {
+	if o.Observer == nil {
 		return func() {}
 	}
-	o.gate.Close()
-	return o.gate.Open
+	o.Changing()
+	return o.Changed
 }
 
-// Observe registers notify, which is called with the owner of each name whose answer may have changed. It replaces the
-// previous function; nil removes it. See [Owner] for owners. The domains are in canonical wire form. A change without effect
-// causes no call. For the endpoints of a slice, only changed reverse names cause one.
-//
-// A reader that reads after the call sees the change or a later one. Writers wait for notify: it must be quick, must not
-// change the store, and must not keep owner.
-func (s *Store) Observe(domains [][]byte, notify func(owner []byte)) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.observer.domains, s.observer.notify = domains, notify
-}
-
-func (o *observer) silent() bool { return o.notify == nil || o.muted }
+func (o *reporter) silent() bool { return o.Observer == nil || o.muted }
 
 // notifyOwner notifies of the owner in buf.
-func (o *observer) notifyOwner(owner []byte) {
+func (o *reporter) notifyOwner(owner []byte) {
 	o.buf = owner
 	o.notified++
-	o.notify(owner)
+	o.OwnerChanged(owner)
 }
 
 // notifyName notifies of a name in the tree below each domain.
-func (o *observer) notifyName(labels, tree string) {
+func (o *reporter) notifyName(labels, tree string) {
 	for _, domain := range o.domains {
 		o.notifyOwner(append(append(append(o.buf[:0], labels...), tree...), domain...))
 	}
 }
 
 // notifyNamespace notifies of the names of a namespace, whose label is in wire form.
-func (o *observer) notifyNamespace(label string) {
+func (o *reporter) notifyNamespace(label string) {
 	if o.silent() {
 		return
 	}
@@ -81,18 +75,18 @@ func (o *observer) notifyNamespace(label string) {
 }
 
 // notifyPods notifies of the names of a namespace's pods.
-func (o *observer) notifyPods(namespace string) {
+func (o *reporter) notifyPods(namespace string) {
 	if !o.silent() {
 		o.notifyName(string(appendLabel(nil, namespace)), treePod)
 	}
 }
 
 // notifyAddr notifies of the reverse name of a packed address.
-func (o *observer) notifyAddr(addr string) { o.notifyOwner(wire.AppendReverse(o.buf[:0], addr)) }
+func (o *reporter) notifyAddr(addr string) { o.notifyOwner(wire.AppendReverse(o.buf[:0], addr)) }
 
 // notifyService notifies of a changed service. It includes the endpoints in the node's slices if their reverse names
 // point to the service or did before.
-func (o *observer) notifyService(n *node, old, svc *service) {
+func (o *reporter) notifyService(n *node, old, svc *service) {
 	if o.silent() || sameInside(old, svc) {
 		return
 	}
@@ -130,7 +124,7 @@ func clusterIPs(s *service, addrLen int) string {
 func ownsEndpoints(s *service) bool { return s != nil && s.typ != ExternalName }
 
 // notifyAddrs notifies of the addresses that only one of the lists has. Both are sorted without duplicates.
-func (o *observer) notifyAddrs(a, b string, addrLen int) {
+func (o *reporter) notifyAddrs(a, b string, addrLen int) {
 	for a != "" || b != "" {
 		switch {
 		case b == "" || a != "" && a[:addrLen] < b[:addrLen]:
@@ -146,7 +140,7 @@ func (o *observer) notifyAddrs(a, b string, addrLen int) {
 }
 
 // notifySlice notifies of a changed slice; either may be nil.
-func (o *observer) notifySlice(old, sl *slice) {
+func (o *reporter) notifySlice(old, sl *slice) {
 	switch {
 	case o.silent():
 	case old != nil && sl != nil && (old.key != sl.key || old.cluster() != sl.cluster()):
@@ -159,7 +153,7 @@ func (o *observer) notifySlice(old, sl *slice) {
 }
 
 // notifyEntries notifies of the addresses whose reverse names differ between two versions of a slice; either may be nil.
-func (o *observer) notifyEntries(a, b *slice) {
+func (o *reporter) notifyEntries(a, b *slice) {
 	for i, j := 0, 0; ; {
 		addr := firstAddr(a.addrAt(i), b.addrAt(j))
 		if addr == "" {

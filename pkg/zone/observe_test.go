@@ -24,14 +24,21 @@ type recorder struct {
 	total  uint64
 }
 
+// An ownerFunc is an Observer of owners only.
+type ownerFunc func(owner []byte)
+
+func (f ownerFunc) Changing()                 {}
+func (f ownerFunc) OwnerChanged(owner []byte) { f(owner) }
+func (f ownerFunc) Changed()                  {}
+
 // listen observes the store below cluster.local.
 func listen(tb testing.TB, s *zone.Store) *recorder {
 	tb.Helper()
 	l := &recorder{tb: tb}
-	s.Observe([][]byte{canonical(tb, "cluster.local.")}, func(owner []byte) {
+	s.Observe([][]byte{canonical(tb, "cluster.local.")}, ownerFunc(func(owner []byte) {
 		l.owners = append(l.owners, presented(tb, owner))
 		l.total++
-	})
+	}))
 	return l
 }
 
@@ -119,7 +126,7 @@ func TestObserve(t *testing.T) {
 	if notified := s.Stats().Notified; notified != l.total || notified == 0 {
 		t.Errorf("%d notifications counted, %d recorded", notified, l.total)
 	}
-	s.Observe([][]byte{canonical(t, "other.test.")}, func(owner []byte) { l.owners = append(l.owners, presented(t, owner)) })
+	s.Observe([][]byte{canonical(t, "other.test.")}, ownerFunc(func(owner []byte) { l.owners = append(l.owners, presented(t, owner)) }))
 	s.PutService(db, now)
 	assert.Same(t, "of another domain", []string{"db.shop.svc.other.test.", "shop.pod.other.test.", "shop.svc.other.test."}, l.take())
 	s.Observe(nil, nil)
@@ -194,10 +201,10 @@ func (h *harness) observeSteps(steps int) {
 	h.t.Helper()
 	domain := canonical(h.t, "cluster.local.")
 	seen := map[string]fact{} // by owner: what an observer found
-	h.store.Observe([][]byte{domain}, func(owner []byte) {
+	h.store.Observe([][]byte{domain}, ownerFunc(func(owner []byte) {
 		name := presented(h.t, owner)
 		seen[name] = h.factOf(name, kindOf(name))
-	})
+	}))
 	list := observedNames()
 	before, contested, changes := map[string]fact{}, map[string]bool{}, 0
 	for step := range steps {
@@ -265,7 +272,7 @@ func BenchmarkObserve(b *testing.B) {
 		notified := 0
 		listen := func(s *zone.Store) {
 			if observed {
-				s.Observe([][]byte{domain}, func([]byte) { notified++ })
+				s.Observe([][]byte{domain}, ownerFunc(func([]byte) { notified++ }))
 			}
 		}
 		b.Run(fmt.Sprintf("11000 services/observed=%t", observed), func(b *testing.B) {

@@ -40,7 +40,7 @@ type Store struct {
 	limit            int64            // bytes per namespace; 0: no limit
 	bytesByNamespace map[string]int64 // bytes by namespace
 	scratch          []byte
-	observer         observer
+	reporter         reporter
 	versions         Versions
 
 	set *Store // made by NewClusterSet; nil: there is none
@@ -49,7 +49,7 @@ type Store struct {
 // NewStore returns an empty store.
 func NewStore() *Store {
 	s := &Store{seed: maphash.MakeSeed(), bytesByNamespace: make(map[string]int64)}
-	s.versions.store, s.versions.modified = s, make(chan struct{}, 1)
+	s.versions.store = s
 	s.nodes.init()
 	s.slices.init()
 	s.pods.init()
@@ -62,10 +62,9 @@ func NewStore() *Store {
 
 // NewClusterSet returns an empty store for the imports of a cluster set. It has the namespaces of the cluster's store, which is
 // empty yet: their changes notify its observer too, and begin a new version of it if Namespace objects select what its zone has.
-// [Versions.Modified] is one channel for both.
 func NewClusterSet(cluster *Store) *Store {
 	s := NewStore()
-	s.versions.modified, cluster.set = cluster.versions.modified, s
+	cluster.set = s
 	return s
 }
 
@@ -205,7 +204,6 @@ func (s *Store) bumpSerial(now time.Time) {
 	if s.versions.last != nil {
 		return // Versions.Cut does
 	}
-	defer s.versions.notify()
 	clock, last := uint32(now.Unix()), s.serial.Load()
 	next := clock
 	if lead := int32(last + 1 - clock); last != 0 && lead > 0 {
@@ -258,7 +256,7 @@ func (s *Store) setService(key []byte, svc *service, now time.Time) bool {
 	if old == svc || old != nil && svc != nil && *old == *svc {
 		return false
 	}
-	defer s.observer.close()()
+	defer s.reporter.begin()()
 	if n == nil {
 		n = &node{key: string(key)}
 		id = s.nodes.add(s.hash(key), n)
@@ -272,7 +270,7 @@ func (s *Store) setService(key []byte, svc *service, now time.Time) bool {
 	space := keyNamespace(n.key)
 	spaceMoved := (old == nil) != (svc == nil) && s.countServices(space, svc != nil)
 	s.bumpSerial(now)
-	s.observer.notifyService(n, old, svc)
+	s.reporter.notifyService(n, old, svc)
 	if spaceMoved {
 		s.namespaceChanged(space, false, now)
 	}
@@ -298,7 +296,7 @@ func (s *Store) setSlice(namespace, name string, sl *slice, now time.Time) bool 
 	if old == sl || old != nil && sl != nil && old.equal(sl) {
 		return false
 	}
-	defer s.observer.close()()
+	defer s.reporter.begin()()
 	if old == nil {
 		id = s.slices.add(hash, sl)
 	}
@@ -323,7 +321,7 @@ func (s *Store) setSlice(namespace, name string, sl *slice, now time.Time) bool 
 		s.eachLabel(old, func(hash uint64) { s.slicesByLabel.remove(hash, id) })
 	}
 	s.bumpSerial(now)
-	s.observer.notifySlice(old, sl)
+	s.reporter.notifySlice(old, sl)
 	return true
 }
 
@@ -354,7 +352,7 @@ func (s *Store) setPod(namespace, name string, p *pod, now time.Time) bool {
 	if old == p || old != nil && p != nil && *old == *p {
 		return false
 	}
-	defer s.observer.close()()
+	defer s.reporter.begin()()
 	if old == nil {
 		id = s.pods.add(hash, p)
 	}
@@ -369,7 +367,7 @@ func (s *Store) setPod(namespace, name string, p *pod, now time.Time) bool {
 		s.eachAddr(old.addrs, id, s.podsByAddr.remove)
 	}
 	s.bumpSerial(now)
-	s.observer.notifyPods(namespace)
+	s.reporter.notifyPods(namespace)
 	return true
 }
 
@@ -383,7 +381,7 @@ func (s *Store) setNamespace(name string, there bool, now time.Time) bool {
 	if there == (n != nil && n.declared.Load()) {
 		return false
 	}
-	defer s.observer.close()()
+	defer s.reporter.begin()()
 	if n == nil {
 		n, id = s.addNamespace(label)
 	}
@@ -405,7 +403,7 @@ func (s *Store) namespaceChanged(label string, ofObject bool, now time.Time) {
 	if ofObject && s.versions.last != nil && s.versions.selective {
 		s.versions.drop(now)
 	}
-	s.observer.notifyNamespace(label)
+	s.reporter.notifyNamespace(label)
 	if s.set != nil {
 		s.set.mu.Lock()
 		defer s.set.mu.Unlock()

@@ -15,8 +15,7 @@ import (
 //
 // A version costs the objects that the next one replaced. Records are computed from them in a transfer.
 type Versions struct {
-	store    *Store
-	modified chan struct{} // has an element after a change
+	store *Store
 
 	// The following fields are guarded by the store's mu.
 	zones     []string         // configurations of the zones, see Zone.config; empty: no versions are kept
@@ -49,9 +48,6 @@ const (
 	maxGivenVersions = 1 << 10
 	changedNodeSize  = nodeSize + 64 // with its place in the map, in bytes
 )
-
-// Modified returns a channel that has an element after a change of the store.
-func (v *Versions) Modified() <-chan struct{} { return v.modified }
 
 // Keep keeps versions of the zones that are the store's, and drops all others. Zones of another configuration have other records,
 // so they begin with a new version.
@@ -91,7 +87,7 @@ func (v *Versions) Cut(now time.Time) (serial uint32) {
 
 // begin begins a version without changes.
 func (v *Versions) begin(now time.Time) {
-	defer v.store.observer.close()() // denials have the serial
+	defer v.store.reporter.begin()() // denials have the serial
 	v.last, v.lastBytes = make(map[string]*node), 0
 	next, clock := v.store.Serial()+1, uint32(now.Unix())
 	if int32(clock-next) > 0 { // RFC 1982
@@ -104,15 +100,6 @@ func (v *Versions) begin(now time.Time) {
 func (v *Versions) drop(now time.Time) {
 	v.begin(now)
 	v.past, v.bytes = nil, 0
-	v.notify()
-}
-
-// notify puts an element into the channel of Modified.
-func (v *Versions) notify() {
-	select {
-	case v.modified <- struct{}{}:
-	default:
-	}
 }
 
 // record records that a node replaces another, which may be nil.
@@ -138,7 +125,6 @@ func (v *Versions) record(old, n *node, now time.Time) {
 	if v.bytes > maxVersionBytes {
 		v.drop(now)
 	}
-	v.notify()
 }
 
 func (v *Versions) count(bytes int) {

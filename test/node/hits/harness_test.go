@@ -108,9 +108,15 @@ func (s source) SharedReply(pkt []byte, now time.Time, dst []byte) ([]byte, reso
 
 // observe connects the kernel with what changes answers, as the agent does.
 func (n *node) observe(c *cache.Cache) {
-	n.store.SetGate(n.kernel.Gate())
+	n.store.Observe(nil, observer{n.kernel})
 	c.Observe(n.kernel.Changed)
 }
+
+type observer struct{ *kernel.Kernel }
+
+func (o observer) Changing()           { o.ZoneChanging() }
+func (o observer) OwnerChanged([]byte) {}
+func (o observer) Changed()            { o.ZoneChanged() }
 
 // workers are the agent's: they offer to the kernel what they answer from memory.
 type workers struct {
