@@ -115,7 +115,9 @@ func (r *reply) resolve(zs Zones) Result {
 			return res
 		}
 		if r.answer == maxAliases {
-			return r.aliasLoop(zs)
+			r.clear() // with part of the chain, a client would only follow it further
+			r.enter(zs, r.q.Name(), wire.HeaderLen)
+			return r.nodata(needsNothing)
 		}
 		r.appendAlias(alias)
 		if r.q.Type == wire.TypeCNAME {
@@ -153,14 +155,6 @@ func (r *reply) appendAlias(target string) {
 	r.appendFixed(wire.TypeCNAME, r.ttl, len(target))
 	r.dst = append(r.dst, target...)
 	r.answer++
-}
-
-// aliasLoop answers for a chain of aliases that is too long: there is no data. With part of the chain, the client would
-// only follow it further.
-func (r *reply) aliasLoop(zs Zones) Result {
-	r.clear()
-	r.enter(zs, r.q.Name(), wire.HeaderLen)
-	return r.nodata(needsNothing)
 }
 
 // ttlOf returns the TTL of the service's names.

@@ -6,7 +6,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"iter"
-	"math"
 	"net/netip"
 	"strings"
 	"time"
@@ -33,28 +32,6 @@ const (
 	recordNamespace
 	recordPod
 )
-
-// Dump passes the store's content to emit, as records for [Store.Restore]. It includes the kinds that are synced or
-// restored, each kind's view first. It blocks no writer: each record is consistent, the dump as a whole is not. Dump stops
-// at the first error of emit. emit must not keep the record.
-func (s *Store) Dump(now time.Time, emit func(record []byte) error) error {
-	d := dumper{emit: emit}
-	for _, k := range []Kind{Namespaces, Slices, Pods, Services} {
-		if !s.Synced(k) && !s.Restored(k) {
-			continue
-		}
-		age := s.Age(k, now)
-		if age == math.MaxInt64 {
-			continue // never confirmed
-		}
-		d.beginRecord(recordView)
-		d.number(uint64(k))
-		d.number(uint64(age))
-		d.emitRecord()
-		d.kind(s, k)
-	}
-	return d.err
-}
 
 // A dumper encodes records.
 type dumper struct {
@@ -223,26 +200,6 @@ func dotted(name string) string {
 var ErrTooOld = errors.New("the cluster data in the dump is too old")
 
 var errRecord = errors.New("invalid record")
-
-// Restore loads the records of [Store.Dump] into an empty store, and returns the number of objects. passed is the time
-// since the dump. The restored kinds
-// count as stale, whatever their age, until SetSynced is called. Restore loads nothing if a record is invalid, or, with
-// [ErrTooOld], if a kind's last confirmation is older than most. Observers are not notified: nothing changed.
-func (s *Store) Restore(records iter.Seq[[]byte], passed, most time.Duration, now time.Time) (objects int, err error) {
-	if _, err := restore(records, nil, passed, most, now); err != nil {
-		return 0, err
-	}
-	s.mute(true)
-	defer s.mute(false)
-	return restore(records, s, passed, most, now)
-}
-
-// mute turns notifications off or on.
-func (s *Store) mute(off bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.reporter.muted = off
-}
 
 // restore decodes the records and, if there is a store, puts them into it.
 func restore(records iter.Seq[[]byte], s *Store, passed, most time.Duration, now time.Time) (objects int, err error) {

@@ -23,15 +23,6 @@ func suffixesOf(list []Federation) map[string]string {
 	return suffixes
 }
 
-// federation returns the suffix in wire form of the federation that the current name belongs to.
-func (r *reply) federation() (suffix string, ok bool) {
-	if len(r.z.federations) == 0 || r.labels != depthService+1 {
-		return "", false
-	}
-	suffix, ok = r.z.federations[string(r.label(2))]
-	return suffix, ok
-}
-
 // federated returns the alias of a name in a federation with that suffix.
 func (r *reply) federated(suffix string) (alias string, res Result) {
 	r.ttl = r.z.ttl

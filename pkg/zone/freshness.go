@@ -4,13 +4,26 @@ package zone
 
 import (
 	"math"
+	"sync/atomic"
 	"time"
 
 	"github.com/nodecache/node-cache/pkg/wire"
 )
 
+// kindStates say how far each can be trusted.
+type kindStates struct {
+	states [kindCount]struct {
+		expected    atomic.Bool
+		synced      atomic.Bool
+		restored    atomic.Bool               // loaded from a dump: complete in another process, and stale until synced
+		confirmed   atomic.Pointer[time.Time] // time of the last confirmation; nil: never
+		alwaysFresh atomic.Bool
+	}
+	suspended atomic.Int64 // total length of the host's suspends, in ns
+}
+
 // Expect sets the kinds that will be filled; the others count as unwatched. Services are always expected.
-func (s *Store) Expect(kinds ...Kind) {
+func (s *kindStates) Expect(kinds ...Kind) {
 	for i := range s.states {
 		s.states[i].expected.Store(false)
 	}
@@ -20,26 +33,28 @@ func (s *Store) Expect(kinds ...Kind) {
 }
 
 // SetSynced marks the first list of the kind as complete. This cannot be undone.
-func (s *Store) SetSynced(kind Kind) { s.states[kind].synced.Store(true) }
+func (s *kindStates) SetSynced(kind Kind) { s.states[kind].synced.Store(true) }
 
 // Synced reports whether the first list of the kind is complete.
-func (s *Store) Synced(kind Kind) bool { return s.states[kind].synced.Load() }
+func (s *kindStates) Synced(kind Kind) bool { return s.states[kind].synced.Load() }
 
 // Restored reports whether the objects of the kind come from a dump, without a complete list since.
-func (s *Store) Restored(kind Kind) bool {
+func (s *kindStates) Restored(kind Kind) bool {
 	return s.states[kind].restored.Load() && !s.Synced(kind)
 }
 
 // AddSuspend adds the length of a suspend to the age of earlier confirmations: the monotonic clock of [time.Time] stops
 // during a suspend (CLOCK_MONOTONIC).
-func (s *Store) AddSuspend(d time.Duration) { s.suspended.Add(int64(d)) }
+func (s *kindStates) AddSuspend(d time.Duration) { s.suspended.Add(int64(d)) }
 
 // BootTime returns now plus all suspends so far, as CLOCK_BOOTTIME counts. The difference of two boot times is an age.
-func (s *Store) BootTime(now time.Time) time.Time { return now.Add(time.Duration(s.suspended.Load())) }
+func (s *kindStates) BootTime(now time.Time) time.Time {
+	return now.Add(time.Duration(s.suspended.Load()))
+}
 
 // ConfirmFresh records that the objects of the kind were up to date at a [Store.BootTime], because of an event or a
 // bookmark. A time before the last one has no effect.
-func (s *Store) ConfirmFresh(kind Kind, at time.Time) {
+func (s *kindStates) ConfirmFresh(kind Kind, at time.Time) {
 	seen := &s.states[kind].confirmed
 	for last := seen.Load(); last == nil || at.After(*last); last = seen.Load() {
 		if seen.CompareAndSwap(last, &at) {
@@ -49,11 +64,11 @@ func (s *Store) ConfirmFresh(kind Kind, at time.Time) {
 }
 
 // SetAlwaysFresh marks the kind as always up to date: it comes from this host.
-func (s *Store) SetAlwaysFresh(kind Kind) { s.states[kind].alwaysFresh.Store(true) }
+func (s *kindStates) SetAlwaysFresh(kind Kind) { s.states[kind].alwaysFresh.Store(true) }
 
 // Age returns the time since the last confirmation of the kind: 0 if it is always fresh, the maximum duration if it was
 // never confirmed.
-func (s *Store) Age(kind Kind, now time.Time) time.Duration {
+func (s *kindStates) Age(kind Kind, now time.Time) time.Duration {
 	v := &s.states[kind]
 	if v.alwaysFresh.Load() {
 		return 0

@@ -5,33 +5,30 @@ package zone
 // indexCost is the size of the index entries for one address or name of a record, in bytes.
 const indexCost = 16
 
-// Limit bounds the bytes that the services and slices of one namespace may take, including their index entries; 0: no
-// limit. So a user with write access to one namespace cannot exhaust the memory of the process. The store refuses an
-// object above the limit and keeps only its name. Names at and below its service are answered as if the first list were
-// incomplete. The object is refused until it is put again and fits. Objects already stored stay.
-func (s *Store) Limit(bytes int64) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.limit = bytes
+// accounts say how many objects a store has, and how much memory they take.
+type accounts struct {
+	counts           [kindCount]KindStats
+	limit            int64            // bytes per namespace; 0: no limit
+	bytesByNamespace map[string]int64 // bytes by namespace
 }
 
 // fits reports whether size bytes may replace old bytes in a namespace.
-func (s *Store) fits(namespace string, size, old int) bool {
-	return s.limit == 0 || size <= old || s.bytesByNamespace[namespace]+int64(size-old) <= s.limit
+func (a *accounts) fits(namespace string, size, old int) bool {
+	return a.limit == 0 || size <= old || a.bytesByNamespace[namespace]+int64(size-old) <= a.limit
 }
 
-// account replaces old bytes of a namespace by size bytes.
-func (s *Store) account(namespace string, size, old int) {
-	if n := s.bytesByNamespace[namespace] + int64(size-old); n > 0 {
-		s.bytesByNamespace[namespace] = n
+// replace replaces old bytes of a namespace by size bytes.
+func (a *accounts) replace(namespace string, size, old int) {
+	if n := a.bytesByNamespace[namespace] + int64(size-old); n > 0 {
+		a.bytesByNamespace[namespace] = n
 	} else {
-		delete(s.bytesByNamespace, namespace)
+		delete(a.bytesByNamespace, namespace)
 	}
 }
 
 // countRefused updates the counters of refused objects.
-func (s *Store) countRefused(kind Kind, was, is bool, namespace, name string) {
-	c := &s.counts[kind]
+func (a *accounts) countRefused(kind Kind, was, is bool, namespace, name string) {
+	c := &a.counts[kind]
 	if was {
 		c.Refused--
 	}
@@ -69,8 +66,6 @@ func refusedSlice(s *slice) *slice {
 	return &slice{key: s.key, name: s.name, data: "\x00", clusterAt: 1, zonesAt: 1, portsAt: 1}
 }
 
-func (s *slice) refused() bool { return s != nil && s.clusterAt > 0 && s.count() == 0 }
-
 // Stats are the counts of a store.
 type Stats struct {
 	Kinds    [countCount]KindStats // by Kind
@@ -90,22 +85,6 @@ type KindStats struct {
 	Restored bool // loaded from a dump, without a complete list since
 }
 
-// Stats returns the counts.
-func (s *Store) Stats() Stats {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	index := s.nodes.size() + s.slices.size() + s.pods.size() + s.namespaces.size()
-	for _, x := range s.indexes() {
-		index += x.size()
-	}
-	stats := Stats{Index: int64(index), Serial: s.Serial(), Notified: s.reporter.notified}
-	for k, count := range s.counts {
-		count.Restored = s.Restored(Kind(k))
-		stats.Kinds[k] = count
-	}
-	return stats
-}
-
 // AddClusterSet adds the counts of the store of a cluster set.
 func (s *Stats) AddClusterSet(set Stats) {
 	s.Kinds[Imports], s.Kinds[ImportSlices] = set.Kinds[Services], set.Kinds[Slices]
@@ -114,8 +93,8 @@ func (s *Stats) AddClusterSet(set Stats) {
 }
 
 // count replaces an object of old bytes by one of size bytes; 0 means none.
-func (s *Store) count(kind Kind, old, size int) {
-	c := &s.counts[kind]
+func (a *accounts) count(kind Kind, old, size int) {
+	c := &a.counts[kind]
 	c.Bytes += int64(size - old)
 	if old > 0 {
 		c.Objects--

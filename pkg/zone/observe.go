@@ -5,6 +5,7 @@ package zone
 import (
 	"bytes"
 	"cmp"
+	"sync/atomic"
 
 	"github.com/nodecache/node-cache/pkg/wire"
 )
@@ -22,20 +23,11 @@ type Observer interface {
 	Changed()
 }
 
-// Observe registers the observer of names below the domains, which are in canonical wire form. It replaces the previous one; nil
-// removes it. A change without effect has no calls. The names of a namespace in a cluster set change within a change of the
-// cluster's store.
-func (s *Store) Observe(domains [][]byte, o Observer) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.reporter.domains, s.reporter.Observer = domains, o
-}
-
 // A reporter calls the observer. The writer calls it with mu held.
 type reporter struct {
-	Observer          // nil: none
-	domains  [][]byte // canonical wire form
-	muted    bool     // a dump is being restored: owners are not reported
+	Observer             // nil: none
+	domains  [][]byte    // canonical wire form
+	muted    atomic.Bool // a dump is being restored: owners are not reported
 	notified uint64
 	buf      []byte
 }
@@ -49,7 +41,7 @@ func (o *reporter) begin() (end func()) {
 	return o.Changed
 }
 
-func (o *reporter) silent() bool { return o.Observer == nil || o.muted }
+func (o *reporter) silent() bool { return o.Observer == nil || o.muted.Load() }
 
 // notifyOwner notifies of the owner in buf.
 func (o *reporter) notifyOwner(owner []byte) {

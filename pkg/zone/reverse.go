@@ -119,14 +119,6 @@ func (z *Zone) exposesNode(n *node) bool {
 	return ok
 }
 
-// serviceAt returns the node of the service with the address, or nil.
-func (s *Store) serviceAt(addr []byte, z *Zone) *node {
-	n, _ := find(&s.nodesByAddr, &s.nodes, s.hash(addr), func(n *node) bool {
-		return n.svc != nil && containsAddr(clusterIPs(n.svc, len(addr)), addr) && z.exposesNode(n)
-	})
-	return n
-}
-
 // maxPTRs bounds the PTR records of one address: about 2 KiB with usual names. Any user who can write slices can give an
 // address more names.
 const maxPTRs = 32

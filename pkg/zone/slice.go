@@ -306,3 +306,5 @@ func u16(s string, at int) uint16 { return uint16(s[at])<<8 | uint16(s[at+1]) }
 func u32(s string, at int) uint32 {
 	return uint32(s[at])<<24 | uint32(s[at+1])<<16 | uint32(s[at+2])<<8 | uint32(s[at+3])
 }
+
+func (s *slice) refused() bool { return s != nil && s.clusterAt > 0 && s.count() == 0 }

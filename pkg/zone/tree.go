@@ -27,8 +27,10 @@ func (r *reply) serviceTree() (alias string, res Result) {
 	if r.labels == depthTree {
 		return "", r.nodata(needsNothing)
 	}
-	if suffix, ok := r.federation(); ok {
-		return r.federated(suffix)
+	if len(r.z.federations) > 0 && r.labels == depthService+1 {
+		if suffix, ok := r.z.federations[string(r.label(2))]; ok {
+			return r.federated(suffix)
+		}
 	}
 	if res, ok := r.hidden(); ok {
 		return "", res
@@ -334,12 +336,6 @@ func (r *reply) podName() Result {
 		return r.positive(needsPods)
 	}
 	return r.positive(needsNamespaces)
-}
-
-// hasPod reports whether a pod of the namespace has the address.
-func (s *Store) hasPod(namespace, addr []byte) bool {
-	p, _ := find(&s.podsByAddr, &s.pods, s.hash(addr), func(p *pod) bool { return p.namespace == string(namespace) && containsAddr(p.addrs(len(addr)), addr) })
-	return p != nil
 }
 
 // A pod is a Pod object, packed. It is immutable.
