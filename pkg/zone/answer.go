@@ -4,6 +4,7 @@ package zone
 
 import (
 	"bytes"
+	"math"
 	"slices"
 	"time"
 
@@ -44,7 +45,7 @@ func (zs Zones) answer(q *wire.Query, c Client, now time.Time, dst []byte, last 
 		if !bytes.HasSuffix(name, z.domain) {
 			continue
 		}
-		r := z.newReply(q, c, now, dst, last)
+		r := newReply(z, q, c, now, dst, last)
 		if !r.splitName(name, wire.HeaderLen) {
 			continue
 		}
@@ -65,191 +66,55 @@ func (zs Zones) At(name []byte) *Zone {
 	return nil
 }
 
-// Serial returns the serial number of the zone's SOA record.
-func (z *Zone) Serial() uint32 { return z.cfg.Store.Serial() }
-
-// splitName makes name, at that offset in the message, the current name. It reports false for a name outside of the zone.
-func (r *reply) splitName(name []byte, at int) bool {
-	left := len(name) - len(r.z.domain)
-	if left < 0 || string(name[left:]) != string(r.z.domain) {
-		return false
-	}
-	n, off := 0, 0
-	for off < left {
-		r.offsets[n] = uint8(off)
-		n++
-		off += int(name[off]) + 1
-	}
-	if off != left {
-		return false // the domain's bytes, but not its labels
-	}
-	r.name, r.at, r.labels, r.apex = name, at, n, at+left
-	return !r.within(r.z.excluded)
-}
-
-// within reports whether the current name is at or below one of the names, which are in the zone.
-func (r *reply) within(names [][]byte) bool {
-	return slices.ContainsFunc(names, func(name []byte) bool { return isWithin(r.name, name) })
-}
-
-// label returns the i-th label of the name from the left, without its length byte.
-func (r *reply) label(i int) []byte {
-	off := int(r.offsets[i])
-	return r.name[off+1 : off+1+int(r.name[off])]
-}
-
-// labelRange returns the bytes of the labels i to before j.
-func (r *reply) labelRange(i, j int) []byte {
-	end := len(r.name) - len(r.z.domain)
-	if j < r.labels {
-		end = int(r.offsets[j])
-	}
-	return r.name[r.offsets[i]:end]
-}
-
-// resolve answers the current name. An alias within the zones replaces the current name, until there is none.
-func (r *reply) resolve(zs Zones) Result {
-	for {
-		alias, res := r.lookup()
-		if alias == "" {
-			return res
-		}
-		if r.answer == maxAliases {
-			r.clear() // with part of the chain, a client would only follow it further
-			r.enter(zs, r.q.Name(), wire.HeaderLen)
-			return r.nodata(needsNothing)
-		}
-		r.appendAlias(alias)
-		if r.q.Type == wire.TypeCNAME {
-			return r.positive(needsServices)
-		}
-		target := len(r.dst) - r.start - len(alias)
-		if name := r.dst[r.start+target:]; !r.enter(zs, name, target) {
-			return r.leave(name)
-		}
-	}
-}
-
-// enter makes name, at that offset in the message, the current name, in the zone that it belongs to. It reports false for a
-// name outside of the zones.
-func (r *reply) enter(zs Zones, name []byte, at int) bool {
+// FreshFor returns how long every answer of the zones stays fresh without another confirmation: 0 if one is not.
+func (zs Zones) FreshFor(now time.Time) time.Duration {
+	shortest := time.Duration(math.MaxInt64)
 	for _, z := range zs {
-		r.z = z
-		if r.splitName(name, at) {
-			return true
+		s := z.cfg.Store
+		for k := range Kind(kindCount) {
+			switch {
+			case k != Services && !s.states[k].expected.Load():
+			case !s.states[k].synced.Load():
+				return 0
+			default:
+				shortest = min(shortest, max(0, z.cfg.StaleAfter-s.Age(k, now)))
+			}
 		}
 	}
-	return false
+	return shortest
 }
 
-// leave ends the answer with an alias for a name outside of the zones.
-func (r *reply) leave(target []byte) Result {
-	res := r.positive(needsServices)
-	res.Verdict, res.Target = Alias, target
-	return res
-}
-
-// appendAlias appends the CNAME record of the current name.
-func (r *reply) appendAlias(target string) {
-	r.appendOwner(r.at)
-	r.appendFixed(wire.TypeCNAME, r.ttl, len(target))
-	r.dst = append(r.dst, target...)
-	r.answer++
-}
-
-// ttlOf returns the TTL of the service's names.
-func (r *reply) ttlOf(svc *service) uint32 {
-	if svc.ttl >= 0 {
-		return uint32(svc.ttl)
-	}
-	return r.z.ttl
-}
-
-// lookup answers the current name, or returns the target if it is an alias.
-func (r *reply) lookup() (alias string, res Result) {
-	if r.labels == 0 {
-		return "", r.apexName()
-	}
-	if r.z.cfg.External {
-		return r.externalName()
-	}
-	switch string(r.label(r.labels - 1)) {
-	case "svc":
-		return r.serviceTree()
-	case "pod":
-		return "", r.podTree()
-	}
-	return "", r.ownName()
-}
-
-// apexName answers the cluster domain.
-func (r *reply) apexName() Result {
-	switch r.q.Type {
-	case wire.TypeSOA:
-		r.appendSOA()
-		r.answer++
-		return r.finish(wire.RcodeSuccess, 0)
-	case wire.TypeNS:
-		r.appendOwner(r.apex)
-		r.appendFixed(wire.TypeNS, r.z.ttl, len(r.z.server)+2)
-		server := len(r.dst) - r.start
-		r.dst = append(r.dst, r.z.server...)
-		r.appendOwner(r.apex)
-		r.answer++
-		r.extra += r.appendAddrs(server, r.z.ns4, 4, r.z.ttl) + r.appendAddrs(server, r.z.ns6, 16, r.z.ttl)
-		return r.finish(wire.RcodeSuccess, 0)
-	}
-	return r.nodata(needsNothing)
-}
-
-// The zone's own names, as labels left of the domain.
-const (
-	labelsDNS     = "\x03dns"
-	labelsVersion = "\x0bdns-version"
-)
-
-// The TXT record with the version of the specification.
-const (
-	versionText    = "\x051.1.0"
-	versionTextSet = "\x051.0.0" // of a cluster set
-	versionTTL     = 28800
-)
-
-// ownName answers the few names outside of svc and pod. A central resolver may have others.
-func (r *reply) ownName() Result {
-	switch string(r.labelRange(0, r.labels)) {
-	case labelsDNS:
-		return r.nodata(needsNothing) // ns.dns exists
-	case labelsNS:
-		return r.serverAddrs()
-	case labelsVersion:
-		if r.q.Type != wire.TypeTXT {
-			return r.nodata(needsNothing)
+// reverse answers a name outside of the domains: the reverse name of a known address, or any name in a reverse zone of the cluster.
+func (zs Zones) reverse(q *wire.Query, c Client, now time.Time, dst []byte, last bool) ([]byte, Result) {
+	var buf [16]byte
+	addr, tree := wire.ReverseAddr(q.Name(), &buf)
+	if addr != nil {
+		for _, z := range zs {
+			r := newReverseReply(z, q, c, now, dst, tree)
+			name := reverseName{&r, addr}
+			if res := name.resolve(); res.Verdict == Answered {
+				return r.dst, res
+			}
 		}
-		version := versionText
-		if r.z.inSet() {
-			version = versionTextSet
-		}
-		r.appendOwner(r.at)
-		r.appendFixed(wire.TypeTXT, versionTTL, len(version))
-		r.dst = append(r.dst, version...)
-		r.answer++
-		return r.finish(wire.RcodeSuccess, 0)
 	}
-	return r.denyUnlessFallback(needsNothing)
-}
-
-// serverAddrs answers the name of the zone's server.
-func (r *reply) serverAddrs() Result {
-	n := 0
-	switch r.q.Type {
-	case wire.TypeA:
-		n = r.appendRotated(r.z.ns4, 4, r.z.ttl)
-	case wire.TypeAAAA:
-		n = r.appendRotated(r.z.ns6, 16, r.z.ttl)
+	if tree == 0 || len(zs) == 0 || !zs[0].servesReverse(q.Name()) {
+		return dst, Result{Verdict: NotInZone, EDE: wire.EDENone}
 	}
-	if n == 0 {
-		return r.nodata(needsNothing)
+	r := newReverseReply(zs[0], q, c, now, dst, tree)
+	r.fallbackFailed = last
+	if set := slices.IndexFunc(zs, (*Zone).inSet); set >= 0 {
+		r.other = zs[set]
 	}
-	return r.finish(wire.RcodeSuccess, 0)
+	var res Result
+	switch {
+	case addr == nil && zs[0].cfg.HasFallback():
+		return dst, Result{Verdict: NotInZone, EDE: wire.EDENone}
+	case addr == nil:
+		res = r.nodata(needsNothing) // names of addresses may be below it
+	case !zs[0].cfg.AllSlices:
+		res = r.denyUnlessFallback(needsEndpoints)
+	default:
+		res = r.nxdomain(needsEndpoints)
+	}
+	return r.dst, res
 }

@@ -6,8 +6,6 @@ import (
 	"math"
 	"sync/atomic"
 	"time"
-
-	"github.com/nodecache/node-cache/pkg/wire"
 )
 
 // kindStates say how far each can be trusted.
@@ -80,24 +78,6 @@ func (s *kindStates) Age(kind Kind, now time.Time) time.Duration {
 	return max(0, s.BootTime(now).Sub(*seen))
 }
 
-// FreshFor returns how long every answer of the zones stays fresh without another confirmation: 0 if one is not.
-func (zs Zones) FreshFor(now time.Time) time.Duration {
-	shortest := time.Duration(math.MaxInt64)
-	for _, z := range zs {
-		s := z.cfg.Store
-		for k := range Kind(kindCount) {
-			switch {
-			case k != Services && !s.states[k].expected.Load():
-			case !s.states[k].synced.Load():
-				return 0
-			default:
-				shortest = min(shortest, max(0, z.cfg.StaleAfter-s.Age(k, now)))
-			}
-		}
-	}
-	return shortest
-}
-
 // A kindSet is the set of kinds that an answer depends on.
 type kindSet uint8
 
@@ -122,21 +102,6 @@ const (
 	fresh
 )
 
-// freshnessOf returns the worst freshness of the kinds.
-func (r *reply) freshnessOf(g kindSet) freshness {
-	worst := fresh
-	for k := range Kind(kindCount) {
-		if g&(1<<k) == 0 {
-			continue
-		}
-		worst = min(worst, kindFreshness(r.z, k, r.now))
-		if r.other != nil {
-			worst = min(worst, kindFreshness(r.other, k, r.now))
-		}
-	}
-	return worst
-}
-
 func kindFreshness(z *Zone, k Kind, now time.Time) freshness {
 	s := z.cfg.Store
 	if k == Namespaces {
@@ -155,62 +120,4 @@ func kindFreshness(z *Zone, k Kind, now time.Time) freshness {
 		return stale
 	}
 	return fresh
-}
-
-// positive ends the message with its records as the answer. Stale records are given, too, and marked.
-func (r *reply) positive(g kindSet) Result {
-	if r.freshnessOf(g) == stale {
-		r.ede = wire.EDEStaleAnswer
-	}
-	return r.finish(wire.RcodeSuccess, 0)
-}
-
-// nxdomain denies the name. One that falls through, or the alias that led to it, is left to a route.
-func (r *reply) nxdomain(g kindSet) Result {
-	switch {
-	case !r.within(r.z.fallthroughs) || r.freshnessOf(g) == unsynced:
-		return r.deny(g, wire.RcodeNXDomain, wire.EDEStaleNXDomain)
-	case r.answer > 0:
-		return r.leave(r.name)
-	}
-	return r.abandon(NotInZone, wire.EDENone)
-}
-
-// nodata denies the type at a name that exists.
-func (r *reply) nodata(g kindSet) Result { return r.deny(g, wire.RcodeSuccess, wire.EDEStaleAnswer) }
-
-// deny denies the name or type if the kinds are fresh. Otherwise it leaves the answer to the fallback. Without a fallback,
-// stale or unwatched kinds deny too, but unsynced kinds do not.
-func (r *reply) deny(g kindSet, rcode byte, staleCode int) Result {
-	if t := r.freshnessOf(g); t != fresh {
-		switch {
-		case r.z.cfg.HasFallback() && (t != stale || !r.fallbackFailed):
-			return r.abandon(UseFallback, wire.EDENone)
-		case t == unsynced:
-			return r.abandon(NotReady, wire.EDENotReady)
-		case t == stale:
-			r.ede = staleCode
-		}
-	}
-	r.appendSOA()
-	return r.finish(rcode, 1)
-}
-
-// denyUnlessFallback denies a name that the fallback may know and this zone cannot, if there is no fallback.
-func (r *reply) denyUnlessFallback(g kindSet) Result {
-	if r.z.cfg.HasFallback() {
-		return r.abandon(UseFallback, wire.EDENone)
-	}
-	return r.nxdomain(g)
-}
-
-// complete reports whether every record of the kinds is there, so that a set of them is an answer.
-func (r *reply) complete(g kindSet) bool { return r.freshnessOf(g) >= stale }
-
-// answerUnknown ends the answer for a name whose objects the store has not got: the fallback answers it, if there is one.
-func (r *reply) answerUnknown() Result {
-	if r.z.cfg.HasFallback() {
-		return r.abandon(UseFallback, wire.EDENone)
-	}
-	return r.abandon(NotReady, wire.EDENotReady)
 }

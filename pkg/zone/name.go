@@ -208,3 +208,53 @@ func packAddrs(addrs []netip.Addr) (v4, v6 []byte) {
 	}
 	return v4, v6
 }
+
+// A zoneName is a name in a zone, and where it is in the message: the question's, or an alias's target.
+type zoneName struct {
+	z       *Zone
+	name    []byte // canonical wire form
+	at      int    // offset of the name in the message
+	labels  int    // labels left of the zone's domain
+	offsets [wire.MaxName / 2]uint8
+	apex    int  // offset in the message of the domain, or of the reverse tree
+	reverse bool // the name is a reverse name
+}
+
+// splitName makes name, at that offset in the message, the current name. It reports false for a name outside of the zone.
+func (n *zoneName) splitName(name []byte, at int) bool {
+	left := len(name) - len(n.z.domain)
+	if left < 0 || string(name[left:]) != string(n.z.domain) {
+		return false
+	}
+	labels, off := 0, 0
+	for off < left {
+		n.offsets[labels] = uint8(off)
+		labels++
+		off += int(name[off]) + 1
+	}
+	if off != left {
+		return false // the domain's bytes, but not its labels
+	}
+	n.name, n.at, n.labels, n.apex = name, at, labels, at+left
+	return !n.within(n.z.excluded)
+}
+
+// within reports whether the current name is at or below one of the names, which are in the zone.
+func (n *zoneName) within(names [][]byte) bool {
+	return slices.ContainsFunc(names, func(name []byte) bool { return isWithin(n.name, name) })
+}
+
+// label returns the i-th label of the name from the left, without its length byte.
+func (n *zoneName) label(i int) []byte {
+	off := int(n.offsets[i])
+	return n.name[off+1 : off+1+int(n.name[off])]
+}
+
+// labelRange returns the bytes of the labels i to before j.
+func (n *zoneName) labelRange(i, j int) []byte {
+	end := len(n.name) - len(n.z.domain)
+	if j < n.labels {
+		end = int(n.offsets[j])
+	}
+	return n.name[n.offsets[i]:end]
+}

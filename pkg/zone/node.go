@@ -4,10 +4,9 @@ package zone
 
 import (
 	"cmp"
-	"net/netip"
 	"slices"
+	"sort"
 	"sync/atomic"
-	"time"
 )
 
 // A node holds the data of one service name: the service and its slices. Either may be missing. It is immutable, so an
@@ -108,70 +107,30 @@ func (n *namespace) exists() bool {
 	return n != nil && (n.declared.Load() || n.services.Load() > 0)
 }
 
-// A service is a packed Service object. It is immutable.
-type service struct {
-	typ      ServiceType
-	publish  bool   // unready endpoints are published
-	refused  bool   // it exceeds the limit: only its name is stored
-	n4, n6   uint16 // addresses of each family
-	ttl      int32  // seconds; negative: the zone's
-	external uint32 // bytes at the end of data that packExternal has appended
-	data     string // IPv4 addresses, IPv6 addresses, ports; or the alias's target in canonical wire form, if it is valid
+// A pod is a Pod object, packed. It is immutable.
+type pod struct {
+	namespace string // label
+	name      string
+	data      string // IPv4 addresses, IPv6 addresses
+	n4        int
 }
 
-// maxTTL is the longest TTL of a name.
-const maxTTL = time.Hour
-
-// maxAddrs bounds a service's addresses of one family; Kubernetes allows one, and any number of external ones.
-const maxAddrs = 1 << 10
-
-func packService(s Service) *service {
-	packed := &service{typ: s.Type, ttl: -1}
-	if s.TTL >= 0 {
-		packed.ttl = int32(min(s.TTL, maxTTL) / time.Second)
-	}
-	switch s.Type {
-	case ExternalName:
-		packed.data = aliasTarget(s.ExternalName)
-	case Headless, Unselected:
-		packed.publish = s.PublishNotReady
-	case ClusterIP:
-		packed.publish = s.PublishNotReady
-		v4, v6 := packAddrs(s.Addrs)
-		v4, v6 = v4[:min(len(v4), 4*maxAddrs)], v6[:min(len(v6), 16*maxAddrs)]
-		packed.n4, packed.n6 = uint16(len(v4)/4), uint16(len(v6)/16)
-		packed.data = string(packPorts(append(v4, v6...), s.Ports))
-	}
-	if len(s.ExternalAddrs) > 0 || s.ExternalHost != "" {
-		packed.packExternal(&s)
-	}
-	return packed
-}
-
-// aliasTarget returns the target in canonical wire form, or "" for an invalid one: a malformed name, or an IP address,
-// which Kubernetes accepts as a name.
-func aliasTarget(s string) string {
-	if _, err := netip.ParseAddr(s); err == nil {
-		return ""
-	}
-	name, err := wireName(s)
-	if err != nil {
-		return ""
-	}
-	return name
+func packPod(p Pod) *pod {
+	v4, v6 := packAddrs(p.Addrs)
+	return &pod{namespace: p.Namespace, name: p.Name, data: string(append(v4, v6...)), n4: len(v4) / 4}
 }
 
 // addrs returns the packed addresses of addrLen bytes each.
-func (s *service) addrs(addrLen int) string {
+func (p *pod) addrs(addrLen int) string {
 	if addrLen == 4 {
-		return s.data[:4*int(s.n4)]
+		return p.data[:4*p.n4]
 	}
-	return s.data[4*int(s.n4) : s.portsAt()]
+	return p.data[4*p.n4:]
 }
 
-func (s *service) portsAt() int { return 4*int(s.n4) + 16*int(s.n6) }
-
-func (s *service) ports() portList { return portList(s.inside()[s.portsAt():]) }
-
-// inside returns the data that packExternal has not appended.
-func (s *service) inside() string { return s.data[:len(s.data)-int(s.external)] }
+// containsAddr reports whether addr is one of the packed addresses, which are sorted.
+func containsAddr(list string, addr []byte) bool {
+	n := len(addr)
+	at := n * sort.Search(len(list)/n, func(i int) bool { return list[i*n:(i+1)*n] >= string(addr) })
+	return at < len(list) && list[at:at+n] == string(addr)
+}

@@ -4,9 +4,12 @@ package zone
 
 import (
 	"cmp"
+	"fmt"
 	"net/netip"
 	"slices"
 	"time"
+
+	"github.com/nodecache/node-cache/pkg/wire"
 )
 
 // A Kind is a kind of API object in the store.
@@ -218,4 +221,17 @@ func protocolOf(label []byte) (Protocol, bool) {
 		return SCTP, true
 	}
 	return 0, false
+}
+
+// CheckExternal returns why not all external names of the service are served; nil: they are.
+func (s *Service) CheckExternal() error {
+	v4, v6 := packAddrs(s.ExternalAddrs)
+	n4, n6 := len(v4)/4, len(v6)/16
+	switch {
+	case max(n4, n6) > maxAddrs:
+		return fmt.Errorf("external addresses: %d of a family, at most %d are served", max(n4, n6), maxAddrs)
+	case n4+n6 == 0 && s.ExternalHost != "" && aliasTarget(s.ExternalHost) == "":
+		return fmt.Errorf("external host name: %.80q: %w", s.ExternalHost, wire.ErrName)
+	}
+	return nil
 }

@@ -167,22 +167,6 @@ func firstAddr(a, b string) string {
 	return b
 }
 
-// addrAt returns the address of entry e, or "" if there is none.
-func (s *slice) addrAt(e int) string {
-	if s == nil || e >= s.count() {
-		return ""
-	}
-	return s.addr(e)
-}
-
-// runEnd returns the end of the run of entries with the address that starts at e.
-func (s *slice) runEnd(addr string, e int) int {
-	for s.addrAt(e) == addr {
-		e++
-	}
-	return e
-}
-
 // samePointers reports whether the entries of a from i to end have the same reverse names as those of b from j on.
 func samePointers(a *slice, i, end int, b *slice, j int) bool {
 	for ; i < end; i, j = i+1, j+1 {

@@ -3,10 +3,7 @@
 package zone
 
 import (
-	"bytes"
 	"encoding/binary"
-	"hash/maphash"
-	"sync"
 	"time"
 
 	"github.com/nodecache/node-cache/pkg/wire"
@@ -19,20 +16,12 @@ import (
 // client's case of the question, which is written over ours later, and no pointer exceeds the first 3,000 bytes.
 type reply struct {
 	message
-	z              *Zone
+	zoneName
 	other          *Zone // may have the name too, so that a denial depends on its objects; nil: none
 	now            time.Time
 	fallbackFailed bool // the fallback has no answer: stale data denies names
 	ownSlices      bool // names are looked up in the node's slices, not in the indexes, which are of current nodes
 	ttl            uint32
-
-	// The current name: the question's, or an alias's target.
-	name    []byte // canonical wire form
-	at      int    // offset of the name in the message
-	labels  int    // labels left of the zone's domain
-	offsets [wire.MaxName / 2]uint8
-	apex    int  // offset in the message of the domain, or of the reverse tree
-	reverse bool // the name is a reverse name
 }
 
 // minSteps, plus the bytes of the message's size, is the budget of steps for finding an answer's records, see
@@ -40,14 +29,22 @@ type reply struct {
 // unready, duplicate, or of another topology zone.
 const minSteps = 1 << 11
 
-// newReply returns an empty reply to q.
-func (z *Zone) newReply(q *wire.Query, c Client, now time.Time, dst []byte, last bool) reply {
+// newReply returns an empty reply of the zone to q.
+func newReply(z *Zone, q *wire.Query, c Client, now time.Time, dst []byte, last bool) reply {
 	room := min(c.MaxSize, maxReply)
 	return reply{
-		message: message{q: q, rotation: c.Rotation, dst: dst, start: len(dst), maxSize: room, steps: minSteps + room, ede: wire.EDENone},
-		z:       z, now: now, fallbackFailed: last, ttl: z.ttl,
+		message:  message{q: q, rotation: c.Rotation, dst: dst, start: len(dst), maxSize: room, steps: minSteps + room, ede: wire.EDENone},
+		zoneName: zoneName{z: z}, now: now, fallbackFailed: last, ttl: z.ttl,
 	}
 }
+
+// Number of labels left of the domain, in the tree of svc.
+const (
+	depthTree      = 1 // svc
+	depthNamespace = 2
+	depthService   = 3
+	depthExternal  = 2 // of a service in an external zone, which has no trees
+)
 
 // addrLenOf returns the address length for the question's type, or 0.
 func addrLenOf(rrtype uint16) int {
@@ -58,44 +55,6 @@ func addrLenOf(rrtype uint16) int {
 		return 16
 	}
 	return 0
-}
-
-// Timers of the SOA record in seconds, as in CoreDNS. Only secondary servers use the first three.
-const (
-	soaRefresh = 7200
-	soaRetry   = 1800
-	soaExpire  = 86400
-	soaMaxTTL  = 300 // longest TTL of the record itself
-)
-
-// Labels below the zone in the SOA and NS records.
-const (
-	labelsNS         = "\x02ns\x03dns"
-	labelsNS1        = "\x03ns1\x03dns" // of an external zone
-	labelsHostmaster = "\x0ahostmaster"
-)
-
-// soaTail is the size of a SOA record from its serial number on, in bytes.
-const soaTail = 20
-
-// prepareSOA builds the zone's two SOA records without the owner and the serial number. The forward one has pointers to
-// the domain, which are filled in on use.
-func (z *Zone) prepareSOA() {
-	const pointer = "\xc0\x00"
-	z.soa = z.appendSOA(nil, z.server+pointer, z.hostmaster+pointer)
-	z.soaReverse = z.appendSOA(nil, z.server+string(z.domain), z.hostmaster+string(z.domain))
-}
-
-func (z *Zone) appendSOA(dst []byte, mname, rname string) []byte {
-	dst = binary.BigEndian.AppendUint16(dst, wire.TypeSOA)
-	dst = binary.BigEndian.AppendUint16(dst, wire.ClassIN)
-	dst = binary.BigEndian.AppendUint32(dst, min(z.ttl, soaMaxTTL))
-	dst = binary.BigEndian.AppendUint16(dst, uint16(len(mname)+len(rname)+soaTail))
-	dst = append(append(dst, mname...), rname...)
-	for _, v := range []uint32{0, soaRefresh, soaRetry, soaExpire, z.ttl} {
-		dst = binary.BigEndian.AppendUint32(dst, v)
-	}
-	return dst
 }
 
 // appendSOA appends the SOA record of the zone of the current name.
@@ -116,231 +75,318 @@ func (r *reply) appendSOA() {
 	binary.BigEndian.PutUint32(r.dst[at+len(soa)-soaTail:], r.z.cfg.Store.Serial())
 }
 
-// A message is the message of an answer under construction.
-type message struct {
-	q        *wire.Query
-	rotation uint32
-	dst      []byte
-	start    int // offset of the message in dst
-	maxSize  int // of the message, in bytes
-	answer   int // records by section
-	near     int // addresses of the node's topology zone
-	extra    int
-	ede      int
-
-	dedup   *dedupTable // records of the current set; nil: it has no duplicates
-	steps   int         // rest of the budget for finding records
-	limited bool        // records are missing for another reason than the size
-}
-
-// Bits and offsets of the header.
-const (
-	bitsAnswer    = 0x84 // third byte: QR, AA
-	bitTruncated  = 0x02
-	offsetAnswer  = 6
-	offsetExtra   = 10
-	offsetServers = 8
-)
-
-// maxReply is the largest message before the OPT record, in bytes.
-const maxReply = wire.MaxMessage - 128
-
-// fixedLen is the size of a record between owner and RDATA, in bytes.
-const fixedLen = 10
-
-// questionEnd returns the offset after the question.
-func (m *message) questionEnd() int { return wire.HeaderLen + len(m.q.Name()) + 4 }
-
-// begin appends the header and the question.
-func (m *message) begin() {
-	m.dst = append(m.dst, 0, 0, bitsAnswer, 0, 0, 1, 0, 0, 0, 0, 0, 0)
-	m.dst = m.q.AppendQuestion(m.dst)
-}
-
-// finish writes the rcode and the counts.
-func (m *message) finish(rcode byte, servers int) Result {
-	h := m.dst[m.start:]
-	h[3] = rcode
-	binary.BigEndian.PutUint16(h[offsetAnswer:], uint16(m.answer))
-	binary.BigEndian.PutUint16(h[offsetServers:], uint16(servers))
-	binary.BigEndian.PutUint16(h[offsetExtra:], uint16(m.extra))
-	return Result{Verdict: Answered, EDE: m.ede, Limited: m.limited, Near: m.near}
-}
-
-// abandon removes everything: the zone gives no answer.
-func (m *message) abandon(v Verdict, ede int) Result {
-	m.dst = m.dst[:m.start]
-	return Result{Verdict: v, EDE: ede}
-}
-
-// clear removes the records and the truncation.
-func (m *message) clear() {
-	m.dst = m.dst[:m.start+m.questionEnd()]
-	m.dst[m.start+2] &^= bitTruncated
-	m.answer = 0
-}
-
-// full reports whether the message has no room for size more bytes, and then marks it as truncated.
-func (m *message) full(addrLen int) bool {
-	if len(m.dst)-m.start+addrLen <= m.maxSize {
-		return false
-	}
-	m.dst[m.start+2] |= bitTruncated
-	return true
-}
-
-// fullExtra is full for the additional section, which needs no TC.
-func (m *message) fullExtra(addrLen int) bool { return len(m.dst)-m.start+addrLen > m.maxSize }
-
-// truncated reports whether records are missing.
-func (m *message) truncated() bool { return m.dst[m.start+2]&bitTruncated != 0 }
-
-// spend takes steps from the answer's budget. It reports false if that is spent.
-func (m *message) spend(steps int) bool {
-	m.steps -= steps
-	return m.steps >= 0
-}
-
-// endWalk marks the answer as truncated if a walk overran the budget.
-func (m *message) endWalk() {
-	if m.steps < 0 {
-		m.dst[m.start+2] |= bitTruncated
-		m.limited = true
+// resolve answers the current name. An alias within the zones replaces the current name, until there is none.
+func (r *reply) resolve(zs Zones) Result {
+	for {
+		alias, res := r.lookup()
+		if alias == "" {
+			return res
+		}
+		if r.answer == maxAliases {
+			r.clear() // with part of the chain, a client would only follow it further
+			r.enter(zs, r.q.Name(), wire.HeaderLen)
+			return r.nodata(needsNothing)
+		}
+		r.appendAlias(alias)
+		if r.q.Type == wire.TypeCNAME {
+			return r.positive(needsServices)
+		}
+		target := len(r.dst) - r.start - len(alias)
+		if name := r.dst[r.start+target:]; !r.enter(zs, name, target) {
+			return r.leave(name)
+		}
 	}
 }
 
-// appendOwner appends a pointer to the offset in the message.
-func (m *message) appendOwner(at int) { m.dst = append(m.dst, 0xc0|byte(at>>8), byte(at)) }
-
-// appendFixed appends the fields between owner and RDATA.
-func (m *message) appendFixed(rrtype uint16, ttl uint32, size int) {
-	m.dst = append(m.dst, byte(rrtype>>8), byte(rrtype), 0, byte(wire.ClassIN),
-		byte(ttl>>24), byte(ttl>>16), byte(ttl>>8), byte(ttl), byte(size>>8), byte(size))
-}
-
-// addressRecordLen returns the size of an address record whose owner is a pointer, in bytes.
-func addressRecordLen(addrLen int) int { return 2 + fixedLen + addrLen }
-
-// appendAddress appends an address record whose owner is a pointer to the offset.
-func (m *message) appendAddress(at int, addr string, ttl uint32) {
-	rrtype := wire.TypeA
-	if len(addr) == 16 {
-		rrtype = wire.TypeAAAA
-	}
-	m.appendOwner(at)
-	m.appendFixed(rrtype, ttl, len(addr))
-	m.dst = append(m.dst, addr...)
-}
-
-// appendAddrs appends the records of packed addresses of addrLen bytes each, whose owner is at the offset, and returns
-// their number.
-func (m *message) appendAddrs(at int, list string, addrLen int, ttl uint32) (n int) {
-	for ; list != "" && !m.full(addressRecordLen(addrLen)); list = list[addrLen:] {
-		m.appendAddress(at, list[:addrLen], ttl)
-		n++
-	}
-	return n
-}
-
-// rotate rotates the n address records at the offset in dst, so that each comes first equally often. They have one owner,
-// so only the RDATA moves.
-func (m *message) rotate(at, n, addrLen int) {
-	if n < 2 {
-		return
-	}
-	by := int(m.rotation % uint32(n))
-	if by == 0 {
-		return
-	}
-	size := addressRecordLen(addrLen)
-	data := m.dst[at+2+fixedLen:]
-	reverseAddrs(data, 0, by-1, size, addrLen)
-	reverseAddrs(data, by, n-1, size, addrLen)
-	reverseAddrs(data, 0, n-1, size, addrLen)
-}
-
-// reverseAddrs reverses the order of the addresses first to last, which are size bytes apart.
-func reverseAddrs(data []byte, first, last, size, addrLen int) {
-	var keep [16]byte
-	for ; first < last; first, last = first+1, last-1 {
-		a, b := data[first*size:first*size+addrLen], data[last*size:last*size+addrLen]
-		copy(keep[:], a)
-		copy(a, b)
-		copy(b, keep[:addrLen])
-	}
-}
-
-// tooLong reports whether the message has no room for the record from the offset to the end of dst, and then removes it. It
-// is for records that may be duplicates: one that is dropped needs no room.
-func (m *message) tooLong(at int) bool {
-	if len(m.dst)-m.start <= m.maxSize {
-		return false
-	}
-	m.dst = m.dst[:at]
-	return true
-}
-
-// A dedupTable finds duplicate records in a message. It holds their offsets by the hash of their bytes.
-type dedupTable struct {
-	seed  maphash.Seed
-	slots []uint32 // offset in the message; 0: free
-	buf   [maxDedupSlots]uint32
-}
-
-const (
-	// minRecordLen is the size of the smallest record, in bytes.
-	minRecordLen      = 2 + fixedLen + 4
-	maxMessageRecords = maxReply / minRecordLen
-	// maxDedupSlots is at least twice the records of the largest message.
-	maxDedupSlots = 1 << 13
-	// stepsDuplicate is the cost of a duplicate record.
-	stepsDuplicate = 16
-)
-
-// dedupTables holds the unused tables: an answer uses one while it is built, so there are about as many as CPUs.
-//
-//nolint:gochecknoglobals // a pool is shared by design and holds no state
-var dedupTables = sync.Pool{New: func() any { return &dedupTable{seed: maphash.MakeSeed()} }}
-
-// dropDuplicate reports whether the record from the offset to the end of dst is a duplicate, and then removes it.
-func (m *message) dropDuplicate(at int) bool {
-	if m.dedup == nil {
-		return false
-	}
-	record, slots := m.dst[at:], m.dedup.slots
-	mask := len(slots) - 1
-	i := int(maphash.Bytes(m.dedup.seed, record)) & mask
-	for ; slots[i] != 0; i = (i + 1) & mask {
-		if bytes.HasPrefix(m.dst[m.start+int(slots[i]):at], record) {
-			m.dst = m.dst[:at]
-			m.spend(stepsDuplicate)
+// enter makes name, at that offset in the message, the current name, in the zone that it belongs to. It reports false for a
+// name outside of the zones.
+func (r *reply) enter(zs Zones, name []byte, at int) bool {
+	for _, z := range zs {
+		r.z = z
+		if r.splitName(name, at) {
 			return true
 		}
 	}
-	slots[i] = uint32(at - m.start)
 	return false
 }
 
-// endDedup ends the detection.
-func (m *message) endDedup() {
-	if m.dedup != nil {
-		m.dedup.slots = nil
-		dedupTables.Put(m.dedup)
-		m.dedup = nil
-	}
+// leave ends the answer with an alias for a name outside of the zones.
+func (r *reply) leave(target []byte) Result {
+	res := r.positive(needsServices)
+	res.Verdict, res.Target = Alias, target
+	return res
 }
 
-// hasPTR reports whether there is a PTR record to the name already. There are few.
-func (m *message) hasPTR(label []byte, key string) bool {
-	records := m.dst[m.start+m.questionEnd():]
-	for len(records) > 0 {
-		data := records[2+fixedLen:]
-		size := int(records[fixedLen])<<8 | int(records[fixedLen+1])
-		if size >= len(label)+len(key) && string(data[:len(label)]) == string(label) && string(data[len(label):len(label)+len(key)]) == key {
-			return true
+// appendAlias appends the CNAME record of the current name.
+func (r *reply) appendAlias(target string) {
+	r.appendOwner(r.at)
+	r.appendFixed(wire.TypeCNAME, r.ttl, len(target))
+	r.dst = append(r.dst, target...)
+	r.answer++
+}
+
+// lookup answers the current name, or returns the target if it is an alias.
+func (r *reply) lookup() (alias string, res Result) {
+	if r.labels == 0 {
+		return "", r.apexName()
+	}
+	switch tree := string(r.label(r.labels - 1)); {
+	case r.z.cfg.External && tree != "dns", !r.z.cfg.External && tree == "svc":
+		return r.serviceTree()
+	case !r.z.cfg.External && tree == "pod":
+		return "", r.podTree()
+	}
+	return "", r.ownName()
+}
+
+// apexName answers the cluster domain.
+func (r *reply) apexName() Result {
+	switch r.q.Type {
+	case wire.TypeSOA:
+		r.appendSOA()
+		r.answer++
+		return r.finish(wire.RcodeSuccess, 0)
+	case wire.TypeNS:
+		r.appendOwner(r.apex)
+		r.appendFixed(wire.TypeNS, r.z.ttl, len(r.z.server)+2)
+		server := len(r.dst) - r.start
+		r.dst = append(r.dst, r.z.server...)
+		r.appendOwner(r.apex)
+		r.answer++
+		r.extra += r.appendAddrs(server, r.z.ns4, 4, r.z.ttl) + r.appendAddrs(server, r.z.ns6, 16, r.z.ttl)
+		return r.finish(wire.RcodeSuccess, 0)
+	}
+	return r.nodata(needsNothing)
+}
+
+// The zone's own names, as labels left of the domain.
+const (
+	labelsDNS     = "\x03dns"
+	labelsVersion = "\x0bdns-version"
+)
+
+// The TXT record with the version of the specification.
+const (
+	versionText    = "\x051.1.0"
+	versionTextSet = "\x051.0.0" // of a cluster set
+	versionTTL     = 28800
+)
+
+// ownName answers the few names that are the zone's own. A central resolver may have others, but not in an external zone.
+func (r *reply) ownName() Result {
+	switch string(r.labelRange(0, r.labels)) {
+	case labelsDNS:
+		return r.nodata(needsNothing) // ns.dns exists
+	case r.z.server:
+		return r.serverAddrs()
+	case labelsVersion:
+		if r.q.Type != wire.TypeTXT {
+			return r.nodata(needsNothing)
 		}
-		records = data[size:]
-		m.steps--
+		version := versionText
+		if r.z.inSet() {
+			version = versionTextSet
+		}
+		r.appendOwner(r.at)
+		r.appendFixed(wire.TypeTXT, versionTTL, len(version))
+		r.dst = append(r.dst, version...)
+		r.answer++
+		return r.finish(wire.RcodeSuccess, 0)
 	}
-	return false
+	if r.z.cfg.External {
+		return r.deny(needsNothing, wire.RcodeNXDomain, wire.EDENone)
+	}
+	return r.denyUnlessFallback(needsNothing)
+}
+
+// serverAddrs answers the name of the zone's server.
+func (r *reply) serverAddrs() Result {
+	n := 0
+	switch r.q.Type {
+	case wire.TypeA:
+		n = r.appendRotated(r.at, r.z.ns4, 4, r.z.ttl)
+	case wire.TypeAAAA:
+		n = r.appendRotated(r.at, r.z.ns6, 16, r.z.ttl)
+	}
+	if n == 0 {
+		return r.nodata(needsNothing)
+	}
+	return r.finish(wire.RcodeSuccess, 0)
+}
+
+// serviceTree answers a name at or below svc or, in an external zone, below the domain. Or it returns the target if it is an alias.
+func (r *reply) serviceTree() (alias string, res Result) {
+	s := serviceName{reply: r, left: r.labels - r.z.depth}
+	if s.left < -1 { // svc
+		return "", r.nodata(needsNothing)
+	}
+	if len(r.z.federations) > 0 && s.left == 1 {
+		if suffix, ok := r.z.federations[string(r.label(2))]; ok {
+			return r.federated(suffix)
+		}
+	}
+	if ok, on := r.z.exposes(r.labelRange(s.left+1, s.left+2)); !ok {
+		return "", r.nxdomain(on)
+	}
+	if s.left < 0 {
+		return "", r.namespaceName()
+	}
+	if !s.possible() {
+		return "", r.nxdomain(needsNothing)
+	}
+	s.n, _ = r.z.cfg.Store.findNode(r.labelRange(s.left, s.left+2))
+	if s.n == nil || s.n.svc == nil {
+		return "", r.nxdomain(needsServices)
+	}
+	return s.resolve()
+}
+
+// namespaceName answers <namespace>.svc and <namespace>.pod, which have no data.
+func (r *reply) namespaceName() Result {
+	if !r.z.hasNamespace(r.labelRange(0, 1)) {
+		return r.nxdomain(needsNamespaces)
+	}
+	return r.nodata(needsNothing)
+}
+
+// podTree answers a name at or below pod.
+func (r *reply) podTree() Result {
+	if r.labels == depthTree {
+		return r.nodata(needsNothing)
+	}
+	if r.z.cfg.Pods == PodsDisabled {
+		return r.nxdomain(needsNothing)
+	}
+	if ok, on := r.z.exposes(r.labelRange(r.labels-depthNamespace, r.labels-depthTree)); !ok {
+		return r.nxdomain(on)
+	}
+	switch r.labels {
+	case depthNamespace:
+		return r.namespaceName()
+	case depthService:
+		return r.podName()
+	}
+	return r.nxdomain(needsNothing)
+}
+
+// podName answers <address>.<namespace>.pod.
+func (r *reply) podName() Result {
+	var buf [16]byte
+	addr := parseDashed(r.label(0), &buf)
+	if addr == nil {
+		return r.nxdomain(needsNothing)
+	}
+	exists, on := false, needsNamespaces
+	if r.z.cfg.Pods == PodsVerified {
+		exists, on = r.z.cfg.Store.hasPod(r.label(1), addr), needsPods
+	} else {
+		n, _ := r.z.cfg.Store.findNamespace(r.labelRange(1, 2))
+		exists = n.exists()
+	}
+	switch {
+	case !exists:
+		return r.nxdomain(on)
+	case addrLenOf(r.q.Type) != len(addr):
+		return r.nodata(needsNothing)
+	}
+	r.appendAddress(r.at, string(addr), r.z.ttl)
+	r.answer++
+	return r.positive(on)
+}
+
+// federated returns the alias of a name in a federation with that suffix.
+func (r *reply) federated(suffix string) (alias string, res Result) {
+	r.ttl = r.z.ttl
+	if r.reachable() {
+		return string(r.labelRange(0, 2)) + r.z.tree + string(r.z.domain), res
+	}
+	if suffix == "" || !r.complete(needsEndpoints) {
+		return "", r.answerUnknown()
+	}
+	if alias = string(r.labelRange(0, r.labels)) + suffix; len(alias) > wire.MaxName {
+		return "", r.nxdomain(needsNothing)
+	}
+	return alias, res
+}
+
+// reachable reports whether the service in the current name has an address here.
+func (r *reply) reachable() bool {
+	if ok, _ := r.z.exposes(r.labelRange(1, 2)); !ok {
+		return false
+	}
+	n, _ := r.z.cfg.Store.findNode(r.labelRange(0, 2))
+	return n != nil && n.svc != nil && (n.svc.typ == ExternalName || n.hasPublished())
+}
+
+// freshnessOf returns the worst freshness of the kinds.
+func (r *reply) freshnessOf(g kindSet) freshness {
+	worst := fresh
+	for k := range Kind(kindCount) {
+		if g&(1<<k) == 0 {
+			continue
+		}
+		worst = min(worst, kindFreshness(r.z, k, r.now))
+		if r.other != nil {
+			worst = min(worst, kindFreshness(r.other, k, r.now))
+		}
+	}
+	return worst
+}
+
+// positive ends the message with its records as the answer. Stale records are given, too, and marked.
+func (r *reply) positive(g kindSet) Result {
+	if r.freshnessOf(g) == stale {
+		r.ede = wire.EDEStaleAnswer
+	}
+	return r.finish(wire.RcodeSuccess, 0)
+}
+
+// nxdomain denies the name. One that falls through, or the alias that led to it, is left to a route.
+func (r *reply) nxdomain(g kindSet) Result {
+	switch {
+	case !r.within(r.z.fallthroughs) || r.freshnessOf(g) == unsynced:
+		return r.deny(g, wire.RcodeNXDomain, wire.EDEStaleNXDomain)
+	case r.answer > 0:
+		return r.leave(r.name)
+	}
+	return r.abandon(NotInZone, wire.EDENone)
+}
+
+// nodata denies the type at a name that exists.
+func (r *reply) nodata(g kindSet) Result { return r.deny(g, wire.RcodeSuccess, wire.EDEStaleAnswer) }
+
+// deny denies the name or type if the kinds are fresh. Otherwise it leaves the answer to the fallback. Without a fallback,
+// stale or unwatched kinds deny too, but unsynced kinds do not.
+func (r *reply) deny(g kindSet, rcode byte, staleCode int) Result {
+	if t := r.freshnessOf(g); t != fresh {
+		switch {
+		case r.z.cfg.HasFallback() && (t != stale || !r.fallbackFailed):
+			return r.abandon(UseFallback, wire.EDENone)
+		case t == unsynced:
+			return r.abandon(NotReady, wire.EDENotReady)
+		case t == stale:
+			r.ede = staleCode
+		}
+	}
+	r.appendSOA()
+	return r.finish(rcode, 1)
+}
+
+// denyUnlessFallback denies a name that the fallback may know and this zone cannot, if there is no fallback.
+func (r *reply) denyUnlessFallback(g kindSet) Result {
+	if r.z.cfg.HasFallback() {
+		return r.abandon(UseFallback, wire.EDENone)
+	}
+	return r.nxdomain(g)
+}
+
+// complete reports whether every record of the kinds is there, so that a set of them is an answer.
+func (r *reply) complete(g kindSet) bool { return r.freshnessOf(g) >= stale }
+
+// answerUnknown ends the answer for a name whose objects the store has not got: the fallback answers it, if there is one.
+func (r *reply) answerUnknown() Result {
+	if r.z.cfg.HasFallback() {
+		return r.abandon(UseFallback, wire.EDENone)
+	}
+	return r.abandon(NotReady, wire.EDENotReady)
 }

@@ -2,7 +2,12 @@
 
 package zone
 
-import "iter"
+import (
+	"iter"
+	"math"
+
+	"github.com/nodecache/node-cache/pkg/wire"
+)
 
 // A selection selects entries of a node's slices: the published ones, all or those of one name.
 type selection struct {
@@ -23,6 +28,11 @@ type selection struct {
 	portCount  int      // matching ports; negative: not counted yet
 	firstPort  portList // from the first matching port on
 	zoneNumber uint16
+}
+
+// newSelection returns the selection of all published endpoints of the node.
+func newSelection(r *reply, n *node) selection {
+	return selection{r: r, node: n, rotation: r.rotation, portCount: -1}
 }
 
 // Costs in steps, each about 3 ns.
@@ -231,3 +241,168 @@ func rotationStart(turn uint32, n int) (place int, rest uint32) {
 	at := uint64(turn*golden) * uint64(n)
 	return int(at >> 32), uint32(at)
 }
+
+// appendAddrs appends the addresses of the selection without duplicates, those of the node's topology zone first.
+func (sel *selection) appendAddrs(addrLen int) {
+	r := sel.r
+	sel.beginDedup(int(sel.node.total))
+	defer r.endDedup()
+	if int(sel.node.total) <= (r.maxSize-(len(r.dst)-r.start))/addressRecordLen(addrLen) {
+		sel.rotation = 0 // none is left out: the records are rotated instead
+	}
+	near, first := 0, len(r.dst)
+	if r.z.nodeZone != nil && sel.zone == nil {
+		sel.zone = r.z.nodeZone
+		near = sel.appendGroup(addrLen, false)
+		sel.zone = nil
+	}
+	far, second := 0, len(r.dst)
+	if !r.truncated() {
+		far = sel.appendGroup(addrLen, near > 0)
+	}
+	r.answer += near + far
+	r.near = near
+	if !r.truncated() { // otherwise the start of the walks is the rotation
+		r.rotate(first, near, addrLen)
+		r.rotate(second, far, addrLen)
+	}
+}
+
+// appendGroup appends the addresses of the selection, with onlyFar those outside of the node's topology zone, and returns
+// their number.
+func (sel *selection) appendGroup(addrLen int, onlyFar bool) int {
+	r := sel.r
+	n, near, last := 0, uint16(0), (*slice)(nil)
+	sel.walk(addrLen, func(s *slice, e int) bool {
+		if onlyFar {
+			if s != last {
+				last, near = s, s.zone(r.z.nodeZone)
+			}
+			if near != 0 && s.mark(e)&markZone == near {
+				return true
+			}
+		}
+		at := len(r.dst)
+		r.appendAddress(r.at, s.addr(e), r.ttl)
+		switch {
+		case r.dropDuplicate(at):
+			return true
+		case r.tooLong(at):
+			r.truncate()
+			return false
+		}
+		n++
+		return true
+	})
+	r.endWalk()
+	return n
+}
+
+// appendSRV appends the SRV records of the selection, one per endpoint name and port number, and the endpoints'
+// addresses. The name has that many labels left of the service.
+func (sel *selection) appendSRV(left int) {
+	r := sel.r
+	at := int(r.offsets[left])
+	suffix := r.name[at:]
+	weight := weightOf(max(1, sel.count(minRecordsOfWeightOne)))
+	before := r.answer
+	sel.beginDedup(maxMessageRecords)
+	defer r.endDedup()
+	sel.walk(0, func(s *slice, e int) bool { return sel.appendEntrySRV(s, e, weight, suffix) })
+	r.endWalk()
+	if r.answer == before || r.truncated() {
+		return
+	}
+	sel.walk(0, func(s *slice, e int) bool { return !sel.numbered() || sel.appendTarget(s, e, r.at+at, len(suffix)) })
+}
+
+// appendEntrySRV appends the SRV records of entry e of the current slice. It reports false if the message is full.
+func (sel *selection) appendEntrySRV(s *slice, e int, weight uint16, suffix []byte) bool {
+	r := sel.r
+	var buf [2 * (1 + wire.MaxLabel)]byte
+	label := sel.appendName(buf[:0], s, e)
+	size := len(label) + len(suffix)
+	if size > wire.MaxName {
+		return true // the name would be too long
+	}
+	last := uint16(0)
+	for l, left := sel.firstPort, sel.portCount; left > 0 && l != ""; l = l.rest() {
+		if !sel.ports.match(l) {
+			continue
+		}
+		left--
+		if l.number() == last {
+			continue
+		}
+		if !r.spend(stepsEntry) {
+			return false
+		}
+		last = l.number()
+		at := len(r.dst)
+		r.appendSRV(r.at, r.ttl, weight, last, size)
+		r.dst = append(append(r.dst, label...), suffix...)
+		if r.dropDuplicate(at) {
+			continue
+		}
+		if r.tooLong(at) {
+			r.truncate()
+			return false
+		}
+		r.answer++
+	}
+	return true
+}
+
+// appendTarget appends the address of entry e. Its owner is the entry's name, whose rest is at the offset in the message. It
+// reports false if the message is full.
+func (sel *selection) appendTarget(s *slice, e, at, rest int) bool {
+	r := sel.r
+	begin := len(r.dst)
+	r.dst = sel.appendName(r.dst, s, e)
+	if len(r.dst)-begin+rest > wire.MaxName {
+		r.dst = r.dst[:begin]
+		return true
+	}
+	r.appendAddress(at, s.addr(e), r.ttl)
+	if r.dropDuplicate(begin) {
+		return true
+	}
+	if r.tooLong(begin) {
+		return false
+	}
+	r.extra++
+	return true
+}
+
+// beginDedup starts the detection of duplicates for up to most records of the selection, if there may be any.
+func (sel *selection) beginDedup(most int) {
+	r := sel.r
+	if !sel.node.mayHaveDuplicates() {
+		return
+	}
+	records := min(most, r.maxSize/minRecordLen)
+	if r.maxSize == math.MaxInt { // for a transfer
+		records = 0
+		for _, s := range sel.node.slices {
+			records += s.count() * max(1, sel.ports.count(s.ports()))
+		}
+	}
+	slots := 64
+	for slots < 2*records {
+		slots *= 2
+	}
+	t := dedupTables.Get().(*dedupTable)
+	if slots <= maxDedupSlots {
+		t.slots = t.buf[:slots]
+		clear(t.slots)
+	} else {
+		t.slots = make([]uint32, slots)
+	}
+	r.dedup = t
+}
+
+// minRecordsOfWeightOne is the fewest SRV records that have a weight of 1 each.
+const minRecordsOfWeightOne = 51
+
+// weightOf returns the weight of each of n SRV records, as in CoreDNS.
+func weightOf(n int) uint16 { return uint16(max(1, 100/n)) }

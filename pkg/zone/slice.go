@@ -308,3 +308,19 @@ func u32(s string, at int) uint32 {
 }
 
 func (s *slice) refused() bool { return s != nil && s.clusterAt > 0 && s.count() == 0 }
+
+// addrAt returns the address of entry e, or "" if there is none.
+func (s *slice) addrAt(e int) string {
+	if s == nil || e >= s.count() {
+		return ""
+	}
+	return s.addr(e)
+}
+
+// runEnd returns the end of the run of entries with the address that starts at e.
+func (s *slice) runEnd(addr string, e int) int {
+	for s.addrAt(e) == addr {
+		e++
+	}
+	return e
+}

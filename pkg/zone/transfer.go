@@ -25,54 +25,11 @@ type Record struct {
 	Data  []byte // names in it are uncompressed
 }
 
-// Complete reports whether the store has everything that Records lists.
-func (z *Zone) Complete(now time.Time) bool {
-	r := reply{z: z, now: now}
-	return r.freshnessOf(needsServices) >= stale && r.freshnessOf(needsSlices) != unsynced
-}
-
 // A Secondary is the client of a transfer.
 type Secondary struct {
 	Addr      netip.Addr
 	Serial    uint32 // of the version that it has
 	HasSerial bool
-}
-
-// Records calls emit with the records of a transfer to a client. It stops at the first error of emit and returns it. emit may
-// block; no lock is held.
-//
-// The whole zone is the SOA record, the others, the SOA record again (RFC 5936 section 2.2). The records are those of the
-// last of [Versions], or without versions the current ones. They are ordered by service name. Names that are answered but not
-// listed anywhere are omitted: those of pods, zonal names, ports without underscores.
-//
-// If an earlier version of the client is kept, emit gets the difference instead, incremental is true, and the order is that of
-// RFC 1995 section 4: the new SOA record, the old one, deleted records, the new SOA record, added records, the new SOA record.
-// A difference with more records than the zone is not sent.
-func (z *Zone) Records(now time.Time, c Secondary, emit func(Record) error) (incremental bool, err error) {
-	if !z.Complete(now) {
-		return false, ErrNotReady
-	}
-	frozen := *z // whether servers of the fallback are known now must not matter
-	frozen.cfg.HasFallback = func() bool { return z.hasFallback }
-	v := z.cfg.Store.versions.view(z, c)
-	t := transfer{z: &frozen, now: now, emit: emit, serial: v.serial}
-	if incremental = v.given && t.isShorter(&v); incremental {
-		err = t.difference(v.changes, c.Serial)
-	} else {
-		err = t.whole(v.nodes)
-	}
-	if err == nil {
-		z.cfg.Store.versions.give(givenVersion{z.config, c.Addr, v.serial})
-	}
-	return incremental, err
-}
-
-// exposed returns the node if the zone has records of it, else nil. n may be nil.
-func (z *Zone) exposed(n *node) *node {
-	if n == nil || n.svc == nil || !z.exposesNode(n) {
-		return nil
-	}
-	return n
 }
 
 // A transfer is a running transfer.
@@ -81,63 +38,55 @@ type transfer struct {
 	now    time.Time
 	serial uint32
 	emit   func(Record) error
+	err    error // of emit; the first one ends the transfer
 	q      wire.Query
 	query  []byte // the query
 	dst    []byte // the answer
 }
 
-func (t *transfer) emitSOA(serial uint32) error {
+// send emits a record, unless there was an error.
+func (t *transfer) send(r Record) {
+	if t.err == nil {
+		t.err = t.emit(r)
+	}
+}
+
+func (t *transfer) sendSOA(serial uint32) {
 	whole := slices.Clone(t.z.soaReverse)
 	data := whole[fixedLen:]
 	binary.BigEndian.PutUint32(data[len(data)-soaTail:], serial)
-	return t.emit(Record{Owner: t.z.domain, Type: wire.TypeSOA, TTL: binary.BigEndian.Uint32(whole[4:]), Data: data})
+	t.send(Record{Owner: t.z.domain, Type: wire.TypeSOA, TTL: binary.BigEndian.Uint32(whole[4:]), Data: data})
 }
 
-// whole emits the zone with the nodes.
-func (t *transfer) whole(nodes []*node) error {
+// whole sends the zone with the nodes.
+func (t *transfer) whole(nodes []*node) {
 	slices.SortFunc(nodes, func(a, b *node) int { return strings.Compare(a.key, b.key) })
-	if err := t.emitSOA(t.serial); err != nil {
-		return err
-	}
-	if err := t.zoneRecords(); err != nil {
-		return err
-	}
+	t.sendSOA(t.serial)
+	t.zoneRecords()
 	for _, n := range nodes {
-		if err := t.serviceRecords(n); err != nil {
-			return err
-		}
+		t.serviceRecords(n)
 	}
-	return t.emitSOA(t.serial)
+	t.sendSOA(t.serial)
 }
 
-// difference emits what has changed since the version with the serial number.
-func (t *transfer) difference(changes []change, since uint32) error {
-	if err := t.emitSOA(t.serial); err != nil {
-		return err
-	}
-	if err := t.emitSOA(since); err != nil {
-		return err
-	}
+// difference sends what has changed since the version with the serial number.
+func (t *transfer) difference(changes []change, since uint32) {
+	t.sendSOA(t.serial)
+	t.sendSOA(since)
 	for _, c := range changes {
-		if err := t.recordsWithout(c.old, c.new); err != nil {
-			return err
-		}
+		t.recordsWithout(c.old, c.new)
 	}
-	if err := t.emitSOA(t.serial); err != nil {
-		return err
-	}
+	t.sendSOA(t.serial)
 	for _, c := range changes {
-		if err := t.recordsWithout(c.new, c.old); err != nil {
-			return err
-		}
+		t.recordsWithout(c.new, c.old)
 	}
-	return t.emitSOA(t.serial)
+	t.sendSOA(t.serial)
 }
 
-// recordsWithout emits the records of a node that another one does not have. Either may be nil.
-func (t *transfer) recordsWithout(n, other *node) error {
+// recordsWithout sends the records of a node that another one does not have. Either may be nil.
+func (t *transfer) recordsWithout(n, other *node) {
 	if n == nil {
-		return nil
+		return
 	}
 	held := make(map[string]struct{})
 	var buf []byte
@@ -152,7 +101,7 @@ func (t *transfer) recordsWithout(n, other *node) error {
 			held[string(key(&r))] = struct{}{}
 			return nil
 		}
-		_ = t.serviceRecords(other) // it returns errors of emit only
+		t.serviceRecords(other)
 	}
 	t.emit = func(r Record) error {
 		if _, ok := held[string(key(&r))]; ok {
@@ -160,7 +109,7 @@ func (t *transfer) recordsWithout(n, other *node) error {
 		}
 		return emit(r)
 	}
-	return t.serviceRecords(n)
+	t.serviceRecords(n)
 }
 
 // errEnough ends a count.
@@ -170,61 +119,58 @@ var errEnough = errors.New("enough records")
 // the difference has.
 func (t *transfer) isShorter(v *view) bool {
 	emit, n := t.emit, 0
-	defer func() { t.emit = emit }()
+	defer func() { t.emit, t.err = emit, nil }()
 	t.emit = func(Record) error {
 		n++
 		return nil
 	}
-	_ = t.difference(v.changes, t.serial)
+	t.difference(v.changes, t.serial)
 	t.emit = func(Record) error {
 		if n--; n < 0 {
 			return errEnough
 		}
 		return nil
 	}
-	return t.whole(v.nodes) != nil
+	t.whole(v.nodes)
+	return t.err != nil
 }
 
-// zoneRecords emits the records that exist without any service.
-func (t *transfer) zoneRecords() error {
-	for _, q := range []struct {
-		labels string
-		rrtype uint16
-	}{{"", wire.TypeNS}, {t.z.server, wire.TypeA}, {t.z.server, wire.TypeAAAA}, {labelsVersion, wire.TypeTXT}} {
-		if err := t.answer(nil, q.labels, q.rrtype); err != nil {
-			return err
+// zoneRecords sends the records that exist without any service.
+func (t *transfer) zoneRecords() {
+	t.answer(nil, "", wire.TypeNS)
+	t.answer(nil, t.z.server, wire.TypeA)
+	t.answer(nil, t.z.server, wire.TypeAAAA)
+	t.answer(nil, labelsVersion, wire.TypeTXT)
+}
+
+// serviceRecords sends the records of one service: its name, its ports and its endpoints.
+func (t *transfer) serviceRecords(n *node) {
+	switch base := n.key + t.z.tree; {
+	case t.err != nil: // the next ones need not be computed
+	case t.z.cfg.External && !n.svc.endpointsIn(t.z):
+		t.externalRecords(n)
+	case n.svc.typ == ExternalName:
+		t.answer(n, base, wire.TypeCNAME)
+	default:
+		t.nameRecords(n, base)
+		t.portRecords(n, portLists(n), base)
+		if !t.z.inSet() || n.svc.typ != ClusterIP { // else its endpoints have no names
+			t.endpointRecords(n, base)
 		}
 	}
-	return nil
 }
 
-// serviceRecords emits the records of one service: its name, its ports and its endpoints.
-func (t *transfer) serviceRecords(n *node) error {
-	if t.z.cfg.External && !n.svc.endpointsIn(t.z) {
-		return t.externalRecords(n)
+// portRecords sends the SRV records of named ports.
+func (t *transfer) portRecords(n *node, lists []portList, base string) {
+	for _, port := range portLabels(lists) {
+		t.answer(n, port+base, wire.TypeSRV)
 	}
-	base := n.key + t.z.tree
-	if n.svc.typ == ExternalName {
-		return t.answer(n, base, wire.TypeCNAME)
-	}
-	if err := t.nameRecords(n, base); err != nil {
-		return err
-	}
-	for _, port := range portLabels(portLists(n)) {
-		if err := t.answer(n, port+base, wire.TypeSRV); err != nil {
-			return err
-		}
-	}
-	if t.z.inSet() && n.svc.typ == ClusterIP {
-		return nil // its endpoints have no names
-	}
-	return t.endpointRecords(n, base)
 }
 
-// endpointRecords emits the records of the service's endpoints, whose names end with base.
-func (t *transfer) endpointRecords(n *node, base string) error {
-	r := reply{z: t.z, message: message{steps: math.MaxInt}}
-	sel, holders := r.selectAll(n), make(map[string][]*slice)
+// endpointRecords sends the records of the service's endpoints, whose names end with base.
+func (t *transfer) endpointRecords(n *node, base string) {
+	r := reply{zoneName: zoneName{z: t.z}, message: message{steps: math.MaxInt}}
+	sel, holders := newSelection(&r, n), make(map[string][]*slice)
 	var labels []string // in the order of the slices
 	sel.walk(0, func(s *slice, e int) bool {
 		label := string(sel.appendName(nil, s, e))
@@ -238,21 +184,15 @@ func (t *transfer) endpointRecords(n *node, base string) error {
 		return true
 	})
 	for _, label := range labels {
-		if err := t.nameRecords(n.withSlices(holders[label]), label+base); err != nil {
-			return err
-		}
+		t.nameRecords(n.withSlices(holders[label]), label+base)
 	}
-	return nil
 }
 
-// nameRecords emits the addresses and SRV records of a name.
-func (t *transfer) nameRecords(n *node, labels string) error {
+// nameRecords sends the addresses and SRV records of a name.
+func (t *transfer) nameRecords(n *node, labels string) {
 	for _, rrtype := range []uint16{wire.TypeA, wire.TypeAAAA, wire.TypeSRV} {
-		if err := t.answer(n, labels, rrtype); err != nil {
-			return err
-		}
+		t.answer(n, labels, rrtype)
 	}
-	return nil
 }
 
 // portLists returns the ports of the node.
@@ -279,27 +219,30 @@ func portLabels(lists []portList) (labels []string) {
 	return slices.Compact(labels)
 }
 
-// answer emits the records of a type at a name of the node or, if it is nil, of the zone. labels are left of the domain.
+// answer sends the records of a type at a name of the node or, if it is nil, of the zone. labels are left of the domain.
 // It answers a query as for a client, but without a limit on the records.
-func (t *transfer) answer(n *node, labels string, rrtype uint16) error {
-	if len(labels)+len(t.z.domain) > wire.MaxName {
-		return nil // the name is too long
+func (t *transfer) answer(n *node, labels string, rrtype uint16) {
+	if t.err != nil || len(labels)+len(t.z.domain) > wire.MaxName {
+		return // the name is too long
 	}
 	t.query = append(t.query[:0], 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0)
 	t.query = append(append(t.query, labels...), t.z.domain...)
 	t.query = binary.BigEndian.AppendUint16(t.query, rrtype)
 	t.query = binary.BigEndian.AppendUint16(t.query, wire.ClassIN)
 	t.q.Parse(t.query)
-	r := reply{z: t.z, now: t.now, ownSlices: true, message: message{q: &t.q, maxSize: math.MaxInt, steps: math.MaxInt, dst: t.dst[:0], ede: wire.EDENone}}
+	r := reply{zoneName: zoneName{z: t.z}, now: t.now, ownSlices: true, message: message{q: &t.q, maxSize: math.MaxInt, steps: math.MaxInt, dst: t.dst[:0], ede: wire.EDENone}}
 	if !r.splitName(t.q.Name(), wire.HeaderLen) {
-		return nil // an excluded name
+		return // an excluded name
 	}
 	r.begin()
 	off := len(r.dst)
 	if n == nil {
 		_, _ = r.lookup()
-	} else if alias, _ := r.service(n); alias != "" {
-		r.appendAlias(alias)
+	} else {
+		s := serviceName{reply: &r, n: n, left: r.labels - t.z.depth}
+		if alias, _ := s.resolve(); alias != "" {
+			r.appendAlias(alias)
+		}
 	}
 	t.dst = r.dst
 	for range r.answer {
@@ -314,9 +257,17 @@ func (t *transfer) answer(n *node, labels string, rrtype uint16) error {
 		if rrtype == wire.TypeNS { // the only type whose data ends with a pointer
 			record.Data = append([]byte(t.z.server), t.z.domain...)
 		}
-		if err := t.emit(record); err != nil {
-			return err
-		}
+		t.send(record)
 	}
-	return nil
+}
+
+// externalRecords sends the records of a service with an external address or host name.
+func (t *transfer) externalRecords(n *node) {
+	e := n.svc.outside()
+	if e.alias == "" {
+		t.nameRecords(n, n.key)
+	} else {
+		t.answer(n, n.key, wire.TypeCNAME)
+	}
+	t.portRecords(n, []portList{e.ports()}, n.key)
 }

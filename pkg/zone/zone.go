@@ -4,6 +4,7 @@ package zone
 
 import (
 	"cmp"
+	"encoding/binary"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -21,6 +22,13 @@ const (
 	PodsInsecure                // one for every address in an existing namespace
 	PodsVerified                // only those of pods in the store
 )
+
+// A Federation makes <service>.<namespace>.<Name>.svc an alias of the service here or, if it cannot be reached here, of one in
+// the federation. kube-dns gave the addresses of a service here without an alias; but SRV records need the names that are below it.
+type Federation struct {
+	Name   string // a label
+	Suffix string // what replaces the cluster domain in the alias: "<zone>.<region>.example.com."; empty: not known yet
+}
 
 // Config configures a Zone.
 type Config struct {
@@ -57,6 +65,7 @@ const defaultStaleAfter = 90 * time.Second
 type Zone struct {
 	cfg          Config
 	domain       []byte              // canonical wire form
+	depth        int                 // labels of a service's name left of the domain
 	tree         string              // labels between a namespace and the domain, in wire form
 	server       string              // labels of the name server left of the domain
 	hostmaster   string              // the same for the mailbox of the SOA record
@@ -113,9 +122,9 @@ func New(cfg Config) (*Zone, error) {
 	if cfg.HasFallback == nil {
 		cfg.HasFallback = func() bool { return false }
 	}
-	z := &Zone{cfg: cfg, domain: []byte(domain), ttl: uint32(cfg.TTL / time.Second), tree: treeService, server: labelsNS, hostmaster: labelsHostmaster, federations: suffixesOf(cfg.Federations), config: config, hasFallback: hasFallback}
+	z := &Zone{cfg: cfg, domain: []byte(domain), ttl: uint32(cfg.TTL / time.Second), depth: depthService, tree: treeService, server: labelsNS, hostmaster: labelsHostmaster, federations: suffixesOf(cfg.Federations), config: config, hasFallback: hasFallback}
 	if cfg.External {
-		z.tree, z.server, z.hostmaster = "", labelsNS1, labelsHostmaster+labelsDNS
+		z.depth, z.tree, z.server, z.hostmaster = depthExternal, "", labelsNS1, labelsHostmaster+labelsDNS
 	}
 	if zone, err := appendLabels(nil, cfg.NodeZone); err == nil {
 		z.nodeZone = zone
@@ -140,4 +149,147 @@ func New(cfg Config) (*Zone, error) {
 	z.ns4, z.ns6 = string(v4), string(v6)
 	z.prepareSOA()
 	return z, nil
+}
+
+// suffixesOf returns the suffixes in canonical wire form, by name. A suffix that a Node's label makes invalid is empty.
+func suffixesOf(list []Federation) map[string]string {
+	suffixes := make(map[string]string, len(list))
+	for _, f := range list {
+		suffixes[f.Name] = ""
+		if suffix, err := wireName(f.Suffix); err == nil && f.Suffix != "" {
+			suffixes[f.Name] = suffix
+		}
+	}
+	return suffixes
+}
+
+// inSet reports whether the zone is that of a cluster set.
+func (z *Zone) inSet() bool { return z.cfg.Cluster != nil }
+
+// hasNamespace reports whether the namespace, whose label is in wire form, exists here or in the set.
+func (z *Zone) hasNamespace(label []byte) bool {
+	n, _ := z.cfg.Store.findNamespace(label)
+	if !n.exists() && z.inSet() {
+		n, _ = z.cfg.Cluster.findNamespace(label)
+	}
+	return n.exists()
+}
+
+// namespaceStore returns the store that has the Namespace objects.
+func (z *Zone) namespaceStore() *Store {
+	if z.inSet() {
+		return z.cfg.Cluster
+	}
+	return z.cfg.Store
+}
+
+// exposes reports whether the configuration exposes the namespace, whose label is in wire form, and the kinds that the
+// answer depends on.
+func (z *Zone) exposes(label []byte) (ok bool, on kindSet) {
+	if z.namespaces != nil {
+		if _, ok := z.namespaces[string(label)]; !ok {
+			return false, needsNothing
+		}
+	}
+	if !z.cfg.KnownNamespaces {
+		return true, needsNothing
+	}
+	n, _ := z.namespaceStore().findNamespace(label)
+	return n != nil && n.declared.Load(), needsNamespaces
+}
+
+// exposesNode reports whether the node's namespace is exposed.
+func (z *Zone) exposesNode(n *node) bool {
+	var buf [1 + wire.MaxLabel]byte
+	ok, _ := z.exposes(buf[:copy(buf[:], keyNamespace(n.key))])
+	return ok
+}
+
+// servesReverse reports whether the name is in a reverse zone of the cluster.
+func (z *Zone) servesReverse(name []byte) bool {
+	return slices.ContainsFunc(z.reverseZones, func(zone []byte) bool { return isWithin(name, zone) })
+}
+
+// Serial returns the serial number of the zone's SOA record.
+func (z *Zone) Serial() uint32 { return z.cfg.Store.Serial() }
+
+// Timers of the SOA record in seconds, as in CoreDNS. Only secondary servers use the first three.
+const (
+	soaRefresh = 7200
+	soaRetry   = 1800
+	soaExpire  = 86400
+	soaMaxTTL  = 300 // longest TTL of the record itself
+)
+
+// Labels below the zone in the SOA and NS records.
+const (
+	labelsNS         = "\x02ns\x03dns"
+	labelsNS1        = "\x03ns1\x03dns" // of an external zone
+	labelsHostmaster = "\x0ahostmaster"
+)
+
+// soaTail is the size of a SOA record from its serial number on, in bytes.
+const soaTail = 20
+
+// prepareSOA builds the zone's two SOA records without the owner and the serial number. The forward one has pointers to
+// the domain, which are filled in on use.
+func (z *Zone) prepareSOA() {
+	const pointer = "\xc0\x00"
+	z.soa = z.appendSOA(nil, z.server+pointer, z.hostmaster+pointer)
+	z.soaReverse = z.appendSOA(nil, z.server+string(z.domain), z.hostmaster+string(z.domain))
+}
+
+func (z *Zone) appendSOA(dst []byte, mname, rname string) []byte {
+	dst = binary.BigEndian.AppendUint16(dst, wire.TypeSOA)
+	dst = binary.BigEndian.AppendUint16(dst, wire.ClassIN)
+	dst = binary.BigEndian.AppendUint32(dst, min(z.ttl, soaMaxTTL))
+	dst = binary.BigEndian.AppendUint16(dst, uint16(len(mname)+len(rname)+soaTail))
+	dst = append(append(dst, mname...), rname...)
+	for _, v := range []uint32{0, soaRefresh, soaRetry, soaExpire, z.ttl} {
+		dst = binary.BigEndian.AppendUint32(dst, v)
+	}
+	return dst
+}
+
+// Complete reports whether the store has everything that Records lists.
+func (z *Zone) Complete(now time.Time) bool {
+	r := reply{zoneName: zoneName{z: z}, now: now}
+	return r.freshnessOf(needsServices) >= stale && r.freshnessOf(needsSlices) != unsynced
+}
+
+// Records calls emit with the records of a transfer to a client. It stops at the first error of emit and returns it. emit may
+// block; no lock is held.
+//
+// The whole zone is the SOA record, the others, the SOA record again (RFC 5936 section 2.2). The records are those of the
+// last of [Versions], or without versions the current ones. They are ordered by service name. Names that are answered but not
+// listed anywhere are omitted: those of pods, zonal names, ports without underscores.
+//
+// If an earlier version of the client is kept, emit gets the difference instead, incremental is true, and the order is that of
+// RFC 1995 section 4: the new SOA record, the old one, deleted records, the new SOA record, added records, the new SOA record.
+// A difference with more records than the zone is not sent.
+func (z *Zone) Records(now time.Time, c Secondary, emit func(Record) error) (incremental bool, err error) {
+	if !z.Complete(now) {
+		return false, ErrNotReady
+	}
+	frozen := *z // whether servers of the fallback are known now must not matter
+	frozen.cfg.HasFallback = func() bool { return z.hasFallback }
+	v := z.cfg.Store.versions.view(z, c)
+	t := transfer{z: &frozen, now: now, emit: emit, serial: v.serial}
+	if incremental = v.given && t.isShorter(&v); incremental {
+		t.difference(v.changes, c.Serial)
+	} else {
+		t.whole(v.nodes)
+	}
+	if t.err == nil {
+		z.cfg.Store.versions.give(givenVersion{z.config, c.Addr, v.serial})
+	}
+	return incremental, t.err
+}
+
+// exposed returns the node if the zone has records of it, else nil. n may be nil.
+func (z *Zone) exposed(n *node) *node {
+	if n == nil || n.svc == nil || !z.exposesNode(n) {
+		return nil
+	}
+	return n
 }
