@@ -26,7 +26,6 @@ import (
 	"github.com/nodecache/node-cache/pkg/resolve"
 	"github.com/nodecache/node-cache/pkg/server"
 	"github.com/nodecache/node-cache/pkg/status"
-	"github.com/nodecache/node-cache/pkg/wire"
 )
 
 // kernelHits are the answers in the kernel, if the configuration asked for them at the start and the kernel supports them. Otherwise
@@ -225,14 +224,7 @@ func (h *kernelHits) count(hits kernel.Hits) {
 		r.cache.AddHits(hits.Key, hits.IPv4+hits.IPv6)
 	}
 	if r.cluster.pods != nil {
-		n := hits.IPv4 + hits.IPv6
-		c := pods.Counts{pods.FromMemory: n, pods.Bytes: n * uint64(hits.Bytes)}
-		if hits.Rcode == wire.RcodeNXDomain {
-			c[pods.Denied] = n
-			if hits.Inside {
-				c[pods.Searched] = n
-			}
-		}
+		c := pods.CountsOf(hits.IPv4+hits.IPv6, pods.FromMemory, hits.Rcode, hits.Inside, hits.Bytes)
 		r.cluster.pods.CountName(hits.Key[:len(hits.Key)-3], &c)
 	}
 }

@@ -8,6 +8,8 @@ import (
 	"slices"
 	"sync/atomic"
 	"time"
+
+	"github.com/nodecache/node-cache/pkg/wire"
 )
 
 // A Count is what is counted of a client's queries.
@@ -28,6 +30,19 @@ const (
 
 // Counts are numbers by Count.
 type Counts [countCount]uint64
+
+// CountsOf returns what replies of one kind count as: their number, one of the first four counts, the response code, whether the
+// name is in the cluster domain, and the bytes of each reply.
+func CountsOf(replies uint64, outcome Count, rcode int, inside bool, size int) (c Counts) {
+	c[outcome], c[Bytes] = replies, replies*uint64(size) //nolint:gosec // not negative
+	if rcode == wire.RcodeNXDomain {
+		c[Denied] = replies
+		if inside {
+			c[Searched] = replies
+		}
+	}
+	return c
+}
 
 // A Usage counts the queries of one client. Its methods are safe for concurrent use. It fills a cache line.
 type Usage struct {

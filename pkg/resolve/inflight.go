@@ -507,25 +507,19 @@ func (q *report) passOn(p *Plan) {
 
 // countReply counts a query for its client and its name. waited is zero for an answer from memory.
 func countReply(p *Plan, u *pods.Usage, ask *wire.Question, source Source, rcode, size int, waited time.Duration) {
-	c := pods.Counts{pods.Bytes: uint64(size), pods.Waited: uint64(max(0, waited.Microseconds()))} //nolint:gosec // not negative
+	outcome := pods.FromMemory
 	switch {
 	case source == SourceShed:
-		c[pods.Shed] = 1
+		outcome = pods.Shed
 	case rcode == wire.RcodeServFail:
-		c[pods.Failed] = 1
+		outcome = pods.Failed
 	case source == SourceUpstream:
-		c[pods.FromUpstream] = 1
-	default:
-		c[pods.FromMemory] = 1
+		outcome = pods.FromUpstream
 	}
 	var room [wire.MaxName]byte
 	name := canonical(&room, ask)
-	if rcode == wire.RcodeNXDomain {
-		c[pods.Denied] = 1
-		if isIn(name, p.Cluster) {
-			c[pods.Searched] = 1
-		}
-	}
+	c := pods.CountsOf(1, outcome, rcode, isIn(name, p.Cluster), size)
+	c[pods.Waited] = uint64(max(0, waited.Microseconds())) //nolint:gosec // not negative
 	u.Add(&c)
 	if p.Pods != nil { // nil: a reload has turned them off since the query arrived
 		p.Pods.CountName(name, &c)
