@@ -16,26 +16,26 @@
 //	   ├─ cache           fresh, in backoff, or a cached failure: answered
 //	   ├─ answerFromCut   a cached denial of a parent name: answered NXDOMAIN
 //	   └─ Worker.Resolve ─ inflight.go  identical misses share one upstream query
-//	                        ├─ resolver.go a client with too many queries is shed
+//	                        ├─ querytable.go a client with too many queries is shed
 //	                        ├─ route       longest matching suffix
 //	                        └─ Asker.Ask   with a deadline; sent by Worker.Flush
 //
 //	answer ─ inFlight.Answered
 //	   ├─ validate.go   what may be cached, and for how long
-//	   └─ replies to all waiters
+//	   └─ response.go   replies to all waiters
 //	       └─ redirect.go  restores the client's name; DNS64 may query A records in the remaining time
 //	no answer within StaleAfter, or a failure: a stale answer, if there is one
 //
 // [Worker.AnswerFromMemory], [Worker.Resolve] and (*inFlight).Answered define this order.
 //
-// The files are layers, the lowest first; only a DNS64 retry leads up, and worker to its two parts:
+// The files are layers, the lowest first; only a DNS64 retry and a walk lead up:
 //
-//	validate, stats, cookie, dns64, redirect     what knows nothing of queries
-//	plan, resolver                               the state that all share
-//	explain, inflight, transfer                  what becomes of one query
-//	join, report                                 clients that wait for one; the query log, dnstap and watchers
-//	odd, extras, search, worker                  the order of decision; search walks the search path of a pod
-//	shared                                       replies for the answers in the kernel
+//	validate, sanitize, stats, cookie, dns64, redirect   what knows nothing of queries
+//	plan, resolver, querytable                           the state that all share
+//	inflight, response, transfer                         what becomes of one query
+//	waiter, explain, report                              clients that wait for one; the query log, dnstap and watchers
+//	odd, extras, search, worker                          the order of decision; search walks the search path of a pod
+//	shared                                               replies for the answers in the kernel
 //
 // AnswerFromMemory runs on the goroutine that read the packet. It takes no lock except a cache
 // shard's, and allocates nothing. An in-flight query is one memory block and not a goroutine. The

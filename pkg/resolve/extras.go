@@ -3,10 +3,6 @@
 package resolve
 
 import (
-	"net/netip"
-	"slices"
-
-	"github.com/nodecache/node-cache/pkg/pods"
 	"github.com/nodecache/node-cache/pkg/skydns"
 	"github.com/nodecache/node-cache/pkg/static"
 	"github.com/nodecache/node-cache/pkg/wire"
@@ -133,103 +129,4 @@ func (w *Worker) askPrefix(dst []byte) ([]byte, Source) {
 		source = SourceLocal
 	}
 	return dst, source
-}
-
-// retryWithA answers the A query of a waiter after its AAAA query: from memory, or by an in-flight
-// query as for any miss, accounted to the same client. It runs on the goroutine that delivered the
-// first answer. It returns false, without effect, if the client's deadline has passed.
-func (d *responseBuilder) retryWithA(w *waiter) bool {
-	elapsed := d.now.Sub(w.since)
-	if elapsed >= d.plan.Deadline {
-		return false
-	}
-	d.r.withWorker(d.plan, &w.redirect.client, d.now, elapsed, d.batch, func(l *Worker) {
-		l.opts, l.redirect, l.addrProven, l.retried, l.usage = w.opts, *w.redirect, w.redirect.addrProven, w.from, w.usage
-		_, l.inner = w.to.(*walk)
-		l.q.SetQuestion(&w.ask)
-		l.q.Subnet = w.redirect.subnet
-		if w.redirect.rule != nil || w.redirect.hasAlias() {
-			var room [wire.MaxName]byte
-			l.q.SetName(w.redirect.lookupName(room[:0], l.q.Name()))
-		}
-		l.q.SetType(wire.TypeA)
-		l.tally.begin(w.since)
-		room := replyBuffers.Get().(*[]byte)
-		defer replyBuffers.Put(room)
-		msg, verdict := l.answer((*room)[:0])
-		if verdict == wire.Answered {
-			*room = msg
-			w.end(msg, &l.batch)
-			return
-		}
-		to := w.to
-		w.to = nil
-		if l.walking {
-			l.joinWalk(to)
-		} else {
-			l.join(to)
-		}
-	})
-	return true
-}
-
-// beginSearch makes the current query of a pod a candidate for a walk if the pod's resolver may continue its search after a
-// denial. pod is nil for a client without one.
-func (w *Worker) beginSearch(pod *pods.Pod) {
-	q := &w.q
-	if q.Explain && q.ExplainTo != nil {
-		addr, _ := netip.AddrFromSlice(q.ExplainTo)
-		pod, _ = w.plan.Pods.Of(addr, w.now)
-	}
-	if pod == nil || pod.SearchPath() == nil || q.Type != wire.TypeA && q.Type != wire.TypeAAAA || !q.RD || q.DO {
-		return
-	}
-	prefix := pod.SearchPath().Prefix(q.Name())
-	if prefix == nil || w.plan.Pods.IsStale(w.now) || wire.IsLoopName(q.Name()) {
-		return
-	}
-	w.redirect.start()
-	w.redirect.path, w.redirect.prefix, w.redirect.client = pod.SearchPath(), len(prefix), *w.from
-}
-
-// walkFromMemory walks for the current query, whose answer is dst[start:]. The source is undecided if a lookup must wait
-// for upstream.
-func (w *Worker) walkFromMemory(source Source, dst []byte, start int) ([]byte, Source) {
-	if w.walker == nil {
-		w.walker = w.r.NewWorker()
-		w.walk = new(walk)
-	}
-	k, l := w.walk, w.walker
-	k.begin(&w.redirect, &w.q.Question, dst[start:])
-	k.source = source
-	l.plan, l.from, l.now, l.elapsed, l.usage = w.plan, w.from, w.now, w.elapsed, w.usage
-	l.rotation = w.rotation
-	if w.walking = k.advance(l, &w.q.Question, &w.opts); w.walking {
-		return dst[:start], undecided
-	}
-	if dst, k.found = k.appendFound(l, dst, start); !k.found {
-		return dst, source
-	}
-	w.opts.EDE, w.redirect.suffix = k.ede, k.at
-	return dst, SourceSearch
-}
-
-// joinWalk makes the client of the current query wait for its walk.
-func (w *Worker) joinWalk(to wire.Replier) {
-	k := w.walk
-	waiting := *k
-	waiting.prefix, waiting.asked, waiting.own = slices.Clone(k.prefix), slices.Clone(k.asked), slices.Clone(k.own)
-	waiting.question, waiting.answer = nil, nil
-	waiting.r, waiting.plan, waiting.client, waiting.from, waiting.addrProven = w.r, w.plan, w.waiter(nil, to), *w.from, w.addrProven
-	w.walker.addrProven = w.addrProven
-	w.walker.join(&waiting)
-}
-
-// walkOn walks for a waiter after the answer for the name it asked came from upstream.
-func (d *responseBuilder) walkOn(w *waiter, answer []byte) {
-	k := &walk{r: d.r, plan: d.plan, from: w.redirect.client, addrProven: w.redirect.addrProven, source: d.source}
-	k.begin(w.redirect, &w.ask, answer)
-	k.client = *w
-	w.to = nil
-	k.resume(nil, d.now, d.batch)
 }

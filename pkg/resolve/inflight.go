@@ -4,13 +4,10 @@ package resolve
 
 import (
 	"errors"
-	"sync"
+	"sync/atomic"
 	"time"
 
-	"github.com/nodecache/node-cache/pkg/cache"
-	"github.com/nodecache/node-cache/pkg/pods"
 	"github.com/nodecache/node-cache/pkg/wire"
-	"github.com/nodecache/node-cache/pkg/zone"
 )
 
 // An in-flight query serves all clients that ask the same question. Its states:
@@ -48,6 +45,113 @@ import (
 
 // errNoRoute is the failure of a query without a route.
 var errNoRoute = errors.New("no route for the name")
+
+// inFlightBuffer holds the key, the query and the first client's question for names of about 40 bytes,
+// and a cookie. Longer ones are allocated. With this size an inFlight has 512 bytes; the next size
+// class would make a miss a fifth slower.
+const inFlightBuffer = 176
+
+// An inFlight is one upstream query, for all clients with the same question. It is one memory block: a
+// usual miss allocates nothing else.
+type inFlight struct {
+	r         *Resolver
+	plan      *Plan
+	route     *Route // nil: no route matches the name
+	key       []byte
+	query     []byte // as sent to upstream
+	hash      uint64 // of key
+	next      *inFlight
+	client    *client       // whose place it takes; nil: it is a refresh
+	begunAt   time.Duration // since the resolver was made
+	refresh   bool          // started without a client
+	ready     bool          // all fields are written, others may read them
+	completed bool          // no client can join any more
+	staleHeld bool          // a stale answer is held for a waiter
+	staleDue  bool          // and StaleAfter has passed
+	answered  atomic.Bool   // Answered was called
+
+	prevStale, nextStale *inFlight // in the ring of stale answers; nil: it is not in there
+
+	first  waiter // that started it, unless it is a refresh
+	joined []waiter
+	buf    [inFlightBuffer]byte
+}
+
+// nextQuery returns the query that the worker may start for the current key. It is allocated before the
+// lock is taken, and kept for the next call if it is not used.
+func (w *Worker) nextQuery() *inFlight {
+	if w.spareQuery == nil {
+		w.spareQuery = &inFlight{r: w.r}
+	}
+	f := w.spareQuery
+	f.key = append(f.buf[:0], w.q.Key()...)
+	f.hash = w.r.queries.hash(f.key)
+	f.plan, f.begunAt = w.plan, w.now.Sub(w.r.epoch)
+	return f
+}
+
+// joinableLocked returns the in-flight query with the key of f that the current query may join, nil if
+// there is none. A query that began before the owner's last change may return an outdated answer, so a
+// new one starts next to it.
+func (w *Worker) joinableLocked(f *inFlight) *inFlight {
+	existing := w.r.queries.findLocked(f.hash, f.key)
+	if existing == nil {
+		return nil
+	}
+	if owner := w.plan.owner(w.q.Name()); owner != nil && w.plan.Cache.ChangedSince(owner, w.r.epoch.Add(existing.begunAt)) {
+		return nil
+	}
+	return existing
+}
+
+// prepareQuery completes a query that was added. Others may join it in the meantime; only this worker
+// accesses its other fields.
+func (w *Worker) prepareQuery(f *inFlight) {
+	w.spareQuery = nil
+	f.route = w.plan.route(w.q.Name())
+	start := len(f.key)
+	query := w.q.AppendUpstream(f.key, f.route != nil && f.route.Subnet)
+	f.query = query[start:]
+}
+
+// maxRefreshes bounds the in-flight refreshes. Refreshes yield to clients, because an answer that
+// expires costs only one more query. A refresh starts only while less than half of Plan.Inflight
+// is used, and takes no client's place.
+const maxRefreshes = 256
+
+// refresh starts a query for an answer that is due for prefetch, unless one is in flight.
+func (w *Worker) refresh() {
+	t, f := &w.r.queries, w.nextQuery()
+	t.mu.Lock()
+	if w.joinableLocked(f) != nil {
+		t.mu.Unlock()
+		return
+	}
+	if t.refreshes >= maxRefreshes || 2*t.count >= w.plan.Inflight {
+		t.mu.Unlock()
+		w.r.counts.shed(ShedRefresh)
+		return
+	}
+	f.refresh = true
+	t.addLocked(f)
+	t.mu.Unlock()
+	w.r.counts.add(countPrefetches)
+	w.prepareQuery(f)
+	f.markReady(false, w.now)
+	f.send(w.now.Add(f.plan.Deadline), &w.batch)
+}
+
+// name returns the canonical query name.
+func (f *inFlight) name() []byte {
+	end := 0
+	for f.key[end] != 0 {
+		end += 1 + int(f.key[end])
+	}
+	return f.key[:end+1]
+}
+
+// staleAt returns when the waiters get a stale answer, in the clock of begunAt.
+func (f *inFlight) staleAt() time.Duration { return f.begunAt + f.plan.StaleAfter }
 
 // send passes the query to upstream, with a deadline. The deadline is neither a client's nor the
 // server's: a query serves every client that joins it, and is answered even while the agent stops.
@@ -105,7 +209,7 @@ func (f *inFlight) holdStaleLocked(now time.Time) {
 func (r *Resolver) setStaleTimerLocked(at time.Duration, now time.Time) {
 	t := &r.queries
 	t.staleFireAt = at
-	if wait := at - r.sinceStart(now); t.staleTimer == nil {
+	if wait := at - now.Sub(r.epoch); t.staleTimer == nil {
 		t.staleTimer = time.AfterFunc(wait, r.serveOverdue)
 	} else {
 		t.staleTimer.Reset(wait)
@@ -143,7 +247,7 @@ func (r *Resolver) nextOverdue(now time.Time) *inFlight {
 	case f == &t.stale:
 		t.staleFireAt = 0
 		return nil
-	case f.staleAt() > r.sinceStart(now):
+	case f.staleAt() > now.Sub(r.epoch):
 		r.setStaleTimerLocked(f.staleAt(), now)
 		return nil
 	}
@@ -192,336 +296,4 @@ func (f *inFlight) detachWaiters() (first waiter, joined []waiter, ok bool) {
 	first, f.first = f.first, waiter{}
 	f.r.pending.Add(1)
 	return first, joined, true
-}
-
-// A responseBuilder turns an upstream answer or a failure into the replies of all who wait for it. It is
-// reused.
-type responseBuilder struct {
-	validator
-
-	r     *Resolver
-	plan  *Plan
-	now   time.Time
-	batch *wire.SendBatch
-
-	msg    []byte // the answer; nil: there is none
-	source Source // of msg
-	ede    int    // of a failure, and of an answer in place of one
-
-	q   wire.Query
-	buf []byte // of msg, unless that is an upstream's
-}
-
-var (
-	builderPool  = sync.Pool{New: func() any { return new(responseBuilder) }}           //nolint:gochecknoglobals // a pool is shared by design and holds no state
-	replyBuffers = sync.Pool{New: func() any { b := make([]byte, 0, 1232); return &b }} //nolint:gochecknoglobals // for one reply each
-)
-
-// newResponse returns a responseBuilder with a failure. The caller releases it.
-func newResponse(r *Resolver, plan *Plan, now time.Time, batch *wire.SendBatch) *responseBuilder {
-	d := builderPool.Get().(*responseBuilder)
-	d.r, d.plan, d.now, d.batch = r, plan, now, batch
-	d.ede = wire.EDEOther
-	return d
-}
-
-func (d *responseBuilder) release() {
-	d.r, d.plan, d.batch, d.msg = nil, nil, nil, nil // msg is the upstream's
-	builderPool.Put(d)
-}
-
-// use sets the outcome to an answer in d.buf.
-func (d *responseBuilder) use(msg []byte, source Source, ede int) {
-	d.buf, d.msg, d.source, d.ede = msg, msg, source, ede
-}
-
-// process sets the outcome from the upstream answer or the error.
-func (d *responseBuilder) process(f *inFlight, answer *wire.Message, err error) {
-	defer func() {
-		if defect := recover(); defect != nil {
-			f.r.panicked("processing an answer", defect)
-			d.msg, d.ede = nil, wire.EDEOther
-		}
-	}()
-	if err == nil {
-		err = d.validateAndStore(f, answer)
-	}
-	if err != nil {
-		d.recordFailure(f, err)
-	}
-}
-
-// validateAndStore validates the answer and caches it for as long as allowed.
-func (d *responseBuilder) validateAndStore(f *inFlight, answer *wire.Message) error {
-	inconclusive := answer.IsInconclusive()
-	life, err := d.validate(f.route.ttls(), answer)
-	if err != nil {
-		return err
-	}
-	if inconclusive && hasUsable(f.plan.Cache, f.key, d.now) {
-		return errInconclusive // no better than SERVFAIL
-	}
-	d.msg, d.source = answer.Raw, SourceUpstream
-	if !f.route.NoStore {
-		d.store(f, life)
-	}
-	return nil
-}
-
-// hasUsable reports whether the cache has an answer for key, fresh or stale.
-func hasUsable(c *cache.Cache, key []byte, now time.Time) bool {
-	e, ok := c.Peek(key, now)
-	return ok && (e.State <= cache.PrefetchDue || e.State == cache.Stale || e.State == cache.StaleBackoff)
-}
-
-// store caches the validated answer for life. An answer that may not be cached removes the cached one,
-// which is known to be outdated.
-func (d *responseBuilder) store(f *inFlight, life time.Duration) {
-	c := f.plan.Cache
-	d.answer.Owner, d.answer.QueriedAt = f.plan.owner(f.name()), f.r.epoch.Add(f.begunAt)
-	if life <= 0 {
-		// An answer from before its owner's last change does not outdate a later one.
-		if d.answer.Owner == nil || !c.ChangedSince(d.answer.Owner, d.answer.QueriedAt) {
-			c.Remove(f.key)
-		}
-		return
-	}
-	d.answer.Msg, d.answer.Lifetime = d.msg, life
-	// Other servers may deny a name for one type and have data of another, which RFC 2308 section 5 forbids.
-	d.answer.AllTypes = d.deniesName && f.route.Exact
-	c.Put(f.key, &d.answer, d.now)
-	if d.deniesName && f.plan.Cut {
-		f.r.cuts.add(f.name(), f.r.sinceStart(d.now)+life)
-	}
-	if plan := f.r.plan.Load(); plan != f.plan {
-		if route := plan.route(f.name()); route == nil || route.NoStore || route.Upstream != f.route.Upstream {
-			// A reload has changed the route, and may have flushed the cache before this answer arrived.
-			c.Remove(f.key)
-		}
-	}
-}
-
-// recordFailure caches the failure. The zone may still have an answer.
-func (d *responseBuilder) recordFailure(f *inFlight, err error) {
-	d.ede = wire.EDENoReachableAuthority
-	if f.route == nil {
-		return // no upstream was queried: nothing to cache
-	}
-	if coded, ok := errors.AsType[interface {
-		error
-		EDE() int
-	}](err); ok {
-		d.ede = coded.EDE()
-	}
-	f.r.counts.add(countFailures)
-	d.q.Parse(f.query)
-	edns := d.q.EDNS
-	d.q.EDNS = false // no client's flags, no OPT record
-	d.buf = d.q.AppendEmpty(d.buf[:0], wire.RcodeServFail, &wire.ReplyOptions{EDE: wire.EDENone})
-	f.plan.Cache.PutFailure(f.key, d.buf, time.Second, f.plan.FailureTTL, d.now)
-	d.q.EDNS = edns
-	d.useZoneFallback(f.plan.Zones, &d.q)
-}
-
-// useFallback sets the outcome from the zone fallback or the stale answer. It returns false and leaves
-// the outcome unchanged if there is neither.
-func (d *responseBuilder) useFallback(f *inFlight) (found bool) {
-	defer func() {
-		if defect := recover(); defect != nil {
-			f.r.panicked("stale answer", defect)
-		}
-	}()
-	if f.route == nil { // the configuration routes the name nowhere
-		return false
-	}
-	if len(f.plan.Zones) > 0 && d.q.Parse(f.query) == wire.RcodeSuccess && d.useZoneFallback(f.plan.Zones, &d.q) {
-		return true
-	}
-	return d.useStale(f.plan.Cache, f.key)
-}
-
-// useZoneFallback sets the outcome from the zones if upstream gave no answer, and reports whether one of
-// them has one.
-func (d *responseBuilder) useZoneFallback(zones zone.Zones, q *wire.Query) bool {
-	if len(zones) == 0 {
-		return false
-	}
-	msg, said := zones.AnswerStale(q, zone.Client{MaxSize: wire.MaxMessage}, d.now, d.buf[:0])
-	if said.Verdict != zone.Answered {
-		return false
-	}
-	d.use(msg, SourceZone, said.EDE)
-	return true
-}
-
-// useStale sets the outcome from the stale answer for key, and reports whether there is one.
-func (d *responseBuilder) useStale(c *cache.Cache, key []byte) bool {
-	msg, ok := c.LookupStale(key, d.now, d.buf[:0])
-	if ok {
-		d.use(msg, SourceStale, staleEDE(msg))
-	}
-	return ok
-}
-
-// staleEDE returns the Extended DNS Error of a stale answer (RFC 8914 sections 4.4 and 4.20).
-func staleEDE(msg []byte) int {
-	if msg[3]&0x0f == wire.RcodeNXDomain {
-		return wire.EDEStaleNXDomain
-	}
-	return wire.EDEStaleAnswer
-}
-
-// complete ends the query and replies to its waiters. The cache already has the answer, so that later
-// queries find it there.
-func (d *responseBuilder) complete(f *inFlight) {
-	defer f.r.pending.Done()
-	joined := f.r.queries.remove(f)
-	if d.msg == nil && f.staleHeld {
-		d.useFallback(f)
-	}
-	d.deliverAll(&f.first, joined)
-}
-
-// deliverAll replies to the first client, if it waits, and to those that joined.
-func (d *responseBuilder) deliverAll(first *waiter, joined []waiter) {
-	if first.to != nil {
-		d.deliver(first)
-	}
-	for i := range joined {
-		d.deliver(&joined[i])
-	}
-}
-
-// deliver replies to one waiter. A panic, which the bytes of that client's query may have caused, does
-// not affect other waiters.
-func (d *responseBuilder) deliver(w *waiter) {
-	defer func() {
-		if defect := recover(); defect != nil {
-			d.r.panicked("reply", defect)
-			if w.to != nil {
-				w.end(nil, d.batch)
-			}
-		}
-	}()
-	room := replyBuffers.Get().(*[]byte)
-	defer replyBuffers.Put(room)
-	msg, state := d.restoreAnswer((*room)[:0], w)
-	if state == needsRetry && d.retryWithA(w) {
-		return
-	}
-	if state == restored && w.redirect != nil && w.redirect.mayWalk(msg) {
-		d.walkOn(w, msg)
-		return
-	}
-	source := d.source
-	if state == restored {
-		if source == SourceZone || source == SourceStale {
-			w.opts.EDE = d.ede
-		}
-		msg = w.ask.Reply(msg, 0, &w.opts)
-	} else {
-		source = SourceFailure
-		w.opts.EDE = d.ede
-		msg = w.ask.AppendEmpty(msg[:0], wire.RcodeServFail, &w.opts)
-	}
-	*room = msg
-	d.r.reply(d.plan, w, source, msg, d.now, d.batch)
-}
-
-// restoreAnswer appends the answer for the waiter, if there is one.
-func (d *responseBuilder) restoreAnswer(dst []byte, w *waiter) ([]byte, restoreState) {
-	failure := d.msg == nil
-	dst = append(dst, d.msg...)
-	switch {
-	case w.redirect != nil:
-		back := restorerPool.Get().(*restorer)
-		defer restorerPool.Put(back)
-		dst, state := back.restore(w.redirect, &w.ask, w.opts.Limit, failure, dst, 0)
-		if state == restored && w.redirect.synthesized {
-			d.r.counts.add(countSynthesized)
-		}
-		return dst, state
-	case failure:
-		return dst, failed
-	}
-	return dst, restored
-}
-
-// replyShed replies SERVFAIL to a client without room.
-func (r *Resolver) replyShed(reason Shed, w *waiter, plan *Plan, batch *wire.SendBatch) {
-	w.opts.EDE = wire.EDEOther
-	msg := w.ask.AppendEmpty(nil, wire.RcodeServFail, &w.opts)
-	if w.ask.Explain {
-		msg = w.explainShed(reason, msg)
-		w.ask.Explain = false // done
-	}
-	r.reply(plan, w, SourceShed, msg, w.since, batch)
-}
-
-// reply sends, counts and logs a reply of the slow path.
-func (r *Resolver) reply(plan *Plan, w *waiter, source Source, msg []byte, now time.Time, batch *wire.SendBatch) {
-	if _, inner := w.to.(*walk); inner {
-		w.end(msg, batch)
-		return
-	}
-	rcode := int(msg[3] & 0x0f)
-	took := now.Sub(w.since)
-	r.counts.response(source, rcode, took)
-	if w.usage != nil {
-		from := source
-		if source == SourceSearch {
-			from = SourceUpstream
-		}
-		countReply(plan, w.usage, &w.ask, from, rcode, len(msg), took)
-	}
-	if w.from != nil { // nil: nothing was reported when the query arrived
-		q := report{&w.ask, *w.from, source, rcode, now, took, msg}
-		q.passOn(plan)
-	}
-	if w.ask.Explain {
-		msg = w.explain(plan, source, msg, now)
-	}
-	w.end(msg, batch)
-}
-
-// passOn passes the query on to the log, the watchers and the collector of a plan.
-func (q *report) passOn(p *Plan) {
-	if p.QueryLog != nil && p.QueryLog.selects(q) {
-		p.QueryLog.record(q)
-	}
-	if p.Watchers != nil {
-		for _, l := range p.Watchers.all() {
-			if l.selects(q) {
-				l.record(q)
-			}
-		}
-	}
-	if p.Tap != nil {
-		pod := ""
-		if q.from.pod != nil {
-			pod = q.from.pod.String()
-		}
-		p.Tap.ClientResponse(&q.from.Peer, pod, q.at.Add(-q.took), q.at, q.reply)
-	}
-}
-
-// countReply counts a query for its client and its name. waited is zero for an answer from memory.
-func countReply(p *Plan, u *pods.Usage, ask *wire.Question, source Source, rcode, size int, waited time.Duration) {
-	outcome := pods.FromMemory
-	switch {
-	case source == SourceShed:
-		outcome = pods.Shed
-	case rcode == wire.RcodeServFail:
-		outcome = pods.Failed
-	case source == SourceUpstream:
-		outcome = pods.FromUpstream
-	}
-	var room [wire.MaxName]byte
-	name := canonical(&room, ask)
-	c := pods.CountsOf(1, outcome, rcode, isIn(name, p.Cluster), size)
-	c[pods.Waited] = uint64(max(0, waited.Microseconds())) //nolint:gosec // not negative
-	u.Add(&c)
-	if p.Pods != nil { // nil: a reload has turned them off since the query arrived
-		p.Pods.CountName(name, &c)
-	}
 }

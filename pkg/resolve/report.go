@@ -50,6 +50,18 @@ type sender struct {
 	stale bool      // the pod was not confirmed recently
 }
 
+// sender returns the client of the current query.
+func (w *Worker) sender() sender {
+	if w.retried != nil {
+		return *w.retried
+	}
+	s := sender{Peer: *w.from}
+	if w.plan.Pods != nil {
+		s.pod, s.stale = w.plan.Pods.Of(s.Addr.Addr(), w.now)
+	}
+	return s
+}
+
 // A report is a query and its reply.
 type report struct {
 	ask    *wire.Question
@@ -59,6 +71,48 @@ type report struct {
 	at     time.Time // of the reply
 	took   time.Duration
 	reply  []byte
+}
+
+// passOn passes the query on to the log, the watchers and the collector of a plan.
+func (q *report) passOn(p *Plan) {
+	if p.QueryLog != nil && p.QueryLog.selects(q) {
+		p.QueryLog.record(q)
+	}
+	if p.Watchers != nil {
+		for _, l := range p.Watchers.all() {
+			if l.selects(q) {
+				l.record(q)
+			}
+		}
+	}
+	if p.Tap != nil {
+		pod := ""
+		if q.from.pod != nil {
+			pod = q.from.pod.String()
+		}
+		p.Tap.ClientResponse(&q.from.Peer, pod, q.at.Add(-q.took), q.at, q.reply)
+	}
+}
+
+// countReply counts a query for its client and its name. waited is zero for an answer from memory.
+func countReply(p *Plan, u *pods.Usage, ask *wire.Question, source Source, rcode, size int, waited time.Duration) {
+	outcome := pods.FromMemory
+	switch {
+	case source == SourceShed:
+		outcome = pods.Shed
+	case rcode == wire.RcodeServFail:
+		outcome = pods.Failed
+	case source == SourceUpstream:
+		outcome = pods.FromUpstream
+	}
+	var room [wire.MaxName]byte
+	name := canonical(&room, ask)
+	c := pods.CountsOf(1, outcome, rcode, isIn(name, p.Cluster), size)
+	c[pods.Waited] = uint64(max(0, waited.Microseconds())) //nolint:gosec // not negative
+	u.Add(&c)
+	if p.Pods != nil { // nil: a reload has turned them off since the query arrived
+		p.Pods.CountName(name, &c)
+	}
 }
 
 // Watchers are query logs that come and go. The zero value has none. Its methods are safe for concurrent use.

@@ -4,8 +4,11 @@ package resolve
 
 import (
 	"encoding/binary"
+	"net/netip"
+	"slices"
 	"time"
 
+	"github.com/nodecache/node-cache/pkg/pods"
 	"github.com/nodecache/node-cache/pkg/wire"
 )
 
@@ -23,8 +26,35 @@ import (
 //
 // Each lookup passes the same parts as a query of the client: rewrite rules, templates, zone, cache and routes. A lookup
 // that waits for upstream has the place of its client.
+type walk struct {
+	path   *pods.SearchPath
+	prefix []byte // of the name asked, before the suffix
+	rrtype uint16 // of the client's question
+	asked  []byte // the answer to that question, NXDOMAIN
 
-// What a lookup says about one address family of a name.
+	at    int    // index of the suffix
+	other bool   // the other family is looked up
+	own   []byte // the answer for rrtype under the suffix; empty: SERVFAIL
+	ede   int    // of own
+	state familyState
+	ended bool
+	found bool // own is the answer
+
+	question []byte // reused
+	answer   []byte // reused
+
+	// Of a walk that waits for upstream.
+	r          *Resolver
+	plan       *Plan
+	client     waiter
+	from       wire.Peer
+	addrProven bool
+	source     Source // of asked
+}
+
+// familyState is what a lookup says about one address family of a name.
+type familyState uint8
+
 const (
 	hasAddresses familyState = iota
 	nameDenied
@@ -34,6 +64,58 @@ const (
 // maxSearchTTL is the maximum TTL of the CNAME record of a walk, in seconds. The denial that it replaces may have a
 // shorter one.
 const maxSearchTTL = 30
+
+// beginSearch makes the current query of a pod a candidate for a walk if the pod's resolver may continue its search after a
+// denial. pod is nil for a client without one.
+func (w *Worker) beginSearch(pod *pods.Pod) {
+	q := &w.q
+	if q.Explain && q.ExplainTo != nil {
+		addr, _ := netip.AddrFromSlice(q.ExplainTo)
+		pod, _ = w.plan.Pods.Of(addr, w.now)
+	}
+	if pod == nil || pod.SearchPath() == nil || q.Type != wire.TypeA && q.Type != wire.TypeAAAA || !q.RD || q.DO {
+		return
+	}
+	prefix := pod.SearchPath().Prefix(q.Name())
+	if prefix == nil || w.plan.Pods.IsStale(w.now) || wire.IsLoopName(q.Name()) {
+		return
+	}
+	w.redirect.start()
+	w.redirect.path, w.redirect.prefix, w.redirect.client = pod.SearchPath(), len(prefix), *w.from
+}
+
+// walkFromMemory walks for the current query, whose answer is dst[start:]. The source is undecided if a lookup must wait
+// for upstream.
+func (w *Worker) walkFromMemory(source Source, dst []byte, start int) ([]byte, Source) {
+	if w.walker == nil {
+		w.walker = w.r.NewWorker()
+		w.walk = new(walk)
+	}
+	k, l := w.walk, w.walker
+	k.begin(&w.redirect, &w.q.Question, dst[start:])
+	k.source = source
+	l.plan, l.from, l.now, l.elapsed, l.usage = w.plan, w.from, w.now, w.elapsed, w.usage
+	l.rotation = w.rotation
+	if w.walking = k.advance(l, &w.q.Question, &w.opts); w.walking {
+		return dst[:start], undecided
+	}
+	if dst, k.found = k.appendFound(l, dst, start); !k.found {
+		return dst, source
+	}
+	w.opts.EDE, w.redirect.suffix = k.ede, k.at
+	return dst, SourceSearch
+}
+
+// joinWalk makes the client of the current query wait for its walk.
+func (w *Worker) joinWalk(to wire.Replier) {
+	k := w.walk
+	waiting := *k
+	waiting.prefix, waiting.asked, waiting.own = slices.Clone(k.prefix), slices.Clone(k.asked), slices.Clone(k.own)
+	waiting.question, waiting.answer = nil, nil
+	waiting.r, waiting.plan, waiting.client, waiting.from, waiting.addrProven = w.r, w.plan, w.waiter(nil, to), *w.from, w.addrProven
+	w.walker.addrProven = w.addrProven
+	w.walker.join(&waiting)
+}
 
 // begin starts a walk after the answer to the name asked.
 func (k *walk) begin(d *redirect, ask *wire.Question, answer []byte) {

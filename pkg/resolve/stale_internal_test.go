@@ -23,7 +23,7 @@ func TestStaleQueue(t *testing.T) {
 			now := time.Now()
 			switch {
 			case random.IntN(2) == 0:
-				f := &inFlight{r: r, key: []byte{byte(n), byte(n >> 8)}, plan: &Plan{StaleAfter: time.Duration(1+random.IntN(50)) * time.Hour}, begunAt: r.sinceStart(now)}
+				f := &inFlight{r: r, key: []byte{byte(n), byte(n >> 8)}, plan: &Plan{StaleAfter: time.Duration(1+random.IntN(50)) * time.Hour}, begunAt: now.Sub(r.epoch)}
 				f.hash = uint64(n % 5)
 				r.queries.mu.Lock()
 				r.queries.addLocked(f)

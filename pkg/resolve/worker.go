@@ -285,7 +285,7 @@ func (w *Worker) answerFromCut(dst []byte) ([]byte, bool) {
 	if latest == 0 || !w.plan.Cut || w.q.DO {
 		return dst, false
 	}
-	at := w.r.sinceStart(w.now)
+	at := w.now.Sub(w.r.epoch)
 	if latest <= int64(at) {
 		return dst, false
 	}
@@ -434,97 +434,6 @@ func (w *Worker) Flush(now time.Time) {
 	w.tally.flush(&w.r.counts, now)
 }
 
-// joinableLocked returns the in-flight query with the key of f that the current query may join, nil if
-// there is none. A query that began before the owner's last change may return an outdated answer, so a
-// new one starts next to it.
-func (w *Worker) joinableLocked(f *inFlight) *inFlight {
-	existing := w.r.queries.findLocked(f.hash, f.key)
-	if existing == nil {
-		return nil
-	}
-	if owner := w.plan.owner(w.q.Name()); owner != nil && w.plan.Cache.ChangedSince(owner, w.r.epoch.Add(existing.begunAt)) {
-		return nil
-	}
-	return existing
-}
-
-// maxRefreshes bounds the in-flight refreshes. Refreshes yield to clients, because an answer that
-// expires costs only one more query. A refresh starts only while less than half of Plan.Inflight
-// is used, and takes no client's place.
-const maxRefreshes = 256
-
-// refresh starts a query for an answer that is due for prefetch, unless one is in flight.
-func (w *Worker) refresh() {
-	t, f := &w.r.queries, w.nextQuery()
-	t.mu.Lock()
-	if w.joinableLocked(f) != nil {
-		t.mu.Unlock()
-		return
-	}
-	if t.refreshes >= maxRefreshes || 2*t.count >= w.plan.Inflight {
-		t.mu.Unlock()
-		w.r.counts.shed(ShedRefresh)
-		return
-	}
-	f.refresh = true
-	t.addLocked(f)
-	t.mu.Unlock()
-	w.r.counts.add(countPrefetches)
-	w.prepareQuery(f)
-	f.markReady(false, w.now)
-	f.send(w.now.Add(f.plan.Deadline), &w.batch)
-}
-
-// nextQuery returns the query that the worker may start for the current key. It is allocated before the
-// lock is taken, and kept for the next call if it is not used.
-func (w *Worker) nextQuery() *inFlight {
-	if w.spareQuery == nil {
-		w.spareQuery = &inFlight{r: w.r}
-	}
-	f := w.spareQuery
-	f.key = append(f.buf[:0], w.q.Key()...)
-	f.hash = w.r.queries.hash(f.key)
-	f.plan, f.begunAt = w.plan, w.r.sinceStart(w.now)
-	return f
-}
-
-// prepareQuery completes a query that was added. Others may join it in the meantime; only this worker
-// accesses its other fields.
-func (w *Worker) prepareQuery(f *inFlight) {
-	w.spareQuery = nil
-	f.route = w.plan.route(w.q.Name())
-	start := len(f.key)
-	query := w.q.AppendUpstream(f.key, f.route != nil && f.route.Subnet)
-	f.query = query[start:]
-}
-
-// shedWaiter returns the client of the current query as a waiter whose reply is sent before this
-// returns.
-func (w *Worker) shedWaiter(to wire.Replier) waiter {
-	waiting := waiter{ask: w.q.Question, opts: w.opts, usage: w.usage, since: w.now.Add(-w.elapsed), to: to}
-	if isReported(w.plan) {
-		from := w.sender()
-		waiting.from = &from
-	}
-	if w.redirect.active {
-		waiting.redirect = &w.redirect
-		waiting.ask.Type = waiting.ask.OriginalType()
-	}
-	return waiting
-}
-
-// sender returns the client of the current query.
-func (w *Worker) sender() sender {
-	if w.retried != nil {
-		return *w.retried
-	}
-	s := sender{Peer: *w.from}
-	if w.plan.Pods != nil {
-		s.pod, s.stale = w.plan.Pods.Of(s.Addr.Addr(), w.now)
-	}
-	return s
-}
-
 // explain appends the explanation to a reply of AnswerFromMemory.
 func (w *Worker) explain(source Source, dst []byte) []byte {
 	if w.redirect.active && w.redirect.useFirst { // the current key is that of the A query
@@ -556,29 +465,4 @@ func (r *Resolver) withWorker(plan *Plan, from *wire.Peer, now time.Time, elapse
 	}
 	l.tally.flush(&r.counts, now)
 	done = true
-}
-
-// waiter returns the client of the current query as a waiter. It copies what it needs of the packet,
-// appended to room as far as there is space.
-func (w *Worker) waiter(room []byte, to wire.Replier) waiter {
-	waiting := waiter{opts: w.opts, usage: w.usage, since: w.now.Add(-w.elapsed), to: to}
-	if isReported(w.plan) {
-		from := w.sender()
-		waiting.from = &from
-	}
-	if room == nil {
-		room = make([]byte, 0, len(w.q.QuestionSection())+len(w.opts.Cookie))
-	}
-	waiting.ask, room = w.q.CloneTo(room)
-	if w.opts.Cookie != nil {
-		start := len(room)
-		room = append(room, w.opts.Cookie...)
-		waiting.opts.Cookie = room[start:]
-	}
-	if w.redirect.active {
-		waiting.redirect = w.redirect.clone()
-		waiting.redirect.addrProven = w.addrProven
-		waiting.ask.Type = waiting.ask.OriginalType()
-	}
-	return waiting
 }

@@ -7,8 +7,105 @@ import (
 	"log/slog"
 	"time"
 
+	"github.com/nodecache/node-cache/pkg/pods"
 	"github.com/nodecache/node-cache/pkg/wire"
 )
+
+// A waiter is a client that waits for an in-flight query.
+type waiter struct {
+	ask      wire.Question
+	redirect *redirect // to the question looked up; nil: the client's own question
+	opts     wire.ReplyOptions
+	from     *sender     // for the query log; nil if there is none
+	usage    *pods.Usage // of the client; nil: not counted
+	since    time.Time
+	to       wire.Replier // nil after the reply
+	client   *client      // as which it is counted; nil once it is not, see detachLocked
+}
+
+// waiter returns the client of the current query as a waiter. It copies what it needs of the packet,
+// appended to room as far as there is space.
+func (w *Worker) waiter(room []byte, to wire.Replier) waiter {
+	waiting := waiter{opts: w.opts, usage: w.usage, since: w.now.Add(-w.elapsed), to: to}
+	if isReported(w.plan) {
+		from := w.sender()
+		waiting.from = &from
+	}
+	if room == nil {
+		room = make([]byte, 0, len(w.q.QuestionSection())+len(w.opts.Cookie))
+	}
+	waiting.ask, room = w.q.CloneTo(room)
+	if w.opts.Cookie != nil {
+		start := len(room)
+		room = append(room, w.opts.Cookie...)
+		waiting.opts.Cookie = room[start:]
+	}
+	if w.redirect.active {
+		waiting.redirect = w.redirect.clone()
+		waiting.redirect.addrProven = w.addrProven
+		waiting.ask.Type = waiting.ask.OriginalType()
+	}
+	return waiting
+}
+
+// shedWaiter returns the client of the current query as a waiter whose reply is sent before this
+// returns.
+func (w *Worker) shedWaiter(to wire.Replier) waiter {
+	waiting := waiter{ask: w.q.Question, opts: w.opts, usage: w.usage, since: w.now.Add(-w.elapsed), to: to}
+	if isReported(w.plan) {
+		from := w.sender()
+		waiting.from = &from
+	}
+	if w.redirect.active {
+		waiting.redirect = &w.redirect
+		waiting.ask.Type = waiting.ask.OriginalType()
+	}
+	return waiting
+}
+
+// end sends the waiter's one reply; nil sends none.
+func (w *waiter) end(msg []byte, batch *wire.SendBatch) {
+	to := w.to
+	w.to = nil
+	to.Reply(msg, batch)
+}
+
+// reply sends, counts and logs a reply of the slow path.
+func (r *Resolver) reply(plan *Plan, w *waiter, source Source, msg []byte, now time.Time, batch *wire.SendBatch) {
+	if _, inner := w.to.(*walk); inner {
+		w.end(msg, batch)
+		return
+	}
+	rcode := int(msg[3] & 0x0f)
+	took := now.Sub(w.since)
+	r.counts.response(source, rcode, took)
+	if w.usage != nil {
+		from := source
+		if source == SourceSearch {
+			from = SourceUpstream
+		}
+		countReply(plan, w.usage, &w.ask, from, rcode, len(msg), took)
+	}
+	if w.from != nil { // nil: nothing was reported when the query arrived
+		q := report{&w.ask, *w.from, source, rcode, now, took, msg}
+		q.passOn(plan)
+	}
+	if w.ask.Explain {
+		msg = w.explain(plan, source, msg, now)
+	}
+	w.end(msg, batch)
+}
+
+// replyShed replies SERVFAIL to a client without room.
+func (r *Resolver) replyShed(reason Shed, w *waiter, plan *Plan, batch *wire.SendBatch) {
+	w.opts.EDE = wire.EDEOther
+	msg := w.ask.AppendEmpty(nil, wire.RcodeServFail, &w.opts)
+	if w.ask.Explain {
+		msg = w.explainShed(reason, msg)
+		w.ask.Explain = false // done
+	}
+	r.reply(plan, w, SourceShed, msg, w.since, batch)
+}
 
 // join makes the client of the current query wait for the in-flight query with its key, and starts one
 // if there is none. If a limit is reached it sheds the query.
