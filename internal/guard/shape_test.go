@@ -28,7 +28,6 @@ func largeTypes() map[string]string {
 		"pkg/cache.shard":       "one lock guards all that they use",
 		"pkg/convert.converter": "one for each kind of directive",
 		"pkg/node.Node":         "not cut yet: link, rules and lease of one agent",
-		"pkg/resolve.Worker":    "not cut yet: the steps of a query share its buffers",
 		"pkg/upstream.endpoint": "the measurements of a server are one record under one lock",
 		"pkg/wire.Message":      "readers and editors of one message",
 	}

@@ -324,7 +324,7 @@ func TestHitsAreNotLimited(t *testing.T) {
 	if _, verdict := worker.AnswerFromMemory(pkt, &from, time.Now(), nil); verdict != wire.Missed {
 		t.Fatalf("verdict %v, want a miss", verdict)
 	}
-	c.Put(worker.q.Key(), &cache.Answer{Msg: msg, Lifetime: time.Minute}, time.Now())
+	c.Put(worker.query.Key(), &cache.Answer{Msg: msg, Lifetime: time.Minute}, time.Now())
 	r.queries.mu.Lock()
 	defer r.queries.mu.Unlock()
 	done := make(chan wire.Verdict, 1)

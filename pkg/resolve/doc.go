@@ -4,7 +4,7 @@
 //
 // # Path of a query
 //
-//	packet ─ Worker.AnswerFromMemory
+//	packet ─ Worker.AnswerFromMemory, lookup.ask
 //	   ├─ odd.go          malformed, other opcodes, class CH, ANY: answered or dropped. AXFR and IXFR:
 //	   │                  refused, or sent by a goroutine of their own, transfer.go
 //	   ├─ extras.go       only if the configuration has one of these:
@@ -26,7 +26,7 @@
 //	       └─ redirect.go  restores the client's name; DNS64 may query A records in the remaining time
 //	no answer within StaleAfter, or a failure: a stale answer, if there is one
 //
-// [Worker.AnswerFromMemory], [Worker.Resolve] and (*inFlight).Answered define this order.
+// [Worker.AnswerFromMemory], (*lookup).ask, [Worker.Resolve] and (*inFlight).Answered define this order.
 //
 // The files are layers, the lowest first; only a DNS64 retry and a walk lead up:
 //
@@ -34,7 +34,7 @@
 //	plan, resolver, querytable                           the state that all share
 //	inflight, response, transfer                         what becomes of one query
 //	waiter, explain, report                              clients that wait for one; the query log, dnstap and watchers
-//	odd, extras, search, worker                          the order of decision; search walks the search path of a pod
+//	odd, extras, search, lookup, worker                  the order of decision; search walks the search path of a pod
 //	shared                                               replies for the answers in the kernel
 //
 // AnswerFromMemory runs on the goroutine that read the packet. It takes no lock except a cache

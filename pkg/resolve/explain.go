@@ -84,6 +84,16 @@ func (w *waiter) begin(source Source) *explanation {
 	return a
 }
 
+// explain appends the explanation to a reply of AnswerFromMemory.
+func (q *query) explain(source Source, dst []byte) []byte {
+	if q.redirect != nil && q.redirect.useFirst { // the current key is that of the A query
+		q.SetType(q.OriginalType())
+		q.addSubnetToKey()
+	}
+	waiting := q.waiter(nil)
+	return waiting.explainFromMemory(q.plan, source, dst, q.Name(), q.Key(), q.now)
+}
+
 // explain appends the explanation to a reply of the slow path.
 func (w *waiter) explain(plan *Plan, source Source, msg []byte, now time.Time) []byte {
 	var room, name [wire.MaxName]byte

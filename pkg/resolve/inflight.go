@@ -12,13 +12,13 @@ import (
 
 // An in-flight query serves all clients that ask the same question. Its states:
 //
-//	Worker.join / Worker.refresh
+//	query.join / lookup.refresh
 //	   │
-//	   ├─ no room ───────────────────────► shed: stale answer, SERVFAIL or nothing (Worker.rejectQuery)
+//	   ├─ no room ───────────────────────► shed: stale answer, SERVFAIL or nothing (query.rejectQuery)
 //	   ├─ same question in flight ───────► joined: waits in inFlight.joined
 //	   ▼
 //	added        in the query table; others may join (addLocked)
-//	   │ Worker.prepareQuery: route and upstream query
+//	   │ lookup.prepareQuery: route and upstream query
 //	   ▼
 //	ready, sent  Asker.Ask was called (send)
 //	   │
@@ -38,7 +38,7 @@ import (
 //	                                    query goes on without waiters, like a refresh
 //	               Without room for a query the client gets the stale answer. It goes into
 //	               backoff for shedBackoff, unless only this client's limit is reached.
-//	stale backoff  the answer is returned at once, see Worker.askCache
+//	stale backoff  the answer is returned at once, see lookup.askCache
 //
 // An answer of the zone fallback precedes the stale answer each time. A query without waiters still
 // counts against its client's limit: it is still work for upstream.
@@ -79,26 +79,26 @@ type inFlight struct {
 
 // nextQuery returns the query that the worker may start for the current key. It is allocated before the
 // lock is taken, and kept for the next call if it is not used.
-func (w *Worker) nextQuery() *inFlight {
-	if w.spareQuery == nil {
-		w.spareQuery = &inFlight{r: w.r}
+func (l *lookup) nextQuery() *inFlight {
+	if l.worker.spareQuery == nil {
+		l.worker.spareQuery = &inFlight{r: l.worker.r}
 	}
-	f := w.spareQuery
-	f.key = append(f.buf[:0], w.q.Key()...)
-	f.hash = w.r.queries.hash(f.key)
-	f.plan, f.begunAt = w.plan, w.now.Sub(w.r.epoch)
+	f := l.worker.spareQuery
+	f.key = append(f.buf[:0], l.Key()...)
+	f.hash = l.worker.r.queries.hash(f.key)
+	f.plan, f.begunAt = l.plan, l.now.Sub(l.worker.r.epoch)
 	return f
 }
 
 // joinableLocked returns the in-flight query with the key of f that the current query may join, nil if
 // there is none. A query that began before the owner's last change may return an outdated answer, so a
 // new one starts next to it.
-func (w *Worker) joinableLocked(f *inFlight) *inFlight {
-	existing := w.r.queries.findLocked(f.hash, f.key)
+func (l *lookup) joinableLocked(f *inFlight) *inFlight {
+	existing := l.worker.r.queries.findLocked(f.hash, f.key)
 	if existing == nil {
 		return nil
 	}
-	if owner := w.plan.owner(w.q.Name()); owner != nil && w.plan.Cache.ChangedSince(owner, w.r.epoch.Add(existing.begunAt)) {
+	if owner := l.plan.owner(l.Name()); owner != nil && l.plan.Cache.ChangedSince(owner, l.worker.r.epoch.Add(existing.begunAt)) {
 		return nil
 	}
 	return existing
@@ -106,11 +106,11 @@ func (w *Worker) joinableLocked(f *inFlight) *inFlight {
 
 // prepareQuery completes a query that was added. Others may join it in the meantime; only this worker
 // accesses its other fields.
-func (w *Worker) prepareQuery(f *inFlight) {
-	w.spareQuery = nil
-	f.route = w.plan.route(w.q.Name())
+func (l *lookup) prepareQuery(f *inFlight) {
+	l.worker.spareQuery = nil
+	f.route = l.plan.route(l.Name())
 	start := len(f.key)
-	query := w.q.AppendUpstream(f.key, f.route != nil && f.route.Subnet)
+	query := l.AppendUpstream(f.key, f.route != nil && f.route.Subnet)
 	f.query = query[start:]
 }
 
@@ -120,25 +120,25 @@ func (w *Worker) prepareQuery(f *inFlight) {
 const maxRefreshes = 256
 
 // refresh starts a query for an answer that is due for prefetch, unless one is in flight.
-func (w *Worker) refresh() {
-	t, f := &w.r.queries, w.nextQuery()
+func (l *lookup) refresh() {
+	t, f := &l.worker.r.queries, l.nextQuery()
 	t.mu.Lock()
-	if w.joinableLocked(f) != nil {
+	if l.joinableLocked(f) != nil {
 		t.mu.Unlock()
 		return
 	}
-	if t.refreshes >= maxRefreshes || 2*t.count >= w.plan.Inflight {
+	if t.refreshes >= maxRefreshes || 2*t.count >= l.plan.Inflight {
 		t.mu.Unlock()
-		w.r.counts.shed(ShedRefresh)
+		l.worker.r.counts.shed(ShedRefresh)
 		return
 	}
 	f.refresh = true
 	t.addLocked(f)
 	t.mu.Unlock()
-	w.r.counts.add(countPrefetches)
-	w.prepareQuery(f)
-	f.markReady(false, w.now)
-	f.send(w.now.Add(f.plan.Deadline), &w.batch)
+	l.worker.r.counts.add(countPrefetches)
+	l.prepareQuery(f)
+	f.markReady(false, l.now)
+	f.send(l.now.Add(f.plan.Deadline), &l.worker.batch)
 }
 
 // name returns the canonical query name.

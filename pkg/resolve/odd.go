@@ -31,101 +31,100 @@ import (
 //	a name of our own loop probes         REFUSED, see upstream.LoopDetector
 
 // answerFault replies to a malformed or unsupported packet.
-func (w *Worker) answerFault(rcode int, pkt, dst []byte) ([]byte, wire.Verdict) {
+func (q *query) answerFault(rcode int, pkt, dst []byte) ([]byte, wire.Verdict) {
 	if rcode == wire.NoReply {
-		w.tally.each[countDropped]++
+		q.worker.tally.each[countDropped]++
 		return dst, wire.Dropped
 	}
-	w.tally.response(SourceRefused, rcode)
+	q.worker.tally.response(SourceRefused, rcode)
 	switch rcode {
 	case wire.RcodeFormErr:
-		w.tally.each[countMalformed]++
+		q.worker.tally.each[countMalformed]++
 	case wire.RcodeBadVers:
-		opts := wire.ReplyOptions{Limit: w.q.Limit(w.from.Stream, w.plan.UDPSize), UDPSize: w.plan.UDPSize, EDE: wire.EDENone}
-		return w.q.AppendEmpty(dst, wire.RcodeBadVers, &opts), wire.Answered
+		opts := wire.ReplyOptions{Limit: q.Limit(q.from.Stream, q.plan.UDPSize), UDPSize: q.plan.UDPSize, EDE: wire.EDENone}
+		return q.AppendEmpty(dst, wire.RcodeBadVers, &opts), wire.Answered
 	}
 	return wire.AppendFault(dst, pkt, byte(rcode)), wire.Answered
 }
 
 // answerUnusual answers a well-formed query that is not for records of class IN, or that is signed.
-func (w *Worker) answerUnusual(pkt, dst []byte) ([]byte, wire.Verdict) {
+func (q *query) answerUnusual(pkt, dst []byte) ([]byte, wire.Verdict) {
 	start := len(dst)
 	var source Source
-	if w.signer = nil; w.q.TSIG > 0 && w.plan.verifies(w.from.Addr.Addr()) {
-		dst, source = w.answerSigned(pkt, dst)
+	if q.TSIG > 0 && q.plan.verifies(q.from.Addr.Addr()) {
+		dst, source = q.answerSigned(pkt, dst)
 	} else {
-		dst, source = w.answerOdd(dst)
+		dst, source = q.answerOdd(dst)
 	}
-	dst, verdict := w.finishReply(source, dst, start)
-	if w.signer != nil && verdict == wire.Answered {
-		dst = w.signer.Sign(dst, start, w.now)
+	dst, verdict := q.finishReply(source, dst, start)
+	if q.signer != nil && verdict == wire.Answered {
+		dst = q.signer.Sign(dst, start, q.now)
 	}
 	return dst, verdict
 }
 
 // answerOdd appends the whole reply to a well-formed query that is not for records of class IN.
-func (w *Worker) answerOdd(dst []byte) ([]byte, Source) {
-	q := &w.q
+func (q *query) answerOdd(dst []byte) ([]byte, Source) {
 	switch {
 	case q.Class == wire.ClassIN && isTransfer(q.Type):
-		return w.answerTransfer(dst)
+		return q.answerTransfer(dst)
 	case q.Class == wire.ClassIN && q.Type == wire.TypeANY:
-		return q.AppendRecord(dst, wire.TypeHINFO, 3600, []byte("\x07RFC8482\x00"), &w.opts), SourceLocal
+		return q.AppendRecord(dst, wire.TypeHINFO, 3600, []byte("\x07RFC8482\x00"), &q.opts), SourceLocal
 	case q.Class == wire.ClassCH && q.Type == wire.TypeTXT:
-		if text := w.plan.identity(q.Name()); text != "" {
-			return q.AppendRecord(dst, wire.TypeTXT, 0, append([]byte{byte(len(text))}, text...), &w.opts), SourceLocal
+		if text := q.plan.identity(q.Name()); text != "" {
+			return q.AppendRecord(dst, wire.TypeTXT, 0, append([]byte{byte(len(text))}, text...), &q.opts), SourceLocal
 		}
 	}
-	return w.empty(SourceRefused, wire.RcodeRefused, dst)
+	return q.empty(SourceRefused, wire.RcodeRefused, dst)
 }
 
 // answerSigned answers a query with a TSIG record. It answers zone
 // transfers and what the zones have: a secondary server asks nothing else.
-func (w *Worker) answerSigned(pkt, dst []byte) ([]byte, Source) {
-	signer, err := w.plan.Keys.Verify(pkt, w.q.TSIG, w.now)
+func (q *query) answerSigned(pkt, dst []byte) ([]byte, Source) {
+	signer, err := q.plan.Keys.Verify(pkt, q.TSIG, q.now)
 	if err != nil {
-		return w.empty(SourceRefused, wire.RcodeFormErr, dst)
+		return q.empty(SourceRefused, wire.RcodeFormErr, dst)
 	}
-	w.signer = signer
-	w.opts.Limit -= signer.Room()
+	q.signer = signer
+	q.opts.Limit -= signer.Room()
 	if signer.Failed != 0 {
-		w.plan.Keys.LogRefused(w.from.Addr.Addr(), signer.Reason())
-		return w.empty(SourceRefused, wire.RcodeNotAuth, dst)
+		q.plan.Keys.LogRefused(q.from.Addr.Addr(), signer.Reason())
+		return q.empty(SourceRefused, wire.RcodeNotAuth, dst)
 	}
-	if w.q.Class != wire.ClassIN || oddType(w.q.Type) {
-		return w.answerOdd(dst)
+	if q.Class != wire.ClassIN || oddType(q.Type) {
+		return q.answerOdd(dst)
 	}
 	start := len(dst)
-	dst, result := w.plan.Zones.Answer(&w.q, w.zoneClient(), w.now, dst)
+	dst, result := q.plan.Zones.Answer(&q.Query, q.zoneClient(), q.now, dst)
 	if result.Verdict != zone.Answered {
-		return w.empty(SourceRefused, wire.RcodeRefused, dst[:start])
+		return q.empty(SourceRefused, wire.RcodeRefused, dst[:start])
 	}
-	w.opts.EDE = result.EDE
-	return w.q.Reply(dst, start, &w.opts), SourceZone
+	q.opts.EDE = result.EDE
+	return q.Reply(dst, start, &q.opts), SourceZone
 }
 
 // answerTransfer answers a transfer query, or leaves it to Resolve if the reply is a zone.
-func (w *Worker) answerTransfer(dst []byte) ([]byte, Source) {
-	q, start := &w.q, len(dst)
-	if !w.plan.mayTransfer(w.from.Addr.Addr()) {
-		return w.empty(SourceRefused, wire.RcodeRefused, dst)
+func (q *query) answerTransfer(dst []byte) ([]byte, Source) {
+	start := len(dst)
+	if !q.plan.mayTransfer(q.from.Addr.Addr()) {
+		return q.empty(SourceRefused, wire.RcodeRefused, dst)
 	}
-	if w.plan.Keys != nil && w.signer == nil {
-		w.plan.Keys.LogRefused(w.from.Addr.Addr(), "not signed")
-		return w.empty(SourceRefused, wire.RcodeRefused, dst)
+	if q.plan.Keys != nil && q.signer == nil {
+		q.plan.Keys.LogRefused(q.from.Addr.Addr(), "not signed")
+		return q.empty(SourceRefused, wire.RcodeRefused, dst)
 	}
-	z := w.plan.Zones.At(q.Name())
+	z := q.plan.Zones.At(q.Name())
 	if z == nil {
-		return w.empty(SourceRefused, wire.RcodeNotAuth, dst)
+		return q.empty(SourceRefused, wire.RcodeNotAuth, dst)
 	}
 	switch {
-	case q.Type == wire.TypeAXFR && !w.from.Stream:
-		return w.empty(SourceRefused, wire.RcodeRefused, dst)
-	case !z.Complete(w.now):
-		w.opts.EDE = wire.EDENotReady
-		return w.empty(SourceZone, wire.RcodeServFail, dst)
-	case q.Type == wire.TypeIXFR && (!w.from.Stream || q.HasSerial && !newer(z.Serial(), q.Serial)):
-		return q.Reply(appendSOA(z, *q, w.now, dst), start, &w.opts), SourceZone
+	case q.Type == wire.TypeAXFR && !q.from.Stream:
+		return q.empty(SourceRefused, wire.RcodeRefused, dst)
+	case !z.Complete(q.now):
+		q.opts.EDE = wire.EDENotReady
+		return q.empty(SourceZone, wire.RcodeServFail, dst)
+	case q.Type == wire.TypeIXFR && (!q.from.Stream || q.HasSerial && !newer(z.Serial(), q.Serial)):
+		return q.Reply(appendSOA(z, q.Query, q.now, dst), start, &q.opts), SourceZone
 	}
 	return dst, undecided
 }
@@ -155,7 +154,7 @@ const selfName = "\x04self\x0anode-cache\x00" // SelfName in wire form
 
 // answerSelf answers the agent. It follows the path of every answer from memory. It is neither counted
 // nor logged: counters and logs are about clients, and the agent sends several such queries a second.
-func (w *Worker) answerSelf(dst []byte) []byte {
-	w.initReplyOptions()
-	return w.q.AppendRecord(dst, wire.TypeTXT, 0, w.plan.self, &w.opts)
+func (q *query) answerSelf(dst []byte) []byte {
+	q.initReplyOptions()
+	return q.AppendRecord(dst, wire.TypeTXT, 0, q.plan.self, &q.opts)
 }

@@ -53,7 +53,7 @@ func (t *queryTable) findLocked(hash uint64, key []byte) *inFlight {
 	return f
 }
 
-// addLocked adds a query. findLocked prefers it to older ones with the same key, see Worker.joinableLocked.
+// addLocked adds a query. findLocked prefers it to older ones with the same key, see lookup.joinableLocked.
 func (t *queryTable) addLocked(f *inFlight) {
 	f.next = t.byHash[f.hash]
 	t.byHash[f.hash] = f

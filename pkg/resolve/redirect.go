@@ -180,10 +180,8 @@ func appendName(dst, text []byte) ([]byte, bool) {
 //	aliasMsg  an alias of the zone, of a template or of DNS64 leads to an external name
 //	retryA    there is no IPv6 address, and A records are queried
 //
-// restorer.restore reverses it for the answer. Most queries have no redirect and pay for the check of
-// active only.
+// restorer.restore reverses it for the answer.
 type redirect struct {
-	active bool // if false, the other fields mean nothing
 	exists bool // the name is in hosts, which leave its type to others: a denial is one of the type
 
 	rule     *Rewrite // nil: the name is the client's
@@ -205,20 +203,13 @@ type redirect struct {
 	suffix int              // with path: index of the suffix under which the name was found
 }
 
-// start activates the redirect, unless it is active.
-func (d *redirect) start() {
-	if !d.active {
-		*d = redirect{active: true, aliasMsg: d.aliasMsg[:0], firstAnswer: d.firstAnswer[:0]}
-	}
-}
-
 // mayWalk reports whether a walk follows the answer for the name asked. A larger one is not held while the client waits.
 func (d *redirect) mayWalk(answer []byte) bool {
-	return d.path != nil && len(answer) <= maxFirstAnswer && len(answer) > 0 && answer[3]&0x0f == wire.RcodeNXDomain
+	return d != nil && d.path != nil && len(answer) <= maxFirstAnswer && len(answer) > 0 && answer[3]&0x0f == wire.RcodeNXDomain
 }
 
 // hasAlias reports whether an alias led to the current name.
-func (d *redirect) hasAlias() bool { return d.active && len(d.aliasMsg) > 0 }
+func (d *redirect) hasAlias() bool { return d != nil && len(d.aliasMsg) > 0 }
 
 // maxFirstAnswer bounds the bytes of the AAAA answer that are kept while the client waits for A
 // records: the maximum of a UDP reply, and far more than a denial has. The answer is used only if the
@@ -239,7 +230,7 @@ func (d *redirect) lookupName(dst, asked []byte) []byte {
 	switch {
 	case d.hasAlias():
 		return append(dst, d.aliasMsg[d.target:]...)
-	case d.active && d.rule != nil:
+	case d.rule != nil:
 		return d.rule.target(dst, asked)
 	}
 	return append(dst, asked...)

@@ -51,13 +51,13 @@ type sender struct {
 }
 
 // sender returns the client of the current query.
-func (w *Worker) sender() sender {
-	if w.retried != nil {
-		return *w.retried
+func (q *query) sender() sender {
+	if q.retried != nil {
+		return *q.retried
 	}
-	s := sender{Peer: *w.from}
-	if w.plan.Pods != nil {
-		s.pod, s.stale = w.plan.Pods.Of(s.Addr.Addr(), w.now)
+	s := sender{Peer: *q.from}
+	if q.plan.Pods != nil {
+		s.pod, s.stale = q.plan.Pods.Of(s.Addr.Addr(), q.now)
 	}
 	return s
 }

@@ -227,7 +227,7 @@ func (d *responseBuilder) deliver(w *waiter) {
 	if state == needsRetry && d.retryWithA(w) {
 		return
 	}
-	if state == restored && w.redirect != nil && w.redirect.mayWalk(msg) {
+	if state == restored && w.redirect.mayWalk(msg) {
 		d.walkOn(w, msg)
 		return
 	}
@@ -273,32 +273,28 @@ func (d *responseBuilder) retryWithA(w *waiter) bool {
 	if elapsed >= d.plan.Deadline {
 		return false
 	}
-	d.r.withWorker(d.plan, &w.redirect.client, d.now, elapsed, d.batch, func(l *Worker) {
-		l.opts, l.redirect, l.addrProven, l.retried, l.usage = w.opts, *w.redirect, w.redirect.addrProven, w.from, w.usage
-		_, l.inner = w.to.(*walk)
-		l.q.SetQuestion(&w.ask)
-		l.q.Subnet = w.redirect.subnet
+	d.r.withWorker(d.plan, &w.redirect.client, d.now, elapsed, d.batch, func(q *query) {
+		q.opts, q.redirect, q.addrProven, q.retried, q.usage = w.opts, w.redirect, w.redirect.addrProven, w.from, w.usage
+		_, q.inner = w.to.(*walk)
+		q.SetQuestion(&w.ask)
+		q.Subnet = w.redirect.subnet
 		if w.redirect.rule != nil || w.redirect.hasAlias() {
 			var room [wire.MaxName]byte
-			l.q.SetName(w.redirect.lookupName(room[:0], l.q.Name()))
+			q.SetName(w.redirect.lookupName(room[:0], q.Name()))
 		}
-		l.q.SetType(wire.TypeA)
-		l.tally.begin(w.since)
+		q.SetType(wire.TypeA)
+		q.worker.tally.begin(w.since)
 		room := replyBuffers.Get().(*[]byte)
 		defer replyBuffers.Put(room)
-		msg, verdict := l.answer((*room)[:0])
+		msg, verdict := q.makeReply((*room)[:0])
 		if verdict == wire.Answered {
 			*room = msg
-			w.end(msg, &l.batch)
+			w.end(msg, &q.worker.batch)
 			return
 		}
 		to := w.to
 		w.to = nil
-		if l.walking {
-			l.joinWalk(to)
-		} else {
-			l.join(to)
-		}
+		q.wait(to)
 	})
 	return true
 }

@@ -67,54 +67,52 @@ const maxSearchTTL = 30
 
 // beginSearch makes the current query of a pod a candidate for a walk if the pod's resolver may continue its search after a
 // denial. pod is nil for a client without one.
-func (w *Worker) beginSearch(pod *pods.Pod) {
-	q := &w.q
+func (q *query) beginSearch(pod *pods.Pod) {
 	if q.Explain && q.ExplainTo != nil {
 		addr, _ := netip.AddrFromSlice(q.ExplainTo)
-		pod, _ = w.plan.Pods.Of(addr, w.now)
+		pod, _ = q.plan.Pods.Of(addr, q.now)
 	}
 	if pod == nil || pod.SearchPath() == nil || q.Type != wire.TypeA && q.Type != wire.TypeAAAA || !q.RD || q.DO {
 		return
 	}
 	prefix := pod.SearchPath().Prefix(q.Name())
-	if prefix == nil || w.plan.Pods.IsStale(w.now) || wire.IsLoopName(q.Name()) {
+	if prefix == nil || q.plan.Pods.IsStale(q.now) || wire.IsLoopName(q.Name()) {
 		return
 	}
-	w.redirect.start()
-	w.redirect.path, w.redirect.prefix, w.redirect.client = pod.SearchPath(), len(prefix), *w.from
+	d := q.startRedirect()
+	d.path, d.prefix, d.client = pod.SearchPath(), len(prefix), *q.from
 }
 
 // walkFromMemory walks for the current query, whose answer is dst[start:]. The source is undecided if a lookup must wait
 // for upstream.
-func (w *Worker) walkFromMemory(source Source, dst []byte, start int) ([]byte, Source) {
+func (q *query) walkFromMemory(source Source, dst []byte, start int) ([]byte, Source) {
+	w := q.worker
 	if w.walker == nil {
-		w.walker = w.r.NewWorker()
-		w.walk = new(walk)
+		w.walker, w.walk = w.r.NewWorker(), new(walk)
 	}
-	k, l := w.walk, w.walker
-	k.begin(&w.redirect, &w.q.Question, dst[start:])
+	k, l := w.walk, w.walker.begin(q.plan, q.from, q.now)
+	k.begin(q.redirect, &q.Question, dst[start:])
 	k.source = source
-	l.plan, l.from, l.now, l.elapsed, l.usage = w.plan, w.from, w.now, w.elapsed, w.usage
-	l.rotation = w.rotation
-	if w.walking = k.advance(l, &w.q.Question, &w.opts); w.walking {
+	l.elapsed, l.usage, w.walker.rotation = q.elapsed, q.usage, w.rotation
+	if q.walking = k.advance(l, &q.Question, &q.opts); q.walking {
 		return dst[:start], undecided
 	}
 	if dst, k.found = k.appendFound(l, dst, start); !k.found {
 		return dst, source
 	}
-	w.opts.EDE, w.redirect.suffix = k.ede, k.at
+	q.opts.EDE, q.redirect.suffix = k.ede, k.at
 	return dst, SourceSearch
 }
 
 // joinWalk makes the client of the current query wait for its walk.
-func (w *Worker) joinWalk(to wire.Replier) {
-	k := w.walk
+func (q *query) joinWalk(to wire.Replier) {
+	k, l := q.worker.walk, &q.worker.walker.query
 	waiting := *k
 	waiting.prefix, waiting.asked, waiting.own = slices.Clone(k.prefix), slices.Clone(k.asked), slices.Clone(k.own)
 	waiting.question, waiting.answer = nil, nil
-	waiting.r, waiting.plan, waiting.client, waiting.from, waiting.addrProven = w.r, w.plan, w.waiter(nil, to), *w.from, w.addrProven
-	w.walker.addrProven = w.addrProven
-	w.walker.join(&waiting)
+	waiting.r, waiting.plan, waiting.client, waiting.from, waiting.addrProven = q.worker.r, q.plan, q.heldWaiter(nil, to), *q.from, q.addrProven
+	l.addrProven = q.addrProven
+	l.join(&waiting)
 }
 
 // begin starts a walk after the answer to the name asked.
@@ -128,7 +126,7 @@ func (k *walk) begin(d *redirect, ask *wire.Question, answer []byte) {
 
 // advance looks names up from memory until the walk ends, or until a lookup must wait for upstream, which it reports. ask
 // and opts are those of the client.
-func (k *walk) advance(l *Worker, ask *wire.Question, opts *wire.ReplyOptions) (missed bool) {
+func (k *walk) advance(l *query, ask *wire.Question, opts *wire.ReplyOptions) (missed bool) {
 	for !k.ended {
 		decided := k.path.Found(k.prefix, l.now)
 		if k.other && k.at < decided {
@@ -149,27 +147,29 @@ func (k *walk) advance(l *Worker, ask *wire.Question, opts *wire.ReplyOptions) (
 }
 
 // lookup asks for the current name from memory. An empty answer means SERVFAIL.
-func (k *walk) lookup(l *Worker, ask *wire.Question, opts *wire.ReplyOptions) (answer []byte, ok bool) {
+func (k *walk) lookup(l *query, ask *wire.Question, opts *wire.ReplyOptions) (answer []byte, ok bool) {
 	rrtype := k.rrtype
 	if k.other {
 		rrtype ^= wire.TypeA ^ wire.TypeAAAA
 	}
 	var inner wire.Question
 	inner, k.question = ask.For(k.question[:0], k.prefix, k.path.Suffixes[k.at], rrtype)
-	l.q.SetQuestion(&inner)
-	l.opts = wire.ReplyOptions{Limit: opts.Limit, UDPSize: opts.UDPSize, EDE: wire.EDENone}
-	l.redirect.active, l.useFallback = false, false
-	l.tally.begin(l.now)
+	l.lookup = lookup{
+		worker: l.worker, plan: l.plan, from: l.from, now: l.now,
+		opts: wire.ReplyOptions{Limit: opts.Limit, UDPSize: opts.UDPSize, EDE: wire.EDENone},
+	}
+	l.SetQuestion(&inner)
+	l.worker.tally.begin(l.now)
 	l.applyExtras()
-	answer, source := l.lookup(k.answer[:0])
+	answer, source := l.answer(k.answer[:0])
 	k.answer = answer
 	return answer, source != undecided
 }
 
 // take continues the walk with an answer to the current lookup. decided is the suffix that was recorded for the name,
 // or -1.
-func (k *walk) take(l *Worker, answer []byte, ede, decided int) {
-	state := addressesIn(&l.restorer.tail, answer)
+func (k *walk) take(l *query, answer []byte, ede, decided int) {
+	state := addressesIn(&l.worker.restorer.tail, answer)
 	switch {
 	case k.other && state == nameDenied && k.state == nameDenied:
 		k.next()
@@ -195,7 +195,7 @@ func (k *walk) next() {
 
 // end ends the walk. If the query for the other family has ended under another suffix in the meantime, the walk goes
 // there instead.
-func (k *walk) end(l *Worker, found bool) {
+func (k *walk) end(l *query, found bool) {
 	k.ended, k.found = true, found
 	if !found {
 		return
@@ -222,7 +222,7 @@ func addressesIn(m *wire.Message, answer []byte) familyState {
 
 // appendFound replaces dst[start:] by the answer that the walk found. It returns false, and the answer to the name asked,
 // if it found none.
-func (k *walk) appendFound(l *Worker, dst []byte, start int) ([]byte, bool) {
+func (k *walk) appendFound(l *query, dst []byte, start int) ([]byte, bool) {
 	if k.found {
 		if to, ok := k.appendAnswer(l, dst[:start]); ok {
 			return to, true
@@ -232,8 +232,8 @@ func (k *walk) appendFound(l *Worker, dst []byte, start int) ([]byte, bool) {
 }
 
 // appendAnswer appends a CNAME record from the name asked to the one found, and the answer for that.
-func (k *walk) appendAnswer(l *Worker, dst []byte) ([]byte, bool) {
-	m, start, ttl := &l.restorer.tail, len(dst), uint32(maxSearchTTL)
+func (k *walk) appendAnswer(l *query, dst []byte) ([]byte, bool) {
+	m, start, ttl := &l.worker.restorer.tail, len(dst), uint32(maxSearchTTL)
 	if m.Parse(k.asked) == nil {
 		ttl = min(ttl, maxSynthesizedTTL(m))
 	}
@@ -269,7 +269,7 @@ func (k *walk) resume(answer []byte, now time.Time, batch *wire.SendBatch) {
 		}
 	}()
 	elapsed := now.Sub(k.client.since)
-	k.r.withWorker(k.plan, &k.from, now, elapsed, batch, func(l *Worker) {
+	k.r.withWorker(k.plan, &k.from, now, elapsed, batch, func(l *query) {
 		l.addrProven, l.retried, l.usage = k.addrProven, k.client.from, k.client.usage
 		if answer != nil {
 			k.take(l, answer, wire.EDENone, k.path.Found(k.prefix, now))
@@ -284,7 +284,7 @@ func (k *walk) resume(answer []byte, now time.Time, batch *wire.SendBatch) {
 }
 
 // reply ends the walk with the client's reply.
-func (k *walk) reply(l *Worker) {
+func (k *walk) reply(l *query) {
 	source := k.source
 	msg, found := k.appendFound(l, nil, 0)
 	if found {
@@ -292,5 +292,5 @@ func (k *walk) reply(l *Worker) {
 		k.client.redirect.suffix = k.at
 	}
 	msg = k.client.ask.Reply(msg, 0, &k.client.opts)
-	k.r.reply(k.plan, &k.client, source, msg, l.now, &l.batch)
+	k.r.reply(k.plan, &k.client, source, msg, l.now, &l.worker.batch)
 }

@@ -23,32 +23,31 @@ type Shared struct {
 // nothing but the question, and is a fresh answer of the zones or the cache. The query is of class IN and has no TSIG. The reply is
 // neither counted nor reported. SharedReply starts the refresh of an answer that is due.
 func (w *Worker) SharedReply(pkt []byte, now time.Time, dst []byte) (_ []byte, s Shared, ok bool) {
-	w.plan, w.from, w.now, w.inner, w.usage = w.r.plan.Load(), new(wire.Peer), now, true, nil
-	p, q := w.plan, &w.q
+	q := w.begin(w.r.plan.Load(), new(wire.Peer), now)
+	p := q.plan
 	if q.Parse(pkt) != wire.RcodeSuccess || oddType(q.Type) {
 		return dst, s, false
 	}
-	w.initReplyOptions()
-	w.redirect.active, w.useFallback, w.walking = false, false, false
-	w.applyExtras()
+	q.initReplyOptions()
+	q.applyExtras()
 	start := len(dst)
-	dst, source := w.lookup(dst)
+	dst, source := q.answer(dst)
 	w.tally = tally{}
 	w.batch.Flush()
-	if w.redirect.active || len(dst) == start || w.opts.EDE != wire.EDENone || p.SkyDNS != nil && p.SkyDNS.Has(q.Name()) {
+	if q.redirect != nil || len(dst) == start || q.opts.EDE != wire.EDENone || p.SkyDNS != nil && p.SkyDNS.Has(q.Name()) {
 		return dst[:start], s, false
 	}
 	s = Shared{Source: source, Key: q.Key(), Inside: isIn(q.Name(), p.Cluster)}
 	switch source {
 	case SourceZone:
-		s.Left, s.Near = p.Zones.FreshFor(now), w.near
+		s.Left, s.Near = p.Zones.FreshFor(now), q.near
 	case SourceCache:
 		s.Age, s.Left, _ = p.Cache.Validity(s.Key, now)
 	default: // Left is 0
 	}
-	dst = q.Reply(dst, start, &w.opts)
+	dst = q.Reply(dst, start, &q.opts)
 	s.Single = source == SourceZone && q.Type != wire.TypePTR && p.owner(q.Name()) != nil && isPlainSet(dst[start:], q.Type)
-	return dst, s, s.Left > 0 && !mayBeWalked(p, q, dst[start:])
+	return dst, s, s.Left > 0 && !mayBeWalked(p, &q.Query, dst[start:])
 }
 
 // isPlainSet reports whether an answer has records of the type asked for and no alias: it is of one object.

@@ -23,42 +23,33 @@ type waiter struct {
 	client   *client      // as which it is counted; nil once it is not, see detachLocked
 }
 
-// waiter returns the client of the current query as a waiter. It copies what it needs of the packet,
-// appended to room as far as there is space.
-func (w *Worker) waiter(room []byte, to wire.Replier) waiter {
-	waiting := waiter{opts: w.opts, usage: w.usage, since: w.now.Add(-w.elapsed), to: to}
-	if isReported(w.plan) {
-		from := w.sender()
+// waiter returns the client as a waiter whose reply is sent while the packet is there.
+func (q *query) waiter(to wire.Replier) waiter {
+	waiting := waiter{ask: q.Question, redirect: q.redirect, opts: q.opts, usage: q.usage, since: q.now.Add(-q.elapsed), to: to}
+	waiting.ask.Type = waiting.ask.OriginalType()
+	if isReported(q.plan) {
+		from := q.sender()
 		waiting.from = &from
-	}
-	if room == nil {
-		room = make([]byte, 0, len(w.q.QuestionSection())+len(w.opts.Cookie))
-	}
-	waiting.ask, room = w.q.CloneTo(room)
-	if w.opts.Cookie != nil {
-		start := len(room)
-		room = append(room, w.opts.Cookie...)
-		waiting.opts.Cookie = room[start:]
-	}
-	if w.redirect.active {
-		waiting.redirect = w.redirect.clone()
-		waiting.redirect.addrProven = w.addrProven
-		waiting.ask.Type = waiting.ask.OriginalType()
 	}
 	return waiting
 }
 
-// shedWaiter returns the client of the current query as a waiter whose reply is sent before this
-// returns.
-func (w *Worker) shedWaiter(to wire.Replier) waiter {
-	waiting := waiter{ask: w.q.Question, opts: w.opts, usage: w.usage, since: w.now.Add(-w.elapsed), to: to}
-	if isReported(w.plan) {
-		from := w.sender()
-		waiting.from = &from
+// heldWaiter returns the client as a waiter with its own copy of what it needs of the packet, appended to room as far
+// as there is space.
+func (q *query) heldWaiter(room []byte, to wire.Replier) waiter {
+	waiting := q.waiter(to)
+	if room == nil {
+		room = make([]byte, 0, len(q.QuestionSection())+len(q.opts.Cookie))
 	}
-	if w.redirect.active {
-		waiting.redirect = &w.redirect
-		waiting.ask.Type = waiting.ask.OriginalType()
+	waiting.ask, room = waiting.ask.CloneTo(room)
+	if q.opts.Cookie != nil {
+		start := len(room)
+		room = append(room, q.opts.Cookie...)
+		waiting.opts.Cookie = room[start:]
+	}
+	if q.redirect != nil {
+		waiting.redirect = q.redirect.clone()
+		waiting.redirect.addrProven = q.addrProven
 	}
 	return waiting
 }
@@ -109,61 +100,61 @@ func (r *Resolver) replyShed(reason Shed, w *waiter, plan *Plan, batch *wire.Sen
 
 // join makes the client of the current query wait for the in-flight query with its key, and starts one
 // if there is none. If a limit is reached it sheds the query.
-func (w *Worker) join(to wire.Replier) {
-	t, who := &w.r.queries, clientKey{w.from.Addr.Addr(), w.addrProven}
-	f := w.nextQuery()
-	f.begunAt -= w.elapsed
+func (q *query) join(to wire.Replier) {
+	t, who := &q.worker.r.queries, clientKey{q.from.Addr.Addr(), q.addrProven}
+	f := q.nextQuery()
+	f.begunAt -= q.elapsed
 	t.mu.Lock()
-	existing := w.joinableLocked(f)
-	c, why := t.admitLocked(who, existing == nil, w.plan)
+	existing := q.joinableLocked(f)
+	c, why := t.admitLocked(who, existing == nil, q.plan)
 	switch {
 	case c == nil:
 		silent, logIt := false, false
 		// The server stops reading from TCP clients, and a stale answer costs no more than a hit.
-		if !w.from.Stream && !w.staleHeld {
-			silent, logIt = t.floodLocked(who, w.now)
+		if !q.from.Stream && !q.staleHeld {
+			silent, logIt = t.floodLocked(who, q.now)
 		}
 		t.mu.Unlock()
 		if logIt {
-			from := w.sender()
-			w.r.log.LogAttrs(context.Background(), slog.LevelWarn, "client flood, replies suppressed", from.attrs()...)
+			from := q.sender()
+			q.worker.r.log.LogAttrs(context.Background(), slog.LevelWarn, "client flood, replies suppressed", from.attrs()...)
 		}
-		w.rejectQuery(why, silent, to)
+		q.rejectQuery(why, silent, to)
 	case existing != nil:
-		waiting := w.waiter(nil, to)
+		waiting := q.heldWaiter(nil, to)
 		waiting.client = c
 		existing.joined = append(existing.joined, waiting)
-		if w.staleHeld {
-			existing.holdStaleLocked(w.now)
+		if q.staleHeld {
+			existing.holdStaleLocked(q.now)
 		}
 		overdue := existing.staleDue
 		t.mu.Unlock()
-		w.r.counts.add(countJoined)
+		q.worker.r.counts.add(countJoined)
 		if overdue {
-			existing.serveStale(w.now, &w.batch)
+			existing.serveStale(q.now, &q.worker.batch)
 		}
 	default:
 		f.client = c
 		t.addLocked(f)
 		t.mu.Unlock()
-		w.prepareQuery(f)
-		f.first = w.waiter(f.query, to)
+		q.prepareQuery(f)
+		f.first = q.heldWaiter(f.query, to)
 		f.first.client = c
-		if w.staleHeld {
-			f.markReady(true, w.now)
+		if q.staleHeld {
+			f.markReady(true, q.now)
 		}
-		f.send(w.now.Add(w.timeout()), &w.batch)
+		f.send(q.now.Add(q.timeout()), &q.worker.batch)
 	}
 }
 
 // timeout returns the time that upstream has for the current query: what is left of the client's
 // deadline, or half of the deadline if a query for A records may follow. Some servers never answer
 // AAAA queries.
-func (w *Worker) timeout() time.Duration {
-	if d := &w.redirect; d.active && d.dns64 != nil && !d.retryA {
-		return w.plan.Deadline / 2
+func (q *query) timeout() time.Duration {
+	if d := q.redirect; d != nil && d.dns64 != nil && !d.retryA {
+		return q.plan.Deadline / 2
 	}
-	return w.plan.Deadline - w.elapsed
+	return q.plan.Deadline - q.elapsed
 }
 
 // shedBackoff is the refresh backoff of a stale answer used because there was no room for a query.
@@ -171,29 +162,29 @@ const shedBackoff = time.Second
 
 // rejectQuery handles a query without room. The client gets the zone fallback or the stale answer that
 // the lookup found, or SERVFAIL with the reason, or nothing if it has had too many SERVFAILs.
-func (w *Worker) rejectQuery(why Shed, silent bool, to wire.Replier) {
+func (q *query) rejectQuery(why Shed, silent bool, to wire.Replier) {
 	if silent {
-		w.r.counts.shed(ShedFlood)
-		if w.usage != nil {
-			countReply(w.plan, w.usage, &w.q.Question, SourceShed, wire.RcodeServFail, 0, 0)
+		q.worker.r.counts.shed(ShedFlood)
+		if q.usage != nil {
+			countReply(q.plan, q.usage, &q.Question, SourceShed, wire.RcodeServFail, 0, 0)
 		}
-		w.tally.each[countDropped]++
-		to.Reply(nil, &w.batch)
+		q.worker.tally.each[countDropped]++
+		to.Reply(nil, &q.worker.batch)
 		return
 	}
-	w.r.counts.shed(why)
-	waiting := w.shedWaiter(to)
-	if w.staleHeld {
-		d := newResponse(w.r, w.plan, w.now, &w.batch)
+	q.worker.r.counts.shed(why)
+	waiting := q.waiter(to)
+	if q.staleHeld {
+		d := newResponse(q.worker.r, q.plan, q.now, &q.worker.batch)
 		defer d.release()
 		// The zone was asked for an alias already.
-		if !w.redirect.hasAlias() && d.useZoneFallback(w.plan.Zones, &w.q) || d.useStale(w.plan.Cache, w.q.Key()) {
+		if !q.redirect.hasAlias() && d.useZoneFallback(q.plan.Zones, &q.Query) || d.useStale(q.plan.Cache, q.Key()) {
 			if why != ShedClient { // a client over its limit must not delay the refresh for others
-				w.plan.Cache.DelayRefresh(w.q.Key(), w.now.Add(shedBackoff), w.now)
+				q.plan.Cache.DelayRefresh(q.Key(), q.now.Add(shedBackoff), q.now)
 			}
 			d.deliver(&waiting)
 			return
 		}
 	}
-	w.r.replyShed(why, &waiting, w.plan, &w.batch)
+	q.worker.r.replyShed(why, &waiting, q.plan, &q.worker.batch)
 }

@@ -1,0 +1,269 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package resolve
+
+import (
+	"time"
+
+	"github.com/nodecache/node-cache/pkg/cache"
+	"github.com/nodecache/node-cache/pkg/wire"
+	"github.com/nodecache/node-cache/pkg/zone"
+)
+
+// undecided is the source of no answer.
+const undecided = sourceCount
+
+// A lookup asks memory for the answer to a question.
+//
+// The methods ask… append to dst the answer of one part to the current question, and return its source;
+// undecided leaves the question to the next part. An answer of no bytes is a reply with the rcode of empty
+// and no records.
+type lookup struct {
+	wire.Query // of the client; and the name and type that are looked up
+
+	worker      *Worker // whose buffers and counters are used
+	plan        *Plan
+	from        *wire.Peer
+	now         time.Time
+	opts        wire.ReplyOptions
+	rcode       int       // of a reply without records
+	redirect    *redirect // from the client's question to the one looked up; nil: it is the client's
+	near        int       // of the zone's answer, see [zone.Result]
+	staleHeld   bool      // a stale answer is held for a miss
+	useFallback bool      // the zone fallback answered the AAAA query, and is asked first for A records
+}
+
+// startRedirect returns the redirect of the query. It makes one if there is none.
+func (l *lookup) startRedirect() *redirect {
+	if l.redirect == nil {
+		l.redirect = &l.worker.room
+		*l.redirect = redirect{aliasMsg: l.redirect.aliasMsg[:0], firstAnswer: l.redirect.firstAnswer[:0]}
+	}
+	return l.redirect
+}
+
+// answer appends the answer to the client's question.
+func (l *lookup) answer(dst []byte) ([]byte, Source) {
+	start := len(dst)
+	dst, source := l.ask(dst)
+	if l.redirect != nil && len(dst) > start {
+		var next restoreState
+		if dst, next = l.restoreAnswer(source, dst, start); next == needsRetry {
+			dst, source = l.ask(dst)
+			if len(dst) > start {
+				dst, next = l.restoreAnswer(source, dst, start)
+			}
+		}
+		if next == failed {
+			return l.empty(SourceFailure, wire.RcodeServFail, dst)
+		}
+	}
+	return dst, source
+}
+
+// restoreAnswer turns dst[start:], the answer to the current question, into the answer to the client's.
+// If A records must be queried first they are the current question afterwards.
+func (l *lookup) restoreAnswer(source Source, dst []byte, start int) (_ []byte, next restoreState) {
+	dst, next = l.worker.restorer.restore(l.redirect, &l.Question, l.opts.Limit, source == SourceFailure, dst, start)
+	if next == needsRetry {
+		l.opts.EDE = wire.EDENone
+		l.SetType(wire.TypeA)
+		return dst, next
+	}
+	l.Type = l.OriginalType()
+	if next == restored && l.redirect.synthesized {
+		l.worker.tally.each[countSynthesized]++
+	}
+	return dst, next
+}
+
+// ask asks the parts for an answer, in their order.
+func (l *lookup) ask(dst []byte) (_ []byte, source Source) {
+	p := l.plan
+	source = undecided
+	if l.useFallback {
+		dst, source = l.askFallback(dst)
+	}
+	if source == undecided && l.takesExtras() {
+		switch {
+		case p.Static == nil:
+		case l.redirect.hasAlias():
+			dst, source = l.askHosts(dst)
+		default:
+			dst, source = l.askStatic(dst)
+		}
+		if source == undecided && p.DNS64 != nil {
+			dst, source = l.askPrefix(dst)
+		}
+		if source == undecided && p.SkyDNS != nil {
+			dst, source = l.askSkyDNS(dst)
+		}
+	}
+	if source == undecided && len(p.Zones) > 0 {
+		dst, source = l.askZone(dst)
+	}
+	if source == undecided {
+		return l.askCache(dst)
+	}
+	return dst, source
+}
+
+// empty answers with an rcode and no records.
+func (l *lookup) empty(source Source, rcode int, dst []byte) ([]byte, Source) {
+	l.rcode = rcode
+	return dst, source
+}
+
+// askZone asks the zones of the cluster. It redirects the query to the target of an alias from one.
+func (l *lookup) askZone(dst []byte) ([]byte, Source) {
+	start := len(dst)
+	l.worker.rotation++
+	dst, result := l.plan.Zones.Answer(&l.Query, l.zoneClient(), l.now, dst)
+	l.near = result.Near
+	switch result.Verdict {
+	case zone.Answered:
+		l.opts.EDE = result.EDE
+		if result.Limited {
+			l.worker.tally.each[countZoneShort]++
+		}
+		return dst, SourceZone
+	case zone.NotReady:
+		l.opts.EDE = result.EDE
+		return l.empty(SourceZone, wire.RcodeServFail, dst)
+	case zone.Alias:
+		l.opts.EDE = result.EDE
+		return l.followAlias(dst, start, len(result.Target))
+	case zone.UseFallback:
+		if l.plan.Unreachable != nil && l.plan.Unreachable() {
+			return l.askFallback(dst)
+		}
+	case zone.NotInZone:
+	}
+	return dst, undecided
+}
+
+// zoneClient returns the properties of the client that the zone's answer depends on.
+func (l *lookup) zoneClient() zone.Client {
+	return zone.Client{MaxSize: l.AnswerLimit(&l.opts), Rotation: l.worker.rotation}
+}
+
+// askFallback asks the zones for a name that no upstream can answer.
+func (l *lookup) askFallback(dst []byte) ([]byte, Source) {
+	start := len(dst)
+	dst, result := l.plan.Zones.AnswerStale(&l.Query, l.zoneClient(), l.now, dst)
+	if result.Verdict != zone.Answered {
+		return dst[:start], undecided
+	}
+	l.opts.EDE, l.useFallback = result.EDE, true
+	return dst, SourceZone
+}
+
+// askCache asks the cache.
+func (l *lookup) askCache(dst []byte) ([]byte, Source) {
+	start := len(dst)
+	l.addSubnetToKey()
+	dst, found := l.plan.Cache.Lookup(l.Key(), l.now, dst)
+	switch found {
+	case cache.Absent, cache.Stale:
+		l.staleHeld = found == cache.Stale
+		return l.handleMiss(dst)
+	case cache.PrefetchDue:
+		l.refresh()
+	case cache.Failed, cache.StaleBackoff:
+		if len(l.plan.Zones) > 0 && !l.redirect.hasAlias() {
+			if said, source := l.askFallback(dst); source != undecided {
+				return append(dst[:start], said[len(dst):]...), source
+			}
+		}
+		if found == cache.StaleBackoff {
+			l.opts.EDE = staleEDE(dst[start:])
+			return dst, SourceStale
+		}
+		l.opts.EDE = wire.EDECachedError
+		return dst, SourceFailure
+	case cache.Fresh, cache.Expired, cache.Outdated: // Lookup returns neither of the last two
+	}
+	return dst, SourceCache
+}
+
+// handleMiss handles a query without a usable cache entry. It denies the name if a cached denial of a
+// parent covers it, and refuses queries that must not go upstream: without RD, or sent to an upstream by
+// this process. A name in hosts exists without a route too.
+func (l *lookup) handleMiss(dst []byte) ([]byte, Source) {
+	name := l.Name()
+	if d := l.redirect; d != nil && d.exists && !d.hasAlias() && l.plan.route(name) == nil {
+		return l.empty(SourceStatic, wire.RcodeSuccess, dst)
+	}
+	loop := wire.IsLoopName(name) && l.plan.Loop != nil && l.plan.Loop(name)
+	if !l.staleHeld && !loop {
+		if denied, ok := l.answerFromCut(dst); ok {
+			return denied, SourceCache
+		}
+	}
+	if !l.RD {
+		l.opts.EDE = wire.EDENotAuthoritative // RFC 8914 section 4.21
+	}
+	if !l.RD || loop {
+		return l.empty(SourceRefused, wire.RcodeRefused, dst)
+	}
+	return dst, undecided
+}
+
+// answerFromCut appends the denial of the name that follows from a cached denial of a parent name (RFC
+// 8020). It applies to external names only, because cluster names come and go one by one. It does not
+// apply to DO queries, which need the proof for their own name, nor to subnet routes. A name of one
+// label denies nothing below it: one forged answer would remove a whole top-level domain from the
+// node.
+func (l *lookup) answerFromCut(dst []byte) ([]byte, bool) {
+	latest := l.worker.r.cuts.latest.Load()
+	if latest == 0 || !l.plan.Cut || l.DO {
+		return dst, false
+	}
+	at := l.now.Sub(l.worker.r.epoch)
+	if latest <= int64(at) {
+		return dst, false
+	}
+	for child := l.Name(); len(child) > 1; {
+		parent := child[1+int(child[0]):]
+		if len(parent) <= 2+int(parent[0]) { // one label, or the root
+			break
+		}
+		if l.worker.r.cuts.mayHold(parent, at) {
+			if denied, ok := l.answerFromCutAt(parent, child, dst); ok {
+				return denied, true
+			}
+		}
+		child = parent
+	}
+	return dst, false
+}
+
+// answerFromCutAt is answerFromCut for the denial of parent; child is the name one label longer. Names
+// above the route's belong to other servers (CVE-2026-44687), and the route's own name exists by
+// configuration.
+func (l *lookup) answerFromCutAt(parent, child, dst []byte) ([]byte, bool) {
+	name := l.Name()
+	route := l.plan.route(name)
+	if route == nil || len(parent) <= len(route.Suffix) || route.Exact || route.Subnet || l.plan.owner(name) != nil {
+		return dst, false
+	}
+	start, flags := len(dst), l.Key()[len(name)+2]
+	held, ok := l.plan.Cache.LookupNXDomainCut(child, len(parent), flags, l.now, dst)
+	if !ok {
+		return dst, false
+	}
+	if !l.worker.restorer.hold(held[start:]) {
+		return dst, false
+	}
+	return l.worker.restorer.tail.AppendDenial(held[:start], name, l.Type)
+}
+
+// addSubnetToKey adds the client's subnet to the cache key if the name's route forwards it.
+func (l *lookup) addSubnetToKey() {
+	if l.Subnet == nil || !l.plan.anySubnet {
+		return
+	}
+	if route := l.plan.route(l.Name()); route != nil && route.Subnet {
+		l.AddSubnetToKey()
+	}
+}
