@@ -224,7 +224,8 @@ func (h *kernelHits) count(hits kernel.Hits) {
 		r.cache.AddHits(hits.Key, hits.IPv4+hits.IPv6)
 	}
 	if r.cluster.pods != nil {
-		c := pods.CountsOf(hits.IPv4+hits.IPv6, pods.FromMemory, hits.Rcode, hits.Inside, hits.Bytes)
+		var c pods.Counts
+		c.Count(hits.IPv4+hits.IPv6, pods.FromMemory, hits.Rcode, hits.Inside, hits.Bytes)
 		r.cluster.pods.CountName(hits.Key[:len(hits.Key)-3], &c)
 	}
 }

@@ -174,7 +174,8 @@ func TestProgram(t *testing.T) {
 			before, packet := k.table.read(0), r.frame
 			got, client := r.run(t)
 			if tt.replies {
-				c := pods.CountsOf(1, pods.FromMemory, int(networkOrder(r.answer.Flags)&0xf), r.answer.Searched != 0, 469)
+				var c pods.Counts
+				c.Count(1, pods.FromMemory, int(networkOrder(r.answer.Flags)&0xf), r.answer.Searched != 0, 469)
 				packet, want.Hits, want.Denied, want.Searched, want.Bytes = r.reply(), c[pods.FromMemory], c[pods.Denied], c[pods.Searched], c[pods.Bytes]
 				before[i]++
 			}

@@ -31,17 +31,17 @@ const (
 // Counts are numbers by Count.
 type Counts [countCount]uint64
 
-// CountsOf returns what replies of one kind count as: their number, one of the first four counts, the response code, whether the
-// name is in the cluster domain, and the bytes of each reply.
-func CountsOf(replies uint64, outcome Count, rcode int, inside bool, size int) (c Counts) {
-	c[outcome], c[Bytes] = replies, replies*uint64(size) //nolint:gosec // not negative
+// Count adds replies of one kind: their number, one of the first four counts, the response code, whether the name is in the
+// cluster domain, and the bytes of each reply. It decides what counts as denied and as searched.
+func (c *Counts) Count(replies uint64, outcome Count, rcode int, inside bool, size int) {
+	c[outcome] += replies
+	c[Bytes] += replies * uint64(size) //nolint:gosec // not negative
 	if rcode == wire.RcodeNXDomain {
-		c[Denied] = replies
+		c[Denied] += replies
 		if inside {
-			c[Searched] = replies
+			c[Searched] += replies
 		}
 	}
-	return c
 }
 
 // A Usage counts the queries of one client. Its methods are safe for concurrent use. It fills a cache line.

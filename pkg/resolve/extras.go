@@ -8,16 +8,9 @@ import (
 	"github.com/nodecache/node-cache/pkg/wire"
 )
 
-// takesExtras reports whether the optional features apply. The sender of a loop name must recognize it
-// unchanged.
-func (l *lookup) takesExtras() bool { return l.plan.hasExtras && !wire.IsLoopName(l.Name()) }
-
-// applyExtras redirects the current query if a rewrite rule matches it, and enables DNS64 for it if it
+// redirectQuery redirects the current query if a rewrite rule matches it, and enables DNS64 for it if it
 // qualifies.
-func (l *lookup) applyExtras() {
-	if !l.takesExtras() {
-		return
-	}
+func (l *lookup) redirectQuery() {
 	p, q := l.plan, &l.Query
 	if p.Rewrites != nil {
 		if to, rule := p.Rewrites.match(l.worker.restorer.name[:0], q.Name()); rule != nil {

@@ -108,6 +108,10 @@ func (l *lookup) ask(dst []byte) (_ []byte, source Source) {
 	return dst, source
 }
 
+// takesExtras reports whether the optional features apply. The sender of a loop name must recognize it
+// unchanged.
+func (l *lookup) takesExtras() bool { return l.plan.hasExtras && !wire.IsLoopName(l.Name()) }
+
 // empty answers with an rcode and no records.
 func (l *lookup) empty(source Source, rcode int, dst []byte) ([]byte, Source) {
 	l.rcode = rcode

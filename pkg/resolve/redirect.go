@@ -205,7 +205,7 @@ type redirect struct {
 
 // mayWalk reports whether a walk follows the answer for the name asked. A larger one is not held while the client waits.
 func (d *redirect) mayWalk(answer []byte) bool {
-	return d != nil && d.path != nil && len(answer) <= maxFirstAnswer && len(answer) > 0 && answer[3]&0x0f == wire.RcodeNXDomain
+	return d.path != nil && len(answer) <= maxFirstAnswer && len(answer) > 0 && answer[3]&0x0f == wire.RcodeNXDomain
 }
 
 // hasAlias reports whether an alias led to the current name.

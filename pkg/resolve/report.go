@@ -107,8 +107,9 @@ func countReply(p *Plan, u *pods.Usage, ask *wire.Question, source Source, rcode
 	}
 	var room [wire.MaxName]byte
 	name := canonical(&room, ask)
-	c := pods.CountsOf(1, outcome, rcode, isIn(name, p.Cluster), size)
-	c[pods.Waited] = uint64(max(0, waited.Microseconds())) //nolint:gosec // not negative
+	inside := rcode == wire.RcodeNXDomain && isIn(name, p.Cluster) // without a denial it does not matter
+	c := pods.Counts{pods.Waited: uint64(max(0, waited.Microseconds()))} //nolint:gosec // not negative
+	c.Count(1, outcome, rcode, inside, size)
 	u.Add(&c)
 	if p.Pods != nil { // nil: a reload has turned them off since the query arrived
 		p.Pods.CountName(name, &c)

@@ -227,7 +227,7 @@ func (d *responseBuilder) deliver(w *waiter) {
 	if state == needsRetry && d.retryWithA(w) {
 		return
 	}
-	if state == restored && w.redirect.mayWalk(msg) {
+	if state == restored && w.redirect != nil && w.redirect.mayWalk(msg) {
 		d.walkOn(w, msg)
 		return
 	}

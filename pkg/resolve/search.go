@@ -160,7 +160,9 @@ func (k *walk) lookup(l *query, ask *wire.Question, opts *wire.ReplyOptions) (an
 	}
 	l.SetQuestion(&inner)
 	l.worker.tally.begin(l.now)
-	l.applyExtras()
+	if l.takesExtras() {
+		l.redirectQuery()
+	}
 	answer, source := l.answer(k.answer[:0])
 	k.answer = answer
 	return answer, source != undecided

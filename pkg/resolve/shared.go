@@ -29,7 +29,9 @@ func (w *Worker) SharedReply(pkt []byte, now time.Time, dst []byte) (_ []byte, s
 		return dst, s, false
 	}
 	q.initReplyOptions()
-	q.applyExtras()
+	if q.takesExtras() {
+		q.redirectQuery()
+	}
 	start := len(dst)
 	dst, source := q.answer(dst)
 	w.tally = tally{}

@@ -63,7 +63,9 @@ func (w *Worker) AnswerFromMemory(pkt []byte, from *wire.Peer, now time.Time, ds
 	if q.plan.SearchPath {
 		q.beginSearch(pod)
 	}
-	q.applyExtras()
+	if q.takesExtras() {
+		q.redirectQuery()
+	}
 	return q.makeReply(dst)
 }
 
@@ -135,7 +137,7 @@ type query struct {
 func (q *query) makeReply(dst []byte) ([]byte, wire.Verdict) {
 	start := len(dst)
 	dst, source := q.answer(dst)
-	if q.redirect.mayWalk(dst[start:]) {
+	if q.redirect != nil && q.redirect.mayWalk(dst[start:]) {
 		dst, source = q.walkFromMemory(source, dst, start)
 	}
 	if len(dst) > start {

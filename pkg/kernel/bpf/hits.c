@@ -584,7 +584,7 @@ int answer_hit(struct __sk_buff *skb)
 	*(__be16 *)(dns + 8) = counts[1];
 	*(__be16 *)(dns + 10) = counts[2];
 	__sync_fetch_and_add(&client->bytes, 12 + name_len + 4 + len); // other CPUs count, too
-	// What counts as denied and as searched is decided as in pods.CountsOf.
+	// What counts as denied and as searched is decided as in pods.Counts.Count.
 	if ((flags & bpf_htons(0xf)) == bpf_htons(3)) {
 		__sync_fetch_and_add(&client->denied, 1);
 		__sync_fetch_and_add(&client->searched, searched);
