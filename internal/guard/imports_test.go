@@ -18,13 +18,13 @@ type layer struct {
 // leaves are the packages that import nothing but the listed paths. Each may import pkg/task and pkg/hint.
 func leaves() []layer {
 	const wire, rules = modulePath + "/pkg/wire", modulePath + "/pkg/rules"
-	const mmsg, frame, remote = modulePath + "/pkg/mmsg", modulePath + "/pkg/frame", modulePath + "/pkg/remote"
+	const mmsg, frame, remote, listen = modulePath + "/pkg/mmsg", modulePath + "/pkg/frame", modulePath + "/pkg/remote", modulePath + "/pkg/listen"
 	return []layer{
 		{folder: "pkg/wire"},
 		{folder: "pkg/cache", allow: []string{wire, "golang.org/x/sys"}},
 		{folder: "pkg/mmsg", allow: []string{"golang.org/x/sys"}},
 		{folder: "pkg/frame", allow: []string{wire}},
-		{folder: "pkg/server", allow: []string{wire, mmsg, frame, "golang.org/x/sys", "golang.org/x/sync"}},
+		{folder: "pkg/server", allow: []string{wire, mmsg, frame, listen, "golang.org/x/sys", "golang.org/x/sync"}},
 		{folder: "pkg/resolve", allow: []string{wire, modulePath + "/pkg/cache", modulePath + "/pkg/dnstap", modulePath + "/pkg/pods", modulePath + "/pkg/zone", modulePath + "/pkg/skydns", modulePath + "/pkg/static", modulePath + "/pkg/tsig", "github.com/dchest/siphash"}},
 		{folder: "pkg/notify", allow: []string{modulePath + "/pkg/tsig", modulePath + "/pkg/zone", "github.com/miekg/dns"}},
 		{folder: "pkg/tsig", allow: []string{wire, modulePath + "/pkg/filewatch", "github.com/miekg/dns", "golang.org/x/time/rate"}},
@@ -39,6 +39,7 @@ func leaves() []layer {
 		{folder: "pkg/convert", allow: []string{modulePath + "/pkg/config", "github.com/coredns/caddy/caddyfile", "github.com/miekg/dns", "go.yaml.in/yaml"}},
 		{folder: "pkg/task"},
 		{folder: "pkg/hint"},
+		{folder: "pkg/listen", allow: []string{"golang.org/x/sys"}},
 		{folder: "pkg/plain"},
 		{folder: "pkg/remote"},
 		{folder: "pkg/top", allow: []string{modulePath + "/pkg/plain"}},
@@ -46,7 +47,7 @@ func leaves() []layer {
 		{folder: "pkg/upstream", allow: []string{wire, mmsg, frame, remote, modulePath + "/pkg/dnstap", modulePath + "/pkg/filewatch", "github.com/miekg/dns", "golang.org/x/net", "golang.org/x/sync", "golang.org/x/sys/unix", "golang.org/x/time/rate"}},
 		{folder: "pkg/watch", allow: []string{remote, modulePath + "/pkg/filewatch", modulePath + "/pkg/pods", modulePath + "/pkg/zone", "k8s.io", "sigs.k8s.io", "github.com/go-logr/logr", "go.yaml.in/yaml/v3", "golang.org/x/time/rate", "google.golang.org/protobuf/encoding/protowire"}},
 		{folder: "pkg/unixsock", allow: []string{"golang.org/x/sys"}},
-		{folder: "pkg/admin", allow: []string{modulePath + "/pkg/plain", modulePath + "/pkg/unixsock", "golang.org/x/sys"}},
+		{folder: "pkg/admin", allow: []string{listen, modulePath + "/pkg/plain", modulePath + "/pkg/unixsock", "golang.org/x/sys"}},
 		{folder: "pkg/handover", allow: []string{remote, modulePath + "/pkg/unixsock", "golang.org/x/sys"}},
 		{folder: "pkg/probe", allow: []string{"github.com/miekg/dns", "golang.org/x/sys"}},
 		{folder: "pkg/rules"},

@@ -8,8 +8,6 @@ import (
 	"net/http"
 	"net/netip"
 	"sync"
-
-	"golang.org/x/sys/unix"
 )
 
 // connections tracks the connections of a server. Their number is bounded, but a new one is usually accepted:
@@ -191,12 +189,4 @@ func address(end net.Addr) netip.Addr {
 // other host can do that: the second packet of its handshake would not leave this host. It may be a relay for others.
 func isLocal(client, server netip.Addr) bool {
 	return client.IsLoopback() || client.IsValid() && client == server
-}
-
-// setFreeBind allows a socket to bind an address that no link has.
-func setFreeBind(fd int, addr netip.Addr) error {
-	if addr.Is4() {
-		return unix.SetsockoptInt(fd, unix.IPPROTO_IP, unix.IP_FREEBIND, 1)
-	}
-	return unix.SetsockoptInt(fd, unix.IPPROTO_IPV6, unix.IPV6_FREEBIND, 1)
 }

@@ -19,6 +19,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/nodecache/node-cache/pkg/listen"
 	"github.com/nodecache/node-cache/pkg/unixsock"
 )
 
@@ -174,7 +175,7 @@ func (s *Server) listenTCP(ctx context.Context) error {
 
 func (s *Server) setOptions(fd int) error {
 	if s.cfg.FreeBind {
-		if err := setFreeBind(fd, s.cfg.Addr.Addr()); err != nil {
+		if err := listen.FreeBind(fd, s.cfg.Addr.Addr()); err != nil {
 			return err
 		}
 	}

@@ -16,6 +16,7 @@ import (
 
 	"github.com/nodecache/node-cache/pkg/config"
 	"github.com/nodecache/node-cache/pkg/dnstap"
+	"github.com/nodecache/node-cache/pkg/listen"
 	"github.com/nodecache/node-cache/pkg/memory"
 	"github.com/nodecache/node-cache/pkg/resolve"
 	"github.com/nodecache/node-cache/pkg/rules"
@@ -142,10 +143,12 @@ func (b *builder) useTap(to string) {
 
 // poolConfig returns what the pools of a configuration have in common.
 func (b *builder) poolConfig(cfg *config.Config, zone []byte, label string) upstream.Config {
-	listen := cfg.Listen
+	own := cfg.Listen
 	return upstream.Config{
 		LoopDetector: b.loops, Zone: zone, Dial: b.dial, Mark: mark(cfg), Log: b.log.With("zone", label), Tap: &b.tapOn,
-		Self: func(addr netip.AddrPort) bool { return isOwnListener(addr, listen) },
+		Self: func(addr netip.AddrPort) bool {
+			return addr.Port() == own.Port && listen.Receives(own.Addresses, addr.Addr())
+		},
 	}
 }
 
@@ -164,52 +167,6 @@ func mark(cfg *config.Config) uint32 {
 		return rules.Mark
 	}
 	return 0
-}
-
-// isOwnListener reports whether a query sent to addr would reach a listener of this agent.
-func isOwnListener(addr netip.AddrPort, listen config.Listen) bool {
-	if addr.Port() != listen.Port {
-		return false
-	}
-	ip := reachableAddr(addr.Addr()) // resolv.conf(5) files contain unspecified addresses
-	for _, own := range listen.Addresses {
-		if own == ip || own.IsUnspecified() && isLocal(ip) {
-			return true
-		}
-	}
-	return false
-}
-
-// reachableAddr returns an address at which this host reaches a listener at addr. The kernel sends packets for
-// an unspecified address to the loopback address.
-func reachableAddr(addr netip.Addr) netip.Addr {
-	switch addr {
-	case netip.IPv4Unspecified():
-		return netip.AddrFrom4([4]byte{127, 0, 0, 1})
-	case netip.IPv6Unspecified():
-		return netip.IPv6Loopback()
-	}
-	return addr
-}
-
-// isLocal reports whether an address belongs to this host.
-func isLocal(addr netip.Addr) bool {
-	return addr.IsLoopback() || slices.Contains(localAddrs(), addr.WithZone(""))
-}
-
-// localAddrs returns this host's addresses, none on an error.
-func localAddrs() []netip.Addr {
-	addrs, err := net.InterfaceAddrs()
-	if err != nil {
-		return nil
-	}
-	local := make([]netip.Addr, 0, len(addrs))
-	for _, a := range addrs {
-		if prefix, err := netip.ParsePrefix(a.String()); err == nil {
-			local = append(local, prefix.Addr())
-		}
-	}
-	return local
 }
 
 // wireName returns the canonical wire form of a name.

@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
-	"net/netip"
 	"os"
 	"reflect"
 	"slices"
@@ -21,6 +20,7 @@ import (
 	"github.com/nodecache/node-cache/pkg/config"
 	"github.com/nodecache/node-cache/pkg/etcd"
 	"github.com/nodecache/node-cache/pkg/hint"
+	"github.com/nodecache/node-cache/pkg/listen"
 	"github.com/nodecache/node-cache/pkg/resolve"
 	"github.com/nodecache/node-cache/pkg/static"
 	"github.com/nodecache/node-cache/pkg/status"
@@ -259,21 +259,6 @@ func target(to config.Target, route config.Route) upstream.Target {
 	return upstream.Target{Network: "udp", Addr: to.Addr}
 }
 
-// localClients returns a function that reports whether a client is on this host. Such a client asks from a
-// loopback address, or, by the kernel's choice, from the address that it asks. For a wildcard listener that
-// is any address that the host has now.
-func localClients(listen []netip.Addr) func(netip.Addr) bool {
-	own := slices.Clone(listen)
-	if slices.ContainsFunc(listen, netip.Addr.IsUnspecified) {
-		own = append(own, localAddrs()...)
-	}
-	own = slices.DeleteFunc(own, netip.Addr.IsUnspecified)
-	return func(client netip.Addr) bool {
-		client = client.Unmap().WithZone("")
-		return client.IsLoopback() || slices.Contains(own, client)
-	}
-}
-
 // resize gives r's cache, which is old's, its configured size. After it old's cache is empty and forwards to
 // the new one.
 func (r *generation) resize(old *generation) error {
@@ -326,7 +311,7 @@ func (b *builder) plan(r *generation) (*resolve.Plan, error) {
 		Keys:   r.cluster.keys,
 		Self:   b.token,
 		Loop:   b.loops.Detected,
-		Local:  localClients(cfg.Listen.Addresses),
+		Local:  listen.LocalClients(cfg.Listen.Addresses),
 		Owner:  r.cluster.owner,
 		Copied: b.kernelHas,
 		Routes: r.planRoutes(),

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/nodecache/node-cache/pkg/config"
+	"github.com/nodecache/node-cache/pkg/listen"
 	"github.com/nodecache/node-cache/pkg/probe"
 )
 
@@ -65,7 +66,7 @@ func (b *builder) newProbes(cfg *config.Config, old []*configuredProbe) (list []
 func (b *builder) newProbe(p config.Probe, cfg *config.Config) (made *configuredProbe, err error) {
 	c := probe.Config{
 		Label: p.Label, Network: "udp", Name: p.Name, Type: p.Type, Interval: p.Interval, Timeout: p.Timeout, Now: time.Now, Log: b.log,
-		Server: netip.AddrPortFrom(reachableAddr(cfg.Listen.Addresses[0]), cfg.Listen.Port),
+		Server: netip.AddrPortFrom(listen.Reachable(cfg.Listen.Addresses[0]), cfg.Listen.Port),
 	}
 	if p.Server != "" {
 		server, isTCP := strings.CutPrefix(p.Server, "tcp://")

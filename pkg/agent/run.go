@@ -19,6 +19,7 @@ import (
 	"github.com/nodecache/node-cache/pkg/cache"
 	"github.com/nodecache/node-cache/pkg/config"
 	"github.com/nodecache/node-cache/pkg/dnstap"
+	"github.com/nodecache/node-cache/pkg/listen"
 	"github.com/nodecache/node-cache/pkg/logging"
 	"github.com/nodecache/node-cache/pkg/memory"
 	"github.com/nodecache/node-cache/pkg/metrics"
@@ -212,16 +213,16 @@ func (a *Agent) Listen(ctx context.Context) (err error) {
 	if err := a.kernel.open(ctx); err != nil {
 		return err
 	}
-	listen := func() error {
+	open := func() error {
 		a.handover.receiveSockets(ctx, a.servers.addrs)
 		return a.servers.listenDNS(ctx, a.handover.adopt)
 	}
-	err = listen()
+	err = open()
 	for err != nil && a.handover.retryListen(ctx, err) {
-		err = listen()
+		err = open()
 	}
 	if err != nil {
-		return listenProblem(err, cfg.Listen.Port)
+		return listen.Problem(err, cfg.Listen.Port)
 	}
 	if err := a.servers.listenAdmin(ctx, &cfg.Admin, a.handover.adopt); err != nil {
 		return err

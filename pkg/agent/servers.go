@@ -18,6 +18,7 @@ import (
 	"github.com/nodecache/node-cache/pkg/config"
 	"github.com/nodecache/node-cache/pkg/handover"
 	"github.com/nodecache/node-cache/pkg/hint"
+	"github.com/nodecache/node-cache/pkg/listen"
 	"github.com/nodecache/node-cache/pkg/memory"
 	"github.com/nodecache/node-cache/pkg/node"
 	"github.com/nodecache/node-cache/pkg/server"
@@ -118,28 +119,6 @@ func onlyFile(files []*os.File) *os.File {
 	return nil
 }
 
-// listenProblem adds a hint to an error of opening a socket.
-func listenProblem(err error, port uint16) error {
-	advice := ""
-	switch {
-	case errors.Is(err, syscall.EADDRINUSE):
-		advice = "another program uses the port: find it with `ss -lnptu`, or set another listen.port or listen.addresses"
-	case errors.Is(err, syscall.EACCES) && port < 1024:
-		advice = "ports below 1024 need root or the capability NET_BIND_SERVICE"
-	case errors.Is(err, syscall.EACCES), errors.Is(err, syscall.EPERM):
-		advice = "this host forbids the socket: check its seccomp, LSM, and cgroup rules"
-	case errors.Is(err, syscall.EADDRNOTAVAIL):
-		advice = "no interface of this host has the address; list the addresses with `ip address`"
-	case errors.Is(err, syscall.EAFNOSUPPORT):
-		advice = "this host does not support that IP family"
-	case errors.Is(err, syscall.EMFILE), errors.Is(err, syscall.ENFILE):
-		advice = "raise the limit of open files (ulimit -n)"
-	default:
-		return err
-	}
-	return &hint.Error{Err: err, Hint: advice}
-}
-
 // adminProblem adds a hint to an error of the admin server's sockets.
 func adminProblem(err error, cfg *config.Admin) error {
 	if err == nil {
@@ -155,7 +134,7 @@ func adminProblem(err error, cfg *config.Admin) error {
 	case errors.Is(err, admin.ErrNoSocket):
 		return &hint.Error{Err: err, Hint: "admin.socket exists and is no socket: remove that file, or set another path"}
 	}
-	return listenProblem(err, cfg.Address.Port())
+	return listen.Problem(err, cfg.Address.Port())
 }
 
 func (s *servers) closeDNS() {

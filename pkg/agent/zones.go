@@ -3,13 +3,13 @@
 package agent
 
 import (
-	"net/netip"
 	"os"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/nodecache/node-cache/pkg/config"
+	"github.com/nodecache/node-cache/pkg/listen"
 	"github.com/nodecache/node-cache/pkg/resolve"
 	"github.com/nodecache/node-cache/pkg/status"
 	"github.com/nodecache/node-cache/pkg/watch"
@@ -45,7 +45,7 @@ func (c *cluster) zoneConfigs(cfg *config.Config) (list []zone.Config) {
 		ReverseZones:   reverseZones(cfg), Namespaces: cfg.Cluster.Namespaces,
 		KnownNamespaces: cfg.Cluster.NamespaceSelector != "",
 		Fallthrough:     cfg.Cluster.Fallthrough, Federations: c.federations(&cfg.Cluster),
-		StaleAfter: cfg.Cluster.StaleAfter, Nameservers: nameservers(cfg.Listen.Addresses),
+		StaleAfter: cfg.Cluster.StaleAfter, Nameservers: listen.Global(cfg.Listen.Addresses),
 	}
 	if pool := c.central; pool != nil {
 		settings.HasFallback = func() bool { return !pool.Empty() }
@@ -84,23 +84,6 @@ func routedSubzones(cfg *config.Config, domain string) []string {
 		names = append(names, route.Zone)
 	}
 	return slices.DeleteFunc(names, func(zone string) bool { return !strings.HasSuffix(zone, "."+domain) })
-}
-
-// nameservers returns the addresses at which the zone is served.
-func nameservers(listen []netip.Addr) []netip.Addr {
-	var own []netip.Addr
-	for _, addr := range listen {
-		if !addr.IsUnspecified() {
-			own = append(own, addr.WithZone(""))
-			continue
-		}
-		for _, local := range localAddrs() {
-			if local.IsGlobalUnicast() && (addr.Is6() || local.Is4()) {
-				own = append(own, local)
-			}
-		}
-	}
-	return own
 }
 
 // keepVersions keeps versions of the plan's zones while a client may transfer them.

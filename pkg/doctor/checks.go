@@ -12,6 +12,7 @@ import (
 
 	"github.com/nodecache/node-cache/pkg/dataplane"
 	"github.com/nodecache/node-cache/pkg/hint"
+	"github.com/nodecache/node-cache/pkg/listen"
 	"github.com/nodecache/node-cache/pkg/rules"
 )
 
@@ -128,20 +129,9 @@ func (c *Config) keys() []rules.Lease {
 func (c *Config) listening() []netip.Addr {
 	list := make([]netip.Addr, 0, len(c.Rules.Addresses))
 	for _, a := range c.Rules.Addresses {
-		list = append(list, reachable(a))
+		list = append(list, listen.Reachable(a))
 	}
 	return list
-}
-
-// reachable returns the loopback address for an unspecified one, or else a.
-func reachable(a netip.Addr) netip.Addr {
-	switch a {
-	case netip.IPv4Unspecified():
-		return netip.AddrFrom4([4]byte{127, 0, 0, 1})
-	case netip.IPv6Unspecified():
-		return netip.IPv6Loopback()
-	}
-	return a
 }
 
 func joinAddrs(addrs []netip.Addr, between string) string {

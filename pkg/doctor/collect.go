@@ -21,6 +21,7 @@ import (
 	"github.com/nodecache/node-cache/pkg/intercept"
 	"github.com/nodecache/node-cache/pkg/iptables"
 	"github.com/nodecache/node-cache/pkg/kernel"
+	"github.com/nodecache/node-cache/pkg/listen"
 	"github.com/nodecache/node-cache/pkg/nftables"
 	"github.com/nodecache/node-cache/pkg/rules"
 	"github.com/nodecache/node-cache/pkg/sockets"
@@ -170,7 +171,7 @@ func readBackends(ctx context.Context, backend string) (all []rules.State, errs 
 func status(ctx context.Context, c *Config) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, c.Timeout)
 	defer cancel()
-	at := netip.AddrPortFrom(reachable(c.Admin.Addr()), c.Admin.Port())
+	at := netip.AddrPortFrom(listen.Reachable(c.Admin.Addr()), c.Admin.Port())
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+at.String()+"/status?format=json", http.NoBody)
 	if err != nil {
 		return "", err

@@ -117,14 +117,6 @@ func ignorePathMTU(fd int) {
 	_ = unix.SetsockoptInt(fd, unix.IPPROTO_IP, unix.IP_MTU_DISCOVER, unix.IP_PMTUDISC_OMIT)
 }
 
-// setFreeBind permits binding to an address that no link has.
-func setFreeBind(fd int, addr netip.Addr) error {
-	if addr.Is4() {
-		return unix.SetsockoptInt(fd, unix.IPPROTO_IP, unix.IP_FREEBIND, 1)
-	}
-	return unix.SetsockoptInt(fd, unix.IPPROTO_IPV6, unix.IPV6_FREEBIND, 1)
-}
-
 // sessionBuffer is the requested size in bytes of a session's kernel send and receive buffers. The
 // kernel doubles it.
 const sessionBuffer = 16 << 10

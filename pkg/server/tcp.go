@@ -17,6 +17,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/nodecache/node-cache/pkg/listen"
 	"github.com/nodecache/node-cache/pkg/task"
 )
 
@@ -134,7 +135,7 @@ func (t *TCP) Listen(ctx context.Context) error {
 func (t *TCP) setOptions(fd int) error {
 	limitSessionBuffers(fd, 2*t.cfg.WriteTimeout)
 	if t.cfg.FreeBind {
-		if err := setFreeBind(fd, t.cfg.Addr.Addr()); err != nil {
+		if err := listen.FreeBind(fd, t.cfg.Addr.Addr()); err != nil {
 			return err
 		}
 	}

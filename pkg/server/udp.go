@@ -19,6 +19,7 @@ import (
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
 
+	"github.com/nodecache/node-cache/pkg/listen"
 	"github.com/nodecache/node-cache/pkg/wire"
 )
 
@@ -120,7 +121,7 @@ func (u *UDP) Listen(ctx context.Context) error {
 func (u *UDP) checkUnshared(ctx context.Context) error {
 	lc := net.ListenConfig{Control: controlFunc(func(fd int) error {
 		if u.cfg.FreeBind {
-			return setFreeBind(fd, u.cfg.Addr.Addr())
+			return listen.FreeBind(fd, u.cfg.Addr.Addr())
 		}
 		return nil
 	})}
@@ -201,7 +202,7 @@ func (s *udpSocket) setOptions(fd int) error {
 		return err
 	}
 	if s.server.cfg.FreeBind {
-		if err := setFreeBind(fd, s.server.cfg.Addr.Addr()); err != nil {
+		if err := listen.FreeBind(fd, s.server.cfg.Addr.Addr()); err != nil {
 			return err
 		}
 	}
