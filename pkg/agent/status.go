@@ -26,7 +26,7 @@ func (a *Agent) Status() status.Status {
 		Config:   a.configStatus(),
 		Queries:  status.QueriesOf(a.resolver.Stats()),
 		Cache:    status.CacheOf(r.cache.Stats()),
-		Static:   status.StaticOf(r.staticStats()),
+		Static:   r.staticStats(),
 		Etcd:     r.etcdStats(),
 		Snapshot: status.SnapshotOf(a.snapshots.statsFor(r), now),
 		Memory:   a.memory.Status(),
@@ -222,7 +222,7 @@ func clusterStatus(r *generation, stats *watch.Stats) *status.Cluster {
 		}
 	}
 	if c.notifier != nil {
-		s.Secondaries = status.SecondariesOf(c.notifier.Stats())
+		s.Secondaries = c.notifier.Stats().Servers
 	}
 	if m, ok := c.source.(*watch.Manifests); ok {
 		s.Manifests = m.Problems()

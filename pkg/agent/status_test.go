@@ -3,6 +3,7 @@
 package agent_test
 
 import (
+	"encoding"
 	"io"
 	"net/http"
 	"os"
@@ -135,9 +136,12 @@ func fieldPaths(of reflect.Type, path string) (paths []string) {
 	if of.Kind() == reflect.Slice && of.Elem().Kind() == reflect.Struct {
 		return fieldPaths(of.Elem(), path+"[]")
 	}
-	if of.Kind() == reflect.Struct {
+	if of.Kind() == reflect.Struct && !of.Implements(reflect.TypeFor[encoding.TextMarshaler]()) {
 		for field := range of.Fields() {
 			name, _, _ := strings.Cut(field.Tag.Get("json"), ",")
+			if name == "-" {
+				continue
+			}
 			below := strings.TrimPrefix(path+"."+name, ".")
 			if field.Anonymous {
 				below = path

@@ -113,9 +113,9 @@ type Stats struct {
 
 // A Server is the state of a secondary server.
 type Server struct {
-	Addr      netip.AddrPort
-	Serial    uint32 // of the cluster's last version whose NOTIFY the server answered; 0: none
-	LastError string // empty once a message is answered
+	Addr      netip.AddrPort `json:"address"`
+	Serial    uint32         `json:"serial"`              // of the cluster's last version whose NOTIFY the server answered; 0: none
+	LastError string         `json:"lastError,omitempty"` // empty once a message is answered
 }
 
 // Stats returns the counts.

@@ -103,12 +103,12 @@ func (s *Static) Leaves(q *wire.Query) bool {
 
 // Stats holds the sizes and error counters of a Static.
 type Stats struct {
-	Names     int // of hosts
-	Addresses int // of hosts; an address counts once for each of its names
-	Templates int
-	Failures  uint64      // queries whose template failed
-	Files     []FileStats // in the order of the configuration
-	Panics    uint64      // recovered panics while reading files
+	Names     int         `json:"names"`     // of hosts
+	Addresses int         `json:"addresses"` // of hosts; an address counts once for each of its names
+	Templates int         `json:"templates"`
+	Failures  uint64      `json:"failures"`        // queries whose template failed
+	Files     []FileStats `json:"files,omitempty"` // in the order of the configuration
+	Panics    uint64      `json:"-"`               // recovered panics while reading files
 }
 
 // FileStats is the state of one file.

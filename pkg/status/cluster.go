@@ -31,7 +31,7 @@ type Cluster struct {
 	Central    *Central        `json:"central,omitempty"`  // nil: there is no central resolver
 	NodePods   *NodePods       `json:"nodePods,omitempty"` // nil: they are not watched
 
-	Secondaries []Secondary `json:"secondaries,omitempty"`
+	Secondaries []notify.Server `json:"secondaries,omitempty"`
 }
 
 // Federation is a federation of clusters, as kube-dns has them.
@@ -39,21 +39,6 @@ type Federation struct {
 	Name   string `json:"name"`
 	Domain string `json:"domain"`
 	Suffix string `json:"suffix,omitempty"` // what its aliases end in; empty: the topology of this node is not known
-}
-
-// Secondary is a secondary server that gets NOTIFY.
-type Secondary struct {
-	Address   string `json:"address"`
-	Serial    uint32 `json:"serial"`              // of the cluster's last version whose NOTIFY it answered; 0: none
-	LastError string `json:"lastError,omitempty"` // empty once NOTIFY is answered
-}
-
-// SecondariesOf describes secondary servers.
-func SecondariesOf(s notify.Stats) (list []Secondary) {
-	for _, to := range s.Servers {
-		list = append(list, Secondary{Address: to.Addr.String(), Serial: to.Serial, LastError: to.LastError})
-	}
-	return list
 }
 
 // NodePods are the pods of the node, by which queries are named.

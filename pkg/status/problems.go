@@ -12,6 +12,7 @@ import (
 
 	"github.com/nodecache/node-cache/pkg/config"
 	"github.com/nodecache/node-cache/pkg/etcd"
+	"github.com/nodecache/node-cache/pkg/static"
 	"github.com/nodecache/node-cache/pkg/watch"
 	"github.com/nodecache/node-cache/pkg/zone"
 )
@@ -211,7 +212,7 @@ func (l *problems) addEtcd(e *etcd.Stats) {
 }
 
 // addStatic adds problems of hosts files.
-func (l *problems) addStatic(s *Static) {
+func (l *problems) addStatic(s *static.Stats) {
 	for i := range s.Files {
 		f := &s.Files[i]
 		if f.LastError != "" {

@@ -19,25 +19,25 @@ import (
 
 // A Status is the response of /status.
 type Status struct {
-	State     string      `json:"state"` // "ready", or "not ready: " and the reason
-	Version   string      `json:"version"`
-	Up        float64     `json:"upSeconds"` // since the start
-	Addresses []string    `json:"addresses"`
-	Foreign   []Socket    `json:"foreignSockets,omitempty"` // of other processes at these addresses
-	Problems  []Problem   `json:"problems,omitempty"`       // problems for the operator
-	Config    Config      `json:"config"`
-	Queries   Queries     `json:"queries"`
-	Cache     Cache       `json:"cache"`
-	Static    *Static     `json:"static,omitempty"`   // nil: there are neither hosts nor templates
-	Etcd      *etcd.Stats `json:"etcd,omitempty"`     // nil: etcd.endpoints is not set
-	Snapshot  *Snapshot   `json:"snapshot,omitempty"` // nil: snapshot.folder is not set
-	Memory    Memory      `json:"memory"`
-	Upstreams []Upstream  `json:"upstreams"`
-	Probes    []Probe     `json:"probes,omitempty"`
-	Handover  *Handover   `json:"handover,omitempty"` // nil: handover.socket is not set
-	Kernel    *Kernel     `json:"kernel,omitempty"`   // nil: kernel.hits was off at the start
-	Node      *Node       `json:"node,omitempty"`     // nil: neither link nor interception is managed
-	Cluster   *Cluster    `json:"cluster,omitempty"`  // nil: cluster.resolver is none
+	State     string        `json:"state"` // "ready", or "not ready: " and the reason
+	Version   string        `json:"version"`
+	Up        float64       `json:"upSeconds"` // since the start
+	Addresses []string      `json:"addresses"`
+	Foreign   []Socket      `json:"foreignSockets,omitempty"` // of other processes at these addresses
+	Problems  []Problem     `json:"problems,omitempty"`       // problems for the operator
+	Config    Config        `json:"config"`
+	Queries   Queries       `json:"queries"`
+	Cache     Cache         `json:"cache"`
+	Static    *static.Stats `json:"static,omitempty"`   // nil: there are neither hosts nor templates
+	Etcd      *etcd.Stats   `json:"etcd,omitempty"`     // nil: etcd.endpoints is not set
+	Snapshot  *Snapshot     `json:"snapshot,omitempty"` // nil: snapshot.folder is not set
+	Memory    Memory        `json:"memory"`
+	Upstreams []Upstream    `json:"upstreams"`
+	Probes    []Probe       `json:"probes,omitempty"`
+	Handover  *Handover     `json:"handover,omitempty"` // nil: handover.socket is not set
+	Kernel    *Kernel       `json:"kernel,omitempty"`   // nil: kernel.hits was off at the start
+	Node      *Node         `json:"node,omitempty"`     // nil: neither link nor interception is managed
+	Cluster   *Cluster      `json:"cluster,omitempty"`  // nil: cluster.resolver is none
 }
 
 // Config describes the configuration in use and the latest reload.
@@ -196,23 +196,6 @@ type Memory struct {
 
 // NoLimit is the value of [Memory.By] without a limit.
 const NoLimit = "no limit"
-
-// Static describes the answers from the configuration.
-type Static struct {
-	Names     int                `json:"names"`     // in hosts
-	Addresses int                `json:"addresses"` // of those names
-	Templates int                `json:"templates"`
-	Failures  uint64             `json:"failures"` // queries that a template could not answer
-	Files     []static.FileStats `json:"files,omitempty"`
-}
-
-// StaticOf returns nil if the configuration answers nothing.
-func StaticOf(st *static.Stats) *Static {
-	if st == nil {
-		return nil
-	}
-	return &Static{Names: st.Names, Addresses: st.Addresses, Templates: st.Templates, Failures: st.Failures, Files: st.Files}
-}
 
 // Snapshot describes the snapshots since the start.
 type Snapshot struct {
