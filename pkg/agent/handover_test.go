@@ -82,8 +82,8 @@ func TestHandOver(t *testing.T) {
 		}
 	}
 	second, stopSecond := startHanding(t, m2, cfg)
-	if second.snapshots.read().Loaded.Outcome != "loaded" {
-		t.Errorf("no snapshot: %+v", second.snapshots.read().Loaded)
+	if second.snapshots.Stats().Loaded.Outcome != "loaded" {
+		t.Errorf("no snapshot: %+v", second.snapshots.Stats().Loaded)
 	}
 	if !answers(t, second) {
 		t.Error("no agent answers")

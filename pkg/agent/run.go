@@ -28,7 +28,9 @@ import (
 	"github.com/nodecache/node-cache/pkg/pods"
 	"github.com/nodecache/node-cache/pkg/resolve"
 	"github.com/nodecache/node-cache/pkg/server"
+	"github.com/nodecache/node-cache/pkg/snapshot"
 	"github.com/nodecache/node-cache/pkg/status"
+	"github.com/nodecache/node-cache/pkg/suspend"
 	"github.com/nodecache/node-cache/pkg/task"
 	"github.com/nodecache/node-cache/pkg/top"
 	"github.com/nodecache/node-cache/pkg/upstream"
@@ -106,14 +108,17 @@ func (a *Agent) assemble(ctx context.Context, cfg config.Config) (err error) {
 	if err != nil {
 		return err
 	}
-	a.snapshots = newSnapshots(a.token, a.log)
+	a.snapshots = &snapshots{
+		Keeper: snapshot.NewKeeper(a.token, time.Now, a.log), running: &a.running, ready: a.ready, log: a.log, change: make(chan struct{}, 1),
+	}
 	if a.options.Clocks != nil {
-		a.snapshots.clocks = a.options.Clocks
+		a.snapshots.Clocks = a.options.Clocks
 	}
 	a.handover = &socketHandover{
 		path: cfg.Handover.Socket, token: a.token, version: a.options.Version, log: a.log,
 		node: a.node, servers: a.servers, snapshots: a.snapshots, running: &a.running,
 	}
+	a.snapshots.handover = a.handover
 	if err := a.handover.open(); err != nil {
 		return err
 	}
@@ -244,13 +249,13 @@ func (a *Agent) Run(ctx context.Context) (err error) {
 	stopAdmin := a.servers.runAdmin(ctx)
 	defer func() { err = errors.Join(err, a.handover.idle(ctx), stopAdmin()) }()
 	defer a.node.End(ctx)
-	defer a.saveLast(ctx)
+	defer a.snapshots.saveLast(ctx)
 
 	defer startStage(ctx, group, a.builder.tap.Run).stop()
 	a.parts = newPartSet(group)
 	defer a.parts.stopAll()
 	a.parts.start(ctx, a.running.Load().parts())
-	defer startStage(ctx, group, a.resolver.Run, noError(a.keepSnapshots), noError(a.watchSuspends),
+	defer startStage(ctx, group, a.resolver.Run, noError(a.snapshots.run), noError(a.watchSuspends),
 		noError(func(ctx context.Context) {
 			if a.page != nil {
 				a.page.Run(ctx)
@@ -342,30 +347,9 @@ func (a *Agent) runNode(ctx context.Context) error {
 	return a.node.Run(ctx)
 }
 
-// keepSnapshots saves snapshots while this agent owns the folder.
-func (a *Agent) keepSnapshots(ctx context.Context) { a.snapshots.keep(ctx, &a.running, a.ownsSnapshot) }
-
-// ownsSnapshot reports whether this agent writes the snapshot of r: it serves and has not handed over. An agent
-// that waits to take over leaves the folder to its predecessor, which knows more.
-func (a *Agent) ownsSnapshot(r *generation) bool {
-	select {
-	case <-a.ready:
-		return r.config.Snapshot.Folder != "" && !a.handover.hasHandedOver()
-	default:
-		return false
-	}
-}
-
-// saveLast saves a snapshot at exit, if the agent has served.
-func (a *Agent) saveLast(ctx context.Context) {
-	if r := a.running.Load(); a.ownsSnapshot(r) {
-		a.snapshots.attempt(context.WithoutCancel(ctx), lastSaveTimeout, r)
-	}
-}
-
 // watchSuspends ages the cache and the cluster's objects by each suspend until ctx ends.
 func (a *Agent) watchSuspends(ctx context.Context) {
-	followSuspends(ctx, suspendedTime, func(d time.Duration) {
+	suspend.Watch(ctx, func(d time.Duration) {
 		r := a.running.Load()
 		r.cache.AddSuspend(d)
 		for _, store := range r.cluster.stores() {

@@ -4,62 +4,31 @@ package agent
 
 import (
 	"context"
-	"encoding/hex"
 	"errors"
-	"fmt"
-	"io/fs"
 	"iter"
 	"log/slog"
 	"os"
-	"runtime/debug"
-	"strings"
-	"sync"
 	"sync/atomic"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/nodecache/node-cache/pkg/cache"
-	"github.com/nodecache/node-cache/pkg/config"
-	"github.com/nodecache/node-cache/pkg/hint"
 	"github.com/nodecache/node-cache/pkg/pods"
 	"github.com/nodecache/node-cache/pkg/snapshot"
-	"github.com/nodecache/node-cache/pkg/task"
 	"github.com/nodecache/node-cache/pkg/upstream"
 	"github.com/nodecache/node-cache/pkg/watch"
 	"github.com/nodecache/node-cache/pkg/zone"
 )
 
-// snapshots saves the agent's state for the next start.
+// snapshots loads and saves what a generation has learned.
 type snapshots struct {
-	writer string // identifies this agent's files
-	log    *slog.Logger
-	folder func(path string) snapshot.Folder
-	clocks func() snapshot.ClockState
-	busy   chan struct{} // semaphore: holds a value while a save runs
-	change chan struct{} // has a value after the period has changed
-	panics atomic.Uint64
+	*snapshot.Keeper
 
-	mu           sync.Mutex // guards the fields below
-	stats        snapshot.Stats
-	zoneTooLarge bool // the zone did not fit into the last snapshot
-}
-
-func newSnapshots(writer string, log *slog.Logger) *snapshots {
-	return &snapshots{
-		writer: writer, log: log, clocks: readClocks,
-		folder: func(path string) snapshot.Folder { return snapshot.Dir(path) },
-		busy:   make(chan struct{}, 1), change: make(chan struct{}, 1),
-	}
-}
-
-// read returns a copy of the stats.
-func (s *snapshots) read() snapshot.Stats {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	stats := s.stats
-	stats.Panics = s.panics.Load()
-	return stats
+	running      *atomic.Pointer[generation]
+	ready        <-chan struct{} // closed once this agent serves
+	handover     *socketHandover
+	log          *slog.Logger
+	change       chan struct{} // has a value after the period has changed
+	zoneTooLarge atomic.Bool   // the cluster's objects did not fit into a snapshot
 }
 
 // statsFor returns the stats; nil: r makes no snapshots.
@@ -67,65 +36,36 @@ func (s *snapshots) statsFor(r *generation) *snapshot.Stats {
 	if r.config.Snapshot.Folder == "" {
 		return nil
 	}
-	stats := s.read()
-	return &stats
+	return new(s.Stats())
+}
+
+// settings returns what r's configuration says of the file.
+func (r *generation) settings() snapshot.Settings {
+	cfg := &r.config.Snapshot
+	return snapshot.Settings{Folder: cfg.Folder, Size: cfg.Size, MaxAge: cfg.MaxAge}
 }
 
 // load fills r, which is not in use yet, from the snapshot of an earlier agent, if there is a valid one.
 func (s *snapshots) load(ctx context.Context, r *generation) {
-	cfg := &r.config.Snapshot
-	if cfg.Folder == "" {
+	if r.config.Snapshot.Folder == "" {
 		return
 	}
-	began := time.Now()
-	loaded, err := s.restore(ctx, r)
-	if err == nil {
-		debug.FreeOSMemory() // releases the file's memory: an agent that answers from its cache may not collect garbage for minutes
+	restore := func(snap *snapshot.Snapshot, age time.Duration) (snapshot.Loaded, error) {
+		return s.fillFrom(snap, age, r)
 	}
-	switch {
-	case errors.Is(err, fs.ErrNotExist):
-		loaded.Outcome = snapshot.OutcomeNone
-		s.log.InfoContext(ctx, "no snapshot", "folder", cfg.Folder)
-	case err != nil:
-		loaded = snapshot.Loaded{Outcome: snapshot.OutcomeRefused, Reason: err.Error()}
-		s.log.WarnContext(ctx, "snapshot refused", "err", err, "hint", hint.Of(err))
-	default:
-		loaded.Outcome = snapshot.OutcomeLoaded
-		s.log.InfoContext(ctx, "snapshot loaded", "folder", cfg.Folder, "age", loaded.Age.Round(time.Second), "answers", loaded.Entries,
-			"objects", loaded.Objects, "took", time.Since(began).Round(time.Microsecond))
+	if !s.Load(ctx, r.settings(), restore) {
+		r.cache.Flush([]byte{0}, true) // of what came before the error
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.stats.Loaded = loaded
 }
 
-// restore does the work of load. After an error r is unchanged.
-func (s *snapshots) restore(ctx context.Context, r *generation) (loaded snapshot.Loaded, err error) {
-	err = s.guard("reading a snapshot").Do(ctx, func() error {
-		loaded, err = s.fillFrom(r)
-		return err
-	})
-	if err != nil {
-		r.cache.Flush([]byte{0}, true)
-	}
-	return loaded, err
-}
-
-// fillFrom fills r, maybe in part only if there is an error.
-func (s *snapshots) fillFrom(r *generation) (loaded snapshot.Loaded, err error) {
+// fillFrom fills r, maybe the cache only if there is an error.
+func (s *snapshots) fillFrom(snap *snapshot.Snapshot, age time.Duration, r *generation) (loaded snapshot.Loaded, err error) {
 	cfg := &r.config.Snapshot
-	snap, err := snapshot.Load(s.folder(cfg.Folder), cfg.Size)
-	if err != nil {
-		return loaded, err
-	}
-	if loaded.Age, err = snap.Age(s.clocks(), cfg.MaxAge); err != nil {
-		return loaded, err
-	}
 	if err := errors.Join(snap.CheckVersion(snapshot.Cache, cache.DumpVersion), snap.CheckVersion(snapshot.Zone, zone.DumpVersion), snap.CheckVersion(snapshot.ClusterSet, zone.DumpVersion),
 		snap.CheckVersion(snapshot.Central, upstream.DumpVersion), snap.CheckVersion(snapshot.Pods, pods.DumpVersion)); err != nil {
 		return loaded, err
 	}
-	loaded.Entries, err = r.cache.Restore(snap.Records(snapshot.Cache), loaded.Age, time.Now(), r.cluster.owner)
+	loaded.Entries, err = r.cache.Restore(snap.Records(snapshot.Cache), age, time.Now(), r.cluster.owner)
 	if err != nil {
 		return loaded, snap.RecordError(snapshot.Cache, err)
 	}
@@ -136,41 +76,28 @@ func (s *snapshots) fillFrom(r *generation) (loaded snapshot.Loaded, err error) 
 	}
 	usePods := func() {}
 	if index := r.cluster.pods; index != nil {
-		usePods, err = index.Restore(podScope(r), snap.Records(snapshot.Pods), loaded.Age, cfg.MaxAge, time.Now())
+		usePods, err = index.Restore(podScope(r), snap.Records(snapshot.Pods), age, cfg.MaxAge, time.Now())
 		if err != nil {
 			return loaded, snap.RecordError(snapshot.Pods, err)
 		}
 	}
 	useCentral := func() {}
 	if central := r.cluster.endpoints; central != nil {
-		useCentral, err = central.Restore(centralScope(r), snap.Records(snapshot.Central), loaded.Age, cfg.MaxAge, time.Now())
+		useCentral, err = central.Restore(centralScope(r), snap.Records(snapshot.Central), age, cfg.MaxAge, time.Now())
 		if err != nil {
 			return loaded, snap.RecordError(snapshot.Central, err)
 		}
 	}
-	if loaded.Objects, err = s.restoreZones(r, snap, loaded.Age); err != nil {
-		return loaded, err
+	for kind, store := range r.cluster.stores() {
+		restored, err := s.restoreZone(r, snap, kind, store, age)
+		if err != nil {
+			return loaded, snap.RecordError(kind, err)
+		}
+		loaded.Objects += restored
 	}
 	useCentral()
 	usePods()
 	return loaded, nil
-}
-
-// guard recovers panics: a defect costs a snapshot, not the agent.
-func (s *snapshots) guard(doing string) task.Guard {
-	return task.Guard{Where: "snapshot", Log: s.log.With("doing", doing), Count: &s.panics}
-}
-
-// restoreZones restores the cluster objects.
-func (s *snapshots) restoreZones(r *generation, snap *snapshot.Snapshot, passed time.Duration) (objects int, err error) {
-	for kind, store := range r.cluster.stores() {
-		restored, err := s.restoreZone(r, snap, kind, store, passed)
-		if err != nil {
-			return 0, snap.RecordError(kind, err)
-		}
-		objects += restored
-	}
-	return objects, nil
 }
 
 // restoreZone restores the cluster objects of a section, unless they are too old or the configuration selects other
@@ -230,16 +157,15 @@ func serverOf(r *generation) string {
 }
 
 const (
-	saveTimeout     = 30 * time.Second       // of a periodic save
-	lastSaveTimeout = 3 * time.Second        // of the save at exit: a disk that hangs must not keep a pod from ending
-	abandonTimeout  = 300 * time.Millisecond // a canceled save ends between two writes
-	handoverTimeout = 20 * time.Second       // of a successor's requests before the sockets arrive, the snapshot included
+	saveTimeout     = 30 * time.Second // of a periodic save
+	lastSaveTimeout = 3 * time.Second  // of the save at exit: a disk that hangs must not keep a pod from ending
+	handoverTimeout = 20 * time.Second // of a successor's requests before the sockets arrive, the snapshot included
 )
 
-// keep saves a snapshot every period until ctx ends. It leaves out the generations that are not owned.
-func (s *snapshots) keep(ctx context.Context, running *atomic.Pointer[generation], owned func(*generation) bool) {
+// run saves a snapshot every period until ctx ends.
+func (s *snapshots) run(ctx context.Context) {
 	for {
-		r := running.Load()
+		r := s.running.Load()
 		period := time.NewTimer(r.config.Snapshot.Period)
 		if r.config.Snapshot.Folder == "" {
 			period.Stop()
@@ -250,7 +176,7 @@ func (s *snapshots) keep(ctx context.Context, running *atomic.Pointer[generation
 			return
 		case <-s.change:
 		case <-period.C:
-			if r = running.Load(); owned(r) { // a reload may have stored another one
+			if r = s.running.Load(); s.owned(r) { // a reload may have stored another one
 				s.attempt(ctx, saveTimeout, r)
 			}
 		}
@@ -258,7 +184,25 @@ func (s *snapshots) keep(ctx context.Context, running *atomic.Pointer[generation
 	}
 }
 
-// restart makes keep begin with the period of the running configuration.
+// saveLast saves a snapshot at exit, if the agent has served.
+func (s *snapshots) saveLast(ctx context.Context) {
+	if r := s.running.Load(); s.owned(r) {
+		s.attempt(context.WithoutCancel(ctx), lastSaveTimeout, r)
+	}
+}
+
+// owned reports whether this agent writes the snapshot of r: it serves and has not handed over. An agent that waits to take over
+// leaves the folder to its predecessor, which knows more.
+func (s *snapshots) owned(r *generation) bool {
+	select {
+	case <-s.ready:
+		return r.config.Snapshot.Folder != "" && !s.handover.hasHandedOver()
+	default:
+		return false
+	}
+}
+
+// restart makes run begin with the period of the running configuration.
 func (s *snapshots) restart() {
 	select {
 	case s.change <- struct{}{}:
@@ -271,74 +215,17 @@ func (s *snapshots) saveFor(ctx context.Context, r *generation) error {
 	if r.config.Snapshot.Folder == "" {
 		return errors.New("snapshot.folder is not set")
 	}
-	select { // a periodic save may be running
-	case s.busy <- struct{}{}:
-		<-s.busy
-	case <-ctx.Done():
-		return errHangs
-	}
-	before := s.read().Saved
-	s.attempt(ctx, handoverTimeout, r)
-	if now := s.read(); now.Saved == before {
-		return fmt.Errorf("saving a snapshot: %s", now.LastError)
-	}
-	return nil
+	return s.SaveNow(ctx, handoverTimeout, r.settings(), s.fillOf(r))
 }
 
-// attempt saves a snapshot of r. It returns when that is done, ctx has ended, or limit has passed. If the
-// file system hangs, attempt leaves the save running; until that ends, further attempts fail.
+// attempt saves a snapshot of r, see [snapshot.Keeper.Save].
 func (s *snapshots) attempt(ctx context.Context, limit time.Duration, r *generation) {
-	select {
-	case s.busy <- struct{}{}:
-	default:
-		s.failed(ctx, errHangs)
-		return
-	}
-	ctx, cancel := context.WithTimeout(ctx, limit)
-	defer cancel()
-	done := make(chan error, 1)
-	go func() {
-		err := s.guard("making a snapshot").Do(ctx, func() error { return s.save(ctx, r) })
-		<-s.busy
-		done <- err
-	}()
-	select {
-	case err := <-done:
-		s.ended(ctx, err)
-		return
-	case <-ctx.Done():
-	}
-	late := time.NewTimer(abandonTimeout)
-	defer late.Stop()
-	select { // a save that can end does so now
-	case err := <-done:
-		s.ended(ctx, err)
-	case <-late.C:
-		s.failed(ctx, errHangs)
-	}
+	s.Save(ctx, limit, r.settings(), s.fillOf(r))
 }
 
-// ended records the error of a save.
-func (s *snapshots) ended(ctx context.Context, err error) {
-	if err != nil && !errors.Is(err, context.Canceled) { // canceled: the agent stops and saves once more
-		s.failed(ctx, err)
-	}
-}
-
-var errHangs = errors.New("the file system does not respond")
-
-// save saves a snapshot of r.
-func (s *snapshots) save(ctx context.Context, r *generation) error {
-	cfg := &r.config.Snapshot
-	began := time.Now()
-	n, err := snapshot.Save(ctx, snapshot.Job{
-		Folder: s.folder(cfg.Folder), Writer: s.writer, At: s.clocks(), MaxSize: cfg.Size,
-		Fill: func(w *snapshot.Writer) error { return s.fill(ctx, w, r, began) },
-	})
-	if err == nil {
-		s.saved(ctx, n, began, time.Now())
-	}
-	return err
+// fillOf returns a function that writes the sections of r.
+func (s *snapshots) fillOf(r *generation) func(context.Context, *snapshot.Writer) error {
+	return func(ctx context.Context, w *snapshot.Writer) error { return s.fill(ctx, w, r, time.Now()) }
 }
 
 // fill writes the cluster objects completely or not at all, because a part would deny the names of the rest.
@@ -377,7 +264,10 @@ func (s *snapshots) fillZone(ctx context.Context, w *snapshot.Writer, r *generat
 	case err != nil, size == 0:
 		return err
 	case size > most:
-		s.warnTooLarge(ctx, size, &r.config.Snapshot)
+		if !s.zoneTooLarge.Swap(true) {
+			s.log.WarnContext(ctx, "cluster objects too large for the snapshot",
+				"bytes", size, "snapshot_size", r.config.Snapshot.Size, "hint", "raise snapshot.size to twice these bytes")
+		}
 		return nil
 	}
 	w.Section(kind, zone.DumpVersion)
@@ -396,101 +286,4 @@ func dumpZone(r *generation, store *zone.Store, now time.Time, emit func([]byte)
 		}
 		return emit(record)
 	})
-}
-
-// warnTooLarge logs once that the cluster objects do not fit.
-func (s *snapshots) warnTooLarge(ctx context.Context, size int64, cfg *config.Snapshot) {
-	s.mu.Lock()
-	before := s.zoneTooLarge
-	s.zoneTooLarge = true
-	s.mu.Unlock()
-	if !before {
-		s.log.WarnContext(ctx, "cluster objects too large for the snapshot",
-			"bytes", size, "snapshot_size", cfg.Size, "hint", "raise snapshot.size to twice these bytes")
-	}
-}
-
-// saved records a snapshot. It logs at info level after a failure.
-func (s *snapshots) saved(ctx context.Context, n int64, began, now time.Time) {
-	s.mu.Lock()
-	healed := s.stats.LastError != ""
-	s.stats.Saved++
-	s.stats.LastSaved, s.stats.LastError, s.stats.Bytes, s.stats.Duration = now, "", n, now.Sub(began)
-	s.mu.Unlock()
-	level := slog.LevelDebug
-	if healed {
-		level = slog.LevelInfo
-	}
-	s.log.Log(ctx, level, "snapshot saved", "bytes", n, "took", now.Sub(began).Round(time.Microsecond))
-}
-
-// failed records a failed save and logs each new error.
-func (s *snapshots) failed(ctx context.Context, err error) {
-	s.mu.Lock()
-	news := s.stats.LastError != err.Error()
-	s.stats.Failed++
-	s.stats.LastError = err.Error()
-	s.mu.Unlock()
-	if news {
-		s.log.ErrorContext(ctx, "saving snapshot failed", "err", err, "hint", hint.Of(err))
-	}
-}
-
-// suspendInterval is the time between two checks for a suspend. After a resume, TTLs and the cluster's age
-// may ignore the suspend for that long.
-const suspendInterval = time.Second
-
-// minSuspend is the shortest suspend that counts.
-const minSuspend = 100 * time.Millisecond
-
-// followSuspends calls report with the length of each suspend until ctx ends. asleep returns how long the host
-// has been suspended since boot, at least.
-//
-// Go reads CLOCK_MONOTONIC, which stops during a suspend. Reading CLOCK_BOOTTIME for each batch of queries
-// would cost a system call, because the runtime has no vDSO call for it. So followSuspends compares the two
-// clocks once a second.
-func followSuspends(ctx context.Context, asleep func() time.Duration, report func(time.Duration)) {
-	known := asleep()
-	ticker := time.NewTicker(suspendInterval)
-	defer ticker.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-ticker.C:
-		}
-		if d := asleep() - known; d >= minSuspend {
-			known += d
-			report(d)
-		}
-	}
-}
-
-// suspendedTime returns how long the host was suspended since boot. Other processes may run between the two
-// clock reads, so it takes the longest of three: a value may be too short but never too long.
-func suspendedTime() (longest time.Duration) {
-	for range 3 {
-		var boot, awake unix.Timespec
-		if unix.ClockGettime(unix.CLOCK_BOOTTIME, &boot) != nil || unix.ClockGettime(unix.CLOCK_MONOTONIC, &awake) != nil {
-			return 0
-		}
-		longest = max(longest, time.Duration(boot.Nano()-awake.Nano()))
-	}
-	return longest
-}
-
-// readClocks reads the host's clocks.
-func readClocks() snapshot.ClockState {
-	m := snapshot.ClockState{Wall: time.Now()}
-	var up unix.Timespec
-	text, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
-	if err != nil || unix.ClockGettime(unix.CLOCK_BOOTTIME, &up) != nil {
-		return m // the wall clock alone
-	}
-	id, err := hex.DecodeString(strings.ReplaceAll(strings.TrimSpace(string(text)), "-", ""))
-	if err == nil && len(id) == len(m.BootID) {
-		copy(m.BootID[:], id)
-		m.Uptime = time.Duration(up.Nano())
-	}
-	return m
 }

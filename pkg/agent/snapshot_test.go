@@ -85,15 +85,16 @@ func (n *notes) take() []string {
 
 // keeping makes the snapshots of an agent whose log leaves out the time.
 func keeping(f snapshot.Folder, log *notes) *snapshots {
-	s := newSnapshots("writer", slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{
+	to := slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{
 		ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
 			if a.Key == slog.TimeKey || a.Key == "took" {
 				return slog.Attr{}
 			}
 			return a
 		},
-	})))
-	s.folder = func(string) snapshot.Folder { return f }
+	}))
+	s := &snapshots{Keeper: snapshot.NewKeeper("writer", time.Now, to), log: to, change: make(chan struct{}, 1)}
+	s.Open = func(string) snapshot.Folder { return f }
 	return s
 }
 
@@ -149,16 +150,16 @@ func TestSnapshotRoundTrip(t *testing.T) {
 		s.load(t.Context(), r)
 		learn(t, r)
 		s.attempt(t.Context(), time.Second, r)
-		saved := s.read()
+		saved := s.Stats()
 		if saved.Saved != 1 || saved.Failed != 0 || saved.Bytes != int64(len(disk.Content(snapshot.Name))) || saved.LastSaved.IsZero() {
 			t.Errorf("saved: %+v", saved)
 		}
 		time.Sleep(20 * time.Second)
 		next, s := emptyGeneration(t), keeping(disk, log)
-		s.clocks = func() snapshot.ClockState { return snapshot.ClockState{Wall: time.Now().Add(10 * time.Second)} }
+		s.Clocks = func() snapshot.ClockState { return snapshot.ClockState{Wall: time.Now().Add(10 * time.Second)} }
 		s.load(t.Context(), next)
 		want := snapshot.Loaded{Outcome: snapshot.OutcomeLoaded, Entries: 1, Objects: 1, Age: 30 * time.Second}
-		got := s.read().Loaded
+		got := s.Stats().Loaded
 		assert.Same(t, "loaded", want, got)
 		if answer, object := holdsLearned(next); !answer || !object {
 			t.Errorf("the next one has the answer: %t, the service: %t", answer, object)
@@ -179,7 +180,7 @@ func TestSnapshotRefused(t *testing.T) {
 	now := time.Date(2026, 11, 22, 12, 0, 0, 0, time.UTC)
 	good := snapshottest.NewDisk()
 	r, s := emptyGeneration(t), keeping(good, new(notes))
-	s.clocks = func() snapshot.ClockState { return snapshot.ClockState{Wall: now} }
+	s.Clocks = func() snapshot.ClockState { return snapshot.ClockState{Wall: now} }
 	learn(t, r)
 	s.attempt(t.Context(), time.Second, r)
 	data := good.Content(snapshot.Name)
@@ -206,9 +207,9 @@ func TestSnapshotRefused(t *testing.T) {
 			disk, log := snapshottest.NewDisk(), new(notes)
 			disk.WriteFile(snapshot.Name, tt.data)
 			r, s := emptyGeneration(t), keeping(disk, log)
-			s.clocks = func() snapshot.ClockState { return snapshot.ClockState{Wall: now.Add(tt.later)} }
+			s.Clocks = func() snapshot.ClockState { return snapshot.ClockState{Wall: now.Add(tt.later)} }
 			s.load(t.Context(), r)
-			loaded := s.read().Loaded
+			loaded := s.Stats().Loaded
 			if loaded.Outcome != snapshot.OutcomeRefused || !strings.Contains(loaded.Reason, "snapshot /disk/node-cache.snapshot: ") || !strings.Contains(loaded.Reason, tt.want) {
 				t.Errorf("%+v, want %q", loaded, tt.want)
 			}
@@ -220,9 +221,9 @@ func TestSnapshotRefused(t *testing.T) {
 			}
 			s.attempt(t.Context(), time.Second, r)
 			again := keeping(disk, log)
-			again.clocks = s.clocks
+			again.Clocks = s.Clocks
 			again.load(t.Context(), emptyGeneration(t))
-			if got := again.read().Loaded.Outcome; got != snapshot.OutcomeLoaded {
+			if got := again.Stats().Loaded.Outcome; got != snapshot.OutcomeLoaded {
 				t.Errorf("the next snapshot: %s", got)
 			}
 		})
@@ -236,7 +237,7 @@ func TestSnapshotOddRecord(t *testing.T) {
 		t.Helper()
 		disk := snapshottest.NewDisk()
 		_, err := snapshot.Save(t.Context(), snapshot.Job{
-			Folder: disk, Writer: "w", At: readClocks(), MaxSize: 1 << 20,
+			Folder: disk, Writer: "w", At: keeping(disk, new(notes)).Clocks(), MaxSize: 1 << 20,
 			Fill: func(w *snapshot.Writer) error {
 				w.Section(snapshot.Zone, zone.DumpVersion)
 				err := dumpZone(r, r.cluster.events, time.Now(), func(record []byte) error { return w.Record(edit(snapshot.Zone, record)) })
@@ -269,10 +270,10 @@ func TestSnapshotOddRecord(t *testing.T) {
 			answer, object := holdsLearned(next)
 			known := next.cluster.pods.Stats(time.Now()).Pods == 1
 			if want := kind == 0; answer != want || object != want || known != want {
-				t.Errorf("it has the answer: %t, the service: %t, the pod: %t; want %t: %+v", answer, object, known, want, s.read().Loaded)
+				t.Errorf("it has the answer: %t, the service: %t, the pod: %t; want %t: %+v", answer, object, known, want, s.Stats().Loaded)
 			}
-			if want := fmt.Sprintf("section %q: invalid record", kind); kind != 0 && !strings.Contains(s.read().Loaded.Reason, want) {
-				t.Errorf("why %q, want %q", s.read().Loaded.Reason, want)
+			if want := fmt.Sprintf("section %q: invalid record", kind); kind != 0 && !strings.Contains(s.Stats().Loaded.Reason, want) {
+				t.Errorf("why %q, want %q", s.Stats().Loaded.Reason, want)
 			}
 		})
 	}
@@ -298,8 +299,8 @@ func TestSnapshotScope(t *testing.T) {
 		edit(&next.config.Cluster)
 		s := keeping(disk, log)
 		s.load(t.Context(), next)
-		if answer, object := holdsLearned(next); !answer || object || next.cluster.restored() || s.read().Loaded.Outcome != snapshot.OutcomeLoaded {
-			t.Errorf("%s: it has the answer: %t, the service: %t: %+v", name, answer, object, s.read().Loaded)
+		if answer, object := holdsLearned(next); !answer || object || next.cluster.restored() || s.Stats().Loaded.Outcome != snapshot.OutcomeLoaded {
+			t.Errorf("%s: it has the answer: %t, the service: %t: %+v", name, answer, object, s.Stats().Loaded)
 		}
 	}
 }
@@ -365,7 +366,7 @@ func TestSnapshotOfClusterSet(t *testing.T) {
 	for objects, next := range map[int]*generation{1: emptyGeneration(t), 2: withSet()} {
 		s = keeping(disk, log)
 		s.load(t.Context(), next)
-		assert.Same(t, "loaded", objects, s.read().Loaded.Objects)
+		assert.Same(t, "loaded", objects, s.Stats().Loaded.Objects)
 		assert.Same(t, "from the set", objects == 2, next.cluster.set != nil && next.cluster.set.Restored(zone.Services))
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"testing/synctest"
@@ -18,7 +19,6 @@ import (
 
 	"github.com/nodecache/node-cache/internal/assert"
 	"github.com/nodecache/node-cache/pkg/config"
-	"github.com/nodecache/node-cache/pkg/node"
 	"github.com/nodecache/node-cache/pkg/snapshot"
 	"github.com/nodecache/node-cache/pkg/snapshot/snapshottest"
 	"github.com/nodecache/node-cache/pkg/upstream"
@@ -48,12 +48,12 @@ func TestSnapshotCentral(t *testing.T) {
 	next := func(from *generation, later time.Duration) *generation {
 		disk = snapshottest.NewDisk()
 		s := keeping(disk, new(notes))
-		s.clocks = func() snapshot.ClockState { return snapshot.ClockState{Wall: now} }
+		s.Clocks = func() snapshot.ClockState { return snapshot.ClockState{Wall: now} }
 		s.attempt(t.Context(), time.Second, from)
 		r := withCentral()
-		s.clocks = func() snapshot.ClockState { return snapshot.ClockState{Wall: now.Add(later)} }
+		s.Clocks = func() snapshot.ClockState { return snapshot.ClockState{Wall: now.Add(later)} }
 		s.load(t.Context(), r)
-		if got := s.read().Loaded.Outcome; got != snapshot.OutcomeLoaded {
+		if got := s.Stats().Loaded.Outcome; got != snapshot.OutcomeLoaded {
 			t.Fatalf("%s", got)
 		}
 		return r
@@ -126,11 +126,11 @@ func TestSnapshotWriteErrors(t *testing.T) {
 		if (lines == "") != (step.want == "") || !strings.Contains(lines, step.want) || !strings.Contains(lines, step.hint) {
 			t.Errorf("step %d: log %q, want %q with %q", i, lines, step.want, step.hint)
 		}
-		if got := s.read().LastError; (got == "") != (step.createErr == nil) {
+		if got := s.Stats().LastError; (got == "") != (step.createErr == nil) {
 			t.Errorf("step %d: last error %q", i, got)
 		}
 	}
-	if got := s.read(); got.Saved != 3 || got.Failed != 6 {
+	if got := s.Stats(); got.Saved != 3 || got.Failed != 6 {
 		t.Errorf("%d saved, %d failed, want 3 and 6", got.Saved, got.Failed)
 	}
 }
@@ -144,17 +144,17 @@ func TestSnapshotHangs(t *testing.T) {
 		for i := range 3 {
 			began := time.Now()
 			s.attempt(t.Context(), lastSaveTimeout, r)
-			if took := time.Since(began); took > lastSaveTimeout+abandonTimeout {
+			if took := time.Since(began); took > lastSaveTimeout+300*time.Millisecond {
 				t.Errorf("attempt %d took %s", i, took)
 			}
 		}
-		if got := s.read(); got.Failed != 3 || got.LastError != "the file system does not respond" {
+		if got := s.Stats(); got.Failed != 3 || got.LastError != "the file system does not respond" {
 			t.Errorf("%+v", got)
 		}
 		close(disk.hangs)
 		synctest.Wait()
 		s.attempt(t.Context(), lastSaveTimeout, r)
-		if got := s.read(); got.Saved != 1 || got.LastError != "" {
+		if got := s.Stats(); got.Saved != 1 || got.LastError != "" {
 			t.Errorf("when it answers: %+v", got)
 		}
 	})
@@ -165,19 +165,19 @@ func TestSnapshotDefect(t *testing.T) {
 	t.Parallel()
 	log := new(notes)
 	r, s := emptyGeneration(t), keeping(snapshottest.NewDisk(), log)
-	good := s.folder
-	s.folder = func(string) snapshot.Folder { panic("a trap") }
+	good := s.Open
+	s.Open = func(string) snapshot.Folder { panic("a trap") }
 	s.load(t.Context(), r)
 	s.attempt(t.Context(), time.Second, r)
-	if got := s.read(); got.Panics != 2 || got.Failed != 1 || got.Loaded.Outcome != snapshot.OutcomeRefused {
+	if got := s.Stats(); got.Panics != 2 || got.Failed != 1 || got.Loaded.Outcome != snapshot.OutcomeRefused {
 		t.Errorf("%+v, want two counted, one of a snapshot refused and one of one not saved", got)
 	}
 	if n := strings.Count(strings.Join(log.take(), "\n"), "recovered from a panic"); n != 2 {
 		t.Errorf("logged %d times, want twice", n)
 	}
-	s.folder = good
+	s.Open = good
 	s.attempt(t.Context(), time.Second, r)
-	if got := s.read(); got.Saved != 1 || got.LastError != "" {
+	if got := s.Stats(); got.Saved != 1 || got.LastError != "" {
 		t.Errorf("the next one: %+v", got)
 	}
 }
@@ -213,32 +213,33 @@ func TestSnapshotPeriod(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		disk := snapshottest.NewDisk()
-		a := &Agent{node: new(node.Node), snapshots: keeping(disk, new(notes)), handover: new(socketHandover), ready: make(chan struct{})}
+		s, ready := keeping(disk, new(notes)), make(chan struct{})
+		s.running, s.handover, s.ready = new(atomic.Pointer[generation]), new(socketHandover), ready
 		use := func(folder string, period time.Duration) {
 			r := emptyGeneration(t)
 			r.config.Snapshot.Folder, r.config.Snapshot.Period = folder, period
-			a.running.Store(r)
-			a.snapshots.restart()
+			s.running.Store(r)
+			s.restart()
 		}
 		expect := func(saved uint64, what string) {
 			t.Helper()
 			synctest.Wait()
-			if got := a.snapshots.read(); got.Saved != saved || got.Failed != 0 {
+			if got := s.Stats(); got.Saved != saved || got.Failed != 0 {
 				t.Errorf("%s: %d saved, %d failed, want %d", what, got.Saved, got.Failed, saved)
 			}
 		}
 		use("", time.Minute)
 		ctx, cancel := context.WithCancel(t.Context())
 		var wg sync.WaitGroup
-		wg.Go(func() { a.keepSnapshots(ctx) })
+		wg.Go(func() { s.run(ctx) })
 		time.Sleep(time.Hour)
 		expect(0, "off")
 		use("/disk", time.Minute)
 		time.Sleep(10 * time.Minute)
 		expect(0, "before it serves")
-		a.saveLast(ctx)
+		s.saveLast(ctx)
 		expect(0, "the last of one that never served")
-		close(a.ready)
+		close(ready)
 		time.Sleep(10*time.Minute + time.Second)
 		expect(10, "each minute")
 		use("/disk", time.Hour)
@@ -250,17 +251,7 @@ func TestSnapshotPeriod(t *testing.T) {
 		use("/disk", time.Hour)
 		cancel()
 		wg.Wait()
-		a.saveLast(ctx)
+		s.saveLast(ctx)
 		expect(21, "at the end")
 	})
-}
-
-func TestClockState(t *testing.T) {
-	t.Parallel()
-	a := readClocks()
-	time.Sleep(time.Millisecond)
-	b := readClocks()
-	if a.BootID == [16]byte{} || a.BootID != b.BootID || b.Uptime <= a.Uptime || !b.Wall.After(a.Wall) {
-		t.Errorf("%+v, then %+v", a, b)
-	}
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package agent
+package suspend
 
 import (
 	"context"
@@ -13,18 +13,18 @@ import (
 )
 
 // A suspend is detected within a second and counted once. The difference between two readings of the clocks is not one.
-func TestWatchSuspends(t *testing.T) {
+func TestWatch(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		var asleep atomic.Int64
 		asleep.Store(int64(time.Hour)) // before this process
 		var found []time.Duration
-		go followSuspends(ctx, func() time.Duration { return time.Duration(asleep.Load()) }, func(d time.Duration) { found = append(found, d) })
-		time.Sleep(suspendInterval / 2) // between two readings
+		go watch(ctx, func() time.Duration { return time.Duration(asleep.Load()) }, func(d time.Duration) { found = append(found, d) })
+		time.Sleep(interval / 2) // between two readings
 		for _, d := range []time.Duration{0, 8 * time.Hour, time.Microsecond, -time.Microsecond, time.Minute, 0} {
 			asleep.Add(int64(d))
-			time.Sleep(suspendInterval)
+			time.Sleep(interval)
 		}
 		cancel()
 		synctest.Wait()
