@@ -57,7 +57,7 @@ func TestHandOverStoppedAfterLink(t *testing.T) {
 	if slices.Contains(m2.lines(), "rules") {
 		t.Errorf("it wrote rules: %v", m2.lines())
 	}
-	until(t, "the first one counts it as abandoned", func() bool { return first.handover.status(time.Now()).Abandoned == 1 })
+	until(t, "the first one counts it as abandoned", func() bool { return first.handover.stats().Abandoned == 1 })
 	continues(t, first)
 }
 
@@ -93,10 +93,10 @@ func TestHandOverSocketGoneForATime(t *testing.T) {
 		_, err := os.Lstat(cfg.Handover.Socket)
 		return err == nil
 	})
-	busy.handover.close()
+	busy.handover.Close()
 	assert.NoError(t, <-listening)
 	defer other.servers.close()
-	defer other.handover.close()
+	defer other.handover.Close()
 	if !other.handover.takesOver() {
 		t.Error("it has not taken over")
 	}
@@ -116,7 +116,7 @@ func TestHandOverSocketNotYetThere(t *testing.T) {
 	next := agentOnHost(t, newFakeHost(), cfg)
 	assert.NoError(t, next.Listen(t.Context()))
 	defer next.servers.close()
-	defer next.handover.close()
+	defer next.handover.Close()
 	if !next.handover.takesOver() {
 		t.Error("it has not taken over")
 	}
@@ -135,12 +135,12 @@ func TestHandOverWaitsForOtherAddress(t *testing.T) {
 	everywhere.Interface.Manage, everywhere.Intercept = false, config.Default(config.Agent).Intercept
 	first, _ := startHanding(t, newFakeHost(), everywhere)
 	second := agentOnHost(t, newFakeHost(), cfg)
-	ctx, cancel := context.WithTimeout(t.Context(), 8*listenRetryInterval)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
 	defer cancel()
 	if err := second.Listen(ctx); err == nil {
 		t.Fatal("both serve")
 	}
-	if st := first.handover.status(time.Now()); st.Asked > 2 {
+	if st := first.handover.stats(); st.Asked > 2 {
 		t.Errorf("the first one was asked %d times", st.Asked)
 	}
 }

@@ -10,7 +10,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/nodecache/node-cache/internal/assert"
 	"github.com/nodecache/node-cache/pkg/config"
@@ -34,14 +33,14 @@ func handingConfig(t *testing.T) config.Config {
 func startHanding(t *testing.T, m *fakeHost, cfg config.Config) (a *Agent, stop func() error) {
 	t.Helper()
 	a, stop = serveOnHost(t, m, cfg)
-	until(t, "a successor can ask", func() bool { return a.handover.status(time.Now()).Listening })
+	until(t, "a successor can ask", func() bool { return a.handover.stats().Listening })
 	return a, stop
 }
 
 // continues checks that an agent has not handed over and serves.
 func continues(t *testing.T, a *Agent) {
 	t.Helper()
-	if st := a.handover.status(time.Now()); a.notReady() != nil || !answers(t, a) || st.Given != nil {
+	if st := a.handover.stats(); a.notReady() != nil || !answers(t, a) || st.Given {
 		t.Errorf("the first one: %q, %+v", notAnswered(a), st)
 	}
 }
@@ -51,7 +50,7 @@ func waitToListen(ctx context.Context, t *testing.T, a *Agent) (ended <-chan err
 	t.Helper()
 	listening := make(chan error, 1)
 	go func() { listening <- a.Listen(ctx) }()
-	until(t, "it waits", func() bool { return a.handover.waiting() != "" })
+	until(t, "it waits", func() bool { return a.handover.recorder.Stats().WaitsFor != "" })
 	return listening
 }
 
@@ -136,7 +135,7 @@ func TestHandOverToOneThatFails(t *testing.T) {
 		t.Errorf("the second one ended with %v", err)
 	}
 	continues(t, first)
-	assert.Equal(t, "successors are counted as abandoned", 1, first.handover.status(time.Now()).Abandoned)
+	assert.Equal(t, "successors are counted as abandoned", 1, first.handover.stats().Abandoned)
 }
 
 // TestHandOverToOneThatNeverRuns ends agents before they run: at each point the next one can take over.
@@ -147,11 +146,11 @@ func TestHandOverToOneThatNeverRuns(t *testing.T) {
 
 	met := agentOnHost(t, newFakeHost(), cfg) // never listens
 	other := agentOnHost(t, newFakeHost(), cfg)
-	if got := other.handover.status(time.Now()); got.Taken != handover.OutcomeRefused || !strings.Contains(got.Why, handover.ReasonBusy) {
+	if got := other.handover.stats(); got.Taken != handover.OutcomeRefused || !strings.Contains(got.Why, handover.ReasonBusy) {
 		t.Errorf("while another one is about to take over: %+v", got)
 	}
 	listening := waitToListen(t.Context(), t, other)
-	met.handover.close()
+	met.handover.Close()
 	assert.NoError(t, <-listening)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel() // stopped before it serves
@@ -172,7 +171,7 @@ func TestHandOverWaitEnds(t *testing.T) {
 	cfg := handingConfig(t)
 	first, _ := startHanding(t, newFakeHost(), cfg)
 	met := agentOnHost(t, newFakeHost(), cfg)
-	defer met.handover.close()
+	defer met.handover.Close()
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	listening := waitToListen(ctx, t, agentOnHost(t, newFakeHost(), cfg))
@@ -202,7 +201,7 @@ func TestHandOverOtherPort(t *testing.T) {
 	until(t, "it reports that no agent can take over from it", func() bool {
 		return second.Status().Handover.LastError != "" && slices.ContainsFunc(second.Status().Problems, func(p status.Problem) bool { return p.Where == "handover" })
 	})
-	if st := first.handover.status(time.Now()); !st.Listening || st.Given != nil {
+	if st := first.handover.stats(); !st.Listening || st.Given {
 		t.Errorf("the first one: %+v", st)
 	}
 }

@@ -42,7 +42,7 @@ func TestHandOverWaitsAndFollows(t *testing.T) {
 	second, err := newAgent(t.Context(), newFakeHost(), Options{Source: source.Config{File: file, LastGood: kept}, Log: t.Output()})
 	assert.NoError(t, err)
 	stop := runNode(t, second)
-	until(t, "it waits for the cluster", func() bool { return second.handover.waiting() != "" })
+	until(t, "it waits for the cluster", func() bool { return second.handover.recorder.Stats().WaitsFor != "" })
 
 	save(t, file, wrong, "nonsense: true\n")
 	until(t, "a bad one is refused", func() bool { return second.reloads.bad.Load() == 1 })
@@ -51,7 +51,7 @@ func TestHandOverWaitsAndFollows(t *testing.T) {
 	save(t, file, other, "")
 	until(t, "another wrong one is taken", func() bool { return second.reloads.generation.Load() == 2 })
 	time.Sleep(50 * time.Millisecond) // for what should not happen
-	if st := second.handover.status(time.Now()); st.WaitsFor == "" || st.Taken != handover.OutcomeNone || first.notReady() != nil {
+	if st := second.Status().Handover; st.WaitsFor == "" || st.Taken != handover.OutcomeNone || first.notReady() != nil {
 		t.Errorf("it does not wait any more: %+v", st)
 	}
 	if entries, err := os.ReadDir(kept); err != nil || len(entries) > 0 {
@@ -99,11 +99,11 @@ func TestHandOverAwaitsReplacedSource(t *testing.T) {
 		a.running.Store(&generation{cluster: &cluster{source: &swapping{fakeSource: before(), do: func() {
 			a.running.Store(&generation{cluster: &cluster{source: next}})
 		}}}})
-		h := &socketHandover{running: &a.running, predecessor: &handover.Client{Predecessor: "another"}, log: slog.New(slog.DiscardHandler)}
+		h := &socketHandover{running: &a.running, log: slog.New(slog.DiscardHandler)}
 		took := make(chan struct{})
 		go func() {
 			defer close(took)
-			h.awaitSync(t.Context())
+			h.awaitSync(t.Context(), &handover.Client{Predecessor: "another"})
 		}()
 		synctest.Wait()
 		select {

@@ -19,6 +19,7 @@ import (
 	"github.com/nodecache/node-cache/pkg/cache"
 	"github.com/nodecache/node-cache/pkg/config"
 	"github.com/nodecache/node-cache/pkg/dnstap"
+	"github.com/nodecache/node-cache/pkg/handover"
 	"github.com/nodecache/node-cache/pkg/listen"
 	"github.com/nodecache/node-cache/pkg/logging"
 	"github.com/nodecache/node-cache/pkg/memory"
@@ -115,22 +116,23 @@ func (a *Agent) assemble(ctx context.Context, cfg config.Config) (err error) {
 		a.snapshots.Clocks = a.options.Clocks
 	}
 	a.handover = &socketHandover{
-		path: cfg.Handover.Socket, token: a.token, version: a.options.Version, log: a.log,
-		node: a.node, servers: a.servers, snapshots: a.snapshots, running: &a.running,
+		node: a.node, servers: a.servers, snapshots: a.snapshots, running: &a.running, log: a.log,
 	}
 	a.snapshots.handover = a.handover
-	if err := a.handover.open(); err != nil {
+	if err := a.handover.open(handover.Config{Path: cfg.Handover.Socket, Agent: a.token, Version: a.options.Version}); err != nil {
 		return err
 	}
-	a.handover.findPredecessor(ctx)
-	a.handover.requestSnapshot(ctx, cfg.Snapshot.Folder)
+	a.handover.Find(ctx)
+	if cfg.Snapshot.Folder != "" {
+		a.handover.RequestSnapshot(ctx)
+	}
 	a.snapshots.load(ctx, r)
 	plan, err := a.builder.plan(r)
 	if err == nil {
 		a.resolver, err = resolve.New(resolve.Config{Plan: plan, Now: time.Now, Rand: rand.Reader, Log: a.log})
 	}
 	if err != nil {
-		a.handover.close()
+		a.handover.Close()
 	} else {
 		r.adopt(plan)
 	}
@@ -205,7 +207,7 @@ func (a *Agent) Listen(ctx context.Context) (err error) {
 		if err == nil {
 			return
 		}
-		a.handover.close()
+		a.handover.Close()
 		a.servers.close()
 		a.node.Close()
 		if ctx.Err() != nil {
@@ -219,20 +221,20 @@ func (a *Agent) Listen(ctx context.Context) (err error) {
 		return err
 	}
 	open := func() error {
-		a.handover.receiveSockets(ctx, a.servers.addrs)
-		return a.servers.listenDNS(ctx, a.handover.adopt)
+		a.handover.Receive(ctx, a.servers.addrs)
+		return a.servers.listenDNS(ctx, a.handover.Adopt)
 	}
 	err = open()
-	for err != nil && a.handover.retryListen(ctx, err) {
+	for err != nil && a.handover.Retry(ctx, err) {
 		err = open()
 	}
 	if err != nil {
 		return listen.Problem(err, cfg.Listen.Port)
 	}
-	if err := a.servers.listenAdmin(ctx, &cfg.Admin, a.handover.adopt); err != nil {
+	if err := a.servers.listenAdmin(ctx, &cfg.Admin, a.handover.Adopt); err != nil {
 		return err
 	}
-	a.handover.discardSockets() // nothing here reads them: their queries would time out
+	a.handover.Discard()
 	return nil
 }
 
@@ -264,7 +266,7 @@ func (a *Agent) Run(ctx context.Context) (err error) {
 	reloads := startStage(ctx, group, noError(a.applyReloads), a.runSource)
 	defer reloads.stop()
 
-	defer a.handover.close() // drops a takeover that did not complete
+	defer a.handover.Close() // drops a takeover that did not complete
 	a.awaitCluster(ctx)
 	if ctx.Err() != nil { // a predecessor continues
 		return nil
@@ -318,8 +320,8 @@ func (a *Agent) awaitCluster(ctx context.Context) {
 	if e := a.running.Load().etcd; e != nil {
 		_ = e.AwaitRead(ctx, firstSyncWait) // an error is in /status
 	}
-	if a.handover.takesOver() {
-		a.handover.awaitSync(ctx)
+	if from := a.handover.Predecessor(); from != nil {
+		a.handover.awaitSync(ctx, from)
 		return
 	}
 	_ = a.running.Load().cluster.awaitSync(ctx, firstSyncWait)

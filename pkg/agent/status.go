@@ -32,7 +32,7 @@ func (a *Agent) Status() status.Status {
 		Memory:   a.memory.Status(),
 		Cluster:  clusterStatus(r, &watched),
 		Node:     a.node.Status(),
-		Handover: a.handover.status(now),
+		Handover: status.HandoverOf(a.handover.path, a.handover.stats(), now),
 		Kernel:   a.kernel.status(),
 	}
 	if err := a.notReady(); err != nil {

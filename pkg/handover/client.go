@@ -199,8 +199,8 @@ func (t *Client) TakeOver(ctx context.Context, claim Claim) error {
 	}
 }
 
-// PredecessorEnded reports whether an error of TakeOver means that the predecessor had ended.
-func PredecessorEnded(err error) bool {
+// predecessorEnded reports whether an error of TakeOver means that the predecessor had ended.
+func predecessorEnded(err error) bool {
 	return errors.Is(err, errPredecessorEnded) || errors.Is(err, io.EOF)
 }
 
@@ -228,8 +228,8 @@ func dial(ctx context.Context, path string) (*net.UnixConn, error) {
 	return c.(*net.UnixConn), nil
 }
 
-// Alive reports whether an agent listens at the path, even one whose backlog is full.
-func Alive(ctx context.Context, path string) bool {
+// alive reports whether an agent listens at the path, even one whose backlog is full.
+func alive(ctx context.Context, path string) bool {
 	c, err := dial(ctx, path)
 	if err == nil {
 		_ = c.Close()

@@ -25,7 +25,7 @@ func TestAliveAndBusy(t *testing.T) {
 	assert.NoError(t, unix.Bind(fd, &unix.SockaddrUnix{Name: path}))
 	assert.NoError(t, unix.Listen(fd, 0))
 	for i := range 3 { // more than wait to be accepted
-		if !Alive(t.Context(), path) {
+		if !alive(t.Context(), path) {
 			t.Errorf("check %d: not alive", i)
 		}
 	}

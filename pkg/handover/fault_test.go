@@ -203,7 +203,7 @@ func TestOldEnds(t *testing.T) {
 			_ = u.Close()
 		}
 		proctest.Eventually(t, time.Minute, "the new one is hurried", func() bool { return closed(n.PredecessorLeaving()) })
-		if err := n.TakeOver(t.Context(), Claim{Agent: "new"}); !PredecessorEnded(err) {
+		if err := n.TakeOver(t.Context(), Claim{Agent: "new"}); !predecessorEnded(err) {
 			t.Errorf("taking: %v, want that it is gone", err)
 		}
 		if got := drain(t, conns); len(got) != 50 {
@@ -227,7 +227,7 @@ func TestOneAtATime(t *testing.T) {
 	}
 	next := newOld(t, o.path, "new", 1) // which listens in its place
 	<-o.ended
-	if !Alive(t.Context(), o.path) {
+	if !alive(t.Context(), o.path) {
 		t.Error("the old one removed the path")
 	}
 	if st := o.recorder.Stats(); st.Asked != 2 || st.Busy != 1 {

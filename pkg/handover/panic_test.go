@@ -123,7 +123,7 @@ func TestLoggingPanics(t *testing.T) {
 	for _, message := range []string{"handover socket listening", "handed over"} {
 		o, n := pair(t, panickyAt(message))
 		mustSockets(t, n)
-		if err := n.TakeOver(t.Context(), Claim{Agent: "new"}); err != nil && (message != "handed over" || !PredecessorEnded(err)) {
+		if err := n.TakeOver(t.Context(), Claim{Agent: "new"}); err != nil && (message != "handed over" || !predecessorEnded(err)) {
 			t.Errorf("%s: taking over: %v", message, err)
 		}
 		select {

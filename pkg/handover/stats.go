@@ -29,6 +29,8 @@ const (
 type Stats struct {
 	Listening bool // a successor can ask for the sockets
 
+	WaitsFor string // what the start waits for; empty: nothing
+
 	Taken   string        // at the start: none, taken, orphaned or refused; empty is none
 	From    string        // the predecessor; empty: none
 	Why     string        // why the predecessor refused
@@ -69,6 +71,15 @@ func (r *Recorder) Stats() Stats {
 // serves a node.
 func (r *Recorder) Guard(log *slog.Logger) task.Guard {
 	return task.Guard{Where: "handover", Log: log, Count: &r.panics}
+}
+
+// WaitFor records what the start waits for, empty for nothing, and reports whether that is new.
+func (r *Recorder) WaitFor(what string) (news bool) {
+	r.Update(func(s *Stats) {
+		news = s.WaitsFor != what
+		s.WaitsFor = what
+	})
+	return news
 }
 
 // Update changes the stats under the lock.

@@ -102,7 +102,7 @@ func TestEveryFieldIsASeries(t *testing.T) {
 	unread.Static.Files[0].LastError = "lost"
 	try("static.FileStats.LastError", unread)
 	tryFields(try, "handover.Stats", *d.Handover, func(s *metrics.Sample, v handover.Stats) { s.Handover = &v },
-		"From", "Why", "To", "GivenAt", "LastError")
+		"From", "WaitsFor", "Why", "To", "GivenAt", "LastError")
 	tryFields(try, "status.Kernel", *d.Kernel, func(s *metrics.Sample, v status.Kernel) { s.Kernel = &v }, "Hook", "FullAgo")
 	tryFields(try, "kernel.Stats", d.Kernel.Stats, func(s *metrics.Sample, v kernel.Stats) { s.Kernel.Stats = v }, "Hits") // responses_total has the hits
 	tryFields(try, "Config", d.Config, func(s *metrics.Sample, v metrics.Config) { s.Config = v })

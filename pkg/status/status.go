@@ -244,11 +244,14 @@ type Handover struct {
 	LastError string   `json:"lastError,omitempty"`
 }
 
-// HandoverOf describes the handovers at the socket path. The start waits for waitsFor, or for nothing.
-func HandoverOf(path, waitsFor string, stats *handover.Stats, now time.Time) *Handover {
+// HandoverOf describes the handovers at the socket path; nil: there are no stats.
+func HandoverOf(path string, stats *handover.Stats, now time.Time) *Handover {
+	if stats == nil {
+		return nil
+	}
 	s := &Handover{
 		Socket: path, Listening: stats.Listening, Taken: cmp.Or(stats.Taken, handover.OutcomeNone), From: stats.From, Why: stats.Why,
-		WaitsFor: waitsFor, To: stats.To, Asked: stats.Asked, Abandoned: stats.Abandoned, LastError: stats.LastError,
+		WaitsFor: stats.WaitsFor, To: stats.To, Asked: stats.Asked, Abandoned: stats.Abandoned, LastError: stats.LastError,
 	}
 	if stats.Given {
 		s.Given = Seconds(now.Sub(stats.GivenAt))
