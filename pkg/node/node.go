@@ -69,8 +69,7 @@ type Node struct {
 	link         Link              // nil: not managed
 	backend      intercept.Backend // nil: not managed
 	dataPlane    dataplane.Found   // set by Open
-	oldBackends  []string          // other backends that hold rules of a predecessor; set by Setup
-	oldFallback  []netip.AddrPort  // fallback of the old rules; set by Setup
+	old          oldRules          // of predecessors; found by Setup
 	leaseWait    time.Duration     // wait for leases before the first rules; set by Setup and TookOver
 	predecessors []string          // tokens of the agents that handed over to this one; set by TookOver
 	changed      chan struct{}     // Target returns something else
@@ -90,7 +89,10 @@ type Node struct {
 
 // New returns the node of a configuration. It changes nothing in the kernel.
 func New(c Config) (*Node, error) {
-	n := &Node{cfg: c, config: &c.Config, log: c.Log, changed: make(chan struct{}, 1)}
+	n := &Node{
+		cfg: c, config: &c.Config, log: c.Log, changed: make(chan struct{}, 1),
+		old: oldRules{host: c.Host, addresses: c.Config.Listen.Addresses, log: c.Log},
+	}
 	if !n.config.Interface.Manage {
 		return n, nil
 	}
@@ -159,7 +161,7 @@ func (n *Node) RequiredCapabilities() []cap.Value {
 	switch {
 	case !n.Managed():
 		return nil
-	case n.backend != nil && n.backend.String() != dataplane.BackendNFTables, slices.Contains(n.oldBackends, backendIPTables):
+	case n.backend != nil && n.backend.String() != dataplane.BackendNFTables, slices.Contains(n.old.backends, backendIPTables):
 		return []cap.Value{capabilities.NetAdmin, capabilities.NetRaw} // both variants open a raw socket, one of them for ipsets
 	default:
 		return []cap.Value{capabilities.NetAdmin}
@@ -181,7 +183,17 @@ func (n *Node) Setup(ctx context.Context, handed bool) error {
 	if handed {
 		n.leaseWait = min(maxLeaseWait, n.config.Intercept.Lease/3)
 	}
-	n.findOldRules(ctx, handed)
+	_, used := n.Kept()
+	n.old.find(ctx, used)
+	if handed && used == "" { // the predecessor still answers, and removes its rules itself
+		n.old.backends = nil
+	}
+	if used == "" { // else they stay until its own rules are in place: should it be killed before, the old ones still work
+		if err := n.old.remove(ctx); err != nil {
+			n.old.backends = nil
+			n.old.warn(ctx, err)
+		}
+	}
 	if n.link == nil {
 		return nil
 	}
@@ -249,7 +261,7 @@ func setFallback(keeper *intercept.Keeper, now *Target) {
 
 func (n *Node) newKeeper(now Target) (*intercept.Keeper, error) {
 	if len(now.Fallback) == 0 && !now.None {
-		now.Fallback = n.oldFallback
+		now.Fallback = n.old.fallback
 	}
 	r := rules.Rules{
 		Owner: n.cfg.Token, Addresses: n.config.Listen.Addresses, Port: n.config.Listen.Port, Fallback: now.Fallback,
@@ -260,9 +272,13 @@ func (n *Node) newKeeper(now Target) (*intercept.Keeper, error) {
 	if admin := n.config.Admin.Address; slices.Contains(r.Addresses, admin.Addr()) {
 		r.Admin = admin.Port()
 	}
+	backend := n.backend
+	if len(n.old.backends) > 0 {
+		backend = &replacingBackend{Backend: backend, old: &n.old}
+	}
 	prober := &intercept.Prober{Port: r.Port, Token: n.cfg.Token, Dial: n.cfg.Host.SelfQueryDialer()}
 	keeper, err := intercept.New(intercept.Config{
-		Backend: n.wrapBackend(), Rules: r, Lease: n.config.Intercept.Lease, Renew: min(renewInterval, n.config.Intercept.Lease/minRenewals),
+		Backend: backend, Rules: r, Lease: n.config.Intercept.Lease, Renew: min(renewInterval, n.config.Intercept.Lease/minRenewals),
 		AwaitLease: n.leaseWait, Predecessors: n.predecessors, Probe: prober.Probe, Busy: n.cfg.LongestBatch, Log: n.log, Now: time.Now,
 	})
 	if err != nil {

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"maps"
 	"net/netip"
 	"slices"
 	"strings"
@@ -23,58 +24,48 @@ const removeTimeout = 5 * time.Second
 // backendIPTables stands for both variants of iptables.
 const backendIPTables = "iptables"
 
-// findOldRules finds the rules that a predecessor left through a backend that this agent does not use, or
-// through any backend if this agent manages no rules.
-//
-// No other process would remove them, and they send queries to servers that may be gone. If this agent makes
-// rules, the old ones stay until its own are in place: should it be killed before, the old ones still work.
-// With handover the rules belong to an agent that still answers and removes them itself.
-func (n *Node) findOldRules(ctx context.Context, handed bool) {
-	replaced := n.backend != nil && !n.bypassed()
-	used := ""
-	if replaced {
-		used, _, _ = strings.Cut(n.backend.String(), "-")
-	}
+// oldRules are the rules that predecessors left through backends that this agent does not use.
+type oldRules struct {
+	host      Host
+	addresses []netip.Addr // of this agent
+	log       *slog.Logger
+	backends  []string         // that hold rules
+	fallback  []netip.AddrPort // of the rules; empty: unknown
+}
+
+// find finds the rules in all backends but the used one. No other process would remove them, and they send queries to servers that
+// may be gone.
+func (o *oldRules) find(ctx context.Context, used string) {
+	used, _, _ = strings.Cut(used, "-")
 	for _, name := range []string{dataplane.BackendNFTables, backendIPTables} {
-		if name == used || !n.cfg.Host.MayHaveRules(name) {
+		if name == used || !o.host.MayHaveRules(name) {
 			continue
 		}
 		var state rules.State
-		err := n.withOldBackend(ctx, name, func(ctx context.Context, b intercept.Backend) (err error) {
+		err := o.with(ctx, name, func(ctx context.Context, b intercept.Backend) (err error) {
 			state, err = b.State(ctx)
 			return err
 		})
 		if err == nil && !state.Present {
 			continue
 		}
-		n.oldBackends = append(n.oldBackends, name)
+		o.backends = append(o.backends, name)
 		if len(state.Fallback) > 0 {
-			n.oldFallback = state.Fallback
+			o.fallback = state.Fallback
 		}
-	}
-	if replaced {
-		return
-	}
-	if handed {
-		n.oldBackends = nil
-		return
-	}
-	if err := n.removeOldRules(ctx, n.oldBackends); err != nil {
-		n.oldBackends = nil
-		n.warnOldRules(ctx, err)
 	}
 }
 
-func (n *Node) warnOldRules(ctx context.Context, err error) {
-	n.log.WarnContext(ctx, "predecessor's rules not removed", "err", err,
+func (o *oldRules) warn(ctx context.Context, err error) {
+	o.log.WarnContext(ctx, "predecessor's rules not removed", "err", err,
 		"hint", "they may redirect queries; stop all agents on the node, then run `node-cache cleanup`")
 }
 
-// withOldBackend calls do with the backend of a predecessor.
-func (n *Node) withOldBackend(ctx context.Context, name string, do func(context.Context, intercept.Backend) error) error {
+// with calls do with the backend of a predecessor.
+func (o *oldRules) with(ctx context.Context, name string, do func(context.Context, intercept.Backend) error) error {
 	ctx, cancel := context.WithTimeout(ctx, removeTimeout)
 	defer cancel()
-	b, err := n.cfg.Host.OpenBackend(name, slog.New(slog.DiscardHandler))
+	b, err := o.host.OpenBackend(name, slog.New(slog.DiscardHandler))
 	if err != nil {
 		return err
 	}
@@ -82,17 +73,18 @@ func (n *Node) withOldBackend(ctx context.Context, name string, do func(context.
 	return do(ctx, b)
 }
 
-// removeOldRules removes the rules that predecessors left through the named backends. This agent owns the
-// sockets of its addresses by now, so no other agent serves there.
-func (n *Node) removeOldRules(ctx context.Context, names []string) error {
-	errs := make([]error, len(names))
-	for i, name := range names {
-		errs[i] = n.withOldBackend(ctx, name, func(ctx context.Context, b intercept.Backend) error {
+// remove removes the rules. This agent owns the sockets of its addresses by now, so no other agent serves there.
+func (o *oldRules) remove(ctx context.Context) error {
+	errs := make([]error, len(o.backends))
+	for i, name := range o.backends {
+		errs[i] = o.with(ctx, name, func(ctx context.Context, b intercept.Backend) error {
 			state, err := b.State(ctx)
 			if err != nil || !state.Present {
 				return err
 			}
-			if n.hasForeignLease(state) {
+			// The owner of a lease on another address is unknown; only a renewal shows that it is alive.
+			foreign := func(key netip.Addr) bool { return !slices.Contains(o.addresses, key) }
+			if slices.ContainsFunc(slices.Collect(maps.Keys(state.Leases)), foreign) {
 				if err := waitLeases(ctx, b); err != nil { // another agent serves other addresses
 					return err
 				}
@@ -100,31 +92,11 @@ func (n *Node) removeOldRules(ctx context.Context, names []string) error {
 			if err := b.Remove(ctx, ""); err != nil {
 				return err
 			}
-			n.log.InfoContext(ctx, "predecessor's rules removed", "backend", b.String(), "owner", state.Owner)
+			o.log.InfoContext(ctx, "predecessor's rules removed", "backend", b.String(), "owner", state.Owner)
 			return nil
 		})
 	}
 	return errors.Join(errs...)
-}
-
-// hasForeignLease reports whether a lease is held on an address that is not this agent's. The owner is
-// unknown; only a renewal shows that it is alive.
-func (n *Node) hasForeignLease(state rules.State) bool {
-	for key := range state.Leases {
-		if !slices.Contains(n.config.Listen.Addresses, key) {
-			return true
-		}
-	}
-	return false
-}
-
-// wrapBackend returns the backend of n. It removes the old rules of other backends once its own rules
-// redirect queries.
-func (n *Node) wrapBackend() intercept.Backend {
-	if len(n.oldBackends) == 0 {
-		return n.backend
-	}
-	return &replacingBackend{Backend: n.backend, node: n, remaining: n.oldBackends}
 }
 
 // leaseSettleTime is how long after the first lease all other leases must be held.
@@ -135,9 +107,9 @@ const leaseSettleTime = time.Second
 type replacingBackend struct {
 	intercept.Backend
 
-	node      *Node
-	remaining []string // backends whose rules remain; owned by Apply, which one goroutine calls
-	warned    bool     // owned by Apply
+	old     *oldRules
+	removed bool // the old rules; owned by Apply, which one goroutine calls
+	warned  bool // owned by Apply
 
 	mu      sync.Mutex // guards the fields below
 	since   time.Time  // time of the first renewal; zero: there was none
@@ -148,14 +120,14 @@ type replacingBackend struct {
 // Apply implements [intercept.Backend].
 func (b *replacingBackend) Apply(ctx context.Context, r rules.Rules) (changed bool, err error) {
 	changed, err = b.Backend.Apply(ctx, r)
-	if err != nil || len(b.remaining) == 0 || !b.holds() {
+	if err != nil || b.removed || !b.holds() {
 		return changed, err
 	}
-	if err := b.node.removeOldRules(ctx, b.remaining); err == nil {
-		b.remaining = nil
+	if err := b.old.remove(ctx); err == nil {
+		b.removed = true
 	} else if !b.warned { // the next Apply tries again
 		b.warned = true
-		b.node.warnOldRules(ctx, err)
+		b.old.warn(ctx, err)
 	}
 	return changed, nil
 }
