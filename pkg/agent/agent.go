@@ -14,7 +14,6 @@ import (
 	"kernel.org/pub/linux/libs/security/libcap/cap"
 
 	"github.com/nodecache/node-cache/pkg/config"
-	"github.com/nodecache/node-cache/pkg/logging"
 	"github.com/nodecache/node-cache/pkg/memory"
 	"github.com/nodecache/node-cache/pkg/node"
 	"github.com/nodecache/node-cache/pkg/page"
@@ -47,30 +46,25 @@ type Options struct {
 
 // An Agent is one node's DNS cache, or a cluster's central resolver.
 type Agent struct {
-	options    Options
-	logHandler *logging.Handler
-	log        *slog.Logger
-	started    time.Time
-	token      string // identifies this agent, also in the kernel objects that it creates
-	host       node.Host
-	memory     *memory.Keeper
-	node       *node.Node
-	servers    *servers
-	page       *page.Page // of the admin server; nil: there is none
-	builder    *builder
-	snapshots  *snapshots
-	handover   *socketHandover
-	resolver   *resolve.Resolver
-	ready      chan struct{}
-	source     *origin.Source // of the configuration; nil: built in
-	startError error          // why the source's configuration was refused at the start; nil: it is in use
-	running    atomic.Pointer[generation]
-	parts      *partSet                   // of the running configuration; owned by applyReloads once that runs
-	changes    chan func(context.Context) // of the configuration; applyReloads makes one at a time
-	stopped    chan struct{}              // closed once applyReloads has ended
-	reloads    reloadState
-	watchers   resolve.Watchers
-	kernel     kernelHits
+	options   Options
+	log       *slog.Logger
+	started   time.Time
+	token     string // identifies this agent, also in the kernel objects that it creates
+	host      node.Host
+	memory    *memory.Keeper
+	node      *node.Node
+	servers   *servers
+	page      *page.Page // of the admin server; nil: there is none
+	builder   *builder
+	snapshots *snapshots
+	handover  *socketHandover
+	resolver  *resolve.Resolver
+	ready     chan struct{}
+	config    configuration
+	running   atomic.Pointer[generation]
+	parts     *partSet // of the running configuration; owned by the configuration's run once that runs
+	watchers  resolve.Watchers
+	kernel    kernelHits
 }
 
 // NewWorker implements [server.Handler].

@@ -45,11 +45,11 @@ func TestHandOverWaitsAndFollows(t *testing.T) {
 	until(t, "it waits for the cluster", func() bool { return second.handover.recorder.Stats().WaitsFor != "" })
 
 	save(t, file, wrong, "nonsense: true\n")
-	until(t, "a bad one is refused", func() bool { return second.reloads.bad.Load() == 1 })
+	until(t, "a bad one is refused", func() bool { return second.config.bad.Load() == 1 })
 	other := wrong
 	other.Cluster.Kubeconfig = awayKubeconfig(t)
 	save(t, file, other, "")
-	until(t, "another wrong one is taken", func() bool { return second.reloads.generation.Load() == 2 })
+	until(t, "another wrong one is taken", func() bool { return second.config.generation.Load() == 2 })
 	time.Sleep(50 * time.Millisecond) // for what should not happen
 	if st := second.Status().Handover; st.WaitsFor == "" || st.Taken != handover.OutcomeNone || first.notReady() != nil {
 		t.Errorf("it does not wait any more: %+v", st)

@@ -17,27 +17,30 @@ import (
 	"github.com/nodecache/node-cache/pkg/logging"
 	"github.com/nodecache/node-cache/pkg/resolve"
 	origin "github.com/nodecache/node-cache/pkg/source"
+	"github.com/nodecache/node-cache/pkg/status"
 )
 
-// reloadState counts applied and refused configurations. A counter is incremented last, after the change and
-// its warnings, so a reader of the counter finds both.
-type reloadState struct {
+// A configuration is where the configuration in use comes from, and what became of changes. A counter is incremented last, after
+// the change and its warnings, so a reader of the counter finds both.
+type configuration struct {
+	source     *origin.Source // nil: built in
+	startError error          // why the source's configuration was refused at the start; nil: it is in use
+	logHandler *logging.Handler
+	log        *slog.Logger
+	changes    chan func(context.Context) // run makes one at a time
+	stopped    chan struct{}              // closed once run has ended
+
 	generation  atomic.Uint64 // of the configuration in use, from 1
 	good, bad   atomic.Uint64
 	lastSuccess atomic.Int64 // Unix time in ns
 	lastError   atomic.Pointer[string]
 }
 
-func (s *reloadState) succeeded(now time.Time) {
-	s.lastSuccess.Store(now.UnixNano())
-	s.lastError.Store(nil)
-	s.good.Add(1)
-	s.generation.Add(1)
-}
-
-func (s *reloadState) failed(err error) {
-	s.lastError.Store(new(err.Error()))
-	s.bad.Add(1)
+func (c *configuration) succeeded(now time.Time) {
+	c.lastSuccess.Store(now.UnixNano())
+	c.lastError.Store(nil)
+	c.good.Add(1)
+	c.generation.Add(1)
 }
 
 // syncTimeout bounds a reload's wait for a new cluster source. The old one answers meanwhile.
@@ -46,19 +49,19 @@ const syncTimeout = 10 * time.Second
 // Reload applies cfg and returns the configuration in use. If err is not nil, Reload records it as the reason
 // why there is no configuration. After an error the running configuration stays. The agent must run.
 func (a *Agent) Reload(cfg config.Config, err error) (inUse origin.InUse, _ error) {
-	err = a.inTurn(context.Background(), func(ctx context.Context) error {
+	err = a.config.inTurn(context.Background(), func(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
 		return a.apply(ctx, cfg)
 	})
 	r := a.running.Load()
-	return origin.InUse{Config: r.config, Generation: a.reloads.generation.Load(), NeedRestart: r.needRestart}, err
+	return origin.InUse{Config: r.config, Generation: a.config.generation.Load(), NeedRestart: r.needRestart}, err
 }
 
 // replan rebuilds the plan of the running configuration, because something outside it has changed.
 func (a *Agent) replan(ctx context.Context) {
-	_ = a.inTurn(ctx, func(context.Context) error { // an error is logged
+	_ = a.config.inTurn(ctx, func(context.Context) error { // an error is logged
 		r := a.running.Load()
 		plan, err := a.builder.plan(r)
 		if err != nil {
@@ -75,19 +78,19 @@ func (a *Agent) replan(ctx context.Context) {
 
 var errStopped = errors.New("the agent stops")
 
-// inTurn has applyReloads call do and records its error. It waits for the end of that, or of ctx.
-func (a *Agent) inTurn(ctx context.Context, do func(context.Context) error) error {
+// inTurn has run call do and records its error. It waits for the end of that, or of ctx.
+func (c *configuration) inTurn(ctx context.Context, do func(context.Context) error) error {
 	done := make(chan error, 1)
 	change := func(ctx context.Context) {
 		err := do(ctx)
 		if err != nil {
-			a.refuse(ctx, err)
+			c.refuse(ctx, err)
 		}
 		done <- err
 	}
 	select {
-	case a.changes <- change:
-	case <-a.stopped:
+	case c.changes <- change:
+	case <-c.stopped:
 		return errStopped
 	case <-ctx.Done():
 		return ctx.Err()
@@ -100,14 +103,14 @@ func (a *Agent) inTurn(ctx context.Context, do func(context.Context) error) erro
 	}
 }
 
-// applyReloads makes changes, one at a time, until ctx ends.
-func (a *Agent) applyReloads(ctx context.Context) {
-	defer close(a.stopped)
+// run makes changes, one at a time, until ctx ends.
+func (c *configuration) run(ctx context.Context) {
+	defer close(c.stopped)
 	for {
 		select {
 		case <-ctx.Done():
 			return
-		case change := <-a.changes:
+		case change := <-c.changes:
 			change(ctx)
 		}
 	}
@@ -140,7 +143,7 @@ func (a *Agent) apply(ctx context.Context, cfg config.Config) error {
 		return err
 	}
 	plan.Cache = r.cache
-	a.logHandler.Set(cfg.Log)
+	a.config.logHandler.Set(cfg.Log)
 	if cfg.Log.Dnstap != old.config.Log.Dnstap {
 		a.builder.useTap(cfg.Log.Dnstap)
 	}
@@ -168,8 +171,8 @@ func (a *Agent) apply(ctx context.Context, cfg config.Config) error {
 	if len(needRestart) > 0 {
 		a.log.WarnContext(ctx, "configuration keys need a restart", "keys", needRestart)
 	}
-	a.reloads.succeeded(time.Now())
-	a.log.InfoContext(ctx, "configuration applied", "generation", a.reloads.generation.Load())
+	a.config.succeeded(time.Now())
+	a.log.InfoContext(ctx, "configuration applied", "generation", a.config.generation.Load())
 	close(old.replaced)
 	return nil
 }
@@ -258,19 +261,22 @@ func revertRestartKeys(cfg, old *config.Config, kernelLoaded bool) (keys []strin
 }
 
 // refuse keeps the running configuration and records why. It logs one line for each problem.
-func (a *Agent) refuse(ctx context.Context, err error) {
-	defer a.reloads.failed(err)
+func (c *configuration) refuse(ctx context.Context, err error) {
+	defer func() {
+		c.lastError.Store(new(err.Error()))
+		c.bad.Add(1)
+	}()
 	file := ""
-	if a.source != nil {
-		file = a.source.Name()
+	if c.source != nil {
+		file = c.source.Name()
 	}
 	var bad *config.Error
 	if !errors.As(err, &bad) {
-		a.log.ErrorContext(ctx, "configuration refused", "file", file, "err", err, "hint", hint.Of(err))
+		c.log.ErrorContext(ctx, "configuration refused", "file", file, "err", err, "hint", hint.Of(err))
 		return
 	}
 	for _, p := range bad.Problems {
-		a.log.ErrorContext(ctx, "configuration refused",
+		c.log.ErrorContext(ctx, "configuration refused",
 			"file", file, "line", p.Line, "column", p.Column, "key", p.Path, "err", p.What, "hint", p.Hint)
 	}
 }
@@ -281,8 +287,10 @@ func (a *Agent) load(ctx context.Context) (config.Config, error) {
 	if a.options.Config != nil {
 		cfg = *a.options.Config
 	}
-	a.logHandler = logging.New(a.options.Log, cfg.Log)
-	a.log = slog.New(a.logHandler)
+	c := &a.config
+	c.logHandler = logging.New(a.options.Log, cfg.Log)
+	a.log = slog.New(c.logHandler)
+	c.log = a.log
 	if a.options.Source.File == "" && a.options.Source.ConfigMap.Name == "" {
 		return cfg, nil
 	}
@@ -290,23 +298,49 @@ func (a *Agent) load(ctx context.Context) (config.Config, error) {
 	source := a.options.Source
 	source.Role, source.UserAgent = a.options.Role, "node-cache/"+a.options.Version
 	source.Apply, source.Serving, source.Log, source.Now = a.Reload, a.ready, a.log, time.Now
-	if a.source, err = origin.New(source); err != nil {
+	if c.source, err = origin.New(source); err != nil {
 		return cfg, err
 	}
-	if cfg, a.startError, err = a.source.Load(ctx); err != nil {
+	if cfg, c.startError, err = c.source.Load(ctx); err != nil {
 		return cfg, err
 	}
-	a.logHandler.Set(cfg.Log)
+	c.logHandler.Set(cfg.Log)
 	return cfg, nil
 }
 
 // useLastGood returns the last good configuration in place of one that cannot be applied, and records why.
-func (a *Agent) useLastGood(ctx context.Context, why error) (config.Config, error) {
-	cfg, err := a.source.Fallback(ctx, why)
+func (c *configuration) useLastGood(ctx context.Context, why error) (config.Config, error) {
+	cfg, err := c.source.Fallback(ctx, why)
 	if err != nil {
 		return cfg, err
 	}
-	a.startError = why
-	a.logHandler.Set(cfg.Log)
+	c.startError = why
+	c.logHandler.Set(cfg.Log)
 	return cfg, nil
+}
+
+// runSource watches the configuration's source, if there is one.
+func (c *configuration) runSource(ctx context.Context) error {
+	if c.source == nil {
+		return nil
+	}
+	return c.source.Run(ctx)
+}
+
+// status describes the configuration in use. The keys of needRestart have other values where it comes from.
+func (c *configuration) status(needRestart []string) status.Config {
+	s := status.Config{
+		Source:     origin.KindNone,
+		Generation: c.generation.Load(),
+		Applied:    time.Unix(0, c.lastSuccess.Load()).UTC().Format(time.RFC3339),
+		Refused:    c.bad.Load(),
+		LastOK:     true, NeedRestart: needRestart,
+	}
+	if c.source != nil {
+		s.SetSource(c.source.Status())
+	}
+	if why := c.lastError.Load(); why != nil {
+		s.LastOK, s.LastError = false, *why
+	}
+	return s
 }

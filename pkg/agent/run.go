@@ -49,24 +49,25 @@ func NewContext(ctx context.Context, o Options) (*Agent, error) {
 func newAgent(ctx context.Context, m node.Host, o Options) (*Agent, error) {
 	a := &Agent{
 		options: o, started: time.Now(), token: newToken(), host: m,
-		ready: make(chan struct{}), changes: make(chan func(context.Context)), stopped: make(chan struct{}),
+		ready:  make(chan struct{}),
+		config: configuration{changes: make(chan func(context.Context)), stopped: make(chan struct{})},
 	}
 	cfg, err := a.load(ctx)
 	if err != nil {
 		return nil, err
 	}
 	err = a.assemble(ctx, cfg)
-	if err != nil && a.source != nil && a.startError == nil {
-		if cfg, err = a.useLastGood(ctx, err); err == nil {
+	if err != nil && a.config.source != nil && a.config.startError == nil {
+		if cfg, err = a.config.useLastGood(ctx, err); err == nil {
 			err = a.assemble(ctx, cfg)
 		}
 	}
 	if err != nil {
 		return nil, err
 	}
-	a.reloads.succeeded(a.started)
-	if a.startError != nil {
-		a.refuse(ctx, a.startError)
+	a.config.succeeded(a.started)
+	if a.config.startError != nil {
+		a.config.refuse(ctx, a.config.startError)
 	}
 	return a, nil
 }
@@ -97,7 +98,7 @@ func (a *Agent) assemble(ctx context.Context, cfg config.Config) (err error) {
 	}
 	a.builder = &builder{
 		log: a.log, version: a.options.Version, token: a.token, dial: a.options.Dial,
-		loops: upstream.NewLoopDetector(nil), memory: a.memory, tap: dnstap.New(nodeName(), a.options.Version, a.log), watchers: &a.watchers, ready: a.ready, stopped: a.stopped,
+		loops: upstream.NewLoopDetector(nil), memory: a.memory, tap: dnstap.New(nodeName(), a.options.Version, a.log), watchers: &a.watchers, ready: a.ready, stopped: a.config.stopped,
 		targetChanged: func() { // the addresses of the DNS service, or of its endpoints
 			a.node.TargetChanged()
 			a.kernel.update()
@@ -263,7 +264,7 @@ func (a *Agent) Run(ctx context.Context) (err error) {
 				a.page.Run(ctx)
 			}
 		})).stop()
-	reloads := startStage(ctx, group, noError(a.applyReloads), a.runSource)
+	reloads := startStage(ctx, group, noError(a.config.run), a.config.runSource)
 	defer reloads.stop()
 
 	defer a.handover.Close() // drops a takeover that did not complete
@@ -298,14 +299,6 @@ func (a *Agent) Run(ctx context.Context) (err error) {
 	close(a.ready)
 	a.serveUntilEnd(ctx, servers, reloads)
 	return nil
-}
-
-// runSource watches the configuration's source, if there is one.
-func (a *Agent) runSource(ctx context.Context) error {
-	if a.source == nil {
-		return nil
-	}
-	return a.source.Run(ctx)
 }
 
 // firstSyncWait bounds the wait for the first cluster sync before the agent serves. It is long enough for a

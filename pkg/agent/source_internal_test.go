@@ -30,7 +30,7 @@ func TestFallBackToLastGood(t *testing.T) {
 	if got := a.Config().Forward[0].To[0].String(); got != "192.0.2.1" {
 		t.Errorf("upstream %s, want that of the last good one", got)
 	}
-	s := a.configStatus()
+	s := a.config.status(nil)
 	if s.LastOK || s.Refused != 1 || s.Generation != 1 || !s.LastGood.InUse || !strings.Contains(s.LastError, "/nonexistent") {
 		t.Errorf("status %+v, %+v", s, s.LastGood)
 	}

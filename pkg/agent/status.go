@@ -23,7 +23,7 @@ func (a *Agent) Status() status.Status {
 	s := status.Status{
 		State: "ready", Version: a.options.Version, Up: *status.Seconds(now.Sub(a.started).Truncate(time.Second)),
 		Foreign:  a.servers.foreign.Status(),
-		Config:   a.configStatus(),
+		Config:   a.config.status(r.needRestart),
 		Queries:  status.QueriesOf(a.resolver.Stats()),
 		Cache:    status.CacheOf(r.cache.Stats()),
 		Static:   r.staticStats(),
@@ -69,24 +69,6 @@ func (a *Agent) Status() status.Status {
 	return s
 }
 
-func (a *Agent) configStatus() status.Config {
-	s := status.Config{
-		Source:     origin.KindNone,
-		Generation: a.reloads.generation.Load(),
-		Applied:    time.Unix(0, a.reloads.lastSuccess.Load()).UTC().Format(time.RFC3339),
-		Refused:    a.reloads.bad.Load(),
-		LastOK:     true,
-	}
-	if a.source != nil {
-		s.SetSource(a.source.Status())
-	}
-	s.NeedRestart = a.running.Load().needRestart
-	if why := a.reloads.lastError.Load(); why != nil {
-		s.LastOK, s.LastError = false, *why
-	}
-	return s
-}
-
 // sample reads all counters for one scrape.
 func (a *Agent) sample() metrics.Sample {
 	r := a.running.Load()
@@ -105,12 +87,12 @@ func (a *Agent) sample() metrics.Sample {
 		Mode:      r.config.Intercept.Mode,
 		Foreign:   len(a.servers.foreign.Sockets()),
 		Config: metrics.Config{
-			Generation:  a.reloads.generation.Load(),
-			LastOK:      a.reloads.lastError.Load() == nil,
+			Generation:  a.config.generation.Load(),
+			LastOK:      a.config.lastError.Load() == nil,
 			NeedRestart: len(r.needRestart) > 0,
-			Succeeded:   a.reloads.good.Load(),
-			Failed:      a.reloads.bad.Load(),
-			LastSuccess: time.Unix(0, a.reloads.lastSuccess.Load()),
+			Succeeded:   a.config.good.Load(),
+			Failed:      a.config.bad.Load(),
+			LastSuccess: time.Unix(0, a.config.lastSuccess.Load()),
 			Panics:      a.builder.panics.Load(),
 		},
 		Source:   origin.Status{Kind: origin.KindNone, Reachable: true},
@@ -143,8 +125,8 @@ func (a *Agent) sample() metrics.Sample {
 	for i := range a.servers.udp {
 		s.UDP, s.TCP = append(s.UDP, a.servers.udp[i].Stats()), append(s.TCP, a.servers.tcp[i].Stats())
 	}
-	if a.source != nil {
-		s.Source = a.source.Status()
+	if a.config.source != nil {
+		s.Source = a.config.source.Status()
 	}
 	return s
 }
