@@ -13,8 +13,6 @@ import (
 	"reflect"
 	"regexp"
 	"slices"
-	"sort"
-	"strconv"
 	"strings"
 	"unicode"
 	"unicode/utf8"
@@ -153,7 +151,7 @@ func (d *decoder) decodeMapping(path string, n *yaml.Node, v reflect.Value, f *f
 		return false
 	}
 	fields := fieldsOf(v.Type())
-	for _, p := range d.pairs(path, n, 0) {
+	for _, p := range d.pairs(path, n) {
 		child := childPath(path, p.key)
 		i := slices.IndexFunc(fields, func(f field) bool { return f.key == p.key })
 		if i < 0 {
@@ -187,10 +185,9 @@ type pair struct {
 	value    *yaml.Node
 }
 
-// pairs returns a mapping's own keys, and then those that it merges by << and does not have itself. It reports keys that are not
-// scalars and keys that are set twice.
-func (d *decoder) pairs(path string, n *yaml.Node, depth int) []pair {
-	var list, merged []pair
+// pairs returns the keys of a mapping. It reports keys that are not scalars and keys that are set twice.
+func (d *decoder) pairs(path string, n *yaml.Node) []pair {
+	var list []pair
 	lines := map[string]int{}
 	for i := 0; i+1 < len(n.Content); i += 2 {
 		key, value := n.Content[i], n.Content[i+1]
@@ -200,52 +197,18 @@ func (d *decoder) pairs(path string, n *yaml.Node, depth int) []pair {
 		if value.Kind == yaml.AliasNode {
 			value = value.Alias
 		}
+		if key.Kind != yaml.ScalarNode || isNull(key) {
+			d.addAt(n.Content[i], path, "a key that is not a word", "")
+			continue
+		}
 		p := pair{key: key.Value, isString: isString(key), node: n.Content[i], value: value}
-		child := childPath(path, p.key)
-		switch first, again := lines[p.key]; {
-		case key.Kind != yaml.ScalarNode || isNull(key):
-			d.addAt(p.node, path, "a key that is not a word", "")
-			continue
-		case key.ShortTag() == "!!merge":
-			merged = append(merged, d.mergedPairs(path, value, depth)...)
-			continue
-		case again:
-			p.again = true
-			d.addAt(p.node, child, fmt.Sprintf("set twice, first on line %d", first), "")
-		default:
+		first := lines[p.key]
+		if p.again = first > 0; p.again {
+			d.addAt(p.node, childPath(path, p.key), fmt.Sprintf("set twice, first on line %d", first), "")
+		} else {
 			lines[p.key] = p.node.Line
 		}
 		list = append(list, p)
-	}
-	for _, p := range merged {
-		if lines[p.key] == 0 {
-			lines[p.key] = p.node.Line
-			list = append(list, p)
-		}
-	}
-	return list
-}
-
-// mergedPairs returns the keys that a merge key (<<) takes from a mapping, or from a list of mappings.
-func (d *decoder) mergedPairs(path string, n *yaml.Node, depth int) []pair {
-	const deepest = 10
-	from := []*yaml.Node{n}
-	if n.Kind == yaml.SequenceNode {
-		from = n.Content
-	}
-	var list []pair
-	for _, m := range from {
-		if m.Kind == yaml.AliasNode {
-			m = m.Alias
-		}
-		if m.Kind != yaml.MappingNode || depth == deepest {
-			d.addAt(m, path, "cannot be merged: not a mapping, or nested too deeply", "")
-			break
-		}
-		if !d.visit(path, m) {
-			break
-		}
-		list = append(list, d.pairs(path, m, depth+1)...)
 	}
 	return list
 }
@@ -304,7 +267,7 @@ func (d *decoder) decodeHosts(path string, n *yaml.Node, v reflect.Value) bool {
 	addresses := field{tag: `required:"name at least one address"`, format: textFormat(parseHostAddress, netip.Addr.String)}
 	hosts := map[string][]netip.Addr{}
 	seen := map[string]string{}
-	for _, p := range d.pairs(path, n, 0) {
+	for _, p := range d.pairs(path, n) {
 		child := childPath(path, p.key)
 		name, bad := parseHostKey(&p)
 		first, again := seen[name]
@@ -398,6 +361,9 @@ func (d *decoder) suggest(key string, fields []field) string {
 	if len(d.problems) >= maxProblems { // it would not be shown
 		return ""
 	}
+	if key == "<<" {
+		return "YAML 1.2 has no merge keys: write the keys themselves, or take the whole mapping with *"
+	}
 	keys := make([]string, len(fields))
 	for i := range fields {
 		keys[i] = fields[i].key
@@ -430,12 +396,13 @@ func (d *decoder) readDocument(data []byte) (*yaml.Node, bool) {
 		return nil, false
 	}
 	var first, second yaml.Node
-	reader := yaml.NewDecoder(bytes.NewReader(data))
+	text := bytes.NewReader(data)
+	reader := yaml.NewDecoder(byteReader{text})
 	err := reader.Decode(&first)
 	if errors.Is(err, io.EOF) {
 		return nil, true
 	}
-	if (err != nil || first.Content[0].Kind != yaml.MappingNode) && len(data) <= maxSearched && corefile().Match(data) {
+	if (err != nil || first.Content[0].Kind != yaml.MappingNode) && corefile().Match(data) {
 		d.add(Problem{Line: 1, Column: 1, What: "a Corefile", Hint: "`node-cache convert` makes a configuration of it"})
 		return nil, false
 	}
@@ -444,15 +411,17 @@ func (d *decoder) readDocument(data []byte) (*yaml.Node, bool) {
 		next = reader.Decode(&second)
 	}
 	const hint = "one file holds one configuration"
+	const ahead = 4 // bytes that the library reads beyond those that it looks at
+	stopped := 1 + bytes.Count(data[:max(0, len(data)-text.Len()-ahead)], []byte("\n"))
 	switch {
 	case err != nil:
-		d.addSyntax(data, err, "")
+		d.addSyntax(err, stopped, "")
 		return nil, false
 	case next == nil && !isNull(second.Content[0]): // an empty second document does no harm
 		d.addAt(second.Content[0], "", "a second document", hint)
 		return nil, false
 	case next != nil && !errors.Is(next, io.EOF):
-		d.addSyntax(data, next, hint)
+		d.addSyntax(next, stopped, hint)
 		return nil, false
 	}
 	return first.Content[0], true
@@ -464,82 +433,53 @@ func corefile() *regexp.Regexp { return regexp.MustCompile(`(?m)^[^\s#][^#]*[^:,
 // checkText reports bytes that are not text, and returns whether all are. YAML may be UTF-16 as well, which other programs do
 // not read.
 func (d *decoder) checkText(data []byte) bool {
+	line, begin := 1, 0
 	for i, c := range string(data) {
 		what := ""
 		switch {
+		case c == '\n':
+			line, begin = line+1, i+1
+			continue
 		case c == utf8.RuneError && !bytes.HasPrefix(data[i:], []byte(string(utf8.RuneError))):
 			what = "not UTF-8 text"
-		case c < ' ' && c != '\t' && c != '\n' && c != '\r', c >= 0x7F && c <= 0x9F && c != 0x85, c == 0xFFFE, c == 0xFFFF:
+		case c < ' ' && c != '\t' && c != '\r', c >= 0x7F && c <= 0x9F && c != 0x85, c == 0xFFFE, c == 0xFFFF:
 			what = fmt.Sprintf("control character %U", c)
 		default:
 			continue
 		}
-		d.addAtByte(data, i, what, "")
+		d.add(Problem{Line: line, Column: 1 + utf8.RuneCount(data[begin:i]), What: what})
 		return false
 	}
 	return true
 }
 
-// maxSearched bounds the texts whose syntax errors are searched for, which takes up to 17 parses. All of them together cost
-// about as much as one parse of the largest text.
-const maxSearched = 64 << 10
+// byteReader reads a byte at a time, so that the text's reader is where the YAML library is.
+type byteReader struct{ text *bytes.Reader }
 
-// addSyntax reports a text that is not YAML. The YAML library's line may be off by one. So this finds the shortest prefix of the
-// text that fails with the same error, and reports its end. For a text larger than maxSearched it reports the library's line. An
-// empty hint is chosen by the line.
-func (d *decoder) addSyntax(data []byte, err error, hint string) {
-	head := regexp.MustCompile(`^(?:yaml: )?(?:line (\d+): )?`).FindStringSubmatch(err.Error())
-	what := "YAML: " + strings.TrimPrefix(err.Error(), head[0])
-	if len(data) > maxSearched {
-		line, _ := strconv.Atoi(head[1]) // 0 without a line: unknown
-		d.add(Problem{Line: line, Column: min(line, 1), What: what, Hint: cmp.Or(hint, "the line may be wrong by one")})
-		return
-	}
-	fails := func(length int) bool {
-		reader := yaml.NewDecoder(bytes.NewReader(data[:length]))
-		for {
-			var n yaml.Node
-			if got := reader.Decode(&n); got != nil {
-				return got.Error() == err.Error()
-			}
-		}
-	}
-	length := sort.Search(len(data), fails)
-	end := max(0, length-1)
-	line := data[bytes.LastIndexByte(data[:end], '\n')+1:]
-	line, _, _ = bytes.Cut(line, []byte("\n"))
-	if hint == "" {
-		hint = syntaxHint(string(line), string(data[end:min(length, len(data))]))
-	}
-	d.addAtByte(data, end, what, hint)
-}
+func (r byteReader) Read(p []byte) (int, error) { return r.text.Read(p[:min(1, len(p))]) }
 
-// syntaxHint returns what to look for in a line that is no YAML, from the character that is in the way on.
-func syntaxHint(line, found string) string {
-	text := strings.TrimLeft(line, " ")
-	quotes := strings.Count(line, `"`)%2 == 1 || strings.Count(line, "'")%2 == 1
+// addSyntax reports a text that is not YAML. For some errors the library has no line, or that where the mapping or list around
+// the mistake begins. These get the line where it stopped. An empty hint is chosen by the error.
+func (d *decoder) addSyntax(err error, stopped int, hint string) {
+	what := strings.TrimPrefix(err.Error(), "yaml: ")
+	line := 0
+	if n, _ := fmt.Sscanf(what, "line %d:", &line); n == 1 {
+		_, what, _ = strings.Cut(what, ": ")
+	}
+	if line == 0 || strings.HasPrefix(what, "did not find expected") {
+		line = stopped
+	}
+	contains := func(part string) bool { return strings.Contains(what, part) }
 	switch {
-	case strings.HasPrefix(text, "\t"):
-		return "indent with spaces, not with tabs"
-	case found == "@" || found == "`":
-		return "quote a value that begins with @ or `"
-	case quotes:
-		return "close the quotes"
-	case found == ":":
-		return "quote a value that holds a colon and a space, and check the indentation"
+	case hint != "":
+	case contains("mapping values"):
+		hint = "quote a value that holds a colon and a space, and check the indentation"
+	case contains("end of stream"):
+		hint = "close the quotes"
+	case contains("cannot start any token"), contains("tab character"):
+		hint = "indent with spaces, not with tabs, and quote a value that begins with @ or `"
+	default:
+		hint = "check the indentation and the brackets, here and above, and quote an IPv6 address"
 	}
-	return "check the indentation and the brackets, and quote an IPv6 address"
-}
-
-// addAtByte reports a problem at a byte of a text. The lines are those of YAML 1.1.
-func (d *decoder) addAtByte(data []byte, offset int, what, hint string) {
-	text := strings.TrimPrefix(strings.ReplaceAll(string(data[:offset]), "\r\n", "\n"), "\uFEFF")
-	breaks := func(c rune) bool { return c == '\n' || c == '\r' || c == 0x85 || c == 0x2028 || c == 0x2029 }
-	p := Problem{Line: 1, Column: 1, What: what, Hint: hint}
-	for _, c := range text {
-		if p.Column++; breaks(c) {
-			p.Line, p.Column = p.Line+1, 1
-		}
-	}
-	d.add(p)
+	d.add(Problem{Line: line, Column: 1, What: "YAML: " + what, Hint: hint})
 }

@@ -150,9 +150,6 @@ func checkRules(d *decoder, c *Config, role Role) {
 	if d.isSet("rewrite") {
 		checkRewrites(d, c.Rewrite)
 	}
-	if d.isSet("templates") {
-		checkTemplates(d, c.Templates)
-	}
 	if d.isSet("etcd") {
 		checkEtcd(d, c)
 	}

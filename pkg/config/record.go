@@ -41,8 +41,14 @@ func parseRecordText(text string) (string, *Problem) {
 	if strings.TrimSpace(text) == "" {
 		return "", problem("no record", recordHint)
 	}
-	if _, err := parseRecord(text); err != nil {
+	t, err := parseRecord(text)
+	if err != nil {
 		return "", problem("not a template: "+strings.TrimPrefix(err.Error(), "template: record:1: "), recordHint)
+	}
+	// Without actions, and with a field that TemplateData lacks, it is the same for each question.
+	_, err = makeRecord(t, &TemplateData{})
+	if err != nil && (!strings.Contains(text, "{{") || strings.Contains(err.Error(), "can't evaluate field")) {
+		return "", problem("no record: "+err.Error(), recordHint)
 	}
 	return text, nil
 }

@@ -2,6 +2,11 @@
 
 package config
 
+import (
+	"fmt"
+	"slices"
+)
+
 // Rewrite is an item of rewrite. One of Exact, Prefix and Suffix is not empty. All are of names in lower case without the dot
 // at their end.
 type Rewrite struct {
@@ -24,4 +29,39 @@ func (r *Rewrite) Rule() (kind, from string) {
 		return RewriteSuffix, r.Suffix
 	}
 	return RewriteExact, r.Exact
+}
+
+// checkRewrites puts the texts of rules in lower case. It reports texts that are not part of a domain name, and rules that never apply.
+func checkRewrites(d *decoder, rules []Rewrite) {
+	seen := map[string]string{}
+	for i := range rules {
+		r, path := &rules[i], fmt.Sprintf("rewrite[%d]", i)
+		if !d.clean(path) {
+			continue
+		}
+		kinds := slices.DeleteFunc([]string{RewriteExact, RewritePrefix, RewriteSuffix}, func(kind string) bool { return !d.isSet(path + "." + kind) })
+		if len(kinds) != 1 {
+			d.report(path, fmt.Sprintf("%d of exact, prefix and suffix are set", len(kinds)),
+				"a rule has one of them, like {suffix: .old.example, to: .new.example}")
+			continue
+		}
+		kind := kinds[0]
+		from := map[string]*string{RewriteExact: &r.Exact, RewritePrefix: &r.Prefix, RewriteSuffix: &r.Suffix}[kind]
+		for key, part := range map[string]*string{kind: from, "to": &r.To} {
+			text, bad := *part, (*Problem)(nil)
+			if *part, bad = parsePart(kind, text, key == "to"); bad != nil {
+				d.rejectText(path+"."+key, text, bad)
+			}
+		}
+		first, again := seen[kind+*from]
+		switch {
+		case !d.clean(path):
+		case *from == r.To:
+			d.report(path+".to", quote(r.To)+": the same as "+kind, "")
+		case again:
+			d.report(path+"."+kind, quote(*from)+": already at "+first, "the first rule that fits is taken: leave out one of them")
+		default:
+			seen[kind+*from] = path
+		}
+	}
 }
