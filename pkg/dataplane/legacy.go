@@ -186,18 +186,12 @@ func chainNames(entries []byte, targets int) []string {
 		if next < targets+head || next > len(entries) {
 			return names
 		}
-		if target+errorAt+errorLen <= next && cstring(entries[target+nameAt:target+errorAt]) == "ERROR" {
-			if name := cstring(entries[target+errorAt : target+errorAt+errorLen]); name != "ERROR" {
+		if target+errorAt+errorLen <= next && unix.ByteSliceToString(entries[target+nameAt:target+errorAt]) == "ERROR" {
+			if name := unix.ByteSliceToString(entries[target+errorAt : target+errorAt+errorLen]); name != "ERROR" {
 				names = append(names, name)
 			}
 		}
 		entries = entries[next:]
 	}
 	return names
-}
-
-// cstring returns b up to its first zero byte.
-func cstring(b []byte) string {
-	s, _, _ := strings.Cut(string(b), "\x00")
-	return s
 }

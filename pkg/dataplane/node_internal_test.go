@@ -16,8 +16,10 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"unsafe"
 
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/asm"
+	"github.com/cilium/ebpf/link"
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 	"github.com/vishvananda/netlink"
@@ -248,32 +250,15 @@ func open(t *testing.T, dir string) *os.File {
 // attachPassing loads `return 1` and attaches it to what sockets of the cgroup connect to.
 func attachPassing(t *testing.T, group *os.File, name string) {
 	t.Helper()
-	var pin runtime.Pinner
-	defer pin.Unpin()
-	code := []uint64{0x00000001_000000b7, 0x95} // r0 = 1; exit
-	license := []byte("Apache-2.0\x00")
-	pin.Pin(&code[0])
-	pin.Pin(&license[0])
-	load := struct {
-		kind, count                     uint32
-		code, license                   uint64
-		logLevel, logSize               uint32
-		log                             uint64
-		kernel, flags                   uint32
-		name                            [16]byte
-		ifindex, expected, btf, infoLen uint32
-	}{
-		kind: unix.BPF_PROG_TYPE_CGROUP_SOCK_ADDR, count: 2, expected: unix.BPF_CGROUP_INET4_CONNECT,
-		code: uint64(uintptr(unsafe.Pointer(&code[0]))), license: uint64(uintptr(unsafe.Pointer(&license[0]))),
+	p, err := ebpf.NewProgram(&ebpf.ProgramSpec{
+		Name: name, Type: ebpf.CGroupSockAddr, AttachType: ebpf.AttachCGroupInet4Connect, License: "Apache-2.0",
+		Instructions: asm.Instructions{asm.Mov.Imm(asm.R0, 1), asm.Return()},
+	})
+	if err != nil {
+		t.Skipf("no program can be loaded: %v", err)
 	}
-	copy(load.name[:15], name)
-	fd, _, errno := unix.Syscall(unix.SYS_BPF, unix.BPF_PROG_LOAD, uintptr(unsafe.Pointer(&load)), unsafe.Sizeof(load))
-	if errno != 0 {
-		t.Skipf("no program can be loaded: %v", errno)
-	}
-	t.Cleanup(func() { _ = unix.Close(int(fd)) })
-	attach := struct{ target, program, kind, flags uint32 }{uint32(group.Fd()), uint32(fd), unix.BPF_CGROUP_INET4_CONNECT, 0}
-	assert.NoError(t, bpf(unix.BPF_PROG_ATTACH, unsafe.Pointer(&attach), unsafe.Sizeof(attach)))
+	t.Cleanup(func() { _ = p.Close() })
+	assert.NoError(t, link.RawAttachProgram(link.RawAttachProgramOptions{Target: int(group.Fd()), Program: p, Attach: ebpf.AttachCGroupInet4Connect}))
 }
 
 func TestCgroupPath(t *testing.T) {

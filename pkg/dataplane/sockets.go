@@ -6,14 +6,14 @@ import (
 	"bufio"
 	"bytes"
 	"errors"
-	"fmt"
 	"os"
 	"path/filepath"
-	"runtime"
 	"slices"
+	"strconv"
 	"strings"
-	"unsafe"
 
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/link"
 	"golang.org/x/sys/unix"
 )
 
@@ -40,31 +40,19 @@ func socketPrograms(self string) ([]string, error) {
 }
 
 func programsOf(dir *os.File) ([]string, error) {
-	var pin runtime.Pinner // the kernel gets pointers as integers
-	defer pin.Unpin()
 	var names []string
-	for _, kind := range []uint32{
-		unix.BPF_CGROUP_INET4_CONNECT, unix.BPF_CGROUP_INET6_CONNECT, unix.BPF_CGROUP_UDP4_SENDMSG, unix.BPF_CGROUP_UDP6_SENDMSG,
+	for _, kind := range []ebpf.AttachType{
+		ebpf.AttachCGroupInet4Connect, ebpf.AttachCGroupInet6Connect, ebpf.AttachCGroupUDP4Sendmsg, ebpf.AttachCGroupUDP6Sendmsg,
 	} {
-		ids := make([]uint32, maxPrograms)
-		pin.Pin(&ids[0])
-		q := struct { // the part of union bpf_attr that BPF_PROG_QUERY reads and writes
-			targetFD, attachType, queryFlags, attachFlags uint32
-			progIDs                                       uint64
-			count, _                                      uint32
-		}{
-			targetFD: uint32(dir.Fd()), attachType: kind, queryFlags: unix.BPF_F_QUERY_EFFECTIVE,
-			progIDs: uint64(uintptr(unsafe.Pointer(&ids[0]))), count: maxPrograms,
-		}
-		err := bpf(unix.BPF_PROG_QUERY, unsafe.Pointer(&q), unsafe.Sizeof(q))
+		found, err := link.QueryPrograms(link.QueryOptions{Target: int(dir.Fd()), Attach: kind, QueryFlags: unix.BPF_F_QUERY_EFFECTIVE})
 		switch {
-		case errors.Is(err, unix.EINVAL), errors.Is(err, unix.ENOSYS):
+		case errors.Is(err, unix.EINVAL), errors.Is(err, unix.ENOSYS), errors.Is(err, ebpf.ErrNotSupported):
 			return names, nil // the kernel does not support such programs
-		case err != nil && !errors.Is(err, unix.ENOSPC): // ENOSPC: there are more programs
-			return names, fmt.Errorf("querying them: %w", err)
+		case err != nil:
+			return names, err
 		}
-		for _, id := range ids[:min(q.count, maxPrograms)] {
-			if name := programName(id); !slices.Contains(names, name) {
+		for _, p := range found.Programs[:min(len(found.Programs), maxPrograms)] {
+			if name := programName(p.ID); !slices.Contains(names, name) {
 				names = append(names, name)
 			}
 		}
@@ -73,33 +61,14 @@ func programsOf(dir *os.File) ([]string, error) {
 }
 
 // programName returns the name of a program, or its ID without CAP_SYS_ADMIN.
-func programName(id uint32) string {
-	by := [3]uint32{id} // then the next ID and flags
-	fd, _, errno := unix.Syscall(unix.SYS_BPF, unix.BPF_PROG_GET_FD_BY_ID, uintptr(unsafe.Pointer(&by)), unsafe.Sizeof(by))
-	if errno != 0 {
-		return fmt.Sprintf("%d", id)
+func programName(id ebpf.ProgramID) string {
+	if p, err := ebpf.NewProgramFromID(id); err == nil {
+		defer func() { _ = p.Close() }()
+		if info, err := p.Info(); err == nil && info.Name != "" {
+			return info.Name
+		}
 	}
-	defer func() { _ = unix.Close(int(fd)) }()
-	var pin runtime.Pinner
-	defer pin.Unpin()
-	info := make([]byte, 80) // struct bpf_prog_info up to its name, the last 16 bytes
-	pin.Pin(&info[0])
-	o := struct { // the part of union bpf_attr that BPF_OBJ_GET_INFO_BY_FD reads and writes
-		fd, size uint32
-		info     uint64
-	}{uint32(fd), uint32(len(info)), uint64(uintptr(unsafe.Pointer(&info[0])))}
-	err := bpf(unix.BPF_OBJ_GET_INFO_BY_FD, unsafe.Pointer(&o), unsafe.Sizeof(o))
-	if name := cstring(info[64:]); err == nil && name != "" {
-		return name
-	}
-	return fmt.Sprintf("%d", id)
-}
-
-func bpf(cmd uintptr, attr unsafe.Pointer, size uintptr) error {
-	if _, _, errno := unix.Syscall(unix.SYS_BPF, cmd, uintptr(attr), size); errno != 0 {
-		return errno
-	}
-	return nil
+	return strconv.Itoa(int(id))
 }
 
 // cgroup returns the directory of this process's cgroup v2; "" if there is none or it is
