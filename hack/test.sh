@@ -103,7 +103,11 @@ cannot() { # cannot SUITE REASON
 
 suite_lint() {
   check golangci-lint hack/lint.sh # with govet's analyzers
-  check go.mod-tidy go mod tidy -diff
+  local module
+  for module in . hack/image test/*/go.mod; do
+    module=${module%/go.mod}
+    check "tidy-$module" go -C "$module" mod tidy -diff
+  done
   check actionlint go run github.com/rhysd/actionlint/cmd/actionlint@v1.7.12 .github/workflows/*
   local script
   for script in .ci/run hack/*.sh; do check "bash-$(basename "$script")" bash -n "$script"; done
@@ -159,8 +163,12 @@ binary() {
   go build -ldflags '-X main.version=test' -o "$work/node-cache" ./cmd/node-cache >&2 && export E2E_BINARY=$work/node-cache
 }
 
-# The program as a process, with real servers and clients that wait for some seconds only.
-suite_e2e() { go test -json -count=1 -timeout="$limit" ./test/e2e/...; }
+# The program as a process, with real servers and clients that wait for some seconds only, and its page in a browser.
+suite_e2e() (
+  go test -json -count=1 -timeout="$limit" ./test/e2e/...
+  status=$?
+  cd test/browser && go test -json -count=1 -timeout="$limit" ./... && exit $status
+)
 
 # Upstreams that fail, some in network namespaces. It judges times, so it runs alone in its lane.
 suite_upstream() { go test -json -count=1 -timeout="$limit" ./test/upstream; }

@@ -15,8 +15,6 @@ import (
 // testOnly lists the direct dependencies that no code outside of tests imports, each with its reason.
 func testOnly() map[string]string {
 	return map[string]string{
-		"github.com/chromedp/cdproto":        "names what the browser can do",
-		"github.com/chromedp/chromedp":       "drives a browser",
 		"github.com/dnstap/golang-dnstap":    "decodes what the agent sends to a collector",
 		"github.com/google/go-cmp":           "shows the difference in a failed test",
 		"github.com/prometheus/client_model": "holds what a scrape of /metrics says",

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package e2e
+package browser
 
 import (
 	"context"
@@ -11,6 +11,8 @@ import (
 	"net/netip"
 	"net/url"
 	"os"
+	"os/exec"
+	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
@@ -18,6 +20,7 @@ import (
 	"time"
 
 	"github.com/chromedp/chromedp"
+	"github.com/miekg/dns"
 
 	"github.com/nodecache/node-cache/internal/assert"
 	"github.com/nodecache/node-cache/internal/proctest"
@@ -29,29 +32,57 @@ import (
 	"github.com/nodecache/node-cache/pkg/wire"
 )
 
+// nodeCache is the path of the binary under test, set by TestMain.
+var nodeCache string
+
+func TestMain(m *testing.M) {
+	os.Exit(proctest.Main(m, &nodeCache))
+}
+
+const zone = `$ORIGIN e2e.test.
+$TTL 300
+@ IN SOA ns hostmaster 1 3600 600 86400 300
+@ IN NS ns
+ns IN A 192.0.2.53
+long IN A 192.0.2.1
+`
+
+// ask sends one query. It fails without a reply within the time after which stub resolvers give up, 5 s.
+func ask(t *testing.T, server netip.AddrPort, name string) {
+	t.Helper()
+	client := dns.Client{Timeout: 4500 * time.Millisecond}
+	if _, _, err := client.Exchange(new(dns.Msg).SetQuestion(name, dns.TypeA), server.String()); err != nil {
+		t.Fatalf("asking for %s: %v", name, err)
+	}
+}
+
 // TestPage reads the page of a real agent in a browser while queries are answered, its upstream ends, and it ends itself.
 func TestPage(t *testing.T) {
 	browser := startBrowser(t)
-	upstream := startNSDAt(t, proctest.FreeAddr(t), restartZone)
-	a := startAgent(t, settings{to: []string{upstream.addr}, socket: proctest.SocketPath(t)})
-	address := proctest.PageURL(t, a.settings.socket)
-	ask(t, a.addr, "long.e2e.test.")
+	to, addr, web, socket := proctest.FreeAddr(t), proctest.FreeAddr(t), proctest.FreeAddr(t), proctest.SocketPath(t)
+	upstream := proctest.StartNSD(t, to, map[string]string{"e2e.test": zone})
+	config := filepath.Join(t.TempDir(), "config.yaml")
+	text := fmt.Sprintf("listen: {addresses: [%s], port: %d}\nforward: [{zone: ., to: ['%s']}]\nadmin: {address: %s, socket: %s}\n", addr.Addr(), addr.Port(), to, web, socket)
+	assert.NoError(t, os.WriteFile(config, []byte(text), 0o644))
+	a := proctest.StartAgent(t, exec.Command(nodeCache, "agent", "--config", config), web, "/readyz", nil)
+	address := proctest.PageURL(t, socket)
+	ask(t, addr, "long.e2e.test.")
 
 	static := openTab(browser, t, address, 1200, "light", true)
-	if text := static.text("main"); !strings.Contains(text, "1 queries") || !strings.Contains(text, "udp://"+upstream.addr) {
+	if text := static.text("main"); !strings.Contains(text, "1 queries") || !strings.Contains(text, "udp://"+to.String()) {
 		t.Errorf("without JavaScript the page shows %q", text)
 	}
 	static.checkQuiet()
 
 	p := openTab(browser, t, address, 1200, "light", false)
 	p.await("main", "1 queries")
-	ask(t, a.addr, "long.e2e.test.")
+	ask(t, addr, "long.e2e.test.")
 	proctest.Figure(t, "a query is shown after %s", p.await("main", "2 queries, 50 % hits").Round(10*time.Millisecond))
 	p.checkQuiet()
 
 	upstream.Kill()
 	proctest.Eventually(t, time.Minute, "the agent has noticed that the upstream is gone", func() bool {
-		ask(t, a.addr, fmt.Sprintf("n%d.e2e.test.", time.Now().UnixNano()))
+		ask(t, addr, fmt.Sprintf("n%d.e2e.test.", time.Now().UnixNano()))
 		var s status.Status
 		a.Status(t, &s)
 		return s.Upstreams[0].State != "good"
