@@ -3,11 +3,17 @@
 package nftables
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"net/netip"
+	"os"
+	"slices"
+	"strings"
+	"time"
 
 	"github.com/google/nftables/expr"
+	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
 )
 
@@ -15,7 +21,17 @@ import (
 const priorityTrace = -399
 
 // A Tracer makes the kernel trace the packets of a client: it reports each rule that they pass to the group NFNLGRP_NFTRACE.
-type Tracer struct{ socket *socket }
+type Tracer struct {
+	socket *socket
+	events *netlink.Conn // of that group
+}
+
+// A Drop is a rule or policy that dropped packets.
+type Drop struct {
+	Where  string // family, table and chain
+	Rule   string // with its handle; empty: the chain's policy
+	Policy bool
+}
 
 // NewTracer traces the packets from and to src in the current network namespace. The table [TraceTable] exists until Close,
 // or until this process ends for any reason; before Linux 5.12 until Close or [Backend.Remove] only. There is one Tracer at a
@@ -25,9 +41,19 @@ func NewTracer(src netip.Addr) (*Tracer, error) {
 	if err != nil {
 		return nil, err
 	}
-	t := &Tracer{s}
-	if err := t.start(src); err != nil {
-		return nil, errors.Join(err, s.conn.Close())
+	events, err := netlink.Dial(unix.NETLINK_NETFILTER, nil)
+	if err != nil {
+		return nil, errors.Join(withHint("opening a netlink socket", err), s.conn.Close())
+	}
+	_ = events.SetReadBuffer(receiveBuffer) // best effort: lost traces are not needed
+	t := &Tracer{s, events}
+	if err = events.JoinGroup(unix.NFNLGRP_NFTRACE); err != nil {
+		err = fmt.Errorf("subscribing to traces: %w", err)
+	} else {
+		err = t.start(src)
+	}
+	if err != nil {
+		return nil, errors.Join(err, events.Close(), s.conn.Close())
 	}
 	return t, nil
 }
@@ -75,9 +101,59 @@ func (t *Tracer) remove() error {
 	return t.socket.commit(&tx)
 }
 
+// Drops returns the drops that the kernel has reported, each once. It waits 50 ms for more.
+func (t *Tracer) Drops(now func() time.Time) (drops []Drop, err error) {
+	for { // the kernel has sent the traces before the packets were dropped
+		_ = t.events.SetReadDeadline(now().Add(50 * time.Millisecond))
+		messages, err := t.events.Receive()
+		for _, m := range messages {
+			if d, ok := parseTrace(&m); ok && !slices.Contains(drops, d) {
+				drops = append(drops, d)
+			}
+		}
+		if errors.Is(err, os.ErrDeadlineExceeded) || errors.Is(err, unix.ENOBUFS) { // ENOBUFS: the other traces are enough
+			return drops, nil
+		}
+		if err != nil {
+			return nil, fmt.Errorf("reading traces: %w", err)
+		}
+	}
+}
+
+// parseTrace parses a trace message. It reports whether that is a drop.
+func parseTrace(m *netlink.Message) (d Drop, dropped bool) {
+	const drop, accept = 0, 1 // NF_DROP, NF_ACCEPT
+	if m.Header.Type != unix.NFNL_SUBSYS_NFTABLES<<8|unix.NFT_MSG_TRACE || len(m.Data) < headerSize {
+		return d, false
+	}
+	families := map[byte]string{
+		unix.NFPROTO_INET: "inet", unix.NFPROTO_IPV4: "ip", unix.NFPROTO_IPV6: "ip6", unix.NFPROTO_ARP: "arp", unix.NFPROTO_BRIDGE: "bridge", unix.NFPROTO_NETDEV: "netdev",
+	}
+	data := m.Data[headerSize:]
+	code := func(path ...uint16) uint32 {
+		if value := find(data, path...); len(value) == 4 {
+			return binary.BigEndian.Uint32(value)
+		}
+		return accept
+	}
+	d.Where = strings.Join([]string{families[m.Data[0]], findText(data, unix.NFTA_TRACE_TABLE), findText(data, unix.NFTA_TRACE_CHAIN)}, " ")
+	switch code(unix.NFTA_TRACE_TYPE) {
+	case unix.NFT_TRACETYPE_POLICY:
+		d.Policy = true
+		return d, code(unix.NFTA_TRACE_POLICY) == drop
+	case unix.NFT_TRACETYPE_RULE:
+		if handle := find(data, unix.NFTA_TRACE_RULE_HANDLE); len(handle) == 8 {
+			d.Rule = fmt.Sprintf("the rule with handle %d, see `nft -a list chain %s`", binary.BigEndian.Uint64(handle), d.Where)
+		}
+		verdict := code(unix.NFTA_TRACE_VERDICT, unix.NFTA_VERDICT_CODE)
+		return d, verdict&0xff == drop && int32(verdict) >= 0
+	}
+	return d, false
+}
+
 // Close ends the trace and deletes the table.
 func (t *Tracer) Close() error {
-	err := t.remove()
+	err := errors.Join(t.remove(), t.events.Close())
 	if closed := t.socket.conn.Close(); closed != nil {
 		err = errors.Join(err, fmt.Errorf("closing a netlink socket: %w", closed))
 	}

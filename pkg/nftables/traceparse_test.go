@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package doctor
+package nftables
 
 import (
 	"encoding/binary"
@@ -58,9 +58,12 @@ func TestParseTrace(t *testing.T) {
 		{"the end of a chain", unix.NFT_TRACETYPE_RETURN, drop, 7, false},
 	} {
 		m := traceMessage(tt.kind, tt.verdict, tt.handle)
-		want := Drop{Where: "inet fw in", Rule: "the rule with handle 7, see `nft -a list chain inet fw in`"}
-		if tt.kind == unix.NFT_TRACETYPE_POLICY {
-			want = Drop{Where: "inet fw in", Policy: true}
+		want := Drop{Where: "inet fw in"}
+		switch tt.kind {
+		case unix.NFT_TRACETYPE_POLICY:
+			want.Policy = true
+		case unix.NFT_TRACETYPE_RULE:
+			want.Rule = "the rule with handle 7, see `nft -a list chain inet fw in`"
 		}
 		if got, dropped := parseTrace(&m); got != want || dropped != tt.want {
 			t.Errorf("%s: %+v, dropped: %t; want %+v, %t", tt.name, got, dropped, want, tt.want)
