@@ -31,54 +31,53 @@ type document struct {
 type Config struct {
 	// The addresses that answer DNS queries.
 	Listen Listen `yaml:"listen"`
-	// The upstreams of each zone. A name is sent to the route with the longest matching zone. One route must have the
-	// zone `.`, unless cluster.zones has it.
+	// The upstreams of each zone. A name goes to the route with the longest matching zone. One route must have the zone
+	// `.`, unless cluster.zones has it.
 	Forward []Route `yaml:"forward"` // zones are unique
 	// The domain of the cluster. Not the root.
 	ClusterDomain string `yaml:"clusterDomain" format:"domain"` // lower-case and absolute
-	// How cluster names, and reverse names of the cluster, are answered.
+	// How names and reverse names of the cluster are answered.
 	Cluster Cluster `yaml:"cluster"`
-	// How the agent knows the pods that ask it, for `node-cache agent` only.
+	// How the agent knows the pods that ask it. For `node-cache agent` only.
 	Pods NodePods `yaml:"pods"`
 	// Names with fixed addresses, before the cluster, the cache and the upstreams.
 	Hosts Hosts `yaml:"hosts"`
-	// Records in the format of SkyDNS in etcd, after hosts and templates, and before the cluster.
+	// SkyDNS records in etcd, after hosts and templates, and before the cluster.
 	Etcd Etcd `yaml:"etcd"`
-	// Rules that look a name up under another name. The first matching rule applies, once. The reply has the client's
-	// name. A rule has one of `exact`, `prefix` and `suffix`. Case and a dot at the end do not matter. An alias in an answer
+	// Rules that look a name up under another name. The first matching rule applies, once; the reply has the client's
+	// name. A rule has one of `exact`, `prefix` and `suffix`; case and a final dot do not matter. An alias in an answer
 	// keeps its target: write a rule for the alias too.
 	Rewrite []Rewrite `yaml:"rewrite"`
 	// Answers built from patterns. The first matching template answers, after hosts and before the cluster.
 	Templates []Template `yaml:"templates"`
-	// Names that are answered here and not by an upstream, with the names below them: `localhost` with the loopback addresses
-	// and their reverse names (RFC 6761), `invalid` and `onion` as names that do not exist (RFC 6761, RFC 7686), and
-	// `resolver.arpa` without data, so that clients are not led to the upstream's encrypted resolver (RFC 9462). A route,
-	// hosts and templates for such a name come first. `[]`: all are looked up.
+	// Names that no upstream is asked for, with those below them: `localhost` has the loopback addresses and their reverse
+	// names (RFC 6761), `invalid` and `onion` do not exist (RFC 6761, RFC 7686), and `resolver.arpa` is empty, so that
+	// clients do not find the upstream's encrypted resolver (RFC 9462). A route, hosts and templates for such a name come
+	// first. `[]`: all are looked up.
 	SpecialNames []string `yaml:"specialNames" words:"localhost,invalid,onion,resolver.arpa"`
-	// IPv6 addresses synthesized for names that only have IPv4 addresses, for clients behind a NAT64 (RFC 6147).
-	// IPv4-mapped IPv6 addresses are removed from answers. `ipv4only.arpa` is answered here (RFC 7050).
+	// IPv6 addresses synthesized for names that only have IPv4 addresses, for clients behind a NAT64 (RFC 6147). IPv4-mapped IPv6
+	// addresses are removed from answers, and `ipv4only.arpa` is answered here (RFC 7050).
 	DNS64 DNS64 `yaml:"dns64"`
-	// The link that holds listen.addresses, for `node-cache agent` only.
+	// The link that holds listen.addresses. For `node-cache agent` only.
 	Interface Interface `yaml:"interface"`
-	// The kernel rules that send the node's DNS queries to the agent while it answers, and to the fallback otherwise,
-	// for `node-cache agent` only.
+	// The kernel rules that send the node's queries to the agent while it answers, else to the fallback. For `node-cache
+	// agent` only.
 	Intercept Intercept `yaml:"intercept"`
-	// Answers that a BPF program gives to the node's pods, without the agent's process, for `node-cache agent` only.
+	// Answers that a BPF program gives to the node's pods. For `node-cache agent` only.
 	Kernel Kernel `yaml:"kernel"`
 	// The cache.
 	Cache Cache `yaml:"cache"`
-	// A copy of the cache, and with cluster.resolver `local` of the cluster zone, that survives a restart.
+	// A copy of the cache, and with cluster.resolver `local` of the zone, for the next start.
 	Snapshot Snapshot `yaml:"snapshot"`
-	// How an agent takes over from another on its node without losing a query, for `node-cache agent` only.
+	// How an agent takes over from the previous one without losing a query. For `node-cache agent` only.
 	Handover Handover `yaml:"handover"`
 	// Bounds on concurrent work. Excess queries are shed.
 	Limits Limits `yaml:"limits"`
 	// The answers to queries of class CH. Empty: the query is refused.
 	Identity Identity `yaml:"identity"`
-	// The HTTP server for /metrics, /livez, /readyz, /status, and the page / for browsers.
+	// The HTTP server for /metrics, /livez, /readyz, /status, and the web page /.
 	Admin Admin `yaml:"admin"`
-	// Queries that are sent repeatedly, to measure how they are answered, at most 32. Each has metrics by its label,
-	// and the page /healthcheck/LABEL.
+	// Queries that are repeated to measure the answers, at most 32. Each has metrics, and the page /healthcheck/LABEL.
 	Probes []Probe `yaml:"probes" max:"32"`
 	// What is logged.
 	Log Log `yaml:"log"`
@@ -86,41 +85,38 @@ type Config struct {
 
 // Listen is the section listen.
 type Listen struct {
-	// IP addresses without a port, at least one. `0.0.0.0` is every IPv4 address, `::` every address; do not list
-	// addresses that these cover.
+	// IP addresses, at least one. `0.0.0.0` is every IPv4 address, `::` every address; do not list addresses that these
+	// cover.
 	Addresses []netip.Addr `yaml:"addresses" format:"listenAddress" required:"name at least one address"`
 	// The port, 1 to 65535.
 	Port uint16 `yaml:"port" min:"1" max:"65535"`
-	// The largest answer over UDP in bytes, 512 to 4096. Above 1232 it may be fragmented, and some networks drop
-	// fragments.
+	// The largest answer over UDP in bytes, 512 to 4096. Above 1232, networks may drop it as fragments.
 	UDPSize int `yaml:"udpSize" min:"512" max:"4096"`
 }
 
 // Route is an item of forward. [DefaultRoute] has the value of every absent key.
 type Route struct {
-	// The zone, of letters, digits, `-`, `_` and `/`. It matches itself and every name below it. Required.
+	// The zone, of letters, digits, `-`, `_` and `/`, with every name below it. Required.
 	Zone string `yaml:"zone" format:"zone" required:"write \".\" for all names"` // lower-case and absolute
 	// Upstreams, at least one. `192.0.2.1`, `192.0.2.1:5353` or `udp://192.0.2.1`: over UDP, and over TCP after a
 	// truncated answer. `tcp://192.0.2.1`: over TCP only. `tls://192.0.2.1#dns.example`: over TLS (RFC 7858); the
-	// certificate must be valid for the name after the #, or without one for the address.
-	// `https://192.0.2.1/path#dns.example` or `https://dns.example/path`: over HTTP/2 (RFC 8484), the second at the
-	// addresses in bootstrap; the default path is `/dns-query`. `/etc/resolv.conf`: the nameservers of that file. `none`
-	// alone: queries fail. The default port is 53, with tls:// 853 and with https:// 443. Put an IPv6 address with a
-	// port in brackets.
+	// certificate must have the name after the #, or without one the address. `https://192.0.2.1/path#dns.example`, or
+	// `https://dns.example/path` at the addresses in bootstrap: over HTTP/2 (RFC 8484); the default path is `/dns-query`.
+	// `/etc/resolv.conf`: the nameservers of that file. `none` alone: queries fail. The default port is 53, for tls://
+	// 853, for https:// 443. Put an IPv6 address with a port in brackets.
 	To []Target `yaml:"to" format:"target" required:"name at least one upstream"`
-	// The IP addresses of the host in an https:// URL that has a host name. Each is an upstream of its own. A route may
-	// have one such host.
+	// The IP addresses of the host in an https:// URL with a host name, of which a route may have one. Each address is an
+	// upstream.
 	Bootstrap []netip.Addr `yaml:"bootstrap" format:"bootstrap"` // empty without such a host
-	// The order of upstreams: `fastest` (by the latency of most names; about 1 % of queries also go to another one, to
-	// measure it), `sequential` (the first healthy one of the list) or `random`. If the first is late or fails, another is
-	// asked.
+	// The order of upstreams: `fastest` (about 1 % of queries also go to another one, to measure it), `sequential` (the
+	// first healthy one of the list) or `random`. If the first is late or fails, another is asked.
 	Policy string `yaml:"policy" words:"fastest,sequential,random"`
 	// Connections to each upstream over TCP, TLS and HTTPS, 1 to 16.
 	Connections int `yaml:"connections" min:"1" max:"16"`
-	// Queries a second to each upstream, up to 1000000; 0: no bound. Excess goes to the other upstreams, or fails.
+	// Queries a second to each upstream, up to 1000000; 0: no bound. Excess goes to other upstreams, or fails.
 	Rate int `yaml:"rate" min:"0" max:"1000000"`
-	// `on`: names are sent over UDP in random case (0x20), against forged answers; docs/upstreams.md says what that
-	// costs. `off`: in lower case.
+	// `on`: names are sent over UDP in random case (0x20), against forged answers (docs/upstreams.md). `off`: in lower
+	// case.
 	RandomCase bool `yaml:"case" words:"off,on"`
 	// `on`: clients get the flag AD (validated, RFC 4035) also from upstreams over UDP and TCP. Only for validating
 	// upstreams on a network without forged packets. `off`: only over TLS and HTTPS.
@@ -129,8 +125,8 @@ type Route struct {
 	RouteTLS `yaml:"tls"`
 	// The requests to upstreams over HTTPS.
 	RouteHTTPS `yaml:"https"`
-	// `on`: while all upstreams of the route are down, the servers of intercept.fallback are asked over TCP. `off`: the
-	// queries fail, as they do if the route has an upstream over TLS or HTTPS.
+	// `on`: while all upstreams of the route are down, the servers of intercept.fallback are asked over TCP. `off`, or
+	// with an upstream over TLS or HTTPS: the queries fail.
 	NoFallback bool `yaml:"fallback" words:"on,off"`
 	// `remove` or `pass`: the client-subnet option of queries (RFC 7871).
 	ClientSubnet bool `yaml:"clientSubnet" words:"remove,pass"`
@@ -140,8 +136,7 @@ type Route struct {
 	MaxTTL time.Duration `yaml:"maxTTL" format:"ttl" min:"1s" max:"168h" inherits:"cache.maxTTL"`
 	// cache.negativeTTL for this route.
 	NegativeTTL time.Duration `yaml:"negativeTTL" format:"ttl" min:"1s" max:"24h" inherits:"cache.negativeTTL"`
-	// `off`: answers of this route are not cached, and cached ones are dropped. Failures are still cached, for
-	// cache.failureTTL.
+	// `off`: answers are not cached, and cached ones are dropped. Failures are still cached, for cache.failureTTL.
 	NoCache bool `yaml:"cache" words:"on,off"`
 }
 
@@ -184,8 +179,8 @@ type RouteHTTPS struct {
 // Cluster is the section cluster.
 type Cluster struct {
 	// `none`: cluster names are forwarded like others. `local`: this process answers them from its watch of the API.
-	// `central`: the resolver in cluster.central answers them. With `local` and `central` the domain must not have a
-	// route; a name below it may.
+	// `central`: the resolver in cluster.central does. With `local` and `central` the domain must have no route; a name
+	// below it may.
 	Resolver string `yaml:"resolver" words:"none,local,central"`
 	// A kubeconfig file, read once; files that it names are watched. Empty: the service account of the pod.
 	Kubeconfig string `yaml:"kubeconfig" format:"path"` // absolute unless Parse has read a relative path
@@ -193,30 +188,29 @@ type Cluster struct {
 	Context string `yaml:"context" format:"text"`
 	// A folder of YAML objects instead of an API server. Excludes kubeconfig.
 	Manifests string `yaml:"manifests" format:"path"` // likewise
-	// A resolver with access to the API, asked over TCP: with `local` for names that this node cannot know, with
-	// `central` for all cluster names.
+	// A resolver that is asked over TCP: with `local` for names that this node cannot know, with `central` for all cluster
+	// names.
 	Central Central `yaml:"central"`
-	// Other zones that the central resolver answers, such as those of CoreDNS's other server blocks. They must not have a
-	// route. `.`: all names without a route, so that the agent is a cache only; then write `forward: []`.
+	// Other zones that the central resolver answers, such as those of CoreDNS's other server blocks, without a route. `.`:
+	// all names without a route, so that the agent is a cache only, with `forward: []`.
 	Zones []string `yaml:"zones" format:"zone"` // lower-case and absolute
-	// The domain of multi-cluster names, such as `clusterset.local`: those of ServiceImports, with `local`. The central
-	// resolver is asked for them only if zones lists the domain. Empty: none.
+	// The domain of multi-cluster names (ServiceImports), such as `clusterset.local`, with `local`. The central resolver
+	// is asked for them only if zones lists the domain. Empty: none.
 	ClusterSet string `yaml:"clusterSet" format:"clusterSet"` // lower-case and absolute
-	// Other domains with the names of clusterDomain, such as `corp.k8s`, treated like it. Reverse names are those in
-	// clusterDomain.
+	// Other domains with the names of clusterDomain, such as `corp.k8s`. Reverse names give those in clusterDomain.
 	Domains []string `yaml:"domains" format:"domain"` // lower-case and absolute
-	// Zones within the domains, such as `cluster.local`, whose names are looked up by their route where the view has none of
-	// them, instead of denied. With `local`. The domain may then have a route, unless there is a central resolver.
+	// Zones within the domains, such as `cluster.local`, whose unknown names are looked up by their route instead of
+	// denied. With `local`. The domain may then have a route, unless there is a central resolver.
 	Fallthrough []string `yaml:"fallthrough" format:"zone"` // lower-case and absolute
-	// `true`: a change of a Service drops its cached answers, denials included. Only with resolver `central`. Needs an
-	// API server or manifests.
+	// `true`: a change of a Service drops its cached answers and denials. Only with resolver `central`, and an API server
+	// or manifests.
 	Invalidate bool `yaml:"invalidate"`
 	// The endpoints in the zone: those of `headless` Services, `all` or `none`.
 	Endpoints string `yaml:"endpoints" words:"headless,all,none"`
 	// The name of an endpoint without a hostname: its `address` or its `pod`.
 	PodNames bool `yaml:"endpointNames" words:"address,pod"`
-	// The names of pods by address, such as `10-0-0-1.shop.pod.cluster.local`: `disabled` (none exist), `insecure` (all
-	// exist) or `verified` (those of existing pods).
+	// Names of pods by address, such as `10-0-0-1.shop.pod.cluster.local`: `disabled` (none exist), `insecure` (all exist)
+	// or `verified` (those of existing pods).
 	Pods string `yaml:"pods" words:"disabled,insecure,verified"`
 	// The namespaces that are served. Empty: all.
 	Namespaces []string `yaml:"namespaces" format:"namespace"`
@@ -224,29 +218,28 @@ type Cluster struct {
 	ServiceSelector string `yaml:"serviceSelector" format:"selector"`
 	// A label selector for namespaces. Empty: all. Excludes namespaces.
 	NamespaceSelector string `yaml:"namespaceSelector" format:"selector"`
-	// `true`: the name of a Service without a ready endpoint does not exist. Needs endpoints: all.
+	// `true`: Services without a ready endpoint have no name. Needs endpoints: all.
 	IgnoreEmptyService bool `yaml:"ignoreEmptyService"`
 	// The TTL of cluster answers, 0s to 1h.
 	TTL time.Duration `yaml:"ttl" format:"ttl" min:"0s" max:"1h"`
-	// A zone not confirmed fresh for this time denies no name, 5s to 1h.
+	// A zone that was not confirmed fresh for this time denies no name, 5s to 1h.
 	StaleAfter time.Duration `yaml:"staleAfter" min:"5s" max:"1h"`
-	// The prefixes of Services and pods, such as `10.96.0.0/12`. Their reverse names are cluster names: with `local`
-	// those of unknown addresses are denied and others in their reverse zones are empty, with `central` they go to the
-	// central resolver. Empty: with `local` no address is denied, with `central` all reverse names without a route go there.
+	// The prefixes of Services and pods, such as `10.96.0.0/12`. With `local` reverse names of unknown addresses in them
+	// are denied, and others in their reverse zones are empty; with `central` the central resolver gets them. Empty: with
+	// `local` no address is denied, with `central` all reverse names without a route go there.
 	Ranges []netip.Prefix `yaml:"ranges" format:"prefix"`
-	// The topology zone of this node. Its endpoints come first in headless answers and among those of central.service.
+	// The topology zone of this node, whose endpoints come first in headless answers and among those of central.service.
 	// `auto`: the environment variable NODE_ZONE, else the zone of the Node named by NODE_NAME. Empty: no preference.
 	NodeZone string `yaml:"nodeZone" format:"topologyZone"`
-	// Federations as kube-dns has them, such as `myfed=example.com`: `web.shop.myfed.svc.cluster.local` is an alias of the Service
-	// here or, without an endpoint here, of `web.shop.myfed.svc.ZONE.REGION.example.com`, with the topology labels of this Node,
+	// Federations as kube-dns has them, such as `myfed=example.com`: `web.shop.myfed.svc.cluster.local` is an alias of the
+	// Service or, without an endpoint here, of `web.shop.myfed.svc.ZONE.REGION.example.com`, by the labels of this Node,
 	// or NODE_ZONE and NODE_REGION. Needs resolver `local` and endpoints `all`.
 	Federations []Federation `yaml:"federations" format:"federation"`
-	// IP addresses and prefixes of clients that may transfer the zones (AXFR and IXFR over TCP), with `local`. An address
-	// with or without a port, such as `192.0.2.53` or `192.0.2.54:5353`, is a secondary server and gets NOTIFY, to port 53
-	// by default.
+	// Addresses and prefixes of clients that may transfer the zones (AXFR and IXFR over TCP), with `local`. An address,
+	// such as `192.0.2.53` or `192.0.2.54:5353`, is a secondary server and gets NOTIFY, by default at port 53.
 	TransferTo []TransferClient `yaml:"transferTo" format:"client"`
-	// A file of keys in the format of BIND, as of `tsig-keygen`. Queries for transfers must be signed with one of them (TSIG),
-	// and NOTIFY is signed with the first. Empty: no signatures.
+	// A file of keys in the format of BIND, as of `tsig-keygen`. Transfers must be signed with one of them (TSIG), and
+	// NOTIFY is signed with the first. Empty: no signatures.
 	TransferKeys string `yaml:"transferKeys" format:"path"` // absolute unless Parse has read a relative path
 	// Names of Services by their external addresses, with `local`.
 	External External `yaml:"external"`
@@ -254,20 +247,20 @@ type Cluster struct {
 
 // External is the section cluster.external.
 type External struct {
-	// Zones with the name `service.namespace.ZONE` of each Service that has an address from its load balancer or in
+	// Zones with the name `service.namespace.ZONE` of each Service with an address from its load balancer or in
 	// spec.externalIPs. Reverse names of these addresses give the name in the first zone. Empty: off.
 	Zones []string `yaml:"zones" format:"domain"` // lower-case and absolute
 	// The TTL of the answers, 0s to 1h.
 	TTL time.Duration `yaml:"ttl" format:"ttl" min:"0s" max:"1h"`
-	// `true`: the names of headless Services without external addresses, and of their endpoints, too.
+	// `true`: also headless Services without external addresses, and their endpoints.
 	Headless bool `yaml:"headless"`
-	// `true`: a name that does not exist in the zones is asked of its route, in place of NXDOMAIN.
+	// `true`: a name that does not exist is asked of its route, in place of NXDOMAIN.
 	Fallthrough bool `yaml:"fallthrough"`
 }
 
 // Central is the section cluster.central.
 type Central struct {
-	// A Service as namespace/name, whose ready endpoints are asked.
+	// The Service (namespace/name) whose ready endpoints are asked.
 	Service ServiceName `yaml:"service" format:"service"`
 	// Servers. Excludes service.
 	Addresses []netip.AddrPort `yaml:"addresses" format:"server"`
@@ -285,9 +278,9 @@ func (c Central) IsSet() bool { return c.Service != ServiceName{} || len(c.Addre
 type Hosts struct {
 	// Files in the format of /etc/hosts.
 	Files []string `yaml:"files" format:"file"` // absolute unless Parse has read relative paths
-	// Names, each with a list of addresses, such as `{db.example: [192.0.2.1, "2001:db8::1"]}`. They override files.
-	// Queries for CNAME, SVCB and HTTPS get an empty answer, since these lead to other addresses. Other types, such as TXT
-	// and MX, are looked up. Add a dot to names that YAML reads as another type, such as `y`, `no` and numbers.
+	// Names with addresses, such as `{db.example: [192.0.2.1, "2001:db8::1"]}`. They override files. CNAME, SVCB and HTTPS
+	// get an empty answer, since these lead to other addresses. Other types, such as MX, are looked up. Add a dot to names
+	// that YAML reads as another type, such as `y`, `no` and numbers.
 	Names map[string][]netip.Addr `yaml:"names"` // by names that are lower-case and absolute, never empty, of both families mixed
 	// The TTL of the answers, 0s to 1h.
 	TTL time.Duration `yaml:"ttl" format:"ttl" min:"0s" max:"1h"`
@@ -306,9 +299,9 @@ type Template struct {
 	Match []string `yaml:"match" format:"expression" example:"['^(?P<a>[0-9]+)-(?P<b>[0-9]+)[.]ip[.]example[.]$']"`
 	// `NOERROR`, `FORMERR`, `SERVFAIL`, `NXDOMAIN`, `NOTIMP` or `REFUSED`.
 	Rcode int `yaml:"rcode" words:"NOERROR,FORMERR,SERVFAIL,NXDOMAIN,NOTIMP,REFUSED"`
-	// Records in the format of a zone file, each a Go text/template with `.Name`, `.Zone`, `.Type`, `.Class`, `.Match`
-	// (a list) and `.Group` (by number and by name), and the function `parseInt`. An empty result is left out. `range`
-	// and directives such as `$INCLUDE` are not allowed.
+	// Records as in a zone file, each a Go text/template with `.Name`, `.Zone`, `.Type`, `.Class`, `.Match` (a list) and
+	// `.Group` (by number and by name), and the function `parseInt`. An empty result is left out. `range` and directives
+	// such as `$INCLUDE` are not allowed.
 	Answer []string `yaml:"answer" format:"record" repeats:"true" example:"['{{ .Name }} 60 IN A 10.0.{{ .Group.a }}.{{ .Group.b }}']"`
 	// Authority records, likewise.
 	Authority []string `yaml:"authority" format:"record" repeats:"true" example:"[]"`
@@ -330,8 +323,8 @@ type DNS64 struct {
 
 // Cache is the section cache.
 type Cache struct {
-	// Bytes for keys, answers and their index, 1Mi to 1Ti. With a memory limit leave 32 MiB beside it, and twice
-	// snapshot.size if snapshots are kept in memory.
+	// Bytes for keys, answers and their index, 1Mi to 1Ti. The memory limit needs 32 MiB more, and twice snapshot.size if
+	// snapshots are in memory.
 	Size int64 `yaml:"size" format:"size" min:"1Mi" max:"1Ti"` // in bytes
 	// The lowest TTL, 0s to 1h, and not more than maxTTL.
 	MinTTL time.Duration `yaml:"minTTL" format:"ttl" min:"0s" max:"1h"`
@@ -343,12 +336,12 @@ type Cache struct {
 	FailureTTL time.Duration `yaml:"failureTTL" format:"ttl" min:"1s" max:"5m"`
 	// Frequently used answers are fetched again before they expire.
 	Prefetch Prefetch `yaml:"prefetch" off:"hits: 0"`
-	// Stale answers are served while upstreams are slow or fail (RFC 8767), with EDE 3 (19 for a denial). Not for names
-	// that the cluster zone can answer.
+	// Stale answers, served while upstreams are slow or fail (RFC 8767), with EDE 3 (19 for a denial). Not for names that
+	// the cluster zone can answer.
 	ServeStale ServeStale `yaml:"serveStale" off:"for: 0s"`
 	// `on`: the denial of a name covers the names below it (RFC 8020), but not cluster names, names below one label, or
-	// the zone of a route. Many servers deny a name that only has names below it. With one of those, a query for the name
-	// makes the names below it fail for all pods of the node.
+	// the zone of a route. Many servers deny a name that only has names below it: one query for such a name then makes
+	// those below fail for all pods of the node.
 	NXDomainCut bool `yaml:"nxdomainCut" words:"off,on"`
 }
 
@@ -364,8 +357,7 @@ type Prefetch struct {
 type ServeStale struct {
 	// How long an expired answer may be served, 0s (never) to 72h.
 	For time.Duration `yaml:"for" format:"ttl" min:"0s" max:"72h"`
-	// The TTL of a stale answer, 1s to 5m. While refreshes fail, upstreams are asked after 1s, 2s, 4s and so on up to
-	// this time.
+	// The TTL of a stale answer, 1s to 5m. While refreshes fail, upstreams are asked after 1s, 2s, 4s … up to this time.
 	TTL time.Duration `yaml:"ttl" format:"ttl" min:"1s" max:"5m"`
 	// How long a client waits for upstreams before it gets a stale answer, 10ms to 30s.
 	After time.Duration `yaml:"after" min:"10ms" max:"30s"`
@@ -377,7 +369,7 @@ type Snapshot struct {
 	Folder string `yaml:"folder" format:"path"` // absolute unless Parse has read a relative path
 	// The time between snapshots, 10s to 1h.
 	Period time.Duration `yaml:"period" min:"10s" max:"1h"`
-	// The largest size in bytes, 1Mi to 1Gi. On a tmpfs the pod's memory limit counts it, twice while it is written.
+	// The largest size in bytes, 1Mi to 1Gi. On a tmpfs the memory limit counts it, twice while it is written.
 	Size int64 `yaml:"size" format:"size" min:"1Mi" max:"1Gi"` // in bytes
 	// An older snapshot is not read, 1m to 168h.
 	MaxAge time.Duration `yaml:"maxAge" min:"1m" max:"168h"`
@@ -385,14 +377,14 @@ type Snapshot struct {
 
 // Limits is the section limits.
 type Limits struct {
-	// Concurrent upstream exchanges, 1 to 1048576, of about 2.5 KiB. A low memory limit of the container lowers the
-	// bound (`memory.inflight` in /status).
+	// Concurrent upstream exchanges, 1 to 1048576, of about 2.5 KiB. A low memory limit lowers the bound
+	// (`memory.inflight` in /status).
 	Inflight int `yaml:"inflight" min:"1" max:"1048576"`
 	// Client queries that wait for these exchanges, from inflight up to 16777216. A low memory limit lowers it too.
 	Waiting int `yaml:"waiting" min:"1" max:"16777216"`
-	// The most waiting queries of one client address, up to 16777216; 0: no fixed bound. In any case a client may use
-	// what others leave free, up to five sixths of inflight and waiting. A UDP client over its limit gets at most 1,000
-	// SERVFAILs a second; further queries are dropped.
+	// The most waiting queries of one client address, up to 16777216; 0: no fixed bound. A client may use what others
+	// leave free, up to five sixths of inflight and waiting. A UDP client over its limit gets at most 1,000 SERVFAILs a
+	// second; further queries are dropped.
 	PerClient int `yaml:"perClient" min:"0" max:"16777216"`
 	// The longest time for a client query, 100ms to 1m. Stub resolvers give up after 5 seconds.
 	Deadline time.Duration `yaml:"deadline" min:"100ms" max:"1m"`
@@ -418,13 +410,13 @@ type Admin struct {
 	Address netip.AddrPort `yaml:"address" format:"endpoint"` // the zero value: none
 	// The path of a unix socket for the commands and for profiles. Empty: none.
 	Socket string `yaml:"socket" format:"socket"`
-	// Host names that requests may use besides IP addresses and `localhost`. Others are refused, against DNS rebinding.
+	// Host names in URLs, besides IP addresses and `localhost`. Others are refused, against DNS rebinding.
 	Hosts []string `yaml:"hosts" format:"host"` // lower-case, without a dot at the end
 }
 
 // Probe is an item of probes. [DefaultProbe] has the value of every absent key.
 type Probe struct {
-	// The label of its metrics and page, 1 to 32 of `a` to `z`, digits and `-`. Required.
+	// The label of metrics and page, 1 to 32 of `a` to `z`, digits and `-`. Required.
 	Label string `yaml:"label" format:"label" required:"it names the series and the page of the probe, like cluster" example:"cluster"`
 	// The queried server, over UDP, or after `tcp://` over TCP. Empty: this process, at the first of listen.addresses.
 	Server string `yaml:"server" format:"probeServer"` // an address and a port, maybe with tcp:// before it, or empty
@@ -440,12 +432,12 @@ type Probe struct {
 
 // NodePods is the section pods.
 type NodePods struct {
-	// Where the agent learns the pods of its node, which the query log names. `api`: from the API server, with permission
-	// to list and watch pods and the environment variable NODE_NAME. `kubelet`: from the kubelet's Pods API. `auto`: from
-	// the kubelet, else from the API server. `off`: clients are addresses.
+	// Where the agent learns the pods of its node. `api`: from the API server, with permission to list and watch pods, and
+	// the environment variable NODE_NAME. `kubelet`: from the kubelet's Pods API. `auto`: from the kubelet, else from the
+	// API server. `off`: clients are addresses.
 	Identity string `yaml:"identity" words:"off,api,kubelet,auto"`
 	// `on`: once the first name of a pod's search path is denied, the agent looks for the others, and answers with a CNAME
-	// record to the first that exists. It needs `identity`.
+	// record to the first that exists. Needs `identity`.
 	SearchPath bool `yaml:"searchPath" words:"off,on"`
 	// The namespaces whose pods walk their search path themselves.
 	SearchPathExcept []string `yaml:"searchPathExcept" format:"namespace"`
@@ -457,10 +449,9 @@ type Log struct {
 	Level slog.Level `yaml:"level" words:"debug,info,warn,error"`
 	// `json` or `text`.
 	Format string `yaml:"format" words:"json,text"`
-	// The queries to log: `off`, `errors`, `slow`, `sample=100` (one in a hundred, or in any number up to 1000000000)
-	// or `all`.
+	// The queries to log: `off`, `errors`, `slow`, `sample=100` (one in a hundred; up to 1000000000) or `all`.
 	Queries QueryLog `yaml:"queries" format:"queryLog"`
-	// The collector that gets all DNS messages of clients and upstreams as dnstap: `unix:///path` or `tcp://IP:PORT`. Empty: none.
+	// The dnstap collector of all DNS messages: `unix:///path` or `tcp://IP:PORT`. Empty: none.
 	Dnstap string `yaml:"dnstap" format:"collector"`
 }
 

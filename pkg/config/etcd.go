@@ -11,7 +11,7 @@ import (
 
 // Etcd is the section etcd.
 type Etcd struct {
-	// The servers, such as `http://127.0.0.1:2379`, all of them over https or none. Empty: off.
+	// The servers, such as `http://127.0.0.1:2379`, all over https or none. Empty: off.
 	Endpoints []string `yaml:"endpoints" format:"etcdEndpoint"`
 	// The path of the records.
 	Prefix string `yaml:"prefix" format:"etcdPrefix"` // with one slash at its start, and none at its end
