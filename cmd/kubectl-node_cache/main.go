@@ -7,7 +7,7 @@
 // node, where no agent listens.
 //
 // A compromised node may send anything: maxReply bounds the bytes, nodeTimeout the time, and cli.ReadJSON the memory. Control
-// characters are not printed, and its numbers are its own.
+// characters are not printed. Its numbers cannot be verified.
 package main
 
 import (

@@ -1,4 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package guard holds the rules of the repository that are checked as tests.
+// Package guard has tests for the rules of the repository.
 package guard

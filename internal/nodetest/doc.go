@@ -10,6 +10,6 @@
 //	pod 1  10.200.1.2     ──veth──┘       fd00:201::1                     fd00:201::2
 //	       fd00:200:1::2                                                  10.96.0.10, fd00:96::a (the DNS service)
 //
-// The node forwards packets. The upstream host also has the addresses of the DNS service, so a server there can stand
-// in for the service without kube-proxy.
+// The node forwards packets. The upstream host also has the addresses of the DNS service, so a server there can
+// replace the service without kube-proxy.
 package nodetest

@@ -7,7 +7,7 @@
 // it. Whatever can fail at the start (configuration, upstreams, sockets) fails in [New] or [Agent.Listen],
 // before the first goroutine runs.
 //
-// The parts are what all of them share (parts.go), the cluster (cluster.go), the plan of a configuration (plan.go),
-// snapshots, servers, the answers in the kernel (kernel.go) and the handover. Above them are the [Agent] (agent.go), its
-// status (status.go), its reloads (reload.go), and its life from [New] to the end of [Agent.Run] (run.go).
+// The [Agent] is in agent.go, its life from [New] to the end of [Agent.Run] in run.go, its reloads in reload.go, its
+// status in status.go. They use the parts: cluster.go, plan.go (the plan of a configuration), kernel.go, snapshots,
+// servers and the handover. parts.go has what all parts share.
 package agent

@@ -28,7 +28,7 @@
 //
 // [Worker.AnswerFromMemory], (*lookup).ask, [Worker.Resolve] and (*inFlight).Answered define this order.
 //
-// The files are layers, the lowest first; only a DNS64 retry and a walk lead up:
+// The files are layers, the lowest first. Only a DNS64 retry and a walk call a higher layer:
 //
 //	validate, sanitize, stats, cookie, dns64, redirect   what knows nothing of queries
 //	plan, resolver, querytable                           the state that all share

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package task has what long-lived goroutines share: a sleep that a context ends, delays between attempts, and recovery from
-// panics.
+// Package task helps long-lived goroutines: a sleep that a context ends, delays between attempts, recovery from panics.
 package task
 
 import (

@@ -2,5 +2,5 @@
 
 // Package top turns what pods have asked into a table of rates.
 //
-// It holds the document /top as typed values, and builds on every system: the kubectl plugin reads the document, too.
+// It has the document /top as typed values. It builds on every operating system, because the kubectl plugin reads the document too.
 package top

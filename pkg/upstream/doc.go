@@ -23,7 +23,7 @@
 //
 //	pool.go                    New and Run: reads targets and files, replaces the list of upstreams
 //	exchange.go, timers.go     one client query, and the timers of all
-//	selection.go               the list at one time, a snapshot, and whom a query asks
+//	selection.go               a snapshot of the list, and the upstreams that a query asks
 //	endpoint.go                one upstream: its health, rate limit and transports
 //	capabilities.go, loop.go   what was learned about it: limitations, latency, whether it leads back here
 //	case.go                    whether an answer to a name in random case (0x20) is believed
@@ -50,10 +50,9 @@
 //
 // # Order
 //
-// By latency, an upstream is judged by answers to most names. An answer does not count if another upstream is late with
-// the same question too. An attempt without an answer counts as lost only if another upstream answered in time. Errors do
-// not count. An upstream that is not the best gets an exploratory query now and then, beside that to the best one: the
-// client has the first answer, and both are measured.
+// With the policy fastest, the latency of most names decides. An answer does not count if another upstream is late with the
+// same question too. An attempt without an answer counts as lost only if another upstream answered in time. Errors do not
+// count. Some queries to the best upstream are also sent to another one, to measure it; the client has the first answer.
 //
 // # Locks and goroutines
 //

@@ -5,6 +5,7 @@
 // A [Store] holds the packed objects; pkg/watch fills it. A [Zone] answers from a store according to its configuration, as
 // bytes, without locks or allocations. It follows the Kubernetes DNS specification 1.1.0 and, where that is silent, the
 // kubernetes plugin of CoreDNS 1.14.7.
+//
 // # What is answered
 //
 // Below the cluster domain:
@@ -12,7 +13,7 @@
 //	<domain>                                SOA; NS ns.dns.<domain>, with its addresses
 //	ns.dns                                  A, AAAA: the nameservers of the configuration
 //	dns-version                             TXT "1.1.0"
-//	dns, svc, pod                           nothing, and they exist
+//	dns, svc, pod                           no records, but they exist
 //	<ns>.svc, <ns>.pod                      nothing; they exist if the namespace is declared or a service is in it
 //	<svc>.<ns>.svc            ClusterIP     A, AAAA: its addresses; SRV: its ports
 //	                          headless      A, AAAA: its published endpoints; SRV: their ports; without such an endpoint it does not exist
@@ -22,7 +23,7 @@
 //	<endpoint>.<svc>                        A, AAAA, SRV of the endpoint: its hostname, else by option its pod's name, else its address
 //	<zone>.pin._zone.<svc>    headless      as at the service, with the endpoints of the topology zone only; nothing if there are none
 //	<zone>.prefer._zone.<svc> headless      the same, but all endpoints if there are none
-//	_zone, pin._zone, prefer._zone          nothing, and they exist below every headless service
+//	_zone, pin._zone, prefer._zone          no records, but they exist below every headless service
 //	<address>.<ns>.pod                      A or AAAA: insecure if the namespace exists, verified if a pod in it has the address
 //
 // Addresses in a label have dashes for dots and colons. The label of an endpoint ends in 0 where it would end in a dash.
@@ -55,6 +56,7 @@
 //
 // Names that the configuration excludes, and all names below them, are not in the zone, neither as a question nor as the
 // target of an alias.
+//
 // # Cluster sets
 //
 // The zone of a cluster set has the names of imported services (KEP-1645, multicluster DNS specification 1.0.0). They are those
@@ -94,6 +96,7 @@
 // central resolver may have. Where slices are watched by the label of headless services, all names of a headless service
 // without a selector are left to the fallback: users make its slices, mostly without the label. Without a fallback they
 // are not denied, unless a slice with the label has an endpoint.
+//
 // # Differences from CoreDNS
 //
 //   - dns, dns-version by other types than TXT, _<proto>.<svc>, _zone.<svc> and the directives below it exist, since they
