@@ -65,8 +65,18 @@ func build(ctx context.Context, o *options, files tree) (string, error) {
 	return fmt.Sprintf("%s:%s@%s", o.name, o.tag(), digest), nil
 }
 
-// buildVariant makes the image of one architecture.
-func buildVariant(ctx context.Context, o *options, arch string) (*variant, error) {
+// program is what both images have of one architecture.
+type program struct {
+	*binary
+	parts  []part
+	layers []v1.Layer // the certificates and licences, then the binary, which changes with every release
+}
+
+// program compiles the program and packs it, once for both images.
+func (o *options) program(ctx context.Context, arch string) (*program, error) {
+	if p := o.programs[arch]; p != nil {
+		return p, nil
+	}
 	b, err := compile(ctx, o, "linux/"+arch, "node-cache")
 	if err != nil {
 		return nil, err
@@ -75,21 +85,54 @@ func buildVariant(ctx context.Context, o *options, arch string) (*variant, error
 	if err != nil {
 		return nil, err
 	}
-	below, packages, err := lower(ctx, o, arch, parts)
+	own, err := readLicence(o.root)
 	if err != nil {
 		return nil, err
 	}
-	bill, err := b.bill(o, parts, packages)
-	if err != nil {
+	var roots bytes.Buffer
+	if err := writeRoots(&roots); err != nil {
 		return nil, err
 	}
-	image := mutate.MediaType(mutate.ConfigMediaType(empty.Image, types.OCIConfigJSON), types.OCIManifestSchema1)
-	// The binary is in the layer that changes with every release, what it stands on in others.
-	for _, t := range append(below, tree{"node-cache": {data: b.data, mode: 0o755}}) {
+	base := tree{rootsFile: {data: roots.Bytes(), mode: 0o644}}
+	for name, data := range licenceFiles(own, parts) {
+		base[name] = node{data: data, mode: 0o644}
+	}
+	p := &program{binary: b, parts: parts}
+	for _, t := range []tree{base, {"node-cache": {data: b.data, mode: 0o755}}} {
 		layer, err := t.layer(o.created)
 		if err != nil {
 			return nil, err
 		}
+		p.layers = append(p.layers, layer)
+	}
+	o.programs[arch] = p
+	return p, nil
+}
+
+// buildVariant makes the image of one architecture.
+func buildVariant(ctx context.Context, o *options, arch string) (*variant, error) {
+	p, err := o.program(ctx, arch)
+	if err != nil {
+		return nil, err
+	}
+	layers, packages := p.layers, []debianPackage(nil)
+	if o.iptables {
+		var debian tree
+		if debian, packages, err = debianTree(ctx, arch); err != nil {
+			return nil, err
+		}
+		below, err := debian.layer(o.created)
+		if err != nil {
+			return nil, err
+		}
+		layers = append([]v1.Layer{below}, layers...)
+	}
+	bill, err := p.bill(o, p.parts, packages)
+	if err != nil {
+		return nil, err
+	}
+	image := mutate.MediaType(mutate.ConfigMediaType(empty.Image, types.OCIConfigJSON), types.OCIManifestSchema1)
+	for _, layer := range layers {
 		if image, err = mutate.Append(image, mutate.Addendum{Layer: layer, History: v1.History{Created: v1.Time{Time: o.created}, CreatedBy: "hack/image"}}); err != nil {
 			return nil, fmt.Errorf("adding a layer: %w", err)
 		}
@@ -98,30 +141,6 @@ func buildVariant(ctx context.Context, o *options, arch string) (*variant, error
 		return nil, err
 	}
 	return &variant{arch: arch, image: image, bill: bill}, nil
-}
-
-// lower returns the layers below the binary's.
-func lower(ctx context.Context, o *options, arch string, parts []part) ([]tree, []debianPackage, error) {
-	own, err := readLicence(o.root)
-	if err != nil {
-		return nil, nil, err
-	}
-	var roots bytes.Buffer
-	if err := writeRoots(&roots); err != nil {
-		return nil, nil, err
-	}
-	base := tree{rootsFile: {data: roots.Bytes(), mode: 0o644}}
-	for name, data := range licenceFiles(own, parts) {
-		base[name] = node{data: data, mode: 0o644}
-	}
-	if !o.iptables {
-		return []tree{base}, nil, nil
-	}
-	debian, packages, err := debianTree(ctx, arch)
-	if err != nil {
-		return nil, nil, err
-	}
-	return []tree{debian, base}, packages, nil
 }
 
 // configure says how the image is run. It names no user: without ambient capabilities only root keeps NET_ADMIN through

@@ -11,6 +11,7 @@ import (
 	"debug/elf"
 	"encoding/json"
 	"encoding/pem"
+	"fmt"
 	"io"
 	"maps"
 	"os"
@@ -33,11 +34,19 @@ func arguments(root, out string, more ...string) []string {
 	return append([]string{"-root", root, "-out", out, "-version", "v1.2.3", "-revision", "0123abcd", "-created", "1700000000", "-release"}, more...)
 }
 
+// TestArchive makes a signed release. The image with iptables needs Debian's servers, so it is only made where it is asked for.
 func TestArchive(t *testing.T) {
 	t.Parallel()
 	out := t.TempDir()
 	key, public := writeKey(t, elliptic.P256(), "")
-	reference := mustRun(t, arguments(repository, out, "-key", key)...)
+	iptables := os.Getenv("IMAGE_IPTABLES") != ""
+	reference, _, _ := strings.Cut(mustRun(t, arguments(repository, out, "-key", key, fmt.Sprintf("-iptables=%t", iptables))...), "\n")
+	t.Run("iptables", func(t *testing.T) {
+		if !iptables {
+			t.Skip("fetches packages from Debian: set IMAGE_IPTABLES")
+		}
+		checkIptables(t, out)
+	})
 	archive := filepath.Join(out, "node-cache-v1.2.3.oci.tar")
 	checkRelease(t, out, public)
 	checkPush(t, archive, reference, public)

@@ -48,7 +48,8 @@ type options struct {
 	created  time.Time
 	iptables bool // with the iptables programs
 	release  bool
-	signer   *signer // nil: nothing is signed
+	signer   *signer             // nil: nothing is signed
+	programs map[string]*program // those that are compiled, by architecture
 }
 
 // tag is the image's tag.
@@ -97,7 +98,7 @@ func run(ctx context.Context, args []string, stdout io.Writer) error {
 
 // parse reads the command line.
 func parse(args []string) (*options, error) {
-	o := &options{}
+	o := &options{programs: map[string]*program{}}
 	var key string
 	created := "0"
 	flags := flag.NewFlagSet("image", flag.ContinueOnError)
