@@ -75,8 +75,9 @@ spec:
 // three seconds, as traces of the scheduler show, so suites beside this one fail. A soak runs nothing beside it.
 func cpuLimit() string { return proctest.OrdinaryOrSoak("300m", "2") }
 
-// every is the time between two queries of a client. Four clients of each of two clusters that ask every 10 ms take half a processor.
-func every() string { return proctest.OrdinaryOrSoak("25ms", "10ms") }
+// every is the time between two queries of a client. Four clients of each of two clusters that ask every 10 ms take half a processor,
+// and their agents a quarter.
+func every() string { return proctest.OrdinaryOrSoak("50ms", "10ms") }
 
 // startClients starts a client on each node, with more arguments for it, and ends them with the test.
 func (b *harness) startClients(t *testing.T, name string, args ...string) []client {

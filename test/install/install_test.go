@@ -65,7 +65,6 @@ func TestInstall(t *testing.T) {
 	ok("the kubectl plugin", b.testPlugin)
 	ok("pods from the kubelet", b.testKubeletPods)
 	ok("Prometheus", b.testMonitoring)
-	ok("the DaemonSet is deleted", b.testDelete)
 	ok("take it away", func(t *testing.T) {
 		t.Helper()
 		b.runBlock(t, blocks[stepKubeletBack])

@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"slices"
 	"testing"
-	"time"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/link"
@@ -76,45 +75,4 @@ func (b *harness) attachedPrograms(t *testing.T, n *kubenode.Node) (ids []ebpf.P
 	}
 	slices.Sort(ids)
 	return slices.Compact(ids)
-}
-
-// testDenied has the rules of each node drop the queries of a pod, as a policy does. The kernel soon answers it no more, and goes on to
-// answer another pod.
-func (b *harness) testDenied(t *testing.T, others []client) {
-	t.Helper()
-	denied := b.startClients(t, "denied", "-server="+agentAddr, "-timeout=300ms")
-	await := func(what string, answered bool) {
-		t.Helper()
-		b.eventually(t, what, func() bool {
-			got := takeCounts(t, denied).UDP
-			return got.Answered+got.Lost > 0 && (got.Answered > 0) == answered
-		})
-	}
-	await("the pods are answered", true)
-	for i, hook := range []string{"prerouting", "input"} {
-		b.nft(t, b.Nodes[i], fmt.Sprintf("add table ip denials; add chain ip denials pods { type filter hook %s priority 0; };"+
-			"add rule ip denials pods ip saddr %s udp dport 53 drop", hook, denied[i].pod.Status.PodIP))
-	}
-	resetCounts(t, others)
-	await("the pods are denied", false)
-	b.awaitKernelHits(t) // of the other pods
-	got := measure(t, denied, time.Second, "denied by rules")
-	if got.UDP.Answered > 0 || got.UDP.Lost == 0 {
-		t.Errorf("denied pods: %s", got)
-	}
-	got = takeCounts(t, others)
-	proctest.Figure(t, "meanwhile other pods: %s", got)
-	expectNoLoss(t, map[string]tally{"UDP": got.UDP, "TCP": got.TCP})
-	for _, n := range b.Nodes {
-		b.nft(t, n, "delete table ip denials")
-	}
-	await("the pods are answered again", true)
-}
-
-// nft changes the rules of a node.
-func (b *harness) nft(t *testing.T, n *kubenode.Node, commands string) {
-	t.Helper()
-	if _, err := n.Output(t.Context(), "nft", commands); err != nil {
-		t.Fatalf("%v\n%s", err, b.state(t))
-	}
 }

@@ -28,7 +28,7 @@ func (b *harness) testProbesUnderFlood(t *testing.T) {
 // testRollingUpdate adds components metrics and kernel, and replaces the agents, while pods on both nodes ask them.
 func (b *harness) testRollingUpdate(t *testing.T) {
 	t.Helper()
-	clients := b.startClients(t, "rolls", "-every=5ms", proctest.OrdinaryOrSoak("-flood=0", "-flood=2"))
+	clients := b.startClients(t, "rolls", proctest.OrdinaryOrSoak("-every=20ms", "-every=5ms"), proctest.OrdinaryOrSoak("-flood=0", "-flood=2"))
 	began := time.Now()
 	b.kubectl(t, "apply", "-k", kustomization(t, "daemonset/base", "daemonset/components/metrics", "daemonset/components/kernel"))
 	b.kubectl(t, "-n", "kube-system", "rollout", "status", "daemonset/node-cache", "--timeout=3m")
@@ -49,24 +49,4 @@ func (b *harness) testRollingUpdate(t *testing.T) {
 			t.Errorf("%s has not got the sockets from the agent before it: %+v", pod.Name, s.Handover)
 		}
 	}
-}
-
-// testDelete takes the DaemonSet away from under the pods that ask its agents, whose fallback is kube-dns, and brings it
-// back.
-func (b *harness) testDelete(t *testing.T) {
-	t.Helper()
-	clients := b.startClients(t, "deletes")
-	b.kubectl(t, "-n", "kube-system", "delete", "daemonset", "node-cache")
-	b.awaitNoAgents(t)
-	got := takeCounts(t, clients)
-	proctest.Figure(t, "while the agents end: %s", got)
-	expectNoLoss(t, map[string]tally{"UDP": got.UDP})
-	got = measure(t, clients, 3*time.Second, "answered by the fallback")
-	expectNoLoss(t, map[string]tally{"UDP": got.UDP, "TCP": got.TCP})
-	b.runShell(t, "kubectl apply -k daemonset/base")
-	b.runShell(t, "kubectl -n kube-system rollout status daemonset/node-cache --timeout=3m")
-	b.awaitAgentsReady(t)
-	got = takeCounts(t, clients)
-	proctest.Figure(t, "while agents come again: %s", got)
-	expectNoLoss(t, map[string]tally{"UDP": got.UDP})
 }

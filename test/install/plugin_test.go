@@ -5,19 +5,16 @@ package install
 import (
 	"path/filepath"
 	"regexp"
+	"runtime"
 	"strings"
 	"testing"
-
-	"github.com/nodecache/node-cache/internal/proctest"
 )
 
 // testPlugin runs the kubectl plugin, as kubectl finds it on PATH. The agents know the pods of their nodes.
 func (b *harness) testPlugin(t *testing.T) {
 	t.Helper()
 	folder := t.TempDir()
-	if err := proctest.BuildPackage(filepath.Join(folder, "kubectl-node_cache"), "cmd/kubectl-node_cache"); err != nil {
-		t.Fatal(err)
-	}
+	b.runShell(t, "tar -C "+folder+" -xf "+filepath.Join(images, "kubectl-node_cache-linux-"+runtime.GOARCH+".tar.gz"))
 	plugin := func(args string) (string, error) {
 		out, err := b.Shell(t.Context(), folder, "PATH=$PATH:"+folder+" kubectl node-cache "+args).CombinedOutput()
 		t.Logf("$ kubectl node-cache %s\n%s%v", args, out, err)
