@@ -4,6 +4,7 @@ package main
 
 import (
 	"bytes"
+	"os"
 	"path/filepath"
 	"testing"
 	"time"
@@ -25,8 +26,11 @@ func TestSmallCluster(t *testing.T) {
 	if err := needTwoCPUs(); err != nil {
 		t.Skip(err)
 	}
-	binary := filepath.Join(t.TempDir(), "node-cache")
-	assert.NoError(t, proctest.Build(binary))
+	binary := os.Getenv(proctest.BinaryEnv)
+	if binary == "" {
+		binary = filepath.Join(t.TempDir(), "node-cache")
+		assert.NoError(t, proctest.Build(binary))
+	}
 	opts := options{
 		section: clusterSection, services: 100, seconds: 1, rounds: 1, events: 3, churn: 2 * time.Second, rate: 100,
 		only: []string{"agent-headless", "coredns"}, nodeCache: binary,

@@ -51,7 +51,7 @@ func TestDifferentialExternal(t *testing.T) {
 				command: "resolver", root: outside, cluster: []string{ranges, "external: " + v.settings, kubeconfig(c.Kubeconfig(kubetest.Admin))},
 			})
 			p := serverPair{coredns: coredns.Addr(), nodeCache: resolver.settings.addr}
-			all := slices.DeleteFunc(questions(externalSubjects(), true), func(q question) bool { return q.qtype == dns.TypeAXFR || q.qtype == dns.TypeIXFR })
+			all := slices.DeleteFunc(questions(externalSubjects(), true, 0), func(q question) bool { return q.qtype == dns.TypeAXFR || q.qtype == dns.TypeIXFR })
 			results, err := p.compareAll(all)
 			assert.NoError(t, err)
 			got := judge(t, results, slices.Concat(generalDifferences(), externalDifferences(), reverseDifferences(), sizeDifferences()))
