@@ -11,7 +11,7 @@ export PATH=$PATH:/usr/sbin:/sbin:/usr/local/go/bin # Debian keeps servers out o
 export LC_ALL=C
 # The go command refuses to read the version control state of a repository of another owner.
 # -trimpath: every clone shares what the go command has cached, and tests share it with the binaries.
-export GOFLAGS="${GOFLAGS:-} -buildvcs=false -trimpath"
+export GOFLAGS="${GOFLAGS:-} -buildvcs=false -trimpath -vet=off" # suite lint vets
 # As the released binary and the programs of the tests, so that all share what the go command has cached.
 export CGO_ENABLED=0
 
@@ -29,7 +29,7 @@ nice="scenarios unit cluster manifests" # they wait for events, and lose queries
 idle="lint image-module fuzz" # they compile and compute: nice 10
 other="kernel race" # kernel beside idle, on one processor: nice 5. It takes longest, and race follows: beside install, pods lose queries
 race=${race--race} # empty where there is no C compiler, which the race detector needs
-concurrent='admin|agent|cache|etcd|filewatch|handover|resolve|server|skydns|snapshot|source|static|task|unixsock|upstream|watch|zone'
+concurrent='admin|agent|cache|etcd|filewatch|handover|resolve|server|snapshot|source|static|upstream|watch|zone'
 bulky='TestFastest|TestSpreadWithSlowNames|TestCaseChecksAreBounded|TestEndless.*|TestStoreAgainstModel|TestPTRsAreBounded|TestTruncatedSetsRotate|TestWorst|TestRestoreMatchesOriginal|TestSetsThatNoMessageHolds|TestTransferHuge|TestTransferBigZone'
 bulky+='|TestObserverCoversEveryChange|TestTop|TestIndexRemoval|TestNamespaceLimit|TestLimit|TestResidentMemory|TestResizedMemory|TestDumpOfLarge.*|TestCapacity|TestSocketPoolBounds|TestClusterSetWorst|TestVersionsBound|TestVersionsOneLargeChange|TestHostileExternals|TestMemoryBound'
 soak=${SOAK:-}
