@@ -65,13 +65,11 @@ type kernelNode struct {
 	layout Layout
 	open   func() (intercept.Backend, error)
 	flush  [][]string
-	agents []*nodetest.Server // at the Addresses
-	wait   time.Duration      // of a client for its answer
 }
 
 func newKernelNode(t *testing.T, open func() (intercept.Backend, error), flush [][]string) *kernelNode {
 	t.Helper()
-	w := &kernelNode{hosts: nodetest.Start(t, nodetest.Options{Pods: 1}), open: open, flush: flush, wait: clientTimeout}
+	w := &kernelNode{hosts: nodetest.Start(t, nodetest.Options{Pods: 1}), open: open, flush: flush}
 	up4, up6 := w.hosts.Upstream.IPv4, w.hosts.Upstream.IPv6
 	w.layout = Layout{
 		Addresses: []netip.Addr{netip.MustParseAddr("169.254.20.10"), netip.MustParseAddr("fd00:20::10")},
@@ -87,7 +85,7 @@ func newKernelNode(t *testing.T, open func() (intercept.Backend, error), flush [
 	}
 	w.AddToLink(t, w.layout.Addresses)
 	for _, a := range w.layout.Addresses {
-		w.agents = append(w.agents, serve(t, w.hosts.Node, netip.AddrPortFrom(a, w.layout.Port), Agent))
+		serve(t, w.hosts.Node, netip.AddrPortFrom(a, w.layout.Port), Agent)
 		serve(t, w.hosts.Node, netip.AddrPortFrom(a, w.layout.Admin), Admin)
 	}
 	for _, s := range w.layout.Services {
@@ -155,9 +153,9 @@ func (k *kernelNode) Dial(tb testing.TB, q Query) Conn {
 	if q.From == Pod {
 		from = k.hosts.Pods[0]
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), k.wait)
+	ctx, cancel := context.WithTimeout(context.Background(), clientTimeout)
 	defer cancel()
-	c := &kernelConn{wait: k.wait}
+	c := &kernelConn{}
 	// On an error there is no answer.
 	_ = from.Do(func() error {
 		var d net.Dialer
@@ -184,7 +182,6 @@ func (k *kernelNode) Dial(tb testing.TB, q Query) Conn {
 
 type kernelConn struct {
 	conn *dns.Conn // nil: none, or it ended
-	wait time.Duration
 }
 
 func (c *kernelConn) Ask() string {
@@ -193,7 +190,7 @@ func (c *kernelConn) Ask() string {
 	}
 	q := new(dns.Msg)
 	q.SetQuestion("who.nodetest.test.", dns.TypeTXT)
-	_ = c.conn.SetDeadline(time.Now().Add(c.wait)) // an error shows in the write
+	_ = c.conn.SetDeadline(time.Now().Add(clientTimeout)) // an error shows in the write
 	err := c.conn.WriteMsg(q)
 	var a *dns.Msg
 	for err == nil {
