@@ -13,6 +13,7 @@ import (
 
 	"github.com/nodecache/node-cache/internal/assert"
 	"github.com/nodecache/node-cache/internal/nodetest"
+	"github.com/nodecache/node-cache/internal/proctest"
 	"github.com/nodecache/node-cache/pkg/rules"
 )
 
@@ -44,7 +45,7 @@ func TestManyReconciles(t *testing.T) {
 
 			b.own.now, b.other.now = nil, nil // each read is a full one
 			before, begin = b.runs(), time.Now()
-			const full = 20
+			const full = 4
 			for range full {
 				if apply(t, b, r) {
 					t.Fatal("the same rules again were a change")
@@ -104,10 +105,7 @@ func restorers(v Variant) []string {
 // killed. The node is then as before.
 func TestRemoveRestoresTheNode(t *testing.T) {
 	t.Parallel()
-	times := 12 // every combination three times
-	if testing.Short() {
-		times = 4
-	}
+	times := proctest.OrdinaryOrSoak(4, 12) // every combination once, or three times
 	for _, v := range variants() {
 		for name, prepare := range map[string]string{"of others' rules": foreign, "bare": ""} {
 			t.Run(string(v)+" "+name, func(t *testing.T) {

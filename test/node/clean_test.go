@@ -23,7 +23,7 @@ func TestStopRestoresNode(t *testing.T) {
 				t.Parallel()
 				b := newHarness(t, options{backend: backend, transparent: transparent, onExit: "remove", lease: time.Second})
 				before := b.nodeState(t)
-				times := proctest.OrdinaryOrSoak(4, 100)
+				times := proctest.OrdinaryOrSoak(2, 100)
 				for i := range times {
 					if a := b.start(t); i%2 == 0 {
 						a.Signal(syscall.SIGTERM)
