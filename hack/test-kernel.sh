@@ -15,18 +15,22 @@ image=linux-image-cloud-amd64 # depends on the package of the newest kernel
 limit=3600                    # seconds for the whole run; it and the limits below end a hang, and judge no speed
 memory=1536                   # MiB; it includes the file system
 
-# The programs for hits are loaded once, and TestHits of test/kernel attaches them. What a soak adds runs with clsact in suite rules too.
-hits=TestProgram
-[[ -z ${SOAK:-} ]] || hits+='|TestPods|TestBridge|TestInterfaces|TestFiltersOfSeveralAgents'
-
-# Package, time limit of its tests in seconds of the machine's clock, and flags. Tests that measure do not run in it.
-tests="
+# Package, time limit of its tests in seconds of the machine's clock, and flags. Tests that measure do not run in it. Suite rules has the
+# same tests in the kernel of this machine: an ordinary run has those that load what another kernel may refuse, a soak more.
+tests='
 test/kernel  300
-pkg/kernel   300 -test.run=^($hits)\$
+pkg/kernel   300 -test.run=^TestProgram$
 pkg/netif    300 -test.parallel=8
-pkg/nftables 300 -test.run=^(TestGolden|TestDrain|TestOwnPackets|TestTwoAgents|TestWithoutOwnedTables|TestMissingCapability)\$
-pkg/iptables 300 -test.run=^(TestPlanIsWhatTheKernelPrints|TestSessionsEnd|TestForeignSet|TestMissingCapability)\$
-"
+pkg/nftables 300 -test.run=^(TestGolden|TestWithoutOwnedTables)$
+pkg/iptables 300 -test.run=^TestPlanIsWhatTheKernelPrints$
+'
+[[ -z ${SOAK:-} ]] || tests='
+test/kernel  300
+pkg/kernel   300 -test.run=^(TestPods|TestProgram|TestBridge|TestInterfaces|TestFiltersOfSeveralAgents)$
+pkg/netif    300 -test.parallel=8
+pkg/nftables 300 -test.run=^(TestGolden|TestDrain|TestOwnPackets|TestTwoAgents|TestWithoutOwnedTables|TestMissingCapability)$
+pkg/iptables 300 -test.run=^(TestPlanIsWhatTheKernelPrints|TestSessionsEnd|TestForeignSet|TestMissingCapability)$
+'
 if (($# > 0)); then tests=$(printf '%s 300\n' "$@"); fi
 
 # Modules that the kernel may load, each with its dependencies. A folder stands for all its modules.
