@@ -31,7 +31,7 @@ other="kernel race" # kernel beside idle, on one processor: nice 5. It takes lon
 race=${race--race} # empty where there is no C compiler, which the race detector needs
 concurrent='admin|agent|cache|etcd|filewatch|handover|resolve|server|snapshot|source|static|upstream|watch|zone'
 bulky='TestFastest|TestSpreadWithSlowNames|TestCaseChecksAreBounded|TestEndless.*|TestStoreAgainstModel|TestPTRsAreBounded|TestTruncatedSetsRotate|TestWorst|TestRestoreMatchesOriginal|TestSetsThatNoMessageHolds|TestTransferHuge|TestTransferBigZone'
-bulky+='|TestObserverCoversEveryChange|TestTop|TestIndexRemoval|TestNamespaceLimit|TestLimit|TestResidentMemory|TestResizedMemory|TestDumpOfLarge.*|TestCapacity|TestSocketPoolBounds|TestClusterSetWorst|TestVersionsBound|TestVersionsOneLargeChange|TestHostileExternals|TestMemoryBound'
+bulky+='|TestObserverCoversEveryChange|TestTop|TestIndexRemoval|TestNamespaceLimit|TestLimit|TestResidentMemory|TestResizedMemory|TestDumpOfLarge.*|TestCapacity|TestSocketPoolBounds|TestClusterSetWorst|TestVersionsBound|TestVersionsOneLargeChange|TestHostileExternals|TestMemoryBound|TestUnchangedStaysConfirmed|TestSearchWorlds|TestAddHits'
 soak=${SOAK:-}
 [[ -z $soak ]] || { timed="$nice $idle $other $timed"; nice=; idle=; other=; } # a soak runs one suite at a time
 limit=${soak:+6h}
