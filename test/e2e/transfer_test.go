@@ -17,7 +17,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/miekg/dns"
 
 	"github.com/nodecache/node-cache/internal/assert"
@@ -100,57 +99,6 @@ func lines(records []dns.RR) []string {
 	}
 	slices.Sort(list)
 	return list
-}
-
-// startSecondary runs NSD as a secondary that asks every second for what is newer.
-func startSecondary(t *testing.T, primary string) *nameServer {
-	t.Helper()
-	addr := proctest.FreeAddr(t)
-	return &nameServer{proctest.LaunchNSD(t, addr, t.TempDir(), fmt.Sprintf(`zone:
-  name: cluster.local
-  request-xfr: %s NOKEY
-  provide-xfr: 127.0.0.1 NOKEY
-  max-refresh-time: 1
-  max-retry-time: 1
-`, strings.Replace(primary, ":", "@", 1))), addr.String()}
-}
-
-// TestTransferToNSD has NSD follow the zone: what NSD serves is what node-cache has, before and after a change.
-func TestTransferToNSD(t *testing.T) {
-	t.Parallel()
-	folder := copyExamples(t)
-	a := startCluster(t, folder)
-	nsd := startSecondary(t, a.addr)
-	same := func(when string) {
-		t.Helper()
-		var diff string
-		proctest.Eventually(t, time.Minute, "NSD serves the zone "+when, func() bool {
-			if nsd.Ended() {
-				t.Fatalf("nsd ended: %v\n%s", nsd.Err(), nsd.Stderr.String())
-			}
-			ours, records, err := transfer(a.addr)
-			assert.NoError(t, err)
-			theirs, copied, err := transfer(nsd.addr)
-			diff = cmp.Diff(lines(records), lines(copied))
-			return err == nil && ours == theirs
-		})
-		if diff != "" {
-			t.Errorf("%s (-node-cache +NSD):\n%s", when, diff)
-		}
-	}
-	same("at first")
-	writeFile(t, filepath.Join(folder, "new.yaml"), "apiVersion: v1\nkind: Service\nmetadata: {name: new, namespace: shop}\nspec: {clusterIP: 10.96.10.99, ports: [{name: http, port: 80}]}\n")
-	proctest.Eventually(t, time.Minute, "NSD knows the new service", func() bool {
-		m, _, err := new(dns.Client).Exchange(new(dns.Msg).SetQuestion("new.shop.svc.cluster.local.", dns.TypeA), nsd.addr)
-		return err == nil && m.Authoritative && len(m.Answer) == 1 && strings.HasSuffix(m.Answer[0].String(), "10.96.10.99")
-	})
-	same("after a change")
-	assert.NoError(t, os.Remove(filepath.Join(folder, "new.yaml")))
-	proctest.Eventually(t, time.Minute, "NSD has forgotten the service", func() bool {
-		m, _, err := new(dns.Client).Exchange(new(dns.Msg).SetQuestion("new.shop.svc.cluster.local.", dns.TypeA), nsd.addr)
-		return err == nil && m.Rcode == dns.RcodeNameError
-	})
-	same("after it went")
 }
 
 // dialTransfer asks for the zone over a connection with a small buffer, and reads nothing of it.
