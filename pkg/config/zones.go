@@ -152,19 +152,3 @@ func checkEtcdZones(d *decoder, c *Config) {
 		}
 	}
 }
-
-// checkZones reports zones for the central resolver where none is asked, or that it does not get.
-func checkZones(d *decoder, c *Config) {
-	d.check(len(c.Cluster.Zones) > 0 && (c.Cluster.Resolver == ResolverNone || !c.Cluster.Central.IsSet()), "cluster.zones",
-		"a list: needs cluster.resolver: local or central, and cluster.central", "write a route for each zone in forward", "cluster.central", "cluster.resolver")
-	for i, zone := range c.Cluster.Zones {
-		path := fmt.Sprintf("cluster.zones[%d]", i)
-		d.check(slices.Contains(c.Domains(), zone), path, quote(zone)+": the cluster domain", "leave it out", "clusterDomain")
-		route := slices.IndexFunc(c.Forward, func(r Route) bool { return r.Zone == zone })
-		hint := "leave out one of them"
-		if zone == "." {
-			hint = "write forward: [], or the routes of other zones alone"
-		}
-		d.check(route >= 0, path, fmt.Sprintf("%s: has a route, forward[%d]", quote(zone), route), hint)
-	}
-}
