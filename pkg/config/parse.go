@@ -376,10 +376,7 @@ func checkZones(d *decoder, c *Config) {
 		path := fmt.Sprintf("cluster.zones[%d]", i)
 		d.check(slices.Contains(c.Domains(), zone), path, quote(zone)+": the cluster domain", "leave it out", "clusterDomain")
 		route := slices.IndexFunc(c.Forward, func(r Route) bool { return r.Zone == zone })
-		hint := "leave out one of them"
-		if zone == "." {
-			hint = "write forward: [], or the routes of other zones alone"
-		}
+		hint := map[bool]string{true: "write forward: [], or the routes of other zones alone", false: "leave out one of them"}[zone == "."]
 		d.check(route >= 0, path, fmt.Sprintf("%s: has a route, forward[%d]", quote(zone), route), hint)
 	}
 }

@@ -33,7 +33,7 @@ func TestJourneys(t *testing.T) {
 	}{
 		"A hit over UDP":                     {"hit", 11},
 		"A miss, asked of a resolver by TCP": {"miss", 29},
-		"A reload":                           {"reload", 15},
+		"A reload":                           {"reload", 16},
 	} {
 		page := listed(t, "../../docs/journeys.md", heading)
 		first, second, third := ran[journey.name+"0"], ran[journey.name+"1"], ran[journey.name+"2"]
