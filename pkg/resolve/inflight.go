@@ -259,8 +259,11 @@ func (r *Resolver) nextOverdue(now time.Time) *inFlight {
 // serveStale replies with the stale answer to all waiters of f. Without a stale answer they keep
 // waiting.
 func (f *inFlight) serveStale(now time.Time, batch *wire.SendBatch) {
-	if f.answered.Load() || !f.isReady() {
-		return // it is being answered, or still being prepared
+	f.r.queries.mu.Lock()
+	ready := f.ready
+	f.r.queries.mu.Unlock()
+	if !ready || f.answered.Load() {
+		return // it is still being prepared, or being answered
 	}
 	d := newResponse(f.r, f.plan, now, batch)
 	defer d.release()
@@ -274,13 +277,6 @@ func (f *inFlight) serveStale(now time.Time, batch *wire.SendBatch) {
 	}
 	defer f.r.pending.Done()
 	d.deliverAll(&first, joined)
-}
-
-// isReady reports whether all of f is written and may be read under the lock.
-func (f *inFlight) isReady() bool {
-	f.r.queries.mu.Lock()
-	defer f.r.queries.mu.Unlock()
-	return f.ready
 }
 
 // detachWaiters removes all waiters from a query that goes on without them. The caller counts as

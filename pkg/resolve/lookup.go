@@ -112,6 +112,13 @@ func (l *lookup) ask(dst []byte) (_ []byte, source Source) {
 // unchanged.
 func (l *lookup) takesExtras() bool { return l.plan.hasExtras && !wire.IsLoopName(l.Name()) }
 
+// applyExtras redirects the current query as the optional features demand.
+func (l *lookup) applyExtras() {
+	if l.takesExtras() {
+		l.redirectQuery()
+	}
+}
+
 // empty answers with an rcode and no records.
 func (l *lookup) empty(source Source, rcode int, dst []byte) ([]byte, Source) {
 	l.rcode = rcode
@@ -219,12 +226,8 @@ func (l *lookup) handleMiss(dst []byte) ([]byte, Source) {
 // label denies nothing below it: one forged answer would remove a whole top-level domain from the
 // node.
 func (l *lookup) answerFromCut(dst []byte) ([]byte, bool) {
-	latest := l.worker.r.cuts.latest.Load()
-	if latest == 0 || !l.plan.Cut || l.DO {
-		return dst, false
-	}
-	at := l.now.Sub(l.worker.r.epoch)
-	if latest <= int64(at) {
+	cuts, at := &l.worker.r.cuts, l.now.Sub(l.worker.r.epoch)
+	if latest := cuts.latest.Load(); latest == 0 || latest <= int64(at) || !l.plan.Cut || l.DO {
 		return dst, false
 	}
 	for child := l.Name(); len(child) > 1; {
@@ -232,7 +235,7 @@ func (l *lookup) answerFromCut(dst []byte) ([]byte, bool) {
 		if len(parent) <= 2+int(parent[0]) { // one label, or the root
 			break
 		}
-		if l.worker.r.cuts.mayHold(parent, at) {
+		if cuts.mayHold(parent, at) {
 			if denied, ok := l.answerFromCutAt(parent, child, dst); ok {
 				return denied, true
 			}
@@ -253,10 +256,7 @@ func (l *lookup) answerFromCutAt(parent, child, dst []byte) ([]byte, bool) {
 	}
 	start, flags := len(dst), l.Key()[len(name)+2]
 	held, ok := l.plan.Cache.LookupNXDomainCut(child, len(parent), flags, l.now, dst)
-	if !ok {
-		return dst, false
-	}
-	if !l.worker.restorer.hold(held[start:]) {
+	if !ok || !l.worker.restorer.hold(held[start:]) {
 		return dst, false
 	}
 	return l.worker.restorer.tail.AppendDenial(held[:start], name, l.Type)

@@ -151,10 +151,3 @@ func (p *Plan) identity(name []byte) string {
 const SelfName = "self.node-cache."
 
 const selfName = "\x04self\x0anode-cache\x00" // SelfName in wire form
-
-// answerSelf answers the agent. It follows the path of every answer from memory. It is neither counted
-// nor logged: counters and logs are about clients, and the agent sends several such queries a second.
-func (q *query) answerSelf(dst []byte) []byte {
-	q.initReplyOptions()
-	return q.AppendRecord(dst, wire.TypeTXT, 0, q.plan.self, &q.opts)
-}

@@ -107,7 +107,7 @@ func countReply(p *Plan, u *pods.Usage, ask *wire.Question, source Source, rcode
 	}
 	var room [wire.MaxName]byte
 	name := canonical(&room, ask)
-	inside := rcode == wire.RcodeNXDomain && isIn(name, p.Cluster) // without a denial it does not matter
+	inside := rcode == wire.RcodeNXDomain && isIn(name, p.Cluster)       // without a denial it does not matter
 	c := pods.Counts{pods.Waited: uint64(max(0, waited.Microseconds()))} //nolint:gosec // not negative
 	c.Count(1, outcome, rcode, inside, size)
 	u.Add(&c)

@@ -48,11 +48,6 @@ func (d *responseBuilder) release() {
 	builderPool.Put(d)
 }
 
-// use sets the outcome to an answer in d.buf.
-func (d *responseBuilder) use(msg []byte, source Source, ede int) {
-	d.buf, d.msg, d.source, d.ede = msg, msg, source, ede
-}
-
 // process sets the outcome from the upstream answer or the error.
 func (d *responseBuilder) process(f *inFlight, answer *wire.Message, err error) {
 	defer func() {
@@ -76,20 +71,16 @@ func (d *responseBuilder) validateAndStore(f *inFlight, answer *wire.Message) er
 	if err != nil {
 		return err
 	}
-	if inconclusive && hasUsable(f.plan.Cache, f.key, d.now) {
-		return errInconclusive // no better than SERVFAIL
+	if inconclusive { // no better than SERVFAIL
+		if e, ok := f.plan.Cache.Peek(f.key, d.now); ok && (e.State <= cache.PrefetchDue || e.State == cache.Stale || e.State == cache.StaleBackoff) {
+			return errInconclusive
+		}
 	}
 	d.msg, d.source = answer.Raw, SourceUpstream
 	if !f.route.NoStore {
 		d.store(f, life)
 	}
 	return nil
-}
-
-// hasUsable reports whether the cache has an answer for key, fresh or stale.
-func hasUsable(c *cache.Cache, key []byte, now time.Time) bool {
-	e, ok := c.Peek(key, now)
-	return ok && (e.State <= cache.PrefetchDue || e.State == cache.Stale || e.State == cache.StaleBackoff)
 }
 
 // store caches the validated answer for life. An answer that may not be cached removes the cached one,
@@ -168,7 +159,7 @@ func (d *responseBuilder) useZoneFallback(zones zone.Zones, q *wire.Query) bool 
 	if said.Verdict != zone.Answered {
 		return false
 	}
-	d.use(msg, SourceZone, said.EDE)
+	d.buf, d.msg, d.source, d.ede = msg, msg, SourceZone, said.EDE
 	return true
 }
 
@@ -176,7 +167,7 @@ func (d *responseBuilder) useZoneFallback(zones zone.Zones, q *wire.Query) bool 
 func (d *responseBuilder) useStale(c *cache.Cache, key []byte) bool {
 	msg, ok := c.LookupStale(key, d.now, d.buf[:0])
 	if ok {
-		d.use(msg, SourceStale, staleEDE(msg))
+		d.buf, d.msg, d.source, d.ede = msg, msg, SourceStale, staleEDE(msg)
 	}
 	return ok
 }
@@ -228,7 +219,11 @@ func (d *responseBuilder) deliver(w *waiter) {
 		return
 	}
 	if state == restored && w.redirect != nil && w.redirect.mayWalk(msg) {
-		d.walkOn(w, msg)
+		k := &walk{r: d.r, plan: d.plan, from: w.redirect.client, addrProven: w.redirect.addrProven, source: d.source}
+		k.begin(w.redirect, &w.ask, msg)
+		k.client = *w
+		w.to = nil
+		k.resume(nil, d.now, d.batch)
 		return
 	}
 	source := d.source
@@ -297,13 +292,4 @@ func (d *responseBuilder) retryWithA(w *waiter) bool {
 		q.wait(to)
 	})
 	return true
-}
-
-// walkOn walks for a waiter after the answer for the name it asked came from upstream.
-func (d *responseBuilder) walkOn(w *waiter, answer []byte) {
-	k := &walk{r: d.r, plan: d.plan, from: w.redirect.client, addrProven: w.redirect.addrProven, source: d.source}
-	k.begin(w.redirect, &w.ask, answer)
-	k.client = *w
-	w.to = nil
-	k.resume(nil, d.now, d.batch)
 }

@@ -160,9 +160,7 @@ func (k *walk) lookup(l *query, ask *wire.Question, opts *wire.ReplyOptions) (an
 	}
 	l.SetQuestion(&inner)
 	l.worker.tally.begin(l.now)
-	if l.takesExtras() {
-		l.redirectQuery()
-	}
+	l.applyExtras()
 	answer, source := l.answer(k.answer[:0])
 	k.answer = answer
 	return answer, source != undecided

@@ -29,9 +29,7 @@ func (w *Worker) SharedReply(pkt []byte, now time.Time, dst []byte) (_ []byte, s
 		return dst, s, false
 	}
 	q.initReplyOptions()
-	if q.takesExtras() {
-		q.redirectQuery()
-	}
+	q.applyExtras()
 	start := len(dst)
 	dst, source := q.answer(dst)
 	w.tally = tally{}

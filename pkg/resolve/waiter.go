@@ -143,18 +143,12 @@ func (q *query) join(to wire.Replier) {
 		if q.staleHeld {
 			f.markReady(true, q.now)
 		}
-		f.send(q.now.Add(q.timeout()), &q.worker.batch)
+		timeout := q.plan.Deadline - q.elapsed
+		if d := q.redirect; d != nil && d.dns64 != nil && !d.retryA { // A records may follow: some servers never answer AAAA queries
+			timeout = q.plan.Deadline / 2
+		}
+		f.send(q.now.Add(timeout), &q.worker.batch)
 	}
-}
-
-// timeout returns the time that upstream has for the current query: what is left of the client's
-// deadline, or half of the deadline if a query for A records may follow. Some servers never answer
-// AAAA queries.
-func (q *query) timeout() time.Duration {
-	if d := q.redirect; d != nil && d.dns64 != nil && !d.retryA {
-		return q.plan.Deadline / 2
-	}
-	return q.plan.Deadline - q.elapsed
 }
 
 // shedBackoff is the refresh backoff of a stale answer used because there was no room for a query.

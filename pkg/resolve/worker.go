@@ -45,8 +45,9 @@ func (w *Worker) AnswerFromMemory(pkt []byte, from *wire.Peer, now time.Time, ds
 	if rcode := q.Parse(pkt); rcode != wire.RcodeSuccess {
 		return q.answerFault(rcode, pkt, dst)
 	}
-	if q.isSelfQuery() {
-		return q.answerSelf(dst), wire.Answered
+	if q.isSelfQuery() { // neither counted nor logged: the agent sends several a second
+		q.initReplyOptions()
+		return q.AppendRecord(dst, wire.TypeTXT, 0, q.plan.self, &q.opts), wire.Answered
 	}
 	w.tally.query(from, q.Type)
 	if q.plan.Tap != nil {
@@ -63,9 +64,7 @@ func (w *Worker) AnswerFromMemory(pkt []byte, from *wire.Peer, now time.Time, ds
 	if q.plan.SearchPath {
 		q.beginSearch(pod)
 	}
-	if q.takesExtras() {
-		q.redirectQuery()
-	}
+	q.applyExtras()
 	return q.makeReply(dst)
 }
 
@@ -161,7 +160,7 @@ func (q *query) initReplyOptions() {
 		q.opts.Cookie = q.worker.r.cookies.makeCookie(&q.cookieRoom, q.Cookie, q.from.Addr.Addr(), q.now)
 	}
 	if q.Keepalive && q.from.Stream {
-		q.opts.Keepalive = keepaliveUnits(q.plan.Keepalive)
+		q.opts.Keepalive = uint16(min(q.plan.Keepalive/(100*time.Millisecond), 1<<16-1)) // in units of RFC 7828
 	}
 }
 
@@ -178,11 +177,6 @@ func (q *query) isSelfQuery() bool {
 
 // isLocal reports whether the client is on this host.
 func (q *query) isLocal() bool { return q.plan.Local != nil && q.plan.Local(q.from.Addr.Addr()) }
-
-// keepaliveUnits converts d to the units of RFC 7828, 100 ms.
-func keepaliveUnits(d time.Duration) uint16 {
-	return uint16(min(d/(100*time.Millisecond), 1<<16-1))
-}
 
 // wait makes the client wait for the answer that memory does not have.
 func (q *query) wait(to wire.Replier) {
