@@ -10,9 +10,8 @@ import (
 	"github.com/nodecache/node-cache/pkg/wire"
 )
 
-// An Observer follows the changes of a store: whoever keeps something made of its records hears of a change here. For each
-// change the writer calls Changing, then OwnerChanged for each owner, then Changed. It holds the store's lock: the methods must
-// be quick, and must not change the store.
+// An Observer follows the changes of a store, for what is made of its records. For each change the writer calls Changing, then
+// OwnerChanged for each owner, then Changed. It holds the store's lock: the methods must be quick, and must not change the store.
 type Observer interface {
 	// Changing is called before a reader can see any of the change.
 	Changing()
