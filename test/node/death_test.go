@@ -80,7 +80,9 @@ func (b *harness) outage(t *testing.T, what string, away func(), back func() tim
 	l := b.load(t)
 	l.awaitServer(t, byAgent, l.began, 5*time.Second)
 	time.Sleep(500 * time.Millisecond)
-	before := time.Now().Add(-b.scaled(t, 100*time.Millisecond)) // later sessions may still be open when the agent goes
+	before := time.Now()
+	open := b.scaled(t, 100*time.Millisecond) // the longest that a session is: later ones may still be open at a change
+	before = before.Add(-open)
 	gone := time.Now()
 	away()
 	fallback := l.awaitServer(t, byCentral, gone, 2*fallbackLimit)
@@ -90,7 +92,7 @@ func (b *harness) outage(t *testing.T, what string, away func(), back func() tim
 		t.Errorf("the last client was answered by the fallback after %s, want %s", ms(at.Sub(gone)), fallbackLimit)
 	}
 	// From here on everything is answered, also after the time that the issue grants.
-	time.Sleep(time.Until(gone.Add(fallbackLimit + 500*time.Millisecond)))
+	time.Sleep(time.Until(gone.Add(fallbackLimit + 500*time.Millisecond + open)))
 	b.askAll(t, byCentral)
 	// With a tracked way to the agent, what is tracked already goes on as it is.
 	l.sessionsStay = b.transparent && b.backend != nftables
@@ -103,7 +105,7 @@ func (b *harness) outage(t *testing.T, what string, away func(), back func() tim
 	ended := time.Now().Add(-200 * time.Millisecond)
 	reports := l.stop(t)
 	l.expectNoneLost(t, reports, l.began, before, "before")
-	l.expectNoneLost(t, reports, gone.Add(fallbackLimit), returned, "while the agent is away")
+	l.expectNoneLost(t, reports, gone.Add(fallbackLimit), returned.Add(-open), "while the agent is away")
 	l.expectNoneLost(t, reports, again.last().Add(200*time.Millisecond), ended, "after the return")
 	proctest.Figure(t, "%s, %s: fallback after %s, %s; back after %s, %s", what, b.backend, fallback.since(gone),
 		l.merge(reports).Between(gone.Add(-100*time.Millisecond), returned), again.since(returned),
