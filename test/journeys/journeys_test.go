@@ -28,12 +28,13 @@ func TestJourneys(t *testing.T) {
 	t.Parallel()
 	ran := record(t)
 	for heading, journey := range map[string]struct {
-		name  string
-		files int // the most that it may cross
+		name, idle string
+		files      int // the most that it may cross
 	}{
-		"A hit over UDP":                     {"hit", 11},
-		"A miss, asked of a resolver by TCP": {"miss", 29},
-		"A reload":                           {"reload", 16},
+		"A hit over UDP":                     {"hit", "idle", 11},
+		"A miss, asked of a resolver by TCP": {"miss", "idle", 29},
+		"A reload":                           {"reload", "idle", 16},
+		"An event of the API server":         {"event", "calm", 24},
 	} {
 		page := listed(t, "../../docs/journeys.md", heading)
 		first, second, third := ran[journey.name+"0"], ran[journey.name+"1"], ran[journey.name+"2"]
@@ -46,7 +47,7 @@ func TestJourneys(t *testing.T) {
 		}
 		for file, names := range first {
 			own := slices.DeleteFunc(slices.Clone(names), func(name string) bool {
-				return slices.Contains(ran["idle"][file], name) || !slices.Contains(second[file], name) || !slices.Contains(third[file], name)
+				return slices.Contains(ran[journey.idle][file], name) || !slices.Contains(second[file], name) || !slices.Contains(third[file], name)
 			})
 			if page[file] == nil && len(own) > 0 {
 				t.Errorf("%s: it crosses %s, which is not listed: %s", heading, file, strings.Join(own, ", "))
@@ -55,6 +56,32 @@ func TestJourneys(t *testing.T) {
 		t.Logf("%s: %d files", heading, len(page))
 		if len(page) > journey.files {
 			t.Errorf("%s: it crosses %d files, want at most %d: %q", heading, len(page), journey.files, slices.Sorted(maps.Keys(page)))
+		}
+	}
+}
+
+// TestKernelJourney finds each function of the journey in its file, and each function of the program in the journey.
+func TestKernelJourney(t *testing.T) {
+	t.Parallel()
+	page := listed(t, "../../docs/journeys.md", "A hit in the kernel")
+	for file, names := range page {
+		text, err := os.ReadFile(filepath.Join("..", "..", file))
+		assert.NoError(t, err)
+		for _, name := range names {
+			head := `\b` + name + `\(`
+			if receiver, method, isMethod := strings.Cut(name, "."); isMethod {
+				head = `(?m)^func \(\w* ?\*?` + receiver + `\) ` + method + `\(`
+			}
+			if !regexp.MustCompile(head).Match(text) {
+				t.Errorf("%s has no %s", file, name)
+			}
+		}
+		if strings.HasSuffix(file, ".c") {
+			for _, match := range regexp.MustCompile(`(?m)^(?:static [^(]*?|int )(\w+)\(`).FindAllSubmatch(text, -1) {
+				if !slices.Contains(names, string(match[1])) {
+					t.Errorf("the page does not have %s of %s", match[1], file)
+				}
+			}
 		}
 	}
 }
@@ -71,7 +98,7 @@ func record(t *testing.T) map[string]functions {
 	run(t, recorder)
 	ran := map[string]functions{}
 	parts, err := filepath.Glob(filepath.Join(folder, "*", "covmeta.*"))
-	if err != nil || len(parts) != 1+3*3 {
+	if err != nil || len(parts) != 2+3*4 {
 		t.Fatalf("recordings: %v, %v", parts, err)
 	}
 	for _, part := range parts {
@@ -81,7 +108,7 @@ func record(t *testing.T) map[string]functions {
 		for line := range strings.Lines(run(t, exec.CommandContext(t.Context(), "go", "tool", "covdata", "func", "-i="+filepath.Join(folder, part)))) {
 			fields := strings.Fields(line)
 			file, _, _ := strings.Cut(strings.TrimPrefix(fields[0], module), ":")
-			if len(fields) == 3 && fields[2] != "0.0%" && strings.HasPrefix(file, "pkg/") {
+			if len(fields) == 3 && fields[2] != "0.0%" && strings.HasPrefix(file, "pkg/") && !strings.Contains(file, "watchtest/") {
 				ran[part][file] = append(ran[part][file], strings.TrimPrefix(fields[1], "*"))
 			}
 		}
@@ -106,7 +133,7 @@ func listed(t *testing.T, page, heading string) functions {
 	file, err := os.Open(page)
 	assert.NoError(t, err)
 	defer func() { _ = file.Close() }()
-	row := regexp.MustCompile("^\\| `([^`]+\\.go)` \\|(.*)\\|$")
+	row := regexp.MustCompile("^\\| `([^`]+\\.(?:go|c))` \\|(.*)\\|$")
 	name := regexp.MustCompile("`([^`]+)`")
 	list, below := functions{}, false
 	for lines := bufio.NewScanner(file); lines.Scan(); {

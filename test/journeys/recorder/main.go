@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Command recorder records which functions run in an agent while it is idle, while it answers a hit and a miss, and while it
-// applies a changed configuration. It must be built with coverage counters.
+// Command recorder records which functions run in an agent while it is idle, while it answers a hit and a miss, while it
+// applies a changed configuration, and while it follows a change of a Service. It must be built with coverage counters.
 package main
 
 import (
@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/http"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -17,21 +18,30 @@ import (
 	"time"
 
 	"github.com/miekg/dns"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/nodecache/node-cache/internal/proctest"
 	"github.com/nodecache/node-cache/pkg/agent"
 	"github.com/nodecache/node-cache/pkg/source"
+	"github.com/nodecache/node-cache/pkg/watch/watchtest"
 )
 
 // usage: recorder LISTEN FOLDER. It writes the coverage data of each journey to a folder of its name in FOLDER.
 func main() {
-	if err := record(netip.MustParseAddrPort(os.Args[1]), os.Args[2]); err != nil {
+	listen, folder := netip.MustParseAddrPort(os.Args[1]), os.Args[2]
+	err := recordQueries(listen, folder)
+	if err == nil {
+		err = recordEvents(listen, folder)
+	}
+	if err != nil {
 		fmt.Fprintln(os.Stderr, "recorder:", err)
 		os.Exit(1)
 	}
 }
 
-func record(listen netip.AddrPort, folder string) error {
+// recordQueries records an agent that asks a central resolver.
+func recordQueries(listen netip.AddrPort, folder string) error {
 	central, err := serveCentral()
 	if err != nil {
 		return err
@@ -46,22 +56,9 @@ func record(listen netip.AddrPort, folder string) error {
 		return err
 	}
 	log := logLines(make(chan string, 100))
-	a, err := agent.New(agent.Options{Source: source.Config{File: file}, Log: log})
+	stop, err := run(file, log)
 	if err != nil {
 		return err
-	}
-	ctx, cancel := context.WithCancel(context.Background())
-	defer cancel()
-	if err := a.Listen(ctx); err != nil {
-		return err
-	}
-	ended := make(chan error)
-	go func() { ended <- a.Run(ctx) }()
-	<-a.Ready()
-
-	idle := func() error {
-		time.Sleep(7 * time.Second) // longer than the period of every poll
-		return nil
 	}
 	query := func(name string) func() error { return func() error { return query(listen, name) } }
 	known := query("web.shop.svc.cluster.local.")
@@ -79,8 +76,73 @@ func record(listen netip.AddrPort, folder string) error {
 		time.Sleep(2 * time.Second) // the timers of that query end
 		err = errors.Join(err, capture(folder, fmt.Sprint("reload", i), reload))
 	}
-	cancel()
-	return errors.Join(err, <-ended)
+	return errors.Join(err, stop())
+}
+
+// recordEvents records an agent that watches an API server.
+func recordEvents(listen netip.AddrPort, folder string) error {
+	api := watchtest.New(time.Now)
+	service := func(address string) *corev1.Service {
+		return &corev1.Service{
+			ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "web"},
+			Spec:       corev1.ServiceSpec{Type: corev1.ServiceTypeClusterIP, ClusterIP: address, ClusterIPs: []string{address}},
+		}
+	}
+	api.Put(service("10.96.0.1"))
+	socket, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return err
+	}
+	server := &http.Server{Handler: api, ReadHeaderTimeout: time.Minute}
+	go func() { _ = server.Serve(socket) }()
+	defer func() { _ = server.Close() }()
+	kubeconfig, file := filepath.Join(folder, "kubeconfig"), filepath.Join(folder, "events.yaml")
+	err = errors.Join(
+		os.WriteFile(kubeconfig, fmt.Appendf(nil, "{current-context: c, contexts: [{name: c, context: {cluster: c}}], clusters: [{name: c, cluster: {server: 'http://%s'}}]}", socket.Addr()), 0o600),
+		os.WriteFile(file, fmt.Appendf(nil, "listen: {addresses: [%q], port: %d}\nadmin: {address: \"\"}\ncluster: {resolver: local, kubeconfig: %s}\n", listen.Addr(), listen.Port(), kubeconfig), 0o600))
+	if err != nil {
+		return err
+	}
+	stop, err := run(file, logLines(make(chan string, 100)))
+	if err != nil {
+		return err
+	}
+	err = errors.Join(query(listen, "web.shop.svc.cluster.local."), capture(folder, "calm", idle))
+	for i := range 3 {
+		change := func() error {
+			api.Put(service(fmt.Sprintf("10.96.0.%d", 2+i)))
+			time.Sleep(time.Second) // for the event
+			return nil
+		}
+		err = errors.Join(err, capture(folder, fmt.Sprint("event", i), change), query(listen, "web.shop.svc.cluster.local."))
+	}
+	return errors.Join(err, stop())
+}
+
+// idle waits for longer than the period of every poll.
+func idle() error {
+	time.Sleep(7 * time.Second)
+	return nil
+}
+
+// run runs an agent with a configuration file until stop is called.
+func run(file string, log logLines) (stop func() error, err error) {
+	a, err := agent.New(agent.Options{Source: source.Config{File: file}, Log: log})
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	if err := a.Listen(ctx); err != nil {
+		cancel()
+		return nil, err
+	}
+	ended := make(chan error)
+	go func() { ended <- a.Run(ctx) }()
+	<-a.Ready()
+	return func() error {
+		cancel()
+		return <-ended
+	}, nil
 }
 
 // capture writes the coverage data of do.
