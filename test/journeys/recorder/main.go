@@ -89,7 +89,7 @@ func recordEvents(listen netip.AddrPort, folder string) error {
 		}
 	}
 	api.Put(service("10.96.0.1"))
-	socket, err := net.Listen("tcp", "127.0.0.1:0")
+	socket, err := (&net.ListenConfig{}).Listen(context.Background(), "tcp", "127.0.0.1:0")
 	if err != nil {
 		return err
 	}
