@@ -66,7 +66,7 @@ func TestCorpus(t *testing.T) {
 	tasks.Wait()
 	proctest.Figure(t, "%d Corefiles, %d questions: beside CoreDNS %d with other answers, %d with a loss; in its place %d and %d",
 		len(files)-c.unread, c.questions, c.others[0], c.losses[0], c.others[1], c.losses[1])
-	if want := 7; c.unread != want {
+	if want := 6; c.unread != want {
 		t.Errorf("CoreDNS could not run %d Corefiles, want %d", c.unread, want)
 	}
 }
