@@ -15,12 +15,12 @@ import (
 )
 
 // mostLines bounds the code that ships, so that it does not grow unnoticed. The commit that raises it says what the lines buy.
-const mostLines = 56200
+const mostLines = 55900
 
 // mostMethods bounds the methods of a type: with more it has more than one responsibility.
 const mostMethods = 30
 
-// largeTypes have more methods, each for a reason, or are not cut yet.
+// largeTypes have more methods, each for a reason.
 func largeTypes() map[string]string {
 	return map[string]string{
 		"pkg/cache.Cache":       "the exported methods: one for each thing that others do with the cache",
