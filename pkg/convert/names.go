@@ -203,12 +203,18 @@ func template(l *line) {
 		zones = overlap(s.zones, l.zones(l.args()[2:]))
 	}
 	onward, other := templateBody(l, &t)
+	var match []*regexp.Regexp
+	for _, expression := range t.Match {
+		if e, err := regexp.Compile(expression); err == nil { // the configuration's check refuses others
+			match = append(match, e)
+		}
+	}
 	for _, zone := range zones {
 		switch {
 		case other != "":
 		case c.otherServerBelow(s, zone) != "":
 			other = "templates apply to all names of their zone, also to those of " + c.otherServerBelow(s, zone)
-		case slices.ContainsFunc(s.hosts, func(h host) bool { return below(h.name, zone) && overrides(&t, h, s.hosts) }):
+		case slices.ContainsFunc(s.hosts, func(h host) bool { return below(h.name, zone) && overrides(&t, match, h, s.hosts) }):
 			other = "hosts come before templates here, and after them there"
 		}
 	}
@@ -228,13 +234,9 @@ func template(l *line) {
 	}
 }
 
-// overrides reports whether a template gives another answer than hosts for a name.
-func overrides(t *config.Template, h host, all []host) bool {
-	matches := func(expression string) bool {
-		e, err := regexp.Compile(expression)
-		return err != nil || e.MatchString(h.name)
-	}
-	if len(t.Match) > 0 && !slices.ContainsFunc(t.Match, matches) {
+// overrides reports whether a template, with its compiled expressions, gives another answer than hosts for a name.
+func overrides(t *config.Template, match []*regexp.Regexp, h host, all []host) bool {
+	if len(t.Match) > 0 && !slices.ContainsFunc(match, func(e *regexp.Regexp) bool { return e.MatchString(h.name) }) {
 		return false
 	}
 	isEmpty := t.Rcode == dns.RcodeSuccess && len(t.Answer)+len(t.Authority)+len(t.Additional) == 0

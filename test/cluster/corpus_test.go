@@ -473,6 +473,6 @@ func questionsIn(text string) []string {
 		}
 	}
 	slices.Sort(names)
-	isApex := func(name string) bool { return name == "in-addr.arpa." || name == "ip6.arpa." } // nobody asks for them, and they are forwarded here
+	isApex := func(name string) bool { return name == "in-addr.arpa." || name == "ip6.arpa." } // no client asks for them, and they are forwarded here
 	return slices.DeleteFunc(slices.Compact(names), isApex)
 }
