@@ -13,7 +13,7 @@ import (
 
 	"github.com/nodecache/node-cache/internal/kubetest"
 	"github.com/nodecache/node-cache/internal/proctest"
-	"github.com/nodecache/node-cache/pkg/task"
+	"github.com/nodecache/node-cache/pkg/retry"
 )
 
 const (
@@ -116,7 +116,7 @@ func (b *clusterBench) awaitReady(ctx context.Context, p *proctest.Process, c co
 	if err != nil {
 		return startResult{}, err
 	}
-	if err := task.Sleep(ctx, settleTime); err != nil {
+	if err := retry.Sleep(ctx, settleTime); err != nil {
 		return startResult{}, err
 	}
 	used, err := proctest.UsageOf(p.PID())

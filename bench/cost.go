@@ -20,7 +20,7 @@ import (
 
 	"github.com/nodecache/node-cache/internal/kubetest"
 	"github.com/nodecache/node-cache/internal/proctest"
-	"github.com/nodecache/node-cache/pkg/task"
+	"github.com/nodecache/node-cache/pkg/retry"
 )
 
 const (
@@ -148,7 +148,7 @@ func (c *client) awaitQuiet(ctx context.Context) (kubetest.Traffic, error) {
 	deadline := time.Now().Add(startTimeout)
 	seen, since := int64(0), time.Now()
 	for time.Now().Before(deadline) {
-		if err := task.Sleep(ctx, 50*time.Millisecond); err != nil {
+		if err := retry.Sleep(ctx, 50*time.Millisecond); err != nil {
 			return kubetest.Traffic{}, err
 		}
 		if err := c.ended(); err != nil {
@@ -180,7 +180,7 @@ func (b *clusterBench) churn(ctx context.Context, clients []*client) error {
 		return err
 	}
 	b.report.churned = time.Since(begin)
-	if err := task.Sleep(ctx, time.Second); err != nil { // the last events are on their way
+	if err := retry.Sleep(ctx, time.Second); err != nil { // the last events are on their way
 		return err
 	}
 	requests, err := b.cluster.Audit()

@@ -17,7 +17,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/nodecache/node-cache/pkg/task"
+	"github.com/nodecache/node-cache/pkg/retry"
 )
 
 const (
@@ -65,7 +65,7 @@ func (b *clusterBench) event(ctx context.Context, e *events, name string, port i
 		return fmt.Errorf("before its creation: %w", err)
 	}
 	// At any moment between two questions, not right after one.
-	if err := task.Sleep(ctx, rand.N(askEvery)); err != nil {
+	if err := retry.Sleep(ctx, rand.N(askEvery)); err != nil {
 		return err
 	}
 	services := b.cluster.Client().CoreV1().Services(eventNamespace)

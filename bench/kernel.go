@@ -21,7 +21,7 @@ import (
 
 	"github.com/nodecache/node-cache/internal/nodetest"
 	"github.com/nodecache/node-cache/internal/proctest"
-	"github.com/nodecache/node-cache/pkg/task"
+	"github.com/nodecache/node-cache/pkg/retry"
 )
 
 //go:embed floor/paced.c
@@ -275,7 +275,7 @@ func (b *kernelBench) measureShare(ctx context.Context) error {
 		return err
 	}
 	// The agent reads the kernel's counters once a second.
-	if err := task.Sleep(ctx, 2*time.Second); err != nil {
+	if err := retry.Sleep(ctx, 2*time.Second); err != nil {
 		return err
 	}
 	after, err := b.responses(ctx)

@@ -19,16 +19,16 @@ memory=1536                   # MiB; it includes the file system
 # same tests in the kernel of this machine: an ordinary run has those that load what another kernel may refuse, a soak more.
 tests='
 test/kernel  300
-pkg/kernel   300 -test.run=^TestProgram$
+pkg/kernelhits   300 -test.run=^TestProgram$
 pkg/netif    300 -test.parallel=8
-pkg/nftables 300 -test.run=^(TestGolden|TestWithoutOwnedTables)$
+pkg/intercept/nftables 300 -test.run=^(TestGolden|TestWithoutOwnedTables)$
 pkg/iptables 300 -test.run=^TestPlanIsWhatTheKernelPrints$
 '
 [[ -z ${SOAK:-} ]] || tests='
 test/kernel  300
-pkg/kernel   300 -test.run=^(TestPods|TestProgram|TestBridge|TestInterfaces|TestFiltersOfSeveralAgents)$
+pkg/kernelhits   300 -test.run=^(TestPods|TestProgram|TestBridge|TestInterfaces|TestFiltersOfSeveralAgents)$
 pkg/netif    300 -test.parallel=8
-pkg/nftables 300 -test.run=^(TestGolden|TestDrain|TestOwnPackets|TestTwoAgents|TestWithoutOwnedTables|TestMissingCapability)$
+pkg/intercept/nftables 300 -test.run=^(TestGolden|TestDrain|TestOwnPackets|TestTwoAgents|TestWithoutOwnedTables|TestMissingCapability)$
 pkg/iptables 300 -test.run=^(TestPlanIsWhatTheKernelPrints|TestSessionsEnd|TestForeignSet|TestMissingCapability)$
 '
 if (($# > 0)); then tests=$(printf '%s 300\n' "$@"); fi

@@ -29,7 +29,7 @@ nice="scenarios unit cluster manifests" # they wait for events, and lose queries
 idle="lint image-module fuzz" # they compile and compute: nice 10
 other="kernel race" # kernel beside idle, on one processor: nice 5. It takes longest, and race follows: beside install, pods lose queries
 race=${race--race} # empty where there is no C compiler, which the race detector needs
-concurrent='admin|agent|cache|etcd|filewatch|handover|resolve|server|snapshot|source|static|upstream|watch|zone'
+concurrent='admin|agent|cache|configsource|filewatch|handover|names/etcd|names/localdata|names/zone|resolve|server|snapshot|upstream|watch'
 bulky='TestFastest|TestSpreadWithSlowNames|TestCaseChecksAreBounded|TestEndless.*|TestStoreAgainstModel|TestPTRsAreBounded|TestTruncatedSetsRotate|TestWorst|TestRestoreMatchesOriginal|TestSetsThatNoMessageHolds|TestTransferHuge|TestTransferBigZone'
 bulky+='|TestObserverCoversEveryChange|TestTop|TestIndexRemoval|TestNamespaceLimit|TestLimit|TestResidentMemory|TestResizedMemory|TestDumpOfLarge.*|TestCapacity|TestSocketPoolBounds|TestClusterSetWorst|TestVersionsBound|TestVersionsOneLargeChange|TestHostileExternals|TestMemoryBound|TestUnchangedStaysConfirmed|TestSearchWorlds|TestAddHits'
 soak=${SOAK:-}
@@ -82,7 +82,7 @@ set_up() {
 packages() { # every package but the suites that run by themselves
   go list ./... | grep -vE "/(test/(e2e|scenario|cluster|node|upstream|pressure|kernel|manifests|install)|bench|internal/(kubetest|kubenode|nodetest|play|promtest)|pkg/($rules))(/|\$)"
 }
-rules='intercept|iptables|kernel|nftables|netif' # packages whose tests write rules and links of the kernel
+rules='intercept|iptables|kernelhits|netif' # packages whose tests write rules and links of the kernel
 
 # check runs one command that is no Go test and reports it as one.
 check() { # check NAME COMMAND...
@@ -141,7 +141,7 @@ suite_race() {
   local skip="^($bulky)\$"
   [[ -z $soak ]] || skip='^$'
   # shellcheck disable=SC2046 # a list of words
-  CGO_ENABLED=1 go test -json -count=1 -timeout="$limit" -race -skip "$skip" $(go list ./pkg/... | grep -E "/pkg/($concurrent)(/|\$)") ./test/scenario
+  CGO_ENABLED=1 go test -json -count=1 -timeout="$limit" -race -skip "$skip" $(go list ./pkg/... | grep -E "/pkg/($concurrent)\$") ./test/scenario
 }
 
 # Packages that write rules, links and leases of the kernel, in network namespaces. Traffic flows while these change, so tests run

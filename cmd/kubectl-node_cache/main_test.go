@@ -18,9 +18,9 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/nodecache/node-cache/internal/assert"
+	"github.com/nodecache/node-cache/pkg/admin/status"
+	"github.com/nodecache/node-cache/pkg/admin/top"
 	"github.com/nodecache/node-cache/pkg/cli"
-	"github.com/nodecache/node-cache/pkg/status"
-	"github.com/nodecache/node-cache/pkg/top"
 )
 
 // writeJSON writes a page as an agent does.

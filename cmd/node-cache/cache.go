@@ -13,9 +13,9 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/nodecache/node-cache/pkg/admin/status"
 	"github.com/nodecache/node-cache/pkg/cli"
 	"github.com/nodecache/node-cache/pkg/plain"
-	"github.com/nodecache/node-cache/pkg/status"
 )
 
 func cacheCommand() *cobra.Command {

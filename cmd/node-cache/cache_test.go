@@ -17,8 +17,8 @@ import (
 	"testing"
 
 	"github.com/nodecache/node-cache/pkg/admin"
+	"github.com/nodecache/node-cache/pkg/admin/status"
 	"github.com/nodecache/node-cache/pkg/cli"
-	"github.com/nodecache/node-cache/pkg/status"
 )
 
 // held is what the fake agent's cache holds.

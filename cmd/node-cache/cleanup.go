@@ -14,7 +14,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/nodecache/node-cache/pkg/cli"
-	"github.com/nodecache/node-cache/pkg/kernel"
+	"github.com/nodecache/node-cache/pkg/kernelhits"
 	"github.com/nodecache/node-cache/pkg/node"
 	"github.com/nodecache/node-cache/pkg/plain"
 )
@@ -44,7 +44,7 @@ Exit code 0: nothing of an agent is left; 1: something is.`,
 				return err
 			}
 			removed, err := removeAll(
-				func() ([]string, error) { return node.Cleanup(cmd.Context(), &cfg, force) }, kernel.Cleanup,
+				func() ([]string, error) { return node.Cleanup(cmd.Context(), &cfg, force) }, kernelhits.Cleanup,
 				func() ([]string, error) { return removeFiles(folders) },
 			)
 			switch {

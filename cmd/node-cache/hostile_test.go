@@ -15,7 +15,7 @@ import (
 
 	"github.com/miekg/dns"
 
-	"github.com/nodecache/node-cache/pkg/top"
+	"github.com/nodecache/node-cache/pkg/admin/top"
 )
 
 // hostileTexts are what others choose: they steer a terminal, forge lines and columns, or reorder them.

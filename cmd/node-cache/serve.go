@@ -17,7 +17,7 @@ import (
 	"github.com/nodecache/node-cache/pkg/capabilities"
 	"github.com/nodecache/node-cache/pkg/cli"
 	"github.com/nodecache/node-cache/pkg/config"
-	"github.com/nodecache/node-cache/pkg/source"
+	"github.com/nodecache/node-cache/pkg/configsource"
 )
 
 func agentCommand() *cobra.Command {
@@ -106,7 +106,7 @@ type sourceFlags struct {
 func (f *sourceFlags) add(cmd *cobra.Command) {
 	flags, who := cmd.Flags(), cmd.Name()
 	flags.StringVar(&f.file, "config", "", "configuration `FILE`, watched while the "+who+" runs")
-	flags.StringVar(&f.configMap, "config-map", "", "ConfigMap `NAMESPACE/NAME` with the configuration in its key "+source.Key+", watched through the API instead of a file")
+	flags.StringVar(&f.configMap, "config-map", "", "ConfigMap `NAMESPACE/NAME` with the configuration in its key "+configsource.Key+", watched through the API instead of a file")
 	flags.StringVar(&f.kubeconfig, "kubeconfig", "", "kubeconfig `FILE` for --config-map; default: the pod's service account")
 	flags.StringVar(&f.kubeDNS, "kube-dns", "", "mounted kube-dns ConfigMap; `FOLDER` is watched, its stub domains and nameservers replace those of the configuration")
 	flags.StringVar(&f.lastGood, "last-good", "", "save the last applied configuration in `FOLDER`, and start with it if there is no valid one")
@@ -116,7 +116,7 @@ func (f *sourceFlags) add(cmd *cobra.Command) {
 func (f *sourceFlags) given() bool { return f.file != "" || f.configMap != "" }
 
 // source returns where the configuration comes from, by the flags and the pod's environment.
-func (f *sourceFlags) source() (c source.Config, err error) {
+func (f *sourceFlags) source() (c configsource.Config, err error) {
 	switch {
 	case f.file != "" && f.configMap != "":
 		return c, errors.New("--config and --config-map exclude each other: the configuration is in one place")
@@ -127,13 +127,13 @@ func (f *sourceFlags) source() (c source.Config, err error) {
 	case f.lastGood != "" && !f.given():
 		return c, errors.New("--last-good is for a configuration that may go bad: --config or --config-map is missing")
 	}
-	c = source.Config{
+	c = configsource.Config{
 		File: f.file, Kubeconfig: f.kubeconfig, KubeDNS: f.kubeDNS, LastGood: f.lastGood,
 		PodUID: os.Getenv("POD_UID"), Node: os.Getenv("NODE_NAME"),
 	}
 	c.Pod.Namespace, c.Pod.Name = os.Getenv("POD_NAMESPACE"), os.Getenv("POD_NAME")
 	if f.configMap != "" {
-		if c.ConfigMap, err = source.ParseObject(f.configMap); err != nil {
+		if c.ConfigMap, err = configsource.ParseObject(f.configMap); err != nil {
 			err = fmt.Errorf("--config-map: %w", err)
 		}
 	}

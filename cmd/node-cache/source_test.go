@@ -10,7 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/nodecache/node-cache/pkg/cli"
-	"github.com/nodecache/node-cache/pkg/source"
+	"github.com/nodecache/node-cache/pkg/configsource"
 )
 
 // TestSourceFlags has command lines that cannot be followed.
@@ -56,7 +56,7 @@ func TestSourceOptions(t *testing.T) {
 	f := sourceFlags{configMap: "kube-system/node-cache", kubeconfig: "k", kubeDNS: "d", lastGood: "l"}
 	got, err := f.source()
 	must(t, err)
-	want := source.Config{
+	want := configsource.Config{
 		ConfigMap:  types.NamespacedName{Namespace: "kube-system", Name: "node-cache"},
 		Kubeconfig: "k", KubeDNS: "d", LastGood: "l",
 		Pod: types.NamespacedName{Namespace: "kube-system", Name: "node-cache-x1"}, PodUID: "0ca1", Node: "node-1",

@@ -16,8 +16,8 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
 
+	"github.com/nodecache/node-cache/pkg/admin/top"
 	"github.com/nodecache/node-cache/pkg/cli"
-	"github.com/nodecache/node-cache/pkg/top"
 )
 
 // topView is what `node-cache top` shows.

@@ -14,8 +14,8 @@ import (
 	"time"
 
 	"github.com/nodecache/node-cache/pkg/admin"
+	"github.com/nodecache/node-cache/pkg/admin/top"
 	"github.com/nodecache/node-cache/pkg/cli"
-	"github.com/nodecache/node-cache/pkg/top"
 )
 
 // asked are the pages of an agent, two seconds apart: db-0 has been replaced, and batch-1 is gone.

@@ -15,49 +15,49 @@ type layer struct {
 	allow  []string // import paths, each with what lies below it
 }
 
-// leaves are the packages that import nothing but the listed paths. Each may import pkg/task and pkg/hint.
+// leaves are the packages that import nothing but the listed paths and those that help everywhere.
 func leaves() []layer {
-	const wire, rules = modulePath + "/pkg/wire", modulePath + "/pkg/rules"
-	const mmsg, frame, remote, listen = modulePath + "/pkg/mmsg", modulePath + "/pkg/frame", modulePath + "/pkg/remote", modulePath + "/pkg/listen"
+	const wire, rules = modulePath + "/pkg/wire", modulePath + "/pkg/intercept/rules"
+	const mmsg, remote, listen = modulePath + "/pkg/mmsg", modulePath + "/pkg/remote", modulePath + "/pkg/listen"
 	return []layer{
 		{folder: "pkg/wire"},
 		{folder: "pkg/cache", allow: []string{wire, "golang.org/x/sys"}},
 		{folder: "pkg/mmsg", allow: []string{"golang.org/x/sys"}},
-		{folder: "pkg/frame", allow: []string{wire}},
-		{folder: "pkg/server", allow: []string{wire, mmsg, frame, listen, "golang.org/x/sys", "golang.org/x/sync"}},
-		{folder: "pkg/resolve", allow: []string{wire, modulePath + "/pkg/cache", modulePath + "/pkg/dnstap", modulePath + "/pkg/pods", modulePath + "/pkg/zone", modulePath + "/pkg/skydns", modulePath + "/pkg/static", modulePath + "/pkg/tsig", "github.com/dchest/siphash"}},
-		{folder: "pkg/notify", allow: []string{modulePath + "/pkg/tsig", modulePath + "/pkg/zone", "github.com/miekg/dns"}},
-		{folder: "pkg/tsig", allow: []string{wire, modulePath + "/pkg/filewatch", "github.com/miekg/dns", "golang.org/x/time/rate"}},
+		{folder: "pkg/server", allow: []string{wire, mmsg, listen, "golang.org/x/sys", "golang.org/x/sync"}},
+		{folder: "pkg/resolve", allow: []string{wire, modulePath + "/pkg/cache", modulePath + "/pkg/dnstap", modulePath + "/pkg/pods", modulePath + "/pkg/names/zone", modulePath + "/pkg/names/skydns", modulePath + "/pkg/names/localdata", modulePath + "/pkg/names/tsig", "github.com/dchest/siphash"}},
+		{folder: "pkg/names/notify", allow: []string{modulePath + "/pkg/names/tsig", modulePath + "/pkg/names/zone", "github.com/miekg/dns"}},
+		{folder: "pkg/names/tsig", allow: []string{wire, modulePath + "/pkg/filewatch", "github.com/miekg/dns", "golang.org/x/time/rate"}},
 		{folder: "pkg/filewatch", allow: []string{"github.com/fsnotify/fsnotify"}},
-		{folder: "pkg/static", allow: []string{wire, modulePath + "/pkg/filewatch", "github.com/miekg/dns"}},
-		{folder: "pkg/skydns", allow: []string{wire, "github.com/miekg/dns"}},
-		{folder: "pkg/etcd", allow: []string{remote, modulePath + "/pkg/skydns", "go.etcd.io/etcd", "go.uber.org/zap", "google.golang.org/grpc"}},
-		{folder: "pkg/zone", allow: []string{wire}},
+		{folder: "pkg/names/localdata", allow: []string{wire, modulePath + "/pkg/filewatch", "github.com/miekg/dns"}},
+		{folder: "pkg/names/skydns", allow: []string{wire, "github.com/miekg/dns"}},
+		{folder: "pkg/names/etcd", allow: []string{remote, modulePath + "/pkg/names/skydns", "go.etcd.io/etcd", "go.uber.org/zap", "google.golang.org/grpc"}},
+		{folder: "pkg/names/zone", allow: []string{wire}},
 		{folder: "pkg/dnstap", allow: []string{wire, "github.com/farsightsec/golang-framestream", "google.golang.org/protobuf"}},
 		{folder: "pkg/pods", allow: []string{wire, "github.com/miekg/dns"}},
-		{folder: "pkg/config", allow: []string{modulePath + "/pkg/filewatch", modulePath + "/pkg/tsig", "go.yaml.in/yaml", "github.com/miekg/dns", "k8s.io/apimachinery/pkg/labels"}},
+		{folder: "pkg/config", allow: []string{modulePath + "/pkg/filewatch", modulePath + "/pkg/names/tsig", "go.yaml.in/yaml", "github.com/miekg/dns", "k8s.io/apimachinery/pkg/labels"}},
 		{folder: "pkg/convert", allow: []string{modulePath + "/pkg/config", "github.com/coredns/caddy/caddyfile", "github.com/miekg/dns", "go.yaml.in/yaml"}},
-		{folder: "pkg/task"},
+		{folder: "pkg/retry"},
+		{folder: "pkg/panics"},
 		{folder: "pkg/hint"},
 		{folder: "pkg/listen", allow: []string{"golang.org/x/sys"}},
 		{folder: "pkg/plain"},
 		{folder: "pkg/remote"},
-		{folder: "pkg/top", allow: []string{modulePath + "/pkg/plain"}},
-		{folder: "pkg/cli", allow: []string{modulePath + "/pkg/plain", modulePath + "/pkg/top", "github.com/miekg/dns", "github.com/spf13/cobra", "github.com/spf13/pflag"}},
-		{folder: "pkg/upstream", allow: []string{wire, mmsg, frame, remote, modulePath + "/pkg/dnstap", modulePath + "/pkg/filewatch", "github.com/miekg/dns", "golang.org/x/net", "golang.org/x/sync", "golang.org/x/sys/unix", "golang.org/x/time/rate"}},
-		{folder: "pkg/watch", allow: []string{remote, modulePath + "/pkg/filewatch", modulePath + "/pkg/pods", modulePath + "/pkg/zone", "k8s.io", "sigs.k8s.io", "github.com/go-logr/logr", "go.yaml.in/yaml/v3", "golang.org/x/time/rate", "google.golang.org/protobuf/encoding/protowire"}},
+		{folder: "pkg/admin/top", allow: []string{modulePath + "/pkg/plain"}},
+		{folder: "pkg/cli", allow: []string{modulePath + "/pkg/plain", modulePath + "/pkg/admin/top", "github.com/miekg/dns", "github.com/spf13/cobra", "github.com/spf13/pflag"}},
+		{folder: "pkg/upstream", allow: []string{wire, mmsg, remote, modulePath + "/pkg/dnstap", modulePath + "/pkg/filewatch", "github.com/miekg/dns", "golang.org/x/net", "golang.org/x/sync", "golang.org/x/sys/unix", "golang.org/x/time/rate"}},
+		{folder: "pkg/watch", allow: []string{remote, modulePath + "/pkg/filewatch", modulePath + "/pkg/pods", modulePath + "/pkg/names/zone", "k8s.io", "sigs.k8s.io", "github.com/go-logr/logr", "go.yaml.in/yaml/v3", "golang.org/x/time/rate", "google.golang.org/protobuf/encoding/protowire"}},
 		{folder: "pkg/unixsock", allow: []string{"golang.org/x/sys"}},
 		{folder: "pkg/admin", allow: []string{listen, modulePath + "/pkg/plain", modulePath + "/pkg/unixsock", "golang.org/x/sys"}},
 		{folder: "pkg/handover", allow: []string{remote, modulePath + "/pkg/unixsock", "golang.org/x/sys"}},
-		{folder: "pkg/probe", allow: []string{"github.com/miekg/dns", "golang.org/x/sys"}},
-		{folder: "pkg/rules"},
+		{folder: "pkg/healthcheck", allow: []string{"github.com/miekg/dns", "golang.org/x/sys"}},
+		{folder: "pkg/intercept/rules"},
 		{folder: "pkg/netif", allow: []string{"github.com/vishvananda/netlink", "golang.org/x/sys", "golang.org/x/time/rate"}},
-		{folder: "pkg/sockets", allow: []string{"github.com/vishvananda/netlink", "golang.org/x/sys"}},
-		{folder: "pkg/nftables", allow: []string{rules, "github.com/google/nftables", "github.com/mdlayher/netlink", "golang.org/x/sys"}},
-		{folder: "pkg/iptables", allow: []string{rules, modulePath + "/pkg/dataplane", "github.com/coreos/go-iptables", "github.com/mdlayher/netlink", "github.com/vishvananda/netlink", "github.com/vishvananda/netns", "golang.org/x/sys"}},
+		{folder: "pkg/sockdiag", allow: []string{"github.com/vishvananda/netlink", "golang.org/x/sys"}},
+		{folder: "pkg/intercept/nftables", allow: []string{rules, "github.com/google/nftables", "github.com/mdlayher/netlink", "golang.org/x/sys"}},
+		{folder: "pkg/iptables", allow: []string{rules, modulePath + "/pkg/intercept/dataplane", "github.com/coreos/go-iptables", "github.com/mdlayher/netlink", "github.com/vishvananda/netlink", "github.com/vishvananda/netns", "golang.org/x/sys"}},
 		{folder: "pkg/intercept", allow: []string{rules, "github.com/miekg/dns", "golang.org/x/sys"}},
-		{folder: "pkg/dataplane", allow: []string{"github.com/cilium/ebpf", "github.com/google/nftables", "github.com/vishvananda/netlink", "golang.org/x/sys"}},
-		{folder: "pkg/source", allow: []string{remote, modulePath + "/pkg/config", modulePath + "/pkg/convert", modulePath + "/pkg/filewatch", modulePath + "/pkg/watch", "golang.org/x/time/rate", "k8s.io/api", "k8s.io/apimachinery"}},
+		{folder: "pkg/intercept/dataplane", allow: []string{"github.com/cilium/ebpf", "github.com/google/nftables", "github.com/vishvananda/netlink", "golang.org/x/sys"}},
+		{folder: "pkg/configsource", allow: []string{remote, modulePath + "/pkg/config", modulePath + "/pkg/convert", modulePath + "/pkg/filewatch", modulePath + "/pkg/watch", "golang.org/x/time/rate", "k8s.io/api", "k8s.io/apimachinery"}},
 		{folder: "pkg/capabilities", allow: []string{"kernel.org/pub/linux/libs/security/libcap/cap", "golang.org/x/sys"}},
 	}
 }
@@ -72,8 +72,8 @@ type restrictedImport struct {
 func restrictedImports() []restrictedImport {
 	return []restrictedImport{
 		{
-			imported: "github.com/prometheus/client_golang", owners: []string{"pkg/metrics"},
-			why: "packages count in a Stats struct, pkg/metrics names the series",
+			imported: "github.com/prometheus/client_golang", owners: []string{"pkg/admin/metrics"},
+			why: "packages count in a Stats struct, pkg/admin/metrics names the series",
 		},
 		{
 			imported: "k8s.io/client-go", owners: []string{"pkg/watch", "pkg/agent", "cmd/kubectl-node_cache", "internal/kubetest", "internal/kubenode", "test/policies"},
@@ -100,6 +100,7 @@ func restrictedImports() []restrictedImport {
 
 func TestLeafImports(t *testing.T) {
 	t.Parallel()
+	everywhere := []string{modulePath + "/pkg/retry", modulePath + "/pkg/panics", modulePath + "/pkg/hint"}
 	all := goFiles(t)
 	for _, l := range leaves() {
 		seen := 0
@@ -109,7 +110,7 @@ func TestLeafImports(t *testing.T) {
 			}
 			seen++
 			for _, imported := range f.imports() {
-				if !standard(imported) && !slices.Contains([]string{modulePath + "/pkg/task", modulePath + "/pkg/hint"}, imported) && !within(imported, l.allow) {
+				if !standard(imported) && !within(imported, everywhere) && !within(imported, l.allow) {
 					t.Errorf("%s: imports %s, and %s may not", f.name, imported, l.folder)
 				}
 			}
@@ -174,7 +175,7 @@ func TestMap(t *testing.T) {
 	_, text, _ := strings.Cut(string(content(t, "docs/architecture.md")), "\n## Packages\n")
 	text, _, _ = strings.Cut(text, "\n## ")
 	layers, layer := map[string]int{}, 0
-	named := regexp.MustCompile("`([a-z]+)`")
+	named := regexp.MustCompile("`([a-z/]+)`")
 	for line := range strings.Lines(text) {
 		switch names, _, isItem := strings.Cut(line, ": "); {
 		case strings.HasPrefix(line, "**"):

@@ -39,7 +39,7 @@ func otherMetrics() map[string][]string {
 	}
 }
 
-// families reads the lists of docs/metrics.md, which a test of pkg/metrics makes from its list.
+// families reads the lists of docs/metrics.md, which a test of pkg/admin/metrics makes from its list.
 func families(root string) (map[string]family, error) {
 	data, err := os.ReadFile(filepath.Join(root, "docs", "metrics.md"))
 	if err != nil {

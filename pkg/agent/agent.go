@@ -13,21 +13,21 @@ import (
 
 	"kernel.org/pub/linux/libs/security/libcap/cap"
 
+	"github.com/nodecache/node-cache/pkg/admin/page"
 	"github.com/nodecache/node-cache/pkg/config"
+	"github.com/nodecache/node-cache/pkg/configsource"
 	"github.com/nodecache/node-cache/pkg/memory"
 	"github.com/nodecache/node-cache/pkg/node"
-	"github.com/nodecache/node-cache/pkg/page"
 	"github.com/nodecache/node-cache/pkg/resolve"
 	"github.com/nodecache/node-cache/pkg/server"
 	"github.com/nodecache/node-cache/pkg/snapshot"
-	origin "github.com/nodecache/node-cache/pkg/source"
 )
 
 // Options configures an [Agent].
 type Options struct {
 	// Source is where the configuration comes from, if it has a File or a ConfigMap. The agent sets Role,
 	// UserAgent and what follows.
-	Source  origin.Config
+	Source  configsource.Config
 	Role    config.Role    // selects the defaults: an agent's or a central resolver's
 	Config  *config.Config // used when there is no source; nil: the defaults
 	Version string

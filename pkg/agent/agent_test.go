@@ -22,11 +22,11 @@ import (
 
 	"github.com/nodecache/node-cache/internal/assert"
 	"github.com/nodecache/node-cache/internal/proctest"
+	"github.com/nodecache/node-cache/pkg/admin/status"
 	"github.com/nodecache/node-cache/pkg/agent"
 	"github.com/nodecache/node-cache/pkg/config"
+	"github.com/nodecache/node-cache/pkg/configsource"
 	"github.com/nodecache/node-cache/pkg/hint"
-	"github.com/nodecache/node-cache/pkg/source"
-	"github.com/nodecache/node-cache/pkg/status"
 	"github.com/nodecache/node-cache/pkg/upstream/upstreamtest"
 )
 
@@ -107,7 +107,7 @@ func TestFollowsTheFile(t *testing.T) {
 	assert.NoError(t, err)
 	write(text)
 	log := &journal{}
-	a, _ := start(t, agent.Options{Source: source.Config{File: path}, Log: log})
+	a, _ := start(t, agent.Options{Source: configsource.Config{File: path}, Log: log})
 	if got := ask(t, a, "udp", "www.test.").Answer[0].(*dns.A).A.String(); got != "192.0.2.1" {
 		t.Fatalf("before: %s", got)
 	}

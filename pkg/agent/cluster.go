@@ -19,14 +19,14 @@ import (
 
 	"github.com/nodecache/node-cache/pkg/config"
 	"github.com/nodecache/node-cache/pkg/hint"
+	"github.com/nodecache/node-cache/pkg/names/notify"
+	"github.com/nodecache/node-cache/pkg/names/tsig"
+	"github.com/nodecache/node-cache/pkg/names/zone"
 	"github.com/nodecache/node-cache/pkg/node"
-	"github.com/nodecache/node-cache/pkg/notify"
 	"github.com/nodecache/node-cache/pkg/pods"
 	"github.com/nodecache/node-cache/pkg/snapshot"
-	"github.com/nodecache/node-cache/pkg/tsig"
 	"github.com/nodecache/node-cache/pkg/upstream"
 	"github.com/nodecache/node-cache/pkg/watch"
-	"github.com/nodecache/node-cache/pkg/zone"
 )
 
 // A cluster is the agent's knowledge of its Kubernetes cluster, and the central resolver for the rest. Without a
@@ -477,7 +477,7 @@ type storeObserver struct {
 
 // Changing implements [zone.Observer].
 func (o *storeObserver) Changing() {
-	if k := o.kernel.Kernel; k != nil {
+	if k := o.kernel.Responder; k != nil {
 		k.ZoneChanging()
 	}
 }
@@ -491,7 +491,7 @@ func (o *storeObserver) OwnerChanged(owner []byte) {
 
 // Changed implements [zone.Observer].
 func (o *storeObserver) Changed() {
-	if k := o.kernel.Kernel; k != nil {
+	if k := o.kernel.Responder; k != nil {
 		k.ZoneChanged()
 	}
 	if r := o.running.Load(); r != nil && r.cluster.notifier != nil {

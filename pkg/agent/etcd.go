@@ -7,8 +7,8 @@ import (
 	"log/slog"
 
 	"github.com/nodecache/node-cache/pkg/config"
-	"github.com/nodecache/node-cache/pkg/etcd"
-	"github.com/nodecache/node-cache/pkg/skydns"
+	"github.com/nodecache/node-cache/pkg/names/etcd"
+	"github.com/nodecache/node-cache/pkg/names/skydns"
 )
 
 // newEtcd returns a client for the records of etcd; nil: they are not configured.

@@ -12,9 +12,9 @@ import (
 	"testing"
 
 	"github.com/nodecache/node-cache/internal/assert"
+	"github.com/nodecache/node-cache/pkg/admin/status"
 	"github.com/nodecache/node-cache/pkg/config"
 	"github.com/nodecache/node-cache/pkg/handover"
-	"github.com/nodecache/node-cache/pkg/status"
 )
 
 // handingConfig is nodeConfig with a socket for hand-overs.

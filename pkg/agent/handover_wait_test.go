@@ -12,8 +12,8 @@ import (
 
 	"github.com/nodecache/node-cache/internal/assert"
 	"github.com/nodecache/node-cache/pkg/config"
+	"github.com/nodecache/node-cache/pkg/configsource"
 	"github.com/nodecache/node-cache/pkg/handover"
-	"github.com/nodecache/node-cache/pkg/source"
 )
 
 // save writes a configuration as an editor does.
@@ -39,7 +39,7 @@ func TestHandOverWaitsAndFollows(t *testing.T) {
 	wrong.Cluster.Resolver, wrong.Cluster.Kubeconfig = config.ResolverLocal, awayKubeconfig(t)
 	file, kept := filepath.Join(t.TempDir(), "node-cache.yaml"), t.TempDir()
 	save(t, file, wrong, "")
-	second, err := newAgent(t.Context(), newFakeHost(), Options{Source: source.Config{File: file, LastGood: kept}, Log: t.Output()})
+	second, err := newAgent(t.Context(), newFakeHost(), Options{Source: configsource.Config{File: file, LastGood: kept}, Log: t.Output()})
 	assert.NoError(t, err)
 	stop := runNode(t, second)
 	until(t, "it waits for the cluster", func() bool { return second.handover.recorder.Stats().WaitsFor != "" })

@@ -17,21 +17,21 @@ import (
 	"kernel.org/pub/linux/libs/security/libcap/cap"
 
 	"github.com/nodecache/node-cache/pkg/admin"
+	"github.com/nodecache/node-cache/pkg/admin/status"
 	"github.com/nodecache/node-cache/pkg/capabilities"
 	"github.com/nodecache/node-cache/pkg/config"
 	"github.com/nodecache/node-cache/pkg/hint"
-	"github.com/nodecache/node-cache/pkg/kernel"
+	"github.com/nodecache/node-cache/pkg/kernelhits"
 	"github.com/nodecache/node-cache/pkg/node"
 	"github.com/nodecache/node-cache/pkg/pods"
 	"github.com/nodecache/node-cache/pkg/resolve"
 	"github.com/nodecache/node-cache/pkg/server"
-	"github.com/nodecache/node-cache/pkg/status"
 )
 
 // kernelHits are the answers in the kernel, if the configuration asked for them at the start and the kernel supports them. Otherwise
 // its methods do nothing.
 type kernelHits struct {
-	*kernel.Kernel // nil: there are none
+	*kernelhits.Responder // nil: there are none
 
 	why      string      // there are none; empty: they are off
 	stopped  atomic.Bool // by `node-cache kernel off`
@@ -52,7 +52,7 @@ func (h *kernelHits) open(ctx context.Context) error {
 	if cfg.Kernel.Hits == config.KernelOff {
 		return nil
 	}
-	k, err := kernel.Open(kernel.Config{
+	k, err := kernelhits.Open(kernelhits.Config{
 		Source:  h.resolver.NewWorker(),
 		Owner:   h.ownerOf,
 		Size:    cfg.Kernel.Size,
@@ -66,7 +66,7 @@ func (h *kernelHits) open(ctx context.Context) error {
 	})
 	switch {
 	case err == nil:
-		h.Kernel = k
+		h.Responder = k
 		h.watchers.Changed = h.update
 		h.running.Load().cache.Observe(h.Changed)
 		h.update()
@@ -84,7 +84,7 @@ func (h *kernelHits) open(ctx context.Context) error {
 
 // run answers hits in the kernel until ctx ends, or handedOver is closed: another agent has taken over.
 func (h *kernelHits) run(ctx context.Context, handedOver <-chan struct{}) {
-	if h.Kernel == nil {
+	if h.Responder == nil {
 		return
 	}
 	ctx, cancel := context.WithCancel(ctx)
@@ -101,7 +101,7 @@ func (h *kernelHits) run(ctx context.Context, handedOver <-chan struct{}) {
 
 // capabilities returns those for interfaces that come later.
 func (h *kernelHits) capabilities() []cap.Value {
-	if h.Kernel == nil {
+	if h.Responder == nil {
 		return nil
 	}
 	return []cap.Value{capabilities.NetAdmin, capabilities.BPF}
@@ -109,7 +109,7 @@ func (h *kernelHits) capabilities() []cap.Value {
 
 // worker returns a worker that copies answers of w into the kernel.
 func (h *kernelHits) worker(w *resolve.Worker) server.Worker {
-	if h.Kernel == nil {
+	if h.Responder == nil {
 		return w
 	}
 	return h.Worker(w)
@@ -118,7 +118,7 @@ func (h *kernelHits) worker(w *resolve.Worker) server.Worker {
 // update follows the running configuration, the address of the DNS service, the watchers and the command. Every answer of an earlier
 // plan ends.
 func (h *kernelHits) update() {
-	if h.Kernel == nil {
+	if h.Responder == nil {
 		return
 	}
 	h.mu.Lock()
@@ -139,7 +139,7 @@ func (h *kernelHits) state() string {
 	switch mode := cfg.Log.Queries.Mode; {
 	case cfg.Kernel.Hits != config.KernelOff && h.why != "":
 		return "not supported: " + h.why
-	case cfg.Kernel.Hits == config.KernelOff, h.Kernel == nil:
+	case cfg.Kernel.Hits == config.KernelOff, h.Responder == nil:
 		return status.KernelOffConfigured
 	case h.stopped.Load():
 		return "off by `node-cache kernel off`"
@@ -158,10 +158,10 @@ func (h *kernelHits) state() string {
 // status returns nil if kernel.hits was off at the start.
 func (h *kernelHits) status() *status.Kernel {
 	switch {
-	case h.Kernel != nil && h.state() == status.KernelOn && h.node.Lapsed():
-		return status.KernelOf(h.Kernel, "paused: the agent holds no lease", time.Now())
-	case h.Kernel != nil:
-		return status.KernelOf(h.Kernel, h.state(), time.Now())
+	case h.Responder != nil && h.state() == status.KernelOn && h.node.Lapsed():
+		return status.KernelOf(h.Responder, "paused: the agent holds no lease", time.Now())
+	case h.Responder != nil:
+		return status.KernelOf(h.Responder, h.state(), time.Now())
 	case h.why != "":
 		return &status.Kernel{State: h.state()}
 	}
@@ -172,7 +172,7 @@ func (h *kernelHits) status() *status.Kernel {
 func (h *kernelHits) page() *admin.Kernel {
 	shown := func() any { return cmp.Or(h.status(), &status.Kernel{State: status.KernelOffConfigured}) }
 	return &admin.Kernel{Status: shown, Set: func(on bool) (any, error) {
-		if h.Kernel == nil {
+		if h.Responder == nil {
 			if on {
 				return nil, errors.New(h.state() + "\nhint: set kernel.hits to auto, and restart the agent; `node-cache doctor` shows what this node supports")
 			}
@@ -187,7 +187,7 @@ func (h *kernelHits) page() *admin.Kernel {
 
 // has reports whether the kernel answers a question: a name in canonical wire form and its type.
 func (h *kernelHits) has(name []byte, rrtype uint16) bool {
-	return h.Kernel != nil && h.state() == status.KernelOn && h.Has(name, rrtype)
+	return h.Responder != nil && h.state() == status.KernelOn && h.Has(name, rrtype)
 }
 
 // kernelDestinations returns the addresses at which pods ask.
@@ -217,7 +217,7 @@ func (h *kernelHits) ownerOf(name []byte) []byte {
 }
 
 // count counts hits of one question.
-func (h *kernelHits) count(hits kernel.Hits) {
+func (h *kernelHits) count(hits kernelhits.Hits) {
 	r := h.running.Load()
 	h.resolver.CountCopies(hits.Type, hits.Rcode, hits.IPv4, hits.IPv6)
 	if hits.Source == resolve.SourceCache {
@@ -231,7 +231,7 @@ func (h *kernelHits) count(hits kernel.Hits) {
 }
 
 // attribute counts hits of one client.
-func (h *kernelHits) attribute(c kernel.Client) {
+func (h *kernelHits) attribute(c kernelhits.Client) {
 	if index := h.running.Load().cluster.pods; index != nil {
 		_, usage := index.UsageOf(c.Addr)
 		usage.Add(&pods.Counts{pods.FromMemory: c.Answered, pods.Denied: c.Denied, pods.Searched: c.Searched, pods.Bytes: c.Bytes})

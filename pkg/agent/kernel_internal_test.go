@@ -12,12 +12,12 @@ import (
 	"time"
 
 	"github.com/nodecache/node-cache/internal/assert"
+	"github.com/nodecache/node-cache/pkg/admin/status"
+	"github.com/nodecache/node-cache/pkg/admin/top"
 	"github.com/nodecache/node-cache/pkg/config"
-	"github.com/nodecache/node-cache/pkg/kernel"
+	"github.com/nodecache/node-cache/pkg/kernelhits"
 	"github.com/nodecache/node-cache/pkg/pods"
 	"github.com/nodecache/node-cache/pkg/resolve"
-	"github.com/nodecache/node-cache/pkg/status"
-	"github.com/nodecache/node-cache/pkg/top"
 	"github.com/nodecache/node-cache/pkg/upstream"
 	"github.com/nodecache/node-cache/pkg/wire"
 )
@@ -36,9 +36,9 @@ func TestKernelState(t *testing.T) {
 			h.stopped.Store(true)
 		}},
 		{"off by configuration", func(h *kernelHits, c *config.Config) {
-			h.Kernel, h.why, c.Kernel.Hits = nil, "no BPF", config.KernelOff
+			h.Responder, h.why, c.Kernel.Hits = nil, "no BPF", config.KernelOff
 		}},
-		{"not supported: no BPF", func(h *kernelHits, _ *config.Config) { h.Kernel, h.why = nil, "no BPF" }},
+		{"not supported: no BPF", func(h *kernelHits, _ *config.Config) { h.Responder, h.why = nil, "no BPF" }},
 		{"off by `node-cache kernel off`", func(h *kernelHits, c *config.Config) {
 			c.Log.Dnstap = "/run/tap"
 			h.stopped.Store(true)
@@ -51,7 +51,7 @@ func TestKernelState(t *testing.T) {
 		cfg := config.Default(config.Agent)
 		cfg.Kernel.Hits = config.KernelAuto
 		h := &kernelHits{
-			Kernel: new(kernel.Kernel), running: new(atomic.Pointer[generation]), watchers: new(resolve.Watchers), handover: new(socketHandover),
+			Responder: new(kernelhits.Responder), running: new(atomic.Pointer[generation]), watchers: new(resolve.Watchers), handover: new(socketHandover),
 		}
 		tt.change(h, &cfg)
 		h.running.Store(&generation{config: cfg})
@@ -99,16 +99,16 @@ func TestKernelCounts(t *testing.T) {
 	assert.NoError(t, err)
 	r := a.running.Load()
 	h, known := &a.kernel, netip.MustParseAddr("10.1.2.3")
-	h.count(kernel.Hits{IPv4: 1}) // without an index of pods
-	h.attribute(kernel.Client{Addr: known, Answered: 1})
+	h.count(kernelhits.Hits{IPv4: 1}) // without an index of pods
+	h.attribute(kernelhits.Client{Addr: known, Answered: 1})
 	r.cluster.pods = pods.NewIndex(time.Minute, nil)
 	r.cluster.pods.Put(&pods.Pod{Namespace: "shop", Name: "web", Addrs: []netip.Addr{known}})
 	key := func(name string) []byte { return append([]byte(name), 0, 1, 0) }
-	h.count(kernel.Hits{Key: key("\x01a\x00"), Source: resolve.SourceCache, Type: 1, IPv4: 2, IPv6: 3, Bytes: 10})
-	h.count(kernel.Hits{Key: key("\x01b\x00"), Source: resolve.SourceCache, Rcode: wire.RcodeNXDomain, Type: 1, IPv4: 2, Bytes: 10})
-	h.count(kernel.Hits{Key: key("\x01c\x00"), Source: resolve.SourceZone, Rcode: wire.RcodeNXDomain, Inside: true, Type: 1, IPv6: 1, Bytes: 10})
-	h.attribute(kernel.Client{Addr: known, Answered: 5, Denied: 4, Searched: 3, Bytes: 50})
-	h.attribute(kernel.Client{Addr: netip.MustParseAddr("10.1.2.4"), Answered: 3, Denied: 2, Searched: 1, Bytes: 30})
+	h.count(kernelhits.Hits{Key: key("\x01a\x00"), Source: resolve.SourceCache, Type: 1, IPv4: 2, IPv6: 3, Bytes: 10})
+	h.count(kernelhits.Hits{Key: key("\x01b\x00"), Source: resolve.SourceCache, Rcode: wire.RcodeNXDomain, Type: 1, IPv4: 2, Bytes: 10})
+	h.count(kernelhits.Hits{Key: key("\x01c\x00"), Source: resolve.SourceZone, Rcode: wire.RcodeNXDomain, Inside: true, Type: 1, IPv6: 1, Bytes: 10})
+	h.attribute(kernelhits.Client{Addr: known, Answered: 5, Denied: 4, Searched: 3, Bytes: 50})
+	h.attribute(kernelhits.Client{Addr: netip.MustParseAddr("10.1.2.4"), Answered: 3, Denied: 2, Searched: 1, Bytes: 30})
 	page := status.TopOf(r.cluster.pods, true)
 	assert.Same(t, "page", &top.Page{
 		Stale:   true,

@@ -16,30 +16,30 @@ import (
 
 	"github.com/miekg/dns"
 
+	"github.com/nodecache/node-cache/pkg/admin/status"
 	"github.com/nodecache/node-cache/pkg/cache"
 	"github.com/nodecache/node-cache/pkg/config"
-	"github.com/nodecache/node-cache/pkg/etcd"
 	"github.com/nodecache/node-cache/pkg/hint"
 	"github.com/nodecache/node-cache/pkg/listen"
+	"github.com/nodecache/node-cache/pkg/names/etcd"
+	"github.com/nodecache/node-cache/pkg/names/localdata"
+	"github.com/nodecache/node-cache/pkg/panics"
 	"github.com/nodecache/node-cache/pkg/resolve"
-	"github.com/nodecache/node-cache/pkg/static"
-	"github.com/nodecache/node-cache/pkg/status"
-	"github.com/nodecache/node-cache/pkg/task"
 	"github.com/nodecache/node-cache/pkg/upstream"
 )
 
 // A generation is one applied configuration.
 type generation struct {
-	config   config.Config
-	cache    *cache.Cache
-	routes   []route // in the order of the configuration
-	cluster  *cluster
-	fallback *fallback // asked while all upstreams of a route are down; nil: there is none
-	probes   []*configuredProbe
-	static   *static.Static // hosts and templates; nil: there are none
-	etcd     *etcd.Client   // nil: etcd is not used
-	special  []*static.Special
-	replaced chan struct{} // closed once another configuration is in use
+	config    config.Config
+	cache     *cache.Cache
+	routes    []route // in the order of the configuration
+	cluster   *cluster
+	fallback  *fallback // asked while all upstreams of a route are down; nil: there is none
+	probes    []*configuredProbe
+	localData *localdata.Data // hosts and templates; nil: there are none
+	etcd      *etcd.Client    // nil: etcd is not used
+	special   []*localdata.Special
+	replaced  chan struct{} // closed once another configuration is in use
 
 	needRestart []string // keys that have other values where the configuration comes from
 }
@@ -94,12 +94,12 @@ func noGeneration() *generation { return &generation{cluster: new(cluster)} }
 func (b *builder) build(cfg config.Config, old *generation) (r *generation, err error) {
 	defer func() {
 		if panicked := recover(); panicked != nil {
-			guard := task.Guard{Where: "config", Log: b.log, Count: &b.panics}
+			guard := panics.Guard{Where: "config", Log: b.log, Count: &b.panics}
 			r, err = nil, fmt.Errorf("building what the configuration asks for: %w", guard.Recovered(context.Background(), panicked))
 		}
 	}()
 	r = &generation{
-		config: cfg, cache: old.cache, cluster: old.cluster, fallback: old.fallback, static: old.static, etcd: old.etcd,
+		config: cfg, cache: old.cache, cluster: old.cluster, fallback: old.fallback, localData: old.localData, etcd: old.etcd,
 		special:  old.special,
 		probes:   old.probes,
 		replaced: make(chan struct{}),
@@ -162,11 +162,11 @@ func (b *builder) buildRecords(r, old *generation) (err error) {
 	if !r.unchanged(old, specialKeys) {
 		r.special = nil
 		for _, word := range r.config.SpecialNames {
-			r.special = append(r.special, static.SpecialZones(word)...)
+			r.special = append(r.special, localdata.SpecialZones(word)...)
 		}
 	}
 	if !r.unchanged(old, staticKeys) {
-		if r.static, err = b.newStatic(&r.config, old.static); err != nil {
+		if r.localData, err = b.newLocalData(&r.config, old.localData); err != nil {
 			return err
 		}
 	}
@@ -338,8 +338,8 @@ func (b *builder) plan(r *generation) (*resolve.Plan, error) {
 	if r.cluster.central != nil {
 		p.Unreachable = r.cluster.central.AllDown
 	}
-	if r.static != nil {
-		p.Static = r.static
+	if r.localData != nil {
+		p.LocalData = r.localData
 	}
 	if r.etcd != nil {
 		p.SkyDNS = r.etcd.Source()
@@ -449,8 +449,8 @@ func (r *generation) parts() []part {
 	if r.fallback != nil {
 		list = append(list, r.fallback)
 	}
-	if r.static != nil {
-		list = append(list, r.static.Hosts())
+	if r.localData != nil {
+		list = append(list, r.localData.Hosts())
 	}
 	if r.etcd != nil {
 		list = append(list, r.etcd)
@@ -461,14 +461,14 @@ func (r *generation) parts() []part {
 	return list
 }
 
-// newStatic returns the hosts and templates of cfg; nil: there are none. It takes from old what was read from
+// newLocalData returns the hosts and templates of cfg; nil: there are none. It takes from old what was read from
 // hosts files.
-func (b *builder) newStatic(cfg *config.Config, old *static.Static) (*static.Static, error) {
+func (b *builder) newLocalData(cfg *config.Config, old *localdata.Data) (*localdata.Data, error) {
 	if len(cfg.Hosts.Names)+len(cfg.Hosts.Files)+len(cfg.Templates) == 0 {
 		return nil, nil //nolint:nilnil // hosts and templates are optional
 	}
 	hosts := &cfg.Hosts
-	s := static.Config{Names: hosts.Names, Files: hosts.Files, TTL: hosts.TTL, NoReverse: hosts.NoReverse, Log: b.log, Predecessor: old}
+	s := localdata.Config{Names: hosts.Names, Files: hosts.Files, TTL: hosts.TTL, NoReverse: hosts.NoReverse, Log: b.log, Predecessor: old}
 	for i := range cfg.Templates {
 		t, err := templateOf(&cfg.Templates[i])
 		if err != nil {
@@ -476,14 +476,14 @@ func (b *builder) newStatic(cfg *config.Config, old *static.Static) (*static.Sta
 		}
 		s.Templates = append(s.Templates, t)
 	}
-	return static.New(s)
+	return localdata.New(s)
 }
 
 // templateOf parses the records of a configured template.
-func templateOf(t *config.Template) (static.Template, error) {
-	out := static.Template{Zone: t.Zone, Types: t.Types, Match: t.Match, Rcode: t.Rcode}
+func templateOf(t *config.Template) (localdata.Template, error) {
+	out := localdata.Template{Zone: t.Zone, Types: t.Types, Match: t.Match, Rcode: t.Rcode}
 	for _, section := range []struct {
-		to   *[]func(*static.Question) (dns.RR, error)
+		to   *[]func(*localdata.Question) (dns.RR, error)
 		from []string
 	}{{&out.Answer, t.Answer}, {&out.Authority, t.Authority}, {&out.Additional, t.Additional}} {
 		for _, text := range section.from {
@@ -491,7 +491,7 @@ func templateOf(t *config.Template) (static.Template, error) {
 			if err != nil {
 				return out, err
 			}
-			*section.to = append(*section.to, func(q *static.Question) (dns.RR, error) { return record((*config.TemplateData)(q)) })
+			*section.to = append(*section.to, func(q *localdata.Question) (dns.RR, error) { return record((*config.TemplateData)(q)) })
 		}
 	}
 	return out, nil
@@ -518,11 +518,11 @@ func planRewrites(p *resolve.Plan, cfg *config.Config) (err error) {
 	return err
 }
 
-// staticStats returns the stats of hosts and templates; nil: there are none.
-func (r *generation) staticStats() *static.Stats {
-	if r.static == nil {
+// localDataStats returns the stats of hosts and templates; nil: there are none.
+func (r *generation) localDataStats() *localdata.Stats {
+	if r.localData == nil {
 		return nil
 	}
-	st := r.static.Stats()
+	st := r.localData.Stats()
 	return &st
 }

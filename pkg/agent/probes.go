@@ -11,15 +11,15 @@ import (
 	"time"
 
 	"github.com/nodecache/node-cache/pkg/config"
+	"github.com/nodecache/node-cache/pkg/healthcheck"
 	"github.com/nodecache/node-cache/pkg/listen"
-	"github.com/nodecache/node-cache/pkg/probe"
 )
 
 // A configuredProbe is a probe of the configuration and its prober. It survives a reload that does not change
 // it, with its counters.
 type configuredProbe struct {
 	config.Probe
-	*probe.Prober
+	*healthcheck.Prober
 
 	after <-chan struct{} // closed once it may start
 	until <-chan struct{} // closed once it must end
@@ -64,7 +64,7 @@ func (b *builder) newProbes(cfg *config.Config, old []*configuredProbe) (list []
 // newProbe makes a probe. A configured server is asked directly, past this agent's rules. Without one the probe
 // asks the agent through the rules, as clients do.
 func (b *builder) newProbe(p config.Probe, cfg *config.Config) (made *configuredProbe, err error) {
-	c := probe.Config{
+	c := healthcheck.Config{
 		Label: p.Label, Network: "udp", Name: p.Name, Type: p.Type, Interval: p.Interval, Timeout: p.Timeout, Now: time.Now, Log: b.log,
 		Server: netip.AddrPortFrom(listen.Reachable(cfg.Listen.Addresses[0]), cfg.Listen.Port),
 	}
@@ -79,6 +79,6 @@ func (b *builder) newProbe(p config.Probe, cfg *config.Config) (made *configured
 		}
 	}
 	made = &configuredProbe{Probe: p, after: b.ready, until: b.stopped}
-	made.Prober, err = probe.New(c)
+	made.Prober, err = healthcheck.New(c)
 	return made, err
 }

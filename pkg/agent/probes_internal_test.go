@@ -14,14 +14,14 @@ import (
 	"github.com/miekg/dns"
 
 	"github.com/nodecache/node-cache/internal/assert"
-	"github.com/nodecache/node-cache/pkg/probe"
+	"github.com/nodecache/node-cache/pkg/healthcheck"
 )
 
 // TestProbingEnds has an agent stop while its probes would go on: it is not to find itself missing.
 func TestProbingEnds(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		prober, err := probe.New(probe.Config{
+		prober, err := healthcheck.New(healthcheck.Config{
 			Label: "self", Network: "udp", Server: netip.MustParseAddrPort("192.0.2.1:53"), Name: "www.test.", Type: dns.TypeA,
 			Interval: time.Second, Timeout: time.Second, Now: time.Now,
 			Dial: func(ctx context.Context, _ string, _ netip.AddrPort) (net.Conn, error) {

@@ -12,19 +12,19 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/nodecache/node-cache/pkg/admin/status"
 	"github.com/nodecache/node-cache/pkg/config"
+	"github.com/nodecache/node-cache/pkg/configsource"
 	"github.com/nodecache/node-cache/pkg/hint"
 	"github.com/nodecache/node-cache/pkg/logging"
 	"github.com/nodecache/node-cache/pkg/resolve"
-	origin "github.com/nodecache/node-cache/pkg/source"
-	"github.com/nodecache/node-cache/pkg/status"
 )
 
 // A configuration is where the configuration in use comes from, and what became of changes. A counter is incremented last, after
 // the change and its warnings, so a reader of the counter finds both.
 type configuration struct {
-	source     *origin.Source // nil: built in
-	startError error          // why the source's configuration was refused at the start; nil: it is in use
+	source     *configsource.Source // nil: built in
+	startError error                // why the source's configuration was refused at the start; nil: it is in use
 	logHandler *logging.Handler
 	log        *slog.Logger
 	changes    chan func(context.Context) // run makes one at a time
@@ -48,7 +48,7 @@ const syncTimeout = 10 * time.Second
 
 // Reload applies cfg and returns the configuration in use. If err is not nil, Reload records it as the reason
 // why there is no configuration. After an error the running configuration stays. The agent must run.
-func (a *Agent) Reload(cfg config.Config, err error) (inUse origin.InUse, _ error) {
+func (a *Agent) Reload(cfg config.Config, err error) (inUse configsource.InUse, _ error) {
 	err = a.config.inTurn(context.Background(), func(ctx context.Context) error {
 		if err != nil {
 			return err
@@ -56,7 +56,7 @@ func (a *Agent) Reload(cfg config.Config, err error) (inUse origin.InUse, _ erro
 		return a.apply(ctx, cfg)
 	})
 	r := a.running.Load()
-	return origin.InUse{Config: r.config, Generation: a.config.generation.Load(), NeedRestart: r.needRestart}, err
+	return configsource.InUse{Config: r.config, Generation: a.config.generation.Load(), NeedRestart: r.needRestart}, err
 }
 
 // replan rebuilds the plan of the running configuration, because something outside it has changed.
@@ -120,7 +120,7 @@ func (c *configuration) run(ctx context.Context) {
 // resolver's plan in one step, and then stops unused parts. A query sees either the old plan or the new one.
 func (a *Agent) apply(ctx context.Context, cfg config.Config) error {
 	old := a.running.Load()
-	needRestart := revertRestartKeys(&cfg, &old.config, a.kernel.Kernel != nil)
+	needRestart := revertRestartKeys(&cfg, &old.config, a.kernel.Responder != nil)
 	r, err := a.builder.build(cfg, old) //nolint:contextcheck // it reads files and never blocks
 	if err != nil {
 		return err
@@ -298,7 +298,7 @@ func (a *Agent) load(ctx context.Context) (config.Config, error) {
 	source := a.options.Source
 	source.Role, source.UserAgent = a.options.Role, "node-cache/"+a.options.Version
 	source.Apply, source.Serving, source.Log, source.Now = a.Reload, a.ready, a.log, time.Now
-	if c.source, err = origin.New(source); err != nil {
+	if c.source, err = configsource.New(source); err != nil {
 		return cfg, err
 	}
 	if cfg, c.startError, err = c.source.Load(ctx); err != nil {
@@ -330,7 +330,7 @@ func (c *configuration) runSource(ctx context.Context) error {
 // status describes the configuration in use. The keys of needRestart have other values where it comes from.
 func (c *configuration) status(needRestart []string) status.Config {
 	s := status.Config{
-		Source:     origin.KindNone,
+		Source:     configsource.KindNone,
 		Generation: c.generation.Load(),
 		Applied:    time.Unix(0, c.lastSuccess.Load()).UTC().Format(time.RFC3339),
 		Refused:    c.bad.Load(),

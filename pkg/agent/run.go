@@ -16,6 +16,10 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/nodecache/node-cache/pkg/admin"
+	"github.com/nodecache/node-cache/pkg/admin/metrics"
+	"github.com/nodecache/node-cache/pkg/admin/page"
+	"github.com/nodecache/node-cache/pkg/admin/status"
+	"github.com/nodecache/node-cache/pkg/admin/top"
 	"github.com/nodecache/node-cache/pkg/cache"
 	"github.com/nodecache/node-cache/pkg/config"
 	"github.com/nodecache/node-cache/pkg/dnstap"
@@ -23,17 +27,13 @@ import (
 	"github.com/nodecache/node-cache/pkg/listen"
 	"github.com/nodecache/node-cache/pkg/logging"
 	"github.com/nodecache/node-cache/pkg/memory"
-	"github.com/nodecache/node-cache/pkg/metrics"
 	"github.com/nodecache/node-cache/pkg/node"
-	"github.com/nodecache/node-cache/pkg/page"
 	"github.com/nodecache/node-cache/pkg/pods"
 	"github.com/nodecache/node-cache/pkg/resolve"
+	"github.com/nodecache/node-cache/pkg/retry"
 	"github.com/nodecache/node-cache/pkg/server"
 	"github.com/nodecache/node-cache/pkg/snapshot"
-	"github.com/nodecache/node-cache/pkg/status"
 	"github.com/nodecache/node-cache/pkg/suspend"
-	"github.com/nodecache/node-cache/pkg/task"
-	"github.com/nodecache/node-cache/pkg/top"
 	"github.com/nodecache/node-cache/pkg/upstream"
 )
 
@@ -384,7 +384,7 @@ func (a *Agent) watchTopology(ctx context.Context) {
 			a.log.WarnContext(ctx, "federations have no aliases", "problem", p.What, "hint", p.Hint)
 		}
 		warned = unknown
-		if task.Sleep(ctx, wait) != nil {
+		if retry.Sleep(ctx, wait) != nil {
 			return
 		}
 	}

@@ -21,8 +21,8 @@ import (
 	"github.com/nodecache/node-cache/pkg/listen"
 	"github.com/nodecache/node-cache/pkg/memory"
 	"github.com/nodecache/node-cache/pkg/node"
+	"github.com/nodecache/node-cache/pkg/panics"
 	"github.com/nodecache/node-cache/pkg/server"
-	"github.com/nodecache/node-cache/pkg/task"
 )
 
 // sessionDrain is how long TCP sessions continue after a handover.
@@ -232,7 +232,7 @@ func listenOf(kind string, addr netip.AddrPort) handover.Listen {
 }
 
 // handOver leaves the sockets of the claim to the successor. It returns once what was read from them is answered.
-func (s *servers) handOver(ctx context.Context, claim handover.Claim, guard task.Guard) {
+func (s *servers) handOver(ctx context.Context, claim handover.Claim, guard panics.Guard) {
 	var quiet sync.WaitGroup
 	start := func(name handover.Listen, handOver func()) {
 		if !claim.Has(name) {

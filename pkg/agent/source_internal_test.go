@@ -9,7 +9,7 @@ import (
 	"testing"
 
 	"github.com/nodecache/node-cache/internal/assert"
-	"github.com/nodecache/node-cache/pkg/source"
+	"github.com/nodecache/node-cache/pkg/configsource"
 )
 
 // TestFallBackToLastGood has a configuration that parses but fails to start: the agent starts with the last good one.
@@ -25,7 +25,7 @@ func TestFallBackToLastGood(t *testing.T) {
 		assert.NoError(t, os.WriteFile(path, []byte(text), 0o600))
 	}
 	var log strings.Builder
-	a, err := New(Options{Source: source.Config{File: file, LastGood: folder}, Log: &log})
+	a, err := New(Options{Source: configsource.Config{File: file, LastGood: folder}, Log: &log})
 	assert.NoError(t, err)
 	if got := a.Config().Forward[0].To[0].String(); got != "192.0.2.1" {
 		t.Errorf("upstream %s, want that of the last good one", got)
@@ -37,7 +37,7 @@ func TestFallBackToLastGood(t *testing.T) {
 	if !strings.Contains(log.String(), "running on the last good configuration") {
 		t.Errorf("the log does not say so:\n%s", log.String())
 	}
-	if _, err := New(Options{Source: source.Config{File: file, LastGood: t.TempDir()}, Log: &log}); err == nil || !strings.Contains(err.Error(), "/nonexistent") {
+	if _, err := New(Options{Source: configsource.Config{File: file, LastGood: t.TempDir()}, Log: &log}); err == nil || !strings.Contains(err.Error(), "/nonexistent") {
 		t.Errorf("without one: %v, want why", err)
 	}
 }

@@ -8,12 +8,12 @@ import (
 	"iter"
 	"time"
 
-	"github.com/nodecache/node-cache/pkg/etcd"
-	"github.com/nodecache/node-cache/pkg/metrics"
-	origin "github.com/nodecache/node-cache/pkg/source"
-	"github.com/nodecache/node-cache/pkg/status"
+	"github.com/nodecache/node-cache/pkg/admin/metrics"
+	"github.com/nodecache/node-cache/pkg/admin/status"
+	"github.com/nodecache/node-cache/pkg/configsource"
+	"github.com/nodecache/node-cache/pkg/names/etcd"
+	"github.com/nodecache/node-cache/pkg/names/zone"
 	"github.com/nodecache/node-cache/pkg/watch"
-	"github.com/nodecache/node-cache/pkg/zone"
 )
 
 // Status returns the agent's status.
@@ -26,7 +26,7 @@ func (a *Agent) Status() status.Status {
 		Config:   a.config.status(r.needRestart),
 		Queries:  status.QueriesOf(a.resolver.Stats()),
 		Cache:    status.CacheOf(r.cache.Stats()),
-		Static:   r.staticStats(),
+		Static:   r.localDataStats(),
 		Etcd:     r.etcdStats(),
 		Snapshot: status.SnapshotOf(a.snapshots.statsFor(r), now),
 		Memory:   a.memory.Status(),
@@ -77,7 +77,7 @@ func (a *Agent) sample() metrics.Sample {
 		NotReady:  a.notReady(),
 		Resolve:   a.resolver.Stats(),
 		Cache:     r.cache.Stats(),
-		Static:    r.staticStats(),
+		Static:    r.localDataStats(),
 		Etcd:      r.etcdStats(),
 		Snapshot:  a.snapshots.statsFor(r),
 		Memory:    a.memory.Status(),
@@ -95,7 +95,7 @@ func (a *Agent) sample() metrics.Sample {
 			LastSuccess: time.Unix(0, a.config.lastSuccess.Load()),
 			Panics:      a.builder.panics.Load(),
 		},
-		Source:   origin.Status{Kind: origin.KindNone, Reachable: true},
+		Source:   configsource.Status{Kind: configsource.KindNone, Reachable: true},
 		Handover: a.handover.stats(),
 		Kernel:   a.kernel.status(),
 		Admin:    a.servers.admin.Stats(),

@@ -8,12 +8,12 @@ import (
 	"strings"
 	"time"
 
+	"github.com/nodecache/node-cache/pkg/admin/status"
 	"github.com/nodecache/node-cache/pkg/config"
 	"github.com/nodecache/node-cache/pkg/listen"
+	"github.com/nodecache/node-cache/pkg/names/zone"
 	"github.com/nodecache/node-cache/pkg/resolve"
-	"github.com/nodecache/node-cache/pkg/status"
 	"github.com/nodecache/node-cache/pkg/watch"
-	"github.com/nodecache/node-cache/pkg/zone"
 )
 
 // newZones returns the zones that cfg makes of the stores.

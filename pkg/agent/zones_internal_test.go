@@ -8,8 +8,8 @@ import (
 
 	"github.com/nodecache/node-cache/internal/assert"
 	"github.com/nodecache/node-cache/pkg/config"
+	"github.com/nodecache/node-cache/pkg/names/zone"
 	"github.com/nodecache/node-cache/pkg/watch"
-	"github.com/nodecache/node-cache/pkg/zone"
 )
 
 // TestTopology gives federations the topology of the node: from the environment, or from its Node, which is read only if it is needed.

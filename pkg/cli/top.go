@@ -10,7 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/nodecache/node-cache/pkg/top"
+	"github.com/nodecache/node-cache/pkg/admin/top"
 )
 
 // TopFlags select what a table of pods shows.

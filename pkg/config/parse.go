@@ -21,7 +21,7 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"github.com/nodecache/node-cache/pkg/filewatch"
-	"github.com/nodecache/node-cache/pkg/tsig"
+	"github.com/nodecache/node-cache/pkg/names/tsig"
 )
 
 // Parse reads the text of a configuration. The error is an [*Error] with every

@@ -17,7 +17,7 @@ import (
 	framestream "github.com/farsightsec/golang-framestream"
 	"google.golang.org/protobuf/encoding/protowire"
 
-	"github.com/nodecache/node-cache/pkg/task"
+	"github.com/nodecache/node-cache/pkg/retry"
 	"github.com/nodecache/node-cache/pkg/wire"
 )
 
@@ -145,7 +145,7 @@ func (t *Tap) drop(messages uint64) {
 
 // Run sends until ctx ends, and then what is left if there is a connection.
 func (t *Tap) Run(ctx context.Context) error {
-	backoff := task.Backoff{First: 100 * time.Millisecond, Last: 10 * time.Second}
+	backoff := retry.Backoff{First: 100 * time.Millisecond, Last: 10 * time.Second}
 	lost := false // it is logged
 	for ctx.Err() == nil {
 		to := t.to.Load()
@@ -165,7 +165,7 @@ func (t *Tap) Run(ctx context.Context) error {
 			lost = true
 			t.log.WarnContext(ctx, "dnstap collector not reachable", "collector", to.String(), "err", err)
 		}
-		_ = task.Sleep(ctx, backoff.Next())
+		_ = retry.Sleep(ctx, backoff.Next())
 	}
 	_, left := t.take(nil)
 	t.drop(left)
@@ -213,7 +213,7 @@ func (t *Tap) connect(ctx context.Context, to *address) (connected bool, err err
 			return true, stream.Close()
 		default:
 			t.wait(ctx)
-			_ = task.Sleep(ctx, gather)
+			_ = retry.Sleep(ctx, gather)
 		}
 	}
 	return true, stream.Close()

@@ -12,10 +12,10 @@ import (
 	"time"
 
 	"github.com/nodecache/node-cache/internal/assert"
-	"github.com/nodecache/node-cache/pkg/dataplane"
 	"github.com/nodecache/node-cache/pkg/doctor"
-	"github.com/nodecache/node-cache/pkg/rules"
-	"github.com/nodecache/node-cache/pkg/sockets"
+	"github.com/nodecache/node-cache/pkg/intercept/dataplane"
+	"github.com/nodecache/node-cache/pkg/intercept/rules"
+	"github.com/nodecache/node-cache/pkg/sockdiag"
 )
 
 // TestChecks compares with a file the lines, without their fix, that each single change adds to the report of a healthy node.
@@ -50,10 +50,10 @@ func TestChecks(t *testing.T) {
 		}},
 		{name: "addresses are not known", change: func(_ *doctor.Config, f *doctor.Facts) { f.AddressErr = errSeen }},
 		{name: "no process listens over TCP", change: func(_ *doctor.Config, f *doctor.Facts) {
-			f.Sockets = slices.DeleteFunc(f.Sockets, func(s sockets.Socket) bool { return s.TCP && s.Local.Addr() == local4 })
+			f.Sockets = slices.DeleteFunc(f.Sockets, func(s sockdiag.Socket) bool { return s.TCP && s.Local.Addr() == local4 })
 		}},
 		{name: "two listen", change: func(_ *doctor.Config, f *doctor.Facts) {
-			f.Sockets = append(f.Sockets, sockets.Socket{Local: netip.MustParseAddrPort("0.0.0.0:53"), UID: 65534})
+			f.Sockets = append(f.Sockets, sockdiag.Socket{Local: netip.MustParseAddrPort("0.0.0.0:53"), UID: 65534})
 		}},
 		{name: "sockets are not known", change: func(_ *doctor.Config, f *doctor.Facts) { f.SocketsErr = errSeen }},
 		{name: "the agent is not ready", change: func(_ *doctor.Config, f *doctor.Facts) { f.Status = "not ready: the cluster zone is not synced" }},

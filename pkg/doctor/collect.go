@@ -17,14 +17,14 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"github.com/nodecache/node-cache/pkg/capabilities"
-	"github.com/nodecache/node-cache/pkg/dataplane"
 	"github.com/nodecache/node-cache/pkg/intercept"
+	"github.com/nodecache/node-cache/pkg/intercept/dataplane"
+	"github.com/nodecache/node-cache/pkg/intercept/nftables"
+	"github.com/nodecache/node-cache/pkg/intercept/rules"
 	"github.com/nodecache/node-cache/pkg/iptables"
-	"github.com/nodecache/node-cache/pkg/kernel"
+	"github.com/nodecache/node-cache/pkg/kernelhits"
 	"github.com/nodecache/node-cache/pkg/listen"
-	"github.com/nodecache/node-cache/pkg/nftables"
-	"github.com/nodecache/node-cache/pkg/rules"
-	"github.com/nodecache/node-cache/pkg/sockets"
+	"github.com/nodecache/node-cache/pkg/sockdiag"
 )
 
 // Directories of the kernel for processes, for this process, and for conntrack.
@@ -39,12 +39,12 @@ func collect(ctx context.Context, c *Config) Facts {
 	var f Facts
 	f.Missing = capabilities.Missing(capabilities.NetAdmin)
 	f.Addresses, f.AddressErr = addresses(c.Rules.Addresses)
-	f.Sockets, f.SocketsErr = sockets.ListBound(c.Rules.Port)
-	sockets.AddProcesses(f.Sockets, procDir)
+	f.Sockets, f.SocketsErr = sockdiag.ListBound(c.Rules.Port)
+	sockdiag.AddProcesses(f.Sockets, procDir)
 	f.agent(c)
 	f.ConntrackCount, f.ConntrackMax, f.ConntrackErr = conntrackFill(filterDir)
 	f.DataPlane, f.DataPlaneErr = dataplane.Find(ctx, usable)
-	f.KernelHook, f.KernelErr = kernel.Supported()
+	f.KernelHook, f.KernelErr = kernelhits.Supported()
 	f.Backends, f.BackendErrs = readBackends(ctx, c.Backend)
 	addServices(&c.Rules, f.Backends)
 	if c.Admin.IsValid() {

@@ -14,10 +14,10 @@ import (
 	"time"
 	"unicode/utf8"
 
-	"github.com/nodecache/node-cache/pkg/dataplane"
+	"github.com/nodecache/node-cache/pkg/intercept/dataplane"
+	"github.com/nodecache/node-cache/pkg/intercept/rules"
 	"github.com/nodecache/node-cache/pkg/plain"
-	"github.com/nodecache/node-cache/pkg/rules"
-	"github.com/nodecache/node-cache/pkg/sockets"
+	"github.com/nodecache/node-cache/pkg/sockdiag"
 )
 
 // Config is the configuration of this node's agent.
@@ -70,7 +70,7 @@ type Facts struct {
 
 	Addresses   []Address // those of Rules.Addresses that are on a link
 	AddressErr  error
-	Sockets     []sockets.Socket // that receive packets to Rules.Addresses and Rules.Port
+	Sockets     []sockdiag.Socket // that receive packets to Rules.Addresses and Rules.Port
 	SocketsErr  error
 	Backends    []rules.State // each backend that holds anything of an agent
 	BackendErrs []error

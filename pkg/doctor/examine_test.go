@@ -13,11 +13,11 @@ import (
 	"time"
 
 	"github.com/nodecache/node-cache/internal/assert"
-	"github.com/nodecache/node-cache/pkg/dataplane"
 	"github.com/nodecache/node-cache/pkg/doctor"
 	"github.com/nodecache/node-cache/pkg/hint"
-	"github.com/nodecache/node-cache/pkg/rules"
-	"github.com/nodecache/node-cache/pkg/sockets"
+	"github.com/nodecache/node-cache/pkg/intercept/dataplane"
+	"github.com/nodecache/node-cache/pkg/intercept/rules"
+	"github.com/nodecache/node-cache/pkg/sockdiag"
 )
 
 const token = "0badcafe"
@@ -57,7 +57,7 @@ func well(c *doctor.Config) doctor.Facts {
 		f.Addresses = append(f.Addresses, doctor.Address{Addr: a, Link: "nodelocaldns", Kind: "dummy", Alias: "node-cache " + token})
 		at := netip.AddrPortFrom(a, 53)
 		f.Sockets = append(f.Sockets,
-			sockets.Socket{Local: at, PID: 4711, Program: "node-cache"}, sockets.Socket{TCP: true, Local: at, PID: 4711, Program: "node-cache"})
+			sockdiag.Socket{Local: at, PID: 4711, Program: "node-cache"}, sockdiag.Socket{TCP: true, Local: at, PID: 4711, Program: "node-cache"})
 		f.Node = append(f.Node, byAgent(doctor.Probe{To: at, Own: true}), byAgent(doctor.Probe{To: at, TCP: true, Own: true}))
 	}
 	for _, l := range c.Rules.Leases() {
@@ -184,7 +184,7 @@ func TestReport(t *testing.T) {
 				*c = doctor.Config{KernelHits: "off", Rules: rules.Rules{Addresses: []netip.Addr{netip.MustParseAddr("127.0.0.1")}, Port: 1053}, Admin: c.Admin}
 				at := netip.MustParseAddrPort("127.0.0.1:1053")
 				*f = doctor.Facts{
-					Status: "ready", KernelErr: &hint.Error{Err: errors.New("missing capability: BPF"), Hint: "add it"}, Sockets: []sockets.Socket{
+					Status: "ready", KernelErr: &hint.Error{Err: errors.New("missing capability: BPF"), Hint: "add it"}, Sockets: []sockdiag.Socket{
 						{Local: netip.MustParseAddrPort("0.0.0.0:1053"), UID: 1000}, {TCP: true, Local: netip.MustParseAddrPort("[::]:1053"), UID: 1000},
 					},
 					Node:   []doctor.Outcome{byAgent(doctor.Probe{To: at, Own: true}), byAgent(doctor.Probe{To: at}), byAgent(doctor.Probe{To: at, TCP: true})},

@@ -30,9 +30,9 @@ import (
 	"github.com/nodecache/node-cache/internal/proctest"
 	"github.com/nodecache/node-cache/pkg/doctor"
 	"github.com/nodecache/node-cache/pkg/intercept"
+	"github.com/nodecache/node-cache/pkg/intercept/nftables"
+	"github.com/nodecache/node-cache/pkg/intercept/rules"
 	"github.com/nodecache/node-cache/pkg/iptables"
-	"github.com/nodecache/node-cache/pkg/nftables"
-	"github.com/nodecache/node-cache/pkg/rules"
 )
 
 // What the test binary is when it is run as a program.

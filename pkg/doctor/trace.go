@@ -9,7 +9,7 @@ import (
 	"net/netip"
 	"time"
 
-	"github.com/nodecache/node-cache/pkg/nftables"
+	"github.com/nodecache/node-cache/pkg/intercept/nftables"
 )
 
 // trace traces the packets from and to the client src through the nftables of this network namespace while send runs.

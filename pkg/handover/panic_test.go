@@ -13,7 +13,7 @@ import (
 
 	"github.com/nodecache/node-cache/internal/assert"
 	"github.com/nodecache/node-cache/internal/proctest"
-	"github.com/nodecache/node-cache/pkg/task"
+	"github.com/nodecache/node-cache/pkg/panics"
 )
 
 // TestServerPanics has each function of a server's configuration panic once: the agent goes on, and hands over to the next
@@ -62,7 +62,7 @@ func TestServerPanics(t *testing.T) {
 					t.Error("got sockets")
 				}
 			case "snapshot":
-				if err := n.Snapshot(t.Context()); err == nil || err.Error() != task.ErrPanic.Error() {
+				if err := n.Snapshot(t.Context()); err == nil || err.Error() != panics.Err.Error() {
 					t.Errorf("a snapshot: %v", err)
 				}
 				mustSockets(t, n) // the conversation goes on

@@ -15,8 +15,9 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/nodecache/node-cache/pkg/panics"
 	"github.com/nodecache/node-cache/pkg/remote"
-	"github.com/nodecache/node-cache/pkg/task"
+	"github.com/nodecache/node-cache/pkg/retry"
 	"github.com/nodecache/node-cache/pkg/unixsock"
 )
 
@@ -57,7 +58,7 @@ type Config struct {
 // concurrent use.
 type Server struct {
 	cfg   Config
-	guard task.Guard
+	guard panics.Guard
 	given chan struct{} // closed once another agent has taken over
 
 	mu         sync.Mutex         // guards what follows
@@ -107,7 +108,7 @@ func (g *Server) Run(ctx context.Context) error {
 		if l := g.ensureListening(ctx); l != nil {
 			group.Go(func() {
 				for done := false; !done; { // a panic ends accept early
-					done = g.accept(ctx, l, &group, slots) || task.Sleep(ctx, retryDelay) != nil
+					done = g.accept(ctx, l, &group, slots) || retry.Sleep(ctx, retryDelay) != nil
 				}
 			})
 		}
@@ -181,7 +182,7 @@ func (g *Server) accept(ctx context.Context, l *unixsock.Listener, group *sync.W
 		}
 		if err != nil {
 			g.problem(ctx, "handover accept failed", err)
-			if task.Sleep(ctx, retryDelay) != nil { // out of file descriptors, for example
+			if retry.Sleep(ctx, retryDelay) != nil { // out of file descriptors, for example
 				return true
 			}
 			continue

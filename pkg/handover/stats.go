@@ -8,7 +8,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/nodecache/node-cache/pkg/task"
+	"github.com/nodecache/node-cache/pkg/panics"
 )
 
 // Outcomes of a takeover at start: the closed set of Stats.Taken.
@@ -69,8 +69,8 @@ func (r *Recorder) Stats() Stats {
 
 // Guard returns a guard that counts panics in the stats. A panic during a handover must not end an agent that
 // serves a node.
-func (r *Recorder) Guard(log *slog.Logger) task.Guard {
-	return task.Guard{Where: "handover", Log: log, Count: &r.panics}
+func (r *Recorder) Guard(log *slog.Logger) panics.Guard {
+	return panics.Guard{Where: "handover", Log: log, Count: &r.panics}
 }
 
 // WaitFor records what the start waits for, empty for nothing, and reports whether that is new.

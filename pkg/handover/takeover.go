@@ -13,7 +13,7 @@ import (
 	"time"
 
 	"github.com/nodecache/node-cache/pkg/hint"
-	"github.com/nodecache/node-cache/pkg/task"
+	"github.com/nodecache/node-cache/pkg/retry"
 )
 
 const (
@@ -164,7 +164,7 @@ func (t *Takeover) Retry(ctx context.Context, err error) bool {
 		t.cfg.Log.WarnContext(ctx, "waiting for addresses of another agent", "err", err, "why", t.refusal,
 			"hint", "the start continues once that agent has stopped; docs/upgrades.md lists the requirements of a handover")
 	}
-	if task.Sleep(ctx, listenRetry) != nil {
+	if retry.Sleep(ctx, listenRetry) != nil {
 		return false
 	}
 	t.adopted = nil
@@ -210,7 +210,7 @@ func (g *Server) Idle(ctx context.Context) error {
 	to := g.cfg.Recorder.Stats().To
 	g.cfg.Log.InfoContext(ctx, "idle after handover", "agent", to)
 	last := g.cfg.Now()
-	for task.Sleep(ctx, ownerCheckInterval) == nil {
+	for retry.Sleep(ctx, ownerCheckInterval) == nil {
 		if alive(ctx, g.cfg.Path) {
 			last = g.cfg.Now() // not the tick's time: this process may have been stopped since
 		}

@@ -8,7 +8,7 @@ import (
 	"net/netip"
 	"time"
 
-	"github.com/nodecache/node-cache/pkg/rules"
+	"github.com/nodecache/node-cache/pkg/intercept/rules"
 )
 
 // A Backend writes rules to the kernel in the network namespace in which it was opened.

@@ -10,7 +10,7 @@ import (
 
 	"github.com/nodecache/node-cache/pkg/intercept"
 	"github.com/nodecache/node-cache/pkg/intercept/intercepttest"
-	"github.com/nodecache/node-cache/pkg/rules"
+	"github.com/nodecache/node-cache/pkg/intercept/rules"
 )
 
 func ExampleKeeper() {

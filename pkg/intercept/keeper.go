@@ -14,8 +14,8 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/nodecache/node-cache/pkg/rules"
-	"github.com/nodecache/node-cache/pkg/task"
+	"github.com/nodecache/node-cache/pkg/intercept/rules"
+	"github.com/nodecache/node-cache/pkg/panics"
 )
 
 const (
@@ -325,7 +325,7 @@ func (k *Keeper) recordPass(ctx context.Context, err error) {
 // guard calls fn and turns a panic into an error. The agent can answer without rules; if it
 // crashed, it could not.
 func (k *Keeper) guard(ctx context.Context, what string, fn func() error) error {
-	return task.Guard{Where: what, Log: k.log, Count: &k.panics}.Do(ctx, fn)
+	return panics.Guard{Where: what, Log: k.log, Count: &k.panics}.Do(ctx, fn)
 }
 
 // A Cause says why a lease was not renewed.

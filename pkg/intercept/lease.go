@@ -10,7 +10,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/nodecache/node-cache/pkg/rules"
+	"github.com/nodecache/node-cache/pkg/intercept/rules"
 )
 
 // wedgedRetry is the factor by which the next renewal comes sooner if only a busy reader

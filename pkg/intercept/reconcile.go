@@ -9,8 +9,8 @@ import (
 	"slices"
 	"time"
 
-	"github.com/nodecache/node-cache/pkg/rules"
-	"github.com/nodecache/node-cache/pkg/task"
+	"github.com/nodecache/node-cache/pkg/intercept/rules"
+	"github.com/nodecache/node-cache/pkg/retry"
 )
 
 const (
@@ -22,8 +22,8 @@ const (
 )
 
 // retries are the delays after failures, at most 5 s with their random part.
-func retries() task.Backoff {
-	return task.Backoff{First: 100 * time.Millisecond, Last: 3300 * time.Millisecond}
+func retries() retry.Backoff {
+	return retry.Backoff{First: 100 * time.Millisecond, Last: 3300 * time.Millisecond}
 }
 
 // reconcile makes the kernel hold the rules until ctx ends.
@@ -31,7 +31,7 @@ func (k *Keeper) reconcile(ctx context.Context) {
 	every := time.NewTicker(passInterval)
 	defer every.Stop()
 	k.awaitLeases(ctx)
-	retry := retries()
+	backoff := retries()
 	for ctx.Err() == nil {
 		select {
 		case <-k.wake: // this pass covers it
@@ -43,11 +43,11 @@ func (k *Keeper) reconcile(ctx context.Context) {
 		}
 		k.recordPass(ctx, err)
 		if err != nil {
-			_ = task.Sleep(ctx, retry.Next()) // the loop checks ctx
+			_ = retry.Sleep(ctx, backoff.Next()) // the loop checks ctx
 			continue
 		}
-		retry.Reset()
-		_ = task.Sleep(ctx, passGap)
+		backoff.Reset()
+		_ = retry.Sleep(ctx, passGap)
 		select {
 		case <-ctx.Done():
 		case <-k.wake:
@@ -86,7 +86,7 @@ func (k *Keeper) awaitLeases(ctx context.Context) {
 
 // watch requests a pass whenever the backend reports that rules may be gone.
 func (k *Keeper) watch(ctx context.Context) {
-	retry := retries()
+	backoff := retries()
 	for ctx.Err() == nil {
 		begun := k.cfg.Now()
 		err := k.guard(ctx, "watching the rules", func() error { return k.cfg.Backend.Watch(ctx, k.requestPass) })
@@ -95,10 +95,10 @@ func (k *Keeper) watch(ctx context.Context) {
 		}
 		k.update(func(s *Stats) { s.WatchFailures++ })
 		k.log.DebugContext(ctx, "watch of the rules ended", "err", err)
-		if k.cfg.Now().Sub(begun) > retry.Last { // it worked for a while
-			retry.Reset()
+		if k.cfg.Now().Sub(begun) > backoff.Last { // it worked for a while
+			backoff.Reset()
 		}
-		_ = task.Sleep(ctx, retry.Next())
+		_ = retry.Sleep(ctx, backoff.Next())
 		k.requestPass() // for changes while there was no watch
 	}
 }

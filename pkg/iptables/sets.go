@@ -15,7 +15,7 @@ import (
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
-	"github.com/nodecache/node-cache/pkg/task"
+	"github.com/nodecache/node-cache/pkg/retry"
 )
 
 // Left reports whether an agent wrote iptables rules in the network namespace of the
@@ -209,7 +209,7 @@ func (s *sets) destroy(ctx context.Context) error {
 	} {
 		err := s.handle.IpsetDestroy(name)
 		for tries := 0; isIPSetError(err, nl.IPSET_ERR_BUSY) && tries < 200; tries++ {
-			if err = task.Sleep(ctx, 10*time.Millisecond); err == nil {
+			if err = retry.Sleep(ctx, 10*time.Millisecond); err == nil {
 				err = s.handle.IpsetDestroy(name)
 			}
 		}

@@ -15,8 +15,8 @@ import (
 
 	"github.com/vishvananda/netns"
 
-	"github.com/nodecache/node-cache/pkg/dataplane"
-	"github.com/nodecache/node-cache/pkg/rules"
+	"github.com/nodecache/node-cache/pkg/intercept/dataplane"
+	"github.com/nodecache/node-cache/pkg/intercept/rules"
 )
 
 // A variantTables is one variant: its programs and its tables in the kernel.

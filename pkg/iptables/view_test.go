@@ -11,7 +11,7 @@ import (
 	"github.com/vishvananda/netns"
 
 	"github.com/nodecache/node-cache/internal/assert"
-	"github.com/nodecache/node-cache/pkg/rules"
+	"github.com/nodecache/node-cache/pkg/intercept/rules"
 )
 
 func TestSelectLines(t *testing.T) {

@@ -17,7 +17,7 @@ import (
 
 	"github.com/nodecache/node-cache/internal/assert"
 	"github.com/nodecache/node-cache/pkg/config"
-	"github.com/nodecache/node-cache/pkg/kernel"
+	"github.com/nodecache/node-cache/pkg/kernelhits"
 )
 
 const mib = 1 << 20
@@ -54,7 +54,7 @@ func TestDivideMemory(t *testing.T) {
 		},
 		{
 			name: "answers in the kernel", limit: 256 * mib, change: func(c *config.Config) { c.Kernel.Hits = config.KernelAuto },
-			want: want{Go: 256*mib - 256*mib/10 - 64*mib - kernel.Memory(4*mib), Inflight: 4096, Waiting: 16384, Readers: 2, Buffer: 256 * mib / 96},
+			want: want{Go: 256*mib - 256*mib/10 - 64*mib - kernelhits.Memory(4*mib), Inflight: 4096, Waiting: 16384, Readers: 2, Buffer: 256 * mib / 96},
 		},
 		{
 			name: "snapshots on a tmpfs", limit: 144 * mib,

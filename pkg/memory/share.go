@@ -5,10 +5,10 @@ package memory
 import (
 	"fmt"
 
+	"github.com/nodecache/node-cache/pkg/admin/status"
 	"github.com/nodecache/node-cache/pkg/cache"
 	"github.com/nodecache/node-cache/pkg/config"
-	"github.com/nodecache/node-cache/pkg/kernel"
-	"github.com/nodecache/node-cache/pkg/status"
+	"github.com/nodecache/node-cache/pkg/kernelhits"
 )
 
 // Shares of the container's memory. The numbers are measured, see docs/reliability.md.
@@ -75,7 +75,7 @@ func shareOut(limit int64, procs int, cfg *config.Config) Share {
 		s.snapshot = 2 * cfg.Snapshot.Size // the new file is written beside the old one
 	}
 	if cfg.Kernel.Hits != config.KernelOff {
-		s.kernel = kernel.Memory(cfg.Kernel.Size)
+		s.kernel = kernelhits.Memory(cfg.Kernel.Size)
 	}
 	s.divide()
 	part := s.queryPart()

@@ -13,7 +13,7 @@ import (
 
 	"golang.org/x/time/rate"
 
-	"github.com/nodecache/node-cache/pkg/task"
+	"github.com/nodecache/node-cache/pkg/retry"
 )
 
 const (
@@ -31,7 +31,7 @@ func (l *Link) Run(ctx context.Context) error {
 	defer r.disconnect()
 	timer := time.NewTimer(0)
 	defer timer.Stop()
-	retry := task.Backoff{First: firstRetry, Last: l.config.Poll * 2 / 3} // at most Poll, with the random part
+	backoff := retry.Backoff{First: firstRetry, Last: l.config.Poll * 2 / 3} // at most Poll, with the random part
 	for {
 		select {
 		case <-ctx.Done():
@@ -40,12 +40,12 @@ func (l *Link) Run(ctx context.Context) error {
 		case <-timer.C:
 		}
 		if err := r.reconcile(ctx); err == nil {
-			retry.Reset()
+			backoff.Reset()
 			timer.Reset(l.config.Poll)
 		} else {
-			timer.Reset(retry.Next())
+			timer.Reset(backoff.Next())
 		}
-		if err := task.Sleep(ctx, max(minInterval, r.untilRepair(l.config.Now()))); err != nil {
+		if err := retry.Sleep(ctx, max(minInterval, r.untilRepair(l.config.Now()))); err != nil {
 			return nil
 		}
 	}

@@ -12,9 +12,9 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/nodecache/node-cache/pkg/admin/status"
 	"github.com/nodecache/node-cache/pkg/server"
-	"github.com/nodecache/node-cache/pkg/sockets"
-	"github.com/nodecache/node-cache/pkg/status"
+	"github.com/nodecache/node-cache/pkg/sockdiag"
 )
 
 // foreignInterval is the time between two reads of the sockets on the agent's port.
@@ -26,12 +26,12 @@ type ForeignSockets struct {
 	TCP []*server.TCP // as many as UDP, at the same addresses
 	Log *slog.Logger
 
-	current atomic.Pointer[[]sockets.Socket]
+	current atomic.Pointer[[]sockdiag.Socket]
 	failed  bool // the last read failed; owned by read
 }
 
 // Sockets returns the result of the last read.
-func (f *ForeignSockets) Sockets() []sockets.Socket {
+func (f *ForeignSockets) Sockets() []sockdiag.Socket {
 	if list := f.current.Load(); list != nil {
 		return *list
 	}
@@ -68,7 +68,7 @@ func (f *ForeignSockets) read(ctx context.Context) {
 		return
 	}
 	f.failed = false
-	same := slices.EqualFunc(list, f.Sockets(), func(a, b sockets.Socket) bool { return a.Inode == b.Inode })
+	same := slices.EqualFunc(list, f.Sockets(), func(a, b sockdiag.Socket) bool { return a.Inode == b.Inode })
 	f.current.Store(&list)
 	if same {
 		return
@@ -87,8 +87,8 @@ func (f *ForeignSockets) read(ctx context.Context) {
 	}
 }
 
-func (f *ForeignSockets) list() ([]sockets.Socket, error) {
-	var list []sockets.Socket
+func (f *ForeignSockets) list() ([]sockdiag.Socket, error) {
+	var list []sockdiag.Socket
 	var ports []uint16
 	addrs := make([]netip.Addr, 0, len(f.UDP))
 	for _, u := range f.UDP {
@@ -98,18 +98,18 @@ func (f *ForeignSockets) list() ([]sockets.Socket, error) {
 		addrs = append(addrs, u.Addr().Addr().Unmap())
 	}
 	for _, port := range ports {
-		found, err := sockets.ListBound(port)
+		found, err := sockdiag.ListBound(port)
 		if err != nil {
 			return nil, err
 		}
 		list = append(list, found...)
 	}
 	own := f.own() // after the list, because the agent may open sockets meanwhile
-	list = slices.DeleteFunc(list, func(s sockets.Socket) bool {
+	list = slices.DeleteFunc(list, func(s sockdiag.Socket) bool {
 		return own[s.Inode] || !slices.ContainsFunc(addrs, s.Accepts)
 	})
 	if len(list) > 0 {
-		sockets.AddProcesses(list, "/proc")
+		sockdiag.AddProcesses(list, "/proc")
 	}
 	return list, nil
 }
@@ -129,7 +129,7 @@ func (f *ForeignSockets) Conflict(u *server.UDP) error {
 func (f *ForeignSockets) own() map[uint64]bool {
 	own := map[uint64]bool{}
 	note := func(raw syscall.RawConn) {
-		if inode, err := sockets.Inode(raw); err == nil {
+		if inode, err := sockdiag.Inode(raw); err == nil {
 			own[inode] = true
 		}
 	}
@@ -152,7 +152,7 @@ func (f *ForeignSockets) Status() (list []status.Socket) {
 	return list
 }
 
-func socketURL(s *sockets.Socket) string {
+func socketURL(s *sockdiag.Socket) string {
 	network := "udp"
 	if s.TCP {
 		network = "tcp"

@@ -16,8 +16,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/nodecache/node-cache/internal/assert"
+	"github.com/nodecache/node-cache/pkg/admin/status"
 	"github.com/nodecache/node-cache/pkg/server"
-	"github.com/nodecache/node-cache/pkg/status"
 )
 
 // noQueries is the handler of servers that do not run.

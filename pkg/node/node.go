@@ -17,13 +17,13 @@ import (
 
 	"github.com/nodecache/node-cache/pkg/capabilities"
 	"github.com/nodecache/node-cache/pkg/config"
-	"github.com/nodecache/node-cache/pkg/dataplane"
 	"github.com/nodecache/node-cache/pkg/handover"
 	"github.com/nodecache/node-cache/pkg/hint"
 	"github.com/nodecache/node-cache/pkg/intercept"
+	"github.com/nodecache/node-cache/pkg/intercept/dataplane"
+	"github.com/nodecache/node-cache/pkg/intercept/rules"
 	"github.com/nodecache/node-cache/pkg/netif"
-	"github.com/nodecache/node-cache/pkg/rules"
-	"github.com/nodecache/node-cache/pkg/task"
+	"github.com/nodecache/node-cache/pkg/retry"
 )
 
 // The lease is renewed often enough that some self-queries may be lost on an overloaded host.
@@ -345,7 +345,7 @@ func (n *Node) release(ctx context.Context, drain time.Duration) {
 	n.mu.Unlock()
 	keeper := n.currentKeeper()
 	if keeper == nil {
-		_ = task.Sleep(context.WithoutCancel(ctx), theirs)
+		_ = retry.Sleep(context.WithoutCancel(ctx), theirs)
 		return
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopTimeout)
@@ -355,7 +355,7 @@ func (n *Node) release(ctx context.Context, drain time.Duration) {
 		n.log.WarnContext(ctx, "releasing lease failed", "err", err, "expires_within", n.config.Intercept.Lease)
 		more = min(n.config.Intercept.Lease, stopTimeout) // queries arrive until the lease expires
 	}
-	_ = task.Sleep(context.WithoutCancel(ctx), max(more, theirs))
+	_ = retry.Sleep(context.WithoutCancel(ctx), max(more, theirs))
 }
 
 // End leaves the node as intercept.onExit says. No task of the node may run.
@@ -367,7 +367,7 @@ func (n *Node) End(ctx context.Context) {
 	if handedOver {
 		// The kernel removes nftables leases together with their set, so the backend is closed only once the successor has
 		// had time to take its own lease.
-		_ = task.Sleep(context.WithoutCancel(ctx), time.Until(lapse))
+		_ = retry.Sleep(context.WithoutCancel(ctx), time.Until(lapse))
 		if foreign {
 			n.removeUnmaintainedRules(ctx)
 		}

@@ -13,9 +13,9 @@ import (
 	"sync"
 	"time"
 
-	"github.com/nodecache/node-cache/pkg/dataplane"
 	"github.com/nodecache/node-cache/pkg/intercept"
-	"github.com/nodecache/node-cache/pkg/rules"
+	"github.com/nodecache/node-cache/pkg/intercept/dataplane"
+	"github.com/nodecache/node-cache/pkg/intercept/rules"
 )
 
 // removeTimeout bounds the removal of a predecessor's rules, for each backend.

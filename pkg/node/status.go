@@ -11,10 +11,10 @@ import (
 	"slices"
 	"time"
 
+	"github.com/nodecache/node-cache/pkg/admin/status"
 	"github.com/nodecache/node-cache/pkg/config"
 	"github.com/nodecache/node-cache/pkg/intercept"
 	"github.com/nodecache/node-cache/pkg/netif"
-	"github.com/nodecache/node-cache/pkg/status"
 )
 
 // leaseGrace is how long the agent stays ready after it has lost all leases. Under a flood self-queries are

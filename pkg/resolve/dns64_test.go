@@ -126,7 +126,7 @@ func sixWorld(t *testing.T, all bool) (*resolve.Plan, *upstream) {
 	p.Routes[0].Upstream = u
 	making(t, p, all)
 	rewriting(t, p, "exact other.example four.test", "exact db.example db.shop.svc.cluster.local", "exact only.example ipv4only.arpa")
-	p.Static = fixed(t, map[string]string{"four.hosts": "192.0.2.77", "blocked.hosts": "0.0.0.0", "own.hosts": "127.0.0.1", "six.hosts": "192.0.2.78 fd00::78"},
+	p.LocalData = fixed(t, map[string]string{"four.hosts": "192.0.2.77", "blocked.hosts": "0.0.0.0", "own.hosts": "127.0.0.1", "six.hosts": "192.0.2.78 fd00::78"},
 		"made. A: {{ .Name }} 60 IN A 192.0.2.9", "alias. A: {{ .Name }} 60 IN CNAME four.test.", "alias-longer. AAAA: ", "alias-longer.: {{ .Name }} 60 IN CNAME four.test.",
 		"web. A: {{ .Name }} 60 IN CNAME web.shop.svc.cluster.local.", "gone. A: {{ .Name }} 60 IN CNAME two.test.", "bad. A: {{ .Name }} nonsense")
 	return p, u
@@ -379,7 +379,7 @@ func TestDNS64WellKnownTarget(t *testing.T) {
 	for _, all := range []bool{false, true} {
 		u := newUpstream(t)
 		p := plan(t, u)
-		p.Static = fixed(t, nil, "well.: {{ .Name }} 60 IN CNAME ipv4only.arpa.")
+		p.LocalData = fixed(t, nil, "well.: {{ .Name }} 60 IN CNAME ipv4only.arpa.")
 		making(t, p, all)
 		r := newResolver(t, p)
 		for rrtype, want := range map[uint16]string{

@@ -3,8 +3,8 @@
 package resolve
 
 import (
-	"github.com/nodecache/node-cache/pkg/skydns"
-	"github.com/nodecache/node-cache/pkg/static"
+	"github.com/nodecache/node-cache/pkg/names/localdata"
+	"github.com/nodecache/node-cache/pkg/names/skydns"
 	"github.com/nodecache/node-cache/pkg/wire"
 )
 
@@ -32,26 +32,26 @@ func (l *lookup) redirectQuery() {
 // alias there.
 func (l *lookup) askStatic(dst []byte) ([]byte, Source) {
 	start := len(dst)
-	if l.plan.Static.Leaves(&l.Query) {
+	if l.plan.LocalData.Leaves(&l.Query) {
 		l.startRedirect().exists = true
 	}
-	dst, verdict, target := l.plan.Static.Answer(&l.Query, dst)
+	dst, verdict, target := l.plan.LocalData.Answer(&l.Query, dst)
 	switch verdict {
-	case static.Answered:
+	case localdata.Answered:
 		return dst, SourceStatic
-	case static.Alias:
+	case localdata.Alias:
 		return l.followAlias(dst, start, len(target))
-	case static.Failed:
+	case localdata.Failed:
 		l.opts.EDE = wire.EDEOther
 		return l.empty(SourceStatic, wire.RcodeServFail, dst[:start])
-	case static.None:
+	case localdata.None:
 	}
 	return dst[:start], undecided
 }
 
 // askHosts asks the hosts of the configuration for the target of an alias.
 func (l *lookup) askHosts(dst []byte) ([]byte, Source) {
-	dst, found := l.plan.Static.AnswerHosts(&l.Query, dst)
+	dst, found := l.plan.LocalData.AnswerHosts(&l.Query, dst)
 	if !found {
 		return dst, undecided
 	}
@@ -97,7 +97,7 @@ func (l *lookup) followAlias(dst []byte, start, target int) ([]byte, Source) {
 	}
 	d.target = len(d.aliasMsg) - target
 	l.SetName(d.aliasMsg[d.target:])
-	if l.plan.Static != nil {
+	if l.plan.LocalData != nil {
 		return l.askHosts(dst[:start])
 	}
 	return dst[:start], undecided
@@ -113,7 +113,7 @@ func (l *lookup) askPrefix(dst []byte) ([]byte, Source) {
 	if q.Type == wire.TypePTR && !l.redirect.hasAlias() {
 		var target int
 		if dst, target = p.DNS64.appendReverse(q, dst); target > 0 {
-			if dst, source = l.followAlias(dst, start, target); source == undecided && p.Static != nil {
+			if dst, source = l.followAlias(dst, start, target); source == undecided && p.LocalData != nil {
 				dst, source = l.askStatic(dst)
 			}
 			if source != undecided {

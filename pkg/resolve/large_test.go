@@ -9,9 +9,9 @@ import (
 
 	"github.com/miekg/dns"
 
+	"github.com/nodecache/node-cache/pkg/names/zone"
 	"github.com/nodecache/node-cache/pkg/resolve"
 	"github.com/nodecache/node-cache/pkg/wire"
-	"github.com/nodecache/node-cache/pkg/zone"
 )
 
 // large has 4,000 addresses for each name, or 800 for a name of more than 200 bytes. It has no IPv6 address.

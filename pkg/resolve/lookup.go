@@ -6,8 +6,8 @@ import (
 	"time"
 
 	"github.com/nodecache/node-cache/pkg/cache"
+	"github.com/nodecache/node-cache/pkg/names/zone"
 	"github.com/nodecache/node-cache/pkg/wire"
-	"github.com/nodecache/node-cache/pkg/zone"
 )
 
 // undecided is the source of no answer.
@@ -86,7 +86,7 @@ func (l *lookup) ask(dst []byte) (_ []byte, source Source) {
 	}
 	if source == undecided && l.takesExtras() {
 		switch {
-		case p.Static == nil:
+		case p.LocalData == nil:
 		case l.redirect.hasAlias():
 			dst, source = l.askHosts(dst)
 		default:

@@ -3,8 +3,8 @@
 package resolve
 
 import (
+	"github.com/nodecache/node-cache/pkg/names/zone"
 	"github.com/nodecache/node-cache/pkg/wire"
-	"github.com/nodecache/node-cache/pkg/zone"
 )
 
 // Replies to unusual packets. docs/odd-packets.md has this table for users, and odd_test.go checks

@@ -8,12 +8,12 @@ import (
 
 	"github.com/nodecache/node-cache/pkg/cache"
 	"github.com/nodecache/node-cache/pkg/dnstap"
+	"github.com/nodecache/node-cache/pkg/names/localdata"
+	"github.com/nodecache/node-cache/pkg/names/skydns"
+	"github.com/nodecache/node-cache/pkg/names/tsig"
+	"github.com/nodecache/node-cache/pkg/names/zone"
 	"github.com/nodecache/node-cache/pkg/pods"
-	"github.com/nodecache/node-cache/pkg/skydns"
-	"github.com/nodecache/node-cache/pkg/static"
-	"github.com/nodecache/node-cache/pkg/tsig"
 	"github.com/nodecache/node-cache/pkg/wire"
-	"github.com/nodecache/node-cache/pkg/zone"
 )
 
 // An Asker queries an upstream. Its type is comparable.
@@ -96,10 +96,10 @@ type Plan struct {
 	Copied func(name []byte, rrtype uint16) bool
 
 	// Optional features, applied in this order before Zones.
-	Rewrites *Rewrites      // nil: none
-	Static   *static.Static // nil: none
-	DNS64    *DNS64         // nil: off
-	SkyDNS   *skydns.Source // nil: none
+	Rewrites  *Rewrites       // nil: none
+	LocalData *localdata.Data // nil: none
+	DNS64     *DNS64          // nil: off
+	SkyDNS    *skydns.Source  // nil: none
 
 	hasExtras bool   // one of the optional features is used
 	self      []byte // Self as RDATA of a TXT record; empty if Self is

@@ -16,15 +16,15 @@ import (
 	"github.com/miekg/dns"
 
 	"github.com/nodecache/node-cache/internal/assert"
+	"github.com/nodecache/node-cache/pkg/names/localdata"
 	"github.com/nodecache/node-cache/pkg/resolve"
-	"github.com/nodecache/node-cache/pkg/static"
 	"github.com/nodecache/node-cache/pkg/wire"
 )
 
 // fixed is a Static of hosts and templates, each template like "zone types: record".
-func fixed(tb testing.TB, hosts map[string]string, templates ...string) *static.Static {
+func fixed(tb testing.TB, hosts map[string]string, templates ...string) *localdata.Data {
 	tb.Helper()
-	cfg := static.Config{TTL: 30 * time.Second, Names: map[string][]netip.Addr{}}
+	cfg := localdata.Config{TTL: 30 * time.Second, Names: map[string][]netip.Addr{}}
 	for name, addrs := range hosts {
 		for addr := range strings.FieldsSeq(addrs) {
 			cfg.Names[name] = append(cfg.Names[name], netip.MustParseAddr(addr))
@@ -33,16 +33,16 @@ func fixed(tb testing.TB, hosts map[string]string, templates ...string) *static.
 	for _, text := range templates {
 		head, record, _ := strings.Cut(text, ": ")
 		words := strings.Fields(head)
-		t := static.Template{Zone: words[0]}
+		t := localdata.Template{Zone: words[0]}
 		for _, word := range words[1:] {
 			t.Types = append(t.Types, dns.StringToType[word])
 		}
-		t.Answer = []func(*static.Question) (dns.RR, error){func(q *static.Question) (dns.RR, error) {
+		t.Answer = []func(*localdata.Question) (dns.RR, error){func(q *localdata.Question) (dns.RR, error) {
 			return dns.NewRR(strings.ReplaceAll(record, "{{ .Name }}", q.Name))
 		}}
 		cfg.Templates = append(cfg.Templates, t)
 	}
-	s, err := static.New(cfg)
+	s, err := localdata.New(cfg)
 	assert.NoError(tb, err)
 	return s
 }
@@ -51,7 +51,7 @@ func fixed(tb testing.TB, hosts map[string]string, templates ...string) *static.
 func detouring(tb testing.TB, p *resolve.Plan) {
 	tb.Helper()
 	rewriting(tb, p, "exact one.example one.test", "prefix old- new-", "suffix .old.example .test")
-	p.Static = fixed(tb, map[string]string{"one.hosts": "192.0.2.77"},
+	p.LocalData = fixed(tb, map[string]string{"one.hosts": "192.0.2.77"},
 		"made. A: {{ .Name }} 60 IN A 192.0.2.9", "alias.: {{ .Name }} 60 IN CNAME one.test.", "inner.: {{ .Name }} 60 IN CNAME mail.shop.svc.cluster.local.",
 		"web.: {{ .Name }} 60 IN CNAME web.shop.svc.cluster.local.", "bad.: {{ .Name }} nonsense")
 	making(tb, p, false)

@@ -69,7 +69,7 @@ func (p *Plan) compile() {
 		text := p.Self[:min(len(p.Self), 255)]
 		p.self = append([]byte{byte(len(text))}, text...)
 	}
-	p.hasExtras = p.Rewrites != nil || p.Static != nil || p.DNS64 != nil || p.SkyDNS != nil
+	p.hasExtras = p.Rewrites != nil || p.LocalData != nil || p.DNS64 != nil || p.SkyDNS != nil
 	p.routes = make(map[string]*Route, len(p.Routes))
 	for i := range p.Routes {
 		r := &p.Routes[i]

@@ -12,8 +12,8 @@ import (
 
 	"github.com/miekg/dns"
 
+	"github.com/nodecache/node-cache/pkg/names/zone"
 	"github.com/nodecache/node-cache/pkg/resolve"
-	"github.com/nodecache/node-cache/pkg/zone"
 )
 
 // rewriting gives a plan rules, each like "exact a.test b.test".

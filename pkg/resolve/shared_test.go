@@ -11,9 +11,9 @@ import (
 	"github.com/miekg/dns"
 
 	"github.com/nodecache/node-cache/internal/assert"
+	"github.com/nodecache/node-cache/pkg/names/skydns"
+	"github.com/nodecache/node-cache/pkg/names/zone"
 	"github.com/nodecache/node-cache/pkg/resolve"
-	"github.com/nodecache/node-cache/pkg/skydns"
-	"github.com/nodecache/node-cache/pkg/zone"
 )
 
 // TestSharedReply asks for copies of replies. There is none of a reply that another client might not get, or that has no fresh
@@ -57,7 +57,7 @@ func TestSharedReply(t *testing.T) {
 			rewriting(t, p, "exact other.example "+strings.TrimSuffix(web, "."))
 		}},
 		{what: "hosts", name: web, rrtype: dns.TypeA, change: func(p *resolve.Plan, _ *zone.Store) {
-			p.Static = fixed(t, map[string]string{"web.shop.svc.cluster.local": "192.0.2.77"})
+			p.LocalData = fixed(t, map[string]string{"web.shop.svc.cluster.local": "192.0.2.77"})
 		}},
 		{what: "zone that is not synced", name: web, rrtype: dns.TypeA, change: func(_ *resolve.Plan, s *zone.Store) { s.Expect(zone.Pods) }},
 		{what: "stale zone", name: web, rrtype: dns.TypeA, change: func(_ *resolve.Plan, s *zone.Store) { s.AddSuspend(time.Hour) }},

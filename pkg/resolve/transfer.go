@@ -10,9 +10,9 @@ import (
 	"slices"
 	"time"
 
-	"github.com/nodecache/node-cache/pkg/tsig"
+	"github.com/nodecache/node-cache/pkg/names/tsig"
+	"github.com/nodecache/node-cache/pkg/names/zone"
 	"github.com/nodecache/node-cache/pkg/wire"
-	"github.com/nodecache/node-cache/pkg/zone"
 )
 
 // Replies to zone transfer queries, by AXFR (RFC 5936) or IXFR (RFC 1995):

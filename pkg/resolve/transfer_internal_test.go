@@ -11,8 +11,8 @@ import (
 	"github.com/miekg/dns"
 
 	"github.com/nodecache/node-cache/internal/assert"
+	"github.com/nodecache/node-cache/pkg/names/zone"
 	"github.com/nodecache/node-cache/pkg/wire"
-	"github.com/nodecache/node-cache/pkg/zone"
 )
 
 // TestAXFRMessageNames fills messages with owners that share any number of labels, of any

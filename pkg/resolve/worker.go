@@ -5,10 +5,10 @@ package resolve
 import (
 	"time"
 
+	"github.com/nodecache/node-cache/pkg/names/tsig"
+	"github.com/nodecache/node-cache/pkg/names/zone"
 	"github.com/nodecache/node-cache/pkg/pods"
-	"github.com/nodecache/node-cache/pkg/tsig"
 	"github.com/nodecache/node-cache/pkg/wire"
-	"github.com/nodecache/node-cache/pkg/zone"
 )
 
 // A Worker is the resolver's state for one goroutine that reads packets: the current query, what is reused

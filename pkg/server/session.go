@@ -14,7 +14,6 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/nodecache/node-cache/pkg/frame"
 	"github.com/nodecache/node-cache/pkg/wire"
 )
 
@@ -60,7 +59,7 @@ type session struct {
 	server *TCP
 	conn   net.Conn
 	peer   wire.Peer
-	in     frame.Reader
+	in     wire.FrameReader
 	out    outbox
 
 	opened   time.Time
@@ -98,7 +97,7 @@ func (s *session) run(ctx context.Context) {
 			logPanic(ctx, s.server.cfg.Log, "tcp", defect)
 		}
 	}()
-	s.in = frame.NewReader(frameBuffer) // only here: a refused connection costs no buffer
+	s.in = wire.NewFrameReader(frameBuffer) // only here: a refused connection costs no buffer
 	end := s.read()
 	for end == endNone {
 		if end = s.answer(); end == endNone {
@@ -339,10 +338,10 @@ func (s *session) answerBatch() (more bool, end endReason) {
 // answerQuery answers or resolves one query. It reports whether the batch must end.
 func (s *session) answerQuery(k *batchWorker, pkt []byte, now time.Time) bool {
 	at := len(k.out)
-	out, verdict := k.worker.AnswerFromMemory(pkt, &s.peer, now, frame.Open(k.out))
+	out, verdict := k.worker.AnswerFromMemory(pkt, &s.peer, now, wire.OpenFrame(k.out))
 	switch verdict {
 	case wire.Answered:
-		framed, ok := frame.Seal(out, at)
+		framed, ok := wire.SealFrame(out, at)
 		if !ok {
 			s.server.count(&s.server.stats.Oversized, 1)
 		}

@@ -12,7 +12,6 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/nodecache/node-cache/pkg/frame"
 	"github.com/nodecache/node-cache/pkg/wire"
 )
 
@@ -131,7 +130,7 @@ func (o *outbox) awaitSpaceLocked(msg []byte) bool {
 // fullLocked reports whether a stream's message has to wait.
 func (o *outbox) fullLocked(msg []byte) bool {
 	held := len(o.pending) + o.sending
-	return !o.closed && held > 0 && held+frame.Header+len(msg) > maxStreamPending
+	return !o.closed && held > 0 && held+wire.FrameHeader+len(msg) > maxStreamPending
 }
 
 // appendLocked adds msg to pending. It reports whether there is no room.
@@ -139,12 +138,12 @@ func (o *outbox) appendLocked(msg []byte) (overflow bool) {
 	if o.closed || len(msg) == 0 {
 		return false
 	}
-	if len(o.pending)+o.sending+frame.Header+len(msg) > maxPending {
+	if len(o.pending)+o.sending+wire.FrameHeader+len(msg) > maxPending {
 		return true
 	}
 	at := len(o.pending)
 	var ok bool
-	o.pending, ok = frame.Seal(append(frame.Open(o.pending), msg...), at)
+	o.pending, ok = wire.SealFrame(append(wire.OpenFrame(o.pending), msg...), at)
 	o.countLocked()
 	if !ok {
 		o.server.count(&o.server.stats.Oversized, 1)

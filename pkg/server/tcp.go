@@ -18,7 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/nodecache/node-cache/pkg/listen"
-	"github.com/nodecache/node-cache/pkg/task"
+	"github.com/nodecache/node-cache/pkg/retry"
 )
 
 // TCPConfig configures a TCP server. Zero values mean the default.
@@ -255,7 +255,7 @@ func (t *TCP) accept(ctx context.Context) error {
 			}
 		}
 		pause = min(max(2*pause, minAcceptPause), maxAcceptPause)
-		if task.Sleep(ctx, pause) != nil {
+		if retry.Sleep(ctx, pause) != nil {
 			return nil //nolint:nilerr // it was asked to end
 		}
 	}

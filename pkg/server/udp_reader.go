@@ -19,7 +19,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/nodecache/node-cache/pkg/mmsg"
-	"github.com/nodecache/node-cache/pkg/task"
+	"github.com/nodecache/node-cache/pkg/retry"
 	"github.com/nodecache/node-cache/pkg/wire"
 )
 
@@ -145,7 +145,7 @@ func (s *udpSocket) pauseAfterError(ctx context.Context, err error) error {
 		return err
 	}
 	s.server.cfg.Log.WarnContext(ctx, "udp read failed", "err", err)
-	_ = task.Sleep(ctx, 10*time.Millisecond)
+	_ = retry.Sleep(ctx, 10*time.Millisecond)
 	return nil
 }
 

@@ -9,7 +9,6 @@ import (
 	"runtime/debug"
 	"time"
 
-	"github.com/nodecache/node-cache/pkg/frame"
 	"github.com/nodecache/node-cache/pkg/wire"
 )
 
@@ -42,7 +41,7 @@ const (
 	maxGathered = 32 << 10
 	// gatherBuffer fits any batch, which ends at the answer that exceeds maxGathered. A
 	// smaller buffer would grow and leave garbage for each large answer.
-	gatherBuffer = maxGathered + frame.Header + wire.MaxMessage
+	gatherBuffer = maxGathered + wire.FrameHeader + wire.MaxMessage
 	// maxIdleWorkers bounds the idle workers; more are left over from a burst of slow clients.
 	maxIdleWorkers = 32
 )

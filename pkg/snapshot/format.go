@@ -27,7 +27,7 @@ type Kind uint16
 // The kinds.
 const (
 	Cache   Kind = 1 // answers of pkg/cache
-	Zone    Kind = 2 // cluster objects of pkg/zone
+	Zone    Kind = 2 // cluster objects of pkg/names/zone
 	Central Kind = 3 // address of the central resolver, from pkg/agent
 	Pods    Kind = 4 // pods of the node, from pkg/pods
 

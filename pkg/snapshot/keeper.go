@@ -19,7 +19,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/nodecache/node-cache/pkg/hint"
-	"github.com/nodecache/node-cache/pkg/task"
+	"github.com/nodecache/node-cache/pkg/panics"
 )
 
 // Settings say where the snapshot is and which one is used.
@@ -114,8 +114,8 @@ func (k *Keeper) Load(ctx context.Context, from Settings, restore func(s *Snapsh
 	return err == nil
 }
 
-func (k *Keeper) guard(doing string) task.Guard {
-	return task.Guard{Where: "snapshot", Log: k.log.With("doing", doing), Count: &k.panics}
+func (k *Keeper) guard(doing string) panics.Guard {
+	return panics.Guard{Where: "snapshot", Log: k.log.With("doing", doing), Count: &k.panics}
 }
 
 // abandonTimeout is how long Save waits for a canceled save, which ends between two writes.

@@ -13,7 +13,6 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/nodecache/node-cache/pkg/frame"
 	"github.com/nodecache/node-cache/pkg/wire"
 )
 
@@ -49,7 +48,7 @@ func newStreamPool(c *common, t Target, count *counters) *connPool {
 
 // fullLocked implements link.
 func (s *streamConn) fullLocked(size int) bool {
-	return len(s.queries) >= maxInflight || len(s.outbox)+frame.Header+size > maxOutbox
+	return len(s.queries) >= maxInflight || len(s.outbox)+wire.FrameHeader+size > maxOutbox
 }
 
 // blocked implements link.
@@ -64,13 +63,13 @@ func (s *streamConn) queueLocked(a *attempt, batch *wire.SendBatch) (first bool)
 	s.batchCount++
 	first = len(s.outbox) == 0
 	at := len(s.outbox)
-	s.outbox = frame.Open(s.outbox)
+	s.outbox = wire.OpenFrame(s.outbox)
 	if s.pool.tlsClient != nil {
 		s.outbox = wire.AppendPadded(s.outbox, a.sent)
 	} else {
 		s.outbox = append(s.outbox, a.sent...)
 	}
-	s.outbox, _ = frame.Seal(s.outbox, at) // a query is neither empty nor too long
+	s.outbox, _ = wire.SealFrame(s.outbox, at) // a query is neither empty nor too long
 	return first
 }
 
@@ -190,7 +189,7 @@ func (s *streamConn) nextWrite(sent []byte) []byte {
 func (s *streamConn) read(nc net.Conn) (err error) {
 	p := s.pool
 	defer p.recoverPanic(context.Background(), func() { err = errPanic })
-	in := frame.NewReader(readBufferSize)
+	in := wire.NewFrameReader(readBufferSize)
 	var (
 		msg   wire.Message
 		batch wire.SendBatch
@@ -218,7 +217,7 @@ func (s *streamConn) read(nc net.Conn) (err error) {
 
 // matchFrames appends the received whole frames, and removes their queries from the connection. A frame that answers
 // no query is counted and ignored. more reports whether answers are still pending.
-func (s *streamConn) matchFrames(in *frame.Reader, came []*attempt) (_ []*attempt, more bool) {
+func (s *streamConn) matchFrames(in *wire.FrameReader, came []*attempt) (_ []*attempt, more bool) {
 	msg, _ := in.Next(0)
 	if msg == nil {
 		return came, true

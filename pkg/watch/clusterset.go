@@ -18,7 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/validation"
 
-	"github.com/nodecache/node-cache/pkg/zone"
+	"github.com/nodecache/node-cache/pkg/names/zone"
 )
 
 // Names of the Multi-Cluster Services API (KEP-1645).

@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nodecache/node-cache/pkg/zone"
+	"github.com/nodecache/node-cache/pkg/names/zone"
 )
 
 // A forward is a name whose addresses must change in this order, and never back.

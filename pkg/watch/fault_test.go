@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nodecache/node-cache/pkg/zone"
+	"github.com/nodecache/node-cache/pkg/names/zone"
 )
 
 // resumeTime bounds the recovery after an outage: the longest pause between attempts, plus the request.

@@ -21,8 +21,9 @@ import (
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
 
+	"github.com/nodecache/node-cache/pkg/panics"
 	"github.com/nodecache/node-cache/pkg/remote"
-	"github.com/nodecache/node-cache/pkg/task"
+	"github.com/nodecache/node-cache/pkg/retry"
 )
 
 const (
@@ -58,7 +59,7 @@ type feed struct {
 	confirmTimeout time.Duration
 	maxList        int64 // bytes
 	conns          *connTracker
-	guard          task.Guard
+	guard          panics.Guard
 	onSynced       func() // called once: the first list is complete, or the server forbids it
 	log            *slog.Logger
 	now            func() time.Time
@@ -100,12 +101,12 @@ func (f *feed) run(ctx context.Context) {
 		Backoff:         &wait.Backoff{Duration: firstPause, Factor: 2, Jitter: 0.5, Cap: lastPause, Steps: 10},
 		Clock:           cancelableClock{done: ctx.Done()},
 	})
-	pause := task.Backoff{First: firstPause, Last: lastPause}
-	refused := task.Backoff{First: refusedPause, Last: refusedPause}
+	pause := retry.Backoff{First: firstPause, Last: lastPause}
+	refused := retry.Backoff{First: refusedPause, Last: refusedPause}
 	for {
 		pause.Begin()                                                                  // the server's pause replaces the backoff
 		err := f.guard.Do(ctx, func() error { return r.ListAndWatchWithContext(ctx) }) // it recorded other failures itself
-		if errors.Is(err, task.ErrPanic) {
+		if errors.Is(err, panics.Err) {
 			f.failed(ctx, err)
 		}
 		rest := pause.Next()
@@ -115,7 +116,7 @@ func (f *feed) run(ctx context.Context) {
 		case err != nil && (reason == reasonForbidden || reason == reasonUnauthorized):
 			rest = refused.Next()
 		}
-		if task.Sleep(ctx, rest) != nil {
+		if retry.Sleep(ctx, rest) != nil {
 			return
 		}
 	}
@@ -230,7 +231,7 @@ func reasonOf(err error) string {
 		return reasonBusy
 	case errors.Is(err, errSilent), errors.Is(err, errUnconfirmed), errors.Is(err, errNoPodList):
 		return reasonSilent
-	case errors.Is(err, task.ErrPanic):
+	case errors.Is(err, panics.Err):
 		return reasonInternal
 	case apierrors.HasStatusCause(err, causeUnreadable), errors.Is(err, errLongList), errors.Is(err, errUnrequested),
 		errors.Is(err, errPodMessage), errors.Is(err, errManyMessages), errors.Is(err, errManyPods):

@@ -16,8 +16,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/nodecache/node-cache/pkg/filewatch"
-	"github.com/nodecache/node-cache/pkg/task"
-	"github.com/nodecache/node-cache/pkg/zone"
+	"github.com/nodecache/node-cache/pkg/names/zone"
+	"github.com/nodecache/node-cache/pkg/panics"
 )
 
 // manifestRemoveDelay is how long an object must be missing before it is removed: a file that is being rewritten lacks
@@ -80,7 +80,7 @@ func NewManifests(cfg Config) (*Manifests, error) {
 		return nil, fmt.Errorf("resolving the folder of manifests: %w", err)
 	}
 	m := &Manifests{cfg: cfg, ready: make(chan struct{}), selection: manifestSelection{cfg.Namespaces, services, namespaces, cfg.Endpoints}}
-	m.folder = manifestFolder{path: cfg.Folder, imports: cfg.ClusterSet != nil, guard: task.Guard{Where: "manifests", Log: cfg.Log, Count: &m.panics}}
+	m.folder = manifestFolder{path: cfg.Folder, imports: cfg.ClusterSet != nil, guard: panics.Guard{Where: "manifests", Log: cfg.Log, Count: &m.panics}}
 	if m.folder.scan(context.Background()); m.folder.err != nil {
 		return nil, fmt.Errorf("reading manifests: %w", m.folder.err)
 	}

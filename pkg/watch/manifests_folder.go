@@ -21,8 +21,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/nodecache/node-cache/pkg/filewatch"
-	"github.com/nodecache/node-cache/pkg/task"
-	"github.com/nodecache/node-cache/pkg/zone"
+	"github.com/nodecache/node-cache/pkg/names/zone"
+	"github.com/nodecache/node-cache/pkg/panics"
 )
 
 const (
@@ -37,7 +37,7 @@ const (
 type manifestFolder struct {
 	path    string
 	imports bool // ServiceImports are used
-	guard   task.Guard
+	guard   panics.Guard
 	files   []*manifestFile // by name
 	err     error           // why the folder cannot be read
 }

@@ -18,7 +18,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/nodecache/node-cache/internal/assert"
-	"github.com/nodecache/node-cache/pkg/task"
+	"github.com/nodecache/node-cache/pkg/panics"
 )
 
 // cut is a document in short form.
@@ -62,14 +62,14 @@ func TestSplitManifest(t *testing.T) {
 func TestManifestsPanic(t *testing.T) {
 	t.Parallel()
 	var log bytes.Buffer
-	f := manifestFolder{guard: task.Guard{Where: "manifests", Log: slog.New(slog.NewTextHandler(&log, nil)), Count: new(atomic.Uint64)}}
+	f := manifestFolder{guard: panics.Guard{Where: "manifests", Log: slog.New(slog.NewTextHandler(&log, nil)), Count: new(atomic.Uint64)}}
 	file := &manifestFile{name: "web.yaml"}
 	kept := manifest{id: manifestID{kind: "Service", name: "web"}}
 	f.decode(t.Context(), file, []manifest{kept}, func(r *manifestReader) {
 		r.doc = manifestDocument{number: 2, line: 7}
 		panic("index out of range")
 	})
-	want := []Problem{{File: "web.yaml", Document: 2, Line: 7, What: task.ErrPanic.Error()}}
+	want := []Problem{{File: "web.yaml", Document: 2, Line: 7, What: panics.Err.Error()}}
 	if diff := cmp.Diff(want, file.problems); diff != "" || len(file.kept) != 1 || f.guard.Count.Load() != 1 {
 		t.Errorf("kept %v, counted %d, problems (-want +got):\n%s", file.kept, f.guard.Count.Load(), diff)
 	}

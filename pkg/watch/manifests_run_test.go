@@ -11,8 +11,8 @@ import (
 	"testing"
 
 	"github.com/nodecache/node-cache/internal/assert"
+	"github.com/nodecache/node-cache/pkg/names/zone"
 	"github.com/nodecache/node-cache/pkg/watch"
-	"github.com/nodecache/node-cache/pkg/zone"
 )
 
 // swapLink makes link point to target in one step, as the kubelet does.

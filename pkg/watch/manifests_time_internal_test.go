@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/nodecache/node-cache/internal/assert"
-	"github.com/nodecache/node-cache/pkg/zone"
+	"github.com/nodecache/node-cache/pkg/names/zone"
 )
 
 func addressOfWeb(z *zone.Zone) string {

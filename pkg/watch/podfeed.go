@@ -12,7 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/nodecache/node-cache/pkg/pods"
-	"github.com/nodecache/node-cache/pkg/task"
+	"github.com/nodecache/node-cache/pkg/retry"
 )
 
 // A PodSource selects where the pods of the node come from.
@@ -62,7 +62,7 @@ type podFeed struct {
 
 // run passes pods until ctx ends.
 func (f *podFeed) run(ctx context.Context) {
-	pause := task.Backoff{First: firstCallPause, Last: lastCallPause}
+	pause := retry.Backoff{First: firstCallPause, Last: lastCallPause}
 	for ctx.Err() == nil {
 		pause.Begin()
 		err := f.guard.Do(ctx, func() error { return f.call(ctx) })
@@ -70,7 +70,7 @@ func (f *podFeed) run(ctx context.Context) {
 			continue
 		}
 		f.lost(ctx, err)
-		_ = task.Sleep(ctx, pause.Next())
+		_ = retry.Sleep(ctx, pause.Next())
 	}
 	if f.endServer != nil {
 		f.endServer()

@@ -9,8 +9,8 @@ import (
 
 	"github.com/nodecache/node-cache/internal/assert"
 	"github.com/nodecache/node-cache/internal/proctest"
+	"github.com/nodecache/node-cache/pkg/names/zone"
 	"github.com/nodecache/node-cache/pkg/watch"
-	"github.com/nodecache/node-cache/pkg/zone"
 )
 
 // An ownerFunc is an observer of owners only.

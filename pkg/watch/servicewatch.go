@@ -15,8 +15,8 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 
-	"github.com/nodecache/node-cache/pkg/task"
-	"github.com/nodecache/node-cache/pkg/zone"
+	"github.com/nodecache/node-cache/pkg/names/zone"
+	"github.com/nodecache/node-cache/pkg/retry"
 )
 
 // batchDelay is how long a change waits for others: a Service and its slices change in several steps.
@@ -77,7 +77,7 @@ func (w *serviceWatcher) run(ctx context.Context) {
 			return
 		case <-w.wake:
 		}
-		if reported && task.Sleep(ctx, batchDelay) != nil {
+		if reported && retry.Sleep(ctx, batchDelay) != nil {
 			return
 		}
 		r, s, settled := w.snapshot()

@@ -14,8 +14,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/cache"
 
+	"github.com/nodecache/node-cache/pkg/names/zone"
 	"github.com/nodecache/node-cache/pkg/pods"
-	"github.com/nodecache/node-cache/pkg/zone"
 )
 
 // A sink is the reflector's store for a feed. It keeps no object: each goes to the target at once. Of the objects of a

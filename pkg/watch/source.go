@@ -17,7 +17,7 @@ import (
 	apiwatch "k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/rest"
 
-	"github.com/nodecache/node-cache/pkg/task"
+	"github.com/nodecache/node-cache/pkg/retry"
 )
 
 const (
@@ -273,7 +273,7 @@ func (f *feed) waitForLimit(ctx context.Context) error {
 		return fmt.Errorf("waiting for the request limit of %s: %w", f.query.resource, err)
 	}
 	if wait := f.notBefore.Sub(f.now()); wait > 0 {
-		return task.Sleep(ctx, wait)
+		return retry.Sleep(ctx, wait)
 	}
 	return nil
 }

@@ -10,8 +10,8 @@ import (
 
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/nodecache/node-cache/pkg/names/zone"
 	"github.com/nodecache/node-cache/pkg/remote"
-	"github.com/nodecache/node-cache/pkg/zone"
 )
 
 // A kindStatus is the sync state of one kind, from one feed or one per namespace. It is as old as the oldest of them.

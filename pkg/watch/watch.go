@@ -19,9 +19,9 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	"k8s.io/apimachinery/pkg/labels"
 
+	"github.com/nodecache/node-cache/pkg/names/zone"
+	"github.com/nodecache/node-cache/pkg/panics"
 	"github.com/nodecache/node-cache/pkg/pods"
-	"github.com/nodecache/node-cache/pkg/task"
-	"github.com/nodecache/node-cache/pkg/zone"
 )
 
 // Endpoints selects the EndpointSlices that a zone gets.
@@ -268,7 +268,7 @@ func (w *Watch) addFeed(v *kindStatus, q query, t target, settled func()) *feed 
 		query: q, target: t, status: v, feedStatus: v.add(), onSynced: settled,
 		confirmAfter: after, confirmTimeout: timeout, maxList: w.cfg.MaxList, conns: w.conns,
 		logs:  rate.NewLimiter(rate.Every(flipEvery), flipBurst),
-		guard: task.Guard{Where: "watch of " + q.resource, Log: w.cfg.Log, Count: &w.panics}, log: w.cfg.Log, now: w.cfg.Now,
+		guard: panics.Guard{Where: "watch of " + q.resource, Log: w.cfg.Log, Count: &w.panics}, log: w.cfg.Log, now: w.cfg.Now,
 	}
 	w.feeds = append(w.feeds, f)
 	return f

@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nodecache/node-cache/pkg/zone"
+	"github.com/nodecache/node-cache/pkg/names/zone"
 )
 
 func TestWatchChanges(t *testing.T) {

@@ -25,10 +25,10 @@ import (
 	"github.com/nodecache/node-cache/internal/assert"
 	"github.com/nodecache/node-cache/internal/proctest"
 	"github.com/nodecache/node-cache/pkg/admin"
-	"github.com/nodecache/node-cache/pkg/page"
+	"github.com/nodecache/node-cache/pkg/admin/page"
+	"github.com/nodecache/node-cache/pkg/admin/status"
+	"github.com/nodecache/node-cache/pkg/admin/top"
 	"github.com/nodecache/node-cache/pkg/resolve"
-	"github.com/nodecache/node-cache/pkg/status"
-	"github.com/nodecache/node-cache/pkg/top"
 	"github.com/nodecache/node-cache/pkg/wire"
 )
 

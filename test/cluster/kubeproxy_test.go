@@ -27,7 +27,7 @@ import (
 	"github.com/nodecache/node-cache/internal/kubetest"
 	"github.com/nodecache/node-cache/internal/nodetest"
 	"github.com/nodecache/node-cache/internal/proctest"
-	"github.com/nodecache/node-cache/pkg/dataplane"
+	"github.com/nodecache/node-cache/pkg/intercept/dataplane"
 )
 
 // The DNS service of these tests, and the port of its endpoints, on the upstream host.

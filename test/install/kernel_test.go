@@ -17,7 +17,7 @@ import (
 
 	"github.com/nodecache/node-cache/internal/kubenode"
 	"github.com/nodecache/node-cache/internal/proctest"
-	"github.com/nodecache/node-cache/pkg/status"
+	"github.com/nodecache/node-cache/pkg/admin/status"
 )
 
 // kernelStatus returns what an agent says of the hits in the kernel.

@@ -10,8 +10,8 @@ import (
 	"time"
 
 	"github.com/nodecache/node-cache/internal/proctest"
-	"github.com/nodecache/node-cache/pkg/status"
-	"github.com/nodecache/node-cache/pkg/top"
+	"github.com/nodecache/node-cache/pkg/admin/status"
+	"github.com/nodecache/node-cache/pkg/admin/top"
 )
 
 // testKubeletPods takes the node's pods from the kubelet, and restarts the agent while there is no API server. It uses the pods of

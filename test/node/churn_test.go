@@ -83,7 +83,7 @@ type churn struct {
 	served   int             // pods that the kernel has answered
 }
 
-// A clientKey and a client are those of pkg/kernel/bpf/hits.c.
+// A clientKey and a client are those of pkg/kernelhits/bpf/hits.c.
 type clientKey struct{ Ifindex, Family uint32 }
 
 type client struct {

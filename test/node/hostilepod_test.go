@@ -19,7 +19,7 @@ import (
 	"github.com/nodecache/node-cache/internal/assert"
 	"github.com/nodecache/node-cache/internal/nodetest"
 	"github.com/nodecache/node-cache/internal/proctest"
-	"github.com/nodecache/node-cache/pkg/status"
+	"github.com/nodecache/node-cache/pkg/admin/status"
 )
 
 // TestKernelFlood has a pod send queries that the kernel answers as fast as it can. No more queries of others are lost than if the

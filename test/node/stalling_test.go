@@ -12,8 +12,8 @@ import (
 	"time"
 
 	"github.com/nodecache/node-cache/pkg/agent"
+	"github.com/nodecache/node-cache/pkg/configsource"
 	"github.com/nodecache/node-cache/pkg/server"
-	"github.com/nodecache/node-cache/pkg/source"
 	"github.com/nodecache/node-cache/pkg/wire"
 )
 
@@ -31,7 +31,7 @@ const (
 func runStallingAgent(ctx context.Context, which, file string) error {
 	s := &stall{only: which == oneReader}
 	a, err := agent.New(agent.Options{
-		Source: source.Config{File: file}, Version: "stalling", Log: os.Stderr,
+		Source: configsource.Config{File: file}, Version: "stalling", Log: os.Stderr,
 		WrapHandler: func(h server.Handler) server.Handler {
 			s.Handler = h
 			return s

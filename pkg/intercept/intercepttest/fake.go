@@ -13,7 +13,7 @@ import (
 	"time"
 
 	"github.com/nodecache/node-cache/pkg/intercept"
-	"github.com/nodecache/node-cache/pkg/rules"
+	"github.com/nodecache/node-cache/pkg/intercept/rules"
 )
 
 // A Fake models a node's kernel for tests. It holds rules, and leases that end by the

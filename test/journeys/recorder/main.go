@@ -23,7 +23,7 @@ import (
 
 	"github.com/nodecache/node-cache/internal/proctest"
 	"github.com/nodecache/node-cache/pkg/agent"
-	"github.com/nodecache/node-cache/pkg/source"
+	"github.com/nodecache/node-cache/pkg/configsource"
 	"github.com/nodecache/node-cache/pkg/watch/watchtest"
 )
 
@@ -127,7 +127,7 @@ func idle() error {
 
 // run runs an agent with a configuration file until stop is called.
 func run(file string, log logLines) (stop func() error, err error) {
-	a, err := agent.New(agent.Options{Source: source.Config{File: file}, Log: log})
+	a, err := agent.New(agent.Options{Source: configsource.Config{File: file}, Log: log})
 	if err != nil {
 		return nil, err
 	}

@@ -10,7 +10,7 @@ import (
 	"github.com/miekg/dns"
 
 	"github.com/nodecache/node-cache/internal/assert"
-	"github.com/nodecache/node-cache/pkg/zone"
+	"github.com/nodecache/node-cache/pkg/names/zone"
 )
 
 // TestSerial changes the zone in each way. The next denial has the new serial number.

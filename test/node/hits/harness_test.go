@@ -28,11 +28,11 @@ import (
 	"github.com/nodecache/node-cache/internal/nodetest"
 	"github.com/nodecache/node-cache/internal/proctest"
 	"github.com/nodecache/node-cache/pkg/cache"
-	"github.com/nodecache/node-cache/pkg/kernel"
+	"github.com/nodecache/node-cache/pkg/kernelhits"
+	"github.com/nodecache/node-cache/pkg/names/zone"
 	"github.com/nodecache/node-cache/pkg/resolve"
 	"github.com/nodecache/node-cache/pkg/server"
 	"github.com/nodecache/node-cache/pkg/wire"
-	"github.com/nodecache/node-cache/pkg/zone"
 )
 
 // The agent's addresses, by family.
@@ -43,7 +43,7 @@ var families = [2]string{"IPv4", "IPv6"}
 
 // A node is the part of an agent that answers queries, in this process, with hits in the kernel.
 type node struct {
-	kernel   *kernel.Kernel
+	kernel   *kernelhits.Responder
 	store    *zone.Store
 	resolver *resolve.Resolver
 	servers  []*server.UDP
@@ -78,10 +78,10 @@ func startNode(t *testing.T) *node {
 	plan := newPlan(t, n.store)
 	n.resolver, err = resolve.New(resolve.Config{Plan: plan, Now: time.Now, Rand: rand.Reader})
 	assert.NoError(t, err)
-	n.kernel, err = kernel.Open(kernel.Config{
-		Source: source{n.resolver.NewWorker()}, Owner: owner, Size: kernel.MaxSize, Permit: 5 * time.Second, Lease: time.Minute, Port: 53,
+	n.kernel, err = kernelhits.Open(kernelhits.Config{
+		Source: source{n.resolver.NewWorker()}, Owner: owner, Size: kernelhits.MaxSize, Permit: 5 * time.Second, Lease: time.Minute, Port: 53,
 		Sockets: n.sockets, Busy: func() time.Duration { return 0 },
-		Count: func(h kernel.Hits) { n.counted.Add(h.IPv4 + h.IPv6) }, Attribute: func(c kernel.Client) { n.attributed.Add(c.Answered) },
+		Count: func(h kernelhits.Hits) { n.counted.Add(h.IPv4 + h.IPv6) }, Attribute: func(c kernelhits.Client) { n.attributed.Add(c.Answered) },
 		Lapsed: func() bool { return false }, Now: time.Now, Log: slog.New(slog.DiscardHandler),
 	})
 	if err != nil {
@@ -98,7 +98,7 @@ type source struct{ *resolve.Worker }
 
 const panicName = "panic.test."
 
-// SharedReply implements [kernel.Source].
+// SharedReply implements [kernelhits.Source].
 func (s source) SharedReply(pkt []byte, now time.Time, dst []byte) ([]byte, resolve.Shared, bool) {
 	if bytes.Contains(pkt, wireName(panicName)) {
 		panic("a defect")
@@ -112,7 +112,7 @@ func (n *node) observe(c *cache.Cache) {
 	c.Observe(n.kernel.Changed)
 }
 
-type observer struct{ *kernel.Kernel }
+type observer struct{ *kernelhits.Responder }
 
 func (o observer) Changing()           { o.ZoneChanging() }
 func (o observer) OwnerChanged([]byte) {}
@@ -120,7 +120,7 @@ func (o observer) Changed()            { o.ZoneChanged() }
 
 // workers are the agent's: they offer to the kernel what they answer from memory.
 type workers struct {
-	kernel   *kernel.Kernel
+	kernel   *kernelhits.Responder
 	resolver *resolve.Resolver
 }
 

@@ -10,7 +10,7 @@ import (
 
 	"github.com/miekg/dns"
 
-	"github.com/nodecache/node-cache/pkg/zone"
+	"github.com/nodecache/node-cache/pkg/names/zone"
 )
 
 // A subject is a question about names in memory, and whether the kernel takes its answer.

@@ -1,0 +1,172 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package page
+
+import (
+	"cmp"
+	"html/template"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/nodecache/node-cache/pkg/admin"
+	"github.com/nodecache/node-cache/pkg/admin/status"
+	"github.com/nodecache/node-cache/pkg/admin/top"
+	"github.com/nodecache/node-cache/pkg/upstream"
+)
+
+const (
+	mostRows = 10  // of a table
+	mostText = 300 // bytes of a text from outside
+
+	// A fix is shown for a pod with so many queries, of which so many percent were search suffixes.
+	fixQueries = 100
+	fixPercent = 30
+)
+
+// content is what the template renders.
+type content struct {
+	*status.Status
+	admin.View
+	Time    time.Time
+	Plots   []plot
+	Stale   bool    // the pods were not confirmed recently
+	Top     []table // of clients and names; empty: the client has no token, or pods.identity is off
+	Servers []status.Upstream
+
+	MoreServers, MoreProblems int // left out
+}
+
+// A table has the clients or names with the most queries.
+type table struct {
+	Title string
+	Rows  []row
+}
+
+// A row is one client or name.
+type row struct {
+	Name, Workload string
+	Fix            string // what to change; empty: nothing
+	top.Counts
+}
+
+func (p *Page) contentOf(v admin.View, now time.Time) *content {
+	s := p.cfg.Status()
+	c := &content{Status: &s, View: v, Time: now, Plots: plots(p.history.points(), now), Servers: s.Upstreams}
+	if s.Cluster != nil && s.Cluster.Central != nil {
+		for _, server := range s.Cluster.Central.Endpoints {
+			c.Servers = append(c.Servers, status.Upstream{Zone: "cluster.central", Server: server})
+		}
+	}
+	slices.SortStableFunc(c.Servers, func(a, b status.Upstream) int { return cmp.Compare(healthy(&a), healthy(&b)) })
+	c.Servers, c.MoreServers = first(c.Servers)
+	s.Problems, c.MoreProblems = first(s.Problems)
+	if asked := p.cfg.Top(); v.Token != "" && asked != nil {
+		c.Stale = asked.Stale
+		c.Top = []table{podTable(asked, p.cfg.SearchPath()), nameTable(asked)}
+	}
+	return c
+}
+
+// healthy orders the servers with a problem before the others.
+func healthy(u *status.Upstream) int {
+	if u.State == upstream.StateGood.String() {
+		return 1
+	}
+	return 0
+}
+
+// first returns what a table shows of a list, and how many more there are.
+func first[T any](list []T) (shown []T, more int) {
+	shown = list[:min(len(list), mostRows)]
+	return shown, len(list) - len(shown)
+}
+
+// podTable has the pods with the most queries.
+func podTable(asked *top.Page, searchPath bool) table {
+	t := table{Title: "Pod", Rows: []row{{Name: "(no pod)", Counts: asked.Unknown}}}
+	for i := range asked.Pods {
+		r := &asked.Pods[i]
+		t.Rows = append(t.Rows, row{r.Namespace + "/" + r.Pod, r.Workload, fix(r, searchPath), r.Counts})
+	}
+	slices.SortStableFunc(t.Rows, func(a, b row) int { return cmp.Compare(b.Queries, a.Queries) })
+	t.Rows, _ = first(t.Rows)
+	return t
+}
+
+// nameTable has the names with the most queries.
+func nameTable(asked *top.Page) table {
+	t := table{Title: "Name"}
+	for _, n := range asked.Names[:min(len(asked.Names), mostRows)] {
+		t.Rows = append(t.Rows, row{Name: n.Name, Counts: n.Counts})
+	}
+	return t
+}
+
+// fix returns what to change for a pod with many search suffixes.
+func fix(r *top.Row, searchPath bool) string {
+	if r.Queries < fixQueries || 100*r.Search < fixPercent*r.Queries {
+		return ""
+	}
+	own := "set ndots: 2 in the dnsConfig of " + cmp.Or(r.Workload, "the pod") + ", or end outside names with a dot"
+	if searchPath {
+		return own
+	}
+	return "set pods.searchPath: on in the configuration, or " + own
+}
+
+func functions() template.FuncMap {
+	return template.FuncMap{
+		"short":   short,
+		"ratio":   func(v *float64) string { return optional(v, percent) },
+		"seconds": func(v *float64) string { return optional(v, duration) },
+		"uptime":  func(v float64) string { return time.Duration(v * float64(time.Second)).String() },
+		"share":   func(n, of uint64) string { return percent(float64(n) / float64(max(of, 1))) },
+		"size":    func(n int64) string { return strconv.FormatFloat(float64(n)/(1<<20), 'f', 1, 64) + " MiB" },
+		"sum": func(counts map[string]uint64) (n uint64) {
+			for _, count := range counts {
+				n += count
+			}
+			return n
+		},
+	}
+}
+
+// short returns the beginning of a text from outside.
+func short(s string) string {
+	if len(s) <= mostText {
+		return s
+	}
+	return strings.ToValidUTF8(s[:mostText], "") + "…"
+}
+
+// optional formats a value that may be unknown.
+func optional(v *float64, text func(float64) string) string {
+	if v == nil {
+		return "–"
+	}
+	return text(*v)
+}
+
+func percent(v float64) string {
+	return strings.TrimSuffix(strconv.FormatFloat(100*v, 'f', 1, 64), ".0") + " %"
+}
+
+// number has three digits, and those before the point.
+func number(v float64) string {
+	if v >= 100 {
+		return strconv.FormatFloat(v, 'f', 0, 64)
+	}
+	return strconv.FormatFloat(v, 'g', 3, 64)
+}
+
+// duration has two digits.
+func duration(seconds float64) string {
+	d := time.Duration(seconds * float64(time.Second))
+	unit := time.Duration(1)
+	for d/unit >= 100 {
+		unit *= 10
+	}
+	return d.Round(unit).String()
+}

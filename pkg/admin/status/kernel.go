@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package status
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/nodecache/node-cache/pkg/kernelhits"
+)
+
+// Kernel describes the hits answered in the kernel.
+type Kernel struct {
+	// State is KernelOn, or what stops the answers and why: "off by configuration", "paused: dnstap is on", "not supported: …".
+	State      string   `json:"state"`
+	Hook       string   `json:"hook,omitempty"`   // how the programs are attached: "tcx" or "clsact"; empty: they are not loaded
+	Interfaces int      `json:"interfaces"`       // with the programs
+	Failed     []string `json:"failed,omitempty"` // interfaces of pods without them, and why
+	kernelhits.Stats
+	FullAgo *float64 `json:"fullAgoSeconds,omitempty"` // since Full last rose; nil: it never has
+}
+
+// The states of the hits in the kernel that need no reason.
+const (
+	KernelOn            = "on"
+	KernelOffConfigured = "off by configuration"
+)
+
+// KernelOf describes k in a state.
+func KernelOf(k *kernelhits.Responder, state string, now time.Time) *Kernel {
+	s := &Kernel{State: state, Hook: k.Hook(), Stats: k.Stats()}
+	s.Interfaces, s.Failed = k.Interfaces()
+	if last := k.LastFull(); !last.IsZero() {
+		s.FullAgo = Seconds(now.Sub(last))
+	}
+	return s
+}
+
+// kernelFullFor is how long a full table stays a problem.
+const kernelFullFor = 60.0 // seconds
+
+func (l *problems) addKernel(k *Kernel) {
+	if k == nil {
+		return
+	}
+	if n := len(k.Failed); n > 0 {
+		l.add("kernel", fmt.Sprintf("%s without the program, the first is %s", count(n, "interface"), k.Failed[0]),
+			"the agent answers these pods itself; `node-cache doctor` shows what this node supports")
+	}
+	if k.FullAgo != nil && *k.FullAgo < kernelFullFor {
+		l.add("kernel", fmt.Sprintf("its %d answers are all in use: the agent answers other names itself", k.Capacity),
+			"raise kernel.size, at most 8Mi, or find the pod that asks so many names with `node-cache top`")
+	}
+}

@@ -1,0 +1,354 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package status
+
+import (
+	"cmp"
+	"math"
+	"time"
+
+	"github.com/nodecache/node-cache/pkg/cache"
+	"github.com/nodecache/node-cache/pkg/configsource"
+	"github.com/nodecache/node-cache/pkg/handover"
+	"github.com/nodecache/node-cache/pkg/healthcheck"
+	"github.com/nodecache/node-cache/pkg/names/etcd"
+	"github.com/nodecache/node-cache/pkg/names/localdata"
+	"github.com/nodecache/node-cache/pkg/resolve"
+	"github.com/nodecache/node-cache/pkg/snapshot"
+)
+
+// A Status is the response of /status.
+type Status struct {
+	State     string           `json:"state"` // "ready", or "not ready: " and the reason
+	Version   string           `json:"version"`
+	Up        float64          `json:"upSeconds"` // since the start
+	Addresses []string         `json:"addresses"`
+	Foreign   []Socket         `json:"foreignSockets,omitempty"` // of other processes at these addresses
+	Problems  []Problem        `json:"problems,omitempty"`       // problems for the operator
+	Config    Config           `json:"config"`
+	Queries   Queries          `json:"queries"`
+	Cache     Cache            `json:"cache"`
+	Static    *localdata.Stats `json:"static,omitempty"`   // nil: there are neither hosts nor templates
+	Etcd      *etcd.Stats      `json:"etcd,omitempty"`     // nil: etcd.endpoints is not set
+	Snapshot  *Snapshot        `json:"snapshot,omitempty"` // nil: snapshot.folder is not set
+	Memory    Memory           `json:"memory"`
+	Upstreams []Upstream       `json:"upstreams"`
+	Probes    []Probe          `json:"probes,omitempty"`
+	Handover  *Handover        `json:"handover,omitempty"` // nil: handover.socket is not set
+	Kernel    *Kernel          `json:"kernel,omitempty"`   // nil: kernel.hits was off at the start
+	Node      *Node            `json:"node,omitempty"`     // nil: neither link nor interception is managed
+	Cluster   *Cluster         `json:"cluster,omitempty"`  // nil: cluster.resolver is none
+}
+
+// Config describes the configuration in use and the latest reload.
+type Config struct {
+	Source   string    `json:"source"`             // one of source.Kinds
+	File     string    `json:"file"`               // path; empty: not in a file
+	Object   string    `json:"object,omitempty"`   // the ConfigMap, as namespace/name
+	KubeDNS  string    `json:"kubeDNS,omitempty"`  // folder of a kube-dns ConfigMap that is merged into it
+	Unread   *Problem  `json:"unread,omitempty"`   // why the source is unreadable now; nil: it is readable
+	LastGood *LastGood `json:"lastGood,omitempty"` // nil: not kept
+
+	Generation uint64 `json:"generation"`
+	Applied    string `json:"applied"` // RFC 3339
+	LastOK     bool   `json:"lastOk"`
+	Refused    uint64 `json:"refused"`             // configurations refused since the start
+	LastError  string `json:"lastError,omitempty"` // why the latest one was refused
+
+	NeedRestart []string `json:"needRestart,omitempty"` // changed keys that are not in use yet
+}
+
+// LastGood describes the last good configuration.
+type LastGood struct {
+	Folder    string `json:"folder"`
+	InUse     bool   `json:"inUse"`          // it runs now: the source had no good one at the start
+	Kept      string `json:"kept,omitempty"` // when it was last saved, RFC 3339; empty: not since the start
+	LastError string `json:"lastError,omitempty"`
+}
+
+// SetSource describes the source of the configuration.
+func (c *Config) SetSource(st configsource.Status) {
+	c.Source, c.KubeDNS = st.Kind, st.KubeDNS
+	if st.Kind == configsource.KindFile {
+		c.File = st.Name
+	} else {
+		c.Object = st.Name
+	}
+	if st.Problem != nil {
+		c.Unread = &Problem{Where: "config", What: st.Problem.Error(), Hint: st.Problem.Hint}
+	}
+	if st.LastGood != "" {
+		c.LastGood = &LastGood{Folder: st.LastGood, InUse: st.LastGoodInUse, LastError: st.SaveError}
+		if !st.Saved.IsZero() {
+			c.LastGood.Kept = st.Saved.UTC().Format(time.RFC3339)
+		}
+	}
+}
+
+// Queries summarizes queries and answers.
+type Queries struct {
+	Total    uint64            `json:"total"`
+	HitRatio *float64          `json:"hitRatio,omitempty"` // of answers given without an upstream, 0 to 1; nil: there was no answer
+	BySource map[string]uint64 `json:"bySource"`
+	ByRcode  map[string]uint64 `json:"byRcode"`
+	Inflight int               `json:"inflight"`
+	Waiting  int               `json:"waiting"`
+	Shed     uint64            `json:"shed"`
+	ShedBy   map[string]uint64 `json:"shedBy,omitempty"` // by reason
+}
+
+// QueriesOf summarizes the resolver's counters.
+func QueriesOf(st resolve.Stats) Queries {
+	s := Queries{Total: Total(&st), BySource: map[string]uint64{}, ByRcode: map[string]uint64{}, Inflight: st.Inflight, Waiting: st.Waiting}
+	for source, rcodes := range st.Responses {
+		for rcode, n := range rcodes {
+			if n > 0 {
+				s.BySource[resolve.Sources()[source]] += n
+				s.ByRcode[resolve.Rcodes()[rcode]] += n
+			}
+		}
+	}
+	for reason, n := range st.Shed {
+		s.addShed(resolve.Sheds()[reason], n)
+	}
+	s.HitRatio = hitRatio(&st)
+	return s
+}
+
+// addShed adds n queries shed for a reason.
+func (s *Queries) addShed(reason string, n uint64) {
+	if n == 0 {
+		return
+	}
+	if s.ShedBy == nil {
+		s.ShedBy = map[string]uint64{}
+	}
+	s.Shed += n
+	s.ShedBy[reason] = n
+}
+
+// Total returns the number of queries.
+func Total(st *resolve.Stats) (n uint64) {
+	for _, families := range st.Queries {
+		for _, types := range families {
+			for _, count := range types {
+				n += count
+			}
+		}
+	}
+	return n
+}
+
+// Hits returns the number of answers, and of those that needed no upstream: from the zone, the cache, the
+// configuration, and their copies in the kernel. A stale answer is no hit, because it took a failed query to an upstream. A SERVFAIL is no
+// hit either.
+func Hits(st *resolve.Stats) (hits, all uint64) {
+	for _, source := range [...]resolve.Source{
+		resolve.SourceZone, resolve.SourceCache, resolve.SourceStatic, resolve.SourceEtcd, resolve.SourceKernel,
+		resolve.SourceStale, resolve.SourceUpstream, resolve.SourceFailure,
+	} {
+		here := source != resolve.SourceStale && source != resolve.SourceUpstream && source != resolve.SourceFailure
+		for rcode, n := range st.Responses[source] {
+			all += n
+			if here && resolve.Rcodes()[rcode] != "SERVFAIL" {
+				hits += n
+			}
+		}
+	}
+	return hits, all
+}
+
+// hitRatio returns nil without answers.
+func hitRatio(st *resolve.Stats) *float64 {
+	hits, all := Hits(st)
+	if all == 0 {
+		return nil
+	}
+	return new(math.Round(1000*float64(hits)/float64(all)) / 1000)
+}
+
+// Cache is the fill state of the cache.
+type Cache struct {
+	Entries   int64  `json:"entries"`
+	Bytes     int64  `json:"bytes"`
+	Capacity  int64  `json:"capacityBytes"`
+	Evictions uint64 `json:"evictions"`
+}
+
+// CacheOf returns the fill state of a cache.
+func CacheOf(st cache.Stats) Cache {
+	return Cache{Entries: st.Entries, Bytes: st.Bytes + st.Fixed, Capacity: st.Capacity, Evictions: st.Evictions}
+}
+
+// Memory is the memory that the agent may use, in bytes, as in /status and the metrics.
+type Memory struct {
+	Cgroup   int64 `json:"cgroupBytes,omitempty"`   // the container's limit; 0: none
+	GoLimit  int64 `json:"goLimitBytes,omitempty"`  // the Go runtime's limit; 0: none
+	GoUsed   int64 `json:"goUsedBytes"`             // used by the Go runtime
+	Cache    int64 `json:"cacheBytes"`              // cache.size
+	Snapshot int64 `json:"snapshotBytes,omitempty"` // used by snapshots if their folder is in memory
+	// By names the origin of GoLimit: "cgroup", "GOMEMLIMIT" (the environment), or "no limit".
+	By string `json:"by"`
+	// Inflight and Waiting are the bounds in use: the configured ones if the memory allows.
+	Inflight int `json:"inflight"`
+	Waiting  int `json:"waiting"`
+}
+
+// NoLimit is the value of [Memory.By] without a limit.
+const NoLimit = "no limit"
+
+// Snapshot describes the snapshots since the start.
+type Snapshot struct {
+	Loaded    string   `json:"loaded"`                    // a snapshot.Outcome
+	Refused   string   `json:"refused,omitempty"`         // why it was refused
+	Age       *float64 `json:"ageSeconds,omitempty"`      // of the loaded snapshot, at the start
+	Answers   int      `json:"answers"`                   // answers restored
+	Objects   int      `json:"objects"`                   // cluster objects restored
+	Saved     *float64 `json:"savedAgoSeconds,omitempty"` // since the last save; nil: there was none
+	Bytes     int64    `json:"bytes"`                     // size of the last one
+	Failed    uint64   `json:"failed"`                    // failed saves since the start
+	LastError string   `json:"lastError,omitempty"`
+}
+
+// SnapshotOf returns nil if there are no snapshots.
+func SnapshotOf(st *snapshot.Stats, now time.Time) *Snapshot {
+	if st == nil {
+		return nil
+	}
+	s := &Snapshot{
+		Loaded: cmp.Or(st.Loaded.Outcome, snapshot.OutcomeNone), Refused: st.Loaded.Reason,
+		Answers: st.Loaded.Entries, Objects: st.Loaded.Objects,
+		Bytes: st.Bytes, Failed: st.Failed, LastError: st.LastError,
+	}
+	if s.Loaded == snapshot.OutcomeLoaded {
+		s.Age = Seconds(st.Loaded.Age)
+	}
+	if !st.LastSaved.IsZero() {
+		s.Saved = Seconds(now.Sub(st.LastSaved))
+	}
+	return s
+}
+
+// Handover describes the takeover at the start and the handover to a successor.
+type Handover struct {
+	Socket    string   `json:"socket"`
+	Listening bool     `json:"listening"`                 // a successor can request the sockets
+	Taken     string   `json:"taken"`                     // takeover at the start: a handover.Outcome
+	From      string   `json:"from,omitempty"`            // token of the predecessor
+	Why       string   `json:"why,omitempty"`             // why the predecessor refused
+	WaitsFor  string   `json:"waitsFor,omitempty"`        // what the start waits for
+	To        string   `json:"to,omitempty"`              // token of the successor
+	Given     *float64 `json:"givenAgoSeconds,omitempty"` // since the handover; nil: there was none
+	Asked     uint64   `json:"asked"`                     // agents that requested the sockets
+	Abandoned uint64   `json:"abandoned"`                 // agents that received the sockets and ended before they took over
+	LastError string   `json:"lastError,omitempty"`
+}
+
+// HandoverOf describes the handovers at the socket path; nil: there are no stats.
+func HandoverOf(path string, stats *handover.Stats, now time.Time) *Handover {
+	if stats == nil {
+		return nil
+	}
+	s := &Handover{
+		Socket: path, Listening: stats.Listening, Taken: cmp.Or(stats.Taken, handover.OutcomeNone), From: stats.From, Why: stats.Why,
+		WaitsFor: stats.WaitsFor, To: stats.To, Asked: stats.Asked, Abandoned: stats.Abandoned, LastError: stats.LastError,
+	}
+	if stats.Given {
+		s.Given = Seconds(now.Sub(stats.GivenAt))
+	}
+	return s
+}
+
+// Probe is one configured probe.
+type Probe struct {
+	Label     string            `json:"label"`
+	Server    string            `json:"server"`
+	Question  string            `json:"question"`
+	State     string            `json:"state"`                    // "good", "bad", or "unknown" before the first result
+	Latency   *float64          `json:"latencySeconds,omitempty"` // of the latest good answer; nil: there was none
+	Failures  map[string]uint64 `json:"failures,omitempty"`       // by probe.Reason
+	Row       uint64            `json:"inARow,omitempty"`         // failures since the latest good answer
+	LastError string            `json:"lastError,omitempty"`
+}
+
+// ProbeOf describes a probe.
+func ProbeOf(st *healthcheck.Stats) Probe {
+	s := Probe{
+		Label: st.Label, Server: st.Server, Question: st.Question, State: "unknown", Latency: roundTrip(st.Last),
+		Failures: counted[healthcheck.Reason](st.Failures[:]), Row: st.Row, LastError: st.LastError,
+	}
+	if st.Known {
+		s.State = map[bool]string{true: "good", false: "bad"}[st.Up]
+	}
+	return s
+}
+
+// counted returns the counts above 0 by the text of their index; nil: there are none.
+func counted[Index interface {
+	~uint8
+	String() string
+}](counts []uint64) map[string]uint64 {
+	var list map[string]uint64
+	for i, n := range counts {
+		if n == 0 {
+			continue
+		}
+		if list == nil {
+			list = map[string]uint64{}
+		}
+		list[Index(i).String()] = n
+	}
+	return list
+}
+
+// Node is the agent's state in the kernel.
+type Node struct {
+	Token     string     `json:"token"`               // the agent's owner token in the kernel
+	Link      *Link      `json:"link,omitempty"`      // nil: interface.manage is false
+	Intercept *Intercept `json:"intercept,omitempty"` // nil: intercept.manage is false
+}
+
+// Link is the link that holds the agent's addresses.
+type Link struct {
+	Name      string   `json:"name"`
+	Kind      string   `json:"kind"`
+	Why       string   `json:"why,omitempty"` // why it is of this kind and not of a better one
+	Held      []string `json:"held"`          // addresses present
+	Missing   []string `json:"missing"`       // addresses missing, and why
+	Elsewhere []string `json:"elsewhere"`     // addresses that another link has as well, and its name
+	Repairs   uint64   `json:"repairs"`
+	Contested bool     `json:"contested,omitempty"` // another program undoes the repairs
+	StoodDown bool     `json:"stoodDown,omitempty"` // a newer agent has the link
+	LastError string   `json:"lastError,omitempty"`
+}
+
+// Intercept is how the node's queries reach the agent.
+type Intercept struct {
+	Mode      string   `json:"mode"`
+	Backend   string   `json:"backend"`
+	DataPlane string   `json:"dataPlane"` // Service implementation of the node; "none": not detected
+	Note      string   `json:"note,omitempty"`
+	Leases    []Lease  `json:"leases"`
+	Fallback  []string `json:"fallback"`               // where queries go while no lease is held
+	From      string   `json:"fallbackFrom,omitempty"` // intercept.fallback; empty in transparent mode
+	Renewals  uint64   `json:"renewals"`
+	Repairs   uint64   `json:"repairs"` // times that the rules had to be corrected
+	LastError string   `json:"lastError,omitempty"`
+	StoodDown bool     `json:"stoodDown,omitempty"` // a newer agent has the rules
+	NewOwner  string   `json:"newOwner,omitempty"`
+	Waiting   string   `json:"waitsFor,omitempty"` // what must be known before the rules can be made
+}
+
+// Lease is the lease on one listen address.
+type Lease struct {
+	Address string `json:"address"`
+	Held    bool   `json:"held"`
+	Problem string `json:"problem,omitempty"` // why the last renewal failed
+}
+
+// A Socket is a socket of another process that is bound to the agent's address and port.
+type Socket struct {
+	Socket  string `json:"socket"`  // such as udp://169.254.20.10:53
+	Process string `json:"process"` // or its user, if the process is not visible
+	Inode   uint64 `json:"inode"`
+}

@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package status
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/nodecache/node-cache/pkg/admin/top"
+	"github.com/nodecache/node-cache/pkg/pods"
+	"github.com/nodecache/node-cache/pkg/wire"
+)
+
+// TopPage returns the handler of /top. current returns the pods in use; nil: they are not known.
+func TopPage(current func() *pods.Index) func(by string) (any, error) {
+	return func(by string) (any, error) {
+		if by != "" && by != "pod" && by != "name" {
+			return nil, fmt.Errorf("by %q: neither pod nor name", by)
+		}
+		if page := TopOf(current(), by == "name"); page != nil {
+			return page, nil
+		}
+		return nil, errNoPods
+	}
+}
+
+// errNoPods is the error of pages that need the pods of the node.
+var errNoPods = errors.New("the pods of the node are not known\nhint: set pods.identity")
+
+// TopOf returns what the pods have asked, with the names on request; nil if index is nil.
+func TopOf(index *pods.Index, names bool) *top.Page {
+	if index == nil {
+		return nil
+	}
+	rows, unknown, stale := index.Usage(time.Now())
+	page := &top.Page{Stale: stale, Pods: make([]top.Row, 0, len(rows)), Unknown: topCounts(&unknown)}
+	for i := range rows {
+		r := &rows[i]
+		page.Pods = append(page.Pods, top.Row{Namespace: r.Namespace, Pod: r.Name, Workload: r.Workload, Counts: topCounts(&r.Counts)})
+	}
+	if names {
+		for _, r := range index.Names() {
+			page.Names = append(page.Names, top.Name{Name: string(wire.AppendText(nil, r.Name)), Counts: topCounts(&r.Counts)})
+		}
+	}
+	return page
+}
+
+func topCounts(c *pods.Counts) top.Counts {
+	return top.Counts{
+		Queries: c.Queries(), Upstream: c[pods.FromUpstream], NXDomain: c[pods.Denied], Search: c[pods.Searched],
+		Failed: c[pods.Failed], Shed: c[pods.Shed], Bytes: c[pods.Bytes], WaitedUS: c[pods.Waited],
+	}
+}

@@ -1,0 +1,207 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package configsource
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/time/rate"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/nodecache/node-cache/pkg/config"
+	"github.com/nodecache/node-cache/pkg/remote"
+	"github.com/nodecache/node-cache/pkg/retry"
+)
+
+// Reasons of Events.
+const (
+	ReasonRefused = "ConfigRefused"
+	ReasonApplied = "ConfigApplied" // only after a refused one
+	ReasonRestart = "ConfigNeedsRestart"
+)
+
+const (
+	// After a burst, an agent writes an Event every half minute: a bad edit on 5,000 agents must not overload the API server.
+	eventBurst = 4
+	eventEvery = 30 * time.Second
+
+	eventTries = 4
+	eventLimit = 5 * time.Second // for one attempt
+
+	// A repeated event updates the count of the last Event, as long as the API server keeps that: an hour.
+	eventLife = 50 * time.Minute
+)
+
+// events writes Events, one at a time, the newest first.
+type events struct {
+	*base
+
+	api     *api
+	limit   *rate.Limiter
+	pending chan *corev1.Event // holds one
+	bad     atomic.Bool        // the last configuration was refused
+
+	written, failed, dropped atomic.Uint64
+
+	// The following fields belong to run.
+	last          *corev1.Event // that was written
+	failureLogged bool          // the last failure was not logged yet
+}
+
+func newEvents(b *base, a *api) *events {
+	return &events{
+		base: b, api: a, pending: make(chan *corev1.Event, 1), last: &corev1.Event{}, failureLogged: true,
+		limit: rate.NewLimiter(rate.Every(eventEvery), eventBurst),
+	}
+}
+
+// refused posts an Event about a refused configuration.
+func (e *events) refused(err error) {
+	e.bad.Store(true)
+	e.post(corev1.EventTypeWarning, ReasonRefused, summarize("the running configuration stays: ", err))
+}
+
+// applied posts an Event if keys need a restart, or if the previous configuration was refused.
+func (e *events) applied(now *InUse) {
+	bad := e.bad.Swap(false)
+	switch {
+	case len(now.NeedRestart) > 0:
+		e.post(corev1.EventTypeWarning, ReasonRestart, "a restart is needed for "+strings.Join(now.NeedRestart, ", ")+"; all other keys are in use")
+	case bad:
+		e.post(corev1.EventTypeNormal, ReasonApplied, fmt.Sprintf("configuration applied, generation %d", now.Generation))
+	}
+}
+
+// post replaces the pending Event; one goroutine at a time may call it. The Event is of the core group, which `kubectl describe pod` shows.
+func (e *events) post(kind, reason, message string) {
+	pod, at := e.cfg.Pod, metav1.NewTime(e.cfg.Now())
+	if pod.Name == "" || pod.Namespace == "" {
+		return
+	}
+	n := &corev1.Event{
+		ObjectMeta:     metav1.ObjectMeta{Namespace: pod.Namespace, Name: fmt.Sprintf("%s.%x", pod.Name, at.UnixNano())},
+		InvolvedObject: corev1.ObjectReference{APIVersion: "v1", Kind: "Pod", Namespace: pod.Namespace, Name: pod.Name, UID: types.UID(e.cfg.PodUID)},
+		Type:           kind, Reason: reason, Message: message,
+		FirstTimestamp: at, LastTimestamp: at, Count: 1,
+		Source: corev1.EventSource{Component: "node-cache", Host: e.cfg.Node},
+	}
+	e.takePending()
+	e.pending <- n
+}
+
+// takePending drops the pending Event, and returns it; nil: there is none.
+func (e *events) takePending() *corev1.Event {
+	select {
+	case n := <-e.pending:
+		e.dropped.Add(1)
+		return n
+	default:
+		return nil
+	}
+}
+
+// summarize returns the first problem of err after begin, and the number of further problems.
+func summarize(begin string, err error) string {
+	text := err.Error()
+	if bad := (*config.Error)(nil); errors.As(err, &bad) {
+		text = bad.Describe(bad.Problems[0])
+		if hint := bad.Problems[0].Hint; hint != "" {
+			text += " (hint: " + hint + ")"
+		}
+		if more := len(bad.Problems) - 1; more > 0 {
+			text += fmt.Sprintf(" (and %d more)", more)
+		}
+	}
+	return strings.ToValidUTF8(remote.Text(begin+text), "") // the API allows 1024 bytes
+}
+
+// run writes Events until ctx ends.
+func (e *events) run(ctx context.Context) error {
+	for {
+		var n *corev1.Event
+		select {
+		case <-ctx.Done():
+			return nil
+		case n = <-e.pending:
+		}
+		now := e.cfg.Now()
+		if retry.Sleep(ctx, e.limit.ReserveN(now, 1).DelayFrom(now)) != nil {
+			return nil //nolint:nilerr // it was asked to end
+		}
+		e.deliver(ctx, cmp.Or(e.takePending(), n))
+	}
+}
+
+// deliver writes one Event, with a few attempts.
+func (e *events) deliver(ctx context.Context, n *corev1.Event) {
+	var p retry.Backoff
+	for try := 1; ; try++ {
+		err := e.recovering(ctx, "writing an event", func() error { return e.write(ctx, n) })
+		switch {
+		case err == nil:
+			e.written.Add(1)
+			e.failureLogged = true
+			return
+		case ctx.Err() != nil:
+			return
+		case try == eventTries || denied(err):
+			e.failed.Add(1)
+			if e.failureLogged {
+				hint := "check that this host can reach the API server"
+				if statusCode(err) > 0 {
+					hint = "grant create and patch of events in namespace " + e.cfg.Pod.Namespace + " to this process"
+				}
+				e.cfg.Log.WarnContext(ctx, "writing event failed", "reason", n.Reason, "err", err, "hint", hint)
+			}
+			e.failureLogged = false
+			return
+		}
+		if retry.Sleep(ctx, pauseAfter(&p, err)) != nil {
+			return
+		}
+	}
+}
+
+// denied reports whether a further attempt is useless.
+func denied(err error) bool {
+	code := statusCode(err)
+	return code/100 == 4 && code != http.StatusTooManyRequests
+}
+
+// write writes a new Event, or updates the count of the last one.
+func (e *events) write(ctx context.Context, n *corev1.Event) error {
+	ctx, cancel := context.WithTimeout(ctx, eventLimit)
+	defer cancel()
+	client, err := e.api.open()
+	if err != nil {
+		return err
+	}
+	if n.Reason == e.last.Reason && n.Message == e.last.Message && n.FirstTimestamp.Sub(e.last.FirstTimestamp.Time) < eventLife {
+		patch := fmt.Sprintf(`{"count": %d, "lastTimestamp": %q}`, e.last.Count+1, n.FirstTimestamp.UTC().Format(time.RFC3339))
+		err := client.Patch(types.MergePatchType).Namespace(n.Namespace).Resource("events").Name(e.last.Name).
+			MaxRetries(0).Body([]byte(patch)).Do(ctx).Error()
+		if err == nil {
+			e.last.Count++
+			return nil
+		}
+		if !apierrors.IsNotFound(err) {
+			return shortened(err)
+		}
+	}
+	err = client.Post().Namespace(n.Namespace).Resource("events").MaxRetries(0).Body(n).Do(ctx).Error()
+	if err != nil && !apierrors.IsConflict(err) && !apierrors.IsAlreadyExists(err) { // it was written, and the response was lost
+		return shortened(err)
+	}
+	e.last = n
+	return nil
+}

@@ -1,0 +1,220 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package nftables
+
+import (
+	"encoding/binary"
+	"net/netip"
+	"slices"
+
+	"github.com/google/nftables/expr"
+	"github.com/mdlayher/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/nodecache/node-cache/pkg/intercept/rules"
+)
+
+// A match is a part of a rule: expressions that end the rule for a packet that does not
+// match, or that change the packet.
+type match []expr.Any
+
+// What expressions name by number.
+const (
+	register          = unix.NFT_REG_1 // the first one
+	statusDNAT        = 1 << 5         // IPS_DST_NAT
+	tcpFlags          = 13             // the offset of the flags in a TCP header
+	flagSYN           = 0x02
+	flagACK           = 0x10
+	directionOriginal = 0 // IP_CT_DIR_ORIGINAL
+	sourcePort        = 0 // offsets in a TCP or UDP header
+	destPort          = 2
+	ipv4Source        = 12 // offsets in an IP header
+	ipv4Dest          = 16
+	ipv6Source        = 8
+	ipv6Dest          = 24
+	ipv4Checksum      = 10
+)
+
+// A family is IPv4 or IPv6, as nf_tables describes it.
+type family struct {
+	suffix       string // of the names of its sets
+	proto        byte
+	size         uint32 // of an address
+	kind         uint32 // of an address, in the numbering of the program nft
+	after        uint32 // the register after an address
+	source, dest uint32 // the offsets of addresses in the header
+	originalDest uint32 // the key of the original destination of a connection
+}
+
+func familyOf(v6 bool) family {
+	if v6 {
+		return family{"6", unix.NFPROTO_IPV6, 16, typeIPv6, unix.NFT_REG32_00 + 4, ipv6Source, ipv6Dest, unix.NFT_CT_DST_IP6}
+	}
+	return family{"4", unix.NFPROTO_IPV4, 4, typeIPv4, unix.NFT_REG32_01, ipv4Source, ipv4Dest, unix.NFT_CT_DST_IP}
+}
+
+// is matches packets of the family.
+func (f family) is() match {
+	return match{&expr.Meta{Key: expr.MetaKeyNFPROTO, Register: register}, equal([]byte{f.proto})}
+}
+
+// load loads the packet's source or destination, by its offset, into the register.
+func (f family) load(offset uint32) *expr.Payload {
+	return &expr.Payload{DestRegister: register, Base: expr.PayloadBaseNetworkHeader, Offset: offset, Len: f.size}
+}
+
+// to matches packets to a, and from matches those from a.
+func (f family) to(a netip.Addr) match   { return match{f.load(f.dest), equal(a.AsSlice())} }
+func (f family) from(a netip.Addr) match { return match{f.load(f.source), equal(a.AsSlice())} }
+
+// notTo matches packets to all addresses except a.
+func (f family) notTo(a netip.Addr) match {
+	return match{f.load(f.dest), &expr.Cmp{Op: expr.CmpOpNeq, Register: register, Data: a.AsSlice()}}
+}
+
+// toAny matches packets to an address in the family's set of that name.
+func (f family) toAny(set string) match {
+	return match{f.load(f.dest), &expr.Lookup{SourceRegister: register, SetName: set + f.suffix}}
+}
+
+// session loads the client's address and port, which identify its TCP session, into the
+// register.
+func (f family) session() match {
+	return match{
+		f.load(f.source),
+		&expr.Payload{DestRegister: f.after, Base: expr.PayloadBaseTransportHeader, Offset: sourcePort, Len: 2},
+	}
+}
+
+// recordSession matches packets that begin a TCP session, and adds the session to the
+// family's set of that name. It does not match if the set is full.
+func (f family) recordSession(set string) match {
+	return slices.Concat(tcp(), flags(flagSYN|flagACK, flagSYN), f.session(),
+		match{&expr.Dynset{SrcRegKey: register, SetName: set + f.suffix, Operation: unix.NFT_DYNSET_OP_UPDATE}})
+}
+
+// notRecorded matches packets of TCP sessions that are not in the family's set of that name.
+func (f family) notRecorded(set string) match {
+	return slices.Concat(tcp(), f.session(),
+		match{&expr.Lookup{SourceRegister: register, SetName: set + f.suffix, Invert: true}})
+}
+
+// rewriteAddress writes the packet's source or destination, by its offset, and updates the
+// checksums: those of the IPv4 header and of UDP and TCP, which cover the addresses. IPv6
+// has only the latter.
+func (f family) rewriteAddress(offset uint32, a netip.Addr) match {
+	value := &expr.Immediate{Register: register, Data: a.AsSlice()}
+	if a.Is6() {
+		return match{value, &raw{name: "payload", attrs: []netlink.Attribute{
+			number(unix.NFTA_PAYLOAD_SREG, register), number(unix.NFTA_PAYLOAD_BASE, unix.NFT_PAYLOAD_NETWORK_HEADER),
+			number(unix.NFTA_PAYLOAD_OFFSET, offset), number(unix.NFTA_PAYLOAD_LEN, f.size),
+			number(unix.NFTA_PAYLOAD_CSUM_TYPE, unix.NFT_PAYLOAD_CSUM_NONE), number(unix.NFTA_PAYLOAD_CSUM_OFFSET, 0),
+			number(unix.NFTA_PAYLOAD_CSUM_FLAGS, unix.NFT_PAYLOAD_L4CSUM_PSEUDOHDR),
+		}}}
+	}
+	return match{value, &expr.Payload{
+		OperationType: expr.PayloadWrite, SourceRegister: register, Base: expr.PayloadBaseNetworkHeader,
+		Offset: offset, Len: f.size,
+		CsumType: expr.CsumTypeInet, CsumOffset: ipv4Checksum, CsumFlags: unix.NFT_PAYLOAD_L4CSUM_PSEUDOHDR,
+	}}
+}
+
+// originallyTo matches packets of connections of a protocol whose first packet was to a
+// and port.
+func (f family) originallyTo(a netip.Addr, proto byte, port uint16) match {
+	original := func(key uint32) *raw {
+		return &raw{name: "ct", attrs: []netlink.Attribute{
+			number(unix.NFTA_CT_KEY, key), number(unix.NFTA_CT_DREG, register),
+			{Type: unix.NFTA_CT_DIRECTION, Data: []byte{directionOriginal}},
+		}}
+	}
+	return match{
+		&expr.Meta{Key: expr.MetaKeyL4PROTO, Register: register}, equal([]byte{proto}),
+		original(f.originalDest), equal(a.AsSlice()),
+		original(unix.NFT_CT_PROTO_DST), equal(binary.BigEndian.AppendUint16(nil, port)),
+	}
+}
+
+// dnat rewrites the connection's destination to the address and port in the registers.
+func (f family) dnat() *expr.NAT {
+	return &expr.NAT{Type: expr.NATTypeDestNAT, Family: uint32(f.proto), RegAddrMin: register, RegProtoMin: f.after, Specified: true}
+}
+
+// dnatTo rewrites the connection's destination to target.
+func (f family) dnatTo(target netip.AddrPort) match {
+	return match{
+		&expr.Immediate{Register: register, Data: target.Addr().AsSlice()},
+		&expr.Immediate{Register: f.after, Data: binary.BigEndian.AppendUint16(nil, target.Port())},
+		f.dnat(),
+	}
+}
+
+func equal(data []byte) *expr.Cmp {
+	return &expr.Cmp{Op: expr.CmpOpEq, Register: register, Data: data}
+}
+
+// portMatch matches packets of a protocol whose port at offset is port.
+func portMatch(proto byte, offset uint32, port uint16) match {
+	return match{
+		&expr.Meta{Key: expr.MetaKeyL4PROTO, Register: register}, equal([]byte{proto}),
+		&expr.Payload{DestRegister: register, Base: expr.PayloadBaseTransportHeader, Offset: offset, Len: 2},
+		equal(binary.BigEndian.AppendUint16(nil, port)),
+	}
+}
+
+// tcp matches TCP packets.
+func tcp() match {
+	return match{&expr.Meta{Key: expr.MetaKeyL4PROTO, Register: register}, equal([]byte{unix.IPPROTO_TCP})}
+}
+
+// flags matches TCP packets whose flags in mask equal want.
+func flags(mask, want byte) match {
+	return match{
+		&expr.Payload{DestRegister: register, Base: expr.PayloadBaseTransportHeader, Offset: tcpFlags, Len: 1},
+		&expr.Bitwise{SourceRegister: register, DestRegister: register, Len: 1, Mask: []byte{mask}, Xor: []byte{0}},
+		equal([]byte{want}),
+	}
+}
+
+// maskMatch matches packets for which any bit in mask of the loaded value is set, or none.
+func maskMatch(load expr.Any, mask uint32, set bool) match {
+	op := expr.CmpOpEq // no bit is set
+	if set {
+		op = expr.CmpOpNeq
+	}
+	none := []byte{0, 0, 0, 0}
+	return match{
+		load,
+		&expr.Bitwise{SourceRegister: register, DestRegister: register, Len: 4, Mask: binary.NativeEndian.AppendUint32(nil, mask), Xor: none},
+		&expr.Cmp{Op: op, Register: register, Data: none},
+	}
+}
+
+// marked matches packets with the agent's mark, or those without it.
+func marked(own bool) match {
+	return maskMatch(&expr.Meta{Key: expr.MetaKeyMARK, Register: register}, rules.Mark, own)
+}
+
+// tracked matches packets that conntrack tracks.
+func tracked() match {
+	return maskMatch(&expr.Ct{Key: expr.CtKeySTATE, Register: register}, expr.CtStateBitUNTRACKED, false)
+}
+
+// isDNAT matches packets of connections whose destination DNAT rewrote.
+func isDNAT() match {
+	return maskMatch(&expr.Ct{Key: expr.CtKeySTATUS, Register: register}, statusDNAT, true)
+}
+
+// notrack exempts the packet from conntrack and ends the base chain for it.
+func notrack() match {
+	return match{&expr.Notrack{}, &expr.Verdict{Kind: expr.VerdictAccept}}
+}
+
+func accept() match             { return match{&expr.Verdict{Kind: expr.VerdictAccept}} }
+func goTo(chain string) match   { return match{&expr.Verdict{Kind: expr.VerdictGoto, Chain: chain}} }
+func reset() match              { return match{&expr.Reject{Type: unix.NFT_REJECT_TCP_RST}} }
+func masquerade() match         { return match{&expr.Masq{}} }
+func udpTo(port uint16) match   { return portMatch(unix.IPPROTO_UDP, destPort, port) }
+func tcpTo(port uint16) match   { return portMatch(unix.IPPROTO_TCP, destPort, port) }
+func udpFrom(port uint16) match { return portMatch(unix.IPPROTO_UDP, sourcePort, port) }
+func tcpFrom(port uint16) match { return portMatch(unix.IPPROTO_TCP, sourcePort, port) }

@@ -1,0 +1,344 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package kernelhits
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"hash/maphash"
+	"log/slog"
+	"net/netip"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+	"unsafe"
+
+	"github.com/cilium/ebpf"
+	"golang.org/x/sys/unix"
+
+	"github.com/nodecache/node-cache/pkg/panics"
+	"github.com/nodecache/node-cache/pkg/resolve"
+)
+
+// AnswerSize is the memory that the kernel takes for an answer, in bytes.
+const AnswerSize = 1024
+
+// MaxSize is the largest Config.Size: there are counters for so many answers.
+const MaxSize = maxAnswers * AnswerSize
+
+// Memory returns the memory that the kernel takes for Config.Size, in bytes: the answers, and two counters of each on every CPU.
+func Memory(size int64) int64 { return size + size/AnswerSize*2*8*int64(ebpf.MustPossibleCPU()) }
+
+// As in bpf/hits.c.
+const (
+	maxName    = len(hitsKey{}.Name)
+	maxData    = len(hitsAnswer{}.Data)
+	maxRecords = len(hitsAnswer{}.Ttl)
+	maxAnswers = 8192
+	slotCount  = 8192
+	optLen     = 11
+	writesHash = 0x9e3779b97f4a7c15
+	maxQuery   = 12 + maxName + 4 + optLen
+)
+
+// A Source gives the answers. A [resolve.Worker] is one; see [resolve.Worker.SharedReply].
+type Source interface {
+	SharedReply(pkt []byte, now time.Time, dst []byte) ([]byte, resolve.Shared, bool)
+}
+
+// Config configures a Responder.
+type Config struct {
+	Source  Source
+	Owner   func(name []byte) []byte // of a name's answer, for Changed; nil: none. See [resolve.Plan.Owner]
+	Size    int64                    // bytes of answers, at most MaxSize
+	Permit  time.Duration
+	Lease   time.Duration            // without a heartbeat for so long every query goes to the agent
+	Port    uint16                   // of the agent's sockets
+	Sockets func() []syscall.RawConn // the agent's UDP sockets, to recognize its replies
+	Busy    func() time.Duration     // longest time that a reader has spent on its current batch
+	Lapsed  func() bool              // the agent has lost its lease: every query goes on
+
+	// Count is called with the hits of a name, in canonical wire form, since its last call; Attribute with those of a client.
+	Count     func(Hits)
+	Attribute func(Client)
+
+	Now func() time.Time
+	Log *slog.Logger
+}
+
+// Hits are queries for one question that the kernel answered.
+type Hits struct {
+	Key        []byte // of the cache: name, type and flags
+	Source     resolve.Source
+	Type       uint16
+	Rcode      int
+	IPv4, IPv6 uint64 // by the family of the client
+	Inside     bool   // the name is in the cluster's domain
+	Bytes      int    // of one reply
+}
+
+// Client are the replies of the kernel to one client.
+type Client struct {
+	Addr                              netip.Addr
+	Answered, Denied, Searched, Bytes uint64
+}
+
+// A Responder answers hits in the kernel while it runs.
+type Responder struct {
+	cfg     Config
+	log     *slog.Logger
+	objects hitsObjects
+	control *hitsControl       // shared with the program
+	version *[slotCount]uint64 // the same
+	unmap   []func()
+	seed    maphash.Seed
+
+	offers chan offer
+	table  table
+	links  links
+	panics atomic.Uint64 // recovered
+
+	mu           sync.Mutex // guards the fields below
+	destinations map[hitsDestination]bool
+	sockets      map[uint64]bool
+}
+
+// Open loads the programs. It attaches nothing yet. The error says what the kernel lacks.
+func Open(cfg Config) (*Responder, error) {
+	k := &Responder{
+		cfg: cfg, log: cfg.Log, seed: maphash.MakeSeed(), offers: make(chan offer, 256),
+		destinations: map[hitsDestination]bool{}, sockets: map[uint64]bool{},
+	}
+	spec, err := loadHits()
+	if err != nil {
+		return nil, err
+	}
+	most := uint32(cfg.Size / AnswerSize)
+	spec.Maps[hitsMapAnswers].MaxEntries, spec.Maps[hitsMapHits].MaxEntries = most, 2*most
+	if err := spec.LoadAndAssign(&k.objects, nil); err != nil {
+		return nil, loadError(err)
+	}
+	control, err := k.mapMemory(k.objects.Controls, int(unsafe.Sizeof(hitsControl{})))
+	if err == nil {
+		k.control = (*hitsControl)(control)
+		if control, err = k.mapMemory(k.objects.Versions, 8*slotCount); err == nil {
+			k.version = (*[slotCount]uint64)(control)
+		}
+	}
+	if err != nil {
+		k.Close()
+		return nil, err
+	}
+	k.control.Lease, k.control.Port = uint64(cfg.Lease), uint32(cfg.Port)
+	k.SetPermit(cfg.Permit)
+	k.table.init(k, int(most))
+	k.links.init(k)
+	return k, nil
+}
+
+// mapMemory maps the values of an array into this process.
+func (k *Responder) mapMemory(m *ebpf.Map, size int) (unsafe.Pointer, error) {
+	size = (size + unix.Getpagesize() - 1) &^ (unix.Getpagesize() - 1)
+	mem, err := unix.Mmap(m.FD(), 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+	if err != nil {
+		return nil, fmt.Errorf("mapping %s: %w", m, err)
+	}
+	k.unmap = append(k.unmap, func() { _ = unix.Munmap(mem) })
+	return unsafe.Pointer(&mem[0]), nil
+}
+
+// Close releases everything. The methods must not be called afterwards.
+func (k *Responder) Close() {
+	_ = k.objects.Close()
+	for _, unmap := range k.unmap {
+		unmap()
+	}
+}
+
+// bootTime returns the clock of the program, which counts suspends.
+func bootTime() uint64 {
+	var ts unix.Timespec
+	_ = unix.ClockGettime(unix.CLOCK_BOOTTIME, &ts) // it never fails
+	return uint64(ts.Nano())
+}
+
+// Beat extends the lease: the agent answers.
+func (k *Responder) Beat() { atomic.StoreUint64(&k.control.Heartbeat, bootTime()) }
+
+// renew extends the lease if the agent answers.
+func (k *Responder) renew() {
+	if k.cfg.Lapsed() {
+		atomic.StoreUint64(&k.control.Heartbeat, 0)
+	} else if k.cfg.Busy() < k.cfg.Lease/2 {
+		k.Beat()
+	}
+}
+
+// SetPermit sets how long an interface gets answers after the agent has answered its pod.
+func (k *Responder) SetPermit(d time.Duration) { atomic.StoreUint64(&k.control.Permit, uint64(d)) }
+
+// Set turns the answers on or off, from the next packet on.
+func (k *Responder) Set(on bool) {
+	enabled := uint32(0)
+	if on {
+		enabled = 1
+	}
+	atomic.StoreUint32(&k.control.Enabled, enabled)
+}
+
+// zoneSlot is the version of all answers of the zones that depend on more than one object.
+const zoneSlot = 0
+
+// slot returns the version of a name or an owner.
+func (k *Responder) slot(name []byte) uint32 {
+	return 1 + uint32(maphash.Bytes(k.seed, name)%(slotCount-1))
+}
+
+func (k *Responder) bump(slot uint32) { atomic.AddUint64(&k.version[slot], 1) }
+
+// Changed ends the answers for a name or of an owner; of everything for nil.
+func (k *Responder) Changed(name []byte) {
+	if name == nil {
+		atomic.AddUint32(&k.control.Epoch, 1)
+		return
+	}
+	k.bump(k.slot(name))
+}
+
+// ZoneChanging keeps answers of the zones from being given until ZoneChanged is called. See [zone.Observer].
+func (k *Responder) ZoneChanging() { atomic.AddUint32(&k.control.Changing, 1) }
+
+// ZoneChanged ends the answers of the zones that depend on more than one object.
+func (k *Responder) ZoneChanged() {
+	k.bump(zoneSlot)
+	atomic.AddUint32(&k.control.Changing, ^uint32(0))
+}
+
+// addressOf returns the program's form of an address.
+func addressOf(addr netip.Addr) (a hitsAddress) {
+	bytes := addr.As16()
+	for i := range a.Word {
+		a.Word[i] = binary.NativeEndian.Uint32(bytes[4*i:])
+	}
+	return a
+}
+
+// addr is the reverse of addressOf.
+func (a *hitsAddress) addr() netip.Addr {
+	var bytes [16]byte
+	for i, word := range a.Word {
+		binary.NativeEndian.PutUint32(bytes[4*i:], word)
+	}
+	return netip.AddrFrom16(bytes).Unmap()
+}
+
+// networkOrder returns the number whose bytes in memory are v in network byte order.
+func networkOrder(v uint16) uint16 {
+	var b [2]byte
+	binary.BigEndian.PutUint16(b[:], v)
+	return binary.NativeEndian.Uint16(b[:])
+}
+
+// SetDestinations sets the addresses and ports at which clients ask.
+func (k *Responder) SetDestinations(list []netip.AddrPort) error {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	want := map[hitsDestination]bool{}
+	for _, at := range list {
+		family := uint16(6)
+		if at.Addr().Is4() {
+			family = 4
+		}
+		want[hitsDestination{Addr: addressOf(at.Addr()), Port: networkOrder(at.Port()), Family: family}] = true
+	}
+	return replace(k.objects.Destinations, k.destinations, want)
+}
+
+// readSockets recognizes the sockets that are open now.
+func (k *Responder) readSockets() error {
+	want := map[uint64]bool{}
+	for _, raw := range k.cfg.Sockets() {
+		_ = raw.Control(func(fd uintptr) {
+			if cookie, err := unix.GetsockoptUint64(int(fd), unix.SOL_SOCKET, unix.SO_COOKIE); err == nil {
+				want[cookie] = true
+			}
+		})
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return replace(k.objects.Sockets, k.sockets, want)
+}
+
+// replace makes want the keys of m, which has has.
+func replace[K comparable](m *ebpf.Map, has, want map[K]bool) error {
+	for key := range has {
+		if !want[key] {
+			if err := m.Delete(key); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+				return err
+			}
+			delete(has, key)
+		}
+	}
+	for key := range want {
+		if !has[key] {
+			if err := m.Put(key, uint8(1)); err != nil {
+				return err
+			}
+			has[key] = true
+		}
+	}
+	return nil
+}
+
+// Intervals of the upkeep.
+const (
+	sweepInterval = time.Second
+	beatInterval  = 200 * time.Millisecond
+)
+
+// Run attaches the programs to the interfaces of pods, and keeps the answers, until ctx ends. Then it detaches them. An error is
+// logged: the agent answers without the kernel, too.
+func (k *Responder) Run(ctx context.Context) {
+	defer k.links.detachAll()
+	defer k.Set(false)
+	k.guard(ctx, k.upkeep)
+	var watching sync.WaitGroup
+	defer watching.Wait()
+	watching.Go(func() { k.links.watch(ctx) })
+	sweep, beat := time.NewTicker(sweepInterval), time.NewTicker(beatInterval)
+	defer sweep.Stop()
+	defer beat.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			k.guard(ctx, k.table.sweep)
+			return
+		case o := <-k.offers:
+			k.guard(ctx, func() { k.table.fill(o.query[:o.len]) })
+		case <-beat.C:
+			k.renew()
+		case <-sweep.C:
+			k.guard(ctx, k.upkeep)
+		}
+	}
+}
+
+// guard calls do and recovers a panic: the agent can answer without the kernel, but not after a crash.
+func (k *Responder) guard(ctx context.Context, do func()) {
+	_ = panics.Guard{Where: "answers in the kernel", Log: k.log, Count: &k.panics}.Do(ctx, func() error { // it is logged
+		do()
+		return nil
+	})
+}
+
+// upkeep counts the hits, removes unused answers, and follows the agent's sockets.
+func (k *Responder) upkeep() {
+	k.table.sweep()
+	k.links.count()
+	if err := k.readSockets(); err != nil {
+		k.log.Warn("reading sockets failed", "err", err)
+	}
+}

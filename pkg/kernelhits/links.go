@@ -1,0 +1,335 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package kernelhits
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/link"
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/nodecache/node-cache/pkg/retry"
+)
+
+// minMTU is the smallest MTU of an interface that every reply fits.
+const minMTU = 1280
+
+// relistInterval is the time between two reads of all interfaces. Events come in between.
+const relistInterval = 2 * time.Second
+
+// links attaches the programs to the interfaces of pods: the veths whose other end is in another network namespace.
+type links struct {
+	k *Responder
+
+	mu       sync.Mutex // guards the fields below
+	attached map[int]*attachment
+	failed   map[int]string // why an interface has no program
+	legacy   bool           // the kernel has no tcx: filters of clsact
+
+	releasing sync.WaitGroup // releases of programs whose interface is gone
+
+	buffer int // bytes that the subscription receives; constant
+}
+
+// An attachment is the two programs of an interface.
+type attachment struct {
+	name     string
+	programs []attachedProgram
+	counted  [2]hitsClient // as of the last count; IPv4, IPv6
+}
+
+// An attachedProgram is a program at one side of an interface.
+type attachedProgram interface {
+	detach() error
+	release() error // once the interface is gone
+	attached() bool // false once another program has detached it
+}
+
+// A tcxLink is a program that ends with this process.
+type tcxLink struct{ link.Link }
+
+func (l tcxLink) detach() error  { return l.Close() }
+func (l tcxLink) release() error { return l.Close() }
+
+func (l tcxLink) attached() bool {
+	info, err := l.Info()
+	return err != nil || info.TCX() == nil || info.TCX().Ifindex != 0
+}
+
+func (l *links) init(k *Responder) {
+	l.k, l.attached, l.failed, l.buffer = k, map[int]*attachment{}, map[int]string{}, 1<<20
+}
+
+// Interfaces returns how many interfaces have the programs, and why others of pods have not.
+func (k *Responder) Interfaces() (attached int, failed []string) {
+	k.links.mu.Lock()
+	defer k.links.mu.Unlock()
+	return len(k.links.attached), slices.Sorted(maps.Values(k.links.failed))
+}
+
+// Hook returns how the programs are attached: as tcx links, which end with this process, or as filters of clsact.
+func (k *Responder) Hook() string {
+	k.links.mu.Lock()
+	defer k.links.mu.Unlock()
+	if k.links.legacy {
+		return hookClsact
+	}
+	return hookTCX
+}
+
+// watch attaches the programs to the interfaces that are there, and to new ones, until ctx ends.
+func (l *links) watch(ctx context.Context) {
+	backoff := retry.Backoff{First: 100 * time.Millisecond, Last: 10 * time.Second}
+	for ctx.Err() == nil {
+		backoff.Begin()
+		err := l.subscribe(ctx)
+		if ctx.Err() != nil {
+			return
+		}
+		l.k.log.WarnContext(ctx, "watching interfaces failed", "err", err)
+		_ = retry.Sleep(ctx, backoff.Next())
+	}
+}
+
+// subscribe is watch until the socket fails: it may lose events.
+func (l *links) subscribe(ctx context.Context) error {
+	updates, done, failed := make(chan netlink.LinkUpdate, 256), make(chan struct{}), make(chan error, 1)
+	err := netlink.LinkSubscribeWithOptions(updates, done, netlink.LinkSubscribeOptions{
+		ReceiveBufferSize: l.buffer,
+		ErrorCallback: func(err error) {
+			select {
+			case failed <- err:
+			default:
+			}
+		},
+	})
+	if err != nil {
+		return err
+	}
+	defer func() {
+		close(done)
+		go func() { // the sender does not look at done
+			for range updates {
+			}
+		}()
+	}()
+	relist := time.NewTicker(relistInterval)
+	defer relist.Stop()
+	for err = l.relist(ctx); err == nil; {
+		select {
+		case <-ctx.Done():
+			return nil
+		case err = <-failed:
+		case u, ok := <-updates:
+			if !ok {
+				return errors.New("the subscription ended")
+			}
+			l.k.guard(ctx, func() { l.applyEvent(ctx, &u) })
+		case <-relist.C:
+			err = l.relist(ctx)
+		}
+	}
+	return err
+}
+
+// applyEvent follows an event, but a bridge's of its port: that says little about the interface.
+func (l *links) applyEvent(ctx context.Context, u *netlink.LinkUpdate) {
+	if u.Family == unix.AF_UNSPEC {
+		l.apply(ctx, u.Link, u.Header.Type == unix.RTM_NEWLINK)
+	}
+}
+
+// relist reads all interfaces, also those whose event was lost. It detaches and attaches again what another program has detached.
+func (l *links) relist(ctx context.Context) error {
+	list, err := netlink.LinkList()
+	if err != nil && !errors.Is(err, netlink.ErrDumpInterrupted) {
+		return err
+	}
+	seen := map[int]bool{}
+	for _, dev := range list {
+		seen[dev.Attrs().Index] = true
+		l.k.guard(ctx, func() { l.apply(ctx, dev, true) })
+	}
+	if err == nil { // else some are missing in the list: the next one has them
+		l.keep(seen)
+	}
+	return nil
+}
+
+// keep forgets all interfaces but these.
+func (l *links) keep(seen map[int]bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for index := range l.attached {
+		if !seen[index] {
+			l.releaseLocked(index)
+		}
+	}
+	maps.DeleteFunc(l.failed, func(index int, _ string) bool { return !seen[index] })
+}
+
+// apply follows an interface, which exists or is gone.
+func (l *links) apply(ctx context.Context, dev netlink.Link, exists bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	attrs := dev.Attrs()
+	wanted := exists && dev.Type() == "veth" && attrs.NetNsID >= 0 && attrs.MTU >= minMTU
+	if a := l.attached[attrs.Index]; a != nil {
+		switch {
+		case !exists:
+			l.releaseLocked(attrs.Index)
+		case wanted && a.complete():
+			return
+		default:
+			l.detachLocked(attrs.Index)
+		}
+	}
+	delete(l.failed, attrs.Index)
+	if !wanted {
+		return
+	}
+	if err := l.attachLocked(attrs.Index, attrs.Name); err != nil {
+		l.failed[attrs.Index] = fmt.Sprintf("%s: %v", attrs.Name, err)
+		l.k.log.DebugContext(ctx, "interface not served by the kernel", "interface", attrs.Name, "err", err)
+	}
+}
+
+// complete reports whether no program was detached by others.
+func (a *attachment) complete() bool {
+	return !slices.ContainsFunc(a.programs, func(p attachedProgram) bool { return !p.attached() })
+}
+
+// families are the second part of a client's key.
+func families() [2]uint32 { return [2]uint32{4, 6} }
+
+func (l *links) attachLocked(index int, name string) (err error) {
+	a := &attachment{name: name}
+	l.attached[index] = a
+	defer func() {
+		if err != nil {
+			l.detachLocked(index)
+		}
+	}()
+	for _, family := range families() {
+		if err := l.k.objects.Clients.Put(hitsClientKey{Ifindex: uint32(index), Family: family}, hitsClient{}); err != nil {
+			return err
+		}
+	}
+	// Egress first: a client is permitted before it is answered.
+	for _, p := range []struct {
+		program *ebpf.Program
+		at      ebpf.AttachType
+		parent  uint32
+	}{
+		{l.k.objects.PermitClient, ebpf.AttachTCXEgress, netlink.HANDLE_MIN_EGRESS},
+		{l.k.objects.AnswerHit, ebpf.AttachTCXIngress, netlink.HANDLE_MIN_INGRESS},
+	} {
+		attached, err := l.attachProgram(index, p.program, p.at, p.parent)
+		if err != nil {
+			return err
+		}
+		a.programs = append(a.programs, attached)
+	}
+	return nil
+}
+
+// attachProgram attaches a program after those of others.
+func (l *links) attachProgram(index int, p *ebpf.Program, at ebpf.AttachType, parent uint32) (attachedProgram, error) {
+	if !l.legacy {
+		attached, err := link.AttachTCX(link.TCXOptions{Interface: index, Program: p, Attach: at, Anchor: link.Tail()})
+		if err == nil {
+			return tcxLink{attached}, nil
+		}
+		if !errors.Is(err, link.ErrNotSupported) {
+			return nil, err
+		}
+		l.legacy = true
+	}
+	return attachFilter(index, p, parent)
+}
+
+func (l *links) detachLocked(index int) {
+	for _, p := range slices.Backward(l.attached[index].programs) {
+		_ = p.detach() // the interface may be gone
+	}
+	l.forgetLocked(index)
+}
+
+// releaseLocked is detachLocked for an interface that is gone. It does not wait until the kernel has removed the interface, because
+// the next pod waits for its programs.
+func (l *links) releaseLocked(index int) {
+	programs := l.attached[index].programs
+	l.releasing.Go(func() {
+		for _, p := range programs {
+			_ = p.release() // nothing else can be done
+		}
+	})
+	l.forgetLocked(index)
+}
+
+func (l *links) forgetLocked(index int) {
+	l.countLocked(index, l.attached[index])
+	for _, family := range families() {
+		_ = l.k.objects.Clients.Delete(hitsClientKey{Ifindex: uint32(index), Family: family})
+	}
+	l.releaseAddresses(index)
+	delete(l.attached, index)
+}
+
+// releaseAddresses lets other interfaces hold the addresses of one.
+func (l *links) releaseAddresses(index int) {
+	var addr hitsAddress
+	var holder hitsHolder
+	var held []hitsAddress
+	for all := l.k.objects.Holders.Iterate(); all.Next(&addr, &holder); {
+		if holder.Ifindex == uint32(index) {
+			held = append(held, addr)
+		}
+	}
+	for _, addr := range held {
+		_ = l.k.objects.Holders.Delete(addr) // it may be gone
+	}
+}
+
+func (l *links) detachAll() {
+	defer l.releasing.Wait()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for index := range l.attached {
+		l.detachLocked(index)
+	}
+}
+
+// count attributes what the kernel has answered to its clients.
+func (l *links) count() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for index, a := range l.attached {
+		l.countLocked(index, a)
+	}
+}
+
+func (l *links) countLocked(index int, a *attachment) {
+	for i, family := range families() {
+		var c hitsClient
+		if l.k.objects.Clients.Lookup(hitsClientKey{Ifindex: uint32(index), Family: family}, &c) != nil {
+			continue
+		}
+		was := &a.counted[i]
+		if c.Hits != was.Hits {
+			l.k.cfg.Attribute(Client{
+				Addr: c.Addr.addr(), Answered: c.Hits - was.Hits, Denied: c.Denied - was.Denied,
+				Searched: c.Searched - was.Searched, Bytes: c.Bytes - was.Bytes,
+			})
+		}
+		*was = c
+	}
+}

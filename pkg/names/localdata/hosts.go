@@ -1,0 +1,276 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package localdata
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"fmt"
+	"log/slog"
+	"maps"
+	"net/netip"
+	"os"
+	"reflect"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/nodecache/node-cache/pkg/filewatch"
+	"github.com/nodecache/node-cache/pkg/panics"
+	"github.com/nodecache/node-cache/pkg/wire"
+)
+
+// Hosts are names with addresses. They are safe for concurrent use.
+type Hosts struct {
+	cfg   Config // the part that they depend on
+	log   *slog.Logger
+	ttl   uint32 // seconds
+	table atomic.Pointer[table]
+
+	// Owned by newHosts, then by Run.
+	files         []*hostsFile
+	tableOutdated bool // a panic kept read content out of the table
+
+	panics atomic.Uint64
+
+	mu     sync.Mutex  // guards states
+	states []hostsFile // at the last check
+}
+
+// newHosts returns the predecessor if its configuration is the same. Otherwise it reads the files. For
+// files that it cannot read now it keeps the predecessor's content.
+func newHosts(cfg Config, predecessor *Hosts) (*Hosts, error) {
+	log := cfg.Log
+	cfg.Templates, cfg.Predecessor, cfg.Log = nil, nil, nil
+	if predecessor != nil && reflect.DeepEqual(predecessor.cfg, cfg) {
+		return predecessor, nil
+	}
+	h := &Hosts{cfg: cfg, log: log, ttl: uint32(cfg.TTL / time.Second)}
+	for name := range cfg.Names {
+		if _, err := wire.AppendPlainName(nil, name); err != nil {
+			return nil, fmt.Errorf("parsing hosts: %q: %w", name, err)
+		}
+	}
+	configured := h.configuredHosts().table // a copy: what only the builder needs is freed
+	h.table.Store(&configured)
+	for _, path := range cfg.Files {
+		h.files = append(h.files, predecessor.hostsFile(path))
+	}
+	// Without a predecessor, the hosts of the configuration are better than none.
+	h.tableOutdated = len(h.files) > 0
+	err := h.guard().Do(context.Background(), func() error {
+		h.reload(true)
+		return nil
+	})
+	if err != nil && predecessor != nil {
+		predecessor.panics.Add(h.panics.Load()) // h is discarded, and its counters with it
+		return nil, fmt.Errorf("reading the hosts files: %w", err)
+	}
+	return h, nil
+}
+
+// hostsFile returns the file at path, with the content that h has of it. h may be nil.
+func (h *Hosts) hostsFile(path string) *hostsFile {
+	if h != nil {
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		for i := range h.states {
+			if h.states[i].Path == path {
+				f := h.states[i]
+				f.Names, f.Skipped, f.Reads = 0, 0, 0
+				return &f
+			}
+		}
+	}
+	return &hostsFile{FileStats: FileStats{Path: path}}
+}
+
+// Run watches the files until ctx ends, and returns nil then. Where the kernel cannot report changes
+// it checks every five seconds. Run may be called once.
+func (h *Hosts) Run(ctx context.Context) error {
+	if len(h.files) == 0 {
+		<-ctx.Done()
+		return nil
+	}
+	filewatch.Watch(ctx, filewatch.Config{
+		Paths: h.cfg.Files, Check: h.reload, Log: h.log,
+		OnPanic: func(panicked any, _ []byte) { _ = h.guard().Recovered(ctx, panicked) },
+	})
+	return nil
+}
+
+// String names the task in logs.
+func (h *Hosts) String() string { return "hosts files" }
+
+// maxFileSize bounds the bytes read of one file. The longest public lists are shorter.
+const maxFileSize = 32 << 20
+
+// A hostsFile is one file in the format of hosts(5) and its last content.
+type hostsFile struct {
+	FileStats // of the last check
+
+	readInfo  os.FileInfo // of the content that was read; nil: none yet
+	lastInfo  os.FileInfo // of the last check; nil: none yet
+	text      []byte      // the content; nil: none yet
+	emptyOnce bool        // the last check found the file empty, after it had content
+
+	changes   int  // consecutive checks that each found the file changed
+	unsettled bool // the file is still being written; its content may be partial
+}
+
+// reload reads the file if it seems changed, or always with force, and reports whether f.text has new
+// content. It keeps the previous content if the file is gone or unreadable. Most writers truncate a
+// file first, so it also keeps the content of a file that is empty for the first time, and of one that
+// is still changing, for up to maxChanges checks.
+func (f *hostsFile) reload(force bool) bool {
+	f.unsettled, f.LastError = false, ""
+	info, err := os.Stat(f.Path)
+	if err != nil {
+		f.LastError = err.Error()
+		return false
+	}
+	if !force && !f.emptyOnce && sameFile(info, f.readInfo) {
+		return false
+	}
+	if f.readInfo != nil && !sameFile(info, f.lastInfo) && !sameFile(info, f.readInfo) && f.changes < maxChanges {
+		f.lastInfo, f.unsettled = info, true
+		f.changes++
+		return false
+	}
+	f.lastInfo, f.changes = info, 0
+	text, err := filewatch.ReadFile(f.Path, maxFileSize)
+	if err != nil {
+		f.LastError = err.Error()
+		return false
+	}
+	if len(text) == 0 && len(f.text) > 0 && !f.emptyOnce {
+		f.emptyOnce = true
+		return false
+	}
+	f.emptyOnce, f.readInfo = false, info
+	if f.text != nil && bytes.Equal(text, f.text) {
+		return false
+	}
+	f.text = text
+	return true
+}
+
+// sameFile reports whether the file seems unchanged.
+func sameFile(info, was os.FileInfo) bool {
+	return was != nil && os.SameFile(info, was) && info.ModTime().Equal(was.ModTime()) && info.Size() == was.Size()
+}
+
+// parse adds the names of a text in the format of hosts(5). It returns the number of names and of
+// lines that it had to skip.
+func (b *builder) parse(text []byte) (names, skipped int) {
+	text = bytes.TrimPrefix(text, []byte("\ufeff")) // some editors begin a file with it
+	lines := bufio.NewScanner(bytes.NewReader(text))
+	lines.Buffer(nil, maxFileSize+1)
+	for lines.Scan() {
+		line, _, _ := bytes.Cut(lines.Bytes(), []byte{'#'})
+		fields := bytes.Fields(line)
+		if len(fields) == 0 {
+			continue
+		}
+		addr, err := netip.ParseAddr(string(fields[0]))
+		good := err == nil && len(fields) > 1
+		for _, name := range fields[1:] {
+			if err == nil && b.add(string(name), addr) {
+				names++
+			} else {
+				good = false
+			}
+		}
+		if !good {
+			skipped++
+		}
+	}
+	return names, skipped
+}
+
+const (
+	settleTime = 250 * time.Millisecond // time without a change after which a file counts as written
+	maxChanges = 120                    // checks, settleTime apart, after which a changing file is read nevertheless
+)
+
+// guard recovers panics while files are read.
+func (h *Hosts) guard() panics.Guard {
+	return panics.Guard{Where: "static", Log: h.log, Count: &h.panics}
+}
+
+// reload checks the files, with all set also those that seem unchanged, and rebuilds the table if one
+// has changed. It returns the time after which the caller must call it again, 0 for none.
+func (h *Hosts) reload(all bool) (again time.Duration) {
+	changed := h.tableOutdated
+	h.tableOutdated = true // stays set if a panic ends this call
+	for _, f := range h.files {
+		before := f.LastError
+		if f.reload(all) {
+			changed = true
+			f.Reads++
+		}
+		if f.unsettled {
+			again = settleTime
+		}
+		if f.LastError != "" && f.LastError != before {
+			h.log.Warn("hosts file unreadable, keeping its previous content", "path", f.Path, "err", f.LastError)
+		}
+	}
+	if changed {
+		h.buildTable()
+	}
+	h.publishStates()
+	h.tableOutdated = false
+	return again
+}
+
+// configuredHosts starts a table with the hosts of the configuration. Files cannot add addresses to
+// these names.
+func (h *Hosts) configuredHosts() *builder {
+	b := newBuilder(!h.cfg.NoReverse)
+	for _, name := range slices.Sorted(maps.Keys(h.cfg.Names)) {
+		for _, addr := range h.cfg.Names[name] {
+			b.add(name, addr)
+		}
+	}
+	b.freeze()
+	return b
+}
+
+// buildTable builds the table of all hosts and publishes it.
+func (h *Hosts) buildTable() {
+	b := h.configuredHosts()
+	for _, f := range h.files {
+		f.Names, f.Skipped = b.parse(f.text)
+		if f.Skipped > 0 {
+			h.log.Warn("hosts file lines skipped", "path", f.Path, "lines", f.Skipped)
+		}
+	}
+	t := b.table // a copy: what only the builder needs is freed
+	h.table.Store(&t)
+	h.log.Info("hosts files loaded", "files", len(h.files), "names", len(t.names), "addresses", t.addresses)
+}
+
+// publishStates copies the state of the files for other goroutines.
+func (h *Hosts) publishStates() {
+	states := make([]hostsFile, 0, len(h.files))
+	for _, f := range h.files {
+		states = append(states, *f)
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.states = states
+}
+
+// fileStats returns the state of each file at the last check.
+func (h *Hosts) fileStats() []FileStats {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	stats := make([]FileStats, 0, len(h.states))
+	for i := range h.states {
+		stats = append(stats, h.states[i].FileStats)
+	}
+	return stats
+}

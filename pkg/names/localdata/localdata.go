@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package localdata
+
+import (
+	"fmt"
+	"hash/maphash"
+	"log/slog"
+	"net/netip"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"github.com/nodecache/node-cache/pkg/wire"
+)
+
+// Config configures a Data.
+type Config struct {
+	Names       map[string][]netip.Addr // addresses of names, with or without the trailing dot; they have precedence over files
+	Files       []string                // in the format of hosts(5), watched by Hosts.Run
+	TTL         time.Duration           // of the hosts' records, whole seconds
+	NoReverse   bool                    // answer no PTR queries for the hosts' addresses
+	Templates   []Template              // the first that matches a question answers it
+	Predecessor *Data                   // its hosts are reused if their configuration is the same; nil: none
+	Log         *slog.Logger            // nil: silent
+}
+
+// Data answers from hosts and templates. It is safe for concurrent use.
+type Data struct {
+	log       *slog.Logger
+	hosts     *Hosts
+	templates []Template
+	failures  atomic.Uint64
+
+	// Recent answers of templates, one per slot. Evaluating a template costs as much as fifty cache hits.
+	// A cached answer takes little more memory than maxCachedAnswer.
+	seed    maphash.Seed
+	answers [answerCacheSlots]atomic.Pointer[cachedAnswer]
+}
+
+// New compiles the templates and reads the files. A file that cannot be read keeps the predecessor's
+// content, if there is some. The error is logged and appears in Stats.
+func New(cfg Config) (*Data, error) {
+	if cfg.Log == nil {
+		cfg.Log = slog.New(slog.DiscardHandler)
+	}
+	d := &Data{log: cfg.Log, seed: maphash.MakeSeed(), templates: slices.Clone(cfg.Templates)}
+	for i := range d.templates {
+		if err := d.templates[i].compile(); err != nil {
+			return nil, fmt.Errorf("compiling template %d: %w", i, err)
+		}
+	}
+	var predecessor *Hosts
+	if cfg.Predecessor != nil {
+		predecessor = cfg.Predecessor.hosts
+	}
+	var err error
+	if d.hosts, err = newHosts(cfg, predecessor); err != nil {
+		return nil, err
+	}
+	return d, nil
+}
+
+// Hosts returns the task that watches the files. The predecessor may have the same one.
+func (d *Data) Hosts() *Hosts { return d.hosts }
+
+// A Verdict classifies the result for a query.
+type Verdict uint8
+
+// The verdicts.
+const (
+	None     Verdict = iota // neither hosts nor templates match
+	Answered                // the answer is complete; it may be a denial
+	Alias                   // the answer ends with a CNAME record to an external name, which the caller must resolve
+	Failed                  // a template matches and failed
+)
+
+// Answer appends to dst the answer to q, a query of class IN: header with QR and AA, the question in
+// canonical case, records, no OPT record. [wire.Question.Reply] turns it into the client's reply. With None
+// and Failed it leaves dst unchanged. It keeps no reference to dst. With Alias, target is the canonical external name, within
+// the appended answer. It does not allocate for hosts and for cached template answers if dst has room.
+func (d *Data) Answer(q *wire.Query, dst []byte) (_ []byte, verdict Verdict, target []byte) {
+	if out, ok := d.hosts.table.Load().answer(q, d.hosts.ttl, dst); ok {
+		return out, Answered, nil
+	}
+	if len(d.templates) > 0 {
+		return d.answerFromTemplates(q, dst)
+	}
+	return dst, None, nil
+}
+
+// AnswerHosts is Answer for the target of an alias: hosts have no aliases, so a chain of them has an end. It returns
+// false if the hosts do not have the name.
+func (d *Data) AnswerHosts(q *wire.Query, dst []byte) ([]byte, bool) {
+	return d.hosts.table.Load().answer(q, d.hosts.ttl, dst)
+}
+
+// Leaves reports whether hosts have the name of q, but leave its type to others. The name exists, so that these may deny the type
+// only.
+func (d *Data) Leaves(q *wire.Query) bool {
+	return d.hosts.table.Load().leaves(q)
+}
+
+// Stats holds the sizes and error counters of a Data.
+type Stats struct {
+	Names     int         `json:"names"`     // of hosts
+	Addresses int         `json:"addresses"` // of hosts; an address counts once for each of its names
+	Templates int         `json:"templates"`
+	Failures  uint64      `json:"failures"`        // queries whose template failed
+	Files     []FileStats `json:"files,omitempty"` // in the order of the configuration
+	Panics    uint64      `json:"-"`               // recovered panics while reading files
+}
+
+// FileStats is the state of one file.
+type FileStats struct {
+	Path      string `json:"path"`
+	Names     int    `json:"names"`               // read
+	Skipped   int    `json:"skipped,omitempty"`   // lines that could not be used, except empty ones and comments
+	Reads     uint64 `json:"reads"`               // contents loaded since the start
+	LastError string `json:"lastError,omitempty"` // why the file cannot be read now; empty: it can be
+}
+
+// Stats may be called at any time.
+func (d *Data) Stats() Stats {
+	t := d.hosts.table.Load()
+	return Stats{
+		Names: len(t.names), Addresses: t.addresses, Templates: len(d.templates),
+		Failures: d.failures.Load(), Files: d.hosts.fileStats(), Panics: d.hosts.panics.Load(),
+	}
+}

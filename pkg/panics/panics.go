@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package panics recovers from panics, so that a defect ends one step and not the process.
+package panics
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"runtime/debug"
+	"sync/atomic"
+)
+
+// Err is the error of a function that panicked.
+var Err = errors.New("internal error: the log has its stack trace")
+
+// A Guard recovers panics of one part.
+type Guard struct {
+	Where string         // the part that may panic, for the log
+	Log   *slog.Logger   // required
+	Count *atomic.Uint64 // of recovered panics; nil: not counted
+}
+
+// Do calls do and returns its error. If do panics, the error is [Err].
+func (g Guard) Do(ctx context.Context, do func() error) (err error) {
+	defer func() {
+		if panicked := recover(); panicked != nil {
+			err = g.Recovered(ctx, panicked)
+		}
+	}()
+	return do()
+}
+
+// Recovered logs and counts a panic that the caller has recovered, and returns [Err]. It must be called by the deferred
+// function: the stack is that of the panic.
+func (g Guard) Recovered(ctx context.Context, panicked any) error {
+	g.Log.ErrorContext(ctx, "recovered from a panic", "where", g.Where, "panic", fmt.Sprint(panicked), "stack", string(debug.Stack()))
+	if g.Count != nil {
+		g.Count.Add(1) // last: a reader of the counter finds the log
+	}
+	return Err
+}

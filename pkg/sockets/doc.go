@@ -1,5 +1,0 @@
-// SPDX-License-Identifier: Apache-2.0
-
-// Package sockets lists the sockets of this network namespace that are bound to a port, and the
-// processes that own them.
-package sockets
