@@ -12,6 +12,7 @@ import (
 
 	"github.com/nodecache/node-cache/internal/assert"
 	"github.com/nodecache/node-cache/pkg/admin/status"
+	"github.com/nodecache/node-cache/pkg/cluster"
 	"github.com/nodecache/node-cache/pkg/config"
 	"github.com/nodecache/node-cache/pkg/names/zone"
 	"github.com/nodecache/node-cache/pkg/node"
@@ -51,28 +52,28 @@ func TestReadiness(t *testing.T) {
 	for _, tt := range []struct {
 		name     string
 		starting bool
-		cluster  *cluster
+		cluster  *cluster.Cluster
 		want     string // empty: ready
 	}{
-		{name: "starting", starting: true, cluster: new(cluster), want: "starting"},
-		{name: "starting, in sync already", starting: true, cluster: &cluster{source: after()}, want: "starting"},
-		{name: "no cluster", cluster: new(cluster)},
-		{name: "no response", cluster: &cluster{source: before()}, want: "the cluster zone is not synced: no response yet"},
+		{name: "starting", starting: true, cluster: new(cluster.Cluster), want: "starting"},
+		{name: "starting, in sync already", starting: true, cluster: &cluster.Cluster{Source: after()}, want: "starting"},
+		{name: "no cluster", cluster: new(cluster.Cluster)},
+		{name: "no response", cluster: &cluster.Cluster{Source: before()}, want: "the cluster zone is not synced: no response yet"},
 		{
 			name: "a kind that waits", want: "the cluster zone is not synced: endpointslice: unreachable: dial tcp",
-			cluster: &cluster{source: before(
+			cluster: &cluster.Cluster{Source: before(
 				watch.KindStats{Kind: zone.Services, Synced: true, LastError: "busy: a moment ago"},
 				watch.KindStats{Kind: zone.Slices, LastError: "unreachable: dial tcp"},
 			)},
 		},
-		{name: "in sync", cluster: &cluster{source: after(watch.KindStats{Kind: zone.Services, Synced: true})}},
+		{name: "in sync", cluster: &cluster.Cluster{Source: after(watch.KindStats{Kind: zone.Services, Synced: true})}},
 		{
-			name: "in sync, and old since", cluster: &cluster{source: after(
+			name: "in sync, and old since", cluster: &cluster.Cluster{Source: after(
 				watch.KindStats{Kind: zone.Services, Synced: true, Age: time.Hour, LastError: "unreachable: dial tcp"},
 			)},
 		},
 		{
-			name: "in sync but for what is forbidden", cluster: &cluster{source: after(
+			name: "in sync but for what is forbidden", cluster: &cluster.Cluster{Source: after(
 				watch.KindStats{Kind: zone.Services, Synced: true}, watch.KindStats{Kind: zone.Slices, LastError: "forbidden: not yours"},
 			)},
 		},
@@ -117,11 +118,11 @@ func TestClusterStatus(t *testing.T) {
 			Resolver: config.ResolverLocal, Kubeconfig: "/etc/kubeconfig", NodeZone: "zone-a", StaleAfter: 90 * time.Second,
 			Central: config.Central{Service: config.ServiceName{Namespace: "kube-system", Name: "kube-dns"}}, Domains: []string{"corp.k8s."}, External: config.External{Zones: []string{"example.org."}},
 		}},
-		cluster: &cluster{domains: [][]byte{[]byte("\x07cluster\x05local\x00")}, store: store, events: store, source: source, endpoints: endpoints, central: pool},
+		cluster: &cluster.Cluster{Domains: [][]byte{[]byte("\x07cluster\x05local\x00")}, Store: store, Events: store, Source: source, Endpoints: endpoints, Central: pool},
 	}
 	current := func() *status.Cluster {
-		stats := r.cluster.sourceStats()
-		return clusterStatus(r, &stats)
+		stats := r.cluster.SourceStats()
+		return r.cluster.Status(&r.config, stats, time.Now())
 	}
 	want := &status.Cluster{
 		Domain: "cluster.local.", Domains: []string{"corp.k8s."}, External: []string{"example.org."}, Resolver: "local", Source: "API server of /etc/kubeconfig",
@@ -147,31 +148,4 @@ func TestClusterStatus(t *testing.T) {
 		{Address: "tcp://10.96.0.10:53", State: "good", Last: true},
 	}
 	assert.Same(t, "once all is known", want, current(), cmpopts.EquateEmpty())
-}
-
-func TestSourceName(t *testing.T) {
-	for _, tt := range []struct {
-		name, host string
-		cluster    cluster
-		cfg        config.Cluster
-		identity   string
-		want       string
-	}{
-		{name: "no source", cfg: config.Cluster{Manifests: "/m"}},
-		{name: "a folder", cluster: cluster{source: after()}, cfg: config.Cluster{Manifests: "/m"}, want: "folder /m"},
-		{name: "a kubeconfig", cluster: cluster{source: after()}, cfg: config.Cluster{Kubeconfig: "/k"}, want: "API server of /k"},
-		{name: "a kubelet", cluster: cluster{source: after()}, identity: config.IdentityKubelet, want: "kubelet"},
-		{
-			name: "a kubelet and a kubeconfig", cluster: cluster{source: after(), endpoints: new(upstream.Service)},
-			cfg: config.Cluster{Kubeconfig: "/k"}, identity: config.IdentityKubelet, want: "API server of /k",
-		},
-		{name: "a pod", host: "10.96.0.1", cluster: cluster{source: after()}, want: "API server https://10.96.0.1:443"},
-		{name: "a pod with IPv6", host: "fd00::1", cluster: cluster{source: after()}, want: "API server https://[fd00::1]:443"},
-	} {
-		t.Run(tt.name, func(t *testing.T) {
-			t.Setenv("KUBERNETES_SERVICE_HOST", tt.host)
-			t.Setenv("KUBERNETES_SERVICE_PORT", "443")
-			assert.Equal(t, "got", tt.want, tt.cluster.sourceName(&config.Config{Cluster: tt.cfg, Pods: config.NodePods{Identity: tt.identity}}))
-		})
-	}
 }

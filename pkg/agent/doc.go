@@ -8,6 +8,6 @@
 // before the first goroutine runs.
 //
 // The [Agent] is in agent.go, its life from [New] to the end of [Agent.Run] in run.go, its reloads in reload.go, its
-// status in status.go. They use the parts: cluster.go, plan.go (the plan of a configuration), kernel.go, snapshots,
-// servers and the handover. parts.go has what all parts share.
+// status in status.go. They use the parts: generation.go (what a configuration makes), plan.go (what the resolver
+// does with it), kernel.go, snapshots, servers and the handover. parts.go has what all parts share.
 package agent

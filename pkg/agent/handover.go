@@ -58,13 +58,13 @@ func (h *socketHandover) takesOver() bool { return h.Predecessor() != nil }
 func (h *socketHandover) awaitSync(ctx context.Context, from *handover.Client) {
 	for {
 		r := h.running.Load()
-		if r.cluster.synced() {
+		if r.cluster.Synced() {
 			return
 		}
 		h.recorder.WaitFor("the cluster sync, before taking over from agent " + from.Predecessor)
 		h.log.InfoContext(ctx, "waiting for cluster sync", "agent", from.Predecessor)
 		select {
-		case <-r.cluster.source.Ready(): // a newer configuration may count by now
+		case <-r.cluster.Source.Ready(): // a newer configuration may count by now
 			continue
 		case <-r.replaced:
 			continue

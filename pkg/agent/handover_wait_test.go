@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/nodecache/node-cache/internal/assert"
+	"github.com/nodecache/node-cache/pkg/cluster"
 	"github.com/nodecache/node-cache/pkg/config"
 	"github.com/nodecache/node-cache/pkg/configsource"
 	"github.com/nodecache/node-cache/pkg/handover"
@@ -96,8 +97,8 @@ func TestHandOverAwaitsReplacedSource(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		a, next := new(Agent), before()
-		a.running.Store(&generation{cluster: &cluster{source: &swapping{fakeSource: before(), do: func() {
-			a.running.Store(&generation{cluster: &cluster{source: next}})
+		a.running.Store(&generation{cluster: &cluster.Cluster{Source: &swapping{fakeSource: before(), do: func() {
+			a.running.Store(&generation{cluster: &cluster.Cluster{Source: next}})
 		}}}})
 		h := &socketHandover{running: &a.running, log: slog.New(slog.DiscardHandler)}
 		took := make(chan struct{})

@@ -198,7 +198,7 @@ func (r *generation) kernelDestinations() (list []netip.AddrPort) {
 		}
 	}
 	if r.config.Intercept.Manage && r.config.Intercept.Mode == config.ModeTransparent {
-		for _, addr := range r.cluster.interceptTarget(&r.config).Services {
+		for _, addr := range r.interceptTarget().Services {
 			list = append(list, netip.AddrPortFrom(addr, dnsPort))
 		}
 	}
@@ -210,7 +210,7 @@ const dnsPort = 53
 
 // ownerOf returns the owner of a name in the configuration in use.
 func (h *kernelHits) ownerOf(name []byte) []byte {
-	if owner := h.running.Load().cluster.owner; owner != nil {
+	if owner := h.running.Load().cluster.Owner; owner != nil {
 		return owner(name)
 	}
 	return nil
@@ -223,16 +223,16 @@ func (h *kernelHits) count(hits kernelhits.Hits) {
 	if hits.Source == resolve.SourceCache {
 		r.cache.AddHits(hits.Key, hits.IPv4+hits.IPv6)
 	}
-	if r.cluster.pods != nil {
+	if r.cluster.Pods != nil {
 		var c pods.Counts
 		c.Count(hits.IPv4+hits.IPv6, pods.FromMemory, hits.Rcode, hits.Inside, hits.Bytes)
-		r.cluster.pods.CountName(hits.Key[:len(hits.Key)-3], &c)
+		r.cluster.Pods.CountName(hits.Key[:len(hits.Key)-3], &c)
 	}
 }
 
 // attribute counts hits of one client.
 func (h *kernelHits) attribute(c kernelhits.Client) {
-	if index := h.running.Load().cluster.pods; index != nil {
+	if index := h.running.Load().cluster.Pods; index != nil {
 		_, usage := index.UsageOf(c.Addr)
 		usage.Add(&pods.Counts{pods.FromMemory: c.Answered, pods.Denied: c.Denied, pods.Searched: c.Searched, pods.Bytes: c.Bytes})
 	}

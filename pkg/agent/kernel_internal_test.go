@@ -14,6 +14,7 @@ import (
 	"github.com/nodecache/node-cache/internal/assert"
 	"github.com/nodecache/node-cache/pkg/admin/status"
 	"github.com/nodecache/node-cache/pkg/admin/top"
+	"github.com/nodecache/node-cache/pkg/cluster"
 	"github.com/nodecache/node-cache/pkg/config"
 	"github.com/nodecache/node-cache/pkg/kernelhits"
 	"github.com/nodecache/node-cache/pkg/pods"
@@ -101,15 +102,15 @@ func TestKernelCounts(t *testing.T) {
 	h, known := &a.kernel, netip.MustParseAddr("10.1.2.3")
 	h.count(kernelhits.Hits{IPv4: 1}) // without an index of pods
 	h.attribute(kernelhits.Client{Addr: known, Answered: 1})
-	r.cluster.pods = pods.NewIndex(time.Minute, nil)
-	r.cluster.pods.Put(&pods.Pod{Namespace: "shop", Name: "web", Addrs: []netip.Addr{known}})
+	r.cluster.Pods = pods.NewIndex(time.Minute, nil)
+	r.cluster.Pods.Put(&pods.Pod{Namespace: "shop", Name: "web", Addrs: []netip.Addr{known}})
 	key := func(name string) []byte { return append([]byte(name), 0, 1, 0) }
 	h.count(kernelhits.Hits{Key: key("\x01a\x00"), Source: resolve.SourceCache, Type: 1, IPv4: 2, IPv6: 3, Bytes: 10})
 	h.count(kernelhits.Hits{Key: key("\x01b\x00"), Source: resolve.SourceCache, Rcode: wire.RcodeNXDomain, Type: 1, IPv4: 2, Bytes: 10})
 	h.count(kernelhits.Hits{Key: key("\x01c\x00"), Source: resolve.SourceZone, Rcode: wire.RcodeNXDomain, Inside: true, Type: 1, IPv6: 1, Bytes: 10})
 	h.attribute(kernelhits.Client{Addr: known, Answered: 5, Denied: 4, Searched: 3, Bytes: 50})
 	h.attribute(kernelhits.Client{Addr: netip.MustParseAddr("10.1.2.4"), Answered: 3, Denied: 2, Searched: 1, Bytes: 30})
-	page := status.TopOf(r.cluster.pods, true)
+	page := status.TopOf(r.cluster.Pods, true)
 	assert.Same(t, "page", &top.Page{
 		Stale:   true,
 		Pods:    []top.Row{{Namespace: "shop", Pod: "web", Counts: top.Counts{Queries: 5, NXDomain: 4, Search: 3, Bytes: 50}}},
@@ -143,7 +144,7 @@ func TestKernelDestinations(t *testing.T) {
 		tt.change(&cfg)
 		central := new(upstream.Service)
 		central.Set(nil, []netip.AddrPort{netip.MustParseAddrPort("10.96.0.10:53")})
-		r := &generation{config: cfg, cluster: &cluster{endpoints: central}}
+		r := &generation{config: cfg, cluster: &cluster.Cluster{Endpoints: central}}
 		assert.Equal(t, tt.name, tt.want, fmt.Sprint(r.kernelDestinations()))
 	}
 }

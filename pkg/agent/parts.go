@@ -4,7 +4,6 @@ package agent
 
 import (
 	"context"
-	"fmt"
 	"log/slog"
 	"net"
 	"net/netip"
@@ -14,15 +13,14 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/nodecache/node-cache/pkg/cluster"
 	"github.com/nodecache/node-cache/pkg/config"
 	"github.com/nodecache/node-cache/pkg/dnstap"
 	"github.com/nodecache/node-cache/pkg/intercept/rules"
 	"github.com/nodecache/node-cache/pkg/listen"
 	"github.com/nodecache/node-cache/pkg/memory"
-	"github.com/nodecache/node-cache/pkg/names/zone"
 	"github.com/nodecache/node-cache/pkg/resolve"
 	"github.com/nodecache/node-cache/pkg/upstream"
-	"github.com/nodecache/node-cache/pkg/wire"
 )
 
 // A stage is a set of tasks that stop together.
@@ -115,19 +113,17 @@ func (s *partSet) stopAll() {
 // A builder makes the parts of a configuration.
 type builder struct {
 	log      *slog.Logger
-	version  string
 	token    string // identifies this agent
 	dial     func(ctx context.Context, network string, addr netip.AddrPort) (net.Conn, error)
 	loops    *upstream.LoopDetector // shared by all pools
 	memory   *memory.Keeper
+	clusters *cluster.Maker
 	tap      *dnstap.Tap
 	tapOn    atomic.Pointer[dnstap.Tap] // nil while log.dnstap is empty
 	watchers *resolve.Watchers
 	panics   atomic.Uint64 // while building a configuration
 
 	ready, stopped <-chan struct{} // closed once the agent serves, and once it applies no configuration any more
-	targetChanged  func()          // the endpoints of the central resolver have changed
-	observer       zone.Observer   // of all stores
 
 	kernelHas func(name []byte, rrtype uint16) bool // see kernelHits.has
 }
@@ -152,40 +148,10 @@ func (b *builder) poolConfig(cfg *config.Config, zone []byte, label string) upst
 	}
 }
 
-// tcpTargets returns the targets of servers that are asked over TCP.
-func tcpTargets(addrs []netip.AddrPort) []upstream.Target {
-	targets := make([]upstream.Target, 0, len(addrs))
-	for _, addr := range addrs {
-		targets = append(targets, upstream.Target{Network: "tcp", Addr: addr})
-	}
-	return targets
-}
-
 // mark returns the mark of upstream sockets: the agent's own rules leave marked packets alone.
 func mark(cfg *config.Config) uint32 {
 	if cfg.Intercept.Manage {
 		return rules.Mark
 	}
 	return 0
-}
-
-// wireName returns the canonical wire form of a name.
-func wireName(name string) ([]byte, error) {
-	packed, err := wire.AppendName(nil, name)
-	if err != nil {
-		return nil, fmt.Errorf("reading zone %q: %w", name, err)
-	}
-	return packed, nil
-}
-
-// wireNames returns the canonical wire forms of absolute names.
-func wireNames(zones []string) (list [][]byte, err error) {
-	for _, zone := range zones {
-		name, err := wireName(zone)
-		if err != nil {
-			return nil, err
-		}
-		list = append(list, name)
-	}
-	return list, nil
 }

@@ -4,282 +4,18 @@ package agent
 
 import (
 	"bytes"
-	"context"
-	"errors"
 	"fmt"
 	"log/slog"
-	"net/http"
 	"os"
-	"reflect"
 	"slices"
 	"time"
 
-	"github.com/miekg/dns"
-
 	"github.com/nodecache/node-cache/pkg/admin/status"
-	"github.com/nodecache/node-cache/pkg/cache"
 	"github.com/nodecache/node-cache/pkg/config"
-	"github.com/nodecache/node-cache/pkg/hint"
 	"github.com/nodecache/node-cache/pkg/listen"
-	"github.com/nodecache/node-cache/pkg/names/etcd"
-	"github.com/nodecache/node-cache/pkg/names/localdata"
-	"github.com/nodecache/node-cache/pkg/panics"
 	"github.com/nodecache/node-cache/pkg/resolve"
 	"github.com/nodecache/node-cache/pkg/upstream"
 )
-
-// A generation is one applied configuration.
-type generation struct {
-	config    config.Config
-	cache     *cache.Cache
-	routes    []route // in the order of the configuration
-	cluster   *cluster
-	fallback  *fallback // asked while all upstreams of a route are down; nil: there is none
-	probes    []*configuredProbe
-	localData *localdata.Data // hosts and templates; nil: there are none
-	etcd      *etcd.Client    // nil: etcd is not used
-	special   []*localdata.Special
-	replaced  chan struct{} // closed once another configuration is in use
-
-	needRestart []string // keys that have other values where the configuration comes from
-}
-
-// A route is a configured route and its pool. The pool, with what it has learned, survives a reload that does
-// not change the route's upstreams.
-type route struct {
-	config.Route
-	suffix []byte // the zone, in canonical wire form
-	pool   *upstream.Pool
-}
-
-// lacksUpstream reports whether there is no upstream although the configuration asks for one.
-func (r *route) lacksUpstream() bool { return r.HasUpstream() && r.pool.Empty() }
-
-// unchanged reports whether the keys of a part have the same values in r and old. A reload leaves such a part out.
-func (r *generation) unchanged(old *generation, keys func(*config.Config) any) bool {
-	return reflect.DeepEqual(keys(&r.config), keys(&old.config))
-}
-
-// The keys of the parts that more than one section configures.
-
-func clusterKeys(c *config.Config) any { return []any{c.ClusterDomain, c.Cluster, c.Intercept, c.Pods} }
-
-func memoryKeys(c *config.Config) any { return []any{c.Cache.Size, c.Limits, c.Snapshot, c.Kernel} }
-
-func staticKeys(c *config.Config) any { return []any{c.Hosts, c.Templates} }
-
-func specialKeys(c *config.Config) any { return c.SpecialNames }
-
-func fallbackKeys(c *config.Config) any {
-	return []any{usesFallback(c), c.Intercept.Fallback, c.Cluster.Central}
-}
-
-// usesFallback reports whether a route has a fallback.
-func usesFallback(c *config.Config) bool {
-	return slices.ContainsFunc(c.Forward, func(r config.Route) bool { return !r.NoFallback })
-}
-
-// samePool reports whether the pool of one route can serve another.
-func samePool(a, b config.Route) bool {
-	a.ClientSubnet = b.ClientSubnet
-	a.MinTTL, a.MaxTTL, a.NegativeTTL, a.NoCache, a.NoFallback = b.MinTTL, b.MaxTTL, b.NegativeTTL, b.NoCache, b.NoFallback
-	return reflect.DeepEqual(a, b)
-}
-
-// noGeneration is what the first generation follows: the empty configuration, which has no parts.
-func noGeneration() *generation { return &generation{cluster: new(cluster)} }
-
-// build makes the parts of cfg and takes from old those whose keys are unchanged. It opens and starts nothing, so
-// a failure, even a panic, leaves old as it is.
-func (b *builder) build(cfg config.Config, old *generation) (r *generation, err error) {
-	defer func() {
-		if panicked := recover(); panicked != nil {
-			guard := panics.Guard{Where: "config", Log: b.log, Count: &b.panics}
-			r, err = nil, fmt.Errorf("building what the configuration asks for: %w", guard.Recovered(context.Background(), panicked))
-		}
-	}()
-	r = &generation{
-		config: cfg, cache: old.cache, cluster: old.cluster, fallback: old.fallback, localData: old.localData, etcd: old.etcd,
-		special:  old.special,
-		probes:   old.probes,
-		replaced: make(chan struct{}),
-	}
-	if err = b.buildRoutes(r, old); err == nil {
-		err = b.buildParts(r, old)
-	}
-	if err != nil {
-		return nil, err
-	}
-	return r, nil
-}
-
-// buildRoutes makes the routes of r, and the cache if there is none yet.
-func (b *builder) buildRoutes(r, old *generation) error {
-	cfg := &r.config
-	for i, forward := range cfg.Forward {
-		route, err := b.routeFor(cfg, forward, old)
-		if err != nil {
-			return poolProblem(fmt.Errorf("forward[%d]: zone %q to %s: %w", i, forward.Zone, forward.To, err))
-		}
-		r.routes = append(r.routes, route)
-	}
-	var err error
-	if r.cache == nil { // resize changes its size later, when nothing can fail any more
-		if r.cache, err = cache.New(cacheConfig(cfg.Cache), time.Now()); err != nil {
-			return fmt.Errorf("making the cache: %w", err)
-		}
-	}
-	return nil
-}
-
-// buildParts makes the other parts of r.
-func (b *builder) buildParts(r, old *generation) (err error) {
-	cfg := &r.config
-	if !r.unchanged(old, clusterKeys) {
-		if r.cluster, err = b.newCluster(cfg, old.cluster, &old.config); err != nil {
-			return err
-		}
-	}
-	if !r.unchanged(old, fallbackKeys) || r.cluster.endpoints != old.cluster.endpoints {
-		r.fallback = nil
-		if usesFallback(cfg) {
-			if r.fallback, err = b.newFallback(cfg, r.cluster.endpoints); err != nil {
-				return fmt.Errorf("intercept.fallback: %w", err)
-			}
-		}
-	}
-	if err := b.buildRecords(r, old); err != nil {
-		return err
-	}
-	if !r.unchanged(old, func(c *config.Config) any { return c.Probes }) {
-		r.probes, err = b.newProbes(cfg, old.probes)
-	}
-	return err
-}
-
-// buildRecords makes the sources of records of r besides the cluster.
-func (b *builder) buildRecords(r, old *generation) (err error) {
-	if !r.unchanged(old, specialKeys) {
-		r.special = nil
-		for _, word := range r.config.SpecialNames {
-			r.special = append(r.special, localdata.SpecialZones(word)...)
-		}
-	}
-	if !r.unchanged(old, staticKeys) {
-		if r.localData, err = b.newLocalData(&r.config, old.localData); err != nil {
-			return err
-		}
-	}
-	if !r.unchanged(old, func(c *config.Config) any { return c.Etcd }) {
-		r.etcd, err = newEtcd(&r.config.Etcd, b.log)
-	}
-	return err
-}
-
-func poolProblem(err error) error {
-	switch {
-	case errors.Is(err, upstream.ErrNoUpstream):
-		return &hint.Error{Err: err, Hint: "all upstreams of this zone are node-cache's own addresses; set another server"}
-	case errors.Is(err, os.ErrNotExist), errors.Is(err, os.ErrPermission):
-		return &hint.Error{Err: err, Hint: "set a resolv.conf that this user can read, or an upstream address"}
-	}
-	return err
-}
-
-// routeFor returns a route, with old's pool if its upstreams are unchanged.
-func (b *builder) routeFor(cfg *config.Config, forward config.Route, old *generation) (route, error) {
-	for _, r := range old.routes {
-		if samePool(r.Route, forward) {
-			return route{Route: forward, suffix: r.suffix, pool: r.pool}, nil
-		}
-	}
-	suffix, err := wireName(forward.Zone)
-	if err != nil {
-		return route{}, err
-	}
-	c := b.poolConfig(cfg, suffix, forward.Zone)
-	for _, to := range forward.Upstreams() {
-		c.Targets = append(c.Targets, target(to, forward))
-	}
-	c.Policy, c.Connections, c.Rate = policies()[forward.Policy], forward.Connections, float64(forward.Rate)
-	c.RandomCase, c.TrustAD = forward.RandomCase, forward.TrustAD
-	pool, err := upstream.New(c)
-	return route{Route: forward, suffix: suffix, pool: pool}, err
-}
-
-// A fallback is the pool of intercept.fallback.
-type fallback struct {
-	*upstream.Fallback
-	service string // "namespace/name" of the endpoints; empty: configured addresses
-}
-
-// newFallback returns the pool of intercept.fallback, nil if no server is known. The endpoints are those of the
-// central resolver's service; nil: not watched.
-func (b *builder) newFallback(cfg *config.Config, endpoints *upstream.Service) (*fallback, error) {
-	c := b.poolConfig(cfg, []byte{0}, status.FallbackZone)
-	f := new(fallback)
-	switch {
-	case !cfg.Intercept.Fallback.Central:
-		c.Targets = tcpTargets(cfg.Intercept.Fallback.Addresses)
-	case endpoints != nil:
-		c.Endpoints, f.service = endpoints.Endpoints(), cfg.Cluster.Central.Service.String()
-	default:
-		c.Targets = tcpTargets(cfg.Cluster.Central.Addresses)
-	}
-	if c.Endpoints == nil && len(c.Targets) == 0 {
-		return nil, nil //nolint:nilnil // no fallback is no mistake
-	}
-	var err error
-	f.Fallback, err = upstream.NewFallback(c)
-	if errors.Is(err, upstream.ErrNoUpstream) {
-		return nil, nil //nolint:nilnil // likewise
-	}
-	return f, err
-}
-
-func policies() map[string]upstream.Policy {
-	return map[string]upstream.Policy{
-		config.PolicyFastest: upstream.Fastest, config.PolicySequential: upstream.Sequential, config.PolicyRandom: upstream.Random,
-	}
-}
-
-func target(to config.Target, route config.Route) upstream.Target {
-	switch to.Kind {
-	case config.TCP:
-		return upstream.Target{Network: "tcp", Addr: to.Addr}
-	case config.TLS:
-		return upstream.Target{Network: "tls", Addr: to.Addr, Name: to.Name, CAFile: route.CA}
-	case config.HTTPS:
-		method := map[string]string{config.MethodPost: http.MethodPost, config.MethodGet: http.MethodGet}[route.Method]
-		return upstream.Target{Network: "https", Addr: to.Addr, Name: to.Name, CAFile: route.CA, Path: to.Path, Method: method}
-	case config.ResolvConf:
-		return upstream.Target{ResolvConf: to.Path}
-	case config.Plain, config.None:
-	}
-	return upstream.Target{Network: "udp", Addr: to.Addr}
-}
-
-// resize gives r's cache, which is old's, its configured size. After it old's cache is empty and forwards to
-// the new one.
-func (r *generation) resize(old *generation) error {
-	if old.config.Cache.Size == r.config.Cache.Size {
-		return nil
-	}
-	resized, err := old.cache.Resize(r.config.Cache.Size, time.Now())
-	if err != nil {
-		return fmt.Errorf("resizing the cache: %w", err)
-	}
-	r.cache = resized
-	return nil
-}
-
-func cacheConfig(cfg config.Cache) cache.Config {
-	return cache.Config{
-		Size:       cfg.Size,
-		Prefetch:   cache.Prefetch{Hits: cfg.Prefetch.Hits, Remaining: cfg.Prefetch.Remaining},
-		ServeStale: cache.ServeStale{Window: cfg.ServeStale.For, TTL: cfg.ServeStale.TTL},
-	}
-}
 
 // plan returns the resolver's plan for r. It changes nothing: the running generation may share parts with r, and stays if a later step
 // fails. Once r is in use, adopt applies what the plan says to those parts.
@@ -303,16 +39,16 @@ func (b *builder) plan(r *generation) (*resolve.Plan, error) {
 		Hostname:  cfg.Identity.Hostname,
 		QueryLog:  queryLog(cfg.Log.Queries, b.log),
 		Watchers:  b.watchers,
-		Pods:      r.cluster.pods,
-		Cluster:   r.cluster.domain(),
+		Pods:      r.cluster.Pods,
+		Cluster:   r.cluster.Domain(),
 
-		SearchPath: cfg.Pods.SearchPath && r.cluster.pods != nil,
+		SearchPath: cfg.Pods.SearchPath && r.cluster.Pods != nil,
 
-		Keys:   r.cluster.keys,
+		Keys:   r.cluster.Keys,
 		Self:   b.token,
 		Loop:   b.loops.Detected,
 		Local:  listen.LocalClients(cfg.Listen.Addresses),
-		Owner:  r.cluster.owner,
+		Owner:  r.cluster.Owner,
 		Copied: b.kernelHas,
 		Routes: r.planRoutes(),
 	}
@@ -327,16 +63,16 @@ func (b *builder) plan(r *generation) (*resolve.Plan, error) {
 		p.Hostname = name
 	}
 	var err error
-	if r.cluster.store != nil {
-		if p.Zones, err = r.cluster.newZones(cfg); err != nil {
+	if r.cluster.Store != nil {
+		if p.Zones, err = r.cluster.Zones(cfg); err != nil {
 			return nil, fmt.Errorf("making the zones of the cluster: %w", err)
 		}
 		for _, client := range cfg.Cluster.TransferTo {
 			p.TransferTo = append(p.TransferTo, client.Prefix)
 		}
 	}
-	if r.cluster.central != nil {
-		p.Unreachable = r.cluster.central.AllDown
+	if r.cluster.Central != nil {
+		p.Unreachable = r.cluster.Central.AllDown
 	}
 	if r.localData != nil {
 		p.LocalData = r.localData
@@ -349,20 +85,12 @@ func (b *builder) plan(r *generation) (*resolve.Plan, error) {
 
 // adopt has the parts of r follow its plan, which is in use from now on.
 func (r *generation) adopt(p *resolve.Plan) {
-	if r.cluster.store != nil {
-		r.cluster.keepVersions(p)
+	if r.cluster.Store != nil {
+		r.cluster.KeepVersions(p, time.Now())
 	}
-	if r.cluster.endpoints != nil {
-		r.cluster.endpoints.SetZone(r.cluster.topologyZone(r.config.Cluster.NodeZone))
+	if r.cluster.Endpoints != nil {
+		r.cluster.Endpoints.SetZone(r.cluster.TopologyZone(r.config.Cluster.NodeZone))
 	}
-}
-
-// domain returns the cluster domain, nil without a cluster.
-func (c *cluster) domain() []byte {
-	if len(c.domains) == 0 {
-		return nil
-	}
-	return c.domains[0]
 }
 
 // otherCentralTTL bounds how long the central resolver's answers outside the cluster domain are cached, such as reverse names of
@@ -378,15 +106,15 @@ func (r *generation) planRoutes() (list []resolve.Route) {
 			TTL: resolve.TTLs{Min: route.MinTTL, Max: route.MaxTTL, Negative: route.NegativeTTL},
 		})
 	}
-	for _, suffix := range r.cluster.centralZones {
+	for _, suffix := range r.cluster.CentralZones {
 		if slices.ContainsFunc(r.routes, func(route route) bool { return bytes.Equal(route.suffix, suffix) }) {
 			continue
 		}
 		ttl := resolve.TTLs{Max: r.config.Cache.MaxTTL, Negative: r.config.Cache.NegativeTTL}
-		if !slices.ContainsFunc(r.cluster.domains, func(domain []byte) bool { return bytes.Equal(suffix, domain) }) {
+		if !slices.ContainsFunc(r.cluster.Domains, func(domain []byte) bool { return bytes.Equal(suffix, domain) }) {
 			ttl = resolve.TTLs{Max: min(ttl.Max, otherCentralTTL), Negative: min(ttl.Negative, otherCentralTTL)}
 		}
-		list = append(list, resolve.Route{Suffix: suffix, Upstream: r.cluster.central, Exact: true, TTL: ttl})
+		list = append(list, resolve.Route{Suffix: suffix, Upstream: r.cluster.Central, Exact: true, TTL: ttl})
 	}
 	for _, special := range r.special {
 		if !slices.ContainsFunc(list, func(route resolve.Route) bool { return bytes.Equal(route.Suffix, special.Zone) }) {
@@ -428,75 +156,6 @@ func queryLog(q config.QueryLog, log *slog.Logger) *resolve.QueryLog {
 	return l
 }
 
-// parts returns the parts of r that run.
-func (r *generation) parts() []part {
-	var list []part
-	for _, route := range r.routes {
-		list = append(list, route.pool)
-	}
-	if c := r.cluster; c.source != nil {
-		list = append(list, c.source)
-	}
-	if c := r.cluster; c.central != nil {
-		list = append(list, c.central)
-	}
-	if c := r.cluster; c.keys != nil {
-		list = append(list, c.keys)
-	}
-	if c := r.cluster; c.notifier != nil {
-		list = append(list, c.notifier)
-	}
-	if r.fallback != nil {
-		list = append(list, r.fallback)
-	}
-	if r.localData != nil {
-		list = append(list, r.localData.Hosts())
-	}
-	if r.etcd != nil {
-		list = append(list, r.etcd)
-	}
-	for _, p := range r.probes {
-		list = append(list, p)
-	}
-	return list
-}
-
-// newLocalData returns the hosts and templates of cfg; nil: there are none. It takes from old what was read from
-// hosts files.
-func (b *builder) newLocalData(cfg *config.Config, old *localdata.Data) (*localdata.Data, error) {
-	if len(cfg.Hosts.Names)+len(cfg.Hosts.Files)+len(cfg.Templates) == 0 {
-		return nil, nil //nolint:nilnil // hosts and templates are optional
-	}
-	hosts := &cfg.Hosts
-	s := localdata.Config{Names: hosts.Names, Files: hosts.Files, TTL: hosts.TTL, NoReverse: hosts.NoReverse, Log: b.log, Predecessor: old}
-	for i := range cfg.Templates {
-		t, err := templateOf(&cfg.Templates[i])
-		if err != nil {
-			return nil, fmt.Errorf("templates[%d]: %w", i, err)
-		}
-		s.Templates = append(s.Templates, t)
-	}
-	return localdata.New(s)
-}
-
-// templateOf parses the records of a configured template.
-func templateOf(t *config.Template) (localdata.Template, error) {
-	out := localdata.Template{Zone: t.Zone, Types: t.Types, Match: t.Match, Rcode: t.Rcode}
-	for _, section := range []struct {
-		to   *[]func(*localdata.Question) (dns.RR, error)
-		from []string
-	}{{&out.Answer, t.Answer}, {&out.Authority, t.Authority}, {&out.Additional, t.Additional}} {
-		for _, text := range section.from {
-			record, err := config.ParseRecord(text)
-			if err != nil {
-				return out, err
-			}
-			*section.to = append(*section.to, func(q *localdata.Question) (dns.RR, error) { return record((*config.TemplateData)(q)) })
-		}
-	}
-	return out, nil
-}
-
 // planRewrites adds rewrites and DNS64 to the plan.
 func planRewrites(p *resolve.Plan, cfg *config.Config) (err error) {
 	if len(cfg.Rewrite) > 0 {
@@ -516,13 +175,4 @@ func planRewrites(p *resolve.Plan, cfg *config.Config) (err error) {
 		p.DNS64, err = resolve.NewDNS64(cfg.DNS64.Prefix, cfg.DNS64.TranslateAll, cfg.DNS64.Clients == config.DNS64All)
 	}
 	return err
-}
-
-// localDataStats returns the stats of hosts and templates; nil: there are none.
-func (r *generation) localDataStats() *localdata.Stats {
-	if r.localData == nil {
-		return nil
-	}
-	st := r.localData.Stats()
-	return &st
 }

@@ -21,10 +21,10 @@ func TestPlanChangesNothing(t *testing.T) {
 	r.config.Cluster.NodeZone = "a"
 	r.config.Cluster.TransferTo = []config.TransferClient{{Prefix: netip.MustParsePrefix("192.0.2.0/24")}}
 	c := r.cluster
-	c.endpoints = new(upstream.Service)
-	pool, err := upstream.New(upstream.Config{Endpoints: c.endpoints.Endpoints()})
+	c.Endpoints = new(upstream.Service)
+	pool, err := upstream.New(upstream.Config{Endpoints: c.Endpoints.Endpoints()})
 	assert.NoError(t, err)
-	c.endpoints.Set([]upstream.ServiceEndpoint{
+	c.Endpoints.Set([]upstream.ServiceEndpoint{
 		{Addr: netip.MustParseAddrPort("10.244.0.1:53"), Zone: "a"}, {Addr: netip.MustParseAddrPort("10.244.0.2:53"), Zone: "b"},
 	}, nil)
 	far := func() (list []netip.AddrPort) {
@@ -41,7 +41,7 @@ func TestPlanChangesNothing(t *testing.T) {
 	assert.Equal(t, "far servers after a plan", "[]", fmt.Sprint(far()))
 	r.adopt(plan)
 	assert.Equal(t, "far servers after it is adopted", "[10.244.0.2:53]", fmt.Sprint(far()))
-	serial := c.store.Serial()
+	serial := c.Store.Serial()
 	next := *r
 	next.config.Cluster.NodeZone, next.config.Cluster.TransferTo = "b", nil
 	next.config.Rewrite = []config.Rewrite{{Exact: "a..b", To: "c"}}
@@ -49,5 +49,5 @@ func TestPlanChangesNothing(t *testing.T) {
 		t.Error("a plan with a wrong rule is made")
 	}
 	assert.Equal(t, "far servers after a failed plan", "[10.244.0.2:53]", fmt.Sprint(far()))
-	assert.Equal(t, "version of the zone after it", serial, c.store.Serial())
+	assert.Equal(t, "version of the zone after it", serial, c.Store.Serial())
 }

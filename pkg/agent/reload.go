@@ -68,10 +68,8 @@ func (a *Agent) replan(ctx context.Context) {
 			return err
 		}
 		a.servers.limitSessions(a.memory.Share(), &r.config.Limits)
-		a.builder.limitNames(r.cluster)
-		r.adopt(plan)
-		a.resolver.Swap(plan)
-		a.kernel.update()
+		a.builder.clusters.Apply(r.cluster, r.cluster)
+		a.use(r, plan)
 		return nil
 	})
 }
@@ -127,47 +125,29 @@ func (a *Agent) apply(ctx context.Context, cfg config.Config) error {
 	}
 	r.needRestart = needRestart
 	a.parts.start(ctx, r.parts())
-	otherMemory := !r.unchanged(old, memoryKeys)
-	if otherMemory {
-		a.memory.Update(ctx, &cfg)
-	}
+	a.memory.Update(ctx, &cfg)
 	plan, err := a.preparedPlan(ctx, r, old)
 	if err == nil {
 		err = r.resize(old) // last of the steps that can fail: it empties the old cache
 	}
 	if err != nil {
 		a.parts.stopUnused(old.parts())
-		if otherMemory {
-			a.memory.Update(ctx, &old.config)
-		}
+		a.memory.Update(ctx, &old.config)
 		return err
 	}
 	plan.Cache = r.cache
 	a.config.logHandler.Set(cfg.Log)
-	if cfg.Log.Dnstap != old.config.Log.Dnstap {
-		a.builder.useTap(cfg.Log.Dnstap)
-	}
+	a.builder.useTap(cfg.Log.Dnstap)
 	r.cache.SetPrefetch(cacheConfig(cfg.Cache).Prefetch)
 	r.cache.SetServeStale(cacheConfig(cfg.Cache).ServeStale)
-	if otherMemory {
-		a.servers.limitSessions(a.memory.Share(), &cfg.Limits)
-	}
+	a.servers.limitSessions(a.memory.Share(), &cfg.Limits)
 	a.running.Store(r)
-	if otherMemory || r.cluster != old.cluster {
-		a.builder.limitNames(r.cluster)
-		a.builder.observe(r.cluster)
-	}
-	r.adopt(plan)
-	a.resolver.Swap(plan)
-	a.kernel.update()
+	a.builder.clusters.Apply(old.cluster, r.cluster)
+	a.use(r, plan)
 	purgeRerouted(r, old)
 	a.parts.stopUnused(r.parts())
-	if r.cluster != old.cluster {
-		a.node.TargetChanged()
-	}
-	if cfg.Snapshot != old.config.Snapshot {
-		a.snapshots.restart()
-	}
+	a.node.TargetChanged()
+	a.snapshots.apply(old, r)
 	if len(needRestart) > 0 {
 		a.log.WarnContext(ctx, "configuration keys need a restart", "keys", needRestart)
 	}
@@ -177,10 +157,17 @@ func (a *Agent) apply(ctx context.Context, cfg config.Config) error {
 	return nil
 }
 
+// use answers by plan, which is r's, from now on.
+func (a *Agent) use(r *generation, plan *resolve.Plan) {
+	r.adopt(plan)
+	a.resolver.Swap(plan)
+	a.kernel.update()
+}
+
 // preparedPlan returns the plan of r, after r has synced the cluster, and read the records of etcd, if old had.
 func (a *Agent) preparedPlan(ctx context.Context, r, old *generation) (*resolve.Plan, error) {
-	if r.cluster != old.cluster && old.cluster.synced() {
-		if err := r.cluster.awaitSync(ctx, syncTimeout); err != nil {
+	if r.cluster != old.cluster && old.cluster.Synced() {
+		if err := r.cluster.AwaitSync(ctx, syncTimeout); err != nil {
 			return nil, err
 		}
 	}

@@ -21,6 +21,7 @@ import (
 	"github.com/nodecache/node-cache/pkg/admin/status"
 	"github.com/nodecache/node-cache/pkg/admin/top"
 	"github.com/nodecache/node-cache/pkg/cache"
+	"github.com/nodecache/node-cache/pkg/cluster"
 	"github.com/nodecache/node-cache/pkg/config"
 	"github.com/nodecache/node-cache/pkg/dnstap"
 	"github.com/nodecache/node-cache/pkg/handover"
@@ -90,20 +91,24 @@ func (a *Agent) assemble(ctx context.Context, cfg config.Config) (err error) {
 		Config: cfg, Token: a.token, Host: a.host, LongestBatch: a.servers.longestBatch, Log: a.log,
 		Target: func() node.Target {
 			r := a.running.Load()
-			return r.cluster.interceptTarget(&r.config)
+			return r.interceptTarget()
 		},
 	})
 	if err != nil {
 		return err
 	}
 	a.builder = &builder{
-		log: a.log, version: a.options.Version, token: a.token, dial: a.options.Dial,
+		log: a.log, token: a.token, dial: a.options.Dial,
 		loops: upstream.NewLoopDetector(nil), memory: a.memory, tap: dnstap.New(nodeName(), a.options.Version, a.log), watchers: &a.watchers, ready: a.ready, stopped: a.config.stopped,
-		targetChanged: func() { // the addresses of the DNS service, or of its endpoints
+		kernelHas: a.kernel.has,
+	}
+	a.builder.clusters = &cluster.Maker{
+		Version: a.options.Version, Pool: a.builder.poolConfig, Memory: a.memory, Now: time.Now, Log: a.log,
+		Observer: &storeObserver{kernel: &a.kernel, running: &a.running},
+		TargetChanged: func() {
 			a.node.TargetChanged()
 			a.kernel.update()
 		},
-		observer: &storeObserver{kernel: &a.kernel, running: &a.running}, kernelHas: a.kernel.has,
 	}
 	a.builder.useTap(cfg.Log.Dnstap)
 	r, err := a.builder.build(cfg, noGeneration()) //nolint:contextcheck // it reads files and never blocks
@@ -158,7 +163,7 @@ func (a *Agent) makeServers(cfg *config.Config) (err error) {
 	if err != nil {
 		return err
 	}
-	index := func() *pods.Index { return a.running.Load().cluster.pods }
+	index := func() *pods.Index { return a.running.Load().cluster.Pods }
 	a.page, err = page.New(page.Config{
 		Status:     a.Status,
 		Stats:      func() resolve.Stats { return a.resolver.Stats() },
@@ -317,7 +322,7 @@ func (a *Agent) awaitCluster(ctx context.Context) {
 		a.handover.awaitSync(ctx, from)
 		return
 	}
-	_ = a.running.Load().cluster.awaitSync(ctx, firstSyncWait)
+	_ = a.running.Load().cluster.AwaitSync(ctx, firstSyncWait)
 }
 
 // dropCapabilities drops the capabilities that the agent no longer needs.
@@ -347,7 +352,7 @@ func (a *Agent) watchSuspends(ctx context.Context) {
 	suspend.Watch(ctx, func(d time.Duration) {
 		r := a.running.Load()
 		r.cache.AddSuspend(d)
-		for _, store := range r.cluster.stores() {
+		for _, store := range r.cluster.Stores() {
 			store.AddSuspend(d)
 		}
 		a.log.InfoContext(ctx, "host was suspended", "for", d.Round(time.Millisecond).String())
@@ -367,19 +372,15 @@ func (a *Agent) watchTopology(ctx context.Context) {
 	warned := false
 	for wait := zoneRetry; ; {
 		r := a.running.Load()
-		if w, ok := r.cluster.topologyWatch(&r.config.Cluster); ok {
-			name, region, err := w.NodeTopology(ctx)
-			if err == nil {
-				r.cluster.topology.Store(&topology{name, region})
-				a.log.InfoContext(ctx, "topology zone found", "zone", cmp.Or(name, "none"), "region", cmp.Or(region, "none"))
-				a.replan(ctx)
-				wait = zoneRetry
-			} else {
-				a.log.DebugContext(ctx, "reading topology zone failed", "err", err)
-				wait = min(2*wait, zoneRetryLimit)
-			}
+		switch found, err := r.cluster.LearnTopology(ctx, &r.config.Cluster, a.log); {
+		case err != nil:
+			a.log.DebugContext(ctx, "reading topology zone failed", "err", err)
+			wait = min(2*wait, zoneRetryLimit)
+		case found:
+			a.replan(ctx)
+			wait = zoneRetry
 		}
-		p, unknown := status.FederationProblem(r.cluster.federationStatus(&r.config.Cluster))
+		p, unknown := status.FederationProblem(r.cluster.FederationStatus(&r.config.Cluster))
 		if unknown && !warned {
 			a.log.WarnContext(ctx, "federations have no aliases", "problem", p.What, "hint", p.Hint)
 		}
@@ -398,8 +399,8 @@ const zoneWait = 10 * time.Second
 // takeLease takes the lease once the zone is known, if only from a snapshot, or after zoneWait without it.
 // Until then the fallback answers the node's queries. Without a fallback they arrive here, lease or not.
 func (a *Agent) takeLease(ctx context.Context) {
-	if c := a.running.Load().cluster; a.node.Managed() && !c.restored() {
-		_ = c.awaitSync(ctx, zoneWait)
+	if c := a.running.Load().cluster; a.node.Managed() && !c.Restored() {
+		_ = c.AwaitSync(ctx, zoneWait)
 	}
 	if ctx.Err() == nil {
 		a.node.Serve()

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"iter"
 	"log/slog"
-	"os"
 	"sync/atomic"
 	"time"
 
@@ -16,7 +15,6 @@ import (
 	"github.com/nodecache/node-cache/pkg/pods"
 	"github.com/nodecache/node-cache/pkg/snapshot"
 	"github.com/nodecache/node-cache/pkg/upstream"
-	"github.com/nodecache/node-cache/pkg/watch"
 )
 
 // snapshots loads and saves what a generation has learned.
@@ -65,7 +63,7 @@ func (s *snapshots) fillFrom(snap *snapshot.Snapshot, age time.Duration, r *gene
 		snap.CheckVersion(snapshot.Central, upstream.DumpVersion), snap.CheckVersion(snapshot.Pods, pods.DumpVersion)); err != nil {
 		return loaded, err
 	}
-	loaded.Entries, err = r.cache.Restore(snap.Records(snapshot.Cache), age, time.Now(), r.cluster.owner)
+	loaded.Entries, err = r.cache.Restore(snap.Records(snapshot.Cache), age, time.Now(), r.cluster.Owner)
 	if err != nil {
 		return loaded, snap.RecordError(snapshot.Cache, err)
 	}
@@ -75,20 +73,20 @@ func (s *snapshots) fillFrom(snap *snapshot.Snapshot, age time.Duration, r *gene
 		}
 	}
 	usePods := func() {}
-	if index := r.cluster.pods; index != nil {
-		usePods, err = index.Restore(podScope(r), snap.Records(snapshot.Pods), age, cfg.MaxAge, time.Now())
+	if index := r.cluster.Pods; index != nil {
+		usePods, err = index.Restore(r.cluster.PodScope(&r.config), snap.Records(snapshot.Pods), age, cfg.MaxAge, time.Now())
 		if err != nil {
 			return loaded, snap.RecordError(snapshot.Pods, err)
 		}
 	}
 	useCentral := func() {}
-	if central := r.cluster.endpoints; central != nil {
-		useCentral, err = central.Restore(centralScope(r), snap.Records(snapshot.Central), age, cfg.MaxAge, time.Now())
+	if central := r.cluster.Endpoints; central != nil {
+		useCentral, err = central.Restore(r.cluster.CentralScope(&r.config), snap.Records(snapshot.Central), age, cfg.MaxAge, time.Now())
 		if err != nil {
 			return loaded, snap.RecordError(snapshot.Central, err)
 		}
 	}
-	for kind, store := range r.cluster.stores() {
+	for kind, store := range r.cluster.Stores() {
 		restored, err := s.restoreZone(r, snap, kind, store, age)
 		if err != nil {
 			return loaded, snap.RecordError(kind, err)
@@ -109,7 +107,7 @@ func (s *snapshots) restoreZone(r *generation, snap *snapshot.Snapshot, kind sna
 	if !there {
 		return 0, nil
 	}
-	if string(scope) != zoneScope(r) {
+	if string(scope) != r.cluster.ObjectScope(&r.config) {
 		s.log.Info("snapshot's cluster objects skipped", "err", "the cluster configuration has changed")
 		return 0, nil
 	}
@@ -132,28 +130,6 @@ func skipFirst(all iter.Seq[[]byte]) iter.Seq[[]byte] {
 			first = false
 		}
 	}
-}
-
-// zoneScope describes the objects that r's source selects, and their cluster.
-func zoneScope(r *generation) string { return objectsOf(&r.config.Cluster) + serverOf(r) }
-
-// centralScope names the central resolver's service and its cluster.
-func centralScope(r *generation) string {
-	return r.config.Cluster.Central.Service.String() + " of " + r.cluster.sourceName(&r.config) + serverOf(r)
-}
-
-// podScope names the node of the pods and its cluster.
-func podScope(r *generation) string {
-	return os.Getenv("NODE_NAME") + " of " + r.cluster.sourceName(&r.config) + serverOf(r)
-}
-
-// serverOf returns the API server that a kubeconfig names, for a scope: the file may name another one at the next start. It is empty
-// without a kubeconfig.
-func serverOf(r *generation) string {
-	if w, ok := r.cluster.source.(*watch.Watch); ok && r.config.Cluster.Kubeconfig != "" {
-		return ", server " + w.Server()
-	}
-	return ""
 }
 
 const (
@@ -202,8 +178,11 @@ func (s *snapshots) owned(r *generation) bool {
 	}
 }
 
-// restart makes run begin with the period of the running configuration.
-func (s *snapshots) restart() {
+// apply makes run begin with the period of r, if it differs.
+func (s *snapshots) apply(old, r *generation) {
+	if r.config.Snapshot == old.config.Snapshot {
+		return
+	}
 	select {
 	case s.change <- struct{}{}:
 	default:
@@ -231,20 +210,20 @@ func (s *snapshots) fillOf(r *generation) func(context.Context, *snapshot.Writer
 // fill writes the cluster objects completely or not at all, because a part would deny the names of the rest.
 // Of the cache it writes as much as fits.
 func (s *snapshots) fill(ctx context.Context, w *snapshot.Writer, r *generation, now time.Time) error {
-	for kind, store := range r.cluster.stores() {
+	for kind, store := range r.cluster.Stores() {
 		if err := s.fillZone(ctx, w, r, kind, store, now); err != nil {
 			return err
 		}
 	}
 	w.Section(snapshot.Central, upstream.DumpVersion)
-	if central := r.cluster.endpoints; central != nil {
-		if err := central.Dump(centralScope(r), now, w.Record); err != nil {
+	if central := r.cluster.Endpoints; central != nil {
+		if err := central.Dump(r.cluster.CentralScope(&r.config), now, w.Record); err != nil {
 			return err
 		}
 	}
-	if index := r.cluster.pods; index != nil {
+	if index := r.cluster.Pods; index != nil {
 		w.Section(snapshot.Pods, pods.DumpVersion)
-		if err := index.Dump(podScope(r), now, w.Record); err != nil {
+		if err := index.Dump(r.cluster.PodScope(&r.config), now, w.Record); err != nil {
 			return err
 		}
 	}
@@ -280,7 +259,7 @@ func dumpZone(r *generation, store *zone.Store, now time.Time, emit func([]byte)
 	return store.Dump(now, func(record []byte) error {
 		if first {
 			first = false
-			if err := emit([]byte(zoneScope(r))); err != nil {
+			if err := emit([]byte(r.cluster.ObjectScope(&r.config))); err != nil {
 				return err
 			}
 		}

@@ -11,7 +11,6 @@ import (
 	"net/netip"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -20,6 +19,7 @@ import (
 
 	"github.com/nodecache/node-cache/internal/assert"
 	"github.com/nodecache/node-cache/pkg/cache"
+	"github.com/nodecache/node-cache/pkg/cluster"
 	"github.com/nodecache/node-cache/pkg/config"
 	"github.com/nodecache/node-cache/pkg/names/zone"
 	"github.com/nodecache/node-cache/pkg/node"
@@ -103,14 +103,14 @@ func emptyGeneration(t *testing.T) *generation {
 	t.Helper()
 	cfg := config.Default(config.Agent)
 	cfg.Snapshot.Folder = "/disk"
-	cfg.Cluster.Resolver = config.ResolverLocal
+	cfg.Cluster.Resolver, cfg.Cluster.NodeZone = config.ResolverLocal, ""
 	r := &generation{config: cfg}
 	var err error
 	r.cache, err = cache.New(cache.Config{Size: cache.MinSize, ServeStale: cache.ServeStale{Window: time.Hour, TTL: 30 * time.Second}}, time.Now())
 	assert.NoError(t, err)
-	r.cluster = &cluster{store: zone.NewStore(), domains: [][]byte{[]byte("\x07cluster\x05local\x00")}, source: before(), topology: new(atomic.Pointer[topology])}
-	r.cluster.events = r.cluster.store
-	r.cluster.store.Expect(zone.Services)
+	r.cluster = &cluster.Cluster{Store: zone.NewStore(), Domains: [][]byte{[]byte("\x07cluster\x05local\x00")}, Source: before()}
+	r.cluster.Events = r.cluster.Store
+	r.cluster.Store.Expect(zone.Services)
 	return r
 }
 
@@ -127,7 +127,7 @@ func learn(t *testing.T, r *generation) {
 	msg, err := q.Pack()
 	assert.NoError(t, err)
 	r.cache.Put(wwwKey(), &cache.Answer{Msg: msg, TTLs: []uint16{uint16(len(msg)) - 10}, Lifetime: time.Minute}, now)
-	s := r.cluster.store
+	s := r.cluster.Store
 	s.PutService(zone.Service{Namespace: "shop", Name: "web", Addrs: []netip.Addr{netip.MustParseAddr("10.96.0.7")}, TTL: -1}, now)
 	s.ConfirmFresh(zone.Services, now)
 	s.SetSynced(zone.Services)
@@ -138,7 +138,7 @@ func wwwKey() []byte { return []byte("\x03www\x04test\x00\x00\x01\x00") }
 // holdsLearned reports whether r has the answer and the service of learn.
 func holdsLearned(r *generation) (answer, object bool) {
 	_, found := r.cache.Lookup(wwwKey(), time.Now(), nil)
-	return found == cache.Fresh, r.cluster.store.Stats().Kinds[zone.Services].Objects == 1
+	return found == cache.Fresh, r.cluster.Store.Stats().Kinds[zone.Services].Objects == 1
 }
 
 // TestSnapshotRoundTrip checks that the next agent restores what this one saved.
@@ -164,11 +164,11 @@ func TestSnapshotRoundTrip(t *testing.T) {
 		if answer, object := holdsLearned(next); !answer || !object {
 			t.Errorf("the next one has the answer: %t, the service: %t", answer, object)
 		}
-		if !next.cluster.restored() || !strings.Contains(next.cluster.restoredNote(time.Now()), "from a snapshot") {
-			t.Errorf("the zone is not reported as restored: %q", next.cluster.restoredNote(time.Now()))
+		if why := next.cluster.NotReady(time.Now()); !next.cluster.Restored() || why == nil || !strings.Contains(why.Error(), "from a snapshot") {
+			t.Errorf("the zone is not reported as restored: %v", why)
 		}
-		next.cluster.store.SetSynced(zone.Services)
-		if next.cluster.restored() || next.cluster.restoredNote(time.Now()) != "" {
+		next.cluster.Store.SetSynced(zone.Services)
+		if next.cluster.Restored() || strings.Contains(next.cluster.NotReady(time.Now()).Error(), "from a snapshot") {
 			t.Error("the zone is reported as restored once it is in sync")
 		}
 	})
@@ -213,7 +213,7 @@ func TestSnapshotRefused(t *testing.T) {
 			if loaded.Outcome != snapshot.OutcomeRefused || !strings.Contains(loaded.Reason, "snapshot /disk/node-cache.snapshot: ") || !strings.Contains(loaded.Reason, tt.want) {
 				t.Errorf("%+v, want %q", loaded, tt.want)
 			}
-			if answer, object := holdsLearned(r); answer || object || r.cluster.restored() {
+			if answer, object := holdsLearned(r); answer || object || r.cluster.Restored() {
 				t.Errorf("it has the answer: %t, the service: %t", answer, object)
 			}
 			if lines := log.take(); len(lines) != 1 || !strings.Contains(lines[0], "level=WARN") || !strings.Contains(lines[0], "hint=\"no action needed") {
@@ -240,11 +240,11 @@ func TestSnapshotOddRecord(t *testing.T) {
 			Folder: disk, Writer: "w", At: keeping(disk, new(notes)).Clocks(), MaxSize: 1 << 20,
 			Fill: func(w *snapshot.Writer) error {
 				w.Section(snapshot.Zone, zone.DumpVersion)
-				err := dumpZone(r, r.cluster.events, time.Now(), func(record []byte) error { return w.Record(edit(snapshot.Zone, record)) })
+				err := dumpZone(r, r.cluster.Events, time.Now(), func(record []byte) error { return w.Record(edit(snapshot.Zone, record)) })
 				w.Section(snapshot.Cache, cache.DumpVersion)
 				_, err2 := r.cache.Dump(1<<20, time.Now(), func(record []byte) error { return w.Record(edit(snapshot.Cache, record)) })
 				w.Section(snapshot.Pods, pods.DumpVersion)
-				return errors.Join(err, err2, r.cluster.pods.Dump(podScope(r), time.Now(), func(record []byte) error { return w.Record(edit(snapshot.Pods, record)) }))
+				return errors.Join(err, err2, r.cluster.Pods.Dump(r.cluster.PodScope(&r.config), time.Now(), func(record []byte) error { return w.Record(edit(snapshot.Pods, record)) }))
 			},
 		})
 		assert.NoError(t, err)
@@ -255,9 +255,9 @@ func TestSnapshotOddRecord(t *testing.T) {
 			t.Parallel()
 			r := emptyGeneration(t)
 			learn(t, r)
-			r.cluster.pods = pods.NewIndex(time.Minute, nil)
-			r.cluster.pods.Put(&pods.Pod{Namespace: "shop", Name: "web", Addrs: []netip.Addr{netip.MustParseAddr("10.1.0.1")}})
-			r.cluster.pods.Confirm(time.Now())
+			r.cluster.Pods = pods.NewIndex(time.Minute, nil)
+			r.cluster.Pods.Put(&pods.Pod{Namespace: "shop", Name: "web", Addrs: []netip.Addr{netip.MustParseAddr("10.1.0.1")}})
+			r.cluster.Pods.Confirm(time.Now())
 			disk := whole(t, r, func(k snapshot.Kind, record []byte) []byte {
 				if k == kind && !bytes.HasPrefix(record, []byte("source")) {
 					return append(bytes.Clone(record), 0)
@@ -265,10 +265,10 @@ func TestSnapshotOddRecord(t *testing.T) {
 				return record
 			})
 			next, s := emptyGeneration(t), keeping(disk, new(notes))
-			next.cluster.pods = pods.NewIndex(time.Minute, nil)
+			next.cluster.Pods = pods.NewIndex(time.Minute, nil)
 			s.load(t.Context(), next)
 			answer, object := holdsLearned(next)
-			known := next.cluster.pods.Stats(time.Now()).Pods == 1
+			known := next.cluster.Pods.Stats(time.Now()).Pods == 1
 			if want := kind == 0; answer != want || object != want || known != want {
 				t.Errorf("it has the answer: %t, the service: %t, the pod: %t; want %t: %+v", answer, object, known, want, s.Stats().Loaded)
 			}
@@ -299,7 +299,7 @@ func TestSnapshotScope(t *testing.T) {
 		edit(&next.config.Cluster)
 		s := keeping(disk, log)
 		s.load(t.Context(), next)
-		if answer, object := holdsLearned(next); !answer || object || next.cluster.restored() || s.Stats().Loaded.Outcome != snapshot.OutcomeLoaded {
+		if answer, object := holdsLearned(next); !answer || object || next.cluster.Restored() || s.Stats().Loaded.Outcome != snapshot.OutcomeLoaded {
 			t.Errorf("%s: it has the answer: %t, the service: %t: %+v", name, answer, object, s.Stats().Loaded)
 		}
 	}
@@ -339,7 +339,7 @@ func TestSnapshotBeforeSync(t *testing.T) {
 				t.Errorf("not ready: %v", err)
 			}
 			stats := watch.Stats{Kinds: []watch.KindStats{{Kind: zone.Services}}}
-			s := clusterStatus(r, &stats)
+			s := r.cluster.Status(&r.config, &stats, time.Now())
 			if s.Kinds[0].Restored != known || (s.Kinds[0].Age == nil) == known {
 				t.Errorf("%+v", s.Kinds[0])
 			}
@@ -353,20 +353,20 @@ func TestSnapshotOfClusterSet(t *testing.T) {
 	disk, log := snapshottest.NewDisk(), new(notes)
 	withSet := func() *generation {
 		r := emptyGeneration(t)
-		r.cluster.set = zone.NewStore()
-		r.cluster.set.Expect(zone.Services)
+		r.cluster.Set = zone.NewStore()
+		r.cluster.Set.Expect(zone.Services)
 		return r
 	}
 	r, s := withSet(), keeping(disk, log)
 	learn(t, r)
-	r.cluster.set.PutService(zone.Service{Namespace: "shop", Name: "db", Type: zone.Headless, TTL: -1}, time.Now())
-	r.cluster.set.ConfirmFresh(zone.Services, time.Now())
-	r.cluster.set.SetSynced(zone.Services)
+	r.cluster.Set.PutService(zone.Service{Namespace: "shop", Name: "db", Type: zone.Headless, TTL: -1}, time.Now())
+	r.cluster.Set.ConfirmFresh(zone.Services, time.Now())
+	r.cluster.Set.SetSynced(zone.Services)
 	s.attempt(t.Context(), time.Second, r)
 	for objects, next := range map[int]*generation{1: emptyGeneration(t), 2: withSet()} {
 		s = keeping(disk, log)
 		s.load(t.Context(), next)
 		assert.Same(t, "loaded", objects, s.Stats().Loaded.Objects)
-		assert.Same(t, "from the set", objects == 2, next.cluster.set != nil && next.cluster.set.Restored(zone.Services))
+		assert.Same(t, "from the set", objects == 2, next.cluster.Set != nil && next.cluster.Set.Restored(zone.Services))
 	}
 }

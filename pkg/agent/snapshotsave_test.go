@@ -31,10 +31,10 @@ func TestSnapshotCentral(t *testing.T) {
 	withCentral := func() *generation {
 		r := emptyGeneration(t)
 		r.config.Cluster.Central.Service = config.ServiceName{Namespace: "kube-system", Name: "kube-dns"}
-		r.cluster.endpoints = new(upstream.Service)
+		r.cluster.Endpoints = new(upstream.Service)
 		var err error
-		r.cluster.central, err = upstream.New(upstream.Config{
-			LoopDetector: upstream.NewLoopDetector(nil), Zone: r.cluster.domains[0], Endpoints: r.cluster.endpoints.Endpoints(), Connections: 1, Log: slog.New(slog.DiscardHandler),
+		r.cluster.Central, err = upstream.New(upstream.Config{
+			LoopDetector: upstream.NewLoopDetector(nil), Zone: r.cluster.Domains[0], Endpoints: r.cluster.Endpoints.Endpoints(), Connections: 1, Log: slog.New(slog.DiscardHandler),
 		})
 		assert.NoError(t, err)
 		return r
@@ -42,7 +42,7 @@ func TestSnapshotCentral(t *testing.T) {
 	ready := []upstream.ServiceEndpoint{{Addr: netip.MustParseAddrPort("10.1.0.1:53"), Zone: "a b"}, {Addr: netip.MustParseAddrPort("[fd00::1]:5353")}}
 	own := []netip.AddrPort{netip.MustParseAddrPort("10.96.0.10:53")}
 	before := withCentral()
-	before.cluster.endpoints.Set(ready, own)
+	before.cluster.Endpoints.Set(ready, own)
 	now := time.Now()
 	var disk *snapshottest.Disk
 	next := func(from *generation, later time.Duration) *generation {
@@ -59,29 +59,29 @@ func TestSnapshotCentral(t *testing.T) {
 		return r
 	}
 	r := next(before, 10*time.Hour)
-	records := recordsOf(t, r.cluster.endpoints)
+	records := recordsOf(t, r.cluster.Endpoints)
 	assert.Same(t, "records", []string{"10.1.0.1:53 a b", "[fd00::1]:5353 ", "10.96.0.10:53"}, records[2:])
-	if ready, own := r.cluster.endpoints.Confirmed(); len(ready)+len(own) > 0 {
+	if ready, own := r.cluster.Endpoints.Confirmed(); len(ready)+len(own) > 0 {
 		t.Error("the restored endpoints count as confirmed")
 	}
 	age, err := strconv.ParseInt(records[1], 10, 64)
-	if age := time.Duration(age); err != nil || age < 10*time.Hour || age > 10*time.Hour+time.Minute || r.cluster.central.Empty() {
-		t.Errorf("age %s, %v, no server: %t", age, err, r.cluster.central.Empty())
+	if age := time.Duration(age); err != nil || age < 10*time.Hour || age > 10*time.Hour+time.Minute || r.cluster.Central.Empty() {
+		t.Errorf("age %s, %v, no server: %t", age, err, r.cluster.Central.Empty())
 	}
-	if r := next(r, 13*time.Hour); r.cluster.central.Empty() {
+	if r := next(r, 13*time.Hour); r.cluster.Central.Empty() {
 		t.Error("after 23 hours in all there is no server")
 	}
-	if r := next(r, 15*time.Hour); !r.cluster.central.Empty() {
+	if r := next(r, 15*time.Hour); !r.cluster.Central.Empty() {
 		t.Error("after 25 hours in all, of two agents, there is a server")
 	}
-	r.cluster.endpoints.Set(ready[:1], own)
-	if r = next(r, 15*time.Hour); r.cluster.central.Empty() {
+	r.cluster.Endpoints.Set(ready[:1], own)
+	if r = next(r, 15*time.Hour); r.cluster.Central.Empty() {
 		t.Error("after a new report there is no server")
 	}
-	use, err := r.cluster.endpoints.Restore("scope", slices.Values([][]byte{[]byte("scope"), []byte("0")}), 0, time.Hour, now)
+	use, err := r.cluster.Endpoints.Restore("scope", slices.Values([][]byte{[]byte("scope"), []byte("0")}), 0, time.Hour, now)
 	assert.NoError(t, err)
 	use()
-	if r.cluster.central.Empty() {
+	if r.cluster.Central.Empty() {
 		t.Error("the reported endpoints are replaced by the restored ones")
 	}
 }
@@ -189,7 +189,7 @@ func TestSnapshotTooLarge(t *testing.T) {
 	r, s := emptyGeneration(t), keeping(disk, log)
 	learn(t, r)
 	for i := range 3000 {
-		r.cluster.store.PutService(zone.Service{Namespace: "shop", Name: fmt.Sprint("web-", i), TTL: -1}, time.Now())
+		r.cluster.Store.PutService(zone.Service{Namespace: "shop", Name: fmt.Sprint("web-", i), TTL: -1}, time.Now())
 	}
 	r.config.Snapshot.Size = 40 << 10
 	for range 2 {
@@ -203,8 +203,8 @@ func TestSnapshotTooLarge(t *testing.T) {
 	}
 	next := emptyGeneration(t)
 	keeping(disk, log).load(t.Context(), next)
-	if answer, _ := holdsLearned(next); !answer || next.cluster.restored() {
-		t.Errorf("the next one has the answer: %t, the cluster: %t", answer, next.cluster.restored())
+	if answer, _ := holdsLearned(next); !answer || next.cluster.Restored() {
+		t.Errorf("the next one has the answer: %t, the cluster: %t", answer, next.cluster.Restored())
 	}
 }
 
@@ -218,8 +218,9 @@ func TestSnapshotPeriod(t *testing.T) {
 		use := func(folder string, period time.Duration) {
 			r := emptyGeneration(t)
 			r.config.Snapshot.Folder, r.config.Snapshot.Period = folder, period
-			s.running.Store(r)
-			s.restart()
+			if old := s.running.Swap(r); old != nil {
+				s.apply(old, r)
+			}
 		}
 		expect := func(saved uint64, what string) {
 			t.Helper()

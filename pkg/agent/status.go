@@ -3,6 +3,7 @@
 package agent
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"iter"
@@ -12,14 +13,13 @@ import (
 	"github.com/nodecache/node-cache/pkg/admin/status"
 	"github.com/nodecache/node-cache/pkg/configsource"
 	"github.com/nodecache/node-cache/pkg/names/etcd"
-	"github.com/nodecache/node-cache/pkg/names/zone"
 	"github.com/nodecache/node-cache/pkg/watch"
 )
 
 // Status returns the agent's status.
 func (a *Agent) Status() status.Status {
 	r, now := a.running.Load(), time.Now()
-	watched := r.cluster.sourceStats()
+	watched := cmp.Or(r.cluster.SourceStats(), new(watch.Stats))
 	s := status.Status{
 		State: "ready", Version: a.options.Version, Up: *status.Seconds(now.Sub(a.started).Truncate(time.Second)),
 		Foreign:  a.servers.foreign.Status(),
@@ -30,7 +30,7 @@ func (a *Agent) Status() status.Status {
 		Etcd:     r.etcdStats(),
 		Snapshot: status.SnapshotOf(a.snapshots.statsFor(r), now),
 		Memory:   a.memory.Status(),
-		Cluster:  clusterStatus(r, &watched),
+		Cluster:  r.cluster.Status(&r.config, watched, now),
 		Node:     a.node.Status(),
 		Handover: status.HandoverOf(a.handover.path, a.handover.stats(), now),
 		Kernel:   a.kernel.status(),
@@ -65,7 +65,7 @@ func (a *Agent) Status() status.Status {
 	if a.handover.hasHandedOver() {
 		return s // the successor's problems are not this agent's
 	}
-	s.Problems = status.Problems(&s, &watched, &r.config.Cluster, empty, a.memory.Problems())
+	s.Problems = status.Problems(&s, watched, &r.config.Cluster, empty, a.memory.Problems())
 	return s
 }
 
@@ -97,26 +97,20 @@ func (a *Agent) sample() metrics.Sample {
 		},
 		Source:   configsource.Status{Kind: configsource.KindNone, Reachable: true},
 		Handover: a.handover.stats(),
+		Zone:     r.cluster.Held(),
+		Watch:    r.cluster.SourceStats(),
 		Kernel:   a.kernel.status(),
 		Admin:    a.servers.admin.Stats(),
 	}
-	if c := r.cluster; c.events != nil {
-		held := c.held()
-		s.Zone = &held
-	}
-	if c := r.cluster; c.source != nil {
-		watched := c.source.Stats()
-		s.Watch = &watched
-	}
-	if index := r.cluster.pods; index != nil {
+	if index := r.cluster.Pods; index != nil {
 		s.Pods = index.Namespaces()
 	}
 	if r.config.Log.Dnstap != "" {
 		sent := a.builder.tap.Stats()
 		s.Dnstap = &sent
 	}
-	if c := r.cluster; c.notifier != nil {
-		sent := c.notifier.Stats()
+	if c := r.cluster; c.Notifier != nil {
+		sent := c.Notifier.Stats()
 		s.Notify = &sent
 	}
 	for _, p := range r.probes {
@@ -137,88 +131,15 @@ func routeStats(r *generation) []metrics.Route {
 	for _, route := range r.routes {
 		stats = append(stats, metrics.Route{Zone: route.Zone, Stats: route.pool.Stats()})
 	}
-	if c := r.cluster; c.central != nil { // no route has this zone too
+	if c := r.cluster; c.Central != nil { // no route has this zone too
 		stats = append(stats, metrics.Route{
-			Zone: r.config.ClusterDomain, Service: r.config.Cluster.Central.Service.String(), Stats: c.central.Stats(),
+			Zone: r.config.ClusterDomain, Service: r.config.Cluster.Central.Service.String(), Stats: c.Central.Stats(),
 		})
 	}
 	if r.fallback != nil {
 		stats = append(stats, metrics.Route{Zone: status.FallbackZone, Service: r.fallback.service, Stats: r.fallback.Stats()})
 	}
 	return stats
-}
-
-// sourceStats returns the stats of the cluster's source.
-func (c *cluster) sourceStats() watch.Stats {
-	if c.source == nil {
-		return watch.Stats{}
-	}
-	return c.source.Stats()
-}
-
-// held returns what the stores hold. There is one at least.
-func (c *cluster) held() zone.Stats {
-	held := c.events.Stats()
-	if c.set != nil {
-		held.AddClusterSet(c.set.Stats())
-	}
-	return held
-}
-
-// age returns the time since the objects of a kind were last confirmed.
-func (c *cluster) age(kind zone.Kind, now time.Time) time.Duration {
-	switch kind {
-	case zone.Imports:
-		return c.set.Age(zone.Services, now)
-	case zone.ImportSlices:
-		return c.set.Age(zone.Slices, now)
-	default:
-		return c.events.Age(kind, now)
-	}
-}
-
-// clusterStatus returns nil without a cluster.
-func clusterStatus(r *generation, stats *watch.Stats) *status.Cluster {
-	c := r.cluster
-	if c.domains == nil {
-		return nil
-	}
-	s := &status.Cluster{
-		Domain: r.config.ClusterDomain, Domains: r.config.Cluster.Domains, ClusterSet: r.config.Cluster.ClusterSet,
-		External: r.config.Cluster.External.Zones, Federated: c.federationStatus(&r.config.Cluster), Resolver: r.config.Cluster.Resolver, Source: c.sourceName(&r.config),
-		InSync: c.synced(), NodeZone: c.topologyZone(r.config.Cluster.NodeZone), Requests: stats.Requests,
-	}
-	if !s.InSync {
-		s.WaitsFor = c.syncProblem()
-	}
-	var held zone.Stats
-	if c.events != nil {
-		held = c.held()
-		s.Serial, s.IndexBytes = held.Serial, held.Index
-	}
-	for i := range stats.Kinds {
-		k := &stats.Kinds[i]
-		s.Kinds = append(s.Kinds, status.KindOf(k, held.Kinds[k.Kind]))
-		if held.Kinds[k.Kind].Restored {
-			s.Kinds[i].Age = status.Seconds(c.age(k.Kind, time.Now()))
-		}
-	}
-	if c.notifier != nil {
-		s.Secondaries = c.notifier.Stats().Servers
-	}
-	if m, ok := c.source.(*watch.Manifests); ok {
-		s.Manifests = m.Problems()
-	}
-	if c.pods != nil {
-		s.NodePods = status.NodePodsOf(stats, c.pods.Stats(time.Now()))
-	}
-	if c.central != nil {
-		service := r.config.Cluster.Central.Service.String()
-		s.Central = &status.Central{
-			Service: service, InSync: service == "" || stats.ServiceWatch.Synced, Endpoints: status.ServersOf(c.central.Stats()),
-		}
-	}
-	return s
 }
 
 // The kubelet's probes call the functions below. They must not fail under load: none blocks, takes a lock of
@@ -238,8 +159,8 @@ func (a *Agent) notReady() error {
 	default:
 		return errors.New("starting")
 	}
-	if c := a.running.Load().cluster; !c.synced() {
-		return fmt.Errorf("the cluster zone is not synced: %s%s", c.syncProblem(), c.restoredNote(time.Now()))
+	if err := a.running.Load().cluster.NotReady(time.Now()); err != nil {
+		return err
 	}
 	return a.node.NotReady()
 }

@@ -46,7 +46,7 @@ func TestAtPort(t *testing.T) {
 	sockdiag.AddProcesses(found, "/proc")
 	var got, want []string
 	for _, s := range found {
-		if s.UID != os.Getuid() || s.PID != os.Getpid() || s.Program != "sockets.test" {
+		if s.UID != os.Getuid() || s.PID != os.Getpid() || s.Program != "sockdiag.test" {
 			t.Errorf("%+v is not known as this process's", s)
 		}
 		got = append(got, fmt.Sprint(s.TCP, s.Local, s.Inode))

@@ -80,6 +80,15 @@ type Target struct {
 	far        bool   // [Server].Far
 }
 
+// TCPTargets returns the targets of servers that are asked over TCP.
+func TCPTargets(addrs []netip.AddrPort) []Target {
+	targets := make([]Target, 0, len(addrs))
+	for _, addr := range addrs {
+		targets = append(targets, Target{Network: "tcp", Addr: addr})
+	}
+	return targets
+}
+
 // A Policy is the order in which a pool asks its targets. Failing ones always come last.
 type Policy uint8
 

@@ -33,7 +33,7 @@ func TestJourneys(t *testing.T) {
 	}{
 		"A hit over UDP":                     {"hit", "idle", 11},
 		"A miss, asked of a resolver by TCP": {"miss", "idle", 29},
-		"A reload":                           {"reload", "idle", 16},
+		"A reload":                           {"reload", "idle", 24},
 		"An event of the API server":         {"event", "calm", 24},
 	} {
 		page := listed(t, "../../docs/journeys.md", heading)

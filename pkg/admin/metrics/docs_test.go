@@ -16,7 +16,7 @@ import (
 // TestDocumentation makes docs/metrics.md from the table and compares.
 func TestDocumentation(t *testing.T) {
 	t.Parallel()
-	const name = "../../docs/metrics.md"
+	const name = "../../../docs/metrics.md"
 	page, err := template.New("metrics.md.tmpl").Funcs(template.FuncMap{"item": item}).ParseFiles("testdata/metrics.md.tmpl")
 	assert.NoError(t, err)
 	var b strings.Builder
@@ -50,7 +50,7 @@ func TestDocumentedNames(t *testing.T) {
 		}
 	}
 	for _, name := range []string{"metrics.md", "status.md"} {
-		text, err := os.ReadFile("../../docs/" + name)
+		text, err := os.ReadFile("../../../docs/" + name)
 		assert.NoError(t, err)
 		found := regexp.MustCompile(`nodecache_[a-z0-9_]*[a-z0-9]`).FindAllString(string(text), -1)
 		if len(found) == 0 {

@@ -33,7 +33,7 @@ func index() []admin.Page {
 // example is the status that docs/status.md shows.
 func example(t *testing.T) (s status.Status) {
 	t.Helper()
-	text, err := os.ReadFile("../admin/testdata/status.json")
+	text, err := os.ReadFile("../testdata/status.json")
 	assert.NoError(t, err)
 	assert.NoError(t, json.Unmarshal(text, &s))
 	return s

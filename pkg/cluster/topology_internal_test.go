@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package agent
+package cluster
 
 import (
 	"sync/atomic"
@@ -33,7 +33,7 @@ func TestTopology(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Setenv("NODE_ZONE", tt.zone)
 			t.Setenv("NODE_REGION", tt.region)
-			c := &cluster{source: new(watch.Watch), store: zone.NewStore(), topology: new(atomic.Pointer[topology])}
+			c := &Cluster{Source: new(watch.Watch), Store: zone.NewStore(), topology: new(atomic.Pointer[topology])}
 			c.topology.Store(tt.learned)
 			assert.Same(t, "federations", []zone.Federation{{Name: "myfed", Suffix: tt.suffix}}, c.federations(&cfg))
 			_, asks := c.topologyWatch(&cfg)

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package agent
+package cluster
 
 import (
 	"net/netip"
@@ -24,11 +24,11 @@ func (d droppedOwners) Changed()                  {}
 func TestClusterSetEvents(t *testing.T) {
 	t.Parallel()
 	dropped := droppedOwners{}
-	b := &builder{memory: new(memory.Keeper), observer: dropped}
+	m := &Maker{Memory: new(memory.Keeper), Observer: dropped}
 	domains, err := wireNames([]string{"cluster.local.", "clusterset.local."})
 	assert.NoError(t, err)
-	c := &cluster{domains: domains[:1], setDomain: domains[1]}
-	b.makeStore(c, &config.Cluster{Resolver: config.ResolverLocal, ClusterSet: "clusterset.local."})
+	c := &Cluster{Domains: domains[:1], setDomain: domains[1]}
+	m.makeStore(c, &config.Cluster{Resolver: config.ResolverLocal, ClusterSet: "clusterset.local."})
 	c.setOwner()
 	now := time.Now()
 	web := zone.Service{Namespace: "shop", Name: "web", Addrs: []netip.Addr{netip.MustParseAddr("10.97.0.1")}, TTL: -1}
@@ -40,19 +40,19 @@ func TestClusterSetEvents(t *testing.T) {
 		change func() bool
 		names  []string
 	}{
-		{"an import", func() bool { return c.set.PutService(web, now) }, []string{"_http._tcp.web.shop.svc.clusterset.local.", "1.0.97.10.in-addr.arpa."}},
-		{"a slice of an import", func() bool { return c.set.PutSlice(db, now) }, []string{"db-0.east.db.shop.svc.clusterset.local."}},
-		{"a Namespace", func() bool { return c.store.PutNamespace("new", now) }, []string{"new.svc.clusterset.local."}},
-		{"the Namespace is gone", func() bool { return c.store.Delete(zone.Namespaces, "", "new", now) }, []string{"new.svc.clusterset.local."}},
-		{"the first Service of a namespace", func() bool { return c.store.PutService(web, now) }, []string{"shop.svc.clusterset.local."}},
-		{"the import is gone", func() bool { return c.set.Delete(zone.Services, "shop", "web", now) }, []string{"web.shop.svc.clusterset.local."}},
+		{"an import", func() bool { return c.Set.PutService(web, now) }, []string{"_http._tcp.web.shop.svc.clusterset.local.", "1.0.97.10.in-addr.arpa."}},
+		{"a slice of an import", func() bool { return c.Set.PutSlice(db, now) }, []string{"db-0.east.db.shop.svc.clusterset.local."}},
+		{"a Namespace", func() bool { return c.Store.PutNamespace("new", now) }, []string{"new.svc.clusterset.local."}},
+		{"the Namespace is gone", func() bool { return c.Store.Delete(zone.Namespaces, "", "new", now) }, []string{"new.svc.clusterset.local."}},
+		{"the first Service of a namespace", func() bool { return c.Store.PutService(web, now) }, []string{"shop.svc.clusterset.local."}},
+		{"the import is gone", func() bool { return c.Set.Delete(zone.Services, "shop", "web", now) }, []string{"web.shop.svc.clusterset.local."}},
 	} {
 		clear(dropped)
 		assert.Equal(t, tt.event+" is a change", true, tt.change())
 		for _, text := range tt.names {
 			name, err := wireName(text)
 			assert.NoError(t, err)
-			assert.Equal(t, tt.event+" drops "+text, true, dropped[string(c.owner(name))])
+			assert.Equal(t, tt.event+" drops "+text, true, dropped[string(c.Owner(name))])
 		}
 	}
 }

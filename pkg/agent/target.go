@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package agent
+
+import (
+	"net/netip"
+	"slices"
+
+	"github.com/nodecache/node-cache/pkg/config"
+	"github.com/nodecache/node-cache/pkg/node"
+)
+
+// interceptTarget returns the part of the interception that may change.
+func (r *generation) interceptTarget() (t node.Target) {
+	cfg := &r.config
+	var ready, own []netip.AddrPort
+	if r.cluster.Endpoints != nil {
+		ready, own = r.cluster.Endpoints.Confirmed()
+	}
+	t.Services = cfg.Intercept.Services
+	if len(t.Services) == 0 {
+		t.Services = serviceAddresses(own, cfg.Listen)
+	}
+	if cfg.Intercept.Mode == config.ModeTransparent {
+		return t // kube-proxy is the fallback
+	}
+	to := cfg.Intercept.Fallback
+	t.From, t.None = to.String(), !to.Central && len(to.Addresses) == 0
+	switch {
+	case !to.Central:
+		t.Fallback = to.Addresses
+	case cfg.Cluster.Central.Service != config.ServiceName{}:
+		t.Fallback = ready
+	default:
+		t.Fallback = cfg.Cluster.Central.Addresses
+	}
+	return t
+}
+
+// serviceAddresses returns the first address in own for each family that the agent listens on.
+func serviceAddresses(own []netip.AddrPort, listen config.Listen) []netip.Addr {
+	var addrs []netip.Addr
+	for _, o := range own {
+		sameFamily := func(a netip.Addr) bool { return a.Is4() == o.Addr().Is4() }
+		if slices.ContainsFunc(listen.Addresses, sameFamily) && !slices.ContainsFunc(addrs, sameFamily) {
+			addrs = append(addrs, o.Addr())
+		}
+	}
+	return addrs
+}

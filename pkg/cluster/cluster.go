@@ -1,0 +1,345 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+	"log/slog"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"github.com/nodecache/node-cache/pkg/config"
+	"github.com/nodecache/node-cache/pkg/hint"
+	"github.com/nodecache/node-cache/pkg/memory"
+	"github.com/nodecache/node-cache/pkg/names/notify"
+	"github.com/nodecache/node-cache/pkg/names/tsig"
+	"github.com/nodecache/node-cache/pkg/names/zone"
+	"github.com/nodecache/node-cache/pkg/pods"
+	"github.com/nodecache/node-cache/pkg/snapshot"
+	"github.com/nodecache/node-cache/pkg/upstream"
+	"github.com/nodecache/node-cache/pkg/watch"
+)
+
+// A Cluster is what the agent knows of its Kubernetes cluster, and the central resolver for the rest. Without a cluster it is zero.
+// Reloads share its parts: see [Maker.New].
+type Cluster struct {
+	Domains [][]byte                 // canonical wire form; the first is that of reverse names
+	Owner   func(name []byte) []byte // the owner whose changes invalidate a name's answer; nil: no changes are watched
+	Store   *zone.Store              // nil: this process answers no cluster names
+	Events  *zone.Store              // its changes purge answers: Store, or a store of services only; nil: none
+	Set     *zone.Store              // the imports of the cluster set, whose changes purge answers too; nil: there is none
+	Source  Source                   // nil: no objects are watched
+	Pods    *pods.Index              // of this node; nil: they are not watched
+
+	Endpoints    *upstream.Service // of the central resolver; nil: not watched
+	Central      *upstream.Pool    // nil: there is no central resolver
+	CentralZones [][]byte          // that Central answers, in canonical wire form
+
+	Keys     *tsig.Keys       // of secondary servers; nil: none
+	Notifier *notify.Notifier // of secondary servers; nil: no client may transfer the zones
+
+	setDomain []byte                    // of the cluster set, in canonical wire form; nil: there is none
+	topology  *atomic.Pointer[topology] // of this node; nil: not read
+}
+
+// A Source delivers objects, from the API server or a folder of manifests.
+type Source interface {
+	Part
+	Ready() <-chan struct{} // closed after the first full list
+	Stats() watch.Stats
+}
+
+// A Part runs until ctx ends.
+type Part interface {
+	Run(ctx context.Context) error
+}
+
+// A Maker makes clusters. Its fields are what they share.
+type Maker struct {
+	Version  string
+	Pool     func(cfg *config.Config, zone []byte, label string) upstream.Config // what all pools have in common
+	Memory   *memory.Keeper
+	Observer zone.Observer // of all stores
+	// TargetChanged is called when the endpoints of the central resolver, or the addresses of its Service, have changed.
+	TargetChanged func()
+	Now           func() time.Time
+	Log           *slog.Logger
+}
+
+// New returns the cluster of cfg. It reuses the source of old and what that fills, and the central pool, if their keys are the same.
+func (m *Maker) New(cfg *config.Config, old *Cluster, oldConfig *config.Config) (*Cluster, error) {
+	if cfg.Cluster.Resolver == config.ResolverNone && !interceptNeedsService(cfg) && cfg.Pods.Identity == config.IdentityOff {
+		return new(Cluster), nil
+	}
+	domains, setDomain, err := clusterDomains(cfg)
+	if err != nil {
+		return nil, err
+	}
+	c := &Cluster{Domains: domains, setDomain: setDomain, topology: new(atomic.Pointer[topology])}
+	kept := old.Domains != nil
+	if kept && sameSource(&cfg.Cluster, &oldConfig.Cluster) && samePods(cfg, oldConfig) {
+		*c = *old
+		c.Domains, c.setDomain, c.Central, c.CentralZones, c.Keys, c.Notifier = domains, setDomain, nil, nil, nil, nil
+	} else if err := m.makeSource(c, cfg); err != nil {
+		return nil, err
+	}
+	c.setOwner()
+	switch {
+	case !cfg.Cluster.Central.IsSet(), cfg.Cluster.Resolver == config.ResolverNone:
+	case kept && c.Endpoints == old.Endpoints && sameCentral(&cfg.Cluster.Central, &oldConfig.Cluster.Central):
+		c.Central = old.Central
+	default:
+		err = m.makeCentral(c, cfg)
+	}
+	if err == nil && c.Central != nil {
+		c.CentralZones, err = c.zonesOfCentral(cfg)
+	}
+	if err == nil {
+		err = m.makeNotifier(c, cfg)
+	}
+	return c, err
+}
+
+// ownerOf returns the owner of a name in one of the domains, nil for none.
+func ownerOf(name []byte, domains [][]byte) []byte {
+	for _, domain := range domains {
+		if owner := zone.Owner(name, domain); owner != nil {
+			return owner
+		}
+	}
+	return nil
+}
+
+// makeNotifier sets c's keys and notifier, if clients may transfer its zones.
+func (m *Maker) makeNotifier(c *Cluster, cfg *config.Config) (err error) {
+	if c.Store == nil || len(cfg.Cluster.TransferTo) == 0 {
+		return nil
+	}
+	if file := cfg.Cluster.TransferKeys; file != "" {
+		if c.Keys, err = tsig.New(file, m.Log); err != nil {
+			return &hint.Error{Err: fmt.Errorf("cluster.transferKeys: %w", err), Hint: "set a file of keys, as of tsig-keygen, that this user can read"}
+		}
+	}
+	settings := notify.Config{Ready: c.Source.Ready(), Zones: append(cfg.Domains(), cfg.Cluster.External.Zones...), Keys: c.Keys, Log: m.Log, Now: m.Now}
+	for _, store := range c.Stores() {
+		settings.Stores = append(settings.Stores, store)
+	}
+	if c.Set != nil {
+		settings.Zones = append(settings.Zones, cfg.Cluster.ClusterSet)
+	}
+	for _, client := range cfg.Cluster.TransferTo {
+		if client.Port != 0 {
+			settings.To = append(settings.To, client.Server())
+		}
+	}
+	c.Notifier = notify.New(settings)
+	return nil
+}
+
+// clusterDomains returns the domains of the cluster and of its set, in canonical wire form; nil: there is no set.
+func clusterDomains(cfg *config.Config) (domains [][]byte, set []byte, err error) {
+	if domains, err = wireNames(cfg.Domains()); err == nil && cfg.Cluster.ClusterSet != "" {
+		set, err = wireName(cfg.Cluster.ClusterSet)
+	}
+	return domains, set, err
+}
+
+// setOwner sets owner for the domains of c, if changes are watched.
+func (c *Cluster) setOwner() {
+	if c.Events == nil {
+		return
+	}
+	domains := c.Domains
+	if c.Set != nil {
+		domains = append(slices.Clip(domains), c.setDomain)
+	}
+	c.Owner = func(name []byte) []byte { return ownerOf(name, domains) }
+}
+
+func (m *Maker) makeCentral(c *Cluster, cfg *config.Config) (err error) {
+	pool := m.Pool(cfg, c.Domains[0], cfg.ClusterDomain)
+	pool.Targets = upstream.TCPTargets(cfg.Cluster.Central.Addresses)
+	if c.Endpoints != nil {
+		pool.Endpoints = c.Endpoints.Endpoints()
+	}
+	pool.Connections = cfg.Cluster.Central.Connections
+	c.Central, err = upstream.New(pool)
+	if errors.Is(err, upstream.ErrNoUpstream) {
+		return &hint.Error{
+			Err:  fmt.Errorf("cluster.central.addresses: %w", err),
+			Hint: "all these addresses are node-cache's own; set those of the central resolver",
+		}
+	}
+	return err
+}
+
+// zonesOfCentral returns the zones that the central resolver answers.
+func (c *Cluster) zonesOfCentral(cfg *config.Config) (zones [][]byte, err error) {
+	names := append(cfg.Domains(), cfg.Cluster.Zones...)
+	if len(cfg.Cluster.Ranges) == 0 && c.Store == nil {
+		names = append(names, "in-addr.arpa.", "ip6.arpa.")
+	}
+	names = append(names, reverseZones(cfg)...)
+	slices.Sort(names)
+	return wireNames(slices.Compact(names))
+}
+
+// reverseZones returns the zones of cluster.ranges.
+func reverseZones(cfg *config.Config) (zones []string) {
+	for _, prefix := range cfg.Cluster.Ranges {
+		zones = append(zones, config.ReverseZones(prefix)...)
+	}
+	return zones
+}
+
+// Domain returns the cluster domain, nil without a cluster.
+func (c *Cluster) Domain() []byte {
+	if len(c.Domains) == 0 {
+		return nil
+	}
+	return c.Domains[0]
+}
+
+// Parts returns the parts of c that run.
+func (c *Cluster) Parts() (list []Part) {
+	if c.Source != nil {
+		list = append(list, c.Source)
+	}
+	if c.Central != nil {
+		list = append(list, c.Central)
+	}
+	if c.Keys != nil {
+		list = append(list, c.Keys)
+	}
+	if c.Notifier != nil {
+		list = append(list, c.Notifier)
+	}
+	return list
+}
+
+// Synced reports whether the source, if there is one, has delivered a full list.
+func (c *Cluster) Synced() bool {
+	if c.Source == nil {
+		return true
+	}
+	select {
+	case <-c.Source.Ready():
+		return true
+	default:
+		return false
+	}
+}
+
+// Restored reports whether cluster names are answered from a snapshot, because the source has not synced yet.
+func (c *Cluster) Restored() bool {
+	return c.Store != nil && c.Store.Restored(zone.Services)
+}
+
+// NotReady returns why the zone does not answer what the cluster has, nil if it does.
+func (c *Cluster) NotReady(now time.Time) error {
+	switch {
+	case c.Synced():
+		return nil
+	case c.Restored():
+		return fmt.Errorf("the cluster zone is not synced: %s; names are answered from a snapshot, %s old",
+			c.syncProblem(), c.Store.Age(zone.Services, now).Round(time.Second))
+	}
+	return fmt.Errorf("the cluster zone is not synced: %s", c.syncProblem())
+}
+
+// AwaitSync waits for the first sync of a new source, so that no known name is denied meanwhile.
+func (c *Cluster) AwaitSync(ctx context.Context, patience time.Duration) error {
+	if c.Source == nil {
+		return nil
+	}
+	limit := time.NewTimer(patience)
+	defer limit.Stop()
+	select {
+	case <-c.Source.Ready():
+		return nil
+	case <-limit.C:
+		return &hint.Error{
+			Err:  fmt.Errorf("cluster: the new source is not synced after %s: %s", patience, c.syncProblem()),
+			Hint: "check that the API server is reachable and grants this process list and watch",
+		}
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// syncProblem returns what keeps the source from syncing.
+func (c *Cluster) syncProblem() string {
+	stats := c.Source.Stats()
+	for _, kind := range stats.Kinds {
+		if !kind.Synced && kind.LastError != "" {
+			return zone.Kinds()[kind.Kind] + ": " + kind.LastError
+		}
+	}
+	if !stats.ServiceWatch.Synced && stats.ServiceWatch.LastError != "" {
+		return "central.service: " + stats.ServiceWatch.LastError
+	}
+	return "no response yet"
+}
+
+// makeStore makes the store that the cluster's source fills. Names are answered from it; with
+// cluster.invalidate it holds services only, for the notification of changes. The observer is registered
+// before the store is filled.
+func (m *Maker) makeStore(c *Cluster, cfg *config.Cluster) {
+	switch {
+	case cfg.Resolver == config.ResolverLocal:
+		c.Store = zone.NewStore()
+		c.Events = c.Store
+		if cfg.ClusterSet != "" {
+			c.Set = zone.NewClusterSet(c.Store)
+		}
+		m.limit(c)
+	case cfg.Resolver == config.ResolverCentral && cfg.Invalidate:
+		c.Events = zone.NewStore()
+	default:
+	}
+	m.observe(c)
+}
+
+// Stores yields the stores of cluster objects and their sections.
+func (c *Cluster) Stores() iter.Seq2[snapshot.Kind, *zone.Store] {
+	return func(yield func(snapshot.Kind, *zone.Store) bool) {
+		if (c.Events == nil || yield(snapshot.Zone, c.Events)) && c.Set != nil {
+			yield(snapshot.ClusterSet, c.Set)
+		}
+	}
+}
+
+// Apply makes the stores of c, which follows old, keep to their share of the memory, and report changes of c's domains, which may
+// differ from those that the stores were made for.
+func (m *Maker) Apply(old, c *Cluster) {
+	m.limit(c)
+	if c != old {
+		m.observe(c)
+	}
+}
+
+// limit bounds the bytes of one namespace to its share of the memory.
+func (m *Maker) limit(c *Cluster) {
+	if c.Store == nil {
+		return
+	}
+	for _, store := range c.Stores() {
+		store.Limit(m.Memory.Share().Namespace())
+	}
+}
+
+func (m *Maker) observe(c *Cluster) {
+	if c.Events != nil {
+		c.Events.Observe(c.Domains, m.Observer)
+	}
+	if c.Set != nil {
+		c.Set.Observe([][]byte{c.setDomain}, m.Observer)
+	}
+	if c.Notifier != nil {
+		c.Notifier.Changed() // until now the observer passed changes on to the former one
+	}
+}
