@@ -31,8 +31,8 @@ type document struct {
 type Config struct {
 	// The addresses that answer DNS queries.
 	Listen Listen `yaml:"listen"`
-	// The upstreams of each zone. A name goes to the route with the longest matching zone. One route must have the zone
-	// `.`, unless cluster.zones has it.
+	// The upstreams of each zone. A name goes to the route with the longest matching zone. A route for the zone `.` is
+	// required, unless cluster.zones has it.
 	Forward []Route `yaml:"forward"` // zones are unique
 	// The domain of the cluster. Not the root.
 	ClusterDomain string `yaml:"clusterDomain" format:"domain"` // lower-case and absolute
@@ -45,15 +45,13 @@ type Config struct {
 	// SkyDNS records in etcd, after hosts and templates, and before the cluster.
 	Etcd Etcd `yaml:"etcd"`
 	// Rules that look a name up under another name. The first matching rule applies, once; the reply has the client's
-	// name. A rule has one of `exact`, `prefix` and `suffix`; case and a final dot do not matter. An alias in an answer
-	// keeps its target: write a rule for the alias too.
+	// name. Case and a final dot do not matter. An alias in an answer keeps its target: write a rule for the alias too.
 	Rewrite []Rewrite `yaml:"rewrite"`
 	// Answers built from patterns. The first matching template answers, after hosts and before the cluster.
 	Templates []Template `yaml:"templates"`
-	// Names that no upstream is asked for, with those below them: `localhost` has the loopback addresses and their reverse
-	// names (RFC 6761), `invalid` and `onion` do not exist (RFC 6761, RFC 7686), and `resolver.arpa` is empty, so that
-	// clients do not find the upstream's encrypted resolver (RFC 9462). A route, hosts and templates for such a name come
-	// first. `[]`: all are looked up.
+	// Names that no upstream is asked for, with those below them: `localhost` has the loopback addresses (RFC 6761),
+	// `invalid` and `onion` do not exist (RFC 6761, RFC 7686), and `resolver.arpa` is empty (RFC 9462). A route, hosts and
+	// templates for such a name come first. `[]`: all are looked up.
 	SpecialNames []string `yaml:"specialNames" words:"localhost,invalid,onion,resolver.arpa"`
 	// IPv6 addresses synthesized for names that only have IPv4 addresses, for clients behind a NAT64 (RFC 6147). IPv4-mapped IPv6
 	// addresses are removed from answers, and `ipv4only.arpa` is answered here (RFC 7050).
@@ -85,35 +83,33 @@ type Config struct {
 
 // Listen is the section listen.
 type Listen struct {
-	// IP addresses, at least one. `0.0.0.0` is every IPv4 address, `::` every address; do not list addresses that these
-	// cover.
+	// IP addresses. `0.0.0.0` is every IPv4 address, `::` every address.
 	Addresses []netip.Addr `yaml:"addresses" format:"listenAddress" required:"name at least one address"`
-	// The port, 1 to 65535.
+	// The port.
 	Port uint16 `yaml:"port" min:"1" max:"65535"`
-	// The largest answer over UDP in bytes, 512 to 4096. Above 1232, networks may drop it as fragments.
+	// The largest answer over UDP, in bytes. Above 1232, networks may drop it as fragments.
 	UDPSize int `yaml:"udpSize" min:"512" max:"4096"`
 }
 
 // Route is an item of forward. [DefaultRoute] has the value of every absent key.
 type Route struct {
-	// The zone, of letters, digits, `-`, `_` and `/`, with every name below it. Required.
+	// The zone, with every name below it. Required.
 	Zone string `yaml:"zone" format:"zone" required:"write \".\" for all names"` // lower-case and absolute
-	// Upstreams, at least one. `192.0.2.1`, `192.0.2.1:5353` or `udp://192.0.2.1`: over UDP, and over TCP after a
-	// truncated answer. `tcp://192.0.2.1`: over TCP only. `tls://192.0.2.1#dns.example`: over TLS (RFC 7858); the
-	// certificate must have the name after the #, or without one the address. `https://192.0.2.1/path#dns.example`, or
-	// `https://dns.example/path` at the addresses in bootstrap: over HTTP/2 (RFC 8484); the default path is `/dns-query`.
-	// `/etc/resolv.conf`: the nameservers of that file. `none` alone: queries fail. The default port is 53, for tls://
-	// 853, for https:// 443. Put an IPv6 address with a port in brackets.
+	// Upstreams. `192.0.2.1`, `192.0.2.1:5353` or `udp://192.0.2.1`: over UDP, and over TCP after a truncated answer.
+	// `tcp://192.0.2.1`: over TCP only. `tls://192.0.2.1#dns.example`: over TLS (RFC 7858); the certificate must have the
+	// name after the #, or without one the address. `https://192.0.2.1/path#dns.example`, or `https://dns.example/path` at
+	// the addresses in bootstrap: over HTTP/2 (RFC 8484); the default path is `/dns-query`. `/etc/resolv.conf`: the
+	// nameservers of that file. `none` alone: queries fail. The default port is 53, for tls:// 853, for https:// 443. An
+	// IPv6 address with a port has brackets.
 	To []Target `yaml:"to" format:"target" required:"name at least one upstream"`
-	// The IP addresses of the host in an https:// URL with a host name, of which a route may have one. Each address is an
-	// upstream.
+	// The IP addresses of the host in an https:// URL, each an upstream. A route may have one such URL.
 	Bootstrap []netip.Addr `yaml:"bootstrap" format:"bootstrap"` // empty without such a host
 	// The order of upstreams: `fastest` (about 1 % of queries also go to another one, to measure it), `sequential` (the
 	// first healthy one of the list) or `random`. If the first is late or fails, another is asked.
 	Policy string `yaml:"policy" words:"fastest,sequential,random"`
-	// Connections to each upstream over TCP, TLS and HTTPS, 1 to 16.
+	// Connections to each upstream over TCP, TLS and HTTPS.
 	Connections int `yaml:"connections" min:"1" max:"16"`
-	// Queries a second to each upstream, up to 1000000; 0: no bound. Excess goes to other upstreams, or fails.
+	// The most queries a second to each upstream; 0: no bound. Excess goes to other upstreams, or fails.
 	Rate int `yaml:"rate" min:"0" max:"1000000"`
 	// `on`: names are sent over UDP in random case (0x20), against forged answers (docs/upstreams.md). `off`: in lower
 	// case.
@@ -136,7 +132,7 @@ type Route struct {
 	MaxTTL time.Duration `yaml:"maxTTL" format:"ttl" min:"1s" max:"168h" inherits:"cache.maxTTL"`
 	// cache.negativeTTL for this route.
 	NegativeTTL time.Duration `yaml:"negativeTTL" format:"ttl" min:"1s" max:"24h" inherits:"cache.negativeTTL"`
-	// `off`: answers are not cached, and cached ones are dropped. Failures are still cached, for cache.failureTTL.
+	// `off`: only failures are cached, for cache.failureTTL.
 	NoCache bool `yaml:"cache" words:"on,off"`
 }
 
@@ -166,7 +162,7 @@ func (r Route) Upstreams() []Target {
 
 // RouteTLS is the section tls of a route.
 type RouteTLS struct {
-	// A file of CA certificates (PEM) for the upstreams. Empty: the system's.
+	// A file of CA certificates (PEM). Empty: the system's.
 	CA string `yaml:"ca" format:"path"` // absolute unless Parse has read a relative path
 }
 
@@ -186,13 +182,13 @@ type Cluster struct {
 	Kubeconfig string `yaml:"kubeconfig" format:"path"` // absolute unless Parse has read a relative path
 	// The context in the kubeconfig. Empty: its current context.
 	Context string `yaml:"context" format:"text"`
-	// A folder of YAML objects instead of an API server. Excludes kubeconfig.
+	// A folder of YAML objects, instead of an API server.
 	Manifests string `yaml:"manifests" format:"path"` // likewise
 	// A resolver that is asked over TCP: with `local` for names that this node cannot know, with `central` for all cluster
 	// names.
 	Central Central `yaml:"central"`
-	// Other zones that the central resolver answers, such as those of CoreDNS's other server blocks, without a route. `.`:
-	// all names without a route, so that the agent is a cache only, with `forward: []`.
+	// Other zones that the central resolver answers, such as those of CoreDNS's other server blocks. They have no route.
+	// `.`, with `forward: []`: all names, so that the agent is a cache only.
 	Zones []string `yaml:"zones" format:"zone"` // lower-case and absolute
 	// The domain of multi-cluster names (ServiceImports), such as `clusterset.local`, with `local`. The central resolver
 	// is asked for them only if zones lists the domain. Empty: none.
@@ -216,13 +212,13 @@ type Cluster struct {
 	Namespaces []string `yaml:"namespaces" format:"namespace"`
 	// A label selector for Services, such as `app=web, tier!=cache`. Empty: all.
 	ServiceSelector string `yaml:"serviceSelector" format:"selector"`
-	// A label selector for namespaces. Empty: all. Excludes namespaces.
+	// A label selector for namespaces, instead of namespaces. Empty: all.
 	NamespaceSelector string `yaml:"namespaceSelector" format:"selector"`
 	// `true`: Services without a ready endpoint have no name. Needs endpoints: all.
 	IgnoreEmptyService bool `yaml:"ignoreEmptyService"`
-	// The TTL of cluster answers, 0s to 1h.
+	// The TTL of cluster answers.
 	TTL time.Duration `yaml:"ttl" format:"ttl" min:"0s" max:"1h"`
-	// A zone that was not confirmed fresh for this time denies no name, 5s to 1h.
+	// A zone that was not confirmed fresh for this time denies no name.
 	StaleAfter time.Duration `yaml:"staleAfter" min:"5s" max:"1h"`
 	// The prefixes of Services and pods, such as `10.96.0.0/12`. With `local` reverse names of unknown addresses in them
 	// are denied, and others in their reverse zones are empty; with `central` the central resolver gets them. Empty: with
@@ -231,15 +227,13 @@ type Cluster struct {
 	// The topology zone of this node, whose endpoints come first in headless answers and among those of central.service.
 	// `auto`: the environment variable NODE_ZONE, else the zone of the Node named by NODE_NAME. Empty: no preference.
 	NodeZone string `yaml:"nodeZone" format:"topologyZone"`
-	// Federations as kube-dns has them, such as `myfed=example.com`: `web.shop.myfed.svc.cluster.local` is an alias of the
-	// Service or, without an endpoint here, of `web.shop.myfed.svc.ZONE.REGION.example.com`, by the labels of this Node,
-	// or NODE_ZONE and NODE_REGION. Needs resolver `local` and endpoints `all`.
+	// Federations as kube-dns has them, such as `myfed=example.com` (docs/cluster.md). Needs resolver `local` and
+	// endpoints `all`.
 	Federations []Federation `yaml:"federations" format:"federation"`
-	// Addresses and prefixes of clients that may transfer the zones (AXFR and IXFR over TCP), with `local`. An address,
-	// such as `192.0.2.53` or `192.0.2.54:5353`, is a secondary server and gets NOTIFY, by default at port 53.
+	// Addresses and prefixes of clients that may transfer the zones, with `local`. An address, such as `192.0.2.53` or
+	// `192.0.2.54:5353`, is a secondary server and gets NOTIFY (docs/cluster.md).
 	TransferTo []TransferClient `yaml:"transferTo" format:"client"`
-	// A file of keys in the format of BIND, as of `tsig-keygen`. Transfers must be signed with one of them (TSIG), and
-	// NOTIFY is signed with the first. Empty: no signatures.
+	// A file of keys, as `tsig-keygen` writes it. Transfers must be signed with one of them (TSIG). Empty: no signatures.
 	TransferKeys string `yaml:"transferKeys" format:"path"` // absolute unless Parse has read a relative path
 	// Names of Services by their external addresses, with `local`.
 	External External `yaml:"external"`
@@ -247,14 +241,13 @@ type Cluster struct {
 
 // External is the section cluster.external.
 type External struct {
-	// Zones with the name `service.namespace.ZONE` of each Service with an address from its load balancer or in
-	// spec.externalIPs. Reverse names of these addresses give the name in the first zone. Empty: off.
+	// Zones with the names of these Services (docs/external-names.md). Empty: off.
 	Zones []string `yaml:"zones" format:"domain"` // lower-case and absolute
-	// The TTL of the answers, 0s to 1h.
+	// The TTL of the answers.
 	TTL time.Duration `yaml:"ttl" format:"ttl" min:"0s" max:"1h"`
 	// `true`: also headless Services without external addresses, and their endpoints.
 	Headless bool `yaml:"headless"`
-	// `true`: a name that does not exist is asked of its route, in place of NXDOMAIN.
+	// `true`: names that do not exist are looked up by their route.
 	Fallthrough bool `yaml:"fallthrough"`
 }
 
@@ -262,9 +255,9 @@ type External struct {
 type Central struct {
 	// The Service (namespace/name) whose ready endpoints are asked.
 	Service ServiceName `yaml:"service" format:"service"`
-	// Servers. Excludes service.
+	// Servers, instead of service.
 	Addresses []netip.AddrPort `yaml:"addresses" format:"server"`
-	// TCP connections to each server, 1 to 16.
+	// TCP connections to each server.
 	Connections int `yaml:"connections" min:"1" max:"16"`
 }
 
@@ -279,10 +272,10 @@ type Hosts struct {
 	// Files in the format of /etc/hosts.
 	Files []string `yaml:"files" format:"file"` // absolute unless Parse has read relative paths
 	// Names with addresses, such as `{db.example: [192.0.2.1, "2001:db8::1"]}`. They override files. CNAME, SVCB and HTTPS
-	// get an empty answer, since these lead to other addresses. Other types, such as MX, are looked up. Add a dot to names
-	// that YAML reads as another type, such as `y`, `no` and numbers.
+	// get an empty answer; other types, such as MX, are looked up. Add a dot to names that YAML reads as another type,
+	// such as `no`.
 	Names map[string][]netip.Addr `yaml:"names"` // by names that are lower-case and absolute, never empty, of both families mixed
-	// The TTL of the answers, 0s to 1h.
+	// The TTL of the answers.
 	TTL time.Duration `yaml:"ttl" format:"ttl" min:"0s" max:"1h"`
 	// `on`: the reverse names of the addresses give these names. `off`: they are looked up.
 	NoReverse bool `yaml:"reverse" words:"on,off"`
@@ -300,8 +293,7 @@ type Template struct {
 	// `NOERROR`, `FORMERR`, `SERVFAIL`, `NXDOMAIN`, `NOTIMP` or `REFUSED`.
 	Rcode int `yaml:"rcode" words:"NOERROR,FORMERR,SERVFAIL,NXDOMAIN,NOTIMP,REFUSED"`
 	// Records as in a zone file, each a Go text/template with `.Name`, `.Zone`, `.Type`, `.Class`, `.Match` (a list) and
-	// `.Group` (by number and by name), and the function `parseInt`. An empty result is left out. `range` and directives
-	// such as `$INCLUDE` are not allowed.
+	// `.Group` (by number and by name), and the function `parseInt`. An empty result is left out.
 	Answer []string `yaml:"answer" format:"record" repeats:"true" example:"['{{ .Name }} 60 IN A 10.0.{{ .Group.a }}.{{ .Group.b }}']"`
 	// Authority records, likewise.
 	Authority []string `yaml:"authority" format:"record" repeats:"true" example:"[]"`
@@ -311,9 +303,9 @@ type Template struct {
 
 // DNS64 is the section dns64.
 type DNS64 struct {
-	// The prefix of the NAT64, such as `64:ff9b::/96`, with 32, 40, 48, 56, 64 or 96 bits. Empty: off. Reverse names of
-	// its addresses give those of the IPv4 addresses. `64:ff9b::/96` is not for private addresses (RFC 6052), such as
-	// those of Services. Upstreams get half of limits.deadline to answer for IPv6.
+	// The prefix of the NAT64, such as `64:ff9b::/96`. Empty: off. Reverse names of its addresses give those of the IPv4
+	// addresses. `64:ff9b::/96` is not for private addresses (RFC 6052), such as those of Services. Upstreams get half of
+	// limits.deadline to answer for IPv6.
 	Prefix netip.Prefix `yaml:"prefix" format:"nat64"` // the zero value: off
 	// `true`: synthesized addresses replace IPv6 addresses that names have.
 	TranslateAll bool `yaml:"translateAll"`
@@ -323,16 +315,15 @@ type DNS64 struct {
 
 // Cache is the section cache.
 type Cache struct {
-	// Bytes for keys, answers and their index, 1Mi to 1Ti. The memory limit needs 32 MiB more, and twice snapshot.size if
-	// snapshots are in memory.
+	// Bytes for keys, answers and their index. The container's memory limit must be higher (docs/memory.md).
 	Size int64 `yaml:"size" format:"size" min:"1Mi" max:"1Ti"` // in bytes
-	// The lowest TTL, 0s to 1h, and not more than maxTTL.
+	// The lowest TTL.
 	MinTTL time.Duration `yaml:"minTTL" format:"ttl" min:"0s" max:"1h"`
-	// The highest TTL, 1s to 168h.
+	// The highest TTL.
 	MaxTTL time.Duration `yaml:"maxTTL" format:"ttl" min:"1s" max:"168h"`
-	// The highest TTL of a denial, 1s to 24h.
+	// The highest TTL of a denial.
 	NegativeTTL time.Duration `yaml:"negativeTTL" format:"ttl" min:"1s" max:"24h"`
-	// The longest time that a failure of upstreams is cached, 1s to 5m.
+	// The longest time that a failure of upstreams is cached.
 	FailureTTL time.Duration `yaml:"failureTTL" format:"ttl" min:"1s" max:"5m"`
 	// Frequently used answers are fetched again before they expire.
 	Prefetch Prefetch `yaml:"prefetch" off:"hits: 0"`
@@ -340,67 +331,66 @@ type Cache struct {
 	// the cluster zone can answer.
 	ServeStale ServeStale `yaml:"serveStale" off:"for: 0s"`
 	// `on`: the denial of a name covers the names below it (RFC 8020), but not cluster names, names below one label, or
-	// the zone of a route. Many servers deny a name that only has names below it: one query for such a name then makes
-	// those below fail for all pods of the node.
+	// the zone of a route. Many servers wrongly deny a name that only has names below it; then those below fail for all
+	// pods of the node.
 	NXDomainCut bool `yaml:"nxdomainCut" words:"off,on"`
 }
 
 // Prefetch is the section cache.prefetch.
 type Prefetch struct {
-	// How often an answer must have been used, 0 to 1000000. 0: no prefetch.
+	// How often an answer must have been used. 0: no prefetch.
 	Hits int `yaml:"hits" min:"0" max:"1000000"`
-	// The part of the TTL that remains when the answer is fetched again, 1% to 90%.
+	// The part of the TTL that remains when the answer is fetched again.
 	Remaining float64 `yaml:"remaining" format:"percent" min:"1%" max:"90%"` // a part of 1, in steps of 0.0001
 }
 
 // ServeStale is the section cache.serveStale.
 type ServeStale struct {
-	// How long an expired answer may be served, 0s (never) to 72h.
+	// How long an expired answer may be served. 0s: never.
 	For time.Duration `yaml:"for" format:"ttl" min:"0s" max:"72h"`
-	// The TTL of a stale answer, 1s to 5m. While refreshes fail, upstreams are asked after 1s, 2s, 4s … up to this time.
+	// The TTL of a stale answer. While refreshes fail, upstreams are asked after 1s, 2s, 4s … up to this time.
 	TTL time.Duration `yaml:"ttl" format:"ttl" min:"1s" max:"5m"`
-	// How long a client waits for upstreams before it gets a stale answer, 10ms to 30s.
+	// How long a client waits for upstreams before it gets a stale answer.
 	After time.Duration `yaml:"after" min:"10ms" max:"30s"`
 }
 
 // Snapshot is the section snapshot.
 type Snapshot struct {
-	// A folder that persists when the process ends, such as a hostPath volume. Empty: no snapshots.
+	// A folder that outlives the process, such as a hostPath volume. Empty: no snapshots.
 	Folder string `yaml:"folder" format:"path"` // absolute unless Parse has read a relative path
-	// The time between snapshots, 10s to 1h.
+	// The time between snapshots.
 	Period time.Duration `yaml:"period" min:"10s" max:"1h"`
-	// The largest size in bytes, 1Mi to 1Gi. On a tmpfs the memory limit counts it, twice while it is written.
+	// The largest size in bytes. On a tmpfs the memory limit counts it, twice while it is written.
 	Size int64 `yaml:"size" format:"size" min:"1Mi" max:"1Gi"` // in bytes
-	// An older snapshot is not read, 1m to 168h.
+	// An older snapshot is not read.
 	MaxAge time.Duration `yaml:"maxAge" min:"1m" max:"168h"`
 }
 
 // Limits is the section limits.
 type Limits struct {
-	// Concurrent upstream exchanges, 1 to 1048576, of about 2.5 KiB. A low memory limit lowers the bound
-	// (`memory.inflight` in /status).
+	// Concurrent upstream exchanges, of about 2.5 KiB. A low memory limit lowers the bound (`memory.inflight` in /status).
 	Inflight int `yaml:"inflight" min:"1" max:"1048576"`
-	// Client queries that wait for these exchanges, from inflight up to 16777216. A low memory limit lowers it too.
+	// Client queries that wait for these exchanges. A low memory limit lowers it too.
 	Waiting int `yaml:"waiting" min:"1" max:"16777216"`
-	// The most waiting queries of one client address, up to 16777216; 0: no fixed bound. A client may use what others
-	// leave free, up to five sixths of inflight and waiting. A UDP client over its limit gets at most 1,000 SERVFAILs a
-	// second; further queries are dropped.
+	// The most waiting queries of one client address; 0: no fixed bound. A client may use what others leave free, up to
+	// five sixths of inflight and waiting. A UDP client over its limit gets at most 1,000 SERVFAILs a second; further
+	// queries are dropped.
 	PerClient int `yaml:"perClient" min:"0" max:"16777216"`
-	// The longest time for a client query, 100ms to 1m. Stub resolvers give up after 5 seconds.
+	// The longest time for a client query. Stub resolvers give up after 5 seconds.
 	Deadline time.Duration `yaml:"deadline" min:"100ms" max:"1m"`
-	// Open TCP sessions, 1 to 1048576, of about 16 KiB; with a memory limit there may be fewer.
+	// Open TCP sessions, of about 16 KiB. A low memory limit lowers it too.
 	TCPSessions int `yaml:"tcpSessions" min:"1" max:"1048576"`
-	// Open TCP sessions of one client address, up to tcpSessions.
+	// Open TCP sessions of one client address.
 	TCPPerClient int `yaml:"tcpPerClient" min:"1" max:"1048576"`
-	// An idle TCP session is closed after this time, 1s to 1h.
+	// An idle TCP session is closed after this time.
 	TCPIdle time.Duration `yaml:"tcpIdle" min:"1s" max:"1h"`
 }
 
 // Identity is the section identity.
 type Identity struct {
-	// The answer to `version.bind`, up to 255 bytes.
+	// The answer to `version.bind`.
 	Version string `yaml:"version" format:"text"`
-	// The answer to `hostname.bind` and `id.server`, up to 255 bytes. `auto` is the host name of the node.
+	// The answer to `hostname.bind` and `id.server`. `auto`: the host name of the node.
 	Hostname string `yaml:"hostname" format:"text"`
 }
 
@@ -416,7 +406,7 @@ type Admin struct {
 
 // Probe is an item of probes. [DefaultProbe] has the value of every absent key.
 type Probe struct {
-	// The label of metrics and page, 1 to 32 of `a` to `z`, digits and `-`. Required.
+	// The label of metrics and page. Required.
 	Label string `yaml:"label" format:"label" required:"it names the series and the page of the probe, like cluster" example:"cluster"`
 	// The queried server, over UDP, or after `tcp://` over TCP. Empty: this process, at the first of listen.addresses.
 	Server string `yaml:"server" format:"probeServer"` // an address and a port, maybe with tcp:// before it, or empty
@@ -424,17 +414,16 @@ type Probe struct {
 	Name string `yaml:"name" format:"name" required:"say what is asked for, like kubernetes.default.svc.cluster.local" example:"kubernetes.default.svc.cluster.local"`
 	// The query type, such as `A`, `AAAA` or `SRV`.
 	Type uint16 `yaml:"type" format:"type"`
-	// The time between queries, 1s to 1h.
+	// The time between queries.
 	Interval time.Duration `yaml:"interval" min:"1s" max:"1h"`
-	// The longest time for an answer, 10ms to 1m and not more than interval.
+	// The longest time for an answer.
 	Timeout time.Duration `yaml:"timeout" min:"10ms" max:"1m"`
 }
 
 // NodePods is the section pods.
 type NodePods struct {
-	// Where the agent learns the pods of its node. `api`: from the API server, with permission to list and watch pods, and
-	// the environment variable NODE_NAME. `kubelet`: from the kubelet's Pods API. `auto`: from the kubelet, else from the
-	// API server. `off`: clients are addresses.
+	// Where the agent learns the pods of its node: from the API server (`api`), the kubelet's Pods API (`kubelet`), the
+	// kubelet or else the API server (`auto`), or nowhere (`off`).
 	Identity string `yaml:"identity" words:"off,api,kubelet,auto"`
 	// `on`: once the first name of a pod's search path is denied, the agent looks for the others, and answers with a CNAME
 	// record to the first that exists. Needs `identity`.
@@ -449,7 +438,7 @@ type Log struct {
 	Level slog.Level `yaml:"level" words:"debug,info,warn,error"`
 	// `json` or `text`.
 	Format string `yaml:"format" words:"json,text"`
-	// The queries to log: `off`, `errors`, `slow`, `sample=100` (one in a hundred; up to 1000000000) or `all`.
+	// The queries to log: `off`, `errors`, `slow`, `sample=100` (one in a hundred) or `all`.
 	Queries QueryLog `yaml:"queries" format:"queryLog"`
 	// The dnstap collector of all DNS messages: `unix:///path` or `tcp://IP:PORT`. Empty: none.
 	Dnstap string `yaml:"dnstap" format:"collector"`

@@ -11,15 +11,15 @@ import (
 
 // Etcd is the section etcd.
 type Etcd struct {
-	// The servers, such as `http://127.0.0.1:2379`, all over https or none. Empty: off.
+	// The servers, such as `http://127.0.0.1:2379`. Empty: off.
 	Endpoints []string `yaml:"endpoints" format:"etcdEndpoint"`
 	// The path of the records.
 	Prefix string `yaml:"prefix" format:"etcdPrefix"` // with one slash at its start, and none at its end
-	// The zones that are answered from the records, at least one.
+	// The zones that are answered from the records.
 	Zones []string `yaml:"zones" format:"zone"` // lower-case and absolute
 	// `on`: names of the zones without a record are looked up like others. `off`: they do not exist.
 	Fallthrough bool `yaml:"fallthrough" words:"off,on"`
-	// The certificates for servers over https. Files are read for each connection.
+	// The certificates for servers over https.
 	EtcdTLS `yaml:"tls"`
 	// The name of the user. Empty: none.
 	User string `yaml:"user" format:"text"`

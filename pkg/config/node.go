@@ -9,10 +9,9 @@ import (
 
 // Interface is the section interface.
 type Interface struct {
-	// `true`: the agent makes the link, puts every listen address on it, and repairs both. Not with a loopback or wildcard
-	// address. Needs NET_ADMIN.
+	// `true`: the agent makes the link, puts every listen address on it, and repairs both. Needs NET_ADMIN.
 	Manage bool `yaml:"manage"`
-	// The name of the link, 1 to 15 letters, digits, `-`, `_` and `.`, unless kind is `lo`.
+	// The name of the link, unless kind is `lo`.
 	Name string `yaml:"name" format:"link"`
 	// `dummy`, `bridge` (without ports), `lo` (the loopback link) or `auto`, the first of these that the kernel
 	// supports.
@@ -21,25 +20,22 @@ type Interface struct {
 
 // Intercept is the section intercept.
 type Intercept struct {
-	// `true`: the agent writes and repairs the rules. Not with a loopback or wildcard listen address. Needs NET_ADMIN,
-	// with iptables NET_RAW too.
+	// `true`: the agent writes and repairs the rules. Needs NET_ADMIN, with iptables NET_RAW too.
 	Manage bool `yaml:"manage"`
 	// The address that pods query: `link-local` (a listen address) or `transparent` (the DNS Service's; needs port 53).
 	Mode string `yaml:"mode" words:"link-local,transparent"`
 	// The kernel interface for the rules: `nftables`, `iptables` or `auto` (kube-proxy's).
 	Backend string `yaml:"backend" words:"auto,nftables,iptables"`
-	// The length of the lease, 1s to 1m. Once it expires, the fallback gets the queries.
+	// The length of the lease. Once it expires, the fallback gets the queries.
 	Lease time.Duration `yaml:"lease" min:"1s" max:"1m"`
 	// The servers that get the queries in mode `link-local` while the agent does not answer: `central` (those of
 	// cluster.central), `none`, or a list of servers. A Service's address does not work here, nor in
-	// cluster.central.addresses with `central`, because packets are rewritten once. In mode `transparent` the Service gets
-	// the queries, and a list is an error.
+	// cluster.central.addresses with `central`. In mode `transparent` the Service gets the queries.
 	Fallback Fallback `yaml:"fallback"`
 	// What happens to link and rules when the agent ends: `fallback` (they stay, and queries go to the fallback),
-	// `remove`, or `auto`: fallback in mode `link-local`, remove in mode `transparent`, where fallback is an error.
+	// `remove`, or `auto`: fallback in mode `link-local`, remove in mode `transparent`.
 	OnExit string `yaml:"onExit" words:"auto,fallback,remove"`
-	// The IP addresses of the DNS Service, for mode `transparent`, at most one of each family. Empty: those of
-	// cluster.central.service.
+	// The IP addresses of the DNS Service, for mode `transparent`. Empty: those of cluster.central.service.
 	Services []netip.Addr `yaml:"services" format:"serviceAddress"`
 }
 
@@ -60,10 +56,10 @@ type Kernel struct {
 	// `off`; `auto`: if this node's kernel supports it; `on`: the agent does not start without it. A change applies at
 	// once, unless the agent started with `off`: then it needs a restart.
 	Hits string `yaml:"hits" words:"off,auto,on"`
-	// The memory of the answers, 64Ki to 8Mi, 1 KiB each. A change needs a restart.
+	// The memory of the answers, 1 KiB each. A change needs a restart.
 	Size int64 `yaml:"size" format:"size" min:"64Ki" max:"8Mi"` // in bytes
-	// How long the kernel answers a pod after the agent has answered it, 1s to 1m. A firewall rule or NetworkPolicy that
-	// begins to deny DNS takes effect after this time.
+	// How long the kernel answers a pod after the agent has answered it. A rule or NetworkPolicy that begins to deny DNS
+	// takes effect after this time.
 	Permit time.Duration `yaml:"permit" min:"1s" max:"1m"`
 }
 
