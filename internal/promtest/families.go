@@ -46,9 +46,20 @@ func families(root string) (map[string]family, error) {
 		return nil, fmt.Errorf("reading the metrics: %w", err)
 	}
 	all := map[string]family{}
-	item := regexp.MustCompile("(?m)^- `(nodecache_[a-z0-9_]+)`(?:\\s+\\(([^)]*)\\))?:")
+	item := regexp.MustCompile("(?m)^(?:###|- `(nodecache_[a-z0-9_]+)`(?:\\s+\\(([^)]*)\\))?:)")
+	values := map[string][]string{} // of the labels of a chapter, which stand at their first use
 	for _, m := range item.FindAllStringSubmatch(string(data), -1) {
+		if m[1] == "" {
+			clear(values)
+			continue
+		}
 		f := family{labels: columns(m[2])}
+		for label, listed := range f.labels {
+			if listed == nil {
+				f.labels[label] = values[label]
+			}
+			values[label] = f.labels[label]
+		}
 		if !strings.HasSuffix(m[2], "histogram") {
 			all[m[1]] = f
 			continue

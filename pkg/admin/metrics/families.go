@@ -79,8 +79,8 @@ func (t *table) addAll(s *Sample, upstreams []upstreamSeries) {
 		t.addHandover(s.Handover)
 	}
 	t.section = "Admin server"
-	t.total("admin_connections_refused_total", "HTTP connections closed because too many were open, idle ones first.", s.Admin.Refused)
-	t.total("admin_requests_refused_total", "HTTP requests over the limit of concurrent pages: answered 503, or a slow client was cut off.", s.Admin.Busy)
+	t.total("admin_connections_refused_total", "HTTP connections closed because too many were open.", s.Admin.Refused)
+	t.total("admin_requests_refused_total", "HTTP requests over the limit of concurrent pages: answered 503 or cut off.", s.Admin.Busy)
 	t.section = "Process"
 	t.addPanics(s)
 	t.add(gauge, "build_info", "The version.", label{name: "version"}, label{name: "commit"}, label{name: "goversion"}).
@@ -113,7 +113,7 @@ func (t *table) addQueries(r *resolve.Stats) {
 	t.total("malformed_total", "Packets answered FORMERR.", r.Malformed)
 	t.total("rewritten_total", "Queries whose name a rewrite rule changed.", r.Rewritten)
 	t.total("dns64_made_total", "Responses with IPv6 addresses synthesized from IPv4 addresses.", r.Synthesized)
-	t.total("zone_short_total", "Answers of the cluster zone cut at a limit: 32 names of an address, or entries read.", r.ZoneShort)
+	t.total("zone_short_total", "Answers of the cluster zone cut at a limit.", r.ZoneShort)
 	by(t, counter, "zone_transfers_total", "Completed zone transfers.", label{"kind", resolve.TransferKinds()}, r.Transfers[:]...)
 }
 
@@ -124,8 +124,8 @@ func (t *table) addMisses(r *resolve.Stats) {
 	t.total("failures_total", "Upstream queries without a good answer.", r.Failures)
 	t.value("inflight", "In-flight upstream queries, refreshes included.", float64(r.Inflight))
 	t.value("waiting", "Client queries that wait for an in-flight upstream query.", float64(r.Waiting))
-	t.value("clients", "Clients with waiting or in-flight queries. An address counts up to twice, with and without proof (cookie, TCP).", float64(r.Clients))
-	by(t, counter, "shed_total", "Queries shed at a limit. client: its share; flood: the same, without a response. Stale answers count too.",
+	t.value("clients", "Clients with waiting or in-flight queries. An address counts up to twice: with and without a cookie or TCP.", float64(r.Clients))
+	by(t, counter, "shed_total", "Queries shed at a limit, also those that got a stale answer. client: its share; flood: the same, without a response.",
 		label{"reason", resolve.Sheds()}, r.Shed[:]...)
 }
 
@@ -136,10 +136,10 @@ func (t *table) addCache(s *Sample) {
 	t.total("cache_misses_total", "Lookups that found no usable entry.", c.Misses)
 	t.total("cache_expired_total", "Misses that found an expired entry.", c.Expired)
 	t.total("cache_stale_total", "Stale answers served (RFC 8767).", c.Stale)
-	t.total("cache_cuts_total", "NXDOMAIN answers served because a parent name does not exist (RFC 8020).", c.NXDomainCut)
+	t.total("cache_cuts_total", "NXDOMAIN answers because a parent does not exist (RFC 8020).", c.NXDomainCut)
 	t.total("cache_invalidated_total", "Lookups that found an answer older than the last change of its object.", c.Invalidated)
 	t.total("cache_outdated_total", "Answers not stored because their object changed during the query.", c.Outdated)
-	t.total("cache_removed_total", "Answers removed by a flush, a reload, or a newer answer that must not be cached.", c.Removed)
+	t.total("cache_removed_total", "Answers removed by a flush, a reload, or a newer answer that is not cached.", c.Removed)
 	t.total("cache_insertions_total", "Answers and failures stored.", c.Insertions)
 	t.total("cache_evictions_total", "Unexpired entries evicted to make room.", c.Evictions)
 	t.total("cache_expirations_total", "Expired entries replaced.", c.Expirations)
@@ -160,7 +160,7 @@ func (t *table) addStatic(st *localdata.Stats) {
 	names := t.add(gauge, "static_file_names", "Names read from a hosts file.", file)
 	skipped := t.add(gauge, "static_file_skipped_lines", "Invalid lines of a hosts file.", file)
 	reads := t.add(counter, "static_file_reads_total", "Versions of a hosts file loaded.", file)
-	readable := t.add(gauge, "static_file_readable", "1 if the last read of the hosts file succeeded. At 0 the previous content is served.", file)
+	readable := t.add(gauge, "static_file_readable", "1 if the last read succeeded. At 0 the previous content is served.", file)
 	for i := range st.Files {
 		f := &st.Files[i]
 		names.put(float64(f.Names), f.Path)
@@ -174,27 +174,27 @@ func (t *table) addEtcd(e *etcd.Stats) {
 	t.section = "Records of etcd"
 	t.truth("etcd_up", "1 while the records follow those of etcd. At 0 the last ones are served.", e.Synced && e.LastError == "")
 	t.truth("etcd_synced", "1 once the records were read. Before that, queries get SERVFAIL.", e.Synced)
-	by(t, gauge, "etcd_records", "Records: served, without use because of their key or value, or over the memory bound.",
+	by(t, gauge, "etcd_records", "Records: served, with a useless key or value, or over the memory bound.",
 		label{"state", []string{"valid", "invalid", "refused"}}, e.Records, e.Invalid, e.Refused)
 	t.value("etcd_bytes", "Memory of the records.", float64(e.Bytes))
 	t.value("etcd_revision", "Revision of etcd that the records have.", float64(e.Revision))
 	t.total("etcd_reads_total", "Reads of all records.", e.Reads)
 	t.total("etcd_failures_total", "Connections, reads and watches that failed.", e.Failures)
-	t.total("etcd_query_failures_total", "Queries answered SERVFAIL: they need too many records, or have an alias without an end.", e.Failed)
+	t.total("etcd_query_failures_total", "Queries answered SERVFAIL: too many records, or endless aliases.", e.Failed)
 }
 
 func (t *table) addSnapshot(k *snapshot.Stats) {
 	t.section = "Snapshot"
-	by(t, counter, "snapshot_saves_total", "Snapshots saved or failed.",
+	by(t, counter, "snapshot_saves_total", "Attempts to save.",
 		results(), k.Saved, k.Failed)
 	if f := t.add(gauge, "snapshot_last_save_timestamp_seconds", "Unix time of the last saved snapshot."); !k.LastSaved.IsZero() {
 		f.put(unixSeconds(k.LastSaved))
 	}
 	t.value("snapshot_last_save_duration_seconds", "Duration of the last save.", k.Duration.Seconds())
 	t.value("snapshot_bytes", "Size of the last saved snapshot.", float64(k.Bytes))
-	t.state("snapshot_load", "1 for the outcome at the start: none found, loaded, or refused.",
+	t.state("snapshot_load", "1 for the outcome at the start.",
 		label{"outcome", []string{snapshot.OutcomeNone, snapshot.OutcomeLoaded, snapshot.OutcomeRefused}}, cmp.Or(k.Loaded.Outcome, snapshot.OutcomeNone))
-	by(t, gauge, "snapshot_restored", "Restored at the start: answers of the cache, objects of the cluster zone.",
+	by(t, gauge, "snapshot_restored", "Restored at the start.",
 		label{"kind", []string{"answers", "objects"}}, k.Loaded.Entries, k.Loaded.Objects)
 	t.value("snapshot_restored_age_seconds", "Age of the loaded snapshot at the start.", k.Loaded.Age.Seconds())
 }
@@ -210,8 +210,8 @@ func (t *table) addMemory(m *status.Memory) {
 	}
 	t.value("memory_go_bytes", "Memory used by the Go runtime, without the cache.", float64(m.GoUsed))
 	t.value("memory_snapshot_bytes", "Memory used by snapshots on a tmpfs.", float64(m.Snapshot))
-	t.value("inflight_limit", "Limit in use of in-flight queries: limits.inflight, or less if memory is short.", float64(m.Inflight))
-	t.value("waiting_limit", "The same of waiting queries: limits.waiting, or less.", float64(m.Waiting))
+	t.value("inflight_limit", "Limit of in-flight queries: limits.inflight, or less if memory is short.", float64(m.Inflight))
+	t.value("waiting_limit", "Limit of waiting queries, likewise.", float64(m.Waiting))
 }
 
 func (t *table) addProbes(probes []healthcheck.Stats) {
@@ -252,7 +252,7 @@ func (t *table) addServers(s *Sample) {
 		tcp(func(t *server.TCPStats) uint64 { return t.RefusedSessions }),
 		tcp(func(t *server.TCPStats) uint64 { return t.RefusedPerClient }))
 	by(t, counter, "tcp_sessions_closed_total",
-		"Sessions closed by the agent: shed: replaced at limits.tcpSessions; overflow: unread responses; drain: the agent stops.",
+		"Sessions closed by the agent. shed: replaced at limits.tcpSessions; overflow: unread responses; drain: the agent stops.",
 		label{"reason", []string{"idle", "shed", "slow", "short_frame", "write_timeout", "overflow", "memory", "drain"}},
 		tcp(func(t *server.TCPStats) uint64 { return t.IdleClosed }),
 		tcp(func(t *server.TCPStats) uint64 { return t.ShedIdle }),
@@ -290,7 +290,7 @@ func (t *table) addSource(c *configsource.Status) {
 	t.total("config_source_requests_total", "Requests to the API server for the configuration.", c.Requests)
 	t.truth("config_last_good_in_use",
 		"1 while the last good configuration of an earlier start is in use.", c.LastGoodInUse)
-	by(t, counter, "config_last_good_saves_total", "Last good configurations saved, and failed attempts.", results(), c.Saves, c.SaveFailures)
+	by(t, counter, "config_last_good_saves_total", "Attempts to save the last good configuration.", results(), c.Saves, c.SaveFailures)
 	by(t, counter, "config_events_total", "Kubernetes events about configurations.",
 		label{"result", []string{"written", "failed", "dropped"}}, c.EventsWritten, c.EventsFailed, c.EventsDropped)
 }
@@ -299,7 +299,7 @@ func (t *table) addHandover(h *handover.Stats) {
 	t.section = "Hand-over"
 	t.truth("handover_listening", "1 while a successor can request the sockets.", h.Listening)
 	t.state("handover_taken",
-		"1 for the outcome at the start: no predecessor, taken over, predecessor ended meanwhile, or it refused.",
+		"1 for the outcome at the start. none: no predecessor; orphaned: it ended meanwhile; refused: by it.",
 		label{"outcome", []string{handover.OutcomeNone, handover.OutcomeTaken, handover.OutcomeOrphaned, handover.OutcomeRefused}},
 		cmp.Or(h.Taken, handover.OutcomeNone))
 	t.value("handover_sockets", "Sockets taken over at the start.", float64(h.Sockets))
@@ -307,7 +307,7 @@ func (t *table) addHandover(h *handover.Stats) {
 	t.truth("handover_given", "1 once this agent has handed over.", h.Given)
 	t.total("handover_requests_total", "Agents that requested the sockets.", h.Asked)
 	by(t, counter, "handover_failures_total",
-		"Requests without a takeover: another was first, the protocol version differs, or the agent ended.",
+		"Requests without a takeover. busy: another was first; mismatch: of protocol versions; abandoned: the agent ended.",
 		label{"reason", []string{"busy", "mismatch", "abandoned"}}, h.Busy, h.Mismatch, h.Abandoned)
 }
 

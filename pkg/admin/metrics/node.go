@@ -37,7 +37,7 @@ func (t *table) addWatch(w *watch.Stats) {
 	events := t.add(counter, "watch_events_total", "Objects added, updated, or deleted.", kinds)
 	restarts := t.add(counter, "watch_restarts_total", "Watches started after the first.", kinds)
 	failures := t.add(counter, "watch_failures_total", "Failed requests and watches.", kinds)
-	invalid := t.add(gauge, "watch_invalid_objects", "Objects that are not served in full: invalid imports, and Services with invalid or too many external addresses.", kinds)
+	invalid := t.add(gauge, "watch_invalid_objects", "Objects that are not served in full; /status names them.", kinds)
 	var arrival, change watch.Histogram
 	put := func(name string, k *watch.KindStats) {
 		synced.put(boolValue(k.Synced), name)
@@ -58,7 +58,7 @@ func (t *table) addWatch(w *watch.Stats) {
 		put("node-pod", w.OwnPods)
 	}
 	t.total("watch_requests_total", "Requests sent to the API server.", w.Requests)
-	latency := t.add(histogram, "event_to_answer_seconds", "Time until answers reflect a change of an object: since the event's arrival, or since the change, with clock skew.", label{"from", []string{"arrival", "change"}})
+	latency := t.add(histogram, "event_to_answer_seconds", "Time until answers reflect a change of an object: since the event's arrival, or since the change (with clock skew).", label{"from", []string{"arrival", "change"}})
 	bounds := watch.Buckets()
 	latency.durations(arrival.Counts[:], bounds[:], arrival.Sum, "arrival")
 	latency.durations(change.Counts[:], bounds[:], change.Sum, "change")
@@ -77,9 +77,9 @@ func (t *table) addPods(namespaces map[string]*pods.Counts) {
 	namespace, outcomes := label{name: "namespace"}, []string{"memory", "upstream", "failed", "shed"}
 	queries := t.add(counter, "pod_queries_total", "Queries of pods of the first 50 namespaces that the agent saw, of (other) ones, and of clients with (no pod).", namespace, label{"outcome", outcomes})
 	denied := t.add(counter, "pod_nxdomain_total", "NXDOMAIN answers to them.", namespace)
-	searched := t.add(counter, "pod_search_nxdomain_total", "Those of names in the cluster domain: most are a name with a search suffix.", namespace)
+	searched := t.add(counter, "pod_search_nxdomain_total", "Those in the cluster domain: most are a name with a search suffix.", namespace)
 	size := t.add(counter, "pod_reply_bytes_total", "Bytes of the replies to them.", namespace)
-	wait := t.add(counter, "pod_wait_seconds_total", "Time until the replies, which is 0 for those from memory.", namespace)
+	wait := t.add(counter, "pod_wait_seconds_total", "Time until the replies; 0 for those from memory.", namespace)
 	for name, c := range namespaces {
 		for outcome, count := range []pods.Count{pods.FromMemory, pods.FromUpstream, pods.Failed, pods.Shed} {
 			queries.put(float64(c[count]), name, outcomes[outcome])
@@ -93,7 +93,7 @@ func (t *table) addPods(namespaces map[string]*pods.Counts) {
 
 func (t *table) addLink(l *netif.Stats) {
 	t.section = "Interface"
-	info := t.add(gauge, "interface_info", "The kind of the link: dummy, bridge, or lo.", label{name: "kind"})
+	info := t.add(gauge, "interface_info", "Kind of the link: dummy, bridge, or lo.", label{name: "kind"})
 	if l.Kind != "" {
 		info.put(1, string(l.Kind))
 	}
@@ -137,17 +137,17 @@ func (t *table) addRules(i *intercept.Stats) {
 	t.total("intercept_rule_repairs_total", "Checks that changed the rules.", i.Changes)
 	t.total("intercept_rule_failures_total", "Failed checks of the rules.", i.ApplyFailures)
 	t.total("intercept_watch_failures_total", "Restarts of the rules' watch.", i.WatchFailures)
-	by(t, gauge, "intercept_fallback_targets", "Fallback servers used, and known but not needed.",
+	by(t, gauge, "intercept_fallback_targets", "Fallback servers.",
 		label{"state", []string{"used", "unused"}}, len(i.Fallback), i.FallbackOmitted)
 }
 
 func (t *table) addKernel(k *status.Kernel) {
 	t.section = "Kernel"
 	t.truth("kernel_enabled", "1 while the kernel answers hits; /status has the reason why not.", k.State == status.KernelOn)
-	by(t, gauge, "kernel_interfaces", "Interfaces of pods with the program, and those where it could not be attached.",
+	by(t, gauge, "kernel_interfaces", "Interfaces of pods, with and without the program.",
 		label{"state", []string{"attached", "failed"}}, k.Interfaces, len(k.Failed))
 	t.value("kernel_answers", "Answers in the kernel.", float64(k.Answers))
 	t.value("kernel_capacity", "Answers that fit kernel.size.", float64(k.Capacity))
 	t.total("kernel_filled_total", "Answers written to the kernel.", k.Filled)
-	t.total("kernel_full_total", "Names not taken by the kernel because all its answers were in use.", k.Full)
+	t.total("kernel_full_total", "Names not taken because all answers were in use.", k.Full)
 }

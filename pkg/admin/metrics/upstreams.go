@@ -132,18 +132,18 @@ func (t *table) addUpstreams(list []upstreamSeries) {
 	failures := t.add(counter, "upstream_failures_total", "Failures of exchanges. One exchange may have several, and may still succeed.",
 		zone, name, label{"reason", causes})
 	rtts := t.add(histogram, "upstream_request_duration_seconds", "Time from the start of an exchange to its good answer.", zone, name)
-	total("upstream_case_checks_total", "Answers to names in random case that were not believed, and asked for again in lower case.",
+	total("upstream_case_checks_total", "Answers to names in random case that were asked for again in lower case.",
 		func(u *upstream.ServerStats) uint64 { return u.CaseChecks })
 	total("upstream_truncated_total", "Truncated UDP answers, retried over TCP.", func(u *upstream.ServerStats) uint64 { return u.Truncated })
 	total("upstream_hedges_total", "Slow exchanges for which another upstream was asked too.", func(u *upstream.ServerStats) uint64 { return u.Hedged })
 	total("upstream_hedges_won_total", "Good answers of exchanges that began because an earlier one was slow or failed.",
 		func(u *upstream.ServerStats) uint64 { return u.Won })
-	total("upstream_explorations_total", "Exchanges that only measure the upstream; the fastest one is asked at the same time.",
+	total("upstream_explorations_total", "Exchanges that only measure the upstream.",
 		func(u *upstream.ServerStats) uint64 { return u.Explored })
 	latency := t.add(gauge, "upstream_latency_seconds", "Smoothed response time with penalties for failures; of a service's fastest endpoint.", zone, name)
 	late := t.add(gauge, "upstream_late_seconds", "p95 of recent response times; of a service's fastest endpoint. Longer exchanges are hedged.", zone, name)
 	level("upstream_outstanding", "Exchanges in flight.", func(u *upstream.ServerStats) int { return u.Outstanding })
-	servers := t.add(gauge, "upstream_servers", "Servers of an upstream (one, or a service's endpoints), by state: asked last (failing), only probed (down), or leading back to this agent (looped).", zone, name, label{"state", states})
+	servers := t.add(gauge, "upstream_servers", "Servers of an upstream. failing: asked last; down: only probed; looped: leads back to this agent.", zone, name, label{"state", states})
 	total("upstream_probes_total", "Queries that check whether a failing upstream has recovered.", func(u *upstream.ServerStats) uint64 { return u.Probes })
 	level("upstream_udp_sockets", "UDP sockets open.", func(u *upstream.ServerStats) int { return u.Sockets })
 	level("upstream_connections", "Connections over TCP, TLS, and HTTPS.", func(u *upstream.ServerStats) int { return u.Open })
@@ -185,7 +185,7 @@ func (t *table) addCentral(w *watch.Stats, routes []Route) {
 	t.section = "Central resolver"
 	synced := t.add(gauge, "central_synced",
 		"1 once the endpoints of the central resolver's service are synced.")
-	endpoints := t.add(gauge, "central_endpoints", "Servers of that service: ready endpoints, those in another topology zone (far), and cluster IPs (last_resort).", label{"state", []string{"ready", "far", "last_resort"}})
+	endpoints := t.add(gauge, "central_endpoints", "Servers of that service. far: in another topology zone; last_resort: a cluster IP.", label{"state", []string{"ready", "far", "last_resort"}})
 	i := slices.IndexFunc(routes, func(r Route) bool { return r.Service != "" })
 	if i < 0 {
 		return
