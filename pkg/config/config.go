@@ -218,7 +218,7 @@ type Cluster struct {
 	IgnoreEmptyService bool `yaml:"ignoreEmptyService"`
 	// The TTL of cluster answers.
 	TTL time.Duration `yaml:"ttl" format:"ttl" min:"0s" max:"1h"`
-	// A zone that was not confirmed fresh for this time denies no name.
+	// A zone that was not confirmed fresh for this time is old: a central resolver is asked for names that it lacks.
 	StaleAfter time.Duration `yaml:"staleAfter" min:"5s" max:"1h"`
 	// The prefixes of Services and pods, such as `10.96.0.0/12`. With `local` reverse names of unknown addresses in them
 	// are denied, and others in their reverse zones are empty; with `central` the central resolver gets them. Empty: with
