@@ -45,7 +45,7 @@ type Config struct {
 	// SkyDNS records in etcd, after hosts and templates, and before the cluster.
 	Etcd Etcd `yaml:"etcd"`
 	// Rules that look a name up under another name. The first matching rule applies, once; the reply has the client's
-	// name. Case and a final dot do not matter. An alias in an answer keeps its target: write a rule for the alias too.
+	// name. An alias in an answer keeps its target: write a rule for the alias too.
 	Rewrite []Rewrite `yaml:"rewrite"`
 	// Answers built from patterns. The first matching template answers, after hosts and before the cluster.
 	Templates []Template `yaml:"templates"`
@@ -53,8 +53,8 @@ type Config struct {
 	// `invalid` and `onion` do not exist (RFC 6761, RFC 7686), and `resolver.arpa` is empty (RFC 9462). A route, hosts and
 	// templates for such a name come first. `[]`: all are looked up.
 	SpecialNames []string `yaml:"specialNames" words:"localhost,invalid,onion,resolver.arpa"`
-	// IPv6 addresses synthesized for names that only have IPv4 addresses, for clients behind a NAT64 (RFC 6147). IPv4-mapped IPv6
-	// addresses are removed from answers, and `ipv4only.arpa` is answered here (RFC 7050).
+	// IPv6 addresses synthesized for names that only have IPv4 addresses, for clients behind a NAT64 (RFC 6147).
+	// `ipv4only.arpa` is answered here (RFC 7050).
 	DNS64 DNS64 `yaml:"dns64"`
 	// The link that holds listen.addresses. For `node-cache agent` only.
 	Interface Interface `yaml:"interface"`
@@ -104,8 +104,8 @@ type Route struct {
 	To []Target `yaml:"to" format:"target" required:"name at least one upstream"`
 	// The IP addresses of the host in an https:// URL, each an upstream. A route may have one such URL.
 	Bootstrap []netip.Addr `yaml:"bootstrap" format:"bootstrap"` // empty without such a host
-	// The order of upstreams: `fastest` (about 1 % of queries also go to another one, to measure it), `sequential` (the
-	// first healthy one of the list) or `random`. If the first is late or fails, another is asked.
+	// The order of upstreams: `fastest`, `sequential` (the first healthy one of the list) or `random`. If the first is
+	// late or fails, another is asked.
 	Policy string `yaml:"policy" words:"fastest,sequential,random"`
 	// Connections to each upstream over TCP, TLS and HTTPS.
 	Connections int `yaml:"connections" min:"1" max:"16"`
@@ -114,15 +114,15 @@ type Route struct {
 	// `on`: names are sent over UDP in random case (0x20), against forged answers (docs/upstreams.md). `off`: in lower
 	// case.
 	RandomCase bool `yaml:"case" words:"off,on"`
-	// `on`: clients get the flag AD (validated, RFC 4035) also from upstreams over UDP and TCP. Only for validating
-	// upstreams on a network without forged packets. `off`: only over TLS and HTTPS.
+	// `on`: clients get the flag AD (validated, RFC 4035) also from upstreams over UDP and TCP, which must validate, on a
+	// network without forged packets. `off`: only over TLS and HTTPS.
 	TrustAD bool `yaml:"trustAD" words:"off,on"`
 	// The certificates of upstreams over TLS and HTTPS.
 	RouteTLS `yaml:"tls"`
 	// The requests to upstreams over HTTPS.
 	RouteHTTPS `yaml:"https"`
 	// `on`: while all upstreams of the route are down, the servers of intercept.fallback are asked over TCP. `off`, or
-	// with an upstream over TLS or HTTPS: the queries fail.
+	// with TLS or HTTPS: the queries fail.
 	NoFallback bool `yaml:"fallback" words:"on,off"`
 	// `remove` or `pass`: the client-subnet option of queries (RFC 7871).
 	ClientSubnet bool `yaml:"clientSubnet" words:"remove,pass"`
@@ -184,22 +184,20 @@ type Cluster struct {
 	Context string `yaml:"context" format:"text"`
 	// A folder of YAML objects, instead of an API server.
 	Manifests string `yaml:"manifests" format:"path"` // likewise
-	// A resolver that is asked over TCP: with `local` for names that this node cannot know, with `central` for all cluster
-	// names.
+	// The resolver that is asked over TCP: with `local` for names that this node cannot know, with `central` for all
+	// cluster names.
 	Central Central `yaml:"central"`
 	// Other zones that the central resolver answers, such as those of CoreDNS's other server blocks. They have no route.
 	// `.`, with `forward: []`: all names, so that the agent is a cache only.
 	Zones []string `yaml:"zones" format:"zone"` // lower-case and absolute
-	// The domain of multi-cluster names (ServiceImports), such as `clusterset.local`, with `local`. The central resolver
-	// is asked for them only if zones lists the domain. Empty: none.
+	// The domain of multi-cluster names (ServiceImports), such as `clusterset.local`, with `local`. Empty: none.
 	ClusterSet string `yaml:"clusterSet" format:"clusterSet"` // lower-case and absolute
 	// Other domains with the names of clusterDomain, such as `corp.k8s`. Reverse names give those in clusterDomain.
 	Domains []string `yaml:"domains" format:"domain"` // lower-case and absolute
 	// Zones within the domains, such as `cluster.local`, whose unknown names are looked up by their route instead of
-	// denied. With `local`. The domain may then have a route, unless there is a central resolver.
+	// denied, with `local`.
 	Fallthrough []string `yaml:"fallthrough" format:"zone"` // lower-case and absolute
-	// `true`: a change of a Service drops its cached answers and denials. Only with resolver `central`, and an API server
-	// or manifests.
+	// `true`: a change of a Service drops its cached answers and denials, with `central`. Needs a watch of Services.
 	Invalidate bool `yaml:"invalidate"`
 	// The endpoints in the zone: those of `headless` Services, `all` or `none`.
 	Endpoints string `yaml:"endpoints" words:"headless,all,none"`
@@ -221,11 +219,11 @@ type Cluster struct {
 	// A zone that was not confirmed fresh for this time is old: a central resolver is asked for names that it lacks.
 	StaleAfter time.Duration `yaml:"staleAfter" min:"5s" max:"1h"`
 	// The prefixes of Services and pods, such as `10.96.0.0/12`. With `local` reverse names of unknown addresses in them
-	// are denied, and others in their reverse zones are empty; with `central` the central resolver gets them. Empty: with
-	// `local` no address is denied, with `central` all reverse names without a route go there.
+	// are denied; with `central` the central resolver gets them. Empty: with `local` no address is denied, with `central`
+	// all reverse names without a route go there.
 	Ranges []netip.Prefix `yaml:"ranges" format:"prefix"`
 	// The topology zone of this node, whose endpoints come first in headless answers and among those of central.service.
-	// `auto`: the environment variable NODE_ZONE, else the zone of the Node named by NODE_NAME. Empty: no preference.
+	// `auto`: the variable NODE_ZONE, else the zone of the Node NODE_NAME. Empty: no preference.
 	NodeZone string `yaml:"nodeZone" format:"topologyZone"`
 	// Federations as kube-dns has them, such as `myfed=example.com` (docs/cluster.md). Needs resolver `local` and
 	// endpoints `all`.
@@ -287,8 +285,7 @@ type Template struct {
 	Zone string `yaml:"zone" format:"zone" required:"write \".\" for all names" example:"ip.example"` // lower-case and absolute
 	// The query types, such as `A`, `AAAA` or `TYPE65`. Empty: every type.
 	Types []uint16 `yaml:"types" format:"type" example:"[A]"`
-	// Go regular expressions. One must match the name, in lower case with a dot at the end. The first match sets
-	// `.Match` and `.Group`. Empty: every name matches.
+	// Go regular expressions. One must match the name, in lower case with a dot at the end. Empty: every name matches.
 	Match []string `yaml:"match" format:"expression" example:"['^(?P<a>[0-9]+)-(?P<b>[0-9]+)[.]ip[.]example[.]$']"`
 	// `NOERROR`, `FORMERR`, `SERVFAIL`, `NXDOMAIN`, `NOTIMP` or `REFUSED`.
 	Rcode int `yaml:"rcode" words:"NOERROR,FORMERR,SERVFAIL,NXDOMAIN,NOTIMP,REFUSED"`
@@ -327,8 +324,7 @@ type Cache struct {
 	FailureTTL time.Duration `yaml:"failureTTL" format:"ttl" min:"1s" max:"5m"`
 	// Frequently used answers are fetched again before they expire.
 	Prefetch Prefetch `yaml:"prefetch" off:"hits: 0"`
-	// Stale answers, served while upstreams are slow or fail (RFC 8767), with EDE 3 (19 for a denial). Not for names that
-	// the cluster zone can answer.
+	// Stale answers, served while upstreams are slow or fail (RFC 8767), with EDE 3 (19 for a denial).
 	ServeStale ServeStale `yaml:"serveStale" off:"for: 0s"`
 	// `on`: the denial of a name covers the names below it (RFC 8020), but not cluster names, names below one label, or
 	// the zone of a route. Many servers wrongly deny a name that only has names below it; then those below fail for all
@@ -425,8 +421,8 @@ type NodePods struct {
 	// Where the agent learns the pods of its node: from the API server (`api`), the kubelet's Pods API (`kubelet`), the
 	// kubelet or else the API server (`auto`), or nowhere (`off`).
 	Identity string `yaml:"identity" words:"off,api,kubelet,auto"`
-	// `on`: once the first name of a pod's search path is denied, the agent looks for the others, and answers with a CNAME
-	// record to the first that exists. Needs `identity`.
+	// `on`: once the first name of a pod's search path is denied, the agent answers with the first that exists
+	// (docs/pods.md). Needs `identity`.
 	SearchPath bool `yaml:"searchPath" words:"off,on"`
 	// The namespaces whose pods walk their search path themselves.
 	SearchPathExcept []string `yaml:"searchPathExcept" format:"namespace"`
