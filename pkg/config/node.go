@@ -53,8 +53,8 @@ func (i Intercept) Exit() string {
 
 // Kernel is the section kernel.
 type Kernel struct {
-	// `off`; `auto`: if this node's kernel supports it; `on`: the agent does not start without it. A change from `off`
-	// needs a restart.
+	// `off`; `auto`: if this node's kernel supports it; `on`: the agent does not start without it. An agent that started
+	// with `off` needs a restart for a change.
 	Hits string `yaml:"hits" words:"off,auto,on"`
 	// The memory of the answers, 1 KiB each. A change needs a restart.
 	Size int64 `yaml:"size" format:"size" min:"64Ki" max:"8Mi"` // in bytes
