@@ -48,7 +48,7 @@ test: ## install what the tests need, then run every suite
 	hack/test.sh
 
 soak: ## before a release, for hours: the long forms of the suites that have one
-	SOAK=1 hack/test.sh scenarios cluster race kernel fuzz image-module e2e upstream pressure node install
+	SOAK=1 hack/test.sh unit scenarios cluster race kernel fuzz image-module e2e upstream pressure node install
 
 e2e: ## root: install it on a real cluster of two nodes, as the README says
 	hack/test.sh install

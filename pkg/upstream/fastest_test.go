@@ -16,6 +16,7 @@ import (
 
 	"github.com/miekg/dns"
 
+	"github.com/nodecache/node-cache/internal/proctest"
 	"github.com/nodecache/node-cache/pkg/upstream"
 	"github.com/nodecache/node-cache/pkg/upstream/upstreamtest"
 )
@@ -163,9 +164,8 @@ func (r *fastestRun) share(from, to time.Duration, first bool) float64 {
 func TestFastest(t *testing.T) {
 	t.Parallel()
 	const (
-		ms    = time.Millisecond
-		s     = time.Second
-		seeds = 10
+		ms = time.Millisecond
+		s  = time.Second
 	)
 	atOnce := func(share float64) func(*rand.Rand, *upstreamtest.Action) {
 		return func(random *rand.Rand, a *upstreamtest.Action) {
@@ -234,7 +234,7 @@ func TestFastest(t *testing.T) {
 			want := baseline.waits[len(baseline.waits)/2]
 			var worst, worstSlow, worstBack float64
 			var median time.Duration
-			for seed := range uint64(seeds) {
+			for seed := range proctest.OrdinaryOrSoak[uint64](3, 10) {
 				r := tt.play(t, upstream.Fastest, seed)
 				if tt.left == 0 {
 					worst = max(worst, r.share(0, tt.long, false))

@@ -15,7 +15,8 @@ import (
 	"github.com/miekg/dns"
 
 	"github.com/nodecache/node-cache/internal/assert"
-	"github.com/nodecache/node-cache/pkg/names/zone"
+	"github.com/nodecache/node-cache/internal/proctest"
+	"github.com/nodecache/node-cache/pkg/zone"
 )
 
 // A harness is a store and a model of it, with few names, so that random operations affect each other.
@@ -381,10 +382,7 @@ func TestStoreAgainstModel(t *testing.T) {
 		{name: "external, headless too", cfg: zone.Config{External: true, Headless: true, PodNames: true, NodeZone: "east", Namespaces: []string{"shop", "default"}}},
 		{name: "external, the rest elsewhere", cfg: zone.Config{External: true, Headless: true, Fallthrough: []string{"example.org."}, TTL: 10 * time.Minute}},
 	}
-	steps := 160
-	if testing.Short() {
-		steps = 48
-	}
+	steps := proctest.OrdinaryOrSoak(64, 160)
 	for i, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()

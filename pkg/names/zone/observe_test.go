@@ -14,7 +14,8 @@ import (
 	"github.com/miekg/dns"
 
 	"github.com/nodecache/node-cache/internal/assert"
-	"github.com/nodecache/node-cache/pkg/names/zone"
+	"github.com/nodecache/node-cache/internal/proctest"
+	"github.com/nodecache/node-cache/pkg/zone"
 )
 
 // A recorder records a store's notifications.
@@ -183,10 +184,7 @@ func TestObserverCoversEveryChange(t *testing.T) {
 		{TTL: 5 * time.Second, Pods: zone.PodsInsecure},
 		{TTL: 5 * time.Second, Pods: zone.PodsInsecure, PodNames: true, IgnoreEmpty: true, NodeZone: "east"},
 	}
-	steps := 100
-	if testing.Short() {
-		steps = 30
-	}
+	steps := proctest.OrdinaryOrSoak(40, 100)
 	for i, cfg := range configs {
 		t.Run(fmt.Sprint(i), func(t *testing.T) {
 			t.Parallel()
