@@ -146,23 +146,24 @@ func apiService() runtime.Object {
 }
 
 // questions are what is asked for the subjects, over the first transport and for one in three over one of the others too. A soak asks
-// for every type. Else a third is asked for, chosen by the seed, of the types after the first or, of every type, after the few: each shape
-// has many names.
+// for every type. Else the first names of each shape are asked for it, and of the others one in six, chosen by the seed: each shape has
+// hundreds of names, and each variant asks for others.
 func questions(list []subject, everyType bool, seed uint64) []question {
+	const first = 20
 	ways := transports()
 	few, types := allTypes()
-	always := len(few)
 	if !everyType {
-		types, always = few, 1
+		types = few
 	}
-	chosen := rand.New(rand.NewPCG(seed, 1))
+	chosen, asked := rand.New(rand.NewPCG(seed, 1)), map[string]int{}
 	var all []question
 	for i, s := range list {
 		for j, qtype := range types {
-			reverse := qtype == dns.TypePTR && strings.HasSuffix(s.name, "arpa.")
-			if skipped := chosen.IntN(3) > 0; skipped && j >= always && !reverse && !proctest.Soak() {
+			kind := fmt.Sprint(s.shape, qtype)
+			if skipped := chosen.IntN(6) > 0; skipped && asked[kind] >= first && !proctest.Soak() {
 				continue
 			}
+			asked[kind]++
 			all = append(all, question{s, qtype, ways[0]})
 			if (i+j)%3 == 0 {
 				all = append(all, question{s, qtype, ways[1+(i+j)/3%(len(ways)-1)]})
