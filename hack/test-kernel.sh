@@ -90,19 +90,26 @@ choose() { # choose FOLDER
     }' "$1/modules.dep"
 }
 
-# install_modules puts the chosen modules of the unpacked package into the machine's files.
-install_modules() {
-  local release folder path
+# unpack prints the folder of a package's kernel and its chosen modules, which it keeps beside the package until this script changes.
+unpack() { # unpack PACKAGE
+  local to release folder path made=$work/unpacked
+  to=${1%.deb}-$(cksum <hack/test-kernel.sh | cut -d ' ' -f 1)
+  [[ -d $to ]] && { echo "$to"; return; }
+  dpkg-deb -x "$1" "$work/package" || return 1
   release=$(basename "$work"/package/lib/modules/* "$work"/package/usr/lib/modules/* | grep '^[0-9]') || return 1
   folder=$(echo "$work"/package/{,usr/}lib/modules/"$release" | tr ' ' '\n' | while read -r path; do [[ -d $path ]] && echo "$path"; done)
   find "$folder" -name '*.ko.xz' -print0 | xargs -0 -r -n 50 -P "$(nproc)" xz -d || return 1
   find "$folder" -name '*.ko.zst' -print0 | xargs -0 -r -n 50 -P "$(nproc)" zstd -q -d --rm || return 1
   busybox depmod -b "${folder%/lib/modules/*}" "$release" || return 1
   while read -r path; do
-    mkdir -p "$root/lib/modules/$release/$(dirname "$path")" && cp "$folder/$path" "$root/lib/modules/$release/$path" || return 1
+    mkdir -p "$made/lib/modules/$release/$(dirname "$path")" && cp "$folder/$path" "$made/lib/modules/$release/$path" || return 1
   done < <(choose "$folder")
-  cp "$folder"/modules.builtin* "$root/lib/modules/$release/"
-  busybox depmod -b "$root" "$release"
+  cp "$folder"/modules.builtin* "$made/lib/modules/$release/"
+  busybox depmod -b "$made" "$release" && cp "$work"/package/boot/vmlinuz-* "$made/vmlinuz" && rm -rf "$work/package" || return 1
+  # Only a complete folder gets the name, also when two runs unpack at the same time.
+  path=$(mktemp -d "$to.XXXXXX") && cp -r "$made/." "$path/" && mv -T "$path" "$to" || { rm -rf "$path"; [[ -d $to ]] || return 1; }
+  find "$(dirname "$to")" -mindepth 1 -maxdepth 1 -type d ! -path "$to" -mmin +60 -exec rm -rf {} +
+  echo "$to"
 }
 
 # install_libraries copies what programs and libraries load.
@@ -185,8 +192,7 @@ trap 'rm -rf "$work"' EXIT
 root=$work/root
 mkdir -p "$root"/{bin,sbin,usr/sbin,usr/bin,lib,proc,sys,dev,tmp,run,etc,root,tests,src}
 package=$(fetch) || skip "apt cannot get $image$(grep -m 1 '^E:' "$work/apt.log" 2>/dev/null | tr -d '"\\' | sed 's/^E/: E/')"
-dpkg-deb -x "$package" "$work/package" || fail "cannot unpack $package"
-install_modules || fail "cannot choose modules of $package"
+kernel=$(unpack "$package") && cp -r "$kernel/lib" "$root/" || fail "cannot unpack $package, or choose its modules"
 install_programs
 cp hack/kernel-init.sh "$root/init" && chmod +x "$root/init"
 CGO_ENABLED=0 install_tests || fail "building what runs in the machine"
@@ -195,7 +201,7 @@ CGO_ENABLED=0 install_tests || fail "building what runs in the machine"
 # The machine's clock counts instructions (icount) and not the host's time, so that a busy host makes no time limit pass in it. This
 # is only sound with one processor, and the clock of the suspend must be the host's, which is the default.
 timeout --foreground --kill-after=5 "$limit" qemu-system-x86_64 -accel tcg -icount shift=1 -cpu max -m "$memory" -nodefaults -no-user-config \
-  -display none -no-reboot -kernel "$work"/package/boot/vmlinuz-* -initrd "$work/initramfs" \
+  -display none -no-reboot -kernel "$kernel/vmlinuz" -initrd "$work/initramfs" \
   -append "console=ttyS0 quiet panic=-1 random.trust_cpu=on" \
   -serial "file:$work/console" -serial stdio </dev/null | tee "$work/said" | events >"$work/events"
 status=("${PIPESTATUS[@]}")
