@@ -207,7 +207,7 @@ func TestFilesErrors(t *testing.T) {
 		{name: "JSON that ends early", in: []string{`{"kind": "ConfigMap", "data"`}, want: "reading file0: it is neither a Corefile nor YAML of a ConfigMap as kubectl get -o yaml writes it: yaml: line 1: did not find expected ',' or '}'"},
 		{name: "a program", in: []string{"\x7fELF\x02\x01\x00"}, want: "reading file0: not UTF-8 text"},
 		{name: "a comment alone", in: []string{"# nothing yet\n"}, want: "reading the Corefile: file0: no server block"},
-		{name: "more than a configuration holds", in: []string{". {\n" + strings.Repeat("template IN A {\nanswer \"{{ .Name }} 60 IN A 192.0.2.1\"\n}\n", 12_000) + "}\n"}, want: "checking the converted configuration: larger than 1Mi: name a file with the names in hosts.files, or run more than one agent"},
+		{name: "more than a configuration holds", in: []string{". {\n" + strings.Repeat("template IN A {\n"+strings.Repeat("answer \"{{ .Name }} 60 IN A 192.0.2.1\"\n", 4)+"}\n", 5600) + "}\n"}, want: "checking the converted configuration: larger than 1Mi: name a file with the names in hosts.files, or run more than one agent"},
 		{name: "a brace too few", in: []string{".:53 {\n  errors\n"}, want: "reading the Corefile: file0:1: a closing brace is missing after .:53 {"},
 		{name: "too large", in: []string{strings.Repeat("a", 1<<20+1)}, want: "reading file0: larger than 1 MiB"},
 		{name: "snippets that double", in: []string{doubleImports(20)}, want: "reading the Corefile: file0:9: more than 200000 words with what is imported"},
