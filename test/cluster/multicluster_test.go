@@ -21,19 +21,27 @@ import (
 // clusterSetLine is the line of the cluster section.
 const clusterSetLine = "clusterSet: clusterset.local"
 
-// TestMultiClusterConformance has the DNS specs of the conformance suite of sigs.k8s.io/mcs-api, by their names, in a set
-// of two clusters. The suite itself is no released module, and asks from pods.
-func TestMultiClusterConformance(t *testing.T) {
+// TestMultiCluster has its steps with one API server. Each needs those before it.
+func TestMultiCluster(t *testing.T) { //nolint:tparallel // its steps share a cluster
 	t.Parallel()
+	m := multiCluster{kubetest.Start(t, kubetest.Options{Users: []string{account}})}
+	m.serve(t, "v1beta1", "v1alpha1")
+	m.openSet(t, "v1beta1")
+	t.Run("conformance", m.testConformance)
+	t.Run("forbidden", m.testForbidden)
+	t.Run("events", m.testEvents)
+	t.Run("invalid", m.testInvalid)
+}
+
+// testConformance has the DNS specs of the conformance suite of sigs.k8s.io/mcs-api, by their names, in a set
+// of two clusters, one after the other. The suite itself is no released module, and asks from pods.
+func (m multiCluster) testConformance(t *testing.T) {
+	t.Helper()
 	const web, db = "web.shop.svc.clusterset.local.", "db.shop.svc.clusterset.local."
 	for _, cluster := range []struct{ name, web, local string }{
-		{"east", "10.97.0.1", "NOERROR 10.96.1.1"}, {"west", "10.97.0.7", "NXDOMAIN"},
+		{"west", "10.97.0.7", "NXDOMAIN"}, {"east", "10.97.0.1", "NOERROR 10.96.1.1"},
 	} {
 		t.Run(cluster.name, func(t *testing.T) {
-			t.Parallel()
-			m := multiCluster{kubetest.Start(t, kubetest.Options{})}
-			m.serve(t, "v1beta1", "v1alpha1")
-			m.openSet(t, "v1beta1")
 			m.putImport(t, "v1beta1", "web", "ClusterSetIP", []string{cluster.web}, importPort("http", 80))
 			if cluster.name == "east" {
 				kubetest.Apply(t, m.Cluster, shopService("web", "10.96.1.1"))
@@ -112,11 +120,10 @@ func TestMultiClusterVersions(t *testing.T) {
 	}
 }
 
-// TestMultiClusterEvents changes objects one at a time: each event makes the answers right, and drops the answers that a
+// testEvents changes objects one at a time: each event makes the answers right, and drops the answers that a
 // central resolver gave before.
-func TestMultiClusterEvents(t *testing.T) {
-	t.Parallel()
-	m := multiCluster{kubetest.Start(t, kubetest.Options{})}
+func (m multiCluster) testEvents(t *testing.T) {
+	t.Helper()
 	m.serve(t, "v1beta1")
 	m.openSet(t, "v1beta1")
 	n := startReady(t, settings{cluster: local(clusterSetLine, "ranges: [10.0.0.0/8]", kubeconfig(m.Kubeconfig(kubetest.Admin)))})
@@ -152,12 +159,10 @@ func TestMultiClusterEvents(t *testing.T) {
 	proctest.Figure(t, "an event of a cluster set: right after %s", took.spread())
 }
 
-// TestMultiClusterInvalid writes objects that break the rules of the API, as far as the API server lets them through. They
+// testInvalid writes objects that break the rules of the API, as far as the API server lets them through. They
 // are counted and named, and the others are served.
-func TestMultiClusterInvalid(t *testing.T) {
-	t.Parallel()
-	m := multiCluster{kubetest.Start(t, kubetest.Options{})}
-	m.serve(t, "v1beta1")
+func (m multiCluster) testInvalid(t *testing.T) {
+	t.Helper()
 	m.openSet(t, "v1beta1")
 	n := startReady(t, settings{cluster: local(clusterSetLine, kubeconfig(m.Kubeconfig(kubetest.Admin)))})
 	refused := 0
@@ -195,13 +200,9 @@ func TestMultiClusterInvalid(t *testing.T) {
 	n.awaitAnswer(t, "d-address.shop.svc.clusterset.local.", "NOERROR 10.97.3.3")
 }
 
-// TestMultiClusterForbidden has an agent without the permission: the names are not denied, and the cluster's are answered.
-func TestMultiClusterForbidden(t *testing.T) {
-	t.Parallel()
-	m := multiCluster{kubetest.Start(t, kubetest.Options{Users: []string{account}})}
-	m.serve(t, "v1beta1")
-	m.openSet(t, "v1beta1")
-	kubetest.Apply(t, m.Cluster, shopService("web", "10.96.1.1"))
+// testForbidden has an agent without the permission: the names are not denied, and the cluster's are answered.
+func (m multiCluster) testForbidden(t *testing.T) {
+	t.Helper()
 	grant(t, m.Cluster, rule("", "services", "namespaces"), rule("discovery.k8s.io", "endpointslices"))
 	n := startReady(t, settings{cluster: local(clusterSetLine, kubeconfig(m.Kubeconfig(account)))})
 	n.expect(t,
