@@ -18,7 +18,7 @@ import (
 func TestStopRestoresNode(t *testing.T) {
 	t.Parallel()
 	for _, transparent := range []bool{false, true} {
-		for _, backend := range backends() {
+		for _, backend := range backendsIn(transparent) {
 			t.Run(backend, func(t *testing.T) {
 				t.Parallel()
 				b := newHarness(t, options{backend: backend, transparent: transparent, onExit: "remove", lease: time.Second})

@@ -44,14 +44,17 @@ func TestHandOver(t *testing.T) {
 	for _, tt := range []struct {
 		name    string
 		options options
-		times   int // in an ordinary run
+		times   int // in an ordinary run, which leaves out one with 0
 	}{
 		{name: nftables, options: options{backend: nftables}, times: 5},
 		{name: iptablesNFT, options: options{backend: iptablesNFT}, times: 3},
-		{name: iptablesLegacy, options: options{backend: iptablesLegacy}, times: 2},
+		{name: iptablesLegacy, options: options{backend: iptablesLegacy}},
 		{name: "transparent, " + nftables, options: options{backend: nftables, transparent: true}, times: 2},
 		{name: "transparent, " + iptablesNFT, options: options{backend: iptablesNFT, transparent: true}, times: 2},
 	} {
+		if tt.times == 0 && !proctest.Soak() {
+			continue // the rules of iptables-nft, which a handover leaves as they are
+		}
 		t.Run(tt.name, func(t *testing.T) {
 			b, last := startHandOver(t, tt.options)
 			before := b.fallbackQueries()
