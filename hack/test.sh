@@ -29,7 +29,7 @@ nice="scenarios unit cluster manifests" # they wait for events, and lose queries
 idle="lint image-module fuzz" # they compile and compute: nice 10
 other="kernel race" # kernel beside idle, on one processor: nice 5. It takes longest, and race follows: beside install, pods lose queries
 race=${race--race} # empty where there is no C compiler, which the race detector needs
-concurrent='admin|agent|etcd|filewatch|handover|resolve|server|snapshot|source|static|upstream|watch' # most tests start goroutines
+concurrent='admin|agent|configsource|filewatch|handover|names/etcd|names/localdata|resolve|server|snapshot|upstream|watch' # most tests start goroutines
 racing='Parallel|While|TestNoOlderStateAfterNewer' # the tests of cache and zone that start goroutines
 bulky='TestFastest|TestSpread.*|TestExploration|TestEndpointsLastResort|TestCaseChecksAreBounded|TestSocketPoolBounds|TestTCPOutboxIsBounded' # upstream
 bulky+='|TestWorst|TestTransferBigZone|TestSearchWorlds|TestPlacesAreReleased|TestForgedAddress' # resolve
@@ -131,9 +131,8 @@ check_vulnerabilities() {
   check govulncheck bash -c "! grep 'Module: '" <<<"$out"
 }
 
-# Every benchmark runs once after its package's tests, so that a broken one is found: by a flag that the go command does not see, as with
-# its own it tests one package at a time. The race detector changes allocations, so only
-# this suite checks allocation budgets.
+# Every benchmark runs once after its package's tests, so that a broken one is found. The flag goes past the go command: with its own -bench
+# it tests one package at a time. The race detector changes allocations, so only this suite checks allocation budgets.
 suite_unit() {
   # shellcheck disable=SC2046 # a list of words
   go test -json -count=1 -timeout=15m $(packages) -args -test.bench . -test.benchtime 1x
@@ -147,9 +146,9 @@ suite_race() {
   [[ -z $soak ]] || { skip='^$'; racing=.; }
   export CGO_ENABLED=1
   # shellcheck disable=SC2046 # a list of words
-  go test -json -count=1 -timeout="$limit" -race -skip "$skip" $(go list ./pkg/... | grep -E "/pkg/($concurrent)(/|\$)") ./test/scenario
+  go test -json -count=1 -timeout="$limit" -race -skip "$skip" $(go list ./pkg/... | grep -E "/pkg/($concurrent)\$") ./test/scenario
   status=$?
-  go test -json -count=1 -timeout="$limit" -race -run "$racing" ./pkg/cache ./pkg/zone && return $status
+  go test -json -count=1 -timeout="$limit" -race -run "$racing" ./pkg/cache ./pkg/names/zone && return $status
 }
 
 # Packages that write rules, links and leases of the kernel, in network namespaces. Traffic flows while these change, so tests run

@@ -16,7 +16,7 @@ import (
 
 	"github.com/nodecache/node-cache/internal/assert"
 	"github.com/nodecache/node-cache/internal/proctest"
-	"github.com/nodecache/node-cache/pkg/zone"
+	"github.com/nodecache/node-cache/pkg/names/zone"
 )
 
 // A harness is a store and a model of it, with few names, so that random operations affect each other.

@@ -15,7 +15,7 @@ import (
 
 	"github.com/nodecache/node-cache/internal/assert"
 	"github.com/nodecache/node-cache/internal/proctest"
-	"github.com/nodecache/node-cache/pkg/zone"
+	"github.com/nodecache/node-cache/pkg/names/zone"
 )
 
 // A recorder records a store's notifications.
