@@ -310,10 +310,8 @@ func (a *Agent) Run(ctx context.Context) (err error) {
 // folder or a small cluster, and shorter than a client's retry.
 const firstSyncWait = 200 * time.Millisecond
 
-// awaitCluster waits for the first cluster sync: as long as a predecessor answers, else for a moment; and for the records
-// of etcd for a moment. Queries
-// wait in the socket buffers meanwhile. The delay is better than a SERVFAIL for a cluster name that is known
-// shortly after.
+// awaitCluster waits for the first cluster sync: as long as a predecessor answers, else for firstSyncWait. It waits as long for the
+// records of etcd. Queries wait in the socket buffers meanwhile, which is better than a SERVFAIL for a name that is known shortly after.
 func (a *Agent) awaitCluster(ctx context.Context) {
 	if e := a.running.Load().etcd; e != nil {
 		_ = e.AwaitRead(ctx, firstSyncWait) // an error is in /status

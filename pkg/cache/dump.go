@@ -23,7 +23,7 @@ const (
 	dumpStaleUsed = 1 << 3  // was used after it expired
 )
 
-// dumpBytes is the most bytes of answers copied under one lock, or those of one answer.
+// dumpBytes bounds the bytes that are copied while a shard is locked. A larger answer is copied alone.
 const dumpBytes = 32 << 10
 
 // Dump passes the usable answers, fresh or stale, to emit as records for [Cache.Restore]. If they

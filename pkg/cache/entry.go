@@ -266,8 +266,7 @@ func (sh *shared) key(raw []byte) key {
 	if n++; n != len(raw)-plainTailLen {
 		return sh.longKey(raw, n)
 	}
-	// The slice bound uses the length and not n, so that a CPU that predicts the comparison
-	// does not wait for the loop over the labels.
+	// This is raw[:n]. But n is known only after the loop, and a CPU that predicts the comparison above need not wait for the length.
 	name := raw[:len(raw)-plainTailLen]
 	hash := maphash.Bytes(sh.seed, name)
 	return key{

@@ -145,8 +145,8 @@ func (s *shard) place(e entry, off int) {
 	s.liveBytes += e.size()
 }
 
-// allocate frees and reserves size bytes: in the main log if toMain is set, if the hash is a ghost, or
-// if the entry is large; otherwise in the small log.
+// allocate frees and reserves size bytes: in the main log if toMain is set, if the entry was evicted from the small log before
+// (its hash is a ghost), or if it is large; otherwise in the small log.
 func (s *shard) allocate(hash uint64, size int, toMain bool) (int, *ring) {
 	log := &s.small
 	ghost := &s.ghosts[s.index.home(hash)]

@@ -458,8 +458,8 @@ type byteReader struct{ text *bytes.Reader }
 
 func (r byteReader) Read(p []byte) (int, error) { return r.text.Read(p[:min(1, len(p))]) }
 
-// addSyntax reports a text that is not YAML. For some errors the library has no line, or that where the mapping or list around
-// the mistake begins. These get the line where it stopped. An empty hint is chosen by the error.
+// addSyntax reports a text that is not YAML. Some errors of the library have no line, others that of the begin of the mapping or list
+// with the mistake: both get the line at which it stopped reading. If hint is empty, the error decides on it.
 func (d *decoder) addSyntax(err error, stopped int, hint string) {
 	what := strings.TrimPrefix(err.Error(), "yaml: ")
 	line := 0

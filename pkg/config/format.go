@@ -427,7 +427,7 @@ func parseSize(n *yaml.Node) (any, *Problem) {
 	return nil, problem("not a size", "write "+digits+nearestUnit(n.Value[len(digits):]))
 }
 
-// nearestUnit spells a unit of others in ours: MB is M, everything else with an m is Mi.
+// nearestUnit returns the unit to suggest for one that is not known: M for MB, and Mi for all others that begin with m.
 func nearestUnit(typed string) string {
 	typed = strings.ToLower(strings.TrimSpace(typed))
 	for suffix := range units {

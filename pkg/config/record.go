@@ -45,7 +45,7 @@ func parseRecordText(text string) (string, *Problem) {
 	if err != nil {
 		return "", problem("not a template: "+strings.TrimPrefix(err.Error(), "template: record:1: "), recordHint)
 	}
-	// Without actions, and with a field that TemplateData lacks, it is the same for each question.
+	// The real questions come later. Two mistakes show with any question: a text without actions that is no record, and an unknown field.
 	_, err = makeRecord(t, &TemplateData{})
 	if err != nil && (!strings.Contains(text, "{{") || strings.Contains(err.Error(), "can't evaluate field")) {
 		return "", problem("no record: "+err.Error(), recordHint)

@@ -41,8 +41,8 @@ const (
 	watchJitterSeconds = 60 // seconds
 	watchEndGrace      = 10 * time.Second
 
-	// A server that answers one request and fails the next one changes the state each time. After a burst, the log has a failure and
-	// the recovery from it in each such time.
+	// A server that answers every other request changes the state each time. After flipBurst changes, the log has a failure and its
+	// recovery once in flipEvery.
 	flipBurst = 4
 	flipEvery = 30 * time.Second
 

@@ -230,8 +230,8 @@ func (s *server) changeRoute(zone string, l *line, how func(*route)) {
 	how(&s.routes[best])
 }
 
-// clientTTLs returns the bounds on the TTLs that clients of a block get: the plugin cache bounds those of all sources. Without
-// it, of answers and of denials, there is none.
+// clientTTLs returns the bounds of the TTLs that clients of a block get for answers and for denials, which are those of the plugin cache.
+// isCached is false if the block has no such bounds for all of its names.
 func clientTTLs(s *server) (answers, denials [2]time.Duration, isCached bool) {
 	answers, denials = [2]time.Duration{5 * time.Second, time.Hour}, [2]time.Duration{5 * time.Second, 30 * time.Minute}
 	all := s.all("cache")

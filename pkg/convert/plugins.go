@@ -338,8 +338,8 @@ func settings(c *converter) []directive {
 	}
 }
 
-// answers returns what becomes of each plugin that is a source of answers or changes them: those that add routes come
-// before those that change them, and hosts before the templates that its names may match.
+// answers lists the plugins that answer queries or change answers, with what becomes of each. Their order matters: plugins that add
+// routes come before those that change routes, and hosts before templates, which its names may match.
 func answers(c *converter) []directive {
 	return []directive{
 		{names: "kubernetes", take: kubernetes},

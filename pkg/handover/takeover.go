@@ -151,8 +151,8 @@ func (t *Takeover) Adopt(kind string, addr netip.AddrPort) (files []*os.File) {
 // errNoListener replaces a refusal where no agent has been found.
 var errNoListener = errors.New("no agent listens at the handover socket")
 
-// Retry waits and reports whether to receive and listen again after an error of listening. Addresses of an agent that does not hand
-// over are free once it ends. An agent that has just taken over may not listen at the handover socket yet.
+// Retry is called with an error of listening. If another agent has the addresses, it waits a moment and returns true: receive and
+// listen again. Such an agent may end soon, or have taken over so recently that it does not listen at the handover socket yet.
 func (t *Takeover) Retry(ctx context.Context, err error) bool {
 	if t.cfg.Path != "" && t.lastSeen.IsZero() {
 		t.refusal, t.lastSeen = errNoListener, t.cfg.Now()

@@ -31,7 +31,7 @@ func Left() (bool, error) {
 	if err != nil || len(notes) > 0 {
 		return len(notes) > 0, err
 	}
-	// An agent that ended just before its first rules leaves sets without notes.
+	// An agent writes its sets before its notes and its rules. If it ended in between, only the sets are there.
 	for _, v6 := range []bool{false, true} {
 		if found, err := s.leases(v6, map[netip.Addr]time.Duration{}); err != nil || found {
 			return found, err

@@ -247,8 +247,8 @@ func (s *session) endWait(ticket int64, end endReason) endReason {
 	return end
 }
 
-// deadline returns when the session has waited too long. While an answer is outstanding that is in
-// the future, unless a frame has begun.
+// deadline returns when the session has waited too long for its client. A client that still waits for an answer itself has its whole
+// idle time left, unless it has sent a part of a query.
 func (s *session) deadline() time.Time {
 	switch {
 	case !s.gotQuery && s.draining.Load():

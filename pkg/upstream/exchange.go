@@ -110,8 +110,8 @@ func (x *exchange) start(explore bool, now time.Time, batch *wire.SendBatch) (ov
 	return x.startNext(now, batch) && x.finish(now)
 }
 
-// startNext starts the next attempt, and further ones while they fail at once. It reports whether the exchange is
-// over: all attempts failed; or all were started, at least one answer was bad, and no better one is expected.
+// startNext starts the next attempt. If that fails at once, it starts the one after it, and so on. It reports whether the
+// exchange is over: every attempt has failed, or has a bad answer, and no other upstream is left.
 func (x *exchange) startNext(now time.Time, batch *wire.SendBatch) (over bool) {
 	if snap := x.pool.currentSnapshot(); snap != x.snapshot {
 		x.reselect(now, snap)

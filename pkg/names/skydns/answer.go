@@ -319,7 +319,7 @@ func (a *answer) gives(r *record) bool {
 	return false
 }
 
-// addSet adds the data of records, from another record on each time, with their lowest TTL (RFC 2181 section 5.2).
+// addSet adds the data of records, all with the lowest TTL of them (RFC 2181 section 5.2). Each answer begins with another record.
 func (a *answer) addSet(list []*record) {
 	list = slices.DeleteFunc(list, func(r *record) bool { return !a.gives(r) })
 	if len(list) == 0 {

@@ -165,7 +165,7 @@ func (m *message) find(kind uint32, hash uint64, at int, same func(other int) bo
 // hash returns a hash of bytes of the message.
 func (m *message) hash(from, to int) uint64 { return maphash.Bytes(m.seen.seed, m.dst[from:to]) }
 
-// nameOffset returns the offset in the message at which it has the name first that dst ends with, and that begins at an offset in dst.
+// nameOffset returns the offset in the message of the first copy of a name: of the last one in dst, which begins at dst[at].
 func (m *message) nameOffset(at int) int {
 	name := m.dst[at:]
 	same := func(other int) bool { return bytes.HasPrefix(m.dst[other:], name) }

@@ -76,7 +76,7 @@ func (s serviceName) external() (alias string, res Result) {
 	return "", s.serviceSet(&e.service, e.alias, &filter)
 }
 
-// belowPorts answers a name one label below a service without endpoints: it exists above the names of ports.
+// belowPorts answers a name one label below a service without endpoints. Such a name exists if names of ports are below it.
 func (s serviceName) belowPorts(ports portList) Result {
 	if p, ok := protocolOf(s.label(0)); ok && ports.protocols()>>p&1 != 0 {
 		return s.nodata(needsNothing)
