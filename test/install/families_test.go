@@ -24,28 +24,28 @@ const (
 	agentAddr6 = "fd00::10"
 )
 
-// TestFamilies applies the overlay for two families where nodes, pods and Services have both, in a soak as it is and then with
-// component iptables, so that kube-proxy's iptables and ip6tables have the agents' rules beside them.
+// TestFamilies applies the overlay for two families where nodes, pods and Services have both, as it is and then with component
+// iptables, so that kube-proxy's iptables and ip6tables have the agents' rules beside them.
 func TestFamilies(t *testing.T) { //nolint:tparallel // its steps share a cluster
 	t.Parallel()
+	if !proctest.Soak() {
+		t.Skip("suite node has both families with both backends, and TestInstall the component iptables: make soak")
+	}
 	b := newHarness(t, kubenode.Options{ProxyMode: "iptables", DualStack: true})
 	b.kubectlInput(t, set, "apply", "-f", "-")
 	b.kubectl(t, "patch", "service/web", "--type=merge", `--patch={"spec": {"ipFamilyPolicy": "PreferDualStack"}}`)
 	b.kubectl(t, "rollout", "status", "deployment/web", "--timeout=2m")
 	before := b.nodeStates(t)
-	if proctest.Soak() || !iptablesVariant { // suite node has both families with nftables
-		t.Run("dual-stack", func(t *testing.T) {
-			b.testFamilies(t, "daemonset/overlays/dual-stack", "nftables")
-			b.uninstall(t, before, "daemonset/uninstall")
-		})
-	}
+	t.Run("dual-stack", func(t *testing.T) {
+		b.testFamilies(t, "daemonset/overlays/dual-stack", "nftables")
+		b.uninstall(t, before, "daemonset/uninstall")
+	})
 	if t.Failed() {
 		return
 	}
 	t.Run("iptables", func(t *testing.T) {
 		b.loadIPTables(t)
 		b.testFamilies(t, kustomization(t, "daemonset/overlays/dual-stack", "daemonset/components/iptables"), "iptables-nft")
-		b.testCleanupRefused(t)
 		b.uninstall(t, before, "daemonset/uninstall-iptables")
 	})
 }
@@ -59,7 +59,7 @@ func (b *harness) testFamilies(t *testing.T, folder, backend string) {
 	b.kubectl(t, "-n", "kube-system", "rollout", "status", "daemonset/node-cache", "--timeout=2m")
 	b.awaitAgentsReady(t)
 	proctest.Figure(t, "2 agents ready %s after kubectl apply", since(began))
-	b.expectLeases(t, backend)
+	b.expectLeases(t, backend, agentAddr, agentAddr6)
 	b.setDNS(t, agentAddr, agentAddr6)
 	both := b.startPairs(t)
 
@@ -71,7 +71,7 @@ func (b *harness) testFamilies(t *testing.T, folder, backend string) {
 
 	if backend != "nftables" { // TestInstall replaces agents with that
 		b.replaceAgents(t, both)
-		b.expectLeases(t, backend)
+		b.expectLeases(t, backend, agentAddr, agentAddr6)
 	}
 
 	b.runShell(t, "kubectl delete -k "+folder)
@@ -179,9 +179,31 @@ func (b *harness) setDNS(t *testing.T, addrs ...string) {
 	}
 }
 
-// expectLeases fails the test unless both agents hold the leases of both addresses, with rules of a backend.
-func (b *harness) expectLeases(t *testing.T, backend string) {
+// testIPTables installs the component iptables in a cluster that is clean, beside the iptables of kube-proxy, and takes it away.
+func (b *harness) testIPTables(t *testing.T, before state) {
 	t.Helper()
+	b.loadIPTables(t)
+	folder := kustomization(t, "daemonset/base", "daemonset/components/iptables")
+	b.runShell(t, "kubectl apply -k "+folder)
+	b.kubectl(t, "-n", "kube-system", "rollout", "status", "daemonset/node-cache", "--timeout=2m")
+	b.awaitAgentsReady(t)
+	b.expectLeases(t, "iptables-nft", agentAddr)
+	b.setDNS(t, agentAddr)
+	clients := b.startClients(t, "iptables")
+	got := measure(t, clients, 2*time.Second, "with rules of iptables")
+	expectNoLoss(t, map[string]tally{"UDP": got.UDP, "TCP": got.TCP})
+	b.runShell(t, "kubectl delete -k "+folder)
+	b.awaitNoAgents(t)
+	got = measure(t, clients, 2*time.Second, "answered by the fallback")
+	expectNoLoss(t, map[string]tally{"UDP": got.UDP, "TCP": got.TCP})
+	b.testCleanupRefused(t)
+	b.uninstall(t, before, "daemonset/uninstall-iptables")
+}
+
+// expectLeases fails the test unless both agents hold the leases of all addresses, with rules of a backend.
+func (b *harness) expectLeases(t *testing.T, backend string, addrs ...string) {
+	t.Helper()
+	want := "{" + backend + " [{" + strings.Join(addrs, " true} {") + " true}]}"
 	for _, pod := range b.agents(t) {
 		var s struct {
 			Node struct {
@@ -195,8 +217,7 @@ func (b *harness) expectLeases(t *testing.T, backend string) {
 			}
 		}
 		b.status(t, pod, &s)
-		got := fmt.Sprint(s.Node.Intercept)
-		if want := fmt.Sprintf("{%s [{%s true} {%s true}]}", backend, agentAddr, agentAddr6); got != want {
+		if got := fmt.Sprint(s.Node.Intercept); got != want {
 			t.Errorf("%s: backend and leases %s, want %s", pod.Name, got, want)
 		}
 	}

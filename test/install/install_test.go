@@ -73,7 +73,13 @@ func TestInstall(t *testing.T) {
 		b.expectNoFiles(t)
 	})
 	if !proctest.Soak() {
-		return // TestOverlays has the same steps with kube-proxy's other mode
+		if iptablesVariant {
+			ok("iptables", func(t *testing.T) {
+				t.Helper()
+				b.testIPTables(t, before)
+			})
+		}
+		return // TestOverlays has the steps below with kube-proxy's other mode, a soak iptables in TestFamilies
 	}
 	ok("transparent", b.testTransparent)
 	ok("transparent leaves nothing", func(t *testing.T) {
