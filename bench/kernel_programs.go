@@ -79,8 +79,8 @@ const passRuns = 1_000_000
 func passCosts(node *nodetest.Host, known string) ([]passCost, error) {
 	costs := []passCost{
 		{What: "a datagram to another port", Goal: otherGoal},
-		{What: "a query for a name that the kernel has not", Goal: queryGoal},
-		{What: "a query for a name that it has, of a pod that is not permitted", Goal: queryGoal},
+		{What: "a query for another name", Goal: queryGoal},
+		{What: "a query of a pod that is not permitted", Goal: queryGoal},
 	}
 	var packets [][]byte
 	for _, at := range []struct {

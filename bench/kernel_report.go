@@ -109,7 +109,7 @@ func (rep *kernelReport) judge() []judgement {
 	judged := make([]judgement, 0, 5+len(rep.costs))
 	judged = append(judged,
 		rep.judgeRatio("CPU of a hit, to the floor's", rep.cpu(inKernel), rep.cpu(turned), floorRatio),
-		rep.judgeRatio("CPU of a hit less the floor's, to that of hits off less it", rep.cpu(inKernel)-generator, rep.cpu(inProcess)-generator, cpuRatio),
+		rep.judgeRatio("the same less the floor's, to hits off", rep.cpu(inKernel)-generator, rep.cpu(inProcess)-generator, cpuRatio),
 		rep.judgeRatio("p50 latency, to hits off", rep.of(inKernel, p50), rep.of(inProcess, p50), p50Ratio),
 		rep.judgeRatio("p99 latency, to hits off", rep.of(inKernel, p99), rep.of(inProcess, p99), p99Ratio))
 	share := rep.share()

@@ -59,7 +59,7 @@ func (rep *serversReport) loadTables() string {
 	})
 	return "### CPU per query\n\n" + rep.serverList() +
 		"\nIn µs, and the ratio to the floor in parentheses. Rounds differ by at most " + rep.spread() + ".\n\n" + cost +
-		"\n### Memory and lost queries\n\nRSS in MiB. Lost and wrong (another response code than the load's) are of all loads.\n\n" + rep.totalTable()
+		"\n### Memory and lost queries\n\nRSS in MiB. Lost and wrong (response code) of all loads.\n\n" + rep.totalTable()
 }
 
 // started is the rows of the servers that were started. The list of servers has the reason why one was not.
