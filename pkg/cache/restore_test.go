@@ -213,6 +213,26 @@ func TestRestoreIntoLess(t *testing.T) {
 	}
 }
 
+// TestRestoreKeepsMain prefers unused entries of the main log, which come last in the dump.
+func TestRestoreKeepsMain(t *testing.T) {
+	t.Parallel()
+	const entries, inMain, dumpInMain = 3000, 100, 1 << 2
+	var records [][]byte
+	for i := range entries {
+		flags := byte(0)
+		if i >= entries-inMain {
+			flags = dumpInMain
+		}
+		records = append(records, append([]byte{0, 60, 0, flags, 0, 1, 0}, plain(nth("n", i), time.Minute, 700).Msg...))
+	}
+	d := newSized(t, cache.MinSize)
+	_, err := d.Restore(slices.Values(records), 0, epoch, nil)
+	assert.NoError(t, err)
+	for i := entries - inMain; i < entries; i++ {
+		assert.Same(t, fmt.Sprint(i), cache.Fresh, freshness(d, nth("n", i), epoch))
+	}
+}
+
 // TestRestoreRefuses restores corrupt records. It accepts only messages that another parser accepts too.
 func TestRestoreRefuses(t *testing.T) {
 	t.Parallel()
