@@ -135,7 +135,7 @@ check_vulnerabilities() {
 # it tests one package at a time. The race detector changes allocations, so only this suite checks allocation budgets.
 suite_unit() {
   # shellcheck disable=SC2046 # a list of words
-  go test -json -count=1 -timeout=15m $(packages) -args -test.bench . -test.benchtime 1x
+  go test -json -count=1 -timeout=15m $(packages) -args -test.bench=. -test.benchtime=1x
 }
 
 # Packages that start goroutines, and the scenarios. It skips tests of large data: they take minutes with the race detector, and

@@ -355,7 +355,7 @@ func TestHang(t *testing.T) {
 	c := &cluster{kubeconfig: file, namespace: "kube-system", timeout: 500 * time.Millisecond}
 	cmd := statusCommand(c)
 	var stdout, stderr bytes.Buffer
-	cmd.SetArgs(nil)
+	cmd.SetArgs([]string{})
 	cmd.SetOut(&stdout)
 	cmd.SetErr(&stderr)
 	err := cmd.ExecuteContext(t.Context())
