@@ -125,14 +125,19 @@ func (a *Agent) apply(ctx context.Context, cfg config.Config) error {
 	}
 	r.needRestart = needRestart
 	a.parts.start(ctx, r.parts())
-	a.memory.Update(ctx, &cfg)
+	otherMemory := !r.unchanged(old, memoryKeys)
+	if otherMemory { // else a new limit of the container is left to Keeper.Watch, which makes a plan for it
+		a.memory.Update(ctx, &cfg)
+	}
 	plan, err := a.preparedPlan(ctx, r, old)
 	if err == nil {
 		err = r.resize(old) // last of the steps that can fail: it empties the old cache
 	}
 	if err != nil {
 		a.parts.stopUnused(old.parts())
-		a.memory.Update(ctx, &old.config)
+		if otherMemory {
+			a.memory.Update(ctx, &old.config)
+		}
 		return err
 	}
 	plan.Cache = r.cache
