@@ -209,6 +209,11 @@ func TestTerminal(t *testing.T) {
 	_ = program.Close()
 	screen := &proctest.Output{}
 	go func() { _, _ = io.Copy(screen, person) }() // ends with the terminal
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Logf("the screen:\n%q", screen)
+		}
+	})
 	typed := func(text, want string) string {
 		t.Helper()
 		before := len(screen.String())

@@ -41,6 +41,7 @@ func (b *harness) load(t *testing.T) *load {
 		{Host: b.Node, Target: b.dnsAddrs[0], Loads: []nodetest.Load{udp(500), freshUDP(100), tcp, freshTCP}},
 		{Host: b.Node, Target: b.dnsAddrs[1], Loads: []nodetest.Load{udp(500), freshUDP(100), tcp, freshTCP}},
 	} {
+		c.Linger = 4 * time.Second // with the timeout it is the most that the patience of a busy machine comes to
 		m, err := nodetest.StartMeter(c)
 		assert.NoError(t, err)
 		t.Cleanup(func() { m.Stop() })
