@@ -11,7 +11,7 @@ export PATH=$PATH:/usr/sbin:/sbin:/usr/local/go/bin # Debian keeps servers out o
 export LC_ALL=C
 # The go command refuses to read the version control state of a repository of another owner.
 # -trimpath: every clone shares what the go command has cached, and tests share it with the binaries.
-export GOFLAGS="${GOFLAGS:-} -buildvcs=false -trimpath -vet=off" # suite lint vets
+export GOFLAGS="${GOFLAGS:-} -buildvcs=false -trimpath -vet=off -ldflags=-w" # suite lint vets; a third of a test's link are tables for debuggers
 # As the released binary and the programs of the tests, so that all share what the go command has cached.
 export CGO_ENABLED=0
 
@@ -167,7 +167,7 @@ suite_scenarios() { go test -json -count=1 -timeout=10m ./test/scenario/...; }
 binary() {
   [[ -n ${E2E_BINARY:-} || -n ${E2E_RACE:-} ]] && return
   chmod 755 "$work" # one test runs it as an ordinary user
-  go build -ldflags '-X main.version=test' -o "$work/node-cache" ./cmd/node-cache >&2 && export E2E_BINARY=$work/node-cache
+  go build -ldflags '-w -X main.version=test' -o "$work/node-cache" ./cmd/node-cache >&2 && export E2E_BINARY=$work/node-cache
 }
 
 # The program as a process, with real servers and clients that wait for some seconds only, and its page in a browser.

@@ -6,10 +6,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
+	"net"
 	"net/http"
+	"net/netip"
 	"os"
 	"reflect"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"github.com/miekg/dns"
@@ -18,10 +22,15 @@ import (
 	"github.com/nodecache/node-cache/pkg/cache"
 	"github.com/nodecache/node-cache/pkg/cluster"
 	"github.com/nodecache/node-cache/pkg/config"
+	"github.com/nodecache/node-cache/pkg/dnstap"
 	"github.com/nodecache/node-cache/pkg/hint"
+	"github.com/nodecache/node-cache/pkg/intercept/rules"
+	"github.com/nodecache/node-cache/pkg/listen"
+	"github.com/nodecache/node-cache/pkg/memory"
 	"github.com/nodecache/node-cache/pkg/names/etcd"
 	"github.com/nodecache/node-cache/pkg/names/localdata"
 	"github.com/nodecache/node-cache/pkg/panics"
+	"github.com/nodecache/node-cache/pkg/resolve"
 	"github.com/nodecache/node-cache/pkg/upstream"
 	"github.com/nodecache/node-cache/pkg/wire"
 )
@@ -86,6 +95,52 @@ func samePool(a, b config.Route) bool {
 
 // noGeneration is what the first generation follows: the empty configuration, which has no parts.
 func noGeneration() *generation { return &generation{cluster: new(cluster.Cluster)} }
+
+// A builder makes the parts of a configuration.
+type builder struct {
+	log      *slog.Logger
+	token    string // identifies this agent
+	dial     func(ctx context.Context, network string, addr netip.AddrPort) (net.Conn, error)
+	loops    *upstream.LoopDetector // shared by all pools
+	memory   *memory.Keeper
+	clusters *cluster.Maker
+	tap      *dnstap.Tap
+	tapOn    atomic.Pointer[dnstap.Tap] // nil while log.dnstap is empty
+	watchers *resolve.Watchers
+	panics   atomic.Uint64 // while building a configuration
+
+	ready, stopped <-chan struct{} // closed once the agent serves, and once it applies no configuration any more
+
+	kernelHas func(name []byte, rrtype uint16) bool // see kernelHits.has
+}
+
+// useTap sends messages to another dnstap collector, or to none.
+func (b *builder) useTap(to string) {
+	if b.tap.Send(to); to == "" {
+		b.tapOn.Store(nil)
+	} else {
+		b.tapOn.Store(b.tap)
+	}
+}
+
+// poolConfig returns what the pools of a configuration have in common.
+func (b *builder) poolConfig(cfg *config.Config, zone []byte, label string) upstream.Config {
+	own := cfg.Listen
+	return upstream.Config{
+		LoopDetector: b.loops, Zone: zone, Dial: b.dial, Mark: mark(cfg), Log: b.log.With("zone", label), Tap: &b.tapOn,
+		Self: func(addr netip.AddrPort) bool {
+			return addr.Port() == own.Port && listen.Receives(own.Addresses, addr.Addr())
+		},
+	}
+}
+
+// mark returns the mark of upstream sockets: the agent's own rules leave marked packets alone.
+func mark(cfg *config.Config) uint32 {
+	if cfg.Intercept.Manage {
+		return rules.Mark
+	}
+	return 0
+}
 
 // build makes the parts of cfg and takes from old those whose keys are unchanged. It opens and starts nothing, so
 // a failure, even a panic, leaves old as it is.

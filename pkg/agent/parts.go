@@ -4,23 +4,10 @@ package agent
 
 import (
 	"context"
-	"log/slog"
-	"net"
-	"net/netip"
 	"slices"
 	"sync"
-	"sync/atomic"
 
 	"golang.org/x/sync/errgroup"
-
-	"github.com/nodecache/node-cache/pkg/cluster"
-	"github.com/nodecache/node-cache/pkg/config"
-	"github.com/nodecache/node-cache/pkg/dnstap"
-	"github.com/nodecache/node-cache/pkg/intercept/rules"
-	"github.com/nodecache/node-cache/pkg/listen"
-	"github.com/nodecache/node-cache/pkg/memory"
-	"github.com/nodecache/node-cache/pkg/resolve"
-	"github.com/nodecache/node-cache/pkg/upstream"
 )
 
 // A stage is a set of tasks that stop together.
@@ -108,50 +95,4 @@ func (s *partSet) stopAll() {
 	for _, st := range s.running {
 		<-st.ended
 	}
-}
-
-// A builder makes the parts of a configuration.
-type builder struct {
-	log      *slog.Logger
-	token    string // identifies this agent
-	dial     func(ctx context.Context, network string, addr netip.AddrPort) (net.Conn, error)
-	loops    *upstream.LoopDetector // shared by all pools
-	memory   *memory.Keeper
-	clusters *cluster.Maker
-	tap      *dnstap.Tap
-	tapOn    atomic.Pointer[dnstap.Tap] // nil while log.dnstap is empty
-	watchers *resolve.Watchers
-	panics   atomic.Uint64 // while building a configuration
-
-	ready, stopped <-chan struct{} // closed once the agent serves, and once it applies no configuration any more
-
-	kernelHas func(name []byte, rrtype uint16) bool // see kernelHits.has
-}
-
-// useTap sends messages to another dnstap collector, or to none.
-func (b *builder) useTap(to string) {
-	if b.tap.Send(to); to == "" {
-		b.tapOn.Store(nil)
-	} else {
-		b.tapOn.Store(b.tap)
-	}
-}
-
-// poolConfig returns what the pools of a configuration have in common.
-func (b *builder) poolConfig(cfg *config.Config, zone []byte, label string) upstream.Config {
-	own := cfg.Listen
-	return upstream.Config{
-		LoopDetector: b.loops, Zone: zone, Dial: b.dial, Mark: mark(cfg), Log: b.log.With("zone", label), Tap: &b.tapOn,
-		Self: func(addr netip.AddrPort) bool {
-			return addr.Port() == own.Port && listen.Receives(own.Addresses, addr.Addr())
-		},
-	}
-}
-
-// mark returns the mark of upstream sockets: the agent's own rules leave marked packets alone.
-func mark(cfg *config.Config) uint32 {
-	if cfg.Intercept.Manage {
-		return rules.Mark
-	}
-	return 0
 }

@@ -17,10 +17,8 @@ import (
 	"time"
 
 	"golang.org/x/sync/errgroup"
-	"golang.org/x/sys/unix"
 
 	"github.com/nodecache/node-cache/pkg/listen"
-	"github.com/nodecache/node-cache/pkg/wire"
 )
 
 const (
@@ -62,22 +60,6 @@ type UDP struct {
 	stats      UDPStats     // its fields change by package atomic only
 	repliesDue atomic.Int64 // replies outstanding after Resolve
 	handover   handover
-}
-
-// A udpSocket is one of the sockets, with the state of its reader.
-type udpSocket struct {
-	server     *UDP
-	conn       *net.UDPConn
-	raw        syscall.RawConn // of conn
-	wildcard   bool            // replies must set their source address
-	v6         bool
-	worker     Worker
-	batchStart atomic.Int64 // when the reader began its current batch, by UDP.clock; 0: it waits for packets
-	peer       wire.Peer    // of the current query
-	resolving  wire.Replier // the Replier passed to Resolve, while it runs
-
-	mu      sync.Mutex  // guards replies
-	replies *replyBatch // gathered replies of resolved queries; nil: none. While there are any, a flush is pending
 }
 
 // NewUDP checks cfg. It opens nothing.
@@ -170,21 +152,6 @@ func (u *UDP) open(ctx context.Context, addr netip.AddrPort, alone bool) (*udpSo
 	return s, s.setConn(conn.(*net.UDPConn))
 }
 
-func (u *UDP) newSocket(addr netip.AddrPort) *udpSocket {
-	return &udpSocket{server: u, wildcard: addr.Addr().IsUnspecified(), v6: addr.Addr().Is6()}
-}
-
-// setConn makes s read from conn. It closes conn on error.
-func (s *udpSocket) setConn(conn *net.UDPConn) (err error) {
-	s.conn = conn
-	if s.raw, err = s.conn.SyscallConn(); err != nil {
-		_ = conn.Close()
-		return err
-	}
-	s.worker = s.server.cfg.Handler.NewWorker()
-	return nil
-}
-
 // network returns the network with the address family, so that 0.0.0.0 does not mean both families.
 func network(base string, addr netip.AddrPort) string {
 	switch {
@@ -195,26 +162,6 @@ func network(base string, addr netip.AddrPort) string {
 	default:
 		return base + "6"
 	}
-}
-
-func (s *udpSocket) setOptions(fd int) error {
-	if err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEPORT, 1); err != nil {
-		return err
-	}
-	if s.server.cfg.FreeBind {
-		if err := listen.FreeBind(fd, s.server.cfg.Addr.Addr()); err != nil {
-			return err
-		}
-	}
-	setReceiveBuffer(fd, s.server.cfg.ReceiveBuffer)
-	ignorePathMTU(fd)
-	if !s.wildcard {
-		return nil
-	}
-	if s.v6 { // also for IPv4 clients of [::], as mapped addresses
-		return unix.SetsockoptInt(fd, unix.IPPROTO_IPV6, unix.IPV6_RECVPKTINFO, 1)
-	}
-	return unix.SetsockoptInt(fd, unix.IPPROTO_IP, unix.IP_PKTINFO, 1)
 }
 
 // Addr returns the served address, with the port that the kernel chose if Listen was given port 0.

@@ -29,7 +29,7 @@
 //	case.go                    whether an answer to a name in random case (0x20) is believed
 //	https.go, stream.go        what connections carry: HTTP/2 requests, or messages with a length
 //	conn.go, choice.go         connections that many queries share: opened, chosen, aged, replaced and closed
-//	udp.go, udpsocket.go       UDP; each batch gets a random socket, each query a random ID and random case (0x20)
+//	udp.go, udpsocket.go, …    UDP; each batch gets a random socket, each query a random ID and random case (0x20)
 //	transport.go               what transports take and deliver: an attempt and its reply
 //	config.go, endpoints.go    what a pool is configured with; its [Endpoints] change over time
 //	stats.go, failure.go       counters, reasons, causes

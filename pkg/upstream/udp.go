@@ -20,6 +20,46 @@ import (
 	"github.com/nodecache/node-cache/pkg/wire"
 )
 
+// Bounds of the UDP sockets to one upstream.
+const (
+	socketSlots   = 128             // sockets that take queries
+	maxSockets    = 2 * socketSlots // including those that only wait for answers
+	socketBatches = 64              // batches of queries from one port
+	socketQueries = 1024            // pending queries on one socket
+)
+
+// A socketPool holds the UDP sockets to one upstream. The queries of a batch leave in one system call, through one
+// random socket. Each query has a random ID. To forge an answer, an attacker must guess port, ID and, with 0x20, the
+// case of the name.
+//
+//	send ─ ID, case ─ the socket's table ─ outbox ─ Flush ─► upstream
+//	                            │                              │
+//	handleReply ◄──── parse ◄─ match ID and question ◄─ reader ◄┘
+//
+// A socket takes queries for a few seconds and a limited number of batches, and closes after the last answer. After a
+// query without an answer it takes no more: if something on the path drops packets from its port, such as a stale
+// conntrack entry, the next attempt comes from another port.
+//
+// One lock guards all of it. It is never held during system calls on a socket.
+type socketPool struct {
+	*common
+	addr     netip.AddrPort
+	count    *counters
+	inboxes  sync.Pool     // of *inbox; a socket holds one only while it reads
+	readers  chan struct{} // limits the inboxes in use, which are large
+	outboxes sync.Pool     // of *outbox
+
+	mu          sync.Mutex // guards the fields below, and those of socket and attempt where they say so
+	cond        *sync.Cond // signaled when a socket is closed
+	outboxQueue *outbox    // that Flush sends; the first one takes more queries
+	slots       [socketSlots]*socket
+	openSockets int    // open or opening
+	opened      uint64 // sockets ever opened
+	noIdle      bool   // close sockets after their last query
+	closed      bool   // the upstream was removed: refuse queries
+	random      *bufio.Reader
+}
+
 // How a socket is used.
 const (
 	socketAge      = time.Second     // how long it takes queries at least
@@ -219,95 +259,48 @@ func (p *socketPool) openCount() (now int, ever uint64) {
 	return p.openSockets, p.opened
 }
 
-func newOutbox() *outbox {
-	o := &outbox{Outbox: mmsg.NewOutbox(outboxSize, outboxSize*128), failed: map[uint16]error{}}
-	o.write = func(fd uintptr) { o.err = o.sendBatch(fd) }
-	return o
+// deliverError delivers the error to each attempt, even if one of the callbacks panics.
+func (p *socketPool) deliverError(attempts []*attempt, err error) {
+	var batch wire.SendBatch
+	for _, a := range attempts {
+		func() {
+			defer p.recoverPanic(context.Background(), func() {})
+			a.receiver.handleReply(a, reply{err: err}, &batch)
+		}()
+	}
+	batch.Flush()
 }
 
-// hasRoomLocked reports whether there is room for one more query.
-func (o *outbox) hasRoomLocked() bool {
-	return o.Len() < outboxSize && !o.socket.ended && len(o.socket.attempts) < socketQueries
+// removeLocked removes an attempt from its socket's table.
+func (p *socketPool) removeLocked(s *socket, a *attempt) {
+	delete(s.attempts, a.id)
+	a.socket = nil
+	p.checkIdleLocked(s)
 }
 
-// add adds a query with the ID, and returns it.
-func (o *outbox) add(q []byte, id uint16) []byte {
-	msg := append(o.Buffer(), q...)
-	wire.SetID(msg, id)
-	o.ids[o.Len()] = id
-	o.Add(msg)
-	return msg
-}
-
-// Flush sends the queued queries.
-func (p *socketPool) Flush() {
-	p.mu.Lock()
-	o := p.outboxQueue
-	p.outboxQueue = nil
-	p.mu.Unlock()
-	for o != nil {
-		next := o.next
-		p.sendOutbox(o)
-		o.Reset()
-		clear(o.failed)
-		o.socket, o.next, o.err = nil, nil, nil
-		p.outboxes.Put(o)
-		o = next
+// checkIdleLocked ends a socket that has no query and gets none.
+func (p *socketPool) checkIdleLocked(s *socket) {
+	if len(s.attempts) == 0 && (s.retiring || s.slot < 0 || p.noIdle) {
+		p.endLocked(s)
 	}
 }
 
-// sendOutbox sends one outbox. Attempts that cannot be sent get their error before it returns.
-func (p *socketPool) sendOutbox(o *outbox) {
-	s := o.socket
-	var err error
-	if s.raw == nil {
-		err = o.sendSingly(s.conn)
-	} else if err = s.raw.Control(o.write); err == nil {
-		err = o.err
+// endLocked makes the reader of a socket close it. The socket gets no more queries.
+func (p *socketPool) endLocked(s *socket) {
+	if s.ended {
+		return
 	}
-	if err != nil {
-		p.deliverError(s.fail(), fmt.Errorf("sending: %w", err))
+	s.ended = true
+	if s.slot >= 0 {
+		p.slots[s.slot], s.slot = nil, -1
 	}
-	for id, err := range o.failed {
-		if a := s.takeByID(id); a != nil {
-			p.deliverError([]*attempt{a}, fmt.Errorf("sending: %w", err))
-		}
-	}
+	s.ageTimer.Stop()
+	// Close would wait for the reader, which may wait for this lock.
+	_ = s.conn.SetDeadline(time.Unix(1, 0)) // in the past: wakes the reader
 }
 
-// sendBatch sends the queries with as few system calls as possible. A rejected query does not stop those after it. An
-// error means that the socket is unusable.
-func (o *outbox) sendBatch(fd uintptr) error {
-	for i, errno := o.Send(fd, 0); errno != 0; i, errno = o.Send(fd, i+1) {
-		if err := o.classifySendError(i, errno); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// sendSingly does the same through a connection that has no batches.
-func (o *outbox) sendSingly(w net.Conn) error {
-	for i := range o.Len() {
-		if _, err := w.Write(o.Datagram(i)); err != nil {
-			if err = o.classifySendError(i, err); err != nil {
-				return err
-			}
-		}
-	}
-	return nil
-}
-
-// classifySendError sorts the error of sending the i-th query. An error of that query alone is stored; an error of
-// the socket is returned.
-func (o *outbox) classifySendError(i int, err error) error {
-	switch {
-	case errors.Is(err, syscall.EAGAIN), errors.Is(err, syscall.ENOBUFS), errors.Is(err, syscall.ENOMEM):
-		err = fmt.Errorf("%w: %w", errLimit, err)
-	case errors.Is(err, syscall.EMSGSIZE), errors.Is(err, syscall.EPERM), errors.Is(err, syscall.EACCES):
-	default:
-		return err
-	}
-	o.failed[o.ids[i]] = err
-	return nil
+// releaseLocked counts a socket that was closed or could not be opened.
+func (p *socketPool) releaseLocked() {
+	p.openSockets--
+	p.cond.Broadcast()
 }

@@ -3,13 +3,10 @@
 package upstream
 
 import (
-	"bufio"
 	"cmp"
 	"context"
 	"fmt"
 	"net"
-	"net/netip"
-	"sync"
 	"syscall"
 	"time"
 
@@ -18,46 +15,6 @@ import (
 	"github.com/nodecache/node-cache/pkg/mmsg"
 	"github.com/nodecache/node-cache/pkg/wire"
 )
-
-// Bounds of the UDP sockets to one upstream.
-const (
-	socketSlots   = 128             // sockets that take queries
-	maxSockets    = 2 * socketSlots // including those that only wait for answers
-	socketBatches = 64              // batches of queries from one port
-	socketQueries = 1024            // pending queries on one socket
-)
-
-// A socketPool holds the UDP sockets to one upstream. The queries of a batch leave in one system call, through one
-// random socket. Each query has a random ID. To forge an answer, an attacker must guess port, ID and, with 0x20, the
-// case of the name.
-//
-//	send ─ ID, case ─ the socket's table ─ outbox ─ Flush ─► upstream
-//	                            │                              │
-//	handleReply ◄──── parse ◄─ match ID and question ◄─ reader ◄┘
-//
-// A socket takes queries for a few seconds and a limited number of batches, and closes after the last answer. After a
-// query without an answer it takes no more: if something on the path drops packets from its port, such as a stale
-// conntrack entry, the next attempt comes from another port.
-//
-// One lock guards all of it. It is never held during system calls on a socket.
-type socketPool struct {
-	*common
-	addr     netip.AddrPort
-	count    *counters
-	inboxes  sync.Pool     // of *inbox; a socket holds one only while it reads
-	readers  chan struct{} // limits the inboxes in use, which are large
-	outboxes sync.Pool     // of *outbox
-
-	mu          sync.Mutex // guards the fields below, and those of socket and attempt where they say so
-	cond        *sync.Cond // signaled when a socket is closed
-	outboxQueue *outbox    // that Flush sends; the first one takes more queries
-	slots       [socketSlots]*socket
-	openSockets int    // open or opening
-	opened      uint64 // sockets ever opened
-	noIdle      bool   // close sockets after their last query
-	closed      bool   // the upstream was removed: refuse queries
-	random      *bufio.Reader
-}
 
 // A socket is a UDP socket that is connected to the upstream, so that the kernel drops packets from other addresses.
 // Only its reader closes it.
@@ -88,20 +45,6 @@ type inbox struct {
 	batch wire.SendBatch
 }
 
-// outboxSize is the most queries that one system call sends. Above 64 the cost per query no longer falls.
-const outboxSize = 64
-
-// An outbox holds queries that leave together through one socket.
-type outbox struct {
-	*mmsg.Outbox
-	socket *socket
-	next   *outbox // to be sent as well
-	ids    [outboxSize]uint16
-	failed map[uint16]error // by ID, of the queries that the kernel rejected
-	write  func(fd uintptr) // sendBatch; made once, to avoid an allocation per call
-	err    error            // of write: why the socket is unusable
-}
-
 // usedUpLocked reports whether a new socket should replace this one. It stays in use if none can be opened.
 func (s *socket) usedUpLocked() bool {
 	return s.retiring || s.batches >= socketBatches || len(s.attempts) >= socketQueries
@@ -120,12 +63,6 @@ func (s *socket) run() {
 	pending := s.fail()
 	_ = s.conn.Close() // everything of interest has been read
 	p.deliverError(pending, fmt.Errorf("receiving: %w", err))
-}
-
-// releaseLocked counts a socket that was closed or could not be opened.
-func (p *socketPool) releaseLocked() {
-	p.openSockets--
-	p.cond.Broadcast()
 }
 
 // read reads until there is an error, and returns it.
@@ -262,46 +199,6 @@ func (s *socket) takeByID(id uint16) *attempt {
 		s.pool.removeLocked(s, a)
 	}
 	return a
-}
-
-// deliverError delivers the error to each attempt, even if one of the callbacks panics.
-func (p *socketPool) deliverError(attempts []*attempt, err error) {
-	var batch wire.SendBatch
-	for _, a := range attempts {
-		func() {
-			defer p.recoverPanic(context.Background(), func() {})
-			a.receiver.handleReply(a, reply{err: err}, &batch)
-		}()
-	}
-	batch.Flush()
-}
-
-// removeLocked removes an attempt from its socket's table.
-func (p *socketPool) removeLocked(s *socket, a *attempt) {
-	delete(s.attempts, a.id)
-	a.socket = nil
-	p.checkIdleLocked(s)
-}
-
-// checkIdleLocked ends a socket that has no query and gets none.
-func (p *socketPool) checkIdleLocked(s *socket) {
-	if len(s.attempts) == 0 && (s.retiring || s.slot < 0 || p.noIdle) {
-		p.endLocked(s)
-	}
-}
-
-// endLocked makes the reader of a socket close it. The socket gets no more queries.
-func (p *socketPool) endLocked(s *socket) {
-	if s.ended {
-		return
-	}
-	s.ended = true
-	if s.slot >= 0 {
-		p.slots[s.slot], s.slot = nil, -1
-	}
-	s.ageTimer.Stop()
-	// Close would wait for the reader, which may wait for this lock.
-	_ = s.conn.SetDeadline(time.Unix(1, 0)) // in the past: wakes the reader
 }
 
 // fail ends the socket and returns its pending attempts.

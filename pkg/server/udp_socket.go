@@ -11,6 +11,7 @@ import (
 	"os"
 	"slices"
 	"strconv"
+	"sync"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -18,6 +19,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/nodecache/node-cache/pkg/listen"
 	"github.com/nodecache/node-cache/pkg/mmsg"
 	"github.com/nodecache/node-cache/pkg/retry"
 	"github.com/nodecache/node-cache/pkg/wire"
@@ -30,6 +32,57 @@ const drainBatches = 256
 // minBusyBatch is the smallest batch after which the reader asks for the next one at once. After so
 // many queries more have arrived, and a system call costs a tenth of waiting.
 const minBusyBatch = 4
+
+// A udpSocket is one of the sockets, with the state of its reader.
+type udpSocket struct {
+	server     *UDP
+	conn       *net.UDPConn
+	raw        syscall.RawConn // of conn
+	wildcard   bool            // replies must set their source address
+	v6         bool
+	worker     Worker
+	batchStart atomic.Int64 // when the reader began its current batch, by UDP.clock; 0: it waits for packets
+	peer       wire.Peer    // of the current query
+	resolving  wire.Replier // the Replier passed to Resolve, while it runs
+
+	mu      sync.Mutex  // guards replies
+	replies *replyBatch // gathered replies of resolved queries; nil: none. While there are any, a flush is pending
+}
+
+func (u *UDP) newSocket(addr netip.AddrPort) *udpSocket {
+	return &udpSocket{server: u, wildcard: addr.Addr().IsUnspecified(), v6: addr.Addr().Is6()}
+}
+
+// setConn makes s read from conn. It closes conn on error.
+func (s *udpSocket) setConn(conn *net.UDPConn) (err error) {
+	s.conn = conn
+	if s.raw, err = s.conn.SyscallConn(); err != nil {
+		_ = conn.Close()
+		return err
+	}
+	s.worker = s.server.cfg.Handler.NewWorker()
+	return nil
+}
+
+func (s *udpSocket) setOptions(fd int) error {
+	if err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEPORT, 1); err != nil {
+		return err
+	}
+	if s.server.cfg.FreeBind {
+		if err := listen.FreeBind(fd, s.server.cfg.Addr.Addr()); err != nil {
+			return err
+		}
+	}
+	setReceiveBuffer(fd, s.server.cfg.ReceiveBuffer)
+	ignorePathMTU(fd)
+	if !s.wildcard {
+		return nil
+	}
+	if s.v6 { // also for IPv4 clients of [::], as mapped addresses
+		return unix.SetsockoptInt(fd, unix.IPPROTO_IPV6, unix.IPV6_RECVPKTINFO, 1)
+	}
+	return unix.SetsockoptInt(fd, unix.IPPROTO_IP, unix.IP_PKTINFO, 1)
+}
 
 // readBatches answers batches: one system call receives what has arrived, one sends what was
 // answered from memory.
@@ -206,6 +259,9 @@ const (
 	replyRoom = batchSize * 1232
 )
 
+// controlLen is the buffer size in bytes for one packet-info control message of either family.
+const controlLen = 64
+
 // A udpBatch is the memory of one reader: datagrams, and the replies from memory. A reply uses the
 // sockaddr of its query, which is not copied.
 type udpBatch struct {
@@ -309,9 +365,6 @@ func (u *UDPStats) send(fd uintptr, out *mmsg.Outbox) {
 		atomic.AddUint64(&u.Unsent, uint64(unsent))
 	}
 }
-
-// controlLen is the buffer size in bytes for one packet-info control message of either family.
-const controlLen = 64
 
 // clearInterface turns a received packet-info message into one to send. It keeps the address and
 // clears the interface, so that the reply follows the route to its client. A link-local IPv6
