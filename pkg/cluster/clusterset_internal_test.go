@@ -55,4 +55,6 @@ func TestClusterSetEvents(t *testing.T) {
 			assert.Equal(t, tt.event+" drops "+text, true, dropped[string(c.Owner(name))])
 		}
 	}
+	held := c.Held().Kinds
+	assert.Same(t, "imports and their slices", []int64{0, 1}, []int64{held[zone.Imports].Objects, held[zone.ImportSlices].Objects})
 }
