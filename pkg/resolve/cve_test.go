@@ -54,6 +54,7 @@ const (
 
 func evils() []maliciousAnswer {
 	refused, address := "SERVFAIL", "NOERROR www.test. A 1.1.1.1"
+	mail := append(many(1, "www.test. 300 IN CNAME c%d.test."), many(64, "c0.test. 300 IN MX 5 m%d.test.")...)
 	return []maliciousAnswer{
 		// MaginotDNS, CVE-2021-25220, CVE-2025-40778, CVE-2026-42960: what was not asked is believed.
 		{name: "an address of another name in the answer", answer: []string{evilAddr, "bank.test. 300 IN A 6.6.6.6"}, want: address, untouched: "bank.test."},
@@ -95,6 +96,7 @@ func evils() []maliciousAnswer {
 		{name: "an alias of itself", answer: []string{"www.test. 300 IN CNAME www.test."}, want: "NOERROR www.test. CNAME www.test."},
 		{name: "65 aliases of other names", answer: append(many(65, "a%d.test. 300 IN CNAME evil.test."), evilAddr), want: refused, untouched: "a0.test."},
 		{name: "65 aliases for who asks for one", ask: dns.TypeCNAME, answer: many(65, "www.test. 300 IN CNAME a%d.test."), want: refused, untouched: "a0.test."},
+		{name: "an alias, and 64 records that begin like its signature", ask: dns.TypeMX, answer: mail, want: "NOERROR " + strings.Join(spoken(mail), "; ")},
 		{name: "the data before the alias", answer: []string{"a.test. 300 IN A 1.1.1.1", "www.test. 300 IN CNAME a.test."}, want: "NOERROR www.test. CNAME a.test.; a.test. A 1.1.1.1", untouched: "a.test."},
 		{
 			name: "aliases backwards", answer: []string{"b.test. 300 IN A 1.1.1.1", "a.test. 300 IN CNAME b.test.", "www.test. 300 IN CNAME a.test."},
