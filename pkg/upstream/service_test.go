@@ -9,6 +9,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/nodecache/node-cache/internal/assert"
 	"github.com/nodecache/node-cache/pkg/upstream"
@@ -54,6 +55,41 @@ func TestService(t *testing.T) {
 			pool, err := upstream.New(upstream.Config{Endpoints: n.Endpoints()})
 			assert.NoError(t, err)
 			tt.do(n)
+			assert.Equal(t, "servers", tt.want, serversOf(pool))
+		})
+	}
+}
+
+// TestServiceRestore reads the records of a snapshot. It has none if the writer had no central resolver.
+func TestServiceRestore(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		name    string
+		records []string
+		valid   bool
+		want    string
+	}{
+		{"of this scope", []string{"scope", "1800000000000", "10.244.0.1:53 a", "10.96.0.10:53"}, true, "1 10"},
+		{"of another scope", []string{"other", "0", "10.244.0.1:53 a"}, true, ""},
+		{"too old", []string{"scope", "1800000000001", "10.244.0.1:53 a"}, true, ""},
+		{"none", nil, true, ""},
+		{"without an age", []string{"scope"}, false, ""},
+		{"with an invalid age", []string{"scope", "-1", "10.244.0.1:53 a"}, false, ""},
+		{"with an invalid address", []string{"scope", "0", "10.244.0.1:53 a", "10.96.0.10"}, false, ""},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			n := new(upstream.Service)
+			pool, err := upstream.New(upstream.Config{Endpoints: n.Endpoints()})
+			assert.NoError(t, err)
+			var records [][]byte
+			for _, record := range tt.records {
+				records = append(records, []byte(record))
+			}
+			use, err := n.Restore("scope", slices.Values(records), time.Hour/2, time.Hour, time.Now())
+			if assert.Equal(t, "valid", tt.valid, err == nil); err == nil {
+				use()
+			}
 			assert.Equal(t, "servers", tt.want, serversOf(pool))
 		})
 	}
