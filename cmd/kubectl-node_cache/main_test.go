@@ -21,6 +21,7 @@ import (
 	"github.com/nodecache/node-cache/pkg/admin/status"
 	"github.com/nodecache/node-cache/pkg/admin/top"
 	"github.com/nodecache/node-cache/pkg/cli"
+	"github.com/nodecache/node-cache/pkg/intercept"
 )
 
 // writeJSON writes a page as an agent does.
@@ -34,7 +35,7 @@ func writeJSON(out io.Writer, page any) int {
 // statusPages are what the agents of TestStatus report.
 func statusPages() map[string]status.Status {
 	good := status.Status{State: "ready", Version: "v0.7.0", Queries: status.Queries{HitRatio: new(0.973)}}
-	good.Node = &status.Node{Intercept: &status.Intercept{Leases: []status.Lease{{Held: true}, {}}}}
+	good.Node = &status.Node{Intercept: &status.Intercept{Leases: []intercept.LeaseStats{{Held: true}, {}}}}
 	waits := status.Status{State: "not ready: the zone is not synced", Version: "v0.7.0"}
 	bad := good
 	bad.State = "not ready: no lease"

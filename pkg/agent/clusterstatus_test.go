@@ -129,7 +129,7 @@ func TestClusterStatus(t *testing.T) {
 		WaitsFor: "endpointslice: forbidden: not yours", NodeZone: "zone-a",
 		Serial: held.Serial, IndexBytes: held.Index, Requests: 7,
 		Kinds: []status.Kind{
-			{Kind: "service", Synced: true, Age: new(12.3), Objects: 2, Bytes: held.Kinds[zone.Services].Bytes, Events: 2, Restarts: 1},
+			{Kind: "service", Synced: true, Age: new(12.3), KindStats: held.Kinds[zone.Services], Events: 2, Restarts: 1},
 			{Kind: "endpointslice", Failures: 3, LastError: "forbidden: not yours"},
 		},
 		Central: &status.Central{Service: "kube-system/kube-dns"},

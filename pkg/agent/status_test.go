@@ -133,10 +133,10 @@ func fieldPaths(of reflect.Type, path string) (paths []string) {
 	for of.Kind() == reflect.Pointer {
 		of = of.Elem()
 	}
-	if of.Kind() == reflect.Slice && of.Elem().Kind() == reflect.Struct {
+	if of.Kind() == reflect.Slice && hasFields(of.Elem()) {
 		return fieldPaths(of.Elem(), path+"[]")
 	}
-	if of.Kind() == reflect.Struct && !of.Implements(reflect.TypeFor[encoding.TextMarshaler]()) {
+	if hasFields(of) {
 		for field := range of.Fields() {
 			name, _, _ := strings.Cut(field.Tag.Get("json"), ",")
 			if name == "-" {
@@ -151,4 +151,9 @@ func fieldPaths(of reflect.Type, path string) (paths []string) {
 		return paths
 	}
 	return []string{path}
+}
+
+// hasFields reports whether a type is an object as JSON, and not a text, such as an address.
+func hasFields(of reflect.Type) bool {
+	return of.Kind() == reflect.Struct && !of.Implements(reflect.TypeFor[encoding.TextMarshaler]())
 }

@@ -34,7 +34,7 @@ func ExampleKeeper() {
 	go func() { ended <- k.Run(ctx) }()
 
 	k.Start() // the agent answers
-	for !k.Stats().Held[address] {
+	for !k.Stats().Leases[0].Held {
 		time.Sleep(time.Millisecond)
 	}
 	query := intercepttest.Packet{Network: "udp", To: netip.AddrPortFrom(address, 53)}

@@ -357,9 +357,8 @@ func (c Cause) String() string {
 type Stats struct {
 	Backend string // its name
 
-	Held        map[netip.Addr]bool   // whether each lease, by key, is held; false while no rules use it yet
-	LeaseErrors map[netip.Addr]string // why the last renewal of a lease failed; no entry: it succeeded, or there was none
-	NotHeldFor  time.Duration         // time since all leases were held, or since New; 0 while they are
+	Leases     []LeaseStats  // by address
+	NotHeldFor time.Duration // time since all leases were held, or since New; 0 while they are
 
 	Renewals        uint64            // successful renewals; 0 while no rules use the leases yet
 	RenewalFailures [NumCauses]uint64 // failed ones, by Cause
@@ -382,6 +381,13 @@ type Stats struct {
 	NoneHeldFor time.Duration
 }
 
+// LeaseStats is the state of the lease on one address, as /status shows it.
+type LeaseStats struct {
+	Address netip.Addr `json:"address"`
+	Held    bool       `json:"held"`              // false while no rules use it yet
+	Problem string     `json:"problem,omitempty"` // why the last renewal failed; empty: it succeeded, or there was none
+}
+
 func (k *Keeper) update(change func(*Stats)) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -395,7 +401,7 @@ func (k *Keeper) Stats() Stats {
 	k.mu.Unlock()
 	s.Fallback = slices.Clone(s.Fallback)
 	s.Panics, s.Released = k.panics.Load(), true
-	s.Held, s.LeaseErrors = make(map[netip.Addr]bool, len(k.leases)), map[netip.Addr]string{}
+	s.Leases = make([]LeaseStats, 0, len(k.leases))
 	now := k.cfg.Now()
 	ahead := k.leaseOnly.Load()
 	if ahead {
@@ -406,15 +412,13 @@ func (k *Keeper) Stats() Stats {
 		if held && ahead {
 			held, since = false, max(now.Sub(k.made), 1)
 		}
-		s.Held[l.Key] = held
+		s.Leases = append(s.Leases, LeaseStats{Address: l.Key, Held: held, Problem: problem})
 		s.NotHeldFor = max(s.NotHeldFor, since)
 		if i == 0 || since < s.NoneHeldFor {
 			s.NoneHeldFor = since
 		}
 		s.Released = s.Released && l.gate.isClosed()
-		if problem != "" {
-			s.LeaseErrors[l.Key] = problem
-		}
 	}
+	slices.SortFunc(s.Leases, func(a, b LeaseStats) int { return a.Address.Compare(b.Address) })
 	return s
 }

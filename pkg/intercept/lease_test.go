@@ -35,7 +35,7 @@ func TestLeaseAfterStart(t *testing.T) {
 		s.checkDuration("taking the lease", s.waitHeld(), 50*time.Millisecond)
 		s.staysHeld(time.Minute)
 		st := s.Stats()
-		if !st.Held[addr4] || !st.Held[addr6] || st.NotHeldFor != 0 || len(st.LeaseErrors) != 0 || st.Released || st.Backend != "fake" {
+		if !st.Leases[0].Held || !st.Leases[1].Held || st.NotHeldFor != 0 || st.Leases[0].Problem+st.Leases[1].Problem != "" || st.Released || st.Backend != "fake" {
 			t.Errorf("stats: %+v, want both leases held", st)
 		}
 		if st.Renewals < 230 || st.Renewals > 250 {
@@ -102,7 +102,7 @@ func TestLeaseWithoutRules(t *testing.T) {
 		}, func(s *harness) {
 			time.Sleep(2 * time.Second)
 			s.staysHeld(time.Minute)
-			if st := s.Stats(); !st.Held[addr4] || st.NoneHeldFor != 0 || st.Renewals == 0 {
+			if st := s.Stats(); !st.Leases[0].Held || st.NoneHeldFor != 0 || st.Renewals == 0 {
 				s.t.Errorf("stats: %+v, want leases held", st)
 			}
 		})
@@ -113,12 +113,12 @@ func TestLeaseWithoutRules(t *testing.T) {
 	}
 	run(t, prepare, func(s *harness) {
 		time.Sleep(time.Minute)
-		if st := s.Stats(); st.Held[addr4] || st.NotHeldFor < time.Minute || st.NoneHeldFor < time.Minute || st.Renewals > 0 {
+		if st := s.Stats(); st.Leases[0].Held || st.NotHeldFor < time.Minute || st.NoneHeldFor < time.Minute || st.Renewals > 0 {
 			s.t.Errorf("stats: %+v, want no lease held", st)
 		}
 		s.kernel.Fail(intercepttest.CallApply, 0, nil)
 		s.checkDuration("taking the lease", s.waitHeld(), 5*time.Second+renew)
-		if st := s.Stats(); !st.Held[addr4] || st.NoneHeldFor != 0 || st.Renewals == 0 {
+		if st := s.Stats(); !st.Leases[0].Held || st.NoneHeldFor != 0 || st.Renewals == 0 {
 			s.t.Errorf("stats: %+v, want leases held", st)
 		}
 	})
@@ -307,7 +307,7 @@ func TestLeasesAreIndependent(t *testing.T) {
 			return s.decision(addr4) == intercepttest.ToAgent && s.decision(addr6) == intercepttest.ToFallback
 		})
 		st := s.Stats()
-		if !st.Held[addr4] || st.Held[addr6] || st.LeaseErrors[addr6] == "" || st.LeaseErrors[addr4] != "" || st.NotHeldFor == 0 || st.NoneHeldFor != 0 {
+		if !st.Leases[0].Held || st.Leases[1].Held || st.Leases[1].Problem == "" || st.Leases[0].Problem != "" || st.NotHeldFor == 0 || st.NoneHeldFor != 0 {
 			s.t.Errorf("stats: %+v, want the lease on %s only", st, addr4)
 		}
 	})

@@ -36,7 +36,7 @@ func TestStandDown(t *testing.T) {
 				s.t.Errorf("%d calls of %s after standing down", after[call]-before[call], call)
 			}
 		}
-		if st := s.Stats(); st.NewOwner != "newer" || st.Held[addr4] {
+		if st := s.Stats(); st.NewOwner != "newer" || st.Leases[0].Held {
 			s.t.Errorf("stats: %+v, want the newer owner and no lease", st)
 		}
 		if s.over() {

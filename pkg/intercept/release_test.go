@@ -26,7 +26,7 @@ func (s *harness) checkReleased() {
 		s.t.Errorf("%d renewals after the release", n-before)
 	}
 	st := s.Stats()
-	if st.Held[addr4] || st.Held[addr6] || !st.Released || st.NotHeldFor < time.Minute {
+	if st.Leases[0].Held || st.Leases[1].Held || !st.Released || st.NotHeldFor < time.Minute {
 		s.t.Errorf("stats: %+v, want released leases", st)
 	}
 }

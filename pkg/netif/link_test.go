@@ -50,7 +50,7 @@ func setupAndRemove(g *harness, onLo bool) {
 		if dev := g.device(name); dev.alias != alias || dev.kind != kind {
 			g.Fatalf("link is a %s with alias %q, want a %s with %q", dev.kind, dev.alias, kind, alias)
 		}
-		want := Stats{Kind: kind, Held: addrs, Duplicates: map[netip.Addr]string{}}
+		want := Stats{Name: name, Kind: kind, Held: addrs, Missing: []string{}, Duplicates: []string{}}
 		if d := diff(want, l.Stats()); d != "" {
 			g.Fatalf("stats (-want +got):\n%s", d)
 		}
@@ -374,7 +374,7 @@ func TestFamiliesAreIndependent(t *testing.T) {
 			g.Errorf("a predecessor's address is still there:\n%s", g.snapshot())
 		}
 		s := l.Stats()
-		if !slices.Equal(s.Held, addrs[:1]) || s.LastError != err.Error() || len(s.Missing) != 1 || !strings.Contains(s.Missing[ip6], "disable_ipv6") {
+		if !slices.Equal(s.Held, addrs[:1]) || s.LastError != err.Error() || len(s.Missing) != 1 || !strings.HasPrefix(s.Missing[0], ip6.String()+": ") || !strings.Contains(s.Missing[0], "disable_ipv6") {
 			g.Errorf("stats: %+v", s)
 		}
 		if !g.has(linkName, host(ip4)) {
@@ -393,7 +393,7 @@ func TestReportsDuplicateAddress(t *testing.T) {
 		assert.NoError(g, g.addPrefix(g.device("kube-ipvs0").index, host(ip4), 0, false))
 		assert.NoError(g, g.addPrefix(loIndex, netip.PrefixFrom(ip6, 64), 0, false))
 		l := g.setup(g.config("one"))
-		want := map[netip.Addr]string{ip4: "kube-ipvs0", ip6: "lo"}
+		want := []string{ip4.String() + ": kube-ipvs0", ip6.String() + ": lo"}
 		if d := diff(want, l.Stats().Duplicates); d != "" {
 			g.Errorf("duplicates (-want +got):\n%s", d)
 		}

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"maps"
 	"net/netip"
 	"slices"
 	"sync"
@@ -50,17 +49,18 @@ type Link struct {
 	stats Stats
 }
 
-// Stats is the state of a Link.
+// Stats is the state of a Link, as /status shows it. No list is nil, and all have the configured order.
 type Stats struct {
-	Kind       Kind                  // of the link; empty: no link yet
-	Reason     string                // why a preferred kind is not used; empty: the first one works
-	Held       []netip.Addr          // addresses that answer, in the configured order
-	Missing    map[netip.Addr]string // the other addresses, with the cause
-	Duplicates map[netip.Addr]string // addresses that another link has too, with that link's name
-	Repairs    uint64                // runs of the check that changed anything
-	Contested  bool                  // another program undoes the repairs, so their rate is limited
-	StoodDown  bool                  // a newer agent owns the link
-	LastError  string                // of the last check; empty: no error
+	Name       string       `json:"name"`
+	Kind       Kind         `json:"kind"`                // empty: no link yet
+	Reason     string       `json:"why,omitempty"`       // why a preferred kind is not used; empty: the first one works
+	Held       []netip.Addr `json:"held"`                // addresses that answer
+	Missing    []string     `json:"missing"`             // the other addresses, each with ": " and the cause; none before the first check
+	Duplicates []string     `json:"elsewhere"`           // addresses that another link has too, each with ": " and that link's name
+	Repairs    uint64       `json:"repairs"`             // runs of the check that changed anything
+	Contested  bool         `json:"contested,omitempty"` // another program undoes the repairs, so their rate is limited
+	StoodDown  bool         `json:"stoodDown,omitempty"` // a newer agent owns the link
+	LastError  string       `json:"lastError,omitempty"` // of the last check; empty: no error
 }
 
 // New returns a Link. It changes nothing on the node.
@@ -151,11 +151,12 @@ func (l *Link) checkLoopback(k kernel) error {
 
 // Stats returns a copy of the state.
 func (l *Link) Stats() Stats {
+	name := l.linkName()
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	s := l.stats
-	s.Held = slices.Clone(s.Held)
-	s.Missing, s.Duplicates = maps.Clone(s.Missing), maps.Clone(s.Duplicates)
+	s.Name, s.Held = name, append([]netip.Addr{}, s.Held...)
+	s.Missing, s.Duplicates = append([]string{}, s.Missing...), append([]string{}, s.Duplicates...)
 	return s
 }
 

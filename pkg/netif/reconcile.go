@@ -54,10 +54,9 @@ func (l *Link) record(p *pass, err error) {
 		return
 	}
 	s.LastError = err.Error()
-	s.Missing = map[netip.Addr]string{}
 	for _, a := range l.config.Addresses {
 		if !slices.Contains(p.held, a) {
-			s.Missing[a] = cmp.Or(p.missing[a], err).Error()
+			s.Missing = append(s.Missing, fmt.Sprintf("%s: %s", a, cmp.Or(p.missing[a], err)))
 		}
 	}
 }

@@ -5,7 +5,6 @@ package netif
 import (
 	"context"
 	"fmt"
-	"maps"
 	"net/netip"
 	"slices"
 	"sync"
@@ -213,11 +212,17 @@ func (l *Link) findDuplicates(ctx context.Context, k kernel) {
 			found[a.prefix.Addr()] = name
 		}
 	}
+	var duplicates []string
+	for _, a := range l.config.Addresses {
+		if name := found[a]; name != "" {
+			duplicates = append(duplicates, a.String()+": "+name)
+		}
+	}
 	l.mu.Lock()
 	before := l.stats.Duplicates
-	l.stats.Duplicates = found
+	l.stats.Duplicates = duplicates
 	l.mu.Unlock()
-	if maps.Equal(before, found) {
+	if slices.Equal(before, duplicates) {
 		return
 	}
 	for a, name := range found {

@@ -40,7 +40,7 @@ func TestAutoUsesFirstSupportedKind(t *testing.T) {
 				config := g.config("one")
 				config.Kind = Auto
 				l := g.setup(config)
-				want := Stats{Kind: c.kind, Reason: c.reason, Held: addrs, Duplicates: map[netip.Addr]string{}}
+				want := Stats{Name: l.linkName(), Kind: c.kind, Reason: c.reason, Held: addrs, Missing: []string{}, Duplicates: []string{}}
 				if d := diff(want, l.Stats()); d != "" {
 					g.Errorf("stats (-want +got):\n%s", d)
 				}

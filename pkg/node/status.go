@@ -6,9 +6,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
-	"maps"
 	"net/netip"
-	"slices"
 	"time"
 
 	"github.com/nodecache/node-cache/pkg/admin/status"
@@ -29,7 +27,12 @@ func (n *Node) Status() *status.Node {
 	}
 	s := &status.Node{Token: n.cfg.Token}
 	if n.link != nil {
-		s.Link = linkStatus(n.config, n.link.Stats())
+		s.Link = n.LinkStats()
+		if len(s.Link.Held)+len(s.Link.Missing) == 0 {
+			for _, addr := range n.config.Listen.Addresses {
+				s.Link.Missing = append(s.Link.Missing, addr.String()+": it is being added")
+			}
+		}
 	}
 	if n.backend != nil {
 		s.Intercept = n.interceptStatus()
@@ -37,31 +40,10 @@ func (n *Node) Status() *status.Node {
 	return s
 }
 
-func linkStatus(cfg *config.Config, stats netif.Stats) *status.Link {
-	s := &status.Link{
-		Name: cfg.Interface.Name, Kind: string(stats.Kind), Why: stats.Reason, Held: []string{}, Missing: []string{}, Elsewhere: []string{},
-		Repairs: stats.Repairs, Contested: stats.Contested, StoodDown: stats.StoodDown, LastError: stats.LastError,
-	}
-	if stats.Kind == netif.Loopback {
-		s.Name = "lo"
-	}
-	for _, addr := range cfg.Listen.Addresses {
-		if slices.Contains(stats.Held, addr) {
-			s.Held = append(s.Held, addr.String())
-		} else {
-			s.Missing = append(s.Missing, fmt.Sprintf("%s: %s", addr, cmp.Or(stats.Missing[addr], "it is being added")))
-		}
-		if other := stats.Duplicates[addr]; other != "" {
-			s.Elsewhere = append(s.Elsewhere, fmt.Sprintf("%s: %s", addr, other))
-		}
-	}
-	return s
-}
-
 func (n *Node) interceptStatus() *status.Intercept {
 	s := &status.Intercept{
 		Mode: n.config.Intercept.Mode, Backend: n.backend.String(), DataPlane: cmp.Or(string(n.dataPlane.Proxy), "none"),
-		Note: n.dataPlane.Note, Leases: []status.Lease{}, Fallback: []string{},
+		Note: n.dataPlane.Note, Leases: []intercept.LeaseStats{}, Fallback: []netip.AddrPort{},
 	}
 	if n.config.Intercept.Mode == config.ModeLinkLocal {
 		s.From = n.cfg.Target().From
@@ -72,12 +54,7 @@ func (n *Node) interceptStatus() *status.Intercept {
 		return s
 	}
 	stats := keeper.Stats()
-	for _, addr := range slices.SortedFunc(maps.Keys(stats.Held), netip.Addr.Compare) {
-		s.Leases = append(s.Leases, status.Lease{Address: addr.String(), Held: stats.Held[addr], Problem: stats.LeaseErrors[addr]})
-	}
-	for _, to := range stats.Fallback {
-		s.Fallback = append(s.Fallback, to.String())
-	}
+	s.Leases, s.Fallback = stats.Leases, append(s.Fallback, stats.Fallback...)
 	s.Renewals, s.Repairs, s.LastError = stats.Renewals, max(stats.Changes, 1)-1, stats.LastError // the first change created the rules
 	s.StoodDown, s.NewOwner = stats.StoodDown, stats.NewOwner
 	return s
@@ -96,8 +73,7 @@ func (n *Node) LinkStats() *netif.Stats {
 	if n.link == nil {
 		return nil
 	}
-	stats := n.link.Stats()
-	return &stats
+	return new(n.link.Stats())
 }
 
 // InterceptStats returns the interception's metrics; nil: there is none, or not yet.
@@ -106,8 +82,7 @@ func (n *Node) InterceptStats() *intercept.Stats {
 	if keeper == nil {
 		return nil
 	}
-	stats := keeper.Stats()
-	return &stats
+	return new(keeper.Stats())
 }
 
 // NotReady returns why the node's queries do not arrive here.

@@ -220,9 +220,9 @@ func (x *Index) Restore(scope string, records iter.Seq[[]byte], passed, most tim
 
 // Stats are the numbers of an index.
 type Stats struct {
-	Pods   int
-	Shared int // addresses that more than one pod has
-	Stale  bool
+	Pods   int  `json:"pods"`            // with an address of their own, and not about to end
+	Shared int  `json:"sharedAddresses"` // addresses that more than one pod has: queries from them have no pod
+	Stale  bool `json:"stale"`           // not confirmed for cluster.staleAfter
 }
 
 // Stats returns the numbers.

@@ -5,7 +5,6 @@ package metrics_test
 import (
 	"fmt"
 	"maps"
-	"net/netip"
 	"runtime"
 	"slices"
 	"strings"
@@ -89,7 +88,7 @@ func TestParts(t *testing.T) {
 		{"neither link nor rules", node, func(s *metrics.Sample) { s.Link, s.Intercept = nil, nil }},
 		{"a link that is not there yet", node, func(s *metrics.Sample) { s.Link, s.Intercept = &netif.Stats{}, nil }},
 		{"rules of one family", "interface_ intercept_lease_held", func(s *metrics.Sample) {
-			s.Link, s.Intercept = nil, &intercept.Stats{Held: map[netip.Addr]bool{own6: true}, NotHeldFor: time.Minute}
+			s.Link, s.Intercept = nil, &intercept.Stats{Leases: []intercept.LeaseStats{{Address: own6, Held: true}}, NotHeldFor: time.Minute}
 		}},
 		{"no folder, no limit", "snapshot_ memory_", func(s *metrics.Sample) { s.Snapshot, s.Memory = nil, status.Memory{} }},
 		{"the first start, two limits", "snapshot_ memory_", func(s *metrics.Sample) {

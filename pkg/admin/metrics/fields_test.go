@@ -73,9 +73,9 @@ func TestEveryFieldIsASeries(t *testing.T) {
 		s.Routes[1].Stats.Servers = []upstream.ServerStats{v}
 	}, "LastResort", "Far", "Name", "Limitations", "LastError") // the first two: only servers of a service
 	tryFields(try, "zone.Stats", *d.Zone, func(s *metrics.Sample, v zone.Stats) { s.Zone = &v })
-	tryFields(try, "netif.Stats", linked(), func(s *metrics.Sample, v netif.Stats) { s.Link = &v }, "Reason")
+	tryFields(try, "netif.Stats", linked(), func(s *metrics.Sample, v netif.Stats) { s.Link = &v }, "Name", "Reason")
 	tryFields(try, "intercept.Stats", intercepted(), func(s *metrics.Sample, v intercept.Stats) { s.Intercept = &v },
-		"LeaseErrors", "NewOwner", "NoneHeldFor")
+		"NewOwner", "NoneHeldFor")
 	tryFields(try, "probe.Stats", d.Probes[0], func(s *metrics.Sample, v healthcheck.Stats) {
 		s.Probes = []healthcheck.Stats{v, {Label: "outside"}}
 	}, "Label", "Server", "Question", "Last", "Row", "LastError")
@@ -134,7 +134,7 @@ func changes[T any](v T) map[string]T {
 			field.SetBool(!field.Bool())
 		case time.Time:
 			field.Set(reflect.ValueOf(time.Unix(1, 0)))
-		case []string, []netip.Addr, []netip.AddrPort, map[netip.Addr]string, map[netip.Addr]bool:
+		case []string, []netip.Addr, []netip.AddrPort, []intercept.LeaseStats:
 			field.SetZero()
 		case netip.AddrPort:
 			field.Set(reflect.ValueOf(netip.MustParseAddrPort("192.0.2.99:53")))

@@ -111,13 +111,13 @@ func (t *table) addLease(i *intercept.Stats, mode string) {
 		label{name: "mode"}, label{name: "backend"}).put(1, mode, i.Backend)
 	held := t.add(gauge, "intercept_lease_held", "1 while the agent holds the lease on all its addresses of the family. At 0 their queries go to the fallback.", label{"family", ipFamilies()})
 	families := map[string]bool{} // whether all are held
-	for addr, yes := range i.Held {
+	for _, lease := range i.Leases {
 		name := ipFamilies()[0]
-		if addr.Is6() {
+		if lease.Address.Is6() {
 			name = ipFamilies()[1]
 		}
 		all, known := families[name]
-		families[name] = yes && (all || !known)
+		families[name] = lease.Held && (all || !known)
 	}
 	for name, all := range families {
 		held.put(boolValue(all), name)

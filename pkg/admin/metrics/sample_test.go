@@ -192,7 +192,7 @@ var (
 func linked() netif.Stats {
 	return netif.Stats{
 		Kind: "bridge", Reason: "no dummy", Held: []netip.Addr{own4, own6},
-		Missing: map[netip.Addr]string{netip.MustParseAddr("fd00::54"): "taken"}, Duplicates: map[netip.Addr]string{own4: "eth0"},
+		Missing: []string{"fd00::54: taken"}, Duplicates: []string{"169.254.20.10: eth0"},
 		Repairs: 8401, Contested: true, StoodDown: true,
 	}
 }
@@ -201,7 +201,9 @@ func linked() netif.Stats {
 func intercepted() intercept.Stats {
 	s := numbered[intercept.Stats](8500)
 	s.Backend = "nftables"
-	s.Held = map[netip.Addr]bool{own4: true, netip.MustParseAddr("169.254.20.11"): true, own6: true, netip.MustParseAddr("fd00::54"): false}
+	s.Leases = []intercept.LeaseStats{
+		{Address: own4, Held: true}, {Address: netip.MustParseAddr("169.254.20.11"), Held: true}, {Address: own6, Held: true}, {Address: netip.MustParseAddr("fd00::54")},
+	}
 	s.Fallback = make([]netip.AddrPort, 3)
 	s.Released, s.StoodDown = true, true
 	return s

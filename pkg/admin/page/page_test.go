@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"net/http"
 	"net/http/httptest"
+	"net/netip"
 	"os"
 	"reflect"
 	"regexp"
@@ -22,6 +23,8 @@ import (
 	"github.com/nodecache/node-cache/pkg/admin/page"
 	"github.com/nodecache/node-cache/pkg/admin/status"
 	"github.com/nodecache/node-cache/pkg/admin/top"
+	"github.com/nodecache/node-cache/pkg/intercept"
+	"github.com/nodecache/node-cache/pkg/pods"
 	"github.com/nodecache/node-cache/pkg/resolve"
 )
 
@@ -106,9 +109,9 @@ func TestContent(t *testing.T) {
 			"states with a problem", func(c *page.Config) {
 				s := example(t)
 				s.State, s.Config.NeedRestart = "not ready: starting", []string{"listen.port", "intercept"}
-				s.Node.Intercept.Leases[1] = status.Lease{Address: "fd00::10", Problem: "no reply"}
+				s.Node.Intercept.Leases[1] = intercept.LeaseStats{Address: netip.MustParseAddr("fd00::10"), Problem: "no reply"}
 				s.Cluster.InSync, s.Cluster.WaitsFor = false, "service: unreachable"
-				s.Cluster.NodePods = &status.NodePods{Pods: 7, LastError: "forbidden"}
+				s.Cluster.NodePods = &status.NodePods{Stats: pods.Stats{Pods: 7}, LastError: "forbidden"}
 				c.Status = func() status.Status { return s }
 			}, shown,
 			[]string{"not ready: starting", "Waits for a restart: listen.port intercept", "fd00::10 not held no reply", "waits for service: unreachable", "pods of the node forbidden 7 –"},

@@ -43,19 +43,17 @@ type Federation struct {
 
 // NodePods are the pods of the node, by which queries are named.
 type NodePods struct {
-	Source    string   `json:"source,omitempty"` // kubelet or API server; empty: the kubelet has sent no list yet
-	Synced    bool     `json:"synced"`
-	Age       *float64 `json:"ageSeconds,omitempty"` // since the pods were last confirmed fresh; nil: there was no list
-	Pods      int      `json:"pods"`                 // with an address of their own, and not about to end
-	Shared    int      `json:"sharedAddresses"`      // addresses that two pods have: queries from them have no pod
-	Stale     bool     `json:"stale"`                // not confirmed for cluster.staleAfter
-	LastError string   `json:"lastError,omitempty"`
+	Source string   `json:"source,omitempty"` // kubelet or API server; empty: the kubelet has sent no list yet
+	Synced bool     `json:"synced"`
+	Age    *float64 `json:"ageSeconds,omitempty"` // since the pods were last confirmed fresh; nil: there was no list
+	pods.Stats
+	LastError string `json:"lastError,omitempty"`
 }
 
 // NodePodsOf describes the pods of the node, as watched and as held.
 func NodePodsOf(stats *watch.Stats, held pods.Stats) *NodePods {
 	own := stats.OwnPods
-	s := &NodePods{Source: stats.PodSource, Synced: own.Synced, Pods: held.Pods, Shared: held.Shared, Stale: held.Stale, LastError: own.LastError}
+	s := &NodePods{Source: stats.PodSource, Synced: own.Synced, Stats: held, LastError: own.LastError}
 	if own.Synced {
 		s.Age = Seconds(own.Age)
 	}
@@ -64,20 +62,17 @@ func NodePodsOf(stats *watch.Stats, held pods.Stats) *NodePods {
 
 // Kind is the state of one kind of objects.
 type Kind struct {
-	Kind      string   `json:"kind"`
-	Synced    bool     `json:"synced"`
-	Age       *float64 `json:"ageSeconds,omitempty"` // since the objects were last confirmed fresh; nil: there was no list
-	Objects   int64    `json:"objects"`
-	Bytes     int64    `json:"bytes"`
-	Refused   int64    `json:"refused,omitempty"` // objects over their namespace's memory limit
-	Last      string   `json:"lastRefused,omitempty"`
-	Invalid   int      `json:"invalid,omitempty"` // objects that are not served in full
-	Example   string   `json:"firstInvalid,omitempty"`
-	Events    uint64   `json:"events"`
-	Restarts  uint64   `json:"restarts"`
-	Failures  uint64   `json:"failures"`
-	LastError string   `json:"lastError,omitempty"` // empty once the objects are confirmed fresh again
-	Restored  bool     `json:"restored,omitempty"`  // from a snapshot and not synced yet: Age includes the snapshot's
+	Kind   string   `json:"kind"`
+	Synced bool     `json:"synced"`
+	Age    *float64 `json:"ageSeconds,omitempty"` // since the objects were last confirmed fresh; nil: there was no list
+	zone.KindStats
+	Invalid   int    `json:"invalid,omitempty"` // objects that are not served in full
+	Example   string `json:"firstInvalid,omitempty"`
+	Events    uint64 `json:"events"`
+	Restarts  uint64 `json:"restarts"`
+	Failures  uint64 `json:"failures"`
+	LastError string `json:"lastError,omitempty"` // empty once the objects are confirmed fresh again
+	Restored  bool   `json:"restored,omitempty"`  // from a snapshot and not synced yet: Age includes the snapshot's
 }
 
 // Central is the central resolver.
@@ -90,13 +85,12 @@ type Central struct {
 // KindOf describes the objects of one kind, as watched and as held.
 func KindOf(stats *watch.KindStats, held zone.KindStats) Kind {
 	s := Kind{
-		Kind: zone.Kinds()[stats.Kind], Synced: stats.Synced, Restored: held.Restored,
-		Objects: held.Objects, Bytes: held.Bytes, Refused: held.Refused, Last: held.LastRefused,
+		Kind: zone.Kinds()[stats.Kind], Synced: stats.Synced, KindStats: held, Restored: held.Restored,
 		Invalid: stats.Invalid, Example: stats.FirstInvalid,
 		Events: stats.Events, Restarts: stats.Restarts, Failures: stats.Failures, LastError: stats.LastError,
 	}
 	if stats.Kind == zone.Pods {
-		s.Last, _, _ = strings.Cut(s.Last, "/") // the page is open to all, and names no pod
+		s.LastRefused, _, _ = strings.Cut(s.LastRefused, "/") // the page is open to all, and names no pod
 	}
 	if stats.Synced {
 		s.Age = Seconds(stats.Age)

@@ -5,6 +5,7 @@ package status
 import (
 	"cmp"
 	"fmt"
+	"net/netip"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -14,6 +15,7 @@ import (
 	"github.com/nodecache/node-cache/pkg/names/etcd"
 	"github.com/nodecache/node-cache/pkg/names/localdata"
 	"github.com/nodecache/node-cache/pkg/names/zone"
+	"github.com/nodecache/node-cache/pkg/netif"
 	"github.com/nodecache/node-cache/pkg/watch"
 )
 
@@ -98,7 +100,7 @@ func (l *problems) addCluster(c *Cluster, stats *watch.Stats, cfg *config.Cluste
 	for i := range c.Kinds {
 		if k := &c.Kinds[i]; k.Refused > 0 {
 			l.add(k.Kind, fmt.Sprintf("%s refused, the last is %s: a namespace may use 1/%d of the Go runtime's memory limit",
-				count(int(k.Refused), "object"), k.Last, NamespacePart),
+				count(int(k.Refused), "object"), k.LastRefused, NamespacePart),
 				"check whether that namespace needs so many objects; if so, raise the container's memory limit")
 		}
 	}
@@ -233,7 +235,7 @@ func (l *problems) addSnapshot(s *Snapshot) {
 	}
 }
 
-func (l *problems) addLink(link *Link) {
+func (l *problems) addLink(link *netif.Stats) {
 	if link.StoodDown {
 		l.add("interface", "a newer agent owns the link "+link.Name, "two agents run on this node: stop one of them")
 		return
@@ -242,7 +244,7 @@ func (l *problems) addLink(link *Link) {
 		l.add("interface", fmt.Sprintf("not on %s: %s", link.Name, missing),
 			"the agent retries by itself; the addresses of the other family are served")
 	}
-	for _, other := range link.Elsewhere {
+	for _, other := range link.Duplicates {
 		l.add("interface", "another link has the address, too: "+other,
 			"remove the address from that link, or set another listen address; another node cache may still run")
 	}
@@ -281,17 +283,11 @@ func (l *problems) addIntercept(i *Intercept) {
 			"check that cluster.central.service has ready endpoints, or set addresses in intercept.fallback")
 	}
 	for _, lease := range i.Leases {
-		if i.From != "" && len(i.Fallback) > 0 && !slices.ContainsFunc(i.Fallback, sameFamily(lease.Address)) {
-			l.add(where, "there is no fallback of the IP family of "+lease.Address,
+		if i.From != "" && len(i.Fallback) > 0 && !slices.ContainsFunc(i.Fallback, func(to netip.AddrPort) bool { return to.Addr().Is4() == lease.Address.Is4() }) {
+			l.add(where, "there is no fallback of the IP family of "+lease.Address.String(),
 				"without this agent, queries to that address time out: add a fallback of its family, or remove the listen address")
 		}
 	}
-}
-
-// sameFamily returns a function that reports whether an address with a port is of addr's family.
-func sameFamily(addr string) func(string) bool {
-	v6 := strings.Contains(addr, ":")
-	return func(to string) bool { return strings.HasPrefix(to, "[") == v6 }
 }
 
 // kindProblem reports a kind that is not synced or not fresh.

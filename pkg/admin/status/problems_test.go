@@ -80,7 +80,7 @@ func TestOversizeProblem(t *testing.T) {
 		"endpointslice", "2 objects refused, the last is shop/web-1: a namespace may use 1/4 of the Go runtime's memory limit",
 		"check whether that namespace needs so many objects; if so, raise the container's memory limit",
 	}
-	kinds := []Kind{{Kind: "service"}, {Kind: "endpointslice", Refused: 2, Last: "shop/web-1"}}
+	kinds := []Kind{{Kind: "service"}, {Kind: "endpointslice", KindStats: zone.KindStats{Refused: 2, LastRefused: "shop/web-1"}}}
 	got := Problems(&Status{Config: Config{LastOK: true}, Cluster: &Cluster{Kinds: kinds}}, &watch.Stats{}, &config.Cluster{}, nil, nil)
 	assert.Same(t, "problems", []Problem{want}, got)
 }

@@ -88,6 +88,6 @@ func TestServerProblems(t *testing.T) {
 func TestRefusedPod(t *testing.T) {
 	t.Parallel()
 	held := zone.KindStats{Refused: 1, LastRefused: "shop/web-1"}
-	assert.Equal(t, "a pod", "shop", KindOf(&watch.KindStats{Kind: zone.Pods}, held).Last)
-	assert.Equal(t, "a Service", "shop/web-1", KindOf(&watch.KindStats{Kind: zone.Services}, held).Last)
+	assert.Equal(t, "a pod", "shop", KindOf(&watch.KindStats{Kind: zone.Pods}, held).LastRefused)
+	assert.Equal(t, "a Service", "shop/web-1", KindOf(&watch.KindStats{Kind: zone.Services}, held).LastRefused)
 }

@@ -76,13 +76,12 @@ type Stats struct {
 
 // KindStats are the counts of one kind.
 type KindStats struct {
-	Objects int64
-	Bytes   int64 // of the packed records, without index entries
+	Objects     int64  `json:"objects"`
+	Bytes       int64  `json:"bytes"`                 // of the packed records, without index entries
+	Refused     int64  `json:"refused,omitempty"`     // objects stored by name only, because they exceed their namespace's memory limit
+	LastRefused string `json:"lastRefused,omitempty"` // namespace and name of the last one; empty: none
 
-	Refused     int64  // objects stored by name only, because they exceed the limit
-	LastRefused string // namespace and name of the last one; empty: none
-
-	Restored bool // loaded from a dump, without a complete list since
+	Restored bool `json:"-"` // loaded from a dump, without a complete list since
 }
 
 // AddClusterSet adds the counts of the store of a cluster set.
