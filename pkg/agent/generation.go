@@ -59,9 +59,6 @@ type route struct {
 	pool   *upstream.Pool
 }
 
-// lacksUpstream reports whether there is no upstream although the configuration asks for one.
-func (r *route) lacksUpstream() bool { return r.HasUpstream() && r.pool.Empty() }
-
 // unchanged reports whether the keys of a part have the same values in r and old. A reload leaves such a part out.
 func (r *generation) unchanged(old *generation, keys func(*config.Config) any) bool {
 	return reflect.DeepEqual(keys(&r.config), keys(&old.config))
@@ -92,9 +89,6 @@ func samePool(a, b config.Route) bool {
 	a.MinTTL, a.MaxTTL, a.NegativeTTL, a.NoCache, a.NoFallback = b.MinTTL, b.MaxTTL, b.NegativeTTL, b.NoCache, b.NoFallback
 	return reflect.DeepEqual(a, b)
 }
-
-// noGeneration is what the first generation follows: the empty configuration, which has no parts.
-func noGeneration() *generation { return &generation{cluster: new(cluster.Cluster)} }
 
 // A builder makes the parts of a configuration.
 type builder struct {

@@ -64,10 +64,6 @@ type partSet struct {
 	running map[part]*stage
 }
 
-func newPartSet(group *errgroup.Group) *partSet {
-	return &partSet{group: group, running: make(map[part]*stage)}
-}
-
 // start runs the parts that do not run yet.
 func (s *partSet) start(ctx context.Context, parts []part) {
 	for _, p := range parts {

@@ -111,7 +111,8 @@ func (a *Agent) assemble(ctx context.Context, cfg config.Config) (err error) {
 		},
 	}
 	a.builder.useTap(cfg.Log.Dnstap)
-	r, err := a.builder.build(cfg, noGeneration()) //nolint:contextcheck // it reads files and never blocks
+	none := &generation{cluster: new(cluster.Cluster)} // the first generation takes no parts from another one
+	r, err := a.builder.build(cfg, none)               //nolint:contextcheck // it reads files and never blocks
 	if err != nil {
 		return err
 	}
@@ -260,7 +261,7 @@ func (a *Agent) Run(ctx context.Context) (err error) {
 	defer a.snapshots.saveLast(ctx)
 
 	defer startStage(ctx, group, a.builder.tap.Run).stop()
-	a.parts = newPartSet(group)
+	a.parts = &partSet{group: group, running: map[part]*stage{}}
 	defer a.parts.stopAll()
 	a.parts.start(ctx, a.running.Load().parts())
 	defer startStage(ctx, group, a.resolver.Run, noError(a.snapshots.run), noError(a.watchSuspends),

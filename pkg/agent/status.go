@@ -47,7 +47,7 @@ func (a *Agent) Status() status.Status {
 		for _, server := range servers {
 			s.Upstreams = append(s.Upstreams, status.Upstream{Zone: route.Zone, Server: server})
 		}
-		if route.lacksUpstream() {
+		if route.HasUpstream() && route.pool.Empty() { // one is configured, such as resolv.conf, and has no server
 			empty = append(empty, route.Zone)
 		}
 	}

@@ -104,16 +104,6 @@ func (m *Maker) New(cfg *config.Config, old *Cluster, oldConfig *config.Config) 
 	return c, err
 }
 
-// ownerOf returns the owner of a name in one of the domains, nil for none.
-func ownerOf(name []byte, domains [][]byte) []byte {
-	for _, domain := range domains {
-		if owner := zone.Owner(name, domain); owner != nil {
-			return owner
-		}
-	}
-	return nil
-}
-
 // makeNotifier sets c's keys and notifier, if clients may transfer its zones.
 func (m *Maker) makeNotifier(c *Cluster, cfg *config.Config) (err error) {
 	if c.Store == nil || len(cfg.Cluster.TransferTo) == 0 {
@@ -157,7 +147,14 @@ func (c *Cluster) setOwner() {
 	if c.Set != nil {
 		domains = append(slices.Clip(domains), c.setDomain)
 	}
-	c.Owner = func(name []byte) []byte { return ownerOf(name, domains) }
+	c.Owner = func(name []byte) []byte {
+		for _, domain := range domains {
+			if owner := zone.Owner(name, domain); owner != nil {
+				return owner
+			}
+		}
+		return nil
+	}
 }
 
 func (m *Maker) makeCentral(c *Cluster, cfg *config.Config) (err error) {

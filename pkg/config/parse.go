@@ -62,12 +62,6 @@ func ParseTarget(text string) (Target, error) {
 	return t, textError(text, p)
 }
 
-// ParseEtcdEndpoint returns a server as an [Etcd] has it. The error is an [*Error] with one problem, of no path.
-func ParseEtcdEndpoint(text string) (string, error) {
-	endpoint, p := parseEtcdEndpoint(text)
-	return endpoint, textError(text, p)
-}
-
 // ParseFederation returns a federation. The error is an [*Error] with one problem, of no path.
 func ParseFederation(text string) (Federation, error) {
 	f, p := parseFederation(text)

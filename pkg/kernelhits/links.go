@@ -132,19 +132,14 @@ func (l *links) subscribe(ctx context.Context) error {
 			if !ok {
 				return errors.New("the subscription ended")
 			}
-			l.k.guard(ctx, func() { l.applyEvent(ctx, &u) })
+			if u.Family == unix.AF_UNSPEC { // a bridge's event of its port says little about the interface
+				l.k.guard(ctx, func() { l.apply(ctx, u.Link, u.Header.Type == unix.RTM_NEWLINK) })
+			}
 		case <-relist.C:
 			err = l.relist(ctx)
 		}
 	}
 	return err
-}
-
-// applyEvent follows an event, but a bridge's of its port: that says little about the interface.
-func (l *links) applyEvent(ctx context.Context, u *netlink.LinkUpdate) {
-	if u.Family == unix.AF_UNSPEC {
-		l.apply(ctx, u.Link, u.Header.Type == unix.RTM_NEWLINK)
-	}
 }
 
 // relist reads all interfaces, also those whose event was lost. It detaches and attaches again what another program has detached.

@@ -28,10 +28,6 @@ type sessionTable struct {
 	clients   map[netip.Addr][]*session
 }
 
-func newSessionTable(limit, perClient int) sessionTable {
-	return sessionTable{limit: limit, perClient: perClient, clients: make(map[netip.Addr][]*session)}
-}
-
 // SetLimits changes MaxSessions, MaxPerClient, MaxMemory and IdleTimeout while the server runs.
 // Sessions above a new limit stay. A session uses the new idle timeout after its next query.
 func (t *TCP) SetLimits(sessions, perClient int, held int64, idle time.Duration) {

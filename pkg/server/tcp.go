@@ -85,7 +85,7 @@ func NewTCP(cfg TCPConfig) (*TCP, error) {
 	cfg.DrainTimeout = cmp.Or(cfg.DrainTimeout, 5*time.Second)
 	cfg.Log = cmp.Or(cfg.Log, slog.New(slog.DiscardHandler))
 	t := &TCP{cfg: cfg, born: time.Now(), listener: cfg.Listener, handover: newHandover()}
-	t.table = newSessionTable(cfg.MaxSessions, cfg.MaxPerClient)
+	t.table = sessionTable{limit: cfg.MaxSessions, perClient: cfg.MaxPerClient, clients: map[netip.Addr][]*session{}}
 	t.idleTimeout.Store(int64(cfg.IdleTimeout))
 	t.memoryLimit.Store(cfg.MaxMemory)
 	return t, nil

@@ -184,7 +184,10 @@ func (s *udpSocket) answerFrom(ctx context.Context, b *udpBatch, i int, now time
 		case wire.Answered:
 			address(b.out.Add(reply), &b.from[i], b.source(i))
 		case wire.Missed:
-			s.resolve(peer, b.reply(i, s), now)
+			s.resolving = b.reply(i, s)
+			s.server.repliesDue.Add(1)
+			s.worker.Resolve(peer, now, s.resolving)
+			s.resolving = nil
 		case wire.Dropped:
 		}
 	}
@@ -206,14 +209,6 @@ func (s *udpSocket) pauseAfterError(ctx context.Context, err error) error {
 func (s *udpSocket) flushWorker(ctx context.Context) {
 	defer s.recoverPanic(ctx)
 	s.worker.Flush(time.Now())
-}
-
-// resolve passes the query that the worker just missed to Resolve.
-func (s *udpSocket) resolve(peer *wire.Peer, to wire.Replier, now time.Time) {
-	s.server.repliesDue.Add(1)
-	s.resolving = to
-	s.worker.Resolve(peer, now, to)
-	s.resolving = nil
 }
 
 // recoverPanic, deferred while packets are handled, keeps a panic from ending the process: the

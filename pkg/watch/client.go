@@ -103,8 +103,9 @@ func restConfig(kubeconfig, kubeContext string) (*rest.Config, error) {
 		}
 		return cfg, nil
 	}
-	if err := checkKubeconfig(kubeconfig); err != nil {
-		return nil, fmt.Errorf("reading kubeconfig %s: %w", kubeconfig, err)
+	// A file that may never end, such as a pipe, is refused: reloads wait for the read.
+	if _, err := filewatch.ReadFile(kubeconfig, maxKubeconfig); err != nil {
+		return nil, fmt.Errorf("reading kubeconfig %s: %w", kubeconfig, withoutPath(err))
 	}
 	rules := &clientcmd.ClientConfigLoadingRules{ExplicitPath: kubeconfig}
 	cfg, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, &clientcmd.ConfigOverrides{CurrentContext: kubeContext}).ClientConfig()
@@ -116,12 +117,6 @@ func restConfig(kubeconfig, kubeContext string) (*rest.Config, error) {
 
 // maxKubeconfig bounds the size of a kubeconfig.
 const maxKubeconfig = 1 << 20
-
-// checkKubeconfig refuses a file that may never end, such as a pipe: reloads wait for the read.
-func checkKubeconfig(path string) error {
-	_, err := filewatch.ReadFile(path, maxKubeconfig)
-	return withoutPath(err)
-}
 
 // newScheme registers the watched kinds and the server's own types, such as Status.
 func newScheme() *runtime.Scheme {

@@ -65,7 +65,9 @@ func serviceOf(svc *corev1.Service, external bool) (zone.Service, error) {
 		s.Type = zone.Headless
 	default:
 		s.Type = zone.ClusterIP
-		s.Addrs = clusterAddrs(svc)
+		if s.Addrs = addrsOf(svc.Spec.ClusterIPs); len(svc.Spec.ClusterIPs) == 0 { // of an API server before 1.20
+			s.Addrs = addrsOf([]string{svc.Spec.ClusterIP})
+		}
 	}
 	if len(svc.Spec.Ports) > 0 {
 		s.Ports = make([]zone.Port, 0, len(svc.Spec.Ports))
@@ -104,14 +106,6 @@ func headless(svc *corev1.Service) bool {
 		return svc.Spec.ClusterIPs[0] == corev1.ClusterIPNone
 	}
 	return svc.Spec.ClusterIP == corev1.ClusterIPNone
-}
-
-// clusterAddrs returns the cluster addresses of svc. API servers before 1.20 fill only spec.clusterIP.
-func clusterAddrs(svc *corev1.Service) []netip.Addr {
-	if len(svc.Spec.ClusterIPs) > 0 {
-		return addrsOf(svc.Spec.ClusterIPs)
-	}
-	return addrsOf([]string{svc.Spec.ClusterIP})
 }
 
 // ttlOf parses the TTL annotation. It returns a negative duration if there is none.

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"reflect"
 	"strconv"
 	"sync/atomic"
 	"time"
@@ -15,7 +14,6 @@ import (
 	"github.com/go-logr/logr"
 	"golang.org/x/time/rate"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/runtime"
 	utilnet "k8s.io/apimachinery/pkg/util/net"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/tools/cache"
@@ -186,11 +184,6 @@ func (f *feed) noteVersion(resourceVersion string) (version uint64, ok bool) {
 		f.highest.Store(version)
 	}
 	return version, true
-}
-
-// ofKind reports whether obj is of the feed's kind.
-func (f *feed) ofKind(obj runtime.Object) bool {
-	return reflect.TypeOf(obj) == reflect.TypeOf(f.query.example)
 }
 
 var (

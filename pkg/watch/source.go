@@ -241,7 +241,7 @@ func (f *feed) list(ctx context.Context, opts metav1.ListOptions) (runtime.Objec
 		f.listAsked, f.listLeft, f.listPages = f.now(), f.maxList, 0
 		opts.ResourceVersion = f.minVersion(opts.ResourceVersion)
 	}
-	limited, cancel := context.WithTimeout(withBudget(ctx, &f.listLeft), listTimeout)
+	limited, cancel := context.WithTimeout(context.WithValue(ctx, listBudget{}, &f.listLeft), listTimeout)
 	defer cancel()
 	obj, err := f.query.request(opts).Do(limited).Get()
 	if f.listPages++; err == nil && f.listPages > maxPages {

@@ -6,6 +6,7 @@ import (
 	"context"
 	"fmt"
 	"net/http"
+	"reflect"
 	"sync"
 	"time"
 
@@ -221,8 +222,8 @@ func (s *stream) noteNews(ev apiwatch.Event, at time.Time) {
 	if s.caughtUp && !s.short {
 		s.timer.Reset(s.feed.confirmAfter)
 	}
-	if !s.feed.ofKind(ev.Object) {
-		return // the reflector drops it
+	if reflect.TypeOf(ev.Object) != reflect.TypeOf(s.feed.query.example) {
+		return // not of the kind: the reflector drops it
 	}
 	select {
 	case s.arrivals <- arrival{at: at, confirms: s.caughtUp}:

@@ -63,11 +63,6 @@ func (r boundedReader) Read(p []byte) (int, error) {
 // listBudget is a context key. Its value is a *int64 that requests share: the bytes that they may still read.
 type listBudget struct{}
 
-// withBudget returns a context whose requests share left.
-func withBudget(ctx context.Context, left *int64) context.Context {
-	return context.WithValue(ctx, listBudget{}, left)
-}
-
 // boundedCodecs bounds each event of a watch. Client-go does so for protobuf only, and the server chooses the encoding.
 type boundedCodecs struct {
 	runtime.NegotiatedSerializer

@@ -62,7 +62,10 @@ func (t *transfer) sendSOA(serial uint32) {
 func (t *transfer) whole(nodes []*node) {
 	slices.SortFunc(nodes, func(a, b *node) int { return strings.Compare(a.key, b.key) })
 	t.sendSOA(t.serial)
-	t.zoneRecords()
+	t.answer(nil, "", wire.TypeNS) // the records that exist without any service
+	t.answer(nil, t.z.server, wire.TypeA)
+	t.answer(nil, t.z.server, wire.TypeAAAA)
+	t.answer(nil, labelsVersion, wire.TypeTXT)
 	for _, n := range nodes {
 		t.serviceRecords(n)
 	}
@@ -133,14 +136,6 @@ func (t *transfer) isShorter(v *view) bool {
 	}
 	t.whole(v.nodes)
 	return t.err != nil
-}
-
-// zoneRecords sends the records that exist without any service.
-func (t *transfer) zoneRecords() {
-	t.answer(nil, "", wire.TypeNS)
-	t.answer(nil, t.z.server, wire.TypeA)
-	t.answer(nil, t.z.server, wire.TypeAAAA)
-	t.answer(nil, labelsVersion, wire.TypeTXT)
 }
 
 // serviceRecords sends the records of one service: its name, its ports and its endpoints.
