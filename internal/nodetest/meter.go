@@ -29,7 +29,7 @@ type MeterConfig struct {
 	Target  netip.AddrPort
 	Loads   []Load
 	Timeout time.Duration // after which a query is lost; 0: 1 s
-	Linger  time.Duration // how much longer to wait for a late UDP answer
+	Linger  time.Duration // how much longer to wait for a late answer, but for one over a TCP session that stays open
 	Names   int           // number of names to ask for; 0: 1
 }
 
@@ -187,7 +187,7 @@ func (m *Meter) begin(load int) int {
 	return len(m.outcomes) - 1
 }
 
-// end records the outcome of query i. Only the first call counts, except that a late answer is recorded as late.
+// end records the outcome of query i. Only the first call counts. An answer after the timeout is late.
 func (m *Meter) end(i int, r Result, who string) {
 	at := now()
 	m.mu.Lock()
@@ -197,7 +197,7 @@ func (m *Meter) end(i int, r Result, who string) {
 	if took > m.config.Timeout && r == Answered {
 		r = Late
 	}
-	if o.Result == Lost && (took <= m.config.Timeout || r == Late) {
+	if o.Result == Lost {
 		o.Took, o.Result, o.Who = took, r, who
 	}
 }

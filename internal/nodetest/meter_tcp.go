@@ -9,6 +9,7 @@ import (
 	"net"
 	"sync"
 	"syscall"
+	"time"
 
 	"github.com/miekg/dns"
 	"golang.org/x/sys/unix"
@@ -25,10 +26,10 @@ func (m *Meter) oneTCP(load, rate int) {
 			conn = nil
 		}
 		if conn == nil {
-			conn, err = m.dial("tcp")
+			conn, err = m.dial("tcp", m.config.Timeout)
 		}
 		if err == nil {
-			err = m.ask(conn, i)
+			err = m.ask(conn, i, m.config.Timeout) // a session that waits sends nothing
 		}
 		if err != nil {
 			m.fail(i, err)
@@ -47,13 +48,14 @@ func (m *Meter) oneTCP(load, rate int) {
 func (m *Meter) fresh(load int, l Load) {
 	var queries sync.WaitGroup
 	defer queries.Wait()
+	limit := m.config.Timeout + m.config.Linger
 	m.pace(l.Rate, func(n int) {
 		for range n {
 			i := m.begin(load)
 			queries.Go(func() {
-				conn, err := m.dial(l.Network)
+				conn, err := m.dial(l.Network, limit)
 				if err == nil {
-					err = m.ask(conn, i)
+					err = m.ask(conn, i, limit)
 					_ = conn.Close()
 				}
 				if err != nil {
@@ -64,18 +66,14 @@ func (m *Meter) fresh(load int, l Load) {
 	})
 }
 
-func (m *Meter) dial(network string) (net.Conn, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), m.config.Timeout)
+func (m *Meter) dial(network string, limit time.Duration) (net.Conn, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	defer cancel()
 	return m.config.Host.Dial(ctx, network, m.config.Target.String())
 }
 
 // ask sends query i over a connection on which no other query waits.
-func (m *Meter) ask(conn net.Conn, i int) error {
-	limit := m.config.Timeout
-	if conn.RemoteAddr().Network() == "udp" {
-		limit += m.config.Linger
-	}
+func (m *Meter) ask(conn net.Conn, i int, limit time.Duration) error {
 	if err := conn.SetDeadline(now().Add(limit)); err != nil {
 		return err
 	}
