@@ -9,12 +9,14 @@ import (
 	"net/netip"
 	"os"
 	"slices"
-	"syscall"
+	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/nodecache/node-cache/internal/assert"
 	"github.com/nodecache/node-cache/pkg/config"
+	"github.com/nodecache/node-cache/pkg/handover"
 )
 
 // TestHandOverOfUnusedAddress takes over from an agent that has another address: an agent that does not read its
@@ -38,14 +40,18 @@ func TestHandOverOfUnusedAddress(t *testing.T) {
 	}
 }
 
-// TestHandOverStoppedAfterLink stops the next agent when it has set up the link: it writes no rules, and the first one
-// goes on to serve.
+// TestHandOverStoppedAfterLink stops the next agent when it has set up the link: it writes no rules, and the first one sets up
+// its own again and goes on to serve.
 func TestHandOverStoppedAfterLink(t *testing.T) {
 	t.Parallel()
 	cfg := handingConfig(t)
 	m1, m2 := newFakeHost(), newFakeHost()
 	m2.kernel = m1.kernel
 	first, _ := startHanding(t, m1, cfg)
+	var retaken atomic.Bool
+	m1.mu.Lock()
+	m1.do["link"] = func() { retaken.Store(true) }
+	m1.mu.Unlock()
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	m2.do["link"] = cancel
@@ -57,8 +63,11 @@ func TestHandOverStoppedAfterLink(t *testing.T) {
 	if slices.Contains(m2.lines(), "rules") {
 		t.Errorf("it wrote rules: %v", m2.lines())
 	}
+	until(t, "the first one sets up its link", retaken.Load)
 	until(t, "the first one counts it as abandoned", func() bool { return first.handover.stats().Abandoned == 1 })
-	continues(t, first)
+	if st := first.handover.stats(); first.notReady() != nil || !answers(t, first) || st.Given {
+		t.Errorf("the first one: %q, %+v", notAnswered(first), st)
+	}
 }
 
 // TestHandOverEndsSoon stops the next agent as soon as it serves: it answers until the lease that the first one renewed
@@ -87,7 +96,12 @@ func TestHandOverSocketGoneForATime(t *testing.T) {
 	startHanding(t, newFakeHost(), cfg)
 	busy := agentOnHost(t, newFakeHost(), cfg) // never listens
 	other := agentOnHost(t, newFakeHost(), cfg)
-	listening := waitToListen(t.Context(), t, other)
+	if got := other.handover.stats(); got.Taken != handover.OutcomeRefused || !strings.Contains(got.Why, handover.ReasonBusy) {
+		t.Errorf("while another one is about to take over: %+v", got)
+	}
+	listening := make(chan error, 1)
+	go func() { listening <- other.Listen(t.Context()) }()
+	until(t, "it waits", func() bool { return other.handover.recorder.Stats().WaitsFor != "" })
 	assert.NoError(t, os.Remove(cfg.Handover.Socket))
 	until(t, "the first one listens again", func() bool {
 		_, err := os.Lstat(cfg.Handover.Socket)
@@ -95,33 +109,13 @@ func TestHandOverSocketGoneForATime(t *testing.T) {
 	})
 	busy.handover.Close()
 	assert.NoError(t, <-listening)
-	defer other.servers.close()
-	defer other.handover.Close()
 	if !other.handover.takesOver() {
-		t.Error("it has not taken over")
+		t.Error("it has no predecessor")
 	}
-}
-
-// TestHandOverSocketNotYetThere starts an agent while the one that serves does not listen at the socket, as right after it has taken
-// over itself. Where no agent ever listens, the start fails after a while.
-func TestHandOverSocketNotYetThere(t *testing.T) {
-	t.Parallel()
-	cfg := handingConfig(t)
-	startHanding(t, newFakeHost(), cfg)
-	without := cfg
-	without.Handover.Socket += ".other"
-	failing := agentOnHost(t, newFakeHost(), without)
-	failed := waitToListen(t.Context(), t, failing)
-	assert.NoError(t, os.Remove(cfg.Handover.Socket))
-	next := agentOnHost(t, newFakeHost(), cfg)
-	assert.NoError(t, next.Listen(t.Context()))
-	defer next.servers.close()
-	defer next.handover.Close()
-	if !next.handover.takesOver() {
-		t.Error("it has not taken over")
-	}
-	if err := <-failed; !errors.Is(err, syscall.EADDRINUSE) {
-		t.Errorf("where no agent listens: %v", err)
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel() // stopped before it serves
+	if err := other.Run(ctx); err != nil {
+		t.Errorf("one that was stopped before serving ended with %v", err)
 	}
 }
 
@@ -137,8 +131,8 @@ func TestHandOverWaitsForOtherAddress(t *testing.T) {
 	second := agentOnHost(t, newFakeHost(), cfg)
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
 	defer cancel()
-	if err := second.Listen(ctx); err == nil {
-		t.Fatal("both serve")
+	if err := second.Listen(ctx); !errors.Is(err, context.DeadlineExceeded) {
+		t.Fatalf("Listen: %v", err)
 	}
 	if st := first.handover.stats(); st.Asked > 2 {
 		t.Errorf("the first one was asked %d times", st.Asked)

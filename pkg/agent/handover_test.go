@@ -3,12 +3,9 @@
 package agent
 
 import (
-	"context"
-	"errors"
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 	"testing"
 
 	"github.com/nodecache/node-cache/internal/assert"
@@ -35,23 +32,6 @@ func startHanding(t *testing.T, m *fakeHost, cfg config.Config) (a *Agent, stop 
 	a, stop = serveOnHost(t, m, cfg)
 	until(t, "a successor can ask", func() bool { return a.handover.stats().Listening })
 	return a, stop
-}
-
-// continues checks that an agent has not handed over and serves.
-func continues(t *testing.T, a *Agent) {
-	t.Helper()
-	if st := a.handover.stats(); a.notReady() != nil || !answers(t, a) || st.Given {
-		t.Errorf("the first one: %q, %+v", notAnswered(a), st)
-	}
-}
-
-// waitToListen calls Listen, and waits until the agent waits for addresses.
-func waitToListen(ctx context.Context, t *testing.T, a *Agent) (ended <-chan error) {
-	t.Helper()
-	listening := make(chan error, 1)
-	go func() { listening <- a.Listen(ctx) }()
-	until(t, "it waits", func() bool { return a.handover.recorder.Stats().WaitsFor != "" })
-	return listening
 }
 
 // notAnswered is the reason why an agent does not serve any more, or not yet.
@@ -115,74 +95,6 @@ func TestHandOver(t *testing.T) {
 		want[1], want[2] = want[2], want[1]
 	}
 	assert.Same(t, "what the second one did to the node", want, got)
-}
-
-// TestHandOverToOneThatFails has the next agent fail at the link: the first one reverts that and goes on.
-func TestHandOverToOneThatFails(t *testing.T) {
-	t.Parallel()
-	cfg := handingConfig(t)
-	m1, m2 := newFakeHost(), newFakeHost()
-	m2.setupErr = errors.New("no link today")
-	first, _ := startHanding(t, m1, cfg)
-	retaken := make(chan struct{})
-	m1.mu.Lock()
-	m1.do["link"] = func() { close(retaken) }
-	m1.mu.Unlock()
-	second := agentOnHost(t, m2, cfg)
-	stop := runNode(t, second)
-	<-retaken
-	if err := stop(); err == nil || !strings.Contains(err.Error(), "no link today") {
-		t.Errorf("the second one ended with %v", err)
-	}
-	continues(t, first)
-	assert.Equal(t, "successors are counted as abandoned", 1, first.handover.stats().Abandoned)
-}
-
-// TestHandOverToOneThatNeverRuns ends agents before they run: at each point the next one can take over.
-func TestHandOverToOneThatNeverRuns(t *testing.T) {
-	t.Parallel()
-	cfg := handingConfig(t)
-	first, _ := startHanding(t, newFakeHost(), cfg)
-
-	met := agentOnHost(t, newFakeHost(), cfg) // never listens
-	other := agentOnHost(t, newFakeHost(), cfg)
-	if got := other.handover.stats(); got.Taken != handover.OutcomeRefused || !strings.Contains(got.Why, handover.ReasonBusy) {
-		t.Errorf("while another one is about to take over: %+v", got)
-	}
-	listening := waitToListen(t.Context(), t, other)
-	met.handover.Close()
-	assert.NoError(t, <-listening)
-	ctx, cancel := context.WithCancel(t.Context())
-	cancel() // stopped before it serves
-	if err := other.Run(ctx); err != nil {
-		t.Errorf("one that was stopped before serving ended with %v", err)
-	}
-	continues(t, first)
-	last, _ := startHanding(t, newFakeHost(), cfg)
-	if !answers(t, last) {
-		t.Error("no agent answers")
-	}
-}
-
-// TestHandOverWaitEnds stops agents that wait for addresses which are never handed over, or that have not begun to wait:
-// that is no failure, and the first one goes on.
-func TestHandOverWaitEnds(t *testing.T) {
-	t.Parallel()
-	cfg := handingConfig(t)
-	first, _ := startHanding(t, newFakeHost(), cfg)
-	met := agentOnHost(t, newFakeHost(), cfg)
-	defer met.handover.Close()
-	ctx, cancel := context.WithCancel(t.Context())
-	defer cancel()
-	listening := waitToListen(ctx, t, agentOnHost(t, newFakeHost(), cfg))
-	cancel()
-	if err := <-listening; !errors.Is(err, context.Canceled) {
-		t.Errorf("it waits: Listen: %v", err)
-	}
-	if err := agentOnHost(t, newFakeHost(), cfg).Listen(ctx); !errors.Is(err, context.Canceled) {
-		t.Errorf("it does not wait yet: Listen: %v", err)
-	}
-	continues(t, first)
 }
 
 // TestHandOverOtherPort starts an agent at another port with the same socket: it is no successor.

@@ -220,6 +220,9 @@ func TestOneAtATime(t *testing.T) {
 	if err == nil || !strings.HasSuffix(err.Error(), "refuses to hand over: "+ReasonBusy) {
 		t.Errorf("connecting a second time: %v", err)
 	}
+	if o.ensureListening(t.Context()) != nil {
+		t.Error("it listens again at the path that it owns")
+	}
 	mustSockets(t, n)
 	assert.NoError(t, n.TakeOver(t.Context(), Claim{Agent: "new"}))
 	if _, err := connect(t, o.path, "other"); !errors.Is(err, ErrNoAgent) {
