@@ -74,13 +74,13 @@ func noGap(n nodeHarness) {
 	}
 	stop := n.queryLoop(n.queries(n.Addresses), func(q Query) []string { return n.fallbacks(q, n.Fallbacks) })
 	defer stop()
-	for range 15 {
+	for range 5 {
 		r.Fallback = first
 		n.apply(b, r)
 		r.Fallback = second
 		n.apply(b, r)
 	}
-	n.t.Logf("%d queries while rules changed 30 times", stop())
+	n.t.Logf("%d queries while rules changed 10 times", stop())
 }
 
 // queryLoop sends the queries repeatedly until stop is called, which returns their number.
