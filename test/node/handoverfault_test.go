@@ -302,22 +302,5 @@ func (b *harness) startWith(t *testing.T, env string) daemon {
 	return a
 }
 
-// TestSecondAgentWithoutHandOver starts a second agent without a hand-over: it ends with an error, as the addresses are taken.
-func TestSecondAgentWithoutHandOver(t *testing.T) {
-	t.Parallel()
-	b, _ := startHandOver(t, options{})
-	other := strings.ReplaceAll(b.configText(), "handover:", "#")
-	path := b.config + ".other"
-	proctest.WriteFile(t, path, other)
-	second := b.launchProgram(t, nodeCache, "agent", "--config", path)
-	if err := second.Wait(t, time.Minute); err == nil || !strings.Contains(second.Stderr.String(), "address already in use") {
-		t.Errorf("the second agent ended with %v", err)
-	}
-	b.askAll(t, byAgent)
-	if who, err := nodetest.Ask(b.Pods[0], b.dnsAddrs[0], "tcp"); who != byAgent {
-		t.Errorf("%q answers, %v", who, err)
-	}
-}
-
 // logTime is a time as the agents' logs have it.
 func logTime(at time.Time) string { return at.UTC().Format("15:04:05.000") }
