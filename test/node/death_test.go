@@ -34,6 +34,9 @@ func TestKilledAndPaused(t *testing.T) {
 			if tt.transparent && backend == iptablesLegacy {
 				continue // the same rules as of iptables-nft
 			}
+			if tt.name == "kill -STOP" && backend != nftables {
+				continue // leases lapse as after a kill; package iptables tests that sessions end with them
+			}
 			t.Run(backend+", "+tt.name, func(t *testing.T) {
 				t.Parallel()
 				b := newHarness(t, options{backend: backend, transparent: tt.transparent})
@@ -51,26 +54,20 @@ func relaunch(t *testing.T, b *harness, _ daemon) time.Time {
 	return b.launch(t).started
 }
 
-// TestStalled has the readers of a living process do nothing.
+// TestStalled has one of several readers of a living process do nothing. The agent sees that by the time that the reader takes for a
+// batch, not by its own queries: the other readers answer these.
 func TestStalled(t *testing.T) {
 	t.Parallel()
 	self, err := os.Executable()
 	assert.NoError(t, err)
-	// The agent sees by the time that a reader takes for a batch that one of several hangs, not by its own queries: the
-	// other readers answer these.
-	for _, which := range []string{everyReader, oneReader} {
-		t.Run(which, func(t *testing.T) {
-			t.Parallel()
-			b := newHarness(t, options{})
-			a := b.launchProgram(t, self, stallingAgent, which, b.config)
-			b.awaitAgent(t, a)
-			b.outage(t, "stalled: "+which, func() { a.Signal(syscall.SIGUSR1) }, func() time.Time {
-				now := time.Now()
-				a.Signal(syscall.SIGUSR2)
-				return now
-			})
-		})
-	}
+	b := newHarness(t, options{})
+	a := b.launchProgram(t, self, stallingAgent, b.config)
+	b.awaitAgent(t, a)
+	b.outage(t, "stalled", func() { a.Signal(syscall.SIGUSR1) }, func() time.Time {
+		now := time.Now()
+		a.Signal(syscall.SIGUSR2)
+		return now
+	})
 }
 
 // outage takes the agent away under load, looks at who answers meanwhile, and brings it back. The fallback is to answer

@@ -24,10 +24,10 @@ func TestMain(m *testing.M) {
 
 // run builds the binary once and runs the tests against it, or is an agent that can be made to stall.
 func run(m *testing.M) int {
-	if flag.NArg() == 3 && flag.Arg(0) == stallingAgent {
+	if flag.NArg() == 2 && flag.Arg(0) == stallingAgent {
 		ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 		defer stop()
-		if err := runStallingAgent(ctx, flag.Arg(1), flag.Arg(2)); err != nil {
+		if err := runStallingAgent(ctx, flag.Arg(1)); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			return 1
 		}

@@ -17,19 +17,13 @@ import (
 	"github.com/nodecache/node-cache/pkg/wire"
 )
 
-// stallingAgent as the first argument has the test binary be an agent, the second says which of its readers stall, and
-// the third is the configuration. SIGUSR1 has them stall, SIGUSR2 go on.
+// stallingAgent as the first argument has the test binary be an agent with the configuration that the second names. SIGUSR1 has
+// one of its readers stall, SIGUSR2 go on.
 const stallingAgent = "stalling-agent"
 
-// What stalls.
-const (
-	everyReader = "every-reader"
-	oneReader   = "one-reader"
-)
-
 // runStallingAgent is an agent that a signal makes stall.
-func runStallingAgent(ctx context.Context, which, file string) error {
-	s := &stall{only: which == oneReader}
+func runStallingAgent(ctx context.Context, file string) error {
+	s := &stall{}
 	a, err := agent.New(agent.Options{
 		Source: configsource.Config{File: file}, Version: "stalling", Log: os.Stderr,
 		WrapHandler: func(h server.Handler) server.Handler {
@@ -57,18 +51,17 @@ func runStallingAgent(ctx context.Context, which, file string) error {
 	return a.Run(ctx)
 }
 
-// stall is a handler whose workers wait while its gate is closed.
+// stall is a handler whose first worker waits while its gate is closed.
 type stall struct {
 	server.Handler
 	gate    sync.RWMutex
-	only    bool // the first worker alone waits
 	workers atomic.Int32
 }
 
 // NewWorker implements [server.Handler].
 func (s *stall) NewWorker() server.Worker {
 	l := &stallWorker{Worker: s.Handler.NewWorker(), gate: &s.gate}
-	if s.workers.Add(1) > 1 && s.only {
+	if s.workers.Add(1) > 1 {
 		l.gate = new(sync.RWMutex) // never closed
 	}
 	return l
