@@ -51,14 +51,12 @@ func (b *harness) replies(t *testing.T, source string) (sum int) {
 func TestKernelHits(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
-		name        string
-		transparent bool
-		away        func(daemon)
-		back        func(*testing.T, *harness, daemon) time.Time
+		name string
+		away func(daemon)
+		back func(*testing.T, *harness, daemon) time.Time
 	}{
-		{"kill -9", false, daemon.kill, relaunch},
-		{"transparent, kill -9", true, daemon.kill, relaunch},
-		{"kill -STOP", false, func(a daemon) { a.Signal(syscall.SIGSTOP) }, func(_ *testing.T, _ *harness, a daemon) time.Time {
+		{"kill -9", daemon.kill, relaunch},
+		{"kill -STOP", func(a daemon) { a.Signal(syscall.SIGSTOP) }, func(_ *testing.T, _ *harness, a daemon) time.Time {
 			now := time.Now()
 			a.Signal(syscall.SIGCONT)
 			return now
@@ -66,7 +64,7 @@ func TestKernelHits(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			b := newHarness(t, options{transparent: tt.transparent, extra: withKernelHits})
+			b := newHarness(t, options{extra: withKernelHits})
 			a := b.start(t)
 			for i, pod := range b.Pods {
 				b.awaitKernelHits(t, pod, i)
@@ -154,34 +152,30 @@ func (o bpfObject) exists() bool {
 
 // TestKernelHandOver hands over between agents that answer hits in the kernel. No query is lost.
 func TestKernelHandOver(t *testing.T) {
-	for _, transparent := range []bool{false, true} {
-		t.Run(fmt.Sprintf("transparent %t", transparent), func(t *testing.T) {
-			b, last := startHandOver(t, options{transparent: transparent, extra: withKernelHits})
-			for i, pod := range b.Pods {
-				b.awaitKernelHits(t, pod, i)
-			}
-			before, dropped := b.fallbackQueries(), b.drops(t)
-			l := b.flood(t)
-			times := proctest.OrdinaryOrSoak(1, 50)
-			for range times {
-				next := b.launch(t)
-				b.awaitHandOver(t, next)
-				b.awaitKernelHits(t, b.Pods[0], 0)
-				last.end(t)
-				last = next
-			}
-			var sum nodetest.Report
-			for _, r := range l.stop(t) {
-				sum.Outcomes = append(sum.Outcomes, r.Outcomes...)
-			}
-			overflow, reasons := b.drops(t).since(dropped)
-			if lost := sum.Count(nodetest.Lost) + sum.Count(nodetest.Refused); lost > overflow+sum.Count(nodetest.Late) {
-				t.Errorf("%d queries were lost, and the kernel has dropped %d: %s", lost, overflow, reasons)
-			}
-			assert.Equal(t, "queries to the fallback", before, b.fallbackQueries())
-			proctest.Figure(t, "handed over %d times with hits in the kernel, transparent %t: %s", times, transparent, sum)
-		})
+	b, last := startHandOver(t, options{extra: withKernelHits})
+	for i, pod := range b.Pods {
+		b.awaitKernelHits(t, pod, i)
 	}
+	before, dropped := b.fallbackQueries(), b.drops(t)
+	l := b.flood(t)
+	times := proctest.OrdinaryOrSoak(1, 50)
+	for range times {
+		next := b.launch(t)
+		b.awaitHandOver(t, next)
+		b.awaitKernelHits(t, b.Pods[0], 0)
+		last.end(t)
+		last = next
+	}
+	var sum nodetest.Report
+	for _, r := range l.stop(t) {
+		sum.Outcomes = append(sum.Outcomes, r.Outcomes...)
+	}
+	overflow, reasons := b.drops(t).since(dropped)
+	if lost := sum.Count(nodetest.Lost) + sum.Count(nodetest.Refused); lost > overflow+sum.Count(nodetest.Late) {
+		t.Errorf("%d queries were lost, and the kernel has dropped %d: %s", lost, overflow, reasons)
+	}
+	assert.Equal(t, "queries to the fallback", before, b.fallbackQueries())
+	proctest.Figure(t, "handed over %d times with hits in the kernel: %s", times, sum)
 }
 
 // TestKernelPermit has the node's rules begin to drop the queries of one pod. The kernel answers it no longer than the configured
