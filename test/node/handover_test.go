@@ -46,8 +46,8 @@ func TestHandOver(t *testing.T) {
 		options options
 		times   int // in an ordinary run, which leaves out one with 0
 	}{
-		{name: nftables, options: options{backend: nftables}, times: 5},
-		{name: iptablesNFT, options: options{backend: iptablesNFT}, times: 3},
+		{name: nftables, options: options{backend: nftables}, times: 3},
+		{name: iptablesNFT, options: options{backend: iptablesNFT}, times: 2},
 		{name: iptablesLegacy, options: options{backend: iptablesLegacy}},
 		{name: "transparent, " + nftables, options: options{backend: nftables, transparent: true}, times: 2},
 		{name: "transparent, " + iptablesNFT, options: options{backend: iptablesNFT, transparent: true}, times: 2},

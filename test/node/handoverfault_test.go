@@ -242,7 +242,6 @@ func TestHandOverOtherConfig(t *testing.T) {
 		{name: "no rules any more", first: options{backend: nftables}, second: options{backend: nftables, unmanaged: true}, gap: true},
 		{name: "rules from now on", first: options{unmanaged: true}, second: options{}, between: 2},
 		{name: "one more reader", env: [2]string{"GOMAXPROCS=1", "GOMAXPROCS=3"}},
-		{name: "fewer readers", env: [2]string{"GOMAXPROCS=4", "GOMAXPROCS=1"}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
