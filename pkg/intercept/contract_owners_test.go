@@ -37,6 +37,8 @@ func (n nodeHarness) takeOver(of func(owner string) rules.Rules, keys []netip.Ad
 		n.t.Errorf("owner is %q, want newer", owner)
 	}
 	n.renew(newer, keys, time.Minute)
+	n.release(old, keys, time.Second)
+	n.expect("after the old agent's Release", n.queries(keys), Agent)
 	if err := old.Remove(n.t.Context(), "old"); !errors.Is(err, rules.ErrOwned) && (err != nil || !apart) {
 		n.t.Errorf("the old agent's Remove: %v, want ErrOwned", err)
 	}

@@ -26,11 +26,12 @@ func (n nodeHarness) sessions(addrs []netip.Addr) map[Query]Conn {
 func drained(n nodeHarness) {
 	b := n.leased()
 	open := n.sessions(n.Addresses)
-	n.release(b, n.Addresses, n.Lease)
+	n.release(b, n.Addresses, time.Minute)
 	for q, c := range open {
 		n.expectConn("draining", q, c, Agent)
 	}
 	n.expectFallback("draining", n.queries(n.Addresses), n.Fallbacks)
+	n.release(b, n.Addresses, n.Lease) // the last release counts
 	for q, c := range open {
 		n.waitFor("drained: "+q.String(), func() bool { return c.Ask() == NoAnswer })
 	}

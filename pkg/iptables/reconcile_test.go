@@ -3,7 +3,6 @@
 package iptables
 
 import (
-	"errors"
 	"fmt"
 	"strings"
 	"testing"
@@ -14,7 +13,6 @@ import (
 	"github.com/nodecache/node-cache/internal/assert"
 	"github.com/nodecache/node-cache/internal/nodetest"
 	"github.com/nodecache/node-cache/internal/proctest"
-	"github.com/nodecache/node-cache/pkg/intercept/rules"
 )
 
 func TestManyReconciles(t *testing.T) {
@@ -264,28 +262,5 @@ func TestVariantOfNode(t *testing.T) {
 				t.Errorf("%s because %q, want %s because %q", b, b.Reason(), tc.want, tc.wantReason)
 			}
 		})
-	}
-}
-
-// TestReleaseLeavesTheNewerAgentsLease: an old agent that stops removes nothing of the newer one.
-func TestReleaseLeavesTheNewerAgentsLease(t *testing.T) {
-	t.Parallel()
-	hosts, old := openNode(t, Nft)
-	newer := open(t, hosts, Config{Variant: Nft})
-	r := linkLocal()
-	apply(t, old, r)
-	renew(t, old)
-	r.Owner = "second"
-	apply(t, newer, r)
-	assert.NoError(t, old.Release(t.Context(), r.Addresses, time.Second))
-	if s, err := newer.State(t.Context()); err != nil || len(s.Leases) != 2 || s.Owner != "second" {
-		t.Errorf("state %+v, %v; want both leases held", s, err)
-	}
-	if err := old.Remove(t.Context(), "first"); !errors.Is(err, rules.ErrOwned) {
-		t.Errorf("Remove by the old agent: %v, want ErrOwned", err)
-	}
-	assert.NoError(t, newer.Release(t.Context(), r.Addresses, 0))
-	if s, err := newer.State(t.Context()); err != nil || len(s.Leases) != 0 {
-		t.Errorf("state %+v, %v; want no lease held", s, err)
 	}
 }

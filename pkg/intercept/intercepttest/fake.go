@@ -215,6 +215,7 @@ type fakeBackend struct {
 	kernel   *Fake
 	prepared atomic.Bool
 	closed   atomic.Bool
+	owner    string // of the rules that it applied last; guarded by the kernel's mu
 }
 
 var (
@@ -247,6 +248,7 @@ func (b *fakeBackend) Apply(ctx context.Context, r rules.Rules) (bool, error) {
 	b.kernel.mu.Lock()
 	defer b.kernel.mu.Unlock()
 	b.prepared.Store(true)
+	b.owner = r.Owner
 	return b.kernel.applyLocked(r), nil
 }
 
@@ -291,8 +293,8 @@ func (b *fakeBackend) Release(ctx context.Context, keys []netip.Addr, drain time
 	f := b.kernel
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.leases == nil {
-		return nil // no lease is held
+	if f.leases == nil || b.owner != "" && f.rules != nil && f.rules.Owner != b.owner {
+		return nil // no lease is held, or a newer agent holds it
 	}
 	for _, key := range keys {
 		delete(f.leases, key)

@@ -70,14 +70,6 @@ func TestApplyAgain(t *testing.T) {
 	}
 }
 
-func TestRenewNeedsRules(t *testing.T) {
-	t.Parallel()
-	hosts := nodetest.Start(t, nodetest.Options{Pods: 1})
-	if err := newBackend(t, hosts.Node).Renew(t.Context(), []netip.Addr{agent4()}, time.Second); err == nil {
-		t.Error("a lease was renewed before there were rules")
-	}
-}
-
 // TestWatch checks that rules removed by another program are written again.
 func TestWatch(t *testing.T) {
 	t.Parallel()
