@@ -17,32 +17,30 @@ import (
 // TestStopRestoresNode starts and stops the agent repeatedly, and compares the node with what it was.
 func TestStopRestoresNode(t *testing.T) {
 	t.Parallel()
-	for _, transparent := range []bool{false, true} {
-		for _, backend := range backendsIn(transparent) {
-			t.Run(backend, func(t *testing.T) {
-				t.Parallel()
-				b := newHarness(t, options{backend: backend, transparent: transparent, onExit: "remove", lease: time.Second})
-				before := b.nodeState(t)
-				times := proctest.OrdinaryOrSoak(2, 100)
-				for i := range times {
-					if a := b.start(t); i%2 == 0 {
-						a.Signal(syscall.SIGTERM)
-						if err := a.Wait(t, time.Minute); err != nil {
-							t.Fatalf("the agent ended with %v", err)
-						}
-					} else {
-						a.Kill()
-						if out := b.run(t, nodeCache, "cleanup", "--config", b.config, "-o", "json"); !strings.Contains(out, `"removed": [`) {
-							t.Errorf("cleanup: %s", out)
-						}
+	for _, backend := range loadedBackends() {
+		t.Run(backend, func(t *testing.T) {
+			t.Parallel()
+			b := newHarness(t, options{backend: backend, onExit: "remove", lease: time.Second})
+			before := b.nodeState(t)
+			times := proctest.OrdinaryOrSoak(2, 100)
+			for i := range times {
+				if a := b.start(t); i%2 == 0 {
+					a.Signal(syscall.SIGTERM)
+					if err := a.Wait(t, time.Minute); err != nil {
+						t.Fatalf("the agent ended with %v", err)
 					}
-					if diff := cmp.Diff(before, b.nodeState(t)); diff != "" {
-						t.Fatalf("after %d times the node is not as it was (-before +after):\n%s", i+1, diff)
+				} else {
+					a.Kill()
+					if out := b.run(t, nodeCache, "cleanup", "--config", b.config, "-o", "json"); !strings.Contains(out, `"removed": [`) {
+						t.Errorf("cleanup: %s", out)
 					}
 				}
-				proctest.Figure(t, "stopped, or killed and cleaned up, %s, transparent %t: the node is as before %d of %d times", backend, transparent, times, times)
-			})
-		}
+				if diff := cmp.Diff(before, b.nodeState(t)); diff != "" {
+					t.Fatalf("after %d times the node is not as it was (-before +after):\n%s", i+1, diff)
+				}
+			}
+			proctest.Figure(t, "stopped, or killed and cleaned up, %s: the node is as before %d of %d times", backend, times, times)
+		})
 	}
 }
 

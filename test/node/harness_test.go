@@ -261,11 +261,3 @@ func backends() []string { return []string{nftables, iptablesNFT, iptablesLegacy
 func loadedBackends() []string {
 	return proctest.OrdinaryOrSoak([]string{nftables, iptablesNFT}, backends())
 }
-
-// backendsIn are the backends for a test of both modes: iptables-legacy in one of them.
-func backendsIn(transparent bool) []string {
-	if transparent {
-		return loadedBackends()
-	}
-	return backends()
-}

@@ -15,37 +15,32 @@ import (
 // TestLeased asks while the lease is held: the agent answers everybody, and nothing is tracked.
 func TestLeased(t *testing.T) {
 	t.Parallel()
-	for _, transparent := range []bool{false, true} {
-		for _, backend := range backendsIn(transparent) {
-			t.Run(backend, func(t *testing.T) {
-				t.Parallel()
-				b := newHarness(t, options{backend: backend, transparent: transparent})
-				b.start(t)
-				before := b.fallbackQueries()
-				// Connections are tracked here as soon as a rule asks for it, and kube-proxy's do.
-				b.run(t, "nft", "add table inet test; add chain inet test c { type filter hook forward priority 0; }; add rule inet test c ct state new counter")
-				// What was asked before the lease was held may still be known.
-				b.run(t, "conntrack", "-F")
-				asked := b.askAll(t, byAgent)
-				if n := b.fallbackQueries() - before; n > 0 {
-					t.Errorf("%d of %d queries went to the central DNS", n, asked)
-				}
-				control := netip.AddrPortFrom(b.Upstream.IPv4, 5300)
-				if _, err := nodetest.Ask(b.Pods[0], control, "udp"); err != nil {
-					t.Fatal(err)
-				}
-				if flows, err := nodetest.ConntrackOf(b.Node, control); err != nil || len(flows) == 0 {
-					t.Errorf("a connection through the node is not tracked, %v, so that the others say nothing", err)
-				}
-				tracked := b.tracked(t)
-				// Without a stateless rewrite the way back must be remembered.
-				if len(tracked) > 0 && (!transparent || backend == nftables) {
-					t.Errorf("%d connections are tracked: %v", len(tracked), tracked)
-				}
-				mode := map[bool]string{false: "link-local", true: "transparent"}[transparent]
-				proctest.Figure(t, "leased, %s, %s: %d of %d answered by the agent, %d connections tracked", mode, backend, asked, asked, len(tracked))
-			})
-		}
+	for mode, transparent := range map[string]bool{"link-local": false, "transparent": true} {
+		t.Run(mode, func(t *testing.T) {
+			t.Parallel()
+			b := newHarness(t, options{transparent: transparent})
+			b.start(t)
+			before := b.fallbackQueries()
+			// Connections are tracked here as soon as a rule asks for it, and kube-proxy's do.
+			b.run(t, "nft", "add table inet test; add chain inet test c { type filter hook forward priority 0; }; add rule inet test c ct state new counter")
+			// What was asked before the lease was held may still be known.
+			b.run(t, "conntrack", "-F")
+			asked := b.askAll(t, byAgent)
+			if n := b.fallbackQueries() - before; n > 0 {
+				t.Errorf("%d of %d queries went to the central DNS", n, asked)
+			}
+			control := netip.AddrPortFrom(b.Upstream.IPv4, 5300)
+			if _, err := nodetest.Ask(b.Pods[0], control, "udp"); err != nil {
+				t.Fatal(err)
+			}
+			if flows, err := nodetest.ConntrackOf(b.Node, control); err != nil || len(flows) == 0 {
+				t.Errorf("a connection through the node is not tracked, %v, so that the others say nothing", err)
+			}
+			if tracked := b.tracked(t); len(tracked) > 0 {
+				t.Errorf("%d connections are tracked: %v", len(tracked), tracked)
+			}
+			proctest.Figure(t, "leased, %s: %d of %d answered by the agent", mode, asked, asked)
+		})
 	}
 }
 

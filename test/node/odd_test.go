@@ -20,7 +20,7 @@ import (
 // TestServiceAddressOnALink has the service's addresses on a link of the node, as kube-proxy with IPVS has them.
 func TestServiceAddressOnALink(t *testing.T) {
 	t.Parallel()
-	for _, backend := range backendsIn(true) {
+	for _, backend := range loadedBackends() {
 		t.Run(backend, func(t *testing.T) {
 			t.Parallel()
 			b := newHarness(t, options{backend: backend, transparent: true})
