@@ -183,8 +183,6 @@ func TestSnapshotRefused(t *testing.T) {
 	learn(t, r)
 	s.attempt(t.Context(), time.Second, r)
 	data := good.Content(snapshot.Name)
-	newer := bytes.Clone(data)
-	newer[8] = 2
 	damaged := bytes.Clone(data)
 	damaged[len(damaged)/2] ^= 1
 	tests := []struct {
@@ -194,10 +192,6 @@ func TestSnapshotRefused(t *testing.T) {
 		want  string
 	}{
 		{"damaged", damaged, 0, "corrupt: checksum mismatch"},
-		{"cut", data[:len(data)-1], 0, "truncated"},
-		{"foreign", []byte("hello"), 0, "not a node-cache snapshot"},
-		{"newer", newer, 0, "version 2 is from a newer node-cache: this one reads version 1"},
-		{"future", data, -time.Second, "created in the future"},
 		{"old", data, 25 * time.Hour, "age 25h0m0s exceeds snapshot.maxAge, 24h0m0s"},
 	}
 	for _, tt := range tests {
