@@ -194,8 +194,9 @@ func (f *serverFaults) testAbsentAtStart(t *testing.T) {
 		n.awaitReady(t)
 		n.expectSteady(t)
 	}
-	if took := time.Since(began); took > 20*time.Second {
-		t.Errorf("in sync %s after the API server was ready, want within 20 s", took)
+	limit := proctest.OrdinaryOrSoak(time.Minute, 20*time.Second) // other tests have the processors
+	if took := time.Since(began); took > limit {
+		t.Errorf("in sync %s after the API server was ready, want within %s", took, limit)
 	}
 }
 
