@@ -14,8 +14,8 @@ import (
 // maxAliases bounds the CNAME records of one answer.
 const maxAliases = 8
 
-// Zones are the zones of a process. No domain is below another one. A reverse name is that of the first zone that knows the
-// address; the first zone denies those of its reverse zones that none knows.
+// Zones are the zones of a process. No domain is below another one. The first zone that knows an address answers its reverse name.
+// If no zone knows the address, the first zone denies the name if that is in its reverse zones.
 type Zones []*Zone
 
 // Answer appends the answer to q, a query of class IN, to dst: header with QR and AA, the question in canonical case, and
@@ -30,7 +30,7 @@ func (zs Zones) Answer(q *wire.Query, c Client, now time.Time, dst []byte) ([]by
 // A Client holds what an answer depends on besides its question.
 type Client struct {
 	MaxSize  int    // bytes of the answer without OPT record; at most the size of a message
-	Rotation uint32 // rotates sets of addresses: each next number puts the next address first
+	Rotation uint32 // number of the answer: with the next number, the next address of a set comes first
 }
 
 // AnswerStale is Answer for a query that the fallback failed to answer: stale data denies names, as if there were no
@@ -66,7 +66,7 @@ func (zs Zones) At(name []byte) *Zone {
 	return nil
 }
 
-// FreshFor returns how long every answer of the zones stays fresh without another confirmation: 0 if one is not.
+// FreshFor returns how long all data of the zones stay fresh without another confirmation: 0 if some are not fresh now.
 func (zs Zones) FreshFor(now time.Time) time.Duration {
 	shortest := time.Duration(math.MaxInt64)
 	for _, z := range zs {
@@ -110,7 +110,7 @@ func (zs Zones) reverse(q *wire.Query, c Client, now time.Time, dst []byte, last
 	case addr == nil && zs[0].cfg.HasFallback():
 		return dst, Result{Verdict: NotInZone, EDE: wire.EDENone}
 	case addr == nil:
-		res = r.nodata(needsNothing) // names of addresses may be below it
+		res = r.nodata(needsNothing) // an empty non-terminal: names of addresses may be below it
 	case !zs[0].cfg.AllSlices:
 		res = r.denyUnlessFallback(needsEndpoints)
 	default:

@@ -101,36 +101,30 @@
 //
 //   - dns, dns-version by other types than TXT, _<proto>.<svc>, _zone.<svc> and the directives below it exist, since they
 //     have data or names below them (RFC 8020). CoreDNS says NXDOMAIN.
-//   - TXT at names that exist without data, such as svc: NODATA. CoreDNS says NXDOMAIN
-//     for this one type.
+//   - TXT at names that exist without data, such as svc: NODATA. CoreDNS says NXDOMAIN for this one type.
 //   - Other types than PTR at a reverse name that exists: NODATA. CoreDNS says NXDOMAIN.
 //   - SOA at names that do not exist: NXDOMAIN. CoreDNS says NODATA for this one type.
 //   - in-addr.arpa, ip6.arpa and names in them of less than an address are not in the zone: a node is not authoritative
 //     for them. CoreDNS is configured with the whole trees.
-//   - The SOA record for reverse names has the owner in-addr.arpa or ip6.arpa as
-//     CoreDNS has it, but names ns.dns and hostmaster of the cluster domain, which exist.
-//   - An alias is one for every type (RFC 1034 section 3.6.2). CoreDNS has no data
-//     for TXT, SRV, MX and types it does not know.
-//   - An alias for a name of the zone without data, or that does not exist, is given with
-//     that name's rcode (RFC 6604). CoreDNS leaves the alias out and says NODATA.
-//     Chains end after eight aliases, in CoreDNS after eleven.
-//   - Labels left of a pod's name are denied. CoreDNS ignores them. A pod's name has
-//     no SRV record; that of CoreDNS has port 0.
-//   - Verified pods: all addresses of a pod and all spellings of them. CoreDNS
-//     knows the first address in one spelling.
+//   - The SOA record for reverse names has the owner in-addr.arpa or ip6.arpa, as in CoreDNS, but its RDATA names ns.dns and
+//     hostmaster of the cluster domain, which exist.
+//   - An alias has a CNAME record for every query type (RFC 1034 section 3.6.2). CoreDNS has no data for TXT, SRV, MX and types
+//     it does not know.
+//   - An alias for a name of the zone without data, or that does not exist, is given with that name's rcode (RFC 6604). CoreDNS
+//     leaves the alias out and says NODATA. Chains end after eight aliases, in CoreDNS after eleven.
+//   - Labels left of a pod's name are denied. CoreDNS ignores them. A pod's name has no SRV record; in CoreDNS it has one with
+//     port 0.
+//   - Verified pods: all addresses of a pod and all spellings of them. CoreDNS knows the first address in one spelling.
 //   - A bare underscore is no wildcard for a port or protocol.
-//   - An endpoint whose pod's name is no label, by option, is named by its address.
-//     CoreDNS makes a target of it that it does not answer.
+//   - With PodNames, an endpoint whose pod's name is no label is named by its address. CoreDNS makes a target of the pod's name
+//     that it does not answer.
 //   - The service's publishNotReadyAddresses counts, whatever its slices say.
-//   - PTR records lead to names that exist: an endpoint's service must be held and
-//     not be an alias.
-//   - The names of endpoints are made from the canonical form of their addresses,
-//     CoreDNS's from the form the object has.
+//   - PTR records lead to names that exist: an endpoint's service must be in the store and not be an alias.
+//   - Names of endpoints have the canonical form of the address, in CoreDNS the form that the object has.
 //   - An endpoint that a slice lists twice counts once for the weights.
 //   - NS is ns.dns.<domain> always. CoreDNS names its own service if it finds that.
-//   - A ClusterIP service whose address is not known yet has no data. CoreDNS makes
-//     an alias of the empty name.
-//   - Names may have a TTL of their own.
+//   - A ClusterIP service whose address is not known yet has no data. CoreDNS makes an alias of the empty name.
+//   - A service may set the TTL of its names.
 //   - An address has 32 PTR records at most.
 //
 // # External zones

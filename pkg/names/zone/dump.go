@@ -16,9 +16,9 @@ const DumpVersion = 1
 
 // Types of records in a dump. A record's first byte is its type. The other fields are, for
 //
-//	a view       kind, and the time since its last confirmation, in ns
-//	a service    namespace, name, type, whether unready endpoints are published, TTL in seconds plus one, TTL or 0, alias, addresses, ports;
-//	             then, if it has any, external host name, external addresses, ports
+//	a view       kind, and the time since its last confirmation, in ns; it precedes the kind's objects
+//	a service    namespace, name, type, whether unready endpoints are published, TTL in seconds plus one (0: the zone's), alias;
+//	             unless it is an ExternalName: addresses, ports; if it has any: external host name, external addresses, ports
 //	a slice      namespace, name, service, topology zones, entries, ports; the id of its cluster if it has one
 //	a namespace  name
 //	a pod        namespace, name, addresses
@@ -36,11 +36,11 @@ const (
 // A dumper encodes records.
 type dumper struct {
 	emit func([]byte) error
-	buf  []byte
-	err  error
+	buf  []byte // the current record
+	err  error  // first error of emit
 }
 
-// kind encodes the objects of a kind. A refused one is left out: the next process would take it for an empty one.
+// kind encodes the objects of a kind. It omits refused objects: in the next process they would be services and slices without data.
 func (d *dumper) kind(s *Store, k Kind) {
 	switch k {
 	case Services:
@@ -196,12 +196,12 @@ func dotted(name string) string {
 	return text.String()
 }
 
-// ErrTooOld means that the dump's last confirmation is too old.
+// ErrTooOld means that the last confirmation of a kind in the dump is too old.
 var ErrTooOld = errors.New("the cluster data in the dump is too old")
 
 var errRecord = errors.New("invalid record")
 
-// restore decodes the records and, if there is a store, puts them into it.
+// restore decodes the records, puts them into the store unless that is nil, and returns the number of objects.
 func restore(records iter.Seq[[]byte], s *Store, passed, most time.Duration, now time.Time) (objects int, err error) {
 	r := restorer{store: s, elapsed: passed, maxAge: most, now: now}
 	for record := range records {
@@ -217,13 +217,13 @@ func restore(records iter.Seq[[]byte], s *Store, passed, most time.Duration, now
 
 // A restorer decodes records.
 type restorer struct {
-	store           *Store // nil: only decode
-	elapsed, maxAge time.Duration
+	store           *Store        // nil: only decode
+	elapsed, maxAge time.Duration // time since the dump; largest age of a kind's last confirmation
 	now             time.Time
 
 	objects   int
-	kinds     kindSet              // kinds seen so far
-	confirmed [kindCount]time.Time // when they were last confirmed
+	kinds     kindSet              // kinds whose recordView was read
+	confirmed [kindCount]time.Time // last confirmation of each of these kinds
 }
 
 func (r *restorer) read(record []byte) error {
@@ -261,7 +261,7 @@ func (r *restorer) finish() {
 	}
 }
 
-// A recordReader decodes a record. After an error, it is malformed and returns zeros.
+// A recordReader decodes a record. After an error, malformed is set and all methods return zero values.
 type recordReader struct {
 	rest      []byte
 	malformed bool
@@ -291,7 +291,7 @@ func (r *recordReader) number(most uint64) uint64 {
 	return n
 }
 
-// length reads the length of a text or list. Each item takes at least one byte.
+// length reads the length of a text or list. It is at most the number of remaining bytes, as each item takes at least one.
 func (r *recordReader) length() int { return int(r.number(uint64(len(r.rest)))) }
 
 // bytes reads a text or a packed address.
@@ -330,7 +330,7 @@ func (r *recordReader) ports() []Port {
 	return list
 }
 
-// object decodes an object of a known kind, and returns a function that puts it into a store.
+// object decodes an object, whose kind must be in held, and returns a function that puts it into a store.
 func (r *recordReader) object(what byte, held kindSet) func(*Store, time.Time) {
 	kind, put := Services, (func(*Store, time.Time))(nil)
 	switch what {
@@ -375,7 +375,7 @@ func (r *recordReader) slice() Slice {
 	var zones []string
 	for n := r.length(); n > 0 && !r.malformed; n-- {
 		zones = append(zones, r.text())
-		sl.Endpoints = append(sl.Endpoints, Endpoint{Zone: zones[len(zones)-1]}) // without an address: it gives the zone its number
+		sl.Endpoints = append(sl.Endpoints, Endpoint{Zone: zones[len(zones)-1]}) // no address: packSlice makes no entry of it
 	}
 	for n := r.length(); n > 0 && !r.malformed; n-- {
 		sl.Endpoints = append(sl.Endpoints, r.endpoint(zones))

@@ -8,14 +8,14 @@ import (
 	"time"
 )
 
-// kindStates say how far each can be trusted.
+// kindStates say how far the objects of each kind can be trusted.
 type kindStates struct {
 	states [kindCount]struct {
-		expected    atomic.Bool
-		synced      atomic.Bool
+		expected    atomic.Bool               // see Expect
+		synced      atomic.Bool               // the first list is complete
 		restored    atomic.Bool               // loaded from a dump: complete in another process, and stale until synced
 		confirmed   atomic.Pointer[time.Time] // time of the last confirmation; nil: never
-		alwaysFresh atomic.Bool
+		alwaysFresh atomic.Bool               // see SetAlwaysFresh
 	}
 	suspended atomic.Int64 // total length of the host's suspends, in ns
 }
@@ -61,7 +61,7 @@ func (s *kindStates) ConfirmFresh(kind Kind, at time.Time) {
 	}
 }
 
-// SetAlwaysFresh marks the kind as always up to date: it comes from this host.
+// SetAlwaysFresh marks the kind as always up to date: its objects are files of this host.
 func (s *kindStates) SetAlwaysFresh(kind Kind) { s.states[kind].alwaysFresh.Store(true) }
 
 // Age returns the time since the last confirmation of the kind: 0 if it is always fresh, the maximum duration if it was
@@ -83,7 +83,7 @@ type kindSet uint8
 
 // The sets in use.
 const (
-	needsNothing    kindSet = 0 // the shape of the name, or a record in the store
+	needsNothing    kindSet = 0 // the shape of the name, or a record in the store, is enough
 	needsServices   kindSet = 1 << Services
 	needsSlices     kindSet = 1 << Slices
 	needsNamespaces kindSet = 1 << Namespaces
@@ -98,7 +98,7 @@ type freshness uint8
 const (
 	unsynced  freshness = iota // the first list is not complete
 	unwatched                  // the kind is not expected
-	stale                      // complete, but not confirmed recently, or never by this process
+	stale                      // complete, but not confirmed recently, or only restored from a dump
 	fresh
 )
 

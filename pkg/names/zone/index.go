@@ -15,18 +15,18 @@ import (
 // still walks the old one started before that.
 type hashIndex struct {
 	table atomic.Pointer[[]atomic.Uint64]
-	live  int // numbers in the table
+	live  int // slots that hold a record number
 	used  int // slots that are not free: live and deleted ones
 }
 
 // Values of a slot. Other values are a hash's upper half and a number plus firstID.
 const (
-	slotFree    = 0
-	slotDeleted = 1
-	firstID     = 2
+	slotFree    = 0 // ends a walk
+	slotDeleted = 1 // a walk goes on
+	firstID     = 2 // added to numbers, so that they differ from these
 )
 
-// minSlots is the length of the smallest table.
+// minSlots is the smallest number of slots of a hash table, and of records of a table.
 const minSlots = 16
 
 func (x *hashIndex) init() {
@@ -34,7 +34,7 @@ func (x *hashIndex) init() {
 	x.table.Store(&slots)
 }
 
-// home returns the start of the walk for hash among that many slots.
+// home returns the slot where the walk for hash starts in a table with that many slots.
 func home(hash uint64, slots int) int { return int(hash >> 32 * uint64(slots) >> 32) }
 
 // following returns the slot after pos, where the walk wraps around.
@@ -74,7 +74,7 @@ func find[T any](x *hashIndex, from *table[T], hash uint64, match func(*T) bool)
 	}
 }
 
-// maxChain bounds the candidates for one hash that a rotating walk counts.
+// maxChain bounds the candidates for one hash that newCandidateChain counts. A walk starts with one of these.
 const maxChain = 1 << 10
 
 // A candidateChain iterates over the candidates for a hash.
@@ -82,12 +82,12 @@ type candidateChain struct {
 	slots   []atomic.Uint64
 	hash    uint64
 	pos     int
-	skipped bool // the walk did not start with the first candidate: the earlier ones follow at the end
-	last    int  // end of a walk that skipped some; negative: unknown yet
+	skipped bool // the walk skipped the first candidates; they follow at its end
+	last    int  // position after the first returned candidate, where the walk ends; negative: none yet
 }
 
-// newCandidateChain returns the chain for hash. It starts at another candidate with each rotation and wraps around. See
-// rotationStart for rest.
+// newCandidateChain returns the chain for hash. It starts at another candidate with each turn and wraps around. rest is
+// that of rotationStart.
 func newCandidateChain(x *hashIndex, hash uint64, turn uint32) (c candidateChain, rest uint32) {
 	slots := *x.table.Load()
 	c = candidateChain{slots: slots, hash: hash, pos: home(hash, len(slots)), last: -1}
@@ -189,8 +189,8 @@ func (x *hashIndex) size() int { return 8 * len(*x.table.Load()) }
 type table[T any] struct {
 	byKey   hashIndex
 	records atomic.Pointer[[]atomic.Pointer[T]]
-	next    uint32   // numbers from here on are unused
-	free    []uint32 // released numbers
+	next    uint32   // the lowest number never used
+	free    []uint32 // released numbers, to be used again
 }
 
 func (t *table[T]) init() {
@@ -241,7 +241,7 @@ func (t *table[T]) drop(hash uint64, id uint32) {
 // size returns the size of the table without its records, in bytes.
 func (t *table[T]) size() int { return 8*len(*t.records.Load()) + t.byKey.size() }
 
-// all returns every record. The writer may change the current one meanwhile.
+// all returns every record. The writer may replace records meanwhile.
 func (t *table[T]) all() iter.Seq[*T] {
 	return func(yield func(*T) bool) {
 		records := *t.records.Load()

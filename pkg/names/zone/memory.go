@@ -5,11 +5,11 @@ package zone
 // indexCost is the size of the index entries for one address or name of a record, in bytes.
 const indexCost = 16
 
-// accounts say how many objects a store has, and how much memory they take.
+// accounts count the objects of a store and their memory.
 type accounts struct {
 	counts           [kindCount]KindStats
-	limit            int64            // bytes per namespace; 0: no limit
-	bytesByNamespace map[string]int64 // bytes by namespace
+	limit            int64            // largest bytes per namespace; 0: no limit
+	bytesByNamespace map[string]int64 // bytes of services and slices
 }
 
 // fits reports whether size bytes may replace old bytes in a namespace.
@@ -26,7 +26,7 @@ func (a *accounts) replace(namespace string, size, old int) {
 	}
 }
 
-// countRefused updates the counters of refused objects.
+// countRefused updates the counters for an object that was refused before, or is now.
 func (a *accounts) countRefused(kind Kind, was, is bool, namespace, name string) {
 	c := &a.counts[kind]
 	if was {
@@ -69,7 +69,7 @@ func refusedSlice(s *slice) *slice {
 // Stats are the counts of a store.
 type Stats struct {
 	Kinds    [countCount]KindStats // by Kind
-	Index    int64                 // bytes of the indexes
+	Index    int64                 // bytes of the tables and indexes, without the records
 	Serial   uint32
 	Notified uint64 // notifications of owners
 }
@@ -77,9 +77,9 @@ type Stats struct {
 // KindStats are the counts of one kind.
 type KindStats struct {
 	Objects     int64  `json:"objects"`
-	Bytes       int64  `json:"bytes"`                 // of the packed records, without index entries
+	Bytes       int64  `json:"bytes"`                 // bytes of the packed records, without index entries
 	Refused     int64  `json:"refused,omitempty"`     // objects stored by name only, because they exceed their namespace's memory limit
-	LastRefused string `json:"lastRefused,omitempty"` // namespace and name of the last one; empty: none
+	LastRefused string `json:"lastRefused,omitempty"` // namespace and name of the object refused last; empty: none is refused
 
 	Restored bool `json:"-"` // loaded from a dump, without a complete list since
 }
@@ -107,7 +107,7 @@ func (a *accounts) count(kind Kind, old, size int) {
 const (
 	nodeSize        = 64
 	serviceRecord   = 32
-	sliceRecord     = 96 + 8 // plus the node's reference
+	sliceRecord     = 96 + 8 // 8 for the node's pointer to it
 	podRecord       = 64
 	namespaceRecord = 24
 )

@@ -17,24 +17,24 @@ type message struct {
 	rotation uint32
 	dst      []byte
 	start    int // offset of the message in dst
-	maxSize  int // of the message, in bytes
-	answer   int // records by section
-	near     int // addresses of the node's topology zone
-	extra    int
-	ede      int
+	maxSize  int // largest size of the message, in bytes
+	answer   int // number of records in the answer section
+	near     int // see Result.Near
+	extra    int // number of records in the additional section
+	ede      int // Extended DNS Error code, or wire.EDENone
 
-	dedup   *dedupTable // records of the current set; nil: it has no duplicates
-	steps   int         // rest of the budget for finding records
-	limited bool        // records are missing for another reason than the size
+	dedup   *dedupTable // finds duplicates in the current set of records; nil: there can be none
+	steps   int         // remaining budget for finding records; negative: spent
+	limited bool        // records are missing because of a bound of the zone, not of maxSize
 }
 
 // Bits and offsets of the header.
 const (
 	bitsAnswer    = 0x84 // third byte: QR, AA
-	bitTruncated  = 0x02
-	offsetAnswer  = 6
-	offsetExtra   = 10
-	offsetServers = 8
+	bitTruncated  = 0x02 // third byte: TC
+	offsetAnswer  = 6    // ANCOUNT
+	offsetExtra   = 10   // ARCOUNT
+	offsetServers = 8    // NSCOUNT
 )
 
 // maxReply is the largest message before the OPT record, in bytes.
@@ -52,7 +52,7 @@ func (m *message) begin() {
 	m.dst = m.q.AppendQuestion(m.dst)
 }
 
-// finish writes the rcode and the counts.
+// finish writes the rcode and the counts of records: servers is that of the authority section.
 func (m *message) finish(rcode byte, servers int) Result {
 	h := m.dst[m.start:]
 	h[3] = rcode
@@ -62,7 +62,7 @@ func (m *message) finish(rcode byte, servers int) Result {
 	return Result{Verdict: Answered, EDE: m.ede, Limited: m.limited, Near: m.near}
 }
 
-// abandon removes everything: the zone gives no answer.
+// abandon removes the message: the zone gives no answer.
 func (m *message) abandon(v Verdict, ede int) Result {
 	m.dst = m.dst[:m.start]
 	return Result{Verdict: v, EDE: ede}
@@ -75,7 +75,7 @@ func (m *message) clear() {
 	m.answer = 0
 }
 
-// full reports whether the message has no room for size more bytes, and then marks it as truncated.
+// full reports whether the message has no room for that many more bytes, and then marks it as truncated.
 func (m *message) full(addrLen int) bool {
 	if len(m.dst)-m.start+addrLen <= m.maxSize {
 		return false
@@ -87,7 +87,7 @@ func (m *message) full(addrLen int) bool {
 // truncated reports whether records are missing.
 func (m *message) truncated() bool { return m.dst[m.start+2]&bitTruncated != 0 }
 
-// spend takes steps from the answer's budget. It reports false if that is spent.
+// spend takes steps from the answer's budget. It reports false once the budget is exceeded.
 func (m *message) spend(steps int) bool {
 	m.steps -= steps
 	return m.steps >= 0
@@ -101,7 +101,7 @@ func (m *message) endWalk() {
 	}
 }
 
-// appendOwner appends a pointer to the offset in the message.
+// appendOwner appends an owner: a compression pointer to the offset in the message.
 func (m *message) appendOwner(at int) { m.dst = append(m.dst, 0xc0|byte(at>>8), byte(at)) }
 
 // appendFixed appends the fields between owner and RDATA.
@@ -162,8 +162,8 @@ func reverseAddrs(data []byte, first, last, size, addrLen int) {
 	}
 }
 
-// tooLong reports whether the message has no room for the record from the offset to the end of dst, and then removes it. It
-// is for records that may be duplicates: one that is dropped needs no room.
+// tooLong reports whether the last record, from the offset in dst on, exceeds the message's size, and then removes it. Unlike full it
+// is called after the record is appended, so that a duplicate, which is dropped, needs no room.
 func (m *message) tooLong(at int) bool {
 	if len(m.dst)-m.start <= m.maxSize {
 		return false
@@ -172,7 +172,7 @@ func (m *message) tooLong(at int) bool {
 	return true
 }
 
-// A dedupTable finds duplicate records in a message. It holds their offsets by the hash of their bytes.
+// A dedupTable finds duplicate records in a message. It is a hash table of their offsets, by the hash of their bytes.
 type dedupTable struct {
 	seed  maphash.Seed
 	slots []uint32 // offset in the message; 0: free
@@ -185,7 +185,7 @@ const (
 	maxMessageRecords = maxReply / minRecordLen
 	// maxDedupSlots is at least twice the records of the largest message.
 	maxDedupSlots = 1 << 13
-	// stepsDuplicate is the cost of a duplicate record.
+	// stepsDuplicate is the cost of a duplicate record in steps.
 	stepsDuplicate = 16
 )
 
@@ -213,7 +213,7 @@ func (m *message) dropDuplicate(at int) bool {
 	return false
 }
 
-// endDedup ends the detection.
+// endDedup ends the detection of duplicates.
 func (m *message) endDedup() {
 	if m.dedup != nil {
 		m.dedup.slots = nil
@@ -222,7 +222,7 @@ func (m *message) endDedup() {
 	}
 }
 
-// hasPTR reports whether there is a PTR record to the name already. There are few.
+// hasPTR reports whether the message has a PTR record to the name. It reads all records: there are at most maxPTRs.
 func (m *message) hasPTR(label []byte, key string) bool {
 	records := m.dst[m.start+m.questionEnd():]
 	for len(records) > 0 {

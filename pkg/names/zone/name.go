@@ -82,7 +82,7 @@ func keyNamespace(key string) string { return key[1+key[0]:] }
 const maxDashed = 39
 
 // appendDashed appends the address as text with dashes for dots and colons. If it would end in a dash, which is invalid
-// in a host name, it ends in 0: one of the zeros that the colons left out.
+// in a host name, a 0 is appended, which stands for one of the omitted groups.
 func appendDashed(dst, addr []byte) []byte {
 	start := len(dst)
 	if a, ok := netip.AddrFromSlice(addr); ok {
@@ -137,10 +137,10 @@ func parseDashed4(label []byte, buf *[16]byte) []byte {
 	return buf[:4]
 }
 
-// parseDashed6 parses eight hexadecimal groups, of which one run may be omitted: two dashes stand for it.
+// parseDashed6 parses eight hexadecimal groups. Two dashes stand for a run of zero groups, as two colons do.
 func parseDashed6(label []byte, buf *[16]byte) []byte {
 	*buf = [16]byte{}
-	end, gap := 0, -1 // number of bytes, and where the run is omitted
+	end, gap := 0, -1 // number of bytes parsed, and the offset of the omitted run; negative: none is omitted
 	rest, omitted := bytes.CutPrefix(label, []byte("--"))
 	if omitted {
 		gap = 0
@@ -212,12 +212,12 @@ func packAddrs(addrs []netip.Addr) (v4, v6 []byte) {
 // A zoneName is a name in a zone, and where it is in the message: the question's, or an alias's target.
 type zoneName struct {
 	z       *Zone
-	name    []byte // canonical wire form
-	at      int    // offset of the name in the message
-	labels  int    // labels left of the zone's domain
-	offsets [wire.MaxName / 2]uint8
-	apex    int  // offset in the message of the domain, or of the reverse tree
-	reverse bool // the name is a reverse name
+	name    []byte                  // canonical wire form
+	at      int                     // offset of the name in the message
+	labels  int                     // number of labels left of the zone's domain
+	offsets [wire.MaxName / 2]uint8 // offsets of these labels in name
+	apex    int                     // offset in the message of the domain, or of in-addr.arpa or ip6.arpa
+	reverse bool                    // the name is a reverse name
 }
 
 // splitName makes name, at that offset in the message, the current name. It reports false for a name outside of the zone.

@@ -14,16 +14,16 @@ import (
 type node struct {
 	key    string // the name's two labels in wire form
 	svc    *service
-	slices []*slice // by number
+	slices []*slice // ordered by their numbers
 
-	total, ready     uint32 // entries of the slices; those that are ready
-	named, namedSome uint8  // protocols of named ports: in slices with a ready entry; with any entry
+	total, ready     uint32 // number of entries in the slices, and of ready ones
+	named, namedSome uint8  // protocols of named ports, one bit each: in slices with a ready entry; in slices with any entry
 	partial          bool   // the service or a slice was refused
 }
 
 func compareID(s *slice, id uint32) int { return cmp.Compare(s.id, id) }
 
-// withSlice returns the node with the slice of that number replaced, or removed if now is nil.
+// withSlice returns the node with now as its slice of that number; nil removes the slice.
 func (n *node) withSlice(id uint32, now *slice) *node {
 	list := make([]*slice, 0, len(n.slices)+1)
 	at, held := slices.BinarySearchFunc(n.slices, id, compareID)
@@ -62,7 +62,7 @@ func (n *node) withService(svc *service) *node {
 	return &changed
 }
 
-// updatePartial sets partial.
+// updatePartial sets partial from the service and the slices.
 func (n *node) updatePartial() {
 	n.partial = n.svc != nil && n.svc.refused || slices.ContainsFunc(n.slices, (*slice).refused)
 }
@@ -97,9 +97,9 @@ func (n *node) hasProtocol(p Protocol) bool {
 
 // A namespace is a name that a Namespace object or a service proves to exist.
 type namespace struct {
-	label    string // in wire form
-	declared atomic.Bool
-	services atomic.Int32
+	label    string       // in wire form
+	declared atomic.Bool  // there is a Namespace object
+	services atomic.Int32 // number of its services
 }
 
 // exists reports whether the namespace exists. A service in it proves that, even before the Namespace object arrives.
@@ -112,7 +112,7 @@ type pod struct {
 	namespace string // label
 	name      string
 	data      string // IPv4 addresses, IPv6 addresses
-	n4        int
+	n4        int    // number of IPv4 addresses
 }
 
 func packPod(p Pod) *pod {

@@ -22,13 +22,13 @@ const (
 	Namespaces
 	Pods
 
-	// Imports and ImportSlices are the Services and Slices of a cluster set, wherever they are counted together with those
-	// of the cluster. A store has them as Services and Slices.
+	// Imports and ImportSlices stand for the Services and Slices of a cluster set where [Stats] count them beside the cluster's.
+	// The set's store has them as Services and Slices.
 	Imports
 	ImportSlices
 
-	kindCount  = 4
-	countCount = 6
+	kindCount  = 4 // kinds that a store has
+	countCount = 6 // kinds that [Stats] count
 )
 
 // Kinds returns the names of the kinds in their order, as metric labels.
@@ -41,24 +41,23 @@ type ServiceType uint8
 
 // The service types. A NodePort or LoadBalancer service counts as a ClusterIP service.
 const (
-	ClusterIP    ServiceType = iota // by the service's own addresses
-	Headless                        // by the addresses of its endpoints
-	ExternalName                    // by an alias for another name
-	Unselected                      // as Headless; without a selector, so its slices may lack the label of headless services
+	ClusterIP    ServiceType = iota // with the service's own addresses
+	Headless                        // with the addresses of its endpoints
+	ExternalName                    // with a CNAME record for another name
+	Unselected                      // as Headless; the service has no selector, so its slices may lack the label of headless services
 )
 
 // A Service holds the relevant fields of a Service object.
 type Service struct {
 	Namespace, Name string
 	Type            ServiceType
-	Addrs           []netip.Addr // cluster IPs of both families; of a ClusterIP service only
+	Addrs           []netip.Addr // cluster IPs of both families; used only with the type ClusterIP
 	Ports           []Port
-	ExternalName    string // with or without the trailing dot
-	PublishNotReady bool   // endpoints are published whether ready or not
-	ExternalAddrs   []netip.Addr
-	ExternalHost    string // a host name that stands for external addresses; used if there are none
-	TTL             time.Duration
-	// TTL is of the service's names: 0 to 1 h in whole seconds; negative: the zone's.
+	ExternalName    string        // target of the type ExternalName, with or without the trailing dot
+	PublishNotReady bool          // endpoints are published whether ready or not
+	ExternalAddrs   []netip.Addr  // addresses in external zones
+	ExternalHost    string        // target of a CNAME record in external zones; used if there is no address
+	TTL             time.Duration // TTL of the service's names, 0 to 1 h in whole seconds; negative: the zone's TTL
 }
 
 // A Protocol is a transport protocol.
@@ -85,15 +84,15 @@ func (p Protocol) String() string {
 
 // A Port is a port of a service or of the endpoints of a slice.
 type Port struct {
-	Name     string // empty: it has no SRV record of its own
+	Name     string // empty: there is no _<port>._<proto> name for it
 	Protocol Protocol
-	Number   uint16 // 0: unknown, which gives no SRV record
+	Number   uint16 // 0: unknown, so there is no SRV record
 }
 
 // A Slice holds the relevant fields of an EndpointSlice object.
 type Slice struct {
 	Namespace, Name string
-	Service         string // name of the service it belongs to; empty: of none, which is as if there were no slice
+	Service         string // name of its service; empty or no label: the store removes the slice
 	Cluster         string // id of the cluster that its endpoints run in; empty: this cluster, or the id is no label
 	Ports           []Port
 	Endpoints       []Endpoint
@@ -103,7 +102,7 @@ type Slice struct {
 type Endpoint struct {
 	Addrs    []netip.Addr
 	Hostname string
-	Pod      string // name of the pod; may be left empty where no zone has PodNames, which saves its bytes
+	Pod      string // name of the pod; may be empty, to save memory, where no zone has PodNames
 	Zone     string // topology zone
 	Ready    bool   // the ready condition is true or unset
 }
@@ -118,10 +117,10 @@ type Pod struct {
 // label in wire form, whose length is 0 for a port without a name.
 type portList string
 
-// portFixed is the size of a port before its name, in bytes.
+// portFixed is the size of a packed port before its name, in bytes.
 const portFixed = 3
 
-// maxPorts bounds the ports of a service or slice.
+// maxPorts bounds the ports of a service or slice; those with the highest numbers are left out.
 const maxPorts = 1 << 12
 
 // packPorts appends the ports to dst. An invalid label counts as no name.
@@ -223,7 +222,7 @@ func protocolOf(label []byte) (Protocol, bool) {
 	return 0, false
 }
 
-// CheckExternal returns why not all external names of the service are served; nil: they are.
+// CheckExternal returns why some external addresses, or the external host name, are not served; nil: all are.
 func (s *Service) CheckExternal() error {
 	v4, v6 := packAddrs(s.ExternalAddrs)
 	n4, n6 := len(v4)/4, len(v6)/16

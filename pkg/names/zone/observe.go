@@ -10,25 +10,25 @@ import (
 	"github.com/nodecache/node-cache/pkg/wire"
 )
 
-// An Observer follows the changes of a store, for what is made of its records. For each change the writer calls Changing, then
-// OwnerChanged for each owner, then Changed. It holds the store's lock: the methods must be quick, and must not change the store.
+// An Observer follows the changes of a store, to update what depends on its records. For each change the writer calls Changing, then
+// OwnerChanged for each owner, then Changed, with the store's lock held: the methods must be quick, and must not change the store.
 type Observer interface {
 	// Changing is called before a reader can see any of the change.
 	Changing()
 	// OwnerChanged is called once readers see the change, with the owner of each name whose answer may have changed. See [Owner].
-	// For the endpoints of a slice, only changed reverse names have a call. It must not keep owner.
+	// Of the reverse names of a slice's endpoints, only changed ones are reported. It must not keep owner.
 	OwnerChanged(owner []byte)
-	// Changed is called at the end. One change may be within another one, and begin and end there.
+	// Changed is called at the end of a change. Changes may nest: another one may begin and end in between.
 	Changed()
 }
 
 // A reporter calls the observer. The writer calls it with mu held.
 type reporter struct {
-	Observer             // nil: none
-	domains  [][]byte    // canonical wire form
+	Observer             // nil: no calls
+	domains  [][]byte    // domains of the zones, in canonical wire form
 	muted    atomic.Bool // a dump is being restored: owners are not reported
-	notified uint64
-	buf      []byte
+	notified uint64      // number of calls of OwnerChanged
+	buf      []byte      // room for an owner
 }
 
 // begin begins a change, which ends with the returned function.
@@ -42,14 +42,14 @@ func (o *reporter) begin() (end func()) {
 
 func (o *reporter) silent() bool { return o.Observer == nil || o.muted.Load() }
 
-// notifyOwner notifies of the owner in buf.
+// notifyOwner notifies of an owner, and keeps its memory as buf.
 func (o *reporter) notifyOwner(owner []byte) {
 	o.buf = owner
 	o.notified++
 	o.OwnerChanged(owner)
 }
 
-// notifyName notifies of a name in the tree below each domain.
+// notifyName notifies of the name <labels>.<tree>.<domain> for each domain.
 func (o *reporter) notifyName(labels, tree string) {
 	for _, domain := range o.domains {
 		o.notifyOwner(append(append(append(o.buf[:0], labels...), tree...), domain...))
@@ -65,7 +65,7 @@ func (o *reporter) notifyNamespace(label string) {
 	o.notifyName(label, treePod)
 }
 
-// notifyPods notifies of the names of a namespace's pods.
+// notifyPods notifies of <namespace>.pod, the owner of the names of the namespace's pods.
 func (o *reporter) notifyPods(namespace string) {
 	if !o.silent() {
 		o.notifyName(string(appendLabel(nil, namespace)), treePod)
@@ -92,8 +92,8 @@ func (o *reporter) notifyService(n *node, old, svc *service) {
 	}
 }
 
-// sameInside reports whether two services differ only in what clients outside of the cluster see. Names in external zones have
-// no owner: the zone answers them before any cache is asked.
+// sameInside reports whether two services are the same but for their external addresses. Names in external zones have no owner: the
+// zone answers them before any cache is asked.
 func sameInside(old, svc *service) bool {
 	if old == nil || svc == nil {
 		return false
@@ -183,7 +183,7 @@ const (
 	treePod     = "\x03pod"
 )
 
-// Owner returns the part of a name on whose object its answer depends, whatever server gives it. [Store.Observe] reports
+// Owner returns the part of a name that names the object its answer depends on, whatever server gives the answer. [Store.Observe] reports
 // changes by owner. Name and domain are in canonical wire form, and the result is a part of name:
 //
 //	<svc>.<ns>.svc.<domain> and all below   <svc>.<ns>.svc.<domain>
@@ -205,7 +205,7 @@ func Owner(name, domain []byte) []byte {
 
 // ownerBelow is Owner for a name whose bytes end in the domain, if a label begins there.
 func ownerBelow(name []byte, domain int) []byte {
-	var starts [depthService]int // of the last labels left of the domain, rightmost first
+	var starts [depthService]int // offsets of the last labels left of the domain, the rightmost first
 	depth, at := 0, 0
 	for at < domain && name[at] != 0 {
 		copy(starts[1:], starts[:])

@@ -9,17 +9,17 @@ import (
 	"github.com/nodecache/node-cache/pkg/wire"
 )
 
-// records are the objects of a store, packed, and the indexes that find them. Readers take no lock and see each service in a consistent state.
+// records are the packed objects of a store and their indexes. Readers take no lock and see each service in a consistent state.
 type records struct {
 	seed   maphash.Seed
 	serial atomic.Uint32
 
 	nodes           table[node]
-	nodesByAddr     hashIndex // for services
-	nodesByExternal hashIndex // for their external addresses
+	nodesByAddr     hashIndex // nodes by the cluster IPs of their services
+	nodesByExternal hashIndex // nodes by the external addresses of their services
 	slices          table[slice]
 	slicesByAddr    hashIndex
-	slicesByLabel   hashIndex // own names of entries, per node
+	slicesByLabel   hashIndex // slices by the own names of their entries, see labelHash
 	pods            table[pod]
 	podsByAddr      hashIndex
 	namespaces      table[namespace]
@@ -36,13 +36,13 @@ func (r *records) init() {
 	}
 }
 
-// indexes returns the indexes besides those of the keys.
+// indexes returns the indexes other than byKey of each table.
 func (r *records) indexes() []*hashIndex {
 	return []*hashIndex{&r.nodesByAddr, &r.nodesByExternal, &r.slicesByAddr, &r.slicesByLabel, &r.podsByAddr}
 }
 
 // Serial returns the serial number of the zone: the time of the last change in seconds since 1970, or the previous serial
-// plus one if that is larger. It is 0 before the first change. Once [Versions] are kept it is that of the last one.
+// plus one if that is larger. It is 0 before the first change. Once [Versions] are kept, it is that of the last version.
 func (r *records) Serial() uint32 { return r.serial.Load() }
 
 func (r *records) hash(key []byte) uint64 { return maphash.Bytes(r.seed, key) }
@@ -63,7 +63,7 @@ func (r *records) findNamespace(label []byte) (*namespace, uint32) {
 	return find(&r.namespaces.byKey, &r.namespaces, r.hash(label), func(n *namespace) bool { return n.label == string(label) })
 }
 
-// serviceAt returns the node of the service with the address, or nil.
+// serviceAt returns the node of a service that has the cluster IP and whose namespace the zone exposes, or nil.
 func (r *records) serviceAt(addr []byte, z *Zone) *node {
 	n, _ := find(&r.nodesByAddr, &r.nodes, r.hash(addr), func(n *node) bool {
 		return n.svc != nil && containsAddr(clusterIPs(n.svc, len(addr)), addr) && z.exposesNode(n)

@@ -13,20 +13,20 @@ import (
 //
 // It begins with the header and the question; records follow. The owner of every record is a pointer into the question
 // or, after an alias, into the alias's RDATA, with an endpoint's label before it if needed. So all owners have the
-// client's case of the question, which is written over ours later, and no pointer exceeds the first 3,000 bytes.
+// case of the client's question once that replaces ours, and no pointer leads beyond the first 3,000 bytes.
 type reply struct {
 	message
 	zoneName
-	other          *Zone // may have the name too, so that a denial depends on its objects; nil: none
+	other          *Zone // zone of the cluster set: a denial of a reverse name needs its objects too; nil: none
 	now            time.Time
-	fallbackFailed bool // the fallback has no answer: stale data denies names
-	ownSlices      bool // names are looked up in the node's slices, not in the indexes, which are of current nodes
-	ttl            uint32
+	fallbackFailed bool   // the fallback has no answer: stale data denies names
+	ownSlices      bool   // search the node's slices, not the indexes: a transfer has nodes of earlier versions
+	ttl            uint32 // TTL of the current name's records, in seconds
 }
 
-// minSteps, plus the bytes of the message's size, is the budget of steps for finding an answer's records, see
-// selection.walk: about 10 microseconds for 1,232 bytes, 0.2 ms for 64 KiB. The budget allows for as many entries that are not given:
-// unready, duplicate, or of another topology zone.
+// minSteps plus the message's largest size in bytes is the budget of steps for finding an answer's records, see selection.walk:
+// about 10 microseconds for 1,232 bytes, 0.2 ms for 64 KiB. Entries that are not given cost steps too: unready, duplicate, or of
+// another topology zone.
 const minSteps = 1 << 11
 
 // newReply returns an empty reply of the zone to q.
@@ -41,12 +41,12 @@ func newReply(z *Zone, q *wire.Query, c Client, now time.Time, dst []byte, last 
 // Number of labels left of the domain, in the tree of svc.
 const (
 	depthTree      = 1 // svc
-	depthNamespace = 2
-	depthService   = 3
-	depthExternal  = 2 // of a service in an external zone, which has no trees
+	depthNamespace = 2 // <ns>.svc
+	depthService   = 3 // <svc>.<ns>.svc
+	depthExternal  = 2 // <svc>.<ns>: external zones have no svc label
 )
 
-// addrLenOf returns the address length for the question's type, or 0.
+// addrLenOf returns the bytes of an address for the type A or AAAA, 0 for other types.
 func addrLenOf(rrtype uint16) int {
 	switch rrtype {
 	case wire.TypeA:
@@ -168,11 +168,11 @@ const (
 // The TXT record with the version of the specification.
 const (
 	versionText    = "\x051.1.0"
-	versionTextSet = "\x051.0.0" // of a cluster set
-	versionTTL     = 28800
+	versionTextSet = "\x051.0.0" // for a cluster set
+	versionTTL     = 28800       // seconds
 )
 
-// ownName answers the few names that are the zone's own. A central resolver may have others, but not in an external zone.
+// ownName answers the zone's own names. It leaves others to the fallback, which may know them, but not in an external zone.
 func (r *reply) ownName() Result {
 	switch string(r.labelRange(0, r.labels)) {
 	case labelsDNS:
@@ -214,7 +214,7 @@ func (r *reply) serverAddrs() Result {
 	return r.finish(wire.RcodeSuccess, 0)
 }
 
-// serviceTree answers a name at or below svc or, in an external zone, below the domain. Or it returns the target if it is an alias.
+// serviceTree answers svc.<domain> and names below it, in an external zone those below the domain. For an alias it returns the target.
 func (r *reply) serviceTree() (alias string, res Result) {
 	s := serviceName{reply: r, left: r.labels - r.z.depth}
 	if s.left < -1 { // svc
@@ -249,7 +249,7 @@ func (r *reply) namespaceName() Result {
 	return r.nodata(needsNothing)
 }
 
-// podTree answers a name at or below pod.
+// podTree answers pod.<domain> and names below it.
 func (r *reply) podTree() Result {
 	if r.labels == depthTree {
 		return r.nodata(needsNothing)
@@ -294,7 +294,7 @@ func (r *reply) podName() Result {
 	return r.positive(on)
 }
 
-// federated returns the alias of a name in a federation with that suffix.
+// federated returns the alias target of a name in a federation: the service here if it is reachable, else the name with the suffix.
 func (r *reply) federated(suffix string) (alias string, res Result) {
 	r.ttl = r.z.ttl
 	if r.reachable() {
@@ -318,7 +318,7 @@ func (r *reply) reachable() bool {
 	return n != nil && n.svc != nil && (n.svc.typ == ExternalName || n.hasPublished())
 }
 
-// freshnessOf returns the worst freshness of the kinds.
+// freshnessOf returns the worst freshness of the kinds, here and in the other zone.
 func (r *reply) freshnessOf(g kindSet) freshness {
 	worst := fresh
 	for k := range Kind(kindCount) {
@@ -333,7 +333,7 @@ func (r *reply) freshnessOf(g kindSet) freshness {
 	return worst
 }
 
-// positive ends the message with its records as the answer. Stale records are given, too, and marked.
+// positive ends the answer with its records. If one of the kinds is stale, the answer gets EDE 3.
 func (r *reply) positive(g kindSet) Result {
 	if r.freshnessOf(g) == stale {
 		r.ede = wire.EDEStaleAnswer
@@ -341,7 +341,7 @@ func (r *reply) positive(g kindSet) Result {
 	return r.finish(wire.RcodeSuccess, 0)
 }
 
-// nxdomain denies the name. One that falls through, or the alias that led to it, is left to a route.
+// nxdomain denies the name. Where Fallthrough applies and the kinds are synced, the name or its alias leaves the zone instead.
 func (r *reply) nxdomain(g kindSet) Result {
 	switch {
 	case !r.within(r.z.fallthroughs) || r.freshnessOf(g) == unsynced:
@@ -372,7 +372,7 @@ func (r *reply) deny(g kindSet, rcode byte, staleCode int) Result {
 	return r.finish(rcode, 1)
 }
 
-// denyUnlessFallback denies a name that the fallback may know and this zone cannot, if there is no fallback.
+// denyUnlessFallback leaves a name that this zone cannot know to the fallback. Without a fallback it denies the name.
 func (r *reply) denyUnlessFallback(g kindSet) Result {
 	if r.z.cfg.HasFallback() {
 		return r.abandon(UseFallback, wire.EDENone)
@@ -380,7 +380,7 @@ func (r *reply) denyUnlessFallback(g kindSet) Result {
 	return r.nxdomain(g)
 }
 
-// complete reports whether every record of the kinds is there, so that a set of them is an answer.
+// complete reports whether the store has all objects of the kinds, even if stale: an incomplete set is no answer.
 func (r *reply) complete(g kindSet) bool { return r.freshnessOf(g) >= stale }
 
 // answerUnknown ends the answer for a name whose objects the store has not got: the fallback answers it, if there is one.

@@ -14,7 +14,7 @@ type reverseName struct {
 	addr []byte
 }
 
-// newReverseReply returns an empty reply of the zone to q, a reverse name that ends with the tree at that offset.
+// newReverseReply returns an empty reply of the zone to q, a reverse name. tree is the offset of in-addr.arpa or ip6.arpa in it.
 func newReverseReply(z *Zone, q *wire.Query, c Client, now time.Time, dst []byte, tree int) reply {
 	r := newReply(z, q, c, now, dst, false)
 	r.name, r.at, r.apex, r.reverse = q.Name(), wire.HeaderLen, wire.HeaderLen+tree, true
@@ -91,12 +91,12 @@ func (r reverseName) appendExternal() {
 // address more names.
 const maxPTRs = 32
 
-// stepsPTR is the cost of a slice with the address: the lookup of its service.
+// stepsPTR is the cost in steps of a service or slice that may have the address: a node is looked up.
 const stepsPTR = 64
 
 // appendEndpoints appends a PTR record for every name of an endpoint with the address, up to maxPTRs, others with each
-// rotation. Host names come first: a pod that looks its own name up uses the first one, which must not change. Finding these has a
-// budget of its own, minSteps.
+// rotation. Endpoints with a hostname come first: a pod that looks up its own name uses the first record, which must not change.
+// Finding these has a budget of its own, minSteps.
 func (r reverseName) appendEndpoints() {
 	rest := r.steps
 	r.steps = minSteps
@@ -107,8 +107,8 @@ func (r reverseName) appendEndpoints() {
 	}
 }
 
-// walk appends the PTR records for entries with the address: those with a host name, or all. It reports false if no more fit, or
-// if all are wanted and the budget is spent.
+// walk appends the PTR records for entries with the address, with hosts only for those with a hostname. It reports false if no more
+// records fit or, without hosts, if the budget is spent.
 func (r reverseName) walk(hosts bool) bool {
 	s := r.z.cfg.Store
 	chain, _ := newCandidateChain(&s.slicesByAddr, s.hash(r.addr), r.rotation)
@@ -123,7 +123,7 @@ func (r reverseName) walk(hosts bool) bool {
 	return true
 }
 
-// hasHost reports whether an entry of the slice with the address has a host name, as far as the budget reaches.
+// hasHost reports whether an entry of the slice with the address has a hostname. It may be false if the budget is spent.
 func (r reverseName) hasHost(sl *slice) bool {
 	first, end := sl.rangeByAddr(r.addr)
 	for e := first; e < end && r.spend(stepsEntry); e++ {
@@ -134,8 +134,8 @@ func (r reverseName) hasHost(sl *slice) bool {
 	return false
 }
 
-// appendSlice appends the PTR records for a slice's entries with the address, with hosts of those with a host name. It reports
-// false if no more fit, or if the budget is spent.
+// appendSlice appends the PTR records for a slice's entries with the address, with hosts only for those with a hostname. It reports
+// false if no more records fit, or if the budget is spent.
 func (r reverseName) appendSlice(sl *slice, hosts bool) bool {
 	if !r.spend(stepsPTR) {
 		return false

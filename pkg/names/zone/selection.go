@@ -11,23 +11,23 @@ import (
 
 // A selection selects entries of a node's slices: the published ones, all or those of one name.
 type selection struct {
-	r        *reply // whose budget of steps a walk spends
+	r        *reply // the reply under construction; a walk spends its budget of steps
 	node     *node
-	rotation uint32
-	ports    portFilter // the slice has a matching port
-	zone     []byte     // of this topology zone, labels in wire form; nil: all
-	cluster  []byte     // of this cluster, a label in wire form; nil: all
+	rotation uint32     // where walks start, see rotationStart
+	ports    portFilter // only slices with a matching port
+	zone     []byte     // only entries in this topology zone, labels in wire form; nil: all
+	cluster  []byte     // only slices of this cluster, a label in wire form; nil: all
 
-	byName  bool // only entries with this name
+	byName  bool // only entries whose name is label
 	label   []byte
 	addr    [16]byte // the address that the label spells
-	addrLen int      // of addr; 0: none
+	addrLen int      // length of addr in bytes; 0: the label spells no address
 
-	// The following fields are of the current slice.
-	allPorts   portList // that portCount is for
-	portCount  int      // matching ports; negative: not counted yet
-	firstPort  portList // from the first matching port on
-	zoneNumber uint16
+	// The following fields belong to the current slice, see enter.
+	allPorts   portList // the ports that the two next fields are computed from
+	portCount  int      // number of matching ports; negative: not counted yet
+	firstPort  portList // allPorts from the first matching port on
+	zoneNumber uint16   // the slice's number for zone
 }
 
 // newSelection returns the selection of all published endpoints of the node.
@@ -37,11 +37,11 @@ func newSelection(r *reply, n *node) selection {
 
 // Costs in steps, each about 3 ns.
 const (
-	stepsEntry = 1
-	stepsSlice = 8
+	stepsEntry = 1 // for each entry
+	stepsSlice = 8 // for each slice
 )
 
-// withLabel returns the selection reduced to the entries with the name. It keeps label.
+// withLabel returns the selection reduced to the entries whose name is label. It keeps a reference to label.
 func (sel selection) withLabel(label []byte) selection {
 	sel.byName, sel.label = true, label
 	var buf [16]byte
@@ -49,8 +49,8 @@ func (sel selection) withLabel(label []byte) selection {
 	return sel
 }
 
-// addrOfLabel parses the address that the label names, into buf, or returns nil. An address has one name, though other
-// labels parse as it.
+// addrOfLabel parses the address that the label names, into buf, or returns nil. Only the one spelling that
+// appendDashed makes names the address.
 func addrOfLabel(label []byte, buf *[16]byte) []byte {
 	addr := parseDashed(label, buf)
 	if addr == nil {
@@ -63,7 +63,7 @@ func addrOfLabel(label []byte, buf *[16]byte) []byte {
 	return addr
 }
 
-// hasOwnName reports whether the name of entry e is its own, not its address.
+// hasOwnName reports whether entry e is named by its hostname or its pod, and not by its address.
 func (sel *selection) hasOwnName(s *slice, e int) bool {
 	mark := s.mark(e)
 	return mark&markHost != 0 || sel.r.z.cfg.PodNames && mark&markPod != 0
@@ -162,7 +162,7 @@ func (sel *selection) walkOwn(addrLen int, yield func(s *slice, e int) bool) {
 	}
 }
 
-// walkSlice is walkNamed for one slice: own says which of its entries. It reports whether the walk goes on.
+// walkSlice is walkNamed for one slice: for entries with the own name or, without own, with the address. It reports whether to go on.
 func (sel *selection) walkSlice(s *slice, own bool, fraction uint32, addrLen int, yield func(s *slice, e int) bool) bool {
 	from, end := s.rangeByAddr(sel.addr[:sel.addrLen])
 	if own {
@@ -182,7 +182,7 @@ func (sel *selection) walkSlice(s *slice, own bool, fraction uint32, addrLen int
 	return true
 }
 
-// rotated returns the numbers from the first to before end, from a fraction of 2^32 of them on, and then the others.
+// rotated returns the numbers from, ..., end-1. It starts at fraction/2^32 of the range and wraps around.
 func rotated(from, end int, fraction uint32) iter.Seq[int] {
 	return func(yield func(int) bool) {
 		middle := from + int(uint64(fraction)*uint64(end-from)>>32)
@@ -248,7 +248,7 @@ func (sel *selection) appendAddrs(addrLen int) {
 	sel.beginDedup(int(sel.node.total))
 	defer r.endDedup()
 	if int(sel.node.total) <= (r.maxSize-(len(r.dst)-r.start))/addressRecordLen(addrLen) {
-		sel.rotation = 0 // none is left out: the records are rotated instead
+		sel.rotation = 0 // all addresses fit: r.rotate rotates the records below
 	}
 	near, first := 0, len(r.dst)
 	if r.z.nodeZone != nil && sel.zone == nil {
@@ -262,14 +262,13 @@ func (sel *selection) appendAddrs(addrLen int) {
 	}
 	r.answer += near + far
 	r.near = near
-	if !r.truncated() { // otherwise the start of the walks is the rotation
+	if !r.truncated() { // a truncated set is rotated by where its walks start
 		r.rotate(first, near, addrLen)
 		r.rotate(second, far, addrLen)
 	}
 }
 
-// appendGroup appends the addresses of the selection, with onlyFar those outside of the node's topology zone, and returns
-// their number.
+// appendGroup appends the addresses of the selection and returns their number. With onlyFar it skips those in the node's topology zone.
 func (sel *selection) appendGroup(addrLen int, onlyFar bool) int {
 	r := sel.r
 	n, near, last := 0, uint16(0), (*slice)(nil)
@@ -299,7 +298,7 @@ func (sel *selection) appendGroup(addrLen int, onlyFar bool) int {
 }
 
 // appendSRV appends the SRV records of the selection, one per endpoint name and port number, and the endpoints'
-// addresses. The name has that many labels left of the service.
+// addresses. left is the number of labels left of the service's name.
 func (sel *selection) appendSRV(left int) {
 	r := sel.r
 	at := int(r.offsets[left])
@@ -353,8 +352,8 @@ func (sel *selection) appendEntrySRV(s *slice, e int, weight uint16, suffix []by
 	return true
 }
 
-// appendTarget appends the address of entry e. Its owner is the entry's name, whose rest is at the offset in the message. It
-// reports false if the message is full.
+// appendTarget appends the address record of entry e. Its owner is the entry's label and a pointer to the rest of the name, which is at
+// that offset in the message and has rest bytes. It reports false if the message is full.
 func (sel *selection) appendTarget(s *slice, e, at, rest int) bool {
 	r := sel.r
 	begin := len(r.dst)
@@ -381,7 +380,7 @@ func (sel *selection) beginDedup(most int) {
 		return
 	}
 	records := min(most, r.maxSize/minRecordLen)
-	if r.maxSize == math.MaxInt { // for a transfer
+	if r.maxSize == math.MaxInt { // a transfer has no limit
 		records = 0
 		for _, s := range sel.node.slices {
 			records += s.count() * max(1, sel.ports.count(s.ports()))
@@ -401,7 +400,7 @@ func (sel *selection) beginDedup(most int) {
 	r.dedup = t
 }
 
-// minRecordsOfWeightOne is the fewest SRV records that have a weight of 1 each.
+// minRecordsOfWeightOne is the number of SRV records from which on each has a weight of 1.
 const minRecordsOfWeightOne = 51
 
 // weightOf returns the weight of each of n SRV records, as in CoreDNS.

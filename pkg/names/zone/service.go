@@ -13,16 +13,16 @@ type service struct {
 	typ      ServiceType
 	publish  bool   // unready endpoints are published
 	refused  bool   // it exceeds the limit: only its name is stored
-	n4, n6   uint16 // addresses of each family
+	n4, n6   uint16 // number of IPv4 and of IPv6 addresses
 	ttl      int32  // seconds; negative: the zone's
-	external uint32 // bytes at the end of data that packExternal has appended
+	external uint32 // number of bytes that packExternal has appended to data; 0: none
 	data     string // IPv4 addresses, IPv6 addresses, ports; or the alias's target in canonical wire form, if it is valid
 }
 
 // maxTTL is the longest TTL of a name.
 const maxTTL = time.Hour
 
-// maxAddrs bounds a service's addresses of one family; Kubernetes allows one, and any number of external ones.
+// maxAddrs bounds a service's addresses of one family. Kubernetes allows one cluster IP of a family, and any number of external addresses.
 const maxAddrs = 1 << 10
 
 func packService(s Service) *service {
@@ -73,13 +73,13 @@ func (s *service) portsAt() int { return 4*int(s.n4) + 16*int(s.n6) }
 
 func (s *service) ports() portList { return portList(s.inside()[s.portsAt():]) }
 
-// inside returns the data that packExternal has not appended.
+// inside returns data without what packExternal has appended.
 func (s *service) inside() string { return s.data[:len(s.data)-int(s.external)] }
 
 // An external is a service as clients outside of the cluster reach it. The zero value has no name.
 type external struct {
-	service        // its external addresses, and its ports
-	alias   string // host name in canonical wire form; empty: it has addresses
+	service        // has the external addresses in place of cluster IPs, and the service's ports
+	alias   string // host name in canonical wire form; empty: there are addresses, or no name
 }
 
 // packExternal appends the external addresses, or else the host name, with the ports to the record. Without a usable

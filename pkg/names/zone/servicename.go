@@ -7,15 +7,15 @@ import "github.com/nodecache/node-cache/pkg/wire"
 // Labels of zonal names: <topology zone>.<directive>._zone.<service>.
 const (
 	labelZone   = "_zone"
-	labelPin    = "pin"    // only endpoints of the zone
-	labelPrefer = "prefer" // all endpoints, if the zone has none
+	labelPin    = "pin"    // directive: only endpoints of the zone
+	labelPrefer = "prefer" // directive: endpoints of the zone, or all if it has none
 )
 
 // A serviceName is a name at or below that of a service.
 type serviceName struct {
 	*reply
-	n    *node // has a service
-	left int   // labels left of the service's
+	n    *node // node of the service; its svc is not nil
+	left int   // number of labels left of the service's name
 }
 
 // resolve answers the name, or returns the target if it is an alias.
@@ -101,7 +101,7 @@ func (s serviceName) clusterIP() Result {
 	return s.serviceSet(s.n.svc, "", &filter)
 }
 
-// serviceSet answers with the addresses of the service, or with its ports: those of the host if there is one.
+// serviceSet answers with the addresses of the service, or with SRV records of its ports, whose target is host if that is not empty.
 func (s serviceName) serviceSet(svc *service, host string, filter *portFilter) Result {
 	before := s.answer
 	if addrLen := addrLenOf(s.q.Type); addrLen != 0 {
@@ -115,7 +115,7 @@ func (s serviceName) serviceSet(svc *service, host string, filter *portFilter) R
 	return s.positive(needsServices)
 }
 
-// belowClusterIP answers the names of endpoints of a ClusterIP service. The store may not have its slices.
+// belowClusterIP answers a name one label below a ClusterIP service: an endpoint or a protocol. The store may lack the slices.
 func (s serviceName) belowClusterIP() Result {
 	if !s.z.inSet() {
 		if res, ok := s.endpoint(); ok {
@@ -187,7 +187,7 @@ func (s serviceName) belowHeadless() Result {
 	return s.nxdomain(needsEndpoints)
 }
 
-// zonal answers a zonal name, or a node above one, of a headless service.
+// zonal answers a zonal name of a headless service, or a name between the two, such as pin._zone.<service>.
 func (s serviceName) zonal() Result {
 	if s.left == 2 {
 		return s.zonalEmpty()
@@ -206,7 +206,7 @@ func (s serviceName) zonal() Result {
 	return s.set(&sel)
 }
 
-// zonalEmpty answers for a node above zonal names. Every headless service has such names if slices are watched.
+// zonalEmpty answers a name above zonal names. It exists without data below every headless service if slices are watched.
 func (s serviceName) zonalEmpty() Result {
 	if s.freshnessOf(needsSlices) == unwatched {
 		return s.nxdomain(needsEndpoints)
@@ -232,7 +232,7 @@ func (s serviceName) set(sel *selection) Result {
 	return s.positive(needsEndpoints)
 }
 
-// clusterNode reports whether the name is that of a cluster below a headless service: endpoints have names below it.
+// clusterNode reports whether the name is <cluster>.<service> of a headless service with a published endpoint in that cluster.
 func (s serviceName) clusterNode() bool {
 	sel := newSelection(s.reply, s.n)
 	sel.cluster = s.labelRange(0, 1)
@@ -288,7 +288,7 @@ func (s serviceName) possible() bool {
 	return s.zonalNode()
 }
 
-// zonalNode reports whether the labels left of the service are those of a zonal name or of a node above one.
+// zonalNode reports whether the labels left of the service are those of a zonal name or of a name above one.
 func (s serviceName) zonalNode() bool {
 	if s.left == 0 || s.z.cfg.External || s.z.inSet() || string(s.label(s.left-1)) != labelZone {
 		return false
@@ -306,8 +306,7 @@ func (s serviceName) namesCluster() bool {
 	return s.z.inSet() && s.left == 2 && s.label(0)[0] != '_' && s.label(1)[0] != '_'
 }
 
-// portFilter returns the filter for the name: all ports, or those of
-// _port._proto. It reports false for other names.
+// portFilter returns the filter for the name: all ports, or those of _port._proto. It reports false for other names.
 func (s serviceName) portFilter() (portFilter, bool) {
 	switch s.left {
 	case 0:

@@ -28,42 +28,42 @@ import (
 //	zones            per topology zone one byte of length and its labels in wire form
 //	ports            a portList
 type slice struct {
-	key  string // of its service's node
-	name string // the object's
-	data string
-	id   uint32 // its number in the store
+	key  string // key of its service's node, see nodeKey
+	name string // name of the EndpointSlice
+	data string // the regions above
+	id   uint32 // the slice's number in the store
 
-	n4, n6, named uint32 // entries by family; entries with a name
-	ready         uint32 // entries that are ready
-	marksAt       uint32
+	n4, n6, named uint32 // number of IPv4 entries, of IPv6 entries, and of entries with a name
+	ready         uint32 // number of ready entries
+	marksAt       uint32 // the fields that end in At are offsets in data
 	namesAt       uint32
 	clusterAt     uint32
 	zonesAt       uint32
 	portsAt       uint32
 
-	hasDuplicates bool  // an address or own name occurs more than once, or may: a name spells an address
-	protocols     uint8 // of the named ports
+	hasDuplicates bool  // an address or a name may occur more than once, see findDuplicates
+	protocols     uint8 // protocols of the named ports, one bit each
 }
 
 // Bits of an entry's mark.
 const (
-	markReady = 1 << 15
-	markHost  = 1 << 14 // its name is the endpoint's hostname
-	markPod   = 1 << 13 // its name is the pod's
-	markZone  = 1<<13 - 1
+	markReady = 1 << 15   // the endpoint is ready
+	markHost  = 1 << 14   // the entry's own name is the endpoint's hostname
+	markPod   = 1 << 13   // the entry's own name is the pod's name
+	markZone  = 1<<13 - 1 // the number of its topology zone; 0: none
 )
 
-// maxEntries bounds a slice. Kubernetes allows 1,000 endpoints in one.
+// maxEntries bounds the entries of a slice. Kubernetes allows 1,000 endpoints in one.
 const maxEntries = 1 << 16
 
-// maxTopologyZones bounds the topology zones of a slice. Entries of further zones have none.
+// maxTopologyZones bounds the topology zones of a slice. Entries in further zones count as without a zone.
 const maxTopologyZones = 127
 
 // An entry is one address of one endpoint, before packing.
 type entry struct {
 	addr netip.Addr
-	name string
-	zone string // in lower case; empty: none
+	name string // hostname or pod; empty: none
+	zone string // topology zone in lower case; empty: none
 	mark uint16
 }
 
@@ -123,8 +123,7 @@ func appendEntries(entries []entry, e *Endpoint) []entry {
 	return entries
 }
 
-// numberZones adds the numbers of the topology zones to the marks, from 1 on in the order of the entries, and returns the
-// zones.
+// numberZones numbers the topology zones from 1 in the order of the entries, adds the numbers to the marks, and returns the zones.
 func numberZones(entries []entry) (zones []string) {
 	for i := range entries {
 		e := &entries[i]
@@ -218,10 +217,10 @@ func (s *slice) label(e int) string {
 	return s.data[at+1 : at+1+int(s.data[at])]
 }
 
-// entryByName returns the k-th entry by name.
+// entryByName returns the number of the k-th entry in the order of names.
 func (s *slice) entryByName(k int) int { return int(u32(s.data, int(s.namesAt)-4*int(s.named)+4*k)) }
 
-// zone returns the number of the topology zone, in wire form; 0: not in this slice.
+// zone returns the number of a topology zone, whose name is in wire form; 0: the slice does not have it.
 func (s *slice) zone(name []byte) uint16 {
 	list := s.data[s.zonesAt:s.portsAt]
 	for i := uint16(1); list != ""; i++ {
@@ -245,7 +244,7 @@ func (s *slice) equal(o *slice) bool {
 		s.portsAt == o.portsAt && s.data == o.data
 }
 
-// family returns the entries whose address has addrLen bytes, or for 0 all.
+// family returns the range of entries whose address has addrLen bytes; 0: all entries.
 func (s *slice) family(addrLen int) (first, end int) {
 	switch addrLen {
 	case 4:
@@ -269,7 +268,7 @@ func (s *slice) rangeByAddr(addr []byte) (first, end int) {
 	return first, first + sort.Search(end-first, func(i int) bool { return s.addr(first+i) > string(addr) })
 }
 
-// rangeByName returns the entries with the own name, as a range of the order by name.
+// rangeByName returns the entries with the own name, as a range of k for entryByName.
 func (s *slice) rangeByName(label []byte) (first, end int) {
 	named := int(s.named)
 	first = sort.Search(named, func(k int) bool { return s.label(s.entryByName(k)) >= string(label) })
@@ -283,7 +282,7 @@ func (s *slice) rangeByName(label []byte) (first, end int) {
 }
 
 // findDuplicates reports whether an address or own name occurs more than once. An own name that spells an address counts
-// as a duplicate: the endpoint with that address may have no other name.
+// as a duplicate: an endpoint without its own name may have that address.
 func (s *slice) findDuplicates() bool {
 	for e := 1; e < s.count(); e++ {
 		if s.addr(e) == s.addr(e-1) {
@@ -317,7 +316,7 @@ func (s *slice) addrAt(e int) string {
 	return s.addr(e)
 }
 
-// runEnd returns the end of the run of entries with the address that starts at e.
+// runEnd returns the number after the last of the consecutive entries with the address, which start at e.
 func (s *slice) runEnd(addr string, e int) int {
 	for s.addrAt(e) == addr {
 		e++

@@ -23,8 +23,8 @@ func NewStore() *Store {
 	return s
 }
 
-// NewClusterSet returns an empty store for the imports of a cluster set. It has the namespaces of the cluster's store, which is
-// empty yet: their changes notify its observer too, and begin a new version of it if Namespace objects select what its zone has.
+// NewClusterSet returns an empty store for the imports of a cluster set. Its namespaces are those of the cluster's store, which must
+// still be empty. Their changes notify the set's observer too, and drop its versions if Namespace objects select what its zone has.
 func NewClusterSet(cluster *Store) *Store {
 	s := NewStore()
 	cluster.set = &s.writer
@@ -55,7 +55,7 @@ func (s *Store) PutSlice(sl Slice, now time.Time) (changed bool) {
 	}
 	key := string(nodeKey(nil, sl.Namespace, sl.Service))
 	if n, _ := s.findNode([]byte(key)); n != nil {
-		key = n.key // one string for both
+		key = n.key // the node and the slice share one string
 	}
 	return s.setSlice(sl.Namespace, sl.Name, packSlice(sl, key), now)
 }
@@ -69,7 +69,7 @@ func (s *Store) PutPod(p Pod, now time.Time) (changed bool) {
 	defer s.mu.Unlock()
 	s.scratch = appendLabel(s.scratch[:0], p.Namespace)
 	if n, _ := s.findNamespace(s.scratch); n != nil {
-		p.Namespace = n.label[1:] // one string for all
+		p.Namespace = n.label[1:] // all pods of a namespace share one string
 	}
 	return s.setPod(p.Namespace, p.Name, packPod(p), now)
 }
@@ -104,8 +104,8 @@ func (s *Store) Retain(kind Kind, keep func(namespace, name string) bool, now ti
 }
 
 // Observe registers the observer of names below the domains, which are in canonical wire form. It replaces the previous one; nil
-// removes it. A change without effect has no calls. The names of a namespace in a cluster set change within a change of the
-// cluster's store.
+// removes it. A change without effect has no calls. When a namespace changes in the cluster's store, its observer gets Changing and
+// Changed, and the observer of the cluster set gets OwnerChanged in between.
 func (s *Store) Observe(domains [][]byte, o Observer) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -135,7 +135,7 @@ func (s *Store) Stats() Stats {
 }
 
 // Dump passes the store's content to emit, as records for [Store.Restore]. It includes the kinds that are synced or
-// restored, each kind's view first. It blocks no writer: each record is consistent, the dump as a whole is not. Dump stops
+// restored; the first record of each has its age. It blocks no writer: each record is consistent, the dump as a whole is not. Dump stops
 // at the first error of emit. emit must not keep the record.
 func (s *Store) Dump(now time.Time, emit func(record []byte) error) error {
 	d := dumper{emit: emit}
@@ -157,9 +157,8 @@ func (s *Store) Dump(now time.Time, emit func(record []byte) error) error {
 }
 
 // Restore loads the records of [Store.Dump] into an empty store, and returns the number of objects. passed is the time
-// since the dump. The restored kinds
-// count as stale, whatever their age, until SetSynced is called. Restore loads nothing if a record is invalid, or, with
-// [ErrTooOld], if a kind's last confirmation is older than most. Observers are not notified: nothing changed.
+// since the dump. The restored kinds count as stale, whatever their age, until SetSynced is called. Restore loads nothing if a record
+// is invalid or, with [ErrTooOld], if a kind's last confirmation is older than most. OwnerChanged is not called: nothing changed.
 func (s *Store) Restore(records iter.Seq[[]byte], passed, most time.Duration, now time.Time) (objects int, err error) {
 	if _, err := restore(records, nil, passed, most, now); err != nil {
 		return 0, err

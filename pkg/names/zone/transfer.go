@@ -28,20 +28,20 @@ type Record struct {
 // A Secondary is the client of a transfer.
 type Secondary struct {
 	Addr      netip.Addr
-	Serial    uint32 // of the version that it has
-	HasSerial bool
+	Serial    uint32 // serial number of the version that the client has
+	HasSerial bool   // false: the client sent no serial number
 }
 
-// A transfer is a running transfer.
+// A transfer is one zone transfer that is running.
 type transfer struct {
 	z      *Zone
 	now    time.Time
-	serial uint32
+	serial uint32 // serial number of the version that is sent
 	emit   func(Record) error
-	err    error // of emit; the first one ends the transfer
-	q      wire.Query
-	query  []byte // the query
-	dst    []byte // the answer
+	err    error      // first error of emit, which ends the transfer; nil: none
+	q      wire.Query // the query in the buffer below
+	query  []byte     // buffer for queries, reused
+	dst    []byte     // buffer for answers, reused
 }
 
 // send emits a record, unless there was an error.
@@ -115,11 +115,11 @@ func (t *transfer) recordsWithout(n, other *node) {
 	t.serviceRecords(n)
 }
 
-// errEnough ends a count.
+// errEnough ends the count in isShorter.
 var errEnough = errors.New("enough records")
 
-// isShorter reports whether the difference has no more records than the zone. It computes no more records of the zone than
-// the difference has.
+// isShorter reports whether the difference has fewer records than the zone. It computes no more of the zone's
+// records than it needs.
 func (t *transfer) isShorter(v *view) bool {
 	emit, n := t.emit, 0
 	defer func() { t.emit, t.err = emit, nil }()
@@ -141,7 +141,7 @@ func (t *transfer) isShorter(v *view) bool {
 // serviceRecords sends the records of one service: its name, its ports and its endpoints.
 func (t *transfer) serviceRecords(n *node) {
 	switch base := n.key + t.z.tree; {
-	case t.err != nil: // the next ones need not be computed
+	case t.err != nil: // the transfer has ended
 	case t.z.cfg.External && !n.svc.endpointsIn(t.z):
 		t.externalRecords(n)
 	case n.svc.typ == ExternalName:
@@ -214,8 +214,8 @@ func portLabels(lists []portList) (labels []string) {
 	return slices.Compact(labels)
 }
 
-// answer sends the records of a type at a name of the node or, if it is nil, of the zone. labels are left of the domain.
-// It answers a query as for a client, but without a limit on the records.
+// answer sends the records of a type at the name with labels left of the domain. The name belongs to the node or, if that is nil, to
+// the zone itself. It answers a query as for a client, but without a limit on the records.
 func (t *transfer) answer(n *node, labels string, rrtype uint16) {
 	if t.err != nil || len(labels)+len(t.z.domain) > wire.MaxName {
 		return // the name is too long

@@ -18,20 +18,20 @@ type Versions struct {
 	store *Store
 
 	// The following fields are guarded by the store's mu.
-	zones     []string         // configurations of the zones, see Zone.config; empty: no versions are kept
-	selective bool             // the Namespace objects select what a zone has
-	last      map[string]*node // nodes that changed after the last version, as they were in it, nil if absent; a nil map: no version is kept yet
-	lastBytes int              // that last keeps in memory
+	zones     []string         // Zone.config of each zone; empty: no versions are kept
+	selective bool             // Namespace objects select what one of the zones has
+	last      map[string]*node // nodes changed since the last version, as they were in it, nil if absent; a nil map: no version yet
+	lastBytes int              // memory of last
 	past      []version        // earlier versions, oldest first
-	bytes     int              // of past and last
-	given     []givenVersion   // oldest first
+	bytes     int              // memory of past and last
+	given     []givenVersion   // what clients have got, oldest first
 }
 
 // A version is an earlier state: the nodes that the next version changed, as they were before, nil if absent.
 type version struct {
 	serial uint32
-	nodes  map[string]*node
-	bytes  int
+	nodes  map[string]*node // by key
+	bytes  int              // memory of nodes
 }
 
 // A givenVersion is a version of a zone that a client got from this process. Another process, such as a second pod of the
@@ -46,11 +46,11 @@ type givenVersion struct {
 const (
 	maxVersionBytes  = 8 << 20
 	maxGivenVersions = 1 << 10
-	changedNodeSize  = nodeSize + 64 // with its place in the map, in bytes
+	changedNodeSize  = nodeSize + 64 // bytes of a changed node, with its place in the map
 )
 
-// Keep keeps versions of the zones that are the store's, and drops all others. Zones of another configuration have other records,
-// so they begin with a new version.
+// Keep keeps versions for those of the zones that use the store. If their configurations differ from those of the last call, the
+// records may differ, so the earlier versions are dropped.
 func (v *Versions) Keep(zones Zones, now time.Time) {
 	v.store.mu.Lock()
 	defer v.store.mu.Unlock()
@@ -73,8 +73,7 @@ func (v *Versions) Keep(zones Zones, now time.Time) {
 }
 
 // Cut ends the current version if the store has changed since, and returns the serial number of the new one. Secondary
-// servers see no change before. Its callers leave a second between two calls, so that the serial number does not run ahead of
-// the clock.
+// servers see a change only after Cut. Call it at most once a second, so that the serial number does not run ahead of the clock.
 func (v *Versions) Cut(now time.Time) (serial uint32) {
 	v.store.mu.Lock()
 	defer v.store.mu.Unlock()
@@ -85,9 +84,9 @@ func (v *Versions) Cut(now time.Time) (serial uint32) {
 	return v.store.Serial()
 }
 
-// begin begins a version without changes.
+// begin begins a new version, which has no changes yet.
 func (v *Versions) begin(now time.Time) {
-	defer v.store.reporter.begin()() // denials have the serial
+	defer v.store.reporter.begin()() // cached denials have the serial in their SOA record
 	v.last, v.lastBytes = make(map[string]*node), 0
 	next, clock := v.store.Serial()+1, uint32(now.Unix())
 	if int32(clock-next) > 0 { // RFC 1982
@@ -102,7 +101,7 @@ func (v *Versions) drop(now time.Time) {
 	v.past, v.bytes = nil, 0
 }
 
-// record records that a node replaces another, which may be nil.
+// record records that n replaces old, which may be nil. n has no service and no slices if the node is removed.
 func (v *Versions) record(old, n *node, now time.Time) {
 	if v.last == nil {
 		return
@@ -132,7 +131,7 @@ func (v *Versions) count(bytes int) {
 	v.lastBytes += bytes
 }
 
-// replacedBytes returns the bytes of the objects of before that n replaces in old.
+// replacedBytes returns the bytes of the objects that before and old share and n no longer has.
 func replacedBytes(before, old, n *node) (bytes int) {
 	if before.svc == old.svc && old.svc != n.svc {
 		bytes += serviceCost(n.key, old.svc)
@@ -145,15 +144,15 @@ func replacedBytes(before, old, n *node) (bytes int) {
 	return bytes
 }
 
-// A change is a node in two versions. nil: the version does not have it, or does not expose it.
+// A change is a node in two versions; nil if the version has no such node, or does not expose it.
 type change struct{ old, new *node }
 
-// A view is the last version of a zone.
+// A view is the last version of a zone, for one client.
 type view struct {
 	serial  uint32
 	nodes   []*node
 	given   bool     // the client has a version that it got from this process
-	changes []change // since that version
+	changes []change // changes since the client's version; empty without given
 }
 
 // view returns the last version of a zone for a transfer to a client.
@@ -193,8 +192,8 @@ func (v *Versions) view(z *Zone, c Secondary) (w view) {
 	return w
 }
 
-// since returns the nodes that have changed between a client's version and the last one, as they were in the former. It
-// reports false if the version is not kept, or is not one that the client got from here.
+// since returns the nodes that have changed between a client's version and the last one, as they were in the client's. It reports
+// false if the client's version is not kept, or did not come from this process.
 func (v *Versions) since(z *Zone, c Secondary) (old map[string]*node, ok bool) {
 	past := slices.IndexFunc(v.past, func(p version) bool { return p.serial == c.Serial })
 	if c.Serial == v.store.Serial() {
@@ -227,9 +226,9 @@ func (v *Versions) give(to givenVersion) {
 	v.given = append(v.given, to)
 }
 
-// configText returns a text that differs for configurations whose zones may have other records.
+// configText returns a text of the configuration. Zones with equal texts have the same records for the same objects.
 func configText(cfg Config) string {
 	fallback := cfg.HasFallback != nil
-	cfg.Store, cfg.HasFallback, cfg.NodeZone = nil, nil, "" // that zone orders records only
+	cfg.Store, cfg.HasFallback, cfg.NodeZone = nil, nil, "" // NodeZone only orders records
 	return fmt.Sprintf("%v %v", cfg, fallback)
 }

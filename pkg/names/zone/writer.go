@@ -11,7 +11,7 @@ import (
 // A writer applies changes to the records of a store, one at a time.
 //
 // A record is published with one atomic store. Its index entries are added before and removed after, so that readers never miss an
-// existing record; an entry that is early finds nothing yet.
+// existing record; readers skip an entry without its record.
 type writer struct {
 	*records
 
@@ -21,7 +21,7 @@ type writer struct {
 	reporter reporter
 	versions Versions
 
-	set *writer // of the cluster set; nil: there is none
+	set *writer // writer of the cluster set's store; nil: there is no set
 }
 
 // remove removes the object.
@@ -201,8 +201,8 @@ func (w *writer) setNamespace(name string, there bool, now time.Time) bool {
 	return true
 }
 
-// namespaceChanged records a change of a namespace, whose label is in wire form: of its object, or of whether services prove
-// that it exists.
+// namespaceChanged reports a changed namespace, whose label is in wire form. With ofObject its Namespace object was added or
+// removed, otherwise its first service was added or its last one removed.
 func (w *writer) namespaceChanged(label string, ofObject bool, now time.Time) {
 	if ofObject && w.versions.last != nil && w.versions.selective {
 		w.versions.drop(now)
@@ -215,7 +215,7 @@ func (w *writer) namespaceChanged(label string, ofObject bool, now time.Time) {
 	}
 }
 
-// countServices counts a service into or out of its namespace, and reports whether the namespace began or ceased to exist.
+// countServices counts a service in, or out of, its namespace. It reports whether that made the namespace exist or cease to exist.
 func (w *writer) countServices(label string, in bool) (moved bool) {
 	n, id := w.findNamespace([]byte(label))
 	if n == nil {
@@ -236,7 +236,7 @@ func (w *writer) addNamespace(label []byte) (*namespace, uint32) {
 	return n, w.namespaces.add(w.hash(label), n)
 }
 
-// dropNamespace removes a namespace that does not exist.
+// dropNamespace removes the record of a namespace if neither an object nor a service proves that it exists.
 func (w *writer) dropNamespace(n *namespace, id uint32) {
 	if !n.exists() {
 		w.namespaces.drop(maphash.String(w.seed, n.label), id)
@@ -250,7 +250,7 @@ const maxSerialLead = 3600
 // bumpSerial updates the serial after a change.
 func (w *writer) bumpSerial(now time.Time) {
 	if w.versions.last != nil {
-		return // Versions.Cut does
+		return // with versions, only a new one changes the serial
 	}
 	clock, last := uint32(now.Unix()), w.serial.Load()
 	next := clock
@@ -266,8 +266,8 @@ func (w *writer) objectHash(namespace, name string) uint64 {
 	return w.hash(w.scratch)
 }
 
-// eachAddr calls do with the hash of each of a record's addresses, and id. For a while, an index may have id twice for an
-// address, if the old version of its record has the address too.
+// eachAddr calls do with id and the hash of each of a record's addresses. While a record is replaced, an index has id twice for an
+// address that both versions have.
 func (w *writer) eachAddr(addrs func(addrLen int) string, id uint32, do func(hash uint64, id uint32)) {
 	for _, addrLen := range addrLens() {
 		last := ""
@@ -280,7 +280,7 @@ func (w *writer) eachAddr(addrs func(addrLen int) string, id uint32, do func(has
 	}
 }
 
-// eachLabel calls f with the hash of every own name of the slice, for its node.
+// eachLabel calls f with the labelHash of every own name in the slice.
 func (w *writer) eachLabel(sl *slice, f func(hash uint64)) {
 	last := ""
 	for k := range int(sl.named) {

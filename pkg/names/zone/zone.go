@@ -18,13 +18,13 @@ type PodMode uint8
 
 // The pod modes.
 const (
-	PodsDisabled PodMode = iota // none
-	PodsInsecure                // one for every address in an existing namespace
-	PodsVerified                // only those of pods in the store
+	PodsDisabled PodMode = iota // no pod name exists
+	PodsInsecure                // every address in an existing namespace has a name
+	PodsVerified                // only addresses of pods in the store have names
 )
 
-// A Federation makes <service>.<namespace>.<Name>.svc an alias of the service here or, if it cannot be reached here, of one in
-// the federation. kube-dns gave the addresses of a service here without an alias; but SRV records need the names that are below it.
+// A Federation makes <service>.<namespace>.<Name>.svc an alias of the service here or, if it has no address here, of one in the
+// federation. kube-dns answers without an alias if the service is here; SRV records need one, for the names below it.
 type Federation struct {
 	Name   string // a label
 	Suffix string // what replaces the cluster domain in the alias: "<zone>.<region>.example.com."; empty: not known yet
@@ -34,9 +34,9 @@ type Federation struct {
 type Config struct {
 	Store           *Store
 	Domain          string        // "cluster.local."
-	External        bool          // it has the services' external addresses, as <svc>.<ns>.<domain>
-	Headless        bool          // with External: headless services without external addresses too
-	TTL             time.Duration // 0 to 1 h, whole seconds; of every name that has none of its own
+	External        bool          // the zone has the services' external addresses, as <svc>.<ns>.<domain>
+	Headless        bool          // with External: the zone has headless services without external addresses too
+	TTL             time.Duration // TTL of every name without one of its own; 0 to 1 h, whole seconds
 	Pods            PodMode
 	PodNames        bool     // an endpoint without hostname is named by its pod, not by its address
 	IgnoreEmpty     bool     // a ClusterIP service without a ready endpoint is denied; needs AllSlices
@@ -44,13 +44,13 @@ type Config struct {
 	LabelledSlices  bool     // the store gets only slices with the label of headless services
 	NodeZone        string   // endpoints of this topology zone come first; empty: none do
 	ReverseZones    []string // reverse zones of the cluster: unknown addresses in them are denied, other names are empty
-	Namespaces      []string // exposed; empty: all
+	Namespaces      []string // namespaces with names; empty: all
 	Excluded        []string // names below the domain, with all names below them, that this zone does not answer
 	Federations     []Federation
-	Fallthrough     []string      // names at or below these that do not exist are not in the zone, instead of denied
+	Fallthrough     []string      // names at or below these that do not exist are NotInZone, not denied
 	StaleAfter      time.Duration // data older than this denies nothing; default 90 s
-	Nameservers     []netip.Addr  // addresses of ns.dns.<domain>
-	KnownNamespaces bool          // only namespaces in the store are exposed: a selector chose them
+	Nameservers     []netip.Addr  // addresses of ns.dns.<domain>, or ns1.dns.<domain> with External
+	KnownNamespaces bool          // only namespaces with an object in the store have names: a selector chooses them
 	HasFallback     func() bool   // reports whether another resolver can be asked; nil: no
 
 	// Cluster is set for the zone of a cluster set, whose ServiceImports are Services of type ClusterIP or Headless in
@@ -58,7 +58,7 @@ type Config struct {
 	Cluster *Store
 }
 
-// defaultStaleAfter allows for three bookmarks of an API server, which come at least once a minute, and a margin.
+// defaultStaleAfter allows for the bookmarks of an API server, one a minute, to be half a minute late.
 const defaultStaleAfter = 90 * time.Second
 
 // A Zone answers from a store according to a configuration. It is immutable, cheap to create, and safe for concurrent use.
@@ -68,19 +68,19 @@ type Zone struct {
 	depth        int                 // labels of a service's name left of the domain
 	tree         string              // labels between a namespace and the domain, in wire form
 	server       string              // labels of the name server left of the domain
-	hostmaster   string              // the same for the mailbox of the SOA record
+	hostmaster   string              // labels of the SOA record's mailbox left of the domain
 	ttl          uint32              // seconds
 	nodeZone     []byte              // labels in wire form
 	namespaces   map[string]struct{} // labels in wire form
 	excluded     [][]byte            // canonical wire form
 	reverseZones [][]byte            // canonical wire form
 	fallthroughs [][]byte            // canonical wire form
-	federations  map[string]string   // suffixes in canonical wire form, by label without its length; empty: not known yet
-	ns4, ns6     string              // packed addresses
+	federations  map[string]string   // alias suffixes in canonical wire form, by Federation.Name; empty: not known yet
+	ns4, ns6     string              // packed addresses of the name server
 	soa          []byte              // the zone's SOA record without its owner
-	soaReverse   []byte              // the same for reverse names
+	soaReverse   []byte              // the SOA record for reverse names without its owner
 	hasFallback  bool                // the configuration has a fallback, whether or not servers of it are known
-	config       string              // differs for configurations whose zones may have other records
+	config       string              // see configText
 }
 
 // A Verdict is the outcome of a query.
@@ -98,10 +98,10 @@ const (
 // A Result describes the answer.
 type Result struct {
 	Verdict Verdict
-	EDE     int    // for the reply: an Extended DNS Error or wire.EDENone
-	Target  []byte // of an Alias: canonical wire name, in the appended message
+	EDE     int    // Extended DNS Error code for the reply, or wire.EDENone
+	Target  []byte // with Alias: its target in canonical wire form, within the appended message
 	Limited bool   // records are missing because of a bound of the zone, not of the client
-	Near    int    // addresses of the node's topology zone, which come first; the two groups rotate apart
+	Near    int    // number of addresses in the node's topology zone; they come first, and rotate separately
 }
 
 // maxDomain is the longest domain, in bytes, that leaves room for the names of its servers.
@@ -151,7 +151,7 @@ func New(cfg Config) (*Zone, error) {
 	return z, nil
 }
 
-// suffixesOf returns the suffixes in canonical wire form, by name. A suffix that a Node's label makes invalid is empty.
+// suffixesOf returns the suffixes in canonical wire form, by name. A suffix that is invalid, because of a Node's label, is empty.
 func suffixesOf(list []Federation) map[string]string {
 	suffixes := make(map[string]string, len(list))
 	for _, f := range list {
@@ -163,7 +163,7 @@ func suffixesOf(list []Federation) map[string]string {
 	return suffixes
 }
 
-// inSet reports whether the zone is that of a cluster set.
+// inSet reports whether this is the zone of a cluster set.
 func (z *Zone) inSet() bool { return z.cfg.Cluster != nil }
 
 // hasNamespace reports whether the namespace, whose label is in wire form, exists here or in the set.
@@ -183,8 +183,7 @@ func (z *Zone) namespaceStore() *Store {
 	return z.cfg.Store
 }
 
-// exposes reports whether the configuration exposes the namespace, whose label is in wire form, and the kinds that the
-// answer depends on.
+// exposes reports whether the zone has names in the namespace, whose label is in wire form, and the kinds that this depends on.
 func (z *Zone) exposes(label []byte) (ok bool, on kindSet) {
 	if z.namespaces != nil {
 		if _, ok := z.namespaces[string(label)]; !ok {
@@ -224,11 +223,11 @@ const (
 // Labels below the zone in the SOA and NS records.
 const (
 	labelsNS         = "\x02ns\x03dns"
-	labelsNS1        = "\x03ns1\x03dns" // of an external zone
+	labelsNS1        = "\x03ns1\x03dns" // for an external zone
 	labelsHostmaster = "\x0ahostmaster"
 )
 
-// soaTail is the size of a SOA record from its serial number on, in bytes.
+// soaTail is the size of the five numbers at the end of a SOA record, from the serial on, in bytes.
 const soaTail = 20
 
 // prepareSOA builds the zone's two SOA records without the owner and the serial number. The forward one has pointers to
@@ -261,17 +260,17 @@ func (z *Zone) Complete(now time.Time) bool {
 // block; no lock is held.
 //
 // The whole zone is the SOA record, the others, the SOA record again (RFC 5936 section 2.2). The records are those of the
-// last of [Versions], or without versions the current ones. They are ordered by service name. Names that are answered but not
+// last version in [Versions] or, if none are kept, the current ones. They are ordered by service name. Names that are answered but not
 // listed anywhere are omitted: those of pods, zonal names, ports without underscores.
 //
 // If an earlier version of the client is kept, emit gets the difference instead, incremental is true, and the order is that of
 // RFC 1995 section 4: the new SOA record, the old one, deleted records, the new SOA record, added records, the new SOA record.
-// A difference with more records than the zone is not sent.
+// The difference is sent only if it has fewer records than the zone.
 func (z *Zone) Records(now time.Time, c Secondary, emit func(Record) error) (incremental bool, err error) {
 	if !z.Complete(now) {
 		return false, ErrNotReady
 	}
-	frozen := *z // whether servers of the fallback are known now must not matter
+	frozen := *z // the records must not depend on whether the fallback's servers are known now
 	frozen.cfg.HasFallback = func() bool { return z.hasFallback }
 	v := z.cfg.Store.versions.view(z, c)
 	t := transfer{z: &frozen, now: now, emit: emit, serial: v.serial}
