@@ -32,12 +32,12 @@ import (
 // Config configures a Client.
 type Config struct {
 	Endpoints     []string       // http://HOST:PORT, or all https://HOST:PORT
-	Prefix        string         // of all keys, with a slash at its end
+	Prefix        string         // prefix of all keys, with a slash at its end
 	CA, Cert, Key string         // files (PEM), read for each connection; empty: the system's certificates, none, none
-	ServerName    string         // in the servers' certificates; empty: the host of the endpoint
-	User          string         // empty: none
-	PasswordFile  string         // read for each connection
-	Source        *skydns.Source // gets the records
+	ServerName    string         // name in the servers' certificates; empty: the host of the endpoint
+	User          string         // empty: no authentication
+	PasswordFile  string         // file with the user's password, read for each connection
+	Source        *skydns.Source // receives the records
 	Log           *slog.Logger
 }
 
@@ -45,24 +45,24 @@ type Config struct {
 type Client struct {
 	cfg Config
 
-	wait     retry.Backoff
-	period   time.Duration // between two checks of a watch, and the longest time for a page
-	readTime time.Duration // bounds a read of all keys: etcd decides how many there are
+	wait     retry.Backoff // delays between two sessions
+	period   time.Duration // time between two checks of a watch, and timeout of one request
+	readTime time.Duration // timeout of a read of all keys: etcd decides how many there are
 	read     chan struct{} // closed once the source has records
 	cluster  uint64        // ID of the cluster that the records were read from; for Run only
 
-	failures atomic.Uint64
-	reads    atomic.Uint64
-	panics   atomic.Uint64
+	failures atomic.Uint64 // see Stats.Failures
+	reads    atomic.Uint64 // see Stats.Reads
+	panics   atomic.Uint64 // see Stats.Panics
 
 	mu        sync.Mutex // guards lastError
 	lastError error      // of the current or latest attempt; nil: etcd answers
 }
 
 const (
-	// maxHeader bounds the headers of an answer, in bytes. An error is one.
+	// maxHeader bounds the headers of an answer, in bytes. gRPC sends an error in a header.
 	maxHeader = 64 << 10
-	// timeout bounds one request, and the silence of a server.
+	// timeout bounds one request, and the time in which a server sends nothing.
 	timeout = 10 * time.Second
 	// maxMessage bounds the bytes of a message from etcd: etcd's largest value is 1.5 MiB by default.
 	maxMessage = 4 << 20
@@ -88,7 +88,7 @@ func (c *Client) Run(ctx context.Context) error {
 		c.wait.Begin()
 		err := guard.Do(ctx, func() error { return c.session(ctx) })
 		if errors.Is(err, errReadAgain) || errors.Is(err, errOther) {
-			c.wait.Reset() // etcd is there
+			c.wait.Reset() // etcd answered
 		}
 		if ctx.Err() == nil && !errors.Is(err, errReadAgain) {
 			c.setError(ctx, err)
@@ -110,7 +110,7 @@ func (c *Client) AwaitRead(ctx context.Context, limit time.Duration) error {
 	}
 }
 
-// setError counts and logs an error. nil: etcd answers.
+// setError records the outcome of an attempt; nil: etcd answers. It counts errors, and logs the first one and the recovery.
 func (c *Client) setError(ctx context.Context, err error) {
 	err = remote.Error(err)
 	c.mu.Lock()
@@ -139,11 +139,11 @@ func (c *Client) err() error {
 type Stats struct {
 	skydns.Stats
 
-	Revision  int64  `json:"revision"`            // of etcd, that the records have
-	Reads     uint64 `json:"reads"`               // of all keys
+	Revision  int64  `json:"revision"`            // revision of etcd that the records have; 0: none, or they are read again
+	Reads     uint64 `json:"reads"`               // complete reads of all keys
 	Failures  uint64 `json:"failures"`            // connections, reads and watches that failed
-	LastError string `json:"lastError,omitempty"` // why etcd does not answer now
-	Panics    uint64 `json:"panics,omitempty"`    // recovered
+	LastError string `json:"lastError,omitempty"` // why etcd does not answer now; empty: it answers
+	Panics    uint64 `json:"panics,omitempty"`    // recovered panics
 }
 
 // Stats may be called at any time.

@@ -23,7 +23,7 @@ import (
 	"github.com/nodecache/node-cache/pkg/remote"
 )
 
-const pageSize = 1000 // keys, fewer if they do not fit maxMessage
+const pageSize = 1000 // keys in a page; fewer are requested where they exceed maxMessage
 
 var (
 	errReadAgain = errors.New("all keys must be read again")
@@ -99,8 +99,8 @@ func (c *Client) readAll(ctx context.Context, conn *grpc.ClientConn) (*skydns.Re
 	}
 }
 
-// readPage reads the keys of a revision, or of the latest if that is 0, which it sets then. It sends the request directly: for a
-// server that is down, etcd's client returns only an exceeded deadline.
+// readPage reads a page of keys at a revision. If revision is 0, it reads the latest one and sets revision to that. It sends the
+// request directly: for a server that is down, etcd's client returns only an exceeded deadline.
 func (c *Client) readPage(ctx context.Context, conn *grpc.ClientConn, from string, limit int64, revision *atomic.Int64) (*etcdserverpb.RangeResponse, error) {
 	ctx, cancel := context.WithTimeout(ctx, c.period)
 	defer cancel()
@@ -148,8 +148,8 @@ func (c *Client) follow(ctx context.Context, conn *grpc.ClientConn, records *sky
 	}
 }
 
-// check begins the watch. Then it asks for the progress each period, until ctx ends, or nothing was received since. If a
-// request cannot be sent, Recv returns the reason.
+// check begins the watch, and requests its progress each period. It returns if ctx ends, if nothing was received for a period, or if
+// refused records have room now. If a request cannot be sent, Recv returns the reason.
 func (c *Client) check(ctx context.Context, stream etcdserverpb.Watch_WatchClient, records *skydns.Records, received *atomic.Bool) error {
 	_ = stream.Send(&etcdserverpb.WatchRequest{RequestUnion: &etcdserverpb.WatchRequest_CreateRequest{CreateRequest: &etcdserverpb.WatchCreateRequest{
 		Key: []byte(c.cfg.Prefix), RangeEnd: []byte(clientv3.GetPrefixRangeEnd(c.cfg.Prefix)), StartRevision: records.Revision.Load() + 1,
@@ -173,13 +173,13 @@ func (c *Client) check(ctx context.Context, stream etcdserverpb.Watch_WatchClien
 	}
 }
 
-// isOther reports whether another cluster answers than the one that the records were read from. Its revisions say nothing about
-// them. A proxy of etcd omits the ID from some answers.
+// isOther reports whether the answer comes from another cluster than the records. Revisions of two clusters cannot be compared. An
+// etcd proxy omits the ID from some answers.
 func (c *Client) isOther(header *etcdserverpb.ResponseHeader) bool {
 	return header.GetClusterId() != 0 && header.GetClusterId() != c.cluster
 }
 
-// apply applies the events of a response.
+// apply applies the events of a response to the records.
 func (c *Client) apply(ctx context.Context, response *etcdserverpb.WatchResponse, records *skydns.Records) error {
 	switch {
 	case c.isOther(response.GetHeader()):

@@ -17,7 +17,7 @@ type Verdict uint8
 
 // The verdicts.
 const (
-	None     Verdict = iota // the name is in no zone, or has no record while names go onward
+	None     Verdict = iota // the name is in no zone, or it has no record and Config.Onward is set
 	Answered                // the answer is complete, or truncated; it may be a denial
 	Alias                   // the answer ends with a CNAME record to a name in no zone, which the caller must resolve
 	Failed                  // the answer needs too many records, or an alias has no end
@@ -25,14 +25,14 @@ const (
 )
 
 const (
-	// maxRead bounds the records read for a query, and so its time: a wildcard reads all that follow.
+	// maxRead bounds the records read for a query, and so its time: a wildcard reads all records below the labels right of it.
 	maxRead = 1024
-	// maxAliases bounds a chain of aliases, as in the cluster zone.
+	// maxAliases bounds a chain of aliases: a longer one fails.
 	maxAliases = 10
 	// maxAnswer bounds the bytes of an answer, before the OPT record.
 	maxAnswer = wire.MaxMessage - 128
 
-	soaTTL = 30 // seconds; also of denials
+	soaTTL = 30 // TTL in seconds of the SOA record, and of denials
 )
 
 // Answer appends to dst the answer to q, a query of class IN: header with QR and AA, the question in canonical case,
@@ -76,18 +76,18 @@ func (s *Source) Answer(q *wire.Query, maxSize int, dst []byte) (_ []byte, verdi
 	return dst, verdict, target
 }
 
-// An answer is under construction. It is reused.
+// An answer is an answer under construction. It is reused for other queries.
 type answer struct {
 	message
 
 	source  *Source
 	records *Records
 	qtype   uint16
-	budget  int  // of records to read
-	hasData bool // of the type asked for
+	budget  int  // number of records that may still be read; negative: more were needed
+	hasData bool // the answer has a record of the type asked for
 	isCut   bool // a record is missing, since the message has no room for it
-	target  int  // bytes of the last alias, if it is in no zone
-	set     run  // of the addresses
+	target  int  // length in bytes of the last alias's target, if that is in no zone
+	set     run  // the address records
 
 	// The name that is looked up: the question's, or the target of an alias.
 	zone  *zone
@@ -96,11 +96,11 @@ type answer struct {
 	path  string
 	found bool // the name has records, or names below it have
 
-	// Reused.
-	own, below           []*record // of the name
-	extraOwn, extraBelow []*record // of a target
+	// Memory that is reused.
+	own, below           []*record // records at the name, and below it
+	extraOwn, extraBelow []*record // the same for the target of a record
 	nameRoom, room       []byte
-	weights              map[int]int // by priority
+	weights              map[int]int // sum of the SRV records' weights by priority
 }
 
 func newAnswer() *answer {
@@ -109,7 +109,7 @@ func newAnswer() *answer {
 	return a
 }
 
-// release drops what the answer refers to.
+// release drops the references to records and to the caller's buffer.
 func (a *answer) release() {
 	for _, list := range [][]*record{a.own, a.below, a.extraOwn, a.extraBelow} {
 		clear(list[:cap(list)])
@@ -148,7 +148,7 @@ func (a *answer) enter(name []byte, at int) {
 	a.name, a.at, a.path, a.found = name, at, pathOf(name), false
 }
 
-// lookup adds the records of the name.
+// lookup adds the records of the name that answer the question.
 func (a *answer) lookup() Verdict {
 	isApex := a.path == a.zone.path
 	var list []*record
@@ -183,7 +183,7 @@ func (a *answer) exists(path string) (found bool) {
 	return found
 }
 
-// read returns the records of a path that have a host, or with texts a text, in own or below. It sets found.
+// read returns the records below a path or, if there are none, at it, that have a host or, with texts, a text. It sets found.
 func (a *answer) read(path string, texts bool) []*record {
 	own, below := a.own[:0], a.below[:0]
 	hasWildcard, isBelow := fixed(path) != path, false
@@ -206,8 +206,8 @@ func (a *answer) read(path string, texts bool) []*record {
 	return group(below)
 }
 
-// group returns the records of one group and those of none. The first record has the group, or the first with a shorter
-// path. Records of different groups whose paths are as short are not grouped.
+// group returns the records of one group and those without a group. The group is that of the first record, or of a later one with a
+// shorter path, up to the first such record without a group. All stay if there is no such group, or if another has as short a path.
 func group(list []*record) []*record {
 	if len(list) == 0 {
 		return nil
@@ -227,7 +227,7 @@ func group(list []*record) []*record {
 	return slices.DeleteFunc(list, func(r *record) bool { return r.Group != "" && r.Group != name })
 }
 
-// pointers returns the records of the path itself.
+// pointers returns the records at the path, without those below it. It sets found.
 func (a *answer) pointers() []*record {
 	list := a.own[:0]
 	a.budget = a.records.find(a.path, a.budget, func(r *record) bool {
@@ -249,7 +249,7 @@ func (a *answer) readAddresses(z *zone, path string, texts bool) []*record {
 	return a.read(path, texts)
 }
 
-// follow adds addresses or texts, and the aliases that lead to them; of type CNAME the first alias.
+// follow adds the addresses or texts of the name, and the aliases that lead to them. For the type CNAME it adds only the first alias.
 func (a *answer) follow() Verdict {
 	for range maxAliases + 1 {
 		list := a.readAddresses(a.zone, a.path, a.qtype == wire.TypeTXT)
@@ -283,8 +283,8 @@ func (a *answer) follow() Verdict {
 	return Failed
 }
 
-// aliasIn returns the record that makes the name an alias. There is one CNAME record at most (RFC 2181 section 10.1), and
-// none beside data (RFC 1034 section 3.6.2), or that leads to the name itself or below it. nil: there is none.
+// aliasIn returns the record that makes the name an alias, or nil. A name has one CNAME record at most (RFC 2181 section 10.1), and
+// none beside data (RFC 1034 section 3.6.2). A record whose host is the name itself or below it is no alias.
 func (a *answer) aliasIn(list []*record) (alias *record) {
 	a.room = appendText(a.room[:0], a.name)
 	for _, r := range list {
@@ -319,7 +319,7 @@ func (a *answer) gives(r *record) bool {
 	return false
 }
 
-// addSet adds the data of records, all with the lowest TTL of them (RFC 2181 section 5.2). Each answer begins with another record.
+// addSet adds the data of records, all with their lowest TTL (RFC 2181 section 5.2), starting with a random one.
 func (a *answer) addSet(list []*record) {
 	list = slices.DeleteFunc(list, func(r *record) bool { return !a.gives(r) })
 	if len(list) == 0 {
@@ -355,7 +355,7 @@ func (a *answer) addSet(list []*record) {
 	}
 }
 
-// sumWeights sums the weights of the SRV records by priority.
+// sumWeights sets weights, the sums of the SRV records' weights by priority.
 func (a *answer) sumWeights(list []*record) {
 	clear(a.weights)
 	sum := 0
@@ -392,8 +392,8 @@ func (a *answer) appendData(r *record) (target int) {
 	return target
 }
 
-// addTargets adds the addresses of the targets of records, unless they are in no zone, or aliases. They are optional: those
-// for which there is no room, or that need too many records, are left out.
+// addTargets adds the addresses of the targets of records. Targets in no zone, and aliases, have none here. They are optional: it
+// stops if there is no room, or if they need too many records.
 func (a *answer) addTargets(list []*record) {
 	start, isLower := len(a.dst), false
 	for _, r := range list {
@@ -412,8 +412,8 @@ func (a *answer) addTargets(list []*record) {
 	}
 }
 
-// addTarget adds the addresses of the target of a record. It reports whether they lower the TTL of others, and false if there is no
-// room for all of them.
+// addTarget adds the addresses of the target of a record. lower: one has a lower TTL than earlier records of its set. ok is false if
+// they do not all fit, or need too many records.
 func (a *answer) addTarget(r *record) (lower, ok bool) {
 	at := len(a.dst)
 	a.dst = r.appendTarget(a.dst)

@@ -11,8 +11,8 @@
 //
 // A name is answered from the records below it, or if there are none from the record at its own path; PTR only from its own
 // path. A record may have both a host and a text. A label `*` or `any` in a query matches every label. The address of a zone
-// is at apex.dns, its name servers are at ns.dns. If the record with the shortest
-// path has a group, records of other groups are left out.
+// is at apex.dns, its name servers are at ns.dns. If the record with the shortest path has a group, records of other
+// groups are left out.
 //
 // A query holds a lock while it reads records, and none while it builds the answer. An answer is built for the size that its client
 // accepts: its cost depends on the records read, of which there are at most 1,024, and on the bytes sent. Recent answers that are

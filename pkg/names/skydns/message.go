@@ -13,11 +13,11 @@ import (
 
 // Header bits and offsets, and sizes in bytes.
 const (
-	bitsAnswer   = 0x84 // third byte: QR, AA
-	bitTruncated = 0x02
-	offsetCounts = 6
-	fixedLen     = 10 // of a record, between owner and RDATA
-	maxPointer   = 0x3fff
+	bitsAnswer   = 0x84   // third byte: QR, AA
+	bitTruncated = 0x02   // third byte: TC
+	offsetCounts = 6      // ANCOUNT, which NSCOUNT and ARCOUNT follow
+	fixedLen     = 10     // bytes of a record between owner and RDATA
+	maxPointer   = 0x3fff // largest offset that a compression pointer can have
 )
 
 // The sections of a message, as its counts are ordered.
@@ -28,7 +28,7 @@ const (
 	sectionCount
 )
 
-// A message is built within a limit of bytes. Names are at offsets in it, and written once: the owner of a record points to them.
+// A message is a response under construction, with a limit of bytes. Owners are pointers to an earlier copy of the name, if in reach.
 type message struct {
 	dst    []byte
 	start  int // offset of the message in dst
@@ -38,17 +38,17 @@ type message struct {
 	seen seenTable
 }
 
-// What a seenTable has.
+// Kinds of entries in a seenTable.
 const (
-	seenName   = 1 + iota // a target, at its first offset
-	seenRecord            // at its owner
-	seenSet               // the first record of a set, at its owner
+	seenName   = 1 + iota // the first copy of a target
+	seenRecord            // a record, at the offset of its owner
+	seenSet               // the first record of a set, at the offset of its owner
 )
 
-// maxSeen is more than the entries of a message that needs maxRead records: of each an answer, its target, an address and a set.
+// maxSeen is twice the entries of a message that needs maxRead records: for each an answer, its target, an address and a set.
 const maxSeen = 4 * maxRead * 2
 
-// A seenTable finds what a message has already. It holds offsets in the message by hashes, with the kind above them; 0: free.
+// A seenTable is a hash table of what a message has. A slot is the kind<<16 plus the offset in the message; 0: free.
 type seenTable struct {
 	seed  maphash.Seed
 	used  bool
@@ -112,8 +112,8 @@ func (m *message) fixedAt(at int) int {
 	return at + len(nameAt(m.dst[at:]))
 }
 
-// endRecord ends the record from an offset in dst on. It removes the record if the message has it, or has no room for it, and
-// returns false without room.
+// endRecord ends the record from an offset in dst on. It removes the record if it is a duplicate or exceeds the limit, and returns
+// false only if it exceeds the limit.
 func (m *message) endRecord(at, section int) bool {
 	fixed := m.fixedAt(at)
 	size := len(m.dst) - fixed - fixedLen
@@ -147,8 +147,8 @@ func (m *message) sameRecord(a, b int) bool {
 	return bytes.Equal(m.dst[a:x+4], m.dst[b:y+4]) && y+size <= len(m.dst) && bytes.Equal(m.dst[x+8:x+size], m.dst[y+8:y+size])
 }
 
-// find returns the offset in dst of what is the same as the name, record or set at an offset in dst, which it adds if there is none.
-// hash is of what is compared.
+// find returns the offset in dst of the first name, record or set that is the same as the one at the offset at in dst. If there is
+// none, it adds that one and returns at. hash is a hash of the bytes that same compares.
 func (m *message) find(kind uint32, hash uint64, at int, same func(other int) bool) int {
 	m.seen.used = true
 	for i := hash % maxSeen; ; i = (i + 1) % maxSeen {
@@ -165,15 +165,15 @@ func (m *message) find(kind uint32, hash uint64, at int, same func(other int) bo
 // hash returns a hash of bytes of the message.
 func (m *message) hash(from, to int) uint64 { return maphash.Bytes(m.seen.seed, m.dst[from:to]) }
 
-// nameOffset returns the offset in the message of the first copy of a name: of the last one in dst, which begins at dst[at].
+// nameOffset returns the offset in the message of the first copy of the name that begins at dst[at] and ends dst.
 func (m *message) nameOffset(at int) int {
 	name := m.dst[at:]
 	same := func(other int) bool { return bytes.HasPrefix(m.dst[other:], name) }
 	return m.find(seenName, m.hash(at, len(m.dst)), at, same) - m.start
 }
 
-// lowerTTL gives the record at an offset in dst the TTL of its set, or the set that of the record if it is lower. It returns true
-// then: other records of the set have a higher one.
+// lowerTTL compares the record at an offset in dst with the first of its set, and gives both the lower TTL. It returns true if that
+// is the record's: records in between still have a higher one.
 func (m *message) lowerTTL(at int) bool {
 	fixed := m.fixedAt(at)
 	set := m.dst[at : fixed+4]
@@ -189,7 +189,7 @@ func (m *message) lowerTTL(at int) bool {
 	return false
 }
 
-// appendHost appends the name in wire form of a host, without its first labels if some remain.
+// appendHost appends a host name in wire form. It omits the first strip labels, unless none would remain.
 func appendHost(dst []byte, host string, strip int) []byte {
 	if strip <= strings.Count(host, ".") {
 		for range strip {
@@ -204,7 +204,7 @@ func appendHost(dst []byte, host string, strip int) []byte {
 	return append(dst, 0)
 }
 
-// appendPath appends the name in wire form of a path with so many labels, without its first labels if some remain.
+// appendPath appends the name of a path in wire form. It omits the first strip labels of the name, unless none would remain.
 func appendPath(dst []byte, path string, labels, strip int) []byte {
 	path = path[:len(path)-1]
 	for n := range labels {

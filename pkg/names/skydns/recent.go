@@ -13,16 +13,16 @@ const recentSlots = 64
 // A recent is the whole answer to one question. It is immutable but for its turn.
 type recent struct {
 	key     string // name and type
-	changes uint64 // of the records, before they were read
+	changes uint64 // value of Records.changes before the records were read
 	verdict Verdict
 	msg     []byte
-	target  int // bytes of the name that msg ends with
+	target  int // length in bytes of the alias target that msg ends with; 0: none
 
-	set  run           // records that rotate
-	turn atomic.Uint32 // modulo their number: the one that comes first. The answer itself was the first
+	set  run           // the records that rotate
+	turn atomic.Uint32 // modulo set.count: index of the record that comes first; 0: the order of msg
 }
 
-// A run is the records of one set, at an offset in the message. Records that rotate have so many bytes each.
+// A run is count records of size bytes each, from the offset at in a message on. count is 0 for records that do not rotate.
 type run struct{ at, count, size int }
 
 // newRecent returns the answer that was built in msg.
@@ -30,7 +30,7 @@ func newRecent(key []byte, changes uint64, verdict Verdict, a *answer, msg []byt
 	return &recent{key: string(key), changes: changes, verdict: verdict, msg: bytes.Clone(msg), target: a.target, set: a.set}
 }
 
-// rotate writes the records to msg, a copy of the message, from the next one on.
+// rotate reorders the records in msg, a copy of the message: each call puts the next record first.
 func (m *recent) rotate(msg []byte) {
 	if m.set.count < 2 {
 		return

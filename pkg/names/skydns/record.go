@@ -13,7 +13,7 @@ import (
 	"github.com/nodecache/node-cache/pkg/wire"
 )
 
-// value is the JSON of a record.
+// A value is the JSON object of a record.
 type value struct {
 	Host        string `json:"host"`
 	Port        int    `json:"port"` // -1: no SRV record
@@ -22,7 +22,7 @@ type value struct {
 	Text        string `json:"text"`
 	Mail        bool   `json:"mail"`
 	TTL         uint32 `json:"ttl"`
-	TargetStrip int    `json:"targetstrip"` // labels of its name that the target of an SRV, MX or NS record lacks
+	TargetStrip int    `json:"targetstrip"` // number of first labels removed from the target of SRV, MX and NS records
 	Group       string `json:"group"`
 }
 
@@ -32,22 +32,22 @@ type record struct {
 
 	key    string
 	path   string     // labels of the name in lower case, the last first, each followed by a slash
-	labels int        // of path
-	addr   netip.Addr // Host as an address; invalid: it is a name
+	labels int        // number of labels in path
+	addr   netip.Addr // Host as an address; invalid: Host is a name, or empty
 }
 
 const (
-	maxValue = 64 << 10 // bytes of a value. A TXT record has room for as much
+	maxValue = 64 << 10 // largest value in bytes; a TXT record holds about as much
 
 	defaultPriority = 10
 	defaultWeight   = 100
-	defaultTTL      = 300
-	// maxLeasedTTL is for records that end with a lease, because that may be at any time.
+	defaultTTL      = 300 // seconds
+	// maxLeasedTTL bounds the TTL of records with a lease, in seconds: a lease may end at any time.
 	maxLeasedTTL = 30
-	maxTTL       = 24 * 60 * 60
+	maxTTL       = 24 * 60 * 60 // seconds
 )
 
-// parseRecord reads the text of a value. The host of a record is in lower case.
+// parseRecord parses the text of a value, and converts its host to lower case.
 func parseRecord(key, path string, text []byte, leased bool) (*record, error) {
 	r := &record{key: key, path: path, labels: strings.Count(path, "/")}
 	if len(text) > maxValue {
@@ -87,8 +87,8 @@ func parseRecord(key, path string, text []byte, leased bool) (*record, error) {
 	return r, nil
 }
 
-// isHostName reports whether text, without the dot at its end, is the name of a host. A number as the last label is not:
-// it is an address with a mistake.
+// isHostName reports whether text, without the dot at its end, is a host name. A last label of digits only is
+// refused: it is a mistyped address.
 func isHostName(text string) bool {
 	other := func(c rune) bool {
 		return c != '.' && c != '-' && c != '_' && (c < '0' || c > '9') && (c < 'a' || c > 'z')
@@ -98,8 +98,8 @@ func isHostName(text string) bool {
 	return ok && !strings.ContainsFunc(text, other) && strings.Trim(last, "0123456789") != ""
 }
 
-// isAlias reports whether the record is a CNAME record of its name. Its text is a TXT record of that name: external-dns writes both
-// into one.
+// isAlias reports whether the record's host is the target of a CNAME record at its name. The record may have a text too, for a TXT
+// record at that name: external-dns writes both into one value.
 func (r *record) isAlias() bool { return r.Host != "" && !r.addr.IsValid() }
 
 // isAddress reports whether the record is an address record of its name of type qtype.

@@ -15,7 +15,7 @@ import (
 	"github.com/nodecache/node-cache/pkg/wire"
 )
 
-// Bounds of memory. A record counts as its key, its value and recordSize, so there are at most 65,536.
+// Bounds of memory in bytes. A record counts as its key, its value and recordSize, so there are at most 65,536.
 const (
 	maxBytes   = 16 << 20
 	recordSize = 256
@@ -23,29 +23,30 @@ const (
 
 // Records are the records of some zones. They are safe for concurrent use.
 type Records struct {
-	Revision atomic.Int64 // of the store, that they have
+	Revision atomic.Int64 // etcd revision of the records; 0: not set, or all keys must be read again
 
 	prefix string
 	zones  []zone
 
-	// Recent answers, one per slot: a large one takes as long as a thousand cache hits. None is of older records than changes.
+	// Recent answers, one per slot: building a large one takes as long as a thousand cache hits. An answer counts only while its
+	// changes number is the current one.
 	changes atomic.Uint64
 	recent  [recentSlots]atomic.Pointer[recent]
 
-	mu      sync.RWMutex // guards what follows; held for operations in memory only
-	list    []*record    // by path, then by key
-	sizes   map[string]int
-	invalid map[string]string // why, by key
-	bytes   int
-	refused int
+	mu      sync.RWMutex      // guards what follows; held for operations in memory only
+	list    []*record         // by path, then by key
+	sizes   map[string]int    // bytes by key, also of invalid values
+	invalid map[string]string // reason by key
+	bytes   int               // sum of sizes
+	refused int               // number of records refused because of maxBytes
 }
 
 func (r *Records) compare(a *record, path, key string) int {
 	return cmp.Or(strings.Compare(a.path, path), strings.Compare(a.key, key))
 }
 
-// Put adds a record or replaces it. A record in no zone is ignored. One that is invalid, or exceeds the memory bound, is
-// counted, and its key has no record then. leased says that the record ends with a lease.
+// Put adds the record of a key or replaces it. A record in no zone is ignored. An invalid one, or one beyond the memory bound, is
+// counted, and the key has no record then. leased: the record ends with a lease of etcd.
 func (r *Records) Put(key string, value []byte, leased bool) {
 	path, err := r.path(key)
 	if err == nil && !slices.ContainsFunc(r.zones, func(z zone) bool { return strings.HasPrefix(path, z.path) }) {
@@ -107,7 +108,7 @@ func (r *Records) HasRoom() bool {
 
 var errBadPath = errors.New("the path is not a domain name")
 
-// path returns the path of the name of a key. Two keys that differ in case, or in a slash at the end, are one name.
+// path returns the path of a key's name. Keys that differ only in case, or in a slash at the end, have the same name.
 func (r *Records) path(key string) (string, error) {
 	below, _ := strings.CutPrefix(key, r.prefix)
 	path := strings.ToLower(strings.TrimSuffix(below, "/")) + "/"
@@ -121,7 +122,7 @@ func (r *Records) path(key string) (string, error) {
 	return path, nil
 }
 
-// pathOf returns the path of a canonical name in wire form. A slash in a label becomes a byte that no path has.
+// pathOf returns the path of a canonical name in wire form. A slash in a label becomes 0, a byte that no key's path has.
 func pathOf(name []byte) string {
 	var room [wire.MaxName]byte
 	at := len(name) - 1
@@ -149,7 +150,7 @@ func fixed(path string) string {
 	return path
 }
 
-// matches reports whether a path is that of a query with wildcards, or below it.
+// matches reports whether a path is at or below a pattern: the path of a query, which may have wildcards.
 func matches(path, pattern string) bool {
 	for pattern != "" {
 		wanted := strings.IndexByte(pattern, '/') + 1
@@ -162,8 +163,8 @@ func matches(path, pattern string) bool {
 	return true
 }
 
-// find calls yield with the records at and below a path, in their order, until that returns false. It reads at most
-// budget records, and returns what is left of that, which is less in any case; below 0: there are more.
+// find calls yield with the records at and below a path, in their order, until yield returns false. It reads at most
+// budget records, and returns the remaining budget, at least one less; negative: there are more records.
 func (r *Records) find(path string, budget int, yield func(*record) bool) int {
 	start := fixed(path)
 	rest := path[len(start):]

@@ -15,9 +15,9 @@ import (
 
 // Config configures a Source.
 type Config struct {
-	Prefix string   // of all keys, with a slash at its end
-	Zones  []string // lower-case and absolute
-	Onward bool     // names of the zones without a record are not answered; else they do not exist
+	Prefix string   // prefix of all keys, with a slash at its end
+	Zones  []string // names of the zones, lower-case and absolute
+	Onward bool     // names in the zones without a record get the verdict None; false: they do not exist (NXDOMAIN)
 }
 
 // A Source answers for zones from the latest Records. It is safe for concurrent use.
@@ -25,18 +25,18 @@ type Source struct {
 	prefix string
 	zones  []zone // the longest first
 	onward bool
-	seed   maphash.Seed // of the slots of recent answers
+	seed   maphash.Seed // for the hash that chooses a slot of Records.recent
 
 	records atomic.Pointer[Records] // nil: not read yet
-	failed  atomic.Uint64
-	unused  sync.Pool // of *answer
+	failed  atomic.Uint64           // see Stats.Failed
+	unused  sync.Pool               // unused *answer
 }
 
 // A zone is a name in several forms.
 type zone struct {
 	name string // absolute
-	wire []byte
-	path string
+	wire []byte // in wire form
+	path string // see pathOf
 }
 
 // New returns a Source without records.
@@ -58,7 +58,7 @@ func (s *Source) NewRecords() *Records {
 	return &Records{prefix: s.prefix, zones: s.zones, sizes: map[string]int{}, invalid: map[string]string{}}
 }
 
-// Use makes r the records of all further answers.
+// Use sets the records that later answers are built from.
 func (s *Source) Use(r *Records) { s.records.Store(r) }
 
 // Records returns the records in use, nil before the first call of Use.
@@ -87,12 +87,12 @@ func (s *Source) Has(name []byte) bool { return s.zoneOf(name) != nil }
 
 // Stats describe the records in use.
 type Stats struct {
-	Synced  bool   `json:"synced"`        // they were read; before that, queries get SERVFAIL
-	Records int    `json:"records"`       // valid ones
+	Synced  bool   `json:"synced"`        // the records were read; before that, queries get SERVFAIL
+	Records int    `json:"records"`       // valid records
 	Invalid int    `json:"invalid"`       // values that are no records, and keys that are no names
-	Why     string `json:"why,omitempty"` // one of these: its key and what is wrong
+	Why     string `json:"why,omitempty"` // key of the first invalid value, and what is wrong with it; empty: none
 	Refused int    `json:"refused"`       // records that exceeded the memory bound
-	Bytes   int    `json:"bytes"`         // of memory, about
+	Bytes   int    `json:"bytes"`         // approximate memory of the records and invalid values
 	Failed  uint64 `json:"failed"`        // queries answered SERVFAIL, because they need too many records or an alias has no end
 }
 
