@@ -24,23 +24,23 @@ import (
 
 // Hosts are names with addresses. They are safe for concurrent use.
 type Hosts struct {
-	cfg   Config // the part that they depend on
+	cfg   Config // the configuration without templates, predecessor and log
 	log   *slog.Logger
 	ttl   uint32 // seconds
 	table atomic.Pointer[table]
 
 	// Owned by newHosts, then by Run.
 	files         []*hostsFile
-	tableOutdated bool // a panic kept read content out of the table
+	tableOutdated bool // files were read, but a panic kept their content out of the table
 
 	panics atomic.Uint64
 
 	mu     sync.Mutex  // guards states
-	states []hostsFile // at the last check
+	states []hostsFile // copies of files after the last check
 }
 
-// newHosts returns the predecessor if its configuration is the same. Otherwise it reads the files. For
-// files that it cannot read now it keeps the predecessor's content.
+// newHosts returns the predecessor if its configuration is the same. Otherwise it reads the files. Files that it cannot read keep the
+// content that the predecessor has.
 func newHosts(cfg Config, predecessor *Hosts) (*Hosts, error) {
 	log := cfg.Log
 	cfg.Templates, cfg.Predecessor, cfg.Log = nil, nil, nil
@@ -53,12 +53,12 @@ func newHosts(cfg Config, predecessor *Hosts) (*Hosts, error) {
 			return nil, fmt.Errorf("parsing hosts: %q: %w", name, err)
 		}
 	}
-	configured := h.configuredHosts().table // a copy: what only the builder needs is freed
+	configured := h.configuredHosts().table // a copy, so that the rest of the builder is freed
 	h.table.Store(&configured)
 	for _, path := range cfg.Files {
 		h.files = append(h.files, predecessor.hostsFile(path))
 	}
-	// Without a predecessor, the hosts of the configuration are better than none.
+	// If reading panics and there is no predecessor, only the hosts of the configuration are served until Run reads the files.
 	h.tableOutdated = len(h.files) > 0
 	err := h.guard().Do(context.Background(), func() error {
 		h.reload(true)
@@ -87,8 +87,8 @@ func (h *Hosts) hostsFile(path string) *hostsFile {
 	return &hostsFile{FileStats: FileStats{Path: path}}
 }
 
-// Run watches the files until ctx ends, and returns nil then. Where the kernel cannot report changes
-// it checks every five seconds. Run may be called once.
+// Run watches the files until ctx ends, and returns nil then. It checks every five seconds where the kernel cannot report changes.
+// Run may be called once.
 func (h *Hosts) Run(ctx context.Context) error {
 	if len(h.files) == 0 {
 		<-ctx.Done()
@@ -109,21 +109,20 @@ const maxFileSize = 32 << 20
 
 // A hostsFile is one file in the format of hosts(5) and its last content.
 type hostsFile struct {
-	FileStats // of the last check
+	FileStats // state at the last check
 
-	readInfo  os.FileInfo // of the content that was read; nil: none yet
-	lastInfo  os.FileInfo // of the last check; nil: none yet
-	text      []byte      // the content; nil: none yet
+	readInfo  os.FileInfo // info of the file when it was last read; nil: never
+	lastInfo  os.FileInfo // info of the file when it was last found changed; nil: never
+	text      []byte      // the content; nil: not read yet
 	emptyOnce bool        // the last check found the file empty, after it had content
 
 	changes   int  // consecutive checks that each found the file changed
 	unsettled bool // the file is still being written; its content may be partial
 }
 
-// reload reads the file if it seems changed, or always with force, and reports whether f.text has new
-// content. It keeps the previous content if the file is gone or unreadable. Most writers truncate a
-// file first, so it also keeps the content of a file that is empty for the first time, and of one that
-// is still changing, for up to maxChanges checks.
+// reload reads the file if it seems changed, or always with force, and reports whether f.text has new content. It keeps the previous
+// content if the file is gone or unreadable. Most writers truncate a file first, so it also keeps the previous content at the first
+// check that finds the file empty, and for up to maxChanges checks while the file is still changing.
 func (f *hostsFile) reload(force bool) bool {
 	f.unsettled, f.LastError = false, ""
 	info, err := os.Stat(f.Path)
@@ -157,13 +156,12 @@ func (f *hostsFile) reload(force bool) bool {
 	return true
 }
 
-// sameFile reports whether the file seems unchanged.
+// sameFile reports whether the file seems unchanged since was; nil: it was not read.
 func sameFile(info, was os.FileInfo) bool {
 	return was != nil && os.SameFile(info, was) && info.ModTime().Equal(was.ModTime()) && info.Size() == was.Size()
 }
 
-// parse adds the names of a text in the format of hosts(5). It returns the number of names and of
-// lines that it had to skip.
+// parse adds the names of a text in the format of hosts(5). It returns the number of valid names, and of lines with an error.
 func (b *builder) parse(text []byte) (names, skipped int) {
 	text = bytes.TrimPrefix(text, []byte("\ufeff")) // some editors begin a file with it
 	lines := bufio.NewScanner(bytes.NewReader(text))
@@ -200,8 +198,8 @@ func (h *Hosts) guard() panics.Guard {
 	return panics.Guard{Where: "static", Log: h.log, Count: &h.panics}
 }
 
-// reload checks the files, with all set also those that seem unchanged, and rebuilds the table if one
-// has changed. It returns the time after which the caller must call it again, 0 for none.
+// reload checks the files, with all set also those that seem unchanged, and rebuilds the table if one has changed. It returns the
+// time after which the caller must call it again, 0 for none.
 func (h *Hosts) reload(all bool) (again time.Duration) {
 	changed := h.tableOutdated
 	h.tableOutdated = true // stays set if a panic ends this call
@@ -226,8 +224,7 @@ func (h *Hosts) reload(all bool) (again time.Duration) {
 	return again
 }
 
-// configuredHosts starts a table with the hosts of the configuration. Files cannot add addresses to
-// these names.
+// configuredHosts starts a table with the hosts of the configuration. Files cannot add addresses to these names.
 func (h *Hosts) configuredHosts() *builder {
 	b := newBuilder(!h.cfg.NoReverse)
 	for _, name := range slices.Sorted(maps.Keys(h.cfg.Names)) {
@@ -248,7 +245,7 @@ func (h *Hosts) buildTable() {
 			h.log.Warn("hosts file lines skipped", "path", f.Path, "lines", f.Skipped)
 		}
 	}
-	t := b.table // a copy: what only the builder needs is freed
+	t := b.table // a copy, so that the rest of the builder is freed
 	h.table.Store(&t)
 	h.log.Info("hosts files loaded", "files", len(h.files), "names", len(t.names), "addresses", t.addresses)
 }

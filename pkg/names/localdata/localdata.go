@@ -17,9 +17,9 @@ import (
 // Config configures a Data.
 type Config struct {
 	Names       map[string][]netip.Addr // addresses of names, with or without the trailing dot; they have precedence over files
-	Files       []string                // in the format of hosts(5), watched by Hosts.Run
-	TTL         time.Duration           // of the hosts' records, whole seconds
-	NoReverse   bool                    // answer no PTR queries for the hosts' addresses
+	Files       []string                // paths of files in the format of hosts(5), watched by Hosts.Run
+	TTL         time.Duration           // TTL of the hosts' records, whole seconds
+	NoReverse   bool                    // do not answer PTR queries for the hosts' addresses
 	Templates   []Template              // the first that matches a question answers it
 	Predecessor *Data                   // its hosts are reused if their configuration is the same; nil: none
 	Log         *slog.Logger            // nil: silent
@@ -30,7 +30,7 @@ type Data struct {
 	log       *slog.Logger
 	hosts     *Hosts
 	templates []Template
-	failures  atomic.Uint64
+	failures  atomic.Uint64 // see Stats
 
 	// Recent answers of templates, one per slot. Evaluating a template costs as much as fifty cache hits.
 	// A cached answer takes little more memory than maxCachedAnswer.
@@ -38,8 +38,8 @@ type Data struct {
 	answers [answerCacheSlots]atomic.Pointer[cachedAnswer]
 }
 
-// New compiles the templates and reads the files. A file that cannot be read keeps the predecessor's
-// content, if there is some. The error is logged and appears in Stats.
+// New compiles the templates and reads the files. A file that cannot be read keeps the content that the predecessor has of it; the
+// error is logged and appears in Stats.
 func New(cfg Config) (*Data, error) {
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
@@ -75,10 +75,10 @@ const (
 	Failed                  // a template matches and failed
 )
 
-// Answer appends to dst the answer to q, a query of class IN: header with QR and AA, the question in
-// canonical case, records, no OPT record. [wire.Question.Reply] turns it into the client's reply. With None
-// and Failed it leaves dst unchanged. It keeps no reference to dst. With Alias, target is the canonical external name, within
-// the appended answer. It does not allocate for hosts and for cached template answers if dst has room.
+// Answer appends to dst the answer to q, a query of class IN: header with QR and AA, the question in canonical case, records, no OPT
+// record. [wire.Question.Reply] turns it into the client's reply. With None and Failed it leaves dst unchanged. It keeps no reference
+// to dst. With Alias, target is the canonical external name, within the appended answer. It does not allocate for hosts and for
+// cached template answers if dst has room.
 func (d *Data) Answer(q *wire.Query, dst []byte) (_ []byte, verdict Verdict, target []byte) {
 	if out, ok := d.hosts.table.Load().answer(q, d.hosts.ttl, dst); ok {
 		return out, Answered, nil
@@ -95,16 +95,16 @@ func (d *Data) AnswerHosts(q *wire.Query, dst []byte) ([]byte, bool) {
 	return d.hosts.table.Load().answer(q, d.hosts.ttl, dst)
 }
 
-// Leaves reports whether hosts have the name of q, but leave its type to others. The name exists, so that these may deny the type
-// only.
+// Leaves reports whether hosts have the name of q, but leave its type to templates and upstreams. The name exists, so the caller must
+// turn their NXDOMAIN into NODATA.
 func (d *Data) Leaves(q *wire.Query) bool {
 	return d.hosts.table.Load().leaves(q)
 }
 
 // Stats holds the sizes and error counters of a Data.
 type Stats struct {
-	Names     int         `json:"names"`     // of hosts
-	Addresses int         `json:"addresses"` // of hosts; an address counts once for each of its names
+	Names     int         `json:"names"`     // number of hosts' names
+	Addresses int         `json:"addresses"` // number of hosts' addresses; one counts for each of its names
 	Templates int         `json:"templates"`
 	Failures  uint64      `json:"failures"`        // queries whose template failed
 	Files     []FileStats `json:"files,omitempty"` // in the order of the configuration
@@ -114,9 +114,9 @@ type Stats struct {
 // FileStats is the state of one file.
 type FileStats struct {
 	Path      string `json:"path"`
-	Names     int    `json:"names"`               // read
+	Names     int    `json:"names"`               // names read from the file, with repeated ones
 	Skipped   int    `json:"skipped,omitempty"`   // lines that could not be used, except empty ones and comments
-	Reads     uint64 `json:"reads"`               // contents loaded since the start
+	Reads     uint64 `json:"reads"`               // contents loaded since the configuration of the hosts last changed
 	LastError string `json:"lastError,omitempty"` // why the file cannot be read now; empty: it can be
 }
 

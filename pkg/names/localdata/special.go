@@ -10,10 +10,10 @@ import (
 	"github.com/nodecache/node-cache/pkg/wire"
 )
 
-// A Special is a zone whose names are special by a standard: they are answered here, so that no upstream learns or answers them.
-// It answers as an upstream does, see [Special.Ask]: the cache keeps its answers.
+// A Special is a zone of special-use names (RFC 6761), which are answered here, so that no upstream learns or answers them. It answers
+// as an upstream does, see [Special.Ask]: the cache keeps its answers.
 type Special struct {
-	Zone []byte // its name, in canonical wire form
+	Zone []byte // name of the zone, in canonical wire form
 
 	kind specialKind
 }
@@ -27,19 +27,18 @@ const (
 	specialReverse                     // the reverse name of a loopback address is localhost, and the names above it exist
 )
 
-// specialTTL is the TTL of all answers in seconds, and the first of specialSOA the serial number of their SOA records (RFC 6303
+// specialTTL is the TTL of all answers in seconds. specialSOA returns the numbers of the SOA record, from the serial on (RFC 6303
 // section 3).
 const specialTTL = 10800
 
 func specialSOA() [5]uint32 { return [5]uint32{1, 3600, 1200, 604800, specialTTL} }
 
-// SpecialZones returns the zones for one word of the configuration key specialNames, nil for another one:
+// SpecialZones returns the zones for one word of the configuration key specialNames, nil for an unknown word:
 //
-//	localhost      loopback addresses, and the reverse names of those (RFC 6761 section 6.3, RFC 6303)
+//	localhost      loopback addresses and their reverse names (RFC 6761 section 6.3, RFC 6303)
 //	invalid        no name exists (RFC 6761 section 6.4)
 //	onion          no name exists (RFC 7686)
-//	resolver.arpa  no name has data: no encrypted resolver is designated (RFC 9462 section 4), to which clients would turn, past this
-//	               one
+//	resolver.arpa  no name has data: clients would bypass this cache for a resolver designated here (RFC 9462 section 4)
 func SpecialZones(word string) []*Special {
 	switch word {
 	case "localhost":

@@ -12,8 +12,7 @@ import (
 const (
 	// maxAddresses bounds the addresses of one name and family, so that they fit a 64 KiB message.
 	maxAddresses = 1024
-	// maxPointers bounds the PTR records of one address. Block lists give all their names
-	// the same address.
+	// maxPointers bounds the PTR records of one address. Block lists give all their names the same address.
 	maxPointers = 64
 	// maxReply bounds the bytes of an answer, before the OPT record.
 	maxReply = wire.MaxMessage - 128
@@ -24,22 +23,22 @@ type table struct {
 	names        map[string]addresses // by canonical name
 	pointers     map[string]string    // by canonical reverse name: concatenated host names
 	hasWildcards bool                 // some names begin with an asterisk label
-	addresses    int
+	addresses    int                  // number of addresses; one counts for each of its names
 }
 
 // addresses are the packed addresses of one name.
 type addresses struct {
-	v4, v6 string
+	v4, v6 string // 4 and 16 bytes each
 }
 
 // A builder makes a table.
 type builder struct {
 	table
 
-	counts  map[netip.Addr]int // of pointers
+	counts  map[netip.Addr]int // number of PTR records by address
 	frozen  map[string]bool    // names that take no more addresses
-	reverse bool
-	room    []byte
+	reverse bool               // addresses get PTR records
+	room    []byte             // buffer for a name
 }
 
 func newBuilder(reverse bool) *builder {
@@ -93,8 +92,7 @@ func contains(list, addr string) bool {
 	return false
 }
 
-// addPointer adds a PTR record from the address to the name. Unspecified addresses and wildcard names
-// get none.
+// addPointer adds a PTR record from the address to the name. Unspecified addresses and wildcard names get none.
 func (b *builder) addPointer(addr netip.Addr, name []byte) {
 	if !b.reverse || addr.IsUnspecified() || isWildcard(name) || b.counts[addr] == maxPointers {
 		return
@@ -120,8 +118,8 @@ func (t *table) answer(q *wire.Query, ttl uint32, dst []byte) ([]byte, bool) {
 	return dst, false
 }
 
-// decides reports whether hosts alone have a type at their names: addresses, and what leads to other addresses. An alias, or the
-// address hints of SVCB and HTTPS records (RFC 9460), would undo the override.
+// decides reports whether only the hosts answer a type at their names: addresses, and types that lead to other addresses. An alias, or
+// the address hints of SVCB and HTTPS records (RFC 9460), would undo the override.
 func decides(rrtype uint16) bool {
 	switch rrtype {
 	case wire.TypeA, wire.TypeAAAA, wire.TypeCNAME, wire.TypeDNAME, wire.TypeSVCB, wire.TypeHTTPS:

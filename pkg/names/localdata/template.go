@@ -34,10 +34,10 @@ type Template struct {
 // A Question is the input of a template's actions.
 type Question struct {
 	Name  string            // query name in lower case, with the trailing dot
-	Zone  string            // of the template
+	Zone  string            // zone of the template
 	Type  string            // such as AAAA
 	Class string            // always IN
-	Match []string          // what the expression matched, then its groups; without one the name
+	Match []string          // what the expression matched, then its groups; without an expression, the name
 	Group map[string]string // the groups by number and, where they have one, by name
 }
 
@@ -135,8 +135,7 @@ func (d *Data) evaluate(q *wire.Query, templates []Template) *cachedAnswer {
 	return m
 }
 
-// question returns the input for the template's actions. It returns false if no expression matches the
-// name.
+// question returns the input for the template's actions. It returns false if no expression matches the name.
 func (a *Template) question(name string, rrtype uint16) (*Question, bool) {
 	q := &Question{Name: name, Zone: a.Zone, Type: dns.Type(rrtype).String(), Class: "IN", Group: map[string]string{}}
 	if len(a.match) == 0 {
@@ -160,8 +159,8 @@ func (a *Template) question(name string, rrtype uint16) (*Question, bool) {
 	return nil, false
 }
 
-// answer returns the message for a question. If it ends with a CNAME record to resolve, target is the
-// length of that name at its end; otherwise target is 0.
+// answer returns the message for a question. If it ends with a CNAME record whose target the caller must resolve, target is the
+// length of that name in bytes; otherwise target is 0.
 func (a *Template) answer(question *Question, q *wire.Query) (msg []byte, target int, err error) {
 	m := &dns.Msg{
 		MsgHdr:   dns.MsgHdr{Response: true, Authoritative: true, Rcode: a.Rcode},
@@ -187,7 +186,7 @@ func (a *Template) answer(question *Question, q *wire.Query) (msg []byte, target
 	if to == "" {
 		return msg, 0, nil
 	}
-	// The client resolves an unusual target.
+	// A target that is packed in another way is left to the client.
 	if name, err := wire.AppendName(nil, to); err == nil && bytes.HasSuffix(msg, name) {
 		return msg, len(name), nil
 	}
@@ -208,8 +207,8 @@ func makeRecords(list []func(*Question) (dns.RR, error), question *Question) (ma
 	return made, nil
 }
 
-// aliasTarget returns the target of the CNAME record that the answer ends with, and converts it to
-// lower case. It returns "" if the answer ends otherwise.
+// aliasTarget returns the target of the CNAME record that the answer ends with, which it converts to lower case in m. It returns "" if
+// the caller has nothing to resolve.
 func aliasTarget(m *dns.Msg) string {
 	if m.Rcode != dns.RcodeSuccess || len(m.Answer) == 0 || len(m.Ns)+len(m.Extra) > 0 || m.Question[0].Qtype == dns.TypeCNAME {
 		return ""
@@ -233,7 +232,7 @@ type cachedAnswer struct {
 	rrtype  uint16
 	verdict Verdict
 	msg     []byte
-	target  int // with Alias: length of the external name that msg ends with
+	target  int // with Alias: length in bytes of the external name that msg ends with
 }
 
 // matches reports whether m is the result for q's question.

@@ -23,19 +23,19 @@ import (
 )
 
 const (
-	interval    = time.Second // at least, between two versions, and two messages to a server
-	timeout     = 2 * time.Second
+	interval    = time.Second     // shortest time between two versions, and between two notifications of a server
+	timeout     = 2 * time.Second // timeout of one message
 	retryFirst  = time.Second
 	retryLast   = time.Minute
-	maxAttempts = 10 // for one change; the next change begins again, after the delay of the last attempt
+	maxAttempts = 10 // attempts for one change; the next change gets as many, after the delay of the last attempt
 )
 
 // Config configures a Notifier.
 type Config struct {
-	Stores []*zone.Store    // of the zones: that of the cluster, and that of its set if there is one
+	Stores []*zone.Store    // stores of the zones: the cluster's, then the cluster set's if there is one
 	Ready  <-chan struct{}  // closed once the stores are complete
-	Zones  []string         // absolute names
-	To     []netip.AddrPort // the secondary servers; without any, only versions are made
+	Zones  []string         // absolute names of the zones
+	To     []netip.AddrPort // the secondary servers; empty: only versions are made
 	Keys   *tsig.Keys       // nil: messages are not signed
 	Log    *slog.Logger
 	Now    func() time.Time
@@ -47,7 +47,7 @@ type Notifier struct {
 	servers []*server
 	changed chan struct{} // has an element after a change of a store
 
-	answered, failed atomic.Uint64 // messages
+	answered, failed atomic.Uint64 // number of messages
 }
 
 // New returns a Notifier.
@@ -59,7 +59,7 @@ func New(cfg Config) *Notifier {
 	return n
 }
 
-// Changed makes Run look for changes of the stores.
+// Changed makes Run cut a version if a store has changed. Call it after a change.
 func (n *Notifier) Changed() { wake(n.changed) }
 
 // wake puts an element into the channel, unless it has one.
@@ -82,7 +82,7 @@ func (n *Notifier) Run(ctx context.Context) error {
 	for _, s := range n.servers {
 		running.Go(func() { s.run(ctx) })
 	}
-	var last []uint32 // nil: what the servers have is not known
+	var last []uint32 // serials of which the servers were notified; nil: none yet
 	for {
 		var serials []uint32
 		for _, s := range n.cfg.Stores {
@@ -107,14 +107,14 @@ func (n *Notifier) Run(ctx context.Context) error {
 
 // Stats are the counts of a Notifier.
 type Stats struct {
-	Answered, Failed uint64 // messages
+	Answered, Failed uint64 // number of messages
 	Servers          []Server
 }
 
 // A Server is the state of a secondary server.
 type Server struct {
 	Addr      netip.AddrPort `json:"address"`
-	Serial    uint32         `json:"serial"`              // of the cluster's last version whose NOTIFY the server answered; 0: none
+	Serial    uint32         `json:"serial"`              // serial of the cluster's last version of which a NOTIFY was answered; 0: none
 	LastError string         `json:"lastError,omitempty"` // empty once a message is answered
 }
 
@@ -132,8 +132,8 @@ func (n *Notifier) Stats() Stats {
 // A server is a secondary server.
 type server struct {
 	n    *Notifier
-	wake chan struct{} // has an element after a change
-	key  int           // index of the key, which is the next one after the server has refused one
+	wake chan struct{} // has an element if the server must be notified
+	key  int           // index of the key in use; each NOTAUTH moves on to the next key
 
 	mu    sync.Mutex // guards state
 	state Server
@@ -142,7 +142,7 @@ type server struct {
 // run notifies the server of changes until ctx ends.
 func (s *server) run(ctx context.Context) {
 	backoff := retry.Backoff{First: retryFirst, Last: retryLast}
-	var failed time.Time // last
+	var failed time.Time // time of the last failure
 	for {
 		select {
 		case <-ctx.Done():
@@ -153,7 +153,7 @@ func (s *server) run(ctx context.Context) {
 			pause := interval
 			if answered = s.notify(ctx); !answered {
 				pause, failed = backoff.Next(), s.n.cfg.Now()
-			} else if s.n.cfg.Now().Sub(failed) > retryLast { // else it may fail every other time
+			} else if s.n.cfg.Now().Sub(failed) > retryLast { // not sooner: the server may fail every other time
 				backoff.Reset()
 			}
 			if retry.Sleep(ctx, pause) != nil {

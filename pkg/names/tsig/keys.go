@@ -29,7 +29,7 @@ import (
 // A Key is a shared key.
 type Key struct {
 	Name      string // canonical, with a dot at the end
-	Algorithm string // likewise, such as dns.HmacSHA256
+	Algorithm string // canonical name, such as dns.HmacSHA256
 	Secret    []byte
 }
 
@@ -57,7 +57,7 @@ const maxFile = 64 << 10
 //
 //	key "NAME" { algorithm hmac-sha256; secret "BASE64"; };
 //
-// There is at least one. Lines that begin with # or // are comments. No error contains a secret.
+// A file without a key is an error. Lines that begin with # or // are comments. No error contains a secret.
 func Read(path string) ([]Key, error) {
 	text, err := filewatch.ReadFile(path, maxFile)
 	if err != nil {
@@ -99,13 +99,13 @@ func parse(text []byte) (keys []Key, err error) {
 	return keys, nil
 }
 
-// Keys are the keys of a file. They follow its changes while Run runs.
+// Keys are the keys of a file. Run keeps them up to date.
 type Keys struct {
 	path    string
 	log     *slog.Logger
 	current atomic.Pointer[[]Key]
-	lastErr string // of the last check; owned by Run
-	warned  rate.Sometimes
+	lastErr string         // error of the last check; empty: none; owned by Run
+	warned  rate.Sometimes // limits LogRefused
 }
 
 // New reads the keys of a file.

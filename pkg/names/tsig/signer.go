@@ -16,7 +16,7 @@ import (
 	"github.com/nodecache/node-cache/pkg/wire"
 )
 
-// fudge is the error of clocks that replies allow for, in seconds (RFC 8945 section 10).
+// fudge is the clock difference that the receiver of a reply may accept, in seconds (RFC 8945 section 10).
 const fudge = 300
 
 // ErrFormat is the error of a query whose TSIG record is malformed or not the last record: FORMERR (RFC 8945 section 5.2).
@@ -24,17 +24,17 @@ var ErrFormat = errors.New("malformed TSIG record")
 
 // A Signer signs the messages of the reply to one query.
 type Signer struct {
-	// Failed is why the query is not authentic: dns.RcodeBadKey, RcodeBadSig, RcodeBadTime or RcodeBadTrunc. 0: it is. The
-	// reply to a query that is not has the rcode NOTAUTH.
+	// Failed is why the query is not authentic: dns.RcodeBadKey, RcodeBadSig, RcodeBadTime or RcodeBadTrunc. 0: it is
+	// authentic. If not, the reply has the rcode NOTAUTH.
 	Failed uint16
 
 	key    Key    // without a secret: messages are not signed (RFC 8945 section 5.3.2)
-	mac    []byte // of the query, then of the last message
+	mac    []byte // MAC of the query, then of the last signed message
 	query  *dns.TSIG
-	signed bool // a message was signed
+	signed bool // a message of the reply was signed
 }
 
-// Verify verifies a query whose TSIG record begins at an offset. msg is valid only during the call. The error is ErrFormat.
+// Verify verifies the query msg, whose TSIG record begins at the offset tsig. It keeps no reference to msg. Its only error is ErrFormat.
 func (k *Keys) Verify(msg []byte, tsig int, now time.Time) (*Signer, error) {
 	rr, end, err := dns.UnpackRR(msg, tsig)
 	t, ok := rr.(*dns.TSIG)
@@ -116,8 +116,8 @@ func (s *Signer) Sign(msg []byte, start int, now time.Time) []byte {
 	return append(msg, buf[:n]...)
 }
 
-// sum returns the MAC of a message without its TSIG record t. before is the MAC of the query, or of the previous message. next:
-// it is not the first message of a reply (RFC 8945 section 5.3.1).
+// sum returns the MAC of a message, which does not have its TSIG record t yet. before is the MAC of the query, or of the previous
+// message; nil: none. next: the message is not the first of a reply (RFC 8945 section 5.3.1).
 func (k *Key) sum(msg, before []byte, t *dns.TSIG, next bool) []byte {
 	h := hmac.New(hashOf(k.Algorithm), k.Secret)
 	if before != nil {
