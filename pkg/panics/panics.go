@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package panics recovers from panics, so that a defect ends one step and not the process.
+// Package panics recovers from panics, so that a defect ends one operation and not the process.
 package panics
 
 import (
@@ -19,7 +19,7 @@ var Err = errors.New("internal error: the log has its stack trace")
 type Guard struct {
 	Where string         // the part that may panic, for the log
 	Log   *slog.Logger   // required
-	Count *atomic.Uint64 // of recovered panics; nil: not counted
+	Count *atomic.Uint64 // number of recovered panics; nil: not counted
 }
 
 // Do calls do and returns its error. If do panics, the error is [Err].
@@ -32,12 +32,12 @@ func (g Guard) Do(ctx context.Context, do func() error) (err error) {
 	return do()
 }
 
-// Recovered logs and counts a panic that the caller has recovered, and returns [Err]. It must be called by the deferred
-// function: the stack is that of the panic.
+// Recovered logs and counts a panic that the caller has recovered, and returns [Err]. Call it while the deferred
+// function runs, so that the logged stack is that of the panic.
 func (g Guard) Recovered(ctx context.Context, panicked any) error {
 	g.Log.ErrorContext(ctx, "recovered from a panic", "where", g.Where, "panic", fmt.Sprint(panicked), "stack", string(debug.Stack()))
 	if g.Count != nil {
-		g.Count.Add(1) // last: a reader of the counter finds the log
+		g.Count.Add(1) // after logging: a reader of the counter finds the log entry
 	}
 	return Err
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package plain makes text of others safe to print.
+// Package plain makes text from other programs and hosts safe to print.
 //
 // Pods, upstreams, the API server and other processes choose names, records and errors that people read on a terminal. There
 // an escape sequence can do anything, a line break forges a line, and a bidirectional override reorders one.
@@ -26,7 +26,7 @@ func Line(text string) string {
 	}, text)
 }
 
-// Lines is Line for each line of a text, for one whose lines are not those of others.
+// Lines applies Line to each line of a text. It is for text whose line breaks are the program's own.
 func Lines(text string) string {
 	var b strings.Builder
 	for line := range strings.Lines(text) {
@@ -36,7 +36,7 @@ func Lines(text string) string {
 	return b.String()
 }
 
-// Error is Line for the text of an error. Errors that [errors.Join] puts on lines have "; " between them.
+// Error is Line for the text of an error. It puts "; " between the lines, such as those of [errors.Join].
 func Error(text string) string { return Line(strings.ReplaceAll(text, "\n", "; ")) }
 
 // JSON returns a JSON text with the same values, in which the characters that Line replaces are escaped.
@@ -46,7 +46,7 @@ func JSON(text []byte) []byte {
 		switch {
 		case c == '\n' || unicode.IsPrint(c):
 			b.WriteRune(c)
-		case c < ' ': // between values: in them, they are escaped
+		case c < ' ': // white space between values: JSON strings have no raw control characters
 			b.WriteByte(' ')
 		default:
 			for _, unit := range utf16.Encode([]rune{c}) {

@@ -10,11 +10,11 @@ import (
 )
 
 const (
-	nameSets = 256
-	nameWays = 8
+	nameSets = 256 // the hash of a name chooses its set
+	nameWays = 8   // names in a set
 )
 
-// names counts the queries for the names that are queried most, in constant memory. A set is a Space-Saving summary
+// names counts the queries for the most frequent names, in constant memory. Each set is a Space-Saving summary
 // (Metwally, Agrawal, El Abbadi 2005). The hash has a random seed, so that clients cannot choose a set.
 type names struct {
 	seed maphash.Seed
@@ -24,19 +24,19 @@ type names struct {
 type nameSet struct {
 	mu     sync.Mutex
 	hashes [nameWays]uint64
-	ranks  [nameWays]uint64 // the most queries that the name can have had, with those before it was added
+	ranks  [nameWays]uint64 // upper bound of the name's queries: it includes those of the names replaced
 	names  [nameWays]countedName
 }
 
 // A countedName has the counts of a name since it was added to its set.
 type countedName struct {
 	counts Counts
-	length uint8
+	length uint8 // bytes of name in use
 	name   [maxName]byte
 }
 
-// CountName counts a query for a name in canonical wire form. A new name takes the place of the one with the lowest rank of
-// eight. It allocates nothing.
+// CountName counts a query for a name in canonical wire form. A new name replaces the one with the lowest rank in its set. It
+// allocates nothing.
 func (x *Index) CountName(name []byte, c *Counts) {
 	hash := maphash.Bytes(x.names.seed, name)
 	set := &x.names.sets[hash%nameSets]
@@ -69,7 +69,7 @@ type NameRow struct {
 	Counts
 }
 
-// Names returns the names with the most queries, those first. Counts are since a name is followed, so it may have had more.
+// Names returns the counted names, the most frequent first. Queries before a name entered its set are not in its counts.
 func (x *Index) Names() []NameRow {
 	rows := make([]NameRow, 0, nameSets*nameWays)
 	for i := range x.names.sets {

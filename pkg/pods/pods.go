@@ -18,38 +18,38 @@ import (
 type Pod struct {
 	Namespace string       `json:"namespace"`
 	Name      string       `json:"name"`
-	Workload  string       `json:"workload"` // its controller, such as Deployment/web; empty: none
+	Workload  string       `json:"workload"` // the pod's controller, such as Deployment/web; empty: none
 	Addrs     []netip.Addr `json:"addrs"`    // at least one
 	DNS       DNS          `json:"dns"`
 
-	usage *Usage      // of this pod, while the index has it
-	path  *SearchPath // nil: unknown, or not to be walked
+	usage *Usage      // counters of the pod's queries; set by Put
+	path  *SearchPath // nil: unknown, or the agent must not walk it
 }
 
-// SearchPath returns the pod's search path, nil if it must not be walked for the pod.
+// SearchPath returns the pod's search path, nil if it is unknown or the agent must not walk it.
 func (p *Pod) SearchPath() *SearchPath { return p.path }
 
 // String returns the namespace and the name.
 func (p *Pod) String() string { return p.Namespace + "/" + p.Name }
 
-// An Index finds pods by address. Its methods are safe for concurrent use, and Of does not wait for the others.
+// An Index finds pods by address. Its methods are safe for concurrent use, and Of takes no lock.
 type Index struct {
 	staleAfter time.Duration
 	host       *Host // nil: pods get no search path
-	unknown    Usage // of clients without a pod
+	unknown    Usage // counters of clients without a pod
 	names      names
 
 	byAddr      atomic.Pointer[map[netip.Addr]*Pod] // replaced on each change
-	confirmedAt atomic.Pointer[time.Time]           // nil: never
+	confirmedAt atomic.Pointer[time.Time]           // nil: the state was never confirmed
 
 	mu     sync.Mutex            // guards the following fields
 	byName map[[2]string]*Pod    // by namespace and name
-	users  map[netip.Addr][]*Pod // of each address; more than one: it is unknown whose it is
-	ended  map[string]*Counts    // of pods that have ended, by namespace; see namespaceLocked
+	users  map[netip.Addr][]*Pod // pods by address; an address with more than one has no pod in byAddr
+	ended  map[string]*Counts    // counts of pods that have ended, by namespace; see namespaceLocked
 }
 
-// NewIndex returns an index without pods. Its state counts as stale once it was not confirmed for that long. Pods have
-// the search paths that follow from host; nil: none.
+// NewIndex returns an index without pods. Its state is stale if it was not confirmed for staleAfter. host and a pod's DNS give the
+// pod's search path; nil: pods have none.
 func NewIndex(staleAfter time.Duration, host *Host) *Index {
 	x := &Index{staleAfter: staleAfter, host: host, byName: map[[2]string]*Pod{}, users: map[netip.Addr][]*Pod{}, ended: map[string]*Counts{}}
 	x.names.seed = maphash.MakeSeed()
@@ -57,8 +57,8 @@ func NewIndex(staleAfter time.Duration, host *Host) *Index {
 	return x
 }
 
-// Of returns the pod that has the address, nil if it is unknown. It allocates nothing. A stale result was true when the
-// state was last confirmed.
+// Of returns the pod that has the address, nil if it is unknown. It allocates nothing. stale: the address may have another pod since
+// the state was last confirmed.
 func (x *Index) Of(addr netip.Addr, now time.Time) (pod *Pod, stale bool) {
 	if pod = (*x.byAddr.Load())[addr]; pod == nil {
 		return nil, false
@@ -66,7 +66,7 @@ func (x *Index) Of(addr netip.Addr, now time.Time) (pod *Pod, stale bool) {
 	return pod, x.IsStale(now)
 }
 
-// IsStale reports whether the state was not confirmed recently.
+// IsStale reports whether the state was not confirmed for the time given to NewIndex.
 func (x *Index) IsStale(now time.Time) bool {
 	at := x.confirmedAt.Load()
 	return at == nil || now.Sub(*at) > x.staleAfter
@@ -118,10 +118,10 @@ func (x *Index) Retain(keep func(namespace, name string) bool) {
 	x.publishLocked()
 }
 
-// Confirm records that the index was up to date at a time.
+// Confirm records that the pods were up to date at a time.
 func (x *Index) Confirm(at time.Time) { x.confirmedAt.Store(&at) }
 
-// endLocked removes a pod and keeps its counts.
+// endLocked removes a pod and adds its counts to its namespace's.
 func (x *Index) endLocked(k [2]string) bool {
 	if p := x.byName[k]; p != nil {
 		x.namespaceLocked(p.Namespace).add(p.usage)
@@ -145,7 +145,7 @@ func (x *Index) removeLocked(k [2]string) bool {
 	return true
 }
 
-// publishLocked replaces the map that Of reads. A node has a few hundred pods at most.
+// publishLocked builds anew the map that Of reads. A node has a few hundred pods at most.
 func (x *Index) publishLocked() {
 	byAddr := make(map[netip.Addr]*Pod, len(x.users))
 	for addr, users := range x.users {
@@ -162,7 +162,7 @@ const DumpVersion = 1
 // A dumpHead is the first record of Dump.
 type dumpHead struct {
 	Scope string        `json:"scope"` // the node and its cluster
-	Age   time.Duration `json:"age"`   // since the last confirmation
+	Age   time.Duration `json:"age"`   // time since the last confirmation, in ns
 }
 
 // Dump emits the pods as records, none if they were never confirmed.
@@ -189,8 +189,8 @@ func (x *Index) Dump(scope string, now time.Time, emit func([]byte) error) error
 	return nil
 }
 
-// Restore reads a dump that was made some time ago. The returned function adds its pods, which are stale until the next
-// confirmation. It adds none if the dump is of another scope, or if they were confirmed longer than most ago.
+// Restore reads a dump that was made passed ago. The returned function adds its pods, which are stale until the next confirmation. It
+// adds none if the dump has another scope, or if its last confirmation is longer than most ago.
 func (x *Index) Restore(scope string, records iter.Seq[[]byte], passed, most time.Duration, now time.Time) (use func(), err error) {
 	var head dumpHead
 	var list []*Pod
@@ -220,9 +220,9 @@ func (x *Index) Restore(scope string, records iter.Seq[[]byte], passed, most tim
 
 // Stats are the numbers of an index.
 type Stats struct {
-	Pods   int  `json:"pods"`            // with an address of their own, and not about to end
-	Shared int  `json:"sharedAddresses"` // addresses that more than one pod has: queries from them have no pod
-	Stale  bool `json:"stale"`           // not confirmed for cluster.staleAfter
+	Pods   int  `json:"pods"`            // pods with addresses of their own, not the host's, that are not about to end
+	Shared int  `json:"sharedAddresses"` // addresses of more than one pod: queries from them count for no pod
+	Stale  bool `json:"stale"`           // the pods were not confirmed for cluster.staleAfter
 }
 
 // Stats returns the numbers.

@@ -17,22 +17,22 @@ import (
 
 // A DNS is what a pod's manifest says about its resolv.conf.
 type DNS struct {
-	Policy   string   `json:"policy,omitempty"` // spec.dnsPolicy; empty: ClusterFirst
+	Policy   string   `json:"policy,omitempty"` // spec.dnsPolicy; empty: ClusterFirst, or a policy like it
 	Searches []string `json:"searches,omitempty"`
-	Ndots    int      `json:"ndots,omitempty"` // 0: none
-	Skip     bool     `json:"skip,omitempty"`  // no walk: by a label, or since ndots is 0
+	Ndots    int      `json:"ndots,omitempty"` // 0: not set
+	Skip     bool     `json:"skip,omitempty"`  // the pod has no search path here: a label says so, its list is too long, or its ndots is 0
 }
 
 func (d *DNS) equal(other *DNS) bool {
 	return d.Policy == other.Policy && d.Ndots == other.Ndots && d.Skip == other.Skip && slices.Equal(d.Searches, other.Searches)
 }
 
-// A Host is what the kubelet makes the resolv.conf of pods of.
+// A Host has what the kubelet makes the pods' resolv.conf of, besides their manifests.
 type Host struct {
-	Domain   string   // of the cluster
-	Searches []string // of the host's resolv.conf
-	Ndots    int      // of the host's resolv.conf
-	Except   []string // namespaces without walks
+	Domain   string   // domain of the cluster
+	Searches []string // search list of the host's resolv.conf
+	Ndots    int      // ndots of the host's resolv.conf
+	Except   []string // namespaces whose pods have no search path here
 }
 
 // Longer search lists are ignored or cut by some resolvers: glibc before 2.26 takes six, musl 255 bytes.
@@ -67,22 +67,22 @@ func (h *Host) searches(namespace string, d *DNS) (list []string, ndots int) {
 	return unique, ndots
 }
 
-// A SearchPath is what a pod's resolver appends to a name with fewer dots than ndots, one after the other.
+// A SearchPath has the suffixes that a pod's resolver appends, in order, to a name with fewer dots than ndots.
 type SearchPath struct {
-	Suffixes [][]byte // canonical wire form; the root, for the name itself, is the last if it is not among the others
+	Suffixes [][]byte // canonical wire form; they include the root, for the name itself, at the end unless the pod's list has it
 
 	ndots   int
 	longest int // bytes of the longest suffix
 	seed    maphash.Seed
-	found   [foundSlots]atomic.Pointer[found]
+	found   [foundSlots]atomic.Pointer[found] // recent results, by hash of the prefix
 }
 
 const (
-	foundTime  = 5 * time.Second // between the queries of one client for both address families
-	foundSlots = 64              // names of a pod; a newer one takes the place of an older one
+	foundTime  = 5 * time.Second // covers the time between a client's A and AAAA queries for one name
+	foundSlots = 64              // names kept for a pod; a newer one may replace an older one
 )
 
-// A found is the hash of a name, and the index of the suffix under which it was found.
+// A found is the result for one prefix: its hash, and the index of the suffix under which the name was found.
 type found struct {
 	hash  uint64
 	at    int
@@ -93,8 +93,7 @@ func (f *found) isOf(hash uint64, now time.Time) bool {
 	return f != nil && f.hash == hash && now.Before(f.until)
 }
 
-// Found returns the index of the suffix under which a name was found in the last five seconds, -1 for none. prefix is
-// from Prefix.
+// Found returns the index of the suffix under which a name was found in the last five seconds, -1 for none. See Prefix for prefix.
 func (p *SearchPath) Found(prefix []byte, now time.Time) int {
 	hash := maphash.Bytes(p.seed, prefix)
 	if f := p.found[hash%foundSlots].Load(); f.isOf(hash, now) {
@@ -119,7 +118,7 @@ func (p *SearchPath) SetFound(prefix []byte, at int, now time.Time) int {
 	}
 }
 
-// path returns the search path of a pod, nil if it has none that every resolver follows.
+// path returns the search path of a pod, nil if it has none, or one that some resolvers ignore or cut.
 func (h *Host) path(namespace string, d *DNS) *SearchPath {
 	if h == nil || d.Skip || slices.Contains(h.Except, namespace) {
 		return nil
@@ -143,11 +142,11 @@ func (h *Host) path(namespace string, d *DNS) *SearchPath {
 	return p
 }
 
-// maxName is the most bytes of a name.
+// maxName is the longest name in bytes, in wire form.
 const maxName = 255
 
-// Prefix returns the labels of a name before the first suffix, if the pod's resolver asks for the name before it tries
-// the other suffixes, otherwise nil. The name is canonical and in wire form.
+// Prefix returns the labels of a name before the first suffix, or nil if the pod's resolver does not try the other suffixes after
+// that name. The name is in canonical wire form.
 func (p *SearchPath) Prefix(name []byte) []byte {
 	end := len(name) - len(p.Suffixes[0])
 	if end <= 0 || end+p.longest > maxName || !bytes.Equal(name[end:], p.Suffixes[0]) {

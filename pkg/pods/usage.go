@@ -12,27 +12,27 @@ import (
 	"github.com/nodecache/node-cache/pkg/wire"
 )
 
-// A Count is what is counted of a client's queries.
+// A Count is the index of a number in [Counts].
 type Count uint8
 
 // The counts. Each query adds to one of the first four.
 const (
-	FromMemory Count = iota // answered without an upstream
-	FromUpstream
-	Failed     // SERVFAIL
-	Shed       // a limit was reached
-	Denied     // NXDOMAIN
-	Searched   // NXDOMAIN of a name in the cluster domain: most are a name with a search suffix
-	Bytes      // of replies
-	Waited     // microseconds until the replies that were not from memory
-	countCount // the number of counts
+	FromMemory   Count = iota // queries answered without an upstream
+	FromUpstream              // queries answered by an upstream
+	Failed                    // queries answered SERVFAIL
+	Shed                      // queries beyond a limit
+	Denied                    // replies with NXDOMAIN
+	Searched                  // NXDOMAIN for names in the cluster domain: most have a search suffix appended
+	Bytes                     // bytes of all replies
+	Waited                    // sum of the waiting times for replies not from memory, in microseconds
+	countCount                // the number of counts
 )
 
-// Counts are numbers by Count.
+// Counts are the numbers of each [Count].
 type Counts [countCount]uint64
 
-// Count adds replies of one kind: their number, one of the first four counts, the response code, whether the name is in the
-// cluster domain, and the bytes of each reply. It decides what counts as denied and as searched.
+// Count adds a number of equal replies. outcome is one of the first four counts, inside says that the name is in the cluster domain,
+// and size is the bytes of each reply. The response code and inside decide what counts as denied and as searched.
 func (c *Counts) Count(replies uint64, outcome Count, rcode int, inside bool, size int) {
 	c[outcome] += replies
 	c[Bytes] += replies * uint64(size) //nolint:gosec // not negative
@@ -49,7 +49,7 @@ type Usage struct {
 	each [countCount]atomic.Uint64
 }
 
-// Add adds counts.
+// Add adds c to the counters.
 func (u *Usage) Add(c *Counts) {
 	for i, n := range c {
 		if n > 0 {
@@ -61,14 +61,14 @@ func (u *Usage) Add(c *Counts) {
 // Queries returns the number of queries.
 func (c *Counts) Queries() uint64 { return c[FromMemory] + c[FromUpstream] + c[Failed] + c[Shed] }
 
-// counts returns the numbers so far.
+// counts returns the current values of the counters.
 func (u *Usage) counts() (c Counts) {
 	c.add(u)
 	return c
 }
 
-// UsageOf returns the pod that has the address, which may be stale, and its counters; without a pod nil, and those of all
-// clients without one. It allocates nothing.
+// UsageOf returns the pod that has the address, which may be stale, and its counters. If the address has no pod, it returns nil and
+// the counters of all clients without a pod. It allocates nothing.
 func (x *Index) UsageOf(addr netip.Addr) (*Pod, *Usage) {
 	if pod := (*x.byAddr.Load())[addr]; pod != nil {
 		return pod, pod.usage
@@ -76,16 +76,16 @@ func (x *Index) UsageOf(addr netip.Addr) (*Pod, *Usage) {
 	return nil, &x.unknown
 }
 
-// mostNamespaces bounds the namespaces that are counted each by itself.
+// mostNamespaces bounds the namespaces that are counted separately.
 const mostNamespaces = 50
 
-// The counts of all other namespaces, and of clients without a pod. A namespace cannot have these names.
+// Keys in [Index.Namespaces] for all further namespaces, and for clients without a pod. A namespace cannot have these names.
 const (
 	OtherNamespaces = "(other)"
 	NoNamespace     = "(no pod)"
 )
 
-// namespaceLocked returns the counts of the pods of a namespace that have ended.
+// namespaceLocked returns the counts of a namespace's ended pods, or those of OtherNamespaces if there are too many namespaces.
 func (x *Index) namespaceLocked(name string) *Counts {
 	if x.ended[name] == nil && len(x.ended) >= mostNamespaces {
 		name = OtherNamespaces
@@ -102,8 +102,8 @@ func (c *Counts) add(u *Usage) {
 	}
 }
 
-// Namespaces returns the counts of each namespace since the index was made, with those of pods that have ended: of the
-// first 50 namespaces, of all others, and of clients without a pod.
+// Namespaces returns counts since the index was made, which include ended pods: of each of the first 50 namespaces, of all others, and
+// of clients without a pod.
 func (x *Index) Namespaces() map[string]*Counts {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -123,7 +123,7 @@ func (x *Index) Namespaces() map[string]*Counts {
 	return all
 }
 
-// A Row is a pod and what it has asked since the index knows it.
+// A Row is a pod and the counts of its queries since the index has it.
 type Row struct {
 	*Pod
 	Counts

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package retry has the delays between attempts that fail, and a sleep that a context ends.
+// Package retry computes the delays between failed attempts, and has a sleep that a context can end.
 package retry
 
 import (
@@ -25,15 +25,15 @@ func Sleep(ctx context.Context, d time.Duration) error {
 type Backoff struct {
 	First, Last time.Duration // the shortest and the longest delay, before the random part
 
-	delay time.Duration // the latest one
-	began time.Time     // the latest attempt; zero: Begin is not used
+	delay time.Duration // the latest delay, before the random part; 0: none yet
+	began time.Time     // start of the latest attempt; zero: Begin is not used
 }
 
-// Begin marks the begin of an attempt. If it fails after more than the longest delay, it worked for a while, and the next delay is
-// the first one. So a server that takes connections and ends them at once gets no more attempts than one that takes none.
+// Begin marks the start of an attempt. If the attempt lasts longer than Last before it fails, it worked for a while, and the next
+// delay is First. A server that accepts connections and closes them at once gets no more attempts than one that accepts none.
 func (b *Backoff) Begin() { b.began = time.Now() } //nolint:forbidigo // measures a duration
 
-// Next returns the delay after one more failure. A random part of up to half of it is added, so that agents which fail for the
+// Next returns the delay after one more failure. A random part of up to half the delay is added, so that agents that fail for the
 // same cause do not retry at the same time.
 func (b *Backoff) Next() time.Duration {
 	if !b.began.IsZero() && time.Since(b.began) > b.Last {
@@ -43,5 +43,5 @@ func (b *Backoff) Next() time.Duration {
 	return b.delay + rand.N(b.delay/2+1)
 }
 
-// Reset makes the next delay the first one.
+// Reset sets the next delay to First.
 func (b *Backoff) Reset() { b.delay = 0 }
