@@ -56,7 +56,7 @@ type Client struct {
 	panics   atomic.Uint64 // see Stats.Panics
 
 	mu        sync.Mutex // guards lastError
-	lastError error      // of the current or latest attempt; nil: etcd answers
+	lastError error      // error of the current or latest attempt; nil: etcd answers
 }
 
 const (

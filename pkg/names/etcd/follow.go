@@ -140,7 +140,7 @@ func (c *Client) follow(ctx context.Context, conn *grpc.ClientConn, records *sky
 			err = c.apply(ctx, response, records)
 		}
 		if status.Code(err) == codes.ResourceExhausted || errors.Is(err, errReadAgain) || errors.Is(err, errOther) {
-			records.Revision.Store(0) // the same events would fail again, or are lost
+			records.Revision.Store(0) // read all keys again: the next events would fail too, or are lost
 		}
 		if err != nil {
 			return cmp.Or(context.Cause(ctx), err)

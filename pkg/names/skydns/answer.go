@@ -92,7 +92,7 @@ type answer struct {
 	// The name that is looked up: the question's, or the target of an alias.
 	zone  *zone
 	name  []byte // in wire form
-	at    int    // its offset in the message
+	at    int    // offset of the name in the message
 	path  string
 	found bool // the name has records, or names below it have
 
@@ -342,7 +342,7 @@ func (a *answer) addSet(list []*record) {
 		if !a.endRecord(record, sectionAnswer) {
 			return
 		}
-		if target > 0 && len(a.dst) > record { // it is no duplicate
+		if target > 0 && len(a.dst) > record { // endRecord kept it: it is no duplicate
 			a.nameOffset(target)
 		}
 	}

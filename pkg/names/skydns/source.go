@@ -25,7 +25,7 @@ type Source struct {
 	prefix string
 	zones  []zone // the longest first
 	onward bool
-	seed   maphash.Seed // for the hash that chooses a slot of Records.recent
+	seed   maphash.Seed // hash seed for the slots of Records.recent
 
 	records atomic.Pointer[Records] // nil: not read yet
 	failed  atomic.Uint64           // see Stats.Failed

@@ -89,13 +89,13 @@
 // If the fallback has no answer, [Zone.AnswerStale] gives the answer that stale data would give without a fallback.
 //
 // A name is denied by its shape if no object could have it: three or more labels left of a service that are not zonal, two
-// of which the second is not a protocol, an impossible address. Most search path queries for an external name end there.
+// labels of which the second is no protocol, or an impossible address. Most names that a search path makes of an external name are.
 //
-// An unwatched kind denies names only without a fallback. This applies to endpoints without slices, to those of
-// non-headless services where only headless services' slices are watched, and to names outside of svc and pod, which a
-// central resolver may have. Where slices are watched by the label of headless services, all names of a headless service
-// without a selector are left to the fallback: users make its slices, mostly without the label. Without a fallback they
-// are not denied, unless a slice with the label has an endpoint.
+// Names of an unwatched kind are denied only without a fallback: endpoints if no slices are watched, endpoints of other
+// services if only slices of headless services are watched, and names outside of svc and pod, which a central resolver may
+// have. If slices are watched by the label of headless services, all names of a headless service without a selector are left
+// to the fallback: users make its slices, mostly without the label. Without a fallback they are not denied, unless a slice
+// with the label has a published endpoint.
 //
 // # Differences from CoreDNS
 //
@@ -148,13 +148,13 @@
 //   - A name below a service is a port or an endpoint. CoreDNS gives any such name the service's addresses.
 //   - A service without an external name has no endpoints there. CoreDNS answers them with headless, and denies the name above them.
 //   - Other types at a reverse name, and _<proto>.<svc>: as in the cluster domain.
-//   - An alias is one for every type, and has no address and no other alias beside it: of several host names the first one
-//     counts, and none does if there is an address. CoreDNS gives all of them, and SRV records at the name too.
+//   - An alias has a CNAME record for every query type, and no address or other alias beside it: the first of several host
+//     names counts, and none if there is an address. CoreDNS gives all of them, and SRV records at the name too.
 //   - SRV records of a host name come without its addresses.
 //   - The name server has the addresses of the configuration. CoreDNS gives those of its own service.
 //   - Reverse names need no configuration. CoreDNS answers them if its zones include reverse zones, before the cluster's.
-//   - TTLs are the zone's or the service's. CoreDNS gives CNAME and SRV records the TTL of the cluster domain. That of a SOA
-//     record is 300 s at most.
+//   - TTLs are the zone's or the service's. CoreDNS gives CNAME and SRV records the TTL of the cluster domain. The TTL
+//     of SOA records here is at most 300 s.
 //   - An address that is there twice counts once for the weights. A service has at most 1,024 external addresses of a family.
 //
 // # Concurrency

@@ -68,7 +68,7 @@ func refusedSlice(s *slice) *slice {
 
 // Stats are the counts of a store.
 type Stats struct {
-	Kinds    [countCount]KindStats // by Kind
+	Kinds    [countCount]KindStats // counts by Kind
 	Index    int64                 // bytes of the tables and indexes, without the records
 	Serial   uint32
 	Notified uint64 // notifications of owners

@@ -41,9 +41,9 @@ type ServiceType uint8
 
 // The service types. A NodePort or LoadBalancer service counts as a ClusterIP service.
 const (
-	ClusterIP    ServiceType = iota // with the service's own addresses
-	Headless                        // with the addresses of its endpoints
-	ExternalName                    // with a CNAME record for another name
+	ClusterIP    ServiceType = iota // the name has the service's own addresses
+	Headless                        // the name has the addresses of the endpoints
+	ExternalName                    // the name has a CNAME record
 	Unselected                      // as Headless; the service has no selector, so its slices may lack the label of headless services
 )
 

@@ -168,7 +168,7 @@ const (
 // The TXT record with the version of the specification.
 const (
 	versionText    = "\x051.1.0"
-	versionTextSet = "\x051.0.0" // for a cluster set
+	versionTextSet = "\x051.0.0" // version of the specification for cluster sets
 	versionTTL     = 28800       // seconds
 )
 

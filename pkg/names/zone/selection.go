@@ -37,8 +37,8 @@ func newSelection(r *reply, n *node) selection {
 
 // Costs in steps, each about 3 ns.
 const (
-	stepsEntry = 1 // for each entry
-	stepsSlice = 8 // for each slice
+	stepsEntry = 1 // cost of reading an entry
+	stepsSlice = 8 // cost of entering a slice
 )
 
 // withLabel returns the selection reduced to the entries whose name is label. It keeps a reference to label.

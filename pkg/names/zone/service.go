@@ -12,7 +12,7 @@ import (
 type service struct {
 	typ      ServiceType
 	publish  bool   // unready endpoints are published
-	refused  bool   // it exceeds the limit: only its name is stored
+	refused  bool   // the service exceeds the limit: only its name is stored
 	n4, n6   uint16 // number of IPv4 and of IPv6 addresses
 	ttl      int32  // seconds; negative: the zone's
 	external uint32 // number of bytes that packExternal has appended to data; 0: none

@@ -166,7 +166,7 @@ func (t *transfer) portRecords(n *node, lists []portList, base string) {
 func (t *transfer) endpointRecords(n *node, base string) {
 	r := reply{zoneName: zoneName{z: t.z}, message: message{steps: math.MaxInt}}
 	sel, holders := newSelection(&r, n), make(map[string][]*slice)
-	var labels []string // in the order of the slices
+	var labels []string // labels of the endpoints' names, in the order of the slices
 	sel.walk(0, func(s *slice, e int) bool {
 		label := string(sel.appendName(nil, s, e))
 		of := holders[label]

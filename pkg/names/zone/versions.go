@@ -13,7 +13,7 @@ import (
 // only what has changed (RFC 1995). From the first transfer on, the serial number is that of the last version, not that of
 // the last change: [Versions.Cut] makes a version of the changes since the last one.
 //
-// A version costs the objects that the next one replaced. Records are computed from them in a transfer.
+// A version takes the memory of the objects that the next one replaced. A transfer computes its records from these objects.
 type Versions struct {
 	store *Store
 
@@ -30,7 +30,7 @@ type Versions struct {
 // A version is an earlier state: the nodes that the next version changed, as they were before, nil if absent.
 type version struct {
 	serial uint32
-	nodes  map[string]*node // by key
+	nodes  map[string]*node // nodes by key
 	bytes  int              // memory of nodes
 }
 

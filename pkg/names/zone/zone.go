@@ -223,7 +223,7 @@ const (
 // Labels below the zone in the SOA and NS records.
 const (
 	labelsNS         = "\x02ns\x03dns"
-	labelsNS1        = "\x03ns1\x03dns" // for an external zone
+	labelsNS1        = "\x03ns1\x03dns" // name server of an external zone
 	labelsHostmaster = "\x0ahostmaster"
 )
 
