@@ -38,8 +38,8 @@ func (c *cookieSecret) init(random io.Reader) error {
 	return nil
 }
 
-// makeCookie writes to dst the full cookie for a client at addr that sent received, of at least eight
-// bytes, and returns it.
+// makeCookie writes to dst the full cookie for a client at addr, and returns it. received is the cookie in
+// its query, of at least eight bytes.
 func (c *cookieSecret) makeCookie(dst *[cookieLen]byte, received []byte, addr netip.Addr, now time.Time) []byte {
 	copy(dst[:], received[:clientCookieLen])
 	copy(dst[clientCookieLen:], []byte{cookieVersion, 0, 0, 0}) // three reserved bytes

@@ -8,13 +8,13 @@ import (
 	"time"
 )
 
-// cutFilterSlots is the number of slots in a cutFilter. With fewer denied names a miss rarely looks up
-// a denial that is not cached.
+// cutFilterSlots is the number of slots in a cutFilter. While fewer names are denied, few misses look up
+// a denial in vain.
 const cutFilterSlots = 1 << 13
 
-// A cutFilter tells for most names without a lookup that no denial of them is cached. By hash of the
-// name it holds the time until which a denial may be cached. Denials that it does not know, such as
-// restored ones, are not used.
+// A cutFilter avoids lookups of denials that are not cached. It holds, by hash of the name, the time until
+// which a denial of the name may be cached. Denials that were never added, such as those restored from a
+// snapshot, are not used.
 type cutFilter struct {
 	seed   maphash.Seed
 	latest atomic.Int64 // maximum of until, in ns since the resolver was made; 0: empty

@@ -13,7 +13,7 @@ import (
 
 // DNS64 synthesizes IPv6 addresses from IPv4 addresses, for clients behind a NAT64 (RFC 6147).
 //
-//	AAAA records exist                returned; synthesized nevertheless with All
+//	AAAA records exist                returned; with all: synthesized from A if there are A records
 //	AAAA, NXDOMAIN                    returned
 //	AAAA, NODATA or no answer         synthesized from A, with the denial's SOA TTL as the maximum
 //	AAAA, and no A records            the denial of AAAA
@@ -27,10 +27,10 @@ import (
 // query has half of it, because some servers never answer AAAA queries (RFC 4074 section 4.1).
 type DNS64 struct {
 	prefix      netip.Prefix
-	all         bool // synthesize even if there are AAAA records
-	ipv4Clients bool // synthesize also for clients over IPv4
-	base        [16]byte
-	embedder    func(to *[16]byte, from *[4]byte) bool // embed
+	all         bool                                   // synthesize even if there are AAAA records
+	ipv4Clients bool                                   // synthesize also for clients over IPv4
+	base        [16]byte                               // address of prefix
+	embedder    func(to *[16]byte, from *[4]byte) bool // embed as a func, kept because a method value allocates
 }
 
 // NewDNS64 returns a DNS64 for an IPv6 prefix of 32, 40, 48, 56, 64 or 96 bits (RFC 6052), or an error if it
@@ -83,7 +83,7 @@ func (s *DNS64) extract(addr *[16]byte) (v4 [4]byte) {
 	return v4
 }
 
-// position returns the index in an address of the prefix of byte i of the IPv4 address.
+// position returns where byte i of the IPv4 address is in an IPv6 address of the prefix.
 func (s *DNS64) position(i int) int {
 	first := s.prefix.Bits() / 8
 	if first <= reservedByte && first+i >= reservedByte {
@@ -199,8 +199,8 @@ func isLabelAt(name []byte, at int) bool {
 	return off == at
 }
 
-// appendReverse appends the answer for the reverse name of an address of the prefix: an alias of the
-// reverse name of its IPv4 address, which has target bytes. target is 0 for other names.
+// appendReverse appends the answer for the reverse name of an address of the prefix: a CNAME to the
+// reverse name of its IPv4 address. It returns the length of that name, or 0 if q is for another name.
 func (s *DNS64) appendReverse(q *wire.Query, dst []byte) (out []byte, target int) {
 	var addr [16]byte
 	if v6, _ := wire.ReverseAddr(q.Name(), &addr); len(v6) != len(addr) || !s.prefix.Contains(netip.AddrFrom16(addr)) {

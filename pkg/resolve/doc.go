@@ -9,9 +9,9 @@
 //	   │                  refused, or sent by a goroutine of their own, transfer.go
 //	   ├─ extras.go       only if the configuration has one of these:
 //	   │   ├─ redirect.go another name is looked up
-//	   │   ├─ static      hosts and templates: an answer, or an alias of another name. A name in hosts exists
+//	   │   ├─ static      hosts and templates: an answer, or an alias of another name
 //	   │   ├─ dns64.go    reverse name of a NAT64 address: an alias of the IPv4 reverse name
-//	   │   └─ skydns      records of etcd: as static
+//	   │   └─ skydns      records of etcd: an answer, or an alias of another name
 //	   ├─ zone            cluster name: an answer, a denial, or an alias of an external name
 //	   ├─ cache           fresh, in backoff, or a cached failure: answered
 //	   ├─ answerFromCut   a cached denial of a parent name: answered NXDOMAIN
@@ -30,9 +30,9 @@
 //
 // The files are layers, the lowest first. Only a DNS64 retry and a walk call a higher layer:
 //
-//	validate, sanitize, stats, cookie, dns64, redirect   what knows nothing of queries
-//	plan, resolver, querytable                           the state that all share
-//	inflight, response, transfer                         what becomes of one query
+//	validate, sanitize, stats, cookie, dns64, redirect   parts that do not depend on in-flight queries
+//	plan, resolver, querytable                           shared state
+//	inflight, response, transfer                         the course of one in-flight query or transfer
 //	waiter, explain, report                              clients that wait for one; the query log, dnstap and watchers
 //	odd, extras, search, lookup, worker                  the order of decision; search walks the search path of a pod
 //	shared                                               replies for the answers in the kernel

@@ -31,7 +31,7 @@ import (
 // For other clients the option is unknown: it is ignored and not echoed. The explanation is built
 // after the reply, so that other queries pay for one test only.
 
-// An explanation is the text while it is written.
+// An explanation is the text under construction.
 type explanation struct {
 	waiter *waiter
 	text   []byte
@@ -98,7 +98,7 @@ func (q *query) explain(source Source, dst []byte) []byte {
 func (w *waiter) explain(plan *Plan, source Source, msg []byte, now time.Time) []byte {
 	var room, name [wire.MaxName]byte
 	sought := canonical(&room, &w.ask)
-	ask := w.ask // whose answer the waiter got
+	ask := w.ask // the question whose answer the waiter got
 	if d := w.redirect; d != nil {
 		sought = d.lookupName(name[:0], sought)
 		if d.retryA && !d.useFirst {
@@ -123,8 +123,8 @@ func (w *waiter) explain(plan *Plan, source Source, msg []byte, now time.Time) [
 	return w.ask.AppendExplanation(msg, &w.opts, a.text)
 }
 
-// explainFromMemory appends the explanation to a reply of AnswerFromMemory, whose answer is that to name
-// and has the key.
+// explainFromMemory appends the explanation to a reply of AnswerFromMemory. name is the name looked up,
+// and key the cache key.
 func (w *waiter) explainFromMemory(plan *Plan, source Source, msg, name, key []byte, now time.Time) []byte {
 	a := w.begin(source)
 	switch source {

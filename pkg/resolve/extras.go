@@ -78,12 +78,12 @@ func (l *lookup) askSkyDNS(dst []byte) ([]byte, Source) {
 	return dst, undecided
 }
 
-// followAlias redirects the query to the target of an alias: dst[start:] is the answer so far, and
-// ends with the target, of so many bytes. It answers if the hosts have the target. The query fails if the alias does not
-// fit behind the previous one.
+// followAlias redirects the query to the target of an alias: dst[start:] is the answer so far, and its
+// last target bytes are the target's name. It answers if the hosts have the target. The query fails if
+// the alias does not fit behind the previous one.
 func (l *lookup) followAlias(dst []byte, start, target int) ([]byte, Source) {
 	d := l.startRedirect()
-	d.firstAnswer, d.maxTTL = d.firstAnswer[:0], defaultTTL // of the previous name
+	d.firstAnswer, d.maxTTL = d.firstAnswer[:0], defaultTTL // drop those of the previous name
 	if len(d.aliasMsg) == 0 {
 		d.aliasMsg = append(d.aliasMsg, dst[start:]...)
 	} else {
@@ -103,7 +103,7 @@ func (l *lookup) followAlias(dst []byte, start, target int) ([]byte, Source) {
 	return dst[:start], undecided
 }
 
-// askPrefix answers queries about the prefix of DNS64 itself, or redirects them.
+// askPrefix answers the names that reveal the DNS64 prefix, and redirects PTR queries for its addresses.
 func (l *lookup) askPrefix(dst []byte) ([]byte, Source) {
 	p, q, source := l.plan, &l.Query, undecided
 	if q.DO && q.CD {

@@ -58,21 +58,21 @@ type inFlight struct {
 	plan      *Plan
 	route     *Route // nil: no route matches the name
 	key       []byte
-	query     []byte // as sent to upstream
-	hash      uint64 // of key
-	next      *inFlight
-	client    *client       // whose place it takes; nil: it is a refresh
+	query     []byte        // as sent to upstream
+	hash      uint64        // of key
+	next      *inFlight     // next query in queryTable.byHash
+	client    *client       // client that the query counts for; nil: it is a refresh
 	begunAt   time.Duration // since the resolver was made
 	refresh   bool          // started without a client
 	ready     bool          // all fields are written, others may read them
 	completed bool          // no client can join any more
 	staleHeld bool          // a stale answer is held for a waiter
-	staleDue  bool          // and StaleAfter has passed
+	staleDue  bool          // with staleHeld: StaleAfter has passed
 	answered  atomic.Bool   // Answered was called
 
-	prevStale, nextStale *inFlight // in the ring of stale answers; nil: it is not in there
+	prevStale, nextStale *inFlight // neighbors in queryTable.stale; nil: not in the ring
 
-	first  waiter // that started it, unless it is a refresh
+	first  waiter // client that started the query; zero for a refresh, and once it got a stale answer
 	joined []waiter
 	buf    [inFlightBuffer]byte
 }
@@ -150,7 +150,7 @@ func (f *inFlight) name() []byte {
 	return f.key[:end+1]
 }
 
-// staleAt returns when the waiters get a stale answer, in the clock of begunAt.
+// staleAt returns when the waiters get a stale answer, since the resolver was made.
 func (f *inFlight) staleAt() time.Duration { return f.begunAt + f.plan.StaleAfter }
 
 // send passes the query to upstream, with a deadline. The deadline is neither a client's nor the
@@ -205,7 +205,7 @@ func (f *inFlight) holdStaleLocked(now time.Time) {
 	}
 }
 
-// setStaleTimerLocked sets the timer.
+// setStaleTimerLocked sets the timer to at, since the resolver was made.
 func (r *Resolver) setStaleTimerLocked(at time.Duration, now time.Time) {
 	t := &r.queries
 	t.staleFireAt = at

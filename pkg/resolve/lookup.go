@@ -19,17 +19,17 @@ const undecided = sourceCount
 // undecided leaves the question to the next part. An answer of no bytes is a reply with the rcode of empty
 // and no records.
 type lookup struct {
-	wire.Query // of the client; and the name and type that are looked up
+	wire.Query // the client's query, with the name and type that are looked up
 
-	worker      *Worker // whose buffers and counters are used
+	worker      *Worker // owner of the buffers and counters
 	plan        *Plan
 	from        *wire.Peer
 	now         time.Time
 	opts        wire.ReplyOptions
-	rcode       int       // of a reply without records
-	redirect    *redirect // from the client's question to the one looked up; nil: it is the client's
-	near        int       // of the zone's answer, see [zone.Result]
-	staleHeld   bool      // a stale answer is held for a miss
+	rcode       int       // rcode of a reply without records, see empty
+	redirect    *redirect // nil: the client's own question is looked up
+	near        int       // Near of the zone's answer, see [zone.Result]
+	staleHeld   bool      // a miss, but the cache has a stale answer
 	useFallback bool      // the zone fallback answered the AAAA query, and is asked first for A records
 }
 
@@ -199,7 +199,7 @@ func (l *lookup) askCache(dst []byte) ([]byte, Source) {
 
 // handleMiss handles a query without a usable cache entry. It denies the name if a cached denial of a
 // parent covers it, and refuses queries that must not go upstream: without RD, or sent to an upstream by
-// this process. A name in hosts exists without a route too.
+// this process. A name in hosts without a route gets NODATA.
 func (l *lookup) handleMiss(dst []byte) ([]byte, Source) {
 	name := l.Name()
 	if d := l.redirect; d != nil && d.exists && !d.hasAlias() && l.plan.route(name) == nil {
@@ -245,9 +245,9 @@ func (l *lookup) answerFromCut(dst []byte) ([]byte, bool) {
 	return dst, false
 }
 
-// answerFromCutAt is answerFromCut for the denial of parent; child is the name one label longer. Names
-// above the route's belong to other servers (CVE-2026-44687), and the route's own name exists by
-// configuration.
+// answerFromCutAt appends the denial that follows from the cached one of parent; child is one label
+// longer. It uses no denial of the route's own name, which exists by configuration, nor of a name above
+// it, which another server denied (CVE-2026-44687).
 func (l *lookup) answerFromCutAt(parent, child, dst []byte) ([]byte, bool) {
 	name := l.Name()
 	route := l.plan.route(name)

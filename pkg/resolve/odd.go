@@ -78,8 +78,8 @@ func (q *query) answerOdd(dst []byte) ([]byte, Source) {
 	return q.empty(SourceRefused, wire.RcodeRefused, dst)
 }
 
-// answerSigned answers a query with a TSIG record. It answers zone
-// transfers and what the zones have: a secondary server asks nothing else.
+// answerSigned answers a query with a TSIG record. It answers zone transfers and what the zones have: a
+// secondary server asks nothing else.
 func (q *query) answerSigned(pkt, dst []byte) ([]byte, Source) {
 	signer, err := q.plan.Keys.Verify(pkt, q.TSIG, q.now)
 	if err != nil {
@@ -131,8 +131,8 @@ func (q *query) answerTransfer(dst []byte) ([]byte, Source) {
 
 // identity returns the text of a CH name, "" for none.
 //
-// SelfName prefixed by this agent's text as a label has that text for any client, which may verify it so.
-// The doctor finds out from a pod in this way which agent answers.
+// Any client may query SelfName below a label that is this agent's Self; the answer is Self. The doctor
+// uses this to find out from a pod which agent answers.
 func (p *Plan) identity(name []byte) string {
 	switch string(name) {
 	case "\x07version\x04bind\x00", "\x07version\x06server\x00":

@@ -29,9 +29,9 @@ type Asker interface {
 // A Route sends the names at and below one name to one set of upstreams.
 type Route struct {
 	Suffix   []byte // canonical wire form; a single zero byte is the root
-	Upstream Asker  // nil: queries fail
+	Upstream Asker  // nil: queries for these names fail
 	TTL      TTLs
-	Exact    bool // cluster names: keeps TTLs below TTL.Min, and a denial covers one name only
+	Exact    bool // for cluster names: TTL.Min does not apply; NXDOMAIN covers all types of its name, and no names below
 	Subnet   bool // forwards the client subnet option, and caches answers per subnet
 	NoStore  bool // caches no answers, only failures (RFC 9520)
 }
@@ -47,16 +47,16 @@ func (r *Route) ttls() TTLs {
 
 // A Plan is everything a configuration says about answers. It is immutable; each query uses one plan.
 type Plan struct {
-	Zones     zone.Zones // of the cluster
+	Zones     zone.Zones // zones of the cluster; empty: none
 	Cache     *cache.Cache
 	Routes    []Route
 	UDPSize   int           // maximum bytes of a UDP reply, 512 to 4096
-	Deadline  time.Duration // of one query, from its arrival
+	Deadline  time.Duration // maximum time for one query, from its arrival
 	Inflight  int           // maximum in-flight queries
 	Waiting   int           // maximum waiting clients, over all queries
 	PerClient int           // maximum waiting queries of one source address; 0: no limit
 
-	FailureTTL time.Duration // maximum of cached failures; the first lasts one second
+	FailureTTL time.Duration // maximum lifetime of a cached failure; the first of a series lasts one second
 	StaleAfter time.Duration // time for upstreams until clients get a stale answer, if there is one
 	Cut        bool          // a denial covers all names below it (RFC 8020), except for Exact and Subnet routes
 
@@ -72,13 +72,13 @@ type Plan struct {
 	Watchers  *Watchers     // further query logs; nil: none
 	Tap       *dnstap.Tap   // nil: none
 	Pods      *pods.Index   // of this node; nil: pods are unknown, and SearchPath is not used
-	Cluster   []byte        // domain of the cluster, in canonical wire form, for the counts of Pods
+	Cluster   []byte        // cluster domain, canonical wire form; per-pod statistics count NXDOMAINs at and below it as search-path misses
 
-	// SearchPath walks the search paths of Pods for them.
+	// SearchPath enables walks of the pods' search paths, see walk. They need Pods.
 	SearchPath bool
 
 	TransferTo []netip.Prefix // clients that may transfer Zones
-	Keys       *tsig.Keys     // their queries must be signed with one of these; nil: with none
+	Keys       *tsig.Keys     // a transfer query must be signed with one of these; nil: signatures are ignored
 
 	// Unreachable reports whether the upstreams of the cluster domain are down. Zones then answer at once as a
 	// fallback. Nil: never.
@@ -101,14 +101,14 @@ type Plan struct {
 	DNS64     *DNS64          // nil: off
 	SkyDNS    *skydns.Source  // nil: none
 
-	hasExtras bool   // one of the optional features is used
-	self      []byte // Self as RDATA of a TXT record; empty if Self is
-	routes    map[string]*Route
-	anySubnet bool
-	longest   int // bytes of the longest suffix
+	hasExtras bool              // one of the optional features is used
+	self      []byte            // Self as RDATA of a TXT record; empty if Self is empty
+	routes    map[string]*Route // by Suffix
+	anySubnet bool              // a route has Subnet
+	longest   int               // length of the longest Suffix, in bytes
 }
 
-// route returns the route with the longest suffix of the canonical name, nil if none matches or that one has no upstream.
+// route returns the route with the longest suffix of the canonical name, nil if no route matches or the one found has no upstream.
 func (p *Plan) route(name []byte) *Route {
 	for {
 		if len(name) <= p.longest {

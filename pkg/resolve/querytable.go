@@ -15,14 +15,14 @@ import (
 type queryTable struct {
 	seed maphash.Seed
 
-	mu        sync.Mutex           // guards all below, and the fields of queries that others change
+	mu        sync.Mutex           // guards all below, and the fields of an inFlight that several goroutines change
 	byHash    map[uint64]*inFlight // by hash of the key; queries of one hash are linked
 	count     int                  // in-flight queries, refreshes included
 	waiting   int                  // waiting clients, over all queries
 	refreshes int
 
-	clients     map[clientKey]*client // with waiting or in-flight queries
-	freeClients *client               // records for reuse
+	clients     map[clientKey]*client // clients with waiting or in-flight queries
+	freeClients *client               // list of unused records
 	floods      [floodSlots]struct {  // each counts the shed queries of one client within one second
 		client clientKey
 		second int64 // Unix time
@@ -31,8 +31,8 @@ type queryTable struct {
 	lastFloodLog int64 // Unix time
 
 	stale       inFlight      // head of the ring of queries whose waiters can get a stale answer, by staleAt
-	staleTimer  *time.Timer   // one for all of them; nil until first needed. It is not stopped when they complete earlier
-	staleFireAt time.Duration // in the clock of inFlight.begunAt; 0: not set
+	staleTimer  *time.Timer   // one timer for the ring; nil until first needed. It is not stopped when its query completes earlier
+	staleFireAt time.Duration // when staleTimer fires, since the resolver was made; 0: not set
 }
 
 func (t *queryTable) init() {
@@ -103,8 +103,8 @@ func (t *queryTable) detachLocked(f *inFlight) (joined []waiter) {
 	return joined
 }
 
-// addStaleLocked records that a stale answer is held for a waiter of f. It reports whether f is the first
-// whose waiters get theirs.
+// addStaleLocked records that a stale answer is held for a waiter of f. It reports whether f is now first
+// in the ring, so that the timer may have to fire earlier.
 func (t *queryTable) addStaleLocked(f *inFlight) (first bool) {
 	if f.staleHeld {
 		return false
@@ -140,10 +140,10 @@ func (t *queryTable) removeStaleLocked(f *inFlight) {
 // query counts for its client until it completes, even without waiters, because its memory and socket
 // stay in use. So the limits keep a reserve free, and released places go to clients with fewer.
 
-// reservePart of the places is reserved for clients that have few or none.
+// One in reservePart places is reserved for clients that have few or none.
 const reservePart = 8
 
-// provenPart of the places is reserved for clients with a verified address, so that forged addresses
+// One in provenPart places is reserved for clients with a verified address, so that forged addresses
 // cannot take them. The threshold of other clients is lower by as much.
 const provenPart = 64
 
@@ -168,7 +168,7 @@ type clientKey struct {
 	proven bool
 }
 
-// A client has waiting or in-flight queries.
+// A client is the account of a clientKey that has waiting or in-flight queries.
 type client struct {
 	key     clientKey
 	waiting int
@@ -210,9 +210,9 @@ func (t *queryTable) admitLocked(key clientKey, begins bool, plan *Plan) (c *cli
 	return c, 0
 }
 
-// fairShare returns the number of places a client may have while free of all places are free, at least
-// one: the free places, and many more while those exceed the reserve. It is a dynamic threshold
-// (Choudhury and Hahne, 1998), the same for each client:
+// fairShare returns the number of places that one client may have while free of them are unused: as many
+// as are free, and many more while those exceed the reserve. It is a dynamic threshold (Choudhury and
+// Hahne, 1998), the same for each client:
 //
 //	greedy clients   1     2      3      7      k > 7
 //	each ends with   5/6   3/7    2/7    1/8    1/(k+1) of the places

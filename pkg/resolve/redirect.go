@@ -173,8 +173,8 @@ func appendName(dst, text []byte) ([]byte, bool) {
 	}
 }
 
-// A redirect is the way from the client's question to the question that is looked up in its place, in
-// this order:
+// A redirect holds how the client's question became the question that is looked up in its place. The
+// steps, in order:
 //
 //	rule      a rewrite rule replaced the name
 //	aliasMsg  an alias of the zone, of a template or of DNS64 leads to an external name
@@ -182,28 +182,28 @@ func appendName(dst, text []byte) ([]byte, bool) {
 //
 // restorer.restore reverses it for the answer.
 type redirect struct {
-	exists bool // the name is in hosts, which leave its type to others: a denial is one of the type
+	exists bool // hosts has the name, but leaves its type to others: NXDOMAIN becomes NODATA
 
-	rule     *Rewrite // nil: the name is the client's
+	rule     *Rewrite // rewrite rule that was applied; nil: none
 	aliasMsg []byte   // a message that ends with the CNAME record whose target is looked up; empty: none
-	target   int      // offset of that target in aliasMsg, where it is uncompressed
+	target   int      // offset of the CNAME's target in aliasMsg; it is uncompressed
 
 	dns64       *DNS64    // nil: no DNS64 for this query
 	retryA      bool      // the current question is for A records
 	firstAnswer []byte    // with retryA: the answer to the AAAA query; empty: none
-	client      wire.Peer // with dns64 or path
-	addrProven  bool      // of client: the address is verified, see clientKey
+	client      wire.Peer // set only with dns64 or path
+	addrProven  bool      // client's address is verified, see clientKey
 	synthesized bool      // the answer has synthesized addresses
-	maxTTL      uint32    // with retryA: of synthesized addresses, in seconds
+	maxTTL      uint32    // with retryA: maximum TTL of synthesized addresses, in seconds
 	useFirst    bool      // with retryA: the answer to the AAAA query is returned after all
-	subnet      []byte    // with dns64: of the client, if a route may forward it
+	subnet      []byte    // with dns64: the client's subnet option, if any route forwards it
 
-	path   *pods.SearchPath // of the client's pod; nil: the name asked is all that is looked up
+	path   *pods.SearchPath // search path of the client's pod; nil: no walk
 	prefix int              // with path: bytes of the name asked before its suffix
 	suffix int              // with path: index of the suffix under which the name was found
 }
 
-// mayWalk reports whether a walk follows the answer for the name asked. A larger one is not held while the client waits.
+// mayWalk reports whether a walk follows: there is a search path, and answer is NXDOMAIN of at most maxFirstAnswer bytes.
 func (d *redirect) mayWalk(answer []byte) bool {
 	return d.path != nil && len(answer) <= maxFirstAnswer && len(answer) > 0 && answer[3]&0x0f == wire.RcodeNXDomain
 }
@@ -236,7 +236,7 @@ func (d *redirect) lookupName(dst, asked []byte) []byte {
 	return append(dst, asked...)
 }
 
-// A restoreState is the progress of an answer on its way back to the client's question.
+// A restoreState is the result of turning an answer into one to the client's question.
 type restoreState uint8
 
 const (
@@ -247,20 +247,20 @@ const (
 
 // A restorer turns answers back into answers to the client's question. It is reused.
 type restorer struct {
-	tail     wire.Message
-	denial   wire.Message
-	held     []byte
+	tail     wire.Message // parsed answer
+	denial   wire.Message // parsed AAAA answer
+	held     []byte       // copy of the answer, see hold; or the result of restoreDNS64
 	recaster wire.Rewriter
 	order    []uint16 // reused
 	name     [wire.MaxName]byte
 
-	// While names are restored, see renameBack.
-	renames           func(dst, name []byte) ([]byte, bool) // renameBack; a method value allocates
+	// Set by restoreNames for renameBack.
+	renames           func(dst, name []byte) ([]byte, bool) // renameBack as a func, kept because a method value allocates
 	rule              *Rewrite
 	lookupName, asked []byte // canonical
 }
 
-// restorerPool is for answers from upstream.
+// restorerPool holds restorers for answers from upstream. A Worker has its own.
 var restorerPool = sync.Pool{New: func() any { return new(restorer) }} //nolint:gochecknoglobals // a pool is shared by design and holds no state
 
 // restore turns dst[start:], the answer to the current question, into the answer to the client's
@@ -272,7 +272,7 @@ func (w *restorer) restore(d *redirect, ask *wire.Question, limit int, failure b
 		switch next := w.restoreDNS64(d, failure, dst[start:]); next {
 		case needsRetry:
 			return dst[:start], needsRetry
-		case failed: // the message has A records
+		case failed: // dst holds no usable answer, for example only A records that cannot be mapped
 			failure = true
 		case restored:
 			dst = append(dst[:start], w.held...)
@@ -297,8 +297,8 @@ func (w *restorer) restore(d *redirect, ask *wire.Question, limit int, failure b
 	return dst, restored
 }
 
-// prependAlias inserts the alias message before dst[start:]. It returns false if the compression
-// pointers of one cannot reach into the other any more.
+// prependAlias inserts the alias message before dst[start:]. It returns false if dst[start:] is malformed,
+// or if a compression pointer can no longer reach its label.
 func (w *restorer) prependAlias(d *redirect, dst []byte, start int) ([]byte, bool) {
 	if !w.hold(dst[start:]) {
 		return dst, false
@@ -306,7 +306,7 @@ func (w *restorer) prependAlias(d *redirect, dst []byte, start int) ([]byte, boo
 	return w.tail.AppendToChain(append(dst[:start], d.aliasMsg...), start, d.target)
 }
 
-// hold copies msg to w.held and parses it into w.tail.
+// hold copies msg to w.held and parses it into w.tail. It returns false if msg is malformed.
 func (w *restorer) hold(msg []byte) bool {
 	w.held = append(w.held[:0], msg...)
 	return w.tail.Parse(w.held) == nil
@@ -328,7 +328,7 @@ func (w *restorer) restoreNames(rule *Rewrite, ask *wire.Question, dst []byte, s
 	return w.recaster.Rename(dst[:start], &w.tail, w.asked, w.renames), restored
 }
 
-// renameBack appends the original name of a name in an answer, see Rewrites.
+// renameBack appends the client's form of a name in an answer, see Rewrites. It returns false if the name stays.
 func (w *restorer) renameBack(dst, name []byte) ([]byte, bool) {
 	if w.rule.Kind == RewriteSuffix && w.rule.To != "" {
 		var room [wire.MaxName]byte
@@ -353,8 +353,8 @@ func canonical(room *[wire.MaxName]byte, ask *wire.Question) []byte {
 	return name
 }
 
-// restoreDNS64 handles the answer to the AAAA or the A query. It asks for the A query, or sets w.held
-// to the answer, or reports that there is none.
+// restoreDNS64 handles the answer to the AAAA or the A query. It returns needsRetry if A records must be
+// queried first, restored with the answer for the client in w.held, or failed.
 func (w *restorer) restoreDNS64(d *redirect, failure bool, msg []byte) restoreState {
 	if !failure && w.tail.Parse(msg) != nil {
 		return failed
@@ -386,9 +386,9 @@ func (w *restorer) restoreDNS64(d *redirect, failure bool, msg []byte) restoreSt
 	return restored
 }
 
-// isBetter reports whether the AAAA answer is the one to return if the A answer has no usable
-// addresses. Then it is in w.tail. If it only has unusable addresses the denial of A records says
-// more.
+// isBetter reports whether to return the AAAA answer, now that the A answer has no usable address. It
+// parses that answer into w.tail then. A denial of A records is better than an AAAA answer with
+// IPv4-mapped addresses only. useless: there are A records, without a usable address.
 func (w *restorer) isBetter(answer []byte, useless bool) bool {
 	m := &w.denial
 	if m.Parse(answer) != nil || !useless && hasType(m, wire.TypeAAAA) && !hasAddress(m, wire.TypeAAAA) {
@@ -397,8 +397,8 @@ func (w *restorer) isBetter(answer []byte, useless bool) bool {
 	return w.tail.Parse(answer) == nil
 }
 
-// withoutMapped sets w.held to the answer in w.tail, without addresses that clients must not get (RFC
-// 6147 section 5.1.4). It may modify w.tail.
+// withoutMapped sets w.held to the answer in w.tail, without IPv4-mapped addresses (RFC 6147 section
+// 5.1.4). It may modify w.tail.
 func (w *restorer) withoutMapped() restoreState {
 	m := &w.tail
 	if slices.ContainsFunc(m.Records, func(r wire.Record) bool { return isMapped(m, r) }) {

@@ -25,21 +25,21 @@ type QueryLog struct {
 	Errors bool    // replies other than NOERROR and NXDOMAIN
 	Slow   bool    // replies that took a second or more
 	Sample int     // every n-th query; 0: none
-	Filter *Filter // of the queries above; nil: all of them
+	Filter *Filter // restricts the selection above; nil: no restriction
 
-	TypeName func(uint16) string // of a query type
+	TypeName func(uint16) string // returns the name of a query type; required
 
 	count atomic.Uint64
 }
 
-// A Filter selects queries. Zero fields select all.
+// A Filter selects queries that match all its fields. Zero fields, except Admit, select all.
 type Filter struct {
-	Namespace string      // of the client's pod
-	Pod       string      // its name
-	Domain    []byte      // the name is at or below it; in canonical wire form
+	Namespace string      // namespace of the client's pod
+	Pod       string      // name of the client's pod
+	Domain    []byte      // selects names at or below this one, in canonical wire form
 	Rcode     string      // one of Rcodes
 	Source    string      // one of Sources
-	Admit     func() bool // called last, bounds the rate
+	Admit     func() bool // rate limit; called only for queries that match all other fields; required
 }
 
 // A sender is the client of a query, and its pod when the query arrived.
@@ -68,12 +68,12 @@ type report struct {
 	from   sender
 	source Source
 	rcode  int
-	at     time.Time // of the reply
+	at     time.Time // time of the reply
 	took   time.Duration
 	reply  []byte
 }
 
-// passOn passes the query on to the log, the watchers and the collector of a plan.
+// passOn passes the query on to the log, the watchers and the dnstap collector of a plan.
 func (q *report) passOn(p *Plan) {
 	if p.QueryLog != nil && p.QueryLog.selects(q) {
 		p.QueryLog.record(q)
@@ -107,18 +107,18 @@ func countReply(p *Plan, u *pods.Usage, ask *wire.Question, source Source, rcode
 	}
 	var room [wire.MaxName]byte
 	name := canonical(&room, ask)
-	inside := rcode == wire.RcodeNXDomain && isIn(name, p.Cluster)       // without a denial it does not matter
+	inside := rcode == wire.RcodeNXDomain && isIn(name, p.Cluster)       // Count ignores it for other rcodes
 	c := pods.Counts{pods.Waited: uint64(max(0, waited.Microseconds()))} //nolint:gosec // not negative
 	c.Count(1, outcome, rcode, inside, size)
 	u.Add(&c)
-	if p.Pods != nil { // nil: a reload has turned them off since the query arrived
+	if p.Pods != nil { // nil: a reload has turned pod statistics off since the query arrived
 		p.Pods.CountName(name, &c)
 	}
 }
 
 // Watchers are query logs that come and go. The zero value has none. Its methods are safe for concurrent use.
 type Watchers struct {
-	Changed func() // called after the list has changed; nil: not
+	Changed func() // called after the list has changed; nil: no call
 
 	mu   sync.Mutex
 	list atomic.Pointer[[]*QueryLog] // nil: none

@@ -27,14 +27,14 @@ type Config struct {
 type Resolver struct {
 	plan       atomic.Pointer[Plan]
 	now        func() time.Time
-	epoch      time.Time // when it was made; a duration since then takes a third of the space of a time
+	epoch      time.Time // when the resolver was made; times are kept as durations since then, in 8 bytes instead of 24
 	log        *slog.Logger
 	cookies    cookieSecret
 	queries    queryTable
 	cuts       cutFilter
-	transfers  atomic.Int32 // running transfers
-	pending    sync.WaitGroup
-	workerPool sync.Pool // of *Worker, for DNS64 retries and walks
+	transfers  atomic.Int32   // running transfers
+	pending    sync.WaitGroup // in-flight queries and transfers
+	workerPool sync.Pool      // of *Worker, for DNS64 retries and walks
 	counts     counters
 }
 
@@ -63,7 +63,7 @@ func (r *Resolver) Swap(plan *Plan) {
 	r.plan.Store(plan)
 }
 
-// compile prepares the lookup of routes and the answer to the agent itself.
+// compile sets the unexported fields from the exported ones.
 func (p *Plan) compile() {
 	if p.self = nil; p.Self != "" {
 		text := p.Self[:min(len(p.Self), 255)]
@@ -87,7 +87,7 @@ func (r *Resolver) Run(ctx context.Context) error {
 	return nil
 }
 
-// Stats may be called at any time.
+// Stats returns the counters. It is safe for concurrent use.
 func (r *Resolver) Stats() Stats {
 	s, t := r.counts.stats(), &r.queries
 	t.mu.Lock()

@@ -23,11 +23,11 @@ type responseBuilder struct {
 	batch *wire.SendBatch
 
 	msg    []byte // the answer; nil: there is none
-	source Source // of msg
-	ede    int    // of a failure, and of an answer in place of one
+	source Source // source of msg
+	ede    int    // Extended DNS Error of a failure, or of the zone or stale answer that replaces it
 
 	q   wire.Query
-	buf []byte // of msg, unless that is an upstream's
+	buf []byte // memory of msg, unless msg is the upstream's
 }
 
 var (
@@ -35,7 +35,7 @@ var (
 	replyBuffers = sync.Pool{New: func() any { b := make([]byte, 0, 1232); return &b }} //nolint:gochecknoglobals // for one reply each
 )
 
-// newResponse returns a responseBuilder with a failure. The caller releases it.
+// newResponse returns a responseBuilder whose outcome is a failure. The caller must call release.
 func newResponse(r *Resolver, plan *Plan, now time.Time, batch *wire.SendBatch) *responseBuilder {
 	d := builderPool.Get().(*responseBuilder)
 	d.r, d.plan, d.now, d.batch = r, plan, now, batch
@@ -89,14 +89,14 @@ func (d *responseBuilder) store(f *inFlight, life time.Duration) {
 	c := f.plan.Cache
 	d.answer.Owner, d.answer.QueriedAt = f.plan.owner(f.name()), f.r.epoch.Add(f.begunAt)
 	if life <= 0 {
-		// An answer from before its owner's last change does not outdate a later one.
+		// An answer that predates its owner's last change must not remove a newer one.
 		if d.answer.Owner == nil || !c.ChangedSince(d.answer.Owner, d.answer.QueriedAt) {
 			c.Remove(f.key)
 		}
 		return
 	}
 	d.answer.Msg, d.answer.Lifetime = d.msg, life
-	// Other servers may deny a name for one type and have data of another, which RFC 2308 section 5 forbids.
+	// Only the cluster DNS: other servers may deny a name for one type and have data of another, against RFC 2308 section 5.
 	d.answer.AllTypes = d.deniesName && f.route.Exact
 	c.Put(f.key, &d.answer, d.now)
 	if d.deniesName && f.plan.Cut {
@@ -110,7 +110,7 @@ func (d *responseBuilder) store(f *inFlight, life time.Duration) {
 	}
 }
 
-// recordFailure caches the failure. The zone may still have an answer.
+// recordFailure caches the failure, and sets the outcome to it, or to the zones' fallback answer if there is one.
 func (d *responseBuilder) recordFailure(f *inFlight, err error) {
 	d.ede = wire.EDENoReachableAuthority
 	if f.route == nil {
@@ -140,7 +140,7 @@ func (d *responseBuilder) useFallback(f *inFlight) (found bool) {
 			f.r.panicked("stale answer", defect)
 		}
 	}()
-	if f.route == nil { // the configuration routes the name nowhere
+	if f.route == nil { // no route takes the name
 		return false
 	}
 	if len(f.plan.Zones) > 0 && d.q.Parse(f.query) == wire.RcodeSuccess && d.useZoneFallback(f.plan.Zones, &d.q) {

@@ -22,7 +22,7 @@ import (
 //	additional  addresses of the names that the answer's data lead to; their
 //	            signatures
 //
-// All of class IN, the only class that is queried. Other records are removed.
+// All these are of class IN, the only class that is queried. Other records are removed.
 
 // Limits of an answer. Legitimate answers are far below them.
 const (
@@ -30,8 +30,8 @@ const (
 	maxAliases   = 64   // alias records and their signatures in the answer section
 	maxRecords   = 4096 // in total: more addresses than 64 KiB hold (CVE-2024-1737)
 	maxAuthority = 64   // authority records that are examined; others are removed
-	maxZones     = 16   // zones of these
-	maxTargets   = 256  // names whose map is kept for the next answer
+	maxZones     = 16   // zones that may have authority records; records of further ones are removed
+	maxTargets   = 256  // maximum size of a targets map that is reused for the next answer
 )
 
 // A sanitizeError is the reason why a parseable answer is rejected.
@@ -61,7 +61,7 @@ type sanitizer struct {
 	places  []place // by record index
 	aliases []int   // indexes of alias records
 
-	zones   []int               // offsets of the zone names that the authority section may have records of
+	zones   []int               // offsets of the names of zones that may have authority records
 	seed    maphash.Seed        // random, so that senders cannot construct hash collisions
 	targets map[uint64]struct{} // hashes of the names that the answer's data refer to
 	name    []byte              // reused
@@ -69,7 +69,7 @@ type sanitizer struct {
 	sift    wire.Rewriter
 }
 
-// keepRelated is validator.sanitize for an answer that is not plain.
+// keepRelated removes unrelated records from an answer that is not plain, and puts the aliases in order.
 func (s *sanitizer) keepRelated(m *wire.Message) error {
 	if err := s.followChain(m); err != nil {
 		return err
@@ -158,7 +158,7 @@ func (s *sanitizer) zone(r wire.Record) int {
 	return -1
 }
 
-// isApex reports whether the authority section has this type for a zone as such.
+// isApex reports whether authority records of this type are owned by the zone name itself.
 func isApex(t uint16) bool { return t == wire.TypeSOA || t == wire.TypeNS || t == wire.TypeDS }
 
 // isDenial reports whether records of the type deny names or types.
@@ -184,7 +184,7 @@ func (s *sanitizer) signed(r wire.Record) uint16 {
 	return r.Type
 }
 
-// collectTargets collects the names that the answer's data refer to, if use is set.
+// collectTargets collects the names that the answer's data refer to; use: there are additional records.
 func (s *sanitizer) collectTargets(use bool) {
 	if len(s.targets) > maxTargets {
 		s.targets = nil
@@ -246,7 +246,7 @@ func (s *sanitizer) keptRecords(ordered bool) []uint16 {
 	return s.order
 }
 
-// A place is the position of a record in its section: at an alias, by number, or one of these.
+// A place is the sort position of a record in its section: that of an alias, see followChain, or one of these.
 type place uint8
 
 const (
@@ -254,8 +254,8 @@ const (
 	discarded place = 255 // the record is removed
 )
 
-// followChain follows the aliases in m, in any order of records, and assigns their places: an even one
-// to a DNAME record, the next one to the CNAME record that follows from it.
+// followChain follows the aliases in m, in any order of records, and assigns their places: to the n-th
+// CNAME record 2n+1, and to the DNAME record that it follows from 2n, with n from 0.
 func (s *sanitizer) followChain(m *wire.Message) error {
 	s.m, s.names = m, append(s.names[:0], wire.QuestionNameOffset)
 	s.places = slices.Grow(s.places[:0], len(m.Records))[:len(m.Records)]
@@ -313,7 +313,7 @@ func (s *sanitizer) collectAliases() error {
 
 func isAlias(rrtype uint16) bool { return rrtype == wire.TypeCNAME || rrtype == wire.TypeDNAME }
 
-// claim assigns the place to the first matching alias record, and returns its index, or -1.
+// claim assigns the place to the first matching alias record, and returns the index of the record, or -1.
 func (s *sanitizer) claim(at place, fits func(wire.Record) bool) int {
 	for n, i := range s.aliases {
 		if fits(s.m.Records[i]) {

@@ -28,28 +28,28 @@ import (
 // that waits for upstream has the place of its client.
 type walk struct {
 	path   *pods.SearchPath
-	prefix []byte // of the name asked, before the suffix
-	rrtype uint16 // of the client's question
+	prefix []byte // labels of the name asked before its suffix
+	rrtype uint16 // type in the client's question
 	asked  []byte // the answer to that question, NXDOMAIN
 
-	at    int    // index of the suffix
-	other bool   // the other family is looked up
-	own   []byte // the answer for rrtype under the suffix; empty: SERVFAIL
-	ede   int    // of own
-	state familyState
+	at    int         // index of the current suffix in path.Suffixes
+	other bool        // the current lookup is for the other address family
+	own   []byte      // answer for rrtype under the current suffix; empty: SERVFAIL
+	ede   int         // Extended DNS Error of own
+	state familyState // what own says
 	ended bool
 	found bool // own is the answer
 
 	question []byte // reused
 	answer   []byte // reused
 
-	// Of a walk that waits for upstream.
+	// Set only while the walk waits for upstream, except source.
 	r          *Resolver
 	plan       *Plan
 	client     waiter
 	from       wire.Peer
 	addrProven bool
-	source     Source // of asked
+	source     Source // source of asked
 }
 
 // familyState is what a lookup says about one address family of a name.
@@ -258,7 +258,7 @@ func (k *walk) Reply(answer []byte, batch *wire.SendBatch) {
 	k.resume(answer, k.r.now(), batch)
 }
 
-// resume continues a walk that has waited, with the answer to its lookup if there is one.
+// resume continues a walk on the slow path. answer is that to its current lookup; nil: the walk only begins.
 func (k *walk) resume(answer []byte, now time.Time, batch *wire.SendBatch) {
 	defer func() {
 		if defect := recover(); defect != nil {

@@ -11,11 +11,11 @@ import (
 // Shared says for how long, and until which change, a reply is the same for all clients.
 type Shared struct {
 	Source Source        // SourceZone or SourceCache
-	Key    []byte        // of the cache; valid until the next call
-	Single bool          // of a zone: only a change of the name's owner, or its namespace, ends it; otherwise any change of the zones does
-	Near   int           // of a zone: the first addresses, which rotate apart from the others; see [zone.Result]
-	Age    time.Duration // of a cached answer: the TTLs are counted down by its whole seconds
-	Left   time.Duration // until it expires, becomes stale, or must be refreshed
+	Key    []byte        // cache key of the answer; valid until the next call
+	Single bool          // zone answer: only a change of the name's owner, or of its namespace, ends it; false: any change of the zones does
+	Near   int           // zone answer: number of first addresses, which rotate apart from the others; see [zone.Result]
+	Age    time.Duration // cached answer: time since it was stored; the TTLs are counted down by its whole seconds
+	Left   time.Duration // time until the answer expires, becomes stale, or must be refreshed
 	Inside bool          // the name is in the cluster's domain
 }
 
@@ -50,7 +50,7 @@ func (w *Worker) SharedReply(pkt []byte, now time.Time, dst []byte) (_ []byte, s
 	return dst, s, s.Left > 0 && !mayBeWalked(p, &q.Query, dst[start:])
 }
 
-// isPlainSet reports whether an answer has records of the type asked for and no alias: it is of one object.
+// isPlainSet reports whether the answer begins with a record of the type asked for, not an alias: it is of one object.
 func isPlainSet(msg []byte, rrtype uint16) bool {
 	end := wire.HeaderLen
 	for msg[end] != 0 {
@@ -65,8 +65,8 @@ func mayBeWalked(p *Plan, q *wire.Query, reply []byte) bool {
 	return p.SearchPath && (q.Type == wire.TypeA || q.Type == wire.TypeAAAA) && reply[3]&0x0f == wire.RcodeNXDomain
 }
 
-// CountCopies counts replies that the kernel gave to queries of IPv4 and IPv6 clients. It does not know how long they took; all take
-// less than the first of [Buckets].
+// CountCopies counts replies that the kernel gave to queries of IPv4 and IPv6 clients. Their durations are
+// not measured, and count as 0 in the first of [Buckets].
 func (r *Resolver) CountCopies(rrtype uint16, rcode int, ipv4, ipv6 uint64) {
 	c := &r.counts
 	at := countQueries + typeClass(rrtype)

@@ -16,15 +16,15 @@ type Source uint8
 const (
 	SourceZone     Source = iota // the cluster zone
 	SourceCache                  // a cached answer
-	SourceStale                  // a stale answer, because there was no other in time (RFC 8767)
+	SourceStale                  // a stale answer, because upstream gave none in time (RFC 8767)
 	SourceUpstream               // a new answer of an upstream
-	SourceFailure                // no answer, now or recently
+	SourceFailure                // SERVFAIL: there is no answer, or a cached failure
 	SourceLocal                  // generated here: identity, ANY
-	SourceRefused                // an unusual query, or RD=0 for a name that is not cached
+	SourceRefused                // a malformed, unusual or looping query, or RD=0 for a name that is not cached
 	SourceShed                   // a limit was reached
 	SourceTransfer               // a zone transfer
 	SourceStatic                 // hosts and templates of the configuration
-	SourceSearch                 // the name under another suffix of the pod's search path
+	SourceSearch                 // the answer for the name under another suffix of the pod's search path
 	SourceEtcd                   // records of etcd
 	SourceKernel                 // a copy of an answer of the zones or the cache, in the kernel
 	sourceCount
@@ -44,8 +44,8 @@ const (
 	shedCount
 )
 
-// Sources returns the names of the sources. Like the sets below it is closed: bytes from clients never
-// become a name.
+// Sources returns the names of the sources. The set is closed, like those below: bytes from clients never
+// become a metric label.
 func Sources() []string {
 	return []string{"zone", "cache", "stale", "upstream", "failure", "local", "refused", "shed", "transfer", "static", "search", "etcd", "kernel"}
 }
@@ -81,29 +81,29 @@ func Buckets() [bucketCount - 1]time.Duration {
 const (
 	typeClassCount = 9
 	rcodeCount     = 8
-	bucketCount    = 17 // Buckets and the rest
+	bucketCount    = 17 // those of Buckets, and one for longer durations
 )
 
 // Stats holds the counters since start.
 type Stats struct {
-	Queries     [2][2][typeClassCount]uint64    // UDP, TCP; IPv4, IPv6; TypeClasses
-	Responses   [sourceCount][rcodeCount]uint64 // Sources; Rcodes
-	Durations   [bucketCount]uint64             // from query to reply; Buckets
+	Queries     [2][2][typeClassCount]uint64    // by transport (UDP, TCP), family (IPv4, IPv6) and TypeClasses
+	Responses   [sourceCount][rcodeCount]uint64 // by Sources and Rcodes
+	Durations   [bucketCount]uint64             // replies by time from query to reply, see Buckets
 	Total       time.Duration                   // sum of the durations
 	Dropped     uint64                          // packets that got no reply
-	Malformed   uint64                          // packets answered FORMERR
+	Malformed   uint64                          // malformed packets, answered FORMERR
 	Rewritten   uint64                          // queries redirected by a rewrite rule
 	Synthesized uint64                          // replies with DNS64 addresses
 	ZoneShort   uint64                          // zone answers that lack records because of a limit of the zone
 	Joined      uint64                          // queries that joined an in-flight query
 	Prefetches  uint64                          // refreshes started
-	Failures    uint64                          // upstream queries without an answer
+	Failures    uint64                          // upstream queries without a usable answer
 	Panics      uint64                          // recovered panics
-	Shed        [shedCount]uint64               // Sheds
-	Transfers   [2]uint64                       // completed zone transfers; TransferKinds
+	Shed        [shedCount]uint64               // shed queries, refreshes and transfers, by Sheds
+	Transfers   [2]uint64                       // completed zone transfers, by TransferKinds
 	Inflight    int                             // in-flight queries, refreshes included
 	Waiting     int                             // waiting clients
-	Clients     int                             // with waiting or in-flight queries; up to two per source address, see clientKey
+	Clients     int                             // clients with waiting or in-flight queries; up to two per source address, see clientKey
 }
 
 // The simple counters, by index. Stats names them.
@@ -117,10 +117,10 @@ const (
 	countPrefetches
 	countFailures
 	countPanics
-	countShed                                          // the first of one for each Shed
-	countTransfers = countShed + int(shedCount)        // the first of those of Stats.Transfers
-	countQueries   = countTransfers + 2                // the first of those of Stats.Queries
-	countResponses = countQueries + 2*2*typeClassCount // the first of those of Stats.Responses
+	countShed                                          // index of the first Shed
+	countTransfers = countShed + int(shedCount)        // index of the first of Stats.Transfers
+	countQueries   = countTransfers + 2                // index of the first of Stats.Queries
+	countResponses = countQueries + 2*2*typeClassCount // index of the first of Stats.Responses
 	counterCount   = countResponses + int(sourceCount)*rcodeCount
 )
 
@@ -142,7 +142,7 @@ func (c *counters) response(source Source, rcode int, took time.Duration) {
 	c.took(took, 1)
 }
 
-// took counts how long some replies took.
+// took counts replies that took a duration.
 func (c *counters) took(took time.Duration, replies uint64) {
 	c.durations[bucket(took)].Add(replies)
 	c.total.Add(int64(took) * int64(replies))
@@ -245,7 +245,7 @@ func bucket(d time.Duration) int {
 	return bucketCount - 1
 }
 
-// stats returns the counts. The queries in flight are not among them.
+// stats returns the counts. Inflight, Waiting and Clients are not set.
 func (c *counters) stats() Stats {
 	count := func(i int) uint64 { return c.each[i].Load() }
 	s := Stats{

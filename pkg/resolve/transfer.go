@@ -120,13 +120,13 @@ type transfer struct {
 	client zone.Secondary
 	stream wire.Stream
 	axfr   axfrMessage
-	batch  wire.SendBatch // flushed when it is over
+	batch  wire.SendBatch // flushed when the transfer ends
 
 	readyAt time.Time // when the first message was ready; the counted duration ends here
 	serial  uint32
 	records int
 	bytes   int
-	partial bool // only what has changed
+	partial bool // incremental: only the changes are sent
 }
 
 // run sends the zone, and ends the reply in all cases.
@@ -172,7 +172,7 @@ func (t *transfer) addRecord(record zone.Record) error {
 	return nil
 }
 
-// send sends a message that more will follow.
+// send sends the current message, which more messages follow.
 func (t *transfer) send() error {
 	msg := t.reply()
 	if !t.stream.SendMessage(msg) {
@@ -219,7 +219,7 @@ const (
 	// axfrMessageSize is the size of a transfer message in bytes. Compression pointers do not
 	// reach farther, so longer messages would save nothing.
 	axfrMessageSize = 16 << 10
-	// axfrOPTRoom is the part reserved for the OPT record.
+	// axfrOPTRoom is the part of it, in bytes, reserved for the OPT record.
 	axfrOPTRoom = 128
 	// recordFixedLen is the length of a record between owner and RDATA.
 	recordFixedLen = 10
@@ -231,7 +231,7 @@ type axfrMessage struct {
 	buf   []byte
 	count int // records
 
-	names map[string]int // offsets of the canonical names in it
+	names map[string]int // offsets in buf of the names written so far, by canonical name
 }
 
 // begin starts a message with the question.
@@ -267,8 +267,7 @@ func (a *axfrMessage) add(r *zone.Record) {
 	a.count++
 }
 
-// appendOwner appends the name: its labels as far as the message does not have the rest, and a pointer to
-// that.
+// appendOwner appends the name. It compresses the longest suffix that the message already has.
 func (a *axfrMessage) appendOwner(name []byte) {
 	for off := 0; name[off] != 0; off += 1 + int(name[off]) {
 		if at, ok := a.names[string(name[off:])]; ok {

@@ -15,8 +15,8 @@ var errRcode = errors.New("response code is neither NOERROR nor NXDOMAIN")
 
 // TTLs bounds the time that answers are cached, in whole seconds.
 type TTLs struct {
-	Min, Max time.Duration // of positive answers
-	Negative time.Duration // maximum of denials
+	Min, Max time.Duration // bounds for positive answers
+	Negative time.Duration // maximum for denials
 }
 
 // A validator checks upstream answers, and determines for how long they may be cached. It is reused.
@@ -41,7 +41,7 @@ func (v *validator) validate(bounds TTLs, m *wire.Message) (life time.Duration, 
 		return 0, err
 	}
 	m.CanonicalizeQuestion()
-	if len(m.Raw) > wire.MinUDP { // a client without EDNS would get a part of it
+	if len(m.Raw) > wire.MinUDP { // larger than a client without EDNS accepts
 		if err := v.sift.Compress(m); err != nil {
 			return 0, err
 		}
@@ -100,8 +100,7 @@ func denialTTL(m *wire.Message) (ttl uint32, ok bool) {
 	return 0, false
 }
 
-// sanitize removes unrelated records from m and sorts the aliases. It returns an error if that is not
-// enough.
+// sanitize removes unrelated records from m and sorts the aliases. It returns an error if m cannot be used.
 func (v *validator) sanitize(m *wire.Message) error {
 	switch {
 	case m.IsReferral():
@@ -129,8 +128,8 @@ func isPlain(m *wire.Message) bool {
 	return true
 }
 
-// levelTTLs gives all records of a set the lowest TTL among them (RFC 2181 section 5.2): a cache behind this one may keep
-// each for its own, and then answer with a part of the set.
+// levelTTLs gives all records of an RRset the lowest TTL among them (RFC 2181 section 5.2). Otherwise a cache behind this
+// one could drop some of them earlier, and answer with the rest.
 func levelTTLs(m *wire.Message) {
 	for first := 0; first < len(m.Records); {
 		r := m.Records[first]
@@ -147,7 +146,7 @@ func levelTTLs(m *wire.Message) {
 	}
 }
 
-// inSameSet reports whether two neighbors are of one set. Signatures are not: they belong to the sets that they sign.
+// inSameSet reports whether two adjacent records are of one RRset. RRSIG records are not: each belongs to the set it signs.
 func inSameSet(m *wire.Message, a, b wire.Record) bool {
 	return a.Type == b.Type && a.Class == b.Class && a.Section == b.Section && a.Type != wire.TypeRRSIG && m.SameName(int(a.Owner), int(b.Owner))
 }

@@ -14,16 +14,16 @@ import (
 // A waiter is a client that waits for an in-flight query.
 type waiter struct {
 	ask      wire.Question
-	redirect *redirect // to the question looked up; nil: the client's own question
+	redirect *redirect // nil: the client's own question was looked up
 	opts     wire.ReplyOptions
-	from     *sender     // for the query log; nil if there is none
-	usage    *pods.Usage // of the client; nil: not counted
-	since    time.Time
+	from     *sender      // the client, for the log, the watchers and dnstap; nil: none of them
+	usage    *pods.Usage  // counters of the client's pod, or of all clients without one; nil: not counted
+	since    time.Time    // arrival of the query
 	to       wire.Replier // nil after the reply
-	client   *client      // as which it is counted; nil once it is not, see detachLocked
+	client   *client      // account that this waiter counts for, see admitLocked; nil: not counted
 }
 
-// waiter returns the client as a waiter whose reply is sent while the packet is there.
+// waiter returns a waiter for the current query. It refers to the packet, so it must get its reply before the packet is gone.
 func (q *query) waiter(to wire.Replier) waiter {
 	waiting := waiter{ask: q.Question, redirect: q.redirect, opts: q.opts, usage: q.usage, since: q.now.Add(-q.elapsed), to: to}
 	waiting.ask.Type = waiting.ask.OriginalType()
@@ -34,8 +34,8 @@ func (q *query) waiter(to wire.Replier) waiter {
 	return waiting
 }
 
-// heldWaiter returns the client as a waiter with its own copy of what it needs of the packet, appended to room as far
-// as there is space.
+// heldWaiter returns a waiter for the current query that does not refer to the packet: it copies what it needs to the end
+// of room, or to new memory if room is too small.
 func (q *query) heldWaiter(room []byte, to wire.Replier) waiter {
 	waiting := q.waiter(to)
 	if room == nil {
@@ -77,7 +77,7 @@ func (r *Resolver) reply(plan *Plan, w *waiter, source Source, msg []byte, now t
 		}
 		countReply(plan, w.usage, &w.ask, from, rcode, len(msg), took)
 	}
-	if w.from != nil { // nil: nothing was reported when the query arrived
+	if w.from != nil { // nil: no log, watcher or dnstap when the query arrived
 		q := report{&w.ask, *w.from, source, rcode, now, took, msg}
 		q.passOn(plan)
 	}
@@ -87,7 +87,7 @@ func (r *Resolver) reply(plan *Plan, w *waiter, source Source, msg []byte, now t
 	w.end(msg, batch)
 }
 
-// replyShed replies SERVFAIL to a client without room.
+// replyShed replies SERVFAIL to a client whose query was shed.
 func (r *Resolver) replyShed(reason Shed, w *waiter, plan *Plan, batch *wire.SendBatch) {
 	w.opts.EDE = wire.EDEOther
 	msg := w.ask.AppendEmpty(nil, wire.RcodeServFail, &w.opts)
@@ -110,7 +110,7 @@ func (q *query) join(to wire.Replier) {
 	switch {
 	case c == nil:
 		silent, logIt := false, false
-		// The server stops reading from TCP clients, and a stale answer costs no more than a hit.
+		// No flood limit for TCP, where the server stops reading, nor with a stale answer, which costs no more than a hit.
 		if !q.from.Stream && !q.staleHeld {
 			silent, logIt = t.floodLocked(who, q.now)
 		}
@@ -154,7 +154,7 @@ func (q *query) join(to wire.Replier) {
 // shedBackoff is the refresh backoff of a stale answer used because there was no room for a query.
 const shedBackoff = time.Second
 
-// rejectQuery handles a query without room. The client gets the zone fallback or the stale answer that
+// rejectQuery handles a query that a limit sheds. The client gets the zone fallback or the stale answer that
 // the lookup found, or SERVFAIL with the reason, or nothing if it has had too many SERVFAILs.
 func (q *query) rejectQuery(why Shed, silent bool, to wire.Replier) {
 	if silent {

@@ -16,20 +16,20 @@ import (
 type Worker struct {
 	r          *Resolver
 	query      query
-	room       redirect // of the query, if it has one
+	room       redirect // memory for the query's redirect
 	restorer   restorer
 	rotation   uint32 // counts zone answers, to rotate their addresses
 	tally      tally
 	batch      wire.SendBatch // upstream queries and replies to send at the end of the batch
-	spareQuery *inFlight      // for the next query to start; nil: not allocated
+	spareQuery *inFlight      // used for the next in-flight query that starts; nil: not allocated
 	walker     *Worker        // looks names up for walk; nil: not needed yet
-	walk       *walk          // of the current query; nil if walker is
+	walk       *walk          // walk of the current query; nil if walker is nil
 }
 
 // NewWorker returns a worker.
 func (r *Resolver) NewWorker() *Worker { return &Worker{r: r} }
 
-// begin makes a query of a client the current one.
+// begin clears the current query for a new one of a client.
 func (w *Worker) begin(plan *Plan, from *wire.Peer, now time.Time) *query {
 	q := &w.query
 	*q = query{}
@@ -122,11 +122,11 @@ func (r *Resolver) withWorker(plan *Plan, from *wire.Peer, now time.Time, elapse
 type query struct {
 	lookup
 
-	usage      *pods.Usage   // of the client; nil: not counted
-	retried    *sender       // of a DNS64 retry or a walk: the client as it was when the query arrived; nil otherwise
+	usage      *pods.Usage   // counters of the client's pod, or of all clients without one; nil: not counted
+	retried    *sender       // the client as it was when the query arrived, for a DNS64 retry or a walk; nil: see from
 	elapsed    time.Duration // since the query arrived; 0 except for DNS64 retries and walks
 	cookieRoom [cookieLen]byte
-	signer     *tsig.Signer // of the reply; nil: the query is not signed
+	signer     *tsig.Signer // signs the reply; nil: the query is not signed
 	addrProven bool         // the source address of a miss is verified
 	walking    bool         // a lookup of the walk must wait for upstream
 	inner      bool         // the reply is for a walk, and not counted
