@@ -30,8 +30,8 @@ type Config struct {
 
 // Prefetch says when an answer is refreshed before it expires.
 type Prefetch struct {
-	Hits      int     // minimum uses since it was stored, 65535 at most; 0: never
-	Remaining float64 // maximum part of its lifetime that is left, 0 to 1
+	Hits      int     // minimum uses of the answer since it was stored, 65535 at most; 0: no prefetching
+	Remaining float64 // maximum remaining part of its lifetime, 0 to 1
 }
 
 // A Cache is safe for concurrent use.
@@ -48,7 +48,7 @@ type Cache struct {
 type shared struct {
 	seed      maphash.Seed
 	epoch     time.Time    // origin of stored times
-	suspended atomic.Int64 // ns spent in suspend since then; [time.Time] does not count them
+	suspended atomic.Int64 // ns that the machine was suspended since epoch; [time.Time] does not count them
 
 	prefetchHits      atomic.Uint32 // Prefetch.Hits
 	prefetchRemaining atomic.Uint32 // Prefetch.Remaining in parts of prefetchUnit
@@ -123,8 +123,8 @@ func (sh *shared) build(n, size int) (*Cache, error) {
 }
 
 // AddSuspend adds the length d of a suspend to the age of every entry, because the monotonic clock of
-// [time.Time] (CLOCK_MONOTONIC) stops during a suspend. Answers queried before the suspend count as
-// queried before every owner change.
+// [time.Time] (CLOCK_MONOTONIC) stops during a suspend. Stored answers that were queried less than d
+// after their owner's last change count as older than the change.
 func (c *Cache) AddSuspend(d time.Duration) {
 	for i := range c.owners {
 		c.owners[i].Add(int64(d)) // the time of an owner that never changed stays long past
@@ -132,7 +132,7 @@ func (c *Cache) AddSuspend(d time.Duration) {
 	c.suspended.Add(int64(d))
 }
 
-// eachShard calls f for each shard, locked, of c or of its successors.
+// eachShard calls f for each shard of c, locked. Where entries moved to a successor, f gets its shards instead.
 func (c *Cache) eachShard(f func(*shard)) {
 	for c != nil {
 		var next *Cache
@@ -154,9 +154,9 @@ func (c *Cache) eachShard(f func(*shard)) {
 type Stats struct {
 	Hits, Misses, Expired uint64
 	Insertions            uint64
-	Evictions             uint64 // usable answers that were evicted
+	Evictions             uint64 // unexpired answers that were evicted; by Resize also stale ones
 	Expirations           uint64 // expired or invalidated answers whose bytes were freed
-	Rejected              uint64 // answers that no shard can hold
+	Rejected              uint64 // answers that cannot be stored, for example too large ones
 	Stale                 uint64 // stale answers returned; neither hits nor misses
 	NXDomainCut           uint64 // answers of LookupNXDomainCut, each after a miss
 	Invalidated           uint64 // misses that found an answer older than its owner's last change
@@ -196,14 +196,14 @@ func (c *Cache) Stats() Stats {
 // which costs an upstream query.
 const ownerSlots = 4096
 
-// propagationDelay is how long after a change upstream may still answer from before it, because its
-// own watch can lag behind ours.
+// propagationDelay is how long after a change an upstream may still give the old answer, because its
+// watch can lag behind ours.
 const propagationDelay = time.Second
 
 // queryAgeUnit is the precision of an entry's query age, rounded up.
 const queryAgeUnit = 100 * time.Millisecond
 
-// ownersLen is the size of the table in bytes. It counts against the budget.
+// ownersLen is the size of the owner table in bytes. It counts against the budget.
 const ownersLen = 8 * ownerSlots
 
 // predatesChange reports whether an answer queried at asked may predate the last change of the owner.

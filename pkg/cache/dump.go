@@ -23,7 +23,7 @@ const (
 	dumpStaleUsed = 1 << 3  // was used after it expired
 )
 
-// dumpBytes bounds the bytes that are copied while a shard is locked. A larger answer is copied alone.
+// dumpBytes is the number of bytes after which Dump stops copying and unlocks the shard.
 const dumpBytes = 32 << 10
 
 // Dump passes the usable answers, fresh or stale, to emit as records for [Cache.Restore]. If they
@@ -52,9 +52,9 @@ func (c *Cache) Dump(maxBytes int64, now time.Time, emit func(record []byte) err
 	return n, err
 }
 
-// eachUsable calls f for the usable entries of each shard in turn, some at a time under its lock, or
-// fewer if f returns false. It calls after without the lock. A goroutine that waits for a shard gets it
-// while f visits the others. An entry that moves in its index meanwhile may be missed.
+// eachUsable calls f for the usable entries, cached failures excepted. It visits the shards in turns, some
+// entries at a time under the lock, fewer if f returns false, and calls after without the lock. So other
+// goroutines get a shard while f visits the others. An entry that moves in its index may be missed.
 func (c *Cache) eachUsable(at int64, f func(e entry, rank int, inMain bool) bool, after func() error) error {
 	next := make([]int, len(c.shards))
 	for left := len(c.shards); left > 0; {
@@ -93,20 +93,20 @@ func (c *Cache) current() *Cache {
 	}
 }
 
-// ranks is the number of ranks.
+// ranks is the number of ranks by which Dump selects entries: by worth class, then by hit class.
 const ranks = worthClasses * dumpHits
 
-// dumpHits is the number of hit classes, by powers of two.
+// dumpHits is the number of hit classes: an entry with n hits is in class bits.Len(n).
 const dumpHits = 17
 
 // A dumper creates records.
 type dumper struct {
-	at         int64
+	at         int64  // time of the dump, ns since the epoch
 	room       int64  // bytes left for records
 	cutoffRank int    // the rank of which only a part fits
-	cutoffRoom int64  // bytes for records of cutoffRank
-	buf        []byte // of the records
-	ends       []int  // of each record in buf
+	cutoffRoom int64  // bytes left for records of cutoffRank
+	buf        []byte // records not yet passed to emit
+	ends       []int  // end of each record in buf
 }
 
 // selectRanks determines which ranks fit.
@@ -144,7 +144,7 @@ func (d *dumper) copy(e entry, rank int, inMain bool) bool {
 
 // recordLen estimates the bytes of the entry's record.
 func recordLen(e entry) int64 {
-	const fixed = 4 + 2 + 1 + 3 // usual lengths of age, lifetime and hits, and three bytes
+	const fixed = 4 + 2 + 1 + 3 // usual lengths of age, lifetime and hits, and three fields of one byte
 	return framedSize(fixed + len(e.tail()) + len(e.msg()))
 }
 

@@ -35,8 +35,8 @@ const (
 	offName        = 39 // uint8, length of the question's name minus one
 
 	// The remaining fields serve stale answers and answers with an owner.
-	offBackoff  = 40 // uint32, in backoffUnit after expiry; 0: no backoff
-	offOwner    = 44 // uint16, tag; 0: none
+	offBackoff  = 40 // uint32, time from expiry to the end of the refresh backoff, in backoffUnit; 0: no backoff
+	offOwner    = 44 // uint16, owner's tag; 0: none
 	offQueryAge = 46 // uint8, in queryAgeUnit: time from the upstream query to storing
 	offFailures = 47 // uint8, failed refreshes since it was stored
 	headerLen   = 48
@@ -44,7 +44,7 @@ const (
 
 // Flags of an entry.
 const (
-	flagDead       = 1 << iota // replaced or removed; its bytes are freed at the tail
+	flagDead       = 1 << iota // replaced or removed; its bytes are freed once it is at its log's tail
 	flagFailure                // a cached failure
 	flagPrefetched             // its prefetch was requested
 	flagDenial                 // denies its name for all types
@@ -136,7 +136,7 @@ func (e entry) rrtype() uint16 {
 // tail returns the part of the key after name and type.
 func (e entry) tail() []byte { return e[headerLen : headerLen+int(e[offTail])] }
 
-// ttls and msg return the two variable parts.
+// ttls returns the offsets of the TTLs in the message; msg returns the message.
 func (e entry) ttls() []byte {
 	off := headerLen + int(e[offTail])
 	return e[off : off+2*int(binary.LittleEndian.Uint16(e[offTTLs:]))]
@@ -197,7 +197,7 @@ func (e entry) setQuestionType(msg []byte, k *key) {
 	}
 }
 
-// rotate writes the RDATA of the address set in msg rotated by one more place than the last time.
+// rotate rotates the n addresses in msg by one more place than the last time.
 func (e entry) rotate(msg []byte, n int) {
 	source := int(binary.LittleEndian.Uint16(e[offRotation:]))
 	binary.LittleEndian.PutUint16(e[offRotation:], uint16((source+1)%n))
@@ -224,7 +224,7 @@ type key struct {
 	raw       []byte // canonical name in wire form, type, tail
 	nameLen   int    // bytes
 	rrtype    uint16
-	shardBits uint64 // of the name's hash
+	shardBits uint64 // lowest bits of the name's hash, which choose the shard
 	base      uint64 // hash of everything but the type
 }
 
@@ -247,7 +247,7 @@ func (sh *shared) owner(a *Answer, at int64) (tag uint16, queryAge uint8, ok boo
 	if !a.QueriedAt.IsZero() {
 		took := (at - sh.nanos(a.QueriedAt) + int64(queryAgeUnit) - 1) / int64(queryAgeUnit)
 		if took > math.MaxUint8 {
-			return tag, 0, false // longer than any upstream query takes
+			return tag, 0, false // queryAge has no room for it; no upstream query takes so long
 		}
 		queryAge = uint8(max(0, took))
 	}
@@ -266,7 +266,7 @@ func (sh *shared) key(raw []byte) key {
 	if n++; n != len(raw)-plainTailLen {
 		return sh.longKey(raw, n)
 	}
-	// This is raw[:n]. But n is known only after the loop, and a CPU that predicts the comparison above need not wait for the length.
+	// The same as raw[:n], but a CPU that predicts the comparison above need not wait for the loop to know this length.
 	name := raw[:len(raw)-plainTailLen]
 	hash := maphash.Bytes(sh.seed, name)
 	return key{

@@ -98,7 +98,7 @@ func (c *Cache) Top(n int, bySize bool, now time.Time) []Entry {
 	}
 }
 
-// top is Top of a cache that is not resized meanwhile.
+// top does the work of Top. Its result is incomplete if c is resized meanwhile.
 func (c *Cache) top(n int, rank func(hits, size int) int, at int64) []Entry {
 	list := []Entry{}
 	collect := func(s *shard, e entry) {
@@ -120,8 +120,8 @@ func (c *Cache) top(n int, rank func(hits, size int) int, at int64) []Entry {
 	return list
 }
 
-// walk calls f for the entries of the shard of a name's hash bits, some at a time under its lock. It
-// visits every entry that stays, occasionally twice.
+// walk calls f for the entries of the shard of a name with the hash bits low, some at a time under its
+// lock. It visits every entry that stays in the cache, occasionally twice.
 func (c *Cache) walk(low uint64, f func(s *shard, e entry)) {
 	var in *shard
 	for pos := 0; pos >= 0; {
@@ -171,7 +171,7 @@ func (s *shard) publicEntry(e entry, at int64) Entry {
 	return v
 }
 
-// stateOf returns the state of e for operators.
+// stateOf returns the state of e for operators: also PrefetchDue, and Expired or Outdated in place of Absent.
 func (s *shard) stateOf(e entry, at int64) Freshness {
 	switch state := s.state(e, at); {
 	case state == Fresh && e[offFlags]&flagPrefetched != 0:

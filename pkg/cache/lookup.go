@@ -22,7 +22,7 @@ const (
 	Stale                         // an expired answer, not appended: the caller should query upstream first
 	StaleBackoff                  // an expired answer, appended: a refresh failed or timed out recently
 	Expired                       // state of an entry that Lookup calls absent: expired for too long
-	Outdated                      // the same: older than its owner's last change
+	Outdated                      // state of an entry that Lookup calls absent: older than its owner's last change
 )
 
 // String returns the word for the state of an entry in status pages and explanations.
@@ -79,7 +79,7 @@ func (s *shard) countMiss(e entry, found Freshness) {
 	}
 }
 
-// selectEntry returns the entry for the question of k. With Absent it may return an unusable one.
+// selectEntry returns the entry for the question of k. With Absent the entry is nil or unusable.
 func (s *shard) selectEntry(k *key, at int64) (entry, Freshness) {
 	e, _, ok := s.find(k, k.rrtype)
 	if !ok {
@@ -213,10 +213,10 @@ func (e entry) deniesName() bool {
 // ServeStale configures the use of expired answers (RFC 8767).
 type ServeStale struct {
 	Window time.Duration // time after expiry in which an answer may be used, MaxStaleWindow at most; 0: never
-	TTL    time.Duration // of stale answers, whole seconds; also the maximum backoff after failed refreshes
+	TTL    time.Duration // TTL of stale answers, whole seconds; also the maximum backoff after failed refreshes
 }
 
-// MaxStaleWindow is the largest ServeStale.Window: an entry's backoff field cannot represent more.
+// MaxStaleWindow is the largest ServeStale.Window. An entry's backoff field can represent 49 days after expiry.
 const MaxStaleWindow = 30 * 24 * time.Hour
 
 // backoffUnit is the precision of an entry's backoff, rounded up.
@@ -282,8 +282,8 @@ func (s *shard) forQuestion(k *key, f func(entry)) {
 	}
 }
 
-// recordFailure puts the usable answers to the question of k into backoff, for first and then twice as
-// long each time. It reports whether there is a usable answer.
+// recordFailure puts the usable answers to the question of k into backoff: for first, and twice as long
+// after each further failure, up to the stale TTL. It reports whether there is a usable answer.
 func (s *shard) recordFailure(k *key, first time.Duration, at int64) (usable bool) {
 	s.forQuestion(k, func(e entry) {
 		switch s.state(e, at) {
@@ -314,7 +314,7 @@ type Answer struct {
 
 	AllTypes  bool      // a denial of the question's name for all types; otherwise of its type alone
 	Owner     []byte    // name of the object that the answer depends on, for OwnerChanged; nil: none
-	QueriedAt time.Time // when upstream was queried; used only with Owner
+	QueriedAt time.Time // when upstream was queried; zero: when the answer is stored; used only with Owner
 }
 
 // Put stores a under key, which must contain the name and type of its question and everything else
@@ -339,7 +339,7 @@ func (c *Cache) Put(key []byte, a *Answer, now time.Time) {
 		}
 		e = s.store(&k, denialType, a, flagDenial)
 	case k.rrtype == denialType:
-		s.stats.Rejected++ // would be mistaken for a denial
+		s.stats.Rejected++ // an entry of this type would be mistaken for a denial
 	default:
 		s.remove(&k, denialType)
 		e = s.store(&k, k.rrtype, a, 0)
@@ -349,10 +349,10 @@ func (c *Cache) Put(key []byte, a *Answer, now time.Time) {
 	}
 }
 
-// PutFailure caches a failure under key: first for the duration first, then for twice as long each
-// time the next failure follows within the duration of the last, up to limit (RFC 9520 section 3.2).
-// It never replaces a usable answer; that answer goes into backoff instead, for first and then twice
-// as long each time, up to ServeStale.TTL.
+// PutFailure caches a failure under key for the duration first. If the previous failure is valid, or
+// expired less than its own duration ago, the new one is cached for twice as long, up to limit (RFC 9520
+// section 3.2). PutFailure never replaces a usable answer. That answer goes into backoff instead: for
+// first, and twice as long after each further failure, up to ServeStale.TTL.
 func (c *Cache) PutFailure(key, msg []byte, first, limit time.Duration, now time.Time) {
 	a := Answer{Msg: msg, Lifetime: first}
 	k, at := c.key(key), c.nanos(now)
@@ -430,7 +430,7 @@ func (s *shard) remove(k *key, rrtype uint16) bool {
 	return ok
 }
 
-// drop marks the entry at off as dead.
+// drop removes the entry at off from the index and marks it as dead.
 func (s *shard) drop(off int, e entry) {
 	e[offFlags] |= flagDead
 	s.index.remove(e.hash(), off)
@@ -439,8 +439,8 @@ func (s *shard) drop(off int, e entry) {
 
 // Observe registers changed, which is called when the answers of a name or of an owner may change: before an answer is replaced,
 // and again after it, because a copy of the old one may have been made in between. It is called with nil after the answers of many
-// names changed. The expiry of an answer is no change. changed must be quick and must not keep name. A nil function removes it. The
-// caches of [Cache.Resize] have the same one.
+// names changed. The expiry of an answer is no change. changed must be quick and must not keep name. A nil function removes it. It
+// stays registered after [Cache.Resize].
 func (c *Cache) Observe(changed func(name []byte)) {
 	if changed == nil {
 		c.changed.Store(nil)
@@ -473,7 +473,7 @@ func (c *Cache) Validity(key []byte, now time.Time) (age, left time.Duration, ok
 	return time.Duration(at - e.stored()), left, true
 }
 
-// AddHits counts n uses of the answer to the question of key, which were answered from a copy of it.
+// AddHits counts n uses of the answer to the question of key, for replies that were made from a copy of it.
 func (c *Cache) AddHits(key []byte, n uint64) {
 	k := c.key(key)
 	s := c.lockShard(k.shardBits)

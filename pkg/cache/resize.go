@@ -43,7 +43,7 @@ func (c *Cache) resize(n, size int, now time.Time) (*Cache, error) {
 	return d, nil
 }
 
-// everyNth returns each step-th shard from the first.
+// everyNth returns every step-th shard, beginning with the one at index first.
 func everyNth(shards []*shard, first, step int) (part []*shard) {
 	for i := first; i < len(shards); i += step {
 		part = append(part, shards[i])
@@ -91,7 +91,7 @@ func (s *shard) listByWorth(at int64) (l worthList) {
 }
 
 // moveHere moves the entries of shards of the previous cache to the shards of c with the same hash
-// bits. Other goroutines cannot reach those before the old shards are empty. Either from or to has one
+// bits. Other goroutines reach the new shards only once the old ones are empty. Either from or to has one
 // element. It leaves out the least valuable entries if not all fit, and moves the others in ascending
 // order of worth, because a log evicts first what was written first.
 func (c *Cache) moveHere(from, to []*shard, at int64) {
@@ -135,7 +135,7 @@ func (c *Cache) moveHere(from, to []*shard, at int64) {
 	}
 }
 
-// addMoved stores copies of entries of another cache, but the first ones of leftOut bytes. It returns
+// addMoved stores copies of entries of another cache, except the first leftOut bytes of them. It returns
 // how many bytes are still to be left out.
 func (c *Cache) addMoved(entries []entry, inMain bool, leftOut int) int {
 	for _, e := range entries {
@@ -150,9 +150,8 @@ func (c *Cache) addMoved(entries []entry, inMain bool, leftOut int) int {
 	return leftOut
 }
 
-// addMoved stores a copy of an entry of another cache. The caller does so once per entry. An entry
-// from a main log goes to the main log while that has room, otherwise to the small log, whose used
-// entries survive.
+// addMoved stores a copy of an entry of another cache, whose key s does not have. An entry from a main
+// log, or a used one, goes to the main log while that has room, and otherwise to the small log.
 func (s *shard) addMoved(e entry, inMain bool) {
 	size := e.size()
 	if size > s.main.size/4 {

@@ -12,9 +12,9 @@ import (
 )
 
 const (
-	bytesPerSlot     = 112 // of the budget; the smallest entry, one A record of a short name, takes about 100
-	smallPart        = 10  // the small log is a tenth, as in the S3-FIFO paper
-	maxSecondChances = 64  // per insertion, to bound the time under the lock
+	bytesPerSlot     = 112 // shard bytes per index slot; the smallest entry, one A record of a short name, takes about 100
+	smallPart        = 10  // the small log is a tenth of both logs, as in the S3-FIFO paper
+	maxSecondChances = 64  // entries that one evictMain moves at most, to bound the time under the lock
 )
 
 // A shard is a part of the cache with its own lock.
@@ -34,7 +34,7 @@ type shard struct {
 	// overwrite old ones.
 	ghosts    []uint32
 	now       int64 // time of the current operation, ns since the epoch
-	liveBytes int   // of entries that the index finds
+	liveBytes int   // bytes of the entries in the index
 	stats     Stats
 
 	unmap runtime.Cleanup // unmaps the memory
@@ -152,7 +152,7 @@ func (s *shard) allocate(hash uint64, size int, toMain bool) (int, *ring) {
 	ghost := &s.ghosts[s.index.home(hash)]
 	remembered := *ghost == uint32(hash)|1
 	if remembered {
-		*ghost = 0 // keeps the ghost of another hash
+		*ghost = 0 // used up; the ghost of another hash stays
 	}
 	if toMain || remembered || size > s.small.size/2 {
 		log = &s.main
@@ -169,7 +169,7 @@ func (s *shard) allocate(hash uint64, size int, toMain bool) (int, *ring) {
 	}
 }
 
-// evict frees at least one index slot.
+// evict frees the tail of a log. That may free no index slot, so callers repeat it until there is one.
 func (s *shard) evict() {
 	if !s.small.empty() {
 		s.evictSmall()
@@ -195,7 +195,7 @@ func (s *shard) evictSmall() {
 		return
 	}
 	if state != Absent && !s.main.filled {
-		if to, ok := s.main.reserve(e.size()); ok { // never used space
+		if to, ok := s.main.reserve(e.size()); ok { // there is space that was never used
 			s.move(off, to, 0)
 			return
 		}
@@ -206,8 +206,8 @@ func (s *shard) evictSmall() {
 	s.dropEvicted(off, e)
 }
 
-// evictMain frees the tail of the main log. An entry that was used since its last turn moves to the
-// head instead: there is always room for it, because its own bytes were just freed.
+// evictMain frees the tail of the main log. An entry whose use count is not zero moves to the head instead
+// and loses a use: there is always room for it, because its own bytes were just freed.
 func (s *shard) evictMain() {
 	for chances := maxSecondChances; ; chances-- {
 		off := s.main.tail

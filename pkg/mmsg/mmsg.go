@@ -14,7 +14,7 @@ import (
 // A Message is the kernel's struct mmsghdr.
 type Message struct {
 	Header unix.Msghdr
-	length uint32
+	length uint32 // bytes received or sent
 	_      [4]byte
 }
 
@@ -26,7 +26,7 @@ const (
 	_ = uint(16 - unsafe.Sizeof(unix.Iovec{}))
 )
 
-// newMessages returns messages of one buffer each, which are to be set.
+// newMessages returns count messages with room for one buffer each, which setData sets.
 func newMessages(count int) []Message {
 	list, vecs := make([]Message, count), make([]unix.Iovec, count)
 	for i := range list {
@@ -45,13 +45,13 @@ func (m *Message) setData(data []byte) {
 type Inbox struct {
 	Messages []Message // the caller may set their names and control buffers
 	data     []byte
-	stride   int
+	stride   int // bytes from one datagram to the next
 }
 
-// padding follows each datagram, so that sizes are no power of two: the first cache lines would share a few sets.
+// padding follows each datagram. With a power of two as their distance, their first bytes would share a few CPU cache sets.
 const padding = 64
 
-// NewInbox returns an inbox for so many datagrams of at most size bytes.
+// NewInbox returns an inbox for count datagrams of at most size bytes each.
 func NewInbox(count, size int) *Inbox {
 	b := &Inbox{Messages: newMessages(count), stride: size + padding}
 	b.data = make([]byte, count*b.stride)
@@ -61,7 +61,7 @@ func NewInbox(count, size int) *Inbox {
 	return b
 }
 
-// Receive reads what the socket holds, without waiting. An empty socket is EAGAIN.
+// Receive reads the datagrams that the socket holds, without waiting. It returns EAGAIN if there is none.
 //
 // RawSyscall bypasses the scheduler: the call never blocks, and releasing the processor costs more than the call.
 func (b *Inbox) Receive(fd uintptr) (n int, errno syscall.Errno) {
@@ -78,14 +78,14 @@ func (b *Inbox) Receive(fd uintptr) (n int, errno syscall.Errno) {
 	}
 }
 
-// ReadOne reads one datagram, for a connection without a socket of the kernel.
+// ReadOne reads one datagram from r, a connection that is not a kernel socket.
 func (b *Inbox) ReadOne(r io.Reader) error {
 	n, err := r.Read(b.data[:b.stride-padding])
 	b.Messages[0].length = uint32(n)
 	return err
 }
 
-// Datagram returns the i-th datagram, as far as it fits.
+// Datagram returns the i-th datagram, cut if it did not fit.
 func (b *Inbox) Datagram(i int) []byte { return b.data[i*b.stride:][:b.Messages[i].length] }
 
 // Truncated reports whether the i-th datagram did not fit.
@@ -95,11 +95,11 @@ func (b *Inbox) Truncated(i int) bool { return b.Messages[i].Header.Flags&unix.M
 type Outbox struct {
 	messages []Message
 	room     []byte
-	used     int // bytes of room
+	used     int // bytes of room in use
 	count    int
 }
 
-// NewOutbox returns an outbox for so many datagrams, with memory for size bytes.
+// NewOutbox returns an outbox for count datagrams, with memory for size bytes in total.
 func NewOutbox(count, size int) *Outbox {
 	return &Outbox{messages: newMessages(count), room: make([]byte, size)}
 }
@@ -113,8 +113,8 @@ func (b *Outbox) Fits(size int) bool { return b.count < len(b.messages) && b.use
 // Buffer returns the free memory, with length 0.
 func (b *Outbox) Buffer() []byte { return b.room[b.used:b.used:len(b.room)] }
 
-// Add adds a datagram, of which there must not be more than NewOutbox was called for. The caller appended it to Buffer,
-// which may have reallocated it. The message has no name and no control data yet.
+// Add adds a datagram, up to the count given to NewOutbox. The caller appended it to Buffer, which may have reallocated
+// it. The message has no name and no control data yet.
 func (b *Outbox) Add(datagram []byte) *Message {
 	if cap(datagram) == len(b.room)-b.used {
 		b.used += len(datagram)

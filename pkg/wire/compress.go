@@ -12,7 +12,7 @@ import (
 const suffixSlots = 1 << 12
 
 // A suffixTable finds a name that a new message already has. It holds offsets by hash of the name; a newer name replaces
-// an older one in its slot. So its cost has a bound, and a name that is lost is only written again.
+// an older one in its slot. So its cost is bounded. A name that was replaced is written in full again.
 type suffixTable struct {
 	seed    maphash.Seed // random, so that senders cannot construct collisions
 	offsets [suffixSlots]uint16
@@ -37,11 +37,11 @@ func (t *suffixTable) hashName(msg []byte, off int) {
 	}
 }
 
-// slot returns the slot of the suffix that begins with a label of the hashed name.
+// slot returns the slot of the suffix that begins with the given label of the hashed name, counted from 0.
 func (t *suffixTable) slot(label int) *uint16 { return &t.offsets[t.hashes[label]>>52] }
 
-// Compress rewrites m, which has no OPT record, with each name written once, if its sender did not compress it. Names
-// stay the same in every letter. It leaves m unchanged if the result has no room in a message.
+// Compress rewrites m, which has no OPT record, with compressed names if its sender did not compress it. The case of all
+// letters stays. It leaves m unchanged if the result exceeds [MaxMessage].
 func (c *Rewriter) Compress(m *Message) error {
 	if !hasFullOwner(m) {
 		return nil
@@ -67,8 +67,8 @@ func (c *Rewriter) Compress(m *Message) error {
 	return m.Parse(m.Raw)
 }
 
-// hasFullOwner reports whether an owner name is written in full. Servers that compress do so only for an owner that
-// shares no label with a name before it.
+// hasFullOwner reports whether an owner name is written in full. Servers that compress write an owner in full only if it
+// shares no label with an earlier name.
 func hasFullOwner(m *Message) bool {
 	for _, r := range m.Records {
 		if end := int(r.TTL) - 5; m.Raw[end] == 0 && end > int(r.Owner) { // the root label, and not the root itself
@@ -78,8 +78,8 @@ func hasFullOwner(m *Message) bool {
 	return false
 }
 
-// pointBack appends a pointer to the name at off of the old message if the new one has it, and otherwise notes that it
-// begins here. label is its first one of the hashed name. It returns false if the name is still to be written.
+// pointBack handles the name at off of the old message, which begins with the given label of the hashed name. If the new
+// message has the name, pointBack appends a pointer. Otherwise it records that the name begins here, and returns false.
 func (c *Rewriter) pointBack(off, label int) bool {
 	if !c.inFull {
 		if to := c.writtenAt(off, label); to != 0 {
@@ -93,15 +93,15 @@ func (c *Rewriter) pointBack(off, label int) bool {
 	return false
 }
 
-// writtenAt returns the offset in the new message of the name at off of the old one, 0 if it is not known. label is its
-// first one of the hashed name.
+// writtenAt returns the offset in the new message of the name at off of the old one, 0 if it is not known. The name
+// begins with the given label of the hashed name.
 func (c *Rewriter) writtenAt(off, label int) int {
 	at := int(*c.suffixes.slot(label))
 	if at == 0 {
 		return 0
 	}
 	msg, out := c.m.Raw, c.out[c.start:]
-	for to := at; to < len(out); { // otherwise it is a part of the name that is being written
+	for to := at; to < len(out); { // otherwise the candidate belongs to the name that is being written
 		off, to = follow(msg, off), follow(out, to)
 		n := int(msg[off]) + 1
 		switch {

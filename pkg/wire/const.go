@@ -71,9 +71,9 @@ const (
 	EDEInvalidData          = 24
 )
 
-// OptionExplain is an EDNS option code for local use (RFC 6891 section 9). A client sends it empty,
-// or with the 4 or 16 bytes of the address of the client to answer as,
-// to ask how its reply was made. The reply carries the explanation as text.
+// OptionExplain is an EDNS option code for local use (RFC 6891 section 9). A client sends it to ask how
+// its reply was made: empty, or with the 4 or 16 bytes of an address, to be answered like the client with
+// that address. The reply carries the explanation as text.
 const OptionExplain = 65305
 
 // EDNS option codes.
@@ -86,14 +86,14 @@ const (
 
 // Bits of the header's third and fourth byte.
 const (
-	bitQR = 0x80 // third
+	bitQR = 0x80 // third byte
 	bitAA = 0x04
 	bitTC = 0x02
 	bitRD = 0x01
-	bitRA = 0x80 // fourth
+	bitRA = 0x80 // fourth byte
 	bitAD = 0x20
 	bitCD = 0x10
 
-	opcodeMask = 0x78 // third
-	rcodeMask  = 0x0f // fourth
+	opcodeMask = 0x78 // third byte
+	rcodeMask  = 0x0f // fourth byte
 )

@@ -27,7 +27,7 @@ func NewFrameReader(size int) FrameReader {
 // Size returns the current size of the buffer.
 func (r *FrameReader) Size() int { return len(r.buf) }
 
-// Buffer returns where the next read goes; it is never empty. It moves bytes and invalidates earlier messages.
+// Buffer returns the memory for the next read, at least one byte. It moves bytes, which invalidates earlier messages.
 func (r *FrameReader) Buffer() []byte {
 	rest := r.buf[r.start:r.end]
 	switch {
@@ -45,7 +45,7 @@ func (r *FrameReader) Buffer() []byte {
 func (r *FrameReader) Advance(n int) { r.end += n }
 
 // Next returns the next whole message, or nil if more bytes are needed. The message is valid until Buffer is called.
-// The result ok is false if the message has fewer than least bytes.
+// ok is false if the length of the next message is below least.
 func (r *FrameReader) Next(least int) (msg []byte, ok bool) {
 	rest := r.buf[r.start:r.end]
 	if len(rest) < FrameHeader {

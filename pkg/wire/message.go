@@ -41,7 +41,7 @@ type Message struct {
 	qend       int // offset after the question
 	opt        int // offset of the OPT record, 0: none
 	optEnd     int
-	labelSteps int // labels and pointers visited after first pointers so far
+	labelSteps int // labels and pointers visited so far, see maxLabelSteps
 	rcode      uint16
 	labels     labelSet // offsets that a compression pointer may lead to
 }
@@ -213,7 +213,7 @@ func SetID(msg []byte, id uint16) { binary.BigEndian.PutUint16(msg, id) }
 const QuestionNameOffset = HeaderLen
 
 // SameName reports whether the names at two offsets are equal, ignoring case. Valid offsets are
-// those of the question, of owners, and the results of [Message.Target] and [Message.Signer].
+// [QuestionNameOffset], those of owners, and the results of [Message.Target] and [Message.Signer].
 func (m *Message) SameName(a, b int) bool { return sameName(m.Raw, a, b) }
 
 // Within reports whether the name at one offset is the zone at the other, or below it.
@@ -444,7 +444,7 @@ func (m *Message) AppendToChain(buf []byte, start, target int) ([]byte, bool) {
 	return buf, true
 }
 
-// relocateRecord corrects the pointers of the record r of msg after labels have moved.
+// relocateRecord corrects the pointers of the record r of msg. moved maps a label's old offset to its new one, or to -1.
 func relocateRecord(msg []byte, r Record, moved func(int) int) bool {
 	off := relocateName(msg, int(r.Owner), moved)
 	if off < 0 {
@@ -479,7 +479,7 @@ func relocateName(msg []byte, off int, moved func(int) int) int {
 // below a name that does not exist (RFC 8020). name is canonical and ends in the name that m
 // denies. The question of m is canonical too. m has no OPT record and does not change. The result
 // has AD clear, because no server validated it for this name. AppendDenial returns the unchanged
-// dst and false if the message or a compression pointer gets too long.
+// dst and false if the message gets too long, or a pointer cannot reach its label.
 func (m *Message) AppendDenial(dst, name []byte, rrtype uint16) ([]byte, bool) {
 	by := len(name) - (m.qend - 4 - HeaderLen)
 	if len(m.Raw)+by > MaxMessage {

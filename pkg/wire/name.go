@@ -161,7 +161,7 @@ func AppendName(dst []byte, text string) ([]byte, error) {
 		if dst[label] = byte(len(dst) - label - 1); size < 0 || dst[label] == 0 || len(dst)-start >= MaxName {
 			return dst[:start], ErrName
 		}
-		end = len(text)-size <= 1 // of the text, or its final dot
+		end = len(text)-size <= 1 // nothing is left but perhaps the final dot
 		text = text[min(size+1, len(text)):]
 	}
 	return append(dst, 0), nil
@@ -260,7 +260,7 @@ func (m *Message) nameEnd(msg []byte, off int) int {
 	if to < 0 {
 		return -1
 	}
-	for range maxPointers { // what to leads to was checked with its own name
+	for range maxPointers { // the labels at to were checked with the name that they belong to
 		stop = to
 		for ; msg[stop] != 0 && msg[stop] <= MaxLabel; stop += int(msg[stop]) + 1 {
 			m.labelSteps++

@@ -48,7 +48,7 @@ type Query struct {
 
 	Cookie    []byte // RFC 7873 option data, 8 or 16 to 40 bytes; nil: none
 	Subnet    []byte // RFC 7871 option data; nil: none
-	ExplainTo []byte // address in OptionExplain, of the client whose reply is explained; nil: of the sender
+	ExplainTo []byte // address in OptionExplain: of the client to answer as; nil: the sender's
 	Serial    uint32 // zone serial of the client, from an IXFR query
 	HasSerial bool   // the query had a serial
 	TSIG      int    // offset of the TSIG record in the packet; 0: none
@@ -150,7 +150,7 @@ func (q *Question) keyFlags() (flags byte) {
 	return flags
 }
 
-// parseAdditional reads n records from off. It accepts one OPT record and skips all others.
+// parseAdditional reads n records from off: at most one OPT record, a TSIG record, and others, which it skips.
 func (q *Query) parseAdditional(pkt []byte, off, n int) (rcode int) {
 	if n > maxAdditional {
 		return RcodeFormErr
@@ -173,7 +173,7 @@ func (q *Query) parseAdditional(pkt []byte, off, n int) (rcode int) {
 		}
 		off = next
 	}
-	return rcode // BADVERS only now: a record after the OPT may still be malformed
+	return rcode // RcodeBadVers is returned late, because a record after the OPT could be malformed
 }
 
 // recordEnds returns the offset after the owner of the record at off, and the offset after the
@@ -250,7 +250,7 @@ func subnetFits(data []byte) bool {
 	if len(data) < 4 {
 		return false
 	}
-	addressBits := [...]int{0, 32, 128} // by family; 0: the client asks that no subnet is sent
+	addressBits := [...]int{0, 32, 128} // by address family; family 0: the client asks that no subnet is sent
 	family, source := int(binary.BigEndian.Uint16(data)), int(data[2])
 	return family < len(addressBits) && source <= addressBits[family] && data[3] == 0 && len(data) == 4+(source+7)/8
 }
@@ -259,8 +259,8 @@ func subnetFits(data []byte) bool {
 // last SetName. It is valid until the next Parse or SetName.
 func (q *Query) Name() []byte { return q.key[:q.keyNameLen] }
 
-// SetName replaces the name to look up, because the previous one is an alias of it. name is
-// canonical and in wire form. The reply keeps the question of the client.
+// SetName replaces the name to look up by target, which is canonical and in wire form. The reply keeps
+// the question of the client.
 func (q *Query) SetName(target []byte) {
 	q.keyNameLen = copy(q.key[:MaxName], target)
 	q.finishKey()
@@ -329,8 +329,8 @@ func (q *Question) CloneTo(room []byte) (Question, []byte) {
 	return a, room
 }
 
-// For returns a query of the same client for the name prefix and suffix, in canonical wire form, without EDNS. Its bytes
-// are appended to room, which is returned grown.
+// For returns a question of the same client, without EDNS, for the name that is prefix and suffix together, in canonical
+// wire form. Its bytes are appended to room. For also returns the grown room.
 func (q *Question) For(room, prefix, suffix []byte, rrtype uint16) (Question, []byte) {
 	start := len(room)
 	room = append(append(room, prefix...), suffix...)
@@ -341,8 +341,8 @@ func (q *Question) For(room, prefix, suffix []byte, rrtype uint16) (Question, []
 	return a, room
 }
 
-// AppendKey appends the key, see [Query.Key], of q's question with another name. name is canonical
-// and in wire form. The key has no subnet.
+// AppendKey appends a cache key like that of [Query.Key], but for name, which is canonical and in wire
+// form. The key has no subnet.
 func (q *Question) AppendKey(dst, name []byte) []byte {
 	dst = append(dst, name...)
 	dst = binary.BigEndian.AppendUint16(dst, q.Type)
@@ -451,7 +451,7 @@ func RandomCase(q []byte, bits uint64) {
 // Masks for the eight bytes of a uint64.
 const (
 	lowBits  = 0x0101010101010101 // the lowest bit of each
-	highBits = 0x80 * lowBits     // the highest
+	highBits = 0x80 * lowBits     // the highest bit of each
 )
 
 // letterBits sets the highest bit of each of the eight bytes that is an ASCII letter. Length bytes
@@ -516,7 +516,7 @@ func deniesEDNS(q, r []byte) bool {
 		binary.BigEndian.Uint16(q[10:]) > 0 // queries have no additional record but OPT
 }
 
-// Answers reports whether r matches the query q, in any case; see [Match].
+// Answers reports whether r is an answer to the query q, whatever the case of the name; see [Match].
 func Answers(q, r []byte) bool {
 	likeness := Match(q, r)
 	return likeness == ExactMatch || likeness == CaseMismatch

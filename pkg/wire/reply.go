@@ -227,8 +227,8 @@ func Truncate(msg []byte, limit int) []byte {
 	return msg[:end]
 }
 
-// DenyType makes msg, an answer, deny the type of its question if it denies the name itself, and no alias of it leads elsewhere.
-// Nothing proves that.
+// DenyType turns msg, an answer, from NXDOMAIN into NODATA if its answer section has no record, such as an alias. It then
+// clears AD, because no server validated that.
 func DenyType(msg []byte) {
 	if msg[3]&rcodeMask == RcodeNXDomain && msg[6]|msg[7] == 0 {
 		msg[3] &^= rcodeMask | bitAD
@@ -245,8 +245,8 @@ func (c *sectionCounts) put(msg []byte) {
 	}
 }
 
-// setTruncated sets TC of msg, from which records of a section and all after it are removed, but not
-// for additional records (RFC 2181 section 9).
+// setTruncated sets TC of msg, which lacks records from the given section on. If these are additional
+// records only, it leaves TC as it is (RFC 2181 section 9).
 func setTruncated(msg []byte, section uint8) {
 	if section < Additional {
 		msg[2] |= bitTC
@@ -321,7 +321,7 @@ type SendBatch struct {
 	next int // index of the first entry of due that is not flushed yet
 }
 
-// Add has f flushed at the end of the batch. The goroutine that queues the first item in f calls
+// Add adds f to those that Flush flushes. The goroutine that queues the first item in f calls
 // Add; items that others queue before the flush go with it.
 func (s *SendBatch) Add(f Flusher) { s.due = append(s.due, f) }
 

@@ -25,19 +25,19 @@ type Rewriter struct {
 	newOffset     []uint16                              // new offset of the label at an old offset, for names that are not renamed; 0: not written yet
 
 	compress bool         // find names by their labels too, see Compress
-	inFull   bool         // with compress: the name that is being written must not end in a new pointer
+	inFull   bool         // with compress: the name that is being written may keep its pointer, but gets no new one
 	suffixes *suffixTable // nil: not needed yet
 
 	current, replacement, targetName, kept []byte // reused
 	addr                                   [16]byte
 }
 
-// Rename appends m as the answer to question, a canonical wire-form name. m has no OPT record.
-// Rename maps owners and the names in RDATA by names, which appends the new name for a name, both
-// canonical and in wire form; it returns the unchanged dst and false if the name has no new name.
-// Rename drops a CNAME record whose target becomes its own owner. Type and class of the question stay. AD is cleared, because no server validated
-// the result. If the result exceeds [MaxMessage], Rename stops early and sets TC, unless only
-// additional records are left out.
+// Rename appends m as the answer to question, a canonical wire-form name. m has no OPT record. Owners and
+// the names in RDATA are mapped by names. It appends the new name for a name, both canonical and in wire
+// form, or returns the unchanged dst and false if the name stays. Rename drops a CNAME record whose target
+// becomes its own owner. Type and class of the question stay. AD is cleared, because no server validated
+// the result. Beyond [MaxMessage] the result ends early, with TC set unless only additional records are
+// left out.
 func (c *Rewriter) Rename(dst []byte, m *Message, question []byte, names func(dst, name []byte) ([]byte, bool)) []byte {
 	c.begin(dst, m, question, names)
 	c.out[c.start+3] &^= bitAD
@@ -52,11 +52,11 @@ func (c *Rewriter) Rename(dst []byte, m *Message, question []byte, names func(ds
 	return c.finish()
 }
 
-// SynthesizeAAAA appends m, the answer to an A question, as the answer to the AAAA question (RFC
-// 6147). m has no OPT record. embed maps each IPv4 address of the answer section to an IPv6 address, or
-// returns false to drop it. TTLs are
-// at most longest seconds (RFC 6147 section 5.1.7). Signatures of changed records and AD are
-// dropped. A result that exceeds [MaxMessage] is cut as by Rename.
+// SynthesizeAAAA appends m, the answer to an A question, as the answer to the AAAA question (RFC 6147). m
+// has no OPT record. embed maps each IPv4 address of the answer section to an IPv6 address, or returns false
+// to drop it. Synthesized records have a TTL of at most longest seconds (section 5.1.7). RRSIG records over
+// A records in the answer section are dropped, and AD is cleared. Beyond [MaxMessage] the result ends early,
+// with TC set unless only additional records are left out.
 func (c *Rewriter) SynthesizeAAAA(dst []byte, m *Message, embed func(to *[16]byte, from *[4]byte) bool, longest uint32) []byte {
 	c.begin(dst, m, m.Raw[HeaderLen:m.qend-4], nil)
 	c.out[c.start+3] &^= bitAD
@@ -103,7 +103,7 @@ func (c *Rewriter) begin(dst []byte, m *Message, question []byte, names func(dst
 		c.newOffset = make([]uint16, pointerReach)
 	}
 	clear(c.newOffset[:reach])
-	if names == nil { // the question stands where it stood
+	if names == nil { // the question stays where it is
 		for off := HeaderLen; off < m.qend-5; off += int(m.Raw[off]) + 1 {
 			c.newOffset[off] = uint16(off)
 		}
@@ -136,8 +136,8 @@ func (c *Rewriter) count(r Record, at int) bool {
 	return true
 }
 
-// appendAAAA appends the address record r with the address c.addr. It returns false if there is no
-// room.
+// appendAAAA appends the A record r as an AAAA record with the address c.addr. It returns false if there
+// is no room.
 func (c *Rewriter) appendAAAA(r Record, longest uint32) bool {
 	at := len(c.out)
 	c.copyName(int(r.Owner))
