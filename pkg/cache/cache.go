@@ -163,7 +163,7 @@ type Stats struct {
 	Outdated              uint64 // answers not stored because their owner changed too recently
 	Removed               uint64 // answers removed by Remove and Flush
 	Entries               int64
-	Bytes                 int64 // of the entries, headers included
+	Bytes                 int64 // bytes of the entries, headers included
 	Fixed                 int64 // bytes of indexes, ghosts and owners
 	Capacity              int64 // the budget in bytes
 }

@@ -69,7 +69,7 @@ func (e entry) worthClass(state Freshness, inMain bool) int {
 
 // worthList holds the usable entries of a shard by worth, each class in the order of the logs.
 type worthList [worthClasses]struct {
-	small, main []entry // by log
+	small, main []entry // entries in the small and in the main log
 	bytes       int
 }
 

@@ -370,7 +370,7 @@ func slotOf(hash uint64, off int) uint64 {
 type ring struct {
 	base, size int
 	head, tail int // offsets in the arena
-	gap        int // where the gap begins; only while wrapped
+	gap        int // offset where the gap begins; valid only while wrapped
 	wrapped    bool
 	filled     bool // has wrapped once: all bytes were used
 }

@@ -23,8 +23,8 @@ import (
 //	ipv4only.arpa, its reverse names,
 //	and names below                   answered here (RFC 7050, RFC 8880); NXDOMAIN below
 //
-// The A query follows the answer to the AAAA query, with the rest of the client's deadline. The AAAA
-// query has half of it, because some servers never answer AAAA queries (RFC 4074 section 4.1).
+// The A query follows the answer to the AAAA query, with the rest of the client's deadline. The AAAA query
+// has half of the deadline, because some servers never answer AAAA queries (RFC 4074 section 4.1).
 type DNS64 struct {
 	prefix      netip.Prefix
 	all         bool                                   // synthesize even if there are AAAA records

@@ -58,11 +58,11 @@ type inFlight struct {
 	plan      *Plan
 	route     *Route // nil: no route matches the name
 	key       []byte
-	query     []byte        // as sent to upstream
-	hash      uint64        // of key
+	query     []byte        // upstream query; its ID is zero
+	hash      uint64        // hash of key
 	next      *inFlight     // next query in queryTable.byHash
 	client    *client       // client that the query counts for; nil: it is a refresh
-	begunAt   time.Duration // since the resolver was made
+	begunAt   time.Duration // arrival of the first client's query, or start of the refresh; since the resolver was made
 	refresh   bool          // started without a client
 	ready     bool          // all fields are written, others may read them
 	completed bool          // no client can join any more
@@ -263,7 +263,7 @@ func (f *inFlight) serveStale(now time.Time, batch *wire.SendBatch) {
 	ready := f.ready
 	f.r.queries.mu.Unlock()
 	if !ready || f.answered.Load() {
-		return // it is still being prepared, or being answered
+		return // f is still being prepared, or is being answered
 	}
 	d := newResponse(f.r, f.plan, now, batch)
 	defer d.release()

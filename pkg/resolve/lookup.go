@@ -10,7 +10,7 @@ import (
 	"github.com/nodecache/node-cache/pkg/wire"
 )
 
-// undecided is the source of no answer.
+// undecided is the source as long as there is no answer.
 const undecided = sourceCount
 
 // A lookup asks memory for the answer to a question.

@@ -71,7 +71,7 @@ type Plan struct {
 	QueryLog  *QueryLog     // nil: none
 	Watchers  *Watchers     // further query logs; nil: none
 	Tap       *dnstap.Tap   // nil: none
-	Pods      *pods.Index   // of this node; nil: pods are unknown, and SearchPath is not used
+	Pods      *pods.Index   // pods of this node; nil: pods are unknown, and SearchPath has no effect
 	Cluster   []byte        // cluster domain, canonical wire form; per-pod statistics count NXDOMAINs at and below it as search-path misses
 
 	// SearchPath enables walks of the pods' search paths, see walk. They need Pods.
@@ -103,7 +103,7 @@ type Plan struct {
 
 	hasExtras bool              // one of the optional features is used
 	self      []byte            // Self as RDATA of a TXT record; empty if Self is empty
-	routes    map[string]*Route // by Suffix
+	routes    map[string]*Route // the Routes by Suffix
 	anySubnet bool              // a route has Subnet
 	longest   int               // length of the longest Suffix, in bytes
 }

@@ -140,11 +140,11 @@ func (t *queryTable) removeStaleLocked(f *inFlight) {
 // query counts for its client until it completes, even without waiters, because its memory and socket
 // stay in use. So the limits keep a reserve free, and released places go to clients with fewer.
 
-// One in reservePart places is reserved for clients that have few or none.
+// reservePart is the divisor that yields the places reserved for clients that have few or none.
 const reservePart = 8
 
-// One in provenPart places is reserved for clients with a verified address, so that forged addresses
-// cannot take them. The threshold of other clients is lower by as much.
+// provenPart is the divisor that yields the places reserved for clients with a verified address, so that
+// forged addresses cannot take them. The threshold of other clients is lower by as much.
 const provenPart = 64
 
 // spareWeight is the number of places a client may have for each free place beyond the reserve.

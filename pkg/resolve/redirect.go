@@ -38,9 +38,9 @@ type Rewrite struct {
 //	prefix  p-          q-            p-web.example       q-web.example
 //	suffix  .old.test   .new.test     web.old.test        web.new.test
 //
-// Names in the answer are restored: the name that was looked up becomes the client's, and so do names
-// below it. With a suffix rule all names with the new suffix get the old one. Rules do not match names
-// with a dot within a label.
+// In the answer, the client's name replaces the name that was looked up, also at the end of longer names.
+// With a suffix rule, From replaces To at the end of all names. Rules do not match names with a dot within
+// a label.
 type Rewrites struct {
 	rules    []Rewrite
 	exact    map[string]int // index of the first exact rule, by canonical name
@@ -126,7 +126,7 @@ func replaceSuffix(dst, text []byte, from, to string) ([]byte, bool) {
 	return joinName(dst, ok, kept, []byte(to))
 }
 
-// joinName appends the name of two parts. It returns false without ok, or if they are not a name.
+// joinName appends the name that head and tail form. It returns false if ok is false or they form no name.
 func joinName(dst []byte, ok bool, head, tail []byte) ([]byte, bool) {
 	if !ok || len(head)+len(tail) > wire.MaxName {
 		return dst, false
@@ -240,7 +240,7 @@ func (d *redirect) lookupName(dst, asked []byte) []byte {
 type restoreState uint8
 
 const (
-	restored   restoreState = iota // it answers the client's question
+	restored   restoreState = iota // the answer is one to the client's question
 	needsRetry                     // A records must be queried first
 	failed                         // there is no answer, or none that fits a message
 )

@@ -34,7 +34,7 @@ type Resolver struct {
 	cuts       cutFilter
 	transfers  atomic.Int32   // running transfers
 	pending    sync.WaitGroup // in-flight queries and transfers
-	workerPool sync.Pool      // of *Worker, for DNS64 retries and walks
+	workerPool sync.Pool      // *Worker elements for DNS64 retries and walks
 	counts     counters
 }
 

@@ -71,7 +71,7 @@ func (d *responseBuilder) validateAndStore(f *inFlight, answer *wire.Message) er
 	if err != nil {
 		return err
 	}
-	if inconclusive { // no better than SERVFAIL
+	if inconclusive { // a usable answer in the cache is better
 		if e, ok := f.plan.Cache.Peek(f.key, d.now); ok && (e.State <= cache.PrefetchDue || e.State == cache.Stale || e.State == cache.StaleBackoff) {
 			return errInconclusive
 		}

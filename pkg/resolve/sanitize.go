@@ -28,7 +28,7 @@ import (
 const (
 	maxChain     = 16   // aliases in the chain to the data
 	maxAliases   = 64   // alias records and their signatures in the answer section
-	maxRecords   = 4096 // in total: more addresses than 64 KiB hold (CVE-2024-1737)
+	maxRecords   = 4096 // records in the message: 64 KiB hold fewer addresses (CVE-2024-1737)
 	maxAuthority = 64   // authority records that are examined; others are removed
 	maxZones     = 16   // zones that may have authority records; records of further ones are removed
 	maxTargets   = 256  // maximum size of a targets map that is reused for the next answer
@@ -58,7 +58,7 @@ type sanitizer struct {
 	m       *wire.Message
 	answers int     // records of the answer section
 	names   []int   // the chain: offsets of the query name and of each alias target
-	places  []place // by record index
+	places  []place // place of each record, by its index
 	aliases []int   // indexes of alias records
 
 	zones   []int               // offsets of the names of zones that may have authority records

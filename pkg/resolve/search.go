@@ -25,7 +25,7 @@ import (
 // the pod's path. The other one goes there, unless a suffix before it has addresses by then.
 //
 // Each lookup passes the same parts as a query of the client: rewrite rules, templates, zone, cache and routes. A lookup
-// that waits for upstream has the place of its client.
+// that waits for upstream counts against the limits of its client.
 type walk struct {
 	path   *pods.SearchPath
 	prefix []byte // labels of the name asked before its suffix
@@ -61,8 +61,8 @@ const (
 	otherState // no addresses of this family, or no answer
 )
 
-// maxSearchTTL is the maximum TTL of the CNAME record of a walk, in seconds. The denial that it replaces may have a
-// shorter one.
+// maxSearchTTL is the maximum TTL of the CNAME record of a walk, in seconds. The SOA record of the
+// denial that it replaces may lower it.
 const maxSearchTTL = 30
 
 // beginSearch makes the current query of a pod a candidate for a walk if the pod's resolver may continue its search after a
@@ -177,7 +177,7 @@ func (k *walk) take(l *query, answer []byte, ede, decided int) {
 		k.end(l, state == hasAddresses && k.at > 0)
 	default:
 		k.own, k.ede, k.state = append(k.own[:0], answer...), ede, state
-		if state != hasAddresses && len(answer) > maxFirstAnswer { // it would be held while the client waits
+		if state != hasAddresses && len(answer) > maxFirstAnswer { // own would be held while the client waits
 			k.end(l, false)
 			return
 		}

@@ -81,7 +81,7 @@ func Buckets() [bucketCount - 1]time.Duration {
 const (
 	typeClassCount = 9
 	rcodeCount     = 8
-	bucketCount    = 17 // those of Buckets, and one for longer durations
+	bucketCount    = 17 // length of Buckets, plus one for longer durations
 )
 
 // Stats holds the counters since start.

@@ -93,7 +93,7 @@ func (w *Worker) Flush(now time.Time) {
 	w.tally.flush(&w.r.counts, now)
 }
 
-// withWorker calls a function with a query in a worker of the pool, for a client whose query arrived some time ago.
+// withWorker calls do with a cleared query of a pooled worker, for a client whose query arrived elapsed ago.
 func (r *Resolver) withWorker(plan *Plan, from *wire.Peer, now time.Time, elapsed time.Duration, batch *wire.SendBatch, do func(*query)) {
 	w, ok := r.workerPool.Get().(*Worker)
 	if !ok {
@@ -151,7 +151,7 @@ func (q *query) initReplyOptions() {
 	if !q.EDNS {
 		return
 	}
-	if q.Explain { // only for a client on this host. Room in the reply is reserved for it
+	if q.Explain { // only a client on this host gets an explanation; reserve room for it
 		if q.Explain = q.isLocal(); q.Explain {
 			q.opts.Limit -= wire.ExplanationRoom
 		}
@@ -160,7 +160,7 @@ func (q *query) initReplyOptions() {
 		q.opts.Cookie = q.worker.r.cookies.makeCookie(&q.cookieRoom, q.Cookie, q.from.Addr.Addr(), q.now)
 	}
 	if q.Keepalive && q.from.Stream {
-		q.opts.Keepalive = uint16(min(q.plan.Keepalive/(100*time.Millisecond), 1<<16-1)) // in units of RFC 7828
+		q.opts.Keepalive = uint16(min(q.plan.Keepalive/(100*time.Millisecond), 1<<16-1)) // units of 100 ms (RFC 7828)
 	}
 }
 

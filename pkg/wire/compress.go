@@ -17,7 +17,7 @@ type suffixTable struct {
 	seed    maphash.Seed // random, so that senders cannot construct collisions
 	offsets [suffixSlots]uint16
 
-	hashes [MaxName / 2]uint64 // of the name that is being written, by label; see hashName
+	hashes [MaxName / 2]uint64 // hashes of the suffixes of the name being written, by their first label; see hashName
 }
 
 // hashName computes the hashes of the name at off, and of its suffixes.

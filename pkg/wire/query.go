@@ -36,7 +36,7 @@ type Question struct {
 	DO        bool   // DNSSEC OK
 	Keepalive bool   // the query had the RFC 7828 option
 	Explain   bool   // the query had OptionExplain, empty or with an address
-	UDPSize   uint16 // bytes that the client accepts over UDP, at least 512
+	UDPSize   uint16 // bytes that the client accepts over UDP, at least MinUDP
 
 	question []byte // name in the client's spelling, type, class
 	nameLen  int

@@ -207,7 +207,7 @@ func Truncate(msg []byte, limit int) []byte {
 	}
 	end := plainNameEnd(msg, HeaderLen) + 4
 	boundary := end                // the last valid cut at or before end
-	var counts, kept sectionCounts // of the records before end, and before boundary
+	var counts, kept sectionCounts // numbers of the records before end, and before boundary
 	for section := range Additional + 1 {
 		previous := -1
 		for range binary.BigEndian.Uint16(msg[6+2*section:]) {
