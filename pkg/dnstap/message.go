@@ -61,13 +61,13 @@ func protocolOf(network string) uint64 {
 
 // A message is one dnstap message. Zero values are left out.
 type message struct {
-	kind            uint64
-	protocol        uint64
+	kind            uint64 // Message.Type of dnstap.proto, such as clientQuery
+	protocol        uint64 // SocketProtocol of dnstap.proto
 	client, server  netip.AddrPort
 	pod             string
-	asked, answered time.Time
+	asked, answered time.Time // when the query and the response were sent or received
 	query, response []byte
-	id              uint16 // of the response: that of the query
+	id              uint16 // DNS message ID of the query, which the response gets too
 }
 
 // append appends the message as a data frame of Frame Streams: 4 bytes of length and a Dnstap of dnstap.proto. head has
@@ -81,7 +81,7 @@ func (m *message) append(dst, head []byte) []byte {
 		dst = protowire.AppendString(dst, m.pod)
 	}
 	dst = protowire.AppendTag(dst, dnstapMessage, protowire.BytesType)
-	// The length is not known yet. Three bytes hold that of any message; a varint may have leading zeros.
+	// The length is not known yet. Three bytes hold the length of any message, because a varint may be padded.
 	length := len(dst)
 	dst = append(dst, 0, 0, 0)
 	dst = m.appendFields(dst)

@@ -32,28 +32,27 @@ const (
 	closeTimeout = time.Second
 )
 
-// contentType is that of dnstap in the handshake of Frame Streams.
+// contentType is the content type of dnstap in the handshake of Frame Streams.
 const contentType = "protobuf:dnstap.Dnstap"
 
-// An address is that of a collector.
+// An address is the network and the address of a collector.
 type address struct{ network, addr string }
 
 func (a address) String() string { return a.network + "://" + a.addr }
 
-// A Tap sends messages to a collector. Its methods are safe for concurrent use, and allocate nothing once the buffers have
-// grown.
+// A Tap sends messages to a collector. Its methods are safe for concurrent use, and allocate nothing once the buffers are large.
 type Tap struct {
 	log  *slog.Logger
-	head []byte // fields that all messages share
-	to   atomic.Pointer[address]
-	sent atomic.Uint64
+	head []byte                  // fields that all messages share
+	to   atomic.Pointer[address] // nil: no collector
+	sent atomic.Uint64           // messages written to a collector
 
 	wake chan struct{} // the buffer has messages, or the address has changed
 
 	mu       sync.Mutex // guards the fields below
-	buffer   []byte     // of frames
-	messages uint64     // in buffer
-	dropped  uint64
+	buffer   []byte     // frames to be written
+	messages uint64     // number of messages in buffer
+	dropped  uint64     // messages not written to a collector
 }
 
 // New returns a tap without a collector. identity and version are those of the messages.
@@ -143,10 +142,10 @@ func (t *Tap) drop(messages uint64) {
 	t.dropped += messages
 }
 
-// Run sends until ctx ends, and then what is left if there is a connection.
+// Run sends messages until ctx ends. Then it sends those in the buffer if there is a connection.
 func (t *Tap) Run(ctx context.Context) error {
 	backoff := retry.Backoff{First: 100 * time.Millisecond, Last: 10 * time.Second}
-	lost := false // it is logged
+	lost := false // a warning was logged since the last connection
 	for ctx.Err() == nil {
 		to := t.to.Load()
 		if to == nil {
@@ -222,10 +221,10 @@ func (t *Tap) connect(ctx context.Context, to *address) (connected bool, err err
 // Stats are counts of messages since the start.
 type Stats struct {
 	Sent    uint64 // written to the collector
-	Dropped uint64 // the collector was away or too slow
+	Dropped uint64 // not written: there was no collector, or it was away or too slow
 }
 
-// Stats may be called at any time.
+// Stats returns the counters. It may be called at any time.
 func (t *Tap) Stats() Stats {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -27,13 +27,13 @@ type Config struct {
 	Label    string // for the log
 	Network  string // "udp", with TCP after truncation, or "tcp"
 	Server   netip.AddrPort
-	Name     string // absolute
+	Name     string // fully qualified, with the trailing dot
 	Type     uint16
-	Interval time.Duration // between queries
-	Timeout  time.Duration // of one query, at most Interval
+	Interval time.Duration // from the start of one query to the start of the next
+	Timeout  time.Duration // limit of one query, at most Interval
 	// Mark is the packet mark of the sockets; 0: none. If it cannot be set, packets stay unmarked.
 	Mark uint32
-	Now  func() time.Time
+	Now  func() time.Time // the clock; required
 	// Dial opens a connected socket; nil: a net.Dialer with the mark.
 	Dial func(ctx context.Context, network string, addr netip.AddrPort) (net.Conn, error)
 	Log  *slog.Logger // nil: silent
@@ -47,7 +47,7 @@ func (c *Config) question() string { return c.Name + " " + dns.Type(c.Type).Stri
 type Prober struct {
 	cfg Config
 
-	mu    sync.Mutex // guards what follows
+	mu    sync.Mutex // guards the fields below
 	stats Stats
 }
 
@@ -194,7 +194,7 @@ var ErrPending = errors.New("no result yet: the first query is in progress")
 
 // Stats are the state and the counters of a Prober.
 type Stats struct {
-	Label, Server, Question string // of the configuration
+	Label, Server, Question string // from Config; Question is the name and the type
 
 	Known bool // a query is done; before that Up and Last are not valid
 	Up    bool // the latest query succeeded
@@ -203,7 +203,7 @@ type Stats struct {
 
 	Failures [NumReasons]uint64     // failed queries
 	Took     [NumBuckets + 1]uint64 // successful queries by duration; the last counts those above every bound
-	TookSum  time.Duration          // of the successful queries
+	TookSum  time.Duration          // sum of the durations of successful queries
 
 	Row       uint64 // failed queries since the latest successful one
 	LastError string // why the latest query failed; empty: it did not

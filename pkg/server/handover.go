@@ -56,7 +56,7 @@ func (h *handover) request(ctx context.Context, stay time.Duration) {
 // error, and then keeps no socket. The sockets must be the first of their address, as those of
 // Listen are.
 func (u *UDP) Adopt(files []*os.File) (err error) {
-	u.clear() // of an earlier attempt
+	u.clear() // the sockets of an earlier attempt
 	for _, f := range files {
 		if err == nil {
 			err = u.adopt(f)

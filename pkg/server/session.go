@@ -17,7 +17,7 @@ import (
 	"github.com/nodecache/node-cache/pkg/wire"
 )
 
-// frameBuffer is the buffer of every session: about a hundred queries.
+// frameBuffer is the initial size in bytes of a session's read buffer: about a hundred queries.
 const frameBuffer = 4 << 10
 
 const (
@@ -69,12 +69,12 @@ type session struct {
 	waitingSince time.Time // when the session began to wait for bytes
 	frameStart   time.Time // when the incomplete frame began; zero: none
 	framesRead   int       // frames processed since the last read
-	drainReads   int       // reads since the session is to end
+	drainReads   int       // readBuffered calls since the session is to end
 	extraBytes   int       // size of in beyond its initial size
 
-	// idle is a ticket: since when a waiting session is idle, on the server's clock, or
-	// with an incomplete frame frameTicket of that, or idleNot or idleShed.
-	// A compare-and-swap decides who wins: the session when bytes arrive, or the table when it sheds.
+	// idle is the ticket of the session. While the session waits for a query, it is the time on the server's clock since
+	// when it waits. With an incomplete frame it is frameTicket of the frame's start. Otherwise it is ticketBusy or
+	// ticketShed. A compare-and-swap decides who wins: the session when bytes arrive, or the table when it sheds.
 	idle     atomic.Int64
 	draining atomic.Bool
 }
@@ -143,8 +143,8 @@ func (s *session) read() endReason {
 	}
 }
 
-// failed ends a session whose client left answers unread for TCP_USER_TIMEOUT. The kernel gives that error once, to the
-// first call.
+// failed handles a read error. It aborts and counts the session if its client left answers unread for TCP_USER_TIMEOUT.
+// The kernel reports that error once, to the first system call.
 func (s *session) failed(err error) {
 	if errors.Is(err, syscall.ETIMEDOUT) && s.out.abort() {
 		s.server.count(&s.server.stats.WriteTimeouts, 1)
@@ -247,8 +247,8 @@ func (s *session) endWait(ticket int64, end endReason) endReason {
 	return end
 }
 
-// deadline returns when the session has waited too long for its client. A client that still waits for an answer itself has its whole
-// idle time left, unless it has sent a part of a query.
+// deadline returns when the session has waited too long for its client. While the client waits for an answer, its whole
+// idle time is left, unless it has sent a part of a query.
 func (s *session) deadline() time.Time {
 	switch {
 	case !s.gotQuery && s.draining.Load():
@@ -267,8 +267,8 @@ func (s *session) deadline() time.Time {
 	}
 }
 
-// idleSince returns since when a session with that ticket has been idle, on the server's clock, or
-// false if it is not idle. Any goroutine may call it.
+// idleSince reports whether a session with the ticket is idle, and since when on the server's clock.
+// Any goroutine may call it.
 func (s *session) idleSince(ticket int64) (since int64, idle bool) {
 	busy, answered := s.out.state()
 	if busy || ticket == ticketBusy {
@@ -309,7 +309,7 @@ func (s *session) answerBatch() (more bool, end endReason) {
 	before := s.framesRead
 	for {
 		pkt, ok := s.in.Next(wire.HeaderLen)
-		if !ok { // the stream cannot be parsed after it
+		if !ok { // the frame is too short for a query, so the rest of the stream is not parsed
 			s.server.count(&s.server.stats.ShortFrames, 1)
 			end = endShortFrame
 			break
@@ -358,7 +358,7 @@ func (s *session) answerQuery(k *batchWorker, pkt []byte, now time.Time) bool {
 	}
 }
 
-// finish sends outstanding answers. run closes the connection afterwards.
+// finish waits until outstanding answers are sent. run closes the connection afterwards.
 func (s *session) finish(end endReason) {
 	switch end {
 	case endIdle:
@@ -381,7 +381,7 @@ func (s *session) linger() {
 		return
 	}
 	_ = s.conn.SetReadDeadline(time.Now().Add(lingerTime))
-	reader := struct{ io.Reader }{s.conn} // hides the other methods of conn, with which io would splice
+	reader := struct{ io.Reader }{s.conn} // hides the other methods of conn, with which io would call splice(2)
 	_, _ = io.CopyN(io.Discard, reader, lingerBytes)
 }
 

@@ -16,12 +16,12 @@ import (
 )
 
 const (
-	// maxPending bounds the resolved answers that a client has not read.
+	// maxPending bounds the bytes of resolved answers that wait to be written to a client.
 	maxPending = 256 << 10
-	// maxSpare is the largest buffer that a session keeps between resolved answers.
+	// maxSpare is the largest buffer in bytes that a session keeps between resolved answers.
 	maxSpare = 2 << 10
-	// maxStreamPending bounds the queued messages of streams, so that they leave room for other
-	// answers.
+	// maxStreamPending bounds the bytes of queued answers to which a stream may add a message, so that
+	// streams leave room for other answers.
 	maxStreamPending = 64 << 10
 	// streamWriteTimeouts is how many WriteTimeouts a stream waits for room for one message. A
 	// client that reads a byte now and then must not block the sender for hours.
@@ -41,7 +41,7 @@ type outbox struct {
 
 	mu           sync.Mutex // guards the fields below; changed.L
 	changed      sync.Cond  // a miss was answered, the writer stopped, or closed; only the session's goroutine waits
-	drained      sync.Cond  // the writer wrote its chunk, or closed, or a stream timed out; streams wait
+	drained      sync.Cond  // the writer wrote its chunk, a stream timed out, or closed; only streams wait
 	pending      []byte     // framed answers queued for the writer
 	spare        []byte     // replaces pending when the writer takes it
 	sending      int        // bytes of resolved answers that the writer is sending
@@ -50,13 +50,13 @@ type outbox struct {
 	writing      bool       // a goroutine is the writer
 	sessionWaits bool       // the session waits to become the writer
 	closed       bool       // conn is closed, or being closed
-	counted      int        // bytes of pending and spare that held counts
+	counted      int        // bytes of pending and spare that usage counts
 
 	usage         memoryUse
-	raw           syscall.RawConn    // of conn; nil: it has none
-	writeOnceFunc func(uintptr) bool // try, with what it takes and gives in the fields below; only the writer uses them
-	writeBuf      []byte
-	written       int
+	raw           syscall.RawConn    // socket of conn; nil: conn has none
+	writeOnceFunc func(uintptr) bool // writeOnce, made once; only the writer uses it and the two fields below
+	writeBuf      []byte             // what writeOnce is to write
+	written       int                // number of bytes that writeOnce wrote
 }
 
 func (o *outbox) init(t *TCP, conn net.Conn) {
@@ -346,7 +346,7 @@ func (o *outbox) fail() bool {
 	return first
 }
 
-// abort is fail, and makes the kernel discard unread answers.
+// abort closes the connection as fail does, and makes the kernel discard unread answers.
 func (o *outbox) abort() bool {
 	if c, ok := o.conn.(interface{ SetLinger(seconds int) error }); ok {
 		_ = c.SetLinger(0)

@@ -11,8 +11,7 @@ import (
 	"time"
 )
 
-// maxEvictTries is how often evict picks another session if the one picked got a query at that
-// moment.
+// maxEvictTries is how many sessions evict tries: one that gets a query meanwhile cannot be evicted.
 const maxEvictTries = 3
 
 // stalledFrame is the time after which an incomplete frame counts as idle. Clients send a query at
@@ -22,8 +21,8 @@ const stalledFrame = time.Second
 // A sessionTable holds the open sessions, within a total limit and a limit per client.
 type sessionTable struct {
 	mu        sync.Mutex // guards all below
-	limit     int        // limit of all sessions
-	perClient int        // limit of sessions per address
+	limit     int        // most sessions in all
+	perClient int        // most sessions per client address
 	open      int
 	clients   map[netip.Addr][]*session
 }
@@ -43,9 +42,8 @@ func (t *sessionTable) setLimits(limit, perClient int) {
 	t.limit, t.perClient = limit, perClient
 }
 
-// add admits s if there is room. If not, full says whether the table is full; else the client has too
-// many sessions. That is checked first: a client at its limit must not cost other clients their idle
-// sessions.
+// add admits s if there is room. If not, full says whether the table is full; else the client has too many sessions. The
+// client's limit is checked first: a client at its limit must not cost other clients their idle sessions.
 func (t *sessionTable) add(s *session) (admitted, full bool) {
 	client := s.peer.Addr.Addr()
 	t.mu.Lock()
@@ -83,13 +81,12 @@ func (t *sessionTable) removeLocked(s *session) {
 	t.clients[client] = slices.Delete(list, i, i+1)
 }
 
-// evict removes one session from a full table to make room for client, and claims it so that it
-// answers nothing more. It returns nil if there is none; the new session is then refused. The order
-// is:
+// evict removes one session from a full table to make room for client, and claims it so that it answers nothing more. It
+// returns nil if there is none; the new session is then refused. own says that this process connects to itself. The choice:
 //
-//   - The client with most sessions loses its longest idle one, or its oldest one if that leaves
-//     it more sessions than client has, or in any case with own. An incomplete frame is idle
-//     after stalledFrame.
+//   - The client with most sessions loses its longest idle one. If none is idle it loses its oldest
+//     one, provided that it keeps more sessions than client has, or that own is set. A session with
+//     an incomplete frame is idle after stalledFrame.
 //   - A client with as many sessions as client, or client itself, loses its longest idle one.
 //
 // Idle sessions of clients with fewer sessions stay: a client with many busy sessions must not cost
@@ -110,12 +107,13 @@ func (t *sessionTable) evict(client netip.Addr, own bool, now int64) *session {
 	return nil
 }
 
-// A victim is a session that may be closed for another.
+// A victim is a session that may be closed for another. The first one is that of the client with most sessions; of those
+// an idle one before a busy one; then the one with the smallest since.
 type victim struct {
 	session        *session
-	ticket         int64 // claims the session; ticketBusy: it is busy and needs no claim
-	clientSessions int   // sessions of its client: most first,
-	since          int64 // then idle before busy, then the longest idle or oldest
+	ticket         int64 // the ticket with which evict claims the session; ticketBusy: it is busy and needs no claim
+	clientSessions int   // number of sessions of its client
+	since          int64 // on the server's clock: idle since; if it is busy, open since
 }
 
 func (v *victim) before(w *victim) bool {
@@ -164,9 +162,9 @@ func (t *sessionTable) victimLocked(client netip.Addr, own bool, now int64) (fir
 	return first
 }
 
-// largest returns the sessions to close so that all hold at most target, or nil if they hold at
-// most limit. It repeatedly takes the largest session of the client that holds most. A large answer
-// to one client that reads must not be dropped for a client that holds many smaller ones.
+// largest returns the sessions to close so that the others hold at most target bytes, or nil if all
+// hold at most limit. It repeatedly takes the largest session of the client that holds most. A large
+// answer to a client that reads must not be dropped for a client that holds many smaller ones.
 func (t *sessionTable) largest(limit, target int64) (list []*session) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -238,7 +236,7 @@ const (
 // not read, incomplete frames, and kernel buffers. An answer that the kernel accepts at once does not
 // count. All methods are safe for concurrent use.
 type memoryUse struct {
-	total  *atomic.Int64 // of all sessions
+	total  *atomic.Int64 // bytes of all sessions
 	own    atomic.Int64  // bytes of the session's buffers
 	kernel atomic.Int64  // estimated bytes of answers in the kernel
 }

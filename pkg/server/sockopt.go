@@ -122,7 +122,7 @@ func ignorePathMTU(fd int) {
 const sessionBuffer = 16 << 10
 
 // limitSessionBuffers bounds the kernel memory of a TCP session whose client writes faster than the
-// session reads, or reads slower than it writes. By default that would be megabytes for each
+// session reads, or reads slower than the session writes. By default that would be megabytes for each
 // session, charged to this container. Errors are ignored.
 //
 // The kernel closes a connection whose client leaves data unread for the duration unread. Otherwise

@@ -23,8 +23,8 @@ import (
 
 // TCPConfig configures a TCP server. Zero values mean the default.
 type TCPConfig struct {
-	Addr     netip.AddrPort // what Listen binds
-	FreeBind bool           // Listen may bind an address that no link has yet; it may come and go; Linux only
+	Addr     netip.AddrPort // the address that Listen binds
+	FreeBind bool           // Listen may bind an address that no link has yet, and that may come and go; Linux only
 	Listener net.Listener   // used instead of Addr if set, and closed by Run
 	Handler  Handler        // required
 
@@ -55,14 +55,14 @@ type TCP struct {
 	born        time.Time // what clock counts from
 	listener    net.Listener
 	table       sessionTable
-	memory      atomic.Int64   // of all sessions, see memoryUse
-	memoryLimit atomic.Int64   // 0: none
+	memory      atomic.Int64   // bytes of all sessions, see memoryUse
+	memoryLimit atomic.Int64   // limit of memory in bytes; 0: no limit
 	shedding    sync.Mutex     // held while sessions are closed for memory
 	workersMu   sync.Mutex     // guards workers
-	workers     []*batchWorker // idle ones; the last one used is in the CPU cache, so it is taken next
-	statsMu     sync.Mutex     // guards stats; a leaf
+	workers     []*batchWorker // idle workers; the one used last is taken next, because it is in the CPU cache
+	statsMu     sync.Mutex     // guards stats; no other lock is taken while it is held
 	stats       TCPStats
-	idleTimeout atomic.Int64   // ns
+	idleTimeout atomic.Int64   // current IdleTimeout in ns
 	tasks       sync.WaitGroup // goroutines of the sessions, joined by Run
 	handover    handover
 	yielder     yielder
@@ -154,9 +154,9 @@ func (t *TCP) Addr() netip.AddrPort {
 // Run accepts sessions until ctx ends, and then returns nil. It counts accept errors and retries
 // after a pause. It returns an error only if the listener was closed from outside.
 //
-// In both cases Run drains: a session reads only what has arrived by then, a session that was just
-// opened what arrives within 100 ms of its start. Run answers it and closes the sessions, after
-// DrainTimeout at the latest. It leaves no goroutine behind.
+// In both cases Run drains: a session reads only what has arrived by then. A session that was just
+// opened also reads what arrives within 100 ms of its start. Run answers these queries and closes the
+// sessions, after DrainTimeout at the latest. It leaves no goroutine behind.
 func (t *TCP) Run(ctx context.Context) error {
 	if t.listener == nil {
 		return errors.New("serving tcp: Listen was not called")

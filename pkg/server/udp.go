@@ -34,8 +34,8 @@ const (
 type UDPConfig struct {
 	Addr         netip.AddrPort
 	Handler      Handler
-	Readers      int           // sockets, each with a reader; 0: one per CPU Go may use
-	DrainTimeout time.Duration // longest wait at the end for replies that are due; 0: 5 s
+	Readers      int           // number of sockets, each with a reader; 0: GOMAXPROCS
+	DrainTimeout time.Duration // longest wait at the end for outstanding replies; 0: 5 s
 	// ReceiveBuffer bounds the bytes of unread queries in each socket. The maximum, and the default
 	// for 0, is 4 MiB. The kernel counts its own overhead and doubles the value. All of it is
 	// charged to this container.
@@ -79,7 +79,7 @@ func NewUDP(cfg UDPConfig) (*UDP, error) {
 // Listen opens the sockets, all or none. The address must be free. Other sockets with SO_REUSEPORT
 // may share it later, but get no queries, see attachSelector.
 func (u *UDP) Listen(ctx context.Context) error {
-	u.clear() // of an earlier attempt
+	u.clear() // the sockets of an earlier attempt
 	s, err := u.open(ctx, u.cfg.Addr, true)
 	if errors.Is(err, errNoSelector) {
 		if err = u.checkUnshared(ctx); err == nil {
@@ -268,7 +268,7 @@ type UDPStats struct {
 	Sent     uint64
 	Unsent   uint64 // replies that the kernel refused
 	Oversize uint64 // datagrams too long for a query: dropped
-	Panics   uint64 // queries whose handling panicked
+	Panics   uint64 // recovered panics of workers
 }
 
 // Stats returns the counters. It may be called at any time.

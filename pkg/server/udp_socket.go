@@ -25,24 +25,24 @@ import (
 	"github.com/nodecache/node-cache/pkg/wire"
 )
 
-// drainBatches bounds the batches that a stopping reader still answers: many times a socket's
-// buffer, but finite under constant load.
+// drainBatches bounds the batches that a stopping reader still answers, so that it ends under constant load. It is many
+// times what a socket's buffer holds.
 const drainBatches = 256
 
-// minBusyBatch is the smallest batch after which the reader asks for the next one at once. After so
-// many queries more have arrived, and a system call costs a tenth of waiting.
+// minBusyBatch is the smallest batch after which the reader asks for the next one at once. More queries have usually
+// arrived while it answered so many, and a system call costs a tenth of waiting for the poller.
 const minBusyBatch = 4
 
 // A udpSocket is one of the sockets, with the state of its reader.
 type udpSocket struct {
 	server     *UDP
 	conn       *net.UDPConn
-	raw        syscall.RawConn // of conn
+	raw        syscall.RawConn // access to conn
 	wildcard   bool            // replies must set their source address
-	v6         bool
+	v6         bool            // its address is an IPv6 address
 	worker     Worker
 	batchStart atomic.Int64 // when the reader began its current batch, by UDP.clock; 0: it waits for packets
-	peer       wire.Peer    // of the current query
+	peer       wire.Peer    // client of the current query
 	resolving  wire.Replier // the Replier passed to Resolve, while it runs
 
 	mu      sync.Mutex  // guards replies
@@ -134,10 +134,10 @@ func (s *udpSocket) readReady(ctx context.Context, b *udpBatch, fd uintptr, left
 	return true, nil
 }
 
-// shouldPoll reports whether to wait for the poller after a batch. It may only after a batch that
-// was not full: the socket was empty then, so later packets wake the poller. After a few datagrams
-// another system call would find none. While replies are outstanding, the goroutines that read from
-// upstreams need the poller, which a reader that never waits would keep from them.
+// shouldPoll reports whether to wait for the poller after a batch. After a full batch it must not: only if the socket was
+// emptied do later packets wake the poller. After fewer than minBusyBatch datagrams another system call would probably
+// find none. While replies are outstanding, the goroutines that read from upstreams need the poller, which a reader that
+// never waits would keep from them.
 func (s *udpSocket) shouldPoll(b *udpBatch) bool {
 	return b.received < minBusyBatch || b.received < batchSize && s.server.repliesDue.Load() > 0
 }
@@ -205,7 +205,7 @@ func (s *udpSocket) pauseAfterError(ctx context.Context, err error) error {
 	return nil
 }
 
-// flushWorker ends a batch.
+// flushWorker makes the worker send what it queued for the end of the batch.
 func (s *udpSocket) flushWorker(ctx context.Context) {
 	defer s.recoverPanic(ctx)
 	s.worker.Flush(time.Now())

@@ -24,11 +24,11 @@ type yielder struct {
 	spent atomic.Int64 // ns of work since the network was polled
 
 	mu         sync.Mutex         // guards the fields below
-	file       *os.File           // eventfd(2), an event that the scheduler finds when it polls; nil: it could not be opened, and nothing waits
-	raw        syscall.RawConn    // of file
-	signalFunc func(uintptr) bool // calls signal
-	one        [8]byte
-	signaled   bool
+	file       *os.File           // eventfd(2), which the scheduler finds readable when it polls; nil: it could not be opened, and yield does not wait
+	raw        syscall.RawConn    // access to file
+	signalFunc func(uintptr) bool // signal; made once, to avoid an allocation per call
+	one        [8]byte            // the number 1, which signal writes to file
+	signaled   bool               // signal has triggered the event
 }
 
 // addWork counts work.

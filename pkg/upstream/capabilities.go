@@ -19,7 +19,7 @@ const capabilityTTL = 10 * time.Minute
 // a connection is opened for them.
 const maxTCPRetries = 16
 
-// minEvidence is how often in a row a sign must be seen if it may be chance.
+// minEvidence is how often in a row a limitation must be observed if one observation may be chance or forged.
 const minEvidence = 3
 
 // EDNS sizes for upstreams with which the usual one fails. The large one fits an Ethernet frame (RFC 9715 section
@@ -36,12 +36,12 @@ const maxRefusedTypes = 16
 
 // capabilities are what an upstream has shown that it can and cannot do.
 type capabilities struct {
-	noEDNS       limitation            // it answers FORMERR or NOTIMP to an OPT record, and well without
+	noEDNS       limitation            // it answers FORMERR or NOTIMP to a query with an OPT record, and well to one without
 	caseMemory   caseMemory            // what it does with names in random case
-	noTCP        limitation            // it truncates answers but accepts no TCP connections: ask for larger UDP answers
+	noTCP        limitation            // it answers over UDP, but TCP fails: ask for larger UDP answers
 	smallUDP     limitation            // it answers only queries with the smallest EDNS size
-	refusedTypes map[uint16]limitation // by record type, answered with REFUSED or NOTIMP
-	tcpRetries   int                   // attempts that wait for TCP after UDP
+	refusedTypes map[uint16]limitation // by record type: it answers REFUSED or NOTIMP
+	tcpRetries   int                   // pending attempts that moved to TCP after a truncated answer
 }
 
 // A limitation is assumed until a point in time, once there is enough evidence.
@@ -59,7 +59,7 @@ func (l *limitation) observe(now time.Time, enough int) {
 
 func (l *limitation) active(now time.Time) bool { return now.Before(l.until) }
 
-// apply adapts an attempt to the upstream.
+// apply adapts an attempt to the upstream. udp says that the upstream is asked over UDP.
 func (c *capabilities) apply(a *attempt, udp, randomCase bool) {
 	if udp && randomCase {
 		c.caseMemory.choose(a, c.noTCP.active(a.sentAt))
@@ -99,7 +99,7 @@ func (c *capabilities) allowTCPRetry(now time.Time) bool {
 
 // tcpFailed records that the upstream answers over UDP, but not over TCP.
 func (c *capabilities) tcpFailed(now time.Time) {
-	c.noTCP.observe(now, 2) // so the third attempt succeeds
+	c.noTCP.observe(now, 2) // the third attempt then asks for a larger UDP answer
 }
 
 // learnFromAnswer learns from a good answer, except what random case shows. overTCP says that a UDP upstream gave it
@@ -108,10 +108,10 @@ func (c *capabilities) learnFromAnswer(a *attempt, overTCP bool, now time.Time) 
 	switch {
 	case !a.noOPT:
 		c.noEDNS.evidence = 0
-	case c.noEDNS.active(a.sentAt): // known, and not tried again
+	case c.noEDNS.active(a.sentAt): // known already: the upstream was not asked with OPT
 	case a.headerOnly:
-		// A bare header has only port and ID to guess. One forged header causes one retry without OPT. It takes three
-		// in a row, without an answer to an OPT record in between, to leave OPT out for longer.
+		// To forge a bare header, an attacker guesses only port and ID. One forged header causes one retry without OPT.
+		// OPT is left out for longer after three in a row, without an answer to an OPT record in between.
 		c.noEDNS.observe(now, minEvidence)
 	default:
 		c.noEDNS.observe(now, 1)
@@ -175,37 +175,37 @@ func (c *capabilities) limitations(now time.Time) []string {
 // How latency becomes a score, a timeout and a hedge delay.
 const (
 	staleAfter    = 5 * time.Second        // without a query for so long, the smoothed latency starts anew
-	minPenalty    = 100 * time.Millisecond // added at least by a failure
-	maxPenalty    = time.Second            // of the latency after failures
-	initialSRTT   = 100 * time.Millisecond // queried, but without an answer yet
+	minPenalty    = 100 * time.Millisecond // after a failure the smoothed latency is at least this
+	maxPenalty    = time.Second            // a failure does not raise the smoothed latency above this; also the highest score
+	initialSRTT   = 100 * time.Millisecond // assumed before the first answer; also the lowest score while lossy
 	minTimeout    = 150 * time.Millisecond
 	maxTimeout    = 800 * time.Millisecond
-	timeoutSRTTs  = 4
+	timeoutSRTTs  = 4                    // the timeout is so many smoothed latencies, within minTimeout and maxTimeout
 	minHedgeDelay = 5 * time.Millisecond // lower bound for fast upstreams
-	minSamples    = 16                   // before the p95 is used
+	minSamples    = 16                   // round trips observed before the p95 is used
 )
 
 // What a score is made of.
 const (
 	numRecent      = 8                       // samples kept
-	sampleInterval = time.Second / numRecent // between them at least, so that they cover a second or more
-	forgetAfter    = time.Minute             // without one for so long, those before say nothing of now
+	sampleInterval = time.Second / numRecent // least time between samples, so that they cover a second or more
+	forgetAfter    = time.Minute             // after so long without a sample the older ones are dropped
 	lostSample     = time.Hour               // stands for a lost attempt; longer than any round trip
 )
 
 // A latency holds what is known of an upstream's round trips.
 //
-// Timeout and hedge delay follow the tail. The score must not: names that are slow at any upstream would move it. It is
-// a low quantile of samples of the last second, or of the last numRecent queries if that is longer.
+// Names that are slow at any upstream count for the timeout and the hedge delay, but must not move the score. The score is
+// a low quantile of the last numRecent samples, which cover a second or more.
 type latency struct {
-	srtt       time.Duration // smoothed, including penalties; 0: unknown
+	srtt       time.Duration // smoothed round trip, including penalties; 0: unknown
 	p95        time.Duration // approximate p95 of recent round trips; 0: unknown
-	samples    uint8         // up to minSamples
-	typical    time.Duration // lower third of recent; 0: unknown
+	samples    uint8         // round trips observed, counted up to minSamples
+	typical    time.Duration // the sample above the lowest third of recent; 0: unknown
 	recent     [numRecent]time.Duration
 	recorded   uint      // samples ever put into recent
-	lossy      bool      // half of recent were lost attempts, and more than a quarter still are
-	nextSample time.Time // when the next one is taken
+	lossy      bool      // at least half of recent were lost attempts, and more than a quarter still are
+	nextSample time.Time // when the next sample may be taken
 }
 
 // observe adds a round trip (RFC 6298 section 2.3). stale says that the previous value is too old to be used.
@@ -250,9 +250,9 @@ func (l *latency) record(rtt time.Duration, now time.Time) {
 	slices.Sort(sorted[:n])
 	l.typical = sorted[n/3]
 	switch {
-	case n >= numRecent/2 && sorted[n/2] == lostSample: // half are lost
+	case n >= numRecent/2 && sorted[n/2] == lostSample: // at least half are lost
 		l.lossy = true
-	case sorted[n-1-n/4] != lostSample: // a quarter at most
+	case sorted[n-1-n/4] != lostSample: // at most a quarter is lost
 		l.lossy = false
 	}
 }

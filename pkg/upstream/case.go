@@ -29,8 +29,8 @@ const (
 	noDoubt      doubt = iota
 	doubtCase          // the question came back in another case
 	doubtSilence       // no answer came
-	doubtWeak          // a failure that may have another cause, or a header without a question
-	doubtStrong        // a denial or a refusal
+	doubtWeak          // SERVFAIL, which may have another cause, or a header without a question
+	doubtStrong        // no records, or another error than SERVFAIL
 )
 
 // An answerKind is what the answers to the random case and to the lower case have in common if the server ignores the
@@ -64,8 +64,8 @@ func doubtReply(in *reply) (doubt, answerKind) {
 	return noDoubt, kind
 }
 
-// The bound of queries that are asked again: one for each caseCheckEvery queries to the upstream, after maxCaseChecks
-// at once. Beyond it names are sent in lower case over TCP in the first place.
+// The bound of queries that are asked again: a burst of maxCaseChecks, then one for each caseCheckEvery queries to the
+// upstream. Beyond it the first query already goes in lower case over TCP.
 const (
 	caseCheckEvery = 10
 	maxCaseChecks  = 100
@@ -78,7 +78,7 @@ const maxCaseDomains = 64
 type caseMemory struct {
 	changes limitation            // it sends names back in another case
 	domains map[string]limitation // it compares the names of these domains byte by byte; canonical, in wire form
-	debt    int                   // of queries that were asked again, in queries that must come first
+	debt    int                   // rises by caseCheckEvery for each query that is asked again, falls by one for each attempt
 }
 
 // choose decides between random case over UDP, and lower case over TCP or UDP.
@@ -107,21 +107,20 @@ func (c *caseMemory) askAgain(a *attempt, tcpFails bool) {
 	a.randomCase, a.overTCP = false, !tcpFails
 }
 
-// leaveTCP returns an attempt in lower case to UDP.
+// leaveTCP moves an attempt from TCP to UDP: in random case if there was silence, otherwise in lower case.
 func (a *attempt) leaveTCP() { a.overTCP, a.randomCase = false, a.doubt == doubtSilence }
 
-// learn learns from a good answer, which may have come over any transport. It reports whether the upstream was found to compare names byte by byte, and was not
-// known to do so for any domain.
+// learn learns from a good answer. It reports whether that shows that the upstream compares names byte by byte, as was unknown.
 func (c *caseMemory) learn(a *attempt, kind answerKind, now time.Time) (found bool) {
 	switch {
 	case a.randomCase:
 		c.changes.evidence = 0
 		c.forget(a.query)
 	case a.doubt == doubtCase:
-		c.changes.observe(now, minEvidence) // once may be a forgery, which must not change the state
+		c.changes.observe(now, minEvidence) // one may be a forgery, which must not change the state
 	case a.doubt == doubtSilence, a.doubt != noDoubt && kind != a.doubted:
-		// One denial or refusal in the right case and another answer over TCP are no forgeries. Failures may have passed in
-		// between, and over UDP the second answer may be forged.
+		// A denial or refusal in the random case and another answer over TCP are not forged: once is enough. A SERVFAIL may
+		// have been temporary, and over UDP the second answer may be forged.
 		enough := minEvidence
 		if a.doubt == doubtStrong && a.overTCP {
 			enough = 1
@@ -184,9 +183,9 @@ func (c *caseMemory) listed(now time.Time) (list []string) {
 	return list
 }
 
-// caseDomain returns the domain that shares what is learned from a query: the parent of its name. Names below a
-// top-level domain, or none, stand for themselves: their owners have nothing in common, and one of them must not
-// decide for the others. query has a canonical name, as all queries have before they are sent.
+// caseDomain returns the domain that shares what is learned from a query: the parent of its name. A top-level domain, and
+// a name directly below one, stands for itself: such names have different owners, and one owner must not decide for the
+// others. query has a canonical name, as all queries have before they are sent.
 func caseDomain(query []byte) []byte {
 	name := wire.QueryName(query)
 	if len(name) == 0 || name[0] == 0 {

@@ -12,8 +12,8 @@ import (
 
 // Which connection gets a query, and which one must not after a timeout.
 
-// avoided says which connections a query must not be assigned to: the one with the number, and those up to the newest
-// on which nothing has come since.
+// avoided says which connections a query must not be assigned to: the one numbered number, and those numbered up to newest
+// on which nothing has come after since.
 type avoided struct {
 	number, newest uint64
 	since          time.Time
@@ -24,7 +24,7 @@ func (v *avoided) includes(c *conn) bool {
 }
 
 // afterTimeoutLocked returns which connections to avoid after an attempt timed out: its own; and if nothing has come on
-// that since, all others that may have broken with it, as when a firewall forgets all of them. previous may be nil.
+// it since, all that may have broken with it, for example because a firewall lost its state. previous may be nil.
 func (p *connPool) afterTimeoutLocked(previous *attempt) avoided {
 	if previous == nil {
 		return avoided{}
@@ -36,9 +36,9 @@ func (p *connPool) afterTimeoutLocked(previous *attempt) avoided {
 	return v
 }
 
-// timedOut records that the attempt has timed out. If nothing has come on its connection since it was sent, that gets
-// no more queries, and others get them first on which something has come. onOld reports whether the connection was open
-// before the query.
+// timedOut records that the attempt has timed out. If nothing has come on its connection since, the connection is used
+// only if there is no other, and connections on which something has come are preferred. onOld reports whether the
+// connection was open before the query.
 func (p *connPool) timedOut(a *attempt) (onOld bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -54,8 +54,8 @@ func (p *connPool) timedOut(a *attempt) (onOld bool) {
 }
 
 // pickLocked returns the best connection with room for a query of size bytes, nil if there is none. Within the best
-// rank it prefers fewer queries, then what is proven, then the one unused for longest, so that no connection is idle
-// while others work. The first few queries of a batch stay together, to share a write.
+// rank it prefers fewer queries, then one that is not unproven, then the one unused for longest, so that no connection
+// is idle while others work. The first maxBatchPerConn queries of a batch stay together, to share a write.
 func (p *connPool) pickLocked(now time.Time, avoid *avoided, size int, batch *wire.SendBatch) (best *conn) {
 	bestRank, finished := rankGood, (*conn)(nil)
 	for _, c := range p.conns {
@@ -113,8 +113,8 @@ func (c *conn) rankLocked(now time.Time) int {
 	return rankGood
 }
 
-// stalledLocked reports whether a query on the connection would wait: the peer accepts no more, or owes an answer and
-// has been silent for stallAfter. Its path may be broken.
+// stalledLocked reports whether a query on the connection would probably wait: it is suspect, it has been silent for
+// stallAfter with a query pending, or the peer accepts no more.
 func (c *conn) stalledLocked(now time.Time) bool {
 	return c.suspect || c.silentLocked(now, stallAfter) || c.open && c.link.blocked()
 }

@@ -74,10 +74,10 @@ type Target struct {
 	Addr       netip.AddrPort
 	Name       string // TLS and HTTPS: server name in the certificate; empty: the address
 	CAFile     string // TLS and HTTPS: path of the CA certificates in PEM, reloaded when the file changes; empty: those of the system
-	Path       string // HTTPS: of the URL; empty: /dns-query
+	Path       string // HTTPS: path of the URL; empty: /dns-query
 	Method     string // HTTPS: "GET" or "POST"; empty: POST
 	ResolvConf string // path of a resolv.conf with the nameservers to use
-	far        bool   // [Server].Far
+	far        bool   // the server is in another zone, see [Server]
 }
 
 // TCPTargets returns the targets of servers that are asked over TCP.
@@ -197,7 +197,7 @@ func setOption(raw syscall.RawConn, name string, level, option, value int) error
 	return nil
 }
 
-// rawConn returns access to a socket of the kernel; nil: it is another connection, or closed.
+// rawConn returns access to the kernel socket of nc; nil: nc has none, or is closed.
 func rawConn(nc net.Conn) syscall.RawConn {
 	if sc, ok := nc.(syscall.Conn); ok {
 		if raw, err := sc.SyscallConn(); err == nil {

@@ -23,17 +23,17 @@ import (
 
 // Bounds of the connections to one upstream.
 const (
-	maxConnections  = 16              // the most that a configuration may ask for
-	maxInflight     = 1024            // queries on one connection; over HTTPS, on all of them
-	maxBatchPerConn = 16              // queries of a batch on one connection before the next one is used
-	dialTimeout     = 3 * time.Second // for the handshakes of TCP and TLS together
-	writeTimeout    = 3 * time.Second // for one write; a peer that does not read is gone
-	dropSilentAfter = 3 * time.Second // a connection that owes an answer and is silent for so long may be replaced
+	maxConnections  = 16              // upper bound of Config.Connections
+	maxInflight     = 1024            // pending queries on one TCP or TLS connection; HTTPS: on all connections
+	maxBatchPerConn = 16              // queries of one batch that stay together on one connection
+	dialTimeout     = 3 * time.Second // limit of the TCP and TLS handshakes together
+	writeTimeout    = 3 * time.Second // limit of one write, after which the connection is closed
+	dropSilentAfter = 3 * time.Second // silence with a query pending, after which a connection may be closed to make room
 
-	connAge      = 60 * time.Second       // then it gets no more queries; up to half as much again is added at random
-	replaceRetry = 5 * time.Second        // between attempts to open the replacement of an aged connection
-	idleTimeout  = 10 * time.Second       // without a pending query
-	stallAfter   = 800 * time.Millisecond // a connection that owes an answer and is silent for so long gets no new queries
+	connAge      = 60 * time.Second       // age at which a connection is replaced; a random 0 to 50% is added
+	replaceRetry = 5 * time.Second        // interval of attempts to open the replacement of an aged connection
+	idleTimeout  = 10 * time.Second       // time without queries after which a connection is closed
+	stallAfter   = 800 * time.Millisecond // silence with a query pending, after which other connections are preferred
 
 	// userTimeout is how long sent bytes may stay unacknowledged, in milliseconds (RFC 5482). It ends connections over
 	// a broken path soon; the kernel's default is a quarter of an hour.
@@ -42,9 +42,9 @@ const (
 
 // How often connections are opened. Neither clients nor upstreams can cause connections to be opened faster.
 const (
-	openInterval   = 50 * time.Millisecond // between two connections in the long run
+	openInterval   = 50 * time.Millisecond // one connection per openInterval in the long run
 	openBurst      = 3 * maxConnections    // connections at once
-	preopenReserve = openBurst / 2         // of the burst, reserved for queries that wait
+	preopenReserve = openBurst / 2         // connections of the burst that only a waiting query may open
 )
 
 // A connPool holds the connections to one upstream over TCP (RFC 7766), TLS (RFC 7858) or HTTPS (RFC 8484). Many
@@ -63,18 +63,18 @@ type connPool struct {
 	tlsClient   *tlsClient // nil: plain TCP
 	newLink     func(*conn) link
 	keepOpen    bool // keep all connections open while queries come
-	maxYoung    int  // connections that have not aged, while no usable one is left
-	maxPending  int  // queries on all connections
+	maxYoung    int  // most connections, without aged and suspect ones, while none is usable
+	maxPending  int  // most queries pending on all connections
 	openLimiter *rate.Limiter
 
 	mu        sync.Mutex // guards the fields below, and those of conn where it says so
 	conns     []*conn    // opening or open, without those that failed
-	pending   int        // queries on all connections
-	opened    uint64     // connections ever opened; numbers them
+	pending   int        // queries pending on all connections
+	opened    uint64     // connections ever opened: the number of the newest one
 	uses      uint64     // queries ever assigned; orders connections by last use
 	lastQuery time.Time  // when a query last came
 	random    *bufio.Reader
-	lastErr   error // of the latest connection that ended before an answer came on it; nil once one has come
+	lastErr   error // why the latest connection ended that got no answer; nil: an answer has come since, on any connection
 	noIdle    bool  // close connections after their last query
 	closed    bool  // the upstream was removed: refuse queries
 	running   int   // goroutines of connections and of requests
@@ -86,27 +86,27 @@ type conn struct {
 	pool    *connPool
 	number  uint64 // counted from 1 per upstream
 	link    link
-	rawConn net.Conn // under TLS; the connection itself without TLS. Set before open
+	rawConn net.Conn // the TCP connection, which TLS uses if there is TLS; set before open
 
 	// Guarded by connPool.mu:
-	queries    map[uint16]*attempt // by ID
+	queries    map[uint16]*attempt // pending attempts by DNS message ID
 	open       bool                // the handshake is complete
 	preopened  bool                // opened before a query had to wait for it
 	aged       bool                // to be replaced: takes a query only if there is no better one
 	answered   bool                // an answer has come on it
 	owesAnswer bool                // a query was canceled on it since the last answer
-	suspect    bool                // a query timed out on it, and nothing has come since that was sent: its path may be broken
-	unproven   bool                // nothing has come on it since another connection became suspect
+	suspect    bool                // a query timed out on it, and nothing has come since that query was assigned: its path may be broken
+	unproven   bool                // nothing has come on it since the query was assigned that made a connection suspect
 	lastUse    uint64              // sequence number of the latest query
 	heardAt    time.Time           // when something last came; zero: nothing has
-	lastRead   time.Time           // the same, or when the first unanswered query was sent
+	lastRead   time.Time           // when its silence began: heardAt, or later if it was idle until a query came
 	idleSince  time.Time           // when its last query ended
 	agesAt     time.Time           // when it ages; zero: not open yet
 	timer      lazyTimer
 	err        error              // why it ended; nil: it has not
 	cancel     context.CancelFunc // ends run
-	batch      *wire.SendBatch    // whose queries stay together on it until the next flush
-	batchCount int                // number of these queries
+	batch      *wire.SendBatch    // the batch whose queries stay together on it until the next flush
+	batchCount int                // number of queries of batch on it
 }
 
 // A link is the protocol of a connection: streamConn or httpsConn.
@@ -124,8 +124,8 @@ type link interface {
 	serve(ctx context.Context, nc net.Conn)
 }
 
-// newConnPool makes the transport for connections. For a UDP target it serves truncated answers only and opens no
-// connections in advance. It opens nothing yet.
+// newConnPool makes the transport over connections. It opens nothing yet. For a UDP target it takes only the queries that
+// go over TCP, and opens no connection in advance.
 func newConnPool(c *common, t Target, count *counters, newLink func(*conn) link) *connPool {
 	p := &connPool{
 		common: c, target: t, count: count, newLink: newLink, keepOpen: t.Network != "udp", maxYoung: c.Connections + 1, maxPending: math.MaxInt,
@@ -135,7 +135,7 @@ func newConnPool(c *common, t Target, count *counters, newLink func(*conn) link)
 	return p
 }
 
-// send assigns the query to a connection.
+// send implements transport.
 func (p *connPool) send(a *attempt, batch *wire.SendBatch) error {
 	now := p.Now()
 	p.mu.Lock()
@@ -145,7 +145,7 @@ func (p *connPool) send(a *attempt, batch *wire.SendBatch) error {
 	return p.assignLocked(now, a, p.afterTimeoutLocked(a.previous), batch)
 }
 
-// assignLocked assigns the query to a connection.
+// assignLocked assigns the query to the best connection, or to a new one if the limits allow that.
 func (p *connPool) assignLocked(now time.Time, a *attempt, avoid avoided, batch *wire.SendBatch) error {
 	switch {
 	case p.closed:
@@ -163,7 +163,7 @@ func (p *connPool) assignLocked(now time.Time, a *attempt, avoid avoided, batch 
 			c = p.openLocked(now)
 		}
 	}
-	if c == nil { // better one that may be broken than none, but not the one that is
+	if c == nil { // rather one that may be broken than none, but never the one on which a query timed out
 		avoid.newest = 0
 		c = p.pickLocked(now, &avoid, len(a.query)+wire.MaxPadding, batch)
 	}
@@ -173,8 +173,8 @@ func (p *connPool) assignLocked(now time.Time, a *attempt, avoid avoided, batch 
 	return c.addLocked(now, a, batch)
 }
 
-// dropSilentLocked makes room if all connections are taken: it closes those that have been silent for too long, and
-// reports whether there were any. Continuous queries would otherwise keep a connection whose peer hangs.
+// dropSilentLocked makes room if there are more connections than configured: it closes those that have been silent for
+// dropSilentAfter, and reports whether there were any. Otherwise continuous queries would keep them open.
 func (p *connPool) dropSilentLocked(now time.Time) (dropped bool) {
 	if len(p.conns) <= p.Connections {
 		return false
@@ -188,9 +188,9 @@ func (p *connPool) dropSilentLocked(now time.Time) (dropped bool) {
 	return dropped
 }
 
-// targetConnsLocked returns how many connections there may be, including a new one for a query that could use c; c
-// may be nil. An idle connection is always used, and so is an aged one, whose replacement is being opened. If no
-// connection is usable there may be more than configured.
+// targetConnsLocked returns the number of young connections below which a query opens one instead of using c, its best
+// connection or nil. It is 0 if c is idle, or aged: the replacement of an aged connection is opened without a query. It is
+// more than configured if no connection is usable.
 func (p *connPool) targetConnsLocked(now time.Time, c *conn) int {
 	switch {
 	case c == nil || c.stalledLocked(now):
@@ -212,7 +212,7 @@ func (p *connPool) countYoungLocked() int {
 	return n
 }
 
-// mayOpenLocked counts a connection that is opened for a waiting query, or returns why there may be no other one.
+// mayOpenLocked counts a connection to be opened for a waiting query, or returns which limit forbids it.
 func (p *connPool) mayOpenLocked(now time.Time, a *attempt) error {
 	switch {
 	case len(p.conns) >= 2*p.Connections+2:
@@ -309,7 +309,7 @@ func (p *connPool) lastError() error {
 	return p.lastErr
 }
 
-// silentLocked reports whether the connection owes an answer and has received none for so long.
+// silentLocked reports whether a query is pending on the connection and nothing has come on it for at least long.
 func (c *conn) silentLocked(now time.Time, long time.Duration) bool {
 	return len(c.queries) > 0 && now.Sub(c.lastRead) >= long
 }
@@ -361,7 +361,7 @@ func (c *conn) run(ctx context.Context) {
 	c.link.serve(ctx, nc)
 }
 
-// connect opens the connection, including handshakes. The user timeout is set even if Config.Dial made the socket.
+// connect opens the connection, including handshakes. It sets TCP_USER_TIMEOUT even if Config.Dial is not the default.
 func (c *conn) connect(ctx context.Context) (net.Conn, error) {
 	p := c.pool
 	ctx, cancel := context.WithTimeout(ctx, dialTimeout)
@@ -372,7 +372,7 @@ func (c *conn) connect(ctx context.Context) (net.Conn, error) {
 	}
 	c.rawConn = nc
 	if raw := rawConn(nc); raw != nil {
-		// If it fails, stallAfter and dropSilentAfter remain.
+		// If that fails, only stallAfter and dropSilentAfter reveal a broken path.
 		_ = setOption(raw, "TCP_USER_TIMEOUT", unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT, userTimeout)
 	}
 	if p.tlsClient != nil {
@@ -529,7 +529,7 @@ func (c *conn) closeConn(nc net.Conn) {
 	_ = nc.Close()
 }
 
-// requeueOrFail handles the queries of a connection that has failed.
+// requeueOrFail moves the queries of a failed connection to others, or fails them.
 func (c *conn) requeueOrFail() {
 	p := c.pool
 	now := p.Now()
@@ -555,9 +555,9 @@ func (c *conn) requeueOrFail() {
 	batch.Flush()
 }
 
-// moveLocked removes a query that got no answer because of err. A query that was assigned after the connection opened
-// moves to a newer connection once: the server may only have closed the connection for its age or for a restart. The
-// other queries fail, and so do all if the peer was silent: those have been retried already.
+// moveLocked moves a query that got no answer because of err to another connection, or returns why it fails. A query
+// moves only once, and only if it was assigned after the connection opened: the server may have closed the connection for
+// its age or for a restart. If the peer was silent all queries fail: their exchanges have started other attempts.
 func (c *conn) moveLocked(now time.Time, a *attempt, err error, batch *wire.SendBatch) error {
 	c.removeLocked(now, a)
 	if !a.reused || a.retried || errors.Is(c.err, errSilent) {

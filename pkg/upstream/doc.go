@@ -50,9 +50,9 @@
 //
 // # Order
 //
-// With the policy fastest, the latency of most names decides. An answer does not count if another upstream is late with the
-// same question too. An attempt without an answer counts as lost only if another upstream answered in time. Errors do not
-// count. Some queries to the best upstream are also sent to another one, to measure it; the client has the first answer.
+// With the policy fastest, the latency for most names decides. An answer does not count if another upstream is late with
+// the same question too. An attempt without an answer counts as lost only if another upstream answered in time. Errors do
+// not count. Some queries go to a second upstream as well, to measure it; the client gets the first answer.
 //
 // # Locks and goroutines
 //

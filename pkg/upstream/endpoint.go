@@ -19,8 +19,8 @@ type endpoint struct {
 	*common
 	Target
 	count       counters
-	sockets     *socketPool   // takes queries over UDP; nil: conns takes them
-	conns       *connPool     // beside sockets, it repeats over TCP what they could not deliver whole
+	sockets     *socketPool   // takes queries over UDP; nil: not a UDP upstream
+	conns       *connPool     // takes queries over TCP, TLS or HTTPS; of a UDP upstream, those that go over TCP
 	primary     transport     // sockets or conns
 	limiter     *rate.Limiter // nil: no limit
 	outstanding atomic.Int32  // pending attempts
@@ -34,14 +34,14 @@ type endpoint struct {
 	lastQuery    time.Time
 	lastPenalty  time.Time // when a failure last counted
 	lastAnswer   time.Time // when an answer last came
-	failures     int       // in a row
-	failingSince time.Time // when the first of them was
+	failures     int       // consecutive failures
+	failingSince time.Time // when the first of these failures was
 	capabilities capabilities
 	probeTimer   *time.Timer // nil until first needed
 	probing      bool
 	probesEnded  bool        // the upstream was removed
-	probesSent   int         // since it began to fail
-	probes       [2]*attempt // pending, a quick and a slow one; nil: none
+	probesSent   int         // probes sent since it began to fail
+	probes       [2]*attempt // the pending quick probe and slow probe; nil: none
 }
 
 func newEndpoint(c *common, t Target) *endpoint {
@@ -75,7 +75,7 @@ func (e *endpoint) transports() []transport {
 	return []transport{e.sockets, e.conns}
 }
 
-// closeIdle keeps nothing open without a query from now on, and refuses new queries if refuse is set.
+// closeIdle ends probing, closes what has no query, now or later, and refuses new queries if refuse is set.
 func (e *endpoint) closeIdle(refuse bool) {
 	e.stopProbes()
 	for _, t := range e.transports() {
@@ -111,7 +111,7 @@ func (e *endpoint) stopProbes() {
 // healthy reports whether the upstream is expected to answer a query.
 func (e *endpoint) healthy() bool { return !e.failing.Load() && !e.loopMonitor.looping.Load() }
 
-// send starts an attempt. An error is final.
+// send starts an attempt. If it returns an error, the attempt has ended.
 func (e *endpoint) send(a *attempt, batch *wire.SendBatch) error {
 	if e.limiter != nil && !e.limiter.AllowN(a.sentAt, 1) {
 		return errRate
@@ -185,14 +185,14 @@ func (e *endpoint) acceptReply(a *attempt, in reply, now time.Time, batch *wire.
 	return e.recordAnswer(a, in.m, now), true
 }
 
-// askAgain repeats an attempt if its reply calls for that. final is false if it did. Otherwise out.Err is nil if the
-// reply stands, and why the attempt could not be repeated if it does not.
+// askAgain repeats an attempt if its reply calls for that. final is false if the attempt goes on. Otherwise out.Err says
+// why the attempt could not be repeated; nil: the reply stands.
 func (e *endpoint) askAgain(a *attempt, in *reply, now time.Time, batch *wire.SendBatch) (out Failure, final bool) {
 	if in.truncated {
 		out = e.retryOverTCP(a, now, batch)
 		return out, out.Err != nil
 	}
-	if in.err != nil && a.overTCP { // neither answer is believed: over UDP in lower case
+	if in.err != nil && a.overTCP { // TCP failed: ask over UDP
 		if errorCause(in.err) != CauseLimit {
 			e.mu.Lock()
 			e.capabilities.tcpFailed(now)
@@ -262,7 +262,7 @@ func (e *endpoint) retryOverTCP(a *attempt, now time.Time, batch *wire.SendBatch
 	return Failure{}
 }
 
-// recordAnswer records an answer.
+// recordAnswer records an answer. The result says why the answer is not good; its Err is nil if it is.
 func (e *endpoint) recordAnswer(a *attempt, m *wire.Message, now time.Time) Failure {
 	rcode := m.Rcode()
 	switch {
@@ -321,7 +321,7 @@ func (e *endpoint) recordBadAnswer(a *attempt, now time.Time, out Failure) Failu
 // recordFailure records that an attempt ended with an error.
 func (e *endpoint) recordFailure(a *attempt, err error, now time.Time) Failure {
 	out := failureOf(err)
-	if out.cause != CauseMalformed && (out.cause != CauseTimeout || !a.timeoutCounted) { // those are counted already
+	if out.cause != CauseMalformed && (out.cause != CauseTimeout || !a.timeoutCounted) { // others are counted by the transport or by recordTimeout
 		e.count.failures[out.cause].Add(1)
 	}
 	if out.cause == CauseLimit {
@@ -338,7 +338,7 @@ func (e *endpoint) recordFailure(a *attempt, err error, now time.Time) Failure {
 // stays healthy even if its TCP connections fail.
 func (e *endpoint) recordFaultLocked(a *attempt, now time.Time) {
 	switch {
-	case a.transport != e.primary: // which says nothing of UDP
+	case a.transport != e.primary: // TCP of a UDP upstream: UDP may still work
 		if a.udpRTT > 0 || e.lastAnswer.After(a.sentAt) {
 			e.capabilities.tcpFailed(now)
 		}
@@ -357,7 +357,7 @@ func (e *endpoint) recordTimeout(a *attempt, now time.Time) {
 	e.lastReason.Store(uint32(Timeout))
 	onOld := e.conns.timedOut(a)
 	if onOld && a.transport != e.primary {
-		return // that connection may be broken, but the upstream has TCP
+		return // the connection may be broken, but the upstream accepts TCP
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -428,20 +428,20 @@ func (e *endpoint) penalizeLocked(start, now time.Time) {
 
 // When an upstream counts as down. It then gets only probes.
 const (
-	downFailures = 3
-	downAfter    = 800 * time.Millisecond // longer than a path needs to show that it has only become slower
+	downFailures = 3                      // consecutive failures, over downAfter or longer
+	downAfter    = 800 * time.Millisecond // long enough for late answers, which show that a path has only become slower
 )
 
 // A failing upstream is probed, so that no client query has to find out that it has recovered.
 const (
-	firstProbeDelay = 200 * time.Millisecond // after the failure
+	firstProbeDelay = 200 * time.Millisecond // from the failure to the first probe
 	probeInterval   = 500 * time.Millisecond // between probes
-	slowProbeEvery  = 10                     // probes, one of which is slow
+	slowProbeEvery  = 10                     // one of so many probes is slow, beginning with the first
 )
 
-// The probes. A quick probe is answered before the next one is sent, or abandoned with its socket or connection. It
-// detects recovery soon. That is too short for an upstream with a long round trip or slow handshakes, so a slow probe
-// may take until the next slow one. It asks another question, as some filters drop that of the quick one.
+// The probes. A quick probe is abandoned when the next quick one is sent. It detects recovery soon, but that is too short
+// for an upstream with a long round trip or slow handshakes. A slow probe may take until the next slow one. It asks
+// another question, as some filters drop that of the quick one.
 const (
 	// quickProbe asks for the name servers of the root, which every server answers in some way. The answer itself
 	// does not matter.
@@ -509,7 +509,7 @@ func (e *endpoint) probe() {
 	}
 }
 
-// handleReply handles the reply to a probe. It ignores that to a loop probe.
+// handleReply handles the reply to a probe. It ignores the reply to a loop probe.
 func (e *endpoint) handleReply(a *attempt, r reply, _ *wire.SendBatch) {
 	now := e.Now()
 	e.mu.Lock()
@@ -540,7 +540,7 @@ func (e *endpoint) sendLoopProbe(query []byte) {
 	}
 }
 
-// observeRTT counts a good answer.
+// observeRTT adds the round trip of a good answer to the histogram.
 func (c *counters) observeRTT(rtt time.Duration) {
 	i, _ := slices.BinarySearch(rttBounds[:], rtt)
 	c.rtts[i].Add(1)

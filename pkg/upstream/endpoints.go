@@ -9,13 +9,13 @@ import (
 	"sync/atomic"
 )
 
-// maxEndpoints is how many servers of one Endpoints are used.
+// maxEndpoints bounds each of the two lists of an Endpoints.
 const maxEndpoints = 256
 
 // A Server is one of several equivalent servers.
 type Server struct {
 	Addr netip.AddrPort
-	Far  bool // in another zone than this node: used when those in this zone are much busier, or fail
+	Far  bool // in another topology zone than this node: used when those in this zone are much busier, or fail
 }
 
 // Endpoints is the current list of servers behind a name. The zero value is empty. Several pools may share one, and

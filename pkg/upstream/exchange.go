@@ -16,12 +16,12 @@ import (
 
 // Limits for one query.
 const (
-	maxAttempts         = 6 // in all
-	attemptsPerUpstream = 3 // to one upstream
+	maxAttempts         = 6 // attempts in all
+	attemptsPerUpstream = 3 // attempts to one upstream; 2 if there are three candidates
 )
 
-// betterAnswerWait is how long a query that has a bad answer waits for a good one from an upstream that has not
-// answered. It is as long as an uncached name may take, and less than a client's timeout.
+// betterAnswerWait is how long after its first attempt a query that has a bad answer still waits for a good one. An
+// uncached name may take as long. A client's timeout is longer.
 const betterAnswerWait = 2500 * time.Millisecond
 
 // An exchange is one client query. It starts attempts one after the other, which then run in parallel until one of
@@ -31,26 +31,26 @@ type exchange struct {
 	query       []byte
 	deadline    time.Time
 	receiver    wire.AnswerReceiver
-	connsOpened atomic.Int32 // connections opened for it
+	connsOpened atomic.Int32 // connections opened for this query, see maxConnsPerQuery
 
 	mu           sync.Mutex               // guards the fields below
-	snapshot     *snapshot                // that the candidates were selected from
+	snapshot     *snapshot                // the list that the candidates were selected from
 	candidates   []candidate              // best first
-	memory       [maxCandidates]candidate // of candidates
-	firstAttempt attempt                  // most exchanges need no other
+	memory       [maxCandidates]candidate // backing array of candidates
+	firstAttempt attempt                  // memory of the first attempt: most exchanges make no other
 	attempts     [maxAttempts]*attempt
-	endpoints    [maxAttempts]*endpoint // of each attempt
+	endpoints    [maxAttempts]*endpoint // endpoints[i] is the upstream of attempts[i]
 	numStarted   int                    // attempts started
 	numRunning   int                    // attempts pending
-	noneLeft     bool                   // no attempt is left to start: the timer ends the exchange
+	noneLeft     bool                   // no further attempt may start: the timer ends the exchange
 	mayHedge     bool                   // the timer starts a hedge, if the budget allows one
 	done         bool                   // the result is final
 	timerAt      time.Time              // when the timer fires; zero: it is not set
-	failure      Failure                // the most specific so far; Err is nil while there is none
-	inconclusive *wire.Message          // an answer that is used if there is no better one, see [wire.Message.IsInconclusive]; nil: none
+	failure      Failure                // the most specific failure so far; Err is nil while there is none
+	inconclusive *wire.Message          // the answer if no better one comes, see [wire.Message.IsInconclusive]; nil: none
 
-	callAt    time.Time // when the timer heap calls it; guarded by the heap, like heapIndex
-	heapIndex int       // in the timer heap, from 1; 0: not in it
+	callAt    time.Time // when the timer heap calls onTimer; guarded by timerHeap.mu, like heapIndex
+	heapIndex int       // index in the timer heap, counted from 1; 0: not in it
 }
 
 // Ask sends q, a whole query with any ID and an EDNS size of at most 4096. It calls to.Answered once, at the latest
@@ -110,8 +110,8 @@ func (x *exchange) start(explore bool, now time.Time, batch *wire.SendBatch) (ov
 	return x.startNext(now, batch) && x.finish(now)
 }
 
-// startNext starts the next attempt. If that fails at once, it starts the one after it, and so on. It reports whether the
-// exchange is over: every attempt has failed, or has a bad answer, and no other upstream is left.
+// startNext starts an attempt, and another one each time that fails at once. It reports whether the exchange is over: no
+// attempt is pending, or there is a bad answer, no upstream is left to ask and no better answer can come.
 func (x *exchange) startNext(now time.Time, batch *wire.SendBatch) (over bool) {
 	if snap := x.pool.currentSnapshot(); snap != x.snapshot {
 		x.reselect(now, snap)
@@ -152,7 +152,7 @@ func (x *exchange) cancelLooping(now time.Time) {
 	}
 }
 
-// mayImprove reports whether a pending attempt may still get a good answer.
+// mayImprove reports whether a pending attempt may still get a good answer within betterAnswerWait.
 func (x *exchange) mayImprove(now time.Time) bool {
 	if now.Sub(x.firstAttempt.sentAt) >= betterAnswerWait {
 		return false
@@ -165,8 +165,8 @@ func (x *exchange) mayImprove(now time.Time) bool {
 	return false
 }
 
-// nextCandidate returns the candidate with the fewest attempts that may be asked again, nil if there is none. A last
-// resort is skipped while a healthy candidate is left.
+// nextCandidate returns the candidate to ask next: of those that may be asked, the one with the fewest attempts; nil:
+// there is none. A last resort is skipped while a healthy candidate is left.
 func (x *exchange) nextCandidate() *candidate {
 	var next, lastResort *candidate
 	anyHealthy := false
@@ -209,7 +209,7 @@ func (x *exchange) newAttempt(c *candidate, now time.Time) *attempt {
 			a.previous = earlier
 		}
 	}
-	a.smallUDP = c.timedOut // RFC 6891 section 6.2.5: its answer may have been too large for the path
+	a.smallUDP = c.timedOut // the answer that timed out may have been too large for the path (RFC 6891 section 6.2.5)
 	if c.noOPT {
 		a.query, a.noOPT, a.headerOnly = withoutOPT(x.query), true, c.headerOnly
 	}
@@ -298,14 +298,14 @@ func (x *exchange) processReply(a *attempt, in reply, batch *wire.SendBatch) (wo
 	a.nameSlow = x.othersLate(a, now)
 	out, final := x.endpoints[a.index].acceptReply(a, in, now, batch)
 	switch {
-	case !final: // the attempt goes on over TCP
+	case !final: // the same attempt asks again, see acceptReply
 		return false, false
 	case out.Err == nil && x.keepInconclusive(a, in.m):
 	case out.Err == nil:
 		a.done = true
 		x.numRunning--
 		if a.explores {
-			x.pool.explored.soon() // it may have become the best
+			x.pool.explored.soon() // its upstream may have become the best
 		}
 		x.markBeaten(a, now)
 		return true, x.finish(now)
@@ -317,8 +317,8 @@ func (x *exchange) processReply(a *attempt, in reply, batch *wire.SendBatch) (wo
 	return false, over && x.finish(now)
 }
 
-// keepInconclusive ends an attempt whose answer says nothing, keeps the answer, and reports whether it did. Another
-// upstream may know more. The answer is nothing against its sender: some leave out the SOA record.
+// keepInconclusive ends an attempt whose answer is inconclusive, keeps the answer, and reports whether it did. Another
+// upstream may know more. The one that sent the answer stays healthy: some servers leave out the SOA record.
 func (x *exchange) keepInconclusive(a *attempt, m *wire.Message) bool {
 	if !m.IsInconclusive() {
 		return false
@@ -347,8 +347,8 @@ func (x *exchange) othersLate(a *attempt, now time.Time) bool {
 	return false
 }
 
-// markBeaten marks the pending attempts with other upstreams than that of the winner: unless the name is slow, the one
-// that does not answer is at fault.
+// markBeaten marks the pending attempts to other upstreams than the winner's: these upstreams are slow. If the winner is
+// late too, the name is slow, and no attempt is marked.
 func (x *exchange) markBeaten(winner *attempt, now time.Time) {
 	if winner.late(now) {
 		return
@@ -385,7 +385,7 @@ func (x *exchange) handleTimer(batch *wire.SendBatch) (over bool) {
 	latest, asked := x.attempts[x.numStarted-1], x.endpoints[x.numStarted-1]
 	switch {
 	case x.timerAt.IsZero():
-		return false // it fired while it was being stopped
+		return false // the exchange ended while the timer fired
 	case now.Before(x.timerAt): // it was set again for a newer attempt
 		x.setTimer(now, x.timerAt.Sub(now))
 		return false
@@ -471,7 +471,7 @@ func (x *exchange) recordFailedAttempt(a *attempt, out Failure) {
 	switch {
 	case !old || a.noOPT:
 		c.excluded = true
-	case !c.noOPT: // RFC 6891 section 7: it may only be too old for EDNS
+	case !c.noOPT: // the server may only lack EDNS (RFC 6891 section 7): retry it without OPT
 		c.noOPT, c.headerOnly = withoutOPT(x.query) != nil, out.headerOnly
 		c.excluded = !c.noOPT
 	}

@@ -27,7 +27,7 @@ var (
 	errPanic      = errors.New("recovered from a panic")
 	errTLS        = errors.New("TLS failed")                         // marks certificate errors and other TLS protocol errors
 	errDied       = errors.New("connection ended")                   // marks the error of a connection that ended with pending queries
-	errRemoved    = fmt.Errorf("upstream removed: %w", errLimit)     // it is no longer in the list
+	errRemoved    = fmt.Errorf("upstream removed: %w", errLimit)     // the upstream is no longer in the pool's list
 	errStatus     = errors.New("HTTP response without a DNS answer") // marks HTTP responses that carry none
 	errSilent     = errors.New("peer does not answer")
 )
@@ -74,9 +74,9 @@ type Failure struct {
 	Rcode  uint16 // last bad response code, if Reason is Rcode
 	Err    error  // error of the last attempt with that reason; never nil
 
-	// Of the failure of one attempt:
+	// Set only in the failure of one attempt:
 	cause      Cause
-	edns       bool // the answer had an OPT record, or was no refusal of one
+	edns       bool // the answer had an OPT record, or was a referral
 	headerOnly bool // the answer was a header without a question
 }
 

@@ -14,7 +14,7 @@ import (
 // Bounds of a fallback. Every node asks the same few servers, which may have failed together with the upstreams.
 const (
 	fallbackInflight = 32              // queries in flight, over all routes
-	fallbackTime     = 2 * time.Second // timeout
+	fallbackTime     = 2 * time.Second // timeout of one query
 	fallbackFailures = 8               // failures in a row before retries are limited
 	fallbackRetries  = 5               // queries per second after fallbackFailures
 )
@@ -23,8 +23,8 @@ const (
 type Fallback struct {
 	*Pool
 	inflight atomic.Int32  // queries in flight
-	failures atomic.Uint32 // in a row
-	retries  *rate.Limiter // applies after fallbackFailures
+	failures atomic.Uint32 // consecutive failed queries
+	retries  *rate.Limiter // limits queries after fallbackFailures
 }
 
 // NewFallback returns a Fallback of cfg.
@@ -42,8 +42,8 @@ type BackedPool struct {
 	Fallback *Fallback
 }
 
-// Ask asks the pool, and the fallback if that fails and was down. While all upstreams are expected to fail, they get half the time, so that
-// some is left for the fallback. Upstreams known to be down fail at once.
+// Ask asks the pool. While all its upstreams are expected to fail, they get half of the time, and if they do fail the
+// fallback is asked. Upstreams known to be down fail at once.
 func (p *BackedPool) Ask(q []byte, until time.Time, to wire.AnswerReceiver, batch *wire.SendBatch) {
 	if p.AllDown() {
 		to = &fallbackQuery{pool: p, query: q, until: until, to: to}

@@ -22,8 +22,8 @@ import (
 
 const dnsMessage = "application/dns-message" // RFC 8484 section 6
 
-// pingAfter is when HTTP/2 pings a connection without frames. Without an answer within the same time it closes the
-// connection.
+// pingAfter is how long a connection receives no frame before HTTP/2 pings it. If no answer comes within the same time
+// again, the connection is closed.
 const pingAfter = dropSilentAfter / 2
 
 // An httpsConn is the link of an HTTP/2 connection (RFC 8484). Each query is a request with its own goroutine, as
@@ -45,7 +45,7 @@ func newHTTPSPool(c *common, t Target, count *counters) *connPool {
 // fullLocked implements link.
 func (h *httpsConn) fullLocked(int) bool { return false }
 
-// blocked implements link. The peer bounds the requests, or is about to end the connection.
+// blocked implements link: the peer allows no further request now, or is about to end the connection.
 func (h *httpsConn) blocked() bool { return h.client.Available() == 0 }
 
 // queueLocked implements link.
@@ -58,14 +58,14 @@ func (h *httpsConn) queueLocked(a *attempt, _ *wire.SendBatch) (first bool) {
 // start begins HTTP/2. The connection has a transport of its own.
 func (h *httpsConn) start(ctx context.Context, nc net.Conn) (err error) {
 	transport := &http.Transport{
-		// Not wrapped: the transport inspects what was negotiated.
+		// nc is not wrapped: the transport inspects the protocol that TLS negotiated.
 		DialTLSContext:         func(context.Context, string, string) (net.Conn, error) { return nc, nil },
 		DisableCompression:     true,
 		MaxResponseHeaderBytes: 16 << 10,
 		Protocols:              new(http.Protocols),
 		HTTP2: &http.HTTP2Config{
 			StrictMaxConcurrentRequests: true, // otherwise excess requests fail
-			// An answer fits. By default a peer may send 4 MiB for each query, and 1 GiB in all, before they are read.
+			// 64 KiB hold any answer. By default a peer may send 4 MiB for each query, and 1 GiB in all, before they are read.
 			MaxReceiveBufferPerStream:     64 << 10,
 			MaxReceiveBufferPerConnection: 1 << 20,
 			SendPingTimeout:               pingAfter,
@@ -113,8 +113,8 @@ func (h *httpsConn) Flush() {
 	h.queue = h.queue[:0]
 }
 
-// do makes one request and delivers the reply. If it gets no response the query moves to a newer connection, like one
-// over TCP.
+// do makes one request and delivers the reply. If there is no response, the query moves to another connection once, see
+// moveLocked.
 func (h *httpsConn) do(ctx context.Context, cancel context.CancelFunc, a *attempt, query []byte) {
 	p := h.pool
 	defer p.goroutineEnded()
@@ -128,8 +128,8 @@ func (h *httpsConn) do(ctx context.Context, cancel context.CancelFunc, a *attemp
 	}
 }
 
-// claim ends a request that ended with err. It reports whether the attempt still waits for it: it was not canceled, and
-// has not moved. err becomes the reason why it could not move.
+// claim ends a request, whose result is err. It reports whether the attempt must get the result. It must not if it was
+// canceled, or has moved to another connection. If it could not move, err becomes the reason.
 func (h *httpsConn) claim(a *attempt, err *error, batch *wire.SendBatch) bool {
 	p := h.pool
 	now := p.Now()

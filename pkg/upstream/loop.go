@@ -19,7 +19,7 @@ import (
 // Bounds of loop probes.
 const (
 	loopProbeTTL  = 30 * time.Second // a probe that returns later is treated as a client's query
-	maxLoopProbes = 4096             // remembered at once; no more are sent
+	maxLoopProbes = 4096             // probes remembered at once; beyond it none is sent
 )
 
 // LoopDetector finds upstreams that send queries back to this process, through any number of resolvers. It sends each
@@ -29,7 +29,7 @@ type LoopDetector struct {
 	rand io.Reader
 
 	mu   sync.Mutex        // guards sent
-	sent map[string]func() // by name of a probe that may return, what to call then
+	sent map[string]func() // by the name of a probe: the function to call if it returns
 }
 
 // NewLoopDetector makes a LoopDetector without probes. random is the source of names; nil: crypto/rand.
@@ -80,7 +80,7 @@ func (d *LoopDetector) probe(zone []byte, onReturn func()) []byte {
 const (
 	loopProbeInterval   = 5 * time.Minute  // while in use, ±20%
 	loopRecheckInterval = 45 * time.Second // while looping, ±33%
-	loopProbeTimeout    = 5 * time.Second  // a probe that has not returned by then does not count
+	loopProbeTimeout    = 5 * time.Second  // a looping upstream is cleared if its probe has not returned by then
 )
 
 // A loopMonitor finds out whether one upstream leads back to this process. No query waits for it: until the first
@@ -90,7 +90,7 @@ type loopMonitor struct {
 	upstream string             // for the log
 	send     func(query []byte) // sends a probe to the upstream, whatever its state, and ignores the answer
 
-	nextProbe atomic.Int64 // when a query starts a probe, in Unix ns
+	nextProbe atomic.Int64 // time from which a query starts a probe, in Unix ns
 	looping   atomic.Bool  // the upstream leads back here
 
 	mu       sync.Mutex // guards the fields below, and changes of looping
@@ -107,7 +107,7 @@ func newLoopMonitor(c *common, upstream string, send func(query []byte)) *loopMo
 	return m
 }
 
-// probeDue starts a probe. A query calls it when nextProbe is over.
+// probeDue starts a probe if nextProbe has passed and the upstream is not looping. Queries call it.
 func (m *loopMonitor) probeDue(now time.Time) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -137,7 +137,7 @@ func (m *loopMonitor) stop() {
 	}
 }
 
-// scheduleLocked calls do later and replaces what was scheduled.
+// scheduleLocked calls do after wait, instead of what was scheduled before.
 func (m *loopMonitor) scheduleLocked(wait time.Duration, do func()) {
 	if m.timer != nil {
 		m.timer.Stop()

@@ -84,8 +84,8 @@ func (t Target) check() error {
 }
 
 // Run watches the resolv.conf files or endpoints until ctx ends. Then it closes each socket and connection after its
-// last query, and returns nil when all are closed. Ask and Exchange work before, during and after Run; afterwards
-// they keep nothing open.
+// last query, and returns nil when all are closed. Ask works before, during and after Run; afterwards it keeps no socket
+// or connection open.
 func (p *Pool) Run(ctx context.Context) error {
 	if p.Endpoints != nil {
 		p.watchEndpoints(ctx)
@@ -192,8 +192,8 @@ func (p *Pool) reapDrained() {
 // Empty reports whether the pool has no upstream. It costs an atomic load, except for the first call after a change.
 func (p *Pool) Empty() bool { return len(p.currentSnapshot().all) == 0 }
 
-// AllDown reports whether a query would most likely fail: each upstream failed when it was last asked, and no probe
-// has been answered since.
+// AllDown reports whether a query would most likely fail: each upstream leads back to this process, or failed when it
+// was last asked and has answered no probe since.
 func (p *Pool) AllDown() bool {
 	return !slices.ContainsFunc(p.currentSnapshot().all, (*endpoint).healthy)
 }

@@ -24,10 +24,10 @@ type source struct {
 	*common
 	target Target // the address, or the path of the file
 
-	// Of a file:
+	// Set if the source is a file:
 	servers    []netip.AddrPort // the last valid list
-	text       []byte           // from which servers was read
-	unreadable bool             // at the last attempt
+	text       []byte           // the text last read, of the file or of SystemdResolvConf
+	unreadable bool             // the last read failed
 }
 
 // isFile reports whether the source is a file.
@@ -76,7 +76,7 @@ func (f *source) reload(ctx context.Context) bool {
 }
 
 // read returns the text of the file, or systemd's list of real servers if the file names only the stub. The stub would
-// cost a hop and has its own cache. It is used if systemd's list cannot be read.
+// cost a hop and has its own cache. The stub is used if systemd's list cannot be read or names no server.
 func (f *source) read() ([]byte, error) {
 	text, err := filewatch.ReadFile(f.target.ResolvConf, maxConfSize)
 	servers := nameservers(text)

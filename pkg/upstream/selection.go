@@ -31,11 +31,11 @@ type Pool struct {
 type snapshot struct {
 	all        []*endpoint      // in order, last resorts at the end
 	lastResort []*endpoint      // the end of all: used only while no other upstream is healthy
-	version    uint64           // of Endpoints that it was made from
-	selfAddrs  []netip.AddrPort // of Endpoints, excluded as this process's own addresses
+	version    uint64           // the version of Endpoints that it was made from
+	selfAddrs  []netip.AddrPort // addresses of Endpoints that were excluded: this process listens on them
 }
 
-// primary returns the upstreams but the last resorts.
+// primary returns the upstreams that are not last resorts.
 func (s *snapshot) primary() []*endpoint { return s.all[:len(s.all)-len(s.lastResort)] }
 
 // downReason returns the most specific reason why all upstreams are down.
@@ -133,13 +133,13 @@ type candidate struct {
 	class       int
 	nextHealthy bool          // the next candidate is healthy: hedging makes sense
 	noOPT       bool          // it does not support EDNS: ask without an OPT record
-	headerOnly  bool          // because it answered the OPT record with a bare header
-	timedOut    bool          // maybe because its answers are too large for the path
-	excluded    bool          // it refused: do not ask again
-	attempts    int           // so far
+	headerOnly  bool          // it answered the OPT record with a bare header, hence noOPT
+	timedOut    bool          // an attempt timed out, maybe because the answer is too large for the path
+	excluded    bool          // do not ask it again for this query
+	attempts    int           // attempts started so far
 	score       time.Duration // rank within the class, lower is better
-	timeout     time.Duration // of an attempt, after which the next one starts
-	hedgeDelay  time.Duration // after which an answer counts as late; 0: unknown
+	timeout     time.Duration // time after which the next attempt starts
+	hedgeDelay  time.Duration // time after which an answer counts as late; 0: unknown
 }
 
 // A candidate's class ranks above its score.
@@ -147,13 +147,13 @@ const (
 	classHealthy    = iota
 	classLastResort // used only if no other upstream is healthy
 	classFailing    // it fails, or refuses the type
-	classExcluded   // never asked
+	classExcluded   // down or looping: never asked
 )
 
 // The most upstreams that are asked for one query.
 const (
-	targetCandidates   = 2 // if configured as targets
-	endpointCandidates = 3 // if from Endpoints, which change more often
+	targetCandidates   = 2 // most candidates in a pool with Targets
+	endpointCandidates = 3 // most candidates in a pool with Endpoints, which change more often
 	maxCandidates      = max(targetCandidates, endpointCandidates)
 )
 
@@ -218,9 +218,9 @@ func insert(list []candidate, c candidate, limit int) []candidate {
 // How the load of Endpoints is scored.
 const (
 	sampleSize      = 8                    // endpoints considered for one query
-	minScoreSRTT    = time.Millisecond     // faster does not score better, so that queries spread over all
-	otherZoneFactor = 4                    // an endpoint in another zone counts as so much busier
-	otherZoneExtra  = 2 * time.Millisecond // and as so much slower
+	minScoreSRTT    = time.Millisecond     // lower latencies score like this one, so that queries spread over all
+	otherZoneFactor = 4                    // multiplies the score of an endpoint in another zone
+	otherZoneExtra  = 2 * time.Millisecond // added to the score of an endpoint in another zone, after otherZoneFactor
 )
 
 // insertSample adds random endpoints, scored by pending queries times latency. The less busy of a random sample is
@@ -238,7 +238,7 @@ func insertSample(list []candidate, servers []*endpoint, now time.Time, rrtype u
 		list = insert(list, e.loadCandidate(now, rrtype), endpointCandidates)
 		at = (at + step) % len(servers)
 	}
-	for i := 0; !near && i < len(servers); i++ { // few of many may be near
+	for i := 0; !near && i < len(servers); i++ { // no endpoint of the sample is near: add the next one that is
 		if e := servers[(at+i)%len(servers)]; !e.far {
 			list = insert(list, e.loadCandidate(now, rrtype), endpointCandidates)
 			near = true
@@ -281,15 +281,15 @@ func (e *endpoint) candidate(now time.Time, rrtype uint16) candidate {
 // How often an upstream is measured that is not the best. Its query goes to the best one at the same time, so that no
 // client waits for it.
 const (
-	exploreEvery = 101             // queries; odd, so that it is not always the second of A and AAAA
-	exploreAfter = 5 * time.Second // with few queries
-	exploreLeast = 11              // queries in between nevertheless
+	exploreEvery = 101             // queries from one exploration to the next; odd, so that it is not always the second of A and AAAA
+	exploreAfter = 5 * time.Second // time after which fewer queries are enough
+	exploreLeast = 11              // the least number of queries in any case
 )
 
 // An exploration says when the next upstream is measured.
 type exploration struct {
-	queries atomic.Int64 // since the last one
-	at      atomic.Int64 // time of the last one, Unix ns
+	queries atomic.Int64 // queries since the last exploration
+	at      atomic.Int64 // time of the last exploration, Unix ns
 }
 
 // due counts a query and reports whether an exploration is due with it.
@@ -352,11 +352,11 @@ func (e *endpoint) lastAsked() time.Time {
 // Hedges are extra queries. They are a small share, so that a slow upstream does not get twice the load. Pool.hedges
 // is the number of hedges that may be sent, in hundredths.
 const (
-	hedgePercent = 3    // of all queries
-	maxHedges    = 3200 // in hundredths
+	hedgePercent = 3    // hedges per 100 queries
+	maxHedges    = 3200 // hundredths of a hedge: 32 hedges
 )
 
-// earnHedge is called for each query.
+// earnHedge adds hedgePercent to the hedges. It is called for each query.
 func (p *Pool) earnHedge() {
 	if p.hedges.Load() < maxHedges {
 		p.hedges.Add(hedgePercent)

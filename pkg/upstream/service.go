@@ -16,11 +16,11 @@ import (
 // A ServiceEndpoint is one of the servers of a Kubernetes service.
 type ServiceEndpoint struct {
 	Addr netip.AddrPort
-	Zone string // of the topology; empty: unknown
+	Zone string // topology zone; empty: unknown
 }
 
-// A Service is the servers of a Kubernetes service, marked by whether they are in this node's topology zone. Servers and zone are
-// learned separately, and both may change. The zero value is empty. Its methods are safe for concurrent use.
+// A Service is the servers of a Kubernetes service, marked by whether they are in this node's topology zone. Servers and
+// zone are learned separately, and both may change. The zero value is empty. Its methods are safe for concurrent use.
 type Service struct {
 	servers Endpoints
 
@@ -29,10 +29,10 @@ type Service struct {
 	ready      []ServiceEndpoint
 	own        []netip.AddrPort // the service's addresses
 	restoredAt time.Time        // when a snapshot's endpoints were current; zero: confirmed by the watch
-	zone       string           // of this node; empty: none, or unknown
+	zone       string           // topology zone of this node; empty: none, or unknown
 }
 
-// Endpoints returns what a pool follows.
+// Endpoints returns the list of servers for [Config].Endpoints. It follows later changes.
 func (s *Service) Endpoints() *Endpoints { return &s.servers }
 
 // Set replaces the endpoints by those that a watch has reported. The addresses of the service itself, own, are the last resort.
@@ -69,7 +69,7 @@ func (s *Service) setLocked() {
 	s.servers.Set(ready, own)
 }
 
-// Confirmed returns the endpoints and the service's own addresses as the watch reported them, none before.
+// Confirmed returns the endpoints and the service's own addresses as the watch reported them; none before it did.
 func (s *Service) Confirmed() (ready, own []netip.AddrPort) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -122,7 +122,8 @@ func (s *Service) Dump(scope string, now time.Time, emit func([]byte) error) err
 	return nil
 }
 
-// Restore reads the records of Dump. The returned function makes pools use them until the watch reports endpoints. It does nothing if the records are of another scope or older than most.
+// Restore reads the records of Dump, made the time passed ago. The returned function makes pools use them until the watch
+// reports endpoints. It does nothing if the records are of another scope, or the data is older than most.
 func (s *Service) Restore(scope string, records iter.Seq[[]byte], passed, most time.Duration, now time.Time) (use func(), err error) {
 	use = func() {}
 	lines := make([]string, 0, 8)

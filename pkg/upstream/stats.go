@@ -17,30 +17,30 @@ type Stats struct {
 // ServerStats are the counters of one upstream.
 type ServerStats struct {
 	Network     string // "udp", "tcp", "tls" or "https"
-	Name        string // in the server's certificate, if configured
+	Name        string // server name in the certificate, if configured
 	Addr        netip.AddrPort
-	Far         bool                       // in another zone
+	Far         bool                       // in another zone than this node
 	LastResort  bool                       // used only while no other upstream is healthy
 	Requests    uint64                     // attempts; TCP after a truncated answer is part of its attempt
-	Failures    [NumCauses]uint64          // by Cause; one attempt may count several
+	Failures    [NumCauses]uint64          // failures by Cause; one attempt may count several
 	Truncated   uint64                     // UDP answers with TC set
 	SRTT        time.Duration              // smoothed round trip, including penalties; 0: unknown
-	P95         time.Duration              // of recent round trips, approximate; 0: unknown
+	P95         time.Duration              // approximate p95 of recent round trips; 0: unknown
 	RTTs        [len(rttBounds) + 1]uint64 // good answers by round trip, see RTTBounds; the last bucket has no bound
 	RTTSum      time.Duration              // sum of these round trips
 	Hedged      uint64                     // late attempts that were hedged
 	Won         uint64                     // good answers to hedges and to retries
-	Explored    uint64                     // attempts that only measured it, beside one to the best upstream
+	Explored    uint64                     // attempts that only measured it, sent together with one to the best upstream
 	Outstanding int                        // pending attempts
 	Failing     bool                       // the latest attempts failed; it is being probed
 	Down        bool                       // failing for so long that it gets no queries
 	Looped      bool                       // queries to it come back here; it gets none
-	Probes      uint64                     // sent while it failed
+	Probes      uint64                     // probes sent while it was failing
 	Limitations []string                   // what it is known not to support
 	Sockets     int                        // open UDP sockets
 	Open        int                        // connections open or opening
 	Opened      uint64                     // connections ever opened
-	Resumed     uint64                     // of them, resumed TLS sessions
+	Resumed     uint64                     // connections with a resumed TLS session
 	LastError   string                     // why the latest connection ended before an answer came on it; empty once one has come
 	CaseChecks  uint64                     // answers to names in random case that were not believed, and asked for again
 }
@@ -79,7 +79,7 @@ type counters struct {
 	failures   [NumCauses]atomic.Uint64
 	truncated  atomic.Uint64
 	caseChecks atomic.Uint64
-	resumed    atomic.Uint64 // TLS sessions
+	resumed    atomic.Uint64 // connections with a resumed TLS session
 	hedged     atomic.Uint64
 	won        atomic.Uint64
 	explored   atomic.Uint64

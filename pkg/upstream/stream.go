@@ -19,7 +19,7 @@ import (
 const (
 	maxOutbox       = 1 << 18  // bytes waiting to be written on one connection
 	maxDirectWrites = 4        // direct writes of one flush, before the writer takes over
-	maxSpareBuf     = 32 << 10 // bytes of memory kept for an outbox
+	maxSpareBuf     = 32 << 10 // largest written outbox that is kept for reuse, in bytes
 )
 
 // A streamConn is the link of a TCP or TLS connection: messages with a length prefix (RFC 1035 section 4.2.2). One
@@ -215,8 +215,8 @@ func (s *streamConn) read(nc net.Conn) (err error) {
 	}
 }
 
-// matchFrames appends the received whole frames, and removes their queries from the connection. A frame that answers
-// no query is counted and ignored. more reports whether answers are still pending.
+// matchFrames appends to came the attempts that the received whole frames answer, and removes them from the connection.
+// A frame that answers no query is counted and ignored. more reports whether further answers are expected.
 func (s *streamConn) matchFrames(in *wire.FrameReader, came []*attempt) (_ []*attempt, more bool) {
 	msg, _ := in.Next(0)
 	if msg == nil {
@@ -273,11 +273,11 @@ const readBufferSize = 16 << 10
 // A tcpSocket makes system calls that package net has not. Only one goroutine may write.
 type tcpSocket struct {
 	raw      syscall.RawConn
-	sendFunc func(fd uintptr) bool // these are made once, to avoid an allocation per call
-	ackFunc  func(fd uintptr)
-	out      []byte
-	n        int
-	errno    syscall.Errno
+	sendFunc func(fd uintptr) bool // send; made once, to avoid an allocation per call
+	ackFunc  func(fd uintptr)      // quickAck; made once as well
+	out      []byte                // what send is to write
+	n        int                   // number of bytes that send wrote
+	errno    syscall.Errno         // error of send; 0: none
 }
 
 func newTCPSocket(raw syscall.RawConn) *tcpSocket {

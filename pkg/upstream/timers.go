@@ -48,7 +48,7 @@ func (h *timerHeap) armLocked(now time.Time) {
 	}
 }
 
-// remove cancels the call. It may come nevertheless if it was under way.
+// remove cancels the call of the exchange. The call may come nevertheless if it was under way.
 func (h *timerHeap) remove(x *exchange) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -109,8 +109,8 @@ func (h *timerHeap) flush(batch *wire.SendBatch) {
 	batch.Flush()
 }
 
-// popDue removes expired entries, as many as fit. If there are none it sets the timer. fired says that the timer
-// called.
+// popDue moves expired entries to batch, as many as fit. If there are none it sets the timer. fired says that the timer
+// called it.
 func (h *timerHeap) popDue(batch []*exchange, fired bool) (n int) {
 	now := h.Now()
 	h.mu.Lock()
@@ -118,7 +118,7 @@ func (h *timerHeap) popDue(batch []*exchange, fired bool) (n int) {
 	if fired {
 		h.timer.fired()
 		if h.running {
-			return 0 // the other goroutine handles them
+			return 0 // another goroutine is in run and handles them
 		}
 	}
 	h.running = true

@@ -20,18 +20,18 @@ import (
 
 // A tlsClient secures connections to one upstream. An upstream that cannot be verified is never asked.
 //
-// No data is sent before the end of the handshake (0-RTT): a replayed query would reveal the client's question.
+// No query is sent as early data (0-RTT): an attacker could replay it, which would reveal the client's question.
 type tlsClient struct {
 	*common
-	serverName string // name in the certificate, or address
-	caFile     string // of the CA certificates; empty: the system's
+	serverName string // name or address in the certificate
+	caFile     string // path of the CA certificates in PEM; empty: those of the system
 	alpn       string // protocol to negotiate
 	count      *counters
 
 	mu      sync.Mutex        // guards the fields below
 	config  *tls.Config       // immutable; nil: not built yet
 	roots   [sha256.Size]byte // hash of the CA file that config was built from
-	problem string            // with a CA file that could not be used since; empty: none
+	problem string            // error and hash of a changed CA file that cannot be used; empty: none
 }
 
 func newTLSClient(c *common, t Target, count *counters, proto string) *tlsClient {
@@ -65,7 +65,7 @@ func (t *tlsClient) handshake(ctx context.Context, nc net.Conn) (*tls.Conn, erro
 	return conn, nil
 }
 
-// isNetworkError distinguishes network errors from TLS errors.
+// isNetworkError reports whether a handshake failed because of the network, and not because of TLS.
 func isNetworkError(err error) bool {
 	var errno syscall.Errno
 	var timed net.Error
@@ -75,8 +75,8 @@ func isNetworkError(err error) bool {
 		errors.Is(err, net.ErrClosed) || errors.Is(err, io.ErrClosedPipe)
 }
 
-// current returns the TLS configuration for the next handshake. If the CA file has changed, sessions from before cannot
-// be resumed. If it cannot be used, the previous one stays, and each version of it is logged once.
+// current returns the TLS configuration for the next handshake. After a change of the CA file, earlier sessions are not
+// resumed. If the file cannot be used, the previous configuration stays, and each version of the file is logged once.
 func (t *tlsClient) current(ctx context.Context) (*tls.Config, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

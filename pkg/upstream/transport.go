@@ -50,40 +50,40 @@ type attempt struct {
 	}
 	index       int // among the receiver's attempts
 	sentAt      time.Time
-	previous    *attempt      // of the same receiver with the same upstream, which timed out; nil: none
+	previous    *attempt      // the receiver's earlier attempt with the same upstream, which timed out; nil: none
 	connsOpened *atomic.Int32 // connections opened for one client query by all its attempts, at most maxConnsPerQuery; nil: not counted
 
 	// What a transport stores, guarded by its lock:
-	id         uint16             // on its socket or connection
+	id         uint16             // DNS message ID on its socket or connection
 	reused     bool               // the connection was open before the query was assigned
 	retried    bool               // already moved once to another connection
 	sent       []byte             // the query as sent
 	inline     [104]byte          // memory of sent, except for long names
-	socket     *socket            // over UDP: that has it in its table; nil: none
-	malformed  error              // over UDP: of the last answer that could not be parsed
+	socket     *socket            // UDP: the socket that has it in its table; nil: none
+	malformed  error              // UDP: error of the last answer that could not be parsed; nil: none
 	conn       *conn              // the connection it is on; nil: none
 	lastConn   uint64             // number of the connection that it was last assigned to; 0: none
 	newestConn uint64             // number of the newest connection when the query was assigned
 	assignedAt time.Time          // when it was last assigned to a connection
-	answer     []byte             // over TCP and TLS: that came, until it is parsed
-	stop       context.CancelFunc // over HTTPS: ends the request; nil: there is none
+	answer     []byte             // TCP and TLS: the received answer, until it is parsed
+	stop       context.CancelFunc // HTTPS: ends the request; nil: there is none
 
 	// What the endpoint knows:
-	transport    transport     // that sends it now
+	transport    transport     // the transport that it was last passed to
 	noOPT        bool          // sent without an OPT record
-	headerOnly   bool          // without it because the upstream answered it with a bare header
+	headerOnly   bool          // noOPT is set because the upstream answered the OPT record with a bare header
 	smallUDP     bool          // sent with the smallest EDNS size, since the upstream did not answer before
-	latencyStale bool          // the latency was measured too long ago to be useful
+	latencyStale bool          // the upstream had no query for staleAfter, so its smoothed latency starts anew
 	randomCase   bool          // over UDP, the name is sent in random case, which the answer must repeat (0x20)
-	udpRTT       time.Duration // of the first UDP answer, when the attempt asked again; 0: it has not
-	tcpRetry     bool          // it moved on to TCP: counted in capabilities.tcpRetries
-	overTCP      bool          // sent over TCP to a UDP upstream where no host off the path can forge the answer to a lower-case name there
+	udpRTT       time.Duration // round trip of the first UDP answer if the attempt asked again; 0: it has not
+	tcpRetry     bool          // moved to TCP after a truncated answer: counted in capabilities.tcpRetries
+	overTCP      bool          // in lower case over TCP to a UDP upstream, so that no host off the path can forge the answer
 	doubt        doubt         // why an answer to the random case is not believed
-	doubted      answerKind    // of that answer
+	doubted      answerKind    // kind of that answer
 
 	// What the exchange knows, guarded by its lock:
 	timeout        time.Duration
-	hedgeDelay     time.Duration // after which an answer counts as late; 0: unknown
+	hedgeDelay     time.Duration // time after which an answer counts as late; 0: unknown
 	mayHedge       bool          // the next candidate is healthy, so a hedge may start
 	explores       bool          // it measures its upstream; another one was asked at the same time
 	repeats        bool          // it is a hedge or a retry
@@ -94,7 +94,7 @@ type attempt struct {
 	awaitLate      bool // the exchange has ended; a late reply still updates the upstream's health
 }
 
-// maxConnsPerQuery is how many connections the attempts of one client query open.
+// maxConnsPerQuery is how many connections the attempts of one client query may open in all.
 const maxConnsPerQuery = 3
 
 // randomBuffer is how many random bytes are read at once, as each read is expensive.
@@ -110,7 +110,7 @@ func draw(random *bufio.Reader, n int) ([]byte, error) {
 	return drawn, nil
 }
 
-// idDraws is how many tries find a free ID among 1024 taken ones; all fail with a chance of 1 in 2^48.
+// idDraws is how many random IDs are tried. If 1024 of the 65,536 IDs are taken, all fail with a chance of 1 in 2^48.
 const idDraws = 8
 
 // addByID adds an attempt to the queries of a socket or connection, under a random ID that is free.

@@ -45,13 +45,13 @@ type socketPool struct {
 	*common
 	addr     netip.AddrPort
 	count    *counters
-	inboxes  sync.Pool     // of *inbox; a socket holds one only while it reads
+	inboxes  sync.Pool     // idle *inbox values; a socket holds one only while it reads
 	readers  chan struct{} // limits the inboxes in use, which are large
-	outboxes sync.Pool     // of *outbox
+	outboxes sync.Pool     // idle *outbox values
 
 	mu          sync.Mutex // guards the fields below, and those of socket and attempt where they say so
 	cond        *sync.Cond // signaled when a socket is closed
-	outboxQueue *outbox    // that Flush sends; the first one takes more queries
+	outboxQueue *outbox    // outboxes that Flush sends, a linked list; the first one takes more queries
 	slots       [socketSlots]*socket
 	openSockets int    // open or opening
 	opened      uint64 // sockets ever opened
@@ -121,7 +121,7 @@ func (p *socketPool) addLocked(a *attempt, o *outbox) error {
 	return nil
 }
 
-// drawSocketLocked returns a random socket for a batch. It may release the lock meanwhile.
+// drawSocketLocked returns a random socket for a batch. It releases the lock while it opens a socket.
 func (p *socketPool) drawSocketLocked() (*socket, error) {
 	if p.closed {
 		return nil, errRemoved
@@ -220,7 +220,7 @@ func (p *socketPool) connect() (conn net.Conn, err error) {
 	return conn, nil
 }
 
-// cancel forgets an attempt. Its socket is not used for others: their packets may get lost in the same way.
+// cancel forgets an attempt. It retires the socket: packets of other queries may get lost in the same way.
 func (p *socketPool) cancel(a *attempt) (malformed error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -19,11 +19,11 @@ const outboxSize = 64
 type outbox struct {
 	*mmsg.Outbox
 	socket *socket
-	next   *outbox // to be sent as well
-	ids    [outboxSize]uint16
-	failed map[uint16]error // by ID, of the queries that the kernel rejected
-	write  func(fd uintptr) // sendBatch; made once, to avoid an allocation per call
-	err    error            // of write: why the socket is unusable
+	next   *outbox            // next outbox in socketPool.outboxQueue; nil: none
+	ids    [outboxSize]uint16 // IDs of the queries, in their order
+	failed map[uint16]error   // by ID: errors of the queries that the kernel rejected
+	write  func(fd uintptr)   // sendBatch; made once, to avoid an allocation per call
+	err    error              // result of write: why the socket is unusable; nil: it is usable
 }
 
 func newOutbox() *outbox {
@@ -93,7 +93,7 @@ func (o *outbox) sendBatch(fd uintptr) error {
 	return nil
 }
 
-// sendSingly does the same through a connection that has no batches.
+// sendSingly sends the queries one by one, for a connection that is not a kernel socket.
 func (o *outbox) sendSingly(w net.Conn) error {
 	for i := range o.Len() {
 		if _, err := w.Write(o.Datagram(i)); err != nil {

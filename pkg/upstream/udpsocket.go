@@ -22,13 +22,13 @@ type socket struct {
 	pool     *socketPool
 	conn     net.Conn
 	raw      syscall.RawConn // nil: no socket of the kernel, so no batches
-	ageTimer *time.Timer     // ends its use for further queries
+	ageTimer *time.Timer     // sets retiring when the socket is too old
 
 	// Guarded by socketPool.mu:
-	attempts map[uint16]*attempt // by ID
-	slot     int                 // in socketPool.slots; -1: in none
-	batches  int                 // assigned to it
-	retiring bool                // too old, or without an answer: used only if there is no other
+	attempts map[uint16]*attempt // pending attempts by DNS message ID
+	slot     int                 // index in socketPool.slots; -1: it has no slot
+	batches  int                 // number of batches assigned to it
+	retiring bool                // too old, or a query got no answer: used only if there is no other
 	ended    bool                // about to be closed
 }
 
@@ -45,7 +45,7 @@ type inbox struct {
 	batch wire.SendBatch
 }
 
-// usedUpLocked reports whether a new socket should replace this one. It stays in use if none can be opened.
+// usedUpLocked reports whether a new socket should replace this one, which stays in use if no new one can be opened.
 func (s *socket) usedUpLocked() bool {
 	return s.retiring || s.batches >= socketBatches || len(s.attempts) >= socketQueries
 }

@@ -33,8 +33,8 @@ const (
 // A Rule is how the queries for one name are handled.
 type Rule struct {
 	Action Action
-	After  time.Duration // of Later
-	Count  int           // of Stream
+	After  time.Duration // how long Delay takes
+	Count  int           // number of messages of Stream
 	Size   int           // the reply is filled up to so many bytes; 0: as long as the query
 }
 
@@ -51,7 +51,7 @@ type Handler struct {
 	workers    int
 	flushes    int
 	violations []string
-	running    sync.WaitGroup // answers due Later and streams
+	running    sync.WaitGroup // delayed answers and streams
 }
 
 type heldQuery struct {
@@ -140,7 +140,7 @@ func (h *Handler) Flushes() int {
 }
 
 // Violations returns how the server broke the contract of a worker, in words. It waits
-// for the answers due Later and for the streams.
+// for the delayed answers and for the streams.
 func (h *Handler) Violations() []string {
 	h.running.Wait()
 	h.mu.Lock()
@@ -179,8 +179,8 @@ func (h *Handler) hold(name string, q heldQuery) {
 	h.changed.Broadcast()
 }
 
-// stream sends reply count times, as far as it is taken, the last time to end the
-// query. The fourth byte counts them.
+// stream sends reply count times, unless SendMessage refuses one, and ends the query with
+// the last. The fourth byte counts them.
 func (h *Handler) stream(name string, reply []byte, count int, to wire.Replier) {
 	var batch wire.SendBatch
 	defer batch.Flush()
@@ -204,14 +204,14 @@ func (h *Handler) stream(name string, reply []byte, count int, to wire.Replier) 
 	s.Reply(reply, &batch)
 }
 
-// A worker checks, beside answering, that it is used as it may be.
+// A worker answers queries, and checks that the server keeps to the contract of a Worker.
 type worker struct {
 	handler *Handler
 	busy    sync.Mutex // held during a call, so that two at once are seen
 	missed  []byte     // the query Resolve is owed for, as the server holds it
 	copied  []byte     // the same query as it was in AnswerFromMemory
 	rule    Rule
-	batch   wire.SendBatch // of what Resolve answered
+	batch   wire.SendBatch // holds the answers given within Resolve
 }
 
 func (w *worker) enter(call string) {
