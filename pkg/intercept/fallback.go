@@ -11,16 +11,16 @@ import (
 	"github.com/nodecache/node-cache/pkg/intercept/rules"
 )
 
-// maxFallback is how many endpoints of a family are used. Queries are spread over them,
-// and with iptables each is a rule that packets may have to pass. If there are more, each
-// Keeper selects its own, so that every endpoint is used by some node.
+// maxFallback is the maximum number of endpoints in use per IP family. Queries are spread over
+// them, and with iptables each endpoint is a rule that packets may have to pass. If there are
+// more, each Keeper selects some at random, so that every endpoint is used by some node.
 const maxFallback = 16
 
 // SetFallback sets the endpoints that get queries while a lease is not held. A list that
 // is empty or has no usable endpoint changes nothing: the last good list is better than
 // none. In transparent mode, which has no fallback, it does nothing. SetFallback does not
-// wait for the kernel; of several calls in quick succession only the last may get there.
-// The caller keeps the list.
+// wait for the kernel; of several calls in quick succession only the last may take effect.
+// It does not keep or change endpoints.
 func (k *Keeper) SetFallback(endpoints []netip.AddrPort) {
 	if k.cfg.Rules.Mode != rules.LinkLocal {
 		return
@@ -38,8 +38,8 @@ func (k *Keeper) SetFallback(endpoints []netip.AddrPort) {
 	}
 }
 
-// ClearFallback removes the fallback: without a lease, queries go nowhere. It also removes
-// the fallback that an earlier agent left in the kernel. SetFallback sets a new one.
+// ClearFallback removes the fallback, also one that an earlier agent left in the kernel: without
+// a lease, no rule redirects queries. SetFallback sets a new fallback.
 // ClearFallback does not wait for the kernel.
 func (k *Keeper) ClearFallback() {
 	k.mu.Lock()
@@ -50,8 +50,8 @@ func (k *Keeper) ClearFallback() {
 	}
 }
 
-// wantedFallback returns the endpoints for the rules. Until SetFallback or ClearFallback is
-// called, they are those that a predecessor left in the kernel.
+// wantedFallback returns the endpoints for the rules. If none are set, and ClearFallback was not
+// called, it returns the endpoints that a predecessor left in the kernel, and keeps them.
 func (k *Keeper) wantedFallback(state rules.State) []netip.AddrPort {
 	if k.cfg.Rules.Mode != rules.LinkLocal {
 		return nil
@@ -64,9 +64,9 @@ func (k *Keeper) wantedFallback(state rules.State) []netip.AddrPort {
 	return slices.Clone(k.stats.Fallback)
 }
 
-// usable returns the endpoints that rules can use. They are sorted, so that another order
-// is no change. It drops duplicates, invalid endpoints, the agent itself, and all above
-// maxFallback of a family: the same ones for the same seed.
+// usable returns the endpoints that rules can use, sorted, so that another order is no change.
+// It drops duplicates. It omits invalid endpoints, the agent itself, and those above maxFallback
+// of a family: seed selects which. omitted is their number.
 func usable(endpoints []netip.AddrPort, own []netip.Addr, seed maphash.Seed) (list []netip.AddrPort, omitted int) {
 	for _, e := range endpoints {
 		list = append(list, netip.AddrPortFrom(e.Addr().Unmap(), e.Port()))

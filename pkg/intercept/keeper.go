@@ -21,13 +21,13 @@ import (
 const (
 	defaultLease = 3 * time.Second
 	defaultRenew = 500 * time.Millisecond
-	minLease     = time.Second // a shorter one would lapse whenever the node is busy
+	minLease     = time.Second // a shorter lease would lapse whenever the node is busy
 )
 
 // Config configures a Keeper.
 type Config struct {
 	Backend Backend     // the Keeper does not close it
-	Rules   rules.Rules // Fallback is the initial one; SetFallback replaces it
+	Rules   rules.Rules // its Fallback is the initial list; SetFallback replaces it
 
 	Lease time.Duration // duration of a lease after a successful probe; 0: 3 s, at least 1 s
 	// Renew is the interval between the starts of two probes of an address; shorter after
@@ -39,10 +39,10 @@ type Config struct {
 	// only for the right answer. Each lease calls it from one goroutine. See [Prober].
 	Probe func(ctx context.Context, addr netip.Addr) (Cause, error)
 
-	// AwaitLease is for an agent that already serves and has taken over from another one: how
-	// long the first rules wait for the leases, so that both take effect at once if there were
-	// no rules or those of another backend. It has to be well below the remaining time of the
-	// predecessor's lease. 0: the rules do not wait.
+	// AwaitLease is the longest time that the first rules wait for the leases. It is for an agent
+	// that already serves and has taken over from another one: if the kernel has no rules, or those
+	// of another backend, the new rules and the leases take effect together. It has to be well
+	// below the remaining time of the predecessor's lease. 0: the rules do not wait.
 	AwaitLease time.Duration
 
 	// Predecessors are owners whose rules this agent takes over, besides those found at the
@@ -96,25 +96,25 @@ type Keeper struct {
 	cfg     Config
 	log     *slog.Logger
 	leases  []*lease
-	rules   *gate         // entered by passes of the rules loop
-	wake    chan struct{} // capacity 1: a pass is requested
+	rules   *gate         // admits passes of the rules loop
+	wake    chan struct{} // capacity 1: holds a value while a pass is requested
 	started chan struct{} // closed by Start
-	made    time.Time
-	// leaseOnly means that leases are held, or about to be, that no rules use yet.
+	made    time.Time     // when New was called
+	// leaseOnly is set from awaitLeases until rules match the leases that this Keeper renews.
 	leaseOnly atomic.Bool
 	start     sync.Once
 	running   atomic.Bool
 	panics    atomic.Uint64
-	seed      maphash.Seed // of the selection of fallback endpoints
+	seed      maphash.Seed // selects fallback endpoints if there are too many
 
 	mu              sync.Mutex // guards the fields below
-	stats           Stats      // those that do not depend on the leases
-	fallbackCleared bool       // there is to be no fallback, not even the one in the kernel
+	stats           Stats      // without the fields that the method Stats computes
+	fallbackCleared bool       // ClearFallback was called last: the fallback in the kernel is not used either
 
 	// The rules loop owns the fields below.
 	predecessors []string // Config.Predecessors, and owners found before the first Apply
 	applied      bool     // an Apply succeeded
-	writes       int      // of rules since writesSince
+	writes       int      // number of Applies since writesSince that changed the rules
 	writesSince  time.Time
 }
 
@@ -179,7 +179,7 @@ func (k *Keeper) Start() { k.start.Do(func() { close(k.started) }) }
 // does not need Run and does not wait for an Apply. After standing down it does nothing.
 func (k *Keeper) Release(ctx context.Context, drain time.Duration) error {
 	keys := make([]netip.Addr, len(k.leases))
-	again := false // a running renewal may reach the kernel after the release
+	again := false // release twice: a running renewal may reach the kernel after the first release
 	for i, l := range k.leases {
 		l.release(k.cfg.Now())
 		again = again || l.gate.busy()
@@ -333,13 +333,13 @@ type Cause uint8
 
 // The causes, a closed set.
 const (
-	ProbeFailed Cause = iota // the probe failed for any other cause
+	ProbeFailed Cause = iota // the probe failed with an error that no other cause describes
 	Silent                   // the agent did not answer in time
-	Refused                  // no process listens there
+	Refused                  // no process listens at the address
 	Wrong                    // the answer came from another process, or to another query
-	Unsent                   // the probe could not be sent: no address, or no permission to mark it
-	Wedged                   // the probe succeeded, but a reader of the agent hangs
-	StaleProbe               // the probe took too long
+	Unsent                   // the probe could not be sent: no address or route, no permission to mark it, or too many open files
+	Wedged                   // the probe succeeded, but a reader of the agent was busy for more than half of Renew
+	StaleProbe               // the probe succeeded, but took more than half of Lease
 	RenewFailed              // the backend failed to renew
 	NumCauses   = int(iota)
 )
@@ -355,29 +355,29 @@ func (c Cause) String() string {
 
 // Stats is the state of a Keeper, and its counters since it was made.
 type Stats struct {
-	Backend string // its name
+	Backend string // name of the backend
 
-	Leases     []LeaseStats  // by address
-	NotHeldFor time.Duration // time since all leases were held, or since New; 0 while they are
+	Leases     []LeaseStats  // sorted by address
+	NotHeldFor time.Duration // longest time that a lease has not been held, at most since New; 0: all are held
 
 	Renewals        uint64            // successful renewals; 0 while no rules use the leases yet
-	RenewalFailures [NumCauses]uint64 // failed ones, by Cause
+	RenewalFailures [NumCauses]uint64 // failed renewals, by Cause
 
-	Applies       uint64 // passes after which the rules were right
-	Changes       uint64 // those of Applies that had to change the rules
-	ApplyFailures uint64
+	Applies       uint64 // passes whose Apply succeeded
+	Changes       uint64 // passes whose Apply changed the rules
+	ApplyFailures uint64 // passes that failed
 	WatchFailures uint64 // times that the watch of the rules ended by itself
-	LastError     string // of the last pass; empty: the rules are right
+	LastError     string // error of the last pass; empty: it succeeded, or there was none
 
-	Fallback        []netip.AddrPort // in use, or to be used; nil in transparent mode
+	Fallback        []netip.AddrPort // endpoints in the rules, or in the next ones; nil in transparent mode
 	FallbackOmitted int              // endpoints that are not used: too many, or invalid
 
-	Panics    uint64 // recovered; each is also logged with its stack
+	Panics    uint64 // recovered panics; each is logged with its stack
 	Released  bool   // the leases are released permanently
 	StoodDown bool   // a newer agent has the rules, see NewOwner
 	NewOwner  string // empty unless StoodDown
 
-	// NoneHeldFor is the time since any lease was held, or since New; 0 while one is.
+	// NoneHeldFor is the time since any lease was held, or since New; 0: at least one is held.
 	NoneHeldFor time.Duration
 }
 

@@ -13,14 +13,14 @@ import (
 	"github.com/nodecache/node-cache/pkg/intercept/rules"
 )
 
-// wedgedRetry is the factor by which the next renewal comes sooner if only a busy reader
-// prevented this one.
+// wedgedRetry divides the interval to the next renewal if this one failed only because a
+// reader was busy.
 const wedgedRetry = 5
 
 // A lease is the state of the lease on one address.
 type lease struct {
 	rules.Lease
-	gate    *gate         // entered by renewals
+	gate    *gate         // admits renewals
 	wake    chan struct{} // capacity 1: a renewal is requested
 	renewed chan struct{} // closed by the first renewal
 
@@ -28,9 +28,9 @@ type lease struct {
 
 	mu           sync.Mutex // guards the fields below
 	until        time.Time  // the kernel holds the lease until then, unless another program ended it
-	lastHeld     time.Time  // the end of the last lease, or the start of the Keeper
-	problem      string     // of the last renewal; empty: it succeeded
-	held         bool       // as last logged
+	lastHeld     time.Time  // end of the latest lease, which may be in the future; before the first lease: when New was called
+	problem      string     // error of the last renewal; empty: it succeeded, or there was none
+	held         bool       // record found the lease held at its last call
 	loggedCauses uint32     // bits of the causes that were logged since the lease was held
 }
 
@@ -45,7 +45,7 @@ func (l *lease) requestRenewal() {
 	}
 }
 
-// release marks the lease as released.
+// release stops renewals permanently and records that the lease ends now. It does not change the kernel.
 func (l *lease) release(now time.Time) {
 	l.gate.close()
 	l.mu.Lock()
@@ -62,8 +62,8 @@ func (k *Keeper) renewLoop(ctx context.Context, l *lease) {
 	case <-ctx.Done():
 		return
 	}
-	// Not a ticker: after a slow renewal its next tick may be due already, and Go 1.26
-	// crashes under the race detector when two of those are received at once in one bubble.
+	// This is no ticker: after a slow renewal its next tick may be due already, and Go 1.26 crashes
+	// under the race detector when one synctest bubble receives two such ticks at once.
 	next := time.NewTimer(k.cfg.Renew)
 	defer next.Stop()
 	for ctx.Err() == nil {
@@ -89,7 +89,7 @@ func (k *Keeper) renewLoop(ctx context.Context, l *lease) {
 // renew probes the agent and renews the lease if the probe succeeds.
 func (k *Keeper) renew(ctx context.Context, l *lease) (Cause, error) {
 	begun := k.cfg.Now()
-	ctx, cancel := context.WithTimeout(ctx, k.cfg.Lease/2) // a later answer is of no use
+	ctx, cancel := context.WithTimeout(ctx, k.cfg.Lease/2) // a later answer could not renew the lease
 	defer cancel()
 	cause := ProbeFailed
 	err := k.guard(ctx, "probing the agent", func() (err error) {
@@ -132,7 +132,7 @@ func (k *Keeper) renew(ctx context.Context, l *lease) (Cause, error) {
 	return 0, nil
 }
 
-// renewedUntil records a renewal, unless the lease is released and about to be ended.
+// renewedUntil records a renewal, unless the lease has been released: Keeper.Release then ends it again.
 func (l *lease) renewedUntil(until time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -147,8 +147,8 @@ func (l *lease) renewedUntil(until time.Time) {
 	}
 }
 
-// recordRenewal counts a renewal and logs changes. A failed renewal is harmless, because
-// the next follows soon; a lease that is not held is not.
+// recordRenewal counts a renewal and logs whether the lease changed. It does not log a failed
+// renewal while the lease is held: the next renewal follows soon.
 func (k *Keeper) recordRenewal(ctx context.Context, l *lease, cause Cause, err error) {
 	applies := uint64(0)
 	k.update(func(s *Stats) {
@@ -170,9 +170,8 @@ func (k *Keeper) recordRenewal(ctx context.Context, l *lease, cause Cause, err e
 	}
 }
 
-// record stores the result of a renewal. It returns what has to be logged: the lease is
-// acquired, it lapsed, or it is still not held for a new cause. While there are no rules, a backend that fails to renew is
-// no such cause: if that is a problem, the rules loop logs it.
+// record stores the result of a renewal. It returns what has to be logged: the lease is acquired (taken), it lapsed, or it is not
+// held for a new cause (news). While there are no rules (ruled is false) it ignores RenewFailed: the rules loop logs that problem.
 func (l *lease) record(now time.Time, cause Cause, err error, ruled bool) (taken, lapsed, news bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -194,7 +193,7 @@ func (l *lease) record(now time.Time, cause Cause, err error, ruled bool) (taken
 	return taken, lapsed, news
 }
 
-// read returns whether the lease is held, for how long it is not, and why.
+// read returns whether the lease is held, how long it has not been held, and the error of the last renewal.
 func (l *lease) read(now time.Time) (held bool, since time.Duration, problem string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -21,20 +21,19 @@ import (
 )
 
 const (
-	probeTimeout = time.Second           // of one probe with all attempts
-	udpInterval  = 60 * time.Millisecond // between attempts: the kernel may give the next to another reader
-	tcpInterval  = 80 * time.Millisecond // well below the second after which the kernel repeats a lost SYN
-	maxAttempts  = 12                    // per transport and probe
-	udpParallel  = 4                     // first attempts, from different ports, to reach more of the sockets that share the address
+	probeTimeout = time.Second           // limit of one probe, with all its attempts
+	udpInterval  = 60 * time.Millisecond // between attempts; each has a new source port, so it may reach another SO_REUSEPORT socket
+	tcpInterval  = 80 * time.Millisecond // between attempts; well below the second after which the kernel repeats a lost SYN
+	maxAttempts  = 12                    // attempts per transport and probe
+	udpParallel  = 4                     // attempts at the start; their different source ports may reach several SO_REUSEPORT sockets
 )
 
 // A Prober queries an agent through its own listening sockets.
 type Prober struct {
-	Port  uint16 // of the agent
-	Token string // in the agent's answer, see [SelfName]
+	Port  uint16 // port of the agent's DNS sockets
+	Token string // text in the agent's answer, see [SelfName]
 
-	// Dial connects to the agent. Nil: from the queried address itself, over a socket with
-	// [rules.Mark], which needs CAP_NET_ADMIN.
+	// Dial connects to the agent. Nil: [DialMarked], which needs CAP_NET_ADMIN.
 	Dial func(ctx context.Context, network string, addr netip.AddrPort) (net.Conn, error)
 }
 
@@ -42,13 +41,12 @@ type Prober struct {
 // second and before ctx ended. Otherwise it returns the error of the last attempt that got a
 // reply or an error, and its cause: Silent, Refused, Wrong, Unsent or ProbeFailed.
 //
-// It queries over both at once, and repeats the query while there is no answer: queries
-// may be lost under load, and other attempts reach other readers. Over UDP there are
-// several first attempts, from different ports, and the probe waits for all their answers
-// until the next attempt is due. An answer that is not an agent's fails the probe at
-// once, whatever other attempts got: another process shares the address. Attempts stay
-// open until the probe is decided. A TCP session that is accepted and closed does not
-// count: clients would get no answer either. The agent always accepts this session.
+// It queries over UDP and TCP at once, and repeats the query while there is no answer: queries may
+// be lost under load, and another attempt may reach another socket. Over UDP it begins with several
+// attempts from different ports, and waits for all their answers until the next attempt is due. An
+// answer that is not an agent's fails the probe at once, whatever other attempts got: another process
+// shares the address. Attempts stay open until the probe is decided. A TCP session that is accepted
+// and closed without an answer does not count: clients would get no answer either.
 func (p *Prober) Probe(ctx context.Context, addr netip.Addr) (Cause, error) {
 	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
 	defer cancel()
@@ -103,12 +101,12 @@ func (p *Prober) attempts(ctx context.Context, network string, to netip.AddrPort
 
 // A transport is the state of the attempts over one transport.
 type transport struct {
-	attempt  func() // starts one more
+	attempt  func() // starts one attempt
 	left     int    // attempts that may still start
 	open     int    // attempts that run
-	answered bool   // one got the right answer
-	cause    Cause  // of the last attempt that was not silent
-	err      error  // of that attempt
+	answered bool   // an attempt got the right answer
+	cause    Cause  // cause of the last attempt that failed but was not Silent; Silent if there was none
+	err      error  // error of that attempt
 }
 
 func (r *transport) start() {
@@ -215,7 +213,7 @@ var (
 	errForeignAnswer = fmt.Errorf("another process answers here: %w", errWrongAnswer)
 )
 
-// maxAnswer is the maximum size of an answer in bytes, more than the right one needs.
+// maxAnswer is the maximum size of an answer in bytes. The right answer is shorter.
 const maxAnswer = 512
 
 // sendQuery sends the self-query over conn and waits for the answer. Over UDP it ignores

@@ -14,11 +14,11 @@ import (
 )
 
 const (
-	passInterval    = time.Minute            // for changes that Watch does not report
-	passGap         = 100 * time.Millisecond // after a pass; changes meanwhile cause one more pass
-	passTimeout     = time.Minute            // of State and Apply together; a backend's own limits are far shorter
-	maxWritesLogged = 20                     // per minute
-	maxPredecessors = 8                      // there are never more agents at one start
+	passInterval    = time.Minute            // interval of passes without a request, for changes that Watch does not report
+	passGap         = 100 * time.Millisecond // pause after a pass; changes during it cause one more pass
+	passTimeout     = time.Minute            // limit of State and Apply together; a backend's own limits are far shorter
+	maxWritesLogged = 20                     // limit of logged writes of rules per minute
+	maxPredecessors = 8                      // limit of recorded predecessors; a node never has more agents during one start
 )
 
 // retries are the delays after failures, at most 5 s with their random part.
@@ -34,7 +34,7 @@ func (k *Keeper) reconcile(ctx context.Context) {
 	backoff := retries()
 	for ctx.Err() == nil {
 		select {
-		case <-k.wake: // this pass covers it
+		case <-k.wake: // this pass covers the request
 		default:
 		}
 		err := k.pass(ctx)
@@ -56,8 +56,8 @@ func (k *Keeper) reconcile(ctx context.Context) {
 	}
 }
 
-// awaitLeases prepares the leases and waits until they are held or released, at most
-// AwaitLease. The rules are not written before.
+// awaitLeases creates the sets for the leases and waits until all leases are held or released, but
+// at most AwaitLease. The first rules are written afterwards.
 func (k *Keeper) awaitLeases(ctx context.Context) {
 	if k.cfg.AwaitLease == 0 || !k.rules.enter() {
 		return
@@ -69,7 +69,7 @@ func (k *Keeper) awaitLeases(ctx context.Context) {
 	k.rules.leave()
 	if err != nil {
 		k.log.DebugContext(ctx, "leases not acquired before the rules", "err", err)
-		return // the passes over the rules meet the same problem and report it
+		return // the passes over the rules get the same error and report it
 	}
 	for _, l := range k.leases {
 		l.requestRenewal()
@@ -153,7 +153,7 @@ func (k *Keeper) pass(ctx context.Context) error {
 	})
 	if changed {
 		k.logWrite(ctx, want.Fallback)
-		for _, l := range k.leases { // their sets may be new, and empty
+		for _, l := range k.leases { // the sets of the leases may be new and empty
 			l.requestRenewal()
 		}
 	}

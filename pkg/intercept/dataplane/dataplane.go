@@ -18,7 +18,7 @@ const (
 	NFTables Proxy = "nftables" // kube-proxy
 	IPVS     Proxy = "ipvs"     // kube-proxy, or kube-router
 	Cilium   Proxy = "cilium"   //
-	Calico   Proxy = "calico"   // its eBPF data plane; its others leave Services to kube-proxy
+	Calico   Proxy = "calico"   // Calico's eBPF data plane; its other data planes leave Services to kube-proxy
 	OVS      Proxy = "ovs"      // Open vSwitch: Antrea, OVN-Kubernetes or Kube-OVN
 	EBPF     Proxy = "ebpf"     // unknown programs on the sockets of a cgroup
 )
@@ -36,10 +36,10 @@ type Found struct {
 	Evidence []string // short phrases, the most important first
 
 	Backend string // the backend for `auto`
-	Reason  string // why that one, a clause
+	Reason  string // why Find chose that backend; a clause
 
-	// Early means that packets to a Service's address are rewritten before netfilter, so
-	// transparent interception cannot work. Link-local can: its address is no Service's.
+	// Early means that packets to a Service's address are rewritten before netfilter, so transparent
+	// interception cannot work. Link-local interception can: pods query the agent's own address.
 	Early bool
 	Note  string // a warning about interception, a sentence; empty: none
 }
@@ -109,8 +109,8 @@ func Variant() (backend, shown string) {
 	return variant(t)
 }
 
-// variant returns the variant of iptables that this node uses, and its description. The
-// chains of kube-proxy are the best sign; without them those of the kubelet are.
+// variant returns the variant of iptables that this node uses, and its description. It decides
+// by the chains of kube-proxy or, if there are none, by those of the kubelet.
 func variant(t Traces) (backend, shown string) {
 	for _, is := range []func(Chain) bool{isServices, isHint} {
 		switch {

@@ -36,7 +36,7 @@ func earlyNote(p Proxy) string {
 	return who + " packets to a Service's address before netfilter: transparent interception cannot work here. Link-local can, if network policies let pods reach the node."
 }
 
-// add adds evidence of a data plane. The first one counts.
+// add adds evidence of a data plane. The first call decides which data plane it is.
 func (f *Found) add(p Proxy, what string) {
 	if f.Proxy == None {
 		f.Proxy = p
@@ -55,7 +55,7 @@ func earlyProxy(t Traces) (Proxy, []string) {
 	for _, name := range t.Sockets {
 		p := proxyOfProgram(name)
 		if p == EBPF && found.Proxy != None {
-			continue // most likely of the data plane that is already known
+			continue // most likely a program of the data plane that is already found
 		}
 		found.add(p, "program "+name+" on the sockets of this node")
 	}

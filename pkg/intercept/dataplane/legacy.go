@@ -35,8 +35,8 @@ func families46() []family {
 const (
 	soGetInfo    = 64 // IPT_SO_GET_INFO
 	soGetEntries = 65 // IPT_SO_GET_ENTRIES
-	nameLength   = 32 // of a table's name, with a zero byte
-	infoLength   = 84 // struct ipt_getinfo
+	nameLength   = 32 // bytes of a table's name, with a zero byte at the end
+	infoLength   = 84 // bytes of struct ipt_getinfo
 )
 
 // tableLimit is the maximum size of a table in bytes. 64 MiB are 300,000 rules.
@@ -73,7 +73,7 @@ func LegacyFingerprint(v6 bool, tables []string) (text string, err error) {
 	}
 	for _, table := range tables {
 		if !slices.Contains(names, table) {
-			continue // the kernel would create it
+			continue // the kernel would create the table on reading it
 		}
 		info, err := f.info(table)
 		if err != nil {

@@ -26,8 +26,8 @@ type Fake struct {
 	mu              sync.Mutex // guards the fields below
 	rules           *rules.Rules
 	leases          map[netip.Addr]time.Time // the end of each lease; nil: there are no sets
-	drains          map[netip.Addr]time.Time
-	fallbackPackets int // packets sent to a fallback so far
+	drains          map[netip.Addr]time.Time // the end of each drain
+	fallbackPackets int                      // packets sent to a fallback so far
 	watchers        map[int]func()
 	nextWatcher     int
 	calls           Calls
@@ -51,7 +51,7 @@ const (
 
 // Calls counts the calls of a Fake's backends.
 type Calls struct {
-	Started map[Call]int // of all backends
+	Started map[Call]int // calls by method, of all backends
 	Changed int          // calls of Apply that changed anything
 }
 
@@ -148,7 +148,7 @@ func (f *Fake) Notify() {
 	f.notifyLocked()
 }
 
-// begin counts a call, and makes it hang or fail if that is set.
+// begin counts a call, and makes it hang, fail or panic as Block, Fail and Panic have set.
 func (f *Fake) begin(call Call) error {
 	f.mu.Lock()
 	f.calls.Started[call]++
@@ -215,7 +215,7 @@ type fakeBackend struct {
 	kernel   *Fake
 	prepared atomic.Bool
 	closed   atomic.Bool
-	owner    string // of the rules that it applied last; guarded by the kernel's mu
+	owner    string // owner of the rules that this backend applied last; empty: none; guarded by the kernel's mu
 }
 
 var (
@@ -378,8 +378,8 @@ func (b *fakeBackend) Close() error {
 type Packet struct {
 	Network     string // "udp" or "tcp"
 	To          netip.AddrPort
-	Marked      bool // with [rules.Mark]: the agent's own
-	Established bool // not the first of its TCP session
+	Marked      bool // it has [rules.Mark]: the agent sent it
+	Established bool // it is not the first packet of its TCP session
 	Tracked     bool // conntrack has seen the first packet of its session
 }
 
@@ -388,7 +388,7 @@ type Decision uint8
 
 // The decisions.
 const (
-	Direct      Decision = iota // no rule redirects it
+	Direct      Decision = iota // no rule redirects the packet
 	ToAgent                     // to the agent's address
 	ToFallback                  // to one of the fallbacks
 	SameAsFirst                 // to the destination of the first packet of its session
@@ -399,7 +399,7 @@ const (
 type Route struct {
 	Decision Decision
 	To       netip.AddrPort // not set for SameAsFirst and Rejected
-	Tracked  bool           // by conntrack
+	Tracked  bool           // conntrack tracks the packet
 }
 
 // Route returns where the node's rules send a packet now. They treat packets of pods and

@@ -43,7 +43,7 @@ func (b *Backend) Apply(ctx context.Context, r rules.Rules) (changed bool, err e
 	return false, err
 }
 
-// upToDate reports whether the kernel holds what an Apply of r wrote.
+// upToDate reports whether the last Apply wrote r, and the kernel still holds those rules.
 func (b *Backend) upToDate(r *rules.Rules) (bool, error) {
 	if b.content == "" || !reflect.DeepEqual(*r, b.applied) {
 		return false, nil
@@ -52,8 +52,9 @@ func (b *Backend) upToDate(r *rules.Rules) (bool, error) {
 	return now == b.content, err
 }
 
-// readContent reads what only a change of rules changes: the chains and rules of an agent's tables, as the kernel describes
-// them, with the tables that its next Apply deletes. It also counts the rules. The maps of rules are constant.
+// readContent returns a fingerprint of what Apply writes: the chains and rules of owner's lease table and of the fallback table,
+// and the names of the stale tables. Lease renewals and traffic do not change it. It leaves out the maps: they are anonymous and
+// constant, so a map changes only with its rule. count is the number of rules.
 func (b *Backend) readContent(owner string) (content string, count int, err error) {
 	for _, table := range []string{leaseTable(owner), fallbackTable} {
 		chains, err := b.reader.list(unix.NFT_MSG_GETCHAIN, table)
@@ -87,7 +88,7 @@ func clone(r *rules.Rules) rules.Rules {
 func (b *Backend) staleTables(all map[string]uint32, own string) ([]string, error) {
 	var names []string
 	for _, name := range slices.Sorted(maps.Keys(all)) {
-		mine := all[name] == b.writer.conn.PID() // of an earlier owner name of this agent
+		mine := all[name] == b.writer.conn.PID() // this agent created the table under an earlier owner name
 		if name == own || name == fallbackTable || name == TraceTable || all[name] != 0 && !mine {
 			continue
 		}
@@ -174,7 +175,7 @@ func (b *Backend) ensureLeaseTable(name string) error {
 	return err
 }
 
-// addOwned adds a table, owned by the socket if the kernel supports that: it deletes the table with the socket.
+// addOwned adds a table, owned by the socket if the kernel supports that: the kernel then deletes it when the socket closes.
 func (s *socket) addOwned(name string) (owned bool, err error) {
 	err = s.addTable(name, tableOwned)
 	if !errors.Is(err, unix.EOPNOTSUPP) {
@@ -218,7 +219,7 @@ func (b *Backend) remove(owner string) error {
 	}
 	var tx batch
 	var owned error
-	// The kernel removes the hooks one by one: those of the fallback go first, by name.
+	// The kernel removes hooks one by one. In the order of names those of the fallback table go first.
 	for _, name := range slices.Sorted(maps.Keys(all)) {
 		port := all[name]
 		switch {

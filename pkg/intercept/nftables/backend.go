@@ -32,12 +32,12 @@ type Backend struct {
 	// Release read it without a lock, so they do not wait for an Apply.
 	table atomic.Pointer[string]
 
-	flowGrace time.Duration // see the constant
+	flowGrace time.Duration // the constant of that name, except in tests
 
 	applyMu sync.Mutex // held by Apply, Prepare and Remove
 	// The fields below are guarded by applyMu.
-	applied   rules.Rules // by the last Apply
-	content   string      // of the kernel right after it; empty: unknown
+	applied   rules.Rules // rules that the last Apply wrote
+	content   string      // result of readContent right after that Apply; empty: unknown
 	ownerless bool        // the kernel does not support owned tables
 
 	watchMu sync.Mutex // held by Watch
@@ -64,8 +64,8 @@ func New(log *slog.Logger) (*Backend, error) {
 // String returns the name of the backend.
 func (b *Backend) String() string { return "nftables" }
 
-// Close closes the sockets. The kernel then deletes the lease table, so no packet is the
-// agent's any more. The fallback table stays.
+// Close closes the sockets. The kernel then deletes the lease table if the socket owns it, so
+// that no rule directs packets to the agent any more. The fallback table stays.
 func (b *Backend) Close() error {
 	var errs []error
 	for _, s := range []*socket{b.writer, b.reader, b.events} {
@@ -183,7 +183,7 @@ func (b *Backend) Release(ctx context.Context, keys []netip.Addr, drain time.Dur
 	})
 }
 
-// updateSets calls update for each key, with the end of the names of its family's sets, and commits what it added.
+// updateSets calls update for each key, with the suffix of its family's set names, and commits the batch.
 func (b *Backend) updateSets(ctx context.Context, doing string, keys []netip.Addr, update func(tx *batch, suffix string, key []byte)) error {
 	if err := ctx.Err(); err != nil {
 		return err

@@ -18,27 +18,27 @@ import (
 const (
 	headerSize    = 4   // struct nfgenmsg
 	tableOwned    = 0x2 // NFT_TABLE_F_OWNER: the kernel deletes the table with the socket that made it
-	tableOwner    = 7   // NFTA_TABLE_OWNER: the port of that socket
+	tableOwner    = 7   // NFTA_TABLE_OWNER: the netlink port of that socket
 	chainFlags    = 0xa // NFTA_CHAIN_FLAGS
 	chainBase     = 0x1 // NFT_CHAIN_BASE
 	verdictAccept = 1   // NF_ACCEPT
 	verdictDrop   = 0   // NF_DROP
-	typeInteger   = 4   // of a set's key or data, in the numbering of the program nft
-	typeIPv4      = 7   //
-	typeIPv6      = 8   //
-	typeService   = 13  //
+	typeInteger   = 4   // datatype integer of a set's key or data, as the program nft numbers it
+	typeIPv4      = 7   // datatype ipv4_addr
+	typeIPv6      = 8   // datatype ipv6_addr
+	typeService   = 13  // datatype inet_service
 	typeShift     = 6   // bits per type in a concatenation
-	hostByteOrder = 1   // of a set's key, in the numbering of the program nft
+	hostByteOrder = 1   // byte order of a set's key, as the program nft numbers it
 )
 
 // A batch is a transaction: the kernel carries out all of its messages or none. The methods that add something panic for more
 // than 64 KiB of attributes, and for an expression that cannot be encoded. What this package adds is far smaller.
 type batch struct {
-	table    string // to which chains, sets, elements and rules are added
+	table    string // table that gets the chains, sets, elements and rules
 	messages []netlink.Message
 	names    []string // what each message does, for errors
-	rules    int      // how many it adds
-	setID    uint32   // of the last added set
+	rules    int      // number of rules that the batch adds
+	setID    uint32   // ID of the last added set; 0: none
 }
 
 // add appends one message of the inet family.
@@ -47,7 +47,7 @@ func (b *batch) add(what string, kind int, flags netlink.HeaderFlags, attrs ...n
 	b.names = append(b.names, what)
 }
 
-// addTable adds a table if it does not exist, owned by the sending socket or by none. What follows is added to it.
+// addTable adds a table if it does not exist. With the flag tableOwned the sending socket owns it. Later calls add to this table.
 func (b *batch) addTable(name string, flags uint32) {
 	b.table = name
 	b.add("adding table "+name, unix.NFT_MSG_NEWTABLE, netlink.Create,
@@ -93,7 +93,7 @@ func (b *batch) rule(chain, comment string, parts ...match) {
 	b.rules++
 }
 
-// set adds a set or map if it does not exist. The types of keys are in the numbering of the program nft.
+// set adds a set or map if it does not exist. key is the datatype of its keys, as the program nft numbers it.
 func (b *batch) set(name string, flags, key, keyLen uint32, attrs ...netlink.Attribute) {
 	b.setID++
 	b.add("adding set "+name, unix.NFT_MSG_NEWSET, netlink.Create, append([]netlink.Attribute{
@@ -108,8 +108,8 @@ type element struct {
 	timeout   time.Duration // 0: none
 }
 
-// elements adds or deletes elements, by the message kind. The id is that of a set that
-// the same batch adds, or else 0.
+// elements adds or deletes elements, by the message kind. id is the ID of a set that the
+// same batch adds; 0: the set exists already.
 func (b *batch) elements(verb string, kind int, flags netlink.HeaderFlags, set string, id uint32, elements ...element) {
 	list := make([]netlink.Attribute, len(elements))
 	for i, e := range elements {

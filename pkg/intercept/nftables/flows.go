@@ -29,8 +29,8 @@ const (
 	flowFilter    = 25          // CTA_FILTER
 	filterForward = 1           // CTA_FILTER_ORIG_FLAGS
 	filterBack    = 2           // CTA_FILTER_REPLY_FLAGS
-	filterByPort  = 1<<3 | 1<<5 // protocol and destination port
-	filterByIP    = 1 << 1      // destination address
+	filterByPort  = 1<<3 | 1<<5 // bits of the filter: protocol and destination port
+	filterByIP    = 1 << 1      // bit of the filter: destination address
 	tupleIP       = 1           // CTA_TUPLE_IP
 	tupleSource   = 1           // CTA_IP_V4_SRC
 	tupleDest     = 2           // CTA_IP_V4_DST
@@ -66,7 +66,7 @@ func (b *Backend) deleteStaleFlows(ctx context.Context, r *rules.Rules) error {
 	return unlisted
 }
 
-// staleFlows returns the flows to delete, of all addresses whose flows can be listed.
+// staleFlows returns the flows to delete. On an error it still returns those of the other addresses.
 func (b *Backend) staleFlows(r *rules.Rules) (staleFlows []flow, err error) {
 	b.reader.mu.Lock()
 	defer b.reader.mu.Unlock()

@@ -20,7 +20,7 @@ type match []expr.Any
 
 // What expressions name by number.
 const (
-	register          = unix.NFT_REG_1 // the first one
+	register          = unix.NFT_REG_1 // the first register of 16 bytes
 	statusDNAT        = 1 << 5         // IPS_DST_NAT
 	tcpFlags          = 13             // the offset of the flags in a TCP header
 	flagSYN           = 0x02
@@ -37,13 +37,13 @@ const (
 
 // A family is IPv4 or IPv6, as nf_tables describes it.
 type family struct {
-	suffix       string // of the names of its sets
-	proto        byte
-	size         uint32 // of an address
-	kind         uint32 // of an address, in the numbering of the program nft
-	after        uint32 // the register after an address
-	source, dest uint32 // the offsets of addresses in the header
-	originalDest uint32 // the key of the original destination of a connection
+	suffix       string // end of the names of its sets
+	proto        byte   // NFPROTO_IPV4 or NFPROTO_IPV6
+	size         uint32 // size of an address in bytes
+	kind         uint32 // datatype of an address, as the program nft numbers it
+	after        uint32 // the register right after an address in register
+	source, dest uint32 // offsets of the addresses in the IP header
+	originalDest uint32 // conntrack key of the original destination of a connection
 }
 
 func familyOf(v6 bool) family {
@@ -100,8 +100,7 @@ func (f family) notRecorded(set string) match {
 }
 
 // rewriteAddress writes the packet's source or destination, by its offset, and updates the
-// checksums: those of the IPv4 header and of UDP and TCP, which cover the addresses. IPv6
-// has only the latter.
+// checksums that cover it: of the IPv4 header, and of UDP or TCP. An IPv6 header has none.
 func (f family) rewriteAddress(offset uint32, a netip.Addr) match {
 	value := &expr.Immediate{Register: register, Data: a.AsSlice()}
 	if a.Is6() {
@@ -176,7 +175,7 @@ func flags(mask, want byte) match {
 	}
 }
 
-// maskMatch matches packets for which any bit in mask of the loaded value is set, or none.
+// maskMatch matches packets whose loaded value has any bit of mask set or, if set is false, none of them.
 func maskMatch(load expr.Any, mask uint32, set bool) match {
 	op := expr.CmpOpEq // no bit is set
 	if set {
@@ -190,7 +189,7 @@ func maskMatch(load expr.Any, mask uint32, set bool) match {
 	}
 }
 
-// marked matches packets with the agent's mark, or those without it.
+// marked matches packets with the agent's mark or, if own is false, packets without it.
 func marked(own bool) match {
 	return maskMatch(&expr.Meta{Key: expr.MetaKeyMARK, Register: register}, rules.Mark, own)
 }

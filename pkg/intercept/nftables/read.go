@@ -84,7 +84,7 @@ func (s *socket) list(kind int, table string) ([][]byte, error) {
 	return slices.DeleteFunc(all, func(m []byte) bool { return tableOf(m) != table }), nil
 }
 
-// listNames lists the names of a table's chains or sets, which an attribute has.
+// listNames lists the names of a table's chains or sets. name is the type of the attribute that holds them.
 func (s *socket) listNames(kind int, table string, name uint16) (names []string, err error) {
 	all, err := s.list(kind, table)
 	for _, m := range all {
@@ -201,7 +201,7 @@ func (s *socket) fallbackTargets() (list []netip.AddrPort, err error) {
 		}
 		slices.SortFunc(elements, func(a, b element) int { return cmp.Compare(targetIndex(a), targetIndex(b)) })
 		for _, e := range elements {
-			if t, ok := parseTarget(e.data); ok && !slices.Contains(list, t) { // each address has a map of its own
+			if t, ok := parseTarget(e.data); ok && !slices.Contains(list, t) { // each rule has its own map of the same targets
 				list = append(list, t)
 			}
 		}

@@ -21,18 +21,18 @@ import (
 // The names of tables. The lease table of an agent has the agent's name after the
 // prefix. The name of an agent has no dot.
 const (
-	TraceTable    = "node-cache.doctor" // of a running doctor
+	TraceTable    = "node-cache.doctor" // table of a [Tracer], which the doctor runs
 	fallbackTable = "node-cache"
 	leasePrefix   = "node-cache-"
 )
 
 // The names of sets, maps and chains in the tables.
 const (
-	leaseSet    = "lease"  // with the family
-	drainSet    = "drain"  // with the family
-	movedSet    = "moved"  // with the family: sessions that began during a drain
-	targetMap   = "__map"  // with a number
-	ownerPrefix = "owner-" // of an empty chain in the fallback table that names its writer
+	leaseSet    = "lease"  // lease4 and lease6: addresses whose lease is held
+	drainSet    = "drain"  // drain4 and drain6: addresses whose lease was released
+	movedSet    = "moved"  // moved4 and moved6: sessions that began during a drain
+	targetMap   = "__map"  // the kernel appends a number
+	ownerPrefix = "owner-" // prefix of an empty chain whose name says which agent wrote the fallback table
 )
 
 // The priorities of base chains. DNAT and masquerading come just before those of
@@ -51,7 +51,7 @@ const (
 	movedSize = 1 << 16
 )
 
-// parts yields the part of r of each family that it has addresses of.
+// parts yields the part of r of each IP family that r.Addresses has.
 func parts(r *rules.Rules) iter.Seq2[family, *rules.Rules] {
 	return func(yield func(family, *rules.Rules) bool) {
 		for _, v6 := range []bool{false, true} {
@@ -67,7 +67,7 @@ func addSets(tx *batch) {
 	for _, f := range []family{familyOf(false), familyOf(true)} {
 		tx.set(leaseSet+f.suffix, unix.NFT_SET_TIMEOUT, f.kind, f.size)
 		tx.set(drainSet+f.suffix, unix.NFT_SET_TIMEOUT, f.kind, f.size)
-		// Rules add elements to this one: the client's address and port.
+		// Rules add elements to the set of moved sessions: the client's address and port.
 		tx.set(movedSet+f.suffix, unix.NFT_SET_TIMEOUT|unix.NFT_SET_EVAL, f.kind<<typeShift|typeService, f.size+4,
 			nested(unix.NFTA_SET_DESC, number(unix.NFTA_SET_DESC_SIZE, movedSize)), milliseconds(unix.NFTA_SET_TIMEOUT, movedTime))
 	}
@@ -173,8 +173,8 @@ func addLinkLocalRules(tx *batch, f family, r *rules.Rules) {
 		tx.rule(chainQuery, "from the agent to itself", f.is(), f.to(a), marked(true), notrack())
 		tx.rule(chainReply, "from the agent", f.is(), f.from(a), notrack())
 	}
-	// The first packet of a new session decides. Only that packet distinguishes it from the
-	// sessions that the agent still has.
+	// The SYN decides where a session goes: nothing else distinguishes a new session from one
+	// that the agent still has.
 	tx.rule(chainQuery, "draining: new sessions to the fallback", f.is(), f.toAny(drainSet), f.recordSession(movedSet), accept())
 	tx.rule(chainQuery, "draining: open sessions to the agent", f.is(), f.toAny(drainSet), f.notRecorded(movedSet), notrack())
 }
@@ -187,7 +187,7 @@ func addTransparentRules(tx *batch, f family, r *rules.Rules) {
 		tx.rule(chainRewrite, "draining: new sessions to the service", f.is(), f.to(s), f.toAny(drainSet), f.recordSession(movedSet), accept())
 		tx.rule(chainRewrite, "draining: open sessions to the agent",
 			f.is(), f.to(s), f.toAny(drainSet), f.notRecorded(movedSet), marked(false), f.rewriteAddress(f.dest, a), notrack())
-		// A process of this node that queries a uses a as its source.
+		// A process of this node queries a from a: the answer, from a to a, is not rewritten.
 		tx.rule(chainReply, "from the agent as the service", f.is(), f.from(a), f.notTo(a), f.rewriteAddress(f.source, s), notrack())
 	}
 	for _, a := range r.Addresses {
@@ -208,7 +208,7 @@ func addAdminRules(tx *batch, f family, r *rules.Rules) {
 
 // The chains of the fallback table, which outlives the agent.
 const (
-	chainFallback           = "fallback" // queries that conntrack tracks are not the agent's
+	chainFallback           = "fallback" // queries that no rule of a lease table exempted from conntrack
 	chainFallbackPrerouting = "fallback-prerouting"
 	chainFallbackOutput     = "fallback-output"
 	chainMasquerade         = "fallback-postrouting"
@@ -250,8 +250,8 @@ func addFallbackRules(tx *batch, f family, r *rules.Rules) {
 		session := slices.Concat(tcpTo(r.Port), flags(flagSYN|flagACK, flagSYN), f.is(), f.to(a), marked(false))
 		tx.rule(chainFallback, "not leased: to a fallback", query, f.dnatRandom(tx, r.Fallback))
 		tx.rule(chainFallback, "not leased: new sessions to a fallback", session, f.dnatRandom(tx, r.Fallback))
-		// A packet that is between two rules while they are replaced finds the old map empty:
-		// 10 of 28,000 packets did in 4,000 replacements.
+		// A packet that passes the rules while they are replaced may find the old map empty: 10 of 28,000 packets did
+		// in 4,000 replacements. These rules need no map.
 		tx.rule(chainFallback, "not leased: to a fallback, during an update", query, f.dnatTo(r.Fallback[0]))
 		tx.rule(chainFallback, "not leased: new sessions to a fallback, during an update", session, f.dnatTo(r.Fallback[0]))
 		for _, proto := range []byte{unix.IPPROTO_UDP, unix.IPPROTO_TCP} {

@@ -20,10 +20,10 @@ import (
 // priorityTrace is before all chains that decide, and after the reassembly of fragments.
 const priorityTrace = -399
 
-// A Tracer makes the kernel trace the packets of a client: it reports each rule that they pass to the group NFNLGRP_NFTRACE.
+// A Tracer makes the kernel trace the packets of a client: the kernel reports each rule that they pass to the group NFNLGRP_NFTRACE.
 type Tracer struct {
 	socket *socket
-	events *netlink.Conn // of that group
+	events *netlink.Conn // member of that group
 }
 
 // A Drop is a rule or policy that dropped packets.
@@ -45,7 +45,7 @@ func NewTracer(src netip.Addr) (*Tracer, error) {
 	if err != nil {
 		return nil, errors.Join(withHint("opening a netlink socket", err), s.conn.Close())
 	}
-	_ = events.SetReadBuffer(receiveBuffer) // best effort: lost traces are not needed
+	_ = events.SetReadBuffer(receiveBuffer) // best effort: the traces that arrive are enough
 	t := &Tracer{s, events}
 	if err = events.JoinGroup(unix.NFNLGRP_NFTRACE); err != nil {
 		err = fmt.Errorf("subscribing to traces: %w", err)
@@ -101,7 +101,7 @@ func (t *Tracer) remove() error {
 	return t.socket.commit(&tx)
 }
 
-// Drops returns the drops that the kernel has reported, each once. It waits 50 ms for more.
+// Drops returns the drops that the kernel has reported, each once. It ends when no trace arrives for 50 ms.
 func (t *Tracer) Drops(now func() time.Time) (drops []Drop, err error) {
 	for { // the kernel has sent the traces before the packets were dropped
 		_ = t.events.SetReadDeadline(now().Add(50 * time.Millisecond))
@@ -120,7 +120,7 @@ func (t *Tracer) Drops(now func() time.Time) (drops []Drop, err error) {
 	}
 }
 
-// parseTrace parses a trace message. It reports whether that is a drop.
+// parseTrace parses a trace message, and reports whether the packet was dropped.
 func parseTrace(m *netlink.Message) (d Drop, dropped bool) {
 	const drop, accept = 0, 1 // NF_DROP, NF_ACCEPT
 	if m.Header.Type != unix.NFNL_SUBSYS_NFTABLES<<8|unix.NFT_MSG_TRACE || len(m.Data) < headerSize {

@@ -38,9 +38,9 @@ type Rules struct {
 	Mode      Mode             //
 	Addresses []netip.Addr     // the agent listens here; unique, no zones, none unspecified
 	Services  []netip.Addr     // Transparent: the DNS Service, at most one per family; rewritten to the family's first of Addresses
-	Port      uint16           // of DNS, at Addresses and at Services
+	Port      uint16           // DNS port, at Addresses and at Services
 	Admin     uint16           // TCP port of the admin server at Addresses; 0: it listens elsewhere
-	Fallback  []netip.AddrPort // LinkLocal: queries go here while the lease is not held; unique; empty: nowhere
+	Fallback  []netip.AddrPort // LinkLocal: queries go here while the lease is not held; unique; empty: no rule redirects them
 }
 
 // Check returns all that is wrong with r.
@@ -128,8 +128,8 @@ func (r *Rules) Target(s netip.Addr) netip.Addr {
 	return netip.Addr{}
 }
 
-// Family returns the part of r that is IPv6, or else IPv4. It has no Addresses if r
-// has none of that family.
+// Family returns r with the addresses of one IP family only, IPv6 if v6 is set. It has no
+// Addresses if r has none of that family.
 func (r *Rules) Family(v6 bool) Rules {
 	part := *r
 	other := func(a netip.Addr) bool { return a.Is6() != v6 }
@@ -141,7 +141,7 @@ func (r *Rules) Family(v6 bool) Rules {
 
 // A State is what the kernel of a node holds.
 type State struct {
-	Backend     string                       // its name, where the states of several are read
+	Backend     string                       // name of the backend; set only by a caller that reads several backends
 	Present     bool                         // the kernel holds anything of an agent
 	Owner       string                       // the agent that wrote the rules that outlive it; empty: unknown, or no such rules
 	Leases      map[netip.Addr]time.Duration // the remaining time of each held lease
