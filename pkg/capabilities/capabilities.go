@@ -12,19 +12,19 @@ import (
 
 // The capabilities that the agent and the doctor may need.
 const (
-	NetAdmin       = cap.NET_ADMIN        // links, rules, packet marks
-	NetBindService = cap.NET_BIND_SERVICE // ports below 1024
-	NetRaw         = cap.NET_RAW          // raw sockets, which the iptables programs open
-	SysAdmin       = cap.SYS_ADMIN        // namespaces
-	BPF            = cap.BPF              // programs in the kernel
-	Perfmon        = cap.PERFMON          // loading a program that compares pointers
+	NetAdmin       = cap.NET_ADMIN        // to change links and rules, and to mark packets
+	NetBindService = cap.NET_BIND_SERVICE // to bind ports below 1024
+	NetRaw         = cap.NET_RAW          // to open raw sockets, as the iptables programs do
+	SysAdmin       = cap.SYS_ADMIN        // to enter namespaces
+	BPF            = cap.BPF              // to load BPF programs
+	Perfmon        = cap.PERFMON          // to load a BPF program that compares pointers
 )
 
 // Missing returns the names of the capabilities in needs that are not in the effective
 // set of this thread, in the same order: in upper case without the prefix CAP_, as in a
 // Kubernetes securityContext.
 func Missing(needs ...cap.Value) []string {
-	names, _ := MissingOf(0, needs...) // 0: this thread; all of needs, if they cannot be read
+	names, _ := MissingOf(0, needs...) // pid 0: this thread; on an error names has all of needs
 	return names
 }
 

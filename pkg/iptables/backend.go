@@ -34,25 +34,25 @@ const (
 
 // A Config configures a [Backend].
 type Config struct {
-	Variant  Variant          // empty: the one that the node uses
-	LockWait time.Duration    // for the xtables lock; 0: 5 s; rounded up to seconds
+	Variant  Variant          // empty: the variant that the node uses
+	LockWait time.Duration    // longest wait for the xtables lock, rounded up to seconds; 0: 5 s
 	Log      *slog.Logger     // nil: no logs
-	Now      func() time.Time // nil: the rules are never cached
+	Now      func() time.Time // clock of the cache of read rules; nil: no cache
 }
 
 // A Backend writes rules to the iptables of one network namespace. It implements
 // intercept.Backend.
 type Backend struct {
 	own, other   *variantTables // other is nil if only one variant is installed
-	reason       string
+	reason       string         // why own is used; a clause
 	namespace    netns.NsHandle
 	sets         *sets
 	log          *slog.Logger
-	rules        atomic.Pointer[rules.Rules] // of the last Apply, even if it failed, or else of Prepare; nil: none
-	applied      atomic.Bool                 // there was an Apply
-	warnedIPv6   atomic.Bool                 // the missing IPv6 is logged
+	rules        atomic.Pointer[rules.Rules] // rules of the last Apply, even if it failed, or else of the last Prepare; nil: neither was called
+	applied      atomic.Bool                 // Apply was called
+	warnedIPv6   atomic.Bool                 // the warning about missing IPv6 is logged
 	writeMu      sync.Mutex                  // held by Apply and Remove; guards the field below
-	otherCleared bool                        // other has no rules of an agent
+	otherCleared bool                        // clearOther is done: it does not run again
 }
 
 // New locates the programs and opens sockets in the network namespace of the calling
@@ -278,7 +278,7 @@ func (b *Backend) removeFrom(ctx context.Context, s *variantTables, notes map[by
 	return nil
 }
 
-// errNoRules says that there is nothing yet that holds leases, or could look at one.
+// errNoRules means that neither Apply nor Prepare was called: the sets for leases may not exist.
 var errNoRules = errors.New("renewing a lease before any rules were applied or prepared")
 
 // Prepare creates the sets for r's leases. No rule of this agent matches them yet, but
@@ -311,7 +311,7 @@ func (b *Backend) Renew(_ context.Context, keys []netip.Addr, d time.Duration) e
 	}
 	var errs []error
 	for _, key := range keys {
-		// The drain entry comes first, so that no session is reset that has just begun.
+		// The drain entry comes first: resetRules must not reset a session that has just begun.
 		if target := drainKey(r, key); target != key {
 			errs = append(errs, b.sets.addEntry("drain", target, d))
 		}
@@ -320,8 +320,8 @@ func (b *Backend) Renew(_ context.Context, keys []netip.Addr, d time.Duration) e
 	return errors.Join(errs...)
 }
 
-// drainKey returns the destination of a session's packets at the rule that may reset them:
-// in transparent mode that is the agent's address already.
+// drainKey returns the drain entry for a lease: the destination of a session's packets in
+// resetRules. In transparent mode DNAT has already replaced it by the agent's address.
 func drainKey(r *rules.Rules, key netip.Addr) netip.Addr {
 	if r.Mode == rules.Transparent {
 		if target := r.Target(key); target.IsValid() {
@@ -380,7 +380,7 @@ func (b *Backend) Close() error {
 	return errors.Join(errs...)
 }
 
-// State reads the rules and leases of both variants. It waits for no lock.
+// State reads the leases, and the rules of this variant or, if it has none, of the other one. It waits for no lock.
 func (b *Backend) State(ctx context.Context) (rules.State, error) {
 	state := rules.State{Leases: map[netip.Addr]time.Duration{}}
 	notes, err := b.sets.readNotes()
@@ -432,8 +432,8 @@ func (b *Backend) addRules(ctx context.Context, s *variantTables, state *rules.S
 }
 
 const (
-	watchInterval = 500 * time.Millisecond // takes a few system calls and runs no program
-	fullReadEvery = 60                     // intervals until a full read
+	watchInterval = 500 * time.Millisecond // interval of fingerprints; each takes a few system calls and runs no program
+	fullReadEvery = 60                     // number of intervals after which Watch reports a change anyway
 )
 
 // Watch calls changed at the start, within half a second after rules may have been added to
@@ -457,7 +457,7 @@ func (b *Backend) Watch(ctx context.Context, changed func()) error {
 		if err != nil {
 			return fmt.Errorf("watching iptables-%s: %w", b.own.variant, err)
 		}
-		// Our own Apply is no change.
+		// A fingerprint that this agent read with its own rules is no change.
 		news := now != last && now != read
 		if last = now; news || n%fullReadEvery == 0 {
 			changed()
@@ -465,7 +465,7 @@ func (b *Backend) Watch(ctx context.Context, changed func()) error {
 	}
 }
 
-// fingerprint returns the kernel's fingerprint with the owner of the rules, and that of the last readings with our owner.
+// fingerprint returns the kernel's fingerprint with the rules' owner, and the fingerprint at the last read with this agent as the owner.
 func (b *Backend) fingerprint() (now, read string, err error) {
 	b.own.readMu.Lock()
 	defer b.own.readMu.Unlock()

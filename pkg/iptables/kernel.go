@@ -17,8 +17,8 @@ import (
 // An nftKernel reads the tables of iptables-nft over netlink.
 type nftKernel struct {
 	conn           *netlink.Conn
-	lastGeneration uint32    // of lastMarks
-	lastMarks      [2]string // of the last fingerprint
+	lastGeneration uint32    // generation of the ruleset at lastMarks
+	lastMarks      [2]string // last result of fingerprint; empty: none yet
 }
 
 func openNft() (*nftKernel, error) {

@@ -64,7 +64,7 @@ const (
 	syn     = " --tcp-flags FIN,SYN,RST,ACK SYN" // as iptables prints --syn
 )
 
-// mark matches the agent's own packets, or with "! " all others.
+// mark matches packets with the agent's mark or, if not is "! ", packets without it.
 func mark(not string) string {
 	return fmt.Sprintf("-m mark %s--mark %#x/%#x", not, rules.Mark, rules.Mark)
 }
@@ -86,7 +86,7 @@ func (p *planner) inSet(name string) string {
 // host returns an address as iptables prints it.
 func (p *planner) host(a netip.Addr) string { return netip.PrefixFrom(a, a.BitLen()).String() }
 
-// ports calls rule for each port of the agent.
+// ports returns the result of rule for each protocol and port of the agent.
 func (p *planner) ports(rule func(proto string, port uint16) string) []string {
 	list := []string{rule("udp", p.Port), rule("tcp", p.Port)}
 	if p.Admin != 0 {
@@ -279,7 +279,7 @@ func (p *planner) masqueradeRules() []string {
 	return list
 }
 
-// zone returns the conntrack zone of a fallback list. Other lists have other zones.
+// zone returns the conntrack zone of a fallback list, a hash of 16 bits: another list almost always has another zone.
 func zone(fallback []netip.AddrPort) uint16 {
 	sorted := slices.SortedFunc(slices.Values(fallback), netip.AddrPort.Compare)
 	h := fnv.New32a()

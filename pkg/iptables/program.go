@@ -23,17 +23,17 @@ import (
 // A program is the iptables program of one family and variant, with its -save and -restore.
 type program struct {
 	v6          bool
-	path        string // of iptables; -save and -restore are in the same directory
-	randomFully bool   // it supports --random-fully
+	path        string // path of iptables; -save and -restore are in the same directory
+	randomFully bool   // MASQUERADE supports --random-fully
 	lister      *goiptables.IPTables
-	wait        string         // seconds
-	namespace   netns.NsHandle // where it runs
+	wait        string         // longest wait for the xtables lock in seconds
+	namespace   netns.NsHandle // network namespace in which it runs
 	env         []string       // added to the agent's own; tests only
-	runs        atomic.Int64   // of programs
+	runs        atomic.Int64   // number of programs that were run; read by tests only
 }
 
-// findProgram locates the program of a variant and family by its own name, or by the
-// common name if that is the variant.
+// findProgram locates the program of a variant and family: by the variant's own name, such as
+// iptables-nft, or by the common name, such as iptables, if that program is of this variant.
 func findProgram(variant Variant, v6 bool, wait time.Duration, in netns.NsHandle) (*program, error) {
 	common, proto := "iptables", goiptables.ProtocolIPv4
 	if v6 {

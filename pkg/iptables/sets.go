@@ -40,7 +40,7 @@ func Left() (bool, error) {
 	return false, nil
 }
 
-// ownerSet holds notes, as the comments of dummy addresses.
+// ownerSet is the ipset of notes. A note is the comment of a dummy address 0.0.0.N, see noteOwner.
 const ownerSet = "node-cache-owner"
 
 // setName returns the name of the set "lease" or "drain" of a family.
@@ -55,7 +55,7 @@ func setName(what string, v6 bool) string {
 const (
 	noteOwner = 1 // owner of the rules
 	noteBase4 = 4 // tables and built-in chains of IPv4 that an agent created
-	noteBase6 = 6 // the same of IPv6
+	noteBase6 = 6 // the same for IPv6
 )
 
 // baseNote returns the note of the tables and built-in chains of a family.
@@ -69,8 +69,8 @@ func baseNote(v6 bool) byte {
 // sets are the ipsets of a network namespace.
 type sets struct{ handle *netlink.Handle }
 
-// replyTimeout bounds the wait for a reply of the kernel. It is there at once, or never if
-// the socket buffer was full.
+// replyTimeout bounds the wait for a reply of the kernel. The kernel replies at once, or never
+// if the socket buffer was full.
 const replyTimeout = time.Second
 
 // openSets opens a socket in the namespace of the calling thread.
@@ -110,7 +110,7 @@ func (s *sets) create(v6 bool) error {
 	if v6 {
 		family = unix.AF_INET6
 	}
-	short := uint32(1) // for entries that are added by hand without a timeout
+	short := uint32(1) // default timeout in seconds, for entries that are added by hand without one
 	for _, what := range []string{"lease", "drain"} {
 		options := netlink.IpsetCreateOptions{Replace: true, Family: family, Timeout: &short}
 		if err := s.handle.IpsetCreate(setName(what, v6), "hash:ip", options); err != nil {

@@ -228,7 +228,7 @@ func (s *variantTables) missingBases(v6 bool, chains []chain) (missing []string,
 	return missing, nil
 }
 
-// deleteEmpty deletes bases that no program uses.
+// deleteEmpty deletes the tables and built-in chains in bases that no program uses.
 func (s *variantTables) deleteEmpty(v6 bool, bases []string) error {
 	if s.nft == nil {
 		return nil
@@ -277,8 +277,8 @@ func (s *variantTables) fingerprint() (marks [2]string, err error) {
 // changes are found that the fingerprint does not show, such as a replaced rule.
 const maxReadAge = 30 * time.Second
 
-// read returns the lines of one family that concern the agent, by table. Without a clock it always reads, otherwise it
-// returns those of the last time if nothing has changed since.
+// read returns the lines of one family that concern the agent, by table. With a clock it returns the lines of the last read while
+// the fingerprint is the same, for maxReadAge.
 func (s *variantTables) read(ctx context.Context, v6 bool) (lines map[string][]string, err error) {
 	s.readMu.Lock()
 	defer s.readMu.Unlock()
@@ -367,8 +367,8 @@ func countRules(lines map[string][]string) (n int) {
 	return n
 }
 
-// fallbackTargets returns the targets of link-local rules. Those of transparent rules match only
-// with a lease.
+// fallbackTargets returns the DNAT targets of link-local rules. It skips the DNAT rules of transparent
+// mode: they match a lease, so their target is the agent.
 func fallbackTargets(lines map[string][]string) []netip.AddrPort {
 	var list []netip.AddrPort
 	for _, line := range lines["nat"] {

@@ -64,8 +64,8 @@ func Receives(listen []netip.Addr, to netip.Addr) bool {
 	})
 }
 
-// LocalClients returns a function that reports whether a client is on this host. Such a client asks from a loopback address,
-// or, by the kernel's choice, from the address that it asks. For an unspecified one that is any address that the host has now.
+// LocalClients returns a function that reports whether a client is on this host. The kernel gives the queries of such a client a
+// loopback address or the queried address as their source. An unspecified address stands for those that the host has now.
 func LocalClients(listen []netip.Addr) func(netip.Addr) bool {
 	own := slices.Clone(listen)
 	if slices.ContainsFunc(listen, netip.Addr.IsUnspecified) {
@@ -78,8 +78,8 @@ func LocalClients(listen []netip.Addr) func(netip.Addr) bool {
 	}
 }
 
-// Global returns the addresses at which others reach the listeners. It has no loopback and no link-local address of the host
-// for an unspecified one.
+// Global returns the addresses at which other hosts reach the listeners. For an unspecified address these are the host's addresses
+// except loopback and link-local ones.
 func Global(listen []netip.Addr) (list []netip.Addr) {
 	for _, addr := range listen {
 		if !addr.IsUnspecified() {

@@ -31,19 +31,19 @@ type kernel interface {
 	setAlias(index int, alias string) error
 	setUp(index int) error
 
-	// addresses returns those of one link, or of all links for index 0.
+	// addresses returns the addresses of one link, or of all links for index 0.
 	addresses(index int) ([]address, error)
 
-	// putAddress adds an address with mark to a link. With replace it changes the mark of
-	// an existing one. An IPv6 address with another prefix length on that link is errExists.
+	// putAddress adds an address with mark to a link. With replace it changes the mark of an existing address.
+	// It returns errExists if the link has the IPv6 address with another prefix length.
 	putAddress(index int, a netip.Addr, mark uint32, replace bool) error
 
 	// removeAddress removes an address from a link. A missing one is no error.
 	removeAddress(index int, p netip.Prefix) error
 
 	// events subscribes to changes of the link called name, of lo, and of addrs on any
-	// link. next waits for one. It also returns if events may have been lost. Its error is
-	// final. stop ends a waiting next.
+	// link. next waits for a change. It also returns if events may have been lost. After
+	// an error it must not be called again. stop makes a waiting next return an error.
 	events(name string, addrs []netip.Addr) (next func() error, stop func(), err error)
 
 	close()
@@ -53,7 +53,7 @@ type kernel interface {
 type device struct {
 	index  int
 	name   string
-	kind   Kind // also others: "vlan"; "device" for hardware
+	kind   Kind // also kinds without a constant: "vlan"; "device" for hardware
 	alias  string
 	up     bool
 	master int // index of the link whose port it is; 0: none
@@ -61,9 +61,9 @@ type device struct {
 
 // An address is an address of a link.
 type address struct {
-	index     int
+	index     int          // index of the link
 	prefix    netip.Prefix // not masked
-	mark      uint32       // its metric
+	mark      uint32       // metric of the address
 	tentative bool         // not usable yet: duplicate address detection runs
 	failed    bool         // not usable: duplicate address detection failed
 }

@@ -26,7 +26,7 @@ const (
 
 // Config says which addresses a Link keeps, and on which link.
 type Config struct {
-	Name      string           // of the link, at most 15 bytes; not used with Loopback
+	Name      string           // name of the link, at most 15 bytes; not used with Loopback
 	Kind      Kind             //
 	Addresses []netip.Addr     // unique, unicast, no zones
 	Owner     string           // the name of this agent, 1 to 16 of a-z0-9
@@ -41,9 +41,9 @@ type Link struct {
 	config Config
 	mark   uint32
 	open   func() (kernel, error)
-	sem    chan struct{} // held while changing the kernel
+	sem    chan struct{} // capacity 1: holds a value while the kernel is being changed
 
-	removed bool // by Remove; guarded by sem
+	removed bool // Remove was called; guarded by sem
 
 	mu    sync.Mutex // guards stats
 	stats Stats
@@ -60,7 +60,7 @@ type Stats struct {
 	Repairs    uint64       `json:"repairs"`             // runs of the check that changed anything
 	Contested  bool         `json:"contested,omitempty"` // another program undoes the repairs, so their rate is limited
 	StoodDown  bool         `json:"stoodDown,omitempty"` // a newer agent owns the link
-	LastError  string       `json:"lastError,omitempty"` // of the last check; empty: no error
+	LastError  string       `json:"lastError,omitempty"` // error of the last check; empty: none
 }
 
 // New returns a Link. It changes nothing on the node.

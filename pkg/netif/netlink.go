@@ -205,7 +205,7 @@ func parseAddress(msg []byte) (address, error) {
 	var ip []byte
 	for kind, v := range attributes(msg[unix.SizeofIfAddrmsg:]) {
 		switch kind {
-		case unix.IFA_LOCAL: // of a point-to-point link the local end
+		case unix.IFA_LOCAL: // on a point-to-point link IFA_ADDRESS is the peer
 			ip = v
 		case unix.IFA_ADDRESS:
 			if ip == nil {

@@ -67,12 +67,12 @@ type pass struct {
 	k        kernel
 	takeOver bool
 
-	dev          device       // the link that holds the addresses
-	ownedByOther bool         // dev, or an address on it, belongs to another agent and stays so
-	reason       string       // why a preferred kind is not used
-	changes      []string     // made so far
-	held         []netip.Addr // addresses that answer
-	missing      map[netip.Addr]error
+	dev          device               // the link that holds the addresses
+	ownedByOther bool                 // dev, or an address on it, belongs to another agent and stays so
+	reason       string               // why a preferred kind is not used
+	changes      []string             // changes made so far
+	held         []netip.Addr         // addresses that answer
+	missing      map[netip.Addr]error // why the other addresses do not answer
 }
 
 func (p *pass) changed(format string, args ...any) {

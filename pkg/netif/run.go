@@ -16,10 +16,10 @@ import (
 )
 
 const (
-	minInterval    = 10 * time.Millisecond  // between two checks, whatever the events
-	firstRetry     = 100 * time.Millisecond // after a check that left something missing; grows up to Poll
-	repairBurst    = 20                     // repairs in a burst
-	repairInterval = 500 * time.Millisecond // between repairs after the burst
+	minInterval    = 10 * time.Millisecond  // minimum time between two checks
+	firstRetry     = 100 * time.Millisecond // delay after a check with an error; doubles with each further error, up to Poll
+	repairBurst    = 20                     // number of repairs without a delay
+	repairInterval = 500 * time.Millisecond // minimum time between repairs after that
 )
 
 // Run checks the link on every kernel event that concerns it and every Poll, and
@@ -70,10 +70,10 @@ type runner struct {
 	stopEvents     func()
 	watching       sync.WaitGroup
 	eventsEnded    chan struct{} // closed when events failed
-	wake           chan struct{}
+	wake           chan struct{} // capacity 1: holds a value while a check is requested
 	repairs        *rate.Limiter
 	duplicatesRead time.Time // last time that all links were read
-	lastLogged     string    // the last error that was logged
+	lastLogged     string    // error that was logged last; empty: none, or its end was logged
 }
 
 // reconcile connects to the kernel if necessary and checks the link once.
@@ -86,7 +86,7 @@ func (r *runner) reconcile(ctx context.Context) error {
 	now := r.config.Now()
 	changes, err := r.Link.reconcile(ctx, r.kernel, false)
 	if len(changes) > 0 {
-		r.repairs.ReserveN(now, 1) // also below zero
+		r.repairs.ReserveN(now, 1) // the tokens may fall below zero
 		r.update(func(s *Stats) { s.Repairs++ })
 	}
 	r.logRepairs(ctx, now, changes)

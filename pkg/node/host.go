@@ -25,12 +25,12 @@ import (
 
 // A Host is the kernel of this node as the agent uses it. Tests have a fake.
 type Host interface {
-	MissingCapabilities() []string // capabilities
+	MissingCapabilities() []string // names of the capabilities that a node needs and this process lacks
 	DetectDataPlane(ctx context.Context) (dataplane.Found, error)
 	OpenBackend(name string, log *slog.Logger) (intercept.Backend, error)
 	MayHaveRules(name string) bool // reports whether the backend may have rules
 	NewLink(c netif.Config) (Link, error)
-	SelfQueryDialer() func(ctx context.Context, network string, addr netip.AddrPort) (net.Conn, error) // for self-queries; nil: marked sockets
+	SelfQueryDialer() func(ctx context.Context, network string, addr netip.AddrPort) (net.Conn, error) // dials self-queries; nil: [intercept.DialMarked]
 }
 
 // A Link holds the agent's addresses, see [netif.Link].
@@ -47,7 +47,7 @@ type LocalHost struct{}
 // MissingCapabilities returns the capabilities that a node needs and this process lacks.
 func (LocalHost) MissingCapabilities() []string { return capabilities.Missing(capabilities.NetAdmin) }
 
-// DetectDataPlane finds out which program makes this host's rules.
+// DetectDataPlane detects the data plane for Services on this host, and selects the backend.
 func (LocalHost) DetectDataPlane(ctx context.Context) (dataplane.Found, error) {
 	return dataplane.Find(ctx, usable)
 }
@@ -67,7 +67,7 @@ func (LocalHost) MayHaveRules(name string) bool {
 		return true // a check costs as much as a read of the rules
 	}
 	left, err := iptables.Left()
-	return err == nil && left // a kernel without ipsets has no leases
+	return err == nil && left // an error most likely means that the kernel has no ipsets, and thus no such rules
 }
 
 // OpenBackend opens the backend of that name. "iptables" and "" mean the variant that this host uses.
@@ -90,7 +90,7 @@ func (LocalHost) OpenBackend(name string, log *slog.Logger) (intercept.Backend, 
 // NewLink returns the link of a configuration.
 func (LocalHost) NewLink(c netif.Config) (Link, error) { return netif.New(c) }
 
-// SelfQueryDialer returns nil: the agent's queries to itself use the host's own network.
+// SelfQueryDialer returns nil: self-queries use [intercept.DialMarked].
 func (LocalHost) SelfQueryDialer() func(context.Context, string, netip.AddrPort) (net.Conn, error) {
 	return nil
 }

@@ -26,15 +26,15 @@ import (
 	"github.com/nodecache/node-cache/pkg/retry"
 )
 
-// The lease is renewed often enough that some self-queries may be lost on an overloaded host.
+// The lease is renewed so often that it stays held if an overloaded host loses some self-queries.
 const (
 	renewInterval = 500 * time.Millisecond
-	minRenewals   = 6 // at least, within one lease
+	minRenewals   = 6 // minimum number of renewals within one lease
 )
 
-// maxLeaseWait bounds how long the rules of an agent that has taken over wait for its first lease, so that no
-// query goes elsewhere in between. With a short lease the bound is a third of it, which is less than what is
-// left of the predecessor's lease. The agent answers already, so a self-query takes milliseconds.
+// maxLeaseWait bounds how long an agent that has taken over waits for its leases before it writes its rules:
+// without a lease, new rules would send queries to the fallback. With a short lease the bound is a third of it,
+// less than the rest of the predecessor's lease. The agent answers already, so a self-query takes milliseconds.
 const maxLeaseWait = time.Second
 
 // Config configures a [Node].
@@ -49,10 +49,10 @@ type Config struct {
 
 // Target is the part of the interception that may change while the agent runs.
 type Target struct {
-	Fallback []netip.AddrPort
-	From     string       // intercept.fallback as configured
-	None     bool         // no fallback is configured: the one of a predecessor must go as well
-	Services []netip.Addr // addresses of the DNS service; empty: not known yet
+	Fallback []netip.AddrPort // these get queries while no lease is held; empty: the earlier ones stay, unless None
+	From     string           // intercept.fallback as configured
+	None     bool             // no fallback is configured: the one of a predecessor must go as well
+	Services []netip.Addr     // addresses of the DNS service; empty: not known yet
 }
 
 // A Node is the agent's state in the kernel: the link that holds its addresses, and the interception that
@@ -63,28 +63,28 @@ type Target struct {
 // late queries are answered), End (link and rules are removed).
 type Node struct {
 	cfg    Config
-	config *config.Config // of cfg
+	config *config.Config // the field Config of cfg
 	log    *slog.Logger
 
 	link         Link              // nil: not managed
 	backend      intercept.Backend // nil: not managed
 	dataPlane    dataplane.Found   // set by Open
-	old          oldRules          // of predecessors; found by Setup
-	leaseWait    time.Duration     // wait for leases before the first rules; set by Setup and TookOver
+	old          oldRules          // rules that predecessors left in other backends; found by Setup
+	leaseWait    time.Duration     // how long the first rules wait for leases; 0: not at all; set by Setup and TookOver
 	predecessors []string          // tokens of the agents that handed over to this one; set by TookOver
-	changed      chan struct{}     // Target returns something else
-	closing      sync.Once         // of backend
+	changed      chan struct{}     // capacity 1: holds a value when Target may return something else
+	closing      sync.Once         // closes backend once
 
-	leaveOnce sync.Once // of Leave: later callers wait for the first
+	leaveOnce sync.Once // runs release once; later callers of Leave wait for the first
 
-	mu      sync.Mutex // guards the fields below
-	serving bool
-	left    bool
+	mu      sync.Mutex        // guards the fields below
+	serving bool              // Serve was called
+	left    bool              // Leave or Yield was called
 	keeper  *intercept.Keeper // nil: not created yet, or not managed
 
 	handedOver   bool      // another agent has taken over
-	leaseExpiry  time.Time // when the leases of the agent that handed over, this one or the predecessor, have expired
-	otherBackend bool      // the successor uses another backend
+	leaseExpiry  time.Time // when the leases of the agent that handed over (this one or its predecessor) have expired; zero: none
+	otherBackend bool      // the successor uses another backend, or none
 }
 
 // New returns the node of a configuration. It changes nothing in the kernel.
@@ -175,7 +175,7 @@ func (n *Node) bypassed() bool {
 }
 
 // Setup adds the addresses to the link. The sockets must be open: an address without a listener is better
-// than no address, but worse than a fallback. With takeover the predecessor still answers until takeOver.
+// than no address, but worse than a fallback. handed means that a predecessor still reads the same sockets.
 func (n *Node) Setup(ctx context.Context, handed bool) error {
 	if !n.Managed() {
 		return nil
@@ -188,7 +188,7 @@ func (n *Node) Setup(ctx context.Context, handed bool) error {
 	if handed && used == "" { // the predecessor still answers, and removes its rules itself
 		n.old.backends = nil
 	}
-	if used == "" { // else they stay until its own rules are in place: should it be killed before, the old ones still work
+	if used == "" { // otherwise replacingBackend removes them later: if the agent is killed before, the old rules still work
 		if err := n.old.remove(ctx); err != nil {
 			n.old.backends = nil
 			n.old.warn(ctx, err)
@@ -293,7 +293,7 @@ func (n *Node) newKeeper(now Target) (*intercept.Keeper, error) {
 	return keeper, nil
 }
 
-// TargetChanged notifies intercept that target returns something else.
+// TargetChanged must be called when Target may return something else. It does not block.
 func (n *Node) TargetChanged() {
 	select {
 	case n.changed <- struct{}{}:
@@ -326,7 +326,7 @@ const drainDelay = 20 * time.Millisecond
 // ending.
 const stopTimeout = 5 * time.Second
 
-// Lapsed reports whether the agent, which intercepts queries, holds no lease: they go to the fallback.
+// Lapsed reports whether the agent intercepts queries but holds no lease, so that they go to the fallback.
 func (n *Node) Lapsed() bool {
 	keeper := n.currentKeeper()
 	return keeper != nil && keeper.Stats().NoneHeldFor > 0
@@ -427,7 +427,7 @@ func (n *Node) Kept() (link bool, rules string) {
 
 // Yield leaves the node to the agent that has taken over. The lease stays, because the successor renews it,
 // and so do link and rules. Rules that the successor does not maintain would redirect its queries, so they
-// are removed. The tasks of link and rules are ending when yield is called.
+// are removed. The tasks of link and rules are ending when Yield is called.
 func (n *Node) Yield(ctx context.Context, claim handover.Claim) {
 	n.leaveOnce.Do(func() {}) // the lease stays
 	_, rules := n.Kept()

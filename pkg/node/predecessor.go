@@ -27,10 +27,10 @@ const backendIPTables = "iptables"
 // oldRules are the rules that predecessors left through backends that this agent does not use.
 type oldRules struct {
 	host      Host
-	addresses []netip.Addr // of this agent
+	addresses []netip.Addr // listen addresses of this agent
 	log       *slog.Logger
-	backends  []string         // that hold rules
-	fallback  []netip.AddrPort // of the rules; empty: unknown
+	backends  []string         // names of the backends that hold rules, or could not be read
+	fallback  []netip.AddrPort // targets in these rules; empty: unknown
 }
 
 // find finds the rules in all backends but the used one. No other process would remove them, and they send queries to servers that
@@ -99,7 +99,7 @@ func (o *oldRules) remove(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// leaseSettleTime is how long after the first lease all other leases must be held.
+// leaseSettleTime is the time after the first renewal until all leases count as held.
 const leaseSettleTime = time.Second
 
 // A replacingBackend removes the rules of other backends at the first successful Apply after the leases are
@@ -108,12 +108,12 @@ type replacingBackend struct {
 	intercept.Backend
 
 	old     *oldRules
-	removed bool // the old rules; owned by Apply, which one goroutine calls
-	warned  bool // owned by Apply
+	removed bool // the old rules are removed; only Apply uses it, which one goroutine calls
+	warned  bool // a failed removal is logged; only Apply uses it
 
 	mu      sync.Mutex // guards the fields below
 	since   time.Time  // time of the first renewal; zero: there was none
-	held    bool       // for at least leaseSettleTime
+	held    bool       // leases are held, for at least leaseSettleTime
 	changed func()     // requests an Apply; nil: no watch yet
 }
 

@@ -15,9 +15,8 @@ import (
 	"github.com/nodecache/node-cache/pkg/netif"
 )
 
-// leaseGrace is how long the agent stays ready after it has lost all leases. Under a flood self-queries are
-// lost like others, and so are leases; the next self-query that succeeds takes them again. Replacing the pod
-// would only remove an agent.
+// leaseGrace is how long the agent stays ready after it has lost all leases. A flood of queries makes self-queries
+// fail, and so leases lapse; the next self-query that succeeds acquires them again. Replacing the pod would not help.
 const leaseGrace = 30 * time.Second
 
 // Status returns nil if the agent manages neither link nor interception.
@@ -85,7 +84,7 @@ func (n *Node) InterceptStats() *intercept.Stats {
 	return new(keeper.Stats())
 }
 
-// NotReady returns why the node's queries do not arrive here.
+// NotReady returns why the node's queries do not arrive here, nil if they do.
 func (n *Node) NotReady() error {
 	if n.link != nil {
 		if err := linkError(n.link.Stats()); err != nil {

@@ -23,10 +23,10 @@ import (
 type Socket struct {
 	TCP     bool
 	Local   netip.AddrPort // the address may be unspecified
-	UID     int
+	UID     int            // user ID of the owner
 	Inode   uint64
 	PID     int    // 0: not visible
-	Program string // of PID
+	Program string // name of process PID, at most 15 bytes
 }
 
 // Accepts reports whether the socket gets packets to a, unless a socket with a more specific
@@ -87,7 +87,7 @@ func AddProcesses(list []Socket, proc string) {
 	}
 }
 
-// links yields the targets of the links in a folder, as far as it can be read, and counts them down from left to zero.
+// links yields the targets of the links in a folder, as far as it can be read. It reads at most left links and reduces left.
 func links(folder string, left *int) iter.Seq[string] {
 	return func(yield func(string) bool) {
 		f, err := os.Open(folder)
