@@ -18,7 +18,7 @@ const filterName = "node-cache"
 // filterPriority is after the filters of CNI plugins, which begin at 1.
 const filterPriority = 0xc000
 
-// A filter is a program at a clsact qdisc, for kernels without tcx. Each agent's has a handle of its own, the program's ID: a
+// A filter is a program at a clsact qdisc, for kernels without tcx. The handle of a filter is the ID of its agent's program: a
 // successor attaches its filter beside that of its predecessor, and neither detaches the other's by mistake.
 type filter struct {
 	netlink.BpfFilter
@@ -47,10 +47,10 @@ func attachFilter(index int, p *ebpf.Program, parent uint32) (*filter, error) {
 	if err := netlink.FilterReplace(&f.BpfFilter); err != nil {
 		return nil, fmt.Errorf("adding a filter: %w", err)
 	}
-	list, _, _ := filtersAt(index, parent) // what stays lets everything pass
+	list, _, _ := filtersAt(index, parent) // a filter that stays lets everything pass
 	for _, other := range list {
 		if other.Attrs().Handle != f.Handle {
-			f.ownsQdisc = true           // the other agent may have added it
+			f.ownsQdisc = true           // the other agent may have added the qdisc
 			_ = netlink.FilterDel(other) // it may be gone
 		}
 	}
@@ -96,7 +96,7 @@ func (f *filter) attached() bool {
 			return true
 		}
 	}
-	return err != nil // not known
+	return err != nil // after an error it may still be there
 }
 
 // removeUnused removes a clsact qdisc without filters.

@@ -26,13 +26,13 @@ import (
 // AnswerSize is the memory that the kernel takes for an answer, in bytes.
 const AnswerSize = 1024
 
-// MaxSize is the largest Config.Size: there are counters for so many answers.
+// MaxSize is the largest Config.Size: there are counters for maxAnswers answers.
 const MaxSize = maxAnswers * AnswerSize
 
 // Memory returns the memory that the kernel takes for Config.Size, in bytes: the answers, and two counters of each on every CPU.
 func Memory(size int64) int64 { return size + size/AnswerSize*2*8*int64(ebpf.MustPossibleCPU()) }
 
-// As in bpf/hits.c.
+// Constants of bpf/hits.c.
 const (
 	maxName    = len(hitsKey{}.Name)
 	maxData    = len(hitsAnswer{}.Data)
@@ -52,14 +52,14 @@ type Source interface {
 // Config configures a Responder.
 type Config struct {
 	Source  Source
-	Owner   func(name []byte) []byte // of a name's answer, for Changed; nil: none. See [resolve.Plan.Owner]
+	Owner   func(name []byte) []byte // returns the owner of a name, nil for none; see Changed and [resolve.Plan.Owner]
 	Size    int64                    // bytes of answers, at most MaxSize
-	Permit  time.Duration
-	Lease   time.Duration            // without a heartbeat for so long every query goes to the agent
-	Port    uint16                   // of the agent's sockets
+	Permit  time.Duration            // see SetPermit
+	Lease   time.Duration            // if the last heartbeat is older, every query goes to the agent
+	Port    uint16                   // port of the agent's sockets
 	Sockets func() []syscall.RawConn // the agent's UDP sockets, to recognize its replies
 	Busy    func() time.Duration     // longest time that a reader has spent on its current batch
-	Lapsed  func() bool              // the agent has lost its lease: every query goes on
+	Lapsed  func() bool              // reports whether the agent has lost its lease; if so, the kernel answers no query
 
 	// Count is called with the hits of a name, in canonical wire form, since its last call; Attribute with those of a client.
 	Count     func(Hits)
@@ -71,19 +71,19 @@ type Config struct {
 
 // Hits are queries for one question that the kernel answered.
 type Hits struct {
-	Key        []byte // of the cache: name, type and flags
+	Key        []byte // key in the cache: name, type and flags
 	Source     resolve.Source
 	Type       uint16
 	Rcode      int
-	IPv4, IPv6 uint64 // by the family of the client
+	IPv4, IPv6 uint64 // number of hits, by the IP family of the client
 	Inside     bool   // the name is in the cluster's domain
-	Bytes      int    // of one reply
+	Bytes      int    // size of one reply
 }
 
-// Client are the replies of the kernel to one client.
+// Client counts the replies of the kernel to one client.
 type Client struct {
 	Addr                              netip.Addr
-	Answered, Denied, Searched, Bytes uint64
+	Answered, Denied, Searched, Bytes uint64 // replies; NXDOMAIN replies; those for names of the cluster domain; bytes of all replies
 }
 
 // A Responder answers hits in the kernel while it runs.
@@ -91,19 +91,19 @@ type Responder struct {
 	cfg     Config
 	log     *slog.Logger
 	objects hitsObjects
-	control *hitsControl       // shared with the program
-	version *[slotCount]uint64 // the same
+	control *hitsControl       // memory that the BPF programs share
+	version *[slotCount]uint64 // versions by slot; the BPF programs share this memory
 	unmap   []func()
 	seed    maphash.Seed
 
 	offers chan offer
 	table  table
 	links  links
-	panics atomic.Uint64 // recovered
+	panics atomic.Uint64 // recovered panics
 
-	mu           sync.Mutex // guards the fields below
-	destinations map[hitsDestination]bool
-	sockets      map[uint64]bool
+	mu           sync.Mutex               // guards the fields below
+	destinations map[hitsDestination]bool // keys of objects.Destinations
+	sockets      map[uint64]bool          // keys of objects.Sockets: socket cookies
 }
 
 // Open loads the programs. It attaches nothing yet. The error says what the kernel lacks.
@@ -158,7 +158,7 @@ func (k *Responder) Close() {
 	}
 }
 
-// bootTime returns the clock of the program, which counts suspends.
+// bootTime returns the time of CLOCK_BOOTTIME in ns, the clock of the BPF programs.
 func bootTime() uint64 {
 	var ts unix.Timespec
 	_ = unix.ClockGettime(unix.CLOCK_BOOTTIME, &ts) // it never fails
@@ -189,17 +189,17 @@ func (k *Responder) Set(on bool) {
 	atomic.StoreUint32(&k.control.Enabled, enabled)
 }
 
-// zoneSlot is the version of all answers of the zones that depend on more than one object.
+// zoneSlot is the slot of the one version of all zone answers that depend on more than one object.
 const zoneSlot = 0
 
-// slot returns the version of a name or an owner.
+// slot returns the index of the version of a name or an owner.
 func (k *Responder) slot(name []byte) uint32 {
 	return 1 + uint32(maphash.Bytes(k.seed, name)%(slotCount-1))
 }
 
 func (k *Responder) bump(slot uint32) { atomic.AddUint64(&k.version[slot], 1) }
 
-// Changed ends the answers for a name or of an owner; of everything for nil.
+// Changed ends the answers for a name or of an owner; nil: all answers.
 func (k *Responder) Changed(name []byte) {
 	if name == nil {
 		atomic.AddUint32(&k.control.Epoch, 1)
@@ -242,7 +242,7 @@ func networkOrder(v uint16) uint16 {
 	return binary.NativeEndian.Uint16(b[:])
 }
 
-// SetDestinations sets the addresses and ports at which clients ask.
+// SetDestinations sets the addresses and ports that clients query.
 func (k *Responder) SetDestinations(list []netip.AddrPort) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -257,7 +257,7 @@ func (k *Responder) SetDestinations(list []netip.AddrPort) error {
 	return replace(k.objects.Destinations, k.destinations, want)
 }
 
-// readSockets recognizes the sockets that are open now.
+// readSockets gives the BPF programs the cookies of the agent's open sockets.
 func (k *Responder) readSockets() error {
 	want := map[uint64]bool{}
 	for _, raw := range k.cfg.Sockets() {
@@ -272,7 +272,7 @@ func (k *Responder) readSockets() error {
 	return replace(k.objects.Sockets, k.sockets, want)
 }
 
-// replace makes want the keys of m, which has has.
+// replace makes want the keys of m. has are the current keys of m; replace updates it.
 func replace[K comparable](m *ebpf.Map, has, want map[K]bool) error {
 	for key := range has {
 		if !want[key] {
@@ -293,7 +293,7 @@ func replace[K comparable](m *ebpf.Map, has, want map[K]bool) error {
 	return nil
 }
 
-// Intervals of the upkeep.
+// Intervals of upkeep and of renew.
 const (
 	sweepInterval = time.Second
 	beatInterval  = 200 * time.Millisecond

@@ -19,10 +19,10 @@ import (
 	"github.com/nodecache/node-cache/pkg/retry"
 )
 
-// minMTU is the smallest MTU of an interface that every reply fits.
+// minMTU is the smallest MTU of an interface that gets the programs: every reply fits.
 const minMTU = 1280
 
-// relistInterval is the time between two reads of all interfaces. Events come in between.
+// relistInterval is the time between two reads of all interfaces. Events report changes in between.
 const relistInterval = 2 * time.Second
 
 // links attaches the programs to the interfaces of pods: the veths whose other end is in another network namespace.
@@ -32,24 +32,24 @@ type links struct {
 	mu       sync.Mutex // guards the fields below
 	attached map[int]*attachment
 	failed   map[int]string // why an interface has no program
-	legacy   bool           // the kernel has no tcx: filters of clsact
+	legacy   bool           // the kernel does not support tcx; programs are attached as clsact filters
 
 	releasing sync.WaitGroup // releases of programs whose interface is gone
 
-	buffer int // bytes that the subscription receives; constant
+	buffer int // receive buffer of the subscription in bytes; not changed after init
 }
 
 // An attachment is the two programs of an interface.
 type attachment struct {
 	name     string
 	programs []attachedProgram
-	counted  [2]hitsClient // as of the last count; IPv4, IPv6
+	counted  [2]hitsClient // counters at the last count: IPv4, IPv6
 }
 
 // An attachedProgram is a program at one side of an interface.
 type attachedProgram interface {
 	detach() error
-	release() error // once the interface is gone
+	release() error // closes what belongs to an interface that is gone
 	attached() bool // false once another program has detached it
 }
 
@@ -68,7 +68,7 @@ func (l *links) init(k *Responder) {
 	l.k, l.attached, l.failed, l.buffer = k, map[int]*attachment{}, map[int]string{}, 1<<20
 }
 
-// Interfaces returns how many interfaces have the programs, and why others of pods have not.
+// Interfaces returns how many interfaces have the programs, and for each other interface of a pod why it has none.
 func (k *Responder) Interfaces() (attached int, failed []string) {
 	k.links.mu.Lock()
 	defer k.links.mu.Unlock()
@@ -99,7 +99,7 @@ func (l *links) watch(ctx context.Context) {
 	}
 }
 
-// subscribe is watch until the socket fails: it may lose events.
+// subscribe follows interfaces until ctx ends, or the socket fails, for example because events were lost.
 func (l *links) subscribe(ctx context.Context) error {
 	updates, done, failed := make(chan netlink.LinkUpdate, 256), make(chan struct{}), make(chan error, 1)
 	err := netlink.LinkSubscribeWithOptions(updates, done, netlink.LinkSubscribeOptions{
@@ -116,7 +116,7 @@ func (l *links) subscribe(ctx context.Context) error {
 	}
 	defer func() {
 		close(done)
-		go func() { // the sender does not look at done
+		go func() { // the sender does not check done while it sends
 			for range updates {
 			}
 		}()
@@ -132,7 +132,7 @@ func (l *links) subscribe(ctx context.Context) error {
 			if !ok {
 				return errors.New("the subscription ended")
 			}
-			if u.Family == unix.AF_UNSPEC { // a bridge's event of its port says little about the interface
+			if u.Family == unix.AF_UNSPEC { // an event of family AF_BRIDGE is about a port of a bridge
 				l.k.guard(ctx, func() { l.apply(ctx, u.Link, u.Header.Type == unix.RTM_NEWLINK) })
 			}
 		case <-relist.C:
@@ -142,7 +142,7 @@ func (l *links) subscribe(ctx context.Context) error {
 	return err
 }
 
-// relist reads all interfaces, also those whose event was lost. It detaches and attaches again what another program has detached.
+// relist reads all interfaces, also those whose event was lost. It attaches programs again that another program has detached.
 func (l *links) relist(ctx context.Context) error {
 	list, err := netlink.LinkList()
 	if err != nil && !errors.Is(err, netlink.ErrDumpInterrupted) {
@@ -153,13 +153,13 @@ func (l *links) relist(ctx context.Context) error {
 		seen[dev.Attrs().Index] = true
 		l.k.guard(ctx, func() { l.apply(ctx, dev, true) })
 	}
-	if err == nil { // else some are missing in the list: the next one has them
+	if err == nil { // after an interrupted dump some interfaces are missing: the next list has them
 		l.keep(seen)
 	}
 	return nil
 }
 
-// keep forgets all interfaces but these.
+// keep releases all interfaces that are not in seen.
 func (l *links) keep(seen map[int]bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -171,7 +171,7 @@ func (l *links) keep(seen map[int]bool) {
 	maps.DeleteFunc(l.failed, func(index int, _ string) bool { return !seen[index] })
 }
 
-// apply follows an interface, which exists or is gone.
+// apply attaches or detaches the programs of an interface. exists is false if the interface is gone.
 func (l *links) apply(ctx context.Context, dev netlink.Link, exists bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -202,7 +202,7 @@ func (a *attachment) complete() bool {
 	return !slices.ContainsFunc(a.programs, func(p attachedProgram) bool { return !p.attached() })
 }
 
-// families are the second part of a client's key.
+// families returns the IP families. A client's key is an interface and one of them.
 func families() [2]uint32 { return [2]uint32{4, 6} }
 
 func (l *links) attachLocked(index int, name string) (err error) {
@@ -236,7 +236,7 @@ func (l *links) attachLocked(index int, name string) (err error) {
 	return nil
 }
 
-// attachProgram attaches a program after those of others.
+// attachProgram attaches a program behind those of other programs such as CNI plugins.
 func (l *links) attachProgram(index int, p *ebpf.Program, at ebpf.AttachType, parent uint32) (attachedProgram, error) {
 	if !l.legacy {
 		attached, err := link.AttachTCX(link.TCXOptions{Interface: index, Program: p, Attach: at, Anchor: link.Tail()})
@@ -258,8 +258,8 @@ func (l *links) detachLocked(index int) {
 	l.forgetLocked(index)
 }
 
-// releaseLocked is detachLocked for an interface that is gone. It does not wait until the kernel has removed the interface, because
-// the next pod waits for its programs.
+// releaseLocked forgets an interface that is gone, and closes its programs in the background: closing them waits until the kernel has
+// removed the interface, and meanwhile the next pod would get no programs.
 func (l *links) releaseLocked(index int) {
 	programs := l.attached[index].programs
 	l.releasing.Go(func() {
@@ -279,7 +279,7 @@ func (l *links) forgetLocked(index int) {
 	delete(l.attached, index)
 }
 
-// releaseAddresses lets other interfaces hold the addresses of one.
+// releaseAddresses deletes the holders of an interface, so that other interfaces may hold its addresses.
 func (l *links) releaseAddresses(index int) {
 	var addr hitsAddress
 	var holder hitsHolder
@@ -303,7 +303,7 @@ func (l *links) detachAll() {
 	}
 }
 
-// count attributes what the kernel has answered to its clients.
+// count reports the kernel's replies since the last call, by client, to Config.Attribute.
 func (l *links) count() {
 	l.mu.Lock()
 	defer l.mu.Unlock()

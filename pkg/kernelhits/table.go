@@ -24,28 +24,28 @@ const (
 	variantDO   = 4
 )
 
-// forgetAfter is how long an answer stays in the table without a use, and without being current.
+// forgetAfter is how long, in ns, an answer stays in the table after its last use, and after it has expired.
 const forgetAfter = 10 * uint64(time.Second)
 
 // maxSeen bounds the questions whose offers are counted.
 const maxSeen = 4096
 
-// maxInVain is how often within a sweep the answer to a question is asked for in vain: the kernel cannot give it, or it changed
-// before the kernel gave it. Otherwise a flood of such queries, or of changes, would keep a CPU busy.
+// maxInVain limits how often between two sweeps fill asks in vain for the answer to a question: the kernel cannot give the answer, or
+// it changed before the kernel gave it. Without the limit a flood of such queries, or of changes, would keep a CPU busy.
 const maxInVain = 8
 
 // A table is what the agent knows of the answers in the kernel. The goroutine of Run owns it, but for the fields under mu.
 type table struct {
 	k       *Responder
-	most    int // answers
+	most    int // maximum number of answers
 	entries map[hitsKey]*entry
-	free    []uint32 // indices of counters
-	seen    map[hitsKey]offers
-	ranked  []*entry // of a full table: all as of the last sweep, the least used first, less those that it has replaced
+	free    []uint32           // unused indices of counters
+	seen    map[hitsKey]offers // questions since the last sweep
+	ranked  []*entry           // if the table is full: the entries at the last sweep, least used first, without those replaced since
 	msg     wire.Message
 	reply   []byte
 	query   []byte
-	counts  []uint64 // by CPU
+	counts  []uint64 // buffer for the values of one counter, by CPU
 
 	mu       sync.Mutex // guards the fields below
 	stats    Stats
@@ -55,7 +55,7 @@ type table struct {
 // Stats describe a table. The counters are since Open.
 type Stats struct {
 	Answers  int    `json:"answers"`  // in the kernel
-	Capacity int    `json:"capacity"` // of those
+	Capacity int    `json:"capacity"` // maximum of Answers
 	Hits     uint64 `json:"hits"`     // queries answered by the kernel, as of the last sweep
 	Filled   uint64 `json:"filled"`   // answers written
 	Full     uint64 `json:"full"`     // questions not taken because all answers were in use
@@ -64,23 +64,23 @@ type Stats struct {
 
 // offers of a question since the last sweep.
 type offers struct {
-	count  uint64 // while the kernel had no answer
+	count  uint64 // offers while the kernel had no answer
 	inVain int    // times that the answer was asked for in vain
 }
 
 // An entry is an answer in the kernel.
 type entry struct {
 	key     hitsKey
-	hits    Hits   // without counts
-	index   uint32 // of the counters
-	counted [2]uint64
-	epoch   uint32 // this and the next two as in the answer
+	hits    Hits      // what count reports, without IPv4 and IPv6
+	index   uint32    // index of its counters
+	counted [2]uint64 // counters at the last count: IPv4, IPv6
+	epoch   uint32    // epoch, slot and version are those of the answer
 	slot    [2]uint32
 	version [2]uint32
-	until   uint64
-	used    uint64 // last sweep that found hits, or the time of the first write
+	until   uint64 // end of its use, in ns of CLOCK_BOOTTIME
+	used    uint64 // when a sweep last found queries, or about the time of the first write; in ns of CLOCK_BOOTTIME
 	recent  uint64 // queries since the last sweep: hits, and the offers before the first write
-	last    uint64 // the same between the last two sweeps
+	last    uint64 // value of recent at the last sweep
 }
 
 func (t *table) init(k *Responder, most int) {
@@ -148,7 +148,7 @@ func (t *table) fill(query []byte) {
 	switch {
 	case shared.Source != resolve.SourceZone:
 	case shared.Single:
-		own = space // that of the namespace; the cache does not matter
+		own = space // the version of the namespace; the answer does not depend on the cache
 	default:
 		own, owned = zones, zones
 	}
@@ -159,7 +159,7 @@ func (t *table) fill(query []byte) {
 // A versionAt is a version that an answer depends on.
 type versionAt struct{ slot, version uint32 }
 
-// version returns the version of a name or an owner. That of nil is not changed.
+// version returns the version of a name or an owner. That of nil changes only by a collision of hashes.
 func (t *table) version(name []byte) versionAt {
 	return t.versionIn(t.k.slot(name))
 }
@@ -218,7 +218,7 @@ func (t *table) addInVain(key hitsKey) {
 	t.seen[key] = offered
 }
 
-// widest returns the query of a client that takes replies of any size.
+// widest returns query with the largest EDNS payload size, if it has EDNS.
 func (t *table) widest(query []byte) []byte {
 	t.query = append(t.query[:0], query...)
 	if query[11] != 0 {
@@ -292,7 +292,7 @@ func (t *table) write(key hitsKey, e *entry, a *hitsAnswer, size int, shared *re
 	})
 }
 
-// change does what changes the answer in the kernel. Queries for the name pass meanwhile.
+// change calls do, which changes the answer in the kernel. Meanwhile queries for the name go to the agent.
 func (t *table) change(key *hitsKey, do func() error) error {
 	hash := uint64(0)
 	for name := key.Name[:min(maxName, int(key.NameLen)+7)]; len(name) >= 8; name = name[8:] {
@@ -332,7 +332,7 @@ func (t *table) read(index uint32) (sums [2]uint64) {
 	return sums
 }
 
-// count passes on the hits since the last call, and returns their number.
+// count reports the hits since its last call to Config.Count, and returns their number.
 func (t *table) count(e *entry) uint64 {
 	now := t.read(e.index)
 	h := e.hits
@@ -381,7 +381,7 @@ func (k *Responder) LastFull() time.Time {
 	return k.table.lastFull
 }
 
-// Stats may be called at any time.
+// Stats returns the counters. Any goroutine may call it.
 func (k *Responder) Stats() Stats {
 	k.table.mu.Lock()
 	defer k.table.mu.Unlock()
@@ -406,7 +406,7 @@ func (k *Responder) Has(name []byte, rrtype uint16) bool {
 	return false
 }
 
-// isCurrent reports what current does in bpf/hits.c.
+// isCurrent is current of bpf/hits.c, but does not check whether a zone is changing.
 func (k *Responder) isCurrent(a *hitsAnswer) bool {
 	if bootTime() >= a.Until || a.Epoch != atomic.LoadUint32(&k.control.Epoch) {
 		return false

@@ -34,7 +34,7 @@ type worker struct {
 	}
 }
 
-// Worker returns w with its offers to k.
+// Worker returns a worker that answers as w does and offers queries to k.
 func (k *Responder) Worker(w server.Worker) server.Worker { return &worker{Worker: w, k: k} }
 
 // AnswerFromMemory implements [server.Worker].
