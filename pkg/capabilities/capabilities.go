@@ -51,9 +51,8 @@ func MissingOf(pid int, needs ...cap.Value) (names []string, err error) {
 // file capabilities. A program still inherits the kept capabilities if the process runs
 // as root, and the ambient ones.
 //
-// Drop also removes DAC_OVERRIDE and its like: root then reads other
-// users' files only if they are world-readable. After an error some of the capabilities
-// may be gone.
+// Drop also removes DAC_OVERRIDE and similar capabilities: root then reads other users' files
+// only if their mode permits it. After an error some of the capabilities may be gone.
 func Drop(keep []cap.Value) error {
 	kept := make(map[cap.Value]bool, len(keep))
 	for _, v := range keep {

@@ -46,7 +46,7 @@ type Prober struct {
 // attempts from different ports, and waits for all their answers until the next attempt is due. An
 // answer that is not an agent's fails the probe at once, whatever other attempts got: another process
 // shares the address. Attempts stay open until the probe is decided. A TCP session that is accepted
-// and closed without an answer does not count: clients would get no answer either.
+// and closed without an answer fails. The agent's server admits this session even when it is full.
 func (p *Prober) Probe(ctx context.Context, addr netip.Addr) (Cause, error) {
 	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
 	defer cancel()

@@ -157,5 +157,5 @@ func (k *nftKernel) deleteEmpty(v6 bool, table, chain string) error {
 	return err
 }
 
-// accept is a built-in chain's policy: NF_ACCEPT.
+// accept is the policy NF_ACCEPT of a built-in chain.
 const accept = 1

@@ -61,7 +61,7 @@ type Config struct {
 	Busy    func() time.Duration     // longest time that a reader has spent on its current batch
 	Lapsed  func() bool              // reports whether the agent has lost its lease; if so, the kernel answers no query
 
-	// Count is called with the hits of a name, in canonical wire form, since its last call; Attribute with those of a client.
+	// Count is called with the hits of one question since its last call for it, Attribute with those of one client.
 	Count     func(Hits)
 	Attribute func(Client)
 
@@ -71,7 +71,7 @@ type Config struct {
 
 // Hits are queries for one question that the kernel answered.
 type Hits struct {
-	Key        []byte // key in the cache: name, type and flags
+	Key        []byte // key in the cache: name in canonical wire form, type and flags
 	Source     resolve.Source
 	Type       uint16
 	Rcode      int

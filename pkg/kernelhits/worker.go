@@ -17,7 +17,7 @@ type offer struct {
 	query [maxQuery]byte
 }
 
-// recentOffers is the size of a worker's table of recent offers. It bounds the cost of names that the kernel does not take.
+// recentOffers is the size of a worker's table of recent offers, which limits how often a question is offered again.
 const recentOffers = 256
 
 // offerInterval is the time between two offers of one question by one worker.

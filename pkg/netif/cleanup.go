@@ -51,8 +51,8 @@ func removeMarked(k kernel, drop func(address) bool) (removed []string, err erro
 	return removed, nil
 }
 
-// removeOtherLinks removes the links of agents that have one of addrs (nil: any address
-// with a mark) and another name than keep: an older configuration used them.
+// removeOtherLinks removes agents' links that an older configuration used: those that have
+// one of addrs with a mark (nil: any such address), and another name than keep.
 func removeOtherLinks(k kernel, keep string, addrs []netip.Addr) (removed []string, err error) {
 	list, err := k.addresses(0)
 	if err != nil {

@@ -8,8 +8,8 @@ import (
 	"strings"
 )
 
-// detect returns the data plane for Services that left the traces. The first one on the
-// path of a packet decides: rules of kube-proxy matter only without an earlier one.
+// detect returns the data plane for Services that left the traces. Data planes that handle packets
+// before netfilter win over kube-proxy, except unknown eBPF programs on sockets.
 func detect(t Traces) Found {
 	f := Found{}
 	early, evidence := earlyProxy(t)

@@ -17,7 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// maxPrograms is how many programs of one kind are listed.
+// maxPrograms limits how many programs of each attach type are listed.
 const maxPrograms = 16
 
 // socketPrograms lists the eBPF programs that see, and may rewrite, the destinations of

@@ -18,8 +18,8 @@ import (
 	"github.com/nodecache/node-cache/pkg/intercept/rules"
 )
 
-// The names of tables. The lease table of an agent has the agent's name after the
-// prefix. The name of an agent has no dot.
+// The names of tables. The name of an agent's lease table is the prefix and the agent's
+// name. The name of an agent has no dot.
 const (
 	TraceTable    = "node-cache.doctor" // table of a [Tracer], which the doctor runs
 	fallbackTable = "node-cache"
